@@ -57,15 +57,15 @@ RECORD_OBJS    := $(filter $(OUT)/dataloader/records/%,$(PREPARE_OBJS))
 LLMC_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard llmc/*.c llmc/cpu/*.c))
 TRAINER_OBJS = $(patsubst %.c,$(OUT)/%.o,$(wildcard trainer/trainer*.c) trainer/logger.c)
 # this repository's models as the plugin takes them
-LLMC_BLOCKS_OBJS = $(patsubst %,$(OUT)/trainer/%.o,llmc_model llmc_blocks)
-PLUGIN_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_dynapipe answers scores) $(LLMC_BLOCKS_OBJS)
-GENERATOR_OBJS = $(patsubst %.c,$(OUT)/%.o,$(wildcard generator/*.c))
-STOCK_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_stock stock_stream launched answers scores)
+LLMC_BLOCKS_OBJS = $(patsubst %,$(OUT)/trainer/%.o,llmc_model)
+PLUGIN_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_dynapipe answers) $(LLMC_BLOCKS_OBJS)
+GENERATOR_OBJS = $(OUT)/trainer/generator.o
+STOCK_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_stock answers)
 TEST_SRCS := $(wildcard test/test_*.c)
 TESTS     := $(patsubst test/%.c,%,$(TEST_SRCS))
 TEST_LIB  := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(TEST_SRCS) test/tests.c,$(wildcard test/*.c)))
 TOOL_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard tool/*.c)) $(OUT)/llmc/gpt2_config.o $(OUT)/llmc/t5_config.o
-TRACE_OBJS := $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/run/%.o,trace trace_rows trace_writer)
+TRACE_OBJS := $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/run/%.o,trace)
 # what of the loader reads sample files, where it is not linked whole
 SAMPLE_OBJS := $(patsubst %,$(OUT)/dataloader/%.o,sample_shards sample_file llmc_tokens text_cut)
 TOOL_LINK  = $(filter-out $(OUT)/llmc/%,$(TOOL_OBJS))   # where llmc is linked whole
@@ -156,7 +156,7 @@ $(OUT)/prepare_data-plain: $(PREPARE_OBJS) $(TOKENIZER_OBJS) $(OUT)/dataloader/t
 	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(DYNAPIPE_UNPACK_LIBS) $(LIBS) -o $@
 $(OUT)/profile_costs: $(OUT)/profile_costs.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
-$(OUT)/generate: $(OUT)/generate.o $(GENERATOR_OBJS) $(OUT)/trainer/scores.o $(RECORD_OBJS) $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
+$(OUT)/generate: $(OUT)/generate.o $(GENERATOR_OBJS) $(OUT)/trainer/answers.o $(RECORD_OBJS) $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(TEXT_LIBS) $(SPIECE_LIBS) $(DYNAPIPE_UNPACK_LIBS) $(LIBS) -o $@
 $(OUT)/dev/make_tasks: $(OUT)/dev/make_tasks.o $(patsubst %.c,$(OUT)/%.o,$(wildcard dev/tasks*.c)) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
@@ -202,8 +202,8 @@ $(OUT)/dataloader/records/byte_source.o: $(OUT)/unpacks-json$(if $(ZLIB),-gz)$(i
 $(OUT)/unpacks-%: FORCE
 	@[ -e $@ ] || { mkdir -p $(@D) && rm -f $(OUT)/unpacks-* && touch $@; }
 # Everything that unit tests may call, in one library, and all of them in one program: `tests NAME [--seed N]`. `make $(OUT)/test_x` links one alone.
-$(OUT)/libtested.a: $(OUT)/trainer/scores.o $(OUT)/trainer/logger.o $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS) \
-        $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/adapters/%.o,llmc_tensors llmc_seal llmc_record) $(OUT)/generator/generator_prompts.o \
+$(OUT)/libtested.a: $(OUT)/trainer/answers.o $(OUT)/trainer/logger.o $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS) \
+        $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/adapters/%.o,llmc_tensors llmc_seal llmc_record) $(GENERATOR_OBJS) \
         $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(RECORD_OBJS)
 	@rm -f $@
 	$(AR) rcs $@ $^

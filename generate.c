@@ -12,7 +12,7 @@ On the CPU, in one process, without MPI. The parts are in generator/.
 
 #include "util/options.h"
 #include "util/program.h"
-#include "generator/generator.h"
+#include "trainer/generator.h"
 
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 

@@ -14,7 +14,7 @@
 #include <time.h>
 
 #include "../llmc/gpt2.h"
-#include "../llmc/hf_checkpoint.h"
+#include "../llmc/hf.h"
 #include "../llmc/llmc_error.h"
 #include "../llmc/mt19937.h"
 #include "../llmc/optimizer.h"

@@ -17,9 +17,9 @@ DYNAPIPE_PLANNER_SRCS := $(wildcard $(DYNAPIPE_DIR)/plan/*.c $(DYNAPIPE_DIR)/pla
 DYNAPIPE_LOADER_SRCS  := $(wildcard $(DYNAPIPE_ROOT)dataloader/*.c)
 DYNAPIPE_PLAN_SRCS    := $(DYNAPIPE_BASE_SRCS) $(DYNAPIPE_PLANNER_SRCS) $(DYNAPIPE_LOADER_SRCS)
 DYNAPIPE_RUN_SRCS      = $(filter-out $(if $(DYNAPIPE_HAS_MPI),,%/transport_mpi.c),\
-                             $(foreach d,run measure check,$(wildcard $(DYNAPIPE_DIR)/$(d)/*.c)))
+                             $(foreach d,run measure,$(wildcard $(DYNAPIPE_DIR)/$(d)/*.c)))
 # $(call dynapipe_cuda_srcs,1 where there is NCCL)
-dynapipe_cuda_srcs     = $(filter-out $(if $(1),,%_nccl.c %/nccl_world.c),$(wildcard $(DYNAPIPE_DIR)/cuda/*.c))
+dynapipe_cuda_srcs     = $(filter-out $(if $(1),,%_nccl.c),$(wildcard $(DYNAPIPE_DIR)/cuda/*.c))
 # Between the plugin and the trainers of llm.c's family; this project's own have no use for it.
 DYNAPIPE_ADAPTER_SRCS := $(wildcard $(DYNAPIPE_DIR)/adapters/*.c)
 

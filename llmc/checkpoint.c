@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "checkpoint_record.h"
-#include "device_values.h"
+#include "model.h"
 #include "floatx.h"
 #include "llmc_error.h"
 

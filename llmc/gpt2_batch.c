@@ -1,5 +1,5 @@
 // The arrays of a micro-batch on their way to the device: checked, and staged once per job.
-#include "batch_stage.h"
+#include "model.h"
 #include "gpt2_acts.h"
 
 ModelBatch gpt2_batch_stage(const Model* model, const ModelBatch* batch, int arrays) {

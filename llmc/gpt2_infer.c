@@ -2,7 +2,7 @@
 // values are (num_slots * max_tokens, C) each in the cache.
 #include <math.h>
 
-#include "cache_rows.h"
+#include "model.h"
 #include "gpt2_acts.h"
 #include "head.h"
 

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "device_values.h"
+#include "model.h"
 #include "gpt2_acts.h"
 #include "llmc_error.h"
 #include "mt19937.h"

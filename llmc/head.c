@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <stddef.h>
 
-#include "batch_stage.h"
+#include "model.h"
 #include "llmc_error.h"
 
 enum { HEAD_CHUNK_ROWS = 64 };  // rows of logits at a time, without KEEP

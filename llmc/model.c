@@ -1,9 +1,125 @@
-// What is asked of any model: memory, counts, headers. model_part.c: what a rank has of one.
 #include "model.h"
 
+#include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
-
+#include "floatx.h"
 #include "llmc_error.h"
+
+enum { PIECE_VALUES = 1 << 20 };
+
+static size_t piece_at(size_t begin, size_t num_values) {
+    return num_values - begin < PIECE_VALUES ? num_values - begin : PIECE_VALUES;
+}
+
+static void* piece_alloc(size_t num_values, size_t bytes_per_value) {
+    return llmc_alloc(piece_at(0, num_values) * bytes_per_value, "values on their way");
+}
+
+#ifdef LLMC_BF16
+void device_values_upload(OpsContext* ops, floatX* memory, const float* host, size_t num_values) {
+    floatX* piece = piece_alloc(num_values, sizeof *piece);
+    for (size_t begin = 0; begin < num_values; begin += PIECE_VALUES) {
+        size_t n = piece_at(begin, num_values);
+        floatx_from_floats(piece, host + begin, n);
+        ops_upload(ops, memory + begin, piece, n * sizeof *piece);
+    }
+    free(piece);
+}
+
+void device_values_download(OpsContext* ops, float* host, const floatX* memory, size_t num_values) {
+    floatX* piece = piece_alloc(num_values, sizeof *piece);
+    for (size_t begin = 0; begin < num_values; begin += PIECE_VALUES) {
+        size_t n = piece_at(begin, num_values);
+        ops_download(ops, piece, memory + begin, n * sizeof *piece);
+        floatx_to_floats(host + begin, piece, n);
+    }
+    free(piece);
+}
+#else
+void device_values_upload(OpsContext* ops, floatX* memory, const float* host, size_t num_values) {
+    ops_upload(ops, memory, host, num_values * sizeof *memory);
+}
+
+void device_values_download(OpsContext* ops, float* host, const floatX* memory, size_t num_values) {
+    ops_download(ops, host, memory, num_values * sizeof *memory);
+}
+#endif
+
+void device_values_fill(OpsContext* ops, floatX* memory, float value, size_t num_values) {
+    float* piece = piece_alloc(num_values, sizeof *piece);
+    for (size_t i = 0; i < piece_at(0, num_values); i++) { piece[i] = value; }
+    for (size_t begin = 0; begin < num_values; begin += PIECE_VALUES) {
+        device_values_upload(ops, memory + begin, piece, piece_at(begin, num_values));
+    }
+    free(piece);
+}
+
+void device_values_to_floats(OpsContext* ops, float* out, const floatX* in, size_t num_values) {
+    float* piece = piece_alloc(num_values, sizeof *piece);
+    for (size_t begin = 0; begin < num_values; begin += PIECE_VALUES) {
+        size_t n = piece_at(begin, num_values);
+        device_values_download(ops, piece, in + begin, n);
+        ops_upload(ops, out + begin, piece, n * sizeof *piece);
+    }
+    free(piece);
+}
+
+// --- batch_stage --------------------
+
+void batch_check_range(const char* what, const int32_t* values, int num_values, int limit) {
+    for (int i = 0; i < num_values; i++) {
+        if (values[i] < 0 || values[i] >= limit) {
+            fprintf(stderr,
+                    "micro-batch: %s %d at %d is not within 0 to %d ---> prepare the data for this model\n",
+                    what, values[i], i, limit - 1);
+            exit(1);
+        }
+    }
+}
+
+const int32_t* batch_stage(OpsContext* ops, const int32_t* values, int num_values) {
+    return num_values > 0 && values != NULL ? ops_stage(ops, values, (size_t)num_values) : NULL;
+}
+
+// --- cache_rows --------------------
+
+CacheRows cache_rows_stage(int num_seqs, const int32_t* cu_seqlens, const int32_t* slots,
+                           const int32_t* num_before, int max_tokens, OpsContext* ops) {
+    size_t n = (size_t)num_seqs, T = cu_seqlens != NULL ? (size_t)cu_seqlens[num_seqs] : 0;
+    int32_t* memory = llmc_alloc((T + 4 * n) * sizeof(int32_t), "rows of a cache");
+    int32_t *rows = memory, *begins = rows + T, *lens = begins + n, *starts = lens + n,
+            *last_rows = starts + n;
+    for (int b = 0; b < num_seqs; b++) {
+        int num_new = cu_seqlens != NULL ? cu_seqlens[b + 1] - cu_seqlens[b] : 0;
+        begins[b] = slots[b] * max_tokens;
+        starts[b] = num_before != NULL ? num_before[b] : 0;
+        lens[b] = starts[b] + num_new;
+        last_rows[b] = num_new > 0 ? cu_seqlens[b + 1] - 1 : 0;
+        if (lens[b] > max_tokens || (cu_seqlens != NULL && num_new < 1)) {
+            fprintf(stderr, "cache: slot %d has %d tokens, %d more do not fit into %d\n", slots[b], starts[b],
+                    num_new, max_tokens);
+            exit(1);
+        }
+        for (int i = 0; i < num_new; i++) { rows[cu_seqlens[b] + i] = begins[b] + starts[b] + i; }
+    }
+    return (CacheRows){
+        .rows = T > 0 ? ops_stage(ops, rows, T) : NULL,
+        .begins = ops_stage(ops, begins, n),
+        .lens = ops_stage(ops, lens, n),
+        .starts = ops_stage(ops, starts, n),
+        .last_rows = ops_stage(ops, last_rows, n),
+        .memory = memory,
+    };
+}
+
+void cache_rows_free(CacheRows* rows) {
+    free(rows->memory);
+    rows->memory = NULL;
+}
+
+// --- model --------------------
+// What is asked of any model: memory, counts, headers. model_part.c: what a rank has of one.
 
 bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor, int vocab, int max_seq_len,
                  char* error) {
@@ -124,4 +240,268 @@ bool model_config_equal(const ModelConfig* theirs, const ModelConfig* ours, Mode
         }
     }
     return true;
+}
+
+// --- model_part --------------------
+// model_part.c -- what a rank has of a model: its table of tensors, views of its pieces, what is tied to
+// other ranks'. The flat array has the tensors in checkpoint order, each with the layers of all ranges and
+// once; for the whole model it is the body of a checkpoint.
+
+ModelPart model_part(int layer_begin, int layer_end, bool has_head) {
+    return (ModelPart){.num_ranges = 1,
+                       .ranges = {{layer_begin, layer_end, has_head ? MODEL_HAS_HEAD : MODEL_GOES_ON}}};
+}
+
+// --- pieces ------------------------------------------------------------------------------------------------
+
+// What a view says of itself, before there are tensors. Piece num_ranges is the share of the head.
+static Model piece(const Model* model, int idx) {
+    Model view = *model;
+    if (idx == model->part.num_ranges) {
+        view.layer_begin = view.layer_end = model_num_layers(&model->config);
+        view.is_first = view.is_last = false;
+        view.has_head = true;
+        return view;
+    }
+    const ModelRange* range = &model->part.ranges[idx];
+    view.layer_begin = range->layer_begin;
+    view.layer_end = range->layer_end;
+    view.is_first = range->layer_begin == 0;
+    view.is_last = range->end != MODEL_GOES_ON;
+    view.has_head = range->end == MODEL_HAS_HEAD;
+    return view;
+}
+
+static int num_pieces(const Model* model) {
+    return model->part.num_ranges + model->part.has_share;
+}
+
+static bool is_vocab_share(const Model* view) {
+    return model_is_share(view) && view->part.head.sharing == MODEL_HEAD_BY_VOCAB;
+}
+
+// --- the table of tensors ----------------------------------------------------------------------------------
+
+static void add_slice(Model* model, TensorSlice slice) {
+    slice.offset = model->num_params;
+    model->slices[model->num_slices++] = slice;
+    model->num_params += slice.num_values;
+}
+
+// Layers of a stack that the view has.
+static void local_layers(const Model* view, TensorPlace place, int* begin, int* end) {
+    const bool is_enc = place == TENSOR_PER_LAYER;
+    *begin = is_enc ? model_enc_begin(view) : model_dec_begin(view);
+    *end = is_enc ? model_enc_end(view) : model_dec_end(view);
+}
+
+static void add_layers(Model* model, const TensorInfo* info, TensorSlice slice) {
+    const int64_t begin_of_file = slice.file_offset;
+    for (int i = 0; i < model->part.num_ranges; i++) {
+        const Model view = piece(model, i);
+        int begin, end;
+        local_layers(&view, info->place, &begin, &end);
+        for (slice.layer = begin; slice.layer < end; slice.layer++) {
+            slice.file_offset = begin_of_file + slice.layer * slice.num_values;
+            add_slice(model, slice);
+        }
+    }
+}
+
+// The first stage with a share by rows counts the matrix that they all have, unless an embedding does.
+static bool is_later_share(const Model* view) {
+    const ModelHead* head = &view->part.head;
+    return model_is_share(view) && head->sharing == MODEL_HEAD_BY_ROWS && head->begin[view->part.stage] > 0;
+}
+
+static void add_whole(Model* model, int t, TensorSlice slice) {
+    const ModelKind* kind = model->config.kind;
+    const ModelHead* head = &model->part.head;
+    const bool is_head = t == kind->head_tensor(&model->config);
+    bool has_all = false, has_rows = false, is_copy = true;
+    for (int i = 0; i < num_pieces(model); i++) {
+        const Model view = piece(model, i);
+        if (!kind->has_tensor(&view, t)) { continue; }
+        has_all = has_all || !is_vocab_share(&view);
+        has_rows = true;
+        is_copy = is_copy && (kind->is_copy(&view, t) || is_later_share(&view));
+    }
+    if (!has_rows) { return; }
+    slice.tied_copy = is_copy;
+    slice.tied = kind->is_tied(&model->config, t) || (is_head && head->sharing == MODEL_HEAD_BY_ROWS);
+    if (!has_all) {
+        const int64_t C = model->config.channels;
+        slice.first = head->begin[model->part.stage] * C;
+        slice.num_values = head->begin[model->part.stage + 1] * C - slice.first;
+        slice.file_offset += slice.first;
+    }
+    if (slice.num_values > 0) { add_slice(model, slice); }
+}
+
+static void make_slices(Model* model) {
+    const ModelKind* kind = model->config.kind;
+    int num_layers = 0;
+    for (int i = 0; i < model->part.num_ranges; i++) {
+        num_layers += model->part.ranges[i].layer_end - model->part.ranges[i].layer_begin;
+    }
+    assert(kind->num_tensors <= MODEL_MAX_TENSORS);
+    model->slices =
+        llmc_alloc(sizeof *model->slices * (size_t)(kind->num_tensors * (num_layers + 1)), "tensor table");
+    int64_t file_offset = 0;
+    for (int t = 0; t < kind->num_tensors; t++) {
+        const TensorInfo info = kind->tensor(&model->config, t);
+        const TensorSlice slice = {.tensor = t,
+                                   .layer = -1,
+                                   .file_offset = file_offset,
+                                   .num_values = info.rows * info.cols,
+                                   .decay = info.decay};
+        if (slice.num_values > 0) {
+            if (info.place == TENSOR_WHOLE) {
+                add_whole(model, t, slice);
+            } else {
+                add_layers(model, &info, slice);
+            }
+        }
+        file_offset += model_num_copies(&model->config, &info) * slice.num_values;
+    }
+}
+
+const TensorSlice* model_find(const Model* model, int tensor, int layer) {
+    for (int i = 0; i < model->num_slices; i++) {
+        if (model->slices[i].tensor == tensor && model->slices[i].layer == layer) {
+            return &model->slices[i];
+        }
+    }
+    return NULL;
+}
+
+// --- views -------------------------------------------------------------------------------------------------
+
+static void find_head(Model* view) {
+    const ModelConfig* config = &view->config;
+    const TensorSlice* slice = model_find(view, config->kind->head_tensor(config), -1);
+    int begin = 0, end = config->padded_vocab;
+    if (is_vocab_share(view)) {
+        begin = view->part.head.begin[view->part.stage];
+        end = view->part.head.begin[view->part.stage + 1];
+    }
+    view->head_id = begin;
+    view->head_rows = end - begin;
+    view->head_ids = end < config->vocab ? end - begin : begin < config->vocab ? config->vocab - begin : 0;
+    // rows of nothing lie nowhere
+    view->head_offset = slice != NULL ? slice->offset + (int64_t)begin * config->channels - slice->first : 0;
+}
+
+static Model view_of(const Model* model, int idx) {
+    Model view = piece(model, idx);
+    for (int t = 0; t < MODEL_MAX_TENSORS; t++) { view.slice_idx[t] = -1; }
+    for (int i = view.num_slices - 1; i >= 0; i--) {
+        const TensorSlice* slice = &view.slices[i];
+        if (slice->layer >= 0) {
+            int begin, end;
+            local_layers(&view, view.config.kind->tensor(&view.config, slice->tensor).place, &begin, &end);
+            if (slice->layer < begin || slice->layer >= end) { continue; }
+        }
+        view.slice_idx[slice->tensor] = i;
+    }
+    if (view.has_head) { find_head(&view); }
+    return view;
+}
+
+Model model_view(const Model* model, int idx) {
+    assert(0 <= idx && idx < model->part.num_ranges);
+    return view_of(model, idx);
+}
+
+Model model_share_view(const Model* model) {
+    assert(model->part.has_share);
+    return view_of(model, model->part.num_ranges);
+}
+
+// --- the whole ---------------------------------------------------------------------------------------------
+
+static void check_part(const ModelConfig* config, const ModelPart* part) {
+    const int L = model_num_layers(config);
+    assert(!part->has_share || (0 <= part->stage && part->stage < part->head.num_stages));
+    assert(part->head.sharing != MODEL_HEAD_BY_VOCAB ||
+           part->head.begin[part->head.num_stages] == config->padded_vocab);
+    assert(0 <= part->num_ranges && part->num_ranges <= MODEL_MAX_RANGES);
+    for (int i = 0; i < part->num_ranges; i++) {
+        const ModelRange* range = &part->ranges[i];
+        assert(0 <= range->layer_begin && range->layer_begin <= range->layer_end && range->layer_end <= L);
+        assert(range->end == MODEL_GOES_ON ? range->layer_begin < range->layer_end : range->layer_end == L);
+        assert(i == 0 || part->ranges[i - 1].layer_end <= range->layer_begin);
+        assert(range->end != MODEL_HAS_HEAD || part->head.sharing == MODEL_HEAD_WHOLE);
+        assert(range->end != MODEL_FEEDS_HEAD || part->head.sharing != MODEL_HEAD_WHOLE);
+        (void)range;
+    }
+    (void)L;
+}
+
+void model_init_counts(Model* model, const ModelConfig* config, const ModelPart* part, OpsContext* ops) {
+    check_part(config, part);
+    *model = (Model){.config = *config, .part = *part, .ops = ops};
+    for (int t = 0; t < MODEL_MAX_TENSORS; t++) { model->slice_idx[t] = -1; }  // of a view only
+    make_slices(model);
+    if (num_pieces(model) == 1) { *model = view_of(model, 0); }
+}
+
+void model_init_raw(Model* model, const ModelConfig* config, const ModelPart* part, OpsContext* ops) {
+    model_init_counts(model, config, part, ops);
+    model->params = ops_alloc_raw(ops, (size_t)model->num_params * sizeof(floatX), "parameters");
+    model->grads = ops_alloc_raw(ops, (size_t)model->num_params * sizeof(float), "gradients");
+}
+
+void model_init_part(Model* model, const ModelConfig* config, const ModelPart* part, OpsContext* ops) {
+    model_init_counts(model, config, part, ops);
+    model->params = ops_alloc(ops, (size_t)model->num_params * sizeof(floatX), "parameters");
+}
+
+void model_init(Model* model, const ModelConfig* config, int layer_begin, int layer_end, bool has_head,
+                OpsContext* ops) {
+    const ModelPart part = model_part(layer_begin, layer_end, has_head);
+    model_init_part(model, config, &part, ops);
+}
+
+// --- values, copies ----------------------------------------------------------------------------------------
+
+void model_set_values(Model* model, const TensorSlice* slice, const float* values, int64_t first,
+                      int64_t num_values) {
+    const int64_t from = first > slice->first ? first : slice->first;
+    const int64_t slice_end = slice->first + slice->num_values;
+    const int64_t to = first + num_values < slice_end ? first + num_values : slice_end;
+    if (from >= to) { return; }
+    device_values_upload(model->ops, model->params + slice->offset + (from - slice->first),
+                         values + (from - first), (size_t)(to - from));
+}
+
+// Pieces of the head's matrix, of one stage's share each.
+static int tie_shares(const Model* model, const TensorSlice* slice, ModelTied* out) {
+    const ModelHead* head = &model->part.head;
+    const int64_t C = model->config.channels, end = slice->first + slice->num_values;
+    int num = 0;
+    for (int s = 0; s < head->num_stages; s++) {
+        const int64_t from = head->begin[s] * C;
+        const int64_t to = head->begin[s + 1] * C;
+        if (from == to || from < slice->first || to > end) { continue; }
+        out[num++] = (ModelTied){.group = (s + 1) * MODEL_MAX_TENSORS + slice->tensor,
+                                 .offset = slice->offset + from - slice->first,
+                                 .num_values = to - from};
+    }
+    return num;
+}
+
+int model_tied(const Model* model, ModelTied out[MODEL_MAX_TIED]) {
+    const int head_tensor = model->config.kind->head_tensor(&model->config);
+    int num = 0;
+    for (int i = 0; i < model->num_slices; i++) {
+        const TensorSlice* slice = &model->slices[i];
+        if (!slice->tied) { continue; }
+        if (slice->tensor == head_tensor && model->part.head.sharing == MODEL_HEAD_BY_VOCAB) {
+            num += tie_shares(model, slice, out + num);
+        } else {
+            out[num++] = (ModelTied){slice->tensor, slice->offset, slice->num_values};
+        }
+    }
+    return num;
 }

@@ -1,4 +1,87 @@
 /*
+device_values.h -- float32 of the host to and from floatX on the device, in pieces, converted on the way.
+
+As ops_upload() and ops_download(): both wait. The values are exact one way (floatX to float); the other way
+bf16 rounds to nearest.
+*/
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+void device_values_upload(OpsContext* ops, floatX* memory, const float* host, size_t num_values);
+void device_values_download(OpsContext* ops, float* host, const floatX* memory, size_t num_values);
+void device_values_fill(OpsContext* ops, floatX* memory, float value, size_t num_values);
+// out[i] = in[i], both on the device.
+void device_values_to_floats(OpsContext* ops, float* out, const floatX* in, size_t num_values);
+
+#ifdef __cplusplus
+}
+#endif
+
+// --- batch_stage --------------------
+/*
+batch_stage.h -- an array of a micro-batch on its way to the device.
+*/
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Ids within [0, limit), or the program ends; `what` names them in the message.
+void batch_check_range(const char* what, const int32_t* values, int num_values, int limit);
+// As ops_stage(); NULL where there are none.
+const int32_t* batch_stage(OpsContext* ops, const int32_t* values, int num_values);
+
+#ifdef __cplusplus
+}
+#endif
+
+// --- cache_rows --------------------
+/*
+cache_rows.h -- where the new tokens of some sequences go in a cache of keys and values, and what attention
+then reads (ops.h: Attention.k_lens, q_starts, place_rows).
+
+A slot has room for max_tokens rows, one behind the other; a sequence's new tokens follow the num_before it
+has.
+
+    CacheRows rows = cache_rows_stage(num_seqs, batch->cu_seqlens, cache->slots, cache->num_before,
+max_tokens, ops); place_rows(keys, C, qkv + C, 3 * C, rows.rows, T, C, ops); about.cu_k = rows.begins,
+about.k_lens = rows.lens, about.q_starts = rows.starts ... cache_rows_free(&rows);
+*/
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// All but `memory` are the device's, for one job (ops_stage).
+typedef struct {
+    const int32_t* rows;       // (new tokens) of the cache
+    const int32_t* begins;     // (num_seqs) first row of the sequence's slot
+    const int32_t* lens;       // (num_seqs) tokens it then has
+    const int32_t* starts;     // (num_seqs) tokens it had
+    const int32_t* last_rows;  // (num_seqs) the last new token of each, among the new tokens
+    void* memory;              // of the host
+} CacheRows;
+
+// Belongs to a job whose staging has begun. num_before NULL: none. cu_seqlens NULL: nothing new; else every
+// sequence has a new token at least. A slot that would overflow ends the program.
+CacheRows cache_rows_stage(int num_seqs, const int32_t* cu_seqlens, const int32_t* slots,
+                           const int32_t* num_before, int max_tokens, OpsContext* ops);
+void cache_rows_free(CacheRows* rows);  // after the job's last operation was queued
+
+#ifdef __cplusplus
+}
+#endif
+
+// --- model --------------------
+/*
 model.h -- what all models here have in common: a transformer as a chain of blocks, any ranges of its layers
 on a rank, flat parameters, and a table of functions.
 
@@ -20,11 +103,6 @@ else of a model.
 
 A kind is one file of each: t5.h (the tensors), t5_config.c, t5_acts.c, t5_forward.c, t5_backward.c ...
 */
-#pragma once
-
-#include <stdbool.h>
-#include <stdint.h>
-#include "ops.h"
 
 #ifdef __cplusplus
 extern "C" {

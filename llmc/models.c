@@ -2,7 +2,7 @@
 
 #include "checkpoint.h"
 #include "gpt2.h"
-#include "hf_checkpoint.h"
+#include "hf.h"
 #include "llmc_error.h"
 #include "t5.h"
 

@@ -1,4 +1,79 @@
 /*
+outlier.h -- how many standard deviations a value lies above the mean of the last 128 (llm.c's -sl and -sg).
+*/
+#pragma once
+
+#include <math.h>
+#include <stdbool.h>
+#include "model.h"
+
+enum { OUTLIER_WINDOW = 128 };
+
+typedef struct {
+    double values[OUTLIER_WINDOW];
+    int num_values, next;
+    double sum, sum_of_squares;
+} Outlier;
+
+// Add a value; NaN until the window is full. A value that is not finite is not added and gives NaN.
+static inline double outlier_update(Outlier* detector, double value) {
+    if (!isfinite(value)) { return NAN; }
+    if (detector->num_values < OUTLIER_WINDOW) {
+        detector->num_values++;
+    } else {
+        double oldest = detector->values[detector->next];
+        detector->sum -= oldest;
+        detector->sum_of_squares -= oldest * oldest;
+    }
+    detector->values[detector->next] = value;
+    detector->next = (detector->next + 1) % OUTLIER_WINDOW;
+    detector->sum += value;
+    detector->sum_of_squares += value * value;
+    if (detector->num_values < OUTLIER_WINDOW) { return NAN; }
+    double mean = detector->sum / (double)OUTLIER_WINDOW;
+    double variance = detector->sum_of_squares / (double)OUTLIER_WINDOW - mean * mean;
+    double deviation = variance > 0 ? sqrt(variance) : 0;
+    return deviation == 0 ? 0 : (value - mean) / deviation;
+}
+
+// --- lr_schedule --------------------
+/*
+lr_schedule.h -- llm.c's learning rates over the steps of a run.
+
+    warm-up, s < u:   peak (s + 1) / u                              (not for constant)
+    cosine            q peak + (1 + cos(pi x)) / 2 (1 - q) peak     x = (s - u) / (steps - u)
+    linear            peak - x (1 - q) peak
+    constant          peak
+    wsd               peak up to 80 % of the steps, then q peak + (1 - sqrt(x)) (1 - q) peak   x: from there
+to the end
+*/
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum { LR_COSINE, LR_LINEAR, LR_CONSTANT, LR_WSD, LR_NUM_KINDS } LrKind;
+
+typedef struct {
+    LrKind kind;
+    float peak;            // -l
+    int warmup_steps;      // -u
+    int num_steps;         // -x
+    float final_fraction;  // -q: the last rate over the peak
+} LrSchedule;
+
+// "cosine" | "linear" | "constant" | "wsd"; false: `error` (256 characters) lists them.
+bool lr_schedule_parse(LrKind* out, const char* name, char* error);
+
+// The rate of step s = 0, 1, ...; steps behind the last have the last's.
+float lr_schedule_at(const LrSchedule* schedule, int step);
+
+#ifdef __cplusplus
+}
+#endif
+
+// --- optimizer --------------------
+/*
 optimizer.h -- AdamW (Loshchilov, Hutter 2019; llm.c's form) over a range of a slice's flat parameters.
 
 Scaled, a tensor's step is multiplied by the root mean square of its values, at least 1e-3, as in Adafactor
@@ -15,9 +90,6 @@ With the state shared among R replicas (ZeRO 1, Rajbhandari et al. 2020) each ha
 end) only, updates those parameters, and the caller gathers them. Weight decay applies to matrices
 (TensorSlice.decay) alone.
 */
-#pragma once
-
-#include "model.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -62,7 +62,6 @@ typedef struct {
 bool safetensors_open(Safetensors* out, const char* path, char* error);
 void safetensors_close(Safetensors* file);  // an all-zero one is fine
 const SafetensorsTensor* safetensors_find(const Safetensors* file, const char* name);  // NULL: none
-void safetensors_sort(Safetensors* file);  // by name, as safetensors_find() needs them (internal)
 // Where the tensor lies, for messages.
 const char* safetensors_path(const Safetensors* file, const SafetensorsTensor* tensor);
 // values[i] = the tensor's value begin + i, begin + i < end, row-major. Exact: float32 holds F16 and BF16.

@@ -1,7 +1,7 @@
 // The arrays of a micro-batch on their way to the device: checked, and staged once per job.
 #include <assert.h>
 
-#include "batch_stage.h"
+#include "model.h"
 #include "t5_acts.h"
 
 static T5BatchSide host_side(const ModelBatch* batch, T5Side side) {

@@ -1,7 +1,7 @@
 // Generation. The encoder runs once, as in training; then each call gives decoder layers one more token of
 // every sequence. Of each layer the cache has keys and values of what was said, (num_slots * max_tokens, I)
 // each, and of the encoder's tokens, (num_slots * max_enc_tokens, 2I).
-#include "cache_rows.h"
+#include "model.h"
 #include "head.h"
 #include "t5_layer.h"
 

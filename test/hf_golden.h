@@ -4,7 +4,7 @@ hf_golden.h -- the tiny checkpoints of test/golden/hf_*, and what transformers c
 */
 #pragma once
 
-#include "../llmc/hf_checkpoint.h"
+#include "../llmc/hf.h"
 
 enum { HF_GOLDEN_NUM = 6, HF_GOLDEN_MAX_VOCAB = 384 };
 

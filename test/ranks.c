@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "../util/program.h"
-#include "../dynapipe_plugin/run/backoff.h"
+#include "../dynapipe_plugin/run/transport.h"
 
 typedef struct {
     Transport transport;

@@ -7,7 +7,7 @@ made with, and how long it would have taken.
 #include "../util/numbers.h"
 #include "../dynapipe_plugin/plan/cost/cost_model.h"
 #include "../dynapipe_plugin/plan/lists/plan.h"
-#include "../dynapipe_plugin/run/trace_jobs.h"
+#include "../dynapipe_plugin/run/trace.h"
 
 typedef struct {
     const CostModel* costs;

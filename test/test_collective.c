@@ -3,10 +3,9 @@
 #include <stdbool.h>
 
 #include "../util/numbers.h"
-#include "../dynapipe_plugin/run/backoff.h"
+#include "../dynapipe_plugin/run/transport.h"
 #include "../dynapipe_plugin/run/collective.h"
 #include "../dynapipe_plugin/run/session.h"
-#include "../dynapipe_plugin/run/step_agreement.h"
 #include "ranks.h"
 #include "test.h"
 

@@ -5,7 +5,6 @@
 
 #include "../util/program.h"
 #include "../dynapipe_plugin/run/executor.h"
-#include "../dynapipe_plugin/run/transfer_groups.h"
 #include "../dynapipe_plugin/run/transfers.h"
 #include "lazy_device.h"
 #include "ranks.h"

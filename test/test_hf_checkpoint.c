@@ -1,11 +1,11 @@
 // Hugging Face checkpoints compute what transformers computes of them, whole and in slices; broken ones are
 // told by tensor or field.
-#include "../llmc/hf_checkpoint.h"
+#include "../llmc/hf.h"
 
 #include <math.h>
 #include <sys/stat.h>
 
-#include "../llmc/device_values.h"
+#include "../llmc/model.h"
 #include "../llmc/gpt2.h"
 #include "../llmc/llmc_error.h"
 #include "../llmc/safetensors.h"

@@ -1,6 +1,6 @@
 // config.json of every family is read as transformers means it; what we do not run is refused by the field's
 // name; what we write is read back.
-#include "../llmc/hf_config.h"
+#include "../llmc/hf.h"
 
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 // What is exported is read back bit for bit, by us and (dev/check_hf_export.py) by transformers, whoever
 // wrote which slice; what fails leaves nothing behind.
-#include "../llmc/hf_checkpoint.h"
+#include "../llmc/hf.h"
 
 #include <math.h>
 #include <sys/stat.h>

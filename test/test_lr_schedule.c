@@ -1,5 +1,5 @@
 // Closed forms at the joints of each schedule, llm.c's way.
-#include "../llmc/lr_schedule.h"
+#include "../llmc/optimizer.h"
 
 #include "test.h"
 

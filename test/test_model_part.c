@@ -3,7 +3,7 @@
 // and the optimizer do not depend on who has what.
 #include "../llmc/checkpoint.h"
 #include "../llmc/gpt2.h"
-#include "../llmc/hf_checkpoint.h"
+#include "../llmc/hf.h"
 #include "../llmc/llmc_error.h"
 #include "../llmc/optimizer.h"
 #include "../llmc/t5.h"

@@ -1,6 +1,6 @@
 // What is asked as the parts that become tokens: chats in turns, forms of templates, names that people's data
 // has.
-#include "../generator/generator.h"
+#include "../trainer/generator.h"
 
 #include <unistd.h>
 #include <jansson.h>

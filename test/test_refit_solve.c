@@ -7,7 +7,7 @@
 #include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/problem/placement_make.h"
 #include "../dynapipe_plugin/plan/types/mb_shape.h"
-#include "../dynapipe_plugin/run/trace_jobs.h"
+#include "../dynapipe_plugin/run/trace.h"
 #include "cost_one.h"
 #include "random_problem.h"
 #include "refit_case.h"

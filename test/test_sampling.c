@@ -1,5 +1,5 @@
 // Drawing a token: frequencies are the softmax's, within what top-k and top-p leave; temperature 0 is greedy.
-#include "../llmc/sampling.h"
+#include "../llmc/completion.h"
 
 #include <math.h>
 #include <stdbool.h>

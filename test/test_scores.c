@@ -1,5 +1,5 @@
 // Exact match and ROUGE-L: by hand, and against a plain recursion over all subsequences.
-#include "../trainer/scores.h"
+#include "../trainer/answers.h"
 
 #include <stdlib.h>
 

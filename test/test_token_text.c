@@ -1,5 +1,5 @@
 // llm.c's tokenizer files, both versions, and broken ones.
-#include "../llmc/token_text.h"
+#include "../llmc/completion.h"
 
 #include <unistd.h>
 

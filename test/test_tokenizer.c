@@ -8,7 +8,7 @@
 #include "../dataloader/tokenizer/tokenizer.h"
 #include "../util/files.h"
 #include "../util/numbers.h"
-#include "../llmc/token_text.h"
+#include "../llmc/completion.h"
 #include "test.h"
 
 #define MODEL "test/golden/spiece_tiny.model"

@@ -1,6 +1,6 @@
 // test_trace_links.c -- what sends say of links: one that is slow is found; senders that are busy, ranks that
 // look seldom, tiny messages and loaded machines make none slow. Steps are made up.
-#include "../dynapipe_plugin/run/trace_links.h"
+#include "../dynapipe_plugin/run/trace.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
 // test_trace_writer.c -- the trace is JSON with every event once, in rows that nest, with arrows and memory.
-#include "../dynapipe_plugin/run/trace_writer.h"
+#include "../dynapipe_plugin/run/trace.h"
 
 #include <jansson.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 #include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/replay/replay.h"
 #include "../dynapipe_plugin/plan/types/mb_shape.h"
-#include "../dynapipe_plugin/run/trace_writer.h"
+#include "../dynapipe_plugin/run/trace.h"
 #include "plan_views.h"
 #include "problem.h"
 #include "report.h"

@@ -1,5 +1,5 @@
 /*
-trace_file.h -- reads a trace that training wrote (--trace, run/trace_writer.h) back: one step, what every
+trace_file.h -- reads a trace that training wrote (--trace, run/trace.h) back: one step, what every
 rank did.
 
 Whatever the file holds, what comes out is safe to work with: ranks, chunks, micro-batches and times are in
@@ -8,7 +8,7 @@ range, instructions are on the ranks where their chunks lie, no event ends befor
 #pragma once
 
 #include "../dynapipe_plugin/plan/lists/plan_message.h"
-#include "../dynapipe_plugin/run/trace_writer.h"
+#include "../dynapipe_plugin/run/trace.h"
 
 enum { TRACE_MAX_EVENTS = 1 << 22, TRACE_MAX_MBS = 1 << 16 };
 

@@ -5,7 +5,7 @@
 
 #include "../dataloader/sample_file.h"
 #include "../dynapipe_plugin/dynapipe.h"
-#include "../llmc/token_text.h"
+#include "../llmc/completion.h"
 #include "answers.h"
 #include "llmc_model.h"
 #include "source.h"

@@ -1,19 +1,217 @@
-// source_stock.c -- gradients from llm.c's loop: fixed-length batches of rows x tokens, one process.
+#include "source_stock.h"
+
 #include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
+#include <unistd.h>
+#include "../dataloader/collate.h"
 #include "../dataloader/sample_file.h"
 #include "../dataloader/sample_verify.h"
-#include "../util/program.h"
-#include "../util/options.h"
 #include "../llmc/completion.h"
 #include "../llmc/llmc_error.h"
-#include "../llmc/token_text.h"
 #include "answers.h"
-#include "launched.h"
 #include "source.h"
-#include "stock_stream.h"
+#include "../util/options.h"
+#include "../util/program.h"
+
+// How many processes the launcher started, by what it tells each of them; 1: no launcher is known.
+static int launched_processes(void) {
+    static const char* const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"};
+    const char* text = NULL;
+    for (int i = 0; i < 3 && text == NULL; i++) { text = getenv(names[i]); }
+    // SLURM_NTASKS is set for a batch script, too, which is one process; a step of srun has a rank.
+    const char *step = getenv("SLURM_STEP_ID"), *name = getenv("SLURM_STEP_NAME");
+    bool is_script = name == NULL || strcmp(name, "batch") == 0 || strcmp(name, "interactive") == 0;
+    if (text == NULL && step != NULL && !is_script) { text = getenv("SLURM_STEP_NUM_TASKS"); }
+    return text != NULL ? atoi(text) : 1;
+}
+
+// Ends the program (status 2) where a launcher started more than one process; the first says what to do.
+// name: of the trainer, behind "train_".
+static void launched_must_be_alone(const char* name) {
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *other = getenv("PMI_RANK");
+    int num_processes = launched_processes();
+    if (num_processes <= 1) { return; }
+    if (rank == NULL) { rank = other != NULL ? other : getenv("SLURM_PROCID"); }
+    if (rank == NULL || strcmp(rank, "0") == 0) {
+        fprintf(stderr,
+                "error: %d processes were started, and this build of train_%s is for one: each would train a "
+                "copy ---> make train_%s DYNAPIPE=1, or start it without mpirun\n",
+                num_processes, name, name);
+    } else {
+        sleep(1);  // mpirun ends all with the first, and rank 0 has something to say
+    }
+    exit(2);  // wrong use
+}
+
+// --- stock_stream --------------------
+
+static void check(Status status) {
+    if (status == STATUS_OK) { return; }
+    fprintf(stderr, "error: %s\n", status_message());
+    exit(EXIT_FAILURE);
+}
+
+static void open_tokens(StockStream* s, const char* pattern, bool shuffle, uint64_t seed) {
+    size_t n = (size_t)s->rows * (size_t)s->seq_tokens;
+    check(token_stream_open(&s->tokens, pattern, s->rows, s->seq_tokens, shuffle, seed));
+    s->inputs = llmc_alloc((4 * n + (size_t)s->rows + 1) * sizeof(int32_t), "a batch");
+    s->targets = s->inputs + n;
+    s->positions = s->targets + n;
+    s->every_row = s->positions + n;
+    s->cu_seqlens = s->every_row + n;
+    for (size_t i = 0; i < n; i++) {
+        s->positions[i] = (int32_t)(i % (size_t)s->seq_tokens);
+        s->every_row[i] = (int32_t)i;
+    }
+    for (int b = 0; b <= s->rows; b++) { s->cu_seqlens[b] = b * s->seq_tokens; }
+}
+
+static void stock_stream_open(StockStream* out, const TrainFlags* flags, const ModelKind* kind,
+                              const char* pattern, bool shuffle, uint64_t seed) {
+    *out = (StockStream){.rows = flags->rows, .seq_tokens = flags->seq_tokens, .seed = seed};
+    if (!kind->has_decoder) {
+        open_tokens(out, pattern, shuffle, seed);
+        size_t n = (size_t)out->rows * (size_t)out->seq_tokens;
+        if (flags->dropout > 0) { out->keys = llmc_alloc(n * sizeof(uint32_t), "keys of dropout"); }
+        return;
+    }
+    out->target_tokens = flags->target_tokens > 0 ? flags->target_tokens : flags->seq_tokens;
+    LoaderOptions options = {.batch_tokens = 1,
+                             .max_seq_tokens = out->seq_tokens,
+                             .encoder_decoder = true,
+                             .max_target_tokens = out->target_tokens,
+                             .temperature = 1,
+                             .seed = seed,
+                             .shuffle = shuffle};
+    check(pair_stream_open(&out->pairs, pattern, out->rows, &options));
+}
+
+static void stock_stream_close(StockStream* s) {
+    token_stream_close(s->tokens);
+    pair_stream_close(s->pairs);
+    free(s->inputs);
+    free(s->keys);
+    *s = (StockStream){0};
+}
+
+// The largest counts that a batch can have, without arrays.
+static ModelBatch stock_stream_shape(const StockStream* s) {
+    ModelBatch batch = {.num_seqs = s->rows,
+                        .num_tokens = s->rows * s->seq_tokens,
+                        .num_rows = s->rows * (s->pairs != NULL ? s->target_tokens : s->seq_tokens),
+                        .max_seq_tokens = s->seq_tokens};
+    if (s->pairs != NULL) {
+        batch.num_dec_tokens = s->rows * s->target_tokens;
+        batch.max_dec_seq_tokens = s->target_tokens;
+    }
+    return batch;
+}
+
+static ModelBatch next_pairs(StockStream* s) {
+    DynapipeBatch b;
+    check(pair_stream_next_batch(s->pairs, &b));
+    return (ModelBatch){.num_seqs = b.num_seqs,
+                        .num_tokens = b.num_tokens,
+                        .num_rows = b.num_rows,
+                        .max_seq_tokens = b.max_seq_tokens,
+                        .cu_seqlens = b.cu_seqlens,
+                        .tokens = b.tokens,
+                        .positions = b.positions,
+                        .rows = b.rows,
+                        .targets = b.targets,
+                        .seq_lens = b.seq_lens,
+                        .token_keys = b.token_keys,
+                        .num_dec_tokens = b.num_dec_tokens,
+                        .max_dec_seq_tokens = b.max_dec_seq_tokens,
+                        .dec_cu_seqlens = b.dec_cu_seqlens,
+                        .dec_tokens = b.dec_tokens,
+                        .dec_positions = b.dec_positions,
+                        .dec_seq_lens = b.dec_seq_lens,
+                        .dec_token_keys = b.dec_token_keys};
+}
+
+// Of the batch to come, a row being a sample.
+static void fill_keys(StockStream* s) {
+    const CollateParams params = {.seed = s->seed, .step = token_stream_position(s->tokens)};
+    for (int b = 0; b < s->rows && s->keys != NULL; b++) {
+        uint32_t* row = s->keys + (size_t)b * (size_t)s->seq_tokens;
+        for (int t = 0; t < s->seq_tokens; t++) { row[t] = collate_token_key(&params, b, t, false); }
+    }
+}
+
+// Arrays are the stream's until the next call. loss_scale is 0.
+static ModelBatch stock_stream_next(StockStream* s) {
+    if (s->pairs != NULL) { return next_pairs(s); }
+    fill_keys(s);
+    check(token_stream_next_batch(s->tokens, s->inputs, s->targets));
+    ModelBatch batch = stock_stream_shape(s);
+    batch.cu_seqlens = s->cu_seqlens;
+    batch.tokens = s->inputs;
+    batch.positions = s->positions;
+    batch.rows = s->every_row;
+    batch.targets = s->targets;
+    batch.token_keys = s->keys;
+    return batch;
+}
+
+static void stock_stream_reset(StockStream* s) {
+    s->pairs != NULL ? pair_stream_reset(s->pairs) : token_stream_reset(s->tokens);
+}
+
+static int64_t stock_stream_position(const StockStream* s) {
+    return s->pairs != NULL ? pair_stream_position(s->pairs) : token_stream_position(s->tokens);
+}
+
+static void stock_stream_seek(StockStream* s, int64_t position) {
+    s->pairs != NULL ? pair_stream_seek(s->pairs, position) : token_stream_seek(s->tokens, position);
+}
+
+static int64_t stock_stream_num_batches(const StockStream* s) {
+    return s->pairs != NULL ? pair_stream_num_batches(s->pairs) : token_stream_num_batches(s->tokens);
+}
+
+static int64_t stock_stream_num_tokens(const StockStream* s) {
+    return s->pairs != NULL ? loader_num_tokens(pair_stream_loader(s->pairs))
+                            : token_stream_num_tokens(s->tokens);
+}
+
+static int32_t stock_stream_vocab(const StockStream* s) {
+    return s->pairs != NULL ? loader_vocab(pair_stream_loader(s->pairs)) : token_stream_vocab(s->tokens);
+}
+
+static uint64_t stock_stream_vocab_hash(const StockStream* s) {
+    return s->pairs != NULL ? loader_vocab_hash(pair_stream_loader(s->pairs))
+                            : token_stream_vocab_hash(s->tokens);
+}
+
+static int32_t stock_stream_eot_token(const StockStream* s) {
+    return s->pairs != NULL ? loader_eot_token(pair_stream_loader(s->pairs))
+                            : token_stream_eot_token(s->tokens);
+}
+
+static int32_t stock_stream_pad_token(const StockStream* s) {
+    return s->pairs != NULL ? loader_pad_token(pair_stream_loader(s->pairs)) : -1;
+}
+
+static int32_t stock_stream_start_token(const StockStream* s) {
+    int32_t pad = stock_stream_pad_token(s);
+    return pad >= 0 ? pad : stock_stream_eot_token(s);
+}
+
+static int32_t stock_stream_tokenizer(const StockStream* s) {
+    return s->pairs != NULL ? loader_tokenizer(pair_stream_loader(s->pairs))
+                            : token_stream_tokenizer(s->tokens);
+}
+
+static SampleShards* stock_stream_shards(StockStream* s) {
+    return s->pairs != NULL ? pair_stream_shards(s->pairs) : token_stream_shards(s->tokens);
+}
+
+// --- source_stock --------------------
+// source_stock.c -- gradients from llm.c's loop: fixed-length batches of rows x tokens, one process.
 
 enum { STOCK_SEED = 42 };
 
@@ -58,7 +256,7 @@ void source_refuse(Source* source, const char* why) {
     exit(2);
 }
 
-static void check(Source* source, Status status) {
+static void source_stock_check(Source* source, Status status) {
     if (status != STATUS_OK) { source_die(source, status_message()); }
 }
 
@@ -145,8 +343,8 @@ static void open_validation(Source* source) {
     const TrainFlags* flags = &source->flags;
     if (flags->val_pattern == NULL) { return; }
     stock_stream_open(&source->val, flags, source->kind, flags->val_pattern, false, 0);
-    check(source,
-          sample_shards_check_vocab(stock_stream_shards(&source->train), stock_stream_shards(&source->val)));
+    source_stock_check(source, sample_shards_check_vocab(stock_stream_shards(&source->train),
+                                                         stock_stream_shards(&source->val)));
 }
 
 static size_t position_bytes(Source* source) {
@@ -161,7 +359,7 @@ static void open_verification(Source* source) {
     source->position = (int64_t*)llmc_alloc(position_bytes(source), "the position");
     memset(source->position, 0, position_bytes(source));
     if (source->flags.verify == 0) { return; }
-    check(source, sample_verify_start(&source->verify, shards, has_val ? 2 : 1, 0, 1));
+    source_stock_check(source, sample_verify_start(&source->verify, shards, has_val ? 2 : 1, 0, 1));
 }
 
 // Until all is read, or the run is told to end: the one that goes on reads it again.
@@ -169,9 +367,9 @@ static void wait_until_verified(Source* source) {
     enum { TURN_NS = 100000000 };
     bool is_done = false;
     while (!is_done && stop_signal_seen() == 0) {
-        check(source, sample_verify_wait(source->verify, TURN_NS, &is_done));
+        source_stock_check(source, sample_verify_wait(source->verify, TURN_NS, &is_done));
     }
-    check(source, sample_verify_damage(source->verify));
+    source_stock_check(source, sample_verify_damage(source->verify));
     int64_t left_bytes = sample_verify_left_bytes(source->verify);
     if (left_bytes == 0 || source->says_left) { return; }
     printf("told to end before all of the data is verified: %s are left, which a run that goes on reads\n",
@@ -286,7 +484,7 @@ static int64_t count_rows(Source* source) {
 double source_step(Source* source) {
     const ModelKind* kind = source->kind;
     source->begin_ns = clock_now_ns();
-    check(source, sample_verify_damage(source->verify));
+    source_stock_check(source, sample_verify_damage(source->verify));
     model_zero_grads(source->model);
     if (source->flags.overfit) { stock_stream_reset(&source->train); }
     int64_t num_rows = count_rows(source), at = 0;
@@ -486,7 +684,7 @@ void source_restore(Source* source, const void* position, size_t num_bytes, int 
     // Of llm.c's files it is known once they were read.
     wait_until_verified(source);
     int64_t num_ids = (int64_t)(num_bytes / sizeof(int64_t)) - 1;
-    check(source, sample_shards_check_contents(shards, (const int64_t*)position + 1, num_ids));
+    source_stock_check(source, sample_shards_check_contents(shards, (const int64_t*)position + 1, num_ids));
     memcpy(source->position, position, position_bytes(source));
     source->step = step;
     stock_stream_seek(&source->train, source->position[0]);

@@ -1,15 +1,1042 @@
+// trainer_output.c -- the folder of -o: whose it is, what of an earlier run stays there; what a run that goes
+// on does otherwise; whether all that was printed and logged has arrived.
 #include "trainer.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
-
-#include "../util/files.h"
-#include "../util/program.h"
+#include "../dataloader/data_json.h"
+#include "../llmc/checkpoint_file.h"
 #include "../llmc/llmc_error.h"
+#include "../util/files.h"
+#include "../util/options.h"
+#include "../util/program.h"
+
+static void trainer_die_of_checkpoint(Trainer* t, const char* error);
+
+static void trainer_check_sums(Trainer* t, const char* model_path, const char* state_path);
+
+static void trainer_read_seals(Trainer* t, ModelSource source, const char* model_path);
+
+static void trainer_find_begin(Trainer* t, ModelSource source);
+
+static bool trainer_read_master(Trainer* t, const char* model_path, const char* state_path,
+                                bool state_has_master, char* error);
+
+static SlowNotice* trainer_notice(const Trainer* t, const char* doing, int step, int64_t num_bytes);
+
+static bool trainer_all_succeeded(Trainer* t, bool ok, const char* what, const char* error);
+
+// What the main rank finds is every rank's end.
+static void agree(Trainer* t, bool ok, const char* why) {
+    if (source_sum(t->source, ok ? 0 : 1) > 0) { source_die(t->source, why); }
+}
+
+static bool has_bytes(const char* directory, const char* name) {
+    char path[CHECKPOINT_PATH_CHARS];
+    struct stat about;
+    snprintf(path, sizeof path, "%.*s/%s", CHECKPOINT_PATH_CHARS - 32, directory, name);
+    return stat(path, &about) == 0 && about.st_size > 0;
+}
+
+// --- an earlier run, until this one has saved --------------------------------------------------------------
+
+static const char* const logs[] = {"main.log", "metrics.jsonl"};
+enum { NUM_LOGS = sizeof logs / sizeof logs[0] };
+
+static void log_path(char out[CHECKPOINT_PATH_CHARS], const char* directory, int idx, const char* tail) {
+    snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s/%s%s", CHECKPOINT_PATH_CHARS - 32, directory, logs[idx], tail);
+}
+
+// A copy: the file itself bears this run's lock.
+static bool copy_file(const char* to, const char* from) {
+    char piece[16384];
+    FILE *in = fopen(from, "rb"), *out = in != NULL ? fopen(to, "wb") : NULL;
+    bool ok = out != NULL;
+    for (size_t num_bytes; ok && (num_bytes = fread(piece, 1, sizeof piece, in)) > 0;) {
+        ok = fwrite(piece, 1, num_bytes, out) == num_bytes;
+    }
+    ok = ok && !ferror(in);
+    if (in != NULL) { fclose(in); }
+    if (out != NULL && fclose(out) != 0) { ok = false; }
+    if (!ok && out != NULL) { unlink(to); }
+    return ok;
+}
+
+// Unless those of a still earlier run stand there, which is the last that saved.
+static bool keep_logs(const char* directory, char* error) {
+    char path[CHECKPOINT_PATH_CHARS], kept[CHECKPOINT_PATH_CHARS];
+    for (int i = 0; i < NUM_LOGS; i++) {
+        log_path(path, directory, i, "");
+        log_path(kept, directory, i, ".old");
+        if (access(kept, F_OK) == 0 || access(path, F_OK) != 0 || copy_file(kept, path)) { continue; }
+        return llmc_fail(error, "%s: cannot be written ---> free some space", llmc_path_tail(kept));
+    }
+    return true;
+}
+
+// Of a run that was to take another's place and never saved: the other goes on, with its own logs.
+static bool take_logs_back(const char* directory) {
+    char path[CHECKPOINT_PATH_CHARS], kept[CHECKPOINT_PATH_CHARS];
+    int num_taken = 0;
+    for (int i = 0; i < NUM_LOGS; i++) {
+        log_path(path, directory, i, "");
+        log_path(kept, directory, i, ".old");
+        if (rename(kept, path) == 0) { num_taken++; }
+    }
+    if (num_taken > 0) {
+        printf("-o %s: a run with --overwrite 1 saved nothing there; the earlier one goes on\n", directory);
+    }
+    return num_taken > 0;
+}
+
+// All is well, the first step is next: what the new run takes the place of goes; a resumed one's logs go back
+// to its step.
+// The first checkpoint of a run with --overwrite 1 is saved: what the earlier run left in -o goes.
+static void trainer_replace_earlier(Trainer* t) {
+    const char* directory = t->flags.output_dir;
+    if (!t->replaces_earlier) { return; }
+    t->replaces_earlier = false;
+    int num_removed = checkpoint_remove_others(directory, t->step);
+    for (int i = 0; i < NUM_LOGS; i++) {
+        char kept[CHECKPOINT_PATH_CHARS];
+        log_path(kept, directory, i, ".old");
+        unlink(kept);
+    }
+    if (num_removed > 0) {
+        printf("-o %s: %d checkpoints of the earlier run are removed\n", directory, num_removed);
+    }
+}
+
+// --- opening -----------------------------------------------------------------------------------------------
+
+static bool is_in(const char* directory, const char* file) {
+    char folder[PATH_MAX], path[PATH_MAX];
+    if (realpath(directory, folder) == NULL || realpath(file, path) == NULL) { return false; }
+    size_t num_chars = strlen(folder);
+    return strncmp(folder, path, num_chars) == 0 && path[num_chars] == '/';
+}
+
+// What is there goes, if at all, when this run has saved something (trainer_replace_earlier).
+static bool check_earlier_run(const Trainer* t, char* error) {
+    const TrainFlags* flags = &t->flags;
+    const char* directory = flags->output_dir;
+    int latest = checkpoint_find_latest(directory);
+    bool has_logs = has_bytes(directory, "main.log") || has_bytes(directory, "metrics.jsonl");
+    if (flags->overwrite && is_in(directory, flags->model)) {
+        return llmc_fail(error,
+                         "--overwrite 1: empties -o %s, and -e lies there ---> another -o, or move the model",
+                         llmc_path_tail(directory));
+    }
+    if ((latest < 0 && !has_logs) || flags->overwrite) { return true; }
+    if (flags->resume && latest < 0) {
+        printf("-o %s: no checkpoint there to go on from: a new run, in place of the logs of one that saved "
+               "none\n",
+               directory);
+    }
+    if (flags->resume) { return true; }
+    char what[64] = "logs, no checkpoint";
+    if (latest >= 0) { snprintf(what, sizeof what, "checkpoints up to step %d", latest); }
+    return llmc_fail(error,
+                     "-o %s: has an earlier run (%s) ---> -y 1 goes on from it; another -o keeps the runs "
+                     "apart; --overwrite 1 puts this run in its place",
+                     llmc_path_tail(directory), what);
+}
+
+// Nobody else is at work there, as main.log's lock tells.
+static void remove_leftovers(const char* directory) {
+    int num_removed = checkpoint_remove_leftovers(directory);
+    if (num_removed > 0) {
+        printf("-o %s: %d unfinished files of a run that was killed are removed\n", directory, num_removed);
+    }
+}
+
+// The folder itself is locked as long as this program runs, as it has no log. Where locks are unknown (some
+// network file systems), all is as it was without.
+static bool open_export(Trainer* t, char* error) {
+    const char* directory = t->flags.export_dir;
+    if (directory == NULL) { return true; }
+    t->export_lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (t->export_lock < 0) { return true; }
+    if (flock(t->export_lock, LOCK_EX | LOCK_NB) == 0) {
+        hf_checkpoint_abort(directory);
+        return true;
+    }
+    return errno != EWOULDBLOCK ||
+           llmc_fail(error,
+                     "--export-hf %s: another run will write there ---> another folder, or wait until that "
+                     "run has ended",
+                     llmc_path_tail(directory));
+}
+
+// Under main.log's lock nobody else's logs are touched.
+static bool open_logs(Trainer* t, char* error) {
+    const char* directory = t->flags.output_dir;
+    if (!logger_open(&t->logger, directory, error)) { return false; }
+    if (!t->flags.resume || !take_logs_back(directory)) { return true; }
+    logger_close(&t->logger);
+    return logger_open(&t->logger, directory, error);
+}
+
+// trainer_output.c
+// Locks -o for this run, and refuses the place of an earlier one unless that is wanted. Nothing of it is
+// touched but what a killed run left unfinished.
+static void trainer_open_output(Trainer* t) {
+    char error[LLMC_ERROR_CHARS] = "";
+    const TrainFlags* flags = &t->flags;
+    bool ok = true;
+    t->export_lock = -1;
+    if (source_is_main(t->source)) {
+        ok = open_export(t, error);
+        ok = ok && (flags->output_dir == NULL || (open_logs(t, error) && check_earlier_run(t, error)));
+        if (ok && flags->output_dir != NULL) { remove_leftovers(flags->output_dir); }
+    }
+    agree(t, ok, error);
+}
+
+// --- beginning ---------------------------------------------------------------------------------------------
+
+static bool begin_logs(Trainer* t, bool is_new, char* error) {
+    const char* directory = t->flags.output_dir;
+    char metrics[CHECKPOINT_PATH_CHARS];
+    if (!is_new) { return logger_cut(&t->logger, t->step, error); }
+    t->replaces_earlier = t->flags.overwrite != 0;
+    if (t->replaces_earlier && !keep_logs(directory, error)) { return false; }
+    log_path(metrics, directory, 1, "");
+    unlink(metrics);
+    return logger_cut(&t->logger, -1, error);
+}
+
+// All ranks write their parts of checkpoints there. A file that the main rank makes, and what others see of
+// it: known now, not when the first checkpoint fails.
+static void check_shared(Trainer* t) {
+    char path[CHECKPOINT_PATH_CHARS], why[LLMC_ERROR_CHARS];
+    checkpoint_path(path, t->flags.output_dir, CHECKPOINT_DONE_FILE, 0);
+    strncat(path, ".tmp", sizeof path - strlen(path) - 1);  // a name that leftovers have, too
+    int fd = source_is_main(t->source) ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644) : -1;
+    if (fd >= 0) { close(fd); }
+    source_sum(t->source, 0);  // it is there
+    double num_blind = source_sum(t->source, access(path, F_OK) == 0 ? 0 : 1);
+    if (source_is_main(t->source)) { unlink(path); }
+    if (num_blind == 0) { return; }
+    snprintf(why, sizeof why,
+             "-o %.80s: %.0f of %d ranks do not see what rank 0 writes there ---> one folder that all "
+             "machines share",
+             llmc_path_tail(t->flags.output_dir), num_blind, source_num_ranks(t->source));
+    source_die(t->source, why);
+}
+
+static void trainer_begin_output(Trainer* t, ModelSource source) {
+    char error[LLMC_ERROR_CHARS] = "";
+    // (those that go on have compared what is there: trainer_find_begin)
+    if (t->flags.output_dir != NULL && source != MODEL_RESUMED) { check_shared(t); }
+    bool writes = t->flags.output_dir != NULL && source_is_main(t->source);
+    bool ok = !writes || begin_logs(t, source != MODEL_RESUMED, error);
+    agree(t, ok, error);
+}
+
+// --- what a run was started with ---------------------------------------------------------------------------
+
+static char* trainer_settings(const Trainer* t) {
+    char* text = NULL;
+    size_t num_bytes;
+    TrainSetting setting;
+    FILE* memory = open_memstream(&text, &num_bytes);
+    if (memory == NULL) { return NULL; }
+    for (int i = 0; train_flags_setting(&t->flags, i, &setting); i++) {
+        if (strcmp(setting.name, "-e") == 0 && t->warned_of_model) { continue; }  // said, and more of it
+        if (setting.is_text) {
+            settings_add(memory, setting.name, setting.text);
+        } else if (strcmp(setting.name, "-d") == 0) {  // 0 is another number for other ranks
+            settings_add_number(memory, setting.name, (double)source_batch_tokens(t->source));
+        } else {
+            settings_add_number(memory, setting.name, setting.number);
+        }
+    }
+    // A run that is complete has the bytes of one that was never stopped.
+    if (t->step < t->num_steps) { checkpoint_timed_print(&t->timed, memory); }
+    return fclose(memory) == 0 ? text : NULL;
+}
+
+// -e that is not given is what the run began with.
+static void keep_model_name(Trainer* t, const char* saved) {
+    size_t num_chars;
+    const char* model = settings_find(saved, "-e", &num_chars);
+    if (t->flags.model_given || model == NULL) { return; }
+    t->saved_model_name = strndup(model, num_chars);
+    if (t->saved_model_name != NULL) { t->flags.model = t->saved_model_name; }
+}
+
+static void trainer_compare_settings(Trainer* t, const char* saved) {
+    if (saved == NULL) { return; }
+    keep_model_name(t, saved);
+    char* now = trainer_settings(t);
+    if (now != NULL && source_is_main(t->source)) { settings_print_differences(stderr, saved, now); }
+    free(now);
+    t->warned_of_model = false;
+}
+
+// --- has it arrived? ---------------------------------------------------------------------------------------
+
+static void trainer_check_printed(Trainer* t) {
+    if (source_is_main(t->source)) { standard_output_warn(&t->warned_of_output); }
+}
+
+static bool trainer_has_lost(const Trainer* t) {
+    return logger_has_lost(&t->logger) || source_lost_lines(t->source) > 0;
+}
+
+static void trainer_close_output(Trainer* t) {
+    logger_close(&t->logger);
+    if (t->export_lock >= 0) { close(t->export_lock); }
+}
+
+// --- trainer_model --------------------
+// trainer_model.c -- the model that -e describes or names: read from a checkpoint, from Hugging Face's files,
+// or new; and given back as Hugging Face's.
+
+static bool ends_with(const char* text, const char* end) {
+    size_t length = strlen(text), end_length = strlen(end);
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+static ModelSource source_of(const char* model) {
+    return ends_with(model, ".bin") ? MODEL_CHECKPOINT : hf_checkpoint_is(model) ? MODEL_HF : MODEL_NEW;
+}
+
+static bool is_directory(const char* path) {
+    struct stat about;
+    return stat(path, &about) == 0 && S_ISDIR(about.st_mode);
+}
+
+// What is no descriptor may have been meant as a path.
+static bool parse_new(ModelConfig* out, const ModelKind* kind, const char* text, int vocab, int max_seq_len,
+                      char* error) {
+    if (model_parse(out, kind, text, vocab, max_seq_len, error)) { return true; }
+    if (is_directory(text)) {
+        return llmc_fail(error,
+                         "-e %.80s: a folder without config.json ---> one that transformers saved, with "
+                         "config.json and *.safetensors; or a model_*.bin",
+                         llmc_path_tail(text));
+    }
+    bool is_path = strchr(text, '/') != NULL || ends_with(text, ".safetensors");
+    return is_path &&
+           llmc_fail(error, "-e %.80s: no such file or folder ---> check the path", llmc_path_tail(text));
+}
+
+// vocab, max_seq_len: of a new model. like (may be NULL): what Hugging Face's files say besides.
+static bool read_config(const Trainer* t, ModelConfig* out, HfConfig* like, ModelSource source,
+                        const char* path, int vocab, int max_seq_len, char* error) {
+    switch (source) {
+        case MODEL_RESUMED:
+        case MODEL_CHECKPOINT: return checkpoint_read_config(out, t->kind, path, error);
+        case MODEL_HF: return hf_checkpoint_read_config(out, like, t->kind, path, error);
+        default: return parse_new(out, t->kind, path, vocab, max_seq_len, error);
+    }
+}
+
+// -y 1 goes on with the checkpoint's model; an -e of another shape was meant for something else. One of the
+// same shape still says what an export has besides weights.
+static void compare_with_asked(Trainer* t, const ModelConfig* config, const char* path) {
+    const char* model = t->flags.model;
+    char error[LLMC_ERROR_CHARS];
+    ModelConfig asked;
+    ModelSource source = source_of(model);
+    bool known = read_config(t, &asked, &t->like, source, model, config->vocab, config->max_seq_len, error);
+    ModelDifference difference;
+    if (known && config->kind->has_decoder) {
+        asked.tied_head = config->tied_head;
+    }  // a file decides by its tensors
+    bool same = known && model_config_equal(&asked, config, &difference);
+    t->has_like = same && source == MODEL_HF;
+    t->warned_of_model = !same && t->flags.model_given;
+    if (!t->warned_of_model || !source_is_main(t->source)) { return; }
+    char shape[160];
+    config->kind->describe(shape, sizeof shape, config);
+    fprintf(stderr,
+            "warning: -e %s is not used: -y 1 goes on with %s,\n  %s ---> leave -e out; another -o for a new "
+            "run\n",
+            model, path, shape);
+}
+
+static void check_data_fits(const Trainer* t, const ModelConfig* config, const char* path) {
+    char why[LLMC_ERROR_CHARS];
+    int num_ids = source_vocab(t->source);
+    if (config->vocab < num_ids) {
+        snprintf(
+            why, sizeof why,
+            "-e %.80s: vocabulary %d, the data has %d ids ---> another -e, or data of this model's tokenizer",
+            llmc_path_tail(path), config->vocab, num_ids);
+        source_die(t->source, why);
+    }
+    // positions are parameters of GPT-2's; T5's are distances
+    if (!config->kind->has_decoder && config->max_seq_len < t->flags.seq_tokens) {
+        snprintf(why, sizeof why, "-e %.80s: %d positions, -t is %d ---> another -e, or -t %d",
+                 llmc_path_tail(path), config->max_seq_len, t->flags.seq_tokens, config->max_seq_len);
+        source_die(t->source, why);
+    }
+}
+
+static void check_device_fits(const Trainer* t, const ModelConfig* config, const char* path) {
+    char what[LLMC_ERROR_CHARS], why[2 * LLMC_ERROR_CHARS];
+    if (attention_check(model_head_size(config), config->num_buckets, config->max_distance, what)) { return; }
+    snprintf(why, sizeof why, "-e %.80s: %s", llmc_path_tail(path), what);
+    source_die(t->source, why);
+}
+
+// Hugging Face's files say which tokens begin and end what the model writes: with others it has to unlearn
+// its own, and without padding in the data there is nothing to begin with.
+static void check_tokens_fit(const Trainer* t, const char* path) {
+    char why[LLMC_ERROR_CHARS];
+    int pad = source_pad_token(t->source), eot = source_eot_token(t->source);
+    const HfConfig* like = &t->like;
+    if (!t->has_like) { return; }
+    if (t->kind->has_decoder && pad < 0) {
+        snprintf(
+            why, sizeof why,
+            "-e %.80s: its decoder starts with token %d, the data has no padding token ---> data of this "
+            "model's tokenizer: prepare_data --tokenizer sentencepiece, byt5 or hf",
+            llmc_path_tail(path), like->start_token);
+        source_die(t->source, why);
+    }
+    bool other_start = t->kind->has_decoder && like->start_token != pad;
+    bool other_end = like->eos_token != HF_NO_TOKEN && like->eos_token != eot;
+    if ((!other_start && !other_end) || !source_is_main(t->source)) { return; }
+    fprintf(stderr,
+            "warning: -e %s %s with token %d, the data with %d\n  ---> was it made with this model's "
+            "tokenizer? (prepare_data --tokenizer)\n",
+            llmc_path_tail(path), other_start ? "starts answers" : "ends texts",
+            other_start ? like->start_token : like->eos_token, other_start ? pad : eot);
+}
+
+static void fill_params(Trainer* t, ModelSource source, const char* path) {
+    char error[LLMC_ERROR_CHARS];
+    Model* m = &t->model;
+    bool ok = true, is_new = source == MODEL_NEW;
+    uint64_t* sum = source_owns_params(t->source) ? &t->begun.model_sum : NULL;
+    SlowNotice* notice = trainer_notice(t, is_new ? "drawing parameters" : "reading parameters", -1,
+                                        is_new ? 0 : m->num_params * (int64_t)sizeof(floatX));
+    switch (source) {
+        case MODEL_NEW: t->kind->init_random(m, source_seed(t->source)); break;
+        case MODEL_HF:
+            ok = hf_checkpoint_read(path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params, error);
+            break;
+        default: ok = checkpoint_read(path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params, sum, error);
+    }
+    slow_notice_end(notice);
+    if (!ok && source == MODEL_RESUMED) { trainer_die_of_checkpoint(t, error); }
+    if (!ok) { source_die(t->source, error); }
+    if (source == MODEL_CHECKPOINT) { trainer_check_sums(t, path, NULL); }
+}
+
+// Behind what is there, or in a line of its own. Returns the column behind it.
+static int print_piece(const char* text, int column) {
+    enum { LINE_CHARS = 100 };
+    if (column + 1 + (int)strlen(text) <= LINE_CHARS) { return column + printf(" %s", text); }
+    return printf("\n  %s", text) - 1;
+}
+
+static void print_model(const Trainer* t, ModelSource source, const char* path) {
+    char shape[160], text[400];
+    const ModelConfig* config = &t->model.config;
+    if (!source_is_main(t->source)) { return; }
+    t->kind->describe(shape, sizeof shape, config);
+    int column = printf("%s: %s,", t->kind->name, shape);
+    snprintf(text, sizeof text, "vocabulary %d, %lld parameters,", config->vocab,
+             (long long)model_num_params(config));
+    column = print_piece(text, column);
+    snprintf(text, sizeof text, "%.300s; %s on %.60s", source == MODEL_NEW ? "new" : path,
+             sizeof(floatX) == 2 ? "bf16" : "fp32", ops_device_name(source_ops(t->source)));
+    print_piece(text, column);
+    printf("\n");
+    if (t->kind->has_decoder && source_pad_token(t->source) < 0) {
+        printf("the data has no padding token: the decoder starts with end-of-text (%d)\n",
+               source_eot_token(t->source));
+    }
+}
+
+// trainer_model.c
+// This rank's layers of the model that -e or the checkpoint to resume from describes, filled.
+static ModelSource trainer_build_model(Trainer* t) {
+    char path[CHECKPOINT_PATH_CHARS], error[LLMC_ERROR_CHARS];
+    const TrainFlags* flags = &t->flags;
+    ModelConfig config;
+    ModelSource source = source_of(flags->model);
+    trainer_find_begin(t, source);
+    snprintf(path, sizeof path, "%s", flags->model);
+    if (t->resume_step >= 0) {
+        source = MODEL_RESUMED;
+        checkpoint_path(path, flags->output_dir, CHECKPOINT_MODEL_FILE, t->resume_step);
+    }
+    if (!read_config(t, &config, &t->like, source, path, source_vocab(t->source), flags->seq_tokens, error)) {
+        if (source == MODEL_RESUMED) { trainer_die_of_checkpoint(t, error); }
+        if (source == MODEL_NEW) { source_refuse(t->source, error); }
+        source_die(t->source, error);
+    }
+    if (source == MODEL_RESUMED || source == MODEL_CHECKPOINT) { trainer_read_seals(t, source, path); }
+    t->has_like = source == MODEL_HF;
+    if (source == MODEL_RESUMED) { compare_with_asked(t, &config, path); }
+    check_data_fits(t, &config, path);
+    check_device_fits(t, &config, path);
+    check_tokens_fit(t, path);
+    const ModelPart part = source_part(t->source, &config);
+    model_init_part(&t->model, &config, &part, source_ops(t->source));
+    model_alloc_grads(&t->model);
+    t->model.dropout = (float)flags->dropout;
+    fill_params(t, source, path);
+    source_attach(t->source, &t->model);
+    print_model(t, source, path);
+    return source;
+}
+
+// The float32 weights behind the parameters, where the optimizer keeps them and the model was read.
+static bool trainer_read_first_master(Trainer* t, ModelSource source, char* error) {
+    Optimizer* o = &t->optimizer;
+    if (source == MODEL_NEW || o->master == NULL) { return true; }
+    if (source == MODEL_CHECKPOINT) { return trainer_read_master(t, t->flags.model, NULL, false, error); }
+    o->master_is_set = true;
+    return hf_checkpoint_read(t->flags.model, CHECKPOINT_FLOATS, &t->model, o->master, o->begin, o->end,
+                              error);
+}
+
+// The folder of the data's files: where prepare_data put the tokenizer's.
+static const char* trainer_data_folder(const Trainer* t, char out[CHECKPOINT_PATH_CHARS]) {
+    const char *pattern = t->flags.train_pattern, *slash = strrchr(pattern, '/');
+    snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s", slash != NULL ? (int)(slash - pattern) : 1,
+             slash != NULL ? pattern : ".");
+    return out;
+}
+
+// What config.json says of tokens where none was read: as the data has them.
+static HfConfig config_of_data(const Trainer* t) {
+    HfConfig out = hf_config_of_model(&t->model.config, NULL);
+    int pad = source_pad_token(t->source);
+    out.eos_token = source_eot_token(t->source);
+    if (t->kind->has_decoder) {
+        out.pad_token = pad >= 0 ? pad : HF_NO_TOKEN;
+        out.start_token = pad >= 0 ? pad : out.eos_token;
+    } else {
+        out.bos_token = out.eos_token;
+    }
+    return out;
+}
+
+// --export-hf, if it was given.
+static void trainer_export(Trainer* t) {
+    char error[LLMC_ERROR_CHARS] = "", folder[CHECKPOINT_PATH_CHARS];
+    const char* directory = t->flags.export_dir;
+    if (directory == NULL) { return; }
+    bool is_main = source_is_main(t->source);
+    const HfConfig like = t->has_like ? t->like : config_of_data(t);
+    HfTokens tokens = {.folder = trainer_data_folder(t, folder), .bytes = source_has_byt5_tokens(t->source)};
+    SlowNotice* notice = trainer_notice(t, "exporting", -1, 0);
+    bool ok = !is_main || hf_checkpoint_create(directory, &t->model.config, &like, &tokens, error);
+    bool saved = trainer_all_succeeded(t, ok, "--export-hf", error);
+    if (saved) {
+        ok = !source_owns_params(t->source) || hf_checkpoint_write(directory, &t->model, error);
+        saved = trainer_all_succeeded(t, ok, "--export-hf", error);
+    }
+    if (saved) {
+        ok = !is_main || hf_checkpoint_commit(directory, error);
+        saved = trainer_all_succeeded(t, ok, "--export-hf", error);
+    }
+    slow_notice_end(notice);
+    if (!saved) {
+        if (is_main) { hf_checkpoint_abort(directory); }
+        t->save_failed = true;
+    } else if (is_main) {
+        printf("exported %s\n", directory);
+    }
+}
+
+// --- trainer_verify --------------------
+// trainer_verify.c -- is what a run begins with what was saved, all of one checkpoint, and the same on every
+// rank? (llmc/checkpoint_seal.h)
+
+enum { WHY_CHARS = 2 * LLMC_ERROR_CHARS };
+
+// --- sums over ranks ---------------------------------------------------------------------------------------
+
+// 64 bits as doubles that can be added without rounding: 16 bits each.
+enum { NUM_PIECES = 4 };
+
+static void to_pieces(double pieces[NUM_PIECES], uint64_t number) {
+    for (int i = 0; i < NUM_PIECES; i++) { pieces[i] = (double)((number >> (16 * i)) & 0xffff); }
+}
+
+static uint64_t from_pieces(const double pieces[NUM_PIECES]) {
+    uint64_t number = 0;
+    for (int i = 0; i < NUM_PIECES; i++) { number += (uint64_t)pieces[i] << (16 * i); }
+    return number;
+}
+
+// The sums over all ranks, mod 2^64; are all `ok`? A collective.
+static bool trainer_add_sums(Trainer* t, bool ok, uint64_t* model_sum, uint64_t* state_sum) {
+    double values[1 + 2 * NUM_PIECES] = {ok ? 0 : 1};
+    to_pieces(values + 1, *model_sum);
+    to_pieces(values + 1 + NUM_PIECES, *state_sum);
+    source_sums(t->source, values, 1 + 2 * NUM_PIECES);
+    *model_sum = from_pieces(values + 1);
+    *state_sum = from_pieces(values + 1 + NUM_PIECES);
+    return values[0] == 0;
+}
+
+// --- which checkpoint --------------------------------------------------------------------------------------
+
+static int step_asked_for(const TrainFlags* flags) {
+    enum { NEWEST = 1 };
+    if (flags->resume == 0) { return -1; }
+    if (flags->resume == NEWEST) { return checkpoint_find_latest(flags->output_dir); }
+    return checkpoint_has_done(flags->output_dir, flags->resume) ? flags->resume : -1;
+}
+
+// "10, 20, 30", the newest where there is no room for all.
+static void list_steps(char* out, size_t out_chars, const char* directory) {
+    int* steps;
+    int num_steps = checkpoint_list_done(directory, &steps);
+    enum { CHARS_A_STEP = 12 };
+    int most = (int)(out_chars / CHARS_A_STEP) - 1, first = num_steps > most ? num_steps - most : 0;
+    size_t used = (size_t)snprintf(out, out_chars, "%s", first > 0 ? "..., " : "");
+    for (int i = first; i < num_steps; i++) {
+        used += (size_t)snprintf(out + used, out_chars - used, "%s%d", i > first ? ", " : "", steps[i]);
+    }
+    free(steps);
+}
+
+static void check_found(Trainer* t) {
+    const TrainFlags* flags = &t->flags;
+    char why[WHY_CHARS], steps[120];
+    if (flags->resume <= 1 || t->resume_step >= 0) { return; }
+    list_steps(steps, sizeof steps, flags->output_dir);
+    snprintf(why, sizeof why, "-y %d: no finished checkpoint of that step in -o %.80s ---> %s%s",
+             flags->resume, llmc_path_tail(flags->output_dir),
+             steps[0] != '\0' ? "one of those there are: -y " : "there is none: leave -y out", steps);
+    source_die(t->source, why);
+}
+
+// --- the same on every rank --------------------------------------------------------------------------------
+
+typedef struct {
+    double step, model[NUM_PIECES], state[NUM_PIECES];
+} Found;
+enum { FOUND_VALUES = sizeof(Found) / sizeof(double) };
+
+static bool same_number(const double* a, const double* b) {
+    return memcmp(a, b, sizeof(double) * NUM_PIECES) == 0;
+}
+
+static void die_of_other_file(Trainer* t, const char* path, int rank, uint64_t theirs) {
+    char why[WHY_CHARS];
+    snprintf(why, sizeof why,
+             "%.80s: rank %d %s ---> the same file for all ranks: a folder that all machines share",
+             llmc_path_tail(path), rank,
+             theirs == 0 ? "cannot read it" : "has another file there than rank 0");
+    source_die(t->source, why);
+}
+
+// Every rank learns what all found; the first that differs from rank 0 is named.
+static void check_same(Trainer* t, const Found* found, const char* model_path, const char* state_path) {
+    char why[WHY_CHARS];
+    int num_ranks = source_num_ranks(t->source);
+    Found* all = (Found*)llmc_alloc(sizeof(Found) * (size_t)num_ranks, "what ranks found");
+    all[source_rank(t->source)] = *found;
+    source_sums(t->source, &all[0].step, num_ranks * FOUND_VALUES);
+    for (int r = 1; r < num_ranks; r++) {
+        if (all[r].step != all[0].step) {
+            snprintf(
+                why, sizeof why,
+                "-o %.80s: rank %d finds a checkpoint of step %.0f there, rank 0 of step %.0f (-1: none) "
+                "---> one folder that all machines share",
+                llmc_path_tail(t->flags.output_dir), r, all[r].step, all[0].step);
+            source_die(t->source, why);
+        }
+        if (!same_number(all[r].model, all[0].model)) {
+            die_of_other_file(t, model_path, r, from_pieces(all[r].model));
+        }
+        if (!same_number(all[r].state, all[0].state)) {
+            die_of_other_file(t, state_path, r, from_pieces(all[r].state));
+        }
+    }
+    free(all);
+}
+
+// trainer_verify.c. What fails ends the run on all ranks.
+// Sets resume_step; all ranks found the same files. A collective.
+static void trainer_find_begin(Trainer* t, ModelSource source) {
+    char model_path[CHECKPOINT_PATH_CHARS], state_path[CHECKPOINT_PATH_CHARS] = "";
+    snprintf(model_path, sizeof model_path, "%s", t->flags.model);
+    t->resume_step = step_asked_for(&t->flags);
+    if (t->resume_step >= 0) {
+        checkpoint_path(model_path, t->flags.output_dir, CHECKPOINT_MODEL_FILE, t->resume_step);
+        checkpoint_path(state_path, t->flags.output_dir, CHECKPOINT_STATE_FILE, t->resume_step);
+    }
+    Found found = {.step = t->resume_step};
+    bool is_file = t->resume_step >= 0 || source != MODEL_NEW;
+    if (is_file) { to_pieces(found.model, checkpoint_fingerprint(model_path)); }
+    if (state_path[0] != '\0') { to_pieces(found.state, checkpoint_fingerprint(state_path)); }
+    check_same(t, &found, model_path, state_path);
+    check_found(t);
+}
+
+// --- what was saved ----------------------------------------------------------------------------------------
+
+static void trainer_die_of_checkpoint(Trainer* t, const char* error) {
+    char why[WHY_CHARS];
+    const char *directory = t->flags.output_dir, *remedy = strstr(error, " ---> ");
+    int what_chars = remedy != NULL ? (int)(remedy - error) : (int)strlen(error);
+    int older = checkpoint_find_before(directory, t->resume_step);
+    if (older > 1) {
+        snprintf(why, sizeof why, "%.*s ---> -y %d goes on from step %d, the newest before it", what_chars,
+                 error, older, older);
+    } else if (older >= 0) {  // -y 1 is the newest's
+        snprintf(why, sizeof why, "%.*s ---> remove DONE_%08d from -o %.80s, then -y 1 goes on from step %d",
+                 what_chars, error, t->resume_step, llmc_path_tail(directory), older);
+    } else {
+        snprintf(why, sizeof why,
+                 "%.*s ---> -o %.80s has no finished checkpoint before it: begin anew, with another -o",
+                 what_chars, error, llmc_path_tail(directory));
+    }
+    source_die(t->source, why);
+}
+
+// Data of other tokens means other words by the same ids.
+static void check_vocabulary(Trainer* t, const char* path) {
+    char why[WHY_CHARS];
+    uint64_t ours = source_vocab_hash(t->source), theirs = t->begun.model.vocab_hash;
+    if (ours == theirs || ours == 0 || theirs == 0) { return; }
+    snprintf(
+        why, sizeof why,
+        "%.200s: trained on tokens of vocabulary %016llx, -i %.80s has those of %016llx ---> data of this "
+        "model's tokenizer, or another -e",
+        llmc_path_tail(path), (unsigned long long)theirs, llmc_path_tail(t->flags.train_pattern),
+        (unsigned long long)ours);
+    source_die(t->source, why);
+}
+
+static bool read_seals(Trainer* t, ModelSource source, const char* model_path, char* error) {
+    Verification* begun = &t->begun;
+    char state_path[CHECKPOINT_PATH_CHARS];
+    if (!checkpoint_seal_read(&begun->model, model_path, error)) { return false; }
+    if (source != MODEL_RESUMED) { return true; }
+    checkpoint_path(state_path, t->flags.output_dir, CHECKPOINT_STATE_FILE, t->resume_step);
+    return checkpoint_seal_read(&begun->state, state_path, error) &&
+           checkpoint_seal_check_pair(&begun->model, model_path, &begun->state, state_path, t->kind,
+                                      t->resume_step, error);
+}
+
+// Of a checkpoint: its header, with -y its state's, are those that were sealed, of one checkpoint, and of the
+// data's vocabulary.
+static void trainer_read_seals(Trainer* t, ModelSource source, const char* model_path) {
+    char error[LLMC_ERROR_CHARS];
+    bool verify = t->flags.verify != 0, ok = read_seals(t, source, model_path, error);
+    if (!ok && verify && source == MODEL_RESUMED) { trainer_die_of_checkpoint(t, error); }
+    if (!ok && verify) { source_die(t->source, error); }
+    check_vocabulary(t, model_path);
+    if (source_is_main(t->source) && (!verify || !t->begun.model.is_sealed)) {
+        printf(verify ? "%s: not sealed (llm.c or another program wrote it), its contents are not verified\n"
+                      : "--verify 0: %s is taken as it is\n",
+               model_path);
+    }
+    if (!verify) { t->begun = (Verification){.model_sum = 0}; }
+}
+
+// Once all values were read: are they those that were saved? state_path: NULL without. A collective.
+static void trainer_check_sums(Trainer* t, const char* model_path, const char* state_path) {
+    char error[LLMC_ERROR_CHARS];
+    Verification* begun = &t->begun;
+    if (!begun->model.is_sealed) { return; }
+    trainer_add_sums(t, true, &begun->model_sum, &begun->state_sum);
+    if (checkpoint_seal_check(&begun->model, model_path, begun->model_sum, error) &&
+        (state_path == NULL || checkpoint_seal_check(&begun->state, state_path, begun->state_sum, error))) {
+        return;
+    }
+    if (state_path != NULL) { trainer_die_of_checkpoint(t, error); }
+    source_die(t->source, error);
+}
+
+// --- trainer_resplit --------------------
+// trainer_resplit.c -- layers that move to another rank in mid-run: a model of the new ones, filled with what
+// ranks have of the old. Array after array, each old one dropped once its values are where they belong.
+
+typedef struct {
+    Model model;
+    Optimizer optimizer;
+} Part;
+
+// One of the optimizer's arrays; `have` goes.
+static void move_floats(Trainer* t, CheckpointBody body, const Part* before, float** have, float* want) {
+    SourceArray from = {&before->model, before->optimizer.begin, before->optimizer.end, *have};
+    SourceArray to = {&t->model, t->optimizer.begin, t->optimizer.end, want};
+    source_move(t->source, (int)body, sizeof(float), &from, &to);
+    ops_release(before->model.ops, *have);
+    *have = NULL;
+}
+
+static void move_params(Trainer* t, const Part* before) {
+    SourceArray from = {&before->model, 0, before->model.num_params, before->model.params};
+    SourceArray to = {&t->model, 0, t->model.num_params, t->model.params};
+    source_move(t->source, CHECKPOINT_PARAMS, sizeof(floatX), &from, &to);
+}
+
+void trainer_resplit(Trainer* t) {
+    int64_t begin, end;
+    ModelPart part;
+    if (!source_resplit(t->source, &t->model.config, &part)) { return; }
+    Part before = {t->model, t->optimizer};
+    model_free_grads(&before.model);
+    model_init_raw(&t->model, &before.model.config, &part, before.model.ops);
+    t->model.dropout = before.model.dropout;
+    source_attach(t->source, &t->model);
+    source_shard(t->source, &begin, &end);
+    optimizer_init_raw(&t->optimizer, &before.optimizer, begin, end);
+    move_floats(t, CHECKPOINT_M, &before, &before.optimizer.m, t->optimizer.m);
+    move_floats(t, CHECKPOINT_V, &before, &before.optimizer.v, t->optimizer.v);
+    if (before.optimizer.master != NULL) {
+        move_floats(t, CHECKPOINT_MASTER, &before, &before.optimizer.master, t->optimizer.master);
+    }
+    move_params(t, &before);
+    optimizer_free(&before.optimizer);
+    model_free(&before.model);
+}
+
+// --- trainer_checkpoint --------------------
+// trainer_checkpoint.c -- checkpoints by all ranks together, and going on from them.
+
+static bool trainer_all_succeeded(Trainer* t, bool ok, const char* what, const char* error) {
+    if (!ok) { fprintf(stderr, "warning: %s not saved: %s\n", what, error); }
+    return source_sum(t->source, ok ? 0 : 1) == 0;
+}
+
+// The same, with the sums of all ranks' parts: no collective more than without.
+static bool all_wrote(Trainer* t, bool ok, uint64_t* model_sum, uint64_t* state_sum, const char* what,
+                      const char* error) {
+    if (!ok) { fprintf(stderr, "warning: %s not saved: %s\n", what, error); }
+    return trainer_add_sums(t, ok, model_sum, state_sum);
+}
+
+// What a checkpoint is made of, and the sums of what this rank wrote of it.
+typedef struct {
+    char model_path[CHECKPOINT_PATH_CHARS], state_path[CHECKPOINT_PATH_CHARS];
+    uint64_t model_sum, state_sum;
+} Saving;
+
+static bool create_files(Trainer* t, Saving* saving, char* error) {
+    const void* position;
+    size_t position_bytes;
+    source_position(t->source, &position, &position_bytes);
+    CheckpointRun run = {.step = t->step,
+                         .has_master = t->optimizer.master != NULL,
+                         .position = (uint8_t*)(uintptr_t)position,
+                         .position_bytes = position_bytes,
+                         .settings = trainer_settings(t)};
+    bool ok = checkpoint_create_model(saving->model_path, &t->model.config, error) &&
+              checkpoint_create_state(saving->state_path, &t->model.config, &run, &saving->state_sum, error);
+    free(run.settings);
+    return ok;
+}
+
+static bool write_slices(Trainer* t, Saving* saving, char* error) {
+    const Optimizer* o = &t->optimizer;
+    const Model* model = &t->model;
+    const char* path = saving->state_path;
+    uint64_t* sum = &saving->state_sum;
+    bool ok = true;
+    if (source_owns_params(t->source)) {
+        ok = checkpoint_write(saving->model_path, CHECKPOINT_PARAMS, model, model->params, 0,
+                              model->num_params, &saving->model_sum, error);
+    }
+    if (ok && source_owns_moments(t->source)) {
+        ok = checkpoint_write(path, CHECKPOINT_M, model, o->m, o->begin, o->end, sum, error) &&
+             checkpoint_write(path, CHECKPOINT_V, model, o->v, o->begin, o->end, sum, error) &&
+             (o->master == NULL ||
+              checkpoint_write(path, CHECKPOINT_MASTER, model, o->master, o->begin, o->end, sum, error));
+    }
+    return ok;
+}
+
+// Every rank's part is on disk, and their sums are there.
+static bool commit(Trainer* t, const Saving* saving, char* error) {
+    const char* directory = t->flags.output_dir;
+    CheckpointSeal seal = {
+        .step = t->step, .body_sum = saving->model_sum, .vocab_hash = source_vocab_hash(t->source)};
+    CheckpointSeal state_seal = seal;
+    state_seal.body_sum = saving->state_sum;
+    state_seal.model_sum = saving->model_sum;
+    if (!checkpoint_seal_write(saving->model_path, &seal, error) ||
+        !checkpoint_seal_write(saving->state_path, &state_seal, error)) {
+        return false;
+    }
+    checkpoint_unmark(directory, t->step);
+    if (!checkpoint_commit(saving->model_path, error) || !checkpoint_commit(saving->state_path, error)) {
+        return false;
+    }
+    int num_later = checkpoint_remove_later(directory, t->step);
+    if (num_later > 0 && !t->replaces_earlier) {
+        printf("-o %s: %d checkpoints of steps after %d, which the run left, are removed\n", directory,
+               num_later, t->step);
+    }
+    return checkpoint_mark_done(directory, t->step, error);
+}
+
+static bool save(Trainer* t, Saving* saving) {
+    char error[LLMC_ERROR_CHARS] = "";
+    bool is_main = source_is_main(t->source), ok = !is_main || create_files(t, saving, error);
+    if (!trainer_all_succeeded(t, ok, "checkpoint", error)) { return false; }
+    ok = write_slices(t, saving, error);
+    if (!all_wrote(t, ok, &saving->model_sum, &saving->state_sum, "checkpoint", error)) { return false; }
+    ok = !is_main || commit(t, saving, error);
+    return trainer_all_succeeded(t, ok, "checkpoint", error);
+}
+
+// With the first checkpoint, so that ./generate has all it needs in one folder. The weights do not depend on
+// it: what cannot be copied is said.
+static void keep_tokens(Trainer* t) {
+    char folder[CHECKPOINT_PATH_CHARS];
+    if (t->has_kept_tokens) { return; }
+    t->has_kept_tokens = true;
+    if (data_json_copy(trainer_data_folder(t, folder), t->flags.output_dir) != STATUS_OK) {
+        fprintf(stderr, "warning: the data's tokenizer is not beside the checkpoints: %s\n",
+                status_message());
+    }
+}
+
+// Of this rank, for the lines on how far it is.
+static int64_t bytes_to_save(const Trainer* t) {
+    const Optimizer* o = &t->optimizer;
+    int64_t moments = source_owns_moments(t->source) ? o->end - o->begin : 0;
+    int64_t params = source_owns_params(t->source) ? t->model.num_params : 0;
+    return params * (int64_t)sizeof(floatX) + moments * (int64_t)sizeof(float) * (o->master != NULL ? 3 : 2);
+}
+
+// On the main rank, where it takes long (slow_notice.h): "saving step 100". step < 0: none; num_bytes 0:
+// unknown.
+static SlowNotice* trainer_notice(const Trainer* t, const char* doing, int step, int64_t num_bytes) {
+    char what[96];
+    if (!source_is_main(t->source)) { return NULL; }
+    snprintf(what, sizeof what, step >= 0 ? "%s step %d" : "%s", doing, step);
+    return slow_notice_begin(what, num_bytes > 0 ? checkpoint_file_bytes_done : NULL, num_bytes);
+}
+
+// Written aside, renamed when every rank's part is on disk. A full disk costs this checkpoint, not the run.
+static void trainer_save(Trainer* t) {
+    Saving saving = {.model_sum = 0};
+    const char* directory = t->flags.output_dir;
+    source_verify_data(t->source);
+    checkpoint_path(saving.model_path, directory, CHECKPOINT_MODEL_FILE, t->step);
+    checkpoint_path(saving.state_path, directory, CHECKPOINT_STATE_FILE, t->step);
+    SlowNotice* notice = trainer_notice(t, "saving", t->step, bytes_to_save(t));
+    bool saved = save(t, &saving);
+    slow_notice_end(notice);
+    t->save_failed = !saved;
+    if (!source_is_main(t->source)) { return; }
+    if (saved) {
+        checkpoint_prune(directory, t->step, t->flags.checkpoints_keep, t->flags.checkpoints_major);
+        printf("saved %s\n", saving.model_path);
+        trainer_replace_earlier(t);
+        keep_tokens(t);
+    } else {
+        checkpoint_abort(saving.model_path);
+        checkpoint_abort(saving.state_path);
+    }
+}
+
+// The float32 weights behind a model file's: of its state, where that has them, else of the file itself,
+// which may be float32 where parameters are bf16. A build without master weights trains on what a state has
+// of them.
+static bool trainer_read_master(Trainer* t, const char* model_path, const char* state_path,
+                                bool state_has_master, char* error) {
+    Optimizer* o = &t->optimizer;
+    const Model* model = &t->model;
+    uint64_t* sum = &t->begun.state_sum;
+    if (o->master == NULL) {
+        if (!source_owns_params(t->source)) { sum = NULL; }
+        return !state_has_master || checkpoint_read(state_path, CHECKPOINT_MASTER, model, model->params, 0,
+                                                    model->num_params, sum, error);
+    }
+    o->master_is_set = true;
+    if (!state_has_master) {  // counted as parameters
+        return checkpoint_read(model_path, CHECKPOINT_FLOATS, model, o->master, o->begin, o->end, NULL,
+                               error);
+    }
+    if (!source_owns_moments(t->source)) { sum = NULL; }
+    return checkpoint_read(state_path, CHECKPOINT_MASTER, model, o->master, o->begin, o->end, sum, error);
+}
+
+// The state's values and record.
+static bool read_state(Trainer* t, CheckpointRun* run, const char* model_path, const char* path,
+                       char* error) {
+    const Optimizer* o = &t->optimizer;
+    uint64_t* sum = source_owns_moments(t->source) ? &t->begun.state_sum : NULL;
+    uint64_t* record_sum = source_is_main(t->source) ? &t->begun.state_sum : NULL;
+    return checkpoint_read(path, CHECKPOINT_M, &t->model, o->m, o->begin, o->end, sum, error) &&
+           checkpoint_read(path, CHECKPOINT_V, &t->model, o->v, o->begin, o->end, sum, error) &&
+           checkpoint_read_run(run, path, &t->model.config, record_sum, error) &&
+           trainer_read_master(t, model_path, path, run->has_master, error);
+}
+
+// Goes on from resume_step, whose model is there.
+static void trainer_resume(Trainer* t) {
+    char path[CHECKPOINT_PATH_CHARS], model_path[CHECKPOINT_PATH_CHARS], error[LLMC_ERROR_CHARS];
+    CheckpointRun run;
+    checkpoint_path(path, t->flags.output_dir, CHECKPOINT_STATE_FILE, t->resume_step);
+    checkpoint_path(model_path, t->flags.output_dir, CHECKPOINT_MODEL_FILE, t->resume_step);
+    SlowNotice* notice = trainer_notice(t, "reading the state of", t->resume_step, bytes_to_save(t));
+    if (!read_state(t, &run, model_path, path, error)) { trainer_die_of_checkpoint(t, error); }
+    slow_notice_end(notice);
+    trainer_check_sums(t, model_path, path);
+    if (run.position == NULL) {
+        source_die(t->source, "-y: llm.c wrote this state, it has no place in our data ---> start with -e");
+    }
+    if (t->flags.verify && !t->begun.state.is_sealed) {
+        llmc_fail(error, "%s: its seal is gone, the run's record is there: edited", llmc_path_tail(path));
+        trainer_die_of_checkpoint(t, error);
+    }
+    t->step = run.step;
+    source_restore(t->source, run.position, run.position_bytes, run.step);
+    checkpoint_timed_read(&t->timed, run.settings);  // before settings are compared: it is one
+    trainer_compare_settings(t, run.settings);
+    if (source_is_main(t->source)) {
+        checkpoint_timed_forget(&t->timed, t->flags.output_dir, t->flags.checkpoints_major);
+    }
+    free(run.position);
+    free(run.settings);
+    if (source_is_main(t->source)) { printf("resumed from %s, step %d\n", path, t->step); }
+}
+
+// --dump-gradients. Asked for by name, so a run that cannot write them has failed.
+static void trainer_dump_gradients(Trainer* t) {
+    const char* path = source_dump_gradients(t->source);
+    char error[LLMC_ERROR_CHARS] = "";
+    if (path == NULL) { return; }
+    bool is_main = source_is_main(t->source);
+    uint64_t sum = 0, none = 0;
+    bool ok = !is_main || checkpoint_create_gradients(path, &t->model.config, error);
+    bool saved = trainer_all_succeeded(t, ok, "gradients", error);
+    if (saved) {
+        ok = !source_owns_moments(t->source) ||
+             checkpoint_write(path, CHECKPOINT_FLOATS, &t->model, t->model.grads + t->optimizer.begin,
+                              t->optimizer.begin, t->optimizer.end, &sum, error);
+        saved = all_wrote(t, ok, &sum, &none, "gradients", error);
+    }
+    if (saved) {
+        const CheckpointSeal seal = {
+            .step = t->step, .body_sum = sum, .vocab_hash = source_vocab_hash(t->source)};
+        ok = !is_main || (checkpoint_seal_write(path, &seal, error) && checkpoint_commit(path, error));
+        saved = trainer_all_succeeded(t, ok, "gradients", error);
+    }
+    if (saved) { return; }
+    if (is_main) { checkpoint_abort(path); }
+    source_die(t->source, "--dump-gradients: cannot be written ---> name a file where you may write");
+}
+
+// --- trainer --------------------
 
 // --- build -----------------------------------------------------------------------------------------------
 

@@ -2,14 +2,810 @@
 #include "executor.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "../../util/program.h"
 #include "../plan/lists/plan_message.h"
-#include "executor_parts.h"
-#include "transfer_groups.h"
+#include "transfers.h"
+
+// A row is a chunk, or K + s, the head's share of stage s (plan.h). This rank has some; on the last chunk's
+// rank the shares of others are rows too, whose parts come there.
+
+enum { EXECUTOR_SPARE_EVENTS = 8, KEEP = DYNAPIPE_FORWARD_KEEP, HEAD = DYNAPIPE_FORWARD_HEAD };
+
+// OUT of a share, DOUT of a share: at the last chunk's end, its hidden states and its part.
+typedef enum { LINK_IN, LINK_DOUT, LINK_OUT, LINK_DIN, LINK_FACT, LINK_COUNT } Link;
+
+typedef struct {
+    int16_t row, stage;
+    bool is_mine;   // else another stage's share, seen from the last chunk
+    bool is_share;  // of the head
+    bool is_first;  // nothing goes in
+    bool is_end;    // the last chunk, and it has the whole head
+    bool feeds;     // the last chunk, and the head is shared
+    // Rows of this rank, -1: elsewhere or none. A share's `before` is the last chunk.
+    int16_t before, behind;
+    int16_t before_stage, behind_stage;  // -1: none
+    const DynapipeModel_v1* api;         // another's share: of the last chunk, which knows its lengths
+    void* model;
+} Row;
+
+// What this rank knows of one micro-batch in one row in this step.
+typedef struct {
+    unsigned char* buffer[BUFFER_COUNT];  // NULL: none
+    int64_t buffer_bytes[BUFFER_COUNT];
+    DynapipeBatch part;            // a share by rows: the batch with its rows only
+    int64_t part_at;               // and where these begin in (num_rows, C), in bytes
+    int64_t in_bytes, out_bytes;   // of the activation before and behind
+    int64_t grad_bytes;            // of a share: its part
+    int64_t fact_bytes;            // its factors
+    uint8_t transfer[LINK_COUNT];  // TransferState
+    uint32_t seen;                 // while checking: bit per InstrKind that the list had so far
+    bool present, has_wgt, has_rec;
+} RowState;
+
+struct Executor {
+    ExecutorRange* ranges;  // [num_ranges]
+    int32_t num_ranges;
+    Transfers transfers;
+    Device device;
+    RowState* states;  // [num_mbs][num_rows]
+    int64_t max_states;
+    uint8_t* grouped;     // [max_instrs] transfer_groups.h
+    int32_t* group_room;  // [max_instrs]
+    int32_t max_instrs;
+    int32_t rank;
+    // of the step in progress
+    const Placement* placement;
+    int32_t stage, num_stages, first_rank;  // first_rank: of my replica
+    Row rows[PLAN_MAX_ROWS];                // chunks ascending, then shares
+    int32_t num_rows;
+    int16_t idx_of[PLAN_MAX_ROWS];    // index in `rows` of a row of the plan, -1: not here
+    int16_t place_of[PLAN_MAX_ROWS];  // index of a row among those of its stage
+    int32_t most_places;              // rows of the stage that has most
+    unsigned char* scratch;
+    const ExecutorStep* step;
+};
+
+static inline RowState* executor_state(const Executor* ex, int32_t idx, int32_t mb) {
+    return &ex->states[(int64_t)mb * ex->num_rows + idx];
+}
+
+static inline bool executor_by_rows(const Executor* ex, const Row* row) {
+    return row->is_share && ex->placement->head == HEAD_BY_ROWS;
+}
+static inline bool executor_by_vocabulary(const Executor* ex, const Row* row) {
+    return row->is_share && ex->placement->head == HEAD_BY_VOCABULARY;
+}
+#include "../../util/program.h"
+
+// === rows: which pieces of the model are on this rank, whom each talks to, where its data lie ===
+// --- a placement -----------------------------------------------------------------------------------------
+static bool shares_head(const Executor* ex) {
+    return ex->placement->head != HEAD_WHOLE;
+}
+
+static Row* add_row(Executor* ex, int32_t row, int32_t stage) {
+    Row* out = &ex->rows[ex->num_rows];
+    *out = (Row){.row = (int16_t)row, .stage = (int16_t)stage, .is_mine = stage == ex->stage};
+    out->before = out->behind = out->before_stage = out->behind_stage = -1;
+    ex->idx_of[row] = (int16_t)ex->num_rows++;
+    return out;
+}
+
+static void add_chunk(Executor* ex, int32_t k) {
+    const Placement* placement = ex->placement;
+    bool is_last = k == placement->num_chunks - 1;
+    Row* row = add_row(ex, k, placement->stage_of[k]);
+    row->is_first = k == 0;
+    row->is_end = is_last && !shares_head(ex);
+    row->feeds = is_last && shares_head(ex);
+    if (k > 0) { row->before_stage = placement->stage_of[k - 1]; }
+    if (!is_last) { row->behind_stage = placement->stage_of[k + 1]; }
+    if (k > 0 && ex->idx_of[k - 1] >= 0) {
+        row->before = ex->idx_of[k - 1];
+        ex->rows[row->before].behind = ex->idx_of[k];
+    }
+}
+
+static void add_share(Executor* ex, int32_t s) {
+    int32_t K = ex->placement->num_chunks;
+    Row* row = add_row(ex, K + s, s);
+    row->is_share = true;
+    row->before_stage = ex->placement->stage_of[K - 1];
+    row->before = ex->idx_of[K - 1];
+}
+
+static void number_places(Executor* ex) {
+    const Placement* placement = ex->placement;
+    int16_t num_rows[PLAN_MAX_STAGES] = {0};
+    ex->most_places = 1;
+    for (int32_t row = 0; row < placement->num_chunks + ex->num_stages; row++) {
+        bool is_chunk = row < placement->num_chunks;
+        int32_t s = is_chunk ? placement->stage_of[row] : row - placement->num_chunks;
+        if (!is_chunk && !placement_has_share(placement, s)) { continue; }
+        ex->place_of[row] = num_rows[s]++;
+        if (num_rows[s] > ex->most_places) { ex->most_places = num_rows[s]; }
+    }
+}
+
+static Status check_placement(const Executor* ex, const Placement* placement, int32_t num_stages) {
+    if (plan_placement_is_sane(placement, num_stages)) { return STATUS_OK; }
+    return FAIL(STATUS_INVALID_PLAN, "rank %d: a placement of %d chunks on %d stages that is none",
+                (int)ex->rank, (int)placement->num_chunks, (int)num_stages);
+}
+
+bool executor_can_share(const DynapipeModel_v1* api, HeadSplit head) {
+    bool has_calls = api->part_bytes != NULL && api->factor_bytes != NULL && api->combine != NULL;
+    return head == HEAD_WHOLE || (has_calls && (head == HEAD_BY_ROWS || api->backward_weights != NULL));
+}
+
+// The models of this rank's rows, in the order in which they were given.
+static Status take_ranges(Executor* ex) {
+    int32_t num_mine = 0;
+    for (int32_t i = 0; i < ex->num_rows; i++) {
+        Row* row = &ex->rows[i];
+        if (row->is_mine && num_mine < ex->num_ranges) {
+            row->api = ex->ranges[num_mine].api;
+            row->model = ex->ranges[num_mine].model;
+        }
+        num_mine += row->is_mine;
+    }
+    if (num_mine != ex->num_ranges) {
+        return FAIL(STATUS_INVALID_PLAN, "rank %d: the plan has %d pieces of the model here, %d are attached",
+                    (int)ex->rank, (int)num_mine, (int)ex->num_ranges);
+    }
+    for (int32_t i = 0; i < ex->num_rows; i++) {
+        Row* row = &ex->rows[i];
+        if (!row->is_mine) {
+            row->api = ex->rows[row->before].api;
+            row->model = ex->rows[row->before].model;
+        }
+        if ((row->is_share || row->feeds) && !executor_can_share(row->api, (HeadSplit)ex->placement->head)) {
+            return FAIL(STATUS_INVALID_PLAN,
+                        "rank %d: the model %s cannot share its head like this: no part_bytes, factor_bytes, "
+                        "combine, or, by vocabulary, backward_weights ---> --head whole",
+                        (int)ex->rank, row->api->name);
+        }
+    }
+    return STATUS_OK;
+}
+
+// --- executor_rows.c -------------------------------------------------------------------------------------
+// Fills what stands under "of the step in progress". STATUS_INVALID_PLAN: another number of ranges, or a head
+// that the model cannot share.
+static Status executor_place(Executor* ex, const Placement* placement, int32_t num_stages) {
+    TRY(check_placement(ex, placement, num_stages));
+    ex->placement = placement;
+    ex->num_stages = num_stages;
+    ex->stage = ex->rank % num_stages;
+    ex->first_rank = ex->rank - ex->stage;
+    ex->num_rows = 0;
+    ex->transfers.says_chunks = placement->num_chunks != num_stages || shares_head(ex);
+    memset(ex->idx_of, -1, sizeof ex->idx_of);
+    number_places(ex);
+    int32_t K = placement->num_chunks;
+    for (int32_t k = 0; k < K; k++) {
+        if (placement->stage_of[k] == ex->stage) { add_chunk(ex, k); }
+    }
+    for (int32_t s = 0; s < num_stages; s++) {
+        bool is_seen = s == ex->stage || placement->stage_of[K - 1] == ex->stage;
+        if (is_seen && placement_has_share(placement, s)) { add_share(ex, s); }
+    }
+    return take_ranges(ex);
+}
+
+void executor_loss_rows(const Placement* placement, int32_t stage, int32_t num_rows, int32_t* begin,
+                        int32_t* end) {
+    *begin = *end = 0;
+    if (placement->head == HEAD_BY_ROWS) {
+        *begin = (int32_t)((int64_t)num_rows * placement->head_begin[stage] / HEAD_UNITS);
+        *end = (int32_t)((int64_t)num_rows * placement->head_begin[stage + 1] / HEAD_UNITS);
+    } else if (placement->stage_of[placement->num_chunks - 1] == stage) {
+        *end = num_rows;
+    }
+}
+
+// --- batches, lengths ------------------------------------------------------------------------------------
+static DynapipeBatch executor_rows_of(const Executor* ex, const Row* row, const DynapipeBatch* batch) {
+    DynapipeBatch part = *batch;
+    if (!executor_by_rows(ex, row)) { return part; }
+    int32_t begin, end;
+    executor_loss_rows(ex->placement, row->stage, batch->num_rows, &begin, &end);
+    part.num_rows = end - begin;
+    if (batch->rows != NULL) { part.rows += begin; }
+    if (batch->targets != NULL) { part.targets += begin; }
+    if (batch->row_tasks != NULL) { part.row_tasks += begin; }
+    return part;
+}
+
+// By rows: which of the batch's rows its first one is.
+static int32_t executor_first_row(const Executor* ex, const Row* row, const DynapipeBatch* batch) {
+    int32_t begin, end;
+    executor_loss_rows(ex->placement, row->stage, batch->num_rows, &begin, &end);
+    return begin;
+}
+
+static void measure_share(const Executor* ex, const Row* row, const DynapipeBatch* batch, RowState* out) {
+    out->part = executor_rows_of(ex, row, batch);
+    out->in_bytes = row->api->boundary_bytes(row->model, &out->part, row->is_mine ? 0 : 1);
+    if (executor_by_rows(ex, row)) {
+        out->grad_bytes = out->in_bytes;
+        if (row->before < 0) { return; }
+        DynapipeBatch ahead = out->part;
+        int32_t end;
+        executor_loss_rows(ex->placement, row->stage, batch->num_rows, &ahead.num_rows, &end);
+        const Row* last = &ex->rows[row->before];
+        out->part_at = last->api->boundary_bytes(last->model, &ahead, 1);
+    } else if (batch->num_rows > 0) {
+        out->grad_bytes = row->api->part_bytes(row->model, batch, KEEP | HEAD);
+        out->fact_bytes = row->api->factor_bytes(row->model, batch);
+    }
+}
+
+// What the state knows of lengths; batch: whole.
+static void executor_measure(const Executor* ex, int32_t idx, const DynapipeBatch* batch, RowState* out) {
+    const Row* row = &ex->rows[idx];
+    if (row->is_share) {
+        measure_share(ex, row, batch, out);
+        return;
+    }
+    if (!row->is_first) { out->in_bytes = row->api->boundary_bytes(row->model, batch, 0); }
+    if (!row->is_end) { out->out_bytes = row->api->boundary_bytes(row->model, batch, 1); }
+}
+
+// The batch as a row's model gets it.
+static const DynapipeBatch* executor_batch(const Executor* ex, int32_t idx, int32_t mb) {
+    return executor_by_rows(ex, &ex->rows[idx]) ? &executor_state(ex, idx, mb)->part : ex->step->batches[mb];
+}
+
+// --- transfers -------------------------------------------------------------------------------------------
+static int32_t executor_end_of(const Executor* ex, const PlanInstr* instr) {
+    int32_t row = instr->chunk, K = ex->placement->num_chunks;
+    if (row < 0 || row >= K + ex->num_stages || ex->idx_of[row] < 0) { return -1; }
+    bool is_behind =
+        instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_WAIT_ACT || instr->kind == INSTR_RECV_GRAD;
+    if (!is_behind || !ex->rows[ex->idx_of[row]].feeds) { return ex->idx_of[row]; }
+    int32_t s = instr->peer - ex->first_rank;
+    return s >= 0 && s < ex->num_stages ? ex->idx_of[K + s] : -1;
+}
+
+// direction 0: activations, 1: gradients, 2: factors. `row` of the plan: of the transfer, the one it is the
+// input of.
+static int32_t executor_tag(const Executor* ex, int32_t mb, int32_t row, int32_t direction) {
+    return (mb * ex->most_places + ex->place_of[row]) * 3 + direction;
+}
+
+// --- places ----------------------------------------------------------------------------------------------
+static unsigned char* buffer(const Executor* ex, int32_t idx, int32_t mb, BufferKind kind) {
+    return executor_state(ex, idx, mb)->buffer[kind];
+}
+
+static unsigned char* buffer_at(const Executor* ex, int32_t idx, int32_t mb, BufferKind kind,
+                                int64_t at_bytes) {
+    unsigned char* begin = buffer(ex, idx, mb, kind);
+    return begin == NULL ? NULL : begin + at_bytes;
+}
+
+// Where they lie; NULL: none.
+static unsigned char* executor_in(const Executor* ex, int32_t idx, int32_t mb) {
+    const Row* row = &ex->rows[idx];
+    if (row->is_first) { return NULL; }
+    if (!row->is_share || row->before < 0) { return buffer(ex, idx, mb, BUFFER_IN); }
+    return buffer_at(ex, row->before, mb, BUFFER_OUT, executor_state(ex, idx, mb)->part_at);
+}
+
+static unsigned char* executor_out(const Executor* ex, int32_t idx, int32_t mb) {
+    const Row* row = &ex->rows[idx];
+    if (row->is_end || row->is_share) { return NULL; }
+    return row->behind >= 0 ? buffer(ex, row->behind, mb, BUFFER_IN) : buffer(ex, idx, mb, BUFFER_OUT);
+}
+
+static unsigned char* executor_dout(const Executor* ex, int32_t idx, int32_t mb) {
+    const Row* row = &ex->rows[idx];
+    if (row->is_end || executor_by_rows(ex, row)) { return NULL; }
+    return buffer(ex, idx, mb, row->is_share ? BUFFER_FACT : BUFFER_DOUT);
+}
+
+static unsigned char* executor_din(const Executor* ex, int32_t idx, int32_t mb) {
+    const Row* row = &ex->rows[idx];
+    if (row->is_first) { return NULL; }
+    if (row->before < 0) { return buffer(ex, idx, mb, BUFFER_DIN); }
+    if (executor_by_vocabulary(ex, row)) { return buffer(ex, idx, mb, BUFFER_PART); }
+    return buffer_at(ex, row->before, mb, BUFFER_DOUT, executor_state(ex, idx, mb)->part_at);
+}
+
+// --- executor_check --------------------
+// executor_check.c -- a rank's list against its models, before anything is sent.
+
+#define X(name, text) text,
+static const char* const buffer_text[] = {BUFFER_LIST(X)};
+#undef X
+
+static TransferName name_of(const PlanInstr* instr) {
+    return (TransferName){instr->kind, instr->chunk, instr->mb};
+}
+
+// --- executor_check.c ------------------------------------------------------------------------------------
+static Status executor_fail(const Executor* ex, const PlanInstr* instr, const char* why) {
+    return FAIL(STATUS_INVALID_PLAN, "rank %d: %s: %s", (int)ex->rank,
+                TRANSFER_WORDS(&ex->transfers, name_of(instr)), why);
+}
+
+// --- buffers ---------------------------------------------------------------------------------------------
+static int32_t row_of_buffer(const Executor* ex, const PlanBuffer* b) {
+    bool is_row = b->chunk >= 0 && b->chunk < ex->placement->num_chunks + ex->num_stages;
+    return is_row ? ex->idx_of[b->chunk] : -1;
+}
+
+static Status place_buffer(Executor* ex, const PlanRank* rank, int32_t i, int32_t M) {
+    const PlanBuffer* b = &rank->buffers[i];
+    bool is_scratch = b->kind == BUFFER_SCRATCH;
+    int32_t idx = is_scratch ? -1 : row_of_buffer(ex, b);
+    if (b->kind >= BUFFER_COUNT || (!is_scratch && (b->mb < 0 || b->mb >= M || idx < 0)) ||
+        b->offset_bytes < 0 || b->num_bytes < 0 || b->offset_bytes > rank->arena_bytes - b->num_bytes ||
+        b->offset_bytes % PLAN_BUFFER_ALIGN != 0) {
+        return FAIL(STATUS_INVALID_PLAN,
+                    "rank %d: buffer %d (kind %d, chunk %d, mb %d) lies outside the arena, or its chunk is "
+                    "elsewhere",
+                    (int)ex->rank, (int)i, (int)b->kind, (int)b->chunk, (int)b->mb);
+    }
+    unsigned char* place = (unsigned char*)ex->step->arena + b->offset_bytes;
+    if (is_scratch) {
+        ex->scratch = place;
+        for (int32_t k = 0; k < M * ex->num_rows; k++) {
+            ex->states[k].buffer_bytes[BUFFER_SCRATCH] = b->num_bytes;
+        }
+        return STATUS_OK;
+    }
+    RowState* state = executor_state(ex, idx, b->mb);
+    if (state->buffer[b->kind] != NULL) {
+        return FAIL(STATUS_INVALID_PLAN, "rank %d: two buffers %s of mb %d chunk %d", (int)ex->rank,
+                    buffer_text[b->kind], (int)b->mb, (int)b->chunk);
+    }
+    state->buffer[b->kind] = place;
+    state->buffer_bytes[b->kind] = b->num_bytes;
+    return STATUS_OK;
+}
+
+static Status place_buffers(Executor* ex, const PlanRank* rank, int32_t M) {
+    const ExecutorStep* step = ex->step;
+    ex->scratch = NULL;
+    if (rank->arena_bytes > step->arena_bytes || (uintptr_t)step->arena % PLAN_BUFFER_ALIGN != 0) {
+        return FAIL(
+            STATUS_INVALID_PLAN,
+            "rank %d: the plan lays out %lld bytes, the arena has %lld at %p (needs a multiple of %d)",
+            (int)ex->rank, (long long)rank->arena_bytes, (long long)step->arena_bytes, step->arena,
+            (int)PLAN_BUFFER_ALIGN);
+    }
+    for (int32_t i = 0; i < rank->num_buffers; i++) { TRY(place_buffer(ex, rank, i, M)); }
+    return STATUS_OK;
+}
+
+static Status need_buffer(const Executor* ex, const PlanInstr* instr, int32_t idx, BufferKind kind,
+                          int64_t num_bytes) {
+    const RowState* state = executor_state(ex, idx, instr->mb);
+    bool is_missing = kind == BUFFER_SCRATCH ? ex->scratch == NULL : state->buffer[kind] == NULL;
+    if (num_bytes <= (is_missing ? 0 : state->buffer_bytes[kind])) { return STATUS_OK; }
+    return FAIL(
+        STATUS_INVALID_PLAN,
+        "rank %d: %s needs %lld bytes of %s, the plan gives %lld ---> its bytes must come from counts as "
+        "dynapipe.h says: see what dynapipe_check_model() finds",
+        (int)ex->rank, TRANSFER_WORDS(&ex->transfers, name_of(instr)), (long long)num_bytes,
+        buffer_text[kind], (long long)(is_missing ? 0 : state->buffer_bytes[kind]));
+}
+
+static Status need_in(const Executor* ex, const PlanInstr* instr, int32_t idx) {
+    const Row* row = &ex->rows[idx];
+    const RowState* state = executor_state(ex, idx, instr->mb);
+    if (row->is_first) { return STATUS_OK; }
+    if (!row->is_share || row->before < 0) { return need_buffer(ex, instr, idx, BUFFER_IN, state->in_bytes); }
+    return need_buffer(ex, instr, row->before, BUFFER_OUT, state->part_at + state->in_bytes);
+}
+
+static Status need_out(const Executor* ex, const PlanInstr* instr, int32_t idx) {
+    const Row* row = &ex->rows[idx];
+    int64_t num_bytes = executor_state(ex, idx, instr->mb)->out_bytes;
+    if (row->is_end || row->is_share) { return STATUS_OK; }
+    if (row->behind >= 0) { return need_buffer(ex, instr, row->behind, BUFFER_IN, num_bytes); }
+    return need_buffer(ex, instr, idx, BUFFER_OUT, num_bytes);
+}
+
+static Status need_din(const Executor* ex, const PlanInstr* instr, int32_t idx) {
+    const Row* row = &ex->rows[idx];
+    const RowState* state = executor_state(ex, idx, instr->mb);
+    if (row->is_first) { return STATUS_OK; }
+    int64_t num_bytes = row->is_share ? state->grad_bytes : state->in_bytes;
+    if (row->before < 0) { return need_buffer(ex, instr, idx, BUFFER_DIN, num_bytes); }
+    if (executor_by_vocabulary(ex, row)) { return need_buffer(ex, instr, idx, BUFFER_PART, num_bytes); }
+    return need_buffer(ex, instr, row->before, BUFFER_DOUT, (row->is_share ? state->part_at : 0) + num_bytes);
+}
+
+static Status need_dout(const Executor* ex, const PlanInstr* instr, int32_t idx) {
+    const Row* row = &ex->rows[idx];
+    const RowState* state = executor_state(ex, idx, instr->mb);
+    if (row->is_end || executor_by_rows(ex, row)) { return STATUS_OK; }
+    if (row->is_share) { return need_buffer(ex, instr, idx, BUFFER_FACT, state->fact_bytes); }
+    return need_buffer(ex, instr, idx, BUFFER_DOUT, state->out_bytes);
+}
+
+// A share by rows none of which are in this micro-batch runs nothing.
+static Status need_for_forward(const Executor* ex, const PlanInstr* instr, int32_t idx) {
+    const Row* row = &ex->rows[idx];
+    const DynapipeBatch* batch = executor_batch(ex, idx, instr->mb);
+    bool keeps = instr->kind == INSTR_REC || !executor_state(ex, idx, instr->mb)->has_rec;
+    if (!row->is_share || batch->num_rows > 0) {
+        TRY(need_buffer(ex, instr, idx, keeps ? BUFFER_ACTS : BUFFER_FORWARD,
+                        row->api->acts_bytes(row->model, batch, keeps ? KEEP | HEAD : 0)));
+        TRY(need_buffer(ex, instr, idx, BUFFER_SCRATCH, row->api->scratch_bytes(row->model, batch)));
+    }
+    TRY(need_in(ex, instr, idx));
+    if (row->is_share) { return need_din(ex, instr, idx); }
+    return instr->kind == INSTR_FWD ? need_out(ex, instr, idx) : STATUS_OK;
+}
+
+static Status need_for_backward(const Executor* ex, const PlanInstr* instr, int32_t idx) {
+    TRY(need_din(ex, instr, idx));
+    TRY(need_dout(ex, instr, idx));
+    for (int32_t i = 0; ex->rows[idx].feeds && i < ex->num_rows; i++) {
+        const RowState* state = executor_state(ex, i, instr->mb);
+        if (!executor_by_vocabulary(ex, &ex->rows[i])) { continue; }
+        TRY(need_buffer(ex, instr, i, BUFFER_PART, state->grad_bytes));
+        TRY(need_buffer(ex, instr, i, BUFFER_FACT, state->fact_bytes));
+    }
+    return STATUS_OK;
+}
+
+// Every buffer the instruction touches is there and large enough for this model.
+static Status check_buffers(const Executor* ex, const PlanInstr* instr, int32_t idx) {
+    bool is_share = ex->rows[idx].is_share;
+    switch (instr->kind) {
+        case INSTR_FWD:
+        case INSTR_REC: return need_for_forward(ex, instr, idx);
+        case INSTR_BWD: return need_for_backward(ex, instr, idx);
+        case INSTR_WGT:
+        case INSTR_RECV_FACT:
+        case INSTR_SEND_FACT:
+        case INSTR_WAIT_FACT: return need_dout(ex, instr, idx);
+        case INSTR_RECV_ACT: return need_in(ex, instr, idx);
+        case INSTR_SEND_ACT:
+        case INSTR_WAIT_ACT: return is_share ? need_in(ex, instr, idx) : need_out(ex, instr, idx);
+        case INSTR_RECV_GRAD: return is_share ? need_din(ex, instr, idx) : need_dout(ex, instr, idx);
+        default: return need_din(ex, instr, idx);
+    }
+}
+
+// --- who and when ----------------------------------------------------------------------------------------
+// What such an instruction has to do with that row.
+static Status check_kind(const Executor* ex, const PlanInstr* instr, const Row* row) {
+    bool is_here = row->is_share && row->before >= 0;  // between the last chunk and a share of one rank
+    switch (instr->kind) {
+        case INSTR_FWD: return row->is_mine ? STATUS_OK : executor_fail(ex, instr, "its chunk is elsewhere");
+        case INSTR_REC:
+        case INSTR_BWD:
+            if (row->is_mine && !row->is_share) { return STATUS_OK; }
+            return executor_fail(ex, instr, "a share of the head has fwd and wgt only");
+        case INSTR_WGT: return row->is_mine ? STATUS_OK : executor_fail(ex, instr, "its chunk is elsewhere");
+        case INSTR_RECV_ACT:
+        case INSTR_SEND_GRAD:
+        case INSTR_WAIT_GRAD:
+            if (row->before_stage < 0) {
+                return executor_fail(ex, instr, "the first chunk has nobody before it");
+            }
+            if (row->before < 0) { return STATUS_OK; }
+            return executor_fail(ex, instr, "what goes into it is made on this rank");
+        case INSTR_SEND_ACT:
+        case INSTR_RECV_GRAD:
+        case INSTR_WAIT_ACT:
+            if (row->is_end) { return executor_fail(ex, instr, "the last chunk has nobody behind it"); }
+            if (row->is_share ? !row->is_mine : row->behind < 0) { return STATUS_OK; }
+            return executor_fail(ex, instr, "what it makes is taken on this rank");
+        default:
+            if (executor_by_vocabulary(ex, row) && row->is_mine == (instr->kind == INSTR_RECV_FACT) &&
+                !(is_here && row->is_mine)) {
+                return STATUS_OK;
+            }
+            return executor_fail(ex, instr,
+                                 "factors go from the last chunk to shares by vocabulary elsewhere");
+    }
+}
+
+static Status check_peer(const Executor* ex, const PlanInstr* instr, const Row* row) {
+    if (instr->kind <= INSTR_REC) { return STATUS_OK; }
+    bool is_behind = row->is_share ? !row->is_mine
+                                   : instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_WAIT_ACT ||
+                                         instr->kind == INSTR_RECV_GRAD;
+    int32_t stage = !is_behind ? row->before_stage : row->is_share ? row->stage : row->behind_stage;
+    if (instr->peer == ex->first_rank + stage) { return STATUS_OK; }
+    return executor_fail(ex, instr, "its peer is not the rank of the chunk at the other end");
+}
+
+static Status need_seen(const Executor* ex, const PlanInstr* instr, int32_t idx, InstrKind kind) {
+    if (idx < 0 || executor_state(ex, idx, instr->mb)->seen & 1u << kind) { return STATUS_OK; }
+    char why[96];
+    TransferName before = {(int32_t)kind, ex->rows[idx].row, instr->mb};
+    bool is_same = ex->rows[idx].row == instr->chunk;
+    snprintf(why, sizeof why, "comes before %s",
+             is_same ? trace_kind_text((int32_t)kind) : TRANSFER_WORDS(&ex->transfers, before));
+    return executor_fail(ex, instr, why);
+}
+
+// All parts of the head's shares are there.
+static Status need_parts(const Executor* ex, const PlanInstr* instr) {
+    for (int32_t i = 0; i < ex->num_rows; i++) {
+        if (!ex->rows[i].is_share) { continue; }
+        TRY(need_seen(ex, instr, i, ex->rows[i].is_mine ? INSTR_FWD : INSTR_RECV_GRAD));
+    }
+    return STATUS_OK;
+}
+
+// What the instruction builds on came before it.
+static Status check_before(const Executor* ex, const PlanInstr* instr, int32_t idx) {
+    const Row* row = &ex->rows[idx];
+    switch (instr->kind) {
+        case INSTR_FWD:
+            if (row->before >= 0) { return need_seen(ex, instr, row->before, INSTR_FWD); }
+            return row->is_first ? STATUS_OK : need_seen(ex, instr, idx, INSTR_RECV_ACT);
+        case INSTR_REC: return need_seen(ex, instr, idx, INSTR_FWD);
+        case INSTR_BWD: {
+            bool has_rec = executor_state(ex, idx, instr->mb)->has_rec;
+            TRY(need_seen(ex, instr, idx, has_rec ? INSTR_REC : INSTR_FWD));
+            if (row->feeds) { return need_parts(ex, instr); }
+            if (row->behind >= 0) { return need_seen(ex, instr, row->behind, INSTR_BWD); }
+            return row->is_end ? STATUS_OK : need_seen(ex, instr, idx, INSTR_RECV_GRAD);
+        }
+        case INSTR_WGT:
+            if (!row->is_share) { return need_seen(ex, instr, idx, INSTR_BWD); }
+            TRY(need_seen(ex, instr, idx, INSTR_FWD));
+            if (!executor_by_vocabulary(ex, row)) { return STATUS_OK; }
+            return row->before >= 0 ? need_seen(ex, instr, row->before, INSTR_BWD)
+                                    : need_seen(ex, instr, idx, INSTR_RECV_FACT);
+        case INSTR_SEND_ACT: return need_seen(ex, instr, row->is_share ? row->before : idx, INSTR_FWD);
+        case INSTR_SEND_GRAD: return need_seen(ex, instr, idx, row->is_share ? INSTR_FWD : INSTR_BWD);
+        case INSTR_SEND_FACT: return need_seen(ex, instr, row->before, INSTR_BWD);
+        case INSTR_WAIT_ACT: return need_seen(ex, instr, idx, INSTR_SEND_ACT);
+        case INSTR_WAIT_GRAD: return need_seen(ex, instr, idx, INSTR_SEND_GRAD);
+        case INSTR_WAIT_FACT: return need_seen(ex, instr, idx, INSTR_SEND_FACT);
+        default: return STATUS_OK;
+    }
+}
+
+// Each instruction once per micro-batch and chunk, after what it builds on, and with the right rank.
+static Status check_order(const Executor* ex, const PlanInstr* instr, int32_t idx) {
+    RowState* state = executor_state(ex, idx, instr->mb);
+    TRY(check_kind(ex, instr, &ex->rows[idx]));
+    TRY(check_before(ex, instr, idx));
+    if (state->seen & 1u << instr->kind) { return executor_fail(ex, instr, "twice in the list"); }
+    state->seen |= 1u << instr->kind;
+    return check_peer(ex, instr, &ex->rows[idx]);
+}
+
+// --- all of it -------------------------------------------------------------------------------------------
+// What the plan was made for is what the model gets.
+static Status check_counts(const Executor* ex, int32_t m, const DynapipeBatch* b) {
+    const MbShape* shape = &ex->step->plan->mbs[m].shape;
+    bool is_same = b->num_seqs == shape->num_seqs && b->num_tokens == shape->enc_tokens &&
+                   b->num_squares == shape->enc_squares && b->num_dec_tokens == shape->dec_tokens &&
+                   b->num_dec_squares == shape->dec_squares && b->num_cross == shape->cross_products &&
+                   b->num_rows == shape->supervised_tokens;
+    if (is_same) { return STATUS_OK; }
+    return FAIL(
+        STATUS_INVALID_PLAN,
+        "rank %d: mb %d: a batch of %d sequences, %d + %d tokens (squares %lld + %lld, products %lld) "
+        "and %d rows, the plan has %lld, %lld + %lld (%lld + %lld, %lld) and %lld",
+        (int)ex->rank, (int)m, (int)b->num_seqs, (int)b->num_tokens, (int)b->num_dec_tokens,
+        (long long)b->num_squares, (long long)b->num_dec_squares, (long long)b->num_cross, (int)b->num_rows,
+        (long long)shape->num_seqs, (long long)shape->enc_tokens, (long long)shape->dec_tokens,
+        (long long)shape->enc_squares, (long long)shape->dec_squares, (long long)shape->cross_products,
+        (long long)shape->supervised_tokens);
+}
+
+// A micro-batch that the list has: of all rows, since each looks at its neighbours'.
+static Status meet_batch(Executor* ex, int32_t m, const DynapipeBatch* batch) {
+    if (executor_state(ex, 0, m)->present) { return STATUS_OK; }
+    TRY(check_counts(ex, m, batch));
+    for (int32_t i = 0; i < ex->num_rows; i++) {
+        RowState* state = executor_state(ex, i, m);
+        executor_measure(ex, i, batch, state);
+        state->present = true;
+    }
+    return STATUS_OK;
+}
+
+static bool makes_losses(const Executor* ex, int32_t idx) {
+    const Row* row = &ex->rows[idx];
+    return row->is_end || (row->feeds && ex->placement->head == HEAD_BY_VOCABULARY) ||
+           executor_by_rows(ex, row);
+}
+
+static Status meet_instr(Executor* ex, const PlanRank* rank, int32_t i, int32_t M) {
+    const ExecutorStep* step = ex->step;
+    const PlanInstr* instr = &rank->instrs[i];
+    int32_t idx = instr->kind < INSTR_COUNT ? executor_end_of(ex, instr) : -1;
+    if (instr->kind >= INSTR_COUNT || instr->mb < 0 || instr->mb >= M) {
+        return FAIL(STATUS_INVALID_PLAN, "rank %d: instruction %d has kind %d, mb %d", (int)ex->rank, (int)i,
+                    (int)instr->kind, (int)instr->mb);
+    }
+    if (idx < 0) {
+        return executor_fail(ex, instr, "this rank has no such chunk, or its peer is not the rank of one");
+    }
+    const DynapipeBatch* batch = step->batches[instr->mb];
+    if (batch == NULL) { return executor_fail(ex, instr, "no batch for it on this rank"); }
+    if (makes_losses(ex, idx) && (step->losses == NULL || step->losses[instr->mb] == NULL) &&
+        batch->num_rows > 0) {
+        return executor_fail(ex, instr, "nowhere to put its losses");
+    }
+    TRY(meet_batch(ex, instr->mb, batch));
+    RowState* state = executor_state(ex, idx, instr->mb);
+    state->has_wgt |= instr->kind == INSTR_WGT;
+    state->has_rec |= instr->kind == INSTR_REC;
+    return STATUS_OK;
+}
+
+// The list against the model; buffers have their places then.
+static Status executor_prepare(Executor* ex, const PlanRank* rank, int32_t M) {
+    TRY(place_buffers(ex, rank, M));
+    for (int32_t i = 0; i < rank->num_instrs; i++) { TRY(meet_instr(ex, rank, i, M)); }
+    for (int32_t i = 0; i < rank->num_instrs; i++) {
+        const PlanInstr* instr = &rank->instrs[i];
+        int32_t idx = executor_end_of(ex, instr);
+        TRY(check_order(ex, instr, idx));
+        TRY(check_buffers(ex, instr, idx));
+    }
+    for (int32_t i = 0; i < rank->num_instrs; i++) {
+        const PlanInstr* instr = &rank->instrs[i];
+        int32_t idx = executor_end_of(ex, instr);
+        if (instr->kind == INSTR_FWD && ex->rows[idx].is_share &&
+            !executor_state(ex, idx, instr->mb)->has_wgt) {
+            return executor_fail(ex, instr, "a share of the head without wgt");
+        }
+    }
+    return STATUS_OK;
+}
+
+// --- executor_jobs --------------------
+// executor_jobs.c -- calls of the model.
+
+static TraceEvent* executor_job_begin(Executor* ex, TransferName name, int64_t before_ns, Status* status) {
+    *status = transfers_wait_for_room(&ex->transfers);
+    TraceEvent* event = transfers_event(&ex->transfers, name, -1);
+    event->wait_ns = event->begin_ns - before_ns;
+    if (*status != STATUS_OK) { return event; }
+    *status = job_marks_open(&ex->transfers.jobs, (int32_t)(event - ex->transfers.trace.events));
+    const DynapipeDevice_v1* device = ex->device.api;
+    if (device != NULL && device->range_begin != NULL) {
+        device->range_begin(ex->device.ctx, TRANSFER_WORDS(&ex->transfers, name));
+    }
+    return event;
+}
+
+static Status executor_job_end(Executor* ex, const Row* row, TraceEvent* event, int rc) {
+    const DynapipeDevice_v1* device = ex->device.api;
+    if (device != NULL && device->range_end != NULL) { device->range_end(ex->device.ctx); }
+    event->end_ns = clock_now_ns();
+    if (device == NULL) { ex->transfers.trace.busy_ns += event->end_ns - event->begin_ns; }
+    if (rc == 0) { return job_marks_close(&ex->transfers.jobs); }
+    Status status = rc > 0 && rc < STATUS_COUNT ? (Status)rc : STATUS_OUT_OF_RANGE;
+    TransferName name = {event->kind, event->chunk, event->mb};
+    return FAIL(status, "rank %d: %s: the model %s returned error %d", (int)ex->rank,
+                TRANSFER_WORDS(&ex->transfers, name), row->api->name, rc);
+}
+
+// --- a chunk ---------------------------------------------------------------------------------------------
+static int forward(const Executor* ex, int32_t idx, const PlanInstr* instr) {
+    const Row* row = &ex->rows[idx];
+    const RowState* state = executor_state(ex, idx, instr->mb);
+    bool is_again = instr->kind == INSTR_REC, drops = state->has_rec && !is_again;
+    void* out = is_again ? NULL : executor_out(ex, idx, instr->mb);  // of rec: it went out long ago
+    float* losses = row->is_end && !drops ? ex->step->losses[instr->mb] : NULL;
+    return row->api->forward(row->model, ex->step->batches[instr->mb], executor_in(ex, idx, instr->mb), out,
+                             state->buffer[drops ? BUFFER_FORWARD : BUFFER_ACTS], ex->scratch, losses,
+                             drops ? 0 : KEEP | HEAD);
+}
+
+// From the parts of a head shared by vocabulary to the gradient of its inputs; by rows they lie there.
+static int combine(const Executor* ex, int32_t idx, int32_t mb) {
+    const Row* row = &ex->rows[idx];
+    const void* parts[PLAN_MAX_STAGES];
+    void* factors[PLAN_MAX_STAGES];
+    int32_t num_parts = 0;
+    for (int32_t i = 0; i < ex->num_rows; i++) {
+        if (!executor_by_vocabulary(ex, &ex->rows[i])) { continue; }
+        parts[num_parts] = executor_din(ex, i, mb);
+        factors[num_parts++] = executor_dout(ex, i, mb);
+    }
+    if (num_parts == 0 || ex->step->batches[mb]->num_rows == 0) { return 0; }
+    return row->api->combine(row->model, ex->step->batches[mb], num_parts, parts, executor_dout(ex, idx, mb),
+                             factors, ex->step->losses[mb]);
+}
+
+static int backward(const Executor* ex, int32_t idx, int32_t mb) {
+    const Row* row = &ex->rows[idx];
+    const RowState* state = executor_state(ex, idx, mb);
+    const DynapipeBatch* batch = ex->step->batches[mb];
+    void *acts = state->buffer[BUFFER_ACTS], *dout = executor_dout(ex, idx, mb);
+    int rc = row->feeds ? combine(ex, idx, mb) : 0;
+    if (rc != 0) { return rc; }
+    rc = row->api->backward_inputs(row->model, batch, executor_in(ex, idx, mb), acts, dout,
+                                   executor_din(ex, idx, mb), ex->scratch);
+    if (rc != 0 || state->has_wgt || row->api->backward_weights == NULL) { return rc; }
+    return row->api->backward_weights(row->model, batch, acts, dout, ex->scratch);
+}
+
+static int backward_weights(const Executor* ex, int32_t idx, int32_t mb) {
+    const Row* row = &ex->rows[idx];
+    if (row->api->backward_weights == NULL) { return 0; }
+    return row->api->backward_weights(row->model, executor_batch(ex, idx, mb),
+                                      executor_state(ex, idx, mb)->buffer[BUFFER_ACTS],
+                                      executor_dout(ex, idx, mb), ex->scratch);
+}
+
+// --- a share of the head ---------------------------------------------------------------------------------
+// Forward and the gradient of inputs, in one.
+static int share_forward(const Executor* ex, int32_t idx, int32_t mb) {
+    const Row* row = &ex->rows[idx];
+    const DynapipeBatch* batch = executor_batch(ex, idx, mb);
+    void *in = executor_in(ex, idx, mb), *acts = executor_state(ex, idx, mb)->buffer[BUFFER_ACTS];
+    float* losses = NULL;
+    if (executor_by_rows(ex, row)) {
+        losses = ex->step->losses[mb] + executor_first_row(ex, row, ex->step->batches[mb]);
+    }
+    int rc = row->api->forward(row->model, batch, in, NULL, acts, ex->scratch, losses, KEEP | HEAD);
+    if (rc != 0) { return rc; }
+    return row->api->backward_inputs(row->model, batch, in, acts, NULL, executor_din(ex, idx, mb),
+                                     ex->scratch);
+}
+
+// --- any -------------------------------------------------------------------------------------------------
+static int call_model(const Executor* ex, int32_t idx, const PlanInstr* instr) {
+    bool is_share = ex->rows[idx].is_share;
+    if (is_share && executor_batch(ex, idx, instr->mb)->num_rows == 0) { return 0; }
+    switch (instr->kind) {
+        case INSTR_FWD: return is_share ? share_forward(ex, idx, instr->mb) : forward(ex, idx, instr);
+        case INSTR_REC: return forward(ex, idx, instr);
+        case INSTR_BWD: return backward(ex, idx, instr->mb);
+        default: return backward_weights(ex, idx, instr->mb);
+    }
+}
+
+static Status wait_for(Executor* ex, int32_t idx, const PlanInstr* instr, Link link) {
+    TransferName name = {instr->kind, instr->chunk, instr->mb};
+    return transfers_wait(&ex->transfers, &executor_state(ex, idx, instr->mb)->transfer[link], name);
+}
+
+// Until what the job reads has arrived.
+static Status wait_for_inputs(Executor* ex, int32_t idx, const PlanInstr* instr) {
+    const Row* row = &ex->rows[idx];
+    bool is_backward = instr->kind == INSTR_BWD || instr->kind == INSTR_WGT;
+    if (!is_backward) {
+        return row->is_first || row->before >= 0 ? STATUS_OK : wait_for(ex, idx, instr, LINK_IN);
+    }
+    if (row->is_share) {
+        bool has_factors = executor_by_vocabulary(ex, row) && row->before < 0;
+        return has_factors ? wait_for(ex, idx, instr, LINK_FACT) : STATUS_OK;
+    }
+    for (int32_t i = 0; row->feeds && i < ex->num_rows; i++) {
+        if (!ex->rows[i].is_share || ex->rows[i].is_mine) { continue; }
+        TRY(wait_for(ex, i, instr, LINK_DOUT));
+    }
+    bool is_received = !row->is_end && !row->feeds && row->behind < 0;
+    return is_received ? wait_for(ex, idx, instr, LINK_DOUT) : STATUS_OK;
+}
+
+static Status executor_run_job(Executor* ex, const PlanInstr* instr) {
+    int32_t idx = ex->idx_of[instr->chunk];
+    int64_t before_ns = clock_now_ns();
+    TRY(wait_for_inputs(ex, idx, instr));
+    Status status;
+    TransferName name = {instr->kind, instr->chunk, instr->mb};
+    TraceEvent* event = executor_job_begin(ex, name, before_ns, &status);
+    TRY(status);
+    return executor_job_end(ex, &ex->rows[idx], event, call_model(ex, idx, instr));
+}
+
+// --- executor --------------------
+// executor.c -- one rank's instruction list, in order; transfers in the background.
 
 Status executor_create(Executor** out, const ExecutorRange* ranges, int32_t num_ranges, Transport* transport,
                        int64_t timeout_ns) {
@@ -59,7 +855,8 @@ void executor_trace_add(Executor* ex, TraceKind kind, int64_t begin_ns, int64_t 
     if (end_ns > trace->end_ns) { trace->end_ns = end_ns; }
 }
 
-Status executor_reserve(Executor* ex, int32_t M, int32_t num_events) {
+// Room for a step of M micro-batches and num_events records; kept for the next.
+static Status executor_reserve(Executor* ex, int32_t M, int32_t num_events) {
     int64_t num_states = (int64_t)M * ex->num_rows;
     if (num_states > ex->max_states) {
         free(ex->states);
@@ -242,5 +1039,504 @@ Status executor_finish(Executor* ex) {
 
 Status executor_run(Executor* ex, const ExecutorStep* step) {
     TRY(executor_start(ex, step));
+    return executor_finish(ex);
+}
+
+// --- executor_forward --------------------
+/*
+executor_forward.c -- forward only, micro-batch after micro-batch.
+
+A rank runs its rows (executor_parts.h) in waves: in wave w chunk k is at batch w - k, shares of the head at
+w - K, and their parts are combined in wave w - K - 1. What a wave makes is read in the next, so two inputs
+and two outputs of every row take turns, and the messages of a wave are the same set on all ranks: where a
+transport has groups it gets them as one, and nothing can wait in a circle.
+*/
+
+// Places of a row's two inputs and two outputs in the arena. Of a chunk that feeds the head, `out` are hidden
+// states; of a share, `in` are these, `out` its part; at the last chunk's end nothing of a share of this
+// rank.
+typedef struct {
+    int64_t in, out;              // offsets
+    int64_t in_bytes, out_bytes;  // of one, rounded up
+} RowPlaces;
+
+typedef struct {
+    RowPlaces rows[PLAN_MAX_ROWS];
+    int64_t acts, scratch, end;  // offsets
+} Layout;
+
+static int64_t aligned(int64_t num_bytes) {
+    return (num_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
+}
+
+static void raise_to(int64_t* largest, int64_t num_bytes) {
+    if (aligned(num_bytes) > *largest) { *largest = aligned(num_bytes); }
+}
+
+// --- lengths ---------------------------------------------------------------------------------------------
+// A share that lies with the last chunk reads its hidden states there.
+static int64_t in_bytes(const Executor* ex, const Row* row, const DynapipeBatch* batch) {
+    if (row->is_first) { return 0; }
+    DynapipeBatch part = executor_rows_of(ex, row, batch);
+    return row->api->boundary_bytes(row->model, &part, row->is_mine ? 0 : 1);
+}
+
+static int64_t out_bytes(const Executor* ex, const Row* row, const DynapipeBatch* batch) {
+    if (row->is_end || executor_by_rows(ex, row)) { return 0; }
+    if (row->is_share) { return batch->num_rows > 0 ? row->api->part_bytes(row->model, batch, HEAD) : 0; }
+    return row->api->boundary_bytes(row->model, batch, 1);
+}
+
+static bool needs_in(const Row* row) {
+    return !row->is_first && !(row->is_share && row->before >= 0);
+}
+
+static bool needs_out(const Row* row) {
+    return row->is_share || row->behind < 0;
+}
+
+static void make_layout(Layout* out, const Executor* ex, const ExecutorForward* f) {
+    int64_t acts_bytes = 0, scratch_bytes = 0, at = 0;
+    *out = (Layout){0};
+    for (int32_t i = 0; i < ex->num_rows; i++) {
+        const Row* row = &ex->rows[i];
+        RowPlaces* places = &out->rows[i];
+        for (int32_t b = 0; b < f->num_batches; b++) {
+            const DynapipeBatch* batch = &f->batches[b];
+            if (needs_in(row)) { raise_to(&places->in_bytes, in_bytes(ex, row, batch)); }
+            if (needs_out(row)) { raise_to(&places->out_bytes, out_bytes(ex, row, batch)); }
+            if (!row->is_mine) { continue; }
+            DynapipeBatch part = executor_rows_of(ex, row, batch);
+            raise_to(&acts_bytes, row->api->acts_bytes(row->model, &part, HEAD));
+            raise_to(&scratch_bytes, row->api->scratch_bytes(row->model, &part));
+        }
+        places->in = at;
+        places->out = at + 2 * places->in_bytes;
+        at = places->out + 2 * places->out_bytes;
+    }
+    out->acts = at;
+    out->scratch = at + acts_bytes;
+    out->end = out->scratch + scratch_bytes;
+}
+
+Status executor_forward_bytes(int64_t* num_bytes, Executor* ex, const ExecutorForward* f) {
+    Layout layout;
+    TRY(executor_place(ex, f->placement, f->num_stages));
+    make_layout(&layout, ex, f);
+    *num_bytes = layout.end;
+    return STATUS_OK;
+}
+
+// --- places ----------------------------------------------------------------------------------------------
+typedef struct {
+    Executor* ex;
+    const ExecutorForward* f;
+    Layout layout;
+} Forward;
+
+static unsigned char* at(const Forward* fw, int64_t offset) {
+    return (unsigned char*)fw->f->arena + offset;
+}
+
+static unsigned char* out_place(const Forward* fw, int32_t idx, int32_t b);
+
+static unsigned char* in_place(const Forward* fw, int32_t idx, int32_t b) {
+    const Executor* ex = fw->ex;
+    const Row* row = &ex->rows[idx];
+    const RowPlaces* places = &fw->layout.rows[idx];
+    if (row->is_first) { return NULL; }
+    if (needs_in(row)) { return at(fw, places->in + b % 2 * places->in_bytes); }
+    RowState state = {0};
+    executor_measure(ex, idx, &fw->f->batches[b], &state);
+    return out_place(fw, row->before, b) + state.part_at;
+}
+
+static unsigned char* out_place(const Forward* fw, int32_t idx, int32_t b) {
+    const Row* row = &fw->ex->rows[idx];
+    const RowPlaces* places = &fw->layout.rows[idx];
+    if (row->is_end || executor_by_rows(fw->ex, row)) { return NULL; }
+    if (!needs_out(row)) { return in_place(fw, row->behind, b); }
+    return at(fw, places->out + b % 2 * places->out_bytes);
+}
+
+// --- transfers -------------------------------------------------------------------------------------------
+static Status post(const Forward* fw, int32_t idx, int32_t b, InstrKind kind, int32_t stage,
+                   int32_t input_row, Link link, void* data, int64_t num_bytes) {
+    Executor* ex = fw->ex;
+    bool is_part = kind == INSTR_SEND_GRAD || kind == INSTR_RECV_GRAD;
+    TransferName name = {(int32_t)kind, ex->rows[idx].row, b};
+    return transfers_post(&ex->transfers, name, ex->first_rank + stage,
+                          TAG_FORWARD + executor_tag(ex, 0, input_row, is_part), data, num_bytes,
+                          &executor_state(ex, idx, b)->transfer[link]);
+}
+
+static bool has_batch(const Forward* fw, int32_t b) {
+    return b >= 0 && b < fw->f->num_batches;
+}
+
+// The batch that a row is at; shares of others are looked at where their part is combined.
+static int32_t batch_of(const Executor* ex, const Row* row, int32_t wave) {
+    return wave - (row->is_share ? ex->placement->num_chunks : row->row);
+}
+
+// Of what the wave before makes: what this rank's rows read in it.
+static Status receive(const Forward* fw, int32_t wave) {
+    Executor* ex = fw->ex;
+    for (int32_t i = 0; i < ex->num_rows; i++) {
+        const Row* row = &ex->rows[i];
+        int32_t b = batch_of(ex, row, wave) - !row->is_mine;  // a part is a wave later
+        if (!has_batch(fw, b)) { continue; }
+        const DynapipeBatch* batch = &fw->f->batches[b];
+        if (row->is_mine && row->before < 0 && !row->is_first) {
+            TRY(post(fw, i, b, INSTR_RECV_ACT, row->before_stage, row->row, LINK_IN, in_place(fw, i, b),
+                     in_bytes(ex, row, batch)));
+        } else if (!row->is_mine && !executor_by_rows(ex, row)) {
+            TRY(post(fw, i, b, INSTR_RECV_GRAD, row->stage, row->row, LINK_DOUT, out_place(fw, i, b),
+                     out_bytes(ex, row, batch)));
+        }
+    }
+    return STATUS_OK;
+}
+
+static Status send_hidden(const Forward* fw, int32_t b) {
+    Executor* ex = fw->ex;
+    for (int32_t i = 0; i < ex->num_rows; i++) {
+        const Row* row = &ex->rows[i];
+        if (row->is_mine) { continue; }
+        TRY(post(fw, i, b, INSTR_SEND_ACT, row->stage, row->row, LINK_OUT, in_place(fw, i, b),
+                 in_bytes(ex, row, &fw->f->batches[b])));
+    }
+    return STATUS_OK;
+}
+
+// What this rank's rows made in the wave.
+static Status send(const Forward* fw, int32_t wave) {
+    Executor* ex = fw->ex;
+    for (int32_t i = 0; i < ex->num_rows; i++) {
+        const Row* row = &ex->rows[i];
+        int32_t b = batch_of(ex, row, wave);
+        if (!row->is_mine || row->is_end || !has_batch(fw, b)) { continue; }
+        const DynapipeBatch* batch = &fw->f->batches[b];
+        if (row->feeds) {
+            TRY(send_hidden(fw, b));
+        } else if (row->is_share && row->before < 0 && !executor_by_rows(ex, row)) {
+            TRY(post(fw, i, b, INSTR_SEND_GRAD, row->before_stage, row->row, LINK_DIN, out_place(fw, i, b),
+                     out_bytes(ex, row, batch)));
+        } else if (!row->is_share && row->behind < 0) {
+            TRY(post(fw, i, b, INSTR_SEND_ACT, row->behind_stage, row->row + 1, LINK_OUT, out_place(fw, i, b),
+                     out_bytes(ex, row, batch)));
+        }
+    }
+    return STATUS_OK;
+}
+
+// --- jobs ------------------------------------------------------------------------------------------------
+static Status executor_forward_wait_for(const Forward* fw, int32_t idx, int32_t b, Link link,
+                                        const Row* who) {
+    TransferName name = {INSTR_FWD, who->row, b};
+    uint8_t* state = &executor_state(fw->ex, idx, b)->transfer[link];
+    return *state == TRANSFER_NONE ? STATUS_OK : transfers_wait(&fw->ex->transfers, state, name);
+}
+
+// Its input is there, and its output's place free, which batch b - 2 had.
+static Status wait_for_places(const Forward* fw, int32_t idx, int32_t b) {
+    const Executor* ex = fw->ex;
+    const Row* row = &ex->rows[idx];
+    TRY(executor_forward_wait_for(fw, idx, b, LINK_IN, row));
+    if (b < 2) { return STATUS_OK; }
+    TRY(executor_forward_wait_for(fw, idx, b - 2, LINK_OUT, row));
+    TRY(executor_forward_wait_for(fw, idx, b - 2, LINK_DIN, row));
+    for (int32_t i = 0; row->feeds && i < ex->num_rows; i++) {
+        TRY(executor_forward_wait_for(fw, i, b - 2, LINK_OUT, row));
+    }
+    return STATUS_OK;
+}
+
+static int executor_forward_call_model(const Forward* fw, int32_t idx, int32_t b) {
+    const Executor* ex = fw->ex;
+    const Row* row = &ex->rows[idx];
+    const DynapipeBatch* batch = &fw->f->batches[b];
+    DynapipeBatch* part = &executor_state(ex, idx, b)->part;  // stays while the call is under way
+    float* losses = row->is_end ? fw->f->losses[b] : NULL;
+    *part = executor_rows_of(ex, row, batch);
+    if (row->is_share && part->num_rows == 0) { return 0; }
+    if (executor_by_rows(ex, row)) { losses = fw->f->losses[b] + executor_first_row(ex, row, batch); }
+    return row->api->forward(row->model, part, in_place(fw, idx, b), out_place(fw, idx, b),
+                             at(fw, fw->layout.acts), at(fw, fw->layout.scratch), losses, HEAD);
+}
+
+static Status run_row(const Forward* fw, int32_t idx, int32_t b) {
+    Executor* ex = fw->ex;
+    int64_t before_ns = clock_now_ns();
+    TRY(wait_for_places(fw, idx, b));
+    Status status;
+    TransferName name = {INSTR_FWD, ex->rows[idx].row, b};
+    TraceEvent* event = executor_job_begin(ex, name, before_ns, &status);
+    TRY(status);
+    return executor_job_end(ex, &ex->rows[idx], event, executor_forward_call_model(fw, idx, b));
+}
+
+// Losses from the parts of a head shared by vocabulary.
+static Status executor_forward_combine(const Forward* fw, int32_t b) {
+    Executor* ex = fw->ex;
+    const Row* last = NULL;
+    const void* parts[PLAN_MAX_STAGES];
+    int32_t num_parts = 0;
+    for (int32_t i = 0; i < ex->num_rows; i++) {
+        const Row* row = &ex->rows[i];
+        if (row->feeds) { last = row; }
+        if (!executor_by_vocabulary(ex, row)) { continue; }
+        TRY(executor_forward_wait_for(fw, i, b, LINK_DOUT, row));
+        parts[num_parts++] = out_place(fw, i, b);
+    }
+    if (last == NULL || num_parts == 0 || fw->f->batches[b].num_rows == 0) { return STATUS_OK; }
+    int64_t before_ns = clock_now_ns();
+    Status status;
+    TraceEvent* event = executor_job_begin(ex, (TransferName){INSTR_FWD, last->row, b}, before_ns, &status);
+    TRY(status);
+    return executor_job_end(
+        ex, last, event,
+        last->api->combine(last->model, &fw->f->batches[b], num_parts, parts, NULL, NULL, fw->f->losses[b]));
+}
+
+// --- waves -----------------------------------------------------------------------------------------------
+static Status run_jobs(const Forward* fw, int32_t wave) {
+    const Executor* ex = fw->ex;
+    int32_t combined = wave - ex->placement->num_chunks - 1;
+    if (has_batch(fw, combined)) { TRY(executor_forward_combine(fw, combined)); }
+    for (int32_t i = ex->num_rows - 1; i >= 0; i--) {  // a row's input is read before it is written anew
+        int32_t b = batch_of(ex, &ex->rows[i], wave);
+        if (ex->rows[i].is_mine && has_batch(fw, b)) { TRY(run_row(fw, i, b)); }
+    }
+    return STATUS_OK;
+}
+
+static Status run_wave(const Forward* fw, int32_t wave) {
+    const Transport* transport = fw->ex->transfers.transport;
+    if (transport->api->group_begin == NULL) {
+        TRY(receive(fw, wave + 1));
+        TRY(run_jobs(fw, wave));
+        return send(fw, wave);
+    }
+    TRY(run_jobs(fw, wave));
+    TRY(transport->api->group_begin(transport->ctx));
+    TRY(receive(fw, wave + 1));
+    TRY(send(fw, wave));
+    return transport->api->group_end(transport->ctx);
+}
+
+Status executor_run_forward(Executor* ex, const ExecutorForward* f) {
+    Forward fw = {.ex = ex, .f = f};
+    TRY(executor_place(ex, f->placement, f->num_stages));
+    make_layout(&fw.layout, ex, f);
+    if (fw.layout.end > f->arena_bytes) {
+        return FAIL(STATUS_OUT_OF_RANGE, "rank %d: forward needs %lld bytes, the arena has %lld",
+                    (int)ex->rank, (long long)fw.layout.end, (long long)f->arena_bytes);
+    }
+    TRY(executor_reserve(ex, f->num_batches, 4 * f->num_batches * (ex->num_rows + 1)));
+    int32_t num_waves = f->num_batches + ex->placement->num_chunks + 1;
+    for (int32_t wave = 0; wave < num_waves; wave++) { TRY(run_wave(&fw, wave)); }
+    return executor_finish(ex);
+}
+
+// --- executor_infer --------------------
+/*
+executor_infer.c -- new tokens of some sequences through the chunks of one replica, behind a cache.
+
+The last chunk's hidden states go to every share of the head by vocabulary, or by rows to the first of them,
+which takes all sequences; their answers come back, and the last chunk's rank picks the best.
+*/
+
+typedef struct {
+    Executor* ex;
+    const ExecutorInfer* f;
+    DynapipeBatch rows;  // as hidden states have them: one of each sequence
+    int64_t in[PLAN_MAX_ROWS], out[PLAN_MAX_ROWS], scratch, end;  // offsets
+} Infer;
+
+// The shares that answer.
+static bool answers(const Executor* ex, const Row* row) {
+    if (!row->is_share) { return false; }
+    if (ex->placement->head == HEAD_BY_VOCABULARY) { return true; }
+    for (int32_t s = 0; s < row->stage; s++) {
+        if (placement_has_share(ex->placement, s)) { return false; }
+    }
+    return true;
+}
+
+static bool has_part(const Executor* ex, const Row* row) {
+    return !row->is_share || answers(ex, row);
+}
+
+static const DynapipeBatch* executor_infer_batch_of(const Infer* it, const Row* row) {
+    return row->is_share ? &it->rows : it->f->batch;
+}
+
+static int64_t executor_infer_in_bytes(const Infer* it, const Row* row) {
+    if (row->is_first) { return 0; }
+    return row->api->boundary_bytes(row->model, executor_infer_batch_of(it, row), row->is_mine ? 0 : 1);
+}
+
+static int64_t executor_infer_out_bytes(const Infer* it, const Row* row) {
+    if (row->is_end) { return 0; }
+    if (row->is_share) { return row->api->pick_bytes(row->model, &it->rows); }
+    return row->api->boundary_bytes(row->model, row->feeds ? &it->rows : it->f->batch, 1);
+}
+
+static Status open_infer(Infer* out, Executor* ex, const ExecutorInfer* f) {
+    int64_t executor_infer_at = 0, scratch_bytes = 0;
+    TRY(executor_place(ex, f->placement, f->num_stages));
+    *out = (Infer){.ex = ex, .f = f, .rows = *f->batch};
+    out->rows.num_rows = f->batch->num_seqs;
+    for (int32_t i = 0; i < ex->num_rows; i++) {
+        const Row* row = &ex->rows[i];
+        if (!has_part(ex, row)) { continue; }
+        out->in[i] = executor_infer_at;
+        out->out[i] = executor_infer_at + aligned(executor_infer_in_bytes(out, row));
+        executor_infer_at = out->out[i] + aligned(executor_infer_out_bytes(out, row));
+        int64_t num_bytes = row->is_mine ? row->api->infer_bytes(row->model, f->batch) : 0;
+        if (num_bytes > scratch_bytes) { scratch_bytes = num_bytes; }
+    }
+    out->scratch = executor_infer_at;
+    out->end = executor_infer_at + aligned(scratch_bytes);
+    return STATUS_OK;
+}
+
+Status executor_infer_bytes(int64_t* num_bytes, Executor* ex, const ExecutorInfer* f) {
+    Infer it;
+    TRY(open_infer(&it, ex, f));
+    *num_bytes = it.end;
+    return STATUS_OK;
+}
+
+static int64_t cache_bytes(const Row* row, const DynapipeCache* cache) {
+    return row->is_mine && !row->is_share ? aligned(row->api->cache_bytes(row->model, cache)) : 0;
+}
+
+Status executor_cache_bytes(int64_t* num_bytes, Executor* ex, const ExecutorInfer* f) {
+    TRY(executor_place(ex, f->placement, f->num_stages));
+    *num_bytes = 0;
+    for (int32_t i = 0; i < ex->num_rows; i++) { *num_bytes += cache_bytes(&ex->rows[i], f->cache); }
+    return STATUS_OK;
+}
+
+// --- transfers -------------------------------------------------------------------------------------------
+static unsigned char* executor_infer_at(const Infer* it, int64_t offset) {
+    return (unsigned char*)it->f->arena + offset;
+}
+
+static Status executor_infer_post(const Infer* it, int32_t idx, InstrKind kind, int32_t stage,
+                                  int32_t input_row, Link link, void* data, int64_t num_bytes) {
+    Executor* ex = it->ex;
+    bool is_pick = kind == INSTR_SEND_GRAD || kind == INSTR_RECV_GRAD;
+    return transfers_post(&ex->transfers, (TransferName){(int32_t)kind, ex->rows[idx].row, 0},
+                          ex->first_rank + stage, TAG_FORWARD + executor_tag(ex, 0, input_row, is_pick), data,
+                          num_bytes, &executor_state(ex, idx, 0)->transfer[link]);
+}
+
+// What goes into a row: NULL where nothing does.
+static void* executor_infer_in_place(const Infer* it, int32_t idx) {
+    const Row* row = &it->ex->rows[idx];
+    if (row->is_first) { return NULL; }
+    return executor_infer_at(it, row->before >= 0 ? it->out[row->before] : it->in[idx]);
+}
+
+// Here before the model is called, which may wait inside the call, where no deadline is looked at.
+static Status executor_infer_receive(const Infer* it, int32_t idx, InstrKind kind, int32_t stage, Link link,
+                                     void* data, int64_t num_bytes) {
+    Executor* ex = it->ex;
+    const Row* row = &ex->rows[idx];
+    if (num_bytes == 0) { return STATUS_OK; }
+    TRY(executor_infer_post(it, idx, kind, stage, row->row, link, data, num_bytes));
+    TransferName name = {INSTR_FWD, row->row, 0};
+    return transfers_wait(&ex->transfers, &executor_state(ex, idx, 0)->transfer[link], name);
+}
+
+// --- jobs ------------------------------------------------------------------------------------------------
+static Status executor_infer_run_row(const Infer* it, int32_t idx, const DynapipeCache* cache) {
+    Executor* ex = it->ex;
+    const Row* row = &ex->rows[idx];
+    int64_t before_ns = clock_now_ns();
+    if (!row->is_first && row->before < 0) {
+        TRY(executor_infer_receive(it, idx, INSTR_RECV_ACT, row->before_stage, LINK_IN,
+                                   executor_infer_at(it, it->in[idx]), executor_infer_in_bytes(it, row)));
+        TRY(transfers_finish(&ex->transfers));
+    }
+    Status status;
+    TraceEvent* event = executor_job_begin(ex, (TransferName){INSTR_FWD, row->row, 0}, before_ns, &status);
+    TRY(status);
+    int rc = row->api->infer(row->model, it->f->batch, row->is_share ? NULL : cache,
+                             executor_infer_in_place(it, idx),
+                             row->is_end ? NULL : executor_infer_at(it, it->out[idx]),
+                             executor_infer_at(it, it->scratch), row->is_end ? it->f->next : NULL);
+    return executor_job_end(ex, row, event, rc);
+}
+
+static Status send_row(const Infer* it, int32_t idx) {
+    Executor* ex = it->ex;
+    const Row* row = &ex->rows[idx];
+    void* out = executor_infer_at(it, it->out[idx]);
+    if (row->is_share) {
+        if (row->before >= 0) { return STATUS_OK; }
+        return executor_infer_post(it, idx, INSTR_SEND_GRAD, row->before_stage, row->row, LINK_DIN, out,
+                                   executor_infer_out_bytes(it, row));
+    }
+    if (row->is_end || row->behind >= 0) { return STATUS_OK; }
+    if (!row->feeds) {
+        return executor_infer_post(it, idx, INSTR_SEND_ACT, row->behind_stage, row->row + 1, LINK_OUT, out,
+                                   executor_infer_out_bytes(it, row));
+    }
+    for (int32_t i = 0; i < ex->num_rows; i++) {
+        const Row* share = &ex->rows[i];
+        if (share->is_mine || !answers(ex, share)) { continue; }
+        TRY(executor_infer_post(it, i, INSTR_SEND_ACT, share->stage, share->row, LINK_OUT, out,
+                                executor_infer_out_bytes(it, row)));
+    }
+    return STATUS_OK;
+}
+
+// The likeliest of what the shares answered, where the last chunk is.
+static Status pick(const Infer* it) {
+    Executor* ex = it->ex;
+    const Row* last = NULL;
+    const void* picks[PLAN_MAX_STAGES];
+    int32_t num_picks = 0;
+    for (int32_t i = 0; i < ex->num_rows; i++) {
+        const Row* row = &ex->rows[i];
+        if (row->feeds) { last = row; }
+        if (last == NULL || !answers(ex, row)) { continue; }
+        picks[num_picks++] = executor_infer_at(it, it->out[i]);
+        if (row->is_mine) { continue; }
+        TRY(executor_infer_receive(it, i, INSTR_RECV_GRAD, row->stage, LINK_DOUT,
+                                   executor_infer_at(it, it->out[i]), executor_infer_out_bytes(it, row)));
+    }
+    if (last == NULL || it->rows.num_rows == 0) { return STATUS_OK; }
+    TRY(transfers_finish(&ex->transfers));
+    Status status;
+    TransferName name = {INSTR_FWD, last->row, 0};
+    TraceEvent* event = executor_job_begin(ex, name, clock_now_ns(), &status);
+    TRY(status);
+    return executor_job_end(ex, last, event,
+                            last->api->pick(last->model, it->f->batch, num_picks, picks, it->f->next));
+}
+
+// in and out are empty where the batch has no tokens for the layers on that side (an encoder that is done).
+Status executor_run_infer(Executor* ex, const ExecutorInfer* f) {
+    Infer it;
+    TRY(open_infer(&it, ex, f));
+    if (it.end > f->arena_bytes) {
+        return FAIL(STATUS_OUT_OF_RANGE, "rank %d: inference needs %lld bytes, the arena has %lld",
+                    (int)ex->rank, (long long)it.end, (long long)f->arena_bytes);
+    }
+    TRY(executor_reserve(ex, 1, 4 * (ex->num_rows + 1)));
+    DynapipeCache cache = *f->cache;
+    for (int32_t i = 0; i < ex->num_rows; i++) {
+        const Row* row = &ex->rows[i];
+        if (!row->is_mine || !has_part(ex, row)) { continue; }
+        TRY(executor_infer_run_row(&it, i, &cache));
+        TRY(send_row(&it, i));
+        cache.memory = (unsigned char*)cache.memory + cache_bytes(row, f->cache);
+    }
+    TRY(pick(&it));
     return executor_finish(ex);
 }

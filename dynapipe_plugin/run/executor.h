@@ -37,13 +37,15 @@ before freeing the arena.
 */
 #pragma once
 
-#include "../../util/status.h"
+#include <stdbool.h>
 #include "../dynapipe.h"
 #include "../plan/lists/plan.h"
+#include "collective.h"
 #include "device.h"
-#include "step_agreement.h"
 #include "trace.h"
+#include "transfers.h"
 #include "transport.h"
+#include "../../util/status.h"
 
 typedef struct Executor Executor;
 

@@ -5,8 +5,7 @@
 #include <string.h>
 
 #include "../../util/program.h"
-#include "backoff.h"
-#include "tags.h"
+#include "transport.h"
 
 enum { SMALL_BYTES = 1024, NUM_ROUNDS = 9, NUM_SUMS = 5 };
 

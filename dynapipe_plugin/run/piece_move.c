@@ -4,10 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backoff.h"
+#include "transport.h"
 #include "interface.h"
 #include "piece_route.h"
-#include "tags.h"
 
 // --- what everybody has and wants --------------------------------------------------------------------------
 

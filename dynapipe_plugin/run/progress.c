@@ -4,8 +4,7 @@
 #include <string.h>
 
 #include "../../util/program.h"
-#include "backoff.h"
-#include "tags.h"
+#include "transport.h"
 
 enum {
     PROBE_BYTES = 1 << 20,

@@ -6,7 +6,7 @@
 
 #include "../../util/program.h"
 #include "session.h"
-#include "tags.h"
+#include "transport.h"
 
 enum { MOST_NAMED = 8 };
 _Static_assert((int)TAG_ROLL < (int)TRANSPORT_TAG_END, "tags of the transport");

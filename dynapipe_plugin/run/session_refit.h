@@ -22,8 +22,7 @@ measured differs from run to run, and so may the plans: --refit off plans from t
 #include "../dynapipe.h"
 #include "../plan/cost/refit_solve.h"
 #include "collective.h"
-#include "trace_jobs.h"
-#include "trace_links.h"
+#include "trace.h"
 
 enum { SESSION_REFIT_EVERY = 4 };
 

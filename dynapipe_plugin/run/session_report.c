@@ -9,7 +9,7 @@
 #include "../../util/program.h"
 #include "interface.h"
 #include "session.h"
-#include "trace_writer.h"
+#include "trace.h"
 
 enum { SUMMARY_SKIP_STEPS = 2 };  // the first steps grow buffers and warm caches
 enum { TIMELINE_COLUMNS = 80 };   // so that with what stands beside them rows have 100

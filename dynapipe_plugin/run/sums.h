@@ -1,4 +1,59 @@
 /*
+tied_groups.h -- parameters that several stages have a copy of: who has which, and whom a rank sums with.
+
+    TRY(tied_groups_open(&tied, &world, num_stages, &params));    // everybody tells what it has
+    for (int32_t i = 0; i < tied.num_groups; i++) {               // ascending by number, on every rank
+        const TiedGroup* group = &tied.groups[i];
+        TRY(sums.api->sum_copies(sums.ctx, group->holders, begin, group->count, type));
+    }
+    tied_groups_free(&tied);
+
+A sum waits for all ranks that have a copy, and for nobody else. Taken in ascending order no ranks wait for
+each other in a circle: of the groups that are not summed yet, all ranks that have a copy of the one with the
+smallest number have come to it, or are on the way with nothing but sums that are done before it.
+Replicas have their sums each, and only then sum over each other: that waits for groups, no group for that.
+*/
+#pragma once
+
+#include <stdbool.h>
+#include "../dynapipe.h"
+#include "../plan/types/plan_types.h"
+#include "collective.h"
+
+// A group that this rank has a copy of and another stage too.
+typedef struct {
+    int32_t group;         // the model's number
+    int32_t holders;       // index in TiedGroups.holders: who has copies
+    int64_t begin, count;  // mine: these values of my parameters
+} TiedGroup;
+
+// Stages with copies of the same groups.
+typedef struct {
+    uint64_t stages[PLAN_MAX_STAGES / 64];  // bit s % 64 of word s / 64: stage s
+    Collective ranks;  // those stages in my replica, ascending; without members where I am none of them
+} TiedHolders;
+
+static inline bool tied_holders_have(const TiedHolders* holders, int32_t stage) {
+    return holders->stages[stage / 64] >> (stage % 64) & 1;
+}
+
+typedef struct {
+    TiedGroup* groups;  // [num_groups] ascending by number
+    int32_t num_groups;
+    TiedHolders* holders;  // [num_holders] of the whole run: the same list on every rank
+    int32_t num_holders;
+} TiedGroups;
+
+// A collective of all ranks (`world`; rank = replica * num_stages + stage); it checks what they tell, and
+// fails on all alike. STATUS_MISMATCH: copies of different length, replicas of a stage that differ.
+// STATUS_OUT_OF_RANGE: values beyond the parameters, a group twice on a rank, groups that overlap.
+Status tied_groups_open(TiedGroups* out, Collective* world, int32_t num_stages,
+                        const DynapipeParams_v1* params);
+void tied_groups_free(TiedGroups* tied);              // an all-zero one is fine
+int64_t tied_groups_longest(const TiedGroups* tied);  // values of my largest group
+
+// --- sums --------------------
+/*
 sums.h -- sums of gradients and copies of parameters, among replicas and among the stages of one that have
 copies of a tied parameter, wherever the arrays live.
 
@@ -16,12 +71,6 @@ is queued so far is done, and what is queued afterwards sees the result. All mem
 calls in the same order: all of a replica's transfers, then its tied groups in ascending number (why:
 tied_groups.h), then the replicas' sums. Copies get the same bits: one rank adds, the others take its result.
 */
-#pragma once
-
-#include <stdbool.h>
-
-#include "collective.h"
-#include "tied_groups.h"
 
 typedef struct {
     const char* name;  // for logs: "host", "nccl", "mpi"

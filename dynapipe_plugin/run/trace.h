@@ -4,9 +4,15 @@ them to a file.
 */
 #pragma once
 
+#include <stdio.h>
+#include "../plan/cost/cost_model.h"
+#include "../plan/cost/machine.h"
+#include "../plan/cost/refit_solve.h"
+#include "../plan/lists/plan.h"
+#include "../plan/types/plan_request.h"
+#include "session_errors.h"
 #include "../../util/arena.h"
 #include "../../util/status.h"
-#include "../plan/lists/plan.h"
 
 // What a rank does besides its instructions.
 typedef enum {
@@ -37,7 +43,6 @@ typedef struct {
 
 const char* trace_kind_text(int32_t kind);  // "fwd", "send_act", "reduce" ...
 bool trace_kind_is_job(int32_t kind);
-bool trace_kind_is_transfer(int32_t kind);  // a send or a receive
 
 // To bytes and back, for gathering on rank 0. The bytes of another build or a cut message are
 // STATUS_BAD_FORMAT.
@@ -47,3 +52,163 @@ Status trace_rank_unpack(TraceRank* out, const void* data, size_t num_bytes, Are
 
 // Part of the plan's makespan in which that rank runs no job.
 double trace_rank_idle_predicted(const Plan* plan, int32_t rank);
+
+// --- trace_rows --------------------
+/*
+trace_rows.h -- how the events of a step become rows and arrows of a picture.
+
+    rank 0             | fwd 0 | fwd 1 |       | bwd 0 |
+    rank 0 sends       |       | act 0 | act 1 |            a row has one event at a time:
+    rank 0 receives    |  grad 0 ...                  |     what overlaps gets a row of its own
+    rank 0 receives 2  |           grad 1 ...         |
+
+A viewer nests events of one row by time, and what half overlaps cannot nest. A rank's messages overlap as its
+links allow, so every event gets the first lane of its side in which nothing is under way. Jobs, waits and
+sums come one after the other, in one lane, but where a device's clock and its host's disagree.
+*/
+
+typedef enum { TRACE_JOBS_SIDE, TRACE_SENDS, TRACE_RECEIVES, TRACE_SIDES } TraceSide;
+
+typedef struct {
+    int32_t* lane;  // [num_events] of the rank; of its side, from 0
+    int32_t num_lanes[TRACE_SIDES];
+} TraceLanes;
+
+// One message: which event of which of `ranks` sent it, and which received it.
+typedef struct {
+    int32_t from, send;  // ranks[from].events[send]
+    int32_t to, receive;
+} TraceMessage;
+
+// --- trace_jobs --------------------
+/*
+trace_jobs.h -- the jobs of some steps as a rank measured them, beside the terms that the cost model has for
+them.
+
+Jobs of all chunks of a rank, and of its share of the head, feed the same terms: those of parts. Jobs that are
+not what their terms say stay out: forward passes of the last chunk whose outcome is dropped, since the model
+need not compute what nobody reads.
+*/
+
+enum { TRACE_JOBS_MOST = 4096 };  // of a side; later ones are left out
+
+typedef struct {
+    int32_t num_jobs[SIDE_COUNT];
+    RefitJob* jobs[SIDE_COUNT];
+    double* room;  // [2 * TRACE_JOBS_MOST]
+} TraceJobs;
+
+// The jobs of one step of plan->ranks[trace->rank]. `machine`: how slow the rank is by what `costs` came
+// with; NULL: not at all.
+Status trace_jobs_add(TraceJobs* jobs, const Plan* plan, const TraceRank* trace, const CostModel* costs,
+                      const Machine* machine);
+// What they say, without those that were interrupted: as far as the rank can tell alone (shared NULL), or by
+// what all have found.
+void trace_jobs_sum(RefitSums out[SIDE_COUNT], TraceJobs* jobs, const RefitShared* shared,
+                    const RefitRank* rank);
+void trace_jobs_forget(TraceJobs* jobs);
+void trace_jobs_free(TraceJobs* jobs);  // an all-zero one is fine
+
+// --- trace_links --------------------
+/*
+trace_links.h -- how long messages over a rank's two links took, against what was predicted.
+
+A link is between neighbours, whatever chunks they have; messages to ranks further away are taken to be as
+slow as the slowest link on the way (machine_between_ns) and say nothing here, nor do those of a shared head.
+
+Only messages that did not wait for this rank count: on a host, sends during which it ran no job and so looked
+at them all the time; on a device, which knows when a transfer was under way, all. Of these the quickest
+few: the others waited for the rank at the other end. A host's send that is through early may be a copy that
+MPI made: there, no link is found to be faster than predicted. Off by what one look may cost is not off.
+
+On a loaded machine even the quickest may have waited. So a link is as predicted unless both of its ends say
+otherwise, twice in a row, and its transfers carry time that a step feels; of four ratios the least counts.
+*/
+
+enum { TRACE_LINKS_MOST = 512, TRACE_LINKS_LEAST = 16 };
+
+typedef enum { LINK_BEHIND, LINK_BEFORE, LINK_SIDES } LinkSide;  // to the next rank, to the one before
+
+typedef struct {
+    int32_t num[LINK_SIDES];
+    double ratio[LINK_SIDES][TRACE_LINKS_MOST];  // measured / predicted
+    double predicted_ns[LINK_SIDES], step_ns;    // of all sends; of the steps that they were part of
+} TraceLinks;
+
+// What one end says of its link; all zeros: nothing.
+typedef struct {
+    double ratio;  // how many times as long as predicted
+    double share;  // what its sends were predicted to take, of a step
+} LinkSeen;
+
+// The link behind a rank: what the machine says, else the cost model. false: it is free.
+bool trace_links_expected(double* latency_ns, double* bytes_per_ns, const CostModel* costs,
+                          const Machine* machine, int32_t rank);
+
+// The sends of one step. knows_when: begin and end are the transfer's own (transport.h).
+void trace_links_add(TraceLinks* links, const Plan* plan, const TraceRank* trace, const CostModel* costs,
+                     const Machine* machine, bool knows_when);
+LinkSeen trace_links_take(const TraceLinks* links, LinkSide side);
+void trace_links_forget(TraceLinks* links);
+
+// What both ends of a link say of some steps: 1, as predicted; 0, too little is known. Then what plans use of
+// it, where it said `before` the last time.
+double trace_links_both(LinkSeen behind, LinkSeen before);
+double trace_links_settle(double before, double now);
+
+// --- trace_writer --------------------
+/*
+trace_writer.h -- predicted and measured timelines of steps in one Chrome/Perfetto file.
+
+    TraceWriter writer;
+    TRY(trace_writer_open(&writer, "trace.json"));
+    TRY(trace_writer_add_step(&writer, &step));   // any number of steps
+    TRY(trace_writer_close(&writer));
+
+The file is Chrome's "Trace Event Format" (object form, times in microseconds). Process 1 is "predicted",
+process 2 "measured"; in each, every rank has a row of jobs, and rows of sends and of receives, as many as are
+under way at once (trace_rows.h). Complete events "X" are named like plan lines ("fwd mb 3", and where stages
+are more than one chunk each "fwd mb 3 chunk 5" or "fwd mb 3 head"); flow events "s" and "f" are the arrow
+from a message's send to its receive; counters "C" are the bytes of a rank's buffers that are alive
+(memory_curve.h, by the measured times of jobs where there are any). dev/check_trace.py says whether a file
+keeps what viewers need. Open it in ui.perfetto.dev or chrome://tracing.
+
+"args" of a measured event say all that is known of it, in ns (begin_ns, end_ns, wait_ns), with what was
+planned for it (planned_ns) and how much longer a job took (off_ns); those of a step its error and what of
+that is jobs, transfers, waiting (session_errors.h). "otherData" has stages, replicas, the placement of chunks
+and every rank's clock: its offset, which is taken off, and by how much that may be wrong. tool/trace_file.h
+reads the file back.
+*/
+
+// Of a rank to rank 0's, and by how much that may be off.
+typedef struct {
+    int64_t offset_ns, error_ns;
+} TraceClock;
+
+typedef struct {
+    int64_t step;
+    const Plan* plan;
+    uint64_t plan_hash;
+    const SessionErrors* errors;  // NULL: not known
+    const TraceClock* clocks;     // [num_ranks]; NULL: one clock
+    const TraceRank* ranks;       // in any order, their times by rank 0's clock; NULL: nothing was measured
+    int32_t num_ranks;
+    MemoryRule memory_rule;  // which buffers the counters count
+} TraceStep;
+
+#define TRACE_FORMAT "dynapipe-trace 2"
+
+typedef struct {
+    FILE* file;
+    const char* path;   // borrowed
+    int64_t origin_ns;  // clock value shown as time 0
+    int64_t num_arrows;
+    int32_t num_steps;
+    int32_t* num_named;  // [2 processes * ranks * TRACE_SIDES] rows that have a name
+    bool any_event;
+} TraceWriter;
+
+Status trace_writer_open(TraceWriter* writer, const char* path);
+// The predicted timeline of a step begins where its measured one begins.
+Status trace_writer_add_step(TraceWriter* writer, const TraceStep* step);
+Status trace_writer_close(TraceWriter* writer);  // an all-zero or closed writer is fine

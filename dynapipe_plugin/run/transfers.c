@@ -4,9 +4,154 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
+#include "transport.h"
 #include "../../util/program.h"
-#include "backoff.h"
+
+Status job_marks_begin(JobMarks* m, int32_t max_jobs) {
+    if (m->device.api == NULL) { return STATUS_OK; }
+    if (max_jobs > m->max_jobs) {
+        free(m->jobs);
+        m->jobs = malloc((size_t)max_jobs * sizeof *m->jobs);
+        m->max_jobs = m->jobs == NULL ? 0 : max_jobs;
+        if (m->jobs == NULL) { return FAIL(STATUS_NO_MEMORY, "executor: room for %d jobs", (int)max_jobs); }
+    }
+    m->num_jobs = m->num_done = 0;
+    return m->device.api->begin(m->device.ctx, 2 * max_jobs);
+}
+
+static void job_marks_free(JobMarks* m) {
+    free(m->jobs);
+    *m = (JobMarks){0};
+}
+
+Status job_marks_open(JobMarks* m, int32_t event_idx) {
+    if (m->device.api == NULL) { return STATUS_OK; }
+    JobMark* job = &m->jobs[m->num_jobs];
+    job->event_idx = event_idx;
+    return m->device.api->mark(m->device.ctx, &job->begin);
+}
+
+Status job_marks_close(JobMarks* m) {
+    if (m->device.api == NULL) { return STATUS_OK; }
+    TRY(m->device.api->mark(m->device.ctx, &m->jobs[m->num_jobs].end));
+    m->num_jobs++;
+    return STATUS_OK;
+}
+
+Status job_marks_poll(JobMarks* m, bool* moved) {
+    while (m->num_done < m->num_jobs) {
+        int done = 0;
+        TRY(m->device.api->is_done(m->device.ctx, m->jobs[m->num_done].end, &done));
+        if (!done) { break; }
+        m->num_done++;
+        *moved = true;
+    }
+    return STATUS_OK;
+}
+
+Status job_marks_read(JobMarks* m, TraceRank* trace) {
+    if (m->device.api == NULL) { return STATUS_OK; }
+    int64_t before_ns = trace->begin_ns;
+    int32_t job = 0;
+    for (int32_t i = 0; i < trace->num_events; i++) {
+        TraceEvent* event = &trace->events[i];
+        if (job < m->num_jobs && m->jobs[job].event_idx == i) {
+            TRY(m->device.api->mark_ns(m->device.ctx, m->jobs[job].begin, &event->begin_ns));
+            TRY(m->device.api->mark_ns(m->device.ctx, m->jobs[job].end, &event->end_ns));
+            job++;
+            // Two clocks: what is off by a hair must not look like time that runs backwards.
+            if (event->begin_ns < before_ns) { event->begin_ns = before_ns; }
+            if (event->end_ns < event->begin_ns) { event->end_ns = event->begin_ns; }
+            bool is_job = event->kind < INSTR_COUNT;  // else: sums
+            event->wait_ns = is_job ? event->begin_ns - before_ns : 0;
+            trace->wait_ns += event->wait_ns;
+            trace->busy_ns += is_job ? event->end_ns - event->begin_ns : 0;
+            before_ns = event->end_ns;
+        } else if (event->kind == INSTR_WAIT_ACT || event->kind == INSTR_WAIT_GRAD) {
+            event->begin_ns = event->end_ns = before_ns;
+        }
+        if (event->end_ns > trace->end_ns) { trace->end_ns = event->end_ns; }
+    }
+    return m->device.api->settle(m->device.ctx);
+}
+
+// --- transfer_groups --------------------
+
+static bool is_receive(const PlanInstr* instr) {
+    return instr->kind == INSTR_RECV_ACT || instr->kind == INSTR_RECV_GRAD || instr->kind == INSTR_RECV_FACT;
+}
+
+static bool is_send(const PlanInstr* instr) {
+    return instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_SEND_GRAD || instr->kind == INSTR_SEND_FACT;
+}
+
+static bool uses_link(const PlanInstr* instr, int32_t peer) {
+    return (is_send(instr) || is_receive(instr)) && instr->peer == peer;
+}
+
+// What the other end of that instruction is called there.
+static InstrKind opposite(InstrKind kind) {
+    switch (kind) {
+        case INSTR_SEND_ACT: return INSTR_RECV_ACT;
+        case INSTR_RECV_ACT: return INSTR_SEND_ACT;
+        case INSTR_SEND_GRAD: return INSTR_RECV_GRAD;
+        case INSTR_RECV_GRAD: return INSTR_SEND_GRAD;
+        case INSTR_SEND_FACT: return INSTR_RECV_FACT;
+        default: return INSTR_SEND_FACT;
+    }
+}
+
+// The chunk (or share of the head) whose input passes, in either direction: both ends name it.
+static int32_t input_of(const Plan* plan, const PlanInstr* instr) {
+    int32_t last = plan->placement.num_chunks - 1;
+    if (instr->kind != INSTR_SEND_ACT && instr->kind != INSTR_RECV_GRAD) { return instr->chunk; }
+    return instr->chunk < last ? instr->chunk + 1 : last + 1 + instr->peer % plan->P;
+}
+
+static bool same_transfer(const Plan* plan, const PlanInstr* mine, const PlanInstr* theirs) {
+    return opposite((InstrKind)mine->kind) == (InstrKind)theirs->kind && mine->mb == theirs->mb &&
+           input_of(plan, mine) == input_of(plan, theirs);
+}
+
+// Pairs on the link between rank and peer. room[k]: where the peer's k-th transfer over it stands.
+static void find_on_link(uint8_t* out, const Plan* plan, int32_t rank, int32_t peer, int32_t* room) {
+    const PlanRank *mine = &plan->ranks[rank], *theirs = &plan->ranks[peer];
+    int32_t num_theirs = 0, k = 0;
+    for (int32_t i = 0; i < theirs->num_instrs; i++) {
+        if (uses_link(&theirs->instrs[i], rank)) { room[num_theirs++] = i; }
+    }
+    for (int32_t i = 0; i < mine->num_instrs; i++) {
+        if (!uses_link(&mine->instrs[i], peer)) { continue; }
+        int32_t here = k++;
+        if (i + 1 >= mine->num_instrs || here + 1 >= num_theirs || !uses_link(&mine->instrs[i + 1], peer)) {
+            continue;
+        }
+        const PlanInstr *a = &mine->instrs[i], *b = &mine->instrs[i + 1];
+        const PlanInstr *a_there = &theirs->instrs[room[here]], *b_there = &theirs->instrs[room[here + 1]];
+        bool adjacent = room[here + 1] == room[here] + 1;
+        if (adjacent && is_send(a) != is_send(b) && same_transfer(plan, a, a_there) &&
+            same_transfer(plan, b, b_there)) {
+            out[i] = 1;
+            i++;  // b is taken
+            k++;
+        }
+    }
+}
+
+void transfer_groups_find(uint8_t* out, const Plan* plan, int32_t rank, int32_t* room) {
+    memset(out, 0, (size_t)plan->ranks[rank].num_instrs);
+    int32_t first = rank - rank % plan->P;
+    bool is_peer[PLAN_MAX_STAGES] = {false};
+    for (int32_t i = 0; i < plan->ranks[rank].num_instrs; i++) {
+        int32_t s = plan->ranks[rank].instrs[i].peer - first;
+        if (s >= 0 && s < plan->P) { is_peer[s] = true; }
+    }
+    for (int32_t s = 0; s < plan->P; s++) {
+        if (is_peer[s]) { find_on_link(out, plan, rank, first + s, room); }
+    }
+}
+
+// --- transfers --------------------
 
 Status transfers_begin(Transfers* t, int32_t num_events) {
     if (num_events > t->max_events) {

@@ -18,12 +18,6 @@ typedef struct {
     float scale;  // 1 / sqrt(HS)
 } AttentionHead;
 
-AttentionHead attention_head_of(const floatX* qkv, int begin, int end, int C, int NH, int h);
-void attention_check_shape(int C, int NH);
-
-// s (keys, TILE) = keys x queries scores, -infinity above the diagonal where `diagonal`. qT: scaled queries.
-void attention_scores(float* s, const AttentionHead* head, const float* qT, int key_begin, int num_keys,
-                      int num_queries, bool diagonal);
 // One tile of keys: s becomes p; max and sum of each query (lane) move on, shrink = exp(old max - new max).
 void attention_softmax_tile(float* s, float* max, float* sum, float* shrink, int num_keys, int num_lanes,
                             bool diagonal);

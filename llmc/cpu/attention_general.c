@@ -1,4 +1,176 @@
 /*
+attention_general_tile.c -- the scores of a tile: product, T5's position bias, causal limit; the bias's
+gradient. How a tile lies and what a window is: attention_general.h.
+*/
+#include "attention_general.h"
+
+#include <math.h>
+#include <omp.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "attention.h"
+#include "fast_math.h"
+#include "../dropout_bits.h"
+#include "../llmc_error.h"
+
+static AttentionGeneralTile attention_general_tile(const AttentionGeneral* x, int q0, int num_queries, int k0,
+                                                   int k_end);
+
+static int min_int(int a, int b) {
+    return a < b ? a : b;
+}
+
+bool attention_check(int head_size, int num_buckets, int max_distance, char* error) {
+    (void)max_distance;
+    if (head_size < 1 || head_size > OPS_TILE_COLUMNS) {
+        return llmc_fail(error, "head size %d ---> must be 1 to %d", head_size, OPS_TILE_COLUMNS);
+    }
+    if (num_buckets == 0 || (num_buckets >= 4 && num_buckets <= T5_MAX_BUCKETS)) { return true; }
+    return llmc_fail(error, "%d position buckets ---> must be 4 to %d", num_buckets, T5_MAX_BUCKETS);
+}
+
+// Head sizes and buckets that fit; else a message, and exit status 1.
+static void attention_general_check(const Attention* about) {
+    char error[LLMC_ERROR_CHARS];
+    if (attention_check(about->head_size, about->bias != NULL ? about->num_buckets : 0, about->max_distance,
+                        error)) {
+        return;
+    }
+    fprintf(stderr, "attention: %s\n", error);
+    exit(1);
+}
+
+static T5Buckets attention_general_buckets(const Attention* about) {
+    if (about->bias == NULL) { return (T5Buckets){.num_buckets = 0}; }
+    return t5_buckets(about->num_buckets, about->max_distance, about->bias_bidirectional);
+}
+
+static AttentionGeneral attention_general_head(const Attention* about, const T5Buckets* buckets, int seq,
+                                               int h) {
+    const int q_begin = about->cu_q[seq], k_begin = about->cu_k[seq];
+    return (AttentionGeneral){.about = about,
+                              .buckets = buckets,
+                              .h = h,
+                              .q_begin = q_begin,
+                              .k_begin = k_begin,
+                              .num_q = about->cu_q[seq + 1] - q_begin,
+                              .num_k =
+                                  about->k_lens != NULL ? about->k_lens[seq] : about->cu_k[seq + 1] - k_begin,
+                              .q_start = about->q_starts != NULL ? about->q_starts[seq] : 0,
+                              .HS = about->head_size,
+                              .HSp = tile_round_up(about->head_size)};
+}
+
+// Keys that the queries [q0, q0 + num_queries) see: 0 .. that.
+static int attention_general_keys_end(const AttentionGeneral* x, int q0, int num_queries) {
+    return x->about->causal ? min_int(x->num_k, x->q_start + q0 + num_queries) : x->num_k;
+}
+
+static AttentionGeneralTile attention_general_tile(const AttentionGeneral* x, int q0, int num_queries, int k0,
+                                                   int k_end) {
+    return (AttentionGeneralTile){.q0 = q0,
+                                  .k0 = k0,
+                                  .num_queries = num_queries,
+                                  .num_keys = min_int(TILE, k_end - k0),
+                                  .num_lanes = tile_round_up(num_queries),
+                                  .diagonal = x->about->causal && k0 == x->q_start + q0};
+}
+
+// The first i - j of a tile's window.
+static int window_begin(const AttentionGeneral* x, const AttentionGeneralTile* tile) {
+    return x->q_start + tile->q0 - tile->k0 - (TILE - 1);
+}
+
+// Distances that share a bucket, i - j = n among them, end before the value returned.
+static int run_end(const T5Buckets* t, int n) {
+    const int bucket = t5_bucket(t, -n);
+    if (n >= 0) { return bucket + 1 < t->num_side_buckets ? t->begin[bucket + 1] : INT32_MAX; }
+    return t->bidirectional ? min_int(1 - t->begin[bucket - t->num_side_buckets], 0) : 0;
+}
+
+// One run of a window: places [at, end) of it have one bucket.
+typedef struct {
+    int at, end, bucket;
+} Run;
+
+static Run run_at(const T5Buckets* t, int window_first, int at) {
+    const int n = window_first + at, end = run_end(t, n);
+    const bool goes_on = end >= window_first + ATTENTION_WINDOW;
+    return (Run){at, goes_on ? ATTENTION_WINDOW : end - window_first, t5_bucket(t, -n)};
+}
+
+static void add_bias(float* restrict s, const AttentionGeneral* x, const AttentionGeneralTile* tile) {
+    float window[ATTENTION_WINDOW];
+    const Attention* a = x->about;
+    const int first = window_begin(x, tile);
+    for (int at = 0; at < ATTENTION_WINDOW;) {
+        const Run run = run_at(x->buckets, first, at);
+        const float value = a->bias[run.bucket * a->num_heads + x->h];
+        for (; at < run.end; at++) { window[at] = value; }
+    }
+    for (int j = 0; j < tile->num_keys; j++) {
+        const float* b = window + TILE - 1 - j;
+        for (int t = attention_general_first_lane(tile, j); t < tile->num_lanes; t++) {
+            s[j * TILE + t] += b[t];
+        }
+    }
+}
+
+// Rows TILE_LANES apart have windows TILE_LANES apart: they are added up first, at the same places of `sums`,
+// so that no addition waits for a store that lies across it.
+static void attention_general_add_dbias(double* dbias, const AttentionGeneral* x,
+                                        const AttentionGeneralTile* tile, const float* ds) {
+    float window[ATTENTION_WINDOW] = {0};
+    for (int r = 0; r < TILE_LANES && r < tile->num_keys; r++) {
+        float sums[ATTENTION_WINDOW] = {0};
+        for (int j = r; j < tile->num_keys; j += TILE_LANES) {
+            float* sum = sums + TILE - TILE_LANES - (j - r);
+            for (int t = attention_general_first_lane(tile, j); t < tile->num_lanes; t++) {
+                sum[t] += ds[j * TILE + t];
+            }
+        }
+        for (int i = 0; i < ATTENTION_WINDOW - TILE_LANES; i++) { window[TILE_LANES - 1 - r + i] += sums[i]; }
+    }
+    const int first = window_begin(x, tile);
+    for (int at = 0; at < ATTENTION_WINDOW;) {
+        const Run run = run_at(x->buckets, first, at);
+        float sum = 0.0f;
+        for (; at < run.end; at++) { sum += window[at]; }
+        dbias[run.bucket] += (double)sum;
+    }
+}
+
+// s (keys, TILE): scaled scores with their biases, -infinity where a query does not see a key. k: of the
+// first key; qT: scaled queries. Left of tile_upper_begin() of a row of the diagonal s is anything.
+static void attention_general_scores(float* s, const AttentionGeneral* x, const AttentionGeneralTile* tile,
+                                     const float* k, size_t k_stride, const float* qT) {
+    tile_product(s, TILE, k, k_stride, 1, qT, TILE, tile->num_keys, tile->num_queries, x->HS, false,
+                 tile->diagonal ? TILE_C_UPPER : TILE_DENSE);
+    if (x->about->bias != NULL) { add_bias(s, x, tile); }
+    if (!x->about->causal) { return; }
+    const int ahead = tile->k0 - x->q_start - tile->q0;  // of the first key before the first query
+    for (int j = ahead < 0 ? -ahead : 0; j < tile->num_keys; j++) {
+        for (int t = attention_general_first_lane(tile, j); t < ahead + j && t < tile->num_lanes; t++) {
+            s[j * TILE + t] = -INFINITY;
+        }
+    }
+}
+
+// Of the bits of dropout: rows (TILE) of the queries; a key's column is its key.
+static void attention_general_dropout_rows(uint32_t* rows, const AttentionGeneral* x,
+                                           const AttentionGeneralTile* tile) {
+    const Attention* a = x->about;
+    for (int t = 0; t < TILE; t++) {
+        rows[t] = t < tile->num_queries ? dropout_head_row(a->q_keys[x->q_begin + tile->q0 + t],
+                                                           a->dropout_place, (uint32_t)x->h)
+                                        : 0;
+    }
+}
+
+// --- attention_general --------------------
+/*
 attention_general.c -- attention between two ragged sides (Vaswani et al. 2017, section 3.2), optionally with
 T5's position bias and dropout, forward; the reference of the GPU's kernels.
 
@@ -8,12 +180,6 @@ T5's position bias and dropout, forward; the reference of the GPU's kernels.
 As attention.c: a task is one tile of queries of one head of one sequence, tasks are handed out by a counter,
 and each row of the output is one task's. A query that sees no key gives 0, with lse 0.
 */
-#include "attention_general.h"
-#include "attention.h"
-#include "../dropout_bits.h"
-
-#include <math.h>
-#include <string.h>
 
 static void drop(float* restrict s, const uint32_t* restrict rows, const AttentionGeneral* x,
                  const AttentionGeneralTile* tile) {
@@ -107,4 +273,313 @@ void attention_general_forward(floatX* out, float* lse, const Attention* about, 
             }
         }
     }
+}
+
+// --- attention_general_backward --------------------
+/*
+attention_general_backward.c -- gradient of attention_general.c, tile by tile, scores computed again:
+
+    p = exp(s - lse),  ds = p (mask (v dout^T) - D),  D = rowsum(dout out)
+    dv += (p mask) dout,  dk += scale ds q,  dq += scale ds^T k,  dbias[bucket(j - i)] += ds
+
+A task is KEYS keys of one head of one sequence with all queries that see them; their k, dk and dv lie in
+scratch of the thread. Tasks of the same head add to dq and dbias one after the other in the order of their
+keys: each adds up its own share by itself, then waits for its turn. They are handed out in that order, so the
+one waited for is always under way. KEYS does not depend on the number of threads, and so no bit does.
+*/
+
+enum { KEYS = 512 };
+
+typedef struct {
+    floatX *dq, *dk, *dv;
+    const floatX *dout, *out;
+    const float* lse;
+    bool wants_dbias;
+    // scratch
+    int* turns;      // (num_seqs, num_heads)  the task of each head that may add its share
+    double* dbias;   // (num_seqs, num_heads, num_buckets)
+    float* threads;  // (num_threads, thread_floats)
+    size_t thread_floats;
+    OpsContext* ops;
+} Backward;
+
+typedef struct {
+    AttentionGeneral head;
+    const Backward* all;
+    int first_key, num_keys;  // of the task
+    float *k, *dk, *dv;       // (num_keys, HSp)
+    floatX* dq;               // of the head's first query: the result itself, or a share to be added to it
+    size_t dq_stride;
+    double dbias[T5_MAX_BUCKETS];
+} Task;
+
+// A tile of queries and what the tiles of keys add up for it.
+typedef struct {
+    float *s, *dp, *q, *qT, *d, *dT, *dq;
+    float delta[TILE], lse[TILE];
+    uint32_t rows[TILE];  // of dropout
+} Queries;
+
+static size_t round_up_64(size_t bytes) {
+    return (bytes + 63) / 64 * 64;
+}
+
+static size_t dbias_doubles(const Attention* about) {
+    return about->bias == NULL
+               ? 0
+               : (size_t)about->num_seqs * (size_t)about->num_heads * (size_t)about->num_buckets;
+}
+
+static size_t turns_bytes(const Attention* about) {
+    return round_up_64((size_t)about->num_seqs * (size_t)about->num_heads * sizeof(int));
+}
+
+// k, dk, dv of a task's keys; a share of dq where a head may have several tasks.
+static size_t thread_floats(const Attention* about) {
+    const int tokens = about->num_k_tokens, keys = tokens < KEYS ? tokens : KEYS;
+    const size_t HSp = (size_t)tile_round_up(about->head_size);
+    return (3 * (size_t)keys + (tokens > KEYS ? (size_t)about->num_q_tokens : 0)) * HSp;
+}
+
+size_t attention_general_scratch_bytes(const Attention* about, const OpsContext* ops) {
+    return 64 + turns_bytes(about) + round_up_64(dbias_doubles(about) * sizeof(double)) +
+           (size_t)ops->num_threads * thread_floats(about) * sizeof(float);
+}
+
+// D and lse of a tile of queries; lanes beyond them are 0.
+static void load_query_sums(Queries* y, const Task* x, int q0, int num_queries) {
+    const AttentionGeneral* head = &x->head;
+    const Attention* a = head->about;
+    const int width = a->num_heads * head->HS;
+    for (int t = 0; t < TILE; t++) {
+        float sum = 0.0f;
+        if (t < num_queries) {
+            const floatX* d = attention_general_row(x->all->dout, width, head->q_begin + q0 + t, head);
+            const floatX* o = attention_general_row(x->all->out, width, head->q_begin + q0 + t, head);
+#pragma omp simd reduction(+ : sum)
+            for (int c = 0; c < head->HS; c++) { sum += d[c] * o[c]; }
+        }
+        y->delta[t] = sum;
+        y->lse[t] = 0.0f;
+        if (t < num_queries) {
+            y->lse[t] =
+                x->all->lse[(size_t)head->h * (size_t)a->num_q_tokens + (size_t)(head->q_begin + q0 + t)];
+        }
+    }
+}
+
+static void load_queries(Queries* y, const Task* x, int q0, int num_queries) {
+    const AttentionGeneral* head = &x->head;
+    const Attention* a = head->about;
+    OpsContext* ops = x->all->ops;
+    const int width = a->num_heads * head->HS, token = head->q_begin + q0;
+    const floatX* q = attention_general_row(a->q, a->q_stride, token, head);
+    const floatX* d = attention_general_row(x->all->dout, width, token, head);
+    y->s = ops_tile(ops, 0), y->dp = ops_tile(ops, 1), y->q = ops_tile(ops, 2), y->qT = ops_tile(ops, 3);
+    y->d = ops_tile(ops, 4), y->dT = ops_tile(ops, 5), y->dq = ops_tile(ops, 6);
+    tile_prefetch(d, (size_t)width, num_queries, head->HS);
+    tile_prefetch(attention_general_row(x->all->out, width, token, head), (size_t)width, num_queries,
+                  head->HS);
+    tile_prefetch(q, (size_t)a->q_stride, num_queries, head->HS);
+    load_query_sums(y, x, q0, num_queries);
+    tile_pack(y->q, q, (size_t)a->q_stride, num_queries, head->HS, a->scale);
+    tile_pack(y->d, d, (size_t)width, num_queries, head->HS, 1.0f);
+    tile_transpose(y->qT, TILE, q, (size_t)a->q_stride, num_queries, head->HS, a->scale);
+    tile_transpose(y->dT, TILE, d, (size_t)width, num_queries, head->HS, 1.0f);
+    memset(y->dq, 0, (size_t)num_queries * (size_t)head->HSp * sizeof *y->dq);
+}
+
+// s (scores) and dp become p mask and ds.
+static void softmax_backward(Queries* y, const AttentionGeneralTile* tile) {
+    const float* restrict lse = y->lse, * restrict delta = y->delta;
+    for (int j = 0; j < tile->num_keys; j++) {
+        float* restrict s = y->s + j * TILE, * restrict dp = y->dp + j * TILE;
+        for (int t = attention_general_first_lane(tile, j); t < tile->num_lanes; t++) {
+            s[t] = fast_expf(s[t] - lse[t]);
+            dp[t] = s[t] * (dp[t] - delta[t]);
+        }
+    }
+}
+
+static void softmax_backward_dropped(Queries* y, const AttentionGeneral* x,
+                                     const AttentionGeneralTile* tile) {
+    const Attention* a = x->about;
+    const float* restrict lse = y->lse, * restrict delta = y->delta;
+    const uint32_t* restrict rows = y->rows, threshold = dropout_threshold(a->dropout);
+    const float keep = 1.0f / (1.0f - a->dropout);
+    for (int j = 0; j < tile->num_keys; j++) {
+        const uint32_t column = a->k_keys[x->k_begin + tile->k0 + j];
+        float* restrict s = y->s + j * TILE, * restrict dp = y->dp + j * TILE;
+        for (int t = attention_general_first_lane(tile, j); t < tile->num_lanes; t++) {
+            const float mask = dropout_bits(rows[t], column) < threshold ? 0.0f : keep;
+            const float p = fast_expf(s[t] - lse[t]);
+            s[t] = p * mask;
+            dp[t] = p * (dp[t] * mask - delta[t]);
+        }
+    }
+}
+
+static void backward_tile(Queries* y, Task* x, const AttentionGeneralTile* tile) {
+    const AttentionGeneral* head = &x->head;
+    const Attention* a = head->about;
+    const size_t HSp = (size_t)head->HSp, at = (size_t)(tile->k0 - x->first_key) * HSp;
+    const int HS = head->HS, num_queries = tile->num_queries, num_keys = tile->num_keys;
+    const floatX* v = attention_general_row(a->v, a->kv_stride, head->k_begin + tile->k0, head);
+    tile_prefetch(v, (size_t)a->kv_stride, num_keys, HS);
+    attention_general_scores(y->s, head, tile, x->k + at, HSp, y->qT);
+    tile_product(y->dp, TILE, v, (size_t)a->kv_stride, 1, y->dT, TILE, num_keys, num_queries, HS, false,
+                 tile->diagonal ? TILE_C_UPPER : TILE_DENSE);
+    if (a->dropout > 0.0f) {
+        softmax_backward_dropped(y, head, tile);
+    } else {
+        softmax_backward(y, tile);
+    }
+    const TileShape upper = tile->diagonal ? TILE_A_UPPER : TILE_DENSE,
+                    lower = tile->diagonal ? TILE_A_LOWER : TILE_DENSE;
+    tile_product(x->dv + at, HSp, y->s, TILE, 1, y->d, HSp, num_keys, HS, num_queries, true, upper);
+    tile_product(x->dk + at, HSp, y->dp, TILE, 1, y->q, HSp, num_keys, HS, num_queries, true, upper);
+    tile_product(y->dq, HSp, y->dp, 1, TILE, x->k + at, HSp, num_queries, HS, num_keys, true, lower);
+    if (x->all->wants_dbias) { attention_general_add_dbias(x->dbias, head, tile, y->dp); }
+}
+
+// The first query that sees the task's keys, in whole tiles.
+static int first_query(const Task* x) {
+    return x->head.about->causal ? x->first_key : 0;
+}
+
+static void backward_queries(Task* x) {
+    const AttentionGeneral* head = &x->head;
+    const Attention* a = head->about;
+    Queries y;
+    for (int q0 = first_query(x); q0 < head->num_q; q0 += TILE) {
+        const int rest = head->num_q - q0, num_queries = rest < TILE ? rest : TILE;
+        const int seen = attention_general_keys_end(head, q0, num_queries), end = x->first_key + x->num_keys;
+        load_queries(&y, x, q0, num_queries);
+        for (int k0 = x->first_key; k0 < end && k0 < seen; k0 += TILE) {
+            const AttentionGeneralTile tile =
+                attention_general_tile(head, q0, num_queries, k0, seen < end ? seen : end);
+            if (a->dropout > 0.0f && k0 == x->first_key) {
+                attention_general_dropout_rows(y.rows, head, &tile);
+            }
+            backward_tile(&y, x, &tile);
+        }
+        for (int t = 0; t < num_queries; t++) {
+            floatX* to = x->dq + (size_t)(q0 + t) * x->dq_stride;
+            const float* from = y.dq + t * head->HSp;
+            for (int c = 0; c < head->HS; c++) { to[c] = from[c] * a->scale; }
+        }
+    }
+}
+
+// The head's task before has added its share.
+static void wait_for_turn(const int* turn, int mine) {
+    while (__atomic_load_n(turn, __ATOMIC_ACQUIRE) != mine) { sched_yield(); }
+}
+
+static void add_share(const Task* x, floatX* dq, size_t stride, double* dbias) {
+    const AttentionGeneral* head = &x->head;
+    for (int i = first_query(x); i < head->num_q && x->dq != dq; i++) {
+        floatX* to = dq + (size_t)i * stride;
+        const floatX* from = x->dq + (size_t)i * x->dq_stride;
+        for (int c = 0; c < head->HS; c++) { to[c] += from[c]; }
+    }
+    if (!x->all->wants_dbias) { return; }
+    for (int b = 0; b < head->about->num_buckets; b++) { dbias[b] += x->dbias[b]; }
+}
+
+static void store_keys(floatX* rows, const float* from, const Task* x) {
+    const AttentionGeneral* head = &x->head;
+    const int stride = head->about->kv_stride;
+    floatX* to =
+        rows + (size_t)(head->k_begin + x->first_key) * (size_t)stride + (size_t)(head->h * head->HS);
+    for (int j = 0; j < x->num_keys; j++) {
+        memcpy(to + (size_t)j * (size_t)stride, from + j * head->HSp, (size_t)head->HS * sizeof *to);
+    }
+}
+
+static void backward_task(const Backward* all, const AttentionGeneral* head, int seq, int part) {
+    const Attention* a = head->about;
+    const int first_key = part * KEYS, rest = head->num_k - first_key, num_keys = rest < KEYS ? rest : KEYS;
+    const size_t values = (size_t)num_keys * (size_t)head->HSp, at = (size_t)(seq * a->num_heads + head->h);
+    float* mine = all->threads + (size_t)omp_get_thread_num() * all->thread_floats;
+    floatX* dq = (floatX*)attention_general_row(all->dq, a->q_stride, head->q_begin, head);
+    Task x = {.head = *head, .all = all, .first_key = first_key, .num_keys = num_keys};
+    x.k = mine, x.dk = mine + values, x.dv = mine + 2 * values;
+    x.dq = part == 0 ? dq : mine + 3 * values;
+    x.dq_stride = part == 0 ? (size_t)a->q_stride : (size_t)head->HSp;
+    const floatX* k = attention_general_row(a->k, a->kv_stride, head->k_begin + first_key, head);
+    tile_pack(x.k, k, (size_t)a->kv_stride, num_keys, head->HS, 1.0f);
+    memset(x.dk, 0, 2 * values * sizeof *x.dk);  // dk, dv
+    backward_queries(&x);
+    store_keys(all->dk, x.dk, &x);
+    store_keys(all->dv, x.dv, &x);
+    wait_for_turn(&all->turns[at], part);
+    add_share(&x, dq, (size_t)a->q_stride,
+              all->wants_dbias ? all->dbias + at * (size_t)a->num_buckets : NULL);
+    __atomic_store_n(&all->turns[at], part + 1, __ATOMIC_RELEASE);
+}
+
+// Tokens that are no keys have no part in any task.
+static void zero_keys(const Backward* all, const Attention* about) {
+    const size_t bytes = (size_t)about->num_heads * (size_t)about->head_size * sizeof *all->dk;
+#pragma omp parallel for num_threads(all->ops->num_threads)
+    for (int j = 0; j < about->num_k_tokens; j++) {
+        memset(all->dk + (size_t)j * (size_t)about->kv_stride, 0, bytes);
+        memset(all->dv + (size_t)j * (size_t)about->kv_stride, 0, bytes);
+    }
+}
+
+static void add_dbias(float* dbias, const Backward* all, const Attention* about) {
+    const int NH = about->num_heads, num_buckets = about->num_buckets;
+    for (int i = 0; i < num_buckets * NH; i++) {
+        const int b = i / NH, h = i % NH;
+        double sum = 0.0;
+        for (int seq = 0; seq < about->num_seqs; seq++) {
+            sum += all->dbias[(size_t)(seq * NH + h) * (size_t)num_buckets + (size_t)b];
+        }
+        dbias[i] += (float)sum;
+    }
+}
+
+void attention_general_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias, void* scratch,
+                                const floatX* dout, const floatX* out, const float* lse,
+                                const Attention* about, OpsContext* ops) {
+    attention_general_check(about);
+    if (about->q_starts != NULL) {
+        fprintf(stderr,
+                "attention: backward with q_starts ---> they are for decoding, which has no gradient\n");
+        exit(1);
+    }
+    const T5Buckets buckets = attention_general_buckets(about);
+    const int NH = about->num_heads;
+    char* at = (char*)(((uintptr_t)scratch + 63) / 64 * 64);
+    Backward all = {.dq = dq, .dk = dk, .dv = dv, .dout = dout, .out = out, .lse = lse, .ops = ops};
+    all.wants_dbias = dbias != NULL && about->bias != NULL;
+    all.turns = (int*)at;
+    all.dbias = (double*)(at + turns_bytes(about));
+    all.threads = (float*)(at + turns_bytes(about) + round_up_64(dbias_doubles(about) * sizeof(double)));
+    all.thread_floats = thread_floats(about);
+    memset(at, 0, turns_bytes(about) + dbias_doubles(about) * sizeof(double));
+    if (about->k_lens != NULL) { zero_keys(&all, about); }
+    int64_t next_task = 0;
+#pragma omp parallel num_threads(ops->num_threads)
+    {
+        int64_t task = -1, mine = -1;
+        for (int seq = 0; seq < about->num_seqs; seq++) {
+            const int num_k = attention_general_head(about, &buckets, seq, 0).num_k;
+            const int num_parts = num_k > KEYS ? (num_k + KEYS - 1) / KEYS : 1;
+            // heads inside: a head's next task begins when its last one is nearly done
+            for (int part_head = 0; part_head < num_parts * NH; part_head++) {
+                task++;
+                if (mine < task) {
+#pragma omp atomic capture
+                    mine = next_task++;
+                }
+                if (mine != task) { continue; }
+                const AttentionGeneral x = attention_general_head(about, &buckets, seq, part_head % NH);
+                backward_task(&all, &x, seq, part_head / NH);
+            }
+        }
+    }
+    if (all.wants_dbias) { add_dbias(dbias, &all, about); }
 }

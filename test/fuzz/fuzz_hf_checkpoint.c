@@ -2,7 +2,7 @@
 // with zeros for values: a model whose names and shapes all fit, or refused with a remedy. The length of the
 // header is put right, as random bytes never have it. libFuzzer: -max_len=4096
 #include "../../llmc/gpt2.h"
-#include "../../llmc/hf_checkpoint.h"
+#include "../../llmc/hf.h"
 #include "../../llmc/llmc_error.h"
 #include "../../llmc/t5.h"
 #include "fuzz.h"

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../llmc/hf_config.h"
+#include "../../llmc/hf.h"
 #include "../../llmc/llmc_error.h"
 #include "fuzz.h"
 

@@ -1,7 +1,7 @@
 // fuzz_token_text.c -- any bytes as llm.c's tokenizer.bin: refused with a remedy, or every token has its
 // bytes. libFuzzer: -max_len=2048
 #include "../../llmc/llmc_error.h"
-#include "../../llmc/token_text.h"
+#include "../../llmc/completion.h"
 #include "fuzz.h"
 #include "memory_files.h"
 

@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include "../../util/numbers.h"
-#include "../../dynapipe_plugin/cuda/placement_peers.h"
-#include "../../dynapipe_plugin/cuda/transport_nccl.h"
-#include "../../dynapipe_plugin/cuda/transport_staged.h"
+#include "../../dynapipe_plugin/cuda/session_cuda.h"
+#include "../../dynapipe_plugin/cuda/links_nccl.h"
+#include "../../dynapipe_plugin/cuda/links_staged.h"
 #include "../ranks.h"
 
 enum { NUM_CASES = 9, MAX_MESSAGES = 40, MAX_BYTES = 3 << 20, ROOM = MAX_MESSAGES * RANKS_MAX };

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../dynapipe_plugin/cuda/sums_nccl.h"
-#include "../../dynapipe_plugin/cuda/sums_staged.h"
+#include "../../dynapipe_plugin/cuda/links_nccl.h"
+#include "../../dynapipe_plugin/cuda/links_staged.h"
 #include "../tied_case.h"
 
 enum { NUM_CASES = 12, NUM_STEPS = 2 };

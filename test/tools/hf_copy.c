@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "../../llmc/gpt2.h"
-#include "../../llmc/hf_checkpoint.h"
+#include "../../llmc/hf.h"
 #include "../../llmc/llmc_error.h"
 #include "../../llmc/t5.h"
 

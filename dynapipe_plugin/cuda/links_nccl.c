@@ -1,0 +1,697 @@
+#include "links_nccl.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "../run/transport.h"
+#include "../../util/program.h"
+
+/*
+call_watch.h -- a thread that ends the process when a call into a library does not come back.
+
+The executor looks at the time whenever nothing moves (run/transfers.c), but a host that is blocked inside a
+call looks at nothing: NCCL waits there for ranks that do not come, without an end, while it connects. So such
+calls stand between begin() and end(), which cost two stores. Time is counted in naps of the thread: a process
+that is stopped does not age.
+*/
+enum { NAPS = 16 };  // of a timeout: the end comes at most so much too late
+
+struct CallWatch {
+    Transport* transport;
+    int64_t timeout_ns;
+    _Atomic(const char*) what;  // NULL: no call is under way
+    atomic_uint num_calls;      // begun so far
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t closing;
+    bool is_closing;
+};
+
+static void end_run(const CallWatch* watch, const char* what) {
+    char why[320];
+    const Transport* transport = watch->transport;
+    snprintf(why, sizeof why,
+             "rank %d: error: %s: the host waits inside for %.1f s ---> see what the other ranks do "
+             "(NCCL_DEBUG=INFO), or raise --comm-timeout; --transport mpi goes without NCCL",
+             transport->rank, what, (double)watch->timeout_ns / 1e9);
+    if (transport->api->abort != NULL) { transport->api->abort(transport->ctx, why); }
+    fprintf(stderr, "%s\n", why);
+    _exit(1);
+}
+
+static bool nap(CallWatch* watch) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    int64_t ns = until.tv_nsec + watch->timeout_ns / NAPS;
+    until.tv_sec += (time_t)(ns / 1000000000);
+    until.tv_nsec = (long)(ns % 1000000000);
+    pthread_mutex_lock(&watch->lock);
+    if (!watch->is_closing) { pthread_cond_timedwait(&watch->closing, &watch->lock, &until); }
+    bool go_on = !watch->is_closing;
+    pthread_mutex_unlock(&watch->lock);
+    return go_on;
+}
+
+static void* run(void* ctx) {
+    CallWatch* watch = ctx;
+    unsigned seen = 0;
+    for (int num_naps = 0; nap(watch);) {
+        unsigned num_calls = atomic_load(&watch->num_calls);
+        const char* what = atomic_load(&watch->what);
+        num_naps = what != NULL && num_calls == seen ? num_naps + 1 : 0;
+        seen = num_calls;
+        if (num_naps == NAPS) { end_run(watch, what); }
+    }
+    return NULL;
+}
+
+static void free_watch(CallWatch* watch) {
+    pthread_cond_destroy(&watch->closing);
+    pthread_mutex_destroy(&watch->lock);
+    free(watch);
+}
+
+// `transport` (borrowed): its abort() ends the run. timeout_ns 0: *out is NULL, nobody watches.
+static Status call_watch_open(CallWatch** out, Transport* transport, int64_t timeout_ns) {
+    *out = NULL;
+    if (timeout_ns <= 0) { return STATUS_OK; }
+    CallWatch* watch = calloc(1, sizeof *watch);
+    if (watch == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a watch"); }
+    watch->transport = transport;
+    watch->timeout_ns = timeout_ns;
+    pthread_mutex_init(&watch->lock, NULL);
+    pthread_cond_init(&watch->closing, NULL);
+    if (pthread_create(&watch->thread, NULL, run, watch) != 0) {
+        free_watch(watch);
+        return FAIL(STATUS_NO_MEMORY, "no thread for a watch ---> ulimit -u");
+    }
+    *out = watch;
+    return STATUS_OK;
+}
+
+static void call_watch_close(CallWatch* watch) {
+    if (watch == NULL) { return; }
+    pthread_mutex_lock(&watch->lock);
+    watch->is_closing = true;
+    pthread_cond_signal(&watch->closing);
+    pthread_mutex_unlock(&watch->lock);
+    pthread_join(watch->thread, NULL);
+    free_watch(watch);
+}
+
+// `what`: a string that stays, "NCCL: the first sum"; one call at a time.
+static void call_watch_begin(CallWatch* watch, const char* what) {
+    if (watch == NULL) { return; }
+    atomic_fetch_add(&watch->num_calls, 1);
+    atomic_store(&watch->what, what);
+}
+
+static void call_watch_end(CallWatch* watch) {
+    if (watch != NULL) { atomic_store(&watch->what, NULL); }
+}
+
+// --- nccl_world --------------------
+
+// A transfer of the pipeline gets at most so many thread blocks: 2 to 4 fill a link of NVLink with messages
+// of 1 to 50 MB, and a receive that waits for its sender holds them while the model computes.
+// Communicators for copies of parameters come when memory has been shared out: each with few buffers.
+// Where they are many (a part of the vocabulary for each stage), with fewer still: their buffers add up.
+enum { PIPELINE_CTAS = 4, HOLDERS_CTAS = 8, MANY_HOLDERS = 4, MANY_HOLDERS_CTAS = 2 };
+
+Status nccl_fail(ncclResult_t result, const char* call) {
+    return FAIL(STATUS_COMM, "%s: %s (%s) ---> NCCL_DEBUG=WARN says more; --transport mpi goes without NCCL",
+                call, ncclGetErrorString(result), ncclGetLastError(NULL));
+}
+
+static Status check_comm(ncclComm_t comm) {
+    if (comm == NULL) { return STATUS_OK; }
+    ncclResult_t result = ncclSuccess;
+    NCCL_TRY(ncclCommGetAsyncError(comm, &result));
+    return result == ncclSuccess || result == ncclInProgress ? STATUS_OK : nccl_fail(result, "a transfer");
+}
+
+static Status nccl_world_check(const NcclWorld* world) {
+    TRY(check_comm(world->pipeline));
+    for (int32_t h = 0; h < world->num_holders; h++) { TRY(check_comm(world->holders[h])); }
+    return check_comm(world->replicas);
+}
+
+// --- warming up ------------------------------------------------------------------------------------------
+static Status exchange(const NcclWorld* world, float* data, int32_t peer) {
+    NCCL_TRY(ncclSend(data, 1, ncclFloat32, peer, world->pipeline, world->stream));
+    NCCL_TRY(ncclRecv(data + 1, 1, ncclFloat32, peer, world->pipeline, world->stream));
+    return STATUS_OK;
+}
+
+// What sums_nccl.c uses: kernels are loaded, and who does not come is found out here.
+static Status warm_up_sum(const NcclWorld* world, float* data, ncclComm_t comm) {
+    if (comm == NULL) { return STATUS_OK; }
+    int me;
+    NCCL_TRY(ncclCommUserRank(comm, &me));
+    NCCL_TRY(ncclReduceScatter(data, data + me, 1, ncclFloat32, ncclSum, comm, world->stream));
+    NCCL_TRY(ncclAllGather(data + me, data, 1, ncclFloat32, comm, world->stream));
+    NCCL_TRY(ncclReduce(data, data, 1, ncclFloat32, ncclSum, 0, comm, world->stream));
+    NCCL_TRY(ncclBroadcast(data, data, 1, ncclFloat32, 0, comm, world->stream));
+    return STATUS_OK;
+}
+
+// One group: no order of pairs to agree on. data: 2 values for each peer.
+static Status warm_up_peers(const NcclWorld* world, float* data, const int32_t* peers, int32_t num_peers) {
+    NCCL_TRY(ncclGroupStart());
+    for (int32_t i = 0; i < num_peers; i++) { TRY(exchange(world, data + 2 * i, peers[i])); }
+    NCCL_TRY(ncclGroupEnd());
+    return STATUS_OK;
+}
+
+static Status warm_up_holders(const NcclWorld* world, float* data) {
+    for (int32_t h = 0; h < world->num_holders; h++) { TRY(warm_up_sum(world, data, world->holders[h])); }
+    return STATUS_OK;
+}
+
+static Status wait_for_stream(const NcclWorld* world, int64_t timeout_ns) {
+    Backoff backoff = {0};
+    CUDA_TRY(cudaEventRecord(world->done, world->stream));
+    for (int done = 0;;) {
+        TRY(cuda_event_is_done(world->done, &done));
+        if (done) { return STATUS_OK; }
+        TRY(nccl_world_check(world));
+        if (backoff_gives_up(&backoff, timeout_ns)) {
+            return FAIL(STATUS_COMM,
+                        "NCCL: no connection with other ranks in %.0f s ---> NCCL_DEBUG=INFO says what it "
+                        "tries; --transport mpi goes without NCCL",
+                        (double)timeout_ns / 1e9);
+        }
+        backoff_pause(&backoff);
+    }
+}
+
+// What may connect, behind each other: peers, then a sum over the replicas, or over all holders.
+typedef struct {
+    const int32_t* peers;
+    int32_t num_peers;
+    bool replicas, holders;
+} WarmUp;
+
+static Status queue_warm_up(const NcclWorld* world, float* data, WarmUp what) {
+    if (what.num_peers > 0) { TRY(warm_up_peers(world, data, what.peers, what.num_peers)); }
+    if (what.replicas) { TRY(warm_up_sum(world, data, world->replicas)); }
+    return what.holders ? warm_up_holders(world, data) : STATUS_OK;
+}
+
+static Status warm_up(NcclWorld* world, const Collective* ranks, WarmUp what) {
+    float* data;
+    size_t num_bytes = 2 * (size_t)ranks->num_ranks * sizeof *data;
+    CUDA_TRY(cudaMalloc((void**)&data, num_bytes));
+    CUDA_TRY(cudaMemsetAsync(data, 0, num_bytes, world->stream));
+    call_watch_begin(world->watch, "NCCL: connecting ranks");
+    Status status = queue_warm_up(world, data, what);
+    call_watch_end(world->watch);
+    TRY(status);
+    TRY(wait_for_stream(world, ranks->timeout_ns));
+    CUDA_TRY(cudaFree(data));
+    return STATUS_OK;
+}
+
+// --- open, close -----------------------------------------------------------------------------------------
+// Unless the environment says otherwise.
+static Status connect_early(int32_t rank) {
+    if (setenv("NCCL_RUNTIME_CONNECT", "0", 0) != 0) { return FAIL(STATUS_NO_MEMORY, "setenv"); }
+    const char* value = getenv("NCCL_RUNTIME_CONNECT");
+    if (rank == 0 && strcmp(value, "0") != 0) {
+        fprintf(stderr,
+                "warning: NCCL_RUNTIME_CONNECT=%.20s is set: NCCL connects sums in the steps that first need "
+                "them, in memory that the plan may have filled ---> unset it, and they are connected and "
+                "counted before step 1\n",
+                value);
+    }
+    return STATUS_OK;
+}
+
+static Status open_comms(NcclWorld* w, Collective* world, int32_t num_stages) {
+    int32_t rank = world->transport->rank, stage = rank % num_stages;
+    ncclUniqueId id;
+    TRY(connect_early(rank));
+    if (rank == 0) { NCCL_TRY(ncclGetUniqueId(&id)); }
+    TRY(collective_broadcast(world, &id, sizeof id, 0));
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 1;
+    ncclConfig_t few = config;
+    few.minCTAs = 1;
+    few.maxCTAs = PIPELINE_CTAS;
+    NCCL_TRY(ncclCommInitRankConfig(&w->pipeline, world->num_ranks, id, rank, &few));
+    int no_color = NCCL_SPLIT_NOCOLOR;
+    NCCL_TRY(ncclCommSplit(w->pipeline, w->num_replicas > 1 ? stage : no_color, rank, &w->replicas, &config));
+    return STATUS_OK;
+}
+
+static Status open_world(NcclWorld* w, Collective* world, int32_t num_stages) {
+    int lowest, highest;
+    CUDA_TRY(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+    CUDA_TRY(cudaStreamCreateWithPriority(&w->stream, cudaStreamNonBlocking, highest));
+    CUDA_TRY(cudaEventCreateWithFlags(&w->ready, cudaEventDisableTiming));
+    CUDA_TRY(cudaEventCreateWithFlags(&w->done, cudaEventDisableTiming));
+    TRY(call_watch_open(&w->watch, world->transport, world->timeout_ns));
+    call_watch_begin(w->watch, "NCCL: connecting all ranks");
+    Status status = open_comms(w, world, num_stages);
+    call_watch_end(w->watch);
+    TRY(status);
+    return warm_up(w, world, (WarmUp){.replicas = true});
+}
+
+Status nccl_world_open(NcclWorld** out, CudaDevice* device, Collective* world, int32_t num_stages,
+                       int32_t num_replicas) {
+    NcclWorld* w = calloc(1, sizeof *w);
+    if (w == NULL) { return FAIL(STATUS_NO_MEMORY, "NCCL: no memory"); }
+    w->device = device;
+    w->is_connected = calloc((size_t)world->num_ranks, sizeof *w->is_connected);
+    if (w->is_connected == NULL) {
+        free(w);
+        return FAIL(STATUS_NO_MEMORY, "NCCL: no memory");
+    }
+    w->num_replicas = num_replicas;
+    w->replica = world->transport->rank / num_stages;
+    *out = w;  // also after a failure: the caller closes it
+    return open_world(w, world, num_stages);
+}
+
+Status nccl_world_connect(NcclWorld* w, Collective* ranks, const int32_t* peers, int32_t num_peers) {
+    int32_t num_new = 0, *fresh = malloc((size_t)ranks->num_ranks * sizeof *fresh);
+    if (fresh == NULL) { return FAIL(STATUS_NO_MEMORY, "NCCL: no memory for %d peers", (int)num_peers); }
+    for (int32_t i = 0; i < num_peers; i++) {
+        bool* is_connected = &w->is_connected[peers[i]];
+        if (!*is_connected) { fresh[num_new++] = peers[i]; }
+        *is_connected = true;
+    }
+    Status status = warm_up(w, ranks, (WarmUp){.peers = fresh, .num_peers = num_new});
+    free(fresh);
+    return status;
+}
+
+// Every rank splits, also where it is none of them: a communicator for each set, of each replica its own.
+static Status split_holders(NcclWorld* w, const TiedGroups* tied, int32_t rank) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 1;
+    config.minCTAs = 1;
+    config.maxCTAs = tied->num_holders > MANY_HOLDERS ? MANY_HOLDERS_CTAS : HOLDERS_CTAS;
+    for (int32_t h = 0; h < tied->num_holders; h++) {
+        bool is_mine = tied->holders[h].ranks.num_ranks > 0;
+        int color = is_mine ? w->replica : NCCL_SPLIT_NOCOLOR;
+        NCCL_TRY(ncclCommSplit(w->pipeline, color, rank, &w->holders[h], &config));
+    }
+    return STATUS_OK;
+}
+
+// Where layers have moved, other ranks have copies than before.
+static void close_holders(NcclWorld* w) {
+    for (int32_t h = 0; h < w->num_holders; h++) {
+        if (w->holders[h] != NULL) { (void)ncclCommDestroy(w->holders[h]); }
+    }
+    free(w->holders);
+    w->holders = NULL;
+    w->num_holders = 0;
+}
+
+Status nccl_world_open_holders(NcclWorld* w, Collective* ranks, const TiedGroups* tied) {
+    close_holders(w);
+    if (tied->num_holders == 0) { return STATUS_OK; }
+    w->holders = calloc((size_t)tied->num_holders, sizeof(ncclComm_t));
+    if (w->holders == NULL) { return FAIL(STATUS_NO_MEMORY, "NCCL: no memory"); }
+    w->num_holders = tied->num_holders;
+    call_watch_begin(w->watch, "NCCL: connecting ranks that have copies of parameters");
+    Status status = split_holders(w, tied, ranks->transport->rank);
+    call_watch_end(w->watch);
+    TRY(status);
+    return warm_up(w, ranks, (WarmUp){.holders = true});
+}
+
+static void abort_comm(ncclComm_t* place) {
+    ncclComm_t comm = *place;
+    *place = NULL;
+    if (comm != NULL) { (void)ncclCommAbort(comm); }
+}
+
+void nccl_world_abort(NcclWorld* w) {
+    abort_comm(&w->replicas);
+    for (int32_t h = 0; h < w->num_holders; h++) { abort_comm(&w->holders[h]); }
+    abort_comm(&w->pipeline);
+}
+
+void nccl_world_close(NcclWorld* w) {
+    if (w == NULL) { return; }
+    call_watch_close(w->watch);
+    close_holders(w);
+    if (w->replicas != NULL) { (void)ncclCommDestroy(w->replicas); }
+    if (w->pipeline != NULL) { (void)ncclCommDestroy(w->pipeline); }
+    if (w->ready != NULL) { (void)cudaEventDestroy(w->ready); }
+    if (w->done != NULL) { (void)cudaEventDestroy(w->done); }
+    if (w->stream != NULL) { (void)cudaStreamDestroy(w->stream); }
+    free(w->is_connected);
+    free(w);
+}
+
+// --- transport_nccl --------------------
+
+typedef struct Request Request;
+struct Request {
+    Request* next;            // in the list of free ones
+    cudaEvent_t begin, done;  // on the communication stream, timed
+    bool is_posted;           // events are recorded: not so while its group is still open
+};
+
+typedef struct {
+    Request* request;
+    const void* source;  // of a send; NULL: a receive
+    void* target;
+    size_t num_bytes;
+    int32_t peer;
+} Op;
+
+typedef struct {
+    NcclWorld* world;
+    Request** requests;  // [num_requests] all of them
+    Request* free;
+    Request* last_done;  // for when(): its events stay as they are until the next post
+    int32_t num_requests, num_in_flight;
+    cudaEvent_t ready;  // on the compute stream
+    Op* ops;            // [num_requests] of the group that is open
+    int32_t num_ops;
+    bool in_group;
+    bool has_held;  // only with DYNAPIPE_FAULT_SWAPPED_SEND
+} Nccl;
+
+static Status add_request(Nccl* nccl) {
+    Request* request = calloc(1, sizeof *request);
+    if (request == NULL) { return FAIL(STATUS_NO_MEMORY, "NCCL: no memory for a request"); }
+    nccl->requests[nccl->num_requests++] = request;
+    request->next = nccl->free;
+    nccl->free = request;
+    CUDA_TRY(cudaEventCreate(&request->begin));
+    CUDA_TRY(cudaEventCreate(&request->done));
+    return STATUS_OK;
+}
+
+static Status nccl_reserve(void* ctx, int32_t num_requests) {
+    Nccl* nccl = ctx;
+    if (num_requests <= nccl->num_requests) { return STATUS_OK; }
+    Request** grown = realloc(nccl->requests, (size_t)num_requests * sizeof *grown);
+    if (grown == NULL) { return FAIL(STATUS_NO_MEMORY, "NCCL: room for %d requests", (int)num_requests); }
+    nccl->requests = grown;
+    Op* ops = realloc(nccl->ops, (size_t)num_requests * sizeof *ops);
+    if (ops == NULL) { return FAIL(STATUS_NO_MEMORY, "NCCL: room for %d requests", (int)num_requests); }
+    nccl->ops = ops;
+    while (nccl->num_requests < num_requests) { TRY(add_request(nccl)); }
+    return STATUS_OK;
+}
+
+static Status queue_ops(const Nccl* nccl) {
+    ncclComm_t comm = nccl->world->pipeline;
+    cudaStream_t stream = nccl->world->stream;
+    NCCL_TRY(ncclGroupStart());
+    for (int32_t i = 0; i < nccl->num_ops; i++) {
+        const Op* op = &nccl->ops[i];
+        NCCL_TRY(op->source != NULL ? ncclSend(op->source, op->num_bytes, ncclChar, op->peer, comm, stream)
+                                    : ncclRecv(op->target, op->num_bytes, ncclChar, op->peer, comm, stream));
+    }
+    NCCL_TRY(ncclGroupEnd());
+    return STATUS_OK;
+}
+
+// All operations collected, as one.
+static Status start_ops(Nccl* nccl) {
+    cudaStream_t stream = nccl->world->stream;
+#ifndef DYNAPIPE_FAULT_NO_EVENT  // a fault for test_cuda_train.sh to find
+    CUDA_TRY(cudaEventRecord(nccl->ready, nccl->world->device->compute));
+    CUDA_TRY(cudaStreamWaitEvent(stream, nccl->ready, 0));
+#endif
+    for (int32_t i = 0; i < nccl->num_ops; i++) {
+        CUDA_TRY(cudaEventRecord(nccl->ops[i].request->begin, stream));
+    }
+    call_watch_begin(nccl->world->watch, "NCCL: a transfer");
+    Status status = queue_ops(nccl);
+    call_watch_end(nccl->world->watch);
+    TRY(status);
+    for (int32_t i = 0; i < nccl->num_ops; i++) {
+        CUDA_TRY(cudaEventRecord(nccl->ops[i].request->done, stream));
+        nccl->ops[i].request->is_posted = true;
+    }
+    nccl->num_ops = 0;
+    return STATUS_OK;
+}
+
+static Status post(Nccl* nccl, Op op, void** request) {
+    if (nccl->free == NULL) {
+        return FAIL(STATUS_OUT_OF_RANGE, "NCCL: more than %d transfers at a time", (int)nccl->num_requests);
+    }
+    op.request = nccl->free;
+    nccl->free = op.request->next;
+    op.request->is_posted = false;
+    nccl->num_in_flight++;
+    nccl->ops[nccl->num_ops++] = op;
+    *request = op.request;
+#ifdef DYNAPIPE_FAULT_SWAPPED_SEND  // a fault for test_cuda_train.sh to find: the first send after what
+                                    // follows
+    bool hold = !nccl->has_held && op.source != NULL;
+    nccl->has_held = true;
+    if (hold) { return STATUS_OK; }
+    if (nccl->num_ops == 2 && !nccl->in_group) {
+        Op held = nccl->ops[0];
+        nccl->ops[0] = nccl->ops[1];
+        nccl->num_ops = 1;
+        TRY(start_ops(nccl));
+        nccl->ops[0] = held;
+        nccl->num_ops = 1;
+    }
+#endif
+    return nccl->in_group ? STATUS_OK : start_ops(nccl);
+}
+
+static Status nccl_isend(void* ctx, int32_t peer, int32_t tag, const void* data, size_t num_bytes,
+                         void** request) {
+    (void)tag;
+    return post(ctx, (Op){.source = data, .num_bytes = num_bytes, .peer = peer}, request);
+}
+
+static Status nccl_irecv(void* ctx, int32_t peer, int32_t tag, void* data, size_t num_bytes, void** request) {
+    (void)tag;
+    return post(ctx, (Op){.target = data, .num_bytes = num_bytes, .peer = peer}, request);
+}
+
+static Status nccl_test(void* ctx, void* request, int* done) {
+    Nccl* nccl = ctx;
+    Request* r = request;
+    *done = 0;
+    if (r->is_posted) { TRY(cuda_event_is_done(r->done, done)); }
+    if (!*done) { return nccl_world_check(nccl->world); }
+    r->next = nccl->free;
+    nccl->free = r;
+    nccl->last_done = r;
+    nccl->num_in_flight--;
+    return STATUS_OK;
+}
+
+static Status nccl_join(void* ctx, void* request, int* joined) {
+    Nccl* nccl = ctx;
+    const Request* r = request;
+    *joined = r->is_posted;
+    if (!r->is_posted) { return STATUS_OK; }
+    CUDA_TRY(cudaStreamWaitEvent(nccl->world->device->compute, r->done, 0));
+    return STATUS_OK;
+}
+
+static Status nccl_group_begin(void* ctx) {
+    ((Nccl*)ctx)->in_group = true;
+    return STATUS_OK;
+}
+
+static Status nccl_group_end(void* ctx) {
+    Nccl* nccl = ctx;
+    nccl->in_group = false;
+    return nccl->num_ops > 0 ? start_ops(nccl) : STATUS_OK;
+}
+
+static Status nccl_when(void* ctx, int64_t* begin_ns, int64_t* end_ns) {
+    const Nccl* nccl = ctx;
+    TRY(cuda_device_event_ns(nccl->world->device, nccl->last_done->begin, begin_ns));
+    return cuda_device_event_ns(nccl->world->device, nccl->last_done->done, end_ns);
+}
+
+static Status nccl_close(void* ctx) {
+    Nccl* nccl = ctx;
+    int32_t num_in_flight = nccl->num_in_flight;
+    for (int32_t i = 0; i < nccl->num_requests; i++) {
+        if (num_in_flight == 0) {  // else the stream may never come to them
+            (void)cudaEventDestroy(nccl->requests[i]->begin);
+            (void)cudaEventDestroy(nccl->requests[i]->done);
+        }
+        free(nccl->requests[i]);
+    }
+    (void)cudaEventDestroy(nccl->ready);
+    free(nccl->ops);
+    free(nccl->requests);
+    free(nccl);
+    return num_in_flight == 0
+               ? STATUS_OK
+               : FAIL(STATUS_COMM, "NCCL: closed with %d transfers in flight", (int)num_in_flight);
+}
+
+static const DynapipeTransport_v1 nccl_api = {
+    .name = "nccl",
+    .isend = nccl_isend,
+    .irecv = nccl_irecv,
+    .test = nccl_test,
+    .close = nccl_close,
+    .reserve = nccl_reserve,
+    .join = nccl_join,
+    .group_begin = nccl_group_begin,
+    .group_end = nccl_group_end,
+    .when = nccl_when,
+};
+
+Status transport_nccl_open(Transport* out, NcclWorld* world, int32_t rank, int32_t num_ranks) {
+    Nccl* nccl = calloc(1, sizeof *nccl);
+    if (nccl == NULL) { return FAIL(STATUS_NO_MEMORY, "NCCL: no memory for a transport"); }
+    nccl->world = world;
+    cudaError_t error = cudaEventCreateWithFlags(&nccl->ready, cudaEventDisableTiming);
+    if (error != cudaSuccess) {
+        free(nccl);
+        return cuda_fail(error, "cudaEventCreateWithFlags");
+    }
+    *out = (Transport){.api = &nccl_api, .ctx = nccl, .rank = rank, .num_ranks = num_ranks};
+    return STATUS_OK;
+}
+
+// --- sums_nccl --------------------
+
+typedef struct {
+    const NcclWorld* world;
+    const TiedGroups* tied;
+} NcclSums;
+
+// Who takes part in a sum, and which of them I am.
+typedef struct {
+    ncclComm_t comm;
+    cudaStream_t stream;
+    int32_t num_ranks, my_idx;
+} Members;
+
+static Members replicas_of(const NcclSums* sums) {
+    const NcclWorld* world = sums->world;
+    return (Members){world->replicas, world->stream, world->num_replicas, world->replica};
+}
+
+static Members holders_of(const NcclSums* sums, int32_t holders) {
+    const Collective* ranks = &sums->tied->holders[holders].ranks;
+    return (Members){sums->world->holders[holders], sums->world->stream, ranks->num_ranks, ranks->my_idx};
+}
+
+// The sum begins when what is queued on the compute stream so far is done ...
+static Status begin(const NcclWorld* world) {
+    CUDA_TRY(cudaEventRecord(world->ready, world->device->compute));
+    CUDA_TRY(cudaStreamWaitEvent(world->stream, world->ready, 0));
+    call_watch_begin(world->watch, "NCCL: a sum of gradients");
+    return STATUS_OK;
+}
+
+// ... and what is queued from here on waits for it.
+static Status end(const NcclWorld* world, Status queued) {
+    call_watch_end(world->watch);
+    TRY(queued);
+    CUDA_TRY(cudaEventRecord(world->done, world->stream));
+    CUDA_TRY(cudaStreamWaitEvent(world->device->compute, world->done, 0));
+    return STATUS_OK;
+}
+
+static ncclDataType_t nccl_type(DynapipeType type) {
+    return type == DYNAPIPE_FLOAT32 ? ncclFloat32 : type == DYNAPIPE_BFLOAT16 ? ncclBfloat16 : ncclFloat16;
+}
+
+// Slices of unequal length: one operation for each, all together.
+static Status reduce_slices(Members m, unsigned char* values, int64_t num_values, DynapipeType type) {
+    NCCL_TRY(ncclGroupStart());
+    for (int32_t r = 0; r < m.num_ranks; r++) {
+        int64_t from = collective_slice(num_values, m.num_ranks, r);
+        size_t count = (size_t)(collective_slice(num_values, m.num_ranks, r + 1) - from);
+        if (count == 0) { continue; }
+        unsigned char* slice = values + from * collective_type_bytes(type);
+        NCCL_TRY(ncclReduce(slice, slice, count, nccl_type(type), ncclSum, r, m.comm, m.stream));
+    }
+    NCCL_TRY(ncclGroupEnd());
+    return STATUS_OK;
+}
+
+static Status queue_reduce_scatter(Members m, unsigned char* values, int64_t num_values, DynapipeType type) {
+    if (num_values % m.num_ranks != 0) { return reduce_slices(m, values, num_values, type); }
+    int64_t count = num_values / m.num_ranks;
+    unsigned char* mine = values + count * m.my_idx * collective_type_bytes(type);
+    NCCL_TRY(ncclReduceScatter(values, mine, (size_t)count, nccl_type(type), ncclSum, m.comm, m.stream));
+    return STATUS_OK;
+}
+
+static Status broadcast_slices(Members m, unsigned char* values, int64_t num_values,
+                               int32_t bytes_per_value) {
+    NCCL_TRY(ncclGroupStart());
+    for (int32_t r = 0; r < m.num_ranks; r++) {
+        int64_t from = collective_slice(num_values, m.num_ranks, r) * bytes_per_value;
+        int64_t to = collective_slice(num_values, m.num_ranks, r + 1) * bytes_per_value;
+        if (to == from) { continue; }
+        NCCL_TRY(
+            ncclBroadcast(values + from, values + from, (size_t)(to - from), ncclChar, r, m.comm, m.stream));
+    }
+    NCCL_TRY(ncclGroupEnd());
+    return STATUS_OK;
+}
+
+static Status queue_all_gather(Members m, unsigned char* values, int64_t num_values,
+                               int32_t bytes_per_value) {
+    if (num_values % m.num_ranks != 0) { return broadcast_slices(m, values, num_values, bytes_per_value); }
+    int64_t num_bytes = num_values / m.num_ranks * bytes_per_value;
+    NCCL_TRY(
+        ncclAllGather(values + num_bytes * m.my_idx, values, (size_t)num_bytes, ncclChar, m.comm, m.stream));
+    return STATUS_OK;
+}
+
+// Not ncclAllReduce: that does not promise the same bits on all ranks. Here each value has one owner.
+static Status sum_copies(void* ctx, int32_t holders, void* values, int64_t num_values, DynapipeType type) {
+    const NcclSums* sums = ctx;
+    Members m = holders_of(sums, holders);
+    TRY(begin(sums->world));
+    Status status = queue_reduce_scatter(m, values, num_values, type);
+    if (status == STATUS_OK) {
+        status = queue_all_gather(m, values, num_values, collective_type_bytes(type));
+    }
+    return end(sums->world, status);
+}
+
+static Status reduce_scatter(void* ctx, void* values, int64_t num_values, DynapipeType type) {
+    const NcclSums* sums = ctx;
+    if (sums->world->num_replicas == 1) { return STATUS_OK; }
+    TRY(begin(sums->world));
+    return end(sums->world, queue_reduce_scatter(replicas_of(sums), values, num_values, type));
+}
+
+static Status all_gather(void* ctx, void* values, int64_t num_values, int32_t bytes_per_value) {
+    const NcclSums* sums = ctx;
+    if (sums->world->num_replicas == 1) { return STATUS_OK; }
+    TRY(begin(sums->world));
+    return end(sums->world, queue_all_gather(replicas_of(sums), values, num_values, bytes_per_value));
+}
+
+static const SumsApi nccl_sums = {.name = "nccl",
+                                  .is_queued = true,
+                                  .sum_copies = sum_copies,
+                                  .reduce_scatter = reduce_scatter,
+                                  .all_gather = all_gather,
+                                  .close = free};
+
+Status sums_nccl_open(Sums* out, const NcclWorld* world, const TiedGroups* tied) {
+    NcclSums* sums = malloc(sizeof *sums);
+    if (sums == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for sums"); }
+    *sums = (NcclSums){.world = world, .tied = tied};
+    *out = (Sums){&nccl_sums, sums};
+    return STATUS_OK;
+}

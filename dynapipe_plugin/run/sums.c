@@ -1,0 +1,261 @@
+#include "sums.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// What one rank tells, as it travels: num_params, number of groups, types, and (group, begin, count) of each
+// group.
+typedef struct {
+    int64_t group, begin, count;
+} Row;
+
+typedef struct {
+    int64_t num_params, num_rows, param_type, grad_type;
+    const Row* rows;
+} Table;
+
+enum { HEAD_VALUES = 4, ROW_VALUES = 3 };
+
+// --- telling ---------------------------------------------------------------------------------------------
+static Status pack(int64_t** out, size_t* num_bytes, const DynapipeParams_v1* params, Arena* arena) {
+    size_t num_values = HEAD_VALUES + (size_t)params->num_tied * ROW_VALUES;
+    int64_t* values = ARENA_NEW(arena, int64_t, num_values);
+    if (values == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d groups", params->num_tied); }
+    values[0] = params->num_params;
+    values[1] = params->num_tied;
+    values[2] = params->param_type;
+    values[3] = params->grad_type;
+    for (int32_t i = 0; i < params->num_tied; i++) {
+        int64_t* row = values + HEAD_VALUES + i * ROW_VALUES;
+        row[0] = params->tied[i].group;
+        row[1] = params->tied[i].begin;
+        row[2] = params->tied[i].count;
+    }
+    *out = values;
+    *num_bytes = num_values * sizeof *values;
+    return STATUS_OK;
+}
+
+static Status read_tables(Table** out, Collective* world, const DynapipeParams_v1* params, Arena* arena) {
+    int64_t* mine = NULL;
+    size_t num_bytes = 0;
+    unsigned char* bytes = NULL;
+    Table* tables = ARENA_NEW(arena, Table, world->num_ranks);
+    if (tables == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", world->num_ranks); }
+    TRY(pack(&mine, &num_bytes, params, arena));
+    TRY(collective_share_bytes(world, mine, num_bytes, &bytes, arena));
+    const int64_t* at = (const int64_t*)(const void*)bytes;
+    for (int32_t r = 0; r < world->num_ranks; r++) {
+        tables[r] = (Table){at[0], at[1], at[2], at[3], (const Row*)(const void*)(at + HEAD_VALUES)};
+        at += HEAD_VALUES + at[1] * ROW_VALUES;
+    }
+    *out = tables;
+    return STATUS_OK;
+}
+
+// --- checking --------------------------------------------------------------------------------------------
+static const Row* find_row(const Table* table, int64_t group) {
+    for (int64_t i = 0; i < table->num_rows; i++) {
+        if (table->rows[i].group == group) { return &table->rows[i]; }
+    }
+    return NULL;
+}
+
+#define TIED_REMEDY "---> DynapipeParams_v1.tied of that rank"
+
+static Status check_rank(const Table* table, int32_t rank) {
+    for (int64_t i = 0; i < table->num_rows; i++) {
+        const Row* row = &table->rows[i];
+        if (row->group < 0 || row->begin < 0 || row->count < 1 ||
+            row->count > table->num_params - row->begin) {
+            return FAIL(STATUS_OUT_OF_RANGE,
+                        "rank %d: tied group %lld is %lld values from %lld, of %lld parameters " TIED_REMEDY,
+                        rank, (long long)row->group, (long long)row->count, (long long)row->begin,
+                        (long long)table->num_params);
+        }
+        for (int64_t k = 0; k < i; k++) {
+            const Row* other = &table->rows[k];
+            if (other->group == row->group) {
+                return FAIL(STATUS_OUT_OF_RANGE, "rank %d: tied group %lld is listed twice " TIED_REMEDY,
+                            rank, (long long)row->group);
+            }
+            if (other->begin < row->begin + row->count && row->begin < other->begin + other->count) {
+                return FAIL(STATUS_OUT_OF_RANGE, "rank %d: tied groups %lld and %lld overlap " TIED_REMEDY,
+                            rank, (long long)other->group, (long long)row->group);
+            }
+        }
+    }
+    return STATUS_OK;
+}
+
+// All copies of a group are of one length.
+static Status check_lengths(const Table* tables, int32_t rank) {
+    for (int64_t i = 0; i < tables[rank].num_rows; i++) {
+        const Row* row = &tables[rank].rows[i];
+        for (int32_t r = 0; r < rank; r++) {
+            const Row* other = find_row(&tables[r], row->group);
+            if (other == NULL || other->count == row->count) { continue; }
+            return FAIL(STATUS_MISMATCH,
+                        "tied group %lld: rank %d has %lld values of it, rank %d has %lld ---> copies of a "
+                        "parameter are of one length: DynapipeParams_v1.tied",
+                        (long long)row->group, r, (long long)other->count, rank, (long long)row->count);
+        }
+    }
+    return STATUS_OK;
+}
+
+static Status check_replica(const Table* tables, int32_t rank, int32_t first) {
+    const Table *mine = &tables[rank], *other = &tables[first];
+    bool is_same = mine->num_params == other->num_params && mine->num_rows == other->num_rows &&
+                   memcmp(mine->rows, other->rows, (size_t)mine->num_rows * sizeof(Row)) == 0;
+    if (is_same) { return STATUS_OK; }
+    return FAIL(STATUS_MISMATCH,
+                "ranks %d and %d are replicas of a stage, but one has %lld parameters and %lld tied groups, "
+                "the other %lld and %lld (or other places) ---> they need the same model, laid out alike",
+                first, rank, (long long)other->num_params, (long long)other->num_rows,
+                (long long)mine->num_params, (long long)mine->num_rows);
+}
+
+// Sums among copies and replicas are of values of one type.
+static Status check_types(const Table* tables, int32_t rank) {
+    const Table *mine = &tables[rank], *first = &tables[0];
+    if (mine->param_type == first->param_type && mine->grad_type == first->grad_type) { return STATUS_OK; }
+    return FAIL(
+        STATUS_MISMATCH,
+        "ranks 0 and %d: parameters of type %d and %d, gradients of type %d and %d ---> all ranks need "
+        "the same: param_type and grad_type of DynapipeParams_v1",
+        rank, (int)first->param_type, (int)mine->param_type, (int)first->grad_type, (int)mine->grad_type);
+}
+
+static Status check_tables(const Table* tables, int32_t num_ranks, int32_t num_stages) {
+    for (int32_t r = 0; r < num_ranks; r++) { TRY(check_rank(&tables[r], r)); }
+    for (int32_t r = 0; r < num_ranks; r++) { TRY(check_lengths(tables, r)); }
+    for (int32_t r = 0; r < num_ranks; r++) { TRY(check_types(tables, r)); }
+    for (int32_t r = num_stages; r < num_ranks; r++) { TRY(check_replica(tables, r, r % num_stages)); }
+    return STATUS_OK;
+}
+
+// --- groups ----------------------------------------------------------------------------------------------
+// Returns how many stages have it.
+static int32_t stages_with(TiedHolders* out, const Table* tables, int32_t num_stages, int64_t group) {
+    int32_t num_holders = 0;
+    *out = (TiedHolders){0};
+    for (int32_t s = 0; s < num_stages; s++) {
+        if (find_row(&tables[s], group) == NULL) { continue; }
+        out->stages[s / 64] |= UINT64_C(1) << (s % 64);
+        num_holders++;
+    }
+    return num_holders;
+}
+
+// The smallest number of a group above `last`; -1: there is none.
+static int64_t next_group(const Table* tables, int32_t num_stages, int64_t last) {
+    int64_t next = -1;
+    for (int32_t s = 0; s < num_stages; s++) {
+        for (int64_t i = 0; i < tables[s].num_rows; i++) {
+            int64_t group = tables[s].rows[i].group;
+            if (group > last && (next < 0 || group < next)) { next = group; }
+        }
+    }
+    return next;
+}
+
+static Status add_holders(TiedGroups* out, const Collective* world, int32_t num_stages,
+                          const TiedHolders* stages) {
+    TiedHolders* holders = &out->holders[out->num_holders++];
+    int32_t me = world->my_idx, first = me / num_stages * num_stages;
+    int32_t ranks[PLAN_MAX_STAGES], num_ranks = 0;
+    *holders = *stages;
+    if (!tied_holders_have(stages, me - first)) { return STATUS_OK; }
+    for (int32_t s = 0; s < num_stages; s++) {
+        if (tied_holders_have(stages, s)) { ranks[num_ranks++] = first + s; }
+    }
+    return collective_init(&holders->ranks, world->transport, ranks, num_ranks, world->timeout_ns);
+}
+
+static Status make_groups(TiedGroups* out, const Collective* world, int32_t num_stages, const Table* tables) {
+    const Table* mine = &tables[world->my_idx];
+    int64_t most = 0;
+    for (int32_t s = 0; s < num_stages; s++) { most += tables[s].num_rows; }
+    out->groups = calloc((size_t)mine->num_rows + 1, sizeof *out->groups);
+    out->holders = calloc((size_t)most + 1, sizeof *out->holders);
+    if (out->groups == NULL || out->holders == NULL) {
+        return FAIL(STATUS_NO_MEMORY, "no memory for %lld tied groups", (long long)most);
+    }
+    for (int64_t g = next_group(tables, num_stages, -1); g >= 0; g = next_group(tables, num_stages, g)) {
+        TiedHolders stages;
+        if (stages_with(&stages, tables, num_stages, g) < 2) { continue; }  // one copy is its own sum
+        int32_t h = 0;
+        while (h < out->num_holders &&
+               memcmp(out->holders[h].stages, stages.stages, sizeof stages.stages) != 0) {
+            h++;
+        }
+        if (h == out->num_holders) { TRY(add_holders(out, world, num_stages, &stages)); }
+        const Row* row = find_row(mine, g);
+        if (row == NULL) { continue; }
+        out->groups[out->num_groups++] = (TiedGroup){(int32_t)g, h, row->begin, row->count};
+    }
+    return STATUS_OK;
+}
+
+Status tied_groups_open(TiedGroups* out, Collective* world, int32_t num_stages,
+                        const DynapipeParams_v1* params) {
+    Arena arena = {0};
+    Table* tables = NULL;
+    *out = (TiedGroups){0};
+    Status status = read_tables(&tables, world, params, &arena);
+    if (status == STATUS_OK) { status = check_tables(tables, world->num_ranks, num_stages); }
+    if (status == STATUS_OK) { status = make_groups(out, world, num_stages, tables); }
+    arena_free(&arena);
+    if (status != STATUS_OK) { tied_groups_free(out); }
+    return status;
+}
+
+void tied_groups_free(TiedGroups* tied) {
+    for (int32_t h = 0; h < tied->num_holders; h++) { collective_free(&tied->holders[h].ranks); }
+    free(tied->holders);
+    free(tied->groups);
+    *tied = (TiedGroups){0};
+}
+
+int64_t tied_groups_longest(const TiedGroups* tied) {
+    int64_t longest = 0;
+    for (int32_t i = 0; i < tied->num_groups; i++) {
+        if (tied->groups[i].count > longest) { longest = tied->groups[i].count; }
+    }
+    return longest;
+}
+
+// --- sums_host --------------------
+// sums_host.c -- sums of arrays in this process's memory: collective.h.
+
+typedef struct {
+    Collective* replicas;
+    TiedGroups* tied;
+} HostSums;
+
+static Status sum_copies(void* ctx, int32_t holders, void* values, int64_t num_values, DynapipeType type) {
+    return collective_sum_copies(&((HostSums*)ctx)->tied->holders[holders].ranks, values, num_values, type);
+}
+
+static Status reduce_scatter(void* ctx, void* values, int64_t num_values, DynapipeType type) {
+    return collective_reduce_scatter_sum(((HostSums*)ctx)->replicas, values, num_values, type);
+}
+
+static Status all_gather(void* ctx, void* values, int64_t num_values, int32_t bytes_per_value) {
+    return collective_all_gather(((HostSums*)ctx)->replicas, values, num_values, bytes_per_value);
+}
+
+static const SumsApi host_sums = {.name = "host",
+                                  .sum_copies = sum_copies,
+                                  .reduce_scatter = reduce_scatter,
+                                  .all_gather = all_gather,
+                                  .close = free};
+
+Status sums_host_open(Sums* out, Collective* replicas, TiedGroups* tied) {
+    HostSums* sums = malloc(sizeof *sums);
+    if (sums == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for sums"); }
+    *sums = (HostSums){.replicas = replicas, .tied = tied};
+    *out = (Sums){&host_sums, sums};
+    return STATUS_OK;
+}

@@ -1,0 +1,254 @@
+/*
+gelu.c -- GELU of gelu.h over arrays.
+*/
+#include "elementwise.h"
+
+#include <math.h>
+#include <string.h>
+#include "context.h"
+#include "../dropout_bits.h"
+
+void gelu_forward(floatX* out, const floatX* inp, size_t num_values, OpsContext* ops) {
+#pragma omp parallel for simd num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
+    for (size_t i = 0; i < num_values; i++) {
+        const float x = inp[i];
+        out[i] = x / (1.0f + gelu_e(x));
+    }
+}
+
+void gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t num_values, OpsContext* ops) {
+#pragma omp parallel for simd num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
+    for (size_t i = 0; i < num_values; i++) {
+        const float x = inp[i], e = gelu_e(x);
+        dinp[i] = dout[i] * gelu_slope(x, e, 1.0f / (1.0f + e));
+    }
+}
+
+// --- gated_gelu --------------------
+/*
+gated_gelu.c -- GELU of one half of a row times the other half (Shazeer 2020, "GLU Variants": GEGLU).
+
+    out = gelu(a) b,   da = dout b gelu'(a),   db = dout gelu(a)
+*/
+
+void gated_gelu_forward(floatX* out, const floatX* inp, int T, int F, OpsContext* ops) {
+    const size_t num_values = (size_t)T * (size_t)F;
+#pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
+    for (int t = 0; t < T; t++) {
+        const floatX *a = inp + (size_t)t * 2 * (size_t)F, *b = a + F;
+        floatX* y = out + (size_t)t * (size_t)F;
+#pragma omp simd
+        for (int c = 0; c < F; c++) { y[c] = a[c] / (1.0f + gelu_e(a[c])) * b[c]; }
+    }
+}
+
+void gated_gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, int T, int F, OpsContext* ops) {
+    const size_t num_values = (size_t)T * (size_t)F;
+#pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
+    for (int t = 0; t < T; t++) {
+        const floatX *a = inp + (size_t)t * 2 * (size_t)F, *b = a + F, *d = dout + (size_t)t * (size_t)F;
+        floatX *da = dinp + (size_t)t * 2 * (size_t)F, *db = da + F;  // may be a, b
+#pragma omp simd
+        for (int c = 0; c < F; c++) {
+            const float x = a[c], y = b[c], e = gelu_e(x), s = 1.0f / (1.0f + e);
+            da[c] = d[c] * y * gelu_slope(x, e, s);
+            db[c] = d[c] * (x * s);
+        }
+    }
+}
+
+// --- relu --------------------
+/*
+relu.c -- the larger of a value and 0. A NaN stays one forward, so that the loss shows it.
+*/
+
+void relu_forward(floatX* out, const floatX* inp, size_t num_values, OpsContext* ops) {
+#pragma omp parallel for simd num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
+    for (size_t i = 0; i < num_values; i++) { out[i] = inp[i] <= 0.0f ? 0.0f : inp[i]; }
+}
+
+void relu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t num_values, OpsContext* ops) {
+#pragma omp parallel for simd num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
+    for (size_t i = 0; i < num_values; i++) { dinp[i] = inp[i] > 0.0f ? dout[i] : 0.0f; }
+}
+
+// --- dropout --------------------
+/*
+dropout.c -- dropout (Srivastava et al. 2014) by the bits of dropout_bits.h: a hash for each value, no state.
+*/
+
+void dropout_apply(floatX* out, const floatX* inp, const uint32_t* keys, uint32_t place, float p, int T,
+                   int C, OpsContext* ops) {
+    const size_t num_values = (size_t)T * (size_t)C;
+    const uint32_t threshold = dropout_threshold(p);
+    const float scale = 1.0f / (1.0f - p);
+    if (p == 0.0f) {
+        if (out != inp) { ops_copy(ops, out, inp, num_values * sizeof *out); }
+        return;
+    }
+#pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
+    for (int t = 0; t < T; t++) {
+        const uint32_t row = dropout_row(keys[t], place);
+        const floatX* x = inp + (size_t)t * (size_t)C;
+        floatX* y = out + (size_t)t * (size_t)C;
+#pragma omp simd
+        for (int c = 0; c < C; c++) {
+            y[c] = dropout_bits(row, (uint32_t)c) < threshold ? 0.0f : x[c] * scale;
+        }
+    }
+}
+
+// --- embedding --------------------
+/*
+embedding.c -- sum of token and position embedding, where there are positions; backward adds rows where tokens
+repeat.
+
+Backward gives each thread a range of channels and lets it walk all tokens in order: no two threads write the
+same value, and the order of additions does not depend on the number of threads.
+*/
+
+void embedding_forward(floatX* out, const int32_t* tokens, const int32_t* positions, const floatX* wte,
+                       const floatX* wpe, int T, int C, OpsContext* ops) {
+    const size_t num_values = (size_t)T * (size_t)C;
+#pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
+    for (int t = 0; t < T; t++) {
+        floatX* o = out + (size_t)t * (size_t)C;
+        const floatX* a = wte + (size_t)tokens[t] * (size_t)C;
+        if (wpe == NULL) {
+            memcpy(o, a, (size_t)C * sizeof *o);
+            continue;
+        }
+        const floatX* b = wpe + (size_t)positions[t] * (size_t)C;
+#pragma omp simd
+        for (int c = 0; c < C; c++) { o[c] = a[c] + b[c]; }
+    }
+}
+
+static void embedding_add_channels(float* dwte, float* dwpe, const floatX* dout, const int32_t* tokens,
+                                   const int32_t* positions, int T, int C, int begin, int end) {
+    for (int t = 0; t < T; t++) {
+        const floatX* d = dout + (size_t)t * (size_t)C;
+        float* a = dwte + (size_t)tokens[t] * (size_t)C;
+#pragma omp simd
+        for (int c = begin; c < end; c++) { a[c] += d[c]; }
+        if (dwpe == NULL) { continue; }
+        float* b = dwpe + (size_t)positions[t] * (size_t)C;
+#pragma omp simd
+        for (int c = begin; c < end; c++) { b[c] += d[c]; }
+    }
+}
+
+size_t embedding_backward_scratch_bytes(int T, int C, const OpsContext* ops) {
+    (void)T, (void)C, (void)ops;
+    return 0;
+}
+
+void embedding_backward(float* dwte, float* dwpe, void* scratch, const floatX* dout, const int32_t* tokens,
+                        const int32_t* positions, int T, int C, OpsContext* ops) {
+    (void)scratch;
+    // whole cache lines per thread
+    const int num_lines = (C + 15) / 16, n = ops->num_threads;
+    const size_t num_values = (size_t)T * (size_t)C;
+#pragma omp parallel for num_threads(n) if (num_values > OPS_PARALLEL_VALUES)
+    for (int i = 0; i < n; i++) {
+        int begin = num_lines * i / n * 16, end = num_lines * (i + 1) / n * 16;
+        embedding_add_channels(dwte, dwpe, dout, tokens, positions, T, C, begin, end < C ? end : C);
+    }
+}
+
+// --- rows --------------------
+/*
+rows.c -- pick and put back rows: the supervised ones for the head; new keys and values for a cache.
+*/
+
+void gather_rows(floatX* out, const floatX* inp, const int32_t* rows, int num_rows, int C, OpsContext* ops) {
+    const size_t num_values = (size_t)num_rows * (size_t)C;
+#pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
+    for (int i = 0; i < num_rows; i++) {
+        memcpy(out + (size_t)i * (size_t)C, inp + (size_t)rows[i] * (size_t)C, (size_t)C * sizeof *out);
+    }
+}
+
+void scatter_rows(floatX* out, const floatX* inp, const int32_t* rows, int num_rows, int T, int C,
+                  OpsContext* ops) {
+    const size_t num_values = (size_t)T * (size_t)C;
+#pragma omp parallel num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
+    {
+#pragma omp for
+        for (int t = 0; t < T; t++) { memset(out + (size_t)t * (size_t)C, 0, (size_t)C * sizeof *out); }
+#pragma omp for
+        for (int i = 0; i < num_rows; i++) {
+            memcpy(out + (size_t)rows[i] * (size_t)C, inp + (size_t)i * (size_t)C, (size_t)C * sizeof *out);
+        }
+    }
+}
+
+void place_rows(floatX* dst, int dst_stride, const floatX* src, int src_stride, const int32_t* rows,
+                int num_rows, int width, OpsContext* ops) {
+    const size_t num_values = (size_t)num_rows * (size_t)width;
+#pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
+    for (int i = 0; i < num_rows; i++) {
+        memcpy(dst + (size_t)rows[i] * (size_t)dst_stride, src + (size_t)i * (size_t)src_stride,
+               (size_t)width * sizeof *dst);
+    }
+}
+
+// --- adamw --------------------
+/*
+adamw.c -- AdamW (Loshchilov, Hutter 2019, algorithm 2) in one pass over memory, and the norm for clipping.
+*/
+
+void adamw_update(floatX* params, float* master, float* m, float* v, const float* grads, size_t num_params,
+                  int64_t first_idx, const AdamwUpdate* about, OpsContext* ops) {
+    (void)master, (void)first_idx;  // params are float32 themselves
+    const float beta1 = about->beta1, beta2 = about->beta2, eps = about->eps, grad_scale = about->grad_scale;
+    const double correction1 = 1.0 - pow((double)beta1, about->t),
+                 correction2 = 1.0 - pow((double)beta2, about->t);
+    const float step = (float)((double)about->lr / correction1),
+                keep = (float)(1.0 - (double)about->lr * (double)about->weight_decay);
+    const float scale2 = (float)(1.0 / sqrt(correction2));
+    const float rest1 = 1.0f - beta1, rest2 = 1.0f - beta2;
+#pragma omp parallel for simd num_threads(ops->num_threads) if (num_params > OPS_PARALLEL_VALUES)
+    for (size_t i = 0; i < num_params; i++) {
+        const float g = grads[i] * grad_scale;
+        const float mi = m[i] + rest1 * (g - m[i]);
+        const float vi = beta2 * v[i] + rest2 * (g * g);
+        m[i] = mi;
+        v[i] = vi;
+        params[i] = params[i] * keep - step * mi / (sqrtf(vi) * scale2 + eps);
+    }
+}
+
+enum { NORM_BLOCKS = 512 };
+
+// Four sums side by side: a single one would wait for its own additions rather than for memory.
+static double norm_block(const float* values, size_t num_values) {
+    const size_t n = num_values / 4;
+    const float *a = values, *b = a + n, *c = b + n, *d = c + n;
+    double sum_a = 0.0, sum_b = 0.0, sum_c = 0.0, sum_d = 0.0;
+#pragma omp simd reduction(+ : sum_a, sum_b, sum_c, sum_d)
+    for (size_t i = 0; i < n; i++) {
+        sum_a += (double)a[i] * (double)a[i];
+        sum_b += (double)b[i] * (double)b[i];
+        sum_c += (double)c[i] * (double)c[i];
+        sum_d += (double)d[i] * (double)d[i];
+    }
+    double sum = sum_a + sum_b + (sum_c + sum_d);
+    for (size_t i = 4 * n; i < num_values; i++) { sum += (double)values[i] * (double)values[i]; }
+    return sum;
+}
+
+// The number of blocks is fixed and their sums are added in order: the same bits for any number of threads.
+double sum_of_squares(const float* values, size_t num_values, OpsContext* ops) {
+    double sums[NORM_BLOCKS];
+    const size_t block = (num_values + NORM_BLOCKS - 1) / NORM_BLOCKS;
+#pragma omp parallel for num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
+    for (size_t b = 0; b < NORM_BLOCKS; b++) {
+        const size_t begin = b * block < num_values ? b * block : num_values;
+        const size_t end = begin + block < num_values ? begin + block : num_values;
+        sums[b] = norm_block(values + begin, end - begin);
+    }
+    double total = 0.0;
+    for (int b = 0; b < NORM_BLOCKS; b++) { total += sums[b]; }
+    return total;
+}

@@ -1,0 +1,1226 @@
+// One table, keyed by kind and our name of the tensor.
+#include "hf.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "checkpoint_file.h"
+#include "llmc_error.h"
+#include "model.h"
+#include "safetensors.h"
+
+// WORDS: a matrix of the vocabulary's rows, ours is padded; GATED, PLAIN: a matrix of such feed-forwards
+// only.
+typedef enum { MATRIX, VECTOR, TRANSPOSED, WORDS, GATED, PLAIN } Form;
+
+typedef struct {
+    const char *kind, *tensor;
+    Form form;
+    const char* names[HF_MAX_PARTS];  // %d: the layer
+} Row;
+
+// clang-format off
+#define GPT2_ROW(tensor, form, name) {"gpt2", tensor, form, {name}}
+#define T5_ROW(tensor, form, ...)    {"t5", tensor, form, {__VA_ARGS__}}
+#define ENC "encoder.block.%d.layer."
+#define DEC "decoder.block.%d.layer."
+static const Row table[] = {
+    GPT2_ROW("wte",      WORDS,      "wte.weight"),
+    GPT2_ROW("wpe",      MATRIX,     "wpe.weight"),
+    GPT2_ROW("ln1w",     VECTOR,     "h.%d.ln_1.weight"),
+    GPT2_ROW("ln1b",     VECTOR,     "h.%d.ln_1.bias"),
+    GPT2_ROW("qkvw",     TRANSPOSED, "h.%d.attn.c_attn.weight"),
+    GPT2_ROW("qkvb",     VECTOR,     "h.%d.attn.c_attn.bias"),
+    GPT2_ROW("attprojw", TRANSPOSED, "h.%d.attn.c_proj.weight"),
+    GPT2_ROW("attprojb", VECTOR,     "h.%d.attn.c_proj.bias"),
+    GPT2_ROW("ln2w",     VECTOR,     "h.%d.ln_2.weight"),
+    GPT2_ROW("ln2b",     VECTOR,     "h.%d.ln_2.bias"),
+    GPT2_ROW("fcw",      TRANSPOSED, "h.%d.mlp.c_fc.weight"),
+    GPT2_ROW("fcb",      VECTOR,     "h.%d.mlp.c_fc.bias"),
+    GPT2_ROW("fcprojw",  TRANSPOSED, "h.%d.mlp.c_proj.weight"),
+    GPT2_ROW("fcprojb",  VECTOR,     "h.%d.mlp.c_proj.bias"),
+    GPT2_ROW("lnfw",     VECTOR,     "ln_f.weight"),
+    GPT2_ROW("lnfb",     VECTOR,     "ln_f.bias"),
+
+    T5_ROW("shared",    WORDS,  "shared.weight"),
+    T5_ROW("enc_norm1", VECTOR, ENC "0.layer_norm.weight"),
+    T5_ROW("enc_qkv",   MATRIX, ENC "0.SelfAttention.q.weight", ENC "0.SelfAttention.k.weight", ENC "0.SelfAttention.v.weight"),
+    T5_ROW("enc_o",     MATRIX, ENC "0.SelfAttention.o.weight"),
+    T5_ROW("enc_bias",  MATRIX, ENC "0.SelfAttention.relative_attention_bias.weight"),
+    T5_ROW("enc_norm2", VECTOR, ENC "1.layer_norm.weight"),
+    T5_ROW("enc_wi",    PLAIN,  ENC "1.DenseReluDense.wi.weight"),
+    T5_ROW("enc_wi",    GATED,  ENC "1.DenseReluDense.wi_0.weight", ENC "1.DenseReluDense.wi_1.weight"),
+    T5_ROW("enc_wo",    MATRIX, ENC "1.DenseReluDense.wo.weight"),
+    T5_ROW("enc_norm",  VECTOR, "encoder.final_layer_norm.weight"),
+    T5_ROW("dec_norm1", VECTOR, DEC "0.layer_norm.weight"),
+    T5_ROW("dec_qkv",   MATRIX, DEC "0.SelfAttention.q.weight", DEC "0.SelfAttention.k.weight", DEC "0.SelfAttention.v.weight"),
+    T5_ROW("dec_o",     MATRIX, DEC "0.SelfAttention.o.weight"),
+    T5_ROW("dec_bias",  MATRIX, DEC "0.SelfAttention.relative_attention_bias.weight"),
+    T5_ROW("dec_norm2", VECTOR, DEC "1.layer_norm.weight"),
+    T5_ROW("dec_xq",    MATRIX, DEC "1.EncDecAttention.q.weight"),
+    T5_ROW("dec_xkv",   MATRIX, DEC "1.EncDecAttention.k.weight", DEC "1.EncDecAttention.v.weight"),
+    T5_ROW("dec_xo",    MATRIX, DEC "1.EncDecAttention.o.weight"),
+    T5_ROW("dec_norm3", VECTOR, DEC "2.layer_norm.weight"),
+    T5_ROW("dec_wi",    PLAIN,  DEC "2.DenseReluDense.wi.weight"),
+    T5_ROW("dec_wi",    GATED,  DEC "2.DenseReluDense.wi_0.weight", DEC "2.DenseReluDense.wi_1.weight"),
+    T5_ROW("dec_wo",    MATRIX, DEC "2.DenseReluDense.wo.weight"),
+    T5_ROW("dec_norm",  VECTOR, "decoder.final_layer_norm.weight"),
+    T5_ROW("head",      WORDS,  "lm_head.weight"),
+};
+// clang-format on
+
+static const Row* find_row(const ModelConfig* config, const char* tensor) {
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        const Row* row = &table[i];
+        if (strcmp(row->kind, config->kind->name) != 0 || strcmp(row->tensor, tensor) != 0) { continue; }
+        if (row->form == (config->gated ? PLAIN : GATED)) { continue; }
+        return row;
+    }
+    fprintf(stderr, "hf_names: %s has no name for %s ---> a bug, add it to the table\n", config->kind->name,
+            tensor);
+    abort();
+}
+
+static void print_name(char* out, const char* format, int layer) {
+    const char* place = strstr(format, "%d");
+    if (place == NULL) {
+        snprintf(out, HF_NAME_CHARS, "%s", format);
+    } else {
+        snprintf(out, HF_NAME_CHARS, "%.*s%d%s", (int)(place - format), format, layer, place + 2);
+    }
+}
+
+int hf_names_parts(HfPart out[HF_MAX_PARTS], const ModelConfig* config, int tensor, int layer) {
+    const TensorInfo info = config->kind->tensor(config, tensor);
+    const Row* row = find_row(config, info.name);
+    int num_parts = 0;
+    while (num_parts < HF_MAX_PARTS && row->names[num_parts] != NULL) { num_parts++; }
+    const int64_t padding = row->form == WORDS ? config->padded_vocab - config->vocab : 0;
+    for (int p = 0; p < num_parts; p++) {
+        const int64_t part_rows = (info.rows - padding) / num_parts;
+        out[p] = (HfPart){.row_begin = p * part_rows, .rows = part_rows, .cols = info.cols};
+        out[p].is_vector = row->form == VECTOR;
+        out[p].transposed = row->form == TRANSPOSED;
+        print_name(out[p].name, row->names[p], layer < 0 ? 0 : layer);
+    }
+    return num_parts;
+}
+
+// 0: this config has no such tensor.
+static int num_layers_of(const ModelConfig* config, int tensor) {
+    const TensorInfo info = config->kind->tensor(config, tensor);
+    return info.rows == 0                       ? 0
+           : info.place == TENSOR_PER_LAYER     ? config->num_layers
+           : info.place == TENSOR_PER_DEC_LAYER ? config->num_dec_layers
+                                                : 1;
+}
+
+const HfPart* hf_names_next(HfNames* at) {
+    if (at->part == at->num_parts) {
+        at->layer += at->num_parts > 0;
+        while (at->tensor < at->config->kind->num_tensors &&
+               at->layer >= num_layers_of(at->config, at->tensor)) {
+            at->tensor++;
+            at->layer = 0;
+        }
+        if (at->tensor == at->config->kind->num_tensors) { return NULL; }
+        at->num_parts = hf_names_parts(at->parts, at->config, at->tensor, at->layer);
+        at->part = 0;
+    }
+    return &at->parts[at->part++];
+}
+
+// GPT-2's bodies have "transformer." before all names but the head's, or nothing.
+static const char* hf_names_prefix(const ModelConfig* config) {
+    return strcmp(config->kind->name, "gpt2") == 0 ? "transformer." : "";
+}
+
+// "h.", a number, `end`.
+static bool is_layers(const char* name, const char* end) {
+    if (strncmp(name, "h.", 2) != 0) { return false; }
+    size_t num_digits = strspn(name + 2, "0123456789");
+    return num_digits > 0 && strcmp(name + 2 + num_digits, end) == 0;
+}
+
+// Of a name without prefix: buffers that old versions saved.
+static bool hf_names_is_buffer(const ModelConfig* config, const char* name) {
+    if (strcmp(config->kind->name, "gpt2") == 0) {
+        return is_layers(name, ".attn.bias") || is_layers(name, ".attn.masked_bias");
+    }
+    return strcmp(name, "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight") == 0;
+}
+
+// Names that a tied copy of the embedding may have: the next one after `name` (NULL: the first), NULL behind
+// the last.
+static const char* hf_names_embedding_copy(const ModelConfig* config, const char* name) {
+    static const char* const t5[] = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight", NULL};
+    static const char* const gpt2[] = {"lm_head.weight", NULL};
+    const char* const* names = strcmp(config->kind->name, "gpt2") == 0 ? gpt2 : t5;
+    while (name != NULL && strcmp(*names++, name) != 0) {}
+    return *names;
+}
+
+// --- hf_config --------------------
+// Tables of fields, one for each family; the same tables read and write. Defaults are those of
+// configuration_gpt2.py, configuration_t5.py, configuration_mt5.py and configuration_umt5.py of
+// transformers 5.
+
+enum { MAX_CONFIG_BYTES = 1 << 20, MOST = 1 << 30, DEFAULT_MAX_SEQ_LEN = 512, PADDED = 128 };
+
+static const char* const type_names[HF_NUM_TYPES] = {"gpt2", "t5", "mt5", "umt5"};
+
+// What config.json calls the type: "gpt2", "t5", "mt5", "umt5".
+static const char* hf_type_name(HfType type) {
+    return type_names[type];
+}
+
+// --- fields ------------------------------------------------------------------------------------------------
+
+typedef struct {
+    const char *key, *alias;  // transformers reads either
+    size_t offset;            // of an int of ModelConfig
+    int fallback[HF_NUM_TYPES];
+} Dim;
+
+#define DIM(key, alias, field, gpt2, t5, mt5, umt5) \
+    {                                               \
+        key, alias, offsetof(ModelConfig, field), { \
+            gpt2, t5, mt5, umt5                     \
+        }                                           \
+    }
+static const Dim gpt2_dims[] = {
+    DIM("vocab_size", NULL, vocab, 50257, 0, 0, 0),
+    DIM("n_positions", "max_position_embeddings", max_seq_len, 1024, 0, 0, 0),
+    DIM("n_embd", "hidden_size", channels, 768, 0, 0, 0),
+    DIM("n_layer", "num_hidden_layers", num_layers, 12, 0, 0, 0),
+    DIM("n_head", "num_attention_heads", num_heads, 12, 0, 0, 0),
+};
+static const Dim t5_dims[] = {
+    DIM("vocab_size", NULL, vocab, 0, 32128, 250112, 250112),
+    DIM("d_model", "hidden_size", channels, 0, 512, 512, 512),
+    DIM("d_kv", "head_dim", head_size, 0, 64, 64, 64),
+    DIM("d_ff", NULL, ffn_channels, 0, 2048, 1024, 1024),
+    DIM("num_layers", "num_hidden_layers", num_layers, 0, 6, 8, 8),
+    DIM("num_heads", "num_attention_heads", num_heads, 0, 8, 6, 6),
+    DIM("relative_attention_num_buckets", NULL, num_buckets, 0, 32, 32, 32),
+    DIM("relative_attention_max_distance", NULL, max_distance, 0, 128, 128, 128),
+};
+#undef DIM
+#define NUM(array) ((int)(sizeof(array) / sizeof *(array)))
+
+static int* dim_of(ModelConfig* shape, const Dim* dim) {
+    return (int*)((char*)shape + dim->offset);
+}
+
+typedef struct {
+    const char* name;  // of the file
+    json_t* root;
+    char* error;
+} Reader;
+
+// null counts as missing where `nullable`.
+static json_t* find(const Reader* r, const char* key, bool nullable) {
+    json_t* value = json_object_get(r->root, key);
+    return nullable && json_is_null(value) ? NULL : value;
+}
+
+static bool read_int(const Reader* r, const char* key, const char* alias, bool nullable, int low,
+                     int fallback, int* out) {
+    json_t* value = find(r, key, nullable);
+    if (value == NULL && alias != NULL && (value = find(r, alias, nullable)) != NULL) { key = alias; }
+    json_int_t number = value == NULL ? fallback : json_integer_value(value);
+    if ((value != NULL && !json_is_integer(value)) || number < low || number > MOST) {
+        return llmc_fail(r->error, "%s: %s ---> must be a whole number in %d ... %d", r->name, key, low,
+                         MOST);
+    }
+    *out = (int)number;
+    return true;
+}
+
+static bool read_bool(const Reader* r, const char* key, bool fallback, bool* out) {
+    json_t* value = find(r, key, false);
+    if (value != NULL && !json_is_boolean(value)) {
+        return llmc_fail(r->error, "%s: %s ---> must be true or false", r->name, key);
+    }
+    *out = value == NULL ? fallback : json_is_true(value);
+    return true;
+}
+
+static bool read_text(const Reader* r, const char* key, const char* fallback, const char** out) {
+    json_t* value = find(r, key, false);
+    if (value != NULL && !json_is_string(value)) {
+        return llmc_fail(r->error, "%s: %s ---> must be a text", r->name, key);
+    }
+    *out = value == NULL ? fallback : json_string_value(value);
+    return true;
+}
+
+// A token, or the first of several (eos_token_id may be a list).
+static bool read_token(const Reader* r, const char* key, int fallback, int* out) {
+    json_t* value = json_object_get(r->root, key);
+    if (json_array_size(value) > 0) { value = json_array_get(value, 0); }
+    json_int_t number = value == NULL         ? fallback
+                        : json_is_null(value) ? HF_NO_TOKEN
+                                              : json_integer_value(value);
+    if ((value != NULL && !json_is_null(value) && !json_is_integer(value)) || number < HF_NO_TOKEN ||
+        number > MOST) {
+        return llmc_fail(r->error, "%s: %s ---> must be a token's number or null", r->name, key);
+    }
+    *out = (int)number;
+    return true;
+}
+
+// --- what must be as we run it -----------------------------------------------------------------------------
+
+static bool require_bool(const Reader* r, const char* key, bool wanted, const char* why) {
+    bool value = wanted;
+    if (!read_bool(r, key, wanted, &value)) { return false; }
+    return value == wanted ||
+           llmc_fail(r->error, "%s: %s is %s, which is not supported: %s ---> use another model", r->name,
+                     key, value ? "true" : "false", why);
+}
+
+static bool require_text(const Reader* r, const char* key, const char* wanted) {
+    const char* value = NULL;
+    if (!read_text(r, key, wanted, &value)) { return false; }
+    return strcmp(value, wanted) == 0 ||
+           llmc_fail(r->error,
+                     "%s: %s is \"%.40s\", which is not supported, \"%s\" is ---> use another model", r->name,
+                     key, value, wanted);
+}
+
+static bool require_epsilon(const Reader* r, double wanted) {
+    json_t* value = find(r, "layer_norm_epsilon", false);
+    double epsilon = json_number_value(value);
+    if (value != NULL && !json_is_number(value)) {
+        return llmc_fail(r->error, "%s: layer_norm_epsilon ---> must be a number", r->name);
+    }
+    return value == NULL || fabs(epsilon - wanted) <= 1e-6 * wanted ||
+           llmc_fail(r->error,
+                     "%s: layer_norm_epsilon is %g, which is not supported, %g is ---> use another model",
+                     r->name, epsilon, wanted);
+}
+
+// Heads of other tasks, or half of the model, are told by the class's name before a tensor is missed.
+static bool require_architecture(const Reader* r) {
+    static const char* const known[] = {"GPT2LMHeadModel",
+                                        "GPT2Model",
+                                        "T5ForConditionalGeneration",
+                                        "T5WithLMHeadModel",
+                                        "T5Model",
+                                        "MT5ForConditionalGeneration",
+                                        "MT5Model",
+                                        "UMT5ForConditionalGeneration",
+                                        "UMT5Model"};
+    json_t* list = find(r, "architectures", true);
+    if (list != NULL && !json_is_array(list)) {
+        return llmc_fail(r->error, "%s: architectures ---> must be a list of names", r->name);
+    }
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char* name = json_string_value(json_array_get(list, i));
+        bool is_known = false;
+        for (int k = 0; k < NUM(known) && name != NULL; k++) {
+            is_known = is_known || strcmp(name, known[k]) == 0;
+        }
+        if (!is_known) {
+            return llmc_fail(
+                r->error,
+                "%s: architectures: %.60s is not supported ---> use a ...ForConditionalGeneration or "
+                "GPT2LMHeadModel",
+                r->name, name == NULL ? "what is no text" : name);
+        }
+    }
+    return find(r, "quantization_config", true) == NULL ||
+           llmc_fail(r->error,
+                     "%s: quantization_config is not supported ---> use weights in F32, F16 or BF16",
+                     r->name);
+}
+
+// --- the families ------------------------------------------------------------------------------------------
+
+static bool read_dims(const Reader* r, HfConfig* config, const Dim* dims, int num_dims) {
+    for (int i = 0; i < num_dims; i++) {
+        int* out = dim_of(&config->shape, &dims[i]);
+        if (!read_int(r, dims[i].key, dims[i].alias, false, 1, dims[i].fallback[config->type], out)) {
+            return false;
+        }
+    }
+    ModelConfig* shape = &config->shape;
+    shape->padded_vocab = (shape->vocab + PADDED - 1) / PADDED * PADDED;
+    return true;
+}
+
+static bool read_dropout(const Reader* r, const char* key, double* out) {
+    json_t* value = find(r, key, false);
+    *out = value == NULL ? 0.1 : json_number_value(value);
+    return ((value == NULL || json_is_number(value)) && *out >= 0 && *out < 1) ||
+           llmc_fail(r->error, "%s: %s ---> must be a number in 0 ... 1", r->name, key);
+}
+
+static bool read_gpt2(const Reader* r, HfConfig* config) {
+    ModelConfig* shape = &config->shape;
+    int num_inner = 0;
+    if (!read_dims(r, config, gpt2_dims, NUM(gpt2_dims)) ||
+        !read_int(r, "n_inner", NULL, true, 1, shape->channels <= MOST / 4 ? 4 * shape->channels : MOST,
+                  &num_inner)) {
+        return false;
+    }
+    if (num_inner != 4 * (int64_t)shape->channels) {
+        return llmc_fail(r->error,
+                         "%s: n_inner is %d, which is not supported, 4 n_embd is ---> use another model",
+                         r->name, num_inner);
+    }
+    if (shape->channels % shape->num_heads != 0) {
+        return llmc_fail(r->error, "%s: n_embd %d is no multiple of n_head %d ---> use another model",
+                         r->name, shape->channels, shape->num_heads);
+    }
+    shape->tied_head = true;
+    config->start_token = HF_NO_TOKEN;
+    int last_word = 50256;
+    return require_text(r, "activation_function", "gelu_new") && require_epsilon(r, 1e-5) &&
+           require_bool(r, "scale_attn_weights", true, "scores are divided by the root of the head's size") &&
+           require_bool(r, "scale_attn_by_inverse_layer_idx", false, "all layers are scaled alike") &&
+           require_bool(r, "add_cross_attention", false, "there is no encoder") &&
+           require_bool(r, "is_encoder_decoder", false, "there is no encoder") &&
+           require_bool(r, "tie_word_embeddings", true, "the head is the embedding") &&
+           read_dropout(r, "resid_pdrop", &config->dropout) &&
+           read_token(r, "bos_token_id", last_word, &config->bos_token) &&
+           read_token(r, "eos_token_id", last_word, &config->eos_token) &&
+           read_token(r, "pad_token_id", HF_NO_TOKEN, &config->pad_token);
+}
+
+// feed_forward_proj decides; dense_act_fn and is_gated_act follow from it and may be there as well.
+static bool read_feed_forward(const Reader* r, HfConfig* config) {
+    const char* name = NULL;
+    if (!read_text(r, "feed_forward_proj", config->type == HF_T5 ? "relu" : "gated-gelu", &name)) {
+        return false;
+    }
+    bool gated = strcmp(name, "gated-gelu") == 0;
+    if (!gated && strcmp(name, "relu") != 0) {
+        return llmc_fail(
+            r->error,
+            "%s: feed_forward_proj is \"%.40s\", which is not supported, \"relu\" and \"gated-gelu\" are "
+            "---> use another model",
+            r->name, name);
+    }
+    config->shape.gated = gated;
+    return require_text(r, "dense_act_fn", gated ? "gelu_new" : "relu") &&
+           require_bool(r, "is_gated_act", gated, "it contradicts feed_forward_proj");
+}
+
+// transformers 5 ties every T5 (unless the tensors differ) and keeps the old flag's meaning in
+// scale_decoder_outputs; mT5 never scales, umT5 always.
+static bool read_head(const Reader* r, HfConfig* config) {
+    bool flag = true;
+    if (!read_bool(r, "tie_word_embeddings", true, &flag)) { return false; }
+    config->shape.tied_head = flag;
+    if (config->type == HF_T5) { return read_bool(r, "scale_decoder_outputs", flag, &config->head_scaled); }
+    config->head_scaled = config->type == HF_UMT5;
+    return true;
+}
+
+static bool read_t5(const Reader* r, HfConfig* config) {
+    ModelConfig* shape = &config->shape;
+    if (!read_dims(r, config, t5_dims, NUM(t5_dims)) ||
+        !read_int(r, "num_decoder_layers", NULL, true, 1, shape->num_layers, &shape->num_dec_layers) ||
+        !read_int(r, "n_positions", NULL, true, 1, DEFAULT_MAX_SEQ_LEN, &shape->max_seq_len) ||
+        !read_feed_forward(r, config) || !read_head(r, config)) {
+        return false;
+    }
+    shape->bias_per_layer = config->type == HF_UMT5;
+    return require_epsilon(r, 1e-6) &&
+           require_bool(r, "is_encoder_decoder", true, "both stacks are needed") &&
+           require_bool(r, "is_decoder", false, "both stacks are needed") &&
+           read_dropout(r, "dropout_rate", &config->dropout) &&
+           read_token(r, "pad_token_id", 0, &config->pad_token) &&
+           read_token(r, "bos_token_id", HF_NO_TOKEN, &config->bos_token) &&
+           read_token(r, "eos_token_id", 1, &config->eos_token) &&
+           read_token(r, "decoder_start_token_id", config->pad_token, &config->start_token);
+}
+
+static bool read_config(const Reader* r, HfConfig* config) {
+    const char* type = NULL;
+    if (!read_text(r, "model_type", NULL, &type)) { return false; }
+    if (type == NULL) {
+        return llmc_fail(r->error,
+                         "%s: model_type is missing ---> must be \"gpt2\", \"t5\", \"mt5\" or \"umt5\"",
+                         r->name);
+    }
+    for (int i = 0; i < HF_NUM_TYPES; i++) {
+        if (strcmp(type, type_names[i]) != 0) { continue; }
+        config->type = (HfType)i;
+        return require_architecture(r) && (i == HF_GPT2 ? read_gpt2(r, config) : read_t5(r, config));
+    }
+    return llmc_fail(r->error, "%s: model_type \"%.40s\" is not supported ---> use a gpt2, t5, mt5 or umt5",
+                     r->name, type);
+}
+
+bool hf_config_parse(HfConfig* out, const char* text, size_t num_bytes, const char* name, char* error) {
+    json_error_t reason;
+    Reader r = {.name = name, .error = error};
+    r.root = json_loadb(text, num_bytes, JSON_REJECT_DUPLICATES, &reason);
+    if (r.root == NULL) {
+        return llmc_fail(error, "%s:%d: %.120s ---> give one JSON object", name, reason.line, reason.text);
+    }
+    HfConfig config = {0};
+    bool ok = json_is_object(r.root)
+                  ? read_config(&r, &config)
+                  : llmc_fail(error, "%s: no JSON object ---> use a model's config.json", name);
+    json_decref(r.root);
+    if (ok) { *out = config; }
+    return ok;
+}
+
+bool hf_config_read(HfConfig* out, const char* path, char* error) {
+    struct stat info;
+    bool is_directory = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    const char* slash = strrchr(path, '/');
+    int folder_chars = is_directory ? (int)strlen(path) : slash == NULL ? 0 : (int)(slash - path);
+    const char* folder = folder_chars > 0 ? path : slash == path ? "" : ".";
+    char config_path[CHECKPOINT_PATH_CHARS];
+    int num_chars = snprintf(config_path, sizeof config_path, "%.*s/config.json",
+                             folder_chars > 0 ? folder_chars : (int)strlen(folder), folder);
+    if (num_chars < 0 || (size_t)num_chars >= sizeof config_path) {
+        return llmc_fail(error, "%s: path too long ---> use a shorter one", llmc_path_tail(path));
+    }
+    CheckpointFile file;
+    if (!checkpoint_file_open(&file, config_path, error)) { return false; }
+    const char* name = llmc_path_tail(config_path);
+    bool ok = false;
+    if (file.num_bytes > MAX_CONFIG_BYTES) {
+        llmc_fail(error, "%s: %lld bytes ---> a config has at most %d", name, (long long)file.num_bytes,
+                  MAX_CONFIG_BYTES);
+    } else {
+        char* text = llmc_alloc((size_t)file.num_bytes, "a config");
+        ok = checkpoint_file_read(&file, text, file.num_bytes, 0, error) &&
+             hf_config_parse(out, text, (size_t)file.num_bytes, name, error);
+        free(text);
+    }
+    checkpoint_file_close(&file);
+    return ok;
+}
+
+// --- writing -----------------------------------------------------------------------------------------------
+
+HfConfig hf_config_of_model(const ModelConfig* config, const HfConfig* like) {
+    HfConfig out = {.type = HF_GPT2, .shape = *config, .dropout = 0.1};
+    const bool is_t5 = config->num_dec_layers > 0;
+    if (is_t5) { out.type = config->bias_per_layer ? HF_UMT5 : HF_T5; }
+    // a T5's head has the factor where it is tied; transformers scales every umT5's
+    out.head_scaled = is_t5 && (config->tied_head || config->bias_per_layer);
+    out.pad_token = is_t5 ? 0 : HF_NO_TOKEN;
+    out.eos_token = is_t5 ? 1 : config->vocab - 1;
+    out.bos_token = is_t5 ? HF_NO_TOKEN : config->vocab - 1;
+    out.start_token = is_t5 ? 0 : HF_NO_TOKEN;
+    if (like != NULL) {
+        out.pad_token = like->pad_token;
+        out.bos_token = like->bos_token;
+        out.eos_token = like->eos_token;
+        out.start_token = like->start_token;
+        out.dropout = like->dropout;
+    }
+    return out;
+}
+
+static void put(json_t* root, const char* key, json_t* value) {
+    json_object_set_new(root, key, value);
+}
+
+static void put_token(json_t* root, const char* key, int token) {
+    if (token != HF_NO_TOKEN) { put(root, key, json_integer(token)); }
+}
+
+static void put_tokens(json_t* root, const HfConfig* config) {
+    put_token(root, "bos_token_id", config->bos_token);
+    put_token(root, "decoder_start_token_id", config->start_token);
+    put_token(root, "eos_token_id", config->eos_token);
+    put_token(root, "pad_token_id", config->pad_token);
+}
+
+static void put_dims(json_t* root, const HfConfig* config, const Dim* dims, int num_dims) {
+    ModelConfig shape = config->shape;
+    for (int i = 0; i < num_dims; i++) { put(root, dims[i].key, json_integer(*dim_of(&shape, &dims[i]))); }
+}
+
+static void put_gpt2(json_t* root, const HfConfig* config) {
+    put_dims(root, config, gpt2_dims, NUM(gpt2_dims));
+    put(root, "activation_function", json_string("gelu_new"));
+    put(root, "layer_norm_epsilon", json_real(1e-5));
+    static const char* const dropouts[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop"};
+    for (int i = 0; i < 3; i++) { put(root, dropouts[i], json_real(config->dropout)); }
+    put(root, "tie_word_embeddings", json_true());
+}
+
+static void put_t5(json_t* root, const HfConfig* config) {
+    const ModelConfig* shape = &config->shape;
+    put_dims(root, config, t5_dims, NUM(t5_dims));
+    put(root, "num_decoder_layers", json_integer(shape->num_dec_layers));
+    put(root, "feed_forward_proj", json_string(shape->gated ? "gated-gelu" : "relu"));
+    put(root, "dense_act_fn", json_string(shape->gated ? "gelu_new" : "relu"));
+    put(root, "is_gated_act", json_boolean(shape->gated));
+    put(root, "is_encoder_decoder", json_true());
+    put(root, "layer_norm_epsilon", json_real(1e-6));
+    put(root, "dropout_rate", json_real(config->dropout));
+    put(root, "tie_word_embeddings", json_boolean(shape->tied_head));
+    if (config->type == HF_T5) { put(root, "scale_decoder_outputs", json_boolean(config->head_scaled)); }
+}
+
+static char* dump(json_t* root) {
+    char* text = json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(10));
+    json_decref(root);
+    size_t num_chars = strlen(text);
+    char* lines = llmc_alloc(num_chars + 2, "a config");
+    memcpy(lines, text, num_chars);
+    lines[num_chars] = '\n';
+    free(text);
+    return lines;
+}
+
+char* hf_config_text(const HfConfig* config, const char* dtype) {
+    static const char* const architectures[HF_NUM_TYPES] = {"GPT2LMHeadModel", "T5ForConditionalGeneration",
+                                                            "T5ForConditionalGeneration",
+                                                            "UMT5ForConditionalGeneration"};
+    HfConfig theirs = *config;
+    if (theirs.type == HF_MT5) { theirs.type = HF_T5; }
+    json_t* root = json_pack("{s:s, s:[s], s:s, s:b}", "model_type", type_names[theirs.type], "architectures",
+                             architectures[theirs.type], "torch_dtype", dtype, "use_cache", 1);
+    put_tokens(root, &theirs);
+    if (theirs.type == HF_GPT2) {
+        put_gpt2(root, &theirs);
+    } else {
+        put_t5(root, &theirs);
+    }
+    return dump(root);
+}
+
+// generation_config.json: the tokens that generate() starts and ends with.
+static char* hf_config_generation_text(const HfConfig* config) {
+    json_t* root = json_pack("{s:b}", "_from_model_config", 1);
+    put_tokens(root, config);
+    return dump(root);
+}
+
+// --- hf_checkpoint --------------------
+// Reading. First all names and shapes of the file against the whole model, then the values of the slice.
+
+enum { PIECE_VALUES = 1 << 20, FULL_NAME_CHARS = HF_NAME_CHARS + 16 };
+
+bool hf_checkpoint_is(const char* path) {
+    struct stat info;
+    size_t num_chars = strlen(path);
+    if (stat(path, &info) != 0) { return false; }
+    if (S_ISDIR(info.st_mode)) {
+        char config[CHECKPOINT_PATH_CHARS];
+        int num = snprintf(config, sizeof config, "%s/config.json", path);
+        return num > 0 && (size_t)num < sizeof config && stat(config, &info) == 0;
+    }
+    static const char* const ends[] = {".safetensors", ".safetensors.index.json"};
+    for (int i = 0; i < 2; i++) {
+        size_t end_chars = strlen(ends[i]);
+        if (num_chars >= end_chars && strcmp(path + num_chars - end_chars, ends[i]) == 0) { return true; }
+    }
+    return false;
+}
+
+// A checkpoint that is open, and how its names begin.
+typedef struct {
+    Safetensors file;
+    HfConfig config;     // shape.kind is set; tied_head is the truth
+    const char* prefix;  // "transformer." or ""
+} Source;
+
+static const SafetensorsTensor* hf_checkpoint_find(const Source* source, const char* name, bool with_prefix) {
+    char full[FULL_NAME_CHARS];
+    snprintf(full, sizeof full, "%.15s%.95s", with_prefix ? source->prefix : "", name);
+    return safetensors_find(&source->file, full);
+}
+
+// --- names and shapes --------------------------------------------------------------------------------------
+
+static bool fail_shape(const Source* source, const SafetensorsTensor* tensor, const HfPart* part,
+                       char* error) {
+    char theirs[96] = "", ours[48];
+    for (int i = 0; i < tensor->num_dims && strlen(theirs) < 64; i++) {
+        size_t at = strlen(theirs);
+        snprintf(theirs + at, sizeof theirs - at, "%s%lld", i == 0 ? "" : ", ", (long long)tensor->dims[i]);
+    }
+    const int64_t rows = part->transposed ? part->cols : part->rows;
+    const int64_t cols = part->transposed ? part->rows : part->cols;
+    if (part->is_vector) {
+        snprintf(ours, sizeof ours, "%lld", (long long)cols);
+    } else {
+        snprintf(ours, sizeof ours, "%lld, %lld", (long long)rows, (long long)cols);
+    }
+    return llmc_fail(
+        error, "%s: %.90s: shape [%s], config.json asks for [%s] ---> use the config.json of these weights",
+        safetensors_path(&source->file, tensor), tensor->name, theirs, ours);
+}
+
+static bool check_part(const Source* source, const SafetensorsTensor* tensor, const HfPart* part,
+                       char* error) {
+    const int64_t* dims = tensor->dims;
+    bool ok = part->is_vector    ? tensor->num_dims == 1 && dims[0] == part->cols
+              : part->transposed ? tensor->num_dims == 2 && dims[0] == part->cols && dims[1] == part->rows
+                                 : tensor->num_dims == 2 && dims[0] == part->rows && dims[1] == part->cols;
+    if (!ok) { return fail_shape(source, tensor, part, error); }
+    return tensor->dtype != SAFETENSORS_OTHER ||
+           llmc_fail(error, "%s: %.90s: dtype %s ---> save the model as F32, F16 or BF16",
+                     safetensors_path(&source->file, tensor), tensor->name, tensor->dtype_name);
+}
+
+// Tensors of the file that the model has, as flags.
+static bool find_parts(const Source* source, bool* is_known, char* error) {
+    HfNames names = {.config = &source->config.shape};
+    for (const HfPart* part; (part = hf_names_next(&names)) != NULL;) {
+        const SafetensorsTensor* tensor = hf_checkpoint_find(source, part->name, true);
+        if (tensor == NULL) {
+            return llmc_fail(error, "%s: %s%s is missing ---> use the config.json of these weights",
+                             llmc_path_tail(source->file.files[0].path), source->prefix, part->name);
+        }
+        if (!check_part(source, tensor, part, error)) { return false; }
+        is_known[tensor - source->file.tensors] = true;
+    }
+    return true;
+}
+
+static bool check_no_others(const Source* source, const bool* is_known, char* error) {
+    const ModelConfig* config = &source->config.shape;
+    const size_t prefix_chars = strlen(source->prefix);
+    for (int i = 0; i < source->file.num_tensors; i++) {
+        const SafetensorsTensor* tensor = &source->file.tensors[i];
+        bool has_prefix = strncmp(tensor->name, source->prefix, prefix_chars) == 0;
+        if (is_known[i] || (has_prefix && hf_names_is_buffer(config, tensor->name + prefix_chars))) {
+            continue;
+        }
+        bool is_copy = config->tied_head && strcmp(tensor->name, "lm_head.weight") == 0;
+        for (const char* name = NULL; (name = hf_names_embedding_copy(config, name)) != NULL;) {
+            is_copy = is_copy || strcmp(tensor->name, name) == 0;
+        }
+        if (is_copy) { continue; }
+        return llmc_fail(error,
+                         "%s: %.90s is no tensor of this model ---> use the config.json of these weights",
+                         safetensors_path(&source->file, tensor), tensor->name);
+    }
+    return true;
+}
+
+static bool check_tensors(const Source* source, char* error) {
+    bool* is_known = llmc_alloc((size_t)source->file.num_tensors * sizeof *is_known, "names of tensors");
+    bool ok = find_parts(source, is_known, error) && check_no_others(source, is_known, error);
+    free(is_known);
+    return ok;
+}
+
+// --- the head ----------------------------------------------------------------------------------------------
+
+// Are two tensors of one shape the same, value by value? Ends at the first difference.
+static bool compare(const Source* source, const SafetensorsTensor* a, const SafetensorsTensor* b, bool* same,
+                    char* error) {
+    *same = a->num_dims == b->num_dims && memcmp(a->dims, b->dims, sizeof a->dims) == 0;
+    float* values = llmc_alloc(2 * PIECE_VALUES * sizeof *values, "values to compare");
+    bool ok = true;
+    for (int64_t at = 0; ok && *same && at < a->num_values; at += PIECE_VALUES) {
+        int64_t end = a->num_values - at < PIECE_VALUES ? a->num_values : at + PIECE_VALUES;
+        ok = safetensors_read(&source->file, a, values, at, end, error) &&
+             safetensors_read(&source->file, b, values + PIECE_VALUES, at, end, error);
+        *same = ok && memcmp(values, values + PIECE_VALUES, (size_t)(end - at) * sizeof *values) == 0;
+    }
+    free(values);
+    return ok;
+}
+
+static const SafetensorsTensor* find_embedding(const Source* source) {
+    HfPart parts[HF_MAX_PARTS];
+    hf_names_parts(parts, &source->config.shape, 0, -1);  // the first tensor of every kind
+    return hf_checkpoint_find(source, parts[0].name, true);
+}
+
+// Copies of the embedding must be copies.
+static bool check_copies(const Source* source, const SafetensorsTensor* embedding, char* error) {
+    for (const char* name = NULL; (name = hf_names_embedding_copy(&source->config.shape, name)) != NULL;) {
+        const SafetensorsTensor* tensor = hf_checkpoint_find(source, name, false);
+        bool same = true;
+        if (tensor != NULL && !compare(source, embedding, tensor, &same, error)) { return false; }
+        if (!same) {
+            return llmc_fail(error, "%s: %s differs from %s, which is not supported ---> use another model",
+                             safetensors_path(&source->file, tensor), name, embedding->name);
+        }
+    }
+    return true;
+}
+
+// Of a T5: tied or not, by the tensors.
+static bool find_head(Source* source, const SafetensorsTensor* embedding, char* error) {
+    HfConfig* config = &source->config;
+    const SafetensorsTensor* head = hf_checkpoint_find(source, "lm_head.weight", false);
+    config->shape.tied_head = head == NULL;
+    if (head != NULL && config->head_scaled &&
+        !compare(source, embedding, head, &config->shape.tied_head, error)) {
+        return false;
+    }
+    return config->head_scaled || !config->shape.tied_head ||
+           llmc_fail(
+               error,
+               "%s: lm_head.weight is missing, and config.json wants no factor before a tied head ---> save "
+               "lm_head.weight too",
+               llmc_path_tail(source->file.files[0].path));
+}
+
+static bool look_at_head(Source* source, char* error) {
+    const SafetensorsTensor* embedding = find_embedding(source);
+    if (embedding == NULL) {
+        return llmc_fail(error,
+                         "%s: the embedding is missing (shared.weight or wte.weight) ---> use a whole model",
+                         llmc_path_tail(source->file.files[0].path));
+    }
+    return check_copies(source, embedding, error) &&
+           (source->config.type == HF_GPT2 || find_head(source, embedding, error));
+}
+
+// --- opening -----------------------------------------------------------------------------------------------
+
+static bool read_shape(Source* source, const ModelKind* kind, const char* path, char* error) {
+    if (!hf_config_read(&source->config, path, error)) { return false; }
+    const bool is_gpt2 = source->config.type == HF_GPT2;
+    if (strcmp(kind->name, is_gpt2 ? "gpt2" : "t5") != 0) {
+        return llmc_fail(error, "%s: model_type \"%s\" is no %s ---> train it with train_%s",
+                         llmc_path_tail(path), hf_type_name(source->config.type), kind->title,
+                         is_gpt2 ? "gpt2" : "t5");
+    }
+    source->config.shape.kind = kind;
+    return kind->check(&source->config.shape, llmc_path_tail(path), error);
+}
+
+static bool open_source(Source* out, const ModelKind* kind, const char* path, char* error) {
+    Source source = {0};
+    if (!read_shape(&source, kind, path, error) || !safetensors_open(&source.file, path, error)) {
+        return false;
+    }
+    source.prefix = hf_names_prefix(&source.config.shape);
+    if (find_embedding(&source) == NULL) { source.prefix = ""; }
+    if (!look_at_head(&source, error)) {
+        safetensors_close(&source.file);
+        return false;
+    }
+    *out = source;
+    return true;
+}
+
+bool hf_checkpoint_read_config(ModelConfig* out, HfConfig* details, const ModelKind* kind, const char* path,
+                               char* error) {
+    Source source;
+    if (!open_source(&source, kind, path, error)) { return false; }
+    bool ok = check_tensors(&source, error);
+    safetensors_close(&source.file);
+    if (!ok) { return false; }
+    *out = source.config.shape;
+    if (details != NULL) { *details = source.config; }
+    return true;
+}
+
+// --- values ------------------------------------------------------------------------------------------------
+
+// Where values of one tensor of ours go.
+typedef struct {
+    const Source* source;
+    CheckpointBody body;
+    const Model* model;
+    void* values;        // of the device
+    int64_t first;       // values[0] belongs to params[first]
+    int64_t begin, end;  // of params: what is wanted of the slice at hand
+    float* piece;        // PIECE_VALUES
+} Target;
+
+// num_values at `offset` of the flat array; what lies outside [begin, end) is left out.
+static void hf_checkpoint_put(const Target* target, const float* values, int64_t offset, int64_t num_values) {
+    int64_t from = offset > target->begin ? offset : target->begin;
+    int64_t to = offset + num_values < target->end ? offset + num_values : target->end;
+    if (from >= to) { return; }
+    OpsContext* ops = target->model->ops;
+    size_t num = (size_t)(to - from);
+    if (target->body == CHECKPOINT_PARAMS) {
+        device_values_upload(ops, (floatX*)target->values + (from - target->first), values + (from - offset),
+                             num);
+    } else {
+        ops_upload(ops, (float*)target->values + (from - target->first), values + (from - offset),
+                   num * sizeof(float));
+    }
+}
+
+static bool read_values(const Target* target, const SafetensorsTensor* tensor, float* out, int64_t begin,
+                        int64_t end, float factor, char* error) {
+    const Safetensors* file = &target->source->file;
+    if (!safetensors_read(file, tensor, out, begin, end, error)) { return false; }
+    for (int64_t i = 0; i < end - begin; i++) {
+        out[i] *= factor;
+        if (!isfinite(out[i])) {
+            return llmc_fail(error, "%s: %.90s: value %lld is NaN or infinite ---> use another checkpoint",
+                             safetensors_path(file, tensor), tensor->name, (long long)(begin + i));
+        }
+    }
+    return true;
+}
+
+// Whole, since its rows are the file's columns.
+static bool read_transposed(const Target* target, const SafetensorsTensor* tensor, const HfPart* part,
+                            int64_t offset, char* error) {
+    const int64_t rows = part->rows, cols = part->cols;
+    float* theirs = llmc_alloc((size_t)(2 * rows * cols) * sizeof *theirs, "a tensor to transpose");
+    float* ours = theirs + rows * cols;
+    bool ok = read_values(target, tensor, theirs, 0, rows * cols, 1.0f, error);
+    for (int64_t i = 0; ok && i < rows; i++) {
+        for (int64_t j = 0; j < cols; j++) { ours[i * cols + j] = theirs[j * rows + i]; }
+    }
+    if (ok) { hf_checkpoint_put(target, ours, offset, rows * cols); }
+    free(theirs);
+    return ok;
+}
+
+static bool read_straight(const Target* target, const SafetensorsTensor* tensor, const HfPart* part,
+                          int64_t offset, float factor, char* error) {
+    int64_t from = target->begin > offset ? target->begin - offset : 0, num_values = part->rows * part->cols;
+    int64_t to = target->end - offset < num_values ? target->end - offset : num_values;
+    for (int64_t at = from; at < to; at += PIECE_VALUES) {
+        int64_t num = to - at < PIECE_VALUES ? to - at : PIECE_VALUES;
+        if (!read_values(target, tensor, target->piece, at, at + num, factor, error)) { return false; }
+        hf_checkpoint_put(target, target->piece, offset + at, num);
+    }
+    return true;
+}
+
+// The vocabulary's padding.
+static void put_zeros(const Target* target, int64_t offset, int64_t num_values) {
+    memset(target->piece, 0, PIECE_VALUES * sizeof *target->piece);
+    for (int64_t at = 0; at < num_values; at += PIECE_VALUES) {
+        int64_t num = num_values - at < PIECE_VALUES ? num_values - at : PIECE_VALUES;
+        hf_checkpoint_put(target, target->piece, offset + at, num);
+    }
+}
+
+static bool read_slice(const Target* target, const TensorSlice* slice, char* error) {
+    const HfConfig* config = &target->source->config;
+    HfPart parts[HF_MAX_PARTS];
+    int num_parts = hf_names_parts(parts, &config->shape, slice->tensor, slice->layer);
+    const int64_t tensor_offset = slice->offset - slice->first;
+    int64_t num_done = 0;
+    for (int p = 0; p < num_parts; p++) {
+        const SafetensorsTensor* tensor = hf_checkpoint_find(target->source, parts[p].name, true);
+        int64_t offset = tensor_offset + parts[p].row_begin * parts[p].cols;
+        num_done = (parts[p].row_begin + parts[p].rows) * parts[p].cols;
+        if (offset >= target->end || tensor_offset + num_done <= target->begin) { continue; }
+        // our untied heads are not scaled: theirs takes the factor in
+        bool is_scaled = config->head_scaled && !config->shape.tied_head;
+        float factor = is_scaled && strcmp(parts[p].name, "lm_head.weight") == 0
+                           ? 1.0f / sqrtf((float)config->shape.channels)
+                           : 1.0f;
+        bool ok = parts[p].transposed ? read_transposed(target, tensor, &parts[p], offset, error)
+                                      : read_straight(target, tensor, &parts[p], offset, factor, error);
+        if (!ok) { return false; }
+    }
+    int64_t num_values = model_tensor_values(&config->shape, slice->tensor);
+    if (num_done < num_values) { put_zeros(target, tensor_offset + num_done, num_values - num_done); }
+    return true;
+}
+
+static bool check_same_shape(Source* source, const Model* model, const char* path, char* error) {
+    ModelDifference difference;
+    // known from the tensors when the model was made; -t may ask for another length where positions are
+    // relative
+    source->config.shape.tied_head = model->config.tied_head;
+    if (source->config.type != HF_GPT2) { source->config.shape.max_seq_len = model->config.max_seq_len; }
+    if (!model_config_equal(&source->config.shape, &model->config, &difference)) {
+        return llmc_fail(error, "%s: %s is %d, this run's is %d ---> %s", llmc_path_tail(path),
+                         difference.field, difference.theirs, difference.ours, difference.remedy);
+    }
+    return true;
+}
+
+bool hf_checkpoint_read(const char* path, CheckpointBody body, const Model* model, void* values,
+                        int64_t begin, int64_t end, char* error) {
+    Source source;
+    if (!open_source(&source, model->config.kind, path, error)) { return false; }
+    bool ok = check_same_shape(&source, model, path, error) && check_tensors(&source, error);
+    Target target = {&source, body, model, values, begin, 0, 0, NULL};
+    target.piece = llmc_alloc(PIECE_VALUES * sizeof *target.piece, "values on their way");
+    for (int i = 0; ok && i < model->num_slices; i++) {
+        const TensorSlice* slice = &model->slices[i];
+        const int64_t slice_end = slice->offset + slice->num_values;
+        target.begin = slice->offset > begin ? slice->offset : begin;
+        target.end = slice_end < end ? slice_end : end;
+        if (target.begin >= target.end) { continue; }
+        ok = read_slice(&target, slice, error);
+    }
+    free(target.piece);
+    safetensors_close(&source.file);
+    return ok;
+}
+
+// --- hf_checkpoint_write --------------------
+// Writing. The tokenizer's files, the configs and the weights stand aside as *.tmp until commit; the weights
+// come last, so that they never stand beside another model's config.
+
+enum { HF_CHECKPOINT_WRITE_PIECE_VALUES = 1 << 20, MAX_TOKENIZER_BYTES = 1 << 28 };
+
+#ifdef LLMC_BF16
+static const SafetensorsDtype DTYPE = SAFETENSORS_BF16;
+static const char DTYPE_NAME[] = "bfloat16";
+#else
+static const SafetensorsDtype DTYPE = SAFETENSORS_F32;
+static const char DTYPE_NAME[] = "float32";
+#endif
+
+static const char WEIGHTS[] = "model.safetensors";
+static const char* const tokenizer_files[] = {
+    "spiece.model",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "data.json"};  // data.json is ours: template, what ends an input
+enum { NUM_TOKENIZER_FILES = sizeof tokenizer_files / sizeof *tokenizer_files };
+static const char* const config_files[] = {"config.json", "generation_config.json"};
+
+// <pad>, </s>, <unk>, 256 bytes, 125 sentinels: 384 tokens.
+static const char BYTE_TOKENIZER[] = "{\n"
+                                     "  \"tokenizer_class\": \"ByT5Tokenizer\",\n"
+                                     "  \"extra_ids\": 125,\n"
+                                     "  \"pad_token\": \"<pad>\",\n"
+                                     "  \"eos_token\": \"</s>\",\n"
+                                     "  \"unk_token\": \"<unk>\"\n"
+                                     "}\n";
+
+static bool join(char out[CHECKPOINT_PATH_CHARS], const char* directory, const char* name, char* error) {
+    int num_chars = snprintf(out, CHECKPOINT_PATH_CHARS, "%s/%s", directory, name);
+    return (num_chars > 0 && num_chars < CHECKPOINT_PATH_CHARS - 8) ||
+           llmc_fail(error, "%s: path too long ---> use a shorter one", llmc_path_tail(directory));
+}
+
+static bool exists(const char* path) {
+    struct stat info;
+    return stat(path, &info) == 0;
+}
+
+// --- small files -------------------------------------------------------------------------------------------
+
+static bool write_tmp(const char* directory, const char* name, const void* bytes, int64_t num_bytes,
+                      char* error) {
+    char path[CHECKPOINT_PATH_CHARS];
+    CheckpointFile file;
+    return join(path, directory, name, error) && checkpoint_file_create(&file, path, num_bytes, error) &&
+           checkpoint_file_write(&file, bytes, num_bytes, 0, error) && checkpoint_file_sync(&file, error);
+}
+
+static bool copy_tmp(const char* directory, const char* name, const char* from, char* error) {
+    CheckpointFile file;
+    if (!checkpoint_file_open(&file, from, error)) { return false; }
+    bool ok = file.num_bytes <= MAX_TOKENIZER_BYTES ||
+              llmc_fail(error, "%s: %lld bytes ---> a tokenizer's file has at most %d", llmc_path_tail(from),
+                        (long long)file.num_bytes, MAX_TOKENIZER_BYTES);
+    char* bytes = ok ? llmc_alloc((size_t)file.num_bytes, "a tokenizer's file") : NULL;
+    ok = ok && checkpoint_file_read(&file, bytes, file.num_bytes, 0, error) &&
+         write_tmp(directory, name, bytes, file.num_bytes, error);
+    free(bytes);
+    checkpoint_file_close(&file);
+    return ok;
+}
+
+static bool write_tokenizer(const char* directory, const HfTokens* tokens, char* error) {
+    const bool bytes = tokens != NULL && tokens->bytes;
+    const size_t config_bytes = sizeof BYTE_TOKENIZER - 1;
+    if (bytes && !write_tmp(directory, "tokenizer_config.json", BYTE_TOKENIZER, config_bytes, error)) {
+        return false;
+    }
+    for (int i = 0; tokens != NULL && tokens->folder != NULL && i < NUM_TOKENIZER_FILES; i++) {
+        char from[CHECKPOINT_PATH_CHARS];
+        if (bytes && i != NUM_TOKENIZER_FILES - 1) { continue; }  // others' files: bytes have none
+        if (!join(from, tokens->folder, tokenizer_files[i], error)) { return false; }
+        if (exists(from) && !copy_tmp(directory, tokenizer_files[i], from, error)) { return false; }
+    }
+    return true;
+}
+
+static bool write_configs(const char* directory, const HfConfig* config, char* error) {
+    char* text = hf_config_text(config, DTYPE_NAME);
+    char* generation = hf_config_generation_text(config);
+    bool ok = write_tmp(directory, config_files[0], text, (int64_t)strlen(text), error) &&
+              write_tmp(directory, config_files[1], generation, (int64_t)strlen(generation), error);
+    free(text);
+    free(generation);
+    return ok;
+}
+
+// --- the weights' file -------------------------------------------------------------------------------------
+
+static SafetensorsTensor file_tensor(const HfPart* part, char* name, const ModelConfig* config) {
+    SafetensorsTensor tensor = {.name = name, .dtype = DTYPE, .num_dims = part->is_vector ? 1 : 2};
+    snprintf(name, HF_NAME_CHARS, "%.15s%.80s", hf_names_prefix(config), part->name);
+    tensor.dims[0] = part->is_vector || part->transposed ? part->cols : part->rows;
+    tensor.dims[1] = part->is_vector ? 0 : part->transposed ? part->rows : part->cols;
+    return tensor;
+}
+
+static bool make_layout(Safetensors* out, const ModelConfig* config, char* error) {
+    int num_tensors = 0;
+    for (HfNames names = {.config = config}; hf_names_next(&names) != NULL;) { num_tensors++; }
+    SafetensorsTensor* tensors = llmc_alloc((size_t)num_tensors * sizeof *tensors, "names of tensors");
+    char(*texts)[HF_NAME_CHARS] = llmc_alloc((size_t)num_tensors * sizeof *texts, "names of tensors");
+    HfNames names = {.config = config};
+    for (int i = 0; i < num_tensors; i++) {
+        tensors[i] = file_tensor(hf_names_next(&names), texts[i], config);
+    }
+    bool ok = safetensors_layout(out, tensors, num_tensors, error);
+    free(tensors);
+    free(texts);
+    return ok;
+}
+
+bool hf_checkpoint_make_directory(const char* directory, char* error) {
+    char index[CHECKPOINT_PATH_CHARS];
+    if (!join(index, directory, "model.safetensors.index.json", error)) { return false; }
+    if (exists(index)) {
+        return llmc_fail(error, "%s: has the shards of another model ---> export to an empty directory",
+                         llmc_path_tail(directory));
+    }
+    return mkdir(directory, 0777) == 0 || errno == EEXIST ||
+           llmc_fail(error, "%s: cannot make directory: %s ---> choose a place where you may write",
+                     llmc_path_tail(directory), strerror(errno));
+}
+
+bool hf_checkpoint_create(const char* directory, const ModelConfig* config, const HfConfig* like,
+                          const HfTokens* tokens, char* error) {
+    const HfConfig theirs = hf_config_of_model(config, like);
+    char path[CHECKPOINT_PATH_CHARS];
+    Safetensors layout;
+    if (!hf_checkpoint_make_directory(directory, error) || !join(path, directory, WEIGHTS, error) ||
+        !make_layout(&layout, config, error)) {
+        return false;
+    }
+    bool ok = safetensors_create(&layout, path, error) && write_configs(directory, &theirs, error) &&
+              write_tokenizer(directory, tokens, error);
+    safetensors_close(&layout);
+    if (!ok) { hf_checkpoint_abort(directory); }
+    return ok;
+}
+
+// --- values ------------------------------------------------------------------------------------------------
+
+typedef struct {
+    const Model* model;
+    const Safetensors* layout;
+    CheckpointFile* file;
+    float* piece;  // PIECE_VALUES
+} HfCheckpointWriteTarget;
+
+// Values [begin, end) of a part whose first value would be at `offset` of the rank's array.
+static bool write_straight(const HfCheckpointWriteTarget* target, const SafetensorsTensor* tensor,
+                           int64_t offset, int64_t begin, int64_t end, float factor, char* error) {
+    for (int64_t at = begin; at < end; at += HF_CHECKPOINT_WRITE_PIECE_VALUES) {
+        int64_t num =
+            end - at < HF_CHECKPOINT_WRITE_PIECE_VALUES ? end - at : HF_CHECKPOINT_WRITE_PIECE_VALUES;
+        device_values_download(target->model->ops, target->piece, target->model->params + (offset + at),
+                               (size_t)num);
+        for (int64_t i = 0; i < num && factor != 1.0f; i++) { target->piece[i] *= factor; }
+        if (!safetensors_write(target->file, tensor, target->piece, at, at + num, error)) { return false; }
+    }
+    return true;
+}
+
+static bool write_transposed(const HfCheckpointWriteTarget* target, const SafetensorsTensor* tensor,
+                             const HfPart* part, int64_t offset, char* error) {
+    const int64_t rows = part->rows, cols = part->cols;
+    float* ours = llmc_alloc((size_t)(2 * rows * cols) * sizeof *ours, "a tensor to transpose");
+    float* theirs = ours + rows * cols;
+    device_values_download(target->model->ops, ours, target->model->params + offset, (size_t)(rows * cols));
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t j = 0; j < cols; j++) { theirs[j * rows + i] = ours[i * cols + j]; }
+    }
+    bool ok = safetensors_write(target->file, tensor, theirs, 0, rows * cols, error);
+    free(ours);
+    return ok;
+}
+
+static bool write_slice(const HfCheckpointWriteTarget* target, const TensorSlice* slice, char* error) {
+    const ModelConfig* config = &target->model->config;
+    HfPart parts[HF_MAX_PARTS];
+    int num_parts = hf_names_parts(parts, config, slice->tensor, slice->layer);
+    // transformers scales before every umT5's head; ours is scaled where it is tied
+    const bool is_scaled = config->bias_per_layer && !config->tied_head;
+    for (int p = 0; p < num_parts; p++) {
+        char name[HF_NAME_CHARS];
+        const SafetensorsTensor wanted = file_tensor(&parts[p], name, config);
+        const SafetensorsTensor* tensor = safetensors_find(target->layout, wanted.name);
+        const int64_t part_begin = parts[p].row_begin * parts[p].cols - slice->first;  // in the slice
+        const int64_t left = slice->num_values - part_begin;
+        const int64_t begin = part_begin < 0 ? -part_begin : 0;
+        const int64_t end = tensor->num_values < left ? tensor->num_values : left;
+        float factor =
+            is_scaled && strcmp(parts[p].name, "lm_head.weight") == 0 ? sqrtf((float)config->channels) : 1.0f;
+        bool ok = parts[p].transposed
+                      ? write_transposed(target, tensor, &parts[p], slice->offset + part_begin, error)
+                      : write_straight(target, tensor, slice->offset + part_begin, begin, end, factor, error);
+        if (!ok) { return false; }
+    }
+    return true;
+}
+
+bool hf_checkpoint_write(const char* directory, const Model* model, char* error) {
+    char path[CHECKPOINT_PATH_CHARS];
+    Safetensors layout;
+    CheckpointFile file;
+    if (!join(path, directory, WEIGHTS, error) || !make_layout(&layout, &model->config, error)) {
+        return false;
+    }
+    if (!checkpoint_file_open_tmp(&file, path, error)) {
+        safetensors_close(&layout);
+        return false;
+    }
+    const HfCheckpointWriteTarget target = {
+        model, &layout, &file,
+        llmc_alloc(HF_CHECKPOINT_WRITE_PIECE_VALUES * sizeof(float), "values on their way")};
+    bool ok = file.num_bytes == layout.num_bytes ||
+              llmc_fail(error, "%s.tmp: is of another model ---> export each run to a directory of its own",
+                        llmc_path_tail(path));
+    for (int i = 0; ok && i < model->num_slices; i++) {
+        ok = model->slices[i].tied_copy || write_slice(&target, &model->slices[i], error);
+    }
+    free(target.piece);
+    safetensors_close(&layout);
+    if (!ok) { checkpoint_file_close(&file); }
+    return ok && checkpoint_file_sync(&file, error);
+}
+
+// --- all at once -------------------------------------------------------------------------------------------
+
+static bool commit_one(const char* directory, const char* name, char* error) {
+    char path[CHECKPOINT_PATH_CHARS], tmp[CHECKPOINT_PATH_CHARS + 8];
+    if (!join(path, directory, name, error)) { return false; }
+    snprintf(tmp, sizeof tmp, "%s.tmp", path);
+    return !exists(tmp) || checkpoint_file_rename(path, error);
+}
+
+bool hf_checkpoint_commit(const char* directory, char* error) {
+    char path[CHECKPOINT_PATH_CHARS];
+    for (int i = 0; i < NUM_TOKENIZER_FILES; i++) {
+        if (!commit_one(directory, tokenizer_files[i], error)) { return false; }
+    }
+    return commit_one(directory, config_files[0], error) && commit_one(directory, config_files[1], error) &&
+           join(path, directory, WEIGHTS, error) && checkpoint_file_rename(path, error);
+}
+
+void hf_checkpoint_abort(const char* directory) {
+    char path[CHECKPOINT_PATH_CHARS];
+    for (int i = 0; i < NUM_TOKENIZER_FILES + 3; i++) {
+        const char* name = i < NUM_TOKENIZER_FILES        ? tokenizer_files[i]
+                           : i == NUM_TOKENIZER_FILES + 2 ? WEIGHTS
+                                                          : config_files[i - NUM_TOKENIZER_FILES];
+        if (join(path, directory, name, NULL)) { checkpoint_file_remove_tmp(path); }
+    }
+}

@@ -1,0 +1,43 @@
+/*
+launched.h -- a program for one process that mpirun or srun starts as several: each would do the same work and
+write over the others' files.
+*/
+#pragma once
+
+#include "../dataloader/pair_stream.h"
+#include "../dataloader/token_stream.h"
+#include "../llmc/model.h"
+#include "../llmc/train_flags.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+
+// --- stock_stream --------------------
+/*
+stock_stream.h -- batches of one shape, for the stock trainer: rows x -t consecutive tokens (token_stream.h),
+or for an encoder-decoder rows of an input and a target, padded to -t and --target-tokens (pair_stream.h).
+
+A failure ends the program with one message.
+*/
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    TokenStream* tokens;  // one of the two
+    PairStream* pairs;
+    int rows, seq_tokens, target_tokens;
+    int32_t *inputs, *targets, *positions, *every_row, *cu_seqlens;  // one allocation; of `tokens`
+    uint32_t* keys;                                                  // of dropout; NULL without
+    uint64_t seed;
+} StockStream;
+
+#ifdef __cplusplus
+}
+#endif

@@ -13,7 +13,6 @@ A law returns STATUS_OK or the first thing it found. What it made is given back 
 #include "../plan/problem/shape_rules.h"
 #include "../plan/types/mb_shape.h"
 #include "../run/executor.h"
-#include "../run/interface.h"
 #include "../run/session.h"
 #include <stdbool.h>
 #include "../dynapipe.h"

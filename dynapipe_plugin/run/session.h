@@ -9,7 +9,7 @@ session_options.h -- the plugin's command line: one table for parsing, ranges, d
 #include <stdio.h>
 #include "../../dataloader/collate.h"
 #include "../../dataloader/loader.h"
-#include "../../dataloader/sample_verify.h"
+#include "../../dataloader/sample_file.h"
 #include "../dynapipe.h"
 #include "../plan/cost/cost_model.h"
 #include "../plan/cost/machine.h"

@@ -1,3 +1,379 @@
+#include "prepare_data.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../data_json.h"
+#include "sample_writer.h"
+#include "../records/records.h"
+#include "../sample_file.h"
+#include "../../util/files.h"
+#include "../../util/numbers.h"
+#include "../../util/options.h"
+#include "../../util/program.h"
+#include "../../util/status.h"
+
+enum { BAD_SHOWN = 10, FILES_SHOWN = 20, COUNT_CHARS = 32 };
+
+// 52002 as "52,002".
+static const char* count_text(char out[COUNT_CHARS], int64_t count) {
+    char digits[COUNT_CHARS];
+    int length = snprintf(digits, sizeof digits, "%lld", (long long)count), at = 0;
+    for (int i = 0; i < length; i++) {
+        if (i > 0 && (length - i) % 3 == 0) { out[at++] = ','; }
+        out[at++] = digits[i];
+    }
+    out[at] = '\0';
+    return out;
+}
+#define COUNT(count) count_text((char[COUNT_CHARS]){0}, (count))
+
+static void prepare_report_begin_pass(PrepareReport* report, int64_t total_bytes) {
+    report->total_bytes = total_bytes;
+    report->done_bytes = 0;
+    report->begin_ns = report->shown_ns = clock_now_ns();
+    if (report->start_ns == 0) { report->start_ns = report->begin_ns; }
+}
+
+// On a terminal one line that renews itself; in a log a line every 10 seconds; nothing on short work.
+static void prepare_report_progress(PrepareReport* report, const char* what, int64_t bytes_of_file) {
+    if (report->quiet) { return; }
+    int64_t now_ns = clock_now_ns();
+    bool terminal = isatty(STDERR_FILENO);
+    int64_t pause_ns = !report->progress_shown ? 2000000000 : terminal ? 200000000 : 10000000000;
+    if (now_ns - report->shown_ns < pause_ns) { return; }
+    double done = (double)(report->done_bytes + bytes_of_file), total = (double)report->total_bytes;
+    double seconds = (double)(now_ns - report->begin_ns) * 1e-9;
+    fprintf(stderr, "%s%s: %s of %s (%.0f %%), %s/s, %s left%s", terminal ? "\r" : "", what, BYTES_TEXT(done),
+            BYTES_TEXT(total), total > 0 ? 100 * done / total : 100, BYTES_TEXT(done / seconds),
+            duration_text((char[DURATION_CHARS]){0},
+                          done > 0 && total > done ? seconds * (total - done) / done : 0),
+            terminal ? "     " : "\n");
+    fflush(stderr);
+    report->shown_ns = now_ns;
+    report->progress_shown = true;
+}
+
+static void prepare_report_end_line(PrepareReport* report) {
+    if (report->progress_shown && isatty(STDERR_FILENO)) { fprintf(stderr, "\r%80s\r", ""); }
+}
+
+// Counts it; the first are shown, with the last status message.
+static void prepare_report_bad(PrepareReport* report) {
+    report->num_bad++;
+    if (report->quiet) { return; }
+    prepare_report_end_line(report);
+    if (report->num_bad <= BAD_SHOWN) {
+        fprintf(stderr, "skipped %s\n", status_message());
+    } else if (report->num_bad == BAD_SHOWN + 1) {
+        fprintf(stderr, "skipped records beyond the first %d are only counted\n", BAD_SHOWN);
+    }
+}
+
+// "train.jsonl: 52,002 records, Alpaca (instruction, input -> output)"; of_form[RECORD_FORMS].
+static void prepare_report_file(PrepareReport* report, const char* path, const RecordFields* fields,
+                                const int64_t* of_form, int64_t num_bad) {
+    if (report->quiet) { return; }
+    if (report->num_files++ >= FILES_SHOWN) {
+        if (report->num_files == FILES_SHOWN + 1) { printf("and more files\n"); }
+        return;
+    }
+    prepare_report_end_line(report);
+    int64_t num_records = 0;
+    int32_t num_forms = 0;
+    for (int32_t f = 0; f < RECORD_FORMS; f++) {
+        num_records += of_form[f];
+        num_forms += of_form[f] > 0;
+    }
+    printf("%s: %s records", PRINTABLE(path), COUNT(num_records));
+    for (int32_t f = 0; f < RECORD_FORMS; f++) {
+        if (of_form[f] == 0) { continue; }
+        char text[RECORD_FORM_CHARS];
+        record_form_text(f, fields, text, sizeof text);
+        printf(", %s%s%s", num_forms > 1 ? COUNT(of_form[f]) : "", num_forms > 1 ? " " : "", PRINTABLE(text));
+    }
+    if (num_bad > 0) { printf(", %s bad", COUNT(num_bad)); }
+    printf("\n");
+}
+
+static int compare_rows(const void* a, const void* b) {
+    return strcmp(((const TaskRow*)a)->name, ((const TaskRow*)b)->name);
+}
+
+// Lengths in tokens that run through the model, as -t has them.
+static void prepare_report_tasks(const PrepareReport* report, TaskTable* tasks) {
+    (void)report;
+    int64_t num_tokens = 0, num_samples = 0;
+    qsort(tasks->rows, (size_t)tasks->num_tasks, sizeof tasks->rows[0], compare_rows);
+    printf("%-32s %10s %14s %8s %8s %8s\n", "task", "samples", "tokens", "median", "p90", "longest");
+    for (int32_t i = 0; i < tasks->num_tasks; i++) {
+        const TaskRow* row = &tasks->rows[i];
+        num_tokens += row->num_tokens;
+        num_samples += row->num_lengths;
+        printf("%-32s %10lld %14lld %8lld %8lld %8lld\n", PRINTABLE(row->name), (long long)row->num_lengths,
+               (long long)row->num_tokens, (long long)task_table_quantile(row, 0.5),
+               (long long)task_table_quantile(row, 0.9), (long long)row->longest_tokens);
+    }
+    printf("%-32s %10lld %14lld\n", "all", (long long)num_samples, (long long)num_tokens);
+}
+
+static void prepare_report_cuts(const TaskTable* tasks, int32_t max_tokens, const char* way) {
+    int64_t num_cut = 0, num_skipped = 0;
+    for (int32_t i = 0; i < tasks->num_tasks; i++) {
+        const TaskRow* row = &tasks->rows[i];
+        num_cut += row->num_cut;
+        num_skipped += row->num_skipped;
+        if (row->num_cut + row->num_skipped > 0) {
+            printf("%-32s longer than %d: %s cut, %s skipped\n", PRINTABLE(row->name), max_tokens,
+                   COUNT(row->num_cut), COUNT(row->num_skipped));
+        }
+        if (row->num_texts > 0) {
+            printf("%-32s longer than %d: %s texts, which the trainer runs as %s pieces\n",
+                   PRINTABLE(row->name), max_tokens, COUNT(row->num_texts), COUNT(row->num_pieces));
+        }
+    }
+    if (num_cut + num_skipped > 0) {
+        printf("--max-tokens %d, --long-samples %s: %s cut, %s skipped\n", max_tokens, way, COUNT(num_cut),
+               COUNT(num_skipped));
+    }
+}
+
+static void prepare_report_end(const PrepareReport* report, const char* folder, const ShardWriter* train,
+                               const ShardWriter* val) {
+    printf("%s: %lld samples for training, %lld for validation, in %d and %d files", PRINTABLE(folder),
+           (long long)train->num_samples, (long long)val->num_samples, train->num_files, val->num_files);
+    if (report->num_bad > 0) { printf("; %lld bad records skipped", (long long)report->num_bad); }
+    int32_t num_removed = train->num_removed + val->num_removed;
+    if (num_removed > 0) { printf("; %d files of an earlier run removed", num_removed); }
+    printf("; %.1f s\n", (double)(clock_now_ns() - report->start_ns) * 1e-9);
+}
+
+static void prepare_report_skipped(const PrepareReport* report, const TaskTable* tasks, int32_t max_tokens) {
+    int64_t num_skipped = 0;
+    for (int32_t i = 0; i < tasks->num_tasks; i++) { num_skipped += tasks->rows[i].num_skipped; }
+    if (report->num_bad > 0) { fprintf(stderr, "%lld bad records skipped\n", (long long)report->num_bad); }
+    if (num_skipped > 0) {
+        fprintf(stderr, "%lld samples longer than --max-tokens %d skipped\n", (long long)num_skipped,
+                max_tokens);
+    }
+}
+
+// What somebody may have to do something about is said in any case.
+static FILE* notices(const PrepareReport* report) {
+    return report->quiet ? stderr : stdout;
+}
+
+static void prepare_report_folders(const PrepareReport* report, int32_t num_folders) {
+    fprintf(notices(report), "%d %s in the given one %s not read ---> name %s as well to have %s files\n",
+            num_folders, num_folders > 1 ? "folders" : "folder", num_folders > 1 ? "are" : "is",
+            num_folders > 1 ? "them" : "it", num_folders > 1 ? "their" : "its");
+}
+
+static void prepare_report_foreign(const PrepareReport* report, const char* folder, const char* file) {
+    fprintf(notices(report),
+            "%s/%s is of another tokenizer ---> remove it, so that no export takes it for this one's\n",
+            PRINTABLE(folder), file);
+}
+
+// --- sample_maker --------------------
+
+// How many tokens the end of every input is: of a template's text, and the newline or </s> behind it.
+static Status sample_maker_open(SampleMaker* maker, const char* targets_field) {
+    size_t num_bytes;
+    const char* tail = record_template_tail(maker->form, targets_field, &num_bytes);
+    TRY(tokenizer_encode(maker->tokenizer, tail, num_bytes, &maker->input));
+    bool has_end = maker->vocab.input_end == INPUT_END_NEWLINE || maker->vocab.input_end == INPUT_END_EOT;
+    maker->vocab.input_tail = (int32_t)maker->input.num_tokens + has_end;
+    return STATUS_OK;
+}
+
+static void sample_maker_close(SampleMaker* maker) {
+    bpe_tokens_free(&maker->input);
+    bpe_tokens_free(&maker->target);
+    free(maker->gaps);
+    free(maker->joined);
+}
+
+static int32_t sample_maker_num_samples(const SampleMaker* maker, const Record* record) {
+    int32_t num_answers = 0;
+    for (int32_t t = 0; t < record->num_turns; t++) { num_answers += !record->turns[t].is_read; }
+    return maker->apart ? num_answers : 1;
+}
+
+// --- texts
+// -----------------------------------------------------------------------------------------------------
+
+static Status reserve_joined(SampleMaker* maker, size_t num_bytes) {
+    if (num_bytes <= maker->joined_bytes) { return STATUS_OK; }
+    char* joined = realloc(maker->joined, 2 * num_bytes);
+    if (joined == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a text of %zu bytes", num_bytes); }
+    maker->joined = joined;
+    maker->joined_bytes = 2 * num_bytes;
+    return STATUS_OK;
+}
+
+static Status join(SampleMaker* maker, size_t* at, const char* text, size_t num_bytes) {
+    TRY(reserve_joined(maker, *at + num_bytes + 1));
+    if (num_bytes > 0) { memcpy(maker->joined + *at, text, num_bytes); }
+    *at += num_bytes;
+    return STATUS_OK;
+}
+
+// What was said up to answer `last`, as one text.
+static Status join_history(SampleMaker* maker, const Record* record, int32_t last, size_t* num_bytes) {
+    const RecordTemplate* form = maker->form;
+    *num_bytes = 0;
+    for (int32_t t = 0; t <= last; t++) {
+        const RecordTurn* turn = &record->turns[t];
+        TRY(join(maker, num_bytes, turn->inputs.text, turn->inputs.num_bytes));
+        if (t == last) { break; }
+        TRY(join(maker, num_bytes, form->joint, strlen(form->joint)));
+        TRY(join(maker, num_bytes, turn->targets.text, turn->targets.num_bytes));
+        TRY(join(maker, num_bytes, form->turn_end, strlen(form->turn_end)));
+    }
+    return STATUS_OK;
+}
+
+// --- tokens
+// ----------------------------------------------------------------------------------------------------
+
+// The first num_bytes of `joined`, and what ends an input. The newline is text, and may be one token with
+// what stands before it.
+static Status encode_input(SampleMaker* maker, size_t num_bytes, BpeTokens* out) {
+    if (maker->vocab.input_end == INPUT_END_NEWLINE) { TRY(join(maker, &num_bytes, "\n", 1)); }
+    TRY(tokenizer_encode(maker->tokenizer, num_bytes > 0 ? maker->joined : "", num_bytes, out));
+    return maker->vocab.input_end == INPUT_END_EOT ? bpe_tokens_add(out, maker->vocab.eot_token) : STATUS_OK;
+}
+
+static Status encode_answer(SampleMaker* maker, const RecordText* text, BpeTokens* out) {
+    TRY(tokenizer_encode(maker->tokenizer, text->text, text->num_bytes, out));
+    return bpe_tokens_add(out, maker->vocab.eot_token);
+}
+
+static Status add_gap(SampleMaker* maker, int64_t begin, int64_t end) {
+    if (maker->num_gaps == maker->gaps_capacity) {
+        int32_t capacity = 2 * maker->gaps_capacity + 16;
+        SampleGap* grown = realloc(maker->gaps, (size_t)capacity * sizeof *grown);
+        if (grown == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a conversation"); }
+        maker->gaps = grown;
+        maker->gaps_capacity = capacity;
+    }
+    if (end > INT32_MAX) { return FAIL(STATUS_OUT_OF_RANGE, "a conversation of more than 2^31 tokens"); }
+    maker->gaps[maker->num_gaps++] = (SampleGap){(uint32_t)begin, (uint32_t)end};
+    return STATUS_OK;
+}
+
+// An answer that is only read is a part of what stands before the next one, with the token that ends it.
+static Status encode_turns(SampleMaker* maker, const Record* record) {
+    int64_t gap_begin = 0;
+    bool has_answer = false, in_gap = false;
+    for (int32_t t = 0; t < record->num_turns; t++) {
+        const RecordTurn* turn = &record->turns[t];
+        BpeTokens* to = has_answer ? &maker->target : &maker->input;
+        if (!in_gap) { gap_begin = maker->input.num_tokens + maker->target.num_tokens; }
+        size_t num_bytes = 0;
+        TRY(join(maker, &num_bytes, turn->inputs.text, turn->inputs.num_bytes));
+        TRY(encode_input(maker, num_bytes, to));
+        in_gap = turn->is_read;
+        if (turn->is_read) {
+            TRY(encode_answer(maker, &turn->targets, to));
+            continue;
+        }
+        int64_t gap_end = maker->input.num_tokens + maker->target.num_tokens;
+        if (has_answer && gap_end > gap_begin) { TRY(add_gap(maker, gap_begin, gap_end)); }
+        TRY(encode_answer(maker, &turn->targets, &maker->target));
+        has_answer = true;
+    }
+    return STATUS_OK;
+}
+
+// --- limits
+// ----------------------------------------------------------------------------------------------------
+
+static void leave_out(SampleMaker* maker, const LoaderSample* cut) {
+    BpeTokens* input = &maker->input;
+    int32_t at = cut->hole_tokens > 0 ? cut->hole_at : 0, left_out = cut->first_token + cut->hole_tokens;
+    if (left_out > 0) {
+        memmove(input->ids + at, input->ids + at + left_out,
+                (size_t)(cut->n_input - at) * sizeof *input->ids);
+    }
+    int32_t end = cut->n_input + cut->n_target, num_gaps = 0;  // where an input is cut, one answer is left
+    while (left_out == 0 && num_gaps < maker->num_gaps && maker->gaps[num_gaps].begin < (uint32_t)end) {
+        num_gaps++;
+    }
+    maker->num_gaps = num_gaps;
+    input->num_tokens = cut->n_input;
+    maker->target.num_tokens = cut->n_target;
+}
+
+// Is it one to the trainer, too, which knows samples by their tokens? For encoder-decoders, what was one.
+static bool is_long_text(const SampleMaker* maker, bool was_text) {
+    if (maker->limits.encoder_decoder) { return was_text; }
+    bool is_text = maker->input.num_tokens == 0 && maker->num_gaps == 0;
+    return is_text && maker->limits.long_samples != LONG_SKIP;
+}
+
+static void count_pieces(SampleMaker* maker) {
+    if (maker->limits.encoder_decoder) { return; }
+    int64_t num_run = maker->target.num_tokens - 1, most = maker->limits.max_seq_tokens;
+    maker->num_pieces = (int32_t)((num_run + most - 1) / most);
+}
+
+// The last token of a piece is the first of the next, as text_cut.h has them.
+static PieceLengths sample_maker_piece(const SampleMaker* maker, int32_t piece) {
+    int64_t n_input = maker->input.num_tokens, n_target = maker->target.num_tokens;
+    if (maker->num_pieces > 1) {
+        int64_t most = maker->limits.max_seq_tokens, left = n_target - piece * most;
+        n_target = left < most + 1 ? left : most + 1;
+    }
+    bool pairs = maker->limits.encoder_decoder;
+    return (PieceLengths){n_input, n_target,
+                          pairs ? (n_input > 0 ? n_input : 1) + n_target : n_input + n_target - 1};
+}
+
+// Of the turns the number of that with answer `i` of those that are learnt.
+static int32_t learnt_turn(const Record* record, int32_t i) {
+    int32_t t = 0;
+    while (record->turns[t].is_read || i-- > 0) { t++; }
+    return t;
+}
+
+static Status encode(SampleMaker* maker, const Record* record, int32_t i, bool is_text) {
+    if (is_text) { return encode_answer(maker, &record->turns[0].targets, &maker->target); }
+    if (!maker->apart) { return encode_turns(maker, record); }
+    size_t num_bytes;
+    int32_t turn = learnt_turn(record, i);
+    TRY(join_history(maker, record, turn, &num_bytes));
+    TRY(encode_input(maker, num_bytes, &maker->input));
+    return encode_answer(maker, &record->turns[turn].targets, &maker->target);
+}
+
+// Sample `i` of a record, below its number of samples, within the limits; *fate says how. SAMPLE_SKIPPED, or
+// *is_empty (no token but the end): there is none to write.
+static Status sample_maker_make(SampleMaker* maker, const Record* record, int32_t i, SampleFate* fate,
+                                bool* is_empty) {
+    maker->input.num_tokens = maker->target.num_tokens = maker->num_gaps = 0;
+    maker->num_pieces = 1;
+    *fate = SAMPLE_WHOLE;
+    bool is_text = record->form == RECORD_TEXT && record->turns[0].inputs.num_bytes == 0;
+    TRY(encode(maker, record, i, is_text));
+    int64_t num_tokens = maker->input.num_tokens + maker->target.num_tokens;
+    *is_empty = num_tokens < 2;  // to SentencePiece, blanks are nothing
+    if (num_tokens > INT32_MAX) { return FAIL(STATUS_OUT_OF_RANGE, "a sample of more than 2^31 tokens"); }
+    if (maker->limits.max_seq_tokens == 0 || *is_empty) { return STATUS_OK; }
+    if (is_long_text(maker, is_text)) {
+        count_pieces(maker);
+        return STATUS_OK;
+    }
+    LoaderSample sample = {.n_input = (int32_t)maker->input.num_tokens,
+                           .n_target = (int32_t)maker->target.num_tokens};
+    *fate = sample_cut(&sample, &maker->limits, maker->gaps, maker->num_gaps, maker->vocab.input_tail);
+    if (*fate == SAMPLE_CUT) { leave_out(maker, &sample); }
+    return STATUS_OK;
+}
+
+// --- prepare_data --------------------
 /*
 prepare_data.c -- JSON of many tasks -> tokenised sample files for training.
 
@@ -8,21 +384,6 @@ Forms of records: records/record_form.h; templates: records/record_template.h; f
 sample_maker.h. Two passes over the files: the first counts and checks, the second tokenises and writes, so
 memory does not grow with the data (dataloader/task_table.h).
 */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "../data_json.h"
-#include "../records/record_files.h"
-#include "../sample_file.h"
-#include "../shard_writer.h"
-#include "../task_table.h"
-#include "prepare_report.h"
-#include "sample_maker.h"
-#include "../../util/files.h"
-#include "../../util/numbers.h"
-#include "../../util/options.h"
-#include "../../util/program.h"
 
 typedef enum { TURNS_AUTO, TURNS_TOGETHER, TURNS_APART } Turns;
 

@@ -1,4 +1,26 @@
 /*
+prepare_report.h -- what prepare_data says: bad records, progress, each file's form, a table of tasks.
+*/
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "../loader.h"
+#include "sample_writer.h"
+#include "../records/records.h"
+#include "../tokenizer/tokenizer.h"
+
+typedef struct {
+    bool quiet;       // no form, no progress, no bad record but in sum
+    int64_t num_bad;  // records
+    int32_t num_files;
+    int64_t total_bytes, done_bytes;  // of this pass
+    int64_t start_ns, begin_ns, shown_ns;
+    bool progress_shown;
+} PrepareReport;
+
+// --- sample_maker --------------------
+/*
 sample_maker.h -- from a record's texts to the tokens of samples.
 
     together   one sample a conversation: the first input | answer, end, gap, answer, end, ..
@@ -13,11 +35,6 @@ Within limits a sample is what the trainer would make of it (loader.h), but text
 them into pieces for a -t of its own, losing nothing, and only what it will run is counted here as pieces. (An
 encoder-decoder's span corruption does likewise, with pieces that are not known here.)
 */
-#pragma once
-
-#include "../records/record_reader.h"
-#include "../sample_cut.h"
-#include "../tokenizer/tokenizer.h"
 
 typedef struct {
     Tokenizer* tokenizer;  // borrowed, as all pointers down to the empty line
@@ -34,19 +51,8 @@ typedef struct {
     size_t joined_bytes;
 } SampleMaker;
 
-// targets_field: the records' name for the targets where a template may have it; NULL: none.
-Status sample_maker_open(SampleMaker* maker, const char* targets_field);
-void sample_maker_close(SampleMaker* maker);  // an all-zero one is fine
-
-int32_t sample_maker_num_samples(const SampleMaker* maker, const Record* record);
-// Sample `i` of a record, below its number of samples, within the limits; *fate says how. SAMPLE_SKIPPED, or
-// *is_empty (no token but the end): there is none to write.
-Status sample_maker_make(SampleMaker* maker, const Record* record, int32_t i, SampleFate* fate,
-                         bool* is_empty);
-
 // Lengths of a piece of the sample made last, 0 <= piece < num_pieces.
 typedef struct {
     int64_t n_input, n_target;
     int64_t run_tokens;  // through the model: what -t limits; of an encoder-decoder both sides
 } PieceLengths;
-PieceLengths sample_maker_piece(const SampleMaker* maker, int32_t piece);

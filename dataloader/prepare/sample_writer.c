@@ -1,14 +1,16 @@
 // sample_writer.c -- the writing half of sample_file.h: tokens go to a nameless file, the rest waits in
 // memory.
+#include "sample_writer.h"
+
+#include <dirent.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "../util/numbers.h"
-#include "sample_file.h"
-#include "sample_format.h"
+#include "../sample_file.h"
+#include "../../util/numbers.h"
 
 enum { NAME_SLOTS = 2 * SAMPLE_FILE_MAX_TASKS, COPY_BYTES = SAMPLE_FORMAT_CHUNK_BYTES };
 
@@ -294,4 +296,234 @@ Status sample_writer_finish(SampleWriter* writer) {
     free(hashes);
     sample_writer_abort(writer);
     return status;
+}
+
+// --- shard_writer --------------------
+
+enum { PATH_BYTES = 4096, ALONE = -1 };
+
+void shard_writer_init(ShardWriter* shards, const char* folder, const char* split, int64_t shard_tokens,
+                       const SampleVocab* vocab) {
+    *shards = (ShardWriter){.folder = folder, .split = split, .shard_tokens = shard_tokens, .vocab = *vocab};
+}
+
+static Status shard_path(const ShardWriter* shards, int32_t number, char out[PATH_BYTES]) {
+    int length = number == ALONE
+                     ? snprintf(out, PATH_BYTES, "%s/%s.bin", shards->folder, shards->split)
+                     : snprintf(out, PATH_BYTES, "%s/%s_%06d.bin", shards->folder, shards->split, number);
+    if (length >= PATH_BYTES) { return FAIL(STATUS_IO, "%.60s...: path too long", shards->folder); }
+    return STATUS_OK;
+}
+
+static Status close_file(ShardWriter* shards) {
+    SampleWriter* writer = shards->writer;
+    shards->writer = NULL;
+    TRY(sample_writer_finish(writer));
+    shards->num_files++;
+    return STATUS_OK;
+}
+
+static Status open_file(ShardWriter* shards) {
+    char path[PATH_BYTES], first[PATH_BYTES];
+    TRY(shard_path(shards, shards->num_files == 0 ? ALONE : shards->num_files, path));
+    if (shards->num_files == 1) {
+        char alone[PATH_BYTES];
+        TRY(shard_path(shards, ALONE, alone));
+        TRY(shard_path(shards, 0, first));
+        if (rename(alone, first) != 0) {
+            return FAIL(STATUS_IO, "%s: cannot rename to %s: %s", alone, first, strerror(errno));
+        }
+    }
+    shards->tokens_in_file = 0;
+    return sample_writer_open(&shards->writer, path, &shards->vocab);
+}
+
+Status shard_writer_add(ShardWriter* shards, const char* task, const int32_t* input, int32_t n_input,
+                        const int32_t* target, int32_t n_target, const SampleGap* gaps, int32_t num_gaps) {
+    int64_t num_tokens = (int64_t)n_input + n_target;
+    bool full = shards->writer != NULL && shards->tokens_in_file + num_tokens > shards->shard_tokens;
+    if (full) { TRY(close_file(shards)); }
+    if (shards->writer == NULL) { TRY(open_file(shards)); }
+    TRY(sample_writer_add_gaps(shards->writer, task, input, n_input, target, n_target, gaps, num_gaps));
+    shards->tokens_in_file += num_tokens;
+    shards->num_tokens += num_tokens;
+    shards->num_samples++;
+    return STATUS_OK;
+}
+
+// Shard number that a file name of this split stands for, ALONE for "train.bin"; false for any other name.
+static bool parse_name(const ShardWriter* shards, const char* name, int32_t* number) {
+    size_t split_length = strlen(shards->split);
+    if (strncmp(name, shards->split, split_length) != 0) { return false; }
+    name += split_length;
+    *number = ALONE;
+    if (*name == '_') {
+        *number = 0;
+        for (int i = 0; i < 6; i++) {
+            char digit = *++name;
+            if (digit < '0' || digit > '9') { return false; }
+            *number = *number * 10 + digit - '0';
+        }
+        name++;
+    }
+    return strcmp(name, ".bin") == 0;
+}
+
+static bool is_sample_file(const char* path) {
+    char magic[8] = {0};
+    FILE* file = fopen(path, "rbe");
+    if (file == NULL) { return false; }
+    size_t got = fread(magic, 1, sizeof magic, file);
+    fclose(file);
+    return got == sizeof magic && memcmp(magic, "DPSAMPLE", sizeof magic) == 0;
+}
+
+static Status remove_leftovers(ShardWriter* shards) {
+    DIR* folder = opendir(shards->folder);
+    if (folder == NULL) { return FAIL(STATUS_IO, "%s: cannot list: %s", shards->folder, strerror(errno)); }
+    Status status = STATUS_OK;
+    for (struct dirent* entry; status == STATUS_OK && (entry = readdir(folder)) != NULL;) {
+        int32_t number;
+        char path[PATH_BYTES];
+        if (!parse_name(shards, entry->d_name, &number)) { continue; }
+        bool written =
+            number == ALONE ? shards->num_files == 1 : shards->num_files > 1 && number < shards->num_files;
+        if (written) { continue; }
+        status = shard_path(shards, number, path);
+        if (status != STATUS_OK || !is_sample_file(path)) { continue; }
+        if (unlink(path) != 0) {
+            status = FAIL(STATUS_IO,
+                          "%s: left by an earlier run, cannot remove: %s ---> remove it, or it is read too",
+                          path, strerror(errno));
+        }
+        shards->num_removed++;
+    }
+    closedir(folder);
+    return status;
+}
+
+Status shard_writer_finish(ShardWriter* shards) {
+    if (shards->writer != NULL) { TRY(close_file(shards)); }
+    return remove_leftovers(shards);
+}
+
+void shard_writer_abort(ShardWriter* shards) {
+    sample_writer_abort(shards->writer);
+    shards->writer = NULL;
+}
+
+// --- task_table --------------------
+
+Status task_table_open(TaskTable* table, double fraction, int32_t max_tasks) {
+    uint32_t num_slots = 16;
+    while (num_slots < 2 * (uint32_t)max_tasks) { num_slots *= 2; }
+    *table = (TaskTable){.fraction = fraction,
+                         .threshold = (uint64_t)(fraction * 0x1p64),
+                         .max_tasks = max_tasks,
+                         .slot_mask = num_slots - 1};
+    table->slots = malloc(num_slots * sizeof table->slots[0]);
+    if (table->slots == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d tasks", max_tasks); }
+    memset(table->slots, -1, num_slots * sizeof table->slots[0]);
+    return STATUS_OK;
+}
+
+void task_table_close(TaskTable* table) {
+    for (int32_t i = 0; i < table->num_tasks; i++) {
+        free(table->rows[i].name);
+        free(table->rows[i].histogram);
+    }
+    free(table->rows);
+    free(table->slots);
+    *table = (TaskTable){0};
+}
+
+static Status add_row(TaskTable* table, const char* name, size_t name_bytes) {
+    if (table->num_tasks == table->max_tasks) {
+        return FAIL(STATUS_OUT_OF_RANGE,
+                    "task \"%.60s\": more than %d tasks ---> merge tasks under fewer names", name,
+                    table->max_tasks);
+    }
+    if (table->num_tasks == table->capacity) {
+        int32_t capacity = 2 * table->capacity + 16;
+        TaskRow* rows = realloc(table->rows, (size_t)capacity * sizeof rows[0]);
+        if (rows == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d tasks", capacity); }
+        table->rows = rows;
+        table->capacity = capacity;
+    }
+    TaskRow row = {.name = strndup(name, name_bytes),
+                   .histogram = calloc(TASK_TABLE_BINS, sizeof row.histogram[0])};
+    if (row.name == NULL || row.histogram == NULL) {
+        free(row.name);
+        free(row.histogram);
+        return FAIL(STATUS_NO_MEMORY, "no memory for task \"%.60s\"", name);
+    }
+    table->rows[table->num_tasks++] = row;
+    return STATUS_OK;
+}
+
+Status task_table_find(TaskTable* table, const char* name, size_t name_bytes, int32_t* task) {
+    uint32_t slot = (uint32_t)hash_finish(hash_bytes(HASH_SEED, name, name_bytes)) & table->slot_mask;
+    for (; table->slots[slot] >= 0; slot = (slot + 1) & table->slot_mask) {
+        const TaskRow* row = &table->rows[table->slots[slot]];
+        if (strlen(row->name) == name_bytes && memcmp(row->name, name, name_bytes) == 0) {
+            *task = table->slots[slot];
+            return STATUS_OK;
+        }
+    }
+    TRY(add_row(table, name, name_bytes));
+    *task = table->slots[slot] = table->num_tasks - 1;
+    return STATUS_OK;
+}
+
+void task_table_count(TaskTable* table, int32_t task, uint64_t hash, int64_t sample) {
+    TaskRow* row = &table->rows[task];
+    if (row->num_samples == 0 || hash < row->lowest_hash) {
+        row->lowest_hash = hash;
+        row->lowest_sample = sample;
+    }
+    if (row->num_samples == 0 || hash > row->highest_hash) {
+        row->highest_hash = hash;
+        row->highest_sample = sample;
+    }
+    row->num_samples++;
+    row->num_below += hash < table->threshold;
+}
+
+bool task_table_holds_out(const TaskTable* table, int32_t task, uint64_t hash, int64_t sample) {
+    const TaskRow* row = &table->rows[task];
+    if (table->fraction == 0 || row->num_samples < 2) { return false; }
+    if (row->num_below == 0) { return sample == row->lowest_sample; }
+    if (row->num_below == row->num_samples) { return sample != row->highest_sample; }
+    return hash < table->threshold;
+}
+
+static int bin_of(int64_t tokens) {
+    if (tokens < TASK_TABLE_EXACT) { return (int)tokens; }
+    int octave = 63 - __builtin_clzll((unsigned long long)tokens);  // 2^octave <= tokens, octave >= 10
+    int step = (int)(tokens >> (octave - 6)) & (TASK_TABLE_STEPS - 1);
+    int bin = TASK_TABLE_EXACT + (octave - 10) * TASK_TABLE_STEPS + step;
+    return bin < TASK_TABLE_BINS ? bin : TASK_TABLE_BINS - 1;
+}
+
+static int64_t bin_begin(int bin) {
+    if (bin < TASK_TABLE_EXACT) { return bin; }
+    int octave = 10 + (bin - TASK_TABLE_EXACT) / TASK_TABLE_STEPS;
+    return (int64_t)(TASK_TABLE_STEPS + (bin - TASK_TABLE_EXACT) % TASK_TABLE_STEPS) << (octave - 6);
+}
+
+void task_table_add_length(TaskTable* table, int32_t task, int64_t tokens) {
+    TaskRow* row = &table->rows[task];
+    row->num_lengths++;
+    row->num_tokens += tokens;
+    if (tokens > row->longest_tokens) { row->longest_tokens = tokens; }
+    row->histogram[bin_of(tokens)]++;
+}
+
+int64_t task_table_quantile(const TaskRow* row, double quantile) {
+    int64_t below = 0;
+    for (int bin = 0; bin < TASK_TABLE_BINS; bin++) {
+        below += row->histogram[bin];
+        if (below > 0 && (double)below >= quantile * (double)row->num_lengths) { return bin_begin(bin); }
+    }
+    return 0;
 }

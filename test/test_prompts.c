@@ -8,12 +8,12 @@
 #include "test.h"
 
 static const DataJson forms = {.form = {.prompt = "P{inputs}.",
-                                        .system = "S{content}};",
+                                        .system = "S{content};",
                                         .user = "U[{system}]{content}.",
                                         .next = "N{content}.",
                                         .assistant = " {content}!",
                                         .joint = "<",
-                                        .turn_end = ">"};
+                                        .turn_end = ">"}};
 
 // The parts of each prompt, "|" between them, "*" before answers and "~" before texts; "=" and the target;
 // "\n" between prompts; "BAD" for each record passed over, "FAILED" where there is no going on.

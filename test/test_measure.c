@@ -313,7 +313,7 @@ static void what_ranks_differ_in_is_kept(void) {
     CHECK_EQ(start->machine[0], 0);
     CHECK_OK(measure_kept_save(&model, &three, path, "clock C 24"));
     CHECK(!measure_kept_load(&model, NULL, why, path, "clock C 24", &about));
-    CHECK(strstr(why, "it tells of 3 ranks, there are 4") != NULL);
+    CHECK(strstr(why, "it describes 3 ranks, there are 4") != NULL);
 }
 
 // --- models that are none ----------------------------------------------------------------------------------

@@ -162,6 +162,7 @@ def finish(unit, roots, api, before=()):
         for c in body:
             if c.kind in ('function', 'variable', 'macro') or c.kind == 'type' and not c.is_forward:
                 for name in c.names: owners.setdefault(name, set()).add(path)
+    all_functions = {n for _, body in files for c in body if c.kind == 'function' for n in c.names}
     defined = {}
     for path, body in files:
         is_source = path.endswith('.c') or path.endswith('.cpp')
@@ -173,13 +174,15 @@ def finish(unit, roots, api, before=()):
                 for name in c.names:
                     if own and (len(owners.get(name, ())) > 1 or name in LIBRARY):
                         if c.kind == 'type' and (c.is_forward or name in headers): continue
-                        if name.isupper(): names[name] = stem.upper() + '_' + name
-                        elif name[0].isupper(): names[name] = ''.join(p.capitalize() for p in stem.split('_')) + name
-                        else: names[name] = stem + '_' + name
+                        if name.isupper(): new = stem.upper() + '_' + name
+                        elif name[0].isupper(): new = ''.join(p.capitalize() for p in stem.split('_')) + name
+                        else: new = stem + '_' + name
+                        while new in owners: new += '_'
+                        names[name] = new
         for c in body:  # data that other files see keeps its linkage: C++ has no other way to declare it before
             if c.kind == 'variable' and not c.is_static:
                 for name in c.names:
-                    if not name.startswith('dynapipe_'): EXTERNAL[name] = 'dynapipe_' + name
+                    if not name.startswith('dynapipe_') and name not in all_functions: EXTERNAL[name] = 'dynapipe_' + name
         for c in body:
             c.names = [names.get(x, x) for x in c.names]
             c.text = rename(c.text, names)
@@ -191,6 +194,9 @@ def finish(unit, roots, api, before=()):
             c.names = [EXTERNAL.get(w, w) for w in c.names]
             if c.kind in ('function', 'variable') and not c.text.lstrip().startswith('extern'):
                 for name in c.names: defined.setdefault(name, []).append(c)
+    for path, body in files:  # T f; where T is a type of functions
+        for c in body:
+            if c.kind == 'variable' and path.endswith('.h') and all_functions.issuperset(c.names): c.kind = 'prototype'
     # what is reached
     meaning = {}
     for path, body in list(before) + files:

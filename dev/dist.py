@@ -37,7 +37,7 @@ class Chunk:
 
 
 def classify(plain):
-    s = plain.strip()
+    s = re.sub(r'__attribute__\s*\(\(.*?\)\)\)?', '', plain, flags=re.S).strip()
     if s.startswith('#'):
         m = re.match(r'#\s*define\s+(\w+)', s)
         return ('macro', [m.group(1)]) if m else ('directive', [])
@@ -50,8 +50,10 @@ def classify(plain):
     if is_type:
         names = []
         m = re.match(r'typedef\b.*\(\s*\*\s*(\w+)\s*\)', s, re.S)
+        m2 = re.match(r'typedef\b[^(]*?(\w+)\s*\(', s)
         end = re.search(r'(\w+)\s*(?:\[[^\]]*\])*\s*;\s*$', s)
-        if m and '{' not in head: names.append(m.group(1))
+        if m and '{' not in s: names.append(m.group(1))
+        elif m2 and '{' not in s: names.append(m2.group(1))
         elif end and s.startswith('typedef'): names.append(end.group(1))
         m = re.match(r'(?:typedef\s+)?(?:struct|enum|union)\s+(\w+)', s)
         if m: names.append(m.group(1))
@@ -60,15 +62,20 @@ def classify(plain):
         return ('type', names)
     head = s.split('=')[0] if '=' in s.split('(')[0] else s
     m = re.search(r'([A-Za-z_]\w*)\s*\(', head)
-    if m and m.group(1) not in WORDS and '=' not in s[:m.start()] and not re.search(r'\[', s[:m.start()]):
+    if m and not re.match(r'\s*\*', s[m.end():]) and m.group(1) not in WORDS and '=' not in s[:m.start()] and not re.search(r'\[', s[:m.start()]):
         return ('function' if s.endswith('}') else 'prototype', [m.group(1)])
     m = re.search(r'\(\s*\*\s*(?:const\s+)?(\w+)\s*(?:\[[^\]]*\]\s*)?\)', head.split('{')[0])
     if m and '=' not in s[:m.start()]: return 'variable', [m.group(1)]
-    decl = re.sub(r'=\s*\{.*?\}\s*(?=[,;])', '', s, flags=re.S)
-    names = []
-    for part in re.sub(r'\[[^\]]*\]', '', decl).split(','):
-        m = re.search(r'(\w+)\s*(?:=.*)?;?\s*$', part, re.S)
-        if m: names.append(m.group(1))
+    s = re.sub(r'^(static\s+)?(const\s+)?(struct|union|enum)\s*\w*\s*\{.*?\n?\}', ' ', s, flags=re.S)
+    names, depth, part = [], 0, ''
+    for c in s:  # declarators, without what is in brackets
+        depth -= c in ')]}'
+        if depth == 0 and c in ',;':
+            m = re.search(r'(\w+)\s*$', part.split('=')[0].rstrip())
+            if m: names.append(m.group(1))
+            part = ''
+        elif depth == 0 and c not in '([{}])': part += c
+        depth += c in '([{'
     return 'variable', names
 
 
@@ -153,7 +160,7 @@ def rename(text, names):
     return TOKEN.sub(lambda m: names.get(m.group(0), m.group(0)), text)
 
 
-def finish(unit, roots, api, before=()):
+def finish(unit, roots, api, before=(), also=()):
     """The text of a unit: names made different, functions static, what roots do not reach left out."""
     files = unit.files
     headers = {n for path, body in list(before) + files if path.endswith('.h') for c in body if c.is_forward for n in c.names}
@@ -196,7 +203,7 @@ def finish(unit, roots, api, before=()):
                 for name in c.names: defined.setdefault(name, []).append(c)
     for path, body in files:  # T f; where T is a type of functions
         for c in body:
-            if c.kind == 'variable' and path.endswith('.h') and all_functions.issuperset(c.names): c.kind = 'prototype'
+            if c.kind == 'variable' and path.endswith('.h') and c.names and all_functions.issuperset(c.names): c.kind = 'prototype'
     # what is reached
     meaning = {}
     for path, body in list(before) + files:
@@ -209,7 +216,7 @@ def finish(unit, roots, api, before=()):
         if name in reached: continue
         reached.add(name)
         for c in meaning.get(name, ()): todo += c.words - reached
-    have = {name for name in defined} | {n for _, b in before for c in b if c.kind == 'function' for n in c.names}
+    have = set(also) | {name for name in defined} | {n for _, b in before for c in b if c.kind == 'function' for n in c.names}
     out = []
     for path, body in files:
         lines, macros = [], []
@@ -255,6 +262,20 @@ def api_of(*headers):
         for c in chunks_of(open(header).read(), header):
             if c.kind in ('prototype', 'function', 'type', 'macro'): names.update(c.names)
     return names
+
+
+def spiece_part(tool, source):
+    """The C++ file with the headers that it includes, as they are."""
+    seen = set()
+
+    def flat(path, text):
+        def one(m):
+            inc = os.path.normpath(os.path.join(os.path.dirname(path), m.group(1)))
+            if inc in seen: return ''
+            seen.add(inc)
+            return flat(inc, open(inc).read())
+        return re.sub(r'^#include "([^"]+)"\n', one, text.replace('#pragma once\n', ''), flags=re.M)
+    return flat('dataloader/tokenizer/spiece.cpp', source)
 
 
 def section(path, text):
@@ -316,9 +337,39 @@ def main():
         for path, t in cuda_text:
             if re.search(r'_nccl\.[ch]$|/nccl|/call_watch', path): t = f'#ifndef DYNAPIPE_NO_NCCL\n{t}#endif\n'
             f.write(section(path, t))
+    EXTERNAL.clear()
+    tool = Unit()
+    words = {'main'}
+    for path in sources(base, 'dataloader'):
+        if not path.endswith('spiece_missing.c'): tool.add(path)
+    missing = Unit(tool.seen)
+    missing.add('dataloader/tokenizer/spiece_missing.c')
+    tool.files.sort(key=lambda f: not f[0].endswith('.h'))
+    spiece = open('dataloader/tokenizer/spiece.cpp').read()
+    spiece_words = set(re.findall(r'[A-Za-z_]\w*', blank(spiece)))
+    missing_names = {n for _, b in missing.files for c in b if c.kind == 'function' for n in c.names}
+    tool_text = finish(tool, words | spiece_words, missing_names | spiece_words | {'main'}, also=missing_names)
+    used = {path for path, _ in tool_text}
+    with open(out + '/prepare_data.c', 'w') as f:
+        f.write(head('prepare_data.c', 'the program that makes sample files', version))
+        f.write('// As C++ with -DDYNAPIPE_SPIECE: its part that calls the SentencePiece library, which is C++.\n')
+        f.write('#ifdef DYNAPIPE_SPIECE\n' + spiece_part(tool, spiece) + '#endif\n#ifndef __cplusplus\n')
+        f.write('#ifndef _GNU_SOURCE\n#define _GNU_SOURCE\n#endif\n')
+        f.write(''.join(PCRE.get(s, '') + f'#include {s}\n' for s in sorted(tool.system) if tool.system[s] & used))
+        for path, t in tool_text: f.write(section(path, t))
+        f.write('\n#ifndef DYNAPIPE_SPIECE_LINKED\n')
+        for path, t in finish(missing, missing_names, missing_names, before=tool.files): f.write(section(path, t))
+        f.write('#endif\n#endif\n')
     for name in ('dynapipe.h', 'adapters/dynapipe_llmc.h', 'adapters/dynapipe_llmc.cuh', 'dynapipe.mk', 'mpirun.sh'):
         to = out + '/' + os.path.basename(name)
         shutil.copy(PLUGIN + '/' + name, to)
+        if name == 'dynapipe.mk':
+            tools = open(PLUGIN + '/sources.mk').read()
+            tools = re.sub(r'# --- sources -.*?(?=# --- text to tokens)', '', tools, flags=re.S)
+            tools = '\n'.join(line for line in tools.split('\n') if not line.startswith('#') and not re.match(r'DYNAPIPE_\w*SRCS? ', line))
+            text = open(to).read()
+            include = 'include $(dir $(lastword $(MAKEFILE_LIST)))sources.mk\n'
+            open(to, 'w').write(text.replace(include, re.sub(r'\n{2,}', '\n', tools)))
         if 'adapters' in name:
             text = open(to).read().replace('"../dynapipe.h"', '"dynapipe.h"')
             open(to, 'w').write(text)

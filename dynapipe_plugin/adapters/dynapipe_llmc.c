@@ -543,7 +543,7 @@ int32_t dynapipe_llmc_num_steps(const DynapipeLlmc* run) {
 }
 
 // Says what it found and ends the program.
-static void check_model(DynapipeLlmc* run, const DynapipeBlocks_v1* blocks) {
+static void check_model_and_end(DynapipeLlmc* run, const DynapipeBlocks_v1* blocks) {
     dynapipe_llmc_check(run,
                         dynapipe_check_model(run->dp, blocks, dynapipe_llmc_is_main(run) ? stdout : NULL));
     exit(dynapipe_llmc_close(run));
@@ -553,7 +553,7 @@ DynapipeRange dynapipe_llmc_place(DynapipeLlmc* run, const DynapipeBlocks_v1* bl
     DynapipeCosts* costs;
     DynapipeRange mine;
     int32_t num_ranges;
-    if (run->options.check_model) { check_model(run, blocks); }
+    if (run->options.check_model) { check_model_and_end(run, blocks); }
     dynapipe_llmc_check(run, dynapipe_measure(run->dp, blocks, &costs));
     dynapipe_llmc_check(run, dynapipe_choose_stages(run->dp, costs, &mine, 1, &num_ranges));
     if (dynapipe_llmc_is_main(run)) {

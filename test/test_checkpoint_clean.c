@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "../llmc/checkpoint.h"
-#include "../llmc/checkpoint_seal.h"
+#include "../util/checkpoint_files.h"
 #include "../llmc/checkpoint_timed.h"
 #include "test.h"
 
@@ -112,7 +112,7 @@ static void an_earlier_runs_checkpoints_go(void) {
 
 static void steps_before_are_found(void) {
     char error[256];
-    for (int step = 10; step <= 40; step += 10) { CHECK(checkpoint_mark_done(directory, step, error)); }
+    for (int step = 10; step <= 40; step += 10) { CHECK(checkpoint_mark_done(directory, step)); }
     int* steps;
     CHECK_EQ(checkpoint_list_done(directory, &steps), 4);
     for (int i = 0; i < 4; i++) { CHECK_EQ(steps[i], 10 * (i + 1)); }
@@ -120,7 +120,7 @@ static void steps_before_are_found(void) {
     CHECK_EQ(checkpoint_find_before(directory, 40), 30);
     CHECK_EQ(checkpoint_find_before(directory, 10), -1);
     CHECK(checkpoint_has_done(directory, 30) && !checkpoint_has_done(directory, 35));
-    CHECK(checkpoint_mark_done(directory, 21, error));
+    CHECK(checkpoint_mark_done(directory, 21));
     CHECK_EQ(checkpoint_remove_later(directory, 20), 3);
     CHECK(!checkpoint_has_done(directory, 21));
     CHECK_EQ(checkpoint_find_latest(directory), 20);
@@ -168,7 +168,7 @@ static char* save_timed(CheckpointTimed* timed, int step, bool is_killed) {
     fputs("-l=0.001\n", settings);
     checkpoint_timed_print(timed, settings);
     fputs("-x=12\n", settings);
-    CHECK(fclose(settings) == 0 && checkpoint_mark_done(directory, step, error));
+    CHECK(fclose(settings) == 0 && checkpoint_mark_done(directory, step));
     if (!is_killed) { checkpoint_timed_forget(timed, directory, 0); }
     return text;
 }
@@ -186,7 +186,7 @@ static int marks_are(int a, int b, int c) {
 static void pieces_of_a_run_forget_what_the_last_one_saved(void) {
     char error[256];
     CheckpointTimed timed = {.steps = {0}};
-    CHECK(checkpoint_mark_done(directory, 5, error));
+    CHECK(checkpoint_mark_done(directory, 5));
     int before = 0;
     for (int step = 10; step < 200; step += 10) {
         bool is_killed = step % 3 == 0;
@@ -212,7 +212,7 @@ static void pieces_of_a_run_forget_what_the_last_one_saved(void) {
 static void a_multiple_is_kept(void) {
     CheckpointTimed timed = {.steps = {40, 30, 20}}, same = timed;
     char error[256];
-    CHECK(checkpoint_mark_done(directory, 20, error));
+    CHECK(checkpoint_mark_done(directory, 20));
     CHECK_EQ(checkpoint_timed_forget(&timed, directory, 10), 0);
     CHECK(checkpoint_has_done(directory, 20));
     CHECK_EQ(checkpoint_timed_forget(&same, directory, 15), 20);

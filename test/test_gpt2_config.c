@@ -7,7 +7,7 @@ static char error[256];
 
 static ModelConfig parse(const char* descriptor) {
     ModelConfig config = {0};
-    bool ok = model_parse(&config, &gpt2_kind, descriptor, 0, 0, error);
+    bool ok = model_parse(&config, &gpt2_kind, descriptor, 0, 0);
     if (!ok) { printf("%s\n", error); }
     CHECK(ok);
     return config;
@@ -51,21 +51,21 @@ static void tables_are_llmcs(void) {
 
 static void free_shapes_take_the_callers_vocabulary(void) {
     ModelConfig config;
-    CHECK(model_parse(&config, &gpt2_kind, "l4c128h4", 257, 4096, error));
+    CHECK(model_parse(&config, &gpt2_kind, "l4c128h4", 257, 4096));
     CHECK_EQ(config.num_layers, 4);
     CHECK_EQ(config.channels, 128);
     CHECK_EQ(config.num_heads, 4);
     CHECK_EQ(config.vocab, 257);
     CHECK_EQ(config.padded_vocab, 384);
     CHECK_EQ(config.max_seq_len, 4096);
-    CHECK(model_parse(&config, &gpt2_kind, "d12", 256, 77, error));
+    CHECK(model_parse(&config, &gpt2_kind, "d12", 256, 77));
     CHECK_EQ(config.padded_vocab, 256);
 }
 
 static void fails_with(const char* descriptor, int vocab, int max_seq_len, const char* words) {
     ModelConfig config = {.num_layers = -5};
     strcpy(error, "");
-    bool ok = model_parse(&config, &gpt2_kind, descriptor, vocab, max_seq_len, error);
+    bool ok = model_parse(&config, &gpt2_kind, descriptor, vocab, max_seq_len);
     if (ok || strstr(error, words) == NULL || strlen(error) > 254) {
         printf("\"%s\": %s\n", descriptor, ok ? "taken" : error);
         CHECK(false);

@@ -7,9 +7,9 @@
 #include "../dynapipe_plugin/adapters/llmc_seal.h"
 #include "../util/numbers.h"
 #include "../util/status.h"
-#include "../llmc/checkpoint_file.h"
+#include "../util/checkpoint_files.h"
 #include "../llmc/checkpoint_record.h"
-#include "../llmc/checkpoint_seal.h"
+#include "../util/checkpoint_files.h"
 #include "test.h"
 
 static char error[256];
@@ -22,8 +22,8 @@ static void fill(int32_t* header, Rng* rng) {
 
 static void put(const char* path, const int32_t* header) {
     CheckpointFile file;
-    CHECK(checkpoint_file_create(&file, path, 1024, error) &&
-          checkpoint_file_write(&file, header, 1024, 0, error) && checkpoint_file_sync(&file, error));
+    CHECK(checkpoint_file_create(&file, path, 1024) &&
+          checkpoint_file_write(&file, header, 1024, 0) && checkpoint_file_sync(&file));
 }
 
 static void sums_are_the_same(void) {
@@ -54,7 +54,7 @@ static void seals_are_the_same(void) {
                                  .vocab_hash = mine.vocab_hash,
                                  .model_sum = mine.model_sum};
         put(path, header);
-        CHECK(checkpoint_seal_write(path, &theirs, error) && checkpoint_file_rename(path, error));
+        CHECK(checkpoint_seal_write(path, &theirs) && checkpoint_file_rename(path));
         dynapipe_seal_write(header, &mine);
         FILE* file = fopen(path, "rb");
         CHECK(file != NULL && fread(read, 1024, 1, file) == 1);
@@ -118,9 +118,9 @@ enum { VALUES_BYTES = 40 };  // of a state, before its record
 static int64_t write_ours(uint8_t* bytes, const char* path, const CheckpointRun* run, uint64_t* sum) {
     CheckpointFile file;
     int64_t num_bytes = VALUES_BYTES + checkpoint_record_bytes(run);
-    CHECK(checkpoint_file_create(&file, path, num_bytes, error) &&
-          checkpoint_record_write(&file, run, VALUES_BYTES, VALUES_BYTES / 4, sum, error) &&
-          checkpoint_file_read(&file, bytes, num_bytes, 0, error));
+    CHECK(checkpoint_file_create(&file, path, num_bytes) &&
+          checkpoint_record_write(&file, run, VALUES_BYTES, VALUES_BYTES / 4, sum) &&
+          checkpoint_file_read(&file, bytes, num_bytes, 0));
     checkpoint_file_close(&file);
     checkpoint_file_remove_tmp(path);
     return num_bytes;
@@ -130,9 +130,9 @@ static int64_t write_ours(uint8_t* bytes, const char* path, const CheckpointRun*
 static bool read_ours(CheckpointRun* out, const char* path, const void* bytes, int64_t num_bytes,
                       uint64_t* sum) {
     CheckpointFile file;
-    CHECK(checkpoint_file_create(&file, path, VALUES_BYTES + num_bytes, error) &&
-          checkpoint_file_write(&file, bytes, num_bytes, VALUES_BYTES, error));
-    bool ok = checkpoint_record_read(out, &file, VALUES_BYTES, VALUES_BYTES / 4, sum, error);
+    CHECK(checkpoint_file_create(&file, path, VALUES_BYTES + num_bytes) &&
+          checkpoint_file_write(&file, bytes, num_bytes, VALUES_BYTES));
+    bool ok = checkpoint_record_read(out, &file, VALUES_BYTES, VALUES_BYTES / 4, sum);
     checkpoint_file_close(&file);
     checkpoint_file_remove_tmp(path);
     return ok;

@@ -23,7 +23,7 @@ static void configs_are_known(void) {
                                                          "umt5:l3d2c32h2", "byt5:l4d1c48h2k16f40"};
     for (int i = 0; i < NUM_CONFIGS; i++) {
         char error[256] = "";
-        CHECK(model_parse(&configs[i], i == GPT2 ? &gpt2_kind : &t5_kind, descriptors[i], 250, 64, error));
+        CHECK(model_parse(&configs[i], i == GPT2 ? &gpt2_kind : &t5_kind, descriptors[i], 250, 64));
         if (error[0] != '\0') { printf("     %s\n", error); }
     }
 }

@@ -29,7 +29,7 @@ static ModelConfig config_of(int k) {
                           {&t5_kind, "flan-t5:l2d2c16h2k8f24"},
                           {&t5_kind, "umt5:l1d2c16h2k8f24"}};
     ModelConfig config;
-    if (!model_parse(&config, kinds[k].kind, kinds[k].descriptor, 131, 20, error)) {
+    if (!model_parse(&config, kinds[k].kind, kinds[k].descriptor, 131, 20)) {
         printf("%s\n", error);
         exit(1);
     }
@@ -261,7 +261,7 @@ static void checkpoints_do_not_depend_on_ranks(void) {
         float* values = make_values(&config);
         Ranks ranks;
         uint64_t sum = 0, sum_read = 0;
-        bool ok = checkpoint_create_model(path, &config, error);
+        bool ok = checkpoint_create_model(path, &config);
         ranks_open(&ranks, &config, k / NUM_KINDS);
         for (int r = 0; r < ranks.layout.num_ranks; r++) {
             Model* model = &ranks.models[r];
@@ -273,18 +273,18 @@ static void checkpoints_do_not_depend_on_ranks(void) {
                 }
             }
             const int64_t cut = model->num_params / 3;
-            ok = ok && checkpoint_write(path, CHECKPOINT_PARAMS, model, model->params, 0, cut, &sum, error) &&
+            ok = ok && checkpoint_write(path, CHECKPOINT_PARAMS, model, model->params, 0, cut, &sum) &&
                  checkpoint_write(path, CHECKPOINT_PARAMS, model, model->params + cut, cut, model->num_params,
-                                  &sum, error);
+                                  &sum);
         }
-        ok = ok && checkpoint_commit(path, error);
+        ok = ok && checkpoint_commit(path);
         CHECK(ok);
         ranks_close(&ranks);
         ranks_open(&ranks, &config, (k + 1) / NUM_KINDS);
         for (int r = 0; r < ranks.layout.num_ranks; r++) {
             Model* model = &ranks.models[r];
             ok = checkpoint_read(path, CHECKPOINT_PARAMS, model, model->params, 0, model->num_params,
-                                 &sum_read, error);
+                                 &sum_read);
             CHECK(ok);
             CHECK_EQ(num_wrong(model, values), 0);
         }
@@ -302,22 +302,22 @@ static void exports_do_not_depend_on_ranks(void) {
         snprintf(folder, sizeof folder, "%s", path_of("export"));
         float* values = make_values(&config);
         Ranks ranks;
-        bool ok = hf_checkpoint_create(folder, &config, NULL, NULL, error);
+        bool ok = hf_checkpoint_create(folder, &config, NULL, NULL);
         ranks_open(&ranks, &config, k / NUM_KINDS);
         for (int r = 0; ok && r < ranks.layout.num_ranks; r++) {
             part_fill(&ranks.models[r], values);
-            ok = hf_checkpoint_write(folder, &ranks.models[r], error);
+            ok = hf_checkpoint_write(folder, &ranks.models[r]);
         }
-        ok = ok && hf_checkpoint_commit(folder, error);
+        ok = ok && hf_checkpoint_commit(folder);
         ranks_close(&ranks);
         ranks_open(&ranks, &config, (k + NUM_KINDS) / NUM_KINDS);
         for (int r = 0; ok && r < ranks.layout.num_ranks; r++) {
             Model* model = &ranks.models[r];
             const int64_t cut = model->num_params / 2;
             memset(model->params, 0xff, (size_t)model->num_params * sizeof(floatX));
-            ok = hf_checkpoint_read(folder, CHECKPOINT_PARAMS, model, model->params, 0, cut, error) &&
+            ok = hf_checkpoint_read(folder, CHECKPOINT_PARAMS, model, model->params, 0, cut) &&
                  hf_checkpoint_read(folder, CHECKPOINT_PARAMS, model, model->params + cut, cut,
-                                    model->num_params, error);
+                                    model->num_params);
             CHECK_EQ(num_wrong(model, values), 0);
         }
         CHECK(ok);

@@ -34,7 +34,7 @@ static void prints_as(const TokenText* text, const int32_t* tokens, int num_toke
 static void version_2(void) {
     TokenText text;
     write_file(20240328, 2, 6, 5, 2, 0);
-    CHECK(token_text_load(&text, path, error));
+    CHECK(token_text_load(&text, path));
     CHECK_EQ(text.num_tokens, 6);
     const int32_t tokens[] = {1, 0, 2, 3, 4, 5, 6, -1};
     prints_as(&text, tokens, 8, "bba\n\\x1bx<|endoftext|>[6][-1]");
@@ -47,7 +47,7 @@ static void version_2(void) {
 static void version_1_ends_with_50256(void) {
     TokenText text;
     write_file(20240328, 1, 50257, 0, 50253, 0);
-    CHECK(token_text_load(&text, path, error));
+    CHECK(token_text_load(&text, path));
     const int32_t tokens[] = {0, 50256};
     prints_as(&text, tokens, 2, "a<|endoftext|>");
     token_text_free(&text);
@@ -65,7 +65,7 @@ static void bytes_and_nothing(void) {
 
 static void refused(const char* words) {
     TokenText text;
-    bool ok = token_text_load(&text, path, error);
+    bool ok = token_text_load(&text, path);
     if (ok || strstr(error, words) == NULL) { printf("%s\n", ok ? "taken" : error); }
     CHECK(!ok && strstr(error, words) != NULL && strstr(error, "--->") != NULL);
     CHECK(text.bytes == NULL);

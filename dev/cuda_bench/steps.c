@@ -129,7 +129,7 @@ static void trainer_init(Trainer* t, Bench* bench, const char* descriptor, int s
     ModelConfig config;
     bool tiny = bench_tiny(bench);
     const ModelKind* kind = strchr(descriptor, ':') != NULL ? &t5_kind : &gpt2_kind;
-    if (!model_parse(&config, kind, descriptor, tiny ? 300 : 0, seq_tokens, error)) {
+    if (!model_parse(&config, kind, descriptor, tiny ? 300 : 0, seq_tokens)) {
         fprintf(stderr, "cuda_bench_steps: --models: %s\n", error);
         exit(EXIT_FAILURE);
     }

@@ -35,7 +35,7 @@ enum { NUM_KINDS = 3, VOCAB = 131, NUM_ROUNDS = 7 };
 static ModelConfig config_of(int k) {
     ModelConfig config;
     char error[256];
-    if (!model_parse(&config, kinds[k].kind, kinds[k].descriptor, VOCAB, 64, error)) {
+    if (!model_parse(&config, kinds[k].kind, kinds[k].descriptor, VOCAB, 64)) {
         printf("%s\n", error);
         exit(1);
     }

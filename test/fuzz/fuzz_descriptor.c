@@ -17,9 +17,9 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     char error[LLMC_ERROR_CHARS] = "", again[LLMC_ERROR_CHARS];
     char* text = fuzz_text(data, num_bytes);
     ModelConfig config = {0};
-    bool parsed = gpt2_config_parse(&config, text, 0, 0, error);
+    bool parsed = gpt2_config_parse(&config, text, 0, 0);
     try_one(parsed, parsed && gpt2_config_check(&config, "again", again), &config, error);
-    parsed = t5_config_parse(&config, text, 384, 64, error);
+    parsed = t5_config_parse(&config, text, 384, 64);
     try_one(parsed, parsed && t5_config_check(&config, "again", again), &config, error);
     free(text);
     return 0;

@@ -9,7 +9,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     char error[LLMC_ERROR_CHARS] = "";
     TokenText text;
     memory_files_set("memory/tokenizer.bin", data, num_bytes);
-    if (token_text_load(&text, "memory/tokenizer.bin", error)) {
+    if (token_text_load(&text, "memory/tokenizer.bin")) {
         size_t sum_bytes = 0, piece_bytes;
         REQUIRE(text.num_tokens >= 1 && text.eot_token >= 0 && text.eot_token < text.num_tokens);
         for (int32_t i = 0; i < text.num_tokens; i++) {

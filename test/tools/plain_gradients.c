@@ -112,8 +112,7 @@ int main(int argc, char** argv) {
     }
     char error[256];
     ModelConfig config;
-    if (!model_parse(&config, argc == 8 ? &t5_kind : &gpt2_kind, argv[2], loader_vocab(loader), atoi(argv[3]),
-                     error)) {
+    if (!model_parse(&config, argc == 8 ? &t5_kind : &gpt2_kind, argv[2], loader_vocab(loader), atoi(argv[3]))) {
         return fprintf(stderr, "%s\n", error), 2;
     }
     Model model;

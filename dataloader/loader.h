@@ -9,7 +9,7 @@ Few of many: of samples cut at -t most often one or two, at most one for each le
 #include <stdbool.h>
 #include <stdint.h>
 #include "sample_file.h"
-#include "../dynapipe_plugin/plan/types/plan_types.h"
+#include "../dynapipe_plugin/plan/types.h"
 #include "../util/arena.h"
 #include "../util/status.h"
 

@@ -1,5 +1,5 @@
 // test_machine.c -- plans for ranks and links that differ: laws that hold whatever the method.
-#include "../dynapipe_plugin/plan/cost/machine.h"
+#include "../dynapipe_plugin/plan/cost_model.h"
 
 #include <math.h>
 

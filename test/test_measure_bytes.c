@@ -4,7 +4,7 @@
 #include "../util/numbers.h"
 #include "../dynapipe_plugin/measure/measure_bytes.h"
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "../dynapipe_plugin/plan/types.h"
 #include "cost_one.h"
 #include "clock_model.h"
 #include "test.h"

@@ -4,7 +4,7 @@
 #include "../util/numbers.h"
 #include "../dynapipe_plugin/measure/measure.h"
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "../dynapipe_plugin/plan/types.h"
 #include "../llmc/gpt2.h"
 #include "../llmc/models.h"
 #include "../llmc/t5.h"

@@ -4,7 +4,7 @@
 
 #include "../dynapipe_plugin/plan/bound.h"
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "../dynapipe_plugin/plan/types.h"
 #include "random_plan.h"
 #include "random_problem.h"
 #include "test.h"

@@ -5,7 +5,7 @@
 #include "../dynapipe_plugin/plan/bound.h"
 #include "../dynapipe_plugin/plan/plan_assemble.h"
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../dynapipe_plugin/plan/replay/replay.h"
+#include "../dynapipe_plugin/plan/replay.h"
 #include "random_problem.h"
 #include "test.h"
 

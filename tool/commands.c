@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../dynapipe_plugin/plan/bound.h"
-#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
+#include "../dynapipe_plugin/plan/schedule.h"
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../dynapipe_plugin/plan/replay/replay.h"
-#include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "../dynapipe_plugin/plan/replay.h"
+#include "../dynapipe_plugin/plan/types.h"
 #include "../dynapipe_plugin/run/trace.h"
 #include "plan_views.h"
 #include "problem.h"

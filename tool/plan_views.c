@@ -1,15 +1,16 @@
 #include "plan_views.h"
+#include "../dynapipe_plugin/plan/simulate.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../dynapipe_plugin/plan/cost/cost_share.h"
+#include "../dynapipe_plugin/plan/cost_model.h"
 #include "../dynapipe_plugin/plan/draft/replica_problem.h"
-#include "../dynapipe_plugin/plan/lists/plan_words.h"
-#include "../dynapipe_plugin/plan/lists/replica_lists.h"
-#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
-#include "../dynapipe_plugin/plan/problem/placement_make.h"
+#include "../dynapipe_plugin/plan/plan_text.h"
+#include "../dynapipe_plugin/plan/instructions.h"
+#include "../dynapipe_plugin/plan/schedule.h"
+#include "../dynapipe_plugin/plan/placement.h"
 #include "problem.h"
 #include "timeline_svg.h"
 #include "../util/files.h"

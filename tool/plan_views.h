@@ -2,9 +2,9 @@
 #pragma once
 
 #include <stdio.h>
-#include "../dynapipe_plugin/plan/cost/cost_model.h"
-#include "../dynapipe_plugin/plan/lists/plan.h"
-#include "../dynapipe_plugin/plan/types/plan_request.h"
+#include "../dynapipe_plugin/plan/cost_model.h"
+#include "../dynapipe_plugin/plan/plan.h"
+#include "../dynapipe_plugin/plan/types.h"
 #include "problem.h"
 #include "waterfall.h"
 

@@ -16,8 +16,7 @@ tokens of its encoder and decoder, and where one is 0 there is an end token.
 #include <stdlib.h>
 #include <string.h>
 #include "../dataloader/sample_file.h"
-#include "../dynapipe_plugin/plan/problem/placement_words.h"
-#include "../dynapipe_plugin/plan/problem/stage_split.h"
+#include "../dynapipe_plugin/plan/placement.h"
 #include "../llmc/gpt2.h"
 #include "../llmc/models.h"
 #include "../llmc/t5.h"

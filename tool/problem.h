@@ -13,8 +13,8 @@ Every malformed input is STATUS_BAD_FORMAT with file, field or line, and what is
 */
 #pragma once
 
-#include "../dynapipe_plugin/plan/cost/machine.h"
-#include "../dynapipe_plugin/plan/types/plan_request.h"
+#include "../dynapipe_plugin/plan/cost_model.h"
+#include "../dynapipe_plugin/plan/types.h"
 #include "../util/arena.h"
 #include "../util/options.h"
 

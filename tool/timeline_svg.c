@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../dynapipe_plugin/plan/lists/plan_message.h"
-#include "../dynapipe_plugin/plan/lists/plan_words.h"
+#include "../dynapipe_plugin/plan/plan_message.h"
+#include "../dynapipe_plugin/plan/plan_text.h"
 #include "../util/files.h"
 #include "../util/program.h"
 

@@ -9,9 +9,9 @@ svg_print_escaped.
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
-#include "../dynapipe_plugin/plan/lists/memory_curve.h"
-#include "../dynapipe_plugin/plan/lists/plan.h"
-#include "../dynapipe_plugin/plan/types/plan_request.h"
+#include "../dynapipe_plugin/plan/memory_layout.h"
+#include "../dynapipe_plugin/plan/plan.h"
+#include "../dynapipe_plugin/plan/types.h"
 #include "../util/status.h"
 
 // Where a chart's values lie on the page: px = origin_px + (value - first) * px_per_value.

@@ -1,10 +1,11 @@
 #include "trace_view.h"
+#include "../dynapipe_plugin/plan/simulate.h"
 
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../dynapipe_plugin/plan/lists/plan_words.h"
+#include "../dynapipe_plugin/plan/plan_text.h"
 #include "plan_views.h"
 #include "timeline_svg.h"
 #include "../util/files.h"

@@ -7,7 +7,7 @@ range, instructions are on the ranks where their chunks lie, no event ends befor
 */
 #pragma once
 
-#include "../dynapipe_plugin/plan/lists/plan_message.h"
+#include "../dynapipe_plugin/plan/plan_message.h"
 #include "../dynapipe_plugin/run/trace.h"
 
 enum { TRACE_MAX_EVENTS = 1 << 22, TRACE_MAX_MBS = 1 << 16 };

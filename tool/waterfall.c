@@ -1,11 +1,11 @@
 // waterfall.c -- see waterfall.h.
 #include "waterfall.h"
+#include "../dynapipe_plugin/plan/simulate.h"
 
 #include <string.h>
 #include "../dynapipe_plugin/plan/draft/pipe_costs.h"
-#include "../dynapipe_plugin/plan/pipe/pipe_adaptive.h"
-#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
-#include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "../dynapipe_plugin/plan/schedule.h"
+#include "../dynapipe_plugin/plan/types.h"
 
 #define X(name, text) text,
 const char* const waterfall_names[WATERFALL_COUNT] = {WATERFALL_LIST(X)};

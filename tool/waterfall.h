@@ -23,9 +23,9 @@ that only one split can hold: the bound has them) is not charged. test_waterfall
 #pragma once
 
 #include <stdio.h>
-#include "../dynapipe_plugin/plan/cost/cost_model.h"
-#include "../dynapipe_plugin/plan/lists/plan.h"
-#include "../dynapipe_plugin/plan/types/plan_request.h"
+#include "../dynapipe_plugin/plan/cost_model.h"
+#include "../dynapipe_plugin/plan/plan.h"
+#include "../dynapipe_plugin/plan/types.h"
 
 // clang-format off
 #define WATERFALL_LIST(X)                                                                       \

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "measure_bytes.h"
-#include "../plan/problem/shape_rules.h"
+#include "../plan/problem.h"
 #include "../run/hosts.h"
 #include "../run/session.h"
 #include "../../util/files.h"

@@ -8,8 +8,8 @@ taken, and a point that came out below a smaller one is not raised to it: both a
 
 #include <stdint.h>
 #include "measure_bytes.h"
-#include "../plan/cost/cost_file.h"
-#include "../plan/cost/machine.h"
+#include "../plan/cost_file.h"
+#include "../plan/cost_model.h"
 #include "../run/collective.h"
 #include "../run/session.h"
 

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../plan/problem/shape_rules.h"
+#include "../plan/problem.h"
 #include "../run/executor.h"
 #include "../run/session.h"
 #include "../../util/numbers.h"

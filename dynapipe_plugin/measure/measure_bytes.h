@@ -9,8 +9,8 @@ blocks instead).
 
 #include <stdbool.h>
 #include "../dynapipe.h"
-#include "../plan/cost/cost_model.h"
-#include "../plan/types/plan_types.h"
+#include "../plan/cost_model.h"
+#include "../plan/types.h"
 #include "../run/session.h"
 #include "../../util/status.h"
 

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "problem/shape_rules.h"
-#include "types/mb_shape.h"
+#include "problem.h"
+#include "types.h"
 
 static double bound_line_slope(const BoundLine* line, const double features[FEATURE_COUNT]);
 

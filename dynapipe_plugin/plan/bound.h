@@ -26,7 +26,7 @@ test_lower_bound.c, test_optimum_bound.c
 */
 #pragma once
 
-#include "problem/microbatch.h"
+#include "problem.h"
 
 typedef struct {
     int64_t work_ns;

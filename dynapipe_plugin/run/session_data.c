@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include "../plan/cost/cost_rank.h"
+#include "../plan/cost_model.h"
 #include "../plan/planner.h"
-#include "../plan/problem/shape_rules.h"
+#include "../plan/problem.h"
 #include "session.h"
 #include "../../util/numbers.h"
 #include "../../util/program.h"

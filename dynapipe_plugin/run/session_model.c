@@ -3,9 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../plan/planner.h"
-#include "../plan/problem/placement_make.h"
-#include "../plan/problem/placement_words.h"
-#include "../plan/problem/stage_split.h"
+#include "../plan/placement.h"
 #include "session.h"
 #include "../../util/program.h"
 

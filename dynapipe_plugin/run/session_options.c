@@ -5,9 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "../plan/problem/placement_make.h"
-#include "../plan/problem/placement_words.h"
-#include "../plan/problem/stage_split.h"
+#include "../plan/placement.h"
 #include "session.h"
 #include "../../util/numbers.h"
 #include "../../util/options.h"

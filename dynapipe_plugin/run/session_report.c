@@ -7,9 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "../plan/lists/plan_message.h"
-#include "../plan/replay/replay.h"
-#include "../plan/replay/shared_cores.h"
+#include "../plan/plan_message.h"
+#include "../plan/replay.h"
 #include "session.h"
 #include "trace.h"
 #include "../../util/files.h"

@@ -2,10 +2,10 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../plan/cost/cost_share.h"
+#include "../plan/cost_model.h"
 #include "../plan/planner.h"
-#include "../plan/problem/placement_make.h"
-#include "../plan/types/mb_shape.h"
+#include "../plan/placement.h"
+#include "../plan/types.h"
 #include "session.h"
 #include "transport.h"
 #include "../../util/numbers.h"

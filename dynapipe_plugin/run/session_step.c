@@ -2,8 +2,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../plan/problem/shape_rules.h"
-#include "../plan/types/mb_shape.h"
+#include "../plan/problem.h"
+#include "../plan/types.h"
 #include "session.h"
 #include "../../util/program.h"
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../dynapipe_plugin/plan/replay/replay.h"
+#include "../../dynapipe_plugin/plan/replay.h"
 #include "../../tool/plan_views.h"
 #include "fuzz.h"
 

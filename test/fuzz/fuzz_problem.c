@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "../../dynapipe_plugin/plan/planner.h"
-#include "../../dynapipe_plugin/plan/problem/microbatch.h"
+#include "../../dynapipe_plugin/plan/problem.h"
 #include "../../tool/problem.h"
 #include "fuzz.h"
 

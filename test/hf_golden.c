@@ -27,14 +27,13 @@ const ModelKind* hf_golden_kind(const char* path) {
 
 bool hf_golden_load(Model* model, const char* path, int begin, int end, bool is_last, OpsContext* ops) {
     ModelConfig config;
-    char error[LLMC_ERROR_CHARS];
     bool ok = hf_checkpoint_read_config(&config, NULL, hf_golden_kind(path), path);
     if (ok) {
         model_init(model, &config, begin, end < 0 ? model_num_layers(&config) : end, is_last, ops);
         ok = hf_checkpoint_read(path, CHECKPOINT_PARAMS, model, model->params, 0, model->num_params);
         if (!ok) { model_free(model); }
     }
-    if (!ok) { printf("%s\n", error); }
+    if (!ok) { printf("%s\n", status_message()); }
     return ok;
 }
 
@@ -70,7 +69,6 @@ static ModelBatch make_batch(Inputs* in, bool has_decoder) {
 double hf_golden_logits_difference(Model* model, const char* name) {
     static float theirs[ENC_TOKENS * HF_GOLDEN_MAX_VOCAB];
     float losses[ENC_TOKENS];
-    char error[LLMC_ERROR_CHARS];
     Inputs inputs;
     const ModelKind* kind = model->config.kind;
     ModelBatch batch = make_batch(&inputs, kind->has_decoder);

@@ -30,7 +30,6 @@ static void drop(void* ctx, void* model) {
 }
 
 static void passes(const ModelKind* kind, const char* descriptor, float dropout) {
-    char error[LLMC_ERROR_CHARS];
     ModelConfig config;
     CHECK(model_parse(&config, kind, descriptor, 50, 32));
     Maker maker = {.dropout = dropout};

@@ -15,7 +15,6 @@
 
 static OpsContext* ops;
 static char directory[] = "/tmp/test_hf_checkpoint_XXXXXX";
-static char error[LLMC_ERROR_CHARS];
 
 static const char* path_of(const char* folder, const char* name) {
     static char path[256];
@@ -172,12 +171,12 @@ static const char* make_edited(const char* name, const Edit* edit, const char* c
     snprintf(path, sizeof path, "%s", path_of("edited", "model.safetensors"));
     CheckpointFile file;
     CHECK(safetensors_layout(&out, tensors, num_tensors) && safetensors_create(&out, path));
-    CHECK(checkpoint_file_open_tmp(&file, path));
+    CHECK(llmc_ok(checkpoint_file_open_tmp(&file, path)));
     for (int i = 0; i < out.num_tensors; i++) {
         read_for(&in, out.tensors[i].name, edit);
         CHECK(safetensors_write(&file, &out.tensors[i], values, 0, out.tensors[i].num_values));
     }
-    CHECK(checkpoint_file_sync(&file) && checkpoint_file_rename(path));
+    CHECK(llmc_ok(checkpoint_file_sync(&file)) && llmc_ok(checkpoint_file_rename(path)));
     safetensors_close(&in);
     safetensors_close(&out);
     if (config != NULL) {
@@ -194,7 +193,6 @@ static void check_refused(const char* name, Edit edit, const char* config, const
     ModelConfig out;
     char path[256];
     snprintf(path, sizeof path, "%s", make_edited(name, &edit, config));
-    error[0] = '\0';
     bool ok = hf_checkpoint_read_config(&out, NULL, hf_golden_kind(path), path);
     if (ok) {
         Model model;
@@ -202,9 +200,9 @@ static void check_refused(const char* name, Edit edit, const char* config, const
         ok = hf_checkpoint_read(path, CHECKPOINT_PARAMS, &model, model.params, 0, model.num_params);
         model_free(&model);
     }
-    if (ok || strstr(error, words) == NULL || strstr(error, " ---> ") == NULL) {
-        printf("%s:%d: %s, \"%s\" instead of \"%s\"\n", __FILE__, line, ok ? "read" : "refused", error,
-               words);
+    if (ok || strstr(status_message(), words) == NULL || strstr(status_message(), " ---> ") == NULL) {
+        printf("%s:%d: %s, \"%s\" instead of \"%s\"\n", __FILE__, line, ok ? "read" : "refused",
+               status_message(), words);
         test_failures++;
     }
 }
@@ -259,9 +257,9 @@ static void wrong_configs_are_refused(void) {
     check_refused("t5", (Edit){0}, "{\"model_type\": \"gpt2\"}", "wte.weight", __LINE__);
     ModelConfig config;
     CHECK(!hf_checkpoint_read_config(&config, NULL, &gpt2_kind, hf_golden_path("t5")));
-    CHECK(strstr(error, "model_type \"t5\" is no GPT-2 ---> train it with train_t5") != NULL);
+    CHECK(strstr(status_message(), "model_type \"t5\" is no GPT-2 ---> train it with train_t5") != NULL);
     CHECK(!hf_checkpoint_read_config(&config, NULL, &t5_kind, hf_golden_path("gpt2")));
-    CHECK(strstr(error, "train_gpt2") != NULL);
+    CHECK(strstr(status_message(), "train_gpt2") != NULL);
 }
 
 static void another_model_is_refused(void) {
@@ -269,7 +267,7 @@ static void another_model_is_refused(void) {
     if (!load(&model, hf_golden_path("t5"), 0, -1, true)) { return; }
     CHECK(!hf_checkpoint_read(hf_golden_path("flan"), CHECKPOINT_PARAMS, &model, model.params, 0,
                               model.num_params));
-    CHECK(strstr(error, " is ") != NULL && strstr(error, " ---> ") != NULL);
+    CHECK(strstr(status_message(), " is ") != NULL && strstr(status_message(), " ---> ") != NULL);
     model.config.max_seq_len = 77;  // -t of a run: any length will do
     CHECK(hf_checkpoint_read(hf_golden_path("t5"), CHECKPOINT_PARAMS, &model, model.params, 0,
                              model.num_params));

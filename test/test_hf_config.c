@@ -7,13 +7,11 @@
 #include "../llmc/llmc_error.h"
 #include "test.h"
 
-static char error[LLMC_ERROR_CHARS];
-
 static HfConfig parse(const char* text) {
     HfConfig config = {0};
     bool ok = hf_config_parse(&config, text, strlen(text), "config.json");
     CHECK(ok);
-    if (!ok) { printf("%s\n", error); }
+    if (!ok) { printf("%s\n", status_message()); }
     return config;
 }
 
@@ -82,12 +80,11 @@ static void tokens_are_kept(void) {
 
 static void check_refused(const char* text, const char* words, int line) {
     HfConfig config;
-    error[0] = '\0';
     bool ok = hf_config_parse(&config, text, strlen(text), "config.json");
-    if (ok || strncmp(error, "config.json:", 12) != 0 || strstr(error, words) == NULL ||
-        strstr(error, " ---> ") == NULL) {
-        printf("%s:%d: %s, \"%s\" instead of \"%s\"\n", __FILE__, line, ok ? "accepted" : "refused", error,
-               words);
+    if (ok || strncmp(status_message(), "config.json:", 12) != 0 || strstr(status_message(), words) == NULL ||
+        strstr(status_message(), " ---> ") == NULL) {
+        printf("%s:%d: %s, \"%s\" instead of \"%s\"\n", __FILE__, line, ok ? "accepted" : "refused",
+               status_message(), words);
         test_failures++;
     }
 }
@@ -187,11 +184,11 @@ static void what_is_written_is_read_back(void) {
 static void paths_are_told(void) {
     HfConfig config;
     CHECK(!hf_config_read(&config, "test/golden"));
-    CHECK(strstr(error, "test/golden/config.json: cannot open") != NULL);
+    CHECK(strstr(status_message(), "test/golden/config.json: cannot open") != NULL);
     CHECK(!hf_config_read(&config, "model.safetensors"));
-    CHECK(strstr(error, "./config.json: cannot open") != NULL);
+    CHECK(strstr(status_message(), "./config.json: cannot open") != NULL);
     CHECK(!hf_config_read(&config, "/model.safetensors"));
-    CHECK(strncmp(error, "/config.json: cannot open", 25) == 0);
+    CHECK(strncmp(status_message(), "/config.json: cannot open", 25) == 0);
 }
 
 int main(int argc, char** argv) {

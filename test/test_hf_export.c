@@ -13,7 +13,6 @@
 
 static OpsContext* ops;
 static char directory[] = "/tmp/test_hf_export_XXXXXX";
-static char error[LLMC_ERROR_CHARS];
 
 static const char* path_of(const char* folder, const char* name) {
     static char path[256];
@@ -53,7 +52,7 @@ static bool export_slices(const char* folder, const char* from, int cut, const H
         model_free(&slice);
     }
     ok = ok && hf_checkpoint_commit(folder);
-    if (!ok) { printf("%s\n", error); }
+    if (!ok) { printf("%s\n", status_message()); }
     return ok;
 }
 
@@ -139,7 +138,7 @@ static void failed_exports_change_nothing(void) {
     snprintf(folder, sizeof folder, "%s", path_of("failed", ""));
     Model model;
     if (!load(&model, hf_golden_path("t5"), 0, -1, true)) { return; }
-    CHECK(!hf_checkpoint_write(folder, &model) && strstr(error, " ---> ") != NULL);
+    CHECK(!hf_checkpoint_write(folder, &model) && strstr(status_message(), " ---> ") != NULL);
     CHECK(hf_checkpoint_create(folder, &model.config, NULL, &(HfTokens){.bytes = true}));
     CHECK(!exists("failed", "model.safetensors") && !exists("failed", "config.json"));
     CHECK(exists("failed", "model.safetensors.tmp") && exists("failed", "config.json.tmp"));
@@ -147,10 +146,10 @@ static void failed_exports_change_nothing(void) {
     CHECK(!exists("failed", "model.safetensors.tmp") && !exists("failed", "config.json.tmp"));
     CHECK(!exists("failed", "tokenizer_config.json.tmp") && !exists("failed", "generation_config.json.tmp"));
     CHECK(!hf_checkpoint_create("/nowhere/at/all", &model.config, NULL, NULL));
-    CHECK(strstr(error, "cannot make directory") != NULL);
+    CHECK(strstr(status_message(), "cannot make directory") != NULL);
     write_text(path_of("failed", "model.safetensors.index.json"), "{}");
     CHECK(!hf_checkpoint_create(folder, &model.config, NULL, NULL));
-    CHECK(strstr(error, "has the shards of another model") != NULL);
+    CHECK(strstr(status_message(), "has the shards of another model") != NULL);
     model_free(&model);
 }
 

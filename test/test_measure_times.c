@@ -265,7 +265,6 @@ static void real_kinds_have_their_curves(void) {
             [PART_DEC_LAYER] = t5 ? enc | dec | dec_squares | cross : 0,
             [PART_HEAD] = (t5 ? dec : enc) | rows,
         };
-        char error[256];
         ModelConfig config;
         LlmcBlocks about;
         CHECK(model_parse(&config, models_kind_of(descriptors[i]), descriptors[i], 300, 256));
@@ -285,7 +284,6 @@ static void real_kinds_have_their_curves(void) {
 }
 
 static void files_name_their_kind(void) {
-    char error[256];
     ModelConfig config;
     const struct {
         const char* path;
@@ -301,7 +299,7 @@ static void files_name_their_kind(void) {
         CHECK(config.channels > 0 && (files[i].channels == 0 || config.channels == files[i].channels));
     }
     CHECK(!models_read_config(&config, "test/golden/t5_v10.bin", 0, 0));  // no checkpoint
-    CHECK(strstr(error, "t5_v10.bin") != NULL && strstr(error, "--->") != NULL);
+    CHECK(strstr(status_message(), "t5_v10.bin") != NULL && strstr(status_message(), "--->") != NULL);
     CHECK(!models_read_config(&config, "test/golden/none.bin", 0, 0));
 }
 

@@ -16,7 +16,6 @@
 static OpsContext* ops;
 static Rng rng;
 static char directory[] = "/tmp/test_model_part_XXXXXX";
-static char error[LLMC_ERROR_CHARS];
 
 enum { NUM_KINDS = 4, ROUNDS = 24, MOST_TIED = PART_CHAIN_MAX_RANKS * MODEL_MAX_TIED };
 
@@ -30,7 +29,7 @@ static ModelConfig config_of(int k) {
                           {&t5_kind, "umt5:l1d2c16h2k8f24"}};
     ModelConfig config;
     if (!model_parse(&config, kinds[k].kind, kinds[k].descriptor, 131, 20)) {
-        printf("%s\n", error);
+        printf("%s\n", status_message());
         exit(1);
     }
     return config;
@@ -261,7 +260,7 @@ static void checkpoints_do_not_depend_on_ranks(void) {
         float* values = make_values(&config);
         Ranks ranks;
         uint64_t sum = 0, sum_read = 0;
-        bool ok = checkpoint_create_model(path, &config);
+        bool ok = llmc_ok(checkpoint_create_model(path, &config));
         ranks_open(&ranks, &config, k / NUM_KINDS);
         for (int r = 0; r < ranks.layout.num_ranks; r++) {
             Model* model = &ranks.models[r];
@@ -273,23 +272,24 @@ static void checkpoints_do_not_depend_on_ranks(void) {
                 }
             }
             const int64_t cut = model->num_params / 3;
-            ok = ok && checkpoint_write(path, CHECKPOINT_PARAMS, model, model->params, 0, cut, &sum) &&
-                 checkpoint_write(path, CHECKPOINT_PARAMS, model, model->params + cut, cut, model->num_params,
-                                  &sum);
+            ok = ok &&
+                 llmc_ok(checkpoint_write(path, CHECKPOINT_PARAMS, model, model->params, 0, cut, &sum)) &&
+                 llmc_ok(checkpoint_write(path, CHECKPOINT_PARAMS, model, model->params + cut, cut,
+                                          model->num_params, &sum));
         }
-        ok = ok && checkpoint_commit(path);
+        ok = ok && llmc_ok(checkpoint_file_rename(path));
         CHECK(ok);
         ranks_close(&ranks);
         ranks_open(&ranks, &config, (k + 1) / NUM_KINDS);
         for (int r = 0; r < ranks.layout.num_ranks; r++) {
             Model* model = &ranks.models[r];
-            ok = checkpoint_read(path, CHECKPOINT_PARAMS, model, model->params, 0, model->num_params,
-                                 &sum_read);
+            ok = llmc_ok(checkpoint_read(path, CHECKPOINT_PARAMS, model, model->params, 0, model->num_params,
+                                         &sum_read));
             CHECK(ok);
             CHECK_EQ(num_wrong(model, values), 0);
         }
         CHECK(sum == sum_read);
-        if (!ok) { printf("%s\n", error); }
+        if (!ok) { printf("%s\n", status_message()); }
         ranks_close(&ranks);
         free(values);
     }
@@ -321,7 +321,7 @@ static void exports_do_not_depend_on_ranks(void) {
             CHECK_EQ(num_wrong(model, values), 0);
         }
         CHECK(ok);
-        if (!ok) { printf("%s\n", error); }
+        if (!ok) { printf("%s\n", status_message()); }
         ranks_close(&ranks);
         free(values);
         snprintf(command, sizeof command, "rm -r %s", folder);

@@ -12,7 +12,6 @@
 #include "test.h"
 
 static char directory[] = "/tmp/test_safetensors_XXXXXX";
-static char error[LLMC_ERROR_CHARS];
 
 static const char* path_of(const char* name) {
     static char path[256];
@@ -22,7 +21,7 @@ static const char* path_of(const char* name) {
 
 static bool opens(Safetensors* file, const char* path) {
     bool ok = safetensors_open(file, path);
-    if (!ok) { printf("%s\n", error); }
+    if (!ok) { printf("%s\n", status_message()); }
     return ok;
 }
 
@@ -67,7 +66,7 @@ static void reads_every_dtype(void) {
     CHECK(read_all(&file, "empty", values, 0));
     CHECK(read_all(&file, "größe", values, 1) && values[0] == 1.0f);
     CHECK(!safetensors_read(&file, safetensors_find(&file, "mask"), values, 0, 3));
-    CHECK(strstr(error, "safetensors_mixed.safetensors: mask: dtype BOOL ---> ") != NULL);
+    CHECK(strstr(status_message(), "safetensors_mixed.safetensors: mask: dtype BOOL ---> ") != NULL);
     CHECK(safetensors_find(&file, "f") == NULL && safetensors_find(&file, "f322") == NULL);
     safetensors_close(&file);
 }
@@ -143,11 +142,10 @@ static const char* make_file(const char* name, const char* header, int num_data_
 
 static void check_refused(const char* path, const char* words, int line) {
     Safetensors file = {0};
-    error[0] = '\0';
     bool opened = safetensors_open(&file, path);
-    if (opened || strstr(error, words) == NULL || strstr(error, " ---> ") == NULL) {
-        printf("%s:%d: %s, \"%s\" instead of \"%s\"\n", __FILE__, line, opened ? "opened" : "refused", error,
-               words);
+    if (opened || strstr(status_message(), words) == NULL || strstr(status_message(), " ---> ") == NULL) {
+        printf("%s:%d: %s, \"%s\" instead of \"%s\"\n", __FILE__, line, opened ? "opened" : "refused",
+               status_message(), words);
         test_failures++;
     }
     if (opened) { safetensors_close(&file); }
@@ -252,7 +250,7 @@ static void overlaps_and_holes_are_refused(void) {
         "new.safetensors", "{\"q\":" ENTRY("\"F3\"", "[2]", "[0,3]") ",\"a\":" F32_2("[3,11]") "}", 11, -1);
     CHECK(opens(&file, path));
     CHECK(!safetensors_read(&file, safetensors_find(&file, "q"), &value, 0, 1));
-    CHECK(strstr(error, "new.safetensors: q: dtype F3 ---> ") != NULL);
+    CHECK(strstr(status_message(), "new.safetensors: q: dtype F3 ---> ") != NULL);
     safetensors_close(&file);
 }
 
@@ -320,8 +318,7 @@ enum { NUM_WRITTEN = sizeof written / sizeof *written };
 static bool write_part(const char* path, int r, int R) {
     Safetensors file;
     CheckpointFile out;
-    if (!safetensors_layout(&file, written, NUM_WRITTEN) ||
-        !checkpoint_file_open_tmp(&out, path)) {
+    if (!safetensors_layout(&file, written, NUM_WRITTEN) || !llmc_ok(checkpoint_file_open_tmp(&out, path))) {
         return false;
     }
     static float values[3 * 4001];
@@ -332,7 +329,7 @@ static bool write_part(const char* path, int r, int R) {
         if (!safetensors_write(&out, tensor, values, begin, end)) { return false; }
     }
     safetensors_close(&file);
-    return checkpoint_file_sync(&out);
+    return llmc_ok(checkpoint_file_sync(&out));
 }
 
 static void ranks_write_one_file(void) {
@@ -341,8 +338,7 @@ static void ranks_write_one_file(void) {
     for (int R = 1; R <= 3; R++) {
         unlink(path);
         Safetensors file;
-        CHECK(safetensors_layout(&file, written, NUM_WRITTEN) &&
-              safetensors_create(&file, path));
+        CHECK(safetensors_layout(&file, written, NUM_WRITTEN) && safetensors_create(&file, path));
         CHECK(file.header_bytes % 8 == 0);
         safetensors_close(&file);
         for (int r = 0; r < R; r++) {
@@ -352,7 +348,7 @@ static void ranks_write_one_file(void) {
             CHECK(waitpid(child, &status, 0) == child && status == 0);
         }
         CHECK(access(path, F_OK) != 0);
-        CHECK(checkpoint_file_rename(path));
+        CHECK(llmc_ok(checkpoint_file_rename(path)));
         CHECK(opens(&file, path));
         CHECK_EQ(file.num_tensors, NUM_WRITTEN);
         static float values[3 * 4001];
@@ -378,9 +374,9 @@ static void ranks_write_one_file(void) {
 static void names_must_be_unique(void) {
     Safetensors file;
     SafetensorsTensor twice[] = {written[0], written[0]};
-    CHECK(!safetensors_layout(&file, twice, 2) && strstr(error, "not unique") != NULL);
+    CHECK(!safetensors_layout(&file, twice, 2) && strstr(status_message(), "not unique") != NULL);
     twice[1].name = "\xff";
-    CHECK(!safetensors_layout(&file, twice, 2) && strstr(error, "UTF-8") != NULL);
+    CHECK(!safetensors_layout(&file, twice, 2) && strstr(status_message(), "UTF-8") != NULL);
 }
 
 int main(int argc, char** argv) {

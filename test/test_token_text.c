@@ -1,4 +1,5 @@
 // llm.c's tokenizer files, both versions, and broken ones.
+#include "../llmc/llmc_error.h"
 #include "../llmc/completion.h"
 
 #include <unistd.h>
@@ -6,7 +7,6 @@
 #include "test.h"
 
 static char path[] = "/tmp/test_token_text_XXXXXX";
-static char error[256];
 
 // `num_tokens` in the header; the tokens that follow are "a", "bb", "\n", "\x1b" and then as many "x" as
 // asked.
@@ -66,8 +66,8 @@ static void bytes_and_nothing(void) {
 static void refused(const char* words) {
     TokenText text;
     bool ok = token_text_load(&text, path);
-    if (ok || strstr(error, words) == NULL) { printf("%s\n", ok ? "taken" : error); }
-    CHECK(!ok && strstr(error, words) != NULL && strstr(error, "--->") != NULL);
+    if (ok || strstr(status_message(), words) == NULL) { printf("%s\n", ok ? "taken" : status_message()); }
+    CHECK(!ok && strstr(status_message(), words) != NULL && strstr(status_message(), "--->") != NULL);
     CHECK(text.bytes == NULL);
 }
 

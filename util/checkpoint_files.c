@@ -469,8 +469,8 @@ Status checkpoint_record_read(CheckpointRecord* out, const CheckpointFile* file,
 
 // --- a folder of checkpoints -------------------------------------------------------------------------------
 
-static const char* const name_begins[] = {"DONE_", "model_", "state_"};
-static const char* const name_ends[] = {"", ".bin", "_00000.bin"};
+static const char* const name_begins[] = {"model_", "state_", "DONE_"};
+static const char* const name_ends[] = {".bin", "_00000.bin", ""};
 enum { NUM_NAMES = 3, NO_STEP = -1 };
 
 void checkpoint_path(char out[CHECKPOINT_PATH_CHARS], const char* directory, CheckpointName name, int step) {

@@ -120,7 +120,7 @@ Status checkpoint_record_read(CheckpointRecord* out, const CheckpointFile* file,
 // --- a folder of checkpoints -------------------------------------------------------------------------------
 
 enum { CHECKPOINT_STEP_DIGITS = 8 };  // at least
-typedef enum { CHECKPOINT_DONE_FILE, CHECKPOINT_MODEL_FILE, CHECKPOINT_STATE_FILE } CheckpointName;
+typedef enum { CHECKPOINT_MODEL_FILE, CHECKPOINT_STATE_FILE, CHECKPOINT_DONE_FILE } CheckpointName;
 void checkpoint_path(char out[CHECKPOINT_PATH_CHARS], const char* directory, CheckpointName name, int step);
 // How many characters at `text` are a step as it is written with at least so many digits; 0: none are.
 int checkpoint_step_parse(const char* text, int least_digits, int* step);

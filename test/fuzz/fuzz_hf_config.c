@@ -9,9 +9,9 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     HfConfig config, back;
-    char error[LLMC_ERROR_CHARS] = "";
     if (!hf_config_parse(&config, (const char*)data, num_bytes, "fuzz.json")) {
-        REQUIRE(strncmp(error, "fuzz.json:", 10) == 0 && strstr(error, " ---> ") != NULL);
+        REQUIRE(strncmp(status_message(), "fuzz.json:", 10) == 0 &&
+                strstr(status_message(), " ---> ") != NULL);
         return 0;
     }
     const ModelConfig* shape = &config.shape;

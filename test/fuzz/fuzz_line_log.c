@@ -57,7 +57,6 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     int step = data[0];
     data++, num_bytes--;
     Logger logger;
-    char error[256];
     put(data, num_bytes);
     REQUIRE(logger_open(&logger, folder));
     REQUIRE(look() == num_bytes);

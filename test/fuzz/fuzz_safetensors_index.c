@@ -19,7 +19,6 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     set_shard("memory/1.safetensors", first, shards[0]);
     set_shard("memory/2.safetensors", second, shards[1]);
     memory_files_set("memory/model.safetensors.index.json", data, num_bytes);
-    char error[LLMC_ERROR_CHARS] = "";
     Safetensors file;
     if (safetensors_open(&file, "memory/model.safetensors.index.json")) {
         REQUIRE(file.num_files >= 1 && file.num_files <= 2 && file.num_tensors == file.num_files);
@@ -29,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
         }
         safetensors_close(&file);
     } else {
-        REQUIRE(fuzz_has_remedy(error));
+        REQUIRE(fuzz_has_remedy(status_message()));
     }
     return 0;
 }

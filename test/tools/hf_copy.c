@@ -8,7 +8,7 @@
 #include "../../llmc/llmc_error.h"
 #include "../../llmc/t5.h"
 
-static bool copy(const char* from, const char* to, bool bytes, char* error) {
+static bool copy(const char* from, const char* to, bool bytes) {
     HfConfig details;
     ModelConfig config;
     if (!hf_config_read(&details, from)) { return false; }
@@ -30,12 +30,11 @@ static bool copy(const char* from, const char* to, bool bytes, char* error) {
 }
 
 int main(int argc, char** argv) {
-    char error[LLMC_ERROR_CHARS];
     if (argc < 3) {
         fprintf(stderr, "hf_copy FROM TO [bytes]\n");
         return 1;
     }
-    if (copy(argv[1], argv[2], argc > 3 && strcmp(argv[3], "bytes") == 0, error)) { return 0; }
-    fprintf(stderr, "%s\n", error);
+    if (copy(argv[1], argv[2], argc > 3 && strcmp(argv[3], "bytes") == 0)) { return 0; }
+    fprintf(stderr, "%s\n", status_message());
     return 1;
 }

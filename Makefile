@@ -167,6 +167,8 @@ $(OUT)/dynapipe: $(OUT)/dynapipe.o $(TOOL_OBJS) $(SAMPLE_OBJS) $(DYNAPIPE_BASE_O
         $(RIVALS_OBJS) $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 
+$(OUT)/tool/report.o: tool/report.html   # in it whole
+
 # Tests' own code is run once and compiled often.
 ifeq ($(BUILD),release)
 $(OUT)/test/%.o: OPT = -O1

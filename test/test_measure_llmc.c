@@ -38,8 +38,7 @@ static DynapipeCosts* costs_make(const ModelConfig* config, int32_t R, int zero_
             true;
     }
     costs->model.recompute_is_job[RECOMPUTE_FULL] = true;
-    CHECK_OK(measure_bytes_fill(&costs->model, &blocks, &lengths));
-    CHECK_OK(measure_state_fill(&costs->model, &blocks, R, zero_stage));
+    CHECK_OK(measure_bytes_fill(&costs->model, &blocks, &lengths, R, zero_stage));
     CHECK_OK(cost_model_check(&costs->model));
     return costs;
 }

@@ -174,7 +174,7 @@ def finish(unit, roots, api, before=(), also=()):
     for path, body in files:
         is_source = path.endswith('.c') or path.endswith('.cpp')
         stem = os.path.splitext(os.path.basename(path))[0]
-        names = {}
+        names, functions = {}, {n for c in body if c.kind in ('function', 'prototype') for n in c.names}
         if is_source:
             for c in body:
                 own = c.kind == 'type' or (c.kind in ('function', 'variable', 'prototype') and c.is_static)
@@ -192,7 +192,9 @@ def finish(unit, roots, api, before=(), also=()):
                     if not name.startswith('dynapipe_') and name not in all_functions: EXTERNAL[name] = 'dynapipe_' + name
         for c in body:
             c.names = [names.get(x, x) for x in c.names]
-            c.text = rename(c.text, names)
+            # (a member may have a function's name)
+            is_struct = c.kind == 'type' and '{' in c.text and not re.match(r'\s*(typedef\s+)?enum', blank(c.text))
+            c.text = rename(c.text, {a: b for a, b in names.items() if not (is_struct and a in functions)})
             c.words = {names.get(w, w) for w in c.words}
     for path, body in files:
         for c in body:

@@ -333,7 +333,6 @@ void prompt_free(Prompt* prompt) {
 // files; and the tokenizer beside it.
 
 // What llmc/ says of a file, as a status.
-#define FAIL_LLMC(error) FAIL(STATUS_BAD_FORMAT, "%s", (error))
 
 static Status find_weights(GeneratorModel* g, const char* path, bool* is_hf) {
     struct stat about;
@@ -388,35 +387,29 @@ static void make_model(GeneratorModel* g, const ModelConfig* config, int num_thr
 
 // Every value is read once, as training does, and must be what was saved.
 static Status read_checkpoint(GeneratorModel* g, int num_threads, uint64_t* vocab_hash) {
-    char error[LLMC_ERROR_CHARS];
     ModelConfig config;
     CheckpointSeal seal;
     uint64_t sum = 0;
-    if (!models_read_config(&config, g->path, 0, 0, error)) { return FAIL_LLMC(error); }
-    if (!checkpoint_seal_read(&seal, g->path, error)) { return FAIL_LLMC(error); }
+    if (!models_read_config(&config, g->path, 0, 0)) { return status_last(); }
+    TRY(checkpoint_seal_read(&seal, g->path));
     make_model(g, &config, num_threads);
     Model* m = &g->model;
-    if (!checkpoint_read(g->path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params, &sum, error)) {
-        return FAIL_LLMC(error);
-    }
-    if (seal.is_sealed && !checkpoint_seal_check(&seal, g->path, sum, error)) { return FAIL_LLMC(error); }
+    TRY(checkpoint_read(g->path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params, &sum));
+    TRY(checkpoint_seal_check(&seal, g->path, sum));
     *vocab_hash = seal.is_sealed ? seal.vocab_hash : 0;
     return STATUS_OK;
 }
 
 static Status read_hf(GeneratorModel* g, int num_threads, HfConfig* details) {
-    char error[LLMC_ERROR_CHARS];
     ModelConfig config;
-    if (!models_read_config(&config, g->path, 0, 0, error) ||
-        !hf_checkpoint_read_config(&config, details, config.kind, g->path, error)) {
-        return FAIL_LLMC(error);
+    if (!models_read_config(&config, g->path, 0, 0) ||
+        !hf_checkpoint_read_config(&config, details, config.kind, g->path)) {
+        return status_last();
     }
     make_model(g, &config, num_threads);
     Model* m = &g->model;
-    if (!hf_checkpoint_read(g->path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params, error)) {
-        return FAIL_LLMC(error);
-    }
-    return STATUS_OK;
+    return hf_checkpoint_read(g->path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params) ? STATUS_OK
+                                                                                          : status_last();
 }
 
 // What was trained with one tokenizer has nothing to say in another's tokens.

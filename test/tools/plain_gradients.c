@@ -110,11 +110,10 @@ int main(int argc, char** argv) {
         loader_next(loader, &batch, &arena) != STATUS_OK) {
         return fprintf(stderr, "%s\n", status_message()), 2;
     }
-    char error[256];
     ModelConfig config;
     if (!model_parse(&config, argc == 8 ? &t5_kind : &gpt2_kind, argv[2], loader_info(loader)->vocab,
-                     atoi(argv[3]), error)) {
-        return fprintf(stderr, "%s\n", error), 2;
+                     atoi(argv[3]))) {
+        return fprintf(stderr, "%s\n", status_message()), 2;
     }
     Model model;
     OpsContext* ops = ops_create(1);

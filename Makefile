@@ -207,7 +207,7 @@ $(OUT)/unpacks-%: FORCE
 	@[ -e $@ ] || { mkdir -p $(@D) && rm -f $(OUT)/unpacks-* && touch $@; }
 # Everything that unit tests may call, in one library, and all of them in one program: `tests NAME [--seed N]`. `make $(OUT)/test_x` links one alone.
 $(OUT)/libtested.a: $(OUT)/trainer/answers.o $(OUT)/trainer/logger.o $(OUT)/trainer/checkpoint_timed.o $(TEST_DATA_OBJS) $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS) \
-        $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/adapters/%.o,dynapipe_llmc llmc_seal llmc_record) $(GENERATOR_OBJS) \
+        $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/adapters/%.o,dynapipe_llmc) $(GENERATOR_OBJS) \
         $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(RECORD_OBJS)
 	@rm -f $@
 	$(AR) rcs $@ $^

@@ -135,7 +135,8 @@ typedef struct {
     int (*infer)(void* model, const DynapipeBatch* batch, const DynapipeCache* cache, const void* in,
                  void* out, void* scratch, int32_t* next);
 
-    // (optional, all or none) A head shared by ranks (DynapipeRange.head). What a range that feeds the head
+    // (optional, all or none; by rows alone none is needed: DynapipeShapes_v1.head_by_rows) A head shared by
+    // ranks (DynapipeRange.head). What a range that feeds the head
     // hands on, and a share gets as `in`, are the normed hidden states of the supervised rows, boundary_bytes
     // of them. Of a share, forward() with KEEP computes its logits and backward_inputs() writes its part to
     // din; forward() with HEAD alone (validation) writes a part, of losses only, to out. By vocabulary it
@@ -208,7 +209,9 @@ typedef struct {
     int32_t head_has_layer;  // 1: the head is never a range alone
     int32_t max_tokens;      // num_tokens of a micro-batch, and num_dec_tokens, at most; 0: any
     int32_t max_seqs;        // num_seqs of a micro-batch, at most; 0: any
-    int64_t reserved[4];     // 0
+    int64_t
+        head_by_rows;  // 1: ranks may share the head by rows, not by vocabulary: no part_bytes and the like
+    int64_t reserved[3];  // 0
 } DynapipeShapes_v1;
 
 // A model as a chain that can be cut: how a range of its blocks is made. For dynapipe_measure() and

@@ -41,6 +41,10 @@ train() {  # name, ranks, options...
     ok 1 "$name: the run failed"
 }
 for ranks in 1x1 2x1 4x1 1x2 2x2; do train "$ranks" $((${ranks%x*} * ${ranks#*x})) --stages "${ranks%x*}"; done
+train pieces 2 --stages 2 --placement interleaved --head whole
+train rows 2 --stages 2 --placement vee --head rows
+train rows-replicas 4 --stages 2 --placement interleaved --head rows
+train head-alone 3 --stages 3 --stage-split 2,2,0
 train layout-padded 2 --stages 2 --layout padded
 train recompute 4 --stages 2 --stage-split 2,2 --recompute full --dump-plan "$work/recompute.plan"
 train gpipe 3 --stages 3 --schedule gpipe

@@ -1,11 +1,12 @@
 // test_llmc_tensors.c -- models of made-up tensors cut anywhere: the slices are the whole, each value once
 // (tied ones on both ends), and files hold the whole model whoever writes and reads it.
 #include <stdbool.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include "../dynapipe_plugin/adapters/dynapipe_llmc.h"
-
-#include "../dynapipe_plugin/adapters/llmc_seal.h"
+#include "../util/checkpoint_files.h"
 #include "../util/numbers.h"
 #include "../util/status.h"
 #include "test.h"
@@ -23,17 +24,28 @@ typedef struct {
     float *whole, *part[MOST_STAGES];  // value i of the whole is i
 } Case;
 
+// Runs of layers go to stages by turns of chance; the head whole on the last run's stage, or its rows on all.
 static void cut(Case* it, Rng* rng) {
-    int32_t layer = 0, L = it->tensors.num_layers;
-    it->num_stages = rng_between(rng, 1, L < MOST_STAGES ? L : MOST_STAGES);
+    DynapipeRange ranges[MOST_STAGES][MOST_LAYERS + 1];
+    int32_t num[MOST_STAGES] = {0}, L = it->tensors.num_layers, layer = 0;
+    bool shares = rng_below(rng, 2) == 0;
+    it->num_stages = rng_between(rng, 1, MOST_STAGES);
+    while (layer < L) {
+        int32_t s = rng_between(rng, 0, it->num_stages - 1), end = rng_between(rng, layer + 1, L);
+        DynapipeRange range = {.begin = layer > 0 ? layer + 1 : 0, .end = end + 1};
+        if (end == L) {
+            range.end += !shares;
+            range.head = shares ? DYNAPIPE_HEAD_FEEDS : DYNAPIPE_HEAD_AS_BLOCKS;
+        }
+        ranges[s][num[s]++] = range;
+        layer = end;
+    }
     for (int32_t s = 0; s < it->num_stages; s++) {
-        int32_t left = it->num_stages - 1 - s, most = L - layer - left;
-        int32_t num_layers = left == 0 ? most : rng_between(rng, 1, most);
-        DynapipeRange blocks = {.begin = s == 0 ? 0 : layer + 1,
-                                .end = left == 0 ? L + 2 : layer + num_layers + 1};
-        it->slices[s] = dynapipe_tensors_slice(&it->tensors, blocks);
-        CHECK_EQ(it->slices[s].num_layers, num_layers);
-        layer += num_layers;
+        if (shares) {
+            ranges[s][num[s]++] =
+                (DynapipeRange){.begin = L + 1, .end = L + 2, .head = DYNAPIPE_HEAD_BY_ROWS};
+        }
+        it->slices[s] = dynapipe_tensors_slice(&it->tensors, ranges[s], num[s]);
     }
 }
 
@@ -44,16 +56,23 @@ static void fill(Case* it) {
         const DynapipeSlice* slice = &it->slices[s];
         it->part[s] = malloc(sizeof(float) * (size_t)(slice->num_values + 1));
         for (int32_t t = 0; t < it->tensors.num_tensors; t++) {
-            for (int64_t i = 0; i < slice->count[t]; i++) {
-                it->part[s][slice->begin[t] + i] = it->whole[slice->whole[t] + i];
+            DynapipeTensorPiece pieces[DYNAPIPE_MAX_RANGES];
+            int32_t num = dynapipe_tensors_pieces(&it->tensors, slice, t, pieces);
+            int64_t at = slice->begin[t];
+            for (int32_t p = 0; p < num; p++) {
+                CHECK_EQ(pieces[p].begin, at);
+                memcpy(it->part[s] + at, it->whole + pieces[p].whole,
+                       sizeof(float) * (size_t)pieces[p].count);
+                at += pieces[p].count;
             }
+            CHECK_EQ(at, slice->begin[t] + slice->count[t]);
         }
     }
 }
 
 static Case make_case(Rng* rng) {
-    static const int32_t ends[] = {DYNAPIPE_TENSOR_FIRST, DYNAPIPE_TENSOR_LAST,
-                                   DYNAPIPE_TENSOR_FIRST | DYNAPIPE_TENSOR_LAST};
+    static const int32_t ends[] = {DYNAPIPE_TENSOR_FIRST, DYNAPIPE_TENSOR_NORM,
+                                   DYNAPIPE_TENSOR_FIRST | DYNAPIPE_TENSOR_HEAD};
     size_t one[MOST_TENSORS], two[MOST_TENSORS];
     int32_t where[MOST_TENSORS], num_tensors = rng_between(rng, 1, MOST_TENSORS);
     Case it = {0};
@@ -87,11 +106,11 @@ static void slices_are_the_whole(void) {
         for (int32_t s = 0; s < it.num_stages; s++) {
             const DynapipeSlice* slice = &it.slices[s];
             for (int64_t k = 0; k < slice->num_values; k++) { seen[(int64_t)it.part[s][k]]++; }
-            for (int32_t k = 0; k < slice->num_tied && it.num_stages > 1; k++) {
-                CHECK(s == 0 || s == it.num_stages - 1);
+            for (int32_t k = 0; k < slice->num_tied && !slice->has_first; k++) {  // copies of the first's
+                CHECK(slice->has_head);
                 const DynapipeTied* tied = &slice->tied[k];
                 for (int64_t v = tied->begin; v < tied->begin + tied->count; v++) {
-                    seen[(int64_t)it.part[s][v]] -= s > 0;
+                    seen[(int64_t)it.part[s][v]]--;
                 }
             }
         }
@@ -116,15 +135,17 @@ static void files_hold_the_whole(void) {
     enum { AT = 20 };
     const DynapipeCopies copies = {to_host, from_host}, *ways[] = {NULL, &copies};
     Rng rng = rng_seed(seed + 1);
-    char path[] = "/tmp/test_llmc_tensors_XXXXXX";
-    int fd = mkstemp(path);
+    char path[64], aside[80];
+    snprintf(path, sizeof path, "/tmp/test_llmc_tensors_%ld", (long)getpid());
+    snprintf(aside, sizeof aside, "%s.tmp", path);
+    int fd = open(aside, O_RDWR | O_CREAT | O_TRUNC, 0600);
     CHECK(fd >= 0);
     for (int i = 0; i < MODELS; i++) {
         Case it = make_case(&rng);
         const DynapipeCopies* way = ways[i % 2];
         uint64_t sum = 0, written = 0, expected = 0;
         DynapipeBody body = {.at = AT, .value_bytes = 4, .file_at = AT - 8, .sum = &sum};
-        dynapipe_seal_add(&expected, 2, it.whole, it.total, 4);
+        checkpoint_sum_add(&expected, 2, it.whole, it.total, 4);
         float* read = malloc(sizeof(float) * (size_t)(it.total + 1));
         CHECK(ftruncate(fd, 0) == 0 && ftruncate(fd, AT + 4 * it.total) == 0);
         for (int32_t s = 0; s < it.num_stages; s++) {
@@ -133,6 +154,7 @@ static void files_hold_the_whole(void) {
         }
         CHECK_EQ(pread(fd, read, (size_t)(4 * it.total), AT), 4 * it.total);
         CHECK(memcmp(read, it.whole, (size_t)(4 * it.total)) == 0);
+        CHECK(rename(aside, path) == 0);
         written = sum;
         sum = 0;
         cut(&it, &rng);  // others read it
@@ -141,18 +163,23 @@ static void files_hold_the_whole(void) {
             float* part = calloc((size_t)slice->num_values + 1, sizeof(float));
             CHECK_OK((Status)dynapipe_tensors_read(path, &body, slice, &it.tensors, part, way));
             for (int32_t t = 0; t < it.tensors.num_tensors; t++) {
-                CHECK(memcmp(part + slice->begin[t], it.whole + slice->whole[t],
-                             4 * (size_t)slice->count[t]) == 0);
+                DynapipeTensorPiece pieces[DYNAPIPE_MAX_RANGES];
+                int32_t num = dynapipe_tensors_pieces(&it.tensors, slice, t, pieces);
+                for (int32_t p = 0; p < num; p++) {
+                    CHECK(memcmp(part + pieces[p].begin, it.whole + pieces[p].whole,
+                                 4 * (size_t)pieces[p].count) == 0);
+                }
             }
             free(part);
         }
         CHECK(written == expected && sum == expected);
+        CHECK(rename(path, aside) == 0);
         free(read);
         free_case(&it);
     }
     CHECK(num_copied > 0);
     close(fd);
-    unlink(path);
+    unlink(aside);
 }
 
 static void what_cannot_be_cut_is_refused(void) {
@@ -166,11 +193,11 @@ static void what_cannot_be_cut_is_refused(void) {
                 "nothing says which range");
     CHECK_FAILS((Status)dynapipe_tensors_init(&tensors, 2, 0, one, two, where), STATUS_OUT_OF_RANGE,
                 "at least 1");
-    DynapipeSlice slice = dynapipe_tensors_slice(&tensors, (DynapipeRange){.begin = 0, .end = 5});
+    DynapipeSlice slice = dynapipe_tensors_slice(&tensors, &(DynapipeRange){.begin = 0, .end = 5}, 1);
     float values[18];
     DynapipeBody body = {.value_bytes = 4};
     CHECK_FAILS((Status)dynapipe_tensors_read("/no/such/file", &body, &slice, &tensors, values, NULL),
-                STATUS_IO, "the same folder");
+                STATUS_IO, "/no/such/file");
 }
 
 int main(int argc, char** argv) {

@@ -426,9 +426,12 @@ called for one after the other.
 The first range reads ids, the others find their input in `in`; the gradient of the residual stream grows in
 `din`. Losses and dlogits of tokens that are not supervised are cleared behind their classifier.
 */
-// A range of blocks: their model with so many layers, its tensors where `slice` says.
+// A range of blocks: their model with its layers, which lie from first_layer on in arrays that hold all that
+// `slice` says: what this rank has.
 typedef struct {
     DynapipeSlice slice;
+    int num_layers, first_layer;
+    bool has_first, has_head;
     DYNAPIPE_TREE_MODEL view;
     bool owns_values;
 } DynapipeCudaRange;
@@ -446,26 +449,48 @@ typedef struct {
 
 static DynapipeCudaModel dynapipe_cuda_model;
 
+// Place of a tensor in their table, which is that of its pointer (dynapipe_cuda_check_params()).
+#define DYNAPIPE_CUDA_SLOT(tensor) (offsetof(ParameterTensors, tensor) / sizeof(floatX*))
+
 // What the pointers of a tensor tell apart where a range lacks it; nobody reads there.
 static floatX* dynapipe_cuda_nowhere(int tensor) {
     return (floatX*)(uintptr_t)(4096 * (tensor + 1));
 }
 
-// Points the tensors of a view (params or grads) into one array.
-static void dynapipe_cuda_point(ParameterTensors* tensors, const DynapipeSlice* slice, void* values) {
+// Points tensors (params or grads) into one array, those of layers at first_layer of the slice's.
+static void dynapipe_cuda_point(ParameterTensors* tensors, const DynapipeSlice* slice, void* values,
+                                int first_layer) {
+    const DynapipeTensors* all = &dynapipe_cuda_model.tensors;
     floatX** pointers = (floatX**)tensors;
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
-        pointers[i] = slice->count[i] > 0 ? (floatX*)values + slice->begin[i] : dynapipe_cuda_nowhere(i);
+        bool is_of_layers = all->where[i] == DYNAPIPE_TENSOR_LAYERS;
+        int64_t at = slice->begin[i] + (is_of_layers ? first_layer * all->count[i] : 0);
+        pointers[i] = slice->count[i] > 0 ? (floatX*)values + at : dynapipe_cuda_nowhere(i);
     }
 }
 
 // The final norm is fused with the last layer of every range; its result is used by the last range only.
-static void dynapipe_cuda_point_view(DYNAPIPE_TREE_MODEL* view, const DynapipeSlice* slice) {
-    dynapipe_cuda_point(&view->params, slice, view->params_memory);
-    dynapipe_cuda_point(&view->grads, slice, view->grads_memory);
-    if (slice->has_last) { return; }
+static void dynapipe_cuda_point_view(DynapipeCudaRange* range) {
+    DYNAPIPE_TREE_MODEL* view = &range->view;
+    dynapipe_cuda_point(&view->params, &range->slice, view->params_memory, range->first_layer);
+    dynapipe_cuda_point(&view->grads, &range->slice, view->grads_memory, range->first_layer);
+    if (range->has_head) { return; }
     view->params.lnfw = view->params.ln1w;
     view->params.lnfb = view->params.ln1b;
+    view->grads.lnfw = dynapipe_cuda_nowhere(DYNAPIPE_CUDA_SLOT(lnfw));
+}
+
+// The range of these blocks, whose layers are first_layer and on of `slice`. Its view is the caller's to
+// fill. Returns the layer behind it.
+static int dynapipe_cuda_range(DynapipeCudaRange* range, const DynapipeSlice* slice, DynapipeRange blocks,
+                               int first_layer) {
+    DynapipeSlice own = dynapipe_tensors_slice(&dynapipe_cuda_model.tensors, &blocks, 1);
+    range->slice = *slice;
+    range->num_layers = own.num_layers;
+    range->first_layer = first_layer;
+    range->has_first = own.has_first != 0;
+    range->has_head = own.has_head != 0;
+    return first_layer + own.num_layers;
 }
 
 // --- places ----------------------------------------------------------------------------------------------
@@ -478,13 +503,13 @@ typedef struct {
 
 enum { DYNAPIPE_CUDA_BACKWARD = DYNAPIPE_FORWARD_KEEP | DYNAPIPE_FORWARD_HEAD };
 
-static bool dynapipe_cuda_has_head(const DynapipeSlice* slice, int flags) {
-    return slice->has_last && (flags & DYNAPIPE_FORWARD_HEAD) != 0;
+static bool dynapipe_cuda_has_head(const DynapipeCudaRange* range, int flags) {
+    return range->has_head && (flags & DYNAPIPE_FORWARD_HEAD) != 0;
 }
 
 // Layers with activations of their own.
-static int dynapipe_cuda_kept_layers(const DynapipeSlice* slice, int flags) {
-    return (flags & DYNAPIPE_FORWARD_KEEP) != 0 ? slice->num_layers : 1;
+static int dynapipe_cuda_kept_layers(const DynapipeCudaRange* range, int flags) {
+    return (flags & DYNAPIPE_FORWARD_KEEP) != 0 ? range->num_layers : 1;
 }
 
 static char* dynapipe_cuda_place(char* base, int64_t* num_bytes, int64_t more) {
@@ -501,11 +526,11 @@ static int64_t dynapipe_cuda_output_bytes(int channels) {
     return 4 * (256 + 4 * (int64_t)deviceProp.multiProcessorCount * rounded);
 }
 
-static DynapipeCudaPlaces dynapipe_cuda_lay_out(const DynapipeSlice* slice, DYNAPIPE_TREE_MODEL* view, int B,
+static DynapipeCudaPlaces dynapipe_cuda_lay_out(const DynapipeCudaRange* range, DYNAPIPE_TREE_MODEL* view, int B,
                                                 int T, int flags, char* acts, char* scratch) {
     DYNAPIPE_TREE_CONFIG config = view->config;
-    bool has_head = dynapipe_cuda_has_head(slice, flags);
-    config.num_layers = dynapipe_cuda_kept_layers(slice, flags);
+    bool has_head = dynapipe_cuda_has_head(range, flags);
+    config.num_layers = dynapipe_cuda_kept_layers(range, flags);
     if (!has_head) { config.padded_vocab_size = 0; }
     TensorSpec specs[NUM_ACTIVATION_TENSORS];
     fill_in_activation_sizes(&view->acts, specs, B, T, config, view->recompute);
@@ -518,7 +543,7 @@ static DynapipeCudaPlaces dynapipe_cuda_lay_out(const DynapipeSlice* slice, DYNA
         bool is_again = pointer == (void**)&view->acts.fch_gelu && view->recompute >= 1;
         if (is_output) { num_bytes = std::max(num_bytes, dynapipe_cuda_output_bytes(config.channels)); }
         bool is_in = pointer == (void**)&view->acts.encoded && (flags & DYNAPIPE_FORWARD_KEEP) != 0;
-        if (!slice->has_first && (is_in || pointer == (void**)&view->acts.scratch_btc)) {
+        if (!range->has_first && (is_in || pointer == (void**)&view->acts.scratch_btc)) {
             num_bytes = 0;  // the caller's in and din
         }
         bool is_scratch = is_behind || is_again || ((is_output || is_lnf) && !has_head);
@@ -527,7 +552,7 @@ static DynapipeCudaPlaces dynapipe_cuda_lay_out(const DynapipeSlice* slice, DYNA
         is_behind |= is_output;
     }
     int64_t id_bytes = (int64_t)sizeof(int) * B * T;
-    if (slice->has_first) { places.inputs = (int*)dynapipe_cuda_place(acts, &places.acts, id_bytes); }
+    if (range->has_first) { places.inputs = (int*)dynapipe_cuda_place(acts, &places.acts, id_bytes); }
     if (has_head) { places.targets = (int*)dynapipe_cuda_place(acts, &places.acts, 2 * id_bytes); }
     places.rows = places.targets == NULL ? NULL : places.targets + (size_t)B * T;
     places.between = (floatX*)view->acts.encoded;
@@ -537,7 +562,7 @@ static DynapipeCudaPlaces dynapipe_cuda_lay_out(const DynapipeSlice* slice, DYNA
 static DynapipeCudaPlaces dynapipe_cuda_bytes(void* model, const DynapipeBatch* batch, int flags) {
     DynapipeCudaRange* range = (DynapipeCudaRange*)model;
     DYNAPIPE_TREE_MODEL view = range->view;
-    return dynapipe_cuda_lay_out(&range->slice, &view, batch->num_seqs, batch->max_seq_tokens, flags, NULL,
+    return dynapipe_cuda_lay_out(range, &view, batch->num_seqs, batch->max_seq_tokens, flags, NULL,
                                  NULL);
 }
 
@@ -571,18 +596,18 @@ static int dynapipe_cuda_begin(DynapipeCudaJob* job, DynapipeCudaPlaces* places,
             B, T, batch->num_tokens);
         return 1;
     }
-    *places = dynapipe_cuda_lay_out(&range->slice, view, B, T, flags, (char*)acts, (char*)scratch);
-    if (!range->slice.has_first) { view->acts.encoded = (floatX*)in; }
-    view->config.num_layers = dynapipe_cuda_kept_layers(&range->slice, flags);
-    dynapipe_cuda_point_view(view, &range->slice);
+    *places = dynapipe_cuda_lay_out(range, view, B, T, flags, (char*)acts, (char*)scratch);
+    if (!range->has_first) { view->acts.encoded = (floatX*)in; }
+    view->config.num_layers = dynapipe_cuda_kept_layers(range, flags);
+    dynapipe_cuda_point_view(range);
     view->batch_size = B;
     view->seq_len = T;
     view->inputs = places->inputs;
     view->targets = places->targets;
     *job = {};
     job->stream = dynapipe_cuda_model.stream;
-    job->has_first = range->slice.has_first;
-    job->has_head = dynapipe_cuda_has_head(&range->slice, flags);
+    job->has_first = range->has_first;
+    job->has_head = dynapipe_cuda_has_head(range, flags);
     job->head = view->params.DYNAPIPE_TREE_HEAD;
     job->dhead = view->grads.DYNAPIPE_TREE_HEAD;
     job->dlnf = view->grads.lnfw;
@@ -624,7 +649,7 @@ static void dynapipe_cuda_next_layer(DynapipeCudaRange* range, DynapipeCudaJob* 
                                      const floatX* last, int l) {
     const DynapipeTensors* tensors = &dynapipe_cuda_model.tensors;
     floatX** params = (floatX**)&range->view.params;
-    dynapipe_cuda_point_view(&range->view, &range->slice);
+    dynapipe_cuda_point_view(range);
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
         if (tensors->where[i] == DYNAPIPE_TENSOR_LAYERS) { params[i] += l * tensors->count[i]; }
     }
@@ -638,7 +663,7 @@ static int dynapipe_cuda_forward(void* model, const DynapipeBatch* batch, const 
     DynapipeCudaRange* range = (DynapipeCudaRange*)model;
     DYNAPIPE_TREE_MODEL* view = &range->view;
     DynapipeCudaModel* all = &dynapipe_cuda_model;
-    bool has_head = dynapipe_cuda_has_head(&range->slice, flags);
+    bool has_head = dynapipe_cuda_has_head(range, flags);
     DynapipeCudaJob job;
     DynapipeCudaPlaces places;
     int code = dynapipe_cuda_begin(&job, &places, range, batch, in, acts, scratch, flags);
@@ -651,15 +676,15 @@ static int dynapipe_cuda_forward(void* model, const DynapipeBatch* batch, const 
     cudaCheck(cudaMemsetAsync(
         view->acts.att, 0, sizeof(floatX) * kept * B * view->config.num_heads * (size_t)T * T, all->stream));
 #endif
-    for (int l = 0; l < range->slice.num_layers; l += kept) {
+    for (int l = 0; l < range->num_layers; l += kept) {
         if (l > 0) { dynapipe_cuda_next_layer(range, &job, places.between, last, l); }
-        job.has_head = has_head && l + kept == range->slice.num_layers;
+        job.has_head = has_head && l + kept == range->num_layers;
         dynapipe_cuda_job = &job;
         DYNAPIPE_TREE(forward)(view, (int*)batch->tokens, B, T);
         dynapipe_cuda_job = NULL;
     }
-    dynapipe_cuda_expect(&job, true, range->slice.num_layers / kept);
-    view->config.num_layers = range->slice.num_layers;
+    dynapipe_cuda_expect(&job, true, range->num_layers / kept);
+    view->config.num_layers = range->num_layers;
     if (out != NULL) {
         cudaCheck(cudaMemcpyAsync(out, last, job.dout_bytes, cudaMemcpyDeviceToDevice, all->stream));
     }
@@ -677,7 +702,7 @@ static int dynapipe_cuda_backward(void* model, const DynapipeBatch* batch, const
     int code = dynapipe_cuda_begin(&job, &places, range, batch, in, acts, scratch, DYNAPIPE_CUDA_BACKWARD);
     if (code != 0) { return code; }
     job.dout = dout;
-    if (!range->slice.has_first) { range->view.acts.scratch_btc = (floatX*)din; }
+    if (!range->has_first) { range->view.acts.scratch_btc = (floatX*)din; }
     DYNAPIPE_TREE_MODEL* view = &range->view;
     int num_groups = CEIL_DIV(view->config.channels, 32 * (int)x128::size);
     DynapipeRoom* room =
@@ -723,8 +748,6 @@ and this rank's range, which takes the whole model's place. Part of llmc_cuda_ma
 
 Their builder has made the whole model on every rank (any checkpoint, any start); values are copied from it.
 */
-// Place of a tensor in their table, which is that of its pointer (dynapipe_cuda_check_params()).
-#define DYNAPIPE_CUDA_SLOT(tensor) (offsetof(ParameterTensors, tensor) / sizeof(floatX*))
 static_assert(
     sizeof(ParameterTensors) == NUM_PARAMETER_TENSORS * sizeof(floatX*),
     "ParameterTensors has other tensors than NUM_PARAMETER_TENSORS says ---> the plugin takes it for "
@@ -744,8 +767,8 @@ static int dynapipe_cuda_tensors(DynapipeTensors* out, const DYNAPIPE_TREE_CONFI
     memset(where, 0, sizeof where);  // of the layers, or unknown
     where[DYNAPIPE_CUDA_SLOT(wte)] = where[DYNAPIPE_CUDA_SLOT(DYNAPIPE_TREE_POSITIONS)] =
         DYNAPIPE_TENSOR_FIRST;
-    where[DYNAPIPE_CUDA_SLOT(lnfw)] = where[DYNAPIPE_CUDA_SLOT(lnfb)] = DYNAPIPE_TENSOR_LAST;
-    where[DYNAPIPE_CUDA_SLOT(DYNAPIPE_TREE_HEAD)] |= DYNAPIPE_TENSOR_LAST;
+    where[DYNAPIPE_CUDA_SLOT(lnfw)] = where[DYNAPIPE_CUDA_SLOT(lnfb)] = DYNAPIPE_TENSOR_NORM;
+    where[DYNAPIPE_CUDA_SLOT(DYNAPIPE_TREE_HEAD)] |= DYNAPIPE_TENSOR_HEAD;
     return dynapipe_tensors_init(out, NUM_PARAMETER_TENSORS, config->num_layers, sizes_of_1, sizes_of_2,
                                  where);
 }
@@ -753,10 +776,13 @@ static int dynapipe_cuda_tensors(DynapipeTensors* out, const DYNAPIPE_TREE_CONFI
 // Values of the slice's tensors from the whole model's array.
 static void dynapipe_cuda_copy_slice(void* to, const void* whole, const DynapipeSlice* slice) {
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
-        if (slice->count[i] == 0) { continue; }
-        cudaCheck(cudaMemcpyAsync((floatX*)to + slice->begin[i], (const floatX*)whole + slice->whole[i],
-                                  sizeof(floatX) * (size_t)slice->count[i], cudaMemcpyDeviceToDevice,
-                                  dynapipe_cuda_model.stream));
+        DynapipeTensorPiece pieces[DYNAPIPE_MAX_RANGES];
+        int num = dynapipe_tensors_pieces(&dynapipe_cuda_model.tensors, slice, i, pieces);
+        for (int k = 0; k < num; k++) {
+            cudaCheck(cudaMemcpyAsync((floatX*)to + pieces[k].begin, (const floatX*)whole + pieces[k].whole,
+                                      sizeof(floatX) * (size_t)pieces[k].count, cudaMemcpyDeviceToDevice,
+                                      dynapipe_cuda_model.stream));
+        }
     }
     cudaCheck(cudaStreamSynchronize(dynapipe_cuda_model.stream));
 }
@@ -891,7 +917,8 @@ static int dynapipe_cuda_make(void* ctx, DynapipeRange blocks, int has_values, v
                               DynapipeParams_v1* params) {
     const DynapipeCudaModel* all = (const DynapipeCudaModel*)ctx;
     DynapipeCudaRange* range = (DynapipeCudaRange*)mallocCheck(sizeof(DynapipeCudaRange));
-    range->slice = dynapipe_tensors_slice(&all->tensors, blocks);
+    DynapipeSlice slice = dynapipe_tensors_slice(&all->tensors, &blocks, 1);
+    dynapipe_cuda_range(range, &slice, blocks, 0);
     range->view = *all->whole;
     range->owns_values = has_values != 0;
     range->view.params_memory = range->view.grads_memory = NULL;
@@ -903,7 +930,7 @@ static int dynapipe_cuda_make(void* ctx, DynapipeRange blocks, int has_values, v
         dynapipe_cuda_copy_slice(range->view.params_memory, all->whole->params_memory, &range->slice);
         dynapipe_cuda_zero_gradients(range);
     }
-    dynapipe_cuda_point_view(&range->view, &range->slice);
+    dynapipe_cuda_point_view(range);
     *params = dynapipe_cuda_params(range);
     *model = range;
     return 0;
@@ -962,21 +989,18 @@ static DynapipeBlocks_v1 dynapipe_cuda_blocks(DynapipeCudaModel* all, const Dyna
     return blocks;
 }
 
-// --- this rank's range -----------------------------------------------------------------------------------
+// --- this rank's part ----------------------------------------------------------------------------------
 
-// Their model becomes that range. Where it is the whole model, its parameters stay where they are.
-static DynapipeSlice dynapipe_cuda_cut(DYNAPIPE_TREE_MODEL* model, DynapipeRange blocks) {
-    const DynapipeTensors* tensors = &dynapipe_cuda_model.tensors;
-    DynapipeSlice slice = dynapipe_tensors_slice(tensors, blocks);
-    if (slice.num_values < dynapipe_tensors_total(tensors)) {
-        void* values = dynapipe_cuda_values((size_t)slice.num_values);
-        dynapipe_cuda_copy_slice(values, model->params_memory, &slice);
+// Their model becomes what this rank has. Where that is the whole model, its parameters stay where they are.
+static void dynapipe_cuda_cut(DYNAPIPE_TREE_MODEL* model, const DynapipeSlice* slice) {
+    if (slice->num_values < dynapipe_tensors_total(&dynapipe_cuda_model.tensors) || slice->num_runs > 1) {
+        void* values = dynapipe_cuda_values((size_t)slice->num_values);
+        dynapipe_cuda_copy_slice(values, model->params_memory, slice);
         cudaCheck(cudaFree(model->params_memory));
         model->params_memory = values;
     }
-    dynapipe_cuda_shrink(model, &slice);
-    dynapipe_cuda_point(&model->params, &slice, model->params_memory);
-    return slice;
+    dynapipe_cuda_shrink(model, slice);
+    dynapipe_cuda_point(&model->params, slice, model->params_memory, 0);
 }
 
 // === check ==========================================================================================
@@ -1112,13 +1136,12 @@ static std::vector<float> dynapipe_cuda_their_losses(const DynapipeCudaTrial* tr
 static DynapipeCudaRange dynapipe_cuda_part(DynapipeRange blocks) {
     const DYNAPIPE_TREE_MODEL* whole = dynapipe_cuda_model.whole;
     DynapipeCudaRange range = {};
-    range.slice = dynapipe_tensors_slice(&dynapipe_cuda_model.tensors, blocks);
+    DynapipeRange all = {0, dynapipe_cuda_model.tensors.num_layers + 2};
+    DynapipeSlice slice = dynapipe_tensors_slice(&dynapipe_cuda_model.tensors, &all, 1);
+    dynapipe_cuda_range(&range, &slice, blocks, blocks.begin > 0 ? blocks.begin - 1 : 0);
     range.view = *whole;
-    dynapipe_cuda_shrink(&range.view, &range.slice);
-    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {  // in place of its own array
-        range.slice.begin[i] = range.slice.whole[i];
-    }
-    dynapipe_cuda_point_view(&range.view, &range.slice);
+    range.view.config.num_layers = range.num_layers;
+    dynapipe_cuda_point_view(&range);
     return range;
 }
 
@@ -1151,11 +1174,14 @@ static std::vector<float> dynapipe_cuda_our_losses(const DynapipeCudaTrial* tria
 static void dynapipe_cuda_try_backward(const DynapipeCudaTrial* trial) {
     enum { FLAGS = DYNAPIPE_FORWARD_KEEP | DYNAPIPE_FORWARD_HEAD };
     DynapipeCudaModel* all = &dynapipe_cuda_model;
-    DynapipeTensors tensors = all->tensors;
-    DynapipeCudaRange range = dynapipe_cuda_part({0, tensors.num_layers + 2});
+    DynapipeRange blocks = {0, all->tensors.num_layers + 2}, one = {0, 3};
+    DynapipeCudaRange range = dynapipe_cuda_part(blocks);
     floatX* const* values = (floatX* const*)&all->whole->params;
-    tensors.num_layers = 1;
-    range.slice = dynapipe_tensors_slice(&tensors, {0, 3});
+    const int num_layers = all->tensors.num_layers;
+    all->tensors.num_layers = 1;
+    DynapipeSlice slice = dynapipe_tensors_slice(&all->tensors, &one, 1);
+    dynapipe_cuda_range(&range, &slice, one, 0);
+    all->tensors.num_layers = num_layers;
     dynapipe_cuda_shrink(&range.view, &range.slice);
     range.view.params_memory = dynapipe_cuda_values((size_t)range.slice.num_values);
     range.view.grads_memory = dynapipe_cuda_values((size_t)range.slice.num_values);
@@ -1163,7 +1189,7 @@ static void dynapipe_cuda_try_backward(const DynapipeCudaTrial* trial) {
         cudaCheck(cudaMemcpy((floatX*)range.view.params_memory + range.slice.begin[i], values[i],
                              sizeof(floatX) * (size_t)range.slice.count[i], cudaMemcpyDeviceToDevice));
     }
-    dynapipe_cuda_point_view(&range.view, &range.slice);
+    dynapipe_cuda_point_view(&range);
     dynapipe_cuda_zero_gradients(&range);
     void* acts = dynapipe_cuda_zeros(dynapipe_cuda_acts_bytes(&range, &trial->batch, FLAGS));
     void* scratch = dynapipe_cuda_zeros(dynapipe_cuda_scratch_bytes(&range, &trial->batch));
@@ -1212,7 +1238,9 @@ functions. Part of llmc_cuda_main.cuh.
 */
 typedef struct {
     DynapipeModel_v1 api;
-    DynapipeCudaRange mine;  // its view: their model, with other activations
+    DynapipeSlice slice;                            // what this rank has, and
+    DynapipeCudaRange mine[DYNAPIPE_MAX_RANGES];  // its ranges: views of their model, with other activations
+    int num_ranges;
     int num_layers;          // of the whole model
     const char *train_pattern, *val_pattern, *log_dir;
     DataLoader *train_loader, *val_loader;
@@ -1325,7 +1353,14 @@ static void dynapipe_cuda_start(DYNAPIPE_TREE_MODEL* model, int max_steps, int64
     dynapipe_cuda.api = dynapipe_cuda_api();
     DynapipeBlocks_v1 blocks = dynapipe_cuda_blocks(all, &dynapipe_cuda.api);
     dynapipe_cuda_check_tree(&blocks.shapes);
-    dynapipe_cuda.mine.slice = dynapipe_cuda_cut(model, dynapipe_llmc_place(dynapipe_cuda_run, &blocks));
+    DynapipeRange ranges[DYNAPIPE_MAX_RANGES];
+    int num_ranges = dynapipe_llmc_place(dynapipe_cuda_run, &blocks, ranges), num_layers = 0;
+    dynapipe_cuda.slice = dynapipe_tensors_slice(&all->tensors, ranges, num_ranges);
+    for (int i = 0; i < num_ranges; i++) {
+        num_layers = dynapipe_cuda_range(&dynapipe_cuda.mine[i], &dynapipe_cuda.slice, ranges[i], num_layers);
+    }
+    dynapipe_cuda.num_ranges = num_ranges;
+    dynapipe_cuda_cut(model, &dynapipe_cuda.slice);
 }
 
 // State of theirs for the slice. Activations of their own serve samples of text, which only a whole model
@@ -1335,13 +1370,16 @@ static void dynapipe_cuda_allocate(DYNAPIPE_TREE_MODEL* model, int B, int T) {
     DYNAPIPE_TREE(allocate_state)
     (model, is_ours && dynapipe_num_stages(dynapipe_cuda_session()) > 1 ? 1 : B, T);
     if (!is_ours) { return; }
-    DynapipeCudaRange* mine = &dynapipe_cuda.mine;
     model->rng_state -= (unsigned long long)multi_gpu_config.process_rank;  // all ranks round alike
     dynapipe_cuda_begin_state(model);
-    mine->view = *model;
-    dynapipe_cuda_point_view(&mine->view, &mine->slice);
-    DynapipeParams_v1 params = dynapipe_cuda_params(mine);
-    dynapipe_llmc_attach(dynapipe_cuda_run, &dynapipe_cuda.api, mine, &params);
+    for (int i = 0; i < dynapipe_cuda.num_ranges; i++) {
+        DynapipeCudaRange* mine = &dynapipe_cuda.mine[i];
+        mine->view = *model;
+        mine->view.config.num_layers = mine->num_layers;
+        dynapipe_cuda_point_view(mine);
+        DynapipeParams_v1 params = dynapipe_cuda_params(mine);
+        dynapipe_llmc_attach(dynapipe_cuda_run, i, &dynapipe_cuda.api, mine, &params);
+    }
 }
 
 // --- the end of a step -----------------------------------------------------------------------------------
@@ -1374,7 +1412,7 @@ static DynapipeLlmcCheckpoint dynapipe_cuda_checkpoint(DYNAPIPE_TREE_MODEL* mode
     DynapipeLlmcCheckpoint checkpoint = {};
     checkpoint.directory = directory;
     checkpoint.tensors = &dynapipe_cuda_model.tensors;
-    checkpoint.slice = &dynapipe_cuda.mine.slice;
+    checkpoint.slice = &dynapipe_cuda.slice;
     checkpoint.model_header = header.data();
     checkpoint.model_header_bytes = (int32_t)header.size();
     checkpoint.param_bytes = (int32_t)sizeof(floatX);

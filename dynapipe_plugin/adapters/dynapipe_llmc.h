@@ -5,8 +5,8 @@ share.
     DynapipeLlmc* run = dynapipe_llmc_open(&argc, &argv, has_options);
     if (!dynapipe_llmc_is_on(run)) { ... their own loop, as ever (--fixed-length) ... }
     dynapipe_llmc_open_data(run, &about);
-    blocks = dynapipe_llmc_place(run, &model);          // measures it, chooses this rank's blocks
-    dynapipe_llmc_attach(run, &api, slice, &params);
+    num = dynapipe_llmc_place(run, &model, ranges);     // measures it, chooses this rank's blocks
+    for each of them: dynapipe_llmc_attach(run, i, &api, slice, &params);
     step = dynapipe_llmc_latest(run, directory);        // dynapipe_llmc_resume() where there is one
     for (;;) {
         loss = dynapipe_llmc_step(run);
@@ -39,16 +39,21 @@ its blocks do not use: they have 0 values there, everything else of the family's
 
     DynapipeTensors tensors;        // once, from fill_in_parameter_sizes() of the tree
     dynapipe_tensors_init(&tensors, NUM_PARAMETER_TENSORS, num_layers, sizes_of_1_layer, sizes_of_2, where);
-    DynapipeSlice slice = dynapipe_tensors_slice(&tensors, blocks);
-    for each tensor i of the slice: values [slice.begin[i], + slice.count[i]) are [slice.whole[i], ...) of all
+    DynapipeSlice slice = dynapipe_tensors_slice(&tensors, ranges, num_ranges);
+    dynapipe_tensors_pieces(): which values of the whole model's array they are
 
 Knows nothing of how values are computed, of what type they are, or where they live.
 */
 enum { DYNAPIPE_MAX_TENSORS = 64 };
 
 // Which ranges have a tensor: the one with the embedding, those with layers (a part of it each), the one with
-// the head. FIRST | LAST: a tied copy in each of the two.
-enum { DYNAPIPE_TENSOR_FIRST = 1, DYNAPIPE_TENSOR_LAYERS = 2, DYNAPIPE_TENSOR_LAST = 4 };
+// the final norm, those with the head or a share of it. FIRST | HEAD: tied, a copy in each of these.
+enum {
+    DYNAPIPE_TENSOR_FIRST = 1,
+    DYNAPIPE_TENSOR_LAYERS = 2,
+    DYNAPIPE_TENSOR_NORM = 4,
+    DYNAPIPE_TENSOR_HEAD = 8,
+};
 
 typedef struct {
     int32_t num_tensors, num_layers;
@@ -56,17 +61,24 @@ typedef struct {
     int64_t count[DYNAPIPE_MAX_TENSORS];  // values of tensor i; with LAYERS: of one layer of it
 } DynapipeTensors;
 
-// What a range of blocks has. Its arrays (parameters, gradients, m, v) have num_values values each.
+// What a rank's ranges of blocks have together. Its arrays (parameters, gradients, m, v) have num_values
+// values each; in a tensor of layers those of the first run come first.
 typedef struct {
     int32_t num_layers;
-    int32_t has_first, has_last;
+    int32_t has_first, has_norm, has_head;
+    int32_t num_runs;  // of layers: [run_begin, run_end) of the model's
+    int32_t run_begin[DYNAPIPE_MAX_RANGES], run_end[DYNAPIPE_MAX_RANGES];
     int64_t num_values;
     int64_t begin[DYNAPIPE_MAX_TENSORS];  // where tensor i begins in the slice's arrays
     int64_t count[DYNAPIPE_MAX_TENSORS];  // its values there, 0: not in this slice
-    int64_t whole[DYNAPIPE_MAX_TENSORS];  // where these values begin in the whole model's arrays
     int32_t num_tied;
-    DynapipeTied tied[DYNAPIPE_MAX_TENSORS];  // of the tensors that first and last have, where this is one
+    DynapipeTied tied[DYNAPIPE_MAX_TENSORS];
 } DynapipeSlice;
+
+// Values [begin, begin + count) of the slice's arrays are [whole, whole + count) of the whole model's.
+typedef struct {
+    int64_t begin, whole, count;
+} DynapipeTensorPiece;
 
 // sizes_of_1, sizes_of_2: values of each tensor of this model with 1 and with 2 layers. Those that grow are
 // of the layers, whatever `where` says of them; the others are where it says. Returns 0, or an error if
@@ -74,7 +86,11 @@ typedef struct {
 int dynapipe_tensors_init(DynapipeTensors* out, int32_t num_tensors, int32_t num_layers,
                           const size_t* sizes_of_1, const size_t* sizes_of_2, const int32_t* where);
 int64_t dynapipe_tensors_total(const DynapipeTensors* tensors);  // values of the whole model
-DynapipeSlice dynapipe_tensors_slice(const DynapipeTensors* tensors, DynapipeRange blocks);
+DynapipeSlice dynapipe_tensors_slice(const DynapipeTensors* tensors, const DynapipeRange* ranges,
+                                     int32_t num_ranges);
+// The pieces of tensor i; returns how many.
+int32_t dynapipe_tensors_pieces(const DynapipeTensors* tensors, const DynapipeSlice* slice, int32_t i,
+                                DynapipeTensorPiece out[DYNAPIPE_MAX_RANGES]);
 
 // How values get to and from host memory; NULL in place of the struct: they are in host memory.
 typedef struct {
@@ -92,8 +108,8 @@ typedef struct {
     uint64_t* sum;
 } DynapipeBody;
 
-// The slice's values to and from such a file. Of a tied tensor the last's copy is read but not written (the
-// first's is). The file is there and long enough.
+// The slice's values to PATH.tmp, and from PATH. Of a tied tensor only the first range's copy is written. The
+// file is there and long enough.
 int dynapipe_tensors_write(const char* path, const DynapipeBody* body, const DynapipeSlice* slice,
                            const DynapipeTensors* tensors, const void* values, const DynapipeCopies* copies);
 int dynapipe_tensors_read(const char* path, const DynapipeBody* body, const DynapipeSlice* slice,
@@ -150,8 +166,11 @@ int dynapipe_llmc_is_close(double a, double b, double limit);
 void dynapipe_llmc_open_data(DynapipeLlmc* run, const DynapipeRun_v1* about, int32_t model_tokens,
                              int32_t model_vocab);
 int32_t dynapipe_llmc_num_steps(const DynapipeLlmc* run);
-DynapipeRange dynapipe_llmc_place(DynapipeLlmc* run, const DynapipeBlocks_v1* blocks);
-void dynapipe_llmc_attach(DynapipeLlmc* run, const DynapipeModel_v1* api, void* model,
+// This rank's ranges; returns how many.
+int32_t dynapipe_llmc_place(DynapipeLlmc* run, const DynapipeBlocks_v1* blocks,
+                            DynapipeRange out[DYNAPIPE_MAX_RANGES]);
+// The model of range idx. params: of all ranges of this rank together.
+void dynapipe_llmc_attach(DynapipeLlmc* run, int32_t idx, const DynapipeModel_v1* api, void* model,
                           const DynapipeParams_v1* params);
 // Can this rank run the whole model (to sample from it, say)? If not, that is said once.
 int dynapipe_llmc_is_whole(DynapipeLlmc* run);
@@ -245,11 +264,21 @@ else that they compute is token by token. Tensors of activations have the places
 tables say, so what a fork adds there works. A call that is not made under these names would be computed with
 T = 1, so each of them is counted. Without -DDYNAPIPE this file is empty.
 */
-// A range of blocks: their model with so many layers, its tensors where `slice` says.
+// A range of blocks: their model with its layers, whose tensors lie in the arrays of the whole part.
+typedef struct DynapipeCpuPart DynapipeCpuPart;
 typedef struct {
-    DynapipeSlice slice;
+    DynapipeCpuPart* part;
+    int has_first, has_norm, has_head, feeds, is_share;
     GPT2 model;
 } DynapipeCpuRange;
+
+// What a rank has: its ranges, and their parameters as one model.
+struct DynapipeCpuPart {
+    DynapipeSlice slice;
+    GPT2 model;
+    int num_ranges;
+    DynapipeCpuRange ranges[DYNAPIPE_MAX_RANGES];
+};
 
 // Wrapped calls of one forward or backward.
 enum {
@@ -267,7 +296,9 @@ typedef struct {
     const DynapipeCpuRange* range;
     const DynapipeBatch* batch;
     int has_first;  // the embedding is a part of it
+    int has_norm;   // the final norm is
     int has_head;   // losses are asked for, or came from here
+    float* fed;     // (num_rows, C) rows for a shared head, or their gradient; NULL: the head is not shared
     GPT2 view;
     float* att;        // (L, NH * num_squares) kept from forward to backward
     float* rows;       // (num_rows, C) inputs of the head, of supervised tokens; kept
@@ -317,10 +348,12 @@ static inline void dynapipe_cpu_attend(DynapipeCpuJob* job, float* out, const fl
 static inline void dynapipe_cpu_head(DynapipeCpuJob* job, const float* lnf, float* weight) {
     job->calls[DYNAPIPE_CPU_HEAD]++;
     int C = job->view.config.channels, num_rows = job->batch->num_rows;
-    if (!job->has_head || num_rows == 0) { return; }
+    float* rows = job->fed != NULL ? job->fed : job->rows;
+    if (!job->has_norm || num_rows == 0) { return; }
     for (int i = 0; i < num_rows; i++) {
-        memcpy(job->rows + (size_t)i * C, lnf + (size_t)job->batch->rows[i] * C, sizeof(float) * (size_t)C);
+        memcpy(rows + (size_t)i * C, lnf + (size_t)job->batch->rows[i] * C, sizeof(float) * (size_t)C);
     }
+    if (!job->has_head) { return; }
     matmul_forward(job->view.acts.logits, job->rows, weight, NULL, num_rows, 1, C,
                    job->view.config.padded_vocab_size);
 }
@@ -343,7 +376,7 @@ static inline void dynapipe_cpu_losses(DynapipeCpuJob* job) {
 // The final layernorm, of forward and backward: is it passed over?
 static inline int dynapipe_cpu_passes_norm(DynapipeCpuJob* job) {
     job->calls[DYNAPIPE_CPU_FINAL_NORM]++;
-    return !job->has_head;
+    return !job->has_norm;
 }
 
 // --- calls of their backward -----------------------------------------------------------------------------
@@ -361,12 +394,15 @@ static inline void dynapipe_cpu_head_backward(DynapipeCpuJob* job, float* dlnf, 
                                               float* weight) {
     job->calls[DYNAPIPE_CPU_HEAD]++;
     int C = job->view.config.channels, num_rows = job->batch->num_rows;
-    if (!job->has_head || num_rows == 0) { return; }
-    memset(job->drows, 0, sizeof(float) * (size_t)num_rows * C);
-    matmul_backward(job->drows, dweight, NULL, job->view.grads_acts.logits, job->rows, weight, num_rows, 1, C,
-                    job->view.config.padded_vocab_size);
+    const float* drows = job->fed != NULL ? job->fed : job->drows;
+    if (!job->has_norm || num_rows == 0) { return; }
+    if (job->has_head) {
+        memset(job->drows, 0, sizeof(float) * (size_t)num_rows * C);
+        matmul_backward(job->drows, dweight, NULL, job->view.grads_acts.logits, job->rows, weight, num_rows,
+                        1, C, job->view.config.padded_vocab_size);
+    }
     for (int i = 0; i < num_rows; i++) {
-        memcpy(dlnf + (size_t)job->batch->rows[i] * C, job->drows + (size_t)i * C, sizeof(float) * (size_t)C);
+        memcpy(dlnf + (size_t)job->batch->rows[i] * C, drows + (size_t)i * C, sizeof(float) * (size_t)C);
     }
 }
 
@@ -408,8 +444,15 @@ static inline void dynapipe_cpu_encode_backward(DynapipeCpuJob* job) {
 #define attention_forward(out, preatt, att, qkv, ...)                                \
     (dynapipe_cpu_job != NULL ? dynapipe_cpu_attend(dynapipe_cpu_job, out, att, qkv) \
                               : (attention_forward)(out, preatt, att, qkv, __VA_ARGS__))
-#define layernorm_forward(out, ...) \
-    (DYNAPIPE_CPU_PASSES(out, acts.lnf) ? (void)0 : (layernorm_forward)(out, __VA_ARGS__))
+// (without layers the final norm works on what comes in)
+#define DYNAPIPE_CPU_OR_IN(is_final, theirs, tensor) \
+    ((is_final) && dynapipe_cpu_job->view.config.num_layers == 0 ? dynapipe_cpu_job->view.tensor : (theirs))
+#define layernorm_forward(out, mean, rstd, inp, ...)                                                  \
+    (DYNAPIPE_CPU_PASSES(out, acts.lnf)                                                               \
+         ? (void)0                                                                                    \
+         : (layernorm_forward)(out, mean, rstd,                                                       \
+                               DYNAPIPE_CPU_OR_IN(DYNAPIPE_CPU_IS(out, acts.lnf), inp, acts.encoded), \
+                               __VA_ARGS__))
 #define matmul_forward(out, inp, weight, ...)                                             \
     (DYNAPIPE_CPU_IS(out, acts.logits) ? dynapipe_cpu_head(dynapipe_cpu_job, inp, weight) \
                                        : (matmul_forward)(out, inp, weight, __VA_ARGS__))
@@ -425,8 +468,14 @@ static inline void dynapipe_cpu_encode_backward(DynapipeCpuJob* job) {
     (DYNAPIPE_CPU_IS(dinp, grads_acts.lnf)                                     \
          ? dynapipe_cpu_head_backward(dynapipe_cpu_job, dinp, dweight, weight) \
          : (matmul_backward)(dinp, dweight, dbias, dout, inp, weight, __VA_ARGS__))
-#define layernorm_backward(dinp, dweight, ...) \
-    (DYNAPIPE_CPU_PASSES(dweight, grads.lnfw) ? (void)0 : (layernorm_backward)(dinp, dweight, __VA_ARGS__))
+#define layernorm_backward(dinp, dweight, dbias, dout, inp, ...)                                             \
+    (DYNAPIPE_CPU_PASSES(dweight, grads.lnfw)                                                                \
+         ? (void)0                                                                                           \
+         : (layernorm_backward)(DYNAPIPE_CPU_OR_IN(DYNAPIPE_CPU_IS(dweight, grads.lnfw), dinp,               \
+                                                   grads_acts.encoded),                                      \
+                                dweight, dbias, dout,                                                        \
+                                DYNAPIPE_CPU_OR_IN(DYNAPIPE_CPU_IS(dweight, grads.lnfw), inp, acts.encoded), \
+                                __VA_ARGS__))
 #define attention_backward(dqkv, dpreatt, datt, dout, qkv, att, ...)                                 \
     (dynapipe_cpu_job != NULL ? dynapipe_cpu_attend_backward(dynapipe_cpu_job, dqkv, dout, qkv, att) \
                               : (attention_backward)(dqkv, dpreatt, datt, dout, qkv, att, __VA_ARGS__))
@@ -532,10 +581,10 @@ static inline int dynapipe_cpu_find_tensors(DynapipeCpuModel* model) {
     config.num_layers = 2;
     fill_in_parameter_sizes(sizes_of_2, config);
     memset(where, 0, sizeof where);
-    where[model->param_slot[DYNAPIPE_CPU_PARAM(wte)]] = DYNAPIPE_TENSOR_FIRST | DYNAPIPE_TENSOR_LAST;
+    where[model->param_slot[DYNAPIPE_CPU_PARAM(wte)]] = DYNAPIPE_TENSOR_FIRST | DYNAPIPE_TENSOR_HEAD;
     where[model->param_slot[DYNAPIPE_CPU_PARAM(wpe)]] = DYNAPIPE_TENSOR_FIRST;
-    where[model->param_slot[DYNAPIPE_CPU_PARAM(lnfw)]] = DYNAPIPE_TENSOR_LAST;
-    where[model->param_slot[DYNAPIPE_CPU_PARAM(lnfb)]] = DYNAPIPE_TENSOR_LAST;
+    where[model->param_slot[DYNAPIPE_CPU_PARAM(lnfw)]] = DYNAPIPE_TENSOR_NORM;
+    where[model->param_slot[DYNAPIPE_CPU_PARAM(lnfb)]] = DYNAPIPE_TENSOR_NORM;
     int code = dynapipe_tensors_init(&model->tensors, DYNAPIPE_CPU_PARAMS, model->config.num_layers,
                                      sizes_of_1, sizes_of_2, where);
     if (code != 0) { return code; }
@@ -548,13 +597,14 @@ enum { DYNAPIPE_CPU_BACKWARD = DYNAPIPE_FORWARD_KEEP | DYNAPIPE_FORWARD_HEAD };
 
 // Layers with activations of their own. Where nothing is kept for a backward, one serves all of them.
 static inline int dynapipe_cpu_kept_layers(const DynapipeCpuRange* range, int flags) {
-    return (flags & DYNAPIPE_FORWARD_KEEP) != 0 ? range->slice.num_layers : 1;
+    int num_layers = range->model.config.num_layers;
+    return (flags & DYNAPIPE_FORWARD_KEEP) != 0 || num_layers == 0 ? num_layers : 1;
 }
 
 // Rows of which the head's activations are there.
 static inline size_t dynapipe_cpu_num_rows(const DynapipeCpuRange* range, const DynapipeBatch* batch,
                                            int flags) {
-    return range->slice.has_last && flags != 0 ? (size_t)batch->num_rows : 0;
+    return range->has_head && flags != 0 ? (size_t)batch->num_rows : 0;
 }
 
 // Values of each slot, of activations or of their gradients; in *total of all. Their own numbers, but where
@@ -567,10 +617,10 @@ static inline void dynapipe_cpu_act_sizes(size_t* sizes, size_t* total, const Dy
     config.num_layers = dynapipe_cpu_kept_layers(range, flags);
     fill_in_activation_sizes(sizes, config, batch->num_tokens, 1);
     // (what a layer leaves to the next, too, where one place serves all)
-    if (!range->slice.has_first && (flags & DYNAPIPE_FORWARD_KEEP) != 0) {
+    if (!range->has_first && (flags & DYNAPIPE_FORWARD_KEEP) != 0) {
         sizes[slot[DYNAPIPE_CPU_ACT(encoded)]] = 0;
     }
-    if (!range->slice.has_last || flags == 0) {
+    if (!range->has_norm || (flags == 0 && !range->feeds)) {
         sizes[slot[DYNAPIPE_CPU_ACT(lnf)]] = 0;
         sizes[slot[DYNAPIPE_CPU_ACT(lnf_mean)]] = 0;
         sizes[slot[DYNAPIPE_CPU_ACT(lnf_rstd)]] = 0;
@@ -604,9 +654,18 @@ static inline size_t dynapipe_cpu_row_values(const DynapipeCpuRange* range, cons
     return dynapipe_cpu_num_rows(range, batch, flags) * range->model.config.channels;
 }
 
+// Of a share of the head: inputs, logits, probabilities; in scratch losses and gradients of logits.
+static inline int64_t dynapipe_cpu_share_bytes(const DynapipeCpuRange* range, const DynapipeBatch* batch,
+                                               int is_gradient) {
+    size_t C = (size_t)range->model.config.channels, Vp = (size_t)range->model.config.padded_vocab_size;
+    size_t values = is_gradient ? 1 + Vp : C + 2 * Vp;
+    return (int64_t)(sizeof(float) * (size_t)batch->num_rows * values);
+}
+
 static inline int64_t dynapipe_cpu_acts_bytes(void* range_, const DynapipeBatch* batch, int flags) {
     const DynapipeCpuRange* range = (const DynapipeCpuRange*)range_;
     size_t sizes[DYNAPIPE_CPU_ACTS], total;
+    if (range->is_share) { return dynapipe_cpu_share_bytes(range, batch, 0); }
     dynapipe_cpu_act_sizes(sizes, &total, range, batch, flags, 0);
     total += dynapipe_cpu_att_values(range, batch, flags) + dynapipe_cpu_row_values(range, batch, flags);
     return (int64_t)(total * sizeof(float) + 2 * (size_t)batch->num_tokens * sizeof(int));
@@ -615,15 +674,17 @@ static inline int64_t dynapipe_cpu_acts_bytes(void* range_, const DynapipeBatch*
 static inline int64_t dynapipe_cpu_scratch_bytes(void* range_, const DynapipeBatch* batch) {
     const DynapipeCpuRange* range = (const DynapipeCpuRange*)range_;
     size_t sizes[DYNAPIPE_CPU_ACTS], total, T = (size_t)batch->max_seq_tokens;
+    if (range->is_share) { return dynapipe_cpu_share_bytes(range, batch, 1); }
     dynapipe_cpu_act_sizes(sizes, &total, range, batch, DYNAPIPE_CPU_BACKWARD, 1);
     total += 2 * (size_t)range->model.config.num_heads * T * T +
              dynapipe_cpu_row_values(range, batch, DYNAPIPE_CPU_BACKWARD);
     return (int64_t)(total * sizeof(float));
 }
 
-static inline int64_t dynapipe_cpu_boundary_bytes(void* range, const DynapipeBatch* batch, int is_behind) {
-    (void)is_behind;
-    return (int64_t)batch->num_tokens * ((const DynapipeCpuRange*)range)->model.config.channels *
+static inline int64_t dynapipe_cpu_boundary_bytes(void* range_, const DynapipeBatch* batch, int is_behind) {
+    const DynapipeCpuRange* range = (const DynapipeCpuRange*)range_;
+    int is_rows = range->is_share || (range->feeds && is_behind);
+    return (int64_t)(is_rows ? batch->num_rows : batch->num_tokens) * range->model.config.channels *
            (int64_t)sizeof(float);
 }
 
@@ -641,7 +702,7 @@ static inline size_t dynapipe_cpu_begin(DynapipeCpuJob* job, const DynapipeCpuRa
     job->range = range;
     job->batch = batch;
     *view = range->model;
-    job->has_first = range->slice.has_first;
+    job->has_first = range->has_first;
     view->config.num_layers = dynapipe_cpu_kept_layers(range, flags);
     view->batch_size = batch->num_tokens;
     view->seq_len = 1;
@@ -727,39 +788,79 @@ static inline void dynapipe_cpu_call_forward(DynapipeCpuJob* job) {
     dynapipe_cpu_job = NULL;
 }
 
+// By their own products, on rows that are there alone.
+static inline void dynapipe_cpu_share_forward(const DynapipeCpuRange* range, const DynapipeBatch* batch,
+                                              const void* in, float* acts, float* losses, int flags) {
+    int R = batch->num_rows, C = range->model.config.channels, Vp = range->model.config.padded_vocab_size;
+    float *rows = acts, *logits = rows + (size_t)R * C, *probs = logits + (size_t)R * Vp;
+    if (R == 0 || flags == 0) { return; }
+    memcpy(rows, in, sizeof(float) * (size_t)R * C);
+    matmul_forward(logits, rows, range->model.params.wte, NULL, R, 1, C, Vp);
+    softmax_forward(probs, logits, R, 1, range->model.config.vocab_size, Vp);
+    crossentropy_forward(losses, probs, (int*)batch->targets, R, 1, Vp);
+}
+
+static inline void dynapipe_cpu_share_backward(const DynapipeCpuRange* range, const DynapipeBatch* batch,
+                                               float* acts, void* din, float* scratch) {
+    int R = batch->num_rows, C = range->model.config.channels, Vp = range->model.config.padded_vocab_size;
+    float *rows = acts, *probs = rows + (size_t)R * C + (size_t)R * Vp, *dlogits = scratch + R;
+    if (R == 0) { return; }
+    for (int i = 0; i < R; i++) { scratch[i] = batch->loss_scale; }
+    memset(dlogits, 0, sizeof(float) * (size_t)R * Vp);
+    memset(din, 0, sizeof(float) * (size_t)R * C);
+    crossentropy_softmax_backward(dlogits, scratch, probs, (int*)batch->targets, R, 1,
+                                  range->model.config.vocab_size, Vp);
+    matmul_backward((float*)din, range->model.grads.wte, NULL, dlogits, rows, range->model.params.wte, R, 1,
+                    C, Vp);
+}
+
 static inline int dynapipe_cpu_forward(void* range, const DynapipeBatch* batch, const void* in, void* out,
                                        void* acts, void* scratch, float* losses, int flags) {
     DynapipeCpuJob job;
     const DynapipeCpuRange* mine = (const DynapipeCpuRange*)range;
-    int num_layers = mine->slice.num_layers, kept = dynapipe_cpu_kept_layers(mine, flags);
-    int has_head = mine->slice.has_last && (flags & DYNAPIPE_FORWARD_HEAD) != 0;
-    size_t num_bytes = (size_t)dynapipe_cpu_boundary_bytes(range, batch, 1);
+    if (mine->is_share) {
+        dynapipe_cpu_share_forward(mine, batch, in, (float*)acts, losses, flags);
+        return 0;
+    }
+    int num_layers = mine->model.config.num_layers, kept = dynapipe_cpu_kept_layers(mine, flags);
+    int has_head = mine->has_head && (flags & DYNAPIPE_FORWARD_HEAD) != 0;
+    size_t num_bytes = (size_t)dynapipe_cpu_boundary_bytes(range, batch, 0);
     dynapipe_cpu_begin(&job, mine, batch, acts, scratch, flags);
     float *between = job.view.acts.encoded, *last = dynapipe_cpu_last_layer(&job, job.view.acts.residual3);
     if (in != NULL) { job.view.acts.encoded = (float*)in; }
     job.losses = losses;
-    memset(job.view.acts.losses, 0, sizeof(float) * (size_t)batch->num_tokens);  // they add these up
-    for (int l = 0; l < num_layers; l += kept) {
+    if (has_head) { memset(job.view.acts.losses, 0, sizeof(float) * (size_t)batch->num_tokens); }  // they add
+    int l = 0;
+    do {
         if (l > 0) { dynapipe_cpu_next_layer(&job, l, (float*)memcpy(between, last, num_bytes)); }
         job.has_head = has_head && l + kept == num_layers;
+        job.fed = mine->feeds && l + kept == num_layers ? (float*)out : NULL;
+        job.has_norm = job.has_head || job.fed != NULL;
         memset(job.calls, 0, sizeof job.calls);
         dynapipe_cpu_call_forward(&job);
         if (dynapipe_cpu_check_forward(&job) != 0) { return 1; }
-    }
-    if (out != NULL) { memcpy(out, last, num_bytes); }
+        l += kept;
+    } while (l < num_layers);
+    if (out != NULL && !mine->feeds) { memcpy(out, last, num_bytes); }
     return 0;
 }
 
 static inline int dynapipe_cpu_backward(void* range, const DynapipeBatch* batch, const void* in, void* acts,
                                         const void* dout, void* din, void* scratch) {
     DynapipeCpuJob job;
-    size_t num_bytes = (size_t)dynapipe_cpu_boundary_bytes(range, batch, 1);
     const DynapipeCpuRange* mine = (const DynapipeCpuRange*)range;
+    if (mine->is_share) {
+        dynapipe_cpu_share_backward(mine, batch, (float*)acts, din, (float*)scratch);
+        return 0;
+    }
+    size_t num_bytes = (size_t)dynapipe_cpu_boundary_bytes(range, batch, 0);
     size_t num_grads = dynapipe_cpu_begin(&job, mine, batch, acts, scratch, DYNAPIPE_CPU_BACKWARD);
     if (in != NULL) { job.view.acts.encoded = (float*)in; }
-    job.has_head = mine->slice.has_last;
+    job.has_head = mine->has_head;
+    job.has_norm = mine->has_norm;
+    job.fed = mine->feeds ? (float*)dout : NULL;
     memset(scratch, 0, sizeof(float) * num_grads);
-    if (dout != NULL) {
+    if (dout != NULL && !mine->feeds) {
         memcpy(dynapipe_cpu_last_layer(&job, job.view.grads_acts.residual3), dout, num_bytes);
     }
     if (din != NULL) {
@@ -772,9 +873,9 @@ static inline int dynapipe_cpu_backward(void* range, const DynapipeBatch* batch,
     return dynapipe_cpu_check_backward(&job);
 }
 
-static inline void dynapipe_cpu_zero_gradients(void* range_) {
-    DynapipeCpuRange* range = (DynapipeCpuRange*)range_;
-    memset(range->model.grads_memory, 0, sizeof(float) * (size_t)range->slice.num_values);
+static inline void dynapipe_cpu_zero_gradients(void* range) {
+    const DynapipeCpuPart* part = ((const DynapipeCpuRange*)range)->part;
+    memset(part->model.grads_memory, 0, sizeof(float) * (size_t)part->slice.num_values);
 }
 
 // Their backward is one, so there is no backward_weights.
@@ -793,62 +894,106 @@ static inline DynapipeModel_v1 dynapipe_cpu_api(void) {
 
 // --- ranges ----------------------------------------------------------------------------------------------
 
-static inline void dynapipe_cpu_point_params(ParameterTensors* out, const DynapipeSlice* slice,
-                                             float* memory) {
-    size_t sizes[DYNAPIPE_CPU_PARAMS];
-    for (int i = 0; i < DYNAPIPE_CPU_PARAMS; i++) { sizes[i] = (size_t)slice->count[i]; }
-    dynapipe_cpu_point((float**)out, DYNAPIPE_CPU_PARAMS, dynapipe_cpu_model.param_slot, sizes, memory);
+// The part's tensors, those of layers from layer `first_layer` of the part on.
+static inline void dynapipe_cpu_point_params(ParameterTensors* out, const DynapipeSlice* slice, float* memory,
+                                             int first_layer) {
+    const DynapipeCpuModel* all = &dynapipe_cpu_model;
+    for (int i = 0; i < DYNAPIPE_CPU_PARAMS; i++) {
+        int slot = all->param_slot[i];
+        int64_t at = slice->begin[slot];
+        if (all->tensors.where[slot] == DYNAPIPE_TENSOR_LAYERS) {
+            at += first_layer * all->tensors.count[slot];
+        }
+        ((float**)out)[i] = slice->count[slot] > 0 ? memory + at : &dynapipe_cpu_nothing[slot];
+    }
 }
 
-static inline int dynapipe_cpu_fill_range(DynapipeCpuRange* range) {
-    const DynapipeSlice* slice = &range->slice;
-    GPT2* model = &range->model;
+static inline int dynapipe_cpu_fill(DynapipeCpuPart* part) {
+    const DynapipeSlice* slice = &part->slice;
+    GPT2* model = &part->model;
     model->params_memory = (float*)malloc(sizeof(float) * (size_t)slice->num_values);
     model->grads_memory = (float*)calloc((size_t)slice->num_values, sizeof(float));
     if (model->params_memory == NULL || model->grads_memory == NULL) { return 1; }
     for (int i = 0; i < DYNAPIPE_CPU_PARAMS; i++) {
-        memcpy(model->params_memory + slice->begin[i],
-               dynapipe_cpu_model.whole->params_memory + slice->whole[i],
-               sizeof(float) * (size_t)slice->count[i]);
+        DynapipeTensorPiece pieces[DYNAPIPE_MAX_RANGES];
+        int num = dynapipe_tensors_pieces(&dynapipe_cpu_model.tensors, slice, i, pieces);
+        for (int k = 0; k < num; k++) {
+            memcpy(model->params_memory + pieces[k].begin,
+                   dynapipe_cpu_model.whole->params_memory + pieces[k].whole,
+                   sizeof(float) * (size_t)pieces[k].count);
+        }
         model->param_sizes[i] = (size_t)slice->count[i];
     }
     model->num_parameters = (size_t)slice->num_values;
-    dynapipe_cpu_point_params(&model->params, slice, model->params_memory);
-    dynapipe_cpu_point_params(&model->grads, slice, model->grads_memory);
+    dynapipe_cpu_point_params(&model->params, slice, model->params_memory, 0);
+    dynapipe_cpu_point_params(&model->grads, slice, model->grads_memory, 0);
     return 0;
 }
 
-static inline void dynapipe_cpu_drop(void* ctx, void* range_) {
-    DynapipeCpuRange* range = (DynapipeCpuRange*)range_;
+static inline void dynapipe_cpu_drop(void* ctx, void* range) {
+    DynapipeCpuPart* part = ((DynapipeCpuRange*)range)->part;
     (void)ctx;
-    free(range->model.params_memory);
-    free(range->model.grads_memory);
-    free(range->model.m_memory);
-    free(range->model.v_memory);
-    free(range);
+    free(part->model.params_memory);
+    free(part->model.grads_memory);
+    free(part->model.m_memory);
+    free(part->model.v_memory);
+    free(part);
+}
+
+// Their model with the range's layers and what of the part's tensors it uses. Returns its layers.
+static inline int dynapipe_cpu_view(DynapipeCpuRange* range, DynapipeCpuPart* part, DynapipeRange blocks,
+                                    int first_layer) {
+    DynapipeSlice own = dynapipe_tensors_slice(&dynapipe_cpu_model.tensors, &blocks, 1);
+    range->part = part;
+    range->has_first = own.has_first;
+    range->has_norm = own.has_norm;
+    range->feeds = blocks.head == DYNAPIPE_HEAD_FEEDS;
+    range->is_share = blocks.head == DYNAPIPE_HEAD_BY_ROWS;
+    range->has_head = own.has_head && !range->is_share;
+    range->model = part->model;
+    range->model.config.num_layers = own.num_layers;
+    if (part->model.params_memory == NULL) { return own.num_layers; }
+    dynapipe_cpu_point_params(&range->model.params, &part->slice, part->model.params_memory, first_layer);
+    dynapipe_cpu_point_params(&range->model.grads, &part->slice, part->model.grads_memory, first_layer);
+    return own.num_layers;
+}
+
+// NULL: no memory.
+static inline DynapipeCpuPart* dynapipe_cpu_make_part(const DynapipeRange* blocks, int num_ranges,
+                                                      int has_values, DynapipeParams_v1* params) {
+    DynapipeCpuPart* part = (DynapipeCpuPart*)calloc(1, sizeof *part);
+    int num_layers = 0;
+    if (part == NULL) { return NULL; }
+    part->slice = dynapipe_tensors_slice(&dynapipe_cpu_model.tensors, blocks, num_ranges);
+    part->model = *dynapipe_cpu_model.whole;  // what a fork has there besides, too
+    part->model.params_memory = part->model.grads_memory = NULL;
+    part->model.m_memory = part->model.v_memory = NULL;
+    part->model.config.num_layers = part->slice.num_layers;
+    part->num_ranges = num_ranges;
+    part->ranges[0].part = part;
+    if (has_values && dynapipe_cpu_fill(part) != 0) {
+        dynapipe_cpu_drop(NULL, &part->ranges[0]);
+        return NULL;
+    }
+    for (int i = 0; i < num_ranges; i++) {
+        num_layers += dynapipe_cpu_view(&part->ranges[i], part, blocks[i], num_layers);
+    }
+    memset(params, 0, sizeof *params);
+    params->params = part->model.params_memory;
+    params->grads = part->model.grads_memory;
+    params->num_params = part->slice.num_values;
+    params->param_type = params->grad_type = DYNAPIPE_FLOAT32;
+    params->num_tied = part->slice.num_tied;
+    params->tied = part->slice.tied;
+    return part;
 }
 
 static inline int dynapipe_cpu_make(void* ctx, DynapipeRange blocks, int has_values, void** out,
                                     DynapipeParams_v1* params) {
-    DynapipeCpuRange* range = (DynapipeCpuRange*)calloc(1, sizeof(DynapipeCpuRange));
-    if (range == NULL) { return 1; }
-    range->slice = dynapipe_tensors_slice(&dynapipe_cpu_model.tensors, blocks);
-    range->model = *dynapipe_cpu_model.whole;  // what a fork has there besides, too
-    range->model.params_memory = range->model.grads_memory = NULL;
-    range->model.m_memory = range->model.v_memory = NULL;
-    range->model.config.num_layers = range->slice.num_layers;
-    if (has_values && dynapipe_cpu_fill_range(range) != 0) {
-        dynapipe_cpu_drop(ctx, range);
-        return 1;
-    }
-    memset(params, 0, sizeof *params);
-    params->params = range->model.params_memory;
-    params->grads = range->model.grads_memory;
-    params->num_params = range->slice.num_values;
-    params->param_type = params->grad_type = DYNAPIPE_FLOAT32;
-    params->num_tied = range->slice.num_tied;
-    params->tied = range->slice.tied;
-    *out = range;
+    DynapipeCpuPart* part = dynapipe_cpu_make_part(&blocks, 1, has_values, params);
+    (void)ctx;
+    if (part == NULL) { return 1; }
+    *out = &part->ranges[0];
     return 0;
 }
 
@@ -860,7 +1005,7 @@ static inline double dynapipe_cpu_sum_squares(const float* values, int64_t num_v
 
 // A step of no length, behind the norm of the gradients. Their update makes its memory at the first call.
 static inline int dynapipe_cpu_time_update(void* ctx, void* range) {
-    GPT2* model = &((DynapipeCpuRange*)range)->model;
+    GPT2* model = &((DynapipeCpuRange*)range)->part->model;
     volatile double squares = dynapipe_cpu_sum_squares(model->grads_memory, (int64_t)model->num_parameters);
     (void)ctx, (void)squares;  // (volatile: it is to be computed)
     gpt2_update(model, 0.0f, 0.9f, 0.999f, 1e-8f, 0.0f, 1);
@@ -885,7 +1030,7 @@ static inline DynapipeBlocks_v1 dynapipe_cpu_blocks(const DynapipeModel_v1* api)
     blocks.vocab = config->vocab_size;
     blocks.max_seq_tokens = config->max_seq_len;
     blocks.optimizer_bytes = 2 * (int32_t)sizeof(float);
-    blocks.shapes.head_has_layer = 1;
+    blocks.shapes.head_by_rows = 1;
     blocks.make = dynapipe_cpu_make;
     blocks.drop = dynapipe_cpu_drop;
     blocks.update = dynapipe_cpu_time_update;
@@ -923,7 +1068,7 @@ typedef struct {
     int32_t targets[DYNAPIPE_PROBE_TOKENS], row_tasks[DYNAPIPE_PROBE_TOKENS];
     double theirs[DYNAPIPE_PROBE_SEQS], ours[DYNAPIPE_PROBE_SEQS];          // mean losses of the sequences
     double their_norm[DYNAPIPE_CPU_PARAMS], our_norm[DYNAPIPE_CPU_PARAMS];  // of gradients, by tensor
-    DynapipeCpuRange range;                                                 // all blocks, their parameters
+    DynapipeCpuPart part;                                                   // all blocks, their parameters
 } DynapipeCpuProbe;
 
 // --- what is computed ------------------------------------------------------------------------------------
@@ -960,11 +1105,11 @@ static inline void dynapipe_probe_make_up(DynapipeCpuProbe* probe, int num_seqs)
 }
 
 static inline void dynapipe_probe_norms(double* out, const DynapipeCpuProbe* probe) {
-    const DynapipeSlice* slice = &probe->range.slice;
+    const DynapipeSlice* slice = &probe->part.slice;
     for (int i = 0; i < DYNAPIPE_CPU_PARAMS; i++) {
         double squares = 0;
         for (int64_t k = slice->begin[i]; k < slice->begin[i] + slice->count[i]; k++) {
-            squares += (double)probe->range.model.grads_memory[k] * probe->range.model.grads_memory[k];
+            squares += (double)probe->part.model.grads_memory[k] * probe->part.model.grads_memory[k];
         }
         out[i] = sqrt(squares);
     }
@@ -980,7 +1125,7 @@ static inline void dynapipe_probe_theirs(DynapipeCpuProbe* probe, const GPT2* wh
     probe->theirs[i] = (double)model.mean_loss;
     if (i == 0) {
         gpt2_backward(&model);
-        probe->range.model.grads_memory = model.grads_memory;
+        probe->part.model.grads_memory = model.grads_memory;
         dynapipe_probe_norms(probe->their_norm, probe);
     }
     free(model.acts_memory);
@@ -994,7 +1139,7 @@ static inline int dynapipe_probe_ours(DynapipeCpuProbe* probe, void* acts, void*
     const DynapipeBatch* batch = &probe->batch;
     float losses[DYNAPIPE_PROBE_TOKENS];
     int flags = DYNAPIPE_FORWARD_HEAD | (has_gradients ? DYNAPIPE_FORWARD_KEEP : 0);
-    if (dynapipe_cpu_forward(&probe->range, batch, NULL, NULL, acts, scratch, losses, flags) != 0) {
+    if (dynapipe_cpu_forward(&probe->part.ranges[0], batch, NULL, NULL, acts, scratch, losses, flags) != 0) {
         return 1;
     }
     for (int i = 0; i < batch->num_seqs; i++) {
@@ -1005,8 +1150,10 @@ static inline int dynapipe_probe_ours(DynapipeCpuProbe* probe, void* acts, void*
         }
     }
     if (!has_gradients) { return 0; }
-    dynapipe_cpu_zero_gradients(&probe->range);
-    if (dynapipe_cpu_backward(&probe->range, batch, NULL, acts, NULL, NULL, scratch) != 0) { return 1; }
+    dynapipe_cpu_zero_gradients(&probe->part.ranges[0]);
+    if (dynapipe_cpu_backward(&probe->part.ranges[0], batch, NULL, acts, NULL, NULL, scratch) != 0) {
+        return 1;
+    }
     dynapipe_probe_norms(probe->our_norm, probe);
     return 0;
 }
@@ -1047,17 +1194,18 @@ static inline int dynapipe_probe_gradients(const DynapipeCpuProbe* probe) {
 
 // Theirs comes behind ours: a call that is missing there is known before.
 static inline int dynapipe_probe_with(DynapipeCpuProbe* probe, const GPT2* whole, void* acts, void* scratch) {
-    probe->range.model.grads_memory = (float*)calloc(whole->num_parameters, sizeof(float));
-    if (probe->range.model.grads_memory == NULL) { return 1; }
-    dynapipe_cpu_point_params(&probe->range.model.grads, &probe->range.slice,
-                              probe->range.model.grads_memory);
+    probe->part.model.grads_memory = (float*)calloc(whole->num_parameters, sizeof(float));
+    if (probe->part.model.grads_memory == NULL) { return 1; }
+    probe->part.ranges[0].model.grads_memory = probe->part.model.grads_memory;
+    dynapipe_cpu_point_params(&probe->part.ranges[0].model.grads, &probe->part.slice,
+                              probe->part.model.grads_memory, 0);
     dynapipe_probe_make_up(probe, 1);
     int code = dynapipe_probe_ours(probe, acts, scratch, 1);
-    free(probe->range.model.grads_memory);
-    probe->range.model.grads_memory = NULL;
+    free(probe->part.model.grads_memory);
+    probe->part.model.grads_memory = NULL;
     if (code != 0) { return code; }
     dynapipe_probe_theirs(probe, whole, 0);
-    free(probe->range.model.grads_memory);
+    free(probe->part.model.grads_memory);
     if (dynapipe_probe_losses(probe) != 0 || dynapipe_probe_gradients(probe) != 0) { return 1; }
     dynapipe_probe_make_up(probe, DYNAPIPE_PROBE_SEQS);
     if (dynapipe_probe_ours(probe, acts, scratch, 0) != 0) { return 1; }
@@ -1073,14 +1221,15 @@ static inline int dynapipe_probe(const GPT2* whole) {
     memset(&all, 0, sizeof all);
     all.end = dynapipe_cpu_model.config.num_layers + 2;
     if (probe == NULL) { return 1; }
-    probe->range.slice = dynapipe_tensors_slice(&dynapipe_cpu_model.tensors, all);
-    probe->range.model = *whole;
+    probe->part.slice = dynapipe_tensors_slice(&dynapipe_cpu_model.tensors, &all, 1);
+    probe->part.model = *whole;
+    dynapipe_cpu_view(&probe->part.ranges[0], &probe->part, all, 0);
     dynapipe_probe_make_up(probe, DYNAPIPE_PROBE_SEQS);
     int head = DYNAPIPE_FORWARD_HEAD, keep = head | DYNAPIPE_FORWARD_KEEP;
-    int64_t kept_bytes = dynapipe_cpu_acts_bytes(&probe->range, &probe->batch, keep);
-    int64_t passing_bytes = dynapipe_cpu_acts_bytes(&probe->range, &probe->batch, head);
+    int64_t kept_bytes = dynapipe_cpu_acts_bytes(&probe->part.ranges[0], &probe->batch, keep);
+    int64_t passing_bytes = dynapipe_cpu_acts_bytes(&probe->part.ranges[0], &probe->batch, head);
     void* acts = malloc((size_t)(kept_bytes > passing_bytes ? kept_bytes : passing_bytes));
-    void* scratch = malloc((size_t)dynapipe_cpu_scratch_bytes(&probe->range, &probe->batch));
+    void* scratch = malloc((size_t)dynapipe_cpu_scratch_bytes(&probe->part.ranges[0], &probe->batch));
     int code = acts == NULL || scratch == NULL ? 1 : dynapipe_probe_with(probe, whole, acts, scratch);
     free(acts);
     free(scratch);
@@ -1114,7 +1263,7 @@ typedef struct {
     DynapipeLlmc* run;
     int is_on;  // 0: --fixed-length
     DynapipeModel_v1 api;
-    DynapipeCpuRange* mine;                          // NULL before DYNAPIPE_FIRST
+    DynapipeCpuPart* mine;                           // NULL before DYNAPIPE_FIRST
     const GPT2* whole;                               // their struct: of this rank's slice, since then
     const char *train_pattern, *val_pattern;         // the tree's, where no option names others
     const void *train_loader, *val_loader, *loader;  // the last: whose batch was asked for last
@@ -1143,10 +1292,12 @@ static inline void dynapipe_cpu_open(int* argc, char*** argv) {
     dynapipe_cpu.is_on = dynapipe_llmc_is_on(dynapipe_cpu.run);
     dynapipe_cpu.validated_step = -1;
     if (!dynapipe_cpu_is_on()) { return; }
+#ifndef DYNAPIPE_SIMULATED  // (where all ranks are one process)
     if (dynapipe_rank(dynapipe_llmc_session(dynapipe_cpu.run)) != 0 &&
         freopen("/dev/null", "w", stdout) == NULL) {
         dynapipe_llmc_die(dynapipe_cpu.run, "no /dev/null");
     }
+#endif
 #ifdef _OPENMP
     omp_set_num_threads(dynapipe_threads(dynapipe_llmc_session(dynapipe_cpu.run)));
 #endif
@@ -1228,9 +1379,8 @@ static inline void dynapipe_cpu_probe(const GPT2* model) {
 
 // From here on their struct is this rank's slice: what they update, zero and free.
 static inline void dynapipe_cpu_cut(GPT2* model) {
-    DynapipeRange blocks;
+    DynapipeRange ranges[DYNAPIPE_MAX_RANGES];
     DynapipeParams_v1 params;
-    void* range;
     int num_threads = 1;
 #ifdef _OPENMP
     num_threads = dynapipe_threads(dynapipe_llmc_session(dynapipe_cpu.run));
@@ -1246,14 +1396,14 @@ static inline void dynapipe_cpu_cut(GPT2* model) {
     dynapipe_cpu_probe(model);
     dynapipe_cpu.api = dynapipe_cpu_api();
     DynapipeBlocks_v1 description = dynapipe_cpu_blocks(&dynapipe_cpu.api);
-    blocks = dynapipe_llmc_place(dynapipe_cpu.run, &description);
-    if (dynapipe_cpu_make(NULL, blocks, 1, &range, &params) != 0) {
-        dynapipe_llmc_die(dynapipe_cpu.run, dynapipe_cpu_why(NULL));
-    }
+    int num_ranges = dynapipe_llmc_place(dynapipe_cpu.run, &description, ranges);
+    dynapipe_cpu.mine = dynapipe_cpu_make_part(ranges, num_ranges, 1, &params);
+    if (dynapipe_cpu.mine == NULL) { dynapipe_llmc_die(dynapipe_cpu.run, dynapipe_cpu_why(NULL)); }
     free(model->params_memory);
-    dynapipe_cpu.mine = (DynapipeCpuRange*)range;
     *model = dynapipe_cpu.mine->model;
-    dynapipe_llmc_attach(dynapipe_cpu.run, &dynapipe_cpu.api, range, &params);
+    for (int i = 0; i < num_ranges; i++) {
+        dynapipe_llmc_attach(dynapipe_cpu.run, i, &dynapipe_cpu.api, &dynapipe_cpu.mine->ranges[i], &params);
+    }
 }
 
 // --- checkpoints -----------------------------------------------------------------------------------------

@@ -1271,7 +1271,9 @@ static Status make_costs(DynapipeCosts* out, Dynapipe* dp, const DynapipeBlocks_
     if (dp->run.zero_stage > 0) { out->model.update_ns_per_byte /= dp->num_replicas; }
     out->shapes = blocks->shapes;
     out->has_weights_job = blocks->api->backward_weights != NULL;
-    out->shares_head = measure_shares_head(blocks) && executor_can_share(blocks->api, HEAD_BY_VOCABULARY);
+    out->shares_head = !measure_shares_head(blocks)                          ? HEAD_WHOLE
+                       : executor_can_share(blocks->api, HEAD_BY_VOCABULARY) ? HEAD_BY_VOCABULARY
+                                                                             : HEAD_BY_ROWS;
     return cost_model_check(&out->model);
 }
 

@@ -70,7 +70,7 @@ void measure_drop(const DynapipeBlocks_v1* blocks, MeasureModel* model) {
 
 bool measure_shares_head(const DynapipeBlocks_v1* blocks) {
     return !blocks->shapes.head_has_layer && measure_num_layers(blocks) > 0 &&
-           executor_can_share(blocks->api, HEAD_BY_ROWS);
+           (blocks->shapes.head_by_rows || blocks->api->part_bytes != NULL);
 }
 
 // Of a head that can be shared: the last layer alone, the same where it feeds the head, and a share by rows.
@@ -684,6 +684,7 @@ static Status fit_bytes(CostModel* out, Asker* a) {
     TRY(fit_feeding(&out->once_stored_bytes[chain_end], a, ask_kept, true));
     TRY(fit_feeding(&out->once_forward_bytes[chain_end], a, ask_dropped, true));
     TRY(fit_feeding(&out->head_in_bytes, a, ask_boundary, false));
+    if (a->blocks->api->part_bytes == NULL) { return STATUS_OK; }  // by rows alone
     TRY(fit_feeding(&out->head_part_bytes, a, ask_part, false));
     return fit_feeding(&out->head_factor_bytes, a, ask_factors, false);
 }

@@ -139,7 +139,7 @@ static Status check_placement(const Executor* ex, const Placement* placement, in
 
 bool executor_can_share(const DynapipeModel_v1* api, HeadSplit head) {
     bool has_calls = api->part_bytes != NULL && api->factor_bytes != NULL && api->combine != NULL;
-    return head == HEAD_WHOLE || (has_calls && (head == HEAD_BY_ROWS || api->backward_weights != NULL));
+    return head != HEAD_BY_VOCABULARY || (has_calls && api->backward_weights != NULL);
 }
 
 // The models of this rank's rows, in the order in which they were given.

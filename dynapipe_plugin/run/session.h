@@ -422,7 +422,7 @@ struct DynapipeCosts {
     Machine machine;           // its ranks stand in the block of this struct: free() ends both
     DynapipeShapes_v1 shapes;  // what the kernels ask of a micro-batch (DynapipeBlocks_v1)
     bool has_weights_job;      // the model has backward_weights: schedules may divide its backward
-    bool shares_head;          // and what a head that ranks share needs
+    HeadSplit shares_head;     // whole: not; by rows: so alone; by vocabulary: in both ways
 };
 
 // Everything about one step, made before the step begins.
@@ -557,7 +557,7 @@ ShapeRules session_rules(const DynapipeShapes_v1* shapes);  // the planner's
 // session_placed.c
 // What --stage-split, --placement and --head ask for, into the request: of a model whose head can be shared
 // or not, of a program with room for so many ranges a rank. STATUS_BAD_OPTION where they cannot be had.
-Status session_placed_request(Dynapipe* dp, bool shares_head, int32_t max_ranges);
+Status session_placed_request(Dynapipe* dp, HeadSplit shares_head, int32_t max_ranges);
 // Layers or shares are told one by one: they stay.
 bool session_placed_by_list(const Dynapipe* dp);
 // Is this what is told, or what may be chosen of it?

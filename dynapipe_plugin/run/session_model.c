@@ -95,7 +95,7 @@ bool session_placed_by_list(const Dynapipe* dp) {
     return shape_of(dp) == PLACEMENT_GIVEN || head_of(dp) == HEAD_CHOICE_GIVEN;
 }
 
-static Status check(const Dynapipe* dp, bool shares_head, int32_t max_ranges) {
+static Status check(const Dynapipe* dp, HeadSplit shares_head, int32_t max_ranges) {
     PlacementChoice shape = placement_choice(dp->options.placement);
     bool asks_shape = shape != PLACEMENT_AUTO && shape != PLACEMENT_LINEAR;
     bool asks_shares = head_of(dp) != HEAD_CHOICE_AUTO && head_of(dp) != HEAD_CHOICE_WHOLE;
@@ -106,11 +106,13 @@ static Status check(const Dynapipe* dp, bool shares_head, int32_t max_ranges) {
             "dynapipe_choose_stages() room for more",
             asks_shape ? "--placement" : "--head");
     }
-    if (!shares_head && asks_shares) {
+    bool by_vocabulary = head_of(dp) == HEAD_CHOICE_VOCABULARY && shares_head == HEAD_BY_ROWS;
+    if (asks_shares && (shares_head == HEAD_WHOLE || by_vocabulary)) {
         return FAIL(
             STATUS_BAD_OPTION,
             "--head: the model's head cannot be shared (it has no part_bytes, factor_bytes, combine or "
-            "backward_weights, or cannot stand alone) ---> --head auto");
+            "backward_weights, or cannot stand alone; by rows it can where shapes.head_by_rows says so) ---> "
+            "--head auto");
     }
     if (dp->options.stage_split != NULL && asks_shape) {
         return FAIL(STATUS_BAD_OPTION,
@@ -136,7 +138,7 @@ static Status take(const Dynapipe* dp, PlanRequest* request) {
                              split);
 }
 
-Status session_placed_request(Dynapipe* dp, bool shares_head, int32_t max_ranges) {
+Status session_placed_request(Dynapipe* dp, HeadSplit shares_head, int32_t max_ranges) {
     PlanRequest* request = &dp->request;
     TRY(check(dp, shares_head, max_ranges));
     placement_linear(&request->placement, request->placement.chunks, request->P);
@@ -144,7 +146,10 @@ Status session_placed_request(Dynapipe* dp, bool shares_head, int32_t max_ranges
     TRY(take(dp, request));
     // A program with room for one range of blocks gets one.
     if (max_ranges < 2 && request->placements == PLACEMENT_AUTO) { request->placements = PLACEMENT_LINEAR; }
-    if (max_ranges < 2 || !shares_head) { request->heads = HEAD_CHOICE_WHOLE; }
+    if (max_ranges < 2 || shares_head == HEAD_WHOLE) { request->heads = HEAD_CHOICE_WHOLE; }
+    if (shares_head == HEAD_BY_ROWS && request->heads == HEAD_CHOICE_AUTO) {
+        request->heads = HEAD_CHOICE_ROWS;
+    }
     if (request->P == 1) {  // there is nothing to choose, and nobody to share with
         if (request->placements != PLACEMENT_GIVEN) {
             placement_linear(&request->placement, request->placement.chunks, 1);

@@ -185,6 +185,8 @@ $(OUT)/tools/%: $(OUT)/test/tools/%.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIP
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 
+$(OUT)/tools/plain_gradients: $(OUT)/test/plain_gradients.o
+
 # The same trainer on llmc/cpu, and on plain loops with the flags that such trainers use.
 $(OUT)/dev/bench_single: $(OUT)/dev/bench_single.o $(LLMC_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
@@ -207,7 +209,7 @@ $(OUT)/libtested.a: $(OUT)/trainer/answers.o $(OUT)/trainer/logger.o $(LLMC_BLOC
         $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(RECORD_OBJS)
 	@rm -f $@
 	$(AR) rcs $@ $^
-TESTED_LIBS = $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(SPIECE_LIBS) $(DYNAPIPE_UNPACK_LIBS) $(LIBS)
+TESTED_LIBS = -Wl,-u,dynapipe_rivals $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(SPIECE_LIBS) $(DYNAPIPE_UNPACK_LIBS) $(LIBS)
 $(TEST_SRCS:%.c=$(OUT)/%.o): CFLAGS_ALL += -Dmain=main_$(*F)
 $(OUT)/tests_table.c: Makefile $(TEST_SRCS)
 	@mkdir -p $(@D)

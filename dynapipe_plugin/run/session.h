@@ -178,6 +178,10 @@ enum {
     SESSION_STATS
 };
 
+// session.c
+// dynapipe_open() on a transport that is open already, which the session takes: ranks of tests are threads.
+Status session_open_on(Dynapipe** out, Transport* transport, int* argc, char*** argv);
+
 // session_hosts.c
 Status session_hosts_gather(Dynapipe* dp);  // at open, a collective
 // Behind STATUS_COMM, on its way to the end: every rank that is still there calls, and rank 0 (without it the

@@ -30,7 +30,7 @@ enum {
     VAL_BATCHES = 2,
     NEW_TOKENS = 6,
     OPTION_CHARS = 256,
-    RANDOM_CASES = 30  // of each model
+    RANDOM_CASES = 16  // of each model
 };
 #define TOLERANCE 1e-5
 

@@ -9,11 +9,10 @@ A law returns STATUS_OK or the first thing it found. What it made is given back 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../plan/lists/plan.h"
-#include "../plan/problem/shape_rules.h"
-#include "../plan/types/mb_shape.h"
+#include "../plan/plan.h"
+#include "../plan/problem.h"
+#include "../plan/types.h"
 #include "../run/executor.h"
-#include "../run/interface.h"
 #include "../run/session.h"
 #include <stdbool.h>
 #include "../dynapipe.h"

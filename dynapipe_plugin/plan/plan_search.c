@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "pipe/pipe_schedule.h"
-#include "problem/placement_room.h"
+#include "schedule.h"
+#include "placement.h"
 #include "search/search.h"
 #include "search/search_places.h"
 

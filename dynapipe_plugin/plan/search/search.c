@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../pipe/pipe_schedule.h"
+#include "../schedule.h"
 #include "search_first.h"
 #include "search_lean.h"
 #include "search_moves.h"

@@ -4,7 +4,7 @@
 
 #include "../draft/balance.h"
 #include "../draft/microbatch_dp.h"
-#include "../pipe/pipe_schedule.h"
+#include "../schedule.h"
 #include "search_replicas.h"
 
 static Status deal_alloc(Deal* out, int32_t N, int32_t R, Arena* arena) {

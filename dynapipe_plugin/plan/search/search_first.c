@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "../pipe/pipe_schedule.h"
+#include "../schedule.h"
 #include "search_places.h"
 
 enum { MANY_STAGES = 16 };

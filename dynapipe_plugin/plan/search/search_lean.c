@@ -1,8 +1,9 @@
 #include "search_lean.h"
+#include "../simulate.h"
 
 #include <string.h>
 
-#include "../pipe/pipe_schedule.h"
+#include "../schedule.h"
 
 enum { STEPS = 64 };
 

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "../pipe/pipe_schedule.h"
-#include "../problem/placement_make.h"
+#include "../schedule.h"
+#include "../placement.h"
 
 typedef enum {
     MOVE_ORDER,

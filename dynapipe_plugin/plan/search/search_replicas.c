@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "../pipe/pipe_schedule.h"
+#include "../schedule.h"
 
 Status search_replicas_order(Search* search, const int32_t* num_of) {
     const double* slow = search->slow;

@@ -3,10 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../pipe/pipe_schedule.h"
-#include "../problem/microbatch.h"
-#include "../problem/shape_rules.h"
-#include "../types/mb_shape.h"
+#include "../schedule.h"
+#include "../problem.h"
+#include "../types.h"
 
 static Status alloc(SearchState* out, Arena* arena) {
     int64_t cells = (int64_t)out->num_rows * out->max_mbs;

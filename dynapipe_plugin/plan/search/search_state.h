@@ -9,7 +9,7 @@ none is ever empty.
 #pragma once
 
 #include "../draft/pipe_costs.h"
-#include "../pipe/pipe_adaptive.h"
+#include "../schedule.h"
 
 typedef struct {
     const PlanProblem* problem;                // samples, costs, modes, limits

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../pipe/pipe_schedule.h"
+#include "../schedule.h"
 
 const int32_t search_tapers[SEARCH_TAPERS][2] = {{100, 40}, {0, 100}, {100, 20}, {200, 30}, {100, 70}};
 

@@ -543,11 +543,6 @@ enum {
 // dynapipe_open() on a transport that is open already, which the session takes: ranks of tests are threads.
 Status session_open_on(Dynapipe** out, Transport* transport, int* argc, char*** argv);
 
-// session_hosts.c
-Status session_hosts_gather(Dynapipe* dp);  // at open, a collective
-// Behind STATUS_COMM, on its way to the end: every rank that is still there calls, and rank 0 (without it the
-// last one) says who does not. The transport is good for nothing else afterwards.
-void session_roll_call(const Dynapipe* dp);
 
 // session_same.c
 // `lines` are "name=value" (settings.h): STATUS_MISMATCH, on all ranks alike, with the first name that

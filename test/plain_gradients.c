@@ -70,15 +70,14 @@ void plain_gradients(Model* model, OpsContext* ops, const ModelKind* kind, const
     Loader* loader;
     LoaderBatch batch;
     Arena arena = {0};
-    char error[256];
     ModelConfig config;
     if (loader_open(&loader, data, options) != STATUS_OK ||
         loader_next(loader, &batch, &arena) != STATUS_OK) {
         fprintf(stderr, "%s\n", status_message());
         exit(2);
     }
-    if (!model_parse(&config, kind, descriptor, loader_vocab(loader), options->max_seq_tokens, error)) {
-        fprintf(stderr, "%s\n", error);
+    if (!model_parse(&config, kind, descriptor, loader_vocab(loader), options->max_seq_tokens)) {
+        fprintf(stderr, "%s\n", status_message());
         exit(2);
     }
     model_init(model, &config, 0, model_num_layers(&config), true, ops);

@@ -117,7 +117,6 @@ static Status train_one_step(Dynapipe* dp, Case* c, Model* model, OpsContext* op
     int32_t num_ranges, begin[OPS_MAX_SHARES + 1];
     LlmcBlocks about;
     DynapipeStep_v1 step;
-    char error[256];
     DynapipeRun_v1 run = {.train_pattern = train,
                           .val_pattern = val,
                           .batch_tokens = BATCH_TOKENS,
@@ -127,7 +126,7 @@ static Status train_one_step(Dynapipe* dp, Case* c, Model* model, OpsContext* op
                           .zero_stage = c->zero_stage};
     TRY(checked(dynapipe_open_data(dp, &run)));
     TRY(checked(dynapipe_data_info(dp, &info)));
-    EXPECT(model_parse(&config, c->kind, c->descriptor, info.vocab, MAX_TOKENS, error));
+    EXPECT(model_parse(&config, c->kind, c->descriptor, info.vocab, MAX_TOKENS));
     DynapipeBlocks_v1 blocks = dynapipe_llmc_blocks(&about, &config, ops);
     TRY(checked(dynapipe_measure(dp, &blocks, &costs)));
     TRY(checked(dynapipe_choose_stages(dp, costs, ranges, DYNAPIPE_MAX_RANGES, &num_ranges)));

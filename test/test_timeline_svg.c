@@ -379,7 +379,8 @@ static void many_replicas_are_summed_up(void) {
     free(one);
     CHECK_FAILS(timeline_svg_print(stdout, &plan, &(TimelineSvgInfo){.one_replica = true, .replica = R}),
                 STATUS_OUT_OF_RANGE, "---> 0 to 39");
-    CHECK_FAILS(timeline_svg_write("/nonexistent/plan.svg", &plan, NULL), STATUS_IO, "---> choose another place");
+    CHECK_FAILS(timeline_svg_write("/nonexistent/plan.svg", &plan, NULL), STATUS_IO,
+                "---> choose another place");
 }
 
 static void numbers_read_well(void) {

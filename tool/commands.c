@@ -731,20 +731,21 @@ static Status load_trace(TraceReplay** out, const ReportOptions* options, Arena*
 }
 
 // A trace of another run would be drawn as one of this run's steps. Both have a step's prediction, to a ns.
-static Status check_same_run(const TraceFile* file, const Metrics* metrics, const char* trace_path,
+static Status check_same_run(const TraceFile* file, const json_t* run, const char* trace_path,
                              const char* metrics_path) {
     static const char remedy[] = "give the trace and the metrics.jsonl of one run";
-    int32_t num_ranks = file->P * file->R, at = 0;
-    while (at < metrics->num_steps && metrics->steps[at] != (double)file->step) { at++; }
-    if (metrics->num_ranks > 0 && metrics->num_ranks != num_ranks) {
+    int num_ranks = (int)json_integer_value(json_object_get(run, "num_ranks"));
+    size_t num_steps = json_array_size(json_object_get(run, "steps")), at = 0;
+    while (at < num_steps && report_run_value(run, at, "step") != (double)file->step) { at++; }
+    if (num_ranks > 0 && num_ranks != file->P * file->R) {
         return FAIL(STATUS_MISMATCH, "%s has %d stages x %d replicas, %s has %d ranks ---> %s", trace_path,
-                    file->P, file->R, metrics_path, metrics->num_ranks, remedy);
+                    file->P, file->R, metrics_path, num_ranks, remedy);
     }
-    if (at == metrics->num_steps) {
+    if (at == num_steps) {
         return FAIL(STATUS_MISMATCH, "%s is of step %lld, which is not in %s ---> %s", trace_path,
                     (long long)file->step, metrics_path, remedy);
     }
-    double predicted_ns = 1e6 * metrics->values[METRIC_PREDICTED_MS][at];
+    double predicted_ns = 1e6 * report_run_value(run, at, "predicted_ms");
     if (file->has_errors &&
         fabs(predicted_ns - (double)file->errors.predicted_ns) > 1 + 1e-9 * predicted_ns) {
         return FAIL(STATUS_MISMATCH, "%s: step %lld was predicted to take %.3f ms, in %s %.3f ms ---> %s",
@@ -754,38 +755,39 @@ static Status check_same_run(const TraceFile* file, const Metrics* metrics, cons
     return STATUS_OK;
 }
 
-// Which run it is: its folder, where the file is called what the trainer calls it.
-static Status name_run(const char** out, const char* path, Arena* arena) {
-    static const char file[] = "/metrics.jsonl";
-    size_t length = strlen(path), of_file = sizeof file - 1;
-    bool is_usual = length > of_file && strcmp(path + length - of_file, file) == 0;
-    char* name;
-    ARENA_TRY_NEW(name, arena, char, length + 1);
-    memcpy(name, path, is_usual ? length - of_file : length);
-    *out = name;
-    return STATUS_OK;
+typedef struct {
+    const json_t* runs;
+    const TraceReplay* trace;
+} ReportPage;
+
+static void print_report(FILE* out, const void* taken) {
+    const ReportPage* page = taken;
+    report_print(out, page->runs, page->trace);
 }
 
-static Status command_report_run(const ReportOptions* options, char** paths, int32_t num_runs,
-                                 Metrics* metrics, Arena* arena) {
-    ReportRun runs[REPORT_MAX_RUNS];
+static Status command_report_run(const ReportOptions* options, char** paths, int num_runs, json_t* runs,
+                                 Arena* arena) {
     TraceReplay* trace;
     TRY(load_trace(&trace, options, arena));
-    for (int32_t k = 0; k < num_runs; k++) {
-        TRY(metrics_load(&metrics[k], paths[k]));
-        runs[k] = (ReportRun){&metrics[k], paths[k]};
-        if (num_runs > 1) { TRY(name_run(&runs[k].name, paths[k], arena)); }
+    for (int k = 0; k < num_runs; k++) {
+        json_t* run;
+        TRY(report_run_load(&run, paths[k]));
+        json_array_append_new(runs, run);
     }
-    if (trace != NULL) { TRY(check_same_run(&trace->file, &metrics[0], options->trace, paths[0])); }
-    TRY(report_html_write(options->out, runs, num_runs, trace));
+    if (trace != NULL) {
+        TRY(check_same_run(&trace->file, json_array_get(runs, 0), options->trace, paths[0]));
+    }
+    TRY(tool_write(options->out, print_report, &(ReportPage){runs, trace}));
     if (strcmp(options->out, "-") == 0) { return STATUS_OK; }
     printf("%s:", options->out);
-    for (int32_t k = 0; k < num_runs; k++) {
-        printf("%s %d steps, %d tasks",
+    for (int k = 0; k < num_runs; k++) {
+        const json_t* run = json_array_get(runs, (size_t)k);
+        printf("%s %zu steps, %zu tasks",
                k == 0       ? ""
                : k % 3 == 0 ? ";\n "
                             : ";",
-               metrics[k].num_steps, metrics[k].num_tasks);
+               json_array_size(json_object_get(run, "steps")),
+               json_object_size(json_object_get(run, "tasks")));
     }
     printf("\n");
     return STATUS_OK;
@@ -794,17 +796,16 @@ static Status command_report_run(const ReportOptions* options, char** paths, int
 int command_report(int argc, char** argv) {
     static char long_name[] = "--out";
     ReportOptions options = {0};
-    Metrics metrics[REPORT_MAX_RUNS];
     bool help;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "-o") == 0) { argv[i] = long_name; }
     }
-    memset(metrics, 0, sizeof metrics);
     Status status = tool_take(&command_report_usage, &options, &argc, argv, &help);
     if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }
     Arena arena = {0};
-    status = command_report_run(&options, argv + 1, argc - 1, metrics, &arena);
-    for (int32_t k = 0; k < REPORT_MAX_RUNS; k++) { metrics_free(&metrics[k]); }
+    json_t* runs = json_array();
+    status = command_report_run(&options, argv + 1, argc - 1, runs, &arena);
+    json_decref(runs);
     arena_free(&arena);
     return status == STATUS_OK ? TOOL_OK : tool_fail(status);
 }

@@ -259,11 +259,6 @@ Status json_values_fail(const JsonValues* values, const char* format, ...) {
                 reason);
 }
 
-Status json_values_no_memory(const JsonValues* values) {
-    return FAIL(STATUS_NO_MEMORY, "%s:%lld: no memory for a record", values->path,
-                (long long)values->line_number);
-}
-
 static Status fail_too_long(const JsonValues* values) {
     return json_values_fail(values, "longer than %zu bytes", values->max_bytes);
 }

@@ -31,7 +31,7 @@ static void add_sample(Model* model, const Loader* loader, const LoaderBatch* ba
     if (loader_read(loader, sample, tokens) != STATUS_OK) { exit(2); }
     for (int t = 0; t < n; t++) { positions[t] = t; }
     for (int t = 0; two_sides && t < sample->n_target; t++) {
-        said[t] = t == 0 ? loader_pad_token(loader) : tokens[sample->n_input + t - 1];
+        said[t] = t == 0 ? loader_info(loader)->pad_token : tokens[sample->n_input + t - 1];
         rows[num_rows] = t;
         targets[num_rows++] = tokens[sample->n_input + t];
     }
@@ -76,7 +76,7 @@ void plain_gradients(Model* model, OpsContext* ops, const ModelKind* kind, const
         fprintf(stderr, "%s\n", status_message());
         exit(2);
     }
-    if (!model_parse(&config, kind, descriptor, loader_vocab(loader), options->max_seq_tokens)) {
+    if (!model_parse(&config, kind, descriptor, loader_info(loader)->vocab, options->max_seq_tokens)) {
         fprintf(stderr, "%s\n", status_message());
         exit(2);
     }

@@ -477,6 +477,8 @@ struct Dynapipe {
 };
 
 // --- session.c ---
+// dynapipe_open() on a transport that is open already, which the session takes: ranks of tests are threads.
+Status session_open_on(Dynapipe** out, Transport* transport, int* argc, char*** argv);
 // Of all ranks the largest value, on all alike. A collective.
 Status session_most(Dynapipe* dp, double* value);
 // What a rank contributes where the ranks agree to end early; and what all make of it: of each rank the

@@ -377,16 +377,12 @@ static void print_text(FILE* out, const void* plan) {
 
 // Only the prediction.
 static Status write_trace(const Plan* plan, MemoryRule rule, const char* path) {
-    TraceWriter writer = {0};
-    TRY(trace_writer_open(&writer, path));
     TraceStep step = {.step = 1,
                       .plan = plan,
                       .plan_hash = plan_hash(plan),
                       .num_ranks = plan->P * plan->R,
                       .memory_rule = rule};
-    Status status = trace_writer_add_step(&writer, &step);
-    Status closed = trace_writer_close(&writer);
-    return status != STATUS_OK ? status : closed;
+    return trace_write(path, &step);
 }
 
 static int64_t longest_tokens(const Problem* problem) {

@@ -206,7 +206,7 @@ session_refit.h -- what steps that ran say of the costs, agreed on by the ranks,
 later step on (--refit).
 
 Planning runs ahead in a thread of its own and every rank must make the same plans. So
-    1. every rank notes the jobs and sends of its steps (trace_jobs.h, trace_links.h); not of the first step
+    1. every rank notes the jobs and sends of its steps (trace.h); not of the first step
        after the start, a restore or a move of layers
     2. after steps 4, 8, 12, .. of the run all agree on factors of the cost model's terms, of each rank and
        kind of job, and of each link (refit_solve.h): a version

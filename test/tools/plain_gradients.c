@@ -58,7 +58,7 @@ static void add_sample(Model* model, const Loader* loader, const LoaderBatch* ba
     if (loader_read(loader, sample, tokens) != STATUS_OK) { exit(2); }
     for (int t = 0; t < n; t++) { positions[t] = t; }
     for (int t = 0; two_sides && t < sample->n_target; t++) {
-        said[t] = t == 0 ? loader_pad_token(loader) : tokens[sample->n_input + t - 1];
+        said[t] = t == 0 ? loader_info(loader)->pad_token : tokens[sample->n_input + t - 1];
         rows[num_rows] = t;
         targets[num_rows++] = tokens[sample->n_input + t];
     }
@@ -110,11 +110,10 @@ int main(int argc, char** argv) {
         loader_next(loader, &batch, &arena) != STATUS_OK) {
         return fprintf(stderr, "%s\n", status_message()), 2;
     }
-    char error[256];
     ModelConfig config;
-    if (!model_parse(&config, argc == 8 ? &t5_kind : &gpt2_kind, argv[2], loader_vocab(loader), atoi(argv[3]),
-                     error)) {
-        return fprintf(stderr, "%s\n", error), 2;
+    if (!model_parse(&config, argc == 8 ? &t5_kind : &gpt2_kind, argv[2], loader_info(loader)->vocab,
+                     atoi(argv[3]))) {
+        return fprintf(stderr, "%s\n", status_message()), 2;
     }
     Model model;
     OpsContext* ops = ops_create(1);

@@ -539,6 +539,11 @@ enum {
     SESSION_STATS
 };
 
+// session.c
+// dynapipe_open() on a transport that is open already, which the session takes: ranks of tests are threads.
+Status session_open_on(Dynapipe** out, Transport* transport, int* argc, char*** argv);
+
+
 // session_same.c
 // `lines` are "name=value" (settings.h): STATUS_MISMATCH, on all ranks alike, with the first name that
 // differs, both values and the ranks that have them; `what` begins the message. A collective.

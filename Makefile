@@ -80,7 +80,7 @@ include cuda.mk
 .DEFAULT_GOAL := all
 MAKEFLAGS += --no-print-directory $(if $(V),,-s)
 .SECONDARY:
-.PHONY: all help run run-t5 test check programs train_gpt2 train_t5 train_gpt2cu train_t5cu profile_costscu simulated prepare_data profile_costs make_tasks generate dynapipe asan tsan fuzz layers headers \
+.PHONY: all help run run-t5 test test-all check programs train_gpt2 train_t5 train_gpt2cu train_t5cu profile_costscu simulated prepare_data profile_costs make_tasks generate dynapipe asan tsan fuzz layers headers \
         docs docs-try format format-check bench bench-simulated golden dist clean FORCE
 
 all: programs                              ## build every program
@@ -97,9 +97,13 @@ run:                                       ## set up, build, make a task mixture
 run-t5:                                    ## the same for T5: train a small ByT5-shaped model until it answers, export it
 	@dev/demo_t5.sh
 
-test:                                      ## set-up and every test that needs no GPU (18 minutes on 2 cores)
+test:                                      ## set-up, unit tests and quick scripts: what to run before a commit (8 minutes on 2 cores)
 	@dev/setup.sh
 	@dev/run_tests.sh
+
+test-all:                                  ## every test that needs no GPU, the slow ones too: what to run before a release
+	@dev/setup.sh --dev
+	@dev/run_tests.sh --all
 
 check:                                     ## unit tests only
 	@dev/run_tests.sh --unit

@@ -3,6 +3,7 @@
 # test/foreign_llmc) that install.sh --apply has been at, on the emulator: without the plugin the preprocessed text is the tree's
 # own, with --fixed-length it does the same, and with the plugin gradients and losses are those of the CPU tree's own functions,
 # fed one sample at a time.
+# concerns: dynapipe_plugin/adapters dynapipe_plugin/cuda llmc/cuda test/foreign_llmc_cuda test/cuda_emu
 . "$(dirname "$0")/train_lib.sh"
 skip() {
     echo "skip adapter for CUDA: $1"
@@ -45,8 +46,8 @@ library=$build/foreign_llmc_cuda/libdynapipe_cuda.a
 build_tree "$work/with" "$tree" -DDYNAPIPE -DDYNAPIPE_TREE_LEAST_VOCAB=1 -Werror $mpi >"$work/make.log" 2>&1
 ok $? "with it: as C++, without a warning"
 [ -x "$work/with/trainer" ] || { cat "$work/make.log"; exit 1; }
-trainer=$work/with/trainer plan=$build/foreign_llmc_cuda/plan
-gcc -O2 -I. test/foreign_llmc/one_by_one.c "$plan"/dataloader/*.o "$plan"/util/*.o -lpcre2-8 -ljansson -lm -lpthread -o "$work/one_by_one" || exit 1
+trainer=$work/with/trainer
+gcc -O2 -I. test/foreign_llmc/one_by_one.c "$build"/dataloader/{sample_file,loader,collate}.o "$build"/util/*.o -lpcre2-8 -ljansson -lm -lpthread -o "$work/one_by_one" || exit 1
 "$work/one_by_one" new "$tree/model.bin"
 "$work/one_by_one" tokens "$tree/train.tok" 5000
 "$work/one_by_one" tokens "$tree/val.tok" 900

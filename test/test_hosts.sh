@@ -2,6 +2,7 @@
 # Runs over several hosts, which are network namespaces of this one, joined by a bridge: mpirun over a launch agent, losses equal to one
 # host's, the link measured, a rank that is killed and a host that vanishes named. Namespaces, processes, names and links are this test's
 # own and end with it, however it ends.
+# concerns: dynapipe_plugin/run/hosts dynapipe_plugin/run/transport dynapipe_plugin/run/session_ dev/hosts_train.sh
 if [ -z "${HOSTS_INSIDE:-}" ]; then
     own="unshare -n -m -u -p -f --mount-proc --kill-child"
     if ! command -v ip >/dev/null || ! $own ip link add probe type veth peer name eborp 2>/dev/null; then

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What a run leaves behind it: whose -o is, what of its logs stays where it goes on, what a full disk, a removed folder and a
 # reader that is gone cost it. And of every program: output that did not arrive is an error.
+# concerns: util trainer dynapipe_plugin/run/session
 . "$(dirname "$0")/train_lib.sh"
 make -s -j2 "$build/dynapipe" "$build/profile_costs" >"$work/build.log" 2>&1 || { cat "$work/build.log"; exit 1; }
 make_data 300 200

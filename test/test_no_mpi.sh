@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Without MPI on the machine: the stock trainer and the data tools build and run, and the plugin trains on one rank.
 # SANITIZE=1 (make asan): the same under the address sanitizer; MPI's own leaks are not in the way here, so none is allowed.
+# concerns: dynapipe_plugin/run/session Makefile dynapipe_plugin/sources.mk
 set -u
 cd "$(dirname "$0")/.."
 unset BUILD CFLAGS

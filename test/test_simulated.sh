@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The trainers on virtual ranks in virtual time (make simulated, dev/simulate.sh): plans and losses are those of mpirun's ranks, to
 # the last digit; sends that wait for their receives end no run; virtual time is what the platform says.
+# concerns: dynapipe_plugin/run dev/simulate.sh
 if ! command -v smpicc >/dev/null; then
     echo "skip simulated: no smpicc here ---> dev/setup.sh --dev"
     echo "0 passed, 0 failed, 1 skipped"

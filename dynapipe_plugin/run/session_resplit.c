@@ -1,3 +1,4 @@
+#include <ctype.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -10,6 +11,8 @@
 #include "transport.h"
 #include "../../util/numbers.h"
 #include "../../util/program.h"
+// --- who sends which values to whom
+// --------------------------------------------------------------------------
 
 typedef struct {
     const PieceTable* tables;
@@ -120,7 +123,8 @@ Status piece_route(PieceRoute* out, const PieceTable* tables, int32_t num_ranks,
     return STATUS_OK;
 }
 
-// --- piece_move --------------------
+// --- pieces on their way
+// -------------------------------------------------------------------------------------
 
 // --- what everybody has and wants --------------------------------------------------------------------------
 
@@ -166,34 +170,29 @@ static Status agree(Collective* world, Status mine) {
     return STATUS_OK;
 }
 
-// --- lanes -------------------------------------------------------------------------------------------------
-
+// A part of a transfer, under way.
 typedef struct {
     void* request;
     unsigned char *at, *stage;  // where it belongs; where it is on its way, the same or host memory
     size_t num_bytes;
-} Part;
-
-// What goes between this rank and another, one way, in the order of the route.
-typedef struct {
     int32_t peer;
     bool is_receive;
-    int32_t transfer;   // in hand; num_transfers: none left
-    size_t done_bytes;  // of it, that parts were made of
-    Part parts[PIECE_PARTS_AHEAD];
-    int32_t first, num_parts;  // in flight: a ring
-    unsigned char* room;       // [PIECE_PARTS_AHEAD * PIECE_PART_BYTES], NULL where none is needed
-} Lane;
+} Part;
 
+// Transfers run in the order of the route, which is the same on all ranks: of those not done yet, the first
+// has both its ends posted.
 typedef struct {
     Collective* world;
     const PieceMemory* memory;
     const PieceLists* lists;
     PieceRoute route;
-    Lane* lanes;  // [num_lanes]
-    int32_t num_lanes;
-    double moved_bytes;  // that came here
-    bool is_under_way;   // parts may be in flight: their memory stays
+    int32_t transfer;               // the next to post; num_transfers: none left
+    size_t done_bytes;              // of it, that parts were made of
+    Part parts[PIECE_PARTS_AHEAD];  // a ring
+    int32_t first, num_parts;       // in flight
+    unsigned char* room;            // [PIECE_PARTS_AHEAD * PIECE_PART_BYTES], NULL where none is needed
+    double moved_bytes;             // that came here
+    bool is_under_way;              // parts may be in flight: their memory stays
 } Mover;
 
 static bool is_remote(const Mover* mover) {
@@ -214,95 +213,70 @@ static size_t transfer_bytes(const Mover* mover, const PieceTransfer* t) {
     return (size_t)(t->count * piece_of(mover, t, is_wanted)->bytes_per_value);
 }
 
-static bool is_of_lane(const PieceTransfer* t, const Lane* lane, int32_t me) {
-    return lane->is_receive ? t->to == me && t->from == lane->peer : t->from == me && t->to == lane->peer;
-}
-
-static void next_transfer(const Mover* mover, Lane* lane) {
+static void skip_copies(Mover* mover) {
     const PieceRoute* route = &mover->route;
-    int32_t me = mover->world->transport->rank;
-    do {
-        lane->transfer++;
-    } while (lane->transfer < route->num_transfers &&
-             !is_of_lane(&route->transfers[lane->transfer], lane, me));
-    lane->done_bytes = 0;
-}
-
-static Status open_lanes(Mover* mover, Arena* arena) {
-    int32_t num_ranks = mover->world->num_ranks, me = mover->world->transport->rank;
-    mover->lanes = ARENA_NEW(arena, Lane, 2 * num_ranks);
-    if (mover->lanes == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-    for (int32_t i = 0; i < 2 * num_ranks; i++) {
-        Lane lane = {.peer = i / 2, .is_receive = i % 2 == 0, .transfer = -1};
-        if (lane.peer == me) { continue; }
-        next_transfer(mover, &lane);
-        if (lane.transfer == mover->route.num_transfers) { continue; }
-        if (is_remote(mover)) {
-            lane.room = arena_alloc_raw(arena, (size_t)PIECE_PARTS_AHEAD * PIECE_PART_BYTES);
-            if (lane.room == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory to move pieces through"); }
-        }
-        mover->lanes[mover->num_lanes++] = lane;
+    while (mover->transfer < route->num_transfers &&
+           route->transfers[mover->transfer].from == route->transfers[mover->transfer].to) {
+        mover->transfer++;
     }
-    return STATUS_OK;
 }
 
-static Status post_part(Mover* mover, Lane* lane) {
+static Status post_part(Mover* mover) {
     const Transport* transport = mover->world->transport;
-    const PieceTransfer* t = &mover->route.transfers[lane->transfer];
-    int32_t slot = (lane->first + lane->num_parts) % PIECE_PARTS_AHEAD;
-    size_t left = transfer_bytes(mover, t) - lane->done_bytes;
-    Part part = {.at = place_of(mover, t, lane->is_receive) + lane->done_bytes,
-                 .num_bytes = left < PIECE_PART_BYTES ? left : PIECE_PART_BYTES};
-    part.stage = lane->room != NULL ? lane->room + (size_t)slot * PIECE_PART_BYTES : part.at;
-    if (!lane->is_receive && lane->room != NULL) {
+    const DynapipeTransport_v1* api = transport->api;
+    const PieceTransfer* t = &mover->route.transfers[mover->transfer];
+    bool is_receive = t->to == transport->rank;
+    int32_t slot = (mover->first + mover->num_parts) % PIECE_PARTS_AHEAD;
+    size_t left = transfer_bytes(mover, t) - mover->done_bytes;
+    Part part = {.at = place_of(mover, t, is_receive) + mover->done_bytes,
+                 .num_bytes = left < PIECE_PART_BYTES ? left : PIECE_PART_BYTES,
+                 .peer = is_receive ? t->from : t->to,
+                 .is_receive = is_receive};
+    part.stage = mover->room != NULL ? mover->room + (size_t)slot * PIECE_PART_BYTES : part.at;
+    if (!is_receive && mover->room != NULL) {
         TRY(mover->memory->read(mover->memory->ctx, part.stage, part.at, part.num_bytes));
     }
-    const DynapipeTransport_v1* api = transport->api;
-    TRY(lane->is_receive
-            ? api->irecv(transport->ctx, lane->peer, TAG_PIECES, part.stage, part.num_bytes, &part.request)
-            : api->isend(transport->ctx, lane->peer, TAG_PIECES, part.stage, part.num_bytes, &part.request));
-    lane->parts[slot] = part;
-    lane->num_parts++;
-    lane->done_bytes += part.num_bytes;
-    if (part.num_bytes == left) { next_transfer(mover, lane); }
+    TRY(is_receive
+            ? api->irecv(transport->ctx, part.peer, TAG_PIECES, part.stage, part.num_bytes, &part.request)
+            : api->isend(transport->ctx, part.peer, TAG_PIECES, part.stage, part.num_bytes, &part.request));
+    mover->parts[slot] = part;
+    mover->num_parts++;
+    mover->done_bytes += part.num_bytes;
+    if (part.num_bytes == left) {
+        mover->transfer++;
+        mover->done_bytes = 0;
+        skip_copies(mover);
+    }
     return STATUS_OK;
 }
 
-// Takes what has come, in order, and posts what there is room for.
-static Status step_lane(Mover* mover, Lane* lane, bool* moved) {
+// Takes the oldest part if it is there.
+static Status take_part(Mover* mover, int* done) {
     const Transport* transport = mover->world->transport;
-    int done = 1;
-    while (lane->num_parts > 0 && done) {
-        Part* part = &lane->parts[lane->first];
-        TRY(transport->api->test(transport->ctx, part->request, &done));
-        if (!done) { break; }
-        if (lane->is_receive && lane->room != NULL) {
-            TRY(mover->memory->write(mover->memory->ctx, part->at, part->stage, part->num_bytes));
-        }
-        if (lane->is_receive) { mover->moved_bytes += (double)part->num_bytes; }
-        lane->first = (lane->first + 1) % PIECE_PARTS_AHEAD;
-        lane->num_parts--;
-        *moved = true;
+    Part* part = &mover->parts[mover->first];
+    TRY(transport->api->test(transport->ctx, part->request, done));
+    if (!*done) { return STATUS_OK; }
+    if (part->is_receive && mover->room != NULL) {
+        TRY(mover->memory->write(mover->memory->ctx, part->at, part->stage, part->num_bytes));
     }
-    while (lane->num_parts < PIECE_PARTS_AHEAD && lane->transfer < mover->route.num_transfers) {
-        TRY(post_part(mover, lane));
-    }
+    if (part->is_receive) { mover->moved_bytes += (double)part->num_bytes; }
+    mover->first = (mover->first + 1) % PIECE_PARTS_AHEAD;
+    mover->num_parts--;
     return STATUS_OK;
 }
 
-static Status run_lanes(Mover* mover) {
+static Status run_transfers(Mover* mover) {
     const Collective* world = mover->world;
     Backoff backoff = {0};
-    for (;;) {
-        bool moved = false;
-        const Lane* missing = NULL;
-        for (int32_t i = 0; i < mover->num_lanes; i++) {
-            Lane* lane = &mover->lanes[i];
-            TRY(step_lane(mover, lane, &moved));
-            if (lane->num_parts > 0) { missing = lane; }
+    for (skip_copies(mover);;) {
+        while (mover->num_parts < PIECE_PARTS_AHEAD && mover->transfer < mover->route.num_transfers) {
+            TRY(post_part(mover));
         }
-        if (missing == NULL) { return STATUS_OK; }
-        if (moved) {
+        if (mover->num_parts == 0) { return STATUS_OK; }
+        const Part* oldest = &mover->parts[mover->first];
+        int done = 0;
+        TRY(take_part(mover, &done));
+        if (done) {
             backoff = (Backoff){0};
             continue;
         }
@@ -310,9 +284,8 @@ static Status run_lanes(Mover* mover) {
             return FAIL(STATUS_COMM,
                         "moving pieces: rank %d waits for rank %s to %s, nothing moved for %.1f s ---> see "
                         "what rank %d does, or raise --comm-timeout",
-                        world->transport->rank, TRANSPORT_RANK(world->transport, missing->peer),
-                        missing->is_receive ? "send" : "take", (double)world->timeout_ns / 1e9,
-                        missing->peer);
+                        world->transport->rank, TRANSPORT_RANK(world->transport, oldest->peer),
+                        oldest->is_receive ? "send" : "take", (double)world->timeout_ns / 1e9, oldest->peer);
         }
         backoff_pause(&backoff);
     }
@@ -321,34 +294,19 @@ static Status run_lanes(Mover* mover) {
 // --- all of it ---------------------------------------------------------------------------------------------
 
 // What this rank has itself. The two places are different memory.
-static Status copy_own(const Mover* mover, const PieceTransfer* t, Arena* arena) {
+static Status copy_own(const Mover* mover, const PieceTransfer* t) {
     unsigned char *to = place_of(mover, t, true), *from = place_of(mover, t, false);
     size_t num_bytes = transfer_bytes(mover, t);
-    if (!is_remote(mover)) {
+    if (mover->room == NULL) {
         memcpy(to, from, num_bytes);
         return STATUS_OK;
     }
-    arena_reset(arena);
-    unsigned char* room = arena_alloc_raw(arena, PIECE_PART_BYTES);
-    if (room == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory to copy pieces through"); }
     for (size_t at = 0; at < num_bytes; at += PIECE_PART_BYTES) {
         size_t part_bytes = num_bytes - at < PIECE_PART_BYTES ? num_bytes - at : PIECE_PART_BYTES;
-        TRY(mover->memory->read(mover->memory->ctx, room, from + at, part_bytes));
-        TRY(mover->memory->write(mover->memory->ctx, to + at, room, part_bytes));
+        TRY(mover->memory->read(mover->memory->ctx, mover->room, from + at, part_bytes));
+        TRY(mover->memory->write(mover->memory->ctx, to + at, mover->room, part_bytes));
     }
     return STATUS_OK;
-}
-
-static Status copy_all_own(const Mover* mover) {
-    int32_t me = mover->world->transport->rank;
-    Arena arena = {0};
-    Status status = STATUS_OK;
-    for (int32_t i = 0; i < mover->route.num_transfers && status == STATUS_OK; i++) {
-        const PieceTransfer* t = &mover->route.transfers[i];
-        if (t->from == me && t->to == me) { status = copy_own(mover, t, &arena); }
-    }
-    arena_free(&arena);
-    return status;
 }
 
 static Status check_lists(const PieceLists* lists) {
@@ -365,11 +323,17 @@ static Status move_all(Mover* mover, int32_t num_stages, Arena* arena) {
     TRY(tell(tables, world, mover->lists, arena));
     Status status =
         piece_route(&mover->route, tables, world->num_ranks, num_stages, world->transport->rank, arena);
-    if (status == STATUS_OK) { status = open_lanes(mover, arena); }
+    if (status == STATUS_OK && is_remote(mover)) {
+        mover->room = (unsigned char*)arena_alloc_raw(arena, (size_t)PIECE_PARTS_AHEAD * PIECE_PART_BYTES);
+        if (mover->room == NULL) { status = FAIL(STATUS_NO_MEMORY, "no memory to move pieces through"); }
+    }
     TRY(agree(world, status));
-    TRY(copy_all_own(mover));
+    for (int32_t i = 0; i < mover->route.num_transfers; i++) {
+        const PieceTransfer* t = &mover->route.transfers[i];
+        if (t->from == t->to) { TRY(copy_own(mover, t)); }
+    }
     mover->is_under_way = true;
-    TRY(run_lanes(mover));
+    TRY(run_transfers(mover));
     mover->is_under_way = false;
     return collective_all_reduce_sum(world, &mover->moved_bytes, 1);
 }
@@ -384,7 +348,345 @@ Status piece_move(Collective* world, int32_t num_stages, const PieceMemory* memo
     return status;
 }
 
-// --- session_resplit --------------------
+// --- given by --resplit, kept in a checkpoint
+// ----------------------------------------------------------------
+
+// session_resplit_record.c -- splits as text and as bytes: what --resplit tells, what a checkpoint keeps,
+// with the other thing that a run decides by its clock: whether messages are pulled.
+
+// --- what is told ------------------------------------------------------------------------------------------
+
+enum { MOST_CHARS = PLACEMENT_CHARS };
+
+// One "STEP:PLACEMENT", up to a '/' or the end; *next is what comes behind it, NULL: nothing.
+typedef struct {
+    int32_t step;
+    char placement[MOST_CHARS];
+} Told;
+
+static bool next_told(Told* out, const char** next) {
+    char* end = NULL;
+    long step = isdigit((unsigned char)**next) ? strtol(*next, &end, 10) : -1;
+    if (step < 0 || step > INT32_MAX || *end != ':') { return false; }
+    const char* text = end + 1;
+    size_t num_chars = strcspn(text, "/");
+    if (num_chars == 0 || num_chars >= sizeof out->placement) { return false; }
+    out->step = (int32_t)step;
+    memcpy(out->placement, text, num_chars);
+    out->placement[num_chars] = '\0';
+    *next = text[num_chars] == '/' ? text + num_chars + 1 : NULL;
+    return true;
+}
+
+static Status bad_option(const char* text) {
+    return FAIL(STATUS_BAD_OPTION,
+                "--resplit %.60s ---> auto, off, or STEP:L,L,.. (layers of each chunk behind that step), "
+                "STEP:STAGE:L,STAGE:L,..[+HEAD], more of these behind /",
+                text);
+}
+
+Status session_resplit_parse(SessionResplit* out, const char* text) {
+    *out = (SessionResplit){.kind = RESPLIT_TOLD, .told = text};
+    if (strcmp(text, "auto") == 0 || strcmp(text, "off") == 0) {
+        out->kind = strcmp(text, "off") == 0 ? RESPLIT_OFF : RESPLIT_AUTO;
+        return STATUS_OK;
+    }
+    Told told;
+    int32_t last_step = -1;
+    for (const char* next = text; next != NULL; last_step = told.step) {
+        if (!next_told(&told, &next) || told.step <= last_step) { return bad_option(text); }
+    }
+    return STATUS_OK;
+}
+
+static int32_t num_numbers(const char* text) {
+    int32_t num = 1;
+    for (; *text != '\0'; text++) { num += *text == ','; }
+    return num;
+}
+
+static Status wrong_number(const Dynapipe* dp, const Placement* placement, int32_t step, const char* text) {
+    char present[PLACEMENT_CHARS];
+    placement_print(present, placement, dp->num_stages);
+    return FAIL(
+        STATUS_BAD_OPTION,
+        "--resplit %d:%.60s: layers of %d chunks, there are %d then (%.160s) ---> a number for each of "
+        "these, or stage:layers, such as %d:0:L,1:L,.. for one on each stage",
+        step, text, num_numbers(text), placement->num_chunks, present, step);
+}
+
+// "L,L,..": layers of each chunk of *out, these where they are; else any placement. Behind '+' the head.
+static Status parse_placement(const Dynapipe* dp, Placement* out, Told* told) {
+    const CostModel* costs = &dp->costs;
+    int32_t num_layers = costs->num_enc_layers + costs->num_dec_layers;
+    bool head_has_layer = dp->request.rules.head_has_layer;
+    char *text = told->placement, *head = strchr(text, '+');
+    if (head != NULL) { *head++ = '\0'; }
+    bool is_layers = isdigit((unsigned char)text[0]) && strchr(text, ':') == NULL;
+    if (is_layers && num_numbers(text) != out->num_chunks) { return wrong_number(dp, out, told->step, text); }
+    Status status = is_layers
+                        ? stage_split_parse(out->chunks, out->num_chunks, num_layers, head_has_layer, text)
+                        : placement_parse(out, dp->num_stages, costs->num_enc_layers, costs->num_dec_layers,
+                                          head_has_layer, text);
+    if (status == STATUS_OK && head != NULL) { status = placement_parse_head(out, dp->num_stages, head); }
+    if (status == STATUS_OK || status == STATUS_NO_MEMORY) { return status; }
+    return FAIL(STATUS_BAD_OPTION,
+                "--resplit ..:%.60s%s%.60s: no split of %d layers onto %d %s ---> as --stage-split, or as "
+                "--placement "
+                "and, behind +, --head",
+                text, head != NULL ? "+" : "", head != NULL ? head : "", num_layers,
+                is_layers ? out->num_chunks : dp->num_stages, is_layers ? "chunks" : "stages");
+}
+
+Status session_resplit_told(const Dynapipe* dp, Placement* out, bool* found) {
+    Told told;
+    *found = false;
+    Placement placement = dp->resplit.has_restored ? dp->resplit.restored : dp->request.placement;
+    const char* next = dp->resplit.kind == RESPLIT_TOLD ? dp->resplit.told : NULL;
+    while (next != NULL && next_told(&told, &next)) {
+        if (told.step < dp->next_step) { continue; }  // that is done
+        TRY(parse_placement(dp, &placement, &told));  // those of later steps, too: each from the one before
+        if (told.step != dp->next_step) { continue; }
+        *out = placement;
+        *found = true;
+    }
+    return STATUS_OK;
+}
+
+// --- what is kept ------------------------------------------------------------------------------------------
+
+static const char RESPLIT_MAGIC[8] = {'D', 'P', 'S', 'P', 'L', 'I', 'T', '3'};
+
+enum { MOST_RANKS = PLAN_MAX_STAGES * PLAN_MAX_REPLICAS, MOST_EFFORT = 1000000000 };  // as --effort has it
+
+// Read from its end: num_values int32 (the placement now, then the one before the last move), times_then of
+// all ranks, then this.
+typedef struct {
+    int32_t moved_step, effort, num_stages, num_layers, num_ranks, num_values;
+    uint8_t has_moved, has_searched, is_due, pulls;
+    int32_t unused;
+    uint64_t hash;  // of all before it
+    char magic[8];
+} Record;
+
+_Static_assert(sizeof(Record) == 48, "no padding in it");
+
+enum { MOST_VALUES = 2 * (2 + 2 * PLAN_MAX_CHUNKS + PLAN_MAX_STAGES + 1) };
+
+static size_t values_bytes(const Record* record) {
+    return (size_t)record->num_values * sizeof(int32_t);
+}
+
+static size_t times_bytes(const Record* record) {
+    return (size_t)record->num_ranks * sizeof(double);
+}
+
+static uint64_t record_hash(const void* data, size_t data_bytes, const Record* record) {
+    uint64_t hash = hash_bytes(HASH_SEED, data, data_bytes);
+    return hash_finish(hash_bytes(hash, record, offsetof(Record, hash)));
+}
+
+// Chunks and head, where each chunk ends and lies, where each share begins. Returns how many values that are.
+static int32_t put_placement(int32_t* out, const Placement* placement, int32_t P) {
+    int32_t num = 0;
+    out[num++] = placement->num_chunks;
+    out[num++] = placement->head;
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        out[num++] = placement->chunks[k].layer_end;
+        out[num++] = placement->stage_of[k];
+    }
+    for (int32_t s = 0; s <= P; s++) {
+        out[num++] = placement->head != HEAD_WHOLE ? placement->head_begin[s] : 0;
+    }
+    return num;
+}
+
+// Values [*at, num) of a record; false: they are none of such a model.
+static bool take_placement(Placement* out, const int32_t* values, int32_t num, int32_t* at, int32_t P,
+                           int32_t num_layers) {
+    *out = (Placement){0};
+    if (num - *at < 2) { return false; }
+    int32_t K = values[*at], head = values[*at + 1];
+    bool fits =
+        K >= 1 && K <= PLAN_MAX_CHUNKS && head >= 0 && head < HEAD_COUNT && num - *at >= 2 + 2 * K + P + 1;
+    if (!fits) { return false; }
+    const int32_t *chunk = values + *at + 2, *begin = chunk + 2 * (int64_t)K;
+    bool good = true;
+    for (int32_t k = 0; k < K; k++) {
+        out->chunks[k] = (LayerRange){k > 0 ? chunk[2 * k - 2] : 0, chunk[2 * k]};
+        good = good && chunk[2 * k + 1] >= 0 && chunk[2 * k + 1] < P;
+        out->stage_of[k] = (int16_t)chunk[2 * k + 1];
+    }
+    for (int32_t s = 0; s <= P; s++) {
+        good = good && begin[s] >= 0 && begin[s] <= HEAD_UNITS;
+        out->head_begin[s] = (int16_t)begin[s];
+    }
+    out->num_chunks = K;
+    out->head = (uint8_t)head;
+    *at += 2 + 2 * K + P + 1;
+    return good && placement_check(out, P, num_layers, false) == STATUS_OK;
+}
+
+// Whether messages are pulled was measured here.
+static bool has_choice(const Dynapipe* dp) {
+    return dp->num_stages > 1 && dp->progress.reason != NULL;
+}
+
+static Record record_of(const Dynapipe* dp) {
+    const SessionResplit* resplit = &dp->resplit;
+    Record record = {.moved_step = resplit->moved_step,
+                     .effort = dp->request.effort,
+                     .num_stages = dp->num_stages,
+                     .num_layers = dp->costs.num_enc_layers + dp->costs.num_dec_layers,
+                     .num_ranks = resplit->times_then != NULL ? dp->num_stages * dp->num_replicas : 0,
+                     .has_moved = resplit->has_moved,
+                     .has_searched = resplit->has_searched,
+                     .is_due = resplit->is_due,
+                     .pulls = dp->machine.pulls};
+    memcpy(record.magic, RESPLIT_MAGIC, sizeof RESPLIT_MAGIC);
+    return record;
+}
+
+Status session_resplit_position(Dynapipe* dp, const void** position, size_t* num_bytes) {
+    SessionResplit* resplit = &dp->resplit;
+    bool may_move = resplit->kind == RESPLIT_AUTO && (resplit->has_searched || resplit->is_due);
+    if (!resplit->has_moved && !may_move && !has_choice(dp)) { return STATUS_OK; }
+    int32_t values[MOST_VALUES];
+    Record record = record_of(dp);
+    record.num_values = put_placement(values, &dp->request.placement, dp->num_stages);
+    record.num_values +=
+        put_placement(values + record.num_values,
+                      resplit->has_moved ? &resplit->before : &dp->request.placement, dp->num_stages);
+    size_t body_bytes = values_bytes(&record) + times_bytes(&record);
+    char* body = (char*)malloc(body_bytes + sizeof record);
+    if (body == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for the position in the data"); }
+    memcpy(body, values, values_bytes(&record));
+    if (record.num_ranks > 0) {
+        memcpy(body + values_bytes(&record), resplit->times_then, times_bytes(&record));
+    }
+    record.hash = record_hash(body, body_bytes, &record);
+    memcpy(body + body_bytes, &record, sizeof record);
+    Status status =
+        session_position_append(&resplit->record, position, num_bytes, body, body_bytes + sizeof record);
+    free(body);
+    return status;
+}
+
+// The record at the end, if there is a whole one; *body is what comes before it.
+static bool find_record(Record* out, const char** body, const char* bytes, size_t num_bytes) {
+    if (num_bytes < sizeof *out) { return false; }
+    size_t left_bytes = num_bytes - sizeof *out;
+    memcpy(out, bytes + left_bytes, sizeof *out);
+    bool is_sane = memcmp(out->magic, RESPLIT_MAGIC, sizeof RESPLIT_MAGIC) == 0 && out->num_stages >= 1 &&
+                   out->num_stages <= PLAN_MAX_STAGES && out->num_ranks >= 0 &&
+                   out->num_ranks <= MOST_RANKS && out->num_values >= 0 && out->num_values <= MOST_VALUES;
+    size_t body_bytes = is_sane ? values_bytes(out) + times_bytes(out) : 0;
+    if (!is_sane || left_bytes < body_bytes) { return false; }
+    *body = bytes + left_bytes - body_bytes;
+    return out->hash == record_hash(*body, body_bytes, out);
+}
+
+static bool is_of_model(const Dynapipe* dp, const Record* record) {
+    int32_t num_layers = dp->costs.num_enc_layers + dp->costs.num_dec_layers;
+    return record->num_stages == dp->num_stages && record->num_layers == num_layers &&
+           record->moved_step >= 0 && record->effort >= 0 && record->effort <= MOST_EFFORT;
+}
+
+// By the step that the run goes on from, --resplit had moved layers.
+static bool has_told(const Dynapipe* dp) {
+    Told told;
+    const char* next = dp->resplit.kind == RESPLIT_TOLD ? dp->resplit.told : NULL;
+    return next != NULL && next_told(&told, &next) && told.step <= dp->first_step;
+}
+
+// Not where the options ask for something else.
+static bool is_taken(const Dynapipe* dp, const Placement* now) {
+    if (dp->resplit.kind == RESPLIT_OFF) { return false; }
+    return has_told(dp) || session_placed_fits(dp, now);
+}
+
+static void say_left(const Dynapipe* dp, const Placement* saved) {
+    char now[PLACEMENT_CHARS], before[PLACEMENT_CHARS];
+    const Placement* placement = &dp->request.placement;
+    if (dp->transport.rank != 0 || placement_equal(saved, placement, dp->num_stages)) { return; }
+    placement_print(now, placement, dp->num_stages);
+    placement_print(before, saved, dp->num_stages);
+    printf("layers are where this run's options have them: %s\n"
+           "        (the checkpoint was saved with %s)\n",
+           now, before);
+    fflush(stdout);
+}
+
+// On as many ranks; else what they take is what the cost file says.
+static void take_times(SessionResplit* resplit, const Record* record, const char* times, int32_t num_ranks) {
+    if (record->num_ranks != num_ranks) { return; }
+    if (resplit->times_then == NULL) { resplit->times_then = malloc(times_bytes(record)); }
+    if (resplit->times_then == NULL) { return; }
+    memcpy(resplit->times_then, times, times_bytes(record));
+    resplit->has_restored_times = true;
+    resplit->has_searched = record->has_searched != 0;
+    resplit->is_due = record->is_due != 0;
+}
+
+static void forget(SessionResplit* resplit) {
+    resplit->has_restored = resplit->has_restored_times = resplit->has_moved = false;
+    resplit->has_searched = resplit->is_due = false;
+    free(resplit->position);  // of the run as it was
+    resplit->position = NULL;
+    resplit->position_bytes = 0;
+}
+
+// By the clock, a run may find the other answer: it goes on with that of the checkpoint, unless it is told
+// one.
+static bool take_pulls(Dynapipe* dp, const Record* record) {
+    bool pulls = record->pulls != 0;
+    bool is_other = has_choice(dp) && record->num_stages == dp->num_stages &&
+                    dp->options.progress == PROGRESS_AUTO && pulls != dp->machine.pulls;
+    if (!is_other) { return false; }
+    dp->machine.pulls = pulls;
+    if (dp->transport.rank == 0) {
+        printf("messages: planned as the checkpoint has it, as if they %s (--progress on|off: as told)\n",
+               progress_words(pulls));
+        fflush(stdout);
+    }
+    return true;
+}
+
+// Of another number of stages or model, or not what is told: taken off, and left.
+void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_bytes) {
+    SessionResplit* resplit = &dp->resplit;
+    Record record;
+    const char* body;
+    Placement now, before;
+    int32_t values[MOST_VALUES], at = 0, P = dp->num_stages;
+    forget(resplit);
+    if (!find_record(&record, &body, position, *num_bytes)) { return; }
+    *num_bytes = (size_t)(body - (const char*)position);
+    memcpy(values, body, values_bytes(&record));
+    bool is_other = take_pulls(dp, &record);  // then so may be the split that was chosen here, and its effort
+    if (!is_of_model(dp, &record) ||
+        !take_placement(&now, values, record.num_values, &at, P, record.num_layers)) {
+        return;
+    }
+    if (!is_taken(dp, &now)) {
+        say_left(dp, &now);
+        return;
+    }
+    bool has_moved = record.has_moved != 0 &&
+                     take_placement(&before, values, record.num_values, &at, P, record.num_layers);
+    if (!has_moved && !is_other && !placement_equal(&now, &dp->request.placement, P)) { return; }
+    take_times(resplit, &record, body + values_bytes(&record), P * dp->num_replicas);
+    if (!has_moved && !is_other) { return; }
+    resplit->restored = now;
+    resplit->before = has_moved ? before : now;
+    resplit->has_restored = true;
+    resplit->has_moved = has_moved;
+    resplit->moved_step = record.moved_step;
+    if (dp->options.effort == 0) { dp->request.effort = record.effort; }
+}
+
+// --- moves
+// ---------------------------------------------------------------------------------------------------
 
 // Times of a rank, against those of the others, that are off by less than this since the split was searched:
 // another search finds the same.

@@ -258,16 +258,11 @@ static Status agree_on_tokens(Dynapipe* dp) {
         dp->eval_target_tokens = dp->run.max_target_tokens;
         return STATUS_OK;
     }
-    int32_t num_ranks = dp->transport.num_ranks, mine;
+    int32_t mine;
     TRY(most_tokens(&mine, dp));
-    double* tokens = calloc((size_t)num_ranks, sizeof *tokens);
-    if (tokens == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-    tokens[dp->transport.rank] = mine;
-    Status status = collective_all_reduce_sum(&dp->world, tokens, num_ranks);
-    int32_t least = dp->run.max_seq_tokens;
-    for (int32_t r = 0; r < num_ranks; r++) { least = tokens[r] < least ? (int32_t)tokens[r] : least; }
-    free(tokens);
-    TRY(status);
+    double most = -mine;
+    TRY(session_most(dp, &most));
+    int32_t least = (int32_t)-most;
     if (least == 0) {
         return FAIL(STATUS_INFEASIBLE,
                     "--memory-limit %lld: not one token of validation fits ---> raise it, or -v 0 -s 0",

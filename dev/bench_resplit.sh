@@ -83,7 +83,7 @@ behind=$(sed -nE 's/^layers move behind step ([0-9]+):.*/\1/p' "$out/moves.log" 
     echo "d12, two CPU ranks (real ones, wall clock; a quiet machine), a layer and then four move:"
     echo
     echo '```'
-    mpirun -np 2 ./train_gpt2 -i "$data/train.bin" -e d12 -t 64 -d 128 -x 5 -v 0 -s 0 --refit off --measure-seconds 0 --stages 2 --stage-split 6,6 \
+    mpirun -np 2 ./train_gpt2 -i "$data/train.bin" -e d12 -t 64 -d 128 -x 5 -v 0 -s 0 --refit off --debug measure-seconds=0 --stages 2 --stage-split 6,6 \
         --resplit 2:7,5/3:11,1/4:6,6 | grep -E "^layers move|^moved"
     echo '```'
 } >$result.new

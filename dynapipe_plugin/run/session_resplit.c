@@ -645,8 +645,9 @@ static bool take_pulls(Dynapipe* dp, const Record* record) {
     if (!is_other) { return false; }
     dp->machine.pulls = pulls;
     if (dp->transport.rank == 0) {
-        printf("messages: planned as the checkpoint has it, as if they %s (--progress on|off: as told)\n",
-               progress_words(pulls));
+        printf(
+            "messages: planned as the checkpoint has it, as if they %s (--debug progress=on|off: as given)\n",
+            progress_words(pulls));
         fflush(stdout);
     }
     return true;

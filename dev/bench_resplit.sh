@@ -56,7 +56,7 @@ DYNAPIPE_CACHE=$out/costs-slow simulated knew slow-host -x $last --resplit off  
 at=$(first_slow off)
 : "${at:?no step is slow}"
 agreed=$(sed -nE 's/^step ([0-9]+): rank 1 takes.*/\1/p' "$out/stays.log" | head -n 1)  # behind it plans know soon
-behind=$(sed -nE 's/^layers move behind step ([0-9]+):.*/\1/p' "$out/moves.log" | head -n 1)
+behind=$(sed -nE 's/^layers move after step ([0-9]+):.*/\1/p' "$out/moves.log" | head -n 1)
 {
     echo "# Layers that move"
     echo

@@ -22,7 +22,7 @@ same_values() {  # name, name, step, what
     ok $? "$4: parameters and moments are bit for bit those of the run that stayed"
 }
 moves() {  # name, splits as said
-    [ "$(sed -nE 's/^layers move behind step ([0-9]+): stages ([^ ]+) become ([^ ]+).*/\1:\2>\3/p' "$work/$1.log" | tr '\n' ' ')" = "$2 " ]
+    [ "$(sed -nE 's/^layers move after step ([0-9]+): stages ([^ ]+) become ([^ ]+).*/\1:\2>\3/p' "$work/$1.log" | tr '\n' ' ')" = "$2 " ]
     ok $? "$1: $2; $(grep -m1 '^moved' "$work/$1.log")"
 }
 
@@ -77,7 +77,7 @@ placed() {  # name, model's words, options, to
     train "$1_costs" 2 $2 -x 1 --stages 2 --resplit off  # measured once: both runs begin with the same shares
     train "$1" 2 $2 -x 6 --stages 2 $3 --resplit off
     train "$1_moved" 2 $2 -x 6 --stages 2 $3 --resplit "3:$4" --debug check
-    grep -q "^layers move behind step 3: .* become $4\b" "$work/$1_moved.log"
+    grep -q "^layers move after step 3: .* become $4\b" "$work/$1_moved.log"
     ok $? "$1: $(grep -m1 '^layers move' "$work/$1_moved.log")"
     same_values "$1" "$1_moved" 3 "$1"
     difference=$(loss_difference "$1" "$1_moved" 1e-4)

@@ -2,10 +2,12 @@
 #include "plan_search.h"
 
 #include <string.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "pipe/pipe_schedule.h"
 #include "problem/placement_room.h"
-#include "search/search.h"
+#include "search.h"
 #include "search/search_places.h"
 
 enum { MAX_SEARCHES = 6 };
@@ -18,12 +20,13 @@ static Status search_rounds(PlanDrafts* drafts, int64_t* hoped_ns) {
         Draft* draft;
         ARENA_TRY_NEW(draft, &drafts->lists, Draft, 1);
         memcpy(drafts->problem.headroom_bytes, drafts->headroom_bytes, sizeof drafts->headroom_bytes);
-        Status status = search_draft(draft, &drafts->problem, drafts->request.effort, 1,
-                                     drafts->good_enough_ns, &drafts->lists);
+        Status status = search_draft(draft, &drafts->problem, drafts->request.effort,
+                                     &drafts->lists);
         memset(drafts->problem.headroom_bytes, 0, sizeof drafts->headroom_bytes);
         TRY(status);
         if (round == 0) { *hoped_ns = draft->makespan_ns; }
         TRY(plan_drafts_fit_as_is(&fits, over_bytes, drafts, draft));
+        if (getenv("DBG")) fprintf(stderr, "fit round %d: %.3f ms fits %d\n", round, (double)draft->makespan_ns / 1e6, fits);
         if (fits) { return STATUS_OK; }
         for (int32_t s = 0; s < drafts->problem.P; s++) {
             drafts->headroom_bytes[s] += over_bytes[s] + over_bytes[s] / 4;
@@ -98,61 +101,10 @@ Status plan_search(PlanDrafts* drafts) {
     memset(drafts->headroom_bytes, 0, sizeof drafts->headroom_bytes);
     bool may_move = drafts->request.choose_stages && drafts->request.placements != PLACEMENT_GIVEN;
     bool is_poor = drafts->best_draft == NULL ? status == STATUS_INFEASIBLE : is_hurried(drafts, hoped_ns);
-    if (is_poor && may_move) {
+    if (is_poor && may_move && drafts->best_draft == NULL) {
         status = search_roomiest(drafts);
         memset(drafts->headroom_bytes, 0, sizeof drafts->headroom_bytes);
     }
     return status == STATUS_INFEASIBLE ? STATUS_OK : status;
 }
 
-enum { LEANER_TRIES = 4, LEANER_PARTS = 8, LEANER_EFFORT_PARTS = 4 };
-
-// What the fullest rank of the best draft holds, and the largest model state.
-static void fullest_rank(int64_t* held_bytes, int64_t* state_bytes, const PlanDrafts* drafts) {
-    *held_bytes = *state_bytes = 0;
-    for (int32_t r = 0; r < drafts->problem.R; r++) {
-        const ReplicaPlan* replica = &drafts->best[r];
-        for (int32_t s = 0; s < drafts->problem.P; s++) {
-            int64_t held = replica->timeline.peak_bytes[s], state = replica->ranks[s].state_bytes;
-            *held_bytes = held > *held_bytes ? held : *held_bytes;
-            *state_bytes = state > *state_bytes ? state : *state_bytes;
-        }
-    }
-}
-
-// The same search for at most that much memory; half of the slack is for it, the rest for what it makes lean.
-static Status search_within(bool* is_fast, PlanDrafts* drafts, int64_t limit_bytes,
-                            const PlanRequest* request) {
-    int64_t over_bytes[PLAN_MAX_STAGES], permille_ns = drafts->fastest_ns / 1000;
-    int32_t slack = request->memory_slack_permille, rest = slack / 2;
-    bool fits;
-    Draft* draft;
-    ARENA_TRY_NEW(draft, &drafts->lists, Draft, 1);
-    drafts->request.memory_limit_bytes = limit_bytes;
-    drafts->request.memory_slack_permille = rest;
-    *is_fast = false;
-    TRY(plan_drafts_place(drafts, &drafts->begin));
-    TRY(search_draft(draft, &drafts->problem, request->effort, LEANER_EFFORT_PARTS,
-                     drafts->fastest_ns + permille_ns * (slack - rest), &drafts->lists));
-    drafts->request.memory_slack_permille = slack;
-    *is_fast = draft->makespan_ns <= drafts->fastest_ns + permille_ns * slack;
-    return *is_fast ? plan_drafts_fit_as_is(&fits, over_bytes, drafts, draft) : STATUS_OK;
-}
-
-Status plan_search_leaner(PlanDrafts* drafts) {
-    const PlanRequest request = drafts->request;
-    int64_t held_bytes, state_bytes;
-    bool is_fast = drafts->best_draft != NULL && request.memory_slack_permille > 0 &&
-                   drafts->fastest_ns <= drafts->good_enough_ns;
-    if (!is_fast) { return STATUS_OK; }
-    fullest_rank(&held_bytes, &state_bytes, drafts);
-    for (int32_t i = 1; i <= LEANER_TRIES && is_fast; i++) {
-        int64_t limit_bytes = state_bytes + held_bytes / LEANER_PARTS * (LEANER_PARTS - i);
-        if (request.memory_limit_bytes > 0 && limit_bytes >= request.memory_limit_bytes) { continue; }
-        Status status = search_within(&is_fast, drafts, limit_bytes, &request);
-        drafts->request = request;
-        TRY(plan_drafts_place(drafts, &drafts->begin));
-        if (status != STATUS_OK && status != STATUS_INFEASIBLE) { return status; }
-    }
-    return STATUS_OK;
-}

@@ -6,12 +6,11 @@
 #include "plan_assemble.h"
 #include "plan_by_rule.h"
 #include "plan_search.h"
-#include "search/search.h"
+#include "search.h"
 
 static Status make_drafts(PlanDrafts* drafts) {
     if (!plan_is_searched(&drafts->request)) { return plan_by_rule(drafts); }
     TRY(plan_search(drafts));
-    TRY(plan_search_leaner(drafts));
     if (drafts->best_draft == NULL) { TRY(plan_by_rule(drafts)); }
     return plan_by_baselines(drafts);
 }

@@ -84,7 +84,7 @@ static int64_t shares_make(PipeCost* out, RankBytes* bytes, int64_t stride, cons
 }
 
 int64_t pipe_costs_make(PipeCost* out, RankBytes* bytes, int64_t stride, const PipePlace* place,
-                        const uint8_t* modes, const MbShape* shape) {
+                        const uint8_t* modes, int64_t mode_stride, const MbShape* shape) {
     const PlanProblem* problem = place->problem;
     CostParts parts[RECOMPUTE_COUNT];
     bool known[RECOMPUTE_COUNT] = {false};
@@ -96,7 +96,7 @@ int64_t pipe_costs_make(PipeCost* out, RankBytes* bytes, int64_t stride, const P
         parts_bytes = shares_make(out, bytes, stride, place, &parts[RECOMPUTE_NONE]);
     }
     for (int32_t k = 0; k < K; k++) {
-        RecomputeMode mode = (RecomputeMode)modes[k * stride];
+        RecomputeMode mode = (RecomputeMode)modes[k * mode_stride];
         CostJobs jobs;
         if (!known[mode]) { cost_parts(&parts[mode], &problem->table, mode, shape); }
         known[mode] = true;

@@ -26,9 +26,9 @@ typedef struct {
 } PipePlace;
 
 // What one micro-batch costs on all rows; the entry of row r is out[r * stride]. modes: of chunk k
-// modes[k * stride]. bytes, laid out like `out`: for the lists; NULL: not wanted. Returns its scratch bytes.
+// modes[k * mode_stride]. bytes, laid out like `out`: for the lists; NULL: not wanted. Returns its scratch bytes.
 int64_t pipe_costs_make(PipeCost* out, RankBytes* bytes, int64_t stride, const PipePlace* place,
-                        const uint8_t* modes, const MbShape* shape);
+                        const uint8_t* modes, int64_t mode_stride, const MbShape* shape);
 
 // What a stage's limit loses to buffers that no micro-batch holds: scratch, and the largest gradient to send.
 int64_t pipe_passing_bytes(const PipeProblem* pipe, int32_t s, int64_t scratch_bytes);

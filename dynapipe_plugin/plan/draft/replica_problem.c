@@ -19,7 +19,7 @@ static void price(ReplicaProblem* replica, const PlanProblem* problem, const Mic
     PipeCost* costs = (PipeCost*)(uintptr_t)replica->pipe.cost;
     PipePlace place = place_of(replica, problem);
     int64_t scratch_bytes = pipe_costs_make(costs + m, replica->bytes + m, replica->pipe.M, &place,
-                                            replica->modes + m, &list->mbs[replica->mbs[m]].shape);
+                                            replica->modes + m, replica->pipe.M, &list->mbs[replica->mbs[m]].shape);
     for (int32_t s = 0; s < problem->P; s++) {
         if (scratch_bytes > replica->scratch_bytes[s]) { replica->scratch_bytes[s] = scratch_bytes; }
     }

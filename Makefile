@@ -55,19 +55,21 @@ PREPARE_OBJS   := $(DYNAPIPE_PREPARE_SRCS:%.c=$(OUT)/%.o)
 RECORD_OBJS    := $(filter $(OUT)/dataloader/records/%,$(PREPARE_OBJS))
 
 LLMC_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard llmc/*.c llmc/cpu/*.c))
-TRAINER_OBJS = $(patsubst %.c,$(OUT)/%.o,$(wildcard trainer/trainer*.c) trainer/logger.c)
+TRAINER_OBJS = $(patsubst %.c,$(OUT)/%.o,$(wildcard trainer/trainer*.c) trainer/logger.c dataloader/data_json.c)
 # this repository's models as the plugin takes them
 LLMC_BLOCKS_OBJS = $(patsubst %,$(OUT)/trainer/%.o,llmc_model)
 PLUGIN_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_dynapipe answers) $(LLMC_BLOCKS_OBJS)
-GENERATOR_OBJS = $(OUT)/trainer/generator.o
-STOCK_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_stock answers)
+GENERATOR_OBJS = $(OUT)/trainer/generator.o $(OUT)/dataloader/data_json.o
+STOCK_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_stock answers) $(OUT)/dataloader/streams.o
 TEST_SRCS := $(wildcard test/test_*.c)
 TESTS     := $(patsubst test/%.c,%,$(TEST_SRCS))
 TEST_LIB  := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(TEST_SRCS) test/tests.c,$(wildcard test/*.c)))
 TOOL_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard tool/*.c)) $(OUT)/llmc/gpt2_config.o $(OUT)/llmc/t5_config.o
 TRACE_OBJS := $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/run/%.o,trace)
 # what of the loader reads sample files, where it is not linked whole
-SAMPLE_OBJS := $(patsubst %,$(OUT)/dataloader/%.o,sample_shards sample_file llmc_tokens text_cut)
+SAMPLE_OBJS := $(OUT)/dataloader/sample_file.o
+# what the tests have besides
+TEST_DATA_OBJS := $(patsubst %,$(OUT)/dataloader/%.o,streams data_json prepare/sample_writer)
 TOOL_LINK  = $(filter-out $(OUT)/llmc/%,$(TOOL_OBJS))   # where llmc is linked whole
 SH_TESTS  := $(wildcard test/test_*.sh)
 LINK       = $(CC)
@@ -198,11 +200,11 @@ $(OUT)/dev/naive_ops.o $(OUT)/dev/naive_ops_t5.o: DYNAPIPE_CFLAGS = -Ofast -marc
 $(OUT)/test/test_t5_bucket.o: DYNAPIPE_CFLAGS = -O3 -ffast-math $(ARCH) -ffp-contract=fast
 
 # other libraries than last time
-$(OUT)/dataloader/records/byte_source.o: $(OUT)/unpacks-json$(if $(ZLIB),-gz)$(if $(ZSTD),-zst)
+$(OUT)/dataloader/records/json_values.o: $(OUT)/unpacks-json$(if $(ZLIB),-gz)$(if $(ZSTD),-zst)
 $(OUT)/unpacks-%: FORCE
 	@[ -e $@ ] || { mkdir -p $(@D) && rm -f $(OUT)/unpacks-* && touch $@; }
 # Everything that unit tests may call, in one library, and all of them in one program: `tests NAME [--seed N]`. `make $(OUT)/test_x` links one alone.
-$(OUT)/libtested.a: $(OUT)/trainer/answers.o $(OUT)/trainer/logger.o $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS) \
+$(OUT)/libtested.a: $(OUT)/trainer/answers.o $(OUT)/trainer/logger.o $(TEST_DATA_OBJS) $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS) \
         $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/adapters/%.o,llmc_tensors llmc_seal llmc_record) $(GENERATOR_OBJS) \
         $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(RECORD_OBJS)
 	@rm -f $@

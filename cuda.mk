@@ -167,7 +167,7 @@ $(OUT)/cuda_bench_steps: $(OUT)/dev/cuda_bench/steps.o $(BENCH_OBJS) $(LLMC_OBJS
 endif
 
 # Lengths of a real mixture, random tokens.
-$(OUT)/bench_lengths: $(OUT)/dev/cuda_bench/bench_lengths.o $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
+$(OUT)/bench_lengths: $(OUT)/dev/cuda_bench/bench_lengths.o $(OUT)/dataloader/prepare/sample_writer.o $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(LIBS) -o $@
 
 # --- what was found, and what to do where something is missing -------------------------------------------------

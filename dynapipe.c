@@ -7,7 +7,7 @@ dynapipe.c -- the planner as a command: plan a batch, check and compare plans, a
 #include <string.h>
 
 #include "util/program.h"
-#include "tool/tool.h"
+#include "tool/commands.h"
 
 // clang-format off
 static const ToolCommand commands[] = {

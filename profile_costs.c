@@ -16,8 +16,8 @@ have. The same file is ./profile_costscu on GPUs.
 #include "util/options.h"
 #include "util/program.h"
 #include "dynapipe_plugin/measure/measure.h"
-#include "dynapipe_plugin/plan/cost/cost_file.h"
-#include "dynapipe_plugin/plan/types/mb_shape.h"
+#include "dynapipe_plugin/plan/cost_file.h"
+#include "dynapipe_plugin/plan/types.h"
 #include "llmc/models.h"
 #include "trainer/llmc_model.h"
 

@@ -15,7 +15,7 @@ seq_lens (NULL where a side has no padding) says where it begins.
 #include "../util/arena.h"
 #include "../util/status.h"
 #include "../dynapipe_plugin/dynapipe.h"
-#include "../dynapipe_plugin/plan/types/plan_types.h"
+#include "../dynapipe_plugin/plan/types.h"
 #include "loader.h"
 
 typedef struct {

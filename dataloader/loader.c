@@ -1,12 +1,730 @@
 #include "loader.h"
 
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
+#include "sample_file.h"
 #include "../util/numbers.h"
-#include "mixture.h"
-#include "sample_source.h"
-#include "shuffle.h"
+#include "../util/status.h"
+
+static void sample_source_close(SampleSource* source);
+
+static bool covers(const PlanSample* a, const PlanSample* b) {
+    return a->enc_tokens >= b->enc_tokens && a->dec_tokens >= b->dec_tokens &&
+           a->supervised_tokens >= b->supervised_tokens;
+}
+
+Status largest_samples_add(LargestSamples* largest, const PlanSample* lengths) {
+    PlanSample* samples = largest->samples;
+    int32_t kept = 0;
+    for (int32_t i = 0; i < largest->num_samples; i++) {
+        if (!covers(&samples[i], lengths)) { continue; }
+        PlanSample found = samples[i];  // to the front: it most likely covers the next one too
+        samples[i] = samples[0];
+        samples[0] = found;
+        return STATUS_OK;
+    }
+    for (int32_t i = 0; i < largest->num_samples; i++) {
+        if (!covers(lengths, &samples[i])) { samples[kept++] = samples[i]; }
+    }
+    largest->num_samples = kept;
+    if (kept == largest->max_samples) {
+        int32_t max_samples = 2 * kept + 16;
+        PlanSample* grown = realloc(samples, (size_t)max_samples * sizeof *grown);
+        if (grown == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for the largest samples"); }
+        largest->samples = grown;
+        largest->max_samples = max_samples;
+    }
+    largest->samples[largest->num_samples++] = *lengths;
+    return STATUS_OK;
+}
+
+void largest_samples_free(LargestSamples* largest) {
+    free(largest->samples);
+    *largest = (LargestSamples){0};
+}
+
+// --- shuffle --------------------
+
+// Few bits make a weak round function, so small domains get more rounds than the four of the theorem.
+enum { NUM_ROUNDS = 8, MIN_HALF_BITS = 3 };
+
+uint64_t shuffle_index(uint64_t n, uint64_t key, uint64_t i) {
+    if (n <= 1) { return 0; }
+    int half_bits = MIN_HALF_BITS;
+    while (((uint64_t)1 << 2 * half_bits) < n) { half_bits++; }
+    uint64_t mask = ((uint64_t)1 << half_bits) - 1;
+    uint64_t round_keys[NUM_ROUNDS];
+    Rng rng = rng_seed(key);
+    for (int r = 0; r < NUM_ROUNDS; r++) { round_keys[r] = rng_u64(&rng); }
+    do {
+        uint64_t left = i >> half_bits, right = i & mask;
+        for (int r = 0; r < NUM_ROUNDS; r++) {
+            uint64_t next = left ^ (rng_mix(right + round_keys[r]) & mask);
+            left = right;
+            right = next;
+        }
+        i = left << half_bits | right;
+    } while (i >= n);
+    return i;
+}
+
+// --- span_corruption --------------------
+
+static int32_t clamp(double x, int32_t least, int32_t most) {
+    int32_t rounded = x < (double)SPAN_CORRUPTION_MAX_TOKENS ? (int32_t)rint(x) : SPAN_CORRUPTION_MAX_TOKENS;
+    if (rounded > most) { rounded = most; }
+    return rounded < least ? least : rounded;
+}
+
+SpanLengths span_corruption_lengths(const SpanCorruption* spans, int32_t num_tokens) {
+    int32_t num_noise = clamp(num_tokens * spans->noise_density, 1, num_tokens - 1);
+    int32_t num_kept = num_tokens - num_noise;
+    int32_t most = spans->num_sentinels < num_kept ? spans->num_sentinels : num_kept;
+    int32_t num_spans = clamp(num_noise / spans->mean_span, 1, most);
+    return (SpanLengths){.num_noise = num_noise,
+                         .num_spans = num_spans,
+                         .n_input = num_kept + num_spans + 1,
+                         .n_target = num_noise + num_spans + 1};
+}
+
+int32_t span_corruption_longest(const SpanCorruption* spans, int32_t max_input_tokens,
+                                int32_t max_target_tokens) {
+    int64_t too_long = (int64_t)max_input_tokens + max_target_tokens;  // both sides have all tokens, and more
+    if (too_long > SPAN_CORRUPTION_MAX_TOKENS) { too_long = SPAN_CORRUPTION_MAX_TOKENS; }
+    int32_t fits = 0, beyond = too_long > 0 ? (int32_t)too_long : 1;
+    while (beyond - fits > 1) {
+        int32_t middle = fits + (beyond - fits) / 2;
+        SpanLengths lengths = span_corruption_lengths(spans, middle);
+        bool fit = lengths.n_input <= max_input_tokens && lengths.n_target <= max_target_tokens;
+        *(fit ? &fits : &beyond) = middle;
+    }
+    return fits;
+}
+
+// num_tokens divided into num_parts, each at least 1 long and every division as likely as another: of the
+// gaps between tokens num_parts - 1 are chosen, one gap after the other (Knuth, TAOCP 2, 3.4.2, algorithm S).
+typedef struct {
+    Rng rng;
+    int32_t num_tokens, num_parts;  // that are left
+} Division;
+
+static int32_t next_part(Division* left) {
+    int32_t length = 0;
+    do {
+        if (left->num_parts == 1) {
+            length += left->num_tokens;
+            left->num_tokens = 0;
+            break;
+        }
+        length++;
+        left->num_tokens--;
+    } while (rng_below(&left->rng, (uint32_t)left->num_tokens) >= (uint32_t)left->num_parts - 1);
+    left->num_parts--;
+    return length;
+}
+
+void span_corruption_apply(const SpanCorruption* spans, uint64_t key, const int32_t* text, int32_t num_tokens,
+                           int32_t* input, int32_t* target) {
+    SpanLengths lengths = span_corruption_lengths(spans, num_tokens);
+    Division kept = {rng_seed(rng_mix(key)), num_tokens - lengths.num_noise, lengths.num_spans};
+    Division noise = {rng_seed(rng_mix(key + 1)), lengths.num_noise, lengths.num_spans};
+    for (int32_t i = 0; i < lengths.num_spans; i++) {
+        int32_t sentinel = spans->sentinel_first + i * spans->sentinel_step;
+        int32_t num_kept = next_part(&kept), num_noise = next_part(&noise);
+        memcpy(input, text, sizeof *text * (size_t)num_kept);
+        input += num_kept;
+        *input++ = *target++ = sentinel;
+        memcpy(target, text + num_kept, sizeof *text * (size_t)num_noise);
+        target += num_noise;
+        text += num_kept + num_noise;
+    }
+    *input = *target = spans->eot_token;
+}
+
+// --- text_pieces --------------------
+
+// Tokens [begin, end) of a sample, without the one at `hole` (-1: none), are its text.
+typedef struct {
+    int64_t begin, hole, end;
+} TextRange;
+
+static TextRange text_range(const SampleShards* shards, int64_t sample_id) {
+    int32_t f = sample_shards_file(shards, sample_id);
+    const SampleFile* file = &shards->files[f];
+    const SampleIndex* index = &file->index[sample_id - shards->first_sample[f]];
+    int64_t num_tokens = (int64_t)index->n_input + index->n_target;
+    if (llmc_tokens_is(file)) {
+        return (TextRange){llmc_tokens_begins(file, sample_id - shards->first_sample[f]), -1, num_tokens};
+    }
+    bool ends = file->input_end == INPUT_END_EOT && index->n_input > 0;
+    return (TextRange){0, ends ? (int64_t)index->n_input - 1 : -1, num_tokens - 1};
+}
+
+static int64_t text_tokens(TextRange range) {
+    return range.end - range.begin - (range.hole >= 0);
+}
+
+// piece_tokens >= 1. The other calls take the same shards.
+static Status text_pieces_init(TextPieces* out, const SampleShards* shards, int32_t piece_tokens) {
+    int64_t num_samples = shards->first_sample[shards->num_files];
+    TextPieces pieces = {.piece_tokens = piece_tokens};
+    pieces.first_piece = malloc(((size_t)num_samples + 1) * sizeof *pieces.first_piece);
+    if (pieces.first_piece == NULL) {
+        return FAIL(STATUS_NO_MEMORY, "no memory for %lld texts", (long long)num_samples);
+    }
+    for (int64_t id = 0; id < num_samples; id++) {
+        int64_t num_tokens = text_tokens(text_range(shards, id));
+        pieces.first_piece[id] = pieces.num_pieces;
+        pieces.num_pieces += (num_tokens + piece_tokens - 1) / piece_tokens;
+        pieces.num_empty += num_tokens == 0;
+    }
+    pieces.first_piece[num_samples] = pieces.num_pieces;
+    *out = pieces;
+    return STATUS_OK;
+}
+
+static void text_pieces_free(TextPieces* pieces) {
+    free(pieces->first_piece);
+    *pieces = (TextPieces){0};
+}
+
+static TextPiece text_pieces_get(const TextPieces* pieces, const SampleShards* shards, int64_t idx) {
+    int64_t begin = 0, end = shards->first_sample[shards->num_files];  // the sample lies in [begin, end)
+    while (end - begin > 1) {
+        int64_t middle = begin + (end - begin) / 2;
+        *(pieces->first_piece[middle] <= idx ? &begin : &end) = middle;
+    }
+    int64_t first_token = (idx - pieces->first_piece[begin]) * pieces->piece_tokens;
+    int64_t num_tokens = text_tokens(text_range(shards, begin)) - first_token;
+    if (num_tokens > pieces->piece_tokens) { num_tokens = pieces->piece_tokens; }
+    return (TextPiece){begin, (int32_t)first_token, (int32_t)num_tokens};
+}
+
+static Status text_pieces_read(const SampleShards* shards, const TextPiece* piece, int32_t* out) {
+    int32_t f = sample_shards_file(shards, piece->sample_id);
+    const SampleFile* file = &shards->files[f];
+    int64_t sample = piece->sample_id - shards->first_sample[f];
+    TextRange range = text_range(shards, piece->sample_id);
+    int64_t first = range.begin + piece->first_token, count = piece->num_tokens, before = count;
+    if (range.hole >= 0) { before = range.hole > first ? range.hole - first : 0; }
+    if (before > count) { before = count; }
+    TRY(sample_file_read(file, sample, first, before, out));
+    if (before == count) { return STATUS_OK; }
+    return sample_file_read(file, sample, first + before + 1, count - before, out + before);
+}
+
+// --- mixture --------------------
+
+// Shares are rounded to 2^-31 of the whole: equal on all machines, whatever their pow() does to the last bit.
+static const double SHARE_UNITS = 2147483648.0;
+
+// "task=2": of which task, how much, and how long that is.
+typedef struct {
+    int32_t task;
+    double weight;
+    size_t num_bytes;  // 0: nothing of the kind
+} WeightEntry;
+
+static bool has_odd_bytes(const char* name) {
+    while (*name >= 0x20 && *name < 0x7f) { name++; }
+    return *name != '\0';
+}
+
+// Does `text` begin with this spelling of task k's name, "=" and a weight, up to a comma or the end? Names
+// may have "=" and "," themselves: of two that fit, the longer one is meant.
+static void try_spelling(WeightEntry* best, const char* text, const char* spelling, int32_t k) {
+    size_t name_bytes = strlen(spelling);
+    if (strncmp(text, spelling, name_bytes) != 0 || text[name_bytes] != '=') { return; }
+    const char* number = text + name_bytes + 1;
+    char* end;
+    double weight = strtod(number, &end);
+    bool is_weight = end != number && (*end == ',' || *end == '\0') && weight >= 0 && weight <= 1e30;
+    size_t num_bytes = (size_t)(end - text);
+    if (is_weight && num_bytes > best->num_bytes) { *best = (WeightEntry){k, weight, num_bytes}; }
+}
+
+// A name may be written as it is, or as it is printed (printable.h).
+static WeightEntry find_entry(const char* text, int32_t num_tasks, const char* const* task_names) {
+    WeightEntry best = {0};
+    for (int32_t k = 0; k < num_tasks; k++) {
+        try_spelling(&best, text, task_names[k], k);
+        if (has_odd_bytes(task_names[k])) { try_spelling(&best, text, PRINTABLE(task_names[k]), k); }
+    }
+    return best;
+}
+
+// No entry begins at `text`: a name that the data has not, or no number behind it.
+static Status refuse_entry(const char* text, int32_t num_tasks, const char* const* task_names) {
+    size_t entry_bytes = strcspn(text, ","), name_bytes = entry_bytes;
+    while (name_bytes > 0 && text[name_bytes - 1] != '=') { name_bytes--; }
+    const char* number = text + name_bytes;
+    char* end = NULL;
+    double weight = name_bytes > 0 ? strtod(number, &end) : 0;
+    if (name_bytes < 2 || end != text + entry_bytes || end == number || !(weight >= 0) || weight > 1e30) {
+        return FAIL(STATUS_BAD_OPTION, "mixture weights: '%.*s' ---> write task=number, number >= 0",
+                    (int)entry_bytes, text);
+    }
+    char known[512] = "";
+    for (int32_t k = 0; k < num_tasks && strlen(known) < 400; k++) {
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%.64s", k > 0 ? ", " : "",
+                 task_names[k]);
+    }
+    return FAIL(STATUS_BAD_OPTION, "mixture weights: no task '%.*s' in the data ---> the data has %s%s",
+                (int)name_bytes - 1, text, known, num_tasks > 0 && strlen(known) >= 400 ? ", ..." : "");
+}
+
+// "task=2,other=0.5"
+static Status parse_weights(double* raw, const char* text, int32_t num_tasks, const char* const* task_names) {
+    if (text == NULL || text[0] == '\0') {
+        return FAIL(STATUS_BAD_OPTION, "mixture weights: none given ---> give task=2,other=0.5");
+    }
+    for (int32_t k = 0; k < num_tasks; k++) { raw[k] = -1; }
+    for (const char* at = text;; at++) {
+        WeightEntry entry = find_entry(at, num_tasks, task_names);
+        if (entry.num_bytes == 0) { return refuse_entry(at, num_tasks, task_names); }
+        if (raw[entry.task] >= 0) {
+            return FAIL(STATUS_BAD_OPTION, "mixture weights: task '%s' twice ---> name it once",
+                        task_names[entry.task]);
+        }
+        raw[entry.task] = entry.weight;
+        at += entry.num_bytes;
+        if (*at == '\0') { break; }
+    }
+    for (int32_t k = 0; k < num_tasks; k++) { raw[k] = raw[k] > 0 ? raw[k] : 0; }
+    return STATUS_OK;
+}
+
+static Status raw_shares(double* raw, const LoaderOptions* options, int32_t num_tasks,
+                         const char* const* task_names, const int64_t* num_samples) {
+    if (options->mixture == MIXTURE_WEIGHTS) {
+        TRY(parse_weights(raw, options->weights, num_tasks, task_names));
+        for (int32_t k = 0; k < num_tasks; k++) {
+            if (raw[k] > 0 && num_samples[k] == 0) {
+                return FAIL(STATUS_BAD_OPTION,
+                            "mixture weights: task '%s' has no sample to draw ---> leave it out, or check -t",
+                            task_names[k]);
+            }
+        }
+        return STATUS_OK;
+    }
+    if (options->mixture_cap < 0) {
+        return FAIL(STATUS_BAD_OPTION, "mixture cap: %lld ---> use 0 (none) or more",
+                    (long long)options->mixture_cap);
+    }
+    bool tempered = options->mixture == MIXTURE_TEMPERATURE;
+    if (tempered && !(options->temperature > 0 && options->temperature <= 1e6)) {
+        return FAIL(STATUS_BAD_OPTION, "mixture temperature: %g ---> use a number above 0, 1 is proportional",
+                    options->temperature);
+    }
+    double most = 1;
+    for (int32_t k = 0; k < num_tasks; k++) {
+        bool capped = options->mixture_cap > 0 && num_samples[k] > options->mixture_cap;
+        raw[k] = (double)(capped ? options->mixture_cap : num_samples[k]);
+        most = raw[k] > most ? raw[k] : most;
+    }
+    for (int32_t k = 0; k < num_tasks && tempered; k++) {
+        raw[k] = raw[k] > 0 ? pow(raw[k] / most, 1 / options->temperature) : 0;
+    }
+    return STATUS_OK;
+}
+
+Status mixture_create(Mixture* out, const LoaderOptions* options, int32_t num_tasks,
+                      const char* const* task_names, const int64_t* num_samples) {
+    double* raw = calloc((size_t)num_tasks + 1, sizeof *raw);
+    uint64_t* upto = calloc((size_t)num_tasks + 1, sizeof *upto);
+    Status status = raw == NULL || upto == NULL
+                        ? FAIL(STATUS_NO_MEMORY, "no memory for a mixture of %d tasks", num_tasks)
+                        : raw_shares(raw, options, num_tasks, task_names, num_samples);
+    double whole = 0;
+    uint64_t sum = 0;
+    for (int32_t k = 0; k < num_tasks && status == STATUS_OK; k++) { whole += raw[k]; }
+    if (status == STATUS_OK && !(whole > 0)) {
+        status = FAIL(STATUS_BAD_OPTION, "mixture: every task has weight 0 ---> give one a weight above 0");
+    }
+    for (int32_t k = 0; k < num_tasks && status == STATUS_OK; k++) {
+        uint64_t share = (uint64_t)floor(raw[k] / whole * SHARE_UNITS + 0.5);
+        sum += share == 0 && num_samples[k] > 0 && raw[k] > 0 ? 1 : share;
+        upto[k] = sum;
+    }
+    free(raw);
+    if (status != STATUS_OK) {
+        free(upto);
+        return status;
+    }
+    *out = (Mixture){.num_tasks = num_tasks, .upto = upto};
+    return STATUS_OK;
+}
+
+void mixture_free(Mixture* mixture) {
+    free(mixture->upto);
+    *mixture = (Mixture){0};
+}
+
+uint64_t mixture_start(uint64_t seed) {
+    return rng_mix(seed + 0x6d69787475726531u);
+}
+
+uint64_t mixture_next(uint64_t point) {
+    return point + 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio
+}
+
+int32_t mixture_task(const Mixture* mixture, uint64_t point) {
+    uint64_t share = (point >> 32) * mixture->upto[mixture->num_tasks - 1] >> 32;
+    int32_t begin = 0, end = mixture->num_tasks - 1;  // the first task with upto > share is in [begin, end]
+    while (begin < end) {
+        int32_t middle = begin + (end - begin) / 2;
+        if (mixture->upto[middle] > share) {
+            end = middle;
+        } else {
+            begin = middle + 1;
+        }
+    }
+    return begin;
+}
+
+// --- sample_cut --------------------
+
+static bool too_long(const LoaderOptions* options, const LoaderSample* sample) {
+    if (options->encoder_decoder) {
+        return sample->n_input > options->max_seq_tokens || sample->n_target > options->max_target_tokens;
+    }
+    return sample->n_input + sample->n_target - 1 > options->max_seq_tokens;
+}
+
+// Leave out tokens of the input so that `most` stay, of them the last `tail` in any case.
+static void cut_input(LoaderSample* sample, LongSamples way, int32_t most, int32_t tail) {
+    if (sample->n_input <= most) { return; }
+    int32_t left_out = sample->n_input - most;
+    tail = tail < most ? tail : most;
+    int32_t front = way == LONG_CUT_START ? 0 : way == LONG_CUT_END ? most : (most + 1) / 2;
+    if (front > most - tail) { front = most - tail; }
+    sample->n_input = most;
+    sample->first_token = front == 0 ? left_out : 0;
+    sample->hole_at = front;
+    sample->hole_tokens = front == 0 ? 0 : left_out;
+}
+
+// The target up to the last gap before which no more than `most` of its tokens stand; all of it where it
+// fits, 0 where its first answer does not.
+static int32_t whole_answers(const LoaderSample* sample, const SampleGap* gaps, int32_t num_gaps,
+                             int32_t most) {
+    if (sample->n_target <= most) { return sample->n_target; }
+    int32_t n_target = 0;
+    for (int32_t g = 0; g < num_gaps; g++) {
+        int32_t end = (int32_t)gaps[g].begin - sample->n_input;
+        if (end <= most) { n_target = end; }
+    }
+    return n_target;
+}
+
+static void count_learnt(LoaderSample* sample, const SampleGap* gaps, int32_t num_gaps, int32_t n_input) {
+    sample->n_answer = sample->n_learnt = sample->n_target;
+    for (int32_t g = 0; g < num_gaps && (int32_t)gaps[g].begin < n_input + sample->n_target; g++) {
+        if (g == 0) { sample->n_answer = (int32_t)gaps[g].begin - n_input; }
+        sample->n_learnt -= (int32_t)(gaps[g].end - gaps[g].begin);
+    }
+}
+
+// Within the limits by way of cuts; false where no cut does it.
+static bool cut_sample(const LoaderOptions* options, LoaderSample* sample, const SampleGap* gaps,
+                       int32_t num_gaps, int32_t tail) {
+    if (options->encoder_decoder) {
+        if (sample->n_target > options->max_target_tokens) { return false; }
+        cut_input(sample, options->long_samples, options->max_seq_tokens, tail);
+        return true;
+    }
+    int32_t most = options->max_seq_tokens + 1;
+    int32_t n_target = whole_answers(sample, gaps, num_gaps, most - sample->n_input);
+    if (n_target == 0) { n_target = whole_answers(sample, gaps, num_gaps, sample->n_answer); }
+    if (sample->n_input == 0 && n_target > most) { n_target = most; }
+    sample->n_target = n_target;
+    if (n_target > most - (sample->n_input > 0)) { return false; }
+    cut_input(sample, options->long_samples, most - n_target, tail);
+    return true;
+}
+
+SampleFate sample_cut(LoaderSample* sample, const LoaderOptions* options, const SampleGap* gaps,
+                      int32_t num_gaps, int32_t tail) {
+    int32_t n_input = sample->n_input;
+    count_learnt(sample, gaps, num_gaps, n_input);
+    if (!too_long(options, sample)) { return SAMPLE_WHOLE; }
+    LoaderSample cut = *sample;
+    if (options->long_samples == LONG_SKIP || !cut_sample(options, &cut, gaps, num_gaps, tail)) {
+        return SAMPLE_SKIPPED;
+    }
+    count_learnt(&cut, gaps, num_gaps, n_input);
+    *sample = cut;
+    return SAMPLE_CUT;
+}
+
+// --- sample_source --------------------
+
+enum { T5_SENTINELS = 100, BYT5_FIRST_SENTINEL = 259 };
+
+static Status check_options(const LoaderOptions* options) {
+    if (options->max_seq_tokens < 1 || options->max_seq_tokens == INT32_MAX) {
+        return FAIL(STATUS_BAD_OPTION, "-t: %d tokens in a sequence ---> use 1 or more",
+                    options->max_seq_tokens);
+    }
+    if (options->encoder_decoder &&
+        (options->max_target_tokens < 1 || options->max_target_tokens == INT32_MAX)) {
+        return FAIL(STATUS_BAD_OPTION, "%d tokens in a target ---> use 1 or more",
+                    options->max_target_tokens);
+    }
+    if (options->span_corruption && !options->encoder_decoder) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--span-corruption on: needs a model with an encoder ---> leave it out");
+    }
+    return STATUS_OK;
+}
+
+// llm.c's files are plain text: no input, no target.
+static Status check_targets(const SampleSource* source) {
+    for (int32_t f = 0; f < source->shards.num_files; f++) {
+        const SampleFile* file = &source->shards.files[f];
+        if (llmc_tokens_is(file)) {
+            return FAIL(STATUS_BAD_OPTION,
+                        "%s: plain text has no targets for an encoder-decoder model ---> make them of it "
+                        "with --span-corruption on, or give samples that prepare_data wrote",
+                        file->path);
+        }
+        if (file->num_gaps > 0) {
+            return FAIL(
+                STATUS_BAD_OPTION,
+                "%s: conversations of several answers in one sample, an encoder-decoder model has one "
+                "answer each ---> run prepare_data again with --turns apart",
+                file->path);
+        }
+    }
+    return STATUS_OK;
+}
+
+// The ids that a tokenizer keeps for sentinels, [*begin, *end); step: in which order. none: an empty range.
+static void tokenizer_sentinels(const SampleFile* file, int32_t* begin, int32_t* end, int32_t* step) {
+    *begin = *end = 0;
+    *step = -1;
+    if (file->tokenizer == TOKENIZER_SENTENCEPIECE && file->vocab > T5_SENTINELS) {
+        *begin = file->vocab - T5_SENTINELS;  // <extra_id_0> is the last
+        *end = file->vocab;
+    }
+    if (file->tokenizer == TOKENIZER_BYT5 && file->vocab > BYT5_FIRST_SENTINEL) {
+        *begin = BYT5_FIRST_SENTINEL;  // Hugging Face counts up; others have gone down
+        *end = file->vocab;
+        *step = 1;
+    }
+}
+
+static Status choose_sentinels(SampleSource* source) {
+    const SampleFile* file = &source->shards.files[0];
+    const LoaderOptions* options = &source->options;
+    SpanCorruption* spans = &source->spans;
+    int32_t begin, end, step;
+    tokenizer_sentinels(file, &begin, &end, &step);
+    if (options->sentinel_step != 0) { step = options->sentinel_step; }
+    int32_t first = options->sentinel_first;
+    if (first == 0 && begin == end) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "%s: its tokenizer has no sentinels for --span-corruption ---> name tokens that the text "
+                    "does not have with --sentinel-first and --sentinel-step",
+                    file->path);
+    }
+    if (first == 0) { first = step > 0 ? begin : end - 1; }
+    bool outside = first < begin || first >= end;  // as many as T5 has, if there are
+    if (outside) {
+        begin = first - T5_SENTINELS + 1 > 0 ? first - T5_SENTINELS + 1 : 0;
+        end = file->vocab - first < T5_SENTINELS ? file->vocab : first + T5_SENTINELS;
+    }
+    spans->sentinel_first = first;
+    spans->sentinel_step = step;
+    spans->num_sentinels = step > 0 ? end - first : first - begin + 1;
+    int32_t last = first + (spans->num_sentinels - 1) * step;
+    int32_t low = first < last ? first : last, high = first < last ? last : first;
+    bool has_eot = file->eot_token >= low && file->eot_token <= high;
+    bool has_pad = file->pad_token >= low && file->pad_token <= high;
+    if (spans->num_sentinels < 1 || low < 0 || high >= file->vocab || has_eot || has_pad) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--sentinel-first %d: tokens %d to %d would be sentinels, of a vocabulary of %d with "
+                    "end-of-text %d and padding %d ---> choose others",
+                    first, low, high, file->vocab, file->eot_token, file->pad_token);
+    }
+    return STATUS_OK;
+}
+
+static Status open_texts(SampleSource* source) {
+    const LoaderOptions* options = &source->options;
+    const SampleFile* file = &source->shards.files[0];
+    SpanCorruption* spans = &source->spans;
+    bool bytes = file->tokenizer == TOKENIZER_BYT5 || file->tokenizer == TOKENIZER_BYTES;
+    spans->noise_density = options->noise_density != 0 ? options->noise_density : 0.15;
+    spans->mean_span = options->mean_noise_span != 0 ? options->mean_noise_span : bytes ? 20 : 3;
+    spans->eot_token = file->eot_token;
+    if (!(spans->noise_density > 0 && spans->noise_density < 1)) {
+        return FAIL(STATUS_BAD_OPTION, "--noise-density %g ---> use a share between 0 and 1",
+                    spans->noise_density);
+    }
+    if (!(spans->mean_span >= 1 && spans->mean_span <= SPAN_CORRUPTION_MAX_TOKENS)) {
+        return FAIL(STATUS_BAD_OPTION, "--mean-noise-span %g ---> use 1 token or more", spans->mean_span);
+    }
+    TRY(choose_sentinels(source));
+    int32_t piece_tokens =
+        span_corruption_longest(spans, options->max_seq_tokens, options->max_target_tokens);
+    if (piece_tokens == 0) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "-t %d, targets of %d tokens: too short for --span-corruption ---> use at least 2 and 3",
+                    options->max_seq_tokens, options->max_target_tokens);
+    }
+    return text_pieces_init(&source->pieces, &source->shards, piece_tokens);
+}
+
+static Status open_in(SampleSource* source, const char* pattern) {
+    const LoaderOptions* options = &source->options;
+    bool cut = options->long_samples != LONG_SKIP && !options->encoder_decoder;
+    TRY(sample_shards_open(&source->shards, pattern, cut ? options->max_seq_tokens : 0, false));
+    source->num_ids = source->shards.first_sample[source->shards.num_files];
+    if (options->span_corruption) {
+        TRY(open_texts(source));
+        source->num_ids = source->pieces.num_pieces;
+    } else if (options->encoder_decoder) {
+        TRY(check_targets(source));
+    }
+    return STATUS_OK;
+}
+
+// Reads max_seq_tokens, long_samples, supervise_inputs, encoder_decoder and what follows it, not mixture,
+// seed and shuffle.
+static Status sample_source_open(SampleSource* out, const char* pattern, const LoaderOptions* options) {
+    TRY(check_options(options));
+    SampleSource source = {.options = *options};
+    source.options.weights = NULL;  // only borrowed while opening
+    Status status = open_in(&source, pattern);
+    if (status != STATUS_OK) {
+        sample_source_close(&source);
+        return status;
+    }
+    *out = source;
+    return STATUS_OK;
+}
+
+static void sample_source_close(SampleSource* source) {
+    sample_shards_close(&source->shards);
+    text_pieces_free(&source->pieces);
+    *source = (SampleSource){0};
+}
+
+// --- within the limits -----------------------------------------------------------------------------------
+
+// `id` of the files' own samples here.
+static LoaderSample whole_sample(const SampleShards* shards, int64_t id) {
+    int32_t f = sample_shards_file(shards, id);
+    SampleIndex index = shards->files[f].index[id - shards->first_sample[f]];
+    return (LoaderSample){.id = id,
+                          .task = shards->task_of[f][index.task],
+                          .n_input = (int32_t)index.n_input,
+                          .n_target = (int32_t)index.n_target};
+}
+
+static LoaderSample piece_sample(const SampleSource* source, int64_t id, uint64_t pass) {
+    TextPiece piece = text_pieces_get(&source->pieces, &source->shards, id);
+    SpanLengths lengths = span_corruption_lengths(&source->spans, piece.num_tokens);
+    return (LoaderSample){.id = id,
+                          .task = whole_sample(&source->shards, piece.sample_id).task,
+                          .first_token = piece.first_token,
+                          .n_input = lengths.n_input,
+                          .n_target = lengths.n_target,
+                          .n_answer = lengths.n_target,
+                          .n_learnt = lengths.n_target,
+                          .noise_key = rng_mix(rng_mix(pass) + (uint64_t)id)};
+}
+
+static uint64_t sample_source_pass(uint64_t seed, uint64_t epoch) {
+    uint64_t pass = rng_mix(rng_mix(seed + 0x9e3779b97f4a7c15u) + epoch);
+    return pass > 0 ? pass : 1;
+}
+
+// Of id in [0, num_ids). A skipped sample comes out whole. `pass`: any number, of this time
+// through the data; samples of another one have other spans.
+static SampleFate sample_source_get(const SampleSource* source, int64_t id, uint64_t pass,
+                                    LoaderSample* out) {
+    if (source->options.span_corruption) {
+        *out = piece_sample(source, id, pass);
+        return SAMPLE_WHOLE;
+    }
+    const SampleShards* shards = &source->shards;
+    int32_t f = sample_shards_file(shards, id);
+    const SampleGap* gaps;
+    int32_t num_gaps = sample_file_gaps(&shards->files[f], id - shards->first_sample[f], &gaps);
+    *out = whole_sample(shards, id);
+    return sample_cut(out, &source->options, gaps, num_gaps, shards->files[f].input_tail);
+}
+
+// What the model runs of a sample, as the planner counts it.
+static PlanSample sample_source_lengths(const SampleSource* source, const LoaderSample* sample) {
+    if (source->options.encoder_decoder) {
+        return (PlanSample){.enc_tokens = sample->n_input > 0 ? sample->n_input : 1,
+                            .dec_tokens = sample->n_target,
+                            .supervised_tokens = sample->n_target};
+    }
+    int32_t num_tokens = sample->n_input + sample->n_target - 1;
+    int32_t learnt = sample->n_learnt - (sample->n_input == 0);  // nothing predicts the first token
+    return (PlanSample){.enc_tokens = num_tokens,
+                        .supervised_tokens = source->options.supervise_inputs ? num_tokens : learnt};
+}
+
+// --- tokens ----------------------------------------------------------------------------------------------
+
+static Status read_corrupted(const SampleSource* source, const LoaderSample* sample, int32_t* out) {
+    TextPiece piece = text_pieces_get(&source->pieces, &source->shards, sample->id);
+    SpanLengths lengths = span_corruption_lengths(&source->spans, piece.num_tokens);
+    if (lengths.n_input != sample->n_input || lengths.n_target != sample->n_target) {
+        return FAIL(STATUS_OUT_OF_RANGE, "sample %lld: %d + %d tokens, as corrupted it has %d + %d",
+                    (long long)sample->id, sample->n_input, sample->n_target, lengths.n_input,
+                    lengths.n_target);
+    }
+    int32_t* text = malloc((size_t)piece.num_tokens * sizeof *text);
+    if (text == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d tokens", piece.num_tokens); }
+    Status status = text_pieces_read(&source->shards, &piece, text);
+    if (status == STATUS_OK) {
+        span_corruption_apply(&source->spans, sample->noise_key, text, piece.num_tokens, out,
+                              out + lengths.n_input);
+    }
+    free(text);
+    return status;
+}
+
+// As loader_gaps.
+static int32_t sample_source_gaps(const SampleSource* source, const LoaderSample* sample,
+                                  const SampleGap** out) {
+    if (source->options.span_corruption) { return 0; }
+    const SampleShards* shards = &source->shards;
+    int32_t f = sample_shards_file(shards, sample->id), num_gaps = 0;
+    int32_t most = sample_file_gaps(&shards->files[f], sample->id - shards->first_sample[f], out);
+    bool is_cut = sample->first_token + sample->hole_tokens > 0;
+    uint32_t end = is_cut ? 0 : (uint32_t)(sample->n_input + sample->n_target);
+    while (num_gaps < most && (*out)[num_gaps].begin < end) { num_gaps++; }
+    return num_gaps;
+}
+
+// Its n_input + n_target tokens.
+static Status sample_source_read(const SampleSource* source, const LoaderSample* sample, int32_t* out) {
+    if (sample->id < 0 || sample->id >= source->num_ids) {
+        return FAIL(STATUS_OUT_OF_RANGE, "sample %lld of %lld", (long long)sample->id,
+                    (long long)source->num_ids);
+    }
+    if (source->options.span_corruption) { return read_corrupted(source, sample, out); }
+    const SampleShards* shards = &source->shards;
+    int32_t f = sample_shards_file(shards, sample->id);
+    const SampleFile* file = &shards->files[f];
+    int64_t idx = sample->id - shards->first_sample[f], count = (int64_t)sample->n_input + sample->n_target;
+    int32_t front = sample->hole_tokens > 0 ? sample->hole_at : 0;
+    if (front > 0) { TRY(sample_file_read(file, idx, sample->first_token, front, out)); }
+    int64_t first = (int64_t)sample->first_token + front + sample->hole_tokens;
+    return sample_file_read(file, idx, first, count - front, out + front);
+}
+
+// --- loader --------------------
 
 static const char POSITION_MAGIC[8] = "DPPOS\0\0\4";  // the last byte is the version
 
@@ -134,7 +852,7 @@ static uint64_t hash_options(const SampleSource* source) {
     return hash_finish(hash_bytes(hash, shares, sizeof shares));
 }
 
-static Status open_in(Loader* loader, const char* pattern, const LoaderOptions* options) {
+static Status loader_open_in(Loader* loader, const char* pattern, const LoaderOptions* options) {
     TRY(sample_source_open(&loader->source, pattern, options));
     int32_t num_tasks = loader->source.shards.num_tasks;
     loader->task_begin = calloc((size_t)num_tasks + 1, sizeof *loader->task_begin);
@@ -169,7 +887,7 @@ Status loader_open(Loader** out, const char* pattern, const LoaderOptions* optio
     }
     Loader* loader = calloc(1, sizeof *loader);
     if (loader == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for a loader", pattern); }
-    Status status = open_in(loader, pattern, options);
+    Status status = loader_open_in(loader, pattern, options);
     if (status != STATUS_OK) {
         loader_close(loader);
         return status;
@@ -429,10 +1147,6 @@ int32_t loader_tokenizer(const Loader* loader) {
 
 int32_t loader_pad_token(const Loader* loader) {
     return loader->source.shards.files[0].pad_token;
-}
-
-int32_t loader_input_end(const Loader* loader) {
-    return (int32_t)loader->source.shards.files[0].input_end;
 }
 
 uint64_t loader_vocab_hash(const Loader* loader) {

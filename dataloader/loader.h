@@ -1,4 +1,101 @@
 /*
+largest_samples.h -- of many lengths those that no other is at least as long as on every side: what fits if
+these fit.
+
+Few of many: of samples cut at -t most often one or two, at most one for each length of input.
+*/
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "sample_file.h"
+#include "../dynapipe_plugin/plan/types.h"
+#include "../util/arena.h"
+#include "../util/status.h"
+
+typedef struct {
+    PlanSample* samples;  // [num_samples], in no order, but the same one for the same lengths
+    int32_t num_samples, max_samples;
+} LargestSamples;
+
+Status largest_samples_add(LargestSamples* largest, const PlanSample* lengths);
+void largest_samples_free(LargestSamples* largest);
+
+// --- shuffle --------------------
+/*
+shuffle.h -- a random permutation of 0 ... n - 1 that needs no memory.
+
+A Feistel network (Luby & Rackoff, SIAM J. Computing 1988) permutes the 2b-bit numbers, 4^b >= n; a value that
+falls outside is permuted again until it lies inside ("cycle walking", Black & Rogaway, CT-RSA 2002), which
+leaves a permutation of 0 ... n - 1. Less than four rounds of walking are expected once n >= 16.
+*/
+
+// Place i of the permutation named by `key`; i < n, 1 <= n <= 2^62.
+uint64_t shuffle_index(uint64_t n, uint64_t key, uint64_t i);
+
+// --- span_corruption --------------------
+/*
+span_corruption.h -- T5's pre-training objective: spans of a text become sentinels, and the target tells them.
+
+    text    a b c d e f g h        noise: c d and h
+    input   a b <0> e f g <1> </s>
+    target  <0> c d <1> h </s>
+
+Raffel et al. (T5, JMLR 2020, section 3.1.4), in the numbers of its released code: of n tokens round(n *
+density) are noise, in round(noise / mean span) spans; the text begins with what stays and ends with noise,
+and the lengths of the spans, and of what lies between, are drawn from all that add up. So both sides' lengths
+follow from n alone. Where the sentinels would not do, there are fewer, longer spans; a single token is noise.
+*/
+
+typedef struct {
+    double noise_density;                   // share of tokens, in (0, 1)
+    double mean_span;                       // tokens, >= 1
+    int32_t sentinel_first, sentinel_step;  // sentinel i is token first + i * step; step 1 or -1
+    int32_t num_sentinels;                  // >= 1
+    int32_t eot_token;                      // ends both sides
+} SpanCorruption;
+
+typedef struct {
+    int32_t num_noise, num_spans;
+    int32_t n_input, n_target;  // n - noise + spans + 1, noise + spans + 1
+} SpanLengths;
+
+enum { SPAN_CORRUPTION_MAX_TOKENS = 1 << 30 };
+
+// Of a text of 1 <= num_tokens <= SPAN_CORRUPTION_MAX_TOKENS; no field shrinks where num_tokens grows.
+SpanLengths span_corruption_lengths(const SpanCorruption* spans, int32_t num_tokens);
+
+// The longest text whose two sides keep within limits; 0: none does.
+int32_t span_corruption_longest(const SpanCorruption* spans, int32_t max_input_tokens,
+                                int32_t max_target_tokens);
+
+// Write n_input and n_target tokens. `key` says which spans.
+void span_corruption_apply(const SpanCorruption* spans, uint64_t key, const int32_t* text, int32_t num_tokens,
+                           int32_t* input, int32_t* target);
+
+// --- text_pieces --------------------
+/*
+text_pieces.h -- the texts of sample files, cut into pieces of at most so many tokens.
+
+The text of a sample is its input and target without the end-of-text tokens that end them; that of an llm.c
+document is without the one that begins it. Pieces follow one another, and only the last of a text is shorter
+than the others; a text of no token has none. Pieces are numbered in the order of the samples.
+*/
+
+typedef struct {
+    int32_t piece_tokens;
+    int64_t num_pieces, num_empty;  // num_empty: texts of no token
+    int64_t* first_piece;           // [samples + 1] of each sample; last: num_pieces
+} TextPieces;
+
+// Tokens [first_token, first_token + num_tokens) of the text of a sample.
+typedef struct {
+    int64_t sample_id;  // of all samples of all files
+    int32_t first_token, num_tokens;
+} TextPiece;
+
+// --- loader --------------------
+/*
 loader.h -- one stream of global batches drawn from a mixture of tasks; the same on every rank.
 
 A global batch is "as many samples as fit batch_tokens": samples are drawn by task weight until the next one
@@ -18,15 +115,6 @@ With span corruption (span_corruption.h) a sample is a piece of a text: input an
 of an llm.c file, cut so that no side is too long. Which of its tokens are noise changes from epoch to epoch;
 without shuffling it is always the same, whatever the seed.
 */
-#pragma once
-
-#include <stdbool.h>
-#include <stdint.h>
-#include "../util/arena.h"
-#include "../util/status.h"
-#include "../dynapipe_plugin/plan/types/plan_types.h"
-#include "largest_samples.h"
-#include "sample_shards.h"
 
 typedef enum { MIXTURE_PROPORTIONAL, MIXTURE_TEMPERATURE, MIXTURE_WEIGHTS } MixtureKind;
 // Of a long input what goes is in front of its tail, its beginning, or its middle.
@@ -87,7 +175,6 @@ int32_t loader_vocab(const Loader* loader);
 int32_t loader_eot_token(const Loader* loader);
 int32_t loader_tokenizer(const Loader* loader);    // SampleTokenizer
 int32_t loader_pad_token(const Loader* loader);    // T5's decoder starts with it; -1: none
-int32_t loader_input_end(const Loader* loader);    // SampleInputEnd
 uint64_t loader_vocab_hash(const Loader* loader);  // 0: unknown
 SampleShards* loader_shards(Loader* loader);       // the files; for sample_verify.h
 int64_t loader_num_samples(const Loader* loader);  // that can be drawn: without skipped ones
@@ -128,3 +215,61 @@ int32_t loader_gaps(const Loader* loader, const LoaderSample* sample, const Samp
 
 // Tokens of a drawn sample, n_input + n_target of them. Read-only: any thread.
 Status loader_read(const Loader* loader, const LoaderSample* sample, int32_t* out);
+
+// --- mixture --------------------
+/*
+mixture.h -- from which task the next sample comes.
+
+Shares: examples-proportional min(n, cap), as Raffel et al. (T5, JMLR 2020, section 3.5.2), that to the power
+of 1 / temperature, or given weights. Draws follow a low-discrepancy sequence instead of dice: draw k looks at
+the fraction of (start + k * golden ratio) (a Kronecker sequence: Niederreiter 1992, chapter 3), so that after
+any number of draws every task has had its share to within a few samples, and a position is one number.
+*/
+
+typedef struct {
+    int32_t num_tasks;
+    uint64_t* upto;  // [num_tasks] sum of the shares of tasks 0 ... k; at least 1, below 2^32
+} Mixture;
+
+// Weights are "task=2,other=0.5". Names need no quoting: they are looked for among the data's, the longest
+// that fits first, so they may have "=" and "," in them. One with control characters or broken UTF-8 may be
+// written as it is printed (\x1b).
+//
+// num_samples[k] can be drawn from task k; a task without samples has no share. Messages name the option of
+// the trainer and the task.
+Status mixture_create(Mixture* out, const LoaderOptions* options, int32_t num_tasks,
+                      const char* const* task_names, const int64_t* num_samples);
+void mixture_free(Mixture* mixture);  // an all-zero one is fine
+
+uint64_t mixture_start(uint64_t seed);
+int32_t mixture_task(const Mixture* mixture, uint64_t point);  // the task that a point stands for
+uint64_t mixture_next(uint64_t point);
+
+// --- sample_cut --------------------
+// sample_cut.h -- a sample within a model's limits, or skipped: loader.h says what goes and what stays.
+
+typedef enum { SAMPLE_WHOLE, SAMPLE_CUT, SAMPLE_SKIPPED } SampleFate;
+
+// `sample` comes in whole: n_input, n_target and zeros in what follows from gaps and cuts. Of the options:
+// max_seq_tokens, max_target_tokens, encoder_decoder, long_samples. `tail`: the last tokens of its input that
+// stay. A skipped sample comes out whole.
+SampleFate sample_cut(LoaderSample* sample, const LoaderOptions* options, const SampleGap* gaps,
+                      int32_t num_gaps, int32_t tail);
+
+// --- sample_source --------------------
+/*
+sample_source.h -- the samples of some files as a model gets them: within its limits, or skipped.
+
+A model with one stack reads a sample as one sequence, input then target, and runs all but its last token. An
+encoder-decoder's encoder reads the input (where it is empty, a single end-of-text token), its decoder a start
+token and the target without its last. loader.h says what becomes of samples that are too long, and what a
+sample is with span corruption.
+*/
+
+typedef struct {
+    LoaderOptions options;  // without `weights`
+    SampleShards shards;
+    int64_t num_ids;       // samples have the ids below it
+    SpanCorruption spans;  // span corruption: as resolved for the data
+    TextPieces pieces;
+} SampleSource;

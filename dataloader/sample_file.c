@@ -1,11 +1,25 @@
 #include "sample_file.h"
 
+#include <ctype.h>
+#include <errno.h>
+#include <glob.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 #include "../util/numbers.h"
-#include "llmc_tokens.h"
-#include "sample_format.h"
+#include "../util/program.h"
+
+static Status llmc_tokens_parse(SampleFile* file, const void* data, size_t num_bytes, bool with_index,
+                                bool verify);
+
+static Status sample_file_check_chunk(const SampleFile* file, int64_t chunk);
 
 _Static_assert(sizeof(SampleFormatHeader) == SAMPLE_FORMAT_HEADER_BYTES, "header layout");
 _Static_assert(sizeof(SampleIndex) == 24 && sizeof(SampleGap) == 8, "index layout");
@@ -306,12 +320,13 @@ int64_t sample_file_num_chunks(const SampleFile* file) {
     return (int64_t)sample_format_num_chunks(tokens_bytes(file));
 }
 
-uint64_t sample_file_chunk_hash(const SampleFile* file, int64_t chunk) {
+static uint64_t sample_file_chunk_hash(const SampleFile* file, int64_t chunk) {
     const unsigned char* begin = (const unsigned char*)file->tokens + chunk * SAMPLE_FORMAT_CHUNK_BYTES;
     return sample_format_chunk_hash(begin, sample_format_chunk_bytes(tokens_bytes(file), (uint64_t)chunk));
 }
 
-Status sample_file_check_chunk(const SampleFile* file, int64_t chunk) {
+// Is the chunk as it was written? STATUS_BAD_FORMAT names the bytes. An llm.c file's always is.
+static Status sample_file_check_chunk(const SampleFile* file, int64_t chunk) {
     if (file->chunk_hashes == NULL || sample_file_chunk_hash(file, chunk) == file->chunk_hashes[chunk]) {
         return STATUS_OK;
     }
@@ -372,4 +387,666 @@ int32_t sample_file_gaps(const SampleFile* file, int64_t sample, const SampleGap
     int64_t end = sample + 1 < file->num_samples ? index[1].first_gap : file->num_gaps;
     *out = file->gaps + (file->num_gaps > 0 ? index->first_gap : 0);
     return (int32_t)(end - index->first_gap);
+}
+
+// --- llmc_tokens --------------------
+
+enum { LLMC_HEADER_BYTES = 1024 };
+
+typedef struct {
+    int32_t magic, version, bytes_per_token, vocab, eot_token;
+    SampleTokenizer tokenizer;
+} LlmcFormat;
+
+static const LlmcFormat formats[] = {
+    {20240520, 1, 2, 50257, 50256, TOKENIZER_GPT2},
+    {20240801, 7, 4, 128256, 128000, TOKENIZER_UNKNOWN},
+};
+
+static const LlmcFormat* format_find(const void* data, size_t num_bytes) {
+    int32_t magic;
+    if (num_bytes < sizeof magic) { return NULL; }
+    memcpy(&magic, data, sizeof magic);
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        if (formats[i].magic == magic) { return &formats[i]; }
+    }
+    return NULL;
+}
+
+bool llmc_tokens_recognize(const void* data, size_t num_bytes) {
+    return format_find(data, num_bytes) != NULL;
+}
+
+bool llmc_tokens_is(const SampleFile* file) {
+    return file->owned_index != NULL && file->chunk_hashes == NULL;
+}
+
+static int64_t strip_suffix(const char* name, int64_t length, const char* suffix) {
+    int64_t suffix_length = (int64_t)strlen(suffix);
+    bool ends =
+        length > suffix_length && memcmp(name + length - suffix_length, suffix, (size_t)suffix_length) == 0;
+    return ends ? length - suffix_length : length;
+}
+
+// "data/TinyStories_train_000001.bin" is task "TinyStories".
+static Status name_task(SampleFile* file) {
+    const char* slash = strrchr(file->path, '/');
+    const char* name = slash != NULL ? slash + 1 : file->path;
+    int64_t length = strip_suffix(name, (int64_t)strlen(name), ".bin");
+    int64_t digits = length;
+    while (digits > 0 && isdigit((unsigned char)name[digits - 1])) { digits--; }
+    if (digits > 1 && digits < length && name[digits - 1] == '_') { length = digits - 1; }
+    length = strip_suffix(name, strip_suffix(name, length, "_train"), "_val");
+    if (length > SAMPLE_FILE_MAX_NAME) { length = SAMPLE_FILE_MAX_NAME; }
+    char** names = malloc(sizeof(char*) + (size_t)length + 1);
+    if (names == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for the task name", file->path); }
+    names[0] = (char*)(names + 1);
+    memcpy(names[0], name, (size_t)length);
+    names[0][length] = '\0';
+    file->task_names = (const char**)names;
+    file->num_tasks = 1;
+    return STATUS_OK;
+}
+
+static int32_t token_at(const SampleFile* file, int64_t i) {
+    return file->bytes_per_token == 2 ? ((const uint16_t*)file->tokens)[i]
+                                      : (int32_t)((const uint32_t*)file->tokens)[i];
+}
+
+bool llmc_tokens_begins(const SampleFile* file, int64_t sample) {
+    return token_at(file, (int64_t)file->index[sample].first_token) == file->eot_token;
+}
+
+// First end-of-text token at or after i, or the end of the file.
+static int64_t find_eot(const SampleFile* file, int64_t i) {
+    if (file->bytes_per_token == 2) {
+        const uint16_t* tokens = file->tokens;
+        while (i < file->num_tokens && tokens[i] != file->eot_token) { i++; }
+    } else {
+        const uint32_t* tokens = file->tokens;
+        while (i < file->num_tokens && tokens[i] != (uint32_t)file->eot_token) { i++; }
+    }
+    return i;
+}
+
+static Status index_reserve(SampleFile* file, int64_t* capacity) {
+    if (file->num_samples < *capacity) { return STATUS_OK; }
+    *capacity = *capacity * 2 + 64;
+    SampleIndex* grown = realloc(file->owned_index, (size_t)*capacity * sizeof(SampleIndex));
+    if (grown == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its index", file->path); }
+    file->owned_index = grown;
+    return STATUS_OK;
+}
+
+// Index all documents, in pieces of at most max_model_tokens + 1 tokens where that is not 0.
+static Status build_index(SampleFile* file, int64_t max_model_tokens) {
+    int64_t capacity = 0;
+    file->num_samples = file->num_dropped = 0;
+    for (int64_t begin = 0; begin < file->num_tokens;) {
+        int64_t end = find_eot(file, begin + 1);
+        int64_t piece = max_model_tokens > 0 ? max_model_tokens : file->num_tokens;
+        file->num_dropped += end - begin < 2;
+        for (int64_t i = begin; i + 1 < end; i += piece) {
+            int64_t num_tokens = end - i < piece + 1 ? end - i : piece + 1;
+            TRY(index_reserve(file, &capacity));
+            file->owned_index[file->num_samples++] = (SampleIndex){
+                .first_token = (uint64_t)i, .n_input = 1, .n_target = (uint32_t)(num_tokens - 1)};
+        }
+        begin = end;
+    }
+    file->index = file->owned_index;
+    return STATUS_OK;
+}
+
+static Status check_ids(const SampleFile* file) {
+    for (int64_t i = 0; i < file->num_tokens; i++) {
+        if ((uint32_t)token_at(file, i) >= (uint32_t)file->vocab) {
+            return FAIL(STATUS_BAD_FORMAT,
+                        "%s: token %lld is %u, beyond the vocabulary of %d ---> write the file again",
+                        file->path, (long long)i, (unsigned)token_at(file, i), file->vocab);
+        }
+    }
+    return STATUS_OK;
+}
+
+// The content_id of a file whose chunks have these hashes: these files store none.
+static uint64_t llmc_tokens_content_id(const SampleFile* file, const uint64_t* chunk_hashes) {
+    int64_t header[2] = {file->num_tokens, file->vocab};
+    size_t hashes_bytes = (size_t)sample_file_num_chunks(file) * sizeof *chunk_hashes;
+    uint64_t hash = hash_bytes(HASH_SEED, header, sizeof header);
+    return hash_finish(hash_bytes(hash, chunk_hashes, hashes_bytes));
+}
+
+static Status find_content_id(SampleFile* file) {
+    int64_t num_chunks = sample_file_num_chunks(file);
+    uint64_t* hashes = malloc(((size_t)num_chunks + 1) * sizeof *hashes);
+    if (hashes == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its hashes", file->path); }
+    for (int64_t c = 0; c < num_chunks; c++) { hashes[c] = sample_file_chunk_hash(file, c); }
+    file->content_id = llmc_tokens_content_id(file, hashes);
+    free(hashes);
+    return STATUS_OK;
+}
+
+// Fill `file`, whose path is set, from the bytes of a token file. On failure the caller closes `file`.
+// with_index: find the documents, which reads the whole file, and gives it a content_id. verify: check every
+// token id.
+static Status llmc_tokens_parse(SampleFile* file, const void* data, size_t num_bytes, bool with_index,
+                                bool verify) {
+    const LlmcFormat* format = format_find(data, num_bytes);
+    int32_t header[3] = {0};
+    if (num_bytes >= sizeof header) { memcpy(header, data, sizeof header); }
+    if (format == NULL || num_bytes < LLMC_HEADER_BYTES) {
+        return FAIL(
+            STATUS_BAD_FORMAT,
+            "%s: llm.c token file of %zu bytes, shorter than its header ---> download or tokenize the "
+            "data again",
+            file->path, num_bytes);
+    }
+    if (header[1] != format->version) {
+        return FAIL(
+            STATUS_BAD_FORMAT,
+            "%s: llm.c token file of version %d, this program reads %d ---> tokenize the data again with "
+            "a current llm.c",
+            file->path, header[1], format->version);
+    }
+    uint64_t num_tokens = (num_bytes - LLMC_HEADER_BYTES) / (size_t)format->bytes_per_token;
+    if (header[2] < 0 || (uint64_t)header[2] != num_tokens ||
+        (num_bytes - LLMC_HEADER_BYTES) % (size_t)format->bytes_per_token != 0) {
+        return FAIL(
+            STATUS_BAD_FORMAT,
+            "%s: number of tokens is %d, the file's length says %llu ---> download or tokenize the data "
+            "again",
+            file->path, header[2], (unsigned long long)num_tokens);
+    }
+    file->num_tokens = header[2];
+    file->bytes_per_token = format->bytes_per_token;
+    file->vocab = format->vocab;
+    file->eot_token = format->eot_token;
+    file->tokenizer = format->tokenizer;
+    file->pad_token = -1;
+    file->tokens_at = LLMC_HEADER_BYTES;
+    file->tokens = (const unsigned char*)data + LLMC_HEADER_BYTES;
+    TRY(name_task(file));
+    if (verify) { TRY(check_ids(file)); }
+    if (!with_index) { return STATUS_OK; }
+    TRY(find_content_id(file));
+    return build_index(file, 0);
+}
+
+Status llmc_tokens_cut(SampleFile* file, int32_t max_model_tokens) {
+    if (!llmc_tokens_is(file)) { return STATUS_OK; }
+    if (max_model_tokens < 1) {
+        return FAIL(STATUS_OUT_OF_RANGE, "%s: pieces of %d tokens ---> use at least 1", file->path,
+                    max_model_tokens);
+    }
+    return build_index(file, max_model_tokens);
+}
+
+// --- text_cut --------------------
+
+// How many pieces sample i is: 1 where it fits or is no text.
+static int64_t num_pieces(const SampleFile* file, int64_t i, int32_t max_model_tokens) {
+    const SampleGap* gaps;
+    int64_t num_run = (int64_t)file->index[i].n_target - 1;
+    bool is_text = file->index[i].n_input == 0 && sample_file_gaps(file, i, &gaps) == 0;
+    return is_text ? (num_run + max_model_tokens - 1) / max_model_tokens : 1;
+}
+
+Status text_cut(SampleFile* file, int32_t max_model_tokens) {
+    if (llmc_tokens_is(file)) { return STATUS_OK; }
+    int64_t num_samples = 0, at = 0;
+    for (int64_t i = 0; i < file->num_samples; i++) { num_samples += num_pieces(file, i, max_model_tokens); }
+    if (num_samples == file->num_samples) { return STATUS_OK; }
+    SampleIndex* index = malloc((size_t)num_samples * sizeof *index);
+    if (index == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its index", file->path); }
+    for (int64_t i = 0; i < file->num_samples; i++) {
+        SampleIndex piece = file->index[i];
+        int64_t num = num_pieces(file, i, max_model_tokens);
+        int64_t left = piece.n_target;
+        for (int64_t k = 0; k < num; k++, at++) {
+            index[at] = piece;
+            if (num == 1) { continue; }
+            int64_t length = left < (int64_t)max_model_tokens + 1 ? left : (int64_t)max_model_tokens + 1;
+            index[at].n_input = k > 0;
+            index[at].n_target = (uint32_t)(length - (k > 0));
+            piece.first_token += (uint64_t)(length - 1);
+            left -= length - 1;
+        }
+    }
+    free(file->owned_index);
+    file->index = file->owned_index = index;
+    file->num_samples = num_samples;
+    return STATUS_OK;
+}
+
+// --- sample_shards --------------------
+
+static Status check_vocab(const SampleFile* a, const SampleFile* b) {
+    if (a->vocab != b->vocab) {
+        return FAIL(STATUS_MISMATCH, "%s has vocab %d, %s has %d ---> prepare both with one tokenizer",
+                    a->path, a->vocab, b->path, b->vocab);
+    }
+    if (a->eot_token != b->eot_token) {
+        return FAIL(STATUS_MISMATCH,
+                    "%s has end-of-text token %d, %s has %d ---> prepare both with one tokenizer", a->path,
+                    a->eot_token, b->path, b->eot_token);
+    }
+    if (a->tokenizer != b->tokenizer) {
+        return FAIL(STATUS_MISMATCH, "%s has tokenizer %d, %s has %d ---> prepare both with one tokenizer",
+                    a->path, (int)a->tokenizer, b->path, (int)b->tokenizer);
+    }
+    if (a->pad_token != b->pad_token) {
+        return FAIL(STATUS_MISMATCH,
+                    "%s has padding token %d, %s has %d ---> prepare both with one tokenizer", a->path,
+                    a->pad_token, b->path, b->pad_token);
+    }
+    if (a->vocab_hash != b->vocab_hash && a->vocab_hash != 0 && b->vocab_hash != 0) {
+        return FAIL(STATUS_MISMATCH,
+                    "%s and %s have vocabularies of %d tokens each, but not the same ---> prepare both with "
+                    "one tokenizer",
+                    a->path, b->path, a->vocab);
+    }
+    return STATUS_OK;
+}
+
+static Status check_agreement(const SampleFile* a, const SampleFile* b) {
+    TRY(check_vocab(a, b));
+    if (a->input_end != b->input_end && a->input_end != INPUT_END_UNKNOWN &&
+        b->input_end != INPUT_END_UNKNOWN) {
+        return FAIL(STATUS_MISMATCH,
+                    "%s ends its inputs another way than %s ---> prepare both with one --input-end", a->path,
+                    b->path);
+    }
+    return STATUS_OK;
+}
+
+// Number of the task, or num_tasks. Most files list the same tasks in the same order, so look at `guess`
+// first.
+static int32_t find_task(const SampleShards* shards, const char* name, int32_t guess) {
+    if (guess < shards->num_tasks && strcmp(shards->task_names[guess], name) == 0) { return guess; }
+    int32_t k = 0;
+    while (k < shards->num_tasks && strcmp(shards->task_names[k], name) != 0) { k++; }
+    return k;
+}
+
+static Status unite_tasks(SampleShards* shards, const SampleFile* file, int32_t** task_of) {
+    size_t most_tasks = (size_t)shards->num_tasks + (size_t)file->num_tasks;
+    const char** names = realloc(shards->task_names, (most_tasks + 1) * sizeof *names);
+    if (names != NULL) { shards->task_names = names; }
+    *task_of = malloc(((size_t)file->num_tasks + 1) * sizeof **task_of);
+    if (names == NULL || *task_of == NULL) {
+        return FAIL(STATUS_NO_MEMORY, "%s: no memory for its tasks", file->path);
+    }
+    for (int32_t k = 0; k < file->num_tasks; k++) {
+        int32_t task = find_task(shards, file->task_names[k], k);
+        if (task == shards->num_tasks) { shards->task_names[shards->num_tasks++] = file->task_names[k]; }
+        (*task_of)[k] = task;
+    }
+    return STATUS_OK;
+}
+
+static Status open_file(SampleShards* shards, const char* path, int32_t cut_tokens, bool tokens_only) {
+    SampleFile* file = &shards->files[shards->num_files];
+    TRY(tokens_only ? sample_file_open_tokens(file, path) : sample_file_open(file, path, false));
+    int32_t f = shards->num_files++;
+    if (f == 0) { shards->known = file; }
+    if (f > 0) { TRY(check_agreement(shards->known, file)); }
+    if (shards->known->vocab_hash == 0 && file->vocab_hash != 0) { shards->known = file; }
+    if (cut_tokens > 0) { TRY(llmc_tokens_cut(file, cut_tokens)); }
+    if (cut_tokens > 0) { TRY(text_cut(file, cut_tokens)); }
+    shards->first_sample[f + 1] = shards->first_sample[f] + file->num_samples;
+    return unite_tasks(shards, file, &shards->task_of[f]);
+}
+
+static int compare_paths(const void* a, const void* b) {
+    return strcmp(*(char* const*)a, *(char* const*)b);
+}
+
+static Status open_paths(SampleShards* shards, char** paths, size_t num_paths, int32_t cut_tokens,
+                         bool tokens_only) {
+    shards->files = calloc(num_paths, sizeof *shards->files);
+    shards->first_sample = calloc(num_paths + 1, sizeof *shards->first_sample);
+    shards->task_of = calloc(num_paths, sizeof *shards->task_of);
+    if (shards->files == NULL || shards->first_sample == NULL || shards->task_of == NULL) {
+        return FAIL(STATUS_NO_MEMORY, "%s: no memory for %zu files", paths[0], num_paths);
+    }
+    for (size_t i = 0; i < num_paths; i++) { TRY(open_file(shards, paths[i], cut_tokens, tokens_only)); }
+    return STATUS_OK;
+}
+
+static bool is_tokenizer(const char* path) {
+    const char* slash = strrchr(path, '/');
+    return strcmp(slash != NULL ? slash + 1 : path, "tokenizer.bin") == 0;
+}
+
+// The files of samples among those that match, sorted, in front; the others behind. globfree() takes all of
+// them.
+static Status match(glob_t* out, size_t* num_paths, const char* pattern) {
+    *out = (glob_t){0};
+    int error = glob(pattern, GLOB_NOSORT, NULL, out);
+    size_t num = 0;
+    for (size_t i = 0; error == 0 && i < out->gl_pathc; i++) {
+        char* path = out->gl_pathv[i];
+        if (is_tokenizer(path) && strcmp(path, pattern) != 0) { continue; }
+        out->gl_pathv[i] = out->gl_pathv[num];
+        out->gl_pathv[num++] = path;
+    }
+    if (num == 0) {
+        globfree(out);
+        return error == GLOB_NOSPACE
+                   ? FAIL(STATUS_NO_MEMORY, "%s: no memory for the list of files", pattern)
+                   : FAIL(STATUS_IO, "%s: no file matches ---> check the path, and quote a pattern with '*'",
+                          pattern);
+    }
+    // glob() itself would sort by the locale, which may differ between machines.
+    qsort(out->gl_pathv, num, sizeof *out->gl_pathv, compare_paths);
+    *num_paths = num;
+    return STATUS_OK;
+}
+
+Status sample_shards_first_path(char** out, const char* pattern) {
+    glob_t matches;
+    size_t num_paths;
+    bool is_pattern = strpbrk(pattern, "*?[") != NULL && access(pattern, F_OK) != 0;
+    if (is_pattern) { TRY(match(&matches, &num_paths, pattern)); }
+    char* path = strdup(is_pattern ? matches.gl_pathv[0] : pattern);
+    if (is_pattern) { globfree(&matches); }
+    if (path == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for the list of files", pattern); }
+    *out = path;
+    return STATUS_OK;
+}
+
+Status sample_shards_open(SampleShards* out, const char* pattern, int32_t cut_tokens, bool tokens_only) {
+    glob_t matches;
+    size_t num_paths;
+    TRY(match(&matches, &num_paths, pattern));
+    SampleShards shards = {0};
+    Status status = open_paths(&shards, matches.gl_pathv, num_paths, cut_tokens, tokens_only);
+    globfree(&matches);
+    if (status != STATUS_OK) {
+        sample_shards_close(&shards);
+        return status;
+    }
+    *out = shards;
+    return STATUS_OK;
+}
+
+void sample_shards_close(SampleShards* shards) {
+    for (int32_t f = 0; f < shards->num_files; f++) {
+        sample_file_close(&shards->files[f]);
+        free(shards->task_of[f]);
+    }
+    free(shards->files);
+    free(shards->first_sample);
+    free(shards->task_of);
+    free(shards->task_names);
+    *shards = (SampleShards){0};
+}
+
+Status sample_shards_check_vocab(const SampleShards* a, const SampleShards* b) {
+    return check_vocab(a->known, b->known);
+}
+
+void sample_shards_write_contents(const SampleShards* shards, void* ids) {
+    unsigned char* at = ids;
+    for (int32_t f = 0; f < shards->num_files; f++, at += sizeof(uint64_t)) {
+        memcpy(at, &shards->files[f].content_id, sizeof(uint64_t));
+    }
+}
+
+Status sample_shards_check_contents(const SampleShards* shards, const void* ids, int64_t num_ids) {
+    if (num_ids != shards->num_files) {
+        return FAIL(STATUS_MISMATCH,
+                    "%s: saved with %lld files of data, now it is one of %d ---> resume with the same data",
+                    shards->files[0].path, (long long)num_ids, shards->num_files);
+    }
+    const unsigned char* at = ids;
+    for (int32_t f = 0; f < shards->num_files; f++, at += sizeof(uint64_t)) {
+        const SampleFile* file = &shards->files[f];
+        uint64_t id;
+        memcpy(&id, at, sizeof id);
+        if (id == file->content_id || id == 0 || file->content_id == 0) { continue; }
+        return FAIL(STATUS_MISMATCH,
+                    "%s: saved with other contents of this file (%016llx, now %016llx) ---> resume with the "
+                    "same data",
+                    file->path, (unsigned long long)id, (unsigned long long)file->content_id);
+    }
+    return STATUS_OK;
+}
+
+int32_t sample_shards_file(const SampleShards* shards, int64_t id) {
+    int32_t begin = 0, end = shards->num_files;  // the file lies in [begin, end)
+    while (end - begin > 1) {
+        int32_t middle = begin + (end - begin) / 2;
+        *(shards->first_sample[middle] <= id ? &begin : &end) = middle;
+    }
+    return begin;
+}
+
+// --- sample_verify --------------------
+
+enum { VERIFY_NICENESS = 10 };  // a tenth of a core that others want; all of one that is idle
+
+typedef struct {
+    SampleFile* file;
+    int64_t first_chunk;  // of this file among those of all
+    uint64_t* hashes;     // [its chunks] of a file that has no content_id yet; else NULL
+} VerifyFile;
+
+struct SampleVerify {
+    VerifyFile* files;
+    int32_t num_files;
+    int64_t end;  // my part of all chunks ends here
+    _Atomic int64_t next, num_left;
+    _Atomic bool stop, is_damaged;
+    pthread_mutex_t lock;
+    pthread_cond_t done;  // num_left is 0, or is_damaged
+    Status status;        // under `lock`, of the damaged chunk found first
+    char message[1024];
+    pthread_t thread, helper;
+    bool has_thread, has_helper;
+};
+
+static long page_bytes(void) {
+    return sysconf(_SC_PAGESIZE);
+}
+
+// Asks for the chunk's pages at one go, or lets go of them: what is read here alone is not to count as memory
+// of the process. (Pages that the loader needs are mapped again, from memory.)
+static void advise(const SampleFile* file, int64_t chunk, int advice) {
+    if (file->map.data == NULL) { return; }  // memory of the caller's: not ours to drop
+    int64_t page = page_bytes(), begin = file->tokens_at + chunk * SAMPLE_FORMAT_CHUNK_BYTES;
+    int64_t end = begin + SAMPLE_FORMAT_CHUNK_BYTES, last = (int64_t)file->map.num_bytes;
+    begin = begin / page * page;
+    end = (end < last ? end : last);
+    if (begin < end) { madvise((void*)(uintptr_t)(file->map.data + begin), (size_t)(end - begin), advice); }
+}
+
+// File of a chunk.
+static const VerifyFile* find_file(const SampleVerify* verify, int64_t chunk) {
+    int32_t begin = 0, end = verify->num_files;  // the file lies in [begin, end)
+    while (end - begin > 1) {
+        int32_t middle = begin + (end - begin) / 2;
+        *(verify->files[middle].first_chunk <= chunk ? &begin : &end) = middle;
+    }
+    return &verify->files[begin];
+}
+
+// In pieces, so that who ends need not wait for a chunk on a slow disk: 0 if told to stop.
+static uint64_t hash_chunk(const SampleVerify* verify, const SampleFile* file, int64_t chunk) {
+    enum { PIECE_BYTES = 1 << 16 };  // hash_bytes() goes on behind multiples of 8
+    const uint64_t all_bytes = (uint64_t)file->num_tokens * (uint64_t)file->bytes_per_token;
+    const size_t num_bytes = sample_format_chunk_bytes(all_bytes, (uint64_t)chunk);
+    const unsigned char* begin = (const unsigned char*)file->tokens + chunk * SAMPLE_FORMAT_CHUNK_BYTES;
+    uint64_t hash = HASH_SEED;
+    for (size_t at = 0; at < num_bytes; at += PIECE_BYTES) {
+        if (atomic_load(&verify->stop)) { return 0; }
+        hash = hash_bytes(hash, begin + at, num_bytes - at < PIECE_BYTES ? num_bytes - at : PIECE_BYTES);
+    }
+    return hash_finish(hash);
+}
+
+static Status check_chunk(const SampleVerify* verify, int64_t chunk) {
+    const VerifyFile* of = find_file(verify, chunk);
+    int64_t c = chunk - of->first_chunk;
+    Status status = STATUS_OK;
+    advise(of->file, c, MADV_WILLNEED);
+    uint64_t hash = hash_chunk(verify, of->file, c);
+    if (of->hashes != NULL) {
+        of->hashes[c] = hash;
+    } else if (hash != of->file->chunk_hashes[c] && !atomic_load(&verify->stop)) {
+        status = sample_file_check_chunk(of->file, c);  // in its words
+    }
+    advise(of->file, c, MADV_DONTNEED);
+    return status;
+}
+
+static void note_damage(SampleVerify* verify, Status status) {
+    pthread_mutex_lock(&verify->lock);
+    if (verify->status == STATUS_OK) {
+        verify->status = status;
+        snprintf(verify->message, sizeof verify->message, "%s", status_message());
+    }
+    atomic_store(&verify->is_damaged, true);
+    pthread_cond_broadcast(&verify->done);
+    pthread_mutex_unlock(&verify->lock);
+}
+
+// Takes chunks until there are none, one is damaged, or somebody stops it.
+static void work(SampleVerify* verify) {
+    while (!atomic_load(&verify->stop) && !atomic_load(&verify->is_damaged)) {
+        int64_t chunk = atomic_fetch_add(&verify->next, 1);
+        if (chunk >= verify->end) { return; }
+        Status status = check_chunk(verify, chunk);
+        if (atomic_load(&verify->stop)) { return; }
+        if (status != STATUS_OK) { note_damage(verify, status); }
+        if (atomic_fetch_sub(&verify->num_left, 1) == 1) {
+            pthread_mutex_lock(&verify->lock);
+            pthread_cond_broadcast(&verify->done);
+            pthread_mutex_unlock(&verify->lock);
+        }
+    }
+}
+
+// For those who wait, at their own priority.
+static void* run_helper(void* ctx) {
+    work(ctx);
+    return NULL;
+}
+
+static void* run_thread(void* ctx) {
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), VERIFY_NICENESS);  // of this thread alone, on Linux
+    work(ctx);
+    return NULL;
+}
+
+// Files with chunks, one behind the other.
+static Status list_files(SampleVerify* verify, SampleShards* const* shards, int32_t num_shards,
+                         int64_t* num_chunks) {
+    size_t most = 0;
+    for (int32_t s = 0; s < num_shards; s++) { most += (size_t)shards[s]->num_files; }
+    verify->files = calloc(most + 1, sizeof *verify->files);
+    if (verify->files == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory to verify %zu files", most); }
+    for (int32_t s = 0; s < num_shards; s++) {
+        for (int32_t f = 0; f < shards[s]->num_files; f++) {
+            SampleFile* file = &shards[s]->files[f];
+            int64_t chunks = sample_file_num_chunks(file);
+            bool is_known = file->chunk_hashes == NULL && file->content_id != 0;
+            if (chunks == 0 || is_known) { continue; }
+            VerifyFile* of = &verify->files[verify->num_files++];
+            *of = (VerifyFile){.file = file, .first_chunk = *num_chunks};
+            *num_chunks += chunks;
+            if (file->chunk_hashes != NULL) { continue; }
+            of->hashes = calloc((size_t)chunks, sizeof *of->hashes);
+            if (of->hashes == NULL) {
+                return FAIL(STATUS_NO_MEMORY, "%s: no memory for its hashes", file->path);
+            }
+        }
+    }
+    return STATUS_OK;
+}
+
+Status sample_verify_start(SampleVerify** out, SampleShards* const* shards, int32_t num_shards, int32_t part,
+                           int32_t num_parts) {
+    SampleVerify* verify = calloc(1, sizeof *verify);
+    if (verify == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory to verify the data"); }
+    pthread_mutex_init(&verify->lock, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&verify->done, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    int64_t num_chunks = 0;
+    Status status = list_files(verify, shards, num_shards, &num_chunks);
+    if (status != STATUS_OK) {
+        sample_verify_stop(verify);
+        return status;
+    }
+    int64_t begin = num_chunks * part / num_parts;
+    verify->end = num_chunks * (part + 1) / num_parts;
+    atomic_store(&verify->next, begin);
+    atomic_store(&verify->num_left, verify->end - begin);
+    // Without a thread, whoever waits does all of it.
+    verify->has_thread =
+        !SIMULATED && begin < verify->end && pthread_create(&verify->thread, NULL, run_thread, verify) == 0;
+    *out = verify;
+    return STATUS_OK;
+}
+
+void sample_verify_stop(SampleVerify* verify) {
+    if (verify == NULL) { return; }
+    atomic_store(&verify->stop, true);
+    if (verify->has_thread) { pthread_join(verify->thread, NULL); }
+    if (verify->has_helper) { pthread_join(verify->helper, NULL); }
+    for (int32_t f = 0; f < verify->num_files; f++) { free(verify->files[f].hashes); }
+    free(verify->files);
+    pthread_cond_destroy(&verify->done);
+    pthread_mutex_destroy(&verify->lock);
+    free(verify);
+}
+
+Status sample_verify_damage(SampleVerify* verify) {
+    if (verify == NULL || !atomic_load(&verify->is_damaged)) { return STATUS_OK; }
+    return FAIL(verify->status, "%s", verify->message);
+}
+
+// Not by the caller: a piece of a slow disk may take longer than it will wait.
+static void start_helper(SampleVerify* verify) {
+    if (verify->has_helper || atomic_load(&verify->next) >= verify->end) { return; }
+    verify->has_helper = !SIMULATED && pthread_create(&verify->helper, NULL, run_helper, verify) == 0;
+    if (!verify->has_helper && !verify->has_thread) { work(verify); }
+}
+
+static struct timespec after(int64_t wait_ns) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    int64_t ns = at.tv_nsec + wait_ns;
+    at.tv_sec += (time_t)(ns / 1000000000);
+    at.tv_nsec = (long)(ns % 1000000000);
+    return at;
+}
+
+Status sample_verify_wait(SampleVerify* verify, int64_t wait_ns, bool* is_done) {
+    *is_done = true;
+    if (verify == NULL) { return STATUS_OK; }
+    start_helper(verify);
+    struct timespec end = after(wait_ns);
+    bool is_late = false;
+    pthread_mutex_lock(&verify->lock);
+    while (!is_late && atomic_load(&verify->num_left) > 0 && !atomic_load(&verify->is_damaged)) {
+        is_late = pthread_cond_timedwait(&verify->done, &verify->lock, &end) == ETIMEDOUT;
+    }
+    pthread_mutex_unlock(&verify->lock);
+    TRY(sample_verify_damage(verify));
+    *is_done = atomic_load(&verify->num_left) == 0;
+    for (int32_t f = 0; f < verify->num_files && *is_done; f++) {
+        VerifyFile* of = &verify->files[f];
+        if (of->hashes == NULL) { continue; }
+        of->file->content_id = llmc_tokens_content_id(of->file, of->hashes);
+    }
+    return STATUS_OK;
+}
+
+int64_t sample_verify_left_bytes(const SampleVerify* verify) {
+    return verify == NULL ? 0 : atomic_load(&verify->num_left) * (int64_t)SAMPLE_FORMAT_CHUNK_BYTES;
 }

@@ -1,3 +1,54 @@
+// sample_format.h -- the header of a sample file as a struct, and the hashes of its tokens' chunks;
+// sample_file.h documents both.
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "../util/files.h"
+#include "../util/numbers.h"
+#include "../util/status.h"
+
+#define SAMPLE_FORMAT_MAGIC "DPSAMPLE"
+enum { SAMPLE_FORMAT_VERSION = 4, SAMPLE_FORMAT_HEADER_BYTES = 88, SAMPLE_FORMAT_HASHED_BYTES = 80 };
+
+typedef struct {
+    char magic[8];
+    uint32_t version;
+    uint32_t bytes_per_token;
+    uint64_t num_samples;
+    uint64_t num_tokens;
+    uint32_t num_tasks;
+    uint32_t vocab;
+    uint32_t eot_token;
+    uint32_t tokenizer;
+    uint32_t pad_token;  // UINT32_MAX: none
+    uint32_t input_end;
+    uint64_t vocab_hash;  // 0: unknown
+    uint32_t num_gaps;
+    uint32_t input_tail;
+    uint64_t checksum;         // of everything between the header and the tokens
+    uint64_t header_checksum;  // of the bytes before it
+} SampleFormatHeader;
+
+// Chunks are small enough that one is read at a gulp and a message says where, large enough that their hashes
+// are few.
+enum { SAMPLE_FORMAT_CHUNK_BYTES = 1 << 20 };
+
+static inline uint64_t sample_format_num_chunks(uint64_t num_bytes) {
+    return num_bytes / SAMPLE_FORMAT_CHUNK_BYTES + (num_bytes % SAMPLE_FORMAT_CHUNK_BYTES != 0);
+}
+
+static inline size_t sample_format_chunk_bytes(uint64_t num_bytes, uint64_t chunk) {
+    uint64_t left_bytes = num_bytes - chunk * SAMPLE_FORMAT_CHUNK_BYTES;
+    return left_bytes < SAMPLE_FORMAT_CHUNK_BYTES ? (size_t)left_bytes : SAMPLE_FORMAT_CHUNK_BYTES;
+}
+
+static inline uint64_t sample_format_chunk_hash(const void* chunk, size_t num_bytes) {
+    return hash_finish(hash_bytes(HASH_SEED, chunk, num_bytes));
+}
+
+// --- sample_file --------------------
 /*
 sample_file.h -- tokenised samples of many tasks in one file, memory-mapped.
 
@@ -34,12 +85,6 @@ All but the tokens is checked whenever a file is opened; chunks can be checked i
 
 llm.c's own token files (magic 20240520, uint16; 20240801, uint32) open as well, see llmc_tokens.h.
 */
-#pragma once
-
-#include <stdbool.h>
-#include <stdint.h>
-#include "../util/files.h"
-#include "../util/status.h"
 
 enum { SAMPLE_FILE_MAX_TASKS = 4096, SAMPLE_FILE_MAX_NAME = 255 };
 
@@ -132,9 +177,6 @@ int32_t sample_file_gaps(const SampleFile* file, int64_t sample, const SampleGap
 
 // Chunks of the tokens, counted from 0. Read-only: any thread.
 int64_t sample_file_num_chunks(const SampleFile* file);
-uint64_t sample_file_chunk_hash(const SampleFile* file, int64_t chunk);
-// Is the chunk as it was written? STATUS_BAD_FORMAT names the bytes. An llm.c file's always is.
-Status sample_file_check_chunk(const SampleFile* file, int64_t chunk);
 
 // Tokens are 2 bytes where vocab <= 65536. A sample that breaks a rule of SampleIndex, or has an id outside
 // the vocabulary, is refused and not added; the writer can go on. After STATUS_IO finish fails as well.
@@ -148,3 +190,104 @@ Status sample_writer_add_gaps(SampleWriter* writer, const char* task, const int3
                               int32_t num_gaps);
 Status sample_writer_finish(SampleWriter* writer);  // frees it, also on failure
 void sample_writer_abort(SampleWriter* writer);     // NULL is fine
+
+// --- llmc_tokens --------------------
+/*
+llmc_tokens.h -- llm.c's own token files as sample files.
+
+A 1024-byte header of int32 (magic, version, number of tokens), then the tokens: magic 20240520 version 1 has
+uint16 tokens of GPT-2 (end-of-text 50256), magic 20240801 version 7 uint32 tokens of Llama 3 (128000).
+Every document begins with the end-of-text token; a sample is one document, n_input 1, n_target the rest. What
+stands before the first end-of-text token (a document that began in the shard before) is a document as well.
+Documents of a single token are dropped and counted. The one task bears the file's name without folder,
+".bin", a shard number and "_train" or "_val", so that all shards of a data set are one task.
+*/
+
+bool llmc_tokens_recognize(const void* data, size_t num_bytes);
+bool llmc_tokens_is(const SampleFile* file);  // was `file` opened (with its index) from such a file?
+bool llmc_tokens_begins(const SampleFile* file, int64_t sample);  // with end-of-text: all but a shard's first
+
+// Cut every document into consecutive pieces that run at most max_model_tokens tokens through the model. The
+// last token of a piece is the input of the next, so every token is still predicted once. Does nothing to
+// files of the other format, whose inputs and targets belong together.
+Status llmc_tokens_cut(SampleFile* file, int32_t max_model_tokens);
+
+// --- text_cut --------------------
+// text_cut.h -- texts of sample files, which are targets without input, as consecutive pieces.
+
+// Cut every such text into pieces that run at most max_model_tokens tokens through the model. The last token
+// of a piece is the input of the next, so every token is still predicted once, and the text's end is the last
+// piece's. Does nothing to samples with inputs, to conversations, and to llm.c's files, which llmc_tokens_cut
+// cuts.
+Status text_cut(SampleFile* file, int32_t max_model_tokens);
+
+// --- sample_shards --------------------
+/*
+sample_shards.h -- the files that match a glob as one body of samples, in the order of their names. (Without
+tokenizer.bin, which prepare_data puts beside them.)
+
+All files agree in vocabulary, end-of-text token and tokenizer. Tasks are united by name and numbered as they
+first appear. A sample's id counts through all files.
+*/
+
+typedef struct {
+    int32_t num_files;
+    SampleFile* files;
+    int64_t* first_sample;  // [num_files + 1] id of each file's first sample; last: their number
+    int32_t num_tasks;
+    const char** task_names;  // [num_tasks]; into the files
+    int32_t** task_of;        // [num_files][tasks of that file] number among the united tasks
+    const SampleFile* known;  // the first whose vocabulary's hash is known; else the first
+} SampleShards;
+
+// cut_tokens > 0: texts are cut into pieces, as llmc_tokens_cut and text_cut say. tokens_only: no samples,
+// see sample_file_open_tokens. A pattern that matches nothing is STATUS_IO.
+Status sample_shards_open(SampleShards* out, const char* pattern, int32_t cut_tokens, bool tokens_only);
+// The first of the files that it would open, malloc'ed; a name that is no pattern stands for itself.
+Status sample_shards_first_path(char** out, const char* pattern);
+void sample_shards_close(SampleShards* shards);  // all-zero ones are fine
+
+// Were both made with one tokenizer, as far as the files say? STATUS_MISMATCH names a file of each.
+Status sample_shards_check_vocab(const SampleShards* a, const SampleShards* b);
+
+// The content_ids of all files, in order, to be kept with what depends on them: 8 bytes each, any alignment.
+void sample_shards_write_contents(const SampleShards* shards, void* ids);
+// Are the contents still those that were kept? STATUS_MISMATCH names the file that is another one. An id of
+// 0, kept or now, is not known.
+Status sample_shards_check_contents(const SampleShards* shards, const void* ids, int64_t num_ids);
+
+// File of a sample, id in [0, first_sample[num_files]).
+int32_t sample_shards_file(const SampleShards* shards, int64_t id);
+
+// --- sample_verify --------------------
+/*
+sample_verify.h -- are all tokens as they were written? Found out beside the training, once, by all ranks
+together.
+
+    sample_verify_start(&v, shards, num_shards, rank, num_ranks);  // a thread of low priority reads my part
+    every step:             TRY(sample_verify_damage(v));         // what it has found so far
+    before a checkpoint:    TRY(sample_verify_wait(v, wait_ns, &is_done));  // in turns, until all of my part
+is sample_verify_stop(v);                                        // also before its end
+
+Each chunk of the files (sample_file.h) is read by one rank. For a rank that waits another thread takes chunks
+as well, at its own priority, so nobody waits for one that gets no core; and nobody for a disk that is slow.
+llm.c's token files have nothing to be compared with; where nobody has read them, they are hashed here, and
+get their content_id with sample_verify_wait().
+*/
+
+typedef struct SampleVerify SampleVerify;
+
+// Part `part` of 0 ... num_parts - 1 of the chunks of all these files, which live until sample_verify_stop().
+// llm.c files without a content_id want num_parts 1.
+Status sample_verify_start(SampleVerify** out, SampleShards* const* shards, int32_t num_shards, int32_t part,
+                           int32_t num_parts);
+void sample_verify_stop(SampleVerify* verify);  // NULL is fine
+
+// STATUS_BAD_FORMAT with file and bytes, once a chunk was found damaged. No waiting. NULL: STATUS_OK.
+Status sample_verify_damage(SampleVerify* verify);
+
+// The same when the whole part has been read, or wait_ns are over: then not *is_done. One thread at a time.
+// Whether the caller has other reasons to end (a signal, another rank) is its to look at between two calls.
+Status sample_verify_wait(SampleVerify* verify, int64_t wait_ns, bool* is_done);
+
+int64_t sample_verify_left_bytes(const SampleVerify* verify);  // not yet read of this part, about

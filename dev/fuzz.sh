@@ -45,9 +45,9 @@ if ! clang -fsanitize=fuzzer "$out/probe.c" -o "$out/probe" >"$out/log/probe.log
 fi
 
 # Everything that parses, in an archive: a target is linked with what it needs, since whatever is linked costs time in each execution.
-sources=$(ls util/*.c dynapipe_plugin/plan/*.c dynapipe_plugin/plan/*/*.c dynapipe_plugin/run/session_options.c dynapipe_plugin/run/session_refit_record.c \
-    dynapipe_plugin/run/session_placed.c dynapipe_plugin/run/session_resplit_record.c dynapipe_plugin/run/session_settings.c dynapipe_plugin/adapters/llmc_seal.c dynapipe_plugin/adapters/llmc_steps.c trainer/logger.c \
-    dynapipe_plugin/run/trace.c dynapipe_plugin/measure/measure_kept.c dataloader/*.c dataloader/records/*.c dataloader/tokenizer/hf_*.c tool/*.c \
+sources=$(ls util/*.c dynapipe_plugin/plan/*.c dynapipe_plugin/plan/*/*.c \
+    dynapipe_plugin/adapters/llmc_seal.c dynapipe_plugin/adapters/llmc_steps.c trainer/logger.c \
+    $(ls dynapipe_plugin/run/*.c | grep -v transport_mpi) dynapipe_plugin/measure/*.c dataloader/*.c dataloader/records/*.c dataloader/tokenizer/hf_*.c dataloader/tokenizer/bpe.c dataloader/prepare/sample_writer.c tool/*.c \
     llmc/*.c llmc/cpu/*.c test/fuzz/memory_*.c)
 object_of() { echo "$objects_at/${1//\//_}.o"; }
 build_lib() {

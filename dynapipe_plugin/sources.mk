@@ -14,7 +14,7 @@ dynapipe_comma := ,
 # Planner and loader know neither MPI nor where values live: one set of objects serves every build.
 DYNAPIPE_BASE_SRCS    := $(wildcard $(DYNAPIPE_ROOT)util/*.c)
 DYNAPIPE_PLANNER_SRCS := $(wildcard $(DYNAPIPE_DIR)/plan/*.c $(DYNAPIPE_DIR)/plan/*/*.c)
-DYNAPIPE_LOADER_SRCS  := $(wildcard $(DYNAPIPE_ROOT)dataloader/*.c)
+DYNAPIPE_LOADER_SRCS  := $(patsubst %,$(DYNAPIPE_ROOT)dataloader/%.c,sample_file loader collate)
 DYNAPIPE_PLAN_SRCS    := $(DYNAPIPE_BASE_SRCS) $(DYNAPIPE_PLANNER_SRCS) $(DYNAPIPE_LOADER_SRCS)
 DYNAPIPE_RUN_SRCS      = $(filter-out $(if $(DYNAPIPE_HAS_MPI),,%/transport_mpi.c),\
                              $(foreach d,run measure,$(wildcard $(DYNAPIPE_DIR)/$(d)/*.c)))
@@ -28,7 +28,7 @@ DYNAPIPE_ADAPTER_SRCS := $(wildcard $(DYNAPIPE_DIR)/adapters/*.c)
 ifeq ($(origin SENTENCEPIECE),undefined)
 SENTENCEPIECE := $(if $(shell command -v $(CXX)),$(firstword $(wildcard /usr/include/sentencepiece_processor.h /usr/local/include/sentencepiece_processor.h)))
 endif
-DYNAPIPE_PREPARE_SRCS   := $(wildcard $(DYNAPIPE_ROOT)dataloader/tool/*.c $(DYNAPIPE_ROOT)dataloader/records/*.c)
+DYNAPIPE_PREPARE_SRCS   := $(wildcard $(DYNAPIPE_ROOT)dataloader/prepare/*.c $(DYNAPIPE_ROOT)dataloader/records/*.c) $(DYNAPIPE_ROOT)dataloader/data_json.c
 DYNAPIPE_TOKENIZER_SRCS := $(filter-out %/spiece_missing.c,$(wildcard $(DYNAPIPE_ROOT)dataloader/tokenizer/*.c))
 DYNAPIPE_SPIECE_SRC      = $(DYNAPIPE_ROOT)dataloader/tokenizer/$(if $(SENTENCEPIECE),spiece.cpp,spiece_missing.c)
 DYNAPIPE_SPIECE_LIBS     = $(if $(SENTENCEPIECE),-lsentencepiece -lstdc++)

@@ -20,9 +20,8 @@ which each fits alone.
 #include <stdlib.h>
 #include <string.h>
 #include "../dynapipe_plugin/plan/draft/balance.h"
-#include "../dynapipe_plugin/plan/problem/sample_order.h"
-#include "../dynapipe_plugin/plan/problem/shape_rules.h"
-#include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "../dynapipe_plugin/plan/problem.h"
+#include "../dynapipe_plugin/plan/types.h"
 
 static int64_t tokens_of(const PlanSample* sample) {
     return (int64_t)sample->enc_tokens + sample->dec_tokens;

@@ -7,8 +7,8 @@
 #include <string.h>
 #include "../util/numbers.h"
 #include "../dynapipe_plugin/plan/draft/microbatch_dp.h"
-#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
-#include "../dynapipe_plugin/plan/problem/sample_order.h"
+#include "../dynapipe_plugin/plan/schedule.h"
+#include "../dynapipe_plugin/plan/problem.h"
 
 // --- a short path -----------------------------------------------------------------------------------------
 //

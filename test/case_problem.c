@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../tool/problem_load.h"
+#include "../tool/problem.h"
 
 const char* const case_names[] = {
     "gpt2_s4_r1_flan_1k", "gpt_s4_r1_flan_2k", "gpt_s4_r1_long_8k", "gpt_s4_r2_flan_4k_tight",

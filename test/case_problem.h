@@ -4,7 +4,7 @@ planner's own types, and what the original planner reached on them. tool/problem
 */
 #pragma once
 
-#include "../dynapipe_plugin/plan/problem/microbatch.h"
+#include "../dynapipe_plugin/plan/problem.h"
 
 enum { CASE_MAX_SAMPLES = 2048 };
 #define CASE_DIRECTORY "../shared/cases"

@@ -8,7 +8,7 @@ longest lengths, as kernels on (B, T, C) do.
 #pragma once
 
 #include "../dynapipe_plugin/dynapipe.h"
-#include "../dynapipe_plugin/plan/cost/cost_model.h"
+#include "../dynapipe_plugin/plan/cost_model.h"
 
 typedef struct {
     DynapipeBlocks_v1 blocks;  // what dynapipe_measure() gets; ctx is the ClockModel

@@ -2,7 +2,7 @@
 // asks for all of them at once (cost_table.h).
 #pragma once
 
-#include "../dynapipe_plugin/plan/cost/cost_table.h"
+#include "../dynapipe_plugin/plan/cost_model.h"
 
 static inline CostJobs cost_one(const CostModel* model, const CostStage* stage, RecomputeMode mode,
                                 const MbShape* shape) {

@@ -7,7 +7,7 @@ rows of a sample are the supervised ones.
 */
 #pragma once
 
-#include "../dynapipe_plugin/plan/lists/plan.h"
+#include "../dynapipe_plugin/plan/plan.h"
 #include "../llmc/gpt2.h"
 #include "../trainer/llmc_model.h"
 

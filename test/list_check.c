@@ -1,7 +1,7 @@
 // list_check.c -- see list_check.h.
 #include "list_check.h"
 
-#include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "../dynapipe_plugin/plan/types.h"
 
 static Status sequence_check(const MicrobatchList* list, const PlanProblem* problem, int32_t q, bool* seen,
                              MbShape* shape) {

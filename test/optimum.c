@@ -1,5 +1,6 @@
 // optimum.c -- see optimum.h.
 #include "optimum.h"
+#include "../dynapipe_plugin/plan/simulate.h"
 
 enum { NEW, FORWARD_DONE, BACKWARD_DONE, DONE };
 

@@ -9,7 +9,7 @@ cannot beat the best.
 */
 #pragma once
 
-#include "../dynapipe_plugin/plan/pipe/pipe.h"
+#include "../dynapipe_plugin/plan/schedule.h"
 
 enum { OPTIMUM_MAX_STAGES = 3, OPTIMUM_MAX_ROWS = 9, OPTIMUM_MAX_MBS = 4 };
 

@@ -1,7 +1,8 @@
 // pipe_print.c -- see pipe_print.h.
 #include "pipe_print.h"
+#include "../dynapipe_plugin/plan/simulate.h"
 
-#include "../dynapipe_plugin/plan/pipe/timeline_row.h"
+#include "../dynapipe_plugin/plan/plan_text.h"
 
 void pipe_timeline_print(const PipeProblem* problem, const PipeSchedule* schedule,
                          const PipeTimeline* timeline, int32_t width, FILE* out) {

@@ -2,7 +2,8 @@
 #pragma once
 
 #include <stdio.h>
-#include "../dynapipe_plugin/plan/pipe/pipe.h"
+#include "../dynapipe_plugin/plan/schedule.h"
+#include "../dynapipe_plugin/plan/simulate.h"
 
 // `width` characters for the makespan.
 void pipe_timeline_print(const PipeProblem* problem, const PipeSchedule* schedule,

@@ -1,10 +1,11 @@
 #include "random_plan.h"
+#include "../dynapipe_plugin/plan/simulate.h"
 
 #undef NDEBUG
 #include <assert.h>
 #include <stdio.h>
 
-#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
+#include "../dynapipe_plugin/plan/schedule.h"
 
 static int64_t pick(Rng* rng, int64_t lo, int64_t hi) {
     return lo + (int64_t)(rng_u64(rng) % (uint64_t)(hi - lo + 1));

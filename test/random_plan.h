@@ -6,8 +6,8 @@ Shared by the tests of the planner and of the executor: any plan they lead to mu
 #pragma once
 
 #include "../util/numbers.h"
-#include "../dynapipe_plugin/plan/lists/plan.h"
-#include "../dynapipe_plugin/plan/lists/replica_lists.h"
+#include "../dynapipe_plugin/plan/plan.h"
+#include "../dynapipe_plugin/plan/instructions.h"
 
 typedef struct {
     bool equal;       // all micro-batches and stages alike

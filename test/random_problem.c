@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "../dynapipe_plugin/plan/types.h"
 
 static double uniform(Rng* rng, double lo, double hi) {
     return lo + (hi - lo) * rng_below(rng, 1000001) / 1e6;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../util/numbers.h"
-#include "../dynapipe_plugin/plan/problem/microbatch.h"
+#include "../dynapipe_plugin/plan/problem.h"
 
 enum { RANDOM_MAX_SAMPLES = 4096 };
 

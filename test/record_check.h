@@ -3,7 +3,7 @@ record_check.h -- records from texts in a test, and what they have to be.
 */
 #pragma once
 
-#include "../dataloader/records/record_reader.h"
+#include "../dataloader/records/records.h"
 #include "test.h"
 
 // A conversation of two answers: joined messages, a content in parts, a tool, and a last word that asks.

@@ -2,10 +2,9 @@
 
 #include <stdlib.h>
 
-#include "../dynapipe_plugin/plan/cost/cost_scale.h"
-#include "../dynapipe_plugin/plan/cost/cost_share.h"
-#include "../dynapipe_plugin/plan/lists/plan_words.h"
-#include "../dynapipe_plugin/plan/replay/replay.h"
+#include "../dynapipe_plugin/plan/cost_model.h"
+#include "../dynapipe_plugin/plan/plan_text.h"
+#include "../dynapipe_plugin/plan/replay.h"
 #include "cost_one.h"
 
 void refit_case_costs(CostModel* out, RefitCaseModel model) {

@@ -5,8 +5,8 @@ made with, and how long it would have taken.
 #pragma once
 
 #include "../util/numbers.h"
-#include "../dynapipe_plugin/plan/cost/cost_model.h"
-#include "../dynapipe_plugin/plan/lists/plan.h"
+#include "../dynapipe_plugin/plan/cost_model.h"
+#include "../dynapipe_plugin/plan/plan.h"
 #include "../dynapipe_plugin/run/trace.h"
 
 typedef struct {

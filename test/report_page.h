@@ -3,7 +3,7 @@ report_page.h -- a report's page in a test: made of a log, read back, what its c
 */
 #pragma once
 
-#include "../tool/report_html.h"
+#include "../tool/report.h"
 #include "xml_tree.h"
 
 void write_text(const char* path, const char* text);

@@ -1,5 +1,6 @@
 // search_check.c -- see search_check.h.
 #include "search_check.h"
+#include "../dynapipe_plugin/plan/simulate.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 // test_bound_batch.c -- no sample is lost, and none is made longer than it is.
-#include "../dynapipe_plugin/plan/bound/bound_batch.h"
+#include "../dynapipe_plugin/plan/bound.h"
 
 #include "random_problem.h"
 #include "test.h"

@@ -1,8 +1,7 @@
 // test_bound_split.c -- no plan on any split of the layers is faster, also where memory decides which splits
 // there are.
-#include "../dynapipe_plugin/plan/bound/bound_split.h"
+#include "../dynapipe_plugin/plan/bound.h"
 
-#include "../dynapipe_plugin/plan/bound/lower_bound.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "random_problem.h"
 #include "test.h"

@@ -3,9 +3,8 @@
 #include <unistd.h>
 #include <jansson.h>
 
-#include "../dataloader/bpe.h"
-#include "../dataloader/bpe_vocab.h"
-#include "../dataloader/records/record_reader.h"
+#include "../dataloader/tokenizer/bpe.h"
+#include "../dataloader/records/records.h"
 #include "../util/program.h"
 #include "../util/files.h"
 #include "../util/numbers.h"

@@ -68,9 +68,9 @@ static const struct {
     TinyFault fault;
     const char* words;  // of the first thing found
 } findings[] = {
-    {TINY_SCRATCH_OVERRUN, "backward_inputs of blocks [4, 5) wrote at least 64 bytes behind its scratch"},
-    {TINY_ACTS_TOO_FEW, "forward of blocks [0, 2) wrote at least 4 bytes behind its acts"},
-    {TINY_LOSS_FOR_EACH_TOKEN, "behind its losses"},
+    {TINY_SCRATCH_OVERRUN, "backward_inputs of blocks [4, 5) wrote at least 64 bytes after its scratch"},
+    {TINY_ACTS_TOO_FEW, "forward of blocks [0, 2) wrote at least 4 bytes after its acts"},
+    {TINY_LOSS_FOR_EACH_TOKEN, "after its losses"},
     {TINY_WRITES_BEFORE_OUT, "forward of blocks [0, 2) wrote at least 8 bytes before its out"},
     {TINY_CHANGES_IN, "forward of blocks [2, 3) changed its in"},
     {TINY_FEWER_BYTES_FOR_MORE_ROWS, "acts_bytes() with KEEP | HEAD of blocks [0, 2)"},
@@ -149,7 +149,7 @@ static void a_table_with_holes_is_named(void) {
     CHECK(check(&blocks) != 0 && strstr(dynapipe_error(), "the model tiny has no zero_gradients") != NULL);
     blocks = tiny_blocks(&tiny);
     blocks.num_layers = 1;
-    CHECK(check(&blocks) != 0 && strstr(dynapipe_error(), "check one of at least 2 layers") != NULL);
+    CHECK(check(&blocks) != 0 && strstr(dynapipe_error(), "take one of at least 2 layers") != NULL);
     blocks = tiny_blocks(&tiny);
     blocks.shapes.padded = 1;
     blocks.shapes.seq_multiple = 65536;

@@ -1,6 +1,7 @@
 // test_comm_order.c -- both ends of every pair see one order, nothing deadlocks, and plans keep every rule.
-#include "../dynapipe_plugin/plan/lists/comm_order.h"
-#include "../dynapipe_plugin/plan/lists/plan_message.h"
+#include "../dynapipe_plugin/plan/instructions.h"
+#include "../dynapipe_plugin/plan/simulate.h"
+#include "../dynapipe_plugin/plan/plan_message.h"
 #include "random_plan.h"
 #include "test.h"
 

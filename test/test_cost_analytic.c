@@ -1,7 +1,7 @@
 // test_cost_analytic.c -- the stand-in: GPT-2 and T5 by their flops, counted here again, and its shares of
 // work.
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "../dynapipe_plugin/plan/types.h"
 #include "cost_one.h"
 #include "test.h"
 

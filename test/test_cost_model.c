@@ -1,6 +1,6 @@
 // test_cost_model.c -- monotone, saturating, additive over stages, exact text, refused nonsense.
-#include "../dynapipe_plugin/plan/cost/cost_file.h"
-#include "../dynapipe_plugin/plan/cost/cost_table.h"
+#include "../dynapipe_plugin/plan/cost_file.h"
+#include "../dynapipe_plugin/plan/cost_model.h"
 #include "cost_one.h"
 
 #include <math.h>

@@ -3,9 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/plan/cost/cost_rank.h"
-#include "../dynapipe_plugin/plan/cost/cost_share.h"
-#include "../dynapipe_plugin/plan/cost/machine.h"
+#include "../dynapipe_plugin/plan/cost_model.h"
 #include "random_plan.h"
 #include "random_problem.h"
 #include "test.h"

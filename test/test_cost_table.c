@@ -1,5 +1,5 @@
 // test_cost_table.c -- the fast evaluation says what the formulas say, to the last bit.
-#include "../dynapipe_plugin/plan/cost/cost_table.h"
+#include "../dynapipe_plugin/plan/cost_model.h"
 #include "cost_one.h"
 
 #include "random_problem.h"

@@ -6,7 +6,7 @@
 #include <omp.h>
 
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../dynapipe_plugin/plan/problem/placement_make.h"
+#include "../dynapipe_plugin/plan/placement.h"
 #include "../dynapipe_plugin/run/executor.h"
 #include "../llmc/head.h"
 #include "gpt2_golden.h"

@@ -1,5 +1,5 @@
 // test_host_cores.c -- ranks of one process share one host; what it has is what they may run on.
-#include "../dynapipe_plugin/run/host_cores.h"
+#include "../dynapipe_plugin/run/hosts.h"
 
 #include <stdbool.h>
 #include <unistd.h>

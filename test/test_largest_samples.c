@@ -1,5 +1,5 @@
 // test_largest_samples.c -- every length is covered by one that is kept, and none that is kept by another.
-#include "../dataloader/largest_samples.h"
+#include "../dataloader/loader.h"
 #include "../util/numbers.h"
 #include "test.h"
 

@@ -1,5 +1,5 @@
 // test_llmc_tokens.c -- llm.c's token files: documents as samples, whole or in pieces.
-#include "../dataloader/llmc_tokens.h"
+#include "../dataloader/sample_file.h"
 
 #include "data_maker.h"
 

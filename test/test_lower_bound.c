@@ -1,5 +1,6 @@
 // test_lower_bound.c -- nothing that can be scheduled is faster, and the bound is reached where it can be.
-#include "../dynapipe_plugin/plan/bound/lower_bound.h"
+#include "../dynapipe_plugin/plan/bound.h"
+#include "../dynapipe_plugin/plan/simulate.h"
 
 #include "../dynapipe_plugin/plan/batching.h"
 #include "../dynapipe_plugin/plan/draft/balance.h"

@@ -1,10 +1,10 @@
 // test_machine.c -- plans for ranks and links that differ: laws that hold whatever the method.
-#include "../dynapipe_plugin/plan/cost/machine.h"
+#include "../dynapipe_plugin/plan/cost_model.h"
 
 #include <math.h>
 
-#include "../dynapipe_plugin/plan/bound/lower_bound.h"
-#include "../dynapipe_plugin/plan/bound/waterfall.h"
+#include "../dynapipe_plugin/plan/bound.h"
+#include "../tool/waterfall.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "random_problem.h"
 #include "test.h"

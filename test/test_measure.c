@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "../dynapipe_plugin/measure/measure.h"
-#include "../dynapipe_plugin/measure/measure_kept.h"
 #include "cost_one.h"
 #include "clock_model.h"
 #include "data_maker.h"

@@ -3,9 +3,8 @@
 // seldom much more; parameters and state of every stage; what is tied.
 #include "../util/numbers.h"
 #include "../dynapipe_plugin/measure/measure_bytes.h"
-#include "../dynapipe_plugin/measure/measure_lines.h"
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "../dynapipe_plugin/plan/types.h"
 #include "cost_one.h"
 #include "clock_model.h"
 #include "test.h"
@@ -68,15 +67,15 @@ static MbShape draw(Rng* rng, DynapipeBatch* batch, bool has_dec, bool padded) {
 
 typedef struct {
     double given, asked;
-} Sums;
+} SumModel;
 
-static void add(Sums* sums, int64_t given, int64_t asked) {
+static void add(SumModel* sums, int64_t given, int64_t asked) {
     CHECK(given >= asked);
     sums->given += (double)given;
     sums->asked += (double)asked;
 }
 
-static void ask(Sums sums[4], MeasureSlice slice, Rng* rng) {
+static void ask(SumModel sums[4], MeasureSlice slice, Rng* rng) {
     const DynapipeBlocks_v1* blocks = &clock_model.blocks;
     const DynapipeModel_v1* api = blocks->api;
     CostStage stage = measure_slice_stage(blocks, slice);
@@ -113,7 +112,7 @@ static void for_all_slices(void (*law)(MeasureSlice slice, void* ctx), void* ctx
 }
 
 typedef struct {
-    Sums sums[4];
+    SumModel sums[4];
     Rng rng;
 } Asking;
 

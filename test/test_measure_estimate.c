@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "../util/numbers.h"
-#include "../dynapipe_plugin/measure/measure_estimate.h"
+#include "../dynapipe_plugin/measure/measure.h"
 #include "test.h"
 
 static double draw(Rng* rng, int32_t most) {

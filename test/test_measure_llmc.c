@@ -2,10 +2,9 @@
 // for, state of every stage, tied copies included.
 #include "../util/numbers.h"
 #include "../dynapipe_plugin/measure/measure_bytes.h"
-#include "../dynapipe_plugin/plan/cost/cost_rank.h"
-#include "../dynapipe_plugin/plan/cost/cost_share.h"
+#include "../dynapipe_plugin/plan/cost_model.h"
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "../dynapipe_plugin/plan/types.h"
 #include "../dynapipe_plugin/run/session.h"
 #include "../llmc/gpt2.h"
 #include "../llmc/head.h"

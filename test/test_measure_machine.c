@@ -3,7 +3,7 @@
 #include "../util/program.h"
 #include "../util/numbers.h"
 #include "../dynapipe_plugin/measure/measure.h"
-#include "../dynapipe_plugin/run/link_probe.h"
+#include "../dynapipe_plugin/run/hosts.h"
 #include "clock_model.h"
 #include "ranks.h"
 #include "test.h"

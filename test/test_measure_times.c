@@ -2,9 +2,9 @@
 // the chain's length and layout; a model whose backward is one job; all ranks end with the same numbers, the
 // mean of theirs. And on real ones, the curves that each kind has.
 #include "../util/numbers.h"
-#include "../dynapipe_plugin/measure/measure_times.h"
+#include "../dynapipe_plugin/measure/measure.h"
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "../dynapipe_plugin/plan/types.h"
 #include "../llmc/gpt2.h"
 #include "../llmc/models.h"
 #include "../llmc/t5.h"

@@ -1,5 +1,5 @@
 // test_memory_layout.c -- no two buffers in one place at one time, and arenas near the lower bound.
-#include "../dynapipe_plugin/plan/lists/memory_layout.h"
+#include "../dynapipe_plugin/plan/memory_layout.h"
 #include "random_plan.h"
 #include "test.h"
 

@@ -1,8 +1,8 @@
 // test_microbatch_dp.c -- the dynamic program against brute force, and against what the original reached.
 #include "../dynapipe_plugin/plan/draft/microbatch_dp.h"
 
-#include "../dynapipe_plugin/plan/problem/sample_order.h"
-#include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "../dynapipe_plugin/plan/problem.h"
+#include "../dynapipe_plugin/plan/types.h"
 #include "../rivals/rivals.h"
 #include "case_problem.h"
 #include "list_check.h"

@@ -1,7 +1,7 @@
 // test_microbatch_dynamic.c -- by rule: complete, balanced, small at both ends, within memory.
 #include "../dynapipe_plugin/plan/batching.h"
 
-#include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "../dynapipe_plugin/plan/types.h"
 #include "list_check.h"
 #include "random_problem.h"
 #include "test.h"

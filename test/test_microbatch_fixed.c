@@ -1,6 +1,6 @@
 // test_microbatch_fixed.c -- the baselines: every sample once, budgets and memory kept, the documented
 // grouping.
-#include "../dynapipe_plugin/plan/problem/microbatch.h"
+#include "../dynapipe_plugin/plan/problem.h"
 
 #include "../rivals/rivals.h"
 #include "list_check.h"

@@ -1,5 +1,5 @@
 // test_mixture.c -- every task gets its share, after any number of draws.
-#include "../dataloader/mixture.h"
+#include "../dataloader/loader.h"
 
 #include <math.h>
 #include "../util/numbers.h"

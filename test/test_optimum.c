@@ -1,5 +1,6 @@
 // test_optimum.c -- optimum <= every policy, on pipelines small enough to try every order.
 #include "optimum.h"
+#include "../dynapipe_plugin/plan/simulate.h"
 
 #include "random_plan.h"
 #include "test.h"

@@ -2,9 +2,9 @@
 // order.
 #include "optimum.h"
 
-#include "../dynapipe_plugin/plan/bound/lower_bound.h"
+#include "../dynapipe_plugin/plan/bound.h"
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "../dynapipe_plugin/plan/types.h"
 #include "random_plan.h"
 #include "random_problem.h"
 #include "test.h"

@@ -1,6 +1,7 @@
 // test_original.c -- the original's method: cyclic orders, largest differencing, orders tried, and what it
 // reached on the shared cases.
 #include "../dynapipe_plugin/plan/draft/draft.h"
+#include "../dynapipe_plugin/plan/simulate.h"
 #include "../rivals/rivals.h"
 #include "case_problem.h"
 #include "list_check.h"

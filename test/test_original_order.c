@@ -3,8 +3,7 @@
 #include "../rivals/rivals.h"
 
 #include "../dynapipe_plugin/plan/draft/microbatch_dp.h"
-#include "../dynapipe_plugin/plan/problem/microbatch.h"
-#include "../dynapipe_plugin/plan/problem/sample_order.h"
+#include "../dynapipe_plugin/plan/problem.h"
 #include "case_problem.h"
 #include "random_problem.h"
 #include "test.h"

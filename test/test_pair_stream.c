@@ -1,5 +1,5 @@
 // test_pair_stream.c -- batches of one shape: every sample once in an epoch, its tokens the file's, seekable.
-#include "../dataloader/pair_stream.h"
+#include "../dataloader/streams.h"
 
 #include "data_maker.h"
 

@@ -1,12 +1,11 @@
 // test_piece_move.c -- values travel from the ranks that have them to those that want them: every one
 // arrives, whatever ranks have and want; none travels that is there already; copies are taken from the
 // nearest; what nobody has is named before anything moves.
-#include "../dynapipe_plugin/run/piece_move.h"
+#include "../dynapipe_plugin/run/session.h"
 
 #include <stdbool.h>
 
 #include "../util/numbers.h"
-#include "../dynapipe_plugin/run/piece_route.h"
 #include "ranks.h"
 #include "test.h"
 

@@ -1,6 +1,7 @@
 // test_pipe.c -- the simulator against an independent replay, and the laws of GPipe and 1F1B.
 #include "../util/program.h"
-#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
+#include "../dynapipe_plugin/plan/simulate.h"
+#include "../dynapipe_plugin/plan/schedule.h"
 #include "random_plan.h"
 #include "test.h"
 

@@ -1,6 +1,6 @@
 // test_pipe_adaptive.c -- the adaptive order: memory, in-flight caps, recomputation, W as filler.
-#include "../dynapipe_plugin/plan/pipe/pipe_adaptive.h"
-#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
+#include "../dynapipe_plugin/plan/schedule.h"
+#include "../dynapipe_plugin/plan/simulate.h"
 #include "random_plan.h"
 #include "test.h"
 

@@ -1,6 +1,6 @@
 // test_pipe_pulled.c -- receivers that fetch their messages: against a walk tick by tick, and its laws.
-#include "../dynapipe_plugin/plan/pipe/pipe_adaptive.h"
-#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
+#include "../dynapipe_plugin/plan/schedule.h"
+#include "../dynapipe_plugin/plan/simulate.h"
 #include "random_plan.h"
 #include "test.h"
 

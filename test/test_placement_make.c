@@ -1,7 +1,6 @@
 // test_placement_make.c -- placements by shape and from text: what each shape is, what is refused.
 #include "../util/numbers.h"
-#include "../dynapipe_plugin/plan/problem/placement_make.h"
-#include "../dynapipe_plugin/plan/problem/placement_words.h"
+#include "../dynapipe_plugin/plan/placement.h"
 #include "random_plan.h"
 #include "test.h"
 

@@ -1,7 +1,6 @@
 // test_placement_room.c -- model state that does not fit as layers lie: they move until it does, wherever
 // some other layers of the same chunks would, by brute force over all of them; and nothing else changes.
-#include "../dynapipe_plugin/plan/problem/placement_make.h"
-#include "../dynapipe_plugin/plan/problem/placement_room.h"
+#include "../dynapipe_plugin/plan/placement.h"
 #include "random_problem.h"
 #include "test.h"
 

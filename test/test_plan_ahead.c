@@ -5,7 +5,7 @@
 #include <time.h>
 
 #include "../util/numbers.h"
-#include "../dynapipe_plugin/run/plan_ahead.h"
+#include "../dynapipe_plugin/run/session.h"
 #include "test.h"
 
 static uint64_t seed;

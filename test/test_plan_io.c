@@ -1,5 +1,6 @@
 // test_plan_io.c -- plan text: round trips, golden text, hostile text; timelines as in STYLE.
 #include "../util/files.h"
+#include "../dynapipe_plugin/plan/simulate.h"
 #include "random_plan.h"
 #include "pipe_print.h"
 #include "test.h"

@@ -2,10 +2,10 @@
 #include "../util/program.h"
 #include "../util/files.h"
 #include "../dynapipe_plugin/plan/batching.h"
-#include "../dynapipe_plugin/plan/bound/lower_bound.h"
+#include "../dynapipe_plugin/plan/bound.h"
 #include "../dynapipe_plugin/plan/plan_assemble.h"
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../dynapipe_plugin/plan/replay/replay.h"
+#include "../dynapipe_plugin/plan/replay.h"
 #include "random_problem.h"
 #include "test.h"
 

@@ -1,7 +1,8 @@
 // test_policy_drafts.c -- drafts of the batching policies: what they say is what the simulator says, and the
 // fastest come first.
 #include "../dynapipe_plugin/plan/batching.h"
-#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
+#include "../dynapipe_plugin/plan/simulate.h"
+#include "../dynapipe_plugin/plan/schedule.h"
 #include "random_problem.h"
 #include "test.h"
 

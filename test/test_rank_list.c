@@ -1,7 +1,8 @@
 // test_rank_list.c -- slack for ranks that are late: never more memory than allowed, the same order, fewer
 // waits.
-#include "../dynapipe_plugin/plan/lists/replica_lists.h"
-#include "../dynapipe_plugin/plan/lists/plan_message.h"
+#include "../dynapipe_plugin/plan/instructions.h"
+#include "../dynapipe_plugin/plan/simulate.h"
+#include "../dynapipe_plugin/plan/plan_message.h"
 #include "random_plan.h"
 #include "test.h"
 

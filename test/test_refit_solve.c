@@ -1,12 +1,12 @@
 // test_refit_solve.c -- factors of the cost model's terms and of ranks are found from the times of jobs.
-#include "../dynapipe_plugin/plan/cost/refit_solve.h"
+#include "../dynapipe_plugin/plan/refit.h"
 
 #include <math.h>
 
-#include "../dynapipe_plugin/plan/cost/cost_share.h"
+#include "../dynapipe_plugin/plan/cost_model.h"
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../dynapipe_plugin/plan/problem/placement_make.h"
-#include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "../dynapipe_plugin/plan/placement.h"
+#include "../dynapipe_plugin/plan/types.h"
 #include "../dynapipe_plugin/run/trace.h"
 #include "cost_one.h"
 #include "random_problem.h"

@@ -1,10 +1,11 @@
 // test_replay.c -- makespans under noise: exact without, equal to a longest path of the test's own with.
-#include "../dynapipe_plugin/plan/replay/replay.h"
+#include "../dynapipe_plugin/plan/replay.h"
+#include "../dynapipe_plugin/plan/simulate.h"
 
 #include <math.h>
 
 #include "../util/program.h"
-#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
+#include "../dynapipe_plugin/plan/schedule.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "random_plan.h"
 #include "random_problem.h"

@@ -1,9 +1,9 @@
 // test_replay_plan.c -- plans of any placement, the head whole or shared: replayed, they end when the
 // simulator says, and so they do where cores are shared.
-#include "../dynapipe_plugin/plan/replay/replay.h"
+#include "../dynapipe_plugin/plan/replay.h"
+#include "../dynapipe_plugin/plan/simulate.h"
 
-#include "../dynapipe_plugin/plan/lists/plan_message.h"
-#include "../dynapipe_plugin/plan/replay/shared_cores.h"
+#include "../dynapipe_plugin/plan/plan_message.h"
 #include "random_plan.h"
 #include "test.h"
 #include "timed_plan.h"

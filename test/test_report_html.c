@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include "../util/numbers.h"
-#include "../tool/line_chart.h"
-#include "../tool/tool.h"
+#include "../tool/report.h"
+#include "../tool/commands.h"
 #include "report_page.h"
 #include "test.h"
 

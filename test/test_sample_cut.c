@@ -1,5 +1,5 @@
 // test_sample_cut.c -- what is drawn of samples that are too long equals its definition, place by place.
-#include "../dataloader/sample_cut.h"
+#include "../dataloader/loader.h"
 
 #include "data_maker.h"
 

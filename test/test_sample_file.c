@@ -3,8 +3,6 @@
 
 #include <signal.h>
 #include <sys/resource.h>
-#include "../dataloader/sample_format.h"
-#include "../dataloader/sample_shards.h"
 #include "../util/numbers.h"
 #include "data_maker.h"
 

@@ -1,11 +1,10 @@
 // test_sample_verify.c -- every chunk is read by one rank, and no damage to a file of samples goes unseen.
-#include "../dataloader/sample_verify.h"
+#include "../dataloader/sample_file.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include "../util/program.h"
-#include "../dataloader/sample_format.h"
 #include "data_maker.h"
 #include "slow_disk.h"
 

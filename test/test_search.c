@@ -1,9 +1,10 @@
 // test_search.c -- the search: what it hands out is what the simulator says, never worse than where it began,
 // within the freedom and the budget it was given; and no batch, however odd, upsets it.
-#include "../dynapipe_plugin/plan/bound/lower_bound.h"
-#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
+#include "../dynapipe_plugin/plan/bound.h"
+#include "../dynapipe_plugin/plan/simulate.h"
+#include "../dynapipe_plugin/plan/schedule.h"
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../dynapipe_plugin/plan/problem/placement_make.h"
+#include "../dynapipe_plugin/plan/placement.h"
 #include "../dynapipe_plugin/plan/search/search.h"
 #include "../dynapipe_plugin/plan/search/search_first.h"
 #include "../dynapipe_plugin/plan/search/search_moves.h"

@@ -1,7 +1,7 @@
 // test_search_fill.c -- first answers of the search: weights, replicas, and samples into micro-batches that
 // taper.
 #include "../dynapipe_plugin/plan/search/search_fill.h"
-#include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "../dynapipe_plugin/plan/types.h"
 #include "random_plan.h"
 #include "random_problem.h"
 #include "test.h"

@@ -1,10 +1,9 @@
 // test_search_places.c -- where the search begins: placements that are valid, of the kinds that are asked
 // for, dealt so that no single layer is better elsewhere; and a head that is told stays.
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../dynapipe_plugin/plan/problem/placement_make.h"
-#include "../dynapipe_plugin/plan/problem/placement_room.h"
+#include "../dynapipe_plugin/plan/placement.h"
 #include "../dynapipe_plugin/plan/search/search_places.h"
-#include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "../dynapipe_plugin/plan/types.h"
 #include "random_problem.h"
 #include "test.h"
 

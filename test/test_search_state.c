@@ -1,7 +1,8 @@
 // test_search_state.c -- whatever is done to a state of the search, it stays what its samples, modes,
 // placement and order say; and the makespan that the search sees is the simulator's.
-#include "../dynapipe_plugin/plan/pipe/pipe_schedule.h"
-#include "../dynapipe_plugin/plan/problem/placement_make.h"
+#include "../dynapipe_plugin/plan/schedule.h"
+#include "../dynapipe_plugin/plan/simulate.h"
+#include "../dynapipe_plugin/plan/placement.h"
 #include "../dynapipe_plugin/plan/search/search_state.h"
 #include "random_plan.h"
 #include "random_problem.h"

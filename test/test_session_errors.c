@@ -2,10 +2,9 @@
 // is late is counted where it belongs.
 #include "../dynapipe_plugin/run/session_errors.h"
 
-#include "../dynapipe_plugin/plan/lists/plan_message.h"
-#include "../dynapipe_plugin/plan/lists/plan_words.h"
-#include "../dynapipe_plugin/plan/replay/replay.h"
-#include "../dynapipe_plugin/plan/replay/shared_cores.h"
+#include "../dynapipe_plugin/plan/plan_message.h"
+#include "../dynapipe_plugin/plan/plan_text.h"
+#include "../dynapipe_plugin/plan/replay.h"
 #include "random_plan.h"
 #include "test.h"
 

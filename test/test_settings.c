@@ -1,7 +1,7 @@
 // Laws of what a run was started with: two runs that differ in a value differ in a line, and it says both.
 #include "../util/options.h"
 
-#include "../dynapipe_plugin/run/session_options.h"
+#include "../dynapipe_plugin/run/session.h"
 #include "test.h"
 
 // malloc'ed

@@ -1,8 +1,7 @@
 // test_shape_rules.c -- what a model's kernels ask of micro-batches: no plan does otherwise, padding is the
 // least that serves, and what cannot be served is said in words.
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../dynapipe_plugin/plan/problem/microbatch.h"
-#include "../dynapipe_plugin/plan/problem/shape_rules.h"
+#include "../dynapipe_plugin/plan/problem.h"
 #include "random_problem.h"
 #include "test.h"
 

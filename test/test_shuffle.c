@@ -1,5 +1,5 @@
 // test_shuffle.c -- permutations without memory: every number once, every order about equally often.
-#include "../dataloader/shuffle.h"
+#include "../dataloader/loader.h"
 
 #include "../util/numbers.h"
 #include "test.h"

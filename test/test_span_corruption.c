@@ -1,6 +1,6 @@
 // test_span_corruption.c -- a corrupted text can be undone, has the promised lengths, and any spans may be
 // noise.
-#include "../dataloader/span_corruption.h"
+#include "../dataloader/loader.h"
 
 #include <math.h>
 #include <stdbool.h>

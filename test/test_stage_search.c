@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../dynapipe_plugin/plan/problem/placement_make.h"
+#include "../dynapipe_plugin/plan/placement.h"
 #include "random_problem.h"
 #include "test.h"
 

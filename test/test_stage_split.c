@@ -1,8 +1,8 @@
 // test_stage_split.c -- against every way to cut the layers.
 #include <math.h>
 
-#include "../dynapipe_plugin/plan/problem/stage_split.h"
-#include "../dynapipe_plugin/plan/types/mb_shape.h"
+#include "../dynapipe_plugin/plan/placement.h"
+#include "../dynapipe_plugin/plan/types.h"
 #include "cost_one.h"
 #include "random_problem.h"
 #include "test.h"

@@ -1,5 +1,5 @@
 // test_task_table.c -- names, validation split and quantiles against their definitions.
-#include "../dataloader/task_table.h"
+#include "../dataloader/prepare/sample_writer.h"
 #include "../util/numbers.h"
 #include "test.h"
 

@@ -2,12 +2,10 @@
 // is.
 #include <math.h>
 
-#include "../dynapipe_plugin/plan/lists/memory_layout.h"
-#include "../dynapipe_plugin/plan/lists/plan_message.h"
-#include "../dynapipe_plugin/plan/lists/plan_words.h"
+#include "../dynapipe_plugin/plan/memory_layout.h"
+#include "../dynapipe_plugin/plan/plan_message.h"
+#include "../dynapipe_plugin/plan/plan_text.h"
 #include "../dynapipe_plugin/plan/planner.h"
-#include "../dynapipe_plugin/plan/lists/memory_curve.h"
-#include "../tool/svg.h"
 #include "../tool/timeline_svg.h"
 #include "random_plan.h"
 #include "random_problem.h"

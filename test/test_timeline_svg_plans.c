@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../dynapipe_plugin/plan/lists/memory_curve.h"
+#include "../dynapipe_plugin/plan/memory_layout.h"
 #include "random_plan.h"
 #include "test.h"
 #include "xml_tree.h"

@@ -1,5 +1,5 @@
 // test_token_stream.c -- the stock loader: consecutive windows, every one once per epoch, in any order.
-#include "../dataloader/token_stream.h"
+#include "../dataloader/streams.h"
 
 #include "data_maker.h"
 

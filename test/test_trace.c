@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "../util/numbers.h"
-#include "../dynapipe_plugin/plan/lists/plan.h"
+#include "../dynapipe_plugin/plan/plan.h"
 #include "test.h"
 
 static uint64_t seed;

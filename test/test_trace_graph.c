@@ -1,11 +1,11 @@
 // test_trace_graph.c -- a step that ran, replayed: the same ends, and laws of what might have been otherwise.
-#include "../tool/trace_graph.h"
+#include "../tool/trace_view.h"
+#include "../dynapipe_plugin/plan/simulate.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "../dynapipe_plugin/plan/lists/plan_words.h"
-#include "../tool/trace_replay.h"
+#include "../dynapipe_plugin/plan/plan_text.h"
 #include "random_plan.h"
 #include "test.h"
 

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../dynapipe_plugin/plan/lists/memory_curve.h"
-#include "../dynapipe_plugin/plan/lists/plan_message.h"
+#include "../dynapipe_plugin/plan/memory_layout.h"
+#include "../dynapipe_plugin/plan/plan_message.h"
 #include "random_plan.h"
 #include "test.h"
 

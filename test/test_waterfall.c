@@ -1,5 +1,5 @@
 // test_waterfall.c -- the parts sum to makespan - bound, none is negative, and each has its own cause.
-#include "../dynapipe_plugin/plan/bound/waterfall.h"
+#include "../tool/waterfall.h"
 
 #include <math.h>
 #include <stdlib.h>

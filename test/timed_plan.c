@@ -1,11 +1,12 @@
 #include "timed_plan.h"
+#include "../dynapipe_plugin/plan/simulate.h"
 
 #undef NDEBUG
 #include <assert.h>
 #include <stdio.h>
 
-#include "../dynapipe_plugin/plan/lists/comm_order.h"
-#include "../dynapipe_plugin/plan/lists/plan_message.h"
+#include "../dynapipe_plugin/plan/instructions.h"
+#include "../dynapipe_plugin/plan/plan_message.h"
 
 static void require(Status status) {
     if (status != STATUS_OK) { fprintf(stderr, "timed_plan: %s\n", status_message()); }

@@ -4,7 +4,7 @@ What a replay looks at, of any pipeline and order of its jobs.
 */
 #pragma once
 
-#include "../dynapipe_plugin/plan/lists/plan.h"
+#include "../dynapipe_plugin/plan/plan.h"
 
 // Without replicas yet; room for so many, with so many micro-batches together. Its placement is the
 // problem's.

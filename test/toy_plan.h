@@ -11,7 +11,7 @@ first-fit, as tightly as lifetimes allow.
 
 #include "../util/arena.h"
 #include "../util/numbers.h"
-#include "../dynapipe_plugin/plan/lists/plan.h"
+#include "../dynapipe_plugin/plan/plan.h"
 #include "toy_model.h"
 
 typedef struct {

@@ -13,10 +13,10 @@ Every malformed input is STATUS_BAD_FORMAT with file, field or line, and what is
 */
 #pragma once
 
-#include "../util/options.h"
+#include "../dynapipe_plugin/plan/cost_model.h"
+#include "../dynapipe_plugin/plan/types.h"
 #include "../util/arena.h"
-#include "../dynapipe_plugin/plan/cost/machine.h"
-#include "../dynapipe_plugin/plan/types/plan_request.h"
+#include "../util/options.h"
 
 enum {
     PROBLEM_MAX_SAMPLES = 1 << 20,
@@ -62,3 +62,70 @@ typedef struct {
     {"--rank-memory",  OPTION_STRING, offsetof(Type, field.rank_memory),  NULL, 0, 0,   NULL, "B,B,..", "memory of every rank in bytes (K, M, G: powers of 1024); 0: --memory-limit"}, \
     {"--link-rate",    OPTION_STRING, offsetof(Type, field.link_rate),    NULL, 0, 0,   NULL, "G,G,..", "GB/s (10^9 bytes) between every two stages of every replica; 0: as the costs say"}
 // clang-format on
+
+// --- problem_csv --------------------
+/*
+problem_csv.h -- a planning problem from lengths of samples, a line each.
+*/
+
+// From memory; `name` is for messages. costs: problem_costs.h. Samples live in `arena`.
+Status problem_csv_parse(Problem* out, const char* text, size_t num_bytes, const char* name,
+                         const ProblemOptions* options, const CostModel* costs, Arena* arena);
+
+// --- problem_json --------------------
+/*
+problem_json.h -- a planning problem in the published form.
+*/
+
+// From memory; `name` is for messages. Samples live in `arena`.
+Status problem_json_parse(Problem* out, const char* text, size_t num_bytes, const char* name, Arena* arena);
+
+// --- problem_costs --------------------
+/*
+problem_costs.h -- what the model of a problem costs whose file has lengths alone.
+*/
+
+// --costs and --model, or an analytic estimate. `vocab`: tokens of the data's vocabulary, which the trainer
+// gives a new model; 0: not known, so that the model has the one of its kind. --vocab goes before it.
+Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t vocab);
+
+// --- problem_samples --------------------
+/*
+problem_samples.h -- the lengths of sample files, as the lines that problem_csv.h reads.
+
+A decoder-only model runs all tokens of a sample but its last and learns its target, gaps aside: a line has
+the tokens that are only read, and those that are learnt. An encoder-decoder's has its two sides.
+*/
+
+// --- problem_machine --------------------
+/*
+problem_machine.h -- ranks and links of a problem that differ, from options.
+*/
+
+// What rank may hold, model state included; 0: no limit.
+int64_t problem_limit_bytes(const PlanRequest* request, int32_t rank);
+
+// --- problem_place --------------------
+/*
+problem_place.h -- which layers of a problem's model lie on which stage, from options.
+*/
+
+// --stage-split: "equal" (layers_per_stage each), "auto" (stage_split_make on this batch; the search may go
+// on from there), or layers of each stage "L,L,..", which fixes them.
+Status problem_split_stages(Problem* problem, const char* text);
+// --placement and --head (placement_make.h has their words; NULL: not given), after the stages are split. By
+// default auto where the search may move layers, else linear and whole. Chunks and shares that are given are
+// fixed.
+Status problem_place(Problem* problem, const char* placement, const char* head);
+
+// "8", or of a model with two stacks "5+3": layers of encoder and decoder.
+enum { PROBLEM_LAYERS_CHARS = 32 };
+void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const CostModel* costs, const LayerRange* layers);
+
+// --- problem_load --------------------
+/*
+problem_load.h -- a planning problem from a file of any form.
+*/
+
+// By the contents: a file that begins with '{' is JSON. Samples live in `arena`.
+Status problem_load(Problem* out, const char* path, const ProblemOptions* options, Arena* arena);

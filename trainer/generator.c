@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "../dataloader/sample_cut.h"
+#include "../dataloader/loader.h"
 #include "../llmc/checkpoint.h"
 #include "../llmc/cpu/context.h"
 #include "../llmc/hf.h"

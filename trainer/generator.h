@@ -12,8 +12,8 @@ Whatever fails returns a Status with a message that says what to do (util/status
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
-#include "../dataloader/records/record_files.h"
-#include "../dataloader/tokenizer/tokenizer_folder.h"
+#include "../dataloader/records/records.h"
+#include "../dataloader/tokenizer/tokenizer.h"
 #include "../llmc/completion.h"
 #include "../util/status.h"
 

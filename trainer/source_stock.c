@@ -8,7 +8,6 @@
 #include <unistd.h>
 #include "../dataloader/collate.h"
 #include "../dataloader/sample_file.h"
-#include "../dataloader/sample_verify.h"
 #include "../llmc/completion.h"
 #include "../llmc/llmc_error.h"
 #include "answers.h"

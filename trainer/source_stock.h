@@ -4,8 +4,7 @@ write over the others' files.
 */
 #pragma once
 
-#include "../dataloader/pair_stream.h"
-#include "../dataloader/token_stream.h"
+#include "../dataloader/streams.h"
 #include "../llmc/model.h"
 #include "../llmc/train_flags.h"
 

@@ -1,4 +1,27 @@
 /*
+byte_source.h -- the bytes of a file, unpacked where it is packed: plain, gzip (.gz) or Zstandard (.zst).
+
+What it is, say its first bytes, not its name. A file of several packed parts, one behind the other, is read
+to its end. zlib (1.2) and libzstd (1.4) do the work; built without one of them, its files are refused with a
+message.
+*/
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include "../../util/status.h"
+
+typedef struct ByteSource ByteSource;
+
+// The same on an open stream, which the source takes over (also on failure); `name` is the path in messages.
+Status byte_source_open_stream(ByteSource** out, FILE* stream, const char* name);
+
+int64_t byte_source_position(const ByteSource* source);  // bytes of the file that were read: for progress
+
+// --- json_values --------------------
+/*
 json_values.h -- a file cut into the texts of its records: lines of JSON, the elements of one JSON array, or
 objects one behind the other.
 
@@ -7,12 +30,6 @@ of several lines has objects, and commas between them at will; any other has one
 aside. A byte-order mark is passed over. Values are told apart by brackets and quotes alone: whether one is
 JSON, says who parses it. A value beyond the limit is passed over without being held.
 */
-#pragma once
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include "byte_source.h"
 
 enum { JSON_VALUES_MAX_BYTES = 1 << 28 };
 

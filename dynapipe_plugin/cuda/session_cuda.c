@@ -10,8 +10,7 @@
 #ifndef DYNAPIPE_NO_NCCL
 #include "links_nccl.h"
 #endif
-#include "../run/link_probe.h"
-#include "../run/local_ranks.h"
+#include "../run/hosts.h"
 #include "../run/session.h"
 #include "../../util/numbers.h"
 

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include "draft/microbatch_dp.h"
-#include "pipe/pipe_schedule.h"
+#include "schedule.h"
 #include "search/search_fill.h"
-#include "types/mb_shape.h"
+#include "types.h"
 
 // --- ragged ----------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ nothing. The methods of others are in rivals/, and known to the programs that li
 #pragma once
 
 #include "draft/draft.h"
-#include "problem/microbatch.h"
+#include "problem.h"
 
 enum { POLICY_MAX_DRAFTS = 8 };
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "batching.h"
-#include "pipe/pipe_schedule.h"
+#include "schedule.h"
 
 static void copy_microbatch(Plan* plan, const MicrobatchList* list, const ReplicaPlan* replica, int32_t r,
                             int32_t m) {

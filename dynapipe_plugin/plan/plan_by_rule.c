@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "batching.h"
-#include "pipe/pipe_schedule.h"
+#include "schedule.h"
 
 enum { POLICY_EFFORT = 300, BASELINES_MAX_SAMPLES = 4096 };
 

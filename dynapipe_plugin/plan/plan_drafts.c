@@ -1,16 +1,14 @@
 // plan_drafts.c -- see plan_drafts.h.
 #include "plan_drafts.h"
+#include "simulate.h"
 
 #include <string.h>
 
 #include "batching.h"
-#include "pipe/pipe_schedule.h"
-#include "problem/microbatch_cost.h"
-#include "problem/placement_make.h"
-#include "problem/placement_room.h"
-#include "problem/shape_rules.h"
-#include "problem/stage_split.h"
-#include "types/mb_shape.h"
+#include "schedule.h"
+#include "problem.h"
+#include "placement.h"
+#include "types.h"
 
 bool plan_is_searched(const PlanRequest* request) {
     return request->batching == BATCHING_DYNAMIC &&

@@ -7,7 +7,7 @@ less.
 */
 #pragma once
 
-#include "bound/lower_bound.h"
+#include "bound.h"
 #include "draft/draft.h"
 #include "draft/memory_fit.h"
 

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "pipe/pipe_schedule.h"
-#include "problem/placement_room.h"
+#include "schedule.h"
+#include "placement.h"
 #include "search.h"
 #include "search/search_places.h"
 

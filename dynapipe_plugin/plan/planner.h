@@ -17,9 +17,9 @@ sample of the mixture (stage_search.h). The method in words, with a worked step:
 #pragma once
 
 #include "../../util/arena.h"
-#include "cost/machine.h"
-#include "lists/plan.h"
-#include "types/plan_request.h"
+#include "cost_model.h"
+#include "plan.h"
+#include "types.h"
 
 // Fill `out`, all memory from `arena`. Returns STATUS_INFEASIBLE with stage, bytes over and a remedy where
 // nothing fits; every plan handed out has passed plan_check.

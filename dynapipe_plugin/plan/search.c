@@ -8,12 +8,8 @@
 
 #include "../../util/numbers.h"
 #include "draft/pipe_costs.h"
-#include "pipe/pipe_schedule.h"
-#include "problem/placement_make.h"
-#include "problem/placement_room.h"
-#include "problem/sample_order.h"
-#include "problem/shape_rules.h"
-#include "types/mb_shape.h"
+#include "placement.h"
+#include "schedule.h"
 
 enum { MAX_PLACES = 48, MAX_RULES = RECOMPUTE_COUNT + 6, MAX_PROBES = 4 };
 enum { NUM_COORDINATES = 4, NUM_SETTINGS = NUM_COORDINATES * 10 };

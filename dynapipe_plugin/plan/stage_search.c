@@ -1,9 +1,8 @@
 #include "stage_search.h"
 
-#include "pipe/pipe_schedule.h"
+#include "schedule.h"
 #include "planner.h"
-#include "problem/placement_make.h"
-#include "problem/stage_split.h"
+#include "placement.h"
 
 // A plan's time at STAGE_SEARCH_NS is about that, and what grows with samples: sorting, lists, checks.
 #define STAGE_SEARCH_NS INT64_C(4000000)

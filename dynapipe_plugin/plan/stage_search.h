@@ -11,8 +11,8 @@ plan_make. The work is limited by counts (some second of one core), not by a clo
 #pragma once
 
 #include "../../util/status.h"
-#include "cost/cost_model.h"
-#include "types/plan_request.h"
+#include "cost_model.h"
+#include "types.h"
 
 // One global batch of the mixture.
 typedef struct {

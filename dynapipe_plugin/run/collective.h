@@ -36,7 +36,7 @@ freeing the memory that was passed in.
 #include <stddef.h>
 #include <stdint.h>
 #include "../dynapipe.h"
-#include "../plan/types/plan_types.h"
+#include "../plan/types.h"
 #include "transport.h"
 #include "../../util/arena.h"
 #include "../../util/status.h"

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../plan/lists/plan_message.h"
+#include "../plan/plan_message.h"
 #include "transfers.h"
 
 // A row is a chunk, or K + s, the head's share of stage s (plan.h). This rank has some; on the last chunk's

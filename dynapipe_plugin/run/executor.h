@@ -39,7 +39,7 @@ before freeing the arena.
 
 #include <stdbool.h>
 #include "../dynapipe.h"
-#include "../plan/lists/plan.h"
+#include "../plan/plan.h"
 #include "collective.h"
 #include "device.h"
 #include "trace.h"

@@ -1,9 +1,337 @@
+// session_version.c -- what the plugin was built with, for --version.
 #include "session.h"
 
 #include <stdlib.h>
 #include <string.h>
-
+#include <unistd.h>
+#include "transport.h"
 #include "../../util/program.h"
+
+#ifdef DYNAPIPE_MPI
+#include <mpi.h>
+#endif
+
+void dynapipe_print_version(FILE* out) {
+#ifdef DYNAPIPE_MPI
+    char name[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int num_chars = 0;
+    MPI_Get_library_version(name, &num_chars);  // also before MPI_Init
+    fprintf(out, "MPI: %.*s\n", (int)strcspn(name, ",\n"), name);
+#else
+    fprintf(out, "MPI: none, one process\n");
+#endif
+    session_device_print_version(out);
+}
+
+// --- session_host --------------------
+// session_host.c -- a session in this process's memory: ranks on CPUs.
+
+#ifndef DYNAPIPE_CUDA
+#include <string.h>
+#include <sys/resource.h>
+
+static Status choose_progress(Dynapipe* dp) {
+    if (dp->num_stages == 1) { return STATUS_OK; }  // no messages while ranks compute
+    TRY(progress_choose(&dp->progress, &dp->transport, &dp->world, (ProgressChoice)dp->options.progress,
+                        &dp->cores));
+    dp->machine.pulls = dp->progress.pulls;
+    return STATUS_OK;
+}
+
+Status session_device_find(Dynapipe* dp) {
+    if (dp->options.transport != TRANSPORT_CHOICE_NCCL) { return choose_progress(dp); }
+    return FAIL(STATUS_BAD_OPTION,
+                "--transport nccl: this program computes on CPUs ---> leave it out, or make train_gpt2cu");
+}
+
+Status session_device_open(Dynapipe* dp, void* stream) {
+    (void)stream;
+    dp->links = &dp->transport;
+    return STATUS_OK;
+}
+
+Status session_device_write(const Dynapipe* dp, void* to, const void* from, size_t num_bytes) {
+    (void)dp;
+    memcpy(to, from, num_bytes);
+    return STATUS_OK;
+}
+
+Status session_device_read(const Dynapipe* dp, void* to, const void* from, size_t num_bytes) {
+    return session_device_write(dp, to, from, num_bytes);
+}
+
+void session_device_print_version(FILE* out) {
+    (void)out;
+}
+
+Status session_device_limit(Dynapipe* dp) {
+    (void)dp;
+    return STATUS_OK;
+}
+
+Status session_sums_open(Dynapipe* dp) {
+    return sums_host_open(&dp->sums, &dp->replicas, &dp->tied);
+}
+
+int64_t session_device_used_bytes(const Dynapipe* dp) {
+    (void)dp;
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : 0;
+}
+
+void session_device_abort(Dynapipe* dp) {
+    (void)dp;
+}
+
+void session_device_close(Dynapipe* dp) {
+    sums_close(&dp->sums);
+}
+#endif
+
+// --- session_hosts --------------------
+// session_hosts.c -- which rank is on which host, and who is still there when a run ends because nothing
+// moved.
+
+enum { MOST_NAMED = 8 };
+_Static_assert((int)TAG_ROLL < (int)TRANSPORT_TAG_END, "tags of the transport");
+#define ROLL_NS INT64_C(2000000000)
+
+// session_hosts.c
+static Status session_hosts_gather(Dynapipe* dp) {
+    const int32_t num_ranks = dp->transport.num_ranks;
+    dp->hosts = calloc((size_t)num_ranks, sizeof *dp->hosts);
+    if (dp->hosts == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d hosts", num_ranks); }
+    char* mine = dp->hosts[dp->transport.rank];
+    if (gethostname(mine, TRANSPORT_HOST_CHARS - 1) != 0) { snprintf(mine, TRANSPORT_HOST_CHARS, "?"); }
+    TRY(collective_share(&dp->world, dp->hosts, sizeof *dp->hosts));
+    for (int32_t r = 1; r < num_ranks; r++) {
+        if (strcmp(dp->hosts[r], dp->hosts[0]) != 0) { dp->transport.hosts = dp->hosts; }
+    }
+    return STATUS_OK;
+}
+
+// --- the roll call ---------------------------------------------------------------------------------------
+
+// `is_here`: (num_ranks) that have called. Requests that are not done stay where they are: the process ends.
+typedef struct {
+    void** requests;
+    bool *is_open, *is_here;
+    char* calls;
+} Roll;
+
+static void call_and_listen(const Dynapipe* dp, Roll* roll, int64_t wait_ns) {
+    const Transport* t = &dp->transport;
+    const int32_t num_ranks = t->num_ranks, last = num_ranks - 1;
+    const bool listens = t->rank == 0 || t->rank == last;
+    void* sent[2] = {NULL, NULL};
+    if (t->rank != 0 && t->api->isend(t->ctx, 0, TAG_ROLL, "!", 1, &sent[0]) != STATUS_OK) { sent[0] = NULL; }
+    if (t->rank != last && t->api->isend(t->ctx, last, TAG_ROLL, "!", 1, &sent[1]) != STATUS_OK) {
+        sent[1] = NULL;
+    }
+    for (int32_t r = 0; r < num_ranks && listens; r++) {
+        roll->is_open[r] = r != t->rank && t->api->irecv(t->ctx, r, TAG_ROLL, &roll->calls[r], 1,
+                                                         &roll->requests[r]) == STATUS_OK;
+    }
+    int64_t begin_ns = clock_now_ns();
+    for (bool waits = true; waits && clock_now_ns() - begin_ns < wait_ns;) {
+        waits = !listens;
+        for (int32_t r = 0; r < num_ranks; r++) {
+            int done = 0;
+            if (!roll->is_open[r]) { continue; }
+            roll->is_open[r] = t->api->test(t->ctx, roll->requests[r], &done) == STATUS_OK && !done;
+            roll->is_here[r] = done != 0;
+            waits |= roll->is_open[r];
+        }
+        for (int i = 0; i < 2; i++) {
+            int done = 0;
+            if (sent[i] != NULL && (t->api->test(t->ctx, sent[i], &done) != STATUS_OK || done)) {
+                sent[i] = NULL;
+            }
+        }
+        usleep(1000);
+    }
+}
+
+static void name_missing(const Dynapipe* dp, const Roll* roll) {
+    char text[1024] = "";
+    int32_t num_missing = 0;
+    for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
+        if (roll->is_here[r]) { continue; }
+        if (num_missing++ >= MOST_NAMED) { continue; }
+        size_t used = strlen(text);
+        snprintf(text + used, sizeof text - used, "%srank %s", used > 0 ? ", " : "",
+                 TRANSPORT_RANK(&dp->transport, r));
+    }
+    if (num_missing == 0) { return; }
+    if (num_missing > MOST_NAMED) {
+        size_t used = strlen(text);
+        snprintf(text + used, sizeof text - used, " and %d more", num_missing - MOST_NAMED);
+    }
+    fprintf(
+        stderr,
+        "no sign of life from %s ---> see whether the host is up and its network too, and what its ranks do; "
+        "a job that takes longer than --comm-timeout %d looks like that as well\n",
+        text, dp->options.comm_timeout_s);
+    fflush(stderr);
+}
+
+// Behind STATUS_COMM, on its way to the end: every rank that is still there calls, and rank 0 (without it the
+// last one) says who does not. The transport is good for nothing else afterwards.
+static void session_roll_call(const Dynapipe* dp) {
+    const int32_t num_ranks = dp->transport.num_ranks, rank = dp->transport.rank;
+    const bool listens = rank == 0 || rank == num_ranks - 1;
+    Roll roll = {.requests = calloc((size_t)num_ranks, sizeof(void*)),
+                 .is_open = calloc(2 * (size_t)num_ranks, sizeof(bool)),
+                 .calls = calloc((size_t)num_ranks, 1)};
+    if (roll.requests == NULL || roll.is_open == NULL || roll.calls == NULL) { return; }
+    roll.is_here = roll.is_open + num_ranks;
+    roll.is_here[rank] = true;
+    // Ranks give up at different times, by about a job. Whoever ends first ends all.
+    int64_t wait_ns = ROLL_NS + (int64_t)dp->options.comm_timeout_s * 1000000000 / 20;
+    call_and_listen(dp, &roll, listens ? wait_ns : wait_ns + ROLL_NS);
+    if (rank == 0 || (listens && !roll.is_here[0])) { name_missing(dp, &roll); }
+}
+
+// --- session_stop --------------------
+// session_stop.c -- ranks agree that the run ends early: by a signal to any of them; and on the time.
+
+void dynapipe_watch_signals(Dynapipe* dp) {
+    stop_signal_watch();
+    if (dp != NULL) { dp->watches_signals = true; }
+}
+
+int32_t dynapipe_stop_signal(const Dynapipe* dp) {
+    return dp->stop_signal;
+}
+
+double dynapipe_seconds(const Dynapipe* dp) {
+    return dp->seconds;
+}
+
+double session_stop_mine(const Dynapipe* dp) {
+    return dp->watches_signals ? stop_signal_seen() : 0;
+}
+
+double session_seconds_mine(const Dynapipe* dp) {
+    return (double)(clock_now_ns() - dp->open_ns) / 1e9;
+}
+
+// Of different signals, the least number: SIGINT (2), which gives the exit status, before the others.
+void session_stop_take(Dynapipe* dp, const double* of_ranks, int32_t stride) {
+    for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
+        int32_t number = (int32_t)of_ranks[(size_t)r * (size_t)stride];
+        if (number != 0 && (dp->stop_signal == 0 || number < dp->stop_signal)) { dp->stop_signal = number; }
+    }
+}
+
+Status session_stop_agree(Dynapipe* dp) {
+    if (!dp->watches_signals || dp->stop_signal != 0) { return STATUS_OK; }
+    int32_t num_ranks = dp->transport.num_ranks;
+    double* of_ranks = calloc((size_t)num_ranks, sizeof *of_ranks);
+    if (of_ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
+    of_ranks[dp->transport.rank] = session_stop_mine(dp);
+    Status status = collective_share(&dp->world, of_ranks, sizeof *of_ranks);
+    if (status == STATUS_OK) { session_stop_take(dp, of_ranks, 1); }
+    free(of_ranks);
+    return status;
+}
+
+// --- interface --------------------
+
+// --- kept for later --------------------------------------------------------------------------------------
+
+static Status not_zero(const char* name, int idx) {
+    return FAIL(STATUS_OUT_OF_RANGE,
+                "%s[%d] is set, which means nothing to this plugin ---> start the struct as zeros (memset, "
+                "{0}); is dynapipe.h newer than the library? then compile both from one copy",
+                name, idx);
+}
+
+static Status check_numbers(const char* name, const int64_t* reserved, int count) {
+    for (int i = 0; i < count; i++) {
+        if (reserved[i] != 0) { return not_zero(name, i); }
+    }
+    return STATUS_OK;
+}
+
+static Status check_functions(const char* name, void (*const* reserved)(void), int count) {
+    for (int i = 0; i < count; i++) {
+        if (reserved[i] != NULL) { return not_zero(name, i); }
+    }
+    return STATUS_OK;
+}
+
+#define COUNT(array) (int)(sizeof(array) / sizeof *(array))
+#define CHECK_NUMBERS(type, member, of) check_numbers(#type "." #member, (of)->member, COUNT((of)->member))
+#define CHECK_FUNCTIONS(type, of) check_functions(#type ".reserved", (of)->reserved, COUNT((of)->reserved))
+
+Status interface_check_params(const DynapipeParams_v1* params) {
+    return CHECK_NUMBERS(DynapipeParams_v1, reserved, params);
+}
+
+Status interface_check_piece(const char* list, int32_t idx, const DynapipePiece_v1* piece) {
+    if (piece->values == NULL || piece->begin < 0 || piece->count < 1 || piece->bytes_per_value < 1 ||
+        piece->begin > INT64_MAX / piece->bytes_per_value - piece->count) {
+        return FAIL(STATUS_OUT_OF_RANGE,
+                    "%s[%d]: %lld values from %lld, %d bytes each, at %p ---> DynapipePiece_v1: values, and "
+                    "begin and count of what there is",
+                    list, idx, (long long)piece->count, (long long)piece->begin, piece->bytes_per_value,
+                    piece->values);
+    }
+    return CHECK_NUMBERS(DynapipePiece_v1, reserved, piece);
+}
+
+Status interface_check_run(const DynapipeRun_v1* run) {
+    return CHECK_NUMBERS(DynapipeRun_v1, reserved, run);
+}
+
+Status interface_check_report(const DynapipeReport_v1* report) {
+    return CHECK_NUMBERS(DynapipeReport_v1, reserved, report);
+}
+
+Status interface_check_validation(const DynapipeValidation_v1* validation) {
+    return CHECK_NUMBERS(DynapipeValidation_v1, reserved, validation);
+}
+
+// --- a model ---------------------------------------------------------------------------------------------
+
+static const char* missing_of_model(const DynapipeModel_v1* api) {
+    return api->name == NULL              ? "name"
+           : api->acts_bytes == NULL      ? "acts_bytes"
+           : api->scratch_bytes == NULL   ? "scratch_bytes"
+           : api->boundary_bytes == NULL  ? "boundary_bytes"
+           : api->forward == NULL         ? "forward"
+           : api->backward_inputs == NULL ? "backward_inputs"
+           : api->zero_gradients == NULL  ? "zero_gradients"
+                                          : NULL;
+}
+
+Status interface_check_model(const DynapipeModel_v1* api) {
+    if (api == NULL) {
+        return FAIL(STATUS_OUT_OF_RANGE, "no table of functions (api) ---> a DynapipeModel_v1");
+    }
+    const char* missing = missing_of_model(api);
+    if (missing != NULL) {
+        return FAIL(STATUS_OUT_OF_RANGE,
+                    "the model %s has no %s ---> of DynapipeModel_v1 only backward_weights, finish, and what "
+                    "generation needs may be NULL",
+                    api->name != NULL ? api->name : "without a name", missing);
+    }
+    return CHECK_FUNCTIONS(DynapipeModel_v1, api);
+}
+
+Status interface_check_blocks(const DynapipeBlocks_v1* blocks) {
+    if (blocks->make == NULL || blocks->drop == NULL) {
+        return FAIL(STATUS_OUT_OF_RANGE, "DynapipeBlocks_v1: %s is NULL ---> only update and why may be",
+                    blocks->make == NULL ? "make" : "drop");
+    }
+    TRY(CHECK_FUNCTIONS(DynapipeBlocks_v1, blocks));
+    TRY(CHECK_NUMBERS(DynapipeBlocks_v1, reserved_numbers, blocks));
+    TRY(CHECK_NUMBERS(DynapipeShapes_v1, reserved, &blocks->shapes));
+    return interface_check_model(blocks->api);
+}
+
+// --- session --------------------
 
 // How long a rank that gives up waits for the others to do the same.
 #define END_TOGETHER_NS INT64_C(2000000000)

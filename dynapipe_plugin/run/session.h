@@ -1,4 +1,392 @@
 /*
+session_options.h -- the plugin's command line: one table for parsing, ranges, defaults and --help.
+*/
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include "../../dataloader/collate.h"
+#include "../../dataloader/loader.h"
+#include "../../dataloader/sample_file.h"
+#include "../dynapipe.h"
+#include "../plan/cost_model.h"
+#include "../plan/refit.h"
+#include "../plan/plan.h"
+#include "../plan/stage_search.h"
+#include "../plan/types.h"
+#include "collective.h"
+#include "executor.h"
+#include "hosts.h"
+#include "session_errors.h"
+#include "sums.h"
+#include "trace.h"
+#include "transport.h"
+#include "../../util/arena.h"
+#include "../../util/files.h"
+#include "../../util/status.h"
+
+typedef enum { REFIT_AUTO, REFIT_OFF } RefitChoice;
+
+typedef enum { MEASURE_AUTO, MEASURE_AGAIN } MeasureChoice;
+
+typedef struct {
+    // layout of ranks
+    int32_t stages, replicas;
+    const char* stage_split;       // "4,4,3,1": layers per stage
+    const char *placement, *head;  // as placement_words.h; NULL: auto
+    // planning
+    int32_t batching, layout, schedule, recompute, split_backward;
+    int64_t memory_limit_bytes;
+    const char* costs;
+    int32_t measure;  // MeasureChoice
+    double measure_seconds;
+    int32_t effort, plan_ahead;
+    bool plan_before;
+    int32_t mb_tokens;
+    int32_t refit;  // RefitChoice
+    const char* resplit;
+    // data
+    int32_t long_samples, loss_on, mixture;
+    int32_t span_corruption;
+    double noise_density, mean_noise_span;
+    int32_t sentinel_first, sentinel_step;
+    int64_t mixture_cap;
+    double temperature;
+    const char* weights;
+    int64_t seed;
+    // runtime
+    int32_t threads, comm_timeout_s;
+    int32_t transport;  // TransportChoice
+    int32_t progress;   // ProgressChoice
+    bool check;
+    // looking inside
+    const char *trace, *dump_plan, *dump_gradients;
+    int32_t show_step;
+    bool print_plan;
+    bool quiet, verbose;
+} SessionOptions;
+
+// own: the program's own --options, as options_take.
+Status session_options_take(SessionOptions* out, int* argc, char** argv, const char* const* own);
+void session_options_print(FILE* out);
+// A string option's value by name; NULL if not given or no such option.
+const char* session_options_string(const SessionOptions* options, const char* name);
+// All of them, as lines of settings.h.
+void session_options_all(const SessionOptions* options, FILE* out);
+// Those that say what is learned from what, in which order: lines of settings.h. Where and how it is computed
+// may change on the way.
+void session_options_settings(const SessionOptions* options, FILE* out);
+
+// --- plan_ahead --------------------
+/*
+plan_ahead.h -- makes the next steps' plans in a background thread while the current step runs.
+
+    PlanAhead* ahead;
+    TRY(plan_ahead_start(&ahead, make, ctx, first_step, end_step, num_ahead));
+    for (int64_t step = first_step; step < end_step; step++) {
+        int32_t slot;
+        TRY(plan_ahead_get(ahead, step, &slot));   // waits if the plan is not there yet
+        ... run the plan in slot; it stays as it is until the next get ...
+    }
+    plan_ahead_stop(ahead);
+
+The caller owns num_ahead + 1 slots (an arena, a plan, collated batches, each); make(ctx, step, slot) fills
+one. It is called for first_step, first_step + 1, ... in order, always by the same one thread, and never for
+a slot that the step in progress uses; so what only `make` touches needs no lock. It must not use MPI.
+
+num_ahead 0 plans inside get(), without a thread: what planning costs when it is not hidden.
+*/
+
+typedef struct PlanAhead PlanAhead;
+
+// Returns a Status and, where it fails, leaves a message with FAIL(); both reach the caller of get().
+typedef Status (*PlanAheadMake)(void* ctx, int64_t step, int32_t slot);
+
+typedef struct {
+    int64_t make_ns;      // wall time of making that step's plan
+    int64_t make_cpu_ns;  // the same in time on a core
+    int64_t wait_ns;      // how long get() stood still for it
+} PlanAheadStats;
+
+// Steps [first_step, end_step). num_ahead >= 0.
+Status plan_ahead_start(PlanAhead** out, PlanAheadMake make, void* ctx, int64_t first_step, int64_t end_step,
+                        int32_t num_ahead);
+
+// The slot that holds `step`, which is first_step at first and then one more each time (else
+// STATUS_OUT_OF_RANGE). Gives the slot of the step before back to the planner. A failed make() returns its
+// status and message here, and for every later step.
+Status plan_ahead_get(PlanAhead* ahead, int64_t step, int32_t* slot);
+
+// Until every step that has a slot is made (with num_ahead >= the number of steps: all). For measurements in
+// which planning must cost nothing. A failed make() is reported here and by the get() of its step.
+Status plan_ahead_wait_all(PlanAhead* ahead);
+
+// Of the step that get() handed out last.
+PlanAheadStats plan_ahead_stats(const PlanAhead* ahead);
+
+// Waits for a make() in progress, then ends the thread. NULL is fine.
+void plan_ahead_stop(PlanAhead* ahead);
+
+// --- piece_route --------------------
+/*
+piece_route.h -- who sends which values to whom, where ranks have pieces of arrays and want others.
+
+    ranks tell what they have and want (PieceTable) -> the transfers that a rank takes part in
+
+A piece is an interval of an array of the whole model that all ranks know by its key. Several ranks may have
+copies of a value: a rank that wants it takes its own copy, else the nearest one among the stages of its
+replica, else that of the nearest rank; of two as near, the lower. Pure: every rank finds the same, so that
+nobody has to be asked for anything.
+*/
+
+// As it travels between ranks.
+typedef struct {
+    uint64_t key;
+    int64_t begin, count;     // values of the array; count >= 1
+    int64_t bytes_per_value;  // the same for all pieces of an array
+} PieceRow;
+
+// Of one rank.
+typedef struct {
+    const PieceRow *have, *want;
+    int32_t num_have, num_want;
+} PieceTable;
+
+typedef struct {
+    int32_t from, to;            // ranks; the same one: a copy
+    int32_t have_idx, want_idx;  // rows of `from`'s table and of `to`'s
+    int64_t begin, count;        // values of the array
+} PieceTransfer;
+
+typedef struct {
+    PieceTransfer* transfers;  // those between two ranks in the same order on both
+    int32_t num_transfers, max_transfers;
+} PieceRoute;
+
+// The transfers from or to rank `me`. tables: [num_ranks]. STATUS_MISMATCH: values that `me` wants and nobody
+// has, or has of another length. Memory from `arena`.
+Status piece_route(PieceRoute* out, const PieceTable* tables, int32_t num_ranks, int32_t num_stages,
+                   int32_t me, Arena* arena);
+
+// --- piece_move --------------------
+/*
+piece_move.h -- values of arrays from the ranks that have them to the ranks that want them, point to point.
+
+Every rank tells all others what it has and wants, finds its transfers (piece_route.h), and sends and receives
+them in parts of at most PIECE_PART_BYTES, PIECE_PARTS_AHEAD at a time to and from each rank. Nothing passes
+through a rank that has no use for it. Where values live in this process's memory they travel from place to
+place without a copy; elsewhere through PIECE_PARTS_AHEAD parts of host memory for each rank and direction.
+*/
+
+enum { PIECE_PART_BYTES = 4 << 20, PIECE_PARTS_AHEAD = 2 };
+
+// Memory that is not this process's: both are done when they return. All NULL: it is this process's.
+typedef struct {
+    Status (*read)(void* ctx, void* to, const void* from, size_t num_bytes);   // to the host
+    Status (*write)(void* ctx, void* to, const void* from, size_t num_bytes);  // from the host
+    void* ctx;
+} PieceMemory;
+
+typedef struct {
+    const DynapipePiece_v1 *have, *want;
+    int32_t num_have, num_want;
+} PieceLists;
+
+// A collective of all ranks; rank = replica * num_stages + stage. *moved_bytes: what went from rank to rank,
+// of all ranks together, NULL: nobody asks. Fails on all ranks, the one to blame saying why: STATUS_MISMATCH
+// where values are wanted that nobody has, STATUS_OUT_OF_RANGE where a piece is none.
+Status piece_move(Collective* world, int32_t num_stages, const PieceMemory* memory, const PieceLists* lists,
+                  int64_t* moved_bytes);
+
+// --- session_refit --------------------
+/*
+session_refit.h -- what steps that ran say of the costs, agreed on by the ranks, used by plans from a fixed
+later step on (--refit).
+
+Planning runs ahead in a thread of its own and every rank must make the same plans. So
+    1. every rank notes the jobs and sends of its steps (trace_jobs.h, trace_links.h); not of the first step
+       after the start, a restore or a move of layers
+    2. after steps 4, 8, 12, .. of the run all agree on factors of the cost model's terms, of each rank and
+       kind of job, and of each link (refit_solve.h): a version
+    3. plans use a version from the first step on that nobody can have planned by then
+With --plan-before there is no such step: nothing is measured.
+
+A checkpoint keeps versions and sums, so that a resumed run plans as the whole one, up to the first plan that
+uses what both agree on later, each from its own steps; what the whole run had noted since the last agreement
+the resumed one has not. To save changes nothing for the run that goes on, however often it does. What is
+measured differs from run to run, and so may the plans: --refit off plans from the cost file alone.
+*/
+
+enum { SESSION_REFIT_EVERY = 4 };
+
+// Times as long as the cost file and its machine say, in steps of 1 / SCALE_ONE.
+typedef struct {
+    RefitRank jobs;
+    double link, link_seen;  // of the link behind the rank: for plans; by the last steps (0: nothing seen)
+} RefitOfRank;
+
+typedef struct {
+    int32_t agreed;      // after so many steps of the run
+    int32_t first_step;  // of the plans that use it, counted from 0
+    CostScale scale;
+    RefitOfRank* ranks;  // [num_ranks]
+} RefitVersion;
+
+// A version as plans take it.
+typedef struct {
+    int32_t agreed;
+    CostModel costs;
+    MachineRank* ranks;  // [num_ranks]
+    Machine machine;     // of no ranks, where there is nothing to say of them
+} RefitModel;
+
+// What was said last, in how many times as long.
+enum { REFIT_WORDS = 4 };  // embedding, layers, attention, head
+
+typedef struct {
+    bool is_on;
+    int32_t rank, num_ranks, num_ahead;
+    uint64_t base;           // hash of the costs and the machine that factors are of; 0: of any
+    const CostModel* costs;  // borrowed
+    const Machine* machine;  // borrowed; NULL: all ranks are alike
+    bool skips;              // the next step is not measured
+    TraceJobs jobs;
+    TraceLinks links;
+    RefitSums history[SIDE_COUNT];  // of all ranks, the same on all
+    pthread_mutex_t lock;           // of versions: the planning thread reads them
+    RefitVersion* versions;         // [num_versions] rising
+    int32_t num_versions;
+    RefitModel *planned, *now;  // of the planning thread, of the steps' thread
+    double said_words[REFIT_WORDS];
+    double* said_ranks;  // [num_ranks]
+    uint8_t* position;   // of the loader and the record, for a checkpoint
+} SessionRefit;
+
+void session_refit_init(SessionRefit* refit, bool is_on);
+void session_refit_free(SessionRefit* refit);
+// What was agreed on so far; while nobody plans.
+void session_refit_forget(SessionRefit* refit);
+
+// Models of versions go; session_refit_start() makes new ones.
+void session_refit_unplan(SessionRefit* refit);
+
+// Before the first step is planned, num_ahead steps ahead. Versions of another number of ranks keep what they
+// say of terms; of other costs nothing.
+Status session_refit_start(SessionRefit* refit, const CostModel* costs, const Machine* machine, int32_t rank,
+                           int32_t num_ranks, int32_t num_ahead);
+
+// A step of this rank. knows_when: as trace_links_add() has it.
+Status session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank* trace, bool knows_when);
+// After so many steps of the run: a collective where they agree.
+Status session_refit_agree(SessionRefit* refit, Collective* world, int32_t steps_done);
+// Nothing is planned from this step on: plans of it use what is known now. On all ranks alike.
+void session_refit_hasten(SessionRefit* refit, int32_t step_idx);
+
+// For the planning thread, until it asks again: what the plan of a step (counted from 0) is made with.
+// Returns after how many steps that was agreed on; 0: it is the cost file alone.
+int32_t session_refit_costs(SessionRefit* refit, int64_t step_idx, const CostModel** costs,
+                            const Machine** machine);
+
+// --- of a session ---
+int32_t session_refit_plan_with(Dynapipe* dp, int64_t step_idx, const CostModel** costs,
+                                const Machine** machine);
+// Between two steps, on all ranks alike: what was agreed on last; true: in the step just run, else both are
+// as they were. Valid until the next step.
+bool session_refit_now(Dynapipe* dp, const CostModel** costs, const Machine** machine);
+
+// session_refit_record.c
+// A checkpoint's record; *num_bytes becomes what is the loader's.
+Status session_refit_restore(SessionRefit* refit, const void* position, size_t* num_bytes);
+// The loader's position with the record behind it, if there is anything to record.
+Status session_refit_position(SessionRefit* refit, const void** position, size_t* num_bytes);
+
+// session_refit_say.c
+// A line for what has changed by more than 5 % since the last. `sums`: what terms took by the cost file.
+void session_refit_say(SessionRefit* refit, const RefitVersion* version, const RefitSums sums[SIDE_COUNT],
+                       FILE* out);
+// The record of metrics.jsonl about the last version, for the caller to free; NULL: no memory.
+char* session_refit_json(const SessionRefit* refit);
+
+// --- session_resplit --------------------
+/*
+session_resplit.h -- layers, and shares of the head, that move between ranks while a run goes on (--resplit).
+
+    auto      where refit (session_refit.h) has found that ranks take other times than thought, the placement
+is searched again, of the same shape; layers move where that wins more than 5 % of a step, and more than the
+move costs in what is left of the run. Where layers or shares were told one by one (--stage-split, lists of
+--placement and --head) they stay. STEP:L,.. after that
+step, as told: layers of each chunk along the model, of which there must be as many then as numbers, or any
+other placement (placement_make.h): to compare runs, or before a host is known to become slower
+
+All of it is decided on what all ranks know alike. Steps planned ahead are planned anew, from the same
+samples: what is learned from what does not change. A checkpoint keeps the split (session_resplit_record.c),
+and a run that goes on from it moves layers once more, before its first step; unless it is told another
+(--placement, --head, --stage-split), or --resplit off: then layers are where that puts them, which is said.
+*/
+
+typedef enum { RESPLIT_AUTO, RESPLIT_OFF, RESPLIT_TOLD } ResplitKind;
+
+typedef struct {
+    ResplitKind kind;
+    const char* told;  // the option's text, borrowed
+    bool is_asked;     // the program takes part
+    // of the first batches of the run, for searches
+    Arena arena;
+    const StageBatch* batches;
+    int32_t num_batches;
+    double*
+        times_then;     // [num_ranks] what each rank took of them when the split was searched or changed last
+    bool has_searched;  // since the run began
+    bool is_due;        // refit has found something since
+    // a move
+    bool has_moved;
+    int32_t moved_step;  // the last one came behind so many steps
+    Placement before;    // the placement that it ended
+    Placement restored;  // of a checkpoint
+    bool has_restored, has_restored_times;
+    int32_t effort_then;  // of plans behind the move
+    void* position;       // in the data behind the last step, while no step is planned
+    size_t position_bytes;
+    void* record;  // session_resplit_position()'s last
+    int64_t asked_ns, moved_ns, moved_bytes;
+    bool is_moving;  // since dynapipe_resplit() said so, until the next step
+} SessionResplit;
+
+// auto, off, or STEP:L,L,.. or STEP:PLACEMENT[+HEAD] and more of these behind '/', ascending.
+Status session_resplit_parse(SessionResplit* out, const char* text);
+void session_resplit_free(SessionResplit* resplit);
+
+// The split is chosen, of these batches (in out->arena): what is told must be splits of this model, too.
+Status session_resplit_begin(Dynapipe* dp);
+// Before a step: does the program take part where it must? Says what a move took.
+Status session_resplit_check(Dynapipe* dp);
+
+// The rules. Were ranks to take now[num_ranks] where they took then[]: is another split worth a search? All
+// of them slower alike is no reason.
+bool session_resplit_differs(const double* then, const double* now, int32_t num_ranks);
+// May a split be changed behind the step last run, as the run stands and is told?
+bool session_resplit_may_look(const Dynapipe* dp);
+// A step that takes then_ns, not present_ns, after a move of move_ns. is_back: it is the split before the
+// last.
+typedef struct {
+    int64_t present_ns, then_ns, move_ns;
+    int32_t steps_left;
+    bool is_back;
+} ResplitOffer;
+bool session_resplit_pays(const ResplitOffer* offer);
+
+// session_resplit_record.c
+// The placement told for behind the step last run; *found false: none.
+Status session_resplit_told(const Dynapipe* dp, Placement* out, bool* found);
+// Behind the position in the data, where layers have moved or might have, or messages were found to be pulled
+// or not; and off it again.
+Status session_resplit_position(Dynapipe* dp, const void** position, size_t* num_bytes);
+void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_bytes);
+
+// --- session --------------------
+/*
 session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
 
     session.c          open, close, ranks, sums, errors
@@ -27,33 +415,6 @@ session.h -- the inside of a Dynapipe: what its parts (session_*.c) share.
     session_settings.c options kept beside the position in the data
     session_host.c     where values live and how they travel: this process. GPU builds: cuda/session_cuda.c
 */
-#pragma once
-
-#include <pthread.h>
-#include "../../dataloader/collate.h"
-#include "../../dataloader/loader.h"
-#include "../../dataloader/sample_verify.h"
-#include "../../util/arena.h"
-#include "../../util/files.h"
-#include "../dynapipe.h"
-#include "../plan/cost/cost_model.h"
-#include "../plan/cost/machine.h"
-#include "../plan/lists/plan.h"
-#include "../plan/types/plan_request.h"
-#include "../plan/stage_search.h"
-#include "collective.h"
-#include "executor.h"
-#include "host_cores.h"
-#include "local_ranks.h"
-#include "plan_ahead.h"
-#include "progress.h"
-#include "session_errors.h"
-#include "session_options.h"
-#include "session_refit.h"
-#include "session_resplit.h"
-#include "sums.h"
-#include "trace.h"
-#include "transport.h"
 
 // What dynapipe_measure() found out, for dynapipe_choose_stages() to take.
 struct DynapipeCosts {
@@ -178,12 +539,6 @@ enum {
     SESSION_STATS
 };
 
-// session_hosts.c
-Status session_hosts_gather(Dynapipe* dp);  // at open, a collective
-// Behind STATUS_COMM, on its way to the end: every rank that is still there calls, and rank 0 (without it the
-// last one) says who does not. The transport is good for nothing else afterwards.
-void session_roll_call(const Dynapipe* dp);
-
 // session_same.c
 // `lines` are "name=value" (settings.h): STATUS_MISMATCH, on all ranks alike, with the first name that
 // differs, both values and the ranks that have them; `what` begins the message. A collective.
@@ -278,7 +633,7 @@ Status session_device_read(const Dynapipe* dp, void* to, const void* from, size_
 // --memory-limit where none was given: what is free on the card now, the same on all ranks. A collective.
 Status session_device_limit(Dynapipe* dp);
 void session_device_print_version(FILE* out);  // a line on the library of transfers, where there is one
-Status session_sums_open(Dynapipe* dp);                 // dp->params, dp->tied are known: fills dp->sums
+Status session_sums_open(Dynapipe* dp);        // dp->params, dp->tied are known: fills dp->sums
 int64_t session_device_used_bytes(const Dynapipe* dp);  // of memory, for the report
 void session_device_abort(Dynapipe* dp);                // what still runs there ends
 void session_device_close(Dynapipe* dp);
@@ -319,9 +674,9 @@ bool session_report_shows(const Dynapipe* dp, int64_t step);
 // It goes on behind dp->first_step steps: says where the step to show is one of these.
 void session_report_goes_on(const Dynapipe* dp);
 void session_report_close(Dynapipe* dp);
-double session_stat_max(const Dynapipe* dp, int32_t stat);   // of all ranks
+double session_stat_max(const Dynapipe* dp, int32_t stat);                // of all ranks
 double session_mfu(const Dynapipe* dp, const DynapipeReport_v1* report);  // 0: not known
-double session_rank_idle(const Dynapipe* dp, int32_t rank);  // share of the step's pipeline
+double session_rank_idle(const Dynapipe* dp, int32_t rank);               // share of the step's pipeline
 
 // session_run.c
 char* session_run_command(int argc, char** argv);  // for the caller to free; NULL: no memory
@@ -338,3 +693,18 @@ void session_metrics_write(Dynapipe* dp, const DynapipeReport_v1* report);
 // 0 what differs.
 Status session_settings_add(Dynapipe* dp, const void** position, size_t* num_bytes);
 Status session_settings_take(const Dynapipe* dp, const void** position, size_t* num_bytes);
+
+// --- interface --------------------
+/*
+interface.h -- what the plugin asks of the structs that a program hands in (dynapipe.h), said in words:
+functions that must be there, members that are kept for later and must be zero.
+*/
+
+// STATUS_OUT_OF_RANGE names the member.
+Status interface_check_model(const DynapipeModel_v1* api);
+Status interface_check_params(const DynapipeParams_v1* params);
+Status interface_check_blocks(const DynapipeBlocks_v1* blocks);  // its api and shapes, too
+Status interface_check_piece(const char* list, int32_t idx, const DynapipePiece_v1* piece);
+Status interface_check_run(const DynapipeRun_v1* run);
+Status interface_check_report(const DynapipeReport_v1* report);
+Status interface_check_validation(const DynapipeValidation_v1* validation);

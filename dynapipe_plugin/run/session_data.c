@@ -1,12 +1,172 @@
-// session_data.c -- the data of a run, and what it asks of the planner.
+// session_verify.c -- the data is the same on all ranks, one tokenizer's, and as it was written.
 #include <math.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "../../util/status.h"
-#include "../plan/problem/shape_rules.h"
-#include "interface.h"
+#include <sys/stat.h>
+#include "../plan/cost_model.h"
+#include "../plan/planner.h"
+#include "../plan/problem.h"
 #include "session.h"
+#include "../../util/numbers.h"
+#include "../../util/program.h"
+#include "../../util/status.h"
+
+enum { QUIET_WAIT_BYTES = 1 << 28 };  // what is read within a second or so needs no words
+enum { TURN_NS = 100000000 };         // between two looks at signals and at the other ranks
+
+static Status agree_on_files(Dynapipe* dp, const SampleShards* shards, const char* flag) {
+    char what[512];
+    if (dp->transport.num_ranks == 1) { return STATUS_OK; }
+    snprintf(what, sizeof what, "number of files of %s", flag);
+    TRY(collective_all_equal_u64(&dp->world, (uint64_t)shards->num_files, what));
+    uint64_t all = HASH_SEED;
+    for (int32_t f = 0; f < shards->num_files; f++) {
+        all = hash_bytes(all, &shards->files[f].content_id, sizeof all);
+    }
+    snprintf(what, sizeof what, "contents of the files of %s", flag);
+    Status status = collective_all_equal_u64(&dp->world, all, what);
+    if (status != STATUS_MISMATCH) { return status; }
+    // On all ranks alike, so they look together for the file.
+    for (int32_t f = 0; f < shards->num_files; f++) {
+        snprintf(what, sizeof what, "%s: contents (%s)", shards->files[f].path, flag);
+        TRY(collective_all_equal_u64(&dp->world, shards->files[f].content_id, what));
+    }
+    return status;
+}
+
+// Which files these are, not what is in them: inode, time of the last change and length, the same on all
+// hosts of a shared file system, and not of a copy.
+static uint64_t files_id(SampleShards* const* shards, int32_t num_shards) {
+    uint64_t hash = HASH_SEED;
+    for (int32_t s = 0; s < num_shards; s++) {
+        for (int32_t f = 0; f < shards[s]->num_files; f++) {
+            struct stat about = {0};
+            if (stat(shards[s]->files[f].path, &about) != 0) { about.st_size = 0; }
+            uint64_t fields[] = {(uint64_t)about.st_ino, (uint64_t)about.st_size,
+                                 (uint64_t)about.st_ctim.tv_sec, (uint64_t)about.st_ctim.tv_nsec};
+            hash = hash_bytes(hash, fields, sizeof fields);
+        }
+    }
+    return hash_finish(hash);
+}
+
+typedef struct {
+    int32_t idx, count;
+} VerifyPart;
+
+// Ranks that have one and the same files share the work; who has a copy alone reads all of it, since a bit
+// may have flipped in that one only.
+static Status find_part(Dynapipe* dp, uint64_t id, VerifyPart* out) {
+    int32_t num_ranks = dp->transport.num_ranks, mine = dp->transport.rank;
+    *out = (VerifyPart){0, 1};
+    if (num_ranks == 1) { return STATUS_OK; }
+    uint64_t* ids = calloc((size_t)num_ranks, sizeof *ids);
+    if (ids == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
+    ids[mine] = id;
+    Status status = collective_share(&dp->world, ids, sizeof *ids);
+    *out = (VerifyPart){0};
+    for (int32_t r = 0; r < num_ranks; r++) {
+        if (ids[r] != id) { continue; }
+        out->count++;
+        out->idx += r < mine;
+    }
+    free(ids);
+    return status;
+}
+
+Status session_verify_start(Dynapipe* dp) {
+    VerifyPart part = {0};
+    SampleShards* shards[2] = {loader_shards(dp->train), dp->val != NULL ? loader_shards(dp->val) : NULL};
+    int32_t num_shards = dp->val != NULL ? 2 : 1;
+    TRY(agree_on_files(dp, shards[0], "-i"));
+    if (dp->val != NULL) {
+        TRY(sample_shards_check_vocab(shards[0], shards[1]));
+        TRY(agree_on_files(dp, shards[1], "-j"));
+    }
+    if (dp->run.skip_verify != 0) { return STATUS_OK; }
+    TRY(find_part(dp, files_id(shards, num_shards), &part));
+    return sample_verify_start(&dp->verify, shards, num_shards, part.idx, part.count);
+}
+
+// What each rank tells the others after a turn.
+enum { TURN_BUSY, TURN_DAMAGE, TURN_SIGNAL, TURN_STATS };
+
+// The words of the rank that found it are every rank's end.
+static Status tell_damage(Dynapipe* dp, int32_t rank, char* message, size_t message_bytes) {
+    TRY(collective_broadcast(&dp->world, message, message_bytes, rank));
+    return FAIL(STATUS_BAD_FORMAT, "%s", message);
+}
+
+// Each rank waits a little, then all know who has data left, found damage, was told to end. So nobody is away
+// for longer than others wait for it.
+static Status take_turn(Dynapipe* dp, double* of_ranks) {
+    const int32_t num_ranks = dp->transport.num_ranks;
+    double *mine = of_ranks + (size_t)dp->transport.rank * TURN_STATS, num_busy = 0;
+    char message[1024] = "";
+    bool is_done;
+    Status status = sample_verify_wait(dp->verify, TURN_NS, &is_done);
+    if (status != STATUS_OK) { snprintf(message, sizeof message, "%s", status_message()); }
+    mine[TURN_BUSY] = !is_done;
+    mine[TURN_DAMAGE] = status != STATUS_OK;
+    mine[TURN_SIGNAL] = session_stop_mine(dp);
+    TRY(collective_share(&dp->world, of_ranks, TURN_STATS * sizeof *of_ranks));
+    session_stop_take(dp, of_ranks + TURN_SIGNAL, TURN_STATS);
+    for (int32_t r = 0; r < num_ranks; r++) {
+        const double* theirs = of_ranks + (size_t)r * TURN_STATS;
+        if (theirs[TURN_DAMAGE] != 0) { return tell_damage(dp, r, message, sizeof message); }
+        num_busy += theirs[TURN_BUSY];
+    }
+    dp->is_verified = num_busy == 0;
+    return STATUS_OK;
+}
+
+static void say_waits(const Dynapipe* dp) {
+    int64_t left_bytes = sample_verify_left_bytes(dp->verify);
+    if (left_bytes <= QUIET_WAIT_BYTES || dp->transport.rank != 0) { return; }
+    printf("waiting until the data is verified: rank 0 has %s to read\n", BYTES_TEXT(left_bytes));
+    fflush(stdout);
+}
+
+static void say_left(Dynapipe* dp) {
+    int64_t left_bytes = sample_verify_left_bytes(dp->verify);
+    if (left_bytes == 0 || dp->transport.rank != 0 || dp->says_left) { return; }
+    printf(
+        "told to end before all of the data is verified: rank 0 has %s of its part left,\n  which a run that "
+        "goes on reads\n",
+        BYTES_TEXT(left_bytes));
+    fflush(stdout);
+    dp->says_left = true;
+}
+
+Status session_verify_wait(Dynapipe* dp) {
+    if (dp->verify == NULL || dp->is_verified) { return STATUS_OK; }
+    Status status = STATUS_OK;
+    if (dp->stop_signal == 0) {
+        double* of_ranks = calloc((size_t)dp->transport.num_ranks * TURN_STATS, sizeof *of_ranks);
+        if (of_ranks == NULL) {
+            return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", dp->transport.num_ranks);
+        }
+        say_waits(dp);
+        while (status == STATUS_OK && !dp->is_verified && dp->stop_signal == 0) {
+            status = take_turn(dp, of_ranks);
+        }
+        free(of_ranks);
+    }
+    if (status != STATUS_OK || dp->is_verified) { return status; }
+    say_left(dp);
+    return sample_verify_damage(dp->verify);
+}
+
+void session_verify_stop(Dynapipe* dp) {
+    sample_verify_stop(dp->verify);
+    dp->verify = NULL;
+}
+
+// --- session_data --------------------
+// session_data.c -- the data of a run, and what it asks of the planner.
 
 enum { MAX_STEP_SAMPLES = 1 << 20 };  // the search grows with them; beyond, -d is a slip of the finger
 
@@ -235,4 +395,351 @@ int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* ou
     free(costs);
     if (status == STATUS_OK) { status = session_ranges(dp, out, max_ranges, num_ranges); }
     return status == STATUS_OK ? (int)session_stop_agree(dp) : (int)status;
+}
+
+// --- plan_ahead --------------------
+// plan_ahead.c -- one thread, a ring of slots, one lock; slot of a step = (step - first_step) % num_slots.
+
+enum { MESSAGE_BYTES = 1024 };
+
+struct PlanAhead {
+    PlanAheadMake make;
+    void* ctx;
+    int64_t first_step, end_step;
+    int32_t num_slots;
+    bool has_thread;
+    pthread_t thread;
+
+    pthread_mutex_t lock;    // guards what follows
+    pthread_cond_t changed;  // any of it
+    bool stop;
+    int64_t num_made;  // steps first_step .. first_step + num_made - 1 are in their slots
+    int64_t num_got;   // handed out; the last of them is in use
+    Status failure;    // of step first_step + num_made
+    char message[MESSAGE_BYTES];
+    PlanAheadStats* stats;  // [num_slots]
+    PlanAheadStats current;
+};
+
+static int32_t slot_of(const PlanAhead* ahead, int64_t nth) {
+    return (int32_t)(nth % ahead->num_slots);
+}
+
+// The planner may run so far ahead that only the slot in use is left alone.
+static bool has_room(const PlanAhead* ahead) {
+    int64_t oldest_in_use = ahead->num_got > 0 ? ahead->num_got - 1 : 0;
+    return ahead->failure == STATUS_OK && ahead->first_step + ahead->num_made < ahead->end_step &&
+           ahead->num_made < oldest_in_use + ahead->num_slots;
+}
+
+// Called with the lock held; gives it away while the plan is made.
+static void make_next(PlanAhead* ahead) {
+    int64_t nth = ahead->num_made;
+    pthread_mutex_unlock(&ahead->lock);
+    int64_t begin_ns = clock_now_ns(), cpu_begin_ns = clock_cpu_ns();
+    simulated_clock_stop();
+    Status status = ahead->make(ahead->ctx, ahead->first_step + nth, slot_of(ahead, nth));
+    simulated_clock_go_on();
+    PlanAheadStats stats = {clock_now_ns() - begin_ns, clock_cpu_ns() - cpu_begin_ns, 0};
+    pthread_mutex_lock(&ahead->lock);
+    ahead->stats[slot_of(ahead, nth)] = stats;
+    if (status == STATUS_OK) {
+        ahead->num_made++;
+    } else {
+        ahead->failure = status;
+        snprintf(ahead->message, sizeof ahead->message, "%s", status_message());
+    }
+    pthread_cond_broadcast(&ahead->changed);
+}
+
+static void* planner_main(void* arg) {
+    PlanAhead* ahead = arg;
+    pthread_mutex_lock(&ahead->lock);
+    while (!ahead->stop) {
+        if (has_room(ahead)) {
+            make_next(ahead);
+        } else {
+            pthread_cond_wait(&ahead->changed, &ahead->lock);
+        }
+    }
+    pthread_mutex_unlock(&ahead->lock);
+    return NULL;
+}
+
+static void ahead_free(PlanAhead* ahead) {
+    pthread_cond_destroy(&ahead->changed);
+    pthread_mutex_destroy(&ahead->lock);
+    free(ahead->stats);
+    free(ahead);
+}
+
+Status plan_ahead_start(PlanAhead** out, PlanAheadMake make, void* ctx, int64_t first_step, int64_t end_step,
+                        int32_t num_ahead) {
+    if (num_ahead < 0) { return FAIL(STATUS_OUT_OF_RANGE, "plan_ahead: %d steps ahead", (int)num_ahead); }
+    PlanAhead* ahead = calloc(1, sizeof *ahead);
+    PlanAheadStats* stats = calloc((size_t)num_ahead + 1, sizeof *stats);
+    if (ahead == NULL || stats == NULL) {
+        free(ahead);
+        free(stats);
+        return FAIL(STATUS_NO_MEMORY, "plan_ahead: no memory for %d steps", (int)num_ahead);
+    }
+    ahead->make = make;
+    ahead->ctx = ctx;
+    ahead->first_step = first_step;
+    ahead->end_step = end_step;
+    ahead->num_slots = num_ahead + 1;
+    ahead->stats = stats;
+    pthread_mutex_init(&ahead->lock, NULL);
+    pthread_cond_init(&ahead->changed, NULL);
+    ahead->has_thread = num_ahead > 0 && !SIMULATED;
+    if (ahead->has_thread && pthread_create(&ahead->thread, NULL, planner_main, ahead) != 0) {
+        ahead_free(ahead);
+        return FAIL(STATUS_NO_MEMORY, "plan_ahead: could not start the planning thread");
+    }
+    *out = ahead;
+    return STATUS_OK;
+}
+
+static Status get_locked(PlanAhead* ahead, int64_t step, int32_t* slot) {
+    int64_t nth = step - ahead->first_step, begin_ns = clock_now_ns();
+    if (ahead->failure == STATUS_OK && (nth != ahead->num_got || step >= ahead->end_step)) {
+        return FAIL(STATUS_OUT_OF_RANGE, "plan_ahead: step %lld was asked for, next is %lld of %lld..%lld",
+                    (long long)step, (long long)(ahead->first_step + ahead->num_got),
+                    (long long)ahead->first_step, (long long)ahead->end_step - 1);
+    }
+    ahead->num_got = nth + 1;  // so the slot of the step before is free from here on
+    pthread_cond_broadcast(&ahead->changed);
+    while (ahead->num_made <= nth && ahead->failure == STATUS_OK) {
+        if (ahead->has_thread) {
+            pthread_cond_wait(&ahead->changed, &ahead->lock);
+        } else {
+            make_next(ahead);
+        }
+    }
+    if (ahead->num_made <= nth) { return FAIL(ahead->failure, "%s", ahead->message); }
+    *slot = slot_of(ahead, nth);
+    ahead->current = ahead->stats[*slot];
+    ahead->current.wait_ns = clock_now_ns() - begin_ns;
+    return STATUS_OK;
+}
+
+Status plan_ahead_get(PlanAhead* ahead, int64_t step, int32_t* slot) {
+    pthread_mutex_lock(&ahead->lock);
+    Status status = get_locked(ahead, step, slot);
+    pthread_mutex_unlock(&ahead->lock);
+    return status;
+}
+
+Status plan_ahead_wait_all(PlanAhead* ahead) {
+    pthread_mutex_lock(&ahead->lock);
+    while (has_room(ahead)) {
+        if (ahead->has_thread) {
+            pthread_cond_wait(&ahead->changed, &ahead->lock);
+        } else {
+            make_next(ahead);
+        }
+    }
+    Status status = ahead->failure;
+    if (status != STATUS_OK) { status = FAIL(status, "%s", ahead->message); }
+    pthread_mutex_unlock(&ahead->lock);
+    return status;
+}
+
+PlanAheadStats plan_ahead_stats(const PlanAhead* ahead) {
+    return ahead->current;  // written by get(), so by the same thread that asks
+}
+
+void plan_ahead_stop(PlanAhead* ahead) {
+    if (ahead == NULL) { return; }
+    if (ahead->has_thread) {
+        pthread_mutex_lock(&ahead->lock);
+        ahead->stop = true;
+        pthread_cond_broadcast(&ahead->changed);
+        pthread_mutex_unlock(&ahead->lock);
+        pthread_join(ahead->thread, NULL);
+    }
+    ahead_free(ahead);
+}
+
+// --- session_plan --------------------
+// session_plan.c -- the next step made in the background: draw a batch, plan it, collate my micro-batches.
+
+// A batch that is the same in every step (-a 1): the loader goes back to where it stood at the start.
+static Status draw_batch(Dynapipe* dp, SessionStep* step) {
+    if (dp->run.overfit) { loader_rewind(dp->train); }
+    TRY(loader_next(dp->train, &step->batch, &step->arena));
+    if (step->batch.num_samples == 0) {
+        return FAIL(STATUS_BAD_OPTION, "-i %s: no sample to train on ---> look at --long-samples and -t",
+                    dp->run.train_pattern);
+    }
+    return STATUS_OK;
+}
+
+static Status collate_mine(Dynapipe* dp, SessionStep* step, int64_t step_idx) {
+    const Plan* plan = &step->plan;
+    step->batches = ARENA_NEW(&step->arena, const DynapipeBatch*, plan->M);
+    step->losses = ARENA_NEW(&step->arena, float*, plan->M);
+    if (step->batches == NULL || step->losses == NULL) {
+        return FAIL(STATUS_NO_MEMORY, "no memory for a step");
+    }
+    // The seed of the data's order: a run that is resumed goes on with its own.
+    CollateParams params = session_collate_params(dp, loader_seed(dp->train), step_idx);
+    for (int32_t m = 0; m < plan->M; m++) {
+        const PlanMicrobatch* mb = &plan->mbs[m];
+        step->computed_tokens += mb->shape.enc_tokens + mb->shape.dec_tokens;
+        if (mb->replica != dp->replica) { continue; }
+        DynapipeBatch* batch = ARENA_NEW(&step->arena, DynapipeBatch, 1);
+        if (batch == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a micro-batch"); }
+        TRY(collate(batch, dp->train, &step->batch, plan->sequences + mb->sequence_begin,
+                    mb->sequence_end - mb->sequence_begin, plan->segments, &params, &step->arena));
+        batch->loss_scale =
+            step->batch.supervised_tokens > 0 ? (float)(1.0 / (double)step->batch.supervised_tokens) : 0;
+        step->batches[m] = batch;
+        step->losses[m] = ARENA_NEW(&step->arena, float, batch->num_rows);
+        if (step->losses[m] == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for losses"); }
+    }
+    return STATUS_OK;
+}
+
+static Status make_step(void* ctx, int64_t step_idx, int32_t slot) {
+    Dynapipe* dp = ctx;
+    SessionStep* step = &dp->slots[slot];
+    Arena arena = step->arena;
+    arena_reset(&arena);
+    *step = (SessionStep){.arena = arena};
+    TRY(draw_batch(dp, step));
+    PlanRequest request = dp->request;
+    if (session_report_shows(dp, step_idx + 1)) { request.one_replica = false; }
+    const CostModel* costs;
+    step->refit_step = session_refit_plan_with(dp, step_idx, &costs, &request.machine);
+    int64_t begin_ns = clock_cpu_ns();
+    TRY(plan_make(&step->plan, &request, costs, step->batch.lengths, step->batch.num_samples, &step->arena));
+    step->plan_cpu_ns = clock_cpu_ns() - begin_ns;
+    step->plan_hashes[0] = plan_hash_decisions(&step->plan);
+    step->plan_hashes[1] = plan_hash_replica(&step->plan, dp->replica);
+    return collate_mine(dp, step, step_idx);
+}
+
+Status session_plan_start(Dynapipe* dp) {
+    if (dp->ahead != NULL) { return STATUS_OK; }
+    int32_t left = dp->num_steps - dp->next_step;
+    int32_t num_ahead = dp->options.plan_before ? left : dp->options.plan_ahead;
+    dp->num_slots = num_ahead + 1;
+    dp->slots = calloc((size_t)dp->num_slots, sizeof(SessionStep));
+    if (dp->slots == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d steps ahead", num_ahead); }
+    dp->refit.is_on = dp->refit.is_on && !dp->options.plan_before;
+    TRY(session_refit_start(&dp->refit, &dp->costs, dp->request.machine, dp->transport.rank,
+                            dp->transport.num_ranks, num_ahead));
+    TRY(plan_ahead_start(&dp->ahead, make_step, dp, dp->next_step, dp->num_steps, num_ahead));
+    if (dp->options.plan_before) { TRY(plan_ahead_wait_all(dp->ahead)); }
+    return STATUS_OK;
+}
+
+void session_plan_stop(Dynapipe* dp) {
+    plan_ahead_stop(dp->ahead);
+    dp->ahead = NULL;
+    for (int32_t i = 0; i < dp->num_slots; i++) { arena_free(&dp->slots[i].arena); }
+    free(dp->slots);
+    dp->slots = NULL;
+    dp->num_slots = 0;
+    dp->now = NULL;
+}
+
+Status session_plan_get(Dynapipe* dp, int32_t step_idx, SessionStep** out) {
+    TRY(session_plan_start(dp));
+    int32_t slot;
+    TRY(plan_ahead_get(dp->ahead, step_idx, &slot));
+    *out = &dp->slots[slot];
+    return STATUS_OK;
+}
+
+int64_t session_arena_limit(const Dynapipe* dp) {
+    int64_t limit_bytes = session_machine_limit_bytes(dp);
+    if (limit_bytes == 0) { return INT64_MAX; }
+    CostRank ranks[PLAN_MAX_STAGES];
+    cost_ranks_make(ranks, &dp->costs, &dp->request.placement, dp->num_stages);
+    return limit_bytes - cost_rank_state_bytes(&dp->costs, &ranks[dp->stage]);
+}
+
+// On a GPU all that plans may ever ask for, at once, so that no step allocates: to grow means to wait until
+// the card is idle, and pieces that were freed may not make a larger one. Where somebody else has taken of
+// the card since the limit was found, what this step needs, and an eighth, since the next one's plan is
+// seldom exactly as large; where memory is limited, what the plan was promised and no more.
+static Status alloc_on_device(Dynapipe* dp, int64_t num_bytes) {
+    const DynapipeDevice_v1* api = dp->device.api;
+    int64_t limit_bytes = session_arena_limit(dp) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
+    int64_t more_bytes = dp->options.memory_limit_bytes > 0 ? 0 : num_bytes / 8 / PLAN_BUFFER_ALIGN;
+    int64_t sizes[2] = {limit_bytes >= num_bytes ? limit_bytes : num_bytes,
+                        num_bytes + more_bytes * PLAN_BUFFER_ALIGN};
+    Status status = STATUS_NO_MEMORY;
+    for (int i = 0; i < 2 && status == STATUS_NO_MEMORY; i++) {
+        status = api->alloc(dp->device.ctx, &dp->memory, sizes[i]);
+        dp->memory_bytes = status == STATUS_OK ? sizes[i] : 0;
+    }
+    return status;
+}
+
+Status session_reserve(Dynapipe* dp, int64_t num_bytes) {
+    if (num_bytes <= dp->memory_bytes) { return STATUS_OK; }
+    if (num_bytes > session_arena_limit(dp)) {
+        return FAIL(
+            STATUS_INFEASIBLE,
+            "rank %d: %lld bytes beside the model's state are beyond --memory-limit %lld ---> raise it",
+            dp->transport.rank, (long long)num_bytes, (long long)session_machine_limit_bytes(dp));
+    }
+    if (dp->device.api != NULL) {
+        session_release(dp);
+        return alloc_on_device(dp, num_bytes);
+    }
+    bool is_there = page_memory_grow(&dp->pages, num_bytes);
+    dp->memory = dp->pages.data;
+    dp->memory_bytes = dp->pages.num_bytes;
+    if (is_there) { return STATUS_OK; }
+    return FAIL(STATUS_NO_MEMORY,
+                "no memory for %lld bytes of activations ---> give --memory-limit, or a smaller -d",
+                (long long)num_bytes);
+}
+
+void session_release(Dynapipe* dp) {
+    if (dp->device.api != NULL) {
+        dp->device.api->release(dp->device.ctx, dp->memory);
+    } else {
+        page_memory_free(&dp->pages);
+    }
+    dp->memory = NULL;
+    dp->memory_bytes = 0;
+}
+
+int dynapipe_position(const Dynapipe* dp, const void** out, size_t* num_bytes) {
+    if (dp->now == NULL && dp->resplit.position == NULL) {
+        return (int)FAIL(STATUS_OUT_OF_RANGE, "no step has run: there is no position to save");
+    }
+    Dynapipe* mine = (Dynapipe*)(uintptr_t)dp;  // what is given out, and what is said, is kept there
+    Status status = session_verify_wait(mine);
+    if (status != STATUS_OK) { return (int)status; }
+    *out = dp->now != NULL ? dp->now->batch.position : dp->resplit.position;
+    *num_bytes = dp->now != NULL ? dp->now->batch.position_bytes : dp->resplit.position_bytes;
+    status = session_refit_position(&mine->refit, out, num_bytes);
+    if (status == STATUS_OK) { status = session_resplit_position(mine, out, num_bytes); }
+    return (int)(status == STATUS_OK ? session_settings_add(mine, out, num_bytes) : status);
+}
+
+int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32_t step) {
+    session_plan_stop(dp);
+    dp->next_step = dp->first_step = step;
+    Status status = session_settings_take(dp, &position, &num_bytes);
+    if (status != STATUS_OK) { return (int)status; }
+    session_report_goes_on(dp);
+    session_resplit_restore(dp, position, &num_bytes);
+    status = session_refit_restore(&dp->refit, position, &num_bytes);
+    if (status == STATUS_OK) { status = loader_restore(dp->train, position, num_bytes); }
+    uint64_t seed = loader_seed(dp->train), option = (uint64_t)dp->options.seed;
+    if (status == STATUS_OK && seed != option && dp->run.overfit == 0 && dp->transport.rank == 0) {
+        fprintf(stderr,
+                "warning: --seed %llu is not used: the run that goes on draws its data by --seed %llu\n  "
+                "---> say "
+                "--seed %llu; another -o for a new run\n",
+                (unsigned long long)option, (unsigned long long)seed, (unsigned long long)seed);
+    }
+    return (int)status;
 }

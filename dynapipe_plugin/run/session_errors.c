@@ -1,9 +1,9 @@
 // session_errors.c -- the plan's makespan, again with the measured times of its jobs and of its transfers.
 #include "session_errors.h"
 
-#include "../plan/lists/plan_message.h"
-#include "../plan/lists/plan_words.h"
-#include "../plan/replay/replay.h"
+#include "../plan/plan_message.h"
+#include "../plan/plan_text.h"
+#include "../plan/replay.h"
 
 static int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;

@@ -22,7 +22,7 @@ transport moves data by itself (GPUs), all of it.
 
 #include "../../util/arena.h"
 #include "../../util/status.h"
-#include "../plan/lists/plan.h"
+#include "../plan/plan.h"
 
 typedef struct {
     int64_t predicted_ns, measured_ns;

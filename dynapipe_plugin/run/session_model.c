@@ -1,9 +1,496 @@
-// session_model.c -- the model put into the session: what each rank tells of it, compared with the others.
+// session_ranges.c -- which blocks of the model are this rank's.
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "interface.h"
+#include "../plan/planner.h"
+#include "../plan/placement.h"
 #include "session.h"
+#include "../../util/program.h"
+
+// The embedding is block 0, the decoder's stands behind the encoder's layers, the head behind all.
+static DynapipeRange chunk_blocks(const Dynapipe* dp, int32_t k) {
+    const Placement* placement = &dp->request.placement;
+    const LayerRange* layers = &placement->chunks[k];
+    int32_t num_enc = dp->costs.num_enc_layers, num_dec = dp->costs.num_dec_layers;
+    bool is_last = k == placement->num_chunks - 1, is_shared = placement->head != HEAD_WHOLE;
+    int32_t begin = layers->layer_begin + 1, end = layers->layer_end + 1;
+    if (num_dec > 0 && layers->layer_begin > num_enc) { begin++; }
+    if (num_dec > 0 && layers->layer_end > num_enc) { end++; }
+    return (DynapipeRange){.begin = k == 0 ? 0 : begin,
+                           .end = is_last && !is_shared ? end + 1 : end,
+                           .head = is_last && is_shared ? DYNAPIPE_HEAD_FEEDS : DYNAPIPE_HEAD_AS_BLOCKS};
+}
+
+// The first id of a place among HEAD_UNITS.
+static int32_t first_id(const Dynapipe* dp, int32_t units) {
+    int64_t num_ids = dp->costs.head_vocab;
+    return (int32_t)(units == HEAD_UNITS ? num_ids : num_ids * units / HEAD_UNITS / 16 * 16);
+}
+
+static DynapipeRange share_blocks(const Dynapipe* dp, int32_t s) {
+    const Placement* placement = &dp->request.placement;
+    int32_t num_dec = dp->costs.num_dec_layers, head = dp->costs.num_enc_layers + num_dec + 1 + (num_dec > 0);
+    DynapipeRange range = {.begin = head, .end = head + 1, .head = DYNAPIPE_HEAD_BY_ROWS};
+    if (placement->head == HEAD_BY_ROWS) { return range; }
+    range.head = DYNAPIPE_HEAD_BY_VOCABULARY;
+    range.vocab_begin = first_id(dp, placement->head_begin[s]);
+    range.vocab_end = first_id(dp, placement->head_begin[s + 1]);
+    return range;
+}
+
+int32_t session_num_ranges(const Dynapipe* dp) {
+    const Placement* placement = &dp->request.placement;
+    int32_t num_ranges = placement_has_share(placement, dp->stage);
+    for (int32_t k = 0; k < placement->num_chunks; k++) { num_ranges += placement->stage_of[k] == dp->stage; }
+    return num_ranges;
+}
+
+int32_t session_last_stage(const Dynapipe* dp) {
+    const Placement* placement = &dp->request.placement;
+    return placement->stage_of[placement->num_chunks - 1];
+}
+
+Status session_ranges(const Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int32_t* num_ranges) {
+    const Placement* placement = &dp->request.placement;
+    int32_t needed = session_num_ranges(dp);
+    *num_ranges = 0;
+    if (needed > max_ranges || needed > DYNAPIPE_MAX_RANGES) {
+        return FAIL(STATUS_OUT_OF_RANGE,
+                    "rank %d has %d ranges of blocks, there is room for %d (DYNAPIPE_MAX_RANGES %d) ---> "
+                    "more room, or --placement linear",
+                    dp->transport.rank, needed, max_ranges, DYNAPIPE_MAX_RANGES);
+    }
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        if (placement->stage_of[k] == dp->stage) { out[(*num_ranges)++] = chunk_blocks(dp, k); }
+    }
+    if (placement_has_share(placement, dp->stage)) { out[(*num_ranges)++] = share_blocks(dp, dp->stage); }
+    return STATUS_OK;
+}
+
+int32_t dynapipe_head(const Dynapipe* dp, int32_t* begin, int32_t max_begins) {
+    static const int32_t heads[] = {DYNAPIPE_HEAD_AS_BLOCKS, DYNAPIPE_HEAD_BY_ROWS,
+                                    DYNAPIPE_HEAD_BY_VOCABULARY};
+    const Placement* placement = &dp->request.placement;
+    for (int32_t s = 0; s <= dp->num_stages && s < max_begins && placement->head != HEAD_WHOLE; s++) {
+        begin[s] = placement->head_begin[s];
+    }
+    return heads[placement->head];
+}
+
+// --- session_placed --------------------
+// session_placed.c -- what --stage-split, --placement and --head say of where the model lies: can this
+// program do it, what is left to choose, and does a checkpoint's placement agree.
+
+static PlacementChoice shape_of(const Dynapipe* dp) {
+    return dp->options.stage_split != NULL ? PLACEMENT_GIVEN : placement_choice(dp->options.placement);
+}
+
+// Beside --stage-split nothing is searched.
+static HeadChoice head_of(const Dynapipe* dp) {
+    HeadChoice head = head_choice(dp->options.head);
+    return dp->options.stage_split != NULL && head == HEAD_CHOICE_AUTO ? HEAD_CHOICE_WHOLE : head;
+}
+
+bool session_placed_by_list(const Dynapipe* dp) {
+    return shape_of(dp) == PLACEMENT_GIVEN || head_of(dp) == HEAD_CHOICE_GIVEN;
+}
+
+static Status check(const Dynapipe* dp, bool shares_head, int32_t max_ranges) {
+    PlacementChoice shape = placement_choice(dp->options.placement);
+    bool asks_shape = shape != PLACEMENT_AUTO && shape != PLACEMENT_LINEAR;
+    bool asks_shares = head_of(dp) != HEAD_CHOICE_AUTO && head_of(dp) != HEAD_CHOICE_WHOLE;
+    if (max_ranges < 2 && (asks_shape || asks_shares)) {
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "%s: this program takes one range of the model's blocks a rank ---> leave it out, or give "
+            "dynapipe_choose_stages() room for more",
+            asks_shape ? "--placement" : "--head");
+    }
+    if (!shares_head && asks_shares) {
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "--head: the model's head cannot be shared (it has no part_bytes, factor_bytes, combine or "
+            "backward_weights, or cannot stand alone) ---> --head auto");
+    }
+    if (dp->options.stage_split != NULL && asks_shape) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--stage-split: is of --placement linear ---> leave one of them out, or say "
+                    "--placement 0:L,1:L,..");
+    }
+    return STATUS_OK;
+}
+
+// The layers of --stage-split and --placement, the shares of --head.
+static Status take(const Dynapipe* dp, PlanRequest* request) {
+    const SessionOptions* options = &dp->options;
+    const CostModel* costs = &dp->costs;
+    const char* split = options->stage_split;
+    TRY(placement_words_take(request, costs->num_enc_layers, costs->num_dec_layers,
+                             split == NULL ? options->placement : NULL, options->head));
+    request->heads = head_of(dp);
+    if (split == NULL) { return STATUS_OK; }
+    request->placements = PLACEMENT_GIVEN;
+    request->choose_stages = false;
+    return stage_split_parse(request->placement.chunks, request->P,
+                             costs->num_enc_layers + costs->num_dec_layers, request->rules.head_has_layer,
+                             split);
+}
+
+Status session_placed_request(Dynapipe* dp, bool shares_head, int32_t max_ranges) {
+    PlanRequest* request = &dp->request;
+    TRY(check(dp, shares_head, max_ranges));
+    placement_linear(&request->placement, request->placement.chunks, request->P);
+    request->choose_stages = true;
+    TRY(take(dp, request));
+    // A program with room for one range of blocks gets one.
+    if (max_ranges < 2 && request->placements == PLACEMENT_AUTO) { request->placements = PLACEMENT_LINEAR; }
+    if (max_ranges < 2 || !shares_head) { request->heads = HEAD_CHOICE_WHOLE; }
+    if (request->P == 1) {  // there is nothing to choose, and nobody to share with
+        if (request->placements != PLACEMENT_GIVEN) {
+            placement_linear(&request->placement, request->placement.chunks, 1);
+        }
+        placement_share_head(&request->placement, HEAD_WHOLE, 1);
+        request->placements = PLACEMENT_GIVEN;
+        request->heads = HEAD_CHOICE_GIVEN;
+    }
+    return STATUS_OK;
+}
+
+static bool same_head(const Placement* placement, const Placement* told, int32_t P) {
+    Placement chunks = *told;
+    placement_copy_head(&chunks, placement);
+    return placement_equal(&chunks, told, P);
+}
+
+static bool same_chunks(const Placement* placement, const Placement* told, int32_t P) {
+    Placement chunks = *placement;
+    placement_copy_head(&chunks, told);
+    return placement_equal(&chunks, told, P);
+}
+
+bool session_placed_fits(const Dynapipe* dp, const Placement* placement) {
+    int32_t P = dp->num_stages;
+    PlanRequest told = {.P = P, .rules = dp->request.rules};
+    placement_linear(&told.placement, told.placement.chunks, P);
+    if (take(dp, &told) != STATUS_OK) { return false; }
+    bool chunks_fit = told.placements == PLACEMENT_GIVEN ? same_chunks(placement, &told.placement, P)
+                                                         : placement_is_of(placement, told.placements, P);
+    bool head_fits = told.heads == HEAD_CHOICE_GIVEN  ? same_head(placement, &told.placement, P)
+                     : told.heads == HEAD_CHOICE_AUTO ? true
+                                                      : placement->head == told.heads - HEAD_CHOICE_WHOLE;
+    return chunks_fit && (head_fits || P == 1);
+}
+
+// --- session_machine --------------------
+// session_machine.c -- in what the ranks and links of this run differ: as measured, as memory is left.
+
+// Limits that were found are multiples of this: a library that takes a little more today changes no plan.
+#define LIMIT_STEP_BYTES (INT64_C(64) << 20)
+// Memory that differs by less is the least of all: plans need not tell such ranks apart.
+#define ALIKE 0.97
+
+// --- speed and links ---------------------------------------------------------------------------------------
+
+// Where nothing was known to differ: ranks that are alike, to be told apart.
+static Status need_ranks(Dynapipe* dp) {
+    int32_t num_ranks = dp->transport.num_ranks;
+    if (dp->machine_ranks != NULL) { return STATUS_OK; }
+    dp->machine_ranks = malloc((size_t)num_ranks * sizeof *dp->machine_ranks);
+    if (dp->machine_ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
+    for (int32_t r = 0; r < num_ranks; r++) { dp->machine_ranks[r] = machine_rank(NULL, r); }
+    dp->machine.num_ranks = num_ranks;
+    dp->machine.ranks = dp->machine_ranks;
+    return STATUS_OK;
+}
+
+Status session_machine_take(Dynapipe* dp, const Machine* machine) {
+    TRY(machine_check(machine, dp->transport.num_ranks));
+    dp->request.machine = &dp->machine;
+    if (machine->num_ranks == 0) { return STATUS_OK; }
+    TRY(need_ranks(dp));
+    memcpy(dp->machine_ranks, machine->ranks, (size_t)machine->num_ranks * sizeof *machine->ranks);
+    return STATUS_OK;
+}
+
+void session_machine_free(Dynapipe* dp) {
+    free(dp->machine_ranks);
+    dp->machine_ranks = NULL;
+    dp->machine = (Machine){0};
+}
+
+// --- memory ------------------------------------------------------------------------------------------------
+
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+// out[num_ranks]: what each rank says. A collective.
+static Status of_all(double** out, Dynapipe* dp, int64_t mine) {
+    int32_t num_ranks = dp->transport.num_ranks;
+    double* values = calloc((size_t)num_ranks, sizeof *values);
+    if (values == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
+    values[dp->transport.rank] = (double)mine;
+    Status status = collective_all_reduce_sum(&dp->world, values, num_ranks);
+    *out = values;
+    if (status != STATUS_OK) { free(values); }
+    return status;
+}
+
+static Status set_limits(Dynapipe* dp, const double* limit_bytes) {
+    int64_t* common = &dp->options.memory_limit_bytes;
+    double least = limit_bytes[0], most = limit_bytes[0];
+    for (int32_t r = 1; r < dp->transport.num_ranks; r++) {
+        least = limit_bytes[r] < least ? limit_bytes[r] : least;
+        most = limit_bytes[r] > most ? limit_bytes[r] : most;
+    }
+    if (*common == 0) { *common = (int64_t)(least > ALIKE * most ? least : most); }
+    dp->request.memory_limit_bytes = *common;
+    if (least >= (double)*common) { return STATUS_OK; }
+    TRY(need_ranks(dp));
+    for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
+        bool has_less = limit_bytes[r] < (double)*common;
+        dp->machine_ranks[r].memory_limit_bytes = has_less ? (int64_t)limit_bytes[r] : 0;
+    }
+    return STATUS_OK;
+}
+
+Status session_machine_limit(Dynapipe* dp, int64_t mine_bytes) {
+    double* limits;
+    int64_t whole = mine_bytes / LIMIT_STEP_BYTES * LIMIT_STEP_BYTES;
+    TRY(of_all(&limits, dp, larger(whole, LIMIT_STEP_BYTES)));
+    Status status = set_limits(dp, limits);
+    free(limits);
+    return status;
+}
+
+Status session_machine_take_bytes(Dynapipe* dp, int64_t mine_bytes) {
+    double *taken, most = 0;
+    TRY(of_all(&taken, dp, larger(mine_bytes, 0)));
+    for (int32_t r = 0; r < dp->transport.num_ranks; r++) { most = taken[r] > most ? taken[r] : most; }
+    free(taken);
+    int64_t whole = ((int64_t)most + LIMIT_STEP_BYTES - 1) / LIMIT_STEP_BYTES * LIMIT_STEP_BYTES;
+    int64_t* common = &dp->options.memory_limit_bytes;
+    *common = dp->request.memory_limit_bytes = larger(*common - whole, LIMIT_STEP_BYTES);
+    for (int32_t r = 0; r < dp->machine.num_ranks; r++) {
+        int64_t* own = &dp->machine_ranks[r].memory_limit_bytes;
+        if (*own > 0) { *own = larger(*own - whole, LIMIT_STEP_BYTES); }
+    }
+    return STATUS_OK;
+}
+
+int64_t session_machine_limit_bytes(const Dynapipe* dp) {
+    const int32_t rank = dp->transport.rank;
+    int64_t own = rank < dp->machine.num_ranks ? dp->machine_ranks[rank].memory_limit_bytes : 0;
+    return own > 0 ? own : dp->options.memory_limit_bytes;
+}
+
+// --- session_stages --------------------
+// session_stages.c -- the stage split of a run and the effort of its plans, from batches as the mixture draws
+// them.
+
+enum { LEAST_PLANNING_NS = 1000000, MOST_PLANNING_NS = 400000000 };
+
+// What x ms of search leave undone is worth about x0 / x of the step, x0 = 0.1 ms (doc/decisions.md).
+#define PLANNING_LOSS_NS INT64_C(100000)
+
+Status session_mixture(StageBatch out[SESSION_MIXTURE], int32_t* num_batches, Dynapipe* dp, Arena* arena) {
+    const uint8_t* position;
+    size_t num_bytes;
+    *num_batches = 0;
+    TRY(loader_position(dp->train, &position, &num_bytes, arena));
+    loader_rewind(dp->train);
+    Status status = STATUS_OK;
+    for (int b = 0; b < SESSION_MIXTURE && status == STATUS_OK; b++) {
+        LoaderBatch batch;
+        status = loader_next(dp->train, &batch, arena);
+        if (status == STATUS_OK && batch.num_samples > 0) {
+            out[(*num_batches)++] = (StageBatch){batch.lengths, batch.num_samples};
+        }
+    }
+    TRY(status);
+    return loader_restore(dp->train, position, num_bytes);
+}
+
+// With x of planning a step loses x / threads (ranks plan on cores that compute) + replicas * x0 / x * step:
+// least where both are equal.
+int64_t session_planning_ns(int64_t step_ns, int32_t num_threads, int32_t num_replicas) {
+    double product = (double)step_ns * (double)PLANNING_LOSS_NS * num_threads * num_replicas;
+    double best_ns = floor(sqrt(product));
+    return best_ns < LEAST_PLANNING_NS  ? LEAST_PLANNING_NS
+           : best_ns > MOST_PLANNING_NS ? MOST_PLANNING_NS
+                                        : (int64_t)best_ns;
+}
+
+// A step of an average batch on the cores there are: as planned, where every thread has one.
+static int64_t average_step_ns(const Dynapipe* dp, const StageChoice* choice) {
+    const SessionResplit* resplit = &dp->resplit;
+    Arena arena = {0};
+    Status status = STATUS_OK;
+    int64_t sum_ns = 0;
+    if (!session_shares_cores(dp) || choice->makespan_ns == 0) { return choice->makespan_ns; }
+    for (int32_t b = 0; b < resplit->num_batches && status == STATUS_OK; b++) {
+        const StageBatch* batch = &resplit->batches[b];
+        Plan plan;
+        int64_t **instr_ns, step_ns = 0;
+        arena_reset(&arena);
+        status = plan_make(&plan, &dp->request, &dp->costs, batch->samples, batch->num_samples, &arena);
+        if (status == STATUS_OK) { status = session_predict(&instr_ns, &step_ns, dp, &plan, &arena); }
+        sum_ns += step_ns;
+    }
+    arena_free(&arena);
+    return status == STATUS_OK ? sum_ns / resplit->num_batches : choice->makespan_ns;
+}
+
+// "4,4,3,1" or "0:2,1:3,1:3,0:2+rows:256,768" (placement_make.h), broken behind a comma where the line is
+// long. Returns the columns used of the last line.
+static int print_placement(const Dynapipe* dp, const Placement* placement, int column) {
+    enum { MOST_COLUMNS = 88 };
+    char text[PLACEMENT_CHARS];
+    placement_print(text, placement, dp->num_stages);
+    for (const char* at = text; *at != '\0'; at++) {
+        column += printf("%c", *at);
+        if (*at == ',' && column >= MOST_COLUMNS) { column = printf("\n        ") - 1; }
+    }
+    return column;
+}
+
+// Behind what is there, or in a line of its own. Returns the column behind it.
+static int print_words(const char* words, int column) {
+    enum { MOST_COLUMNS = 100 };
+    int num_chars = (int)strlen(words);
+    if (column + 1 + num_chars <= MOST_COLUMNS) { return column + printf(" %s", words); }
+    return printf("\n        %s", words) - 1;
+}
+
+static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t num_batches, double seconds) {
+    int64_t step_ns = average_step_ns(dp, choice);
+    bool is_told = session_placed_by_list(dp) && choice->num_splits <= 1;
+    int column = print_placement(dp, &choice->placement, printf("stages: "));
+    if (placement_is_linear(&choice->placement, dp->num_stages)) { column += printf(" layers"); }
+    char how[80] = "(as told);", about[120];
+    if (!is_told) {
+        snprintf(how, sizeof how, "(of %d splits planned for %d batches, %.1f s);", choice->num_splits,
+                 num_batches, seconds);
+    }
+    int num_chars =
+        snprintf(about, sizeof about, "a step of about %s%s", TIME_TEXT(step_ns + session_update_ns(dp), 3),
+                 step_ns != choice->makespan_ns ? " on these cores" : "");
+    if (dp->request.effort > 0) {
+        snprintf(about + num_chars, sizeof about - (size_t)num_chars, ", planned at --effort %d",
+                 dp->request.effort);
+    }
+    column = print_words(how, column);
+    print_words(about, column);
+    printf("\n");
+    const Progress* progress = &dp->progress;
+    if (progress->reason != NULL && dp->transport.num_ranks > 1) {
+        printf("messages %s: %s\n", progress_words(progress->pulls), progress->reason);
+    }
+    fflush(stdout);
+}
+
+// Every sample of the data has to fit on its stages, in the step that draws it: after hours, maybe.
+static Status check_largest(const PlanRequest* request, const CostModel* costs,
+                            const LargestSamples* largest) {
+    const ShapeRules* rules = &request->rules;
+    bool is_limited = request->memory_limit_bytes > 0 || rules->max_squares > 0 || rules->max_tokens > 0;
+    for (int32_t r = 0; r < request->P * request->R; r++) {
+        is_limited |= machine_rank(request->machine, r).memory_limit_bytes > 0;
+    }
+    PlanRequest alone = *request;
+    alone.choose_stages = false;
+    alone.placements = PLACEMENT_GIVEN;
+    alone.heads = HEAD_CHOICE_GIVEN;
+    alone.effort = 1;
+    Arena arena = {0};
+    Status status = STATUS_OK;
+    for (int32_t i = 0; i < largest->num_samples && is_limited && status == STATUS_OK; i++) {
+        Plan plan;
+        arena_reset(&arena);
+        status = plan_make(&plan, &alone, costs, &largest->samples[i], 1, &arena);
+    }
+    arena_free(&arena);
+    if (status != STATUS_INFEASIBLE) { return status; }
+    return FAIL(status, "of the data's largest samples, whenever it is drawn (a smaller -t cuts it): %s",
+                status_message());
+}
+
+// Where the split for the mixture leaves no room for one of the data's largest samples, one for both.
+static Status search_stages(StageChoice* out, PlanRequest* request, const CostModel* costs,
+                            StageBatch batches[SESSION_MIXTURE + 1], int32_t num_batches,
+                            const LargestSamples* largest) {
+    char failure[1024];
+    TRY(stage_search(out, request, costs, batches, num_batches));
+    request->placement = out->placement;
+    Status status = check_largest(request, costs, largest);
+    if (status != STATUS_INFEASIBLE || !request->choose_stages) { return status; }
+    snprintf(failure, sizeof failure, "%s", status_message());
+    batches[num_batches] = (StageBatch){largest->samples, largest->num_samples};
+    status = stage_search(out, request, costs, batches, num_batches + 1);
+    if (status == STATUS_OK) {
+        request->placement = out->placement;
+        status = check_largest(request, costs, largest);
+    }
+    return status == STATUS_INFEASIBLE ? FAIL(status, "%s", failure) : status;
+}
+
+// Every rank would find the same; where ranks share cores each would wait for all others to have found it. So
+// the first one searches, and tells the choice, or why there is none.
+static Status choose_on_first(StageChoice* out, Dynapipe* dp, StageBatch* batches) {
+    enum { WAITS = 10 };               // times the usual wait for a message
+    static const LargestSamples none;  // a run that only looks at the model draws none to train on
+    struct {
+        StageChoice choice;
+        Status status;
+        char message[1024];
+    } found = {0};
+    if (dp->transport.rank == 0) {
+        PlanRequest request = dp->request;
+        SlowNotice* notice = slow_notice_begin("choosing stages for the mixture", NULL, 0);
+        found.status = search_stages(&found.choice, &request, &dp->costs, batches, dp->resplit.num_batches,
+                                     dp->num_steps > 0 ? loader_largest(dp->train) : &none);
+        slow_notice_end(notice);
+        if (found.status != STATUS_OK) {
+            snprintf(found.message, sizeof found.message, "%s", status_message());
+        }
+    }
+    int64_t timeout_ns = dp->world.timeout_ns;
+    dp->world.timeout_ns = WAITS * timeout_ns;
+    Status status =
+        dp->world.num_ranks > 1 ? collective_broadcast(&dp->world, &found, sizeof found, 0) : STATUS_OK;
+    dp->world.timeout_ns = timeout_ns;
+    TRY(status);
+    *out = found.choice;
+    return found.status == STATUS_OK ? STATUS_OK : FAIL(found.status, "%s", found.message);
+}
+
+Status session_stages_choose(Dynapipe* dp) {
+    StageChoice choice;
+    SessionResplit* resplit = &dp->resplit;
+    int64_t begin_ns = clock_now_ns();
+    if (session_shares_cores(dp)) { dp->refit.is_on = false; }
+    StageBatch* batches = ARENA_NEW(&resplit->arena, StageBatch, SESSION_MIXTURE + 1);
+    if (batches == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for batches"); }
+    TRY(session_mixture(batches, &resplit->num_batches, dp, &resplit->arena));
+    resplit->batches = batches;
+    TRY(choose_on_first(&choice, dp, batches));
+    dp->request.placement = choice.placement;
+    dp->request.choose_stages = false;
+    dp->request.placements = PLACEMENT_GIVEN;
+    dp->request.heads = HEAD_CHOICE_GIVEN;
+    if (dp->options.effort == 0 && choice.makespan_ns > 0) {
+        int64_t planning_ns = session_planning_ns(choice.makespan_ns, dp->plan_threads, dp->num_replicas);
+        dp->request.effort = plan_effort(&dp->request, planning_ns);
+    }
+    if (dp->transport.rank == 0) {
+        session_account_warn(dp);
+        print_choice(dp, &choice, resplit->num_batches, (double)(clock_now_ns() - begin_ns) / 1e9);
+    }
+    return STATUS_OK;
+}
+
+// --- session_model --------------------
+// session_model.c -- the model put into the session: what each rank tells of it, compared with the others.
 
 // --- boundaries ------------------------------------------------------------------------------------------
 

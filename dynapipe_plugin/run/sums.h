@@ -17,7 +17,7 @@ Replicas have their sums each, and only then sum over each other: that waits for
 
 #include <stdbool.h>
 #include "../dynapipe.h"
-#include "../plan/types/plan_types.h"
+#include "../plan/types.h"
 #include "collective.h"
 
 // A group that this rank has a copy of and another stage too.

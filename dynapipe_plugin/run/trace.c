@@ -5,9 +5,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../plan/lists/memory_curve.h"
-#include "../plan/lists/plan_message.h"
-#include "../plan/lists/plan_words.h"
+#include "../plan/memory_layout.h"
+#include "../plan/plan_message.h"
+#include "../plan/plan_text.h"
 
 // clang-format off
 #define X(name, text) text,

@@ -5,11 +5,10 @@ them to a file.
 #pragma once
 
 #include <stdio.h>
-#include "../plan/cost/cost_model.h"
-#include "../plan/cost/machine.h"
-#include "../plan/cost/refit_solve.h"
-#include "../plan/lists/plan.h"
-#include "../plan/types/plan_request.h"
+#include "../plan/cost_model.h"
+#include "../plan/refit.h"
+#include "../plan/plan.h"
+#include "../plan/types.h"
 #include "session_errors.h"
 #include "../../util/arena.h"
 #include "../../util/status.h"

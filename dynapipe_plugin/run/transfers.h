@@ -13,7 +13,7 @@ Without a device (api NULL) every call does nothing.
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "../plan/lists/plan.h"
+#include "../plan/plan.h"
 #include "device.h"
 #include "trace.h"
 #include "transport.h"

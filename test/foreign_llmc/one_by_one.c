@@ -8,7 +8,7 @@
 //       each tensor by its largest value, exit 1 beyond 1e-5
 //   one_by_one loss DATA MODEL MAX_TOKENS BATCH_TOKENS N         mean loss of the first N batches, unshuffled
 #include "../../dataloader/loader.h"
-#include "../../dataloader/sample_format.h"
+#include "../../dataloader/sample_file.h"
 #include "../../util/numbers.h"
 
 #define TESTING

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../dataloader/bpe.h"
+#include "../../dataloader/tokenizer/bpe.h"
 #include "fuzz.h"
 
 static Bpe* bpe;

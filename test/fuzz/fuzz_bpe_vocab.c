@@ -1,6 +1,6 @@
 // fuzz_bpe_vocab.c -- any bytes as vocab.json and, behind the first empty line, merges.txt: refused with the
 // file's name, or a tokenizer that gives back what it takes. libFuzzer: -max_len=4000
-#include "../../dataloader/bpe.h"
+#include "../../dataloader/tokenizer/bpe.h"
 #include "fuzz.h"
 
 static void require_usable(Bpe* bpe, const uint8_t* data, size_t num_bytes) {

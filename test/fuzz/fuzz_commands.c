@@ -10,7 +10,7 @@ million, and a thousand layers on 64 stages, do what they say, for seconds.
 #include <ctype.h>
 
 #include "../../util/files.h"
-#include "../../tool/tool.h"
+#include "../../tool/commands.h"
 #include "fuzz_words.h"
 #include "memory_files.h"
 

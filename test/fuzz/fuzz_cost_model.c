@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../dynapipe_plugin/plan/cost/cost_model.h"
+#include "../../dynapipe_plugin/plan/cost_model.h"
 #include "fuzz.h"
 
 static char* text_of(const CostModel* model) {

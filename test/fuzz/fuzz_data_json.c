@@ -5,7 +5,7 @@ its template, where it is one, filled with a question, which stands in it as oft
 #include <stdio.h>
 
 #include "../../dataloader/data_json.h"
-#include "../../dataloader/records/record_template.h"
+#include "../../dataloader/records/records.h"
 #include "fuzz.h"
 
 static bool equal(const char* a, const char* b) {

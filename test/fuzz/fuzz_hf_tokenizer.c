@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../dataloader/bpe_vocab.h"
+#include "../../dataloader/tokenizer/bpe.h"
 #include "../../dataloader/tokenizer/hf_tokenizer.h"
 #include "fuzz.h"
 

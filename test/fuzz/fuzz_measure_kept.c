@@ -1,6 +1,6 @@
 // fuzz_measure_kept.c -- any bytes as costs kept from an earlier start: not used, with a reason where the
 // file cannot be read, or costs of this very model and these ranks. libFuzzer: -max_len=3072
-#include "../../dynapipe_plugin/measure/measure_kept.h"
+#include "../../dynapipe_plugin/measure/measure.h"
 #include "fuzz.h"
 #include "memory_files.h"
 

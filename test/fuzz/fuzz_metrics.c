@@ -2,7 +2,7 @@
 // and line, or rising steps that a page can be drawn of. libFuzzer: -max_len=1024
 #include <stdio.h>
 
-#include "../../tool/report_html.h"
+#include "../../tool/report.h"
 #include "fuzz.h"
 #include "memory_files.h"
 

@@ -1,6 +1,6 @@
 // fuzz_mixture.c -- a first line of task names (commas between them), then --weights: shares of which every
 // task that weighs something has one, or an error. libFuzzer: -max_len=128
-#include "../../dataloader/mixture.h"
+#include "../../dataloader/loader.h"
 #include "fuzz.h"
 
 enum { MAX_TASKS = 8 };

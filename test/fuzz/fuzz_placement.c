@@ -1,6 +1,6 @@
 // fuzz_placement.c -- a byte for the number of stages and whether the head has a layer, then --placement, and
 // behind the first line's end --head: a placement that keeps its rules, or an error. libFuzzer: -max_len=128
-#include "../../dynapipe_plugin/plan/problem/placement_make.h"
+#include "../../dynapipe_plugin/plan/placement.h"
 #include "fuzz.h"
 
 enum { NUM_ENC_LAYERS = 7, NUM_DEC_LAYERS = 5, MOST_STAGES = 16 };

@@ -3,9 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../dynapipe_plugin/plan/replay/replay.h"
-#include "../../tool/plan_diff.h"
-#include "../../tool/plan_verify.h"
+#include "../../dynapipe_plugin/plan/replay.h"
+#include "../../tool/plan_views.h"
 #include "fuzz.h"
 
 enum { MOST_SAMPLES = 10000 };

@@ -15,7 +15,7 @@ file order; bit 3: a record of a split with changes (bit 1: and its hash right),
 #include "../../dataloader/loader.h"
 #include "../../dataloader/sample_file.h"
 #include "../../util/numbers.h"
-#include "../../dynapipe_plugin/plan/problem/placement_make.h"
+#include "../../dynapipe_plugin/plan/placement.h"
 #include "../../dynapipe_plugin/run/session.h"
 #include "fuzz.h"
 

@@ -4,10 +4,8 @@
 #include <string.h>
 
 #include "../../dynapipe_plugin/plan/planner.h"
-#include "../../dynapipe_plugin/plan/problem/microbatch.h"
-#include "../../tool/problem_costs.h"
-#include "../../tool/problem_csv.h"
-#include "../../tool/problem_json.h"
+#include "../../dynapipe_plugin/plan/problem.h"
+#include "../../tool/problem.h"
 #include "fuzz.h"
 
 enum { MAX_SAMPLES = 24, MAX_RANKS = 16, EFFORT = 8 };  // of what is planned too

@@ -7,9 +7,7 @@ checksums, so bit 0 puts both right first: the checks behind them are what is to
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../dataloader/llmc_tokens.h"
 #include "../../dataloader/sample_file.h"
-#include "../../dataloader/sample_format.h"
 #include "../../util/numbers.h"
 #include "fuzz.h"
 

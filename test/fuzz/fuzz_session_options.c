@@ -1,7 +1,7 @@
 // fuzz_session_options.c -- any words as the plugin's options: all values in range, or an error; words that
 // are none stay where they were. libFuzzer: -max_len=160
-#include "../../dynapipe_plugin/plan/lists/plan.h"
-#include "../../dynapipe_plugin/run/session_options.h"
+#include "../../dynapipe_plugin/plan/plan.h"
+#include "../../dynapipe_plugin/run/session.h"
 #include "fuzz_words.h"
 
 static void require_sane(const SessionOptions* options) {

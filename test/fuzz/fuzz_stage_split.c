@@ -1,7 +1,7 @@
 // fuzz_stage_split.c -- a byte for the number of stages and whether the head has a layer, then --stage-split:
 // stages that cover all layers in order, or an error. libFuzzer: -max_len=96
 #include "../../dynapipe_plugin/plan/planner.h"
-#include "../../dynapipe_plugin/plan/problem/stage_split.h"
+#include "../../dynapipe_plugin/plan/placement.h"
 #include "fuzz.h"
 
 enum { NUM_LAYERS = 12, MOST_STAGES = 16 };

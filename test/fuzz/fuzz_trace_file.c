@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../../tool/trace_html.h"
+#include "../../tool/trace_view.h"
 #include "fuzz.h"
 #include "memory_files.h"
 

@@ -12,7 +12,7 @@
 #include "../../util/program.h"
 #include "../../util/numbers.h"
 #include "../../dynapipe_plugin/run/collective.h"
-#include "../../dynapipe_plugin/run/progress.h"
+#include "../../dynapipe_plugin/run/hosts.h"
 #include "../ranks.h"
 #include "../transport_cases.h"
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "../../dynapipe_plugin/plan/planner.h"
-#include "../../dynapipe_plugin/plan/problem/stage_split.h"
-#include "../../dynapipe_plugin/plan/replay/replay.h"
+#include "../../dynapipe_plugin/plan/placement.h"
+#include "../../dynapipe_plugin/plan/replay.h"
 #include "../random_problem.h"
 
 enum { NUM_PROBLEMS = 70 };

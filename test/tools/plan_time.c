@@ -8,8 +8,7 @@
 
 #include "../../util/program.h"
 #include "../../dynapipe_plugin/plan/planner.h"
-#include "../../tool/problem_load.h"
-#include "../../tool/problem_place.h"
+#include "../../tool/problem.h"
 
 static Status run(const char* path, bool one, Arena* arena) {
     static Problem problem;

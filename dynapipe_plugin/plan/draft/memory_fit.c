@@ -1,8 +1,9 @@
 #include "memory_fit.h"
+#include "../simulate.h"
 
 #include <string.h>
 
-#include "../pipe/pipe_schedule.h"
+#include "../schedule.h"
 
 enum { MAX_RAISES = 6, MAX_RECOMPUTE_ROUNDS = 8 };
 

@@ -13,6 +13,7 @@ then STATUS_INFEASIBLE names stage, bytes over, and what would help.
 #pragma once
 
 #include "pipe_variant.h"
+#include "../simulate.h"
 
 typedef struct {
     ReplicaProblem problem;  // micro-batches in the order they enter stage 0

@@ -2,9 +2,9 @@
 #include "microbatch_dp.h"
 
 #include <string.h>
-#include "../pipe/pipe_schedule.h"
-#include "../problem/sample_order.h"
-#include "../types/mb_shape.h"
+#include "../schedule.h"
+#include "../problem.h"
+#include "../types.h"
 
 enum { MAX_INTERVALS = 1 << 26 };
 

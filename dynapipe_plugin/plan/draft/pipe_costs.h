@@ -13,8 +13,8 @@ stage's limit where it came out larger.
 */
 #pragma once
 
-#include "../lists/replica_lists.h"
-#include "../problem/microbatch_cost.h"
+#include "../instructions.h"
+#include "../problem.h"
 
 // Where the rows of a pipeline are: what prices of one micro-batch depend on, besides its shape and modes.
 typedef struct {

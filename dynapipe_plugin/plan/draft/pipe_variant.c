@@ -1,6 +1,7 @@
 #include "pipe_variant.h"
+#include "../simulate.h"
 
-#include "../pipe/pipe_schedule.h"
+#include "../schedule.h"
 
 int32_t pipe_variants(PipeVariant out[MAX_VARIANTS], const PlanRequest* request) {
     static const PipeVariant all[] = {

@@ -6,7 +6,7 @@ gave.
 */
 #pragma once
 
-#include "../pipe/pipe_adaptive.h"
+#include "../schedule.h"
 #include "replica_problem.h"
 
 typedef struct {

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "../pipe/pipe_schedule.h"
+#include "../schedule.h"
 #include "pipe_costs.h"
 
 static PipePlace place_of(const ReplicaProblem* replica, const PlanProblem* problem) {

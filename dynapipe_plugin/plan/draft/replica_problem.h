@@ -3,8 +3,8 @@ replica_problem.h -- the scheduling problem of one replica, from its micro-batch
 */
 #pragma once
 
-#include "../lists/replica_lists.h"
-#include "../problem/microbatch.h"
+#include "../instructions.h"
+#include "../problem.h"
 
 typedef struct {
     PipeProblem pipe;

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "../draft/balance.h"
-#include "../pipe/pipe_schedule.h"
-#include "../problem/shape_rules.h"
-#include "../types/mb_shape.h"
+#include "../schedule.h"
+#include "../problem.h"
+#include "../types.h"
 
 typedef struct {
     int64_t key;

@@ -7,7 +7,7 @@ and decoder layers counts separately, so that an encoder-decoder model is balanc
 */
 #pragma once
 
-#include "../problem/microbatch.h"
+#include "../problem.h"
 
 // The work of every sample of the batch, per resource, in parts of the whole batch's; and the order by size.
 typedef struct {

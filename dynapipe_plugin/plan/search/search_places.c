@@ -2,10 +2,9 @@
 
 #include <string.h>
 
-#include "../cost/cost_share.h"
-#include "../problem/placement_make.h"
-#include "../problem/placement_room.h"
-#include "../types/mb_shape.h"
+#include "../cost_model.h"
+#include "../placement.h"
+#include "../types.h"
 
 // --- work of stages --------------------------------------------------------------------------------------
 

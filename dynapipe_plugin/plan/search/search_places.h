@@ -9,7 +9,7 @@ loaded stage has less to do after it.
 */
 #pragma once
 
-#include "../problem/microbatch.h"
+#include "../problem.h"
 
 enum { SEARCH_MAX_PLACES = 48 };
 

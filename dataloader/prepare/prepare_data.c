@@ -1,0 +1,837 @@
+#include "prepare_data.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../data_json.h"
+#include "sample_writer.h"
+#include "../records/records.h"
+#include "../sample_file.h"
+#include "../../util/files.h"
+#include "../../util/numbers.h"
+#include "../../util/options.h"
+#include "../../util/program.h"
+#include "../../util/status.h"
+
+enum { BAD_SHOWN = 10, FILES_SHOWN = 20, COUNT_CHARS = 32 };
+
+// 52002 as "52,002".
+static const char* count_text(char out[COUNT_CHARS], int64_t count) {
+    char digits[COUNT_CHARS];
+    int length = snprintf(digits, sizeof digits, "%lld", (long long)count), at = 0;
+    for (int i = 0; i < length; i++) {
+        if (i > 0 && (length - i) % 3 == 0) { out[at++] = ','; }
+        out[at++] = digits[i];
+    }
+    out[at] = '\0';
+    return out;
+}
+#define COUNT(count) count_text((char[COUNT_CHARS]){0}, (count))
+
+static void prepare_report_begin_pass(PrepareReport* report, int64_t total_bytes) {
+    report->total_bytes = total_bytes;
+    report->done_bytes = 0;
+    report->begin_ns = report->shown_ns = clock_now_ns();
+    if (report->start_ns == 0) { report->start_ns = report->begin_ns; }
+}
+
+// On a terminal one line that renews itself; in a log a line every 10 seconds; nothing on short work.
+static void prepare_report_progress(PrepareReport* report, const char* what, int64_t bytes_of_file) {
+    if (report->quiet) { return; }
+    int64_t now_ns = clock_now_ns();
+    bool terminal = isatty(STDERR_FILENO);
+    int64_t pause_ns = !report->progress_shown ? 2000000000 : terminal ? 200000000 : 10000000000;
+    if (now_ns - report->shown_ns < pause_ns) { return; }
+    double done = (double)(report->done_bytes + bytes_of_file), total = (double)report->total_bytes;
+    double seconds = (double)(now_ns - report->begin_ns) * 1e-9;
+    fprintf(stderr, "%s%s: %s of %s (%.0f %%), %s/s, %s left%s", terminal ? "\r" : "", what, BYTES_TEXT(done),
+            BYTES_TEXT(total), total > 0 ? 100 * done / total : 100, BYTES_TEXT(done / seconds),
+            duration_text((char[DURATION_CHARS]){0},
+                          done > 0 && total > done ? seconds * (total - done) / done : 0),
+            terminal ? "     " : "\n");
+    fflush(stderr);
+    report->shown_ns = now_ns;
+    report->progress_shown = true;
+}
+
+static void prepare_report_end_line(PrepareReport* report) {
+    if (report->progress_shown && isatty(STDERR_FILENO)) { fprintf(stderr, "\r%80s\r", ""); }
+}
+
+// Counts it; the first are shown, with the last status message.
+static void prepare_report_bad(PrepareReport* report) {
+    report->num_bad++;
+    if (report->quiet) { return; }
+    prepare_report_end_line(report);
+    if (report->num_bad <= BAD_SHOWN) {
+        fprintf(stderr, "skipped %s\n", status_message());
+    } else if (report->num_bad == BAD_SHOWN + 1) {
+        fprintf(stderr, "skipped records beyond the first %d are only counted\n", BAD_SHOWN);
+    }
+}
+
+// "train.jsonl: 52,002 records, Alpaca (instruction, input -> output)"; of_form[RECORD_FORMS].
+static void prepare_report_file(PrepareReport* report, const char* path, const RecordFields* fields,
+                                const int64_t* of_form, int64_t num_bad) {
+    if (report->quiet) { return; }
+    if (report->num_files++ >= FILES_SHOWN) {
+        if (report->num_files == FILES_SHOWN + 1) { printf("and more files\n"); }
+        return;
+    }
+    prepare_report_end_line(report);
+    int64_t num_records = 0;
+    int32_t num_forms = 0;
+    for (int32_t f = 0; f < RECORD_FORMS; f++) {
+        num_records += of_form[f];
+        num_forms += of_form[f] > 0;
+    }
+    printf("%s: %s records", PRINTABLE(path), COUNT(num_records));
+    for (int32_t f = 0; f < RECORD_FORMS; f++) {
+        if (of_form[f] == 0) { continue; }
+        char text[RECORD_FORM_CHARS];
+        record_form_text(f, fields, text, sizeof text);
+        printf(", %s%s%s", num_forms > 1 ? COUNT(of_form[f]) : "", num_forms > 1 ? " " : "", PRINTABLE(text));
+    }
+    if (num_bad > 0) { printf(", %s bad", COUNT(num_bad)); }
+    printf("\n");
+}
+
+static int compare_rows(const void* a, const void* b) {
+    return strcmp(((const TaskRow*)a)->name, ((const TaskRow*)b)->name);
+}
+
+// Lengths in tokens that run through the model, as -t has them.
+static void prepare_report_tasks(const PrepareReport* report, TaskTable* tasks) {
+    (void)report;
+    int64_t num_tokens = 0, num_samples = 0;
+    qsort(tasks->rows, (size_t)tasks->num_tasks, sizeof tasks->rows[0], compare_rows);
+    printf("%-32s %10s %14s %8s %8s %8s\n", "task", "samples", "tokens", "median", "p90", "longest");
+    for (int32_t i = 0; i < tasks->num_tasks; i++) {
+        const TaskRow* row = &tasks->rows[i];
+        num_tokens += row->num_tokens;
+        num_samples += row->num_lengths;
+        printf("%-32s %10lld %14lld %8lld %8lld %8lld\n", PRINTABLE(row->name), (long long)row->num_lengths,
+               (long long)row->num_tokens, (long long)task_table_quantile(row, 0.5),
+               (long long)task_table_quantile(row, 0.9), (long long)row->longest_tokens);
+    }
+    printf("%-32s %10lld %14lld\n", "all", (long long)num_samples, (long long)num_tokens);
+}
+
+static void prepare_report_cuts(const TaskTable* tasks, int32_t max_tokens, const char* way) {
+    int64_t num_cut = 0, num_skipped = 0;
+    for (int32_t i = 0; i < tasks->num_tasks; i++) {
+        const TaskRow* row = &tasks->rows[i];
+        num_cut += row->num_cut;
+        num_skipped += row->num_skipped;
+        if (row->num_cut + row->num_skipped > 0) {
+            printf("%-32s longer than %d: %s cut, %s skipped\n", PRINTABLE(row->name), max_tokens,
+                   COUNT(row->num_cut), COUNT(row->num_skipped));
+        }
+        if (row->num_texts > 0) {
+            printf("%-32s longer than %d: %s texts, which the trainer runs as %s pieces\n",
+                   PRINTABLE(row->name), max_tokens, COUNT(row->num_texts), COUNT(row->num_pieces));
+        }
+    }
+    if (num_cut + num_skipped > 0) {
+        printf("--max-tokens %d, --long-samples %s: %s cut, %s skipped\n", max_tokens, way, COUNT(num_cut),
+               COUNT(num_skipped));
+    }
+}
+
+static void prepare_report_end(const PrepareReport* report, const char* folder, const ShardWriter* train,
+                               const ShardWriter* val) {
+    printf("%s: %lld samples for training, %lld for validation, in %d and %d files", PRINTABLE(folder),
+           (long long)train->num_samples, (long long)val->num_samples, train->num_files, val->num_files);
+    if (report->num_bad > 0) { printf("; %lld bad records skipped", (long long)report->num_bad); }
+    int32_t num_removed = train->num_removed + val->num_removed;
+    if (num_removed > 0) { printf("; %d files of an earlier run removed", num_removed); }
+    printf("; %.1f s\n", (double)(clock_now_ns() - report->start_ns) * 1e-9);
+}
+
+static void prepare_report_skipped(const PrepareReport* report, const TaskTable* tasks, int32_t max_tokens) {
+    int64_t num_skipped = 0;
+    for (int32_t i = 0; i < tasks->num_tasks; i++) { num_skipped += tasks->rows[i].num_skipped; }
+    if (report->num_bad > 0) { fprintf(stderr, "%lld bad records skipped\n", (long long)report->num_bad); }
+    if (num_skipped > 0) {
+        fprintf(stderr, "%lld samples longer than --max-tokens %d skipped\n", (long long)num_skipped,
+                max_tokens);
+    }
+}
+
+// What somebody may have to do something about is said in any case.
+static FILE* notices(const PrepareReport* report) {
+    return report->quiet ? stderr : stdout;
+}
+
+static void prepare_report_folders(const PrepareReport* report, int32_t num_folders) {
+    fprintf(notices(report), "%d %s in the given one %s not read ---> name %s as well to have %s files\n",
+            num_folders, num_folders > 1 ? "folders" : "folder", num_folders > 1 ? "are" : "is",
+            num_folders > 1 ? "them" : "it", num_folders > 1 ? "their" : "its");
+}
+
+static void prepare_report_foreign(const PrepareReport* report, const char* folder, const char* file) {
+    fprintf(notices(report),
+            "%s/%s is of another tokenizer ---> remove it, so that no export takes it for this one's\n",
+            PRINTABLE(folder), file);
+}
+
+// --- sample_maker --------------------
+
+// How many tokens the end of every input is: of a template's text, and the newline or </s> behind it.
+static Status sample_maker_open(SampleMaker* maker, const char* targets_field) {
+    size_t num_bytes;
+    const char* tail = record_template_tail(maker->form, targets_field, &num_bytes);
+    TRY(tokenizer_encode(maker->tokenizer, tail, num_bytes, &maker->input));
+    bool has_end = maker->vocab.input_end == INPUT_END_NEWLINE || maker->vocab.input_end == INPUT_END_EOT;
+    maker->vocab.input_tail = (int32_t)maker->input.num_tokens + has_end;
+    return STATUS_OK;
+}
+
+static void sample_maker_close(SampleMaker* maker) {
+    bpe_tokens_free(&maker->input);
+    bpe_tokens_free(&maker->target);
+    free(maker->gaps);
+    free(maker->joined);
+}
+
+static int32_t sample_maker_num_samples(const SampleMaker* maker, const Record* record) {
+    int32_t num_answers = 0;
+    for (int32_t t = 0; t < record->num_turns; t++) { num_answers += !record->turns[t].is_read; }
+    return maker->apart ? num_answers : 1;
+}
+
+// --- texts
+// -----------------------------------------------------------------------------------------------------
+
+static Status reserve_joined(SampleMaker* maker, size_t num_bytes) {
+    if (num_bytes <= maker->joined_bytes) { return STATUS_OK; }
+    char* joined = realloc(maker->joined, 2 * num_bytes);
+    if (joined == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a text of %zu bytes", num_bytes); }
+    maker->joined = joined;
+    maker->joined_bytes = 2 * num_bytes;
+    return STATUS_OK;
+}
+
+static Status join(SampleMaker* maker, size_t* at, const char* text, size_t num_bytes) {
+    TRY(reserve_joined(maker, *at + num_bytes + 1));
+    if (num_bytes > 0) { memcpy(maker->joined + *at, text, num_bytes); }
+    *at += num_bytes;
+    return STATUS_OK;
+}
+
+// What was said up to answer `last`, as one text.
+static Status join_history(SampleMaker* maker, const Record* record, int32_t last, size_t* num_bytes) {
+    const RecordTemplate* form = maker->form;
+    *num_bytes = 0;
+    for (int32_t t = 0; t <= last; t++) {
+        const RecordTurn* turn = &record->turns[t];
+        TRY(join(maker, num_bytes, turn->inputs.text, turn->inputs.num_bytes));
+        if (t == last) { break; }
+        TRY(join(maker, num_bytes, form->joint, strlen(form->joint)));
+        TRY(join(maker, num_bytes, turn->targets.text, turn->targets.num_bytes));
+        TRY(join(maker, num_bytes, form->turn_end, strlen(form->turn_end)));
+    }
+    return STATUS_OK;
+}
+
+// --- tokens
+// ----------------------------------------------------------------------------------------------------
+
+// The first num_bytes of `joined`, and what ends an input. The newline is text, and may be one token with
+// what stands before it.
+static Status encode_input(SampleMaker* maker, size_t num_bytes, BpeTokens* out) {
+    if (maker->vocab.input_end == INPUT_END_NEWLINE) { TRY(join(maker, &num_bytes, "\n", 1)); }
+    TRY(tokenizer_encode(maker->tokenizer, num_bytes > 0 ? maker->joined : "", num_bytes, out));
+    return maker->vocab.input_end == INPUT_END_EOT ? bpe_tokens_add(out, maker->vocab.eot_token) : STATUS_OK;
+}
+
+static Status encode_answer(SampleMaker* maker, const RecordText* text, BpeTokens* out) {
+    TRY(tokenizer_encode(maker->tokenizer, text->text, text->num_bytes, out));
+    return bpe_tokens_add(out, maker->vocab.eot_token);
+}
+
+static Status add_gap(SampleMaker* maker, int64_t begin, int64_t end) {
+    if (maker->num_gaps == maker->gaps_capacity) {
+        int32_t capacity = 2 * maker->gaps_capacity + 16;
+        SampleGap* grown = realloc(maker->gaps, (size_t)capacity * sizeof *grown);
+        if (grown == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a conversation"); }
+        maker->gaps = grown;
+        maker->gaps_capacity = capacity;
+    }
+    if (end > INT32_MAX) { return FAIL(STATUS_OUT_OF_RANGE, "a conversation of more than 2^31 tokens"); }
+    maker->gaps[maker->num_gaps++] = (SampleGap){(uint32_t)begin, (uint32_t)end};
+    return STATUS_OK;
+}
+
+// An answer that is only read is a part of what stands before the next one, with the token that ends it.
+static Status encode_turns(SampleMaker* maker, const Record* record) {
+    int64_t gap_begin = 0;
+    bool has_answer = false, in_gap = false;
+    for (int32_t t = 0; t < record->num_turns; t++) {
+        const RecordTurn* turn = &record->turns[t];
+        BpeTokens* to = has_answer ? &maker->target : &maker->input;
+        if (!in_gap) { gap_begin = maker->input.num_tokens + maker->target.num_tokens; }
+        size_t num_bytes = 0;
+        TRY(join(maker, &num_bytes, turn->inputs.text, turn->inputs.num_bytes));
+        TRY(encode_input(maker, num_bytes, to));
+        in_gap = turn->is_read;
+        if (turn->is_read) {
+            TRY(encode_answer(maker, &turn->targets, to));
+            continue;
+        }
+        int64_t gap_end = maker->input.num_tokens + maker->target.num_tokens;
+        if (has_answer && gap_end > gap_begin) { TRY(add_gap(maker, gap_begin, gap_end)); }
+        TRY(encode_answer(maker, &turn->targets, &maker->target));
+        has_answer = true;
+    }
+    return STATUS_OK;
+}
+
+// --- limits
+// ----------------------------------------------------------------------------------------------------
+
+static void leave_out(SampleMaker* maker, const LoaderSample* cut) {
+    BpeTokens* input = &maker->input;
+    int32_t at = cut->hole_tokens > 0 ? cut->hole_at : 0, left_out = cut->first_token + cut->hole_tokens;
+    if (left_out > 0) {
+        memmove(input->ids + at, input->ids + at + left_out,
+                (size_t)(cut->n_input - at) * sizeof *input->ids);
+    }
+    int32_t end = cut->n_input + cut->n_target, num_gaps = 0;  // where an input is cut, one answer is left
+    while (left_out == 0 && num_gaps < maker->num_gaps && maker->gaps[num_gaps].begin < (uint32_t)end) {
+        num_gaps++;
+    }
+    maker->num_gaps = num_gaps;
+    input->num_tokens = cut->n_input;
+    maker->target.num_tokens = cut->n_target;
+}
+
+// Is it one to the trainer, too, which knows samples by their tokens? For encoder-decoders, what was one.
+static bool is_long_text(const SampleMaker* maker, bool was_text) {
+    if (maker->limits.encoder_decoder) { return was_text; }
+    bool is_text = maker->input.num_tokens == 0 && maker->num_gaps == 0;
+    return is_text && maker->limits.long_samples != LONG_SKIP;
+}
+
+static void count_pieces(SampleMaker* maker) {
+    if (maker->limits.encoder_decoder) { return; }
+    int64_t num_run = maker->target.num_tokens - 1, most = maker->limits.max_seq_tokens;
+    maker->num_pieces = (int32_t)((num_run + most - 1) / most);
+}
+
+// The last token of a piece is the first of the next, as text_cut.h has them.
+static PieceLengths sample_maker_piece(const SampleMaker* maker, int32_t piece) {
+    int64_t n_input = maker->input.num_tokens, n_target = maker->target.num_tokens;
+    if (maker->num_pieces > 1) {
+        int64_t most = maker->limits.max_seq_tokens, left = n_target - piece * most;
+        n_target = left < most + 1 ? left : most + 1;
+    }
+    bool pairs = maker->limits.encoder_decoder;
+    return (PieceLengths){n_input, n_target,
+                          pairs ? (n_input > 0 ? n_input : 1) + n_target : n_input + n_target - 1};
+}
+
+// Of the turns the number of that with answer `i` of those that are learnt.
+static int32_t learnt_turn(const Record* record, int32_t i) {
+    int32_t t = 0;
+    while (record->turns[t].is_read || i-- > 0) { t++; }
+    return t;
+}
+
+static Status encode(SampleMaker* maker, const Record* record, int32_t i, bool is_text) {
+    if (is_text) { return encode_answer(maker, &record->turns[0].targets, &maker->target); }
+    if (!maker->apart) { return encode_turns(maker, record); }
+    size_t num_bytes;
+    int32_t turn = learnt_turn(record, i);
+    TRY(join_history(maker, record, turn, &num_bytes));
+    TRY(encode_input(maker, num_bytes, &maker->input));
+    return encode_answer(maker, &record->turns[turn].targets, &maker->target);
+}
+
+// Sample `i` of a record, below its number of samples, within the limits; *fate says how. SAMPLE_SKIPPED, or
+// *is_empty (no token but the end): there is none to write.
+static Status sample_maker_make(SampleMaker* maker, const Record* record, int32_t i, SampleFate* fate,
+                                bool* is_empty) {
+    maker->input.num_tokens = maker->target.num_tokens = maker->num_gaps = 0;
+    maker->num_pieces = 1;
+    *fate = SAMPLE_WHOLE;
+    bool is_text = record->form == RECORD_TEXT && record->turns[0].inputs.num_bytes == 0;
+    TRY(encode(maker, record, i, is_text));
+    int64_t num_tokens = maker->input.num_tokens + maker->target.num_tokens;
+    *is_empty = num_tokens < 2;  // to SentencePiece, blanks are nothing
+    if (num_tokens > INT32_MAX) { return FAIL(STATUS_OUT_OF_RANGE, "a sample of more than 2^31 tokens"); }
+    if (maker->limits.max_seq_tokens == 0 || *is_empty) { return STATUS_OK; }
+    if (is_long_text(maker, is_text)) {
+        count_pieces(maker);
+        return STATUS_OK;
+    }
+    LoaderSample sample = {.n_input = (int32_t)maker->input.num_tokens,
+                           .n_target = (int32_t)maker->target.num_tokens};
+    *fate = sample_cut(&sample, &maker->limits, maker->gaps, maker->num_gaps, maker->vocab.input_tail);
+    if (*fate == SAMPLE_CUT) { leave_out(maker, &sample); }
+    return STATUS_OK;
+}
+
+// --- prepare_data --------------------
+/*
+prepare_data.c -- JSON of many tasks -> tokenised sample files for training.
+
+    ./prepare_data --tokenizer gpt2 --vocab vocab.json --merges merges.txt --out data one.jsonl two.json.gz
+folder
+
+Forms of records: records/record_form.h; templates: records/record_template.h; from texts to tokens:
+sample_maker.h. Two passes over the files: the first counts and checks, the second tokenises and writes, so
+memory does not grow with the data (dataloader/task_table.h).
+*/
+
+typedef enum { TURNS_AUTO, TURNS_TOGETHER, TURNS_APART } Turns;
+
+typedef struct {
+    int32_t tokenizer;  // TokenizerChoice
+    const char *vocab, *merges, *model, *file, *out, *template_text, *lengths;
+    RecordFields fields;
+    const char* task_field;
+    int32_t extra_ids;
+    int32_t input_end;  // 0: as suits the tokenizer, else a SampleInputEnd
+    int32_t turns, max_tokens, max_target_tokens, long_samples;
+    double val_fraction;
+    int64_t seed, shard_tokens;
+    bool strict, quiet;
+} PrepareOptions;
+
+#define FIELD(name) offsetof(PrepareOptions, name)
+// clang-format off
+static const OptionSpec specs[] = {
+    {"--out",          OPTION_STRING, FIELD(out),          NULL,    0, 0, NULL, "DIR", "folder for train.bin, val.bin, tokenizer.bin, data.json"},
+    {"--tokenizer",    OPTION_CHOICE, FIELD(tokenizer),    "bytes", 0, 0, TOKENIZER_CHOICES, NULL, "how text becomes tokens"},
+    {"--vocab",        OPTION_STRING, FIELD(vocab),        NULL,    0, 0, NULL, "FILE", "GPT-2's vocab.json, for --tokenizer gpt2 (dev/data/tokenizer.py fetches it)"},
+    {"--merges",       OPTION_STRING, FIELD(merges),       NULL,    0, 0, NULL, "FILE", "GPT-2's merges.txt, for --tokenizer gpt2"},
+    {"--model",        OPTION_STRING, FIELD(model),        NULL,    0, 0, NULL, "FILE", "T5's spiece.model, for --tokenizer sentencepiece"},
+    {"--extra-ids",    OPTION_INT,    FIELD(extra_ids),    "100",   0, 100000, NULL, "N", "for --tokenizer sentencepiece: sentinels behind the model's pieces (T5: 100, mT5: 0)"},
+    {"--file",         OPTION_STRING, FIELD(file),         NULL,    0, 0, NULL, "FILE", "tokenizer.json as of T5 or of GPT-2, for --tokenizer hf"},
+    {"--inputs-field", OPTION_STRING, FIELD(fields.inputs),  NULL,  0, 0, NULL, "NAME", "field with the inputs; default: recognised, and said"},
+    {"--targets-field", OPTION_STRING, FIELD(fields.targets), NULL, 0, 0, NULL, "NAME", "field with the targets; alone: a text, all of which is learnt"},
+    {"--task-field",   OPTION_STRING, FIELD(task_field),   "task",  0, 0, NULL, "NAME", "field with the task's name; where it is missing: the file's base name"},
+    {"--template",     OPTION_STRING, FIELD(template_text), "plain", 0, 0, NULL, "T", "what stands around inputs and targets: plain|alpaca|chatml|llama2, or a text like 'Q: {inputs}\\nA: {targets}' with any field of the records"},
+    {"--turns",        OPTION_CHOICE, FIELD(turns),        "auto",  0, 0, "auto|together|apart", NULL, "conversations. together: one sample, loss on all answers; apart: one an answer, what was said before is its input; auto: apart for T5's and ByT5's tokens"},
+    {"--input-end",    OPTION_CHOICE, FIELD(input_end),    "auto",  0, 0, "auto|newline|eos|none", NULL, "what ends the inputs. auto: eos, the end-of-text token, for T5's and ByT5's tokens (encoder-decoder models), else newline; with a template that is not plain: none for newline"},
+    {"--max-tokens",   OPTION_INT,    FIELD(max_tokens),   NULL,    1, 1e9, NULL, "N", "the trainer's -t: cut longer samples here already; default: keep them whole, the trainer cuts"},
+    {"--max-target-tokens", OPTION_INT, FIELD(max_target_tokens), NULL, 1, 1e9, NULL, "N", "with --max-tokens, for T5's and ByT5's tokens: skip longer targets; default --max-tokens"},
+    {"--long-samples", OPTION_CHOICE, FIELD(long_samples), "cut-input-end", 0, 0, "cut-input-end|cut-input-start|cut-input-middle|skip", NULL, "with --max-tokens: what goes; the input's end mark stays, targets are kept whole, or the sample is skipped; texts lose nothing: the trainer cuts them into pieces; skip leaves them out, too"},
+    {"--lengths",      OPTION_STRING, FIELD(lengths),      NULL,    0, 0, NULL, "FILE", "write the training samples' lengths too, as dynapipe plan FILE reads them"},
+    {"--val-fraction", OPTION_DOUBLE, FIELD(val_fraction), "0.02",  0, 0.9, NULL, "X", "share of samples for validation, by task; 0: none"},
+    {"--seed",         OPTION_INT64,  FIELD(seed),         "1",     0, 0, NULL, "N", "of the validation split"},
+    {"--shard-tokens", OPTION_INT64,  FIELD(shard_tokens), "1G",    1, 1e15, NULL, "N", "begin a new numbered file beyond N tokens (K, M, G)"},
+    {"--strict",       OPTION_BOOL,   FIELD(strict),       NULL,    0, 0, NULL, NULL, "stop at the first bad record instead of skipping it"},
+    {"--quiet",        OPTION_BOOL,   FIELD(quiet),        NULL,    0, 0, NULL, NULL, "no report and no progress; errors, and how many records were skipped, go to standard error"},
+};
+// clang-format on
+enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
+
+typedef struct {
+    const PrepareOptions* options;
+    RecordFiles files;
+    RecordTemplate form;
+    Tokenizer* tokenizer;
+    SampleMaker maker;
+    TaskTable tasks;
+    ShardWriter train, val;
+    FileWriter lengths;
+    bool writes_lengths;
+    RecordFields
+        fields;  // names that the records have for inputs and targets, where the template may have them
+    bool has_fields;
+    int64_t num_records;  // of pass 1
+    int64_t num_written;  // records of pass 2
+    bool is_misused;      // by an option that only the data shows to be wrong
+    PrepareReport report;
+} Prepare;
+
+// A bad record: said among the first, counted always, fatal with --strict.
+static Status pass_over(Prepare* prep) {
+    if (prep->options->strict) {
+        return FAIL(STATUS_BAD_FORMAT, "%s ---> mend it, or leave out --strict to skip such records",
+                    status_message());
+    }
+    prepare_report_bad(&prep->report);
+    return STATUS_OK;
+}
+
+// --- pass 1: count ---------------------------------------------------------------------------------------
+
+// The split looks at the content alone, so that a record keeps its side when files are sorted or joined.
+static uint64_t record_hash(const Prepare* prep, const Record* record) {
+    uint64_t hash = HASH_SEED ^ rng_mix((uint64_t)prep->options->seed);
+    hash = hash_bytes(hash, record->task.text, record->task.num_bytes);
+    for (int32_t t = 0; t < record->num_turns; t++) {
+        hash = hash_bytes(hash, record->turns[t].inputs.text, record->turns[t].inputs.num_bytes);
+        hash = hash_bytes(hash, record->turns[t].targets.text, record->turns[t].targets.num_bytes);
+    }
+    return hash_finish(hash);
+}
+
+// Of records with different names, those whose targets the template names; else the first one's.
+static void note_fields(Prepare* prep, const RecordFields* fields) {
+    if (prep->has_fields) { return; }
+    bool is_named = record_template_names(&prep->form, fields->targets);
+    if (is_named || prep->fields.targets == NULL) { prep->fields = *fields; }
+    prep->has_fields = is_named;
+}
+
+static Status count_file(Prepare* prep, RecordReader* reader) {
+    int64_t of_form[RECORD_FORMS] = {0}, num_bad = prep->report.num_bad;
+    for (;;) {
+        Record record;
+        Status status = record_reader_next(reader, &record);
+        prepare_report_progress(&prep->report, "checking", byte_source_position(reader->values.source));
+        if (status == STATUS_BAD_FORMAT) {
+            TRY(pass_over(prep));
+            continue;
+        }
+        prep->is_misused = status == STATUS_BAD_OPTION;  // the template is not for this form
+        TRY(status);
+        if (record.end) { break; }
+        int32_t task;
+        note_fields(prep, &record.fields);
+        TRY(task_table_find(&prep->tasks, record.task.text, record.task.num_bytes, &task));
+        task_table_count(&prep->tasks, task, record_hash(prep, &record), prep->num_records++);
+        of_form[record.form]++;
+    }
+    prepare_report_file(&prep->report, reader->values.path, &prep->options->fields, of_form,
+                        prep->report.num_bad - num_bad);
+    return STATUS_OK;
+}
+
+// --- pass 2: tokenise and write --------------------------------------------------------------------------
+
+// As the planner counts them: of one stack the tokens that are only read, and those that are learnt; else
+// both sides.
+static void write_length(Prepare* prep, const PieceLengths* piece, const char* task) {
+    const SampleMaker* maker = &prep->maker;
+    int64_t n_input = piece->n_input, n_target = piece->n_target;
+    if (!maker->limits.encoder_decoder) {
+        int64_t num_run = n_input + n_target - 1;
+        n_target -= n_input == 0;
+        for (int32_t g = 0; g < maker->num_gaps; g++) {
+            n_target -= maker->gaps[g].end - maker->gaps[g].begin;
+        }
+        n_input = num_run - n_target;
+    }
+    char line[400];
+    size_t length = (size_t)snprintf(line, sizeof line, "%lld,%lld,%.255s\n", (long long)n_input,
+                                     (long long)n_target, task);
+    for (size_t i = 0, commas = 0; i + 1 < length; i++) {  // a comma in a name would begin a column
+        commas += line[i] == ',';
+        if ((line[i] == ',' && commas > 2) || line[i] == '\n' || line[i] == '\r') { line[i] = ' '; }
+    }
+    file_writer_write(&prep->lengths, line, length);
+}
+
+static Status write_sample(Prepare* prep, const RecordReader* reader, const Record* record, int32_t i,
+                           int32_t task, bool held_out) {
+    SampleMaker* maker = &prep->maker;
+    SampleFate fate;
+    bool is_empty;
+    TRY(sample_maker_make(maker, record, i, &fate, &is_empty));
+    if (is_empty) {
+        (void)json_values_fail(&reader->values, "no token but the end");
+        return pass_over(prep);
+    }
+    TaskRow* row = &prep->tasks.rows[task];
+    row->num_cut += fate == SAMPLE_CUT;
+    row->num_skipped += fate == SAMPLE_SKIPPED;
+    if (fate == SAMPLE_SKIPPED) { return STATUS_OK; }
+    row->num_texts += maker->num_pieces > 1;
+    row->num_pieces += maker->num_pieces > 1 ? maker->num_pieces : 0;
+    for (int32_t k = 0; k < maker->num_pieces; k++) {
+        PieceLengths piece = sample_maker_piece(maker, k);
+        task_table_add_length(&prep->tasks, task, piece.run_tokens);
+        if (prep->writes_lengths && !held_out) { write_length(prep, &piece, row->name); }
+    }
+    return shard_writer_add(held_out ? &prep->val : &prep->train, row->name, maker->input.ids,
+                            (int32_t)maker->input.num_tokens, maker->target.ids,
+                            (int32_t)maker->target.num_tokens, maker->gaps, maker->num_gaps);
+}
+
+static Status write_file(Prepare* prep, RecordReader* reader) {
+    for (;;) {
+        Record record;
+        Status status = record_reader_next(reader, &record);
+        prepare_report_progress(&prep->report, "writing", byte_source_position(reader->values.source));
+        if (status == STATUS_BAD_FORMAT) { continue; }  // reported by pass 1
+        TRY(status);
+        if (record.end) { return STATUS_OK; }
+        int32_t task;
+        TRY(task_table_find(&prep->tasks, record.task.text, record.task.num_bytes, &task));
+        bool held_out =
+            task_table_holds_out(&prep->tasks, task, record_hash(prep, &record), prep->num_written++);
+        for (int32_t i = 0; i < sample_maker_num_samples(&prep->maker, &record); i++) {
+            TRY(write_sample(prep, reader, &record, i, task, held_out));
+        }
+    }
+}
+
+// --- the program -----------------------------------------------------------------------------------------
+
+static Status each_file(Prepare* prep, Status (*work)(Prepare* prep, RecordReader* reader)) {
+    const PrepareOptions* options = prep->options;
+    RecordOptions of_records = {
+        .fields = options->fields, .task_field = options->task_field, .form = &prep->form};
+    prepare_report_begin_pass(&prep->report, prep->files.num_bytes);
+    for (int32_t i = 0; i < prep->files.num_files; i++) {
+        RecordReader reader;
+        TRY(record_files_read(&prep->files, i, &of_records, &reader));
+        Status status = work(prep, &reader);
+        prep->report.done_bytes += prep->files.files[i].num_bytes;
+        record_reader_close(&reader);
+        TRY(status);
+    }
+    prepare_report_end_line(&prep->report);
+    return STATUS_OK;
+}
+
+static Status fail_without_samples(const Prepare* prep) {
+    char names[400] = "";
+    for (int32_t i = 0; i < prep->files.num_files && strlen(names) < 300; i++) {
+        size_t length = strlen(names);
+        snprintf(names + length, sizeof names - length, "%s%.90s", i > 0 ? ", " : "",
+                 prep->files.files[i].path);
+    }
+    return FAIL(
+        STATUS_BAD_FORMAT,
+        "%s: no valid sample (%lld bad records) ---> write lines like {\"task\": \"sums\", \"inputs\": "
+        "\"1+1\", "
+        "\"targets\": \"2\"}",
+        names, (long long)prep->report.num_bad);
+}
+
+static Status open_tokenizer(Prepare* prep) {
+    const PrepareOptions* options = prep->options;
+    TokenizerOptions source = {.choice = (TokenizerChoice)options->tokenizer,
+                               .vocab = options->vocab,
+                               .merges = options->merges,
+                               .model = options->model,
+                               .extra_ids = options->extra_ids,
+                               .file = options->file};
+    TRY(tokenizer_open(&prep->tokenizer, &source));
+    SampleMaker* maker = &prep->maker;
+    maker->tokenizer = prep->tokenizer;
+    maker->form = &prep->form;
+    maker->vocab = *tokenizer_vocab(prep->tokenizer);
+    bool pairs = maker->vocab.input_end == INPUT_END_EOT;
+    bool is_plain = strcmp(prep->form.name, "plain") == 0;
+    if (options->input_end != 0) { maker->vocab.input_end = (SampleInputEnd)options->input_end; }
+    if (options->input_end == 0 && !pairs && !is_plain) { maker->vocab.input_end = INPUT_END_NONE; }
+    maker->apart = options->turns == TURNS_APART || (options->turns == TURNS_AUTO && pairs);
+    int32_t most_target = options->max_target_tokens > 0 ? options->max_target_tokens : options->max_tokens;
+    maker->limits = (LoaderOptions){.max_seq_tokens = options->max_tokens,
+                                    .max_target_tokens = most_target,
+                                    .encoder_decoder = pairs,
+                                    .long_samples = (LongSamples)options->long_samples};
+    return STATUS_OK;
+}
+
+static Status open_lengths(Prepare* prep) {
+    if (prep->options->lengths == NULL) { return STATUS_OK; }
+    static const char header[] = "n_input,n_target,task\n";
+    TRY(file_writer_open(&prep->lengths, prep->options->lengths));
+    prep->writes_lengths = true;
+    file_writer_write(&prep->lengths, header, sizeof header - 1);
+    return STATUS_OK;
+}
+
+#define BORROWED(text) ((char*)(uintptr_t)(text))
+
+// What ./generate has to know of a question's surroundings.
+static Status write_data_json(const Prepare* prep) {
+    const PrepareOptions* options = prep->options;
+    RecordChatForms forms;
+    TRY(record_template_chat_forms(&prep->form, &prep->fields, &forms));
+    DataJson data = {.vocab = prep->maker.vocab,
+                     .inputs_field = BORROWED(options->fields.inputs),
+                     .targets_field = BORROWED(options->fields.targets),
+                     .long_samples = (LongSamples)options->long_samples};
+    if (strcmp(options->task_field, "task") != 0) { data.task_field = BORROWED(options->task_field); }
+    if (strcmp(prep->form.name, "plain") != 0) {
+        data.name = BORROWED(prep->form.name);
+        data.prompt = forms.prompt;
+        data.record = forms.record;
+        data.context = forms.context;
+        data.next = forms.next;
+        data.joint = forms.joint;
+        data.turn_end = forms.turn_end;
+        data.system = forms.system;
+        data.user = forms.user;
+        data.assistant = forms.assistant;
+    }
+    Status status = data_json_write(&data, options->out);
+    record_chat_forms_free(&forms);
+    return status;
+}
+
+static void print_summary(Prepare* prep) {
+    const PrepareOptions* options = prep->options;
+    if (prep->files.num_folders > 0) { prepare_report_folders(&prep->report, prep->files.num_folders); }
+    const char* foreign = tokenizer_foreign_file(prep->tokenizer, options->out);
+    if (foreign != NULL) { prepare_report_foreign(&prep->report, options->out, foreign); }
+    if (options->quiet) {
+        prepare_report_skipped(&prep->report, &prep->tasks, options->max_tokens);
+        return;
+    }
+    prepare_report_tasks(&prep->report, &prep->tasks);
+    if (options->max_tokens > 0) {
+        static const char* const ways[] = {"cut-input-end", "cut-input-start", "cut-input-middle", "skip"};
+        prepare_report_cuts(&prep->tasks, options->max_tokens, ways[options->long_samples]);
+    }
+    prepare_report_end(&prep->report, options->out, &prep->train, &prep->val);
+    if (prep->val.num_samples == 0 && options->val_fraction > 0) {
+        printf("no task has two samples: there is no validation file\n");
+    }
+}
+
+static Status prepare_data(Prepare* prep, char** paths, int num_paths) {
+    const PrepareOptions* options = prep->options;
+    TRY(record_files_open(&prep->files, paths, num_paths));
+    TRY(open_tokenizer(prep));
+    TRY(task_table_open(&prep->tasks, options->val_fraction, SAMPLE_FILE_MAX_TASKS));
+    TRY(each_file(prep, count_file));
+    if (prep->num_records == 0) { return fail_without_samples(prep); }
+    TRY(sample_maker_open(&prep->maker, prep->fields.targets));
+
+    TRY(file_make_directory(options->out));
+    shard_writer_init(&prep->train, options->out, "train", options->shard_tokens, &prep->maker.vocab);
+    shard_writer_init(&prep->val, options->out, "val", options->shard_tokens, &prep->maker.vocab);
+    TRY(open_lengths(prep));
+    TRY(each_file(prep, write_file));
+    if (prep->train.num_samples + prep->val.num_samples == 0 && options->max_tokens > 0) {
+        return FAIL(STATUS_BAD_FORMAT,
+                    "all %lld records are longer than --max-tokens %d and skipped ---> raise it, or let "
+                    "--long-samples cut inputs (targets are kept whole)",
+                    (long long)prep->num_records, options->max_tokens);
+    }
+    TRY(shard_writer_finish(&prep->train));
+    TRY(shard_writer_finish(&prep->val));
+    TRY(tokenizer_save(prep->tokenizer, options->out));
+    TRY(write_data_json(prep));
+    if (prep->writes_lengths) {
+        prep->writes_lengths = false;
+        TRY(file_writer_commit(&prep->lengths));
+    }
+    print_summary(prep);
+    return STATUS_OK;
+}
+
+static void prepare_free(Prepare* prep) {
+    shard_writer_abort(&prep->train);
+    shard_writer_abort(&prep->val);
+    if (prep->writes_lengths) { file_writer_abort(&prep->lengths); }
+    task_table_close(&prep->tasks);
+    sample_maker_close(&prep->maker);
+    tokenizer_close(prep->tokenizer);
+    record_template_close(&prep->form);
+    record_files_close(&prep->files);
+}
+
+static void print_help(void) {
+    printf(
+        "usage: prepare_data --out DIR [options] FILE ...\n"
+        "Reads records of JSON and writes DIR/train.bin and DIR/val.bin (numbered files where they grow\n"
+        "long) for the trainers. FILE: lines of JSON, one array, or objects, plain, .gz or .zst; a folder "
+        "of\n"
+        "such files; - is standard input. Records, recognised by their fields:\n\n"
+        "  inputs, targets                            instruction, input, output     (Alpaca)\n"
+        "  prompt, completion                         instruction, context, response (Dolly)\n"
+        "  prompt, response                           messages: [{role, content}]    (chat)\n"
+        "  question, answer                           conversations: [{from, value}] (ShareGPT)\n"
+        "  input, output                              prompt, completion: [{role, content}] (TRL)\n"
+        "  text (all of it is learnt)\n\n"
+        "Of a conversation the assistant's answers are learnt, the rest is read. \"task\" names the task of "
+        "a\n"
+        "record, else the file's base name does. The end-of-text token ends every target, a newline or the\n"
+        "same token every input (--input-end). Exit status: 0, 1 failure, 2 wrong use.\n\n");
+    options_print(specs, NUM_SPECS, stdout);
+}
+
+// Each tokenizer has its files, and no other's.
+static Status check_files(const PrepareOptions* options) {
+    const struct {
+        TokenizerChoice choice;
+        const char *tokenizer, *name, *path, *needs;
+    } files[] = {
+        {CHOICE_GPT2, "gpt2", "--vocab", options->vocab, "--vocab vocab.json --merges merges.txt"},
+        {CHOICE_GPT2, "gpt2", "--merges", options->merges, "--vocab vocab.json --merges merges.txt"},
+        {CHOICE_SENTENCEPIECE, "sentencepiece", "--model", options->model, "--model spiece.model"},
+        {CHOICE_HF, "hf", "--file", options->file, "--file tokenizer.json"},
+    };
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        bool chosen = options->tokenizer == (int32_t)files[i].choice;
+        if (!chosen && files[i].path != NULL) {
+            return FAIL(STATUS_BAD_OPTION, "%s: only for --tokenizer %s ---> leave it out, or choose %s",
+                        files[i].name, files[i].tokenizer, files[i].tokenizer);
+        }
+        if (chosen && files[i].path == NULL) {
+            return FAIL(STATUS_BAD_OPTION, "%s: missing ---> --tokenizer %s needs %s", files[i].name,
+                        files[i].tokenizer, files[i].needs);
+        }
+    }
+    return STATUS_OK;
+}
+
+static Status parse(PrepareOptions* options, int* argc, char** argv) {
+    TRY(options_defaults(specs, NUM_SPECS, options));
+    TRY(options_take(specs, NUM_SPECS, options, argc, argv, NULL));
+    for (int i = 1; i < *argc; i++) {
+        if (argv[i][0] == '-' && argv[i][1] != '\0') {
+            return FAIL(STATUS_BAD_OPTION, "%s: unknown option ---> --help lists all", argv[i]);
+        }
+    }
+    if (*argc < 2) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "no input ---> name the .jsonl files to read (- is standard input); --help tells more");
+    }
+    if (options->out == NULL) {
+        return FAIL(STATUS_BAD_OPTION, "--out: missing ---> name the folder to write to");
+    }
+    if (strlen(options->out) > 4000) { return FAIL(STATUS_BAD_OPTION, "--out: path too long"); }
+    if (options->fields.inputs != NULL && options->fields.targets == NULL) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--inputs-field: needs --targets-field as well ---> name what is to be learnt");
+    }
+    bool has_limit = options->max_tokens > 0;
+    if (!has_limit && (options->max_target_tokens > 0 || options->long_samples != LONG_CUT_END)) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "%s: only with --max-tokens ---> give the trainer's -t, or leave it to the "
+                    "trainer, which has this option too",
+                    options->max_target_tokens > 0 ? "--max-target-tokens" : "--long-samples");
+    }
+    return check_files(options);
+}
+
+int main(int argc, char** argv) {
+    standard_output_open(false);
+    if (options_want_help(argc, argv)) {
+        print_help();
+        return standard_output_close(0, 1);
+    }
+    if (version_is_wanted(argc, argv)) {
+        version_print("prepare_data", stdout);
+        return standard_output_close(0, 1);
+    }
+    PrepareOptions options = {0};
+    Prepare prep = {.options = &options};
+    Status status = parse(&options, &argc, argv);
+    prep.report.quiet = options.quiet;
+    if (status == STATUS_OK) {
+        status = record_template_open(&prep.form, options.template_text, options.fields.targets);
+    }
+    bool is_misused = status != STATUS_OK;
+    if (status == STATUS_OK) { status = prepare_data(&prep, argv + 1, argc - 1); }
+    if (status != STATUS_OK) {
+        prepare_report_end_line(&prep.report);
+        fprintf(stderr, "error: %s\n", status_message());
+    }
+    is_misused = is_misused || prep.is_misused;
+    prepare_free(&prep);
+    return standard_output_close(status == STATUS_OK ? 0 : is_misused ? 2 : 1, 1);
+}

@@ -1,0 +1,256 @@
+#include "streams.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "collate.h"
+#include "loader.h"
+#include "../util/numbers.h"
+
+struct TokenStream {
+    SampleShards shards;
+    int64_t batch_tokens;  // B * T
+    bool shuffle;
+    uint64_t seed;
+    int64_t num_tokens, num_batches;  // of all files; of one epoch
+    int64_t position;
+    int32_t* window;  // [batch_tokens + 1]
+};
+
+static int64_t file_batches(const TokenStream* stream, int32_t f) {
+    return (stream->shards.files[f].num_tokens - 1) / stream->batch_tokens;
+}
+
+static Status open_in(TokenStream* stream, const char* pattern, int32_t B, int32_t T) {
+    TRY(sample_shards_open(&stream->shards, pattern, 0, true));
+    for (int32_t f = 0; f < stream->shards.num_files; f++) {
+        const SampleFile* file = &stream->shards.files[f];
+        if (file->num_tokens < stream->batch_tokens + 1) {
+            return FAIL(STATUS_BAD_OPTION,
+                        "%s: %lld tokens, a batch of -b %d x -t %d needs %lld ---> lower -b or -t",
+                        file->path, (long long)file->num_tokens, B, T, (long long)stream->batch_tokens + 1);
+        }
+        stream->num_tokens += file->num_tokens;
+        stream->num_batches += file_batches(stream, f);
+    }
+    stream->window = malloc(((size_t)stream->batch_tokens + 1) * sizeof *stream->window);
+    if (stream->window == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for a batch", pattern); }
+    return STATUS_OK;
+}
+
+Status token_stream_open(TokenStream** out, const char* pattern, int32_t B, int32_t T, bool shuffle,
+                         uint64_t seed) {
+    if (B < 1 || T < 1 || (int64_t)B * T > INT32_MAX - 1) {
+        return FAIL(STATUS_BAD_OPTION, "-b %d, -t %d: no batch ---> use 1 or more, below 2^31 tokens in all",
+                    B, T);
+    }
+    TokenStream* stream = calloc(1, sizeof *stream);
+    if (stream == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for a stream", pattern); }
+    stream->batch_tokens = (int64_t)B * T;
+    stream->shuffle = shuffle;
+    stream->seed = seed;
+    Status status = open_in(stream, pattern, B, T);
+    if (status != STATUS_OK) {
+        token_stream_close(stream);
+        return status;
+    }
+    *out = stream;
+    return STATUS_OK;
+}
+
+void token_stream_close(TokenStream* stream) {
+    if (stream == NULL) { return; }
+    sample_shards_close(&stream->shards);
+    free(stream->window);
+    free(stream);
+}
+
+// File and window of batch number `place` of an epoch.
+static void locate(const TokenStream* stream, uint64_t epoch, int64_t place, int32_t* file, int64_t* window) {
+    uint64_t key = rng_mix(stream->seed + epoch * 0x9e3779b97f4a7c15u);
+    int32_t num_files = stream->shards.num_files, f = 0;
+    for (int32_t i = 0; i < num_files; i++) {
+        f = stream->shuffle ? (int32_t)shuffle_index((uint64_t)num_files, key, (uint64_t)i) : i;
+        if (place < file_batches(stream, f)) { break; }
+        place -= file_batches(stream, f);
+    }
+    *file = f;
+    *window = place;
+    if (stream->shuffle) {
+        uint64_t file_key = rng_mix(key + 1 + (uint64_t)f);
+        *window = (int64_t)shuffle_index((uint64_t)file_batches(stream, f), file_key, (uint64_t)place);
+    }
+}
+
+Status token_stream_next_batch(TokenStream* stream, int32_t* inputs, int32_t* targets) {
+    int32_t f;
+    int64_t window;
+    locate(stream, (uint64_t)(stream->position / stream->num_batches), stream->position % stream->num_batches,
+           &f, &window);
+    TRY(sample_file_read_tokens(&stream->shards.files[f], window * stream->batch_tokens,
+                                stream->batch_tokens + 1, stream->window));
+    memcpy(inputs, stream->window, (size_t)stream->batch_tokens * sizeof *inputs);
+    memcpy(targets, stream->window + 1, (size_t)stream->batch_tokens * sizeof *targets);
+    stream->position++;
+    return STATUS_OK;
+}
+
+void token_stream_reset(TokenStream* stream) {
+    stream->position = 0;
+}
+
+int64_t token_stream_position(const TokenStream* stream) {
+    return stream->position;
+}
+
+void token_stream_seek(TokenStream* stream, int64_t position) {
+    stream->position = position > 0 ? position : 0;
+}
+
+int64_t token_stream_num_batches(const TokenStream* stream) {
+    return stream->num_batches;
+}
+
+int64_t token_stream_num_tokens(const TokenStream* stream) {
+    return stream->num_tokens;
+}
+
+int32_t token_stream_vocab(const TokenStream* stream) {
+    return stream->shards.files[0].vocab;
+}
+
+uint64_t token_stream_vocab_hash(const TokenStream* stream) {
+    return stream->shards.files[0].vocab_hash;
+}
+
+int32_t token_stream_eot_token(const TokenStream* stream) {
+    return stream->shards.files[0].eot_token;
+}
+
+int32_t token_stream_tokenizer(const TokenStream* stream) {
+    return (int32_t)stream->shards.files[0].tokenizer;
+}
+
+SampleShards* token_stream_shards(TokenStream* stream) {
+    return &stream->shards;
+}
+
+// --- pair_stream --------------------
+
+struct PairStream {
+    LoaderOptions options;
+    Loader* loader;  // of the samples; the order is the stream's own
+    int32_t rows;
+    int64_t num_samples;
+    uint32_t* ids;  // [num_samples] in file order
+    int64_t position;
+    Arena arena;  // the last batch
+};
+
+static Status pair_stream_open_in(PairStream* stream, const char* pattern) {
+    TRY(loader_open(&stream->loader, pattern, &stream->options));
+    stream->num_samples = loader_num_samples(stream->loader);
+    stream->ids = malloc((size_t)stream->num_samples * sizeof *stream->ids);
+    if (stream->ids == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for the order", pattern); }
+    int64_t n = 0;
+    LoaderSample sample;
+    for (int64_t id = 0; n < stream->num_samples; id++) {
+        if (loader_sample_by_id(stream->loader, id, 0, &sample)) { stream->ids[n++] = (uint32_t)id; }
+    }
+    return STATUS_OK;
+}
+
+Status pair_stream_open(PairStream** out, const char* pattern, int32_t rows, const LoaderOptions* options) {
+    int64_t longest = options->max_seq_tokens > options->max_target_tokens ? options->max_seq_tokens
+                                                                           : options->max_target_tokens;
+    if (rows < 1 || rows * longest > INT32_MAX - 1) {
+        return FAIL(STATUS_BAD_OPTION, "-b %d, -t %d: no batch ---> use 1 or more, below 2^31 tokens in all",
+                    rows, options->max_seq_tokens);
+    }
+    PairStream* stream = calloc(1, sizeof *stream);
+    if (stream == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for a stream", pattern); }
+    stream->options = *options;
+    stream->options.batch_tokens = 1;
+    stream->options.encoder_decoder = true;
+    stream->options.mixture = MIXTURE_PROPORTIONAL;
+    stream->options.weights = NULL;
+    stream->rows = rows;
+    Status status = pair_stream_open_in(stream, pattern);
+    if (status != STATUS_OK) {
+        pair_stream_close(stream);
+        return status;
+    }
+    *out = stream;
+    return STATUS_OK;
+}
+
+void pair_stream_close(PairStream* stream) {
+    if (stream == NULL) { return; }
+    loader_close(stream->loader);
+    arena_free(&stream->arena);
+    free(stream->ids);
+    free(stream);
+}
+
+// Sample number n since the start.
+static void draw(const PairStream* stream, uint64_t n, LoaderSample* out) {
+    uint64_t num_samples = (uint64_t)stream->num_samples;
+    uint64_t epoch = n / num_samples, place = n % num_samples, pass = 0;
+    if (stream->options.shuffle) {
+        uint64_t key = rng_mix(stream->options.seed + epoch * 0x9e3779b97f4a7c15u);
+        place = shuffle_index(num_samples, key, place);
+        pass = rng_mix(key + 1);
+    }
+    loader_sample_by_id(stream->loader, stream->ids[place], pass, out);
+}
+
+Status pair_stream_next_batch(PairStream* stream, DynapipeBatch* out) {
+    Arena* arena = &stream->arena;
+    arena_reset(arena);
+    LoaderSample* samples = ARENA_NEW(arena, LoaderSample, stream->rows);
+    PlanSequence* sequences = ARENA_NEW(arena, PlanSequence, stream->rows);
+    PlanSegment* segments = ARENA_NEW(arena, PlanSegment, stream->rows);
+    if (samples == NULL || sequences == NULL || segments == NULL) {
+        return FAIL(STATUS_NO_MEMORY, "no memory for a batch of %d samples", stream->rows);
+    }
+    for (int32_t r = 0; r < stream->rows; r++) {
+        draw(stream, (uint64_t)stream->position * (uint64_t)stream->rows + (uint64_t)r, &samples[r]);
+        segments[r] = (PlanSegment){r, 0, samples[r].n_input > 0 ? samples[r].n_input : 1};
+        sequences[r] =
+            (PlanSequence){r, r + 1, stream->options.max_seq_tokens, stream->options.max_target_tokens};
+    }
+    LoaderBatch batch = {.num_samples = stream->rows, .samples = samples, .step = stream->position};
+    CollateParams params = {.seed = stream->options.seed,
+                            .step = stream->position,
+                            .supervise_inputs = stream->options.supervise_inputs,
+                            .encoder_decoder = true,
+                            .pad_token = -1,
+                            .start_token = -1};
+    TRY(collate(out, stream->loader, &batch, sequences, stream->rows, segments, &params, arena));
+    stream->position++;
+    return STATUS_OK;
+}
+
+void pair_stream_reset(PairStream* stream) {
+    stream->position = 0;
+}
+
+int64_t pair_stream_position(const PairStream* stream) {
+    return stream->position;
+}
+
+void pair_stream_seek(PairStream* stream, int64_t position) {
+    stream->position = position > 0 ? position : 0;
+}
+
+int64_t pair_stream_num_batches(const PairStream* stream) {
+    int64_t num_batches = stream->num_samples / stream->rows;
+    return num_batches > 0 ? num_batches : 1;
+}
+
+const Loader* pair_stream_loader(const PairStream* stream) {
+    return stream->loader;
+}
+
+SampleShards* pair_stream_shards(PairStream* stream) {
+    return loader_shards(stream->loader);
+}

@@ -1,0 +1,45 @@
+/*
+cost_reader.h -- the words of a cost file (cost_model_io.c), one after the other, and where they stand; and
+how numbers are written there.
+*/
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include "cost_model.h"
+#include "../../util/status.h"
+
+// Never reads past the terminating 0.
+typedef struct {
+    const char* name;    // of the file, for messages
+    const char* cursor;  // after the last word
+    const char* word;    // the last word, not terminated
+    int word_bytes;
+    int line, field;
+} CostReader;
+
+// --- cost_formula_io --------------------
+/*
+cost_formula_io.h -- a formula in a cost file (cost_model_io.c): the rest of its line.
+
+    const 1200.5 floor 0 enc_tokens 128:1.2e6 256:2.3e6 enc_squares 1:35
+*/
+
+// --- machine_io --------------------
+/*
+machine_io.h -- the lines of a cost file that say in what ranks differ.
+
+    rank 2 slow F 1.5 B 1.5 W 1.4 R 1.5 memory 0 link latency_ns 0 bytes_per_ns 0
+*/
+
+// --- cost_file --------------------
+/*
+cost_file.h -- a cost model and the machine it was measured on, in one file (cost_model_io.c has its text).
+*/
+
+// As cost_model_load() and the like, with what the file says of each rank. *machine (NULL: not wanted) has no
+// ranks where it says nothing; else free((void*)machine->ranks).
+Status cost_file_load(CostModel* out, Machine* machine, const char* path, const char* signature);
+Status cost_file_save(const CostModel* model, const Machine* machine, const char* path,
+                      const char* signature);

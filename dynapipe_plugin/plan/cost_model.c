@@ -1,0 +1,1074 @@
+// cost_model.c -- evaluation and check of cost formulas; the only place where doubles become ns and bytes.
+#include "cost_model.h"
+
+#include <math.h>
+#include <string.h>
+#include "../../util/numbers.h"
+
+const char* const cost_part_names[PIECE_COUNT] = {"embedding", "enc_layer", "dec_layer",     "head",
+                                                  "stage_enc", "stage_dec", "stage_enc_end", "chain_end"};
+const char* const cost_mode_names[RECOMPUTE_COUNT] = {"none", "selective", "full"};
+const char* const cost_feature_names[FEATURE_COUNT] = {
+    "seqs", "enc_tokens", "enc_squares", "dec_tokens", "dec_squares", "cross_products", "supervised"};
+const char* const cost_job_names[JOB_COUNT] = {"F", "B", "W", "R"};
+
+// Every step below is monotone in v also after floating-point rounding, the clamps included, so a larger
+// micro-batch never costs less.
+double cost_curve_value(const CostCurve* curve, double v) {
+    int n = curve->num_knots;
+    const double *x = curve->x, *y = curve->y;
+    if (n == 0) { return 0; }
+    if (n == 1) { return v * (y[0] / x[0]); }
+    double value;
+    if (v <= x[0]) {
+        value = y[0] + (v - x[0]) * ((y[1] - y[0]) / (x[1] - x[0]));
+        return value > 0 ? value : 0;
+    }
+    if (v >= x[n - 1]) { return y[n - 1] + (v - x[n - 1]) * ((y[n - 1] - y[n - 2]) / (x[n - 1] - x[n - 2])); }
+    int i = 0;
+    while (v >= x[i + 1]) { i++; }
+    value = y[i] + (v - x[i]) * ((y[i + 1] - y[i]) / (x[i + 1] - x[i]));
+    return value < y[i + 1] ? value : y[i + 1];
+}
+
+void cost_shape_features(double out[FEATURE_COUNT], const MbShape* shape) {
+    out[FEATURE_SEQS] = (double)shape->num_seqs;
+    out[FEATURE_ENC_TOKENS] = (double)shape->enc_tokens;
+    out[FEATURE_ENC_SQUARES] = (double)shape->enc_squares;
+    out[FEATURE_DEC_TOKENS] = (double)shape->dec_tokens;
+    out[FEATURE_DEC_SQUARES] = (double)shape->dec_squares;
+    out[FEATURE_CROSS_PRODUCTS] = (double)shape->cross_products;
+    out[FEATURE_SUPERVISED] = (double)shape->supervised_tokens;
+}
+
+static double formula_value(const CostFormula* formula, const double v[FEATURE_COUNT]) {
+    double value = formula->constant;
+    for (int f = 0; f < FEATURE_COUNT; f++) {
+        if (formula->curves[f].num_knots > 0) { value += cost_curve_value(&formula->curves[f], v[f]); }
+    }
+    return value > formula->floor ? value : formula->floor;
+}
+
+double cost_formula_value(const CostFormula* formula, const MbShape* shape) {
+    double v[FEATURE_COUNT];
+    cost_shape_features(v, shape);
+    return formula_value(formula, v);
+}
+
+void cost_formula_add_line(CostFormula* formula, CostFeature feature, double slope) {
+    CostCurve* curve = &formula->curves[feature];
+    if (curve->num_knots == 0) { *curve = (CostCurve){.num_knots = 1, .x = {1}}; }
+    for (int i = 0; i < curve->num_knots; i++) { curve->y[i] += slope * curve->x[i]; }
+}
+
+int64_t cost_transfer_ns(const CostModel* model, int64_t num_bytes) {
+    if (model->comm_bytes_per_ns <= 0) { return 0; }
+    return cost_round(model->comm_latency_ns + (double)num_bytes / model->comm_bytes_per_ns);
+}
+
+bool cost_mode_offered(const CostModel* model, RecomputeMode mode) {
+    const CostPartMode* parts = model->parts[mode];
+    return parts[PART_EMBEDDING].offered && parts[PART_HEAD].offered &&
+           (model->num_enc_layers == 0 || parts[PART_ENC_LAYER].offered) &&
+           (model->num_dec_layers == 0 || parts[PART_DEC_LAYER].offered);
+}
+
+CostStage cost_stage_make(const CostModel* model, const LayerRange* layers, int32_t k, int32_t K) {
+    int32_t first_dec = model->num_enc_layers;
+    bool begins_dec =
+        model->num_dec_layers > 0 && layers->layer_begin <= first_dec && first_dec < layers->layer_end;
+    return (CostStage){.layers = *layers,
+                       .has_embedding = k == 0,
+                       .has_head = k == K - 1,
+                       .has_dec_embedding = begins_dec && k > 0};
+}
+
+CostStage cost_chunk_make(const CostModel* model, const Placement* placement, int32_t k) {
+    CostStage stage = cost_stage_make(model, &placement->chunks[k], k, placement->num_chunks);
+    stage.feeds_head = stage.has_head && placement->head != HEAD_WHOLE;
+    stage.has_head = stage.has_head && placement->head == HEAD_WHOLE;
+    return stage;
+}
+
+// --- check ------------------------------------------------------------------------------------------------
+
+// Bounds far beyond any machine, so that no sum or product of checked numbers overflows a double.
+static const double LARGEST = 1e18, STEEPEST = 1e30;
+
+static bool number_ok(double v) {
+    return v >= 0 && v <= LARGEST;  // false for NaN
+}
+
+static Status curve_check(const CostCurve* curve, const char* where, const char* feature) {
+    int32_t n = curve->num_knots;
+    if (n < 0 || n > COST_MAX_KNOTS) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: %s has %d knots ---> give 0 to %d", where, feature, n,
+                    COST_MAX_KNOTS);
+    }
+    for (int i = 0; i < n; i++) {
+        if (!number_ok(curve->x[i]) || !number_ok(curve->y[i])) {
+            return FAIL(STATUS_BAD_FORMAT, "%s: %s knot %d is %g:%g ---> give finite numbers, 0 to %g", where,
+                        feature, i, curve->x[i], curve->y[i], LARGEST);
+        }
+    }
+    if (n == 1 && !(curve->x[0] > 0 && curve->y[0] / curve->x[0] < STEEPEST)) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: %s single knot at %g ---> a straight line needs a point beyond 0",
+                    where, feature, curve->x[0]);
+    }
+    for (int i = 1; i < n; i++) {
+        double dx = curve->x[i] - curve->x[i - 1], dy = curve->y[i] - curve->y[i - 1];
+        if (!(dx > 0 && dy >= 0 && dy / dx < STEEPEST)) {
+            return FAIL(STATUS_BAD_FORMAT,
+                        "%s: %s knots %g:%g and %g:%g do not ascend ---> sort them, and measure "
+                        "again if the cost falls",
+                        where, feature, curve->x[i - 1], curve->y[i - 1], curve->x[i], curve->y[i]);
+        }
+    }
+    return STATUS_OK;
+}
+
+static Status formula_check(const CostFormula* formula, const char* where) {
+    if (!number_ok(formula->constant)) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: const is %g ---> give a finite number, 0 to %g", where,
+                    formula->constant, LARGEST);
+    }
+    if (!number_ok(formula->floor)) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: floor is %g ---> give a finite number, 0 to %g", where,
+                    formula->floor, LARGEST);
+    }
+    for (int f = 0; f < FEATURE_COUNT; f++) {
+        TRY(curve_check(&formula->curves[f], where, cost_feature_names[f]));
+    }
+    return STATUS_OK;
+}
+
+static Status part_check(const CostModel* model, int mode, int part) {
+    const CostPartMode* m = &model->parts[mode][part];
+    char where[80];
+    for (int kind = 0; kind < JOB_COUNT; kind++) {
+        snprintf(where, sizeof where, "part %s mode %s time %s", cost_part_names[part], cost_mode_names[mode],
+                 cost_job_names[kind]);
+        TRY(formula_check(&m->time_ns[kind], where));
+    }
+    snprintf(where, sizeof where, "part %s mode %s stored", cost_part_names[part], cost_mode_names[mode]);
+    TRY(formula_check(&m->stored_bytes, where));
+    snprintf(where, sizeof where, "part %s mode %s forward", cost_part_names[part], cost_mode_names[mode]);
+    return formula_check(&m->forward_bytes, where);
+}
+
+static Status rates_check(const CostModel* model) {
+    const struct {
+        const char* name;
+        double value;
+    } rates[] = {{"comm latency_ns", model->comm_latency_ns},
+                 {"comm bytes_per_ns", model->comm_bytes_per_ns},
+                 {"reduce bytes_per_ns", model->reduce_bytes_per_ns},
+                 {"reduce update_ns_per_byte", model->update_ns_per_byte}};
+    for (int i = 0; i < 4; i++) {
+        if (!number_ok(rates[i].value)) {
+            return FAIL(STATUS_BAD_FORMAT, "%s is %g ---> give a finite number, 0 to %g (rate 0: free)",
+                        rates[i].name, rates[i].value, LARGEST);
+        }
+    }
+    for (int piece = 0; piece < PIECE_COUNT; piece++) {
+        int64_t state = model->part_state_bytes[piece], params = model->part_param_bytes[piece];
+        if (state < 0 || state > COST_LIMIT || params < 0 || params > COST_LIMIT) {
+            return FAIL(STATUS_BAD_FORMAT, "state %s: %lld and %lld bytes ---> give 0 to %lld",
+                        cost_part_names[piece], (long long)state, (long long)params, (long long)COST_LIMIT);
+        }
+    }
+    return STATUS_OK;
+}
+
+static Status tied_check(const CostModel* model) {
+    static const char* const names[] = {"reduce tied_bytes", "tied stack_bytes", "head state_bytes",
+                                        "head params"};
+    const int64_t numbers[] = {model->tied_param_bytes, model->tied_stack_bytes, model->head_state_bytes,
+                               model->head_param_bytes};
+    for (int i = 0; i < 4; i++) {
+        if (numbers[i] < 0 || numbers[i] > COST_LIMIT) {
+            return FAIL(STATUS_BAD_FORMAT, "%s is %lld ---> give a number of bytes", names[i],
+                        (long long)numbers[i]);
+        }
+    }
+    if (model->head_vocab < 0) {
+        return FAIL(STATUS_BAD_FORMAT, "head vocab is %d ---> give the rows of the matrix, or 0",
+                    model->head_vocab);
+    }
+    const int64_t *state = model->part_state_bytes, *params = model->part_param_bytes;
+    int64_t copy = model->tied_head_state_bytes, tied = copy > 0 ? model->tied_param_bytes : 0;
+    if (copy >= 0 && copy <= state[PART_HEAD] && copy <= state[PART_EMBEDDING] && tied <= params[PART_HEAD] &&
+        tied <= params[PART_EMBEDDING]) {
+        return STATUS_OK;
+    }
+    return FAIL(STATUS_BAD_FORMAT,
+                "tied head_state_bytes %lld, tied_bytes %lld ---> a tied head's copy is part of head and of "
+                "embedding: give at most their state %lld and %lld, params %lld and %lld",
+                (long long)copy, (long long)tied, (long long)state[PART_HEAD],
+                (long long)state[PART_EMBEDDING], (long long)params[PART_HEAD],
+                (long long)params[PART_EMBEDDING]);
+}
+
+Status cost_model_check(const CostModel* model) {
+    int32_t enc = model->num_enc_layers, dec = model->num_dec_layers;
+    if (enc < 0 || dec < 0 || enc > COST_MAX_LAYERS || dec > COST_MAX_LAYERS || enc + dec < 1) {
+        return FAIL(STATUS_BAD_FORMAT, "layers: %d and %d ---> give 1 to %d layers", enc, dec,
+                    COST_MAX_LAYERS);
+    }
+    if (!cost_mode_offered(model, RECOMPUTE_NONE)) {
+        return FAIL(STATUS_BAD_FORMAT, "mode none is not offered by every part ---> give costs without "
+                                       "recomputation for embedding, layers and head");
+    }
+    if (model->recompute_is_job[RECOMPUTE_NONE]) {
+        return FAIL(STATUS_BAD_FORMAT, "recompute none: has no job of its own ---> write \"inside\"");
+    }
+    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
+        for (int part = 0; part < PART_COUNT; part++) {
+            if (model->parts[mode][part].offered) { TRY(part_check(model, mode, part)); }
+        }
+    }
+    TRY(formula_check(&model->stage_stored_bytes, "stage_stored"));
+    TRY(formula_check(&model->stage_forward_bytes, "stage_forward"));
+    for (int i = 0; i < ONCE_COUNT; i++) {
+        TRY(formula_check(&model->once_stored_bytes[i], cost_part_names[PART_COUNT + i]));
+        TRY(formula_check(&model->once_forward_bytes[i], cost_part_names[PART_COUNT + i]));
+    }
+    TRY(formula_check(&model->boundary_bytes, "boundary"));
+    TRY(formula_check(&model->dec_boundary_bytes, "dec_boundary"));
+    TRY(formula_check(&model->scratch_bytes, "scratch"));
+    TRY(formula_check(&model->head_in_bytes, "head_in"));
+    TRY(formula_check(&model->head_part_bytes, "head_part"));
+    TRY(formula_check(&model->head_factor_bytes, "head_factor"));
+    TRY(rates_check(model));
+    return tied_check(model);
+}
+
+// --- cost_table --------------------
+// cost_table.c -- see cost_table.h. A line's slope is divided once, not each time; what is zero is left out.
+
+// Slots: part[][], stage[] and once[][] of CostParts in their order, then these.
+enum { SLOT_STAGE = PART_COUNT * COST_QUANTITIES, SLOT_ONCE = SLOT_STAGE + COST_QUANTITIES };
+enum { SLOT_REST = SLOT_ONCE + 2 * ONCE_COUNT };
+enum { SLOT_BOUNDARY = SLOT_REST, SLOT_DEC_BOUNDARY, SLOT_SCRATCH };
+enum { SLOT_HEAD_IN = SLOT_SCRATCH + 1, SLOT_HEAD_PART, SLOT_HEAD_FACTOR };
+
+// --- making a table ---------------------------------------------------------------------------------------
+
+static void add_formula(CostModeTable* table, const CostFormula* formula, int32_t slot) {
+    CostSum sum = {
+        .constant = formula->constant, .floor = formula->floor, .term_begin = table->num_terms, .slot = slot};
+    for (int32_t f = 0; f < FEATURE_COUNT; f++) {
+        const CostCurve* curve = &formula->curves[f];
+        if (curve->num_knots == 0) { continue; }
+        bool is_line = curve->num_knots == 1;
+        table->terms[table->num_terms++] = (CostTerm){
+            .slope = is_line ? curve->y[0] / curve->x[0] : 0, .curve = is_line ? NULL : curve, .feature = f};
+    }
+    sum.term_end = table->num_terms;
+    bool is_zero = sum.constant == 0 && sum.floor == 0 && sum.term_begin == sum.term_end;
+    if (!is_zero) { table->sums[table->num_sums++] = sum; }
+}
+
+static void mode_init(CostModeTable* table, const CostModel* model, RecomputeMode mode) {
+    bool has_enc = model->num_enc_layers > 0, has_dec = model->num_dec_layers > 0;
+    bool has[PIECE_COUNT] = {true, has_enc, has_dec, true, has_enc, has_dec, has_enc && has_dec, true};
+    bool is_job = model->recompute_is_job[mode];
+    table->num_sums = table->num_terms = 0;
+    for (int32_t part = 0; part < PART_COUNT; part++) {
+        const CostPartMode* m = &model->parts[mode][part];
+        int32_t slot = part * COST_QUANTITIES;
+        if (!has[part]) { continue; }
+        for (int32_t kind = 0; kind < JOB_COUNT; kind++) {
+            if (kind != JOB_R || is_job) { add_formula(table, &m->time_ns[kind], slot + kind); }
+        }
+        add_formula(table, &m->stored_bytes, slot + COST_STORED);
+        if (is_job) { add_formula(table, &m->forward_bytes, slot + COST_FORWARD); }
+    }
+    const CostPartMode* head = &model->parts[mode][PART_HEAD];
+    for (int32_t kind = 0; kind < JOB_COUNT; kind++) {
+        table->head_constant[kind] = head->time_ns[kind].constant;
+    }
+    table->head_constant[COST_STORED] = head->stored_bytes.constant;
+    table->head_constant[COST_FORWARD] = head->forward_bytes.constant;
+    int32_t num_others = table->num_sums;
+    for (int32_t i = 0; i < ONCE_COUNT; i++) {
+        if (!has[PART_COUNT + i]) { continue; }
+        add_formula(table, &model->once_stored_bytes[i], SLOT_ONCE + 2 * i);
+        if (is_job) { add_formula(table, &model->once_forward_bytes[i], SLOT_ONCE + 2 * i + 1); }
+    }
+    table->has_once = table->num_sums > num_others;
+    add_formula(table, &model->stage_stored_bytes, SLOT_STAGE + COST_STORED);
+    if (is_job) { add_formula(table, &model->stage_forward_bytes, SLOT_STAGE + COST_FORWARD); }
+    add_formula(table, &model->boundary_bytes, SLOT_BOUNDARY);
+    add_formula(table, &model->dec_boundary_bytes, SLOT_DEC_BOUNDARY);
+    add_formula(table, &model->scratch_bytes, SLOT_SCRATCH);
+    add_formula(table, &model->head_in_bytes, SLOT_HEAD_IN);
+    add_formula(table, &model->head_part_bytes, SLOT_HEAD_PART);
+    add_formula(table, &model->head_factor_bytes, SLOT_HEAD_FACTOR);
+}
+
+void cost_table_init(CostTable* out, const CostModel* model) {
+    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
+        mode_init(&out->modes[mode], model, (RecomputeMode)mode);
+    }
+}
+
+// --- one micro-batch --------------------------------------------------------------------------------------
+
+static void parts_evaluate(CostParts* out, const CostModeTable* table, const MbShape* shape) {
+    double value[COST_TABLE_SLOTS] = {0}, v[FEATURE_COUNT];
+    cost_shape_features(v, shape);
+    for (int32_t i = 0; i < table->num_sums; i++) {
+        const CostSum* sum = &table->sums[i];
+        double total = sum->constant;
+        for (int32_t k = sum->term_begin; k < sum->term_end; k++) {
+            const CostTerm* term = &table->terms[k];
+            double x = v[term->feature];
+            total += term->curve == NULL ? x * term->slope : cost_curve_value(term->curve, x);
+        }
+        value[sum->slot] = total > sum->floor ? total : sum->floor;
+    }
+    memcpy(out->part, value, sizeof out->part);
+    memcpy(out->stage, value + SLOT_STAGE, sizeof out->stage);
+    memcpy(out->once, value + SLOT_ONCE, sizeof out->once);
+    out->has_once = table->has_once;
+    out->enc_boundary_bytes = cost_round(value[SLOT_BOUNDARY]);
+    out->dec_boundary_bytes = cost_round(value[SLOT_BOUNDARY] + value[SLOT_DEC_BOUNDARY]);
+    out->scratch_bytes = cost_round(value[SLOT_SCRATCH]);
+    memcpy(out->head_constant, table->head_constant, sizeof out->head_constant);
+    out->head_in_bytes = value[SLOT_HEAD_IN];
+    out->head_part_bytes = value[SLOT_HEAD_PART];
+    out->head_factor_bytes = value[SLOT_HEAD_FACTOR];
+    out->num_rows = shape->supervised_tokens;
+}
+
+void cost_parts(CostParts* out, const CostTable* table, RecomputeMode mode, const MbShape* shape) {
+    parts_evaluate(out, &table->modes[mode], shape);
+}
+
+static int64_t boundary_of_stage(const CostModel* model, const CostStage* stage, const CostParts* parts) {
+    if (stage->has_head) { return 0; }
+    if (stage->feeds_head) { return cost_round(parts->head_in_bytes); }
+    bool dec = stage->layers.layer_end > model->num_enc_layers;
+    return dec ? parts->dec_boundary_bytes : parts->enc_boundary_bytes;
+}
+
+// All but boundary_bytes, which does not depend on counts alone.
+static void jobs_of_counts(CostJobs* out, const int32_t count[PIECE_COUNT], const CostParts* parts) {
+    double sum[COST_QUANTITIES];
+    memcpy(sum, parts->stage, sizeof sum);
+    for (int part = 0; part < PART_COUNT; part++) {
+        if (count[part] == 0) { continue; }
+        for (int q = 0; q < COST_QUANTITIES; q++) { sum[q] += count[part] * parts->part[part][q]; }
+    }
+    for (int i = 0; parts->has_once && i < ONCE_COUNT; i++) {
+        if (count[PART_COUNT + i] == 0) { continue; }
+        sum[COST_STORED] += parts->once[i][0];
+        sum[COST_FORWARD] += parts->once[i][1];
+    }
+    for (int kind = 0; kind < JOB_COUNT; kind++) { out->job_ns[kind] = cost_round(sum[kind]); }
+    out->stored_bytes = cost_round(sum[COST_STORED]);
+    out->forward_bytes = cost_round(sum[COST_FORWARD]);
+    out->scratch_bytes = parts->scratch_bytes;
+    out->part_bytes = out->factor_bytes = 0;
+}
+
+void cost_jobs_of_stage(CostJobs* out, const CostModel* model, const CostStage* stage,
+                        const CostParts* parts) {
+    int32_t count[PIECE_COUNT];
+    cost_stage_parts(count, model, stage);
+    jobs_of_counts(out, count, parts);
+    out->boundary_bytes = boundary_of_stage(model, stage, parts);
+}
+
+void cost_jobs_of_stages(CostJobs* out, const CostModel* model, const CostStage* stages, int32_t num,
+                         const CostParts* parts) {
+    int32_t count[2][PIECE_COUNT];
+    for (int32_t s = 0; s < num; s++) {
+        int32_t *here = count[s % 2], *before = count[(s + 1) % 2];
+        cost_stage_parts(here, model, &stages[s]);
+        if (s > 0 && memcmp(here, before, sizeof count[0]) == 0) {
+            out[s] = out[s - 1];
+        } else {
+            jobs_of_counts(&out[s], here, parts);
+        }
+        out[s].boundary_bytes = boundary_of_stage(model, &stages[s], parts);
+    }
+}
+
+void cost_stages(CostJobs* out, const CostModel* model, const CostStage* stages, int32_t num,
+                 RecomputeMode mode, const MbShape* shape) {
+    CostModeTable table;
+    CostParts parts;
+    mode_init(&table, model, mode);
+    parts_evaluate(&parts, &table, shape);
+    cost_jobs_of_stages(out, model, stages, num, &parts);
+}
+
+int64_t cost_boundary_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape) {
+    CostJobs jobs;
+    cost_stages(&jobs, model, stage, 1, RECOMPUTE_NONE, shape);
+    return jobs.boundary_bytes;
+}
+
+// --- machine --------------------
+
+static const char* const job_name[JOB_COUNT] = {"F", "B", "W", "R"};
+
+Status machine_check(const Machine* machine, int32_t num_ranks) {
+    if (machine == NULL || machine->num_ranks == 0) { return STATUS_OK; }
+    if (machine->num_ranks != num_ranks) {
+        return FAIL(STATUS_OUT_OF_RANGE, "machine: tells of %d ranks, there are %d ---> one entry for each",
+                    machine->num_ranks, num_ranks);
+    }
+    for (int32_t r = 0; r < num_ranks; r++) {
+        const MachineRank* rank = &machine->ranks[r];
+        for (int kind = 0; kind < JOB_COUNT; kind++) {
+            if (!(rank->slow[kind] >= MACHINE_LEAST_SLOW && rank->slow[kind] <= MACHINE_MOST_SLOW)) {
+                return FAIL(STATUS_OUT_OF_RANGE,
+                            "machine: rank %d takes %g times as long for %s ---> a number from %g to %g", r,
+                            rank->slow[kind], job_name[kind], MACHINE_LEAST_SLOW, MACHINE_MOST_SLOW);
+            }
+        }
+        if (rank->memory_limit_bytes < 0 || rank->memory_limit_bytes > COST_LIMIT) {
+            return FAIL(STATUS_OUT_OF_RANGE, "machine: rank %d has %lld bytes ---> 0 (as all) or more", r,
+                        (long long)rank->memory_limit_bytes);
+        }
+        bool is_sane = rank->link_bytes_per_ns >= 0 && rank->link_bytes_per_ns < 1e9 &&
+                       rank->link_latency_ns >= 0 && rank->link_latency_ns < 1e12;
+        if (!is_sane) {
+            return FAIL(STATUS_OUT_OF_RANGE,
+                        "machine: the link behind rank %d has %g bytes a ns after %g ns ---> numbers of at "
+                        "least 0",
+                        r, rank->link_bytes_per_ns, rank->link_latency_ns);
+        }
+    }
+    return STATUS_OK;
+}
+
+MachineRank machine_rank(const Machine* machine, int32_t rank) {
+    if (machine == NULL || rank >= machine->num_ranks) { return (MachineRank){.slow = {1, 1, 1, 1}}; }
+    return machine->ranks[rank];
+}
+
+static bool rank_differs(const MachineRank* rank) {
+    bool differs = rank->memory_limit_bytes != 0 || rank->link_bytes_per_ns > 0;
+    for (int kind = 0; kind < JOB_COUNT; kind++) { differs = differs || rank->slow[kind] != 1; }
+    return differs;
+}
+
+bool machine_differs(const Machine* machine) {
+    bool differs = false;
+    for (int32_t r = 0; machine != NULL && r < machine->num_ranks && !differs; r++) {
+        differs = rank_differs(&machine->ranks[r]);
+    }
+    return differs;
+}
+
+const MachineRank* machine_replica(const Machine* machine, int32_t first_rank) {
+    return machine == NULL || machine->num_ranks == 0 ? NULL : machine->ranks + first_rank;
+}
+
+int64_t machine_job_ns(const MachineRank* rank, JobKind kind, int64_t job_ns) {
+    double slow = rank == NULL ? 1 : rank->slow[kind];
+    return slow == 1 ? job_ns : cost_round((double)job_ns * slow);
+}
+
+int64_t machine_transfer_ns(const MachineRank* rank, const CostModel* costs, int64_t num_bytes) {
+    if (rank == NULL || rank->link_bytes_per_ns <= 0) { return cost_transfer_ns(costs, num_bytes); }
+    return cost_round(rank->link_latency_ns + (double)num_bytes / rank->link_bytes_per_ns);
+}
+
+int64_t machine_between_ns(const MachineRank* replica, const CostModel* costs, int32_t from, int32_t to,
+                           int64_t num_bytes) {
+    int32_t first = from < to ? from : to, last = from < to ? to : from;
+    int64_t slowest_ns = 0;
+    if (replica == NULL) { return from == to ? 0 : cost_transfer_ns(costs, num_bytes); }
+    for (int32_t s = first; s < last; s++) {
+        int64_t link_ns = machine_transfer_ns(&replica[s], costs, num_bytes);
+        slowest_ns = link_ns > slowest_ns ? link_ns : slowest_ns;
+    }
+    return slowest_ns;
+}
+
+int64_t machine_limit_bytes(const MachineRank* rank, int64_t common_bytes) {
+    return rank == NULL || rank->memory_limit_bytes == 0 ? common_bytes : rank->memory_limit_bytes;
+}
+
+const char* machine_limit_words(char out[MACHINE_LIMIT_CHARS], const MachineRank* rank, int32_t rank_idx) {
+    if (machine_limit_bytes(rank, 0) == 0) {
+        snprintf(out, MACHINE_LIMIT_CHARS, "--memory-limit");
+    } else {
+        snprintf(out, MACHINE_LIMIT_CHARS, "rank %d's own memory (./dynapipe plan: --rank-memory)", rank_idx);
+    }
+    return out;
+}
+
+double machine_slow(const MachineRank* rank) {
+    return rank == NULL ? 1 : (rank->slow[JOB_F] + rank->slow[JOB_B] + rank->slow[JOB_W]) / 3;
+}
+
+uint64_t machine_hash(const Machine* machine) {
+    if (machine == NULL || (machine->num_ranks == 0 && !machine->pulls)) { return 0; }
+    uint64_t hash = hash_bytes(HASH_SEED, &machine->num_ranks, sizeof machine->num_ranks);
+    uint8_t pulls = machine->pulls;
+    hash = hash_bytes(hash, &pulls, sizeof pulls);
+    for (int32_t r = 0; r < machine->num_ranks; r++) {  // field by field: padding is nobody's
+        const MachineRank* rank = &machine->ranks[r];
+        hash = hash_bytes(hash, rank->slow, sizeof rank->slow);
+        hash = hash_bytes(hash, &rank->memory_limit_bytes, sizeof rank->memory_limit_bytes);
+        hash = hash_bytes(hash, &rank->link_latency_ns, sizeof rank->link_latency_ns);
+        hash = hash_bytes(hash, &rank->link_bytes_per_ns, sizeof rank->link_bytes_per_ns);
+    }
+    hash = hash_finish(hash);
+    return hash != 0 ? hash : 1;
+}
+
+// --- cost_share --------------------
+
+static double cost_share_of_matrix(const CostModel* model, CostShare share) {
+    int64_t vocab = model->head_vocab;
+    if (share.end <= share.begin) { return 0; }
+    if (share.by == HEAD_BY_ROWS) { return 1; }
+    if (vocab == 0) { return (double)(share.end - share.begin) / HEAD_UNITS; }
+    return (double)(cost_share_ids(vocab, share.end) - cost_share_ids(vocab, share.begin)) / (double)vocab;
+}
+
+// Of what all supervised rows take: by rows exactly its rows, so that all shares together have all of it.
+static double of_rows(double all, CostShare share, int64_t num_rows) {
+    if (num_rows == 0) { return 0; }
+    double end = (double)cost_share_rows(num_rows, share.end) / (double)num_rows;
+    double begin = (double)cost_share_rows(num_rows, share.begin) / (double)num_rows;
+    return (double)(cost_round(all * end) - cost_round(all * begin));
+}
+
+static double of_head(const CostParts* parts, int quantity, double part) {
+    double whole = parts->part[PART_HEAD][quantity], constant = parts->head_constant[quantity];
+    return constant + part * (whole - constant);
+}
+
+static void bytes_by_rows(CostJobs* out, CostShare share, const CostParts* parts) {
+    double constant = parts->head_constant[COST_STORED], whole = parts->part[PART_HEAD][COST_STORED];
+    out->stored_bytes = cost_round(constant + of_rows(whole - constant, share, parts->num_rows));
+    out->boundary_bytes = cost_round(of_rows(parts->head_in_bytes, share, parts->num_rows));
+    out->part_bytes = out->boundary_bytes;
+}
+
+static void bytes_by_vocabulary(CostJobs* out, const CostModel* model, CostShare share,
+                                const CostParts* parts) {
+    double part = cost_share_of_matrix(model, share);
+    double constant = parts->head_constant[COST_STORED], whole = parts->part[PART_HEAD][COST_STORED];
+    // its logits, and all rows' hidden states with what it says of each
+    out->stored_bytes = cost_round(constant + part * (whole - constant) + parts->head_in_bytes +
+                                   2 * parts->head_factor_bytes);
+    out->boundary_bytes = cost_round(parts->head_in_bytes);
+    out->part_bytes = cost_round(parts->head_part_bytes);
+    out->factor_bytes = cost_round(parts->head_factor_bytes);
+}
+
+void cost_jobs_of_share(CostJobs* out, const CostModel* model, CostShare share, const CostParts* parts) {
+    *out = (CostJobs){.scratch_bytes = parts->scratch_bytes};
+    if (share.end <= share.begin) { return; }
+    double units = (double)(share.end - share.begin) / HEAD_UNITS;
+    out->job_ns[JOB_F] = cost_round(of_head(parts, JOB_F, units) + of_head(parts, JOB_B, units));
+    out->job_ns[JOB_W] = cost_round(of_head(parts, JOB_W, units));
+    if (share.by == HEAD_BY_ROWS) {
+        bytes_by_rows(out, share, parts);
+    } else {
+        bytes_by_vocabulary(out, model, share, parts);
+    }
+}
+
+// --- cost_rank --------------------
+
+static void add_chunk(CostRank* rank, const CostModel* model, const CostStage* stage) {
+    int32_t count[PIECE_COUNT];
+    cost_stage_parts(count, model, stage);
+    count[PART_EMBEDDING] |= stage->has_dec_embedding;
+    for (int piece = 0; piece < PIECE_COUNT; piece++) {
+        bool adds = piece == PART_ENC_LAYER || piece == PART_DEC_LAYER;
+        rank->count[piece] = adds ? rank->count[piece] + count[piece] : rank->count[piece] | count[piece];
+    }
+}
+
+// Which part of the embedding's matrix, or of a copy of it, the rank has.
+static double tied_part(const CostModel* model, const CostRank* rank) {
+    bool has_copy = rank->count[PART_HEAD] > 0 && model->tied_head_state_bytes > 0;
+    if (rank->count[PART_EMBEDDING] > 0 || has_copy) { return 1; }
+    return model->head_is_tied ? rank->matrix : 0;
+}
+
+// Position biases and the like, of a stack that other ranks have layers of, too.
+static double stack_bytes(const CostModel* model, const CostRank* rank) {
+    int32_t enc = rank->count[PART_ENC_LAYER], dec = rank->count[PART_DEC_LAYER];
+    bool shares_enc = enc > 0 && enc < model->num_enc_layers;
+    bool shares_dec = dec > 0 && dec < model->num_dec_layers;
+    return (shares_enc + shares_dec) * (double)model->tied_stack_bytes;
+}
+
+// What of `part` others have, too, where all together have `sum` of the matrix.
+static double shared_part(double part, double sum) {
+    double others = sum - part;
+    return others < part ? others : part;
+}
+
+void cost_ranks_make(CostRank* out, const CostModel* model, const Placement* placement, int32_t P) {
+    double tied_sum = 0, head_sum = 0;
+    memset(out, 0, sizeof *out * (size_t)P);
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        CostStage stage = cost_chunk_make(model, placement, k);
+        add_chunk(&out[placement->stage_of[k]], model, &stage);
+    }
+    for (int32_t s = 0; s < P; s++) {
+        bool has_it = model->head_is_tied && out[s].count[PART_EMBEDDING] > 0;
+        if (placement_has_share(placement, s) && !has_it) {
+            out[s].matrix = cost_share_of_matrix(model, cost_share_of(placement, s));
+        }
+        tied_sum += tied_part(model, &out[s]);
+        head_sum += model->head_is_tied ? 0 : out[s].matrix;
+    }
+    for (int32_t s = 0; s < P; s++) {
+        out[s].tied_bytes =
+            shared_part(tied_part(model, &out[s]), tied_sum) * (double)model->tied_param_bytes +
+            stack_bytes(model, &out[s]);
+        if (!model->head_is_tied && placement->head == HEAD_BY_ROWS) {
+            out[s].tied_bytes += shared_part(out[s].matrix, head_sum) * (double)model->head_param_bytes;
+        }
+    }
+}
+
+// Does the head do with the embedding that the rank has anyhow?
+static bool head_has_no_copy(const CostModel* model, const CostRank* rank) {
+    return rank->count[PART_HEAD] > 0 && rank->count[PART_EMBEDDING] > 0 && model->tied_head_state_bytes > 0;
+}
+
+int64_t cost_rank_state_bytes(const CostModel* model, const CostRank* rank) {
+    double sum = rank->matrix * (double)model->head_state_bytes;
+    for (int piece = 0; piece < PIECE_COUNT; piece++) {
+        sum += rank->count[piece] * (double)model->part_state_bytes[piece];
+    }
+    if (head_has_no_copy(model, rank)) { sum -= (double)model->tied_head_state_bytes; }
+    return cost_round(sum);
+}
+
+// A ring all-reduce, every rank sends 2 (R - 1) / R of the bytes.
+double cost_reduce_ns_per_byte(const CostModel* model, int32_t num_replicas) {
+    if (num_replicas < 2 || model->reduce_bytes_per_ns <= 0) { return 0; }
+    return 2.0 * (num_replicas - 1) / num_replicas / model->reduce_bytes_per_ns;
+}
+
+static double gradient_bytes(const CostModel* model, const CostRank* rank) {
+    double bytes = rank->matrix * (double)model->head_param_bytes;
+    for (int piece = 0; piece < PIECE_COUNT; piece++) {
+        bytes += rank->count[piece] * (double)model->part_param_bytes[piece];
+    }
+    return head_has_no_copy(model, rank) ? fmax(bytes - (double)model->tied_param_bytes, 0) : bytes;
+}
+
+// First the copies of tied parameters become one sum.
+int64_t cost_rank_reduce_ns(const CostModel* model, const CostRank* rank, int32_t num_replicas) {
+    double tied_ns = 0;
+    if (model->reduce_bytes_per_ns > 0) {
+        tied_ns = 2 * rank->tied_bytes / model->reduce_bytes_per_ns;  // there and back
+    }
+    return cost_round(tied_ns + gradient_bytes(model, rank) * cost_reduce_ns_per_byte(model, num_replicas));
+}
+
+int64_t cost_rank_update_ns(const CostModel* model, const CostRank* rank, double slow) {
+    return cost_round(gradient_bytes(model, rank) * model->update_ns_per_byte * slow);
+}
+
+// --- one chunk alone -------------------------------------------------------------------------------------
+
+// Does another rank have the embedding, too, or a copy?
+static bool embedding_elsewhere(const CostModel* model, const CostStage* stage) {
+    if (!stage->has_embedding) { return true; }
+    bool decoder_begins_later =
+        model->num_dec_layers > 0 && stage->layers.layer_end <= model->num_enc_layers &&
+        stage->layers.layer_end > 0;  // a chunk without layers (bounds) says nothing of those behind it
+    return decoder_begins_later || (model->tied_head_state_bytes > 0 && !stage->has_head);
+}
+
+static CostRank alone(const CostModel* model, const CostStage* stage) {
+    CostRank rank = {.matrix = 0};
+    add_chunk(&rank, model, stage);
+    bool is_shared = tied_part(model, &rank) > 0 && embedding_elsewhere(model, stage);
+    rank.tied_bytes = (is_shared ? (double)model->tied_param_bytes : 0) + stack_bytes(model, &rank);
+    return rank;
+}
+
+int64_t cost_state_bytes(const CostModel* model, const CostStage* stage) {
+    CostRank rank = alone(model, stage);
+    return cost_rank_state_bytes(model, &rank);
+}
+
+int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas) {
+    CostRank rank = alone(model, stage);
+    return cost_rank_reduce_ns(model, &rank, num_replicas);
+}
+
+int64_t cost_update_ns(const CostModel* model, const CostStage* stage, double slow) {
+    CostRank rank = alone(model, stage);
+    return cost_rank_update_ns(model, &rank, slow);
+}
+
+// --- cost_scale --------------------
+
+static const TermGroup group_of[FEATURE_COUNT] = {
+    [FEATURE_SEQS] = TERM_FIXED,          [FEATURE_ENC_TOKENS] = TERM_LENGTHS,
+    [FEATURE_ENC_SQUARES] = TERM_SQUARES, [FEATURE_DEC_TOKENS] = TERM_LENGTHS,
+    [FEATURE_DEC_SQUARES] = TERM_SQUARES, [FEATURE_CROSS_PRODUCTS] = TERM_SQUARES,
+    [FEATURE_SUPERVISED] = TERM_LENGTHS,
+};
+
+CostScale cost_scale_one(void) {
+    CostScale scale;
+    for (int pass = 0; pass < PASS_COUNT; pass++) {
+        for (int i = 0; i < PASS_TERMS; i++) { scale.factor[pass][i] = SCALE_ONE; }
+    }
+    return scale;
+}
+
+int32_t cost_scale_round(double factor) {
+    double scaled = factor * SCALE_ONE + 0.5;
+    if (!(scaled > SCALE_LEAST)) { return SCALE_LEAST; }
+    return scaled < SCALE_MOST ? (int32_t)scaled : SCALE_MOST;
+}
+
+// --- terms -----------------------------------------------------------------------------------------------
+
+static void formula_terms(double term[TERM_GROUPS], const CostFormula* formula,
+                          const double feature[FEATURE_COUNT]) {
+    double sum = formula->constant;
+    memset(term, 0, TERM_GROUPS * sizeof *term);
+    term[TERM_FIXED] = formula->constant;
+    for (int f = 0; f < FEATURE_COUNT; f++) {
+        double value = cost_curve_value(&formula->curves[f], feature[f]);
+        term[group_of[f]] += value;
+        sum += value;
+    }
+    if (sum >= formula->floor) { return; }
+    memset(term, 0, TERM_GROUPS * sizeof *term);
+    term[TERM_FIXED] = formula->floor;
+}
+
+void cost_scale_terms(double term[PASS_TERMS], const CostModel* model, const CostStage* stage, JobKind kind,
+                      RecomputeMode mode, const MbShape* shape) {
+    double feature[FEATURE_COUNT];
+    int32_t count[PIECE_COUNT];
+    memset(term, 0, PASS_TERMS * sizeof *term);
+    if (kind == JOB_R && !model->recompute_is_job[mode]) { return; }
+    cost_shape_features(feature, shape);
+    cost_stage_parts(count, model, stage);
+    for (int part = 0; part < PART_COUNT; part++) {
+        if (count[part] == 0) { continue; }
+        formula_terms(&term[part * TERM_GROUPS], &model->parts[mode][part].time_ns[kind], feature);
+        for (int g = 0; g < TERM_GROUPS; g++) { term[part * TERM_GROUPS + g] *= count[part]; }
+    }
+}
+
+void cost_scale_share_terms(double term[PASS_TERMS], const CostModel* model, double share, JobKind kind,
+                            const MbShape* shape) {
+    const CostFormula* formula = &model->parts[RECOMPUTE_NONE][PART_HEAD].time_ns[kind];
+    double feature[FEATURE_COUNT], *head = &term[PART_HEAD * TERM_GROUPS];
+    memset(term, 0, PASS_TERMS * sizeof *term);
+    cost_shape_features(feature, shape);
+    formula_terms(head, formula, feature);
+    for (int g = 0; g < TERM_GROUPS; g++) {
+        double constant = g == TERM_FIXED ? formula->constant : 0;
+        head[g] = constant + share * (head[g] - constant);
+    }
+}
+
+// --- a model made of them --------------------------------------------------------------------------------
+
+static void formula_apply(CostFormula* formula, const int32_t factor[TERM_GROUPS]) {
+    double fixed = (double)factor[TERM_FIXED] / SCALE_ONE;
+    formula->constant *= fixed;
+    formula->floor *= fixed;
+    for (int f = 0; f < FEATURE_COUNT; f++) {
+        CostCurve* curve = &formula->curves[f];
+        double times = (double)factor[group_of[f]] / SCALE_ONE;
+        for (int32_t k = 0; k < curve->num_knots; k++) { curve->y[k] *= times; }
+    }
+}
+
+void cost_scale_apply(CostModel* out, const CostModel* in, const CostScale* scale) {
+    if (out != in) { *out = *in; }
+    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
+        for (int part = 0; part < PART_COUNT; part++) {
+            for (int kind = 0; kind < JOB_COUNT; kind++) {
+                const int32_t* factor = scale->factor[cost_pass((JobKind)kind)];
+                formula_apply(&out->parts[mode][part].time_ns[kind], &factor[part * TERM_GROUPS]);
+            }
+        }
+    }
+}
+
+// --- cost_analytic --------------------
+/*
+cost_analytic.c -- costs of a GPT-2 or a T5 from its shape: a roofline that stands in where nobody
+has measured.
+
+    time  = launch + max(bytes of weights / bandwidth, flops / rate + bytes of activations / bandwidth)
+
+Flops of one layer's forward, multiply and add, I = heads * head size, F2 = F, or 2 F where gated:
+    GPT-2     24 C^2 per token, 2 C T^2 per sequence (scores and values, causal half)
+    encoder   2 (4 C I + C F2 + F C) per token, 4 I T^2 per sequence
+    decoder   2 (6 C I + C F2 + F C) per token, 2 I T^2 and 4 I T_enc T per sequence
+              4 C I per *encoder* token (keys and values of cross-attention)
+B repeats the matrix products for inputs and 5/2 of attention (scores again, dV, dP, dQ, dK), W repeats them
+for weights. Head: 2 C Vp per supervised row for each of F, B, W. The decoder's embedding is priced with the
+encoder's.
+
+Bytes are those that llmc/gpt2 and llmc/t5 keep (gpt2_acts.h, t5_acts.h), counts rounded up to 16.
+*/
+
+static const double ROUND_UP = 16;  // llmc/gpt2 rounds rows of every buffer up to this
+
+// Bytes that grow with a token count rounded up to 16: never less than what is allocated.
+static void add_rounded_line(CostFormula* formula, CostFeature feature, double bytes_per_unit) {
+    cost_formula_add_line(formula, feature, bytes_per_unit);
+    formula->constant += ROUND_UP * bytes_per_unit;
+}
+
+// What a layer computes and keeps, per token of its own side and of the encoder's.
+typedef struct {
+    double flops, enc_flops;           // of matrix products
+    double square_flops, cross_flops;  // of attention, per squared length and cross product
+    double stored_bytes, enc_stored_bytes;
+    double num_params;
+    CostFeature tokens, squares;
+} Layer;
+
+static void layer_costs(CostPartMode* part, const CostAnalytic* a, const Layer* layer) {
+    double weights_ns = layer->num_params * a->bytes_per_value / a->bytes_per_ns;
+    // what is kept is written once and read once
+    double token_ns = layer->flops / a->flops_per_ns + 2 * layer->stored_bytes / a->bytes_per_ns;
+    double enc_ns = layer->enc_flops / a->flops_per_ns + 2 * layer->enc_stored_bytes / a->bytes_per_ns;
+    for (int kind = 0; kind < JOB_COUNT; kind++) {
+        CostFormula* time = &part->time_ns[kind];
+        time->constant = a->launch_ns;
+        time->floor = a->launch_ns + weights_ns;
+        cost_formula_add_line(time, layer->tokens, token_ns);
+        if (enc_ns > 0) { cost_formula_add_line(time, FEATURE_ENC_TOKENS, enc_ns); }
+        if (kind == JOB_W) { continue; }
+        double pass_ns = (kind == JOB_B ? 2.5 : 1) / a->attention_flops_per_ns;
+        cost_formula_add_line(time, layer->squares, pass_ns * layer->square_flops);
+        if (layer->cross_flops > 0) {
+            cost_formula_add_line(time, FEATURE_CROSS_PRODUCTS, pass_ns * layer->cross_flops);
+        }
+    }
+    add_rounded_line(&part->stored_bytes, layer->tokens, layer->stored_bytes);
+    if (layer->enc_stored_bytes > 0) {
+        add_rounded_line(&part->stored_bytes, FEATURE_ENC_TOKENS, layer->enc_stored_bytes);
+    }
+}
+
+// rows: read and written per token, by F, B, W and R
+static void embedding_costs(CostPartMode* part, const CostAnalytic* a, CostFeature tokens,
+                            const double rows[JOB_COUNT]) {
+    double bytes = (double)a->channels * a->bytes_per_value;
+    for (int kind = 0; kind < JOB_COUNT; kind++) {
+        if (rows[kind] > 0) {
+            cost_formula_add_line(&part->time_ns[kind], tokens, rows[kind] * bytes / a->bytes_per_ns);
+        }
+    }
+}
+
+static void head_costs(CostPartMode* part, const CostAnalytic* a, double floats_per_row) {
+    double C = a->channels, Vp = a->padded_vocab, value = a->bytes_per_value;
+    double matmul_ns = 2 * C * Vp / a->flops_per_ns, weights_ns = C * Vp * value / a->bytes_per_ns;
+    double traffic_ns = (3 * Vp + 4 * C) * value / a->bytes_per_ns;  // softmax passes; gathered rows, norm
+    for (int kind = 0; kind < JOB_COUNT; kind++) {
+        CostFormula* time = &part->time_ns[kind];
+        time->constant = a->launch_ns;
+        time->floor = a->launch_ns + weights_ns;
+        cost_formula_add_line(time, FEATURE_SUPERVISED, matmul_ns + traffic_ns);
+    }
+    add_rounded_line(&part->stored_bytes, FEATURE_SUPERVISED, (Vp + 2 * C) * value + floats_per_row * 4);
+}
+
+// Of a shared head (llmc/head.h): normed rows go to the shares; what comes back by rows is their gradient, by
+// vocabulary two terms of the gradient and three numbers a row, for which two are sent back. The
+// chain then ends with gathered rows, the norm's numbers, and the stream.
+static void shared_head_costs(CostModel* out, const CostAnalytic* a) {
+    const double row = (double)a->channels * a->bytes_per_value;
+    CostFormula* end = &out->once_stored_bytes[ONCE_CHAIN_END - PART_COUNT];
+    cost_formula_add_line(&out->head_in_bytes, FEATURE_SUPERVISED, row);
+    add_rounded_line(&out->head_part_bytes, FEATURE_SUPERVISED, 2 * row + 3 * 4);
+    add_rounded_line(&out->head_factor_bytes, FEATURE_SUPERVISED, 2 * 4);
+    add_rounded_line(end, FEATURE_SUPERVISED, row + 2 * 4);
+    add_rounded_line(end, a->num_dec_layers > 0 ? FEATURE_DEC_TOKENS : FEATURE_ENC_TOKENS, row);
+    out->once_forward_bytes[ONCE_CHAIN_END - PART_COUNT] = *end;
+    out->head_vocab = a->padded_vocab;
+}
+
+// Without recomputation R does not exist; with it, everything from R on is as without. What a forward that
+// drops activations needs, the model's file says.
+static void modes_finish(CostModel* out) {
+    memcpy(out->parts[RECOMPUTE_FULL], out->parts[RECOMPUTE_NONE], sizeof out->parts[RECOMPUTE_FULL]);
+    out->recompute_is_job[RECOMPUTE_FULL] = true;
+    for (int part = 0; part < PART_COUNT; part++) {
+        CostPartMode *none = &out->parts[RECOMPUTE_NONE][part], *full = &out->parts[RECOMPUTE_FULL][part];
+        none->offered = full->offered = true;
+        memset(&none->time_ns[JOB_R], 0, sizeof none->time_ns[JOB_R]);
+    }
+}
+
+static int64_t state_bytes(const CostAnalytic* a, int64_t num_params) {
+    int64_t shards = a->zero_stage >= 1 && a->num_replicas > 1 ? a->num_replicas : 1;
+    int64_t moments = (2 * num_params + shards - 1) / shards;  // Adam's m and v, float32
+    return 2 * num_params * a->bytes_per_value + 4 * moments;
+}
+
+static void machine_costs(CostModel* out, const CostAnalytic* a, const int64_t params[PIECE_COUNT]) {
+    out->num_enc_layers = a->num_layers;
+    out->num_dec_layers = a->num_dec_layers;
+    shared_head_costs(out, a);
+    out->comm_latency_ns = a->comm_latency_ns;
+    out->comm_bytes_per_ns = a->comm_bytes_per_ns;
+    out->reduce_bytes_per_ns = a->comm_bytes_per_ns;
+    for (int piece = 0; piece < PIECE_COUNT; piece++) {
+        out->part_param_bytes[piece] = params[piece] * a->bytes_per_value;
+        out->part_state_bytes[piece] = state_bytes(a, params[piece]);
+    }
+}
+
+static void tied_costs(CostModel* out, const CostAnalytic* a, int64_t num_values, bool tied_head) {
+    out->tied_param_bytes = out->head_param_bytes = num_values * a->bytes_per_value;
+    out->head_state_bytes = state_bytes(a, num_values);
+    out->head_is_tied = tied_head;
+    out->tied_head_state_bytes = tied_head ? out->head_state_bytes : 0;
+}
+
+// A forward keeps one layer's slot at a time, plus what head and embedding need.
+void cost_model_analytic_gpt(CostModel* out, const CostAnalytic* a) {
+    static const double embedding_rows[JOB_COUNT] = {3, 0, 4, 3};
+    memset(out, 0, sizeof *out);
+    const double C = a->channels, value = a->bytes_per_value;
+    CostPartMode *parts = out->parts[RECOMPUTE_NONE], *full = out->parts[RECOMPUTE_FULL];
+    const Layer layer = {.flops = 24 * C * C,
+                         .square_flops = 2 * C,
+                         .stored_bytes = 16 * C * value + (4 + a->num_heads) * 4.0,
+                         .num_params = 12 * C * C,
+                         .tokens = FEATURE_ENC_TOKENS,
+                         .squares = FEATURE_ENC_SQUARES};
+    embedding_costs(&parts[PART_EMBEDDING], a, FEATURE_ENC_TOKENS, embedding_rows);
+    add_rounded_line(&parts[PART_EMBEDDING].stored_bytes, FEATURE_ENC_TOKENS, C * value);
+    layer_costs(&parts[PART_ENC_LAYER], a, &layer);
+    head_costs(&parts[PART_HEAD], a, 4);
+    modes_finish(out);
+    full[PART_EMBEDDING].forward_bytes = full[PART_EMBEDDING].stored_bytes;
+    full[PART_HEAD].forward_bytes = full[PART_HEAD].stored_bytes;
+    full[PART_DEC_LAYER].forward_bytes = full[PART_DEC_LAYER].stored_bytes;
+    out->stage_forward_bytes = parts[PART_ENC_LAYER].stored_bytes;
+    add_rounded_line(&out->stage_stored_bytes, FEATURE_ENC_TOKENS, 3 * C * value);  // spare qkv slot
+    add_rounded_line(&out->stage_forward_bytes, FEATURE_ENC_TOKENS, 3 * C * value);
+    add_rounded_line(&out->boundary_bytes, FEATURE_ENC_TOKENS, C * value);
+    add_rounded_line(&out->scratch_bytes, FEATURE_ENC_TOKENS, 12 * C * value);
+    add_rounded_line(&out->scratch_bytes, FEATURE_SUPERVISED, 2 * C * value);
+    const int64_t channels = a->channels, matrix = channels * channels;
+    const int64_t params[PIECE_COUNT] = {
+        [PART_EMBEDDING] = (a->padded_vocab + (int64_t)a->max_tokens) * channels,
+        [PART_ENC_LAYER] = 12 * matrix + 13 * channels,
+        // the last stage's copy of the tied embedding, and ln_f
+        [PART_HEAD] = a->padded_vocab * channels + 2 * channels,
+        [ONCE_CHAIN_END] = 2 * channels,
+    };
+    machine_costs(out, a, params);
+    tied_costs(out, a, a->padded_vocab * channels, true);
+}
+
+// --- T5 ----------------------------------------------------------------------------------------------------
+
+static const double NUM_BUCKETS = 32;  // of the position bias
+
+static void t5_layers(CostPartMode* parts, const CostAnalytic* a) {
+    const double C = a->channels, F = a->ffn_channels, F2 = a->gated ? 2 * F : F, value = a->bytes_per_value;
+    const double I = (double)a->num_heads * a->head_size, ffn = C * F2 + F * C;
+    // norms, qkv, attention's output, feed-forward before and behind its activation, the stream twice
+    const double stored = (4 * C + 4 * I + F2 + F) * value;
+    const Layer enc = {.flops = 2 * (4 * C * I + ffn),
+                       .square_flops = 4 * I,
+                       .stored_bytes = stored + (a->num_heads + 2) * 4.0,
+                       .num_params = 4 * C * I + ffn,
+                       .tokens = FEATURE_ENC_TOKENS,
+                       .squares = FEATURE_ENC_SQUARES};
+    const Layer dec = {.flops = 2 * (6 * C * I + ffn),
+                       .enc_flops = 4 * C * I,
+                       .square_flops = 2 * I,
+                       .cross_flops = 4 * I,
+                       .stored_bytes = stored + (2 * C + 2 * I) * value + (2 * a->num_heads + 3) * 4.0,
+                       .enc_stored_bytes = 2 * I * value,
+                       .num_params = 8 * C * I + ffn,
+                       .tokens = FEATURE_DEC_TOKENS,
+                       .squares = FEATURE_DEC_SQUARES};
+    layer_costs(&parts[PART_ENC_LAYER], a, &enc);
+    layer_costs(&parts[PART_DEC_LAYER], a, &dec);
+}
+
+// Spare slots of a stack, and what its forward has where nothing is kept.
+static void t5_stage_bytes(CostModel* out, const CostAnalytic* a) {
+    const double C = a->channels, F = a->ffn_channels, F2 = a->gated ? 2 * F : F, value = a->bytes_per_value;
+    const double I = (double)a->num_heads * a->head_size, heads = (a->num_heads + 1) * 4.0;
+    const double shared = (3 * C + fmax(F2, 4 * I)) * value + heads;
+    CostFormula *enc = &out->once_stored_bytes[ONCE_ENC - PART_COUNT],
+                *dec = &out->once_stored_bytes[ONCE_DEC - PART_COUNT],
+                *enc_end = &out->once_stored_bytes[ONCE_ENC_END - PART_COUNT],
+                *enc_once = &out->once_forward_bytes[ONCE_ENC - PART_COUNT],
+                *dec_once = &out->once_forward_bytes[ONCE_DEC - PART_COUNT],
+                *end_once = &out->once_forward_bytes[ONCE_ENC_END - PART_COUNT];
+    add_rounded_line(enc, FEATURE_ENC_TOKENS, (3 * I + C) * value);
+    add_rounded_line(dec, FEATURE_DEC_TOKENS, (4 * I + 3 * C) * value);
+    add_rounded_line(dec, FEATURE_ENC_TOKENS, (2 * I + C) * value);  // keys and values; enc_out
+    add_rounded_line(enc_end, FEATURE_ENC_TOKENS, C * value + 4);
+    add_rounded_line(enc_once, FEATURE_ENC_TOKENS, shared);
+    add_rounded_line(dec_once, FEATURE_DEC_TOKENS, shared + C * value);
+    add_rounded_line(dec_once, FEATURE_ENC_TOKENS, 2 * I * value);
+    add_rounded_line(end_once, FEATURE_ENC_TOKENS, C * value);
+    add_rounded_line(&out->boundary_bytes, FEATURE_ENC_TOKENS, C * value);
+    add_rounded_line(&out->dec_boundary_bytes, FEATURE_DEC_TOKENS, C * value);
+    const double wide = fmax(F, fmax(C, I)) * value;
+    add_rounded_line(&out->scratch_bytes, FEATURE_ENC_TOKENS, C * value + wide);
+    add_rounded_line(&out->scratch_bytes, FEATURE_DEC_TOKENS, C * value + wide);
+    add_rounded_line(&out->scratch_bytes, FEATURE_SUPERVISED, 2 * C * value);
+    // of attention: sums of biases and turns of each head, and of a thread up to 512 keys and their gradients
+    cost_formula_add_line(&out->scratch_bytes, FEATURE_SEQS, (NUM_BUCKETS * 8 + 4) * a->num_heads);
+    out->scratch_bytes.constant += 2 * NUM_BUCKETS * a->num_heads * 4 + 512.0 * 3 * 4 * a->head_size;
+}
+
+static void cost_model_analytic_t5(CostModel* out, const CostAnalytic* a) {
+    static const double embedding_rows[JOB_COUNT] = {2, 0, 3, 2};
+    memset(out, 0, sizeof *out);
+    const double C = a->channels, value = a->bytes_per_value;
+    CostPartMode* parts = out->parts[RECOMPUTE_NONE];
+    embedding_costs(&parts[PART_EMBEDDING], a, FEATURE_ENC_TOKENS, embedding_rows);
+    embedding_costs(&parts[PART_EMBEDDING], a, FEATURE_DEC_TOKENS, embedding_rows);
+    add_rounded_line(&parts[PART_EMBEDDING].stored_bytes, FEATURE_ENC_TOKENS, C * value);
+    t5_layers(parts, a);
+    head_costs(&parts[PART_HEAD], a, 2);
+    add_rounded_line(&parts[PART_HEAD].stored_bytes, FEATURE_DEC_TOKENS, C * value);
+    modes_finish(out);
+    t5_stage_bytes(out, a);
+    const int64_t channels = a->channels, inner = (int64_t)a->num_heads * a->head_size;
+    const int64_t ffn = channels * a->ffn_channels * (a->gated ? 3 : 2);
+    const int64_t embedding = a->padded_vocab * channels, biases = (int64_t)NUM_BUCKETS * a->num_heads;
+    const int64_t params[PIECE_COUNT] = {
+        [PART_EMBEDDING] = embedding,
+        [PART_ENC_LAYER] = 4 * channels * inner + ffn + 2 * channels,
+        [PART_DEC_LAYER] = 8 * channels * inner + ffn + 3 * channels,
+        [PART_HEAD] = embedding + channels,  // tied or not
+        [ONCE_ENC] = biases,
+        [ONCE_DEC] = biases,
+        [ONCE_ENC_END] = channels,
+        [ONCE_CHAIN_END] = channels,
+    };
+    machine_costs(out, a, params);
+    tied_costs(out, a, embedding, a->tied_head);
+    out->tied_stack_bytes = out->part_param_bytes[ONCE_ENC];
+}
+
+void cost_model_analytic(CostModel* out, const CostAnalytic* about) {
+    (about->num_dec_layers > 0 ? cost_model_analytic_t5 : cost_model_analytic_gpt)(out, about);
+}

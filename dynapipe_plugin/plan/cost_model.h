@@ -1,0 +1,471 @@
+/*
+cost_model.h -- predicts time and memory of one job of one chunk (Placement) for a micro-batch.
+
+    chunk cost = sum over its parts (layers, embedding in the first, head, where it is whole, in the last)
+    part cost  = max(floor, constant + sum over features of a piecewise linear function of that feature)
+
+and bytes that a chunk has once, whatever its layers (buffers between them, tables that they share), with the
+features of MbShape (tokens, squared lengths, cross products, supervised tokens). A straight line is the case
+of one knot. Analytic coefficients (roofline of a model's shape), a measured profile
+(`./profile_costs`, knots where the machine was measured) and the planning problems of the original all have
+this form. What a share of the head costs is in cost_share.h, what a rank has of all its chunks together
+(model state, gradients) in cost_rank.h. Whatever leaves this module is an integer (ns, bytes), rounded once,
+so every rank, compiler and optimisation level that reads the same numbers makes the same plan. Immutable once
+built: share it freely.
+*/
+#pragma once
+
+#include <stddef.h>
+#include <stdio.h>
+#include "types.h"
+#include "../../util/status.h"
+
+enum { COST_MAX_KNOTS = 24, COST_MAX_LAYERS = 1024 };
+
+// No time (3 days) or amount of memory (256 TiB) leaves this module larger: sums of thousands stay in
+// int64_t.
+#define COST_LIMIT (INT64_C(1) << 48)
+
+typedef enum { PART_EMBEDDING, PART_ENC_LAYER, PART_DEC_LAYER, PART_HEAD, PART_COUNT } CostPart;
+
+// What a chunk has once, in bytes and parameters (no time): where it has layers of the encoder, where it has
+// layers of the decoder, where the encoder ends and the decoder follows, and at the end of the chain, where
+// the head is shared (the final norm, else a part of the head). A chunk is made of pieces: parts and these.
+// Bounds may leave these out.
+enum {
+    ONCE_ENC = PART_COUNT,
+    ONCE_DEC,
+    ONCE_ENC_END,
+    ONCE_CHAIN_END,
+    PIECE_COUNT,
+    ONCE_COUNT = PIECE_COUNT - PART_COUNT
+};
+
+// What a part costs: its jobs' times (JobKind), then the bytes it holds.
+enum { COST_STORED = JOB_COUNT, COST_FORWARD, COST_QUANTITIES };
+
+typedef enum {
+    FEATURE_SEQS,
+    FEATURE_ENC_TOKENS,
+    FEATURE_ENC_SQUARES,
+    FEATURE_DEC_TOKENS,
+    FEATURE_DEC_SQUARES,
+    FEATURE_CROSS_PRODUCTS,
+    FEATURE_SUPERVISED,
+    FEATURE_COUNT
+} CostFeature;
+
+// Piecewise linear through (x[i], y[i]), x ascending; the first and last slopes go on outside, but never
+// below 0. 0 knots: zero. 1 knot: the straight line from (0, 0) through it. Never decreasing
+// (cost_model_check).
+typedef struct {
+    int32_t num_knots;
+    double x[COST_MAX_KNOTS];
+    double y[COST_MAX_KNOTS];
+} CostCurve;
+
+// One quantity (ns or bytes) of one part.
+typedef struct {
+    double constant;
+    double floor;  // never less than this
+    CostCurve curves[FEATURE_COUNT];
+} CostFormula;
+
+typedef struct {
+    bool offered;                    // may a plan use this recompute mode?
+    CostFormula time_ns[JOB_COUNT];  // B without W; R only where the mode recomputes
+    CostFormula stored_bytes;        // held from F (or R) until B, or until W where W is a job of its own
+    CostFormula forward_bytes;       // held only while F runs, where the mode drops activations
+} CostPartMode;
+
+// How times were measured; all 0: nobody says. Of windows up to seq_tokens, and target_tokens of a decoder's.
+typedef struct {
+    int32_t interface;  // DYNAPIPE_INTERFACE
+    int32_t num_ranks, ranks_per_host;
+    int32_t num_replicas;  // among which sums were measured; 1: none were
+    int32_t seq_tokens, target_tokens;
+} CostMeasured;
+
+typedef struct {
+    int32_t num_enc_layers, num_dec_layers;
+    CostMeasured measured;
+    // true: F drops its activations and a job R brings them back. false: backward recomputes inside, what
+    // stored_bytes says is held from F on, and there is no job R.
+    bool recompute_is_job[RECOMPUTE_COUNT];
+    CostPartMode parts[RECOMPUTE_COUNT][PART_COUNT];
+    CostFormula stage_stored_bytes;             // once per stage, on top of the stored_bytes of its parts
+    CostFormula stage_forward_bytes;            // the same for forward_bytes
+    CostFormula once_stored_bytes[ONCE_COUNT];  // of ONCE_ENC + i, where a stage has it
+    CostFormula once_forward_bytes[ONCE_COUNT];
+    CostFormula boundary_bytes;      // activation (or gradient) sent over a stage boundary, enc side
+    CostFormula dec_boundary_bytes;  // added at boundaries within or behind decoder layers
+    CostFormula scratch_bytes;       // workspace of a rank, shared by its jobs, for the largest micro-batch
+    // Of a shared head: hidden states of all supervised rows (and their gradient, which comes back by rows);
+    // by vocabulary, what every share sends back, and what it needs for its gradient of weights.
+    CostFormula head_in_bytes, head_part_bytes, head_factor_bytes;
+    double comm_latency_ns;      // of one transfer ...
+    double comm_bytes_per_ns;    // ... and its rate; <= 0: free
+    double reduce_bytes_per_ns;  // gradient all-reduce over replicas, per rank; <= 0: free
+    double update_ns_per_byte;   // zeroing, norm and optimizer, per byte of part_param_bytes that the rank
+                                 // updates
+    int64_t part_state_bytes[PIECE_COUNT];  // parameters, gradients and optimizer state of one, per rank
+    int64_t part_param_bytes[PIECE_COUNT];  // their gradients: what reduction moves
+    // The embedding's gradients that its copies exchange: of the first stage, of the one where the decoder
+    // begins, and, where the head is tied, of the last.
+    int64_t tied_param_bytes;
+    // State of a tied head's copy of the embedding, in part_state_bytes[PART_HEAD]: a stage that has the
+    // embedding anyhow does without. 0: the head is not tied.
+    int64_t tied_head_state_bytes;
+    int64_t tied_stack_bytes;  // gradients that all stages of one stack share (T5's position biases)
+    // The head's matrix without the rest of the head, for ranks that have a share; where it is tied, those
+    // that have the embedding have it.
+    int64_t head_state_bytes, head_param_bytes;
+    int32_t head_vocab;  // rows of it, padded; 0: shares by vocabulary are as large as they say
+    bool head_is_tied;
+    bool head_rows_whole;  // by rows, too, a transfer takes as long as that of all rows
+} CostModel;
+
+// A chunk, as costs look at it: cost_table.h has its jobs for a micro-batch, all in integers.
+typedef struct {
+    LayerRange layers;
+    bool has_embedding;      // the first chunk
+    bool has_head;           // the last one, the whole head
+    bool feeds_head;         // the last one, where the head is shared
+    bool has_dec_embedding;  // where the decoder begins, if not in the first chunk (state only)
+} CostStage;
+
+// Transfer over the boundary behind a chunk; of the one that feeds a shared head, the hidden states.
+int64_t cost_boundary_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape);
+int64_t cost_transfer_ns(const CostModel* model, int64_t num_bytes);
+
+// May a plan use this mode? (Offered by every part the model has.)
+bool cost_mode_offered(const CostModel* model, RecomputeMode mode);
+
+// These layers as chunk k of K, the head whole; and a chunk of a placement.
+CostStage cost_stage_make(const CostModel* model, const LayerRange* layers, int32_t k, int32_t K);
+CostStage cost_chunk_make(const CostModel* model, const Placement* placement, int32_t k);
+
+// Every curve ascending and finite, rates sane. Names the part and field at fault.
+Status cost_model_check(const CostModel* model);
+
+// The versioned text file ("dynapipe-costs 4") that is kept of a measurement; what it says of single ranks is
+// read by cost_file.h. print(parse(text)) == text for text that print made. A file measured on another model
+// shape is refused: `signature` (one line of words such as "gpt2 C 768 NH 12 V 50304 threads 1") must match
+// the file's unless NULL.
+Status cost_model_load(CostModel* out, const char* path, const char* signature);
+Status cost_model_save(const CostModel* model, const char* path, const char* signature);
+void cost_model_print(const CostModel* model, const char* signature, FILE* out);
+Status cost_model_parse(CostModel* out, const char* text, const char* name, const char* signature);
+
+// What evaluation and text agree on (cost_model_io.c, messages, fuzzing).
+extern const char* const cost_part_names[PIECE_COUNT];      // "embedding", "enc_layer", ..., "stage_enc", ...
+extern const char* const cost_mode_names[RECOMPUTE_COUNT];  // "none", "selective", "full"
+extern const char* const cost_feature_names[FEATURE_COUNT];  // "seqs", "enc_tokens", ...
+extern const char* const cost_job_names[JOB_COUNT];          // "F", "B", "W", "R"
+
+// The pieces that evaluation is made of (cost_table.c puts them together in another way): features of a
+// shape, one curve, how many of each piece a stage has, and the one rounding.
+void cost_shape_features(double out[FEATURE_COUNT], const MbShape* shape);
+double cost_curve_value(const CostCurve* curve, double v);
+static inline void cost_stage_count(int32_t count[PIECE_COUNT], int32_t num_enc_layers,
+                                    int32_t num_dec_layers, const CostStage* stage) {
+    int32_t begin = stage->layers.layer_begin, end = stage->layers.layer_end, enc = num_enc_layers;
+    int32_t enc_end = end < enc ? end : enc, dec_begin = begin > enc ? begin : enc;
+    count[PART_EMBEDDING] = stage->has_embedding;
+    count[PART_ENC_LAYER] = enc_end > begin ? enc_end - begin : 0;
+    count[PART_DEC_LAYER] = end > dec_begin ? end - dec_begin : 0;
+    count[PART_HEAD] = stage->has_head;
+    count[ONCE_ENC] = count[PART_ENC_LAYER] > 0;
+    count[ONCE_DEC] = count[PART_DEC_LAYER] > 0;
+    count[ONCE_ENC_END] = num_dec_layers > 0 && enc_end == enc && begin < enc;
+    count[ONCE_CHAIN_END] = stage->feeds_head;
+}
+static inline void cost_stage_parts(int32_t count[PIECE_COUNT], const CostModel* model,
+                                    const CostStage* stage) {
+    cost_stage_count(count, model->num_enc_layers, model->num_dec_layers, stage);
+}
+// Not-a-number can only come from overflow: as large as it gets.
+static inline int64_t cost_round(double value) {
+    if (!(value < (double)COST_LIMIT)) { return COST_LIMIT; }
+    return value > 0 ? (int64_t)(value + 0.5) : 0;
+}
+
+// Value of one formula, before rounding; and a formula that is a straight line through 0 per feature.
+double cost_formula_value(const CostFormula* formula, const MbShape* shape);
+void cost_formula_add_line(CostFormula* formula, CostFeature feature, double slope);
+
+// Analytic stand-in until measured: flops and bytes of a transformer over the machine's rates. Bytes are
+// those of llmc/gpt2 and llmc/t5 with token counts rounded up to 16; a program that knows its model's exact
+// slopes may overwrite any formula (and must run cost_model_check again).
+typedef struct {
+    int32_t num_layers, channels, num_heads, padded_vocab, max_tokens;
+    // of encoder-decoder models (T5); else 0
+    int32_t num_dec_layers, head_size, ffn_channels;
+    bool gated, tied_head;    // GPT-2's head is tied always
+    int32_t bytes_per_value;  // of activations and parameters: 4 or 2
+    double flops_per_ns;      // matrix products, per rank
+    double attention_flops_per_ns;
+    double bytes_per_ns;  // memory bandwidth, per rank
+    double launch_ns;     // fixed cost of one layer's job
+    double comm_latency_ns, comm_bytes_per_ns;
+    int32_t num_replicas;  // shards of the optimizer state where zero_stage is 1
+    int32_t zero_stage;
+} CostAnalytic;
+void cost_model_analytic_gpt(CostModel* out, const CostAnalytic* about);
+// T5 where there are decoder layers.
+void cost_model_analytic(CostModel* out, const CostAnalytic* about);
+
+// --- cost_table --------------------
+/*
+cost_table.h -- a cost model made ready for inner loops: what is zero is left out, the rest lies together.
+
+    CostTable   one cost model, all recompute modes                    once per batch
+    CostParts   one micro-batch in one mode: every quantity per piece  once per micro-batch and mode
+    CostJobs    that micro-batch in one chunk, in integers             once per chunk, or per move of a layer
+
+A CostModel is 200 KiB, most of it knots that are not there; a table holds 16 KiB and touches about 2.
+*/
+
+// ns or bytes; 0 where the mode has no such job, or the model no such layers.
+typedef struct {
+    double part[PART_COUNT][COST_QUANTITIES];  // of one such part
+    double stage[COST_QUANTITIES];             // on every stage (bytes only)
+    double once[ONCE_COUNT][2];                // stored, forward bytes of ONCE_ENC + i, where has_once
+    double head_constant[COST_QUANTITIES];     // of part[PART_HEAD], what does not depend on the micro-batch
+    bool has_once;
+    int64_t enc_boundary_bytes;  // sent behind a stage that ends within encoder layers ...
+    int64_t dec_boundary_bytes;  // ... and behind one that ends within decoder layers
+    int64_t scratch_bytes;
+    double head_in_bytes, head_part_bytes, head_factor_bytes;  // of a shared head
+    int64_t num_rows;                                          // that are supervised
+} CostParts;
+
+// One micro-batch in one chunk, or in a share of the head: F with the gradient of inputs, and W. What it
+// receives is then boundary_bytes, what it sends back part_bytes.
+typedef struct {
+    int64_t job_ns[JOB_COUNT];
+    int64_t stored_bytes, forward_bytes, boundary_bytes, scratch_bytes;
+    int64_t part_bytes, factor_bytes;  // of a share
+} CostJobs;
+
+// slope * feature, or a curve of several knots.
+typedef struct {
+    double slope;
+    const CostCurve* curve;  // borrowed from the model; NULL: the straight line
+    int32_t feature;         // CostFeature
+} CostTerm;
+
+// max(floor, constant + its terms); terms of feature ascending, as cost_formula_value adds them.
+typedef struct {
+    double constant, floor;
+    int32_t term_begin, term_end;  // into CostModeTable.terms
+    int32_t slot;                  // which value this is (cost_table.c)
+} CostSum;
+
+enum { COST_TABLE_SLOTS = (PART_COUNT + 1) * COST_QUANTITIES + 2 * ONCE_COUNT + 6 };
+
+typedef struct {
+    int32_t num_sums, num_terms;
+    bool has_once;  // is there anything that a chunk has once?
+    double head_constant[COST_QUANTITIES];
+    CostSum sums[COST_TABLE_SLOTS];
+    CostTerm terms[COST_TABLE_SLOTS * FEATURE_COUNT];
+} CostModeTable;
+
+typedef struct {
+    CostModeTable modes[RECOMPUTE_COUNT];
+} CostTable;
+
+// Borrows the model, which must not change afterwards. May be copied.
+void cost_table_init(CostTable* out, const CostModel* model);
+
+void cost_parts(CostParts* out, const CostTable* table, RecomputeMode mode, const MbShape* shape);
+void cost_jobs_of_stage(CostJobs* out, const CostModel* model, const CostStage* stage,
+                        const CostParts* parts);
+// Of all chunks, [num].
+void cost_jobs_of_stages(CostJobs* out, const CostModel* model, const CostStage* stages, int32_t num,
+                         const CostParts* parts);
+
+// The same from a model without a table (slow: it makes one for this mode).
+void cost_stages(CostJobs* out, const CostModel* model, const CostStage* stages, int32_t num,
+                 RecomputeMode mode, const MbShape* shape);
+
+// --- machine --------------------
+/*
+machine.h -- in what the ranks and links of a run differ from what the cost model says of an average one.
+
+The cost model (cost_model.h) knows one kind of rank and one kind of link. A Machine says, for every rank, how
+many times as long a job takes there, how much memory it has, and what its link to the next rank does. Plans,
+stage splits and bounds are made for it. It comes from measuring (measure/), from steps that ran
+(run/session_refit), or from options (`dynapipe plan --rank-speed`). The same bits on all ranks; immutable
+while anybody plans with it.
+*/
+
+// Factors beyond these are refused: they say that something else is wrong.
+#define MACHINE_LEAST_SLOW 0.01
+#define MACHINE_MOST_SLOW 100.0
+
+typedef struct {
+    double slow[JOB_COUNT];      // a job takes so many times what the cost model says; 1: what it says
+    int64_t memory_limit_bytes;  // model state included; 0: as all
+    // Of the link to the rank behind (rank + 1, where it is the same replica's), either direction.
+    double link_latency_ns, link_bytes_per_ns;  // bytes_per_ns 0: both are the cost model's
+} MachineRank;
+
+typedef struct Machine {
+    int32_t num_ranks;  // stages * replicas, rank = replica * stages + stage; 0: all are alike
+    const MachineRank* ranks;
+    // A message begins to move when its receiver looks for it, between two of its jobs, not when it is sent:
+    // MPI where nobody calls it during a job.
+    bool pulls;
+} Machine;
+
+// STATUS_OUT_OF_RANGE names rank and number. num_ranks: what the run has. NULL is a machine whose ranks are
+// alike.
+Status machine_check(const Machine* machine, int32_t num_ranks);
+
+// A rank of the machine; what the cost model says where it knows none, and where `machine` is NULL.
+MachineRank machine_rank(const Machine* machine, int32_t rank);
+
+// NULL: no.
+static inline bool machine_pulls(const Machine* machine) {
+    return machine != NULL && machine->pulls;
+}
+
+// By anything but how messages travel. false: plans are those of NULL.
+bool machine_differs(const Machine* machine);
+
+// The ranks of the replica whose first one this is, [stages]; NULL: as the cost model says.
+const MachineRank* machine_replica(const Machine* machine, int32_t first_rank);
+static inline const MachineRank* machine_stage(const MachineRank* replica, int32_t s) {
+    return replica == NULL ? NULL : &replica[s];
+}
+
+// Of a rank (NULL: as the cost model says): a job's time, a transfer's over the link behind it, the update of
+// a chunk (as many times as long as W), and its memory where all have common_bytes (0: no limit).
+int64_t machine_job_ns(const MachineRank* rank, JobKind kind, int64_t job_ns);
+int64_t machine_transfer_ns(const MachineRank* rank, const CostModel* costs, int64_t num_bytes);
+int64_t machine_limit_bytes(const MachineRank* rank, int64_t common_bytes);
+// Whose limit that is, as options name it.
+enum { MACHINE_LIMIT_CHARS = 80 };
+const char* machine_limit_words(char out[MACHINE_LIMIT_CHARS], const MachineRank* rank, int32_t rank_idx);
+// How many times as long as an average rank it takes for all jobs of a micro-batch, about.
+double machine_slow(const MachineRank* rank);
+// A transfer between two stages of a replica (NULL: all alike): as slow as the slowest link on the way, 0 to
+// itself.
+int64_t machine_between_ns(const MachineRank* replica, const CostModel* costs, int32_t from, int32_t to,
+                           int64_t num_bytes);
+
+// Of everything above; 0 where all ranks are alike and nothing is pulled.
+uint64_t machine_hash(const Machine* machine);
+
+// --- cost_share --------------------
+/*
+cost_share.h -- what a stage's share of the head costs (Placement.head).
+
+A share of so many units takes its part of what the head takes beyond its constant, and the whole constant:
+    H  (JOB_F)  forward and gradient of inputs in one
+    V  (JOB_W)  gradient of its weights
+By rows it has some of the supervised rows of every micro-batch, and a whole matrix; by vocabulary all rows,
+and so many rows of the matrix, a multiple of SHARE_VOCAB_MULTIPLE. Nothing of it is recomputed.
+*/
+
+enum { SHARE_VOCAB_MULTIPLE = 16 };
+
+typedef struct {
+    HeadSplit by;
+    int32_t begin, end;  // units of HEAD_UNITS
+} CostShare;
+
+static inline CostShare cost_share_of(const Placement* placement, int32_t s) {
+    return (CostShare){.by = (HeadSplit)placement->head,
+                       .begin = placement->head_begin[s],
+                       .end = placement->head_begin[s + 1]};
+}
+
+// Of num_rows supervised rows, those before `units`; of a matrix of num_rows rows (ids) alike.
+static inline int64_t cost_share_rows(int64_t num_rows, int32_t units) {
+    return num_rows * units / HEAD_UNITS;
+}
+static inline int64_t cost_share_ids(int64_t num_rows, int32_t units) {
+    return units == HEAD_UNITS ? num_rows
+                               : num_rows * units / HEAD_UNITS / SHARE_VOCAB_MULTIPLE * SHARE_VOCAB_MULTIPLE;
+}
+
+// parts: of RECOMPUTE_NONE. A share without units costs nothing.
+void cost_jobs_of_share(CostJobs* out, const CostModel* model, CostShare share, const CostParts* parts);
+
+// --- cost_rank --------------------
+/*
+cost_rank.h -- what a rank has of the model, all its chunks and its share of the head together: parameters,
+gradients, optimizer state, and what its gradients are summed with.
+
+Several chunks of a rank have what they share once: the embedding of both sides, a stack's table, a tied head.
+*/
+
+typedef struct {
+    int32_t count[PIECE_COUNT];  // layers; of all other pieces at most one
+    double matrix;               // of the head's matrix, besides these: 0 to 1
+    double tied_bytes;           // gradients that it exchanges with other ranks of its replica
+} CostRank;
+
+// Of all P stages.
+void cost_ranks_make(CostRank* out, const CostModel* model, const Placement* placement, int32_t P);
+
+int64_t cost_rank_state_bytes(const CostModel* model, const CostRank* rank);
+// What follows a rank's last job: gradients are summed over copies and replicas.
+int64_t cost_rank_reduce_ns(const CostModel* model, const CostRank* rank, int32_t num_replicas);
+// Of every byte of parameters, without what tied copies exchange.
+double cost_reduce_ns_per_byte(const CostModel* model, int32_t num_replicas);
+// The update, on a rank that takes so many times as long. It is no part of plans: all ranks begin it
+// together, when they know the norm of the gradients, so the rank with most parameters is waited for in any
+// order.
+int64_t cost_rank_update_ns(const CostModel* model, const CostRank* rank, double slow);
+
+// The same of a rank that has this chunk alone, the head whole; on other ranks, what is left of the model.
+int64_t cost_state_bytes(const CostModel* model, const CostStage* stage);
+int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas);
+int64_t cost_update_ns(const CostModel* model, const CostStage* stage, double slow);
+
+// --- cost_scale --------------------
+/*
+cost_scale.h -- a cost model's times in terms, and the same model with each term multiplied by a factor.
+
+    time of a job = sum over the parts of its stage and over their terms of factor * term
+
+A term is what a part takes for one group of features (fixed: constant, floor and sequences; lengths: tokens
+and rows; squares: of attention) in one pass over it (forward, gradient of inputs, gradient of weights). A
+wrong cost file is mostly wrong in a few of these: the head, attention. refit_solve.h finds the factors from
+measured jobs. Where a floor holds, all of the time is the fixed term. Bytes stay as they are.
+*/
+
+typedef enum { TERM_FIXED, TERM_LENGTHS, TERM_SQUARES, TERM_GROUPS } TermGroup;
+typedef enum { PASS_FORWARD, PASS_INPUTS, PASS_WEIGHTS, PASS_COUNT } CostPass;  // F and R, B, W
+
+enum { PASS_TERMS = PART_COUNT * TERM_GROUPS, SCALE_ONE = 1024, SCALE_LEAST = 64, SCALE_MOST = 65536 };
+
+// Of part p, group g: term[p * TERM_GROUPS + g]. Factors are in 1 / SCALE_ONE, from SCALE_LEAST to
+// SCALE_MOST.
+typedef struct {
+    int32_t factor[PASS_COUNT][PASS_TERMS];
+} CostScale;
+
+static inline CostPass cost_pass(JobKind kind) {
+    return kind == JOB_B ? PASS_INPUTS : kind == JOB_W ? PASS_WEIGHTS : PASS_FORWARD;
+}
+
+CostScale cost_scale_one(void);
+// The nearest there is.
+int32_t cost_scale_round(double factor);
+
+// term[]: what this job takes, in ns; they add up to cost_job_ns() but for its rounding.
+void cost_scale_terms(double term[PASS_TERMS], const CostModel* model, const CostStage* stage, JobKind kind,
+                      RecomputeMode mode, const MbShape* shape);
+
+// The same of a share of the head, 0 to 1 of it: F and B together are its job H, W is V. The constant does
+// not depend on the share.
+void cost_scale_share_terms(double term[PASS_TERMS], const CostModel* model, double share, JobKind kind,
+                            const MbShape* shape);
+
+// `out` may be `in`. All times of all modes; what was checked stays so.
+void cost_scale_apply(CostModel* out, const CostModel* in, const CostScale* scale);

@@ -1,0 +1,162 @@
+/*
+comm_order.h -- the order in which ranks exchange activations and gradients, taken from the simulated
+timeline.
+
+Jobs and transfers are put into one sequence by their simulated begin, everything after what it needs (spec
+section e.6): a transfer after the job that makes it, a job after its transfers, whatever stages they join and
+however many transfers a job has. Both ends of a transfer take it from there, so every pair of ranks sees one
+order, and nothing can wait in a circle even where a rank runs its transfers strictly one after the other
+(NCCL on one stream) and a send is done only together with its receive: let x be the first of the sequence
+that is not done. What stands before x in the lists of its ranks, and what it needs, stands before it in the
+sequence, too, and is done; so x goes on.
+
+A transfer's place in a rank's list is `pos`: right before job number pos of that rank. Moving a transfer
+ahead past jobs, but never past another transfer, keeps the argument: it can only be ready earlier. So a send
+stands right behind its job, and a receive is posted before the job that runs while its data comes, or, where
+messages are pulled, before the job in front of which it is taken. A wait for a send stands behind it in the
+sequence (`behind`).
+
+A receive takes memory from there on. Where a stage has little, it posts receives later
+(comm_order_make_late): a transfer enters the sequence only when its receiver is `jobs_ahead` jobs before the
+one that needs it, and others overtake it. That is a sequence again, in which transfers wait for memory as
+jobs do for their inputs, and it has times of its own.
+*/
+#pragma once
+
+#include "plan.h"
+#include "schedule.h"
+#include "simulate.h"
+
+typedef struct {
+    uint8_t kind;   // INSTR_SEND_*, INSTR_RECV_*
+    int16_t chunk;  // as in PlanInstr
+    int16_t peer;   // stage at the other end
+    int32_t mb;
+    int32_t pos;     // before this job of the stage; num_jobs: behind the last
+    int32_t behind;  // the stage's first job that stands behind it in the sequence
+    int64_t begin_ns, end_ns;
+} CommOp;
+
+typedef struct {
+    int32_t num_ops[PLAN_MAX_STAGES];
+    CommOp* ops[PLAN_MAX_STAGES];  // pos ascending
+} CommOrder;
+
+Status comm_order_make(CommOrder* out, const PipeProblem* problem, const PipeSchedule* schedule,
+                       const PipeTimeline* timeline, Arena* arena);
+
+// jobs_ahead: [P] so many jobs before the one that needs it a stage posts a receive, at most; 0: right before
+// it; INT32_MAX: as early as data comes. Where all
+// would wait for ever then, one receive is posted all the same. *late: the timeline with those waits
+// (peak_bytes and busy_ns are those of `timeline`); where messages are pulled it is an estimate.
+Status comm_order_make_late(CommOrder* out, PipeTimeline* late, const PipeProblem* problem,
+                            const PipeSchedule* schedule, const PipeTimeline* timeline,
+                            const int32_t* jobs_ahead, Arena* arena);
+
+// --- rank_list --------------------
+/*
+rank_list.h -- one rank's instruction list and memory: jobs, transfers, waits, buffers.
+
+Time is counted in jobs of this rank: a buffer lives over jobs [begin, end). From that:
+    1. lifetimes as the timeline predicts them: a sent buffer is free before the first job that begins after
+       its transfer has ended. With slack, one that begins after the receiver's job that runs then, and by as
+       much later (and a receive is posted as much earlier) as memory allows: whole steps, else less; the
+arena grows by a 16th at most
+    2. memory_layout_place: an address for every buffer
+    3. receives move ahead to where the memory they need becomes free, sends right behind their job
+    4. a wait_* stands where something else first needs the memory of what was sent, else at the end
+So nothing blocks a rank but a missing input or memory that really is still in use.
+*/
+
+// Of one micro-batch and one row of the problem: a chunk, or a share of the head.
+typedef struct {
+    int64_t acts_bytes, forward_bytes;
+    int64_t in_bytes;   // IN, and DIN of a chunk; not used on the first chunk
+    int64_t out_bytes;  // OUT and DOUT; of the last chunk the hidden states of all supervised rows, where the
+                        // head is shared, else not used
+    int64_t part_bytes;    // of a share: its part of their gradient; by rows as in_bytes
+    int64_t factor_bytes;  // of a share by vocabulary
+} RankBytes;
+
+typedef struct {
+    const PipeProblem* problem;
+    const PipeSchedule* schedule;
+    const PipeTimeline* timeline;
+    const CommOrder* order;
+    const RankBytes* bytes;  // [rows * M]
+    int32_t first_mb;        // of the replica, in Plan.mbs
+    int32_t first_rank;      // of the replica: rank of its stage 0
+    bool is_late;            // receives stand where the order has them: others are posted as early as memory
+                             // allows
+    bool with_slack;         // ranks that are late or ahead make others wait less; for the list that is run
+} RankListInput;
+
+// Fills instrs, buffers and arena_bytes; all memory from `arena`. A layout of enough_bytes is looked for
+// harder than for the smallest one (INT64_MAX: take what comes).
+Status rank_list_make(PlanRank* out, const RankListInput* input, int32_t s, int64_t scratch_bytes,
+                      int64_t enough_bytes, Arena* arena);
+
+// --- rank_buffers --------------------
+/*
+rank_buffers.h -- the buffers of one rank and the jobs and transfers that begin and end their lives (plan.h
+says which there are): what rank_list.c lays out.
+
+Lives are counted in jobs of the rank; where transfers stand (CommOp.pos, wait_pos) says rank_list.c
+beforehand.
+*/
+
+// Where things of one micro-batch are, in one place (plan_place_of); -1: nowhere. Jobs are job numbers,
+// transfers indices into ops.
+typedef struct {
+    int32_t job[JOB_COUNT];
+    int32_t op[INSTR_COUNT];
+} RankPlaces;
+
+typedef struct {
+    const RankListInput* input;
+    int32_t s, num_jobs, num_ops;
+    int32_t K;
+    bool shares_head, by_vocabulary;
+    bool has_last;     // the last chunk is here
+    int32_t* slot_of;  // [K + 2 * P] by place, where it is of this rank: into places
+    int32_t num_slots;
+    const PipeJob* jobs;
+    const PipeSpan* spans;
+    CommOp* ops;
+    RankPlaces* places;  // [num_slots * M]
+    PlanBuffer* buffers;
+    int32_t num_buffers;
+    int32_t* buffer_of_op;  // [num_ops] the buffer that a transfer fills or empties
+    int64_t* receive_ns;    // [num_jobs + 1] when the first of the receives before this job begins; INT64_MAX
+    int32_t* wait_pos;      // [num_ops] of sends: before this job; num_jobs + 1: at the end
+} RankBuffers;
+
+// --- replica_lists --------------------
+/*
+replica_lists.h -- the instruction lists of one replica: order of messages (comm_order), then every rank's
+list and memory (rank_list).
+
+What received inputs take before the job that reads them the schedule does not count: it counts them from
+there on. So where a rank's buffers come out larger than they may be, its receives are posted later, right
+before the job in the end, until they fit: at the price of waiting, which the timeline then shows.
+*/
+
+typedef struct {
+    const PipeProblem* problem;
+    const PipeSchedule* schedule;
+    const RankBytes* bytes;                 // [rows * M]
+    const int64_t* scratch_bytes;           // [P]
+    int64_t enough_bytes[PLAN_MAX_STAGES];  // for a rank's buffers; INT64_MAX: no limit
+    int32_t first_mb, first_rank;           // as in RankListInput
+    bool with_slack;
+} ReplicaListsInput;
+
+// ranks: [P], of which rank_list_make fills its part, in `arena`; a rank that does not fit all the same has
+// more arena_bytes than enough_bytes. *timeline: as simulated; with the waits where receives are late.
+Status replica_lists_make(PlanRank* ranks, PipeTimeline* timeline, const ReplicaListsInput* input,
+                          Arena* arena);
+
+// What these lists say that the replica takes, its receives late or not. The simulator's makespan, where its
+// jobs are other than theirs or do not end so soon.
+int64_t replica_lists_makespan(const PlanRank* ranks, const PipeProblem* problem,
+                               const PipeSchedule* schedule, const PipeTimeline* simulated);

@@ -1,0 +1,124 @@
+/*
+placement_words.h -- --placement and --head, as all programs take them: a word that leaves something to the
+planner, or a list that says all (placement_make.h reads it).
+*/
+#pragma once
+
+#include "cost_model.h"
+#include "types.h"
+#include "../../util/status.h"
+
+// What a word leaves to be chosen. GIVEN: it is a list, or nothing that is known. NULL: auto.
+PlacementChoice placement_choice(const char* text);
+HeadChoice head_choice(const char* text);
+
+// What can be said on P stages before the model is known: words, and shares of the head. STATUS_BAD_OPTION
+// lists what is valid.
+Status placement_words_check(int32_t P, const char* placement, const char* head);
+
+// Both into `request`, where P and rules are set, and chunks and shares of its `placement`. A list of chunks
+// ends choose_stages. STATUS_BAD_OPTION: a list that is none of so many layers on P stages.
+Status placement_words_take(PlanRequest* request, int32_t num_enc_layers, int32_t num_dec_layers,
+                            const char* placement, const char* head);
+
+// Could the planner have chosen it, told this word? Of stacks: where the stacks meet is not looked at.
+bool placement_is_of(const Placement* placement, PlacementChoice kind, int32_t P);
+
+// --- placement_make --------------------
+/*
+placement_make.h -- placements (Placement) by shape, from text, and what a placement must be.
+
+    interleaved   0 1 2 3 0 1 2 3        chunk k on stage k mod P, two chunks a stage
+    vee           0 1 2 3 3 2 1 0        embedding and head on one stage
+    stacks        0 1 2 3 0 1 2 3        the encoder over all stages, then the decoder;
+                  0 1 2 3 3 2 1 0        `turned`: in the opposite direction
+
+Chunks have as many layers as any, or one more. Where a shape asks for more layers than there are,
+STATUS_BAD_OPTION says how many it takes.
+*/
+
+// kind: LINEAR, INTERLEAVED, VEE or STACKS. The head is whole.
+Status placement_make(Placement* out, PlacementChoice kind, bool turned, int32_t P, int32_t num_enc_layers,
+                      int32_t num_dec_layers);
+// `passes` chunks a stage, dealt out pass by pass in the order of the stages, every second time backwards
+// where it `turns`; by_stack: the first half of an even number of passes has the encoder, the other the
+// decoder. The head is whole. False: too few layers, or too many chunks.
+bool placement_deal(Placement* out, int32_t passes, bool turns, bool by_stack, int32_t P,
+                    int32_t num_enc_layers, int32_t num_dec_layers);
+// Every stage has as large a share of the head as any.
+void placement_share_head(Placement* placement, HeadSplit head, int32_t P);
+// The head of another placement, its shares included.
+void placement_copy_head(Placement* to, const Placement* from);
+
+// One layer from chunk `from` to chunk `to`; those between keep their number of layers. Whether `from` may do
+// without: stage_may_have().
+void placement_shift_layer(Placement* placement, int32_t from, int32_t to);
+
+// "0:3,1:3,1:3,0:3": stage and layers of every chunk, along the chain, or a shape's name. What `out` says of
+// the head stays. "whole", "rows", "vocabulary", or "vocabulary:256,256,512,0": units of HEAD_UNITS.
+Status placement_parse(Placement* out, int32_t P, int32_t num_enc_layers, int32_t num_dec_layers,
+                       bool head_has_layer, const char* text);
+Status placement_parse_head(Placement* out, int32_t P, const char* text);
+
+// Chunks cover all layers in order, none is empty but the last one (the head, or what feeds it, alone); every
+// stage has a chunk; shares are all of the head. STATUS_OUT_OF_RANGE names the chunk or stage that breaks a
+// rule.
+Status placement_check(const Placement* placement, int32_t P, int32_t num_layers, bool head_has_layer);
+
+// The same chunks on the same stages, and the same shares of the head.
+bool placement_equal(const Placement* a, const Placement* b, int32_t P);
+
+// Text that placement_parse (and behind '+', where the head is shared, placement_parse_head) takes; of a
+// linear one the layers of each stage, as stage_split_parse takes them. Cut where there is no room.
+enum { PLACEMENT_CHARS = 4096 };
+void placement_print(char out[PLACEMENT_CHARS], const Placement* placement, int32_t P);
+
+extern const char* const placement_names[PLACEMENT_COUNT];  // NULL: PLACEMENT_GIVEN
+extern const char* const head_names[HEAD_COUNT];            // "whole", "rows", "vocabulary"
+
+// --- placement_room --------------------
+/*
+placement_room.h -- placements whose model state leaves room for activations on every stage.
+
+What a stage has left is counted in thousandths of its limit. Layers move from chunk to chunk, and units of a
+shared head from stage to stage, each time the move that lessens the squares of what stages lack of
+`wanted` most, until none lacks it or no move helps. Time is not looked at: the search moves layers by that
+later.
+*/
+
+enum { ROOM_WANTED = 125 };
+
+typedef struct {
+    const CostModel* costs;
+    const int64_t* limit_bytes;  // [P], model state included; 0: none
+    int32_t P;
+    int32_t wanted;       // thousandths of a stage's limit, usually ROOM_WANTED
+    bool head_has_layer;  // ShapeRules
+} PlacementRoom;
+
+// Is the state of every stage below its limit? Does every stage have what is wanted?
+bool placement_has_room(const PlacementRoom* room, const Placement* placement);
+bool placement_has_enough(const PlacementRoom* room, const Placement* placement);
+
+// Squares of what stages lack of what is wanted.
+int64_t placement_lack(const PlacementRoom* room, const Placement* placement);
+
+// Squares of what stages lack then; 0: nothing. moves_head: the shares may change.
+int64_t placement_make_room(Placement* placement, const PlacementRoom* room, bool moves_head);
+
+// --- stage_split --------------------
+/*
+stage_split.h -- contiguous layers onto P stages by their mean work: where the search for a split begins.
+*/
+
+// Layers onto request->P stages: minimise the slowest stage for the samples of `num_batches` global batches,
+// embedding and head priced in, within request->memory_limit_bytes (exact: dynamic program over contiguous
+// ranges). Every stage gets at least one layer, but the last may have the head alone (where the rules let
+// it). request->stages and batching are not looked at.
+Status stage_split_make(LayerRange* out, const PlanRequest* request, const CostModel* costs,
+                        const PlanSample* samples, int32_t num_samples, int32_t num_batches);
+
+// "4,4,3,1": layers of each of P stages, digits only, that add up to num_layers; the last of several may be
+// 0, the head alone, unless head_has_layer. STATUS_BAD_OPTION says which numbers it must be.
+Status stage_split_parse(LayerRange* out, int32_t P, int32_t num_layers, bool head_has_layer,
+                         const char* text);

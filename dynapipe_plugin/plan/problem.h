@@ -1,0 +1,251 @@
+/*
+plan_problem.h -- the planning problem: what every pass of the planner is asked.
+
+Samples, costs, machine, placement and memory of one global batch, checked and looked up once. All passes are
+pure functions of it: integers decide, ties go to the smaller sample id.
+*/
+#pragma once
+
+#include "cost_model.h"
+#include "types.h"
+#include "../../util/arena.h"
+#include "../../util/status.h"
+
+typedef struct {
+    const PlanRequest* request;
+    const CostModel* costs;
+    CostTable table;            // of costs, for inner loops
+    const PlanSample* samples;  // index = sample id
+    int32_t num_samples;
+    int32_t P, R;
+    int32_t K, num_rows;  // chunks; with shares of the head
+    Placement placement;  // the request's
+    CostStage chunks[PLAN_MAX_CHUNKS];
+    CostRank has[PLAN_MAX_STAGES];  // what the ranks of a stage have of the model
+    // Of the machine (machine.h), for passes that do not know which replica they work for.
+    int64_t limit_bytes[PLAN_MAX_STAGES];       // memory of the stage's ranks: the least; 0: no limit
+    int64_t most_limit_bytes[PLAN_MAX_STAGES];  // the most; 0: no limit on some rank
+    double stage_slow[PLAN_MAX_STAGES];         // how long jobs take there, the mean over replicas ...
+    double replica_slow[PLAN_MAX_REPLICAS];     // ... and in a replica, links considered, relative to others
+    bool differs;                               // false: these are all 1
+    bool has_limit;                             // any rank
+    int64_t available_bytes[PLAN_MAX_STAGES];   // limit_bytes - model state; COST_LIMIT where there is none
+    // Of these, what drafts leave free for what they do not count: by how much the instruction lists of
+    // earlier ones came out over the limit (memory_fit.h). 0 after init.
+    int64_t headroom_bytes[PLAN_MAX_STAGES];
+    bool count_buffers;  // received and sent activations and scratch count (request->memory_rule)
+    int32_t num_modes;   // recompute modes a pass may use, in the order they are tried
+    RecomputeMode modes[RECOMPUTE_COUNT];
+} PlanProblem;
+
+// STATUS_INFEASIBLE where the model state alone exceeds the limit; STATUS_BAD_OPTION where the cost model
+// offers no recompute mode that the request allows. Borrows all arguments.
+Status plan_problem_init(PlanProblem* out, const PlanRequest* request, const CostModel* costs,
+                         const PlanSample* samples, int32_t num_samples);
+
+// has_limit and the limits of all stages, by what the request says now.
+void plan_problem_limit(PlanProblem* out);
+
+// The ranks of a replica, NULL: all alike; and what one has for activations, COST_LIMIT where there is no
+// limit.
+const MachineRank* plan_problem_ranks(const PlanProblem* problem, int32_t replica);
+int64_t plan_problem_available(const PlanProblem* problem, const MachineRank* rank, const CostRank* has);
+
+// [R], or NULL: all alike.
+static inline const double* plan_problem_replica_slow(const PlanProblem* problem) {
+    return problem->differs ? problem->replica_slow : NULL;
+}
+
+// What takes so long on an average rank, on those of stage s.
+static inline int64_t plan_problem_stage_ns(const PlanProblem* problem, int32_t s, int64_t work_ns) {
+    return problem->differs ? cost_round((double)work_ns * problem->stage_slow[s]) : work_ns;
+}
+
+// --- shape_rules --------------------
+/*
+shape_rules.h -- what a model's kernels ask of a micro-batch (ShapeRules), as the passes ask it.
+
+    T(B) = the longest of B samples, rounded up to lcm(seq_multiple, tokens_multiple / gcd(tokens_multiple,
+B))
+
+so that T is a multiple of seq_multiple and B T one of tokens_multiple. Where kernels ask for neither, padding
+goes to a multiple of PAD_MULTIPLE, but not beyond the longest sequence that the model takes. Rules may let a
+short T(B) grow with a smaller B: passes that take more samples for more tokens are then right, if not
+always the best.
+*/
+
+enum { PAD_MULTIPLE = 8, SHAPE_MAX_MULTIPLE = 1 << 16, SHAPE_MAX_WINDOW = 1 << 24, SHAPE_WORDS = 256 };
+
+int64_t shape_greatest_divisor(int64_t a, int64_t b);  // of both; that of 0 and b is b
+// What T(num_seqs) is a multiple of; num_seqs 0: the least of any number of sequences.
+int64_t shape_rules_multiple(const ShapeRules* rules, int64_t num_seqs);
+// num_tokens rounded up to that.
+int64_t shape_rules_round(const ShapeRules* rules, int64_t num_tokens, int64_t num_seqs);
+// T. max_tokens: the longest sequence that the model takes (0: any), which rules keep to by themselves
+// (shape_rules_check).
+int32_t shape_rules_pad(const ShapeRules* rules, int32_t num_tokens, int64_t num_seqs, int64_t max_tokens);
+// Sequences, tokens, squares and products within what the kernels take.
+bool shape_rules_allow(const ShapeRules* rules, const MbShape* shape);
+// Is there such a limit at all?
+bool shape_rules_limit(const ShapeRules* rules);
+// What of a shape that is not allowed is too much: "5 sequences, the model's kernels take 4 (max_seqs)".
+void shape_rules_say(char out[SHAPE_WORDS], const ShapeRules* rules, const MbShape* shape);
+// At least so many micro-batches for all of this.
+int64_t shape_rules_least_mbs(const ShapeRules* rules, const MbShape* all);
+
+// Can a model have such rules?
+Status shape_rules_valid(const ShapeRules* rules);
+
+// Can the request keep its own rules? STATUS_BAD_OPTION names the option that does not.
+Status shape_rules_check(const PlanRequest* request);
+
+// --- sample_order --------------------
+/*
+sample_order.h -- puts the samples of a global batch on a line, so that neighbours are alike in length.
+
+Decoder-only: descending (enc, dec, id), as the original does (spec section b). Encoder-decoder: sorted by
+encoder length into bands, each band by decoder length, turning at every band (a snake), so that both lengths
+change slowly along the line.
+*/
+
+// order[k] = id of the k-th sample. All ids, each once.
+Status sample_order_make(int32_t* order, const PlanSample* samples, int32_t num_samples, Arena* arena);
+// Descending (enc, dec, id) whatever the model: the original without its travelling salesman.
+Status sample_order_sorted(int32_t* order, const PlanSample* samples, int32_t num_samples, Arena* arena);
+
+// --- microbatch --------------------
+/*
+microbatch.h -- micro-batches of one global batch: what a batching pass answers.
+
+    MicrobatchList      micro-batches of all replicas together
+    MicrobatchBuild     a pass: PlanProblem -> list               (batching_policies.h has the table)
+
+In every list each sample is in exactly one segment, and every micro-batch fits in memory when it is alone on
+its stage. No list is ever empty (num_samples >= 1).
+*/
+
+typedef struct {
+    MbLayout layout;
+    RecomputeMode mode;  // on all stages; what the pass assumed, a later pass may choose again
+    int32_t replica;     // -1: left to balance_replicas
+    int32_t sequence_begin, sequence_end;  // into MicrobatchList.sequences
+    MbShape shape;
+    int64_t work_ns;  // all jobs of this micro-batch on its slowest stage
+} Microbatch;
+
+// mbs are in the order they should enter stage 0 (per replica where `replica` is set): a later pass may
+// choose another.
+typedef struct {
+    int32_t num_mbs, num_sequences, num_segments;
+    Microbatch* mbs;
+    PlanSequence* sequences;
+    PlanSegment* segments;
+    int64_t objective_ns;  // what the pass minimised, 0 where it minimised nothing
+} MicrobatchList;
+
+// One point of the search that planner.c makes with the simulator in the loop.
+typedef struct {
+    int32_t num_mbs;       // ragged: micro-batches per replica
+    int32_t depth;         // ragged: this many at each end are smaller than the body
+    int32_t end_percent;   // ragged: work of the first and last, in percent of the body's; 1..100
+    int32_t ramp_percent;  // padded: how much of (P - 1) * t_max the objective charges; 0..100
+} MicrobatchTaper;
+
+// Candidates, most promising first; returns how many (1..max). NULL where build takes no parameters.
+typedef int32_t MicrobatchCandidates(MicrobatchTaper* out, int32_t max, const PlanProblem* problem);
+
+// `taper` is one of the candidates; NULL: the policy's default. List and temporaries live in `arena`.
+// STATUS_INFEASIBLE names tokens, stage, bytes over, and a remedy.
+typedef Status MicrobatchBuild(MicrobatchList* out, const PlanProblem* problem, const MicrobatchTaper* taper,
+                               Arena* arena);
+
+// Building a list: reserve, then for every micro-batch: open, add_sequence..., close.
+Status microbatch_list_reserve(MicrobatchList* list, int32_t max_mbs, int32_t num_samples, Arena* arena);
+void microbatch_list_open(MicrobatchList* list, MbLayout layout, RecomputeMode mode);
+// One sequence of the `num` samples ids[]; padded to these lengths, which are at least the sums.
+void microbatch_list_add(MicrobatchList* list, const PlanProblem* problem, const int32_t* ids, int32_t num,
+                         int32_t enc_tokens, int32_t dec_tokens);
+void microbatch_list_close(MicrobatchList* list, const PlanProblem* problem);
+
+// One micro-batch of these samples, one sequence each: ragged, or padded to the longest (shape_rules.h; of
+// the decoder's side up to max_target_tokens).
+void microbatch_list_append(MicrobatchList* list, const PlanProblem* problem, MbLayout layout,
+                            RecomputeMode mode, const int32_t* ids, int32_t num);
+// What the longest of num_seqs samples is padded to; num_seqs 0: at least, among any number.
+int32_t microbatch_pad_tokens(const PlanProblem* problem, int32_t num_tokens, int64_t num_seqs);
+int32_t microbatch_pad_targets(const PlanProblem* problem, int32_t num_tokens, int64_t num_seqs);
+
+// --- microbatch_cost --------------------
+/*
+microbatch_cost.h -- what one micro-batch takes and holds on every stage.
+
+Memory of one micro-batch on stage s (buffers only where count_buffers), over its chunks and its share:
+    held  = acts + in            from F to B; several micro-batches at a time (SHARE_PIPELINE)
+    alone = all that is kept, and of one chunk the larger of B: acts (where dropped) + in + out, and F:
+            forward_bytes (where it keeps nothing) + out, plus scratch    must fit in available_bytes[s]
+*/
+
+// What one micro-batch costs on an average rank in every chunk, and in every share of the head: [num_rows].
+void microbatch_jobs(CostJobs* out, const PlanProblem* problem, RecomputeMode mode, const MbShape* shape);
+
+// F + B + W + R on the slowest stage.
+int64_t microbatch_work_ns(const PlanProblem* problem, RecomputeMode mode, const MbShape* shape);
+
+// Bytes on stage s (see the top).
+int64_t microbatch_alone_bytes(const PlanProblem* problem, int32_t s, RecomputeMode mode,
+                               const MbShape* shape);
+
+// Everything about one shape at once, each part of the cost model evaluated once: for inner loops.
+typedef struct {
+    int64_t work_ns;
+    bool fits_alone;  // alone <= available on every stage, and the kernels take it
+    bool fits_held;   // and held <= available / share on every stage
+} MicrobatchCost;
+
+// How many micro-batches a stage should be able to hold: of chunk k of K as many as are under way in a full
+// pipeline, P (K - k) / K rounded up (P - s, what 1F1B keeps in flight), or P everywhere as the original
+// does, or 1 (no share).
+typedef enum { SHARE_ALONE, SHARE_PIPELINE, SHARE_UNIFORM } MicrobatchShare;
+int32_t microbatch_in_flight(int32_t P, int32_t K, int32_t k);
+MicrobatchCost microbatch_cost(const PlanProblem* problem, RecomputeMode mode, MicrobatchShare share,
+                               const MbShape* shape);
+
+// The message for a micro-batch that does not fit alone in any allowed mode; `what` begins it, e.g. "sample
+// 17".
+Status microbatch_infeasible(const PlanProblem* problem, const MbShape* shape, const char* what);
+
+// --- microbatch_price --------------------
+/*
+microbatch_price.h -- microbatch_cost prepared for one mode and one share of memory: for loops over all
+intervals of a batch. The same numbers (test_microbatch_dp.c): stages that have the same parts are priced
+once, and of those only the ones that can be the slowest or the fullest.
+*/
+
+typedef enum { BOUNDARY_NONE, BOUNDARY_ENC, BOUNDARY_DEC } BoundaryKind;
+
+// Stages alike in parts and neighbours; what the tightest of them has.
+typedef struct {
+    int32_t count[PIECE_COUNT];
+    BoundaryKind in, out;
+    int64_t alone_limit_bytes, held_limit_bytes;
+} PriceMemory;
+
+typedef struct {
+    const PlanProblem* problem;  // borrowed
+    RecomputeMode mode;
+    MicrobatchShare share;
+    bool is_linear;                              // else every shape is priced anew
+    bool is_job;                                 // the mode drops activations
+    int32_t num_slow, num_memory;                // of these
+    int32_t slow[PLAN_MAX_STAGES][PIECE_COUNT];  // parts of stages that no other stage dominates
+    int32_t stage_of[PLAN_MAX_STAGES];           // of `slow`: whose ranks they run on
+    PriceMemory memory[PLAN_MAX_STAGES];
+} MicrobatchPricer;
+
+void microbatch_pricer_make(MicrobatchPricer* out, const PlanProblem* problem, RecomputeMode mode,
+                            MicrobatchShare share);
+MicrobatchCost microbatch_price(const MicrobatchPricer* pricer, const MbShape* shape);
+
+// A line below the work of the slowest stage: work >= constant + sum of slope * feature, up to the rounding
+// of its jobs (less than 1 ns each). Where features add up, so does the line.
+void microbatch_price_line(double* constant, double slope[FEATURE_COUNT], const MicrobatchPricer* pricer);

@@ -1,0 +1,171 @@
+/*
+replay.h -- how a schedule bears up when times are off: its makespan under random durations.
+
+The order of jobs on every stage and of transfers on every link (where messages are pulled: of jobs and
+messages on every stage) stays as planned; each job and transfer takes
+its planned time x (1 + noise x z), z about normal (sum of four uniforms, mean 0, deviation 1, |z| < 3.47),
+and everything begins as soon as it can, as in pipe_simulate; but a transfer no sooner than its receiver's
+list posts it, which where memory is short is late. Never less than 5 % of the planned time, nor
+more than 195 %. Gradient reduction (the tail) takes what was planned.
+
+Trials come in pairs, z and -z (antithetic variates: Hammersley, Morton 1956). The makespan is a convex
+function of the durations, so over whole pairs the mean is never below the plan's, up to the rounding of
+durations. z depends on seed, pair, chunk, micro-batch and job kind, not on the order of jobs: two orders of
+the same micro-batches meet the same noise.
+
+Integers only, seeded: the same numbers on every rank and compiler. One longest path per trial over a graph
+that is made once: about 2 ns a node.
+*/
+#pragma once
+
+#include "plan.h"
+#include "plan_message.h"
+#include "schedule.h"
+#include "../../util/numbers.h"
+
+enum { REPLAY_MAX_NOISE_PERMILLE = 1000, REPLAY_MAX_SLOW_PERMILLE = 100000, REPLAY_MAX_TRIALS = 1000000 };
+
+typedef struct {
+    int32_t noise_permille;  // standard deviation of a duration, 0 ... 1000
+    int32_t trials;          // 1 ... 1000000; an even number makes whole pairs
+    uint64_t seed;
+    int32_t slow_stage;     // its jobs take slow_permille / 1000 of their time, in every replica
+    int32_t slow_permille;  // 0: none is slow
+} ReplayNoise;
+
+typedef struct {
+    int64_t planned_ns;  // without noise or slow stage
+    int64_t p50_ns, p90_ns, mean_ns, worst_ns;
+    // Time that a stage stands still before its last job; mean over trials (and replicas).
+    int64_t planned_wait_ns[PLAN_MAX_STAGES], mean_wait_ns[PLAN_MAX_STAGES];
+} ReplayResult;
+
+// A whole plan, from the times and orders in its instruction lists. A plan has no times for the reduction of
+// single stages, only its makespan: every rank gets the same tail, the makespan less the last end of any job.
+// So without noise the makespan comes out exactly. A plan that nobody checked is safe: STATUS_INVALID_PLAN or
+// STATUS_DEADLOCK where something that is waited for is missing; STATUS_OUT_OF_RANGE (noise, trials, times
+// beyond 266 days). Temporaries stay in `scratch` until the caller resets it.
+Status plan_replay(ReplayResult* out, const Plan* plan, const ReplayNoise* noise, Arena* scratch);
+
+// When the last job of a replica ends if instruction i of its stage s takes instr_ns[s][i] (jobs and sends,
+// these wherever messages are taken; of others it is not read), all orders as planned. instr_ns NULL: what
+// was planned; that is the plan's makespan less its tail where the replica is the slowest.
+Status plan_makespan(int64_t* out_ns, const Plan* plan, int32_t replica, const int64_t* const* instr_ns,
+                     Arena* scratch);
+
+int64_t plan_tail_ns(const Plan* plan);  // what the makespan has behind the last end of any job: reduction
+
+static inline uint64_t replay_replica_seed(uint64_t seed, int32_t replica) {
+    return seed + (uint64_t)replica * 0xd1342543de82ef95u;
+}
+
+// --- stage_order --------------------
+/*
+stage_order.h -- what a stage does one thing after the other, as its instruction list has it.
+
+Its jobs; and where messages are pulled (Plan.pulls), the messages that it takes between them, each a receive:
+a list posts receives early, the plan's times say between which jobs their messages are taken.
+*/
+
+typedef struct {
+    int32_t num;
+    int32_t* instrs;  // [num] numbers of the instructions, in order
+} StageOrder;
+
+Status stage_order(StageOrder* out, const Plan* plan, const PlanRank* rank, Arena* arena);
+
+// --- replay_graph --------------------
+/*
+replay_graph.h -- one replica's jobs and transfers as a graph whose nodes stand behind what they wait for.
+
+    end(node) = max(end(before[0]), end(before[1])) + duration
+
+A job waits for the job before it on its stage and for its inputs (where these are several, the parts of a
+shared head, nodes of no length join them); a transfer for its job, the transfer before it on the link of its
+sender, and the job behind which its receiver posts it. Where messages are pulled, the stage that takes one
+does so between two of its jobs: the message waits for what is before it there and for the sender's job, and
+what comes next waits for the message. Node 0 is the beginning of the step.
+*/
+
+// Behind the job kinds, in the order of PipeMessageKind.
+enum { REPLAY_SEND_ACT = JOB_COUNT, REPLAY_SEND_GRAD, REPLAY_SEND_FACTORS, REPLAY_KIND_COUNT };
+
+typedef struct {
+    uint8_t kind;   // JobKind, REPLAY_SEND_*
+    int16_t chunk;  // row of a job; of a transfer, of its PlanMessage
+    int32_t mb;     // of this replica
+    int64_t ns;
+    int64_t instant_ns;  // pulls: as planned it takes no time, and is at this instant; -1: no such thing
+} ReplayItem;
+
+// A transfer on the link of its sender.
+typedef struct {
+    ReplayItem item;
+    int32_t sent, posted;  // so many jobs stand before it in the lists of its sender and its receiver
+} ReplaySend;
+
+// Per stage: jobs in their order, and transfers that leave it in that of the link.
+// `pulls`: no links, but among the jobs the transfers that it takes, one after the other; what takes no time
+// and is at the same instant in any order that can run.
+typedef struct {
+    int32_t P, M;
+    const Placement* placement;
+    bool pulls;
+    int32_t num_items[PLAN_MAX_STAGES];
+    ReplayItem* items[PLAN_MAX_STAGES];
+    int32_t num_sends[PLAN_MAX_STAGES];
+    ReplaySend* sends[PLAN_MAX_STAGES];
+    int64_t tail_ns[PLAN_MAX_STAGES];
+} ReplayLists;
+
+typedef struct {
+    int32_t before[2];
+    int32_t lane;  // stage of a job, P + stage of a transfer
+    int64_t ns;
+    uint64_t key;  // which random number it gets
+} ReplayNode;
+
+typedef struct {
+    int32_t P, num_nodes;
+    ReplayNode* nodes;
+    int32_t last_job[PLAN_MAX_STAGES];  // node; 0: the stage has none
+    int64_t tail_ns[PLAN_MAX_STAGES];
+} ReplayGraph;
+
+// Sums over trials that plan_replay adds up to a ReplayResult.
+typedef struct {
+    int64_t* makespan_ns;                                                // [trials], raised
+    int64_t planned_ns;                                                  // raised
+    int64_t planned_wait_ns[PLAN_MAX_STAGES], wait_ns[PLAN_MAX_STAGES];  // added, means over the trials
+} ReplaySums;
+
+// --- shared_cores --------------------
+/*
+shared_cores.h -- what a plan's jobs take where the ranks of a host have fewer cores than they want.
+
+A plan is for a core per thread of every rank. Where N threads of a host want C < N cores, the system gives
+each of those that compute at an instant C / N of a core; who waits for a message takes none. So a job that
+runs while k ranks compute takes k x threads / C of its time, and less where others stand still: between the
+plan's makespan (nobody shares) and the work of all ranks divided by the cores.
+
+    cores 1, two ranks       rank 0  [F0 F0 F0 F0 F1 F1 F1 F1]          F1 and F0 share the core
+    that each want one       rank 1              [F0 F0 F0 F0]
+
+One replica is simulated; the others of a host are taken to do the same at the same time. Integers only, no
+decision is made by it: plans stay as they are.
+*/
+
+typedef struct {
+    int32_t num_hosts;
+    const int32_t* host;     // [P] of the replica's stages, 0 .. num_hosts - 1
+    const int32_t* cores;    // [num_hosts] that ranks may use, >= 1
+    const int32_t* threads;  // [num_hosts] of every rank there, >= 1
+    const int32_t* sharers;  // [num_hosts] ranks there, those of other replicas too
+    const int32_t* mine;     // [num_hosts] of these, stages of this replica
+} SharedCores;
+
+// instr_ns[s][i]: what instruction i of stage s takes (jobs; transfers as planned), for plan_makespan() and
+// with its makespan in *out_ns, without tail. Both live in `arena`. STATUS_DEADLOCK, STATUS_INVALID_PLAN:
+// plans that nobody checked are safe.
+Status shared_cores_stretch(int64_t*** instr_ns, int64_t* out_ns, const Plan* plan, int32_t replica,
+                            const SharedCores* shared, Arena* arena);

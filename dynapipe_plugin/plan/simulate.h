@@ -1,0 +1,50 @@
+// pipe_simulate.h -- the timeline of a schedule.
+#pragma once
+
+#include "schedule.h"
+
+typedef struct {
+    int64_t begin_ns, end_ns;
+} PipeSpan;
+
+typedef struct {
+    int64_t makespan_ns;  // with tail_ns
+    int64_t last_end_ns;  // of any job
+    int64_t peak_bytes[PLAN_MAX_STAGES];
+    int64_t busy_ns[PLAN_MAX_STAGES];
+    PipeSpan* job[PLAN_MAX_STAGES];   // per job, in the schedule's order
+    PipeSpan* send[PLAN_MAX_STAGES];  // the transfers caused by that job, one after the other; else 0,0
+} PipeTimeline;
+
+// What a job hands on, in the order in which the link of its stage sends it.
+typedef enum { MESSAGE_ACT, MESSAGE_GRAD, MESSAGE_FACTORS } PipeMessageKind;
+typedef struct {
+    uint8_t kind;   // PipeMessageKind
+    int16_t row;    // whose input it is: an activation of this row, a gradient of its output, its factors
+    int16_t stage;  // of that row
+    bool is_sent;   // false: on the same stage, at once
+    int64_t transfer_ns;
+} PipeMessage;
+enum { PIPE_MAX_MESSAGES = PLAN_MAX_STAGES + 1 };
+
+int32_t pipe_messages(PipeMessage out[PIPE_MAX_MESSAGES], const PipeProblem* problem, PipeJob job);
+
+// Run the schedule: each stage starts its next job as soon as its input is there; one sending link per stage
+// for both directions, first come first served, or, with `pulls`, messages that their receiver takes. Memory
+// that ends at an instant is free for what begins at it; it depends on the order of a stage's jobs alone.
+// Keeps no order of events, only the longest path: linear in the number of jobs. `arena` holds the timeline
+// (and temporaries). STATUS_DEADLOCK names the stages and jobs that wait for each other; STATUS_INVALID_PLAN
+// a job that is missing, twice there, or before what it needs.
+Status pipe_simulate(PipeTimeline* out, const PipeProblem* problem, const PipeSchedule* schedule,
+                     Arena* arena);
+
+// --- pipe_pulled --------------------
+/*
+pipe_pulled.h -- the timeline of a schedule where receivers fetch their messages (PipeProblem.pulls).
+
+A message is ready when the job that made it has ended. Its receiver takes what is ready whenever it is
+between two jobs, before it begins the next, one after the other, the longest ready first; copying is its own
+time. Where its next job lacks its input, it waits, and takes what becomes ready meanwhile. So, other than
+with links of their own, what a stage does depends on messages that it does not need yet: time is walked
+through, always on with the stage whose next job or message comes first (of equals the first stage).
+*/

@@ -1,0 +1,236 @@
+/*
+plan_types.h -- the words that all passes of the planner share: samples, sequences, micro-batches, jobs.
+
+Units are part of a name: _ns, _bytes, _tokens. Times and bytes are int64_t, decided on integers only.
+"enc" is the stack of layers that every model has (GPT: all its layers); "dec" the second stack of an
+encoder-decoder model, 0 elsewhere.
+*/
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+// A stage is a rank's place in its replica, a chunk a piece of the model (Placement).
+enum { PLAN_MAX_STAGES = 128, PLAN_MAX_REPLICAS = 512, PLAN_MAX_CHUNKS = 256 };
+enum { PLAN_MAX_ROWS = PLAN_MAX_CHUNKS + PLAN_MAX_STAGES };  // chunks, and shares of the head
+enum { PLAN_BUFFER_ALIGN = 256 };                            // bytes: where buffers of a rank begin
+
+static inline int64_t plan_align_bytes(int64_t num_bytes) {
+    return (num_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
+}
+
+// What the planner knows of one sample of the global batch. Its index in the array is its id.
+typedef struct {
+    int32_t enc_tokens;         // tokens that run through the (encoder) layers, >= 1
+    int32_t dec_tokens;         // tokens that run through decoder layers; 0 for decoder-only models
+    int32_t supervised_tokens;  // rows that reach the head, >= 0
+} PlanSample;
+
+// A piece of a sample; today always the whole sample (first_token 0, num_tokens = enc_tokens).
+typedef struct {
+    int32_t sample_idx;
+    int32_t first_token;
+    int32_t num_tokens;
+} PlanSegment;
+
+// One attention window. Ragged and padded: one segment. Packed: several, attended across, positions running
+// on.
+typedef struct {
+    int32_t segment_begin, segment_end;  // into Plan.segments
+    int32_t enc_tokens;                  // with padding
+    int32_t dec_tokens;                  // with padding
+} PlanSequence;
+
+// What a micro-batch costs depends on these numbers alone. Sums run over its sequences, padding included.
+typedef struct {
+    int64_t num_seqs;
+    int64_t enc_tokens;
+    int64_t enc_squares;  // sum of squared lengths: causal or full self-attention
+    int64_t dec_tokens;
+    int64_t dec_squares;
+    int64_t cross_products;     // sum of enc * dec lengths: cross-attention
+    int64_t supervised_tokens;  // never padded
+} MbShape;
+
+typedef enum { LAYOUT_RAGGED, LAYOUT_PADDED, LAYOUT_PACKED, LAYOUT_COUNT } MbLayout;
+
+// What a model's kernels ask of a micro-batch (DynapipeShapes_v1); all zeros: nothing. `padded`: its
+// sequences have one length, a multiple of seq_multiple, and together tokens in a multiple of tokens_multiple
+// (0: 1); of the decoder's side alike.
+typedef struct {
+    bool padded;
+    int32_t seq_multiple, tokens_multiple;
+    int64_t max_squares;  // of enc_squares, dec_squares and cross_products, each; 0: any
+    int64_t max_tokens;   // of enc_tokens and dec_tokens, each; 0: any
+    int64_t max_seqs;     // 0: any
+    bool head_has_layer;  // the last stage has a layer, too
+} ShapeRules;
+
+// F forward, B gradient of inputs (and of weights where W is not a job of its own), W gradient of weights,
+// R forward again, before B, of a micro-batch whose activations were dropped.
+typedef enum { JOB_F, JOB_B, JOB_W, JOB_R, JOB_COUNT } JobKind;
+
+typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_COUNT } RecomputeMode;
+
+// A contiguous range of layers. Encoder layers come first in the numbering.
+typedef struct {
+    int32_t layer_begin, layer_end;  // half-open, over all layers of the model
+} LayerRange;
+
+// Who computes the head (logits, losses, their gradients). WHOLE: the last chunk. Else every stage with a
+// share: of the supervised rows of each micro-batch, with a copy of the whole matrix; or of the vocabulary,
+// with those rows of the matrix (Vocabulary Parallelism, Yeung et al., MLSys'25, with one barrier).
+typedef enum { HEAD_WHOLE, HEAD_BY_ROWS, HEAD_BY_VOCABULARY, HEAD_COUNT } HeadSplit;
+
+// A stage's share of the head is a number of these.
+enum { HEAD_UNITS = 1024 };
+
+// Which piece of the model is where. A micro-batch passes the chunks 0, 1, .. forward, and back again; chunk
+// k lies on stage stage_of[k], a stage may have several. The first chunk has the embedding too, the last one
+// the head, unless that is shared; it then ends with the final norm. A chunk may be the head alone (or
+// what feeds it), the embedding may not. One chunk a stage, in order, is the plain pipeline ("linear").
+// The share of stage s counts as chunk K + s wherever jobs name a chunk.
+typedef struct {
+    int32_t num_chunks;                  // K; 0 in a request: chunk s on stage s
+    LayerRange chunks[PLAN_MAX_CHUNKS];  // contiguous, cover all layers
+    int16_t stage_of[PLAN_MAX_CHUNKS];
+    uint8_t head;  // HeadSplit
+    // Shared: stage s has units [head_begin[s], head_begin[s + 1]) of HEAD_UNITS; the last entry is all of
+    // them.
+    int16_t head_begin[PLAN_MAX_STAGES + 1];
+} Placement;
+
+// Chunks, and where the head is shared one for every stage.
+static inline int32_t placement_num_rows(const Placement* placement, int32_t P) {
+    return placement->num_chunks + (placement->head != HEAD_WHOLE ? P : 0);
+}
+
+// Of a chunk, or of K + s.
+static inline int32_t placement_stage_of(const Placement* placement, int32_t row) {
+    int32_t K = placement->num_chunks;
+    return row < K ? placement->stage_of[row] : row - K;
+}
+
+// Nothing is sent between chunk k and the next one; false of the last.
+static inline bool placement_hands_over(const Placement* placement, int32_t k) {
+    return k < placement->num_chunks - 1 && placement->stage_of[k] == placement->stage_of[k + 1];
+}
+
+static inline bool placement_has_share(const Placement* placement, int32_t s) {
+    return placement->head != HEAD_WHOLE && placement->head_begin[s + 1] > placement->head_begin[s];
+}
+
+// One chunk a stage; in place where `stages` are the chunks of `out`.
+static inline void placement_linear(Placement* out, const LayerRange* stages, int32_t P) {
+    out->num_chunks = P;
+    out->head = HEAD_WHOLE;
+    for (int32_t s = 0; s < P; s++) {
+        if (stages != out->chunks) { out->chunks[s] = stages[s]; }
+        out->stage_of[s] = (int16_t)s;
+    }
+}
+
+static inline bool placement_is_linear(const Placement* placement, int32_t P) {
+    bool is_linear = placement->num_chunks == P && placement->head == HEAD_WHOLE;
+    for (int32_t s = 0; s < P && is_linear; s++) { is_linear = placement->stage_of[s] == s; }
+    return is_linear;
+}
+
+// May chunk k of K have these layers? Only the last one may have none, where it has the head.
+static inline bool stage_may_have(const LayerRange* layers, int32_t k, int32_t K, bool head_has_layer) {
+    return layers->layer_end - layers->layer_begin >= (k == K - 1 && K > 1 && !head_has_layer ? 0 : 1);
+}
+
+// --- plan_request --------------------
+/*
+plan_request.h -- what is asked of the planner: method, layout, stages and replicas, memory, effort.
+*/
+
+struct Machine;  // machine.h
+
+typedef enum {
+    BATCHING_DYNAMIC,        // ours
+    BATCHING_DYNAPIPE,       // the original's, all of it (original.c; spec sections b to g)
+    BATCHING_PACKED,         // dense attention over packs of max_seq_tokens
+    BATCHING_PACKED_RAGGED,  // the same packs by best fit decreasing, attention per sample
+    BATCHING_PADDED,         // fixed number of samples per micro-batch, padded to their longest
+    BATCHING_TOKENS,         // fixed token budget, samples sorted by length
+    BATCHING_KK,             // equal work by largest differencing, small ones at both ends
+    BATCHING_COUNT
+} Batching;
+
+typedef enum {
+    SCHEDULE_AUTO,
+    SCHEDULE_GPIPE,
+    SCHEDULE_1F1B,
+    SCHEDULE_ADAPTIVE,
+    SCHEDULE_COUNT
+} ScheduleChoice;
+typedef enum { RECOMPUTE_CHOICE_NONE, RECOMPUTE_CHOICE_FULL, RECOMPUTE_CHOICE_AUTO } RecomputeChoice;
+typedef enum { SPLIT_BACKWARD_AUTO, SPLIT_BACKWARD_ON, SPLIT_BACKWARD_OFF } SplitBackward;
+
+// Shapes of placements. GIVEN: as many chunks, and where they are, as PlanRequest.placement says.
+typedef enum {
+    PLACEMENT_GIVEN,
+    PLACEMENT_AUTO,
+    PLACEMENT_LINEAR,       // chunk s on stage s
+    PLACEMENT_INTERLEAVED,  // chunk k on stage k mod P (Narayanan et al., SC'21)
+    PLACEMENT_VEE,          // down the stages and up again (Qi et al., NeurIPS'24)
+    PLACEMENT_STACKS,  // the encoder over all stages, then the decoder, in the same or the opposite direction
+    PLACEMENT_COUNT
+} PlacementChoice;
+
+// GIVEN: as PlanRequest.placement says. Where placements are GIVEN too, its shares are where the search
+// begins (if choose_stages), else they stay.
+typedef enum {
+    HEAD_CHOICE_GIVEN,
+    HEAD_CHOICE_AUTO,
+    HEAD_CHOICE_WHOLE,
+    HEAD_CHOICE_ROWS,
+    HEAD_CHOICE_VOCABULARY,
+    HEAD_CHOICE_COUNT
+} HeadChoice;
+
+// PlanRequest.memory_slack_permille of the tools and of training: 0.3 %.
+enum { PLAN_MEMORY_SLACK_PERMILLE = 3 };
+
+// What counts against the memory limit besides model state.
+typedef enum {
+    MEMORY_BUFFERS,     // every buffer of the instruction lists, as laid out: what training needs
+    MEMORY_ACTIVATIONS  // only what backward needs, F to B (or W): the rule of published planning problems.
+                        // The plan's own arenas may be larger, and it says that it has no limit (0).
+} MemoryRule;
+
+typedef struct {
+    Batching batching;
+    MbLayout layout;  // RAGGED or PADDED, for dynamic, dynapipe and tokens
+    ShapeRules rules;
+    ScheduleChoice schedule;
+    RecomputeChoice recompute;
+    SplitBackward split_backward;
+    int32_t P, R;
+    Placement placement;
+    bool choose_stages;          // the search may move layers between chunks: `placement` is where it begins
+    PlacementChoice placements;  // and among which placements it may choose besides
+    HeadChoice heads;
+    int64_t memory_limit_bytes;  // per rank, model state included; 0: no limit
+    MemoryRule memory_rule;
+    const struct Machine* machine;  // in what ranks and links differ, borrowed; NULL: in nothing
+    int32_t max_seq_tokens;         // longest sequence the model takes; padding never goes beyond
+    int32_t max_target_tokens;  // of the decoder's side, where it has a limit of its own; 0: max_seq_tokens
+    int32_t mb_tokens;   // budget of packed, packed-ragged, tokens and kk; 0: the longest, both sides' limits
+    int32_t mb_samples;  // of padded; 0: chosen so that an average micro-batch has mb_tokens
+    int32_t memory_slack_permille;  // of ours: of plans so much slower than the fastest, at most, the one
+                                    // that holds least; 0: the fastest
+    int32_t effort;                 // simulations the search may spend; 0: the default
+    // Instruction lists, their memory and checks of my_replica alone: what a rank runs. All else, and every
+    // decision, is the same whatever these say.
+    bool one_replica;
+    int32_t my_replica;
+} PlanRequest;
+
+// --- mb_shape --------------------
+// mb_shape.h -- the numbers that a micro-batch's cost depends on (plan_types.h), summed sequence by sequence.
+
+// The shape of one sequence list, from lengths; used by every pass and by run/ for evaluation batches.
+void mb_shape_add(MbShape* shape, int32_t enc_tokens, int32_t dec_tokens, int32_t supervised_tokens);

@@ -1,0 +1,490 @@
+#define _GNU_SOURCE  // sched_getaffinity
+
+#include "hosts.h"
+
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "transport.h"
+#include "../../util/numbers.h"
+#include "../../util/program.h"
+
+int32_t local_ranks_count(int32_t num_ranks) {
+    const char* text = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    if (text == NULL) { text = getenv("MPI_LOCALNRANKS"); }
+    int32_t local = text != NULL ? atoi(text) : 0;
+    return local >= 1 && local <= num_ranks ? local : num_ranks;
+}
+
+int32_t local_ranks_threads(int32_t asked, int32_t num_ranks) {
+    if (asked > 0) { return asked; }
+    const char* text = getenv("OMP_NUM_THREADS");
+    if (text != NULL && atoi(text) > 0) { return atoi(text); }
+    int32_t cores = (int32_t)sysconf(_SC_NPROCESSORS_ONLN), ranks = local_ranks_count(num_ranks);
+    return cores > ranks ? cores / ranks : 1;
+}
+
+// --- host_cores --------------------
+// host_cores.c -- every rank says where it runs; the first adds it up and tells all.
+
+enum { MASK_WORDS = 128 };  // 8192 cores
+
+typedef struct {
+    uint64_t host;  // of its name
+    int32_t num_threads, quota;
+    uint64_t mask[MASK_WORDS];  // cores this rank may use
+} Place;
+
+int32_t host_cores_quota(const char* text) {
+    double quota, period;
+    if (sscanf(text, "%lf %lf", &quota, &period) != 2 || !(period > 0) || !(quota > 0)) { return 0; }
+    double cores = quota / period;
+    return cores < 1 ? 1 : cores < 1e6 ? (int32_t)cores : 0;
+}
+
+static int32_t read_quota(void) {
+    char text[64] = "";
+    FILE* file = fopen("/sys/fs/cgroup/cpu.max", "r");
+    if (file == NULL) { return 0; }
+    if (fgets(text, sizeof text, file) == NULL) { text[0] = '\0'; }
+    fclose(file);
+    return host_cores_quota(text);
+}
+
+// A mask of the size that the kernel wants; where it cannot be had, all cores there are.
+static void find_mask(uint64_t mask[MASK_WORDS]) {
+    memset(mask, 0, MASK_WORDS * sizeof *mask);
+    if (sched_getaffinity(0, MASK_WORDS * sizeof *mask, (cpu_set_t*)(void*)mask) == 0) { return; }
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    for (long i = 0; i < cores && i < 64 * MASK_WORDS; i++) { mask[i / 64] |= UINT64_C(1) << i % 64; }
+}
+
+static void find_place(Place* place, const Collective* world, int32_t num_threads) {
+    char name[256] = "";
+    memset(place, 0, sizeof *place);
+    gethostname(name, sizeof name - 1);
+    place->host = hash_finish(hash_bytes(HASH_SEED, name, strlen(name)));
+    if (local_ranks_count(world->num_ranks) == 1) { place->host += (uint64_t)world->my_idx + 1; }
+    place->num_threads = num_threads;
+    place->quota = read_quota();
+    find_mask(place->mask);
+}
+
+static int32_t count_cores(const uint64_t mask[MASK_WORDS], int32_t quota) {
+    int32_t cores = 0;
+    for (int32_t i = 0; i < MASK_WORDS; i++) { cores += __builtin_popcountll(mask[i]); }
+    if (quota > 0 && quota < cores) { cores = quota; }
+    return cores > 0 ? cores : 1;
+}
+
+// A core to spare on its host, and mpirun lets the rank use it.
+static bool is_roomy(const HostCores* hosts, const int32_t* of_ranks) {
+    for (int32_t r = 0; r < hosts->num_ranks; r++) {
+        int32_t h = hosts->host[r];
+        bool on_host = hosts->cores[h] / hosts->sharers[h] > hosts->threads[h];
+        if (!on_host || of_ranks[r] <= hosts->threads[h]) { return false; }
+    }
+    return true;
+}
+
+// Hosts in the order of their first rank.
+static void add_up(HostCores* out, Place* places) {
+    int32_t* first = out->sharers + out->num_ranks;  // [num_hosts] the rank whose place holds the host's mask
+    int32_t* of_ranks = first + out->num_ranks;      // [num_ranks] cores that each may use
+    for (int32_t r = 0; r < out->num_ranks; r++) {
+        int32_t h = 0;
+        of_ranks[r] = count_cores(places[r].mask, places[r].quota);
+        while (h < out->num_hosts && places[first[h]].host != places[r].host) { h++; }
+        if (h == out->num_hosts) {
+            first[out->num_hosts++] = r;
+            out->threads[h] = out->sharers[h] = 0;
+        }
+        Place* all = &places[first[h]];
+        for (int32_t i = 0; i < MASK_WORDS; i++) { all->mask[i] |= places[r].mask[i]; }
+        if (places[r].num_threads > out->threads[h]) { out->threads[h] = places[r].num_threads; }
+        out->host[r] = h;
+        out->sharers[h]++;
+        out->cores[h] = count_cores(all->mask, all->quota);
+    }
+    out->is_roomy = is_roomy(out, of_ranks);
+}
+
+static Status gather_places(HostCores* out, Collective* world, int32_t num_threads) {
+    Arena arena = {0};
+    Place mine;
+    CollectiveBytes* all = ARENA_NEW(&arena, CollectiveBytes, world->num_ranks);
+    Place* places = ARENA_NEW(&arena, Place, world->num_ranks);
+    find_place(&mine, world, num_threads);
+    Status status = all == NULL || places == NULL
+                        ? FAIL(STATUS_NO_MEMORY, "no memory for the places of %d ranks", world->num_ranks)
+                        : collective_gather_bytes(world, &mine, sizeof mine, all, &arena);
+    for (int32_t r = 0; r < world->num_ranks && status == STATUS_OK && world->my_idx == 0; r++) {
+        if (all[r].num_bytes != sizeof mine) {
+            status =
+                FAIL(STATUS_MISMATCH, "rank %d is of another build ---> run the same build everywhere", r);
+            break;
+        }
+        memcpy(&places[r], all[r].data, sizeof mine);
+    }
+    if (status == STATUS_OK && world->my_idx == 0) { add_up(out, places); }
+    arena_free(&arena);
+    return status;
+}
+
+Status host_cores_find(HostCores* out, Collective* world, int32_t num_threads) {
+    const int32_t n = world->num_ranks;
+    HostCores hosts = {.num_ranks = n};
+    int32_t* all = calloc(6 * (size_t)n + 2, sizeof *all);  // the lists, what add_up() needs, two numbers
+    if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for the hosts of %d ranks", n); }
+    hosts.host = all;
+    hosts.cores = all + n;
+    hosts.threads = all + 2 * n;
+    hosts.sharers = all + 3 * n;
+    Status status = gather_places(&hosts, world, num_threads);
+    all[6 * n] = hosts.num_hosts;
+    all[6 * n + 1] = hosts.is_roomy;
+    if (status == STATUS_OK) {
+        status = collective_broadcast(world, all, (6 * (size_t)n + 2) * sizeof *all, 0);
+    }
+    hosts.num_hosts = all[6 * n];
+    hosts.is_roomy = all[6 * n + 1] != 0;
+    if (status != STATUS_OK) {
+        free(all);
+        return status;
+    }
+    *out = hosts;
+    return STATUS_OK;
+}
+
+void host_cores_free(HostCores* hosts) {
+    free(hosts->host);
+    *hosts = (HostCores){0};
+}
+
+int32_t host_cores_short(const HostCores* hosts) {
+    int32_t worst = -1;
+    int64_t most = 0;
+    for (int32_t h = 0; h < hosts->num_hosts; h++) {
+        int64_t lacks = (int64_t)hosts->threads[h] * hosts->sharers[h] - hosts->cores[h];
+        if (lacks <= most) { continue; }
+        worst = h;
+        most = lacks;
+    }
+    return worst;
+}
+
+// --- progress --------------------
+
+enum {
+    PROBE_BYTES = 1 << 20,
+    SEND_AFTER_NS = 1000 * 1000,
+    ALONE_NS = 4 * 1000 * 1000,  // a network card has moved it by then
+    COST_NS = 20 * 1000 * 1000,
+    COST_TRIES = 3,  // a busy machine makes it look dear, never cheap
+};
+#define MOST_COST 0.02
+
+// A thread needs several looks of both sides, over TCP at least; where others use the cores, longer.
+static const int64_t windows_ns[] = {5 * 1000 * 1000, 20 * 1000 * 1000, 80 * 1000 * 1000};
+enum { NUM_WINDOWS = sizeof windows_ns / sizeof windows_ns[0] };
+
+static const int64_t naps_ns[] = {1000 * 1000, 100 * 1000};
+enum { NUM_NAPS = sizeof naps_ns / sizeof naps_ns[0] };
+
+typedef struct {
+    const Transport* transport;
+    Collective* world;
+    unsigned char *sent, *got;
+} Probe;
+
+// A job: no call of the transport.
+static void compute(int64_t ns) {
+    for (int64_t begin_ns = clock_now_ns(); clock_now_ns() - begin_ns < ns;) {}
+}
+
+static Status finish(const Probe* probe, int32_t peer, void* request) {
+    Backoff backoff = {0};
+    const Transport* t = probe->transport;
+    for (int done = 0;;) {
+        TRY(t->api->test(t->ctx, request, &done));
+        if (done) { return STATUS_OK; }
+        if (backoff_gives_up(&backoff, probe->world->timeout_ns)) {
+            return FAIL(STATUS_COMM,
+                        "whether messages move alone: rank %d waits for rank %s, nothing moved for %.1f s "
+                        "---> see what rank %d does, or raise --comm-timeout",
+                        (int)t->rank, TRANSPORT_RANK(t, peer), (double)probe->world->timeout_ns / 1e9,
+                        (int)peer);
+        }
+        backoff_pause(&backoff);
+    }
+}
+
+// Over the link behind every second rank, all at once; *late: on this rank it was not there when the job
+// ended.
+static Status send_over(const Probe* probe, int32_t parity, int64_t window_ns, bool* late) {
+    const Transport* t = probe->transport;
+    bool is_sender = t->rank % 2 == parity;
+    int32_t peer = is_sender ? t->rank + 1 : t->rank - 1;
+    bool takes_part = peer >= 0 && peer < t->num_ranks;
+    volatile unsigned char* last = &probe->got[PROBE_BYTES - 1];
+    void* request = NULL;
+    *last = 0;
+    if (takes_part && !is_sender) {
+        TRY(t->api->irecv(t->ctx, peer, TAG_PROGRESS, probe->got, PROBE_BYTES, &request));
+    }
+    TRY(collective_barrier(probe->world));
+    bool is_early = *last != 0;
+    if (takes_part && is_sender) {
+        compute(SEND_AFTER_NS);
+        TRY(t->api->isend(t->ctx, peer, TAG_PROGRESS, probe->sent, PROBE_BYTES, &request));
+    }
+    compute(window_ns);
+    *late = takes_part && !is_sender && (is_early || *last == 0);
+    return takes_part ? finish(probe, peer, request) : STATUS_OK;
+}
+
+// Whether on every link a message came during a job.
+static Status all_arrive(const Probe* probe, int64_t window_ns, bool* out) {
+    double num_late = 0;
+    for (int32_t parity = 0; parity < 2; parity++) {
+        bool late;
+        TRY(send_over(probe, parity, window_ns, &late));
+        num_late += late;
+    }
+    TRY(collective_all_reduce_sum(probe->world, &num_late, 1));
+    *out = num_late == 0;
+    return STATUS_OK;
+}
+
+// Share of a core that the thread takes, on the rank where it takes most, while all compute and wait for a
+// message.
+static Status measure_cost(const Probe* probe, double* out) {
+    const Transport* t = probe->transport;
+    int32_t next = (t->rank + 1) % t->num_ranks, prev = (t->rank + t->num_ranks - 1) % t->num_ranks;
+    void *send, *receive;
+    TRY(t->api->irecv(t->ctx, prev, TAG_PROGRESS, probe->got, 1, &receive));
+    TRY(collective_barrier(probe->world));
+    int64_t begin_ns = clock_now_ns(), begin_cpu_ns = t->api->progress_cpu_ns(t->ctx);
+    compute(COST_NS);
+    int64_t cpu_ns = t->api->progress_cpu_ns(t->ctx) - begin_cpu_ns, ns = clock_now_ns() - begin_ns;
+    double is_dear = (double)cpu_ns > MOST_COST * (double)ns, cost = (double)cpu_ns / (double)ns;
+    TRY(t->api->isend(t->ctx, next, TAG_PROGRESS, probe->sent, 1, &send));
+    TRY(finish(probe, prev, receive));
+    TRY(finish(probe, next, send));
+    double sums[2] = {is_dear, cost};
+    TRY(collective_all_reduce_sum(probe->world, sums, 2));
+    *out = sums[0] > 0 ? 1 : sums[1] / t->num_ranks;  // dear for one: dear for all, who wait for it
+    return STATUS_OK;
+}
+
+static Status switch_on(const Probe* probe, int64_t nap_ns, bool* is_on) {
+    const Transport* t = probe->transport;
+    bool mine = false;
+    TRY(collective_barrier(probe->world));
+    // A rank that has none is not to leave the others waiting for its number.
+    if (t->api->progress(t->ctx, nap_ns, &mine) != STATUS_OK) { mine = false; }
+    double num_off = !mine;
+    TRY(collective_all_reduce_sum(probe->world, &num_off, 1));
+    *is_on = num_off == 0;
+    if (!*is_on && mine) { TRY(t->api->progress(t->ctx, 0, &mine)); }
+    return STATUS_OK;
+}
+
+// The longest nap with which messages come; the shortest where it is asked for and none does. Leaves the
+// thread on where one was found.
+static Status find_nap(const Probe* probe, Progress* out, bool is_told) {
+    for (int32_t i = 0; i < NUM_NAPS; i++) {
+        bool is_on, arrive = false;
+        TRY(switch_on(probe, naps_ns[i], &is_on));
+        if (!is_on) { break; }
+        for (int32_t k = 0; k < NUM_WINDOWS && !arrive; k++) {
+            TRY(all_arrive(probe, windows_ns[k], &arrive));
+        }
+        out->nap_ns = naps_ns[i];
+        if (arrive || (is_told && i == NUM_NAPS - 1)) { return STATUS_OK; }
+    }
+    out->nap_ns = 0;
+    return STATUS_OK;
+}
+
+static Status probe_all(const Probe* probe, Progress* out, ProgressChoice choice, const HostCores* hosts) {
+    bool alone = false, is_on;
+    *out = (Progress){.pulls = true, .reason = "as told"};
+    if (choice == PROGRESS_OFF) { return STATUS_OK; }
+    if (choice == PROGRESS_AUTO && host_cores_short(hosts) >= 0) {
+        *out = (Progress){.reason = "planned so, as if each thread had a core, which it has not"};
+        return STATUS_OK;
+    }
+    TRY(all_arrive(probe, ALONE_NS, &alone));
+    out->pulls = !alone;
+    out->reason = alone ? "they move by themselves" : "a thread moves nothing";
+    if (alone) { return STATUS_OK; }
+    TRY(find_nap(probe, out, choice == PROGRESS_ON));
+    bool is_free = out->nap_ns == 0 || choice == PROGRESS_ON || hosts->is_roomy;
+    for (int32_t i = 0; i < COST_TRIES && !is_free; i++) {
+        TRY(measure_cost(probe, &out->cost));
+        is_free = out->cost <= MOST_COST;
+    }
+    if (out->nap_ns > 0 && out->cost <= MOST_COST) {
+        out->pulls = false;
+        out->reason = "a thread moves them";
+        return STATUS_OK;
+    }
+    if (out->nap_ns > 0) { out->reason = "a thread would take more than 2% of the cores that compute"; }
+    out->nap_ns = 0;
+    return switch_on(probe, 0, &is_on);
+}
+
+Status progress_choose(Progress* out, const Transport* transport, Collective* world, ProgressChoice choice,
+                       const HostCores* hosts) {
+    *out = (Progress){.reason = "they move by themselves"};
+    if (transport->num_ranks == 1 || transport->api->progress == NULL || SIMULATED) { return STATUS_OK; }
+    Probe probe = {.transport = transport, .world = world};
+    probe.sent = malloc(2 * (size_t)PROBE_BYTES);
+    if (probe.sent == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a message"); }
+    probe.got = probe.sent + PROBE_BYTES;
+    memset(probe.sent, 1, PROBE_BYTES);
+    memset(probe.got, 0, PROBE_BYTES);
+    Status status = probe_all(&probe, out, choice, hosts);
+    if (status == STATUS_OK) { free(probe.sent); }  // else it may still be in flight
+    return status;
+}
+
+// --- link_probe --------------------
+
+enum { SMALL_BYTES = 1024, NUM_ROUNDS = 9, NUM_SUMS = 5 };
+
+static int compare_times(const void* a, const void* b) {
+    int64_t x = *(const int64_t*)a, y = *(const int64_t*)b;
+    return (x > y) - (x < y);
+}
+
+static double median_ns(int64_t* ns, int num_times) {
+    qsort(ns, (size_t)num_times, sizeof *ns, compare_times);
+    return (double)ns[num_times / 2];
+}
+
+// --- links -------------------------------------------------------------------------------------------------
+
+// This rank's end of one link.
+typedef struct {
+    const Transport* links;
+    void* memory;
+    int32_t peer;
+    int64_t timeout_ns;  // 0: for ever
+} End;
+
+static Status wait_for(const End* end, void* request) {
+    const Transport* links = end->links;
+    Backoff backoff = {0};
+    for (int done = 0;;) {
+        TRY(links->api->test(links->ctx, request, &done));
+        if (done) { return STATUS_OK; }
+        if (backoff_gives_up(&backoff, end->timeout_ns)) {
+            return FAIL(STATUS_COMM,
+                        "measuring links: rank %d waits for rank %s, nothing moved for %.1f s ---> see what "
+                        "rank %d does, or raise --comm-timeout",
+                        (int)links->rank, TRANSPORT_RANK(links, end->peer), (double)end->timeout_ns / 1e9,
+                        (int)end->peer);
+        }
+        backoff_pause(&backoff);
+    }
+}
+
+static Status move(const End* end, size_t num_bytes, bool sends) {
+    const Transport* links = end->links;
+    void* request;
+    TRY(sends ? links->api->isend(links->ctx, end->peer, TAG_LINK, end->memory, num_bytes, &request)
+              : links->api->irecv(links->ctx, end->peer, TAG_LINK, end->memory, num_bytes, &request));
+    return wait_for(end, request);
+}
+
+// The first round trip opens connections: it does not count.
+static Status one_way_ns(double* out, const End* end, size_t num_bytes) {
+    bool is_first = end->links->rank < end->peer;
+    int64_t ns[NUM_ROUNDS];
+    for (int round = -1; round < NUM_ROUNDS; round++) {
+        int64_t begin_ns = clock_now_ns();
+        TRY(move(end, num_bytes, is_first));
+        TRY(move(end, num_bytes, !is_first));
+        if (round >= 0) { ns[round] = clock_now_ns() - begin_ns; }
+    }
+    *out = median_ns(ns, NUM_ROUNDS) / 2;
+    return STATUS_OK;
+}
+
+static Status probe_end(LinkCosts* out, const End* end) {
+    double small_ns, large_ns;
+    TRY(one_way_ns(&small_ns, end, SMALL_BYTES));
+    TRY(one_way_ns(&large_ns, end, LINK_PROBE_BYTES));
+    double beyond_ns = large_ns - small_ns;
+    out->latency_ns = small_ns;
+    out->bytes_per_ns = beyond_ns > 1 ? (LINK_PROBE_BYTES - SMALL_BYTES) / beyond_ns : 1e3;
+    return STATUS_OK;
+}
+
+// All begin together: no pair has the machine for itself. Of a pair, the first rank's numbers are told to
+// all.
+static Status probe_pairs(LinkCosts* out, const Transport* links, Collective* world, void* memory,
+                          int32_t odd) {
+    int32_t rank = links->rank, first = rank % 2 == odd ? rank : rank - 1;
+    End end = {links, memory, first == rank ? rank + 1 : first, world->timeout_ns};
+    LinkCosts mine;
+    TRY(collective_barrier(world));
+    if (first < 0 || first + 1 >= links->num_ranks) { return STATUS_OK; }
+    TRY(probe_end(&mine, &end));
+    if (first == rank) { out[rank] = mine; }
+    return STATUS_OK;
+}
+
+Status link_probe_run(LinkCosts* out, const Transport* links, Collective* world, void* memory) {
+    int32_t num_links = links->num_ranks - 1;
+    if (num_links < 1) { return STATUS_OK; }
+    memset(out, 0, (size_t)num_links * sizeof *out);
+    if (links->api->reserve != NULL) { TRY(links->api->reserve(links->ctx, 2)); }
+    for (int32_t odd = 0; odd < 2; odd++) { TRY(probe_pairs(out, links, world, memory, odd)); }
+    return collective_all_reduce_sum(world, &out[0].latency_ns, 2 * num_links);  // of each, one rank knows
+}
+
+#ifndef DYNAPIPE_CUDA
+Status link_probe(LinkCosts* out, Collective* world, void* stream, TransportChoice choice) {
+    (void)stream, (void)choice;
+    void* memory = malloc(LINK_PROBE_BYTES);
+    if (memory == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a message"); }
+    memset(memory, 0, LINK_PROBE_BYTES);  // its pages are there
+    Status status = link_probe_run(out, world->transport, world, memory);
+    free(memory);
+    return status;
+}
+#endif
+
+// --- sums --------------------------------------------------------------------------------------------------
+
+static Status sums_ns(double* out, Collective* group, float* values, int64_t num_values) {
+    int64_t ns[NUM_SUMS];
+    for (int round = -1; round < NUM_SUMS; round++) {  // the first makes its memory
+        TRY(collective_barrier(group));
+        int64_t begin_ns = clock_now_ns();
+        TRY(collective_reduce_scatter_sum(group, values, num_values, DYNAPIPE_FLOAT32));
+        TRY(collective_all_gather(group, values, num_values, sizeof *values));
+        TRY(collective_barrier(group));  // the next step needs all of them
+        if (round >= 0) { ns[round] = clock_now_ns() - begin_ns; }
+    }
+    *out = median_ns(ns, NUM_SUMS);
+    return STATUS_OK;
+}
+
+Status link_probe_sums(double* bytes_per_ns, Collective* group) {
+    const int64_t num_values = LINK_PROBE_BYTES / sizeof(float);
+    double ns, passes = 2.0 * (group->num_ranks - 1) / group->num_ranks;
+    float* values = malloc(LINK_PROBE_BYTES);
+    if (values == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for sums"); }
+    memset(values, 0, LINK_PROBE_BYTES);
+    Status status = sums_ns(&ns, group, values, num_values);
+    free(values);
+    if (status == STATUS_OK) { *bytes_per_ns = passes * LINK_PROBE_BYTES / (ns > 1 ? ns : 1); }
+    return status;
+}

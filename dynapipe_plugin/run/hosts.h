@@ -1,0 +1,136 @@
+/*
+local_ranks.h -- how many ranks share this machine, and how many of its cores are one rank's.
+
+Costs are measured for a number of threads per rank, and for ranks that share a machine.
+*/
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "collective.h"
+
+// Ranks on this machine's cores, of num_ranks in all: what mpirun says, else all of them.
+int32_t local_ranks_count(int32_t num_ranks);
+
+// Threads of one rank: `asked` if > 0, else OMP_NUM_THREADS, else its share of the cores; at least 1.
+int32_t local_ranks_threads(int32_t asked, int32_t num_ranks);
+
+// --- host_cores --------------------
+/*
+host_cores.h -- which ranks share a host, and whether it has the cores that they want.
+
+    HostCores hosts = {0};
+    TRY(host_cores_find(&hosts, &world, num_threads));    // a collective
+    if (host_cores_short(&hosts) >= 0) { ... times measured here say little ... }
+
+Cores of a host are those that one of its ranks may run on (sched_getaffinity: mpirun binds ranks, batch
+systems give away parts of a node), and no more than its cgroup's quota (cpu.max, rounded down). Ranks that
+mpirun says are alone on their machine are, whatever its name (a simulator's are all on one).
+*/
+
+typedef struct {
+    int32_t num_ranks, num_hosts;
+    int32_t* host;                       // [num_ranks] 0 .. num_hosts - 1
+    int32_t *cores, *threads, *sharers;  // [num_hosts] cores; threads of its rank with most; ranks there
+    bool is_roomy;                       // every rank has a core beyond those that its threads want
+} HostCores;
+
+Status host_cores_find(HostCores* out, Collective* world, int32_t num_threads);
+void host_cores_free(HostCores* hosts);  // an all-zero one is fine
+
+// The host that lacks most cores for its ranks' threads; -1: none does.
+int32_t host_cores_short(const HostCores* hosts);
+
+// Of the text of cpu.max ("max 100000", "150000 100000"): whole cores, at least 1; 0: no limit.
+int32_t host_cores_quota(const char* text);
+
+// --- progress --------------------
+/*
+progress.h -- whether messages move while their ranks compute, and whether somebody is to see to it.
+
+Most MPI implementations move a message inside calls of MPI only, so one that comes during a job waits for its
+end; the executor calls MPI between jobs. A thread that looks now and then moves it at once, but takes its
+time from the cores that compute, unless some are idle. Which is better is measured when a session opens, in
+0.1 s, on a machine that does other work in up to 1 s:
+
+    arrives   all ranks post 1 MiB to their neighbours and then compute without a call for some ms: is it
+              there? Without the thread (a network card that moves it alone), with one that looks every 1 ms,
+              every 0.1 ms. Where others use the cores as well, for up to 80 ms: the answer is to be the same
+              in every run
+    cost      processor time of that thread while all ranks compute, of the time that has passed: it is to be
+              below 2 %, where it has no core of its own
+
+and all ranks do the same: the thread with the longest nap that suffices, or none. Where messages do not move
+by themselves then, they are pulled (plan/cost/machine.h), and plans are made for that. Where a host has fewer
+cores than threads there is no thread, and nothing is measured: times mean nothing there, and plans are those
+of a machine with a core for each.
+
+Plans depend on the answer, and clocks gave it. So a checkpoint keeps it (session_resplit_record.c), and a run
+that goes on plans by that; `on` and `off` are the same in every run.
+
+On GPUs the host is free while the device computes and looks all the time: nothing is measured there.
+*/
+
+typedef enum { PROGRESS_AUTO, PROGRESS_ON, PROGRESS_OFF } ProgressChoice;
+
+typedef struct {
+    int64_t nap_ns;      // the thread looks so often; 0: there is none
+    bool pulls;          // messages wait for their receiver's next look
+    double cost;         // of the thread, share of a core, measured; 0: none, or a core of its own
+    const char* reason;  // of `pulls`, for the banner
+} Progress;
+
+// "messages ..": for the banner.
+static inline const char* progress_words(bool pulls) {
+    return pulls ? "wait until their receiver has ended a job" : "travel while ranks compute";
+}
+
+// A collective of all ranks, nothing in flight.
+Status progress_choose(Progress* out, const Transport* transport, Collective* world, ProgressChoice choice,
+                       const HostCores* hosts);
+
+// --- link_probe --------------------
+/*
+link_probe.h -- what a transfer between neighbouring ranks costs, by the transport that training would use.
+
+    LinkCosts* links = ...;     // [num_ranks - 1]
+    TRY(link_probe(links, &world, ops_stream(ops), TRANSPORT_CHOICE_AUTO));
+
+A collective of all ranks. Pairs of neighbours send messages back and forth, first (0, 1), (2, 3) ..., all at
+once, as in a step; then (1, 2), (3, 4) ... Half of a usual round trip (the median of some) of a small message
+is the latency, what a large one takes beyond that gives the rate: of a link whose directions differ, the
+mean.
+*/
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum { TRANSPORT_CHOICE_AUTO, TRANSPORT_CHOICE_NCCL, TRANSPORT_CHOICE_MPI } TransportChoice;
+
+// About what a micro-batch sends.
+#ifdef DYNAPIPE_CUDA
+enum { LINK_PROBE_BYTES = 4 << 20 };
+#else
+enum { LINK_PROBE_BYTES = 1 << 20 };
+#endif
+
+typedef struct {
+    double latency_ns, bytes_per_ns;
+} LinkCosts;
+
+// out[r]: of ranks r and r + 1, the same bits on all ranks; nothing where there is one rank. stream: the
+// compute stream of a GPU build; else NULL.
+Status link_probe(LinkCosts* out, Collective* world, void* stream, TransportChoice choice);
+
+// On links that are open; `memory` has LINK_PROBE_BYTES where the links read and write.
+Status link_probe_run(LinkCosts* out, const Transport* links, Collective* world, void* memory);
+
+// Bytes per ns at which the group sums gradients: of every byte, a rank sends 2 (R - 1) / R there and back.
+// Until all have it. Memory of this process. A collective of the group, of two ranks or more; their numbers
+// may differ a little.
+Status link_probe_sums(double* bytes_per_ns, Collective* group);
+
+#ifdef __cplusplus
+}
+#endif

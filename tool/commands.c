@@ -1,0 +1,810 @@
+#include "commands.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../dynapipe_plugin/plan/bound.h"
+#include "../dynapipe_plugin/plan/schedule.h"
+#include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/replay.h"
+#include "../dynapipe_plugin/plan/types.h"
+#include "../dynapipe_plugin/run/trace.h"
+#include "plan_views.h"
+#include "problem.h"
+#include "report.h"
+#include "timeline_svg.h"
+#include "trace_view.h"
+#include "waterfall.h"
+#include "../util/files.h"
+#include "../util/program.h"
+#include "../util/status.h"
+
+int tool_fail(Status status) {
+    fprintf(stderr, "error: %s\n", status_message());
+    return status == STATUS_INFEASIBLE   ? TOOL_INFEASIBLE
+           : status == STATUS_BAD_OPTION ? TOOL_WRONG_USE
+                                         : TOOL_FAILED;
+}
+
+static void print_help(const ToolUsage* usage, const char* command) {
+    printf("usage: ./dynapipe %s %s [options]\n%s", command, usage->arguments, usage->about);
+    if (usage->num_specs > 0) { printf("options [default]:\n"); }
+    options_print(usage->specs, usage->num_specs, stdout);
+}
+
+// Fills `options`. *help: --help was there and has been printed. Afterwards argv[1 .. argc) are the files.
+static Status tool_take(const ToolUsage* usage, void* options, int* argc, char** argv, bool* help) {
+    *help = false;
+    TRY(options_defaults(usage->specs, usage->num_specs, options));
+    TRY(options_take(usage->specs, usage->num_specs, options, argc, argv, NULL));
+    if (options_want_help(*argc, argv)) {
+        print_help(usage, argv[0]);
+        *help = true;
+        return STATUS_OK;
+    }
+    for (int i = 1; i < *argc; i++) {
+        if (argv[i][0] == '-' && argv[i][1] != '\0') {
+            return FAIL(STATUS_BAD_OPTION, "%s: unknown option ---> --help lists all", argv[i]);
+        }
+    }
+    int num_files = *argc - 1;
+    if (num_files < usage->min_files || num_files > usage->max_files) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "%s: %d files ---> usage: ./dynapipe %s %s [options]; --help lists them", argv[0],
+                    num_files, argv[0], usage->arguments);
+    }
+    return STATUS_OK;
+}
+
+static Status tool_write(const char* path, ToolPrint* print, const void* what) {
+    if (strcmp(path, "-") == 0) {
+        print(stdout, what);
+        return STATUS_OK;
+    }
+    char* text = NULL;
+    size_t num_bytes = 0;
+    FILE* memory = open_memstream(&text, &num_bytes);
+    if (memory == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory to write it", path); }
+    print(memory, what);
+    if (fclose(memory) != 0) {
+        free(text);
+        return FAIL(STATUS_NO_MEMORY, "%s: no memory to write it", path);
+    }
+    FileWriter writer;
+    Status status = file_writer_open(&writer, path);
+    if (status == STATUS_OK) {
+        file_writer_write(&writer, text, num_bytes);
+        status = file_writer_commit(&writer);
+    }
+    free(text);
+    return status;
+}
+
+// --- problem_command --------------------
+
+int problem_command(const ToolUsage* usage, void* options, int argc, char** argv, ProblemCommand* run) {
+    bool help;
+    Status status = tool_take(usage, options, &argc, argv, &help);
+    if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }
+    Arena arena = {0};
+    Problem* problem = calloc(1, sizeof *problem);
+    status = problem != NULL ? run(options, argv[1], problem, &arena) : FAIL(STATUS_NO_MEMORY, "no memory");
+    free(problem);
+    arena_free(&arena);
+    return status == STATUS_OK ? TOOL_OK : tool_fail(status);
+}
+
+// --- command_check --------------------
+// command_check.c -- ./dynapipe check: every rule a plan must keep.
+
+typedef struct {
+    ProblemOptions problem;
+    const char* problem_path;
+} CheckOptions;
+
+// clang-format off
+static const OptionSpec specs[] = {
+    {"--problem", OPTION_STRING, offsetof(CheckOptions, problem_path), NULL, 0, 0, NULL, "FILE", "the problem it was made for: check samples, times and memory as well"},
+    PROBLEM_OPTIONS(CheckOptions, problem),
+};
+// clang-format on
+
+static const ToolUsage usage = {
+    .arguments = "PLAN.txt",
+    .about =
+        "Checks a plan's text: every sample once, inputs before jobs, buffers apart, sends meet receives,\n"
+        "no deadlock. Exit status 1 and the broken rule where it is not valid, 3 where it does not fit.\n",
+    .specs = specs,
+    .num_specs = sizeof specs / sizeof specs[0],
+    .min_files = 1,
+    .max_files = 1,
+};
+
+static Status run(const void* taken, const char* path, Problem* problem, Arena* arena) {
+    const CheckOptions* options = taken;
+    Plan plan;
+    TRY(plan_file_load(&plan, path, arena));
+    if (options->problem_path != NULL) {
+        TRY(problem_load(problem, options->problem_path, &options->problem, arena));
+        TRY(plan_verify_problem(&plan, problem, arena));
+    } else {
+        TRY(plan_verify_structure(&plan, arena));
+    }
+    printf("%s: valid%s;\n  %d micro-batches of %d samples, %d stages x %d replicas, %s, hash %016" PRIx64
+           "\n",
+           PRINTABLE(path), options->problem_path != NULL ? ", times and memory as the problem has them" : "",
+           plan.M, plan.N, plan.P, plan.R, TIME_TEXT(plan.makespan_ns, 6), plan_hash(&plan));
+    return STATUS_OK;
+}
+
+int command_check(int argc, char** argv) {
+    CheckOptions options = {0};
+    return problem_command(&usage, &options, argc, argv, run);
+}
+
+// --- command_diff --------------------
+// command_diff.c -- ./dynapipe diff: what differs between two plans.
+
+static const ToolUsage command_diff_usage = {
+    .arguments = "A.txt B.txt",
+    .about =
+        "Says what differs between two plans (plan --text FILE): micro-batches, replicas, orders, makespan,\n"
+        "memory; the value of A first. Exit status 1 where something does.\n",
+    .min_files = 2,
+    .max_files = 2,
+};
+
+static Status command_diff_run(char** paths, int32_t* num_differences, Arena* arena) {
+    Plan plans[2];
+    for (int i = 0; i < 2; i++) {
+        TRY(plan_file_load(&plans[i], paths[i], arena));
+        TRY(plan_verify_structure(&plans[i], arena));
+    }
+    TRY(plan_diff(&plans[0], &plans[1], stdout, num_differences, arena));
+    if (*num_differences == 0) { printf("the same plan\n"); }
+    return STATUS_OK;
+}
+
+int command_diff(int argc, char** argv) {
+    bool help;
+    int32_t num_differences = 0;
+    Status status = tool_take(&command_diff_usage, NULL, &argc, argv, &help);
+    if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }
+    Arena arena = {0};
+    status = command_diff_run(argv + 1, &num_differences, &arena);
+    arena_free(&arena);
+    if (status != STATUS_OK) { return tool_fail(status); }
+    return num_differences == 0 ? TOOL_OK : TOOL_FAILED;
+}
+
+// --- command_bound --------------------
+// command_bound.c -- ./dynapipe bound: the parts of the lower bound of a problem.
+
+typedef struct {
+    ProblemOptions problem;
+    const char *stage_split, *placement, *head;
+} BoundOptions;
+
+// clang-format off
+static const OptionSpec command_bound_specs[] = {
+    {"--stage-split", OPTION_STRING, offsetof(BoundOptions, stage_split), "auto", 0, 0, NULL, "SPLIT", "layers of each stage: auto (any), equal, or L,L,.."},
+    {"--placement",   OPTION_STRING, offsetof(BoundOptions, placement),   NULL,   0, 0, NULL, "WHERE", "as of ./dynapipe plan; auto: any. Default: linear"},
+    {"--head",        OPTION_STRING, offsetof(BoundOptions, head),        NULL,   0, 0, NULL, "SPLIT", "as of ./dynapipe plan; auto: any. Default: whole"},
+    PROBLEM_OPTIONS(BoundOptions, problem),
+};
+// clang-format on
+
+static const ToolUsage command_bound_usage = {
+    .arguments = "PROBLEM.json|LENGTHS.csv|train.bin",
+    .about = "Prints every part of the lower bound: no plan of this batch is faster.\n",
+    .specs = command_bound_specs,
+    .num_specs = sizeof command_bound_specs / sizeof command_bound_specs[0],
+    .min_files = 1,
+    .max_files = 1,
+};
+
+// What each stage has to do and to hold, whatever the plan: all samples as one micro-batch, nothing
+// recomputed.
+static void print_stages(const PlanProblem* batch) {
+    MbShape shape = {0};
+    CostJobs jobs[PLAN_MAX_CHUNKS];
+    CostParts parts;
+    int32_t num_layers[PLAN_MAX_STAGES] = {0};
+    int64_t work_ns[PLAN_MAX_STAGES], sum_ns = 0;
+    for (int32_t i = 0; i < batch->num_samples; i++) {
+        const PlanSample* sample = &batch->samples[i];
+        mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
+    }
+    cost_stages(jobs, batch->costs, batch->chunks, batch->K, batch->modes[0], &shape);
+    cost_parts(&parts, &batch->table, RECOMPUTE_NONE, &shape);
+    for (int32_t s = 0; s < batch->P; s++) {
+        int64_t all_ns = 0;
+        for (int32_t row = 0; row < batch->num_rows; row++) {
+            CostJobs* job = &jobs[row < batch->K ? row : 0];
+            CostJobs share;
+            if (placement_stage_of(&batch->placement, row) != s) { continue; }
+            if (row >= batch->K) {
+                cost_jobs_of_share(&share, batch->costs, cost_share_of(&batch->placement, s), &parts);
+                job = &share;
+            }
+            all_ns += job->job_ns[JOB_F] + job->job_ns[JOB_B] + job->job_ns[JOB_W];
+            num_layers[s] += row < batch->K
+                                 ? batch->chunks[row].layers.layer_end - batch->chunks[row].layers.layer_begin
+                                 : 0;
+        }
+        work_ns[s] = plan_problem_stage_ns(batch, s, all_ns) / batch->R;
+        sum_ns += work_ns[s];
+    }
+    printf("\n  stage  layers      work, ms  of the mean  model state  left for the rest\n");
+    for (int32_t s = 0; s < batch->P; s++) {
+        double mean_ns = (double)sum_ns / batch->P;
+        char layers_text[PROBLEM_LAYERS_CHARS];
+        snprintf(layers_text, sizeof layers_text, "%d", num_layers[s]);
+        if (placement_is_linear(&batch->placement, batch->P)) {
+            problem_layers_text(layers_text, batch->costs, &batch->chunks[s].layers);
+        }
+        printf("  %5d  %6s  %12.3f  %9.0f %%  %11s  ", s, layers_text, (double)work_ns[s] / 1e6,
+               mean_ns > 0 ? 100.0 * (double)work_ns[s] / mean_ns : 100.0,
+               BYTES_TEXT(cost_rank_state_bytes(batch->costs, &batch->has[s])));
+        printf("%17s\n", batch->limit_bytes[s] > 0 ? BYTES_TEXT(batch->available_bytes[s]) : "no limit");
+    }
+}
+
+static void print_part(const char* name, int64_t part_ns, int64_t bound_ns, const char* what) {
+    bool is_long = bound_ns >= 1000000000;  // one unit for all parts
+    printf("%-7s  %12.*f %-2s  %s%s\n", name, is_long ? 6 : 3, (double)part_ns / (is_long ? 1e9 : 1e6),
+           is_long ? "s" : "ms", what,
+           strcmp(name, "bound") != 0 && part_ns == bound_ns && bound_ns > 0 ? "  (the largest)" : "");
+}
+
+static Status command_bound_run(const void* taken, const char* path, Problem* problem, Arena* arena) {
+    const BoundOptions* options = taken;
+    PlanProblem batch;
+    LowerBound bound;
+    char what[96];
+    TRY(problem_load(problem, path, &options->problem, arena));
+    TRY(problem_split_stages(problem, options->stage_split));
+    if (options->placement != NULL || options->head != NULL) {
+        TRY(problem_place(problem, options->placement, options->head));
+    }
+    const PlanRequest* request = &problem->request;
+    bool is_free = request->placements != PLACEMENT_GIVEN || request->heads != HEAD_CHOICE_GIVEN;
+    TRY(plan_problem_init(&batch, &problem->request, &problem->costs, problem->samples,
+                          problem->num_samples));
+    lower_bound_make(&bound, &batch, false);
+    print_part("bound", bound.bound_ns, bound.bound_ns,
+               bound.stage >= 0 ? "no plan of this batch on these stages is faster"
+                                : "no plan of this batch is faster");
+    print_part("work", bound.work_ns, bound.bound_ns, "all work, unpadded, spread over every rank");
+    snprintf(what, sizeof what, "sample %d through all stages and back", bound.chain_sample);
+    print_part("chain", bound.chain_ns, bound.bound_ns, what);
+    snprintf(what, sizeof what, "stage %d: first arrival, its work, what must follow", bound.stage);
+    print_part("stage", bound.stage_ns, bound.bound_ns,
+               bound.stage >= 0 ? what
+               : is_free        ? "even work behind first arrivals, or a whole head; anywhere"
+                                : "first arrival, work, what follows; of the best split");
+    print_part("memory", bound.memory_ns, bound.bound_ns,
+               "bytes x time they are held / bytes left; 0: below stage");
+    print_part("replica", bound.replica_ns, bound.bound_ns,
+               "the share of a replica that is no less than the others'");
+    print_stages(&batch);
+    return STATUS_OK;
+}
+
+int command_bound(int argc, char** argv) {
+    BoundOptions options = {0};
+    return problem_command(&command_bound_usage, &options, argc, argv, command_bound_run);
+}
+
+// --- command_plan --------------------
+// command_plan.c -- ./dynapipe plan: one batch planned, shown, and written in every form asked for.
+
+typedef struct {
+    ProblemOptions problem;
+    int32_t policy, compare, layout, schedule, split_backward, recompute;
+    int32_t effort, mb_tokens, width;
+    double noise;
+    const char *stage_split, *placement, *head, *json, *svg, *trace, *text;
+    bool explain;
+} PlanOptions;
+
+#define FIELD(f) offsetof(PlanOptions, f)
+// Choices stand in the order of the enums in plan_request.h.
+// clang-format off
+static const OptionSpec command_plan_specs[] = {
+    {"--policy",         OPTION_CHOICE, FIELD(policy),         "auto", 0, 0, "auto|dynapipe|packed|packed-ragged|padded|tokens|kk", NULL,
+     "how samples form micro-batches. auto: the best found; dynapipe: as in the EuroSys'24 paper; the others are baselines"},
+    {"--layout",         OPTION_CHOICE, FIELD(layout),         "auto", 0, 0, "auto|ragged|padded", NULL, "tokens of a micro-batch, for auto, dynapipe, tokens. auto: padded for dynapipe, else ragged"},
+    {"--schedule",       OPTION_CHOICE, FIELD(schedule),       "auto", 0, 0, "auto|gpipe|1f1b|adaptive", NULL, "pipeline order"},
+    {"--split-backward", OPTION_CHOICE, FIELD(split_backward), "auto", 0, 0, "auto|on|off", NULL, "weight gradients as jobs of their own"},
+    {"--stage-split",    OPTION_STRING, FIELD(stage_split),    NULL,   0, 0, NULL, "SPLIT", "layers of each stage: auto (the search may move them), equal, or L,L,.. (encoder layers first); default: auto for policy auto, else equal"},
+    {"--placement",      OPTION_STRING, FIELD(placement),      NULL,   0, 0, NULL, "WHERE", "auto, linear, interleaved, vee, stacks, or stage:layers of every chunk along the model, such as 0:3,1:3,1:3,0:3; default: auto where the search may move layers, else linear"},
+    {"--head",           OPTION_STRING, FIELD(head),           NULL,   0, 0, NULL, "SPLIT", "the head: auto, whole, rows, vocabulary, or vocabulary:256,256,512,0 (rows:..), a share of 1024 for each stage; default as --placement: auto or whole"},
+    {"--recompute",      OPTION_CHOICE, FIELD(recompute),      "auto", 0, 0, "none|full|auto", NULL, "run forward again instead of keeping activations"},
+    {"--effort",         OPTION_INT,    FIELD(effort),         "0",    0, 1e9, NULL, "N", "simulations the search may spend; 0: its default"},
+    {"--mb-tokens",      OPTION_INT,    FIELD(mb_tokens),      "0",    0, 1e9, NULL, "N", "tokens of a micro-batch for packed, packed-ragged, padded, tokens; 0: the longest sample"},
+    {"--json",           OPTION_STRING, FIELD(json),           NULL,   0, 0, NULL, "FILE", "write the plan in the published form (- : stdout, and nothing else)"},
+    {"--text",           OPTION_STRING, FIELD(text),           NULL,   0, 0, NULL, "FILE", "write the plan as text, for check and diff (- : the same)"},
+    {"--svg",            OPTION_STRING, FIELD(svg),            NULL,   0, 0, NULL, "FILE", "draw the timeline (- : the same)"},
+    {"--compare",        OPTION_CHOICE, FIELD(compare),        "none", 0, 0, "none|dynapipe|packed|packed-ragged|padded|tokens|kk", NULL, "with --svg: draw this plan above the best of that policy (best order, size of micro-batches and split of layers, one chunk a stage), on one time axis"},
+    {"--trace",          OPTION_STRING, FIELD(trace),          NULL,   0, 0, NULL, "FILE", "write the timeline for Perfetto or chrome://tracing"},
+    {"--explain",        OPTION_BOOL,   FIELD(explain),        NULL,   0, 0, NULL, NULL, "say what was chosen and where the time goes"},
+    {"--width",          OPTION_INT,    FIELD(width),          "80",  20, 1000, NULL, "N", "columns of the timeline"},
+    PROBLEM_OPTIONS(PlanOptions, problem),
+};
+// clang-format on
+enum { LAYOUT_CHOICE_AUTO, LAYOUT_CHOICE_RAGGED, LAYOUT_CHOICE_PADDED };
+
+static const ToolUsage command_plan_usage = {
+    .arguments = "PROBLEM.json|LENGTHS.csv|train.bin",
+    .about = "Plans one batch and prints micro-batches, timeline, memory and bound.\n",
+    .specs = command_plan_specs,
+    .num_specs = sizeof command_plan_specs / sizeof command_plan_specs[0],
+    .min_files = 1,
+    .max_files = 1,
+};
+
+static Status request_make(Problem* problem, const PlanOptions* options) {
+    PlanRequest* request = &problem->request;
+    bool padded = options->layout == LAYOUT_CHOICE_PADDED ||
+                  (options->layout == LAYOUT_CHOICE_AUTO && options->policy == BATCHING_DYNAPIPE);
+    request->batching = (Batching)options->policy;
+    request->layout = padded ? LAYOUT_PADDED : LAYOUT_RAGGED;
+    request->schedule = (ScheduleChoice)options->schedule;
+    request->split_backward = (SplitBackward)options->split_backward;
+    request->recompute = (RecomputeChoice)options->recompute;
+    request->effort = options->effort;
+    request->memory_slack_permille = PLAN_MEMORY_SLACK_PERMILLE;
+    request->mb_tokens = options->mb_tokens;
+    const char* split = options->stage_split != NULL            ? options->stage_split
+                        : request->batching == BATCHING_DYNAMIC ? "auto"
+                                                                : "equal";
+    bool is_split = isdigit((unsigned char)split[0]);
+    if (is_split && options->placement != NULL && strcmp(options->placement, "linear") != 0) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--stage-split %.40s: is for one chunk a stage ---> leave it out, or --placement linear",
+                    PRINTABLE(split));
+    }
+    TRY(problem_split_stages(problem, split));
+    return problem_place(problem, options->placement, options->head);
+}
+
+static void print_text(FILE* out, const void* plan) {
+    plan_print(plan, out);
+}
+
+// Only the prediction.
+static Status write_trace(const Plan* plan, MemoryRule rule, const char* path) {
+    TraceWriter writer = {0};
+    TRY(trace_writer_open(&writer, path));
+    TraceStep step = {.step = 1,
+                      .plan = plan,
+                      .plan_hash = plan_hash(plan),
+                      .num_ranks = plan->P * plan->R,
+                      .memory_rule = rule};
+    Status status = trace_writer_add_step(&writer, &step);
+    Status closed = trace_writer_close(&writer);
+    return status != STATUS_OK ? status : closed;
+}
+
+static int64_t longest_tokens(const Problem* problem) {
+    int64_t longest = 1;
+    for (int32_t i = 0; i < problem->num_samples; i++) {
+        int64_t tokens = problem->samples[i].enc_tokens + problem->samples[i].dec_tokens;
+        longest = tokens > longest ? tokens : longest;
+    }
+    return longest;
+}
+
+// The fastest plan of that policy: any order, backward split or not, micro-batches of its own size or up to 4
+// times the longest sample, layers where its search puts them, one chunk a stage. A failure where none fits.
+static Status make_best(Plan* out, const PlanOptions* options, const char* path, Arena* arena) {
+    static const int32_t schedules[] = {SCHEDULE_AUTO, SCHEDULE_ADAPTIVE}, halves[] = {0, 3, 4, 6, 8};
+    bool found = false;
+    Status status = STATUS_OK;
+    for (int i = 0; i < 20; i++) {
+        PlanOptions other = *options;
+        Problem problem;
+        Plan plan;
+        TRY(problem_load(&problem, path, &options->problem, arena));
+        other.policy = options->compare;
+        other.layout = LAYOUT_CHOICE_AUTO;
+        other.schedule = schedules[i % 2];
+        other.mb_tokens = (int32_t)(longest_tokens(&problem) * halves[i / 4] / 2);
+        if (i / 2 % 2 == 1 && options->split_backward == SPLIT_BACKWARD_AUTO) {
+            other.split_backward = SPLIT_BACKWARD_ON;
+        }
+        other.stage_split = "auto";
+        other.placement = other.head = NULL;
+        TRY(request_make(&problem, &other));
+        status =
+            plan_make(&plan, &problem.request, &problem.costs, problem.samples, problem.num_samples, arena);
+        if (status != STATUS_OK && status != STATUS_INFEASIBLE) { return status; }
+        if (status != STATUS_OK || (found && plan.makespan_ns >= out->makespan_ns)) { continue; }
+        *out = plan;
+        found = true;
+    }
+    return found ? STATUS_OK : status;
+}
+
+// Two plans at the width of a page.
+static Status draw_both(const PlanOptions* options, const TimelineSvgInfo* info, const Plan* plan,
+                        const char* path, Arena* arena) {
+    Plan best;
+    char name[48];
+    TRY(make_best(&best, options, path, arena));
+    TimelineSvgInfo of_both = *info;
+    of_both.plot_px = 640;
+    snprintf(name, sizeof name, "%s at its best", best.policy);
+    const char* first = strcmp(plan->policy, "dynamic") == 0 ? "dynamic micro-batches" : plan->policy;
+    TimelineSvgPlan plans[] = {{plan, first, info->memory_limit_bytes},
+                               {&best, name, info->memory_limit_bytes}};
+    return timeline_svg_write_plans(options->svg, plans, 2, &of_both);
+}
+
+static Status draw(const PlanOptions* options, const Problem* problem, const Plan* plan, const char* path,
+                   Arena* arena) {
+    int32_t num_ranks = plan->P * plan->R;
+    int64_t* limits_bytes;
+    ARENA_TRY_NEW(limits_bytes, arena, int64_t, num_ranks);
+    for (int32_t r = 0; r < num_ranks; r++) { limits_bytes[r] = problem_limit_bytes(&problem->request, r); }
+    const char* slash = strrchr(path, '/');
+    TimelineSvgInfo info = {.title = slash != NULL ? slash + 1 : path,
+                            .memory_limit_bytes = limits_bytes,
+                            .memory_rule = problem->request.memory_rule};
+    if (options->compare != 0) { return draw_both(options, &info, plan, path, arena); }
+    return timeline_svg_write(options->svg, plan, &info);
+}
+
+static Status write_files(const PlanOptions* options, const char* path, const Problem* problem,
+                          const Plan* plan, int64_t planning_cpu_ns, Arena* arena) {
+    PlanJson json = {plan, problem->costs.num_enc_layers, planning_cpu_ns};
+    if (options->json != NULL) {
+        TRY(plan_json_check(plan));
+        TRY(tool_write(options->json, plan_json_print, &json));
+    }
+    if (options->text != NULL) { TRY(tool_write(options->text, print_text, plan)); }
+    if (options->trace != NULL) { TRY(write_trace(plan, problem->request.memory_rule, options->trace)); }
+    return options->svg != NULL ? draw(options, problem, plan, path, arena) : STATUS_OK;
+}
+
+static bool is_stdout(const char* path) {
+    return path != NULL && strcmp(path, "-") == 0;
+}
+
+// Two outputs in one place would leave the second, or both, one after the other.
+static Status check_places(const PlanOptions* options) {
+    if (options->compare != 0 && options->svg == NULL) {
+        return FAIL(STATUS_BAD_OPTION, "--compare: is for a picture ---> --svg FILE as well");
+    }
+    const char* const names[] = {"--json", "--text", "--svg", "--trace"};
+    const char* const paths[] = {options->json, options->text, options->svg, options->trace};
+    for (int i = 0; i < 4; i++) {
+        for (int k = 0; k < i; k++) {
+            if (paths[i] == NULL || paths[k] == NULL || strcmp(paths[i], paths[k]) != 0) { continue; }
+            return FAIL(STATUS_BAD_OPTION, "%s and %s: both to '%s' ---> name two files", names[k], names[i],
+                        paths[i]);
+        }
+    }
+    return STATUS_OK;
+}
+
+static Status show(const PlanOptions* options, const Problem* problem, const Plan* plan,
+                   int64_t planning_cpu_ns, Arena* arena) {
+    const PlanRequest* request = &problem->request;
+    Waterfall waterfall;
+    PlanMemory* memory;
+    ARENA_TRY_NEW(memory, arena, PlanMemory, plan->P * plan->R);
+    TRY(plan_memory_make(memory, plan, &problem->costs, request->memory_rule));
+    TRY(waterfall_make(&waterfall, plan, &problem->costs, request, problem->samples, problem->num_samples,
+                       arena));
+    plan_print_microbatches(plan, stdout);
+    printf("\n");
+    plan_print_timeline(plan, options->width, stdout);
+    printf("\n");
+    plan_memory_print(memory, plan, request, stdout);
+    printf("\n");
+    waterfall_print(&waterfall, stdout);
+    if (options->explain) {
+        PlanExplain about = {plan, request, &problem->costs, memory, &waterfall};
+        printf("\n");
+        plan_explain_print(&about, stdout);
+    }
+    printf("\nplanned in %s of one core\n", TIME_TEXT(planning_cpu_ns, 3));
+    return STATUS_OK;
+}
+
+static Status command_plan_run(const void* taken, const char* path, Problem* problem, Arena* arena) {
+    const PlanOptions* options = taken;
+    Plan plan;
+    TRY(check_places(options));
+    TRY(problem_load(problem, path, &options->problem, arena));
+    TRY(request_make(problem, options));
+    int64_t begin_ns = clock_cpu_ns();
+    TRY(plan_make(&plan, &problem->request, &problem->costs, problem->samples, problem->num_samples, arena));
+    if (plan.bound_over_ns > 0) {
+        return FAIL(
+            STATUS_INVALID_PLAN,
+            "%s: the lower bound lies %lld ns above this plan's makespan, %lld ns: one of them is wrong "
+            "---> please report it, with the problem and the options",
+            path, (long long)plan.bound_over_ns, (long long)plan.makespan_ns);
+    }
+    int64_t planning_cpu_ns = clock_cpu_ns() - begin_ns;
+    TRY(write_files(options, path, problem, &plan, planning_cpu_ns, arena));
+    if (is_stdout(options->json) || is_stdout(options->text) || is_stdout(options->svg)) { return STATUS_OK; }
+    return show(options, problem, &plan, planning_cpu_ns, arena);
+}
+
+int command_plan(int argc, char** argv) {
+    PlanOptions options = {0};
+    return problem_command(&command_plan_usage, &options, argc, argv, command_plan_run);
+}
+
+// --- command_replay --------------------
+// command_replay.c -- ./dynapipe replay: how plans bear up when their times are off; a measured step again.
+
+typedef struct {
+    double noise;
+    int32_t trials;
+    int64_t seed;
+    const char *slow_stage, *trace, *what_if;
+} ReplayOptions;
+
+#define COMMAND_REPLAY_FIELD(f) offsetof(ReplayOptions, f)
+// clang-format off
+static const OptionSpec command_replay_specs[] = {
+    {"--noise",      OPTION_DOUBLE, COMMAND_REPLAY_FIELD(noise),      "0.1", 0, 1,    NULL, "X", "standard deviation of every duration, as a part of it"},
+    {"--trials",     OPTION_INT,    COMMAND_REPLAY_FIELD(trials),     "100", 1, 1e6,  NULL, "N", "times that the step is run through"},
+    {"--seed",       OPTION_INT64,  COMMAND_REPLAY_FIELD(seed),       "1",   0, 9e18, NULL, "N", "of the noise; the same for all plans"},
+    {"--slow-stage", OPTION_STRING, COMMAND_REPLAY_FIELD(slow_stage), NULL,  0, 0,    NULL, "S:X", "jobs of stage S take X times as long as planned, e.g. 0:1.2"},
+    {"--trace",      OPTION_STRING, COMMAND_REPLAY_FIELD(trace),      NULL,  0, 0,    NULL, "FILE", "no plans: the step of the trainer's --trace, its critical path"},
+    {"--what-if",    OPTION_STRING, COMMAND_REPLAY_FIELD(what_if),    NULL,  0, 0,    NULL, "LIST", "of it: link=2x,rank=1:1.5x,jitter=0,jobs=planned,late=0,order=PLAN"},
+};
+// clang-format on
+
+static const ToolUsage command_replay_usage = {
+    .arguments = "PLAN... | --trace FILE",
+    .about =
+        "Keeps a plan's orders and draws every job's and transfer's duration anew. Several plans meet the\n"
+        "same noise. PLAN is what plan --text or --dump-plan of the trainer wrote.\n"
+        "--trace: the measured step from its jobs, messages and waits, where its time went, and what\n"
+        "it would have taken with faster links, no jitter, no late messages, another order, a faster\n"
+        "rank; + joins changes.\n",
+    .specs = command_replay_specs,
+    .num_specs = sizeof command_replay_specs / sizeof command_replay_specs[0],
+    .min_files = 0,
+    .max_files = 1000,
+};
+
+static Status parse_slow_stage(ReplayNoise* noise, const char* text) {
+    if (text == NULL) { return STATUS_OK; }
+    char* end;
+    long stage = strtol(text, &end, 10);
+    double factor = end > text && *end == ':' ? strtod(end + 1, &end) : 0;
+    bool whole = *end == '\0' && stage >= 0 && stage < PLAN_MAX_STAGES;
+    if (!whole || !(factor >= 0.01 && factor <= 100)) {
+        return FAIL(STATUS_BAD_OPTION, "--slow-stage %s ---> STAGE:FACTOR, e.g. 2:1.2; factors 0.01 to 100",
+                    text);
+    }
+    noise->slow_stage = (int32_t)stage;
+    noise->slow_permille = (int32_t)lround(factor * 1000);
+    return STATUS_OK;
+}
+
+static double percent(int64_t ns, int64_t of_ns) {
+    return of_ns > 0 ? 100.0 * (double)(ns - of_ns) / (double)of_ns : 0;
+}
+
+static void print_row(const char* path, int name_chars, const Plan* plan, const ReplayResult* result) {
+    int32_t most = 0;
+    int64_t most_ns = INT64_MIN;
+    for (int32_t s = 0; s < plan->P; s++) {
+        int64_t grown_ns = result->mean_wait_ns[s] - result->planned_wait_ns[s];
+        if (grown_ns > most_ns) {
+            most = s;
+            most_ns = grown_ns;
+        }
+    }
+    printf("%-*s %9.3f %9.3f %9.3f %9.3f %9.3f %+7.1f%%  stage %d, %+.3f\n", name_chars, path,
+           (double)result->planned_ns / 1e6, (double)result->p50_ns / 1e6, (double)result->mean_ns / 1e6,
+           (double)result->p90_ns / 1e6, (double)result->worst_ns / 1e6,
+           percent(result->p90_ns, result->planned_ns), most, (double)most_ns / 1e6);
+}
+
+static Status replay_file(const char* path, int name_chars, const ReplayNoise* noise, int64_t* p90_ns,
+                          Arena* arena) {
+    Plan plan;
+    ReplayResult result;
+    TRY(plan_file_load(&plan, path, arena));
+    Status status = plan_replay(&result, &plan, noise, arena);
+    if (status != STATUS_OK) {
+        char why[400];
+        snprintf(why, sizeof why, "%s", status_message());
+        // (a stage that the plan has not is a wrong --slow-stage)
+        return FAIL(status == STATUS_OUT_OF_RANGE ? STATUS_BAD_OPTION : status, "%.80s: %s", path, why);
+    }
+    print_row(path, name_chars, &plan, &result);
+    *p90_ns = result.p90_ns;
+    return STATUS_OK;
+}
+
+static Status command_replay_run(const ReplayOptions* options, int num_files, char** files, Arena* arena) {
+    ReplayNoise noise = {.noise_permille = (int32_t)lround(options->noise * 1000),
+                         .trials = options->trials,
+                         .seed = (uint64_t)options->seed};
+    TRY(parse_slow_stage(&noise, options->slow_stage));
+    int name_chars = 4, best = 0;
+    int64_t best_ns = INT64_MAX;
+    for (int i = 0; i < num_files; i++) {
+        int chars = (int)strlen(files[i]);
+        name_chars = chars > name_chars ? chars : name_chars;
+    }
+    printf("noise %.1f%%, %d trials, seed %" PRId64 "%s%s; times in ms\n", noise.noise_permille / 10.0,
+           noise.trials, options->seed, options->slow_stage != NULL ? ", slow stage " : "",
+           options->slow_stage != NULL ? options->slow_stage : "");
+    printf("%-*s %9s %9s %9s %9s %9s %8s  waiting grows most\n", name_chars, "plan", "planned", "P50", "mean",
+           "P90", "worst", "P90 off");
+    for (int i = 0; i < num_files; i++) {
+        int64_t p90_ns;
+        arena_reset(arena);
+        TRY(replay_file(files[i], name_chars, &noise, &p90_ns, arena));
+        if (p90_ns < best_ns) {
+            best = i;
+            best_ns = p90_ns;
+        }
+    }
+    if (num_files > 1) { printf("best P90: %s\n", files[best]); }
+    return STATUS_OK;
+}
+
+static Status check_sources(const ReplayOptions* options, int num_files) {
+    if ((options->trace != NULL) != (num_files > 0) && (options->trace != NULL || options->what_if == NULL)) {
+        return STATUS_OK;
+    }
+    return FAIL(STATUS_BAD_OPTION,
+                "replay: %s ---> usage: ./dynapipe replay PLAN..., or --trace FILE [--what-if LIST]",
+                options->trace != NULL ? "plans and a trace"
+                : num_files > 0        ? "--what-if is for a trace"
+                                       : "no plan");
+}
+
+static Status run_trace(const ReplayOptions* options, Arena* arena) {
+    TraceReplay* replay = arena_alloc(arena, sizeof *replay);
+    if (replay == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a trace"); }
+    TRY(trace_replay_make(replay, options->trace, options->what_if, arena));
+    trace_replay_print(replay, stdout);
+    return STATUS_OK;
+}
+
+int command_replay(int argc, char** argv) {
+    ReplayOptions options = {0};
+    bool help;
+    Status status = tool_take(&command_replay_usage, &options, &argc, argv, &help);
+    if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }
+    Arena arena = {0};
+    status = check_sources(&options, argc - 1);
+    if (status == STATUS_OK) {
+        status = options.trace != NULL ? run_trace(&options, &arena)
+                                       : command_replay_run(&options, argc - 1, argv + 1, &arena);
+    }
+    arena_free(&arena);
+    return status == STATUS_OK ? TOOL_OK : tool_fail(status);
+}
+
+// --- command_report --------------------
+// command_report.c -- ./dynapipe report: what a training run logged, as one page.
+
+typedef struct {
+    const char *out, *trace, *what_if;
+} ReportOptions;
+
+// clang-format off
+static const OptionSpec command_report_specs[] = {
+    {"--out", OPTION_STRING, offsetof(ReportOptions, out), "report.html", 0, 0, NULL, "FILE", "the page (-: standard output); also -o FILE"},
+    {"--trace",   OPTION_STRING, offsetof(ReportOptions, trace),   NULL, 0, 0, NULL, "FILE", "a step of the run, from its --trace: timeline, critical path, what if"},
+    {"--what-if", OPTION_STRING, offsetof(ReportOptions, what_if), NULL, 0, 0, NULL, "LIST", "of that step, as ./dynapipe replay"},
+};
+// clang-format on
+
+static const ToolUsage command_report_usage = {
+    .arguments = "RUN...",
+    .about = "Draws what the trainer logged in its -o directory (or metrics.jsonl in there): loss, loss\n"
+             "per task, throughput, padding, idle time, predicted against measured step time, MFU, memory\n"
+             "and planning, over the steps. Several runs stand side by side. Validation losses come from\n"
+             "main.log beside it where no record has them. The page needs no network.\n",
+    .specs = command_report_specs,
+    .num_specs = sizeof command_report_specs / sizeof command_report_specs[0],
+    .min_files = 1,
+    .max_files = REPORT_MAX_RUNS,
+};
+
+static Status load_trace(TraceReplay** out, const ReportOptions* options, Arena* arena) {
+    *out = NULL;
+    if (options->trace == NULL) { return STATUS_OK; }
+    TraceReplay* replay = arena_alloc(arena, sizeof *replay);
+    if (replay == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for it", options->trace); }
+    TRY(trace_replay_make(replay, options->trace, options->what_if, arena));
+    *out = replay;
+    return STATUS_OK;
+}
+
+// A trace of another run would be drawn as one of this run's steps. Both have a step's prediction, to a ns.
+static Status check_same_run(const TraceFile* file, const Metrics* metrics, const char* trace_path,
+                             const char* metrics_path) {
+    static const char remedy[] = "give the trace and the metrics.jsonl of one run";
+    int32_t num_ranks = file->P * file->R, at = 0;
+    while (at < metrics->num_steps && metrics->steps[at] != (double)file->step) { at++; }
+    if (metrics->num_ranks > 0 && metrics->num_ranks != num_ranks) {
+        return FAIL(STATUS_MISMATCH, "%s has %d stages x %d replicas, %s has %d ranks ---> %s", trace_path,
+                    file->P, file->R, metrics_path, metrics->num_ranks, remedy);
+    }
+    if (at == metrics->num_steps) {
+        return FAIL(STATUS_MISMATCH, "%s is of step %lld, which is not in %s ---> %s", trace_path,
+                    (long long)file->step, metrics_path, remedy);
+    }
+    double predicted_ns = 1e6 * metrics->values[METRIC_PREDICTED_MS][at];
+    if (file->has_errors &&
+        fabs(predicted_ns - (double)file->errors.predicted_ns) > 1 + 1e-9 * predicted_ns) {
+        return FAIL(STATUS_MISMATCH, "%s: step %lld was predicted to take %.3f ms, in %s %.3f ms ---> %s",
+                    trace_path, (long long)file->step, (double)file->errors.predicted_ns / 1e6, metrics_path,
+                    predicted_ns / 1e6, remedy);
+    }
+    return STATUS_OK;
+}
+
+// Which run it is: its folder, where the file is called what the trainer calls it.
+static Status name_run(const char** out, const char* path, Arena* arena) {
+    static const char file[] = "/metrics.jsonl";
+    size_t length = strlen(path), of_file = sizeof file - 1;
+    bool is_usual = length > of_file && strcmp(path + length - of_file, file) == 0;
+    char* name;
+    ARENA_TRY_NEW(name, arena, char, length + 1);
+    memcpy(name, path, is_usual ? length - of_file : length);
+    *out = name;
+    return STATUS_OK;
+}
+
+static Status command_report_run(const ReportOptions* options, char** paths, int32_t num_runs,
+                                 Metrics* metrics, Arena* arena) {
+    ReportRun runs[REPORT_MAX_RUNS];
+    TraceReplay* trace;
+    TRY(load_trace(&trace, options, arena));
+    for (int32_t k = 0; k < num_runs; k++) {
+        TRY(metrics_load(&metrics[k], paths[k]));
+        runs[k] = (ReportRun){&metrics[k], paths[k]};
+        if (num_runs > 1) { TRY(name_run(&runs[k].name, paths[k], arena)); }
+    }
+    if (trace != NULL) { TRY(check_same_run(&trace->file, &metrics[0], options->trace, paths[0])); }
+    TRY(report_html_write(options->out, runs, num_runs, trace));
+    if (strcmp(options->out, "-") == 0) { return STATUS_OK; }
+    printf("%s:", options->out);
+    for (int32_t k = 0; k < num_runs; k++) {
+        printf("%s %d steps, %d tasks",
+               k == 0       ? ""
+               : k % 3 == 0 ? ";\n "
+                            : ";",
+               metrics[k].num_steps, metrics[k].num_tasks);
+    }
+    printf("\n");
+    return STATUS_OK;
+}
+
+int command_report(int argc, char** argv) {
+    static char long_name[] = "--out";
+    ReportOptions options = {0};
+    Metrics metrics[REPORT_MAX_RUNS];
+    bool help;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "-o") == 0) { argv[i] = long_name; }
+    }
+    memset(metrics, 0, sizeof metrics);
+    Status status = tool_take(&command_report_usage, &options, &argc, argv, &help);
+    if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }
+    Arena arena = {0};
+    status = command_report_run(&options, argv + 1, argc - 1, metrics, &arena);
+    for (int32_t k = 0; k < REPORT_MAX_RUNS; k++) { metrics_free(&metrics[k]); }
+    arena_free(&arena);
+    return status == STATUS_OK ? TOOL_OK : tool_fail(status);
+}

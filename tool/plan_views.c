@@ -1,0 +1,1025 @@
+#include "plan_views.h"
+#include "../dynapipe_plugin/plan/simulate.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../dynapipe_plugin/plan/cost_model.h"
+#include "../dynapipe_plugin/plan/draft/replica_problem.h"
+#include "../dynapipe_plugin/plan/plan_text.h"
+#include "../dynapipe_plugin/plan/instructions.h"
+#include "../dynapipe_plugin/plan/schedule.h"
+#include "../dynapipe_plugin/plan/placement.h"
+#include "problem.h"
+#include "timeline_svg.h"
+#include "../util/files.h"
+#include "../util/program.h"
+
+static Status plan_memory_check(const PlanMemory* memory, const Plan* plan, const PlanRequest* request);
+
+Status plan_file_load(Plan* out, const char* path, Arena* arena) {
+    char* text = NULL;
+    size_t num_bytes = 0;
+    TRY(file_read_text(&text, &num_bytes, path));
+    Status status;
+    if (num_bytes > 0 && text[0] == '{') {
+        status = FAIL(STATUS_BAD_FORMAT, "%s: a plan as JSON ---> give its text form, from plan --text FILE",
+                      path);
+    } else if (memchr(text, '\0', num_bytes) != NULL) {
+        status = FAIL(STATUS_BAD_FORMAT, "%s: no text ---> give a plan from plan --text FILE", path);
+    } else {
+        status = plan_parse(out, text, path, arena);
+    }
+    free(text);
+    return status;
+}
+
+// --- plan_verify --------------------
+
+// --- structure -------------------------------------------------------------------------------------------
+
+// One sample of a micro-batch stands for all its supervised tokens, one of a window for all its decoder
+// tokens: the plan tells no more, and plan_check only adds them up.
+static void take_samples(const Plan* plan, const PlanMicrobatch* mb, PlanSample* samples) {
+    int64_t supervised = mb->shape.supervised_tokens;
+    for (int32_t i = mb->sequence_begin; i < mb->sequence_end; i++) {
+        const PlanSequence* seq = &plan->sequences[i];
+        for (int32_t k = seq->segment_begin; k < seq->segment_end; k++) {
+            int32_t id = plan->segments[k].sample_idx;
+            if (id < 0 || id >= plan->N) { continue; }
+            samples[id].enc_tokens = plan->segments[k].num_tokens;
+            samples[id].dec_tokens = k == seq->segment_begin ? seq->dec_tokens : 0;
+            samples[id].supervised_tokens = supervised < INT32_MAX ? (int32_t)supervised : INT32_MAX;
+            supervised = 0;
+        }
+    }
+}
+
+Status plan_verify_structure(const Plan* plan, Arena* arena) {
+    if (plan->N < 1 || plan->N > plan->num_segments) {
+        return FAIL(STATUS_INVALID_PLAN, "plan: %d samples in %d segments ---> every sample needs one",
+                    plan->N, plan->num_segments);
+    }
+    PlanSample* samples;
+    ARENA_TRY_NEW(samples, arena, PlanSample, plan->N);
+    for (int32_t m = 0; m < plan->M; m++) {
+        const PlanMicrobatch* mb = &plan->mbs[m];
+        bool sane = mb->sequence_begin >= 0 && mb->sequence_begin <= mb->sequence_end &&
+                    mb->sequence_end <= plan->num_sequences;
+        for (int32_t i = mb->sequence_begin; sane && i < mb->sequence_end; i++) {
+            const PlanSequence* seq = &plan->sequences[i];
+            sane = seq->segment_begin >= 0 && seq->segment_end <= plan->num_segments;
+        }
+        if (sane) { take_samples(plan, mb, samples); }  // else plan_check says what is wrong
+    }
+    return plan_check(plan, samples, plan->N);
+}
+
+// --- against a problem -----------------------------------------------------------------------------------
+
+static Status verify_stages(const Plan* plan, const Problem* problem) {
+    const CostModel* costs = &problem->costs;
+    int32_t num_layers = costs->num_enc_layers + costs->num_dec_layers;
+    if (plan->P != problem->request.P || plan->R != problem->request.R) {
+        return FAIL(
+            STATUS_INVALID_PLAN,
+            "plan: %d stages x %d replicas, the problem has %d x %d ---> give the problem it was made for",
+            plan->P, plan->R, problem->request.P, problem->request.R);
+    }
+    int32_t layer_end = plan->placement.chunks[plan->placement.num_chunks - 1].layer_end;
+    if (layer_end != num_layers) {
+        return FAIL(STATUS_INVALID_PLAN,
+                    "plan: its chunks have %d layers, the problem has %d ---> give the "
+                    "problem it was made for",
+                    layer_end, num_layers);
+    }
+    CostRank has[PLAN_MAX_STAGES];
+    cost_ranks_make(has, costs, &plan->placement, plan->P);
+    for (int32_t r = 0; r < plan->P * plan->R; r++) {
+        int64_t state_bytes = cost_rank_state_bytes(costs, &has[r % plan->P]);
+        if (plan->ranks[r].state_bytes == state_bytes) { continue; }
+        return FAIL(
+            STATUS_INVALID_PLAN,
+            "rank %d: %lld bytes of model state, the problem's costs give %lld ---> give the problem it "
+            "was made for",
+            r, (long long)plan->ranks[r].state_bytes, (long long)state_bytes);
+    }
+    return STATUS_OK;
+}
+
+// The job lists of one replica, micro-batches counted from its first.
+static Status schedule_make(PipeSchedule* out, const Plan* plan, int32_t r, int32_t first_mb,
+                            const PipeProblem* pipe, Arena* arena) {
+    TRY(pipe_schedule_init(out, pipe, arena));
+    for (int32_t s = 0; s < plan->P; s++) {
+        const PlanRank* rank = &plan->ranks[r * plan->P + s];
+        for (int32_t i = 0; i < rank->num_instrs; i++) {
+            const PlanInstr* instr = &rank->instrs[i];
+            if (!plan_instr_is_job((InstrKind)instr->kind)) { continue; }
+            pipe_schedule_push(out, s, plan_instr_job((InstrKind)instr->kind), instr->chunk,
+                               instr->mb - first_mb);
+        }
+    }
+    return STATUS_OK;
+}
+
+// Simulates micro-batches [begin, end) of the plan, replica r: what its lists take.
+static Status replica_simulate(int64_t* makespan_ns, const Plan* plan, const PlanProblem* batch, int32_t r,
+                               int32_t begin, int32_t end, Arena* arena) {
+    int32_t M = end - begin;
+    Microbatch* mbs;
+    int32_t* places;
+    uint8_t* modes;
+    ARENA_TRY_NEW(mbs, arena, Microbatch, M);
+    ARENA_TRY_NEW(places, arena, int32_t, M);
+    int32_t K = plan->placement.num_chunks;
+    ARENA_TRY_NEW(modes, arena, uint8_t, (int64_t)K * M);
+    for (int32_t m = 0; m < M; m++) {
+        const PlanMicrobatch* mb = &plan->mbs[begin + m];
+        mbs[m] = (Microbatch){.layout = (MbLayout)mb->layout, .replica = r, .shape = mb->shape};
+        places[m] = m;
+        for (int32_t k = 0; k < K; k++) { modes[(int64_t)k * M + m] = mb->recompute[k]; }
+    }
+    MicrobatchList list = {.num_mbs = M, .mbs = mbs};
+    ReplicaProblem replica;
+    PipeSchedule schedule;
+    PipeTimeline timeline;
+    TRY(replica_problem_make(&replica, batch, &list, r, places, M, modes, arena));
+    TRY(schedule_make(&schedule, plan, r, begin, &replica.pipe, arena));
+    TRY(pipe_simulate(&timeline, &replica.pipe, &schedule, arena));
+    *makespan_ns = replica_lists_makespan(plan->ranks + r * plan->P, &replica.pipe, &schedule, &timeline);
+    return STATUS_OK;
+}
+
+static Status verify_makespan(const Plan* plan, const Problem* problem, Arena* arena) {
+    PlanRequest request = problem->request;
+    PlanProblem batch;
+    int64_t slowest_ns = 0;
+    int32_t begin = 0;
+    request.placement = plan->placement;
+    TRY(plan_problem_init(&batch, &request, &problem->costs, problem->samples, problem->num_samples));
+    for (int32_t r = 0; r < plan->R; r++) {
+        int32_t end = begin;
+        int64_t ns = 0;
+        while (end < plan->M && plan->mbs[end].replica == r) { end++; }
+        TRY(replica_simulate(&ns, plan, &batch, r, begin, end, arena));
+        if (ns > slowest_ns) { slowest_ns = ns; }
+        begin = end;
+    }
+    if (slowest_ns == plan->makespan_ns) { return STATUS_OK; }
+    return FAIL(
+        STATUS_INVALID_PLAN,
+        "plan: says %lld ns, the simulator finds %lld with the problem's costs ---> give the problem it was "
+        "made for, or plan again",
+        (long long)plan->makespan_ns, (long long)slowest_ns);
+}
+
+Status plan_verify_problem(const Plan* plan, const Problem* problem, Arena* arena) {
+    TRY(plan_check(plan, problem->samples, problem->num_samples));
+    TRY(verify_stages(plan, problem));
+    TRY(verify_makespan(plan, problem, arena));
+    PlanMemory* memory;
+    ARENA_TRY_NEW(memory, arena, PlanMemory, plan->P * plan->R);
+    TRY(plan_memory_make(memory, plan, &problem->costs, problem->request.memory_rule));
+    return plan_memory_check(memory, plan, &problem->request);
+}
+
+// --- plan_diff --------------------
+/*
+plan_diff.c -- micro-batches are the same where they have the same samples, wherever they stand.
+
+From the outside in: size, policy, placement of chunks and head; micro-batches that only one plan has; those
+that both have but on another replica, padded or recomputed otherwise; the first job of each rank that is
+another one; predictions. What is equal is counted, not listed. Orders are compared by the micro-batches that
+both plans have, under the first plan's numbers.
+*/
+
+enum { MAX_LISTED = 8, MAX_SAMPLES = 6 };  // lines of one kind, samples in one of them
+
+typedef struct {
+    const Plan *a, *b;
+    FILE* out;
+    int32_t num_differences;
+    int32_t equal_values, equal_chunks, equal_mbs, equal_orders;
+    int32_t* twin;       // [a->M] the micro-batch of b with the same samples, -1: none
+    int32_t* twin_of_b;  // [b->M] the same of a
+} Diff;
+
+__attribute__((format(printf, 2, 3))) static void differ(Diff* diff, const char* fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vfprintf(diff->out, fmt, args);
+    va_end(args);
+    diff->num_differences++;
+}
+
+// --- size, policy, stages --------------------------------------------------------------------------------
+
+static void diff_number(Diff* diff, const char* what, int64_t a, int64_t b) {
+    if (a == b) {
+        diff->equal_values++;
+    } else {
+        differ(diff, "%s: %" PRId64 ", %" PRId64 "\n", what, a, b);
+    }
+}
+
+static void diff_text(Diff* diff, const char* what, const char* a, const char* b) {
+    if (strcmp(a, b) == 0) {
+        diff->equal_values++;
+    } else {
+        differ(diff, "%s: %s, %s\n", what, a, b);
+    }
+}
+
+static double percent_more(int64_t a, int64_t b) {
+    return a > 0 ? 100.0 * (double)(b - a) / (double)a : 0;
+}
+
+// In bytes where three digits would not tell them apart.
+static void diff_bytes(Diff* diff, const char* what, int64_t a, int64_t b) {
+    char text[2][SVG_NUMBER_BYTES];
+    if (a == b) {
+        diff->equal_values++;
+    } else if (strcmp(bytes_text(text[0], (double)a), bytes_text(text[1], (double)b)) == 0) {
+        differ(diff, "%s: %" PRId64 " B, %" PRId64 " B\n", what, a, b);
+    } else {
+        differ(diff, "%s: %s, %s (%+.2f %%)\n", what, text[0], text[1], percent_more(a, b));
+    }
+}
+
+static void diff_ms(Diff* diff, const char* what, int64_t a_ns, int64_t b_ns) {
+    if (a_ns == b_ns) {
+        diff->equal_values++;
+        return;
+    }
+    bool is_long = a_ns >= 1000000000 && b_ns >= 1000000000;
+    const char* unit = is_long ? "s" : "ms";
+    const int decimals = is_long ? 9 : 6;
+    const double unit_ns = is_long ? 1e9 : 1e6;
+    differ(diff, "%s: %.*f %s, %.*f %s (%+.2f %%)\n", what, decimals, (double)a_ns / unit_ns, unit, decimals,
+           (double)b_ns / unit_ns, unit, percent_more(a_ns, b_ns));
+}
+
+static void print_layers(char* out, size_t out_bytes, const LayerRange* layers) {
+    if (layers->layer_begin == layers->layer_end) {
+        snprintf(out, out_bytes, "no layers");
+    } else if (layers->layer_begin == layers->layer_end - 1) {
+        snprintf(out, out_bytes, "layer %d", layers->layer_begin);
+    } else {
+        snprintf(out, out_bytes, "layers %d to %d", layers->layer_begin, layers->layer_end - 1);
+    }
+}
+
+// "layers 0 to 3 on stage 1".
+static void print_chunk(char* out, size_t out_bytes, const Placement* placement, int32_t k) {
+    char layers[40];
+    print_layers(layers, sizeof layers, &placement->chunks[k]);
+    snprintf(out, out_bytes, "%s on stage %d", layers, placement->stage_of[k]);
+}
+
+static bool same_chunk(const Placement* a, const Placement* b, int32_t k) {
+    return a->chunks[k].layer_begin == b->chunks[k].layer_begin &&
+           a->chunks[k].layer_end == b->chunks[k].layer_end && a->stage_of[k] == b->stage_of[k];
+}
+
+// "whole", "by rows: 512 0 512".
+static void print_split(char* out, size_t out_bytes, const Placement* placement, int32_t P) {
+    int used = snprintf(out, out_bytes, "%s%s", placement->head == HEAD_WHOLE ? "" : "by ",
+                        plan_head_words[placement->head]);
+    for (int32_t s = 0; s < P && placement->head != HEAD_WHOLE && (size_t)used < out_bytes; s++) {
+        int32_t units = placement->head_begin[s + 1] - placement->head_begin[s];
+        used += snprintf(out + used, out_bytes - (size_t)used, "%s%d", s == 0 ? ": " : " ", units);
+    }
+}
+
+static void diff_placement(Diff* diff) {
+    const Placement *a = &diff->a->placement, *b = &diff->b->placement;
+    char text[2][1024];
+    int32_t num = 0;
+    diff_number(diff, "chunks", a->num_chunks, b->num_chunks);
+    for (int32_t k = 0; k < a->num_chunks && k < b->num_chunks; k++) {
+        bool same = same_chunk(a, b, k);
+        diff->equal_chunks += same;
+        if (same || num++ >= MAX_LISTED) { continue; }
+        print_chunk(text[0], sizeof text[0], a, k);
+        print_chunk(text[1], sizeof text[1], b, k);
+        differ(diff, "chunk %d: %s, %s\n", k, text[0], text[1]);
+    }
+    if (num > MAX_LISTED) { differ(diff, "%d more chunks have other layers or stages\n", num - MAX_LISTED); }
+    print_split(text[0], sizeof text[0], a, diff->a->P);
+    print_split(text[1], sizeof text[1], b, diff->b->P);
+    diff_text(diff, "head", text[0], text[1]);
+}
+
+static void diff_head(Diff* diff) {
+    const Plan *a = diff->a, *b = diff->b;
+    diff_number(diff, "stages", a->P, b->P);
+    diff_number(diff, "replicas", a->R, b->R);
+    diff_number(diff, "samples", a->N, b->N);
+    diff_number(diff, "micro-batches", a->M, b->M);
+    diff_text(diff, "policy", a->policy, b->policy);
+    diff_text(diff, "schedule", a->schedule, b->schedule);
+    diff_number(diff, "messages are pulled", a->pulls, b->pulls);
+    diff_bytes(diff, "memory limit", a->memory_limit_bytes, b->memory_limit_bytes);
+    diff_placement(diff);
+}
+
+// --- micro-batches ---------------------------------------------------------------------------------------
+
+static int32_t first_segment(const Plan* plan, int32_t m) {
+    return plan->sequences[plan->mbs[m].sequence_begin].segment_begin;
+}
+
+static int32_t end_segment(const Plan* plan, int32_t m) {
+    return plan->sequences[plan->mbs[m].sequence_end - 1].segment_end;
+}
+
+// owner[sample] = its micro-batch. Sample ids of a checked plan are in range and there once.
+static Status owners_make(int32_t** out, const Plan* plan, Arena* arena) {
+    ARENA_TRY_NEW(*out, arena, int32_t, plan->N);
+    for (int32_t m = 0; m < plan->M; m++) {
+        for (int32_t k = first_segment(plan, m); k < end_segment(plan, m); k++) {
+            (*out)[plan->segments[k].sample_idx] = m;
+        }
+    }
+    return STATUS_OK;
+}
+
+// twin[m] of every micro-batch of `plan` in the other one.
+static Status twins_make(int32_t** out, const Plan* plan, const Plan* other, Arena* arena) {
+    int32_t* owner;
+    ARENA_TRY_NEW(*out, arena, int32_t, plan->M);
+    TRY(owners_make(&owner, other, arena));
+    for (int32_t m = 0; m < plan->M; m++) {
+        int32_t begin = first_segment(plan, m), end = end_segment(plan, m), twin = -2;
+        for (int32_t k = begin; k < end; k++) {
+            int32_t sample = plan->segments[k].sample_idx, mb = sample < other->N ? owner[sample] : -1;
+            twin = twin == -2 || twin == mb ? mb : -1;
+        }
+        bool same = twin >= 0 && end_segment(other, twin) - first_segment(other, twin) == end - begin;
+        (*out)[m] = same ? twin : -1;
+    }
+    return STATUS_OK;
+}
+
+static void list_lonely(Diff* diff, const Plan* plan, const int32_t* twin, const char* which) {
+    int32_t num = 0;
+    for (int32_t m = 0; m < plan->M; m++) {
+        if (twin[m] >= 0 || num++ >= MAX_LISTED) { continue; }
+        int32_t begin = first_segment(plan, m), num_samples = end_segment(plan, m) - begin;
+        differ(diff, "only in %s: micro-batch %d, replica %d, %" PRId64 " tokens, samples", which, m,
+               plan->mbs[m].replica, plan->mbs[m].shape.enc_tokens + plan->mbs[m].shape.dec_tokens);
+        for (int32_t k = 0; k < num_samples && k < MAX_SAMPLES; k++) {
+            fprintf(diff->out, " %d", plan->segments[begin + k].sample_idx);
+        }
+        fprintf(diff->out, "%s\n", num_samples > MAX_SAMPLES ? " ..." : "");
+    }
+    if (num > MAX_LISTED) { differ(diff, "only in %s: %d more\n", which, num - MAX_LISTED); }
+}
+
+static void diff_twins(Diff* diff) {
+    int32_t num = 0;
+    for (int32_t m = 0; m < diff->a->M; m++) {
+        if (diff->twin[m] < 0) { continue; }
+        const PlanMicrobatch *x = &diff->a->mbs[m], *y = &diff->b->mbs[diff->twin[m]];
+        int32_t K = diff->a->placement.num_chunks;
+        bool recompute =
+            diff->b->placement.num_chunks == K && memcmp(x->recompute, y->recompute, (size_t)K) != 0;
+        bool padding = x->layout != y->layout || memcmp(&x->shape, &y->shape, sizeof x->shape) != 0;
+        if (x->replica == y->replica && !recompute && !padding) {
+            diff->equal_mbs++;
+            continue;
+        }
+        if (num++ >= MAX_LISTED) { continue; }
+        differ(diff, "micro-batch %d, %d:%s%s%s\n", m, diff->twin[m],
+               x->replica != y->replica ? " another replica" : "", padding ? " padded otherwise" : "",
+               recompute ? " recomputed otherwise" : "");
+    }
+    if (num > MAX_LISTED) {
+        differ(diff, "%d more micro-batches on other replicas or in other modes\n", num - MAX_LISTED);
+    }
+}
+
+// --- orders ----------------------------------------------------------------------------------------------
+
+// The next job of a micro-batch that the other plan has, too.
+static const PlanInstr* next_job(const PlanRank* rank, int32_t* i, const int32_t* twin) {
+    while (*i < rank->num_instrs) {
+        const PlanInstr* instr = &rank->instrs[(*i)++];
+        if (plan_instr_is_job((InstrKind)instr->kind) && twin[instr->mb] >= 0) { return instr; }
+    }
+    return NULL;
+}
+
+// mb: the job's micro-batch in the first plan.
+static void print_job(FILE* out, const Plan* plan, const PlanInstr* job, int32_t mb) {
+    if (job == NULL) {
+        fprintf(out, "nothing more");
+    } else if (job->chunk >= plan->placement.num_chunks) {
+        fprintf(out, "%s %d of the head", plan_instr_words[job->kind], mb);
+    } else {
+        fprintf(out, "%s %d of chunk %d", plan_instr_words[job->kind], mb, job->chunk);
+    }
+}
+
+// Shares are the same of each other, whatever number they have behind the chunks.
+static bool same_piece(const Diff* diff, const PlanInstr* x, const PlanInstr* y) {
+    bool share = x->chunk >= diff->a->placement.num_chunks;
+    return share ? y->chunk >= diff->b->placement.num_chunks : x->chunk == y->chunk;
+}
+
+static int32_t num_common(const Diff* diff) {
+    int32_t num = 0;
+    for (int32_t m = 0; m < diff->a->M; m++) { num += diff->twin[m] >= 0; }
+    return num;
+}
+
+// The first job that is another one; the same micro-batch counts by its samples. Nothing can be said of
+// pieces that have no counterpart, nor where no micro-batch has.
+static void diff_orders(Diff* diff) {
+    int32_t num = 0, num_ranks = diff->a->P * diff->a->R;
+    bool same_pieces = diff->a->placement.num_chunks == diff->b->placement.num_chunks &&
+                       diff->a->placement.head == diff->b->placement.head;
+    if (diff->a->P != diff->b->P || diff->a->R != diff->b->R || !same_pieces || num_common(diff) == 0) {
+        return;
+    }
+    for (int32_t r = 0; r < num_ranks; r++) {
+        int32_t i = 0, k = 0, place = 0;
+        const PlanInstr *x, *y;
+        bool same;
+        do {
+            x = next_job(&diff->a->ranks[r], &i, diff->twin);
+            y = next_job(&diff->b->ranks[r], &k, diff->twin_of_b);
+            same = x != NULL && y != NULL && x->kind == y->kind && diff->twin[x->mb] == y->mb &&
+                   same_piece(diff, x, y);
+            place++;
+        } while (same);
+        bool all_same = x == NULL && y == NULL;
+        diff->equal_orders += all_same;
+        if (all_same || num++ >= MAX_LISTED) { continue; }
+        differ(diff, "replica %d, stage %d: job %d is ", r / diff->a->P, r % diff->a->P, place - 1);
+        print_job(diff->out, diff->a, x, x != NULL ? x->mb : -1);
+        fprintf(diff->out, ", ");
+        print_job(diff->out, diff->b, y, y != NULL ? diff->twin_of_b[y->mb] : -1);
+        fprintf(diff->out, "\n");
+    }
+    if (num > MAX_LISTED) { differ(diff, "%d more ranks with other orders\n", num - MAX_LISTED); }
+}
+
+static void diff_memory(Diff* diff) {
+    if (diff->a->P != diff->b->P || diff->a->R != diff->b->R) { return; }
+    int64_t most[2] = {0, 0};
+    for (int32_t r = 0; r < diff->a->P * diff->a->R; r++) {
+        int64_t bytes[2] = {diff->a->ranks[r].arena_bytes + diff->a->ranks[r].state_bytes,
+                            diff->b->ranks[r].arena_bytes + diff->b->ranks[r].state_bytes};
+        for (int i = 0; i < 2; i++) { most[i] = bytes[i] > most[i] ? bytes[i] : most[i]; }
+    }
+    diff_bytes(diff, "memory of the fullest rank", most[0], most[1]);
+}
+
+static void print_equal(const Diff* diff) {
+    const Plan* a = diff->a;
+    fprintf(diff->out, "equal: %d values, %d of %d chunks, %d of %d micro-batches", diff->equal_values,
+            diff->equal_chunks, a->placement.num_chunks, diff->equal_mbs, a->M);
+    fprintf(diff->out, ", orders of %d of %d ranks\n", diff->equal_orders, a->P * a->R);
+}
+
+Status plan_diff(const Plan* a, const Plan* b, FILE* out, int32_t* num_differences, Arena* arena) {
+    Diff diff = {.a = a, .b = b, .out = out};
+    TRY(twins_make(&diff.twin, a, b, arena));
+    TRY(twins_make(&diff.twin_of_b, b, a, arena));
+    diff_head(&diff);
+    list_lonely(&diff, a, diff.twin, "the first");
+    list_lonely(&diff, b, diff.twin_of_b, "the second");
+    diff_twins(&diff);
+    diff_orders(&diff);
+    diff_ms(&diff, "makespan", a->makespan_ns, b->makespan_ns);
+    diff_ms(&diff, "bound", a->bound_ns, b->bound_ns);
+    diff_memory(&diff);
+    if (diff.num_differences == 0 && plan_hash(a) != plan_hash(b)) {
+        differ(&diff, "the same jobs, but their transfers, buffers or times differ: see diff of the texts\n");
+    }
+    if (diff.num_differences > 0) { print_equal(&diff); }
+    *num_differences = diff.num_differences;
+    return STATUS_OK;
+}
+
+// --- plan_memory --------------------
+
+// What prices of a plan's jobs depend on.
+typedef struct {
+    const Plan* plan;
+    const CostModel* costs;
+    CostTable table;
+    CostStage chunks[PLAN_MAX_CHUNKS];
+    CostRank has[PLAN_MAX_STAGES];  // of the model
+} Prices;
+
+static void prices_init(Prices* out, const Plan* plan, const CostModel* costs) {
+    out->plan = plan;
+    out->costs = costs;
+    cost_table_init(&out->table, costs);
+    cost_ranks_make(out->has, costs, &plan->placement, plan->P);
+    for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
+        out->chunks[k] = cost_chunk_make(costs, &plan->placement, k);
+    }
+}
+
+// Of a job's chunk or share of the head. Says whether its F keeps nothing.
+static bool price(CostJobs* out, const Prices* prices, const PlanInstr* job) {
+    const Placement* placement = &prices->plan->placement;
+    const PlanMicrobatch* mb = &prices->plan->mbs[job->mb];
+    CostParts parts;
+    if (job->chunk >= placement->num_chunks) {
+        cost_parts(&parts, &prices->table, RECOMPUTE_NONE, &mb->shape);
+        cost_jobs_of_share(out, prices->costs, cost_share_of(placement, job->chunk - placement->num_chunks),
+                           &parts);
+        return false;
+    }
+    RecomputeMode mode = (RecomputeMode)mb->recompute[job->chunk];
+    cost_parts(&parts, &prices->table, mode, &mb->shape);
+    cost_jobs_of_stage(out, prices->costs, &prices->chunks[job->chunk], &parts);
+    return mode != RECOMPUTE_NONE && prices->costs->recompute_is_job[mode];
+}
+
+// Nothing of what it is about is held behind it.
+static bool is_last_job(const Prices* prices, const PlanRank* rank, int32_t i) {
+    const PlanInstr* job = &rank->instrs[i];
+    bool splits = job->chunk >= prices->plan->placement.num_chunks;  // does a W of it follow?
+    for (int32_t k = i + 1; k < rank->num_instrs && job->kind == INSTR_BWD && !splits; k++) {
+        const PlanInstr* other = &rank->instrs[k];
+        splits = other->kind == INSTR_WGT && other->mb == job->mb && other->chunk == job->chunk;
+    }
+    return job->kind == INSTR_WGT || (job->kind == INSTR_BWD && !splits);
+}
+
+// A stage runs one job after the other, so its list is the order of time.
+static void hold_activations(PlanMemory* out, const Prices* prices, int32_t r) {
+    const PlanRank* rank = &prices->plan->ranks[r];
+    int32_t num_held = 0;
+    int64_t held_bytes = 0;
+    for (int32_t i = 0; i < rank->num_instrs; i++) {
+        const PlanInstr* instr = &rank->instrs[i];
+        if (!plan_instr_is_job((InstrKind)instr->kind)) { continue; }
+        CostJobs jobs;
+        bool drops = price(&jobs, prices, instr), is_last = is_last_job(prices, rank, i);
+        int64_t during_bytes = held_bytes;  // while this job runs
+        bool takes = instr->kind == (drops ? INSTR_REC : INSTR_FWD);
+        if (instr->kind == INSTR_FWD) { num_held++; }
+        if (takes) { during_bytes = held_bytes += jobs.stored_bytes; }
+        if (drops && instr->kind == INSTR_FWD) { during_bytes += jobs.forward_bytes; }
+        if (num_held > out->most_held) { out->most_held = num_held; }
+        if (during_bytes > out->peak_bytes) {
+            out->peak_bytes = during_bytes;
+            out->peak_ns = instr->begin_ns;
+            out->peak_mb = instr->mb;
+        }
+        held_bytes -= is_last ? jobs.stored_bytes : 0;
+        num_held -= is_last;
+    }
+}
+
+Status plan_memory_make(PlanMemory* out, const Plan* plan, const CostModel* costs, MemoryRule rule) {
+    Prices* prices = malloc(sizeof *prices);
+    if (prices == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory to count a plan's memory"); }
+    prices_init(prices, plan, costs);
+    for (int32_t r = 0; r < plan->P * plan->R; r++) {
+        int64_t state_bytes = cost_rank_state_bytes(costs, &prices->has[r % plan->P]);
+        out[r] = (PlanMemory){.state_bytes = state_bytes, .peak_mb = -1};
+        hold_activations(&out[r], prices, r);
+        if (rule == MEMORY_ACTIVATIONS) { continue; }
+        out[r].peak_bytes = plan->ranks[r].arena_bytes;
+        out[r].peak_ns = 0;
+        out[r].peak_mb = -1;
+    }
+    free(prices);
+    return STATUS_OK;
+}
+
+// The rank of stage s that holds the most, over all replicas.
+static int32_t plan_memory_fullest(const PlanMemory* memory, const Plan* plan, int32_t s) {
+    int32_t fullest = s;
+    for (int32_t r = s; r < plan->P * plan->R; r += plan->P) {
+        if (memory[r].peak_bytes > memory[fullest].peak_bytes) { fullest = r; }
+    }
+    return fullest;
+}
+
+// By the limits of its request. STATUS_INFEASIBLE with stage, bytes over and a remedy.
+static Status plan_memory_check(const PlanMemory* memory, const Plan* plan, const PlanRequest* request) {
+    for (int32_t r = 0; r < plan->P * plan->R; r++) {
+        int64_t limit_bytes = problem_limit_bytes(request, r);
+        int64_t over_bytes = memory[r].state_bytes + memory[r].peak_bytes - limit_bytes;
+        if (limit_bytes == 0 || over_bytes <= 0) { continue; }
+        return FAIL(
+            STATUS_INFEASIBLE,
+            "replica %d, stage %d: holds %lld bytes of activations beside %lld of model state, %lld over "
+            "the limit ---> raise --memory-limit, allow --recompute auto, or use more stages",
+            r / plan->P, r % plan->P, (long long)memory[r].peak_bytes, (long long)memory[r].state_bytes,
+            (long long)over_bytes);
+    }
+    return STATUS_OK;
+}
+
+static void print_bar(int64_t num_bytes, int64_t limit_bytes, FILE* out) {
+    enum { WIDTH = 4 };  // so that a row has 100 columns
+    int64_t filled = limit_bytes > 0 ? num_bytes * WIDTH / limit_bytes : 0;
+    fprintf(out, "  |");
+    for (int i = 0; i < WIDTH; i++) { fputc(i < filled ? '#' : '.', out); }
+    fprintf(out, "|%4.0f %%", 100.0 * (double)num_bytes / (double)limit_bytes);
+}
+
+static int32_t layers_of(const Plan* plan, int32_t s) {
+    int32_t num_layers = 0;
+    for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
+        const LayerRange* layers = &plan->placement.chunks[k];
+        if (plan->placement.stage_of[k] == s) { num_layers += layers->layer_end - layers->layer_begin; }
+    }
+    return num_layers;
+}
+
+static double share_percent(const Placement* placement, int32_t s) {
+    return 100.0 * (placement->head_begin[s + 1] - placement->head_begin[s]) / HEAD_UNITS;
+}
+
+void plan_memory_print(const PlanMemory* memory, const Plan* plan, const PlanRequest* request, FILE* out) {
+    fprintf(out, "memory of each stage at its peak; %s\n",
+            request->memory_rule == MEMORY_ACTIVATIONS
+                ? "what backward needs, buffers of transfers not counted"
+                : "every buffer, as laid out");
+    bool shares = plan->placement.head != HEAD_WHOLE;
+    fprintf(out, "  stage  layers%s  replica     state  activations  together     limit  in flight\n",
+            shares ? "    head" : "");
+    for (int32_t s = 0; s < plan->P; s++) {
+        int32_t r = plan_memory_fullest(memory, plan, s);
+        const PlanMemory* stage = &memory[r];
+        int64_t together_bytes = stage->state_bytes + stage->peak_bytes;
+        int64_t limit_bytes = problem_limit_bytes(request, r);
+        fprintf(out, "  %5d  %6d", s, layers_of(plan, s));
+        if (shares) { fprintf(out, "  %4.1f %%", share_percent(&plan->placement, s)); }
+        fprintf(out, "  %7d  %8s  %11s  %8s", r / plan->P, BYTES_TEXT(stage->state_bytes),
+                BYTES_TEXT(stage->peak_bytes), BYTES_TEXT(together_bytes));
+        if (limit_bytes > 0) {
+            fprintf(out, "  %8s  %9d", BYTES_TEXT(limit_bytes), stage->most_held);
+            print_bar(together_bytes, limit_bytes, out);
+        } else {
+            fprintf(out, "      none  %9d", stage->most_held);
+        }
+        fprintf(out, "\n");
+    }
+}
+
+// --- plan_explain --------------------
+
+static double percent(int64_t part, int64_t whole) {
+    return whole > 0 ? 100.0 * (double)part / (double)whole : 0;
+}
+
+// --- what was chosen -------------------------------------------------------------------------------------
+
+static int64_t tokens_of(const Plan* plan, int32_t m) {
+    return plan->mbs[m].shape.enc_tokens + plan->mbs[m].shape.dec_tokens;
+}
+
+// Micro-batches of replica r: how many, and the first of them.
+static int32_t count_of(const Plan* plan, int32_t r, int32_t* first) {
+    int32_t num = 0;
+    for (int32_t m = plan->M - 1; m >= 0; m--) {
+        if (plan->mbs[m].replica != r) { continue; }
+        *first = m;
+        num++;
+    }
+    return num;
+}
+
+static void explain_microbatches(const Plan* plan, FILE* out) {
+    int64_t least = INT64_MAX, most = 0, sum = 0, num_padded = 0;
+    int32_t first = 0, num = count_of(plan, 0, &first), last = num > 0 ? first + num - 1 : 0;
+    for (int32_t m = 0; m < plan->M; m++) {
+        int64_t tokens = tokens_of(plan, m);
+        least = tokens < least ? tokens : least;
+        most = tokens > most ? tokens : most;
+        sum += tokens;
+        num_padded += plan->mbs[m].layout != LAYOUT_RAGGED;
+    }
+    fprintf(out,
+            "- Micro-batches: %d of %d samples, %" PRId64 " to %" PRId64 " tokens (mean %" PRId64
+            "); replica 0 begins with %" PRId64 " and ends with %" PRId64 ". %s.\n",
+            plan->M, plan->N, least, most, sum / plan->M, tokens_of(plan, first), tokens_of(plan, last),
+            num_padded == 0 ? "Nothing is padded" : "Samples are padded to the longest of their micro-batch");
+}
+
+// "8", or "5+3" of two stacks: of a stage's chunks one behind the other.
+static void print_stage_layers(const PlanExplain* about, int32_t s, FILE* out) {
+    const Placement* placement = &about->plan->placement;
+    const char* before = " ";
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        char layers[PROBLEM_LAYERS_CHARS];
+        if (placement->stage_of[k] != s) { continue; }
+        problem_layers_text(layers, about->costs, &placement->chunks[k]);
+        fprintf(out, "%s%s", before, layers);
+        before = "/";
+    }
+}
+
+static void explain_stages(const PlanExplain* about, FILE* out) {
+    const Plan* plan = about->plan;
+    const Placement* placement = &plan->placement;
+    fprintf(out, about->costs->num_dec_layers > 0 ? "- Stages: encoder+decoder layers" : "- Stages: layers");
+    for (int32_t s = 0; s < plan->P; s++) { print_stage_layers(about, s, out); }
+    fprintf(out, "%s",
+            about->request->choose_stages ? ", chosen so that embedding and head fit in" : ", as given");
+    int32_t begin = about->costs->num_enc_layers;
+    for (int32_t k = 0; k < placement->num_chunks && about->costs->num_dec_layers > 0; k++) {
+        LayerRange layers = placement->chunks[k];
+        if (layers.layer_begin < begin && begin < layers.layer_end) {
+            fprintf(out, "; stage %d holds the last encoder and the first decoder layers",
+                    placement->stage_of[k]);
+        }
+    }
+    fprintf(out, ".\n");
+}
+
+// Where chunks lie, in the order in which a micro-batch passes them, and who has the head.
+static void explain_placement(const Plan* plan, FILE* out) {
+    const Placement* placement = &plan->placement;
+    if (placement_is_linear(placement, plan->P)) { return; }
+    fprintf(out, "- Placement: a micro-batch passes stages");
+    for (int32_t k = 0; k < placement->num_chunks; k++) { fprintf(out, " %d", placement->stage_of[k]); }
+    if (placement->head == HEAD_WHOLE) {
+        fprintf(out, "; the last one has the head.\n");
+        return;
+    }
+    fprintf(out, "; the head is shared by %s,", placement->head == HEAD_BY_ROWS ? "rows" : "vocabulary");
+    for (int32_t s = 0; s < plan->P; s++) {
+        int32_t units = placement->head_begin[s + 1] - placement->head_begin[s];
+        fprintf(out, " %.0f", 100.0 * units / HEAD_UNITS);
+    }
+    fprintf(out, " %% of it on each stage.\n");
+}
+
+static void explain_schedule(const Plan* plan, FILE* out) {
+    int64_t num_w = 0, num_b = 0;  // of chunks; a share's W is always one
+    for (int32_t r = 0; r < plan->P * plan->R; r++) {
+        for (int32_t i = 0; i < plan->ranks[r].num_instrs; i++) {
+            bool of_share = plan->ranks[r].instrs[i].chunk >= plan->placement.num_chunks;
+            num_w += plan->ranks[r].instrs[i].kind == INSTR_WGT && !of_share;
+            num_b += plan->ranks[r].instrs[i].kind == INSTR_BWD;
+        }
+    }
+    fprintf(out, "- Schedule: %s; %s.\n", plan->schedule,
+            num_w == 0       ? "weight gradients are part of the backward"
+            : num_w == num_b ? "weight gradients are jobs of their own, which fill waits"
+                             : "some weight gradients are jobs of their own, which fill waits");
+}
+
+static void explain_memory(const PlanExplain* about, FILE* out) {
+    const Plan* plan = about->plan;
+    int32_t K = plan->placement.num_chunks;
+    int64_t num_recomputed = 0, num_all = (int64_t)plan->M * K;
+    for (int32_t m = 0; m < plan->M; m++) {
+        for (int32_t k = 0; k < K; k++) { num_recomputed += plan->mbs[m].recompute[k] != RECOMPUTE_NONE; }
+    }
+    int32_t fullest = 0;
+    for (int32_t r = 1; r < plan->P * plan->R; r++) {
+        int64_t most = about->memory[fullest].state_bytes + about->memory[fullest].peak_bytes;
+        if (about->memory[r].state_bytes + about->memory[r].peak_bytes > most) { fullest = r; }
+    }
+    const PlanMemory* memory = &about->memory[fullest];
+    fprintf(out, "- Memory: stage %d of replica %d is the fullest, %s", fullest % plan->P, fullest / plan->P,
+            BYTES_TEXT(memory->state_bytes + memory->peak_bytes));
+    int64_t limit_bytes = problem_limit_bytes(about->request, fullest);
+    if (limit_bytes > 0) {
+        fprintf(out, " of %s (%.0f %%)", BYTES_TEXT(limit_bytes),
+                percent(memory->state_bytes + memory->peak_bytes, limit_bytes));
+    }
+    if (num_recomputed == 0) {
+        fprintf(out, "; nothing is recomputed.\n");
+    } else {
+        fprintf(out, "; %.0f %% of the forwards (micro-batch x chunk) are recomputed to fit.\n",
+                percent(num_recomputed, num_all));
+    }
+}
+
+// --- where the rest goes ---------------------------------------------------------------------------------
+
+typedef struct {
+    int64_t busy_ns, before_ns, between_ns, after_ns;
+} Idle;
+
+static Idle idle_of(const Plan* plan, int32_t r) {
+    Idle idle = {.after_ns = plan->makespan_ns};
+    int64_t end_ns = 0;
+    bool first = true;
+    for (int32_t i = 0; i < plan->ranks[r].num_instrs; i++) {
+        const PlanInstr* job = &plan->ranks[r].instrs[i];
+        if (!plan_instr_is_job((InstrKind)job->kind)) { continue; }
+        *(first ? &idle.before_ns : &idle.between_ns) += job->begin_ns - end_ns;
+        idle.busy_ns += job->end_ns - job->begin_ns;
+        end_ns = job->end_ns;
+        first = false;
+    }
+    idle.after_ns -= end_ns;
+    return idle;
+}
+
+// The busiest rank sets the pace; what it waits is lost for all.
+static void explain_pace(const Plan* plan, FILE* out) {
+    int32_t busiest = 0;
+    int64_t sum_ns = 0;
+    for (int32_t r = 0; r < plan->P * plan->R; r++) {
+        int64_t busy_ns = idle_of(plan, r).busy_ns;
+        if (busy_ns > idle_of(plan, busiest).busy_ns) { busiest = r; }
+        sum_ns += busy_ns;
+    }
+    Idle idle = idle_of(plan, busiest);
+    int64_t mean_ns = sum_ns / ((int64_t)plan->P * plan->R);
+    fprintf(out,
+            "- Pace: stage %d of replica %d works most, %s of %s (mean %s). It begins after %s, "
+            "waits %s in between, and the step goes on %s after its last job.\n",
+            busiest % plan->P, busiest / plan->P, TIME_TEXT(idle.busy_ns, 6), TIME_TEXT(plan->makespan_ns, 6),
+            TIME_TEXT(mean_ns, 6), TIME_TEXT(idle.before_ns, 4), TIME_TEXT(idle.between_ns, 4),
+            TIME_TEXT(idle.after_ns, 4));
+}
+
+static void explain_loss(const Waterfall* fall, FILE* out) {
+    // What to try against each part.
+    static const char* const advice[WATERFALL_COUNT] = {
+        [WATERFALL_COMMUNICATION] = "faster links, or fewer replicas",
+        [WATERFALL_MEMORY] = "more memory, or --recompute auto",
+        [WATERFALL_RECOMPUTE] = "more memory, or more stages",
+        [WATERFALL_LAUNCH] = "fewer, larger micro-batches, if memory and ramp allow",
+        [WATERFALL_PADDING] = "--layout ragged",
+        [WATERFALL_ORDER] = "more --effort, --split-backward auto",
+        [WATERFALL_RAMP] = "larger batches, fewer stages, or --split-backward auto",
+        [WATERFALL_STAGES] = "--stage-split auto, --placement auto, --head auto",
+        [WATERFALL_REPLICAS] = "more --effort, or larger batches",
+        [WATERFALL_EFFICIENCY] = "larger micro-batches",
+    };
+    int64_t lost_ns = fall->makespan_ns - fall->bound_ns;
+    fprintf(out, "- Lost against the bound: %s, %.1f %% of the step.\n", TIME_TEXT(lost_ns, 4),
+            percent(lost_ns, fall->makespan_ns));
+    for (int part = 0; part < WATERFALL_COUNT; part++) {
+        if (percent(fall->part_ns[part], fall->makespan_ns) < 0.5) { continue; }
+        fprintf(out, "    %.1f %% to %s ---> %s\n", percent(fall->part_ns[part], fall->makespan_ns),
+                waterfall_names[part], advice[part]);
+    }
+}
+
+// Lines of at most LINE_CHARS, broken at spaces; what goes on is indented as far as its line's first word.
+static void print_wrapped(const char* text, FILE* out) {
+    enum { LINE_CHARS = 100 };
+    while (*text != '\0') {
+        int length = (int)strcspn(text, "\n"), indent = (int)strspn(text, " -"), used = 0;
+        for (int at = 0; at < length;) {
+            int room = LINE_CHARS - used, left = length - at, take = left;
+            if (left > room) {
+                for (take = room; take > 0 && text[at + take] != ' ';) { take--; }
+                if (take <= indent) { take = (int)strcspn(text + at, " \n"); }
+            }
+            fprintf(out, "%.*s\n", take, text + at);
+            at += take + (at + take < length);
+            used = indent;
+            if (at < length) { fprintf(out, "%*s", indent, ""); }
+        }
+        if (length == 0) { fprintf(out, "\n"); }
+        text += length + (text[length] == '\n');
+    }
+}
+
+void plan_explain_print(const PlanExplain* about, FILE* out) {
+    char* text = NULL;
+    size_t num_bytes;
+    FILE* words = open_memstream(&text, &num_bytes);
+    if (words == NULL) { return; }
+    explain_microbatches(about->plan, words);
+    explain_stages(about, words);
+    explain_placement(about->plan, words);
+    explain_schedule(about->plan, words);
+    explain_memory(about, words);
+    explain_pace(about->plan, words);
+    explain_loss(about->waterfall, words);
+    if (fclose(words) == 0) { print_wrapped(text, out); }
+    free(text);
+}
+
+// --- plan_json --------------------
+
+static const double NS_PER_MS = 1e6;
+
+Status plan_json_check(const Plan* plan) {
+    for (int32_t m = 0; m < plan->M; m++) {
+        if (plan->mbs[m].layout != LAYOUT_PACKED) { continue; }
+        return FAIL(STATUS_BAD_OPTION,
+                    "--json: policy %s attends across the samples of a pack, which the form cannot say ---> "
+                    "--policy packed-ragged",
+                    plan->policy);
+    }
+    return STATUS_OK;
+}
+
+static void chunk_layers(int32_t num[2], const PlanJson* about, int32_t k) {
+    LayerRange layers = about->plan->placement.chunks[k];
+    num[0] = num[1] = 0;
+    for (int32_t l = layers.layer_begin; l < layers.layer_end; l++) { num[l >= about->num_enc_layers]++; }
+}
+
+static void print_stages(const PlanJson* about, FILE* out) {
+    fprintf(out, "\"stage_layers\": [");
+    for (int32_t s = 0; s < about->plan->P; s++) {
+        int32_t num[2];
+        chunk_layers(num, about, s);
+        fprintf(out, "%s[%d, %d]", s > 0 ? ", " : "", num[0], num[1]);
+    }
+    fprintf(out, "]");
+}
+
+// Of a head by vocabulary the matrix is divided by units of HEAD_UNITS, as the shares say.
+static void print_placement(const PlanJson* about, FILE* out) {
+    const Placement* placement = &about->plan->placement;
+    fprintf(out, "\"placement\": {\"chunks\": [");
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        int32_t num[2];
+        chunk_layers(num, about, k);
+        fprintf(out, "%s[%d, %d, %d]", k > 0 ? ", " : "", placement->stage_of[k], num[0], num[1]);
+    }
+    fprintf(out, "]");
+    for (int32_t s = 0; s < about->plan->P && placement->head != HEAD_WHOLE; s++) {
+        int32_t units = placement->head_begin[s + 1] - placement->head_begin[s];
+        if (s == 0) {
+            fprintf(out, ", \"head\": {\"by\": \"%s\", \"share\": [", head_names[placement->head]);
+        }
+        fprintf(out, "%s%.10g", s > 0 ? ", " : "", (double)units / HEAD_UNITS);
+        if (s == about->plan->P - 1) { fprintf(out, "]}"); }
+    }
+    fprintf(out, "}");
+}
+
+static void print_microbatch(const Plan* plan, const PlanMicrobatch* mb, FILE* out) {
+    int32_t begin = plan->sequences[mb->sequence_begin].segment_begin;
+    int32_t end = plan->sequences[mb->sequence_end - 1].segment_end;
+    fprintf(out, "{\"samples\": [");
+    for (int32_t k = begin; k < end; k++) {
+        fprintf(out, "%s%d", k > begin ? ", " : "", plan->segments[k].sample_idx);
+    }
+    fprintf(out, "], \"padded\": %s, \"recompute\": [", mb->layout == LAYOUT_PADDED ? "true" : "false");
+    for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
+        fprintf(out, "%s\"%s\"", k > 0 ? ", " : "", plan_recompute_words[mb->recompute[k]]);
+    }
+    fprintf(out, "]}");
+}
+
+// A job of the plain pipeline, of one of several chunks, or of a share of the head.
+static void plan_json_print_job(const Plan* plan, const PlanInstr* instr, int32_t first_mb, FILE* out) {
+    JobKind kind = plan_instr_job((InstrKind)instr->kind);
+    int32_t m = instr->mb - first_mb;
+    if (placement_is_linear(&plan->placement, plan->P)) {
+        fprintf(out, "[\"%c\", %d]", "FBWR"[kind], m);
+    } else if (instr->chunk < plan->placement.num_chunks) {
+        fprintf(out, "[\"%c\", %d, %d]", "FBWR"[kind], m, instr -> chunk);
+    } else {
+        fprintf(out, "[\"%c\", %d]", kind == JOB_F ? 'H' : 'V', m);
+    }
+}
+
+static void print_orders(const Plan* plan, int32_t r, int32_t first_mb, FILE* out) {
+    for (int32_t s = 0; s < plan->P; s++) {
+        const PlanRank* rank = &plan->ranks[r * plan->P + s];
+        const char* comma = "";
+        fprintf(out, "%s\n    [", s > 0 ? "," : "");
+        for (int32_t i = 0; i < rank->num_instrs; i++) {
+            const PlanInstr* instr = &rank->instrs[i];
+            if (!plan_instr_is_job((InstrKind)instr->kind)) { continue; }
+            fprintf(out, "%s", comma);
+            plan_json_print_job(plan, instr, first_mb, out);
+            comma = ", ";
+        }
+        fprintf(out, "]");
+    }
+}
+
+void plan_json_print(FILE* out, const void* plan_json) {
+    const PlanJson* about = plan_json;
+    const Plan* plan = about->plan;
+    int32_t m = 0;
+    fprintf(out, "{");
+    (placement_is_linear(&plan->placement, plan->P) ? print_stages : print_placement)(about, out);
+    fprintf(out, ",\n \"replicas\": [");
+    for (int32_t r = 0; r < plan->R; r++) {
+        int32_t first_mb = m;
+        fprintf(out, "%s\n  {\"microbatches\": [", r > 0 ? "," : "");
+        for (; m < plan->M && plan->mbs[m].replica == r; m++) {
+            fprintf(out, "%s\n    ", m > first_mb ? "," : "");
+            print_microbatch(plan, &plan->mbs[m], out);
+        }
+        fprintf(out, "],\n   \"stages\": [");
+        print_orders(plan, r, first_mb, out);
+        fprintf(out, "]}");
+    }
+    fprintf(out,
+            "],\n \"predicted_makespan_ms\": %.6f, \"lower_bound_ms\": %.6f, \"planning_cpu_ms\": %.3f,\n"
+            " \"policy\": \"%s\", \"schedule\": \"%s\"}\n",
+            (double)plan->makespan_ns / NS_PER_MS, (double)plan->bound_ns / NS_PER_MS,
+            (double)about->planning_cpu_ns / NS_PER_MS, plan->policy, plan->schedule);
+}

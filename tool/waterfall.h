@@ -1,0 +1,62 @@
+/*
+waterfall.h -- where the time between a plan's bound and its makespan goes; the parts sum to it exactly.
+
+Obstacles are taken away from the plan one after the other, and what the makespan falls by is that obstacle's
+part. Jobs keep their order on each stage unless a freer order is faster:
+    makespan        as predicted
+    communication   transfers and gradient reduction take no time
+    memory          no limit: receives as early as data comes, and the adaptive order with the same
+                    micro-batches (where memory is short). A plan that late receives make faster (another
+                    message goes first) is its own level
+    recompute       nothing is recomputed
+    launch          no per-micro-batch constants, no floors
+    padding         true lengths
+    order           jobs never wait but at the begin and end of the step (each stage: arrival + work + tail)
+    ramp            only the work of the slowest stage of the slowest replica
+    stages          work spread evenly over the stages of each replica
+    replicas        and over the replicas
+    efficiency      curves at the cheapest rate that a micro-batch of this batch could have: the bound
+Each level is at least the next, so no part is negative. A level below the bound counts as the bound: what no
+plan can avoid (a head that is larger than a stage; constants and recomputation that memory enforces, layers
+that only one split can hold: the bound has them) is not charged. test_waterfall.c
+*/
+#pragma once
+
+#include <stdio.h>
+#include "../dynapipe_plugin/plan/cost_model.h"
+#include "../dynapipe_plugin/plan/plan.h"
+#include "../dynapipe_plugin/plan/types.h"
+
+// clang-format off
+#define WATERFALL_LIST(X)                                                                       \
+    X(WATERFALL_COMMUNICATION, "communication")     /* and gradient reduction */                \
+    X(WATERFALL_MEMORY,        "memory")            /* waiting because memory is short */       \
+    X(WATERFALL_RECOMPUTE,     "recompute")                                                     \
+    X(WATERFALL_LAUNCH,        "launch overhead")   /* per micro-batch constants and floors */  \
+    X(WATERFALL_PADDING,       "padding")                                                       \
+    X(WATERFALL_ORDER,         "order")             /* the rest: waits inside the step */       \
+    X(WATERFALL_RAMP,          "ramp")              /* filling and draining the pipeline */     \
+    X(WATERFALL_STAGES,        "stage imbalance")                                               \
+    X(WATERFALL_REPLICAS,      "replica imbalance")                                             \
+    X(WATERFALL_EFFICIENCY,    "efficiency")        /* kernels slower on small micro-batches */
+// clang-format on
+
+#define X(name, text) name,
+typedef enum { WATERFALL_LIST(X) WATERFALL_COUNT } WaterfallPart;
+#undef X
+
+typedef struct {
+    int64_t makespan_ns, bound_ns;
+    int64_t part_ns[WATERFALL_COUNT];  // >= 0; their sum is makespan_ns - bound_ns
+} Waterfall;
+
+extern const char* const waterfall_names[WATERFALL_COUNT];
+
+// Of a plan made for this request, costs and batch. `arena` holds temporaries.
+// STATUS_INVALID_PLAN where the plan's job lists cannot run, or where they take another time than it says.
+Status waterfall_make(Waterfall* out, const Plan* plan, const CostModel* costs, const PlanRequest* request,
+                      const PlanSample* samples, int32_t num_samples, Arena* arena);
+
+// A table: part, milliseconds, percent of the makespan, and a bar, a column of which is 2 % of the makespan;
+// each begins where the one above it ends. Of what is less than half a column there may be none.
+void waterfall_print(const Waterfall* waterfall, FILE* out);

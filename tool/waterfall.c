@@ -3,7 +3,7 @@
 #include "../dynapipe_plugin/plan/simulate.h"
 
 #include <string.h>
-#include "../dynapipe_plugin/plan/draft/pipe_costs.h"
+#include "../dynapipe_plugin/plan/draft.h"
 #include "../dynapipe_plugin/plan/schedule.h"
 #include "../dynapipe_plugin/plan/types.h"
 

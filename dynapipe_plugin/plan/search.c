@@ -2,14 +2,13 @@
 #include "search.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../../util/numbers.h"
-#include "draft/pipe_costs.h"
 #include "placement.h"
 #include "schedule.h"
+#include "simulate.h"
 
 enum { MAX_PLACES = 48, MAX_RULES = RECOMPUTE_COUNT + 6, MAX_PROBES = 4 };
 enum { NUM_COORDINATES = 4, NUM_SETTINGS = NUM_COORDINATES * 10 };
@@ -68,6 +67,7 @@ typedef struct {
 typedef struct {
     const PlanProblem* problem;
     MbLayout layout;
+    const PipePolicy* policy;  // the schedule that is prescribed; NULL: adaptive
     int64_t budget;          // jobs that may still be simulated, and other work in their stead
     int32_t num_weights;     // 1, or 2: work in encoder layers and in decoder layers
     int64_t* weight[2];      // [num_samples] in 2^-40 of the batch
@@ -545,6 +545,24 @@ static Status state_make(State* out, bool* fits, Search* search, const Candidate
     return STATUS_OK;
 }
 
+// Under the prescribed schedule.
+static Status simulate_policy(int64_t* makespan_ns, Search* search, const State* state, const PipeProblem* pipe,
+                              int64_t cutoff_ns) {
+    PipeSchedule schedule;
+    PipeTimeline timeline;
+    search->budget -= 4 * (int64_t)state->num_rows * state->M;
+    Status status = search->policy->build(&schedule, pipe, state->order, state->rule.split_backward,
+                                          &search->simulator);
+    if (status == STATUS_INFEASIBLE) { return STATUS_OK; }
+    TRY(status);
+    TRY(pipe_simulate(&timeline, pipe, &schedule, &search->simulator));
+    for (int32_t s = 0; s < state->P; s++) {
+        if (timeline.peak_bytes[s] > pipe->memory_limit_bytes[s]) { return STATUS_OK; }
+    }
+    if (timeline.makespan_ns <= cutoff_ns) { *makespan_ns = timeline.makespan_ns; }
+    return STATUS_OK;
+}
+
 enum { OVERHEAD_JOBS = 30 };  // of a simulation: copying, limits
 
 // At most cutoff_ns; INT64_MAX beyond, or where it does not fit.
@@ -561,6 +579,7 @@ static Status simulate(int64_t* makespan_ns, Search* search, const State* state,
     PipeProblem pipe = state_pipe(state);
     arena_reset(&search->simulator);
     search->budget -= OVERHEAD_JOBS + state->N / 16;
+    if (search->policy != NULL) { return simulate_policy(makespan_ns, search, state, &pipe, cutoff_ns); }
     return pipe_adaptive_makespan(makespan_ns, &pipe, state->order, &state->rule, cutoff_ns, &search->budget,
                                   &search->simulator);
 }
@@ -933,7 +952,6 @@ static Status construct(Candidate* best, Search* search) {
             TRY(tune_settings(&field[i], search, search->budget - part / 3 / num));
         }
         qsort(field, (size_t)num, sizeof *field, compare_candidates);
-        if (getenv("DBG")) for (int32_t i = 0; i < num; i++) { char b[PLACEMENT_CHARS]; placement_print(b, &field[i].placement, problem->P); fprintf(stderr, "r%d %d: %.3f M%d o%d if%d rule %d/%d/%d left %.2f  %.60s\n", round, i, (double)field[i].makespan_ns/1e6, field[i].num_mbs, field[i].before, field[i].in_flight, field[i].rule.mode, field[i].rule.share_percent, field[i].rule.early_percent, (double)search->budget/(double)whole, b); }
         if (num > FINALISTS) { num = (num + 1) / 2; }
     }
     for (int32_t i = 0; i < num && problem->P > 1; i++) {
@@ -943,7 +961,6 @@ static Status construct(Candidate* best, Search* search) {
     }
     qsort(field, (size_t)num, sizeof *field, compare_candidates);
     *best = field[0];
-        if (getenv("DBG")) for (int32_t i = 0; i < num; i++) { char b[PLACEMENT_CHARS]; placement_print(b, &field[i].placement, problem->P); fprintf(stderr, "final %d: %.3f M%d o%d if%d rule %d/%d/%d left %.2f  %.100s\n",  i, (double)field[i].makespan_ns/1e6, field[i].num_mbs, field[i].before, field[i].in_flight, field[i].rule.mode, field[i].rule.share_percent, field[i].rule.early_percent, (double)search->budget/(double)whole, b); }
     return STATUS_OK;
 }
 
@@ -1130,13 +1147,17 @@ static int compare_ids(const void* a, const void* b) {
 static Status draft_replica(Draft* out, const Search* search, const State* state, int32_t* ids, Arena* arena) {
     bool split = state->rule.split_backward;
     DraftReplica* replica = &out->replica[state->replica];
-    *replica = (DraftReplica){.variant = {.name = split ? "adaptive+w" : "adaptive",
-                                          .policy = &pipe_policy_adaptive,
-                                          .split_backward = split,
-                                          .has_rule = true,
-                                          .rule = state->rule},
-                              .makespan_ns = state->makespan_ns};
-    ARENA_TRY_NEW(replica->order, arena, int32_t, state->M);
+    *replica = (DraftReplica){.makespan_ns = state->makespan_ns};
+    replica->variant = search->policy == NULL
+                           ? (PipeVariant){split ? "adaptive+w" : "adaptive", &pipe_policy_adaptive, split, true,
+                                           state->rule}
+                           : (PipeVariant){.name = search->policy == &pipe_policy_1f1b ? split ? "1f1b+w" : "1f1b"
+                                                   : split                             ? "gpipe+w"
+                                                                                       : "gpipe",
+                                           .policy = search->policy,
+                                           .split_backward = split};
+    replica->M = state->M;
+    ARENA_TRY_NEW(replica->mbs, arena, int32_t, state->M);
     ARENA_TRY_NEW(replica->modes, arena, uint8_t, (int64_t)state->K * state->M);
     for (int32_t k = 0; k < state->M; k++) {
         int32_t m = state->order[k], num = 0;
@@ -1146,8 +1167,7 @@ static Status draft_replica(Draft* out, const Search* search, const State* state
         qsort(ids, (size_t)num, sizeof *ids, compare_ids);
         microbatch_list_append(&out->list, search->problem, search->layout,
                                (RecomputeMode)state->mode[(int64_t)m * state->K], ids, num);
-        out->list.mbs[out->list.num_mbs - 1].replica = state->replica;
-        replica->order[k] = k;
+        replica->mbs[k] = out->list.num_mbs - 1;
         for (int32_t c = 0; c < state->K; c++) {
             replica->modes[(int64_t)c * state->M + k] = state->mode[(int64_t)m * state->K + c];
         }
@@ -1160,16 +1180,15 @@ static Status make_draft(Draft* out, const Search* search, const State* states, 
     int32_t N = problem->num_samples, R = problem->R, slowest, fastest, *ids;
     find_ends(&slowest, &fastest, states, R);
     Draft draft = {.placement = states[0].placement, .makespan_ns = states[slowest].makespan_ns};
-    if (draft.makespan_ns == INT64_MAX) { return FAIL(STATUS_INFEASIBLE, "search: nothing fits in memory"); }
     ARENA_TRY_NEW(ids, arena, int32_t, N);
     ARENA_TRY_NEW(draft.replica, arena, DraftReplica, R);
     TRY(microbatch_list_reserve(&draft.list, N, N, arena));
     for (int32_t r = 0; r < R; r++) { TRY(draft_replica(&draft, search, &states[r], ids, arena)); }
-    TRY(balance_replicas(&draft.replicas, &draft.list, R, NULL, arena));
     *out = draft;
     return STATUS_OK;
 }
 
+enum { OWN_PART = 4 };  // of the budget, for settings of each replica
 enum { JOB_NS = 30 };  // that one job of a simulation takes, all else of a plan spread over them
 
 // An effort counts simulations of 5 P micro-batches: so many jobs F, B and W.
@@ -1193,6 +1212,33 @@ static int64_t budget_jobs(const PlanProblem* problem, int32_t effort) {
     return jobs > least ? jobs : least;
 }
 
+// Where nothing is known to fit: one sample a micro-batch, everything recomputed. It may be made to fit.
+static Candidate last_resort(const PlanProblem* problem) {
+    Candidate candidate = {.placement = problem->placement, .num_mbs = problem->num_samples};
+    candidate.rule = (ModeRule){problem->modes[problem->num_modes - 1], 0, 100};
+    candidate.in_flight = -problem->num_samples;
+    return candidate;
+}
+
+// The states of all replicas; where there are several, each gets settings of its own.
+static Status make_states(State* states, Search* search, const Candidate* best) {
+    int32_t R = search->problem->R;
+    for (int32_t r = 0; r < R; r++) {
+        Candidate own = *best;
+        bool fits;
+        if (R > 1 && best->makespan_ns < INT64_MAX) {
+            search->num_probes = 1;
+            search->probe[0] = r;
+            TRY(evaluate(&own, search, INT64_MAX));
+            TRY(tune_settings(&own, search, search->budget - search->budget / OWN_PART / R));
+        }
+        TRY(state_make(&states[r], &fits, search, &own, r, &search->lists));
+        if (!fits) { return FAIL(STATUS_INFEASIBLE, "search: replica %d does not fit", r); }
+        TRY(simulate(&states[r].makespan_ns, search, &states[r], INT64_MAX));
+    }
+    return STATUS_OK;
+}
+
 static Status search_all(Draft* out, Search* search, Arena* arena) {
     const PlanProblem* problem = search->problem;
     int32_t R = problem->R;
@@ -1207,28 +1253,24 @@ static Status search_all(Draft* out, Search* search, Arena* arena) {
     search->num_probes = R < MAX_PROBES ? R : MAX_PROBES;
     TRY(weigh(search));
     TRY(deal_samples(search));
-    TRY(construct(&best, search));
-    for (int32_t r = 0; r < R; r++) {
-        bool fits;
-        Candidate own = best;
-        if (R > 1) {
-            search->num_probes = 1;
-            search->probe[0] = r;
-            TRY(evaluate(&own, search, INT64_MAX));
-            TRY(tune_settings(&own, search, search->budget - search->budget / 4 / R));
-        }
-        const Candidate ownc = own;
-        TRY(state_make(&states[r], &fits, search, &ownc, r, &search->lists));
-        if (!fits) { return FAIL(STATUS_INFEASIBLE, "search: replica %d does not fit", r); }
-        TRY(simulate(&states[r].makespan_ns, search, &states[r], INT64_MAX));
+    Status status = construct(&best, search);
+    if (status == STATUS_INFEASIBLE) {
+        best = last_resort(problem);
+        best.makespan_ns = INT64_MAX;
+        status = STATUS_OK;
     }
-    TRY(improve_all(states, search));
-    if (getenv("DBG")) { for (int r=0;r<R;r++) fprintf(stderr, "replica %d %.3f M%d\n", r, (double)states[r].makespan_ns/1e6, states[r].M); }
+    TRY(status);
+    TRY(make_states(states, search, &best));
+    if (best.makespan_ns < INT64_MAX) { TRY(improve_all(states, search)); }
     return make_draft(out, search, states, arena);
 }
 
 Status search_draft(Draft* out, const PlanProblem* problem, int32_t effort, Arena* arena) {
+    const ScheduleChoice schedule = problem->request->schedule;
     Search search = {.problem = problem,
+                     .policy = schedule == SCHEDULE_GPIPE  ? &pipe_policy_gpipe
+                               : schedule == SCHEDULE_1F1B ? &pipe_policy_1f1b
+                                                           : NULL,
                      .layout = problem->request->layout,
                      .budget = budget_jobs(problem, effort),
                      .rng = rng_seed((uint64_t)problem->num_samples)};

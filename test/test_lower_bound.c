@@ -3,7 +3,7 @@
 #include "../dynapipe_plugin/plan/simulate.h"
 
 #include "../dynapipe_plugin/plan/batching.h"
-#include "../dynapipe_plugin/plan/draft/balance.h"
+#include "../rivals/balance.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "case_problem.h"
 #include "random_plan.h"
@@ -53,7 +53,7 @@ static int64_t fastest_plan(const PlanProblem* mp, const LowerBound* bound, bool
     static const PipePolicy* const policies[] = {&pipe_policy_gpipe, &pipe_policy_1f1b,
                                                  &pipe_policy_adaptive};
     int64_t fastest = INT64_MAX;
-    for (int b = 0; b < BATCHING_COUNT; b++) {
+    for (int b = BATCHING_DYNAMIC + 1; b < BATCHING_COUNT; b++) {
         MicrobatchList list;
         ReplicaMbs lists;
         if (batching_policy((Batching)b)->build(&list, mp, NULL, arena) != STATUS_OK) { continue; }

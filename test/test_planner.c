@@ -3,7 +3,6 @@
 #include "../util/files.h"
 #include "../dynapipe_plugin/plan/batching.h"
 #include "../dynapipe_plugin/plan/bound.h"
-#include "../dynapipe_plugin/plan/plan_assemble.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/replay.h"
 #include "random_problem.h"
@@ -41,17 +40,6 @@ static void random_request(Rng* rng, int32_t round) {
             problem.samples[i].enc_tokens = request->max_seq_tokens;
         }
     }
-}
-
-// A wrong bound ends no run: it is cut, and how much of it.
-static void a_bound_is_cut_to_the_makespan(void) {
-    Plan plan = {.makespan_ns = 1000};
-    plan_set_bound(&plan, 900);
-    CHECK_EQ(plan.bound_ns, 900);
-    CHECK_EQ(plan.bound_over_ns, 0);
-    plan_set_bound(&plan, 1017);
-    CHECK_EQ(plan.bound_ns, 1000);
-    CHECK_EQ(plan.bound_over_ns, 17);
 }
 
 // Hundreds of random problems, every batching, schedule, layout and recompute choice: plan_make has checked
@@ -425,7 +413,6 @@ static void pictures_fit_the_plan(void) {
 int main(int argc, char** argv) {
     if (argc == 5 && strcmp(argv[3], "--times") == 0) { times = atoi(argv[4]); }
     seed = test_seed(argc < 3 ? argc : 3, argv);
-    RUN(a_bound_is_cut_to_the_makespan);
     RUN(one_of_1024_ranks_plans_its_own);
     RUN(random_problems_give_valid_plans);
     RUN(no_baseline_is_faster);

@@ -347,7 +347,6 @@ static void state_layout(State* state, char* block) {
     state->mb_of = state->ids + N;
     state->order = state->mb_of + N;
     state->mode = (uint8_t*)(state->order + M);
-    state->block_bytes = (size_t)((char*)(state->mode + M * state->K) - block);
     state->pipe.cost = state->cost;
 }
 
@@ -524,7 +523,9 @@ static Status state_make(State* out, bool* fits, Search* search, const Candidate
     *fits = state_place(&state, &candidate->placement);
     *out = state;
     if (!*fits || state.N == 0) { return STATUS_OK; }
-    state_layout(&state, NULL);
+    size_t cells = (size_t)state.num_rows * (size_t)state.max_mbs, M = (size_t)state.max_mbs;
+    state.block_bytes = cells * sizeof *state.cost + M * (sizeof *state.shape + sizeof *state.scratch_bytes) +
+                        (2 * (size_t)state.N + M) * sizeof(int32_t) + M * (size_t)state.K;
     char* block = (char*)arena_alloc(arena, state.block_bytes);
     if (block == NULL) { return FAIL(STATUS_NO_MEMORY, "search: no host memory left"); }
     state_layout(&state, block);
@@ -1226,7 +1227,8 @@ static Status make_states(State* states, Search* search, const Candidate* best) 
     for (int32_t r = 0; r < R; r++) {
         Candidate own = *best;
         bool fits;
-        if (R > 1 && best->makespan_ns < INT64_MAX) {
+        bool may_differ = search->layout != LAYOUT_PADDED;  // else another number deals the samples anew
+        if (R > 1 && best->makespan_ns < INT64_MAX && may_differ) {
             search->num_probes = 1;
             search->probe[0] = r;
             TRY(evaluate(&own, search, INT64_MAX));

@@ -55,7 +55,7 @@ PREPARE_OBJS   := $(DYNAPIPE_PREPARE_SRCS:%.c=$(OUT)/%.o)
 RECORD_OBJS    := $(filter $(OUT)/dataloader/records/%,$(PREPARE_OBJS))
 
 LLMC_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard llmc/*.c llmc/cpu/*.c))
-TRAINER_OBJS = $(patsubst %.c,$(OUT)/%.o,$(wildcard trainer/trainer*.c) trainer/logger.c dataloader/data_json.c)
+TRAINER_OBJS = $(patsubst %,$(OUT)/%.o,trainer/trainer trainer/logger trainer/checkpoint_timed dataloader/data_json)
 # this repository's models as the plugin takes them
 LLMC_BLOCKS_OBJS = $(patsubst %,$(OUT)/trainer/%.o,llmc_model)
 PLUGIN_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_dynapipe answers) $(LLMC_BLOCKS_OBJS)
@@ -81,7 +81,7 @@ include cuda.mk
 MAKEFLAGS += --no-print-directory $(if $(V),,-s)
 .SECONDARY:
 .PHONY: all help run run-t5 test check programs train_gpt2 train_t5 train_gpt2cu train_t5cu profile_costscu simulated prepare_data profile_costs make_tasks generate dynapipe asan tsan fuzz layers headers \
-        docs docs-try format format-check bench bench-simulated golden clean FORCE
+        docs docs-try format format-check bench bench-simulated golden dist clean FORCE
 
 all: programs                              ## build every program
 
@@ -167,6 +167,8 @@ $(OUT)/dynapipe: $(OUT)/dynapipe.o $(TOOL_OBJS) $(SAMPLE_OBJS) $(DYNAPIPE_BASE_O
         $(RIVALS_OBJS) $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 
+$(OUT)/tool/report.o: tool/report.html   # in it whole
+
 # Tests' own code is run once and compiled often.
 ifeq ($(BUILD),release)
 $(OUT)/test/%.o: OPT = -O1
@@ -187,12 +189,14 @@ $(OUT)/tools/%: $(OUT)/test/tools/%.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIP
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 
+$(OUT)/tools/plain_gradients: $(OUT)/test/plain_gradients.o
+
 # The same trainer on llmc/cpu, and on plain loops with the flags that such trainers use.
-$(OUT)/dev/bench_single: $(OUT)/dev/bench_single.o $(LLMC_OBJS)
+$(OUT)/dev/bench_single: $(OUT)/dev/bench_single.o $(LLMC_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/dev/bench_single_naive: $(OUT)/dev/bench_single.o $(OUT)/dev/naive_ops.o $(OUT)/dev/naive_ops_t5.o \
                                $(OUT)/llmc/cpu/memory.o $(OUT)/llmc/cpu/matmul_gelu.o \
-                               $(filter-out $(OUT)/llmc/cpu/%,$(LLMC_OBJS))
+                               $(filter-out $(OUT)/llmc/cpu/%,$(LLMC_OBJS)) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/dev/naive_ops.o $(OUT)/dev/naive_ops_t5.o: DYNAPIPE_CFLAGS = -Ofast -march=native -ffp-contract=fast -fopenmp
 
@@ -204,12 +208,12 @@ $(OUT)/dataloader/records/json_values.o: $(OUT)/unpacks-json$(if $(ZLIB),-gz)$(i
 $(OUT)/unpacks-%: FORCE
 	@[ -e $@ ] || { mkdir -p $(@D) && rm -f $(OUT)/unpacks-* && touch $@; }
 # Everything that unit tests may call, in one library, and all of them in one program: `tests NAME [--seed N]`. `make $(OUT)/test_x` links one alone.
-$(OUT)/libtested.a: $(OUT)/trainer/answers.o $(OUT)/trainer/logger.o $(TEST_DATA_OBJS) $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS) \
-        $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/adapters/%.o,llmc_tensors llmc_seal llmc_record) $(GENERATOR_OBJS) \
+$(OUT)/libtested.a: $(OUT)/trainer/answers.o $(OUT)/trainer/logger.o $(OUT)/trainer/checkpoint_timed.o $(TEST_DATA_OBJS) $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS) \
+        $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/adapters/%.o,dynapipe_llmc llmc_seal llmc_record) $(GENERATOR_OBJS) \
         $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(RECORD_OBJS)
 	@rm -f $@
 	$(AR) rcs $@ $^
-TESTED_LIBS = $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(SPIECE_LIBS) $(DYNAPIPE_UNPACK_LIBS) $(LIBS)
+TESTED_LIBS = -Wl,--undefined=dynapipe_rivals $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(SPIECE_LIBS) $(DYNAPIPE_UNPACK_LIBS) $(LIBS)
 $(TEST_SRCS:%.c=$(OUT)/%.o): CFLAGS_ALL += -Dmain=main_$(*F)
 $(OUT)/tests_table.c: Makefile $(TEST_SRCS)
 	@mkdir -p $(@D)
@@ -281,7 +285,9 @@ bench:                                     ## the measurements of dev/results (m
 	@dev/bench.sh
 bench-simulated:                           ## training steps on 2 to 16 virtual ranks in virtual time (an hour; needs simulated's SMPI)
 	@dev/bench_simulated.sh
+dist:                                      ## the plugin as a few files in dist/, as install.sh copies them
+	@python3 dev/dist.py
 clean:                                     ## remove what was built
-	rm -rf build train_gpt2 train_t5 $(foreach m,gpt2 t5,train_$m-stock train_$m-dynapipe) train_gpt2cu train_t5cu prepare_data profile_costs profile_costscu make_tasks generate dynapipe
+	rm -rf build dist train_gpt2 train_t5 $(foreach m,gpt2 t5,train_$m-stock train_$m-dynapipe) train_gpt2cu train_t5cu prepare_data profile_costs profile_costscu make_tasks generate dynapipe
 
 -include $(shell find $(sort $(OUT) $(DYNAPIPE_PLAN_OUT)) -name '*.d' -not -path '*/foreign*' 2>/dev/null)

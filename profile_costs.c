@@ -135,13 +135,12 @@ static int32_t largest_micro_batch(const ProfileOptions* options, bool is_gpu) {
 }
 
 static Status read_model(Profiler* p) {
-    char error[256];
     const ProfileOptions* options = &p->options;
-    if (!models_read_config(&p->config, options->model, options->vocab, options->seq_tokens, error)) {
-        return FAIL(STATUS_BAD_OPTION, "--model: %s", error);
+    if (!models_read_config(&p->config, options->model, options->vocab, options->seq_tokens)) {
+        return FAIL(STATUS_BAD_OPTION, "--model: %s", status_message());
     }
-    if (!attention_check(model_head_size(&p->config), p->config.num_buckets, p->config.max_distance, error)) {
-        return FAIL(STATUS_BAD_OPTION, "--model %s: %s", options->model, error);
+    if (!attention_check(model_head_size(&p->config), p->config.num_buckets, p->config.max_distance)) {
+        return FAIL(STATUS_BAD_OPTION, "--model %s: %s", options->model, status_message());
     }
     if (options->target_tokens > 0 && !p->config.kind->has_decoder) {
         return FAIL(STATUS_BAD_OPTION, "--target-tokens: %s has no decoder ---> leave it out",

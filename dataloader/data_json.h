@@ -1,6 +1,6 @@
 /*
-data_json.h -- what a folder's data.json says of its tokens and texts: which tokenizer, what ends a text, and
-what stood around a question when the model learned to answer it.
+data_json.h -- the file data.json of a folder of prepared data: which tokenizer made the tokens, what ends an
+input, and what stood around a question when the model learned to answer it.
 
     {"tokenizer": "gpt2", "tokens": 50257, "end": 50256, "padding": -1, "vocabulary": "0123456789abcdef",
      "input_end": "none", "template": {"name": "chatml",
@@ -12,17 +12,8 @@ what stood around a question when the model learned to answer it.
      "fields": {"inputs": "ask", "targets": "say", "task": "kind"}, "long_samples": "cut-input-start"}
 
 prepare_data writes it beside tokenizer.bin; the trainer copies it, with the tokenizer's files, beside its
-checkpoints, and ./generate reads it there. "template" and each of its texts may be missing: data_json_form().
-{{ and }} are braces.
-
-A question alone is `prompt`: {inputs} is its one field, or of several (which a record has to bring) that of
-the inputs. A record is `record`, where there is one: a template of somebody's own, with the records' names;
-or with a context of its own (Alpaca's input) `context`; else `prompt`. In a chat, the first turn's input is
-`user`, with `system` as {system}, where somebody says that; a later one's is `next`. input_end comes behind
-each, in tokens (sample_file.h), then the answer, `assistant`, and the token that ends texts. Where earlier
-turns are part of an input (encoder-decoder models), `joint` stands before their answers and `turn_end` behind
-them instead. "fields" are --inputs-field and the like, "long_samples" the option of this name; missing where
-nobody gave them.
+checkpoints, where ./generate reads it. "template" and each of its texts may be missing: those of data_plain
+are meant then. "fields" are --inputs-field and the like, "long_samples" the option of this name.
 */
 #pragma once
 
@@ -31,21 +22,31 @@ nobody gave them.
 #include "loader.h"
 #include "sample_file.h"
 
+// What stands around what people say. {{ and }} are braces; the fields in single ones are named below.
+typedef struct {
+    const char* name;       // NULL: plain
+    const char* prompt;     // a question without a record: {inputs}, and fields that a record has to bring
+    const char* record;     // a record by a template of the user's own, with the records' names; or NULL
+    const char* context;    // a record with a context: {instruction} and {context}; NULL: prompt
+    const char* system;     // the system's message, {content}
+    const char* user;       // the input of a conversation's first turn: {system} and {content}
+    const char* next;       // of each later turn: {content}
+    const char* assistant;  // an answer: {content}
+    const char *joint, *turn_end;  // before and after an answer that is part of an input (encoder-decoder)
+} DataTemplate;
+
+extern const DataTemplate data_plain;  // what people say, line by line
+
 typedef struct {
     SampleVocab vocab;
-    // of the template; each owned, NULL: none
-    char *name, *prompt, *record, *context, *system, *user, *next, *assistant, *joint, *turn_end;
-    char *inputs_field, *targets_field, *task_field;  // the same
+    DataTemplate form;                                      // read: complete
+    const char *inputs_field, *targets_field, *task_field;  // NULL: not given
     LongSamples long_samples;
+    void* owned;  // what the texts above lie in, of a file that was read
 } DataJson;
 
-// A text of the template, or what it is where there is none: what people say, line by line. One of DataJson's
-// fields but `name`; `context` and `record`: NULL, the prompt's form serves.
-#define data_json_form(data, field) ((data)->field != NULL ? (data)->field : data_json_plain.field)
-extern const DataJson data_json_plain;
-
 Status data_json_write(const DataJson* data, const char* folder);
-// *is_there false: no such file (STATUS_OK, *out all zero).
+// *is_there false: no such file (STATUS_OK, and *out as if it were empty).
 Status data_json_read(DataJson* out, const char* folder, bool* is_there);
 // The same from memory; `name` stands in messages.
 Status data_json_parse(DataJson* out, const char* text, size_t num_bytes, const char* name);

@@ -115,17 +115,16 @@ static Options parse(int argc, char** argv) {
     return options;
 }
 
-static void fail(const char* error) {
-    fprintf(stderr, "bench_single: %s\n", error);
+static void fail(const char* why) {
+    fprintf(stderr, "bench_single: %s\n", why);
     exit(1);
 }
 
 static void export_model(const Model* model, const char* directory) {
-    char error[LLMC_ERROR_CHARS];
     const HfTokens tokens = {0};
-    if (!hf_checkpoint_create(directory, &model->config, NULL, &tokens, error) ||
-        !hf_checkpoint_write(directory, model, error) || !hf_checkpoint_commit(directory, error)) {
-        fail(error);
+    if (!hf_checkpoint_create(directory, &model->config, NULL, &tokens) ||
+        !hf_checkpoint_write(directory, model) || !hf_checkpoint_commit(directory)) {
+        fail(status_message());
     }
 }
 
@@ -175,9 +174,8 @@ static void batch_init(Trainer* trainer, const Options* options) {
 }
 
 static void trainer_init(Trainer* trainer, const Options* options, OpsContext* ops) {
-    char error[LLMC_ERROR_CHARS];
     ModelConfig config;
-    if (!model_parse(&config, options->kind, options->model, 0, 0, error)) { fail(error); }
+    if (!model_parse(&config, options->kind, options->model, 0, 0)) { fail(status_message()); }
     Model* model = &trainer->model;
     model_init(model, &config, 0, model_num_layers(&config), true, ops);
     config.kind->init_random(model, 42);

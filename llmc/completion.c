@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "floatx.h"
+#include "../util/checkpoint_files.h"
 #include "llmc_error.h"
 
 static int32_t likeliest(const float* logits, int vocab) {
@@ -62,17 +63,17 @@ static void allocate(TokenText* text, uint32_t num_tokens, size_t num_bytes) {
     text->bytes = llmc_alloc(num_bytes, "tokens");
 }
 
-static bool read_tokens(TokenText* text, FILE* file, const char* path, char* error) {
+static bool read_tokens(TokenText* text, FILE* file, const char* path) {
     for (int i = 0; i < text->num_tokens; i++) {
         int num_bytes = fgetc(file);
         uint32_t begin = text->begins[i];
         if (num_bytes == 0) {
-            return llmc_fail(error, "%s: token %d has no bytes ---> make the file again",
-                             llmc_path_tail(path), i);
+            return llmc_fail("%s: token %d has no bytes ---> make the file again", checkpoint_path_tail(path),
+                             i);
         }
         if (num_bytes == EOF || fread(text->bytes + begin, (size_t)num_bytes, 1, file) != 1) {
-            return llmc_fail(error, "%s: ends within token %d of %d ---> make or download it again",
-                             llmc_path_tail(path), i, text->num_tokens);
+            return llmc_fail("%s: ends within token %d of %d ---> make or download it again",
+                             checkpoint_path_tail(path), i, text->num_tokens);
         }
         text->begins[i + 1] = begin + (uint32_t)num_bytes;
     }
@@ -87,44 +88,43 @@ static long file_bytes(FILE* file) {
     return num_bytes;
 }
 
-static bool read_file(TokenText* text, FILE* file, const char* path, char* error) {
+static bool read_file(TokenText* text, FILE* file, const char* path) {
     uint32_t header[HEADER_WORDS];
-    const char* name = llmc_path_tail(path);
+    const char* name = checkpoint_path_tail(path);
     if (fread(header, sizeof header, 1, file) != 1 || header[0] != MAGIC) {
-        return llmc_fail(error,
-                         "%s: no tokenizer (magic %d is not there) ---> use llm.c's gpt2_tokenizer.bin", name,
+        return llmc_fail("%s: no tokenizer (magic %d is not there) ---> use llm.c's gpt2_tokenizer.bin", name,
                          MAGIC);
     }
     if (header[1] != 1 && header[1] != 2) {
-        return llmc_fail(error, "%s: version %u ---> versions 1 and 2 can be read", name, header[1]);
+        return llmc_fail("%s: version %u ---> versions 1 and 2 can be read", name, header[1]);
     }
     if (header[2] < 1 || header[2] > MAX_TOKENS || (header[1] == 2 && header[3] >= header[2])) {
-        return llmc_fail(error, "%s: %u tokens, end-of-text %u ---> make the file again", name, header[2],
+        return llmc_fail("%s: %u tokens, end-of-text %u ---> make the file again", name, header[2],
                          header[3]);
     }
     if (header[1] == 1 && header[2] <= EOT_OF_VERSION_1) {
-        return llmc_fail(error, "%s: version 1 with %u tokens has no end-of-text %d ---> write version 2",
-                         name, header[2], EOT_OF_VERSION_1);
+        return llmc_fail("%s: version 1 with %u tokens has no end-of-text %d ---> write version 2", name,
+                         header[2], EOT_OF_VERSION_1);
     }
     // every token has a length byte and at least one more: what the file cannot hold is not allocated
     long num_bytes = file_bytes(file) - (long)sizeof header;
     if (num_bytes < 2 * (long)header[2]) {
-        return llmc_fail(error, "%s: %ld bytes are too few for %u tokens ---> make or download it again",
-                         name, num_bytes, header[2]);
+        return llmc_fail("%s: %ld bytes are too few for %u tokens ---> make or download it again", name,
+                         num_bytes, header[2]);
     }
     allocate(text, header[2], (size_t)num_bytes);
     text->eot_token = header[1] == 1 ? EOT_OF_VERSION_1 : (int)header[3];
-    return read_tokens(text, file, path, error);
+    return read_tokens(text, file, path);
 }
 
-bool token_text_load(TokenText* out, const char* path, char* error) {
+bool token_text_load(TokenText* out, const char* path) {
     *out = (TokenText){.eot_token = -1};
     FILE* file = fopen(path, "rb");
     if (file == NULL) {
-        return llmc_fail(error, "%s: cannot open: %s ---> text will be shown as token ids",
-                         llmc_path_tail(path), strerror(errno));
+        return llmc_fail("%s: cannot open: %s ---> text will be shown as token ids",
+                         checkpoint_path_tail(path), strerror(errno));
     }
-    bool ok = read_file(out, file, path, error);
+    bool ok = read_file(out, file, path);
     fclose(file);
     if (!ok) { token_text_free(out); }
     return ok;
@@ -170,11 +170,11 @@ void token_text_print(const TokenText* text, FILE* out, const int32_t* tokens, i
 }
 
 void token_text_find(TokenText* out, const char* pattern) {
-    char path[4096], error[LLMC_ERROR_CHARS];
+    char path[4096];
     const char* slash = strrchr(pattern, '/');
     int directory_chars = slash != NULL ? (int)(slash - pattern) : 0;
     snprintf(path, sizeof path, "%.*s%stokenizer.bin", directory_chars, pattern, slash != NULL ? "/" : "");
-    if (!token_text_load(out, path, error)) { memset(out, 0, sizeof *out); }
+    if (!token_text_load(out, path)) { memset(out, 0, sizeof *out); }
 }
 
 // --- completion --------------------

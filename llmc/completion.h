@@ -60,7 +60,7 @@ typedef struct {
 } TokenText;
 
 // An all-zero TokenText knows no token: everything prints as an id.
-bool token_text_load(TokenText* out, const char* path, char* error);
+bool token_text_load(TokenText* out, const char* path);
 // tokenizer.bin beside the data files that `pattern` names (prepare_data puts it there); else knows no token.
 void token_text_find(TokenText* out, const char* pattern);
 // Ids 0 to 255 are the bytes themselves.

@@ -21,8 +21,8 @@ extern const ModelKind gpt2_kind;
 
 // "d12" (llm.c's table: d6 ... d48 ...), "gpt3:c768", or "l4c128h4" (layers, channels, heads). vocab and
 // max_seq_len are the caller's; 0: llm.c's defaults (50257; 1024, gpt3: 2048).
-bool gpt2_config_parse(ModelConfig* out, const char* descriptor, int vocab, int max_seq_len, char* error);
-bool gpt2_config_check(const ModelConfig* config, const char* what, char* error);
+bool gpt2_config_parse(ModelConfig* out, const char* descriptor, int vocab, int max_seq_len);
+bool gpt2_config_check(const ModelConfig* config, const char* what);
 double gpt2_flops(const ModelConfig* config, const ModelWork* work);
 
 // clang-format off

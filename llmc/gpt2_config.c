@@ -55,7 +55,7 @@ static bool parse_table(ModelConfig* out, const char* text, bool is_gpt3) {
     return false;
 }
 
-bool gpt2_config_parse(ModelConfig* out, const char* descriptor, int vocab, int max_seq_len, char* error) {
+bool gpt2_config_parse(ModelConfig* out, const char* descriptor, int vocab, int max_seq_len) {
     ModelConfig config = {.vocab = vocab, .max_seq_len = max_seq_len};
     bool is_gpt3 = strncmp(descriptor, "gpt3:", 5) == 0;
     const char* text = descriptor;
@@ -64,12 +64,11 @@ bool gpt2_config_parse(ModelConfig* out, const char* descriptor, int vocab, int 
         if (!parse_letter_and_count(&text, 'l', &config.num_layers) ||
             !parse_letter_and_count(&text, 'c', &config.channels) ||
             !parse_letter_and_count(&text, 'h', &config.num_heads) || *text != '\0') {
-            return llmc_fail(error, "model \"%.40s\" is not layers, channels, heads ---> write e.g. l4c128h4",
+            return llmc_fail("model \"%.40s\" is not layers, channels, heads ---> write e.g. l4c128h4",
                              descriptor);
         }
     } else if (!parse_table(&config, text, is_gpt3)) {
-        return llmc_fail(error,
-                         "model \"%.40s\" is unknown ---> use d6 d12 d24 d36 d48 d60 d72 d84, gpt3:c384 c768 "
+        return llmc_fail("model \"%.40s\" is unknown ---> use d6 d12 d24 d36 d48 d60 d72 d84, gpt3:c384 c768 "
                          "c1024 c1536 c2048 c2560 c4096 c12288, layers-channels-heads such as l4c128h4, or a "
                          "checkpoint *.bin",
                          descriptor);
@@ -79,12 +78,12 @@ bool gpt2_config_parse(ModelConfig* out, const char* descriptor, int vocab, int 
     config.padded_vocab = config.vocab <= INT_MAX - 127 ? (config.vocab + 127) / 128 * 128 : config.vocab;
     char what[64];
     snprintf(what, sizeof what, "model \"%.40s\"", descriptor);
-    if (!gpt2_config_check(&config, what, error)) { return false; }
+    if (!gpt2_config_check(&config, what)) { return false; }
     *out = config;
     return true;
 }
 
-bool gpt2_config_check(const ModelConfig* config, const char* what, char* error) {
+bool gpt2_config_check(const ModelConfig* config, const char* what) {
     const struct {
         const char* name;
         int value, max;
@@ -98,19 +97,18 @@ bool gpt2_config_check(const ModelConfig* config, const char* what, char* error)
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         if (fields[i].value < 1 || fields[i].value > fields[i].max) {
-            return llmc_fail(error, "%s: %s %d ---> must be 1 to %d", what, fields[i].name, fields[i].value,
+            return llmc_fail("%s: %s %d ---> must be 1 to %d", what, fields[i].name, fields[i].value,
                              fields[i].max);
         }
     }
     if (config->padded_vocab < config->vocab) {
-        return llmc_fail(error,
-                         "%s: padded vocabulary %d is less than the vocabulary %d ---> use another file",
+        return llmc_fail("%s: padded vocabulary %d is less than the vocabulary %d ---> use another file",
                          what, config->padded_vocab, config->vocab);
     }
     if (config->channels % config->num_heads != 0) {
         return llmc_fail(
-            error, "%s: %d channels cannot be shared by %d heads ---> make channels a multiple of heads",
-            what, config->channels, config->num_heads);
+            "%s: %d channels cannot be shared by %d heads ---> make channels a multiple of heads", what,
+            config->channels, config->num_heads);
     }
     return true;
 }

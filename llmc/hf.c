@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "checkpoint_file.h"
+#include "../util/checkpoint_files.h"
 #include "llmc_error.h"
 #include "model.h"
 #include "safetensors.h"
@@ -221,7 +221,6 @@ static int* dim_of(ModelConfig* shape, const Dim* dim) {
 typedef struct {
     const char* name;  // of the file
     json_t* root;
-    char* error;
 } Reader;
 
 // null counts as missing where `nullable`.
@@ -236,8 +235,7 @@ static bool read_int(const Reader* r, const char* key, const char* alias, bool n
     if (value == NULL && alias != NULL && (value = find(r, alias, nullable)) != NULL) { key = alias; }
     json_int_t number = value == NULL ? fallback : json_integer_value(value);
     if ((value != NULL && !json_is_integer(value)) || number < low || number > MOST) {
-        return llmc_fail(r->error, "%s: %s ---> must be a whole number in %d ... %d", r->name, key, low,
-                         MOST);
+        return llmc_fail("%s: %s ---> must be a whole number in %d ... %d", r->name, key, low, MOST);
     }
     *out = (int)number;
     return true;
@@ -246,7 +244,7 @@ static bool read_int(const Reader* r, const char* key, const char* alias, bool n
 static bool read_bool(const Reader* r, const char* key, bool fallback, bool* out) {
     json_t* value = find(r, key, false);
     if (value != NULL && !json_is_boolean(value)) {
-        return llmc_fail(r->error, "%s: %s ---> must be true or false", r->name, key);
+        return llmc_fail("%s: %s ---> must be true or false", r->name, key);
     }
     *out = value == NULL ? fallback : json_is_true(value);
     return true;
@@ -255,7 +253,7 @@ static bool read_bool(const Reader* r, const char* key, bool fallback, bool* out
 static bool read_text(const Reader* r, const char* key, const char* fallback, const char** out) {
     json_t* value = find(r, key, false);
     if (value != NULL && !json_is_string(value)) {
-        return llmc_fail(r->error, "%s: %s ---> must be a text", r->name, key);
+        return llmc_fail("%s: %s ---> must be a text", r->name, key);
     }
     *out = value == NULL ? fallback : json_string_value(value);
     return true;
@@ -270,7 +268,7 @@ static bool read_token(const Reader* r, const char* key, int fallback, int* out)
                                               : json_integer_value(value);
     if ((value != NULL && !json_is_null(value) && !json_is_integer(value)) || number < HF_NO_TOKEN ||
         number > MOST) {
-        return llmc_fail(r->error, "%s: %s ---> must be a token's number or null", r->name, key);
+        return llmc_fail("%s: %s ---> must be a token's number or null", r->name, key);
     }
     *out = (int)number;
     return true;
@@ -281,17 +279,15 @@ static bool read_token(const Reader* r, const char* key, int fallback, int* out)
 static bool require_bool(const Reader* r, const char* key, bool wanted, const char* why) {
     bool value = wanted;
     if (!read_bool(r, key, wanted, &value)) { return false; }
-    return value == wanted ||
-           llmc_fail(r->error, "%s: %s is %s, which is not supported: %s ---> use another model", r->name,
-                     key, value ? "true" : "false", why);
+    return value == wanted || llmc_fail("%s: %s is %s, which is not supported: %s ---> use another model",
+                                        r->name, key, value ? "true" : "false", why);
 }
 
 static bool require_text(const Reader* r, const char* key, const char* wanted) {
     const char* value = NULL;
     if (!read_text(r, key, wanted, &value)) { return false; }
     return strcmp(value, wanted) == 0 ||
-           llmc_fail(r->error,
-                     "%s: %s is \"%.40s\", which is not supported, \"%s\" is ---> use another model", r->name,
+           llmc_fail("%s: %s is \"%.40s\", which is not supported, \"%s\" is ---> use another model", r->name,
                      key, value, wanted);
 }
 
@@ -299,11 +295,10 @@ static bool require_epsilon(const Reader* r, double wanted) {
     json_t* value = find(r, "layer_norm_epsilon", false);
     double epsilon = json_number_value(value);
     if (value != NULL && !json_is_number(value)) {
-        return llmc_fail(r->error, "%s: layer_norm_epsilon ---> must be a number", r->name);
+        return llmc_fail("%s: layer_norm_epsilon ---> must be a number", r->name);
     }
     return value == NULL || fabs(epsilon - wanted) <= 1e-6 * wanted ||
-           llmc_fail(r->error,
-                     "%s: layer_norm_epsilon is %g, which is not supported, %g is ---> use another model",
+           llmc_fail("%s: layer_norm_epsilon is %g, which is not supported, %g is ---> use another model",
                      r->name, epsilon, wanted);
 }
 
@@ -320,7 +315,7 @@ static bool require_architecture(const Reader* r) {
                                         "UMT5Model"};
     json_t* list = find(r, "architectures", true);
     if (list != NULL && !json_is_array(list)) {
-        return llmc_fail(r->error, "%s: architectures ---> must be a list of names", r->name);
+        return llmc_fail("%s: architectures ---> must be a list of names", r->name);
     }
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char* name = json_string_value(json_array_get(list, i));
@@ -330,15 +325,13 @@ static bool require_architecture(const Reader* r) {
         }
         if (!is_known) {
             return llmc_fail(
-                r->error,
                 "%s: architectures: %.60s is not supported ---> use a ...ForConditionalGeneration or "
                 "GPT2LMHeadModel",
                 r->name, name == NULL ? "what is no text" : name);
         }
     }
     return find(r, "quantization_config", true) == NULL ||
-           llmc_fail(r->error,
-                     "%s: quantization_config is not supported ---> use weights in F32, F16 or BF16",
+           llmc_fail("%s: quantization_config is not supported ---> use weights in F32, F16 or BF16",
                      r->name);
 }
 
@@ -360,7 +353,7 @@ static bool read_dropout(const Reader* r, const char* key, double* out) {
     json_t* value = find(r, key, false);
     *out = value == NULL ? 0.1 : json_number_value(value);
     return ((value == NULL || json_is_number(value)) && *out >= 0 && *out < 1) ||
-           llmc_fail(r->error, "%s: %s ---> must be a number in 0 ... 1", r->name, key);
+           llmc_fail("%s: %s ---> must be a number in 0 ... 1", r->name, key);
 }
 
 static bool read_gpt2(const Reader* r, HfConfig* config) {
@@ -372,13 +365,12 @@ static bool read_gpt2(const Reader* r, HfConfig* config) {
         return false;
     }
     if (num_inner != 4 * (int64_t)shape->channels) {
-        return llmc_fail(r->error,
-                         "%s: n_inner is %d, which is not supported, 4 n_embd is ---> use another model",
+        return llmc_fail("%s: n_inner is %d, which is not supported, 4 n_embd is ---> use another model",
                          r->name, num_inner);
     }
     if (shape->channels % shape->num_heads != 0) {
-        return llmc_fail(r->error, "%s: n_embd %d is no multiple of n_head %d ---> use another model",
-                         r->name, shape->channels, shape->num_heads);
+        return llmc_fail("%s: n_embd %d is no multiple of n_head %d ---> use another model", r->name,
+                         shape->channels, shape->num_heads);
     }
     shape->tied_head = true;
     config->start_token = HF_NO_TOKEN;
@@ -404,7 +396,6 @@ static bool read_feed_forward(const Reader* r, HfConfig* config) {
     bool gated = strcmp(name, "gated-gelu") == 0;
     if (!gated && strcmp(name, "relu") != 0) {
         return llmc_fail(
-            r->error,
             "%s: feed_forward_proj is \"%.40s\", which is not supported, \"relu\" and \"gated-gelu\" are "
             "---> use another model",
             r->name, name);
@@ -448,8 +439,7 @@ static bool read_config(const Reader* r, HfConfig* config) {
     const char* type = NULL;
     if (!read_text(r, "model_type", NULL, &type)) { return false; }
     if (type == NULL) {
-        return llmc_fail(r->error,
-                         "%s: model_type is missing ---> must be \"gpt2\", \"t5\", \"mt5\" or \"umt5\"",
+        return llmc_fail("%s: model_type is missing ---> must be \"gpt2\", \"t5\", \"mt5\" or \"umt5\"",
                          r->name);
     }
     for (int i = 0; i < HF_NUM_TYPES; i++) {
@@ -457,27 +447,26 @@ static bool read_config(const Reader* r, HfConfig* config) {
         config->type = (HfType)i;
         return require_architecture(r) && (i == HF_GPT2 ? read_gpt2(r, config) : read_t5(r, config));
     }
-    return llmc_fail(r->error, "%s: model_type \"%.40s\" is not supported ---> use a gpt2, t5, mt5 or umt5",
-                     r->name, type);
+    return llmc_fail("%s: model_type \"%.40s\" is not supported ---> use a gpt2, t5, mt5 or umt5", r->name,
+                     type);
 }
 
-bool hf_config_parse(HfConfig* out, const char* text, size_t num_bytes, const char* name, char* error) {
+bool hf_config_parse(HfConfig* out, const char* text, size_t num_bytes, const char* name) {
     json_error_t reason;
-    Reader r = {.name = name, .error = error};
+    Reader r = {.name = name};
     r.root = json_loadb(text, num_bytes, JSON_REJECT_DUPLICATES, &reason);
     if (r.root == NULL) {
-        return llmc_fail(error, "%s:%d: %.120s ---> give one JSON object", name, reason.line, reason.text);
+        return llmc_fail("%s:%d: %.120s ---> give one JSON object", name, reason.line, reason.text);
     }
     HfConfig config = {0};
-    bool ok = json_is_object(r.root)
-                  ? read_config(&r, &config)
-                  : llmc_fail(error, "%s: no JSON object ---> use a model's config.json", name);
+    bool ok = json_is_object(r.root) ? read_config(&r, &config)
+                                     : llmc_fail("%s: no JSON object ---> use a model's config.json", name);
     json_decref(r.root);
     if (ok) { *out = config; }
     return ok;
 }
 
-bool hf_config_read(HfConfig* out, const char* path, char* error) {
+bool hf_config_read(HfConfig* out, const char* path) {
     struct stat info;
     bool is_directory = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
     const char* slash = strrchr(path, '/');
@@ -487,19 +476,19 @@ bool hf_config_read(HfConfig* out, const char* path, char* error) {
     int num_chars = snprintf(config_path, sizeof config_path, "%.*s/config.json",
                              folder_chars > 0 ? folder_chars : (int)strlen(folder), folder);
     if (num_chars < 0 || (size_t)num_chars >= sizeof config_path) {
-        return llmc_fail(error, "%s: path too long ---> use a shorter one", llmc_path_tail(path));
+        return llmc_fail("%s: path too long ---> use a shorter one", checkpoint_path_tail(path));
     }
     CheckpointFile file;
-    if (!checkpoint_file_open(&file, config_path, error)) { return false; }
-    const char* name = llmc_path_tail(config_path);
+    if (!llmc_ok(checkpoint_file_open(&file, config_path))) { return false; }
+    const char* name = checkpoint_path_tail(config_path);
     bool ok = false;
     if (file.num_bytes > MAX_CONFIG_BYTES) {
-        llmc_fail(error, "%s: %lld bytes ---> a config has at most %d", name, (long long)file.num_bytes,
+        llmc_fail("%s: %lld bytes ---> a config has at most %d", name, (long long)file.num_bytes,
                   MAX_CONFIG_BYTES);
     } else {
         char* text = llmc_alloc((size_t)file.num_bytes, "a config");
-        ok = checkpoint_file_read(&file, text, file.num_bytes, 0, error) &&
-             hf_config_parse(out, text, (size_t)file.num_bytes, name, error);
+        ok = llmc_ok(checkpoint_file_read(&file, text, file.num_bytes, 0)) &&
+             hf_config_parse(out, text, (size_t)file.num_bytes, name);
         free(text);
     }
     checkpoint_file_close(&file);
@@ -643,8 +632,7 @@ static const SafetensorsTensor* hf_checkpoint_find(const Source* source, const c
 
 // --- names and shapes --------------------------------------------------------------------------------------
 
-static bool fail_shape(const Source* source, const SafetensorsTensor* tensor, const HfPart* part,
-                       char* error) {
+static bool fail_shape(const Source* source, const SafetensorsTensor* tensor, const HfPart* part) {
     char theirs[96] = "", ours[48];
     for (int i = 0; i < tensor->num_dims && strlen(theirs) < 64; i++) {
         size_t at = strlen(theirs);
@@ -658,38 +646,37 @@ static bool fail_shape(const Source* source, const SafetensorsTensor* tensor, co
         snprintf(ours, sizeof ours, "%lld, %lld", (long long)rows, (long long)cols);
     }
     return llmc_fail(
-        error, "%s: %.90s: shape [%s], config.json asks for [%s] ---> use the config.json of these weights",
+        "%s: %.90s: shape [%s], config.json asks for [%s] ---> use the config.json of these weights",
         safetensors_path(&source->file, tensor), tensor->name, theirs, ours);
 }
 
-static bool check_part(const Source* source, const SafetensorsTensor* tensor, const HfPart* part,
-                       char* error) {
+static bool check_part(const Source* source, const SafetensorsTensor* tensor, const HfPart* part) {
     const int64_t* dims = tensor->dims;
     bool ok = part->is_vector    ? tensor->num_dims == 1 && dims[0] == part->cols
               : part->transposed ? tensor->num_dims == 2 && dims[0] == part->cols && dims[1] == part->rows
                                  : tensor->num_dims == 2 && dims[0] == part->rows && dims[1] == part->cols;
-    if (!ok) { return fail_shape(source, tensor, part, error); }
+    if (!ok) { return fail_shape(source, tensor, part); }
     return tensor->dtype != SAFETENSORS_OTHER ||
-           llmc_fail(error, "%s: %.90s: dtype %s ---> save the model as F32, F16 or BF16",
+           llmc_fail("%s: %.90s: dtype %s ---> save the model as F32, F16 or BF16",
                      safetensors_path(&source->file, tensor), tensor->name, tensor->dtype_name);
 }
 
 // Tensors of the file that the model has, as flags.
-static bool find_parts(const Source* source, bool* is_known, char* error) {
+static bool find_parts(const Source* source, bool* is_known) {
     HfNames names = {.config = &source->config.shape};
     for (const HfPart* part; (part = hf_names_next(&names)) != NULL;) {
         const SafetensorsTensor* tensor = hf_checkpoint_find(source, part->name, true);
         if (tensor == NULL) {
-            return llmc_fail(error, "%s: %s%s is missing ---> use the config.json of these weights",
-                             llmc_path_tail(source->file.files[0].path), source->prefix, part->name);
+            return llmc_fail("%s: %s%s is missing ---> use the config.json of these weights",
+                             checkpoint_path_tail(source->file.files[0].path), source->prefix, part->name);
         }
-        if (!check_part(source, tensor, part, error)) { return false; }
+        if (!check_part(source, tensor, part)) { return false; }
         is_known[tensor - source->file.tensors] = true;
     }
     return true;
 }
 
-static bool check_no_others(const Source* source, const bool* is_known, char* error) {
+static bool check_no_others(const Source* source, const bool* is_known) {
     const ModelConfig* config = &source->config.shape;
     const size_t prefix_chars = strlen(source->prefix);
     for (int i = 0; i < source->file.num_tensors; i++) {
@@ -703,16 +690,15 @@ static bool check_no_others(const Source* source, const bool* is_known, char* er
             is_copy = is_copy || strcmp(tensor->name, name) == 0;
         }
         if (is_copy) { continue; }
-        return llmc_fail(error,
-                         "%s: %.90s is no tensor of this model ---> use the config.json of these weights",
+        return llmc_fail("%s: %.90s is no tensor of this model ---> use the config.json of these weights",
                          safetensors_path(&source->file, tensor), tensor->name);
     }
     return true;
 }
 
-static bool check_tensors(const Source* source, char* error) {
+static bool check_tensors(const Source* source) {
     bool* is_known = llmc_alloc((size_t)source->file.num_tensors * sizeof *is_known, "names of tensors");
-    bool ok = find_parts(source, is_known, error) && check_no_others(source, is_known, error);
+    bool ok = find_parts(source, is_known) && check_no_others(source, is_known);
     free(is_known);
     return ok;
 }
@@ -720,15 +706,15 @@ static bool check_tensors(const Source* source, char* error) {
 // --- the head ----------------------------------------------------------------------------------------------
 
 // Are two tensors of one shape the same, value by value? Ends at the first difference.
-static bool compare(const Source* source, const SafetensorsTensor* a, const SafetensorsTensor* b, bool* same,
-                    char* error) {
+static bool compare(const Source* source, const SafetensorsTensor* a, const SafetensorsTensor* b,
+                    bool* same) {
     *same = a->num_dims == b->num_dims && memcmp(a->dims, b->dims, sizeof a->dims) == 0;
     float* values = llmc_alloc(2 * PIECE_VALUES * sizeof *values, "values to compare");
     bool ok = true;
     for (int64_t at = 0; ok && *same && at < a->num_values; at += PIECE_VALUES) {
         int64_t end = a->num_values - at < PIECE_VALUES ? a->num_values : at + PIECE_VALUES;
-        ok = safetensors_read(&source->file, a, values, at, end, error) &&
-             safetensors_read(&source->file, b, values + PIECE_VALUES, at, end, error);
+        ok = safetensors_read(&source->file, a, values, at, end) &&
+             safetensors_read(&source->file, b, values + PIECE_VALUES, at, end);
         *same = ok && memcmp(values, values + PIECE_VALUES, (size_t)(end - at) * sizeof *values) == 0;
     }
     free(values);
@@ -742,13 +728,13 @@ static const SafetensorsTensor* find_embedding(const Source* source) {
 }
 
 // Copies of the embedding must be copies.
-static bool check_copies(const Source* source, const SafetensorsTensor* embedding, char* error) {
+static bool check_copies(const Source* source, const SafetensorsTensor* embedding) {
     for (const char* name = NULL; (name = hf_names_embedding_copy(&source->config.shape, name)) != NULL;) {
         const SafetensorsTensor* tensor = hf_checkpoint_find(source, name, false);
         bool same = true;
-        if (tensor != NULL && !compare(source, embedding, tensor, &same, error)) { return false; }
+        if (tensor != NULL && !compare(source, embedding, tensor, &same)) { return false; }
         if (!same) {
-            return llmc_fail(error, "%s: %s differs from %s, which is not supported ---> use another model",
+            return llmc_fail("%s: %s differs from %s, which is not supported ---> use another model",
                              safetensors_path(&source->file, tensor), name, embedding->name);
         }
     }
@@ -756,55 +742,50 @@ static bool check_copies(const Source* source, const SafetensorsTensor* embeddin
 }
 
 // Of a T5: tied or not, by the tensors.
-static bool find_head(Source* source, const SafetensorsTensor* embedding, char* error) {
+static bool find_head(Source* source, const SafetensorsTensor* embedding) {
     HfConfig* config = &source->config;
     const SafetensorsTensor* head = hf_checkpoint_find(source, "lm_head.weight", false);
     config->shape.tied_head = head == NULL;
-    if (head != NULL && config->head_scaled &&
-        !compare(source, embedding, head, &config->shape.tied_head, error)) {
+    if (head != NULL && config->head_scaled && !compare(source, embedding, head, &config->shape.tied_head)) {
         return false;
     }
     return config->head_scaled || !config->shape.tied_head ||
            llmc_fail(
-               error,
                "%s: lm_head.weight is missing, and config.json wants no factor before a tied head ---> save "
                "lm_head.weight too",
-               llmc_path_tail(source->file.files[0].path));
+               checkpoint_path_tail(source->file.files[0].path));
 }
 
-static bool look_at_head(Source* source, char* error) {
+static bool look_at_head(Source* source) {
     const SafetensorsTensor* embedding = find_embedding(source);
     if (embedding == NULL) {
-        return llmc_fail(error,
-                         "%s: the embedding is missing (shared.weight or wte.weight) ---> use a whole model",
-                         llmc_path_tail(source->file.files[0].path));
+        return llmc_fail("%s: the embedding is missing (shared.weight or wte.weight) ---> use a whole model",
+                         checkpoint_path_tail(source->file.files[0].path));
     }
-    return check_copies(source, embedding, error) &&
-           (source->config.type == HF_GPT2 || find_head(source, embedding, error));
+    return check_copies(source, embedding) &&
+           (source->config.type == HF_GPT2 || find_head(source, embedding));
 }
 
 // --- opening -----------------------------------------------------------------------------------------------
 
-static bool read_shape(Source* source, const ModelKind* kind, const char* path, char* error) {
-    if (!hf_config_read(&source->config, path, error)) { return false; }
+static bool read_shape(Source* source, const ModelKind* kind, const char* path) {
+    if (!hf_config_read(&source->config, path)) { return false; }
     const bool is_gpt2 = source->config.type == HF_GPT2;
     if (strcmp(kind->name, is_gpt2 ? "gpt2" : "t5") != 0) {
-        return llmc_fail(error, "%s: model_type \"%s\" is no %s ---> train it with train_%s",
-                         llmc_path_tail(path), hf_type_name(source->config.type), kind->title,
+        return llmc_fail("%s: model_type \"%s\" is no %s ---> train it with train_%s",
+                         checkpoint_path_tail(path), hf_type_name(source->config.type), kind->title,
                          is_gpt2 ? "gpt2" : "t5");
     }
     source->config.shape.kind = kind;
-    return kind->check(&source->config.shape, llmc_path_tail(path), error);
+    return kind->check(&source->config.shape, checkpoint_path_tail(path));
 }
 
-static bool open_source(Source* out, const ModelKind* kind, const char* path, char* error) {
+static bool open_source(Source* out, const ModelKind* kind, const char* path) {
     Source source = {0};
-    if (!read_shape(&source, kind, path, error) || !safetensors_open(&source.file, path, error)) {
-        return false;
-    }
+    if (!read_shape(&source, kind, path) || !safetensors_open(&source.file, path)) { return false; }
     source.prefix = hf_names_prefix(&source.config.shape);
     if (find_embedding(&source) == NULL) { source.prefix = ""; }
-    if (!look_at_head(&source, error)) {
+    if (!look_at_head(&source)) {
         safetensors_close(&source.file);
         return false;
     }
@@ -812,11 +793,10 @@ static bool open_source(Source* out, const ModelKind* kind, const char* path, ch
     return true;
 }
 
-bool hf_checkpoint_read_config(ModelConfig* out, HfConfig* details, const ModelKind* kind, const char* path,
-                               char* error) {
+bool hf_checkpoint_read_config(ModelConfig* out, HfConfig* details, const ModelKind* kind, const char* path) {
     Source source;
-    if (!open_source(&source, kind, path, error)) { return false; }
-    bool ok = check_tensors(&source, error);
+    if (!open_source(&source, kind, path)) { return false; }
+    bool ok = check_tensors(&source);
     safetensors_close(&source.file);
     if (!ok) { return false; }
     *out = source.config.shape;
@@ -854,13 +834,13 @@ static void hf_checkpoint_put(const Target* target, const float* values, int64_t
 }
 
 static bool read_values(const Target* target, const SafetensorsTensor* tensor, float* out, int64_t begin,
-                        int64_t end, float factor, char* error) {
+                        int64_t end, float factor) {
     const Safetensors* file = &target->source->file;
-    if (!safetensors_read(file, tensor, out, begin, end, error)) { return false; }
+    if (!safetensors_read(file, tensor, out, begin, end)) { return false; }
     for (int64_t i = 0; i < end - begin; i++) {
         out[i] *= factor;
         if (!isfinite(out[i])) {
-            return llmc_fail(error, "%s: %.90s: value %lld is NaN or infinite ---> use another checkpoint",
+            return llmc_fail("%s: %.90s: value %lld is NaN or infinite ---> use another checkpoint",
                              safetensors_path(file, tensor), tensor->name, (long long)(begin + i));
         }
     }
@@ -869,11 +849,11 @@ static bool read_values(const Target* target, const SafetensorsTensor* tensor, f
 
 // Whole, since its rows are the file's columns.
 static bool read_transposed(const Target* target, const SafetensorsTensor* tensor, const HfPart* part,
-                            int64_t offset, char* error) {
+                            int64_t offset) {
     const int64_t rows = part->rows, cols = part->cols;
     float* theirs = llmc_alloc((size_t)(2 * rows * cols) * sizeof *theirs, "a tensor to transpose");
     float* ours = theirs + rows * cols;
-    bool ok = read_values(target, tensor, theirs, 0, rows * cols, 1.0f, error);
+    bool ok = read_values(target, tensor, theirs, 0, rows * cols, 1.0f);
     for (int64_t i = 0; ok && i < rows; i++) {
         for (int64_t j = 0; j < cols; j++) { ours[i * cols + j] = theirs[j * rows + i]; }
     }
@@ -883,12 +863,12 @@ static bool read_transposed(const Target* target, const SafetensorsTensor* tenso
 }
 
 static bool read_straight(const Target* target, const SafetensorsTensor* tensor, const HfPart* part,
-                          int64_t offset, float factor, char* error) {
+                          int64_t offset, float factor) {
     int64_t from = target->begin > offset ? target->begin - offset : 0, num_values = part->rows * part->cols;
     int64_t to = target->end - offset < num_values ? target->end - offset : num_values;
     for (int64_t at = from; at < to; at += PIECE_VALUES) {
         int64_t num = to - at < PIECE_VALUES ? to - at : PIECE_VALUES;
-        if (!read_values(target, tensor, target->piece, at, at + num, factor, error)) { return false; }
+        if (!read_values(target, tensor, target->piece, at, at + num, factor)) { return false; }
         hf_checkpoint_put(target, target->piece, offset + at, num);
     }
     return true;
@@ -903,7 +883,7 @@ static void put_zeros(const Target* target, int64_t offset, int64_t num_values) 
     }
 }
 
-static bool read_slice(const Target* target, const TensorSlice* slice, char* error) {
+static bool read_slice(const Target* target, const TensorSlice* slice) {
     const HfConfig* config = &target->source->config;
     HfPart parts[HF_MAX_PARTS];
     int num_parts = hf_names_parts(parts, &config->shape, slice->tensor, slice->layer);
@@ -919,8 +899,8 @@ static bool read_slice(const Target* target, const TensorSlice* slice, char* err
         float factor = is_scaled && strcmp(parts[p].name, "lm_head.weight") == 0
                            ? 1.0f / sqrtf((float)config->shape.channels)
                            : 1.0f;
-        bool ok = parts[p].transposed ? read_transposed(target, tensor, &parts[p], offset, error)
-                                      : read_straight(target, tensor, &parts[p], offset, factor, error);
+        bool ok = parts[p].transposed ? read_transposed(target, tensor, &parts[p], offset)
+                                      : read_straight(target, tensor, &parts[p], offset, factor);
         if (!ok) { return false; }
     }
     int64_t num_values = model_tensor_values(&config->shape, slice->tensor);
@@ -928,24 +908,24 @@ static bool read_slice(const Target* target, const TensorSlice* slice, char* err
     return true;
 }
 
-static bool check_same_shape(Source* source, const Model* model, const char* path, char* error) {
+static bool check_same_shape(Source* source, const Model* model, const char* path) {
     ModelDifference difference;
     // known from the tensors when the model was made; -t may ask for another length where positions are
     // relative
     source->config.shape.tied_head = model->config.tied_head;
     if (source->config.type != HF_GPT2) { source->config.shape.max_seq_len = model->config.max_seq_len; }
     if (!model_config_equal(&source->config.shape, &model->config, &difference)) {
-        return llmc_fail(error, "%s: %s is %d, this run's is %d ---> %s", llmc_path_tail(path),
+        return llmc_fail("%s: %s is %d, this run's is %d ---> %s", checkpoint_path_tail(path),
                          difference.field, difference.theirs, difference.ours, difference.remedy);
     }
     return true;
 }
 
 bool hf_checkpoint_read(const char* path, CheckpointBody body, const Model* model, void* values,
-                        int64_t begin, int64_t end, char* error) {
+                        int64_t begin, int64_t end) {
     Source source;
-    if (!open_source(&source, model->config.kind, path, error)) { return false; }
-    bool ok = check_same_shape(&source, model, path, error) && check_tensors(&source, error);
+    if (!open_source(&source, model->config.kind, path)) { return false; }
+    bool ok = check_same_shape(&source, model, path) && check_tensors(&source);
     Target target = {&source, body, model, values, begin, 0, 0, NULL};
     target.piece = llmc_alloc(PIECE_VALUES * sizeof *target.piece, "values on their way");
     for (int i = 0; ok && i < model->num_slices; i++) {
@@ -954,7 +934,7 @@ bool hf_checkpoint_read(const char* path, CheckpointBody body, const Model* mode
         target.begin = slice->offset > begin ? slice->offset : begin;
         target.end = slice_end < end ? slice_end : end;
         if (target.begin >= target.end) { continue; }
-        ok = read_slice(&target, slice, error);
+        ok = read_slice(&target, slice);
     }
     free(target.piece);
     safetensors_close(&source.file);
@@ -997,10 +977,10 @@ static const char BYTE_TOKENIZER[] = "{\n"
                                      "  \"unk_token\": \"<unk>\"\n"
                                      "}\n";
 
-static bool join(char out[CHECKPOINT_PATH_CHARS], const char* directory, const char* name, char* error) {
+static bool join(char out[CHECKPOINT_PATH_CHARS], const char* directory, const char* name) {
     int num_chars = snprintf(out, CHECKPOINT_PATH_CHARS, "%s/%s", directory, name);
     return (num_chars > 0 && num_chars < CHECKPOINT_PATH_CHARS - 8) ||
-           llmc_fail(error, "%s: path too long ---> use a shorter one", llmc_path_tail(directory));
+           llmc_fail("%s: path too long ---> use a shorter one", checkpoint_path_tail(directory));
 }
 
 static bool exists(const char* path) {
@@ -1010,48 +990,47 @@ static bool exists(const char* path) {
 
 // --- small files -------------------------------------------------------------------------------------------
 
-static bool write_tmp(const char* directory, const char* name, const void* bytes, int64_t num_bytes,
-                      char* error) {
+static bool write_tmp(const char* directory, const char* name, const void* bytes, int64_t num_bytes) {
     char path[CHECKPOINT_PATH_CHARS];
     CheckpointFile file;
-    return join(path, directory, name, error) && checkpoint_file_create(&file, path, num_bytes, error) &&
-           checkpoint_file_write(&file, bytes, num_bytes, 0, error) && checkpoint_file_sync(&file, error);
+    return join(path, directory, name) && llmc_ok(checkpoint_file_create(&file, path, num_bytes)) &&
+           llmc_ok(checkpoint_file_write(&file, bytes, num_bytes, 0)) && llmc_ok(checkpoint_file_sync(&file));
 }
 
-static bool copy_tmp(const char* directory, const char* name, const char* from, char* error) {
+static bool copy_tmp(const char* directory, const char* name, const char* from) {
     CheckpointFile file;
-    if (!checkpoint_file_open(&file, from, error)) { return false; }
+    if (!llmc_ok(checkpoint_file_open(&file, from))) { return false; }
     bool ok = file.num_bytes <= MAX_TOKENIZER_BYTES ||
-              llmc_fail(error, "%s: %lld bytes ---> a tokenizer's file has at most %d", llmc_path_tail(from),
+              llmc_fail("%s: %lld bytes ---> a tokenizer's file has at most %d", checkpoint_path_tail(from),
                         (long long)file.num_bytes, MAX_TOKENIZER_BYTES);
     char* bytes = ok ? llmc_alloc((size_t)file.num_bytes, "a tokenizer's file") : NULL;
-    ok = ok && checkpoint_file_read(&file, bytes, file.num_bytes, 0, error) &&
-         write_tmp(directory, name, bytes, file.num_bytes, error);
+    ok = ok && llmc_ok(checkpoint_file_read(&file, bytes, file.num_bytes, 0)) &&
+         write_tmp(directory, name, bytes, file.num_bytes);
     free(bytes);
     checkpoint_file_close(&file);
     return ok;
 }
 
-static bool write_tokenizer(const char* directory, const HfTokens* tokens, char* error) {
+static bool write_tokenizer(const char* directory, const HfTokens* tokens) {
     const bool bytes = tokens != NULL && tokens->bytes;
     const size_t config_bytes = sizeof BYTE_TOKENIZER - 1;
-    if (bytes && !write_tmp(directory, "tokenizer_config.json", BYTE_TOKENIZER, config_bytes, error)) {
+    if (bytes && !write_tmp(directory, "tokenizer_config.json", BYTE_TOKENIZER, config_bytes)) {
         return false;
     }
     for (int i = 0; tokens != NULL && tokens->folder != NULL && i < NUM_TOKENIZER_FILES; i++) {
         char from[CHECKPOINT_PATH_CHARS];
         if (bytes && i != NUM_TOKENIZER_FILES - 1) { continue; }  // others' files: bytes have none
-        if (!join(from, tokens->folder, tokenizer_files[i], error)) { return false; }
-        if (exists(from) && !copy_tmp(directory, tokenizer_files[i], from, error)) { return false; }
+        if (!join(from, tokens->folder, tokenizer_files[i])) { return false; }
+        if (exists(from) && !copy_tmp(directory, tokenizer_files[i], from)) { return false; }
     }
     return true;
 }
 
-static bool write_configs(const char* directory, const HfConfig* config, char* error) {
+static bool write_configs(const char* directory, const HfConfig* config) {
     char* text = hf_config_text(config, DTYPE_NAME);
     char* generation = hf_config_generation_text(config);
-    bool ok = write_tmp(directory, config_files[0], text, (int64_t)strlen(text), error) &&
-              write_tmp(directory, config_files[1], generation, (int64_t)strlen(generation), error);
+    bool ok = write_tmp(directory, config_files[0], text, (int64_t)strlen(text)) &&
+              write_tmp(directory, config_files[1], generation, (int64_t)strlen(generation));
     free(text);
     free(generation);
     return ok;
@@ -1067,7 +1046,7 @@ static SafetensorsTensor file_tensor(const HfPart* part, char* name, const Model
     return tensor;
 }
 
-static bool make_layout(Safetensors* out, const ModelConfig* config, char* error) {
+static bool make_layout(Safetensors* out, const ModelConfig* config) {
     int num_tensors = 0;
     for (HfNames names = {.config = config}; hf_names_next(&names) != NULL;) { num_tensors++; }
     SafetensorsTensor* tensors = llmc_alloc((size_t)num_tensors * sizeof *tensors, "names of tensors");
@@ -1076,35 +1055,35 @@ static bool make_layout(Safetensors* out, const ModelConfig* config, char* error
     for (int i = 0; i < num_tensors; i++) {
         tensors[i] = file_tensor(hf_names_next(&names), texts[i], config);
     }
-    bool ok = safetensors_layout(out, tensors, num_tensors, error);
+    bool ok = safetensors_layout(out, tensors, num_tensors);
     free(tensors);
     free(texts);
     return ok;
 }
 
-bool hf_checkpoint_make_directory(const char* directory, char* error) {
+bool hf_checkpoint_make_directory(const char* directory) {
     char index[CHECKPOINT_PATH_CHARS];
-    if (!join(index, directory, "model.safetensors.index.json", error)) { return false; }
+    if (!join(index, directory, "model.safetensors.index.json")) { return false; }
     if (exists(index)) {
-        return llmc_fail(error, "%s: has the shards of another model ---> export to an empty directory",
-                         llmc_path_tail(directory));
+        return llmc_fail("%s: has the shards of another model ---> export to an empty directory",
+                         checkpoint_path_tail(directory));
     }
     return mkdir(directory, 0777) == 0 || errno == EEXIST ||
-           llmc_fail(error, "%s: cannot make directory: %s ---> choose a place where you may write",
-                     llmc_path_tail(directory), strerror(errno));
+           llmc_fail("%s: cannot make directory: %s ---> choose a place where you may write",
+                     checkpoint_path_tail(directory), strerror(errno));
 }
 
 bool hf_checkpoint_create(const char* directory, const ModelConfig* config, const HfConfig* like,
-                          const HfTokens* tokens, char* error) {
+                          const HfTokens* tokens) {
     const HfConfig theirs = hf_config_of_model(config, like);
     char path[CHECKPOINT_PATH_CHARS];
     Safetensors layout;
-    if (!hf_checkpoint_make_directory(directory, error) || !join(path, directory, WEIGHTS, error) ||
-        !make_layout(&layout, config, error)) {
+    if (!hf_checkpoint_make_directory(directory) || !join(path, directory, WEIGHTS) ||
+        !make_layout(&layout, config)) {
         return false;
     }
-    bool ok = safetensors_create(&layout, path, error) && write_configs(directory, &theirs, error) &&
-              write_tokenizer(directory, tokens, error);
+    bool ok = safetensors_create(&layout, path) && write_configs(directory, &theirs) &&
+              write_tokenizer(directory, tokens);
     safetensors_close(&layout);
     if (!ok) { hf_checkpoint_abort(directory); }
     return ok;
@@ -1121,20 +1100,20 @@ typedef struct {
 
 // Values [begin, end) of a part whose first value would be at `offset` of the rank's array.
 static bool write_straight(const HfCheckpointWriteTarget* target, const SafetensorsTensor* tensor,
-                           int64_t offset, int64_t begin, int64_t end, float factor, char* error) {
+                           int64_t offset, int64_t begin, int64_t end, float factor) {
     for (int64_t at = begin; at < end; at += HF_CHECKPOINT_WRITE_PIECE_VALUES) {
         int64_t num =
             end - at < HF_CHECKPOINT_WRITE_PIECE_VALUES ? end - at : HF_CHECKPOINT_WRITE_PIECE_VALUES;
         device_values_download(target->model->ops, target->piece, target->model->params + (offset + at),
                                (size_t)num);
         for (int64_t i = 0; i < num && factor != 1.0f; i++) { target->piece[i] *= factor; }
-        if (!safetensors_write(target->file, tensor, target->piece, at, at + num, error)) { return false; }
+        if (!safetensors_write(target->file, tensor, target->piece, at, at + num)) { return false; }
     }
     return true;
 }
 
 static bool write_transposed(const HfCheckpointWriteTarget* target, const SafetensorsTensor* tensor,
-                             const HfPart* part, int64_t offset, char* error) {
+                             const HfPart* part, int64_t offset) {
     const int64_t rows = part->rows, cols = part->cols;
     float* ours = llmc_alloc((size_t)(2 * rows * cols) * sizeof *ours, "a tensor to transpose");
     float* theirs = ours + rows * cols;
@@ -1142,12 +1121,12 @@ static bool write_transposed(const HfCheckpointWriteTarget* target, const Safete
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < cols; j++) { theirs[j * rows + i] = ours[i * cols + j]; }
     }
-    bool ok = safetensors_write(target->file, tensor, theirs, 0, rows * cols, error);
+    bool ok = safetensors_write(target->file, tensor, theirs, 0, rows * cols);
     free(ours);
     return ok;
 }
 
-static bool write_slice(const HfCheckpointWriteTarget* target, const TensorSlice* slice, char* error) {
+static bool write_slice(const HfCheckpointWriteTarget* target, const TensorSlice* slice) {
     const ModelConfig* config = &target->model->config;
     HfPart parts[HF_MAX_PARTS];
     int num_parts = hf_names_parts(parts, config, slice->tensor, slice->layer);
@@ -1164,21 +1143,19 @@ static bool write_slice(const HfCheckpointWriteTarget* target, const TensorSlice
         float factor =
             is_scaled && strcmp(parts[p].name, "lm_head.weight") == 0 ? sqrtf((float)config->channels) : 1.0f;
         bool ok = parts[p].transposed
-                      ? write_transposed(target, tensor, &parts[p], slice->offset + part_begin, error)
-                      : write_straight(target, tensor, slice->offset + part_begin, begin, end, factor, error);
+                      ? write_transposed(target, tensor, &parts[p], slice->offset + part_begin)
+                      : write_straight(target, tensor, slice->offset + part_begin, begin, end, factor);
         if (!ok) { return false; }
     }
     return true;
 }
 
-bool hf_checkpoint_write(const char* directory, const Model* model, char* error) {
+bool hf_checkpoint_write(const char* directory, const Model* model) {
     char path[CHECKPOINT_PATH_CHARS];
     Safetensors layout;
     CheckpointFile file;
-    if (!join(path, directory, WEIGHTS, error) || !make_layout(&layout, &model->config, error)) {
-        return false;
-    }
-    if (!checkpoint_file_open_tmp(&file, path, error)) {
+    if (!join(path, directory, WEIGHTS) || !make_layout(&layout, &model->config)) { return false; }
+    if (!llmc_ok(checkpoint_file_open_tmp(&file, path))) {
         safetensors_close(&layout);
         return false;
     }
@@ -1186,33 +1163,33 @@ bool hf_checkpoint_write(const char* directory, const Model* model, char* error)
         model, &layout, &file,
         llmc_alloc(HF_CHECKPOINT_WRITE_PIECE_VALUES * sizeof(float), "values on their way")};
     bool ok = file.num_bytes == layout.num_bytes ||
-              llmc_fail(error, "%s.tmp: is of another model ---> export each run to a directory of its own",
-                        llmc_path_tail(path));
+              llmc_fail("%s.tmp: is of another model ---> export each run to a directory of its own",
+                        checkpoint_path_tail(path));
     for (int i = 0; ok && i < model->num_slices; i++) {
-        ok = model->slices[i].tied_copy || write_slice(&target, &model->slices[i], error);
+        ok = model->slices[i].tied_copy || write_slice(&target, &model->slices[i]);
     }
     free(target.piece);
     safetensors_close(&layout);
     if (!ok) { checkpoint_file_close(&file); }
-    return ok && checkpoint_file_sync(&file, error);
+    return ok && llmc_ok(checkpoint_file_sync(&file));
 }
 
 // --- all at once -------------------------------------------------------------------------------------------
 
-static bool commit_one(const char* directory, const char* name, char* error) {
+static bool commit_one(const char* directory, const char* name) {
     char path[CHECKPOINT_PATH_CHARS], tmp[CHECKPOINT_PATH_CHARS + 8];
-    if (!join(path, directory, name, error)) { return false; }
+    if (!join(path, directory, name)) { return false; }
     snprintf(tmp, sizeof tmp, "%s.tmp", path);
-    return !exists(tmp) || checkpoint_file_rename(path, error);
+    return !exists(tmp) || llmc_ok(checkpoint_file_rename(path));
 }
 
-bool hf_checkpoint_commit(const char* directory, char* error) {
+bool hf_checkpoint_commit(const char* directory) {
     char path[CHECKPOINT_PATH_CHARS];
     for (int i = 0; i < NUM_TOKENIZER_FILES; i++) {
-        if (!commit_one(directory, tokenizer_files[i], error)) { return false; }
+        if (!commit_one(directory, tokenizer_files[i])) { return false; }
     }
-    return commit_one(directory, config_files[0], error) && commit_one(directory, config_files[1], error) &&
-           join(path, directory, WEIGHTS, error) && checkpoint_file_rename(path, error);
+    return commit_one(directory, config_files[0]) && commit_one(directory, config_files[1]) &&
+           join(path, directory, WEIGHTS) && llmc_ok(checkpoint_file_rename(path));
 }
 
 void hf_checkpoint_abort(const char* directory) {
@@ -1221,6 +1198,6 @@ void hf_checkpoint_abort(const char* directory) {
         const char* name = i < NUM_TOKENIZER_FILES        ? tokenizer_files[i]
                            : i == NUM_TOKENIZER_FILES + 2 ? WEIGHTS
                                                           : config_files[i - NUM_TOKENIZER_FILES];
-        if (join(path, directory, name, NULL)) { checkpoint_file_remove_tmp(path); }
+        if (join(path, directory, name)) { checkpoint_file_remove_tmp(path); }
     }
 }

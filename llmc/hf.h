@@ -48,7 +48,7 @@ hf_config.h -- the config.json of a Hugging Face checkpoint, and back: GPT-2, T5
 are T5).
 
     HfConfig config;
-    if (!hf_config_read(&config, "flan-t5-small", error)) { ... }    // or flan-t5-small/model.safetensors
+    if (!hf_config_read(&config, "flan-t5-small")) { ... }    // or flan-t5-small/model.safetensors
     char* text = hf_config_text(&config, "float32");                 // free() it
 
 A field that is missing has the value that the model's class in transformers 5 gives it; one of a wrong type,
@@ -75,9 +75,9 @@ typedef struct {
 } HfConfig;
 
 // A directory, or a file beside config.json.
-bool hf_config_read(HfConfig* out, const char* path, char* error);
+bool hf_config_read(HfConfig* out, const char* path);
 // `name` stands for the file in messages.
-bool hf_config_parse(HfConfig* out, const char* text, size_t num_bytes, const char* name, char* error);
+bool hf_config_parse(HfConfig* out, const char* text, size_t num_bytes, const char* name);
 
 // What transformers needs to build the same model. dtype: "float32" or "bfloat16". mT5 is written as the T5
 // that it is.
@@ -96,8 +96,8 @@ hf_checkpoint.h -- weights of GPT-2 and T5 from Hugging Face's files, and back, 
 
 Reading, each rank for itself:
 
-    hf_checkpoint_read_config(&config, &details, kind, path, error)      // shape of config.json and of the
-tensors hf_checkpoint_read(path, CHECKPOINT_PARAMS, model, model->params, 0, model->num_params, error)
+    hf_checkpoint_read_config(&config, &details, kind, path)      // shape of config.json and of the
+tensors hf_checkpoint_read(path, CHECKPOINT_PARAMS, model, model->params, 0, model->num_params)
 
 `path` is a directory (model.safetensors or its shards, config.json), or a *.safetensors beside a config.json.
 F32, F16 and BF16 are read. A missing tensor, one too many, a wrong shape, a value that is NaN or infinite is
@@ -106,14 +106,14 @@ where there is no lm_head.weight, or it is the embedding and scaled; else untied
 
 Writing:
 
-    rank 0:      hf_checkpoint_create(directory, &config, &details, &tokens, error)
+    rank 0:      hf_checkpoint_create(directory, &config, &details, &tokens)
     -- barrier --
-    each rank:   hf_checkpoint_write(directory, model, error)       // of one replica; all slices together are
+    each rank:   hf_checkpoint_write(directory, model)       // of one replica; all slices together are
 the model
     -- barrier, with "did all succeed?" --
-    rank 0:      hf_checkpoint_commit(directory, error), or hf_checkpoint_abort(directory)
+    rank 0:      hf_checkpoint_commit(directory), or hf_checkpoint_abort(directory)
 
-Nothing here ends the program: false means that `error` (256 characters) names file, field or tensor, and the
+Nothing here ends the program: false means that status_message() names file, field or tensor, and the
 remedy.
 */
 
@@ -124,12 +124,11 @@ extern "C" {
 // A directory with a config.json, a *.safetensors, or an index of shards: something to read here.
 bool hf_checkpoint_is(const char* path);
 // details (may be NULL): tokens and what else config.json says. `kind`: what the caller can run.
-bool hf_checkpoint_read_config(ModelConfig* out, HfConfig* details, const ModelKind* kind, const char* path,
-                               char* error);
+bool hf_checkpoint_read_config(ModelConfig* out, HfConfig* details, const ModelKind* kind, const char* path);
 // As checkpoint_read(): values[i] belongs to model->params[begin + i]; body PARAMS (floatX) or FLOATS
 // (float32, a master's first values). The file must be of model->config.
 bool hf_checkpoint_read(const char* path, CheckpointBody body, const Model* model, void* values,
-                        int64_t begin, int64_t end, char* error);
+                        int64_t begin, int64_t end);
 
 // What lies beside the weights for whoever turns text into tokens.
 typedef struct {
@@ -138,12 +137,12 @@ typedef struct {
 } HfTokens;
 
 // Made if it is not there; false where nothing can be exported to it.
-bool hf_checkpoint_make_directory(const char* directory, char* error);
+bool hf_checkpoint_make_directory(const char* directory);
 // Makes the directory, too. like (may be NULL): the checkpoint's that training began from.
 bool hf_checkpoint_create(const char* directory, const ModelConfig* config, const HfConfig* like,
-                          const HfTokens* tokens, char* error);
-bool hf_checkpoint_write(const char* directory, const Model* model, char* error);
-bool hf_checkpoint_commit(const char* directory, char* error);
+                          const HfTokens* tokens);
+bool hf_checkpoint_write(const char* directory, const Model* model);
+bool hf_checkpoint_commit(const char* directory);
 void hf_checkpoint_abort(const char* directory);
 
 #ifdef __cplusplus

@@ -121,9 +121,9 @@ void cache_rows_free(CacheRows* rows) {
 // --- model --------------------
 // What is asked of any model: memory, counts, headers. model_part.c: what a rank has of one.
 
-bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor, int vocab, int max_seq_len,
-                 char* error) {
-    if (!kind->parse(out, descriptor, vocab, max_seq_len, error)) { return false; }
+bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor, int vocab,
+                 int max_seq_len) {
+    if (!kind->parse(out, descriptor, vocab, max_seq_len)) { return false; }
     out->kind = kind;
     return true;
 }

@@ -86,7 +86,7 @@ model.h -- what all models here have in common: a transformer as a chain of bloc
 on a rank, flat parameters, and a table of functions.
 
     ModelConfig config;
-    if (!model_parse(&config, &t5_kind, "t5:small", vocab, 512, error)) { ... }
+    if (!model_parse(&config, &t5_kind, "t5:small", vocab, 512)) { ... }
     ModelPart part = {.num_ranges = 2, .ranges = {{0, 2}, {6, 8, MODEL_HAS_HEAD}}};
     Model model;
     model_init_part(&model, &config, &part, ops);  // one array of parameters, each tensor once
@@ -266,9 +266,9 @@ struct ModelKind {
 
     // A descriptor ("d12", "flan-t5:base", "byt5:l2c64h4"). vocab and max_seq_len are the caller's; 0: the
     // kind's defaults. false: `error` (256 characters) says what would be valid.
-    bool (*parse)(ModelConfig* out, const char* descriptor, int vocab, int max_seq_len, char* error);
+    bool (*parse)(ModelConfig* out, const char* descriptor, int vocab, int max_seq_len);
     // Is this a model at all? false: `error` begins with `what` (a file or option) and names the field.
-    bool (*check)(const ModelConfig* config, const char* what, char* error);
+    bool (*check)(const ModelConfig* config, const char* what);
     // A checkpoint's header, 256 int32; [0] and [1] are magic and version, the caller's.
     void (*to_header)(int32_t* header, const ModelConfig* config);
     void (*from_header)(ModelConfig* out, const int32_t* header);
@@ -327,8 +327,7 @@ struct ModelKind {
 };
 
 // kind->parse, and sets out->kind.
-bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor, int vocab, int max_seq_len,
-                 char* error);
+bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor, int vocab, int max_seq_len);
 
 // Of one range; has_head: with norm and head, layer_end is the chain's end then. Only a range that is not
 // MODEL_GOES_ON may have no layer.

@@ -15,19 +15,15 @@ bool models_is_checkpoint(const char* model) {
     return num_chars > 4 && strcmp(model + num_chars - 4, ".bin") == 0;
 }
 
-bool models_read_config(ModelConfig* out, const char* model, int vocab, int max_seq_len, char* error) {
-    const bool checkpoint = models_is_checkpoint(model);
-    if (!checkpoint && !hf_checkpoint_is(model)) {
-        return model_parse(out, models_kind_of(model), model, vocab, max_seq_len, error);
+static bool read_config(ModelConfig* out, const ModelKind* kind, const char* path) {
+    return models_is_checkpoint(path) ? llmc_ok(checkpoint_read_config(out, kind, path))
+                                      : hf_checkpoint_read_config(out, NULL, kind, path);
+}
+
+bool models_read_config(ModelConfig* out, const char* model, int vocab, int max_seq_len) {
+    if (!models_is_checkpoint(model) && !hf_checkpoint_is(model)) {
+        return model_parse(out, models_kind_of(model), model, vocab, max_seq_len);
     }
-    // the file knows its kind; what is wrong with one of neither, the first says
-    const ModelKind* const kinds[] = {&t5_kind, &gpt2_kind};
-    char other[LLMC_ERROR_CHARS];
-    for (int i = 1; i >= 0; i--) {
-        char* why = i == 1 ? error : other;
-        bool ok = checkpoint ? checkpoint_read_config(out, kinds[i], model, why)
-                             : hf_checkpoint_read_config(out, NULL, kinds[i], model, why);
-        if (ok) { return true; }
-    }
-    return false;
+    // the file knows its kind; the last message is of GPT-2
+    return read_config(out, &t5_kind, model) || read_config(out, &gpt2_kind, model);
 }

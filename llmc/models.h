@@ -35,7 +35,7 @@ bool models_is_checkpoint(const char* model);  // by its name, *.bin
 
 // The shape that a descriptor, a checkpoint (.bin) or Hugging Face's files (a folder, a .safetensors) name,
 // of any kind. vocab, max_seq_len: of a descriptor; 0: the kind's.
-bool models_read_config(ModelConfig* out, const char* model, int vocab, int max_seq_len, char* error);
+bool models_read_config(ModelConfig* out, const char* model, int vocab, int max_seq_len);
 
 #ifdef __cplusplus
 }

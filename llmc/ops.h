@@ -188,7 +188,7 @@ void attention_backward(floatX* dqkv,  // (T, 3C); may not overlap qkv
 // --- attention in general: two sides, each ragged; T5's position bias --------------------------------------
 // Are there such heads (in both forms) and such a bias (num_buckets 0: none) on this device? false: `error`
 // (256 characters) says what would do. To ask before a model is built: the operations end the program.
-bool attention_check(int head_size, int num_buckets, int max_distance, char* error);
+bool attention_check(int head_size, int num_buckets, int max_distance);
 
 typedef struct {
     const floatX *q, *k, *v;     // token t's row begins at q + t * q_stride; heads side by side

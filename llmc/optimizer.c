@@ -9,15 +9,14 @@
 static const char* const kind_names[LR_NUM_KINDS] = {"cosine", "linear", "constant", "wsd"};
 static const double PI = 3.14159265358979323846;
 
-bool lr_schedule_parse(LrKind* out, const char* name, char* error) {
+bool lr_schedule_parse(LrKind* out, const char* name) {
     for (int kind = 0; kind < LR_NUM_KINDS; kind++) {
         if (strcmp(name, kind_names[kind]) == 0) {
             *out = (LrKind)kind;
             return true;
         }
     }
-    return llmc_fail(error, "learning-rate schedule \"%.40s\" ---> use cosine, linear, constant or wsd",
-                     name);
+    return llmc_fail("learning-rate schedule \"%.40s\" ---> use cosine, linear, constant or wsd", name);
 }
 
 // How far step is from begin to end, 0 to 1.
@@ -45,7 +44,7 @@ float lr_schedule_at(const LrSchedule* schedule, int step) {
 
 static const bool HAS_MASTER = sizeof(floatX) < sizeof(float);
 
-bool optimizer_parse(OptimizerKind* out, const char* name, char* error) {
+bool optimizer_parse(OptimizerKind* out, const char* name) {
     static const char* const names[] = {"adamw", "adamw-scaled"};
     for (int i = 0; i < 2; i++) {
         if (strcmp(name, names[i]) == 0) {
@@ -53,7 +52,7 @@ bool optimizer_parse(OptimizerKind* out, const char* name, char* error) {
             return true;
         }
     }
-    return llmc_fail(error, "'%.40s' is no optimizer ---> adamw, or adamw-scaled (T5 from scratch)", name);
+    return llmc_fail("'%.40s' is no optimizer ---> adamw, or adamw-scaled (T5 from scratch)", name);
 }
 
 void optimizer_init(Optimizer* optimizer, OptimizerKind kind, int64_t begin, int64_t end, float weight_decay,

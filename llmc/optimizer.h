@@ -63,7 +63,7 @@ typedef struct {
 } LrSchedule;
 
 // "cosine" | "linear" | "constant" | "wsd"; false: `error` (256 characters) lists them.
-bool lr_schedule_parse(LrKind* out, const char* name, char* error);
+bool lr_schedule_parse(LrKind* out, const char* name);
 
 // The rate of step s = 0, 1, ...; steps behind the last have the last's.
 float lr_schedule_at(const LrSchedule* schedule, int step);
@@ -98,7 +98,7 @@ extern "C" {
 typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_ADAMW_SCALED } OptimizerKind;
 
 // "adamw", "adamw-scaled". false: `error` says what there is.
-bool optimizer_parse(OptimizerKind* out, const char* name, char* error);
+bool optimizer_parse(OptimizerKind* out, const char* name);
 
 typedef struct {
     OpsContext* ops;     // borrowed

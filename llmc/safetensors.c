@@ -49,7 +49,7 @@ const SafetensorsTensor* safetensors_find(const Safetensors* file, const char* n
 }
 
 const char* safetensors_path(const Safetensors* file, const SafetensorsTensor* tensor) {
-    return llmc_path_tail(file->files[tensor->file_idx].path);
+    return checkpoint_path_tail(file->files[tensor->file_idx].path);
 }
 
 static SafetensorsTensor* grow(Safetensors* file, int num_more) {
@@ -70,10 +70,10 @@ static char* copy_text(const char* text) {
 // --- one file's header -------------------------------------------------------------------------------------
 
 // Reads bytes [offset, offset + num_bytes) as a JSON object; NULL: `error` says why.
-static json_t* read_json(const CheckpointFile* file, int64_t offset, int64_t num_bytes, char* error) {
-    const char* path = llmc_path_tail(file->path);
+static json_t* read_json(const CheckpointFile* file, int64_t offset, int64_t num_bytes) {
+    const char* path = checkpoint_path_tail(file->path);
     char* text = llmc_alloc((size_t)num_bytes, "a header");
-    if (!checkpoint_file_read(file, text, num_bytes, offset, error)) {
+    if (!llmc_ok(checkpoint_file_read(file, text, num_bytes, offset))) {
         free(text);
         return NULL;
     }
@@ -81,20 +81,20 @@ static json_t* read_json(const CheckpointFile* file, int64_t offset, int64_t num
     json_t* root = json_loadb(text, (size_t)num_bytes, JSON_REJECT_DUPLICATES, &reason);
     free(text);
     if (root == NULL) {
-        llmc_fail(error, "%s: header: %.90s at byte %d ---> download or write the file again", path,
-                  reason.text, reason.position);
+        llmc_fail("%s: header: %.90s at byte %d ---> download or write the file again", path, reason.text,
+                  reason.position);
     } else if (!json_is_object(root)) {
-        llmc_fail(error, "%s: header is no JSON object {...} ---> download or write the file again", path);
+        llmc_fail("%s: header is no JSON object {...} ---> download or write the file again", path);
         json_decref(root);
         root = NULL;
     }
     return root;
 }
 
-static bool read_dtype(SafetensorsTensor* tensor, const char* path, json_t* entry, char* error) {
+static bool read_dtype(SafetensorsTensor* tensor, const char* path, json_t* entry) {
     const char* name = json_string_value(json_object_get(entry, "dtype"));
     if (name == NULL || strlen(name) >= sizeof tensor->dtype_name) {
-        return llmc_fail(error, "%s: %.80s: dtype ---> must be a name such as \"F32\"", path, tensor->name);
+        return llmc_fail("%s: %.80s: dtype ---> must be a name such as \"F32\"", path, tensor->name);
     }
     strcpy(tensor->dtype_name, name);
     tensor->dtype = SAFETENSORS_OTHER;
@@ -104,11 +104,11 @@ static bool read_dtype(SafetensorsTensor* tensor, const char* path, json_t* entr
     return true;
 }
 
-static bool read_shape(SafetensorsTensor* tensor, const char* path, json_t* entry, char* error) {
+static bool read_shape(SafetensorsTensor* tensor, const char* path, json_t* entry) {
     json_t* shape = json_object_get(entry, "shape");
     size_t num_dims = json_array_size(shape);
     if (!json_is_array(shape) || num_dims > SAFETENSORS_MAX_DIMS) {
-        return llmc_fail(error, "%s: %.80s: shape ---> must be a list of at most %d whole numbers", path,
+        return llmc_fail("%s: %.80s: shape ---> must be a list of at most %d whole numbers", path,
                          tensor->name, SAFETENSORS_MAX_DIMS);
     }
     tensor->num_dims = (int)num_dims;
@@ -117,13 +117,13 @@ static bool read_shape(SafetensorsTensor* tensor, const char* path, json_t* entr
         json_t* dim = json_array_get(shape, i);
         json_int_t value = json_integer_value(dim);
         if (!json_is_integer(dim) || value < 0 || value > MOST_VALUES) {
-            return llmc_fail(error, "%s: %.80s: shape[%zu] ---> must be a whole number in 0 ... 2^53", path,
+            return llmc_fail("%s: %.80s: shape[%zu] ---> must be a whole number in 0 ... 2^53", path,
                              tensor->name, i);
         }
         tensor->dims[i] = value;
         if (value > 0 && tensor->num_values > MOST_VALUES / value) {
-            return llmc_fail(error, "%s: %.80s: shape has more than 2^53 values ---> download the file again",
-                             path, tensor->name);
+            return llmc_fail("%s: %.80s: shape has more than 2^53 values ---> download the file again", path,
+                             tensor->name);
         }
         tensor->num_values *= value;
     }
@@ -132,28 +132,25 @@ static bool read_shape(SafetensorsTensor* tensor, const char* path, json_t* entr
 
 // Of the file: behind the header, inside the file, as long as shape and dtype say.
 static bool read_offsets(SafetensorsTensor* tensor, const CheckpointFile* file, int64_t data_begin,
-                         json_t* entry, char* error) {
-    const char* path = llmc_path_tail(file->path);
+                         json_t* entry) {
+    const char* path = checkpoint_path_tail(file->path);
     json_t* offsets = json_object_get(entry, "data_offsets");
     json_t *first = json_array_get(offsets, 0), *second = json_array_get(offsets, 1);
     json_int_t begin = json_integer_value(first), end = json_integer_value(second);
     if (json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(second) || begin < 0 ||
         end < begin) {
-        return llmc_fail(error,
-                         "%s: %.80s: data_offsets ---> must be [begin, end], whole numbers, begin <= end",
+        return llmc_fail("%s: %.80s: data_offsets ---> must be [begin, end], whole numbers, begin <= end",
                          path, tensor->name);
     }
     int64_t data_bytes = file->num_bytes - data_begin;
     if (end > data_bytes) {
-        return llmc_fail(error,
-                         "%s: %.80s: data_offsets end at %lld, the values at %lld ---> download it again",
+        return llmc_fail("%s: %.80s: data_offsets end at %lld, the values at %lld ---> download it again",
                          path, tensor->name, (long long)end, (long long)data_bytes);
     }
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
         if (strcmp(tensor->dtype_name, dtypes[i].name) != 0) { continue; }
         if (end - begin != dtypes[i].bytes * tensor->num_values) {
-            return llmc_fail(error,
-                             "%s: %.80s: data_offsets hold %lld bytes, shape and dtype %s ask for %lld ---> "
+            return llmc_fail("%s: %.80s: data_offsets hold %lld bytes, shape and dtype %s ask for %lld ---> "
                              "download it again",
                              path, tensor->name, (long long)(end - begin), tensor->dtype_name,
                              (long long)(dtypes[i].bytes * tensor->num_values));
@@ -165,32 +162,32 @@ static bool read_offsets(SafetensorsTensor* tensor, const CheckpointFile* file, 
 }
 
 static bool read_tensor(SafetensorsTensor* tensor, const CheckpointFile* file, int64_t data_begin,
-                        json_t* entry, char* error) {
-    const char* path = llmc_path_tail(file->path);
+                        json_t* entry) {
+    const char* path = checkpoint_path_tail(file->path);
     if (!json_is_object(entry)) {
-        return llmc_fail(error, "%s: %.80s ---> must be an object of dtype, shape, data_offsets", path,
+        return llmc_fail("%s: %.80s ---> must be an object of dtype, shape, data_offsets", path,
                          tensor->name);
     }
     const char* key;
     json_t* value;
     json_object_foreach(entry, key, value) {
         if (strcmp(key, "dtype") != 0 && strcmp(key, "shape") != 0 && strcmp(key, "data_offsets") != 0) {
-            return llmc_fail(error, "%s: %.80s: %.40s is no field of a tensor ---> download the file again",
-                             path, tensor->name, key);
+            return llmc_fail("%s: %.80s: %.40s is no field of a tensor ---> download the file again", path,
+                             tensor->name, key);
         }
     }
-    return read_dtype(tensor, path, entry, error) && read_shape(tensor, path, entry, error) &&
-           read_offsets(tensor, file, data_begin, entry, error);
+    return read_dtype(tensor, path, entry) && read_shape(tensor, path, entry) &&
+           read_offsets(tensor, file, data_begin, entry);
 }
 
-static bool check_metadata(const char* path, json_t* metadata, char* error) {
+static bool check_metadata(const char* path, json_t* metadata) {
     const char* key;
     json_t* value;
     bool ok = json_is_object(metadata);
     json_object_foreach(metadata, key, value) {
         ok = ok && json_is_string(value);
     }
-    return ok || llmc_fail(error, "%s: __metadata__ ---> must be an object of strings", path);
+    return ok || llmc_fail("%s: __metadata__ ---> must be an object of strings", path);
 }
 
 static int compare_begins(const void* a, const void* b) {
@@ -201,59 +198,58 @@ static int compare_begins(const void* a, const void* b) {
 
 // Values of the tensors lie end to end and fill the file. Sorts them by place.
 static bool check_cover(const CheckpointFile* file, SafetensorsTensor* tensors, int num_tensors,
-                        int64_t data_begin, char* error) {
-    const char* path = llmc_path_tail(file->path);
+                        int64_t data_begin) {
+    const char* path = checkpoint_path_tail(file->path);
     if (num_tensors > 0) { qsort(tensors, (size_t)num_tensors, sizeof *tensors, compare_begins); }
     int64_t at = data_begin;
     for (int i = 0; i < num_tensors; i++) {
         if (tensors[i].begin < at) {
-            return llmc_fail(error,
-                             "%s: %.60s: data_offsets overlap those of %.60s ---> write the file again", path,
+            return llmc_fail("%s: %.60s: data_offsets overlap those of %.60s ---> write the file again", path,
                              tensors[i].name, tensors[i - 1].name);
         }
         if (tensors[i].begin > at) {
             return llmc_fail(
-                error, "%s: %.80s: %lld bytes before its data_offsets belong to none ---> write it again",
-                path, tensors[i].name, (long long)(tensors[i].begin - at));
+                "%s: %.80s: %lld bytes before its data_offsets belong to none ---> write it again", path,
+                tensors[i].name, (long long)(tensors[i].begin - at));
         }
         at = tensors[i].end;
     }
     return at == file->num_bytes ||
-           llmc_fail(error, "%s: %lld bytes at its end belong to no tensor ---> download it again", path,
+           llmc_fail("%s: %lld bytes at its end belong to no tensor ---> download it again", path,
                      (long long)(file->num_bytes - at));
 }
 
-static bool read_header_length(const CheckpointFile* file, int64_t* header_bytes, char* error) {
-    const char* path = llmc_path_tail(file->path);
+static bool read_header_length(const CheckpointFile* file, int64_t* header_bytes) {
+    const char* path = checkpoint_path_tail(file->path);
     uint8_t bytes[LENGTH_BYTES];
     if (file->num_bytes < LENGTH_BYTES) {
-        return llmc_fail(error, "%s: %lld bytes are no safetensors file ---> download it again", path,
+        return llmc_fail("%s: %lld bytes are no safetensors file ---> download it again", path,
                          (long long)file->num_bytes);
     }
-    if (!checkpoint_file_read(file, bytes, LENGTH_BYTES, 0, error)) { return false; }
+    if (!llmc_ok(checkpoint_file_read(file, bytes, LENGTH_BYTES, 0))) { return false; }
     uint64_t length = 0;
     for (int i = LENGTH_BYTES - 1; i >= 0; i--) { length = length << 8 | bytes[i]; }
     uint64_t room = (uint64_t)file->num_bytes - LENGTH_BYTES;
     if (length > room || length > SAFETENSORS_MAX_HEADER_BYTES) {
-        return llmc_fail(error, "%s: header of %llu bytes, but the file has %llu and %d are allowed ---> %s",
-                         path, (unsigned long long)length, (unsigned long long)room,
-                         SAFETENSORS_MAX_HEADER_BYTES, "download it again (is it a safetensors file?)");
+        return llmc_fail("%s: header of %llu bytes, but the file has %llu and %d are allowed ---> %s", path,
+                         (unsigned long long)length, (unsigned long long)room, SAFETENSORS_MAX_HEADER_BYTES,
+                         "download it again (is it a safetensors file?)");
     }
     char first = ' ';
-    if (length > 0 && !checkpoint_file_read(file, &first, 1, LENGTH_BYTES, error)) { return false; }
+    if (length > 0 && !llmc_ok(checkpoint_file_read(file, &first, 1, LENGTH_BYTES))) { return false; }
     if (first != '{') {
-        return llmc_fail(error, "%s: header does not begin with { ---> is it a safetensors file?", path);
+        return llmc_fail("%s: header does not begin with { ---> is it a safetensors file?", path);
     }
     *header_bytes = (int64_t)length;
     return true;
 }
 
 // Adds the tensors of files[file_idx], in the order of their places.
-static bool read_header(Safetensors* out, int file_idx, char* error) {
+static bool read_header(Safetensors* out, int file_idx) {
     const CheckpointFile* file = &out->files[file_idx];
     int64_t header_bytes = 0;
-    if (!read_header_length(file, &header_bytes, error)) { return false; }
-    json_t* root = read_json(file, LENGTH_BYTES, header_bytes, error);
+    if (!read_header_length(file, &header_bytes)) { return false; }
+    json_t* root = read_json(file, LENGTH_BYTES, header_bytes);
     if (root == NULL) { return false; }
     const int64_t data_begin = LENGTH_BYTES + header_bytes;
     SafetensorsTensor* added = grow(out, (int)json_object_size(root));
@@ -263,16 +259,16 @@ static bool read_header(Safetensors* out, int file_idx, char* error) {
     bool ok = true;
     json_object_foreach(root, name, entry) {
         if (strcmp(name, "__metadata__") == 0) {
-            ok = check_metadata(llmc_path_tail(file->path), entry, error);
+            ok = check_metadata(checkpoint_path_tail(file->path), entry);
         } else {
             SafetensorsTensor* tensor = &out->tensors[out->num_tensors++];
             *tensor = (SafetensorsTensor){.name = copy_text(name), .file_idx = file_idx};
-            ok = read_tensor(tensor, file, data_begin, entry, error);
+            ok = read_tensor(tensor, file, data_begin, entry);
         }
         if (!ok) { break; }
     }
     json_decref(root);
-    return ok && check_cover(file, added, out->num_tensors - num_before, data_begin, error);
+    return ok && check_cover(file, added, out->num_tensors - num_before, data_begin);
 }
 
 // --- opening -----------------------------------------------------------------------------------------------
@@ -302,50 +298,48 @@ static void make_room_for_file(Safetensors* out) {
     out->files = files;
 }
 
-static bool open_one(Safetensors* out, const char* path, char* error) {
+static bool open_one(Safetensors* out, const char* path) {
     if (out->num_files == SAFETENSORS_MAX_FILES) {
-        return llmc_fail(error, "%s: more than %d files ---> save the model in fewer shards",
-                         llmc_path_tail(path), SAFETENSORS_MAX_FILES);
+        return llmc_fail("%s: more than %d files ---> save the model in fewer shards",
+                         checkpoint_path_tail(path), SAFETENSORS_MAX_FILES);
     }
     make_room_for_file(out);
-    if (!checkpoint_file_open(&out->files[out->num_files], path, error)) { return false; }
+    if (!llmc_ok(checkpoint_file_open(&out->files[out->num_files], path))) { return false; }
     out->num_files++;
-    return read_header(out, out->num_files - 1, error);
+    return read_header(out, out->num_files - 1);
 }
 
 // files[] of the index in the order of their first tensor; a shard's name is a plain file name beside the
 // index.
-static bool open_shard(Safetensors* out, const char* index_path, const char* name, const char* shard,
-                       char* error) {
+static bool open_shard(Safetensors* out, const char* index_path, const char* name, const char* shard) {
     if (shard == NULL || *shard == '\0' || strchr(shard, '/') != NULL || strcmp(shard, "..") == 0 ||
         strcmp(shard, ".") == 0) {
-        return llmc_fail(error, "%s: weight_map: %.80s ---> must name a file beside the index",
-                         llmc_path_tail(index_path), name);
+        return llmc_fail("%s: weight_map: %.80s ---> must name a file beside the index",
+                         checkpoint_path_tail(index_path), name);
     }
     const char* slash = strrchr(index_path, '/');
     int directory_chars = slash == NULL ? 0 : (int)(slash - index_path) + 1;
     char path[CHECKPOINT_PATH_CHARS];
     int num_chars = snprintf(path, sizeof path, "%.*s%s", directory_chars, index_path, shard);
     if (num_chars < 0 || (size_t)num_chars >= sizeof path) {
-        return llmc_fail(error, "%s: path too long ---> use a shorter directory", llmc_path_tail(index_path));
+        return llmc_fail("%s: path too long ---> use a shorter directory", checkpoint_path_tail(index_path));
     }
     for (int i = 0; i < out->num_files; i++) {
         if (strcmp(out->files[i].path, path) == 0) { return true; }
     }
-    return open_one(out, path, error);
+    return open_one(out, path);
 }
 
 // Every tensor of every shard must be in the index, in that shard; and the other way round.
-static bool check_index(const Safetensors* file, const char* index_path, json_t* map, char* error) {
-    const char* path = llmc_path_tail(index_path);
+static bool check_index(const Safetensors* file, const char* index_path, json_t* map) {
+    const char* path = checkpoint_path_tail(index_path);
     for (int i = 0; i < file->num_tensors; i++) {
         const SafetensorsTensor* tensor = &file->tensors[i];
         const char* shard = json_string_value(json_object_get(map, tensor->name));
         const char* slash = strrchr(file->files[tensor->file_idx].path, '/');
         const char* theirs = slash == NULL ? file->files[tensor->file_idx].path : slash + 1;
         if (shard == NULL || strcmp(shard, theirs) != 0) {
-            return llmc_fail(error,
-                             "%s: %.60s: %.60s is in it, the index says %.60s ---> use one set of shards",
+            return llmc_fail("%s: %.60s: %.60s is in it, the index says %.60s ---> use one set of shards",
                              path, tensor->name, theirs, shard == NULL ? "nothing" : shard);
         }
     }
@@ -353,65 +347,64 @@ static bool check_index(const Safetensors* file, const char* index_path, json_t*
     json_t* value;
     json_object_foreach(map, name, value) {
         if (safetensors_find(file, name) == NULL) {
-            return llmc_fail(error, "%s: weight_map: %.80s is not in %.60s ---> use one set of shards", path,
-                             name, json_string_value(value));
+            return llmc_fail("%s: weight_map: %.80s is not in %.60s ---> use one set of shards", path, name,
+                             json_string_value(value));
         }
     }
     return true;
 }
 
-static bool open_shards(Safetensors* out, const char* path, json_t* root, char* error) {
+static bool open_shards(Safetensors* out, const char* path, json_t* root) {
     json_t *map = json_object_get(root, "weight_map"), *value;
     if (!json_is_object(map) || json_object_size(map) == 0) {
-        return llmc_fail(error, "%s: weight_map ---> must be an object of tensors and their files",
-                         llmc_path_tail(path));
+        return llmc_fail("%s: weight_map ---> must be an object of tensors and their files",
+                         checkpoint_path_tail(path));
     }
     const char* name;
     json_object_foreach(map, name, value) {
-        if (!open_shard(out, path, name, json_string_value(value), error)) { return false; }
+        if (!open_shard(out, path, name, json_string_value(value))) { return false; }
     }
     safetensors_sort(out);
-    return check_index(out, path, map, error);
+    return check_index(out, path, map);
 }
 
-static bool open_index(Safetensors* out, const char* path, char* error) {
+static bool open_index(Safetensors* out, const char* path) {
     CheckpointFile file;
-    if (!checkpoint_file_open(&file, path, error)) { return false; }
+    if (!llmc_ok(checkpoint_file_open(&file, path))) { return false; }
     json_t* root = NULL;
     if (file.num_bytes > MAX_INDEX_BYTES) {
-        llmc_fail(error, "%s: %lld bytes ---> an index has at most %d", llmc_path_tail(path),
+        llmc_fail("%s: %lld bytes ---> an index has at most %d", checkpoint_path_tail(path),
                   (long long)file.num_bytes, MAX_INDEX_BYTES);
     } else {
-        root = read_json(&file, 0, file.num_bytes, error);
+        root = read_json(&file, 0, file.num_bytes);
     }
     checkpoint_file_close(&file);
     if (root == NULL) { return false; }
-    bool ok = open_shards(out, path, root, error);
+    bool ok = open_shards(out, path, root);
     json_decref(root);
     return ok;
 }
 
-static bool find_in_directory(char* out, const char* directory, char* error) {
+static bool find_in_directory(char* out, const char* directory) {
     static const char* const names[] = {"model.safetensors.index.json", "model.safetensors"};
     for (int i = 0; i < 2; i++) {
         int num_chars = snprintf(out, CHECKPOINT_PATH_CHARS, "%s/%s", directory, names[i]);
         if (num_chars > 0 && num_chars < CHECKPOINT_PATH_CHARS && exists(out)) { return true; }
     }
     return llmc_fail(
-        error,
         "%s: has no model.safetensors ---> where there is a pytorch_model.bin, save the model anew with "
         "a current transformers",
-        llmc_path_tail(directory));
+        checkpoint_path_tail(directory));
 }
 
-bool safetensors_open(Safetensors* out, const char* path, char* error) {
+bool safetensors_open(Safetensors* out, const char* path) {
     char found[CHECKPOINT_PATH_CHARS];
     if (is_directory(path)) {
-        if (!find_in_directory(found, path, error)) { return false; }
+        if (!find_in_directory(found, path)) { return false; }
         path = found;
     }
     Safetensors file = {0};
-    bool ok = ends_with(path, ".json") ? open_index(&file, path, error) : open_one(&file, path, error);
+    bool ok = ends_with(path, ".json") ? open_index(&file, path) : open_one(&file, path);
     if (!ok) {
         safetensors_close(&file);
         return false;
@@ -426,22 +419,22 @@ bool safetensors_open(Safetensors* out, const char* path, char* error) {
 enum { PIECE_VALUES = 4096 };
 
 bool safetensors_read(const Safetensors* file, const SafetensorsTensor* tensor, float* values, int64_t begin,
-                      int64_t end, char* error) {
+                      int64_t end) {
     const CheckpointFile* in = &file->files[tensor->file_idx];
     if (tensor->dtype == SAFETENSORS_OTHER) {
-        return llmc_fail(error, "%s: %.80s: dtype %s ---> save the model as F32, F16 or BF16",
+        return llmc_fail("%s: %.80s: dtype %s ---> save the model as F32, F16 or BF16",
                          safetensors_path(file, tensor), tensor->name, tensor->dtype_name);
     }
     if (tensor->dtype == SAFETENSORS_F32) {
-        return checkpoint_file_read(in, values, 4 * (end - begin), tensor->begin + 4 * begin, error);
+        return llmc_ok(checkpoint_file_read(in, values, 4 * (end - begin), tensor->begin + 4 * begin));
     }
     uint16_t halves[PIECE_VALUES];
     for (int64_t at = begin; at < end;) {
         int64_t num = end - at < PIECE_VALUES ? end - at : PIECE_VALUES;
-        if (!checkpoint_file_read(in, halves, 2 * num, tensor->begin + 2 * at, error)) { return false; }
+        if (!llmc_ok(checkpoint_file_read(in, halves, 2 * num, tensor->begin + 2 * at))) { return false; }
         for (int64_t i = 0; i < num; i++) {
-            values[at - begin + i] = tensor->dtype == SAFETENSORS_BF16 ? floatx_bf16_float(halves[i])
-                                                                       : floatx_f16_float(halves[i]);
+            values[at - begin + i] = tensor->dtype == SAFETENSORS_BF16 ? half_from_bfloat16(halves[i])
+                                                                       : half_from_float16(halves[i]);
         }
         at += num;
     }
@@ -482,7 +475,7 @@ static char* make_header(const json_t* root, int64_t* header_bytes) {
     return header;
 }
 
-bool safetensors_layout(Safetensors* out, const SafetensorsTensor* tensors, int num_tensors, char* error) {
+bool safetensors_layout(Safetensors* out, const SafetensorsTensor* tensors, int num_tensors) {
     Safetensors file = {.num_tensors = num_tensors};
     file.tensors = llmc_alloc((size_t)num_tensors * sizeof *tensors, "names of tensors");
     json_t* root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
@@ -504,7 +497,7 @@ bool safetensors_layout(Safetensors* out, const SafetensorsTensor* tensors, int 
     json_decref(root);
     if (file.header == NULL || file.header_bytes > SAFETENSORS_MAX_HEADER_BYTES) {
         safetensors_close(&file);
-        return llmc_fail(error, "%d tensors: names are not unique, or not UTF-8 ---> a mistake of the caller",
+        return llmc_fail("%d tensors: names are not unique, or not UTF-8 ---> a mistake of the caller",
                          num_tensors);
     }
     for (int i = 0; i < num_tensors; i++) {
@@ -517,23 +510,23 @@ bool safetensors_layout(Safetensors* out, const SafetensorsTensor* tensors, int 
     return true;
 }
 
-bool safetensors_create(const Safetensors* layout, const char* path, char* error) {
+bool safetensors_create(const Safetensors* layout, const char* path) {
     CheckpointFile file;
-    return checkpoint_file_create(&file, path, layout->num_bytes, error) &&
-           checkpoint_file_write(&file, layout->header, layout->header_bytes, 0, error) &&
-           checkpoint_file_sync(&file, error);
+    return llmc_ok(checkpoint_file_create(&file, path, layout->num_bytes)) &&
+           llmc_ok(checkpoint_file_write(&file, layout->header, layout->header_bytes, 0)) &&
+           llmc_ok(checkpoint_file_sync(&file));
 }
 
 bool safetensors_write(CheckpointFile* out, const SafetensorsTensor* tensor, const float* values,
-                       int64_t begin, int64_t end, char* error) {
+                       int64_t begin, int64_t end) {
     if (tensor->dtype == SAFETENSORS_F32) {
-        return checkpoint_file_write(out, values, 4 * (end - begin), tensor->begin + 4 * begin, error);
+        return llmc_ok(checkpoint_file_write(out, values, 4 * (end - begin), tensor->begin + 4 * begin));
     }
     uint16_t halves[SAFETENSORS_WRITE_PIECE_VALUES];
     for (int64_t at = begin; at < end;) {
         int64_t num = end - at < SAFETENSORS_WRITE_PIECE_VALUES ? end - at : SAFETENSORS_WRITE_PIECE_VALUES;
-        for (int64_t i = 0; i < num; i++) { halves[i] = floatx_bf16_bits(values[at - begin + i]); }
-        if (!checkpoint_file_write(out, halves, 2 * num, tensor->begin + 2 * at, error)) { return false; }
+        for (int64_t i = 0; i < num; i++) { halves[i] = half_to_bfloat16(values[at - begin + i]); }
+        if (!llmc_ok(checkpoint_file_write(out, halves, 2 * num, tensor->begin + 2 * at))) { return false; }
         at += num;
     }
     return true;

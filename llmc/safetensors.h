@@ -2,31 +2,31 @@
 safetensors.h -- named tensors in safetensors files: one file or several shards, read and written by ranges.
 
     Safetensors file;
-    if (!safetensors_open(&file, "model.safetensors", error)) { ... }
+    if (!safetensors_open(&file, "model.safetensors")) { ... }
     const SafetensorsTensor* tensor = safetensors_find(&file, "shared.weight");
-    safetensors_read(&file, tensor, values, begin, end, error);      // float32, whatever the file has
+    safetensors_read(&file, tensor, values, begin, end);      // float32, whatever the file has
     safetensors_close(&file);
 
 A file is uint64 number of header bytes (little-endian), a JSON header {"NAME": {"dtype": "F32", "shape": [2,
 3], "data_offsets": [begin, end]}, ..., "__metadata__": {...}}, then the values. Shards are named by an index,
 {"weight_map": {"NAME": "FILE", ...}}. Everything a header claims is checked when it is opened: values lie end
 to end, without overlap or hole, each as long as shape and dtype say, up to the end of the file. Nothing here
-ends the program: false means that `error` (256 characters) names file, tensor and remedy.
+ends the program: false means that status_message() names file, tensor and remedy.
 (test_safetensors.c, fuzzed.)
 
 Writing, by any number of processes that all made the same list of tensors:
 
-    each rank:   safetensors_layout(&file, tensors, num_tensors, error)
-    rank 0:      safetensors_create(&file, path, error)
+    each rank:   safetensors_layout(&file, tensors, num_tensors)
+    rank 0:      safetensors_create(&file, path)
     -- barrier --
-    each rank:   checkpoint_file_open_tmp(&out, path, error), safetensors_write(&out, tensor, ...) of its
-ranges of tensors that safetensors_find() gave, checkpoint_file_sync(&out, error)
+    each rank:   checkpoint_file_open_tmp(&out, path), safetensors_write(&out, tensor, ...) of its
+ranges of tensors that safetensors_find() gave, checkpoint_file_sync(&out)
     -- barrier, with "did all succeed?" --
-    rank 0:      checkpoint_file_rename(path, error), or checkpoint_file_remove_tmp(path)
+    rank 0:      checkpoint_file_rename(path), or checkpoint_file_remove_tmp(path)
 */
 #pragma once
 
-#include "checkpoint_file.h"
+#include "../util/checkpoint_files.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -59,23 +59,22 @@ typedef struct {
 
 // `path`: a *.safetensors, an index *.json, or a directory with model.safetensors.index.json or
 // model.safetensors. On failure there is nothing to close.
-bool safetensors_open(Safetensors* out, const char* path, char* error);
+bool safetensors_open(Safetensors* out, const char* path);
 void safetensors_close(Safetensors* file);  // an all-zero one is fine
 const SafetensorsTensor* safetensors_find(const Safetensors* file, const char* name);  // NULL: none
 // Where the tensor lies, for messages.
 const char* safetensors_path(const Safetensors* file, const SafetensorsTensor* tensor);
 // values[i] = the tensor's value begin + i, begin + i < end, row-major. Exact: float32 holds F16 and BF16.
 bool safetensors_read(const Safetensors* file, const SafetensorsTensor* tensor, float* values, int64_t begin,
-                      int64_t end, char* error);
+                      int64_t end);
 
 // name, dtype (F32 or BF16), num_dims and dims are given, unique names; the rest is filled in out->tensors,
 // which keep the order of `tensors` in the file. Close it like one that was opened.
-bool safetensors_layout(Safetensors* out, const SafetensorsTensor* tensors, int num_tensors, char* error);
-bool safetensors_create(const Safetensors* layout, const char* path,
-                        char* error);  // PATH.tmp with its header
+bool safetensors_layout(Safetensors* out, const SafetensorsTensor* tensors, int num_tensors);
+bool safetensors_create(const Safetensors* layout, const char* path);  // PATH.tmp with its header
 // As safetensors_read; BF16 is rounded to nearest.
 bool safetensors_write(CheckpointFile* out, const SafetensorsTensor* tensor, const float* values,
-                       int64_t begin, int64_t end, char* error);
+                       int64_t begin, int64_t end);
 
 #ifdef __cplusplus
 }

@@ -61,8 +61,8 @@ typedef enum { T5_TENSORS(X) T5_NUM_TENSORS } T5Tensor;
 // stack, channels, heads; the head size is channels / heads, F the family's ratio: 4 C for t5, 5/2 C rounded
 // up to 8 for the gated ones) and what it leaves open, "t5:l2d3c64h4k16f256" (encoder and decoder layers,
 // channels, heads, head size, F). vocab 0: the family's; max_seq_len 0: 1024.
-bool t5_config_parse(ModelConfig* out, const char* descriptor, int vocab, int max_seq_len, char* error);
-bool t5_config_check(const ModelConfig* config, const char* what, char* error);
+bool t5_config_parse(ModelConfig* out, const char* descriptor, int vocab, int max_seq_len);
+bool t5_config_check(const ModelConfig* config, const char* what);
 double t5_flops(const ModelConfig* config, const ModelWork* work);
 
 // The functions of t5_kind; contracts in model.h.

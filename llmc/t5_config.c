@@ -113,10 +113,9 @@ static bool parse_name(ModelConfig* out, const T5Family* family, const char* tex
     return false;
 }
 
-static bool fail_unknown(char* error, const char* descriptor, const T5Family* family) {
+static bool fail_unknown(const char* descriptor, const T5Family* family) {
     if (family == NULL) {
         return llmc_fail(
-            error,
             "model \"%.40s\" is unknown ---> use t5: t5v1.1: flan-t5: byt5: mt5: umt5: and a size, "
             "such as t5:small, or a shape, such as byt5:l2c64h4",
             descriptor);
@@ -125,16 +124,15 @@ static bool fail_unknown(char* error, const char* descriptor, const T5Family* fa
     for (const T5Size* s = family->sizes; s->name != NULL; s++) {
         snprintf(names + strlen(names), sizeof names - strlen(names), " %s:%s", family->name, s->name);
     }
-    return llmc_fail(error,
-                     "model \"%.40s\" is unknown ---> use%s, or a shape such as %s:l2c64h4 or "
+    return llmc_fail("model \"%.40s\" is unknown ---> use%s, or a shape such as %s:l2c64h4 or "
                      "%s:l2d3c64h4k16f256",
                      descriptor, names, family->name, family->name);
 }
 
-bool t5_config_parse(ModelConfig* out, const char* descriptor, int vocab, int max_seq_len, char* error) {
+bool t5_config_parse(ModelConfig* out, const char* descriptor, int vocab, int max_seq_len) {
     const char* text = descriptor;
     const T5Family* family = find_family(&text);
-    if (family == NULL) { return fail_unknown(error, descriptor, NULL); }
+    if (family == NULL) { return fail_unknown(descriptor, NULL); }
     ModelConfig config = {
         .vocab = vocab != 0 ? vocab : family->vocab,
         .max_seq_len = max_seq_len != 0 ? max_seq_len : DEFAULT_SEQ_LEN,
@@ -146,23 +144,22 @@ bool t5_config_parse(ModelConfig* out, const char* descriptor, int vocab, int ma
     };
     const bool is_known = *text == 'l' && isdigit((unsigned char)text[1]) ? parse_shape(&config, family, text)
                                                                           : parse_name(&config, family, text);
-    if (!is_known) { return fail_unknown(error, descriptor, family); }
+    if (!is_known) { return fail_unknown(descriptor, family); }
     config.padded_vocab = config.vocab <= INT_MAX - 127 ? (config.vocab + 127) / 128 * 128 : config.vocab;
     char what[64];
     snprintf(what, sizeof what, "model \"%.40s\"", descriptor);
     if (config.head_size == 0) {
         return llmc_fail(
-            error,
             "%s: %d channels cannot be shared by %d heads ---> make channels a multiple of heads, or "
             "name the head size, such as %s:l2c64h4k16",
             what, config.channels, config.num_heads, family->name);
     }
-    if (!t5_config_check(&config, what, error)) { return false; }
+    if (!t5_config_check(&config, what)) { return false; }
     *out = config;
     return true;
 }
 
-bool t5_config_check(const ModelConfig* config, const char* what, char* error) {
+bool t5_config_check(const ModelConfig* config, const char* what) {
     const struct {
         const char* name;
         int value, min, max;
@@ -181,17 +178,16 @@ bool t5_config_check(const ModelConfig* config, const char* what, char* error) {
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         if (fields[i].value < fields[i].min || fields[i].value > fields[i].max) {
-            return llmc_fail(error, "%s: %s %d ---> must be %d to %d", what, fields[i].name, fields[i].value,
+            return llmc_fail("%s: %s %d ---> must be %d to %d", what, fields[i].name, fields[i].value,
                              fields[i].min, fields[i].max);
         }
     }
     if (config->num_buckets % 2 != 0) {
-        return llmc_fail(error, "%s: position buckets %d ---> must be even, half for each direction", what,
+        return llmc_fail("%s: position buckets %d ---> must be even, half for each direction", what,
                          config->num_buckets);
     }
     if (config->padded_vocab < config->vocab) {
-        return llmc_fail(error,
-                         "%s: padded vocabulary %d is less than the vocabulary %d ---> use another file",
+        return llmc_fail("%s: padded vocabulary %d is less than the vocabulary %d ---> use another file",
                          what, config->padded_vocab, config->vocab);
     }
     return true;

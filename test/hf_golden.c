@@ -22,19 +22,18 @@ const char* hf_golden_path(const char* name) {
 
 const ModelKind* hf_golden_kind(const char* path) {
     HfConfig config;
-    return hf_config_read(&config, path, NULL) && config.type == HF_GPT2 ? &gpt2_kind : &t5_kind;
+    return hf_config_read(&config, path) && config.type == HF_GPT2 ? &gpt2_kind : &t5_kind;
 }
 
 bool hf_golden_load(Model* model, const char* path, int begin, int end, bool is_last, OpsContext* ops) {
     ModelConfig config;
-    char error[LLMC_ERROR_CHARS];
-    bool ok = hf_checkpoint_read_config(&config, NULL, hf_golden_kind(path), path, error);
+    bool ok = hf_checkpoint_read_config(&config, NULL, hf_golden_kind(path), path);
     if (ok) {
         model_init(model, &config, begin, end < 0 ? model_num_layers(&config) : end, is_last, ops);
-        ok = hf_checkpoint_read(path, CHECKPOINT_PARAMS, model, model->params, 0, model->num_params, error);
+        ok = hf_checkpoint_read(path, CHECKPOINT_PARAMS, model, model->params, 0, model->num_params);
         if (!ok) { model_free(model); }
     }
-    if (!ok) { printf("%s\n", error); }
+    if (!ok) { printf("%s\n", status_message()); }
     return ok;
 }
 
@@ -70,7 +69,6 @@ static ModelBatch make_batch(Inputs* in, bool has_decoder) {
 double hf_golden_logits_difference(Model* model, const char* name) {
     static float theirs[ENC_TOKENS * HF_GOLDEN_MAX_VOCAB];
     float losses[ENC_TOKENS];
-    char error[LLMC_ERROR_CHARS];
     Inputs inputs;
     const ModelKind* kind = model->config.kind;
     ModelBatch batch = make_batch(&inputs, kind->has_decoder);
@@ -79,11 +77,11 @@ double hf_golden_logits_difference(Model* model, const char* name) {
     kind->forward(model, &batch, NULL, NULL, acts, scratch, losses, MODEL_HEAD);
     ops_sync(model->ops);
     Safetensors file;
-    if (!safetensors_open(&file, "test/golden/hf_logits.safetensors", error)) { return INFINITY; }
+    if (!safetensors_open(&file, "test/golden/hf_logits.safetensors")) { return INFINITY; }
     const SafetensorsTensor* tensor = safetensors_find(&file, name);
     const int V = model->config.vocab, Vp = model->config.padded_vocab;
     bool ok = tensor != NULL && tensor->num_values == batch.num_rows * V &&
-              safetensors_read(&file, tensor, theirs, 0, tensor->num_values, error);
+              safetensors_read(&file, tensor, theirs, 0, tensor->num_values);
     double difference = ok ? 0 : INFINITY;
     for (int i = 0; i < batch.num_rows; i++) {
         for (int v = 0; v < V; v++) {

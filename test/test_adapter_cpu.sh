@@ -15,8 +15,8 @@ make_tree CFLAGS="-O2 -D__LINE__=0 -w" && cmp -s "$tree/train_gpt2" "$work/bare"
 ok $? "without DYNAPIPE=1: the same program, byte for byte"
 
 make_tree DYNAPIPE=1
-trainer=$tree/train_gpt2 plan=$build/foreign_llmc/plan
-gcc -O2 -I. test/foreign_llmc/one_by_one.c "$plan"/dataloader/*.o "$plan"/util/*.o -lpcre2-8 -ljansson -lm -lpthread -o "$work/one_by_one" || exit 1
+trainer=$tree/train_gpt2
+gcc -O2 -I. test/foreign_llmc/one_by_one.c "$build"/dataloader/{sample_file,loader,collate}.o "$build"/util/*.o -lpcre2-8 -ljansson -lm -lpthread -o "$work/one_by_one" || exit 1
 "$work/one_by_one" new "$tree/model.bin"
 "$work/one_by_one" tokens "$tree/train.tok" 5000
 "$work/one_by_one" tokens "$tree/val.tok" 900

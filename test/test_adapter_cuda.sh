@@ -45,8 +45,8 @@ library=$build/foreign_llmc_cuda/libdynapipe_cuda.a
 build_tree "$work/with" "$tree" -DDYNAPIPE -DDYNAPIPE_TREE_LEAST_VOCAB=1 -Werror $mpi >"$work/make.log" 2>&1
 ok $? "with it: as C++, without a warning"
 [ -x "$work/with/trainer" ] || { cat "$work/make.log"; exit 1; }
-trainer=$work/with/trainer plan=$build/foreign_llmc_cuda/plan
-gcc -O2 -I. test/foreign_llmc/one_by_one.c "$plan"/dataloader/*.o "$plan"/util/*.o -lpcre2-8 -ljansson -lm -lpthread -o "$work/one_by_one" || exit 1
+trainer=$work/with/trainer
+gcc -O2 -I. test/foreign_llmc/one_by_one.c "$build"/dataloader/{sample_file,loader,collate}.o "$build"/util/*.o -lpcre2-8 -ljansson -lm -lpthread -o "$work/one_by_one" || exit 1
 "$work/one_by_one" new "$tree/model.bin"
 "$work/one_by_one" tokens "$tree/train.tok" 5000
 "$work/one_by_one" tokens "$tree/val.tok" 900

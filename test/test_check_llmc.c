@@ -30,9 +30,8 @@ static void drop(void* ctx, void* model) {
 }
 
 static void passes(const ModelKind* kind, const char* descriptor, float dropout) {
-    char error[LLMC_ERROR_CHARS];
     ModelConfig config;
-    CHECK(model_parse(&config, kind, descriptor, 50, 32, error));
+    CHECK(model_parse(&config, kind, descriptor, 50, 32));
     Maker maker = {.dropout = dropout};
     maker.blocks = dynapipe_llmc_blocks(&maker.inner, &config, ops);
     DynapipeBlocks_v1 blocks = maker.blocks;

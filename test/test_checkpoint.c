@@ -1,4 +1,5 @@
 // Any layout writes, any layout reads; broken files and full disks are told and harm nothing.
+#include "../llmc/llmc_error.h"
 #include "../llmc/checkpoint.h"
 #include "../llmc/floatx.h"
 
@@ -23,7 +24,6 @@ static const ModelConfig config = {.kind = &gpt2_kind,
                                    .padded_vocab = 64};
 static OpsContext* ops;
 static char directory[] = "/tmp/test_checkpoint_XXXXXX";
-static char error[256];
 
 static const char* path_of(CheckpointName name, int step) {
     static char path[CHECKPOINT_PATH_CHARS];
@@ -67,7 +67,7 @@ static bool write_body(const char* path, CheckpointBody body, const int* cuts, i
         float* values = make_values(&model, body);
         for (int r = 0; ok && r < R; r++) {
             int64_t begin = model.num_params * r / R, end = model.num_params * (r + 1) / R;
-            ok = checkpoint_write(path, body, &model, values + begin, begin, end, NULL, error);
+            ok = llmc_ok(checkpoint_write(path, body, &model, values + begin, begin, end, NULL));
         }
         free(values);
         model_free(&model);
@@ -82,9 +82,9 @@ static void check_body(const char* path, CheckpointBody body, const int* cuts, i
         float* values = calloc((size_t)model.num_params, sizeof *values);
         for (int r = 0; r < R; r++) {
             int64_t begin = model.num_params * r / R, end = model.num_params * (r + 1) / R;
-            bool ok = checkpoint_read(path, body, &model, values + begin, begin, end, NULL, error);
+            bool ok = llmc_ok(checkpoint_read(path, body, &model, values + begin, begin, end, NULL));
             CHECK(ok);
-            if (!ok) { printf("%s\n", error); }
+            if (!ok) { printf("%s\n", status_message()); }
         }
         int64_t num_wrong = 0;
         for (int i = 0; i < model.num_slices; i++) {
@@ -108,16 +108,16 @@ static void write_checkpoint(int step, const int* cuts, int R) {
     char model_path[CHECKPOINT_PATH_CHARS], state_path[CHECKPOINT_PATH_CHARS];
     checkpoint_path(model_path, directory, CHECKPOINT_MODEL_FILE, step);
     checkpoint_path(state_path, directory, CHECKPOINT_STATE_FILE, step);
-    CheckpointRun run = {.step = step, .position = position, .position_bytes = sizeof position};
-    CHECK(checkpoint_create_model(model_path, &config, error));
-    CHECK(checkpoint_create_state(state_path, &config, &run, NULL, error));
+    CheckpointRun run = {.step = step, .record = {position, sizeof position, NULL}};
+    CHECK(llmc_ok(checkpoint_create_model(model_path, &config)));
+    CHECK(llmc_ok(checkpoint_create_state(state_path, &config, &run, NULL)));
     CHECK(write_body(model_path, CHECKPOINT_PARAMS, cuts, 1));
     CHECK(write_body(state_path, CHECKPOINT_M, cuts, R));
     CHECK(write_body(state_path, CHECKPOINT_V, cuts, R));
     CHECK(!exists(model_path) || step == 0);
-    CHECK(checkpoint_commit(model_path, error));
-    CHECK(checkpoint_commit(state_path, error));
-    CHECK(checkpoint_mark_done(directory, step, error));
+    CHECK(llmc_ok(checkpoint_file_rename(model_path)));
+    CHECK(llmc_ok(checkpoint_file_rename(state_path)));
+    CHECK(llmc_ok(checkpoint_mark_done(directory, step)));
 }
 
 static void remove_checkpoint(int step) {
@@ -135,11 +135,11 @@ static void any_layout_writes_any_reads(void) {
             }
         }
         CheckpointRun run = {0};
-        CHECK(checkpoint_read_run(&run, path_of(CHECKPOINT_STATE_FILE, writer + 1), &config, NULL, error));
+        CHECK(llmc_ok(checkpoint_read_run(&run, path_of(CHECKPOINT_STATE_FILE, writer + 1), &config, NULL)));
         CHECK_EQ(run.step, writer + 1);
-        CHECK_EQ(run.position_bytes, sizeof position);
-        CHECK(run.position != NULL && memcmp(run.position, position, sizeof position) == 0);
-        free(run.position);
+        CHECK_EQ(run.record.position_bytes, sizeof position);
+        CHECK(run.record.position != NULL && memcmp(run.record.position, position, sizeof position) == 0);
+        free(run.record.position);
         remove_checkpoint(writer + 1);
     }
 }
@@ -170,7 +170,7 @@ static void files_are_llmcs(void) {
         fclose(file);
     }
     ModelConfig read = {0};
-    CHECK(checkpoint_read_config(&read, &gpt2_kind, path_of(CHECKPOINT_MODEL_FILE, 3), error));
+    CHECK(llmc_ok(checkpoint_read_config(&read, &gpt2_kind, path_of(CHECKPOINT_MODEL_FILE, 3))));
     CHECK(memcmp(&read, &config, sizeof read) == 0);
     // a state that llm.c wrote ends with v, or goes on with its loader's shuffle
     int64_t length = 1024 + 8 * N;
@@ -179,9 +179,9 @@ static void files_are_llmcs(void) {
         CHECK_EQ(truncate(state_path, length), 0);
         CHECK_EQ(truncate(state_path, length + 3000 * k), 0);
         CheckpointRun run = {.step = -1};
-        CHECK(checkpoint_read_run(&run, state_path, &config, NULL, error));
+        CHECK(llmc_ok(checkpoint_read_run(&run, state_path, &config, NULL)));
         CHECK_EQ(run.step, 3);
-        CHECK(run.position == NULL);
+        CHECK(run.record.position == NULL);
         check_body(state_path, CHECKPOINT_V, LAYOUTS[1], 2);
     }
     remove_checkpoint(3);
@@ -206,8 +206,10 @@ static int32_t peek(const char* path, long offset) {
 }
 
 static void must_say(const char* what, bool ok, const char* words) {
-    bool good = !ok && strstr(error, words) != NULL && strstr(error, "---> ") != NULL && strlen(error) < 255;
-    if (!good) { printf("%s: expected \"%s\", got \"%s\"\n", what, words, ok ? "success" : error); }
+    bool good = !ok && strstr(status_message(), words) != NULL && strstr(status_message(), "---> ") != NULL;
+    if (!good) {
+        printf("%s: expected \"%s\", got \"%s\"\n", what, words, ok ? "success" : status_message());
+    }
     CHECK(good);
 }
 
@@ -219,10 +221,10 @@ static void check_poked(CheckpointName name, int int_idx, int32_t value, const c
     poke(path, 4L * int_idx, value);
     ModelConfig read;
     CheckpointRun run;
-    bool ok = name == CHECKPOINT_MODEL_FILE ? checkpoint_read_config(&read, &gpt2_kind, path, error)
-                                            : checkpoint_read_run(&run, path, &config, NULL, error);
+    bool ok = name == CHECKPOINT_MODEL_FILE ? llmc_ok(checkpoint_read_config(&read, &gpt2_kind, path))
+                                            : llmc_ok(checkpoint_read_run(&run, path, &config, NULL));
     must_say(words, ok, words);
-    CHECK(strstr(error, strrchr(path, '/')) != NULL);
+    CHECK(strstr(status_message(), strrchr(path, '/')) != NULL);
     poke(path, 4L * int_idx, before);
 }
 
@@ -250,20 +252,20 @@ static void broken_files_are_told(void) {
     CheckpointRun run;
     strcpy(path, path_of(CHECKPOINT_STATE_FILE, 9));
     CHECK_EQ(truncate(path, 4L * behind_v + 10), 0);
-    must_say("cut record", checkpoint_read_run(&run, path, &config, NULL, error), "cut off");
+    must_say("cut record", llmc_ok(checkpoint_read_run(&run, path, &config, NULL)), "cut off");
     CHECK_EQ(truncate(path, 4L * behind_v - 1), 0);
-    must_say("cut v", checkpoint_read_run(&run, path, &config, NULL, error), "but this model's state has");
+    must_say("cut v", llmc_ok(checkpoint_read_run(&run, path, &config, NULL)), "but this model's state has");
     strcpy(path, path_of(CHECKPOINT_MODEL_FILE, 9));
     CHECK_EQ(truncate(path, 5000), 0);
-    must_say("cut body", checkpoint_read_config(&read, &gpt2_kind, path, error),
+    must_say("cut body", llmc_ok(checkpoint_read_config(&read, &gpt2_kind, path)),
              "5000 bytes, but its header asks for");
     CHECK_EQ(truncate(path, 100), 0);
-    must_say("cut header", checkpoint_read_config(&read, &gpt2_kind, path, error),
+    must_say("cut header", llmc_ok(checkpoint_read_config(&read, &gpt2_kind, path)),
              "100 bytes are too few for a header");
-    must_say("a directory", checkpoint_read_config(&read, &gpt2_kind, directory, error),
+    must_say("a directory", llmc_ok(checkpoint_read_config(&read, &gpt2_kind, directory)),
              "not a regular file");
     remove_checkpoint(9);
-    must_say("absent", checkpoint_read_config(&read, &gpt2_kind, path, error), "cannot open: No such file");
+    must_say("absent", llmc_ok(checkpoint_read_config(&read, &gpt2_kind, path)), "cannot open: No such file");
 }
 
 // One value of a body made `bits`; the slice that has it names it, the other slice is not concerned.
@@ -275,7 +277,7 @@ static void check_damaged_value(CheckpointName name, CheckpointBody body, int64_
         Model model;
         model_init(&model, &config, LAYOUTS[1][s], LAYOUTS[1][s + 1], s == 1, ops);
         float* values = calloc((size_t)model.num_params, sizeof *values);
-        bool ok = checkpoint_read(path_of(name, 9), body, &model, values, 0, model.num_params, NULL, error);
+        bool ok = llmc_ok(checkpoint_read(path_of(name, 9), body, &model, values, 0, model.num_params, NULL));
         if (s == 0) { CHECK(ok); }
         if (s == 1) { must_say(words, ok, words); }
         free(values);
@@ -314,8 +316,8 @@ static void another_shape_is_told(void) {
     for (int i = 0; i < 6; i++) {
         Model model;
         model_init(&model, &others[i].config, 0, 2, false, ops);
-        bool ok = checkpoint_read(path_of(CHECKPOINT_MODEL_FILE, 2), CHECKPOINT_PARAMS, &model, model.params,
-                                  0, model.num_params, NULL, error);
+        bool ok = llmc_ok(checkpoint_read(path_of(CHECKPOINT_MODEL_FILE, 2), CHECKPOINT_PARAMS, &model,
+                                          model.params, 0, model.num_params, NULL));
         must_say("other shape", ok, others[i].words);
         model_free(&model);
     }
@@ -333,46 +335,46 @@ static void bf16_files_are_read(void) {
     FILE* file = fopen(model_path, "wb");
     fwrite(header, sizeof header, 1, file);
     for (int64_t i = 0; i < N; i++) {
-        uint16_t bits = floatx_bf16_bits(value_at(CHECKPOINT_PARAMS, i));
+        uint16_t bits = half_to_bfloat16(value_at(CHECKPOINT_PARAMS, i));
         fwrite(&bits, sizeof bits, 1, file);
     }
     fclose(file);
     Model model;
     model_init(&model, &config, 2, 5, true, ops);
     for (int body = 0; body < 2; body++) {
-        CHECK(checkpoint_read(model_path, body == 0 ? CHECKPOINT_PARAMS : CHECKPOINT_FLOATS, &model,
-                              model.params, 0, model.num_params, NULL, error));
+        CHECK(llmc_ok(checkpoint_read(model_path, body == 0 ? CHECKPOINT_PARAMS : CHECKPOINT_FLOATS, &model,
+                                      model.params, 0, model.num_params, NULL)));
         int64_t num_wrong = 0;
         for (int i = 0; i < model.num_slices; i++) {
             const TensorSlice* slice = &model.slices[i];
             for (int64_t j = 0; j < slice->num_values; j++) {
                 float exact = value_at(CHECKPOINT_PARAMS, slice->file_offset + j);
-                num_wrong += model.params[slice->offset + j] != floatx_bf16_float(floatx_bf16_bits(exact));
+                num_wrong += model.params[slice->offset + j] != half_from_bfloat16(half_to_bfloat16(exact));
             }
         }
         CHECK_EQ(num_wrong, 0);
     }
-    CheckpointRun run = {.step = 4, .has_master = true, .position = position, .position_bytes = 8};
-    CHECK(checkpoint_create_state(state_path, &config, &run, NULL, error));
+    CheckpointRun run = {.step = 4, .has_master = true, .record = {position, 8, NULL}};
+    CHECK(llmc_ok(checkpoint_create_state(state_path, &config, &run, NULL)));
     for (CheckpointBody body = CHECKPOINT_M; body <= CHECKPOINT_MASTER; body++) {
         CHECK(write_body(state_path, body, LAYOUTS[1], 3));
     }
-    CHECK(checkpoint_commit(state_path, error));
+    CHECK(llmc_ok(checkpoint_file_rename(state_path)));
     for (CheckpointBody body = CHECKPOINT_M; body <= CHECKPOINT_MASTER; body++) {
         check_body(state_path, body, LAYOUTS[2], 2);
     }
     CheckpointRun read = {0};
-    CHECK(checkpoint_read_run(&read, state_path, &config, NULL, error));
-    CHECK(read.has_master && read.step == 4 && read.position_bytes == 8);
-    free(read.position);
+    CHECK(llmc_ok(checkpoint_read_run(&read, state_path, &config, NULL)));
+    CHECK(read.has_master && read.step == 4 && read.record.position_bytes == 8);
+    free(read.record.position);
     CHECK_EQ(truncate(state_path, 1024 + 12 * N - 4), 0);
-    must_say("cut master", checkpoint_read_run(&read, state_path, &config, NULL, error),
+    must_say("cut master", llmc_ok(checkpoint_read_run(&read, state_path, &config, NULL)),
              "this model's state has");
     remove_checkpoint(4);
     write_checkpoint(4, LAYOUTS[0], 1);
     must_say("no master",
-             checkpoint_read(state_path, CHECKPOINT_MASTER, &model, model.params, 0, model.num_params, NULL,
-                             error),
+             llmc_ok(checkpoint_read(state_path, CHECKPOINT_MASTER, &model, model.params, 0, model.num_params,
+                                     NULL)),
              "has no master weights");
     model_free(&model);
     remove_checkpoint(4);
@@ -393,25 +395,25 @@ static void full_disk_keeps_the_old_checkpoint(void) {
     char path[CHECKPOINT_PATH_CHARS];
     strcpy(path, path_of(CHECKPOINT_MODEL_FILE, 0));
     limit_file_bytes(4096);
-    must_say("create", checkpoint_create_model(path, &config, error), "free some space");
+    must_say("create", llmc_ok(checkpoint_create_model(path, &config)), "free some space");
     CHECK(!tmp_exists(path));
     limit_file_bytes(RLIM_INFINITY);
 
-    CHECK(checkpoint_create_model(path, &config, error));
+    CHECK(llmc_ok(checkpoint_create_model(path, &config)));
     CHECK(tmp_exists(path));
     limit_file_bytes(4096);
     must_say("write", write_body(path, CHECKPOINT_PARAMS, LAYOUTS[1], 1), "cannot write: File too large");
     limit_file_bytes(RLIM_INFINITY);
     CHECK(!tmp_exists(path));
-    must_say("commit after a failure", checkpoint_commit(path, error), "cannot rename");
+    must_say("commit after a failure", llmc_ok(checkpoint_file_rename(path)), "cannot rename");
     must_say("another rank", write_body(path, CHECKPOINT_PARAMS, LAYOUTS[1], 1), "another rank failed");
     check_body(path, CHECKPOINT_PARAMS, LAYOUTS[0], 1);
 
-    CHECK(checkpoint_create_model(path, &config, error));
-    checkpoint_abort(path);
+    CHECK(llmc_ok(checkpoint_create_model(path, &config)));
+    checkpoint_file_remove_tmp(path);
     CHECK(!tmp_exists(path));
     check_body(path, CHECKPOINT_PARAMS, LAYOUTS[0], 1);
-    must_say("no such directory", checkpoint_create_model("/nowhere/model.bin", &config, error),
+    must_say("no such directory", llmc_ok(checkpoint_create_model("/nowhere/model.bin", &config)),
              "cannot create");
     remove_checkpoint(0);
 }

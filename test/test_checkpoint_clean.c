@@ -3,9 +3,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../llmc/llmc_error.h"
 #include "../llmc/checkpoint.h"
-#include "../llmc/checkpoint_seal.h"
-#include "../llmc/checkpoint_timed.h"
+#include "../util/checkpoint_files.h"
+#include "../trainer/checkpoint_timed.h"
 #include "test.h"
 
 static char directory[] = "/tmp/test_checkpoint_clean_XXXXXX";
@@ -111,8 +112,7 @@ static void an_earlier_runs_checkpoints_go(void) {
 // --- which there are ---------------------------------------------------------------------------------------
 
 static void steps_before_are_found(void) {
-    char error[256];
-    for (int step = 10; step <= 40; step += 10) { CHECK(checkpoint_mark_done(directory, step, error)); }
+    for (int step = 10; step <= 40; step += 10) { CHECK(llmc_ok(checkpoint_mark_done(directory, step))); }
     int* steps;
     CHECK_EQ(checkpoint_list_done(directory, &steps), 4);
     for (int i = 0; i < 4; i++) { CHECK_EQ(steps[i], 10 * (i + 1)); }
@@ -120,7 +120,7 @@ static void steps_before_are_found(void) {
     CHECK_EQ(checkpoint_find_before(directory, 40), 30);
     CHECK_EQ(checkpoint_find_before(directory, 10), -1);
     CHECK(checkpoint_has_done(directory, 30) && !checkpoint_has_done(directory, 35));
-    CHECK(checkpoint_mark_done(directory, 21, error));
+    CHECK(llmc_ok(checkpoint_mark_done(directory, 21)));
     CHECK_EQ(checkpoint_remove_later(directory, 20), 3);
     CHECK(!checkpoint_has_done(directory, 21));
     CHECK_EQ(checkpoint_find_latest(directory), 20);
@@ -161,14 +161,14 @@ static void names_of_a_folder_count(void) {
 
 // As the trainer does: what was said before is what the next piece of the run knows.
 static char* save_timed(CheckpointTimed* timed, int step, bool is_killed) {
-    char *text = NULL, error[256];
+    char* text = NULL;
     size_t num_bytes;
     checkpoint_timed_add(timed, step);
     FILE* settings = open_memstream(&text, &num_bytes);
     fputs("-l=0.001\n", settings);
     checkpoint_timed_print(timed, settings);
     fputs("-x=12\n", settings);
-    CHECK(fclose(settings) == 0 && checkpoint_mark_done(directory, step, error));
+    CHECK(fclose(settings) == 0 && llmc_ok(checkpoint_mark_done(directory, step)));
     if (!is_killed) { checkpoint_timed_forget(timed, directory, 0); }
     return text;
 }
@@ -184,9 +184,8 @@ static int marks_are(int a, int b, int c) {
 // Pieces of one or two saves each, some of them killed before they forget: two are left of all, and what
 // somebody else saved.
 static void pieces_of_a_run_forget_what_the_last_one_saved(void) {
-    char error[256];
     CheckpointTimed timed = {.steps = {0}};
-    CHECK(checkpoint_mark_done(directory, 5, error));
+    CHECK(llmc_ok(checkpoint_mark_done(directory, 5)));
     int before = 0;
     for (int step = 10; step < 200; step += 10) {
         bool is_killed = step % 3 == 0;
@@ -211,8 +210,7 @@ static void pieces_of_a_run_forget_what_the_last_one_saved(void) {
 
 static void a_multiple_is_kept(void) {
     CheckpointTimed timed = {.steps = {40, 30, 20}}, same = timed;
-    char error[256];
-    CHECK(checkpoint_mark_done(directory, 20, error));
+    CHECK(llmc_ok(checkpoint_mark_done(directory, 20)));
     CHECK_EQ(checkpoint_timed_forget(&timed, directory, 10), 0);
     CHECK(checkpoint_has_done(directory, 20));
     CHECK_EQ(checkpoint_timed_forget(&same, directory, 15), 20);

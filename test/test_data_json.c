@@ -22,23 +22,22 @@ static bool equal(const char* a, const char* b) {
 }
 
 static void it_comes_back_as_it_was_written(void) {
-    char quotes[] = "\"{inputs}\"\n<|im_end|> \xc3\xa9", empty[] = "";
+    const char *const quotes = "\"{inputs}\"\n<|im_end|> \xc3\xa9", *const empty = "";
     const DataJson ways[] = {
         {.vocab = {257, 256, -1, TOKENIZER_BYTES, INPUT_END_NEWLINE, 0xfedcba9876543210u}},
-        {.vocab = {50257, 50256, -1, TOKENIZER_GPT2, INPUT_END_NONE, 1}, .prompt = quotes, .name = empty},
+        {.vocab = {50257, 50256, -1, TOKENIZER_GPT2, INPUT_END_NONE, 1},
+         .form = {.prompt = quotes, .name = empty}},
         {.vocab = {384, 1, 0, TOKENIZER_BYT5, INPUT_END_EOT, 0},
-         .system = quotes,
-         .user = empty,
-         .assistant = quotes},
+         .form = {.system = quotes, .user = empty, .assistant = quotes}},
         {.vocab = {32100, 1, 0, TOKENIZER_SENTENCEPIECE, INPUT_END_EOT, 7},
-         .name = quotes,
-         .user = quotes,
-         .context = quotes,
-         .next = empty,
-         .joint = quotes,
-         .turn_end = quotes},
+         .form = {.name = quotes,
+                  .user = quotes,
+                  .context = quotes,
+                  .next = empty,
+                  .joint = quotes,
+                  .turn_end = quotes}},
         {.vocab = {257, 256, -1, TOKENIZER_BYTES, INPUT_END_NONE, 1},
-         .record = quotes,
+         .form = {.record = quotes},
          .inputs_field = quotes,
          .targets_field = empty,
          .task_field = quotes,
@@ -53,11 +52,11 @@ static void it_comes_back_as_it_was_written(void) {
         CHECK(is_there);
         CHECK(a->num_tokens == b->num_tokens && a->eot_token == b->eot_token && a->pad_token == b->pad_token);
         CHECK(a->tokenizer == b->tokenizer && a->input_end == b->input_end && a->hash == b->hash);
-        CHECK(equal(ways[w].name, got.name) && equal(ways[w].prompt, got.prompt));
-        CHECK(equal(ways[w].system, got.system) && equal(ways[w].user, got.user));
-        CHECK(equal(ways[w].assistant, got.assistant) && equal(ways[w].context, got.context));
-        CHECK(equal(ways[w].next, got.next) && equal(ways[w].joint, got.joint));
-        CHECK(equal(ways[w].turn_end, got.turn_end) && equal(ways[w].record, got.record));
+        for (size_t i = 0; i < sizeof(DataTemplate) / sizeof(char*); i++) {  // missing: as plain has it
+            const char* wanted = ((const char* const*)&ways[w].form)[i];
+            if (wanted == NULL) { wanted = ((const char* const*)&data_plain)[i]; }
+            CHECK(equal(wanted, ((const char* const*)&got.form)[i]));
+        }
         CHECK(equal(ways[w].inputs_field, got.inputs_field) && equal(ways[w].task_field, got.task_field));
         CHECK(equal(ways[w].targets_field, got.targets_field));
         CHECK_EQ(ways[w].long_samples, got.long_samples);
@@ -90,7 +89,7 @@ static void what_is_broken_is_told(void) {
         CHECK_EQ(data_json_read(&got, folder, &is_there), STATUS_BAD_FORMAT);
         CHECK(strstr(status_message(), words[i]) != NULL);
         CHECK(strstr(status_message(), "data.json") != NULL && strstr(status_message(), "--->") != NULL);
-        CHECK(got.user == NULL && got.prompt == NULL);
+        CHECK(got.form.user == NULL && got.owned == NULL);
     }
     // of every number, one out of range
     const char* const numbers[] = {
@@ -108,8 +107,8 @@ static void what_is_broken_is_told(void) {
 }
 
 static void what_json_cannot_say_is_not_written(void) {
-    char bytes[] = "\xff{inputs}";
-    const DataJson data = {.vocab = {257, 256, -1, TOKENIZER_BYTES, INPUT_END_NEWLINE, 5}, .prompt = bytes};
+    const DataJson data = {.vocab = {257, 256, -1, TOKENIZER_BYTES, INPUT_END_NEWLINE, 5},
+                           .form = {.prompt = "\xff{inputs}"}};
     CHECK_EQ(data_json_write(&data, folder), STATUS_BAD_FORMAT);
     CHECK(strstr(status_message(), "UTF-8") != NULL);
 }

@@ -1,14 +1,13 @@
 // Descriptors: llm.c's tables, free shapes, and what is said about everything else.
+#include "../llmc/llmc_error.h"
 #include "../llmc/gpt2.h"
 
 #include "test.h"
 
-static char error[256];
-
 static ModelConfig parse(const char* descriptor) {
     ModelConfig config = {0};
-    bool ok = model_parse(&config, &gpt2_kind, descriptor, 0, 0, error);
-    if (!ok) { printf("%s\n", error); }
+    bool ok = model_parse(&config, &gpt2_kind, descriptor, 0, 0);
+    if (!ok) { printf("%s\n", status_message()); }
     CHECK(ok);
     return config;
 }
@@ -51,23 +50,22 @@ static void tables_are_llmcs(void) {
 
 static void free_shapes_take_the_callers_vocabulary(void) {
     ModelConfig config;
-    CHECK(model_parse(&config, &gpt2_kind, "l4c128h4", 257, 4096, error));
+    CHECK(model_parse(&config, &gpt2_kind, "l4c128h4", 257, 4096));
     CHECK_EQ(config.num_layers, 4);
     CHECK_EQ(config.channels, 128);
     CHECK_EQ(config.num_heads, 4);
     CHECK_EQ(config.vocab, 257);
     CHECK_EQ(config.padded_vocab, 384);
     CHECK_EQ(config.max_seq_len, 4096);
-    CHECK(model_parse(&config, &gpt2_kind, "d12", 256, 77, error));
+    CHECK(model_parse(&config, &gpt2_kind, "d12", 256, 77));
     CHECK_EQ(config.padded_vocab, 256);
 }
 
 static void fails_with(const char* descriptor, int vocab, int max_seq_len, const char* words) {
     ModelConfig config = {.num_layers = -5};
-    strcpy(error, "");
-    bool ok = model_parse(&config, &gpt2_kind, descriptor, vocab, max_seq_len, error);
-    if (ok || strstr(error, words) == NULL || strlen(error) > 254) {
-        printf("\"%s\": %s\n", descriptor, ok ? "taken" : error);
+    bool ok = model_parse(&config, &gpt2_kind, descriptor, vocab, max_seq_len);
+    if (ok || strstr(status_message(), words) == NULL) {
+        printf("\"%s\": %s\n", descriptor, ok ? "taken" : status_message());
         CHECK(false);
     }
     CHECK_EQ(config.num_layers, -5);

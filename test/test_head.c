@@ -1,6 +1,7 @@
 // Laws of a model on several ranks with any ranges, and of the head shared among them by rows or by
 // vocabulary: losses, gradients and answers are the whole model's, of every kind; with dropout, done again,
 // without supervised tokens; and gradients are those of finite differences.
+#include "../util/status.h"
 #include "../llmc/gpt2.h"
 #include "../llmc/t5.h"
 
@@ -38,9 +39,8 @@ enum { NUM_KINDS = 4, VOCAB = 131 };
 
 static ModelConfig config_of(int k) {
     ModelConfig config;
-    char error[256];
-    if (!model_parse(&config, kinds[k].kind, kinds[k].descriptor, VOCAB, 64, error)) {
-        printf("%s\n", error);
+    if (!model_parse(&config, kinds[k].kind, kinds[k].descriptor, VOCAB, 64)) {
+        printf("%s\n", status_message());
         exit(1);
     }
     return config;

@@ -15,7 +15,6 @@
 
 static OpsContext* ops;
 static char directory[] = "/tmp/test_hf_checkpoint_XXXXXX";
-static char error[LLMC_ERROR_CHARS];
 
 static const char* path_of(const char* folder, const char* name) {
     static char path[256];
@@ -78,7 +77,7 @@ static void ranges_are_parts_of_the_whole(void) {
             const int64_t begin = cuts[c], end = cuts[c + 1];
             for (int64_t k = 0; k < N; k++) { values[k] = 1e9f; }
             CHECK(hf_checkpoint_read(hf_golden_path(hf_golden_names[i]), CHECKPOINT_FLOATS, &model,
-                                     values + begin, begin, end, error));
+                                     values + begin, begin, end));
             int64_t num_wrong = 0;
             for (int64_t k = 0; k < N; k++) {
                 float wanted = k >= begin && k < end ? (float)model.params[k] : 1e9f;
@@ -98,7 +97,7 @@ static void padding_is_zero(void) {
         // whatever the memory had before
         device_values_fill(ops, model.params, 3.0f, (size_t)model.num_params);
         CHECK(hf_checkpoint_read(hf_golden_path(hf_golden_names[i]), CHECKPOINT_PARAMS, &model, model.params,
-                                 0, model.num_params, error));
+                                 0, model.num_params));
         const int64_t C = model.config.channels, V = model.config.vocab, Vp = model.config.padded_vocab;
         const floatX* embedding = model_tensor(&model, 0, 0);
         int num_wrong = 0;
@@ -130,7 +129,7 @@ static void read_for(const Safetensors* file, const char* name, const Edit* edit
         safetensors_find(file, is_added && edit->like != NULL ? edit->like : name);
     values[0] = 0;
     if (tensor == NULL) { return; }
-    CHECK(safetensors_read(file, tensor, values, 0, tensor->num_values, error));
+    CHECK(safetensors_read(file, tensor, values, 0, tensor->num_values));
     for (int64_t i = 0; is_added && edit->factor != 0 && i < tensor->num_values; i++) {
         values[i] *= edit->factor;
     }
@@ -149,7 +148,7 @@ static const char* make_edited(const char* name, const Edit* edit, const char* c
     Safetensors in, out;
     SafetensorsTensor tensors[256];
     int num_tensors = 0;
-    CHECK(safetensors_open(&in, hf_golden_path(name), error));
+    CHECK(safetensors_open(&in, hf_golden_path(name)));
     for (int i = 0; i < in.num_tensors; i++) {
         if (edit->drop != NULL && strcmp(in.tensors[i].name, edit->drop) == 0) { continue; }
         SafetensorsTensor* tensor = &tensors[num_tensors++];
@@ -171,13 +170,13 @@ static const char* make_edited(const char* name, const Edit* edit, const char* c
     char path[256];
     snprintf(path, sizeof path, "%s", path_of("edited", "model.safetensors"));
     CheckpointFile file;
-    CHECK(safetensors_layout(&out, tensors, num_tensors, error) && safetensors_create(&out, path, error));
-    CHECK(checkpoint_file_open_tmp(&file, path, error));
+    CHECK(safetensors_layout(&out, tensors, num_tensors) && safetensors_create(&out, path));
+    CHECK(llmc_ok(checkpoint_file_open_tmp(&file, path)));
     for (int i = 0; i < out.num_tensors; i++) {
         read_for(&in, out.tensors[i].name, edit);
-        CHECK(safetensors_write(&file, &out.tensors[i], values, 0, out.tensors[i].num_values, error));
+        CHECK(safetensors_write(&file, &out.tensors[i], values, 0, out.tensors[i].num_values));
     }
-    CHECK(checkpoint_file_sync(&file, error) && checkpoint_file_rename(path, error));
+    CHECK(llmc_ok(checkpoint_file_sync(&file)) && llmc_ok(checkpoint_file_rename(path)));
     safetensors_close(&in);
     safetensors_close(&out);
     if (config != NULL) {
@@ -194,17 +193,16 @@ static void check_refused(const char* name, Edit edit, const char* config, const
     ModelConfig out;
     char path[256];
     snprintf(path, sizeof path, "%s", make_edited(name, &edit, config));
-    error[0] = '\0';
-    bool ok = hf_checkpoint_read_config(&out, NULL, hf_golden_kind(path), path, error);
+    bool ok = hf_checkpoint_read_config(&out, NULL, hf_golden_kind(path), path);
     if (ok) {
         Model model;
         model_init(&model, &out, 0, model_num_layers(&out), true, ops);
-        ok = hf_checkpoint_read(path, CHECKPOINT_PARAMS, &model, model.params, 0, model.num_params, error);
+        ok = hf_checkpoint_read(path, CHECKPOINT_PARAMS, &model, model.params, 0, model.num_params);
         model_free(&model);
     }
-    if (ok || strstr(error, words) == NULL || strstr(error, " ---> ") == NULL) {
-        printf("%s:%d: %s, \"%s\" instead of \"%s\"\n", __FILE__, line, ok ? "read" : "refused", error,
-               words);
+    if (ok || strstr(status_message(), words) == NULL || strstr(status_message(), " ---> ") == NULL) {
+        printf("%s:%d: %s, \"%s\" instead of \"%s\"\n", __FILE__, line, ok ? "read" : "refused",
+               status_message(), words);
         test_failures++;
     }
 }
@@ -258,21 +256,21 @@ static void wrong_configs_are_refused(void) {
     CONFIG_REFUSED("\"feed_forward_proj\": \"gated-silu\"", "config.json: feed_forward_proj");
     check_refused("t5", (Edit){0}, "{\"model_type\": \"gpt2\"}", "wte.weight", __LINE__);
     ModelConfig config;
-    CHECK(!hf_checkpoint_read_config(&config, NULL, &gpt2_kind, hf_golden_path("t5"), error));
-    CHECK(strstr(error, "model_type \"t5\" is no GPT-2 ---> train it with train_t5") != NULL);
-    CHECK(!hf_checkpoint_read_config(&config, NULL, &t5_kind, hf_golden_path("gpt2"), error));
-    CHECK(strstr(error, "train_gpt2") != NULL);
+    CHECK(!hf_checkpoint_read_config(&config, NULL, &gpt2_kind, hf_golden_path("t5")));
+    CHECK(strstr(status_message(), "model_type \"t5\" is no GPT-2 ---> train it with train_t5") != NULL);
+    CHECK(!hf_checkpoint_read_config(&config, NULL, &t5_kind, hf_golden_path("gpt2")));
+    CHECK(strstr(status_message(), "train_gpt2") != NULL);
 }
 
 static void another_model_is_refused(void) {
     Model model;
     if (!load(&model, hf_golden_path("t5"), 0, -1, true)) { return; }
     CHECK(!hf_checkpoint_read(hf_golden_path("flan"), CHECKPOINT_PARAMS, &model, model.params, 0,
-                              model.num_params, error));
-    CHECK(strstr(error, " is ") != NULL && strstr(error, " ---> ") != NULL);
+                              model.num_params));
+    CHECK(strstr(status_message(), " is ") != NULL && strstr(status_message(), " ---> ") != NULL);
     model.config.max_seq_len = 77;  // -t of a run: any length will do
     CHECK(hf_checkpoint_read(hf_golden_path("t5"), CHECKPOINT_PARAMS, &model, model.params, 0,
-                             model.num_params, error));
+                             model.num_params));
     model_free(&model);
 }
 
@@ -292,7 +290,7 @@ static float golden_value(const char* name, uint32_t i) {
 // The file's lm_head.weight gets the values that the golden logits were made with.
 static void set_head(const char* path) {
     Safetensors file;
-    CHECK(safetensors_open(&file, path, error));
+    CHECK(safetensors_open(&file, path));
     const SafetensorsTensor* head = safetensors_find(&file, "lm_head.weight");
     for (int64_t i = 0; i < head->num_values; i++) {
         values[i] = golden_value("lm_head.weight", (uint32_t)i);

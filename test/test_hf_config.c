@@ -7,13 +7,11 @@
 #include "../llmc/llmc_error.h"
 #include "test.h"
 
-static char error[LLMC_ERROR_CHARS];
-
 static HfConfig parse(const char* text) {
     HfConfig config = {0};
-    bool ok = hf_config_parse(&config, text, strlen(text), "config.json", error);
+    bool ok = hf_config_parse(&config, text, strlen(text), "config.json");
     CHECK(ok);
-    if (!ok) { printf("%s\n", error); }
+    if (!ok) { printf("%s\n", status_message()); }
     return config;
 }
 
@@ -82,12 +80,11 @@ static void tokens_are_kept(void) {
 
 static void check_refused(const char* text, const char* words, int line) {
     HfConfig config;
-    error[0] = '\0';
-    bool ok = hf_config_parse(&config, text, strlen(text), "config.json", error);
-    if (ok || strncmp(error, "config.json:", 12) != 0 || strstr(error, words) == NULL ||
-        strstr(error, " ---> ") == NULL) {
-        printf("%s:%d: %s, \"%s\" instead of \"%s\"\n", __FILE__, line, ok ? "accepted" : "refused", error,
-               words);
+    bool ok = hf_config_parse(&config, text, strlen(text), "config.json");
+    if (ok || strncmp(status_message(), "config.json:", 12) != 0 || strstr(status_message(), words) == NULL ||
+        strstr(status_message(), " ---> ") == NULL) {
+        printf("%s:%d: %s, \"%s\" instead of \"%s\"\n", __FILE__, line, ok ? "accepted" : "refused",
+               status_message(), words);
         test_failures++;
     }
 }
@@ -167,18 +164,18 @@ static void what_is_written_is_read_back(void) {
         char path[256];
         HfConfig config, back;
         snprintf(path, sizeof path, "test/golden/%s", folders[i]);
-        CHECK(hf_config_read(&config, path, error));
+        CHECK(hf_config_read(&config, path));
         snprintf(path, sizeof path, "test/golden/%s/model.safetensors", folders[i]);
-        CHECK(hf_config_read(&back, path, error) && same(&config, &back));
+        CHECK(hf_config_read(&back, path) && same(&config, &back));
         char* text = hf_config_text(&config, "float32");
-        CHECK(hf_config_parse(&back, text, strlen(text), "config.json", error));
+        CHECK(hf_config_parse(&back, text, strlen(text), "config.json"));
         CHECK(same(&config, &back));
         free(text);
         const HfConfig ours = hf_config_of_model(&config.shape, &config);
         CHECK(same(&config, &ours));
     }
     HfConfig flan;
-    CHECK(hf_config_read(&flan, "test/golden/hf_flan", error));
+    CHECK(hf_config_read(&flan, "test/golden/hf_flan"));
     CHECK(flan.shape.channels == 16 && flan.shape.num_heads == 3 && flan.shape.head_size == 8);
     CHECK(flan.shape.num_layers == 2 && flan.shape.num_dec_layers == 1 && !flan.shape.tied_head &&
           flan.shape.gated);
@@ -186,12 +183,12 @@ static void what_is_written_is_read_back(void) {
 
 static void paths_are_told(void) {
     HfConfig config;
-    CHECK(!hf_config_read(&config, "test/golden", error));
-    CHECK(strstr(error, "test/golden/config.json: cannot open") != NULL);
-    CHECK(!hf_config_read(&config, "model.safetensors", error));
-    CHECK(strstr(error, "./config.json: cannot open") != NULL);
-    CHECK(!hf_config_read(&config, "/model.safetensors", error));
-    CHECK(strncmp(error, "/config.json: cannot open", 25) == 0);
+    CHECK(!hf_config_read(&config, "test/golden"));
+    CHECK(strstr(status_message(), "test/golden/config.json: cannot open") != NULL);
+    CHECK(!hf_config_read(&config, "model.safetensors"));
+    CHECK(strstr(status_message(), "./config.json: cannot open") != NULL);
+    CHECK(!hf_config_read(&config, "/model.safetensors"));
+    CHECK(strncmp(status_message(), "/config.json: cannot open", 25) == 0);
 }
 
 int main(int argc, char** argv) {

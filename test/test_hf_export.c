@@ -13,7 +13,6 @@
 
 static OpsContext* ops;
 static char directory[] = "/tmp/test_hf_export_XXXXXX";
-static char error[LLMC_ERROR_CHARS];
 
 static const char* path_of(const char* folder, const char* name) {
     static char path[256];
@@ -41,19 +40,19 @@ static bool export_slices(const char* folder, const char* from, int cut, const H
     HfConfig details;
     ModelConfig config;
     if (!load(&whole, from, 0, -1, true)) { return false; }
-    bool ok = hf_checkpoint_read_config(&config, &details, whole.config.kind, from, error) &&
-              hf_checkpoint_create(folder, &whole.config, &details, tokens, error);
+    bool ok = hf_checkpoint_read_config(&config, &details, whole.config.kind, from) &&
+              hf_checkpoint_create(folder, &whole.config, &details, tokens);
     const int L = model_num_layers(&whole.config);
     model_free(&whole);
     Model slice;
     for (int s = 0; ok && s < 2; s++) {
         if (s == 0 && cut == 0) { continue; }
         ok = load(&slice, from, s == 0 ? 0 : cut, s == 0 ? cut : L, s == 1) &&
-             hf_checkpoint_write(folder, &slice, error);
+             hf_checkpoint_write(folder, &slice);
         model_free(&slice);
     }
-    ok = ok && hf_checkpoint_commit(folder, error);
-    if (!ok) { printf("%s\n", error); }
+    ok = ok && hf_checkpoint_commit(folder);
+    if (!ok) { printf("%s\n", status_message()); }
     return ok;
 }
 
@@ -61,8 +60,8 @@ static bool export_slices(const char* folder, const char* from, int cut, const H
 static void check_same_tensors(const char* folder, const char* from, const char* prefix) {
     Safetensors ours, theirs;
     static float other[HF_GOLDEN_MAX_VOCAB * 128];
-    CHECK(safetensors_open(&ours, folder, error));
-    CHECK(safetensors_open(&theirs, from, error));
+    CHECK(safetensors_open(&ours, folder));
+    CHECK(safetensors_open(&theirs, from));
     int num_same = 0;
     for (int i = 0; i < theirs.num_tensors; i++) {
         char name[256];
@@ -73,8 +72,8 @@ static void check_same_tensors(const char* folder, const char* from, const char*
         if (tensor == NULL) { continue; }
         CHECK_EQ(tensor->num_dims, theirs.tensors[i].num_dims);
         CHECK(memcmp(tensor->dims, theirs.tensors[i].dims, sizeof tensor->dims) == 0);
-        CHECK(safetensors_read(&ours, tensor, values, 0, tensor->num_values, error));
-        CHECK(safetensors_read(&theirs, &theirs.tensors[i], other, 0, tensor->num_values, error));
+        CHECK(safetensors_read(&ours, tensor, values, 0, tensor->num_values));
+        CHECK(safetensors_read(&theirs, &theirs.tensors[i], other, 0, tensor->num_values));
         CHECK(memcmp(values, other, (size_t)tensor->num_values * sizeof *values) == 0);
         num_same++;
     }
@@ -87,7 +86,7 @@ static void exports_are_read_back_bit_for_bit(void) {
     for (int i = 0; i < HF_GOLDEN_NUM; i++) {
         ModelConfig config;
         CHECK(hf_checkpoint_read_config(&config, NULL, hf_golden_kind(hf_golden_path(hf_golden_names[i])),
-                                        hf_golden_path(hf_golden_names[i]), error));
+                                        hf_golden_path(hf_golden_names[i])));
         for (int cut = 0; cut <= model_num_layers(&config); cut++) {
             char folder[256], from[256], command[300];
             snprintf(folder, sizeof folder, "%s", path_of("export", ""));
@@ -96,7 +95,7 @@ static void exports_are_read_back_bit_for_bit(void) {
             check_same_tensors(folder, from,
                                strcmp(hf_golden_names[i], "gpt2_bare") == 0 ? "transformer." : "");
             HfConfig ours, theirs;
-            CHECK(hf_config_read(&ours, folder, error) && hf_config_read(&theirs, from, error));
+            CHECK(hf_config_read(&ours, folder) && hf_config_read(&theirs, from));
             CHECK(ours.type == theirs.type && ours.head_scaled == theirs.head_scaled &&
                   ours.shape.tied_head == theirs.shape.tied_head);
             Model model;
@@ -139,18 +138,18 @@ static void failed_exports_change_nothing(void) {
     snprintf(folder, sizeof folder, "%s", path_of("failed", ""));
     Model model;
     if (!load(&model, hf_golden_path("t5"), 0, -1, true)) { return; }
-    CHECK(!hf_checkpoint_write(folder, &model, error) && strstr(error, " ---> ") != NULL);
-    CHECK(hf_checkpoint_create(folder, &model.config, NULL, &(HfTokens){.bytes = true}, error));
+    CHECK(!hf_checkpoint_write(folder, &model) && strstr(status_message(), " ---> ") != NULL);
+    CHECK(hf_checkpoint_create(folder, &model.config, NULL, &(HfTokens){.bytes = true}));
     CHECK(!exists("failed", "model.safetensors") && !exists("failed", "config.json"));
     CHECK(exists("failed", "model.safetensors.tmp") && exists("failed", "config.json.tmp"));
     hf_checkpoint_abort(folder);
     CHECK(!exists("failed", "model.safetensors.tmp") && !exists("failed", "config.json.tmp"));
     CHECK(!exists("failed", "tokenizer_config.json.tmp") && !exists("failed", "generation_config.json.tmp"));
-    CHECK(!hf_checkpoint_create("/nowhere/at/all", &model.config, NULL, NULL, error));
-    CHECK(strstr(error, "cannot make directory") != NULL);
+    CHECK(!hf_checkpoint_create("/nowhere/at/all", &model.config, NULL, NULL));
+    CHECK(strstr(status_message(), "cannot make directory") != NULL);
     write_text(path_of("failed", "model.safetensors.index.json"), "{}");
-    CHECK(!hf_checkpoint_create(folder, &model.config, NULL, NULL, error));
-    CHECK(strstr(error, "has the shards of another model") != NULL);
+    CHECK(!hf_checkpoint_create(folder, &model.config, NULL, NULL));
+    CHECK(strstr(status_message(), "has the shards of another model") != NULL);
     model_free(&model);
 }
 

@@ -77,7 +77,7 @@ static void documents_become_samples(void) {
         CHECK_EQ(file.num_tokens, num_tokens);
         check_documents(&file, kind, tokens, num_tokens);
         int32_t limit = rng_between(&rng, 1, 50);
-        CHECK_OK(llmc_tokens_cut(&file, limit));
+        CHECK_OK(sample_file_cut(&file, limit));
         check_pieces(&file, kind, tokens, num_tokens, limit);
         sample_file_close(&file);
     }

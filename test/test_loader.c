@@ -166,7 +166,7 @@ static void without_shuffle_every_sample_comes_once_in_order(void) {
     options.shuffle = false;
     Loader* loader = open_loader(&options);
     Arena arena = {0};
-    CHECK_EQ(loader_num_samples(loader), NUM_SAMPLES);
+    CHECK_EQ(loader_info(loader)->num_samples, NUM_SAMPLES);
     for (int pass = 0; pass < 2; pass++) {
         int64_t id = 0, num_tokens = 0;
         LoaderBatch batch = {0};
@@ -184,7 +184,7 @@ static void without_shuffle_every_sample_comes_once_in_order(void) {
         }
         CHECK(batch.end);
         CHECK_EQ(id, NUM_SAMPLES);
-        CHECK_EQ(num_tokens, loader_num_tokens(loader));
+        CHECK_EQ(num_tokens, loader_info(loader)->num_tokens);
         CHECK_OK(loader_next(loader, &batch, &arena));
         CHECK(batch.end && batch.num_samples == 0 && batch.num_tokens == 0);
         loader_rewind(loader);
@@ -328,13 +328,13 @@ static void llmc_documents_lose_nothing(void) {
     Arena arena = {0};
     LoaderBatch batch = {0};
     CHECK_OK(loader_open(&loader, path, &options));
-    CHECK_EQ(loader_num_tasks(loader), 1);
+    CHECK_EQ(loader_info(loader)->num_tasks, 1);
     CHECK(strcmp(loader_task_name(loader, 0), "web") == 0);
-    CHECK_EQ(loader_vocab(loader), 50257);
-    CHECK_EQ(loader_eot_token(loader), 50256);
-    CHECK_EQ(loader_tokenizer(loader), TOKENIZER_GPT2);
-    CHECK_EQ(loader_num_cut(loader), 0);
-    CHECK_EQ(loader_num_tokens(loader), num_predictions);
+    CHECK_EQ(loader_info(loader)->vocab, 50257);
+    CHECK_EQ(loader_info(loader)->eot_token, 50256);
+    CHECK_EQ((int32_t)loader_info(loader)->tokenizer, TOKENIZER_GPT2);
+    CHECK_EQ(loader_info(loader)->num_cut, 0);
+    CHECK_EQ(loader_info(loader)->num_tokens, num_predictions);
     int64_t supervised_tokens = 0;
     while (!batch.end) {
         CHECK_OK(loader_next(loader, &batch, &arena));

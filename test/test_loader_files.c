@@ -31,7 +31,7 @@ static void a_position_is_of_the_contents(void) {
     LoaderBatch batch;
     Loader* loader = open_loader(&options);
     CHECK_OK(loader_next(loader, &batch, &arena));
-    int64_t num_tokens = loader_num_tokens(loader);
+    int64_t num_tokens = loader_info(loader)->num_tokens;
     loader_close(loader);
     char other[64], files[80];
     maker_dir_create(other);
@@ -58,7 +58,7 @@ static void a_position_is_of_the_contents(void) {
     MadeData changed = {.vocab = VOCAB, .num_samples = 100, .samples = data.samples + 100};
     maker_write(&changed, 0, 100, other, "b.bin");  // tokens are by id: other ones
     CHECK_OK(loader_open(&loader, files, &options));
-    CHECK_EQ(loader_num_tokens(loader), num_tokens);
+    CHECK_EQ(loader_info(loader)->num_tokens, num_tokens);
     CHECK_FAILS(loader_restore(loader, batch.position, batch.position_bytes), STATUS_MISMATCH,
                 "b.bin: saved with other contents of this file");
     loader_close(loader);
@@ -83,9 +83,9 @@ static void samples_longer_than_a_batch_are_counted(void) {
         Loader* loader;
         options.batch_tokens = cases[i].batch_tokens;
         CHECK_OK(loader_open(&loader, path, &options));
-        CHECK_EQ(loader_num_alone(loader), cases[i].num_alone);
-        CHECK_EQ(loader_num_batches(loader), cases[i].num_batches);
-        CHECK_EQ(loader_longest_tokens(loader), 35);
+        CHECK_EQ(loader_info(loader)->num_alone, cases[i].num_alone);
+        CHECK_EQ(loader_info(loader)->num_batches, cases[i].num_batches);
+        CHECK_EQ(loader_info(loader)->longest_tokens, 35);
         loader_close(loader);
     }
     maker_dir_remove(one);
@@ -159,8 +159,8 @@ static void other_vocabularies_are_refused(void) {
     Loader *unknown = open_named("v_unknown.bin"), *one = open_named("v_one.bin"),
            *two = open_named("v_two.bin");
     Loader* both = open_named("v_[ou]n[ek]*.bin");
-    CHECK_EQ(loader_vocab_hash(unknown), 0);
-    CHECK_EQ(loader_vocab_hash(both), 1);
+    CHECK_EQ(loader_info(unknown)->vocab_hash, 0);
+    CHECK_EQ(loader_info(both)->vocab_hash, 1);
     Loader* all[] = {unknown, one, two, both};
     for (int a = 0; a < 4; a++) {
         for (int b = 0; b < 4; b++) {

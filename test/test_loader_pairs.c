@@ -63,9 +63,9 @@ static void long_sides_are_cut_or_skipped_and_counted(void) {
             num_cut += input_long && !skipped;
         }
         Loader* loader = open_loader(&options);
-        CHECK_EQ(loader_num_cut(loader), num_cut);
-        CHECK_EQ(loader_num_skipped(loader), num_skipped);
-        CHECK_EQ(loader_num_samples(loader), NUM_SAMPLES - num_skipped);
+        CHECK_EQ(loader_info(loader)->num_cut, num_cut);
+        CHECK_EQ(loader_info(loader)->num_skipped, num_skipped);
+        CHECK_EQ(loader_info(loader)->num_samples, NUM_SAMPLES - num_skipped);
         Arena arena = {0};
         for (LoaderBatch batch = {0}; !batch.end && test_failures == 0;) {
             CHECK_OK(loader_next(loader, &batch, &arena));
@@ -77,8 +77,8 @@ static void long_sides_are_cut_or_skipped_and_counted(void) {
             }
             num_tokens += batch.num_tokens;
         }
-        CHECK_EQ(num_drawn, loader_num_samples(loader));
-        CHECK_EQ(num_tokens, loader_num_tokens(loader));
+        CHECK_EQ(num_drawn, loader_info(loader)->num_samples);
+        CHECK_EQ(num_tokens, loader_info(loader)->num_tokens);
         loader_close(loader);
         arena_free(&arena);
     }

@@ -95,8 +95,8 @@ static void check_pass(const char* path, int32_t first_sentinel, int32_t step, i
         num_tokens += batch.num_tokens;
     }
     CHECK_EQ(t, NUM_TEXTS);
-    CHECK_EQ(num_pieces, loader_num_samples(loader));
-    CHECK_EQ(num_tokens, loader_num_tokens(loader));
+    CHECK_EQ(num_pieces, loader_info(loader)->num_samples);
+    CHECK_EQ(num_tokens, loader_info(loader)->num_tokens);
     CHECK(piece_tokens > 50);
     loader_close(loader);
     arena_free(&arena);
@@ -132,8 +132,8 @@ static void every_text_comes_whole(void) {
     check_pass(pattern, 383, -1, EOT);
     LoaderOptions options = text_options();
     Loader* loader = open_loader(pattern, &options);
-    CHECK_EQ(loader_num_skipped(loader), 2);
-    CHECK_EQ(loader_num_cut(loader), 0);
+    CHECK_EQ(loader_info(loader)->num_skipped, 2);
+    CHECK_EQ(loader_info(loader)->num_cut, 0);
     loader_close(loader);
     text_tokens[1] = 7;
     text_tokens[NUM_TEXTS - 1] = 2;
@@ -201,7 +201,7 @@ static void epochs_have_spans_of_their_own(void) {
     static bool seen[MOST];
     LoaderOptions options = text_options();
     Loader* loader = open_loader(pattern, &options);
-    int32_t num_samples = (int32_t)loader_num_samples(loader), num_compared = 0, num_equal = 0;
+    int32_t num_samples = (int32_t)loader_info(loader)->num_samples, num_compared = 0, num_equal = 0;
     CHECK(num_samples < MOST);
     Arena arena = {0};
     for (int32_t drawn = 0; drawn < 2 * num_samples && test_failures == 0;) {

@@ -1,4 +1,5 @@
 // Closed forms at the joints of each schedule, llm.c's way.
+#include "../llmc/llmc_error.h"
 #include "../llmc/optimizer.h"
 
 #include "test.h"
@@ -68,13 +69,12 @@ static void short_runs_divide_by_nothing(void) {
 
 static void names(void) {
     LrKind kind = LR_CONSTANT;
-    char error[256];
-    CHECK(lr_schedule_parse(&kind, "wsd", error));
+    CHECK(lr_schedule_parse(&kind, "wsd"));
     CHECK_EQ(kind, LR_WSD);
-    CHECK(lr_schedule_parse(&kind, "cosine", error));
+    CHECK(lr_schedule_parse(&kind, "cosine"));
     CHECK_EQ(kind, LR_COSINE);
-    CHECK(!lr_schedule_parse(&kind, "cos", error));
-    CHECK(strstr(error, "\"cos\" ---> use cosine, linear, constant or wsd") != NULL);
+    CHECK(!lr_schedule_parse(&kind, "cos"));
+    CHECK(strstr(status_message(), "\"cos\" ---> use cosine, linear, constant or wsd") != NULL);
     CHECK_EQ(kind, LR_COSINE);
 }
 

@@ -313,7 +313,7 @@ static void what_ranks_differ_in_is_kept(void) {
     CHECK_EQ(start->machine[0], 0);
     CHECK_OK(measure_kept_save(&model, &three, path, "clock C 24"));
     CHECK(!measure_kept_load(&model, NULL, why, path, "clock C 24", &about));
-    CHECK(strstr(why, "it tells of 3 ranks, there are 4") != NULL);
+    CHECK(strstr(why, "it describes 3 ranks, there are 4") != NULL);
 }
 
 // --- models that are none ----------------------------------------------------------------------------------
@@ -398,50 +398,6 @@ static void calls_out_of_order_are_refused(void) {
     CHECK_FAILS(measure_wanted(&m, &dp, &model.blocks), STATUS_BAD_OPTION, "4 decoder layers");
 }
 
-// Of processes that were killed while they kept what they had measured; not what may still be written.
-static void leftovers_go_after_an_hour(void) {
-    static const struct {
-        const char* name;
-        int age_s;  // since it was written
-        bool goes;
-    } files[] = {{"a.costs.123.tmp", 4000, true}, {"a.costs.123", 4000, true},   {"b.costs.7", 0, false},
-                 {"b.costs.8.tmp", 60, false},    {"b.costs.9", 3400, false},    {"b.costs", 4000, false},
-                 {"a.costs.old", 4000, false},    {"a.costs.12.gz", 4000, false}};
-    CostAnalytic about = {.num_layers = 2,
-                          .channels = 8,
-                          .num_heads = 1,
-                          .padded_vocab = 8,
-                          .flops_per_ns = 1,
-                          .attention_flops_per_ns = 1,
-                          .bytes_per_ns = 1,
-                          .comm_bytes_per_ns = 1,
-                          .bytes_per_value = 4,
-                          .max_tokens = 8,
-                          .num_replicas = 1};
-    CostModel* model = calloc(1, sizeof *model);
-    char folder[128], path[256];
-    snprintf(folder, sizeof folder, "%s/left", cache_dir);
-    CHECK(model != NULL && mkdir(folder, 0755) == 0);
-    cost_model_analytic(model, &about);
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, files[i].name);
-        FILE* file = fopen(path, "w");
-        CHECK(file != NULL && fclose(file) == 0);
-        struct timespec written = {.tv_sec = time(NULL) - files[i].age_s}, times[2] = {written, written};
-        CHECK(utimensat(AT_FDCWD, path, times, 0) == 0);
-    }
-    snprintf(path, sizeof path, "%s/new.costs", folder);
-    CHECK_OK(measure_kept_save(model, NULL, path, "a model"));
-    CHECK(unlink(path) == 0);
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, files[i].name);
-        CHECK_EQ(access(path, F_OK) != 0, files[i].goes);
-        unlink(path);
-    }
-    CHECK(rmdir(folder) == 0);
-    free(model);
-}
-
 int main(void) {
     maker_dir_create(data_dir);
     maker_dir_create(cache_dir);
@@ -455,7 +411,6 @@ int main(void) {
     RUN(a_file_that_is_named_is_taken_or_refused);
     RUN(folders_are_looked_for_in_order);
     RUN(what_ranks_differ_in_is_kept);
-    RUN(leftovers_go_after_an_hour);
     RUN(models_that_are_none_are_refused);
     RUN(calls_out_of_order_are_refused);
     maker_dir_remove(data_dir);

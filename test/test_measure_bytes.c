@@ -25,8 +25,7 @@ static void make_costs(int32_t num_layers, int32_t num_dec_layers, bool padded, 
         costs.parts[RECOMPUTE_NONE][part].offered = costs.parts[RECOMPUTE_FULL][part].offered = true;
     }
     costs.recompute_is_job[RECOMPUTE_FULL] = true;
-    CHECK_OK(measure_bytes_fill(&costs, &clock_model.blocks, &lengths));
-    CHECK_OK(measure_state_fill(&costs, &clock_model.blocks, 1, 0));
+    CHECK_OK(measure_bytes_fill(&costs, &clock_model.blocks, &lengths, 1, 0));
     CHECK_OK(cost_model_check(&costs));
     CHECK_EQ(clock_model.num_wrong, 0);
     CHECK_EQ(clock_model.num_made, 0);  // nothing but asked
@@ -170,7 +169,8 @@ static void state_is_that_of_the_ranges(void) {
 static void replicas_share_the_optimizer(void) {
     make_costs(5, 0, false, false);
     CostModel alone = costs;
-    CHECK_OK(measure_state_fill(&costs, &clock_model.blocks, 4, 1));
+    const MeasureLengths lengths = {LONGEST, 0};
+    CHECK_OK(measure_bytes_fill(&costs, &clock_model.blocks, &lengths, 4, 1));
     for (int p = 0; p < PIECE_COUNT; p++) {
         int64_t num_values = alone.part_state_bytes[p] / 16;
         CHECK_EQ(costs.part_state_bytes[p], 8 * num_values + (8 * num_values + 3) / 4);

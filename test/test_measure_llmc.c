@@ -21,9 +21,8 @@ static void configs_are_known(void) {
     static const char* const descriptors[NUM_CONFIGS] = {"l5c32h2", "t5:l3d3c32h2", "flan-t5:l2d4c32h2k32f72",
                                                          "umt5:l3d2c32h2", "byt5:l4d1c48h2k16f40"};
     for (int i = 0; i < NUM_CONFIGS; i++) {
-        char error[256] = "";
-        CHECK(model_parse(&configs[i], i == GPT2 ? &gpt2_kind : &t5_kind, descriptors[i], 250, 64, error));
-        if (error[0] != '\0') { printf("     %s\n", error); }
+        CHECK(model_parse(&configs[i], i == GPT2 ? &gpt2_kind : &t5_kind, descriptors[i], 250, 64));
+        if (status_message()[0] != '\0') { printf("     %s\n", status_message()); }
     }
 }
 
@@ -39,8 +38,7 @@ static DynapipeCosts* costs_make(const ModelConfig* config, int32_t R, int zero_
             true;
     }
     costs->model.recompute_is_job[RECOMPUTE_FULL] = true;
-    CHECK_OK(measure_bytes_fill(&costs->model, &blocks, &lengths));
-    CHECK_OK(measure_state_fill(&costs->model, &blocks, R, zero_stage));
+    CHECK_OK(measure_bytes_fill(&costs->model, &blocks, &lengths, R, zero_stage));
     CHECK_OK(cost_model_check(&costs->model));
     return costs;
 }

@@ -7,9 +7,8 @@
 #include "test.h"
 
 static ModelConfig parse(const ModelKind* kind, const char* descriptor) {
-    char error[256];
     ModelConfig config = {0};
-    CHECK(model_parse(&config, kind, descriptor, 0, 0, error));
+    CHECK(model_parse(&config, kind, descriptor, 0, 0));
     return config;
 }
 

@@ -16,7 +16,6 @@
 static OpsContext* ops;
 static Rng rng;
 static char directory[] = "/tmp/test_model_part_XXXXXX";
-static char error[LLMC_ERROR_CHARS];
 
 enum { NUM_KINDS = 4, ROUNDS = 24, MOST_TIED = PART_CHAIN_MAX_RANKS * MODEL_MAX_TIED };
 
@@ -29,8 +28,8 @@ static ModelConfig config_of(int k) {
                           {&t5_kind, "flan-t5:l2d2c16h2k8f24"},
                           {&t5_kind, "umt5:l1d2c16h2k8f24"}};
     ModelConfig config;
-    if (!model_parse(&config, kinds[k].kind, kinds[k].descriptor, 131, 20, error)) {
-        printf("%s\n", error);
+    if (!model_parse(&config, kinds[k].kind, kinds[k].descriptor, 131, 20)) {
+        printf("%s\n", status_message());
         exit(1);
     }
     return config;
@@ -261,7 +260,7 @@ static void checkpoints_do_not_depend_on_ranks(void) {
         float* values = make_values(&config);
         Ranks ranks;
         uint64_t sum = 0, sum_read = 0;
-        bool ok = checkpoint_create_model(path, &config, error);
+        bool ok = llmc_ok(checkpoint_create_model(path, &config));
         ranks_open(&ranks, &config, k / NUM_KINDS);
         for (int r = 0; r < ranks.layout.num_ranks; r++) {
             Model* model = &ranks.models[r];
@@ -273,23 +272,24 @@ static void checkpoints_do_not_depend_on_ranks(void) {
                 }
             }
             const int64_t cut = model->num_params / 3;
-            ok = ok && checkpoint_write(path, CHECKPOINT_PARAMS, model, model->params, 0, cut, &sum, error) &&
-                 checkpoint_write(path, CHECKPOINT_PARAMS, model, model->params + cut, cut, model->num_params,
-                                  &sum, error);
+            ok = ok &&
+                 llmc_ok(checkpoint_write(path, CHECKPOINT_PARAMS, model, model->params, 0, cut, &sum)) &&
+                 llmc_ok(checkpoint_write(path, CHECKPOINT_PARAMS, model, model->params + cut, cut,
+                                          model->num_params, &sum));
         }
-        ok = ok && checkpoint_commit(path, error);
+        ok = ok && llmc_ok(checkpoint_file_rename(path));
         CHECK(ok);
         ranks_close(&ranks);
         ranks_open(&ranks, &config, (k + 1) / NUM_KINDS);
         for (int r = 0; r < ranks.layout.num_ranks; r++) {
             Model* model = &ranks.models[r];
-            ok = checkpoint_read(path, CHECKPOINT_PARAMS, model, model->params, 0, model->num_params,
-                                 &sum_read, error);
+            ok = llmc_ok(checkpoint_read(path, CHECKPOINT_PARAMS, model, model->params, 0, model->num_params,
+                                         &sum_read));
             CHECK(ok);
             CHECK_EQ(num_wrong(model, values), 0);
         }
         CHECK(sum == sum_read);
-        if (!ok) { printf("%s\n", error); }
+        if (!ok) { printf("%s\n", status_message()); }
         ranks_close(&ranks);
         free(values);
     }
@@ -302,26 +302,26 @@ static void exports_do_not_depend_on_ranks(void) {
         snprintf(folder, sizeof folder, "%s", path_of("export"));
         float* values = make_values(&config);
         Ranks ranks;
-        bool ok = hf_checkpoint_create(folder, &config, NULL, NULL, error);
+        bool ok = hf_checkpoint_create(folder, &config, NULL, NULL);
         ranks_open(&ranks, &config, k / NUM_KINDS);
         for (int r = 0; ok && r < ranks.layout.num_ranks; r++) {
             part_fill(&ranks.models[r], values);
-            ok = hf_checkpoint_write(folder, &ranks.models[r], error);
+            ok = hf_checkpoint_write(folder, &ranks.models[r]);
         }
-        ok = ok && hf_checkpoint_commit(folder, error);
+        ok = ok && hf_checkpoint_commit(folder);
         ranks_close(&ranks);
         ranks_open(&ranks, &config, (k + NUM_KINDS) / NUM_KINDS);
         for (int r = 0; ok && r < ranks.layout.num_ranks; r++) {
             Model* model = &ranks.models[r];
             const int64_t cut = model->num_params / 2;
             memset(model->params, 0xff, (size_t)model->num_params * sizeof(floatX));
-            ok = hf_checkpoint_read(folder, CHECKPOINT_PARAMS, model, model->params, 0, cut, error) &&
+            ok = hf_checkpoint_read(folder, CHECKPOINT_PARAMS, model, model->params, 0, cut) &&
                  hf_checkpoint_read(folder, CHECKPOINT_PARAMS, model, model->params + cut, cut,
-                                    model->num_params, error);
+                                    model->num_params);
             CHECK_EQ(num_wrong(model, values), 0);
         }
         CHECK(ok);
-        if (!ok) { printf("%s\n", error); }
+        if (!ok) { printf("%s\n", status_message()); }
         ranks_close(&ranks);
         free(values);
         snprintf(command, sizeof command, "rm -r %s", folder);

@@ -64,7 +64,7 @@ run lost 2 $data -e l2c32h4 -x 12 -l 1000 -c 1000 -k constant -v 0 -s 0 --stages
 ok $? "a run that diverges says so"
 "$build/dynapipe" report "$work/lost/metrics.jsonl" -o "$work/lost.html" >"$work/lost-report.log" 2>&1 && grep -q '</html>' "$work/lost.html"
 ok $? "and there is a report of its steps"
-"$build/dynapipe" report "$work/seen/metrics.jsonl" --trace "$work/trace.json" -o "$work/seen.html" >"$work/seen-report.log" 2>&1 && grep -q 'Step 2: where its time went' "$work/seen.html"
+"$build/dynapipe" report "$work/seen/metrics.jsonl" --trace "$work/trace.json" -o "$work/seen.html" >"$work/seen-report.log" 2>&1 && grep -q '"trace":{"step":2,' "$work/seen.html"
 ok $? "a report with the traced step"
 # Another run's trace is none of its steps: other ranks, a step it has not, a step that was predicted otherwise.
 others() {  # words expected, edit of metrics.jsonl (sed -E)

@@ -74,8 +74,8 @@ static void every_sample_comes_once_in_an_epoch(void) {
     for (int shuffle = 0; shuffle < 2; shuffle++) {
         LoaderOptions options = stream_options(shuffle);
         PairStream* stream = open_stream(ROWS, &options);
-        CHECK_EQ(pair_stream_num_batches(stream), NUM_SAMPLES / ROWS);
-        CHECK_EQ(loader_pad_token(pair_stream_loader(stream)), 0);
+        CHECK_EQ(pair_stream_info(stream)->num_batches, NUM_SAMPLES / ROWS);
+        CHECK_EQ(loader_info(pair_stream_loader(stream))->pad_token, 0);
         int32_t times[NUM_SAMPLES] = {0}, first[NUM_SAMPLES], num_equal = 0;
         for (int32_t n = 0; n < 3 * NUM_SAMPLES && test_failures == 0;) {
             DynapipeBatch batch;
@@ -119,7 +119,7 @@ static void positions_are_sought(void) {
     uint64_t hashes[BATCHES];
     DynapipeBatch batch;
     for (int i = 0; i < BATCHES; i++) {
-        CHECK_EQ(pair_stream_position(stream), i);
+        CHECK_EQ(pair_stream_info(stream)->position, i);
         CHECK_OK(pair_stream_next_batch(stream, &batch));
         hashes[i] = hash_batch(&batch);
         CHECK(i == 0 || hashes[i] != hashes[i - 1]);
@@ -127,11 +127,11 @@ static void positions_are_sought(void) {
     Rng rng = rng_seed(seed);
     for (int round = 0; round < 50; round++) {
         int32_t i = rng_between(&rng, 0, BATCHES - 1);
-        pair_stream_seek(stream, i);
+        pair_stream_info(stream)->position = i;
         CHECK_OK(pair_stream_next_batch(stream, &batch));
         CHECK_EQ(hash_batch(&batch), hashes[i]);
     }
-    pair_stream_reset(stream);
+    pair_stream_info(stream)->position = 0;
     CHECK_OK(pair_stream_next_batch(stream, &batch));
     CHECK_EQ(hash_batch(&batch), hashes[0]);
     pair_stream_close(stream);
@@ -146,7 +146,7 @@ static void positions_are_sought(void) {
 static void a_batch_may_hold_epochs(void) {
     LoaderOptions options = stream_options(false);
     PairStream* stream = open_stream(120, &options);
-    CHECK_EQ(pair_stream_num_batches(stream), 1);
+    CHECK_EQ(pair_stream_info(stream)->num_batches, 1);
     DynapipeBatch batch;
     CHECK_OK(pair_stream_next_batch(stream, &batch));
     check_shape(&batch, 120);
@@ -167,7 +167,7 @@ static void skipped_samples_do_not_come(void) {
         CHECK(row_is(&batch, 0, id));
     }
     CHECK(num_short < NUM_SAMPLES);
-    CHECK_EQ(pair_stream_num_batches(stream), num_short);
+    CHECK_EQ(pair_stream_info(stream)->num_batches, num_short);
     pair_stream_close(stream);
 }
 
@@ -179,7 +179,7 @@ static void text_is_corrupted_anew(void) {
     options.sentinel_step = -1;
     options.mean_noise_span = 1;  // one span alone would always be the end
     PairStream* stream = open_stream(ROWS, &options);
-    int64_t num_pieces = loader_num_samples(pair_stream_loader(stream));
+    int64_t num_pieces = loader_info(pair_stream_loader(stream))->num_samples;
     uint64_t sums[2] = {0};  // of an epoch: the same samples, in any order
     DynapipeBatch batch;
     pair_stream_close(stream);

@@ -7,13 +7,13 @@
 
 #include "test.h"
 
-static const DataJson forms = {.prompt = "P{inputs}.",
-                               .system = "S{content};",
-                               .user = "U[{system}]{content}.",
-                               .next = "N{content}.",
-                               .assistant = " {content}!",
-                               .joint = "<",
-                               .turn_end = ">"};
+static const DataJson forms = {.form = {.prompt = "P{inputs}.",
+                                        .system = "S{content};",
+                                        .user = "U[{system}]{content}.",
+                                        .next = "N{content}.",
+                                        .assistant = " {content}!",
+                                        .joint = "<",
+                                        .turn_end = ">"}};
 
 // The parts of each prompt, "|" between them, "*" before answers and "~" before texts; "=" and the target;
 // "\n" between prompts; "BAD" for each record passed over, "FAILED" where there is no going on.
@@ -69,7 +69,7 @@ static void lines_of_text(void) {
     expect("a b\r\n\n  \n c", "Pa b.\nP c.\n");
     expect("\xef\xbb\xbf\n[INST] a\n{b}\n", "P[INST] a.\nP{b}.\n");
     expect_of("a {b}\n", &forms, false, true, "~a {b}\n");
-    expect_of("a\n", &(DataJson){0}, false, false, "a\n");
+    expect_of("a\n", &(DataJson){.form = data_plain}, false, false, "a\n");
     expect("a\n\xff\nb", "Pa.\nPb.\nBAD");
     expect_bytes("a\nb\0c\n", 6, &forms, &(GeneratorOptions){0}, false, "Pa.\nFAILED");
     expect("", "");
@@ -80,9 +80,9 @@ static void lines_of_text(void) {
 static void a_template_with_more_fields_needs_records(void) {
     DataJson more = forms, none = forms, own = forms;
     char two[] = "P{inputs}/{extra}.", nothing[] = "P.", record[] = "R{ask}/{extra}.";
-    more.prompt = two;
-    none.prompt = nothing;
-    own.record = record;
+    more.form.prompt = two;
+    none.form.prompt = nothing;
+    own.form.record = record;
     expect_of("a\n", &more, false, false, "FAILED");
     expect_of("a\n", &none, false, false, "FAILED");
     expect_of("a\n", &own, false, false, "Pa.\n");
@@ -98,7 +98,7 @@ static void a_template_with_more_fields_needs_records(void) {
     CHECK(strstr(status_message(), "--file") != NULL && strstr(status_message(), "--raw") != NULL);
     prompts_close(&prompts);
     char brace[] = "P{inputs";
-    more.prompt = brace;
+    more.form.prompt = brace;
     CHECK_EQ(prompts_open(&prompts, &options), STATUS_OK);
     CHECK_EQ(prompts_set_form(&prompts, &more, false), STATUS_BAD_OPTION);
     prompts_close(&prompts);
@@ -118,7 +118,7 @@ static void records_by_the_names_that_data_has(void) {
     expect("{\"text\": \"a\"}\n", "~a\n");
     DataJson with_context = forms;
     char context[] = "C{instruction}+{context}";
-    with_context.context = context;
+    with_context.form.context = context;
     expect_of("{\"instruction\": \"a\", \"input\": \"c\"}\n{\"instruction\": \"a\", \"context\": \"d\", "
               "\"response\": \"r\"}\n",
               &with_context, false, false, "Ca+c\nCa+d=r\n");
@@ -160,10 +160,10 @@ static void chats_in_turns(void) {
         "assistant", "d") "," SAYS("user", "e"));
     expect(three, "U[]a.|* b!|Nc.|* d!|Ne.\n");
     expect_of(three, &forms, true, false, "U[]a.< b!>Nc.< d!>Ne.\n");
-    expect_of(three, &(DataJson){0}, true, false, "a\nb\nc\nd\ne\n");
+    expect_of(three, &(DataJson){.form = data_plain}, true, false, "a\nb\nc\nd\ne\n");
     expect_of(three, &forms, false, true, "a|*b|c|*d|e\n");
-    expect_of(CHAT(SAYS("system", "s {content}") "," SAYS("user", "a {system}")), &(DataJson){0}, false,
-              false, "s {content}\na {system}\n");
+    expect_of(CHAT(SAYS("system", "s {content}") "," SAYS("user", "a {system}")),
+              &(DataJson){.form = data_plain}, false, false, "s {content}\na {system}\n");
     // one side in a row, tools, other names
     expect(CHAT(SAYS("user", "a") "," SAYS("tool", "b") "," SAYS("assistant", "c") "," SAYS("model", "d")),
            "U[]a\nb.=c\nd\n");

@@ -12,7 +12,6 @@
 #include "test.h"
 
 static char directory[] = "/tmp/test_safetensors_XXXXXX";
-static char error[LLMC_ERROR_CHARS];
 
 static const char* path_of(const char* name) {
     static char path[256];
@@ -21,8 +20,8 @@ static const char* path_of(const char* name) {
 }
 
 static bool opens(Safetensors* file, const char* path) {
-    bool ok = safetensors_open(file, path, error);
-    if (!ok) { printf("%s\n", error); }
+    bool ok = safetensors_open(file, path);
+    if (!ok) { printf("%s\n", status_message()); }
     return ok;
 }
 
@@ -33,7 +32,7 @@ static bool read_all(const Safetensors* file, const char* name, float* values, i
     CHECK(tensor != NULL);
     if (tensor == NULL) { return false; }
     CHECK_EQ(tensor->num_values, num_values);
-    bool ok = safetensors_read(file, tensor, values, 0, tensor->num_values, error);
+    bool ok = safetensors_read(file, tensor, values, 0, tensor->num_values);
     CHECK(ok);
     return ok;
 }
@@ -66,8 +65,8 @@ static void reads_every_dtype(void) {
     CHECK(read_all(&file, "scalar", values, 1) && values[0] == 2.5f);
     CHECK(read_all(&file, "empty", values, 0));
     CHECK(read_all(&file, "größe", values, 1) && values[0] == 1.0f);
-    CHECK(!safetensors_read(&file, safetensors_find(&file, "mask"), values, 0, 3, error));
-    CHECK(strstr(error, "safetensors_mixed.safetensors: mask: dtype BOOL ---> ") != NULL);
+    CHECK(!safetensors_read(&file, safetensors_find(&file, "mask"), values, 0, 3));
+    CHECK(strstr(status_message(), "safetensors_mixed.safetensors: mask: dtype BOOL ---> ") != NULL);
     CHECK(safetensors_find(&file, "f") == NULL && safetensors_find(&file, "f322") == NULL);
     safetensors_close(&file);
 }
@@ -80,10 +79,10 @@ static void reads_any_range(void) {
         const SafetensorsTensor* tensor = safetensors_find(&file, names[k]);
         int num = (int)tensor->num_values;
         float whole[24], part[24];
-        CHECK(safetensors_read(&file, tensor, whole, 0, num, error));
+        CHECK(safetensors_read(&file, tensor, whole, 0, num));
         for (int begin = 0; begin <= num; begin++) {
             for (int end = begin; end <= num; end++) {
-                CHECK(safetensors_read(&file, tensor, part, begin, end, error));
+                CHECK(safetensors_read(&file, tensor, part, begin, end));
                 CHECK_EQ(num_different(whole + begin, part, end - begin), 0);
             }
         }
@@ -115,7 +114,7 @@ static void f16_is_exact(void) {
         int exponent = i >> 10 & 31, mantissa = i & 1023;
         double value = exponent == 0 ? ldexp(mantissa, -24) : ldexp(1024 + mantissa, exponent - 25);
         if (exponent == 31) { value = mantissa == 0 ? INFINITY : NAN; }
-        float ours = floatx_f16_float((uint16_t)i), theirs = (float)(i >> 15 ? -value : value);
+        float ours = half_from_float16((uint16_t)i), theirs = (float)(i >> 15 ? -value : value);
         num_wrong += num_different(&theirs, &ours, 1);
     }
     CHECK_EQ(num_wrong, 0);
@@ -143,11 +142,10 @@ static const char* make_file(const char* name, const char* header, int num_data_
 
 static void check_refused(const char* path, const char* words, int line) {
     Safetensors file = {0};
-    error[0] = '\0';
-    bool opened = safetensors_open(&file, path, error);
-    if (opened || strstr(error, words) == NULL || strstr(error, " ---> ") == NULL) {
-        printf("%s:%d: %s, \"%s\" instead of \"%s\"\n", __FILE__, line, opened ? "opened" : "refused", error,
-               words);
+    bool opened = safetensors_open(&file, path);
+    if (opened || strstr(status_message(), words) == NULL || strstr(status_message(), " ---> ") == NULL) {
+        printf("%s:%d: %s, \"%s\" instead of \"%s\"\n", __FILE__, line, opened ? "opened" : "refused",
+               status_message(), words);
         test_failures++;
     }
     if (opened) { safetensors_close(&file); }
@@ -251,8 +249,8 @@ static void overlaps_and_holes_are_refused(void) {
     const char* path = make_file(
         "new.safetensors", "{\"q\":" ENTRY("\"F3\"", "[2]", "[0,3]") ",\"a\":" F32_2("[3,11]") "}", 11, -1);
     CHECK(opens(&file, path));
-    CHECK(!safetensors_read(&file, safetensors_find(&file, "q"), &value, 0, 1, error));
-    CHECK(strstr(error, "new.safetensors: q: dtype F3 ---> ") != NULL);
+    CHECK(!safetensors_read(&file, safetensors_find(&file, "q"), &value, 0, 1));
+    CHECK(strstr(status_message(), "new.safetensors: q: dtype F3 ---> ") != NULL);
     safetensors_close(&file);
 }
 
@@ -320,8 +318,7 @@ enum { NUM_WRITTEN = sizeof written / sizeof *written };
 static bool write_part(const char* path, int r, int R) {
     Safetensors file;
     CheckpointFile out;
-    if (!safetensors_layout(&file, written, NUM_WRITTEN, error) ||
-        !checkpoint_file_open_tmp(&out, path, error)) {
+    if (!safetensors_layout(&file, written, NUM_WRITTEN) || !llmc_ok(checkpoint_file_open_tmp(&out, path))) {
         return false;
     }
     static float values[3 * 4001];
@@ -329,10 +326,10 @@ static bool write_part(const char* path, int r, int R) {
         const SafetensorsTensor* tensor = safetensors_find(&file, written[k].name);
         int64_t begin = tensor->num_values * r / R, end = tensor->num_values * (r + 1) / R;
         for (int64_t i = begin; i < end; i++) { values[i - begin] = value_of(k, i); }
-        if (!safetensors_write(&out, tensor, values, begin, end, error)) { return false; }
+        if (!safetensors_write(&out, tensor, values, begin, end)) { return false; }
     }
     safetensors_close(&file);
-    return checkpoint_file_sync(&out, error);
+    return llmc_ok(checkpoint_file_sync(&out));
 }
 
 static void ranks_write_one_file(void) {
@@ -341,8 +338,7 @@ static void ranks_write_one_file(void) {
     for (int R = 1; R <= 3; R++) {
         unlink(path);
         Safetensors file;
-        CHECK(safetensors_layout(&file, written, NUM_WRITTEN, error) &&
-              safetensors_create(&file, path, error));
+        CHECK(safetensors_layout(&file, written, NUM_WRITTEN) && safetensors_create(&file, path));
         CHECK(file.header_bytes % 8 == 0);
         safetensors_close(&file);
         for (int r = 0; r < R; r++) {
@@ -352,7 +348,7 @@ static void ranks_write_one_file(void) {
             CHECK(waitpid(child, &status, 0) == child && status == 0);
         }
         CHECK(access(path, F_OK) != 0);
-        CHECK(checkpoint_file_rename(path, error));
+        CHECK(llmc_ok(checkpoint_file_rename(path)));
         CHECK(opens(&file, path));
         CHECK_EQ(file.num_tensors, NUM_WRITTEN);
         static float values[3 * 4001];
@@ -365,7 +361,7 @@ static void ranks_write_one_file(void) {
             for (int64_t i = 0; i < tensor->num_values; i++) {
                 float wanted = value_of(k, i);
                 if (tensor->dtype == SAFETENSORS_BF16) {
-                    wanted = floatx_bf16_float(floatx_bf16_bits(wanted));
+                    wanted = half_from_bfloat16(half_to_bfloat16(wanted));
                 }
                 num_wrong += values[i] != wanted;
             }
@@ -378,9 +374,9 @@ static void ranks_write_one_file(void) {
 static void names_must_be_unique(void) {
     Safetensors file;
     SafetensorsTensor twice[] = {written[0], written[0]};
-    CHECK(!safetensors_layout(&file, twice, 2, error) && strstr(error, "not unique") != NULL);
+    CHECK(!safetensors_layout(&file, twice, 2) && strstr(status_message(), "not unique") != NULL);
     twice[1].name = "\xff";
-    CHECK(!safetensors_layout(&file, twice, 2, error) && strstr(error, "UTF-8") != NULL);
+    CHECK(!safetensors_layout(&file, twice, 2) && strstr(status_message(), "UTF-8") != NULL);
 }
 
 int main(int argc, char** argv) {

@@ -123,13 +123,14 @@ static void long_samples_are_cut_or_skipped_and_counted(void) {
             }
             if (num_skipped == num_pieces) { continue; }
             Loader* loader = open_loader(&options);
-            CHECK_EQ(loader_num_cut(loader), num_cut);
-            CHECK_EQ(loader_num_skipped(loader), num_skipped);
-            CHECK_EQ(loader_num_samples(loader), num_pieces - num_skipped);
-            for (int32_t k = 0; k < loader_num_tasks(loader); k++) {
+            CHECK_EQ(loader_info(loader)->num_cut, num_cut);
+            CHECK_EQ(loader_info(loader)->num_skipped, num_skipped);
+            CHECK_EQ(loader_info(loader)->num_samples, num_pieces - num_skipped);
+            for (int32_t k = 0; k < loader_info(loader)->num_tasks; k++) {
                 int32_t made_task = 0;
                 while (strcmp(loader_task_name(loader, k), maker_task_name(made_task)) != 0) { made_task++; }
-                CHECK_EQ(loader_task_cut(loader, k) + loader_task_skipped(loader, k), of_task[made_task]);
+                CHECK_EQ(loader_info(loader)->task_cut[k] + loader_info(loader)->task_skipped[k],
+                         of_task[made_task]);
             }
             Arena arena = {0};
             LoaderBatch batch = {0};
@@ -144,8 +145,8 @@ static void long_samples_are_cut_or_skipped_and_counted(void) {
                 num_samples += batch.num_samples;
                 num_tokens += batch.num_tokens;
             }
-            CHECK_EQ(num_samples, loader_num_samples(loader));
-            CHECK_EQ(num_tokens, loader_num_tokens(loader));
+            CHECK_EQ(num_samples, loader_info(loader)->num_samples);
+            CHECK_EQ(num_tokens, loader_info(loader)->num_tokens);
             loader_close(loader);
             arena_free(&arena);
         }

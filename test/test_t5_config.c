@@ -1,19 +1,18 @@
 // Descriptors: the families' sizes, free shapes, and what is said about everything else; the header; initial
 // values.
+#include "../llmc/llmc_error.h"
 #include "../llmc/t5.h"
 
 #include <math.h>
 
 #include "gpt2_golden.h"
 #include "test.h"
-
-static char error[256];
 static OpsContext* ops;
 
 static ModelConfig parse(const char* descriptor, int vocab) {
     ModelConfig config = {0};
-    bool ok = model_parse(&config, &t5_kind, descriptor, vocab, 0, error);
-    if (!ok) { printf("%s\n", error); }
+    bool ok = model_parse(&config, &t5_kind, descriptor, vocab, 0);
+    if (!ok) { printf("%s\n", status_message()); }
     CHECK(ok);
     return config;
 }
@@ -77,7 +76,7 @@ static void free_shapes_name_what_they_like(void) {
     CHECK_EQ(config.num_dec_layers, 5);
     CHECK_EQ(config.head_size, 8);
     CHECK_EQ(config.ffn_channels, 80);  // 75, rounded up to 8
-    CHECK(model_parse(&config, &t5_kind, "flan-t5:l1c8h1f9", 100, 77, error));
+    CHECK(model_parse(&config, &t5_kind, "flan-t5:l1c8h1f9", 100, 77));
     CHECK_EQ(config.head_size, 8);
     CHECK_EQ(config.ffn_channels, 9);
     CHECK_EQ(config.max_seq_len, 77);
@@ -85,10 +84,9 @@ static void free_shapes_name_what_they_like(void) {
 
 static void fails_with(const char* descriptor, int vocab, int max_seq_len, const char* words) {
     ModelConfig config = {.num_layers = -5};
-    strcpy(error, "");
-    bool ok = t5_config_parse(&config, descriptor, vocab, max_seq_len, error);
-    if (ok || strstr(error, words) == NULL || strlen(error) > 254) {
-        printf("\"%s\": %s\n", descriptor, ok ? "taken" : error);
+    bool ok = t5_config_parse(&config, descriptor, vocab, max_seq_len);
+    if (ok || strstr(status_message(), words) == NULL) {
+        printf("\"%s\": %s\n", descriptor, ok ? "taken" : status_message());
         CHECK(false);
     }
     CHECK_EQ(config.num_layers, -5);
@@ -124,12 +122,12 @@ static void the_rest_is_refused_with_a_remedy(void) {
     fails_with("t5:small", 2147483647, 0, "the vocabulary 2147483647 ---> must be");
     ModelConfig config = parse("t5:small", 0);
     config.num_buckets = 31;
-    CHECK(!t5_config_check(&config, "file", error) &&
-          strstr(error, "file: position buckets 31 ---> must be even"));
+    CHECK(!t5_config_check(&config, "file") &&
+          strstr(status_message(), "file: position buckets 31 ---> must be even"));
     config.num_buckets = 32, config.max_distance = 16;
-    CHECK(!t5_config_check(&config, "file", error) && strstr(error, "distance 16 ---> must be 17 to"));
+    CHECK(!t5_config_check(&config, "file") && strstr(status_message(), "distance 16 ---> must be 17 to"));
     config.max_distance = 17, config.padded_vocab = 100;
-    CHECK(!t5_config_check(&config, "file", error) && strstr(error, "padded vocabulary 100 is less"));
+    CHECK(!t5_config_check(&config, "file") && strstr(status_message(), "padded vocabulary 100 is less"));
 }
 
 static void headers_carry_all_of_it(void) {

@@ -36,24 +36,24 @@ static void windows_follow_each_other(void) {
         write_shards(dir, num_tokens);
         TokenStream* stream = NULL;
         CHECK_OK(token_stream_open(&stream, pattern, B, T, false, seed));
-        CHECK_EQ(token_stream_num_tokens(stream), 3 * num_tokens - 3);
-        CHECK(token_stream_vocab(stream) == 50257 && token_stream_eot_token(stream) == 50256);
+        CHECK_EQ(token_stream_info(stream)->num_tokens, 3 * num_tokens - 3);
+        CHECK(token_stream_info(stream)->vocab == 50257 && token_stream_info(stream)->eot_token == 50256);
         int32_t inputs[BT], targets[BT];
         int64_t position = 0;
         for (int pass = 0; pass < 3; pass++) {
             if (pass == 2) {
-                token_stream_reset(stream);
+                token_stream_info(stream)->position = 0;
                 position = 0;
             }
             for (int32_t f = 0; f < NUM_FILES; f++) {
                 for (int32_t begin = 0; begin + BT + 1 <= num_tokens - f; begin += BT) {
-                    CHECK_EQ(token_stream_position(stream), position);
+                    CHECK_EQ(token_stream_info(stream)->position, position);
                     CHECK_OK(token_stream_next_batch(stream, inputs, targets));
                     CHECK_EQ(check_window(inputs, targets), 1000 * f + begin);
                     position++;
                 }
             }
-            CHECK_EQ(position, token_stream_num_batches(stream) * (pass == 1 ? 2 : 1));
+            CHECK_EQ(position, token_stream_info(stream)->num_batches * (pass == 1 ? 2 : 1));
         }
         token_stream_close(stream);
     }
@@ -69,7 +69,7 @@ static void shuffled_epochs_are_complete(void) {
     write_shards(dir, FILE_TOKENS);
     TokenStream* stream = NULL;
     CHECK_OK(token_stream_open(&stream, pattern, B, T, true, seed));
-    CHECK_EQ(token_stream_num_batches(stream), PER_EPOCH);
+    CHECK_EQ(token_stream_info(stream)->num_batches, PER_EPOCH);
     int32_t inputs[BT], targets[BT], first[EPOCHS * PER_EPOCH];
     for (int32_t e = 0; e < EPOCHS; e++) {
         int seen[NUM_FILES][10] = {{0}}, num_file_changes = 0, num_equal = 0;
@@ -96,7 +96,7 @@ static void shuffled_epochs_are_complete(void) {
     Rng rng = rng_seed(seed);
     for (int i = 0; i < 100; i++) {
         int32_t position = (int32_t)rng_below(&rng, EPOCHS * PER_EPOCH);
-        token_stream_seek(stream, position);
+        token_stream_info(stream)->position = position;
         CHECK_OK(token_stream_next_batch(stream, inputs, targets));
         CHECK_EQ(inputs[0], first[position]);
     }
@@ -120,7 +120,7 @@ static void sample_files_are_streams_too(void) {
     }
     TokenStream* stream = NULL;
     CHECK_OK(token_stream_open(&stream, pattern, B, T, false, seed));
-    CHECK_EQ(token_stream_tokenizer(stream), TOKENIZER_BYTES);
+    CHECK_EQ(token_stream_info(stream)->tokenizer, TOKENIZER_BYTES);
     for (int32_t begin = 0; begin + BT + 1 <= num_tokens; begin += BT) {
         int32_t inputs[BT], targets[BT];
         CHECK_OK(token_stream_next_batch(stream, inputs, targets));
@@ -129,7 +129,7 @@ static void sample_files_are_streams_too(void) {
             CHECK_EQ(targets[i], all[begin + i + 1]);
         }
     }
-    CHECK_EQ(token_stream_num_batches(stream), (num_tokens - 1) / BT);
+    CHECK_EQ(token_stream_info(stream)->num_batches, (num_tokens - 1) / BT);
     token_stream_close(stream);
     free(all);
     maker_free(&data);
@@ -155,7 +155,7 @@ static void what_cannot_be_read_is_named(void) {
     CHECK_OK(token_stream_open(&stream, path, B, T, false, 0));
     CHECK_FAILS(token_stream_next_batch(stream, inputs, targets), STATUS_BAD_FORMAT,
                 "bad.bin: token id 50257");
-    CHECK_EQ(token_stream_position(stream), 0);
+    CHECK_EQ(token_stream_info(stream)->position, 0);
     token_stream_close(stream);
     maker_dir_remove(dir);
 }

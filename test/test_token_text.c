@@ -1,4 +1,5 @@
 // llm.c's tokenizer files, both versions, and broken ones.
+#include "../llmc/llmc_error.h"
 #include "../llmc/completion.h"
 
 #include <unistd.h>
@@ -6,7 +7,6 @@
 #include "test.h"
 
 static char path[] = "/tmp/test_token_text_XXXXXX";
-static char error[256];
 
 // `num_tokens` in the header; the tokens that follow are "a", "bb", "\n", "\x1b" and then as many "x" as
 // asked.
@@ -34,7 +34,7 @@ static void prints_as(const TokenText* text, const int32_t* tokens, int num_toke
 static void version_2(void) {
     TokenText text;
     write_file(20240328, 2, 6, 5, 2, 0);
-    CHECK(token_text_load(&text, path, error));
+    CHECK(token_text_load(&text, path));
     CHECK_EQ(text.num_tokens, 6);
     const int32_t tokens[] = {1, 0, 2, 3, 4, 5, 6, -1};
     prints_as(&text, tokens, 8, "bba\n\\x1bx<|endoftext|>[6][-1]");
@@ -47,7 +47,7 @@ static void version_2(void) {
 static void version_1_ends_with_50256(void) {
     TokenText text;
     write_file(20240328, 1, 50257, 0, 50253, 0);
-    CHECK(token_text_load(&text, path, error));
+    CHECK(token_text_load(&text, path));
     const int32_t tokens[] = {0, 50256};
     prints_as(&text, tokens, 2, "a<|endoftext|>");
     token_text_free(&text);
@@ -65,9 +65,9 @@ static void bytes_and_nothing(void) {
 
 static void refused(const char* words) {
     TokenText text;
-    bool ok = token_text_load(&text, path, error);
-    if (ok || strstr(error, words) == NULL) { printf("%s\n", ok ? "taken" : error); }
-    CHECK(!ok && strstr(error, words) != NULL && strstr(error, "--->") != NULL);
+    bool ok = token_text_load(&text, path);
+    if (ok || strstr(status_message(), words) == NULL) { printf("%s\n", ok ? "taken" : status_message()); }
+    CHECK(!ok && strstr(status_message(), words) != NULL && strstr(status_message(), "--->") != NULL);
     CHECK(text.bytes == NULL);
 }
 

@@ -376,16 +376,12 @@ static void print_text(FILE* out, const void* plan) {
 
 // Only the prediction.
 static Status write_trace(const Plan* plan, MemoryRule rule, const char* path) {
-    TraceWriter writer = {0};
-    TRY(trace_writer_open(&writer, path));
     TraceStep step = {.step = 1,
                       .plan = plan,
                       .plan_hash = plan_hash(plan),
                       .num_ranks = plan->P * plan->R,
                       .memory_rule = rule};
-    Status status = trace_writer_add_step(&writer, &step);
-    Status closed = trace_writer_close(&writer);
-    return status != STATUS_OK ? status : closed;
+    return trace_write(path, &step);
 }
 
 static int64_t longest_tokens(const Problem* problem) {
@@ -428,33 +424,43 @@ static Status make_best(Plan* out, const PlanOptions* options, const char* path,
     return found ? STATUS_OK : status;
 }
 
-// Two plans at the width of a page.
-static Status draw_both(const PlanOptions* options, const TimelineSvgInfo* info, const Plan* plan,
-                        const char* path, Arena* arena) {
-    Plan best;
-    char name[48];
-    TRY(make_best(&best, options, path, arena));
-    TimelineSvgInfo of_both = *info;
-    of_both.plot_px = 640;
-    snprintf(name, sizeof name, "%s at its best", best.policy);
-    const char* first = strcmp(plan->policy, "dynamic") == 0 ? "dynamic micro-batches" : plan->policy;
-    TimelineSvgPlan plans[] = {{plan, first, info->memory_limit_bytes},
-                               {&best, name, info->memory_limit_bytes}};
-    return timeline_svg_write_plans(options->svg, plans, 2, &of_both);
+typedef struct {
+    TimelinePlan plans[2];
+    int32_t num_plans;
+    TimelineInfo info;
+    Status status;
+} PlanPicture;
+
+static void print_svg(FILE* out, const void* taken) {
+    PlanPicture* picture = (PlanPicture*)(uintptr_t)taken;
+    picture->status = timeline_svg_print(out, picture->plans, picture->num_plans, &picture->info);
 }
 
+// Two plans at the width of a page.
 static Status draw(const PlanOptions* options, const Problem* problem, const Plan* plan, const char* path,
                    Arena* arena) {
-    int32_t num_ranks = plan->P * plan->R;
+    bool compares = options->compare != 0;
+    const char *slash = strrchr(path, '/'), *name = plan->policy;
+    Plan best;
+    char best_name[48];
     int64_t* limits_bytes;
-    ARENA_TRY_NEW(limits_bytes, arena, int64_t, num_ranks);
-    for (int32_t r = 0; r < num_ranks; r++) { limits_bytes[r] = problem_limit_bytes(&problem->request, r); }
-    const char* slash = strrchr(path, '/');
-    TimelineSvgInfo info = {.title = slash != NULL ? slash + 1 : path,
-                            .memory_limit_bytes = limits_bytes,
-                            .memory_rule = problem->request.memory_rule};
-    if (options->compare != 0) { return draw_both(options, &info, plan, path, arena); }
-    return timeline_svg_write(options->svg, plan, &info);
+    ARENA_TRY_NEW(limits_bytes, arena, int64_t, plan->P * plan->R);
+    for (int32_t r = 0; r < plan->P * plan->R; r++) {
+        limits_bytes[r] = problem_limit_bytes(&problem->request, r);
+    }
+    if (compares) {
+        TRY(make_best(&best, options, path, arena));
+        snprintf(best_name, sizeof best_name, "%s at its best", best.policy);
+        if (strcmp(name, "dynamic") == 0) { name = "dynamic micro-batches"; }
+    }
+    PlanPicture picture = {.plans = {{plan, name}, {&best, best_name}},
+                           .num_plans = compares ? 2 : 1,
+                           .info = {.title = slash != NULL ? slash + 1 : path,
+                                    .memory_rule = problem->request.memory_rule,
+                                    .memory_limit_bytes = limits_bytes,
+                                    .plot_px = compares ? 640 : 0}};
+    Status status = tool_write(options->svg, print_svg, &picture);
+    return picture.status != STATUS_OK ? picture.status : status;
 }
 
 static Status write_files(const PlanOptions* options, const char* path, const Problem* problem,
@@ -730,20 +736,21 @@ static Status load_trace(TraceReplay** out, const ReportOptions* options, Arena*
 }
 
 // A trace of another run would be drawn as one of this run's steps. Both have a step's prediction, to a ns.
-static Status check_same_run(const TraceFile* file, const Metrics* metrics, const char* trace_path,
+static Status check_same_run(const TraceFile* file, const json_t* run, const char* trace_path,
                              const char* metrics_path) {
     static const char remedy[] = "give the trace and the metrics.jsonl of one run";
-    int32_t num_ranks = file->P * file->R, at = 0;
-    while (at < metrics->num_steps && metrics->steps[at] != (double)file->step) { at++; }
-    if (metrics->num_ranks > 0 && metrics->num_ranks != num_ranks) {
+    int num_ranks = (int)json_integer_value(json_object_get(run, "num_ranks"));
+    size_t num_steps = json_array_size(json_object_get(run, "steps")), at = 0;
+    while (at < num_steps && report_run_value(run, at, "step") != (double)file->step) { at++; }
+    if (num_ranks > 0 && num_ranks != file->P * file->R) {
         return FAIL(STATUS_MISMATCH, "%s has %d stages x %d replicas, %s has %d ranks ---> %s", trace_path,
-                    file->P, file->R, metrics_path, metrics->num_ranks, remedy);
+                    file->P, file->R, metrics_path, num_ranks, remedy);
     }
-    if (at == metrics->num_steps) {
+    if (at == num_steps) {
         return FAIL(STATUS_MISMATCH, "%s is of step %lld, which is not in %s ---> %s", trace_path,
                     (long long)file->step, metrics_path, remedy);
     }
-    double predicted_ns = 1e6 * metrics->values[METRIC_PREDICTED_MS][at];
+    double predicted_ns = 1e6 * report_run_value(run, at, "predicted_ms");
     if (file->has_errors &&
         fabs(predicted_ns - (double)file->errors.predicted_ns) > 1 + 1e-9 * predicted_ns) {
         return FAIL(STATUS_MISMATCH, "%s: step %lld was predicted to take %.3f ms, in %s %.3f ms ---> %s",
@@ -753,38 +760,39 @@ static Status check_same_run(const TraceFile* file, const Metrics* metrics, cons
     return STATUS_OK;
 }
 
-// Which run it is: its folder, where the file is called what the trainer calls it.
-static Status name_run(const char** out, const char* path, Arena* arena) {
-    static const char file[] = "/metrics.jsonl";
-    size_t length = strlen(path), of_file = sizeof file - 1;
-    bool is_usual = length > of_file && strcmp(path + length - of_file, file) == 0;
-    char* name;
-    ARENA_TRY_NEW(name, arena, char, length + 1);
-    memcpy(name, path, is_usual ? length - of_file : length);
-    *out = name;
-    return STATUS_OK;
+typedef struct {
+    const json_t* runs;
+    const TraceReplay* trace;
+} ReportPage;
+
+static void print_report(FILE* out, const void* taken) {
+    const ReportPage* page = taken;
+    report_print(out, page->runs, page->trace);
 }
 
-static Status command_report_run(const ReportOptions* options, char** paths, int32_t num_runs,
-                                 Metrics* metrics, Arena* arena) {
-    ReportRun runs[REPORT_MAX_RUNS];
+static Status command_report_run(const ReportOptions* options, char** paths, int num_runs, json_t* runs,
+                                 Arena* arena) {
     TraceReplay* trace;
     TRY(load_trace(&trace, options, arena));
-    for (int32_t k = 0; k < num_runs; k++) {
-        TRY(metrics_load(&metrics[k], paths[k]));
-        runs[k] = (ReportRun){&metrics[k], paths[k]};
-        if (num_runs > 1) { TRY(name_run(&runs[k].name, paths[k], arena)); }
+    for (int k = 0; k < num_runs; k++) {
+        json_t* run;
+        TRY(report_run_load(&run, paths[k]));
+        json_array_append_new(runs, run);
     }
-    if (trace != NULL) { TRY(check_same_run(&trace->file, &metrics[0], options->trace, paths[0])); }
-    TRY(report_html_write(options->out, runs, num_runs, trace));
+    if (trace != NULL) {
+        TRY(check_same_run(&trace->file, json_array_get(runs, 0), options->trace, paths[0]));
+    }
+    TRY(tool_write(options->out, print_report, &(ReportPage){runs, trace}));
     if (strcmp(options->out, "-") == 0) { return STATUS_OK; }
     printf("%s:", options->out);
-    for (int32_t k = 0; k < num_runs; k++) {
-        printf("%s %d steps, %d tasks",
+    for (int k = 0; k < num_runs; k++) {
+        const json_t* run = json_array_get(runs, (size_t)k);
+        printf("%s %zu steps, %zu tasks",
                k == 0       ? ""
                : k % 3 == 0 ? ";\n "
                             : ";",
-               metrics[k].num_steps, metrics[k].num_tasks);
+               json_array_size(json_object_get(run, "steps")),
+               json_object_size(json_object_get(run, "tasks")));
     }
     printf("\n");
     return STATUS_OK;
@@ -793,17 +801,16 @@ static Status command_report_run(const ReportOptions* options, char** paths, int
 int command_report(int argc, char** argv) {
     static char long_name[] = "--out";
     ReportOptions options = {0};
-    Metrics metrics[REPORT_MAX_RUNS];
     bool help;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "-o") == 0) { argv[i] = long_name; }
     }
-    memset(metrics, 0, sizeof metrics);
     Status status = tool_take(&command_report_usage, &options, &argc, argv, &help);
     if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }
     Arena arena = {0};
-    status = command_report_run(&options, argv + 1, argc - 1, metrics, &arena);
-    for (int32_t k = 0; k < REPORT_MAX_RUNS; k++) { metrics_free(&metrics[k]); }
+    json_t* runs = json_array();
+    status = command_report_run(&options, argv + 1, argc - 1, runs, &arena);
+    json_decref(runs);
     arena_free(&arena);
     return status == STATUS_OK ? TOOL_OK : tool_fail(status);
 }

@@ -7,6 +7,8 @@ range, instructions are on the ranks where their chunks lie, no event ends befor
 */
 #pragma once
 
+#include <jansson.h>
+
 #include "../dynapipe_plugin/plan/plan_message.h"
 #include "../dynapipe_plugin/run/trace.h"
 
@@ -163,8 +165,7 @@ const char* trace_replay_part(const TraceReplay* replay, int32_t part, int64_t* 
 
 void trace_replay_print(const TraceReplay* replay, FILE* out);
 
-// --- trace_html --------------------
-// trace_html.h -- a measured step in the report: its timeline with the critical path, where its time went,
-// and what would have made it shorter. Colours come from the page's style sheet (report_html.c).
-
-void trace_html_print(FILE* out, const TraceReplay* replay);
+// For tool/report.html (a new reference): step, num_ranks, measured_ns, replayed_ns, errors {.._ns} if known,
+// jobs and path [[rank, kind, begin, duration, planned, micro-batch, piece, name]], parts and what_if [[name,
+// ns]].
+json_t* trace_replay_json(const TraceReplay* replay);

@@ -51,9 +51,9 @@ static Status join(const Prompts* p, Prompt* out) {
     if (memory == NULL) { return no_memory(); }
     for (int i = 0; i < out->num_parts; i++) {
         const PromptPart* part = &out->parts[i];
-        if (part->kind == PART_ANSWER) { fputs(p->form.joint, memory); }
+        if (part->kind == PART_ANSWER) { fputs(p->form.form.joint, memory); }
         fwrite(part->text, 1, part->num_bytes, memory);
-        if (part->kind == PART_ANSWER) { fputs(p->form.turn_end, memory); }
+        if (part->kind == PART_ANSWER) { fputs(p->form.form.turn_end, memory); }
         free(part->text);
     }
     bool is_whole = fclose(memory) == 0;
@@ -106,7 +106,7 @@ static Status check_place(const Prompts* p) {
     const char* name;
     size_t name_chars;
     bool has_place = false;
-    for (const char* at = p->text_form.alone; (at = record_template_field(at, &name, &name_chars)) != NULL;) {
+    for (const char* at = p->form.form.prompt; (at = record_template_field(at, &name, &name_chars)) != NULL;) {
         const bool is_place = name_chars == 6 && memcmp(name, "inputs", 6) == 0;
         size_t length = strlen(others);
         has_place = has_place || is_place;
@@ -130,13 +130,12 @@ static Status check_place(const Prompts* p) {
 
 static Status set_text(Prompts* p, Prompt* out, const char* text, size_t num_bytes) {
     const JsonValues values = {.path = (char*)(uintptr_t)p->name, .line_number = p->line_number};
-    RecordTurn turn = {.inputs = {text, num_bytes}};
-    RecordContent content = {.form = RECORD_PLAIN, .asks = true, .turns = &turn, .num_turns = 1};
+    RecordText asked;
     arena_reset(&p->arena);
-    TRY(record_template_apply(&p->text_form, &content, NULL, &values, &p->arena));
+    TRY(record_template_ask(&p->form, (RecordText){text, num_bytes}, &values, &p->arena, &asked));
     out->line = copy_of(text, num_bytes);
     if (out->line == NULL) { return no_memory(); }
-    return add_part(out, content.turns[0].inputs, p->options->raw ? PART_TEXT : PART_INPUT);
+    return add_part(out, asked, p->options->raw ? PART_TEXT : PART_INPUT);
 }
 
 static bool is_blank_line(const char* text, size_t num_bytes) {
@@ -301,31 +300,19 @@ Status prompts_open(Prompts* out, const GeneratorOptions* options) {
 
 Status prompts_set_form(Prompts* p, const DataJson* data, bool joins_turns) {
     const GeneratorOptions* o = p->options;
-    const DataJson* form = o->raw ? &data_json_plain : data;
-    RecordChatForms forms = {.prompt = data_json_form(form, prompt),
-                             .record = form->record,
-                             .context = form->context,
-                             .system = data_json_form(form, system),
-                             .user = data_json_form(form, user),
-                             .next = data_json_form(form, next),
-                             .joint = data_json_form(form, joint),
-                             .assistant = data_json_form(form, assistant),
-                             .turn_end = data_json_form(form, turn_end)};
+    const DataTemplate* form = o->raw ? &data_plain : &data->form;
     p->joins_turns = joins_turns;
     p->fields = (RecordFields){.inputs = o->inputs_field != NULL ? o->inputs_field : data->inputs_field,
                                .targets = o->targets_field != NULL ? o->targets_field : data->targets_field,
                                .asks = true};
     p->task_field = o->task_field != NULL ? o->task_field : data->task_field;
-    TRY(record_template_of_forms(&p->form, &forms));
-    forms.record = NULL;
-    return record_template_of_forms(&p->text_form, &forms);
+    return record_template_of(&p->form, form);
 }
 
 void prompts_close(Prompts* p) {
     if (p->is_reading) { record_reader_close(&p->reader); }
     record_files_close(&p->files);
     record_template_close(&p->form);
-    record_template_close(&p->text_form);
     arena_free(&p->arena);
     free(p->line);
     *p = (Prompts){0};
@@ -346,7 +333,6 @@ void prompt_free(Prompt* prompt) {
 // files; and the tokenizer beside it.
 
 // What llmc/ says of a file, as a status.
-#define FAIL_LLMC(error) FAIL(STATUS_BAD_FORMAT, "%s", (error))
 
 static Status find_weights(GeneratorModel* g, const char* path, bool* is_hf) {
     struct stat about;
@@ -401,35 +387,29 @@ static void make_model(GeneratorModel* g, const ModelConfig* config, int num_thr
 
 // Every value is read once, as training does, and must be what was saved.
 static Status read_checkpoint(GeneratorModel* g, int num_threads, uint64_t* vocab_hash) {
-    char error[LLMC_ERROR_CHARS];
     ModelConfig config;
     CheckpointSeal seal;
     uint64_t sum = 0;
-    if (!models_read_config(&config, g->path, 0, 0, error)) { return FAIL_LLMC(error); }
-    if (!checkpoint_seal_read(&seal, g->path, error)) { return FAIL_LLMC(error); }
+    if (!models_read_config(&config, g->path, 0, 0)) { return status_last(); }
+    TRY(checkpoint_seal_read(&seal, g->path));
     make_model(g, &config, num_threads);
     Model* m = &g->model;
-    if (!checkpoint_read(g->path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params, &sum, error)) {
-        return FAIL_LLMC(error);
-    }
-    if (seal.is_sealed && !checkpoint_seal_check(&seal, g->path, sum, error)) { return FAIL_LLMC(error); }
+    TRY(checkpoint_read(g->path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params, &sum));
+    TRY(checkpoint_seal_check(&seal, g->path, sum));
     *vocab_hash = seal.is_sealed ? seal.vocab_hash : 0;
     return STATUS_OK;
 }
 
 static Status read_hf(GeneratorModel* g, int num_threads, HfConfig* details) {
-    char error[LLMC_ERROR_CHARS];
     ModelConfig config;
-    if (!models_read_config(&config, g->path, 0, 0, error) ||
-        !hf_checkpoint_read_config(&config, details, config.kind, g->path, error)) {
-        return FAIL_LLMC(error);
+    if (!models_read_config(&config, g->path, 0, 0) ||
+        !hf_checkpoint_read_config(&config, details, config.kind, g->path)) {
+        return status_last();
     }
     make_model(g, &config, num_threads);
     Model* m = &g->model;
-    if (!hf_checkpoint_read(g->path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params, error)) {
-        return FAIL_LLMC(error);
-    }
-    return STATUS_OK;
+    return hf_checkpoint_read(g->path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params) ? STATUS_OK
+                                                                                          : status_last();
 }
 
 // What was trained with one tokenizer has nothing to say in another's tokens.
@@ -733,7 +713,7 @@ static char* plain_text(const char* begin, const char* end) {
 
 // What the data has behind an answer, up to a field of the record, ends one.
 static Status find_stop(Generation* g) {
-    const char *form = g->prompts->form.targets, *name;
+    const char *form = g->prompts->form.form.assistant, *name;
     size_t name_chars;
     const char* behind = record_template_field(form, &name, &name_chars);
     const char* before = behind != NULL ? name - 1 : form;

@@ -73,7 +73,7 @@ typedef struct {
     bool is_stdin, is_terminal;  // is_terminal: somebody types
     bool is_json;                // the file that is read
     bool is_at_end;
-    RecordTemplate form, text_form;  // of records and of texts
+    RecordTemplate form;
     RecordFields fields;
     const char* task_field;
     bool joins_turns;     // of a chat: earlier turns are text of the input (encoder-decoder)

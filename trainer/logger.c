@@ -3,8 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../llmc/llmc_error.h"
-
 // "s:12 tel:" says what the line is about.
 static size_t line_key(int64_t* step, const char* line, size_t num_bytes) {
     int number, num_chars = 0;
@@ -13,23 +11,16 @@ static size_t line_key(int64_t* step, const char* line, size_t num_bytes) {
     return (size_t)num_chars <= num_bytes ? (size_t)num_chars : 0;
 }
 
-// The end of a long message: the remedy stands there.
-static bool say(char* error) {
-    const char* message = status_message();
-    size_t num_chars = strlen(message), most = LLMC_ERROR_CHARS - 1;
-    return llmc_fail(error, "%s", num_chars > most ? message + num_chars - most : message);
-}
-
-bool logger_open(Logger* logger, const char* directory, char* error) {
+Status logger_open(Logger* logger, const char* directory) {
     *logger = (Logger){0};
-    if (directory == NULL || directory[0] == '\0') { return true; }
+    if (directory == NULL || directory[0] == '\0') { return STATUS_OK; }
     char path[LINE_LOG_PATH_CHARS + 16];
     snprintf(path, sizeof path, "%.*s/main.log", LINE_LOG_PATH_CHARS, directory);
-    return line_log_open(&logger->lines, path, line_key, true) == STATUS_OK || say(error);
+    return line_log_open(&logger->lines, path, line_key, true);
 }
 
-bool logger_cut(Logger* logger, int step, char* error) {
-    return !logger->lines.is_open || line_log_cut(&logger->lines, step) == STATUS_OK || say(error);
+Status logger_cut(Logger* logger, int step) {
+    return logger->lines.is_open ? line_log_cut(&logger->lines, step) : STATUS_OK;
 }
 
 void logger_train(Logger* logger, int step, float loss, float lr, float norm) {

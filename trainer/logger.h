@@ -22,9 +22,9 @@ typedef struct {
 
 // DIRECTORY/main.log, as it stands; directory NULL or "": a logger that writes nothing. Until it is closed no
 // other run can open this log, so that two runs never mix their checkpoints.
-bool logger_open(Logger* logger, const char* directory, char* error);
+Status logger_open(Logger* logger, const char* directory);
 // Before the first line: those up to `step` stay; -1: none.
-bool logger_cut(Logger* logger, int step, char* error);
+Status logger_cut(Logger* logger, int step);
 void logger_train(Logger* logger, int step, float loss, float lr, float norm);
 void logger_val(Logger* logger, int step, float loss);
 // Lines that could not be written so far.

@@ -13,13 +13,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "../dataloader/data_json.h"
-#include "../llmc/checkpoint_file.h"
+#include "../util/checkpoint_files.h"
 #include "../llmc/llmc_error.h"
 #include "../util/files.h"
 #include "../util/options.h"
 #include "../util/program.h"
 
-static void trainer_die_of_checkpoint(Trainer* t, const char* error);
+enum { WHY_CHARS = 512 };  // of a message
+
+static void trainer_die_of_checkpoint(Trainer* t);
 
 static void trainer_check_sums(Trainer* t, const char* model_path, const char* state_path);
 
@@ -27,16 +29,16 @@ static void trainer_read_seals(Trainer* t, ModelSource source, const char* model
 
 static void trainer_find_begin(Trainer* t, ModelSource source);
 
-static bool trainer_read_master(Trainer* t, const char* model_path, const char* state_path,
-                                bool state_has_master, char* error);
+static Status trainer_read_master(Trainer* t, const char* model_path, const char* state_path,
+                                  bool state_has_master);
 
 static SlowNotice* trainer_notice(const Trainer* t, const char* doing, int step, int64_t num_bytes);
 
-static bool trainer_all_succeeded(Trainer* t, bool ok, const char* what, const char* error);
+static bool trainer_all_succeeded(Trainer* t, Status status, const char* what);
 
 // What the main rank finds is every rank's end.
-static void agree(Trainer* t, bool ok, const char* why) {
-    if (source_sum(t->source, ok ? 0 : 1) > 0) { source_die(t->source, why); }
+static void agree(Trainer* t, Status status) {
+    if (source_sum(t->source, status == STATUS_OK ? 0 : 1) > 0) { source_die(t->source, status_message()); }
 }
 
 static bool has_bytes(const char* directory, const char* name) {
@@ -71,15 +73,16 @@ static bool copy_file(const char* to, const char* from) {
 }
 
 // Unless those of a still earlier run stand there, which is the last that saved.
-static bool keep_logs(const char* directory, char* error) {
+static Status keep_logs(const char* directory) {
     char path[CHECKPOINT_PATH_CHARS], kept[CHECKPOINT_PATH_CHARS];
     for (int i = 0; i < NUM_LOGS; i++) {
         log_path(path, directory, i, "");
         log_path(kept, directory, i, ".old");
         if (access(kept, F_OK) == 0 || access(path, F_OK) != 0 || copy_file(kept, path)) { continue; }
-        return llmc_fail(error, "%s: cannot be written ---> free some space", llmc_path_tail(kept));
+        return FAIL(STATUS_BAD_FORMAT, "%s: cannot be written ---> free some space",
+                    checkpoint_path_tail(kept));
     }
-    return true;
+    return STATUS_OK;
 }
 
 // Of a run that was to take another's place and never saved: the other goes on, with its own logs.
@@ -125,29 +128,29 @@ static bool is_in(const char* directory, const char* file) {
 }
 
 // What is there goes, if at all, when this run has saved something (trainer_replace_earlier).
-static bool check_earlier_run(const Trainer* t, char* error) {
+static Status check_earlier_run(const Trainer* t) {
     const TrainFlags* flags = &t->flags;
     const char* directory = flags->output_dir;
     int latest = checkpoint_find_latest(directory);
     bool has_logs = has_bytes(directory, "main.log") || has_bytes(directory, "metrics.jsonl");
     if (flags->overwrite && is_in(directory, flags->model)) {
-        return llmc_fail(error,
-                         "--overwrite 1: empties -o %s, and -e lies there ---> another -o, or move the model",
-                         llmc_path_tail(directory));
+        return FAIL(STATUS_BAD_FORMAT,
+                    "--overwrite 1: empties -o %s, and -e lies there ---> another -o, or move the model",
+                    checkpoint_path_tail(directory));
     }
-    if ((latest < 0 && !has_logs) || flags->overwrite) { return true; }
+    if ((latest < 0 && !has_logs) || flags->overwrite) { return STATUS_OK; }
     if (flags->resume && latest < 0) {
         printf("-o %s: no checkpoint there to go on from: a new run, in place of the logs of one that saved "
                "none\n",
                directory);
     }
-    if (flags->resume) { return true; }
+    if (flags->resume) { return STATUS_OK; }
     char what[64] = "logs, no checkpoint";
     if (latest >= 0) { snprintf(what, sizeof what, "checkpoints up to step %d", latest); }
-    return llmc_fail(error,
-                     "-o %s: has an earlier run (%s) ---> -y 1 goes on from it; another -o keeps the runs "
-                     "apart; --overwrite 1 puts this run in its place",
-                     llmc_path_tail(directory), what);
+    return FAIL(STATUS_BAD_FORMAT,
+                "-o %s: has an earlier run (%s) ---> -y 1 goes on from it; another -o keeps the runs "
+                "apart; --overwrite 1 puts this run in its place",
+                checkpoint_path_tail(directory), what);
 }
 
 // Nobody else is at work there, as main.log's lock tells.
@@ -160,64 +163,66 @@ static void remove_leftovers(const char* directory) {
 
 // The folder itself is locked as long as this program runs, as it has no log. Where locks are unknown (some
 // network file systems), all is as it was without.
-static bool open_export(Trainer* t, char* error) {
+static Status open_export(Trainer* t) {
     const char* directory = t->flags.export_dir;
-    if (directory == NULL) { return true; }
+    if (directory == NULL) { return STATUS_OK; }
     t->export_lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (t->export_lock < 0) { return true; }
+    if (t->export_lock < 0) { return STATUS_OK; }
     if (flock(t->export_lock, LOCK_EX | LOCK_NB) == 0) {
         hf_checkpoint_abort(directory);
-        return true;
+        return STATUS_OK;
     }
-    return errno != EWOULDBLOCK ||
-           llmc_fail(error,
-                     "--export-hf %s: another run will write there ---> another folder, or wait until that "
-                     "run has ended",
-                     llmc_path_tail(directory));
+    return errno != EWOULDBLOCK
+               ? STATUS_OK
+               : FAIL(STATUS_BAD_FORMAT,
+                      "--export-hf %s: another run will write there ---> another folder, or wait until that "
+                      "run has ended",
+                      checkpoint_path_tail(directory));
 }
 
 // Under main.log's lock nobody else's logs are touched.
-static bool open_logs(Trainer* t, char* error) {
+static Status open_logs(Trainer* t) {
     const char* directory = t->flags.output_dir;
-    if (!logger_open(&t->logger, directory, error)) { return false; }
-    if (!t->flags.resume || !take_logs_back(directory)) { return true; }
+    TRY(logger_open(&t->logger, directory));
+    if (!t->flags.resume || !take_logs_back(directory)) { return STATUS_OK; }
     logger_close(&t->logger);
-    return logger_open(&t->logger, directory, error);
+    return logger_open(&t->logger, directory);
 }
 
-// trainer_output.c
+static Status open_on_main(Trainer* t) {
+    const char* directory = t->flags.output_dir;
+    TRY(open_export(t));
+    if (directory == NULL) { return STATUS_OK; }
+    TRY(open_logs(t));
+    TRY(check_earlier_run(t));
+    remove_leftovers(directory);
+    return STATUS_OK;
+}
+
 // Locks -o for this run, and refuses the place of an earlier one unless that is wanted. Nothing of it is
 // touched but what a killed run left unfinished.
 static void trainer_open_output(Trainer* t) {
-    char error[LLMC_ERROR_CHARS] = "";
-    const TrainFlags* flags = &t->flags;
-    bool ok = true;
     t->export_lock = -1;
-    if (source_is_main(t->source)) {
-        ok = open_export(t, error);
-        ok = ok && (flags->output_dir == NULL || (open_logs(t, error) && check_earlier_run(t, error)));
-        if (ok && flags->output_dir != NULL) { remove_leftovers(flags->output_dir); }
-    }
-    agree(t, ok, error);
+    agree(t, source_is_main(t->source) ? open_on_main(t) : STATUS_OK);
 }
 
 // --- beginning ---------------------------------------------------------------------------------------------
 
-static bool begin_logs(Trainer* t, bool is_new, char* error) {
+static Status begin_logs(Trainer* t, bool is_new) {
     const char* directory = t->flags.output_dir;
     char metrics[CHECKPOINT_PATH_CHARS];
-    if (!is_new) { return logger_cut(&t->logger, t->step, error); }
+    if (!is_new) { return logger_cut(&t->logger, t->step); }
     t->replaces_earlier = t->flags.overwrite != 0;
-    if (t->replaces_earlier && !keep_logs(directory, error)) { return false; }
+    if (t->replaces_earlier) { TRY(keep_logs(directory)); }
     log_path(metrics, directory, 1, "");
     unlink(metrics);
-    return logger_cut(&t->logger, -1, error);
+    return logger_cut(&t->logger, -1);
 }
 
 // All ranks write their parts of checkpoints there. A file that the main rank makes, and what others see of
 // it: known now, not when the first checkpoint fails.
 static void check_shared(Trainer* t) {
-    char path[CHECKPOINT_PATH_CHARS], why[LLMC_ERROR_CHARS];
+    char path[CHECKPOINT_PATH_CHARS], why[WHY_CHARS];
     checkpoint_path(path, t->flags.output_dir, CHECKPOINT_DONE_FILE, 0);
     strncat(path, ".tmp", sizeof path - strlen(path) - 1);  // a name that leftovers have, too
     int fd = source_is_main(t->source) ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644) : -1;
@@ -229,17 +234,15 @@ static void check_shared(Trainer* t) {
     snprintf(why, sizeof why,
              "-o %.80s: %.0f of %d ranks do not see what rank 0 writes there ---> one folder that all "
              "machines share",
-             llmc_path_tail(t->flags.output_dir), num_blind, source_num_ranks(t->source));
+             checkpoint_path_tail(t->flags.output_dir), num_blind, source_num_ranks(t->source));
     source_die(t->source, why);
 }
 
 static void trainer_begin_output(Trainer* t, ModelSource source) {
-    char error[LLMC_ERROR_CHARS] = "";
     // (those that go on have compared what is there: trainer_find_begin)
     if (t->flags.output_dir != NULL && source != MODEL_RESUMED) { check_shared(t); }
     bool writes = t->flags.output_dir != NULL && source_is_main(t->source);
-    bool ok = !writes || begin_logs(t, source != MODEL_RESUMED, error);
-    agree(t, ok, error);
+    agree(t, writes ? begin_logs(t, source != MODEL_RESUMED) : STATUS_OK);
 }
 
 // --- what a run was started with ---------------------------------------------------------------------------
@@ -317,28 +320,26 @@ static bool is_directory(const char* path) {
 }
 
 // What is no descriptor may have been meant as a path.
-static bool parse_new(ModelConfig* out, const ModelKind* kind, const char* text, int vocab, int max_seq_len,
-                      char* error) {
-    if (model_parse(out, kind, text, vocab, max_seq_len, error)) { return true; }
+static bool parse_new(ModelConfig* out, const ModelKind* kind, const char* text, int vocab, int max_seq_len) {
+    if (model_parse(out, kind, text, vocab, max_seq_len)) { return true; }
     if (is_directory(text)) {
-        return llmc_fail(error,
-                         "-e %.80s: a folder without config.json ---> one that transformers saved, with "
+        return llmc_fail("-e %.80s: a folder without config.json ---> one that transformers saved, with "
                          "config.json and *.safetensors; or a model_*.bin",
-                         llmc_path_tail(text));
+                         checkpoint_path_tail(text));
     }
     bool is_path = strchr(text, '/') != NULL || ends_with(text, ".safetensors");
     return is_path &&
-           llmc_fail(error, "-e %.80s: no such file or folder ---> check the path", llmc_path_tail(text));
+           llmc_fail("-e %.80s: no such file or folder ---> check the path", checkpoint_path_tail(text));
 }
 
 // vocab, max_seq_len: of a new model. like (may be NULL): what Hugging Face's files say besides.
 static bool read_config(const Trainer* t, ModelConfig* out, HfConfig* like, ModelSource source,
-                        const char* path, int vocab, int max_seq_len, char* error) {
+                        const char* path, int vocab, int max_seq_len) {
     switch (source) {
         case MODEL_RESUMED:
-        case MODEL_CHECKPOINT: return checkpoint_read_config(out, t->kind, path, error);
-        case MODEL_HF: return hf_checkpoint_read_config(out, like, t->kind, path, error);
-        default: return parse_new(out, t->kind, path, vocab, max_seq_len, error);
+        case MODEL_CHECKPOINT: return llmc_ok(checkpoint_read_config(out, t->kind, path));
+        case MODEL_HF: return hf_checkpoint_read_config(out, like, t->kind, path);
+        default: return parse_new(out, t->kind, path, vocab, max_seq_len);
     }
 }
 
@@ -346,10 +347,9 @@ static bool read_config(const Trainer* t, ModelConfig* out, HfConfig* like, Mode
 // same shape still says what an export has besides weights.
 static void compare_with_asked(Trainer* t, const ModelConfig* config, const char* path) {
     const char* model = t->flags.model;
-    char error[LLMC_ERROR_CHARS];
     ModelConfig asked;
     ModelSource source = source_of(model);
-    bool known = read_config(t, &asked, &t->like, source, model, config->vocab, config->max_seq_len, error);
+    bool known = read_config(t, &asked, &t->like, source, model, config->vocab, config->max_seq_len);
     ModelDifference difference;
     if (known && config->kind->has_decoder) {
         asked.tied_head = config->tied_head;
@@ -367,34 +367,34 @@ static void compare_with_asked(Trainer* t, const ModelConfig* config, const char
 }
 
 static void check_data_fits(const Trainer* t, const ModelConfig* config, const char* path) {
-    char why[LLMC_ERROR_CHARS];
+    char why[WHY_CHARS];
     int num_ids = source_vocab(t->source);
     if (config->vocab < num_ids) {
         snprintf(
             why, sizeof why,
             "-e %.80s: vocabulary %d, the data has %d ids ---> another -e, or data of this model's tokenizer",
-            llmc_path_tail(path), config->vocab, num_ids);
+            checkpoint_path_tail(path), config->vocab, num_ids);
         source_die(t->source, why);
     }
     // positions are parameters of GPT-2's; T5's are distances
     if (!config->kind->has_decoder && config->max_seq_len < t->flags.seq_tokens) {
         snprintf(why, sizeof why, "-e %.80s: %d positions, -t is %d ---> another -e, or -t %d",
-                 llmc_path_tail(path), config->max_seq_len, t->flags.seq_tokens, config->max_seq_len);
+                 checkpoint_path_tail(path), config->max_seq_len, t->flags.seq_tokens, config->max_seq_len);
         source_die(t->source, why);
     }
 }
 
 static void check_device_fits(const Trainer* t, const ModelConfig* config, const char* path) {
-    char what[LLMC_ERROR_CHARS], why[2 * LLMC_ERROR_CHARS];
-    if (attention_check(model_head_size(config), config->num_buckets, config->max_distance, what)) { return; }
-    snprintf(why, sizeof why, "-e %.80s: %s", llmc_path_tail(path), what);
+    char why[WHY_CHARS];
+    if (attention_check(model_head_size(config), config->num_buckets, config->max_distance)) { return; }
+    snprintf(why, sizeof why, "-e %.80s: %s", checkpoint_path_tail(path), status_message());
     source_die(t->source, why);
 }
 
 // Hugging Face's files say which tokens begin and end what the model writes: with others it has to unlearn
 // its own, and without padding in the data there is nothing to begin with.
 static void check_tokens_fit(const Trainer* t, const char* path) {
-    char why[LLMC_ERROR_CHARS];
+    char why[WHY_CHARS];
     int pad = source_pad_token(t->source), eot = source_eot_token(t->source);
     const HfConfig* like = &t->like;
     if (!t->has_like) { return; }
@@ -403,7 +403,7 @@ static void check_tokens_fit(const Trainer* t, const char* path) {
             why, sizeof why,
             "-e %.80s: its decoder starts with token %d, the data has no padding token ---> data of this "
             "model's tokenizer: prepare_data --tokenizer sentencepiece, byt5 or hf",
-            llmc_path_tail(path), like->start_token);
+            checkpoint_path_tail(path), like->start_token);
         source_die(t->source, why);
     }
     bool other_start = t->kind->has_decoder && like->start_token != pad;
@@ -412,12 +412,11 @@ static void check_tokens_fit(const Trainer* t, const char* path) {
     fprintf(stderr,
             "warning: -e %s %s with token %d, the data with %d\n  ---> was it made with this model's "
             "tokenizer? (prepare_data --tokenizer)\n",
-            llmc_path_tail(path), other_start ? "starts answers" : "ends texts",
+            checkpoint_path_tail(path), other_start ? "starts answers" : "ends texts",
             other_start ? like->start_token : like->eos_token, other_start ? pad : eot);
 }
 
 static void fill_params(Trainer* t, ModelSource source, const char* path) {
-    char error[LLMC_ERROR_CHARS];
     Model* m = &t->model;
     bool ok = true, is_new = source == MODEL_NEW;
     uint64_t* sum = source_owns_params(t->source) ? &t->begun.model_sum : NULL;
@@ -426,13 +425,13 @@ static void fill_params(Trainer* t, ModelSource source, const char* path) {
     switch (source) {
         case MODEL_NEW: t->kind->init_random(m, source_seed(t->source)); break;
         case MODEL_HF:
-            ok = hf_checkpoint_read(path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params, error);
+            ok = hf_checkpoint_read(path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params);
             break;
-        default: ok = checkpoint_read(path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params, sum, error);
+        default: ok = llmc_ok(checkpoint_read(path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params, sum));
     }
     slow_notice_end(notice);
-    if (!ok && source == MODEL_RESUMED) { trainer_die_of_checkpoint(t, error); }
-    if (!ok) { source_die(t->source, error); }
+    if (!ok && source == MODEL_RESUMED) { trainer_die_of_checkpoint(t); }
+    if (!ok) { source_die(t->source, status_message()); }
     if (source == MODEL_CHECKPOINT) { trainer_check_sums(t, path, NULL); }
 }
 
@@ -465,7 +464,7 @@ static void print_model(const Trainer* t, ModelSource source, const char* path) 
 // trainer_model.c
 // This rank's layers of the model that -e or the checkpoint to resume from describes, filled.
 static ModelSource trainer_build_model(Trainer* t) {
-    char path[CHECKPOINT_PATH_CHARS], error[LLMC_ERROR_CHARS];
+    char path[CHECKPOINT_PATH_CHARS];
     const TrainFlags* flags = &t->flags;
     ModelConfig config;
     ModelSource source = source_of(flags->model);
@@ -475,10 +474,10 @@ static ModelSource trainer_build_model(Trainer* t) {
         source = MODEL_RESUMED;
         checkpoint_path(path, flags->output_dir, CHECKPOINT_MODEL_FILE, t->resume_step);
     }
-    if (!read_config(t, &config, &t->like, source, path, source_vocab(t->source), flags->seq_tokens, error)) {
-        if (source == MODEL_RESUMED) { trainer_die_of_checkpoint(t, error); }
-        if (source == MODEL_NEW) { source_refuse(t->source, error); }
-        source_die(t->source, error);
+    if (!read_config(t, &config, &t->like, source, path, source_vocab(t->source), flags->seq_tokens)) {
+        if (source == MODEL_RESUMED) { trainer_die_of_checkpoint(t); }
+        if (source == MODEL_NEW) { source_refuse(t->source, status_message()); }
+        source_die(t->source, status_message());
     }
     if (source == MODEL_RESUMED || source == MODEL_CHECKPOINT) { trainer_read_seals(t, source, path); }
     t->has_like = source == MODEL_HF;
@@ -497,13 +496,14 @@ static ModelSource trainer_build_model(Trainer* t) {
 }
 
 // The float32 weights behind the parameters, where the optimizer keeps them and the model was read.
-static bool trainer_read_first_master(Trainer* t, ModelSource source, char* error) {
+static Status trainer_read_first_master(Trainer* t, ModelSource source) {
     Optimizer* o = &t->optimizer;
-    if (source == MODEL_NEW || o->master == NULL) { return true; }
-    if (source == MODEL_CHECKPOINT) { return trainer_read_master(t, t->flags.model, NULL, false, error); }
+    const char* path = t->flags.model;
+    if (source == MODEL_NEW || o->master == NULL) { return STATUS_OK; }
+    if (source == MODEL_CHECKPOINT) { return trainer_read_master(t, path, NULL, false); }
     o->master_is_set = true;
-    return hf_checkpoint_read(t->flags.model, CHECKPOINT_FLOATS, &t->model, o->master, o->begin, o->end,
-                              error);
+    bool ok = hf_checkpoint_read(path, CHECKPOINT_FLOATS, &t->model, o->master, o->begin, o->end);
+    return ok ? STATUS_OK : status_last();
 }
 
 // The folder of the data's files: where prepare_data put the tokenizer's.
@@ -530,22 +530,22 @@ static HfConfig config_of_data(const Trainer* t) {
 
 // --export-hf, if it was given.
 static void trainer_export(Trainer* t) {
-    char error[LLMC_ERROR_CHARS] = "", folder[CHECKPOINT_PATH_CHARS];
+    char folder[CHECKPOINT_PATH_CHARS];
     const char* directory = t->flags.export_dir;
     if (directory == NULL) { return; }
     bool is_main = source_is_main(t->source);
     const HfConfig like = t->has_like ? t->like : config_of_data(t);
     HfTokens tokens = {.folder = trainer_data_folder(t, folder), .bytes = source_has_byt5_tokens(t->source)};
     SlowNotice* notice = trainer_notice(t, "exporting", -1, 0);
-    bool ok = !is_main || hf_checkpoint_create(directory, &t->model.config, &like, &tokens, error);
-    bool saved = trainer_all_succeeded(t, ok, "--export-hf", error);
+    bool ok = !is_main || hf_checkpoint_create(directory, &t->model.config, &like, &tokens);
+    bool saved = trainer_all_succeeded(t, ok ? STATUS_OK : status_last(), "--export-hf");
     if (saved) {
-        ok = !source_owns_params(t->source) || hf_checkpoint_write(directory, &t->model, error);
-        saved = trainer_all_succeeded(t, ok, "--export-hf", error);
+        ok = !source_owns_params(t->source) || hf_checkpoint_write(directory, &t->model);
+        saved = trainer_all_succeeded(t, ok ? STATUS_OK : status_last(), "--export-hf");
     }
     if (saved) {
-        ok = !is_main || hf_checkpoint_commit(directory, error);
-        saved = trainer_all_succeeded(t, ok, "--export-hf", error);
+        ok = !is_main || hf_checkpoint_commit(directory);
+        saved = trainer_all_succeeded(t, ok ? STATUS_OK : status_last(), "--export-hf");
     }
     slow_notice_end(notice);
     if (!saved) {
@@ -559,8 +559,6 @@ static void trainer_export(Trainer* t) {
 // --- trainer_verify --------------------
 // trainer_verify.c -- is what a run begins with what was saved, all of one checkpoint, and the same on every
 // rank? (llmc/checkpoint_seal.h)
-
-enum { WHY_CHARS = 2 * LLMC_ERROR_CHARS };
 
 // --- sums over ranks ---------------------------------------------------------------------------------------
 
@@ -616,7 +614,7 @@ static void check_found(Trainer* t) {
     if (flags->resume <= 1 || t->resume_step >= 0) { return; }
     list_steps(steps, sizeof steps, flags->output_dir);
     snprintf(why, sizeof why, "-y %d: no finished checkpoint of that step in -o %.80s ---> %s%s",
-             flags->resume, llmc_path_tail(flags->output_dir),
+             flags->resume, checkpoint_path_tail(flags->output_dir),
              steps[0] != '\0' ? "one of those there are: -y " : "there is none: leave -y out", steps);
     source_die(t->source, why);
 }
@@ -636,7 +634,7 @@ static void die_of_other_file(Trainer* t, const char* path, int rank, uint64_t t
     char why[WHY_CHARS];
     snprintf(why, sizeof why,
              "%.80s: rank %d %s ---> the same file for all ranks: a folder that all machines share",
-             llmc_path_tail(path), rank,
+             checkpoint_path_tail(path), rank,
              theirs == 0 ? "cannot read it" : "has another file there than rank 0");
     source_die(t->source, why);
 }
@@ -654,7 +652,7 @@ static void check_same(Trainer* t, const Found* found, const char* model_path, c
                 why, sizeof why,
                 "-o %.80s: rank %d finds a checkpoint of step %.0f there, rank 0 of step %.0f (-1: none) "
                 "---> one folder that all machines share",
-                llmc_path_tail(t->flags.output_dir), r, all[r].step, all[0].step);
+                checkpoint_path_tail(t->flags.output_dir), r, all[r].step, all[0].step);
             source_die(t->source, why);
         }
         if (!same_number(all[r].model, all[0].model)) {
@@ -687,9 +685,9 @@ static void trainer_find_begin(Trainer* t, ModelSource source) {
 
 // --- what was saved ----------------------------------------------------------------------------------------
 
-static void trainer_die_of_checkpoint(Trainer* t, const char* error) {
+static void trainer_die_of_checkpoint(Trainer* t) {
     char why[WHY_CHARS];
-    const char *directory = t->flags.output_dir, *remedy = strstr(error, " ---> ");
+    const char *error = status_message(), *directory = t->flags.output_dir, *remedy = strstr(error, " ---> ");
     int what_chars = remedy != NULL ? (int)(remedy - error) : (int)strlen(error);
     int older = checkpoint_find_before(directory, t->resume_step);
     if (older > 1) {
@@ -697,11 +695,11 @@ static void trainer_die_of_checkpoint(Trainer* t, const char* error) {
                  error, older, older);
     } else if (older >= 0) {  // -y 1 is the newest's
         snprintf(why, sizeof why, "%.*s ---> remove DONE_%08d from -o %.80s, then -y 1 goes on from step %d",
-                 what_chars, error, t->resume_step, llmc_path_tail(directory), older);
+                 what_chars, error, t->resume_step, checkpoint_path_tail(directory), older);
     } else {
         snprintf(why, sizeof why,
                  "%.*s ---> -o %.80s has no finished checkpoint before it: begin anew, with another -o",
-                 what_chars, error, llmc_path_tail(directory));
+                 what_chars, error, checkpoint_path_tail(directory));
     }
     source_die(t->source, why);
 }
@@ -715,29 +713,30 @@ static void check_vocabulary(Trainer* t, const char* path) {
         why, sizeof why,
         "%.200s: trained on tokens of vocabulary %016llx, -i %.80s has those of %016llx ---> data of this "
         "model's tokenizer, or another -e",
-        llmc_path_tail(path), (unsigned long long)theirs, llmc_path_tail(t->flags.train_pattern),
+        checkpoint_path_tail(path), (unsigned long long)theirs, checkpoint_path_tail(t->flags.train_pattern),
         (unsigned long long)ours);
     source_die(t->source, why);
 }
 
-static bool read_seals(Trainer* t, ModelSource source, const char* model_path, char* error) {
+static Status read_seals(Trainer* t, ModelSource source, const char* model_path) {
     Verification* begun = &t->begun;
     char state_path[CHECKPOINT_PATH_CHARS];
-    if (!checkpoint_seal_read(&begun->model, model_path, error)) { return false; }
-    if (source != MODEL_RESUMED) { return true; }
+    int32_t model[CHECKPOINT_HEADER_INTS], state[CHECKPOINT_HEADER_INTS];
+    TRY(checkpoint_header_read(model, model_path));
+    TRY(checkpoint_seal_get(&begun->model, model, model_path));
+    if (source != MODEL_RESUMED) { return STATUS_OK; }
     checkpoint_path(state_path, t->flags.output_dir, CHECKPOINT_STATE_FILE, t->resume_step);
-    return checkpoint_seal_read(&begun->state, state_path, error) &&
-           checkpoint_seal_check_pair(&begun->model, model_path, &begun->state, state_path, t->kind,
-                                      t->resume_step, error);
+    TRY(checkpoint_header_read(state, state_path));
+    TRY(checkpoint_seal_get(&begun->state, state, state_path));
+    return checkpoint_seal_check_pair(model, model_path, state, state_path, t->resume_step);
 }
 
 // Of a checkpoint: its header, with -y its state's, are those that were sealed, of one checkpoint, and of the
 // data's vocabulary.
 static void trainer_read_seals(Trainer* t, ModelSource source, const char* model_path) {
-    char error[LLMC_ERROR_CHARS];
-    bool verify = t->flags.verify != 0, ok = read_seals(t, source, model_path, error);
-    if (!ok && verify && source == MODEL_RESUMED) { trainer_die_of_checkpoint(t, error); }
-    if (!ok && verify) { source_die(t->source, error); }
+    bool verify = t->flags.verify != 0, ok = llmc_ok(read_seals(t, source, model_path));
+    if (!ok && verify && source == MODEL_RESUMED) { trainer_die_of_checkpoint(t); }
+    if (!ok && verify) { source_die(t->source, status_message()); }
     check_vocabulary(t, model_path);
     if (source_is_main(t->source) && (!verify || !t->begun.model.is_sealed)) {
         printf(verify ? "%s: not sealed (llm.c or another program wrote it), its contents are not verified\n"
@@ -749,16 +748,15 @@ static void trainer_read_seals(Trainer* t, ModelSource source, const char* model
 
 // Once all values were read: are they those that were saved? state_path: NULL without. A collective.
 static void trainer_check_sums(Trainer* t, const char* model_path, const char* state_path) {
-    char error[LLMC_ERROR_CHARS];
     Verification* begun = &t->begun;
     if (!begun->model.is_sealed) { return; }
     trainer_add_sums(t, true, &begun->model_sum, &begun->state_sum);
-    if (checkpoint_seal_check(&begun->model, model_path, begun->model_sum, error) &&
-        (state_path == NULL || checkpoint_seal_check(&begun->state, state_path, begun->state_sum, error))) {
+    if (llmc_ok(checkpoint_seal_check(&begun->model, model_path, begun->model_sum)) &&
+        (state_path == NULL || llmc_ok(checkpoint_seal_check(&begun->state, state_path, begun->state_sum)))) {
         return;
     }
-    if (state_path != NULL) { trainer_die_of_checkpoint(t, error); }
-    source_die(t->source, error);
+    if (state_path != NULL) { trainer_die_of_checkpoint(t); }
+    source_die(t->source, status_message());
 }
 
 // --- trainer_resplit --------------------
@@ -809,16 +807,15 @@ void trainer_resplit(Trainer* t) {
 // --- trainer_checkpoint --------------------
 // trainer_checkpoint.c -- checkpoints by all ranks together, and going on from them.
 
-static bool trainer_all_succeeded(Trainer* t, bool ok, const char* what, const char* error) {
-    if (!ok) { fprintf(stderr, "warning: %s not saved: %s\n", what, error); }
-    return source_sum(t->source, ok ? 0 : 1) == 0;
+// The sums of all ranks' parts are added.
+static bool all_wrote(Trainer* t, Status status, uint64_t* model_sum, uint64_t* state_sum, const char* what) {
+    if (status != STATUS_OK) { fprintf(stderr, "warning: %s not saved: %s\n", what, status_message()); }
+    return trainer_add_sums(t, status == STATUS_OK, model_sum, state_sum);
 }
 
-// The same, with the sums of all ranks' parts: no collective more than without.
-static bool all_wrote(Trainer* t, bool ok, uint64_t* model_sum, uint64_t* state_sum, const char* what,
-                      const char* error) {
-    if (!ok) { fprintf(stderr, "warning: %s not saved: %s\n", what, error); }
-    return trainer_add_sums(t, ok, model_sum, state_sum);
+static bool trainer_all_succeeded(Trainer* t, Status status, const char* what) {
+    uint64_t model_sum = 0, state_sum = 0;
+    return all_wrote(t, status, &model_sum, &state_sum, what);
 }
 
 // What a checkpoint is made of, and the sums of what this rank wrote of it.
@@ -827,72 +824,67 @@ typedef struct {
     uint64_t model_sum, state_sum;
 } Saving;
 
-static bool create_files(Trainer* t, Saving* saving, char* error) {
+static Status create_files(Trainer* t, Saving* saving) {
     const void* position;
     size_t position_bytes;
+    TRY(checkpoint_create_model(saving->model_path, &t->model.config));
     source_position(t->source, &position, &position_bytes);
-    CheckpointRun run = {.step = t->step,
-                         .has_master = t->optimizer.master != NULL,
-                         .position = (uint8_t*)(uintptr_t)position,
-                         .position_bytes = position_bytes,
-                         .settings = trainer_settings(t)};
-    bool ok = checkpoint_create_model(saving->model_path, &t->model.config, error) &&
-              checkpoint_create_state(saving->state_path, &t->model.config, &run, &saving->state_sum, error);
-    free(run.settings);
-    return ok;
+    CheckpointRun run = {
+        .step = t->step,
+        .has_master = t->optimizer.master != NULL,
+        .record = {(uint8_t*)(uintptr_t)position, position_bytes, trainer_settings(t)},
+    };
+    Status status = checkpoint_create_state(saving->state_path, &t->model.config, &run, &saving->state_sum);
+    free(run.record.settings);
+    return status;
 }
 
-static bool write_slices(Trainer* t, Saving* saving, char* error) {
+static Status write_slices(Trainer* t, Saving* saving) {
     const Optimizer* o = &t->optimizer;
     const Model* model = &t->model;
     const char* path = saving->state_path;
     uint64_t* sum = &saving->state_sum;
-    bool ok = true;
     if (source_owns_params(t->source)) {
-        ok = checkpoint_write(saving->model_path, CHECKPOINT_PARAMS, model, model->params, 0,
-                              model->num_params, &saving->model_sum, error);
+        TRY(checkpoint_write(saving->model_path, CHECKPOINT_PARAMS, model, model->params, 0,
+                             model->num_params, &saving->model_sum));
     }
-    if (ok && source_owns_moments(t->source)) {
-        ok = checkpoint_write(path, CHECKPOINT_M, model, o->m, o->begin, o->end, sum, error) &&
-             checkpoint_write(path, CHECKPOINT_V, model, o->v, o->begin, o->end, sum, error) &&
-             (o->master == NULL ||
-              checkpoint_write(path, CHECKPOINT_MASTER, model, o->master, o->begin, o->end, sum, error));
-    }
-    return ok;
+    if (!source_owns_moments(t->source)) { return STATUS_OK; }
+    TRY(checkpoint_write(path, CHECKPOINT_M, model, o->m, o->begin, o->end, sum));
+    TRY(checkpoint_write(path, CHECKPOINT_V, model, o->v, o->begin, o->end, sum));
+    if (o->master == NULL) { return STATUS_OK; }
+    return checkpoint_write(path, CHECKPOINT_MASTER, model, o->master, o->begin, o->end, sum);
 }
 
 // Every rank's part is on disk, and their sums are there.
-static bool commit(Trainer* t, const Saving* saving, char* error) {
+static Status commit(Trainer* t, const Saving* saving) {
     const char* directory = t->flags.output_dir;
     CheckpointSeal seal = {
         .step = t->step, .body_sum = saving->model_sum, .vocab_hash = source_vocab_hash(t->source)};
     CheckpointSeal state_seal = seal;
     state_seal.body_sum = saving->state_sum;
     state_seal.model_sum = saving->model_sum;
-    if (!checkpoint_seal_write(saving->model_path, &seal, error) ||
-        !checkpoint_seal_write(saving->state_path, &state_seal, error)) {
-        return false;
-    }
+    TRY(checkpoint_seal_write(saving->model_path, &seal));
+    TRY(checkpoint_seal_write(saving->state_path, &state_seal));
     checkpoint_unmark(directory, t->step);
-    if (!checkpoint_commit(saving->model_path, error) || !checkpoint_commit(saving->state_path, error)) {
-        return false;
-    }
+    TRY(checkpoint_file_rename(saving->model_path));
+    TRY(checkpoint_file_rename(saving->state_path));
     int num_later = checkpoint_remove_later(directory, t->step);
     if (num_later > 0 && !t->replaces_earlier) {
         printf("-o %s: %d checkpoints of steps after %d, which the run left, are removed\n", directory,
                num_later, t->step);
     }
-    return checkpoint_mark_done(directory, t->step, error);
+    return checkpoint_mark_done(directory, t->step);
 }
 
 static bool save(Trainer* t, Saving* saving) {
-    char error[LLMC_ERROR_CHARS] = "";
-    bool is_main = source_is_main(t->source), ok = !is_main || create_files(t, saving, error);
-    if (!trainer_all_succeeded(t, ok, "checkpoint", error)) { return false; }
-    ok = write_slices(t, saving, error);
-    if (!all_wrote(t, ok, &saving->model_sum, &saving->state_sum, "checkpoint", error)) { return false; }
-    ok = !is_main || commit(t, saving, error);
-    return trainer_all_succeeded(t, ok, "checkpoint", error);
+    const bool is_main = source_is_main(t->source);
+    if (!trainer_all_succeeded(t, is_main ? create_files(t, saving) : STATUS_OK, "checkpoint")) {
+        return false;
+    }
+    if (!all_wrote(t, write_slices(t, saving), &saving->model_sum, &saving->state_sum, "checkpoint")) {
+        return false;
+    }
+    return trainer_all_succeeded(t, is_main ? commit(t, saving) : STATUS_OK, "checkpoint");
 }
 
 // With the first checkpoint, so that ./generate has all it needs in one folder. The weights do not depend on
@@ -942,97 +934,100 @@ static void trainer_save(Trainer* t) {
         trainer_replace_earlier(t);
         keep_tokens(t);
     } else {
-        checkpoint_abort(saving.model_path);
-        checkpoint_abort(saving.state_path);
+        checkpoint_file_remove_tmp(saving.model_path);
+        checkpoint_file_remove_tmp(saving.state_path);
     }
 }
 
 // The float32 weights behind a model file's: of its state, where that has them, else of the file itself,
 // which may be float32 where parameters are bf16. A build without master weights trains on what a state has
 // of them.
-static bool trainer_read_master(Trainer* t, const char* model_path, const char* state_path,
-                                bool state_has_master, char* error) {
+static Status trainer_read_master(Trainer* t, const char* model_path, const char* state_path,
+                                  bool state_has_master) {
     Optimizer* o = &t->optimizer;
     const Model* model = &t->model;
     uint64_t* sum = &t->begun.state_sum;
     if (o->master == NULL) {
+        if (!state_has_master) { return STATUS_OK; }
         if (!source_owns_params(t->source)) { sum = NULL; }
-        return !state_has_master || checkpoint_read(state_path, CHECKPOINT_MASTER, model, model->params, 0,
-                                                    model->num_params, sum, error);
+        return checkpoint_read(state_path, CHECKPOINT_MASTER, model, model->params, 0, model->num_params,
+                               sum);
     }
     o->master_is_set = true;
     if (!state_has_master) {  // counted as parameters
-        return checkpoint_read(model_path, CHECKPOINT_FLOATS, model, o->master, o->begin, o->end, NULL,
-                               error);
+        return checkpoint_read(model_path, CHECKPOINT_FLOATS, model, o->master, o->begin, o->end, NULL);
     }
     if (!source_owns_moments(t->source)) { sum = NULL; }
-    return checkpoint_read(state_path, CHECKPOINT_MASTER, model, o->master, o->begin, o->end, sum, error);
+    return checkpoint_read(state_path, CHECKPOINT_MASTER, model, o->master, o->begin, o->end, sum);
 }
 
 // The state's values and record.
-static bool read_state(Trainer* t, CheckpointRun* run, const char* model_path, const char* path,
-                       char* error) {
+static Status read_state(Trainer* t, CheckpointRun* run, const char* model_path, const char* path) {
     const Optimizer* o = &t->optimizer;
     uint64_t* sum = source_owns_moments(t->source) ? &t->begun.state_sum : NULL;
     uint64_t* record_sum = source_is_main(t->source) ? &t->begun.state_sum : NULL;
-    return checkpoint_read(path, CHECKPOINT_M, &t->model, o->m, o->begin, o->end, sum, error) &&
-           checkpoint_read(path, CHECKPOINT_V, &t->model, o->v, o->begin, o->end, sum, error) &&
-           checkpoint_read_run(run, path, &t->model.config, record_sum, error) &&
-           trainer_read_master(t, model_path, path, run->has_master, error);
+    TRY(checkpoint_read(path, CHECKPOINT_M, &t->model, o->m, o->begin, o->end, sum));
+    TRY(checkpoint_read(path, CHECKPOINT_V, &t->model, o->v, o->begin, o->end, sum));
+    TRY(checkpoint_read_run(run, path, &t->model.config, record_sum));
+    return trainer_read_master(t, model_path, path, run->has_master);
 }
 
 // Goes on from resume_step, whose model is there.
 static void trainer_resume(Trainer* t) {
-    char path[CHECKPOINT_PATH_CHARS], model_path[CHECKPOINT_PATH_CHARS], error[LLMC_ERROR_CHARS];
+    char path[CHECKPOINT_PATH_CHARS], model_path[CHECKPOINT_PATH_CHARS];
     CheckpointRun run;
     checkpoint_path(path, t->flags.output_dir, CHECKPOINT_STATE_FILE, t->resume_step);
     checkpoint_path(model_path, t->flags.output_dir, CHECKPOINT_MODEL_FILE, t->resume_step);
     SlowNotice* notice = trainer_notice(t, "reading the state of", t->resume_step, bytes_to_save(t));
-    if (!read_state(t, &run, model_path, path, error)) { trainer_die_of_checkpoint(t, error); }
+    if (read_state(t, &run, model_path, path) != STATUS_OK) { trainer_die_of_checkpoint(t); }
     slow_notice_end(notice);
     trainer_check_sums(t, model_path, path);
-    if (run.position == NULL) {
+    if (run.record.position == NULL) {
         source_die(t->source, "-y: llm.c wrote this state, it has no place in our data ---> start with -e");
     }
     if (t->flags.verify && !t->begun.state.is_sealed) {
-        llmc_fail(error, "%s: its seal is gone, the run's record is there: edited", llmc_path_tail(path));
-        trainer_die_of_checkpoint(t, error);
+        FAIL(STATUS_BAD_FORMAT, "%s: its seal is gone, the run's record is there: edited",
+             checkpoint_path_tail(path));
+        trainer_die_of_checkpoint(t);
     }
     t->step = run.step;
-    source_restore(t->source, run.position, run.position_bytes, run.step);
-    checkpoint_timed_read(&t->timed, run.settings);  // before settings are compared: it is one
-    trainer_compare_settings(t, run.settings);
+    source_restore(t->source, run.record.position, run.record.position_bytes, run.step);
+    checkpoint_timed_read(&t->timed, run.record.settings);  // before settings are compared: it is one
+    trainer_compare_settings(t, run.record.settings);
     if (source_is_main(t->source)) {
         checkpoint_timed_forget(&t->timed, t->flags.output_dir, t->flags.checkpoints_major);
     }
-    free(run.position);
-    free(run.settings);
+    free(run.record.position);
+    free(run.record.settings);
     if (source_is_main(t->source)) { printf("resumed from %s, step %d\n", path, t->step); }
 }
 
 // --dump-gradients. Asked for by name, so a run that cannot write them has failed.
 static void trainer_dump_gradients(Trainer* t) {
     const char* path = source_dump_gradients(t->source);
-    char error[LLMC_ERROR_CHARS] = "";
     if (path == NULL) { return; }
     bool is_main = source_is_main(t->source);
     uint64_t sum = 0, none = 0;
-    bool ok = !is_main || checkpoint_create_gradients(path, &t->model.config, error);
-    bool saved = trainer_all_succeeded(t, ok, "gradients", error);
+    bool saved = trainer_all_succeeded(
+        t, is_main ? checkpoint_create_gradients(path, &t->model.config) : STATUS_OK, "gradients");
     if (saved) {
-        ok = !source_owns_moments(t->source) ||
-             checkpoint_write(path, CHECKPOINT_FLOATS, &t->model, t->model.grads + t->optimizer.begin,
-                              t->optimizer.begin, t->optimizer.end, &sum, error);
-        saved = all_wrote(t, ok, &sum, &none, "gradients", error);
+        const Optimizer* o = &t->optimizer;
+        Status status = STATUS_OK;
+        if (source_owns_moments(t->source)) {
+            status = checkpoint_write(path, CHECKPOINT_FLOATS, &t->model, t->model.grads + o->begin, o->begin,
+                                      o->end, &sum);
+        }
+        saved = all_wrote(t, status, &sum, &none, "gradients");
     }
     if (saved) {
         const CheckpointSeal seal = {
             .step = t->step, .body_sum = sum, .vocab_hash = source_vocab_hash(t->source)};
-        ok = !is_main || (checkpoint_seal_write(path, &seal, error) && checkpoint_commit(path, error));
-        saved = trainer_all_succeeded(t, ok, "gradients", error);
+        Status status = is_main ? checkpoint_seal_write(path, &seal) : STATUS_OK;
+        if (is_main && status == STATUS_OK) { status = checkpoint_file_rename(path); }
+        saved = trainer_all_succeeded(t, status, "gradients");
     }
     if (saved) { return; }
-    if (is_main) { checkpoint_abort(path); }
+    if (is_main) { checkpoint_file_remove_tmp(path); }
     source_die(t->source, "--dump-gradients: cannot be written ---> name a file where you may write");
 }
 
@@ -1055,20 +1050,17 @@ static void must_be_directory(Trainer* t, const char* flag, const char* path) {
     source_die(t->source, why);
 }
 
-static void refuse_value(Trainer* t, const char* flag, const char* error) {
-    char why[LLMC_ERROR_CHARS + 16];
-    snprintf(why, sizeof why, "%s: %s", flag, error);
+static void refuse_value(Trainer* t, const char* flag) {
+    char why[WHY_CHARS];
+    snprintf(why, sizeof why, "%s: %s", flag, status_message());
     source_refuse(t->source, why);
 }
 
 // All that is wrong with the flags themselves, before anything is made: exit status 2.
 static void check_flags(Trainer* t, OptimizerKind* kind) {
-    char error[LLMC_ERROR_CHARS];
     const TrainFlags* flags = &t->flags;
-    if (!optimizer_parse(kind, flags->optimizer, error)) { refuse_value(t, "--optimizer", error); }
-    if (!lr_schedule_parse(&t->lr_schedule.kind, flags->lr_scheduler, error)) {
-        refuse_value(t, "-k", error);
-    }
+    if (!optimizer_parse(kind, flags->optimizer)) { refuse_value(t, "--optimizer"); }
+    if (!lr_schedule_parse(&t->lr_schedule.kind, flags->lr_scheduler)) { refuse_value(t, "-k"); }
     if (flags->train_pattern == NULL) {
         source_refuse(t->source,
                       "-i: no training data ---> -i DIR/train.bin; ./prepare_data makes it from JSONL");
@@ -1092,14 +1084,13 @@ static void make_directories(Trainer* t) {
     const TrainFlags* flags = &t->flags;
     must_be_directory(t, "-o", flags->output_dir);
     must_be_directory(t, "--export-hf", flags->export_dir);  // now, not after hours of training
-    char why[LLMC_ERROR_CHARS], message[LLMC_ERROR_CHARS + 16];
-    if (flags->export_dir == NULL || hf_checkpoint_make_directory(flags->export_dir, why)) { return; }
-    snprintf(message, sizeof message, "--export-hf %s", why);
+    char message[WHY_CHARS];
+    if (flags->export_dir == NULL || hf_checkpoint_make_directory(flags->export_dir)) { return; }
+    snprintf(message, sizeof message, "--export-hf %s", status_message());
     source_die(t->source, message);
 }
 
 static void build(Trainer* t) {
-    char error[LLMC_ERROR_CHARS];
     OptimizerKind kind = OPTIMIZER_ADAMW;
     check_flags(t, &kind);
     make_directories(t);
@@ -1121,8 +1112,8 @@ static void build(Trainer* t) {
     }
     if (source == MODEL_RESUMED) {
         trainer_resume(t);
-    } else if (!trainer_read_first_master(t, source, error)) {
-        source_die(t->source, error);
+    } else if (trainer_read_first_master(t, source) != STATUS_OK) {
+        source_die(t->source, status_message());
     }
     optimizer_set_master(&t->optimizer, &t->model);
     trainer_begin_output(t, source);

@@ -13,7 +13,7 @@ kind.
 #pragma once
 
 #include "../llmc/checkpoint.h"
-#include "../llmc/checkpoint_timed.h"
+#include "checkpoint_timed.h"
 #include "../llmc/hf.h"
 #include "../llmc/model.h"
 #include "../llmc/optimizer.h"

@@ -222,7 +222,7 @@ static Status join(SampleMaker* maker, size_t* at, const char* text, size_t num_
 
 // What was said up to answer `last`, as one text.
 static Status join_history(SampleMaker* maker, const Record* record, int32_t last, size_t* num_bytes) {
-    const RecordTemplate* form = maker->form;
+    const DataTemplate* form = &maker->form->form;
     *num_bytes = 0;
     for (int32_t t = 0; t <= last; t++) {
         const RecordTurn* turn = &record->turns[t];
@@ -380,7 +380,7 @@ prepare_data.c -- JSON of many tasks -> tokenised sample files for training.
     ./prepare_data --tokenizer gpt2 --vocab vocab.json --merges merges.txt --out data one.jsonl two.json.gz
 folder
 
-Forms of records: records/record_form.h; templates: records/record_template.h; from texts to tokens:
+Forms of records: and templates: records/records.h; from texts to tokens: below
 sample_maker.h. Two passes over the files: the first counts and checks, the second tokenises and writes, so
 memory does not grow with the data (dataloader/task_table.h).
 */
@@ -620,7 +620,7 @@ static Status open_tokenizer(Prepare* prep) {
     maker->form = &prep->form;
     maker->vocab = *tokenizer_vocab(prep->tokenizer);
     bool pairs = maker->vocab.input_end == INPUT_END_EOT;
-    bool is_plain = strcmp(prep->form.name, "plain") == 0;
+    bool is_plain = prep->form.form.name == NULL;
     if (options->input_end != 0) { maker->vocab.input_end = (SampleInputEnd)options->input_end; }
     if (options->input_end == 0 && !pairs && !is_plain) { maker->vocab.input_end = INPUT_END_NONE; }
     maker->apart = options->turns == TURNS_APART || (options->turns == TURNS_AUTO && pairs);
@@ -641,33 +641,17 @@ static Status open_lengths(Prepare* prep) {
     return STATUS_OK;
 }
 
-#define BORROWED(text) ((char*)(uintptr_t)(text))
-
 // What ./generate has to know of a question's surroundings.
-static Status write_data_json(const Prepare* prep) {
+static Status write_data_json(Prepare* prep) {
     const PrepareOptions* options = prep->options;
-    RecordChatForms forms;
-    TRY(record_template_chat_forms(&prep->form, &prep->fields, &forms));
+    TRY(record_template_split(&prep->form, &prep->fields));
     DataJson data = {.vocab = prep->maker.vocab,
-                     .inputs_field = BORROWED(options->fields.inputs),
-                     .targets_field = BORROWED(options->fields.targets),
+                     .inputs_field = options->fields.inputs,
+                     .targets_field = options->fields.targets,
                      .long_samples = (LongSamples)options->long_samples};
-    if (strcmp(options->task_field, "task") != 0) { data.task_field = BORROWED(options->task_field); }
-    if (strcmp(prep->form.name, "plain") != 0) {
-        data.name = BORROWED(prep->form.name);
-        data.prompt = forms.prompt;
-        data.record = forms.record;
-        data.context = forms.context;
-        data.next = forms.next;
-        data.joint = forms.joint;
-        data.turn_end = forms.turn_end;
-        data.system = forms.system;
-        data.user = forms.user;
-        data.assistant = forms.assistant;
-    }
-    Status status = data_json_write(&data, options->out);
-    record_chat_forms_free(&forms);
-    return status;
+    if (strcmp(options->task_field, "task") != 0) { data.task_field = options->task_field; }
+    if (prep->form.form.name != NULL) { data.form = prep->form.form; }
+    return data_json_write(&data, options->out);
 }
 
 static void print_summary(Prepare* prep) {

@@ -12,9 +12,9 @@
 #endif
 #ifdef DYNAPIPE_ZSTD
 #include <zstd.h>
+#endif
 
 static void byte_source_close(ByteSource* source);
-#endif
 
 enum { PACKED_BYTES = 1 << 16, MAGIC_BYTES = 4 };
 
@@ -257,11 +257,6 @@ Status json_values_fail(const JsonValues* values, const char* format, ...) {
     if (number > 0) { snprintf(record, sizeof record, ", record %lld", (long long)number); }
     return FAIL(STATUS_BAD_FORMAT, "%s:%lld%s: %s", values->path, (long long)values->line_number, record,
                 reason);
-}
-
-Status json_values_no_memory(const JsonValues* values) {
-    return FAIL(STATUS_NO_MEMORY, "%s:%lld: no memory for a record", values->path,
-                (long long)values->line_number);
 }
 
 static Status fail_too_long(const JsonValues* values) {

@@ -67,4 +67,3 @@ Status json_values_is_last(JsonValues* values, bool* is_last);
 // array).
 Status json_values_fail(const JsonValues* values, const char* format, ...)
     __attribute__((format(printf, 2, 3)));
-Status json_values_no_memory(const JsonValues* values);  // STATUS_NO_MEMORY, of the same

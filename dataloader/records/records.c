@@ -10,30 +10,52 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static Status record_chat_read(RecordContent* out, const json_t* before, const json_t* messages,
-                               const JsonValues* values, Arena* arena);
+// One record while it is read.
+typedef struct {
+    const json_t* root;
+    const JsonValues* values;  // for messages
+    Arena* arena;
+    bool asks;
+    RecordForm form;
+    const char *inputs_field, *targets_field;  // NULL: of a chat; inputs_field also of a text
+    RecordText system;                         // of a chat
+    RecordText context, instruction;           // of Alpaca and Dolly, where there is a context
+    RecordTurn* turns;                         // [num_turns], at least 1; one but for chats
+    int32_t num_turns;
+} Content;
 
-static const char* record_type_name(const json_t* value) {
-    static const char* const names[] = {
-        [JSON_OBJECT] = "an object", [JSON_ARRAY] = "an array", [JSON_STRING] = "a string",
-        [JSON_INTEGER] = "a number", [JSON_REAL] = "a number",  [JSON_TRUE] = "true",
-        [JSON_FALSE] = "false",      [JSON_NULL] = "null"};
+// --- values as texts -------------------------------------------------------------------------------------
+
+static RecordText text_of(const char* text) {
+    return (RecordText){text, strlen(text)};
+}
+
+static RecordText string_text(const json_t* value) {
+    return (RecordText){json_string_value(value), json_string_length(value)};
+}
+
+static bool text_equals(RecordText text, const char* name) {
+    return name != NULL && text.num_bytes == strlen(name) && memcmp(text.text, name, text.num_bytes) == 0;
+}
+
+static const char* type_name(const json_t* value) {
+    static const char* const names[] = {"an object", "an array", "a string", "a number",
+                                        "a number",  "true",     "false",    "null"};
     return names[json_typeof(value)];
 }
 
-// Texts joined, in the arena; text NULL where there is no memory.
-static RecordText record_text_join(const RecordText* parts, int32_t num_parts, Arena* arena) {
-    size_t num_bytes = 0;
+static Status join_texts(RecordText* out, const RecordText* parts, int32_t num_parts, Arena* arena) {
+    size_t num_bytes = 0, at = 0;
     for (int32_t i = 0; i < num_parts; i++) { num_bytes += parts[i].num_bytes; }
-    char* text = arena_alloc_raw(arena, num_bytes + 1);
-    if (text == NULL) { return (RecordText){NULL, 0}; }
-    size_t at = 0;
+    char* text = (char*)arena_alloc_raw(arena, num_bytes + 1);
+    if (text == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a record"); }
     for (int32_t i = 0; i < num_parts; i++) {
         if (parts[i].num_bytes > 0) { memcpy(text + at, parts[i].text, parts[i].num_bytes); }
         at += parts[i].num_bytes;
     }
     text[num_bytes] = '\0';
-    return (RecordText){text, num_bytes};
+    *out = (RecordText){text, num_bytes};
+    return STATUS_OK;
 }
 
 // 0.1 has 17 digits as a double, of which the first tells it from all others.
@@ -45,85 +67,269 @@ static void print_number(char* text, size_t text_bytes, double number) {
     }
 }
 
-// False where the value is neither string nor number nor truth value (or, text NULL, there is no memory).
-static bool record_field_text(const json_t* value, RecordText* out, Arena* arena) {
-    char text[40];
-    if (json_is_string(value)) {
-        *out = (RecordText){json_string_value(value), json_string_length(value)};
-        return true;
-    }
-    if (json_is_boolean(value)) {
-        snprintf(text, sizeof text, "%s", json_is_true(value) ? "true" : "false");
-    } else if (json_is_number(value)) {
-        print_number(text, sizeof text, json_number_value(value));
-    } else {
-        return false;
-    }
-    *out = record_text_join(&(RecordText){text, strlen(text)}, 1, arena);
-    return out->text != NULL;
+static bool is_scalar(const json_t* value) {
+    return json_is_string(value) || json_is_number(value) || json_is_boolean(value);
 }
 
-// --- JSON --------------------------------------------------------------------------------------------------
+static Status scalar_text(RecordText* out, const json_t* value, Arena* arena) {
+    char text[40];
+    *out = string_text(value);
+    if (json_is_string(value)) { return STATUS_OK; }
+    if (json_is_boolean(value)) {
+        snprintf(text, sizeof text, "%s", json_is_true(value) ? "true" : "false");
+    } else {
+        print_number(text, sizeof text, json_number_value(value));
+    }
+    RecordText part = text_of(text);
+    return join_texts(out, &part, 1, arena);
+}
 
-// Jansson's own writing has 5.0 for a 5 that was read as a real.
+// Numbers are read as reals, whatever their size; jansson would write 5.0 for a 5.
 static void write_json(const json_t* value, FILE* out) {
     const char* key;
     json_t* child;
-    size_t i;
+    size_t i = 0;
     char text[40];
-    switch (json_typeof(value)) {
-        case JSON_OBJECT:
-            fputc('{', out);
-            i = 0;
-            json_object_foreach((json_t*)(uintptr_t)value, key, child) {
-                json_t* name = json_string(key);
-                fputs(i++ > 0 ? ", " : "", out);
-                if (name != NULL) { json_dumpf(name, out, JSON_ENCODE_ANY); }
-                json_decref(name);
-                fputs(": ", out);
-                write_json(child, out);
-            }
-            fputc('}', out);
-            break;
-        case JSON_ARRAY:
-            fputc('[', out);
-            json_array_foreach(value, i, child) {
-                fputs(i > 0 ? ", " : "", out);
-                write_json(child, out);
-            }
-            fputc(']', out);
-            break;
-        case JSON_INTEGER:
-        case JSON_REAL:
-            print_number(text, sizeof text, json_number_value(value));
-            fputs(text, out);
-            break;
-        default: json_dumpf(value, out, JSON_ENCODE_ANY);
+    if (json_is_object(value)) {
+        fputc('{', out);
+        json_object_foreach((json_t*)(uintptr_t)value, key, child) {
+            json_t* name = json_string(key);
+            fputs(i++ > 0 ? ", " : "", out);
+            if (name != NULL) { json_dumpf(name, out, JSON_ENCODE_ANY); }
+            json_decref(name);
+            fputs(": ", out);
+            write_json(child, out);
+        }
+        fputc('}', out);
+    } else if (json_is_array(value)) {
+        fputc('[', out);
+        json_array_foreach(value, i, child) {
+            fputs(i > 0 ? ", " : "", out);
+            write_json(child, out);
+        }
+        fputc(']', out);
+    } else if (json_is_number(value)) {
+        print_number(text, sizeof text, json_number_value(value));
+        fputs(text, out);
+    } else {
+        json_dumpf(value, out, JSON_ENCODE_ANY);
     }
 }
 
-// Any value on one line of JSON, with a blank behind commas and colons. Text NULL where there is no memory.
-static RecordText record_text_json(const json_t* value, Arena* arena) {
-    RecordText made = {NULL, 0};
+// Any value on one line of JSON, with a blank after commas and colons.
+static Status json_text(RecordText* out, const json_t* value, Arena* arena) {
     char* text = NULL;
-    FILE* out = open_memstream(&text, &made.num_bytes);
-    if (out == NULL) { return made; }
-    write_json(value, out);
-    bool written = fclose(out) == 0;
-    made.text = text;
-    made = written ? record_text_join(&made, 1, arena) : (RecordText){NULL, 0};
+    size_t num_bytes;
+    FILE* memory = open_memstream(&text, &num_bytes);
+    if (memory == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a record"); }
+    write_json(value, memory);
+    if (fclose(memory) != 0) { return FAIL(STATUS_NO_MEMORY, "no memory for a record"); }
+    RecordText part = {text, num_bytes};
+    Status status = join_texts(out, &part, 1, arena);
     free(text);
-    return made;
+    return status;
 }
 
-// --- record_form --------------------
+// --- conversations ---------------------------------------------------------------------------------------
+
+typedef enum { SIDE_SYSTEM, SIDE_USER, SIDE_ASSISTANT, SIDE_UNKNOWN } Side;
+
+typedef struct {
+    Side side;
+    RecordText text;
+    bool is_learnt;  // of an answer
+} Message;
+
+typedef struct {
+    Content* out;
+    RecordTurn turn;  // the one that is not yet in out->turns
+    bool has_answers;
+} Chat;
+
+static Side side_of(const char* role) {
+    static const struct {
+        Side side;
+        const char* roles[11];
+    } sides[] = {
+        {SIDE_SYSTEM, {"system", "developer"}},
+        {SIDE_USER,
+         {"user", "human", "tool", "function", "observation", "ipython", "function_response",
+          "tool_response"}},
+        {SIDE_ASSISTANT,
+         {"assistant", "gpt", "chatgpt", "bing", "bard", "bot", "model", "function_call", "tool_call"}}};
+    for (size_t s = 0; s < sizeof sides / sizeof sides[0]; s++) {
+        for (const char* const* known = sides[s].roles; *known != NULL; known++) {
+            if (strcmp(role, *known) == 0) { return sides[s].side; }
+        }
+    }
+    return SIDE_UNKNOWN;
+}
+
+// A string, or the texts of a list of parts.
+static Status take_content(RecordText* out, const json_t* content, size_t n, const Content* c) {
+    *out = string_text(content);
+    if (json_is_string(content)) { return STATUS_OK; }
+    if (content == NULL) { return json_values_fail(c->values, "message %zu has no content", n + 1); }
+    if (!json_is_array(content)) {
+        return json_values_fail(c->values, "content of message %zu is %s, not a string", n + 1,
+                                type_name(content));
+    }
+    *out = (RecordText){"", 0};
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        const json_t* text = json_object_get(json_array_get(content, i), "text");
+        if (!json_is_string(text)) {
+            return json_values_fail(c->values, "message %zu: part %zu of its content is no text", n + 1,
+                                    i + 1);
+        }
+        RecordText parts[2] = {*out, string_text(text)};
+        TRY(join_texts(out, parts, 2, c->arena));
+    }
+    return STATUS_OK;
+}
+
+// To what its side has said since the other spoke; an empty text adds nothing.
+static Status add_text(RecordText* to, RecordText text, Arena* arena) {
+    if (to->num_bytes == 0) {
+        *to = text;
+        return STATUS_OK;
+    }
+    RecordText parts[3] = {*to, {"\n", 1}, text};
+    return text.num_bytes == 0 ? STATUS_OK : join_texts(to, parts, 3, arena);
+}
+
+// OpenAI has arguments as a text of JSON, which stays as it is; others as an object.
+static Status arguments_text(RecordText* out, const json_t* arguments, Arena* arena) {
+    *out = (RecordText){"{}", 2};
+    if (arguments == NULL || json_is_null(arguments)) { return STATUS_OK; }
+    if (!json_is_string(arguments)) { return json_text(out, arguments, arena); }
+    RecordText text = string_text(arguments);
+    if (text.num_bytes == 0) { return STATUS_OK; }
+    json_t* parsed = json_loadb(text.text, text.num_bytes, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
+    if (parsed == NULL) { return json_text(out, arguments, arena); }
+    json_decref(parsed);
+    *out = text;
+    return STATUS_OK;
+}
+
+static Status add_call(RecordText* to, const json_t* call, size_t n, const Content* c) {
+    const json_t* function = json_object_get(call, "function");
+    if (function == NULL) { function = call; }
+    const json_t* name = json_object_get(function, "name");
+    if (!json_is_string(name)) {
+        return json_values_fail(c->values, "message %zu: a call of a tool without a function's name", n + 1);
+    }
+    RecordText text, parts[5] = {text_of("{\"name\": "), {0}, text_of(", \"arguments\": "), {0}, {"}", 1}};
+    TRY(json_text(&parts[1], name, c->arena));
+    TRY(arguments_text(&parts[3], json_object_get(function, "arguments"), c->arena));
+    TRY(join_texts(&text, parts, 5, c->arena));
+    return add_text(to, text, c->arena);
+}
+
+// Learnt, but where "weight" is 0, as in OpenAI's files for fine-tuning.
+static Status take_weight(bool* is_learnt, const json_t* message, size_t n, const Content* c) {
+    const json_t* weight = json_object_get(message, "weight");
+    *is_learnt = true;
+    if (weight == NULL || json_is_null(weight)) { return STATUS_OK; }
+    double number = json_is_number(weight)    ? json_number_value(weight)
+                    : json_is_boolean(weight) ? (double)json_is_true(weight)
+                                              : -1;
+    if (number != 0 && number != 1) {
+        return json_values_fail(c->values, "message %zu: \"weight\" is neither 0 nor 1", n + 1);
+    }
+    *is_learnt = number == 1;
+    return STATUS_OK;
+}
+
+static Status take_message(Message* out, const json_t* message, size_t n, const Content* c) {
+    const json_t *role = json_object_get(message, "role"), *content = json_object_get(message, "content");
+    const json_t *calls = json_object_get(message, "tool_calls"),
+                 *call = json_object_get(message, "function_call");
+    if (role == NULL) { role = json_object_get(message, "from"); }
+    if (content == NULL) { content = json_object_get(message, "value"); }
+    if (!json_is_string(role)) {
+        return json_values_fail(c->values, "message %zu has no \"role\" (or \"from\")", n + 1);
+    }
+    *out = (Message){side_of(json_string_value(role)), {"", 0}, false};
+    if (out->side == SIDE_UNKNOWN) {
+        return json_values_fail(c->values,
+                                "message %zu: role \"%.60s\" is none of system, user, assistant, tool", n + 1,
+                                json_string_value(role));
+    }
+    bool has_calls = out->side == SIDE_ASSISTANT && (json_array_size(calls) > 0 || json_is_object(call));
+    bool has_content = content != NULL && !json_is_null(content);
+    if (has_content || !has_calls) { TRY(take_content(&out->text, content, n, c)); }
+    if (out->side != SIDE_ASSISTANT) { return STATUS_OK; }
+    for (size_t i = 0; i < json_array_size(calls); i++) {
+        TRY(add_call(&out->text, json_array_get(calls, i), n, c));
+    }
+    if (json_is_object(call)) { TRY(add_call(&out->text, call, n, c)); }
+    TRY(take_weight(&out->is_learnt, message, n, c));
+    out->is_learnt = out->is_learnt && out->text.num_bytes > 0;
+    return STATUS_OK;
+}
+
+static void end_turn(Chat* chat) {
+    if (chat->turn.inputs.text == NULL) { chat->turn.inputs = (RecordText){"", 0}; }
+    chat->out->turns[chat->out->num_turns++] = chat->turn;
+    chat->turn = (RecordTurn){0};
+}
+
+// Answers of one turn are all learnt, or none is.
+static Status add_answer(Chat* chat, const Message* message) {
+    RecordTurn* turn = &chat->turn;
+    bool has_text = turn->targets.num_bytes > 0;
+    chat->has_answers = true;
+    if (has_text && message->text.num_bytes == 0) { return STATUS_OK; }
+    if (has_text && turn->is_read == message->is_learnt) { end_turn(chat); }
+    turn->is_read = !message->is_learnt;
+    return add_text(&turn->targets, message->text, chat->out->arena);
+}
+
+static Status add_messages(Chat* chat, const json_t* messages, bool are_learnt) {
+    Content* out = chat->out;
+    for (size_t n = 0; n < json_array_size(messages); n++) {
+        Message message;
+        TRY(take_message(&message, json_array_get(messages, n), n, out));
+        message.is_learnt = message.is_learnt && are_learnt;
+        if (message.side == SIDE_ASSISTANT) {
+            TRY(add_answer(chat, &message));
+            continue;
+        }
+        if (chat->turn.targets.text != NULL) { end_turn(chat); }
+        bool leads = message.side == SIDE_SYSTEM && out->num_turns == 0 && chat->turn.inputs.text == NULL;
+        TRY(add_text(leads ? &out->system : &chat->turn.inputs, message.text, out->arena));
+    }
+    return STATUS_OK;
+}
+
+// `before` (or NULL): messages of which none is learnt. A conversation that is to be answered ends with
+// whatever was said last; of its first turn the system's message alone will do.
+static Status read_chat(Content* out, const json_t* before, const json_t* messages) {
+    Chat chat = {.out = out};
+    ARENA_TRY_NEW(out->turns, out->arena, RecordTurn,
+                  json_array_size(before) + json_array_size(messages) + 1);
+    TRY(add_messages(&chat, before, false));
+    TRY(add_messages(&chat, messages, true));
+    bool is_said = chat.turn.inputs.text != NULL || (out->num_turns == 0 && out->system.text != NULL);
+    bool is_answered = chat.turn.targets.text != NULL;
+    if (out->asks ? is_said || (is_answered && out->num_turns > 0) : is_answered) { end_turn(&chat); }
+    while (!out->asks && out->num_turns > 0 && out->turns[out->num_turns - 1].is_read) { out->num_turns--; }
+    if (out->num_turns > 0) { return STATUS_OK; }
+    return json_values_fail(out->values, "%s",
+                            out->asks ? "a conversation without a question"
+                            : chat.has_answers
+                                ? "all answers of the conversation are empty, or not to be learnt"
+                                : "a conversation without an answer by the assistant");
+}
+
+// --- forms of records ------------------------------------------------------------------------------------
 
 static const struct {
-    const char *text, *inputs, *context, *targets;  // NULL: by other ways
-} record_forms[RECORD_FORMS] = {
-    [RECORD_CHAT] = {"chat (messages)", NULL, NULL, NULL},
-    [RECORD_SHAREGPT] = {"ShareGPT (conversations)", NULL, NULL, NULL},
-    [RECORD_PROMPT_CHAT] = {"chat (prompt -> completion)", NULL, NULL, NULL},
+    const char *text, *inputs, *context, *targets;  // NULL: by other ways; of a chat, targets: its messages
+} forms[RECORD_FORMS] = {
+    [RECORD_CHAT] = {"chat (messages)", NULL, NULL, "messages"},
+    [RECORD_SHAREGPT] = {"ShareGPT (conversations)", NULL, NULL, "conversations"},
+    [RECORD_PROMPT_CHAT] = {"chat (prompt -> completion)", "prompt", NULL, "completion"},
     [RECORD_PLAIN] = {"inputs -> targets", "inputs", NULL, "targets"},
     [RECORD_ALPACA] = {"Alpaca (instruction, input -> output)", "instruction", "input", "output"},
     [RECORD_DOLLY] = {"Dolly (instruction, context -> response)", "instruction", "context", "response"},
@@ -141,574 +347,308 @@ void record_form_text(RecordForm form, const RecordFields* fields, char* out, si
     } else if (form == RECORD_TEXT && fields->targets != NULL) {
         snprintf(out, out_bytes, "%.60s (all of it is learnt)", fields->targets);
     } else {
-        snprintf(out, out_bytes, "%s", record_forms[form].text);
+        snprintf(out, out_bytes, "%s", forms[form].text);
     }
 }
 
-static bool record_form_is_chat(RecordForm form) {
-    return form == RECORD_CHAT || form == RECORD_SHAREGPT || form == RECORD_PROMPT_CHAT;
+static bool is_chat(RecordForm form) {
+    return form <= RECORD_PROMPT_CHAT;
 }
-
-// --- fields
-// --------------------------------------------------------------------------------------------------
 
 static bool has(const json_t* root, const char* field) {
     return field != NULL && json_object_get(root, field) != NULL;
 }
 
-// Nothing to compare an answer with: `asks` allows it.
-static bool lacks_targets(const RecordContent* content, const json_t* root) {
-    const char* field = content->targets_field;
-    return content->asks && (!has(root, field) || json_is_null(json_object_get(root, field)));
+static bool has_list(const json_t* root, const char* field) {
+    return json_is_array(json_object_get(root, field));
 }
 
-static Status take_text(RecordText* out, const json_t* root, const char* field, const JsonValues* values,
-                        Arena* arena) {
-    const json_t* value = json_object_get(root, field);
-    if (value != NULL && record_field_text(value, out, arena)) { return STATUS_OK; }
-    if (value == NULL) { return json_values_fail(values, "field \"%s\" is missing", field); }
-    return json_values_fail(values, "field \"%s\" is %s, not a text or a number", field,
-                            record_type_name(value));
+// The first form of which both fields are there; of what asks, the first whose inputs are; else the one that
+// comes closest. RECORD_FORMS: none.
+static RecordForm recognise(const json_t* root, bool asks) {
+    static const RecordForm pairs[] = {RECORD_PLAIN,    RECORD_ALPACA,   RECORD_DOLLY, RECORD_PROMPT,
+                                       RECORD_QUESTION, RECORD_RESPONSE, RECORD_INPUT};
+    enum { NUM_PAIRS = sizeof pairs / sizeof pairs[0] };
+    if (has_list(root, "messages")) { return RECORD_CHAT; }
+    if (has_list(root, "conversations")) { return RECORD_SHAREGPT; }
+    if (has_list(root, "prompt") && (asks || has_list(root, "completion"))) { return RECORD_PROMPT_CHAT; }
+    for (int i = 0; i < NUM_PAIRS; i++) {
+        if (has(root, forms[pairs[i]].inputs) && has(root, forms[pairs[i]].targets)) { return pairs[i]; }
+    }
+    bool is_dolly = asks && has(root, "instruction") && has(root, "context") && !has(root, "input");
+    for (int i = 0; i < NUM_PAIRS && asks; i++) {
+        if (pairs[i] == RECORD_ALPACA && is_dolly) { continue; }
+        if (has(root, forms[pairs[i]].inputs)) { return pairs[i]; }
+    }
+    if (asks && has(root, "text")) { return RECORD_TEXT; }
+    for (int i = 0; i < NUM_PAIRS; i++) {
+        if (has(root, forms[pairs[i]].inputs) || has(root, forms[pairs[i]].targets)) { return pairs[i]; }
+    }
+    return has(root, "text") ? RECORD_TEXT : RECORD_FORMS;
 }
 
 static bool is_name(const char* name, const char* of) {
     return of != NULL && strcmp(name, of) == 0;
 }
 
-// A form's field that is not there: what else is there may be it.
-static Status fail_missing(const json_t* root, RecordForm form, const char* field, const JsonValues* values) {
-    const char *inputs = record_forms[form].inputs, *targets = record_forms[form].targets, *other = NULL, *name;
+// If the record has one other text, that may be the field.
+static Status fail_missing(const Content* c, const char* field) {
+    const char *inputs = forms[c->form].inputs, *targets = forms[c->form].targets, *other = NULL, *name;
     int num_others = 0;
     json_t* value;
-    json_object_foreach((json_t*)(uintptr_t)root, name, value) {
-        bool is_known = is_name(name, inputs) || is_name(name, targets) || is_name(name, record_forms[form].context);
+    json_object_foreach((json_t*)(uintptr_t)c->root, name, value) {
+        bool is_known =
+            is_name(name, inputs) || is_name(name, targets) || is_name(name, forms[c->form].context);
         if (is_known || strcmp(name, "task") == 0 || !json_is_string(value)) { continue; }
         num_others++;
         other = name;
     }
     if (num_others == 0 || inputs == NULL) {
-        return json_values_fail(values, "field \"%s\" is missing", field);
+        return json_values_fail(c->values, "field \"%s\" is missing", field);
     }
     if (num_others > 1) {
-        return json_values_fail(values,
+        return json_values_fail(c->values,
                                 "field \"%s\" is missing ---> say which there are: --inputs-field and "
                                 "--targets-field",
                                 field);
     }
-    return json_values_fail(values,
+    return json_values_fail(c->values,
                             "field \"%s\" is missing ---> if it is \"%.60s\": --inputs-field %.60s "
                             "--targets-field %.60s",
                             field, other, field == inputs ? other : inputs,
                             field == inputs ? targets : other);
 }
 
-// An optional field: missing, null and "" are the same.
-static Status take_context(RecordContent* out, const json_t* root, const char* field,
-                           const JsonValues* values, Arena* arena) {
-    const json_t* value = json_object_get(root, field);
-    out->instruction = out->turns[0].inputs;
-    if (value == NULL || json_is_null(value)) { return STATUS_OK; }
-    RecordText context;
-    TRY(take_text(&context, root, field, values, arena));
-    if (context.num_bytes == 0) { return STATUS_OK; }
-    out->context = context;
-    RecordText parts[3] = {out->instruction, {"\n", 1}, context};
-    out->turns[0].inputs = record_text_join(parts, 3, arena);
-    return out->turns[0].inputs.text != NULL ? STATUS_OK : json_values_no_memory(values);
+static Status take_field(RecordText* out, const Content* c, const char* field) {
+    const json_t* value = json_object_get(c->root, field);
+    if (value == NULL) { return fail_missing(c, field); }
+    if (is_scalar(value)) { return scalar_text(out, value, c->arena); }
+    return json_values_fail(c->values, "field \"%s\" is %s, not a text or a number", field, type_name(value));
 }
 
-static Status read_fields(RecordContent* out, const json_t* root, const JsonValues* values, Arena* arena) {
-    RecordTurn* turn = &out->turns[0];
-    const char *inputs = record_forms[out->form].inputs, *context = record_forms[out->form].context;
-    const bool has_targets = !lacks_targets(out, root);
+// Inputs, targets and, of Alpaca and Dolly, a context, of which missing, null and "" are the same.
+static Status read_pair(Content* c) {
+    RecordTurn* turn = &c->turns[0];
+    const json_t* targets = json_object_get(c->root, c->targets_field);
+    const json_t* context =
+        has(c->root, forms[c->form].context) ? json_object_get(c->root, forms[c->form].context) : NULL;
     turn->inputs = (RecordText){"", 0};
-    out->inputs_field = inputs;
-    if (inputs != NULL && !has(root, inputs)) { return fail_missing(root, out->form, inputs, values); }
-    if (has_targets && !has(root, out->targets_field)) {
-        return fail_missing(root, out->form, out->targets_field, values);
+    if (c->inputs_field != NULL) { TRY(take_field(&turn->inputs, c, c->inputs_field)); }
+    if (!c->asks || (targets != NULL && !json_is_null(targets))) {
+        TRY(take_field(&turn->targets, c, c->targets_field));
     }
-    if (inputs != NULL) { TRY(take_text(&turn->inputs, root, inputs, values, arena)); }
-    if (has_targets) { TRY(take_text(&turn->targets, root, out->targets_field, values, arena)); }
-    return context != NULL ? take_context(out, root, context, values, arena) : STATUS_OK;
+    if (context == NULL || json_is_null(context)) { return STATUS_OK; }
+    RecordText text;
+    TRY(take_field(&text, c, forms[c->form].context));
+    if (text.num_bytes == 0) { return STATUS_OK; }
+    c->context = text;
+    c->instruction = turn->inputs;
+    RecordText parts[3] = {c->instruction, {"\n", 1}, text};
+    return join_texts(&turn->inputs, parts, 3, c->arena);
 }
 
-// --- recognising
-// ---------------------------------------------------------------------------------------------
-
-// By its inputs alone; *field its targets.
-static RecordForm recognise_question(const json_t* root, const char** field) {
-    const bool is_dolly = has(root, record_forms[RECORD_DOLLY].context) && !has(root, record_forms[RECORD_ALPACA].context);
-    const RecordForm asked[] = {RECORD_PLAIN,  is_dolly ? RECORD_DOLLY : RECORD_ALPACA,
-                                RECORD_PROMPT, RECORD_QUESTION,
-                                RECORD_INPUT,  RECORD_TEXT};
-    for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
-        *field = record_forms[asked[i]].targets;
-        if (has(root, asked[i] == RECORD_TEXT ? *field : record_forms[asked[i]].inputs)) { return asked[i]; }
-    }
-    return RECORD_FORMS;
-}
-
-// The first form of which both fields are there, else the one that comes closest; *field its targets.
-static RecordForm recognise(const json_t* root, bool asks, const char** field) {
-    static const RecordForm pairs[] = {RECORD_PLAIN,    RECORD_ALPACA,   RECORD_DOLLY, RECORD_PROMPT,
-                                       RECORD_QUESTION, RECORD_RESPONSE, RECORD_INPUT};
-    if (json_is_array(json_object_get(root, "messages"))) { return RECORD_CHAT; }
-    if (json_is_array(json_object_get(root, "conversations"))) { return RECORD_SHAREGPT; }
-    if (json_is_array(json_object_get(root, "prompt")) &&
-        (asks || json_is_array(json_object_get(root, "completion")))) {
-        return RECORD_PROMPT_CHAT;
-    }
-    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
-        *field = record_forms[pairs[i]].targets;
-        if (has(root, record_forms[pairs[i]].inputs) && has(root, *field)) { return pairs[i]; }
-    }
-    if (asks) {
-        RecordForm asked = recognise_question(root, field);
-        if (asked != RECORD_FORMS) { return asked; }
-    }
-    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
-        *field = record_forms[pairs[i]].targets;
-        if (has(root, record_forms[pairs[i]].inputs) || has(root, *field)) { return pairs[i]; }
-    }
-    *field = "text";
-    return has(root, "text") ? RECORD_TEXT : RECORD_FORMS;
-}
-
-static Status read_named(RecordContent* out, const json_t* root, const RecordFields* fields,
-                         const JsonValues* values, Arena* arena) {
-    out->form = fields->inputs != NULL ? RECORD_NAMED : RECORD_TEXT;
-    out->inputs_field = fields->inputs;
-    out->targets_field = fields->targets;
-    out->turns[0].inputs = (RecordText){"", 0};
-    if (fields->inputs != NULL) {
-        TRY(take_text(&out->turns[0].inputs, root, fields->inputs, values, arena));
-    }
-    if (lacks_targets(out, root)) { return STATUS_OK; }
-    return take_text(&out->turns[0].targets, root, fields->targets, values, arena);
-}
-
-// Objects, but no messages of a conversation under another name.
-static bool is_list(const json_t* value) {
-    size_t num = json_array_size(value), i = 0;
-    for (; i < num; i++) {
-        const json_t* element = json_array_get(value, i);
-        if (!json_is_object(element) || has(element, "role") || has(element, "from")) { break; }
-    }
-    return num > 0 && i == num;
-}
-
-// The first list; *num_lists: how many there are.
+// The name of the first list of objects, which are no messages of a conversation under another name;
+// *num_lists: how many there are.
 static const char* find_list(const json_t* root, int* num_lists) {
     const char *name, *found = NULL;
-    json_t* value;
+    json_t *value, *element;
+    size_t i;
     *num_lists = 0;
     json_object_foreach((json_t*)(uintptr_t)root, name, value) {
-        if (!is_list(value)) { continue; }
+        bool is_list = json_array_size(value) > 0;
+        json_array_foreach(value, i, element) {
+            is_list = is_list && json_is_object(element) && !has(element, "role") && !has(element, "from");
+        }
+        if (!is_list) { continue; }
         if (found == NULL) { found = name; }
         (*num_lists)++;
     }
     return found;
 }
 
-// The list of objects in an object of no form that is known: the only one it has, {"data": [{..}, ..]}. NULL:
-// none.
-static json_t* record_form_list(const json_t* root, const RecordFields* fields) {
-    const char* unused;
-    if (!json_is_object(root)) { return NULL; }
-    bool is_record = fields->targets != NULL ? has(root, fields->targets)
-                                             : recognise(root, fields->asks, &unused) != RECORD_FORMS;
+// The only list of an object that is no record; NULL: none.
+static json_t* list_of(const json_t* root, const RecordFields* fields) {
     int num_lists = 0;
+    bool is_record =
+        !json_is_object(root) || (fields->targets != NULL ? has(root, fields->targets)
+                                                          : recognise(root, fields->asks) != RECORD_FORMS);
     const char* name = is_record ? NULL : find_list(root, &num_lists);
     return num_lists == 1 ? json_object_get(root, name) : NULL;
 }
 
-static Status fail_unknown(const json_t* root, const JsonValues* values) {
+static Status fail_unknown(const Content* c) {
     char names[200] = "";
     const char* name;
     json_t* value;
-    json_object_foreach((json_t*)(uintptr_t)root, name, value) {
+    json_object_foreach((json_t*)(uintptr_t)c->root, name, value) {
         size_t length = strlen(names);
-        if (length < 120) {
-            snprintf(names + length, sizeof names - length, "%s%.40s", length > 0 ? ", " : "", name);
-        }
+        if (length >= 120) { break; }
+        snprintf(names + length, sizeof names - length, "%s%.40s", length > 0 ? ", " : "", name);
     }
     int num_lists;
-    const char* list = find_list(root, &num_lists);
-    if (list != NULL) {
+    const char* list = find_list(c->root, &num_lists);
+    if (list == NULL) {
         return json_values_fail(
-            values,
-            "no form of data that is known here has the fields {%s} ---> if \"%.40s\" has the "
-            "records, take them out: jq -c '.\"%.40s\"[]'",
-            names, list, list);
+            c->values,
+            "no form of data that is known here has the fields {%s} ---> --inputs-field and "
+            "--targets-field, or field \"inputs\" and \"targets\"",
+            names);
     }
-    return json_values_fail(values,
-                            "no form of data that is known here has the fields {%s} ---> --inputs-field and "
-                            "--targets-field, or field \"inputs\" and \"targets\"",
-                            names);
-}
-
-static Status read_record(RecordContent* out, const json_t* root, const RecordFields* fields,
-                          const JsonValues* values, Arena* arena) {
-    if (!json_is_object(root)) {
-        return json_values_fail(values, "%s, not an object {...}", record_type_name(root));
-    }
-    const bool is_named = fields->targets != NULL || (fields->asks && fields->inputs != NULL);
-    RecordForm form = is_named ? RECORD_NAMED : recognise(root, fields->asks, &out->targets_field);
-    if (form == RECORD_FORMS) { return fail_unknown(root, values); }
-    out->form = form;
-    if (record_form_is_chat(form)) {
-        const char* field = form == RECORD_CHAT       ? "messages"
-                            : form == RECORD_SHAREGPT ? "conversations"
-                                                      : "completion";
-        const json_t* before = form == RECORD_PROMPT_CHAT ? json_object_get(root, "prompt") : NULL;
-        out->targets_field = NULL;
-        return record_chat_read(out, before, json_object_get(root, field), values, arena);
-    }
-    out->turns = ARENA_NEW(arena, RecordTurn, 1);
-    if (out->turns == NULL) { return json_values_no_memory(values); }
-    out->num_turns = 1;
-    if (form == RECORD_NAMED) {
-        TRY(read_named(out, root, fields, values, arena));
-    } else {
-        TRY(read_fields(out, root, values, arena));
-    }
-    const RecordTurn* turn = &out->turns[0];
-    if (fields->asks || turn->inputs.num_bytes + turn->targets.num_bytes > 0) { return STATUS_OK; }
-    return json_values_fail(values, "inputs and targets are both empty");
+    return json_values_fail(
+        c->values,
+        "no form of data that is known here has the fields {%s} ---> if \"%.40s\" has the "
+        "records, take them out: jq -c '.\"%.40s\"[]'",
+        names, list, list);
 }
 
 // Texts live in `root` and `arena`. STATUS_BAD_FORMAT names the field that is missing or of another type.
-static Status record_form_read(RecordContent* out, const json_t* root, const RecordFields* fields,
-                               const JsonValues* values, Arena* arena) {
-    RecordContent content = {.form = RECORD_FORMS, .asks = fields->asks};
-    TRY(read_record(&content, root, fields, values, arena));
-    *out = content;
-    return STATUS_OK;
-}
-
-// --- record_chat --------------------
-
-typedef struct {
-    RecordContent* out;
-    RecordTurn turn;  // the one that is not yet in out->turns
-    bool has_answers;
-    const JsonValues* values;
-    Arena* arena;
-} Chat;
-
-// --- a message
-// -----------------------------------------------------------------------------------------------
-
-typedef enum { SIDE_SYSTEM, SIDE_USER, SIDE_ASSISTANT, SIDE_UNKNOWN } Side;
-
-static Side side_of(const char* role) {
-    static const struct {
-        const char* role;
-        Side side;
-    } roles[] = {{"system", SIDE_SYSTEM},
-                 {"developer", SIDE_SYSTEM},
-                 {"user", SIDE_USER},
-                 {"human", SIDE_USER},
-                 {"tool", SIDE_USER},
-                 {"function", SIDE_USER},
-                 {"observation", SIDE_USER},
-                 {"ipython", SIDE_USER},
-                 {"function_response", SIDE_USER},
-                 {"tool_response", SIDE_USER},
-                 {"function_call", SIDE_ASSISTANT},
-                 {"tool_call", SIDE_ASSISTANT},
-                 {"assistant", SIDE_ASSISTANT},
-                 {"gpt", SIDE_ASSISTANT},
-                 {"chatgpt", SIDE_ASSISTANT},
-                 {"bing", SIDE_ASSISTANT},
-                 {"bard", SIDE_ASSISTANT},
-                 {"bot", SIDE_ASSISTANT},
-                 {"model", SIDE_ASSISTANT}};
-    for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++) {
-        if (strcmp(role, roles[i].role) == 0) { return roles[i].side; }
+static Status read_content(Content* c, const RecordFields* fields) {
+    if (!json_is_object(c->root)) {
+        return json_values_fail(c->values, "%s, not an object {...}", type_name(c->root));
     }
-    return SIDE_UNKNOWN;
-}
-
-// A string, or the texts of a list of parts.
-static Status take_content(RecordText* out, const json_t* content, size_t n, const JsonValues* values,
-                           Arena* arena) {
-    if (json_is_string(content)) {
-        *out = (RecordText){json_string_value(content), json_string_length(content)};
-        return STATUS_OK;
-    }
-    if (content == NULL) { return json_values_fail(values, "message %zu has no content", n + 1); }
-    *out = (RecordText){"", 0};
-    for (size_t i = 0; i < json_array_size(content); i++) {
-        const json_t* text = json_object_get(json_array_get(content, i), "text");
-        if (!json_is_string(text)) {
-            return json_values_fail(values, "message %zu: part %zu of its content is no text", n + 1, i + 1);
+    if (fields->targets != NULL || (c->asks && fields->inputs != NULL)) {
+        c->form = fields->inputs != NULL ? RECORD_NAMED : RECORD_TEXT;
+        c->inputs_field = fields->inputs;
+        c->targets_field = fields->targets;
+    } else {
+        c->form = recognise(c->root, c->asks);
+        if (c->form == RECORD_FORMS) { return fail_unknown(c); }
+        if (is_chat(c->form)) {
+            const char* before = forms[c->form].inputs;
+            return read_chat(c, before != NULL ? json_object_get(c->root, before) : NULL,
+                             json_object_get(c->root, forms[c->form].targets));
         }
-        RecordText parts[2] = {*out, {json_string_value(text), json_string_length(text)}};
-        *out = record_text_join(parts, 2, arena);
-        if (out->text == NULL) { return json_values_no_memory(values); }
+        c->inputs_field = forms[c->form].inputs;
+        c->targets_field = forms[c->form].targets;
     }
-    if (json_is_array(content)) { return STATUS_OK; }
-    return json_values_fail(values, "content of message %zu is %s, not a string", n + 1,
-                            record_type_name(content));
+    c->num_turns = 1;
+    ARENA_TRY_NEW(c->turns, c->arena, RecordTurn, 1);
+    TRY(read_pair(c));
+    if (c->asks || c->turns[0].inputs.num_bytes + c->turns[0].targets.num_bytes > 0) { return STATUS_OK; }
+    return json_values_fail(c->values, "inputs and targets are both empty");
 }
 
-// To what its side has said since the other spoke; nothing adds nothing.
-static Status add_text(RecordText* to, RecordText text, const JsonValues* values, Arena* arena) {
-    if (to->text == NULL || to->num_bytes == 0) {
-        *to = text;
-        return STATUS_OK;
-    }
-    if (text.num_bytes == 0) { return STATUS_OK; }
-    RecordText parts[3] = {*to, {"\n", 1}, text};
-    *to = record_text_join(parts, 3, arena);
-    return to->text != NULL ? STATUS_OK : json_values_no_memory(values);
-}
-
-// OpenAI has arguments as a text of JSON, which stays as it is; others as an object.
-static RecordText arguments_text(const json_t* arguments, Arena* arena) {
-    if (arguments == NULL || json_is_null(arguments)) { return (RecordText){"{}", 2}; }
-    if (!json_is_string(arguments)) { return record_text_json(arguments, arena); }
-    RecordText text = {json_string_value(arguments), json_string_length(arguments)};
-    if (text.num_bytes == 0) { return (RecordText){"{}", 2}; }
-    json_t* parsed = json_loadb(text.text, text.num_bytes, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
-    if (parsed == NULL) { return record_text_json(arguments, arena); }
-    json_decref(parsed);
-    return text;
-}
-
-static Status add_call(RecordText* to, const json_t* call, size_t n, const JsonValues* values, Arena* arena) {
-    const json_t* function = json_object_get(call, "function");
-    if (function == NULL) { function = call; }
-    const json_t* name = json_object_get(function, "name");
-    if (!json_is_string(name)) {
-        return json_values_fail(values, "message %zu: a call of a tool without a function's name", n + 1);
-    }
-    RecordText parts[5] = {{"{\"name\": ", 9},
-                           record_text_json(name, arena),
-                           {", \"arguments\": ", 15},
-                           arguments_text(json_object_get(function, "arguments"), arena),
-                           {"}", 1}};
-    if (parts[1].text == NULL || parts[3].text == NULL) { return json_values_no_memory(values); }
-    RecordText text = record_text_join(parts, 5, arena);
-    if (text.text == NULL) { return json_values_no_memory(values); }
-    return add_text(to, text, values, arena);
-}
-
-// Learnt, but where "weight" is 0, as in OpenAI's files for fine-tuning.
-static Status take_weight(bool* is_learnt, const json_t* message, size_t n, const JsonValues* values) {
-    const json_t* weight = json_object_get(message, "weight");
-    *is_learnt = true;
-    if (weight == NULL || json_is_null(weight)) { return STATUS_OK; }
-    double number = json_is_number(weight) ? json_number_value(weight) : json_is_false(weight) ? 0 : 1;
-    if ((json_is_number(weight) || json_is_boolean(weight)) && (number == 0 || number == 1)) {
-        *is_learnt = number == 1;
-        return STATUS_OK;
-    }
-    return json_values_fail(values, "message %zu: \"weight\" is neither 0 nor 1", n + 1);
-}
-
-typedef struct {
-    Side side;
-    RecordText text;
-    bool is_learnt;  // of an answer
-} Message;
-
-static Status take_message(Message* out, const json_t* message, size_t n, const JsonValues* values,
-                           Arena* arena) {
-    const json_t *role = json_object_get(message, "role"), *content = json_object_get(message, "content");
-    const json_t *calls = json_object_get(message, "tool_calls"),
-                 *call = json_object_get(message, "function_call");
-    if (role == NULL) { role = json_object_get(message, "from"); }
-    if (content == NULL) { content = json_object_get(message, "value"); }
-    if (!json_is_string(role)) {
-        return json_values_fail(values, "message %zu has no \"role\" (or \"from\")", n + 1);
-    }
-    out->side = side_of(json_string_value(role));
-    if (out->side == SIDE_UNKNOWN) {
-        return json_values_fail(values,
-                                "message %zu: role \"%.60s\" is none of system, user, assistant, tool", n + 1,
-                                json_string_value(role));
-    }
-    bool has_calls = out->side == SIDE_ASSISTANT && (json_array_size(calls) > 0 || json_is_object(call));
-    out->text = (RecordText){"", 0};
-    bool has_content = content != NULL && !json_is_null(content);
-    if (has_content || !has_calls) { TRY(take_content(&out->text, content, n, values, arena)); }
-    out->is_learnt = false;
-    if (out->side != SIDE_ASSISTANT) { return STATUS_OK; }
-    for (size_t i = 0; i < json_array_size(calls); i++) {
-        TRY(add_call(&out->text, json_array_get(calls, i), n, values, arena));
-    }
-    if (json_is_object(call)) { TRY(add_call(&out->text, call, n, values, arena)); }
-    TRY(take_weight(&out->is_learnt, message, n, values));
-    out->is_learnt = out->is_learnt && out->text.num_bytes > 0;
-    return STATUS_OK;
-}
-
-// --- turns
-// ---------------------------------------------------------------------------------------------------
-
-static void end_turn(Chat* chat) {
-    if (chat->turn.inputs.text == NULL) { chat->turn.inputs = (RecordText){"", 0}; }
-    chat->out->turns[chat->out->num_turns++] = chat->turn;
-    chat->turn = (RecordTurn){{NULL, 0}, {NULL, 0}, false};
-}
-
-// Answers of one turn are all learnt, or none is.
-static Status add_answer(Chat* chat, const Message* message) {
-    RecordTurn* turn = &chat->turn;
-    bool has_text = turn->targets.num_bytes > 0;
-    chat->has_answers = true;
-    if (has_text && message->text.num_bytes == 0) { return STATUS_OK; }
-    if (has_text && turn->is_read == message->is_learnt) { end_turn(chat); }
-    turn->is_read = !message->is_learnt;
-    return add_text(&turn->targets, message->text, chat->values, chat->arena);
-}
-
-static Status add_messages(Chat* chat, const json_t* messages, bool are_learnt) {
-    for (size_t n = 0; n < json_array_size(messages); n++) {
-        Message message = {.side = SIDE_UNKNOWN};
-        TRY(take_message(&message, json_array_get(messages, n), n, chat->values, chat->arena));
-        message.is_learnt = message.is_learnt && are_learnt;
-        if (message.side == SIDE_ASSISTANT) {
-            TRY(add_answer(chat, &message));
-            continue;
-        }
-        if (chat->turn.targets.text != NULL) { end_turn(chat); }
-        bool leads =
-            message.side == SIDE_SYSTEM && chat->out->num_turns == 0 && chat->turn.inputs.text == NULL;
-        RecordText* to = leads ? &chat->out->system : &chat->turn.inputs;
-        TRY(add_text(to, message.text, chat->values, chat->arena));
-    }
-    return STATUS_OK;
-}
-
-// What a conversation that is to be answered has to have: somebody has spoken, since the last answer or
-// before it; of the first turn the system's message alone will do.
-static Status end_question(Chat* chat) {
-    const RecordTurn* turn = &chat->turn;
-    RecordContent* out = chat->out;
-    const bool leads = out->num_turns == 0 && out->system.text != NULL;
-    if (turn->targets.text != NULL || turn->inputs.text != NULL || leads) {
-        const bool is_bare = out->num_turns == 0 && turn->inputs.text == NULL && out->system.text == NULL;
-        if (!is_bare) { end_turn(chat); }
-    }
-    if (out->num_turns > 0) { return STATUS_OK; }
-    return json_values_fail(chat->values, "a conversation without a question");
-}
-
-// `before` (or NULL): messages of which none is learnt. Sets turns and system. STATUS_BAD_FORMAT names the
-// message.
-static Status record_chat_read(RecordContent* out, const json_t* before, const json_t* messages,
-                               const JsonValues* values, Arena* arena) {
-    Chat chat = {.out = out, .values = values, .arena = arena};
-    out->num_turns = 0;
-    out->turns = ARENA_NEW(arena, RecordTurn, json_array_size(before) + json_array_size(messages) + 1);
-    if (out->turns == NULL) { return json_values_no_memory(values); }
-    TRY(add_messages(&chat, before, false));
-    TRY(add_messages(&chat, messages, true));
-    if (out->asks) { return end_question(&chat); }
-    if (chat.turn.targets.text != NULL) { end_turn(&chat); }
-    while (out->num_turns > 0 && out->turns[out->num_turns - 1].is_read) { out->num_turns--; }
-    if (out->num_turns > 0) { return STATUS_OK; }
-    if (!chat.has_answers) {
-        return json_values_fail(values, "a conversation without an answer by the assistant");
-    }
-    return json_values_fail(values, "all answers of the conversation are empty, or not to be learnt");
-}
-
-// --- record_template --------------------
+// --- texts of templates ----------------------------------------------------------------------------------
 
 #define RESPONSE "\n\n### Response:\n"
+#define ALPACA_BEGIN "Below is an instruction that describes a task"
+#define ALPACA_END "Write a response that appropriately completes the request.\n\n### Instruction:\n"
 
-static const RecordTemplate templates[] = {
-    {"plain",
-     "{system}\n",
-     "{system}{inputs}",
-     NULL,
-     "{inputs}",
-     "{targets}",
-     "\n",
-     "\n",
-     NULL,
-     false,
-     {NULL}},
-    {"alpaca",
-     "{system}\n\n",
-     "{system}Below is an instruction that describes a task. Write a response that appropriately completes "
-     "the "
-     "request.\n\n### Instruction:\n{inputs}" RESPONSE,
-     "{system}Below is an instruction that describes a task, paired with an input that provides further "
-     "context. "
-     "Write a response that appropriately completes the request.\n\n### Instruction:\n{instruction}\n\n### "
-     "Input:\n{context}" RESPONSE,
-     "\n\n### Instruction:\n{inputs}" RESPONSE,
-     "{targets}",
-     "",
-     "",
-     NULL,
-     false,
-     {NULL}},
-    {"chatml",
-     "<|im_start|>system\n{system}<|im_end|>\n",
-     "{system}<|im_start|>user\n{inputs}<|im_end|>\n<|im_start|>assistant\n",
-     NULL,
-     "\n<|im_start|>user\n{inputs}<|im_end|>\n<|im_start|>assistant\n",
-     "{targets}",
-     "",
-     "<|im_end|>",
-     NULL,
-     false,
-     {NULL}},
-    {"llama2",
-     "<<SYS>>\n{system}\n<</SYS>>\n\n",
-     "[INST] {system}{inputs} [/INST]",
-     NULL,
-     "[INST] {inputs} [/INST]",
-     " {targets}",
-     "",
-     " ",
-     NULL,
-     false,
-     {NULL}},
+static const DataTemplate templates[] = {
+    {.name = "alpaca",
+     .prompt = ALPACA_BEGIN ". " ALPACA_END "{inputs}" RESPONSE,
+     .context = ALPACA_BEGIN ", paired with an input that provides further context. " ALPACA_END
+                             "{instruction}\n\n### Input:\n{context}" RESPONSE,
+     .system = "{content}\n\n",
+     .user = "{system}" ALPACA_BEGIN ". " ALPACA_END "{content}" RESPONSE,
+     .next = "\n\n### Instruction:\n{content}" RESPONSE,
+     .assistant = "{content}",
+     .joint = "",
+     .turn_end = ""},
+    {.name = "chatml",
+     .prompt = "<|im_start|>user\n{inputs}<|im_end|>\n<|im_start|>assistant\n",
+     .system = "<|im_start|>system\n{content}<|im_end|>\n",
+     .user = "{system}<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n",
+     .next = "\n<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n",
+     .assistant = "{content}",
+     .joint = "",
+     .turn_end = "<|im_end|>"},
+    {.name = "llama2",
+     .prompt = "[INST] {inputs} [/INST]",
+     .system = "<<SYS>>\n{content}\n<</SYS>>\n\n",
+     .user = "[INST] {system}{content} [/INST]",
+     .next = "[INST] {content} [/INST]",
+     .assistant = " {content}",
+     .joint = "",
+     .turn_end = " "},
 };
-enum { NUM_TEMPLATES = sizeof templates / sizeof templates[0] };
 
-// --- reading a text
-// ------------------------------------------------------------------------------------------
-
-// The '}' of the field that begins at '{'; NULL: it has none.
-static const char* field_end(const char* begin, const char* end) {
-    return memchr(begin, '}', (size_t)(end - begin));
-}
-
-// The next field from `at` on: its '{'; NULL: none. Doubled braces are text.
-static const char* next_field(const char* at, const char* end) {
+// The next field in [at, end), its name *name; NULL: none. Doubled braces are text.
+static const char* next_field(const char* at, const char* end, RecordText* name) {
     for (; at < end; at++) {
         bool doubled = at + 1 < end && at[1] == at[0];
         if ((*at == '{' || *at == '}') && doubled) {
             at++;
         } else if (*at == '{') {
+            const char* close = (const char*)memchr(at, '}', (size_t)(end - at));
+            *name = (RecordText){at + 1, (size_t)((close != NULL ? close : end) - at - 1)};
             return at;
         }
     }
     return NULL;
 }
 
-static bool field_is(const char* begin, const char* end, const char* name) {
-    const char* close = field_end(begin, end);
-    return name != NULL && (size_t)(close - begin - 1) == strlen(name) &&
-           memcmp(begin + 1, name, strlen(name)) == 0;
+// What follows a field.
+static const char* after(RecordText name) {
+    return name.text + name.num_bytes + 1;
 }
 
-// The first {name}, or {other}.
-static const char* find_field(const char* text, const char* name, const char* other) {
-    const char* end = text + strlen(text);
-    const char* at = next_field(text, end);
-    while (at != NULL && !field_is(at, end, name) && !field_is(at, end, other)) {
-        at = next_field(at + 1, end);
+// The first {name}, or {other}; NULL: neither.
+static const char* find_field(const char* text, const char* name, const char* other, RecordText* found) {
+    const char *end = text + strlen(text), *at = next_field(text, end, found);
+    while (at != NULL && !text_equals(*found, name) && !text_equals(*found, other)) {
+        at = next_field(after(*found), end, found);
     }
     return at;
+}
+
+const char* record_template_field(const char* at, const char** name, size_t* name_chars) {
+    RecordText field;
+    if (next_field(at, at + strlen(at), &field) == NULL) { return NULL; }
+    *name = field.text;
+    *name_chars = field.num_bytes;
+    return after(field);
+}
+
+static Status check_fields(const char* text, int* num_fields) {
+    const char *at = text, *end = text + strlen(text);
+    RecordText name;
+    for (*num_fields = 0; (at = next_field(at, end, &name)) != NULL; ++*num_fields) {
+        bool is_closed = name.text + name.num_bytes < end;
+        if (!is_closed || name.num_bytes == 0 || memchr(name.text, '{', name.num_bytes) != NULL) {
+            return FAIL(STATUS_BAD_OPTION,
+                        "--template: '%.40s' is no {field} ---> {{ for a brace that is text", at);
+        }
+        at = after(name);
+    }
+    return STATUS_OK;
+}
+
+// `split`: where the targets begin, NULL: nowhere. A field of the record after them would be learnt as an
+// answer.
+static Status check_split(const char* text, const char* split) {
+    const char* end = text + strlen(text);
+    RecordText targets, behind;
+    if (split == NULL) {
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "--template '%.80s': has no {targets}, nor the field with the targets: nothing would be learnt "
+            "---> put {targets} behind all other fields",
+            text);
+    }
+    next_field(split, end, &targets);
+    const char* other = next_field(after(targets), end, &behind);
+    if (other == NULL) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_OPTION,
+                "--template '%.80s': behind %.*s, with which the answer begins, stands %.*s ---> put it in "
+                "front; only fixed text may follow",
+                text, (int)(after(targets) - split), split, (int)(after(behind) - other), other);
+}
+
+// Which field has the targets may be known from the records alone; then the last one must be of such a name.
+static Status check_targets(const char* text, const char* targets_field) {
+    static const char* const names[] = {"targets", "output", "response", "completion", "answer", "text"};
+    const char *end = text + strlen(text), *last = NULL;
+    RecordText name, last_name = {0};
+    const char* split = find_field(text, "targets", targets_field, &name);
+    for (const char* at = text; (at = next_field(at, end, &name)) != NULL; at = after(name)) {
+        last = at;
+        last_name = name;
+    }
+    for (size_t i = 0; split == NULL && targets_field == NULL && i < sizeof names / sizeof names[0]; i++) {
+        if (text_equals(last_name, names[i])) { split = last; }
+    }
+    return check_split(text, split);
 }
 
 static void unescape(char* text) {
@@ -724,390 +664,258 @@ static void unescape(char* text) {
     *to = '\0';
 }
 
-static Status check_fields(const char* text, int* num_fields) {
-    const char* end = text + strlen(text);
-    *num_fields = 0;
-    for (const char* at = next_field(text, end); at != NULL; at = next_field(at + 1, end), ++*num_fields) {
-        const char* close = field_end(at, end);
-        if (close == NULL || close == at + 1 || memchr(at + 1, '{', (size_t)(close - at - 1)) != NULL) {
-            return FAIL(STATUS_BAD_OPTION,
-                        "--template: '%.40s' is no {field} ---> {{ for a brace that is text", at);
-        }
+Status record_template_open(RecordTemplate* out, const char* text, const char* targets_field) {
+    *out = (RecordTemplate){.form = data_plain};
+    if (strcmp(text, "plain") == 0) { return STATUS_OK; }
+    for (size_t i = 0; i < sizeof templates / sizeof templates[0]; i++) {
+        if (strcmp(text, templates[i].name) != 0) { continue; }
+        out->form = templates[i];
+        return STATUS_OK;
     }
+    int num_fields;
+    RecordText unused;
+    TRY(check_fields(text, &num_fields));
+    if (num_fields == 0) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--template %.60s ---> plain, alpaca, chatml, llama2, or a text with {inputs} and "
+                    "{targets} (or names of fields)",
+                    text);
+    }
+    TRY(check_targets(text, targets_field));
+    bool has_system = find_field(text, "system", NULL, &unused) != NULL;
+    char* custom = ARENA_NEW(&out->arena, char, strlen(text) + sizeof "{system}");
+    if (custom == NULL) { return FAIL(STATUS_NO_MEMORY, "--template: no memory"); }
+    strcpy(custom, has_system ? "" : "{system}");
+    strcat(custom, text);
+    unescape(custom);
+    out->custom = custom;
+    out->form = (DataTemplate){
+        .name = "custom", .system = has_system ? "{content}" : "{content}\n", .joint = "", .turn_end = "\n"};
     return STATUS_OK;
 }
 
-static Status check_text(const char* text) {
+Status record_template_of(RecordTemplate* out, const DataTemplate* form) {
+    const char* const texts[] = {form->prompt, form->record, form->context,   form->system,  form->user,
+                                 form->next,   form->joint,  form->assistant, form->turn_end};
     int num_fields;
-    TRY(check_fields(text, &num_fields));
-    if (num_fields > 0) { return STATUS_OK; }
-    return FAIL(STATUS_BAD_OPTION,
-                "--template %.60s ---> plain, alpaca, chatml, llama2, or a text with {inputs} and "
-                "{targets} (or names of fields)",
-                text);
-}
-
-// `split`: where the targets begin, NULL: nowhere. What is of the record behind them would be learnt as an
-// answer.
-static Status check_split(const char* text, const char* split) {
-    const char* end = text + strlen(text);
-    if (split == NULL) {
-        return FAIL(
-            STATUS_BAD_OPTION,
-            "--template '%.80s': has no {targets}, nor the field with the targets: nothing would be learnt "
-            "---> put {targets} behind all other fields",
-            text);
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        if (texts[i] != NULL) { TRY(check_fields(texts[i], &num_fields)); }
     }
-    const char* close = field_end(split, end);
-    const char* behind = next_field(close + 1, end);
-    if (behind == NULL) { return STATUS_OK; }
-    return FAIL(STATUS_BAD_OPTION,
-                "--template '%.80s': behind %.*s, with which the answer begins, stands %.*s ---> put it in "
-                "front; only "
-                "fixed text may follow",
-                text, (int)(close + 1 - split), split, (int)(field_end(behind, end) + 1 - behind), behind);
-}
-
-// Which field has the targets may be known from the records alone; then the last one must be of such a name.
-static Status check_targets(const char* text, const char* targets_field) {
-    static const char* const names[] = {"targets", "output", "response", "completion", "answer", "text"};
-    const char* split = find_field(text, "targets", targets_field);
-    const char* end = text + strlen(text);
-    for (const char* at = next_field(text, end); split == NULL && targets_field == NULL && at != NULL;) {
-        const char* after = next_field(at + 1, end);
-        for (size_t i = 0; after == NULL && i < sizeof names / sizeof names[0]; i++) {
-            if (field_is(at, end, names[i])) { split = at; }
-        }
-        at = after;
-    }
-    return check_split(text, split);
-}
-
-Status record_template_open(RecordTemplate* out, const char* text, const char* targets_field) {
-    for (int i = 0; i < NUM_TEMPLATES; i++) {
-        if (strcmp(text, templates[i].name) == 0) {
-            *out = templates[i];
-            return STATUS_OK;
-        }
-    }
-    TRY(check_text(text));
-    TRY(check_targets(text, targets_field));
-    bool has_system = find_field(text, "system", NULL) != NULL;
-    char* owned = malloc(strlen(text) + sizeof "{system}");
-    if (owned == NULL) { return FAIL(STATUS_NO_MEMORY, "--template: no memory"); }
-    strcpy(owned, has_system ? "" : "{system}");
-    strcat(owned, text);
-    unescape(owned);
-    const char* first = owned;
-    *out = (RecordTemplate){.name = "custom",
-                            .system = has_system ? "{system}" : "{system}\n",
-                            .first = first,
-                            .next = first,
-                            .joint = "",
-                            .turn_end = "\n",
-                            .is_custom = true,
-                            .owned = {owned}};
+    *out = (RecordTemplate){.form = *form};
     return STATUS_OK;
 }
 
 void record_template_close(RecordTemplate* form) {
-    for (int i = 0; i < RECORD_TEMPLATE_TEXTS; i++) { free(form->owned[i]); }
+    arena_free(&form->arena);
     *form = (RecordTemplate){0};
 }
 
-// --- its parts
-// -----------------------------------------------------------------------------------------------
-
-// The input of a form: what stands before its targets, or all of it.
-static const char* input_end(const RecordTemplate* form, const char* text, const char* targets_field) {
-    const char* split = form->targets == NULL ? find_field(text, "targets", targets_field) : NULL;
-    return split != NULL ? split : text + strlen(text);
+// The user's own text up to the targets, all of it where it does not name them.
+static const char* custom_split(const RecordTemplate* form, const char* targets_field) {
+    RecordText unused;
+    const char* split = find_field(form->custom, "targets", targets_field, &unused);
+    return split != NULL ? split : form->custom + strlen(form->custom);
 }
 
 bool record_template_names(const RecordTemplate* form, const char* field) {
-    return form->is_custom && find_field(form->first, "targets", field) != NULL;
+    return form->custom != NULL && *custom_split(form, field) != '\0';
 }
 
 const char* record_template_tail(const RecordTemplate* form, const char* targets_field, size_t* num_bytes) {
-    const char* text = form->alone != NULL ? form->alone : form->first;
-    const char* end = input_end(form, text, targets_field);
-    const char* tail = text;
-    for (const char* at = next_field(tail, end); at != NULL; at = next_field(tail, end)) {
-        tail = field_end(at, end) + 1;
-    }
-    *num_bytes = (size_t)(end - tail);
-    return tail;
+    const char* text = form->custom != NULL        ? form->custom
+                       : form->form.record != NULL ? form->form.record
+                                                   : form->form.prompt;
+    const char* end = form->custom != NULL ? custom_split(form, targets_field) : text + strlen(text);
+    RecordText name;
+    while (next_field(text, end, &name) != NULL) { text = after(name); }
+    *num_bytes = (size_t)(end - text);
+    return text;
 }
 
-const char* record_template_field(const char* at, const char** name, size_t* name_chars) {
-    const char* end = at + strlen(at);
-    const char* begin = next_field(at, end);
-    if (begin == NULL) { return NULL; }
-    const char* close = field_end(begin, end);
-    *name = begin + 1;
-    *name_chars = (size_t)(close - begin - 1);
-    return close + 1;
-}
-
-// --- for ./generate
-// ------------------------------------------------------------------------------------------
+// --- a text of the user's own, for ./generate ------------------------------------------------------------
 
 typedef struct {
     const char *from, *to;  // from NULL: no field; to NULL: it is left out
 } Renaming;
 
-// [begin, end) with its fields' names by the first of two renamings that fits.
-static char* rename_fields(const char* begin, const char* end, Renaming first, Renaming second) {
-    char* out = NULL;
-    size_t num_bytes;
-    FILE* memory = open_memstream(&out, &num_bytes);
-    if (memory == NULL) { return NULL; }
-    for (const char* at = next_field(begin, end); at != NULL; at = next_field(begin, end)) {
-        const char* close = field_end(at, end);
-        const Renaming* way = field_is(at, end, first.from) ? &first : &second;
-        fwrite(begin, 1, (size_t)(at - begin), memory);
-        if (!field_is(at, end, way->from)) {
-            fwrite(at, 1, (size_t)(close + 1 - at), memory);
-        } else if (way->to != NULL) {
-            fprintf(memory, "{%s}", way->to);
-        }
-        begin = close + 1;
-    }
-    fwrite(begin, 1, (size_t)(end - begin), memory);
-    return fclose(memory) == 0 ? out : NULL;
-}
-
-static char* rename_all(const char* text, const char* from, const char* to) {
-    return rename_fields(text, text + strlen(text), (Renaming){from, to}, (Renaming){NULL, NULL});
-}
-
-// Where a prompt stands, [begin, end): of one field alone, whatever its name, that; of several, the inputs'.
-static char* prompt_name(const char* begin, const char* end, const char* inputs_field) {
-    const char* name = NULL;
-    for (const char* at = next_field(begin, end); at != NULL; at = next_field(at + 1, end)) {
-        if (field_is(at, end, "system")) { continue; }
-        const bool is_inputs = field_is(at, end, "inputs") || field_is(at, end, inputs_field);
-        const size_t chars = (size_t)(field_end(at, end) - at - 1);
-        const bool is_same = name != NULL && strncmp(name, at + 1, chars) == 0 && name[chars] == '}';
-        const bool was_inputs =
-            name != NULL && (field_is(name - 1, end, "inputs") || field_is(name - 1, end, inputs_field));
-        if (name != NULL && !is_same && !(is_inputs && was_inputs)) {
-            return strdup(inputs_field != NULL ? inputs_field : "inputs");
-        }
-        name = at + 1;
-    }
-    return name != NULL ? strndup(name, (size_t)(field_end(name - 1, end) - name)) : strdup("inputs");
-}
-
-// The prompt's form of a text with any names for it: {inputs} is its place.
-static char* prompt_form(const char* begin, const char* end, const char* inputs_field) {
-    char* name = prompt_name(begin, end, inputs_field);
-    if (name == NULL) { return NULL; }
-    char* bare = rename_fields(begin, end, (Renaming){"system", NULL}, (Renaming){name, "inputs"});
-    free(name);
-    char* form = bare != NULL ? rename_all(bare, inputs_field, "inputs") : NULL;
-    free(bare);
-    return form;
-}
-
-static char* without_system(const char* begin, const char* end) {
-    return rename_fields(begin, end, (Renaming){"system", NULL}, (Renaming){NULL, NULL});
-}
-
-// A turn's input with what somebody says as {content}; the first has {system} too.
-static char* turn_form(const RecordTemplate* form, const char* text, const RecordFields* fields) {
-    return rename_fields(text, input_end(form, text, fields->targets), (Renaming){"inputs", "content"},
-                         (Renaming){NULL, NULL});
-}
-
-static char* answer_form(const RecordTemplate* form, const RecordFields* fields) {
-    const char* text = form->targets != NULL ? form->targets : input_end(form, form->first, fields->targets);
-    if (text[0] == '\0') { return strdup("{content}"); }
-    return rename_fields(text, text + strlen(text), (Renaming){"targets", "content"},
-                         (Renaming){form->is_custom ? fields->targets : NULL, "content"});
-}
-
-Status record_template_chat_forms(const RecordTemplate* form, const RecordFields* fields,
-                                  RecordChatForms* out) {
-    const char *context = form->context, *first = form->first;
-    const char* first_end = input_end(form, first, fields->targets);
-    RecordChatForms forms = {.prompt = prompt_form(first, first_end, fields->inputs),
-                             .record = form->is_custom ? without_system(first, first_end) : NULL,
-                             .context =
-                                 context != NULL ? without_system(context, context + strlen(context)) : NULL,
-                             .system = rename_all(form->system, "system", "content"),
-                             .user = turn_form(form, form->first, fields),
-                             .next = turn_form(form, form->next, fields),
-                             .assistant = answer_form(form, fields),
-                             .joint = strdup(form->joint),
-                             .turn_end = strdup(form->turn_end)};
-    if (forms.prompt == NULL || (form->is_custom && forms.record == NULL) ||
-        (context != NULL && forms.context == NULL) || forms.system == NULL || forms.user == NULL ||
-        forms.next == NULL || forms.assistant == NULL || forms.joint == NULL || forms.turn_end == NULL) {
-        record_chat_forms_free(&forms);
-        return FAIL(STATUS_NO_MEMORY, "no memory for the template");
-    }
-    *out = forms;
-    return STATUS_OK;
-}
-
-void record_chat_forms_free(RecordChatForms* forms) {
-    char* texts[] = {forms->prompt, forms->record, forms->context,   forms->system,  forms->user,
-                     forms->next,   forms->joint,  forms->assistant, forms->turn_end};
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) { free(texts[i]); }
-    *forms = (RecordChatForms){0};
-}
-
-Status record_template_of_forms(RecordTemplate* out, const RecordChatForms* forms) {
-    const char* record = forms->record != NULL ? forms->record : forms->prompt;
-    const char* const texts[RECORD_TEMPLATE_TEXTS] = {record,       forms->context, forms->system,
-                                                      forms->user,  forms->next,    forms->assistant,
-                                                      forms->joint, forms->turn_end};
-    static const char* const renamed[RECORD_TEMPLATE_TEXTS] = {NULL,     NULL,      "system", "inputs",
-                                                               "inputs", "targets", NULL,     NULL};
-    RecordTemplate form = {.name = "forms", .is_custom = forms->record != NULL};
-    Status status = STATUS_OK;
-    for (int i = 0; i < RECORD_TEMPLATE_TEXTS && status == STATUS_OK; i++) {
-        int num_fields;
-        if (texts[i] == NULL) { continue; }
-        status = check_fields(texts[i], &num_fields);
-        if (status == STATUS_OK) {
-            form.owned[i] =
-                renamed[i] != NULL ? rename_all(texts[i], "content", renamed[i]) : strdup(texts[i]);
-            if (form.owned[i] == NULL) { status = FAIL(STATUS_NO_MEMORY, "no memory for the template"); }
+// [begin, end) with its fields' names by the first renaming that fits, in the arena; NULL: no memory.
+static const char* rename_fields(const char* begin, const char* end, const Renaming* renamings, int num,
+                                 Arena* arena) {
+    char* out = ARENA_NEW(arena, char, 8 * (end - begin) + 8);  // a field is 3 characters at least, a name 7
+    char* to = out;
+    RecordText name;
+    if (out == NULL) { return NULL; }
+    for (const char* at; (at = next_field(begin, end, &name)) != NULL; begin = after(name)) {
+        int i = 0;
+        while (i < num && !text_equals(name, renamings[i].from)) { i++; }
+        const char* as = i < num ? renamings[i].to : "";
+        memcpy(to, begin, (size_t)(at - begin));
+        to += at - begin;
+        if (i == num) {
+            memcpy(to, at, name.num_bytes + 2);
+            to += name.num_bytes + 2;
+        } else if (as != NULL) {
+            to += sprintf(to, "{%s}", as);
         }
     }
-    if (status != STATUS_OK) {
-        record_template_close(&form);
-        return status;
-    }
-    const char** const places[RECORD_TEMPLATE_TEXTS] = {&form.alone, &form.context, &form.system,
-                                                        &form.first, &form.next,    &form.targets,
-                                                        &form.joint, &form.turn_end};
-    for (int i = 0; i < RECORD_TEMPLATE_TEXTS; i++) { *places[i] = form.owned[i]; }
-    *out = form;
-    return STATUS_OK;
+    memcpy(to, begin, (size_t)(end - begin));
+    to[end - begin] = '\0';
+    return out;
 }
 
-// --- filling it
-// ----------------------------------------------------------------------------------------------
+// The name of the prompt's field in [begin, end): of one field alone, whatever its name, that; of several,
+// the inputs'.
+static RecordText prompt_name(const char* begin, const char* end, const char* inputs_field) {
+    RecordText name, found = {"inputs", 6};
+    bool has_found = false, was_inputs = false;
+    for (const char* at = begin; (at = next_field(at, end, &name)) != NULL; at = after(name)) {
+        if (text_equals(name, "system")) { continue; }
+        bool is_inputs = text_equals(name, "inputs") || text_equals(name, inputs_field);
+        bool is_same =
+            found.num_bytes == name.num_bytes && memcmp(found.text, name.text, name.num_bytes) == 0;
+        if (has_found && !is_same && !(is_inputs && was_inputs)) {
+            return text_of(inputs_field != NULL ? inputs_field : "inputs");
+        }
+        found = name;
+        has_found = true;
+        was_inputs = is_inputs;
+    }
+    return found;
+}
 
+Status record_template_split(RecordTemplate* form, const RecordFields* fields) {
+    if (form->custom == NULL) { return STATUS_OK; }
+    const char *begin = form->custom, *split = custom_split(form, fields->targets);
+    Arena* arena = &form->arena;
+    RecordText name = prompt_name(begin, split, fields->inputs), copy;
+    TRY(join_texts(&copy, &name, 1, arena));
+    const Renaming of_prompt[] = {{"system", NULL}, {copy.text, "inputs"}, {fields->inputs, "inputs"}};
+    const Renaming of_record[] = {{"system", NULL}}, of_turn[] = {{"inputs", "content"}};
+    const Renaming of_answer[] = {{"targets", "content"}, {fields->targets, "content"}};
+    DataTemplate* out = &form->form;
+    out->prompt = rename_fields(begin, split, of_prompt, 3, arena);
+    out->record = rename_fields(begin, split, of_record, 1, arena);
+    out->user = out->next = rename_fields(begin, split, of_turn, 1, arena);
+    out->assistant =
+        *split == '\0' ? "{content}" : rename_fields(split, split + strlen(split), of_answer, 2, arena);
+    form->custom = NULL;
+    if (out->prompt != NULL && out->record != NULL && out->user != NULL && out->assistant != NULL) {
+        return STATUS_OK;
+    }
+    return FAIL(STATUS_NO_MEMORY, "no memory for the template");
+}
+
+// --- filling a template ----------------------------------------------------------------------------------
+
+// What fields mean; text NULL: this name is a field of the record.
 typedef struct {
-    const RecordContent* content;
-    const RecordTurn* turn;
-    RecordText system;  // with what stands around it; empty where there is none
-    const json_t* root;
-    const JsonValues* values;
-    Arena* arena;
-} Filling;
+    RecordText content, inputs, targets, system;
+} Known;
 
-static Status no_memory(const Filling* f) {
-    return FAIL(STATUS_NO_MEMORY, "%s:%lld: no memory for a record", f->values->path,
-                (long long)f->values->line_number);
-}
-
-static Status field_text(RecordText* out, const Filling* f, const char* name) {
+static Status field_text(RecordText* out, const Content* c, const Known* known, const char* name) {
     const struct {
         const char* name;
         RecordText text;
-    } known[] = {{"inputs", f->turn->inputs},
-                 {"targets", f->turn->targets},
-                 {"system", f->system},
-                 {"context", f->content->context},
-                 {"instruction", f->content->instruction}};
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        if (strcmp(name, known[i].name) == 0 && known[i].text.text != NULL) {
-            *out = known[i].text;
+    } all[] = {{"content", known->content}, {"inputs", known->inputs}, {"targets", known->targets},
+               {"system", known->system},   {"context", c->context},   {"instruction", c->instruction}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (strcmp(name, all[i].name) == 0 && all[i].text.text != NULL) {
+            *out = all[i].text;
             return STATUS_OK;
         }
     }
-    const json_t* value = json_object_get(f->root, name);
+    const json_t* value = json_object_get(c->root, name);
     if (value == NULL) {
-        return json_values_fail(f->values, "field \"%.80s\" of the template is missing", name);
+        return json_values_fail(c->values, "field \"%.80s\" of the template is missing", name);
     }
-    if (record_field_text(value, out, f->arena)) { return STATUS_OK; }
-    return json_values_fail(f->values, "field \"%.80s\" of the template is %s, not a text or a number", name,
-                            record_type_name(value));
+    if (is_scalar(value)) { return scalar_text(out, value, c->arena); }
+    return json_values_fail(c->values, "field \"%.80s\" of the template is %s, not a text or a number", name,
+                            type_name(value));
 }
 
 // Text without doubled braces.
-static Status plain_text(RecordText* out, const Filling* f, const char* begin, const char* end) {
-    char* text = arena_alloc_raw(f->arena, (size_t)(end - begin) + 1);
-    if (text == NULL) { return no_memory(f); }
+static Status plain_text(RecordText* out, const char* begin, const char* end, Arena* arena) {
+    char* text;
     size_t at = 0;
+    ARENA_TRY_NEW(text, arena, char, end - begin + 1);
     for (; begin < end; begin++) {
         text[at++] = *begin;
         begin += (*begin == '{' || *begin == '}') && begin + 1 < end && begin[1] == *begin;
     }
-    text[at] = '\0';
     *out = (RecordText){text, at};
     return STATUS_OK;
 }
 
-// [begin, end) of a template with its fields filled in.
-static Status fill(RecordText* out, const Filling* f, const char* begin, const char* end) {
+// [begin, end) of a template with its fields filled in; end NULL: all of the text.
+static Status fill(RecordText* out, const Content* c, const Known* known, const char* begin,
+                   const char* end) {
     int32_t num_parts = 0, most = 1;
-    for (const char* at = next_field(begin, end); at != NULL; at = next_field(at + 1, end)) { most += 2; }
-    RecordText* parts = ARENA_NEW(f->arena, RecordText, most);
-    if (parts == NULL) { return no_memory(f); }
+    RecordText name, *parts;
+    if (end == NULL) { end = begin + strlen(begin); }
+    for (const char* at = begin; next_field(at, end, &name) != NULL; at = after(name)) { most += 2; }
+    ARENA_TRY_NEW(parts, c->arena, RecordText, most);
     for (;;) {
-        const char* at = next_field(begin, end);
-        TRY(plain_text(&parts[num_parts++], f, begin, at != NULL ? at : end));
-        if (at == NULL) { break; }
-        const char* close = field_end(at, end);
-        RecordText name;
-        TRY(plain_text(&name, f, at + 1, close));
-        TRY(field_text(&parts[num_parts++], f, name.text));
-        begin = close + 1;
+        const char* at = next_field(begin, end, &name);
+        TRY(plain_text(&parts[num_parts++], begin, at != NULL ? at : end, c->arena));
+        if (at == NULL) { return join_texts(out, parts, num_parts, c->arena); }
+        RecordText plain;
+        TRY(plain_text(&plain, name.text, name.text + name.num_bytes, c->arena));
+        TRY(field_text(&parts[num_parts++], c, known, plain.text));
+        begin = after(name);
     }
-    *out = record_text_join(parts, num_parts, f->arena);
-    return out->text != NULL ? STATUS_OK : no_memory(f);
 }
 
-static Status fill_whole(RecordText* out, const Filling* f, const char* text) {
-    return fill(out, f, text, text + strlen(text));
-}
-
-// The input alone of a turn whose answer is asked for.
-static Status apply_turn(RecordTurn* out, const RecordTemplate* form, const Filling* f, bool is_first,
-                         bool is_asked) {
-    const bool is_chat = record_form_is_chat(f->content->form);
-    const char* inputs = !is_chat && form->alone != NULL ? form->alone : is_first ? form->first : form->next;
-    if (is_first && form->context != NULL && f->content->context.text != NULL) { inputs = form->context; }
-    if (form->targets == NULL && !is_asked) {
-        const char* learnt = find_field(inputs, "targets", f->content->targets_field);
-        if (learnt == NULL) { TRY(fill_whole(&out->inputs, f, inputs)); }  // a field is missing: a bad record
-        TRY(check_split(inputs, learnt));
+// Of a turn whose answer is asked for, the input alone.
+static Status apply_turn(RecordTurn* out, const RecordTemplate* form, const Content* c,
+                         const RecordTurn* turn, RecordText system, bool is_first, bool is_asked) {
+    const DataTemplate* texts = &form->form;
+    Known known = {.inputs = turn->inputs, .targets = turn->targets, .system = system};
+    *out = *turn;
+    if (form->custom != NULL) {
+        const char* split = custom_split(form, c->targets_field);
+        if (!is_asked) {  // a field is missing: a bad record
+            if (*split == '\0') { TRY(fill(&out->inputs, c, &known, form->custom, NULL)); }
+            TRY(check_split(form->custom, *split != '\0' ? split : NULL));
+        }
+        TRY(fill(&out->inputs, c, &known, form->custom, split));
+        return is_asked ? STATUS_OK : fill(&out->targets, c, &known, split, NULL);
     }
-    const char* split = input_end(form, inputs, f->content->targets_field);
-    const char* targets = form->targets != NULL ? form->targets : split;
-    out->targets = f->turn->targets;
-    TRY(fill(&out->inputs, f, inputs, split));
-    return is_asked || targets[0] == '\0' ? STATUS_OK : fill_whole(&out->targets, f, targets);
+    if (is_chat(c->form)) {
+        known.content = turn->inputs;
+        TRY(fill(&out->inputs, c, &known, is_first ? texts->user : texts->next, NULL));
+    } else {
+        const char* text = texts->record != NULL ? texts->record : texts->prompt;
+        if (texts->context != NULL && c->context.text != NULL) { text = texts->context; }
+        TRY(fill(&out->inputs, c, &known, text, NULL));
+    }
+    known.content = turn->targets;
+    return is_asked ? STATUS_OK : fill(&out->targets, c, &known, texts->assistant, NULL);
 }
 
-Status record_template_apply(const RecordTemplate* form, RecordContent* content, const json_t* root,
-                             const JsonValues* values, Arena* arena) {
-    if (content->form == RECORD_TEXT && !form->is_custom) { return STATUS_OK; }  // is a text as it is
-    RecordTurn* turns = ARENA_NEW(arena, RecordTurn, content->num_turns);
-    Filling f = {
-        .content = content, .system = content->system, .root = root, .values = values, .arena = arena};
-    if (turns == NULL) { return no_memory(&f); }
-    for (int32_t t = 0; t < content->num_turns; t++) {
-        f.turn = &content->turns[t];
+// c->turns as a model reads them.
+static Status apply(const RecordTemplate* form, Content* c) {
+    bool is_custom = form->custom != NULL || form->form.record != NULL;
+    if (c->form == RECORD_TEXT && !is_custom) { return STATUS_OK; }  // a text as it is
+    RecordTurn* turns;
+    ARENA_TRY_NEW(turns, c->arena, RecordTurn, c->num_turns);
+    for (int32_t t = 0; t < c->num_turns; t++) {
         RecordText system = {"", 0};
-        f.system = content->system;
-        if (t == 0 && content->system.text != NULL) { TRY(fill_whole(&system, &f, form->system)); }
-        f.system = system;
-        const bool is_asked = content->asks && t == content->num_turns - 1;
-        TRY(apply_turn(&turns[t], form, &f, t == 0, is_asked));
-        turns[t].is_read = f.turn->is_read;
+        const Known known = {.content = c->system};
+        if (t == 0 && c->system.text != NULL) { TRY(fill(&system, c, &known, form->form.system, NULL)); }
+        TRY(apply_turn(&turns[t], form, c, &c->turns[t], system, t == 0, c->asks && t == c->num_turns - 1));
     }
-    content->turns = turns;
+    c->turns = turns;
     return STATUS_OK;
 }
 
-// --- record_reader --------------------
+Status record_template_ask(const RecordTemplate* form, RecordText text, const JsonValues* values,
+                           Arena* arena, RecordText* out) {
+    Content content = {.values = values, .arena = arena};
+    Known known = {.inputs = text, .system = {"", 0}};
+    return fill(out, &content, &known, form->form.prompt, NULL);
+}
+
+// --- reading ---------------------------------------------------------------------------------------------
 
 static char* base_name(const char* path) {
     static const char* const endings[] = {".gz", ".zst", ".jsonl", ".ndjson", ".json"};
@@ -1158,13 +966,12 @@ void record_reader_close(RecordReader* reader) {
 static Status take_task(RecordReader* reader, Record* out) {
     const char* field = reader->options.task_field;
     const json_t* value = json_object_get(reader->root, field);
-    out->task = (RecordText){reader->file_task, strlen(reader->file_task)};
+    out->task = text_of(reader->file_task);
     if (value == NULL) { return STATUS_OK; }
     if (!json_is_string(value)) {
-        return json_values_fail(&reader->values, "field \"%s\" is %s, not a string", field,
-                                record_type_name(value));
+        return json_values_fail(&reader->values, "field \"%s\" is %s, not a string", field, type_name(value));
     }
-    RecordText task = {json_string_value(value), json_string_length(value)};
+    RecordText task = string_text(value);
     if (task.num_bytes > RECORD_MAX_TASK_BYTES) {
         return json_values_fail(&reader->values, "field \"%s\" has %zu bytes, at most %d are allowed", field,
                                 task.num_bytes, RECORD_MAX_TASK_BYTES);
@@ -1179,15 +986,14 @@ static Status take_task(RecordReader* reader, Record* out) {
 static Status take_element(RecordReader* reader) {
     reader->root = json_incref(json_array_get(reader->list, reader->list_at++));
     reader->values.list_number = (int64_t)reader->list_at;
-    reader->json = record_text_json(reader->root, &reader->arena);
-    return reader->json.text != NULL ? STATUS_OK : json_values_no_memory(&reader->values);
+    return json_text(&reader->json, reader->root, &reader->arena);
 }
 
 // The first of the list that is the whole file, where it is one.
 static Status open_list(RecordReader* reader) {
     bool is_last;
     json_t* list = reader->values.value_number == 1 && !reader->values.is_array
-                       ? record_form_list(reader->root, &reader->options.fields)
+                       ? list_of(reader->root, &reader->options.fields)
                        : NULL;
     if (list == NULL) { return STATUS_OK; }
     TRY(json_values_is_last(&reader->values, &is_last));
@@ -1224,15 +1030,20 @@ Status record_reader_next(RecordReader* reader, Record* out) {
         out->end = true;
         return STATUS_OK;
     }
+    const RecordTemplate* form = reader->options.form;
+    Content content = {.root = reader->root,
+                       .values = &reader->values,
+                       .arena = &reader->arena,
+                       .asks = reader->options.fields.asks};
     Record record = {0};
-    RecordContent content;
-    TRY(record_form_read(&content, reader->root, &reader->options.fields, &reader->values, &reader->arena));
+    TRY(read_content(&content, &reader->options.fields));
     TRY(take_task(reader, &record));
-    const RecordTurn* bare = content.turns;  // a template of somebody's own may have texts from other fields
-    TRY(record_template_apply(reader->options.form, &content, reader->root, &reader->values, &reader->arena));
-    const RecordTurn* turn = reader->options.form->is_custom ? &content.turns[0] : bare;
-    const bool is_chat = record_form_is_chat(content.form);
-    if (content.asks && !is_chat && turn->inputs.num_bytes + turn->targets.num_bytes == 0) {
+    const RecordTurn* bare = content.turns;
+    TRY(apply(form, &content));
+    // a template of the user's own may have texts from other fields
+    bool is_custom = form->custom != NULL || form->form.record != NULL;
+    const RecordTurn* turn = is_custom ? &content.turns[0] : bare;
+    if (content.asks && !is_chat(content.form) && turn->inputs.num_bytes + turn->targets.num_bytes == 0) {
         return json_values_fail(&reader->values, "nothing in it to answer");
     }
     record.json = reader->json;
@@ -1244,7 +1055,7 @@ Status record_reader_next(RecordReader* reader, Record* out) {
     return STATUS_OK;
 }
 
-// --- record_files --------------------
+// --- files -----------------------------------------------------------------------------------------------
 
 enum { PATH_BYTES = 4096, COPY_BYTES = 1 << 16 };
 

@@ -125,12 +125,11 @@ static void batch_alloc(Trainer* t) {
 
 static void trainer_init(Trainer* t, Bench* bench, const char* descriptor, int seq_tokens,
                          int target_tokens) {
-    char error[LLMC_ERROR_CHARS];
     ModelConfig config;
     bool tiny = bench_tiny(bench);
     const ModelKind* kind = strchr(descriptor, ':') != NULL ? &t5_kind : &gpt2_kind;
-    if (!model_parse(&config, kind, descriptor, tiny ? 300 : 0, seq_tokens, error)) {
-        fprintf(stderr, "cuda_bench_steps: --models: %s\n", error);
+    if (!model_parse(&config, kind, descriptor, tiny ? 300 : 0, seq_tokens)) {
+        fprintf(stderr, "cuda_bench_steps: --models: %s\n", status_message());
         exit(EXIT_FAILURE);
     }
     t->bench = bench;

@@ -396,7 +396,7 @@ static Status open_transport(Dynapipe* dp, int* argc, char*** argv) {
 
 static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* const* own_options) {
     dp->command = session_run_command(*argc, *argv);
-    TRY(open_transport(dp, argc, argv));
+    if (dp->transport.api == NULL) { TRY(open_transport(dp, argc, argv)); }
     int32_t num_ranks = dp->transport.num_ranks;
     int32_t* ranks = malloc(sizeof(int32_t) * (size_t)num_ranks);
     if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
@@ -419,6 +419,16 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* co
     if (status == STATUS_OK) { status = host_cores_find(&dp->cores, &dp->world, dp->num_threads); }
     if (status == STATUS_OK) { status = session_device_find(dp); }
     return status == STATUS_OK ? session_report_open(dp) : status;
+}
+
+Status session_open_on(Dynapipe** out, Transport* transport, int* argc, char*** argv) {
+    Dynapipe* dp = (Dynapipe*)calloc(1, sizeof(Dynapipe));
+    if (dp == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a session"); }
+    *out = dp;
+    dp->open_ns = clock_now_ns();
+    dp->transport = *transport;
+    *transport = (Transport){0};
+    return session_open(dp, argc, argv, NULL);
 }
 
 int dynapipe_open_as(int32_t header_interface, Dynapipe** out, int* argc, char*** argv,

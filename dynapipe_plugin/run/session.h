@@ -206,7 +206,7 @@ session_refit.h -- what steps that ran say of the costs, agreed on by the ranks,
 later step on (--refit).
 
 Planning runs ahead in a thread of its own and every rank must make the same plans. So
-    1. every rank notes the jobs and sends of its steps (trace_jobs.h, trace_links.h); not of the first step
+    1. every rank notes the jobs and sends of its steps (trace.h); not of the first step
        after the start, a restore or a move of layers
     2. after steps 4, 8, 12, .. of the run all agree on factors of the cost model's terms, of each rank and
        kind of job, and of each link (refit_solve.h): a version
@@ -538,6 +538,11 @@ enum {
     STAT_TRANSFERS_OFF_NS,  // session_errors.h, of its replica, on first stages
     SESSION_STATS
 };
+
+// session.c
+// dynapipe_open() on a transport that is open already, which the session takes: ranks of tests are threads.
+Status session_open_on(Dynapipe** out, Transport* transport, int* argc, char*** argv);
+
 
 // session_same.c
 // `lines` are "name=value" (settings.h): STATUS_MISMATCH, on all ranks alike, with the first name that

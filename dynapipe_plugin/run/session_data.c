@@ -204,8 +204,8 @@ CollateParams session_collate_params(const Dynapipe* dp, uint64_t seed, int64_t 
 
 // The training data's tasks in its order, then those that only the validation data has.
 static Status number_tasks(Dynapipe* dp) {
-    int32_t num_train = loader_num_tasks(dp->train);
-    int32_t num_val = dp->val != NULL ? loader_num_tasks(dp->val) : 0;
+    int32_t num_train = loader_info(dp->train)->num_tasks;
+    int32_t num_val = dp->val != NULL ? loader_info(dp->val)->num_tasks : 0;
     size_t most = (size_t)num_train + (size_t)num_val;
     dp->task_names = calloc(most + 1, sizeof *dp->task_names);
     dp->val_task = calloc((size_t)num_val + 1, sizeof *dp->val_task);
@@ -229,25 +229,26 @@ static Status number_tasks(Dynapipe* dp) {
 
 // A step draws its samples from the data as often as it takes.
 static Status check_step_fits(const Dynapipe* dp) {
-    double mean_tokens = (double)loader_num_tokens(dp->train) / (double)loader_num_samples(dp->train);
+    double mean_tokens =
+        (double)loader_info(dp->train)->num_tokens / (double)loader_info(dp->train)->num_samples;
     double most_tokens = floor(mean_tokens * MAX_STEP_SAMPLES);
     if ((double)dp->run.batch_tokens <= most_tokens) { return STATUS_OK; }
     return FAIL(
         STATUS_BAD_OPTION,
         "-d %lld: about %.0f samples in a step, of %lld in the data ---> at most -d %.0f (%d samples)",
         (long long)dp->run.batch_tokens, (double)dp->run.batch_tokens / mean_tokens,
-        (long long)loader_num_samples(dp->train), most_tokens, MAX_STEP_SAMPLES);
+        (long long)loader_info(dp->train)->num_samples, most_tokens, MAX_STEP_SAMPLES);
 }
 
 // The loader lets a long sample be a batch alone, whatever -d says.
 static void warn_of_long_samples(const Dynapipe* dp) {
-    if (loader_num_alone(dp->train) == 0 || dp->transport.rank != 0) { return; }
-    long long longest = loader_longest_tokens(dp->train);
+    if (loader_info(dp->train)->num_alone == 0 || dp->transport.rank != 0) { return; }
+    long long longest = loader_info(dp->train)->longest_tokens;
     fprintf(stderr,
             "warning: -d %lld: %lld of %lld samples are longer, up to %lld tokens; each of them is a step "
             "alone\n  ---> -d %lld or more, or a shorter -t\n",
-            (long long)dp->run.batch_tokens, (long long)loader_num_alone(dp->train),
-            (long long)loader_num_samples(dp->train), longest, longest);
+            (long long)dp->run.batch_tokens, (long long)loader_info(dp->train)->num_alone,
+            (long long)loader_info(dp->train)->num_samples, longest, longest);
 }
 
 // Which tasks lost how much to -t, so that nobody trains on half of the data unawares.
@@ -255,10 +256,12 @@ static void say_cuts(const Dynapipe* dp) {
     enum { TASKS_SHOWN = 8 };
     static const char* const ways[] = {"cut-input-end", "cut-input-start", "cut-input-middle", "skip"};
     const Loader* loader = dp->train;
-    if (dp->transport.rank != 0 || loader_num_cut(loader) + loader_num_skipped(loader) == 0) { return; }
+    if (dp->transport.rank != 0 || loader_info(loader)->num_cut + loader_info(loader)->num_skipped == 0) {
+        return;
+    }
     int32_t num_tasks = 0;
-    for (int32_t k = 0; k < loader_num_tasks(loader); k++) {
-        long long cut = loader_task_cut(loader, k), skipped = loader_task_skipped(loader, k);
+    for (int32_t k = 0; k < loader_info(loader)->num_tasks; k++) {
+        long long cut = loader_info(loader)->task_cut[k], skipped = loader_info(loader)->task_skipped[k];
         if (cut + skipped == 0 || num_tasks++ >= TASKS_SHOWN) { continue; }
         fprintf(stderr, "%s%s", num_tasks == 1 ? "longer than -t: " : "; ",
                 PRINTABLE(loader_task_name(loader, k)));
@@ -284,7 +287,7 @@ static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
     warn_of_long_samples(dp);
     say_cuts(dp);
     int64_t steps = run->num_steps;
-    if (steps < 0) { steps = loader_num_batches(dp->train); }
+    if (steps < 0) { steps = loader_info(dp->train)->num_batches; }
     dp->num_steps = (int32_t)(steps < INT32_MAX ? steps : INT32_MAX);
     TRY(session_report_check(dp));
     size_t ranks = (size_t)dp->transport.num_ranks;
@@ -299,18 +302,18 @@ int dynapipe_open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
 
 int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out) {
     *out = (DynapipeDataInfo_v1){
-        .vocab = loader_vocab(dp->train),
-        .eot_token = loader_eot_token(dp->train),
-        .tokenizer = loader_tokenizer(dp->train),
-        .pad_token = loader_pad_token(dp->train),
+        .vocab = loader_info(dp->train)->vocab,
+        .eot_token = loader_info(dp->train)->eot_token,
+        .tokenizer = (int32_t)loader_info(dp->train)->tokenizer,
+        .pad_token = loader_info(dp->train)->pad_token,
         .num_tasks = dp->num_tasks,
-        .num_samples = loader_num_samples(dp->train),
-        .num_tokens = loader_num_tokens(dp->train),
-        .num_truncated = loader_num_cut(dp->train),
-        .num_skipped = loader_num_skipped(dp->train),
-        .num_val_samples = dp->val != NULL ? loader_num_samples(dp->val) : 0,
+        .num_samples = loader_info(dp->train)->num_samples,
+        .num_tokens = loader_info(dp->train)->num_tokens,
+        .num_truncated = loader_info(dp->train)->num_cut,
+        .num_skipped = loader_info(dp->train)->num_skipped,
+        .num_val_samples = dp->val != NULL ? loader_info(dp->val)->num_samples : 0,
         .num_steps = dp->num_steps,
-        .vocab_hash = loader_vocab_hash(dp->train),
+        .vocab_hash = loader_info(dp->train)->vocab_hash,
     };
     return 0;
 }
@@ -582,7 +585,7 @@ static Status collate_mine(Dynapipe* dp, SessionStep* step, int64_t step_idx) {
         return FAIL(STATUS_NO_MEMORY, "no memory for a step");
     }
     // The seed of the data's order: a run that is resumed goes on with its own.
-    CollateParams params = session_collate_params(dp, loader_seed(dp->train), step_idx);
+    CollateParams params = session_collate_params(dp, loader_info(dp->train)->seed, step_idx);
     for (int32_t m = 0; m < plan->M; m++) {
         const PlanMicrobatch* mb = &plan->mbs[m];
         step->computed_tokens += mb->shape.enc_tokens + mb->shape.dec_tokens;
@@ -732,7 +735,7 @@ int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32
     session_resplit_restore(dp, position, &num_bytes);
     status = session_refit_restore(&dp->refit, position, &num_bytes);
     if (status == STATUS_OK) { status = loader_restore(dp->train, position, num_bytes); }
-    uint64_t seed = loader_seed(dp->train), option = (uint64_t)dp->options.seed;
+    uint64_t seed = loader_info(dp->train)->seed, option = (uint64_t)dp->options.seed;
     if (status == STATUS_OK && seed != option && dp->run.overfit == 0 && dp->transport.rank == 0) {
         fprintf(stderr,
                 "warning: --seed %llu is not used: the run that goes on draws its data by --seed %llu\n  "

@@ -132,8 +132,8 @@ static void call_add_prompt(Generation* g, Call* call, int32_t slot) {
 }
 
 static int32_t start_token(const Loader* loader) {
-    int32_t token = loader_pad_token(loader);
-    return token >= 0 ? token : loader_eot_token(loader);
+    int32_t token = loader_info(loader)->pad_token;
+    return token >= 0 ? token : loader_info(loader)->eot_token;
 }
 
 // The token said last (an encoder-decoder's first: its start).
@@ -202,7 +202,7 @@ static Status call_run(Generation* g, const Call* call) {
 // Is the slot's answer complete with this token?
 static bool say(Generation* g, int32_t slot, int32_t token) {
     DynapipeAnswer_v1* answer = &g->answers[g->sample_of[slot]];
-    if (token == loader_eot_token(g->dp->val)) { return true; }
+    if (token == loader_info(g->dp->val)->eot_token) { return true; }
     ((int32_t*)(uintptr_t)answer->answer)[answer->num_answer++] = token;
     bool full = !g->has_decoder && answer->num_prompt + answer->num_answer > g->cache.max_tokens;
     return full || answer->num_answer == g->max_tokens;
@@ -303,7 +303,7 @@ static Status read_samples(Generation* g, const int64_t* samples) {
                                             .target = tokens + num_prompt,
                                             .answer = answer};
         if (num_prompt == 0) {  // an encoder has something to read all the same
-            tokens[sample.n_target] = loader_eot_token(dp->val);
+            tokens[sample.n_target] = loader_info(dp->val)->eot_token;
             g->answers[i].prompt = tokens + sample.n_target;
             g->answers[i].num_prompt = num_prompt = 1;
         }
@@ -367,7 +367,7 @@ static bool is_question(const Dynapipe* dp, int64_t n, int32_t* task) {
 }
 
 static Status pick_samples(const Dynapipe* dp, int32_t per_task, int64_t* out, int32_t* num) {
-    int64_t num_samples = dp->val != NULL ? loader_num_samples(dp->val) : 0;
+    int64_t num_samples = dp->val != NULL ? loader_info(dp->val)->num_samples : 0;
     int64_t* counts = calloc(2 * (size_t)dp->num_tasks + 1, sizeof *counts);
     if (counts == NULL) { return no_memory(); }
     int64_t* met = counts + dp->num_tasks;

@@ -448,7 +448,7 @@ static Status choose_on_first(StageChoice* out, Dynapipe* dp, StageBatch* batche
         PlanRequest request = dp->request;
         SlowNotice* notice = slow_notice_begin("choosing stages for the mixture", NULL, 0);
         found.status = search_stages(&found.choice, &request, &dp->costs, batches, dp->resplit.num_batches,
-                                     dp->num_steps > 0 ? loader_largest(dp->train) : &none);
+                                     dp->num_steps > 0 ? &loader_info(dp->train)->largest : &none);
         slow_notice_end(notice);
         if (found.status != STATUS_OK) {
             snprintf(found.message, sizeof found.message, "%s", status_message());

@@ -872,7 +872,7 @@ static void add_model(FILE* out, const Dynapipe* dp, const char* costs) {
     char hash[32];
     settings_add_number(out, "the number of layers", dp->costs.num_enc_layers);
     settings_add_number(out, "the number of decoder layers", dp->costs.num_dec_layers);
-    settings_add_number(out, "the vocabulary", loader_vocab(dp->train));
+    settings_add_number(out, "the vocabulary", loader_info(dp->train)->vocab);
     settings_add_number(out, "whether backward is divided", dp->request.split_backward);
     settings_add_number(out, "whether kernels want padding", rules->padded);
     settings_add_number(out, "the kernels' longest micro-batch", (double)rules->max_tokens);

@@ -559,39 +559,49 @@ Status session_report_check(const Dynapipe* dp) {
                 name, options->show_step, dp->num_steps);
 }
 
-// A rank's record, its times by rank 0's clock, in front of it how good that is.
+// What rank 0 gets of a rank: this, and then its events, by rank 0's clock.
+typedef struct {
+    TraceClock clock;
+    TraceRank rank;
+} TraceMessage;
+
 static Status pack_trace(unsigned char** out, size_t* num_bytes, Dynapipe* dp, Arena* arena) {
-    TraceRank mine = *executor_trace(dp->executor);
-    TraceClock rank_clock = {0};
-    TRY(collective_clock_offset(&dp->world, &rank_clock.offset_ns, &rank_clock.error_ns));
-    if (dp->cores.num_hosts == 1) { rank_clock = (TraceClock){0}; }  // it is the same clock
-    const TraceEvent* events = mine.events;
-    *num_bytes = sizeof rank_clock + trace_rank_packed_bytes(&mine);
-    *out = arena_alloc(arena, *num_bytes);
-    mine.events = ARENA_NEW(arena, TraceEvent, mine.num_events);
-    if (*out == NULL || mine.events == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a trace"); }
-    mine.begin_ns -= rank_clock.offset_ns;
-    mine.end_ns -= rank_clock.offset_ns;
-    for (int32_t i = 0; i < mine.num_events; i++) {
-        mine.events[i] = events[i];
-        mine.events[i].begin_ns -= rank_clock.offset_ns;
-        mine.events[i].end_ns -= rank_clock.offset_ns;
+    TraceMessage head = {.rank = *executor_trace(dp->executor)};
+    TRY(collective_clock_offset(&dp->world, &head.clock.offset_ns, &head.clock.error_ns));
+    if (dp->cores.num_hosts == 1) { head.clock.offset_ns = head.clock.error_ns = 0; }  // it is the same clock
+    const TraceEvent* events = head.rank.events;
+    *num_bytes = sizeof head + (size_t)head.rank.num_events * sizeof *events;
+    ARENA_TRY_NEW(*out, arena, unsigned char, *num_bytes);
+    head.rank.begin_ns -= head.clock.offset_ns;
+    head.rank.end_ns -= head.clock.offset_ns;
+    memcpy(*out, &head, sizeof head);
+    TraceEvent* to = (TraceEvent*)(void*)(*out + sizeof head);
+    for (int32_t i = 0; i < head.rank.num_events; i++) {
+        to[i] = events[i];
+        to[i].begin_ns -= head.clock.offset_ns;
+        to[i].end_ns -= head.clock.offset_ns;
     }
-    memcpy(*out, &rank_clock, sizeof rank_clock);
-    trace_rank_pack(&mine, *out + sizeof rank_clock);
     return STATUS_OK;
 }
 
 static Status write_trace_file(const Dynapipe* dp, int32_t step, const CollectiveBytes* all, Arena* arena) {
     int32_t num_ranks = dp->transport.num_ranks;
-    TraceRank* ranks = ARENA_NEW(arena, TraceRank, num_ranks);
-    TraceClock* clocks = ARENA_NEW(arena, TraceClock, num_ranks);
-    if (ranks == NULL || clocks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a trace"); }
+    TraceRank* ranks;
+    TraceClock* clocks;
+    ARENA_TRY_NEW(ranks, arena, TraceRank, num_ranks);
+    ARENA_TRY_NEW(clocks, arena, TraceClock, num_ranks);
     for (int32_t r = 0; r < num_ranks; r++) {
-        if (all[r].num_bytes < sizeof *clocks) { return FAIL(STATUS_BAD_FORMAT, "trace: rank %d is cut", r); }
-        memcpy(&clocks[r], all[r].data, sizeof *clocks);
-        TRY(trace_rank_unpack(&ranks[r], all[r].data + sizeof *clocks, all[r].num_bytes - sizeof *clocks,
-                              arena));
+        TraceMessage head = {0};
+        if (all[r].num_bytes >= sizeof head) { memcpy(&head, all[r].data, sizeof head); }
+        if (all[r].num_bytes != sizeof head + (size_t)head.rank.num_events * sizeof(TraceEvent)) {
+            return FAIL(STATUS_BAD_FORMAT,
+                        "trace: the record of rank %d is damaged ---> run the same build "
+                        "everywhere",
+                        (int)r);
+        }
+        clocks[r] = head.clock;
+        ranks[r] = head.rank;
+        ranks[r].events = (TraceEvent*)(void*)(all[r].data + sizeof head);
     }
     SessionErrors errors = session_step_errors(dp);
     TraceStep about = {.step = step,
@@ -601,11 +611,7 @@ static Status write_trace_file(const Dynapipe* dp, int32_t step, const Collectiv
                        .clocks = clocks,
                        .ranks = ranks,
                        .num_ranks = num_ranks};
-    TraceWriter writer;
-    TRY(trace_writer_open(&writer, dp->options.trace));
-    Status status = trace_writer_add_step(&writer, &about);
-    Status closed = trace_writer_close(&writer);
-    return status == STATUS_OK ? closed : status;
+    return trace_write(dp->options.trace, &about);
 }
 
 static Status write_trace(Dynapipe* dp, int32_t step) {

@@ -22,23 +22,22 @@ static int min_int(int a, int b) {
     return a < b ? a : b;
 }
 
-bool attention_check(int head_size, int num_buckets, int max_distance, char* error) {
+bool attention_check(int head_size, int num_buckets, int max_distance) {
     (void)max_distance;
     if (head_size < 1 || head_size > OPS_TILE_COLUMNS) {
-        return llmc_fail(error, "head size %d ---> must be 1 to %d", head_size, OPS_TILE_COLUMNS);
+        return llmc_fail("head size %d ---> must be 1 to %d", head_size, OPS_TILE_COLUMNS);
     }
     if (num_buckets == 0 || (num_buckets >= 4 && num_buckets <= T5_MAX_BUCKETS)) { return true; }
-    return llmc_fail(error, "%d position buckets ---> must be 4 to %d", num_buckets, T5_MAX_BUCKETS);
+    return llmc_fail("%d position buckets ---> must be 4 to %d", num_buckets, T5_MAX_BUCKETS);
 }
 
 // Head sizes and buckets that fit; else a message, and exit status 1.
 static void attention_general_check(const Attention* about) {
-    char error[LLMC_ERROR_CHARS];
-    if (attention_check(about->head_size, about->bias != NULL ? about->num_buckets : 0, about->max_distance,
-                        error)) {
+    if (attention_check(about->head_size, about->bias != NULL ? about->num_buckets : 0,
+                        about->max_distance)) {
         return;
     }
-    fprintf(stderr, "attention: %s\n", error);
+    fprintf(stderr, "attention: %s\n", status_message());
     exit(1);
 }
 

@@ -25,25 +25,23 @@ the tensor cores' rate there; wgmma, which reads shared memory itself, would be 
 
 #include <math.h>
 
-bool attention_check(int head_size, int num_buckets, int max_distance, char* error) {
+bool attention_check(int head_size, int num_buckets, int max_distance) {
     if (head_size < 8 || head_size > 256 || head_size % 8 != 0) {
-        return llmc_fail(error, "head size %d ---> on a GPU 8 to 256 in steps of 8; or train on the CPU",
+        return llmc_fail("head size %d ---> on a GPU 8 to 256 in steps of 8; or train on the CPU",
                          head_size);
     }
     if (num_buckets == 0 ||
         (num_buckets >= 4 && num_buckets <= T5_MAX_BUCKETS && max_distance <= ATTENTION_MAX_DISTANCE)) {
         return true;
     }
-    return llmc_fail(error, "%d position buckets up to distance %d ---> on a GPU 4 to %d buckets, up to %d",
+    return llmc_fail("%d position buckets up to distance %d ---> on a GPU 4 to %d buckets, up to %d",
                      num_buckets, max_distance, T5_MAX_BUCKETS, ATTENTION_MAX_DISTANCE);
 }
 
 static void check(const Attention& about) {
     const int vector = 16 / (int)sizeof(floatX);
-    char error[LLMC_ERROR_CHARS];
-    if (!attention_check(about.head_size, about.bias != NULL ? about.num_buckets : 0, about.max_distance,
-                         error)) {
-        fprintf(stderr, "attention: %s\n", error);
+    if (!attention_check(about.head_size, about.bias != NULL ? about.num_buckets : 0, about.max_distance)) {
+        fprintf(stderr, "attention: %s\n", status_message());
         exit(EXIT_FAILURE);
     }
     if (about.q_stride % vector != 0 || about.kv_stride % vector != 0) {

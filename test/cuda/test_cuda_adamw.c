@@ -95,7 +95,7 @@ static void philox_gives_the_known_answers(void) {
 static float rounded_by_philox(float value, int64_t idx, const AdamwUpdate* about) {
     uint32_t c[4] = {(uint32_t)(idx / 4), (uint32_t)((uint64_t)(idx / 4) >> 32), (uint32_t)about->t, 0};
     philox(c, about->seed, 0);
-    return floatx_bf16_float((uint16_t)((bits_of(value) + (c[idx % 4] & 0xffffu)) >> 16));
+    return half_from_bfloat16((uint16_t)((bits_of(value) + (c[idx % 4] & 0xffffu)) >> 16));
 }
 
 // Exactly predicted from the master copy, at any beginning, over indices of more than 32 bits too.

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../util/status.h"
 #include "../../llmc/gpt2.h"
 #include "../../llmc/t5.h"
 #include "../part_chain.h"
@@ -34,9 +35,8 @@ enum { NUM_KINDS = 3, VOCAB = 131, NUM_ROUNDS = 7 };
 
 static ModelConfig config_of(int k) {
     ModelConfig config;
-    char error[256];
-    if (!model_parse(&config, kinds[k].kind, kinds[k].descriptor, VOCAB, 64, error)) {
-        printf("%s\n", error);
+    if (!model_parse(&config, kinds[k].kind, kinds[k].descriptor, VOCAB, 64)) {
+        printf("%s\n", status_message());
         exit(1);
     }
     return config;

@@ -12,7 +12,6 @@ its record's hash; bit 7 places count from the record (bit 3: from the headers' 
 #include <stdio.h>
 #include <unistd.h>
 
-#include "../../dynapipe_plugin/adapters/llmc_seal.h"
 #include "../../util/files.h"
 #include "../../llmc/checkpoint.h"
 #include "../../llmc/gpt2.h"
@@ -41,7 +40,6 @@ typedef struct {
 
 static Known known[2];  // GPT-2, T5
 static const char* const paths[2] = {"memory/model.bin", "memory/state.bin"};
-static char error[LLMC_ERROR_CHARS];
 
 // --- as a run saves ----------------------------------------------------------------------------------------
 
@@ -49,11 +47,11 @@ static void keep_file(Known* k, int which, const char* path, CheckpointSeal* sea
                       CheckpointBody last) {
     for (CheckpointBody body = first; body <= last; body++) {
         for (int64_t i = 0; i < k->model.num_params; i++) { k->values[i] = (float)(i % 99 + body) / 8; }
-        REQUIRE(checkpoint_write(path, body, &k->model, k->values, 0, k->model.num_params, &seal->body_sum,
-                                 error));
+        REQUIRE(llmc_ok(
+            checkpoint_write(path, body, &k->model, k->values, 0, k->model.num_params, &seal->body_sum)));
     }
     char* text;
-    REQUIRE(checkpoint_seal_write(path, seal, error) && checkpoint_commit(path, error));
+    REQUIRE(llmc_ok(checkpoint_seal_write(path, seal)) && llmc_ok(checkpoint_file_rename(path)));
     REQUIRE(file_read_text(&text, &k->num_bytes[which], path) == STATUS_OK);
     k->files[which] = (uint8_t*)text;
     unlink(path);
@@ -63,18 +61,15 @@ static void save(Known* k, bool has_master) {
     char path[64];
     uint8_t position[] = "where the data stands";
     char settings[] = "-l=0.0003\n--mixture=proportional\n";
-    const CheckpointRun run = {.step = STEP,
-                               .has_master = has_master,
-                               .position = position,
-                               .position_bytes = sizeof position,
-                               .settings = settings};
+    const CheckpointRun run = {
+        .step = STEP, .has_master = has_master, .record = {position, sizeof position, settings}};
     snprintf(path, sizeof path, "build/fuzz/checkpoint_%ld.bin", (long)getpid());
     k->values = calloc((size_t)k->model.num_params, sizeof *k->values);
     CheckpointSeal model = {.step = STEP, .vocab_hash = 77}, state = model;
-    REQUIRE(k->values != NULL && checkpoint_create_model(path, &k->config, error));
+    REQUIRE(k->values != NULL && llmc_ok(checkpoint_create_model(path, &k->config)));
     keep_file(k, 0, path, &model, CHECKPOINT_PARAMS, CHECKPOINT_PARAMS);
     state.model_sum = model.body_sum;
-    REQUIRE(checkpoint_create_state(path, &k->config, &run, &state.body_sum, error));
+    REQUIRE(llmc_ok(checkpoint_create_state(path, &k->config, &run, &state.body_sum)));
     keep_file(k, 1, path, &state, CHECKPOINT_M, has_master ? CHECKPOINT_MASTER : CHECKPOINT_V);
 }
 
@@ -84,7 +79,7 @@ int LLVMFuzzerInitialize(int* argc, char*** argv) {
     (void)argv;
     for (int i = 0; i < 2; i++) {
         Known* k = &known[i];
-        REQUIRE(model_parse(&k->config, i == 0 ? &gpt2_kind : &t5_kind, descriptors[i], VOCAB, 8, error));
+        REQUIRE(model_parse(&k->config, i == 0 ? &gpt2_kind : &t5_kind, descriptors[i], VOCAB, 8));
         model_init(&k->model, &k->config, 0, model_num_layers(&k->config), true, ops_create(1));
         save(k, i == 1);
     }
@@ -156,7 +151,7 @@ static void reseal(const Known* k, bool is_state, uint8_t* file, size_t num_byte
 static bool read_body(const Known* k, Loaded* file, CheckpointBody body) {
     const Model* model = &k->model;
     const char* path = paths[body != CHECKPOINT_PARAMS];
-    if (!checkpoint_read(path, body, model, k->values, 0, model->num_params, &file->sum, error)) {
+    if (!llmc_ok(checkpoint_read(path, body, model, k->values, 0, model->num_params, &file->sum))) {
         return false;
     }
     size_t body_at = body == CHECKPOINT_V ? 1 : body == CHECKPOINT_MASTER ? 2 : 0;
@@ -171,51 +166,43 @@ static bool read_body(const Known* k, Loaded* file, CheckpointBody body) {
 
 static bool read_run(const Known* k, Loaded* state) {
     CheckpointRun run;
-    if (!checkpoint_read_run(&run, paths[1], &k->config, &state->sum, error)) { return false; }
+    if (!llmc_ok(checkpoint_read_run(&run, paths[1], &k->config, &state->sum))) { return false; }
     size_t at = record_at(k) + RECORD_BYTES;
-    REQUIRE(run.step >= 0 && (run.position == NULL) == (run.settings == NULL));
-    if (run.position != NULL && run.has_master == (k == &known[1])) {
-        REQUIRE(memcmp(run.position, state->bytes + at, run.position_bytes) == 0);
-        REQUIRE(at + run.position_bytes + strlen(run.settings) <= state->num_bytes);
+    REQUIRE(run.step >= 0 && (run.record.position == NULL) == (run.record.settings == NULL));
+    if (run.record.position != NULL && run.has_master == (k == &known[1])) {
+        REQUIRE(memcmp(run.record.position, state->bytes + at, run.record.position_bytes) == 0);
+        REQUIRE(at + run.record.position_bytes + strlen(run.record.settings) <= state->num_bytes);
     }
-    free(run.position);
-    free(run.settings);
+    free(run.record.position);
+    free(run.record.settings);
     bool ok = true;
     CheckpointBody last = run.has_master && k == &known[1] ? CHECKPOINT_MASTER : CHECKPOINT_V;
     for (CheckpointBody body = CHECKPOINT_M; ok && body <= last; body++) { ok = read_body(k, state, body); }
     return ok;
 }
 
-// The adapters' reader says the same of both headers.
-static bool check_seals(const Known* k, Loaded files[2]) {
-    int32_t headers[2][DYNAPIPE_SEAL_HEADER_INTS];
-    bool ok = true;
+static bool check_seals(Loaded files[2]) {
+    int32_t headers[2][CHECKPOINT_HEADER_INTS];
     for (int i = 0; i < 2; i++) {
-        DynapipeSeal theirs;
         memcpy(headers[i], files[i].bytes, HEADER_BYTES);
-        bool is_whole = checkpoint_seal_read(&files[i].seal, paths[i], error);
-        REQUIRE((dynapipe_seal_read(&theirs, headers[i], paths[i]) == STATUS_OK) == is_whole);
-        REQUIRE(is_whole || fuzz_has_remedy(status_message()));
-        ok = ok && is_whole;
+        if (checkpoint_seal_get(&files[i].seal, headers[i], paths[i]) == STATUS_OK) { continue; }
+        REQUIRE(fuzz_has_remedy(status_message()));
+        return false;
     }
-    if (!ok) { return false; }
-    ok = checkpoint_seal_check_pair(&files[0].seal, paths[0], &files[1].seal, paths[1], k->config.kind, STEP,
-                                    error);
-    REQUIRE((dynapipe_seal_check_pair(headers[0], paths[0], headers[1], paths[1], STEP) == STATUS_OK) == ok);
-    return ok;
+    return checkpoint_seal_check_pair(headers[0], paths[0], headers[1], paths[1], STEP) == STATUS_OK;
 }
 
 static bool load(const Known* k, Loaded files[2]) {
     ModelConfig config;
-    if (!checkpoint_read_config(&config, k->config.kind, paths[0], error)) { return false; }
-    REQUIRE(config.kind->check(&config, "again", error));
+    if (!llmc_ok(checkpoint_read_config(&config, k->config.kind, paths[0]))) { return false; }
+    REQUIRE(config.kind->check(&config, "again"));
     if (files[1].num_bytes < HEADER_BYTES) {
         CheckpointSeal seal;
-        return checkpoint_seal_read(&seal, paths[1], error);
+        return llmc_ok(checkpoint_seal_read(&seal, paths[1]));
     }
-    return check_seals(k, files) && read_body(k, &files[0], CHECKPOINT_PARAMS) && read_run(k, &files[1]) &&
-           checkpoint_seal_check(&files[0].seal, paths[0], files[0].sum, error) &&
-           checkpoint_seal_check(&files[1].seal, paths[1], files[1].sum, error);
+    return check_seals(files) && read_body(k, &files[0], CHECKPOINT_PARAMS) && read_run(k, &files[1]) &&
+           llmc_ok(checkpoint_seal_check(&files[0].seal, paths[0], files[0].sum)) &&
+           llmc_ok(checkpoint_seal_check(&files[1].seal, paths[1], files[1].sum));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
@@ -231,9 +218,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     files[how & STATE].bytes = file;
     files[how & STATE].num_bytes = file_bytes;
     for (int i = 0; i < 2; i++) { memory_files_set(paths[i], files[i].bytes, files[i].num_bytes); }
-    error[0] = '\0';
     if (!load(k, files)) {
-        REQUIRE(fuzz_has_remedy(error));
+        REQUIRE(fuzz_has_remedy(status_message()));
     } else if (!(how & RESEAL)) {
         REQUIRE(file_bytes == k->num_bytes[how & STATE]);
         REQUIRE(memcmp(file, k->files[how & STATE], file_bytes) == 0);

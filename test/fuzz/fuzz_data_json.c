@@ -13,31 +13,29 @@ static bool equal(const char* a, const char* b) {
 }
 
 // A record's question stands in the prompt as often as the form has its field.
-static void try_form(const RecordChatForms* texts) {
+static void try_form(const DataTemplate* texts) {
     RecordTemplate form;
-    if (record_template_of_forms(&form, texts) != STATUS_OK) {
+    if (record_template_of(&form, texts) != STATUS_OK) {
         REQUIRE(fuzz_has_remedy(status_message()));
         return;
     }
     const char* name;
     size_t num_fields = 0, num_others = 0, name_chars;
-    for (const char* at = form.alone; (at = record_template_field(at, &name, &name_chars)) != NULL;) {
+    for (const char* at = form.form.prompt; (at = record_template_field(at, &name, &name_chars)) != NULL;) {
         const bool is_inputs = name_chars == 6 && strncmp(name, "inputs", 6) == 0;
         num_fields += is_inputs;
         num_others += !is_inputs;
     }
     Arena arena = {0};
     const JsonValues values = {.path = (char*)(uintptr_t) "fuzz"};
-    RecordTurn turn = {.inputs = {"\1\2\3", 3}};
-    RecordContent content = {.form = RECORD_PLAIN, .asks = true, .turns = &turn, .num_turns = 1};
-    Status status = record_template_apply(&form, &content, NULL, &values, &arena);
+    RecordText asked;
+    Status status = record_template_ask(&form, (RecordText){"\1\2\3", 3}, &values, &arena, &asked);
     REQUIRE(status == STATUS_OK || num_others > 0);
     if (status == STATUS_OK && num_others == 0) {
         size_t num_found = 0;
-        const RecordText* text = &content.turns[0].inputs;
-        for (size_t i = 0; i < text->num_bytes; i++) { num_found += text->text[i] == '\2'; }
+        for (size_t i = 0; i < asked.num_bytes; i++) { num_found += asked.text[i] == '\2'; }
         REQUIRE(num_found >= num_fields);
-        REQUIRE(text->num_bytes <= strlen(form.alone) - 5 * num_fields);
+        REQUIRE(asked.num_bytes <= strlen(form.form.prompt) - 5 * num_fields);
     }
     arena_free(&arena);
     record_template_close(&form);
@@ -57,22 +55,12 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     REQUIRE(text != NULL && data_json_parse(&second, text, strlen(text), "again") == STATUS_OK);
     REQUIRE(a->num_tokens == b->num_tokens && a->eot_token == b->eot_token && a->pad_token == b->pad_token);
     REQUIRE(a->tokenizer == b->tokenizer && a->input_end == b->input_end && a->hash == b->hash);
-    REQUIRE(equal(first.name, second.name) && equal(first.prompt, second.prompt));
-    REQUIRE(equal(first.system, second.system) && equal(first.user, second.user));
-    REQUIRE(equal(first.assistant, second.assistant) && equal(first.next, second.next));
-    REQUIRE(equal(first.joint, second.joint) && equal(first.turn_end, second.turn_end));
-    REQUIRE(equal(first.inputs_field, second.inputs_field) && equal(first.record, second.record));
+    for (size_t i = 0; i < sizeof(DataTemplate) / sizeof(char*); i++) {
+        REQUIRE(equal(((const char* const*)&first.form)[i], ((const char* const*)&second.form)[i]));
+    }
+    REQUIRE(equal(first.inputs_field, second.inputs_field));
     REQUIRE(first.long_samples == second.long_samples);
-    const RecordChatForms forms = {.prompt = data_json_form(&first, prompt),
-                                   .record = first.record,
-                                   .context = first.context,
-                                   .system = data_json_form(&first, system),
-                                   .user = data_json_form(&first, user),
-                                   .next = data_json_form(&first, next),
-                                   .joint = data_json_form(&first, joint),
-                                   .assistant = data_json_form(&first, assistant),
-                                   .turn_end = data_json_form(&first, turn_end)};
-    try_form(&forms);
+    try_form(&first.form);
     free(text);
     data_json_free(&first);
     data_json_free(&second);

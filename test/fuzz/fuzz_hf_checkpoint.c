@@ -20,7 +20,6 @@ static size_t value_bytes_of(const char* header) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
-    char error[LLMC_ERROR_CHARS] = "";
     size_t header_at, config_bytes = fuzz_first_bytes(data, num_bytes, &header_at);
     uint64_t header_bytes = num_bytes - header_at;
     char* header = fuzz_text(data + header_at, header_bytes);
@@ -36,10 +35,10 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     for (int i = 0; i < 2; i++) {
         ModelConfig config;
         HfConfig details;
-        if (hf_checkpoint_read_config(&config, &details, kinds[i], "memory/model.safetensors", error)) {
-            REQUIRE(config.kind == kinds[i] && kinds[i]->check(&config, "again", error));
+        if (hf_checkpoint_read_config(&config, &details, kinds[i], "memory/model.safetensors")) {
+            REQUIRE(config.kind == kinds[i] && kinds[i]->check(&config, "again"));
         } else {
-            REQUIRE(fuzz_has_remedy(error));
+            REQUIRE(fuzz_has_remedy(status_message()));
         }
     }
     free(file);

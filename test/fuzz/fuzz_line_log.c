@@ -57,14 +57,13 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     int step = data[0];
     data++, num_bytes--;
     Logger logger;
-    char error[256];
     put(data, num_bytes);
-    REQUIRE(logger_open(&logger, folder, error));
+    REQUIRE(logger_open(&logger, folder));
     REQUIRE(look() == num_bytes);
-    REQUIRE(logger_cut(&logger, step, error));
+    REQUIRE(logger_cut(&logger, step));
     size_t num_kept = look();
     require_cut(data, num_bytes, num_kept, step);
-    REQUIRE(logger_cut(&logger, step, error) && look() == num_kept);
+    REQUIRE(logger_cut(&logger, step) && look() == num_kept);
     logger_train(&logger, step + 1, 1, 1e-4f, 1);
     size_t num_now = look();
     REQUIRE(num_now > num_kept && text[num_now - 1] == '\n' && memcmp(text, data, num_kept) == 0);

@@ -6,10 +6,9 @@
 #include "memory_files.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
-    char error[LLMC_ERROR_CHARS] = "";
     TokenText text;
     memory_files_set("memory/tokenizer.bin", data, num_bytes);
-    if (token_text_load(&text, "memory/tokenizer.bin", error)) {
+    if (token_text_load(&text, "memory/tokenizer.bin")) {
         size_t sum_bytes = 0, piece_bytes;
         REQUIRE(text.num_tokens >= 1 && text.eot_token >= 0 && text.eot_token < text.num_tokens);
         for (int32_t i = 0; i < text.num_tokens; i++) {
@@ -20,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
         REQUIRE(sum_bytes + 1024 < num_bytes);
         token_text_free(&text);
     } else {
-        REQUIRE(fuzz_has_remedy(error) && text.bytes == NULL);
+        REQUIRE(fuzz_has_remedy(status_message()) && text.bytes == NULL);
     }
     return 0;
 }

@@ -32,7 +32,9 @@ static void print(const TraceReplay* replay) {
     FILE* out = open_memstream(&text, &num_bytes);
     REQUIRE(out != NULL);
     trace_replay_print(replay, out);
-    trace_html_print(out, replay);
+    json_t* data = trace_replay_json(replay);
+    REQUIRE(data != NULL);
+    json_decref(data);
     fclose(out);
     for (size_t i = 0; i < num_bytes; i++) { REQUIRE((unsigned char)text[i] >= 0x20 || text[i] == '\n'); }
     free(text);

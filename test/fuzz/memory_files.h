@@ -3,7 +3,7 @@ memory_files.h -- files that are in memory only, for parsers that take paths: a 
 ones.
 
     memory_files_set("memory/a.bin", data, num_bytes);      // borrowed until set or cleared again
-    checkpoint_read_config(&config, kind, "memory/a.bin", error);
+    checkpoint_read_config(&config, kind, "memory/a.bin");
 
 dev/fuzz.sh links the targets so that open(), fstat(), stat(), access(), read(), pread(), mmap(), munmap(),
 close() and fopen() come here (--wrap). Names that begin with "memory/" are found here or not at all, others

@@ -8,34 +8,33 @@
 #include "../../llmc/llmc_error.h"
 #include "../../llmc/t5.h"
 
-static bool copy(const char* from, const char* to, bool bytes, char* error) {
+static bool copy(const char* from, const char* to, bool bytes) {
     HfConfig details;
     ModelConfig config;
-    if (!hf_config_read(&details, from, error)) { return false; }
+    if (!hf_config_read(&details, from)) { return false; }
     const ModelKind* kind = details.type == HF_GPT2 ? &gpt2_kind : &t5_kind;
     const HfTokens tokens = {.folder = from, .bytes = bytes};
-    bool ok = hf_checkpoint_read_config(&config, &details, kind, from, error) &&
-              hf_checkpoint_create(to, &config, &details, &tokens, error);
+    bool ok = hf_checkpoint_read_config(&config, &details, kind, from) &&
+              hf_checkpoint_create(to, &config, &details, &tokens);
     OpsContext* ops = ops_create(1);
     const int L = ok ? model_num_layers(&config) : 0;
     for (int layer = 0; ok && layer < L; layer++) {
         Model model;
         model_init(&model, &config, layer, layer + 1, layer == L - 1, ops);
-        ok = hf_checkpoint_read(from, CHECKPOINT_PARAMS, &model, model.params, 0, model.num_params, error) &&
-             hf_checkpoint_write(to, &model, error);
+        ok = hf_checkpoint_read(from, CHECKPOINT_PARAMS, &model, model.params, 0, model.num_params) &&
+             hf_checkpoint_write(to, &model);
         model_free(&model);
     }
     ops_free(ops);
-    return ok && hf_checkpoint_commit(to, error);
+    return ok && hf_checkpoint_commit(to);
 }
 
 int main(int argc, char** argv) {
-    char error[LLMC_ERROR_CHARS];
     if (argc < 3) {
         fprintf(stderr, "hf_copy FROM TO [bytes]\n");
         return 1;
     }
-    if (copy(argv[1], argv[2], argc > 3 && strcmp(argv[3], "bytes") == 0, error)) { return 0; }
-    fprintf(stderr, "%s\n", error);
+    if (copy(argv[1], argv[2], argc > 3 && strcmp(argv[3], "bytes") == 0)) { return 0; }
+    fprintf(stderr, "%s\n", status_message());
     return 1;
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "checkpoint.h"
+#include "../util/checkpoint_files.h"
 
 enum { KNOWN = CHECKPOINT_TIMED_KEPT + 1 };
 

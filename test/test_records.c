@@ -1,0 +1,862 @@
+// test_records.c -- good records come out whole, in every form, packing and template; bad ones are named by
+// file, line and reason, and cost only themselves.
+#include <jansson.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include "../dataloader/records/records.h"
+#include "test.h"
+#include "../util/numbers.h"
+
+// --- record check --------------------
+
+// A conversation of two answers: joined messages, a content in parts, a tool, and a last word that asks.
+#define TALK                                                                                          \
+    "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": "  \
+    "\"q1\"}, "                                                                                       \
+    "{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"q\"}, {\"text\": \"2\"}]}, " \
+    "{\"role\": \"assistant\", \"content\": \"a1\"}, {\"role\": \"tool\", \"content\": \"t\"}, "      \
+    "{\"role\": \"assistant\", \"content\": \"a2\"}, {\"role\": \"user\", \"content\": \"bye\"}]}"
+
+static void record_check_open_bytes(RecordReader* reader, const char* text, size_t num_bytes,
+                                    const char* path, const RecordOptions* options) {
+    FILE* stream = tmpfile();
+    CHECK_EQ(fwrite(text, 1, num_bytes, stream), num_bytes);
+    rewind(stream);
+    CHECK_OK(record_reader_open_stream(reader, stream, path, options));
+}
+
+static void record_check_open(RecordReader* reader, const char* text, const char* path,
+                              const RecordOptions* options) {
+    record_check_open_bytes(reader, text, strlen(text), path, options);
+}
+
+static bool text_is(RecordText text, const char* expected) {
+    return text.text != NULL && strcmp(text.text, expected) == 0 && strlen(expected) == text.num_bytes;
+}
+
+static void check_sample(RecordReader* reader, const char* task, const char* inputs, const char* targets) {
+    Record sample;
+    CHECK_OK(record_reader_next(reader, &sample));
+    CHECK(!sample.end && sample.num_turns == 1);
+    if (sample.num_turns != 1) { return; }
+    CHECK(text_is(sample.task, task));
+    CHECK(text_is(sample.turns[0].inputs, inputs));
+    CHECK(text_is(sample.turns[0].targets, targets));
+}
+
+static void check_end(RecordReader* reader) {
+    Record sample;
+    for (int i = 0; i < 2; i++) {  // the end stays the end
+        CHECK_OK(record_reader_next(reader, &sample));
+        CHECK(sample.end);
+    }
+    record_reader_close(reader);
+}
+
+// --- record reader --------------------
+
+static uint64_t seed;
+static RecordTemplate plain;
+
+static void open_bytes(RecordReader* reader, const char* text, size_t num_bytes, size_t max_line_bytes) {
+    RecordOptions options = {.form = &plain, .max_bytes = max_line_bytes};
+    record_check_open_bytes(reader, text, num_bytes, "dir/tasks.jsonl", &options);
+}
+
+static void open_text(RecordReader* reader, const char* text) {
+    open_bytes(reader, text, strlen(text), 0);
+}
+
+// Two records, 1 -> ] and "{ -> 4, among so many bad ones, of each of which these words are said.
+static bool check_two(RecordReader* reader, int num_bad, const char* words) {
+    int bad = 0, good = 0;
+    for (int calls = 0; calls < 20; calls++) {
+        Record record;
+        Status status = record_reader_next(reader, &record);
+        if (status == STATUS_OK && record.end) { break; }
+        bad += status == STATUS_BAD_FORMAT;
+        CHECK(status == STATUS_OK || strstr(status_message(), words) != NULL);
+        if (status != STATUS_OK) { continue; }
+        CHECK(text_is(record.turns[0].inputs, good == 0 ? "1" : "\"{"));
+        CHECK(text_is(record.turns[0].targets, good == 0 ? "]" : "4"));
+        good++;
+    }
+    CHECK_EQ(good, 2);
+    CHECK_EQ(bad, num_bad);
+    return good == 2 && bad == num_bad;
+}
+
+static void good_lines_come_out_whole(void) {
+    RecordReader reader;
+    open_text(&reader,
+              "\xef\xbb\xbf{\"task\": \"a\", \"inputs\": \"x\\ty\", \"targets\": \"\\u00e9\\ud83d\\ude00\"}\n"
+              "\n  \t\r\n"
+              "{\"extra\": [1, {\"deep\": 123456789012345678901234567890}], \"targets\": \"t\", \"inputs\": "
+              "\"\"}\r\n"
+              "{\"task\": \"\", \"inputs\": \"no newline at the end\", \"targets\": \"\"}");
+    check_sample(&reader, "a", "x\ty", "\xc3\xa9\xf0\x9f\x98\x80");
+    check_sample(&reader, "tasks", "", "t");
+    CHECK_EQ(reader.values.line_number, 4);
+    check_sample(&reader, "tasks", "no newline at the end", "");
+    check_end(&reader);
+}
+
+static void every_bad_line_is_named_and_costs_only_itself(void) {
+    static const struct {
+        const char *line, *reason;
+    } cases[] = {
+        {"{\"inputs\": \"a\", \"targets\": \"b\"", "not JSON at byte"},
+        {"hello", "not JSON"},
+        {"{\"inputs\": \"a\", \"targets\": \"b\"} {}", "not JSON"},
+        {"[1, 2]", "an array, not an object"},
+        {"7", "a number, not an object"},
+        {"null", "null, not an object"},
+        {"{}", "the fields {}"},
+        {"{\"targets\": \"b\"}", "field \"inputs\" is missing"},
+        {"{\"a\": 1, \"b\": 2}", "the fields {a, b} ---> --inputs-field"},
+        {"{\"messages\": []}", "without an answer"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}]}", "without an answer"},
+        {"{\"messages\": [{\"role\": \"judge\", \"content\": \"q\"}]}", "role \"judge\" is none of"},
+        {"{\"messages\": [{\"content\": \"q\"}]}", "message 1 has no \"role\""},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": null}]}", "content of message 1 is null"},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"\"}]}",
+         "answers of the conversation are empty"},
+        {"{\"instruction\": \"a\", \"input\": [7], \"output\": \"b\"}", "field \"input\" is an array"},
+        {"{\"prompt\": \"a\"}", "field \"completion\" is missing"},
+        {"{\"inputs\": \"a\"}", "field \"targets\" is missing"},
+        {"{\"inputs\": [5], \"targets\": \"b\"}", "field \"inputs\" is an array, not a text or a number"},
+        {"{\"input\": \"a\", \"label\": \"b\"}",
+         "\"output\" is missing ---> if it is \"label\": --inputs-field input --targets-field label"},
+        {"{\"body\": \"a\", \"task\": \"t\", \"answer\": 4}",
+         "\"question\" is missing ---> if it is \"body\": --inputs-field body --targets-field answer"},
+        {"{\"question\": \"a\", \"b\": \"c\", \"d\": \"e\"}",
+         "\"answer\" is missing ---> say which there are: --inputs-field"},
+        {"{\"inputs\": \"a\", \"targets\": null}", "field \"targets\" is null, not a text or a number"},
+        {"{\"inputs\": \"a\", \"targets\": [\"b\"]}", "field \"targets\" is an array"},
+        {"{\"task\": {}, \"inputs\": \"a\", \"targets\": \"b\"}", "field \"task\" is an object"},
+        {"{\"task\": \"a\\u0000b\", \"inputs\": \"a\", \"targets\": \"b\"}", "field \"task\" has a NUL"},
+        {"{\"inputs\": \"\", \"targets\": \"\"}", "both empty"},
+        {"{\"inputs\": \"\xff\", \"targets\": \"b\"}", "not JSON"},
+        {"{\"inputs\": \"\xed\xa0\x80\", \"targets\": \"b\"}", "not JSON"},
+        {"{\"inputs\": \"\\ud800\", \"targets\": \"b\"}", "not JSON"},
+        {"{\"inputs\": \"a\", \"inputs\": \"b\", \"targets\": \"c\"}", "duplicate"},
+        {"{\"inputs\": \"raw \x01 control\", \"targets\": \"b\"}", "not JSON"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[400], place[40];
+        snprintf(text, sizeof text,
+                 "{\"inputs\": \"1\", \"targets\": \"2\"}\n\n%s\n{\"inputs\": \"3\", \"targets\": \"4\"}\n",
+                 cases[i].line);
+        snprintf(place, sizeof place, "dir/tasks.jsonl:3: ");
+        RecordReader reader;
+        Record sample;
+        open_text(&reader, text);
+        check_sample(&reader, "tasks", "1", "2");
+        CHECK_FAILS(record_reader_next(&reader, &sample), STATUS_BAD_FORMAT, cases[i].reason);
+        CHECK(strncmp(status_message(), place, strlen(place)) == 0);
+        for (const char* c = status_message(); *c != '\0'; c++) { CHECK(*c >= ' ' && *c <= '~'); }
+        check_sample(&reader, "tasks", "3", "4");
+        check_end(&reader);
+    }
+}
+
+static void nul_characters_stay_in_texts_and_break_raw_lines(void) {
+    RecordReader reader;
+    Record sample;
+    static const char text[] = "{\"inputs\": \"a\\u0000b\", \"targets\": \"c\"}\n"
+                               "{\"inputs\": \"a\0b\", \"targets\": \"c\"}\n\0\n"
+                               "{\"inputs\": \"d\", \"targets\": \"e\"}\n";
+    open_bytes(&reader, text, sizeof text - 1, 0);
+    CHECK_OK(record_reader_next(&reader, &sample));
+    CHECK(sample.turns[0].inputs.num_bytes == 3 && memcmp(sample.turns[0].inputs.text, "a\0b", 4) == 0);
+    CHECK_FAILS(record_reader_next(&reader, &sample), STATUS_BAD_FORMAT, ":2: not JSON");
+    CHECK_FAILS(record_reader_next(&reader, &sample), STATUS_BAD_FORMAT, ":3: not JSON");
+    check_sample(&reader, "tasks", "d", "e");
+    check_end(&reader);
+}
+
+static void a_task_name_has_at_most_255_bytes(void) {
+    for (int length = 255; length <= 256; length++) {
+        char name[300] = {0}, text[400];
+        memset(name, 'n', (size_t)length);
+        snprintf(text, sizeof text, "{\"task\": \"%s\", \"inputs\": \"a\", \"targets\": \"b\"}", name);
+        RecordReader reader;
+        Record sample;
+        open_text(&reader, text);
+        if (length == 255) {
+            check_sample(&reader, name, "a", "b");
+        } else {
+            CHECK_FAILS(record_reader_next(&reader, &sample), STATUS_BAD_FORMAT, "256 bytes, at most 255");
+        }
+        check_end(&reader);
+    }
+}
+
+// Lines of every length around the limit and around the read block; the limit itself is still good.
+static void lines_beyond_the_limit_are_passed_over(void) {
+    const size_t lengths[] = {100, 4096, 4097, 100000, 262143, 262144, 262145, 3000000, 50};
+    for (int limit = 0; limit < 2; limit++) {
+        size_t num_bytes = 0, max_line_bytes = limit ? 4096 : 0;
+        for (size_t i = 0; i < 9; i++) { num_bytes += lengths[i] + 1; }
+        char* text = malloc(num_bytes);
+        char* at = text;
+        for (size_t i = 0; i < 9; i++) {
+            static const char head[] = "{\"targets\": \"b\", \"inputs\": \"", tail[] = "\"}\n";
+            memset(at, 'x', lengths[i] + 1);
+            memcpy(at, head, sizeof head - 1);
+            memcpy(at + lengths[i] - 2, tail, sizeof tail - 1);
+            at += lengths[i] + 1;
+        }
+        RecordReader reader;
+        Record sample;
+        open_bytes(&reader, text, num_bytes, max_line_bytes);
+        for (size_t i = 0; i < 9; i++) {
+            if (limit && lengths[i] > 4096) {
+                CHECK_FAILS(record_reader_next(&reader, &sample), STATUS_BAD_FORMAT,
+                            "longer than 4096 bytes");
+            } else {
+                CHECK_OK(record_reader_next(&reader, &sample));
+                CHECK_EQ(sample.turns[0].inputs.num_bytes, lengths[i] - 30);
+            }
+            CHECK_EQ(reader.values.line_number, i + 1);
+        }
+        CHECK_EQ(byte_source_position(reader.values.source), num_bytes);
+        CHECK(!limit || reader.values.capacity < 2000000);
+        check_end(&reader);
+        free(text);
+    }
+}
+
+// What jansson writes, the reader reads: random texts of all code points, many lines in one stream.
+static void written_samples_read_back(void) {
+    enum { NUM_LINES = 300 };
+    Rng rng = rng_seed(seed);
+    FILE* stream = tmpfile();
+    json_t* samples = json_array();
+    for (int i = 0; i < NUM_LINES; i++) {
+        char texts[2][400];
+        size_t lengths[2];
+        for (int k = 0; k < 2; k++) {
+            char* at = texts[k];
+            for (uint32_t n = 1 + rng_below(&rng, 90); n > 0; n--) {
+                uint32_t kind = rng_below(&rng, 4);
+                uint32_t c = rng_below(&rng, kind == 0   ? 0x80
+                                             : kind == 1 ? 0x800
+                                             : kind == 2 ? 0xd800
+                                                         : 0x110000);
+                if (c >= 0xd800 && c < 0xe000) { c = 0; }
+                if (c < 0x80) {
+                    *at++ = (char)c;
+                } else {
+                    int more = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
+                    *at++ = (char)((0xff00u >> (more + 1) & 0xff) | c >> 6 * more);
+                    for (int m = more - 1; m >= 0; m--) { *at++ = (char)(0x80 | (c >> 6 * m & 0x3f)); }
+                }
+            }
+            lengths[k] = (size_t)(at - texts[k]);
+        }
+        json_t* row = json_pack("{s:s, s:s%, s:s%}", "task", "random", "inputs", texts[0], lengths[0],
+                                "targets", texts[1], lengths[1]);
+        CHECK(row != NULL);
+        json_array_append_new(samples, row);
+        CHECK_EQ(json_dumpf(row, stream, i % 2 ? JSON_ENSURE_ASCII : 0), 0);
+        fputc('\n', stream);
+    }
+    rewind(stream);
+    RecordReader reader;
+    CHECK_OK(record_reader_open_stream(&reader, stream, "random", &(RecordOptions){.form = &plain}));
+    for (size_t i = 0; i < NUM_LINES; i++) {
+        Record sample;
+        const json_t* row = json_array_get(samples, i);
+        const json_t* expected[2] = {json_object_get(row, "inputs"), json_object_get(row, "targets")};
+        CHECK_OK(record_reader_next(&reader, &sample));
+        CHECK_EQ(sample.turns[0].inputs.num_bytes, json_string_length(expected[0]));
+        CHECK_EQ(sample.turns[0].targets.num_bytes, json_string_length(expected[1]));
+        CHECK(memcmp(sample.turns[0].inputs.text, json_string_value(expected[0]),
+                     sample.turns[0].inputs.num_bytes) == 0);
+        CHECK(memcmp(sample.turns[0].targets.text, json_string_value(expected[1]),
+                     sample.turns[0].targets.num_bytes) == 0);
+    }
+    check_end(&reader);
+    json_decref(samples);
+}
+
+static void absent_files_and_directories_are_errors(void) {
+    RecordReader reader;
+    RecordOptions options = {.form = &plain};
+    CHECK_FAILS(record_reader_open(&reader, "test/absent.jsonl", &options), STATUS_IO,
+                "test/absent.jsonl: cannot open");
+    CHECK_FAILS(record_reader_open(&reader, "test", &options), STATUS_IO, "test: cannot read");
+    open_text(&reader, "");
+    check_end(&reader);
+}
+
+// --- arrays and packings
+// -----------------------------------------------------------------------------------------
+
+// One array, however its lines are broken: the records are those of the lines, bad ones aside.
+static void an_array_gives_the_same_records(void) {
+    static const char* const arrays[] = {
+        "[{\"inputs\": \"1\", \"targets\": \"]\"},{\"inputs\": \"\\\"{\", \"targets\": \"4\"}]",
+        "\xef\xbb\xbf \n[\n {\n  \"inputs\":\n \"1\", \"targets\": \"]\"}\n,\n\n{\"inputs\": \"\\\"{\", "
+        "\"targets\": \"4\"}\n]\n\n",
+        "[ {\"inputs\": \"1\", \"targets\": \"]\"}, 5, [1, {\"a\": []}], \"]\", {\"x\": {\"y\": "
+        "1}},\n{\"inputs\": \"\\\"{\", \"targets\": \"4\"} ]",
+        "[{\"inputs\": \"1\", \"targets\": \"]\"} } {\"inputs\": \"\\\"{\", \"targets\": \"4\"}",
+        "[{\"inputs\": \"1\", \"targets\": \"]\"}, {\"inputs\": \"\\\"{\", \"targets\": \"4\"}, {\"inputs\": "
+        "\"",
+        "[{\"inputs\": \"1\", \"targets\": \"]\"}, {\"inputs\": \"\\\"{\", \"targets\": \"4\"}] {}",
+    };
+    static const int num_bad[] = {0, 0, 4, 2, 1, 1};
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
+        RecordReader reader;
+        open_text(&reader, arrays[i]);
+        check_two(&reader, num_bad[i], ", record ");
+        check_end(&reader);
+    }
+}
+
+#define ONE "{\"inputs\": \"1\",\n  \"targets\": \"]\"\n}"
+#define TWO "{\n\"inputs\":\n\"\\\"{\",\n\"meta\":\n{\n\"x\": [\n{\n}\n]\n},\n\"targets\": \"4\"}"
+#define GOOD_LINES "{\"inputs\": \"1\", \"targets\": \"]\"}\n{\"inputs\": \"\\\"{\", \"targets\": \"4\"}\n"
+
+// Objects of several lines, one behind the other; a broken one costs itself, and no line of another.
+static void objects_of_several_lines_are_read(void) {
+    static const struct {
+        const char* text;
+        int num_bad;
+    } files[] = {
+        {ONE "\n" TWO, 0},
+        {"\xef\xbb\xbf\n" ONE "\r\n\r\n" TWO "\r\n", 0},
+        {ONE ",\n" TWO ",\n", 0},
+        {ONE TWO, 0},
+        {ONE "\n{\n\"inputs\": \"cut\n" TWO, 1},               // within a string
+        {ONE "\n{\n\"inputs\": [\n{\"x\": 1\n]\n}\n" TWO, 1},  // a bracket is missing
+        {ONE "\n}\n]\n" TWO, 2},                               // brackets too many
+        {ONE "\nhello {\n" TWO, 1},
+        {ONE "\n" TWO "\n{\n\"inputs\": ", 1},  // the file is cut off
+        {"{\"inputs\": [\n}\n" ONE TWO, 1},
+        {"{\"inputs\": \"a\", \"targets\": \"b\"\n" GOOD_LINES, 1},  // lines, of which the first is cut off
+        {"{\"inputs\": \"a\n" GOOD_LINES, 1},
+        // the list of a single object, wherever its lines break
+        {"{\"version\": 1, \"tags\": [\"a\"], \"data\": [" ONE ", " TWO "]}", 0},
+        {"{\n\"data\": [\n" ONE ",\n{}, " TWO "\n]\n}\n", 1},
+    };
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        RecordReader reader;
+        open_text(&reader, files[i].text);
+        if (!check_two(&reader, files[i].num_bad, "")) { printf("file %zu\n", i); }
+        check_end(&reader);
+    }
+}
+
+// Only a file that is nothing else is taken apart, and only where there is one list to take.
+static void lists_that_may_be_something_else_are_named(void) {
+    static const struct {
+        const char *text, *reason;
+    } cases[] = {
+        {"{\"train\": [{\"a\": 1}], \"test\": [{\"a\": 2}]}",
+         "if \"train\" has the records, take them out: jq"},
+        {"{\"train\": [{\"text\": \"1\"}]}\n{\"train\": []}\n", "if \"train\" has the records"},
+        {"{\"dialog\": [{\"role\": \"user\", \"text\": \"a\"}]}", "the fields {dialog} ---> --inputs-field"},
+        {"{\"data\": [{\"text\": 1}, 2]}", "the fields {data} ---> --inputs-field"},
+        {"{\"data\": [{\"foo\": 1}]}",
+         ":1, record 1: no form of data that is known here has the fields {foo}"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        RecordReader reader;
+        Record record;
+        open_text(&reader, cases[i].text);
+        CHECK_FAILS(record_reader_next(&reader, &record), STATUS_BAD_FORMAT, cases[i].reason);
+        record_reader_close(&reader);
+    }
+}
+
+static void pack(FILE* stream, bool zstandard, const char* text, size_t num_bytes) {
+    unsigned char* packed = malloc(2 * num_bytes + 1000);
+    size_t packed_bytes = 0;
+    if (zstandard) {
+        packed_bytes = ZSTD_compress(packed, 2 * num_bytes + 1000, text, num_bytes, 3);
+    } else {
+        z_stream z = {.next_in = (Bytef*)(uintptr_t)text,
+                      .avail_in = (uInt)num_bytes,
+                      .next_out = packed,
+                      .avail_out = (uInt)(2 * num_bytes + 1000)};
+        CHECK_EQ(deflateInit2(&z, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
+        CHECK_EQ(deflate(&z, Z_FINISH), Z_STREAM_END);
+        packed_bytes = z.total_out;
+        deflateEnd(&z);
+    }
+    CHECK_EQ(fwrite(packed, 1, packed_bytes, stream), packed_bytes);
+    free(packed);
+}
+
+// Two packed parts, one behind the other, of half the records each; cut off anywhere, it is an error, not an
+// end.
+static void packed_files_are_read_to_their_end(void) {
+    enum { LINES = 4000 };
+    char* text = malloc(LINES * 60);
+    size_t at = 0, half = 0;
+    for (int i = 0; i < LINES; i++) {
+        if (i == LINES / 2) { half = at; }
+        at += (size_t)sprintf(text + at, "{\"inputs\": \"%d\", \"targets\": \"%d\"}\n", i, i * 7);
+    }
+    for (int zstandard = 0; zstandard < 2; zstandard++) {
+        for (int cut = 0; cut < 4; cut++) {
+            FILE* stream = tmpfile();
+            pack(stream, zstandard, text, half);
+            pack(stream, zstandard, text + half, at - half);
+            fflush(stream);
+            long packed_bytes = ftell(stream);
+            CHECK_EQ(ftruncate(fileno(stream), packed_bytes - (cut == 3 ? packed_bytes / 3 : cut)), 0);
+            rewind(stream);
+            RecordReader reader;
+            CHECK_OK(
+                record_reader_open_stream(&reader, stream, "x.json.gz", &(RecordOptions){.form = &plain}));
+            Record record = {0};
+            Status status = STATUS_OK;
+            int num = 0;
+            while (!record.end && (status = record_reader_next(&reader, &record)) == STATUS_OK) {
+                char inputs[20];
+                snprintf(inputs, sizeof inputs, "%d", num);
+                CHECK(record.end || text_is(record.turns[0].inputs, inputs));
+                num += !record.end;
+            }
+            CHECK_EQ(status, cut == 0 ? STATUS_OK : STATUS_IO);
+            CHECK(cut > 0 ? num <= LINES : num == LINES);
+            if (cut > 0) { CHECK(strstr(status_message(), "packed data") != NULL); }
+            record_reader_close(&reader);
+        }
+    }
+    free(text);
+}
+
+// --- record form --------------------
+
+static const struct {
+    const char *form, *record, *inputs[2], *targets[2];
+    RecordForm kind;
+} forms[] = {
+    {"plain", "{\"inputs\": \"i\", \"targets\": \"t\"}", {"i"}, {"t"}, RECORD_PLAIN},
+    {"plain",
+     "{\"instruction\": \"i\", \"input\": \"c\", \"output\": \"o\"}",
+     {"i\nc"},
+     {"o"},
+     RECORD_ALPACA},
+    {"plain", "{\"instruction\": \"i\", \"input\": \"\", \"output\": \"o\"}", {"i"}, {"o"}, RECORD_ALPACA},
+    {"plain", "{\"instruction\": \"i\", \"output\": \"o\"}", {"i"}, {"o"}, RECORD_ALPACA},
+    {"plain",
+     "{\"instruction\": \"i\", \"context\": \"c\", \"response\": \"r\", \"category\": \"x\"}",
+     {"i\nc"},
+     {"r"},
+     RECORD_DOLLY},
+    {"plain", "{\"prompt\": \"p\", \"completion\": \"c\"}", {"p"}, {"c"}, RECORD_PROMPT},
+    {"plain", "{\"prompt\": \"p\", \"response\": \"c\"}", {"p"}, {"c"}, RECORD_RESPONSE},
+    {"plain", "{\"input\": \"i\", \"output\": \"o\"}", {"i"}, {"o"}, RECORD_INPUT},
+    {"plain", "{\"question\": 0.1, \"answer\": 42}", {"0.1"}, {"42"}, RECORD_QUESTION},
+    {"plain", "{\"inputs\": -3e2, \"targets\": false}", {"-300"}, {"false"}, RECORD_PLAIN},
+    {"plain",
+     "{\"instruction\": \"i\", \"input\": 1e300, \"output\": 0.30000000000000004}",
+     {"i\n1e+300"},
+     {"0.30000000000000004"},
+     RECORD_ALPACA},
+    {"plain", "{\"question\": \"q\", \"answer\": \"a\"}", {"q"}, {"a"}, RECORD_QUESTION},
+    {"plain", "{\"text\": \"t\", \"meta\": {}}", {""}, {"t"}, RECORD_TEXT},
+    {"plain", TALK, {"S\nq1\nq2", "t"}, {"a1", "a2"}, RECORD_CHAT},
+    {"plain",
+     "{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", \"value\": \"a\"}]}",
+     {"q"},
+     {"a"},
+     RECORD_SHAREGPT},
+    {"plain", "{\"conversations\": [{\"from\": \"gpt\", \"value\": \"a\"}]}", {""}, {"a"}, RECORD_SHAREGPT},
+    {"plain",
+     "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": "
+     "\"a\"}, "
+     "{\"role\": \"assistant\", \"content\": \"b\"}]}",
+     {"q"},
+     {"a\nb"},
+     RECORD_CHAT},
+    {"chatml",
+     TALK,
+     {"<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nq1\nq2<|im_end|>\n<|im_start|>assistant\n",
+      "\n<|im_start|>user\nt<|im_end|>\n<|im_start|>assistant\n"},
+     {"a1", "a2"},
+     RECORD_CHAT},
+    {"llama2",
+     TALK,
+     {"[INST] <<SYS>>\nS\n<</SYS>>\n\nq1\nq2 [/INST]", "[INST] t [/INST]"},
+     {" a1", " a2"},
+     RECORD_CHAT},
+    {"alpaca",
+     "{\"instruction\": \"i\", \"input\": \"c\", \"output\": \"o\"}",
+     {"Below is an instruction that describes a task, paired with an input that provides further context. "
+      "Write a "
+      "response that appropriately completes the request.\n\n### Instruction:\ni\n\n### Input:\nc\n\n### "
+      "Response:\n"},
+     {"o"},
+     RECORD_ALPACA},
+    {"alpaca",
+     "{\"inputs\": \"i\", \"targets\": \"t\"}",
+     {"Below is an instruction that describes a task. Write a response that appropriately completes the "
+      "request.\n\n### Instruction:\ni\n\n### Response:\n"},
+     {"t"},
+     RECORD_PLAIN},
+    {"Q: {inputs}\\nA: {targets}!",
+     "{\"question\": \"q\", \"answer\": \"a\"}",
+     {"Q: q\nA: "},
+     {"a!"},
+     RECORD_QUESTION},
+    {"{{{n}}} {question}|{answer}",
+     "{\"question\": \"q\", \"answer\": \"a\", \"n\": 3}",
+     {"{3} q|"},
+     {"a"},
+     RECORD_QUESTION},
+    {"<{system}> {inputs} {targets}", TALK, {"<S> q1\nq2 ", "<> t "}, {"a1", "a2"}, RECORD_CHAT},
+    {"{inputs}?{targets}", TALK, {"S\nq1\nq2?", "t?"}, {"a1", "a2"}, RECORD_CHAT},
+};
+
+static void every_form_and_template_reads_as_it_should(void) {
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        RecordTemplate form;
+        RecordReader reader;
+        Record record;
+        CHECK_OK(record_template_open(&form, forms[i].form, NULL));
+        record_check_open(&reader, forms[i].record, "x", &(RecordOptions){.form = &form});
+        CHECK_OK(record_reader_next(&reader, &record));
+        CHECK_EQ(record.form, forms[i].kind);
+        CHECK_EQ(record.num_turns, forms[i].inputs[1] != NULL ? 2 : 1);
+        for (int32_t t = 0; t < record.num_turns; t++) {
+            bool ok = text_is(record.turns[t].inputs, forms[i].inputs[t]) &&
+                      text_is(record.turns[t].targets, forms[i].targets[t]);
+            if (!ok) {
+                printf("form %zu: '%s' | '%s'\n", i, record.turns[t].inputs.text,
+                       record.turns[t].targets.text);
+            }
+            CHECK(ok);
+        }
+        check_end(&reader);
+        record_template_close(&form);
+    }
+}
+
+static void fields_may_have_names_of_their_own(void) {
+    static const char text[] =
+        "{\"a\": 1.5, \"b\": true, \"kind\": \"k\"}\n{\"a\": \"x\", \"b\": 12, \"kind\": \"k\"}\n"
+        "{\"a\": [], \"b\": \"y\"}\n{\"a\": \"x\"}\n";
+    RecordReader reader;
+    Record record;
+    RecordTemplate form;
+    RecordOptions options = {.fields = {"a", "b"}, .task_field = "kind", .form = &plain};
+    record_check_open(&reader, text, "dir/tasks.ndjson.gz", &options);
+    check_sample(&reader, "k", "1.5", "true");
+    check_sample(&reader, "k", "x", "12");
+    CHECK_FAILS(record_reader_next(&reader, &record), STATUS_BAD_FORMAT, ":3: field \"a\" is an array");
+    CHECK_FAILS(record_reader_next(&reader, &record), STATUS_BAD_FORMAT, ":4: field \"b\" is missing");
+    CHECK_EQ(strcmp(reader.file_task, "tasks"), 0);
+    check_end(&reader);
+    CHECK_FAILS(record_template_open(&form, "gpt9", NULL), STATUS_BAD_OPTION,
+                "plain, alpaca, chatml, llama2");
+    CHECK_FAILS(record_template_open(&form, "{inputs", NULL), STATUS_BAD_OPTION, "is no {field}");
+    CHECK_FAILS(record_template_open(&form, "{}", NULL), STATUS_BAD_OPTION, "is no {field}");
+}
+
+// By what is known before the first record: {targets}, the named field, or one that some form has.
+static void a_template_ends_with_the_targets(void) {
+    static const struct {
+        const char *text, *targets_field, *reason;  // NULL: fine
+    } cases[] = {
+        {"{inputs}", NULL, "has no {targets}"},
+        {"{question}", NULL, "has no {targets}"},
+        {"{answer} {question}", NULL, "has no {targets}"},
+        {"{{targets}} {inputs}", NULL, "has no {targets}"},
+        {"{question} {answer}", "b", "has no {targets}"},
+        {"{targets} {inputs}", NULL,
+         "behind {targets}, with which the answer begins, stands {inputs} ---> put it in front"},
+        {"{b} {targets}", "b", "behind {b}, with which the answer begins, stands {targets}"},
+        {"{targets} {system}", NULL, "stands {system}"},
+        {"{inputs} {targets}.{{}}", NULL, NULL},
+        {"{targets}", NULL, NULL},
+        {"{question} {answer}", NULL, NULL},
+        {"{a} {b}!", "b", NULL},
+        {"{a} {targets}", "b", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        RecordTemplate form = {0};
+        if (cases[i].reason != NULL) {
+            CHECK_FAILS(record_template_open(&form, cases[i].text, cases[i].targets_field), STATUS_BAD_OPTION,
+                        cases[i].reason);
+        } else {
+            CHECK_OK(record_template_open(&form, cases[i].text, cases[i].targets_field));
+        }
+        record_template_close(&form);
+    }
+}
+
+// By a record: the field that is learnt in its form.
+static void a_template_is_for_one_form(void) {
+    static const struct {
+        const char *text, *record, *reason;
+        Status status;
+    } cases[] = {
+        {"{question} {answer}",
+         "{\"question\": \"q\", \"answer\": \"a\", \"inputs\": \"i\", \"targets\": \"t\"}",
+         "has no {targets}, nor the field with the targets", STATUS_BAD_OPTION},
+        {"{answer} {output}", "{\"question\": \"q\", \"answer\": \"a\", \"output\": \"o\"}",
+         "stands {output}", STATUS_BAD_OPTION},
+        {"{question} {answer}", "{\"inputs\": \"i\", \"targets\": \"t\"}",
+         "field \"question\" of the template is missing", STATUS_BAD_FORMAT},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        RecordTemplate form;
+        RecordReader reader;
+        Record record;
+        CHECK_OK(record_template_open(&form, cases[i].text, NULL));
+        record_check_open(&reader, cases[i].record, "x", &(RecordOptions){.form = &form});
+        CHECK_FAILS(record_reader_next(&reader, &record), cases[i].status, cases[i].reason);
+        record_reader_close(&reader);
+        record_template_close(&form);
+    }
+}
+
+// --- record chat --------------------
+
+#define SAYS(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
+#define CHAT(messages) "{\"messages\": [" messages "]}"
+#define CALL(arguments)                                                                        \
+    "{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"id\": \"1\", \"type\": " \
+    "\"function\", \"function\": {\"name\": \"f\", \"arguments\": " arguments "}}]}"
+#define TURNS 4
+
+// Turns: inputs, answer, and whether that is only read, '-', or learnt, '+'.
+static const struct {
+    const char *record, *turns[TURNS][2], *learnt;
+} chats[] = {
+    {CHAT(SAYS("user", "q") ", " CALL("\"{\\\"x\\\": 5}\"") ", " SAYS("tool", "r") ", " SAYS("assistant",
+                                                                                             "a")),
+     {{"q", "{\"name\": \"f\", \"arguments\": {\"x\": 5}}"}, {"r", "a"}},
+     "++"},
+    {CHAT(CALL("{\"x\": 5, \"y\": [0.1, true, null, \"ä\\n\"], \"z\": {}}")),
+     {{"", "{\"name\": \"f\", \"arguments\": {\"x\": 5, \"y\": [0.1, true, null, \"ä\\n\"], \"z\": {}}}"}},
+     "+"},
+    {CHAT(CALL("\"\"")), {{"", "{\"name\": \"f\", \"arguments\": {}}"}}, "+"},
+    {CHAT(CALL("\"x = 5\"")), {{"", "{\"name\": \"f\", \"arguments\": \"x = 5\"}"}}, "+"},
+    {CHAT(
+         "{\"role\": \"assistant\", \"content\": \"see\", \"tool_calls\": [{\"name\": \"f\"}, {\"function\": "
+         "{\"name\": \"\\\"g\"}}]}"),
+     {{"", "see\n{\"name\": \"f\", \"arguments\": {}}\n{\"name\": \"\\\"g\", \"arguments\": {}}"}},
+     "+"},
+    {CHAT("{\"role\": \"assistant\", \"content\": null, \"function_call\": {\"name\": \"f\", \"arguments\": "
+          "\"{}\"}}"),
+     {{"", "{\"name\": \"f\", \"arguments\": {}}"}},
+     "+"},
+    {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"function_call\", \"value\": "
+     "\"{f}\"}, "
+     "{\"from\": \"observation\", \"value\": \"o\"}, {\"from\": \"gpt\", \"value\": \"a\"}]}",
+     {{"q", "{f}"}, {"o", "a"}},
+     "++"},
+    // empty answers, and answers of weight 0
+    {CHAT(SAYS("user", "q") ", " SAYS("assistant", "") ", " SAYS("user", "r") ", " SAYS("assistant", "a")),
+     {{"q", ""}, {"r", "a"}},
+     "-+"},
+    {CHAT(SAYS("user", "q") ", " SAYS("assistant", "") ", " SAYS("assistant", "a")), {{"q", "a"}}, "+"},
+    {CHAT(SAYS("user", "q") ", " SAYS("assistant", "a") ", " SAYS("user", "r") ", " SAYS("assistant", "")),
+     {{"q", "a"}},
+     "+"},
+    {CHAT(SAYS("user", "q") ", {\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0}, " SAYS(
+         "user", "r") ", "
+                      "{\"role\": \"assistant\", \"content\": \"b\", \"weight\": 1}, " SAYS(
+                          "user", "s") ", "
+                                       "{\"role\": \"assistant\", \"content\": \"c\", \"weight\": 0.0}"),
+     {{"q", "a"}, {"r", "b"}},
+     "-+"},
+    {CHAT(SAYS("user", "q") ", {\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0}, " SAYS(
+         "assistant", "b")),
+     {{"q", "a"}, {"", "b"}},
+     "-+"},
+    {CHAT("{\"role\": \"user\", \"content\": \"q\", \"weight\": 0}, " SAYS("assistant", "b")),
+     {{"q", "b"}},
+     "+"},
+    // what a prompt says is read, also by the assistant
+    {"{\"prompt\": [" SAYS("system", "S") ", " SAYS("user", "q") ", " SAYS("assistant", "a") ", " SAYS(
+         "user", "r") "], "
+                      "\"completion\": [" SAYS("assistant", "b") "]}",
+     {{"S\nq", "a"}, {"r", "b"}},
+     "-+"},
+};
+
+static const struct {
+    const char *record, *reason;
+} bad[] = {
+    {CHAT("{\"role\": \"assistant\", \"content\": null}"), "content of message 1 is null"},
+    {CHAT("{\"role\": \"assistant\", \"content\": null, \"tool_calls\": []}"),
+     "content of message 1 is null"},
+    {CHAT("{\"role\": \"user\", \"content\": null, \"tool_calls\": [{\"name\": \"f\"}]}"),
+     "content of message 1 is null"},
+    {CHAT("{\"role\": \"assistant\", \"tool_calls\": [5]}"),
+     "message 1: a call of a tool without a function's name"},
+    {CHAT(SAYS("assistant", "a") ", {\"role\": \"assistant\", \"content\": \"b\", \"weight\": 0.5}"),
+     "message 2: \"weight\" is neither 0 nor 1"},
+    {CHAT("{\"role\": \"assistant\", \"content\": \"a\", \"weight\": \"0\"}"), "\"weight\" is neither"},
+    {CHAT("{\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0}"), "empty, or not to be learnt"},
+    {CHAT(SAYS("assistant", "")), "empty, or not to be learnt"},
+    {"{\"prompt\": [" SAYS("assistant", "a") "], \"completion\": []}", "empty, or not to be learnt"},
+};
+
+static void turns_are_learnt_or_read(void) {
+    for (size_t i = 0; i < sizeof chats / sizeof chats[0]; i++) {
+        RecordReader reader;
+        Record record;
+        open_text(&reader, chats[i].record);
+        int32_t num_turns = (int32_t)strlen(chats[i].learnt);
+        if (num_turns == 0) {
+            CHECK_FAILS(record_reader_next(&reader, &record), STATUS_BAD_FORMAT, "not JSON");
+        } else {
+            CHECK_OK(record_reader_next(&reader, &record));
+            CHECK_EQ(record.num_turns, num_turns);
+        }
+        for (int32_t t = 0; t < num_turns && record.num_turns == num_turns; t++) {
+            const RecordTurn* turn = &record.turns[t];
+            bool ok = text_is(turn->inputs, chats[i].turns[t][0]) &&
+                      text_is(turn->targets, chats[i].turns[t][1]) &&
+                      turn->is_read == (chats[i].learnt[t] == '-');
+            CHECK(ok);
+            if (!ok) { printf("chat %zu: '%s' | '%s'\n", i, turn->inputs.text, turn->targets.text); }
+        }
+        record_reader_close(&reader);
+    }
+}
+
+static void what_is_wrong_is_said(void) {
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        RecordReader reader;
+        Record record;
+        open_text(&reader, bad[i].record);
+        CHECK_FAILS(record_reader_next(&reader, &record), STATUS_BAD_FORMAT, bad[i].reason);
+        record_reader_close(&reader);
+    }
+}
+
+// --- record template --------------------
+
+// Asked with their last targets, and without them.
+static const struct {
+    const char *form, *record, *inputs, *targets, *prompt;  // prompt: data.json's
+} own_forms[] = {
+    {"Question: {question}\\nAnswer: {answer}", "{\"question\": \"q\", \"answer\": \"a\"}", NULL, NULL,
+     "Question: {inputs}\nAnswer: "},
+    {"Q: {foo}\\nA: {bar}!", "{\"foo\": \"q\", \"bar\": \"a\"}", "foo", "bar", "Q: {inputs}\nA: "},
+    {"Q: {inputs}\\nA: {bar}", "{\"foo\": 5, \"bar\": true}", "foo", "bar", "Q: {inputs}\nA: "},
+    {"{foo}{foo} {inputs} {targets}", "{\"foo\": \"q\", \"bar\": \"a\"}", "foo", "bar",
+     "{inputs}{inputs} {inputs} "},
+    {"{{{foo}}} {system}({n}) {targets}", "{\"foo\": \"q\", \"n\": 2, \"bar\": \"a\"}", "foo", "bar",
+     "{{{inputs}}} ({n}) "},
+    {"{content}: {other} => {targets}",
+     "{\"content\": \"c\", \"other\": \"o\", \"inputs\": \"i\", \"targets\": \"t\"}", NULL, NULL,
+     "{content}: {other} => "},
+    {"Title: {content}\\n{bar} {story}", "{\"content\": \"c\", \"story\": \"s\", \"bar\": \"b\"}", NULL,
+     "story", "Title: {content}\n{bar} "},
+    {"Tell:\\n{text}", "{\"text\": \"t\"}", NULL, NULL, "Tell:\n"},
+    {"I: {instruction}\\nO: {output}", "{\"instruction\": \"i\", \"input\": \"c\", \"output\": \"o\"}", NULL,
+     NULL, "I: {inputs}\nO: "},
+    {"I: {instruction}\\nC: {input}\\nO: {output}",
+     "{\"instruction\": \"i\", \"input\": \"c\", \"output\": \"o\"}", NULL, NULL,
+     "I: {inputs}\nC: {input}\nO: "},
+    {"{question} {hint} {answer}", "{\"question\": \"q\", \"hint\": \"h\", \"answer\": \"a\"}", NULL, NULL,
+     "{inputs} {hint} "},
+    {"alpaca", "{\"instruction\": \"i\", \"input\": \"c\", \"output\": \"o\"}", NULL, NULL, NULL},
+    {"chatml", TALK, NULL, NULL, NULL},
+    {"llama2", TALK, NULL, NULL, NULL},
+    {"{system}{inputs}?{targets}.", TALK, NULL, NULL, "{inputs}?"},
+    {"plain", TALK, NULL, NULL, "{inputs}"},
+};
+
+static void read_one(RecordReader* reader, Record* out, const char* text, const RecordTemplate* form,
+                     RecordFields fields) {
+    record_check_open(reader, text, "x", &(RecordOptions){.fields = fields, .form = form});
+    CHECK_OK(record_reader_next(reader, out));
+}
+
+static bool same_text(RecordText a, RecordText b) {
+    return a.num_bytes == b.num_bytes && memcmp(a.text, b.text, a.num_bytes) == 0;
+}
+
+// Its last targets gone; a conversation's last answer with them.
+static char* without_targets(const char* text, const char* field) {
+    json_t* root = json_loads(text, 0, NULL);
+    json_t* messages = json_object_get(root, "messages");
+    if (field != NULL) { json_object_del(root, field); }
+    for (int i = 0; i < 2 && messages != NULL; i++) {  // "bye", then the answer before it
+        json_array_remove(messages, json_array_size(messages) - 1);
+    }
+    char* less = json_dumps(root, JSON_ENCODE_ANY);
+    json_decref(root);
+    return less;
+}
+
+static void what_is_asked_is_what_was_learnt(void) {
+    for (size_t i = 0; i < sizeof own_forms / sizeof own_forms[0]; i++) {
+        RecordFields fields = {own_forms[i].inputs, own_forms[i].targets, false};
+        RecordTemplate form, split, again;
+        RecordReader learns, asks;
+        Record learnt, asked;
+        CHECK_OK(record_template_open(&form, own_forms[i].form, own_forms[i].targets));
+        read_one(&learns, &learnt, own_forms[i].record, &form, fields);
+        CHECK_OK(record_template_open(&split, own_forms[i].form, own_forms[i].targets));
+        CHECK_OK(record_template_split(&split, &learnt.fields));
+        CHECK_OK(record_template_of(&again, &split.form));
+        bool ok = own_forms[i].prompt == NULL || strcmp(again.form.prompt, own_forms[i].prompt) == 0;
+        if (!ok) { printf("form %zu: prompt '%s'\n", i, again.form.prompt); }
+        CHECK(ok);
+        size_t tail_bytes, again_bytes;
+        const char* tail = record_template_tail(&form, learnt.fields.targets, &tail_bytes);
+        const char* again_tail = record_template_tail(&again, NULL, &again_bytes);
+        CHECK(tail_bytes == again_bytes && memcmp(tail, again_tail, tail_bytes) == 0);
+        fields.asks = true;
+        char* less = without_targets(own_forms[i].record, learnt.fields.targets);
+        const bool is_text = learnt.form == RECORD_TEXT;  // recognised by what is missing then
+        for (int way = 0; way < (is_text && own_forms[i].targets == NULL ? 1 : 2); way++) {
+            read_one(&asks, &asked, way == 0 ? own_forms[i].record : less, &again, fields);
+            const int32_t last = learnt.num_turns - 1 - (way == 0 && learnt.form == RECORD_CHAT ? -1 : 0);
+            CHECK_EQ(asked.num_turns, last + 1);  // "bye" asks as well
+            for (int32_t t = 0; t < learnt.num_turns; t++) {
+                const RecordTurn *a = &learnt.turns[t], *b = &asked.turns[t];
+                ok = same_text(a->inputs, b->inputs) && (t == last || same_text(a->targets, b->targets));
+                if (!ok) { printf("form %zu: '%s' asked as '%s'\n", i, a->inputs.text, b->inputs.text); }
+                CHECK(ok);
+            }
+            CHECK_EQ(asked.turns[last].targets.text != NULL, way == 0 && learnt.form != RECORD_CHAT);
+            record_reader_close(&asks);
+        }
+        free(less);
+        record_reader_close(&learns);
+        record_template_close(&again);
+        record_template_close(&split);
+        record_template_close(&form);
+    }
+}
+
+int main(int argc, char** argv) {
+    seed = test_seed(argc, argv);
+    CHECK_OK(record_template_open(&plain, "plain", NULL));
+    RUN(good_lines_come_out_whole);
+    RUN(every_bad_line_is_named_and_costs_only_itself);
+    RUN(nul_characters_stay_in_texts_and_break_raw_lines);
+    RUN(a_task_name_has_at_most_255_bytes);
+    RUN(lines_beyond_the_limit_are_passed_over);
+    RUN(written_samples_read_back);
+    RUN(absent_files_and_directories_are_errors);
+    RUN(an_array_gives_the_same_records);
+    RUN(objects_of_several_lines_are_read);
+    RUN(lists_that_may_be_something_else_are_named);
+    RUN(packed_files_are_read_to_their_end);
+    RUN(every_form_and_template_reads_as_it_should);
+    RUN(fields_may_have_names_of_their_own);
+    RUN(a_template_ends_with_the_targets);
+    RUN(a_template_is_for_one_form);
+    RUN(turns_are_learnt_or_read);
+    RUN(what_is_wrong_is_said);
+    RUN(what_is_asked_is_what_was_learnt);
+    return test_end();
+}

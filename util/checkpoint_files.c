@@ -1,0 +1,621 @@
+#include "checkpoint_files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "files.h"
+
+// --- one file, written aside -------------------------------------------------------------------------------
+
+const char* checkpoint_path_tail(const char* path) {
+    size_t num_chars = strlen(path);
+    return num_chars > 80 ? path + num_chars - 80 : path;
+}
+
+static Status set_path(CheckpointFile* file, const char* path) {
+    memset(file, 0, sizeof *file);
+    file->fd = -1;
+    if (strlen(path) + 5 > sizeof file->path) {
+        return FAIL(STATUS_IO, "%s: path too long ---> use one under %zu characters",
+                    checkpoint_path_tail(path), sizeof file->path - 5);
+    }
+    strcpy(file->path, path);
+    return STATUS_OK;
+}
+
+static char* tmp_path(char out[CHECKPOINT_PATH_CHARS], const char* path) {
+    snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s.tmp", CHECKPOINT_PATH_CHARS - 5, path);
+    return out;
+}
+
+void checkpoint_file_close(CheckpointFile* file) {
+    if (file->fd >= 0) { close(file->fd); }
+    file->fd = -1;
+}
+
+void checkpoint_file_remove_tmp(const char* path) {
+    char tmp[CHECKPOINT_PATH_CHARS];
+    unlink(tmp_path(tmp, path));
+}
+
+static Status write_failed(CheckpointFile* file, const char* doing, int reason) {
+    checkpoint_file_close(file);
+    checkpoint_file_remove_tmp(file->path);
+    bool is_full = reason == ENOSPC || reason == EDQUOT || reason == EFBIG;
+    return FAIL(STATUS_IO, "%s: cannot %s: %s ---> %s; nothing was replaced",
+                checkpoint_path_tail(file->path), doing, strerror(reason),
+                is_full ? "free some space, or keep fewer checkpoints (-nk)" : "check the disk");
+}
+
+Status checkpoint_file_create(CheckpointFile* out, const char* path, int64_t num_bytes) {
+    char tmp[CHECKPOINT_PATH_CHARS];
+    TRY(set_path(out, path));
+    unlink(tmp_path(tmp, path));
+    out->fd = open(tmp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (out->fd < 0) {
+        return FAIL(STATUS_IO, "%s.tmp: cannot create: %s ---> choose a writable directory",
+                    checkpoint_path_tail(path), strerror(errno));
+    }
+    int reason = file_reserve(out->fd, num_bytes);
+    if (reason != 0) { return write_failed(out, "reserve its length", reason); }
+    out->num_bytes = num_bytes;
+    return STATUS_OK;
+}
+
+static Status open_file(CheckpointFile* file, const char* name, int flags, const char* remedy) {
+    file->fd = open(name, flags | O_CLOEXEC);
+    struct stat info;
+    if (file->fd < 0) {
+        return FAIL(STATUS_IO, "%s: cannot open: %s ---> %s", checkpoint_path_tail(name), strerror(errno),
+                    remedy);
+    }
+    if (fstat(file->fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        checkpoint_file_close(file);
+        return FAIL(STATUS_IO, "%s: not a regular file ---> %s", checkpoint_path_tail(name), remedy);
+    }
+    file->num_bytes = info.st_size;
+    return STATUS_OK;
+}
+
+Status checkpoint_file_open_tmp(CheckpointFile* out, const char* path) {
+    char tmp[CHECKPOINT_PATH_CHARS];
+    TRY(set_path(out, path));
+    return open_file(out, tmp_path(tmp, path), O_RDWR,
+                     "another rank failed, or -o is not shared by all machines");
+}
+
+Status checkpoint_file_open(CheckpointFile* out, const char* path) {
+    TRY(set_path(out, path));
+    return open_file(out, path, O_RDONLY, "name an existing checkpoint");
+}
+
+static int64_t bytes_done;  // of all threads
+
+int64_t checkpoint_file_bytes_done(void) {
+    return __atomic_load_n(&bytes_done, __ATOMIC_RELAXED);
+}
+
+Status checkpoint_file_read(const CheckpointFile* file, void* data, int64_t num_bytes, int64_t at) {
+    for (char* cursor = (char*)data; num_bytes > 0;) {
+        ssize_t done = pread(file->fd, cursor, (size_t)num_bytes, (off_t)at);
+        if (done < 0 && errno == EINTR) { continue; }
+        if (done <= 0) {
+            return FAIL(STATUS_IO, "%s: cannot read byte %lld: %s ---> use another checkpoint",
+                        checkpoint_path_tail(file->path), (long long)at,
+                        done == 0 ? "file ends" : strerror(errno));
+        }
+        cursor += done;
+        num_bytes -= done;
+        at += done;
+        __atomic_fetch_add(&bytes_done, done, __ATOMIC_RELAXED);
+    }
+    return STATUS_OK;
+}
+
+Status checkpoint_file_write(CheckpointFile* file, const void* data, int64_t num_bytes, int64_t at) {
+    int reason = file_write_at(file->fd, data, (size_t)num_bytes, at);
+    if (reason != 0) { return write_failed(file, "write", reason); }
+    __atomic_fetch_add(&bytes_done, num_bytes, __ATOMIC_RELAXED);
+    return STATUS_OK;
+}
+
+Status checkpoint_file_sync(CheckpointFile* file) {
+    if (fsync(file->fd) != 0) { return write_failed(file, "sync", errno); }
+    int fd = file->fd;
+    file->fd = -1;
+    return close(fd) == 0 ? STATUS_OK : write_failed(file, "close", errno);
+}
+
+Status checkpoint_file_rename(const char* path) {
+    char tmp[CHECKPOINT_PATH_CHARS];
+    const char* tail = checkpoint_path_tail(path);
+    if (rename(tmp_path(tmp, path), path) != 0) {
+        int reason = errno;
+        unlink(tmp);
+        return FAIL(STATUS_IO,
+                    "%s.tmp: cannot rename to %s: %s ---> a rank failed to write its part, or the disk did",
+                    tail, tail, strerror(reason));
+    }
+    int reason = file_sync_folder(path);
+    if (reason == 0) { return STATUS_OK; }
+    return FAIL(STATUS_IO, "%s: its directory cannot be synced: %s ---> check the disk", tail,
+                strerror(reason));
+}
+
+// --- headers and seals -------------------------------------------------------------------------------------
+
+enum { SEAL_MAGIC = 0x5ea1ed01, SEAL_VERSION = 1, SEAL_INTS = 12, SEALED_INTS = 254 };
+
+typedef struct {
+    int32_t magic, version;
+    uint64_t body_sum, vocab_hash, model_sum;
+    int32_t step, zero;
+    uint64_t header_sum;
+} SealInts;
+
+// Every line is one to one in 64 bits, the first one in `bits` for a given index: another value at a place is
+// always another number. (Multipliers and shifts of splitmix64, Steele et al. 2014.)
+static inline uint64_t seal_mix(uint64_t index, uint32_t bits) {
+    uint64_t x = (index + 1) * 0x9e3779b97f4a7c15u + bits;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+void checkpoint_sum_add(uint64_t* sum, int64_t first, const void* values, int64_t num_values,
+                        int bytes_per_value) {
+    const uint32_t* words = (const uint32_t*)values;
+    const uint16_t* halves = (const uint16_t*)values;
+    uint64_t total = 0;
+    if (sum == NULL) { return; }
+    if (bytes_per_value == 4) {
+        for (int64_t i = 0; i < num_values; i++) { total += seal_mix((uint64_t)(first + i), words[i]); }
+    } else {
+        for (int64_t i = 0; i < num_values; i++) { total += seal_mix((uint64_t)(first + i), halves[i]); }
+    }
+    *sum += total;
+}
+
+static uint64_t header_sum(const int32_t* header) {
+    uint64_t sum = 0;
+    checkpoint_sum_add(&sum, 0, header, SEALED_INTS, 4);
+    return sum;
+}
+
+void checkpoint_seal_put(int32_t* header, const CheckpointSeal* seal) {
+    SealInts ints = {
+        SEAL_MAGIC, SEAL_VERSION, seal->body_sum, seal->vocab_hash, seal->model_sum, seal->step, 0, 0};
+    memcpy(&header[CHECKPOINT_SEAL_BEGIN], &ints, sizeof ints);
+    ints.header_sum = header_sum(header);
+    memcpy(&header[CHECKPOINT_SEAL_BEGIN], &ints, sizeof ints);
+}
+
+Status checkpoint_seal_write(const char* path, const CheckpointSeal* seal) {
+    CheckpointFile file;
+    int32_t header[CHECKPOINT_HEADER_INTS];
+    TRY(checkpoint_file_open_tmp(&file, path));
+    Status status = checkpoint_file_read(&file, header, CHECKPOINT_HEADER_BYTES, 0);
+    if (status == STATUS_OK) {
+        checkpoint_seal_put(header, seal);
+        status = checkpoint_file_write(&file, header, CHECKPOINT_HEADER_BYTES, 0);
+    }
+    if (status == STATUS_OK) { return checkpoint_file_sync(&file); }
+    checkpoint_file_close(&file);
+    return status;
+}
+
+Status checkpoint_header_read(int32_t* header, const char* path) {
+    CheckpointFile file;
+    TRY(checkpoint_file_open(&file, path));
+    Status status = checkpoint_file_read(&file, header, CHECKPOINT_HEADER_BYTES, 0);
+    checkpoint_file_close(&file);
+    return status;
+}
+
+static Status check_sealed_header(const int32_t* header, const SealInts* ints, const char* path) {
+    const char* tail = checkpoint_path_tail(path);
+    if (ints->magic == SEAL_MAGIC && ints->header_sum == header_sum(header)) {
+        if (ints->version == SEAL_VERSION) { return STATUS_OK; }
+        return FAIL(STATUS_BAD_FORMAT, "%s: seal of version %d is not %d ---> use the program that wrote it",
+                    tail, ints->version, SEAL_VERSION);
+    }
+    if (header[0] == CHECKPOINT_STATE_MAGIC && ints->magic == SEAL_MAGIC &&
+        header[CHECKPOINT_STATE_STEP] != ints->step) {
+        return FAIL(
+            STATUS_BAD_FORMAT,
+            "%s: step %d in its header, but it was sealed at step %d: edited or damaged ---> use another "
+            "checkpoint",
+            tail, header[CHECKPOINT_STATE_STEP], ints->step);
+    }
+    return FAIL(
+        STATUS_BAD_FORMAT,
+        "%s: its header is not the one that was sealed: edited or damaged ---> use another checkpoint", tail);
+}
+
+Status checkpoint_seal_get(CheckpointSeal* out, const int32_t* header, const char* path) {
+    static const SealInts none = {0, 0, 0, 0, 0, 0, 0, 0};
+    SealInts ints;
+    memcpy(&ints, &header[CHECKPOINT_SEAL_BEGIN], sizeof ints);
+    memset(out, 0, sizeof *out);
+    if (memcmp(&ints, &none, sizeof none) == 0) { return STATUS_OK; }
+    TRY(check_sealed_header(header, &ints, path));
+    out->is_sealed = true;
+    out->step = ints.step;
+    out->body_sum = ints.body_sum;
+    out->vocab_hash = ints.vocab_hash;
+    out->model_sum = ints.model_sum;
+    out->header_sum = ints.header_sum;
+    return STATUS_OK;
+}
+
+Status checkpoint_seal_read(CheckpointSeal* out, const char* path) {
+    int32_t header[CHECKPOINT_HEADER_INTS];
+    TRY(checkpoint_header_read(header, path));
+    return checkpoint_seal_get(out, header, path);
+}
+
+Status checkpoint_seal_check(const CheckpointSeal* seal, const char* path, uint64_t sum) {
+    if (!seal->is_sealed || seal->body_sum == sum) { return STATUS_OK; }
+    return FAIL(
+        STATUS_BAD_FORMAT,
+        "%s: its contents are not those that were saved (sum %016llx, sealed %016llx): damaged ---> use "
+        "another checkpoint",
+        checkpoint_path_tail(path), (unsigned long long)sum, (unsigned long long)seal->body_sum);
+}
+
+static Status check_of_step(const CheckpointSeal* seal, const char* path, int step) {
+    const char* tail = checkpoint_path_tail(path);
+    if (!seal->is_sealed) {
+        return FAIL(STATUS_BAD_FORMAT,
+                    "%s: not sealed, the file beside it is: replaced or damaged ---> use another checkpoint",
+                    tail);
+    }
+    if (seal->step == step) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_FORMAT,
+                "%s: sealed at step %d, not %d as its name says ---> use another checkpoint", tail,
+                seal->step, step);
+}
+
+Status checkpoint_seal_check_pair(const int32_t* model_header, const char* model_path,
+                                  const int32_t* state_header, const char* state_path, int step) {
+    const char* tail = checkpoint_path_tail(state_path);
+    CheckpointSeal model, state;
+    TRY(checkpoint_seal_get(&model, model_header, model_path));
+    TRY(checkpoint_seal_get(&state, state_header, state_path));
+    if (!model.is_sealed && !state.is_sealed) { return STATUS_OK; }
+    TRY(check_of_step(&model, model_path, step));
+    TRY(check_of_step(&state, state_path, step));
+    for (int i = 0; i < CHECKPOINT_STATE_MODEL_INTS; i++) {
+        const int32_t theirs = state_header[CHECKPOINT_STATE_MODEL + i];
+        if (theirs == model_header[i]) { continue; }
+        return FAIL(
+            STATUS_BAD_FORMAT,
+            "%s: of a model of another shape than the model file's (int %d of its header is %d, not %d) ---> "
+            "use another checkpoint",
+            tail, i, theirs, model_header[i]);
+    }
+    if (model.vocab_hash != state.vocab_hash) {
+        return FAIL(
+            STATUS_BAD_FORMAT,
+            "%s: of a run on vocabulary %016llx, the model file's is %016llx: not of this model ---> use "
+            "another checkpoint",
+            tail, (unsigned long long)state.vocab_hash, (unsigned long long)model.vocab_hash);
+    }
+    if (state.model_sum == model.body_sum) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_FORMAT,
+                "%s: saved beside other weights (sum %016llx, the model file's is %016llx) ---> use another "
+                "checkpoint",
+                tail, (unsigned long long)state.model_sum, (unsigned long long)model.body_sum);
+}
+
+// --- fingerprints ------------------------------------------------------------------------------------------
+
+static bool fingerprint_file(uint64_t* sum, const char* path) {
+    enum { NUM_BLOCKS = 64, BLOCK_BYTES = 4096 };
+    CheckpointFile file;
+    uint32_t block[BLOCK_BYTES / 4] = {0};
+    if (checkpoint_file_open(&file, path) != STATUS_OK) { return false; }
+    const int64_t num_bytes = file.num_bytes, last = num_bytes > BLOCK_BYTES ? num_bytes - BLOCK_BYTES : 0;
+    bool ok = true;
+    checkpoint_sum_add(sum, -1, &num_bytes, 2, 4);
+    for (int64_t i = 0, at = 0; ok && i < NUM_BLOCKS && (i == 0 || at < last); i++) {
+        at = i == NUM_BLOCKS - 1 ? last : last / (NUM_BLOCKS - 1) * i;
+        int64_t part = num_bytes - at;
+        if (part > BLOCK_BYTES) { part = BLOCK_BYTES; }
+        memset(block, 0, sizeof block);
+        ok = checkpoint_file_read(&file, block, part, at) == STATUS_OK;
+        checkpoint_sum_add(sum, 1 + i * BLOCK_BYTES, block, BLOCK_BYTES / 4, 4);
+    }
+    checkpoint_file_close(&file);
+    return ok;
+}
+
+// In whatever order they are listed.
+static bool fingerprint_folder(uint64_t* sum, const char* path) {
+    DIR* dir = opendir(path);
+    bool ok = dir != NULL;
+    for (const struct dirent* entry = ok ? readdir(dir) : NULL; entry != NULL; entry = readdir(dir)) {
+        char name[CHECKPOINT_PATH_CHARS];
+        const char* end = strrchr(entry->d_name, '.');
+        if (strcmp(entry->d_name, "config.json") != 0 && (end == NULL || strcmp(end, ".safetensors") != 0)) {
+            continue;
+        }
+        snprintf(name, sizeof name, "%.*s/%.255s", CHECKPOINT_PATH_CHARS - 300, path, entry->d_name);
+        uint64_t of_name = 0, of_file = 0;
+        for (const char* c = entry->d_name; *c != '\0'; c++) {
+            uint32_t letter = (unsigned char)*c;
+            checkpoint_sum_add(&of_name, c - entry->d_name, &letter, 1, 4);
+        }
+        ok = fingerprint_file(&of_file, name) && ok;
+        *sum += of_file * (of_name | 1);
+    }
+    if (dir != NULL) { closedir(dir); }
+    return ok;
+}
+
+uint64_t checkpoint_fingerprint(const char* path) {
+    struct stat about;
+    uint64_t sum = 0;
+    bool is_folder = stat(path, &about) == 0 && S_ISDIR(about.st_mode);
+    if (!(is_folder ? fingerprint_folder(&sum, path) : fingerprint_file(&sum, path))) { return 0; }
+    return sum != 0 ? sum : 1;
+}
+
+// --- a run's record ----------------------------------------------------------------------------------------
+
+typedef struct {
+    char magic[8];
+    uint64_t position_bytes, settings_bytes, hash;
+} RecordHeader;
+static const char RECORD_MAGIC[8] = {'l', 'l', 'm', 'c', 'r', 'u', 'n', '3'};
+
+static uint64_t fnv1a(uint64_t hash, const void* bytes, size_t num_bytes) {
+    const uint8_t* at = (const uint8_t*)bytes;
+    for (size_t i = 0; i < num_bytes; i++) { hash = (hash ^ at[i]) * 0x100000001b3u; }
+    return hash;
+}
+
+// With the numbers: bytes that move from one text to the other are noticed.
+static uint64_t record_hash(const RecordHeader* about, const void* position, const void* settings) {
+    uint64_t hash = fnv1a(0xcbf29ce484222325u, &about->position_bytes, sizeof about->position_bytes);
+    hash = fnv1a(hash, &about->settings_bytes, sizeof about->settings_bytes);
+    return fnv1a(fnv1a(hash, position, about->position_bytes), settings, about->settings_bytes);
+}
+
+static size_t settings_bytes(const CheckpointRecord* record) {
+    return record->settings != NULL ? strlen(record->settings) : 0;
+}
+
+int64_t checkpoint_record_bytes(const CheckpointRecord* record) {
+    return (int64_t)(sizeof(RecordHeader) + record->position_bytes + settings_bytes(record));
+}
+
+Status checkpoint_record_write(CheckpointFile* file, const CheckpointRecord* record, int64_t at,
+                               int64_t first, uint64_t* sum) {
+    RecordHeader about = {{0}, record->position_bytes, settings_bytes(record), 0};
+    about.hash = record_hash(&about, record->position, record->settings);
+    memcpy(about.magic, RECORD_MAGIC, sizeof about.magic);
+    checkpoint_sum_add(sum, first, &about.hash, 2, 4);
+    int64_t position_at = at + (int64_t)sizeof about,
+            settings_at = position_at + (int64_t)record->position_bytes;
+    TRY(checkpoint_file_write(file, &about, sizeof about, at));
+    TRY(checkpoint_file_write(file, record->position, (int64_t)record->position_bytes, position_at));
+    return checkpoint_file_write(file, record->settings, (int64_t)about.settings_bytes, settings_at);
+}
+
+// Position and settings, which follow the header; the settings become a string.
+static Status read_texts(CheckpointRecord* out, const CheckpointFile* file, const RecordHeader* about,
+                         int64_t at) {
+    const char* tail = checkpoint_path_tail(file->path);
+    const int64_t position_bytes = (int64_t)about->position_bytes;
+    out->position = (uint8_t*)malloc(about->position_bytes + 1);
+    out->settings = (char*)calloc(1, about->settings_bytes + 1);
+    if (out->position == NULL || out->settings == NULL) {
+        return FAIL(STATUS_NO_MEMORY, "%s: no memory for its record ---> free some memory", tail);
+    }
+    TRY(checkpoint_file_read(file, out->position, position_bytes, at));
+    TRY(checkpoint_file_read(file, out->settings, (int64_t)about->settings_bytes, at + position_bytes));
+    out->position_bytes = about->position_bytes;
+    if (record_hash(about, out->position, out->settings) == about->hash) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_FORMAT, "%s: the run's record is damaged (hash) ---> use another checkpoint",
+                tail);
+}
+
+Status checkpoint_record_read(CheckpointRecord* out, const CheckpointFile* file, int64_t at, int64_t first,
+                              uint64_t* sum) {
+    const char* tail = checkpoint_path_tail(file->path);
+    RecordHeader about;
+    int64_t left = file->num_bytes - at - (int64_t)sizeof about;
+    memset(out, 0, sizeof *out);
+    if (file->num_bytes == at) { return STATUS_OK; }
+    if (left < 0 || checkpoint_file_read(file, &about, sizeof about, at) != STATUS_OK) {
+        return FAIL(STATUS_BAD_FORMAT,
+                    "%s: the run's record at its end is cut off ---> use another checkpoint", tail);
+    }
+    const size_t version_at = sizeof RECORD_MAGIC - 1;
+    if (memcmp(about.magic, RECORD_MAGIC, version_at) != 0) { return STATUS_OK; }  // llm.c's loader's
+    if (about.magic[version_at] != RECORD_MAGIC[version_at]) {
+        char version = about.magic[version_at];
+        return FAIL(
+            STATUS_BAD_FORMAT,
+            "%s: the run's record is of another version of this trainer ('%c', this one reads '%c') ---> go "
+            "on with that one, or begin a new run with the model (-e)",
+            tail, version >= ' ' && version <= '~' ? version : '?', RECORD_MAGIC[version_at]);
+    }
+    if (about.position_bytes > (uint64_t)left ||
+        about.settings_bytes != (uint64_t)left - about.position_bytes) {
+        return FAIL(STATUS_BAD_FORMAT,
+                    "%s: the run's record has %lld bytes, not %llu + %llu ---> use another checkpoint", tail,
+                    (long long)left, (unsigned long long)about.position_bytes,
+                    (unsigned long long)about.settings_bytes);
+    }
+    Status status = read_texts(out, file, &about, at + (int64_t)sizeof about);
+    if (status == STATUS_OK) {
+        checkpoint_sum_add(sum, first, &about.hash, 2, 4);
+    } else {
+        free(out->position);
+        free(out->settings);
+        memset(out, 0, sizeof *out);
+    }
+    return status;
+}
+
+// --- a folder of checkpoints -------------------------------------------------------------------------------
+
+static const char* const name_begins[] = {"model_", "state_", "DONE_"};
+static const char* const name_ends[] = {".bin", "_00000.bin", ""};
+enum { NUM_NAMES = 3, NO_STEP = -1 };
+
+void checkpoint_path(char out[CHECKPOINT_PATH_CHARS], const char* directory, CheckpointName name, int step) {
+    snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s/%s%0*d%s", CHECKPOINT_PATH_CHARS - 70, directory,
+             name_begins[name], CHECKPOINT_STEP_DIGITS, step, name_ends[name]);
+}
+
+int checkpoint_step_parse(const char* text, int least_digits, int* step) {
+    char again[24];
+    char* end = NULL;
+    if (*text < '0' || *text > '9') { return 0; }
+    long long value = strtoll(text, &end, 10);
+    int num_digits = snprintf(again, sizeof again, "%0*lld", least_digits, value);
+    if (value > INT_MAX || end - text != num_digits || strncmp(text, again, (size_t)num_digits) != 0) {
+        return 0;
+    }
+    *step = (int)value;
+    return num_digits;
+}
+
+// Is it exactly what checkpoint_path() writes, and then `tail` ("" or ".tmp")? model_1.bin is somebody's own.
+static bool is_name(const char* text, CheckpointName name, const char* tail, int* step) {
+    const size_t begin_chars = strlen(name_begins[name]), end_chars = strlen(name_ends[name]);
+    if (strncmp(text, name_begins[name], begin_chars) != 0) { return false; }
+    const int num_digits = checkpoint_step_parse(text + begin_chars, CHECKPOINT_STEP_DIGITS, step);
+    const char* end = text + begin_chars + num_digits;
+    return num_digits > 0 && strncmp(end, name_ends[name], end_chars) == 0 &&
+           strcmp(end + end_chars, tail) == 0;
+}
+
+Status checkpoint_mark_done(const char* directory, int step) {
+    char path[CHECKPOINT_PATH_CHARS];
+    CheckpointFile file;
+    checkpoint_path(path, directory, CHECKPOINT_DONE_FILE, step);
+    TRY(checkpoint_file_create(&file, path, 0));
+    TRY(checkpoint_file_sync(&file));
+    return checkpoint_file_rename(path);
+}
+
+static void remove_named(const char* directory, CheckpointName name, int step) {
+    char path[CHECKPOINT_PATH_CHARS];
+    checkpoint_path(path, directory, name, step);
+    unlink(path);
+}
+
+void checkpoint_unmark(const char* directory, int step) {
+    remove_named(directory, CHECKPOINT_DONE_FILE, step);
+}
+
+void checkpoint_remove(const char* directory, int step) {
+    checkpoint_unmark(directory, step);
+    remove_named(directory, CHECKPOINT_STATE_FILE, step);
+    remove_named(directory, CHECKPOINT_MODEL_FILE, step);
+}
+
+static int ascending_steps(const void* a, const void* b) {
+    int x = *(const int*)a, y = *(const int*)b;
+    return (x > y) - (x < y);
+}
+
+int checkpoint_list_done(const char* directory, int** out) {
+    int num_steps = 0, num_allocated = 0, step;
+    *out = NULL;
+    DIR* dir = opendir(directory);
+    if (dir == NULL) { return 0; }
+    for (const struct dirent* entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
+        if (!is_name(entry->d_name, CHECKPOINT_DONE_FILE, "", &step)) { continue; }
+        if (num_steps == num_allocated) {
+            num_allocated = 2 * num_allocated + 16;
+            int* longer = (int*)realloc(*out, sizeof **out * (size_t)num_allocated);
+            if (longer == NULL) { break; }
+            *out = longer;
+        }
+        (*out)[num_steps++] = step;
+    }
+    closedir(dir);
+    if (num_steps > 0) { qsort(*out, (size_t)num_steps, sizeof **out, ascending_steps); }
+    return num_steps;
+}
+
+int checkpoint_find_latest(const char* directory) {
+    return checkpoint_find_before(directory, INT_MAX);
+}
+
+int checkpoint_find_before(const char* directory, int step) {
+    int* steps;
+    int num_steps = checkpoint_list_done(directory, &steps), found = -1;
+    for (int i = 0; i < num_steps && steps[i] < step; i++) { found = steps[i]; }
+    free(steps);
+    return found;
+}
+
+bool checkpoint_has_done(const char* directory, int step) {
+    return step >= 0 && step < INT_MAX && checkpoint_find_before(directory, step + 1) == step;
+}
+
+// All marks before any file: the newest mark is never one whose step is half gone.
+int checkpoint_remove_later(const char* directory, int step) {
+    int* steps;
+    int num_steps = checkpoint_list_done(directory, &steps), first = 0;
+    while (first < num_steps && steps[first] <= step) { first++; }
+    for (int i = first; i < num_steps; i++) { checkpoint_unmark(directory, steps[i]); }
+    for (int i = first; i < num_steps; i++) { checkpoint_remove(directory, steps[i]); }
+    free(steps);
+    return num_steps - first;
+}
+
+void checkpoint_prune(const char* directory, int step, int keep_newest, int keep_multiples_of) {
+    if (keep_newest <= 0) { return; }
+    int* steps;
+    int num_steps = checkpoint_list_done(directory, &steps);
+    while (num_steps > 0 && steps[num_steps - 1] > step) { num_steps--; }
+    for (int i = 0; i < num_steps - keep_newest; i++) {
+        if (keep_multiples_of > 0 && steps[i] % keep_multiples_of == 0) { continue; }
+        checkpoint_remove(directory, steps[i]);
+    }
+    free(steps);
+}
+
+// Files of one form that end in `tail`, but not those of step `kept`; returns how many.
+static int remove_files(const char* directory, CheckpointName name, const char* tail, int kept) {
+    DIR* dir = opendir(directory);
+    int num_removed = 0, step;
+    if (dir == NULL) { return 0; }
+    for (const struct dirent* entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
+        char path[CHECKPOINT_PATH_CHARS];
+        if (!is_name(entry->d_name, name, tail, &step) || step == kept) { continue; }
+        int num_chars = snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
+        if (num_chars < CHECKPOINT_PATH_CHARS && unlink(path) == 0) { num_removed++; }
+    }
+    closedir(dir);
+    return num_removed;
+}
+
+int checkpoint_remove_leftovers(const char* directory) {
+    int num_removed = 0;
+    for (int name = 0; name < NUM_NAMES; name++) {
+        num_removed += remove_files(directory, (CheckpointName)name, ".tmp", NO_STEP);
+    }
+    return num_removed;
+}
+
+int checkpoint_remove_others(const char* directory, int step) {
+    int num_marks = remove_files(directory, CHECKPOINT_DONE_FILE, "", step);
+    remove_files(directory, CHECKPOINT_MODEL_FILE, "", step);
+    remove_files(directory, CHECKPOINT_STATE_FILE, "", step);
+    return num_marks;
+}

@@ -455,18 +455,25 @@ Status pipe_variants_best(PipeVariantBest* out, const PipeProblem* pipe, const i
         if (status == STATUS_INFEASIBLE) { continue; }
         TRY(status);
         TRY(pipe_simulate(&timeline, pipe, &schedule, scratch));
-        for (int32_t s = 0; s < pipe->P; s++) { fits &= timeline.peak_bytes[s] <= pipe->memory_limit_bytes[s]; }
-        if (fits && timeline.makespan_ns < best.makespan_ns) { best = (PipeVariantBest){timeline.makespan_ns, i}; }
+        for (int32_t s = 0; s < pipe->P; s++) {
+            fits &= timeline.peak_bytes[s] <= pipe->memory_limit_bytes[s];
+        }
+        if (fits && timeline.makespan_ns < best.makespan_ns) {
+            best = (PipeVariantBest){timeline.makespan_ns, i};
+        }
     }
     *out = best;
     return STATUS_OK;
 }
 
 int32_t rival_variants(PipeVariant out[RIVAL_MAX_VARIANTS], const PlanRequest* request) {
-    static const char* const names[2][3] = {{"1f1b", "adaptive", "gpipe"}, {"1f1b+w", "adaptive+w", "gpipe+w"}};
-    static const PipePolicy* const policies[] = {&pipe_policy_1f1b, &pipe_policy_adaptive, &pipe_policy_gpipe};
+    static const char* const names[2][3] = {{"1f1b", "adaptive", "gpipe"},
+                                            {"1f1b+w", "adaptive+w", "gpipe+w"}};
+    static const PipePolicy* const policies[] = {&pipe_policy_1f1b, &pipe_policy_adaptive,
+                                                 &pipe_policy_gpipe};
     bool splits = request->split_backward == SPLIT_BACKWARD_ON;
-    bool is_linear = request->placement.num_chunks == 0 || placement_is_linear(&request->placement, request->P);
+    bool is_linear =
+        request->placement.num_chunks == 0 || placement_is_linear(&request->placement, request->P);
     int32_t num = 0;
     for (int i = 0; i < 3; i++) {
         bool allowed = request->schedule == SCHEDULE_GPIPE      ? i == 2
@@ -476,7 +483,8 @@ int32_t rival_variants(PipeVariant out[RIVAL_MAX_VARIANTS], const PlanRequest* r
                        : request->batching == BATCHING_DYNAPIPE ? i < 2
                                                                 : i == 0;
         if (allowed) {
-            out[num++] = (PipeVariant){.name = names[splits][i], .policy = policies[i], .split_backward = splits};
+            out[num++] =
+                (PipeVariant){.name = names[splits][i], .policy = policies[i], .split_backward = splits};
         }
     }
     return num;
@@ -502,7 +510,8 @@ static Status make_draft(Draft* out, const PlanProblem* problem, const Microbatc
             memset(replica->modes, RECOMPUTE_FULL, (size_t)problem->K * (size_t)replica->M);
         }
         arena_reset(&scratch[0]);
-        TRY(replica_problem_make(&pipe, problem, list, r, replica->mbs, replica->M, replica->modes, &scratch[0]));
+        TRY(replica_problem_make(&pipe, problem, list, r, replica->mbs, replica->M, replica->modes,
+                                 &scratch[0]));
         TRY(pipe_variants_best(&best, &pipe.pipe, order, variants, num_variants, &scratch[1]));
         replica->variant = variants[best.variant];
         replica->makespan_ns = best.makespan_ns;
@@ -563,5 +572,6 @@ const BatchingPolicy dynapipe_rivals[BATCHING_COUNT] = {
                          microbatch_padded_build, rival_drafts},
     [BATCHING_KK] = {"kk", "equal work per micro-batch by largest differencing, small ones at both ends",
                      microbatch_kk_build, rival_drafts},
-    [BATCHING_TOKENS] = {"tokens", "a fixed token budget, samples sorted by length", microbatch_tokens_build, rival_drafts},
+    [BATCHING_TOKENS] = {"tokens", "a fixed token budget, samples sorted by length", microbatch_tokens_build,
+                         rival_drafts},
 };

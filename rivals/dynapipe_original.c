@@ -634,7 +634,8 @@ bool original_orders_next(OriginalOrders* orders, int32_t* order, Rng* rng) {
     return true;
 }
 
-// --- the draft ----------------------------------------------------------------------------------------------
+// --- the draft
+// ----------------------------------------------------------------------------------------------
 
 Status microbatch_dp_build_original(MicrobatchList* out, const PlanProblem* problem,
                                     const MicrobatchTaper* taper, Arena* arena) {

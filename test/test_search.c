@@ -1,5 +1,5 @@
-// test_search.c -- the search: its makespans are the simulator's, nothing is changed that the request prescribes,
-// and no batch, however odd, upsets it.
+// test_search.c -- the search: its makespans are the simulator's, nothing is changed that the request
+// prescribes, and no batch, however odd, upsets it.
 #include "../dynapipe_plugin/plan/bound.h"
 #include "../dynapipe_plugin/plan/simulate.h"
 #include "../dynapipe_plugin/plan/schedule.h"

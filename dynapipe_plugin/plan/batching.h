@@ -1,6 +1,6 @@
 /*
-batching.h -- methods other than ours, for comparisons. They are in rivals/; a program that does not link it plans
-with ours alone.
+batching.h -- methods other than ours, for comparisons. They are in rivals/; a program that does not link it
+plans with ours alone.
 */
 #pragma once
 
@@ -11,8 +11,8 @@ enum { RIVAL_MAX_DRAFTS = 8 };
 typedef struct {
     const char *name, *help;
     MicrobatchBuild* build;  // NULL: ours
-    // out[0 .. *num), fastest first. `batching`: the problem as its micro-batches see it, maybe with less memory.
-    // effort: simulations. STATUS_INFEASIBLE: not even one micro-batch at a time fits.
+    // out[0 .. *num), fastest first. `batching`: the problem as its micro-batches see it, maybe with less
+    // memory. effort: simulations. STATUS_INFEASIBLE: not even one micro-batch at a time fits.
     Status (*drafts)(Draft out[RIVAL_MAX_DRAFTS], int32_t* num, const PlanProblem* problem,
                      const PlanProblem* batching, int32_t effort, Arena* arena);
 } BatchingPolicy;

@@ -125,6 +125,16 @@ int64_t pipe_passing_bytes(const PipeProblem* pipe, int32_t s, int64_t scratch_b
     return plan_align_bytes(scratch_bytes) + gradient_bytes;
 }
 
+int64_t pipe_leave_headroom(const PipeProblem* pipe, int32_t s, int64_t limit_bytes, int64_t headroom_bytes) {
+    int64_t least_bytes = 0;
+    for (int32_t m = 0; m < pipe->M && headroom_bytes > 0; m++) {
+        int64_t bytes = pipe_alone_bytes(pipe, s, m);
+        if (bytes > least_bytes) { least_bytes = bytes; }
+    }
+    if (limit_bytes - headroom_bytes >= least_bytes) { return limit_bytes - headroom_bytes; }
+    return least_bytes < limit_bytes ? least_bytes : limit_bytes;
+}
+
 static PipePlace place_of(const ReplicaProblem* replica, const PlanProblem* problem) {
     return (PipePlace){.problem = problem,
                        .ranks = plan_problem_ranks(problem, replica->replica),
@@ -137,8 +147,9 @@ static void price(ReplicaProblem* replica, const PlanProblem* problem, const Mic
                   int32_t m) {
     PipeCost* costs = (PipeCost*)(uintptr_t)replica->pipe.cost;
     PipePlace place = place_of(replica, problem);
-    int64_t scratch_bytes = pipe_costs_make(costs + m, replica->bytes + m, replica->pipe.M, &place,
-                                            replica->modes + m, replica->pipe.M, &list->mbs[replica->mbs[m]].shape);
+    int64_t scratch_bytes =
+        pipe_costs_make(costs + m, replica->bytes + m, replica->pipe.M, &place, replica->modes + m,
+                        replica->pipe.M, &list->mbs[replica->mbs[m]].shape);
     for (int32_t s = 0; s < problem->P; s++) {
         if (scratch_bytes > replica->scratch_bytes[s]) { replica->scratch_bytes[s] = scratch_bytes; }
     }
@@ -152,9 +163,9 @@ static void set_limits(ReplicaProblem* replica, const PlanProblem* problem) {
         pipe->memory_limit_bytes[s] = INT64_MAX;
         if (available_bytes == COST_LIMIT) { continue; }
         if (problem->count_buffers) {
-            available_bytes -=
-                pipe_passing_bytes(pipe, s, replica->scratch_bytes[s]) + replica->headroom_bytes[s];
+            available_bytes -= pipe_passing_bytes(pipe, s, replica->scratch_bytes[s]);
         }
+        available_bytes = pipe_leave_headroom(pipe, s, available_bytes, replica->headroom_bytes[s]);
         pipe->memory_limit_bytes[s] = available_bytes;
     }
 }
@@ -194,7 +205,7 @@ Status replica_problem_make(ReplicaProblem* out, const PlanProblem* problem, con
 }
 
 static void set_mode(ReplicaProblem* replica, const PlanProblem* problem, const MicrobatchList* list,
-                              int32_t k, int32_t m, RecomputeMode mode) {
+                     int32_t k, int32_t m, RecomputeMode mode) {
     replica->modes[(int64_t)k * replica->pipe.M + m] = (uint8_t)mode;
     price(replica, problem, list, m);
     set_limits(replica, problem);
@@ -209,7 +220,7 @@ Status pipe_variant_build(PipeSchedule* out, const PipeProblem* pipe, const int3
     return variant->policy->build(out, pipe, order, variant->split_backward, arena);
 }
 
-enum { MAX_RAISES = 6, MAX_RECOMPUTE_ROUNDS = 8 };
+enum { MAX_RAISES = 4, MAX_RECOMPUTE_ROUNDS = 3 };
 
 typedef struct {
     ReplicaPlan* plan;
@@ -385,8 +396,9 @@ static bool change(Fit* fit, int32_t* num_raises, int32_t* num_rounds) {
     bool adapts = policy == &pipe_policy_adaptive || policy == &pipe_policy_cyclic_limited;
     if (choice == SCHEDULE_AUTO && policy != NULL && !adapts) {
         bool splits = plan->variant.split_backward;
-        plan->variant = (PipeVariant){
-            .name = splits ? "adaptive+w" : "adaptive", .policy = &pipe_policy_adaptive, .split_backward = splits};
+        plan->variant = (PipeVariant){.name = splits ? "adaptive+w" : "adaptive",
+                                      .policy = &pipe_policy_adaptive,
+                                      .split_backward = splits};
         return true;
     }
     if (adapts && (*num_raises)++ < MAX_RAISES) {
@@ -411,8 +423,8 @@ Status replica_plan_fit(ReplicaPlan* out, int64_t over_bytes[PLAN_MAX_STAGES], c
     const DraftReplica* replica = &draft->replica[r];
     Fit fit = {.plan = out, .problem = problem, .list = &draft->list};
     int32_t num_raises = 0, num_rounds = 0;
-    TRY(replica_problem_make(&out->problem, problem, &draft->list, r, replica->mbs, replica->M, replica->modes,
-                             arena));
+    TRY(replica_problem_make(&out->problem, problem, &draft->list, r, replica->mbs, replica->M,
+                             replica->modes, arena));
     memcpy(out->problem.headroom_bytes, headroom_bytes, sizeof out->problem.headroom_bytes);
     set_limits(&out->problem, problem);
     out->variant = replica->variant;

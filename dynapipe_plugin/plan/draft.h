@@ -31,13 +31,16 @@ typedef struct {
     int32_t P;
 } PipePlace;
 
-// What one micro-batch costs on all rows: of row r in out[r * stride]. modes: of chunk k modes[k * mode_stride].
-// bytes, laid out like `out`: for the lists; NULL: not wanted. Returns its scratch bytes.
+// What one micro-batch costs on all rows: of row r in out[r * stride]. modes: of chunk k modes[k *
+// mode_stride]. bytes, laid out like `out`: for the lists; NULL: not wanted. Returns its scratch bytes.
 int64_t pipe_costs_make(PipeCost* out, RankBytes* bytes, int64_t stride, const PipePlace* place,
                         const uint8_t* modes, int64_t mode_stride, const MbShape* shape);
 
 // What a stage's limit loses to buffers that no micro-batch holds: scratch, and the largest gradient to send.
 int64_t pipe_passing_bytes(const PipeProblem* pipe, int32_t s, int64_t scratch_bytes);
+
+// A stage's limit less its headroom, but no less than what its largest micro-batch needs alone.
+int64_t pipe_leave_headroom(const PipeProblem* pipe, int32_t s, int64_t limit_bytes, int64_t headroom_bytes);
 
 // The scheduling problem of one replica.
 typedef struct {
@@ -50,8 +53,8 @@ typedef struct {
     uint8_t* modes;                           // [K * M] RecomputeMode
 } ReplicaProblem;
 
-// Micro-batches mbs[0 .. num_mbs) of the list, in this order. modes: [K * num_mbs]; NULL: the list's. Borrows the
-// problem, whose placement it has.
+// Micro-batches mbs[0 .. num_mbs) of the list, in this order. modes: [K * num_mbs]; NULL: the list's. Borrows
+// the problem, whose placement it has.
 Status replica_problem_make(ReplicaProblem* out, const PlanProblem* problem, const MicrobatchList* list,
                             int32_t r, const int32_t* mbs, int32_t num_mbs, const uint8_t* modes,
                             Arena* arena);
@@ -100,8 +103,8 @@ typedef struct {
 //     2. adaptive: the limits are lowered by what the lists are over, a few times
 //     3. where allowed: the micro-batches that hold most on that stage are recomputed
 //     4. auto, adaptive: one micro-batch after the other
-// STATUS_INFEASIBLE names stage, bytes over, and what would help. Problem and order lie in `arena`; scratch is
-// reset.
+// STATUS_INFEASIBLE names stage, bytes over, and what would help. Problem and order lie in `arena`; scratch
+// is reset.
 Status replica_plan_fit(ReplicaPlan* out, int64_t over_bytes[PLAN_MAX_STAGES], const PlanProblem* problem,
                         const Draft* draft, int32_t r, const int64_t* headroom_bytes, Arena* arena,
                         Arena* scratch);

@@ -19,13 +19,13 @@ typedef struct {
     int64_t headroom_bytes[PLAN_MAX_STAGES];  // that drafts leave free
     const Draft* best_draft;                  // NULL: none has fitted so far
     int64_t best_ns;
-    Arena lists;        // drafts and fitted replicas: kept until the plan is made
-    Arena runs;  // of one attempt
+    Arena lists;  // drafts and fitted replicas: kept until the plan is made
+    Arena runs;   // of one attempt
 } Planning;
 
 const BatchingPolicy* batching_policy(Batching batching) {
-    static const BatchingPolicy dynamic = {"dynamic", "sizes and order chosen per step for this pipeline (default)",
-                                           NULL, NULL};
+    static const BatchingPolicy dynamic = {
+        "dynamic", "sizes and order chosen per step for this pipeline (default)", NULL, NULL};
     if (batching == BATCHING_DYNAMIC) { return &dynamic; }
     return dynapipe_rivals != NULL && (uint32_t)batching < BATCHING_COUNT ? &dynapipe_rivals[batching] : NULL;
 }
@@ -195,8 +195,8 @@ static Status set_placement(Planning* planning, const Placement* placement) {
 
 // --- fit into memory --------------------------------------------------------------------------------------
 
-// The draft with schedules whose lists fit; kept if it is the fastest so far. over_bytes: what stages lacked at
-// first.
+// The draft with schedules whose lists fit; kept if it is the fastest so far. over_bytes: what stages lacked
+// at first.
 static Status fit(int64_t over_bytes[PLAN_MAX_STAGES], Planning* planning, const Draft* draft) {
     int64_t makespan_ns = 0;
     memset(over_bytes, 0, sizeof *over_bytes * PLAN_MAX_STAGES);
@@ -228,8 +228,8 @@ static Status why_nothing_fits(const Planning* planning, Status status) {
 enum { MAX_SEARCHES = 4 };
 enum { FIT_COST = 100 };  // a fit that costs more than this part of the makespan is worth another search
 
-// Our method. Where the lists of what was found need more memory than it counted on, they are made to fit, and
-// where that costs time the search is repeated with so much less memory.
+// Our method. Where the lists of what was found need more memory than it counted on, they are made to fit,
+// and where that costs time the search is repeated with so much less memory.
 static Status plan_by_search(Planning* planning) {
     for (int32_t i = 0; i < MAX_SEARCHES; i++) {
         int64_t over_bytes[PLAN_MAX_STAGES];
@@ -237,14 +237,18 @@ static Status plan_by_search(Planning* planning) {
         ARENA_TRY_NEW(draft, &planning->lists, Draft, 1);
         TRY(set_placement(planning, &planning->begin));
         memcpy(planning->problem.headroom_bytes, planning->headroom_bytes, sizeof planning->headroom_bytes);
-        Status status = search_draft(draft, &planning->problem, planning->request.effort, &planning->lists);
-        if (status == STATUS_OK) { status = fit(over_bytes, planning, draft); }
-        if (status != STATUS_OK && status != STATUS_INFEASIBLE) { return status; }
-        if (status != STATUS_OK && planning->best_draft == NULL) { return why_nothing_fits(planning, status); }
-        if (status != STATUS_OK || planning->best_ns <= draft->makespan_ns + draft->makespan_ns / FIT_COST) { break; }
-        for (int32_t s = 0; s < planning->problem.P; s++) {
-            planning->headroom_bytes[s] += over_bytes[s] + over_bytes[s] / 4;
+        TRY(search_draft(draft, &planning->problem, planning->request.effort, &planning->lists));
+        if (draft->makespan_ns == INT64_MAX && planning->best_draft != NULL) {  // too little is left
+            for (int32_t s = 0; s < planning->problem.P; s++) { planning->headroom_bytes[s] /= 2; }
+            continue;
         }
+        Status status = fit(over_bytes, planning, draft);
+        if (status != STATUS_OK && status != STATUS_INFEASIBLE) { return status; }
+        if (status != STATUS_OK && planning->best_draft == NULL) {
+            return why_nothing_fits(planning, status);
+        }
+        if (planning->best_ns <= draft->makespan_ns + draft->makespan_ns / FIT_COST) { break; }
+        for (int32_t s = 0; s < planning->problem.P; s++) { planning->headroom_bytes[s] += over_bytes[s]; }
     }
     return STATUS_OK;
 }
@@ -325,15 +329,15 @@ static void set_schedule_name(Plan* plan, const ReplicaPlan* replicas) {
     snprintf(plan->schedule, sizeof plan->schedule, "%s", name != NULL ? name : replicas[0].variant.name);
 }
 
-// A wrong bound makes no plan wrong: it is cut to the makespan, and bound_over_ns has the rest. Training goes on,
-// the tool reports it as an error.
+// A wrong bound makes no plan wrong: it is cut to the makespan, and bound_over_ns has the rest. Training goes
+// on, the tool reports it as an error.
 static void set_bound(Plan* plan, int64_t bound_ns) {
     plan->bound_over_ns = bound_ns > plan->makespan_ns ? bound_ns - plan->makespan_ns : 0;
     plan->bound_ns = bound_ns - plan->bound_over_ns;
 }
 
 static Status assemble(Plan* out, const PlanProblem* problem, const MicrobatchList* list,
-                     const ReplicaPlan* replicas, Arena* arena) {
+                       const ReplicaPlan* replicas, Arena* arena) {
     const PlanRequest* request = problem->request;
     Plan plan = {.P = problem->P,
                  .R = problem->R,

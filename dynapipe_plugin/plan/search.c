@@ -11,7 +11,8 @@
 #include "simulate.h"
 
 enum { MAX_PLACES = 48, MAX_RULES = RECOMPUTE_COUNT + 6, MAX_PROBES = 4 };
-enum { NUM_COORDINATES = 4, NUM_SETTINGS = NUM_COORDINATES * 10 };
+enum { USUAL_END = 40 };  // Candidate.end_percent
+enum { NUM_COORDINATES = 5, NUM_SETTINGS = NUM_COORDINATES * 10 };
 
 // Which samples a replica computes, and in which of its num_mbs micro-batches each is.
 typedef struct {
@@ -20,26 +21,28 @@ typedef struct {
 } Share;
 
 typedef struct Deal {
-    int32_t num_mbs;  // wanted, a replica
-    Share* shares;    // [R]
+    int32_t num_mbs, end_percent;  // wanted, of a replica
+    Share* shares;                 // [R]
     struct Deal* next;
 } Deal;
 
 // What is recomputed at first.
 typedef struct {
-    RecomputeMode mode;     // in chunks before early_percent of them, the first mode after that; or ...
-    int32_t share_percent;  // ... where a micro-batch keeps more than so much of its share of memory; 0: `mode`
+    RecomputeMode mode;  // in chunks before early_percent of them, the first mode after that; or ...
+    int32_t
+        share_percent;  // ... where a micro-batch keeps more than so much of its share of memory; 0: `mode`
     int32_t early_percent;
 } ModeRule;
 
 typedef struct {
     Placement placement;
-    int32_t num_mbs;    // of a replica
-    int32_t before;     // quarters of the micro-batches that enter before the largest
-    int32_t in_flight;  // i: chunk k may hold i (K - k) micro-batches; 0: 2 (K - k) - 1; -i: i
+    int32_t num_mbs;      // of a replica
+    int32_t end_percent;  // size of the first and last, of the body's: P at each end grow from there
+    int32_t before;       // quarters of the micro-batches that enter before the largest
+    int32_t in_flight;    // i: chunk k may hold i (K - k) micro-batches; 0: 2 (K - k) - 1; -i: i
     ModeRule rule;
-    int32_t next_setting;  // to be tried
-    int64_t makespan_ns;   // of the slowest replica that it is tried on; INT64_MAX: does not fit
+    int32_t next_setting, misses;  // to be tried; tried since one was better
+    int64_t makespan_ns;           // of the slowest replica that it is tried on; INT64_MAX: does not fit
 } Candidate;
 
 // One replica while the search improves it; its arrays lie in one block, so that a copy is one memcpy.
@@ -67,12 +70,12 @@ typedef struct {
 typedef struct {
     const PlanProblem* problem;
     MbLayout layout;
-    const PipePolicy* policy;  // the schedule that is prescribed; NULL: adaptive
-    int64_t budget;          // jobs that may still be simulated, and other work in their stead
-    int32_t num_weights;     // 1, or 2: work in encoder layers and in decoder layers
-    int64_t* weight[2];      // [num_samples] in 2^-40 of the batch
-    int32_t* by_size;        // [num_samples] ids, largest first
-    double* slow;            // [R] how many times as long a replica takes for the same samples
+    const PipePolicy* policy;          // the schedule that is prescribed; NULL: adaptive
+    int64_t budget;                    // jobs that may still be simulated, and other work in their stead
+    int32_t num_weights;               // 1, or 2: work in encoder layers and in decoder layers
+    int64_t* weight[2];                // [num_samples] in 2^-40 of the batch
+    int32_t* by_size;                  // [num_samples] ids, largest first
+    double* slow;                      // [R] how many times as long a replica takes for the same samples
     int32_t probe[PLAN_MAX_REPLICAS];  // replicas that candidates are tried on, the most telling first
     int32_t num_probes;
     Share* dealt;  // [R] ragged: the samples of each replica
@@ -110,6 +113,13 @@ static MbShape whole_batch(const PlanProblem* problem) {
     return all;
 }
 
+static MbShape average_shape(const PlanProblem* problem, int64_t num_mbs) {
+    const MbShape all = whole_batch(problem);
+    return (MbShape){all.num_seqs / num_mbs,         all.enc_tokens / num_mbs,  all.enc_squares / num_mbs,
+                     all.dec_tokens / num_mbs,       all.dec_squares / num_mbs, all.cross_products / num_mbs,
+                     all.supervised_tokens / num_mbs};
+}
+
 // F, B and W of the encoder's part of the model and of the decoder's, or of all of it.
 static void work_of(double work_ns[2], const Search* search, const MbShape* shape) {
     const CostModel* costs = search->problem->costs;
@@ -132,10 +142,7 @@ static void work_of(double work_ns[2], const Search* search, const MbShape* shap
 static Status weigh(Search* search) {
     const PlanProblem* problem = search->problem;
     int32_t N = problem->num_samples, num_mbs = 4 * problem->P * problem->R;
-    const MbShape all = whole_batch(problem);
-    const MbShape average = {all.num_seqs / num_mbs,      all.enc_tokens / num_mbs,  all.enc_squares / num_mbs,
-                             all.dec_tokens / num_mbs,    all.dec_squares / num_mbs, all.cross_products / num_mbs,
-                             all.supervised_tokens / num_mbs};
+    const MbShape average = average_shape(problem, num_mbs);
     double without[2], with[2], sum[2] = {0}, *added;
     Keyed* keyed;
     search->num_weights = problem->costs->num_dec_layers > 0 ? 2 : 1;
@@ -167,12 +174,14 @@ typedef struct {
 } Bin;
 
 // The bin that the sample fills least; an empty one where must_be_empty.
-static int32_t emptiest(const Search* search, const Bin* bins, int32_t num_bins, int32_t id, bool must_be_empty) {
+static int32_t emptiest(const Search* search, const Bin* bins, int32_t num_bins, int32_t id,
+                        bool must_be_empty) {
     double a = (double)search->weight[0][id], b = search->num_weights > 1 ? (double)search->weight[1][id] : 0;
     double least = INFINITY;
     int32_t best = 0;
     for (int32_t i = 0; i < num_bins; i++) {
-        double x = bins[i].load[0] + a, y = bins[i].load[1] + b, full = (x > y ? x : y) * bins[i].per_capacity;
+        double x = bins[i].load[0] + a, y = bins[i].load[1] + b,
+               full = (x > y ? x : y) * bins[i].per_capacity;
         if (full >= least || (must_be_empty && bins[i].num > 0)) { continue; }
         least = full;
         best = i;
@@ -191,9 +200,7 @@ static void fill_bins(int32_t* bin_of, const Search* search, Bin* bins, int32_t 
     }
 }
 
-enum { END_PERCENT = 40 };  // size of the first and last micro-batch, of the body's: P at each end grow from there
-
-static Status fill_ragged(Share* share, Search* search, int32_t num_mbs) {
+static Status fill_ragged(Share* share, Search* search, int32_t num_mbs, int32_t end_percent) {
     Bin* bins;
     int32_t depth = search->problem->P;
     arena_reset(&search->tries);
@@ -201,7 +208,7 @@ static Status fill_ragged(Share* share, Search* search, int32_t num_mbs) {
     ARENA_TRY_NEW(share->mb_of, &search->lists, int32_t, share->num_ids);
     for (int32_t b = 0; b < num_mbs; b++) {
         int32_t end = b < num_mbs - 1 - b ? b : num_mbs - 1 - b;
-        bins[b].per_capacity = end >= depth ? 1 : 100.0 / (END_PERCENT + (100.0 - END_PERCENT) * end / depth);
+        bins[b].per_capacity = end >= depth ? 1 : 100.0 / (end_percent + (100.0 - end_percent) * end / depth);
     }
     fill_bins(share->mb_of, search, bins, num_mbs, share->ids, share->num_ids);
     share->num_mbs = num_mbs;
@@ -231,14 +238,17 @@ static Status deal_samples(Search* search) {
     return STATUS_OK;
 }
 
-// Samples by length, from ids[k] on as a padded micro-batch each: the cuts of least work of which none takes
-// longer than limit. cut[k]: where the micro-batch that ends before sample k begins.
-static Status cut_padded(int32_t* cut, Search* search, const int32_t* ids, double limit) {
+enum { MAX_CUTS = 256 };     // places where a batch may be cut
+enum { PADDED_MOST = 125 };  // work of the largest padded micro-batch, in percent of an average one's
+
+// Consecutive samples as padded micro-batches: the cuts of least work where none takes longer than `limit`.
+// cut[k]: where the micro-batch that ends before sample k begins.
+static void cut_padded(int32_t* cut, double* least, Search* search, const int32_t* ids, double limit) {
     const PlanProblem* problem = search->problem;
-    int32_t N = problem->num_samples;
-    double* least;
-    ARENA_TRY_NEW(least, &search->tries, double, N + 1);
-    for (int32_t end = 1; end <= N; end++) {
+    int32_t N = problem->num_samples, step = (N + MAX_CUTS - 1) / MAX_CUTS;
+    if (shape_rules_limit(&problem->request->rules)) { step = 1; }
+    least[0] = 0;
+    for (int32_t end = N % step == 0 ? step : N % step; end <= N; end += step) {
         int32_t enc = 0, dec = 0;
         int64_t supervised = 0;
         least[end] = INFINITY;
@@ -249,19 +259,21 @@ static Status cut_padded(int32_t* cut, Search* search, const int32_t* ids, doubl
             enc = sample->enc_tokens > enc ? sample->enc_tokens : enc;
             dec = sample->dec_tokens > dec ? sample->dec_tokens : dec;
             supervised += sample->supervised_tokens;
-            int64_t T = microbatch_pad_tokens(problem, enc, num), Td = microbatch_pad_targets(problem, dec, num);
-            const MbShape shape = {num, num * T, num * T * T, num * Td, num * Td * Td, num * T * Td, supervised};
+            if ((N - begin) % step != 0 && begin > 0) { continue; }
+            int64_t T = microbatch_pad_tokens(problem, enc, num),
+                    Td = microbatch_pad_targets(problem, dec, num);
+            const MbShape shape = {num,           num * T,      num * T * T, num * Td,
+                                   num * Td * Td, num * T * Td, supervised};
             work_of(work_ns, search, &shape);
             search->budget -= 4;
             double work = work_ns[0] + work_ns[1];
             bool fits = work <= limit && shape_rules_allow(&problem->request->rules, &shape);
-            if (num > 1 && !fits) { break; }
+            if (num > step && !fits) { break; }
             if (least[begin] + work >= least[end]) { continue; }
             least[end] = least[begin] + work;
             cut[end] = begin;
         }
     }
-    return STATUS_OK;
 }
 
 // Padded: samples of like length form a micro-batch; these are dealt to the replicas.
@@ -269,7 +281,7 @@ static Status fill_padded(Deal* deal, Search* search) {
     const PlanProblem* problem = search->problem;
     int32_t N = problem->num_samples, R = problem->R, num = 0, *ids, *cut;
     Keyed* keyed;
-    double work_ns[2], *load_ns;
+    double work_ns[2], *load_ns, *least;
     arena_reset(&search->tries);
     ARENA_TRY_NEW(ids, &search->lists, int32_t, 3 * (int64_t)N);
     ARENA_TRY_NEW(cut, &search->tries, int32_t, N + 1);
@@ -277,13 +289,12 @@ static Status fill_padded(Deal* deal, Search* search) {
     ARENA_TRY_NEW(load_ns, &search->tries, double, R);
     int32_t *replica_ids = ids + N, *mb_of = ids + 2 * (int64_t)N;
     TRY(sample_order_make(ids, problem->samples, N, &search->tries));
-    const MbShape all = whole_batch(problem);
-    work_of(work_ns, search, &all);
-    TRY(cut_padded(cut, search, ids, (work_ns[0] + work_ns[1]) / ((double)deal->num_mbs * R) * 1.25));
+    const MbShape average = average_shape(problem, (int64_t)deal->num_mbs * R);
+    work_of(work_ns, search, &average);
+    ARENA_TRY_NEW(least, &search->tries, double, N + 1);
+    cut_padded(cut, least, search, ids, (work_ns[0] + work_ns[1]) * PADDED_MOST / 100);
     for (int32_t end = N; end > 0; end = cut[end]) {
-        int64_t size = 0;
-        for (int32_t i = cut[end]; i < end; i++) { size += size_of(search, ids[i]); }
-        keyed[num++] = (Keyed){size, end};
+        keyed[num++] = (Keyed){(int64_t)(least[end] - least[cut[end]]), end};
     }
     qsort(keyed, (size_t)num, sizeof *keyed, compare_keyed);
     int32_t* replica_of;
@@ -313,13 +324,16 @@ static Status fill_padded(Deal* deal, Search* search) {
 }
 
 // Replica r's samples in about so many micro-batches.
-static Status share_of(const Share** out, Search* search, int32_t num_mbs, int32_t r) {
+static Status share_of(const Share** out, Search* search, const Candidate* candidate, int32_t r) {
     Deal* deal = search->deals;
-    while (deal != NULL && deal->num_mbs != num_mbs) { deal = deal->next; }
+    int32_t num_mbs = candidate->num_mbs, end_percent = candidate->end_percent;
+    while (deal != NULL && (deal->num_mbs != num_mbs || deal->end_percent != end_percent)) {
+        deal = deal->next;
+    }
     if (deal == NULL) {
         ARENA_TRY_NEW(deal, &search->lists, Deal, 1);
         ARENA_TRY_NEW(deal->shares, &search->lists, Share, search->problem->R);
-        deal->num_mbs = num_mbs;
+        deal->num_mbs = num_mbs, deal->end_percent = end_percent;
         deal->next = search->deals;
         search->deals = deal;
         if (search->layout == LAYOUT_PADDED) { TRY(fill_padded(deal, search)); }
@@ -328,7 +342,7 @@ static Status share_of(const Share** out, Search* search, int32_t num_mbs, int32
     if (share->mb_of == NULL) {
         *share = search->dealt[r];
         if (share->num_ids > 0) {
-            TRY(fill_ragged(share, search, num_mbs < share->num_ids ? num_mbs : share->num_ids));
+            TRY(fill_ragged(share, search, num_mbs < share->num_ids ? num_mbs : share->num_ids, end_percent));
         }
     }
     *out = share;
@@ -390,8 +404,8 @@ static void state_shape(State* state, MbLayout layout, int32_t m) {
         }
         int64_t num = shape->num_seqs, T = microbatch_pad_tokens(problem, enc, num);
         int64_t Td = microbatch_pad_targets(problem, dec, num);
-        *shape = (MbShape){num,          num * T,          num * T * T, num * Td,
-                           num * Td * Td, num * T * Td, shape->supervised_tokens};
+        *shape = (MbShape){
+            num, num * T, num * T * T, num * Td, num * Td * Td, num * T * Td, shape->supervised_tokens};
     }
 }
 
@@ -419,8 +433,9 @@ static void state_limits(State* state) {
         int64_t* limit = &state->pipe.memory_limit_bytes[s];
         *limit = INT64_MAX;
         if (state->available_bytes[s] == COST_LIMIT) { continue; }
-        *limit = state->available_bytes[s] - problem->headroom_bytes[s];
+        *limit = state->available_bytes[s];
         if (problem->count_buffers) { *limit -= pipe_passing_bytes(&pipe, s, scratch_bytes); }
+        *limit = pipe_leave_headroom(&pipe, s, *limit, problem->headroom_bytes[s]);
     }
 }
 
@@ -442,12 +457,14 @@ static bool state_place(State* state, const Placement* placement) {
         state->pipe.tail_ns[s] = cost_rank_reduce_ns(problem->costs, &has[s], problem->R);
     }
     state->placement = *placement;
-    for (int32_t k = 0; k < state->K; k++) { state->chunks[k] = cost_chunk_make(problem->costs, placement, k); }
+    for (int32_t k = 0; k < state->K; k++) {
+        state->chunks[k] = cost_chunk_make(problem->costs, placement, k);
+    }
     return true;
 }
 
-// In every chunk the first mode in which the micro-batch keeps no more than `percent` of an equal share of the
-// stage's memory among all that its chunks have in flight; the last mode where none does.
+// In every chunk the first mode in which the micro-batch keeps no more than `percent` of an equal share of
+// the stage's memory among all that its chunks have in flight; the last mode where none does.
 static void set_modes_by_share(State* state, int32_t m, int32_t percent) {
     const PlanProblem* problem = state->problem;
     int32_t in_flight[PLAN_MAX_STAGES] = {0};
@@ -458,7 +475,8 @@ static void set_modes_by_share(State* state, int32_t m, int32_t percent) {
     }
     for (int32_t k = 0; k < state->K; k++) {
         int32_t s = state->placement.stage_of[k], i = 0;
-        int64_t share = (state->available_bytes[s] - problem->headroom_bytes[s]) / in_flight[s] / 100 * percent;
+        int64_t share =
+            (state->available_bytes[s] - problem->headroom_bytes[s]) / in_flight[s] / 100 * percent;
         for (; i < problem->num_modes - 1; i++) {
             CostJobs jobs;
             if (!known[i]) { cost_parts(&parts[i], &problem->table, problem->modes[i], &state->shape[m]); }
@@ -509,7 +527,7 @@ static Status state_make(State* out, bool* fits, Search* search, const Candidate
                          Arena* arena) {
     const PlanProblem* problem = search->problem;
     const Share* share;
-    TRY(share_of(&share, search, candidate->num_mbs, r));
+    TRY(share_of(&share, search, candidate, r));
     State state = {.problem = problem,
                    .ranks = plan_problem_ranks(problem, r),
                    .replica = r,
@@ -547,13 +565,13 @@ static Status state_make(State* out, bool* fits, Search* search, const Candidate
 }
 
 // Under the prescribed schedule.
-static Status simulate_policy(int64_t* makespan_ns, Search* search, const State* state, const PipeProblem* pipe,
-                              int64_t cutoff_ns) {
+static Status simulate_policy(int64_t* makespan_ns, Search* search, const State* state,
+                              const PipeProblem* pipe, int64_t cutoff_ns) {
     PipeSchedule schedule;
     PipeTimeline timeline;
     search->budget -= 4 * (int64_t)state->num_rows * state->M;
-    Status status = search->policy->build(&schedule, pipe, state->order, state->rule.split_backward,
-                                          &search->simulator);
+    Status status =
+        search->policy->build(&schedule, pipe, state->order, state->rule.split_backward, &search->simulator);
     if (status == STATUS_INFEASIBLE) { return STATUS_OK; }
     TRY(status);
     TRY(pipe_simulate(&timeline, pipe, &schedule, &search->simulator));
@@ -596,7 +614,7 @@ static Status evaluate(Candidate* candidate, Search* search, int64_t cutoff_ns) 
         int64_t ns = INT64_MAX;
         int32_t r = search->probe[i];
         const Share* share;
-        TRY(share_of(&share, search, candidate->num_mbs, r));  // (uses the arena of tries)
+        TRY(share_of(&share, search, candidate, r));  // (uses the arena of tries)
         arena_reset(&search->tries);
         TRY(state_make(&state, &fits, search, candidate, r, &search->tries));
         if (fits) { TRY(simulate(&ns, search, &state, cutoff_ns - (cutoff_ns < INT64_MAX))); }
@@ -627,9 +645,7 @@ static int32_t mode_rules(ModeRule out[MAX_RULES], const PlanProblem* problem, i
     out[num++] = (ModeRule){problem->modes[0], 0, 100};
     for (int32_t k = 0; k < 3 && problem->has_limit && last > 0; k++) {
         out[num++] = (ModeRule){problem->modes[0], share_percent[k], 100};
-        if (num_chunks > problem->P) {
-            out[num++] = (ModeRule){problem->modes[last], 0, early_percent[k]};
-        }
+        if (num_chunks > problem->P) { out[num++] = (ModeRule){problem->modes[last], 0, early_percent[k]}; }
     }
     for (int32_t k = 1; k <= last && problem->has_limit; k++) {
         out[num++] = (ModeRule){problem->modes[k], 0, 100};
@@ -639,6 +655,7 @@ static int32_t mode_rules(ModeRule out[MAX_RULES], const PlanProblem* problem, i
 
 // Another setting of the candidate: the i-th of NUM_SETTINGS; false: there is none, or it has that.
 static bool change_setting(Candidate* candidate, const PlanProblem* problem, int32_t i) {
+    const bool is_padded = problem->request->layout == LAYOUT_PADDED;
     static const int32_t count_percent[] = {75, 133, 50, 200, 90, 111};
     static const int32_t in_flight_percent[] = {0, 100, 150, 200, 300};  // of P; 0: 2 (K - k) - 1
     const Candidate before = *candidate;
@@ -649,7 +666,9 @@ static bool change_setting(Candidate* candidate, const PlanProblem* problem, int
         case 0:
             if (value >= 6) { return false; }
             candidate->num_mbs = (before.num_mbs * count_percent[value] + 50) / 100;
-            if (candidate->num_mbs == before.num_mbs) { candidate->num_mbs += count_percent[value] > 100 ? 1 : -1; }
+            if (candidate->num_mbs == before.num_mbs) {
+                candidate->num_mbs += count_percent[value] > 100 ? 1 : -1;
+            }
             if (before.in_flight == -before.num_mbs) { candidate->in_flight = -candidate->num_mbs; }
             return candidate->num_mbs >= 1 && candidate->num_mbs <= problem->num_samples;
         case 1:
@@ -661,9 +680,10 @@ static bool change_setting(Candidate* candidate, const PlanProblem* problem, int
                                    : value == 5 ? -before.num_mbs
                                                 : value - 5;
             return candidate->in_flight != before.in_flight;
+        case 3: candidate->before = value; return value <= 4 && value != before.before;
         default:
-            candidate->before = value;
-            return value <= 4 && value != before.before;
+            candidate->end_percent = value == 0 ? 100 : USUAL_END;
+            return value <= 1 && candidate->end_percent != before.end_percent && !is_padded;
     }
 }
 
@@ -671,14 +691,15 @@ enum { TELLING = 1000 };  // part of a makespan below which settings are not tol
 
 // Coordinate descent over settings, from where it was left. Ends where the budget is at stop.
 static Status tune_settings(Candidate* best, Search* search, int64_t stop) {
-    for (int32_t misses = 0; misses < NUM_SETTINGS && search->budget > stop; misses++) {
+    while (best->misses < NUM_SETTINGS && search->budget > stop) {
         Candidate candidate = *best;
         int64_t before = best->makespan_ns;
         int32_t i = best->next_setting;
         best->next_setting = candidate.next_setting = (i + 1) % NUM_SETTINGS;
+        best->misses++;
         if (!change_setting(&candidate, search->problem, i)) { continue; }
         TRY(try_candidate(best, search, candidate, before - before / TELLING));
-        if (best->makespan_ns < before) { misses = 0; }
+        if (best->makespan_ns < before) { best->misses = 0; }
     }
     return STATUS_OK;
 }
@@ -688,7 +709,8 @@ static bool draw_layer(Placement* placement, Search* search) {
     int32_t K = placement->num_chunks;
     bool has_layer = search->problem->request->rules.head_has_layer;
     if (K < 2 || !search->problem->request->choose_stages) { return false; }
-    int32_t from = (int32_t)rng_below(&search->rng, (uint32_t)K), to = from + (rng_below(&search->rng, 2) ? 1 : -1);
+    int32_t from = (int32_t)rng_below(&search->rng, (uint32_t)K),
+            to = from + (rng_below(&search->rng, 2) ? 1 : -1);
     if (rng_below(&search->rng, 2) == 0) { to = (int32_t)rng_below(&search->rng, (uint32_t)K); }
     if (to < 0 || to >= K || to == from) { return false; }
     placement_shift_layer(placement, from, to);
@@ -701,7 +723,8 @@ static bool draw_share(Placement* placement, Search* search) {
     int32_t P = request->P, units = HEAD_UNITS >> (3 + rng_below(&search->rng, 5));
     bool is_told = request->heads == HEAD_CHOICE_GIVEN && request->placements != PLACEMENT_GIVEN;
     if (P < 2 || placement->head == HEAD_WHOLE || is_told || !request->choose_stages) { return false; }
-    int32_t from = (int32_t)rng_below(&search->rng, (uint32_t)P), to = (int32_t)rng_below(&search->rng, (uint32_t)P);
+    int32_t from = (int32_t)rng_below(&search->rng, (uint32_t)P),
+            to = (int32_t)rng_below(&search->rng, (uint32_t)P);
     int32_t has = placement->head_begin[from + 1] - placement->head_begin[from];
     if (units > has) { units = has; }
     for (int32_t s = from; s < to; s++) { placement->head_begin[s + 1] -= (int16_t)units; }
@@ -718,7 +741,7 @@ static Status tune_placement(Candidate* best, Search* search, int64_t stop) {
         if (!(of_head ? draw_share : draw_layer)(&candidate.placement, search)) { continue; }
         int64_t before = best->makespan_ns;
         TRY(try_candidate(best, search, candidate, best->makespan_ns));
-        if (best->makespan_ns < before) { misses = 0; }
+        if (best->makespan_ns < before) { misses = best->misses = 0; }
     }
     return STATUS_OK;
 }
@@ -741,8 +764,8 @@ static Work work_make(const PlanProblem* problem) {
 }
 
 // Squares of the stages' work; *most_ns: of the most loaded.
-static double loads(double load_ns[PLAN_MAX_STAGES], double* most_ns, const PlanProblem* problem, const Work* work,
-                    const Placement* placement) {
+static double loads(double load_ns[PLAN_MAX_STAGES], double* most_ns, const PlanProblem* problem,
+                    const Work* work, const Placement* placement) {
     int32_t P = problem->P, K = placement->num_chunks, num_enc = problem->costs->num_enc_layers;
     double squares = 0;
     for (int32_t s = 0; s < P; s++) {
@@ -776,7 +799,8 @@ static bool relieve(Placement* placement, const PlanProblem* problem, const Work
     bool found = false;
     for (int32_t pair = 0; pair < K * K; pair++) {
         int32_t from = pair / K, to = pair % K;
-        if (load_ns[placement->stage_of[from]] < most_ns || placement->stage_of[to] == placement->stage_of[from]) {
+        if (load_ns[placement->stage_of[from]] < most_ns ||
+            placement->stage_of[to] == placement->stage_of[from]) {
             continue;
         }
         placement_shift_layer(placement, from, to);
@@ -793,8 +817,8 @@ static bool relieve(Placement* placement, const PlanProblem* problem, const Work
     return found;
 }
 
-// With every head that the request allows, layers balanced. Where a stage's state leaves little room also with
-// more room.
+// With every head that the request allows, layers balanced. Where a stage's state leaves little room also
+// with more room.
 static int32_t add_places(Placement* out, int32_t num, const PlanProblem* problem, const Work* work,
                           const Placement* shape) {
     const PlanRequest* request = problem->request;
@@ -810,12 +834,15 @@ static int32_t add_places(Placement* out, int32_t num, const PlanProblem* proble
         } else {
             placement_share_head(&place, (HeadSplit)head, problem->P);
         }
-        for (int32_t i = 0; i < 2 * problem->P && request->choose_stages && relieve(&place, problem, work); i++) {}
+        for (int32_t i = 0; i < 2 * problem->P && request->choose_stages && relieve(&place, problem, work);
+             i++) {}
         if (placement_has_room(&room, &place)) { out[num++] = place; }
         if (!request->choose_stages || placement_has_enough(&room, &place)) { continue; }
         Placement roomy = place;
         placement_make_room(&roomy, &room, request->heads != HEAD_CHOICE_GIVEN);
-        if (placement_has_room(&room, &roomy) && !placement_equal(&roomy, &place, problem->P)) { out[num++] = roomy; }
+        if (placement_has_room(&room, &roomy) && !placement_equal(&roomy, &place, problem->P)) {
+            out[num++] = roomy;
+        }
     }
     return num;
 }
@@ -838,22 +865,30 @@ static int32_t make_places(Placement out[MAX_PLACES], const PlanProblem* problem
     const PlanRequest* request = problem->request;
     const PlacementChoice asked = request->placements;
     const Work work = work_make(problem);
-    int32_t P = problem->P, num_enc = problem->costs->num_enc_layers, num_dec = problem->costs->num_dec_layers;
+    int32_t P = problem->P, num_enc = problem->costs->num_enc_layers,
+            num_dec = problem->costs->num_dec_layers;
     int32_t num = 0;
     if (P == 1 || asked == PLACEMENT_GIVEN || asked == PLACEMENT_AUTO || asked == PLACEMENT_LINEAR) {
         out[num++] = problem->placement;
     }
     if (P == 1) { return num; }
     if (asked == PLACEMENT_GIVEN) {
-        return request->heads == HEAD_CHOICE_GIVEN ? num : add_places(out, num, problem, &work, &problem->placement);
+        return request->heads == HEAD_CHOICE_GIVEN
+                   ? num
+                   : add_places(out, num, problem, &work, &problem->placement);
     }
     for (int32_t passes = 1; passes <= 4; passes++) {  // chunks a stage
         for (int turns = 0; turns <= (passes > 1); turns++) {
             bool by_stack = num_dec > 0 && passes % 2 == 0;
-            PlacementChoice kind = passes == 1 ? PLACEMENT_LINEAR : turns ? PLACEMENT_VEE : PLACEMENT_INTERLEAVED;
-            bool is_asked = asked == PLACEMENT_AUTO || asked == kind || (by_stack && asked == PLACEMENT_STACKS);
+            PlacementChoice kind = passes == 1 ? PLACEMENT_LINEAR
+                                   : turns     ? PLACEMENT_VEE
+                                               : PLACEMENT_INTERLEAVED;
+            bool is_asked =
+                asked == PLACEMENT_AUTO || asked == kind || (by_stack && asked == PLACEMENT_STACKS);
             Placement shape;
-            if (!is_asked || !placement_deal(&shape, passes, turns, by_stack, P, num_enc, num_dec)) { continue; }
+            if (!is_asked || !placement_deal(&shape, passes, turns, by_stack, P, num_enc, num_dec)) {
+                continue;
+            }
             num = add_places(out, num, problem, &work, &shape);
         }
     }
@@ -866,8 +901,8 @@ static int32_t make_places(Placement out[MAX_PLACES], const PlanProblem* problem
 
 enum { USUAL_COUNT = 3 };  // micro-batches for each stage, where memory takes no more
 
-// Micro-batches of a replica: so many that stage s can keep P - s of them where nothing is recomputed, and that
-// the kernels take their sequences, tokens and squares.
+// Micro-batches of a replica: so many that stage s can keep P - s of them where nothing is recomputed, and
+// that the kernels take their sequences, tokens and squares.
 static int32_t usual_count(const PlanProblem* problem, const Placement* placement) {
     MbShape all = whole_batch(problem);
     double needed[PLAN_MAX_STAGES] = {0};
@@ -902,12 +937,17 @@ static Status try_place(Candidate* out, Search* search, const Placement* placeme
     out->makespan_ns = cutoff_ns;
     int32_t most = (problem->num_samples + problem->R - 1) / problem->R;
     for (int64_t count = num_mbs;; count *= 2) {
-        Candidate candidate = {.placement = *placement, .num_mbs = (int32_t)(count < most ? count : most), .before = 2};
+        Candidate candidate = {.placement = *placement,
+                               .num_mbs = (int32_t)(count < most ? count : most),
+                               .before = 2,
+                               .end_percent = USUAL_END};
         candidate.in_flight = -candidate.num_mbs;
         for (int32_t i = 0; i < num_rules; i++) {
             candidate.rule = rules[i];
             bool is_tried = i < 2 || i == num_rules - 1;
-            if (out->num_mbs == 0 && is_tried) { TRY(try_candidate(out, search, candidate, out->makespan_ns)); }
+            if (out->num_mbs == 0 && is_tried) {
+                TRY(try_candidate(out, search, candidate, out->makespan_ns));
+            }
         }
         if (out->num_mbs > 0 || count >= most) { break; }
         if (cutoff_ns < INT64_MAX && count > 4 * num_mbs) { break; }
@@ -916,7 +956,12 @@ static Status try_place(Candidate* out, Search* search, const Placement* placeme
     return STATUS_OK;
 }
 
-enum { LEFT_FOR_FIELD = 45, LEFT_FOR_LAYERS = 30, FIELD = 12, FINALISTS = 3 };  // percent of the budget that are left after it
+enum {
+    LEFT_FOR_FIELD = 45,
+    LEFT_FOR_LAYERS = 30,
+    FIELD = 12,
+    FINALISTS = 3
+};  // percent of the budget that are left after it
 
 static Status construct(Candidate* best, Search* search) {
     const PlanProblem* problem = search->problem;
@@ -948,6 +993,7 @@ static Status construct(Candidate* best, Search* search) {
             if (i > 0) {
                 Candidate as_first = field[0];
                 as_first.placement = field[i].placement;
+                as_first.misses = 0;
                 TRY(try_candidate(&field[i], search, as_first, field[i].makespan_ns));
             }
             TRY(tune_settings(&field[i], search, search->budget - part / 3 / num));
@@ -979,7 +1025,8 @@ static bool move_order(State* state, Rng* rng) {
 static bool move_sample(State* state, Rng* rng, MbLayout layout) {
     int32_t i = (int32_t)rng_below(rng, (uint32_t)state->N), j = (int32_t)rng_below(rng, (uint32_t)state->N);
     bool swaps = rng_below(rng, 2) == 0;
-    int32_t from = state->mb_of[i], to = swaps ? state->mb_of[j] : (int32_t)rng_below(rng, (uint32_t)state->M);
+    int32_t from = state->mb_of[i],
+            to = swaps ? state->mb_of[j] : (int32_t)rng_below(rng, (uint32_t)state->M);
     if (from == to || (!swaps && state->shape[from].num_seqs == 1)) { return false; }
     state->mb_of[i] = to;
     if (swaps) { state->mb_of[j] = from; }
@@ -994,7 +1041,8 @@ static bool move_sample(State* state, Rng* rng, MbLayout layout) {
 // One micro-batch is recomputed in another way in one chunk, up to it, or from it on.
 static bool move_mode(State* state, Rng* rng) {
     const PlanProblem* problem = state->problem;
-    int32_t m = (int32_t)rng_below(rng, (uint32_t)state->M), first = (int32_t)rng_below(rng, (uint32_t)state->K);
+    int32_t m = (int32_t)rng_below(rng, (uint32_t)state->M),
+            first = (int32_t)rng_below(rng, (uint32_t)state->K);
     int32_t last = first, changed = 0;
     RecomputeMode mode = problem->modes[rng_below(rng, (uint32_t)problem->num_modes)];
     uint32_t range = rng_below(rng, 4);
@@ -1145,18 +1193,19 @@ static int compare_ids(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-static Status draft_replica(Draft* out, const Search* search, const State* state, int32_t* ids, Arena* arena) {
+static Status draft_replica(Draft* out, const Search* search, const State* state, int32_t* ids,
+                            Arena* arena) {
     bool split = state->rule.split_backward;
     DraftReplica* replica = &out->replica[state->replica];
     *replica = (DraftReplica){.makespan_ns = state->makespan_ns};
-    replica->variant = search->policy == NULL
-                           ? (PipeVariant){split ? "adaptive+w" : "adaptive", &pipe_policy_adaptive, split, true,
-                                           state->rule}
-                           : (PipeVariant){.name = search->policy == &pipe_policy_1f1b ? split ? "1f1b+w" : "1f1b"
-                                                   : split                             ? "gpipe+w"
-                                                                                       : "gpipe",
-                                           .policy = search->policy,
-                                           .split_backward = split};
+    replica->variant = search->policy == NULL ? (PipeVariant){split ? "adaptive+w" : "adaptive",
+                                                              &pipe_policy_adaptive, split, true, state->rule}
+                                              : (PipeVariant){.name = search->policy == &pipe_policy_1f1b
+                                                                          ? split ? "1f1b+w" : "1f1b"
+                                                                      : split ? "gpipe+w"
+                                                                              : "gpipe",
+                                                              .policy = search->policy,
+                                                              .split_backward = split};
     replica->M = state->M;
     ARENA_TRY_NEW(replica->mbs, arena, int32_t, state->M);
     ARENA_TRY_NEW(replica->modes, arena, uint8_t, (int64_t)state->K * state->M);
@@ -1190,7 +1239,7 @@ static Status make_draft(Draft* out, const Search* search, const State* states, 
 }
 
 enum { OWN_PART = 4 };  // of the budget, for settings of each replica
-enum { JOB_NS = 30 };  // that one job of a simulation takes, all else of a plan spread over them
+enum { JOB_NS = 30 };   // that one job of a simulation takes, all else of a plan spread over them
 
 // An effort counts simulations of 5 P micro-batches: so many jobs F, B and W.
 static int64_t effort_jobs(int32_t P) {
@@ -1202,20 +1251,26 @@ int32_t search_effort(int32_t P, int64_t search_ns) {
     return effort < 1 ? 1 : effort > INT32_MAX ? INT32_MAX : (int32_t)effort;
 }
 
-// By default what takes about 20 ms of a core per replica of a few hundred samples, more for large batches, less
-// per replica where there are many of them.
+enum { LEAST_EVALUATIONS = 40, USUAL_EVALUATIONS = 150 };  // of a candidate on one replica
+
+// By default what takes about 20 ms of a core per replica of a few hundred samples, more for large batches,
+// less per replica where there are many of them, and enough for some candidates in any case.
 static int64_t budget_jobs(const PlanProblem* problem, int32_t effort) {
-    int64_t N = problem->num_samples, R = problem->R;
-    if (effort > 0) { return effort * effort_jobs(problem->P); }
-    int64_t jobs = 400000 * R + 450 * N, most = 4000000 + 400 * N / R,
-            least = 150 * 7 * 3 * (int64_t)problem->P * usual_count(problem, &problem->placement);
+    int64_t N = problem->num_samples, R = problem->R, num_mbs = usual_count(problem, &problem->placement);
+    int64_t evaluation = OVERHEAD_JOBS + 7 * 3 * problem->P * num_mbs;  // F, B, W and prices of 3 P rows
+    int64_t jobs = 400000 * R + 450 * N, most = 4000000 + 400 * N / R, least = USUAL_EVALUATIONS * evaluation;
+    if (effort > 0) {
+        jobs = effort * effort_jobs(problem->P), most = INT64_MAX,
+        least = LEAST_EVALUATIONS * evaluation * (R < MAX_PROBES ? R : MAX_PROBES);
+    }
     jobs = jobs < most ? jobs : most;
     return jobs > least ? jobs : least;
 }
 
 // Where nothing is known to fit: one sample a micro-batch, everything recomputed. It may be made to fit.
 static Candidate last_resort(const PlanProblem* problem) {
-    Candidate candidate = {.placement = problem->placement, .num_mbs = problem->num_samples};
+    Candidate candidate = {
+        .placement = problem->placement, .num_mbs = problem->num_samples, .end_percent = 100};
     candidate.rule = (ModeRule){problem->modes[problem->num_modes - 1], 0, 100};
     candidate.in_flight = -problem->num_samples;
     return candidate;
@@ -1231,6 +1286,7 @@ static Status make_states(State* states, Search* search, const Candidate* best) 
         if (R > 1 && best->makespan_ns < INT64_MAX && may_differ) {
             search->num_probes = 1;
             search->probe[0] = r;
+            own.misses = 0;
             TRY(evaluate(&own, search, INT64_MAX));
             TRY(tune_settings(&own, search, search->budget - search->budget / OWN_PART / R));
         }

@@ -18,6 +18,7 @@ The work is limited by jobs simulated, never by a clock: the same plan on every 
 // The effort that takes about so long on one core: 1 ... INT32_MAX.
 int32_t search_effort(int32_t P, int64_t search_ns);
 
-// effort: simulations of 5 P micro-batches each; 0: those of about 25 ms of a core for a replica of a few hundred
-// samples. Where nothing is found that fits in memory, makespan_ns is INT64_MAX; some change may make it fit (draft.h).
+// effort: simulations of 5 P micro-batches each; 0: those of about 25 ms of a core for a replica of a few
+// hundred samples. Where nothing is found that fits in memory, makespan_ns is INT64_MAX; some change may make
+// it fit (draft.h).
 Status search_draft(Draft* out, const PlanProblem* problem, int32_t effort, Arena* arena);

@@ -207,6 +207,32 @@ void executor_loss_rows(const Placement* placement, int32_t stage, int32_t num_r
     }
 }
 
+// Messages pass between stages a and b.
+static void add_peer(bool has[PLAN_MAX_STAGES], int32_t stage, int32_t a, int32_t b) {
+    if (a != b && a == stage) { has[b] = true; }
+    if (a != b && b == stage) { has[a] = true; }
+}
+
+int32_t executor_peers(int32_t out[PLAN_MAX_STAGES], const Placement* placement, int32_t num_stages,
+                       int32_t stage) {
+    bool has[PLAN_MAX_STAGES] = {false};
+    const int32_t K = placement->num_chunks;
+    int32_t num_peers = 0;
+    for (int32_t k = 0; k + 1 < K; k++) {
+        add_peer(has, stage, placement->stage_of[k], placement->stage_of[k + 1]);
+    }
+    for (int32_t s = 0; s < num_stages; s++) {
+        if (K > 0 && placement_has_share(placement, s)) {
+            add_peer(has, stage, placement->stage_of[K - 1], s);
+        }
+        if (K == 0 && s + 1 < num_stages) { add_peer(has, stage, s, s + 1); }
+    }
+    for (int32_t s = 0; s < num_stages; s++) {
+        if (has[s]) { out[num_peers++] = s; }
+    }
+    return num_peers;
+}
+
 // --- batches, lengths ------------------------------------------------------------------------------------
 static DynapipeBatch executor_rows_of(const Executor* ex, const Row* row, const DynapipeBatch* batch) {
     DynapipeBatch part = *batch;

@@ -365,7 +365,7 @@ static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t 
         snprintf(about, sizeof about, "a step of about %s%s", TIME_TEXT(step_ns + session_update_ns(dp), 3),
                  step_ns != choice->makespan_ns ? " on these cores" : "");
     if (dp->request.effort > 0) {
-        snprintf(about + num_chars, sizeof about - (size_t)num_chars, ", planned at --effort %d",
+        snprintf(about + num_chars, sizeof about - (size_t)num_chars, ", planned at effort %d",
                  dp->request.effort);
     }
     column = print_words(how, column);

@@ -514,7 +514,7 @@ Status session_report_open(Dynapipe* dp) {
     if (options->trace == NULL && options->dump_plan == NULL) { return STATUS_OK; }
     double failures[2] = {0};
     int error[2] = {0};
-    const char* const names[2] = {"--trace", "--dump-plan"};
+    const char* const names[2] = {"--trace", "--debug dump-plan"};
     const char* const paths[2] = {options->trace, options->dump_plan};
     for (int i = 0; i < 2 && dp->transport.rank == 0; i++) {
         failures[i] = !can_write(paths[i]);
@@ -532,8 +532,8 @@ Status session_report_open(Dynapipe* dp) {
 // The first option that shows a step; NULL: none does.
 static const char* shows_step(const SessionOptions* options) {
     return options->trace != NULL       ? "--trace"
-           : options->dump_plan != NULL ? "--dump-plan"
-           : options->print_plan        ? "--print-plan"
+           : options->dump_plan != NULL ? "--debug dump-plan"
+           : options->print_plan        ? "--debug print-plan"
                                         : NULL;
 }
 
@@ -640,10 +640,12 @@ static Status show_step(Dynapipe* dp, int32_t step) {
     }
     if (dp->transport.rank == 0 && dp->options.dump_plan != NULL) {
         FILE* file = fopen(dp->options.dump_plan, "w");
-        if (file == NULL) { return FAIL(STATUS_IO, "--dump-plan %s: cannot write", dp->options.dump_plan); }
+        if (file == NULL) {
+            return FAIL(STATUS_IO, "--debug dump-plan=%s: cannot write", dp->options.dump_plan);
+        }
         plan_print(plan, file);
         if (fclose(file) != 0) {
-            return FAIL(STATUS_IO, "--dump-plan %s: cannot write", dp->options.dump_plan);
+            return FAIL(STATUS_IO, "--debug dump-plan=%s: cannot write", dp->options.dump_plan);
         }
     }
     return dp->options.trace != NULL ? write_trace(dp, step) : STATUS_OK;

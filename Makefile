@@ -80,8 +80,8 @@ include cuda.mk
 .DEFAULT_GOAL := all
 MAKEFLAGS += --no-print-directory $(if $(V),,-s)
 .SECONDARY:
-.PHONY: all help run run-t5 test check programs train_gpt2 train_t5 train_gpt2cu train_t5cu profile_costscu simulated prepare_data profile_costs make_tasks generate dynapipe asan tsan fuzz layers headers \
-        docs docs-try format format-check bench bench-simulated golden clean FORCE
+.PHONY: all help run run-t5 test test-all check programs train_gpt2 train_t5 train_gpt2cu train_t5cu profile_costscu simulated prepare_data profile_costs make_tasks generate dynapipe asan tsan fuzz layers headers \
+        docs docs-try format format-check bench bench-simulated golden dist clean FORCE
 
 all: programs                              ## build every program
 
@@ -97,9 +97,13 @@ run:                                       ## set up, build, make a task mixture
 run-t5:                                    ## the same for T5: train a small ByT5-shaped model until it answers, export it
 	@dev/demo_t5.sh
 
-test:                                      ## set-up and every test that needs no GPU (18 minutes on 2 cores)
+test:                                      ## set-up, unit tests and quick scripts: what to run before a commit (8 minutes on 2 cores)
 	@dev/setup.sh
 	@dev/run_tests.sh
+
+test-all:                                  ## every test that needs no GPU, the slow ones too: what to run before a release
+	@dev/setup.sh --dev
+	@dev/run_tests.sh --all
 
 check:                                     ## unit tests only
 	@dev/run_tests.sh --unit
@@ -160,7 +164,7 @@ $(OUT)/profile_costs: $(OUT)/profile_costs.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/generate: $(OUT)/generate.o $(GENERATOR_OBJS) $(OUT)/trainer/answers.o $(RECORD_OBJS) $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(TEXT_LIBS) $(SPIECE_LIBS) $(DYNAPIPE_UNPACK_LIBS) $(LIBS) -o $@
-$(OUT)/dev/make_tasks: $(OUT)/dev/make_tasks.o $(patsubst %.c,$(OUT)/%.o,$(wildcard dev/tasks*.c)) $(DYNAPIPE_BASE_OBJS)
+$(OUT)/dev/make_tasks: $(OUT)/dev/make_tasks.o $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 
 $(OUT)/dynapipe: $(OUT)/dynapipe.o $(TOOL_OBJS) $(SAMPLE_OBJS) $(DYNAPIPE_BASE_OBJS) $(TRACE_OBJS) \
@@ -189,6 +193,8 @@ $(OUT)/tools/%: $(OUT)/test/tools/%.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIP
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 
+$(OUT)/tools/plain_gradients: $(OUT)/test/plain_gradients.o
+
 # The same trainer on llmc/cpu, and on plain loops with the flags that such trainers use.
 $(OUT)/dev/bench_single: $(OUT)/dev/bench_single.o $(LLMC_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
@@ -207,11 +213,11 @@ $(OUT)/unpacks-%: FORCE
 	@[ -e $@ ] || { mkdir -p $(@D) && rm -f $(OUT)/unpacks-* && touch $@; }
 # Everything that unit tests may call, in one library, and all of them in one program: `tests NAME [--seed N]`. `make $(OUT)/test_x` links one alone.
 $(OUT)/libtested.a: $(OUT)/trainer/answers.o $(OUT)/trainer/logger.o $(OUT)/trainer/checkpoint_timed.o $(TEST_DATA_OBJS) $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS) \
-        $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/adapters/%.o,llmc_tensors llmc_seal llmc_record) $(GENERATOR_OBJS) \
+        $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/adapters/%.o,dynapipe_llmc llmc_seal llmc_record) $(GENERATOR_OBJS) \
         $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(RECORD_OBJS)
 	@rm -f $@
 	$(AR) rcs $@ $^
-TESTED_LIBS = $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(SPIECE_LIBS) $(DYNAPIPE_UNPACK_LIBS) $(LIBS)
+TESTED_LIBS = -Wl,--undefined=dynapipe_rivals $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(SPIECE_LIBS) $(DYNAPIPE_UNPACK_LIBS) $(LIBS)
 $(TEST_SRCS:%.c=$(OUT)/%.o): CFLAGS_ALL += -Dmain=main_$(*F)
 $(OUT)/tests_table.c: Makefile $(TEST_SRCS)
 	@mkdir -p $(@D)
@@ -283,7 +289,9 @@ bench:                                     ## the measurements of dev/results (m
 	@dev/bench.sh
 bench-simulated:                           ## training steps on 2 to 16 virtual ranks in virtual time (an hour; needs simulated's SMPI)
 	@dev/bench_simulated.sh
+dist:                                      ## the plugin as a few files in dist/, as install.sh copies them
+	@python3 dev/dist.py
 clean:                                     ## remove what was built
-	rm -rf build train_gpt2 train_t5 $(foreach m,gpt2 t5,train_$m-stock train_$m-dynapipe) train_gpt2cu train_t5cu prepare_data profile_costs profile_costscu make_tasks generate dynapipe
+	rm -rf build dist train_gpt2 train_t5 $(foreach m,gpt2 t5,train_$m-stock train_$m-dynapipe) train_gpt2cu train_t5cu prepare_data profile_costs profile_costscu make_tasks generate dynapipe
 
 -include $(shell find $(sort $(OUT) $(DYNAPIPE_PLAN_OUT)) -name '*.d' -not -path '*/foreign*' 2>/dev/null)

@@ -185,7 +185,7 @@ static void append_pair(Collation* at, const LoaderSample* sample, uint64_t key)
         side_append(&at->enc, at->sample[i], token_key(key, i, false));
     }
     if (sample->n_input == 0) {
-        side_append(&at->enc, loader_eot_token(at->loader), token_key(key, 0, false));
+        side_append(&at->enc, loader_info(at->loader)->eot_token, token_key(key, 0, false));
     }
     const int32_t* target = at->sample + sample->n_input;
     for (int32_t i = 0; i < sample->n_target; i++) {
@@ -250,8 +250,8 @@ Status collate(DynapipeBatch* out, const Loader* loader, const LoaderBatch* batc
     DynapipeBatch result = {0};
     int32_t longest_sample = 0;
     TRY(measure(&result, &longest_sample, loader, batch, sequences, num_sequences, segments, params));
-    int32_t pad_token = loader_pad_token(loader);
-    if (pad_token < 0) { pad_token = loader_eot_token(loader); }
+    int32_t pad_token = loader_info(loader)->pad_token;
+    if (pad_token < 0) { pad_token = loader_info(loader)->eot_token; }
     Collation at = {.params = params,
                     .loader = loader,
                     .batch = batch,

@@ -9,8 +9,6 @@
 #include "../util/numbers.h"
 #include "../util/status.h"
 
-static void sample_source_close(SampleSource* source);
-
 static bool covers(const PlanSample* a, const PlanSample* b) {
     return a->enc_tokens >= b->enc_tokens && a->dec_tokens >= b->dec_tokens &&
            a->supervised_tokens >= b->supervised_tokens;
@@ -46,7 +44,7 @@ void largest_samples_free(LargestSamples* largest) {
     *largest = (LargestSamples){0};
 }
 
-// --- shuffle --------------------
+// --- shuffle -------------------------------------------------------------------------------------------
 
 // Few bits make a weak round function, so small domains get more rounds than the four of the theorem.
 enum { NUM_ROUNDS = 8, MIN_HALF_BITS = 3 };
@@ -71,7 +69,7 @@ uint64_t shuffle_index(uint64_t n, uint64_t key, uint64_t i) {
     return i;
 }
 
-// --- span_corruption --------------------
+// --- span corruption -----------------------------------------------------------------------------------
 
 static int32_t clamp(double x, int32_t least, int32_t most) {
     int32_t rounded = x < (double)SPAN_CORRUPTION_MAX_TOKENS ? (int32_t)rint(x) : SPAN_CORRUPTION_MAX_TOKENS;
@@ -144,7 +142,45 @@ void span_corruption_apply(const SpanCorruption* spans, uint64_t key, const int3
     *input = *target = spans->eot_token;
 }
 
-// --- text_pieces --------------------
+// The text of a sample is its input and target without the end-of-text tokens that end them; that of an llm.c
+// document is without the one that begins it. Pieces follow one another, and only the last of a text is
+// shorter than the others; a text of no token has none. Pieces are numbered in the order of the samples.
+typedef struct {
+    int32_t piece_tokens;
+    int64_t num_pieces, num_empty;  // num_empty: texts of no token
+    int64_t* first_piece;           // [samples + 1] of each sample; last: num_pieces
+} TextPieces;
+
+// Tokens [first_token, first_token + num_tokens) of the text of a sample.
+typedef struct {
+    int64_t sample_id;  // of all samples of all files
+    int32_t first_token, num_tokens;
+} TextPiece;
+
+struct Loader {
+    LoaderOptions options;  // without `weights`
+    SampleShards shards;
+    int64_t num_ids;       // samples have the ids below it
+    SpanCorruption spans;  // span corruption: as resolved for the data
+    TextPieces pieces;
+    LoaderInfo info;
+    int64_t alone_tokens;              // of samples that are a batch alone
+    int64_t *task_cut, *task_skipped;  // [num_tasks]
+    int64_t* task_begin;               // [num_tasks + 1] into `order`
+    uint32_t* order;                   // [num_samples] ids by task, then in file order
+    Mixture mixture;                   // shuffle only
+    uint64_t data_hash, options_hash;
+    // the position, with info.seed
+    int64_t step;
+    uint64_t point;   // of the mixture: decides the task of the next sample
+    uint64_t* drawn;  // [num_tasks] samples of the task so far: epoch and place in it
+    int64_t next_id;  // without shuffle: the next sample in file order
+    // the batch being drawn
+    LoaderSample* samples;
+    int64_t capacity;
+};
+
+// --- text pieces ---------------------------------------------------------------------------------------
 
 // Tokens [begin, end) of a sample, without the one at `hole` (-1: none), are its text.
 typedef struct {
@@ -186,11 +222,6 @@ static Status text_pieces_init(TextPieces* out, const SampleShards* shards, int3
     return STATUS_OK;
 }
 
-static void text_pieces_free(TextPieces* pieces) {
-    free(pieces->first_piece);
-    *pieces = (TextPieces){0};
-}
-
 static TextPiece text_pieces_get(const TextPieces* pieces, const SampleShards* shards, int64_t idx) {
     int64_t begin = 0, end = shards->first_sample[shards->num_files];  // the sample lies in [begin, end)
     while (end - begin > 1) {
@@ -216,7 +247,7 @@ static Status text_pieces_read(const SampleShards* shards, const TextPiece* piec
     return sample_file_read(file, sample, first + before + 1, count - before, out + before);
 }
 
-// --- mixture --------------------
+// --- mixture -------------------------------------------------------------------------------------------
 
 // Shares are rounded to 2^-31 of the whole: equal on all machines, whatever their pow() does to the last bit.
 static const double SHARE_UNITS = 2147483648.0;
@@ -385,7 +416,7 @@ int32_t mixture_task(const Mixture* mixture, uint64_t point) {
     return begin;
 }
 
-// --- sample_cut --------------------
+// --- sample cut ----------------------------------------------------------------------------------------
 
 static bool too_long(const LoaderOptions* options, const LoaderSample* sample) {
     if (options->encoder_decoder) {
@@ -460,7 +491,7 @@ SampleFate sample_cut(LoaderSample* sample, const LoaderOptions* options, const 
     return SAMPLE_CUT;
 }
 
-// --- sample_source --------------------
+// --- sample source -------------------------------------------------------------------------------------
 
 enum { T5_SENTINELS = 100, BYT5_FIRST_SENTINEL = 259 };
 
@@ -482,9 +513,9 @@ static Status check_options(const LoaderOptions* options) {
 }
 
 // llm.c's files are plain text: no input, no target.
-static Status check_targets(const SampleSource* source) {
-    for (int32_t f = 0; f < source->shards.num_files; f++) {
-        const SampleFile* file = &source->shards.files[f];
+static Status check_targets(const Loader* loader) {
+    for (int32_t f = 0; f < loader->shards.num_files; f++) {
+        const SampleFile* file = &loader->shards.files[f];
         if (llmc_tokens_is(file)) {
             return FAIL(STATUS_BAD_OPTION,
                         "%s: plain text has no targets for an encoder-decoder model ---> make them of it "
@@ -517,10 +548,10 @@ static void tokenizer_sentinels(const SampleFile* file, int32_t* begin, int32_t*
     }
 }
 
-static Status choose_sentinels(SampleSource* source) {
-    const SampleFile* file = &source->shards.files[0];
-    const LoaderOptions* options = &source->options;
-    SpanCorruption* spans = &source->spans;
+static Status choose_sentinels(Loader* loader) {
+    const SampleFile* file = &loader->shards.files[0];
+    const LoaderOptions* options = &loader->options;
+    SpanCorruption* spans = &loader->spans;
     int32_t begin, end, step;
     tokenizer_sentinels(file, &begin, &end, &step);
     if (options->sentinel_step != 0) { step = options->sentinel_step; }
@@ -553,10 +584,10 @@ static Status choose_sentinels(SampleSource* source) {
     return STATUS_OK;
 }
 
-static Status open_texts(SampleSource* source) {
-    const LoaderOptions* options = &source->options;
-    const SampleFile* file = &source->shards.files[0];
-    SpanCorruption* spans = &source->spans;
+static Status open_texts(Loader* loader) {
+    const LoaderOptions* options = &loader->options;
+    const SampleFile* file = &loader->shards.files[0];
+    SpanCorruption* spans = &loader->spans;
     bool bytes = file->tokenizer == TOKENIZER_BYT5 || file->tokenizer == TOKENIZER_BYTES;
     spans->noise_density = options->noise_density != 0 ? options->noise_density : 0.15;
     spans->mean_span = options->mean_noise_span != 0 ? options->mean_noise_span : bytes ? 20 : 3;
@@ -568,7 +599,7 @@ static Status open_texts(SampleSource* source) {
     if (!(spans->mean_span >= 1 && spans->mean_span <= SPAN_CORRUPTION_MAX_TOKENS)) {
         return FAIL(STATUS_BAD_OPTION, "--mean-noise-span %g ---> use 1 token or more", spans->mean_span);
     }
-    TRY(choose_sentinels(source));
+    TRY(choose_sentinels(loader));
     int32_t piece_tokens =
         span_corruption_longest(spans, options->max_seq_tokens, options->max_target_tokens);
     if (piece_tokens == 0) {
@@ -576,42 +607,22 @@ static Status open_texts(SampleSource* source) {
                     "-t %d, targets of %d tokens: too short for --span-corruption ---> use at least 2 and 3",
                     options->max_seq_tokens, options->max_target_tokens);
     }
-    return text_pieces_init(&source->pieces, &source->shards, piece_tokens);
+    return text_pieces_init(&loader->pieces, &loader->shards, piece_tokens);
 }
 
-static Status open_in(SampleSource* source, const char* pattern) {
-    const LoaderOptions* options = &source->options;
+static Status open_files(Loader* loader, const char* pattern) {
+    const LoaderOptions* options = &loader->options;
     bool cut = options->long_samples != LONG_SKIP && !options->encoder_decoder;
-    TRY(sample_shards_open(&source->shards, pattern, cut ? options->max_seq_tokens : 0, false));
-    source->num_ids = source->shards.first_sample[source->shards.num_files];
-    if (options->span_corruption) {
-        TRY(open_texts(source));
-        source->num_ids = source->pieces.num_pieces;
-    } else if (options->encoder_decoder) {
-        TRY(check_targets(source));
-    }
-    return STATUS_OK;
-}
-
-// Reads max_seq_tokens, long_samples, supervise_inputs, encoder_decoder and what follows it, not mixture,
-// seed and shuffle.
-static Status sample_source_open(SampleSource* out, const char* pattern, const LoaderOptions* options) {
     TRY(check_options(options));
-    SampleSource source = {.options = *options};
-    source.options.weights = NULL;  // only borrowed while opening
-    Status status = open_in(&source, pattern);
-    if (status != STATUS_OK) {
-        sample_source_close(&source);
-        return status;
+    TRY(sample_shards_open(&loader->shards, pattern, cut ? options->max_seq_tokens : 0, false));
+    loader->num_ids = loader->shards.first_sample[loader->shards.num_files];
+    if (options->span_corruption) {
+        TRY(open_texts(loader));
+        loader->num_ids = loader->pieces.num_pieces;
+    } else if (options->encoder_decoder) {
+        TRY(check_targets(loader));
     }
-    *out = source;
     return STATUS_OK;
-}
-
-static void sample_source_close(SampleSource* source) {
-    sample_shards_close(&source->shards);
-    text_pieces_free(&source->pieces);
-    *source = (SampleSource){0};
 }
 
 // --- within the limits -----------------------------------------------------------------------------------
@@ -626,11 +637,11 @@ static LoaderSample whole_sample(const SampleShards* shards, int64_t id) {
                           .n_target = (int32_t)index.n_target};
 }
 
-static LoaderSample piece_sample(const SampleSource* source, int64_t id, uint64_t pass) {
-    TextPiece piece = text_pieces_get(&source->pieces, &source->shards, id);
-    SpanLengths lengths = span_corruption_lengths(&source->spans, piece.num_tokens);
+static LoaderSample piece_sample(const Loader* loader, int64_t id, uint64_t pass) {
+    TextPiece piece = text_pieces_get(&loader->pieces, &loader->shards, id);
+    SpanLengths lengths = span_corruption_lengths(&loader->spans, piece.num_tokens);
     return (LoaderSample){.id = id,
-                          .task = whole_sample(&source->shards, piece.sample_id).task,
+                          .task = whole_sample(&loader->shards, piece.sample_id).task,
                           .first_token = piece.first_token,
                           .n_input = lengths.n_input,
                           .n_target = lengths.n_target,
@@ -639,30 +650,29 @@ static LoaderSample piece_sample(const SampleSource* source, int64_t id, uint64_
                           .noise_key = rng_mix(rng_mix(pass) + (uint64_t)id)};
 }
 
-static uint64_t sample_source_pass(uint64_t seed, uint64_t epoch) {
+static uint64_t pass_of(uint64_t seed, uint64_t epoch) {
     uint64_t pass = rng_mix(rng_mix(seed + 0x9e3779b97f4a7c15u) + epoch);
     return pass > 0 ? pass : 1;
 }
 
 // Of id in [0, num_ids). A skipped sample comes out whole. `pass`: any number, of this time
 // through the data; samples of another one have other spans.
-static SampleFate sample_source_get(const SampleSource* source, int64_t id, uint64_t pass,
-                                    LoaderSample* out) {
-    if (source->options.span_corruption) {
-        *out = piece_sample(source, id, pass);
+static SampleFate get_sample(const Loader* loader, int64_t id, uint64_t pass, LoaderSample* out) {
+    if (loader->options.span_corruption) {
+        *out = piece_sample(loader, id, pass);
         return SAMPLE_WHOLE;
     }
-    const SampleShards* shards = &source->shards;
+    const SampleShards* shards = &loader->shards;
     int32_t f = sample_shards_file(shards, id);
     const SampleGap* gaps;
     int32_t num_gaps = sample_file_gaps(&shards->files[f], id - shards->first_sample[f], &gaps);
     *out = whole_sample(shards, id);
-    return sample_cut(out, &source->options, gaps, num_gaps, shards->files[f].input_tail);
+    return sample_cut(out, &loader->options, gaps, num_gaps, shards->files[f].input_tail);
 }
 
 // What the model runs of a sample, as the planner counts it.
-static PlanSample sample_source_lengths(const SampleSource* source, const LoaderSample* sample) {
-    if (source->options.encoder_decoder) {
+static PlanSample sample_lengths(const Loader* loader, const LoaderSample* sample) {
+    if (loader->options.encoder_decoder) {
         return (PlanSample){.enc_tokens = sample->n_input > 0 ? sample->n_input : 1,
                             .dec_tokens = sample->n_target,
                             .supervised_tokens = sample->n_target};
@@ -670,14 +680,14 @@ static PlanSample sample_source_lengths(const SampleSource* source, const Loader
     int32_t num_tokens = sample->n_input + sample->n_target - 1;
     int32_t learnt = sample->n_learnt - (sample->n_input == 0);  // nothing predicts the first token
     return (PlanSample){.enc_tokens = num_tokens,
-                        .supervised_tokens = source->options.supervise_inputs ? num_tokens : learnt};
+                        .supervised_tokens = loader->options.supervise_inputs ? num_tokens : learnt};
 }
 
 // --- tokens ----------------------------------------------------------------------------------------------
 
-static Status read_corrupted(const SampleSource* source, const LoaderSample* sample, int32_t* out) {
-    TextPiece piece = text_pieces_get(&source->pieces, &source->shards, sample->id);
-    SpanLengths lengths = span_corruption_lengths(&source->spans, piece.num_tokens);
+static Status read_corrupted(const Loader* loader, const LoaderSample* sample, int32_t* out) {
+    TextPiece piece = text_pieces_get(&loader->pieces, &loader->shards, sample->id);
+    SpanLengths lengths = span_corruption_lengths(&loader->spans, piece.num_tokens);
     if (lengths.n_input != sample->n_input || lengths.n_target != sample->n_target) {
         return FAIL(STATUS_OUT_OF_RANGE, "sample %lld: %d + %d tokens, as corrupted it has %d + %d",
                     (long long)sample->id, sample->n_input, sample->n_target, lengths.n_input,
@@ -685,20 +695,18 @@ static Status read_corrupted(const SampleSource* source, const LoaderSample* sam
     }
     int32_t* text = malloc((size_t)piece.num_tokens * sizeof *text);
     if (text == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d tokens", piece.num_tokens); }
-    Status status = text_pieces_read(&source->shards, &piece, text);
+    Status status = text_pieces_read(&loader->shards, &piece, text);
     if (status == STATUS_OK) {
-        span_corruption_apply(&source->spans, sample->noise_key, text, piece.num_tokens, out,
+        span_corruption_apply(&loader->spans, sample->noise_key, text, piece.num_tokens, out,
                               out + lengths.n_input);
     }
     free(text);
     return status;
 }
 
-// As loader_gaps.
-static int32_t sample_source_gaps(const SampleSource* source, const LoaderSample* sample,
-                                  const SampleGap** out) {
-    if (source->options.span_corruption) { return 0; }
-    const SampleShards* shards = &source->shards;
+int32_t loader_gaps(const Loader* loader, const LoaderSample* sample, const SampleGap** out) {
+    if (loader->options.span_corruption) { return 0; }
+    const SampleShards* shards = &loader->shards;
     int32_t f = sample_shards_file(shards, sample->id), num_gaps = 0;
     int32_t most = sample_file_gaps(&shards->files[f], sample->id - shards->first_sample[f], out);
     bool is_cut = sample->first_token + sample->hole_tokens > 0;
@@ -707,14 +715,13 @@ static int32_t sample_source_gaps(const SampleSource* source, const LoaderSample
     return num_gaps;
 }
 
-// Its n_input + n_target tokens.
-static Status sample_source_read(const SampleSource* source, const LoaderSample* sample, int32_t* out) {
-    if (sample->id < 0 || sample->id >= source->num_ids) {
+Status loader_read(const Loader* loader, const LoaderSample* sample, int32_t* out) {
+    if (sample->id < 0 || sample->id >= loader->num_ids) {
         return FAIL(STATUS_OUT_OF_RANGE, "sample %lld of %lld", (long long)sample->id,
-                    (long long)source->num_ids);
+                    (long long)loader->num_ids);
     }
-    if (source->options.span_corruption) { return read_corrupted(source, sample, out); }
-    const SampleShards* shards = &source->shards;
+    if (loader->options.span_corruption) { return read_corrupted(loader, sample, out); }
+    const SampleShards* shards = &loader->shards;
     int32_t f = sample_shards_file(shards, sample->id);
     const SampleFile* file = &shards->files[f];
     int64_t idx = sample->id - shards->first_sample[f], count = (int64_t)sample->n_input + sample->n_target;
@@ -724,46 +731,7 @@ static Status sample_source_read(const SampleSource* source, const LoaderSample*
     return sample_file_read(file, idx, first, count - front, out + front);
 }
 
-// --- loader --------------------
-
-static const char POSITION_MAGIC[8] = "DPPOS\0\0\4";  // the last byte is the version
-
-// What a position record holds, followed by the content_id of every file, `drawn` of every task, and a hash
-// of all before it.
-typedef struct {
-    char magic[8];
-    int32_t num_tasks;
-    int32_t shuffle;
-    int64_t num_files;
-    int64_t num_samples;
-    uint64_t data_hash;
-    uint64_t options_hash;
-    uint64_t seed;
-    int64_t step;
-    uint64_t point;
-    int64_t next_id;
-} PositionHead;
-
-struct Loader {
-    SampleSource source;
-    int64_t num_samples, num_tokens, num_cut, num_skipped;
-    int64_t num_alone, alone_tokens, longest_tokens;  // samples that are a batch alone; the longest of all
-    LargestSamples largest;
-    int64_t *task_cut, *task_skipped;  // [num_tasks]
-    int64_t* task_begin;               // [num_tasks + 1] into `order`
-    uint32_t* order;                   // [num_samples] ids by task, then in file order
-    Mixture mixture;                   // shuffle only
-    uint64_t data_hash, options_hash;
-    // the position
-    uint64_t seed;
-    int64_t step;
-    uint64_t point;   // of the mixture: decides the task of the next sample
-    uint64_t* drawn;  // [num_tasks] samples of the task so far: epoch and place in it
-    int64_t next_id;  // without shuffle: the next sample in file order
-    // the batch being drawn
-    LoaderSample* samples;
-    int64_t capacity;
-};
+// --- loader --------------------------------------------------------------------------------------------
 
 static int64_t model_tokens(const PlanSample* lengths) {
     return (int64_t)lengths->enc_tokens + lengths->dec_tokens;
@@ -772,54 +740,53 @@ static int64_t model_tokens(const PlanSample* lengths) {
 // --- opening ---------------------------------------------------------------------------------------------
 
 static void count_tokens(Loader* loader, int64_t num_tokens) {
-    bool alone = num_tokens > loader->source.options.batch_tokens;
-    loader->num_tokens += num_tokens;
-    loader->num_alone += alone;
+    bool alone = num_tokens > loader->options.batch_tokens;
+    loader->info.num_tokens += num_tokens;
+    loader->info.num_alone += alone;
     loader->alone_tokens += alone ? num_tokens : 0;
-    if (num_tokens > loader->longest_tokens) { loader->longest_tokens = num_tokens; }
+    if (num_tokens > loader->info.longest_tokens) { loader->info.longest_tokens = num_tokens; }
 }
 
 // Count what can be drawn, then list it by task.
 static Status list_samples(Loader* loader, const char* pattern) {
-    const SampleSource* source = &loader->source;
-    if (source->num_ids == 0) {
+    if (loader->num_ids == 0) {
         return FAIL(STATUS_BAD_FORMAT, "%s: no samples ---> check the input of prepare_data", pattern);
     }
-    if (source->num_ids > UINT32_MAX) {
+    if (loader->num_ids > UINT32_MAX) {
         return FAIL(STATUS_OUT_OF_RANGE, "%s: %lld samples, more than 2^32 - 1 ---> name fewer files",
-                    pattern, (long long)source->num_ids);
+                    pattern, (long long)loader->num_ids);
     }
     LoaderSample sample;
-    loader->num_skipped = source->pieces.num_empty;
-    for (int64_t id = 0; id < source->num_ids; id++) {
-        SampleFate fate = sample_source_get(source, id, 0, &sample);
-        loader->num_cut += fate == SAMPLE_CUT;
-        loader->num_skipped += fate == SAMPLE_SKIPPED;
+    loader->info.num_skipped = loader->pieces.num_empty;
+    for (int64_t id = 0; id < loader->num_ids; id++) {
+        SampleFate fate = get_sample(loader, id, 0, &sample);
+        loader->info.num_cut += fate == SAMPLE_CUT;
+        loader->info.num_skipped += fate == SAMPLE_SKIPPED;
         loader->task_cut[sample.task] += fate == SAMPLE_CUT;
         loader->task_skipped[sample.task] += fate == SAMPLE_SKIPPED;
         if (fate == SAMPLE_SKIPPED) { continue; }
-        PlanSample lengths = sample_source_lengths(source, &sample);
-        loader->num_samples++;
+        PlanSample lengths = sample_lengths(loader, &sample);
+        loader->info.num_samples++;
         count_tokens(loader, model_tokens(&lengths));
-        TRY(largest_samples_add(&loader->largest, &lengths));
+        TRY(largest_samples_add(&loader->info.largest, &lengths));
         loader->task_begin[sample.task + 1]++;
     }
-    if (loader->num_samples == 0) {
-        const LoaderOptions* options = &source->options;
+    if (loader->info.num_samples == 0) {
+        const LoaderOptions* options = &loader->options;
         return FAIL(
             STATUS_BAD_OPTION,
             "%s: all %lld samples are longer than -t %d%s and skipped ---> raise %s, or let --long-samples "
             "cut inputs (targets are kept whole)",
-            pattern, (long long)source->num_ids, options->max_seq_tokens,
+            pattern, (long long)loader->num_ids, options->max_seq_tokens,
             options->encoder_decoder ? " or the longest target" : "",
             options->encoder_decoder ? "them" : "-t");
     }
-    loader->order = malloc((size_t)loader->num_samples * sizeof *loader->order);
+    loader->order = malloc((size_t)loader->info.num_samples * sizeof *loader->order);
     if (loader->order == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for the order", pattern); }
-    int32_t num_tasks = source->shards.num_tasks;
+    int32_t num_tasks = loader->shards.num_tasks;
     for (int32_t k = 0; k < num_tasks; k++) { loader->task_begin[k + 1] += loader->task_begin[k]; }
-    for (int64_t id = 0; id < source->num_ids; id++) {
-        if (sample_source_get(source, id, 0, &sample) == SAMPLE_SKIPPED) { continue; }
+    for (int64_t id = 0; id < loader->num_ids; id++) {
+        if (get_sample(loader, id, 0, &sample) == SAMPLE_SKIPPED) { continue; }
         uint64_t place = loader->drawn[sample.task]++;
         loader->order[loader->task_begin[sample.task] + (int64_t)place] = (uint32_t)id;
     }
@@ -829,22 +796,22 @@ static Status list_samples(Loader* loader, const char* pattern) {
 // What must be equal for a position to mean the same samples.
 static uint64_t hash_data(const Loader* loader) {
     uint64_t hash = HASH_SEED;
-    for (int32_t k = 0; k < loader->source.shards.num_tasks; k++) {
-        const char* name = loader->source.shards.task_names[k];
+    for (int32_t k = 0; k < loader->shards.num_tasks; k++) {
+        const char* name = loader->shards.task_names[k];
         hash = hash_bytes(hash, name, strlen(name));
         int64_t num_samples = loader->task_begin[k + 1] - loader->task_begin[k];
         hash = hash_bytes(hash, &num_samples, sizeof num_samples);
     }
-    hash = hash_bytes(hash, &loader->num_tokens, sizeof loader->num_tokens);
+    hash = hash_bytes(hash, &loader->info.num_tokens, sizeof loader->info.num_tokens);
     return hash_finish(hash);
 }
 
 // What makes other sequences of the same samples. -t shows in the data's number of tokens.
-static uint64_t hash_options(const SampleSource* source) {
-    const LoaderOptions* options = &source->options;
-    const SpanCorruption* spans = &source->spans;  // zeros without
+static uint64_t hash_options(const Loader* loader) {
+    const LoaderOptions* options = &loader->options;
+    const SpanCorruption* spans = &loader->spans;  // zeros without
     int64_t fields[] = {options->long_samples,    options->encoder_decoder ? options->max_target_tokens : 0,
-                        options->span_corruption, source->pieces.piece_tokens,
+                        options->span_corruption, loader->pieces.piece_tokens,
                         spans->sentinel_first,    spans->sentinel_step,
                         spans->num_sentinels};
     double shares[] = {spans->noise_density, spans->mean_span};
@@ -852,9 +819,27 @@ static uint64_t hash_options(const SampleSource* source) {
     return hash_finish(hash_bytes(hash, shares, sizeof shares));
 }
 
+static void fill_info(Loader* loader) {
+    LoaderInfo* info = &loader->info;
+    const SampleFile* file = &loader->shards.files[0];
+    info->num_tasks = loader->shards.num_tasks;
+    info->task_cut = loader->task_cut;
+    info->task_skipped = loader->task_skipped;
+    info->vocab = file->vocab;
+    info->eot_token = file->eot_token;
+    info->pad_token = file->pad_token;
+    info->tokenizer = file->tokenizer;
+    info->vocab_hash = loader->shards.known->vocab_hash;
+    int64_t batch_tokens = loader->options.batch_tokens,
+            shared_tokens = info->num_tokens - loader->alone_tokens;
+    info->num_batches = info->num_alone + (shared_tokens + batch_tokens - 1) / batch_tokens;
+}
+
 static Status loader_open_in(Loader* loader, const char* pattern, const LoaderOptions* options) {
-    TRY(sample_source_open(&loader->source, pattern, options));
-    int32_t num_tasks = loader->source.shards.num_tasks;
+    loader->options = *options;
+    loader->options.weights = NULL;  // only borrowed while opening
+    TRY(open_files(loader, pattern));
+    int32_t num_tasks = loader->shards.num_tasks;
     loader->task_begin = calloc((size_t)num_tasks + 1, sizeof *loader->task_begin);
     loader->drawn = calloc((size_t)num_tasks + 1, sizeof *loader->drawn);
     int64_t* num_samples = calloc((size_t)num_tasks + 1, sizeof *num_samples);
@@ -868,13 +853,13 @@ static Status loader_open_in(Loader* loader, const char* pattern, const LoaderOp
         for (int32_t k = 0; k < num_tasks; k++) {
             num_samples[k] = loader->task_begin[k + 1] - loader->task_begin[k];
         }
-        status = mixture_create(&loader->mixture, options, num_tasks, loader->source.shards.task_names,
-                                num_samples);
+        status = mixture_create(&loader->mixture, options, num_tasks, loader->shards.task_names, num_samples);
     }
     free(num_samples);
     if (status == STATUS_OK) {
+        fill_info(loader);
         loader->data_hash = hash_data(loader);
-        loader->options_hash = hash_options(&loader->source);
+        loader->options_hash = hash_options(loader);
         loader_rewind(loader);
     }
     return status;
@@ -899,8 +884,9 @@ Status loader_open(Loader** out, const char* pattern, const LoaderOptions* optio
 void loader_close(Loader* loader) {
     if (loader == NULL) { return; }
     mixture_free(&loader->mixture);
-    sample_source_close(&loader->source);
-    largest_samples_free(&loader->largest);
+    sample_shards_close(&loader->shards);
+    free(loader->pieces.first_piece);
+    largest_samples_free(&loader->info.largest);
     free(loader->task_cut);
     free(loader->task_skipped);
     free(loader->task_begin);
@@ -914,11 +900,9 @@ void loader_close(Loader* loader) {
 
 // The next sample, without drawing it; false where a pass in file order has ended.
 static bool peek(Loader* loader, LoaderSample* out) {
-    if (!loader->source.options.shuffle) {
-        for (; loader->next_id < loader->source.num_ids; loader->next_id++) {
-            if (sample_source_get(&loader->source, loader->next_id, 0, out) != SAMPLE_SKIPPED) {
-                return true;
-            }
+    if (!loader->options.shuffle) {
+        for (; loader->next_id < loader->num_ids; loader->next_id++) {
+            if (get_sample(loader, loader->next_id, 0, out) != SAMPLE_SKIPPED) { return true; }
         }
         return false;
     }
@@ -926,14 +910,14 @@ static bool peek(Loader* loader, LoaderSample* out) {
     int64_t begin = loader->task_begin[task];
     uint64_t num_samples = (uint64_t)(loader->task_begin[task + 1] - begin);
     uint64_t epoch = loader->drawn[task] / num_samples, place = loader->drawn[task] % num_samples;
-    uint64_t key = rng_mix(rng_mix(loader->seed + (uint64_t)task * 0x9e3779b97f4a7c15u) + epoch);
+    uint64_t key = rng_mix(rng_mix(loader->info.seed + (uint64_t)task * 0x9e3779b97f4a7c15u) + epoch);
     int64_t n = begin + (int64_t)shuffle_index(num_samples, key, place);
-    sample_source_get(&loader->source, loader->order[n], sample_source_pass(loader->seed, epoch), out);
+    get_sample(loader, loader->order[n], pass_of(loader->info.seed, epoch), out);
     return true;
 }
 
 static void draw(Loader* loader, const LoaderSample* sample) {
-    if (!loader->source.options.shuffle) {
+    if (!loader->options.shuffle) {
         loader->next_id++;
         return;
     }
@@ -953,27 +937,45 @@ static Status reserve_sample(Loader* loader, int64_t num_samples) {
     return STATUS_OK;
 }
 
+static const char POSITION_MAGIC[8] = "DPPOS\0\0\4";  // the last byte is the version
+
+// What a position record holds, followed by the content_id of every file, `drawn` of every task, and a hash
+// of all before it.
+typedef struct {
+    char magic[8];
+    int32_t num_tasks;
+    int32_t shuffle;
+    int64_t num_files;
+    int64_t num_samples;
+    uint64_t data_hash;
+    uint64_t options_hash;
+    uint64_t seed;
+    int64_t step;
+    uint64_t point;
+    int64_t next_id;
+} PositionHead;
+
 static size_t position_bytes_of(const Loader* loader) {
-    const SampleShards* shards = &loader->source.shards;
+    const SampleShards* shards = &loader->shards;
     return sizeof(PositionHead) +
            ((size_t)shards->num_files + (size_t)shards->num_tasks + 1) * sizeof(uint64_t);
 }
 
 static void write_position(const Loader* loader, uint8_t* position) {
-    PositionHead head = {.num_tasks = loader->source.shards.num_tasks,
-                         .shuffle = loader->source.options.shuffle,
-                         .num_files = loader->source.shards.num_files,
-                         .num_samples = loader->num_samples,
+    PositionHead head = {.num_tasks = loader->shards.num_tasks,
+                         .shuffle = loader->options.shuffle,
+                         .num_files = loader->shards.num_files,
+                         .num_samples = loader->info.num_samples,
                          .data_hash = loader->data_hash,
                          .options_hash = loader->options_hash,
-                         .seed = loader->seed,
+                         .seed = loader->info.seed,
                          .step = loader->step,
                          .point = loader->point,
                          .next_id = loader->next_id};
     memcpy(head.magic, POSITION_MAGIC, sizeof head.magic);
     size_t hashed_bytes = position_bytes_of(loader) - sizeof(uint64_t);
     memcpy(position, &head, sizeof head);
-    sample_shards_write_contents(&loader->source.shards, position + sizeof head);
+    sample_shards_write_contents(&loader->shards, position + sizeof head);
     size_t drawn_bytes = (size_t)head.num_tasks * sizeof *loader->drawn;
     memcpy(position + hashed_bytes - drawn_bytes, loader->drawn, drawn_bytes);
     uint64_t hash = hash_finish(hash_bytes(HASH_SEED, position, hashed_bytes));
@@ -982,14 +984,13 @@ static void write_position(const Loader* loader, uint8_t* position) {
 
 Status loader_next(Loader* loader, LoaderBatch* out, Arena* arena) {
     LoaderBatch batch = {.step = loader->step};
-    const SampleSource* source = &loader->source;
     LoaderSample sample;
     int64_t num_samples = 0;
     bool any = peek(loader, &sample);
     while (any && num_samples < INT32_MAX) {
-        PlanSample lengths = sample_source_lengths(source, &sample);
+        PlanSample lengths = sample_lengths(loader, &sample);
         int64_t num_tokens = batch.num_tokens + model_tokens(&lengths);
-        if (num_samples > 0 && num_tokens > source->options.batch_tokens) { break; }
+        if (num_samples > 0 && num_tokens > loader->options.batch_tokens) { break; }
         TRY(reserve_sample(loader, num_samples));
         loader->samples[num_samples++] = sample;
         batch.num_tokens = num_tokens;
@@ -1009,7 +1010,7 @@ Status loader_next(Loader* loader, LoaderBatch* out, Arena* arena) {
     }
     for (int64_t i = 0; i < num_samples; i++) {
         batch.samples[i] = loader->samples[i];
-        batch.lengths[i] = sample_source_lengths(source, &batch.samples[i]);
+        batch.lengths[i] = sample_lengths(loader, &batch.samples[i]);
     }
     write_position(loader, batch.position);
     *out = batch;
@@ -1028,15 +1029,11 @@ Status loader_position(const Loader* loader, const uint8_t** out, size_t* num_by
 }
 
 void loader_rewind(Loader* loader) {
-    loader->seed = loader->source.options.seed;
+    loader->info.seed = loader->options.seed;
     loader->step = 0;
-    loader->point = mixture_start(loader->seed);
+    loader->point = mixture_start(loader->info.seed);
     loader->next_id = 0;
-    memset(loader->drawn, 0, (size_t)loader->source.shards.num_tasks * sizeof *loader->drawn);
-}
-
-uint64_t loader_seed(const Loader* loader) {
-    return loader->seed;
+    memset(loader->drawn, 0, (size_t)loader->shards.num_tasks * sizeof *loader->drawn);
 }
 
 // A record says itself how long it is: damage is told from other data before these are compared.
@@ -1064,25 +1061,25 @@ Status loader_restore(Loader* loader, const uint8_t* position, size_t position_b
     }
     memcpy(&head, position, sizeof head);
     TRY(check_record(position, position_bytes, &head));
-    TRY(sample_shards_check_contents(&loader->source.shards, position + sizeof head, head.num_files));
-    if (head.num_tasks != loader->source.shards.num_tasks) {
+    TRY(sample_shards_check_contents(&loader->shards, position + sizeof head, head.num_files));
+    if (head.num_tasks != loader->shards.num_tasks) {
         return FAIL(STATUS_MISMATCH,
                     "data position: saved with %d tasks, the data has %d ---> resume with the same data",
-                    head.num_tasks, loader->source.shards.num_tasks);
+                    head.num_tasks, loader->shards.num_tasks);
     }
-    if (head.num_samples != loader->num_samples) {
+    if (head.num_samples != loader->info.num_samples) {
         return FAIL(STATUS_MISMATCH,
                     "data position: saved with %lld samples, the data has %lld ---> resume with the same "
                     "data, -t and "
                     "--long-samples",
-                    (long long)head.num_samples, (long long)loader->num_samples);
+                    (long long)head.num_samples, (long long)loader->info.num_samples);
     }
     if (head.data_hash != loader->data_hash) {
         return FAIL(
             STATUS_MISMATCH,
             "data position: saved with other task names or lengths ---> resume with the same data and -t");
     }
-    if ((head.shuffle != 0) != loader->source.options.shuffle) {
+    if ((head.shuffle != 0) != loader->options.shuffle) {
         return FAIL(STATUS_MISMATCH,
                     "data position: saved %s shuffling ---> resume with the same data options",
                     head.shuffle ? "with" : "without");
@@ -1093,7 +1090,7 @@ Status loader_restore(Loader* loader, const uint8_t* position, size_t position_b
                     "---> resume with the same --target-tokens (without it: -t), --long-samples and "
                     "--span-corruption options");
     }
-    loader->seed = head.seed;
+    loader->info.seed = head.seed;
     loader->step = head.step;
     loader->point = head.point;
     loader->next_id = head.next_id;
@@ -1105,96 +1102,26 @@ Status loader_restore(Loader* loader, const uint8_t* position, size_t position_b
 // --- looking ---------------------------------------------------------------------------------------------
 
 Status loader_sample(const Loader* loader, int64_t n, LoaderSample* out) {
-    if (n < 0 || n >= loader->num_samples) {
-        return FAIL(STATUS_OUT_OF_RANGE, "sample %lld of %lld", (long long)n, (long long)loader->num_samples);
+    if (n < 0 || n >= loader->info.num_samples) {
+        return FAIL(STATUS_OUT_OF_RANGE, "sample %lld of %lld", (long long)n,
+                    (long long)loader->info.num_samples);
     }
-    sample_source_get(&loader->source, loader->order[n], 0, out);
+    get_sample(loader, loader->order[n], 0, out);
     return STATUS_OK;
 }
 
 bool loader_sample_by_id(const Loader* loader, int64_t id, uint64_t pass, LoaderSample* out) {
-    return id >= 0 && id < loader->source.num_ids &&
-           sample_source_get(&loader->source, id, pass, out) != SAMPLE_SKIPPED;
+    return id >= 0 && id < loader->num_ids && get_sample(loader, id, pass, out) != SAMPLE_SKIPPED;
 }
 
-int32_t loader_gaps(const Loader* loader, const LoaderSample* sample, const SampleGap** out) {
-    return sample_source_gaps(&loader->source, sample, out);
-}
-
-Status loader_read(const Loader* loader, const LoaderSample* sample, int32_t* out) {
-    return sample_source_read(&loader->source, sample, out);
-}
-
-int32_t loader_num_tasks(const Loader* loader) {
-    return loader->source.shards.num_tasks;
+const LoaderInfo* loader_info(const Loader* loader) {
+    return &loader->info;
 }
 
 const char* loader_task_name(const Loader* loader, int32_t task) {
-    return task >= 0 && task < loader->source.shards.num_tasks ? loader->source.shards.task_names[task] : "?";
-}
-
-int32_t loader_vocab(const Loader* loader) {
-    return loader->source.shards.files[0].vocab;
-}
-
-int32_t loader_eot_token(const Loader* loader) {
-    return loader->source.shards.files[0].eot_token;
-}
-
-int32_t loader_tokenizer(const Loader* loader) {
-    return (int32_t)loader->source.shards.files[0].tokenizer;
-}
-
-int32_t loader_pad_token(const Loader* loader) {
-    return loader->source.shards.files[0].pad_token;
-}
-
-uint64_t loader_vocab_hash(const Loader* loader) {
-    return loader->source.shards.known->vocab_hash;
+    return task >= 0 && task < loader->shards.num_tasks ? loader->shards.task_names[task] : "?";
 }
 
 SampleShards* loader_shards(Loader* loader) {
-    return &loader->source.shards;
-}
-
-int64_t loader_num_samples(const Loader* loader) {
-    return loader->num_samples;
-}
-
-int64_t loader_num_tokens(const Loader* loader) {
-    return loader->num_tokens;
-}
-
-int64_t loader_num_cut(const Loader* loader) {
-    return loader->num_cut;
-}
-
-int64_t loader_task_cut(const Loader* loader, int32_t task) {
-    return loader->task_cut[task];
-}
-
-int64_t loader_task_skipped(const Loader* loader, int32_t task) {
-    return loader->task_skipped[task];
-}
-
-int64_t loader_num_skipped(const Loader* loader) {
-    return loader->num_skipped;
-}
-
-int64_t loader_num_alone(const Loader* loader) {
-    return loader->num_alone;
-}
-
-const LargestSamples* loader_largest(const Loader* loader) {
-    return &loader->largest;
-}
-
-int64_t loader_longest_tokens(const Loader* loader) {
-    return loader->longest_tokens;
-}
-
-int64_t loader_num_batches(const Loader* loader) {
-    int64_t batch_tokens = loader->source.options.batch_tokens;
-    int64_t shared_tokens = loader->num_tokens - loader->alone_tokens;
-    return loader->num_alone + shared_tokens / batch_tokens + (shared_tokens % batch_tokens != 0);
+    return &loader->shards;
 }

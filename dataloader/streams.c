@@ -7,12 +7,11 @@
 #include "../util/numbers.h"
 
 struct TokenStream {
+    StreamInfo info;
     SampleShards shards;
     int64_t batch_tokens;  // B * T
     bool shuffle;
     uint64_t seed;
-    int64_t num_tokens, num_batches;  // of all files; of one epoch
-    int64_t position;
     int32_t* window;  // [batch_tokens + 1]
 };
 
@@ -29,9 +28,16 @@ static Status open_in(TokenStream* stream, const char* pattern, int32_t B, int32
                         "%s: %lld tokens, a batch of -b %d x -t %d needs %lld ---> lower -b or -t",
                         file->path, (long long)file->num_tokens, B, T, (long long)stream->batch_tokens + 1);
         }
-        stream->num_tokens += file->num_tokens;
-        stream->num_batches += file_batches(stream, f);
+        stream->info.num_tokens += file->num_tokens;
+        stream->info.num_batches += file_batches(stream, f);
     }
+    const SampleFile* first = &stream->shards.files[0];
+    stream->info.vocab = first->vocab;
+    stream->info.eot_token = first->eot_token;
+    stream->info.pad_token = -1;
+    stream->info.tokenizer = (int32_t)first->tokenizer;
+    stream->info.vocab_hash = first->vocab_hash;
+    stream->info.shards = &stream->shards;
     stream->window = malloc(((size_t)stream->batch_tokens + 1) * sizeof *stream->window);
     if (stream->window == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for a batch", pattern); }
     return STATUS_OK;
@@ -64,6 +70,10 @@ void token_stream_close(TokenStream* stream) {
     free(stream);
 }
 
+StreamInfo* token_stream_info(TokenStream* stream) {
+    return &stream->info;
+}
+
 // File and window of batch number `place` of an epoch.
 static void locate(const TokenStream* stream, uint64_t epoch, int64_t place, int32_t* file, int64_t* window) {
     uint64_t key = rng_mix(stream->seed + epoch * 0x9e3779b97f4a7c15u);
@@ -84,73 +94,44 @@ static void locate(const TokenStream* stream, uint64_t epoch, int64_t place, int
 Status token_stream_next_batch(TokenStream* stream, int32_t* inputs, int32_t* targets) {
     int32_t f;
     int64_t window;
-    locate(stream, (uint64_t)(stream->position / stream->num_batches), stream->position % stream->num_batches,
-           &f, &window);
+    if (stream->info.position < 0) { stream->info.position = 0; }
+    locate(stream, (uint64_t)(stream->info.position / stream->info.num_batches),
+           stream->info.position % stream->info.num_batches, &f, &window);
     TRY(sample_file_read_tokens(&stream->shards.files[f], window * stream->batch_tokens,
                                 stream->batch_tokens + 1, stream->window));
     memcpy(inputs, stream->window, (size_t)stream->batch_tokens * sizeof *inputs);
     memcpy(targets, stream->window + 1, (size_t)stream->batch_tokens * sizeof *targets);
-    stream->position++;
+    stream->info.position++;
     return STATUS_OK;
-}
-
-void token_stream_reset(TokenStream* stream) {
-    stream->position = 0;
-}
-
-int64_t token_stream_position(const TokenStream* stream) {
-    return stream->position;
-}
-
-void token_stream_seek(TokenStream* stream, int64_t position) {
-    stream->position = position > 0 ? position : 0;
-}
-
-int64_t token_stream_num_batches(const TokenStream* stream) {
-    return stream->num_batches;
-}
-
-int64_t token_stream_num_tokens(const TokenStream* stream) {
-    return stream->num_tokens;
-}
-
-int32_t token_stream_vocab(const TokenStream* stream) {
-    return stream->shards.files[0].vocab;
-}
-
-uint64_t token_stream_vocab_hash(const TokenStream* stream) {
-    return stream->shards.files[0].vocab_hash;
-}
-
-int32_t token_stream_eot_token(const TokenStream* stream) {
-    return stream->shards.files[0].eot_token;
-}
-
-int32_t token_stream_tokenizer(const TokenStream* stream) {
-    return (int32_t)stream->shards.files[0].tokenizer;
-}
-
-SampleShards* token_stream_shards(TokenStream* stream) {
-    return &stream->shards;
 }
 
 // --- pair_stream --------------------
 
 struct PairStream {
+    StreamInfo info;
     LoaderOptions options;
     Loader* loader;  // of the samples; the order is the stream's own
     int32_t rows;
     int64_t num_samples;
     uint32_t* ids;  // [num_samples] in file order
-    int64_t position;
-    Arena arena;  // the last batch
+    Arena arena;    // the last batch
 };
 
 static Status pair_stream_open_in(PairStream* stream, const char* pattern) {
     TRY(loader_open(&stream->loader, pattern, &stream->options));
-    stream->num_samples = loader_num_samples(stream->loader);
+    stream->num_samples = loader_info(stream->loader)->num_samples;
     stream->ids = malloc((size_t)stream->num_samples * sizeof *stream->ids);
     if (stream->ids == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for the order", pattern); }
+    const LoaderInfo* data = loader_info(stream->loader);
+    int64_t num_batches = data->num_samples / stream->rows;
+    stream->info = (StreamInfo){.num_batches = num_batches > 0 ? num_batches : 1,
+                                .num_tokens = data->num_tokens,
+                                .vocab = data->vocab,
+                                .eot_token = data->eot_token,
+                                .pad_token = data->pad_token,
+                                .tokenizer = (int32_t)data->tokenizer,
+                                .vocab_hash = data->vocab_hash,
+                                .shards = loader_shards(stream->loader)};
     int64_t n = 0;
     LoaderSample sample;
     for (int64_t id = 0; n < stream->num_samples; id++) {
@@ -213,44 +194,27 @@ Status pair_stream_next_batch(PairStream* stream, DynapipeBatch* out) {
         return FAIL(STATUS_NO_MEMORY, "no memory for a batch of %d samples", stream->rows);
     }
     for (int32_t r = 0; r < stream->rows; r++) {
-        draw(stream, (uint64_t)stream->position * (uint64_t)stream->rows + (uint64_t)r, &samples[r]);
+        draw(stream, (uint64_t)stream->info.position * (uint64_t)stream->rows + (uint64_t)r, &samples[r]);
         segments[r] = (PlanSegment){r, 0, samples[r].n_input > 0 ? samples[r].n_input : 1};
         sequences[r] =
             (PlanSequence){r, r + 1, stream->options.max_seq_tokens, stream->options.max_target_tokens};
     }
-    LoaderBatch batch = {.num_samples = stream->rows, .samples = samples, .step = stream->position};
+    LoaderBatch batch = {.num_samples = stream->rows, .samples = samples, .step = stream->info.position};
     CollateParams params = {.seed = stream->options.seed,
-                            .step = stream->position,
+                            .step = stream->info.position,
                             .supervise_inputs = stream->options.supervise_inputs,
                             .encoder_decoder = true,
                             .pad_token = -1,
                             .start_token = -1};
     TRY(collate(out, stream->loader, &batch, sequences, stream->rows, segments, &params, arena));
-    stream->position++;
+    stream->info.position++;
     return STATUS_OK;
 }
 
-void pair_stream_reset(PairStream* stream) {
-    stream->position = 0;
-}
-
-int64_t pair_stream_position(const PairStream* stream) {
-    return stream->position;
-}
-
-void pair_stream_seek(PairStream* stream, int64_t position) {
-    stream->position = position > 0 ? position : 0;
-}
-
-int64_t pair_stream_num_batches(const PairStream* stream) {
-    int64_t num_batches = stream->num_samples / stream->rows;
-    return num_batches > 0 ? num_batches : 1;
+StreamInfo* pair_stream_info(PairStream* stream) {
+    return &stream->info;
 }
 
 const Loader* pair_stream_loader(const PairStream* stream) {
     return stream->loader;
-}
-
-SampleShards* pair_stream_shards(PairStream* stream) {
-    return loader_shards(stream->loader);
 }

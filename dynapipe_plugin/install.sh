@@ -48,14 +48,15 @@ export LC_ALL=C
 
 source=$(cd "$(dirname "$0")/.." && pwd -P)
 parts=$source/dynapipe_plugin/install
-folders="dynapipe_plugin dataloader util"
+dist=$source/dist
+folders=dynapipe_plugin
 
 say() { printf '%s\n' "$*"; }
 die() { printf 'install.sh: %s ---> %s\n' "$2" "$3" >&2; exit "$1"; }  # exit status, what is wrong, what to do
 usage() {
     cat <<'END'
 install.sh [--apply | --check | --remove] [--link] [--only TABLE] [--file FILE] [--force] /path/to/their/llm.c
-  (nothing)      copy dynapipe_plugin/, dataloader/ and util/ there; print which lines to add where, and why
+  (nothing)      copy dynapipe_plugin/ (8 files) there; print which lines to add where, and why
   --apply        and add them
   --check        say what is there and what is missing; change nothing
   --remove       take lines and folders out again
@@ -263,8 +264,6 @@ put_back() {  # how many
 }
 
 # --- the folders -----------------------------------------------------------------------------------------------
-files_in() { (cd "$1" && find "$2" -type f ! -name '*.o' ! -name '*.d' | sort); }  # tree, folder
-
 # Files of ours that the user changed or added: those are not ours to replace or delete.
 changed_files() {
     local folder
@@ -279,13 +278,10 @@ changed_files() {
     done
 }
 
-is_ours() { [ "$tree/dynapipe_plugin" -ef "$source/dynapipe_plugin" ]; }
-
 check_folders() {  # is there room for ours?
     local folder changed
-    if is_ours && [ ! -L "$tree/dynapipe_plugin" ]; then return; fi  # run from within the tree
     for folder in $folders; do
-        [ ! -e "$tree/$folder" ] || [ -L "$tree/$folder" ] || [ -e "$state/files" ] || diff -r "$source/$folder" "$tree/$folder" >/dev/null 2>&1 ||
+        [ ! -e "$tree/$folder" ] || [ -L "$tree/$folder" ] || [ -e "$state/files" ] || diff -r "$dist" "$tree/$folder" >/dev/null 2>&1 ||
             die 1 "$tree/$folder is there and is not ours" "move it out of the way: the plugin has a folder of this name"
     done
     changed=$(changed_files)
@@ -294,22 +290,16 @@ check_folders() {  # is there room for ours?
 
 place_folders() {
     local folder
-    if is_ours && [ ! -L "$tree/dynapipe_plugin" ]; then return; fi
     mkdir -p "$state" || exit 1
     for folder in $folders; do rm -rf "${tree:?}/$folder" && place_folder "$folder" || exit 1; done
     if [ -n "$link" ]; then rm -f "$state/files"; else
         (cd "$tree" && find $folders -type f | sort | while read -r file; do say "$(cksum <"$file") $file"; done) >"$state/files"
     fi
-    say "$([ -n "$link" ] && echo linked || echo copied): dynapipe_plugin/, dataloader/ and util/"
+    say "$([ -n "$link" ] && echo linked || echo copied): dynapipe_plugin/"
 }
 
 place_folder() {  # folder
-    local file
-    if [ -n "$link" ]; then ln -s "$source/$1" "$tree/$1"; return; fi
-    files_in "$source" "$1" | while read -r file; do
-        mkdir -p "$tree/${file%/*}" && cp -p "$source/$file" "$tree/$file" || exit 1
-    done || return 1
-    if [ "$1" = dynapipe_plugin ] && [ -e "$source/LICENSE" ]; then cp -p "$source/LICENSE" "$tree/$1/LICENSE"; fi
+    if [ -n "$link" ]; then ln -s "$dist" "$tree/$1"; else mkdir "$tree/$1" && cp -p "$dist"/* "$tree/$1/"; fi
 }
 
 # --- what is asked for -----------------------------------------------------------------------------------------
@@ -390,6 +380,7 @@ main() {
     [ "$command" != apply ] || apply=1
     [ -n "$command" ] && [ "$command" != apply ] || command=install
     [ -z "$one_file" ] || [ "$command" = check ] || die 2 "--file without --check" "--check --file $one_file"
+    [ ! -e "$source/dev/dist.py" ] || (cd "$source" && python3 dev/dist.py) || die 2 "the files cannot be made" "python3, or a release that has dist/"
     check_only
     [ -n "$tree" ] || { usage >&2; die 2 "which tree?" "the path of an llm.c"; }
     [ -d "$tree" ] || die 2 "$tree is no folder" "the root of an llm.c"

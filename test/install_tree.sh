@@ -4,12 +4,10 @@
 
 # --- a plugin of a few files, with tables of our own --------------------------------------------------------------
 plugin="$work/the plugin"
-mkdir -p "$plugin/dynapipe_plugin/adapters" "$plugin/dataloader" "$plugin/util"
+mkdir -p "$plugin/dynapipe_plugin/adapters" "$plugin/dist"
 cp -r dynapipe_plugin/install.sh dynapipe_plugin/install "$plugin/dynapipe_plugin/"
-echo "int a;" >"$plugin/dynapipe_plugin/a.c"
-echo "int b;" >"$plugin/dataloader/b.c"
-echo "int c;" >"$plugin/util/c.c"
-echo "licence" >"$plugin/LICENSE"
+echo "int a;" >"$plugin/dist/a.c"
+echo "int b;" >"$plugin/dist/b.c"
 cat >"$plugin/dynapipe_plugin/adapters/little.edits" <<'END'
 # a family
 tree    a little trainer

@@ -20,7 +20,9 @@ static void* rank_main(void* arg) {
     result->status = rank->body(&rank->transport, rank->arg);
     if (result->status != STATUS_OK) {
         snprintf(result->message, sizeof result->message, "%s", status_message());
-        rank->transport.api->abort(rank->transport.ctx, status_message());
+        if (rank->transport.api != NULL) {
+            rank->transport.api->abort(rank->transport.ctx, status_message());
+        }
     }
     result->close_status = transport_close(&rank->transport);
     if (result->close_status != STATUS_OK) {

@@ -55,8 +55,8 @@ where_lines_go() {
     ok $? "printing adds no line"
     grep -q "^lines added or changed: little.c 12, Makefile 1$" "$work/said"
     ok $? "and says how many lines"
-    [ -e "$tree/dynapipe_plugin/install/scan.awk" ] && [ -e "$tree/dataloader/b.c" ] && cmp -s "$plugin/LICENSE" "$tree/dynapipe_plugin/LICENSE"
-    ok $? "folders and licence are copied"
+    [ "$(ls "$tree/dynapipe_plugin" | tr "\n" " ")" = "a.c b.c " ]
+    ok $? "the files of dist/ are copied"
     sed -n '/^--- a/,/^[^-+ @]/p' "$work/said" | patch -s -p1 -d "$tree"
     ok $? "what it prints is a patch"
     cp -r "$tree" "$work/patched"
@@ -225,11 +225,11 @@ somebody_changed_it() {
     tree_of "changed folder"
     run --apply "$tree"
     echo "int mine;" >>"$tree/dynapipe_plugin/a.c"
-    echo "new" >"$tree/dataloader/new file.c"
+    echo "new" >"$tree/dynapipe_plugin/new file.c"
     keep
     run --remove "$tree"
     is "a changed copy: --remove" $? 1
-    grep -q "dynapipe_plugin/a.c dataloader/new file.c" "$work/said"
+    grep -q "dynapipe_plugin/a.c dynapipe_plugin/new file.c" "$work/said"
     ok $? "a changed copy: which files"
     as_it_was "a changed copy, refused"
     run "$tree"
@@ -238,11 +238,11 @@ somebody_changed_it() {
     run --remove --force "$tree"
     is "--force" $? 0
     is "--force: what was changed stays" "$(cd "$tree" && find . -type f | sort | tr '\n' ' ')" \
-        "./Makefile ./README ./dataloader/new file.c ./dynapipe_plugin/a.c ./little.c "
+        "./Makefile ./README ./dynapipe_plugin/a.c ./dynapipe_plugin/new file.c ./little.c "
 
     tree_of "a folder of theirs"
-    mkdir "$tree/dataloader"
-    echo "theirs" >"$tree/dataloader/theirs.c"
+    mkdir "$tree/dynapipe_plugin"
+    echo "theirs" >"$tree/dynapipe_plugin/theirs.c"
     keep
     run --apply "$tree"
     is "a folder of theirs" $? 1
@@ -284,7 +284,7 @@ nothing_is_left() {  # after --remove, or it says what
     rm -rf "$tree/.dynapipe"
     run --remove "$tree"
     is "--remove without .dynapipe" $? 0
-    [ ! -e "$tree/dataloader" ] && [ ! -e "$tree/dynapipe_plugin" ]
+    [ ! -e "$tree/dynapipe_plugin" ]
     ok $? "folders as ours are go without a record"
     ! grep -qE 'DYNAPIPE|LITTLE' "$tree/little.c"
     ok $? "--remove without .dynapipe: no word of ours is left"
@@ -295,35 +295,32 @@ links_and_copies() {
     keep
     run --link --apply "$tree"
     is "--link" $? 0
-    [ -L "$tree/dynapipe_plugin" ] && [ "$tree/dynapipe_plugin/a.c" -ef "$plugin/dynapipe_plugin/a.c" ]
+    [ -L "$tree/dynapipe_plugin" ] && [ "$tree/dynapipe_plugin/a.c" -ef "$plugin/dist/a.c" ]
     ok $? "--link makes links"
     run --check "$tree"
     is "--link: --check" $? 0
     run --apply "$tree"
-    [ ! -L "$tree/dynapipe_plugin" ] && [ -e "$tree/dataloader/b.c" ]
+    [ ! -L "$tree/dynapipe_plugin" ] && [ -e "$tree/dynapipe_plugin/b.c" ]
     ok $? "a link becomes a copy"
     run --link "$tree"
-    [ -L "$tree/dataloader" ]
+    [ -L "$tree/dynapipe_plugin" ]
     ok $? "and a link again"
     run --remove "$tree"
     as_it_was "--link"
-    [ -e "$plugin/dynapipe_plugin/a.c" ]
+    [ -e "$plugin/dist/a.c" ]
     ok $? "--remove of links leaves what they point at"
 
     run --apply "$tree"
-    mkdir -p "$tree/build/dynapipe/plan"
-    touch "$tree/build/dynapipe/plan/flags" "$tree/build/dynapipe/plan/a.o" "$tree/build/dynapipe/plan/a.d" "$tree/build/dynapipe/libdynapipe.a"
-    (cd "$tree" && bash dynapipe_plugin/install.sh --check . >"$work/said" 2>&1)
-    is "the copy's own install.sh" $? 0
-    (cd "$tree" && bash dynapipe_plugin/install.sh --remove . >"$work/said" 2>&1)
-    is "the copy removes itself" $? 0
-    as_it_was "the copy removed itself, its objects and prepare_data"
+    mkdir -p "$tree/build/dynapipe"
+    touch "$tree/build/dynapipe/cpu.flags" "$tree/build/dynapipe/dynapipe.o" "$tree/build/dynapipe/libdynapipe.a"
+    run --remove "$tree"
+    as_it_was "objects go, too"
     run --remove "$tree"
     is "--remove where nothing is" $? 0
     as_it_was "--remove where nothing is"
-    echo "int c;" >"$plugin/dynapipe_plugin/c.c"
+    echo "int c;" >"$plugin/dist/c.c"
     run "$tree"
-    rm "$plugin/dynapipe_plugin/c.c"
+    rm "$plugin/dist/c.c"
     run "$tree"
     [ ! -e "$tree/dynapipe_plugin/c.c" ]
     ok $? "a later copy replaces the earlier"
@@ -333,8 +330,7 @@ links_and_copies() {
 
 only_what_is_ours() {  # is removed, and only what was done is said
     tree_of "never installed"
-    mkdir -p "$tree/build/dynapipe/plan" "$tree/.dynapipe" "$tree/build/dynapipe/lines"
-    rmdir "$tree/.dynapipe"
+    mkdir -p "$tree/build/dynapipe"
     touch "$tree/build/dynapipe/mine" "$tree/build/dynapipe/libdynapipe.a"
     keep
     run --remove "$tree"
@@ -342,20 +338,20 @@ only_what_is_ours() {  # is removed, and only what was done is said
     ! grep -q "^removed" "$work/said" && grep -q "nothing of the plugin" "$work/said"
     ok $? "--remove where it never was: says so"
     as_it_was "--remove where it never was"
-    mkdir "$tree/dataloader"
-    echo "theirs" >"$tree/dataloader/theirs.c"
+    mkdir "$tree/dynapipe_plugin"
+    echo "theirs" >"$tree/dynapipe_plugin/theirs.c"
     rm -rf "$tree.was"
     keep
     run --remove "$tree"
-    grep -q "^dataloader/ was not put there" "$work/said" && ! grep -q "^removed" "$work/said"
+    grep -q "^dynapipe_plugin/ was not put there" "$work/said" && ! grep -q "^removed" "$work/said"
     ok $? "--remove: a folder of theirs is left, and said to be"
     as_it_was "--remove: a folder of theirs"
-    rm -rf "$tree/dataloader"
+    rm -rf "$tree/dynapipe_plugin"
     run --apply "$tree"
-    touch "$tree/build/dynapipe/plan/flags" "$tree/build/dynapipe/plan/a.o" "$tree/build/dynapipe/plan/theirs"
+    touch "$tree/build/dynapipe/cpu.flags" "$tree/build/dynapipe/dynapipe.o" "$tree/build/dynapipe/theirs.o"
     run --remove "$tree"
-    is "the user's own file among objects" "$(cd "$tree/build" && find . -type f | sort | tr '\n' ' ')" "./dynapipe/mine ./dynapipe/plan/theirs "
-    grep -q "^removed: dynapipe_plugin/, dataloader/, util/$" "$work/said"
+    is "the user's own file among objects" "$(cd "$tree/build" && find . -type f | sort | tr '\n' ' ')" "./dynapipe/mine ./dynapipe/theirs.o "
+    grep -q "^removed: dynapipe_plugin/$" "$work/said"
     ok $? "the user's own file among objects: build/dynapipe/ is not said to be removed"
 }
 
@@ -370,9 +366,9 @@ not_writable() {  # all or nothing, and nothing is said to be done
         as_user="setpriv --reuid=65534 --regid=65534 --clear-groups"
         $as_user test -r "$installer" || { echo "skip trees that are read-only ---> a TMPDIR that everybody may enter"; return; }
     fi
-    for what in little.c Makefile . dataloader .dynapipe; do
+    for what in little.c Makefile . dynapipe_plugin .dynapipe; do
         tree_of "read-only"
-        case $what in dataloader | .dynapipe) run "$tree" ;; esac
+        case $what in dynapipe_plugin | .dynapipe) run "$tree" ;; esac
         keep
         [ -z "$as_user" ] || chown -R 65534:65534 "$tree"
         chmod a-w "$tree/$what"

@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <unistd.h>
 
-#include "../dynapipe_plugin/adapters/llmc_tensors.h"
+#include "../dynapipe_plugin/adapters/dynapipe_llmc.h"
 
 #include "../dynapipe_plugin/adapters/llmc_seal.h"
 #include "../util/numbers.h"

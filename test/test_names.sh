@@ -10,12 +10,13 @@ exported() { nm -g --defined-only "$@" 2>/dev/null | awk 'NF == 3 { print $3 }' 
 
 tree=$work/tree
 foreign_tree "$tree" '$^'
-cp -r dynapipe_plugin dataloader util "$tree"
+python3 dev/dist.py "$tree/dynapipe_plugin" || exit 1
+plugin=$PWD
 cd "$tree" || exit 1
 echo "-include dynapipe_plugin/dynapipe.mk" >>Makefile
 
 # --- header names: a tree full of headers that are called as ours, on the compiler's path ----------------------------
-find dynapipe_plugin dataloader util -name '*.h' -printf '%f\n' | sort -u >"$work/header_names"
+find "$plugin"/dynapipe_plugin "$plugin"/dataloader "$plugin"/util -name '*.h' ! -name dynapipe.h ! -name dynapipe_llmc.h -printf '%f\n' | sort -u >"$work/header_names"
 printf '%s\n' utils.h rand.h logger.h dataloader.h tokenizer.h sampler.h schedulers.h zero.cuh >>"$work/header_names"
 mkdir llmc
 while read -r name; do echo "#error \"$name of this tree\"" | tee "$name" >"llmc/$name"; done <"$work/header_names"
@@ -33,8 +34,8 @@ fi
 
 # --- symbols -----------------------------------------------------------------------------------------------------
 for library in $libraries; do
-    exported "$library" | grep -v '^dynapipe_' >"$work/said"
-    none "${library##*/} exports dynapipe_* alone ($(exported "$library" | wc -l) names)"
+    exported "$library" | grep -vE '^(dynapipe_|nvtx)' >"$work/said"
+    none "${library##*/} (but for what nvtx3 defines in every user) exports dynapipe_* alone ($(exported "$library" | wc -l) names)"
     nm -g --undefined-only "$library" 2>/dev/null | awk 'NF == 2 { print $2 }' | sort -u >"$work/wanted"
     tr ' ' '\n' <<<"$family_functions" | grep -vx rand | sort -u | comm -12 - "$work/wanted" >"$work/said"
     none "${library##*/} calls nothing that the family defines"
@@ -45,8 +46,7 @@ grep -vx dynapipe_open "$work/declared" | comm -23 - "$work/exported" >"$work/sa
 none "every function of dynapipe.h is exported ($(wc -l <"$work/declared"))"
 
 # A program that defines, for itself, every function that ours call each other by, and the family's: none may be called by ours.
-find build/dynapipe -path '*dynapipe/*/*' -name '*.o' -print0 | xargs -0 nm -g --defined-only 2>/dev/null | awk 'NF == 3 && $2 == "T" { print $3 }' | sort -u |
-    grep -v '^dynapipe_' >"$work/internal"
+nm build/dynapipe/dynapipe.o | awk '$2 == "t" && $3 !~ /\./ { print $3 }' | sort -u >"$work/internal"
 {
     echo "#include <stdlib.h>"
     sort -u "$work/internal" <(tr ' ' '\n' <<<"$family_functions" | grep -vx rand) | sed 's/.*/void &(void); void &(void) { abort(); }/'
@@ -66,7 +66,7 @@ macros_of() {  # header, flags...
     echo "#include \"$header\"" | gcc -I. "$@" -E -dD -x c - 2>"$work/errors" | awk '/^# [0-9]+ "/ { file = $3 } /^#define / && file ~ /dynapipe_plugin/ { sub(/\(.*/, "", $2); print $2 }'
 }
 # What a trainer includes: the tables say it.
-for header in dynapipe_plugin/dynapipe.h $(sed -n 's/^+#include "\(.*\)"/\1/p' dynapipe_plugin/adapters/*.edits 2>/dev/null | sort -u); do
+for header in dynapipe_plugin/dynapipe.h dynapipe_plugin/dynapipe_llmc.h dynapipe_plugin/dynapipe_llmc.cuh; do
     macros_of "$header" -UDYNAPIPE | grep -v '^DYNAPIPE' >"$work/said"
     none "$header: macros begin with DYNAPIPE"
 done

@@ -1,67 +1,282 @@
-// test_trace.c -- records survive packing, idle time is right.
-#include <stdbool.h>
-
+// test_trace.c -- the trace is JSON with every event once, in rows that nest, with arrows and memory; what
+// sends tell of links: a slow one is found; busy senders, ranks that look seldom, tiny messages and loaded
+// machines make none slow.
 #include "../dynapipe_plugin/run/trace.h"
 
+#include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "../util/numbers.h"
-#include "../dynapipe_plugin/plan/plan.h"
+#include "../dynapipe_plugin/plan/memory_layout.h"
+#include "../dynapipe_plugin/plan/plan_message.h"
+#include "../dynapipe_plugin/plan/planner.h"
+#include "random_plan.h"
+#include "random_problem.h"
+#include "refit_case.h"
 #include "test.h"
 
 static uint64_t seed;
 
-static TraceRank random_rank(Rng* rng, int32_t rank, Arena* arena) {
-    TraceRank out = {
-        .rank = rank, .num_events = rng_between(rng, 0, 40), .begin_ns = rng_between(rng, 0, 1000)};
-    out.events = ARENA_NEW(arena, TraceEvent, out.num_events);
-    out.end_ns = out.begin_ns;
-    for (int32_t i = 0; i < out.num_events; i++) {
-        TraceEvent* e = &out.events[i];
-        int32_t kind = rng_between(rng, 0, TRACE_KIND_COUNT - 1);
-        *e = (TraceEvent){.kind = kind,
-                          .chunk = kind < INSTR_COUNT ? rng_between(rng, 0, 3) : -1,
-                          .mb = kind < INSTR_COUNT ? rng_between(rng, 0, 9) : -1,
-                          .peer = kind >= INSTR_RECV_ACT && kind < INSTR_COUNT ? rng_between(rng, 0, 3) : -1,
-                          .begin_ns = out.end_ns + rng_between(rng, 0, 500),
-                          .wait_ns = rng_between(rng, 0, 3)};
-        out.end_ns = e->end_ns = e->begin_ns + rng_between(rng, 0, 900);
-        if (kind <= INSTR_REC) { out.busy_ns += e->end_ns - e->begin_ns; }
+// --- a file ------------------------------------------------------------------------------------------------
+
+// What a rank might have done of its list: jobs one after the other, about when they were planned; transfers
+// begun early and seen late, so that they overlap as they like.
+static TraceRank measured_rank(Rng* rng, const Plan* plan, int32_t r, int64_t zero_ns, Arena* arena) {
+    const PlanRank* list = &plan->ranks[r];
+    TraceRank out = {.rank = r, .begin_ns = zero_ns, .end_ns = zero_ns};
+    out.events = ARENA_NEW(arena, TraceEvent, list->num_instrs + 1);
+    for (int32_t i = 0; i < list->num_instrs; i++) {
+        const PlanInstr* instr = &list->instrs[i];
+        if (plan_instr_is_wait(instr->kind)) { continue; }
+        TraceEvent* e = &out.events[out.num_events++];
+        *e = (TraceEvent){.kind = instr->kind, .chunk = instr->chunk, .mb = instr->mb, .peer = instr->peer};
+        int64_t begin_ns = zero_ns + 1000 * instr->begin_ns, ns = 1000 * (instr->end_ns - instr->begin_ns);
+        bool is_job = trace_kind_is_job(instr->kind);
+        e->begin_ns = !is_job                 ? begin_ns - rng_between(rng, 0, 3000)
+                      : out.end_ns > begin_ns ? out.end_ns
+                                              : begin_ns;
+        e->end_ns = is_job ? e->begin_ns + ns : begin_ns + ns + rng_between(rng, 1, 900);
+        if (e->begin_ns < zero_ns) { e->begin_ns = zero_ns; }
+        if (is_job) { out.end_ns = e->end_ns; }
     }
+    out.events[out.num_events++] = (TraceEvent){.kind = TRACE_REDUCE,
+                                                .chunk = -1,
+                                                .mb = -1,
+                                                .peer = -1,
+                                                .begin_ns = out.end_ns,
+                                                .end_ns = out.end_ns + 5};
     return out;
 }
 
-static bool same_rank(const TraceRank* a, const TraceRank* b) {
-    bool same = a->rank == b->rank && a->num_events == b->num_events && a->begin_ns == b->begin_ns &&
-                a->end_ns == b->end_ns && a->busy_ns == b->busy_ns && a->wait_ns == b->wait_ns;
-    for (int32_t i = 0; same && i < a->num_events; i++) {
-        const TraceEvent *x = &a->events[i], *y = &b->events[i];
-        same = x->kind == y->kind && x->chunk == y->chunk && x->mb == y->mb && x->peer == y->peer &&
-               x->begin_ns == y->begin_ns && x->end_ns == y->end_ns && x->wait_ns == y->wait_ns;
+// Writes a step of a random plan; returns the file's events.
+static json_t* make_trace(Plan* plan, Rng* rng, bool has_measured, Arena* arena) {
+    RandomPlan about = {.P = rng_between(rng, 2, 5), .R = rng_between(rng, 1, 2), .num_samples = 20};
+    about.num_layers = about.P + 2;
+    about.max_tokens = 50;
+    about.placed = rng_below(rng, 2);
+    random_plan(plan, rng, &about, arena);
+    char path[] = "/tmp/test_trace_writer_XXXXXX";
+    close(mkstemp(path));
+    int32_t num_ranks = plan->P * plan->R;
+    TraceRank* ranks = ARENA_NEW(arena, TraceRank, num_ranks);
+    for (int32_t r = 0; r < num_ranks; r++) {
+        ranks[num_ranks - 1 - r] = measured_rank(rng, plan, r, 77000000, arena);
     }
-    return same;
+    TraceStep of = {.step = 7, .plan = plan, .ranks = has_measured ? ranks : NULL, .num_ranks = num_ranks};
+    CHECK_OK(trace_write(path, &of));
+    json_error_t error;
+    json_t* root = json_load_file(path, 0, &error);
+    if (root == NULL) { printf("%s:%d: %s\n", path, error.line, error.text); }
+    CHECK(root != NULL);
+    json_t* events = json_incref(json_object_get(root, "traceEvents"));
+    json_decref(root);
+    unlink(path);
+    return events;
 }
 
-static void records_survive_packing(void) {
+static const char* text_of(const json_t* event, const char* key) {
+    const char* text = json_string_value(json_object_get(event, key));
+    return text != NULL ? text : "";
+}
+
+static int32_t int_of(const json_t* event, const char* key) {
+    return (int32_t)json_integer_value(json_object_get(event, key));
+}
+
+static int32_t arg_of(const json_t* event, const char* key) {
+    return int_of(json_object_get(event, "args"), key);
+}
+
+static int64_t ns_of(const json_t* event, const char* key) {
+    return (int64_t)(json_number_value(json_object_get(event, key)) * 1e3 + 0.5);
+}
+
+static bool is_phase(const json_t* event, const char* phase) {
+    return strcmp(text_of(event, "ph"), phase) == 0;
+}
+
+static bool is_of_row(const json_t* a, const json_t* b) {
+    return int_of(a, "pid") == int_of(b, "pid") && int_of(a, "tid") == int_of(b, "tid");
+}
+
+// The event of that row during which `at_ns` is; NULL: none.
+static const json_t* event_at(const json_t* events, const json_t* row, int64_t at_ns) {
+    size_t i;
+    json_t* e;
+    json_array_foreach((json_t*)(uintptr_t)events, i, e) {
+        if (!is_phase(e, "X") || !is_of_row(e, row)) { continue; }
+        if (ns_of(e, "ts") <= at_ns && at_ns < ns_of(e, "ts") + ns_of(e, "dur")) { return e; }
+    }
+    return NULL;
+}
+
+// --- laws --------------------------------------------------------------------------------------------------
+
+static void every_instruction_is_there_once(void) {
+    Rng rng = rng_seed(seed);
+    for (int trial = 0; trial < 20; trial++) {
+        Arena arena = {0};
+        Plan plan;
+        int32_t expected[3] = {0}, found[3] = {0};
+        json_t* events = make_trace(&plan, &rng, trial > 0, &arena);
+        for (int32_t r = 0; r < plan.P * plan.R; r++) {
+            for (int32_t i = 0; i < plan.ranks[r].num_instrs; i++) {
+                expected[1] += !plan_instr_is_wait(plan.ranks[r].instrs[i].kind);
+            }
+        }
+        expected[2] = trial > 0 ? expected[1] + (plan.P * plan.R + 1) : 0;
+        size_t i;
+        json_t* e;
+        json_array_foreach(events, i, e) {
+            CHECK(int_of(e, "pid") == 1 || (int_of(e, "pid") == 2 && trial > 0));
+            if (is_phase(e, "X")) { found[int_of(e, "pid")]++; }
+            if (!is_phase(e, "M")) { CHECK(ns_of(e, "ts") >= 0); }
+        }
+        CHECK_EQ(found[1], expected[1]);
+        CHECK_EQ(found[2], expected[2]);
+        json_decref(events);
+        arena_free(&arena);
+    }
+}
+
+// Whatever a row has, it comes one after the other; a row has one kind of thing, of one rank, and one name.
+static void rows_nest_and_have_one_name(void) {
+    Rng rng = rng_seed(seed + 1);
+    int32_t num_second_lanes = 0;
+    for (int trial = 0; trial < 10; trial++) {
+        Arena arena = {0};
+        Plan plan;
+        json_t* events = make_trace(&plan, &rng, true, &arena);
+        size_t i, k;
+        json_t *e, *other;
+        json_array_foreach(events, i, e) {
+            if (!is_phase(e, "X")) { continue; }
+            int32_t num_names = 0;
+            bool is_transfer = strcmp(text_of(e, "cat"), "transfer") == 0;
+            json_array_foreach(events, k, other) {
+                if (!is_of_row(e, other)) { continue; }
+                if (strcmp(text_of(other, "name"), "thread_name") == 0) {
+                    const char* name = text_of(json_object_get(other, "args"), "name");
+                    num_names++;
+                    num_second_lanes += strstr(name, "receives (2)") != NULL;
+                    CHECK_EQ(is_transfer, strstr(name, "receives") != NULL || strstr(name, "sends") != NULL);
+                }
+                if (!is_phase(other, "X") || k == i) { continue; }
+                int64_t begin_ns = ns_of(e, "ts"), other_ns = ns_of(other, "ts");
+                CHECK(begin_ns + ns_of(e, "dur") <= other_ns || other_ns + ns_of(other, "dur") <= begin_ns);
+                CHECK_EQ(arg_of(e, "rank"), arg_of(other, "rank"));
+                CHECK_EQ(is_transfer, strcmp(text_of(other, "cat"), "transfer") == 0);
+            }
+            CHECK_EQ(num_names, 1);
+        }
+        json_decref(events);
+        arena_free(&arena);
+    }
+    CHECK(num_second_lanes > 0);  // else this test has seen no overlap
+}
+
+// Sends with a length that were begun before they arrived: both ends of each have an arrow's end inside.
+static void arrows_lead_from_send_to_receive(void) {
+    Rng rng = rng_seed(seed + 2);
+    for (int trial = 0; trial < 10; trial++) {
+        Arena arena = {0};
+        Plan plan;
+        json_t* events = make_trace(&plan, &rng, true, &arena);
+        int32_t num_sends = 0, num_arrows = 0;
+        size_t i, k;
+        json_t *e, *other, *end;
+        json_array_foreach(events, i, e) {
+            num_sends +=
+                is_phase(e, "X") && strstr(text_of(e, "name"), "send_") != NULL && ns_of(e, "dur") > 0;
+            if (!is_phase(e, "s")) { continue; }
+            num_arrows++;
+            end = NULL;
+            json_array_foreach(events, k, other) {
+                bool is_it = is_phase(other, "f") && int_of(other, "id") == int_of(e, "id");
+                CHECK(!is_it || end == NULL);
+                if (is_it) { end = other; }
+            }
+            CHECK(end != NULL && ns_of(end, "ts") >= ns_of(e, "ts") &&
+                  int_of(end, "pid") == int_of(e, "pid"));
+            if (end == NULL) { continue; }
+            const json_t *from = event_at(events, e, ns_of(e, "ts")),
+                         *to = event_at(events, end, ns_of(end, "ts"));
+            CHECK(from != NULL && to != NULL);
+            if (from == NULL || to == NULL) { continue; }
+            const char *sent = text_of(from, "name"), *received = text_of(to, "name");
+            CHECK(strncmp(sent, "send_", 5) == 0 && strncmp(received, "recv_", 5) == 0);
+            CHECK_EQ(strncmp(sent + 5, received + 5, 3), 0);
+            CHECK_EQ(arg_of(from, "mb"), arg_of(to, "mb"));
+            CHECK_EQ(arg_of(from, "step"), arg_of(to, "step"));
+            CHECK_EQ(arg_of(from, "peer"), arg_of(to, "rank"));
+            CHECK_EQ(arg_of(to, "peer"), arg_of(from, "rank"));
+        }
+        CHECK_EQ(num_arrows, num_sends);
+        json_decref(events);
+        arena_free(&arena);
+    }
+}
+
+// A rank's job begins or ends then, or a step does.
+static bool is_turn(const json_t* events, int32_t rank, int64_t at_ns) {
+    size_t i;
+    json_t* e;
+    json_array_foreach((json_t*)(uintptr_t)events, i, e) {
+        bool is_step = strcmp(text_of(e, "cat"), "step") == 0;
+        bool is_job = strcmp(text_of(e, "cat"), "job") == 0 && arg_of(e, "rank") == rank;
+        if (int_of(e, "pid") != 2 || (!is_step && !is_job)) { continue; }
+        if (ns_of(e, "ts") == at_ns || (is_job && ns_of(e, "ts") + ns_of(e, "dur") == at_ns)) { return true; }
+    }
+    return false;
+}
+
+// Every rank's counter has the peak of its list, predicted and by whatever times, and ends with nothing.
+static void memory_is_that_of_the_lists(void) {
+    Rng rng = rng_seed(seed + 3);
+    for (int trial = 0; trial < 10; trial++) {
+        Arena arena = {0};
+        Plan plan;
+        json_t* events = make_trace(&plan, &rng, true, &arena);
+        for (int32_t r = 0; r < plan.P * plan.R; r++) {
+            MemoryCurve curve;
+            double most[3] = {0}, last[3] = {1, 1, 1};
+            int64_t last_ns[3] = {0};
+            char name[32];
+            size_t i;
+            json_t* e;
+            CHECK_OK(memory_curve_make(&curve, &plan.ranks[r], MEMORY_BUFFERS, &arena));
+            snprintf(name, sizeof name, "rank %d memory", r);
+            json_array_foreach(events, i, e) {
+                if (!is_phase(e, "C") || strcmp(text_of(e, "name"), name) != 0) { continue; }
+                int32_t process = int_of(e, "pid");
+                last[process] = json_number_value(json_object_get(json_object_get(e, "args"), "MiB"));
+                most[process] = last[process] > most[process] ? last[process] : most[process];
+                CHECK(ns_of(e, "ts") >= last_ns[process]);
+                last_ns[process] = ns_of(e, "ts");
+                CHECK(process == 1 || is_turn(events, r, last_ns[2]));
+            }
+            for (int process = 1; process <= 2; process++) {
+                CHECK_NEAR(most[process], (double)curve.peak_bytes / 1048576, 1e-3);
+                CHECK_NEAR(last[process], 0, 1e-12);
+            }
+        }
+        json_decref(events);
+        arena_free(&arena);
+    }
+}
+
+static void what_cannot_be_written_is_named(void) {
     Arena arena = {0};
     Rng rng = rng_seed(seed);
-    for (int trial = 0; trial < 50; trial++) {
-        TraceRank rank = random_rank(&rng, trial, &arena), back;
-        size_t num_bytes = trace_rank_packed_bytes(&rank);
-        unsigned char* bytes = malloc(num_bytes);
-        trace_rank_pack(&rank, bytes);
-        CHECK_OK(trace_rank_unpack(&back, bytes, num_bytes, &arena));
-        CHECK(same_rank(&rank, &back));
-        for (size_t cut = 0; cut < num_bytes; cut += 1 + num_bytes / 7) {
-            CHECK_FAILS(trace_rank_unpack(&back, bytes, cut, &arena), STATUS_BAD_FORMAT, "trace:");
-        }
-        bytes[3] ^= 1;
-        CHECK_FAILS(trace_rank_unpack(&back, bytes, num_bytes, &arena), STATUS_BAD_FORMAT,
-                    "---> run the same");
-        free(bytes);
-        arena_reset(&arena);
-    }
+    Plan plan;
+    RandomPlan about = {.P = 2, .R = 2, .num_samples = 4, .num_layers = 2, .max_tokens = 9};
+    random_plan(&plan, &rng, &about, &arena);
+    TraceStep of = {.plan = &plan, .num_ranks = 4};
+    CHECK_FAILS(trace_write("/nonexistent/trace.json", &of), STATUS_IO, "/nonexistent/trace.json");
+    of.num_ranks = 3;
+    CHECK_FAILS(trace_write("/dev/null", &of), STATUS_OUT_OF_RANGE, "3 records");
     arena_free(&arena);
 }
 
@@ -76,16 +291,194 @@ static void idle_is_what_no_job_fills(void) {
     CHECK_NEAR(trace_rank_idle_predicted(&plan, 1), 0.9, 1e-12);
 }
 
-static void kinds_have_names(void) {
-    CHECK_EQ(strcmp(trace_kind_text(INSTR_SEND_ACT), "send_act"), 0);
-    CHECK_EQ(strcmp(trace_kind_text(TRACE_SHARE), "share"), 0);
-    CHECK_EQ(strcmp(trace_kind_text(TRACE_KIND_COUNT), "unknown"), 0);
+// --- links -------------------------------------------------------------------------------------------------
+
+enum { P = 4, NUM_SAMPLES = 60, NUM_RANKS = P };
+
+static CostModel costs;
+
+// How the messages of a step fare.
+typedef struct {
+    double slow[NUM_RANKS];  // of the link behind a rank
+    double delay_ns;         // of a message at most, any less as likely
+    bool during_jobs;        // the sender computes meanwhile
+    double step_ms;
+} Network;
+
+static void costs_make(double bytes_per_ns) {
+    refit_case_costs(&costs, (RefitCaseModel){256, 4096, 1000, bytes_per_ns});
+}
+
+static void plan_step(Plan* plan, Rng* rng, Arena* arena) {
+    PlanSample samples[NUM_SAMPLES];
+    PlanRequest request = {.P = P, .R = 1, .max_seq_tokens = 2048, .effort = 10};
+    equal_stages(&request, costs.num_enc_layers);
+    random_samples(samples, NUM_SAMPLES, rng, 0, false);
+    CHECK_OK(plan_make(plan, &request, &costs, samples, NUM_SAMPLES, arena));
+}
+
+static double send_ns(const Plan* plan, const PlanInstr* instr, int32_t rank, const Network* network,
+                      Rng* rng) {
+    int32_t from = instr->kind == INSTR_SEND_ACT ? rank : rank - 1;
+    CostStage stage = cost_stage_make(&costs, &plan->placement.chunks[from], from, P);
+    double num_bytes = (double)cost_boundary_bytes(&costs, &stage, &plan->mbs[instr->mb].shape);
+    double delay_ns = network->delay_ns * rng_below(rng, 1 << 20) / (1 << 20);
+    return network->slow[from] * (costs.comm_latency_ns + num_bytes / costs.comm_bytes_per_ns) + delay_ns;
+}
+
+// Jobs end before the sends that follow them begin, or go on meanwhile.
+static void run_step(TraceLinks* links, const Plan* plan, int32_t rank, const Network* network, Rng* rng,
+                     Arena* arena) {
+    const PlanRank* list = &plan->ranks[rank];
+    TraceRank trace = {.rank = rank, .events = ARENA_NEW(arena, TraceEvent, list->num_instrs)};
+    int64_t now_ns = 0;
+    for (int32_t i = 0; i < list->num_instrs; i++) {
+        const PlanInstr* instr = &list->instrs[i];
+        bool is_send = instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_SEND_GRAD;
+        bool is_job = instr->kind == INSTR_FWD || instr->kind == INSTR_BWD;
+        double ns = is_send ? send_ns(plan, instr, rank, network, rng) : is_job ? 1e5 : 0;
+        TraceEvent event = {.kind = instr->kind,
+                            .chunk = instr->chunk,
+                            .mb = instr->mb,
+                            .peer = instr->peer,
+                            .begin_ns = now_ns,
+                            .end_ns = now_ns + (int64_t)ns};
+        if (is_job || !network->during_jobs) { now_ns = event.end_ns; }
+        trace.events[trace.num_events++] = event;
+    }
+    trace.end_ns = (int64_t)(network->step_ms * 1e6);
+    trace_links_add(links, plan, &trace, &costs, NULL, false);
+}
+
+// What two agreements, each after four steps, make of the links behind ranks 0 .. P - 2.
+static void settle(double link[P - 1], const Network rounds[2], Rng* rng) {
+    double seen[2][P - 1];
+    Arena arena = {0};
+    for (int round = 0; round < 2; round++) {
+        static TraceLinks links[NUM_RANKS];
+        for (int32_t r = 0; r < NUM_RANKS; r++) { trace_links_forget(&links[r]); }
+        for (int step = 0; step < 4; step++) {
+            Plan plan;
+            arena_reset(&arena);
+            plan_step(&plan, rng, &arena);
+            for (int32_t r = 0; r < NUM_RANKS; r++) {
+                run_step(&links[r], &plan, r, &rounds[round], rng, &arena);
+            }
+        }
+        for (int32_t r = 0; r < P - 1; r++) {
+            seen[round][r] = trace_links_both(trace_links_take(&links[r], LINK_BEHIND),
+                                              trace_links_take(&links[r + 1], LINK_BEFORE));
+        }
+    }
+    for (int32_t r = 0; r < P - 1; r++) { link[r] = trace_links_settle(seen[0][r], seen[1][r]); }
+    arena_free(&arena);
+}
+
+static void expect(const Network* first, const Network* second, const double expected[P - 1]) {
+    const Network rounds[2] = {*first, *second};
+    Rng rng = rng_seed(seed);
+    double link[P - 1];
+    settle(link, rounds, &rng);
+    for (int32_t r = 0; r < P - 1; r++) { CHECK_NEAR(link[r], expected[r], 0.1 * expected[r]); }
+}
+
+static const double as_predicted[P - 1] = {1, 1, 1};
+static const Network quiet = {.slow = {1, 1, 1, 1}, .delay_ns = 20e3, .step_ms = 100};
+
+// --- laws ------------------------------------------------------------------------------------------------
+
+// 0.3 bytes a ns: a message of 100 tokens takes 0.3 ms.
+static void a_slow_link_is_found_and_no_other(void) {
+    Network network = quiet;
+    const double expected[P - 1] = {1, 3, 1};
+    costs_make(0.3);
+    expect(&quiet, &quiet, as_predicted);
+    network.slow[1] = 3;
+    expect(&network, &network, expected);
+    network.delay_ns = 3e6;  // most messages wait for their receiver, too
+    Network less = network;
+    less.delay_ns = 1e6;
+    const Network rounds[2] = {network, less};
+    Rng rng = rng_seed(seed);
+    double link[P - 1];
+    settle(link, rounds, &rng);
+    CHECK(link[1] >= 2.4 && link[0] < link[1]);
+}
+
+static void one_round_is_no_round(void) {
+    Network network = quiet;
+    costs_make(1);
+    network.slow[0] = network.slow[2] = 16;
+    expect(&network, &quiet, as_predicted);
+    expect(&quiet, &network, as_predicted);
+}
+
+static void sends_during_jobs_say_nothing(void) {
+    Network network = {.slow = {16, 16, 16, 16}, .during_jobs = true, .step_ms = 100};
+    costs_make(1);
+    expect(&network, &network, as_predicted);
+}
+
+// 100 bytes a ns: what takes 1 us reads 0.05 ms on a loaded machine, 16 times as long and more.
+static void tiny_messages_make_no_link_slow(void) {
+    costs_make(100);
+    for (double delay_ns = 100e3; delay_ns < 200e6; delay_ns *= 4) {
+        Network network = {.slow = {1, 1, 1, 1}, .delay_ns = delay_ns, .step_ms = 1000};
+        expect(&network, &network, as_predicted);
+    }
+}
+
+// Messages that take their part of a step are delayed, too: by up to a hundredth of it, each of them.
+static void a_loaded_machine_makes_no_link_slow(void) {
+    costs_make(1);
+    for (double delay_ns = 100e3; delay_ns <= 3e6; delay_ns *= 2) {
+        Network network = {.slow = {1, 1, 1, 1}, .delay_ns = delay_ns, .step_ms = 300};
+        expect(&network, &network, as_predicted);
+    }
+}
+
+static void what_a_step_does_not_feel_is_left_out(void) {
+    Network network = quiet;
+    costs_make(1);
+    network.slow[1] = 3;
+    network.step_ms = 1e5;
+    expect(&network, &network, as_predicted);
+}
+
+static void both_ends_must_say_so(void) {
+    const LinkSeen slow = {3, 0.1}, slower = {4, 0.1}, fast = {0.8, 0.1}, same = {1, 0.1}, none = {0, 0};
+    CHECK(trace_links_both(slow, slower) == 3);
+    CHECK(trace_links_both(slower, slow) == 3);
+    CHECK(trace_links_both(slow, same) == 1);
+    CHECK(trace_links_both(fast, slow) == 1);
+    CHECK(trace_links_both(fast, fast) == 0.8);
+    CHECK(trace_links_both(slow, none) == 0);
+    CHECK(trace_links_both(none, none) == 0);
+    CHECK(trace_links_both((LinkSeen){3, 0.002}, (LinkSeen){3, 0.002}) == 1);
+    CHECK(trace_links_both((LinkSeen){1.09, 1}, (LinkSeen){1.09, 1}) == 1);
+    CHECK(trace_links_both((LinkSeen){90, 1}, (LinkSeen){90, 1}) == 16);
+    CHECK(trace_links_settle(0, 3) == 1);
+    CHECK(trace_links_settle(2, 3) == 2);
+    CHECK(trace_links_settle(3, 2) == 2);
+    CHECK(trace_links_settle(1, 2) == 1);
+    CHECK(trace_links_settle(0.7, 2) == 1);
+    CHECK(trace_links_settle(0.7, 0.8) == 0.8);
 }
 
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
-    RUN(records_survive_packing);
+    RUN(every_instruction_is_there_once);
+    RUN(rows_nest_and_have_one_name);
+    RUN(arrows_lead_from_send_to_receive);
+    RUN(memory_is_that_of_the_lists);
+    RUN(what_cannot_be_written_is_named);
     RUN(idle_is_what_no_job_fills);
-    RUN(kinds_have_names);
+    RUN(a_slow_link_is_found_and_no_other);
+    RUN(one_round_is_no_round);
+    RUN(sends_during_jobs_say_nothing);
+    RUN(tiny_messages_make_no_link_slow);
+    RUN(a_loaded_machine_makes_no_link_slow);
+    RUN(what_a_step_does_not_feel_is_left_out);
+    RUN(both_ends_must_say_so);
     return test_end();
 }

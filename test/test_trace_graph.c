@@ -322,7 +322,6 @@ static void a_file_reads_back(void) {
     Rng rng = rng_seed(seed + 3);
     Step step;
     TraceFile back;
-    TraceWriter writer;
     char path[] = "/tmp/test_trace_graph_XXXXXX";
     close(mkstemp(path));
     step_init(&step, &rng, 30);
@@ -344,9 +343,7 @@ static void a_file_reads_back(void) {
                        .clocks = clocks,
                        .ranks = ranks,
                        .num_ranks = num_ranks};
-    CHECK_OK(trace_writer_open(&writer, path));
-    CHECK_OK(trace_writer_add_step(&writer, &about));
-    CHECK_OK(trace_writer_close(&writer));
+    CHECK_OK(trace_write(path, &about));
     CHECK_OK(trace_file_load(&back, path, &step.arena));
     CHECK(back.P == step.plan.P && back.R == step.plan.R && back.step == 7 && back.has_errors);
     CHECK(strcmp(back.plan_hash, "0000000000000123") == 0 && strcmp(back.policy, step.plan.policy) == 0);

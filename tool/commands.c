@@ -377,16 +377,12 @@ static void print_text(FILE* out, const void* plan) {
 
 // Only the prediction.
 static Status write_trace(const Plan* plan, MemoryRule rule, const char* path) {
-    TraceWriter writer = {0};
-    TRY(trace_writer_open(&writer, path));
     TraceStep step = {.step = 1,
                       .plan = plan,
                       .plan_hash = plan_hash(plan),
                       .num_ranks = plan->P * plan->R,
                       .memory_rule = rule};
-    Status status = trace_writer_add_step(&writer, &step);
-    Status closed = trace_writer_close(&writer);
-    return status != STATUS_OK ? status : closed;
+    return trace_write(path, &step);
 }
 
 static int64_t longest_tokens(const Problem* problem) {
@@ -429,33 +425,43 @@ static Status make_best(Plan* out, const PlanOptions* options, const char* path,
     return found ? STATUS_OK : status;
 }
 
-// Two plans at the width of a page.
-static Status draw_both(const PlanOptions* options, const TimelineSvgInfo* info, const Plan* plan,
-                        const char* path, Arena* arena) {
-    Plan best;
-    char name[48];
-    TRY(make_best(&best, options, path, arena));
-    TimelineSvgInfo of_both = *info;
-    of_both.plot_px = 640;
-    snprintf(name, sizeof name, "%s at its best", best.policy);
-    const char* first = strcmp(plan->policy, "dynamic") == 0 ? "dynamic micro-batches" : plan->policy;
-    TimelineSvgPlan plans[] = {{plan, first, info->memory_limit_bytes},
-                               {&best, name, info->memory_limit_bytes}};
-    return timeline_svg_write_plans(options->svg, plans, 2, &of_both);
+typedef struct {
+    TimelinePlan plans[2];
+    int32_t num_plans;
+    TimelineInfo info;
+    Status status;
+} PlanPicture;
+
+static void print_svg(FILE* out, const void* taken) {
+    PlanPicture* picture = (PlanPicture*)(uintptr_t)taken;
+    picture->status = timeline_svg_print(out, picture->plans, picture->num_plans, &picture->info);
 }
 
+// Two plans at the width of a page.
 static Status draw(const PlanOptions* options, const Problem* problem, const Plan* plan, const char* path,
                    Arena* arena) {
-    int32_t num_ranks = plan->P * plan->R;
+    bool compares = options->compare != 0;
+    const char *slash = strrchr(path, '/'), *name = plan->policy;
+    Plan best;
+    char best_name[48];
     int64_t* limits_bytes;
-    ARENA_TRY_NEW(limits_bytes, arena, int64_t, num_ranks);
-    for (int32_t r = 0; r < num_ranks; r++) { limits_bytes[r] = problem_limit_bytes(&problem->request, r); }
-    const char* slash = strrchr(path, '/');
-    TimelineSvgInfo info = {.title = slash != NULL ? slash + 1 : path,
-                            .memory_limit_bytes = limits_bytes,
-                            .memory_rule = problem->request.memory_rule};
-    if (options->compare != 0) { return draw_both(options, &info, plan, path, arena); }
-    return timeline_svg_write(options->svg, plan, &info);
+    ARENA_TRY_NEW(limits_bytes, arena, int64_t, plan->P * plan->R);
+    for (int32_t r = 0; r < plan->P * plan->R; r++) {
+        limits_bytes[r] = problem_limit_bytes(&problem->request, r);
+    }
+    if (compares) {
+        TRY(make_best(&best, options, path, arena));
+        snprintf(best_name, sizeof best_name, "%s at its best", best.policy);
+        if (strcmp(name, "dynamic") == 0) { name = "dynamic micro-batches"; }
+    }
+    PlanPicture picture = {.plans = {{plan, name}, {&best, best_name}},
+                           .num_plans = compares ? 2 : 1,
+                           .info = {.title = slash != NULL ? slash + 1 : path,
+                                    .memory_rule = problem->request.memory_rule,
+                                    .memory_limit_bytes = limits_bytes,
+                                    .plot_px = compares ? 640 : 0}};
+    Status status = tool_write(options->svg, print_svg, &picture);
+    return picture.status != STATUS_OK ? picture.status : status;
 }
 
 static Status write_files(const PlanOptions* options, const char* path, const Problem* problem,

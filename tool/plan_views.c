@@ -238,7 +238,7 @@ static double percent_more(int64_t a, int64_t b) {
 
 // In bytes where three digits would not tell them apart.
 static void diff_bytes(Diff* diff, const char* what, int64_t a, int64_t b) {
-    char text[2][SVG_NUMBER_BYTES];
+    char text[2][BYTES_CHARS];
     if (a == b) {
         diff->equal_values++;
     } else if (strcmp(bytes_text(text[0], (double)a), bytes_text(text[1], (double)b)) == 0) {

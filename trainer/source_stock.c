@@ -134,7 +134,7 @@ static ModelBatch next_pairs(StockStream* s) {
 
 // Of the batch to come, a row being a sample.
 static void fill_keys(StockStream* s) {
-    const CollateParams params = {.seed = s->seed, .step = token_stream_position(s->tokens)};
+    const CollateParams params = {.seed = s->seed, .step = token_stream_info(s->tokens)->position};
     for (int b = 0; b < s->rows && s->keys != NULL; b++) {
         uint32_t* row = s->keys + (size_t)b * (size_t)s->seq_tokens;
         for (int t = 0; t < s->seq_tokens; t++) { row[t] = collate_token_key(&params, b, t, false); }
@@ -156,57 +156,13 @@ static ModelBatch stock_stream_next(StockStream* s) {
     return batch;
 }
 
-static void stock_stream_reset(StockStream* s) {
-    s->pairs != NULL ? pair_stream_reset(s->pairs) : token_stream_reset(s->tokens);
-}
-
-static int64_t stock_stream_position(const StockStream* s) {
-    return s->pairs != NULL ? pair_stream_position(s->pairs) : token_stream_position(s->tokens);
-}
-
-static void stock_stream_seek(StockStream* s, int64_t position) {
-    s->pairs != NULL ? pair_stream_seek(s->pairs, position) : token_stream_seek(s->tokens, position);
-}
-
-static int64_t stock_stream_num_batches(const StockStream* s) {
-    return s->pairs != NULL ? pair_stream_num_batches(s->pairs) : token_stream_num_batches(s->tokens);
-}
-
-static int64_t stock_stream_num_tokens(const StockStream* s) {
-    return s->pairs != NULL ? loader_num_tokens(pair_stream_loader(s->pairs))
-                            : token_stream_num_tokens(s->tokens);
-}
-
-static int32_t stock_stream_vocab(const StockStream* s) {
-    return s->pairs != NULL ? loader_vocab(pair_stream_loader(s->pairs)) : token_stream_vocab(s->tokens);
-}
-
-static uint64_t stock_stream_vocab_hash(const StockStream* s) {
-    return s->pairs != NULL ? loader_vocab_hash(pair_stream_loader(s->pairs))
-                            : token_stream_vocab_hash(s->tokens);
-}
-
-static int32_t stock_stream_eot_token(const StockStream* s) {
-    return s->pairs != NULL ? loader_eot_token(pair_stream_loader(s->pairs))
-                            : token_stream_eot_token(s->tokens);
-}
-
-static int32_t stock_stream_pad_token(const StockStream* s) {
-    return s->pairs != NULL ? loader_pad_token(pair_stream_loader(s->pairs)) : -1;
+static StreamInfo* stock_stream_info(const StockStream* s) {
+    return s->pairs != NULL ? pair_stream_info(s->pairs) : token_stream_info(s->tokens);
 }
 
 static int32_t stock_stream_start_token(const StockStream* s) {
-    int32_t pad = stock_stream_pad_token(s);
-    return pad >= 0 ? pad : stock_stream_eot_token(s);
-}
-
-static int32_t stock_stream_tokenizer(const StockStream* s) {
-    return s->pairs != NULL ? loader_tokenizer(pair_stream_loader(s->pairs))
-                            : token_stream_tokenizer(s->tokens);
-}
-
-static SampleShards* stock_stream_shards(StockStream* s) {
-    return s->pairs != NULL ? pair_stream_shards(s->pairs) : token_stream_shards(s->tokens);
+    int32_t pad = stock_stream_info(s)->pad_token;
+    return pad >= 0 ? pad : stock_stream_info(s)->eot_token;
 }
 
 // --- source_stock --------------------
@@ -342,19 +298,19 @@ static void open_validation(Source* source) {
     const TrainFlags* flags = &source->flags;
     if (flags->val_pattern == NULL) { return; }
     stock_stream_open(&source->val, flags, source->kind, flags->val_pattern, false, 0);
-    source_stock_check(source, sample_shards_check_vocab(stock_stream_shards(&source->train),
-                                                         stock_stream_shards(&source->val)));
+    source_stock_check(source, sample_shards_check_vocab(stock_stream_info(&source->train)->shards,
+                                                         stock_stream_info(&source->val)->shards));
 }
 
 static size_t position_bytes(Source* source) {
-    return (size_t)(1 + stock_stream_shards(&source->train)->num_files) * sizeof(int64_t);
+    return (size_t)(1 + stock_stream_info(&source->train)->shards->num_files) * sizeof(int64_t);
 }
 
 // The data is read through beside the training, as with the plugin (sample_verify.h).
 static void open_verification(Source* source) {
-    SampleShards* shards[2] = {stock_stream_shards(&source->train)};
+    SampleShards* shards[2] = {stock_stream_info(&source->train)->shards};
     bool has_val = source->flags.val_pattern != NULL;
-    if (has_val) { shards[1] = stock_stream_shards(&source->val); }
+    if (has_val) { shards[1] = stock_stream_info(&source->val)->shards; }
     source->position = (int64_t*)llmc_alloc(position_bytes(source), "the position");
     memset(source->position, 0, position_bytes(source));
     if (source->flags.verify == 0) { return; }
@@ -378,7 +334,7 @@ static void wait_until_verified(Source* source) {
 
 // What is not known of llm.c's files, as nobody has read them through, stays what an earlier run has found.
 void source_verify_data(Source* source) {
-    const SampleShards* shards = stock_stream_shards(&source->train);
+    const SampleShards* shards = stock_stream_info(&source->train)->shards;
     wait_until_verified(source);
     for (int32_t f = 0; f < shards->num_files; f++) {
         uint64_t id = shards->files[f].content_id;
@@ -405,34 +361,34 @@ void source_open_data(Source* source, const TrainFlags* flags) {
     source->micro_steps = (int)(batch_tokens / rows_tokens);
     open_validation(source);
     open_verification(source);
-    int64_t epoch_steps = stock_stream_num_batches(&source->train) / source->micro_steps;
+    int64_t epoch_steps = stock_stream_info(&source->train)->num_batches / source->micro_steps;
     source->num_steps = flags->steps >= 0 ? flags->steps : (int)epoch_steps;
     token_text_find(&source->text, flags->train_pattern);
     size_t num_losses = (size_t)shape.num_rows * (size_t)source->micro_steps;
     source->losses = (float*)llmc_alloc(num_losses * sizeof(float), "losses");
     printf("%lld training tokens, %lld batches of %d rows\n",
-           (long long)stock_stream_num_tokens(&source->train),
-           (long long)stock_stream_num_batches(&source->train), flags->rows);
+           (long long)stock_stream_info(&source->train)->num_tokens,
+           (long long)stock_stream_info(&source->train)->num_batches, flags->rows);
 }
 
 int source_vocab(const Source* source) {
-    return stock_stream_vocab(&source->train);
+    return stock_stream_info(&source->train)->vocab;
 }
 
 uint64_t source_vocab_hash(const Source* source) {
-    return stock_stream_vocab_hash(&source->train);
+    return stock_stream_info(&source->train)->vocab_hash;
 }
 
 bool source_has_byt5_tokens(const Source* source) {
-    return stock_stream_tokenizer(&source->train) == TOKENIZER_BYT5;
+    return stock_stream_info(&source->train)->tokenizer == TOKENIZER_BYT5;
 }
 
 int source_eot_token(const Source* source) {
-    return stock_stream_eot_token(&source->train);
+    return stock_stream_info(&source->train)->eot_token;
 }
 
 int source_pad_token(const Source* source) {
-    return stock_stream_pad_token(&source->train);
+    return stock_stream_info(&source->train)->pad_token;
 }
 
 int source_num_steps(const Source* source) {
@@ -469,14 +425,14 @@ void source_attach(Source* source, Model* model) {
 
 // Supervised tokens of the step at hand: batches of pairs have more or less of them, so they are drawn twice.
 static int64_t count_rows(Source* source) {
-    int64_t position = stock_stream_position(&source->train), num_rows = 0;
+    int64_t position = stock_stream_info(&source->train)->position, num_rows = 0;
     if (!source->kind->has_decoder) {
         return (int64_t)stock_stream_shape(&source->train).num_rows * source->micro_steps;
     }
     for (int micro = 0; micro < source->micro_steps; micro++) {
         num_rows += stock_stream_next(&source->train).num_rows;
     }
-    stock_stream_seek(&source->train, position);
+    stock_stream_info(&source->train)->position = position;
     return num_rows;
 }
 
@@ -485,7 +441,7 @@ double source_step(Source* source) {
     source->begin_ns = clock_now_ns();
     source_stock_check(source, sample_verify_damage(source->verify));
     model_zero_grads(source->model);
-    if (source->flags.overfit) { stock_stream_reset(&source->train); }
+    if (source->flags.overfit) { stock_stream_info(&source->train)->position = 0; }
     int64_t num_rows = count_rows(source), at = 0;
     for (int micro = 0; micro < source->micro_steps; micro++) {
         ModelBatch batch = stock_stream_next(&source->train);
@@ -499,7 +455,7 @@ double source_step(Source* source) {
     ops_sync(source->ops);
     double loss = 0;
     for (int64_t i = 0; i < at; i++) { loss += (double)source->losses[i]; }
-    source->position[0] = stock_stream_position(&source->train);
+    source->position[0] = stock_stream_info(&source->train)->position;
     if (++source->step == source->num_steps) { wait_until_verified(source); }
     return loss / (double)num_rows;
 }
@@ -588,10 +544,10 @@ bool source_owns_moments(const Source* source) {
 double source_validate(Source* source, int step, int max_batches) {
     (void)step;
     if (source->flags.val_pattern == NULL) { return NAN; }
-    int64_t available = stock_stream_num_batches(&source->val);
+    int64_t available = stock_stream_info(&source->val)->num_batches;
     int num_batches = max_batches < 0 || max_batches > available ? (int)available : max_batches;
     double loss = 0, num_rows = 0;
-    stock_stream_reset(&source->val);
+    stock_stream_info(&source->val)->position = 0;
     for (int i = 0; i < num_batches; i++) {
         if (stop_signal_seen() != 0) { return NAN; }
         ModelBatch batch = stock_stream_next(&source->val);
@@ -608,7 +564,7 @@ double source_validate(Source* source, int step, int max_batches) {
 
 // As in llm.c: text that begins with nothing but the end-of-text token. Greedy, so that two runs compare.
 static void show_text(Source* source, int max_tokens) {
-    int32_t eot = stock_stream_eot_token(&source->train);
+    int32_t eot = stock_stream_info(&source->train)->eot_token;
     int32_t* said = (int32_t*)llmc_alloc(sizeof(int32_t) * (size_t)max_tokens, "a sample");
     int limit = source->flags.seq_tokens < max_tokens ? source->flags.seq_tokens : max_tokens;
     CompletionOptions options = {.end_token = -1, .max_tokens = limit - 1};
@@ -625,14 +581,15 @@ static void show_answer(Source* source, int64_t idx, int max_tokens) {
     const Loader* loader = pair_stream_loader(source->val.pairs);
     LoaderSample sample;
     int32_t* tokens = NULL;
-    Status status = loader_sample(loader, idx % loader_num_samples(loader), &sample);
+    Status status = loader_sample(loader, idx % loader_info(loader)->num_samples, &sample);
     if (status == STATUS_OK) {
         size_t num_tokens = (size_t)(sample.n_input + sample.n_target + max_tokens + 1);
         tokens = (int32_t*)llmc_alloc(sizeof(int32_t) * num_tokens, "an answer");
         status = loader_read(loader, &sample, tokens);
     }
     if (status != STATUS_OK) { source_die(source, status_message()); }
-    int32_t *said = tokens + sample.n_input + sample.n_target, eot = stock_stream_eot_token(&source->val);
+    int32_t *said = tokens + sample.n_input + sample.n_target,
+            eot = stock_stream_info(&source->val)->eot_token;
     CompletionOptions options = {
         .start_token = stock_stream_start_token(&source->val), .end_token = eot, .max_tokens = max_tokens};
     Completion text = {.prompt = sample.n_input > 0 ? tokens : &eot,
@@ -671,7 +628,7 @@ static bool is_of_the_plugin(const void* position, size_t num_bytes) {
 }
 
 void source_restore(Source* source, const void* position, size_t num_bytes, int step) {
-    const SampleShards* shards = stock_stream_shards(&source->train);
+    const SampleShards* shards = stock_stream_info(&source->train)->shards;
     if (is_of_the_plugin(position, num_bytes)) {
         char why[160];
         snprintf(
@@ -686,7 +643,7 @@ void source_restore(Source* source, const void* position, size_t num_bytes, int 
     source_stock_check(source, sample_shards_check_contents(shards, (const int64_t*)position + 1, num_ids));
     memcpy(source->position, position, position_bytes(source));
     source->step = step;
-    stock_stream_seek(&source->train, source->position[0]);
+    stock_stream_info(&source->train)->position = source->position[0];
 }
 
 const char* source_dump_gradients(const Source* source) {

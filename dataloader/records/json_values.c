@@ -12,9 +12,9 @@
 #endif
 #ifdef DYNAPIPE_ZSTD
 #include <zstd.h>
+#endif
 
 static void byte_source_close(ByteSource* source);
-#endif
 
 enum { PACKED_BYTES = 1 << 16, MAGIC_BYTES = 4 };
 

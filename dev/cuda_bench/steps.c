@@ -169,7 +169,6 @@ static double between_ms(const Trainer* t, int from, int to) {
 // Wall time; phase_ms: of the device. Returns the mean loss.
 static double step(Trainer* t, int number, double* wall_ms, double phase_ms[NUM_PHASES]) {
     Model* model = &t->model;
-    const ModelKind* kind = model->config.kind;
     const ModelBatch* batch = &t->batch;
     const int R = batch->num_rows, num_drawn = batch->num_tokens + batch->num_dec_tokens + R;
     t->batch.loss_scale = 1.0f / (float)(R * t->num_micro);

@@ -72,14 +72,9 @@ what_is_left() {
 
 remove_folders() {  # files to keep
     local folder gone=''
-    if is_ours && [ ! -L "$tree/dynapipe_plugin" ] && [ ! -e "$state/files" ]; then
-        say "dynapipe_plugin/, dataloader/ and util/ are this very copy: left"
-        forget
-        return
-    fi
     for folder in $folders; do
         [ -e "$tree/$folder" ] || [ -L "$tree/$folder" ] || continue
-        if [ -L "$tree/$folder" ] && [ "$tree/$folder" -ef "$source/$folder" -o -d "$state" ]; then rm "$tree/$folder"
+        if [ -L "$tree/$folder" ] && [ "$tree/$folder" -ef "$dist" -o -d "$state" ]; then rm "$tree/$folder"
         elif [ -e "$state/files" ] && [ -z "$1" ]; then rm -rf "${tree:?}/$folder"
         elif [ -e "$state/files" ]; then
             (cd "$tree" && sed -E 's/^[^ ]+ [^ ]+ //' "$state/files" | while read -r file; do grep -qxF -- "$file" <<<"$1" || rm -f "$file"; done
@@ -93,23 +88,13 @@ remove_folders() {  # files to keep
     if [ -n "$gone" ]; then say "removed: $gone"; elif [ -z "$found" ]; then say "nothing of the plugin's was there to be removed"; fi
 }
 
-is_same() {  # folder of the tree: has it files of ours alone, as they are here?
-    local file
-    while read -r file; do
-        cmp -s "$tree/$file" "$source/$file" || { [ "$file" = dynapipe_plugin/LICENSE ] && cmp -s "$tree/$file" "$source/LICENSE"; } || return 1
-    done < <(cd "$tree" && find "$1" -type f)
-}
+is_same() { diff -r "$dist" "$tree/$1" >/dev/null 2>&1; }  # folder of the tree: has it files of ours alone, as they are here?
 
 # What dynapipe.mk makes, and nothing else that is there. Adds to gone.
 remove_objects() {
-    local kind out=$tree/build/dynapipe
+    local out=$tree/build/dynapipe
     if [ -e "$out/prepare_data" ] && cmp -s "$tree/prepare_data" "$out/prepare_data"; then rm "$tree/prepare_data"; fi
-    for kind in plan run cuda; do
-        [ -e "$out/$kind/flags" ] || continue
-        find "$out/$kind" -type f \( -name '*.o' -o -name '*.d' -o -name flags \) -exec rm -f {} +
-    done
-    rm -f "$out"/libdynapipe.[ao] "$out"/libdynapipe_cuda.[ao] "$out/prepare_data"
-    rm -rf "$out/lines"
+    (cd "$out" 2>/dev/null && rm -f dynapipe.o dynapipe_cuda.o prepare_data.o spiece.o ./*.flags libdynapipe.a libdynapipe_cuda.a prepare_data)
     [ -d "$out" ] || return 0
     find "$out" -type d -empty -delete 2>/dev/null
     [ -e "$out" ] || { gone+="${gone:+, }build/dynapipe/"; rmdir "$tree/build" 2>/dev/null; }

@@ -115,6 +115,9 @@ Status pipe_schedule_one_by_one(PipeSchedule* out, const PipeProblem* problem, c
 // Bytes that micro-batch m needs on stage s when it is alone there.
 int64_t pipe_alone_bytes(const PipeProblem* problem, int32_t s, int32_t m);
 
+// STATUS_INFEASIBLE where some micro-batch does not fit even alone; names stage, micro-batch and bytes over.
+Status pipe_problem_check_fits(const PipeProblem* problem);
+
 // --- pipe_adaptive --------------------
 /*
 pipe_adaptive.h -- the memory-aware greedy order: backward first, then forward, then weight gradients.

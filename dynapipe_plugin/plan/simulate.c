@@ -1,174 +1,903 @@
+/*
+simulate.c -- one replica in time: messages, links and stages, for a given order of jobs and for the order
+that the adaptive policy makes as it goes.
+
+Stages take turns: always the one that can do something first (of equals the first stage) goes on. What it
+does next is decided at that instant, when everything that began before is known. Sends leave a stage in the
+order of its jobs over one link. Where receivers take their messages themselves (PipeProblem.pulls), a message
+is ready when the job that made it has ended; its receiver takes what is ready between two jobs, the longest
+ready first, and while it has nothing else to do; copying is its own time. So a stage then also depends on
+messages that it does not need yet.
+*/
 #include "simulate.h"
 
 #include <stdio.h>
 #include <string.h>
 #include "schedule.h"
 
-static const int64_t NEVER = INT64_MAX;
+#define NEVER INT64_MAX
 
-// A message on its way between two stages.
-typedef struct {
-    PipeMessage message;
-    int32_t mb, from, job;  // the sender's stage and its job
-    int64_t ready_ns;
-} Letter;
+enum { TAKE_MESSAGE = JOB_COUNT };  // besides the jobs, what a stage may do next
+enum { FEW_STAGES = 16 };           // up to here the first stage is found by looking at all
 
-// What a stage does next: a job of its own, or the letter that has been ready the longest.
+typedef enum { TO_FORWARD, TO_BACKWARD, TO_LAST_CHUNK } SimInput;  // activation; gradient, factors; part
+
+// A message that is ready for a stage (PipeProblem.pulls).
 typedef struct {
-    int64_t begin_ns;  // NEVER: it waits
-    bool is_job;
-} Next;
+    int64_t ready_ns, copy_ns;
+    int32_t row, mb, input;  // SimStage.rows[row], SimInput
+    int32_t from, job;       // who sent it, after which of its jobs
+} SimMessage;
+
+// A chunk, or a share of the head. next_* and recomputed count micro-batches in the order of the walk, which
+// is the same on every row.
+typedef struct {
+    int64_t urgent_ns;   // arrival of what its next B (a share: F) needs; NEVER: not known
+    int64_t forward_ns;  // the same of a chunk's next F; NEVER also where no more may be in flight
+    // A share has no B: next_b counts those whose W may run as soon as it likes (by vocabulary: whose factors
+    // have been sent).
+    int32_t next_f, next_b, next_w;
+    int32_t recomputed;  // position after the last R
+    int32_t stage, chunk, max_in_flight;
+    bool drops;  // some micro-batch
+    bool is_share;
+    bool ends_with_w;                    // of a share by vocabulary: W cannot be run at any time
+    int64_t* act_at;                     // [M + 1] by micro-batch: arrival of the input; NEVER: not known yet
+    int64_t* grad_at;                    // [M + 1] the same of the gradient; of a share: of its factors
+    const PipeCost* cost;                // [M]
+    const int64_t* forward_critical_ns;  // [M] from F to the end of B of chunk 0, see critical_init()
+    const int64_t* backward_critical_ns;
+} SimRow;
+
+typedef struct {
+    SimRow* rows;  // of this stage, chunks in the order of the chain, then its share
+    int32_t num_rows;
+    int32_t choice, choice_row;  // what it does next: JobKind or TAKE_MESSAGE, and of which row
+    bool is_open;                // nothing is chosen yet: Sim.next_ns is a lower bound
+    int64_t clock_ns, link_ns;   // free from then on
+    SimMessage* messages;        // ready ones, from `taken` on, in the order of their times
+    int32_t num_taken, num_messages;
+    int32_t pos;  // of the given schedule: its next job
+    // the adaptive walk
+    bool limited, drops;
+    int64_t left_ns;          // its jobs that have not run, and its tail
+    int64_t limit_bytes;      // of the problem or the rule
+    int64_t held_bytes;       // now, W pending included
+    int64_t lasting_bytes;    // of these, what no W alone gives back
+    int64_t most_need_bytes;  // of any micro-batch
+    int64_t* held_of;         // [M] what lasts, by micro-batch
+    int64_t* need_of;         // [M] the most that one will hold
+} SimStage;
 
 typedef struct {
     const PipeProblem* problem;
-    const PipeSchedule* schedule;
-    PipeTimeline* timeline;
-    int32_t K;
-    bool* has_w;                   // [rows * M] backward is divided
-    int32_t* missing[3];           // [rows * M] messages of each kind that are still to come
-    Letter* box[PLAN_MAX_STAGES];  // ready ones for a stage, from its `taken` on, in the order of their times
-    int32_t taken[PLAN_MAX_STAGES], put[PLAN_MAX_STAGES];
-    int32_t* pos;
-    int64_t* clock_ns;
-    Next next[PLAN_MAX_STAGES];
-} Walk;
+    const PipeSchedule* given;     // the order to be followed; NULL: the adaptive walk decides
+    PipeTimeline* timeline;        // of a given order, else NULL
+    const uint8_t* did;            // of a given order: DID_* of every cell
+    PipeSchedule* schedule;        // the order that is made; NULL: only the makespan is wanted
+    const PipeAdaptiveRule* rule;  // of the walk
+    int32_t* order;                // [M + 1] of the walk; the last one is M
+    int32_t K, num_parts;
+    bool has_factors;
+    SimStage* stages;
+    SimRow* rows;                         // of all stages
+    SimRow** row_of;                      // [chunks and shares]; NULL: no share
+    int32_t* parts;                       // [M] of the last chunk's gradient that are known
+    int64_t* part_at;                     // [M] the latest of them
+    int64_t num_steps;                    // jobs and messages
+    int64_t next_ns[PLAN_MAX_STAGES];     // when a stage goes on; NEVER: it waits
+    int32_t winner[2 * PLAN_MAX_STAGES];  // of a tournament between many stages: [1] has the earliest
+    int32_t num_leaves;
+} Sim;
 
-static bool job_is_ready(const Walk* walk, int32_t s) {
-    int32_t i = walk->pos[s];
-    if (i == walk->schedule->num_jobs[s]) { return false; }
-    PipeJob job = walk->schedule->jobs[s][i];
-    int64_t cell = (int64_t)job.chunk * walk->problem->M + job.mb;
-    if (job.kind == JOB_F) { return walk->missing[MESSAGE_ACT][cell] == 0; }
-    if (job.kind == JOB_B) { return walk->missing[MESSAGE_GRAD][cell] == 0; }
-    return job.kind != JOB_W || walk->missing[MESSAGE_FACTORS][cell] == 0;
+static inline int64_t later(int64_t a, int64_t b) {
+    return a > b ? a : b;
 }
 
-static void choose(Walk* walk, int32_t s) {
-    bool has_letter = walk->taken[s] < walk->put[s];
-    int64_t clock_ns = walk->clock_ns[s];
-    Next next = {.begin_ns = has_letter ? walk->box[s][walk->taken[s]].ready_ns : NEVER};
-    next.is_job = next.begin_ns > clock_ns && job_is_ready(walk, s);
-    if (next.begin_ns < clock_ns || next.is_job) { next.begin_ns = clock_ns; }
-    walk->next[s] = next;
-}
+// --- whose turn it is ------------------------------------------------------------------------------------
 
-static void take_letter(Walk* walk, int32_t s) {
-    const Letter* letter = &walk->box[s][walk->taken[s]++];
-    int64_t begin_ns = walk->next[s].begin_ns, end_ns = begin_ns + letter->message.transfer_ns;
-    PipeSpan* span = &walk->timeline->send[letter->from][letter->job];
-    if (span->end_ns == 0 || begin_ns < span->begin_ns) { span->begin_ns = begin_ns; }
-    if (end_ns > span->end_ns) { span->end_ns = end_ns; }
-    walk->missing[letter->message.kind][(int64_t)letter->message.row * walk->problem->M + letter->mb]--;
-    walk->clock_ns[s] = end_ns;
-}
-
-// Kept in the order of their times; of equals, who came first.
-static void post(Walk* walk, Letter letter) {
-    int32_t s = letter.message.stage, at = walk->put[s]++;
-    for (; at > walk->taken[s] && walk->box[s][at - 1].ready_ns > letter.ready_ns; at--) {
-        walk->box[s][at] = walk->box[s][at - 1];
+static inline void set_next(Sim* sim, int32_t s, int64_t next_ns) {
+    sim->next_ns[s] = next_ns;
+    if (sim->problem->P <= FEW_STAGES) { return; }
+    for (int32_t node = (sim->num_leaves + s) / 2; node > 0; node /= 2) {
+        int32_t a = sim->winner[2 * node], b = sim->winner[2 * node + 1];
+        sim->winner[node] = sim->next_ns[b] < sim->next_ns[a] ? b : a;
     }
-    walk->box[s][at] = letter;
-    choose(walk, s);
 }
 
-static void run_job(Walk* walk, int32_t s) {
-    PipeMessage messages[PIPE_MAX_MESSAGES];
-    int32_t i = walk->pos[s]++;
-    PipeJob job = walk->schedule->jobs[s][i];
-    const PipeCost* cost = pipe_cost(walk->problem, job.chunk, job.mb);
-    int64_t begin_ns = walk->next[s].begin_ns, duration_ns = cost->job_ns[job.kind];
-    bool is_joint = job.kind == JOB_B && !walk->has_w[(int64_t)job.chunk * walk->problem->M + job.mb];
-    if (is_joint) { duration_ns += cost->job_ns[JOB_W]; }
-    walk->timeline->job[s][i] = (PipeSpan){begin_ns, begin_ns + duration_ns};
-    walk->timeline->busy_ns[s] += duration_ns;
-    walk->clock_ns[s] = begin_ns + duration_ns;
-    int32_t num = pipe_messages(messages, walk->problem, job);
-    for (int32_t k = 0; k < num; k++) {
-        if (messages[k].is_sent) {
-            post(walk, (Letter){messages[k], job.mb, s, i, walk->clock_ns[s]});
-        } else {
-            walk->missing[messages[k].kind][(int64_t)messages[k].row * walk->problem->M + job.mb]--;
+static void stages_begin(Sim* sim) {
+    int32_t P = sim->problem->P;
+    for (sim->num_leaves = 1; sim->num_leaves < P;) { sim->num_leaves *= 2; }
+    for (int32_t s = 0; s < sim->num_leaves; s++) { sim->winner[sim->num_leaves + s] = s < P ? s : P - 1; }
+    for (int32_t node = sim->num_leaves - 1; node > 0; node--) { sim->winner[node] = sim->winner[2 * node]; }
+    for (int32_t s = 0; s < P; s++) {
+        sim->stages[s].is_open = true;
+        set_next(sim, s, 0);
+    }
+}
+
+static inline int32_t first_stage(const Sim* sim) {
+    int32_t P = sim->problem->P, first = 0;
+    if (P > FEW_STAGES) { return sim->winner[1]; }
+    for (int32_t s = 1; s < P; s++) {
+        if (sim->next_ns[s] < sim->next_ns[first]) { first = s; }
+    }
+    return first;
+}
+
+// --- messages --------------------------------------------------------------------------------------------
+
+// What the row's next jobs wait for, after one has run or something has arrived.
+static inline void refresh(const Sim* sim, SimRow* row) {
+    const int32_t* order = sim->order;
+    if (row->is_share) {
+        row->urgent_ns = row->act_at[order[row->next_f]];
+        return;
+    }
+    row->urgent_ns = row->grad_at[order[row->next_b]];
+    bool may_begin = row->next_f - row->next_b < row->max_in_flight;
+    row->forward_ns = may_begin ? row->act_at[order[row->next_f]] : NEVER;
+}
+
+// What is there from at_ns on may change what the stage does next.
+static inline void wake(Sim* sim, int32_t s, int64_t at_ns) {
+    if (at_ns > sim->next_ns[s]) { return; }
+    sim->stages[s].is_open = true;
+    set_next(sim, s, later(at_ns, sim->stages[s].clock_ns));
+}
+
+static inline void deliver(Sim* sim, SimRow* to, SimInput input, int32_t m, int64_t at_ns) {
+    if (input == TO_FORWARD) {
+        to->act_at[m] = at_ns;
+    } else if (input == TO_BACKWARD) {
+        to->grad_at[m] = at_ns;
+    } else {
+        sim->part_at[m] = later(sim->part_at[m], at_ns);
+        if (++sim->parts[m] < sim->num_parts) { return; }
+        to->grad_at[m] = at_ns = sim->part_at[m];
+    }
+    if (sim->given == NULL) { refresh(sim, to); }
+    wake(sim, to->stage, at_ns);
+}
+
+// After those that are ready as early.
+static void post(SimStage* stage, SimMessage message) {
+    int32_t at = stage->num_messages++;
+    for (; at > stage->num_taken && stage->messages[at - 1].ready_ns > message.ready_ns; at--) {
+        stage->messages[at] = stage->messages[at - 1];
+    }
+    stage->messages[at] = message;
+}
+
+// From stage s, whose job has just ended, over its link where the row is on another stage.
+static inline void put(Sim* sim, int32_t s, SimRow* to, SimInput input, int32_t m, int64_t transfer_ns) {
+    SimStage *from = &sim->stages[s], *stage = &sim->stages[to->stage];
+    if (stage == from) {
+        deliver(sim, to, input, m, from->clock_ns);
+    } else if (sim->problem->pulls) {
+        post(stage, (SimMessage){from->clock_ns, transfer_ns, (int32_t)(to - stage->rows), m, (int32_t)input,
+                                 s, from->pos});
+        wake(sim, to->stage, from->clock_ns);
+    } else {
+        int64_t begin_ns = later(from->clock_ns, from->link_ns);
+        from->link_ns = begin_ns + transfer_ns;
+        if (sim->timeline != NULL) {
+            PipeSpan* span = &sim->timeline->send[s][from->pos];
+            if (span->end_ns == 0) { span->begin_ns = begin_ns; }
+            span->end_ns = from->link_ns;
         }
+        deliver(sim, to, input, m, from->link_ns);
     }
 }
 
-// What every row waits for, and room for all letters.
-static Status count_messages(Walk* walk, Arena* arena) {
-    PipeMessage messages[PIPE_MAX_MESSAGES];
-    int32_t num_letters[PLAN_MAX_STAGES] = {0};
-    for (int32_t s = 0; s < walk->problem->P; s++) {
-        for (int32_t i = 0; i < walk->schedule->num_jobs[s]; i++) {
-            PipeJob job = walk->schedule->jobs[s][i];
-            int32_t num = pipe_messages(messages, walk->problem, job);
-            walk->has_w[(int64_t)job.chunk * walk->problem->M + job.mb] |= job.kind == JOB_W;
-            for (int32_t k = 0; k < num; k++) {
-                walk->missing[messages[k].kind][(int64_t)messages[k].row * walk->problem->M + job.mb]++;
-                num_letters[messages[k].stage] += messages[k].is_sent;
+static void put_to_shares(Sim* sim, int32_t s, int32_t m, bool factors) {
+    for (int32_t other = 0; other < sim->problem->P; other++) {
+        SimRow* share = sim->row_of[sim->K + other];
+        if (share == NULL) { continue; }
+        const PipeCost* cost = &share->cost[m];
+        share->next_b += factors;
+        put(sim, s, share, factors ? TO_BACKWARD : TO_FORWARD, m,
+            factors ? cost->factor_ns : cost->transfer_ns);
+    }
+}
+
+// What a job of stage s hands on, in the order in which its link sends it (pipe_messages).
+static inline void hand_on(Sim* sim, int32_t s, SimRow* row, JobKind kind, int32_t m) {
+    int32_t k = row->chunk;
+    if (kind == JOB_F) {
+        if (row->is_share) {
+            put(sim, s, sim->row_of[sim->K - 1], TO_LAST_CHUNK, m, row->cost[m].part_ns);
+        } else if (k < sim->K - 1) {
+            put(sim, s, sim->row_of[k + 1], TO_FORWARD, m, row->cost[m].transfer_ns);
+        } else if (sim->num_parts > 0) {
+            put_to_shares(sim, s, m, false);
+        } else {
+            deliver(sim, row, TO_BACKWARD, m, sim->stages[s].clock_ns);
+        }
+    } else if (kind == JOB_B) {
+        if (k > 0) {
+            SimRow* to = sim->row_of[k - 1];
+            put(sim, s, to, TO_BACKWARD, m, to->cost[m].transfer_ns);
+        }
+        if (k == sim->K - 1 && sim->has_factors) { put_to_shares(sim, s, m, true); }
+    }
+}
+
+// Copying is the receiver's time.
+static void take_message(Sim* sim, int32_t s) {
+    SimStage* stage = &sim->stages[s];
+    SimMessage message = stage->messages[stage->num_taken++];
+    int64_t begin_ns = sim->next_ns[s];
+    stage->clock_ns = begin_ns + message.copy_ns;
+    if (sim->timeline != NULL) {
+        PipeSpan* span = &sim->timeline->send[message.from][message.job];
+        if (span->end_ns == 0 || begin_ns < span->begin_ns) { span->begin_ns = begin_ns; }
+        span->end_ns = later(span->end_ns, stage->clock_ns);
+    }
+    deliver(sim, &stage->rows[message.row], (SimInput)message.input, message.mb, stage->clock_ns);
+}
+
+// --- the adaptive walk: memory ---------------------------------------------------------------------------
+//
+// Micro-batches end in their order. A stage's state is safe if for every i that has begun on it
+//     need(i) + sum over j > i of held(j) <= limit
+// i can end when all before it have, and W that are pending can be run at any time (but those of a share by
+// vocabulary, which wait for another stage: there a micro-batch ends with W). A job that takes `bytes`
+// for micro-batch i is admitted if that still holds for all before i, of i itself with what it takes in
+// need(i).
+
+static inline int64_t kept_bytes(const PipeCost* cost) {
+    return cost->input_bytes + (cost->drops ? 0 : cost->stored_bytes);
+}
+
+static inline int64_t dropped_bytes(const PipeCost* cost) {
+    return cost->drops ? cost->stored_bytes : 0;
+}
+
+// Is the state still safe when the micro-batch at `position` has taken that?
+static bool stays_safe(const Sim* sim, const SimStage* stage, int32_t position, int64_t taken_bytes) {
+    int32_t first = INT32_MAX, end = position + 1;
+    for (int32_t r = 0; r < stage->num_rows; r++) {
+        const SimRow* row = &stage->rows[r];
+        int32_t ended = row->ends_with_w ? row->next_w : row->next_b;
+        if (ended < first) { first = ended; }
+        if (row->next_f > end) { end = row->next_f; }
+    }
+    int64_t later_bytes = 0;
+    for (int32_t i = end - 1; i >= first; i--) {
+        int32_t m = sim->order[i];
+        if (i <= position && stage->need_of[m] + later_bytes > stage->limit_bytes) { return false; }
+        later_bytes += stage->held_of[m] + (i == position ? taken_bytes : 0);
+    }
+    return true;
+}
+
+// May the stage run F (or R) of the row's micro-batch at `position` now? If not because of what it holds:
+// *needs_w.
+static inline bool admits(const Sim* sim, const SimStage* stage, const SimRow* row, JobKind kind,
+                          int32_t position, bool* needs_w) {
+    if (!stage->limited) { return true; }
+    const PipeCost* cost = &row->cost[sim->order[position]];
+    int64_t taken_bytes = kind == JOB_R ? dropped_bytes(cost)
+                          : cost->drops ? cost->input_bytes + cost->forward_bytes
+                                        : kept_bytes(cost);
+    if (stage->held_bytes + taken_bytes > stage->limit_bytes) {
+        *needs_w = true;
+        return false;
+    }
+    return stage->most_need_bytes + stage->lasting_bytes + taken_bytes <= stage->limit_bytes ||
+           stays_safe(sim, stage, position, taken_bytes);
+}
+
+// What lasts of micro-batch m, all told, changes by num_bytes.
+static inline void hold(SimStage* stage, int32_t m, int64_t num_bytes) {
+    stage->held_of[m] += num_bytes;
+    stage->lasting_bytes += num_bytes;
+}
+
+// That job has run. (W of a share by rows may run at any time from now on.)
+static void memory_after(SimStage* stage, const SimRow* row, JobKind kind, int32_t m, bool split_backward) {
+    const PipeCost* cost = &row->cost[m];
+    int64_t kept = kept_bytes(cost), dropped = dropped_bytes(cost), all = kept + dropped;
+    int64_t input_bytes = row->is_share ? 0 : cost->input_bytes;
+    switch (kind) {
+        case JOB_F:
+            stage->held_bytes += kept;
+            if (!row->is_share || row->ends_with_w) { hold(stage, m, kept); }
+            break;
+        case JOB_R:
+            stage->held_bytes += dropped;
+            hold(stage, m, dropped);
+            break;
+        case JOB_B:
+            stage->held_bytes -= split_backward ? input_bytes : all;
+            hold(stage, m, -all);
+            break;
+        default:
+            stage->held_bytes -= all - input_bytes;
+            if (row->ends_with_w) { hold(stage, m, -kept); }
+            break;
+    }
+}
+
+// --- the adaptive walk: choosing (schedule.h) ------------------------------------------------------------
+
+typedef struct {
+    int64_t at_ns;  // when it can begin; NEVER: not
+    int32_t row, position;
+    int32_t kind;
+} Choice;
+
+static inline bool r_is_due(const Sim* sim, const SimRow* row) {
+    return row->drops && row->next_b < row->next_f && row->cost[sim->order[row->next_b]].drops &&
+           row->recomputed <= row->next_b;
+}
+
+// A row's B (or R before it), a share's F.
+static inline int32_t urgent_kind(const Sim* sim, const SimRow* row) {
+    return row->is_share ? JOB_F : r_is_due(sim, row) ? JOB_R : JOB_B;
+}
+
+// A ready job that, with all that can only come after it, takes longer than the stage's work that is left; of
+// several the longest.
+static inline void offer_critical(Choice* best, int64_t* critical_ns, const Sim* sim, const SimStage* stage,
+                                  int32_t r, bool* needs_w) {
+    const SimRow* row = &stage->rows[r];
+    if (row->urgent_ns <= stage->clock_ns) {
+        int32_t position = row->is_share ? row->next_f : row->next_b, m = sim->order[position];
+        int64_t urgent_ns = row->is_share ? row->forward_critical_ns[m] : row->backward_critical_ns[m];
+        if (urgent_ns > *critical_ns) {
+            int32_t kind = urgent_kind(sim, row);
+            if (kind == JOB_B || admits(sim, stage, row, (JobKind)kind, position, needs_w)) {
+                *critical_ns = urgent_ns;
+                *best = (Choice){stage->clock_ns, r, position, kind};
             }
         }
     }
-    for (int32_t s = 0; s < walk->problem->P; s++) {
-        ARENA_TRY_NEW(walk->box[s], arena, Letter, num_letters[s]);
+    if (row->forward_ns <= stage->clock_ns) {
+        int64_t forward_ns = row->forward_critical_ns[sim->order[row->next_f]];
+        if (forward_ns > *critical_ns && admits(sim, stage, row, JOB_F, row->next_f, needs_w)) {
+            *critical_ns = forward_ns;
+            *best = (Choice){stage->clock_ns, r, row->next_f, JOB_F};
+        }
+    }
+}
+
+// B and shares: of those that are ready the oldest micro-batch's, of equals the later chunk's; else the first
+// to be ready.
+static inline void offer_urgent(Choice* best, const Sim* sim, const SimStage* stage, int32_t r,
+                                bool* needs_w) {
+    const SimRow* row = &stage->rows[r];
+    int64_t at_ns = later(row->urgent_ns, stage->clock_ns);
+    if (at_ns > best->at_ns || at_ns == NEVER) { return; }
+    int32_t position = row->is_share ? row->next_f : row->next_b;
+    if (at_ns == best->at_ns && position >= best->position) { return; }
+    int32_t kind = urgent_kind(sim, row);
+    if (kind != JOB_B && !admits(sim, stage, row, (JobKind)kind, position, needs_w)) { return; }
+    *best = (Choice){at_ns, r, position, kind};
+}
+
+// F of chunks, before *best; of equals the later chunk's.
+static inline void offer_forward(Choice* best, const Sim* sim, const SimStage* stage, int32_t r,
+                                 bool* needs_w) {
+    const SimRow* row = &stage->rows[r];
+    int64_t at_ns = later(row->forward_ns, stage->clock_ns);
+    if (at_ns >= best->at_ns || !admits(sim, stage, row, JOB_F, row->next_f, needs_w)) { return; }
+    *best = (Choice){at_ns, r, row->next_f, JOB_F};
+}
+
+// R ahead of time, else the oldest W.
+static inline Choice find_filler(const Sim* sim, const SimStage* stage, int32_t num_rows) {
+    Choice best = {NEVER, 0, INT32_MAX, JOB_W};
+    bool needs_w;
+    for (int32_t r = 0; r < num_rows && stage->drops; r++) {
+        const SimRow* row = &stage->rows[r];
+        if (!row->is_share && r_is_due(sim, row) && admits(sim, stage, row, JOB_R, row->next_b, &needs_w)) {
+            return (Choice){stage->clock_ns, r, row->next_b, JOB_R};
+        }
+    }
+    for (int32_t r = 0; r < num_rows; r++) {
+        const SimRow* row = &stage->rows[r];
+        if (row->next_w >= row->next_b || row->next_w > best.position) { continue; }
+        if (row->ends_with_w && row->grad_at[sim->order[row->next_w]] > stage->clock_ns) { continue; }
+        best = (Choice){stage->clock_ns, r, row->next_w, JOB_W};
+    }
+    return best;
+}
+
+// What runs at once: critical jobs, then B and shares, then F.
+static inline Choice find_ready(const Sim* sim, const SimStage* stage, int32_t num_rows, bool* needs_w) {
+    Choice best = {NEVER, 0, INT32_MAX, JOB_B};
+    if (sim->rule->critical_permille > 0) {
+        int64_t critical_ns = stage->left_ns * 1000 / sim->rule->critical_permille;
+        for (int32_t r = 0; r < num_rows; r++) {
+            offer_critical(&best, &critical_ns, sim, stage, r, needs_w);
+        }
+        if (best.at_ns != NEVER) { return best; }
+    }
+    for (int32_t r = num_rows - 1; r >= 0; r--) {
+        if (stage->rows[r].urgent_ns <= stage->clock_ns) { offer_urgent(&best, sim, stage, r, needs_w); }
+    }
+    for (int32_t r = num_rows - 1; r >= 0 && best.at_ns == NEVER; r--) {
+        if (stage->rows[r].forward_ns <= stage->clock_ns) { offer_forward(&best, sim, stage, r, needs_w); }
+    }
+    return best;
+}
+
+// What comes first of all that is under way; W of a share waits for its factors.
+static inline Choice find_first(const Sim* sim, const SimStage* stage, int32_t num_rows, bool* needs_w) {
+    Choice best = {NEVER, 0, INT32_MAX, JOB_B};
+    for (int32_t r = num_rows - 1; r >= 0; r--) { offer_urgent(&best, sim, stage, r, needs_w); }
+    for (int32_t r = num_rows - 1; r >= 0; r--) { offer_forward(&best, sim, stage, r, needs_w); }
+    return best;
+}
+
+// May a filler wait, because `best` comes within part of the time that it takes?
+static inline bool filler_waits(const Sim* sim, const SimStage* stage, const Choice* filler,
+                                const Choice* best) {
+    if (filler->kind != JOB_W || best->at_ns == NEVER) { return false; }
+    int64_t filler_ns = stage->rows[filler->row].cost[sim->order[filler->position]].job_ns[JOB_W];
+    return best->at_ns - stage->clock_ns <= filler_ns / 1000 * sim->rule->wait_permille;
+}
+
+// num_rows: the stage's, known to the compiler where there is one.
+static inline Choice choose_among(const Sim* sim, const SimStage* stage, int32_t num_rows) {
+    bool needs_w = false, has_input = false;
+    for (int32_t r = 0; r < num_rows; r++) {
+        const SimRow* row = &stage->rows[r];
+        has_input |= row->urgent_ns <= stage->clock_ns || row->forward_ns <= stage->clock_ns;
+    }
+    if (has_input) {
+        Choice ready = find_ready(sim, stage, num_rows, &needs_w);
+        if (ready.at_ns != NEVER) { return ready; }
+    }
+    Choice filler = find_filler(sim, stage, num_rows);
+    if (filler.at_ns != NEVER && sim->rule->wait_permille == 0) { return filler; }
+    Choice best = find_first(sim, stage, num_rows, &needs_w);
+    if (filler.at_ns != NEVER) {
+        return needs_w || !filler_waits(sim, stage, &filler, &best) ? filler : best;
+    }
+    const SimRow* last = &stage->rows[num_rows - 1];
+    if (last->ends_with_w && last->next_w < last->next_b) {
+        int64_t at_ns = later(last->grad_at[sim->order[last->next_w]], stage->clock_ns);
+        if (at_ns < best.at_ns) { best = (Choice){at_ns, num_rows - 1, last->next_w, JOB_W}; }
+    }
+    return best;
+}
+
+static inline int64_t choose(const Sim* sim, SimStage* stage) {
+    int32_t num_rows = stage->num_rows;
+    if (num_rows == 0) { return NEVER; }
+    Choice best = num_rows == 1 ? choose_among(sim, stage, 1) : choose_among(sim, stage, num_rows);
+    stage->choice = best.kind;
+    stage->choice_row = best.row;
+    return best.at_ns;
+}
+
+static inline void run_choice(Sim* sim, int32_t s) {
+    SimStage* stage = &sim->stages[s];
+    SimRow* row = &stage->rows[stage->choice_row];
+    JobKind kind = (JobKind)stage->choice;
+    bool split = sim->rule->split_backward;
+    int32_t position = kind == JOB_F ? row->next_f : kind == JOB_W ? row->next_w : row->next_b;
+    int32_t m = sim->order[position];
+    const PipeCost* cost = &row->cost[m];
+    int64_t job_ns = cost->job_ns[kind] + (kind == JOB_B && !split ? cost->job_ns[JOB_W] : 0);
+    if (sim->schedule != NULL) { pipe_schedule_push(sim->schedule, s, kind, row->chunk, m); }
+    stage->clock_ns = sim->next_ns[s] + job_ns;
+    stage->left_ns -= job_ns;
+    if (stage->limited) { memory_after(stage, row, kind, m, split); }
+    switch (kind) {
+        case JOB_F:
+            row->next_f++;
+            if (row->is_share && !row->ends_with_w) { row->next_b++; }
+            break;
+        case JOB_B:
+            row->next_b++;
+            row->next_w += !split;
+            break;
+        case JOB_R: row->recomputed = position + 1; break;
+        default: row->next_w++; break;
+    }
+    if (kind == JOB_F || kind == JOB_B) {
+        refresh(sim, row);
+        hand_on(sim, s, row, kind, m);
+    }
+}
+
+// --- a given order ---------------------------------------------------------------------------------------
+
+enum { DID_F = 1, DID_R = 2, DID_B = 4, DID_W = 8 };
+
+static int64_t next_of_list(const Sim* sim, const SimStage* stage, int32_t s) {
+    if (stage->pos == sim->given->num_jobs[s]) { return NEVER; }
+    PipeJob job = sim->given->jobs[s][stage->pos];
+    const SimRow* row = sim->row_of[job.chunk];
+    bool needs_grad = job.kind == JOB_B || (job.kind == JOB_W && row->ends_with_w);
+    int64_t input_ns = job.kind == JOB_F ? row->act_at[job.mb] : needs_grad ? row->grad_at[job.mb] : 0;
+    return later(input_ns, stage->clock_ns);
+}
+
+static bool is_joint(const Sim* sim, PipeJob job) {
+    return job.kind == JOB_B && !(sim->did[(int64_t)job.chunk * sim->problem->M + job.mb] & DID_W);
+}
+
+static void run_listed(Sim* sim, int32_t s) {
+    SimStage* stage = &sim->stages[s];
+    PipeJob job = sim->given->jobs[s][stage->pos];
+    SimRow* row = sim->row_of[job.chunk];
+    const PipeCost* cost = &row->cost[job.mb];
+    int64_t job_ns = cost->job_ns[job.kind] + (is_joint(sim, job) ? cost->job_ns[JOB_W] : 0);
+    stage->clock_ns = sim->next_ns[s] + job_ns;
+    sim->timeline->job[s][stage->pos] = (PipeSpan){sim->next_ns[s], stage->clock_ns};
+    sim->timeline->busy_ns[s] += job_ns;
+    hand_on(sim, s, row, (JobKind)job.kind, job.mb);
+    stage->pos++;
+}
+
+// --- running ---------------------------------------------------------------------------------------------
+
+// What stage s does next, and when.
+static inline int64_t decide(Sim* sim, int32_t s) {
+    SimStage* stage = &sim->stages[s];
+    bool has_message = stage->num_taken < stage->num_messages;
+    int64_t ready_ns = has_message ? stage->messages[stage->num_taken].ready_ns : NEVER;
+    if (ready_ns > stage->clock_ns) {
+        stage->choice = JOB_F;
+        int64_t at_ns = sim->given == NULL ? choose(sim, stage) : next_of_list(sim, stage, s);
+        if (at_ns <= stage->clock_ns || !has_message) { return at_ns; }
+    }
+    stage->choice = TAKE_MESSAGE;
+    return later(ready_ns, stage->clock_ns);
+}
+
+// False as soon as some stage cannot end by cutoff_ns.
+static bool run(Sim* sim, int64_t cutoff_ns) {
+    stages_begin(sim);
+    for (;;) {
+        int32_t s = first_stage(sim);
+        SimStage* stage = &sim->stages[s];
+        if (sim->next_ns[s] == NEVER) { return true; }
+        if (stage->is_open) {
+            int64_t next_ns = decide(sim, s);
+            stage->is_open = false;
+            if (next_ns != sim->next_ns[s]) {
+                set_next(sim, s, next_ns);
+                continue;
+            }
+        }
+        if (sim->next_ns[s] + stage->left_ns > cutoff_ns) { return false; }
+        sim->num_steps++;
+        if (stage->choice == TAKE_MESSAGE) {
+            take_message(sim, s);
+        } else if (sim->given == NULL) {
+            run_choice(sim, s);
+        } else {
+            run_listed(sim, s);
+        }
+        stage->is_open = true;
+        set_next(sim, s, stage->clock_ns);
+    }
+}
+
+// Rows stage by stage, those of a stage in the order of the chain.
+static Status rows_init(Sim* sim, Arena* arena) {
+    const PipeProblem* problem = sim->problem;
+    int32_t all_rows = pipe_num_rows(problem), M = problem->M;
+    int64_t num_arrivals = 2 * (int64_t)all_rows * (M + 1);
+    int64_t* arrivals = (int64_t*)arena_alloc_raw(arena, sizeof *arrivals * (size_t)num_arrivals);
+    ARENA_TRY_NEW(sim->rows, arena, SimRow, all_rows);
+    ARENA_TRY_NEW(sim->row_of, arena, SimRow*, all_rows);
+    if (arrivals == NULL) { return FAIL(STATUS_NO_MEMORY, "planner: no host memory left"); }
+    for (int64_t i = 0; i < num_arrivals; i++) { arrivals[i] = NEVER; }
+    for (int32_t row = 0; row < all_rows; row++) {
+        if (!pipe_has_row(problem, row)) { continue; }
+        sim->stages[pipe_stage_of(problem, row)].num_rows++;
+        sim->num_parts += row >= sim->K;
+    }
+    for (int32_t s = 0, first = 0; s < problem->P; s++) {
+        sim->stages[s].rows = sim->rows + first;
+        first += sim->stages[s].num_rows;
+        sim->stages[s].num_rows = 0;
+    }
+    for (int32_t row = 0; row < all_rows; row++) {
+        if (!pipe_has_row(problem, row)) { continue; }
+        int32_t s = pipe_stage_of(problem, row);
+        SimRow* it = sim->row_of[row] = &sim->stages[s].rows[sim->stages[s].num_rows++];
+        it->stage = s;
+        it->chunk = row;
+        it->is_share = row >= sim->K;
+        it->ends_with_w = it->is_share && sim->has_factors;
+        it->urgent_ns = it->forward_ns = NEVER;
+        it->act_at = arrivals + 2 * (int64_t)row * (M + 1);
+        it->grad_at = it->act_at + M + 1;
+        it->cost = pipe_cost(problem, row, 0);
+    }
+    for (int32_t m = 0; m < M; m++) { sim->row_of[0]->act_at[m] = 0; }
+    return STATUS_OK;
+}
+
+static Status sim_init(Sim* sim, Arena* arena) {
+    const PipeProblem* problem = sim->problem;
+    sim->K = pipe_num_chunks(problem);
+    sim->has_factors = pipe_shares_head(problem) && problem->placement->head == HEAD_BY_VOCABULARY;
+    ARENA_TRY_NEW(sim->stages, arena, SimStage, problem->P);
+    TRY(rows_init(sim, arena));
+    if (pipe_shares_head(problem)) {
+        ARENA_TRY_NEW(sim->parts, arena, int32_t, problem->M);
+        ARENA_TRY_NEW(sim->part_at, arena, int64_t, problem->M);
+    }
+    for (int32_t s = 0; s < problem->P && problem->pulls; s++) {  // two for a row; of the last chunk, parts
+        SimStage* stage = &sim->stages[s];
+        int64_t num_messages = (int64_t)(2 * stage->num_rows + sim->num_parts) * problem->M;
+        ARENA_TRY_NEW(stage->messages, arena, SimMessage, num_messages);
     }
     return STATUS_OK;
 }
 
-// Fills job, send and busy_ns of the timeline. On return stage s has run pos[s] of its jobs, until
-// clock_ns[s]; less than all of them: it waits for ever.
-static Status pipe_pulled_run(PipeTimeline* timeline, int32_t pos[PLAN_MAX_STAGES],
-                              int64_t clock_ns[PLAN_MAX_STAGES], const PipeProblem* problem,
-                              const PipeSchedule* schedule, Arena* arena) {
-    Walk walk = {
-        .problem = problem, .schedule = schedule, .timeline = timeline, .pos = pos, .clock_ns = clock_ns};
-    int64_t num_cells = (int64_t)pipe_num_rows(problem) * problem->M;
-    for (int kind = 0; kind < 3; kind++) { ARENA_TRY_NEW(walk.missing[kind], arena, int32_t, num_cells); }
-    ARENA_TRY_NEW(walk.has_w, arena, bool, num_cells);
-    TRY(count_messages(&walk, arena));
-    for (int32_t s = 0; s < problem->P; s++) { choose(&walk, s); }
-    for (;;) {
-        int32_t first = 0;
-        for (int32_t s = 1; s < problem->P; s++) {
-            first = walk.next[s].begin_ns < walk.next[first].begin_ns ? s : first;
+// --- the adaptive policy ---------------------------------------------------------------------------------
+
+// From the begin of F, or of B and the R before it, to the end of B of chunk 0, one job after the other: what
+// can only come after it.
+static Status critical_init(Sim* sim, Arena* arena) {
+    const PipeProblem* problem = sim->problem;
+    int32_t M = problem->M, K = sim->K, num_rows = pipe_num_rows(problem);
+    bool split = sim->rule->split_backward;
+    int64_t* all = (int64_t*)arena_alloc_raw(arena, sizeof *all * (size_t)(2 * num_rows + 2) * (size_t)M);
+    if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "planner: no host memory left"); }
+    int64_t *sum_ns = all, *share_ns = all + M;
+    for (int32_t m = 0; m < M; m++) { sum_ns[m] = share_ns[m] = 0; }
+    for (int32_t k = 0; k < K; k++) {
+        int64_t* out = all + (int64_t)(2 + 2 * k) * M;
+        const PipeCost* cost = pipe_cost(problem, k, 0);
+        for (int32_t m = 0; m < M; m++) {
+            sum_ns[m] += (cost[m].drops ? cost[m].job_ns[JOB_R] : 0) + cost[m].job_ns[JOB_B] +
+                         (split ? 0 : cost[m].job_ns[JOB_W]) + (k > 0 ? (cost - M)[m].transfer_ns : 0);
+            out[m] = sum_ns[m];
         }
-        if (walk.next[first].begin_ns == NEVER) { return STATUS_OK; }
-        if (walk.next[first].is_job) {
-            run_job(&walk, first);
-        } else {
-            take_letter(&walk, first);
-        }
-        choose(&walk, first);
+        sim->row_of[k]->backward_critical_ns = out;
     }
+    for (int32_t row = K; row < num_rows; row++) {
+        int64_t* out = all + (int64_t)(2 + 2 * row) * M;
+        if (sim->row_of[row] == NULL) { continue; }
+        const PipeCost* cost = pipe_cost(problem, row, 0);
+        for (int32_t m = 0; m < M; m++) {
+            int64_t own_ns = cost[m].job_ns[JOB_F] + cost[m].part_ns;
+            share_ns[m] = later(share_ns[m], cost[m].transfer_ns + own_ns);
+            out[m] = sum_ns[m] + own_ns;
+        }
+        sim->row_of[row]->forward_critical_ns = out;
+    }
+    for (int32_t m = 0; m < M; m++) { sum_ns[m] += share_ns[m]; }
+    for (int32_t k = K - 1; k >= 0; k--) {
+        int64_t* out = all + (int64_t)(3 + 2 * k) * M;
+        const PipeCost* cost = pipe_cost(problem, k, 0);
+        for (int32_t m = 0; m < M; m++) {
+            sum_ns[m] += cost[m].job_ns[JOB_F] + (k < K - 1 ? cost[m].transfer_ns : 0);
+            out[m] = sum_ns[m];
+        }
+        sim->row_of[k]->forward_critical_ns = out;
+    }
+    return STATUS_OK;
 }
 
-// --- pipe_simulate --------------------
-// pipe_simulate.c -- longest path through a pipeline schedule.
-//
-// Every job starts at max(end of the job before it on its stage, arrival of its input), every transfer at
-// max(end of its job, end of the transfer before it on the sender's link). Sends leave a stage in the order
-// of its jobs, so no event queue is needed: stages advance as far as they can, and a transfer wakes its
-// receiver. Where receivers fetch their messages themselves: pipe_pulled.h.
+// Work and memory of a stage's rows.
+static Status walk_stage_init(Sim* sim, int32_t s, Arena* arena) {
+    const PipeProblem* problem = sim->problem;
+    SimStage* stage = &sim->stages[s];
+    int64_t most_bytes = sim->rule->most_bytes[s];
+    stage->left_ns = problem->tail_ns[s];
+    stage->limit_bytes = problem->memory_limit_bytes[s];
+    if (most_bytes > 0 && most_bytes < stage->limit_bytes) { stage->limit_bytes = most_bytes; }
+    stage->limited = stage->limit_bytes != INT64_MAX;
+    if (stage->limited) {
+        ARENA_TRY_NEW(stage->held_of, arena, int64_t, problem->M);
+        ARENA_TRY_NEW(stage->need_of, arena, int64_t, problem->M);
+    }
+    for (int32_t r = 0; r < stage->num_rows; r++) {
+        SimRow* row = &stage->rows[r];
+        row->max_in_flight = row->is_share ? problem->M : sim->rule->max_in_flight[row->chunk];
+        for (int32_t m = 0; m < problem->M; m++) {
+            const PipeCost* cost = &row->cost[m];
+            stage->left_ns += cost->job_ns[JOB_F] + cost->job_ns[JOB_W] +
+                              (row->is_share ? 0 : cost->job_ns[JOB_B]) +
+                              (cost->drops ? cost->job_ns[JOB_R] : 0);
+            row->drops |= cost->drops;
+            if (!stage->limited) { continue; }
+            stage->need_of[m] +=
+                kept_bytes(cost) + (cost->drops ? later(cost->forward_bytes, cost->stored_bytes) : 0);
+        }
+        stage->drops |= row->drops;
+        refresh(sim, row);
+    }
+    return STATUS_OK;
+}
 
-enum { DID_F = 1, DID_R = 2, DID_B = 4, DID_W = 8, HAS_W = 16 };
+static Status walk_init(Sim* sim, const int32_t* order, Arena* arena) {
+    int32_t M = sim->problem->M;
+    TRY(sim_init(sim, arena));
+    ARENA_TRY_NEW(sim->order, arena, int32_t, M + 1);
+    memcpy(sim->order, order, sizeof *order * (size_t)M);
+    sim->order[M] = M;
+    for (int32_t s = 0; s < sim->problem->P; s++) { TRY(walk_stage_init(sim, s, arena)); }
+    return sim->rule->critical_permille > 0 ? critical_init(sim, arena) : STATUS_OK;
+}
 
-typedef struct {
-    const PipeProblem* problem;
-    const PipeSchedule* schedule;
-    PipeTimeline* timeline;
-    int32_t K, num_rows;
-    int64_t* act_at;  // [rows * M] arrival of a row's input + 1; 0: not known yet
-    int64_t*
-        grad_at;     // [rows * M] the same of the gradient of its output, the last part; of a share: factors
-    int32_t* parts;  // [M] of the last chunk's gradient that have arrived, where the head is shared
-    int32_t num_parts;
-    uint8_t* did;  // [rows * M] DID_* and HAS_W
-    int32_t pos[PLAN_MAX_STAGES];
-    int64_t clock_ns[PLAN_MAX_STAGES], link_ns[PLAN_MAX_STAGES];
-    int32_t woken[PLAN_MAX_STAGES], num_woken;
-    bool is_woken[PLAN_MAX_STAGES];
-} Run;
+// The makespan; INT64_MAX where some micro-batch does not fit alone as counted here, where jobs wait for
+// ever, or as soon as some stage cannot end by cutoff_ns.
+static int64_t walk(Sim* sim, int64_t cutoff_ns) {
+    int32_t P = sim->problem->P;
+    for (int32_t s = 0; s < P; s++) {
+        SimStage* stage = &sim->stages[s];
+        for (int32_t m = 0; m < sim->problem->M && stage->limited; m++) {
+            if (stage->need_of[m] > stage->limit_bytes) { return INT64_MAX; }
+            stage->most_need_bytes = later(stage->most_need_bytes, stage->need_of[m]);
+        }
+    }
+    if (!run(sim, cutoff_ns)) { return INT64_MAX; }
+    int64_t makespan_ns = 0;
+    for (int32_t s = 0; s < P; s++) {
+        if (sim->stages[s].left_ns > sim->problem->tail_ns[s]) { return INT64_MAX; }
+        makespan_ns = later(makespan_ns, sim->stages[s].clock_ns + sim->problem->tail_ns[s]);
+    }
+    return makespan_ns;
+}
+
+PipeAdaptiveRule pipe_adaptive_rule(const PipeProblem* problem, bool split_backward) {
+    PipeAdaptiveRule rule = {.split_backward = split_backward, .critical_permille = 2000};
+    int32_t K = pipe_num_chunks(problem);
+    for (int32_t k = 0; k < K; k++) { rule.max_in_flight[k] = 2 * (K - k) - 1; }
+    return rule;
+}
+
+Status pipe_adaptive_build(PipeSchedule* out, const PipeProblem* problem, const int32_t* order,
+                           const PipeAdaptiveRule* rule, Arena* arena) {
+    TRY(pipe_problem_check_fits(problem));
+    PipeSchedule schedule;
+    TRY(pipe_schedule_init(&schedule, problem, arena));
+    Sim sim = {.problem = problem, .schedule = &schedule, .rule = rule};
+    TRY(walk_init(&sim, order, arena));
+    if (walk(&sim, INT64_MAX) == INT64_MAX) { return pipe_schedule_one_by_one(out, problem, order, arena); }
+    *out = schedule;
+    return STATUS_OK;
+}
+
+Status pipe_adaptive_makespan(int64_t* makespan_ns, const PipeProblem* problem, const int32_t* order,
+                              const PipeAdaptiveRule* rule, int64_t cutoff_ns, int64_t* budget,
+                              Arena* arena) {
+    Sim sim = {.problem = problem, .rule = rule};
+    TRY(walk_init(&sim, order, arena));
+    *makespan_ns = walk(&sim, cutoff_ns);
+    *budget -= sim.num_steps + (int64_t)pipe_num_rows(problem) * problem->M / 2;
+    return STATUS_OK;
+}
+
+static Status adaptive_build(PipeSchedule* out, const PipeProblem* problem, const int32_t* order,
+                             bool split_backward, Arena* arena) {
+    PipeAdaptiveRule rule = pipe_adaptive_rule(problem, split_backward);
+    return pipe_adaptive_build(out, problem, order, &rule, arena);
+}
+
+const PipePolicy pipe_policy_adaptive = {
+    .name = "adaptive",
+    .help = "backward first, then forward while memory lasts, then weight gradients",
+    .build = adaptive_build,
+};
+
+// --- pipe_simulate ---------------------------------------------------------------------------------------
 
 static const char job_letter[JOB_COUNT] = {'F', 'B', 'W', 'R'};
+
+static Status check_job(const PipeProblem* problem, PipeJob job, uint8_t* did, int32_t s, int32_t i) {
+    int32_t K = pipe_num_chunks(problem);
+    bool is_row = job.chunk >= 0 && job.chunk < pipe_num_rows(problem) && pipe_has_row(problem, job.chunk) &&
+                  pipe_stage_of(problem, job.chunk) == s;
+    if (job.kind >= JOB_COUNT || job.mb < 0 || job.mb >= problem->M || !is_row) {
+        return FAIL(STATUS_INVALID_PLAN, "stage %d, job %d: no such job, chunk or micro-batch", s, i);
+    }
+    static const uint8_t bit[JOB_COUNT] = {DID_F, DID_B, DID_W, DID_R};
+    bool drops = pipe_cost(problem, job.chunk, job.mb)->drops, is_share = job.chunk >= K;
+    const uint8_t before[JOB_COUNT] = {0, (uint8_t)(DID_F | (drops ? DID_R : 0)), is_share ? DID_F : DID_B,
+                                       DID_F};
+    did += (int64_t)job.chunk * problem->M + job.mb;
+    bool is_again = (*did & bit[job.kind]) != 0;
+    bool is_early = (*did & before[job.kind]) != before[job.kind] || (job.kind == JOB_R && !drops) ||
+                    (job.kind == JOB_B && is_share);
+    if (is_again || is_early) {
+        return FAIL(STATUS_INVALID_PLAN, "stage %d, job %d: %c%d of chunk %d %s", s, i, job_letter[job.kind],
+                    job.mb, job.chunk, is_again ? "a second time" : "before what it needs");
+    }
+    *did |= bit[job.kind];
+    return STATUS_OK;
+}
+
+// Every micro-batch's F and B (and R where recomputed) exactly once per chunk, F and W per share, in an order
+// that can run on each stage.
+static Status check_order(uint8_t* did, const PipeProblem* problem, const PipeSchedule* schedule) {
+    int32_t K = pipe_num_chunks(problem);
+    for (int32_t s = 0; s < problem->P; s++) {
+        for (int32_t i = 0; i < schedule->num_jobs[s]; i++) {
+            TRY(check_job(problem, schedule->jobs[s][i], did, s, i));
+        }
+    }
+    for (int32_t row = 0; row < pipe_num_rows(problem); row++) {
+        for (int32_t m = 0; m < problem->M && pipe_has_row(problem, row); m++) {
+            uint8_t done = did[(int64_t)row * problem->M + m];
+            if (done & (row < K ? DID_B : DID_W)) { continue; }
+            char letter = !(done & DID_F) ? 'F' : row < K ? 'B' : 'W';
+            return FAIL(STATUS_INVALID_PLAN, "stage %d: %c%d of chunk %d is missing",
+                        pipe_stage_of(problem, row), letter, m, row);
+        }
+    }
+    return STATUS_OK;
+}
+
+// The most bytes held on stage s at a time, from the order of its jobs.
+static int64_t stage_peak_bytes(const Sim* sim, int32_t s) {
+    const PipeProblem* problem = sim->problem;
+    int64_t held_bytes = 0, peak_bytes = 0;
+    for (int32_t i = 0; i < sim->given->num_jobs[s]; i++) {
+        PipeJob job = sim->given->jobs[s][i];
+        const PipeCost* cost = pipe_cost(problem, job.chunk, job.mb);
+        bool has_w = !is_joint(sim, (PipeJob){.kind = JOB_B, .chunk = job.chunk, .mb = job.mb});
+        int64_t begins_bytes = 0, ends_bytes = 0;
+        switch ((JobKind)job.kind) {
+            case JOB_F:
+                begins_bytes = cost->input_bytes + (cost->drops ? cost->forward_bytes : cost->stored_bytes);
+                ends_bytes = cost->drops ? cost->forward_bytes : 0;
+                break;
+            case JOB_R: begins_bytes = cost->stored_bytes; break;
+            case JOB_B: ends_bytes = cost->input_bytes + (has_w ? 0 : cost->stored_bytes); break;
+            default: ends_bytes = cost->stored_bytes; break;
+        }
+        held_bytes += begins_bytes;
+        if (held_bytes > peak_bytes) { peak_bytes = held_bytes; }
+        held_bytes -= ends_bytes;
+    }
+    return peak_bytes;
+}
+
+static Status report_deadlock(const Sim* sim) {
+    char text[512] = "";
+    for (int32_t s = 0; s < sim->problem->P; s++) {
+        int32_t pos = sim->stages[s].pos;
+        if (pos == sim->given->num_jobs[s]) { continue; }
+        PipeJob job = sim->given->jobs[s][pos];
+        size_t used = strlen(text);
+        snprintf(text + used, sizeof text - used, "%sstage %d waits with %c%d of chunk %d", used ? ", " : "",
+                 s, job_letter[job.kind], job.mb, job.chunk);
+    }
+    return FAIL(STATUS_DEADLOCK, "schedule: %s", text);
+}
+
+Status pipe_simulate(PipeTimeline* out, const PipeProblem* problem, const PipeSchedule* schedule,
+                     Arena* arena) {
+    PipeTimeline timeline = {0};
+    Sim sim = {.problem = problem, .given = schedule, .timeline = &timeline};
+    PipeSpan* spans;
+    uint8_t* did;
+    int64_t num_jobs = 0;
+    for (int32_t s = 0; s < problem->P; s++) { num_jobs += schedule->num_jobs[s]; }
+    ARENA_TRY_NEW(spans, arena, PipeSpan, 2 * num_jobs);
+    ARENA_TRY_NEW(did, arena, uint8_t, (int64_t)pipe_num_rows(problem) * problem->M);
+    for (int32_t s = 0; s < problem->P; s++) {
+        timeline.job[s] = spans;
+        timeline.send[s] = spans + num_jobs;
+        spans += schedule->num_jobs[s];
+    }
+    TRY(check_order(did, problem, schedule));
+    TRY(sim_init(&sim, arena));
+    sim.did = did;
+    run(&sim, INT64_MAX);
+    for (int32_t s = 0; s < problem->P; s++) {
+        if (sim.stages[s].pos < schedule->num_jobs[s]) { return report_deadlock(&sim); }
+        timeline.makespan_ns = later(timeline.makespan_ns, sim.stages[s].clock_ns + problem->tail_ns[s]);
+        timeline.last_end_ns = later(timeline.last_end_ns, sim.stages[s].clock_ns);
+        timeline.peak_bytes[s] = stage_peak_bytes(&sim, s);
+    }
+    *out = timeline;
+    return STATUS_OK;
+}
 
 int32_t pipe_messages(PipeMessage out[PIPE_MAX_MESSAGES], const PipeProblem* problem, PipeJob job) {
     int32_t K = pipe_num_chunks(problem), row = job.chunk, num = 0, stage = pipe_stage_of(problem, row);
@@ -198,218 +927,4 @@ int32_t pipe_messages(PipeMessage out[PIPE_MAX_MESSAGES], const PipeProblem* pro
         if (!out[i].is_sent) { out[i].transfer_ns = 0; }
     }
     return num;
-}
-
-// --- checking --------------------------------------------------------------------------------------------
-
-static Status check_job(Run* run, int32_t s, int32_t i) {
-    const PipeProblem* problem = run->problem;
-    PipeJob job = run->schedule->jobs[s][i];
-    bool is_row = job.chunk >= 0 && job.chunk < run->num_rows && pipe_has_row(problem, job.chunk) &&
-                  pipe_stage_of(problem, job.chunk) == s;
-    if (job.kind >= JOB_COUNT || job.mb < 0 || job.mb >= problem->M || !is_row) {
-        return FAIL(STATUS_INVALID_PLAN, "stage %d, job %d: no such job, chunk or micro-batch", s, i);
-    }
-    bool drops = pipe_cost(problem, job.chunk, job.mb)->drops, is_share = job.chunk >= run->K;
-    uint8_t* did = &run->did[(int64_t)job.chunk * problem->M + job.mb];
-    static const uint8_t bit[JOB_COUNT] = {DID_F, DID_B, DID_W | HAS_W, DID_R};
-    const uint8_t before[JOB_COUNT] = {0, (uint8_t)(DID_F | (drops ? DID_R : 0)), is_share ? DID_F : DID_B,
-                                       DID_F};
-    if (*did & bit[job.kind]) {
-        return FAIL(STATUS_INVALID_PLAN, "stage %d, job %d: %c%d of chunk %d a second time", s, i,
-                    job_letter[job.kind], job.mb, job.chunk);
-    }
-    if ((*did & before[job.kind]) != before[job.kind] || (job.kind == JOB_R && !drops) ||
-        (job.kind == JOB_B && is_share)) {
-        return FAIL(STATUS_INVALID_PLAN, "stage %d, job %d: %c%d of chunk %d before what it needs", s, i,
-                    job_letter[job.kind], job.mb, job.chunk);
-    }
-    *did |= bit[job.kind];
-    return STATUS_OK;
-}
-
-// Every micro-batch's F and B (and R where recomputed) exactly once per chunk, F and W per share, in an order
-// that can run on each stage.
-static Status check_order(Run* run) {
-    const PipeProblem* problem = run->problem;
-    for (int32_t s = 0; s < problem->P; s++) {
-        for (int32_t i = 0; i < run->schedule->num_jobs[s]; i++) { TRY(check_job(run, s, i)); }
-    }
-    for (int32_t row = 0; row < run->num_rows; row++) {
-        uint8_t last = row < run->K ? DID_B : DID_W;
-        for (int32_t m = 0; m < problem->M && pipe_has_row(problem, row); m++) {
-            uint8_t did = run->did[(int64_t)row * problem->M + m];
-            if (did & last) { continue; }
-            return FAIL(STATUS_INVALID_PLAN, "stage %d: %c%d of chunk %d is missing",
-                        pipe_stage_of(problem, row),
-                        !(did & DID_F) ? 'F'
-                        : row < run->K ? 'B'
-                                       : 'W',
-                        m, row);
-        }
-    }
-    return STATUS_OK;
-}
-
-// --- running ---------------------------------------------------------------------------------------------
-
-// When what the job waits for is there; -1: not known.
-static int64_t arrival_of(const Run* run, PipeJob job) {
-    int64_t cell = (int64_t)job.chunk * run->problem->M + job.mb;
-    switch ((JobKind)job.kind) {
-        case JOB_F: return job.chunk == 0 ? 0 : run->act_at[cell] - 1;
-        case JOB_B: return job.chunk == run->K - 1 && run->num_parts == 0 ? 0 : run->grad_at[cell] - 1;
-        case JOB_W: {
-            bool waits = job.chunk >= run->K && run->problem->placement->head == HEAD_BY_VOCABULARY;
-            return waits ? run->grad_at[cell] - 1 : 0;
-        }
-        default: return 0;
-    }
-}
-
-static void deliver(Run* run, const PipeMessage* message, int32_t m, int64_t at_ns) {
-    int64_t cell = (int64_t)message->row * run->problem->M + m;
-    if (message->kind == MESSAGE_ACT) {
-        run->act_at[cell] = at_ns + 1;
-    } else if (message->row == run->K - 1 && run->num_parts > 0) {
-        int64_t* last = &run->grad_at[cell];  // negative until all parts are there
-        int64_t latest = -*last > at_ns + 1 ? -*last : at_ns + 1;
-        *last = ++run->parts[m] == run->num_parts ? latest : -latest;
-    } else {
-        run->grad_at[cell] = at_ns + 1;
-    }
-    if (run->is_woken[message->stage]) { return; }
-    run->is_woken[message->stage] = true;
-    run->woken[run->num_woken++] = message->stage;
-}
-
-static void hand_on(Run* run, int32_t s, int32_t i) {
-    PipeMessage messages[PIPE_MAX_MESSAGES];
-    PipeJob job = run->schedule->jobs[s][i];
-    int32_t num = pipe_messages(messages, run->problem, job);
-    PipeSpan span = {0, 0};
-    for (int32_t k = 0; k < num; k++) {
-        if (!messages[k].is_sent) {
-            deliver(run, &messages[k], job.mb, run->clock_ns[s]);
-            continue;
-        }
-        int64_t begin_ns = run->clock_ns[s] > run->link_ns[s] ? run->clock_ns[s] : run->link_ns[s];
-        if (span.end_ns == 0) { span.begin_ns = begin_ns; }
-        run->link_ns[s] = span.end_ns = begin_ns + messages[k].transfer_ns;
-        deliver(run, &messages[k], job.mb, span.end_ns);
-    }
-    run->timeline->send[s][i] = span;
-}
-
-// Run stage s until it ends or waits.
-static void advance(Run* run, int32_t s) {
-    const PipeProblem* problem = run->problem;
-    for (; run->pos[s] < run->schedule->num_jobs[s]; run->pos[s]++) {
-        PipeJob job = run->schedule->jobs[s][run->pos[s]];
-        const PipeCost* cost = pipe_cost(problem, job.chunk, job.mb);
-        bool is_joint = job.kind == JOB_B && !(run->did[(int64_t)job.chunk * problem->M + job.mb] & HAS_W);
-        int64_t duration_ns = cost->job_ns[job.kind] + (is_joint ? cost->job_ns[JOB_W] : 0);
-        int64_t arrival_ns = arrival_of(run, job);
-        if (arrival_ns < 0) { return; }
-        int64_t begin_ns = arrival_ns > run->clock_ns[s] ? arrival_ns : run->clock_ns[s];
-        run->clock_ns[s] = begin_ns + duration_ns;
-        run->timeline->job[s][run->pos[s]] = (PipeSpan){begin_ns, run->clock_ns[s]};
-        run->timeline->busy_ns[s] += duration_ns;
-        hand_on(run, s, run->pos[s]);
-    }
-}
-
-static Status report_deadlock(const Run* run) {
-    char text[512] = "";
-    for (int32_t s = 0; s < run->problem->P; s++) {
-        if (run->pos[s] == run->schedule->num_jobs[s]) { continue; }
-        PipeJob job = run->schedule->jobs[s][run->pos[s]];
-        size_t used = strlen(text);
-        snprintf(text + used, sizeof text - used, "%sstage %d waits with %c%d of chunk %d", used ? ", " : "",
-                 s, job_letter[job.kind], job.mb, job.chunk);
-    }
-    return FAIL(STATUS_DEADLOCK, "schedule: %s", text);
-}
-
-// The most bytes held on stage s at a time, from the order of its jobs.
-static int64_t stage_peak_bytes(const Run* run, int32_t s) {
-    const PipeProblem* problem = run->problem;
-    int64_t held_bytes = 0, peak_bytes = 0;
-    for (int32_t i = 0; i < run->schedule->num_jobs[s]; i++) {
-        PipeJob job = run->schedule->jobs[s][i];
-        const PipeCost* cost = pipe_cost(problem, job.chunk, job.mb);
-        bool has_w = (run->did[(int64_t)job.chunk * problem->M + job.mb] & HAS_W) != 0;
-        int64_t begins_bytes = 0, ends_bytes = 0;
-        switch ((JobKind)job.kind) {
-            case JOB_F:
-                begins_bytes = cost->input_bytes + (cost->drops ? cost->forward_bytes : cost->stored_bytes);
-                ends_bytes = cost->drops ? cost->forward_bytes : 0;
-                break;
-            case JOB_R: begins_bytes = cost->stored_bytes; break;
-            case JOB_B: ends_bytes = cost->input_bytes + (has_w ? 0 : cost->stored_bytes); break;
-            default: ends_bytes = cost->stored_bytes; break;
-        }
-        held_bytes += begins_bytes;
-        if (held_bytes > peak_bytes) { peak_bytes = held_bytes; }
-        held_bytes -= ends_bytes;
-    }
-    return peak_bytes;
-}
-
-static Status run_init(Run* run, Arena* arena) {
-    const PipeProblem* problem = run->problem;
-    run->K = pipe_num_chunks(problem);
-    run->num_rows = pipe_num_rows(problem);
-    for (int32_t row = run->K; row < run->num_rows; row++) { run->num_parts += pipe_has_row(problem, row); }
-    int64_t num_cells = (int64_t)run->num_rows * problem->M, num_jobs = 0;
-    for (int32_t s = 0; s < problem->P; s++) { num_jobs += run->schedule->num_jobs[s]; }
-    int64_t* arrivals;
-    PipeSpan* spans;
-    ARENA_TRY_NEW(arrivals, arena, int64_t, 2 * num_cells);
-    ARENA_TRY_NEW(run->did, arena, uint8_t, num_cells);
-    ARENA_TRY_NEW(run->parts, arena, int32_t, problem->M);
-    ARENA_TRY_NEW(spans, arena, PipeSpan, 2 * num_jobs);
-    run->act_at = arrivals;
-    run->grad_at = arrivals + num_cells;
-    for (int32_t s = 0; s < problem->P; s++) {
-        run->timeline->job[s] = spans;
-        run->timeline->send[s] = spans + num_jobs;
-        spans += run->schedule->num_jobs[s];
-    }
-    return STATUS_OK;
-}
-
-// Every stage as far as it can, until nothing wakes another.
-static void advance_all(Run* run) {
-    for (int32_t s = run->problem->P - 1; s >= 0; s--) {
-        run->woken[run->num_woken++] = s;
-        run->is_woken[s] = true;
-    }
-    while (run->num_woken > 0) {
-        int32_t s = run->woken[--run->num_woken];
-        run->is_woken[s] = false;
-        advance(run, s);
-    }
-}
-
-Status pipe_simulate(PipeTimeline* out, const PipeProblem* problem, const PipeSchedule* schedule,
-                     Arena* arena) {
-    PipeTimeline timeline = {0};
-    Run run = {.problem = problem, .schedule = schedule, .timeline = &timeline};
-    TRY(run_init(&run, arena));
-    TRY(check_order(&run));
-    if (problem->pulls) {
-        TRY(pipe_pulled_run(&timeline, run.pos, run.clock_ns, problem, schedule, arena));
-    } else {
-        advance_all(&run);
-    }
-    for (int32_t s = 0; s < problem->P; s++) {
-        if (run.pos[s] < schedule->num_jobs[s]) { return report_deadlock(&run); }
-        int64_t end_ns = run.clock_ns[s] + problem->tail_ns[s];
-        if (end_ns > timeline.makespan_ns) { timeline.makespan_ns = end_ns; }
-        if (run.clock_ns[s] > timeline.last_end_ns) { timeline.last_end_ns = run.clock_ns[s]; }
-        timeline.peak_bytes[s] = stage_peak_bytes(&run, s);
-    }
-    *out = timeline;
-    return STATUS_OK;
 }

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "../../util/program.h"
 #include "../plan/plan_message.h"
 #include "transfers.h"
 
@@ -24,10 +26,10 @@ typedef struct {
     bool is_first;  // nothing goes in
     bool is_end;    // the last chunk, and it has the whole head
     bool feeds;     // the last chunk, and the head is shared
-    // Rows of this rank, -1: elsewhere or none. A share's `before` is the last chunk.
-    int16_t before, behind;
-    int16_t before_stage, behind_stage;  // -1: none
-    const DynapipeModel_v1* api;         // another's share: of the last chunk, which knows its lengths
+    // Rows of this rank, -1: elsewhere or none. A share's `prev` is the last chunk.
+    int16_t prev, next;
+    int16_t prev_stage, next_stage;  // -1: none
+    const DynapipeModel_v1* api;     // another's share: of the last chunk, which knows its lengths
     void* model;
 } Row;
 
@@ -37,7 +39,7 @@ typedef struct {
     int64_t buffer_bytes[BUFFER_COUNT];
     DynapipeBatch part;            // a share by rows: the batch with its rows only
     int64_t part_at;               // and where these begin in (num_rows, C), in bytes
-    int64_t in_bytes, out_bytes;   // of the activation before and behind
+    int64_t in_bytes, out_bytes;   // of the activation that enters and leaves
     int64_t grad_bytes;            // of a share: its part
     int64_t fact_bytes;            // its factors
     uint8_t transfer[LINK_COUNT];  // TransferState
@@ -78,7 +80,6 @@ static inline bool executor_by_rows(const Executor* ex, const Row* row) {
 static inline bool executor_by_vocabulary(const Executor* ex, const Row* row) {
     return row->is_share && ex->placement->head == HEAD_BY_VOCABULARY;
 }
-#include "../../util/program.h"
 
 // === rows: which pieces of the model are on this rank, whom each talks to, where its data lie ===
 // --- a placement -----------------------------------------------------------------------------------------
@@ -89,7 +90,7 @@ static bool shares_head(const Executor* ex) {
 static Row* add_row(Executor* ex, int32_t row, int32_t stage) {
     Row* out = &ex->rows[ex->num_rows];
     *out = (Row){.row = (int16_t)row, .stage = (int16_t)stage, .is_mine = stage == ex->stage};
-    out->before = out->behind = out->before_stage = out->behind_stage = -1;
+    out->prev = out->next = out->prev_stage = out->next_stage = -1;
     ex->idx_of[row] = (int16_t)ex->num_rows++;
     return out;
 }
@@ -101,11 +102,11 @@ static void add_chunk(Executor* ex, int32_t k) {
     row->is_first = k == 0;
     row->is_end = is_last && !shares_head(ex);
     row->feeds = is_last && shares_head(ex);
-    if (k > 0) { row->before_stage = placement->stage_of[k - 1]; }
-    if (!is_last) { row->behind_stage = placement->stage_of[k + 1]; }
+    if (k > 0) { row->prev_stage = placement->stage_of[k - 1]; }
+    if (!is_last) { row->next_stage = placement->stage_of[k + 1]; }
     if (k > 0 && ex->idx_of[k - 1] >= 0) {
-        row->before = ex->idx_of[k - 1];
-        ex->rows[row->before].behind = ex->idx_of[k];
+        row->prev = ex->idx_of[k - 1];
+        ex->rows[row->prev].next = ex->idx_of[k];
     }
 }
 
@@ -113,8 +114,8 @@ static void add_share(Executor* ex, int32_t s) {
     int32_t K = ex->placement->num_chunks;
     Row* row = add_row(ex, K + s, s);
     row->is_share = true;
-    row->before_stage = ex->placement->stage_of[K - 1];
-    row->before = ex->idx_of[K - 1];
+    row->prev_stage = ex->placement->stage_of[K - 1];
+    row->prev = ex->idx_of[K - 1];
 }
 
 static void number_places(Executor* ex) {
@@ -159,8 +160,8 @@ static Status take_ranges(Executor* ex) {
     for (int32_t i = 0; i < ex->num_rows; i++) {
         Row* row = &ex->rows[i];
         if (!row->is_mine) {
-            row->api = ex->rows[row->before].api;
-            row->model = ex->rows[row->before].model;
+            row->api = ex->rows[row->prev].api;
+            row->model = ex->rows[row->prev].model;
         }
         if ((row->is_share || row->feeds) && !executor_can_share(row->api, (HeadSplit)ex->placement->head)) {
             return FAIL(STATUS_INVALID_PLAN,
@@ -172,7 +173,6 @@ static Status take_ranges(Executor* ex) {
     return STATUS_OK;
 }
 
-// --- executor_rows.c -------------------------------------------------------------------------------------
 // Fills what stands under "of the step in progress". STATUS_INVALID_PLAN: another number of ranges, or a head
 // that the model cannot share.
 static Status executor_place(Executor* ex, const Placement* placement, int32_t num_stages) {
@@ -232,11 +232,11 @@ static void measure_share(const Executor* ex, const Row* row, const DynapipeBatc
     out->in_bytes = row->api->boundary_bytes(row->model, &out->part, row->is_mine ? 0 : 1);
     if (executor_by_rows(ex, row)) {
         out->grad_bytes = out->in_bytes;
-        if (row->before < 0) { return; }
+        if (row->prev < 0) { return; }
         DynapipeBatch ahead = out->part;
         int32_t end;
         executor_loss_rows(ex->placement, row->stage, batch->num_rows, &ahead.num_rows, &end);
-        const Row* last = &ex->rows[row->before];
+        const Row* last = &ex->rows[row->prev];
         out->part_at = last->api->boundary_bytes(last->model, &ahead, 1);
     } else if (batch->num_rows > 0) {
         out->grad_bytes = row->api->part_bytes(row->model, batch, KEEP | HEAD);
@@ -260,13 +260,13 @@ static const DynapipeBatch* executor_batch(const Executor* ex, int32_t idx, int3
     return executor_by_rows(ex, &ex->rows[idx]) ? &executor_state(ex, idx, mb)->part : ex->step->batches[mb];
 }
 
-// --- transfers -------------------------------------------------------------------------------------------
+// --- links ------------------------------------------------------------------------------------------------
 static int32_t executor_end_of(const Executor* ex, const PlanInstr* instr) {
     int32_t row = instr->chunk, K = ex->placement->num_chunks;
     if (row < 0 || row >= K + ex->num_stages || ex->idx_of[row] < 0) { return -1; }
-    bool is_behind =
+    bool leaves =
         instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_WAIT_ACT || instr->kind == INSTR_RECV_GRAD;
-    if (!is_behind || !ex->rows[ex->idx_of[row]].feeds) { return ex->idx_of[row]; }
+    if (!leaves || !ex->rows[ex->idx_of[row]].feeds) { return ex->idx_of[row]; }
     int32_t s = instr->peer - ex->first_rank;
     return s >= 0 && s < ex->num_stages ? ex->idx_of[K + s] : -1;
 }
@@ -277,47 +277,72 @@ static int32_t executor_tag(const Executor* ex, int32_t mb, int32_t row, int32_t
     return (mb * ex->most_places + ex->place_of[row]) * 3 + direction;
 }
 
-// --- places ----------------------------------------------------------------------------------------------
-static unsigned char* buffer(const Executor* ex, int32_t idx, int32_t mb, BufferKind kind) {
-    return executor_state(ex, idx, mb)->buffer[kind];
-}
+// A transfer as this rank sees it: over `link` of a row, with the tag of the row that it is the input of.
+typedef struct {
+    Link link;
+    int32_t tag;
+    bool is_send;
+} End;
 
-static unsigned char* buffer_at(const Executor* ex, int32_t idx, int32_t mb, BufferKind kind,
-                                int64_t at_bytes) {
-    unsigned char* begin = buffer(ex, idx, mb, kind);
-    return begin == NULL ? NULL : begin + at_bytes;
-}
-
-// Where they lie; NULL: none.
-static unsigned char* executor_in(const Executor* ex, int32_t idx, int32_t mb) {
+static End end_of(const Executor* ex, const PlanInstr* instr, int32_t idx) {
     const Row* row = &ex->rows[idx];
-    if (row->is_first) { return NULL; }
-    if (!row->is_share || row->before < 0) { return buffer(ex, idx, mb, BUFFER_IN); }
-    return buffer_at(ex, row->before, mb, BUFFER_OUT, executor_state(ex, idx, mb)->part_at);
+    InstrKind kind = (InstrKind)instr->kind;
+    bool is_act = kind == INSTR_SEND_ACT || kind == INSTR_RECV_ACT || kind == INSTR_WAIT_ACT;
+    bool is_fact = kind == INSTR_SEND_FACT || kind == INSTR_RECV_FACT || kind == INSTR_WAIT_FACT;
+    bool is_send = !plan_instr_is_recv(kind);
+    Link link = is_fact   ? LINK_FACT
+                : is_act  ? (is_send ? LINK_OUT : LINK_IN)
+                : is_send ? LINK_DIN
+                          : LINK_DOUT;
+    bool is_next = !row->is_share && (link == LINK_OUT || link == LINK_DOUT);
+    return (End){link, executor_tag(ex, instr->mb, row->row + is_next, is_fact ? 2 : !is_act), is_send};
 }
 
-static unsigned char* executor_out(const Executor* ex, int32_t idx, int32_t mb) {
+static int64_t link_bytes(const Row* row, const RowState* state, Link link) {
+    bool is_grad = link == LINK_DIN || link == LINK_DOUT;
+    if (link == LINK_FACT) { return state->fact_bytes; }
+    if (row->is_share) { return is_grad ? state->grad_bytes : state->in_bytes; }
+    return link == LINK_IN || link == LINK_DIN ? state->in_bytes : state->out_bytes;
+}
+
+// Where a row's data lie: in the buffer of what row of this rank, and from where on. idx -1: nowhere.
+typedef struct {
+    int32_t idx;
+    BufferKind kind;
+    int64_t at_bytes;
+} Place;
+
+static Place link_place(const Executor* ex, int32_t idx, int32_t mb, Link link) {
+    static const Place nowhere = {-1, BUFFER_IN, 0};
     const Row* row = &ex->rows[idx];
-    if (row->is_end || row->is_share) { return NULL; }
-    return row->behind >= 0 ? buffer(ex, row->behind, mb, BUFFER_IN) : buffer(ex, idx, mb, BUFFER_OUT);
+    int64_t part_at = row->is_share ? executor_state(ex, idx, mb)->part_at : 0;
+    if (row->is_share && link == LINK_OUT) { link = LINK_IN; }
+    if (row->is_share && link == LINK_DOUT) { link = LINK_DIN; }
+    switch (link) {
+        case LINK_IN:
+            if (row->is_first) { return nowhere; }
+            if (!row->is_share || row->prev < 0) { return (Place){idx, BUFFER_IN, 0}; }
+            return (Place){row->prev, BUFFER_OUT, part_at};
+        case LINK_OUT:
+            if (row->is_end) { return nowhere; }
+            return row->next >= 0 ? (Place){row->next, BUFFER_IN, 0} : (Place){idx, BUFFER_OUT, 0};
+        case LINK_DIN:
+            if (row->is_first) { return nowhere; }
+            if (row->prev < 0) { return (Place){idx, BUFFER_DIN, 0}; }
+            if (executor_by_vocabulary(ex, row)) { return (Place){idx, BUFFER_PART, 0}; }
+            return (Place){row->prev, BUFFER_DOUT, part_at};
+        case LINK_DOUT: return row->is_end ? nowhere : (Place){idx, BUFFER_DOUT, 0};
+        default: return executor_by_vocabulary(ex, row) ? (Place){idx, BUFFER_FACT, 0} : nowhere;
+    }
 }
 
-static unsigned char* executor_dout(const Executor* ex, int32_t idx, int32_t mb) {
-    const Row* row = &ex->rows[idx];
-    if (row->is_end || executor_by_rows(ex, row)) { return NULL; }
-    return buffer(ex, idx, mb, row->is_share ? BUFFER_FACT : BUFFER_DOUT);
+static unsigned char* link_data(const Executor* ex, int32_t idx, int32_t mb, Link link) {
+    Place place = link_place(ex, idx, mb, link);
+    unsigned char* begin = place.idx < 0 ? NULL : executor_state(ex, place.idx, mb)->buffer[place.kind];
+    return begin == NULL ? NULL : begin + place.at_bytes;
 }
 
-static unsigned char* executor_din(const Executor* ex, int32_t idx, int32_t mb) {
-    const Row* row = &ex->rows[idx];
-    if (row->is_first) { return NULL; }
-    if (row->before < 0) { return buffer(ex, idx, mb, BUFFER_DIN); }
-    if (executor_by_vocabulary(ex, row)) { return buffer(ex, idx, mb, BUFFER_PART); }
-    return buffer_at(ex, row->before, mb, BUFFER_DOUT, executor_state(ex, idx, mb)->part_at);
-}
-
-// --- executor_check --------------------
-// executor_check.c -- a rank's list against its models, before anything is sent.
+// === a rank's list against its models, before anything is sent. ===
 
 #define X(name, text) text,
 static const char* const buffer_text[] = {BUFFER_LIST(X)};
@@ -327,7 +352,6 @@ static TransferName name_of(const PlanInstr* instr) {
     return (TransferName){instr->kind, instr->chunk, instr->mb};
 }
 
-// --- executor_check.c ------------------------------------------------------------------------------------
 static Status executor_fail(const Executor* ex, const PlanInstr* instr, const char* why) {
     return FAIL(STATUS_INVALID_PLAN, "rank %d: %s: %s", (int)ex->rank,
                 TRANSFER_WORDS(&ex->transfers, name_of(instr)), why);
@@ -396,38 +420,12 @@ static Status need_buffer(const Executor* ex, const PlanInstr* instr, int32_t id
         buffer_text[kind], (long long)(is_missing ? 0 : state->buffer_bytes[kind]));
 }
 
-static Status need_in(const Executor* ex, const PlanInstr* instr, int32_t idx) {
-    const Row* row = &ex->rows[idx];
-    const RowState* state = executor_state(ex, idx, instr->mb);
-    if (row->is_first) { return STATUS_OK; }
-    if (!row->is_share || row->before < 0) { return need_buffer(ex, instr, idx, BUFFER_IN, state->in_bytes); }
-    return need_buffer(ex, instr, row->before, BUFFER_OUT, state->part_at + state->in_bytes);
-}
-
-static Status need_out(const Executor* ex, const PlanInstr* instr, int32_t idx) {
-    const Row* row = &ex->rows[idx];
-    int64_t num_bytes = executor_state(ex, idx, instr->mb)->out_bytes;
-    if (row->is_end || row->is_share) { return STATUS_OK; }
-    if (row->behind >= 0) { return need_buffer(ex, instr, row->behind, BUFFER_IN, num_bytes); }
-    return need_buffer(ex, instr, idx, BUFFER_OUT, num_bytes);
-}
-
-static Status need_din(const Executor* ex, const PlanInstr* instr, int32_t idx) {
-    const Row* row = &ex->rows[idx];
-    const RowState* state = executor_state(ex, idx, instr->mb);
-    if (row->is_first) { return STATUS_OK; }
-    int64_t num_bytes = row->is_share ? state->grad_bytes : state->in_bytes;
-    if (row->before < 0) { return need_buffer(ex, instr, idx, BUFFER_DIN, num_bytes); }
-    if (executor_by_vocabulary(ex, row)) { return need_buffer(ex, instr, idx, BUFFER_PART, num_bytes); }
-    return need_buffer(ex, instr, row->before, BUFFER_DOUT, (row->is_share ? state->part_at : 0) + num_bytes);
-}
-
-static Status need_dout(const Executor* ex, const PlanInstr* instr, int32_t idx) {
-    const Row* row = &ex->rows[idx];
-    const RowState* state = executor_state(ex, idx, instr->mb);
-    if (row->is_end || executor_by_rows(ex, row)) { return STATUS_OK; }
-    if (row->is_share) { return need_buffer(ex, instr, idx, BUFFER_FACT, state->fact_bytes); }
-    return need_buffer(ex, instr, idx, BUFFER_DOUT, state->out_bytes);
+// What the link's data need is there.
+static Status need_link(const Executor* ex, const PlanInstr* instr, int32_t idx, Link link) {
+    Place place = link_place(ex, idx, instr->mb, link);
+    if (place.idx < 0) { return STATUS_OK; }
+    int64_t num_bytes = link_bytes(&ex->rows[idx], executor_state(ex, idx, instr->mb), link);
+    return need_buffer(ex, instr, place.idx, place.kind, place.at_bytes + num_bytes);
 }
 
 // A share by rows none of which are in this micro-batch runs nothing.
@@ -440,46 +438,37 @@ static Status need_for_forward(const Executor* ex, const PlanInstr* instr, int32
                         row->api->acts_bytes(row->model, batch, keeps ? KEEP | HEAD : 0)));
         TRY(need_buffer(ex, instr, idx, BUFFER_SCRATCH, row->api->scratch_bytes(row->model, batch)));
     }
-    TRY(need_in(ex, instr, idx));
-    if (row->is_share) { return need_din(ex, instr, idx); }
-    return instr->kind == INSTR_FWD ? need_out(ex, instr, idx) : STATUS_OK;
+    TRY(need_link(ex, instr, idx, LINK_IN));
+    if (row->is_share) { return need_link(ex, instr, idx, LINK_DIN); }
+    return instr->kind == INSTR_FWD ? need_link(ex, instr, idx, LINK_OUT) : STATUS_OK;
 }
 
 static Status need_for_backward(const Executor* ex, const PlanInstr* instr, int32_t idx) {
-    TRY(need_din(ex, instr, idx));
-    TRY(need_dout(ex, instr, idx));
+    TRY(need_link(ex, instr, idx, LINK_DIN));
+    TRY(need_link(ex, instr, idx, LINK_DOUT));
     for (int32_t i = 0; ex->rows[idx].feeds && i < ex->num_rows; i++) {
-        const RowState* state = executor_state(ex, i, instr->mb);
         if (!executor_by_vocabulary(ex, &ex->rows[i])) { continue; }
-        TRY(need_buffer(ex, instr, i, BUFFER_PART, state->grad_bytes));
-        TRY(need_buffer(ex, instr, i, BUFFER_FACT, state->fact_bytes));
+        TRY(need_link(ex, instr, i, LINK_DIN));
+        TRY(need_link(ex, instr, i, LINK_FACT));
     }
     return STATUS_OK;
 }
 
 // Every buffer the instruction touches is there and large enough for this model.
 static Status check_buffers(const Executor* ex, const PlanInstr* instr, int32_t idx) {
-    bool is_share = ex->rows[idx].is_share;
     switch (instr->kind) {
         case INSTR_FWD:
         case INSTR_REC: return need_for_forward(ex, instr, idx);
         case INSTR_BWD: return need_for_backward(ex, instr, idx);
-        case INSTR_WGT:
-        case INSTR_RECV_FACT:
-        case INSTR_SEND_FACT:
-        case INSTR_WAIT_FACT: return need_dout(ex, instr, idx);
-        case INSTR_RECV_ACT: return need_in(ex, instr, idx);
-        case INSTR_SEND_ACT:
-        case INSTR_WAIT_ACT: return is_share ? need_in(ex, instr, idx) : need_out(ex, instr, idx);
-        case INSTR_RECV_GRAD: return is_share ? need_din(ex, instr, idx) : need_dout(ex, instr, idx);
-        default: return need_din(ex, instr, idx);
+        case INSTR_WGT: return need_link(ex, instr, idx, ex->rows[idx].is_share ? LINK_FACT : LINK_DOUT);
+        default: return need_link(ex, instr, idx, end_of(ex, instr, idx).link);
     }
 }
 
 // --- who and when ----------------------------------------------------------------------------------------
 // What such an instruction has to do with that row.
 static Status check_kind(const Executor* ex, const PlanInstr* instr, const Row* row) {
-    bool is_here = row->is_share && row->before >= 0;  // between the last chunk and a share of one rank
+    bool is_here = row->is_share && row->prev >= 0;  // between the last chunk and a share of one rank
     switch (instr->kind) {
         case INSTR_FWD: return row->is_mine ? STATUS_OK : executor_fail(ex, instr, "its chunk is elsewhere");
         case INSTR_REC:
@@ -490,16 +479,14 @@ static Status check_kind(const Executor* ex, const PlanInstr* instr, const Row* 
         case INSTR_RECV_ACT:
         case INSTR_SEND_GRAD:
         case INSTR_WAIT_GRAD:
-            if (row->before_stage < 0) {
-                return executor_fail(ex, instr, "the first chunk has nobody before it");
-            }
-            if (row->before < 0) { return STATUS_OK; }
+            if (row->prev_stage < 0) { return executor_fail(ex, instr, "no chunk comes before the first"); }
+            if (row->prev < 0) { return STATUS_OK; }
             return executor_fail(ex, instr, "what goes into it is made on this rank");
         case INSTR_SEND_ACT:
         case INSTR_RECV_GRAD:
         case INSTR_WAIT_ACT:
-            if (row->is_end) { return executor_fail(ex, instr, "the last chunk has nobody behind it"); }
-            if (row->is_share ? !row->is_mine : row->behind < 0) { return STATUS_OK; }
+            if (row->is_end) { return executor_fail(ex, instr, "no chunk comes after the last"); }
+            if (row->is_share ? !row->is_mine : row->next < 0) { return STATUS_OK; }
             return executor_fail(ex, instr, "what it makes is taken on this rank");
         default:
             if (executor_by_vocabulary(ex, row) && row->is_mine == (instr->kind == INSTR_RECV_FACT) &&
@@ -513,10 +500,10 @@ static Status check_kind(const Executor* ex, const PlanInstr* instr, const Row* 
 
 static Status check_peer(const Executor* ex, const PlanInstr* instr, const Row* row) {
     if (instr->kind <= INSTR_REC) { return STATUS_OK; }
-    bool is_behind = row->is_share ? !row->is_mine
-                                   : instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_WAIT_ACT ||
-                                         instr->kind == INSTR_RECV_GRAD;
-    int32_t stage = !is_behind ? row->before_stage : row->is_share ? row->stage : row->behind_stage;
+    bool is_next = row->is_share ? !row->is_mine
+                                 : instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_WAIT_ACT ||
+                                       instr->kind == INSTR_RECV_GRAD;
+    int32_t stage = !is_next ? row->prev_stage : row->is_share ? row->stage : row->next_stage;
     if (instr->peer == ex->first_rank + stage) { return STATUS_OK; }
     return executor_fail(ex, instr, "its peer is not the rank of the chunk at the other end");
 }
@@ -545,25 +532,25 @@ static Status check_before(const Executor* ex, const PlanInstr* instr, int32_t i
     const Row* row = &ex->rows[idx];
     switch (instr->kind) {
         case INSTR_FWD:
-            if (row->before >= 0) { return need_seen(ex, instr, row->before, INSTR_FWD); }
+            if (row->prev >= 0) { return need_seen(ex, instr, row->prev, INSTR_FWD); }
             return row->is_first ? STATUS_OK : need_seen(ex, instr, idx, INSTR_RECV_ACT);
         case INSTR_REC: return need_seen(ex, instr, idx, INSTR_FWD);
         case INSTR_BWD: {
             bool has_rec = executor_state(ex, idx, instr->mb)->has_rec;
             TRY(need_seen(ex, instr, idx, has_rec ? INSTR_REC : INSTR_FWD));
             if (row->feeds) { return need_parts(ex, instr); }
-            if (row->behind >= 0) { return need_seen(ex, instr, row->behind, INSTR_BWD); }
+            if (row->next >= 0) { return need_seen(ex, instr, row->next, INSTR_BWD); }
             return row->is_end ? STATUS_OK : need_seen(ex, instr, idx, INSTR_RECV_GRAD);
         }
         case INSTR_WGT:
             if (!row->is_share) { return need_seen(ex, instr, idx, INSTR_BWD); }
             TRY(need_seen(ex, instr, idx, INSTR_FWD));
             if (!executor_by_vocabulary(ex, row)) { return STATUS_OK; }
-            return row->before >= 0 ? need_seen(ex, instr, row->before, INSTR_BWD)
-                                    : need_seen(ex, instr, idx, INSTR_RECV_FACT);
-        case INSTR_SEND_ACT: return need_seen(ex, instr, row->is_share ? row->before : idx, INSTR_FWD);
+            return row->prev >= 0 ? need_seen(ex, instr, row->prev, INSTR_BWD)
+                                  : need_seen(ex, instr, idx, INSTR_RECV_FACT);
+        case INSTR_SEND_ACT: return need_seen(ex, instr, row->is_share ? row->prev : idx, INSTR_FWD);
         case INSTR_SEND_GRAD: return need_seen(ex, instr, idx, row->is_share ? INSTR_FWD : INSTR_BWD);
-        case INSTR_SEND_FACT: return need_seen(ex, instr, row->before, INSTR_BWD);
+        case INSTR_SEND_FACT: return need_seen(ex, instr, row->prev, INSTR_BWD);
         case INSTR_WAIT_ACT: return need_seen(ex, instr, idx, INSTR_SEND_ACT);
         case INSTR_WAIT_GRAD: return need_seen(ex, instr, idx, INSTR_SEND_GRAD);
         case INSTR_WAIT_FACT: return need_seen(ex, instr, idx, INSTR_SEND_FACT);
@@ -664,22 +651,22 @@ static Status executor_prepare(Executor* ex, const PlanRank* rank, int32_t M) {
     return STATUS_OK;
 }
 
-// --- executor_jobs --------------------
-// executor_jobs.c -- calls of the model.
+// === calls of the model ===
 
-static TraceEvent* executor_job_begin(Executor* ex, TransferName name, int64_t before_ns, Status* status) {
-    *status = transfers_wait_for_room(&ex->transfers);
-    TraceEvent* event = transfers_event(&ex->transfers, name, -1);
-    event->wait_ns = event->begin_ns - before_ns;
-    if (*status != STATUS_OK) { return event; }
-    *status = job_marks_open(&ex->transfers.jobs, (int32_t)(event - ex->transfers.trace.events));
+// Around a call of the model. before_ns: when the rank turned to this job.
+static Status executor_job_begin(Executor* ex, TraceEvent** out, TransferName name, int64_t before_ns) {
     const DynapipeDevice_v1* device = ex->device.api;
+    TRY(transfers_wait_for_room(&ex->transfers));
+    TraceEvent* event = *out = transfers_event(&ex->transfers, name, -1);
+    event->wait_ns = event->begin_ns - before_ns;
+    TRY(job_marks_open(&ex->transfers.jobs, (int32_t)(event - ex->transfers.trace.events)));
     if (device != NULL && device->range_begin != NULL) {
         device->range_begin(ex->device.ctx, TRANSFER_WORDS(&ex->transfers, name));
     }
-    return event;
+    return STATUS_OK;
 }
 
+// rc: what the model returned.
 static Status executor_job_end(Executor* ex, const Row* row, TraceEvent* event, int rc) {
     const DynapipeDevice_v1* device = ex->device.api;
     if (device != NULL && device->range_end != NULL) { device->range_end(ex->device.ctx); }
@@ -697,10 +684,10 @@ static int forward(const Executor* ex, int32_t idx, const PlanInstr* instr) {
     const Row* row = &ex->rows[idx];
     const RowState* state = executor_state(ex, idx, instr->mb);
     bool is_again = instr->kind == INSTR_REC, drops = state->has_rec && !is_again;
-    void* out = is_again ? NULL : executor_out(ex, idx, instr->mb);  // of rec: it went out long ago
+    void* out = is_again ? NULL : link_data(ex, idx, instr->mb, LINK_OUT);  // of rec: it went out long ago
     float* losses = row->is_end && !drops ? ex->step->losses[instr->mb] : NULL;
-    return row->api->forward(row->model, ex->step->batches[instr->mb], executor_in(ex, idx, instr->mb), out,
-                             state->buffer[drops ? BUFFER_FORWARD : BUFFER_ACTS], ex->scratch, losses,
+    return row->api->forward(row->model, ex->step->batches[instr->mb], link_data(ex, idx, instr->mb, LINK_IN),
+                             out, state->buffer[drops ? BUFFER_FORWARD : BUFFER_ACTS], ex->scratch, losses,
                              drops ? 0 : KEEP | HEAD);
 }
 
@@ -712,23 +699,23 @@ static int combine(const Executor* ex, int32_t idx, int32_t mb) {
     int32_t num_parts = 0;
     for (int32_t i = 0; i < ex->num_rows; i++) {
         if (!executor_by_vocabulary(ex, &ex->rows[i])) { continue; }
-        parts[num_parts] = executor_din(ex, i, mb);
-        factors[num_parts++] = executor_dout(ex, i, mb);
+        parts[num_parts] = link_data(ex, i, mb, LINK_DIN);
+        factors[num_parts++] = link_data(ex, i, mb, LINK_FACT);
     }
     if (num_parts == 0 || ex->step->batches[mb]->num_rows == 0) { return 0; }
-    return row->api->combine(row->model, ex->step->batches[mb], num_parts, parts, executor_dout(ex, idx, mb),
-                             factors, ex->step->losses[mb]);
+    return row->api->combine(row->model, ex->step->batches[mb], num_parts, parts,
+                             link_data(ex, idx, mb, LINK_DOUT), factors, ex->step->losses[mb]);
 }
 
 static int backward(const Executor* ex, int32_t idx, int32_t mb) {
     const Row* row = &ex->rows[idx];
     const RowState* state = executor_state(ex, idx, mb);
     const DynapipeBatch* batch = ex->step->batches[mb];
-    void *acts = state->buffer[BUFFER_ACTS], *dout = executor_dout(ex, idx, mb);
+    void *acts = state->buffer[BUFFER_ACTS], *dout = link_data(ex, idx, mb, LINK_DOUT);
     int rc = row->feeds ? combine(ex, idx, mb) : 0;
     if (rc != 0) { return rc; }
-    rc = row->api->backward_inputs(row->model, batch, executor_in(ex, idx, mb), acts, dout,
-                                   executor_din(ex, idx, mb), ex->scratch);
+    rc = row->api->backward_inputs(row->model, batch, link_data(ex, idx, mb, LINK_IN), acts, dout,
+                                   link_data(ex, idx, mb, LINK_DIN), ex->scratch);
     if (rc != 0 || state->has_wgt || row->api->backward_weights == NULL) { return rc; }
     return row->api->backward_weights(row->model, batch, acts, dout, ex->scratch);
 }
@@ -736,9 +723,9 @@ static int backward(const Executor* ex, int32_t idx, int32_t mb) {
 static int backward_weights(const Executor* ex, int32_t idx, int32_t mb) {
     const Row* row = &ex->rows[idx];
     if (row->api->backward_weights == NULL) { return 0; }
-    return row->api->backward_weights(row->model, executor_batch(ex, idx, mb),
-                                      executor_state(ex, idx, mb)->buffer[BUFFER_ACTS],
-                                      executor_dout(ex, idx, mb), ex->scratch);
+    return row->api->backward_weights(
+        row->model, executor_batch(ex, idx, mb), executor_state(ex, idx, mb)->buffer[BUFFER_ACTS],
+        link_data(ex, idx, mb, row->is_share ? LINK_FACT : LINK_DOUT), ex->scratch);
 }
 
 // --- a share of the head ---------------------------------------------------------------------------------
@@ -746,14 +733,14 @@ static int backward_weights(const Executor* ex, int32_t idx, int32_t mb) {
 static int share_forward(const Executor* ex, int32_t idx, int32_t mb) {
     const Row* row = &ex->rows[idx];
     const DynapipeBatch* batch = executor_batch(ex, idx, mb);
-    void *in = executor_in(ex, idx, mb), *acts = executor_state(ex, idx, mb)->buffer[BUFFER_ACTS];
+    void *in = link_data(ex, idx, mb, LINK_IN), *acts = executor_state(ex, idx, mb)->buffer[BUFFER_ACTS];
     float* losses = NULL;
     if (executor_by_rows(ex, row)) {
         losses = ex->step->losses[mb] + executor_first_row(ex, row, ex->step->batches[mb]);
     }
     int rc = row->api->forward(row->model, batch, in, NULL, acts, ex->scratch, losses, KEEP | HEAD);
     if (rc != 0) { return rc; }
-    return row->api->backward_inputs(row->model, batch, in, acts, NULL, executor_din(ex, idx, mb),
+    return row->api->backward_inputs(row->model, batch, in, acts, NULL, link_data(ex, idx, mb, LINK_DIN),
                                      ex->scratch);
 }
 
@@ -770,8 +757,8 @@ static int call_model(const Executor* ex, int32_t idx, const PlanInstr* instr) {
 }
 
 static Status wait_for(Executor* ex, int32_t idx, const PlanInstr* instr, Link link) {
-    TransferName name = {instr->kind, instr->chunk, instr->mb};
-    return transfers_wait(&ex->transfers, &executor_state(ex, idx, instr->mb)->transfer[link], name);
+    return transfers_wait(&ex->transfers, &executor_state(ex, idx, instr->mb)->transfer[link],
+                          name_of(instr));
 }
 
 // Until what the job reads has arrived.
@@ -779,17 +766,17 @@ static Status wait_for_inputs(Executor* ex, int32_t idx, const PlanInstr* instr)
     const Row* row = &ex->rows[idx];
     bool is_backward = instr->kind == INSTR_BWD || instr->kind == INSTR_WGT;
     if (!is_backward) {
-        return row->is_first || row->before >= 0 ? STATUS_OK : wait_for(ex, idx, instr, LINK_IN);
+        return row->is_first || row->prev >= 0 ? STATUS_OK : wait_for(ex, idx, instr, LINK_IN);
     }
     if (row->is_share) {
-        bool has_factors = executor_by_vocabulary(ex, row) && row->before < 0;
+        bool has_factors = executor_by_vocabulary(ex, row) && row->prev < 0;
         return has_factors ? wait_for(ex, idx, instr, LINK_FACT) : STATUS_OK;
     }
     for (int32_t i = 0; row->feeds && i < ex->num_rows; i++) {
         if (!ex->rows[i].is_share || ex->rows[i].is_mine) { continue; }
         TRY(wait_for(ex, i, instr, LINK_DOUT));
     }
-    bool is_received = !row->is_end && !row->feeds && row->behind < 0;
+    bool is_received = !row->is_end && !row->feeds && row->next < 0;
     return is_received ? wait_for(ex, idx, instr, LINK_DOUT) : STATUS_OK;
 }
 
@@ -797,20 +784,17 @@ static Status executor_run_job(Executor* ex, const PlanInstr* instr) {
     int32_t idx = ex->idx_of[instr->chunk];
     int64_t before_ns = clock_now_ns();
     TRY(wait_for_inputs(ex, idx, instr));
-    Status status;
-    TransferName name = {instr->kind, instr->chunk, instr->mb};
-    TraceEvent* event = executor_job_begin(ex, name, before_ns, &status);
-    TRY(status);
+    TraceEvent* event;
+    TRY(executor_job_begin(ex, &event, name_of(instr), before_ns));
     return executor_job_end(ex, &ex->rows[idx], event, call_model(ex, idx, instr));
 }
 
-// --- executor --------------------
-// executor.c -- one rank's instruction list, in order; transfers in the background.
+// === a step ===
 
 Status executor_create(Executor** out, const ExecutorRange* ranges, int32_t num_ranges, Transport* transport,
                        int64_t timeout_ns) {
-    Executor* ex = calloc(1, sizeof *ex);
-    if (ex != NULL) { ex->ranges = calloc((size_t)num_ranges, sizeof *ex->ranges); }
+    Executor* ex = (Executor*)calloc(1, sizeof *ex);
+    if (ex != NULL) { ex->ranges = (ExecutorRange*)calloc((size_t)num_ranges, sizeof *ex->ranges); }
     if (ex == NULL || ex->ranges == NULL) {
         free(ex);
         return FAIL(STATUS_NO_MEMORY, "executor: no memory");
@@ -860,7 +844,7 @@ static Status executor_reserve(Executor* ex, int32_t M, int32_t num_events) {
     int64_t num_states = (int64_t)M * ex->num_rows;
     if (num_states > ex->max_states) {
         free(ex->states);
-        ex->states = malloc((size_t)num_states * sizeof *ex->states);
+        ex->states = (RowState*)malloc((size_t)num_states * sizeof *ex->states);
         ex->max_states = ex->states == NULL ? 0 : num_states;
         if (ex->states == NULL) { return FAIL(STATUS_NO_MEMORY, "executor: %d micro-batches", (int)M); }
     }
@@ -878,8 +862,8 @@ static Status find_groups(Executor* ex, const Plan* plan) {
     if (longest > ex->max_instrs) {
         free(ex->grouped);
         free(ex->group_room);
-        ex->grouped = malloc((size_t)longest);
-        ex->group_room = malloc((size_t)longest * sizeof *ex->group_room);
+        ex->grouped = (uint8_t*)malloc((size_t)longest);
+        ex->group_room = (int32_t*)malloc((size_t)longest * sizeof *ex->group_room);
         bool failed = ex->grouped == NULL || ex->group_room == NULL;
         ex->max_instrs = failed ? 0 : longest;
         if (failed) { return FAIL(STATUS_NO_MEMORY, "executor: %d instructions", (int)longest); }
@@ -889,60 +873,20 @@ static Status find_groups(Executor* ex, const Plan* plan) {
 }
 
 // --- instructions ----------------------------------------------------------------------------------------
-// A transfer as this rank sees it: of row `idx` over `link`, with the tag of the row that it is the input of.
-typedef struct {
-    Link link;
-    int32_t tag;
-    bool is_send;
-} End;
-
-static End end_of(const Executor* ex, const PlanInstr* instr, int32_t idx) {
-    const Row* row = &ex->rows[idx];
-    InstrKind kind = (InstrKind)instr->kind;
-    bool is_act = kind == INSTR_SEND_ACT || kind == INSTR_RECV_ACT || kind == INSTR_WAIT_ACT;
-    bool is_fact = kind == INSTR_SEND_FACT || kind == INSTR_RECV_FACT || kind == INSTR_WAIT_FACT;
-    bool is_send = !plan_instr_is_recv(kind);
-    Link link = is_fact   ? LINK_FACT
-                : is_act  ? (is_send ? LINK_OUT : LINK_IN)
-                : is_send ? LINK_DIN
-                          : LINK_DOUT;
-    bool is_behind = !row->is_share && (link == LINK_OUT || link == LINK_DOUT);
-    return (End){link, executor_tag(ex, instr->mb, row->row + is_behind, is_fact ? 2 : !is_act), is_send};
-}
-
-static int64_t end_bytes(const Row* row, const RowState* state, Link link) {
-    bool is_grad = link == LINK_DIN || link == LINK_DOUT;
-    if (link == LINK_FACT) { return state->fact_bytes; }
-    if (row->is_share) { return is_grad ? state->grad_bytes : state->in_bytes; }
-    return link == LINK_IN || link == LINK_DIN ? state->in_bytes : state->out_bytes;
-}
-
-static void* end_data(const Executor* ex, int32_t idx, int32_t mb, Link link) {
-    bool is_share = ex->rows[idx].is_share;
-    switch (link) {
-        case LINK_IN: return executor_in(ex, idx, mb);
-        case LINK_DIN: return executor_din(ex, idx, mb);
-        case LINK_OUT: return is_share ? executor_in(ex, idx, mb) : executor_out(ex, idx, mb);
-        case LINK_DOUT: return is_share ? executor_din(ex, idx, mb) : executor_dout(ex, idx, mb);
-        default: return executor_dout(ex, idx, mb);
-    }
-}
-
 static Status run_transfer(Executor* ex, const PlanInstr* instr) {
     int32_t idx = executor_end_of(ex, instr);
     RowState* state = executor_state(ex, idx, instr->mb);
     End end = end_of(ex, instr, idx);
-    TransferName name = {instr->kind, instr->chunk, instr->mb};
-    return transfers_post(&ex->transfers, name, instr->peer, end.tag, end_data(ex, idx, instr->mb, end.link),
-                          end_bytes(&ex->rows[idx], state, end.link), &state->transfer[end.link]);
+    return transfers_post(&ex->transfers, name_of(instr), instr->peer, end.tag,
+                          link_data(ex, idx, instr->mb, end.link),
+                          link_bytes(&ex->rows[idx], state, end.link), &state->transfer[end.link]);
 }
 
 static Status run_wait(Executor* ex, const PlanInstr* instr) {
     int32_t idx = executor_end_of(ex, instr);
-    TransferName name = {instr->kind, instr->chunk, instr->mb};
-    TraceEvent* event = transfers_event(&ex->transfers, name, instr->peer);
+    TraceEvent* event = transfers_event(&ex->transfers, name_of(instr), instr->peer);
     Link link = end_of(ex, instr, idx).link;
-    TRY(transfers_wait(&ex->transfers, &executor_state(ex, idx, instr->mb)->transfer[link], name));
+    TRY(transfers_wait(&ex->transfers, &executor_state(ex, idx, instr->mb)->transfer[link], name_of(instr)));
     event->end_ns = clock_now_ns();
     event->wait_ns = event->end_ns - event->begin_ns;
     return STATUS_OK;
@@ -966,7 +910,7 @@ Status executor_claim(Executor* ex, const ExecutorStep* step, StepClaim* claim) 
         RowState state = {0};
         executor_measure(ex, idx, step->batches[instr->mb], &state);
         End end = end_of(ex, instr, idx);
-        step_claim_add(&claim->with[s], end.is_send, end.tag, end_bytes(&ex->rows[idx], &state, end.link));
+        step_claim_add(&claim->with[s], end.is_send, end.tag, link_bytes(&ex->rows[idx], &state, end.link));
     }
     return STATUS_OK;
 }
@@ -1042,28 +986,30 @@ Status executor_run(Executor* ex, const ExecutorStep* step) {
     return executor_finish(ex);
 }
 
-// --- executor_forward --------------------
-/*
-executor_forward.c -- forward only, micro-batch after micro-batch.
+// === forward only: validation, and generation behind a cache ===
+// Micro-batch after micro-batch passes through the chunks of one replica. A rank runs its rows in waves: in
+// wave w chunk k runs batch w - k, shares of the head w - K, and their parts are combined in wave w - K - 1.
+// What a wave makes is read in the next, so two inputs and two outputs of every row take turns, and the
+// messages of a wave are the same set on all ranks: a transport that has groups gets them as one, and nothing
+// can wait in a circle. In generation (one batch) the shares by vocabulary answer, or by rows the first of
+// them, for all sequences; the last chunk's rank picks the best answer.
 
-A rank runs its rows (executor_parts.h) in waves: in wave w chunk k is at batch w - k, shares of the head at
-w - K, and their parts are combined in wave w - K - 1. What a wave makes is read in the next, so two inputs
-and two outputs of every row take turns, and the messages of a wave are the same set on all ranks: where a
-transport has groups it gets them as one, and nothing can wait in a circle.
-*/
-
-// Places of a row's two inputs and two outputs in the arena. Of a chunk that feeds the head, `out` are hidden
-// states; of a share, `in` are these, `out` its part; at the last chunk's end nothing of a share of this
-// rank.
 typedef struct {
-    int64_t in, out;              // offsets
-    int64_t in_bytes, out_bytes;  // of one, rounded up
+    int64_t in, out;              // offsets in the arena
+    int64_t in_bytes, out_bytes;  // of one of the two, rounded up
 } RowPlaces;
 
 typedef struct {
-    RowPlaces rows[PLAN_MAX_ROWS];
+    Executor* ex;
+    const DynapipeBatch* batches;  // [num_batches]
+    int32_t num_batches;
+    float* const* losses;        // [num_batches], of validation
+    const ExecutorInfer* infer;  // NULL: validation
+    DynapipeBatch seq_rows;  // of generation: the batch as hidden states have it, one row of each sequence
+    void* arena;
+    RowPlaces places[PLAN_MAX_ROWS];
     int64_t acts, scratch, end;  // offsets
-} Layout;
+} Pass;
 
 static int64_t aligned(int64_t num_bytes) {
     return (num_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
@@ -1073,344 +1019,328 @@ static void raise_to(int64_t* largest, int64_t num_bytes) {
     if (aligned(num_bytes) > *largest) { *largest = aligned(num_bytes); }
 }
 
-// --- lengths ---------------------------------------------------------------------------------------------
-// A share that lies with the last chunk reads its hidden states there.
-static int64_t in_bytes(const Executor* ex, const Row* row, const DynapipeBatch* batch) {
+// Generation needs no share by rows but the first.
+static bool takes_part(const Pass* pass, const Row* row) {
+    const Placement* placement = pass->ex->placement;
+    if (pass->infer == NULL || !row->is_share || placement->head == HEAD_BY_VOCABULARY) { return true; }
+    for (int32_t s = 0; s < row->stage; s++) {
+        if (placement_has_share(placement, s)) { return false; }
+    }
+    return true;
+}
+
+// A share whose part, or answer, the last chunk's rank combines with others.
+static bool returns_part(const Pass* pass, const Row* row) {
+    return pass->infer != NULL ? row->is_share && takes_part(pass, row)
+                               : executor_by_vocabulary(pass->ex, row);
+}
+
+// --- lengths and places ------------------------------------------------------------------------------------
+static DynapipeBatch pass_batch(const Pass* pass, const Row* row, int32_t b) {
+    if (pass->infer != NULL) { return row->is_share ? pass->seq_rows : pass->batches[b]; }
+    return executor_rows_of(pass->ex, row, &pass->batches[b]);
+}
+
+static int64_t pass_in_bytes(const Pass* pass, const Row* row, int32_t b) {
     if (row->is_first) { return 0; }
-    DynapipeBatch part = executor_rows_of(ex, row, batch);
+    DynapipeBatch part = pass_batch(pass, row, b);
     return row->api->boundary_bytes(row->model, &part, row->is_mine ? 0 : 1);
 }
 
-static int64_t out_bytes(const Executor* ex, const Row* row, const DynapipeBatch* batch) {
-    if (row->is_end || executor_by_rows(ex, row)) { return 0; }
+static int64_t pass_out_bytes(const Pass* pass, const Row* row, int32_t b) {
+    const DynapipeBatch* batch = &pass->batches[b];
+    if (row->is_end || (row->is_share && !returns_part(pass, row))) { return 0; }
+    if (row->is_share && pass->infer != NULL) { return row->api->pick_bytes(row->model, &pass->seq_rows); }
     if (row->is_share) { return batch->num_rows > 0 ? row->api->part_bytes(row->model, batch, HEAD) : 0; }
-    return row->api->boundary_bytes(row->model, batch, 1);
+    return row->api->boundary_bytes(row->model, row->feeds && pass->infer != NULL ? &pass->seq_rows : batch,
+                                    1);
 }
 
+// A share that lies with the last chunk reads its hidden states there.
 static bool needs_in(const Row* row) {
-    return !row->is_first && !(row->is_share && row->before >= 0);
+    return !row->is_first && !(row->is_share && row->prev >= 0);
 }
 
 static bool needs_out(const Row* row) {
-    return row->is_share || row->behind < 0;
+    return row->is_share || row->next < 0;
 }
 
-static void make_layout(Layout* out, const Executor* ex, const ExecutorForward* f) {
+static void pass_layout(Pass* pass) {
+    const Executor* ex = pass->ex;
     int64_t acts_bytes = 0, scratch_bytes = 0, at = 0;
-    *out = (Layout){0};
     for (int32_t i = 0; i < ex->num_rows; i++) {
         const Row* row = &ex->rows[i];
-        RowPlaces* places = &out->rows[i];
-        for (int32_t b = 0; b < f->num_batches; b++) {
-            const DynapipeBatch* batch = &f->batches[b];
-            if (needs_in(row)) { raise_to(&places->in_bytes, in_bytes(ex, row, batch)); }
-            if (needs_out(row)) { raise_to(&places->out_bytes, out_bytes(ex, row, batch)); }
-            if (!row->is_mine) { continue; }
-            DynapipeBatch part = executor_rows_of(ex, row, batch);
-            raise_to(&acts_bytes, row->api->acts_bytes(row->model, &part, HEAD));
-            raise_to(&scratch_bytes, row->api->scratch_bytes(row->model, &part));
+        RowPlaces* places = &pass->places[i];
+        for (int32_t b = 0; b < pass->num_batches && takes_part(pass, row); b++) {
+            DynapipeBatch part = pass_batch(pass, row, b);
+            if (needs_in(row)) { raise_to(&places->in_bytes, pass_in_bytes(pass, row, b)); }
+            if (needs_out(row)) { raise_to(&places->out_bytes, pass_out_bytes(pass, row, b)); }
+            if (row->is_mine && pass->infer != NULL) {
+                raise_to(&scratch_bytes, row->api->infer_bytes(row->model, &pass->batches[b]));
+            } else if (row->is_mine) {
+                raise_to(&acts_bytes, row->api->acts_bytes(row->model, &part, HEAD));
+                raise_to(&scratch_bytes, row->api->scratch_bytes(row->model, &part));
+            }
         }
+        int64_t num_each = pass->num_batches > 1 ? 2 : 1;
         places->in = at;
-        places->out = at + 2 * places->in_bytes;
-        at = places->out + 2 * places->out_bytes;
+        places->out = at + num_each * places->in_bytes;
+        at = places->out + num_each * places->out_bytes;
     }
-    out->acts = at;
-    out->scratch = at + acts_bytes;
-    out->end = out->scratch + scratch_bytes;
+    pass->acts = at;
+    pass->scratch = at + acts_bytes;
+    pass->end = pass->scratch + scratch_bytes;
 }
 
-Status executor_forward_bytes(int64_t* num_bytes, Executor* ex, const ExecutorForward* f) {
-    Layout layout;
-    TRY(executor_place(ex, f->placement, f->num_stages));
-    make_layout(&layout, ex, f);
-    *num_bytes = layout.end;
-    return STATUS_OK;
+static unsigned char* pass_at(const Pass* pass, int64_t offset) {
+    return (unsigned char*)pass->arena + offset;
 }
 
-// --- places ----------------------------------------------------------------------------------------------
-typedef struct {
-    Executor* ex;
-    const ExecutorForward* f;
-    Layout layout;
-} Forward;
+static unsigned char* pass_out(const Pass* pass, int32_t idx, int32_t b);
 
-static unsigned char* at(const Forward* fw, int64_t offset) {
-    return (unsigned char*)fw->f->arena + offset;
-}
-
-static unsigned char* out_place(const Forward* fw, int32_t idx, int32_t b);
-
-static unsigned char* in_place(const Forward* fw, int32_t idx, int32_t b) {
-    const Executor* ex = fw->ex;
-    const Row* row = &ex->rows[idx];
-    const RowPlaces* places = &fw->layout.rows[idx];
-    if (row->is_first) { return NULL; }
-    if (needs_in(row)) { return at(fw, places->in + b % 2 * places->in_bytes); }
+static unsigned char* pass_in(const Pass* pass, int32_t idx, int32_t b) {
+    const Row* row = &pass->ex->rows[idx];
+    const RowPlaces* places = &pass->places[idx];
     RowState state = {0};
-    executor_measure(ex, idx, &fw->f->batches[b], &state);
-    return out_place(fw, row->before, b) + state.part_at;
+    if (row->is_first) { return NULL; }
+    if (needs_in(row)) { return pass_at(pass, places->in + b % 2 * places->in_bytes); }
+    if (pass->infer == NULL) { executor_measure(pass->ex, idx, &pass->batches[b], &state); }
+    return pass_out(pass, row->prev, b) + state.part_at;
 }
 
-static unsigned char* out_place(const Forward* fw, int32_t idx, int32_t b) {
-    const Row* row = &fw->ex->rows[idx];
-    const RowPlaces* places = &fw->layout.rows[idx];
-    if (row->is_end || executor_by_rows(fw->ex, row)) { return NULL; }
-    if (!needs_out(row)) { return in_place(fw, row->behind, b); }
-    return at(fw, places->out + b % 2 * places->out_bytes);
+static unsigned char* pass_out(const Pass* pass, int32_t idx, int32_t b) {
+    const Row* row = &pass->ex->rows[idx];
+    const RowPlaces* places = &pass->places[idx];
+    if (row->is_end || (row->is_share && !returns_part(pass, row))) { return NULL; }
+    if (!needs_out(row)) { return pass_in(pass, row->next, b); }
+    return pass_at(pass, places->out + b % 2 * places->out_bytes);
 }
 
 // --- transfers -------------------------------------------------------------------------------------------
-static Status post(const Forward* fw, int32_t idx, int32_t b, InstrKind kind, int32_t stage,
-                   int32_t input_row, Link link, void* data, int64_t num_bytes) {
-    Executor* ex = fw->ex;
-    bool is_part = kind == INSTR_SEND_GRAD || kind == INSTR_RECV_GRAD;
-    TransferName name = {(int32_t)kind, ex->rows[idx].row, b};
-    return transfers_post(&ex->transfers, name, ex->first_rank + stage,
-                          TAG_FORWARD + executor_tag(ex, 0, input_row, is_part), data, num_bytes,
+static Status pass_post(const Pass* pass, int32_t idx, int32_t b, InstrKind kind, int32_t stage, Link link) {
+    Executor* ex = pass->ex;
+    const Row* row = &ex->rows[idx];
+    bool is_part = kind == INSTR_SEND_GRAD || kind == INSTR_RECV_GRAD,
+         is_next = !row->is_share && link == LINK_OUT;
+    bool is_in = link == LINK_IN || (row->is_share && link == LINK_OUT);
+    void* data = is_in ? pass_in(pass, idx, b) : pass_out(pass, idx, b);
+    int64_t num_bytes = is_in ? pass_in_bytes(pass, row, b) : pass_out_bytes(pass, row, b);
+    return transfers_post(&ex->transfers, (TransferName){(int32_t)kind, row->row, b}, ex->first_rank + stage,
+                          TAG_FORWARD + executor_tag(ex, 0, row->row + is_next, is_part), data, num_bytes,
                           &executor_state(ex, idx, b)->transfer[link]);
 }
 
-static bool has_batch(const Forward* fw, int32_t b) {
-    return b >= 0 && b < fw->f->num_batches;
+static bool has_batch(const Pass* pass, int32_t b) {
+    return b >= 0 && b < pass->num_batches;
 }
 
-// The batch that a row is at; shares of others are looked at where their part is combined.
-static int32_t batch_of(const Executor* ex, const Row* row, int32_t wave) {
+// The batch that a row runs in a wave.
+static int32_t batch_in(const Executor* ex, const Row* row, int32_t wave) {
     return wave - (row->is_share ? ex->placement->num_chunks : row->row);
 }
 
-// Of what the wave before makes: what this rank's rows read in it.
-static Status receive(const Forward* fw, int32_t wave) {
-    Executor* ex = fw->ex;
+// What this rank's rows read in that wave; parts of others are read a wave after they are made.
+static Status pass_receive(const Pass* pass, int32_t wave) {
+    const Executor* ex = pass->ex;
     for (int32_t i = 0; i < ex->num_rows; i++) {
         const Row* row = &ex->rows[i];
-        int32_t b = batch_of(ex, row, wave) - !row->is_mine;  // a part is a wave later
-        if (!has_batch(fw, b)) { continue; }
-        const DynapipeBatch* batch = &fw->f->batches[b];
-        if (row->is_mine && row->before < 0 && !row->is_first) {
-            TRY(post(fw, i, b, INSTR_RECV_ACT, row->before_stage, row->row, LINK_IN, in_place(fw, i, b),
-                     in_bytes(ex, row, batch)));
-        } else if (!row->is_mine && !executor_by_rows(ex, row)) {
-            TRY(post(fw, i, b, INSTR_RECV_GRAD, row->stage, row->row, LINK_DOUT, out_place(fw, i, b),
-                     out_bytes(ex, row, batch)));
+        int32_t b = batch_in(ex, row, wave) - !row->is_mine;
+        if (!has_batch(pass, b) || !takes_part(pass, row)) { continue; }
+        if (row->is_mine && row->prev < 0 && !row->is_first) {
+            TRY(pass_post(pass, i, b, INSTR_RECV_ACT, row->prev_stage, LINK_IN));
+        } else if (!row->is_mine && returns_part(pass, row)) {
+            TRY(pass_post(pass, i, b, INSTR_RECV_GRAD, row->stage, LINK_DOUT));
         }
     }
     return STATUS_OK;
 }
 
-static Status send_hidden(const Forward* fw, int32_t b) {
-    Executor* ex = fw->ex;
+// What this rank's rows made in the wave; hidden states go to every share elsewhere.
+static Status pass_send(const Pass* pass, int32_t wave) {
+    const Executor* ex = pass->ex;
     for (int32_t i = 0; i < ex->num_rows; i++) {
         const Row* row = &ex->rows[i];
-        if (row->is_mine) { continue; }
-        TRY(post(fw, i, b, INSTR_SEND_ACT, row->stage, row->row, LINK_OUT, in_place(fw, i, b),
-                 in_bytes(ex, row, &fw->f->batches[b])));
+        int32_t b = row->is_mine ? batch_in(ex, row, wave) : wave - ex->placement->num_chunks + 1;
+        if (!has_batch(pass, b) || !takes_part(pass, row)) { continue; }
+        if (!row->is_mine) {
+            TRY(pass_post(pass, i, b, INSTR_SEND_ACT, row->stage, LINK_OUT));
+        } else if (row->is_share && row->prev < 0 && returns_part(pass, row)) {
+            TRY(pass_post(pass, i, b, INSTR_SEND_GRAD, row->prev_stage, LINK_DIN));
+        } else if (!row->is_share && !row->is_end && !row->feeds && row->next < 0) {
+            TRY(pass_post(pass, i, b, INSTR_SEND_ACT, row->next_stage, LINK_OUT));
+        }
     }
     return STATUS_OK;
 }
 
-// What this rank's rows made in the wave.
-static Status send(const Forward* fw, int32_t wave) {
-    Executor* ex = fw->ex;
-    for (int32_t i = 0; i < ex->num_rows; i++) {
-        const Row* row = &ex->rows[i];
-        int32_t b = batch_of(ex, row, wave);
-        if (!row->is_mine || row->is_end || !has_batch(fw, b)) { continue; }
-        const DynapipeBatch* batch = &fw->f->batches[b];
-        if (row->feeds) {
-            TRY(send_hidden(fw, b));
-        } else if (row->is_share && row->before < 0 && !executor_by_rows(ex, row)) {
-            TRY(post(fw, i, b, INSTR_SEND_GRAD, row->before_stage, row->row, LINK_DIN, out_place(fw, i, b),
-                     out_bytes(ex, row, batch)));
-        } else if (!row->is_share && row->behind < 0) {
-            TRY(post(fw, i, b, INSTR_SEND_ACT, row->behind_stage, row->row + 1, LINK_OUT, out_place(fw, i, b),
-                     out_bytes(ex, row, batch)));
-        }
+static Status pass_wait(const Pass* pass, int32_t idx, int32_t b, Link link, const Row* who) {
+    TransferName name = {INSTR_FWD, who->row, b};
+    uint8_t* state = &executor_state(pass->ex, idx, b)->transfer[link];
+    return *state == TRANSFER_NONE ? STATUS_OK : transfers_wait(&pass->ex->transfers, state, name);
+}
+
+// Its input is there, and its output's place free, which batch b - 2 had.
+static Status pass_wait_for_places(const Pass* pass, int32_t idx, int32_t b) {
+    const Executor* ex = pass->ex;
+    const Row* row = &ex->rows[idx];
+    TRY(pass_wait(pass, idx, b, LINK_IN, row));
+    if (b < 2) { return STATUS_OK; }
+    TRY(pass_wait(pass, idx, b - 2, LINK_OUT, row));
+    TRY(pass_wait(pass, idx, b - 2, LINK_DIN, row));
+    for (int32_t i = 0; row->feeds && i < ex->num_rows; i++) {
+        TRY(pass_wait(pass, i, b - 2, LINK_OUT, row));
     }
     return STATUS_OK;
 }
 
 // --- jobs ------------------------------------------------------------------------------------------------
-static Status executor_forward_wait_for(const Forward* fw, int32_t idx, int32_t b, Link link,
-                                        const Row* who) {
-    TransferName name = {INSTR_FWD, who->row, b};
-    uint8_t* state = &executor_state(fw->ex, idx, b)->transfer[link];
-    return *state == TRANSFER_NONE ? STATUS_OK : transfers_wait(&fw->ex->transfers, state, name);
+static int64_t cache_bytes(const Row* row, const DynapipeCache* cache) {
+    return row->is_mine && !row->is_share ? aligned(row->api->cache_bytes(row->model, cache)) : 0;
 }
 
-// Its input is there, and its output's place free, which batch b - 2 had.
-static Status wait_for_places(const Forward* fw, int32_t idx, int32_t b) {
-    const Executor* ex = fw->ex;
-    const Row* row = &ex->rows[idx];
-    TRY(executor_forward_wait_for(fw, idx, b, LINK_IN, row));
-    if (b < 2) { return STATUS_OK; }
-    TRY(executor_forward_wait_for(fw, idx, b - 2, LINK_OUT, row));
-    TRY(executor_forward_wait_for(fw, idx, b - 2, LINK_DIN, row));
-    for (int32_t i = 0; row->feeds && i < ex->num_rows; i++) {
-        TRY(executor_forward_wait_for(fw, i, b - 2, LINK_OUT, row));
+static int call_infer(const Pass* pass, int32_t idx) {
+    const ExecutorInfer* f = pass->infer;
+    const Row* row = &pass->ex->rows[idx];
+    DynapipeCache cache = *f->cache;
+    for (int32_t i = 0; i < idx; i++) {
+        cache.memory = (unsigned char*)cache.memory + cache_bytes(&pass->ex->rows[i], f->cache);
     }
-    return STATUS_OK;
+    return row->api->infer(row->model, f->batch, row->is_share ? NULL : &cache, pass_in(pass, idx, 0),
+                           pass_out(pass, idx, 0), pass_at(pass, pass->scratch),
+                           row->is_end ? f->next : NULL);
 }
 
-static int executor_forward_call_model(const Forward* fw, int32_t idx, int32_t b) {
-    const Executor* ex = fw->ex;
+static int call_forward(const Pass* pass, int32_t idx, int32_t b) {
+    const Executor* ex = pass->ex;
     const Row* row = &ex->rows[idx];
-    const DynapipeBatch* batch = &fw->f->batches[b];
     DynapipeBatch* part = &executor_state(ex, idx, b)->part;  // stays while the call is under way
-    float* losses = row->is_end ? fw->f->losses[b] : NULL;
-    *part = executor_rows_of(ex, row, batch);
+    float* losses = row->is_end ? pass->losses[b] : NULL;
+    *part = executor_rows_of(ex, row, &pass->batches[b]);
     if (row->is_share && part->num_rows == 0) { return 0; }
-    if (executor_by_rows(ex, row)) { losses = fw->f->losses[b] + executor_first_row(ex, row, batch); }
-    return row->api->forward(row->model, part, in_place(fw, idx, b), out_place(fw, idx, b),
-                             at(fw, fw->layout.acts), at(fw, fw->layout.scratch), losses, HEAD);
+    if (executor_by_rows(ex, row)) {
+        losses = pass->losses[b] + executor_first_row(ex, row, &pass->batches[b]);
+    }
+    return row->api->forward(row->model, part, pass_in(pass, idx, b), pass_out(pass, idx, b),
+                             pass_at(pass, pass->acts), pass_at(pass, pass->scratch), losses, HEAD);
 }
 
-static Status run_row(const Forward* fw, int32_t idx, int32_t b) {
-    Executor* ex = fw->ex;
+// The calls of generation may wait inside, where no timeout is looked at: everything arrives before.
+static Status pass_job_begin(const Pass* pass, TraceEvent** event, const Row* row, int32_t b,
+                             int64_t before_ns) {
+    if (pass->infer != NULL) { TRY(transfers_finish(&pass->ex->transfers)); }
+    return executor_job_begin(pass->ex, event, (TransferName){INSTR_FWD, row->row, b}, before_ns);
+}
+
+static Status pass_run_row(const Pass* pass, int32_t idx, int32_t b) {
+    const Row* row = &pass->ex->rows[idx];
     int64_t before_ns = clock_now_ns();
-    TRY(wait_for_places(fw, idx, b));
-    Status status;
-    TransferName name = {INSTR_FWD, ex->rows[idx].row, b};
-    TraceEvent* event = executor_job_begin(ex, name, before_ns, &status);
-    TRY(status);
-    return executor_job_end(ex, &ex->rows[idx], event, executor_forward_call_model(fw, idx, b));
+    TraceEvent* event;
+    TRY(pass_wait_for_places(pass, idx, b));
+    TRY(pass_job_begin(pass, &event, row, b, before_ns));
+    int rc = pass->infer != NULL ? call_infer(pass, idx) : call_forward(pass, idx, b);
+    return executor_job_end(pass->ex, row, event, rc);
 }
 
-// Losses from the parts of a head shared by vocabulary.
-static Status executor_forward_combine(const Forward* fw, int32_t b) {
-    Executor* ex = fw->ex;
+// Losses from the parts of a head shared by vocabulary, or the likeliest of what its shares answered.
+static Status pass_combine(const Pass* pass, int32_t b) {
+    Executor* ex = pass->ex;
+    const ExecutorInfer* infer = pass->infer;
+    const DynapipeBatch* batch = &pass->batches[b];
     const Row* last = NULL;
     const void* parts[PLAN_MAX_STAGES];
     int32_t num_parts = 0;
+    int64_t before_ns = clock_now_ns();
+    TraceEvent* event;
     for (int32_t i = 0; i < ex->num_rows; i++) {
         const Row* row = &ex->rows[i];
         if (row->feeds) { last = row; }
-        if (!executor_by_vocabulary(ex, row)) { continue; }
-        TRY(executor_forward_wait_for(fw, i, b, LINK_DOUT, row));
-        parts[num_parts++] = out_place(fw, i, b);
+        if (last == NULL || !returns_part(pass, row)) { continue; }
+        TRY(pass_wait(pass, i, b, LINK_DOUT, row));
+        parts[num_parts++] = pass_out(pass, i, b);
     }
-    if (last == NULL || num_parts == 0 || fw->f->batches[b].num_rows == 0) { return STATUS_OK; }
-    int64_t before_ns = clock_now_ns();
-    Status status;
-    TraceEvent* event = executor_job_begin(ex, (TransferName){INSTR_FWD, last->row, b}, before_ns, &status);
-    TRY(status);
-    return executor_job_end(
-        ex, last, event,
-        last->api->combine(last->model, &fw->f->batches[b], num_parts, parts, NULL, NULL, fw->f->losses[b]));
+    if (num_parts == 0 || (infer != NULL ? batch->num_seqs : batch->num_rows) == 0) { return STATUS_OK; }
+    TRY(pass_job_begin(pass, &event, last, b, before_ns));
+    int rc = infer != NULL
+                 ? last->api->pick(last->model, batch, num_parts, parts, infer->next)
+                 : last->api->combine(last->model, batch, num_parts, parts, NULL, NULL, pass->losses[b]);
+    return executor_job_end(ex, last, event, rc);
 }
 
 // --- waves -----------------------------------------------------------------------------------------------
-static Status run_jobs(const Forward* fw, int32_t wave) {
-    const Executor* ex = fw->ex;
+static Status pass_jobs(const Pass* pass, int32_t wave) {
+    const Executor* ex = pass->ex;
     int32_t combined = wave - ex->placement->num_chunks - 1;
-    if (has_batch(fw, combined)) { TRY(executor_forward_combine(fw, combined)); }
-    for (int32_t i = ex->num_rows - 1; i >= 0; i--) {  // a row's input is read before it is written anew
-        int32_t b = batch_of(ex, &ex->rows[i], wave);
-        if (ex->rows[i].is_mine && has_batch(fw, b)) { TRY(run_row(fw, i, b)); }
+    if (has_batch(pass, combined)) { TRY(pass_combine(pass, combined)); }
+    for (int32_t i = ex->num_rows - 1; i >= 0; i--) {  // a row's input is read before it is overwritten
+        const Row* row = &ex->rows[i];
+        int32_t b = batch_in(ex, row, wave);
+        if (row->is_mine && has_batch(pass, b) && takes_part(pass, row)) { TRY(pass_run_row(pass, i, b)); }
     }
     return STATUS_OK;
 }
 
-static Status run_wave(const Forward* fw, int32_t wave) {
-    const Transport* transport = fw->ex->transfers.transport;
+static Status pass_wave(const Pass* pass, int32_t wave) {
+    const Transport* transport = pass->ex->transfers.transport;
     if (transport->api->group_begin == NULL) {
-        TRY(receive(fw, wave + 1));
-        TRY(run_jobs(fw, wave));
-        return send(fw, wave);
+        TRY(pass_receive(pass, wave + 1));
+        TRY(pass_jobs(pass, wave));
+        return pass_send(pass, wave);
     }
-    TRY(run_jobs(fw, wave));
+    TRY(pass_jobs(pass, wave));
     TRY(transport->api->group_begin(transport->ctx));
-    TRY(receive(fw, wave + 1));
-    TRY(send(fw, wave));
+    TRY(pass_receive(pass, wave + 1));
+    TRY(pass_send(pass, wave));
     return transport->api->group_end(transport->ctx);
 }
 
-Status executor_run_forward(Executor* ex, const ExecutorForward* f) {
-    Forward fw = {.ex = ex, .f = f};
-    TRY(executor_place(ex, f->placement, f->num_stages));
-    make_layout(&fw.layout, ex, f);
-    if (fw.layout.end > f->arena_bytes) {
-        return FAIL(STATUS_OUT_OF_RANGE, "rank %d: forward needs %lld bytes, the arena has %lld",
-                    (int)ex->rank, (long long)fw.layout.end, (long long)f->arena_bytes);
+static Status pass_run(Pass* pass, int64_t arena_bytes) {
+    Executor* ex = pass->ex;
+    if (pass->end > arena_bytes) {
+        return FAIL(STATUS_OUT_OF_RANGE, "rank %d: %s needs %lld bytes, the arena has %lld", (int)ex->rank,
+                    pass->infer != NULL ? "inference" : "forward", (long long)pass->end,
+                    (long long)arena_bytes);
     }
-    TRY(executor_reserve(ex, f->num_batches, 4 * f->num_batches * (ex->num_rows + 1)));
-    int32_t num_waves = f->num_batches + ex->placement->num_chunks + 1;
-    for (int32_t wave = 0; wave < num_waves; wave++) { TRY(run_wave(&fw, wave)); }
+    TRY(executor_reserve(ex, pass->num_batches, 4 * pass->num_batches * (ex->num_rows + 1)));
+    int32_t num_waves = pass->num_batches + ex->placement->num_chunks + 1;
+    for (int32_t wave = 0; wave < num_waves; wave++) { TRY(pass_wave(pass, wave)); }
     return executor_finish(ex);
 }
 
-// --- executor_infer --------------------
-/*
-executor_infer.c -- new tokens of some sequences through the chunks of one replica, behind a cache.
-
-The last chunk's hidden states go to every share of the head by vocabulary, or by rows to the first of them,
-which takes all sequences; their answers come back, and the last chunk's rank picks the best.
-*/
-
-typedef struct {
-    Executor* ex;
-    const ExecutorInfer* f;
-    DynapipeBatch rows;  // as hidden states have them: one of each sequence
-    int64_t in[PLAN_MAX_ROWS], out[PLAN_MAX_ROWS], scratch, end;  // offsets
-} Infer;
-
-// The shares that answer.
-static bool answers(const Executor* ex, const Row* row) {
-    if (!row->is_share) { return false; }
-    if (ex->placement->head == HEAD_BY_VOCABULARY) { return true; }
-    for (int32_t s = 0; s < row->stage; s++) {
-        if (placement_has_share(ex->placement, s)) { return false; }
-    }
-    return true;
-}
-
-static bool has_part(const Executor* ex, const Row* row) {
-    return !row->is_share || answers(ex, row);
-}
-
-static const DynapipeBatch* executor_infer_batch_of(const Infer* it, const Row* row) {
-    return row->is_share ? &it->rows : it->f->batch;
-}
-
-static int64_t executor_infer_in_bytes(const Infer* it, const Row* row) {
-    if (row->is_first) { return 0; }
-    return row->api->boundary_bytes(row->model, executor_infer_batch_of(it, row), row->is_mine ? 0 : 1);
-}
-
-static int64_t executor_infer_out_bytes(const Infer* it, const Row* row) {
-    if (row->is_end) { return 0; }
-    if (row->is_share) { return row->api->pick_bytes(row->model, &it->rows); }
-    return row->api->boundary_bytes(row->model, row->feeds ? &it->rows : it->f->batch, 1);
-}
-
-static Status open_infer(Infer* out, Executor* ex, const ExecutorInfer* f) {
-    int64_t executor_infer_at = 0, scratch_bytes = 0;
+static Status open_forward(Pass* pass, Executor* ex, const ExecutorForward* f) {
+    *pass = (Pass){.ex = ex, .batches = f->batches, .num_batches = f->num_batches, .losses = f->losses};
+    pass->arena = f->arena;
     TRY(executor_place(ex, f->placement, f->num_stages));
-    *out = (Infer){.ex = ex, .f = f, .rows = *f->batch};
-    out->rows.num_rows = f->batch->num_seqs;
-    for (int32_t i = 0; i < ex->num_rows; i++) {
-        const Row* row = &ex->rows[i];
-        if (!has_part(ex, row)) { continue; }
-        out->in[i] = executor_infer_at;
-        out->out[i] = executor_infer_at + aligned(executor_infer_in_bytes(out, row));
-        executor_infer_at = out->out[i] + aligned(executor_infer_out_bytes(out, row));
-        int64_t num_bytes = row->is_mine ? row->api->infer_bytes(row->model, f->batch) : 0;
-        if (num_bytes > scratch_bytes) { scratch_bytes = num_bytes; }
-    }
-    out->scratch = executor_infer_at;
-    out->end = executor_infer_at + aligned(scratch_bytes);
+    pass_layout(pass);
+    return STATUS_OK;
+}
+
+Status executor_forward_bytes(int64_t* num_bytes, Executor* ex, const ExecutorForward* f) {
+    Pass pass;
+    TRY(open_forward(&pass, ex, f));
+    *num_bytes = pass.end;
+    return STATUS_OK;
+}
+
+Status executor_run_forward(Executor* ex, const ExecutorForward* f) {
+    Pass pass;
+    TRY(open_forward(&pass, ex, f));
+    return pass_run(&pass, f->arena_bytes);
+}
+
+static Status open_infer(Pass* pass, Executor* ex, const ExecutorInfer* f) {
+    *pass = (Pass){.ex = ex, .batches = f->batch, .num_batches = 1, .infer = f, .seq_rows = *f->batch};
+    pass->seq_rows.num_rows = f->batch->num_seqs;
+    pass->arena = f->arena;
+    TRY(executor_place(ex, f->placement, f->num_stages));
+    pass_layout(pass);
     return STATUS_OK;
 }
 
 Status executor_infer_bytes(int64_t* num_bytes, Executor* ex, const ExecutorInfer* f) {
-    Infer it;
-    TRY(open_infer(&it, ex, f));
-    *num_bytes = it.end;
+    Pass pass;
+    TRY(open_infer(&pass, ex, f));
+    *num_bytes = pass.end;
     return STATUS_OK;
-}
-
-static int64_t cache_bytes(const Row* row, const DynapipeCache* cache) {
-    return row->is_mine && !row->is_share ? aligned(row->api->cache_bytes(row->model, cache)) : 0;
 }
 
 Status executor_cache_bytes(int64_t* num_bytes, Executor* ex, const ExecutorInfer* f) {
@@ -1420,123 +1350,9 @@ Status executor_cache_bytes(int64_t* num_bytes, Executor* ex, const ExecutorInfe
     return STATUS_OK;
 }
 
-// --- transfers -------------------------------------------------------------------------------------------
-static unsigned char* executor_infer_at(const Infer* it, int64_t offset) {
-    return (unsigned char*)it->f->arena + offset;
-}
-
-static Status executor_infer_post(const Infer* it, int32_t idx, InstrKind kind, int32_t stage,
-                                  int32_t input_row, Link link, void* data, int64_t num_bytes) {
-    Executor* ex = it->ex;
-    bool is_pick = kind == INSTR_SEND_GRAD || kind == INSTR_RECV_GRAD;
-    return transfers_post(&ex->transfers, (TransferName){(int32_t)kind, ex->rows[idx].row, 0},
-                          ex->first_rank + stage, TAG_FORWARD + executor_tag(ex, 0, input_row, is_pick), data,
-                          num_bytes, &executor_state(ex, idx, 0)->transfer[link]);
-}
-
-// What goes into a row: NULL where nothing does.
-static void* executor_infer_in_place(const Infer* it, int32_t idx) {
-    const Row* row = &it->ex->rows[idx];
-    if (row->is_first) { return NULL; }
-    return executor_infer_at(it, row->before >= 0 ? it->out[row->before] : it->in[idx]);
-}
-
-// Here before the model is called, which may wait inside the call, where no deadline is looked at.
-static Status executor_infer_receive(const Infer* it, int32_t idx, InstrKind kind, int32_t stage, Link link,
-                                     void* data, int64_t num_bytes) {
-    Executor* ex = it->ex;
-    const Row* row = &ex->rows[idx];
-    if (num_bytes == 0) { return STATUS_OK; }
-    TRY(executor_infer_post(it, idx, kind, stage, row->row, link, data, num_bytes));
-    TransferName name = {INSTR_FWD, row->row, 0};
-    return transfers_wait(&ex->transfers, &executor_state(ex, idx, 0)->transfer[link], name);
-}
-
-// --- jobs ------------------------------------------------------------------------------------------------
-static Status executor_infer_run_row(const Infer* it, int32_t idx, const DynapipeCache* cache) {
-    Executor* ex = it->ex;
-    const Row* row = &ex->rows[idx];
-    int64_t before_ns = clock_now_ns();
-    if (!row->is_first && row->before < 0) {
-        TRY(executor_infer_receive(it, idx, INSTR_RECV_ACT, row->before_stage, LINK_IN,
-                                   executor_infer_at(it, it->in[idx]), executor_infer_in_bytes(it, row)));
-        TRY(transfers_finish(&ex->transfers));
-    }
-    Status status;
-    TraceEvent* event = executor_job_begin(ex, (TransferName){INSTR_FWD, row->row, 0}, before_ns, &status);
-    TRY(status);
-    int rc = row->api->infer(row->model, it->f->batch, row->is_share ? NULL : cache,
-                             executor_infer_in_place(it, idx),
-                             row->is_end ? NULL : executor_infer_at(it, it->out[idx]),
-                             executor_infer_at(it, it->scratch), row->is_end ? it->f->next : NULL);
-    return executor_job_end(ex, row, event, rc);
-}
-
-static Status send_row(const Infer* it, int32_t idx) {
-    Executor* ex = it->ex;
-    const Row* row = &ex->rows[idx];
-    void* out = executor_infer_at(it, it->out[idx]);
-    if (row->is_share) {
-        if (row->before >= 0) { return STATUS_OK; }
-        return executor_infer_post(it, idx, INSTR_SEND_GRAD, row->before_stage, row->row, LINK_DIN, out,
-                                   executor_infer_out_bytes(it, row));
-    }
-    if (row->is_end || row->behind >= 0) { return STATUS_OK; }
-    if (!row->feeds) {
-        return executor_infer_post(it, idx, INSTR_SEND_ACT, row->behind_stage, row->row + 1, LINK_OUT, out,
-                                   executor_infer_out_bytes(it, row));
-    }
-    for (int32_t i = 0; i < ex->num_rows; i++) {
-        const Row* share = &ex->rows[i];
-        if (share->is_mine || !answers(ex, share)) { continue; }
-        TRY(executor_infer_post(it, i, INSTR_SEND_ACT, share->stage, share->row, LINK_OUT, out,
-                                executor_infer_out_bytes(it, row)));
-    }
-    return STATUS_OK;
-}
-
-// The likeliest of what the shares answered, where the last chunk is.
-static Status pick(const Infer* it) {
-    Executor* ex = it->ex;
-    const Row* last = NULL;
-    const void* picks[PLAN_MAX_STAGES];
-    int32_t num_picks = 0;
-    for (int32_t i = 0; i < ex->num_rows; i++) {
-        const Row* row = &ex->rows[i];
-        if (row->feeds) { last = row; }
-        if (last == NULL || !answers(ex, row)) { continue; }
-        picks[num_picks++] = executor_infer_at(it, it->out[i]);
-        if (row->is_mine) { continue; }
-        TRY(executor_infer_receive(it, i, INSTR_RECV_GRAD, row->stage, LINK_DOUT,
-                                   executor_infer_at(it, it->out[i]), executor_infer_out_bytes(it, row)));
-    }
-    if (last == NULL || it->rows.num_rows == 0) { return STATUS_OK; }
-    TRY(transfers_finish(&ex->transfers));
-    Status status;
-    TransferName name = {INSTR_FWD, last->row, 0};
-    TraceEvent* event = executor_job_begin(ex, name, clock_now_ns(), &status);
-    TRY(status);
-    return executor_job_end(ex, last, event,
-                            last->api->pick(last->model, it->f->batch, num_picks, picks, it->f->next));
-}
-
 // in and out are empty where the batch has no tokens for the layers on that side (an encoder that is done).
 Status executor_run_infer(Executor* ex, const ExecutorInfer* f) {
-    Infer it;
-    TRY(open_infer(&it, ex, f));
-    if (it.end > f->arena_bytes) {
-        return FAIL(STATUS_OUT_OF_RANGE, "rank %d: inference needs %lld bytes, the arena has %lld",
-                    (int)ex->rank, (long long)it.end, (long long)f->arena_bytes);
-    }
-    TRY(executor_reserve(ex, 1, 4 * (ex->num_rows + 1)));
-    DynapipeCache cache = *f->cache;
-    for (int32_t i = 0; i < ex->num_rows; i++) {
-        const Row* row = &ex->rows[i];
-        if (!row->is_mine || !has_part(ex, row)) { continue; }
-        TRY(executor_infer_run_row(&it, i, &cache));
-        TRY(send_row(&it, i));
-        cache.memory = (unsigned char*)cache.memory + cache_bytes(row, f->cache);
-    }
-    TRY(pick(&it));
-    return executor_finish(ex);
+    Pass pass;
+    TRY(open_infer(&pass, ex, f));
+    return pass_run(&pass, f->arena_bytes);
 }

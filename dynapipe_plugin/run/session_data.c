@@ -77,7 +77,7 @@ static Status find_part(Dynapipe* dp, uint64_t id, VerifyPart* out) {
     return status;
 }
 
-Status session_verify_start(Dynapipe* dp) {
+static Status session_verify_start(Dynapipe* dp) {
     VerifyPart part = {0};
     SampleShards* shards[2] = {loader_shards(dp->train), dp->val != NULL ? loader_shards(dp->val) : NULL};
     int32_t num_shards = dp->val != NULL ? 2 : 1;
@@ -204,8 +204,8 @@ CollateParams session_collate_params(const Dynapipe* dp, uint64_t seed, int64_t 
 
 // The training data's tasks in its order, then those that only the validation data has.
 static Status number_tasks(Dynapipe* dp) {
-    int32_t num_train = loader_num_tasks(dp->train);
-    int32_t num_val = dp->val != NULL ? loader_num_tasks(dp->val) : 0;
+    int32_t num_train = loader_info(dp->train)->num_tasks;
+    int32_t num_val = dp->val != NULL ? loader_info(dp->val)->num_tasks : 0;
     size_t most = (size_t)num_train + (size_t)num_val;
     dp->task_names = calloc(most + 1, sizeof *dp->task_names);
     dp->val_task = calloc((size_t)num_val + 1, sizeof *dp->val_task);
@@ -229,25 +229,26 @@ static Status number_tasks(Dynapipe* dp) {
 
 // A step draws its samples from the data as often as it takes.
 static Status check_step_fits(const Dynapipe* dp) {
-    double mean_tokens = (double)loader_num_tokens(dp->train) / (double)loader_num_samples(dp->train);
+    double mean_tokens =
+        (double)loader_info(dp->train)->num_tokens / (double)loader_info(dp->train)->num_samples;
     double most_tokens = floor(mean_tokens * MAX_STEP_SAMPLES);
     if ((double)dp->run.batch_tokens <= most_tokens) { return STATUS_OK; }
     return FAIL(
         STATUS_BAD_OPTION,
         "-d %lld: about %.0f samples in a step, of %lld in the data ---> at most -d %.0f (%d samples)",
         (long long)dp->run.batch_tokens, (double)dp->run.batch_tokens / mean_tokens,
-        (long long)loader_num_samples(dp->train), most_tokens, MAX_STEP_SAMPLES);
+        (long long)loader_info(dp->train)->num_samples, most_tokens, MAX_STEP_SAMPLES);
 }
 
 // The loader lets a long sample be a batch alone, whatever -d says.
 static void warn_of_long_samples(const Dynapipe* dp) {
-    if (loader_num_alone(dp->train) == 0 || dp->transport.rank != 0) { return; }
-    long long longest = loader_longest_tokens(dp->train);
+    if (loader_info(dp->train)->num_alone == 0 || dp->transport.rank != 0) { return; }
+    long long longest = loader_info(dp->train)->longest_tokens;
     fprintf(stderr,
             "warning: -d %lld: %lld of %lld samples are longer, up to %lld tokens; each of them is a step "
             "alone\n  ---> -d %lld or more, or a shorter -t\n",
-            (long long)dp->run.batch_tokens, (long long)loader_num_alone(dp->train),
-            (long long)loader_num_samples(dp->train), longest, longest);
+            (long long)dp->run.batch_tokens, (long long)loader_info(dp->train)->num_alone,
+            (long long)loader_info(dp->train)->num_samples, longest, longest);
 }
 
 // Which tasks lost how much to -t, so that nobody trains on half of the data unawares.
@@ -255,10 +256,12 @@ static void say_cuts(const Dynapipe* dp) {
     enum { TASKS_SHOWN = 8 };
     static const char* const ways[] = {"cut-input-end", "cut-input-start", "cut-input-middle", "skip"};
     const Loader* loader = dp->train;
-    if (dp->transport.rank != 0 || loader_num_cut(loader) + loader_num_skipped(loader) == 0) { return; }
+    if (dp->transport.rank != 0 || loader_info(loader)->num_cut + loader_info(loader)->num_skipped == 0) {
+        return;
+    }
     int32_t num_tasks = 0;
-    for (int32_t k = 0; k < loader_num_tasks(loader); k++) {
-        long long cut = loader_task_cut(loader, k), skipped = loader_task_skipped(loader, k);
+    for (int32_t k = 0; k < loader_info(loader)->num_tasks; k++) {
+        long long cut = loader_info(loader)->task_cut[k], skipped = loader_info(loader)->task_skipped[k];
         if (cut + skipped == 0 || num_tasks++ >= TASKS_SHOWN) { continue; }
         fprintf(stderr, "%s%s", num_tasks == 1 ? "longer than -t: " : "; ",
                 PRINTABLE(loader_task_name(loader, k)));
@@ -284,7 +287,7 @@ static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
     warn_of_long_samples(dp);
     say_cuts(dp);
     int64_t steps = run->num_steps;
-    if (steps < 0) { steps = loader_num_batches(dp->train); }
+    if (steps < 0) { steps = loader_info(dp->train)->num_batches; }
     dp->num_steps = (int32_t)(steps < INT32_MAX ? steps : INT32_MAX);
     TRY(session_report_check(dp));
     size_t ranks = (size_t)dp->transport.num_ranks;
@@ -299,102 +302,24 @@ int dynapipe_open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
 
 int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out) {
     *out = (DynapipeDataInfo_v1){
-        .vocab = loader_vocab(dp->train),
-        .eot_token = loader_eot_token(dp->train),
-        .tokenizer = loader_tokenizer(dp->train),
-        .pad_token = loader_pad_token(dp->train),
+        .vocab = loader_info(dp->train)->vocab,
+        .eot_token = loader_info(dp->train)->eot_token,
+        .tokenizer = (int32_t)loader_info(dp->train)->tokenizer,
+        .pad_token = loader_info(dp->train)->pad_token,
         .num_tasks = dp->num_tasks,
-        .num_samples = loader_num_samples(dp->train),
-        .num_tokens = loader_num_tokens(dp->train),
-        .num_truncated = loader_num_cut(dp->train),
-        .num_skipped = loader_num_skipped(dp->train),
-        .num_val_samples = dp->val != NULL ? loader_num_samples(dp->val) : 0,
+        .num_samples = loader_info(dp->train)->num_samples,
+        .num_tokens = loader_info(dp->train)->num_tokens,
+        .num_truncated = loader_info(dp->train)->num_cut,
+        .num_skipped = loader_info(dp->train)->num_skipped,
+        .num_val_samples = dp->val != NULL ? loader_info(dp->val)->num_samples : 0,
         .num_steps = dp->num_steps,
-        .vocab_hash = loader_vocab_hash(dp->train),
+        .vocab_hash = loader_info(dp->train)->vocab_hash,
     };
     return 0;
 }
 
 const char* dynapipe_task_name(const Dynapipe* dp, int32_t task) {
     return task >= 0 && task < dp->num_tasks ? dp->task_names[task] : "?";
-}
-
-ShapeRules session_rules(const DynapipeShapes_v1* shapes) {
-    return (ShapeRules){.padded = shapes->padded != 0,
-                        .seq_multiple = shapes->seq_multiple,
-                        .tokens_multiple = shapes->tokens_multiple,
-                        .max_squares = shapes->max_squares,
-                        .max_tokens = shapes->max_tokens,
-                        .max_seqs = shapes->max_seqs,
-                        .head_has_layer = shapes->head_has_layer != 0};
-}
-
-static void fill_request(Dynapipe* dp, const DynapipeCosts* costs) {
-    const SessionOptions* options = &dp->options;
-    PlanRequest* request = &dp->request;
-    request->batching = (Batching)options->batching;
-    request->layout = (MbLayout)options->layout;
-    request->rules = session_rules(&costs->shapes);
-    request->schedule = (ScheduleChoice)options->schedule;
-    request->recompute = (RecomputeChoice)options->recompute;
-    request->split_backward =
-        costs->has_weights_job ? (SplitBackward)options->split_backward : SPLIT_BACKWARD_OFF;
-    request->P = dp->num_stages;
-    request->R = dp->num_replicas;
-    request->one_replica = dp->num_replicas > 1;
-    request->my_replica = dp->replica;
-    request->memory_limit_bytes = options->memory_limit_bytes;
-    request->machine = &dp->machine;
-    request->max_seq_tokens = dp->run.max_seq_tokens;
-    request->max_target_tokens = dp->run.max_target_tokens;
-    request->mb_tokens = options->mb_tokens;
-    request->mb_samples = options->mb_tokens > 0 ? 0 : dp->run.rows;
-    request->effort = options->effort;
-    request->memory_slack_permille = PLAN_MEMORY_SLACK_PERMILLE;
-}
-
-// Can this model be run on so many stages, and with these options?
-static Status check_model(const Dynapipe* dp, const DynapipeCosts* costs) {
-    int32_t num_layers = costs->model.num_enc_layers + costs->model.num_dec_layers;
-    int32_t num_ranks = dp->transport.num_ranks, P = num_layers < num_ranks ? num_layers : num_ranks;
-    while (P > 1 && num_ranks % P != 0) { P--; }
-    if (dp->num_stages > num_layers) {
-        return FAIL(
-            STATUS_BAD_OPTION,
-            "--stages %d: the model has %d layers, and every stage needs one ---> at most --stages %d, "
-            "on %d ranks --stages %d --replicas %d",
-            dp->num_stages, num_layers, num_layers, num_ranks, P, num_ranks / P);
-    }
-    if (!costs->has_weights_job && dp->options.split_backward == SPLIT_BACKWARD_ON) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "--split-backward on: the model's backward cannot be divided (it has no "
-                    "backward_weights) ---> --split-backward auto");
-    }
-    return STATUS_OK;
-}
-
-static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs, int32_t max_ranges) {
-    TRY(check_model(dp, costs));
-    dp->costs = costs->model;
-    TRY(cost_model_check(&dp->costs));
-    TRY(session_machine_take(dp, &costs->machine));
-    if (dp->links == NULL) { TRY(session_device_open(dp, NULL)); }
-    TRY(session_device_limit(dp));
-    fill_request(dp, costs);
-    TRY(session_placed_request(dp, costs->shares_head, max_ranges));
-    TRY(shape_rules_check(&dp->request));
-    TRY(session_same_model(dp));
-    TRY(session_stages_choose(dp));
-    return session_resplit_begin(dp);
-}
-
-int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* out, int32_t max_ranges,
-                           int32_t* num_ranges) {
-    *num_ranges = 0;
-    Status status = choose_stages(dp, costs, max_ranges);
-    free(costs);
-    if (status == STATUS_OK) { status = session_ranges(dp, out, max_ranges, num_ranges); }
-    return status == STATUS_OK ? (int)session_stop_agree(dp) : (int)status;
 }
 
 // --- plan_ahead --------------------
@@ -583,7 +508,7 @@ static Status collate_mine(Dynapipe* dp, SessionStep* step, int64_t step_idx) {
         return FAIL(STATUS_NO_MEMORY, "no memory for a step");
     }
     // The seed of the data's order: a run that is resumed goes on with its own.
-    CollateParams params = session_collate_params(dp, loader_seed(dp->train), step_idx);
+    CollateParams params = session_collate_params(dp, loader_info(dp->train)->seed, step_idx);
     for (int32_t m = 0; m < plan->M; m++) {
         const PlanMicrobatch* mb = &plan->mbs[m];
         step->computed_tokens += mb->shape.enc_tokens + mb->shape.dec_tokens;
@@ -611,7 +536,7 @@ static Status make_step(void* ctx, int64_t step_idx, int32_t slot) {
     PlanRequest request = dp->request;
     if (session_report_shows(dp, step_idx + 1)) { request.one_replica = false; }
     const CostModel* costs;
-    step->refit_step = session_refit_plan_with(dp, step_idx, &costs, &request.machine);
+    step->refit_step = session_refit_costs(&dp->refit, step_idx, &costs, &request.machine);
     int64_t begin_ns = clock_cpu_ns();
     TRY(plan_make(&step->plan, &request, costs, step->batch.lengths, step->batch.num_samples, &step->arena));
     step->plan_cpu_ns = clock_cpu_ns() - begin_ns;
@@ -620,7 +545,7 @@ static Status make_step(void* ctx, int64_t step_idx, int32_t slot) {
     return collate_mine(dp, step, step_idx);
 }
 
-Status session_plan_start(Dynapipe* dp) {
+static Status session_plan_start(Dynapipe* dp) {
     if (dp->ahead != NULL) { return STATUS_OK; }
     int32_t left = dp->num_steps - dp->next_step;
     int32_t num_ahead = dp->options.plan_before ? left : dp->options.plan_ahead;
@@ -733,7 +658,7 @@ int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32
     session_resplit_restore(dp, position, &num_bytes);
     status = session_refit_restore(&dp->refit, position, &num_bytes);
     if (status == STATUS_OK) { status = loader_restore(dp->train, position, num_bytes); }
-    uint64_t seed = loader_seed(dp->train), option = (uint64_t)dp->options.seed;
+    uint64_t seed = loader_info(dp->train)->seed, option = (uint64_t)dp->options.seed;
     if (status == STATUS_OK && seed != option && dp->run.overfit == 0 && dp->transport.rank == 0) {
         fprintf(stderr,
                 "warning: --seed %llu is not used: the run that goes on draws its data by --seed %llu\n  "

@@ -22,7 +22,6 @@ typedef struct {
     int32_t *tokens, *positions, *cu_seqlens, *dec_tokens, *dec_positions, *dec_cu_seqlens;
     int32_t *slots, *num_before, *num_enc, *next;
     int32_t* sample_of;  // [num_slots] which answer a slot is at
-    int32_t** said;      // [num_samples] answers of my replica
 } Generation;
 
 static Status no_memory(void) {
@@ -64,23 +63,16 @@ static Status size_cache(Generation* g, int32_t num_slots, int64_t* total_bytes)
 // As many slots as fit every rank's memory. A collective.
 static Status choose_slots(Generation* g) {
     Dynapipe* dp = g->dp;
-    int32_t num_ranks = dp->transport.num_ranks,
-            most = (g->num_samples + dp->num_replicas - 1) / dp->num_replicas;
+    int32_t most = (g->num_samples + dp->num_replicas - 1) / dp->num_replicas;
     int32_t num_slots = most < MOST_SLOTS ? most : MOST_SLOTS;
     for (; num_slots > 0; num_slots /= 2) {
         int64_t total_bytes;
         TRY(size_cache(g, num_slots, &total_bytes));
         if (total_bytes <= session_arena_limit(dp)) { break; }
     }
-    double* of_rank = calloc((size_t)num_ranks, sizeof *of_rank);
-    if (of_rank == NULL) { return no_memory(); }
-    of_rank[dp->transport.rank] = num_slots;
-    Status status = collective_all_reduce_sum(&dp->world, of_rank, num_ranks);
-    for (int32_t r = 0; r < num_ranks; r++) {
-        num_slots = of_rank[r] < num_slots ? (int32_t)of_rank[r] : num_slots;
-    }
-    free(of_rank);
-    TRY(status);
+    double least = -num_slots;
+    TRY(session_most(dp, &least));
+    num_slots = (int32_t)-least;
     if (num_slots == 0) {
         return FAIL(STATUS_INFEASIBLE,
                     "--memory-limit %lld: not one answer fits ---> raise it, or -s 0 and --answers 0",
@@ -104,8 +96,7 @@ static Status allocate(Generation* g) {
         *arrays[i] = ARENA_NEW(arena, int32_t, i < 2 ? T : B);
         if (*arrays[i] == NULL) { return no_memory(); }
     }
-    g->said = ARENA_NEW(arena, int32_t*, g->num_samples);
-    return g->said != NULL ? STATUS_OK : no_memory();
+    return STATUS_OK;
 }
 
 // --- one call of the pipeline ----------------------------------------------------------------------------
@@ -132,8 +123,8 @@ static void call_add_prompt(Generation* g, Call* call, int32_t slot) {
 }
 
 static int32_t start_token(const Loader* loader) {
-    int32_t token = loader_pad_token(loader);
-    return token >= 0 ? token : loader_eot_token(loader);
+    int32_t token = loader_info(loader)->pad_token;
+    return token >= 0 ? token : loader_info(loader)->eot_token;
 }
 
 // The token said last (an encoder-decoder's first: its start).
@@ -202,7 +193,7 @@ static Status call_run(Generation* g, const Call* call) {
 // Is the slot's answer complete with this token?
 static bool say(Generation* g, int32_t slot, int32_t token) {
     DynapipeAnswer_v1* answer = &g->answers[g->sample_of[slot]];
-    if (token == loader_eot_token(g->dp->val)) { return true; }
+    if (token == loader_info(g->dp->val)->eot_token) { return true; }
     ((int32_t*)(uintptr_t)answer->answer)[answer->num_answer++] = token;
     bool full = !g->has_decoder && answer->num_prompt + answer->num_answer > g->cache.max_tokens;
     return full || answer->num_answer == g->max_tokens;
@@ -303,7 +294,7 @@ static Status read_samples(Generation* g, const int64_t* samples) {
                                             .target = tokens + num_prompt,
                                             .answer = answer};
         if (num_prompt == 0) {  // an encoder has something to read all the same
-            tokens[sample.n_target] = loader_eot_token(dp->val);
+            tokens[sample.n_target] = loader_info(dp->val)->eot_token;
             g->answers[i].prompt = tokens + sample.n_target;
             g->answers[i].num_prompt = num_prompt = 1;
         }
@@ -367,7 +358,7 @@ static bool is_question(const Dynapipe* dp, int64_t n, int32_t* task) {
 }
 
 static Status pick_samples(const Dynapipe* dp, int32_t per_task, int64_t* out, int32_t* num) {
-    int64_t num_samples = dp->val != NULL ? loader_num_samples(dp->val) : 0;
+    int64_t num_samples = dp->val != NULL ? loader_info(dp->val)->num_samples : 0;
     int64_t* counts = calloc(2 * (size_t)dp->num_tasks + 1, sizeof *counts);
     if (counts == NULL) { return no_memory(); }
     int64_t* met = counts + dp->num_tasks;

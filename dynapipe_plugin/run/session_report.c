@@ -1,4 +1,4 @@
-// session_account.c -- a step's error: every stage's spans to the first of its replica, which splits it; the
+// account_step.c -- a step's error: every stage's spans to the first of its replica, which splits it; the
 // statistics of the step bring it to all.
 #include <errno.h>
 #include <jansson.h>
@@ -153,7 +153,7 @@ static Status split(Dynapipe* dp, double* mine, CollectiveBytes* all, Arena* are
     return STATUS_OK;
 }
 
-Status session_account(Dynapipe* dp, double* mine) {
+static Status account_step(Dynapipe* dp, double* mine) {
     Arena* arena = &dp->account_arena;
     SessionSpan* spans = NULL;
     arena_reset(arena);
@@ -168,7 +168,7 @@ Status session_account(Dynapipe* dp, double* mine) {
     return dp->stage == 0 ? split(dp, mine, all, arena) : STATUS_OK;
 }
 
-SessionErrors session_step_errors(const Dynapipe* dp) {
+static SessionErrors step_errors(const Dynapipe* dp) {
     const double* stats = dp->rank_stats;
     int32_t last = 0;
     for (int32_t r = 1; r < dp->transport.num_ranks; r++) {
@@ -185,6 +185,24 @@ SessionErrors session_step_errors(const Dynapipe* dp) {
     return errors;
 }
 
+static double stat_max(const Dynapipe* dp, int32_t stat) {
+    double best = 0;
+    for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
+        best = fmax(best, dp->rank_stats[r * SESSION_STATS + stat]);
+    }
+    return best;
+}
+
+static double rank_idle(const Dynapipe* dp, int32_t rank) {
+    double span_ns = stat_max(dp, STAT_PIPELINE_NS);
+    return span_ns > 0 ? 1 - dp->rank_stats[rank * SESSION_STATS + STAT_BUSY_NS] / span_ns : 0;
+}
+
+static double step_mfu(const Dynapipe* dp, const DynapipeReport_v1* report) {
+    double seconds = stat_max(dp, STAT_STEP_NS) / 1e9;
+    return report->peak_flops > 0 && seconds > 0 ? report->flops / report->peak_flops / seconds : 0;
+}
+
 // --- session_metrics --------------------
 // session_metrics.c -- metrics.jsonl: one record a start, one a step, one a validation, one where steps
 // corrected the costs. What cannot be written is said and counted, and ends no run.
@@ -198,7 +216,7 @@ static json_t* json_per_rank(const Dynapipe* dp, int32_t stat) {
     json_t* list = json_array();
     for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
         double value = dp->rank_stats[r * SESSION_STATS + stat];
-        json_array_append_new(list, stat == STAT_BUSY_NS ? json_real(session_rank_idle(dp, r))
+        json_array_append_new(list, stat == STAT_BUSY_NS ? json_real(rank_idle(dp, r))
                                                          : json_integer((json_int_t)value));
     }
     return list;
@@ -218,7 +236,7 @@ static json_t* json_task_losses(const Dynapipe* dp, const double* task_loss) {
 
 char* session_metrics_json(const Dynapipe* dp, const DynapipeReport_v1* report) {
     const DynapipeStep_v1* last = &dp->last;
-    SessionErrors errors = session_step_errors(dp);
+    SessionErrors errors = step_errors(dp);
     json_t* record = json_pack(
         "{s:i,s:o,s:o,s:o,s:f,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:i,s:o,s:o,s:o}",  //
         "step", report->step, "loss", json_number_or_null(last->loss),                                    //
@@ -228,10 +246,10 @@ char* session_metrics_json(const Dynapipe* dp, const DynapipeReport_v1* report) 
         "total_tokens", (json_int_t)last->total_tokens,                                                   //
         "computed_tokens", (json_int_t)last->computed_tokens,                                             //
         "tokens_total", (json_int_t)dp->tokens_total, "wall_s", dp->seconds,                              //
-        "step_ms", session_stat_max(dp, STAT_STEP_NS) / 1e6,                                              //
-        "pipeline_ms", session_stat_max(dp, STAT_PIPELINE_NS) / 1e6,                                      //
-        "plan_ms", session_stat_max(dp, STAT_PLAN_NS) / 1e6,                                              //
-        "plan_wait_ms", session_stat_max(dp, STAT_PLAN_WAIT_NS) / 1e6,                                    //
+        "step_ms", stat_max(dp, STAT_STEP_NS) / 1e6,                                                      //
+        "pipeline_ms", stat_max(dp, STAT_PIPELINE_NS) / 1e6,                                              //
+        "plan_ms", stat_max(dp, STAT_PLAN_NS) / 1e6,                                                      //
+        "plan_wait_ms", stat_max(dp, STAT_PLAN_WAIT_NS) / 1e6,                                            //
         "predicted_ms", (double)errors.predicted_ns / 1e6,                                                //
         "jobs_off_ms", (double)errors.jobs_ns / 1e6,                                                      //
         "transfers_off_ms", (double)errors.transfers_ns / 1e6,                                            //
@@ -243,7 +261,7 @@ char* session_metrics_json(const Dynapipe* dp, const DynapipeReport_v1* report) 
         "rss_bytes", json_per_rank(dp, STAT_RSS_BYTES));
     if (record == NULL) { return NULL; }
     if (report->peak_flops > 0) {
-        json_object_set_new(record, "mfu", json_number_or_null(session_mfu(dp, report)));
+        json_object_set_new(record, "mfu", json_number_or_null(step_mfu(dp, report)));
     }
     char* text = json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
     json_decref(record);
@@ -333,7 +351,7 @@ static void write_run(Dynapipe* dp, const char* log_dir) {
     dp->has_run_record = true;
 }
 
-void session_metrics_write(Dynapipe* dp, const DynapipeReport_v1* report) {
+static void metrics_write(Dynapipe* dp, const DynapipeReport_v1* report) {
     dp->tokens_total += dp->last.total_tokens;
     if (report->log_dir == NULL || !is_open(dp, report->log_dir)) { return; }
     write_run(dp, report->log_dir);
@@ -394,25 +412,12 @@ static Status share_stats(Dynapipe* dp) {
     mine[STAT_PLAN_WAIT_NS] = (double)planning.wait_ns;
     mine[STAT_PLAN_IDLE] = trace_rank_idle_predicted(&dp->now->plan, dp->transport.rank);
     mine[STAT_STOP_SIGNAL] = session_stop_mine(dp);
-    mine[STAT_SECONDS] = session_seconds_mine(dp);
-    TRY(session_account(dp, mine));
+    mine[STAT_SECONDS] = (double)(clock_now_ns() - dp->open_ns) / 1e9;
+    TRY(account_step(dp, mine));
     TRY(collective_share(&dp->world, dp->rank_stats, sizeof(double) * SESSION_STATS));
     session_stop_take(dp, dp->rank_stats + STAT_STOP_SIGNAL, SESSION_STATS);
     dp->seconds = dp->rank_stats[STAT_SECONDS];  // rank 0's
     return STATUS_OK;
-}
-
-double session_stat_max(const Dynapipe* dp, int32_t stat) {
-    double best = 0;
-    for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
-        best = fmax(best, dp->rank_stats[r * SESSION_STATS + stat]);
-    }
-    return best;
-}
-
-double session_rank_idle(const Dynapipe* dp, int32_t rank) {
-    double span_ns = session_stat_max(dp, STAT_PIPELINE_NS);
-    return span_ns > 0 ? 1 - dp->rank_stats[rank * SESSION_STATS + STAT_BUSY_NS] / span_ns : 0;
 }
 
 static double planned_idle(const Dynapipe* dp) {
@@ -425,7 +430,7 @@ static double planned_idle(const Dynapipe* dp) {
 
 static double mean_idle(const Dynapipe* dp) {
     double sum = 0;
-    for (int32_t r = 0; r < dp->transport.num_ranks; r++) { sum += session_rank_idle(dp, r); }
+    for (int32_t r = 0; r < dp->transport.num_ranks; r++) { sum += rank_idle(dp, r); }
     return sum / dp->transport.num_ranks;
 }
 
@@ -456,13 +461,8 @@ static double padding_percent(double total_tokens, double computed_tokens) {
 // At the pace of the steps so far; the first two, which grow buffers, only where there are no others.
 static double seconds_left(const Dynapipe* dp, int32_t step) {
     const SessionSummary* run = &dp->summary;
-    double ns = run->num_steps > 0 ? run->ns / run->num_steps : session_stat_max(dp, STAT_STEP_NS);
+    double ns = run->num_steps > 0 ? run->ns / run->num_steps : stat_max(dp, STAT_STEP_NS);
     return ns / 1e9 * (dp->num_steps - step);
-}
-
-double session_mfu(const Dynapipe* dp, const DynapipeReport_v1* report) {
-    double seconds = session_stat_max(dp, STAT_STEP_NS) / 1e9;
-    return report->peak_flops > 0 && seconds > 0 ? report->flops / report->peak_flops / seconds : 0;
 }
 
 // --verbose: how it went against the plan, below the step's line.
@@ -471,10 +471,10 @@ static void print_details(const Dynapipe* dp, const DynapipeReport_v1* report) {
     char off[24], loss_z[24], norm_z[24];
     printf("          %s of prediction, idle %4.1f%% (plan %4.1f%%), pad %2.0f%%, %.0f supervised/s, "
            "planning %.0f ms",
-           off_text(off, sizeof off, session_step_errors(dp)), 100 * mean_idle(dp), 100 * planned_idle(dp),
+           off_text(off, sizeof off, step_errors(dp)), 100 * mean_idle(dp), 100 * planned_idle(dp),
            padding_percent((double)last->total_tokens, (double)last->computed_tokens),
-           (double)last->supervised_tokens * 1e9 / session_stat_max(dp, STAT_STEP_NS),
-           session_stat_max(dp, STAT_PLAN_NS) / 1e6);
+           (double)last->supervised_tokens * 1e9 / stat_max(dp, STAT_STEP_NS),
+           stat_max(dp, STAT_PLAN_NS) / 1e6);
     if (!isnan(report->loss_z)) {
         printf("\n          loss%s, norm%s from the mean", z_text(loss_z, sizeof loss_z, report->loss_z),
                z_text(norm_z, sizeof norm_z, report->norm_z));
@@ -483,7 +483,7 @@ static void print_details(const Dynapipe* dp, const DynapipeReport_v1* report) {
 }
 
 static void print_line(const Dynapipe* dp, const DynapipeReport_v1* report) {
-    double step_ns = session_stat_max(dp, STAT_STEP_NS);
+    double step_ns = stat_max(dp, STAT_STEP_NS);
     StepLine line = {.step = report->step,
                      .num_steps = dp->num_steps,
                      .loss = dp->last.loss,
@@ -491,8 +491,8 @@ static void print_line(const Dynapipe* dp, const DynapipeReport_v1* report) {
                      .lr = report->lr,
                      .ms = step_ns / 1e6,
                      .tokens_per_s = (double)dp->last.total_tokens * 1e9 / step_ns,
-                     .mfu = session_mfu(dp, report),
-                     .bytes = session_stat_max(dp, STAT_RSS_BYTES),
+                     .mfu = step_mfu(dp, report),
+                     .bytes = stat_max(dp, STAT_RSS_BYTES),
                      .seconds_left = seconds_left(dp, report->step)};
     char text[STEP_LINE_CHARS];
     if (dp->options.quiet) { return; }
@@ -514,7 +514,7 @@ Status session_report_open(Dynapipe* dp) {
     if (options->trace == NULL && options->dump_plan == NULL) { return STATUS_OK; }
     double failures[2] = {0};
     int error[2] = {0};
-    const char* const names[2] = {"--trace", "--dump-plan"};
+    const char* const names[2] = {"--trace", "--debug dump-plan"};
     const char* const paths[2] = {options->trace, options->dump_plan};
     for (int i = 0; i < 2 && dp->transport.rank == 0; i++) {
         failures[i] = !can_write(paths[i]);
@@ -532,8 +532,8 @@ Status session_report_open(Dynapipe* dp) {
 // The first option that shows a step; NULL: none does.
 static const char* shows_step(const SessionOptions* options) {
     return options->trace != NULL       ? "--trace"
-           : options->dump_plan != NULL ? "--dump-plan"
-           : options->print_plan        ? "--print-plan"
+           : options->dump_plan != NULL ? "--debug dump-plan"
+           : options->print_plan        ? "--debug print-plan"
                                         : NULL;
 }
 
@@ -559,41 +559,51 @@ Status session_report_check(const Dynapipe* dp) {
                 name, options->show_step, dp->num_steps);
 }
 
-// A rank's record, its times by rank 0's clock, in front of it how good that is.
+// What rank 0 gets of a rank: this, and then its events, by rank 0's clock.
+typedef struct {
+    TraceClock clock;
+    TraceRank rank;
+} TraceMessage;
+
 static Status pack_trace(unsigned char** out, size_t* num_bytes, Dynapipe* dp, Arena* arena) {
-    TraceRank mine = *executor_trace(dp->executor);
-    TraceClock rank_clock = {0};
-    TRY(collective_clock_offset(&dp->world, &rank_clock.offset_ns, &rank_clock.error_ns));
-    if (dp->cores.num_hosts == 1) { rank_clock = (TraceClock){0}; }  // it is the same clock
-    const TraceEvent* events = mine.events;
-    *num_bytes = sizeof rank_clock + trace_rank_packed_bytes(&mine);
-    *out = arena_alloc(arena, *num_bytes);
-    mine.events = ARENA_NEW(arena, TraceEvent, mine.num_events);
-    if (*out == NULL || mine.events == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a trace"); }
-    mine.begin_ns -= rank_clock.offset_ns;
-    mine.end_ns -= rank_clock.offset_ns;
-    for (int32_t i = 0; i < mine.num_events; i++) {
-        mine.events[i] = events[i];
-        mine.events[i].begin_ns -= rank_clock.offset_ns;
-        mine.events[i].end_ns -= rank_clock.offset_ns;
+    TraceMessage head = {.rank = *executor_trace(dp->executor)};
+    TRY(collective_clock_offset(&dp->world, &head.clock.offset_ns, &head.clock.error_ns));
+    if (dp->cores.num_hosts == 1) { head.clock.offset_ns = head.clock.error_ns = 0; }  // it is the same clock
+    const TraceEvent* events = head.rank.events;
+    *num_bytes = sizeof head + (size_t)head.rank.num_events * sizeof *events;
+    ARENA_TRY_NEW(*out, arena, unsigned char, *num_bytes);
+    head.rank.begin_ns -= head.clock.offset_ns;
+    head.rank.end_ns -= head.clock.offset_ns;
+    memcpy(*out, &head, sizeof head);
+    TraceEvent* to = (TraceEvent*)(void*)(*out + sizeof head);
+    for (int32_t i = 0; i < head.rank.num_events; i++) {
+        to[i] = events[i];
+        to[i].begin_ns -= head.clock.offset_ns;
+        to[i].end_ns -= head.clock.offset_ns;
     }
-    memcpy(*out, &rank_clock, sizeof rank_clock);
-    trace_rank_pack(&mine, *out + sizeof rank_clock);
     return STATUS_OK;
 }
 
 static Status write_trace_file(const Dynapipe* dp, int32_t step, const CollectiveBytes* all, Arena* arena) {
     int32_t num_ranks = dp->transport.num_ranks;
-    TraceRank* ranks = ARENA_NEW(arena, TraceRank, num_ranks);
-    TraceClock* clocks = ARENA_NEW(arena, TraceClock, num_ranks);
-    if (ranks == NULL || clocks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a trace"); }
+    TraceRank* ranks;
+    TraceClock* clocks;
+    ARENA_TRY_NEW(ranks, arena, TraceRank, num_ranks);
+    ARENA_TRY_NEW(clocks, arena, TraceClock, num_ranks);
     for (int32_t r = 0; r < num_ranks; r++) {
-        if (all[r].num_bytes < sizeof *clocks) { return FAIL(STATUS_BAD_FORMAT, "trace: rank %d is cut", r); }
-        memcpy(&clocks[r], all[r].data, sizeof *clocks);
-        TRY(trace_rank_unpack(&ranks[r], all[r].data + sizeof *clocks, all[r].num_bytes - sizeof *clocks,
-                              arena));
+        TraceMessage head = {0};
+        if (all[r].num_bytes >= sizeof head) { memcpy(&head, all[r].data, sizeof head); }
+        if (all[r].num_bytes != sizeof head + (size_t)head.rank.num_events * sizeof(TraceEvent)) {
+            return FAIL(STATUS_BAD_FORMAT,
+                        "trace: the record of rank %d is damaged ---> run the same build "
+                        "everywhere",
+                        (int)r);
+        }
+        clocks[r] = head.clock;
+        ranks[r] = head.rank;
+        ranks[r].events = (TraceEvent*)(void*)(all[r].data + sizeof head);
     }
-    SessionErrors errors = session_step_errors(dp);
+    SessionErrors errors = step_errors(dp);
     TraceStep about = {.step = step,
                        .plan = &dp->now->plan,
                        .plan_hash = plan_hash(&dp->now->plan),
@@ -601,11 +611,7 @@ static Status write_trace_file(const Dynapipe* dp, int32_t step, const Collectiv
                        .clocks = clocks,
                        .ranks = ranks,
                        .num_ranks = num_ranks};
-    TraceWriter writer;
-    TRY(trace_writer_open(&writer, dp->options.trace));
-    Status status = trace_writer_add_step(&writer, &about);
-    Status closed = trace_writer_close(&writer);
-    return status == STATUS_OK ? closed : status;
+    return trace_write(dp->options.trace, &about);
 }
 
 static Status write_trace(Dynapipe* dp, int32_t step) {
@@ -634,10 +640,12 @@ static Status show_step(Dynapipe* dp, int32_t step) {
     }
     if (dp->transport.rank == 0 && dp->options.dump_plan != NULL) {
         FILE* file = fopen(dp->options.dump_plan, "w");
-        if (file == NULL) { return FAIL(STATUS_IO, "--dump-plan %s: cannot write", dp->options.dump_plan); }
+        if (file == NULL) {
+            return FAIL(STATUS_IO, "--debug dump-plan=%s: cannot write", dp->options.dump_plan);
+        }
         plan_print(plan, file);
         if (fclose(file) != 0) {
-            return FAIL(STATUS_IO, "--dump-plan %s: cannot write", dp->options.dump_plan);
+            return FAIL(STATUS_IO, "--debug dump-plan=%s: cannot write", dp->options.dump_plan);
         }
     }
     return dp->options.trace != NULL ? write_trace(dp, step) : STATUS_OK;
@@ -662,7 +670,7 @@ static bool grow_summary(SessionSummary* summary) {
 static void add_to_summary(Dynapipe* dp) {
     SessionSummary* summary = &dp->summary;
     if (dp->steps_reported++ < SUMMARY_SKIP_STEPS || !grow_summary(summary)) { return; }
-    SessionErrors errors = session_step_errors(dp);
+    SessionErrors errors = step_errors(dp);
     const int64_t parts_ns[SUMMARY_LISTS] = {[SUMMARY_OFF] = errors.measured_ns - errors.predicted_ns,
                                              [SUMMARY_JOBS] = errors.jobs_ns,
                                              [SUMMARY_TRANSFERS] = errors.transfers_ns,
@@ -672,14 +680,14 @@ static void add_to_summary(Dynapipe* dp) {
             session_errors_part(&errors, parts_ns[k]);
     }
     summary->num_steps++;
-    summary->ns += session_stat_max(dp, STAT_STEP_NS);
+    summary->ns += stat_max(dp, STAT_STEP_NS);
     summary->supervised += (double)dp->last.supervised_tokens;
     summary->total += (double)dp->last.total_tokens;
     summary->computed += (double)dp->last.computed_tokens;
     summary->idle += mean_idle(dp);
-    summary->plan_wait_ns += session_stat_max(dp, STAT_PLAN_WAIT_NS);
-    summary->peak_bytes = fmax(summary->peak_bytes, session_stat_max(dp, STAT_PEAK_BYTES));
-    summary->rss_bytes = fmax(summary->rss_bytes, session_stat_max(dp, STAT_RSS_BYTES));
+    summary->plan_wait_ns += stat_max(dp, STAT_PLAN_WAIT_NS);
+    summary->peak_bytes = fmax(summary->peak_bytes, stat_max(dp, STAT_PEAK_BYTES));
+    summary->rss_bytes = fmax(summary->rss_bytes, stat_max(dp, STAT_RSS_BYTES));
 }
 
 static int compare_doubles(const void* a, const void* b) {
@@ -738,7 +746,7 @@ static Status make_report(Dynapipe* dp, const DynapipeReport_v1* report) {
     if (report->step == dp->options.show_step) { TRY(show_step(dp, report->step)); }
     if (dp->transport.rank != 0) { return STATUS_OK; }
     print_line(dp, report);
-    session_metrics_write(dp, report);
+    metrics_write(dp, report);
     return STATUS_OK;
 }
 

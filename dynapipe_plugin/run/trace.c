@@ -1,4 +1,4 @@
-// trace.c -- records to bytes and back, and idle time.
+// trace.c -- what a step says of jobs and links, and the file that shows it.
 #include "trace.h"
 
 #include <errno.h>
@@ -25,54 +25,6 @@ bool trace_kind_is_job(int32_t kind) {
     return kind == INSTR_FWD || kind == INSTR_BWD || kind == INSTR_WGT || kind == INSTR_REC;
 }
 
-static bool trace_kind_is_transfer(int32_t kind) {
-    return plan_instr_is_send(kind) || plan_instr_is_recv(kind);
-}
-
-// --- bytes -----------------------------------------------------------------------------------------------
-#define PACKED_MAGIC 0x3245434152545044u  // "DPTRACE2"
-
-typedef struct {
-    uint64_t magic, event_bytes;
-    int64_t rank, num_events, begin_ns, end_ns, busy_ns, wait_ns;
-} PackedHead;
-
-size_t trace_rank_packed_bytes(const TraceRank* rank) {
-    return sizeof(PackedHead) + (size_t)rank->num_events * sizeof(TraceEvent);
-}
-
-void trace_rank_pack(const TraceRank* rank, void* out) {
-    PackedHead head = {PACKED_MAGIC,   sizeof(TraceEvent), rank->rank,    rank->num_events,
-                       rank->begin_ns, rank->end_ns,       rank->busy_ns, rank->wait_ns};
-    memcpy(out, &head, sizeof head);
-    if (rank->num_events > 0) {
-        memcpy((char*)out + sizeof head, rank->events, (size_t)rank->num_events * sizeof(TraceEvent));
-    }
-}
-
-Status trace_rank_unpack(TraceRank* out, const void* data, size_t num_bytes, Arena* arena) {
-    PackedHead head;
-    if (num_bytes < sizeof head) { return FAIL(STATUS_BAD_FORMAT, "trace: %zu bytes of a rank", num_bytes); }
-    memcpy(&head, data, sizeof head);
-    size_t event_bytes = num_bytes - sizeof head;
-    if (head.magic != PACKED_MAGIC || head.event_bytes != sizeof(TraceEvent) || head.num_events < 0 ||
-        event_bytes % sizeof(TraceEvent) != 0 ||
-        (uint64_t)head.num_events != event_bytes / sizeof(TraceEvent) || head.num_events > INT32_MAX) {
-        return FAIL(STATUS_BAD_FORMAT,
-                    "trace: the record of a rank is damaged ---> run the same build everywhere");
-    }
-    *out = (TraceRank){.rank = (int32_t)head.rank,
-                       .num_events = (int32_t)head.num_events,
-                       .events = ARENA_NEW(arena, TraceEvent, head.num_events),
-                       .begin_ns = head.begin_ns,
-                       .end_ns = head.end_ns,
-                       .busy_ns = head.busy_ns,
-                       .wait_ns = head.wait_ns};
-    if (out->events == NULL) { return FAIL(STATUS_NO_MEMORY, "trace: %zu bytes", event_bytes); }
-    if (event_bytes > 0) { memcpy(out->events, (const char*)data + sizeof head, event_bytes); }
-    return STATUS_OK;
-}
-
 // --- idle time -------------------------------------------------------------------------------------------
 double trace_rank_idle_predicted(const Plan* plan, int32_t rank) {
     const PlanRank* list = &plan->ranks[rank];
@@ -82,102 +34,6 @@ double trace_rank_idle_predicted(const Plan* plan, int32_t rank) {
         if (trace_kind_is_job(instr->kind)) { busy_ns += instr->end_ns - instr->begin_ns; }
     }
     return plan->makespan_ns > 0 ? 1.0 - (double)busy_ns / (double)plan->makespan_ns : 0.0;
-}
-
-// --- trace_rows --------------------
-
-// --- rows ------------------------------------------------------------------------------------------------
-
-typedef struct {
-    int64_t begin_ns, end_ns;
-    int32_t idx;
-} Span;
-
-static int compare_spans(const void* a, const void* b) {
-    const Span *x = a, *y = b;
-    int order = (x->begin_ns > y->begin_ns) - (x->begin_ns < y->begin_ns);
-    if (order == 0) { order = (x->end_ns > y->end_ns) - (x->end_ns < y->end_ns); }
-    return order != 0 ? order : (x->idx > y->idx) - (x->idx < y->idx);
-}
-
-static TraceSide trace_side_of(int32_t kind) {
-    return plan_instr_is_send(kind)   ? TRACE_SENDS
-           : plan_instr_is_recv(kind) ? TRACE_RECEIVES
-                                      : TRACE_JOBS_SIDE;
-}
-
-// In any order of events; one that begins when another ends may follow it in its lane.
-static Status trace_lanes_make(TraceLanes* out, const TraceRank* rank, Arena* arena) {
-    Span* spans;
-    int64_t* free_ns;  // of each lane
-    *out = (TraceLanes){0};
-    ARENA_TRY_NEW(out->lane, arena, int32_t, rank->num_events);
-    ARENA_TRY_NEW(spans, arena, Span, rank->num_events);
-    ARENA_TRY_NEW(free_ns, arena, int64_t, rank->num_events);
-    for (int side = 0; side < TRACE_SIDES; side++) {
-        int32_t num_spans = 0, num_lanes = 0;
-        for (int32_t i = 0; i < rank->num_events; i++) {
-            const TraceEvent* event = &rank->events[i];
-            if (trace_side_of(event->kind) != (TraceSide)side) { continue; }
-            spans[num_spans++] = (Span){event->begin_ns, event->end_ns, i};
-        }
-        qsort(spans, (size_t)num_spans, sizeof *spans, compare_spans);
-        for (int32_t i = 0; i < num_spans; i++) {
-            int32_t lane = 0;
-            while (lane < num_lanes && free_ns[lane] > spans[i].begin_ns) { lane++; }
-            num_lanes += lane == num_lanes;
-            free_ns[lane] = spans[i].end_ns;
-            out->lane[spans[i].idx] = lane;
-        }
-        out->num_lanes[side] = num_lanes;
-    }
-    return STATUS_OK;
-}
-
-// --- arrows ----------------------------------------------------------------------------------------------
-
-// Which cell of a micro-batch, of so many: a row and a kind name one message (plan_message.h). -1: none.
-static int64_t cell_of(const Plan* plan, const TraceEvent* event) {
-    PlanInstr instr = {.kind = (uint8_t)event->kind, .chunk = (int16_t)event->chunk, .peer = event->peer};
-    PlanMessage message;
-    int32_t num_rows = placement_num_rows(&plan->placement, plan->P);
-    if (!trace_kind_is_transfer(event->kind) || event->mb < 0 || event->mb >= plan->M) { return -1; }
-    if (!plan_message_of(&message, &plan->placement, plan->P, &instr)) { return -1; }
-    return ((int64_t)event->mb * num_rows + message.row) * PLAN_MESSAGE_KINDS + message.kind;
-}
-
-// Messages of which both ends were seen, in the order of micro-batches. Events that no plan with this
-// placement has, and ends that name other ranks, make none.
-static Status trace_messages_make(TraceMessage** out, int32_t* num_messages, const Plan* plan,
-                                  const TraceRank* ranks, int32_t num_ranks, Arena* arena) {
-    int64_t num_cells = (int64_t)plan->M * placement_num_rows(&plan->placement, plan->P) * PLAN_MESSAGE_KINDS;
-    TraceMessage* cells;
-    ARENA_TRY_NEW(cells, arena, TraceMessage, num_cells);
-    for (int64_t i = 0; i < num_cells; i++) { cells[i] = (TraceMessage){-1, -1, -1, -1}; }
-    for (int32_t k = 0; k < num_ranks; k++) {
-        for (int32_t i = 0; i < ranks[k].num_events; i++) {
-            int32_t kind = ranks[k].events[i].kind;
-            int64_t cell = cell_of(plan, &ranks[k].events[i]);
-            if (cell < 0) { continue; }
-            if (plan_instr_is_send(kind)) {
-                cells[cell].from = k, cells[cell].send = i;
-            } else {
-                cells[cell].to = k, cells[cell].receive = i;
-            }
-        }
-    }
-    int32_t num = 0;
-    for (int64_t i = 0; i < num_cells; i++) {
-        TraceMessage message = cells[i];
-        bool both = message.from >= 0 && message.to >= 0;
-        if (both && ranks[message.from].events[message.send].peer == ranks[message.to].rank &&
-            ranks[message.to].events[message.receive].peer == ranks[message.from].rank) {
-            cells[num++] = message;
-        }
-    }
-    *out = cells;
-    *num_messages = num;
-    return STATUS_OK;
 }
 
 // --- trace_jobs --------------------
@@ -289,10 +145,10 @@ static void add_all(Reader* r, const PlanRank* rank, const TraceRank* trace) {
 
 static Status reserve(TraceJobs* jobs) {
     for (int side = 0; side < SIDE_COUNT && jobs->room == NULL; side++) {
-        jobs->jobs[side] = malloc(TRACE_JOBS_MOST * sizeof(RefitJob));
+        jobs->jobs[side] = (RefitJob*)malloc(TRACE_JOBS_MOST * sizeof(RefitJob));
         if (jobs->jobs[side] == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory to measure jobs"); }
     }
-    if (jobs->room == NULL) { jobs->room = malloc(2 * TRACE_JOBS_MOST * sizeof(double)); }
+    if (jobs->room == NULL) { jobs->room = (double*)malloc(2 * TRACE_JOBS_MOST * sizeof(double)); }
     return jobs->room != NULL ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "no memory to measure jobs");
 }
 
@@ -306,7 +162,7 @@ Status trace_jobs_add(TraceJobs* jobs, const Plan* plan, const TraceRank* trace,
                      .costs = costs,
                      .s = trace->rank % plan->P,
                      .machine = machine_rank(machine, trace->rank),
-                     .has = calloc((size_t)num_cells + 1, 1)};
+                     .has = (uint8_t*)calloc((size_t)num_cells + 1, 1)};
     for (int32_t k = 0; k < placement->num_chunks; k++) {
         reader.chunks[k] = cost_chunk_make(costs, placement, k);
     }
@@ -467,19 +323,29 @@ double trace_links_settle(double before, double now) {
     return before > 0 && now > 0 ? nearer(before, now) : 1;
 }
 
-// --- trace_writer --------------------
+// --- the file ----------------------------------------------------------------------------------------------
 
 enum { PROCESS_PREDICTED = 1, PROCESS_MEASURED = 2 };
-// "tid" of a row: steps first, then rank by rank. More lanes than there are places for share the last one.
-enum { TID_STEPS = 0, TIDS_OF_SIDE = 1024, TIDS_OF_RANK = TIDS_OF_SIDE * TRACE_SIDES };
+typedef enum { SIDE_JOBS, SIDE_SENDS, SIDE_RECEIVES, NUM_SIDES } TraceSide;
+// "tid" of a row: the steps first, then rank by rank. More lanes than there is room for share the last one.
+enum { TID_STEPS = 0, TIDS_OF_SIDE = 1024, TIDS_OF_RANK = TIDS_OF_SIDE * NUM_SIDES };
 
 static const double BYTES_PER_MIB = 1024 * 1024;
 
-// --- the file's head, rows -------------------------------------------------------------------------------
+typedef struct {
+    FILE* file;
+    const TraceStep* step;
+    int process;
+    bool any_event;
+} TraceWriter;
 
 static void begin_event(TraceWriter* w) {
     fprintf(w->file, "%s", w->any_event ? ",\n" : "\n");
     w->any_event = true;
+}
+
+static TraceSide side_of(int32_t kind) {
+    return plan_instr_is_send(kind) ? SIDE_SENDS : plan_instr_is_recv(kind) ? SIDE_RECEIVES : SIDE_JOBS;
 }
 
 static int32_t tid_of(int32_t rank, TraceSide side, int32_t lane) {
@@ -493,87 +359,37 @@ static void write_name(TraceWriter* w, const char* what, int process, int32_t ti
             process, tid, name);
 }
 
-static void write_lane_name(TraceWriter* w, int process, const Plan* plan, int32_t rank, TraceSide side,
-                            int32_t lane) {
+static void write_lane_name(TraceWriter* w, int32_t rank, TraceSide side, int32_t lane) {
+    const Plan* plan = w->step->plan;
     char name[96], number[16] = "";
-    if (lane > 0) { snprintf(number, sizeof number, " (%d)", lane + 1); }
-    if (side == TRACE_JOBS_SIDE) {
-        snprintf(name, sizeof name, "rank %d: replica %d, stage %d%s", rank, rank / plan->P, rank % plan->P,
-                 number);
-    } else {
-        snprintf(name, sizeof name, "rank %d %s%s", rank, side == TRACE_SENDS ? "sends" : "receives", number);
-    }
     int32_t tid = tid_of(rank, side, lane);
-    write_name(w, "thread_name", process, tid, name);
+    if (lane > 0) { snprintf(number, sizeof number, " (%d)", (int)lane + 1); }
+    if (side == SIDE_JOBS) {
+        snprintf(name, sizeof name, "rank %d: replica %d, stage %d%s", (int)rank, (int)(rank / plan->P),
+                 (int)(rank % plan->P), number);
+    } else {
+        snprintf(name, sizeof name, "rank %d %s%s", (int)rank, side == SIDE_SENDS ? "sends" : "receives",
+                 number);
+    }
+    write_name(w, "thread_name", w->process, tid, name);
     begin_event(w);
     fprintf(
         w->file,
         "{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}}",
-        process, tid, tid);
+        w->process, tid, tid);
 }
-
-// Rows of a rank that no earlier step had.
-static void name_lanes(TraceWriter* w, int process, const Plan* plan, int32_t rank, const TraceLanes* lanes) {
-    for (int side = 0; side < TRACE_SIDES; side++) {
-        int32_t num_ranks = plan->P * plan->R;
-        int32_t* named =
-            &w->num_named[((process - PROCESS_PREDICTED) * num_ranks + rank) * TRACE_SIDES + side];
-        int32_t most = lanes->num_lanes[side] < TIDS_OF_SIDE ? lanes->num_lanes[side] : TIDS_OF_SIDE;
-        for (; *named < most; (*named)++) {
-            write_lane_name(w, process, plan, rank, (TraceSide)side, *named);
-        }
-    }
-}
-
-static void write_placement(TraceWriter* w, const Placement* placement, int32_t P) {
-    fprintf(w->file, ",\"stage_of\":[");
-    for (int32_t k = 0; k < placement->num_chunks; k++) {
-        fprintf(w->file, "%s%d", k > 0 ? "," : "", placement->stage_of[k]);
-    }
-    fprintf(w->file, "],\"head\":%d,\"head_begin\":[", placement->head);
-    for (int32_t s = 0; s <= P && placement->head != HEAD_WHOLE; s++) {
-        fprintf(w->file, "%s%d", s > 0 ? "," : "", placement->head_begin[s]);
-    }
-    fprintf(w->file, "]");
-}
-
-static void begin_file(TraceWriter* w, const TraceStep* step) {
-    fprintf(w->file, "\"otherData\":{\"format\":\"" TRACE_FORMAT "\",\"stages\":%d,\"replicas\":%d",
-            step->plan->P, step->plan->R);
-    write_placement(w, &step->plan->placement, step->plan->P);
-    fprintf(w->file, ",\"clocks\":[");
-    for (int32_t r = 0; r < step->num_ranks; r++) {
-        TraceClock one = step->clocks != NULL ? step->clocks[r] : (TraceClock){0};
-        fprintf(w->file, "%s{\"rank\":%d,\"offset_ns\":%lld,\"error_ns\":%lld}", r > 0 ? "," : "", r,
-                (long long)one.offset_ns, (long long)one.error_ns);
-    }
-    fprintf(w->file, "]},\n\"traceEvents\":[");
-    write_name(w, "process_name", PROCESS_PREDICTED, TID_STEPS, "predicted");
-    if (step->ranks == NULL) { return; }
-    write_name(w, "process_name", PROCESS_MEASURED, TID_STEPS, "measured");
-    write_name(w, "thread_name", PROCESS_MEASURED, TID_STEPS, "steps");
-}
-
-// --- events ----------------------------------------------------------------------------------------------
 
 // A span in a row, up to its args.
-static void write_span(TraceWriter* w, int process, int32_t tid, int64_t begin_ns, int64_t end_ns) {
+static void write_span(TraceWriter* w, int32_t tid, int64_t begin_ns, int64_t end_ns) {
     begin_event(w);
-    fprintf(w->file, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,", process, tid,
+    fprintf(w->file, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,", w->process, tid,
             (double)begin_ns / 1e3, (double)(end_ns - begin_ns) / 1e3);
 }
 
-static const char* category_of(int32_t kind) {
-    return trace_kind_is_job(kind)        ? "job"
-           : trace_kind_is_transfer(kind) ? "transfer"
-           : plan_instr_is_wait(kind)     ? "wait"
-                                          : "other";
-}
-
 // Which of the rank's pieces; nothing where each has one.
-static void write_piece(TraceWriter* w, const Plan* plan, const TraceEvent* e) {
-    const Placement* placement = &plan->placement;
-    bool is_plain = placement->num_chunks <= plan->P && placement->head == HEAD_WHOLE;
+static void write_piece(TraceWriter* w, const TraceEvent* e) {
+    const Placement* placement = &w->step->plan->placement;
+    bool is_plain = placement->num_chunks <= w->step->plan->P && placement->head == HEAD_WHOLE;
     if (is_plain || e->chunk < 0) { return; }
     if (e->chunk >= placement->num_chunks) {
         fprintf(w->file, " head");
@@ -582,32 +398,10 @@ static void write_piece(TraceWriter* w, const Plan* plan, const TraceEvent* e) {
     }
 }
 
-// planned_ns -1: nothing was planned for it, or it is the plan's own.
-static void write_event(TraceWriter* w, int process, int32_t rank, int32_t tid, const TraceStep* of,
-                        const TraceEvent* e, int64_t planned_ns) {
-    write_span(w, process, tid, e->begin_ns, e->end_ns);
-    fprintf(w->file, "\"name\":\"%s", trace_kind_text(e->kind));
-    if (e->mb >= 0) { fprintf(w->file, " mb %d", (int)e->mb); }
-    write_piece(w, of->plan, e);
-    fprintf(w->file, "\",\"cat\":\"%s\",\"args\":{\"step\":%lld,\"rank\":%d,\"kind\":\"%s\"",
-            category_of(e->kind), (long long)of->step, (int)rank, trace_kind_text(e->kind));
-    if (e->mb >= 0) { fprintf(w->file, ",\"mb\":%d,\"chunk\":%d", (int)e->mb, (int)e->chunk); }
-    if (e->peer >= 0) { fprintf(w->file, ",\"peer\":%d", (int)e->peer); }
-    if (process == PROCESS_MEASURED) {
-        fprintf(w->file, ",\"begin_ns\":%lld,\"end_ns\":%lld,\"wait_ns\":%lld", (long long)e->begin_ns,
-                (long long)e->end_ns, (long long)e->wait_ns);
-    }
-    if (planned_ns >= 0) { fprintf(w->file, ",\"planned_ns\":%lld", (long long)planned_ns); }
-    if (planned_ns >= 0 && trace_kind_is_job(e->kind)) {
-        fprintf(w->file, ",\"off_ns\":%lld", (long long)(e->end_ns - e->begin_ns - planned_ns));
-    }
-    fprintf(w->file, "}}");
-}
-
 // What the plan has for an event of a rank, which began as its `nth`: events stand about where their
 // instructions do. -1: nothing.
 static int64_t planned_for(const PlanRank* list, const TraceEvent* e, int32_t nth) {
-    bool is_planned = trace_kind_is_job(e->kind) || trace_kind_is_transfer(e->kind);
+    bool is_planned = trace_kind_is_job(e->kind) || side_of(e->kind) != SIDE_JOBS;
     for (int32_t k = 0; k < list->num_instrs && is_planned; k++) {
         const PlanInstr* instr = &list->instrs[(nth + k) % list->num_instrs];
         bool is_it = instr->kind == e->kind && instr->mb == e->mb && instr->chunk == e->chunk &&
@@ -617,36 +411,57 @@ static int64_t planned_for(const PlanRank* list, const TraceEvent* e, int32_t nt
     return -1;
 }
 
-// --- arrows and memory -----------------------------------------------------------------------------------
+static void write_event(TraceWriter* w, int32_t rank, int32_t tid, const TraceEvent* e, int32_t nth) {
+    const char* kind = trace_kind_text(e->kind);
+    const char* category = trace_kind_is_job(e->kind)      ? "job"
+                           : side_of(e->kind) != SIDE_JOBS ? "transfer"
+                           : plan_instr_is_wait(e->kind)   ? "wait"
+                                                           : "other";
+    write_span(w, tid, e->begin_ns, e->end_ns);
+    fprintf(w->file, "\"name\":\"%s", kind);
+    if (e->mb >= 0) { fprintf(w->file, " mb %d", (int)e->mb); }
+    write_piece(w, e);
+    fprintf(w->file, "\",\"cat\":\"%s\",\"args\":{\"step\":%lld,\"rank\":%d,\"kind\":\"%s\"", category,
+            (long long)w->step->step, (int)rank, kind);
+    if (e->mb >= 0) { fprintf(w->file, ",\"mb\":%d,\"chunk\":%d", (int)e->mb, (int)e->chunk); }
+    if (e->peer >= 0) { fprintf(w->file, ",\"peer\":%d", (int)e->peer); }
+    if (w->process == PROCESS_MEASURED) {
+        int64_t planned_ns = planned_for(&w->step->plan->ranks[rank], e, nth);
+        fprintf(w->file, ",\"begin_ns\":%lld,\"end_ns\":%lld,\"wait_ns\":%lld", (long long)e->begin_ns,
+                (long long)e->end_ns, (long long)e->wait_ns);
+        if (planned_ns >= 0) { fprintf(w->file, ",\"planned_ns\":%lld", (long long)planned_ns); }
+        if (planned_ns >= 0 && trace_kind_is_job(e->kind)) {
+            fprintf(w->file, ",\"off_ns\":%lld", (long long)(e->end_ns - e->begin_ns - planned_ns));
+        }
+    }
+    fprintf(w->file, "}}");
+}
 
-static void write_arrow_end(TraceWriter* w, int process, int32_t tid, int64_t ns, const char* phase) {
+// One end of a message's arrow, inside the event: from a send's begin to the last ns of its receive. Both
+// ends know the message by its number (plan_message.h).
+static void write_arrow(TraceWriter* w, int32_t tid, const TraceEvent* e) {
+    const Plan* plan = w->step->plan;
+    PlanInstr instr = {.kind = (uint8_t)e->kind, .chunk = (int16_t)e->chunk, .peer = e->peer};
+    PlanMessage message;
+    bool is_send = side_of(e->kind) == SIDE_SENDS;
+    if (side_of(e->kind) == SIDE_JOBS || e->end_ns == e->begin_ns ||
+        !plan_message_of(&message, &plan->placement, plan->P, &instr)) {
+        return;
+    }
+    int64_t row = (int64_t)e->mb * placement_num_rows(&plan->placement, plan->P) + message.row;
     begin_event(w);
-    fprintf(w->file,
-            "{\"ph\":%s,\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"name\":\"message\",\"cat\":\"message\",\"id\":"
-            "%lld}",
-            phase, process, tid, (double)ns / 1e3, (long long)w->num_arrows);
+    fprintf(
+        w->file,
+        "{\"ph\":%s,\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"name\":\"message\",\"cat\":\"message\",\"id\":%lld}",
+        is_send ? "\"s\"" : "\"f\",\"bp\":\"e\"", w->process, tid,
+        (double)(is_send ? e->begin_ns : e->end_ns - 1) / 1e3,
+        (long long)((row * PLAN_MESSAGE_KINDS + message.kind) * 2 + w->process - 1));
 }
 
-// From a send's begin to the last ns of its receive, each inside of its event, whatever has no length left
-// out. Where clocks say that a message arrived before it was sent there is none.
-static void write_arrow(TraceWriter* w, int process, const TraceMessage* message, const TraceRank* ranks,
-                        const TraceLanes* lanes) {
-    const TraceRank *from = &ranks[message->from], *to = &ranks[message->to];
-    const TraceEvent *send = &from->events[message->send], *receive = &to->events[message->receive];
-    int32_t send_lane = lanes[message->from].lane[message->send];
-    int32_t receive_lane = lanes[message->to].lane[message->receive];
-    int64_t arrived_ns = receive->end_ns - 1;
-    bool has_lengths = send->end_ns > send->begin_ns && receive->end_ns > receive->begin_ns;
-    if (!has_lengths || arrived_ns < send->begin_ns) { return; }
-    write_arrow_end(w, process, tid_of(from->rank, TRACE_SENDS, send_lane), send->begin_ns, "\"s\"");
-    write_arrow_end(w, process, tid_of(to->rank, TRACE_RECEIVES, receive_lane), arrived_ns,
-                    "\"f\",\"bp\":\"e\"");
-    w->num_arrows++;
-}
+// --- memory ------------------------------------------------------------------------------------------------
 
-// The list with the times at which `events` have its jobs, from ns 0 on, and of its waits none. false: these
-// are other jobs.
-static bool time_list(PlanInstr* out, const PlanRank* list, const TraceRank* rank, int64_t zero_ns) {
+// The list with the times at which `rank` has its jobs. false: these are other jobs.
+static bool time_list(PlanInstr* out, const PlanRank* list, const TraceRank* rank) {
     int32_t e = 0;
     for (int32_t i = 0; i < list->num_instrs; i++) {
         out[i] = list->instrs[i];
@@ -658,125 +473,148 @@ static bool time_list(PlanInstr* out, const PlanRank* list, const TraceRank* ran
             event->chunk != out[i].chunk) {
             return false;
         }
-        out[i].begin_ns = event->begin_ns - zero_ns;
-        out[i].end_ns = event->end_ns - zero_ns;
+        out[i].begin_ns = event->begin_ns;
+        out[i].end_ns = event->end_ns;
     }
     return true;
 }
 
-static Status write_memory(TraceWriter* w, int process, const TraceStep* step, const TraceRank* rank,
-                           int64_t zero_ns, Arena* arena) {
-    PlanRank list = step->plan->ranks[rank->rank];
+static Status write_memory(TraceWriter* w, const TraceRank* rank, Arena* arena) {
+    PlanRank list = w->step->plan->ranks[rank->rank];
     PlanInstr* instrs;
     MemoryCurve curve;
     ARENA_TRY_NEW(instrs, arena, PlanInstr, list.num_instrs);
-    if (process == PROCESS_MEASURED) {
-        if (!time_list(instrs, &list, rank, zero_ns)) { return STATUS_OK; }
-        list.instrs = instrs;
-    }
-    TRY(memory_curve_make(&curve, &list, step->memory_rule, arena));
+    if (!time_list(instrs, &list, rank)) { return STATUS_OK; }
+    list.instrs = instrs;
+    TRY(memory_curve_make(&curve, &list, w->step->memory_rule, arena));
     for (int32_t i = 0; i < curve.num_steps; i++) {
         begin_event(w);
         fprintf(w->file,
-                "{\"ph\":\"C\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"name\":\"rank %d "
-                "memory\",\"args\":{\"MiB\":%.3f}}",
-                process, tid_of(rank->rank, TRACE_JOBS_SIDE, 0),
-                (double)(zero_ns + curve.steps[i].begin_ns) / 1e3, rank->rank,
-                (double)curve.steps[i].num_bytes / BYTES_PER_MIB);
+                "{\"ph\":\"C\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"name\":\"rank %d memory\","
+                "\"args\":{\"MiB\":%.3f}}",
+                w->process, tid_of(rank->rank, SIDE_JOBS, 0), (double)curve.steps[i].begin_ns / 1e3,
+                rank->rank, (double)curve.steps[i].num_bytes / BYTES_PER_MIB);
     }
     return STATUS_OK;
 }
 
-// --- steps -----------------------------------------------------------------------------------------------
+// --- rows --------------------------------------------------------------------------------------------------
 
-Status trace_writer_open(TraceWriter* writer, const char* path) {
-    *writer = (TraceWriter){.file = fopen(path, "w"), .path = path};
-    if (writer->file == NULL) { return FAIL(STATUS_IO, "%s: cannot be written: %s", path, strerror(errno)); }
-    fprintf(writer->file, "{\"displayTimeUnit\":\"ms\",\n");
-    return STATUS_OK;
+// Events by their begin: qsort() knows nothing but two of them.
+static int compare_begins(const void* a, const void* b) {
+    const TraceEvent *x = *(const TraceEvent*const*)a, *y = *(const TraceEvent*const*)b;
+    if (x->begin_ns != y->begin_ns) { return x->begin_ns < y->begin_ns ? -1 : 1; }
+    if (x->end_ns != y->end_ns) { return x->end_ns < y->end_ns ? -1 : 1; }
+    return (x > y) - (x < y);
 }
 
-// What one process shows of a step that begins at zero_ns. Times of `ranks` are the file's.
-static Status write_process(TraceWriter* w, int process, const TraceStep* step, const TraceRank* ranks,
-                            int64_t zero_ns, Arena* arena) {
-    TraceLanes* lanes;
-    TraceMessage* messages = NULL;
-    int32_t num_messages = 0;
-    ARENA_TRY_NEW(lanes, arena, TraceLanes, step->num_ranks);
-    for (int32_t k = 0; k < step->num_ranks; k++) {
-        const TraceRank* rank = &ranks[k];
-        TRY(trace_lanes_make(&lanes[k], rank, arena));
-        name_lanes(w, process, step->plan, rank->rank, &lanes[k]);
-        for (int32_t i = 0; i < rank->num_events; i++) {
-            const TraceEvent* e = &rank->events[i];
-            int32_t tid = tid_of(rank->rank, trace_side_of(e->kind), lanes[k].lane[i]);
-            bool is_own = process == PROCESS_PREDICTED;
-            write_event(w, process, rank->rank, tid, step, e,
-                        is_own ? -1 : planned_for(&step->plan->ranks[rank->rank], e, i));
+// A viewer nests the events of a row by time, and what half overlaps cannot nest. A rank's messages overlap
+// as its links allow, so every event gets the first lane of its side in which nothing is under way.
+static Status make_lanes(TraceWriter* w, const TraceRank* rank, int32_t** out, Arena* arena) {
+    const TraceEvent** order;
+    int64_t* free_ns[NUM_SIDES];  // of each lane
+    int32_t num_lanes[NUM_SIDES] = {0};
+    ARENA_TRY_NEW(*out, arena, int32_t, rank->num_events);
+    ARENA_TRY_NEW(order, arena, const TraceEvent*, rank->num_events);
+    for (int side = 0; side < NUM_SIDES; side++) {
+        ARENA_TRY_NEW(free_ns[side], arena, int64_t, rank->num_events);
+    }
+    for (int32_t i = 0; i < rank->num_events; i++) { order[i] = &rank->events[i]; }
+    qsort(order, (size_t)rank->num_events, sizeof *order, compare_begins);
+    for (int32_t i = 0; i < rank->num_events; i++) {
+        TraceSide side = side_of(order[i]->kind);
+        int32_t lane = 0;
+        while (lane < num_lanes[side] && free_ns[side][lane] > order[i]->begin_ns) { lane++; }
+        if (lane == num_lanes[side]) {
+            if (lane < TIDS_OF_SIDE) { write_lane_name(w, rank->rank, side, lane); }
+            num_lanes[side]++;
         }
-        TRY(write_memory(w, process, step, rank, zero_ns, arena));
+        free_ns[side][lane] = order[i]->end_ns;
+        (*out)[order[i] - rank->events] = lane;
     }
-    TRY(trace_messages_make(&messages, &num_messages, step->plan, ranks, step->num_ranks, arena));
-    for (int32_t i = 0; i < num_messages; i++) { write_arrow(w, process, &messages[i], ranks, lanes); }
     return STATUS_OK;
 }
 
-static Status write_predicted(TraceWriter* w, const TraceStep* step, int64_t zero_ns, Arena* arena) {
-    TraceRank* ranks;
-    ARENA_TRY_NEW(ranks, arena, TraceRank, step->num_ranks);
+static Status write_rank(TraceWriter* w, const TraceRank* rank, Arena* arena) {
+    int32_t* lanes;
+    TRY(make_lanes(w, rank, &lanes, arena));
+    for (int32_t i = 0; i < rank->num_events; i++) {
+        const TraceEvent* e = &rank->events[i];
+        int32_t tid = tid_of(rank->rank, side_of(e->kind), lanes[i]);
+        write_event(w, rank->rank, tid, e, i);
+        write_arrow(w, tid, e);
+    }
+    return write_memory(w, rank, arena);
+}
+
+// --- the whole ---------------------------------------------------------------------------------------------
+
+static void write_head(TraceWriter* w) {
+    const TraceStep* step = w->step;
+    const Placement* placement = &step->plan->placement;
+    fprintf(w->file,
+            "{\"displayTimeUnit\":\"ms\",\n\"otherData\":{\"format\":\"" TRACE_FORMAT
+            "\",\"stages\":%d,\"replicas\":%d,\"stage_of\":[",
+            step->plan->P, step->plan->R);
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        fprintf(w->file, "%s%d", k > 0 ? "," : "", placement->stage_of[k]);
+    }
+    fprintf(w->file, "],\"head\":%d,\"head_begin\":[", placement->head);
+    for (int32_t s = 0; s <= step->plan->P && placement->head != HEAD_WHOLE; s++) {
+        fprintf(w->file, "%s%d", s > 0 ? "," : "", placement->head_begin[s]);
+    }
+    fprintf(w->file, "],\"clocks\":[");
     for (int32_t r = 0; r < step->num_ranks; r++) {
-        const PlanRank* list = &step->plan->ranks[r];
-        ranks[r].rank = r;
-        ARENA_TRY_NEW(ranks[r].events, arena, TraceEvent, list->num_instrs);
+        TraceClock one = {0, 0};
+        if (step->clocks != NULL) { one = step->clocks[r]; }
+        fprintf(w->file, "%s{\"rank\":%d,\"offset_ns\":%lld,\"error_ns\":%lld}", r > 0 ? "," : "", r,
+                (long long)one.offset_ns, (long long)one.error_ns);
+    }
+    fprintf(w->file, "]},\n\"traceEvents\":[");
+    write_name(w, "process_name", PROCESS_PREDICTED, TID_STEPS, "predicted");
+    if (step->ranks == NULL) { return; }
+    write_name(w, "process_name", PROCESS_MEASURED, TID_STEPS, "measured");
+    write_name(w, "thread_name", PROCESS_MEASURED, TID_STEPS, "steps");
+}
+
+static Status write_predicted(TraceWriter* w, Arena* arena) {
+    const Plan* plan = w->step->plan;
+    w->process = PROCESS_PREDICTED;
+    for (int32_t r = 0; r < w->step->num_ranks; r++) {
+        const PlanRank* list = &plan->ranks[r];
+        TraceRank rank = {.rank = r};
+        ARENA_TRY_NEW(rank.events, arena, TraceEvent, list->num_instrs);
         for (int32_t i = 0; i < list->num_instrs; i++) {
             const PlanInstr* instr = &list->instrs[i];
             if (plan_instr_is_wait(instr->kind)) { continue; }
-            ranks[r].events[ranks[r].num_events++] = (TraceEvent){.kind = instr->kind,
-                                                                  .chunk = instr->chunk,
-                                                                  .mb = instr->mb,
-                                                                  .peer = instr->peer,
-                                                                  .begin_ns = zero_ns + instr->begin_ns,
-                                                                  .end_ns = zero_ns + instr->end_ns};
+            rank.events[rank.num_events++] = (TraceEvent){.kind = instr->kind,
+                                                          .chunk = instr->chunk,
+                                                          .mb = instr->mb,
+                                                          .peer = instr->peer,
+                                                          .begin_ns = instr->begin_ns,
+                                                          .end_ns = instr->end_ns};
         }
+        TRY(write_rank(w, &rank, arena));
     }
-    return write_process(w, PROCESS_PREDICTED, step, ranks, zero_ns, arena);
+    return STATUS_OK;
 }
 
-static Status write_measured(TraceWriter* w, const TraceStep* step, int64_t zero_ns, Arena* arena) {
-    TraceRank* ranks;
-    ARENA_TRY_NEW(ranks, arena, TraceRank, step->num_ranks);
+// Times in the file count from the begin of the first rank.
+static Status write_measured(TraceWriter* w, Arena* arena) {
+    const TraceStep* step = w->step;
+    const SessionErrors* errors = step->errors;
+    int64_t begin_ns = INT64_MAX, end_ns = 0;
+    w->process = PROCESS_MEASURED;
     for (int32_t k = 0; k < step->num_ranks; k++) {
-        ranks[k] = step->ranks[k];
-        ARENA_TRY_NEW(ranks[k].events, arena, TraceEvent, ranks[k].num_events);
-        for (int32_t i = 0; i < ranks[k].num_events; i++) {
-            ranks[k].events[i] = step->ranks[k].events[i];
-            ranks[k].events[i].begin_ns -= w->origin_ns;
-            ranks[k].events[i].end_ns -= w->origin_ns;
-        }
-    }
-    return write_process(w, PROCESS_MEASURED, step, ranks, zero_ns, arena);
-}
-
-static int64_t first_begin_ns(const TraceStep* step) {
-    int64_t begin_ns = INT64_MAX;
-    for (int32_t i = 0; i < step->num_ranks && step->ranks != NULL; i++) {
-        if (step->ranks[i].begin_ns < begin_ns) { begin_ns = step->ranks[i].begin_ns; }
-    }
-    return begin_ns < INT64_MAX ? begin_ns : 0;
-}
-
-static void write_step(TraceWriter* w, const TraceStep* step, int64_t begin_ns) {
-    int64_t end_ns = begin_ns;
-    for (int32_t k = 0; k < step->num_ranks; k++) {
+        if (step->ranks[k].begin_ns < begin_ns) { begin_ns = step->ranks[k].begin_ns; }
         if (step->ranks[k].end_ns > end_ns) { end_ns = step->ranks[k].end_ns; }
     }
-    write_span(w, PROCESS_MEASURED, TID_STEPS, begin_ns - w->origin_ns, end_ns - w->origin_ns);
+    write_span(w, TID_STEPS, 0, end_ns - begin_ns);
     fprintf(w->file,
             "\"name\":\"step %lld\",\"cat\":\"step\",\"args\":{\"step\":%lld,\"plan_hash\":\"%016llx\","
             "\"policy\":\"%s\",\"schedule\":\"%s\"",
             (long long)step->step, (long long)step->step, (unsigned long long)step->plan_hash,
             step->plan->policy, step->plan->schedule);
-    const SessionErrors* errors = step->errors;
     if (errors != NULL) {
         fprintf(w->file,
                 ",\"predicted_ns\":%lld,\"measured_ns\":%lld,\"jobs_off_ns\":%lld,\"transfers_off_ns\":%lld,"
@@ -785,43 +623,35 @@ static void write_step(TraceWriter* w, const TraceStep* step, int64_t begin_ns) 
                 (long long)errors->transfers_ns, (long long)errors->waiting_ns);
     }
     fprintf(w->file, "}}");
+    for (int32_t k = 0; k < step->num_ranks; k++) {
+        TraceRank rank = step->ranks[k];
+        ARENA_TRY_NEW(rank.events, arena, TraceEvent, rank.num_events);
+        for (int32_t i = 0; i < rank.num_events; i++) {
+            rank.events[i] = step->ranks[k].events[i];
+            rank.events[i].begin_ns -= begin_ns;
+            rank.events[i].end_ns -= begin_ns;
+        }
+        TRY(write_rank(w, &rank, arena));
+    }
+    return STATUS_OK;
 }
 
-Status trace_writer_add_step(TraceWriter* w, const TraceStep* step) {
+Status trace_write(const char* path, const TraceStep* step) {
     int32_t num_ranks = step->plan->P * step->plan->R;
     if (step->num_ranks != num_ranks) {
         return FAIL(STATUS_OUT_OF_RANGE, "trace: %d records for %d ranks", (int)step->num_ranks,
                     (int)num_ranks);
     }
-    int64_t begin_ns = first_begin_ns(step);
-    if (w->num_steps == 0) {
-        w->num_named = calloc((size_t)(2 * num_ranks * TRACE_SIDES), sizeof *w->num_named);
-        if (w->num_named == NULL) { return FAIL(STATUS_NO_MEMORY, "trace: no memory for its rows"); }
-        w->origin_ns = begin_ns;
-        begin_file(w, step);
-    }
-    w->num_steps++;
+    TraceWriter writer = {.file = fopen(path, "w"), .step = step};
+    if (writer.file == NULL) { return FAIL(STATUS_IO, "%s: cannot be written: %s", path, strerror(errno)); }
     Arena arena = {0};
-    int64_t zero_ns = begin_ns - w->origin_ns;
-    Status status = write_predicted(w, step, zero_ns, &arena);
-    if (status == STATUS_OK && step->ranks != NULL) {
-        write_step(w, step, begin_ns);
-        status = write_measured(w, step, zero_ns, &arena);
-    }
+    write_head(&writer);
+    Status status = write_predicted(&writer, &arena);
+    if (status == STATUS_OK && step->ranks != NULL) { status = write_measured(&writer, &arena); }
     arena_free(&arena);
-    return status;
-}
-
-Status trace_writer_close(TraceWriter* writer) {
-    if (writer->file == NULL) { return STATUS_OK; }
-    fprintf(writer->file, writer->num_steps > 0 ? "\n]}\n" : "\"traceEvents\":[]}\n");
-    bool failed = ferror(writer->file) != 0;
-    failed |= fclose(writer->file) != 0;
-    free(writer->num_named);
-    writer->file = NULL;
-    writer->num_named = NULL;
-    if (failed) {
-        return FAIL(STATUS_IO, "%s: could not be written whole: %s", writer->path, strerror(errno));
-    }
-    return STATUS_OK;
+    fprintf(writer.file, "\n]}\n");
+    bool failed = ferror(writer.file) != 0;
+    failed |= fclose(writer.file) != 0;
+    if (status != STATUS_OK || !failed) { return status; }
+    return FAIL(STATUS_IO, "%s: could not be written whole: %s", path, strerror(errno));
 }

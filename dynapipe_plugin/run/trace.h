@@ -1,6 +1,5 @@
 /*
-trace.h -- what every rank did and when: records, their kinds, and their way to rank 0. trace_writer.h writes
-them to a file.
+trace.h -- what every rank did and when; what that tells of jobs and links (for refits); the file of --trace.
 */
 #pragma once
 
@@ -43,45 +42,12 @@ typedef struct {
 const char* trace_kind_text(int32_t kind);  // "fwd", "send_act", "reduce" ...
 bool trace_kind_is_job(int32_t kind);
 
-// To bytes and back, for gathering on rank 0. The bytes of another build or a cut message are
-// STATUS_BAD_FORMAT.
-size_t trace_rank_packed_bytes(const TraceRank* rank);
-void trace_rank_pack(const TraceRank* rank, void* out);
-Status trace_rank_unpack(TraceRank* out, const void* data, size_t num_bytes, Arena* arena);
-
 // Part of the plan's makespan in which that rank runs no job.
 double trace_rank_idle_predicted(const Plan* plan, int32_t rank);
 
-// --- trace_rows --------------------
+// --- jobs ---
 /*
-trace_rows.h -- how the events of a step become rows and arrows of a picture.
-
-    rank 0             | fwd 0 | fwd 1 |       | bwd 0 |
-    rank 0 sends       |       | act 0 | act 1 |            a row has one event at a time:
-    rank 0 receives    |  grad 0 ...                  |     what overlaps gets a row of its own
-    rank 0 receives 2  |           grad 1 ...         |
-
-A viewer nests events of one row by time, and what half overlaps cannot nest. A rank's messages overlap as its
-links allow, so every event gets the first lane of its side in which nothing is under way. Jobs, waits and
-sums come one after the other, in one lane, but where a device's clock and its host's disagree.
-*/
-
-typedef enum { TRACE_JOBS_SIDE, TRACE_SENDS, TRACE_RECEIVES, TRACE_SIDES } TraceSide;
-
-typedef struct {
-    int32_t* lane;  // [num_events] of the rank; of its side, from 0
-    int32_t num_lanes[TRACE_SIDES];
-} TraceLanes;
-
-// One message: which event of which of `ranks` sent it, and which received it.
-typedef struct {
-    int32_t from, send;  // ranks[from].events[send]
-    int32_t to, receive;
-} TraceMessage;
-
-// --- trace_jobs --------------------
-/*
-trace_jobs.h -- the jobs of some steps as a rank measured them, beside the terms that the cost model has for
+the jobs of some steps as a rank measured them, beside the terms that the cost model has for
 them.
 
 Jobs of all chunks of a rank, and of its share of the head, feed the same terms: those of parts. Jobs that are
@@ -108,9 +74,9 @@ void trace_jobs_sum(RefitSums out[SIDE_COUNT], TraceJobs* jobs, const RefitShare
 void trace_jobs_forget(TraceJobs* jobs);
 void trace_jobs_free(TraceJobs* jobs);  // an all-zero one is fine
 
-// --- trace_links --------------------
+// --- links ---
 /*
-trace_links.h -- how long messages over a rank's two links took, against what was predicted.
+how long messages over a rank's two links took, against what was predicted.
 
 A link is between neighbours, whatever chunks they have; messages to ranks further away are taken to be as
 slow as the slowest link on the way (machine_between_ns) and say nothing here, nor do those of a shared head.
@@ -155,29 +121,24 @@ void trace_links_forget(TraceLinks* links);
 double trace_links_both(LinkSeen behind, LinkSeen before);
 double trace_links_settle(double before, double now);
 
-// --- trace_writer --------------------
-/*
-trace_writer.h -- predicted and measured timelines of steps in one Chrome/Perfetto file.
-
-    TraceWriter writer;
-    TRY(trace_writer_open(&writer, "trace.json"));
-    TRY(trace_writer_add_step(&writer, &step));   // any number of steps
-    TRY(trace_writer_close(&writer));
-
-The file is Chrome's "Trace Event Format" (object form, times in microseconds). Process 1 is "predicted",
-process 2 "measured"; in each, every rank has a row of jobs, and rows of sends and of receives, as many as are
-under way at once (trace_rows.h). Complete events "X" are named like plan lines ("fwd mb 3", and where stages
-are more than one chunk each "fwd mb 3 chunk 5" or "fwd mb 3 head"); flow events "s" and "f" are the arrow
-from a message's send to its receive; counters "C" are the bytes of a rank's buffers that are alive
-(memory_curve.h, by the measured times of jobs where there are any). dev/check_trace.py says whether a file
-keeps what viewers need. Open it in ui.perfetto.dev or chrome://tracing.
-
-"args" of a measured event say all that is known of it, in ns (begin_ns, end_ns, wait_ns), with what was
-planned for it (planned_ns) and how much longer a job took (off_ns); those of a step its error and what of
-that is jobs, transfers, waiting (session_errors.h). "otherData" has stages, replicas, the placement of chunks
-and every rank's clock: its offset, which is taken off, and by how much that may be wrong. tool/trace_file.h
-reads the file back.
-*/
+// --- the file ----------------------------------------------------------------------------------------------
+// The predicted and the measured timeline of a step in Chrome's "Trace Event Format" (object form, times in
+// microseconds): open it in ui.perfetto.dev or chrome://tracing.
+//
+//     rank 0             | fwd 0 | fwd 1 |       | bwd 0 |     process 1 is "predicted", process 2 "measured"
+//     rank 0 sends       |       | act 0 | act 1 |
+//     rank 0 receives    |  grad 0 ...                  |      a row has one event at a time:
+//     rank 0 receives 2  |           grad 1 ...         |      what overlaps gets a row of its own
+//
+// Complete events "X" are named like plan lines ("fwd mb 3", and where stages are more than one chunk each
+// "fwd mb 3 chunk 5" or "fwd mb 3 head"); flow events "s" and "f" are the arrow from a message's send to its
+// receive; counters "C" are the bytes of a rank's buffers that are alive, by the times of its jobs
+// (memory_layout.h). dev/check_trace.py checks a file.
+//
+// "args" of a measured event have all that is known of it, in ns (begin_ns, end_ns, wait_ns), what was
+// planned for it (planned_ns) and how much longer a job took (off_ns); those of the step its error and the
+// parts of it that are jobs, transfers, waiting (session_errors.h). "otherData" has stages, replicas, the
+// placement of chunks and every rank's clock. tool/trace_view.h reads the file back.
 
 // Of a rank to rank 0's, and by how much that may be off.
 typedef struct {
@@ -197,17 +158,4 @@ typedef struct {
 
 #define TRACE_FORMAT "dynapipe-trace 2"
 
-typedef struct {
-    FILE* file;
-    const char* path;   // borrowed
-    int64_t origin_ns;  // clock value shown as time 0
-    int64_t num_arrows;
-    int32_t num_steps;
-    int32_t* num_named;  // [2 processes * ranks * TRACE_SIDES] rows that have a name
-    bool any_event;
-} TraceWriter;
-
-Status trace_writer_open(TraceWriter* writer, const char* path);
-// The predicted timeline of a step begins where its measured one begins.
-Status trace_writer_add_step(TraceWriter* writer, const TraceStep* step);
-Status trace_writer_close(TraceWriter* writer);  // an all-zero or closed writer is fine
+Status trace_write(const char* path, const TraceStep* step);

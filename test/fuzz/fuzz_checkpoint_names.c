@@ -4,10 +4,12 @@
 #include <limits.h>
 #include <stdio.h>
 
-#include "../../dynapipe_plugin/adapters/llmc_checkpoint.h"
+#include "../../dynapipe_plugin/adapters/dynapipe_llmc.h"
 #include "../../llmc/checkpoint.h"
 #include "fuzz_words.h"
 #include "memory_directory.h"
+
+int32_t dynapipe_llmc_done_before(const char* directory, int32_t below);  // as dynapipe_llmc.c has it
 
 static const char folder[] = "memory";
 

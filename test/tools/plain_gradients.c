@@ -1,13 +1,11 @@
-// plain_gradients.c -- the first step's gradients by the plainest loop there is: one process, one sample at a
-// time, no plan, no pipeline, no padding. What every batching, schedule and layout must agree with.
+// plain_gradients.c -- the first step's gradients of a run (test/plain_gradients.h), as a checkpoint.
 //   plain_gradients DATA DESCRIPTOR MAX_TOKENS BATCH_TOKENS SEED OUT.bin [MAX_TARGET_TOKENS: a T5]
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "../../dataloader/loader.h"
 #include "../../llmc/gpt2.h"
 #include "../../llmc/t5.h"
+#include "../plain_gradients.h"
 
 static void write_checkpoint(const char* path, const Model* model) {
     const ModelConfig* c = &model->config;
@@ -30,68 +28,6 @@ static void write_checkpoint(const char* path, const Model* model) {
     fclose(file);
 }
 
-static void* room(int64_t num_bytes) {
-    return aligned_alloc(256, ((size_t)num_bytes + 255) / 256 * 256 + 256);
-}
-
-static void add_batch(Model* model, const ModelBatch* one) {
-    const ModelKind* kind = model->config.kind;
-    void *acts = room(model_acts_bytes(model, one, MODEL_KEEP | MODEL_HEAD)),
-         *scratch = room(model_scratch_bytes(model, one));
-    float* losses = room((int64_t)sizeof(float) * one->num_rows);
-    model_forward(model, one, NULL, NULL, acts, scratch, losses, MODEL_KEEP | MODEL_HEAD);
-    model_backward_inputs(model, one, NULL, acts, NULL, NULL, scratch);
-    model_backward_weights(model, one, acts, NULL, scratch);
-    free(losses);
-    free(scratch);
-    free(acts);
-}
-
-// Decoder-only: input and target are one sequence. Else the decoder reads the start token (padding's id) and
-// the target without its last token.
-static void add_sample(Model* model, const Loader* loader, const LoaderBatch* batch, int i) {
-    const LoaderSample* sample = &batch->samples[i];
-    const bool two_sides = model->config.kind->has_decoder;
-    int n = sample->n_input + sample->n_target, num_rows = 0;
-    int32_t *tokens = room(4 * n), *rows = room(4 * n), *targets = room(4 * n), *positions = room(4 * n);
-    int32_t* said = room(4 * n);
-    if (loader_read(loader, sample, tokens) != STATUS_OK) { exit(2); }
-    for (int t = 0; t < n; t++) { positions[t] = t; }
-    for (int t = 0; two_sides && t < sample->n_target; t++) {
-        said[t] = t == 0 ? loader_pad_token(loader) : tokens[sample->n_input + t - 1];
-        rows[num_rows] = t;
-        targets[num_rows++] = tokens[sample->n_input + t];
-    }
-    for (int t = 0; !two_sides && t < n - 1; t++) {
-        if (t + 1 < sample->n_input) { continue; }  // predicts a token of the input
-        rows[num_rows] = t;
-        targets[num_rows++] = tokens[t + 1];
-    }
-    int num_tokens = two_sides ? sample->n_input : n - 1, num_said = two_sides ? sample->n_target : 0;
-    int32_t cu_seqlens[2] = {0, num_tokens}, dec_cu_seqlens[2] = {0, num_said};
-    ModelBatch one = {.num_seqs = 1,
-                      .num_tokens = num_tokens,
-                      .num_rows = num_rows,
-                      .max_seq_tokens = num_tokens,
-                      .cu_seqlens = cu_seqlens,
-                      .tokens = tokens,
-                      .positions = positions,
-                      .rows = rows,
-                      .targets = targets,
-                      .loss_scale = (float)(1.0 / (double)batch->supervised_tokens),
-                      .num_dec_tokens = num_said,
-                      .max_dec_seq_tokens = num_said,
-                      .dec_cu_seqlens = dec_cu_seqlens,
-                      .dec_tokens = said,
-                      .dec_positions = positions};
-    add_batch(model, &one);
-    free(said);
-    free(positions);
-    free(targets);
-    free(rows);
-    free(tokens);
-}
-
 int main(int argc, char** argv) {
     if (argc != 7 && argc != 8) {
         return fprintf(stderr, "usage: plain_gradients DATA DESCRIPTOR MAX_TOKENS BATCH_TOKENS SEED OUT\n"),
@@ -103,28 +39,11 @@ int main(int argc, char** argv) {
                              .encoder_decoder = argc == 8,
                              .max_target_tokens = argc == 8 ? atoi(argv[7]) : 0,
                              .shuffle = true};
-    Loader* loader;
-    LoaderBatch batch;
-    Arena arena = {0};
-    if (loader_open(&loader, argv[1], &options) != STATUS_OK ||
-        loader_next(loader, &batch, &arena) != STATUS_OK) {
-        return fprintf(stderr, "%s\n", status_message()), 2;
-    }
-    ModelConfig config;
-    if (!model_parse(&config, argc == 8 ? &t5_kind : &gpt2_kind, argv[2], loader_vocab(loader),
-                     atoi(argv[3]))) {
-        return fprintf(stderr, "%s\n", status_message()), 2;
-    }
     Model model;
     OpsContext* ops = ops_create(1);
-    model_init(&model, &config, 0, model_num_layers(&config), true, ops);
-    model_alloc_grads(&model);
-    model_init_random(&model, (uint32_t)options.seed);
-    for (int i = 0; i < batch.num_samples; i++) { add_sample(&model, loader, &batch, i); }
+    plain_gradients(&model, ops, argc == 8 ? &t5_kind : &gpt2_kind, argv[2], argv[1], &options);
     write_checkpoint(argv[6], &model);
     model_free(&model);
     ops_free(ops);
-    arena_free(&arena);
-    loader_close(loader);
     return 0;
 }

@@ -195,15 +195,8 @@ $(OUT)/tools/%: $(OUT)/test/tools/%.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIP
 
 $(OUT)/tools/plain_gradients: $(OUT)/test/plain_gradients.o
 
-# The same trainer on llmc/cpu, and on plain loops with the flags that such trainers use.
 $(OUT)/dev/bench_single: $(OUT)/dev/bench_single.o $(LLMC_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
-$(OUT)/dev/bench_single_naive: $(OUT)/dev/bench_single.o $(OUT)/dev/naive_ops.o $(OUT)/dev/naive_ops_t5.o \
-                               $(OUT)/llmc/cpu/memory.o $(OUT)/llmc/cpu/matmul_gelu.o \
-                               $(filter-out $(OUT)/llmc/cpu/%,$(LLMC_OBJS)) $(DYNAPIPE_BASE_OBJS)
-	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(TEXT_LIBS) $(LIBS) -o $@
-$(OUT)/dev/naive_ops.o $(OUT)/dev/naive_ops_t5.o: DYNAPIPE_CFLAGS = -Ofast -march=native -ffp-contract=fast -fopenmp
-
 # T5's buckets must not depend on what a compiler makes of a logarithm.
 $(OUT)/test/test_t5_bucket.o: DYNAPIPE_CFLAGS = -O3 -ffast-math $(ARCH) -ffp-contract=fast
 
@@ -274,9 +267,8 @@ layers:                                    ## fail if an #include points up in d
 	@dev/check_layers.sh
 headers:                                   ## every header compiles alone, as C11 and as C++17
 	@dev/check_headers.sh
-docs:                                      ## renew --help and results in the manual, check its links, build it as a site (out/site)
+docs:                                      ## renew --help in the manual, check its links
 	@dev/check_docs.sh --renew
-	@dev/docs_site.sh
 docs-try:                                  ## run every command of the manual as a new user would
 	@dev/check_docs.sh
 format:                                    ## clang-format everything

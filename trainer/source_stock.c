@@ -437,7 +437,6 @@ static int64_t count_rows(Source* source) {
 }
 
 double source_step(Source* source) {
-    const ModelKind* kind = source->kind;
     source->begin_ns = clock_now_ns();
     source_stock_check(source, sample_verify_damage(source->verify));
     model_zero_grads(source->model);

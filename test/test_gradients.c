@@ -137,7 +137,7 @@ static Status train_one_step(Dynapipe* dp, Case* c, Model* model, OpsContext* op
     model_init_part(model, &config, &part, ops);
     model_alloc_grads(model);
     model->dropout = c->dropout;
-    c->kind->init_random(model, SEED);
+    model_init_random(model, SEED);
     Model views[DYNAPIPE_MAX_RANGES];
     DynapipeTied tied[MODEL_MAX_TIED];
     DynapipeParams_v1 params = dynapipe_llmc_params(model, tied);
@@ -156,7 +156,7 @@ static Status rank_body(Transport* transport, void* arg) {
     Case* c = arg;
     char options[OPTION_CHARS + 64], *argv[64] = {"test"}, *rest = NULL;
     int argc = 1;
-    snprintf(options, sizeof options, "--stages %d --threads 1 --effort 20 --seed %d %s", c->P, SEED, c->options);
+    snprintf(options, sizeof options, "--stages %d --threads 1 --debug effort=20 --seed %d %s", c->P, SEED, c->options);
     for (char* word = strtok_r(options, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
         argv[argc++] = word;
     }

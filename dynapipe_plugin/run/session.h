@@ -77,10 +77,12 @@ typedef struct {
     int32_t show_step;
     bool print_plan;
     bool quiet, verbose;
+    char* debug;  // what --debug gives, cut into its items; other members point into it
 } SessionOptions;
 
 // own: the program's own --options, as options_take().
 Status session_options_take(SessionOptions* out, int* argc, char** argv, const char* const* own);
+void session_options_free(SessionOptions* options);  // an all-zero one is fine
 void session_options_print(FILE* out);
 // A string option's value by name; NULL if not given or no such option.
 const char* session_options_string(const SessionOptions* options, const char* name);
@@ -391,7 +393,7 @@ enum { SUMMARY_OFF, SUMMARY_JOBS, SUMMARY_TRANSFERS, SUMMARY_WAITING, SUMMARY_LI
 typedef struct {
     double ns, supervised, total, computed, idle, plan_wait_ns;  // sums over the steps counted
     double peak_bytes, rss_bytes;                                // of the rank that needs most
-    double* errors;  // [SUMMARY_LISTS][max_steps] of every step counted: signed, parts of what was predicted
+    double (*errors)[SUMMARY_LISTS];  // [num_steps] signed, parts of what was predicted
     int32_t num_steps, max_steps;
 } SessionSummary;
 
@@ -548,7 +550,7 @@ Status session_ranges(const Dynapipe* dp, DynapipeRange* out, int32_t max_ranges
 int32_t session_num_ranges(const Dynapipe* dp);
 // Of the last chunk, whose rank has losses and answers.
 int32_t session_last_stage(const Dynapipe* dp);
-// Time to plan a step of that length with --effort 0. Of predicted times, no clock: all ranks plan alike, and
+// Time to plan a step of that length with effort 0. Of predicted times, no clock: all ranks plan alike, and
 // a run that is resumed as the whole one.
 int64_t session_planning_ns(int64_t step_ns, int32_t num_threads, int32_t num_replicas);
 // What was measured of ranks and links: plans are made for it from now on.
@@ -575,9 +577,10 @@ int64_t session_update_ns(const Dynapipe* dp);
 // Some host has fewer cores than threads of ranks: what jobs take there says nothing of the costs.
 bool session_shares_cores(const Dynapipe* dp);
 void session_account_warn(const Dynapipe* dp);  // of that, once, before the first step
-// The files of --trace and --dump-plan can be written: found out before the first step, on all ranks alike.
+// The files of --trace and --debug dump-plan can be written: found out before the first step, on all ranks
+// alike.
 Status session_report_open(Dynapipe* dp);
-// The run has the step that --trace, --dump-plan and --print-plan are to show.
+// The run has the step that --trace and --debug print-plan, dump-plan are to show.
 Status session_report_check(const Dynapipe* dp);
 // That step is this rank's to show, with the lists of all replicas.
 bool session_report_shows(const Dynapipe* dp, int64_t step);

@@ -1,6 +1,4 @@
-#include <ctype.h>
 #include <jansson.h>
-#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,10 +38,6 @@ static const OptionSpec specs[] = {
     {"--memory-limit",   OPTION_INT64,  FIELD(memory_limit_bytes), "0", 0, 1e18, NULL, "BYTES", "per rank, model state included (K, M, G); 0: none; on a GPU what is free on the card"},
     {"--costs",          OPTION_STRING, FIELD(costs),      NULL, 0, 0, NULL, "FILE", "what the model costs, as ./profile_costs measured it; default: as measured here before, else measured now"},
     {"--measure",        OPTION_CHOICE, FIELD(measure),    "auto", 0, 0, "auto|again", NULL, "again: measure what the model costs, also where that was done before"},
-    {"--measure-seconds", OPTION_DOUBLE, FIELD(measure_seconds), "4", 0, 1e6, NULL, "S", "for that, about; a small model takes less"},
-    {"--effort",         OPTION_INT,    FIELD(effort),     "0",  0, 1e9,  NULL, "N", "simulations the planner may spend on a step; 0: as many as pay"},
-    {"--plan-ahead",     OPTION_INT,    FIELD(plan_ahead), "2",  1, 64,   NULL, "K", "steps planned ahead in the background"},
-    {"--plan-before",    OPTION_BOOL,   FIELD(plan_before), NULL, 0, 0,   NULL, NULL, "plan every step before the first one (to measure what planning costs)"},
     {"--mb-tokens",      OPTION_INT,    FIELD(mb_tokens),  "0",  0, 1e9,  NULL, "N", "tokens of a micro-batch for packed, packed-ragged, padded, tokens; 0: -t"},
     {"--refit",          OPTION_CHOICE, FIELD(refit),      "auto", 0, 0, "auto|off", NULL,
      "correct what jobs and links are said to take by what steps measured, so plans may differ from run to run; "
@@ -67,23 +61,85 @@ static const OptionSpec specs[] = {
     {"--seed",           OPTION_INT64,  FIELD(seed),       "42", 0, 9e18, NULL, "N", "of the data order and of new parameters"},
     {"--threads",        OPTION_INT,    FIELD(threads),    "0",  0, 1024, NULL, "N", "cores of a rank; 0: OMP_NUM_THREADS, else all cores / ranks"},
     {"--transport",      OPTION_CHOICE, FIELD(transport),  "auto", 0, 0, "auto|nccl|mpi", NULL, "between GPUs. mpi: through the host's memory, so that ranks can share a GPU; auto: nccl"},
-    {"--progress",       OPTION_CHOICE, FIELD(progress),   "auto", 0, 0, "auto|on|off", NULL, "between CPUs: a thread moves messages while its rank computes; auto: where it takes next to nothing from that, measured, so that plans may differ between runs; on, off: they do not"},
     {"--comm-timeout",   OPTION_INT,    FIELD(comm_timeout_s), "300", 1, 1e6, NULL, "S", "seconds without a message before a rank gives up"},
-    {"--check",          OPTION_BOOL,   FIELD(check),      NULL, 0, 0, NULL, NULL, "verify every message (slower)"},
     {"--quiet",          OPTION_BOOL,   FIELD(quiet),      NULL, 0, 0, NULL, NULL, "no line for each step"},
     {"--verbose",        OPTION_BOOL,   FIELD(verbose),    NULL, 0, 0, NULL, NULL, "below each step's line how it went against the plan: time, idle time, padding"},
-    {"--print-plan",     OPTION_BOOL,   FIELD(print_plan), NULL, 0, 0, NULL, NULL, "print the plan of --show-step: table and timeline"},
-    {"--dump-plan",      OPTION_STRING, FIELD(dump_plan),  NULL, 0, 0, NULL, "FILE", "write the plan of --show-step as text"},
     {"--trace",          OPTION_STRING, FIELD(trace),      NULL, 0, 0, NULL, "FILE", "write predicted and measured timeline of --show-step (Chrome, Perfetto)"},
     {"--show-step",      OPTION_INT,    FIELD(show_step),  "2",  1, 2e9,  NULL, "N", "the step that --print-plan, --dump-plan and --trace show"},
+};
+// What only developers of DynaPipe set, as names without the dashes: --debug effort=50,check
+static const OptionSpec debug_specs[] = {
+    {"--effort",         OPTION_INT,    FIELD(effort),     "0",  0, 1e9,  NULL, "N", "simulations the planner may spend on a step; 0: as many as pay"},
+    {"--plan-ahead",     OPTION_INT,    FIELD(plan_ahead), "2",  1, 64,   NULL, "K", "steps planned ahead in the background"},
+    {"--plan-before",    OPTION_BOOL,   FIELD(plan_before), NULL, 0, 0,   NULL, NULL, "plan every step before the first one (to measure what planning costs)"},
+    {"--measure-seconds", OPTION_DOUBLE, FIELD(measure_seconds), "4", 0, 1e6, NULL, "S", "for that, about; a small model takes less"},
+    {"--progress",       OPTION_CHOICE, FIELD(progress),   "auto", 0, 0, "auto|on|off", NULL, "between CPUs: a thread moves messages while its rank computes; auto: where it takes next to nothing from that, measured, so that plans may differ between runs; on, off: they do not"},
+    {"--check",          OPTION_BOOL,   FIELD(check),      NULL, 0, 0, NULL, NULL, "verify every message (slower)"},
+    {"--print-plan",     OPTION_BOOL,   FIELD(print_plan), NULL, 0, 0, NULL, NULL, "print the plan of --show-step: table and timeline"},
+    {"--dump-plan",      OPTION_STRING, FIELD(dump_plan),  NULL, 0, 0, NULL, "FILE", "write the plan of --show-step as text"},
     {"--dump-gradients", OPTION_STRING, FIELD(dump_gradients), NULL, 0, 0, NULL, "FILE", "write the first step's gradients as a version 3 checkpoint"},
 };
+static const OptionSpec debug_help = {"--debug", OPTION_STRING, 0, NULL, 0, 0, NULL, "NAME=VALUE,..",
+    "for work on DynaPipe itself: effort=N simulations of the planner for a step, plan-ahead=K, plan-before (the first step), "
+    "measure-seconds=S, progress=auto|on|off, check (every message), print-plan, dump-plan=FILE, dump-gradients=FILE"};
 // clang-format on
-enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
+enum {
+    NUM_SPECS = sizeof specs / sizeof specs[0],
+    NUM_DEBUG_SPECS = sizeof debug_specs / sizeof debug_specs[0]
+};
+
+// Takes every --debug out of argv; their values, joined, are out->debug.
+static Status find_debug(SessionOptions* out, int* argc, char** argv) {
+    int kept = 0;
+    for (int i = 0; i < *argc; i++) {
+        bool is_apart = i > 0 && strcmp(argv[i], "--debug") == 0 && i + 1 < *argc;
+        bool is_joined = i > 0 && strncmp(argv[i], "--debug=", 8) == 0;
+        if (i > 0 && strcmp(argv[i], "--") == 0) {
+            while (i < *argc) { argv[kept++] = argv[i++]; }
+            break;
+        }
+        if (!is_apart && !is_joined) {
+            argv[kept++] = argv[i];
+            continue;
+        }
+        const char* value = is_joined ? argv[i] + 8 : argv[++i];
+        size_t num_chars = out->debug != NULL ? strlen(out->debug) : 0;
+        char* all = (char*)realloc(out->debug, num_chars + strlen(value) + 2);
+        if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for options"); }
+        snprintf(all + num_chars, strlen(value) + 2, "%s%s", num_chars > 0 ? "," : "", value);
+        out->debug = all;
+    }
+    if (kept < *argc) { argv[kept] = NULL; }
+    *argc = kept;
+    return STATUS_OK;
+}
+
+static Status take_debug(SessionOptions* out) {
+    char* rest = NULL;
+    for (char* item = out->debug != NULL ? strtok_r(out->debug, ",", &rest) : NULL; item != NULL;
+         item = strtok_r(NULL, ",", &rest)) {
+        char name[64], *value = strchr(item, '=');
+        if (value != NULL) { *value++ = '\0'; }
+        snprintf(name, sizeof name, "--%s", item);
+        char* words[] = {name, name, value, NULL};
+        int num_words = value != NULL ? 3 : 2;
+        TRY(options_take(debug_specs, NUM_DEBUG_SPECS, out, &num_words, words, NULL));
+        if (num_words > 1) { return FAIL(STATUS_BAD_OPTION, "--debug %s takes no value", item); }
+    }
+    return STATUS_OK;
+}
+
+void session_options_free(SessionOptions* options) {
+    free(options->debug);
+    options->debug = NULL;
+}
 
 Status session_options_take(SessionOptions* out, int* argc, char** argv, const char* const* own) {
     *out = (SessionOptions){0};
     TRY(options_defaults(specs, NUM_SPECS, out));
+    TRY(options_defaults(debug_specs, NUM_DEBUG_SPECS, out));
+    TRY(find_debug(out, argc, argv));
+    TRY(take_debug(out));
     TRY(options_take(specs, NUM_SPECS, out, argc, argv, own));
     if (out->mixture == 2 && out->weights == NULL) {
         return FAIL(STATUS_BAD_OPTION, "--mixture weights: no weights ---> add --weights task=2,other=0.5");
@@ -98,11 +154,13 @@ Status session_options_take(SessionOptions* out, int* argc, char** argv, const c
 void session_options_print(FILE* out) {
     fprintf(out, "the plugin's options [default]:\n");
     options_print(specs, NUM_SPECS, out);
+    options_print(&debug_help, 1, out);
 }
 
 static const OptionSpec* find_option(const char* name) {
-    for (int i = 0; i < NUM_SPECS; i++) {
-        if (strcmp(specs[i].name, name) == 0) { return &specs[i]; }
+    for (int i = 0; i < NUM_SPECS + NUM_DEBUG_SPECS; i++) {
+        const OptionSpec* spec = i < NUM_SPECS ? &specs[i] : &debug_specs[i - NUM_SPECS];
+        if (strcmp(spec->name, name) == 0) { return spec; }
     }
     return NULL;
 }
@@ -122,6 +180,9 @@ static const char* const settings[] = {
 static void session_options_all(const SessionOptions* options, FILE* out) {
     for (int i = 0; i < NUM_SPECS; i++) {
         options_add_setting(specs, NUM_SPECS, options, specs[i].name, out);
+    }
+    for (int i = 0; i < NUM_DEBUG_SPECS; i++) {
+        options_add_setting(debug_specs, NUM_DEBUG_SPECS, options, debug_specs[i].name, out);
     }
 }
 

@@ -153,7 +153,8 @@ static void say_bound(Dynapipe* dp, const Plan* plan) {
     fprintf(
         stderr,
         "warning: step %d: the planner's lower bound lies %lld ns above the step it predicts, %lld ns: the "
-        "plan is sound, the bound is not ---> please report it, with --dump-plan's file and the costs\n",
+        "plan is sound, the bound is not ---> please report it, with the file of --debug dump-plan and the "
+        "costs\n",
         dp->next_step + 1, (long long)plan->bound_over_ns, (long long)plan->makespan_ns);
 }
 

@@ -162,28 +162,19 @@ static Status session_placed_request(Dynapipe* dp, HeadSplit shares_head, int32_
     return STATUS_OK;
 }
 
-static bool same_head(const Placement* placement, const Placement* told, int32_t P) {
-    Placement chunks = *told;
-    placement_copy_head(&chunks, placement);
-    return placement_equal(&chunks, told, P);
-}
-
-static bool same_chunks(const Placement* placement, const Placement* told, int32_t P) {
-    Placement chunks = *placement;
-    placement_copy_head(&chunks, told);
-    return placement_equal(&chunks, told, P);
-}
-
 bool session_placed_fits(const Dynapipe* dp, const Placement* placement) {
-    int32_t P = dp->num_stages;
-    PlanRequest told = {.P = P, .rules = dp->request.rules};
-    placement_linear(&told.placement, told.placement.chunks, P);
-    if (take(dp, &told) != STATUS_OK) { return false; }
-    bool chunks_fit = told.placements == PLACEMENT_GIVEN ? same_chunks(placement, &told.placement, P)
-                                                         : placement_is_of(placement, told.placements, P);
-    bool head_fits = told.heads == HEAD_CHOICE_GIVEN  ? same_head(placement, &told.placement, P)
-                     : told.heads == HEAD_CHOICE_AUTO ? true
-                                                      : placement->head == told.heads - HEAD_CHOICE_WHOLE;
+    const int32_t P = dp->num_stages;
+    PlanRequest given = {.P = P, .rules = dp->request.rules};
+    placement_linear(&given.placement, given.placement.chunks, P);
+    if (take(dp, &given) != STATUS_OK) { return false; }
+    Placement chunks = *placement, head = given.placement;  // each with the other's head
+    placement_copy_head(&chunks, &given.placement);
+    placement_copy_head(&head, placement);
+    bool chunks_fit = given.placements == PLACEMENT_GIVEN ? placement_equal(&chunks, &given.placement, P)
+                                                          : placement_is_of(placement, given.placements, P);
+    bool head_fits = given.heads == HEAD_CHOICE_GIVEN  ? placement_equal(&head, &given.placement, P)
+                     : given.heads == HEAD_CHOICE_AUTO ? true
+                                                       : placement->head == given.heads - HEAD_CHOICE_WHOLE;
     return chunks_fit && (head_fits || P == 1);
 }
 
@@ -335,48 +326,23 @@ static int64_t average_step_ns(const Dynapipe* dp, const StageChoice* choice) {
     return status == STATUS_OK ? sum_ns / resplit->num_batches : choice->makespan_ns;
 }
 
-// "4,4,3,1" or "0:2,1:3,1:3,0:2+rows:256,768" (placement_make.h), broken behind a comma where the line is
-// long. Returns the columns used of the last line.
-static int print_placement(const Dynapipe* dp, const Placement* placement, int column) {
-    enum { MOST_COLUMNS = 88 };
-    char text[PLACEMENT_CHARS];
-    placement_print(text, placement, dp->num_stages);
-    for (const char* at = text; *at != '\0'; at++) {
-        column += printf("%c", *at);
-        if (*at == ',' && column >= MOST_COLUMNS) { column = printf("\n        ") - 1; }
-    }
-    return column;
-}
-
-// Behind what is there, or in a line of its own. Returns the column behind it.
-static int print_words(const char* words, int column) {
-    enum { MOST_COLUMNS = 100 };
-    int num_chars = (int)strlen(words);
-    if (column + 1 + num_chars <= MOST_COLUMNS) { return column + printf(" %s", words); }
-    return printf("\n        %s", words) - 1;
-}
-
+// "4,4,3,1" or "0:2,1:3,1:3,0:2+rows:256,768", and on the next line how it was found.
 static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t num_batches, double seconds) {
-    int64_t step_ns = average_step_ns(dp, choice);
-    bool is_told = session_placed_by_list(dp) && choice->num_splits <= 1;
-    int column = print_placement(dp, &choice->placement, printf("stages: "));
-    if (placement_is_linear(&choice->placement, dp->num_stages)) { column += printf(" layers"); }
-    char how[80] = "(as told);", about[120];
-    if (!is_told) {
-        snprintf(how, sizeof how, "(of %d splits planned for %d batches, %.1f s);", choice->num_splits,
-                 num_batches, seconds);
-    }
-    int num_chars =
-        snprintf(about, sizeof about, "a step of about %s%s", TIME_TEXT(step_ns + session_update_ns(dp), 3),
-                 step_ns != choice->makespan_ns ? " on these cores" : "");
-    if (dp->request.effort > 0) {
-        snprintf(about + num_chars, sizeof about - (size_t)num_chars, ", planned at effort %d",
-                 dp->request.effort);
-    }
-    column = print_words(how, column);
-    print_words(about, column);
-    printf("\n");
     const Progress* progress = &dp->progress;
+    int64_t step_ns = average_step_ns(dp, choice);
+    char text[PLACEMENT_CHARS];
+    placement_print(text, &choice->placement, dp->num_stages);
+    printf("stages: %s%s", text, placement_is_linear(&choice->placement, dp->num_stages) ? " layers" : "");
+    if (session_placed_by_list(dp) && choice->num_splits <= 1) {
+        printf(" (as given);");
+    } else {
+        printf("%s (of %d splits planned for %d batches, %.1f s);", strlen(text) > 40 ? "\n       " : "",
+               choice->num_splits, num_batches, seconds);
+    }
+    printf("\n        a step of about %s%s", TIME_TEXT(step_ns + session_update_ns(dp), 3),
+           step_ns != choice->makespan_ns ? " on these cores" : "");
+    if (dp->request.effort > 0) { printf(", planned at effort %d", dp->request.effort); }
+    printf("\n");
     if (progress->reason != NULL && dp->transport.num_ranks > 1) {
         printf("messages %s: %s\n", progress_words(progress->pulls), progress->reason);
     }
@@ -517,7 +483,6 @@ static void fill_request(Dynapipe* dp, const DynapipeCosts* costs) {
     request->mb_tokens = options->mb_tokens;
     request->mb_samples = options->mb_tokens > 0 ? 0 : dp->run.rows;
     request->effort = options->effort;
-    request->memory_slack_permille = PLAN_MEMORY_SLACK_PERMILLE;
 }
 
 // Can this model be run on so many stages, and with these options?
@@ -570,7 +535,7 @@ int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* ou
 // --- attaching -------------------------------------------------------------------------------------------
 
 static bool is_type(int32_t type) {
-    return type == DYNAPIPE_FLOAT32 || type == DYNAPIPE_BFLOAT16 || type == DYNAPIPE_FLOAT16;
+    return type >= DYNAPIPE_FLOAT32 && type <= DYNAPIPE_FLOAT16;
 }
 
 static Status check_params(int32_t idx, const DynapipeParams_v1* params) {
@@ -624,10 +589,10 @@ static Status check_attach(const Dynapipe* dp, int32_t idx, const DynapipeModel_
         "range %d: parameters are those of all ranges together ---> with range 0; NULL with the others", idx);
 }
 
-static bool is_whole(const Dynapipe* dp) {
-    int32_t num_ranges = session_num_ranges(dp), attached = 0;
-    while (attached < num_ranges && dp->ranges[attached].api != NULL) { attached++; }
-    return num_ranges > 0 && attached == num_ranges;
+static int32_t first_missing(const Dynapipe* dp) {
+    int32_t num_ranges = session_num_ranges(dp), missing = 0;
+    while (missing < num_ranges && dp->ranges[missing].api != NULL) { missing++; }
+    return missing;
 }
 
 // All ranges are there.
@@ -660,7 +625,8 @@ int dynapipe_attach(Dynapipe* dp, int32_t idx, const DynapipeModel_v1* api, void
     if (status == STATUS_OK && idx == 0) { status = take_params(dp, params); }
     if (status != STATUS_OK) { return (int)status; }
     dp->ranges[idx] = (ExecutorRange){api, model};
-    if (!is_whole(dp)) { return 0; }
+    int32_t num_ranges = session_num_ranges(dp);
+    if (num_ranges == 0 || first_missing(dp) < num_ranges) { return 0; }
     status = open_model(dp);
     if (status != STATUS_OK) { dp->ranges[idx] = (ExecutorRange){NULL, NULL}; }
     return (int)status;
@@ -681,12 +647,10 @@ void session_model_detach(Dynapipe* dp) {
 
 Status session_need_model(const Dynapipe* dp) {
     if (dp->executor != NULL) { return STATUS_OK; }
-    int32_t num_ranges = session_num_ranges(dp), missing = 0;
-    while (missing < num_ranges && dp->ranges[missing].api != NULL) { missing++; }
     return FAIL(STATUS_BAD_OPTION,
                 "rank %d: no model for range %d of %d ---> dynapipe_attach() for each range that "
                 "dynapipe_choose_stages() gave",
-                dp->transport.rank, missing, num_ranges);
+                dp->transport.rank, first_missing(dp), session_num_ranges(dp));
 }
 
 // --- what is counted -------------------------------------------------------------------------------------

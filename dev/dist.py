@@ -9,7 +9,7 @@
 Sources are found by folder. Headers are included once, in order; names that only one file knows and another file has too
 get the file's name in front; functions are static but for dynapipe_*; what no such function reaches is left out.
 """
-import glob, os, re, shutil, subprocess, sys
+import filecmp, glob, os, re, shutil, subprocess, sys, tempfile
 
 PLUGIN = 'dynapipe_plugin'
 TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/|(?:\.|->)\s*[A-Za-z_]\w*|[A-Za-z_]\w*', re.S)
@@ -170,6 +170,11 @@ def finish(unit, roots, api, before=(), also=()):
             if c.kind in ('function', 'variable', 'macro') or c.kind == 'type' and not c.is_forward:
                 for name in c.names: owners.setdefault(name, set()).add(path)
     all_functions = {n for _, body in files for c in body if c.kind == 'function' for n in c.names}
+    hidden = {c.names[0] for _, body in files for c in body if c.kind == 'macro' and re.search(r'\bstatic\b', c.text)}
+    for _, body in files:  # a macro may bring the word
+        for c in body:
+            first = re.match(r'\s*(\w+)', blank(c.text))
+            c.is_static |= bool(first and first.group(1) in hidden)
     defined = {}
     for path, body in files:
         is_source = path.endswith('.c') or path.endswith('.cpp')
@@ -293,19 +298,14 @@ def sources(*folders):
     return [f for folder in folders for f in sorted(glob.glob(folder + '/*.c') + glob.glob(folder + '/*/*.c'))]
 
 
-def ignoring_own(paths):
-    """Callees first would be pretty; C needs no order, as headers come first."""
-    return [p for p in paths if not re.search(r'/(tokenizer|records|tool)/', p) or not p.startswith('dataloader/')]
-
-
 def head(name, what, version):
     licence = ''.join('// ' + line if line.strip() else '//\n' for line in open('LICENSE'))
     return f'// {name} -- {what}\n// DynaPipe for llm.c {version}. Made by `make dist` of these files\' sources: do not edit.\n//\n{licence.rstrip()}\n'
 
 
 def main():
-    out = sys.argv[1] if len(sys.argv) > 1 else 'dist'
-    os.makedirs(out, exist_ok=True)
+    there = sys.argv[1] if len(sys.argv) > 1 else 'dist'
+    out = tempfile.mkdtemp()
     version = subprocess.run(['git', 'describe', '--always', '--abbrev=12', '--dirty', '--exclude', '*'], capture_output=True, text=True).stdout.strip() or 'unknown'
     base = 'util' if os.path.isdir('util') else PLUGIN + '/base'
     public = [PLUGIN + '/dynapipe.h', PLUGIN + '/adapters/dynapipe_llmc.h']
@@ -375,6 +375,11 @@ def main():
         if 'adapters' in name:
             text = open(to).read().replace('"../dynapipe.h"', '"dynapipe.h"')
             open(to, 'w').write(text)
+    os.makedirs(there, exist_ok=True)
+    for name in os.listdir(out):  # what is the same keeps its time
+        if not os.path.exists(there + '/' + name) or not filecmp.cmp(out + '/' + name, there + '/' + name, False):
+            shutil.copy(out + '/' + name, there + '/' + name)
+    shutil.rmtree(out)
 
 
 PCRE = {'<pcre2.h>': '#define PCRE2_CODE_UNIT_WIDTH 8\n'}

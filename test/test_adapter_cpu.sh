@@ -195,7 +195,6 @@ ok $? "a written model is one to begin with"
         "0 calls of encoder_forward()|s/\bencoder_forward\b/my_&/"
         "0 calls of attention_forward(), its slice of 4 layers|s/\battention_forward\b/my_&/"
         "0 calls of layernorm_forward()|s/\blayernorm_forward\b/my_&/"
-        "0 calls of crossentropy_forward()|s/\bcrossentropy_forward\b/my_&/"
         "0 calls of encoder_backward()|s/\bencoder_backward\b/my_&/"
         "0 calls of attention_backward()|s/\battention_backward\b/my_&/"
         "not computed token by token|s/^ *attention_forward(atty/for (size_t i = 0; i < N * 3 * C; i++) { qkv[i] *= cosf(i \/ (3 * C) % T); } &/"
@@ -213,6 +212,10 @@ ok $? "a written model is one to begin with"
         cp "$work/kept.c" "$tree/train_gpt2.c"
     done
 }
+cp "$tree/train_gpt2.c" "$work/kept.c" && sed -i 's/\bcrossentropy_forward\b/my_&/' "$tree/train_gpt2.c"
+! make -C "$tree" train_gpt2 DYNAPIPE=1 DYNAPIPE_OUT="$root/$build/foreign_llmc" >"$work/made.log" 2>&1 && grep -q crossentropy_forward "$work/made.log"
+ok $? "a loss of another name: no program"
+cp "$work/kept.c" "$tree/train_gpt2.c"
 cp -r test/foreign_llmc "$work/other-tree" && sed -i 's/\battention_forward\b/flash_forward/' "$work/other-tree/train_gpt2.c"
 dynapipe_plugin/install.sh "$work/other-tree" >"$work/refused.log" 2>&1
 [ $? -eq 2 ] && grep -q 'gpt2_forward() of train_gpt2.c does not call attention_forward()' "$work/refused.log"

@@ -30,10 +30,10 @@ ok $? "without DYNAPIPE=1: the same text, once preprocessed"
 build_tree() {  # where to, from, flags...
     local to=$1 from=$2 file
     shift 2
-    mkdir -p "$to/dynapipe_plugin/adapters"
-    cp dynapipe_plugin/*.h "$to/dynapipe_plugin" && cp dynapipe_plugin/adapters/*.h "$to/dynapipe_plugin/adapters"
+    mkdir -p "$to/dynapipe_plugin"
+    cp dist/*.h "$to/dynapipe_plugin"
     for file in train_gpt2.cu kernels.cuh trainer.cuh; do $emu/cuda_emu/rewrite "$from/$file" >"$to/$file" || return; done
-    for file in dynapipe_plugin/adapters/*.cuh; do $emu/cuda_emu/rewrite "$file" >"$to/$file" || return; done
+    $emu/cuda_emu/rewrite dist/dynapipe_llmc.cuh >"$to/dynapipe_plugin/dynapipe_llmc.cuh" || return
     # shellcheck disable=SC2086
     g++ -std=gnu++20 -O1 -fno-strict-aliasing -DCUDA_EMU -Wall -Wno-unused-function -Wno-unknown-pragmas -isystem "$include" -I. \
         -include test/cuda_emu/cuda_emu.h "$@" -x c++ -c "$to/train_gpt2.cu" -o "$to/trainer.o" &&
@@ -70,6 +70,7 @@ train() {  # name, ranks, options...
 for ranks in 1x1 2x1 1x2 2x2; do train "$ranks" $((${ranks%x*} * ${ranks#*x})) --stages "${ranks%x*}" -n 3; done
 EMU_SEED=7 train other-order 4 --stages 4 -r 0
 train staged 2 --stages 2 --transport mpi
+train pieces 2 --stages 2 --placement interleaved
 train recompute 2 --stages 2 --stage-split 2,2 --recompute full --debug dump-plan="$work/recompute.plan"
 # shellcheck disable=SC2086
 "$work/one_by_one" "$work/data/train.bin" "$tree/model.bin" 128 600 6 1e-3 $gradients >"$work/plain.log" 2>"$work/plain.txt"
@@ -171,6 +172,6 @@ if command -v nvcc >/dev/null; then
     nvcc -std=c++17 -Werror all-warnings -DDYNAPIPE -DOMPI_SKIP_MPICXX=1 -c "$tree/train_gpt2.cu" -o "$work/nvcc.o" 2>"$work/nvcc.log"
     ok $? "nvcc compiles it: $(head -1 "$work/nvcc.log")"
 fi
-! grep -nE 'asm|0xffffffff|warpSize|__shfl' dynapipe_plugin/adapters/*.cuh
+! grep -nE 'asm|0xffffffff|warpSize|__shfl' dynapipe_plugin/adapters/dynapipe_llmc.cuh
 ok $? "no PTX and no width of a warp in the adapter: hipify takes it"
 finish

@@ -102,7 +102,7 @@ static Status place(PlanRequest* request, const CostModel* costs, const PlanSamp
 // The same shape with other layers; where shape and head are free, of all the one that leaves most room.
 static void make_room(PlanRequest* request, const CostModel* costs, const int64_t* limit_bytes,
                       int32_t wanted) {
-    static const HeadSplit heads[] = {HEAD_WHOLE, HEAD_BY_VOCABULARY};
+    const HeadSplit heads[] = {HEAD_WHOLE, request->rules.head_by_rows ? HEAD_BY_ROWS : HEAD_BY_VOCABULARY};
     const PlacementRoom room = {costs, limit_bytes, request->P, wanted, request->rules.head_has_layer};
     const Placement asked = request->placement;
     bool moves_head = request->heads != HEAD_CHOICE_GIVEN, is_free = request->placements == PLACEMENT_AUTO;

@@ -827,6 +827,7 @@ static int32_t add_places(Placement* out, int32_t num, const PlanProblem* proble
     for (int head = HEAD_WHOLE; head <= HEAD_BY_VOCABULARY; head++) {
         bool is_asked = request->heads == HEAD_CHOICE_AUTO || (int)request->heads - HEAD_CHOICE_WHOLE == head;
         if (request->heads == HEAD_CHOICE_GIVEN) { is_asked = head == problem->placement.head; }
+        if (head == HEAD_BY_VOCABULARY && request->rules.head_by_rows) { is_asked = false; }
         if (!is_asked || num > MAX_PLACES - 2) { continue; }
         Placement place = *shape;
         if (request->heads == HEAD_CHOICE_GIVEN) {

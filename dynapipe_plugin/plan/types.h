@@ -64,6 +64,7 @@ typedef struct {
     int64_t max_tokens;   // of enc_tokens and dec_tokens, each; 0: any
     int64_t max_seqs;     // 0: any
     bool head_has_layer;  // the last stage has a layer, too
+    bool head_by_rows;    // a shared head is shared by rows
 } ShapeRules;
 
 // F forward, B gradient of inputs (and of weights where W is not a job of its own), W gradient of weights,

@@ -148,9 +148,6 @@ static Status session_placed_request(Dynapipe* dp, HeadSplit shares_head, int32_
     // A program with room for one range of blocks gets one.
     if (max_ranges < 2 && request->placements == PLACEMENT_AUTO) { request->placements = PLACEMENT_LINEAR; }
     if (max_ranges < 2 || shares_head == HEAD_WHOLE) { request->heads = HEAD_CHOICE_WHOLE; }
-    if (shares_head == HEAD_BY_ROWS && request->heads == HEAD_CHOICE_AUTO) {
-        request->heads = HEAD_CHOICE_ROWS;
-    }
     if (request->P == 1) {  // there is nothing to choose, and nobody to share with
         if (request->placements != PLACEMENT_GIVEN) {
             placement_linear(&request->placement, request->placement.chunks, 1);
@@ -459,7 +456,8 @@ ShapeRules session_rules(const DynapipeShapes_v1* shapes) {
                         .max_squares = shapes->max_squares,
                         .max_tokens = shapes->max_tokens,
                         .max_seqs = shapes->max_seqs,
-                        .head_has_layer = shapes->head_has_layer != 0};
+                        .head_has_layer = shapes->head_has_layer != 0,
+                        .head_by_rows = shapes->head_by_rows != 0};
 }
 
 static void fill_request(Dynapipe* dp, const DynapipeCosts* costs) {

@@ -191,7 +191,9 @@ static Status check_length(const Mpi* mpi, const MpiRequest* r, const MPI_Status
     int got = 0;
     MPI_Get_count(status, MPI_BYTE, &got);
     MPI_Count got_bytes = got;
-    if (r->num_bytes > TRANSPORT_MPI_CHUNK_BYTES) { MPI_Get_elements_x(status, MPI_BYTE, &got_bytes); }
+    if (r->num_bytes > TRANSPORT_MPI_CHUNK_BYTES) {
+        MPI_Get_elements_x((MPI_Status*)status, MPI_BYTE, &got_bytes);
+    }
     if ((size_t)got_bytes == r->num_bytes) { return STATUS_OK; }
     return FAIL(STATUS_MISMATCH, "mpi: rank %d expects %zu bytes, tag %d, but rank %d sends %lld",
                 (int)mpi->rank, r->num_bytes, (int)r->tag, (int)r->peer, (long long)got_bytes);

@@ -80,7 +80,7 @@ include cuda.mk
 .DEFAULT_GOAL := all
 MAKEFLAGS += --no-print-directory $(if $(V),,-s)
 .SECONDARY:
-.PHONY: all help run run-t5 test check programs train_gpt2 train_t5 train_gpt2cu train_t5cu profile_costscu simulated prepare_data profile_costs make_tasks generate dynapipe asan tsan fuzz layers headers \
+.PHONY: all help run run-t5 test test-all check programs train_gpt2 train_t5 train_gpt2cu train_t5cu profile_costscu simulated prepare_data profile_costs make_tasks generate dynapipe asan tsan fuzz layers headers \
         docs docs-try format format-check bench bench-simulated golden dist clean FORCE
 
 all: programs                              ## build every program
@@ -97,9 +97,13 @@ run:                                       ## set up, build, make a task mixture
 run-t5:                                    ## the same for T5: train a small ByT5-shaped model until it answers, export it
 	@dev/demo_t5.sh
 
-test:                                      ## set-up and every test that needs no GPU (18 minutes on 2 cores)
+test:                                      ## set-up, unit tests and quick scripts: what to run before a commit (8 minutes on 2 cores)
 	@dev/setup.sh
 	@dev/run_tests.sh
+
+test-all:                                  ## every test that needs no GPU, the slow ones too: what to run before a release
+	@dev/setup.sh --dev
+	@dev/run_tests.sh --all
 
 check:                                     ## unit tests only
 	@dev/run_tests.sh --unit
@@ -160,7 +164,7 @@ $(OUT)/profile_costs: $(OUT)/profile_costs.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/generate: $(OUT)/generate.o $(GENERATOR_OBJS) $(OUT)/trainer/answers.o $(RECORD_OBJS) $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(TEXT_LIBS) $(SPIECE_LIBS) $(DYNAPIPE_UNPACK_LIBS) $(LIBS) -o $@
-$(OUT)/dev/make_tasks: $(OUT)/dev/make_tasks.o $(patsubst %.c,$(OUT)/%.o,$(wildcard dev/tasks*.c)) $(DYNAPIPE_BASE_OBJS)
+$(OUT)/dev/make_tasks: $(OUT)/dev/make_tasks.o $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 
 $(OUT)/dynapipe: $(OUT)/dynapipe.o $(TOOL_OBJS) $(SAMPLE_OBJS) $(DYNAPIPE_BASE_OBJS) $(TRACE_OBJS) \
@@ -191,15 +195,8 @@ $(OUT)/tools/%: $(OUT)/test/tools/%.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIP
 
 $(OUT)/tools/plain_gradients: $(OUT)/test/plain_gradients.o
 
-# The same trainer on llmc/cpu, and on plain loops with the flags that such trainers use.
 $(OUT)/dev/bench_single: $(OUT)/dev/bench_single.o $(LLMC_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(BLAS_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
-$(OUT)/dev/bench_single_naive: $(OUT)/dev/bench_single.o $(OUT)/dev/naive_ops.o $(OUT)/dev/naive_ops_t5.o \
-                               $(OUT)/llmc/cpu/memory.o $(OUT)/llmc/cpu/matmul_gelu.o \
-                               $(filter-out $(OUT)/llmc/cpu/%,$(LLMC_OBJS)) $(DYNAPIPE_BASE_OBJS)
-	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(TEXT_LIBS) $(LIBS) -o $@
-$(OUT)/dev/naive_ops.o $(OUT)/dev/naive_ops_t5.o: DYNAPIPE_CFLAGS = -Ofast -march=native -ffp-contract=fast -fopenmp
-
 # T5's buckets must not depend on what a compiler makes of a logarithm.
 $(OUT)/test/test_t5_bucket.o: DYNAPIPE_CFLAGS = -O3 -ffast-math $(ARCH) -ffp-contract=fast
 
@@ -270,9 +267,8 @@ layers:                                    ## fail if an #include points up in d
 	@dev/check_layers.sh
 headers:                                   ## every header compiles alone, as C11 and as C++17
 	@dev/check_headers.sh
-docs:                                      ## renew --help and results in the manual, check its links, build it as a site (out/site)
+docs:                                      ## renew --help in the manual, check its links
 	@dev/check_docs.sh --renew
-	@dev/docs_site.sh
 docs-try:                                  ## run every command of the manual as a new user would
 	@dev/check_docs.sh
 format:                                    ## clang-format everything

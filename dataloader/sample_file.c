@@ -389,7 +389,7 @@ int32_t sample_file_gaps(const SampleFile* file, int64_t sample, const SampleGap
     return (int32_t)(end - index->first_gap);
 }
 
-// --- llmc_tokens --------------------
+// --- llmc tokens ---------------------------------------------------------------------------------------
 
 enum { LLMC_HEADER_BYTES = 1024 };
 
@@ -478,21 +478,16 @@ static Status index_reserve(SampleFile* file, int64_t* capacity) {
     return STATUS_OK;
 }
 
-// Index all documents, in pieces of at most max_model_tokens + 1 tokens where that is not 0.
-static Status build_index(SampleFile* file, int64_t max_model_tokens) {
+// Index all documents.
+static Status build_index(SampleFile* file) {
     int64_t capacity = 0;
-    file->num_samples = file->num_dropped = 0;
-    for (int64_t begin = 0; begin < file->num_tokens;) {
-        int64_t end = find_eot(file, begin + 1);
-        int64_t piece = max_model_tokens > 0 ? max_model_tokens : file->num_tokens;
+    for (int64_t begin = 0, end; begin < file->num_tokens; begin = end) {
+        end = find_eot(file, begin + 1);
         file->num_dropped += end - begin < 2;
-        for (int64_t i = begin; i + 1 < end; i += piece) {
-            int64_t num_tokens = end - i < piece + 1 ? end - i : piece + 1;
-            TRY(index_reserve(file, &capacity));
-            file->owned_index[file->num_samples++] = (SampleIndex){
-                .first_token = (uint64_t)i, .n_input = 1, .n_target = (uint32_t)(num_tokens - 1)};
-        }
-        begin = end;
+        if (end - begin < 2) { continue; }
+        TRY(index_reserve(file, &capacity));
+        file->owned_index[file->num_samples++] = (SampleIndex){
+            .first_token = (uint64_t)begin, .n_input = 1, .n_target = (uint32_t)(end - begin - 1)};
     }
     file->index = file->owned_index;
     return STATUS_OK;
@@ -570,48 +565,39 @@ static Status llmc_tokens_parse(SampleFile* file, const void* data, size_t num_b
     if (verify) { TRY(check_ids(file)); }
     if (!with_index) { return STATUS_OK; }
     TRY(find_content_id(file));
-    return build_index(file, 0);
+    return build_index(file);
 }
 
-Status llmc_tokens_cut(SampleFile* file, int32_t max_model_tokens) {
-    if (!llmc_tokens_is(file)) { return STATUS_OK; }
-    if (max_model_tokens < 1) {
-        return FAIL(STATUS_OUT_OF_RANGE, "%s: pieces of %d tokens ---> use at least 1", file->path,
-                    max_model_tokens);
-    }
-    return build_index(file, max_model_tokens);
-}
-
-// --- text_cut --------------------
+// --- cutting texts ---------------------------------------------------------------------------------------
 
 // How many pieces sample i is: 1 where it fits or is no text.
 static int64_t num_pieces(const SampleFile* file, int64_t i, int32_t max_model_tokens) {
     const SampleGap* gaps;
-    int64_t num_run = (int64_t)file->index[i].n_target - 1;
-    bool is_text = file->index[i].n_input == 0 && sample_file_gaps(file, i, &gaps) == 0;
+    const SampleIndex* sample = &file->index[i];
+    int64_t num_run = (int64_t)sample->n_input + sample->n_target - 1;
+    bool is_text = llmc_tokens_is(file) || (sample->n_input == 0 && sample_file_gaps(file, i, &gaps) == 0);
     return is_text ? (num_run + max_model_tokens - 1) / max_model_tokens : 1;
 }
 
-Status text_cut(SampleFile* file, int32_t max_model_tokens) {
-    if (llmc_tokens_is(file)) { return STATUS_OK; }
+Status sample_file_cut(SampleFile* file, int32_t max_model_tokens) {
     int64_t num_samples = 0, at = 0;
     for (int64_t i = 0; i < file->num_samples; i++) { num_samples += num_pieces(file, i, max_model_tokens); }
     if (num_samples == file->num_samples) { return STATUS_OK; }
-    SampleIndex* index = malloc((size_t)num_samples * sizeof *index);
+    SampleIndex* index = (SampleIndex*)malloc((size_t)num_samples * sizeof *index);
     if (index == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its index", file->path); }
     for (int64_t i = 0; i < file->num_samples; i++) {
         SampleIndex piece = file->index[i];
-        int64_t num = num_pieces(file, i, max_model_tokens);
-        int64_t left = piece.n_target;
+        int64_t num = num_pieces(file, i, max_model_tokens), length = (int64_t)piece.n_input + piece.n_target;
         for (int64_t k = 0; k < num; k++, at++) {
             index[at] = piece;
-            if (num == 1) { continue; }
-            int64_t length = left < (int64_t)max_model_tokens + 1 ? left : (int64_t)max_model_tokens + 1;
-            index[at].n_input = k > 0;
-            index[at].n_target = (uint32_t)(length - (k > 0));
-            piece.first_token += (uint64_t)(length - 1);
-            left -= length - 1;
+            if (num == 1) { break; }
+            int64_t left = length - k * max_model_tokens;
+            int64_t num_tokens = left < (int64_t)max_model_tokens + 1 ? left : (int64_t)max_model_tokens + 1;
+            index[at].first_token += (uint64_t)(k * max_model_tokens);
+            index[at].n_input = k > 0 || llmc_tokens_is(file);
+            index[at].n_target = (uint32_t)num_tokens - index[at].n_input;
         }
+        at += num == 1;
     }
     free(file->owned_index);
     file->index = file->owned_index = index;
@@ -619,7 +605,7 @@ Status text_cut(SampleFile* file, int32_t max_model_tokens) {
     return STATUS_OK;
 }
 
-// --- sample_shards --------------------
+// --- sample shards -------------------------------------------------------------------------------------
 
 static Status check_vocab(const SampleFile* a, const SampleFile* b) {
     if (a->vocab != b->vocab) {
@@ -692,8 +678,7 @@ static Status open_file(SampleShards* shards, const char* path, int32_t cut_toke
     if (f == 0) { shards->known = file; }
     if (f > 0) { TRY(check_agreement(shards->known, file)); }
     if (shards->known->vocab_hash == 0 && file->vocab_hash != 0) { shards->known = file; }
-    if (cut_tokens > 0) { TRY(llmc_tokens_cut(file, cut_tokens)); }
-    if (cut_tokens > 0) { TRY(text_cut(file, cut_tokens)); }
+    if (cut_tokens > 0) { TRY(sample_file_cut(file, cut_tokens)); }
     shards->first_sample[f + 1] = shards->first_sample[f] + file->num_samples;
     return unite_tasks(shards, file, &shards->task_of[f]);
 }
@@ -823,7 +808,7 @@ int32_t sample_shards_file(const SampleShards* shards, int64_t id) {
     return begin;
 }
 
-// --- sample_verify --------------------
+// --- sample verify -------------------------------------------------------------------------------------
 
 enum { VERIFY_NICENESS = 10 };  // a tenth of a core that others want; all of one that is idle
 

@@ -1,54 +1,3 @@
-// sample_format.h -- the header of a sample file as a struct, and the hashes of its tokens' chunks;
-// sample_file.h documents both.
-#pragma once
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include "../util/files.h"
-#include "../util/numbers.h"
-#include "../util/status.h"
-
-#define SAMPLE_FORMAT_MAGIC "DPSAMPLE"
-enum { SAMPLE_FORMAT_VERSION = 4, SAMPLE_FORMAT_HEADER_BYTES = 88, SAMPLE_FORMAT_HASHED_BYTES = 80 };
-
-typedef struct {
-    char magic[8];
-    uint32_t version;
-    uint32_t bytes_per_token;
-    uint64_t num_samples;
-    uint64_t num_tokens;
-    uint32_t num_tasks;
-    uint32_t vocab;
-    uint32_t eot_token;
-    uint32_t tokenizer;
-    uint32_t pad_token;  // UINT32_MAX: none
-    uint32_t input_end;
-    uint64_t vocab_hash;  // 0: unknown
-    uint32_t num_gaps;
-    uint32_t input_tail;
-    uint64_t checksum;         // of everything between the header and the tokens
-    uint64_t header_checksum;  // of the bytes before it
-} SampleFormatHeader;
-
-// Chunks are small enough that one is read at a gulp and a message says where, large enough that their hashes
-// are few.
-enum { SAMPLE_FORMAT_CHUNK_BYTES = 1 << 20 };
-
-static inline uint64_t sample_format_num_chunks(uint64_t num_bytes) {
-    return num_bytes / SAMPLE_FORMAT_CHUNK_BYTES + (num_bytes % SAMPLE_FORMAT_CHUNK_BYTES != 0);
-}
-
-static inline size_t sample_format_chunk_bytes(uint64_t num_bytes, uint64_t chunk) {
-    uint64_t left_bytes = num_bytes - chunk * SAMPLE_FORMAT_CHUNK_BYTES;
-    return left_bytes < SAMPLE_FORMAT_CHUNK_BYTES ? (size_t)left_bytes : SAMPLE_FORMAT_CHUNK_BYTES;
-}
-
-static inline uint64_t sample_format_chunk_hash(const void* chunk, size_t num_bytes) {
-    return hash_finish(hash_bytes(HASH_SEED, chunk, num_bytes));
-}
-
-// --- sample_file --------------------
 /*
 sample_file.h -- tokenised samples of many tasks in one file, memory-mapped.
 
@@ -83,8 +32,21 @@ target everything from there on, and what others say in between is a gap in it: 
 All but the tokens is checked whenever a file is opened; chunks can be checked in any order, by several ranks
 (sample_verify.h). The header checksum covers all of it, hash over hash: equal ones, equal contents.
 
-llm.c's own token files (magic 20240520, uint16; 20240801, uint32) open as well, see llmc_tokens.h.
+
+llm.c's own token files (magic 20240520 version 1, uint16 tokens of GPT-2; 20240801 version 7, uint32 tokens
+of Llama 3; a header of 1,024 bytes) open as well: every document, which begins with the end-of-text token, is
+a sample of n_input 1; what stands before the first such token is a document too; those of a single token are
+dropped and counted. The one task bears the file's name without folder, ".bin", a shard number and "_train" or
+"_val", so that all shards of a data set are one task.
 */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "../util/files.h"
+#include "../util/numbers.h"
+#include "../util/status.h"
 
 enum { SAMPLE_FILE_MAX_TASKS = 4096, SAMPLE_FILE_MAX_NAME = 255 };
 
@@ -178,52 +140,20 @@ int32_t sample_file_gaps(const SampleFile* file, int64_t sample, const SampleGap
 // Chunks of the tokens, counted from 0. Read-only: any thread.
 int64_t sample_file_num_chunks(const SampleFile* file);
 
-// Tokens are 2 bytes where vocab <= 65536. A sample that breaks a rule of SampleIndex, or has an id outside
-// the vocabulary, is refused and not added; the writer can go on. After STATUS_IO finish fails as well.
-// Writes FILE.tmp (and keeps tokens in a nameless file beside it until then) and renames it in finish.
-typedef struct SampleWriter SampleWriter;
-Status sample_writer_open(SampleWriter** out, const char* path, const SampleVocab* vocab);
-Status sample_writer_add(SampleWriter* writer, const char* task, const int32_t* input, int32_t n_input,
-                         const int32_t* target, int32_t n_target);
-Status sample_writer_add_gaps(SampleWriter* writer, const char* task, const int32_t* input, int32_t n_input,
-                              const int32_t* target, int32_t n_target, const SampleGap* gaps,
-                              int32_t num_gaps);
-Status sample_writer_finish(SampleWriter* writer);  // frees it, also on failure
-void sample_writer_abort(SampleWriter* writer);     // NULL is fine
-
-// --- llmc_tokens --------------------
-/*
-llmc_tokens.h -- llm.c's own token files as sample files.
-
-A 1024-byte header of int32 (magic, version, number of tokens), then the tokens: magic 20240520 version 1 has
-uint16 tokens of GPT-2 (end-of-text 50256), magic 20240801 version 7 uint32 tokens of Llama 3 (128000).
-Every document begins with the end-of-text token; a sample is one document, n_input 1, n_target the rest. What
-stands before the first end-of-text token (a document that began in the shard before) is a document as well.
-Documents of a single token are dropped and counted. The one task bears the file's name without folder,
-".bin", a shard number and "_train" or "_val", so that all shards of a data set are one task.
-*/
-
+// Was `file` opened (with its index) from a file of llm.c's? Do these bytes begin one?
+bool llmc_tokens_is(const SampleFile* file);
 bool llmc_tokens_recognize(const void* data, size_t num_bytes);
-bool llmc_tokens_is(const SampleFile* file);  // was `file` opened (with its index) from such a file?
 bool llmc_tokens_begins(const SampleFile* file, int64_t sample);  // with end-of-text: all but a shard's first
 
-// Cut every document into consecutive pieces that run at most max_model_tokens tokens through the model. The
-// last token of a piece is the input of the next, so every token is still predicted once. Does nothing to
-// files of the other format, whose inputs and targets belong together.
-Status llmc_tokens_cut(SampleFile* file, int32_t max_model_tokens);
+// Cut every document of llm.c's files, and every text (a target without input and gaps) of the others, into
+// pieces that run at most max_model_tokens tokens through the model. The last token of a piece is the input
+// of the next, so every token is still predicted once, and the text's end is the last piece's. Once a file.
+Status sample_file_cut(SampleFile* file, int32_t max_model_tokens);
 
-// --- text_cut --------------------
-// text_cut.h -- texts of sample files, which are targets without input, as consecutive pieces.
+// --- many files ---------------------------------------------------------------------------------------
 
-// Cut every such text into pieces that run at most max_model_tokens tokens through the model. The last token
-// of a piece is the input of the next, so every token is still predicted once, and the text's end is the last
-// piece's. Does nothing to samples with inputs, to conversations, and to llm.c's files, which llmc_tokens_cut
-// cuts.
-Status text_cut(SampleFile* file, int32_t max_model_tokens);
-
-// --- sample_shards --------------------
 /*
-sample_shards.h -- the files that match a glob as one body of samples, in the order of their names. (Without
+The files that match a glob as one body of samples, in the order of their names. (Without
 tokenizer.bin, which prepare_data puts beside them.)
 
 All files agree in vocabulary, end-of-text token and tokenizer. Tasks are united by name and numbered as they
@@ -240,8 +170,8 @@ typedef struct {
     const SampleFile* known;  // the first whose vocabulary's hash is known; else the first
 } SampleShards;
 
-// cut_tokens > 0: texts are cut into pieces, as llmc_tokens_cut and text_cut say. tokens_only: no samples,
-// see sample_file_open_tokens. A pattern that matches nothing is STATUS_IO.
+// cut_tokens > 0: sample_file_cut(). tokens_only: sample_file_open_tokens(). A pattern that matches nothing
+// is STATUS_IO.
 Status sample_shards_open(SampleShards* out, const char* pattern, int32_t cut_tokens, bool tokens_only);
 // The first of the files that it would open, malloc'ed; a name that is no pattern stands for itself.
 Status sample_shards_first_path(char** out, const char* pattern);
@@ -259,15 +189,16 @@ Status sample_shards_check_contents(const SampleShards* shards, const void* ids,
 // File of a sample, id in [0, first_sample[num_files]).
 int32_t sample_shards_file(const SampleShards* shards, int64_t id);
 
-// --- sample_verify --------------------
+// --- are the tokens whole? ----------------------------------------------------------------------------
+
 /*
-sample_verify.h -- are all tokens as they were written? Found out beside the training, once, by all ranks
+Are all tokens as they were written? Found out beside the training, once, by all ranks
 together.
 
     sample_verify_start(&v, shards, num_shards, rank, num_ranks);  // a thread of low priority reads my part
     every step:             TRY(sample_verify_damage(v));         // what it has found so far
-    before a checkpoint:    TRY(sample_verify_wait(v, wait_ns, &is_done));  // in turns, until all of my part
-is sample_verify_stop(v);                                        // also before its end
+    before a checkpoint:    TRY(sample_verify_wait(v, wait_ns, &is_done));  // until *is_done
+    sample_verify_stop(v);                                        // also before its end
 
 Each chunk of the files (sample_file.h) is read by one rank. For a rank that waits another thread takes chunks
 as well, at its own priority, so nobody waits for one that gets no core; and nobody for a disk that is slow.
@@ -291,3 +222,46 @@ Status sample_verify_damage(SampleVerify* verify);
 Status sample_verify_wait(SampleVerify* verify, int64_t wait_ns, bool* is_done);
 
 int64_t sample_verify_left_bytes(const SampleVerify* verify);  // not yet read of this part, about
+
+// --- the header of a file, for those who write one ----------------------------------------------------
+
+#define SAMPLE_FORMAT_MAGIC "DPSAMPLE"
+enum { SAMPLE_FORMAT_VERSION = 4, SAMPLE_FORMAT_HEADER_BYTES = 88, SAMPLE_FORMAT_HASHED_BYTES = 80 };
+
+typedef struct {
+    char magic[8];
+    uint32_t version;
+    uint32_t bytes_per_token;
+    uint64_t num_samples;
+    uint64_t num_tokens;
+    uint32_t num_tasks;
+    uint32_t vocab;
+    uint32_t eot_token;
+    uint32_t tokenizer;
+    uint32_t pad_token;  // UINT32_MAX: none
+    uint32_t input_end;
+    uint64_t vocab_hash;  // 0: unknown
+    uint32_t num_gaps;
+    uint32_t input_tail;
+    uint64_t checksum;         // of everything between the header and the tokens
+    uint64_t header_checksum;  // of the bytes before it
+} SampleFormatHeader;
+
+// Chunks are small enough that one is read at a gulp and a message says where, large enough that their hashes
+// are few.
+enum { SAMPLE_FORMAT_CHUNK_BYTES = 1 << 20 };
+
+static inline uint64_t sample_format_num_chunks(uint64_t num_bytes) {
+    return num_bytes / SAMPLE_FORMAT_CHUNK_BYTES + (num_bytes % SAMPLE_FORMAT_CHUNK_BYTES != 0);
+}
+
+static inline size_t sample_format_chunk_bytes(uint64_t num_bytes, uint64_t chunk) {
+    uint64_t left_bytes = num_bytes - chunk * SAMPLE_FORMAT_CHUNK_BYTES;
+    return left_bytes < SAMPLE_FORMAT_CHUNK_BYTES ? (size_t)left_bytes : SAMPLE_FORMAT_CHUNK_BYTES;
+}
+
+static inline uint64_t sample_format_chunk_hash(const void* chunk, size_t num_bytes) {
+    return hash_finish(hash_bytes(HASH_SEED, chunk, num_bytes));
+}
+
+// --- sample_file --------------------

@@ -9,6 +9,5 @@ for bench in bench_*.sh; do
     echo "--- $bench"
     "./$bench"
 done
-echo "--- bench_single.sh, bench_pipeline.sh of T5"
+echo "--- bench_single.sh of T5"
 MODEL=t5:small ./bench_single.sh
-MODEL=t5:l4c256h4 ./bench_pipeline.sh

@@ -35,12 +35,12 @@ train() {  # name, options: metrics in $out/name/metrics.jsonl
     rm -rf "${out:?}/$name"
     mkdir -p "$out/$name"
     timeout -k 10 1200 dynapipe_plugin/mpirun.sh -np "$stages" ./$trainer -i "$data/train.bin" -e "$model" -d "$batch" -v 0 -s 0 --stages "$stages" \
-        -o "$out/$name" -n 0 --dump-plan "$out/$name/plan.txt" --show-step "$steps" "$@" >"$out/$name.log" 2>&1 || { tail -5 "$out/$name.log"; exit 1; }
+        -o "$out/$name" -n 0 --debug dump-plan="$out/$name/plan.txt" --show-step "$steps" "$@" >"$out/$name.log" 2>&1 || { tail -5 "$out/$name.log"; exit 1; }
     rm -f "$out/$name"/*.bin
 }
 batching() {  # policy: the trainer's options
     case $1 in
-        before) echo --batching dynamic --plan-before ;;
+        before) echo --batching dynamic --debug plan-before ;;
         *-padded) echo --batching "${1%-padded}" --layout padded ;;
         *) echo --batching "$1" ;;
     esac

@@ -56,7 +56,7 @@ DYNAPIPE_CACHE=$out/costs-slow simulated knew slow-host -x $last --resplit off  
 at=$(first_slow off)
 : "${at:?no step is slow}"
 agreed=$(sed -nE 's/^step ([0-9]+): rank 1 takes.*/\1/p' "$out/stays.log" | head -n 1)  # behind it plans know soon
-behind=$(sed -nE 's/^layers move behind step ([0-9]+):.*/\1/p' "$out/moves.log" | head -n 1)
+behind=$(sed -nE 's/^layers move after step ([0-9]+):.*/\1/p' "$out/moves.log" | head -n 1)
 {
     echo "# Layers that move"
     echo
@@ -83,7 +83,7 @@ behind=$(sed -nE 's/^layers move behind step ([0-9]+):.*/\1/p' "$out/moves.log" 
     echo "d12, two CPU ranks (real ones, wall clock; a quiet machine), a layer and then four move:"
     echo
     echo '```'
-    mpirun -np 2 ./train_gpt2 -i "$data/train.bin" -e d12 -t 64 -d 128 -x 5 -v 0 -s 0 --refit off --measure-seconds 0 --stages 2 --stage-split 6,6 \
+    mpirun -np 2 ./train_gpt2 -i "$data/train.bin" -e d12 -t 64 -d 128 -x 5 -v 0 -s 0 --refit off --debug measure-seconds=0 --stages 2 --stage-split 6,6 \
         --resplit 2:7,5/3:11,1/4:6,6 | grep -E "^layers move|^moved"
     echo '```'
 } >$result.new

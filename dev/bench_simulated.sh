@@ -110,7 +110,7 @@ run_cell() {  # kind of model, stages, platform, policy
         measure "$model" "$longest"
         options+=(--costs "$cost_file")
     else
-        options+=(--measure-seconds 12)
+        options+=(--debug measure-seconds=12)
     fi
     local settings="${options[*]} data $about"
     if [ -z "$again" ] && [ -e "$cell/seconds" ] && [ "$(cat "$cell/settings")" = "$settings" ]; then return; fi

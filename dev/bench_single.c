@@ -1,6 +1,6 @@
 // Training steps of one process on random tokens, timed: zero gradients, forward, backward of inputs and of
 // weights, global norm, AdamW. One step for each line of standard input, so that several programs can take
-// turns (dev/bench_single.sh); one JSON line each. Linked twice: with llmc/cpu, and with dev/naive_ops*.c.
+// turns (dev/bench_single.sh); one JSON line each.
 //
 //     yes | head -5 | bench_single [-e d12] [-b 4] [-t 64]      threads: OMP_NUM_THREADS
 //     yes | head -5 | bench_single -e t5:small [-b 4] [-t 128] [--target 32] [--lengths 512+96,16+4]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A training step of one process, three ways in turn: llmc/cpu, plain OpenMP loops (dev/naive_ops*.c), PyTorch.
+# A training step of one process, llmc/cpu and PyTorch in turn.
 # They take turns step by step (A B C A B C ...), so that whatever else the machine does hits all alike.
 #   MODEL=d12 (t5:small ...: against transformers, three kinds of batch)  ARGS="-b 4 -t 64" (one batch, T5: instead of the three)
 #   ROUNDS=15 (T5: 9; 3 at least; none begins after SECONDS_MAX=180 of a batch, T5: 60)  OMP_NUM_THREADS=(all cores)
@@ -18,7 +18,7 @@ attention=${ATTENTION:-sdpa}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$(nproc)}
 python=${TORCH_PYTHON:-python3}
 out=build/release/dev
-make -s "$out/bench_single" "$out/bench_single_naive"
+make -s "$out/bench_single"
 work=$(mktemp -d)
 pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || true; wait; rm -rf "$work"' EXIT
@@ -103,7 +103,7 @@ losses_agree() {  # program
 }
 table() {
     local name version phases="" phase
-    label=([single]="this repository (llmc/cpu)" [naive]="plain OpenMP loops (dev/naive_ops.c)")
+    label=([single]="this repository (llmc/cpu)")
     for name in "${programs[@]}"; do
         case $name in torch*)
             version=$(sed -nE '1s/.*"version": "([^"]*)".*"adamw": "([^"]*)".*/\1, \2 AdamW/p' "$work/$name.log")
@@ -138,13 +138,11 @@ gpt2() {
     # shellcheck disable=SC2086
     start single "$out/bench_single" -e "$model" $args
     # shellcheck disable=SC2086
-    start naive "$out/bench_single_naive" -e "$model" $args
-    # shellcheck disable=SC2086
     [ "$model" != d12 ] || start_torch $args
     load_begin=$(load)
     turns
     cat <<END
-# Single process: one training step, three ways
+# Single process: one training step, against PyTorch
 
     $(environment) ARGS="$args" dev/bench_single.sh
 
@@ -158,11 +156,10 @@ END
 }
 
 # --- T5 ------------------------------------------------------------------------------------------------------------
-batch() {  # title, its meaning, with or without the plain loops, options
-    local title=$1 about=$2 naive=$3
-    shift 3
+batch() {  # title, its meaning, options
+    local title=$1 about=$2
+    shift 2
     start single "$out/bench_single" -e "$model" "$@" --export "$work/weights"
-    [ -z "$naive" ] || start naive "$out/bench_single_naive" -e "$model" "$@"
     start_torch "$@"
     turns
     printf '\n## %s\n\n`%s`, %d tokens a step, %d rounds: %s\n\n' "$title" "$*" "$(values single tokens)" "$rounds" "$about"
@@ -182,11 +179,11 @@ of all threads, waiting in a loop included.
 END
     if [ -n "${ARGS:-}" ]; then
         # shellcheck disable=SC2086
-        batch "One batch" "as asked for." 1 $ARGS
+        batch "One batch" "as asked for." $ARGS
     else
-        batch "Sequences of equal length" "4 of 128 tokens in, 32 out." 1 -b 4 -t 128 --target 32
-        batch "One long sequence" "1024 tokens in, 256 out." "" -b 1 -t 1024 --target 256
-        batch "Sequences of unequal lengths" "as in a mixture of tasks; transformers pads to 512 + 96, here nothing is padded." "" \
+        batch "Sequences of equal length" "4 of 128 tokens in, 32 out." -b 4 -t 128 --target 32
+        batch "One long sequence" "1024 tokens in, 256 out." -b 1 -t 1024 --target 256
+        batch "Sequences of unequal lengths" "as in a mixture of tasks; transformers pads to 512 + 96, here nothing is padded." \
             --lengths 512+96,16+4,300+48,128+32,64+8,40+16,24+4,200+24
     fi
     footer

@@ -36,10 +36,10 @@ for round in $(seq "$rounds"); do
             name=$policy-$how-$round
             rm -rf "${out:?}/$name"
             timeout -k 10 1200 dynapipe_plugin/mpirun.sh -np 2 ./train_gpt2 -i $out/data/train.bin -e "$model" -t "$longest" -d "$batch" -v 0 -s 0 \
-                -x "$steps" -n 0 --stages 2 --costs $out/costs.txt --batching "$policy" --progress "$how" -o "$out/$name" \
-                --trace "$out/$name.json" --dump-plan "$out/$name.plan" --show-step "$steps" --verbose >"$out/$name.log" 2>&1 || { tail -5 "$out/$name.log"; exit 1; }
+                -x "$steps" -n 0 --stages 2 --costs $out/costs.txt --batching "$policy" --debug progress="$how" -o "$out/$name" \
+                --trace "$out/$name.json" --debug dump-plan="$out/$name.plan" --show-step "$steps" --verbose >"$out/$name.log" 2>&1 || { tail -5 "$out/$name.log"; exit 1; }
             rm -f "$out/$name"/*.bin
-            echo "round $round: $policy, --progress $how: $(grep -m1 '^messages' "$out/$name.log")" >&2
+            echo "round $round: $policy, --debug progress=$how: $(grep -m1 '^messages' "$out/$name.log")" >&2
         done
     done
 done

@@ -2,7 +2,6 @@
 # Renew the generated parts of the manual (README.md and doc/), then run their commands as a new user would. make docs calls it.
 #
 #   <!-- help:PROGRAM --> ... <!-- /help:PROGRAM -->   what ./PROGRAM --help prints; dynapipe_COMMAND: ./dynapipe COMMAND --help
-#   <!-- results:NAME --> ... <!-- /results:NAME -->   dev/results/NAME.md, titles two levels deeper; nothing where there is none
 #   ```sh blocks: those of a page run in one shell, in order, in a scratch copy of this tree that all pages share, README.md first.
 #   They must leave every tracked file as it is.
 #
@@ -27,20 +26,14 @@ program() {
     esac
 }
 
-generated() {  # kind, name
-    case $1 in
-        help) printf '```text\n'; program "$2" || return 1; printf '```\n' ;;
-        results) if [ -e "dev/results/$2.md" ]; then sed -E 's/^(#+ )/##\1/' "dev/results/$2.md"; fi ;;
-    esac
-}
+generated() { printf '```text\n'; program "$1" || return 1; printf '```\n'; }
 
 renew() {  # page
-    local line kind name skipping=
+    local line skipping=
     while IFS= read -r line; do
-        if [[ $line =~ ^'<!-- '(help|results):([a-z0-9_]+)' -->'$ ]]; then
-            kind=${BASH_REMATCH[1]} name=${BASH_REMATCH[2]}
+        if [[ $line =~ ^'<!-- 'help:([a-z0-9_]+)' -->'$ ]]; then
             printf '%s\n' "$line"
-            generated "$kind" "$name" || return 1
+            generated "${BASH_REMATCH[1]}" || return 1
             skipping=1
         elif [[ $line =~ ^'<!-- /' ]]; then
             printf '%s\n' "$line"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # dev/fuzz.sh [SECONDS | --runs N] [NAME...]: test/fuzz/fuzz_NAME.c (all of them) under libFuzzer with address and undefined-behaviour
-# sanitizers, SECONDS [60] or N executions each. Seeds come from test/fuzz/corpus/NAME, words from test/fuzz/NAME.dict, flags from a
+# sanitizers, SECONDS [60] or N executions each. Seeds come from test/fuzz/corpus.txt (lines of NAME/SEED and its bytes in base64), words from test/fuzz/NAME.dict, flags from a
 # target's line "// libFuzzer: FLAGS"; finds stay in build/fuzz/corpus/NAME and are gone on from, crashing inputs in build/fuzz. What was
 # executed is counted in build/fuzz/corpus.txt (name, executions, seconds, coverage, exit status).
-# dev/fuzz.sh --keep [NAME...]: test/fuzz/corpus/NAME becomes the fewest inputs, each below 4 KiB, that cover what was found.
+# dev/fuzz.sh --keep [NAME...]: the seeds of NAME become the fewest inputs, each below 4 KiB, that cover what was found.
 # dev/fuzz.sh --table: what has been counted so far, as in dev/results/fuzz.md.
 # FUZZ_OPT=-O0 compiles in a quarter of the time [-O2]; FUZZ_JOBS=N runs N targets at once [1]; FUZZ_FOUND=FOLDER keeps finds elsewhere.
 # Exit 0: nothing found; 1: a crash, a hang or a build error; 77: clang has no fuzzer runtime here.
@@ -22,7 +22,13 @@ opt=${FUZZ_OPT:--O2}
 flags="-std=gnu11 -g -DDYNAPIPE_ZLIB -DDYNAPIPE_ZSTD $opt -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 objects_at=$out/obj$opt
 found=${FUZZ_FOUND:-$out/corpus}
+seeds=$out/seeds
 mkdir -p "$out/log" "$objects_at"
+if [ test/fuzz/corpus.txt -nt "$seeds" ]; then
+    rm -rf "$seeds"
+    cut -d/ -f1 test/fuzz/corpus.txt | sort -u | sed "s|^|$seeds/|" | xargs mkdir -p
+    while read -r name bytes; do base64 -d <<<"$bytes" >"$seeds/$name"; done <test/fuzz/corpus.txt
+fi
 # a fifth of the time goes into the stacks of allocations and what is kept of freed memory
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 export ASAN_OPTIONS=${ASAN_OPTIONS:-malloc_context_size=2:quarantine_size_mb=16}
@@ -78,8 +84,8 @@ build_target() {
 }
 
 run_target() {
-    local name=$1 log=$out/log/$1.log seeds=test/fuzz/corpus/$1 words='' more began=$SECONDS rc runs cover
-    [ -d "$seeds" ] || seeds=
+    local name=$1 log=$out/log/$1.log own=$seeds/$1 words='' more began=$SECONDS rc runs cover
+    [ -d "$own" ] || own=
     [ -e "test/fuzz/$name.dict" ] && words=-dict=test/fuzz/$name.dict
     more=$(sed -n 's/^.*libFuzzer: *//p' "test/fuzz/fuzz_$name.c")
     mkdir -p "$found/$name"
@@ -89,7 +95,7 @@ run_target() {
         return 1
     fi
     # shellcheck disable=SC2086
-    "$out/fuzz_$name" "$found/$name" $seeds $words -max_len=4096 $more "$limit" -timeout=60 -rss_limit_mb=2048 \
+    "$out/fuzz_$name" "$found/$name" $own $words -max_len=4096 $more "$limit" -timeout=60 -rss_limit_mb=2048 \
         -print_final_stats=1 -artifact_prefix="$out/$name-" >"$log" 2>&1
     rc=$?
     runs=$(awk '/number_of_executed_units/ {runs = $2} END {print runs}' "$log")
@@ -104,26 +110,25 @@ run_target() {
     return $rc
 }
 
-# Merged anew: what is in test/fuzz/corpus first, so that it stays where it still covers something.
+# Merged anew: the present seeds first, so that they stay where they still cover something; those with names of words stay anyhow.
 keep_corpus() {
-    local name=$1 kept=test/fuzz/corpus/$1 fresh=$out/keep_$1
+    local name=$1 fresh=$out/keep_$1 file
     rm -rf "$fresh"
-    mkdir -p "$fresh" "$kept"
+    mkdir -p "$fresh" "$seeds/$name" "$found/$name"
     build_target "$name" >"$out/log/$name.log" 2>&1 &&
-        "$out/fuzz_$name" -merge=1 -max_len=4095 -timeout=60 "$fresh" "$kept" "$found/$name" >"$out/log/$name.merge.log" 2>&1 || {
+        "$out/fuzz_$name" -merge=1 -max_len=4095 -timeout=60 "$fresh" "$seeds/$name" "$found/$name" >"$out/log/$name.merge.log" 2>&1 || {
         echo "FAIL $name: see $out/log/$name.log, $name.merge.log"
         return 1
     }
-    local file by_hand
-    for file in "$kept"/*; do  # libFuzzer names files by their SHA-1; those named by hand stay
-        case ${file##*/} in *[!0-9a-f]*) ;; ?????????????*) rm -f "$file";; esac
-    done
-    by_hand=$(sha1sum "$kept"/* 2>/dev/null)
-    for file in "$fresh"/*; do
-        case $by_hand in *"${file##*/}"*) ;; *) cp "$file" "$kept";; esac
-    done
+    {
+        grep -v "^$name/" test/fuzz/corpus.txt
+        grep "^$name/" test/fuzz/corpus.txt | grep -vE "^$name/[0-9a-f]{8} "
+        for file in "$fresh"/*; do  # libFuzzer names files by their SHA-1
+            echo "$name/$(basename "$file" | cut -c1-8) $(base64 -w0 "$file")"
+        done
+    } | LC_ALL=C sort -u >"$out/corpus.new" && mv "$out/corpus.new" test/fuzz/corpus.txt
     rm -rf "$fresh"
-    echo "$name: $(find "$kept" -type f | wc -l) files, $(du -sb "$kept" | cut -f1) bytes"
+    echo "$name: $(grep -c "^$name/" test/fuzz/corpus.txt) seeds"
 }
 
 names=("$@")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden tokens for test/test_bpe.c, made with Hugging Face's `tokenizers` (pip install tokenizers).
+"""Golden tokens for test/test_tokenizer.c, made with Hugging Face's `tokenizers` (pip install tokenizers).
 
     dev/golden_bpe.py --tokenizer ../shared/tokenizer --data ../shared/data
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden tokens for test/test_tokenizer.c and test/test_hf_tokenizer.c, made with Google's `sentencepiece` and Hugging
+"""Golden tokens for test/test_tokenizer.c, made with Google's `sentencepiece` and Hugging
 Face's `transformers` and `tokenizers` (pip install sentencepiece protobuf transformers tokenizers).
 
     dev/golden_sentencepiece.py [--data ../shared/data]

@@ -1,29 +1,31 @@
 #!/usr/bin/env bash
-# Run tests and add up their closing lines. --unit: only test/test_*.c. BUILD and CC as in the Makefile. TEST_JOBS tests run
-# at a time (one more than cores: they wait for ranks that start and for time-outs), those that measure time or wait for a time-out alone; one named test: --one NAME COMMAND...
-# A test program exits 0, 1 or 77 (skipped); its closing line is "N passed, N failed, N skipped". A test that still runs
-# after TEST_SECONDS (300) is killed and counts as failed. Said of each: seconds of the clock, seconds of processors. Logs: build/*/log.
+# Run tests and add up their closing lines.
+#   dev/run_tests.sh                  unit tests and the quick scripts: `make test`
+#   dev/run_tests.sh --unit           unit tests only: `make check`
+#   dev/run_tests.sh --all            every script: `make test-all`
+#   dev/run_tests.sh --changed BASE   the quick ones, and slow scripts whose files (their line "# concerns: PATHS") have changed since that commit
+# A script with a line "# concerns:" is slow. BUILD and CC as in the Makefile. TEST_JOBS tests run at a time (one more than cores, since they wait for ranks
+# and time-outs); those that measure time run alone. A test exits with 0, 1 or 77 (skipped); its closing line is "N passed, N failed, N skipped". After TEST_SECONDS
+# (300) it is killed and counts as failed. Printed of each: seconds of wall clock and of processor time. Logs: build/*/log.
 . "$(dirname "$0")/help.sh"
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
-export WERROR=1  # for every make below, tests' own too
-unset MAKEFLAGS MFLAGS MAKELEVEL  # of a make above: its variables are in the environment too, its jobserver is not for us
+export WERROR=1  # for every make below, those of tests too
+unset MAKEFLAGS MFLAGS MAKELEVEL  # a make above has left its variables in the environment, and its jobserver is not for us
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-# Trees of tests compile the plugin again and again, in folders of their own.
-if command -v ccache >/dev/null && [ -d /usr/lib/ccache ]; then
-    export PATH=/usr/lib/ccache:$PATH CCACHE_DIR=$PWD/build/ccache CCACHE_NOHASHDIR=1
+if command -v ccache >/dev/null && [ -d /usr/lib/ccache ]; then  # trees of tests compile the plugin again, in folders of their own
+    export PATH=/usr/lib/ccache:$PATH CCACHE_DIR=${CCACHE_DIR:-$PWD/build/ccache} CCACHE_NOHASHDIR=1
 fi
 build=${BUILD:-release}
-# what a model costs is measured for the tests alone, not kept where the user's runs find it
-export DYNAPIPE_CACHE=$PWD/build/costs
+export DYNAPIPE_CACHE=$PWD/build/costs  # tests measure for themselves, not for the user's runs
 out=build/$build$([[ "${CC:-gcc}" == clang* ]] && echo -clang)
 limit_s=${TEST_SECONDS:-300}
-jobs=${TEST_JOBS:-$(($(env -u OMP_NUM_THREADS nproc) + 1))}  # (nproc says OMP_NUM_THREADS where that is set)
+jobs=${TEST_JOBS:-$(($(env -u OMP_NUM_THREADS nproc) + 1))}  # (nproc prints OMP_NUM_THREADS where that is set)
 alone="test_planner_targets test_failures test_output test_measured_runs"
 mkdir -p "$out/log"
 
-# Sets p, f and s from a test's exit status and its log. A status that its closing line does not explain is a failure.
+# Sets p, f and s from a test's exit status and its log. A status that the closing line does not explain is a failure.
 count() {  # exit status, log
     local rc=$1 line
     p=0 f=0 s=0
@@ -39,8 +41,7 @@ count() {  # exit status, log
     if [ "$rc" -ne 0 ] && [ "$rc" -ne 77 ] && [ "$f" -eq 0 ]; then f=1; fi
 }
 
-# Runs one test, leaves its counts in log/NAME.count, and prints what there is to say of it in one piece.
-run_one() {  # name, command...
+run_one() {  # name, command...: its counts go to log/NAME.count
     local name=$1 log=$out/log/$1.log begin=$SECONDS rc why child spent
     shift
     timeout -k 10 "$limit_s" "$@" >"$log" 2>&1 </dev/null &
@@ -65,8 +66,8 @@ run_one() {  # name, command...
                 "$p passed, $f failed, $s skipped"
             grep '^skip ' "$log"
         fi
-    } >"$out/log/$name.said"
-    flock "$out/log/lock" cat "$out/log/$name.said"
+    } >"$out/log/$name.printed"
+    flock "$out/log/lock" cat "$out/log/$name.printed"
 }
 
 if [ "${1:-}" = --one ]; then
@@ -75,8 +76,7 @@ if [ "${1:-}" = --one ]; then
     exit 0
 fi
 
-# "name command..." a line, that many at a time.
-run_all() {  # number of jobs
+run_all() {  # number of jobs; stdin: lines of "name command..."
     xargs -r -P "$1" -L 1 bash dev/run_tests.sh --one
 }
 
@@ -92,11 +92,28 @@ finish() {
     exit
 }
 
+# Scripts to run, by name. The longest first, so that none of them is what all wait for in the end.
+pick_scripts() {
+    local script changed paths
+    changed=$([ "$1" != --changed ] || git diff --name-only "$2" HEAD)
+    for script in $(ls -S test/test_*.sh); do
+        paths=$(sed -n 's/^# concerns: *//p' "$script")
+        case $1 in
+            --all) ;;
+            --changed) [ -z "$paths" ] || grep -qE "^(${paths// /|}|$script)" <<<"$changed" || continue ;;
+            *) [ -z "$paths" ] || continue ;;
+        esac
+        basename "$script" .sh
+    done
+}
+mode=${1:-quick}
+scripts=$([ "$mode" = --unit ] || pick_scripts "$mode" "${2:-}")
+unit=$(cd test && ls test_*.c | sed 's/\.c$//')
+
 rm -f "$out"/log/*.count
-tests=$(cd test && ls test_*.c 2>/dev/null | sed 's/\.c$//')
 targets="$out/tests"
-# what several shell tests build: here once, so that no two of them build it at a time
-[ "${1:-}" = --unit ] || targets+=" $out/train_gpt2 $out/train_gpt2-dynapipe $out/train_t5 $out/train_t5-dynapipe $out/prepare_data $out/profile_costs $out/dev/make_tasks $out/dynapipe $out/tools/plain_gradients $out/tools/compare_checkpoints"
+# What several scripts use is built once, before they start.
+[ -z "$scripts" ] || targets+=" $out/train_gpt2 $out/train_gpt2-dynapipe $out/train_t5 $out/train_t5-dynapipe $out/prepare_data $out/profile_costs $out/generate $out/dev/make_tasks $out/dynapipe $out/tools/plain_gradients $out/tools/compare_checkpoints"
 echo "building ($out)"
 # shellcheck disable=SC2086
 if ! make --no-print-directory -s -j"$jobs" BUILD="$build" $targets >"$out/log/build.log" 2>&1; then
@@ -109,29 +126,16 @@ if grep -q 'warning:' "$out/log/build.log"; then
     broken=1
     echo "FAIL  build has warnings"
 fi
-if [ "${1:-}" != --unit ] && command -v g++ >/dev/null && [ -n "$(make -s BACKEND=emu print-cuda-include)" ]; then
-    for precision in FP32 BF16; do  # a failure here is the tests' to tell
+if grep -q test_cuda_ <<<"$scripts" && command -v g++ >/dev/null && [ -n "$(make -s BACKEND=emu print-cuda-include)" ]; then
+    for precision in FP32 BF16; do  # a failure here is reported by the tests
         make --no-print-directory -s -j"$jobs" BACKEND=emu PRECISION=$precision emulated-tests >"$out/log/build-$precision.log" 2>&1
     done
 fi
-# Trees of tests build the plugin with their own flags, in folders of their own: from here on the compiler's cache has it.
-if [ "${1:-}" != --unit ] && [ -n "${CCACHE_DIR:-}" ]; then
-    make --no-print-directory -s -j"$jobs" -f dynapipe_plugin/dynapipe.mk dynapipe prepare_data DYNAPIPE=1 CC=cc DYNAPIPE_OUT="$out/foreign_first" \
-        >"$out/log/build-foreign.log" 2>&1
-fi
 echo "built in $SECONDS s"
-unit_tests() { for t in $tests; do echo "$t $out/tests $t"; done; }
-if [ "${1:-}" = "--unit" ]; then
-    unit_tests | run_all "$jobs"
-    finish $broken
-fi
-# The longest first, so that none of them is what all wait for in the end.
-shell_tests=$(cd test && ls test_{adapter_cuda,cuda_build,adapter_cpu,foreign_build,cuda_kernels,gradients_placed_t5,cuda_train,simulated,gradients_placed,cuda_check,cuda_emu,cuda_stock,foreign_trainer,compilers,fuzz,gradients,gradients_t5,runs_t5,soak,failures,signals,install}.sh)
-shell_tests=$({ echo "$shell_tests"; (cd test && ls test_*.sh); } | awk '!seen[$0]++' | sed 's/\.sh$//')
 {
-    grep -vwE "${alone// /|}" <<<"$shell_tests" | sed 's/.*/& bash test\/&.sh/'
-    for c in layers headers; do echo "$c bash dev/check_$c.sh"; done
-    unit_tests
+    grep -vwE "${alone// /|}" <<<"$scripts" | sed '/./!d; s/.*/& bash test\/&.sh/'
+    [ "$mode" = --unit ] || for c in layers headers; do echo "$c bash dev/check_$c.sh"; done
+    for t in $unit; do echo "$t $out/tests $t"; done
 } | run_all "$jobs"
-for t in $alone; do echo "$t bash test/$t.sh"; done | run_all 1
+grep -wE "${alone// /|}" <<<"$scripts" | sed 's/.*/& bash test\/&.sh/' | run_all 1
 finish $broken

@@ -14,9 +14,9 @@ if [ "${1:-}" = "--dev" ] || [ -n "${CI:-}" ]; then
     need+=([clang]="command -v clang" [clang-format]="command -v clang-format" [ccache]="command -v ccache"
            [libclang-rt-14-dev]="find /usr/lib -name 'libclang_rt.fuzzer-x86_64.a' -print -quit | grep -q ."
            [iproute2]="command -v ip"  # hosts of test/test_hosts.sh
-           [libsimgrid-dev]="command -v smpicc" [mkdocs]="command -v mkdocs")
+           [libsimgrid-dev]="command -v smpicc")
 fi
-optional=" libsimgrid-dev mkdocs "  # not in every distribution: tests that need it say so and are skipped
+optional=" libsimgrid-dev "  # not in every distribution: tests that need it say so and are skipped
 missing=()
 for package in "${!need[@]}"; do
     bash -c "${need[$package]}" >/dev/null 2>&1 || missing+=("$package")

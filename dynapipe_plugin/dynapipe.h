@@ -406,7 +406,7 @@ typedef struct {
     double peak_flops;      // ... and FLOP/s of all ranks together at most, for MFU; 0: not known
     int64_t reserved[2];    // 0
 } DynapipeReport_v1;
-// One line on rank 0's terminal, one line in metrics.jsonl, the --trace and --print-plan of their step. A
+// One line on rank 0's terminal, one line in metrics.jsonl, the --trace and --debug print-plan of their step. A
 // line of metrics.jsonl that cannot be written is no error: a warning on rank 0.
 int dynapipe_report(Dynapipe* dp, const DynapipeReport_v1* report);
 

@@ -9,6 +9,7 @@ data_maker.h -- sample files for tests whose every token can be told from (sampl
 #include <string.h>
 #include <unistd.h>
 
+#include "../dataloader/prepare/sample_writer.h"
 #include "../dataloader/sample_file.h"
 #include "../util/files.h"
 #include "../util/numbers.h"

@@ -36,13 +36,13 @@ train() {  # name, ranks, options...
     local name=$1 ranks=$2
     shift 2
     # shellcheck disable=SC2086
-    run "$name" "$ranks" $data --steps 6 --check --output-dir "$work/$name" --dump-gradients "$work/$name.bin" "$@" && gradients+=" $work/$name.bin" runs+=" $name" && return
+    run "$name" "$ranks" $data --steps 6 --debug check --output-dir "$work/$name" --debug dump-gradients="$work/$name.bin" "$@" && gradients+=" $work/$name.bin" runs+=" $name" && return
     tail -5 "$work/$name.log"
     ok 1 "$name: the run failed"
 }
 for ranks in 1x1 2x1 4x1 1x2 2x2; do train "$ranks" $((${ranks%x*} * ${ranks#*x})) --stages "${ranks%x*}"; done
 train layout-padded 2 --stages 2 --layout padded
-train recompute 4 --stages 2 --stage-split 2,2 --recompute full --dump-plan "$work/recompute.plan"
+train recompute 4 --stages 2 --stage-split 2,2 --recompute full --debug dump-plan="$work/recompute.plan"
 train gpipe 3 --stages 3 --schedule gpipe
 # shellcheck disable=SC2086
 "$work/one_by_one" "$work/data/train.bin" "$tree/model.bin" 120 600 6 1e-3 $gradients >"$work/plain.log" 2>"$work/plain.txt"

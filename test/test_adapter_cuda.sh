@@ -3,6 +3,7 @@
 # test/foreign_llmc) that install.sh --apply has been at, on the emulator: without the plugin the preprocessed text is the tree's
 # own, with --fixed-length it does the same, and with the plugin gradients and losses are those of the CPU tree's own functions,
 # fed one sample at a time.
+# concerns: dynapipe_plugin/adapters dynapipe_plugin/cuda llmc/cuda test/foreign_llmc_cuda test/cuda_emu
 . "$(dirname "$0")/train_lib.sh"
 skip() {
     echo "skip adapter for CUDA: $1"
@@ -62,14 +63,14 @@ train() {  # name, ranks, options...
     local name=$1 ranks=$2
     shift 2
     # shellcheck disable=SC2086
-    run "$name" "$ranks" $data --check -o "$work/$name" --dump-gradients "$work/$name.bin" "$@" && gradients+=" $work/$name.bin" runs+=" $name" && return
+    run "$name" "$ranks" $data --debug check -o "$work/$name" --debug dump-gradients="$work/$name.bin" "$@" && gradients+=" $work/$name.bin" runs+=" $name" && return
     tail -5 "$work/$name.log"
     ok 1 "$name: the run failed"
 }
 for ranks in 1x1 2x1 1x2 2x2; do train "$ranks" $((${ranks%x*} * ${ranks#*x})) --stages "${ranks%x*}" -n 3; done
 EMU_SEED=7 train other-order 4 --stages 4 -r 0
 train staged 2 --stages 2 --transport mpi
-train recompute 2 --stages 2 --stage-split 2,2 --recompute full --dump-plan "$work/recompute.plan"
+train recompute 2 --stages 2 --stage-split 2,2 --recompute full --debug dump-plan="$work/recompute.plan"
 # shellcheck disable=SC2086
 "$work/one_by_one" "$work/data/train.bin" "$tree/model.bin" 128 600 6 1e-3 $gradients >"$work/plain.log" 2>"$work/plain.txt"
 ok $? "gradients: $(sed "s|$work/||; s|.bin:.*difference||" "$work/plain.txt" | awk '{print $1, $2}' | tr '\n' ',')"

@@ -39,9 +39,9 @@ refuses "--batching" "unknown value" 1 $good --batching zigzag
 refuses "-t" "value that is no number" 1 $good -t 12x
 refuses "-o $work/short.bin" "a file as -o" 2 $good --stages 2 -o "$work/short.bin"
 refuses "--weights" "weights for another mixture" 1 $good --weights copy=1
-refuses "--dump-gradients" "gradients that cannot be written" 2 $good --stages 2 --dump-gradients "$work"
+refuses "dump-gradients" "gradients that cannot be written" 2 $good --stages 2 --debug dump-gradients="$work"
 refuses "--trace $work/none/trace.json" "a trace that could not be written at its step" 2 $good --stages 2 -x 1000000 --show-step 900000 --trace "$work/none/trace.json"
-refuses "--dump-plan $work" "a directory as the file of a plan" 2 $good --stages 2 -x 1000000 --show-step 900000 --dump-plan "$work"
+refuses "--debug dump-plan $work" "a directory as the file of a plan" 2 $good --stages 2 -x 1000000 --show-step 900000 --debug dump-plan="$work"
 refuses "---> at most -d" "a step of more samples than anybody plans" 2 $good --stages 2 -d 1000000000000
 refuses "--refit: 'on' is none of auto|off" "a way to refit that there is not" 1 $good --refit on
 refuses "'-Q'" "unknown flag" 1 $good -Q 1

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # dev/check_cuda12.sh on a small tree with stand-ins for nvcc and ptxas: a source that one of them refuses fails the check, and so
 # does a job that ends without a word.
+# concerns: dev/check_cuda12.sh
 set -u
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)

@@ -1,14 +1,18 @@
-// test_collate.c -- a micro-batch in every layout equals what the definition says, token by token.
-#include "../dataloader/collate.h"
+// test_collate.c -- batches as models read them: every token once, at its place, with the right target; and
+// the stock trainer's streams.
 
+#include "../dataloader/collate.h"
 #include "data_maker.h"
+#include "../dataloader/streams.h"
 
 static uint64_t seed;
 
+// --- collate --------------------
+
 enum { NUM_SAMPLES = 120, LONGEST = 60, VOCAB = 400, MAX_BATCH = 600 };
 
-static char dir[64], path[80];
-static MadeData data;
+static char made_dir[64], made_path[80];
+static MadeData made_data;
 
 typedef enum { RAGGED, PADDED, PACKED, SLICED, NUM_LAYOUTS } Layout;
 
@@ -81,14 +85,14 @@ static void check_batch(const DynapipeBatch* got, const Windows* windows, const 
                 continue;
             }
             const LoaderSample* sample = &batch->samples[sample_idx];
-            CHECK_EQ(got->tokens[at], maker_token(&data, sample->id, source_place(sample, i)));
+            CHECK_EQ(got->tokens[at], maker_token(&made_data, sample->id, source_place(sample, i)));
             CHECK_EQ(got->token_keys[at], collate_token_key(params, sample_idx, i, false));
             int32_t next = source_place(sample, i + 1);
             if (params->supervise_inputs ||
-                (i + 1 >= sample->n_input && !maker_in_gap(&data.gaps[sample->id], next))) {
+                (i + 1 >= sample->n_input && !maker_in_gap(&made_data.gaps[sample->id], next))) {
                 CHECK(row < got->num_rows);
                 CHECK_EQ(got->rows[row], at);
-                CHECK_EQ(got->targets[row], maker_token(&data, sample->id, next));
+                CHECK_EQ(got->targets[row], maker_token(&made_data, sample->id, next));
                 CHECK_EQ(got->row_tasks[row], sample->task);
                 row++;
             }
@@ -121,7 +125,7 @@ static void every_layout_equals_its_definition(void) {
                                  .seed = (uint64_t)round,
                                  .shuffle = true};
         Loader* loader = NULL;
-        CHECK_OK(loader_open(&loader, path, &options));
+        CHECK_OK(loader_open(&loader, made_path, &options));
         for (int layout = 0; layout < NUM_LAYOUTS; layout++) {
             LoaderBatch batch;
             Windows windows;
@@ -149,7 +153,7 @@ static void impossible_windows_are_refused(void) {
     Loader* loader = NULL;
     Arena arena = {0};
     LoaderBatch batch;
-    CHECK_OK(loader_open(&loader, path, &options));
+    CHECK_OK(loader_open(&loader, made_path, &options));
     CHECK_OK(loader_next(loader, &batch, &arena));
     CollateParams params = {.pad_token = -1, .start_token = -1};
     int32_t n = batch.lengths[0].enc_tokens;
@@ -185,22 +189,700 @@ static void impossible_windows_are_refused(void) {
     arena_free(&arena);
 }
 
+// --- collate pairs --------------------
+
+enum {
+    COLLATE_PAIRS_NUM_SAMPLES = 150,
+    COLLATE_PAIRS_LONGEST = 60,
+    COLLATE_PAIRS_VOCAB = 400,
+    START = 3,
+    COLLATE_PAIRS_MAX_BATCH = 600
+};
+
+static char made_dir[64], collate_pairs_path[80];
+static MadeData collate_pairs_data;
+
+typedef struct {
+    PlanSequence sequences[COLLATE_PAIRS_MAX_BATCH];
+    PlanSegment segments[COLLATE_PAIRS_MAX_BATCH];
+    int32_t num_sequences;
+} collate_pairs_Windows;
+
+// Deal the samples, in a random order, one to a window or a few.
+static void collate_pairs_deal(collate_pairs_Windows* out, Rng* rng, const LoaderBatch* batch,
+                               Layout layout) {
+    *out = (collate_pairs_Windows){0};
+    int32_t longest = 0, longest_dec = 0;
+    for (int32_t i = 0; i < batch->num_samples; i++) {
+        int32_t j = rng_between(rng, 0, i);
+        out->segments[i] = out->segments[j];
+        out->segments[j] = (PlanSegment){i, 0, batch->lengths[i].enc_tokens};
+    }
+    for (int32_t i = 0; i < batch->num_samples;) {
+        PlanSequence* sequence = &out->sequences[out->num_sequences++];
+        sequence->segment_begin = i;
+        int32_t take = layout == PACKED ? rng_between(rng, 1, 4) : 1;
+        for (int32_t n = 0; n < take && i < batch->num_samples; n++, i++) {
+            sequence->enc_tokens += batch->lengths[out->segments[i].sample_idx].enc_tokens;
+            sequence->dec_tokens += batch->lengths[out->segments[i].sample_idx].dec_tokens;
+        }
+        sequence->segment_end = i;
+        if (layout == PACKED) {
+            sequence->enc_tokens += rng_between(rng, 0, 2) * rng_between(rng, 0, 3);
+            sequence->dec_tokens += rng_between(rng, 0, 2) * rng_between(rng, 0, 3);
+        }
+        longest = sequence->enc_tokens > longest ? sequence->enc_tokens : longest;
+        longest_dec = sequence->dec_tokens > longest_dec ? sequence->dec_tokens : longest_dec;
+    }
+    for (int32_t s = 0; s < out->num_sequences && layout == PADDED; s++) {
+        out->sequences[s].enc_tokens = longest;
+        out->sequences[s].dec_tokens = longest_dec;
+    }
+}
+
+// Token i of a side of a sample, by the files alone. Targets: what the decoder's token i predicts.
+static int32_t input_token(const LoaderSample* sample, int32_t i) {
+    const MadeSample* made = &collate_pairs_data.samples[sample->id];
+    if (made->n_input == 0) { return COLLATE_PAIRS_VOCAB - 1; }
+    return maker_token(&collate_pairs_data, sample->id, made->n_input - sample->n_input + i);
+}
+
+static int32_t target_token(const LoaderSample* sample, int32_t i) {
+    return maker_token(&collate_pairs_data, sample->id, collate_pairs_data.samples[sample->id].n_input + i);
+}
+
+// Place p of a window's side: token i of the sample it returns, or NULL for padding.
+static const LoaderSample* collate_pairs_find_place(const collate_pairs_Windows* windows,
+                                                    const LoaderBatch* batch, int32_t s, int32_t p,
+                                                    bool is_decoder, int32_t* sample_idx, int32_t* i) {
+    for (int32_t g = windows->sequences[s].segment_begin; g < windows->sequences[s].segment_end; g++) {
+        const LoaderSample* sample = &batch->samples[windows->segments[g].sample_idx];
+        int32_t num_tokens = is_decoder ? sample->n_target : sample->n_input > 0 ? sample->n_input : 1;
+        if (p < num_tokens) {
+            *sample_idx = windows->segments[g].sample_idx;
+            *i = p;
+            return sample;
+        }
+        p -= num_tokens;
+    }
+    return NULL;
+}
+
+static void check_side(const DynapipeBatch* got, const collate_pairs_Windows* windows,
+                       const LoaderBatch* batch, const CollateParams* params, bool is_decoder) {
+    const int32_t* cu_seqlens = is_decoder ? got->dec_cu_seqlens : got->cu_seqlens;
+    const int32_t* tokens = is_decoder ? got->dec_tokens : got->tokens;
+    const int32_t* positions = is_decoder ? got->dec_positions : got->positions;
+    const int32_t* seq_lens = is_decoder ? got->dec_seq_lens : got->seq_lens;
+    const uint32_t* keys = is_decoder ? got->dec_token_keys : got->token_keys;
+    int32_t at = 0, row = 0, longest = 0, num_padding = 0;
+    CHECK_EQ(cu_seqlens[0], 0);
+    for (int32_t s = 0; s < windows->num_sequences && test_failures == 0; s++) {
+        int32_t num_tokens = is_decoder ? windows->sequences[s].dec_tokens : windows->sequences[s].enc_tokens;
+        int32_t num_real = 0;
+        for (int32_t p = 0; p < num_tokens; p++, at++) {
+            int32_t sample_idx, i;
+            const LoaderSample* sample =
+                collate_pairs_find_place(windows, batch, s, p, is_decoder, &sample_idx, &i);
+            CHECK_EQ(positions[at], p);
+            if (sample == NULL) {
+                CHECK_EQ(tokens[at], params->pad_token >= 0 ? params->pad_token : 0);
+                num_padding++;
+                continue;
+            }
+            num_real++;
+            CHECK_EQ(keys[at], collate_token_key(params, sample_idx, i, is_decoder));
+            if (!is_decoder) {
+                CHECK_EQ(tokens[at], input_token(sample, i));
+                continue;
+            }
+            int32_t start = params->start_token >= 0 ? params->start_token : 0;
+            CHECK_EQ(tokens[at], i == 0 ? start : target_token(sample, i - 1));
+            CHECK(row < got->num_rows);
+            CHECK_EQ(got->rows[row], at);
+            CHECK_EQ(got->targets[row], target_token(sample, i));
+            CHECK_EQ(got->row_tasks[row], sample->task);
+            row++;
+        }
+        CHECK_EQ(cu_seqlens[s + 1], at);
+        CHECK(seq_lens == NULL || seq_lens[s] == num_real);
+        longest = num_tokens > longest ? num_tokens : longest;
+    }
+    CHECK((seq_lens == NULL) == (num_padding == 0));
+    CHECK_EQ(is_decoder ? got->num_dec_tokens : got->num_tokens, at);
+    CHECK_EQ(is_decoder ? got->max_dec_seq_tokens : got->max_seq_tokens, longest);
+    if (is_decoder) { CHECK_EQ(got->num_rows, row); }
+}
+
+static void check_squares(const DynapipeBatch* got, const collate_pairs_Windows* windows) {
+    int64_t enc = 0, dec = 0, cross = 0;
+    for (int32_t s = 0; s < windows->num_sequences; s++) {
+        int64_t num_enc = windows->sequences[s].enc_tokens, num_dec = windows->sequences[s].dec_tokens;
+        enc += num_enc * num_enc;
+        dec += num_dec * num_dec;
+        cross += num_enc * num_dec;
+    }
+    CHECK_EQ(got->num_squares, enc);
+    CHECK_EQ(got->num_dec_squares, dec);
+    CHECK_EQ(got->num_cross, cross);
+}
+
+static LoaderOptions pair_options(void) {
+    return (LoaderOptions){.batch_tokens = 500,
+                           .max_seq_tokens = COLLATE_PAIRS_LONGEST,
+                           .encoder_decoder = true,
+                           .max_target_tokens = COLLATE_PAIRS_LONGEST,
+                           .long_samples = LONG_CUT_START,
+                           .shuffle = true};
+}
+
+static void both_sides_equal_their_definition(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    int32_t num_empty = 0, num_cut = 0;
+    for (int round = 0; round < 60 && test_failures == 0; round++) {
+        LoaderOptions options = pair_options();
+        options.batch_tokens = rng_between(&rng, 1, COLLATE_PAIRS_MAX_BATCH);
+        options.max_seq_tokens = rng_between(&rng, 1, COLLATE_PAIRS_LONGEST);
+        options.max_target_tokens = rng_between(&rng, 1, COLLATE_PAIRS_LONGEST);
+        options.supervise_inputs = round % 2;
+        options.seed = (uint64_t)round;
+        CollateParams params = {.seed = 7,
+                                .step = round,
+                                .supervise_inputs = options.supervise_inputs,
+                                .encoder_decoder = true,
+                                .pad_token = round % 3 == 0 ? 5 : -1,
+                                .start_token = round % 4 == 0 ? START : -1};
+        Loader* loader = NULL;
+        CHECK_OK(loader_open(&loader, collate_pairs_path, &options));
+        for (int layout = 0; layout < NUM_LAYOUTS; layout++) {
+            LoaderBatch batch;
+            collate_pairs_Windows windows;
+            DynapipeBatch got;
+            CHECK_OK(loader_next(loader, &batch, &arena));
+            collate_pairs_deal(&windows, &rng, &batch, (Layout)layout);
+            CHECK_OK(collate(&got, loader, &batch, windows.sequences, windows.num_sequences, windows.segments,
+                             &params, &arena));
+            CHECK_EQ(got.num_seqs, windows.num_sequences);
+            check_side(&got, &windows, &batch, &params, false);
+            check_side(&got, &windows, &batch, &params, true);
+            check_squares(&got, &windows);
+            CHECK_EQ(got.num_rows, batch.supervised_tokens);
+            for (int32_t i = 0; i < batch.num_samples; i++) {
+                const MadeSample* made = &collate_pairs_data.samples[batch.samples[i].id];
+                num_empty += made->n_input == 0;
+                num_cut += batch.samples[i].n_input < made->n_input;
+            }
+        }
+        loader_close(loader);
+        arena_reset(&arena);
+    }
+    CHECK(num_empty > 10 && num_cut > 10);
+    arena_free(&arena);
+}
+
+// Of thousands of tokens hardly two have the same key; another step, seed, side or sample has
+// other keys, and every bit is set about half the time.
+static void keys_tell_tokens_apart(void) {
+    enum { SAMPLES = 40, TOKENS = 50, NUM_KEYS = 2 * SAMPLES * TOKENS * 3 };
+    static uint32_t keys[NUM_KEYS];
+    int32_t n = 0, num_equal = 0, num_set[32] = {0};
+    CollateParams params[3] = {
+        {.seed = seed, .step = 1}, {.seed = seed, .step = 2}, {.seed = seed + 1, .step = 1}};
+    for (int p = 0; p < 3; p++) {
+        for (int32_t s = 0; s < SAMPLES; s++) {
+            for (int32_t i = 0; i < 2 * TOKENS; i++) {
+                keys[n++] = collate_token_key(&params[p], s, i / 2, i % 2);
+            }
+        }
+    }
+    for (int32_t a = 0; a < n; a++) {
+        for (int32_t b = 0; b < a; b++) { num_equal += keys[a] == keys[b]; }
+        for (int bit = 0; bit < 32; bit++) { num_set[bit] += keys[a] >> bit & 1; }
+    }
+    CHECK(num_equal <= 2);  // n^2 / 2^33 = 0.017 are expected
+    for (int bit = 0; bit < 32; bit++) { CHECK_NEAR(num_set[bit], n / 2.0, 5 * 0.5 * __builtin_sqrt(n)); }
+}
+
+static void impossible_pairs_are_refused(void) {
+    LoaderOptions options = pair_options();
+    Loader* loader = NULL;
+    Arena arena = {0};
+    LoaderBatch batch;
+    CHECK_OK(loader_open(&loader, collate_pairs_path, &options));
+    CHECK_OK(loader_next(loader, &batch, &arena));
+    int32_t s = 0;
+    while (batch.lengths[s].enc_tokens < 3 || batch.lengths[s].dec_tokens < 3) { s++; }
+    CollateParams params = {.encoder_decoder = true, .pad_token = -1, .start_token = -1};
+    int32_t n = batch.lengths[s].enc_tokens, m = batch.lengths[s].dec_tokens;
+    struct {
+        PlanSequence sequence;
+        PlanSegment segment;
+        const char* words;
+    } cases[] = {
+        {{0, 1, n, m}, {batch.num_samples, 0, n}, "segment of sample"},
+        {{0, 1, n, m}, {s, 0, n - 1}, "tokens 0 and"},  // no part of a pair
+        {{0, 1, n, m}, {s, 1, n - 1}, "tokens 1 and"},
+        {{0, 1, n + 1, m}, {s, 0, n + 1}, "tokens 0 and"},
+        {{0, 1, n - 1, m}, {s, 0, n}, "sequence 0"},
+        {{0, 1, n, m - 1}, {s, 0, n}, "sequence 0"},
+        {{0, 1, n, 0}, {s, 0, n}, "sequence 0"},
+    };
+    DynapipeBatch got;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        CHECK_FAILS(collate(&got, loader, &batch, &cases[i].sequence, 1, &cases[i].segment, &params, &arena),
+                    STATUS_INVALID_PLAN, cases[i].words);
+    }
+    PlanSegment whole = {s, 0, n};
+    PlanSequence huge[2] = {{0, 1, n, INT32_MAX}, {0, 1, n, INT32_MAX}};
+    CHECK_FAILS(collate(&got, loader, &batch, huge, 2, &whole, &params, &arena), STATUS_INVALID_PLAN,
+                "2 sequences");
+    CHECK_OK(collate(&got, loader, &batch, NULL, 0, NULL, &params, &arena));
+    CHECK(got.num_tokens == 0 && got.num_dec_tokens == 0 && got.num_rows == 0 && got.dec_cu_seqlens[0] == 0);
+    loader_close(loader);
+    arena_free(&arena);
+}
+
+// --- token stream --------------------
+
+enum { B = 3, T = 7, BT = B * T, NUM_FILES = 3, FILE_TOKENS = 200 };
+
+// Three shards whose tokens count up, so that a window is known by its first token.
+static void write_shards(const char* dir, int32_t num_tokens) {
+    int32_t tokens[FILE_TOKENS];
+    for (int32_t f = 0; f < NUM_FILES; f++) {
+        for (int32_t i = 0; i < num_tokens; i++) { tokens[i] = 1000 * f + i; }
+        char path[128];
+        snprintf(path, sizeof path, "%s/shard_%d.bin", dir, f);
+        maker_write_llmc(path, 20240520, 1, tokens, num_tokens - f);
+    }
+}
+
+static int32_t check_window(const int32_t* inputs, const int32_t* targets) {
+    for (int32_t i = 0; i < BT; i++) {
+        CHECK_EQ(inputs[i], inputs[0] + i);
+        CHECK_EQ(targets[i], inputs[0] + i + 1);
+    }
+    return inputs[0];
+}
+
+// As llm.c: windows of a file in order, the rest of the file dropped, then the next file, then from the
+// start.
+static void windows_follow_each_other(void) {
+    char dir[64], pattern[128];
+    maker_dir_create(dir);
+    snprintf(pattern, sizeof pattern, "%s/shard_*.bin", dir);
+    for (int32_t num_tokens = BT + NUM_FILES; num_tokens <= FILE_TOKENS; num_tokens += 5) {
+        write_shards(dir, num_tokens);
+        TokenStream* stream = NULL;
+        CHECK_OK(token_stream_open(&stream, pattern, B, T, false, seed));
+        CHECK_EQ(token_stream_info(stream)->num_tokens, 3 * num_tokens - 3);
+        CHECK(token_stream_info(stream)->vocab == 50257 && token_stream_info(stream)->eot_token == 50256);
+        int32_t inputs[BT], targets[BT];
+        int64_t position = 0;
+        for (int pass = 0; pass < 3; pass++) {
+            if (pass == 2) {
+                token_stream_info(stream)->position = 0;
+                position = 0;
+            }
+            for (int32_t f = 0; f < NUM_FILES; f++) {
+                for (int32_t begin = 0; begin + BT + 1 <= num_tokens - f; begin += BT) {
+                    CHECK_EQ(token_stream_info(stream)->position, position);
+                    CHECK_OK(token_stream_next_batch(stream, inputs, targets));
+                    CHECK_EQ(check_window(inputs, targets), 1000 * f + begin);
+                    position++;
+                }
+            }
+            CHECK_EQ(position, token_stream_info(stream)->num_batches * (pass == 1 ? 2 : 1));
+        }
+        token_stream_close(stream);
+    }
+    maker_dir_remove(dir);
+}
+
+// Shuffled: each epoch has every window once, files stay together, epochs differ, and seek finds any batch.
+static void shuffled_epochs_are_complete(void) {
+    enum { EPOCHS = 6, PER_EPOCH = 9 + 9 + 9 };
+    char dir[64], pattern[128];
+    maker_dir_create(dir);
+    snprintf(pattern, sizeof pattern, "%s/shard_*.bin", dir);
+    write_shards(dir, FILE_TOKENS);
+    TokenStream* stream = NULL;
+    CHECK_OK(token_stream_open(&stream, pattern, B, T, true, seed));
+    CHECK_EQ(token_stream_info(stream)->num_batches, PER_EPOCH);
+    int32_t inputs[BT], targets[BT], first[EPOCHS * PER_EPOCH];
+    for (int32_t e = 0; e < EPOCHS; e++) {
+        int seen[NUM_FILES][10] = {{0}}, num_file_changes = 0, num_equal = 0;
+        for (int32_t i = 0; i < PER_EPOCH; i++) {
+            CHECK_OK(token_stream_next_batch(stream, inputs, targets));
+            int32_t* at = &first[e * PER_EPOCH + i];
+            *at = check_window(inputs, targets);
+            CHECK_EQ(*at % 1000 % BT, 0);
+            seen[*at / 1000][*at % 1000 / BT]++;
+            num_file_changes += i > 0 && at[-1] / 1000 != *at / 1000;
+            num_equal += e > 0 && at[-PER_EPOCH] == *at;
+        }
+        for (int32_t f = 0; f < NUM_FILES; f++) {
+            for (int32_t w = 0; w < 9; w++) { CHECK_EQ(seen[f][w], 1); }
+        }
+        CHECK_EQ(num_file_changes, NUM_FILES - 1);
+        int num_alike = 0;  // places where the first two files have the same window
+        for (int32_t i = 0; i < 9; i++) {
+            num_alike += first[e * PER_EPOCH + i] % 1000 == first[e * PER_EPOCH + 9 + i] % 1000;
+        }
+        CHECK(num_alike < 9);
+        CHECK(num_equal < PER_EPOCH);
+    }
+    Rng rng = rng_seed(seed);
+    for (int i = 0; i < 100; i++) {
+        int32_t position = (int32_t)rng_below(&rng, EPOCHS * PER_EPOCH);
+        token_stream_info(stream)->position = position;
+        CHECK_OK(token_stream_next_batch(stream, inputs, targets));
+        CHECK_EQ(inputs[0], first[position]);
+    }
+    token_stream_close(stream);
+    maker_dir_remove(dir);
+}
+
+// Of a sample file: the tokens of all samples, one after the other.
+static void sample_files_are_streams_too(void) {
+    char dir[64], pattern[128];
+    maker_dir_create(dir);
+    snprintf(pattern, sizeof pattern, "%s/a.bin", dir);
+    Rng rng = rng_seed(seed);
+    MadeData data = maker_random(&rng, 100, 3, 50, 90000);
+    maker_write(&data, 0, 100, dir, "a.bin");
+    int32_t* all = malloc(100 * 50 * sizeof *all);
+    int32_t num_tokens = 0;
+    for (int32_t id = 0; id < 100; id++) {
+        int32_t length = data.samples[id].n_input + data.samples[id].n_target;
+        for (int32_t i = 0; i < length; i++) { all[num_tokens++] = maker_token(&data, id, i); }
+    }
+    TokenStream* stream = NULL;
+    CHECK_OK(token_stream_open(&stream, pattern, B, T, false, seed));
+    CHECK_EQ(token_stream_info(stream)->tokenizer, TOKENIZER_BYTES);
+    for (int32_t begin = 0; begin + BT + 1 <= num_tokens; begin += BT) {
+        int32_t inputs[BT], targets[BT];
+        CHECK_OK(token_stream_next_batch(stream, inputs, targets));
+        for (int32_t i = 0; i < BT; i++) {
+            CHECK_EQ(inputs[i], all[begin + i]);
+            CHECK_EQ(targets[i], all[begin + i + 1]);
+        }
+    }
+    CHECK_EQ(token_stream_info(stream)->num_batches, (num_tokens - 1) / BT);
+    token_stream_close(stream);
+    free(all);
+    maker_free(&data);
+    maker_dir_remove(dir);
+}
+
+static void what_cannot_be_read_is_named(void) {
+    char dir[64], pattern[128];
+    maker_dir_create(dir);
+    snprintf(pattern, sizeof pattern, "%s/shard_*.bin", dir);
+    TokenStream* stream;
+    CHECK_FAILS(token_stream_open(&stream, pattern, B, T, false, 0), STATUS_IO, "no file matches");
+    write_shards(dir, BT + 2);
+    CHECK_FAILS(token_stream_open(&stream, pattern, B, T, false, 0), STATUS_BAD_OPTION,
+                "shard_2.bin: 21 tokens, a batch of -b 3 x -t 7 needs 22 --->");
+    CHECK_FAILS(token_stream_open(&stream, pattern, 0, T, false, 0), STATUS_BAD_OPTION, "-b 0, -t 7");
+    CHECK_FAILS(token_stream_open(&stream, pattern, 65536, 32768, false, 0), STATUS_BAD_OPTION, "-b 65536");
+    int32_t tokens[BT + 1] = {0}, inputs[BT], targets[BT];
+    tokens[5] = 50257;
+    char path[128];
+    snprintf(path, sizeof path, "%s/bad.bin", dir);
+    maker_write_llmc(path, 20240520, 1, tokens, BT + 1);
+    CHECK_OK(token_stream_open(&stream, path, B, T, false, 0));
+    CHECK_FAILS(token_stream_next_batch(stream, inputs, targets), STATUS_BAD_FORMAT,
+                "bad.bin: token id 50257");
+    CHECK_EQ(token_stream_info(stream)->position, 0);
+    token_stream_close(stream);
+    maker_dir_remove(dir);
+}
+
+// --- pair stream --------------------
+
+enum {
+    PAIR_STREAM_NUM_SAMPLES = 50,
+    PAIR_STREAM_LONGEST = 40,
+    PAIR_STREAM_VOCAB = 300,
+    ROWS = 7,
+    TOKENS = 25,
+    DEC_TOKENS = 12
+};
+
+static char made_dir[64], pattern[80];
+static MadeData pair_stream_data;
+
+static LoaderOptions stream_options(bool shuffle) {
+    return (LoaderOptions){.max_seq_tokens = TOKENS,
+                           .long_samples = LONG_CUT_START,
+                           .max_target_tokens = DEC_TOKENS,
+                           .seed = seed,
+                           .shuffle = shuffle};
+}
+
+static PairStream* open_stream(int32_t rows, const LoaderOptions* options) {
+    PairStream* stream = NULL;
+    CHECK_OK(pair_stream_open(&stream, pattern, rows, options));
+    if (stream == NULL) { exit(1); }
+    return stream;
+}
+
+static int32_t least(int32_t a, int32_t b) {
+    return a < b ? a : b;
+}
+
+// Is row r sample `id`, padded? By the files alone.
+static bool row_is(const DynapipeBatch* batch, int32_t r, int32_t id) {
+    const MadeSample* made = &pair_stream_data.samples[id];
+    int32_t n_input = least(made->n_input, TOKENS), n_target = made->n_target;
+    for (int32_t i = 0; i < TOKENS; i++) {
+        int32_t token = i < n_input ? maker_token(&pair_stream_data, id, made->n_input - n_input + i) : 0;
+        if (n_input == 0 && i == 0) { token = PAIR_STREAM_VOCAB - 1; }
+        if (batch->tokens[r * TOKENS + i] != token) { return false; }
+    }
+    for (int32_t i = 0; i < DEC_TOKENS; i++) {
+        int32_t token = i > 0 && i < n_target ? maker_token(&pair_stream_data, id, made->n_input + i - 1) : 0;
+        if (batch->dec_tokens[r * DEC_TOKENS + i] != token) { return false; }
+    }
+    return true;
+}
+
+static void check_shape(const DynapipeBatch* batch, int32_t rows) {
+    CHECK_EQ(batch->num_seqs, rows);
+    CHECK_EQ(batch->num_tokens, rows * TOKENS);
+    CHECK_EQ(batch->num_dec_tokens, rows * DEC_TOKENS);
+    CHECK_EQ(batch->max_seq_tokens, TOKENS);
+    CHECK_EQ(batch->max_dec_seq_tokens, DEC_TOKENS);
+    for (int32_t r = 0; r <= rows; r++) {
+        CHECK_EQ(batch->cu_seqlens[r], r * TOKENS);
+        CHECK_EQ(batch->dec_cu_seqlens[r], r * DEC_TOKENS);
+    }
+}
+
+// Lengths, and a row for each target token.
+static void check_row(const DynapipeBatch* batch, int32_t r, int32_t id, int32_t* row) {
+    const MadeSample* made = &pair_stream_data.samples[id];
+    int32_t n_input = least(made->n_input, TOKENS), n_target = made->n_target;
+    CHECK_EQ(batch->seq_lens != NULL ? batch->seq_lens[r] : TOKENS, n_input > 0 ? n_input : 1);
+    CHECK_EQ(batch->dec_seq_lens != NULL ? batch->dec_seq_lens[r] : DEC_TOKENS, n_target);
+    for (int32_t i = 0; i < n_target; i++, (*row)++) {
+        CHECK(*row < batch->num_rows);
+        CHECK_EQ(batch->rows[*row], r * DEC_TOKENS + i);
+        CHECK_EQ(batch->targets[*row], maker_token(&pair_stream_data, id, made->n_input + i));
+    }
+}
+
+static void every_sample_comes_once_in_an_epoch(void) {
+    for (int shuffle = 0; shuffle < 2; shuffle++) {
+        LoaderOptions options = stream_options(shuffle);
+        PairStream* stream = open_stream(ROWS, &options);
+        CHECK_EQ(pair_stream_info(stream)->num_batches, PAIR_STREAM_NUM_SAMPLES / ROWS);
+        CHECK_EQ(loader_info(pair_stream_loader(stream))->pad_token, 0);
+        int32_t times[PAIR_STREAM_NUM_SAMPLES] = {0}, first[PAIR_STREAM_NUM_SAMPLES], num_equal = 0;
+        for (int32_t n = 0; n < 3 * PAIR_STREAM_NUM_SAMPLES && test_failures == 0;) {
+            DynapipeBatch batch;
+            CHECK_OK(pair_stream_next_batch(stream, &batch));
+            check_shape(&batch, ROWS);
+            int32_t row = 0;
+            for (int32_t r = 0; r < ROWS; r++, n++) {
+                int32_t id = 0;
+                while (id < PAIR_STREAM_NUM_SAMPLES && !row_is(&batch, r, id)) { id++; }
+                CHECK(id < PAIR_STREAM_NUM_SAMPLES);
+                if (test_failures > 0) { break; }
+                CHECK_EQ(times[id], n / PAIR_STREAM_NUM_SAMPLES);
+                times[id]++;
+                if (!shuffle) { CHECK_EQ(id, n % PAIR_STREAM_NUM_SAMPLES); }
+                if (n < PAIR_STREAM_NUM_SAMPLES) { first[n] = id; }
+                num_equal += n >= PAIR_STREAM_NUM_SAMPLES && n < 2 * PAIR_STREAM_NUM_SAMPLES &&
+                             first[n - PAIR_STREAM_NUM_SAMPLES] == id;
+                check_row(&batch, r, id, &row);
+            }
+            CHECK_EQ(batch.num_rows, row);
+        }
+        CHECK(!shuffle || num_equal < 10);
+        pair_stream_close(stream);
+    }
+}
+
+static uint64_t hash_batch(const DynapipeBatch* batch) {
+    uint64_t hash = 0;
+    for (int32_t i = 0; i < batch->num_tokens; i++) {
+        hash = rng_mix(hash + (uint64_t)batch->tokens[i] + batch->token_keys[i]);
+    }
+    for (int32_t i = 0; i < batch->num_dec_tokens; i++) {
+        hash = rng_mix(hash + (uint64_t)batch->dec_tokens[i] + batch->dec_token_keys[i]);
+    }
+    return hash;
+}
+
+static void positions_are_sought(void) {
+    enum { BATCHES = 30 };
+    LoaderOptions options = stream_options(true);
+    PairStream* stream = open_stream(ROWS, &options);
+    uint64_t hashes[BATCHES];
+    DynapipeBatch batch;
+    for (int i = 0; i < BATCHES; i++) {
+        CHECK_EQ(pair_stream_info(stream)->position, i);
+        CHECK_OK(pair_stream_next_batch(stream, &batch));
+        hashes[i] = hash_batch(&batch);
+        CHECK(i == 0 || hashes[i] != hashes[i - 1]);
+    }
+    Rng rng = rng_seed(seed);
+    for (int round = 0; round < 50; round++) {
+        int32_t i = rng_between(&rng, 0, BATCHES - 1);
+        pair_stream_info(stream)->position = i;
+        CHECK_OK(pair_stream_next_batch(stream, &batch));
+        CHECK_EQ(hash_batch(&batch), hashes[i]);
+    }
+    pair_stream_info(stream)->position = 0;
+    CHECK_OK(pair_stream_next_batch(stream, &batch));
+    CHECK_EQ(hash_batch(&batch), hashes[0]);
+    pair_stream_close(stream);
+    options.seed++;
+    stream = open_stream(ROWS, &options);
+    CHECK_OK(pair_stream_next_batch(stream, &batch));
+    CHECK(hash_batch(&batch) != hashes[0]);
+    pair_stream_close(stream);
+}
+
+// More rows than samples: the batch goes on with the next epoch.
+static void a_batch_may_hold_epochs(void) {
+    LoaderOptions options = stream_options(false);
+    PairStream* stream = open_stream(120, &options);
+    CHECK_EQ(pair_stream_info(stream)->num_batches, 1);
+    DynapipeBatch batch;
+    CHECK_OK(pair_stream_next_batch(stream, &batch));
+    check_shape(&batch, 120);
+    for (int32_t r = 0; r < 120; r++) { CHECK(row_is(&batch, r, r % PAIR_STREAM_NUM_SAMPLES)); }
+    pair_stream_close(stream);
+}
+
+static void skipped_samples_do_not_come(void) {
+    LoaderOptions options = stream_options(false);
+    options.long_samples = LONG_SKIP;
+    PairStream* stream = open_stream(1, &options);
+    int32_t num_short = 0;
+    for (int32_t id = 0; id < PAIR_STREAM_NUM_SAMPLES; id++) {
+        if (pair_stream_data.samples[id].n_input > TOKENS ||
+            pair_stream_data.samples[id].n_target > DEC_TOKENS) {
+            continue;
+        }
+        num_short++;
+        DynapipeBatch batch;
+        CHECK_OK(pair_stream_next_batch(stream, &batch));
+        CHECK(row_is(&batch, 0, id));
+    }
+    CHECK(num_short < PAIR_STREAM_NUM_SAMPLES);
+    CHECK_EQ(pair_stream_info(stream)->num_batches, num_short);
+    pair_stream_close(stream);
+}
+
+// Corrupted text: the shape holds, and the second epoch has other spans.
+static void text_is_corrupted_anew(void) {
+    LoaderOptions options = stream_options(true);
+    options.span_corruption = true;
+    options.sentinel_first = PAIR_STREAM_VOCAB - 2;
+    options.sentinel_step = -1;
+    options.mean_noise_span = 1;  // one span alone would always be the end
+    PairStream* stream = open_stream(ROWS, &options);
+    int64_t num_pieces = loader_info(pair_stream_loader(stream))->num_samples;
+    uint64_t sums[2] = {0};  // of an epoch: the same samples, in any order
+    DynapipeBatch batch;
+    pair_stream_close(stream);
+    stream = open_stream(1, &options);
+    for (int64_t n = 0; n < 2 * num_pieces; n++) {
+        CHECK_OK(pair_stream_next_batch(stream, &batch));
+        check_shape(&batch, 1);
+        uint64_t hash = 0;
+        for (int32_t i = 0; i < TOKENS; i++) { hash = rng_mix(hash + (uint64_t)batch.tokens[i]); }
+        sums[n / num_pieces] += hash;
+    }
+    CHECK(sums[0] != sums[1]);
+    pair_stream_close(stream);
+    options.shuffle = false;  // for validation: the same spans, as one pass like the other
+    stream = open_stream(1, &options);
+    sums[0] = sums[1] = 0;
+    for (int64_t n = 0; n < 2 * num_pieces; n++) {
+        CHECK_OK(pair_stream_next_batch(stream, &batch));
+        for (int32_t i = 0; i < TOKENS; i++) {
+            sums[n / num_pieces] = rng_mix(sums[n / num_pieces] + (uint64_t)batch.tokens[i]);
+        }
+    }
+    CHECK_EQ(sums[0], sums[1]);
+    pair_stream_close(stream);
+}
+
+static void impossible_batches_are_refused(void) {
+    PairStream* stream;
+    LoaderOptions options = stream_options(true);
+    CHECK_FAILS(pair_stream_open(&stream, pattern, 0, &options), STATUS_BAD_OPTION, "-b 0, -t 25");
+    CHECK_FAILS(pair_stream_open(&stream, pattern, 1 << 27, &options), STATUS_BAD_OPTION, "below 2^31");
+    options.max_target_tokens = 0;
+    CHECK_FAILS(pair_stream_open(&stream, pattern, 1, &options), STATUS_BAD_OPTION, "in a target");
+    CHECK_FAILS(pair_stream_open(&stream, "/nowhere/*", 1, &options), STATUS_BAD_OPTION, "--->");
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
-    maker_dir_create(dir);
-    snprintf(path, sizeof path, "%s/a.bin", dir);
-    Rng rng = rng_seed(seed);
-    data = maker_random(&rng, NUM_SAMPLES, 5, LONGEST, VOCAB);
-    maker_add_gaps(&rng, &data);
+    Rng rng;
+    maker_dir_create(made_dir);
+    snprintf(made_path, sizeof made_path, "%s/a.bin", made_dir);
+    rng = rng_seed(seed);
+    made_data = maker_random(&rng, NUM_SAMPLES, 5, LONGEST, VOCAB);
+    maker_add_gaps(&rng, &made_data);
     for (int32_t id = 0; id < NUM_SAMPLES; id++) {  // texts would be cut into pieces with ids of their own
-        bool is_text = data.samples[id].n_input == 0 && data.gaps[id].num_gaps == 0;
-        data.samples[id].n_input += is_text;
+        bool is_text = made_data.samples[id].n_input == 0 && made_data.gaps[id].num_gaps == 0;
+        made_data.samples[id].n_input += is_text;
     }
-    data.input_tail = 2;
-    maker_write(&data, 0, NUM_SAMPLES, dir, "a.bin");
+    made_data.input_tail = 2;
+    maker_write(&made_data, 0, NUM_SAMPLES, made_dir, "a.bin");
     RUN(every_layout_equals_its_definition);
     RUN(impossible_windows_are_refused);
-    maker_dir_remove(dir);
-    maker_free(&data);
+    maker_dir_remove(made_dir);
+    maker_free(&made_data);
+    maker_dir_create(made_dir);
+    snprintf(collate_pairs_path, sizeof collate_pairs_path, "%s/a.bin", made_dir);
+    rng = rng_seed(seed);
+    collate_pairs_data =
+        maker_random(&rng, COLLATE_PAIRS_NUM_SAMPLES, 5, COLLATE_PAIRS_LONGEST, COLLATE_PAIRS_VOCAB);
+    collate_pairs_data.pairs = true;
+    for (int32_t id = 0; id < 20; id++) { collate_pairs_data.samples[id].n_input = 0; }
+    for (int32_t id = 0; id < 20; id++) { collate_pairs_data.samples[id].n_target += 1; }
+    maker_write(&collate_pairs_data, 0, COLLATE_PAIRS_NUM_SAMPLES, made_dir, "a.bin");
+    RUN(both_sides_equal_their_definition);
+    RUN(keys_tell_tokens_apart);
+    RUN(impossible_pairs_are_refused);
+    maker_dir_remove(made_dir);
+    maker_free(&collate_pairs_data);
+    RUN(windows_follow_each_other);
+    RUN(shuffled_epochs_are_complete);
+    RUN(sample_files_are_streams_too);
+    RUN(what_cannot_be_read_is_named);
+    maker_dir_create(made_dir);
+    snprintf(pattern, sizeof pattern, "%s/train_?.bin", made_dir);
+    rng = rng_seed(seed);
+    pair_stream_data = maker_random(&rng, PAIR_STREAM_NUM_SAMPLES, 4, PAIR_STREAM_LONGEST, PAIR_STREAM_VOCAB);
+    pair_stream_data.pairs = true;
+    pair_stream_data.samples[3] = (MadeSample){1, 0, 5};
+    pair_stream_data.samples[4] = (MadeSample){2, PAIR_STREAM_LONGEST, 3};
+    pair_stream_data.samples[5] = (MadeSample){0, 9, DEC_TOKENS};
+    pair_stream_data.samples[6] = (MadeSample){0, TOKENS, DEC_TOKENS};
+    // No two alike: the test tells them by their tokens.
+    for (int32_t id = 0; id < PAIR_STREAM_NUM_SAMPLES; id++) {
+        pair_stream_data.samples[id].n_target += pair_stream_data.samples[id].n_target < 3;
+        pair_stream_data.samples[id].n_target = least(pair_stream_data.samples[id].n_target, DEC_TOKENS);
+    }
+    maker_write(&pair_stream_data, 0, 20, made_dir, "train_0.bin");
+    maker_write(&pair_stream_data, 20, PAIR_STREAM_NUM_SAMPLES, made_dir, "train_1.bin");
+    RUN(every_sample_comes_once_in_an_epoch);
+    RUN(positions_are_sought);
+    RUN(a_batch_may_hold_epochs);
+    RUN(skipped_samples_do_not_come);
+    RUN(text_is_corrupted_anew);
+    RUN(impossible_batches_are_refused);
+    maker_dir_remove(made_dir);
+    maker_free(&pair_stream_data);
     return test_end();
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Law: plans are identical whatever compiled the planner: gcc -O0, gcc -O3 for this machine's vector units, clang -O2, with
 # the Makefile's flags otherwise. Texts of some dozens of plans are compared byte for byte.
+# concerns: dynapipe_plugin/plan util
 set -u
 cd "$(dirname "$0")/.."
 unset BUILD CFLAGS

@@ -2,6 +2,7 @@
 # Laws of the GPU build, on a machine without a GPU: everything compiles and links for all cards without a warning; no kernel
 # takes more registers or spills more than dev/results/kernel_resources.md says; a program that finds no GPU says what would
 # work, once, with exit status 2; and the Makefile's errors name what to do.
+# concerns: llmc/cuda dynapipe_plugin/cuda dynapipe_plugin/adapters cuda.mk
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # This repository's models under dynapipe_check_model() where values live on a GPU: the emulator's, in bf16. And dev/gpu_check.sh,
 # which nobody runs here: what it makes of a machine that has what it needs, or has not, with stand-ins for the machine's tools.
+# concerns: llmc/cuda dynapipe_plugin/cuda dynapipe_plugin/measure dev/gpu_check.sh test/cuda_emu
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh

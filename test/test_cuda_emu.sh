@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The CUDA emulator: the kernel language, streams and NCCL do what CUDA says, under several orders; and programs with one
 # mistake each are caught, where the same program without it passes.
+# concerns: test/cuda_emu
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh

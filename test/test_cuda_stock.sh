@@ -4,6 +4,7 @@
 # a layer that was left out by far more than either. A run that stopped goes on bit for bit, in whatever order the
 # streams run, and each build goes on from the other's checkpoints, as close as its own rounding.
 # Law: the profiler measures that model and writes a cost file of that precision and card.
+# concerns: llmc/cuda trainer test/cuda_emu
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . dev/mpi_env.sh

@@ -2,6 +2,7 @@
 # Laws of whole runs on emulated GPUs (test/cuda_emu): the trainer with kernels, streams, NCCL and staging learns what the CPU's
 # does, on 2 stages x 2 replicas, whatever order streams run in; what is missing or in the wrong place is caught; and without
 # the cards it asks for it says so and ends with status 2.
+# concerns: llmc/cuda llmc/model dynapipe_plugin/cuda dynapipe_plugin/run test/cuda_emu
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/train_lib.sh"
 [ -n "$(command -v nvcc)$(ls /usr/local/cuda/include/cuda_runtime.h 2>/dev/null)" ] || {
@@ -25,7 +26,7 @@ make_data 300 120 byt5
 mv "$work/data" "$work/pairs"
 make_data 300 120
 export EMU_DEVICES=4 EMU_HANG_S=60
-base="-i $work/data/train.bin -j $work/data/val.bin -e l4c64h2 -t 64 -d 200 -l 1e-3 -k constant -x 2 -v 0 -s 0 --refit off --effort 50 --measure-seconds 0 --comm-timeout 30"
+base="-i $work/data/train.bin -j $work/data/val.bin -e l4c64h2 -t 64 -d 200 -l 1e-3 -k constant -x 2 -v 0 -s 0 --refit off --debug effort=50 --debug measure-seconds=0 --comm-timeout 30"
 two="--stages 2 --stage-split 2,2"
 
 steps() {  # name of a run: its losses and norms, as printed
@@ -127,10 +128,10 @@ ok "$((! $?))" "bf16 is not fp32"
 
 # --- T5: two stacks, tensors that three stages share, dropout, a cache of keys and values for answers ---------------------
 pairs="-i $work/pairs/train.bin -j $work/pairs/val.bin -t 64 --target-tokens 24 -d 200 -l 1e-3 -k constant -x 2 -v 2 -m 1 --answers 1 -g 6 -s 2
-    --dropout 0.1 --effort 50 --comm-timeout 30 --check"
+    --dropout 0.1 --debug effort=50 --comm-timeout 30 --debug check"
 tied="$pairs -e t5:l2d2c64h2k32f128 --optimizer adamw-scaled"
 t5() {  # name, ranks, build, arguments...
-    trainer=$3/train_t5-dynapipe run "$1" "$2" --dump-gradients "$work/$1.bin" "${@:4}"
+    trainer=$3/train_t5-dynapipe run "$1" "$2" --debug dump-gradients="$work/$1.bin" "${@:4}"
 }
 t5_as_on_the_cpu() {  # name, what
     as_on_the_cpu "$1" 1e-4 "$2" cpu-t5

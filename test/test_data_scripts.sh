@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # dev/data: every script on a small file of the form that it is for, then through prepare_data. What they fetch comes from
 # a server in here (HF_ENDPOINT), which breaks off in the middle of the first file.
+# concerns: dev/data
 set -u
 cd "$(dirname "$0")/.."
 command -v python3 >/dev/null || { echo "skip: no python3"; exit 77; }

@@ -1,9 +1,12 @@
 // test_executor.c -- any valid plan gives the gradients and losses of the plain loop, bit for bit (sums are
-// exact); invalid ones end with a message, never with a hang.
+// exact), on the host and on a device that is late: what a job reads was joined before it, what is reused was
+// waited for, groups change nothing. Invalid plans end with a message, never with a hang.
 #include <stdbool.h>
 
 #include "../util/program.h"
 #include "../dynapipe_plugin/run/executor.h"
+#include "../dynapipe_plugin/run/transfers.h"
+#include "lazy_device.h"
 #include "ranks.h"
 #include "test.h"
 #include "toy_plan.h"
@@ -11,100 +14,141 @@
 static uint64_t seed;
 static RankResult results[RANKS_MAX];
 
-enum { MAX_MBS = 24, ARENA_BYTES = 4 << 20 };
+#define TIMEOUT_NS ((int64_t)20 * 1000000000)
+enum { MAX_MBS = 24, ARENA_BYTES = 4 << 20, NUM_STEPS = 2 };
+typedef enum { TRAIN, FORWARD, INFER } Mode;
 
 typedef struct {
     ToyPlan* toy;
+    Mode mode;
     int64_t timeout_ns;
     int64_t arena_bytes;  // 0: what the plan says
-    int32_t num_steps, pause_ns, fail_rank, fail_at_job;
-    bool forward_only;
-    bool is_joint;  // the model has no backward_weights
+    int32_t pause_ns, fail_rank, fail_at_job;
+    bool is_joint;                              // the model has no backward_weights
+    bool is_lazy, forget_joins;                 // on a device that is late
+    uint64_t seed;                              // of it
+    int num_groups, most_marks, largest_group;  // of all ranks
+    char positions[RANKS_MAX][256];
     ToyModel models[RANKS_MAX][TOY_MAX_ROWS_HERE];
     float losses[MAX_MBS][TOY_MAX_ROWS];
 } Run;
 
-static void check_trace(ToyModel* model, const TraceRank* trace, int32_t num_instrs) {
+// One job at a time; on the host, all records are there and add up.
+static void check_trace(const Run* run, ToyModel* model, const TraceRank* trace, int32_t num_instrs) {
     int64_t busy_ns = 0, last_end_ns = trace->begin_ns;
-    model->num_violations += trace->num_events != num_instrs;
     for (int32_t i = 0; i < trace->num_events; i++) {
         const TraceEvent* e = &trace->events[i];
-        model->num_violations += e->end_ns < e->begin_ns || e->wait_ns < 0 || e->end_ns > trace->end_ns;
+        model->num_violations += e->end_ns < e->begin_ns || e->end_ns > trace->end_ns;
         if (e->kind > INSTR_REC) { continue; }
-        model->num_violations += e->begin_ns - e->wait_ns < last_end_ns;  // one job at a time
+        model->num_violations +=
+            e->wait_ns < 0 || e->begin_ns - (run->is_lazy ? 0 : e->wait_ns) < last_end_ns;
         last_end_ns = e->end_ns;
         busy_ns += e->end_ns - e->begin_ns;
     }
-    model->num_violations += busy_ns != trace->busy_ns;
+    if (run->is_lazy) { return; }
+    model->num_violations += busy_ns != trace->busy_ns || trace->num_events != num_instrs;
 }
 
-// This rank's rows of the plan.
 static bool has_head(const Run* run, int32_t rank) {
     const Placement* placement = &run->toy->plan.placement;
     int32_t s = rank % run->toy->plan.P;
     return placement->stage_of[placement->num_chunks - 1] == s || placement_has_share(placement, s);
 }
 
-static Status run_steps(const Run* run, Executor* executor, ToyModel* model, Transport* t, void* arena,
-                        const DynapipeBatch* const* batches, float* const* losses) {
+static Status train(const Run* run, Executor* executor, ToyModel* model, int32_t r, void* arena,
+                    float* const* losses) {
     const Plan* plan = &run->toy->plan;
-    const PlanRank* rank = &plan->ranks[t->rank];
+    const DynapipeBatch* batches[MAX_MBS];
+    for (int32_t m = 0; m < plan->M; m++) {
+        batches[m] = plan->mbs[m].replica == r / plan->P ? &run->toy->batches[m].batch : NULL;
+    }
     ExecutorStep step = {.plan = plan,
                          .batches = batches,
-                         .losses = has_head(run, t->rank) ? losses : NULL,
+                         .losses = has_head(run, r) ? losses : NULL,
                          .arena = arena,
-                         .arena_bytes = run->arena_bytes > 0 ? run->arena_bytes : rank->arena_bytes};
-    for (int32_t k = 0; k < run->num_steps; k++) {
-        TRY(executor_run(executor, &step));
-        check_trace(model, executor_trace(executor), rank->num_instrs);
+                         .arena_bytes = run->arena_bytes > 0 ? run->arena_bytes : plan->ranks[r].arena_bytes};
+    for (int32_t k = 0; k < NUM_STEPS; k++) {
+        TRY(executor_start(executor, &step));
+        if (run->is_lazy) {
+            TRY(executor_queue_begin(executor, TRACE_REDUCE));
+            TRY(executor_queue_end(executor));
+        }
+        TRY(executor_finish(executor));
+        check_trace(run, model, executor_trace(executor), plan->ranks[r].num_instrs);
     }
     return STATUS_OK;
 }
 
-static Status run_forward(const Run* run, Executor* executor, Transport* t, void* arena,
-                          float* const* losses) {
-    const ToyPlan* toy = run->toy;
+static Status forward(const Run* run, Executor* executor, void* arena, float* const* losses) {
+    const Plan* plan = &run->toy->plan;
     DynapipeBatch batches[MAX_MBS];
-    for (int32_t m = 0; m < toy->plan.M; m++) { batches[m] = toy->batches[m].batch; }
-    ExecutorForward forward = {.placement = &toy->plan.placement,
-                               .num_stages = toy->plan.P,
-                               .batches = batches,
-                               .num_batches = toy->plan.M,
-                               .losses = has_head(run, t->rank) ? losses : NULL,
-                               .arena = arena};
-    TRY(executor_forward_bytes(&forward.arena_bytes, executor, &forward));
-    EXPECT(forward.arena_bytes <= ARENA_BYTES);
-    for (int32_t k = 0; k < run->num_steps; k++) { TRY(executor_run_forward(executor, &forward)); }
-    if (forward.arena_bytes-- == 0) { return STATUS_OK; }
-    EXPECT(executor_run_forward(executor, &forward) == STATUS_OUT_OF_RANGE);
+    for (int32_t m = 0; m < plan->M; m++) { batches[m] = run->toy->batches[m].batch; }
+    ExecutorForward of = {.placement = &plan->placement,
+                          .num_stages = plan->P,
+                          .batches = batches,
+                          .num_batches = plan->M,
+                          .losses = losses,
+                          .arena = arena};
+    TRY(executor_forward_bytes(&of.arena_bytes, executor, &of));
+    EXPECT(of.arena_bytes <= ARENA_BYTES);
+    for (int32_t k = 0; k < NUM_STEPS; k++) { TRY(executor_run_forward(executor, &of)); }
+    if (of.arena_bytes-- == 0) { return STATUS_OK; }
+    EXPECT(executor_run_forward(executor, &of) == STATUS_OUT_OF_RANGE);
     return STATUS_OK;
+}
+
+// One call after the other, as generation does it; the losses come as whole numbers, which they are.
+static Status infer_all(const Run* run, Executor* executor, int32_t rank, void* arena, float* const* losses) {
+    int32_t next[TOY_MAX_ROWS];
+    const Plan* plan = &run->toy->plan;
+    const Placement* placement = &plan->placement;
+    bool is_last = placement->stage_of[placement->num_chunks - 1] == rank % plan->P;
+    for (int32_t m = 0; m < plan->M; m++) {
+        const DynapipeBatch* batch = &run->toy->batches[m].batch;
+        const DynapipeCache cache = {0};
+        ExecutorInfer infer = {.placement = placement,
+                               .num_stages = plan->P,
+                               .batch = batch,
+                               .cache = &cache,
+                               .next = next,
+                               .arena = arena};
+        TRY(executor_infer_bytes(&infer.arena_bytes, executor, &infer));
+        TRY(executor_run_infer(executor, &infer));
+        for (int32_t r = 0; is_last && r < batch->num_rows; r++) { losses[m][r] = (float)next[r]; }
+    }
+    return STATUS_OK;
+}
+
+static Status run_mode(const Run* run, Executor* executor, int32_t rank, ToyModel* model, void* arena) {
+    float* losses[MAX_MBS];
+    for (int32_t m = 0; m < run->toy->plan.M; m++) { losses[m] = (float*)(uintptr_t)run->losses[m]; }
+    return run->mode == TRAIN     ? train(run, executor, model, rank, arena, losses)
+           : run->mode == FORWARD ? forward(run, executor, arena, losses)
+                                  : infer_all(run, executor, rank, arena, losses);
 }
 
 static Status body(Transport* t, void* arg) {
     Run* run = arg;
-    const Plan* plan = &run->toy->plan;
     ToyModel* models = run->models[t->rank];
     ExecutorRange ranges[TOY_MAX_ROWS_HERE];
     int32_t rows[TOY_MAX_ROWS_HERE], num_here = toy_plan_rows(run->toy, t->rank, rows);
+    LazyDevice* lazy = run->is_lazy ? lazy_device_create(t, run->seed + (uint64_t)t->rank) : NULL;
     for (int32_t i = 0; i < num_here; i++) {
         models[i] = toy_plan_model(run->toy, rows[i]);
         models[i].pause_ns = run->pause_ns;
         models[i].fail_at_job = t->rank == run->fail_rank ? run->fail_at_job : 0;
         ranges[i] = (ExecutorRange){run->is_joint ? &toy_api_joint : &toy_api, &models[i]};
+        if (lazy != NULL) { ranges[i] = (ExecutorRange){&lazy_model_api, lazy_device_add(lazy, &models[i])}; }
     }
-    const DynapipeBatch* batches[MAX_MBS];
-    float* losses[MAX_MBS];
-    for (int32_t m = 0; m < plan->M; m++) {
-        bool is_mine = plan->mbs[m].replica == t->rank / plan->P;
-        batches[m] = is_mine ? &run->toy->batches[m].batch : NULL;
-        losses[m] = run->losses[m];
-    }
+    if (run->forget_joins) { lazy_device_forget_joins(lazy); }
     void* arena = aligned_alloc(PLAN_BUFFER_ALIGN, ARENA_BYTES);
-    Executor* executor;
-    TRY(executor_create(&executor, ranges, num_here, t, run->timeout_ns));
     memset(arena, 0xff, ARENA_BYTES);
-    Status status = run->forward_only ? run_forward(run, executor, t, arena, losses)
-                                      : run_steps(run, executor, models, t, arena, batches, losses);
+    Transport links = lazy != NULL ? lazy_transport(lazy) : *t;
+    Executor* executor;
+    TRY(executor_create(&executor, ranges, num_here, &links, run->timeout_ns));
+    if (lazy != NULL) { executor_use_device(executor, lazy_device(lazy)); }
+    Status status = run_mode(run, executor, t->rank, models, arena);
+    executor_position(executor, run->positions[t->rank], sizeof run->positions[0]);
     if (status != STATUS_OK) {  // nobody may write into the arena after it is freed
         char why[1024];
         snprintf(why, sizeof why, "%s", status_message());
@@ -112,6 +156,14 @@ static Status body(Transport* t, void* arg) {
         status = FAIL(status, "%s", why);
     }
     executor_free(executor);
+    if (lazy != NULL) {
+        __atomic_add_fetch(&run->num_groups, lazy_device_num_groups(lazy), __ATOMIC_SEQ_CST);
+        if (t->rank == 0) {
+            run->most_marks = lazy_device_most_marks(lazy);
+            run->largest_group = lazy_device_largest_group(lazy);
+        }
+        lazy_device_free(lazy);
+    }
     free(arena);
     return status;
 }
@@ -126,12 +178,12 @@ static int32_t differ(const Run* run, size_t offset, const float* direct, int32_
                 sum += ((const float*)(const void*)((const char*)&run->models[r][k] + offset))[i];
             }
         }
-        differences += !(sum == (float)run->num_steps * direct[i]);
+        differences += !(sum == NUM_STEPS * direct[i]);
     }
     return differences;
 }
 
-// Differences in gradients (of num_steps equal steps) and losses.
+// Differences in gradients (of NUM_STEPS equal steps) and losses.
 static int32_t count_differences(const Run* run) {
     static float losses[MAX_MBS][TOY_MAX_ROWS];
     ToyModel direct;
@@ -141,7 +193,7 @@ static int32_t count_differences(const Run* run) {
     for (int32_t r = 0; r < num_ranks; r++) {
         for (int32_t k = 0; k < TOY_MAX_ROWS_HERE; k++) { differences += run->models[r][k].num_violations; }
     }
-    if (!run->forward_only) {
+    if (run->mode == TRAIN) {
         enum { NUM_LAYER_VALUES = TOY_MAX_LAYERS * TOY_CHANNELS };
         differences += differ(run, offsetof(ToyModel, da), direct.da[0], NUM_LAYER_VALUES);
         differences += differ(run, offsetof(ToyModel, db), direct.db[0], NUM_LAYER_VALUES);
@@ -155,43 +207,108 @@ static int32_t count_differences(const Run* run) {
     return differences;
 }
 
-static void any_plan_gives_the_gradients_of_the_plain_loop(void) {
+// Runs a random plan; the number of differences, or of ranks that failed.
+static int32_t run_random(Rng* rng, Run* run, int32_t P, int32_t R, RanksKind kind, int print) {
     Arena arena = {0};
+    ToyPlan toy;
+    do {  // the toy's answers are of a whole head
+        toy_plan_make(&toy, rng, P, R, rng_between(rng, 1, MAX_MBS), &arena);
+    } while (run->mode == INFER && toy.plan.placement.head != HEAD_WHOLE);
+    run->toy = &toy;
+    run->timeout_ns = TIMEOUT_NS;
+    run->fail_rank = -1;
+    run->seed = rng_u64(rng);
+    run->is_joint &= toy.plan.placement.head != HEAD_BY_VOCABULARY;
+    int failed = ranks_run(P * R, kind, body, run, results, print);
+    int32_t differences = failed > 0 ? failed : count_differences(run);
+    if (print && differences > 0) {
+        printf("P %d R %d M %d K %d head %d\n", P, R, toy.plan.M, toy.plan.placement.num_chunks,
+               toy.plan.placement.head);
+    }
+    arena_free(&arena);
+    return differences;
+}
+
+static void any_plan_gives_the_gradients_of_the_plain_loop(void) {
     Rng rng = rng_seed(seed);
     for (int trial = 0; trial < 120; trial++) {
         int32_t P = rng_between(&rng, 1, 5), R = rng_between(&rng, 1, P < 3 ? 4 : 2);
-        int32_t M = rng_between(&rng, 0, 12);
+        Run run = {.pause_ns = trial % 3 == 0 ? 3000 : 0, .is_joint = trial % 4 == 3};
+        CHECK_EQ(run_random(&rng, &run, P, R, trial % 2 == 0 ? RANKS_CHECKED : RANKS_PLAIN, 1), 0);
+    }
+}
+
+static void a_late_device_gives_the_same(void) {
+    Rng rng = rng_seed(seed);
+    int num_groups = 0, most_marks = 0;
+    for (int trial = 0; trial < 100; trial++) {
+        Run run = {.is_lazy = true};
+        int32_t P = rng_between(&rng, 1, 5), R = rng_between(&rng, 1, P < 3 ? 3 : 1);
+        CHECK_EQ(run_random(&rng, &run, P, R, RANKS_PLAIN, 1), 0);
+        CHECK(run.largest_group <= 2);  // less where a transfer is empty
+        num_groups += run.num_groups;
+        if (run.most_marks > most_marks) { most_marks = run.most_marks; }
+    }
+    printf("%d groups, %d marks ahead\n", num_groups, most_marks);
+    CHECK(num_groups > 100);
+    // Those a device has left, the one being queued, and the sums after the last.
+    CHECK_EQ(most_marks, 2 * (TRANSFERS_JOBS_AHEAD + 2));
+}
+
+// What a model waits for inside infer() has arrived before: nobody looks at the clock in there.
+static void forward_only_gives_the_same_losses(void) {
+    Rng rng = rng_seed(seed + 1);
+    for (int trial = 0; trial < 60; trial++) {
+        Run run = {.mode = trial % 3 == 0 ? INFER : FORWARD, .is_lazy = trial % 3 < 2};
+        RanksKind kind = run.is_lazy ? RANKS_PLAIN : RANKS_CHECKED;
+        CHECK_EQ(run_random(&rng, &run, rng_between(&rng, 1, 4), 1, kind, 1), 0);
+    }
+}
+
+// Without join() jobs read what has not arrived: the device is late enough to show it.
+static void a_forgotten_join_shows(void) {
+    Rng rng = rng_seed(seed + 2);
+    int shown = 0;
+    for (int trial = 0; trial < 10; trial++) {
+        Run run = {.is_lazy = true, .forget_joins = true};
+        shown += run_random(&rng, &run, 3, 1, RANKS_PLAIN, 0) > 0;
+    }
+    CHECK(shown >= 8);
+}
+
+// Both ends must call the same transfers a pair, or one of them would wait for ever.
+static void both_ends_of_a_link_form_the_same_groups(void) {
+    Rng rng = rng_seed(seed + 3);
+    Arena arena = {0};
+    int num_groups = 0;
+    for (int trial = 0; trial < 200; trial++) {
         ToyPlan toy;
-        toy_plan_make(&toy, &rng, P, R, M, &arena);
-        Run run = {.toy = &toy, .timeout_ns = (int64_t)20 * 1000000000, .num_steps = 2};
-        run.pause_ns = trial % 3 == 0 ? 3000 : 0;
-        run.is_joint = trial % 4 == 3 && toy.plan.placement.head != HEAD_BY_VOCABULARY;
-        RanksKind kind = trial % 2 == 0 ? RANKS_CHECKED : RANKS_PLAIN;
-        int failed = ranks_run(P * R, kind, body, &run, results, 1);
-        CHECK_EQ(failed, 0);
-        int32_t differences = count_differences(&run);
-        CHECK_EQ(differences, 0);
-        if (failed > 0 || differences > 0) {
-            printf("trial %d: P %d R %d M %d K %d head %d\n", trial, P, R, M, toy.plan.placement.num_chunks,
-                   toy.plan.placement.head);
+        toy_plan_make_linear(&toy, &rng, rng_between(&rng, 2, 5), 1, rng_between(&rng, 1, 12), &arena);
+        const Plan* plan = &toy.plan;
+        uint8_t grouped[2][512];
+        int32_t room[512];
+        for (int32_t r = 0; r + 1 < plan->P; r++) {
+            const PlanRank *a = &plan->ranks[r], *b = &plan->ranks[r + 1];
+            CHECK(a->num_instrs <= 512 && b->num_instrs <= 512);
+            transfer_groups_find(grouped[0], plan, r, room);
+            transfer_groups_find(grouped[1], plan, r + 1, room);
+            for (int32_t i = 0; i < a->num_instrs; i++) {
+                if (!grouped[0][i] || a->instrs[i].peer != r + 1) { continue; }
+                num_groups++;
+                int32_t k = 0;  // the same transfer there
+                for (; k < b->num_instrs; k++) {
+                    bool same_mb = b->instrs[k].mb == a->instrs[i].mb && b->instrs[k].peer == r;
+                    bool is_act = a->instrs[i].kind == INSTR_SEND_ACT;
+                    if (same_mb && b->instrs[k].kind == (is_act ? INSTR_RECV_ACT : INSTR_SEND_GRAD)) {
+                        break;
+                    }
+                }
+                CHECK(k < b->num_instrs && grouped[1][k]);
+            }
         }
         arena_reset(&arena);
     }
-    arena_free(&arena);
-}
-
-static void forward_only_gives_the_same_losses(void) {
-    Arena arena = {0};
-    Rng rng = rng_seed(seed + 1);
-    for (int trial = 0; trial < 30; trial++) {
-        int32_t P = rng_between(&rng, 1, 4);
-        ToyPlan toy;
-        toy_plan_make(&toy, &rng, P, 1, rng_between(&rng, 0, 9), &arena);
-        Run run = {.toy = &toy, .timeout_ns = (int64_t)20 * 1000000000, .num_steps = 2, .forward_only = true};
-        CHECK_EQ(ranks_run(P, RANKS_CHECKED, body, &run, results, 1), 0);
-        CHECK_EQ(count_differences(&run), 0);
-        arena_reset(&arena);
-    }
+    CHECK(num_groups > 30);
     arena_free(&arena);
 }
 
@@ -202,19 +319,11 @@ typedef struct {
     Run run;
 } Wrong;
 
-static bool has_empty_batch(const ToyPlan* toy) {
-    bool is_empty = false;
-    for (int32_t m = 0; m < toy->plan.M; m++) { is_empty |= toy->batches[m].batch.num_tokens == 0; }
-    return is_empty;
-}
-
 static void wrong_open(Wrong* w, int32_t P) {
     Rng rng = rng_seed(seed + 2);
     *w = (Wrong){0};
-    do {  // the tests below break what has bytes
-        toy_plan_make_linear(&w->toy, &rng, P, 1, 6, &w->arena);
-    } while (has_empty_batch(&w->toy));
-    w->run = (Run){.toy = &w->toy, .timeout_ns = 200 * 1000000, .num_steps = 1, .fail_rank = -1};
+    toy_plan_make_linear(&w->toy, &rng, P, 1, 6, &w->arena);
+    w->run = (Run){.toy = &w->toy, .timeout_ns = 200 * 1000000, .fail_rank = -1};
 }
 
 // Runs the broken plan on P ranks: `rank` must report `status` with `words`, within a second, and nobody
@@ -279,44 +388,51 @@ static void instructions_that_break_the_rules_are_refused(void) {
     toy_plan_remove(&w.toy, 1, toy_plan_find(&w.toy, 1, INSTR_FWD, 2));
     wrong_close(&w, 1, STATUS_INVALID_PLAN, "mb 2: comes before fwd");
     wrong_open(&w, 3);
-    PlanInstr* wait = &w.toy.plan.ranks[0].instrs[toy_plan_find(&w.toy, 0, INSTR_WAIT_ACT, -1)];
-    wait->kind = INSTR_FWD;
+    PlanRank* list = &w.toy.plan.ranks[0];
+    list->instrs[list->num_instrs - 1] = list->instrs[toy_plan_find(&w.toy, 0, INSTR_FWD, -1)];
     wrong_close(&w, 0, STATUS_INVALID_PLAN, "twice in the list");
     wrong_open(&w, 3);
     w.toy.plan.ranks[0].instrs[3].mb = 6;
     wrong_close(&w, 0, STATUS_INVALID_PLAN, "instruction 3 has kind");
     wrong_open(&w, 3);
     w.toy.plan.ranks[0].instrs[toy_plan_find(&w.toy, 0, INSTR_SEND_ACT, -1)].kind = INSTR_SEND_GRAD;
-    wrong_close(&w, 0, STATUS_INVALID_PLAN, "no chunk comes before the first");
+    wrong_close(&w, 0, STATUS_INVALID_PLAN, "this rank has no such chunk");
     wrong_open(&w, 2);
     w.toy.plan.R = 2;
     wrong_close(&w, 0, STATUS_INVALID_PLAN, "2 stages x 2 replicas, 2 ranks");
     wrong_open(&w, 2);
     w.toy.plan.mbs[1].shape.enc_squares++;
-    wrong_close(&w, 0, STATUS_INVALID_PLAN, "rank 0: mb 1: a batch of 1 sequences, ");
+    wrong_close(&w, 0, STATUS_INVALID_PLAN, "rank 0: mb 1: a batch of ");
 }
 
+// Somebody waits for ever, says for what, and every rank can tell where it stands.
 static void a_missing_message_is_a_message_not_a_hang(void) {
-    Wrong w;
-    wrong_open(&w, 2);
-    int32_t mb = w.toy.plan.ranks[0].instrs[toy_plan_find(&w.toy, 0, INSTR_SEND_ACT, -1)].mb;
-    toy_plan_remove(&w.toy, 0, toy_plan_find(&w.toy, 0, INSTR_SEND_ACT, mb));
-    int32_t wait = toy_plan_find(&w.toy, 0, INSTR_WAIT_ACT, mb);
-    if (wait >= 0) { toy_plan_remove(&w.toy, 0, wait); }
-    char words[96];
-    snprintf(words, sizeof words, "rank 1: fwd mb %d waits for recv_act mb %d with rank 0", mb, mb);
-    // Rank 0 may give up first, over what rank 1 does not come to; both name what they wait for.
-    w.run.timeout_ns = 300 * 1000000;
-    int failed = ranks_run(2, RANKS_PLAIN, body, &w.run, results, 0);
-    CHECK_EQ(failed, 2);
-    bool named = strstr(results[1].message, words) != NULL;
-    const char* other = results[0].message;
-    CHECK(named ||
-          (strncmp(other, "rank 0: ", 8) == 0 && strstr(other, " with rank 1, nothing moved") != NULL));
-    CHECK_EQ(results[0].status, STATUS_COMM);
-    CHECK_EQ(results[1].status, STATUS_COMM);
-    CHECK(strstr(results[1].message, "---> see what rank") != NULL);
-    arena_free(&w.arena);
+    for (int is_lazy = 0; is_lazy < 2; is_lazy++) {
+        Wrong w;
+        wrong_open(&w, 2);
+        int32_t mb = w.toy.plan.ranks[0].instrs[toy_plan_find(&w.toy, 0, INSTR_SEND_ACT, -1)].mb;
+        toy_plan_remove(&w.toy, 0, toy_plan_find(&w.toy, 0, INSTR_SEND_ACT, mb));
+        int32_t wait = toy_plan_find(&w.toy, 0, INSTR_WAIT_ACT, mb);
+        if (wait >= 0) { toy_plan_remove(&w.toy, 0, wait); }
+        w.run.timeout_ns = 300 * 1000000;
+        w.run.is_lazy = is_lazy;
+        w.run.seed = seed;
+        int64_t begin_ns = clock_now_ns();
+        CHECK_EQ(ranks_run(2, RANKS_PLAIN, body, &w.run, results, 0), 2);
+        CHECK(clock_now_ns() - begin_ns < (int64_t)5 * 1000000000);
+        CHECK_EQ(results[0].status, STATUS_COMM);
+        CHECK(strstr(results[1].message, "---> see what ") != NULL);
+        for (int32_t r = 0; r < 2 && is_lazy; r++) {
+            CHECK(strstr(w.run.positions[r], "queued jobs done") != NULL);
+            CHECK(strstr(w.run.positions[r], "not through: ") != NULL);
+        }
+        // Rank 0 may give up first, over what rank 1 does not come to; both name what they wait for.
+        char words[96];
+        snprintf(words, sizeof words, "mb %d waits for recv_act mb %d with rank 0", mb, mb);
+        bool named = strstr(results[1].message, words) != NULL;
+        CHECK(is_lazy || named || strstr(results[0].message, " with rank 1, nothing moved") != NULL);
+        arena_free(&w.arena);
+    }
 }
 
 static void an_error_of_the_model_names_the_instruction(void) {
@@ -331,10 +447,12 @@ static void an_error_of_the_model_names_the_instruction(void) {
 
 // The toy notices memory that is used twice, so agreement elsewhere means that nothing was.
 static void overlapping_buffers_do_show(void) {
-    int shown = 0;
-    for (int i = 0; i < 4; i++) {
-        Wrong w;
-        wrong_open(&w, 1 + i % 2);
+    Rng rng = rng_seed(seed + 3);
+    int shown = 0, num_tried = 0;
+    while (num_tried < 8) {
+        Wrong w = {0};
+        toy_plan_make_linear(&w.toy, &rng, 2, 1, 6, &w.arena);
+        w.run = (Run){.toy = &w.toy, .timeout_ns = 200 * 1000000, .fail_rank = -1};
         PlanRank* list = &w.toy.plan.ranks[0];
         PlanBuffer *first = NULL, *second = NULL;
         for (int32_t a = 0; a < list->num_buffers; a++) {
@@ -345,22 +463,25 @@ static void overlapping_buffers_do_show(void) {
             }
         }
         if (first != NULL) {
+            num_tried++;
             first->offset_bytes = second->offset_bytes;
             if (first->offset_bytes + first->num_bytes > list->arena_bytes) {
                 list->arena_bytes = first->offset_bytes + first->num_bytes;
             }
-            shown += ranks_run(1 + i % 2, RANKS_PLAIN, body, &w.run, results, 0) > 0 ||
-                     count_differences(&w.run) > 0;
+            shown += ranks_run(2, RANKS_PLAIN, body, &w.run, results, 0) > 0 || count_differences(&w.run) > 0;
         }
         arena_free(&w.arena);
     }
-    CHECK_EQ(shown, 4);
+    CHECK(shown >= 5);  // not where no row is supervised
 }
 
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(any_plan_gives_the_gradients_of_the_plain_loop);
+    RUN(a_late_device_gives_the_same);
     RUN(forward_only_gives_the_same_losses);
+    RUN(a_forgotten_join_shows);
+    RUN(both_ends_of_a_link_form_the_same_groups);
     RUN(buffers_too_small_for_the_model_are_refused);
     RUN(instructions_that_break_the_rules_are_refused);
     RUN(a_missing_message_is_a_message_not_a_hang);

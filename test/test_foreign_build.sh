@@ -2,6 +2,7 @@
 # Laws of dynapipe_plugin/dynapipe.mk in a Makefile of llm.c's kind: nothing changes without DYNAPIPE=1; with it the trainer has
 # the plugin, over whatever MPI there is, whatever flags and style of rule the tree has; what is missing is said by its name.
 # MPICH beside Open MPI (mpicc.mpich, mpiexec.mpich on PATH): built and run with that too.
+# concerns: dynapipe_plugin/dynapipe.mk dynapipe_plugin/sources.mk dynapipe_plugin/install dynapipe_plugin/adapters
 cd "$(dirname "$0")/.." || exit 1
 . test/foreign_tree.sh
 build() { make --no-print-directory -j"$(nproc)" "$@" >"$work/said" 2>&1; }

@@ -156,7 +156,7 @@ static Status rank_body(Transport* transport, void* arg) {
     Case* c = arg;
     char options[OPTION_CHARS + 64], *argv[64] = {"test"}, *rest = NULL;
     int argc = 1;
-    snprintf(options, sizeof options, "--stages %d --threads 1 --effort 20 --seed %d %s", c->P, SEED, c->options);
+    snprintf(options, sizeof options, "--stages %d --threads 1 --debug effort=20 --seed %d %s", c->P, SEED, c->options);
     for (char* word = strtok_r(options, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
         argv[argc++] = word;
     }

@@ -2,6 +2,7 @@
 # Hugging Face files in and out of whole runs: any number of ranks exports the same bytes, what is read again goes on with the
 # same loss, bit for bit, and a checkpoint's model becomes the same files. That transformers computes the same from what we
 # write is test_hf_export.c's law, and dev/check_hf_export.py's.
+# concerns: llmc/hf llmc/safetensors trainer
 . "$(dirname "$0")/train_lib.sh"
 golden=test/golden
 "$build/dev/make_tasks" --out "$work/tasks.jsonl" --samples 300 --seed 7 --max-tokens 120 >"$work/data.log" 2>&1

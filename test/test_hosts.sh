@@ -2,6 +2,7 @@
 # Runs over several hosts, which are network namespaces of this one, joined by a bridge: mpirun over a launch agent, losses equal to one
 # host's, the link measured, a rank that is killed and a host that vanishes named. Namespaces, processes, names and links are this test's
 # own and end with it, however it ends.
+# concerns: dynapipe_plugin/run/hosts dynapipe_plugin/run/transport dynapipe_plugin/run/session_ dev/hosts_train.sh
 if [ -z "${HOSTS_INSIDE:-}" ]; then
     own="unshare -n -m -u -p -f --mount-proc --kill-child"
     if ! command -v ip >/dev/null || ! $own ip link add probe type veth peer name eborp 2>/dev/null; then
@@ -52,7 +53,7 @@ on() {  # name, hosts (a rank on each), arguments...
 
 make_data 400 300
 # Plans as the costs alone have it: neither a host's cores nor what it measures of itself count.
-base="-i $work/data/train.bin -e l4c64h4 -t 256 -d 4000 -v 0 -s 0 --refit off --effort 2000 --progress off"
+base="-i $work/data/train.bin -e l4c64h4 -t 256 -d 4000 -v 0 -s 0 --refit off --debug effort=2000 --debug progress=off"
 on two hosts1,hosts2 $base -x 3 --stages 2 -o "$work/two"
 ok $? "two hosts: $(grep -o 'ranks: .*replicas' "$work/two.log"), $(grep -h '^comm' "$work"/costs/*)"
 costs=$(ls "$work"/costs/*)

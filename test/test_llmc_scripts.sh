@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # llm.c's scripts with this repository's binaries: all of its flags, -h as flag and as help, no two copies of one training.
+# concerns: llmc trainer
 . "$(dirname "$0")/train_lib.sh"
 make_data 200 120
 # the flags of llm.c's scripts/run_gpt2_124M.sh and multi_node/run_gpt2_124M_fs.sbatch, sizes apart

@@ -1,24 +1,596 @@
-// test_loader.c -- one stream from a seed: complete, within its budget, and picked up exactly where it was
-// left.
-#include "../dataloader/loader.h"
+// test_loader.c -- batches in order, by weight, within limits; resumed bit for bit; and the parts that draw
+// them.
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "../dataloader/loader.h"
+#include "../util/numbers.h"
+#include "test.h"
 #include "data_maker.h"
 
 static uint64_t seed;
 
-enum { NUM_TASKS = 4, NUM_SAMPLES = 300, LONGEST = 200, VOCAB = 500 };
+// --- shuffle --------------------
 
-// Three files of random samples that every test reads.
+static void every_number_comes_once(void) {
+    Rng rng = rng_seed(seed);
+    unsigned char* seen = malloc(70000);
+    for (int round = 0; round < 120; round++) {
+        uint64_t n = round < 70 ? (uint64_t)round + 1 : 1 + rng_below(&rng, 70000), key = rng_u64(&rng);
+        memset(seen, 0, n);
+        for (uint64_t i = 0; i < n; i++) {
+            uint64_t place = shuffle_index(n, key, i);
+            CHECK(place < n);
+            if (place < n) { seen[place]++; }
+        }
+        for (uint64_t i = 0; i < n; i++) { test_failures += seen[i] != 1; }
+    }
+    free(seen);
+    CHECK(shuffle_index((uint64_t)1 << 62, 5, 17) < (uint64_t)1 << 62);
+}
+
+// Over many keys each of the 4! orders of four items comes up equally often, chi-squared on 23 degrees of
+// freedom: 57 is exceeded once in 10,000 tries.
+static void orders_are_equally_likely(void) {
+    int counts[256] = {0}, num_orders = 0;
+    double chi_squared = 0, expected = 24000.0 / 24;
+    for (uint64_t key = 0; key < 24000; key++) {
+        int code = 0;
+        for (uint64_t i = 0; i < 4; i++) { code = code * 4 + (int)shuffle_index(4, seed * 1000000 + key, i); }
+        counts[code]++;
+    }
+    for (int code = 0; code < 256; code++) {
+        num_orders += counts[code] > 0;
+        chi_squared +=
+            counts[code] > 0 ? (counts[code] - expected) * (counts[code] - expected) / expected : 0;
+    }
+    CHECK_EQ(num_orders, 24);
+    CHECK(chi_squared < 57);
+}
+
+// In a long permutation, where an item lands says nothing of where its neighbour lands.
+static void neighbours_are_independent(void) {
+    enum { N = 40000 };
+    double sum = 0;
+    for (uint64_t i = 0; i + 1 < N; i++) {
+        double a = (double)shuffle_index(N, seed, i) / N - 0.5,
+               b = (double)shuffle_index(N, seed, i + 1) / N - 0.5;
+        sum += a * b;
+    }
+    CHECK_NEAR(sum / N * 12, 0, 4.5 / 200);  // a correlation; its standard deviation is 1 / sqrt(N)
+}
+
+// --- mixture --------------------
+
+enum { K = 5 };
+static const char* const names[K] = {"add", "sort", "a=b", "none", "copy"};
+static const int64_t examples[K] = {10, 400, 3000, 0, 90};
+
+// Draw and compare with the expected shares: at every moment within a few samples, far inside what dice would
+// do (their standard deviation after 20,000 draws is up to 70).
+static void check_shares(const LoaderOptions* options, const double expected[K]) {
+    Mixture mixture;
+    CHECK_OK(mixture_create(&mixture, options, K, names, examples));
+    double whole = 0;
+    for (int k = 0; k < K; k++) { whole += expected[k]; }
+    for (uint64_t s = 0; s < 5; s++) {
+        int64_t drawn[K] = {0};
+        uint64_t point = mixture_start(seed + s);
+        for (int64_t i = 1; i <= 20000 && test_failures == 0; i++) {
+            drawn[mixture_task(&mixture, point)]++;
+            point = mixture_next(point);
+            for (int k = 0; k < K; k++) { CHECK_NEAR(drawn[k], (double)i * expected[k] / whole, 6); }
+        }
+        for (int k = 0; k < K; k++) { CHECK(expected[k] > 0 || drawn[k] == 0); }
+    }
+    mixture_free(&mixture);
+}
+
+static void proportional_follows_the_examples(void) {
+    LoaderOptions options = {.mixture = MIXTURE_PROPORTIONAL};
+    check_shares(&options, (double[K]){10, 400, 3000, 0, 90});
+    options.mixture_cap = 300;
+    check_shares(&options, (double[K]){10, 300, 300, 0, 90});
+}
+
+static void temperature_flattens(void) {
+    LoaderOptions options = {.mixture = MIXTURE_TEMPERATURE, .temperature = 2, .mixture_cap = 900};
+    check_shares(&options, (double[K]){sqrt(10), sqrt(400), sqrt(900), 0, sqrt(90)});
+    options.temperature = 1;
+    check_shares(&options, (double[K]){10, 400, 900, 0, 90});
+    options.temperature = 1e6;
+    check_shares(&options, (double[K]){1, 1, 1, 0, 1});
+    options.temperature = 0.05;
+    check_shares(&options, (double[K]){0, pow(400.0 / 900, 20), 1, 0, 0});
+}
+
+static void weights_are_taken_as_given(void) {
+    LoaderOptions options = {.mixture = MIXTURE_WEIGHTS, .weights = "sort=0.5,add=2,a=b=1e0"};
+    check_shares(&options, (double[K]){2, 0.5, 1, 0, 0});
+}
+
+// Names of any bytes, some within others.
+static void names_of_any_bytes_are_weighed(void) {
+    static const char* const odd[] = {"a",   "a=1",    "a=1,b", "b",       ",",           "=",
+                                      "ä ö", "\xff\n", "b=",    "a=1,b=2", "\x1b[31mred", "中,文=1"};
+    enum { NUM_ODD = sizeof odd / sizeof odd[0] };
+    static const struct {
+        const char* text;
+        double weights[NUM_ODD];
+    } cases[] = {
+        {"a=2,b=3", {2, 0, 0, 3}},
+        {"b=3,a=1", {1, 0, 0, 3}},
+        {"a=1=4,a=1,b=5", {0, 4, 5}},
+        {"a=1,b=2", {0, 0, 2}},
+        {"a=1,b=2=7,,=1,==2", {0, 0, 0, 0, 1, 2, 0, 0, 0, 7}},
+        {"ä ö=1,中,文=1=3,b==1", {0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 3}},
+        {"\xff\n=1,\x1b[31mred=2", {0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 2}},
+        {"\\xff\\x0a=1,\\x1b[31mred=2", {0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 2}},
+    };
+    int64_t one[NUM_ODD];
+    for (int k = 0; k < NUM_ODD; k++) { one[k] = 1; }
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        LoaderOptions options = {.mixture = MIXTURE_WEIGHTS, .weights = cases[i].text};
+        Mixture mixture = {0};
+        CHECK_OK(mixture_create(&mixture, &options, NUM_ODD, odd, one));
+        double whole = 0, upto = 0;
+        for (int k = 0; k < NUM_ODD; k++) { whole += cases[i].weights[k]; }
+        for (int k = 0; k < NUM_ODD && mixture.upto != NULL; k++) {
+            upto += cases[i].weights[k] / whole;
+            CHECK_NEAR((double)mixture.upto[k] / 2147483648.0, upto, 1e-8);
+        }
+        mixture_free(&mixture);
+    }
+}
+
+static void a_small_share_is_still_a_share(void) {
+    LoaderOptions options = {.mixture = MIXTURE_WEIGHTS, .weights = "sort=1,add=1e-20"};
+    Mixture mixture;
+    CHECK_OK(mixture_create(&mixture, &options, K, names, examples));
+    CHECK_EQ(mixture.upto[0], 1);
+    CHECK_EQ(mixture_task(&mixture, 0), 0);
+    CHECK_EQ(mixture_task(&mixture, UINT64_MAX), 1);
+    mixture_free(&mixture);
+}
+
+// Four equal parts of the points go to shares 0, 1, 2, 3: a task without a share gets none, whatever stands
+// beside it.
+static void shares_are_cut_at_their_edges(void) {
+    uint64_t upto[] = {0, 1, 1, 3, 3, 4, 4};
+    static const int32_t task_of_part[] = {1, 3, 3, 5};
+    Mixture mixture = {.num_tasks = 7, .upto = upto};
+    for (uint64_t part = 0; part < 4; part++) {
+        uint64_t begin = part << 62;
+        CHECK_EQ(mixture_task(&mixture, begin), task_of_part[part]);
+        CHECK_EQ(mixture_task(&mixture, begin + (UINT64_MAX >> 2)), task_of_part[part]);
+    }
+}
+
+static void bad_mixtures_name_the_remedy(void) {
+    static const struct {
+        LoaderOptions options;
+        const char* words;
+    } cases[] = {
+        {{.mixture = MIXTURE_WEIGHTS}, "none given"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "ad=1"},
+         "no task 'ad' in the data ---> the data has add, sort"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add"}, "'add' ---> write task=number"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=1,"}, "'' ---> write task=number"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=1x"}, "'add=1x' --->"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add="}, "'add=' --->"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "=1"}, "'=1' --->"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=-1"}, "'add=-1' --->"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=nan"}, "'add=nan' --->"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=inf"}, "'add=inf' --->"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=,sort=1"}, "'add=' --->"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=1,sort=2,add=3"}, "task 'add' twice"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=0"}, "every task has weight 0"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "none=1,add=1"}, "task 'none' has no sample"},
+        {{.mixture = MIXTURE_TEMPERATURE}, "temperature: 0 ---> use a number above 0"},
+        {{.mixture = MIXTURE_TEMPERATURE, .temperature = -1}, "temperature: -1"},
+        {{.mixture = MIXTURE_PROPORTIONAL, .mixture_cap = -1}, "cap: -1 --->"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        Mixture mixture = {0};
+        CHECK_FAILS(mixture_create(&mixture, &cases[i].options, K, names, examples), STATUS_BAD_OPTION,
+                    cases[i].words);
+        CHECK(mixture.upto == NULL);
+    }
+}
+
+// --- span corruption --------------------
+
+enum { EOT = 1, FIRST_SENTINEL = 32099, TEXT_VOCAB = 32000, LONGEST = 3000 };
+
+static SpanCorruption t5_spans(void) {
+    return (SpanCorruption){0.15, 3, FIRST_SENTINEL, -1, 100, EOT};
+}
+
+static SpanCorruption random_spans(Rng* rng) {
+    return (SpanCorruption){.noise_density = rng_between(rng, 1, 99) / 100.0,
+                            .mean_span = rng_between(rng, 2, 40) / 2.0,
+                            .sentinel_first = 50000,
+                            .sentinel_step = rng_below(rng, 2) ? 1 : -1,
+                            .num_sentinels = rng_below(rng, 3) ? rng_between(rng, 1, 12) : 1000,
+                            .eot_token = EOT};
+}
+
+// What a corrupted text is, read back: its spans, and the text.
+typedef struct {
+    int32_t num_spans, num_tokens;
+    int32_t kept[LONGEST], noise[LONGEST];  // lengths, of what is before span i and of span i
+    int32_t text[LONGEST];
+} Undone;
+
+static int32_t sentinel_of(const SpanCorruption* spans, int32_t token) {
+    int32_t i = (token - spans->sentinel_first) * spans->sentinel_step;
+    return i >= 0 && i < spans->num_sentinels ? i : -1;
+}
+
+static bool undo(Undone* out, const SpanCorruption* spans, const int32_t* input, int32_t n_input,
+                 const int32_t* target, int32_t n_target) {
+    out->num_spans = out->num_tokens = 0;
+    int32_t t = 0, num_kept = 0;
+    if (input[n_input - 1] != EOT || target[n_target - 1] != EOT) { return false; }
+    for (int32_t i = 0; i < n_input - 1; i++) {
+        int32_t s = sentinel_of(spans, input[i]);
+        if (s < 0) {
+            out->text[out->num_tokens++] = input[i];
+            num_kept++;
+            continue;
+        }
+        if (s != out->num_spans || target[t++] != input[i]) { return false; }
+        int32_t num_noise = 0;
+        for (; t < n_target - 1 && sentinel_of(spans, target[t]) < 0; t++, num_noise++) {
+            out->text[out->num_tokens++] = target[t];
+        }
+        out->kept[out->num_spans] = num_kept;
+        out->noise[out->num_spans++] = num_noise;
+        num_kept = 0;
+    }
+    return t == n_target - 1 && num_kept == 0;  // the text ends with noise
+}
+
+static void corrupt_and_undo(Undone* out, const SpanCorruption* spans, uint64_t key, int32_t num_tokens) {
+    static int32_t text[LONGEST], sides[4 * LONGEST];
+    for (int32_t i = 0; i < num_tokens; i++) {
+        text[i] = 2 + (int32_t)(rng_mix((uint64_t)i + seed) % (TEXT_VOCAB - 2));
+    }
+    SpanLengths lengths = span_corruption_lengths(spans, num_tokens);
+    int32_t n = lengths.n_input + lengths.n_target;
+    for (int32_t i = 0; i <= n; i++) { sides[i] = -7; }
+    span_corruption_apply(spans, key, text, num_tokens, sides, sides + lengths.n_input);
+    CHECK_EQ(sides[n], -7);
+    CHECK(undo(out, spans, sides, lengths.n_input, sides + lengths.n_input, lengths.n_target));
+    CHECK_EQ(out->num_tokens, num_tokens);
+    CHECK(memcmp(out->text, text, sizeof *text * (size_t)num_tokens) == 0);
+    CHECK_EQ(out->num_spans, lengths.num_spans);
+    int32_t num_noise = 0;
+    for (int32_t i = 0; i < out->num_spans; i++) {
+        CHECK(out->noise[i] >= 1);
+        CHECK(out->kept[i] >= 1 || num_tokens == 1);
+        num_noise += out->noise[i];
+    }
+    CHECK_EQ(num_noise, lengths.num_noise);
+}
+
+static void undoing_gives_back_the_text(void) {
+    Rng rng = rng_seed(seed);
+    static Undone undone;
+    for (int round = 0; round < 2000 && test_failures == 0; round++) {
+        SpanCorruption spans = round % 4 == 0 ? t5_spans() : random_spans(&rng);
+        int32_t num_tokens = round % 3 ? rng_between(&rng, 1, 40) : rng_between(&rng, 1, LONGEST);
+        if (round < 20) { num_tokens = round + 1; }
+        corrupt_and_undo(&undone, &spans, rng_u64(&rng), num_tokens);
+    }
+}
+
+// The share of noise and the mean span are as asked wherever the text is long enough, and nothing shrinks.
+static void lengths_are_as_asked(void) {
+    Rng rng = rng_seed(seed);
+    for (int round = 0; round < 60; round++) {
+        SpanCorruption spans = round == 0 ? t5_spans() : random_spans(&rng);
+        SpanLengths before = {0};
+        for (int32_t n = 1; n <= LONGEST && test_failures == 0; n++) {
+            SpanLengths now = span_corruption_lengths(&spans, n);
+            double noise = n * spans.noise_density, wanted = now.num_noise / spans.mean_span;
+            bool least = now.num_noise == 1 && noise < 1, most = now.num_noise == n - 1 && noise > n - 1;
+            CHECK(fabs(now.num_noise - noise) <= 0.5 || least || most || n == 1);
+            CHECK(now.num_noise >= 1 && (now.num_noise < n || n == 1));
+            bool no_more = now.num_spans == spans.num_sentinels || now.num_spans == n - now.num_noise;
+            CHECK(fabs(now.num_spans - wanted) <= 0.5 || (now.num_spans == 1 && wanted < 1) ||
+                  (no_more && wanted > now.num_spans) || n == 1);
+            CHECK(now.num_spans >= 1 && now.num_spans <= spans.num_sentinels);
+            CHECK_EQ(now.n_input, n - now.num_noise + now.num_spans + 1);
+            CHECK_EQ(now.n_target, now.num_noise + now.num_spans + 1);
+            CHECK(now.n_input >= before.n_input && now.n_target >= before.n_target);
+            before = now;
+        }
+    }
+    SpanCorruption few = t5_spans();
+    few.num_sentinels = 10;
+    CHECK_EQ(span_corruption_lengths(&few, 568).num_noise, 85);  // the share stays: fewer, longer spans
+    CHECK_EQ(span_corruption_lengths(&few, 568).num_spans, 10);
+}
+
+// Of T5: inputs of 512 tokens are made of 568 and have targets of 114.
+static void the_longest_text_is_the_longest(void) {
+    SpanCorruption spans = t5_spans();
+    CHECK_EQ(span_corruption_longest(&spans, 512, 1000), 568);
+    CHECK_EQ(span_corruption_longest(&spans, 512, 114), 568);
+    CHECK(span_corruption_longest(&spans, 512, 113) < 568);
+    SpanLengths lengths = span_corruption_lengths(&spans, 568);
+    CHECK(lengths.num_noise == 85 && lengths.num_spans == 28);
+    CHECK(lengths.n_input == 512 && lengths.n_target == 114);
+    CHECK_EQ(span_corruption_longest(&spans, 2, 3), 1);
+    CHECK_EQ(span_corruption_longest(&spans, 1, 100), 0);
+    CHECK_EQ(span_corruption_longest(&spans, 100, 2), 0);
+    CHECK(span_corruption_longest(&spans, INT32_MAX - 1, INT32_MAX - 1) > 1 << 29);
+    Rng rng = rng_seed(seed);
+    for (int round = 0; round < 300; round++) {
+        spans = random_spans(&rng);
+        int32_t max_input = rng_between(&rng, 1, 300), max_target = rng_between(&rng, 1, 300), longest = 0;
+        for (int32_t n = 1; n <= max_input + max_target; n++) {
+            lengths = span_corruption_lengths(&spans, n);
+            if (lengths.n_input <= max_input && lengths.n_target <= max_target) { longest = n; }
+        }
+        CHECK_EQ(span_corruption_longest(&spans, max_input, max_target), longest);
+    }
+}
+
+// 12 tokens, 6 of them noise, in 3 spans: 10 divisions of the kept ones times 10 of the noise, all as often.
+static void every_division_is_as_likely(void) {
+    enum { DRAWS = 40000, CELLS = 100 };
+    SpanCorruption spans = {0.5, 2, 50000, 1, 100, EOT};
+    static Undone undone;
+    int32_t count[36][36] = {0}, num_cells = 0;
+    for (int32_t i = 0; i < DRAWS; i++) {
+        corrupt_and_undo(&undone, &spans, seed * 1000003u + (uint64_t)i, 12);
+        CHECK_EQ(undone.num_spans, 3);
+        if (test_failures > 0) { return; }
+        count[undone.kept[0] * 6 + undone.kept[1]][undone.noise[0] * 6 + undone.noise[1]]++;
+    }
+    double expected = (double)DRAWS / CELLS, chi_square = 0;
+    for (int k = 0; k < 36; k++) {
+        for (int n = 0; n < 36; n++) {
+            if (count[k][n] == 0) { continue; }
+            num_cells++;
+            chi_square += (count[k][n] - expected) * (count[k][n] - expected) / expected;
+        }
+    }
+    CHECK_EQ(num_cells, CELLS);
+    CHECK(chi_square < CELLS - 1 + 6 * sqrt(2.0 * (CELLS - 1)));  // six standard deviations above its mean
+}
+
+// The same key gives the same spans; another one others; every place of a text is noise about as often.
+static void keys_choose_the_spans(void) {
+    enum { TOKENS = 200, DRAWS = 4000 };
+    static Undone a, b;
+    static int32_t noise_at[TOKENS];
+    SpanCorruption spans = t5_spans();
+    int32_t num_equal = 0;
+    for (int32_t k = 0; k < DRAWS; k++) {
+        corrupt_and_undo(&a, &spans, (uint64_t)k, TOKENS);
+        corrupt_and_undo(&b, &spans, (uint64_t)k, TOKENS);
+        CHECK(memcmp(a.noise, b.noise, sizeof(int32_t) * (size_t)a.num_spans) == 0);
+        corrupt_and_undo(&b, &spans, (uint64_t)k + DRAWS, TOKENS);
+        num_equal += memcmp(a.kept, b.kept, sizeof(int32_t) * (size_t)a.num_spans) == 0;
+        for (int32_t i = 0, at = 0; i < a.num_spans; i++) {
+            at += a.kept[i];
+            for (int32_t n = 0; n < a.noise[i]; n++) { noise_at[at++]++; }
+        }
+    }
+    CHECK(num_equal < 3);
+    for (int32_t i = 40; i < TOKENS - 40; i++) { CHECK_NEAR(noise_at[i], 0.15 * DRAWS, 0.05 * DRAWS); }
+    CHECK(noise_at[0] == 0 && noise_at[TOKENS - 1] == DRAWS);
+}
+
+// --- largest samples --------------------
+
+static bool covers(const PlanSample* a, const PlanSample* b) {
+    return a->enc_tokens >= b->enc_tokens && a->dec_tokens >= b->dec_tokens &&
+           a->supervised_tokens >= b->supervised_tokens;
+}
+
+static int32_t num_covering(const LargestSamples* largest, const PlanSample* lengths) {
+    int32_t num = 0;
+    for (int32_t i = 0; i < largest->num_samples; i++) { num += covers(&largest->samples[i], lengths); }
+    return num;
+}
+
+static void all_are_covered_by_few(void) {
+    enum { NUM = 300 };
+    Rng rng = rng_seed(seed);
+    for (int32_t round = 0; round < 50; round++) {
+        LargestSamples largest = {0};
+        PlanSample all[NUM];
+        int32_t most = round % 5 == 0 ? 3 : 500;
+        for (int32_t i = 0; i < NUM; i++) {
+            all[i] = (PlanSample){rng_between(&rng, 1, most), round % 2 * rng_between(&rng, 1, most),
+                                  rng_between(&rng, 1, most)};
+            CHECK_OK(largest_samples_add(&largest, &all[i]));
+        }
+        for (int32_t i = 0; i < NUM; i++) { CHECK(num_covering(&largest, &all[i]) >= 1); }
+        for (int32_t i = 0; i < largest.num_samples; i++) {
+            CHECK_EQ(num_covering(&largest, &largest.samples[i]), 1);
+        }
+        largest_samples_free(&largest);
+        CHECK_EQ(largest.num_samples, 0);
+    }
+}
+
+// --- sample cut --------------------
+
+enum { NUM_TASKS = 4, NUM_SAMPLES = 300, SAMPLE_CUT_LONGEST = 200, VOCAB = 500 };
+
 static char dir[64], pattern[80];
 static MadeData data;
 
 static LoaderOptions usual_options(void) {
-    return (LoaderOptions){.batch_tokens = 700, .max_seq_tokens = LONGEST, .seed = seed, .shuffle = true};
+    return (LoaderOptions){
+        .batch_tokens = 700, .max_seq_tokens = SAMPLE_CUT_LONGEST, .seed = seed, .shuffle = true};
 }
 
 static Loader* open_loader(const LoaderOptions* options) {
     Loader* loader = NULL;
     CHECK_OK(loader_open(&loader, pattern, options));
+    if (loader == NULL) { exit(1); }
+    return loader;
+}
+
+// What the loader has ids for: samples, and texts as consecutive pieces, of which each begins with the last
+// token of the one before.
+typedef struct {
+    int32_t id, begin;
+    bool is_piece;
+} MadePiece;
+
+static int32_t made_pieces(int32_t limit, LongSamples way, MadePiece* out) {
+    int32_t num = 0;
+    for (int32_t id = 0; id < NUM_SAMPLES; id++) {
+        const MadeSample* made = &data.samples[id];
+        bool cut = made->n_input == 0 && data.gaps[id].num_gaps == 0 && made->n_target > limit + 1;
+        out[num++] = (MadePiece){id, 0, cut && way != LONG_SKIP};
+        for (int32_t at = limit; cut && way != LONG_SKIP && at < made->n_target - 1; at += limit) {
+            out[num++] = (MadePiece){id, at, true};
+        }
+    }
+    return num;
+}
+
+// The definition, on all places of a sample: which of them are drawn. 0: it is skipped.
+static int32_t places_drawn(const MadePiece* piece, int32_t limit, LongSamples way,
+                            int32_t out[SAMPLE_CUT_LONGEST]) {
+    const MadeSample* made = &data.samples[piece->id];
+    const MadeGaps* gaps = &data.gaps[piece->id];
+    int32_t tail = data.input_tail;
+    int32_t most = limit + 1, length = made->n_input + made->n_target, num = 0;
+    int32_t target_end = length, n_input = made->n_input;
+    if (length > most && way == LONG_SKIP) { return 0; }
+    if (piece->is_piece) {
+        for (int32_t i = piece->begin; i <= piece->begin + limit && i < length; i++) { out[num++] = i; }
+        return num;
+    }
+    if (length > most) {  // drop whole answers while that is enough
+        for (int32_t g = gaps->num_gaps - 1; g >= 0 && target_end > most; g--) {
+            target_end = (int32_t)gaps->gaps[g].begin;
+        }
+    }
+    if (target_end > most) {
+        n_input = most - (target_end - made->n_input);
+        if (made->n_input == 0) { target_end = most; }
+        if (made->n_input > 0 && n_input < 1) { return 0; }
+        if (made->n_input == 0) { n_input = 0; }
+    }
+    if (tail > n_input) { tail = n_input; }
+    for (int32_t i = 0; i < made->n_input; i++) {
+        int32_t from_end = made->n_input - i;
+        int32_t front = way == LONG_CUT_START ? 0 : way == LONG_CUT_END ? n_input : (n_input + 1) / 2;
+        if (front > n_input - tail) { front = n_input - tail; }
+        if (n_input == made->n_input || i < front || from_end <= n_input - front) { out[num++] = i; }
+    }
+    for (int32_t i = made->n_input; i < target_end; i++) { out[num++] = i; }
+    return num;
+}
+
+static void check_drawn(const Loader* loader, const LoaderSample* drawn, const MadePiece* piece,
+                        const int32_t* places, int32_t num_places) {
+    const MadeSample* made = &data.samples[piece->id];
+    const MadeGaps* made_gaps = &data.gaps[piece->id];
+    int32_t tokens[SAMPLE_CUT_LONGEST + 1], n_learnt = 0, n_answer = 0, first_target = made->n_input;
+    if (piece->begin > 0) { first_target = piece->begin + 1; }
+    CHECK_EQ(drawn->n_input + drawn->n_target, num_places);
+    CHECK_OK(loader_read(loader, drawn, tokens));
+    for (int32_t i = 0; i < num_places; i++) {
+        CHECK_EQ(tokens[i], maker_token(&data, piece->id, places[i]));
+        bool learnt = places[i] >= first_target && !maker_in_gap(made_gaps, places[i]);
+        CHECK_EQ(i >= drawn->n_input, places[i] >= first_target);
+        n_answer += learnt && n_answer == places[i] - first_target;
+        n_learnt += learnt;
+    }
+    CHECK_EQ(drawn->n_learnt, n_learnt);
+    CHECK_EQ(drawn->n_answer, n_answer);
+    const SampleGap* gaps;
+    int32_t num_gaps = loader_gaps(loader, drawn, &gaps), num_met = 0;
+    for (int32_t g = 0; g < made_gaps->num_gaps; g++) {
+        num_met += (int32_t)made_gaps->gaps[g].end <= places[num_places - 1];
+    }
+    CHECK_EQ(num_gaps, num_met);
+    CHECK(num_gaps == 0 || gaps[0].begin == made_gaps->gaps[0].begin);
+}
+
+static void long_samples_are_cut_or_skipped_and_counted(void) {
+    static MadePiece pieces[NUM_SAMPLES * SAMPLE_CUT_LONGEST];
+    int32_t num_texts = 0;
+    for (int32_t limit = 1; limit <= SAMPLE_CUT_LONGEST; limit += 13) {
+        for (int way = LONG_CUT_END; way <= LONG_SKIP; way++) {
+            LoaderOptions options = usual_options();
+            options.max_seq_tokens = limit;
+            options.long_samples = (LongSamples)way;
+            options.shuffle = false;
+            int64_t num_cut = 0, num_skipped = 0, of_task[NUM_TASKS] = {0};
+            int32_t places[SAMPLE_CUT_LONGEST + 1],
+                num_pieces = made_pieces(limit, options.long_samples, pieces);
+            num_texts += num_pieces > NUM_SAMPLES;
+            for (int32_t id = 0; id < num_pieces; id++) {
+                const MadeSample* made = &data.samples[pieces[id].id];
+                int32_t num = places_drawn(&pieces[id], limit, options.long_samples, places);
+                bool less = num < made->n_input + made->n_target && !pieces[id].is_piece;
+                num_skipped += num == 0;
+                num_cut += num > 0 && less;
+                of_task[made->task] += less;
+            }
+            if (num_skipped == num_pieces) { continue; }
+            Loader* loader = open_loader(&options);
+            CHECK_EQ(loader_info(loader)->num_cut, num_cut);
+            CHECK_EQ(loader_info(loader)->num_skipped, num_skipped);
+            CHECK_EQ(loader_info(loader)->num_samples, num_pieces - num_skipped);
+            for (int32_t k = 0; k < loader_info(loader)->num_tasks; k++) {
+                int32_t made_task = 0;
+                while (strcmp(loader_task_name(loader, k), maker_task_name(made_task)) != 0) { made_task++; }
+                CHECK_EQ(loader_info(loader)->task_cut[k] + loader_info(loader)->task_skipped[k],
+                         of_task[made_task]);
+            }
+            Arena arena = {0};
+            LoaderBatch batch = {0};
+            int64_t num_samples = 0, num_tokens = 0;
+            while (!batch.end && test_failures == 0) {
+                CHECK_OK(loader_next(loader, &batch, &arena));
+                for (int32_t i = 0; i < batch.num_samples; i++) {
+                    const MadePiece* piece = &pieces[batch.samples[i].id];
+                    int32_t num = places_drawn(piece, limit, options.long_samples, places);
+                    check_drawn(loader, &batch.samples[i], piece, places, num);
+                }
+                num_samples += batch.num_samples;
+                num_tokens += batch.num_tokens;
+            }
+            CHECK_EQ(num_samples, loader_info(loader)->num_samples);
+            CHECK_EQ(num_tokens, loader_info(loader)->num_tokens);
+            loader_close(loader);
+            arena_free(&arena);
+        }
+    }
+    CHECK(num_texts > 0);
+}
+
+// --- loader --------------------
+
+enum { LOADER_NUM_TASKS = 4, LOADER_NUM_SAMPLES = 300, LOADER_LONGEST = 200, LOADER_VOCAB = 500 };
+
+// Three files of random samples that every test reads.
+static char dir[64], loader_pattern[80];
+static MadeData loader_data;
+
+static LoaderOptions loader_usual_options(void) {
+    return (LoaderOptions){
+        .batch_tokens = 700, .max_seq_tokens = LOADER_LONGEST, .seed = seed, .shuffle = true};
+}
+
+static Loader* loader_open_loader(const LoaderOptions* options) {
+    Loader* loader = NULL;
+    CHECK_OK(loader_open(&loader, loader_pattern, options));
     if (loader == NULL) { exit(1); }
     return loader;
 }
@@ -32,9 +604,10 @@ static bool equal_batches(const LoaderBatch* a, const LoaderBatch* b) {
 }
 
 static void equal_seeds_draw_equal_streams(void) {
-    LoaderOptions options = usual_options(), other_options = options;
+    LoaderOptions options = loader_usual_options(), other_options = options;
     other_options.seed++;
-    Loader *a = open_loader(&options), *b = open_loader(&options), *other = open_loader(&other_options);
+    Loader *a = loader_open_loader(&options), *b = loader_open_loader(&options),
+           *other = loader_open_loader(&other_options);
     Arena arena = {0};
     int num_same = 0;
     for (int step = 0; step < 60; step++) {
@@ -53,18 +626,19 @@ static void equal_seeds_draw_equal_streams(void) {
     arena_free(&arena);
 }
 
-// From the position of every batch, a loader opened on another seed goes on exactly as the first one did.
+// From the position of every batch, a loader opened on another seed goes on exactly as the first one
+// did.
 static void every_position_is_restored_exactly(void) {
     enum { STEPS = 70 };
     for (int shuffle = 0; shuffle < 2; shuffle++) {
-        LoaderOptions options = usual_options();
+        LoaderOptions options = loader_usual_options();
         options.shuffle = shuffle;
-        Loader* loader = open_loader(&options);
+        Loader* loader = loader_open_loader(&options);
         options.seed += 99;
         Arena arena = {0};
         LoaderBatch batches[STEPS], again;
         for (int step = 0; step < STEPS; step++) { CHECK_OK(loader_next(loader, &batches[step], &arena)); }
-        Loader* other = open_loader(&options);
+        Loader* other = loader_open_loader(&options);
         for (int step = STEPS - 2; step >= 0 && test_failures == 0; step--) {
             CHECK_OK(loader_restore(other, batches[step].position, batches[step].position_bytes));
             for (int next = step + 1; next < STEPS && next < step + 5; next++) {
@@ -83,20 +657,23 @@ static void every_position_is_restored_exactly(void) {
 
 // Within a task, draws n*e ... n*(e+1) - 1 are all its n samples, in an order of their own.
 static void every_epoch_of_a_task_is_complete(void) {
-    LoaderOptions options = usual_options();
+    LoaderOptions options = loader_usual_options();
     options.mixture = MIXTURE_TEMPERATURE;
     options.temperature = 3;
-    Loader* loader = open_loader(&options);
+    Loader* loader = loader_open_loader(&options);
     Arena arena = {0};
-    int32_t of_task[NUM_TASKS] = {0}, drawn[NUM_TASKS] = {0}, times[NUM_SAMPLES] = {0}, num_equal = 0;
-    static int64_t first_epoch[NUM_TASKS][NUM_SAMPLES];
-    int32_t task_of_made[NUM_TASKS];
-    for (int32_t k = 0; k < NUM_TASKS; k++) {
-        for (int32_t m = 0; m < NUM_TASKS; m++) {
+    int32_t of_task[LOADER_NUM_TASKS] = {0}, drawn[LOADER_NUM_TASKS] = {0}, times[LOADER_NUM_SAMPLES] = {0},
+            num_equal = 0;
+    static int64_t first_epoch[LOADER_NUM_TASKS][LOADER_NUM_SAMPLES];
+    int32_t task_of_made[LOADER_NUM_TASKS];
+    for (int32_t k = 0; k < LOADER_NUM_TASKS; k++) {
+        for (int32_t m = 0; m < LOADER_NUM_TASKS; m++) {
             if (strcmp(loader_task_name(loader, k), maker_task_name(m)) == 0) { task_of_made[m] = k; }
         }
     }
-    for (int32_t id = 0; id < NUM_SAMPLES; id++) { of_task[task_of_made[data.samples[id].task]]++; }
+    for (int32_t id = 0; id < LOADER_NUM_SAMPLES; id++) {
+        of_task[task_of_made[loader_data.samples[id].task]]++;
+    }
     for (int step = 0; step < 200; step++) {
         LoaderBatch batch;
         CHECK_OK(loader_next(loader, &batch, &arena));
@@ -104,7 +681,7 @@ static void every_epoch_of_a_task_is_complete(void) {
         for (int32_t i = 0; i < batch.num_samples; i++) {
             int64_t id = batch.samples[i].id;
             int32_t k = batch.samples[i].task;
-            CHECK_EQ(k, task_of_made[data.samples[id].task]);
+            CHECK_EQ(k, task_of_made[loader_data.samples[id].task]);
             int32_t epoch = drawn[k] / of_task[k], place = drawn[k] % of_task[k];
             CHECK_EQ(times[id], epoch);
             times[id]++;
@@ -113,7 +690,7 @@ static void every_epoch_of_a_task_is_complete(void) {
             num_equal += epoch == 1 && first_epoch[k][place] == id;
         }
     }
-    for (int32_t k = 0; k < NUM_TASKS; k++) { CHECK(drawn[k] > 3 * of_task[k]); }
+    for (int32_t k = 0; k < LOADER_NUM_TASKS; k++) { CHECK(drawn[k] > 3 * of_task[k]); }
     CHECK(num_equal < 30);  // about one a task where epochs are independent
     loader_close(loader);
     arena_free(&arena);
@@ -123,11 +700,11 @@ static void every_epoch_of_a_task_is_complete(void) {
 static void batches_are_full(void) {
     Rng rng = rng_seed(seed);
     for (int round = 0; round < 20; round++) {
-        LoaderOptions options = usual_options();
+        LoaderOptions options = loader_usual_options();
         options.batch_tokens = rng_between(&rng, 1, 1000);
         options.shuffle = round % 3 > 0;
         options.supervise_inputs = round % 2;
-        Loader* loader = open_loader(&options);
+        Loader* loader = loader_open_loader(&options);
         Arena arena = {0};
         LoaderBatch batch = {0}, next;
         CHECK_OK(loader_next(loader, &batch, &arena));
@@ -136,8 +713,8 @@ static void batches_are_full(void) {
             for (int32_t i = 0; i < batch.num_samples; i++) {
                 const LoaderSample* sample = &batch.samples[i];
                 int32_t run = sample->n_input + sample->n_target - 1;
-                int32_t supervised = 0;                         // token t predicts t + 1
-                const MadeGaps* gaps = &data.gaps[sample->id];  // nothing is cut here
+                int32_t supervised = 0;                                // token t predicts t + 1
+                const MadeGaps* gaps = &loader_data.gaps[sample->id];  // nothing is cut here
                 for (int32_t t = 0; t < run; t++) {
                     bool learnt = t + 1 >= sample->n_input && !maker_in_gap(gaps, t + 1);
                     supervised += options.supervise_inputs || learnt;
@@ -162,34 +739,34 @@ static void batches_are_full(void) {
 }
 
 static void without_shuffle_every_sample_comes_once_in_order(void) {
-    LoaderOptions options = usual_options();
+    LoaderOptions options = loader_usual_options();
     options.shuffle = false;
-    Loader* loader = open_loader(&options);
+    Loader* loader = loader_open_loader(&options);
     Arena arena = {0};
-    CHECK_EQ(loader_info(loader)->num_samples, NUM_SAMPLES);
+    CHECK_EQ(loader_info(loader)->num_samples, LOADER_NUM_SAMPLES);
     for (int pass = 0; pass < 2; pass++) {
         int64_t id = 0, num_tokens = 0;
         LoaderBatch batch = {0};
-        while (!batch.end && id < NUM_SAMPLES) {
+        while (!batch.end && id < LOADER_NUM_SAMPLES) {
             CHECK_OK(loader_next(loader, &batch, &arena));
             num_tokens += batch.num_tokens;
             for (int32_t i = 0; i < batch.num_samples; i++, id++) {
                 CHECK_EQ(batch.samples[i].id, id);
-                int32_t tokens[LONGEST];
+                int32_t tokens[LOADER_LONGEST];
                 CHECK_OK(loader_read(loader, &batch.samples[i], tokens));
                 for (int32_t t = 0; t < batch.samples[i].n_input + batch.samples[i].n_target; t++) {
-                    CHECK_EQ(tokens[t], maker_token(&data, id, t));
+                    CHECK_EQ(tokens[t], maker_token(&loader_data, id, t));
                 }
             }
         }
         CHECK(batch.end);
-        CHECK_EQ(id, NUM_SAMPLES);
+        CHECK_EQ(id, LOADER_NUM_SAMPLES);
         CHECK_EQ(num_tokens, loader_info(loader)->num_tokens);
         CHECK_OK(loader_next(loader, &batch, &arena));
         CHECK(batch.end && batch.num_samples == 0 && batch.num_tokens == 0);
         loader_rewind(loader);
     }
-    LoaderSample beyond = {.id = NUM_SAMPLES, .n_input = 1, .n_target = 1};
+    LoaderSample beyond = {.id = LOADER_NUM_SAMPLES, .n_input = 1, .n_target = 1};
     int32_t token[2];
     CHECK_FAILS(loader_read(loader, &beyond, token), STATUS_OUT_OF_RANGE, "sample 300 of 300");
     loader_close(loader);
@@ -198,10 +775,10 @@ static void without_shuffle_every_sample_comes_once_in_order(void) {
 
 // With shuffling and skipping, what is skipped never comes.
 static void skipped_samples_are_never_drawn(void) {
-    LoaderOptions options = usual_options();
+    LoaderOptions options = loader_usual_options();
     options.max_seq_tokens = 20;
     options.long_samples = LONG_SKIP;
-    Loader* loader = open_loader(&options);
+    Loader* loader = loader_open_loader(&options);
     Arena arena = {0};
     for (int step = 0; step < 50; step++) {
         LoaderBatch batch;
@@ -214,17 +791,17 @@ static void skipped_samples_are_never_drawn(void) {
 
 // The mixture reaches the stream: counts of tasks over many batches, for the three kinds.
 static void tasks_come_in_their_proportions(void) {
-    double of_task[NUM_TASKS] = {0};
-    for (int32_t id = 0; id < NUM_SAMPLES; id++) { of_task[data.samples[id].task]++; }
+    double of_task[LOADER_NUM_TASKS] = {0};
+    for (int32_t id = 0; id < LOADER_NUM_SAMPLES; id++) { of_task[loader_data.samples[id].task]++; }
     for (int kind = 0; kind < 3; kind++) {
-        LoaderOptions options = usual_options();
+        LoaderOptions options = loader_usual_options();
         options.mixture = (MixtureKind)kind;
         options.mixture_cap = 70;
         options.temperature = 2;
         options.weights = "sort=3,copy=1";
-        Loader* loader = open_loader(&options);
-        double share[NUM_TASKS], whole = 0, drawn[NUM_TASKS] = {0}, num_drawn = 0;
-        for (int k = 0; k < NUM_TASKS; k++) {
+        Loader* loader = loader_open_loader(&options);
+        double share[LOADER_NUM_TASKS], whole = 0, drawn[LOADER_NUM_TASKS] = {0}, num_drawn = 0;
+        for (int k = 0; k < LOADER_NUM_TASKS; k++) {
             double capped = of_task[k] < 70 ? of_task[k] : 70;
             double weight[] = {0, 3, 1, 0};  // add, sort, copy, facts
             share[k] = kind == 0 ? capped : kind == 1 ? __builtin_sqrt(capped) : weight[k];
@@ -237,19 +814,21 @@ static void tasks_come_in_their_proportions(void) {
             CHECK_OK(loader_next(loader, &batch, &arena));
             for (int32_t i = 0; i < batch.num_samples; i++, num_drawn++) {
                 const char* name = loader_task_name(loader, batch.samples[i].task);
-                for (int k = 0; k < NUM_TASKS; k++) { drawn[k] += strcmp(name, maker_task_name(k)) == 0; }
+                for (int k = 0; k < LOADER_NUM_TASKS; k++) {
+                    drawn[k] += strcmp(name, maker_task_name(k)) == 0;
+                }
             }
         }
         CHECK(num_drawn > 1000);
-        for (int k = 0; k < NUM_TASKS; k++) { CHECK_NEAR(drawn[k], num_drawn * share[k] / whole, 6); }
+        for (int k = 0; k < LOADER_NUM_TASKS; k++) { CHECK_NEAR(drawn[k], num_drawn * share[k] / whole, 6); }
         loader_close(loader);
         arena_free(&arena);
     }
 }
 
 static void wrong_positions_are_refused(void) {
-    LoaderOptions options = usual_options();
-    Loader* loader = open_loader(&options);
+    LoaderOptions options = loader_usual_options();
+    Loader* loader = loader_open_loader(&options);
     Arena arena = {0};
     LoaderBatch first, second, again;
     CHECK_OK(loader_next(loader, &first, &arena));
@@ -282,25 +861,25 @@ static void wrong_positions_are_refused(void) {
     loader_close(loader);
     options.max_seq_tokens = 50;
     options.long_samples = LONG_SKIP;
-    loader = open_loader(&options);
+    loader = loader_open_loader(&options);
     CHECK_FAILS(loader_restore(loader, first.position, first.position_bytes), STATUS_MISMATCH,
                 "saved with 300 samples, the data has");
     loader_close(loader);
-    options = usual_options();
+    options = loader_usual_options();
     options.max_seq_tokens = 120;  // cuts, but skips nothing
-    loader = open_loader(&options);
+    loader = loader_open_loader(&options);
     CHECK_FAILS(loader_restore(loader, first.position, first.position_bytes), STATUS_MISMATCH,
                 "resume with the same data and -t");
     CHECK_OK(loader_next(loader, &second, &arena));
     loader_close(loader);
     options.long_samples = LONG_CUT_MIDDLE;  // as many tokens, but others
-    loader = open_loader(&options);
+    loader = loader_open_loader(&options);
     CHECK_FAILS(loader_restore(loader, second.position, second.position_bytes), STATUS_MISMATCH,
                 "saved with another longest target, other cuts");
     loader_close(loader);
-    options = usual_options();
+    options = loader_usual_options();
     options.shuffle = false;
-    loader = open_loader(&options);
+    loader = loader_open_loader(&options);
     CHECK_FAILS(loader_restore(loader, first.position, first.position_bytes), STATUS_MISMATCH,
                 "saved with shuffling");
     loader_close(loader);
@@ -321,7 +900,7 @@ static void llmc_documents_lose_nothing(void) {
         maker_write_llmc(path, 20240520, 1, tokens, 1000);
     }
     snprintf(path, sizeof path, "%s/web_train_*.bin", dir);
-    LoaderOptions options = usual_options();
+    LoaderOptions options = loader_usual_options();
     options.max_seq_tokens = 50;
     options.shuffle = false;
     Loader* loader = NULL;
@@ -346,18 +925,767 @@ static void llmc_documents_lose_nothing(void) {
     arena_free(&arena);
 }
 
+// --- loader files --------------------
+
+enum { LOADER_FILES_NUM_SAMPLES = 300, LOADER_FILES_LONGEST = 200, LOADER_FILES_VOCAB = 500 };
+
+// Three files of random samples that every test reads.
+static char dir[64], loader_files_pattern[80];
+static MadeData loader_files_data;
+
+static LoaderOptions loader_files_usual_options(void) {
+    return (LoaderOptions){
+        .batch_tokens = 700, .max_seq_tokens = LOADER_FILES_LONGEST, .seed = seed, .shuffle = true};
+}
+
+static Loader* loader_files_open_loader(const LoaderOptions* options) {
+    Loader* loader = NULL;
+    CHECK_OK(loader_open(&loader, loader_files_pattern, options));
+    if (loader == NULL) { exit(1); }
+    return loader;
+}
+
+// Other text of the same lengths is another file; the same under another name is not. Nor are all but one of
+// the files, or one more, the same data.
+static void a_position_is_of_the_contents(void) {
+    LoaderOptions options = loader_files_usual_options();
+    Arena arena = {0};
+    LoaderBatch batch;
+    Loader* loader = loader_files_open_loader(&options);
+    CHECK_OK(loader_next(loader, &batch, &arena));
+    int64_t num_tokens = loader_info(loader)->num_tokens;
+    loader_close(loader);
+    char other[64], files[80];
+    maker_dir_create(other);
+    snprintf(files, sizeof files, "%s/*.bin", other);
+    maker_write(&loader_files_data, 0, 100, other, "a.bin");
+    maker_write(&loader_files_data, 100, 200, other, "b.bin");
+    maker_write(&loader_files_data, 200, 300, other, "c.bin");
+    CHECK_OK(loader_open(&loader, files, &options));
+    CHECK_OK(loader_restore(loader, batch.position, batch.position_bytes));
+    loader_close(loader);
+    char fewer[80];
+    snprintf(fewer, sizeof fewer, "%s/[ab].bin", other);
+    CHECK_OK(loader_open(&loader, fewer, &options));
+    CHECK_FAILS(loader_restore(loader, batch.position, batch.position_bytes), STATUS_MISMATCH,
+                "a.bin: saved with 3 files of data, now it is one of 2");
+    loader_close(loader);
+    maker_write(&loader_files_data, 0, 100, other, "d.bin");
+    CHECK_OK(loader_open(&loader, files, &options));
+    CHECK_FAILS(loader_restore(loader, batch.position, batch.position_bytes), STATUS_MISMATCH,
+                "a.bin: saved with 3 files of data, now it is one of 4");
+    loader_close(loader);
+    snprintf(fewer, sizeof fewer, "%s/d.bin", other);
+    CHECK_EQ(unlink(fewer), 0);
+    MadeData changed = {
+        .vocab = LOADER_FILES_VOCAB, .num_samples = 100, .samples = loader_files_data.samples + 100};
+    maker_write(&changed, 0, 100, other, "b.bin");  // tokens are by id: other ones
+    CHECK_OK(loader_open(&loader, files, &options));
+    CHECK_EQ(loader_info(loader)->num_tokens, num_tokens);
+    CHECK_FAILS(loader_restore(loader, batch.position, batch.position_bytes), STATUS_MISMATCH,
+                "b.bin: saved with other contents of this file");
+    loader_close(loader);
+    maker_dir_remove(other);
+    arena_free(&arena);
+}
+
+// A batch that cannot hold one sample: these are counted, and each is a batch in one pass.
+static void samples_longer_than_a_batch_are_counted(void) {
+    MadeSample samples[] = {
+        {0, 30, 6}, {0, 2, 3}, {0, 2, 3}, {1, 10, 2}, {0, 3, 3}};  // 35, 4, 4, 11, 5 tokens
+    MadeData made = {.vocab = LOADER_FILES_VOCAB, .num_samples = 5, .samples = samples};
+    static const struct {
+        int64_t batch_tokens, num_alone, num_batches;
+    } cases[] = {{10, 2, 2 + 2}, {3, 5, 5}, {11, 1, 1 + 3}, {35, 0, 2}, {1000, 0, 1}};
+    char one[64], path[80];
+    maker_dir_create(one);
+    maker_write(&made, 0, 5, one, "long.bin");
+    snprintf(path, sizeof path, "%s/long.bin", one);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        LoaderOptions options = loader_files_usual_options();
+        Loader* loader;
+        options.batch_tokens = cases[i].batch_tokens;
+        CHECK_OK(loader_open(&loader, path, &options));
+        CHECK_EQ(loader_info(loader)->num_alone, cases[i].num_alone);
+        CHECK_EQ(loader_info(loader)->num_batches, cases[i].num_batches);
+        CHECK_EQ(loader_info(loader)->longest_tokens, 35);
+        loader_close(loader);
+    }
+    maker_dir_remove(one);
+}
+
+static void disagreeing_files_are_both_named(void) {
+    LoaderOptions options = loader_files_usual_options();
+    Loader* loader;
+    char path[128];
+    MadeSample sample = {0, 1, 1};
+    MadeData other = {.vocab = 300, .num_samples = 1, .samples = &sample};
+    maker_write(&other, 0, 1, dir, "train_9.bin");
+    CHECK_FAILS(loader_open(&loader, loader_files_pattern, &options), STATUS_MISMATCH,
+                "train_0.bin has vocab 500");
+    CHECK_FAILS(loader_open(&loader, loader_files_pattern, &options), STATUS_MISMATCH,
+                "train_9.bin has 300 --->");
+    snprintf(path, sizeof path, "%s/train_9.bin", dir);
+    CHECK_EQ(truncate(path, 98), 0);
+    CHECK_FAILS(loader_open(&loader, loader_files_pattern, &options), STATUS_BAD_FORMAT,
+                "train_9.bin: truncated");
+    unlink(path);
+    snprintf(path, sizeof path, "%s/val*.bin", dir);
+    CHECK_FAILS(loader_open(&loader, path, &options), STATUS_IO, "val*.bin: no file matches --->");
+    maker_write(&other, 0, 0, dir, "empty.bin");
+    snprintf(path, sizeof path, "%s/empty.bin", dir);
+    CHECK_FAILS(loader_open(&loader, path, &options), STATUS_BAD_FORMAT, "empty.bin: no samples --->");
+    unlink(path);
+    options.batch_tokens = 0;
+    CHECK_FAILS(loader_open(&loader, loader_files_pattern, &options), STATUS_BAD_OPTION, "-d: 0");
+    options = loader_files_usual_options();
+    options.max_seq_tokens = 0;
+    CHECK_FAILS(loader_open(&loader, loader_files_pattern, &options), STATUS_BAD_OPTION, "-t: 0");
+    MadeSample pair[] = {{0, 50, 10}, {0, 10, 80}};
+    MadeData only_long = {.vocab = LOADER_FILES_VOCAB, .num_samples = 2, .samples = pair};
+    maker_write(&only_long, 0, 2, dir, "long.bin");
+    snprintf(path, sizeof path, "%s/long.bin", dir);
+    options.max_seq_tokens = 58;
+    options.long_samples = LONG_SKIP;
+    CHECK_FAILS(loader_open(&loader, path, &options), STATUS_BAD_OPTION,
+                "long.bin: all 2 samples are longer than -t 58");
+    unlink(path);
+}
+
+// A file of one sample whose vocabulary has this hash.
+static void write_of_vocab(const char* name, uint64_t hash) {
+    char path[128];
+    int32_t tokens[] = {1, 2, 9};
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    SampleVocab vocab = {10, 9, -1, TOKENIZER_GPT2, INPUT_END_NEWLINE, hash, 0};
+    SampleWriter* writer;
+    CHECK_OK(sample_writer_open(&writer, path, &vocab));
+    CHECK_OK(sample_writer_add(writer, "t", tokens, 2, tokens, 3));
+    CHECK_OK(sample_writer_finish(writer));
+}
+
+static Loader* open_named(const char* name) {
+    char path[128];
+    LoaderOptions options = loader_files_usual_options();
+    Loader* loader = NULL;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    CHECK_OK(loader_open(&loader, path, &options));
+    return loader;
+}
+
+// Vocabularies of one size are told apart by their hash wherever both are known: among the files of a stream,
+// one of which may not know its own, and between two streams.
+static void other_vocabularies_are_refused(void) {
+    char path[128];
+    LoaderOptions options = loader_files_usual_options();
+    Loader* refused;
+    write_of_vocab("v_unknown.bin", 0);
+    write_of_vocab("v_one.bin", 1);
+    write_of_vocab("v_two.bin", 2);
+    Loader *unknown = open_named("v_unknown.bin"), *one = open_named("v_one.bin"),
+           *two = open_named("v_two.bin");
+    Loader* both = open_named("v_[ou]n[ek]*.bin");
+    CHECK_EQ(loader_info(unknown)->vocab_hash, 0);
+    CHECK_EQ(loader_info(both)->vocab_hash, 1);
+    Loader* all[] = {unknown, one, two, both};
+    for (int a = 0; a < 4; a++) {
+        for (int b = 0; b < 4; b++) {
+            bool differ = (a == 2) != (b == 2) && a != 0 && b != 0;
+            Status status = sample_shards_check_vocab(loader_shards(all[a]), loader_shards(all[b]));
+            CHECK_EQ(status, differ ? STATUS_MISMATCH : STATUS_OK);
+        }
+    }
+    CHECK_FAILS(sample_shards_check_vocab(loader_shards(both), loader_shards(two)), STATUS_MISMATCH,
+                "v_one.bin");
+    CHECK(strstr(status_message(), "v_two.bin") != NULL &&
+          strstr(status_message(), "---> prepare both") != NULL);
+    for (int i = 0; i < 4; i++) { loader_close(all[i]); }
+    write_of_vocab("v_three.bin",
+                   2);  // of v_one, v_three, v_two, v_unknown; then with the unknown one in front
+    snprintf(path, sizeof path, "%s/v_*.bin", dir);
+    CHECK_FAILS(loader_open(&refused, path, &options), STATUS_MISMATCH, "v_three.bin have vocabularies");
+    write_of_vocab("v_a.bin", 0);
+    CHECK_FAILS(loader_open(&refused, path, &options), STATUS_MISMATCH, "v_one.bin and");
+}
+
+// --- loader pairs --------------------
+
+enum {
+    LOADER_PAIRS_NUM_TASKS = 4,
+    LOADER_PAIRS_NUM_SAMPLES = 300,
+    LOADER_PAIRS_LONGEST = 200,
+    LOADER_PAIRS_VOCAB = 500
+};
+
+static char dir[64], pairs_path[80];
+static MadeData loader_pairs_data;
+
+static LoaderOptions pair_options(void) {
+    return (LoaderOptions){.batch_tokens = 700,
+                           .max_seq_tokens = LOADER_PAIRS_LONGEST,
+                           .encoder_decoder = true,
+                           .max_target_tokens = LOADER_PAIRS_LONGEST,
+                           .seed = seed,
+                           .shuffle = true};
+}
+
+static Loader* loader_pairs_open_loader(const LoaderOptions* options) {
+    Loader* loader = NULL;
+    CHECK_OK(loader_open(&loader, pairs_path, options));
+    if (loader == NULL) { exit(1); }
+    return loader;
+}
+
+static int32_t least(int32_t a, int32_t b) {
+    return a < b ? a : b;
+}
+
+// What is drawn of a sample: the end of its input, all of its target, and its tokens are the file's.
+static void loader_pairs_check_drawn(const Loader* loader, const LoaderSample* drawn,
+                                     const LoaderOptions* options) {
+    const MadeSample* made = &loader_pairs_data.samples[drawn->id];
+    CHECK_EQ(drawn->n_input, least(made->n_input, options->max_seq_tokens));
+    CHECK_EQ(drawn->n_target, made->n_target);
+    int32_t tokens[2 * LOADER_PAIRS_LONGEST];
+    CHECK_OK(loader_read(loader, drawn, tokens));
+    for (int32_t i = 0; i < drawn->n_input; i++) {
+        CHECK_EQ(tokens[i], maker_token(&loader_pairs_data, drawn->id, made->n_input - drawn->n_input + i));
+    }
+    for (int32_t i = 0; i < drawn->n_target; i++) {
+        CHECK_EQ(tokens[drawn->n_input + i], maker_token(&loader_pairs_data, drawn->id, made->n_input + i));
+    }
+}
+
+static void long_sides_are_cut_or_skipped_and_counted(void) {
+    Rng rng = rng_seed(seed);
+    for (int round = 0; round < 24 && test_failures == 0; round++) {
+        LoaderOptions options = pair_options();
+        options.max_seq_tokens = rng_between(&rng, 2, round % 2 ? 30 : LOADER_PAIRS_LONGEST);
+        options.max_target_tokens = rng_between(&rng, 2, round % 3 ? 30 : LOADER_PAIRS_LONGEST);
+        options.long_samples = round % 4 < 2 ? LONG_CUT_START : LONG_SKIP;
+        options.shuffle = false;
+        int64_t num_cut = 0, num_skipped = 0, num_tokens = 0, num_drawn = 0;
+        bool skip = options.long_samples == LONG_SKIP;
+        for (int32_t id = 0; id < LOADER_PAIRS_NUM_SAMPLES; id++) {
+            const MadeSample* made = &loader_pairs_data.samples[id];
+            bool input_long = made->n_input > options.max_seq_tokens;
+            bool skipped = made->n_target > options.max_target_tokens || (skip && input_long);
+            num_skipped += skipped;
+            num_cut += input_long && !skipped;
+        }
+        Loader* loader = loader_pairs_open_loader(&options);
+        CHECK_EQ(loader_info(loader)->num_cut, num_cut);
+        CHECK_EQ(loader_info(loader)->num_skipped, num_skipped);
+        CHECK_EQ(loader_info(loader)->num_samples, LOADER_PAIRS_NUM_SAMPLES - num_skipped);
+        Arena arena = {0};
+        for (LoaderBatch batch = {0}; !batch.end && test_failures == 0;) {
+            CHECK_OK(loader_next(loader, &batch, &arena));
+            for (int32_t i = 0; i < batch.num_samples; i++, num_drawn++) {
+                const MadeSample* made = &loader_pairs_data.samples[batch.samples[i].id];
+                loader_pairs_check_drawn(loader, &batch.samples[i], &options);
+                CHECK(!skip || (batch.samples[i].n_input == made->n_input &&
+                                batch.samples[i].n_target == made->n_target));
+            }
+            num_tokens += batch.num_tokens;
+        }
+        CHECK_EQ(num_drawn, loader_info(loader)->num_samples);
+        CHECK_EQ(num_tokens, loader_info(loader)->num_tokens);
+        loader_close(loader);
+        arena_free(&arena);
+    }
+    LoaderOptions options = pair_options();
+    options.max_target_tokens = 0;
+    Loader* loader;
+    CHECK_FAILS(loader_open(&loader, pairs_path, &options), STATUS_BAD_OPTION, "0 tokens in a target --->");
+}
+
+// Both sides count, an empty input as one token; as many samples as fit.
+static void both_sides_fill_a_batch(void) {
+    Rng rng = rng_seed(seed);
+    int32_t num_empty = 0;
+    for (int round = 0; round < 20; round++) {
+        LoaderOptions options = pair_options();
+        options.batch_tokens = rng_between(&rng, 1, 1000);
+        options.shuffle = round % 3 > 0;
+        options.supervise_inputs = round % 2;
+        Loader* loader = loader_pairs_open_loader(&options);
+        Arena arena = {0};
+        LoaderBatch batch = {0}, next;
+        CHECK_OK(loader_next(loader, &batch, &arena));
+        for (int step = 0; step < 40 && batch.num_samples > 0; step++) {
+            int64_t num_tokens = 0, supervised_tokens = 0;
+            for (int32_t i = 0; i < batch.num_samples; i++) {
+                const MadeSample* made = &loader_pairs_data.samples[batch.samples[i].id];
+                CHECK_EQ(batch.lengths[i].enc_tokens, made->n_input > 0 ? made->n_input : 1);
+                CHECK_EQ(batch.lengths[i].dec_tokens, made->n_target);
+                CHECK_EQ(batch.lengths[i].supervised_tokens, made->n_target);
+                num_empty += made->n_input == 0;
+                num_tokens += batch.lengths[i].enc_tokens + batch.lengths[i].dec_tokens;
+                supervised_tokens += made->n_target;
+            }
+            CHECK_EQ(batch.num_tokens, num_tokens);
+            CHECK_EQ(batch.supervised_tokens, supervised_tokens);
+            CHECK(num_tokens <= options.batch_tokens || batch.num_samples == 1);
+            CHECK_OK(loader_next(loader, &next, &arena));
+            CHECK(batch.end ? next.num_samples == 0
+                            : num_tokens + next.lengths[0].enc_tokens + next.lengths[0].dec_tokens >
+                                  options.batch_tokens);
+            batch = next;
+        }
+        loader_close(loader);
+        arena_free(&arena);
+    }
+    CHECK(num_empty > 0);
+}
+
+static void positions_know_the_longest_target(void) {
+    LoaderOptions options = pair_options();
+    Loader* loader = loader_pairs_open_loader(&options);
+    Arena arena = {0};
+    LoaderBatch first, second, again;
+    CHECK_OK(loader_next(loader, &first, &arena));
+    CHECK_OK(loader_next(loader, &second, &arena));
+    CHECK_OK(loader_restore(loader, first.position, first.position_bytes));
+    CHECK_OK(loader_next(loader, &again, &arena));
+    CHECK_EQ(again.num_samples, second.num_samples);
+    CHECK(memcmp(again.samples, second.samples, sizeof(LoaderSample) * (size_t)again.num_samples) == 0);
+    loader_close(loader);
+    options.max_target_tokens++;  // no sample is that long: the data looks the same
+    loader = loader_pairs_open_loader(&options);
+    CHECK_FAILS(loader_restore(loader, first.position, first.position_bytes), STATUS_MISMATCH,
+                "another longest target");
+    loader_close(loader);
+    options.encoder_decoder = false;
+    loader = loader_pairs_open_loader(&options);
+    CHECK_FAILS(loader_restore(loader, first.position, first.position_bytes), STATUS_MISMATCH,
+                "data position: saved with");
+    loader_close(loader);
+    arena_free(&arena);
+}
+
+static void plain_text_has_no_targets(void) {
+    char text[128];
+    int32_t tokens[] = {50256, 1, 2, 3, 50256, 5, 6};
+    snprintf(text, sizeof text, "%s/web_train_000000.bin", dir);
+    maker_write_llmc(text, 20240520, 1, tokens, 7);
+    LoaderOptions options = pair_options();
+    Loader* loader;
+    CHECK_FAILS(loader_open(&loader, text, &options), STATUS_BAD_OPTION, "web_train_000000.bin: plain text");
+    CHECK_FAILS(loader_open(&loader, text, &options), STATUS_BAD_OPTION, "--span-corruption on");
+}
+
+// --- loader text --------------------
+
+// ByT5's ids: bytes are 3 ... 258, sentinels 259 ... 383.
+enum {
+    PAD = 0,
+    LOADER_TEXT_EOT = 1,
+    FIRST_BYTE = 3,
+    LOADER_TEXT_FIRST_SENTINEL = 259,
+    LOADER_TEXT_VOCAB = 384,
+    NUM_TEXTS = 60,
+    LOADER_TEXT_LONGEST = 400
+};
+
+static char dir[64], loader_text_pattern[80];
+
+// The texts that the files hold, without end-of-text.
+static int32_t text_tokens[NUM_TEXTS];
+static int32_t texts[NUM_TEXTS][LOADER_TEXT_LONGEST];
+
+static LoaderOptions text_options(void) {
+    return (LoaderOptions){.batch_tokens = 900,
+                           .max_seq_tokens = 100,
+                           .encoder_decoder = true,
+                           .max_target_tokens = 40,
+                           .span_corruption = true,
+                           .mean_noise_span = 4,
+                           .seed = seed,
+                           .shuffle = true};
+}
+
+static Loader* loader_text_open_loader(const char* path, const LoaderOptions* options) {
+    Loader* loader = NULL;
+    CHECK_OK(loader_open(&loader, path, options));
+    if (loader == NULL) { exit(1); }
+    return loader;
+}
+
+// The text of a drawn sample; its length.
+static int32_t loader_text_undo(const Loader* loader, const LoaderSample* sample, int32_t first_sentinel,
+                                int32_t step, int32_t eot, int32_t* text) {
+    static int32_t tokens[1000];
+    CHECK_OK(loader_read(loader, sample, tokens));
+    const int32_t* target = tokens + sample->n_input;
+    int32_t n = 0, num_spans = 0;
+    CHECK_EQ(tokens[sample->n_input - 1], eot);
+    CHECK_EQ(target[sample->n_target - 1], eot);
+    for (int32_t i = 0; i < sample->n_input - 1; i++) {
+        if (tokens[i] != first_sentinel + num_spans * step) {
+            text[n++] = tokens[i];
+            continue;
+        }
+        CHECK_EQ(*target, tokens[i]);
+        target++;
+        num_spans++;
+        while (*target != eot && *target != first_sentinel + num_spans * step) { text[n++] = *target++; }
+    }
+    CHECK_EQ(target + 1 - tokens, sample->n_input + sample->n_target);
+    return n;
+}
+
+// One pass in file order: every text comes whole, in pieces, and every piece but the last is as long as fits.
+static void check_pass(const char* path, int32_t first_sentinel, int32_t step, int32_t eot) {
+    LoaderOptions options = text_options();
+    options.shuffle = false;
+    options.sentinel_first = first_sentinel;
+    options.sentinel_step = step;
+    Loader* loader = loader_text_open_loader(path, &options);
+    Arena arena = {0};
+    int32_t t = 0, at = 0, num_pieces = 0, piece_tokens = 0;
+    int64_t num_tokens = 0;
+    while (t < NUM_TEXTS && text_tokens[t] == 0) { t++; }
+    for (LoaderBatch batch = {0}; !batch.end && test_failures == 0;) {
+        CHECK_OK(loader_next(loader, &batch, &arena));
+        for (int32_t i = 0; i < batch.num_samples; i++, num_pieces++) {
+            const LoaderSample* sample = &batch.samples[i];
+            int32_t text[LOADER_TEXT_LONGEST],
+                n = loader_text_undo(loader, sample, first_sentinel, step, eot, text);
+            CHECK(t < NUM_TEXTS);
+            CHECK(at + n <= text_tokens[t]);
+            if (test_failures > 0) { break; }
+            CHECK(memcmp(text, texts[t] + at, sizeof *text * (size_t)n) == 0);
+            CHECK_EQ(sample->id, num_pieces);
+            CHECK_EQ(sample->first_token, at);
+            CHECK_EQ(batch.lengths[i].enc_tokens, sample->n_input);
+            CHECK_EQ(batch.lengths[i].dec_tokens, sample->n_target);
+            CHECK_EQ(batch.lengths[i].supervised_tokens, sample->n_target);
+            CHECK(sample->n_input <= 100 && sample->n_target <= 40);
+            at += n;
+            if (at < text_tokens[t]) {
+                CHECK(sample->n_input == 100 || sample->n_target == 40 || sample->n_target == 39);
+                CHECK(piece_tokens == 0 || n == piece_tokens);
+                piece_tokens = n;
+                continue;
+            }
+            at = 0;
+            for (t++; t < NUM_TEXTS && text_tokens[t] == 0;) { t++; }
+        }
+        num_tokens += batch.num_tokens;
+    }
+    CHECK_EQ(t, NUM_TEXTS);
+    CHECK_EQ(num_pieces, loader_info(loader)->num_samples);
+    CHECK_EQ(num_tokens, loader_info(loader)->num_tokens);
+    CHECK(piece_tokens > 50);
+    loader_close(loader);
+    arena_free(&arena);
+}
+
+// Texts as samples of two files, divided into input and target somewhere.
+static void write_samples(SampleInputEnd input_end) {
+    Rng rng = rng_seed(seed + 5);
+    SampleVocab vocab = {LOADER_TEXT_VOCAB, LOADER_TEXT_EOT, PAD, TOKENIZER_BYT5, input_end, 0, 0};
+    SampleWriter* writer = NULL;
+    for (int32_t t = 0; t < NUM_TEXTS; t++) {
+        char path[128];
+        snprintf(path, sizeof path, "%s/text_%d.bin", dir, t / 40);
+        if (t % 40 == 0) { CHECK_OK(sample_writer_open(&writer, path, &vocab)); }
+        int32_t input[LOADER_TEXT_LONGEST + 1], target[LOADER_TEXT_LONGEST + 1], n = text_tokens[t];
+        int32_t n_input = rng_below(&rng, 3) ? rng_between(&rng, 0, n) : 0;
+        memcpy(input, texts[t], sizeof *input * (size_t)n_input);
+        memcpy(target, texts[t] + n_input, sizeof *target * (size_t)(n - n_input));
+        target[n - n_input] = LOADER_TEXT_EOT;
+        if (input_end == INPUT_END_EOT) { input[n_input] = LOADER_TEXT_EOT; }
+        CHECK_OK(sample_writer_add(writer, "text", input, n_input + (input_end == INPUT_END_EOT), target,
+                                   n - n_input + 1));
+        if (t % 40 == 39 || t == NUM_TEXTS - 1) { CHECK_OK(sample_writer_finish(writer)); }
+    }
+}
+
+static void every_text_comes_whole(void) {
+    text_tokens[0] = 1;
+    text_tokens[1] = 0;  // input </s>, target </s>
+    text_tokens[NUM_TEXTS - 1] = 0;
+    write_samples(INPUT_END_EOT);
+    check_pass(loader_text_pattern, LOADER_TEXT_FIRST_SENTINEL, 1, LOADER_TEXT_EOT);
+    check_pass(loader_text_pattern, 383, -1, LOADER_TEXT_EOT);
+    LoaderOptions options = text_options();
+    Loader* loader = loader_text_open_loader(loader_text_pattern, &options);
+    CHECK_EQ(loader_info(loader)->num_skipped, 2);
+    CHECK_EQ(loader_info(loader)->num_cut, 0);
+    loader_close(loader);
+    text_tokens[1] = 7;
+    text_tokens[NUM_TEXTS - 1] = 2;
+    write_samples(INPUT_END_NONE);
+    check_pass(loader_text_pattern, LOADER_TEXT_FIRST_SENTINEL, 1, LOADER_TEXT_EOT);
+}
+
+// A document of an llm.c file begins with end-of-text, the first of a shard perhaps not.
+static void documents_come_whole(void) {
+    static int32_t tokens[NUM_TEXTS * (LOADER_TEXT_LONGEST + 1)];
+    for (int with_eot = 0; with_eot < 2; with_eot++) {
+        int32_t n = 0, first_tokens = text_tokens[0];
+        text_tokens[0] = with_eot ? 1 : 5;
+        for (int32_t t = 0; t < NUM_TEXTS; t++) {
+            if (t > 0 || with_eot) { tokens[n++] = 50256; }
+            for (int32_t i = 0; i < text_tokens[t]; i++) { tokens[n++] = texts[t][i]; }
+        }
+        char path[128];
+        snprintf(path, sizeof path, "%s/web_train_000000.bin", dir);
+        maker_write_llmc(path, 20240520, 1, tokens, n);
+        check_pass(path, 40000, -1, 50256);
+        text_tokens[0] = first_tokens;
+    }
+}
+
+// Draw `num_steps` batches; all tokens of all samples go to `out`.
+static int32_t draw(Loader* loader, int num_steps, int32_t* out, LoaderBatch* last, Arena* arena) {
+    int32_t n = 0;
+    for (int step = 0; step < num_steps; step++) {
+        CHECK_OK(loader_next(loader, last, arena));
+        for (int32_t i = 0; i < last->num_samples; i++) {
+            CHECK_OK(loader_read(loader, &last->samples[i], out + n));
+            n += last->samples[i].n_input + last->samples[i].n_target;
+        }
+    }
+    return n;
+}
+
+static void equal_seeds_and_resumed_runs_have_equal_spans(void) {
+    static int32_t a[50000], b[50000], c[50000];
+    LoaderOptions options = text_options();
+    Loader *first = loader_text_open_loader(loader_text_pattern, &options),
+           *second = loader_text_open_loader(loader_text_pattern, &options);
+    options.seed += 77;
+    Loader* resumed = loader_text_open_loader(loader_text_pattern, &options);
+    Arena arena = {0};
+    LoaderBatch batch, other;
+    int32_t n = draw(first, 20, a, &batch, &arena);
+    CHECK_EQ(draw(second, 20, b, &other, &arena), n);
+    CHECK(memcmp(a, b, sizeof *a * (size_t)n) == 0);
+    CHECK(draw(resumed, 20, b, &other, &arena) != n || memcmp(a, b, sizeof *a * (size_t)n) != 0);
+    CHECK_OK(loader_restore(resumed, batch.position, batch.position_bytes));
+    n = draw(first, 20, b, &batch, &arena);
+    CHECK_EQ(draw(resumed, 20, c, &other, &arena), n);
+    CHECK(memcmp(b, c, sizeof *b * (size_t)n) == 0);
+    loader_close(first);
+    loader_close(second);
+    loader_close(resumed);
+    arena_free(&arena);
+}
+
+// A piece has other spans in another epoch, and the same text; without shuffling, the same for every
+// seed.
+static void epochs_have_spans_of_their_own(void) {
+    enum { MOST = 400 };
+    static int32_t before[MOST][200], now[200];
+    static bool seen[MOST];
+    LoaderOptions options = text_options();
+    Loader* loader = loader_text_open_loader(loader_text_pattern, &options);
+    int32_t num_samples = (int32_t)loader_info(loader)->num_samples, num_compared = 0, num_equal = 0;
+    CHECK(num_samples < MOST);
+    Arena arena = {0};
+    for (int32_t drawn = 0; drawn < 2 * num_samples && test_failures == 0;) {
+        LoaderBatch batch;
+        CHECK_OK(loader_next(loader, &batch, &arena));
+        for (int32_t i = 0; i < batch.num_samples; i++, drawn++) {
+            const LoaderSample* sample = &batch.samples[i];
+            int32_t n = sample->n_input + sample->n_target, text[2][200];
+            CHECK_OK(loader_read(loader, sample, seen[sample->id] ? now : before[sample->id]));
+            if (seen[sample->id] && n > 60) {
+                num_compared++;
+                num_equal += memcmp(now, before[sample->id], sizeof *now * (size_t)n) == 0;
+                LoaderSample fixed;
+                CHECK_OK(loader_sample(loader, sample->id, &fixed));  // one task: in file order
+                CHECK_EQ(
+                    loader_text_undo(loader, sample, LOADER_TEXT_FIRST_SENTINEL, 1, LOADER_TEXT_EOT, text[0]),
+                    loader_text_undo(loader, &fixed, LOADER_TEXT_FIRST_SENTINEL, 1, LOADER_TEXT_EOT,
+                                     text[1]));
+                CHECK(memcmp(text[0], text[1], sizeof(int32_t) * 30) == 0);
+            }
+            seen[sample->id] = true;
+        }
+    }
+    CHECK(num_compared > 10 && num_equal * 20 < num_compared);
+    loader_close(loader);
+    options.shuffle = false;
+    static int32_t a[50000], b[50000];
+    LoaderBatch batch;
+    Loader* val = loader_text_open_loader(loader_text_pattern, &options);
+    options.seed++;
+    Loader* other = loader_text_open_loader(loader_text_pattern, &options);
+    int32_t n = draw(val, 10, a, &batch, &arena);
+    CHECK_EQ(draw(other, 10, b, &batch, &arena), n);
+    CHECK(memcmp(a, b, sizeof *a * (size_t)n) == 0);
+    loader_rewind(val);
+    CHECK_EQ(draw(val, 10, b, &batch, &arena), n);
+    CHECK(memcmp(a, b, sizeof *a * (size_t)n) == 0);
+    loader_close(val);
+    loader_close(other);
+    arena_free(&arena);
+}
+
+// What a tokenizer keeps for sentinels, and what the options make of it: the sentinels of a text with many
+// spans.
+static void sentinels_are_the_tokenizers(void) {
+    static const struct {
+        SampleTokenizer tokenizer;
+        int32_t vocab, first, step;  // asked for
+        int32_t got_first, got_step, num_spans;
+        const char* words;  // of a refusal
+    } cases[] = {
+        {TOKENIZER_BYT5, 384, 0, 0, 259, 1, 125, NULL},
+        {TOKENIZER_BYT5, 384, 0, -1, 383, -1, 125, NULL},
+        {TOKENIZER_BYT5, 384, 300, -1, 300, -1, 42, NULL},
+        {TOKENIZER_BYT5, 384, 258, -1, 258, -1, 100, NULL},
+        {TOKENIZER_BYT5, 384, 382, 0, 382, 1, 2, NULL},
+        {TOKENIZER_SENTENCEPIECE, 32100, 0, 0, 32099, -1, 100, NULL},
+        {TOKENIZER_SENTENCEPIECE, 32100, 0, 1, 32000, 1, 100, NULL},
+        {TOKENIZER_SENTENCEPIECE, 32100, 32050, 0, 32050, -1, 51, NULL},
+        {TOKENIZER_GPT2, 50257, 40000, 0, 40000, -1, 100, NULL},
+        {TOKENIZER_GPT2, 50257, 0, 0, 0, 0, 0, "no sentinels for --span-corruption --->"},
+        {TOKENIZER_BYTES, 257, 0, 0, 0, 0, 0, "no sentinels for --span-corruption --->"},
+        {TOKENIZER_BYT5, 384, 50, -1, 0, 0, 0, "tokens 0 to 50 would be sentinels"},
+        {TOKENIZER_BYT5, 384, 384, 1, 0, 0, 0, "would be sentinels"},
+        {TOKENIZER_BYT5, 384, -5, 1, 0, 0, 0, "would be sentinels"},
+        {TOKENIZER_BYT5, 384, INT32_MAX, 0, 0, 0, 0, "would be sentinels"},
+    };
+    char path[128];
+    snprintf(path, sizeof path, "%s/kind.bin", dir);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int32_t target[1501];
+        for (int32_t t = 0; t < 1500; t++) { target[t] = 3; }
+        target[1500] = LOADER_TEXT_EOT;
+        SampleVocab vocab = {cases[i].vocab, LOADER_TEXT_EOT, PAD, cases[i].tokenizer, INPUT_END_EOT, 0, 0};
+        SampleWriter* writer;
+        CHECK_OK(sample_writer_open(&writer, path, &vocab));
+        CHECK_OK(sample_writer_add(writer, "text", target + 1500, 1, target, 1501));
+        CHECK_OK(sample_writer_finish(writer));
+        LoaderOptions options = {.batch_tokens = 1,
+                                 .max_seq_tokens = 5000,
+                                 .encoder_decoder = true,
+                                 .max_target_tokens = 5000,
+                                 .span_corruption = true,
+                                 .mean_noise_span = 1,
+                                 .sentinel_first = cases[i].first,
+                                 .sentinel_step = cases[i].step};
+        Loader* loader;
+        if (cases[i].words != NULL) {
+            CHECK_FAILS(loader_open(&loader, path, &options), STATUS_BAD_OPTION, cases[i].words);
+            continue;
+        }
+        loader = loader_text_open_loader(path, &options);
+        LoaderSample sample;
+        CHECK_OK(loader_sample(loader, 0, &sample));
+        int32_t tokens[4000], num_spans = 0;
+        CHECK_OK(loader_read(loader, &sample, tokens));
+        for (int32_t t = 0; t < sample.n_input - 1; t++) {
+            if (tokens[t] == 3) { continue; }
+            CHECK_EQ(tokens[t], cases[i].got_first + num_spans * cases[i].got_step);
+            num_spans++;
+        }
+        CHECK_EQ(num_spans, cases[i].num_spans);
+        loader_close(loader);
+        options.mean_noise_span = 0;  // 225 of the 1500 tokens are noise
+        loader = loader_text_open_loader(path, &options);
+        CHECK_OK(loader_sample(loader, 0, &sample));
+        int32_t usual = cases[i].tokenizer == TOKENIZER_BYT5 ? 11 : 75;
+        CHECK_EQ(sample.n_target, 225 + (usual < num_spans ? usual : num_spans) + 1);
+        loader_close(loader);
+    }
+}
+
+static void bad_options_and_other_positions_are_refused(void) {
+    Loader* loader;
+    LoaderOptions options = text_options();
+    options.encoder_decoder = false;
+    CHECK_FAILS(loader_open(&loader, loader_text_pattern, &options), STATUS_BAD_OPTION,
+                "--span-corruption on: needs");
+    options = text_options();
+    options.noise_density = 1;
+    CHECK_FAILS(loader_open(&loader, loader_text_pattern, &options), STATUS_BAD_OPTION, "--noise-density 1");
+    options.noise_density = -0.1;
+    CHECK_FAILS(loader_open(&loader, loader_text_pattern, &options), STATUS_BAD_OPTION,
+                "--noise-density -0.1");
+    options = text_options();
+    options.mean_noise_span = 0.5;
+    CHECK_FAILS(loader_open(&loader, loader_text_pattern, &options), STATUS_BAD_OPTION,
+                "--mean-noise-span 0.5");
+    options = text_options();
+    options.max_target_tokens = 2;
+    CHECK_FAILS(loader_open(&loader, loader_text_pattern, &options), STATUS_BAD_OPTION,
+                "targets of 2 tokens: too short");
+
+    options = text_options();
+    options.mean_noise_span = 4.1;  // no ties: a little more or less makes no other lengths
+    options.noise_density = 0.1511;
+    options.sentinel_first = 321;  // as many above as below
+    loader = loader_text_open_loader(loader_text_pattern, &options);
+    Arena arena = {0};
+    LoaderBatch batch;
+    CHECK_OK(loader_next(loader, &batch, &arena));
+    LoaderSample wrong = batch.samples[0];
+    wrong.n_input++;
+    int32_t tokens[1000];
+    CHECK_FAILS(loader_read(loader, &wrong, tokens), STATUS_OUT_OF_RANGE, "as corrupted it has");
+    loader_close(loader);
+    for (int i = 0; i < 5; i++) {
+        options = text_options();
+        options.sentinel_first = i == 1 ? 322 : 321;
+        options.sentinel_step = i == 2 ? -1 : 0;
+        options.mean_noise_span = i == 3 ? 4.1001 : 4.1;
+        options.noise_density = i == 4 ? 0.151101 : 0.1511;
+        loader = loader_text_open_loader(loader_text_pattern, &options);
+        if (i == 0) {
+            CHECK_OK(loader_restore(loader, batch.position, batch.position_bytes));
+        } else {
+            CHECK_FAILS(loader_restore(loader, batch.position, batch.position_bytes), STATUS_MISMATCH,
+                        "other span corruption --->");
+        }
+        loader_close(loader);
+    }
+    arena_free(&arena);
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
+    Rng rng;
+    RUN(every_number_comes_once);
+    RUN(orders_are_equally_likely);
+    RUN(neighbours_are_independent);
+    RUN(proportional_follows_the_examples);
+    RUN(temperature_flattens);
+    RUN(weights_are_taken_as_given);
+    RUN(names_of_any_bytes_are_weighed);
+    RUN(a_small_share_is_still_a_share);
+    RUN(shares_are_cut_at_their_edges);
+    RUN(bad_mixtures_name_the_remedy);
+    RUN(undoing_gives_back_the_text);
+    RUN(lengths_are_as_asked);
+    RUN(the_longest_text_is_the_longest);
+    RUN(every_division_is_as_likely);
+    RUN(keys_choose_the_spans);
+    RUN(all_are_covered_by_few);
     maker_dir_create(dir);
-    snprintf(pattern, sizeof pattern, "%s/train_?.bin", dir);
-    Rng rng = rng_seed(seed);
-    data = maker_random(&rng, NUM_SAMPLES, NUM_TASKS, LONGEST, VOCAB);
+    snprintf(pattern, sizeof pattern, "%s/train.bin", dir);
+    rng = rng_seed(seed);
+    data = maker_random(&rng, NUM_SAMPLES, NUM_TASKS, SAMPLE_CUT_LONGEST, VOCAB);
     maker_add_gaps(&rng, &data);
     data.input_tail = 2;
+    maker_write(&data, 0, NUM_SAMPLES, dir, "train.bin");
+    RUN(long_samples_are_cut_or_skipped_and_counted);
+    maker_dir_remove(dir);
+    maker_free(&data);
+    maker_dir_create(dir);
+    snprintf(loader_pattern, sizeof loader_pattern, "%s/train_?.bin", dir);
+    rng = rng_seed(seed);
+    loader_data = maker_random(&rng, LOADER_NUM_SAMPLES, LOADER_NUM_TASKS, LOADER_LONGEST, LOADER_VOCAB);
+    maker_add_gaps(&rng, &loader_data);
+    loader_data.input_tail = 2;
     for (int32_t f = 0; f < 3; f++) {
         char name[32];
         snprintf(name, sizeof name, "train_%d.bin", f);
-        maker_write(&data, f * 100, f * 100 + 100, dir, name);
+        maker_write(&loader_data, f * 100, f * 100 + 100, dir, name);
     }
     RUN(equal_seeds_draw_equal_streams);
     RUN(every_position_is_restored_exactly);
@@ -369,6 +1697,53 @@ int main(int argc, char** argv) {
     RUN(wrong_positions_are_refused);
     RUN(llmc_documents_lose_nothing);
     maker_dir_remove(dir);
-    maker_free(&data);
+    maker_free(&loader_data);
+    rng = rng_seed(seed);
+    maker_dir_create(dir);
+    snprintf(loader_files_pattern, sizeof loader_files_pattern, "%s/train_*.bin", dir);
+    loader_files_data =
+        maker_random(&rng, LOADER_FILES_NUM_SAMPLES, 4, LOADER_FILES_LONGEST, LOADER_FILES_VOCAB);
+    maker_write(&loader_files_data, 0, 100, dir, "train_0.bin");
+    maker_write(&loader_files_data, 100, 200, dir, "train_1.bin");
+    maker_write(&loader_files_data, 200, 300, dir, "train_2.bin");
+    RUN(a_position_is_of_the_contents);
+    RUN(samples_longer_than_a_batch_are_counted);
+    RUN(disagreeing_files_are_both_named);
+    RUN(other_vocabularies_are_refused);
+    maker_free(&loader_files_data);
+    maker_dir_remove(dir);
+    maker_dir_create(dir);
+    snprintf(pairs_path, sizeof pairs_path, "%s/train.bin", dir);
+    rng = rng_seed(seed);
+    loader_pairs_data = maker_random(&rng, LOADER_PAIRS_NUM_SAMPLES, LOADER_PAIRS_NUM_TASKS,
+                                     LOADER_PAIRS_LONGEST, LOADER_PAIRS_VOCAB);
+    for (int32_t id = 0; id < 10; id++) {
+        loader_pairs_data.samples[id].n_input = 0;
+        loader_pairs_data.samples[id].n_target += 1;
+    }
+    maker_write(&loader_pairs_data, 0, LOADER_PAIRS_NUM_SAMPLES, dir, "train.bin");
+    RUN(long_sides_are_cut_or_skipped_and_counted);
+    RUN(both_sides_fill_a_batch);
+    RUN(positions_know_the_longest_target);
+    RUN(plain_text_has_no_targets);
+    maker_dir_remove(dir);
+    maker_free(&loader_pairs_data);
+    maker_dir_create(dir);
+    snprintf(loader_text_pattern, sizeof loader_text_pattern, "%s/text_?.bin", dir);
+    rng = rng_seed(seed);
+    for (int32_t t = 0; t < NUM_TEXTS; t++) {
+        text_tokens[t] =
+            rng_below(&rng, 3) ? rng_between(&rng, 1, 60) : rng_between(&rng, 1, LOADER_TEXT_LONGEST);
+        for (int32_t i = 0; i < LOADER_TEXT_LONGEST; i++) {
+            texts[t][i] = rng_between(&rng, FIRST_BYTE, 258);
+        }
+    }
+    RUN(every_text_comes_whole);
+    RUN(documents_come_whole);
+    RUN(equal_seeds_and_resumed_runs_have_equal_spans);
+    RUN(epochs_have_spans_of_their_own);
+    RUN(sentinels_are_the_tokenizers);
+    RUN(bad_options_and_other_positions_are_refused);
+    maker_dir_remove(dir);
     return test_end();
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What a run leaves behind it: whose -o is, what of its logs stays where it goes on, what a full disk, a removed folder and a
 # reader that is gone cost it. And of every program: output that did not arrive is an error.
+# concerns: util trainer dynapipe_plugin/run/session
 . "$(dirname "$0")/train_lib.sh"
 make -s -j2 "$build/dynapipe" "$build/profile_costs" >"$work/build.log" 2>&1 || { cat "$work/build.log"; exit 1; }
 make_data 300 200
@@ -22,7 +23,7 @@ refuses "has an earlier run (checkpoints up to step 6) ---> -y 1 goes on from it
     "a fresh run where one was" 2 $plugin -x 6 -o "$work/whole"
 refuses "-y and --overwrite 1" "both ways on" 2 $plugin -x 6 -o "$work/whole" -y 1 --overwrite 1
 refuses "17 channels cannot be shared by 4 heads" "a run that would overwrite, but fails" 2 $plugin -x 6 -o "$work/whole" --overwrite 1 -e l9c17h4
-refuses "shows step 9 (--show-step), the run has 6 --->" "a plan to show behind the run's end" 2 $plugin -x 6 --show-step 9 --print-plan
+refuses "shows step 9 (--show-step), the run has 6 --->" "a plan to show behind the run's end" 2 $plugin -x 6 --show-step 9 --debug print-plan
 [ "$before" = "$(sums whole)" ]
 ok $? "and not a byte of the earlier run has changed"
 mkdir "$work/logs-only"
@@ -111,8 +112,8 @@ run again 2 $plugin -x 2 -o "$work/cut" --overwrite 1
 [ $? -eq 0 ] && [ "$(records cut)" = "validation 0 step 1 step 2 validation 2" ] && [ "$(cd "$work/cut" && echo DONE* model*)" = "DONE_00000002 model_00000002.bin" ]
 ok $? "--overwrite 1: $(grep -m1 'are removed' "$work/again.log" | sed "s|$work/||g")"
 
-run behind 2 $plugin -x 3 -y 1 -o "$work/cut" --print-plan
-[ $? -eq 0 ] && grep -q '^warning: --print-plan: step 2 (--show-step) is done, the run goes on with step 3' "$work/behind.log"
+run behind 2 $plugin -x 3 -y 1 -o "$work/cut" --debug print-plan
+[ $? -eq 0 ] && grep -q '^warning: --debug print-plan: step 2 (--show-step) is done, the run goes on with step 3' "$work/behind.log"
 ok $? "a plan to show behind which a run goes on: $(grep -m1 '^warning: --print' "$work/behind.log")"
 mkdir "$work/export"
 touch "$work/export/config.json.tmp" "$work/export/model.safetensors.tmp" "$work/export/mine.tmp"

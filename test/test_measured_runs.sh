@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Training measures what its model costs, once: the next start takes none of it and plans alike. Predictions by what was
 # measured are of the right size.
+# concerns: dynapipe_plugin/measure dynapipe_plugin/run/session
 . "$(dirname "$0")/train_lib.sh"
 make -s "$build/profile_costs" >"$work/build.log" 2>&1 || { cat "$work/build.log"; exit 1; }
 make_data 300 200

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # dynapipe_plugin/mpirun.sh and dev/slurm_train.sh give the status of what they started, also where it ends by itself while they
 # answer a signal. Stand-ins sleep and exit; no MPI is needed.
+# concerns: dynapipe_plugin/mpirun.sh dev/slurm_train.sh
 set -u
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Plans of random placements and heads, of random planning problems: makespan and memory counted again by
 # test/judge_plan.py, and by the judge of the shared cases where it is there. TIMES=10: as many times as many.
+# concerns: dynapipe_plugin/plan tool
 set -u
 cd "$(dirname "$0")/.."
 build=build/${BUILD:-release}$([[ "${CC:-gcc}" == clang* ]] && echo -clang)

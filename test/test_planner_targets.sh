@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What the planner must reach on the shared cases, by their own judge: against the original under its rules and with
 # everything on, ahead of every other policy. Tables 1 to 3 of dev/bench_planner.sh, fewer budgets, ten times the time.
+# concerns: dynapipe_plugin/plan
 set -u
 cd "$(dirname "$0")/.."
 build=build/${BUILD:-release}$([[ "${CC:-gcc}" == clang* ]] && echo -clang)

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/train_lib.sh"
 make_data 300 120 byt5
 same_plans="--batching tokens --schedule 1f1b --split-backward off --recompute none"
-base="--refit off -i $work/data/train.bin -t 64 -d 400 -l 1e-3 -k constant -v 0 -s 0 -n 3 -nk 9 --effort 50 --measure-seconds 0 --comm-timeout 30"
+base="--refit off -i $work/data/train.bin -t 64 -d 400 -l 1e-3 -k constant -v 0 -s 0 -n 3 -nk 9 --debug effort=50 --debug measure-seconds=0 --comm-timeout 30"
 gpt="-e l4c32h2 $base" pairs="-e t5:l2c32h2 $base"
 
 train() {  # name, ranks, options...
@@ -22,12 +22,12 @@ same_values() {  # name, name, step, what
     ok $? "$4: parameters and moments are bit for bit those of the run that stayed"
 }
 moves() {  # name, splits as said
-    [ "$(sed -nE 's/^layers move behind step ([0-9]+): stages ([^ ]+) become ([^ ]+).*/\1:\2>\3/p' "$work/$1.log" | tr '\n' ' ')" = "$2 " ]
+    [ "$(sed -nE 's/^layers move after step ([0-9]+): stages ([^ ]+) become ([^ ]+).*/\1:\2>\3/p' "$work/$1.log" | tr '\n' ' ')" = "$2 " ]
     ok $? "$1: $2; $(grep -m1 '^moved' "$work/$1.log")"
 }
 
 train stays 2 $gpt $same_plans -x 7 --stages 2 --stage-split 2,2 --resplit off
-train moved 2 $gpt $same_plans -x 7 --stages 2 --stage-split 2,2 --resplit 3:4,0/5:1,3 --check
+train moved 2 $gpt $same_plans -x 7 --stages 2 --stage-split 2,2 --resplit 3:4,0/5:1,3 --debug check
 moves moved "3:2,2>4,0 5:4,0>1,3"
 same_values stays moved 3 "GPT-2, one stage the head alone"
 cmp -s <(losses stays) <(losses moved) && cmp -s "$work/stays/model_00000007.bin" "$work/moved/model_00000007.bin"
@@ -67,7 +67,7 @@ done
 
 trainer=$build/train_t5-dynapipe
 train stays5 3 $pairs -x 6 --stages 3 --stage-split 1,2,1 --resplit off
-train moved5 3 $pairs -x 6 --stages 3 --stage-split 1,2,1 --resplit 3:3,1,0 --check
+train moved5 3 $pairs -x 6 --stages 3 --stage-split 1,2,1 --resplit 3:3,1,0 --debug check
 same_values stays5 moved5 3 "T5, the decoder begins elsewhere"
 difference=$(loss_difference stays5 moved5 1e-4)
 ok $? "T5: losses within $difference"
@@ -76,8 +76,8 @@ ok $? "T5: losses within $difference"
 placed() {  # name, model's words, options, to
     train "$1_costs" 2 $2 -x 1 --stages 2 --resplit off  # measured once: both runs begin with the same shares
     train "$1" 2 $2 -x 6 --stages 2 $3 --resplit off
-    train "$1_moved" 2 $2 -x 6 --stages 2 $3 --resplit "3:$4" --check
-    grep -q "^layers move behind step 3: .* become $4\b" "$work/$1_moved.log"
+    train "$1_moved" 2 $2 -x 6 --stages 2 $3 --resplit "3:$4" --debug check
+    grep -q "^layers move after step 3: .* become $4\b" "$work/$1_moved.log"
     ok $? "$1: $(grep -m1 '^layers move' "$work/$1_moved.log")"
     same_values "$1" "$1_moved" 3 "$1"
     difference=$(loss_difference "$1" "$1_moved" 1e-4)

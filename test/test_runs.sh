@@ -62,7 +62,7 @@ ok $? "a resumed run warns of another -e and --seed"
 ok $? "and not of the same ones"
 
 # A trained model becomes a new run's start; llm.c's log and the plan of a step are there.
-train from-file 2 --stages 2 -x 1 -e "$work/whole/model_00000010.bin" --dump-plan "$work/plan.txt" --show-step 1 --trace "$work/trace.json" -v 1 -m 2
+train from-file 2 --stages 2 -x 1 -e "$work/whole/model_00000010.bin" --debug dump-plan="$work/plan.txt" --show-step 1 --trace "$work/trace.json" -v 1 -m 2
 grep -q '^s:1 trl:' "$work/from-file/main.log" && grep -q '^s:0 tel:' "$work/from-file/main.log"
 ok $? "main.log in llm.c's form"
 grep -q '^dynapipe-plan 2' "$work/plan.txt" && grep -q '"traceEvents"' "$work/trace.json" && grep -q '"name":"reduce"' "$work/trace.json"

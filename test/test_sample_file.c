@@ -1,12 +1,22 @@
-// test_sample_file.c -- what was written is read; whatever else is in a file is refused with a remedy.
-#include "../dataloader/sample_file.h"
-
+// test_sample_file.c -- sample files: written and read back, damaged, cut, verified beside the training;
+// llm.c's own token files; and what prepare_data counts of each task.
+#include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+
+#include "../dataloader/sample_file.h"
 #include "../util/numbers.h"
 #include "data_maker.h"
+#include "../util/program.h"
+#include "slow_disk.h"
+#include "../dataloader/prepare/sample_writer.h"
+#include "test.h"
 
 static uint64_t seed;
+
+// --- sample file --------------------
 
 static void check_equal(const SampleFile* file, const MadeData* data) {
     CHECK_EQ(file->num_samples, data->num_samples);
@@ -404,6 +414,471 @@ static void a_full_disk_keeps_the_old_file(void) {
     maker_dir_remove(dir);
 }
 
+// --- llmc tokens --------------------
+
+typedef struct {
+    int32_t magic, version, eot_token, vocab;
+} Kind;
+static const Kind kinds[] = {{20240520, 1, 50256, 50257}, {20240801, 7, 128000, 128256}};
+
+// Random documents, empty ones among them, the first perhaps without its end-of-text token.
+static int32_t random_tokens(Rng* rng, const Kind* kind, int32_t* tokens) {
+    int32_t num_tokens = (int32_t)rng_below(rng, 400);
+    uint32_t mean = 1 + rng_below(rng, 40);
+    for (int32_t i = 0; i < num_tokens; i++) {
+        tokens[i] =
+            rng_below(rng, mean) == 0 ? kind->eot_token : (int32_t)rng_below(rng, (uint32_t)kind->eot_token);
+    }
+    return num_tokens;
+}
+
+// Brute force: place i begins a document where i is 0 or an end-of-text token stands there.
+static void check_documents(const SampleFile* file, const Kind* kind, const int32_t* tokens,
+                            int32_t num_tokens) {
+    int64_t sample = 0, num_dropped = 0;
+    for (int32_t i = 0; i < num_tokens; i++) {
+        if (i > 0 && tokens[i] != kind->eot_token) { continue; }
+        int32_t length = 1, read[400];
+        while (i + length < num_tokens && tokens[i + length] != kind->eot_token) { length++; }
+        if (length < 2) {
+            num_dropped++;
+            continue;
+        }
+        CHECK(sample < file->num_samples);
+        if (test_failures > 0) { return; }
+        CHECK_EQ(file->index[sample].n_input, 1);
+        CHECK_EQ(file->index[sample].n_target, length - 1);
+        CHECK_OK(sample_file_read(file, sample, 0, length, read));
+        for (int32_t k = 0; k < length; k++) { CHECK_EQ(read[k], tokens[i + k]); }
+        sample++;
+    }
+    CHECK_EQ(file->num_samples, sample);
+    CHECK_EQ(file->num_dropped, num_dropped);
+}
+
+// Cut, every prediction inside a document is still made exactly once, none spans two documents, and no piece
+// runs more than the limit.
+static void check_pieces(const SampleFile* file, const Kind* kind, const int32_t* tokens, int32_t num_tokens,
+                         int32_t limit) {
+    int predicted[401] = {0};
+    for (int64_t s = 0; s < file->num_samples; s++) {
+        int64_t first = (int64_t)file->index[s].first_token;
+        CHECK(file->index[s].n_target >= 1 && file->index[s].n_target <= (uint32_t)limit);
+        CHECK_EQ(file->index[s].n_input, 1);
+        for (int64_t i = 1; i <= file->index[s].n_target; i++) { predicted[first + i]++; }
+    }
+    for (int32_t i = 0; i < num_tokens; i++) {
+        CHECK_EQ(predicted[i], i > 0 && tokens[i] != kind->eot_token);
+    }
+}
+
+static void documents_become_samples(void) {
+    char dir[64], path[128];
+    maker_dir_create(dir);
+    snprintf(path, sizeof path, "%s/t.bin", dir);
+    Rng rng = rng_seed(seed);
+    for (int round = 0; round < 200 && test_failures == 0; round++) {
+        const Kind* kind = &kinds[round % 2];
+        int32_t tokens[400], num_tokens = random_tokens(&rng, kind, tokens);
+        maker_write_llmc(path, kind->magic, kind->version, tokens, num_tokens);
+        SampleFile file;
+        CHECK_OK(sample_file_open(&file, path, true));
+        CHECK_EQ(file.vocab, kind->vocab);
+        CHECK_EQ(file.eot_token, kind->eot_token);
+        CHECK_EQ(file.num_tokens, num_tokens);
+        check_documents(&file, kind, tokens, num_tokens);
+        int32_t limit = rng_between(&rng, 1, 50);
+        CHECK_OK(sample_file_cut(&file, limit));
+        check_pieces(&file, kind, tokens, num_tokens, limit);
+        sample_file_close(&file);
+    }
+    maker_dir_remove(dir);
+}
+
+static void task_bears_the_name_of_the_data_set(void) {
+    static const struct {
+        const char *name, *task;
+    } cases[] = {
+        {"TinyStories_train.bin", "TinyStories"},
+        {"fineweb_train_000012.bin", "fineweb"},
+        {"fineweb_val_000000.bin", "fineweb"},
+        {"edu_fineweb10B_000001.bin", "edu_fineweb10B"},
+        {"tokens", "tokens"},
+        {"_12.bin", "_12"},
+        {"_train.bin", "_train"},
+        {"12.bin", "12"},
+    };
+    char dir[64], path[128];
+    maker_dir_create(dir);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int32_t tokens[] = {50256, 1, 2};
+        snprintf(path, sizeof path, "%s/%s", dir, cases[i].name);
+        maker_write_llmc(path, 20240520, 1, tokens, 3);
+        SampleFile file;
+        CHECK_OK(sample_file_open(&file, path, true));
+        CHECK_EQ(file.num_tasks, 1);
+        if (strcmp(file.task_names[0], cases[i].task) != 0) {
+            printf("%s gives %s, expected %s\n", cases[i].name, file.task_names[0], cases[i].task);
+            test_failures++;
+        }
+        sample_file_close(&file);
+    }
+    maker_dir_remove(dir);
+}
+
+static void damaged_files_are_refused(void) {
+    _Alignas(8) int32_t words[300] = {20240520, 1, 88};  // 1024 bytes, then 88 tokens of 2 bytes
+    words[256] = 50256;
+    SampleFile file;
+    CHECK_OK(sample_file_parse(&file, "x_train.bin", words, sizeof words, true));
+    CHECK_EQ(file.num_samples, 1);
+    sample_file_close(&file);
+    for (size_t n = 0; n < sizeof words; n++) {
+        CHECK_FAILS(sample_file_parse(&file, "x.bin", words, n, false), STATUS_BAD_FORMAT, "x.bin: ");
+    }
+    words[299] = 50257;
+    CHECK_FAILS(sample_file_parse(&file, "x.bin", words, sizeof words, true), STATUS_BAD_FORMAT,
+                "token 86 is 50257, beyond the vocabulary of 50257");
+    words[2] = -1;
+    CHECK_FAILS(sample_file_parse(&file, "x.bin", words, sizeof words, false), STATUS_BAD_FORMAT,
+                "number of tokens is -1, the file's length says 88 --->");
+    words[1] = 2;
+    CHECK_FAILS(sample_file_parse(&file, "x.bin", words, sizeof words, false), STATUS_BAD_FORMAT,
+                "version 2, this program reads 1 --->");
+    _Alignas(8) int32_t wide[258] = {20240801, 7, 2};
+    wide[257] = -5;
+    CHECK_FAILS(sample_file_parse(&file, "w.bin", wide, sizeof wide, true), STATUS_BAD_FORMAT,
+                "token 1 is 4294967291, beyond the vocabulary of 128256");
+}
+
+// --- sample verify --------------------
+
+enum { NUM_FILES = 3, LONG_TOKENS = 700000 };  // a sample of 1.3 MiB
+
+static Status wait_all(SampleVerify* verify) {
+    bool is_done = false;
+    Status status = STATUS_OK;
+    while (status == STATUS_OK && !is_done) { status = sample_verify_wait(verify, 1000000000, &is_done); }
+    return status;
+}
+static char dir[64];
+
+// Files of 2.7, 0.0 and 1.3 MiB: 5 chunks or so.
+static void write_files(void) {
+    static MadeSample samples[] = {{0, LONG_TOKENS, 3}, {1, 5, LONG_TOKENS}, {0, 3, 2}, {2, LONG_TOKENS, 1}};
+    MadeData data = {.vocab = 300, .num_samples = 4, .samples = samples};
+    maker_write(&data, 0, 2, dir, "a.bin");
+    maker_write(&data, 2, 3, dir, "b.bin");
+    maker_write(&data, 3, 4, dir, "c.bin");
+}
+
+static void path_of(char path[128], const char* name) {
+    snprintf(path, 128, "%s/%s", dir, name);
+}
+
+static void flip(const char* name, int64_t bit) {
+    char path[128];
+    unsigned char byte = 0;
+    path_of(path, name);
+    int fd = open(path, O_RDWR);
+    CHECK(pread(fd, &byte, 1, bit / 8) == 1);
+    byte ^= (unsigned char)(1 << bit % 8);
+    CHECK(pwrite(fd, &byte, 1, bit / 8) == 1);
+    close(fd);
+}
+
+static SampleShards open_all(bool tokens_only) {
+    SampleShards shards = {0};
+    char pattern[128];
+    path_of(pattern, "*.bin");
+    CHECK_OK(sample_shards_open(&shards, pattern, 0, tokens_only));
+    return shards;
+}
+
+// Of how many parts each finds damage; `message`: of the last that did.
+static int parts_with_damage(SampleShards* shards, int32_t num_parts, char message[1024]) {
+    int found = 0;
+    for (int32_t p = 0; p < num_parts; p++) {
+        SampleVerify* verify;
+        CHECK_OK(sample_verify_start(&verify, &shards, 1, p, num_parts));
+        Status status = wait_all(verify);
+        CHECK(status == STATUS_OK || status == STATUS_BAD_FORMAT);
+        CHECK_EQ(sample_verify_damage(verify), status);
+        CHECK(status != STATUS_OK || sample_verify_left_bytes(verify) == 0);
+        found += status != STATUS_OK;
+        if (status != STATUS_OK) { snprintf(message, 1024, "%s", status_message()); }
+        sample_verify_stop(verify);
+    }
+    return found;
+}
+
+static void whole_files_are_whole(void) {
+    char message[1024] = "";
+    SampleShards shards = open_all(false);
+    for (int32_t parts = 1; parts < 12; parts++) { CHECK_EQ(parts_with_damage(&shards, parts, message), 0); }
+    sample_shards_close(&shards);
+}
+
+// A flipped token is found by one rank of however many there are, and the message says where.
+static void one_rank_finds_each_damage(void) {
+    SampleShards shards = open_all(false);
+    Rng rng = rng_seed(seed);
+    for (int32_t round = 0; round < 40; round++) {
+        static const char* const names[] = {"a.bin", "b.bin", "c.bin"};
+        int32_t f = round % NUM_FILES, num_parts = 1 + (int32_t)rng_below(&rng, 9);
+        const SampleFile* file = &shards.files[f];
+        int64_t at = file->tokens_at + (int64_t)rng_below(&rng, (uint32_t)file->num_tokens * 2);
+        if (round < 6) { at = round < 3 ? file->tokens_at : (int64_t)file->map.num_bytes - 1; }
+        flip(names[f], 8 * at + round % 8);
+        char message[1024] = "", *words;
+        CHECK_EQ(parts_with_damage(&shards, num_parts, message), 1);
+        CHECK(strstr(message, file->path) != NULL && strstr(message, "---> run prepare_data again") != NULL);
+        words = strstr(message, ": bytes ");
+        long long begin = -1, last = -1;
+        CHECK(words != NULL && sscanf(words, ": bytes %lld ... %lld are not", &begin, &last) == 2);
+        CHECK(begin <= at && at <= last && last - begin < SAMPLE_FORMAT_CHUNK_BYTES);
+        flip(names[f], 8 * at + round % 8);
+    }
+    sample_shards_close(&shards);
+}
+
+// Anywhere in a file: refused when it is opened, or found afterwards. 400 of 400.
+static void no_flipped_bit_goes_unseen(void) {
+    Rng rng = rng_seed(seed + 1);
+    int at_open = 0, found = 0;
+    for (int round = 0; round < 400; round++) {
+        char path[128], message[1024];
+        path_of(path, round % 2 ? "a.bin" : "b.bin");
+        SampleFile file;
+        CHECK_OK(sample_file_open(&file, path, false));
+        uint32_t bytes = (uint32_t)(rng_below(&rng, 2) ? file.map.num_bytes : (size_t)file.tokens_at);
+        int64_t bit = 8 * (int64_t)rng_below(&rng, bytes) + rng_below(&rng, 8);
+        sample_file_close(&file);
+        flip(round % 2 ? "a.bin" : "b.bin", bit);
+        SampleShards shards = {0};
+        Status status = sample_shards_open(&shards, path, 0, round % 3 == 0);
+        if (status != STATUS_OK) {
+            CHECK_EQ(status, STATUS_BAD_FORMAT);
+            CHECK(strstr(status_message(), path) != NULL && strstr(status_message(), "---> ") != NULL);
+            at_open++;
+        } else {
+            found += parts_with_damage(&shards, 2, message);
+            sample_shards_close(&shards);
+        }
+        flip(round % 2 ? "a.bin" : "b.bin", bit);
+    }
+    CHECK(at_open > 100 && found > 50);
+    CHECK_EQ(at_open + found, 400);
+}
+
+// Nobody need wait for the end, nor ask; nothing is left running (the sanitizers would say so).
+static void it_can_be_stopped_at_any_time(void) {
+    SampleShards shards = open_all(false);
+    SampleShards* twice[] = {&shards, &shards};
+    for (int round = 0; round < 20; round++) {
+        SampleVerify* verify;
+        CHECK_OK(sample_verify_start(&verify, twice, round % 3, 0, 1));
+        if (round % 4 == 1) { usleep(300); }
+        CHECK_OK(sample_verify_damage(verify));
+        if (round % 4 == 2) { CHECK_OK(wait_all(verify)); }
+        if (round % 4 == 2) { CHECK_OK(wait_all(verify)); }
+        sample_verify_stop(verify);
+    }
+    sample_verify_stop(NULL);
+    CHECK_OK(sample_verify_damage(NULL));
+    CHECK_OK(wait_all(NULL));
+    sample_shards_close(&shards);
+}
+
+// Who waits is back in time, even where a single chunk takes longer; a thread that it brought goes on.
+static void nobody_waits_longer_than_he_will(void) {
+    SampleShards shards = open_all(false);
+    SampleShards* list[] = {&shards};
+    SampleVerify* verify;
+    bool is_done;
+    atomic_store(&slow_disk_ms, 2000);
+    atomic_store(&slow_disk_chunks, 1000);  // all
+    atomic_store(&slow_disk_asked, 0);
+    CHECK_OK(sample_verify_start(&verify, list, 1, 0, 1));
+    int64_t begin_ns = clock_now_ns();
+    for (int turn = 0; turn < 4; turn++) {
+        CHECK_OK(sample_verify_wait(verify, 50000000, &is_done));
+        CHECK(!is_done);
+    }
+    int64_t took_ns = clock_now_ns() - begin_ns;
+    CHECK(took_ns >= 200000000 && took_ns < 1800000000);
+    CHECK(sample_verify_left_bytes(verify) > 3 << 20);
+    CHECK(atomic_load(&slow_disk_asked) <= 2);  // the thread and the one at this priority
+    atomic_store(&slow_disk_chunks, 0);
+    CHECK_OK(wait_all(verify));
+    CHECK_EQ(sample_verify_left_bytes(verify), 0);
+    sample_verify_stop(verify);
+    sample_shards_close(&shards);
+}
+
+// Without anybody waiting, damage shows in the end.
+static void the_thread_finds_damage_by_itself(void) {
+    SampleShards shards = open_all(false);
+    SampleShards* list[] = {&shards};
+    SampleVerify* verify;
+    int64_t at = shards.files[2].tokens_at + 77;
+    flip("c.bin", 8 * at);
+    CHECK_OK(sample_verify_start(&verify, list, 1, 0, 1));
+    for (int i = 0; i < 10000 && sample_verify_damage(verify) == STATUS_OK; i++) { usleep(1000); }
+    CHECK_FAILS(sample_verify_damage(verify), STATUS_BAD_FORMAT, "c.bin: bytes ");
+    CHECK_FAILS(wait_all(verify), STATUS_BAD_FORMAT, "c.bin: bytes ");
+    sample_verify_stop(verify);
+    flip("c.bin", 8 * at);
+    sample_shards_close(&shards);
+}
+
+// llm.c's files have nothing to be compared with, but a name of their contents, whoever reads them.
+static void llmc_files_get_the_same_id_either_way(void) {
+    enum { NUM_TOKENS = 1200000 };
+    int32_t* tokens = malloc(NUM_TOKENS * sizeof *tokens);
+    uint64_t ids[2] = {0};
+    char path[128];
+    path_of(path, "text.bin");
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < NUM_TOKENS; i++) { tokens[i] = i % 1000 == 0 ? 50256 : i % 50000; }
+        if (round == 1) { tokens[NUM_TOKENS - 5]++; }
+        maker_write_llmc(path, 20240520, 1, tokens, NUM_TOKENS);
+        SampleShards scanned = {0}, plain = {0};
+        CHECK_OK(sample_shards_open(&scanned, path, 0, false));
+        CHECK_OK(sample_shards_open(&plain, path, 0, true));
+        CHECK(scanned.files[0].content_id != 0 && plain.files[0].content_id == 0);
+        SampleShards* list[] = {&scanned, &plain};
+        SampleVerify* verify;
+        CHECK_OK(sample_verify_start(&verify, list, 2, 0, 1));
+        CHECK_OK(wait_all(verify));
+        CHECK(plain.files[0].content_id == scanned.files[0].content_id);
+        ids[round] = plain.files[0].content_id;
+        sample_verify_stop(verify);
+        sample_shards_close(&scanned);
+        sample_shards_close(&plain);
+    }
+    CHECK(ids[0] != ids[1]);
+    free(tokens);
+    unlink(path);
+}
+
+// --- task table --------------------
+
+static void names_are_found_again(void) {
+    TaskTable table;
+    CHECK_OK(task_table_open(&table, 0.1, 1000));
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 1000; i++) {
+            char name[32];
+            int32_t task = -1;
+            int length = snprintf(name, sizeof name, "task %d", i);
+            CHECK_OK(task_table_find(&table, name, (size_t)length, &task));
+            CHECK_EQ(task, i);
+        }
+    }
+    int32_t task;
+    CHECK_OK(task_table_find(&table, "task 77 and more", 7, &task));  // only 7 bytes count
+    CHECK_EQ(task, 77);
+    CHECK_FAILS(task_table_find(&table, "other", 5, &task), STATUS_OUT_OF_RANGE, "more than 1000 tasks");
+    task_table_close(&table);
+}
+
+// Count samples with these hashes, all of one task, and give back how many are held out.
+static int64_t split(double fraction, const uint64_t* hashes, int64_t n, bool* held_out) {
+    TaskTable table;
+    int32_t task, other;
+    int64_t num_held_out = 0;
+    CHECK_OK(task_table_open(&table, fraction, 4));
+    CHECK_OK(task_table_find(&table, "a", 1, &task));
+    CHECK_OK(task_table_find(&table, "b", 1, &other));
+    for (int64_t i = 0; i < n; i++) {
+        task_table_count(&table, task, hashes[i], 2 * i);
+        task_table_count(&table, other, ~hashes[i], 2 * i + 1);  // another task changes nothing
+    }
+    for (int64_t i = 0; i < n; i++) {
+        held_out[i] = task_table_holds_out(&table, task, hashes[i], 2 * i);
+        num_held_out += held_out[i];
+    }
+    task_table_close(&table);
+    return num_held_out;
+}
+
+// Every task with two samples or more has some on either side; where that holds by itself, the hash decides
+// alone.
+static void every_task_has_samples_on_both_sides(void) {
+    Rng rng = rng_seed(seed);
+    const double fractions[] = {0.001, 0.02, 0.3, 0.9};
+    for (int trial = 0; trial < 4000; trial++) {
+        uint64_t hashes[40];
+        bool held_out[40];
+        double fraction = fractions[trial % 4];
+        int64_t n = rng_between(&rng, 0, 40), num_below = 0;
+        for (int64_t i = 0; i < n; i++) {
+            hashes[i] = i > 0 && rng_below(&rng, 4) == 0 ? hashes[i - 1] : rng_u64(&rng);
+            num_below += (double)hashes[i] < fraction * 0x1p64;
+        }
+        int64_t num_held_out = split(fraction, hashes, n, held_out);
+        if (n < 2) {
+            CHECK_EQ(num_held_out, 0);
+        } else if (num_below == 0) {
+            CHECK_EQ(num_held_out, 1);
+            for (int64_t i = 0; i < n; i++) {
+                for (int64_t k = 0; held_out[i] && k < n; k++) { CHECK(hashes[i] <= hashes[k]); }
+            }
+        } else if (num_below == n) {
+            CHECK_EQ(num_held_out, n - 1);
+        } else {
+            for (int64_t i = 0; i < n; i++) { CHECK_EQ(held_out[i], (double)hashes[i] < fraction * 0x1p64); }
+        }
+    }
+}
+
+static void the_fraction_is_kept_and_zero_means_none(void) {
+    enum { N = 100000 };
+    uint64_t* hashes = malloc(N * sizeof hashes[0]);
+    bool* held_out = malloc(N * sizeof held_out[0]);
+    Rng rng = rng_seed(seed + 1);
+    for (int i = 0; i < N; i++) { hashes[i] = rng_u64(&rng); }
+    CHECK_NEAR(split(0.02, hashes, N, held_out), 0.02 * N, 6 * 44.3);  // six standard deviations
+    CHECK_EQ(split(0, hashes, N, held_out), 0);
+    free(hashes);
+    free(held_out);
+}
+
+static int compare_lengths(const void* a, const void* b) {
+    int64_t x = *(const int64_t*)a, y = *(const int64_t*)b;
+    return (x > y) - (x < y);
+}
+
+// Against a sorted array: exact below 1024, at most 1/64 low above.
+static void quantiles_match_sorted_lengths(void) {
+    Rng rng = rng_seed(seed + 2);
+    for (int trial = 0; trial < 200; trial++) {
+        int64_t lengths[100], sum = 0;
+        int n = rng_between(&rng, 1, 100);
+        TaskTable table;
+        int32_t task;
+        CHECK_OK(task_table_open(&table, 0, 1));
+        CHECK_OK(task_table_find(&table, "a", 1, &task));
+        for (int i = 0; i < n; i++) {
+            lengths[i] = 1 + (int64_t)(rng_u64(&rng) >> (33 + rng_below(&rng, 31)));
+            sum += lengths[i];
+            task_table_add_length(&table, task, lengths[i]);
+        }
+        qsort(lengths, (size_t)n, sizeof lengths[0], compare_lengths);
+        const int percents[] = {0, 50, 90, 100};
+        for (int q = 0; q < 4; q++) {
+            int rank = (percents[q] * n + 99) / 100;
+            int64_t expected = lengths[rank > 0 ? rank - 1 : 0];
+            int64_t got = task_table_quantile(&table.rows[task], percents[q] / 100.0);
+            CHECK(got <= expected && got >= expected - (expected < 1024 ? 0 : expected / 64));
+        }
+        CHECK_EQ(table.rows[task].num_tokens, sum);
+        CHECK_EQ(table.rows[task].longest_tokens, lengths[n - 1]);
+        task_table_close(&table);
+    }
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(what_is_written_is_read);
@@ -416,5 +891,22 @@ int main(int argc, char** argv) {
     RUN(files_of_different_tokenizers_do_not_mix);
     RUN(long_samples_are_written_whole);
     RUN(a_full_disk_keeps_the_old_file);
+    RUN(documents_become_samples);
+    RUN(task_bears_the_name_of_the_data_set);
+    RUN(damaged_files_are_refused);
+    maker_dir_create(dir);
+    write_files();
+    RUN(whole_files_are_whole);
+    RUN(one_rank_finds_each_damage);
+    RUN(no_flipped_bit_goes_unseen);
+    RUN(it_can_be_stopped_at_any_time);
+    RUN(nobody_waits_longer_than_he_will);
+    RUN(the_thread_finds_damage_by_itself);
+    RUN(llmc_files_get_the_same_id_either_way);
+    maker_dir_remove(dir);
+    RUN(names_are_found_again);
+    RUN(every_task_has_samples_on_both_sides);
+    RUN(the_fraction_is_kept_and_zero_means_none);
+    RUN(quantiles_match_sorted_lengths);
     return test_end();
 }

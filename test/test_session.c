@@ -192,7 +192,7 @@ static void a_step_to_show_is_one_of_the_run(void) {
     CHECK_OK(session_report_check(dp));  // nothing is shown
     dp->options.print_plan = true;
     CHECK_FAILS(session_report_check(dp), STATUS_BAD_OPTION,
-                "--print-plan: shows step 4 (--show-step), the run has 3 --->");
+                "--debug print-plan: shows step 4 (--show-step), the run has 3 --->");
     dp->options.trace = "x";
     CHECK_FAILS(session_report_check(dp), STATUS_BAD_OPTION, "--trace: shows step 4");
     dp->options.show_step = 3;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Where memory is short: the planner's own choice of a placement is feasible wherever a told one is, and not much slower than any; told
 # that nothing fits, it says what the best placement needs.
+# concerns: dynapipe_plugin/plan
 cd "$(dirname "$0")/.." || exit 1
 build=build/${BUILD:-release}$([[ "${CC:-gcc}" == clang* ]] && echo -clang)
 make -s BUILD="${BUILD:-release}" "$build/dynapipe" || exit 1

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The trainers on virtual ranks in virtual time (make simulated, dev/simulate.sh): plans and losses are those of mpirun's ranks, to
 # the last digit; sends that wait for their receives end no run; virtual time is what the platform says.
+# concerns: dynapipe_plugin/run dev/simulate.sh
 if ! command -v smpicc >/dev/null; then
     echo "skip simulated: no smpicc here ---> dev/setup.sh --dev"
     echo "0 passed, 0 failed, 1 skipped"
@@ -40,7 +41,7 @@ done
 # --- losses and plans ------------------------------------------------------------------------------------------
 make_data 200 200
 args=(-i "$work/data/train.bin" -e l4c64h4 -t 200 -d 2048 -x 4 -v 0 -s 0 -n 0 --stages 4 --costs "$work/fast.txt")
-of() { echo -o "$work/$1" --dump-plan "$work/$1.plan"; }
+of() { echo -o "$work/$1" --debug dump-plan="$work/$1.plan"; }
 # shellcheck disable=SC2046
 {
     run mpi 4 "${args[@]}" $(of mpi)
@@ -48,7 +49,7 @@ of() { echo -o "$work/$1" --dump-plan "$work/$1.plan"; }
     same_run virtual mpi 4 "4 virtual ranks"
     simulate rendezvous "-n 4 --rendezvous --platform ethernet" train_gpt2-dynapipe "${args[@]}" $(of rendezvous)
     same_run rendezvous mpi 4 "sends that wait for their receives"
-    simulate before "-n 4 --platform jitter" train_gpt2-dynapipe "${args[@]}" --plan-before $(of before)
+    simulate before "-n 4 --platform jitter" train_gpt2-dynapipe "${args[@]}" --debug plan-before $(of before)
     same_run before mpi 4 "hosts that are off by 10 %, plans made before"
 
     replicas=("${args[@]}" --stages 2 --replicas 2 -z 1)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Launch scripts. dev/slurm_train.sh against stand-ins for Slurm: sbatch gives a job a number and the signal that the script asks for, srun starts the
 # ranks, scontrol notes what is queued again. A run in pieces ends with the bits of a run in one.
+# concerns: dev/slurm_train.sh dynapipe_plugin/mpirun.sh
 needs=pgrep
 . "$(dirname "$0")/train_lib.sh"
 make_data 600 120

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # dev/soak.sh, a few rounds with one of each fault: what must hold is said there. Hundreds of rounds: dev/results/soak.md.
+# concerns: dev/soak.sh trainer dynapipe_plugin/run/session
 cd "$(dirname "$0")/.." || exit 1
 for tool in mpicc mpirun pgrep python3; do
     command -v "$tool" >/dev/null && continue

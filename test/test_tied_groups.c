@@ -77,7 +77,7 @@ static Status sums_body(Transport* t, void* arg) {
     Sums sums;
     TRY(tied_groups_open(&tied, &world, P, &params));
     memset(list, 0xee, sizeof list);  // copied, not kept
-    TRY(sums_host_open(&sums, &replicas, &tied));
+    TRY(sums_host_open(&sums, &replicas, &tied, (Device){0}, NULL, 0));
     unsigned char* grads = malloc((size_t)params.num_params * sizeof(float) + 1);
     EXPECT(grads != NULL);
     Status status = check_groups(it, &tied, stage);

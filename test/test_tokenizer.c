@@ -1,20 +1,318 @@
-// test_tokenizer.c -- ids equal those of SentencePiece and of ByT5's tokenizer on our own tricky texts; what
-// is saved can be shown.
-#include <unistd.h>
+// test_tokenizer.c -- texts become the tokens of the references, and tokens the texts; data.json.
 #include <jansson.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "../dataloader/tokenizer/bpe.h"
+#include "../dataloader/records/records.h"
+#include "../util/program.h"
+#include "../util/files.h"
+#include "../util/numbers.h"
+#include "test.h"
 #include "../dataloader/tokenizer/hf_tokenizer.h"
 #include "../dataloader/tokenizer/spiece.h"
 #include "../dataloader/tokenizer/tokenizer.h"
-#include "../util/files.h"
-#include "../util/numbers.h"
 #include "../llmc/completion.h"
-#include "test.h"
+#include "../dataloader/data_json.h"
+
+static uint64_t seed;
+
+// --- bpe --------------------
+
+#define SHARED_VOCAB "../shared/tokenizer/vocab.json"
+#define SHARED_MERGES "../shared/tokenizer/merges.txt"
+
+static Bpe* open_tiny(void) {
+    Bpe* bpe = NULL;
+    CHECK_OK(bpe_open(&bpe, "test/golden/bpe_tiny_vocab.json", "test/golden/bpe_tiny_merges.txt"));
+    return bpe;
+}
+
+// Encoding `text`, and decoding that again, gives `expected` and the text.
+static void check_text(Bpe* bpe, const char* text, size_t num_bytes, const json_t* expected) {
+    BpeTokens tokens = {0};
+    CHECK_OK(bpe_encode(bpe, text, num_bytes, &tokens));
+    int64_t num_expected = (int64_t)json_array_size(expected), same = 0;
+    for (; same < num_expected && same < tokens.num_tokens; same++) {
+        if (tokens.ids[same] != json_integer_value(json_array_get(expected, (size_t)same))) { break; }
+    }
+    if (same < num_expected || same < tokens.num_tokens) {
+        printf("\"%s\": token %lld differs\n", text, (long long)same);
+        test_failures++;
+    }
+    char* back = NULL;
+    size_t back_bytes = 0;
+    CHECK_OK(bpe_decode(bpe, tokens.ids, tokens.num_tokens, &back, &back_bytes));
+    CHECK(back_bytes == num_bytes && memcmp(back, text, num_bytes) == 0);
+    free(back);
+    bpe_tokens_free(&tokens);
+}
+
+static void check_golden(Bpe* bpe, const char* column) {
+    json_error_t error;
+    json_t* rows = json_load_file("test/golden/bpe_texts.json", JSON_ALLOW_NUL, &error);
+    CHECK(rows != NULL && json_array_size(rows) > 200);
+    for (int round = 0; round < 2; round++) {  // the second round finds every word in the cache
+        for (size_t i = 0; i < json_array_size(rows); i++) {
+            const json_t* row = json_array_get(rows, i);
+            const json_t* text = json_object_get(row, "text");
+            check_text(bpe, json_string_value(text), json_string_length(text), json_object_get(row, column));
+        }
+    }
+    json_decref(rows);
+}
+
+static void tiny_vocabulary_equals_golden_tokens(void) {
+    Bpe* bpe = open_tiny();
+    CHECK_EQ(bpe_num_tokens(bpe), 420);
+    check_golden(bpe, "tiny");
+    bpe_close(bpe);
+}
+
+static void gpt2_vocabulary_equals_golden_tokens(void) {
+    Bpe* bpe = NULL;
+    CHECK_OK(bpe_open(&bpe, SHARED_VOCAB, SHARED_MERGES));
+    CHECK_EQ(bpe_num_tokens(bpe), 50257);
+    CHECK_EQ(bpe_eot_token(bpe), 50256);
+    check_golden(bpe, "gpt2");
+    bpe_close(bpe);
+}
+
+static uint64_t hash_tokens(uint64_t hash, const BpeTokens* tokens) {
+    int32_t* words = calloc((size_t)tokens->num_tokens + 2, sizeof words[0]);
+    words[0] = (int32_t)tokens->num_tokens;
+    if (tokens->num_tokens > 0) {
+        memcpy(words + 1, tokens->ids, (size_t)tokens->num_tokens * sizeof words[0]);
+    }
+    hash = hash_bytes(hash, words, (size_t)(tokens->num_tokens / 2 + 1) * 8);
+    free(words);
+    return hash;
+}
+
+// Every text of one shared file: count, number of tokens and hash as Hugging Face gave them.
+static void check_shared_file(Bpe* bpe, const char* row, int64_t* num_bytes, int64_t* time_ns) {
+    char file[100], path[160];
+    long long texts, num_tokens, got_texts = 0, got_tokens = 0;
+    unsigned long long hash;
+    CHECK_EQ(sscanf(row, "%99s %lld %lld %llx", file, &texts, &num_tokens, &hash), 4);
+    snprintf(path, sizeof path, "../shared/data/%s", file);
+    RecordReader reader;
+    RecordTemplate plain;
+    CHECK_OK(record_template_open(&plain, "plain", NULL));
+    CHECK_OK(record_reader_open(&reader, path, &(RecordOptions){.form = &plain}));
+    uint64_t got_hash = HASH_SEED;
+    BpeTokens tokens = {0};
+    for (;;) {
+        Record sample;
+        CHECK_OK(record_reader_next(&reader, &sample));
+        if (sample.end) { break; }
+        for (int target = 0; target < 2; target++) {
+            RecordText text = target ? sample.turns[0].targets : sample.turns[0].inputs;
+            tokens.num_tokens = 0;
+            int64_t begin_ns = clock_cpu_ns();
+            CHECK_OK(bpe_encode(bpe, text.text, text.num_bytes, &tokens));
+            *time_ns += clock_cpu_ns() - begin_ns;
+            *num_bytes += (int64_t)text.num_bytes;
+            got_hash = hash_tokens(got_hash, &tokens);
+            got_tokens += tokens.num_tokens;
+            got_texts++;
+        }
+    }
+    bpe_tokens_free(&tokens);
+    record_reader_close(&reader);
+    if (got_texts != texts || got_tokens != num_tokens || hash_finish(got_hash) != hash) {
+        printf("%s: %lld texts, %lld tokens, hash %016llx; expected %s\n", file, got_texts, got_tokens,
+               (unsigned long long)hash_finish(got_hash), row);
+        test_failures++;
+    }
+}
+
+static void gpt2_tokens_of_all_shared_data_equal_golden_hashes(void) {
+    Bpe* bpe = NULL;
+    char* text = NULL;
+    int64_t num_bytes = 0, time_ns = 0, num_files = 0;
+    CHECK_OK(bpe_open(&bpe, SHARED_VOCAB, SHARED_MERGES));
+    CHECK_OK(file_read_text(&text, NULL, "test/golden/bpe_shared.txt"));
+    char* rest = NULL;
+    for (char* row = strtok_r(text, "\n", &rest); row != NULL; row = strtok_r(NULL, "\n", &rest)) {
+        if (row[0] == '#') { continue; }
+        check_shared_file(bpe, row, &num_bytes, &time_ns);
+        num_files++;
+    }
+    CHECK(num_files >= 30);
+    printf("%lld files, %.1f MB, %.1f MB/s\n", (long long)num_files, (double)num_bytes / 1e6,
+           (double)num_bytes * 1e3 / (double)time_ns);
+    free(text);
+    bpe_close(bpe);
+}
+
+// Merging by the textbook: among all neighbours find the lowest rank, leftmost first, merge, begin again.
+static int64_t merge_by_definition(const BpeVocab* vocab, int32_t* ids, int64_t n) {
+    for (;;) {
+        const BpeMerge* best = NULL;
+        int64_t at = 0;
+        for (int64_t i = 0; i + 1 < n; i++) {
+            const BpeMerge* merge = bpe_vocab_find_merge(vocab, ids[i], ids[i + 1]);
+            if (merge != NULL && (best == NULL || merge->rank < best->rank)) {
+                best = merge;
+                at = i;
+            }
+        }
+        if (best == NULL) { return n; }
+        ids[at] = best->merged;
+        memmove(ids + at + 1, ids + at + 2, (size_t)(n - at - 2) * sizeof ids[0]);
+        n--;
+    }
+}
+
+// One word of random letters (no blank, so the split pattern keeps it whole), short and long.
+static void heap_merging_equals_the_definition(void) {
+    Bpe* bpe = open_tiny();
+    BpeVocab vocab;
+    CHECK_OK(bpe_vocab_load(&vocab, "test/golden/bpe_tiny_vocab.json", "test/golden/bpe_tiny_merges.txt"));
+    Rng rng = rng_seed(seed);
+    BpeTokens tokens = {0};
+    for (int trial = 0; trial < 300; trial++) {
+        char word[600];
+        int32_t ids[600];
+        int n = 1 + (int)rng_below(&rng, trial % 10 == 0 ? sizeof word : 20);
+        for (int i = 0; i < n; i++) {
+            word[i] = "aabbeehnrstt"[rng_below(&rng, 12)];
+            ids[i] = vocab.byte_ids[(unsigned char)word[i]];
+        }
+        tokens.num_tokens = 0;
+        CHECK_OK(bpe_encode(bpe, word, (size_t)n, &tokens));
+        CHECK_EQ(merge_by_definition(&vocab, ids, n), tokens.num_tokens);
+        CHECK(memcmp(ids, tokens.ids, (size_t)tokens.num_tokens * sizeof ids[0]) == 0);
+    }
+    bpe_tokens_free(&tokens);
+    bpe_vocab_free(&vocab);
+    bpe_close(bpe);
+}
+
+// More distinct words than the cache holds: it begins anew, and tokens stay the same.
+static void cache_overflow_changes_nothing(void) {
+    Bpe* bpe = open_tiny();
+    BpeTokens first = {0}, again = {0};
+    for (int round = 0; round < 2; round++) {
+        BpeTokens* tokens = round == 0 ? &first : &again;
+        Rng rng = rng_seed(seed + 1);
+        for (int i = 0; i < 150000; i++) {
+            char word[16];
+            int length = snprintf(word, sizeof word, " %x", (unsigned)rng_below(&rng, 1u << 30));
+            CHECK_OK(bpe_encode(bpe, word, (size_t)length, tokens));
+        }
+    }
+    CHECK_EQ(first.num_tokens, again.num_tokens);
+    CHECK(memcmp(first.ids, again.ids, (size_t)first.num_tokens * sizeof first.ids[0]) == 0);
+    bpe_tokens_free(&first);
+    bpe_tokens_free(&again);
+    bpe_close(bpe);
+}
+
+// Megabytes without a break neither exhaust a stack or a match limit nor take quadratic time.
+static void long_runs_are_linear(void) {
+    static const char* const units[] = {"a", " ",        "\n",           "!",
+                                        "7", "\xc3\xa9", "\xe3\x80\x80", "\xf0\x9f\x98\x80"};
+    Bpe* bpe = open_tiny();
+    for (size_t u = 0; u < sizeof units / sizeof units[0]; u++) {
+        size_t unit = strlen(units[u]), num_bytes = (2u << 20) / unit * unit, back_bytes = 0;
+        char *text = malloc(num_bytes), *back = NULL;
+        for (size_t i = 0; i < num_bytes; i++) { text[i] = units[u][i % unit]; }
+        BpeTokens tokens = {0};
+        CHECK_OK(bpe_encode(bpe, text, num_bytes, &tokens));
+        CHECK_OK(bpe_decode(bpe, tokens.ids, tokens.num_tokens, &back, &back_bytes));
+        CHECK(back_bytes == num_bytes && memcmp(back, text, num_bytes) == 0);
+        free(text);
+        free(back);
+        bpe_tokens_free(&tokens);
+    }
+    bpe_close(bpe);
+}
+
+static void bytes_tokenizer_is_the_identity(void) {
+    Bpe* bpe = NULL;
+    CHECK_OK(bpe_open_bytes(&bpe));
+    CHECK_EQ(bpe_num_tokens(bpe), 257);
+    CHECK_EQ(bpe_eot_token(bpe), 256);
+    char text[256];
+    for (int i = 0; i < 256; i++) { text[i] = (char)i; }
+    BpeTokens tokens = {0};
+    CHECK_OK(bpe_encode(bpe, text, 256, &tokens));
+    CHECK_EQ(tokens.num_tokens, 256);
+    for (int i = 0; i < 256; i++) { CHECK_EQ(tokens.ids[i], i); }
+    int32_t eot = 256;
+    char* back;
+    size_t back_bytes;
+    CHECK_OK(bpe_decode(bpe, &eot, 1, &back, &back_bytes));
+    CHECK(strcmp(back, "<|endoftext|>") == 0);
+    free(back);
+    bpe_tokens_free(&tokens);
+    bpe_close(bpe);
+}
+
+static void bad_texts_and_tokens_are_errors(void) {
+    Bpe* bpe = open_tiny();
+    BpeTokens tokens = {0};
+    CHECK_OK(bpe_encode(bpe, "ab", 2, &tokens));
+    int64_t before = tokens.num_tokens;
+    CHECK_FAILS(bpe_encode(bpe, "fine \xff", 6, &tokens), STATUS_BAD_FORMAT, "byte 5");
+    CHECK_FAILS(bpe_encode(bpe, "fine \xf0\x9f\x98", 8, &tokens), STATUS_BAD_FORMAT, "byte 5");
+    CHECK_FAILS(bpe_encode(bpe, "\xed\xa0\x80", 3, &tokens), STATUS_BAD_FORMAT, "byte 0");
+    CHECK_EQ(tokens.num_tokens, before);
+    int32_t outside[2] = {5, 420};
+    char* text;
+    size_t num_bytes;
+    CHECK_FAILS(bpe_decode(bpe, outside, 2, &text, &num_bytes), STATUS_OUT_OF_RANGE,
+                "token 420 at position 1");
+    outside[1] = -1;
+    CHECK_FAILS(bpe_decode(bpe, outside, 2, &text, &num_bytes), STATUS_OUT_OF_RANGE, "token -1");
+    bpe_tokens_free(&tokens);
+    bpe_close(bpe);
+}
+
+static Status open_with(const char* vocab_text, const char* merges_text) {
+    char vocab_path[] = "/tmp/test_bpe_XXXXXX", merges_path[] = "/tmp/test_bpe_XXXXXX";
+    const char* texts[2] = {vocab_text, merges_text};
+    char* paths[2] = {vocab_path, merges_path};
+    for (int i = 0; i < 2; i++) {
+        int fd = mkstemp(paths[i]);
+        size_t length = strlen(texts[i]);
+        CHECK_EQ(write(fd, texts[i], length), length);
+        close(fd);
+    }
+    Bpe* bpe = NULL;
+    Status status = bpe_open(&bpe, vocab_path, merges_path);
+    bpe_close(bpe);
+    unlink(vocab_path);
+    unlink(merges_path);
+    return status;
+}
+
+static void bad_vocabularies_are_errors_that_name_the_place(void) {
+    char* vocab = NULL;
+    CHECK_OK(file_read_text(&vocab, NULL, "test/golden/bpe_tiny_vocab.json"));
+    CHECK_FAILS(open_with("{\"a\": 0,", ""), STATUS_BAD_FORMAT, "line 1: not JSON");
+    CHECK_FAILS(open_with("[1, 2]", ""), STATUS_BAD_FORMAT, "0 tokens");
+    CHECK_FAILS(open_with("{\"a\": \"0\"}", ""), STATUS_BAD_FORMAT, "not a whole number");
+    CHECK_FAILS(open_with("{\"a\": 0, \"b\": 0}", ""), STATUS_BAD_FORMAT, "taken");
+    CHECK_FAILS(open_with("{\"a\": 0, \"b\": 7}", ""), STATUS_BAD_FORMAT, "out of range");
+    CHECK_FAILS(open_with("{\"a\": 0, \"b c\": 1}", ""), STATUS_BAD_FORMAT, "alphabet");
+    CHECK_FAILS(open_with("{\"a\": 0, \"\": 1}", ""), STATUS_BAD_FORMAT, "alphabet");
+    CHECK_FAILS(open_with("{\"a\": 0, \"b\": 1}", ""), STATUS_BAD_FORMAT, "no token for byte 0x00");
+    CHECK_OK(open_with(vocab, "#version: 0.2\n"));
+    CHECK_FAILS(open_with(vocab, "#version: 0.2\nab\n"), STATUS_BAD_FORMAT, "line 2");
+    CHECK_FAILS(open_with(vocab, "t h\n"), STATUS_BAD_FORMAT, "merged token");
+    CHECK_FAILS(open_with(vocab, "a thxq\n"), STATUS_BAD_FORMAT, "right token");
+    CHECK_FAILS(open_with(vocab, "a a\n\na a\n"), STATUS_BAD_FORMAT, "line 3 repeats");
+    CHECK_FAILS(bpe_open(&(Bpe*){NULL}, "test/golden/absent.json", "x"), STATUS_IO, "absent.json");
+    free(vocab);
+}
+
+// --- tokenizer --------------------
 
 #define MODEL "test/golden/spiece_tiny.model"
 #define NO_LIBRARY "built without SentencePiece"
-
-static uint64_t seed;
 
 static Tokenizer* open_choice(TokenizerChoice choice) {
     TokenizerOptions options = {.choice = choice,
@@ -30,7 +328,7 @@ static Tokenizer* open_choice(TokenizerChoice choice) {
 }
 
 // All texts of a golden file whose rows have the ids under `column`.
-static void check_golden(Tokenizer* tokenizer, const char* path, const char* column) {
+static void tokenizer_check_golden(Tokenizer* tokenizer, const char* path, const char* column) {
     json_error_t error;
     json_t *rows = json_load_file(path, JSON_ALLOW_NUL, &error), *row;
     CHECK(rows != NULL && json_array_size(rows) > 200);
@@ -76,7 +374,7 @@ static bool shows(const Tokenizer* tokenizer, int32_t token, const char* text) {
 static void byt5_equals_golden_ids(void) {
     Tokenizer* tokenizer = open_choice(CHOICE_BYT5);
     check_vocab(tokenizer, TOKENIZER_BYT5, 384, 1, 0, INPUT_END_EOT);
-    check_golden(tokenizer, "test/golden/spiece_texts.json", "byt5");
+    tokenizer_check_golden(tokenizer, "test/golden/spiece_texts.json", "byt5");
     CHECK(shows(tokenizer, 0, "<pad>") && shows(tokenizer, 1, "</s>") && shows(tokenizer, 2, "<unk>"));
     CHECK(shows(tokenizer, 'A' + 3, "A") && shows(tokenizer, 258, "\xff"));
     CHECK(shows(tokenizer, 259, "<extra_id_0>") && shows(tokenizer, 383, "<extra_id_124>"));
@@ -89,7 +387,7 @@ static void byt5_equals_golden_ids(void) {
 static void sentencepiece_equals_golden_ids(void) {
     Tokenizer* tokenizer = open_choice(CHOICE_SENTENCEPIECE);
     check_vocab(tokenizer, TOKENIZER_SENTENCEPIECE, 320, 1, 0, INPUT_END_EOT);
-    check_golden(tokenizer, "test/golden/spiece_texts.json", "pieces");
+    tokenizer_check_golden(tokenizer, "test/golden/spiece_texts.json", "pieces");
     CHECK(shows(tokenizer, 0, "<pad>") && shows(tokenizer, 1, "</s>") && shows(tokenizer, 2, "<unk>"));
     CHECK(shows(tokenizer, 3, " ") && shows(tokenizer, 4, "h"));
     CHECK(shows(tokenizer, 220, "<extra_id_99>") && shows(tokenizer, 319, "<extra_id_0>"));
@@ -100,7 +398,7 @@ static void sentencepiece_equals_golden_ids(void) {
 static void tokenizer_json_is_the_model_it_was_made_from(void) {
     Tokenizer *hf = open_choice(CHOICE_HF), *model = open_choice(CHOICE_SENTENCEPIECE);
     check_vocab(hf, TOKENIZER_SENTENCEPIECE, 320, 1, 0, INPUT_END_EOT);
-    check_golden(hf, "test/golden/spiece_texts.json", "pieces");
+    tokenizer_check_golden(hf, "test/golden/spiece_texts.json", "pieces");
     CHECK(tokenizer_vocab(hf)->hash == tokenizer_vocab(model)->hash);
     for (int32_t token = 0; token < 320; token++) {
         int32_t num_bytes, num_others;
@@ -121,8 +419,8 @@ static void bpe_and_bytes_are_bpe_s(void) {
     check_vocab(bpe, TOKENIZER_GPT2, 420, 0, -1, INPUT_END_NEWLINE);
     check_vocab(hf, TOKENIZER_GPT2, 420, 0, -1, INPUT_END_NEWLINE);
     check_vocab(bytes, TOKENIZER_BYTES, 257, 256, -1, INPUT_END_NEWLINE);
-    check_golden(bpe, "test/golden/bpe_texts.json", "tiny");
-    check_golden(hf, "test/golden/bpe_texts.json", "tiny");
+    tokenizer_check_golden(bpe, "test/golden/bpe_texts.json", "tiny");
+    tokenizer_check_golden(hf, "test/golden/bpe_texts.json", "tiny");
     CHECK(tokenizer_vocab(hf)->hash == tokenizer_vocab(bpe)->hash);
     CHECK(tokenizer_vocab(bytes)->hash != tokenizer_vocab(bpe)->hash);
     CHECK(tokenizer_vocab(bytes)->hash != tokenizer_vocab(byt5)->hash);
@@ -296,8 +594,445 @@ static void without_the_library_the_package_is_named(void) {
     CHECK_FAILS(tokenizer_open(&tokenizer, &options), STATUS_BAD_OPTION, "libsentencepiece-dev");
 }
 
+// --- hf tokenizer --------------------
+
+#define UNIGRAM "test/golden/spiece_tiny_tokenizer.json"
+#define BPE "test/golden/bpe_tiny_tokenizer.json"
+#define BLANK "\xe2\x96\x81"
+
+// One change of a file: at a place like "model.vocab.3.0" stands other JSON (NULL: nothing; @ is what stood
+// there).
+typedef struct {
+    const char *place, *json, *words;
+} Change;
+
+static json_t* child(json_t* parent, const char* name) {
+    return json_is_array(parent) ? json_array_get(parent, strtoul(name, NULL, 10))
+                                 : json_object_get(parent, name);
+}
+
+static void change(json_t* root, const Change* c) {
+    char place[100], text[40000], *rest = NULL, *name;
+    snprintf(place, sizeof place, "%s", c->place);
+    json_t* parent = root;
+    for (name = strtok_r(place, ".", &rest); *rest != '\0'; name = strtok_r(NULL, ".", &rest)) {
+        parent = child(parent, name);
+    }
+    CHECK(parent != NULL);
+    if (c->json == NULL) {
+        CHECK_EQ(json_object_del(parent, name), 0);
+        return;
+    }
+    const char* at = strchr(c->json, '@');
+    char* before = at != NULL ? json_dumps(child(parent, name), JSON_ENCODE_ANY) : NULL;
+    snprintf(text, sizeof text, "%.*s%s%s", at != NULL ? (int)(at - c->json) : (int)strlen(c->json), c->json,
+             at != NULL ? before : "", at != NULL ? at + 1 : "");
+    free(before);
+    json_t* value = json_loads(text, JSON_DECODE_ANY, NULL);
+    CHECK(value != NULL);
+    if (json_is_array(parent)) {
+        json_array_set_new(parent, strtoul(name, NULL, 10), value);
+    } else {
+        json_object_set_new(parent, name, value);
+    }
+}
+
+static char* changed_text(const char* path, const Change* changes, int num_changes) {
+    json_t* root = json_load_file(path, 0, NULL);
+    for (int i = 0; i < num_changes; i++) { change(root, &changes[i]); }
+    char* text = json_dumps(root, JSON_COMPACT);
+    json_decref(root);
+    return text;
+}
+
+static void all_are_refused(const char* path, const Change* changes, size_t num_changes) {
+    for (size_t i = 0; i < num_changes; i++) {
+        char* text = changed_text(path, &changes[i], 1);
+        HfTokenizer hf;
+        int before = test_failures;
+        CHECK_FAILS(hf_tokenizer_parse(&hf, "t.json", text, strlen(text)), STATUS_BAD_FORMAT,
+                    changes[i].words);
+        CHECK(strncmp(status_message(), "t.json: ", 8) == 0 && strstr(status_message(), "--->") != NULL);
+        CHECK(hf.model == NULL && hf.vocab == NULL && hf.merges == NULL);
+        if (test_failures > before) { printf("%s: %s\n", changes[i].place, changes[i].json); }
+        hf_tokenizer_close(&hf);
+        free(text);
+    }
+}
+
+static void other_unigrams_are_refused_by_field(void) {
+    static const Change changes[] = {
+        {"model", "null", "\"model\" is no object"},
+        {"model.type", "\"WordPiece\"", "model.type is \"WordPiece\""},
+        {"model.type", "\"WordLevel\"", "model.type is \"WordLevel\""},
+        {"model.type", "\"BPE\"", "model.vocab is no object"},
+        {"model.vocab", "[]", "model.vocab is no list"},
+        {"model.vocab", "{\"a\": 0}", "model.vocab is no list"},
+        {"model.vocab.5", "[\"x\"]", "model.vocab[5] is not"},
+        {"model.vocab.5", "[\"\", 0.0]", "model.vocab[5] is not"},
+        {"model.vocab.5", "[\"x\", \"0\"]", "model.vocab[5] is not"},
+        {"model.vocab.7.0", "\"a" BLANK "b\"", "model.vocab[7] \"a" BLANK "b\" spans words"},
+        {"model.vocab.7.0", "\"" BLANK BLANK "\"", "spans words"},
+        {"model.unk_id", "null", "model.unk_id names none of the 320"},
+        {"model.unk_id", "320", "model.unk_id names none"},
+        {"model.unk_id", "-1", "model.unk_id names none"},
+        {"model.byte_fallback", "true", "model.byte_fallback is true"},
+        {"added_tokens.0.special", "false", "added_tokens[0] \"<pad>\" is not special"},
+        {"added_tokens.0.id", "5", "added_tokens[0] \"<pad>\" has the id 5 of"},
+        {"added_tokens.0.id", "\"0\"", "ids must be 0 ... 319"},
+        {"added_tokens.0.id", "-1", "ids must be 0 ... 319"},
+        {"added_tokens.102.id", "9999", "added_tokens[102] \"<extra_id_0>\": id 9999"},
+        {"added_tokens.102.content", "5", "added_tokens[102]"},
+        {"normalizer", "null", "normalizer has no \"Precompiled\""},
+        {"normalizer.type", "\"NFKC\"", "normalizer: step 0 is \"NFKC\""},
+        {"normalizer", "{\"type\": \"Sequence\", \"normalizers\": [@, {\"type\": \"Lowercase\"}]}",
+         "step 1 is \"Lowercase\""},
+        {"normalizer", "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Lowercase\"}, @]}",
+         "step 0 is \"Lowercase\""},
+        {"normalizer",
+         "{\"type\": \"Sequence\", \"normalizers\": [@, {\"type\": \"Replace\", \"pattern\": {\"String\": "
+         "\"a\"}, "
+         "\"content\": \"b\"}]}",
+         "step 1 is \"Replace\""},
+        {"normalizer.precompiled_charsmap", "\"AB*D\"", "no base64 at character 2"},
+        {"normalizer.precompiled_charsmap", "null", "normalizer has no"},
+        {"pre_tokenizer", "null", "pre_tokenizer is \"null\""},
+        {"pre_tokenizer", "{\"type\": \"ByteLevel\"}", "pre_tokenizer is \"ByteLevel\""},
+        {"pre_tokenizer", "{\"type\": \"Sequence\", \"pretokenizers\": [@]}",
+         "pre_tokenizer is \"Sequence\" of other parts"},
+        {"pre_tokenizer.pretokenizers.0.type", "\"Punctuation\"",
+         "pre_tokenizer is \"Sequence\" of other parts"},
+        {"pre_tokenizer.pretokenizers.1.type", "\"Digits\"", "pre_tokenizer is \"Sequence\" of other parts"},
+        {"pre_tokenizer.pretokenizers", "[{\"type\": \"WhitespaceSplit\"}]", "of other parts"},
+        {"pre_tokenizer.pretokenizers.1.replacement", "\"_\"", "Metaspace.replacement is not"},
+        {"pre_tokenizer.pretokenizers.1.prepend_scheme", "\"never\"", "Metaspace.prepend_scheme is not"},
+        {"pre_tokenizer.pretokenizers.1.prepend_scheme", "\"first\"", "Metaspace.prepend_scheme is not"},
+        {"pre_tokenizer.pretokenizers.1.add_prefix_space", "false", "Metaspace.add_prefix_space is false"},
+        {"pre_tokenizer.pretokenizers.1.split", "false", "Metaspace.split is false"},
+        {"pre_tokenizer", "{\"type\": \"Metaspace\", \"replacement\": \"" BLANK "\"}",
+         "leaves blanks at the end"},
+        {"post_processor", "null", "post_processor is \"null\""},
+        {"post_processor.type", "\"RobertaProcessing\"", "post_processor is \"RobertaProcessing\""},
+        {"post_processor.single", "[]", "post_processor.single is not"},
+        {"post_processor.single.0", "{\"SpecialToken\": {\"id\": \"<s>\"}}", "post_processor.single is not"},
+        {"post_processor.single.1", "{\"Sequence\": {\"id\": \"B\"}}", "post_processor.single is not"},
+        {"post_processor.single.1.SpecialToken.id", "\"<cls>\"", "\"<cls>\" is no special token"},
+        {"post_processor.single.1.SpecialToken.id", "\"h\"", "\"h\" is no special token"},
+    };
+    all_are_refused(UNIGRAM, changes, sizeof changes / sizeof changes[0]);
+}
+
+static void other_bpes_are_refused_by_field(void) {
+    static const Change changes[] = {
+        {"model.vocab", "[]", "model.vocab is no object"},
+        {"model.merges", "null", "model.merges is no list"},
+        {"model.merges.3", "5", "model.merges[3] is not two tokens"},
+        {"model.merges.3", "[\"a\"]", "model.merges[3] is not two tokens"},
+        {"model.merges.3", "[\"a\", 5]", "model.merges[3] is not two tokens"},
+        {"model.merges.3", "\"a\\nb c\"", "model.merges[3] is not two tokens"},
+        {"model.dropout", "0.1", "model.dropout"},
+        {"model.continuing_subword_prefix", "\"##\"", "model.continuing_subword_prefix is not empty"},
+        {"model.end_of_word_suffix", "\"</w>\"", "model.end_of_word_suffix is not empty"},
+        {"model.byte_fallback", "true", "model.byte_fallback is true"},
+        {"model.ignore_merges", "true", "model.ignore_merges is true"},
+        {"normalizer", "{\"type\": \"NFC\"}", "normalizer is \"NFC\""},
+        {"pre_tokenizer", "null", "pre_tokenizer is \"null\""},
+        {"pre_tokenizer.type", "\"Whitespace\"", "pre_tokenizer is \"Whitespace\""},
+        {"pre_tokenizer", "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\"}, @]}",
+         "pre_tokenizer is \"Sequence\""},
+        {"pre_tokenizer.add_prefix_space", "true", "pre_tokenizer.add_prefix_space is not false"},
+        {"pre_tokenizer.use_regex", "false", "pre_tokenizer.use_regex is false"},
+        {"post_processor.type", "\"TemplateProcessing\"", "post_processor is \"TemplateProcessing\""},
+        {"added_tokens.0.content", "\"<pad>\"", "added_tokens[0] is \"<pad>\""},
+    };
+    all_are_refused(BPE, changes, sizeof changes / sizeof changes[0]);
+}
+
+static void what_is_no_json_is_refused(void) {
+    static const char* const texts[] = {
+        "", "[]", "5", "{", "{}", "{\"model\": {}}", "{\"model\": {\"type\": 5}}", "\xff"};
+    HfTokenizer hf;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        CHECK_FAILS(hf_tokenizer_parse(&hf, "t.json", texts[i], strlen(texts[i])), STATUS_BAD_FORMAT, "--->");
+    }
+    CHECK_FAILS(hf_tokenizer_open(&hf, "/nowhere/t.json"), STATUS_IO, "/nowhere/t.json");
+}
+
+// --- what is opened whole ----------------------------------------------------------------------------------
+
+static Status open_changed(const char* path, const Change* changes, int num_changes, Tokenizer** tokenizer) {
+    char name[] = "/tmp/test_hf_tokenizer_XXXXXX", *text = changed_text(path, changes, num_changes);
+    int fd = mkstemp(name);
+    CHECK_EQ(write(fd, text, strlen(text)), strlen(text));
+    close(fd);
+    free(text);
+    TokenizerOptions options = {.choice = CHOICE_HF, .file = name};
+    Status status = tokenizer_open(tokenizer, &options);
+    unlink(name);
+    return status;
+}
+
+// Ids of the golden texts, their sum and number mixed into one value.
+static uint64_t ids_of(const char* path, const Change* changes, int num_changes, uint64_t* vocab_hash) {
+    Tokenizer* tokenizer = NULL;
+    CHECK_OK(open_changed(path, changes, num_changes, &tokenizer));
+    if (tokenizer == NULL) { return 0; }
+    json_t *rows = json_load_file("test/golden/spiece_texts.json", JSON_ALLOW_NUL, NULL), *row;
+    BpeTokens tokens = {0};
+    uint64_t mixed = seed;
+    size_t i;
+    json_array_foreach(rows, i, row) {
+        const json_t* text = json_object_get(row, "text");
+        tokens.num_tokens = 0;
+        CHECK_OK(tokenizer_encode(tokenizer, json_string_value(text), json_string_length(text), &tokens));
+        for (int64_t k = 0; k < tokens.num_tokens; k++) {
+            mixed = rng_mix(mixed + (uint64_t)tokens.ids[k] + 1);
+        }
+        mixed = rng_mix(mixed);
+    }
+    json_decref(rows);
+    bpe_tokens_free(&tokens);
+    *vocab_hash = tokenizer_vocab(tokenizer)->hash;
+    tokenizer_close(tokenizer);
+    return mixed;
+}
+
+static void check_same(const char* path, const Change* changes, int num_changes) {
+    uint64_t plain_hash = 0, changed_hash = 1;
+    uint64_t plain = ids_of(path, NULL, 0, &plain_hash),
+             changed = ids_of(path, changes, num_changes, &changed_hash);
+    CHECK(plain == changed && plain_hash == changed_hash);
+}
+
+// As transformers wrote them over the years.
+static void other_forms_of_unigram_are_the_same(void) {
+    static const Change older[] = {
+        {"model.type", NULL, NULL},
+        {"model.byte_fallback", NULL, NULL},
+        {"pre_tokenizer.pretokenizers.1",
+         "{\"type\": \"Metaspace\", \"replacement\": \"" BLANK "\", \"str_rep\": \"" BLANK
+         "\", \"add_prefix_space\": true}",
+         NULL},
+        {"truncation", "{\"max_length\": 512}", NULL},
+        {"padding", "{\"pad_id\": 0}", NULL},
+    };
+    check_same(UNIGRAM, older, 5);
+    static const Change stripped[] = {
+        {"pre_tokenizer",
+         "{\"type\": \"Metaspace\", \"replacement\": \"" BLANK "\", \"prepend_scheme\": \"always\"}", NULL},
+        {"normalizer",
+         "{\"type\": \"Sequence\", \"normalizers\": [@, {\"type\": \"Strip\", \"strip_left\": false, "
+         "\"strip_right\": true}, "
+         "{\"type\": \"Replace\", \"pattern\": {\"Regex\": \" {2,}\"}, \"content\": \"" BLANK "\"}]}",
+         NULL},
+    };
+    check_same(UNIGRAM, stripped, 2);
+
+    // sentinels behind the vocabulary instead of in it
+    json_t* root = json_load_file(UNIGRAM, 0, NULL);
+    json_t* vocab = json_object_get(json_object_get(root, "model"), "vocab");
+    while (json_array_size(vocab) > 220) { json_array_remove(vocab, json_array_size(vocab) - 1); }
+    char* text = json_dumps(vocab, 0);
+    const Change added[] = {{"model.vocab", text, NULL}};
+    check_same(UNIGRAM, added, 1);
+    free(text);
+    json_decref(root);
+}
+
+static void other_forms_of_bpe_are_the_same(void) {
+    json_t *root = json_load_file(BPE, 0, NULL), *pair;
+    json_t* merges = json_array();
+    size_t i;
+    json_array_foreach(json_object_get(json_object_get(root, "model"), "merges"), i, pair) {
+        json_array_append_new(merges, json_sprintf("%s %s", json_string_value(json_array_get(pair, 0)),
+                                                   json_string_value(json_array_get(pair, 1))));
+    }
+    CHECK(json_array_size(merges) > 100);
+    char* text = json_dumps(merges, 0);
+    const Change older[] = {{"model.merges", text, NULL},
+                            {"model.type", NULL, NULL},
+                            {"pre_tokenizer.use_regex", NULL, NULL},
+                            {"model.continuing_subword_prefix", "\"\"", NULL},
+                            {"post_processor", "null", NULL},
+                            {"added_tokens", "[]", NULL}};
+    check_same(BPE, older, 6);
+    free(text);
+    json_decref(merges);
+    json_decref(root);
+    const Change wrong = {"model.merges.2", "[\"a\", \"zq\"]", NULL};
+    Tokenizer* tokenizer;
+    CHECK_FAILS(open_changed(BPE, &wrong, 1, &tokenizer), STATUS_BAD_FORMAT,
+                "model.merges: line 3: the right token");
+}
+
+// Maps that the library refuses, and one that leaves white space as it is (none at all).
+static void other_character_maps_are_refused(void) {
+    Tokenizer* tokenizer;
+    const Change broken = {"normalizer.precompiled_charsmap", "\"AAAAQUJD\"", NULL};
+    CHECK_FAILS(open_changed(UNIGRAM, &broken, 1, &tokenizer), STATUS_BAD_FORMAT, "--->");
+    const Change none = {"normalizer.precompiled_charsmap", "\"\"", NULL};
+    CHECK_FAILS(open_changed(UNIGRAM, &none, 1, &tokenizer), STATUS_BAD_FORMAT,
+                "does not make blanks of all white space");
+    const Change twice = {"model.vocab.5.0", "\"h\"", NULL};
+    CHECK_FAILS(open_changed(UNIGRAM, &twice, 1, &tokenizer), STATUS_BAD_FORMAT, "no SentencePiece model");
+}
+
+// --- data json --------------------
+
+static char folder[] = "/tmp/test_data_json_XXXXXX";
+
+static void put(const char* name, const char* text) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE* file = fopen(path, "w");
+    CHECK(file != NULL);
+    fputs(text, file);
+    fclose(file);
+}
+
+static bool equal(const char* a, const char* b) {
+    return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
+static void it_comes_back_as_it_was_written(void) {
+    const char *const quotes = "\"{inputs}\"\n<|im_end|> \xc3\xa9", *const empty = "";
+    const DataJson ways[] = {
+        {.vocab = {257, 256, -1, TOKENIZER_BYTES, INPUT_END_NEWLINE, 0xfedcba9876543210u}},
+        {.vocab = {50257, 50256, -1, TOKENIZER_GPT2, INPUT_END_NONE, 1},
+         .form = {.prompt = quotes, .name = empty}},
+        {.vocab = {384, 1, 0, TOKENIZER_BYT5, INPUT_END_EOT, 0},
+         .form = {.system = quotes, .user = empty, .assistant = quotes}},
+        {.vocab = {32100, 1, 0, TOKENIZER_SENTENCEPIECE, INPUT_END_EOT, 7},
+         .form = {.name = quotes,
+                  .user = quotes,
+                  .context = quotes,
+                  .next = empty,
+                  .joint = quotes,
+                  .turn_end = quotes}},
+        {.vocab = {257, 256, -1, TOKENIZER_BYTES, INPUT_END_NONE, 1},
+         .form = {.record = quotes},
+         .inputs_field = quotes,
+         .targets_field = empty,
+         .task_field = quotes,
+         .long_samples = LONG_CUT_MIDDLE},
+    };
+    for (int w = 0; w < 5; w++) {
+        DataJson got;
+        bool is_there = false;
+        const SampleVocab *a = &ways[w].vocab, *b = &got.vocab;
+        CHECK_EQ(data_json_write(&ways[w], folder), STATUS_OK);
+        CHECK_EQ(data_json_read(&got, folder, &is_there), STATUS_OK);
+        CHECK(is_there);
+        CHECK(a->num_tokens == b->num_tokens && a->eot_token == b->eot_token && a->pad_token == b->pad_token);
+        CHECK(a->tokenizer == b->tokenizer && a->input_end == b->input_end && a->hash == b->hash);
+        for (size_t i = 0; i < sizeof(DataTemplate) / sizeof(char*); i++) {  // missing: as plain has it
+            const char* wanted = ((const char* const*)&ways[w].form)[i];
+            if (wanted == NULL) { wanted = ((const char* const*)&data_plain)[i]; }
+            CHECK(equal(wanted, ((const char* const*)&got.form)[i]));
+        }
+        CHECK(equal(ways[w].inputs_field, got.inputs_field) && equal(ways[w].task_field, got.task_field));
+        CHECK(equal(ways[w].targets_field, got.targets_field));
+        CHECK_EQ(ways[w].long_samples, got.long_samples);
+        data_json_free(&got);
+    }
+}
+
+static void what_is_broken_is_told(void) {
+    const char* const whole = "{\"tokenizer\": \"bytes\", \"tokens\": 257, \"end\": 256, \"padding\": -1, "
+                              "\"input_end\": \"none\"%s}";
+    const char* const texts[] = {"",
+                                 "[]",
+                                 "{",
+                                 "{}",
+                                 "{\"tokenizer\": \"words\"}",
+                                 ", \"template\": {\"user\": 3}",
+                                 ", \"tokens\": 3",
+                                 ", \"fields\": {\"inputs\": []}",
+                                 ", \"long_samples\": \"cut\"",
+                                 ", \"long_samples\": 1"};
+    const char* const words[] = {"not JSON",         "\"tokenizer\"",   "not JSON", "\"tokenizer\"",
+                                 "\"tokenizer\"",    "\"user\"",        "not JSON", "\"inputs\"",
+                                 "\"long_samples\"", "\"long_samples\""};
+    for (int i = 0; i < 10; i++) {
+        char text[400];
+        DataJson got;
+        bool is_there;
+        snprintf(text, sizeof text, texts[i][0] == ',' ? whole : "%s", texts[i]);
+        put("data.json", text);
+        CHECK_EQ(data_json_read(&got, folder, &is_there), STATUS_BAD_FORMAT);
+        CHECK(strstr(status_message(), words[i]) != NULL);
+        CHECK(strstr(status_message(), "data.json") != NULL && strstr(status_message(), "--->") != NULL);
+        CHECK(got.form.user == NULL && got.owned == NULL);
+    }
+    // of every number, one out of range
+    const char* const numbers[] = {
+        "\"tokens\": 0, \"end\": 1, \"padding\": 0", "\"tokens\": 5, \"end\": -1, \"padding\": 0",
+        "\"tokens\": 5, \"end\": 1, \"padding\": -2", "\"tokens\": 5.5, \"end\": 1, \"padding\": 0",
+        "\"tokens\": 99999999999, \"end\": 1, \"padding\": 0"};
+    for (int i = 0; i < 5; i++) {
+        char text[400];
+        DataJson got;
+        bool is_there;
+        snprintf(text, sizeof text, "{\"tokenizer\": \"byt5\", \"input_end\": \"eos\", %s}", numbers[i]);
+        put("data.json", text);
+        CHECK_EQ(data_json_read(&got, folder, &is_there), STATUS_BAD_FORMAT);
+    }
+}
+
+static void what_json_cannot_say_is_not_written(void) {
+    const DataJson data = {.vocab = {257, 256, -1, TOKENIZER_BYTES, INPUT_END_NEWLINE, 5},
+                           .form = {.prompt = "\xff{inputs}"}};
+    CHECK_EQ(data_json_write(&data, folder), STATUS_BAD_FORMAT);
+    CHECK(strstr(status_message(), "UTF-8") != NULL);
+}
+
+static void an_absent_one_is_no_error(void) {
+    char path[256];
+    DataJson got;
+    bool is_there = true;
+    snprintf(path, sizeof path, "%s/data.json", folder);
+    unlink(path);
+    CHECK_EQ(data_json_read(&got, folder, &is_there), STATUS_OK);
+    CHECK(!is_there);
+    snprintf(path, sizeof path, "%s/copy", folder);
+    mkdir(path, 0755);
+    put("vocab.json", "{}");
+    CHECK_EQ(data_json_copy(folder, path), STATUS_OK);  // of a folder that is not of prepared data: nothing
+    snprintf(path, sizeof path, "%s/copy/vocab.json", folder);
+    CHECK(access(path, F_OK) != 0);
+}
+
+static void a_copy_has_the_tokenizers_files(void) {
+    char path[400], to[256];
+    const DataJson data = {.vocab = {257, 256, -1, TOKENIZER_BYTES, INPUT_END_NEWLINE, 5}};
+    snprintf(to, sizeof to, "%s/copy", folder);
+    put("merges.txt", "a b\n");
+    put("train.bin", "no tokenizer's");
+    CHECK_EQ(data_json_write(&data, folder), STATUS_OK);
+    CHECK_EQ(data_json_copy(folder, to), STATUS_OK);
+    const char* const names[] = {"data.json", "vocab.json", "merges.txt", "train.bin"};
+    for (int i = 0; i < 4; i++) {
+        snprintf(path, sizeof path, "%s/%s", to, names[i]);
+        CHECK_EQ(access(path, F_OK) == 0, i < 3);
+    }
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
+    RUN(tiny_vocabulary_equals_golden_tokens);
+    RUN(heap_merging_equals_the_definition);
+    RUN(cache_overflow_changes_nothing);
+    RUN(long_runs_are_linear);
+    RUN(bytes_tokenizer_is_the_identity);
+    RUN(bad_texts_and_tokens_are_errors);
+    RUN(bad_vocabularies_are_errors_that_name_the_place);
+    if (access(SHARED_VOCAB, R_OK) == 0) {
+        RUN(gpt2_vocabulary_equals_golden_tokens);
+        RUN(gpt2_tokens_of_all_shared_data_equal_golden_hashes);
+    } else {
+        SKIP(gpt2_vocabulary_equals_golden_tokens, "no " SHARED_VOCAB);
+        SKIP(gpt2_tokens_of_all_shared_data_equal_golden_hashes, "no " SHARED_VOCAB);
+    }
     RUN(byt5_equals_golden_ids);
     RUN(bpe_and_bytes_are_bpe_s);
     RUN(any_bytes_are_taken);
@@ -312,5 +1047,25 @@ int main(int argc, char** argv) {
         SKIP(bad_models_are_refused, NO_LIBRARY);
         RUN(without_the_library_the_package_is_named);
     }
+    RUN(other_unigrams_are_refused_by_field);
+    RUN(other_bpes_are_refused_by_field);
+    RUN(what_is_no_json_is_refused);
+    RUN(other_forms_of_bpe_are_the_same);
+    if (spiece_library() != NULL) {
+        RUN(other_forms_of_unigram_are_the_same);
+        RUN(other_character_maps_are_refused);
+    } else {
+        SKIP(other_forms_of_unigram_are_the_same, "built without SentencePiece");
+        SKIP(other_character_maps_are_refused, "built without SentencePiece");
+    }
+    CHECK(mkdtemp(folder) != NULL);
+    RUN(it_comes_back_as_it_was_written);
+    RUN(what_is_broken_is_told);
+    RUN(what_json_cannot_say_is_not_written);
+    RUN(an_absent_one_is_no_error);
+    RUN(a_copy_has_the_tokenizers_files);
+    char command[64];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    CHECK_EQ(system(command), 0);
     return test_end();
 }

@@ -280,7 +280,8 @@ refuses 3 "--memory-limit" plan $lengths --memory-limit 100K --model l4c64h4 --s
 # shellcheck disable=SC2086
 tool plan $lengths $common --policy packed --text "$work/plan.txt" && tool check "$work/plan.txt" --problem $lengths $common
 ok $? "packed"
-tool plan $lengths --stages 2 --batch-tokens 2000 --costs test/fuzz/corpus/cost_model/analytic; ok $? "measured costs"
+sed -n 's|^cost_model/analytic ||p' test/fuzz/corpus.txt | base64 -d >"$work/costs"
+tool plan $lengths --stages 2 --batch-tokens 2000 --costs "$work/costs"; ok $? "measured costs"
 printf 'dynapipe-costs 4\nsignature gpt2 C 96 NH 4 Vp 384 threads 1\n' >"$work/narrow"
 refuses 2 "C 96 NH 4" plan $lengths --costs "$work/narrow" --model l4c64h4
 cp "$work/narrow" "$work/known"

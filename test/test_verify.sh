@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Nothing wrong with the data in silence: damage, other text on one rank or when a run goes on, another tokenizer's validation
 # data, tasks of any name, a -d that holds no sample.
+# concerns: dataloader dynapipe_plugin/run/session
 . "$(dirname "$0")/train_lib.sh"
 trainer=$PWD/$trainer stock=$PWD/$build/train_gpt2 prepare=$PWD/$build/prepare_data
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Law: a warning does not stop a user's build, whose compiler may be newer than any that was tried; it stops that of the tests.
+# concerns: Makefile dev/run_tests.sh
 set -u
 cd "$(dirname "$0")/.."
 unset MAKEFLAGS MFLAGS BUILD BACKEND CFLAGS CC WERROR

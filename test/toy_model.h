@@ -38,7 +38,7 @@ extern const DynapipeModel_v1 toy_api, toy_api_joint;  // the second has no back
 // num_tokens random tokens, the last half of them (at least one) supervised; 0: an empty micro-batch.
 typedef struct {
     DynapipeBatch batch;
-    int32_t tokens[64], positions[64], rows[64], targets[64], row_tasks[64], cu_seqlens[2];
+    int32_t tokens[64], positions[64], rows[64], targets[64], row_tasks[64], cu_seqlens[5];
 } ToyBatch;
 
 void toy_batch_init(ToyBatch* out, uint64_t seed, int32_t num_tokens);

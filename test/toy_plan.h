@@ -1,11 +1,5 @@
 /*
-toy_plan.h -- random valid plans for the toy model, made without the planner.
-
-Chunks lie on stages at random, each stage has one at least; the head is whole or shared at random, too. Jobs
-are drawn at random among those whose inputs are there, and appended to their stage's list; a send and its
-receive are appended at the same moment, waits some time later (or never). So there is one global order in
-which every instruction can run when its turn comes, and no list can deadlock, however odd. Buffers are placed
-first-fit, as tightly as lifetimes allow.
+toy_plan.h -- random valid plans (random_plan.h) for the toy model, whose buffers have exactly what it asks for.
 */
 #pragma once
 
@@ -20,9 +14,9 @@ typedef struct {
     int32_t num_layers;
 } ToyPlan;
 
-// P stages, R replicas, M micro-batches, each given to a random replica.
-void toy_plan_make(ToyPlan* out, Rng* rng, int32_t P, int32_t R, int32_t M, Arena* arena);
-// With chunk s on stage s, the head whole.
+// P stages, R replicas; chunks and shares of the head anywhere.
+void toy_plan_make(ToyPlan* out, Rng* rng, int32_t P, int32_t R, int32_t num_samples, Arena* arena);
+// M micro-batches; chunk s on stage s, the head whole.
 void toy_plan_make_linear(ToyPlan* out, Rng* rng, int32_t P, int32_t R, int32_t M, Arena* arena);
 
 // Of a chunk, or K + s: of the head's share of stage s.

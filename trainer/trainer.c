@@ -1002,7 +1002,7 @@ static void trainer_resume(Trainer* t) {
     if (source_is_main(t->source)) { printf("resumed from %s, step %d\n", path, t->step); }
 }
 
-// --dump-gradients. Asked for by name, so a run that cannot write them has failed.
+// --debug dump-gradients. Asked for by name, so a run that cannot write them has failed.
 static void trainer_dump_gradients(Trainer* t) {
     const char* path = source_dump_gradients(t->source);
     if (path == NULL) { return; }
@@ -1028,7 +1028,7 @@ static void trainer_dump_gradients(Trainer* t) {
     }
     if (saved) { return; }
     if (is_main) { checkpoint_file_remove_tmp(path); }
-    source_die(t->source, "--dump-gradients: cannot be written ---> name a file where you may write");
+    source_die(t->source, "--debug dump-gradients: cannot be written ---> name a file where you may write");
 }
 
 // --- trainer --------------------

@@ -5,7 +5,7 @@ same on every compiler and machine.
     bfloat16   1 sign, 8 exponent, 7 fraction: the upper half of a float
     binary16   1 sign, 5 exponent, 10 fraction; below 2^-14 in steps of 2^-24; from 65520 on infinite
 
-What is not a number stays that, quietly. test_half.c
+What is not a number stays that, quietly. test_util.c
 */
 #pragma once
 

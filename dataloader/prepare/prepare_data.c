@@ -1,18 +1,35 @@
-#include "prepare_data.h"
+/*
+prepare_data.c -- JSON of many tasks -> tokenised sample files for training.
 
+    ./prepare_data --tokenizer gpt2 --vocab vocab.json --merges merges.txt --out data one.jsonl two.json.gz
+folder
+
+Forms of records and templates: records/records.h. Two passes over the files: the first counts and checks, the
+second tokenises and writes, so memory does not grow with the data (sample_writer.h).
+*/
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "../data_json.h"
-#include "sample_writer.h"
 #include "../records/records.h"
-#include "../sample_file.h"
+#include "../tokenizer/tokenizer.h"
+#include "sample_writer.h"
 #include "../../util/files.h"
 #include "../../util/numbers.h"
 #include "../../util/options.h"
 #include "../../util/program.h"
-#include "../../util/status.h"
+
+// --- what is reported -------------------------------------------------------------------------------------
+
+typedef struct {
+    bool quiet;       // no form, no progress, no bad record but in sum
+    int64_t num_bad;  // records
+    int32_t num_files;
+    int64_t total_bytes, done_bytes;  // of this pass
+    int64_t start_ns, begin_ns, shown_ns;
+    bool progress_shown;
+} PrepareReport;
 
 enum { BAD_SHOWN = 10, FILES_SHOWN = 20, COUNT_CHARS = 32 };
 
@@ -29,7 +46,7 @@ static const char* count_text(char out[COUNT_CHARS], int64_t count) {
 }
 #define COUNT(count) count_text((char[COUNT_CHARS]){0}, (count))
 
-static void prepare_report_begin_pass(PrepareReport* report, int64_t total_bytes) {
+static void report_begin_pass(PrepareReport* report, int64_t total_bytes) {
     report->total_bytes = total_bytes;
     report->done_bytes = 0;
     report->begin_ns = report->shown_ns = clock_now_ns();
@@ -37,7 +54,7 @@ static void prepare_report_begin_pass(PrepareReport* report, int64_t total_bytes
 }
 
 // On a terminal one line that renews itself; in a log a line every 10 seconds; nothing on short work.
-static void prepare_report_progress(PrepareReport* report, const char* what, int64_t bytes_of_file) {
+static void report_progress(PrepareReport* report, const char* what, int64_t bytes_of_file) {
     if (report->quiet) { return; }
     int64_t now_ns = clock_now_ns();
     bool terminal = isatty(STDERR_FILENO);
@@ -55,15 +72,15 @@ static void prepare_report_progress(PrepareReport* report, const char* what, int
     report->progress_shown = true;
 }
 
-static void prepare_report_end_line(PrepareReport* report) {
+static void report_end_line(PrepareReport* report) {
     if (report->progress_shown && isatty(STDERR_FILENO)) { fprintf(stderr, "\r%80s\r", ""); }
 }
 
 // Counts it; the first are shown, with the last status message.
-static void prepare_report_bad(PrepareReport* report) {
+static void report_bad(PrepareReport* report) {
     report->num_bad++;
     if (report->quiet) { return; }
-    prepare_report_end_line(report);
+    report_end_line(report);
     if (report->num_bad <= BAD_SHOWN) {
         fprintf(stderr, "skipped %s\n", status_message());
     } else if (report->num_bad == BAD_SHOWN + 1) {
@@ -72,14 +89,14 @@ static void prepare_report_bad(PrepareReport* report) {
 }
 
 // "train.jsonl: 52,002 records, Alpaca (instruction, input -> output)"; of_form[RECORD_FORMS].
-static void prepare_report_file(PrepareReport* report, const char* path, const RecordFields* fields,
-                                const int64_t* of_form, int64_t num_bad) {
+static void report_file(PrepareReport* report, const char* path, const RecordFields* fields,
+                        const int64_t* of_form, int64_t num_bad) {
     if (report->quiet) { return; }
     if (report->num_files++ >= FILES_SHOWN) {
         if (report->num_files == FILES_SHOWN + 1) { printf("and more files\n"); }
         return;
     }
-    prepare_report_end_line(report);
+    report_end_line(report);
     int64_t num_records = 0;
     int32_t num_forms = 0;
     for (int32_t f = 0; f < RECORD_FORMS; f++) {
@@ -102,7 +119,7 @@ static int compare_rows(const void* a, const void* b) {
 }
 
 // Lengths in tokens that run through the model, as -t has them.
-static void prepare_report_tasks(const PrepareReport* report, TaskTable* tasks) {
+static void report_tasks(const PrepareReport* report, TaskTable* tasks) {
     (void)report;
     int64_t num_tokens = 0, num_samples = 0;
     qsort(tasks->rows, (size_t)tasks->num_tasks, sizeof tasks->rows[0], compare_rows);
@@ -118,7 +135,7 @@ static void prepare_report_tasks(const PrepareReport* report, TaskTable* tasks) 
     printf("%-32s %10lld %14lld\n", "all", (long long)num_samples, (long long)num_tokens);
 }
 
-static void prepare_report_cuts(const TaskTable* tasks, int32_t max_tokens, const char* way) {
+static void report_cuts(const TaskTable* tasks, int32_t max_tokens, const char* way) {
     int64_t num_cut = 0, num_skipped = 0;
     for (int32_t i = 0; i < tasks->num_tasks; i++) {
         const TaskRow* row = &tasks->rows[i];
@@ -139,8 +156,8 @@ static void prepare_report_cuts(const TaskTable* tasks, int32_t max_tokens, cons
     }
 }
 
-static void prepare_report_end(const PrepareReport* report, const char* folder, const ShardWriter* train,
-                               const ShardWriter* val) {
+static void report_end(const PrepareReport* report, const char* folder, const ShardWriter* train,
+                       const ShardWriter* val) {
     printf("%s: %lld samples for training, %lld for validation, in %d and %d files", PRINTABLE(folder),
            (long long)train->num_samples, (long long)val->num_samples, train->num_files, val->num_files);
     if (report->num_bad > 0) { printf("; %lld bad records skipped", (long long)report->num_bad); }
@@ -149,7 +166,7 @@ static void prepare_report_end(const PrepareReport* report, const char* folder, 
     printf("; %.1f s\n", (double)(clock_now_ns() - report->start_ns) * 1e-9);
 }
 
-static void prepare_report_skipped(const PrepareReport* report, const TaskTable* tasks, int32_t max_tokens) {
+static void report_skipped(const PrepareReport* report, const TaskTable* tasks, int32_t max_tokens) {
     int64_t num_skipped = 0;
     for (int32_t i = 0; i < tasks->num_tasks; i++) { num_skipped += tasks->rows[i].num_skipped; }
     if (report->num_bad > 0) { fprintf(stderr, "%lld bad records skipped\n", (long long)report->num_bad); }
@@ -164,22 +181,59 @@ static FILE* notices(const PrepareReport* report) {
     return report->quiet ? stderr : stdout;
 }
 
-static void prepare_report_folders(const PrepareReport* report, int32_t num_folders) {
+static void report_folders(const PrepareReport* report, int32_t num_folders) {
     fprintf(notices(report), "%d %s in the given one %s not read ---> name %s as well to have %s files\n",
             num_folders, num_folders > 1 ? "folders" : "folder", num_folders > 1 ? "are" : "is",
             num_folders > 1 ? "them" : "it", num_folders > 1 ? "their" : "its");
 }
 
-static void prepare_report_foreign(const PrepareReport* report, const char* folder, const char* file) {
+static void report_foreign(const PrepareReport* report, const char* folder, const char* file) {
     fprintf(notices(report),
             "%s/%s is of another tokenizer ---> remove it, so that no export takes it for this one's\n",
             PRINTABLE(folder), file);
 }
 
-// --- sample_maker --------------------
+// --- samples of records ----------------------------------------------------------------------------------
+
+/*
+From a record's texts to the tokens of samples.
+
+    together   one sample a conversation: the first input | answer, end, gap, answer, end, ..
+    apart      one sample an answer, all that was said before it is its input, as text: for encoder-decoder
+models
+
+A target's tokens are those of the answer and the end-of-text token. An input's are those of its text and a
+newline, or the end-of-text token, or nothing more, as the vocabulary's input_end says. A text is a target
+without input.
+
+Within limits a sample is what the trainer would make of it (loader.h), but texts stay whole: the trainer cuts
+them into pieces for a -t of its own, losing nothing, and only what it will run is counted here as pieces. (An
+encoder-decoder's span corruption does likewise, with pieces that are not known here.)
+*/
+
+typedef struct {
+    Tokenizer* tokenizer;  // borrowed, as all pointers down to the empty line
+    const RecordTemplate* form;
+    SampleVocab vocab;  // input_tail is set by open
+    bool apart;
+    LoaderOptions limits;  // max_seq_tokens 0: none
+
+    BpeTokens input, target;  // of the sample made last
+    SampleGap* gaps;          // [num_gaps]
+    int32_t num_gaps, gaps_capacity;
+    int32_t num_pieces;  // that the trainer will run: 1; of a long text more
+    char* joined;        // a text and its end
+    size_t joined_bytes;
+} SampleMaker;
+
+// Lengths of a piece of the sample made last, 0 <= piece < num_pieces.
+typedef struct {
+    int64_t n_input, n_target;
+    int64_t run_tokens;  // through the model: what -t limits; of an encoder-decoder both sides
+} PieceLengths;
 
 // How many tokens the end of every input is: of a template's text, and the newline or </s> behind it.
-static Status sample_maker_open(SampleMaker* maker, const char* targets_field) {
+static Status maker_open(SampleMaker* maker, const char* targets_field) {
     size_t num_bytes;
     const char* tail = record_template_tail(maker->form, targets_field, &num_bytes);
     TRY(tokenizer_encode(maker->tokenizer, tail, num_bytes, &maker->input));
@@ -188,21 +242,20 @@ static Status sample_maker_open(SampleMaker* maker, const char* targets_field) {
     return STATUS_OK;
 }
 
-static void sample_maker_close(SampleMaker* maker) {
+static void maker_close(SampleMaker* maker) {
     bpe_tokens_free(&maker->input);
     bpe_tokens_free(&maker->target);
     free(maker->gaps);
     free(maker->joined);
 }
 
-static int32_t sample_maker_num_samples(const SampleMaker* maker, const Record* record) {
+static int32_t maker_num_samples(const SampleMaker* maker, const Record* record) {
     int32_t num_answers = 0;
     for (int32_t t = 0; t < record->num_turns; t++) { num_answers += !record->turns[t].is_read; }
     return maker->apart ? num_answers : 1;
 }
 
-// --- texts
-// -----------------------------------------------------------------------------------------------------
+// --- texts ------------------------------------------------------------------------------------------
 
 static Status reserve_joined(SampleMaker* maker, size_t num_bytes) {
     if (num_bytes <= maker->joined_bytes) { return STATUS_OK; }
@@ -235,8 +288,7 @@ static Status join_history(SampleMaker* maker, const Record* record, int32_t las
     return STATUS_OK;
 }
 
-// --- tokens
-// ----------------------------------------------------------------------------------------------------
+// --- tokens ------------------------------------------------------------------------------------------
 
 // The first num_bytes of `joined`, and what ends an input. The newline is text, and may be one token with
 // what stands before it.
@@ -288,8 +340,7 @@ static Status encode_turns(SampleMaker* maker, const Record* record) {
     return STATUS_OK;
 }
 
-// --- limits
-// ----------------------------------------------------------------------------------------------------
+// --- limits ------------------------------------------------------------------------------------------
 
 static void leave_out(SampleMaker* maker, const LoaderSample* cut) {
     BpeTokens* input = &maker->input;
@@ -321,7 +372,7 @@ static void count_pieces(SampleMaker* maker) {
 }
 
 // The last token of a piece is the first of the next, as text_cut.h has them.
-static PieceLengths sample_maker_piece(const SampleMaker* maker, int32_t piece) {
+static PieceLengths maker_piece(const SampleMaker* maker, int32_t piece) {
     int64_t n_input = maker->input.num_tokens, n_target = maker->target.num_tokens;
     if (maker->num_pieces > 1) {
         int64_t most = maker->limits.max_seq_tokens, left = n_target - piece * most;
@@ -351,8 +402,8 @@ static Status encode(SampleMaker* maker, const Record* record, int32_t i, bool i
 
 // Sample `i` of a record, below its number of samples, within the limits; *fate says how. SAMPLE_SKIPPED, or
 // *is_empty (no token but the end): there is none to write.
-static Status sample_maker_make(SampleMaker* maker, const Record* record, int32_t i, SampleFate* fate,
-                                bool* is_empty) {
+static Status maker_make(SampleMaker* maker, const Record* record, int32_t i, SampleFate* fate,
+                         bool* is_empty) {
     maker->input.num_tokens = maker->target.num_tokens = maker->num_gaps = 0;
     maker->num_pieces = 1;
     *fate = SAMPLE_WHOLE;
@@ -374,16 +425,6 @@ static Status sample_maker_make(SampleMaker* maker, const Record* record, int32_
 }
 
 // --- prepare_data --------------------
-/*
-prepare_data.c -- JSON of many tasks -> tokenised sample files for training.
-
-    ./prepare_data --tokenizer gpt2 --vocab vocab.json --merges merges.txt --out data one.jsonl two.json.gz
-folder
-
-Forms of records: and templates: records/records.h; from texts to tokens: below
-sample_maker.h. Two passes over the files: the first counts and checks, the second tokenises and writes, so
-memory does not grow with the data (dataloader/task_table.h).
-*/
 
 typedef enum { TURNS_AUTO, TURNS_TOGETHER, TURNS_APART } Turns;
 
@@ -454,7 +495,7 @@ static Status pass_over(Prepare* prep) {
         return FAIL(STATUS_BAD_FORMAT, "%s ---> mend it, or leave out --strict to skip such records",
                     status_message());
     }
-    prepare_report_bad(&prep->report);
+    report_bad(&prep->report);
     return STATUS_OK;
 }
 
@@ -484,7 +525,7 @@ static Status count_file(Prepare* prep, RecordReader* reader) {
     for (;;) {
         Record record;
         Status status = record_reader_next(reader, &record);
-        prepare_report_progress(&prep->report, "checking", byte_source_position(reader->values.source));
+        report_progress(&prep->report, "checking", byte_source_position(reader->values.source));
         if (status == STATUS_BAD_FORMAT) {
             TRY(pass_over(prep));
             continue;
@@ -498,8 +539,8 @@ static Status count_file(Prepare* prep, RecordReader* reader) {
         task_table_count(&prep->tasks, task, record_hash(prep, &record), prep->num_records++);
         of_form[record.form]++;
     }
-    prepare_report_file(&prep->report, reader->values.path, &prep->options->fields, of_form,
-                        prep->report.num_bad - num_bad);
+    report_file(&prep->report, reader->values.path, &prep->options->fields, of_form,
+                prep->report.num_bad - num_bad);
     return STATUS_OK;
 }
 
@@ -533,7 +574,7 @@ static Status write_sample(Prepare* prep, const RecordReader* reader, const Reco
     SampleMaker* maker = &prep->maker;
     SampleFate fate;
     bool is_empty;
-    TRY(sample_maker_make(maker, record, i, &fate, &is_empty));
+    TRY(maker_make(maker, record, i, &fate, &is_empty));
     if (is_empty) {
         (void)json_values_fail(&reader->values, "no token but the end");
         return pass_over(prep);
@@ -545,7 +586,7 @@ static Status write_sample(Prepare* prep, const RecordReader* reader, const Reco
     row->num_texts += maker->num_pieces > 1;
     row->num_pieces += maker->num_pieces > 1 ? maker->num_pieces : 0;
     for (int32_t k = 0; k < maker->num_pieces; k++) {
-        PieceLengths piece = sample_maker_piece(maker, k);
+        PieceLengths piece = maker_piece(maker, k);
         task_table_add_length(&prep->tasks, task, piece.run_tokens);
         if (prep->writes_lengths && !held_out) { write_length(prep, &piece, row->name); }
     }
@@ -558,7 +599,7 @@ static Status write_file(Prepare* prep, RecordReader* reader) {
     for (;;) {
         Record record;
         Status status = record_reader_next(reader, &record);
-        prepare_report_progress(&prep->report, "writing", byte_source_position(reader->values.source));
+        report_progress(&prep->report, "writing", byte_source_position(reader->values.source));
         if (status == STATUS_BAD_FORMAT) { continue; }  // reported by pass 1
         TRY(status);
         if (record.end) { return STATUS_OK; }
@@ -566,7 +607,7 @@ static Status write_file(Prepare* prep, RecordReader* reader) {
         TRY(task_table_find(&prep->tasks, record.task.text, record.task.num_bytes, &task));
         bool held_out =
             task_table_holds_out(&prep->tasks, task, record_hash(prep, &record), prep->num_written++);
-        for (int32_t i = 0; i < sample_maker_num_samples(&prep->maker, &record); i++) {
+        for (int32_t i = 0; i < maker_num_samples(&prep->maker, &record); i++) {
             TRY(write_sample(prep, reader, &record, i, task, held_out));
         }
     }
@@ -578,7 +619,7 @@ static Status each_file(Prepare* prep, Status (*work)(Prepare* prep, RecordReade
     const PrepareOptions* options = prep->options;
     RecordOptions of_records = {
         .fields = options->fields, .task_field = options->task_field, .form = &prep->form};
-    prepare_report_begin_pass(&prep->report, prep->files.num_bytes);
+    report_begin_pass(&prep->report, prep->files.num_bytes);
     for (int32_t i = 0; i < prep->files.num_files; i++) {
         RecordReader reader;
         TRY(record_files_read(&prep->files, i, &of_records, &reader));
@@ -587,7 +628,7 @@ static Status each_file(Prepare* prep, Status (*work)(Prepare* prep, RecordReade
         record_reader_close(&reader);
         TRY(status);
     }
-    prepare_report_end_line(&prep->report);
+    report_end_line(&prep->report);
     return STATUS_OK;
 }
 
@@ -656,19 +697,19 @@ static Status write_data_json(Prepare* prep) {
 
 static void print_summary(Prepare* prep) {
     const PrepareOptions* options = prep->options;
-    if (prep->files.num_folders > 0) { prepare_report_folders(&prep->report, prep->files.num_folders); }
+    if (prep->files.num_folders > 0) { report_folders(&prep->report, prep->files.num_folders); }
     const char* foreign = tokenizer_foreign_file(prep->tokenizer, options->out);
-    if (foreign != NULL) { prepare_report_foreign(&prep->report, options->out, foreign); }
+    if (foreign != NULL) { report_foreign(&prep->report, options->out, foreign); }
     if (options->quiet) {
-        prepare_report_skipped(&prep->report, &prep->tasks, options->max_tokens);
+        report_skipped(&prep->report, &prep->tasks, options->max_tokens);
         return;
     }
-    prepare_report_tasks(&prep->report, &prep->tasks);
+    report_tasks(&prep->report, &prep->tasks);
     if (options->max_tokens > 0) {
         static const char* const ways[] = {"cut-input-end", "cut-input-start", "cut-input-middle", "skip"};
-        prepare_report_cuts(&prep->tasks, options->max_tokens, ways[options->long_samples]);
+        report_cuts(&prep->tasks, options->max_tokens, ways[options->long_samples]);
     }
-    prepare_report_end(&prep->report, options->out, &prep->train, &prep->val);
+    report_end(&prep->report, options->out, &prep->train, &prep->val);
     if (prep->val.num_samples == 0 && options->val_fraction > 0) {
         printf("no task has two samples: there is no validation file\n");
     }
@@ -681,7 +722,7 @@ static Status prepare_data(Prepare* prep, char** paths, int num_paths) {
     TRY(task_table_open(&prep->tasks, options->val_fraction, SAMPLE_FILE_MAX_TASKS));
     TRY(each_file(prep, count_file));
     if (prep->num_records == 0) { return fail_without_samples(prep); }
-    TRY(sample_maker_open(&prep->maker, prep->fields.targets));
+    TRY(maker_open(&prep->maker, prep->fields.targets));
 
     TRY(file_make_directory(options->out));
     shard_writer_init(&prep->train, options->out, "train", options->shard_tokens, &prep->maker.vocab);
@@ -711,7 +752,7 @@ static void prepare_free(Prepare* prep) {
     shard_writer_abort(&prep->val);
     if (prep->writes_lengths) { file_writer_abort(&prep->lengths); }
     task_table_close(&prep->tasks);
-    sample_maker_close(&prep->maker);
+    maker_close(&prep->maker);
     tokenizer_close(prep->tokenizer);
     record_template_close(&prep->form);
     record_files_close(&prep->files);
@@ -812,7 +853,7 @@ int main(int argc, char** argv) {
     bool is_misused = status != STATUS_OK;
     if (status == STATUS_OK) { status = prepare_data(&prep, argv + 1, argc - 1); }
     if (status != STATUS_OK) {
-        prepare_report_end_line(&prep.report);
+        report_end_line(&prep.report);
         fprintf(stderr, "error: %s\n", status_message());
     }
     is_misused = is_misused || prep.is_misused;

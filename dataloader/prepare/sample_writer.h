@@ -1,5 +1,30 @@
 /*
-shard_writer.h -- one split of a data set as sample files of bounded length: FOLDER/train.bin, or, once a
+sample_writer.h -- writes sample files (sample_file.h): one, or a split of a data set in several; and what
+prepare_data counts of each task.
+*/
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "../../util/status.h"
+#include "../sample_file.h"
+
+// Tokens are 2 bytes where vocab <= 65536. A sample that breaks a rule of SampleIndex, or has an id outside
+// the vocabulary, is refused and not added; the writer can go on. After STATUS_IO finish fails as well.
+// Writes FILE.tmp (and keeps tokens in a nameless file beside it until then) and renames it in finish.
+typedef struct SampleWriter SampleWriter;
+Status sample_writer_open(SampleWriter** out, const char* path, const SampleVocab* vocab);
+Status sample_writer_add(SampleWriter* writer, const char* task, const int32_t* input, int32_t n_input,
+                         const int32_t* target, int32_t n_target);
+Status sample_writer_add_gaps(SampleWriter* writer, const char* task, const int32_t* input, int32_t n_input,
+                              const int32_t* target, int32_t n_target, const SampleGap* gaps,
+                              int32_t num_gaps);
+Status sample_writer_finish(SampleWriter* writer);  // frees it, also on failure
+void sample_writer_abort(SampleWriter* writer);     // NULL is fine
+
+/*
+One split of a data set as sample files of bounded length: FOLDER/train.bin, or, once a
 second file is needed, FOLDER/train_000000.bin, train_000001.bin ... so that the glob FOLDER/train*.bin finds
 them all.
 
@@ -7,13 +32,6 @@ A sample is never cut: a file begins where the next sample would exceed the limi
 least. Finishing removes sample files that an earlier run left under these names and this one did not write,
 since the glob would mix them in.
 */
-#pragma once
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include "../sample_file.h"
-#include "../../util/status.h"
 
 typedef struct {
     const char *folder, *split;  // borrowed
@@ -34,9 +52,8 @@ Status shard_writer_add(ShardWriter* shards, const char* task, const int32_t* in
 Status shard_writer_finish(ShardWriter* shards);
 void shard_writer_abort(ShardWriter* shards);  // drops the open file; an all-zero writer is fine
 
-// --- task_table --------------------
 /*
-task_table.h -- what prepare_data knows of each task: its samples, which of them are held out, and their
+What prepare_data knows of each task: its samples, which of them are held out, and their
 lengths.
 
 Validation split, in two passes over the samples: task_table_count() all of them, then ask

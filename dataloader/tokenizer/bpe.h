@@ -59,7 +59,7 @@ bpe.h -- text to tokens and back: GPT-2's byte-level byte-pair encoding, exactly
     text --split pattern--> words --bytes--> symbols --merge the neighbours of lowest rank--> tokens
 
 Sources: Radford et al. 2019 (GPT-2), section 2.2, with the split pattern of its released encoder; merging as
-in Sennrich et al. 2016, section 3.2. Equal to Hugging Face's `tokenizers`, token by token (test_bpe.c).
+in Sennrich et al. 2016, section 3.2. Equal to Hugging Face's `tokenizers`, token by token (test_tokenizer.c).
 "<|endoftext|>" inside a text is ordinary text; the end-of-text token never comes out of bpe_encode.
 
 Cost: a word met before is one look-up in a cache of bounded memory; a new word of n bytes O(n log n).

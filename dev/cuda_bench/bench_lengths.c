@@ -11,6 +11,7 @@ evenly from all of them. Without --lengths: ten made-up tasks, log-uniform lengt
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../dataloader/prepare/sample_writer.h"
 #include "../../dataloader/sample_file.h"
 #include "../../util/options.h"
 #include "../../util/numbers.h"

@@ -174,7 +174,9 @@ Status memory_layout_bound(const PlanBuffer* buffers, int32_t num_buffers, int64
 
 // --- orders -----------------------------------------------------------------------------------------------
 
-typedef enum { BY_BYTES, BY_LIFE, BY_AREA, BY_BEGIN, ORDER_COUNT } ItemOrder;
+// The first two are always tried: together they come within 0.9 % of all four (1,547 arenas of 40 plans).
+typedef enum { BY_BYTES, BY_BEGIN, BY_LIFE, BY_AREA, ORDER_COUNT } ItemOrder;
+enum { ALWAYS_TRIED = 2 };
 
 // Larger keys come first.
 static uint64_t item_key(const Item* item, ItemOrder order) {
@@ -373,6 +375,7 @@ Status memory_layout_place(PlanBuffer* buffers, int32_t num_buffers, int64_t eno
     int32_t num_orders =
         bound_bytes <= enough_bytes ? ORDER_COUNT : BY_BYTES + 1;  // it cannot fit: any will do
     for (int32_t k = BY_BYTES; k < num_orders && layout.best_bytes > bound_bytes; k++) {
+        if (k >= ALWAYS_TRIED && layout.best_bytes <= enough_bytes) { break; }
         if (k > BY_BYTES) {
             memcpy(layout.order, by_bytes, order_bytes);
             sort_order(layout.order, layout.items, keys, spare, layout.num_items, (ItemOrder)k);

@@ -1,3 +1,10 @@
+/*
+replay.c -- the lists of one replica's ranks run again, with other durations or fewer cores.
+
+Every stage has a lane: its jobs in their order, and where messages are pulled those that it takes between
+them. Time goes from one instant at which something begins or ends to the next. A job ends when as much of it
+is done as it takes; where ranks share cores (SharedCores) it advances by their part of the time that passes.
+*/
 #include "replay.h"
 
 #include <stdlib.h>
@@ -5,6 +12,15 @@
 #include "plan_message.h"
 #include "plan_text.h"
 #include "schedule.h"
+
+// All durations of a replica together: a hundred times as slow and 1.95 times as long they still fit in 63
+// bits.
+#define MOST_NS (INT64_MAX / 400)
+
+// Fixed point of the noise: a factor of 1 is 2^20.
+enum { FACTOR_BITS = 20, MOST_FACTOR = (1 << FACTOR_BITS) / 20 * 19 };
+
+// --- what a stage does one thing after the other -----------------------------------------------------------
 
 // By begin, then by end: what takes no time goes first.
 static int32_t compare_times(const PlanInstr* a, const PlanInstr* b) {
@@ -25,279 +41,461 @@ static Status list_messages(const PlanInstr*** out, int32_t* num, const PlanRank
     ARENA_TRY_NEW(messages, arena, const PlanInstr*, rank->num_instrs);
     for (int32_t i = 0; i < rank->num_instrs; i++) {
         const PlanInstr* instr = &rank->instrs[i];
-        bool takes =
-            instr->kind == INSTR_RECV_ACT || instr->kind == INSTR_RECV_GRAD || instr->kind == INSTR_RECV_FACT;
-        if (takes) { messages[(*num)++] = instr; }
+        if (plan_instr_is_recv(instr->kind)) { messages[(*num)++] = instr; }
     }
     qsort(messages, (size_t)*num, sizeof *messages, compare_messages);
     *out = messages;
     return STATUS_OK;
 }
 
-Status stage_order(StageOrder* out, const Plan* plan, const PlanRank* rank, Arena* arena) {
-    const PlanInstr** messages = NULL;
-    int32_t num_messages = 0, next = 0;
-    if (plan->pulls) { TRY(list_messages(&messages, &num_messages, rank, arena)); }
-    out->num = 0;
-    ARENA_TRY_NEW(out->instrs, arena, int32_t, rank->num_instrs);
-    for (int32_t i = 0; i < rank->num_instrs; i++) {
-        const PlanInstr* job = &rank->instrs[i];
-        if (!plan_instr_is_job((InstrKind)job->kind)) { continue; }
-        while (next < num_messages && compare_times(messages[next], job) <= 0) {
-            out->instrs[out->num++] = (int32_t)(messages[next++] - rank->instrs);
-        }
-        out->instrs[out->num++] = i;
-    }
-    while (next < num_messages) { out->instrs[out->num++] = (int32_t)(messages[next++] - rank->instrs); }
-    return STATUS_OK;
-}
+// A job, or a message that the stage takes.
+typedef struct {
+    int32_t instr;
+    bool is_job;
+    int32_t id;          // of the job (Input) or of the message
+    int64_t instant_ns;  // pulls: as planned it takes no time, and is at this instant; -1: no such thing
+    int32_t first_made, num_made;  // messages that the job makes, in Replay.made
+} ReplayItem;
 
-// --- replay_graph --------------------
-// replay_graph.c -- makes the graph once, then walks it for pairs of trials.
+// A message, by kind, row and micro-batch.
+typedef struct {
+    int32_t input;     // of the job that reads it
+    int16_t from, to;  // stages
+    int32_t posted;    // so many jobs stand before its receive; -1: nobody receives it
+    int32_t send;      // instruction that sends it; -1: nobody does
+    bool is_listed;    // the job that makes it stands in the list
+} ReplayMessage;
 
-// All durations of a replica together: a hundred times as slow and 1.95 times as long they still fit in 63
-// bits.
-#define MOST_NS (INT64_MAX / 400)
-
-// Fixed point of the noise: a factor of 1 is 2^20.
-enum { FACTOR_BITS = 20, MOST_FACTOR = (1 << FACTOR_BITS) / 20 * 19 };
+// What a job waits for, by kind, row and micro-batch.
+typedef struct {
+    int32_t missing;  // messages
+    int64_t arrival_ns;
+} ReplayInput;
 
 typedef struct {
-    const ReplayLists* lists;
-    ReplayGraph* graph;
-    int32_t num_rows;
-    int32_t* job_node[JOB_COUNT];               // [rows * M]; 0: not there yet
-    int32_t* arrival_node[PLAN_MESSAGE_KINDS];  // [rows * M] the transfer of this message; 0: not there yet
-    int32_t*
-        item_node[PLAN_MAX_STAGES];  // [num_items] of a stage's sequence: jobs or, with `pulls`, messages
-    int32_t pos[PLAN_MAX_STAGES], last_item[PLAN_MAX_STAGES];
-    int32_t pos_send[PLAN_MAX_STAGES], last_send[PLAN_MAX_STAGES];
-    int64_t sum_ns;
-} Maker;
+    const PlanRank* list;
+    ReplayItem* items;
+    int32_t num_items;
+    int32_t* sends;  // messages in the order of the stage's link; none where messages are pulled
+    int32_t num_sends;
+    const int64_t* ns;  // [num_instrs] how long each takes
+    int64_t* took_ns;   // [num_instrs] the same of a job as it came out; NULL: not wanted
+    // The run.
+    int32_t at, next_send, num_ended;
+    bool runs;                  // items[at] is a job that has begun; left_ns of it are to be done
+    int64_t left_ns, begin_ns;  // of that job
+    int64_t free_ns, link_ns;   // when what it takes is there; when its link is free
+    int64_t last_ns, busy_ns;   // end of its last job; of all jobs together
+} ReplayLane;
 
-static int64_t cell_of(const Maker* maker, int32_t row, int32_t m) {
-    return (int64_t)row * maker->lists->M + m;
+typedef struct {
+    int64_t cores, wanted;  // a job advances by cores / wanted of the time that passes
+} ReplayRate;
+
+// Micro-batches [begin, end) of the plan are this replica's.
+typedef struct {
+    const Plan* plan;
+    const SharedCores* shared;  // NULL: a core for everybody
+    ReplayRate* rates;          // [num_hosts] at present
+    int32_t replica, begin, end;
+    int64_t num_cells;  // rows * micro-batches
+    ReplayLane lanes[PLAN_MAX_STAGES];
+    ReplayMessage* messages;             // [PLAN_MESSAGE_KINDS * num_cells]
+    ReplayInput *inputs, *first_inputs;  // [JOB_COUNT * num_cells] now; before the run
+    bool* is_made;                       // [PLAN_MESSAGE_KINDS * num_cells]
+    int32_t* made;
+    int32_t num_made;
+    int64_t now_ns;
+} Replay;
+
+static int32_t id_of(const Replay* it, int32_t kind, int32_t row, int32_t mb) {
+    return (int32_t)(kind * it->num_cells + (int64_t)row * (it->end - it->begin) + mb - it->begin);
 }
 
-// What it is called where durations are drawn: a job by its row, a message by the row that it comes from.
-static uint64_t key_of(const Maker* maker, const ReplayItem* item) {
-    bool from_before = item->kind == REPLAY_SEND_ACT && item->chunk < maker->lists->placement->num_chunks;
-    int32_t row = from_before ? item->chunk - 1 : item->chunk;
-    return ((uint64_t)row << 40 | (uint64_t)item->mb << 8 | item->kind) * 0x9e3779b97f4a7c15u;
+static Status broken(const Replay* it, int32_t s, int32_t i, const char* rule) {
+    return FAIL(STATUS_INVALID_PLAN, "replica %d stage %d, instruction %d: %s ---> check the plan",
+                it->replica, s, i, rule);
 }
 
-// s: of a transfer, the sender.
-static int32_t add_node(Maker* maker, int32_t s, const ReplayItem* item, int32_t before, int32_t input) {
-    ReplayGraph* graph = maker->graph;
-    bool is_job = item->kind < JOB_COUNT;
-    graph->nodes[graph->num_nodes] = (ReplayNode){
-        .before = {before, input},
-        .lane = is_job ? s : graph->P + s,
-        .ns = item->ns,
-        .key = key_of(maker, item),
-    };
-    return graph->num_nodes++;
-}
-
-// The node behind these two, either of them 0: none.
-static int32_t join(Maker* maker, int32_t s, int32_t a, int32_t b) {
-    if (a == 0 || b == 0) { return a + b; }
-    maker->graph->nodes[maker->graph->num_nodes] = (ReplayNode){.before = {a, b}, .lane = s};
-    return maker->graph->num_nodes++;
-}
-
-// *input: the node behind all that the job reads from other stages; 0: nothing. False: some of it is not
-// there yet.
-static bool find_input(Maker* maker, int32_t s, const ReplayItem* item, int32_t* input) {
-    const ReplayLists* lists = maker->lists;
-    PlanMessage reads[PLAN_MAX_MESSAGES];
-    int32_t arrivals[PLAN_MAX_MESSAGES], num_arrivals = 0;
-    int32_t num = plan_job_reads(reads, lists->placement, lists->P, (JobKind)item->kind, item->chunk);
-    for (int32_t i = 0; i < num; i++) {
-        PlanJobAt made = plan_message_maker(lists->placement, reads[i]);
-        bool is_here = made.stage == s;
-        int32_t node = is_here ? maker->job_node[made.kind][cell_of(maker, made.chunk, item->mb)]
-                               : maker->arrival_node[reads[i].kind][cell_of(maker, reads[i].row, item->mb)];
-        if (node == 0) { return false; }
-        if (!is_here) { arrivals[num_arrivals++] = node; }
+// A job: what it reads and makes.
+static void add_job(Replay* it, ReplayItem* item, const PlanInstr* instr) {
+    const Placement* placement = &it->plan->placement;
+    PlanMessage all[PLAN_MAX_MESSAGES];
+    int32_t P = it->plan->P, kind = plan_instr_job((InstrKind)instr->kind);
+    item->is_job = true;
+    item->id = id_of(it, kind, instr->chunk, instr->mb);
+    it->first_inputs[item->id].missing = plan_job_reads(all, placement, P, (JobKind)kind, instr->chunk);
+    item->first_made = it->num_made;
+    item->num_made = plan_job_makes(all, placement, P, (JobKind)kind, instr->chunk);
+    for (int32_t i = 0; i < item->num_made; i++) {
+        int32_t id = it->made[it->num_made++] = id_of(it, all[i].kind, all[i].row, instr->mb);
+        it->messages[id].is_listed = true;
     }
-    *input = 0;
-    for (int32_t i = 0; i < num_arrivals; i++) { *input = join(maker, s, *input, arrivals[i]); }
-    return true;
 }
 
-// False: its input is not there yet.
-static bool add_job(Maker* maker, int32_t s, const ReplayItem* item) {
-    int32_t input;
-    if (!find_input(maker, s, item, &input)) { return false; }
-    int32_t node = add_node(maker, s, item, maker->last_item[s], input);
-    maker->last_item[s] = maker->graph->last_job[s] = node;
-    maker->job_node[item->kind][cell_of(maker, item->chunk, item->mb)] = node;
-    return true;
-}
-
-static PlanMessage message_of(const ReplayItem* item) {
-    return (PlanMessage){(uint8_t)(item->kind - JOB_COUNT), item->chunk};
-}
-
-static int32_t* arrival_of(Maker* maker, const ReplayItem* item) {
-    return &maker->arrival_node[item->kind - JOB_COUNT][cell_of(maker, item->chunk, item->mb)];
-}
-
-// The job that makes what this item transfers; 0: it is not there yet.
-static int32_t maker_node(const Maker* maker, const ReplayItem* item, int32_t* stage) {
-    PlanJobAt made = plan_message_maker(maker->lists->placement, message_of(item));
-    *stage = made.stage;
-    return maker->job_node[made.kind][cell_of(maker, made.chunk, item->mb)];
-}
-
-// A message that stage s takes. False: the job that makes it is not there yet.
-static bool add_message(Maker* maker, int32_t s, const ReplayItem* item) {
-    int32_t sender, job = maker_node(maker, item, &sender);
-    if (job == 0) { return false; }
-    maker->last_item[s] = add_node(maker, sender, item, maker->last_item[s], job);
-    *arrival_of(maker, item) = maker->last_item[s];
-    return true;
-}
-
-static Status check_ns(const Maker* maker, int32_t s, const ReplayItem* item) {
-    if (item->ns >= 0 && item->ns <= MOST_NS - maker->sum_ns) { return STATUS_OK; }
-    return FAIL(STATUS_OUT_OF_RANGE, "stage %d, micro-batch %d: takes %lld ns ---> times of 0 ns up to days",
-                s, item->mb, (long long)item->ns);
-}
-
-static Status add_item(Maker* maker, int32_t s, const ReplayItem* item, bool* added) {
-    TRY(check_ns(maker, s, item));
-    *added = item->kind < JOB_COUNT ? add_job(maker, s, item) : add_message(maker, s, item);
-    if (!*added) { return STATUS_OK; }
-    maker->item_node[s][maker->pos[s]] = maker->last_item[s];
-    maker->sum_ns += item->ns;
+// Instruction i of stage s: what it is about; *id only of transfers.
+static Status check_instr(const Replay* it, int32_t s, int32_t i, int32_t* id) {
+    const Plan* plan = it->plan;
+    const PlanInstr* instr = &it->lanes[s].list->instrs[i];
+    PlanMessage message = {0};
+    if (instr->mb < it->begin || instr->mb >= it->end) {
+        return broken(it, s, i, "the micro-batch is another's");
+    }
+    bool is_job = plan_instr_is_job((InstrKind)instr->kind);
+    if (is_job ? !plan_has_row(&plan->placement, plan->P, instr->chunk)
+               : !plan_message_of(&message, &plan->placement, plan->P, instr)) {
+        return broken(it, s, i, "there is no such chunk");
+    }
+    *id = is_job ? -1 : id_of(it, message.kind, message.row, instr->mb);
     return STATUS_OK;
 }
 
-// A transfer whose job and whose receiver's post are there.
-static Status add_send(Maker* maker, int32_t s, const ReplaySend* send, int32_t posted) {
-    const ReplayItem* item = &send->item;
-    int32_t sender, job = maker_node(maker, item, &sender);
-    if (sender != s || job == 0 || send->sent == 0 || job > maker->item_node[s][send->sent - 1]) {
-        return FAIL(STATUS_INVALID_PLAN,
-                    "stage %d, micro-batch %d: sends what it has not computed ---> check the plan", s,
-                    item->mb);
-    }
-    TRY(check_ns(maker, s, item));
-    int32_t node = add_node(maker, s, item, join(maker, s, maker->last_send[s], posted), job);
-    maker->last_send[s] = *arrival_of(maker, item) = node;
-    maker->sum_ns += item->ns;
-    return STATUS_OK;
-}
-
-// The link of stage s, which its jobs do not wait for.
-static Status advance_link(Maker* maker, int32_t s, bool* moved) {
-    const ReplayLists* lists = maker->lists;
-    for (; maker->pos_send[s] < lists->num_sends[s]; maker->pos_send[s]++) {
-        const ReplaySend* send = &lists->sends[s][maker->pos_send[s]];
-        int32_t to = plan_message_reader(lists->placement, message_of(&send->item)).stage;
-        if (maker->pos[s] < send->sent || maker->pos[to] < send->posted) { break; }
-        TRY(add_send(maker, s, send, send->posted > 0 ? maker->item_node[to][send->posted - 1] : 0));
-        *moved = true;
+// Jobs, and at which of them stage s sends and posts its messages.
+static Status list_stage(Replay* it, int32_t s, Arena* arena) {
+    ReplayLane* lane = &it->lanes[s];
+    const PlanRank* list = lane->list;
+    ARENA_TRY_NEW(lane->items, arena, ReplayItem, list->num_instrs);
+    ARENA_TRY_NEW(lane->sends, arena, int32_t, list->num_instrs);
+    for (int32_t i = 0; i < list->num_instrs; i++) {
+        int32_t id;
+        uint8_t kind = list->instrs[i].kind;
+        if (plan_instr_is_wait(kind)) { continue; }
+        TRY(check_instr(it, s, i, &id));
+        if (id < 0) {
+            ReplayItem* item = &lane->items[lane->num_items++];
+            *item = (ReplayItem){.instr = i, .instant_ns = -1};
+            add_job(it, item, &list->instrs[i]);
+        } else if (plan_instr_is_recv(kind)) {
+            it->messages[id].posted = lane->num_items;
+        } else {
+            ReplayMessage* message = &it->messages[id];
+            if (message->from != s || !message->is_listed) {
+                return broken(it, s, i, "sends what it has not computed");
+            }
+            message->send = i;
+            lane->sends[lane->num_sends++] = id;
+        }
     }
     return STATUS_OK;
 }
 
-// The next item waits: of those at the same instant another may not. Jobs keep their order.
-static Status add_of_instant(Maker* maker, int32_t s, bool* added) {
-    ReplayItem* items = maker->lists->items[s] + maker->pos[s];
-    int32_t num = maker->lists->num_items[s] - maker->pos[s];
-    bool job_waits = items[0].kind < JOB_COUNT;
+// Receives by their times go between the jobs.
+static Status list_pulls(Replay* it, int32_t s, Arena* arena) {
+    ReplayLane* lane = &it->lanes[s];
+    const PlanInstr** messages;
+    ReplayItem *jobs = lane->items, *items;
+    int32_t num_messages = 0, num_jobs = lane->num_items, job = 0, num = 0;
+    TRY(list_messages(&messages, &num_messages, lane->list, arena));
+    ARENA_TRY_NEW(items, arena, ReplayItem, lane->list->num_instrs);
+    for (int32_t next = 0; next < num_messages || job < num_jobs;) {
+        const PlanInstr* instr = job < num_jobs ? &lane->list->instrs[jobs[job].instr] : NULL;
+        bool is_message = next < num_messages && (instr == NULL || compare_times(messages[next], instr) <= 0);
+        ReplayItem* item = &items[num++];
+        if (is_message) {
+            *item = (ReplayItem){.instr = (int32_t)(messages[next++] - lane->list->instrs)};
+            TRY(check_instr(it, s, item->instr, &item->id));
+            if (it->messages[item->id].send < 0) { return broken(it, s, item->instr, "nobody sends that"); }
+            instr = &lane->list->instrs[item->instr];
+        } else {
+            *item = jobs[job++];
+        }
+        item->instant_ns = instr->end_ns == instr->begin_ns ? instr->begin_ns : -1;
+    }
+    lane->items = items;
+    lane->num_items = num;
+    lane->num_sends = 0;
+    return STATUS_OK;
+}
+
+// Who makes and reads every message that the placement has.
+static void messages_init(Replay* it) {
+    const Placement* placement = &it->plan->placement;
+    int32_t P = it->plan->P, M = it->end - it->begin, num_rows = placement_num_rows(placement, P);
+    for (int32_t i = 0; i < PLAN_MESSAGE_KINDS * num_rows * M; i++) {
+        int32_t kind = i / (num_rows * M), row = i / M % num_rows;
+        bool is_there = plan_has_row(placement, P, row) &&
+                        (kind == MESSAGE_FACTORS ? row >= placement->num_chunks : row > 0);
+        it->messages[i] = (ReplayMessage){.posted = -1, .send = -1, .from = -1};
+        if (!is_there) { continue; }
+        PlanMessage message = {(uint8_t)kind, (int16_t)row};
+        PlanJobAt reader = plan_message_reader(placement, message);
+        it->messages[i].from = plan_message_maker(placement, message).stage;
+        it->messages[i].to = reader.stage;
+        it->messages[i].input = id_of(it, reader.kind, reader.chunk, it->begin + i % M);
+    }
+}
+
+// The lists of a replica; durations are set by durations_set().
+static Status replay_init(Replay* it, const Plan* plan, int32_t replica, Arena* arena) {
+    *it = (Replay){.plan = plan, .replica = replica};
+    if (!plan_placement_is_sane(&plan->placement, plan->P)) {
+        return FAIL(STATUS_INVALID_PLAN, "plan: chunks on stages that are not there ---> check the plan");
+    }
+    while (it->begin < plan->M && plan->mbs[it->begin].replica != replica) { it->begin++; }
+    for (it->end = it->begin; it->end < plan->M && plan->mbs[it->end].replica == replica;) { it->end++; }
+    it->num_cells = (int64_t)placement_num_rows(&plan->placement, plan->P) * (it->end - it->begin);
+    int64_t num_jobs = 0;
+    for (int32_t s = 0; s < plan->P; s++) {
+        it->lanes[s].list = &plan->ranks[replica * plan->P + s];
+        num_jobs += it->lanes[s].list->num_instrs;
+    }
+    if (it->num_cells > INT32_MAX / JOB_COUNT || num_jobs > INT32_MAX / PLAN_MAX_MESSAGES) {
+        return FAIL(STATUS_OUT_OF_RANGE, "replay: too many jobs ---> a smaller plan");
+    }
+    int64_t most_made = 2 * num_jobs;  // only the last chunk's F and B make more than one message
+    bool shared = plan->placement.head != HEAD_WHOLE;
+    if (shared) { most_made += num_jobs * plan->P; }
+    ARENA_TRY_NEW(it->made, arena, int32_t, most_made);
+    ARENA_TRY_NEW(it->messages, arena, ReplayMessage, PLAN_MESSAGE_KINDS * it->num_cells);
+    ARENA_TRY_NEW(it->is_made, arena, bool, PLAN_MESSAGE_KINDS * it->num_cells);
+    ARENA_TRY_NEW(it->inputs, arena, ReplayInput, JOB_COUNT * it->num_cells);
+    ARENA_TRY_NEW(it->first_inputs, arena, ReplayInput, JOB_COUNT * it->num_cells);
+    messages_init(it);
+    for (int32_t s = 0; s < plan->P; s++) { TRY(list_stage(it, s, arena)); }
+    for (int32_t s = 0; s < plan->P; s++) {
+        if (plan->pulls) { TRY(list_pulls(it, s, arena)); }
+        for (int32_t i = 0; i < it->lanes[s].num_sends; i++) {
+            const ReplayMessage* message = &it->messages[it->lanes[s].sends[i]];
+            if (message->posted < 0) { return broken(it, s, message->send, "nobody receives that"); }
+        }
+    }
+    return STATUS_OK;
+}
+
+// --- running ---------------------------------------------------------------------------------------------
+
+static void deliver(Replay* it, const ReplayMessage* message, int64_t at_ns) {
+    ReplayInput* input = &it->inputs[message->input];
+    input->missing--;
+    if (at_ns > input->arrival_ns) { input->arrival_ns = at_ns; }
+}
+
+// When an item may begin; -1: not known yet.
+static int64_t ready_ns(const Replay* it, const ReplayLane* lane, const ReplayItem* item) {
+    if (!item->is_job) { return it->is_made[item->id] ? lane->free_ns : -1; }
+    const ReplayInput* input = &it->inputs[item->id];
+    if (input->missing != 0) { return -1; }
+    return input->arrival_ns > lane->free_ns ? input->arrival_ns : lane->free_ns;
+}
+
+// What has been made and posted goes, after what the link sends already.
+static void move_link(Replay* it, ReplayLane* lane) {
+    for (; lane->next_send < lane->num_sends; lane->next_send++) {
+        int32_t id = lane->sends[lane->next_send];
+        const ReplayMessage* message = &it->messages[id];
+        if (!it->is_made[id] || it->lanes[message->to].num_ended < message->posted) { break; }
+        int64_t begin_ns = it->now_ns > lane->link_ns ? it->now_ns : lane->link_ns;
+        lane->link_ns = begin_ns + lane->ns[message->send];
+        deliver(it, message, lane->link_ns);
+    }
+}
+
+static void end_job(Replay* it, ReplayLane* lane) {
+    const ReplayItem* item = &lane->items[lane->at++];
+    int64_t ns = it->now_ns - lane->begin_ns;
+    if (lane->took_ns != NULL) { lane->took_ns[item->instr] = ns; }
+    lane->runs = false;
+    lane->num_ended++;
+    lane->busy_ns += ns;
+    lane->last_ns = lane->free_ns = it->now_ns;
+    for (int32_t i = 0; i < item->num_made; i++) {
+        int32_t id = it->made[item->first_made + i];
+        const ReplayMessage* message = &it->messages[id];
+        it->is_made[id] = true;
+        if (message->from == message->to) { deliver(it, message, it->now_ns); }
+    }
+    for (int32_t s = 0; s < it->plan->P && !it->plan->pulls; s++) { move_link(it, &it->lanes[s]); }
+}
+
+static void begin_next(Replay* it, ReplayLane* lane) {
+    const ReplayItem* item = &lane->items[lane->at];
+    if (!item->is_job) {
+        const ReplayMessage* message = &it->messages[item->id];
+        lane->free_ns = it->now_ns + it->lanes[message->from].ns[message->send];
+        lane->at++;
+        deliver(it, message, lane->free_ns);
+        return;
+    }
+    lane->runs = true;
+    lane->begin_ns = it->now_ns;
+    lane->left_ns = lane->ns[item->instr];
+    if (lane->left_ns == 0) { end_job(it, lane); }
+}
+
+// The next item waits: of those that take no time at the same instant another may not. Jobs keep their order.
+static void swap_instant(Replay* it, ReplayLane* lane) {
+    ReplayItem* items = lane->items + lane->at;
+    int32_t num = lane->num_items - lane->at;
+    bool job_waits = items[0].is_job;
     for (int32_t i = 1; i < num && items[0].instant_ns >= 0 && items[i].instant_ns == items[0].instant_ns;
          i++) {
         ReplayItem item = items[i];
-        if (item.kind < JOB_COUNT && job_waits) { continue; }
-        TRY(add_item(maker, s, &item, added));
-        if (*added) {
+        if (item.is_job && job_waits) { continue; }
+        if (ready_ns(it, lane, &item) >= 0) {
             memmove(items + 1, items, (size_t)i * sizeof *items);
             items[0] = item;
-            return STATUS_OK;
+            return;
         }
-        job_waits |= item.kind < JOB_COUNT;
+        job_waits |= item.is_job;
+    }
+}
+
+// When the lane goes on; -1: not known, or it is done.
+static int64_t lane_ready_ns(Replay* it, ReplayLane* lane) {
+    if (lane->at == lane->num_items) { return -1; }
+    int64_t at_ns = ready_ns(it, lane, &lane->items[lane->at]);
+    if (at_ns >= 0 || lane->items[lane->at].instant_ns < 0) { return at_ns; }
+    swap_instant(it, lane);
+    return ready_ns(it, lane, &lane->items[lane->at]);
+}
+
+static ReplayRate rate_of(const Replay* it, int32_t s) {
+    return it->shared == NULL ? (ReplayRate){1, 1} : it->rates[it->shared->host[s]];
+}
+
+static void rates_set(Replay* it) {
+    const SharedCores* shared = it->shared;
+    for (int32_t h = 0; shared != NULL && h < shared->num_hosts; h++) {
+        int64_t running = 0;
+        for (int32_t s = 0; s < it->plan->P; s++) { running += it->lanes[s].runs && shared->host[s] == h; }
+        int64_t cores = (int64_t)shared->cores[h] * shared->mine[h];
+        int64_t wanted = running * shared->threads[h] * shared->sharers[h];
+        it->rates[h] = wanted > cores ? (ReplayRate){cores, wanted} : (ReplayRate){1, 1};
+    }
+}
+
+// a * times / by without overflow.
+static int64_t part_of(int64_t a, int64_t times, int64_t by, bool up) {
+    return a / by * times + (a % by * times + (up ? by - 1 : 0)) / by;
+}
+
+// The next instant at which something changes; INT64_MAX: nothing ever will.
+static int64_t next_ns(Replay* it) {
+    int64_t next = INT64_MAX;
+    for (int32_t s = 0; s < it->plan->P; s++) {
+        ReplayLane* lane = &it->lanes[s];
+        ReplayRate rate = rate_of(it, s);
+        int64_t at_ns = lane->runs ? it->now_ns + part_of(lane->left_ns, rate.wanted, rate.cores, true)
+                                   : lane_ready_ns(it, lane);
+        if (at_ns >= 0 && at_ns < next) { next = at_ns; }
+    }
+    return next;
+}
+
+static void advance(Replay* it, int64_t to_ns) {
+    int64_t passed_ns = to_ns - it->now_ns;
+    it->now_ns = to_ns;
+    for (int32_t s = 0; s < it->plan->P; s++) {
+        ReplayLane* lane = &it->lanes[s];
+        if (!lane->runs) { continue; }
+        ReplayRate rate = rate_of(it, s);
+        int64_t done_ns = part_of(passed_ns, rate.cores, rate.wanted, false);
+        lane->left_ns -= done_ns < lane->left_ns ? done_ns : lane->left_ns;
+        if (lane->left_ns == 0) { end_job(it, lane); }
+    }
+}
+
+static Status replay_run(Replay* it) {
+    memcpy(it->inputs, it->first_inputs, sizeof *it->inputs * (size_t)(JOB_COUNT * it->num_cells));
+    memset(it->is_made, 0, sizeof *it->is_made * (size_t)(PLAN_MESSAGE_KINDS * it->num_cells));
+    it->now_ns = 0;
+    for (int32_t s = 0; s < it->plan->P; s++) {
+        ReplayLane* lane = &it->lanes[s];
+        lane->at = lane->next_send = lane->num_ended = 0;
+        lane->runs = false;
+        lane->free_ns = lane->link_ns = lane->last_ns = lane->busy_ns = 0;
+    }
+    for (int64_t to_ns = 0; to_ns != INT64_MAX; to_ns = next_ns(it)) {
+        advance(it, to_ns);
+        for (bool moved = true; moved;) {
+            moved = false;
+            for (int32_t s = 0; s < it->plan->P; s++) {
+                ReplayLane* lane = &it->lanes[s];
+                int64_t begin_ns = lane->runs ? -1 : lane_ready_ns(it, lane);
+                if (begin_ns < 0 || begin_ns > it->now_ns) { continue; }
+                begin_next(it, lane);
+                moved = true;
+            }
+        }
+        rates_set(it);
+    }
+    for (int32_t s = 0; s < it->plan->P; s++) {
+        const ReplayLane* lane = &it->lanes[s];
+        bool runs = lane->at == lane->num_items;
+        if (runs && lane->next_send == lane->num_sends) { continue; }
+        int32_t instr = runs ? it->messages[lane->sends[lane->next_send]].send : lane->items[lane->at].instr;
+        return FAIL(STATUS_DEADLOCK,
+                    "stage %d waits for ever for the %s of micro-batch %d ---> check the plan", s,
+                    runs ? "receiver" : "input", lane->list->instrs[instr].mb);
     }
     return STATUS_OK;
 }
 
-// As far as stage s comes. Says whether it came any further.
-static Status advance(Maker* maker, int32_t s, bool* moved) {
-    const ReplayLists* lists = maker->lists;
-    for (; maker->pos[s] < lists->num_items[s]; maker->pos[s]++) {
-        bool added = false;
-        TRY(add_item(maker, s, &lists->items[s][maker->pos[s]], &added));
-        if (!added) { TRY(add_of_instant(maker, s, &added)); }
-        if (!added) { break; }
-        *moved = true;
-    }
-    return advance_link(maker, s, moved);
-}
+// --- durations -------------------------------------------------------------------------------------------
 
-// Room for them: a transfer has one; what combines the parts of a shared head reads one of every share.
-static int64_t count_joins(const ReplayLists* lists) {
-    int64_t num = 0;
-    for (int32_t s = 0; s < lists->P; s++) { num += lists->num_sends[s]; }
-    for (int32_t s = 0; s < lists->P && lists->placement->head != HEAD_WHOLE; s++) {
-        for (int32_t i = 0; i < lists->num_items[s]; i++) {
-            const ReplayItem* item = &lists->items[s][i];
-            num += item->kind == JOB_B && item->chunk == lists->placement->num_chunks - 1 ? lists->P : 0;
+// As given, else as planned. *ns: [num_instrs] of stage s.
+static Status durations_set(Replay* it, int64_t** ns, const int64_t* const* instr_ns, Arena* arena) {
+    int64_t sum_ns = 0;
+    for (int32_t s = 0; s < it->plan->P; s++) {
+        const PlanRank* list = it->lanes[s].list;
+        ARENA_TRY_NEW(ns[s], arena, int64_t, list->num_instrs);
+        for (int32_t i = 0; i < list->num_instrs; i++) {
+            const PlanInstr* instr = &list->instrs[i];
+            bool counts = plan_instr_is_job((InstrKind)instr->kind) || plan_instr_is_send(instr->kind);
+            ns[s][i] = counts && instr_ns != NULL ? instr_ns[s][i] : instr->end_ns - instr->begin_ns;
+            if (!counts) { continue; }
+            if (ns[s][i] < 0 || ns[s][i] > MOST_NS - sum_ns) {
+                return FAIL(STATUS_OUT_OF_RANGE,
+                            "stage %d, micro-batch %d: takes %lld ns ---> times of 0 ns up to days", s,
+                            instr->mb, (long long)ns[s][i]);
+            }
+            sum_ns += ns[s][i];
         }
+        it->lanes[s].ns = ns[s];
     }
-    return num;
+    return STATUS_OK;
 }
 
-static Status replay_graph_make(ReplayGraph* out, const ReplayLists* lists, Arena* arena) {
-    ReplayGraph graph = {.P = lists->P, .num_nodes = 1};
-    Maker maker = {.lists = lists, .graph = &graph};
-    maker.num_rows = placement_num_rows(lists->placement, lists->P);
-    int64_t num_nodes = 1 + count_joins(lists), num_cells = (int64_t)maker.num_rows * lists->M;
-    for (int32_t s = 0; s < lists->P; s++) {
-        num_nodes += lists->num_items[s] + lists->num_sends[s];
-        graph.tail_ns[s] = lists->tail_ns[s];
+static int64_t last_end_ns(const Replay* it) {
+    int64_t last_ns = 0;
+    for (int32_t s = 0; s < it->plan->P; s++) {
+        last_ns = it->lanes[s].last_ns > last_ns ? it->lanes[s].last_ns : last_ns;
     }
-    if (num_nodes > INT32_MAX) {
-        return FAIL(STATUS_OUT_OF_RANGE, "replay: too many jobs ---> a smaller plan");
+    return last_ns;
+}
+
+Status plan_makespan(int64_t* out_ns, const Plan* plan, int32_t replica, const int64_t* const* instr_ns,
+                     Arena* scratch) {
+    Replay it;
+    int64_t* ns[PLAN_MAX_STAGES];
+    TRY(replay_init(&it, plan, replica, scratch));
+    TRY(durations_set(&it, ns, instr_ns, scratch));
+    TRY(replay_run(&it));
+    *out_ns = last_end_ns(&it);
+    return STATUS_OK;
+}
+
+Status shared_cores_stretch(int64_t*** instr_ns, int64_t* out_ns, const Plan* plan, int32_t replica,
+                            const SharedCores* shared, Arena* arena) {
+    Replay it;
+    int64_t *ns[PLAN_MAX_STAGES], **answer;
+    TRY(replay_init(&it, plan, replica, arena));
+    TRY(durations_set(&it, ns, NULL, arena));
+    it.shared = shared;
+    ARENA_TRY_NEW(it.rates, arena, ReplayRate, shared->num_hosts);
+    ARENA_TRY_NEW(answer, arena, int64_t*, plan->P);
+    for (int32_t s = 0; s < plan->P; s++) {
+        ARENA_TRY_NEW(answer[s], arena, int64_t, it.lanes[s].list->num_instrs);
+        memcpy(answer[s], ns[s], sizeof **ns * (size_t)it.lanes[s].list->num_instrs);
+        it.lanes[s].took_ns = answer[s];
     }
-    ARENA_TRY_NEW(graph.nodes, arena, ReplayNode, num_nodes);
-    for (int32_t i = 0; i < JOB_COUNT; i++) { ARENA_TRY_NEW(maker.job_node[i], arena, int32_t, num_cells); }
-    for (int32_t i = 0; i < PLAN_MESSAGE_KINDS; i++) {
-        ARENA_TRY_NEW(maker.arrival_node[i], arena, int32_t, num_cells);
-    }
-    for (int32_t s = 0; s < lists->P; s++) {
-        ARENA_TRY_NEW(maker.item_node[s], arena, int32_t, lists->num_items[s]);
-    }
-    bool moved = true;
-    while (moved) {  // down the pipeline and up again, as activations and gradients go
-        moved = false;
-        for (int32_t s = 0; s < lists->P; s++) { TRY(advance(&maker, s, &moved)); }
-        for (int32_t s = lists->P - 1; s >= 0; s--) { TRY(advance(&maker, s, &moved)); }
-    }
-    for (int32_t s = 0; s < lists->P; s++) {
-        bool runs = maker.pos[s] == lists->num_items[s];
-        if (runs && maker.pos_send[s] == lists->num_sends[s]) { continue; }
-        return FAIL(STATUS_DEADLOCK,
-                    "stage %d waits for ever for the %s of micro-batch %d ---> check the plan", s,
-                    runs ? "receiver" : "input",
-                    runs ? lists->sends[s][maker.pos_send[s]].item.mb : lists->items[s][maker.pos[s]].mb);
-    }
-    *out = graph;
+    TRY(replay_run(&it));
+    *instr_ns = answer;
+    *out_ns = last_end_ns(&it);
     return STATUS_OK;
 }
 
 // --- trials ----------------------------------------------------------------------------------------------
-
-typedef struct {
-    int64_t makespan_ns[2];
-    int64_t wait_ns[2][PLAN_MAX_STAGES];
-} Pair;
-
-static inline int64_t larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
 
 // round(ns x factor / 2^FACTOR_BITS) without overflow.
 static inline int64_t scaled_ns(int64_t ns, int64_t factor) {
@@ -316,81 +514,83 @@ static int64_t unit_factor(int32_t noise_permille) {
     return ((int64_t)noise_permille * ((int64_t)1 << 40) + thousand_deviations / 2) / thousand_deviations;
 }
 
-// One trial with z, one with -z.
-static void run_pair(Pair* out, const ReplayGraph* graph, int64_t unit, uint64_t pair_seed,
-                     int64_t (*end_ns)[2]) {
-    int64_t busy_ns[2 * PLAN_MAX_STAGES][2] = {{0}};
-    for (int32_t i = 1; i < graph->num_nodes; i++) {
-        const ReplayNode* node = &graph->nodes[i];
-        const int64_t *a = end_ns[node->before[0]], *b = end_ns[node->before[1]];
-        int64_t z = sum_of_uniforms(rng_mix(pair_seed + node->key));
-        int64_t factor = ((z < 0 ? -z : z) * unit) >> 20;
-        int64_t off_ns = scaled_ns(node->ns, factor < MOST_FACTOR ? factor : MOST_FACTOR);
-        if (z < 0) { off_ns = -off_ns; }
-        end_ns[i][0] = larger(a[0], b[0]) + node->ns + off_ns;
-        end_ns[i][1] = larger(a[1], b[1]) + node->ns - off_ns;
-        busy_ns[node->lane][0] += node->ns + off_ns;
-        busy_ns[node->lane][1] += node->ns - off_ns;
-    }
-    for (int32_t k = 0; k < 2; k++) {
-        out->makespan_ns[k] = 0;
-        for (int32_t s = 0; s < graph->P; s++) {
-            int64_t last_ns = end_ns[graph->last_job[s]][k];
-            out->makespan_ns[k] = larger(out->makespan_ns[k], last_ns + graph->tail_ns[s]);
-            out->wait_ns[k][s] = last_ns - busy_ns[s][k];
+// Sums over trials and replicas.
+typedef struct {
+    int64_t* makespan_ns;  // [trials] of the slowest replica
+    int64_t planned_ns;
+    int64_t planned_wait_ns[PLAN_MAX_STAGES], wait_ns[PLAN_MAX_STAGES];
+} ReplaySums;
+
+// What an instruction is called where its duration is drawn: a job by its row, a message by the row that it
+// comes from.
+static uint64_t key_of(const Replay* it, const PlanInstr* instr) {
+    const Placement* placement = &it->plan->placement;
+    PlanMessage message = {0};
+    bool is_job = plan_instr_is_job((InstrKind)instr->kind);
+    if (!is_job) { plan_message_of(&message, placement, it->plan->P, instr); }
+    bool from_before = message.kind == MESSAGE_ACT && message.row < placement->num_chunks;
+    int32_t row = is_job ? instr->chunk : from_before ? message.row - 1 : message.row;
+    int32_t kind = is_job ? (int32_t)plan_instr_job((InstrKind)instr->kind) : JOB_COUNT + message.kind;
+    return ((uint64_t)row << 40 | (uint64_t)(instr->mb - it->begin) << 8 | (uint64_t)kind) *
+           0x9e3779b97f4a7c15u;
+}
+
+// planned_ns with the noise of this pair of trials, of its second one the other way.
+static void draw(const Replay* it, int64_t* const* ns, int64_t* const* planned_ns, int64_t unit,
+                 uint64_t pair_seed, bool second) {
+    for (int32_t s = 0; s < it->plan->P; s++) {
+        const PlanRank* list = it->lanes[s].list;
+        for (int32_t i = 0; i < list->num_instrs; i++) {
+            const PlanInstr* instr = &list->instrs[i];
+            if (!plan_instr_is_job((InstrKind)instr->kind) && !plan_instr_is_send(instr->kind)) { continue; }
+            int64_t z = sum_of_uniforms(rng_mix(pair_seed + key_of(it, instr)));
+            int64_t factor = ((z < 0 ? -z : z) * unit) >> 20;
+            int64_t off_ns = scaled_ns(planned_ns[s][i], factor < MOST_FACTOR ? factor : MOST_FACTOR);
+            ns[s][i] = planned_ns[s][i] + ((z < 0) != second ? -off_ns : off_ns);
         }
     }
 }
 
-static void slow_down(ReplayGraph* graph, const ReplayNoise* noise) {
-    if (noise->slow_permille == 0) { return; }
-    for (int32_t i = 1; i < graph->num_nodes; i++) {
-        ReplayNode* node = &graph->nodes[i];
-        if (node->lane != noise->slow_stage) { continue; }
-        node->ns = node->ns / 1000 * noise->slow_permille + node->ns % 1000 * noise->slow_permille / 1000;
+static void slow_down(const Replay* it, int64_t* ns, const ReplayNoise* noise) {
+    const PlanRank* list = it->lanes[noise->slow_stage].list;
+    for (int32_t i = 0; i < list->num_instrs; i++) {
+        if (!plan_instr_is_job((InstrKind)list->instrs[i].kind)) { continue; }
+        ns[i] = ns[i] / 1000 * noise->slow_permille + ns[i] % 1000 * noise->slow_permille / 1000;
     }
 }
 
-static Status replay_graph_run(ReplaySums* sums, ReplayGraph* graph, const ReplayNoise* noise, uint64_t seed,
-                               Arena* scratch) {
-    int64_t(*end_ns)[2] = arena_alloc_array(scratch, (size_t)graph->num_nodes, sizeof *end_ns);
-    int64_t* waits_ns = ARENA_NEW(scratch, int64_t, 2 * (int64_t)graph->P);  // over trials, and remainders
-    if (end_ns == NULL || waits_ns == NULL) { return FAIL(STATUS_NO_MEMORY, "replay: no host memory left"); }
-    Pair pair;
-    run_pair(&pair, graph, 0, 0, end_ns);
-    sums->planned_ns = larger(sums->planned_ns, pair.makespan_ns[0]);
-    for (int32_t s = 0; s < graph->P; s++) { sums->planned_wait_ns[s] += pair.wait_ns[0][s]; }
-    slow_down(graph, noise);
-    const int64_t unit = unit_factor(noise->noise_permille);
-    Rng rng = rng_seed(seed);
-    for (int32_t trial = 0; trial < noise->trials; trial += 2) {
-        run_pair(&pair, graph, unit, rng_u64(&rng), end_ns);
-        for (int32_t k = 0; k < 2 && trial + k < noise->trials; k++) {
-            sums->makespan_ns[trial + k] = larger(sums->makespan_ns[trial + k], pair.makespan_ns[k]);
-            for (int32_t s = 0; s < graph->P; s++) {
-                waits_ns[s] += pair.wait_ns[k][s] / noise->trials;
-                waits_ns[graph->P + s] += pair.wait_ns[k][s] % noise->trials;
-            }
+static Status replay_replica(ReplaySums* sums, const Plan* plan, int32_t r, int64_t tail_ns,
+                             const ReplayNoise* noise, Arena* scratch) {
+    Replay it;
+    int64_t *planned_ns[PLAN_MAX_STAGES], *ns[PLAN_MAX_STAGES];
+    int64_t whole_ns[PLAN_MAX_STAGES] = {0}, rest_ns[PLAN_MAX_STAGES] = {0};
+    TRY(replay_init(&it, plan, r, scratch));
+    TRY(durations_set(&it, planned_ns, NULL, scratch));
+    TRY(replay_run(&it));
+    int64_t makespan_ns = last_end_ns(&it) + tail_ns;
+    if (makespan_ns > sums->planned_ns) { sums->planned_ns = makespan_ns; }
+    for (int32_t s = 0; s < plan->P; s++) {
+        sums->planned_wait_ns[s] += it.lanes[s].last_ns - it.lanes[s].busy_ns;
+        ARENA_TRY_NEW(ns[s], scratch, int64_t, it.lanes[s].list->num_instrs);
+        it.lanes[s].ns = ns[s];
+    }
+    if (noise->slow_permille > 0) { slow_down(&it, planned_ns[noise->slow_stage], noise); }
+    int64_t unit = unit_factor(noise->noise_permille);
+    uint64_t pair_seed = 0;
+    Rng rng = rng_seed(replay_replica_seed(noise->seed, r));
+    for (int32_t trial = 0; trial < noise->trials; trial++) {
+        if (trial % 2 == 0) { pair_seed = rng_u64(&rng); }
+        draw(&it, ns, planned_ns, unit, pair_seed, trial % 2 == 1);
+        TRY(replay_run(&it));
+        makespan_ns = last_end_ns(&it) + tail_ns;
+        if (makespan_ns > sums->makespan_ns[trial]) { sums->makespan_ns[trial] = makespan_ns; }
+        for (int32_t s = 0; s < plan->P; s++) {
+            int64_t wait_ns = it.lanes[s].last_ns - it.lanes[s].busy_ns;
+            whole_ns[s] += wait_ns / noise->trials;
+            rest_ns[s] += wait_ns % noise->trials;
         }
     }
-    for (int32_t s = 0; s < graph->P; s++) {
-        sums->wait_ns[s] += waits_ns[s] + waits_ns[graph->P + s] / noise->trials;
-    }
-    return STATUS_OK;
-}
-
-// One longest path, durations as they are.
-static Status replay_graph_makespan(int64_t* out_ns, const ReplayGraph* graph, Arena* scratch) {
-    int64_t* end_ns;
-    ARENA_TRY_NEW(end_ns, scratch, int64_t, graph->num_nodes);
-    for (int32_t i = 1; i < graph->num_nodes; i++) {
-        const ReplayNode* node = &graph->nodes[i];
-        end_ns[i] = larger(end_ns[node->before[0]], end_ns[node->before[1]]) + node->ns;
-    }
-    *out_ns = 0;
-    for (int32_t s = 0; s < graph->P; s++) {
-        *out_ns = larger(*out_ns, end_ns[graph->last_job[s]] + graph->tail_ns[s]);
-    }
+    for (int32_t s = 0; s < plan->P; s++) { sums->wait_ns[s] += whole_ns[s] + rest_ns[s] / noise->trials; }
     return STATUS_OK;
 }
 
@@ -413,156 +613,6 @@ static Status replay_noise_check(const ReplayNoise* noise, int32_t num_stages) {
     return STATUS_OK;
 }
 
-// --- replay_plan --------------------
-// replay_plan.c -- a plan replayed: durations, orders and transfers from its instruction lists.
-
-// Micro-batches [begin, end) of the plan are this replica's. instr_ns: as in plan_makespan().
-typedef struct {
-    const Plan* plan;
-    const int64_t* const* instr_ns;
-    int32_t replica, begin, end;
-} Part;
-
-static Part part_of(const Plan* plan, int32_t replica, const int64_t* const* instr_ns) {
-    Part part = {.plan = plan, .instr_ns = instr_ns, .replica = replica};
-    while (part.begin < plan->M && plan->mbs[part.begin].replica != replica) { part.begin++; }
-    part.end = part.begin;
-    while (part.end < plan->M && plan->mbs[part.end].replica == replica) { part.end++; }
-    return part;
-}
-
-static int64_t instr_ns(const Part* part, int32_t s, int32_t i) {
-    const PlanInstr* instr = &part->plan->ranks[part->replica * part->plan->P + s].instrs[i];
-    return part->instr_ns != NULL ? part->instr_ns[s][i] : instr->end_ns - instr->begin_ns;
-}
-
-// The item of instruction i of stage s: a job, or the transfer that it is about.
-static Status item_of(ReplayItem* out, const Part* part, int32_t s, int32_t i) {
-    const Plan* plan = part->plan;
-    const PlanInstr* instr = &plan->ranks[part->replica * plan->P + s].instrs[i];
-    PlanMessage message = {.row = instr->chunk};
-    if (instr->mb < part->begin || instr->mb >= part->end) {
-        return FAIL(STATUS_INVALID_PLAN,
-                    "replica %d stage %d, instruction %d: micro-batch %d is another's ---> check the plan",
-                    part->replica, s, i, instr->mb);
-    }
-    bool is_job = plan_instr_is_job((InstrKind)instr->kind);
-    bool is_there = is_job ? plan_has_row(&plan->placement, plan->P, instr->chunk)
-                           : plan_message_of(&message, &plan->placement, plan->P, instr);
-    if (!is_there) {
-        return FAIL(STATUS_INVALID_PLAN,
-                    "replica %d stage %d, instruction %d: there is no such chunk ---> check the plan",
-                    part->replica, s, i);
-    }
-    JobKind job = plan_instr_job((InstrKind)instr->kind);
-    *out = (ReplayItem){.kind = (uint8_t)(is_job ? (int)job : JOB_COUNT + message.kind),
-                        .chunk = message.row,
-                        .mb = instr->mb - part->begin,
-                        .ns = instr_ns(part, s, i),
-                        .instant_ns = -1};
-    return STATUS_OK;
-}
-
-// --- links of their own: jobs and what leaves the stage ----------------------------------------------------
-
-// [rows * M] of every message of a kind, -1.
-static Status message_table(int64_t* table[PLAN_MESSAGE_KINDS], const Part* part, Arena* arena) {
-    int64_t num_rows = placement_num_rows(&part->plan->placement, part->plan->P);
-    int64_t num_cells = num_rows * (part->end - part->begin);
-    for (int k = 0; k < PLAN_MESSAGE_KINDS; k++) {
-        ARENA_TRY_NEW(table[k], arena, int64_t, num_cells);
-        for (int64_t i = 0; i < num_cells; i++) { table[k][i] = -1; }
-    }
-    return STATUS_OK;
-}
-
-static int64_t* replay_plan_cell_of(int64_t* const table[PLAN_MESSAGE_KINDS], const Part* part,
-                                    const ReplayItem* item) {
-    return &table[item->kind - JOB_COUNT][(int64_t)item->chunk * (part->end - part->begin) + item->mb];
-}
-
-// posted[kind]: how many jobs of its receiver stand before a receive; -1: nobody posts it.
-static Status list_posts(int64_t* posted[PLAN_MESSAGE_KINDS], const Part* part, Arena* arena) {
-    int32_t P = part->plan->P;
-    TRY(message_table(posted, part, arena));
-    for (int32_t s = 0; s < P; s++) {
-        const PlanRank* rank = &part->plan->ranks[part->replica * P + s];
-        int32_t num_jobs = 0;
-        for (int32_t i = 0; i < rank->num_instrs; i++) {
-            ReplayItem item;
-            num_jobs += plan_instr_is_job((InstrKind)rank->instrs[i].kind);
-            if (!plan_instr_is_recv(rank->instrs[i].kind)) { continue; }
-            TRY(item_of(&item, part, s, i));
-            *replay_plan_cell_of(posted, part, &item) = num_jobs;
-        }
-    }
-    return STATUS_OK;
-}
-
-static Status list_links(ReplayLists* lists, const Part* part, int32_t s,
-                         int64_t* const posted[PLAN_MESSAGE_KINDS], Arena* arena) {
-    const PlanRank* rank = &part->plan->ranks[part->replica * part->plan->P + s];
-    ARENA_TRY_NEW(lists->sends[s], arena, ReplaySend, rank->num_instrs);
-    for (int32_t i = 0; i < rank->num_instrs; i++) {
-        const PlanInstr* instr = &rank->instrs[i];
-        if (plan_instr_is_job((InstrKind)instr->kind)) {
-            TRY(item_of(&lists->items[s][lists->num_items[s]++], part, s, i));
-        } else if (plan_instr_is_send(instr->kind)) {
-            ReplaySend* send = &lists->sends[s][lists->num_sends[s]++];
-            TRY(item_of(&send->item, part, s, i));
-            send->sent = lists->num_items[s];
-            send->posted = (int32_t)*replay_plan_cell_of(posted, part, &send->item);
-            if (send->posted >= 0) { continue; }
-            return FAIL(STATUS_INVALID_PLAN,
-                        "replica %d stage %d, instruction %d: nobody receives that ---> check the plan",
-                        part->replica, s, i);
-        }
-    }
-    return STATUS_OK;
-}
-
-// --- messages that are pulled: jobs and what the stage takes -----------------------------------------------
-
-// send_ns[kind]: [rows * M] of every message, -1: nobody sends it.
-static Status list_sends(int64_t* send_ns[PLAN_MESSAGE_KINDS], const Part* part, Arena* arena) {
-    int32_t P = part->plan->P;
-    TRY(message_table(send_ns, part, arena));
-    for (int32_t s = 0; s < P; s++) {
-        const PlanRank* rank = &part->plan->ranks[part->replica * P + s];
-        for (int32_t i = 0; i < rank->num_instrs; i++) {
-            ReplayItem item;
-            if (!plan_instr_is_send(rank->instrs[i].kind)) { continue; }
-            TRY(item_of(&item, part, s, i));
-            *replay_plan_cell_of(send_ns, part, &item) = item.ns;
-        }
-    }
-    return STATUS_OK;
-}
-
-static Status list_pulls(ReplayLists* lists, const Part* part, int32_t s,
-                         int64_t* const send_ns[PLAN_MESSAGE_KINDS], Arena* arena) {
-    const PlanRank* rank = &part->plan->ranks[part->replica * part->plan->P + s];
-    StageOrder order;
-    TRY(stage_order(&order, part->plan, rank, arena));
-    for (int32_t k = 0; k < order.num; k++) {
-        int32_t i = order.instrs[k];
-        const PlanInstr* instr = &rank->instrs[i];
-        ReplayItem item;
-        TRY(item_of(&item, part, s, i));
-        item.instant_ns = instr->end_ns == instr->begin_ns ? instr->begin_ns : -1;
-        if (item.kind >= JOB_COUNT) {
-            item.ns = *replay_plan_cell_of(send_ns, part, &item);
-            if (item.ns < 0) {
-                return FAIL(STATUS_INVALID_PLAN,
-                            "replica %d stage %d, instruction %d: nobody sends that ---> check the plan",
-                            part->replica, s, i);
-            }
-        }
-        lists->items[s][lists->num_items[s]++] = item;
-    }
-    return STATUS_OK;
-}
-
 int64_t plan_tail_ns(const Plan* plan) {
     int64_t last_ns = plan->last_end_ns;
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
@@ -573,41 +623,6 @@ int64_t plan_tail_ns(const Plan* plan) {
         }
     }
     return plan->makespan_ns > last_ns ? plan->makespan_ns - last_ns : 0;
-}
-
-static Status graph_of(ReplayGraph* out, const Part* part, int64_t tail_ns, Arena* scratch) {
-    const Plan* plan = part->plan;
-    ReplayLists lists = {
-        .P = plan->P, .M = part->end - part->begin, .placement = &plan->placement, .pulls = plan->pulls};
-    int64_t* messages[PLAN_MESSAGE_KINDS];
-    if (!plan_placement_is_sane(&plan->placement, plan->P)) {
-        return FAIL(STATUS_INVALID_PLAN, "plan: chunks on stages that are not there ---> check the plan");
-    }
-    TRY(plan->pulls ? list_sends(messages, part, scratch) : list_posts(messages, part, scratch));
-    for (int32_t s = 0; s < plan->P; s++) {
-        ARENA_TRY_NEW(lists.items[s], scratch, ReplayItem,
-                      plan->ranks[part->replica * plan->P + s].num_instrs);
-        TRY(plan->pulls ? list_pulls(&lists, part, s, messages, scratch)
-                        : list_links(&lists, part, s, messages, scratch));
-        lists.tail_ns[s] = tail_ns;
-    }
-    return replay_graph_make(out, &lists, scratch);
-}
-
-static Status replay_replica(ReplaySums* sums, const Plan* plan, int32_t r, int64_t tail_ns,
-                             const ReplayNoise* noise, Arena* scratch) {
-    Part part = part_of(plan, r, NULL);
-    ReplayGraph graph;
-    TRY(graph_of(&graph, &part, tail_ns, scratch));
-    return replay_graph_run(sums, &graph, noise, replay_replica_seed(noise->seed, r), scratch);
-}
-
-Status plan_makespan(int64_t* out_ns, const Plan* plan, int32_t replica, const int64_t* const* instr_ns,
-                     Arena* scratch) {
-    Part part = part_of(plan, replica, instr_ns);
-    ReplayGraph graph;
-    TRY(graph_of(&graph, &part, 0, scratch));
-    return replay_graph_makespan(out_ns, &graph, scratch);
 }
 
 static int compare_ns(const void* a, const void* b) {
@@ -647,261 +662,5 @@ Status plan_replay(ReplayResult* out, const Plan* plan, const ReplayNoise* noise
         result.mean_wait_ns[s] = sums.wait_ns[s] / plan->R;
     }
     *out = result;
-    return STATUS_OK;
-}
-
-// --- shared_cores --------------------
-// shared_cores.c -- jobs as tasks that share a host's cores evenly: from one instant at which a job begins or
-// ends to the next.
-
-typedef struct {
-    const PlanRank* list;
-    int64_t* ns;  // [num_instrs] the answer
-    StageOrder order;
-    int32_t at;                          // of the order; == order.num: done
-    bool runs;                           // `at` is a job that has begun, left_ns of it are to do
-    int64_t taking_ns;                   // until then it takes a message
-    int64_t left_ns, begin_ns, link_ns;  // link_ns: when what it sends has left
-    int32_t num_ended;                   // jobs
-    int32_t num_sends, next_send;
-    int32_t* sends;  // [num_sends] instructions, in the order of its link
-} Lane;
-
-typedef struct {
-    const Plan* plan;
-    const SharedCores* shared;
-    Lane* lanes;                              // [P]
-    int64_t* arrival_ns[PLAN_MESSAGE_KINDS];  // [rows * M] + 1 of a message; 0: not known yet
-    bool* is_made[PLAN_MESSAGE_KINDS];        // [rows * M] its job has ended
-    int32_t* posted[PLAN_MESSAGE_KINDS];      // [rows * M] so many jobs stand before its receive; -1: none
-    int64_t now_ns;
-} Share;
-
-static int64_t instr_ns_of(const PlanInstr* instr) {
-    return instr->end_ns > instr->begin_ns ? instr->end_ns - instr->begin_ns : 0;
-}
-
-static const PlanInstr* next_of(const Lane* lane) {
-    return lane->at < lane->order.num ? &lane->list->instrs[lane->order.instrs[lane->at]] : NULL;
-}
-
-static int64_t shared_cores_cell_of(const Share* share, int32_t row, int32_t m) {
-    return (int64_t)row * share->plan->M + m;
-}
-
-static Status messages_init(Share* share, Arena* arena) {
-    int64_t num_cells = (int64_t)placement_num_rows(&share->plan->placement, share->plan->P) * share->plan->M;
-    for (int i = 0; i < PLAN_MESSAGE_KINDS; i++) {
-        ARENA_TRY_NEW(share->arrival_ns[i], arena, int64_t, num_cells);
-        ARENA_TRY_NEW(share->is_made[i], arena, bool, num_cells);
-        ARENA_TRY_NEW(share->posted[i], arena, int32_t, num_cells);
-        for (int64_t k = 0; k < num_cells; k++) { share->posted[i][k] = -1; }
-    }
-    return STATUS_OK;
-}
-
-static Status lane_init(Share* share, Lane* lane, const PlanRank* list, Arena* arena) {
-    const Plan* plan = share->plan;
-    *lane = (Lane){.list = list};
-    TRY(stage_order(&lane->order, plan, list, arena));
-    ARENA_TRY_NEW(lane->ns, arena, int64_t, list->num_instrs);
-    ARENA_TRY_NEW(lane->sends, arena, int32_t, list->num_instrs);
-    for (int32_t i = 0, num_jobs = 0; i < list->num_instrs; i++) {
-        const PlanInstr* instr = &list->instrs[i];
-        PlanMessage message;
-        bool is_there = plan_instr_is_job((InstrKind)instr->kind)
-                            ? plan_has_row(&plan->placement, plan->P, instr->chunk)
-                            : plan_message_of(&message, &plan->placement, plan->P, instr);
-        if (!is_there || instr->mb < 0 || instr->mb >= plan->M ||
-            instr_ns_of(instr) > INT64_MAX / (INT64_C(1) << 24)) {
-            return FAIL(STATUS_INVALID_PLAN,
-                        "instruction %d: no such micro-batch, chunk or time ---> check the plan", i);
-        }
-        lane->ns[i] = instr_ns_of(instr);
-        num_jobs += plan_instr_is_job((InstrKind)instr->kind);
-        if (plan_instr_is_send(instr->kind)) { lane->sends[lane->num_sends++] = i; }
-        if (!plan_instr_is_recv(instr->kind)) { continue; }
-        share->posted[message.kind][shared_cores_cell_of(share, message.row, instr->mb)] = num_jobs;
-    }
-    return STATUS_OK;
-}
-
-// When a stage's next job may begin, or it may take its next message; -1: not known yet.
-static int64_t ready_ns(const Share* share, int32_t s) {
-    const Lane* lane = &share->lanes[s];
-    const PlanInstr* next = next_of(lane);
-    PlanMessage reads[PLAN_MAX_MESSAGES];
-    int32_t num = 1;
-    if (plan_instr_is_job((InstrKind)next->kind)) {
-        num = plan_job_reads(reads, &share->plan->placement, share->plan->P,
-                             plan_instr_job((InstrKind)next->kind), next->chunk);
-    } else {
-        plan_message_of(&reads[0], &share->plan->placement, share->plan->P, next);
-    }
-    int64_t ready_ns = lane->taking_ns;
-    for (int32_t i = 0; i < num; i++) {
-        int64_t arrival_ns =
-            share->arrival_ns[reads[i].kind][shared_cores_cell_of(share, reads[i].row, next->mb)] - 1;
-        if (arrival_ns < 0) { return -1; }
-        ready_ns = arrival_ns > ready_ns ? arrival_ns : ready_ns;
-    }
-    return ready_ns;
-}
-
-// What has been made and posted goes: at once, or behind what its link sends.
-static void move_link(Share* share, Lane* lane) {
-    const Placement* placement = &share->plan->placement;
-    for (; lane->next_send < lane->num_sends; lane->next_send++) {
-        int32_t i = lane->sends[lane->next_send];
-        PlanMessage message;
-        plan_message_of(&message, placement, share->plan->P, &lane->list->instrs[i]);
-        int64_t cell = shared_cores_cell_of(share, message.row, lane->list->instrs[i].mb);
-        int32_t posted = share->posted[message.kind][cell];
-        const Lane* to = &share->lanes[plan_message_reader(placement, message).stage];
-        if (!share->is_made[message.kind][cell] || posted < 0 || to->num_ended < posted) { break; }
-        int64_t begin_ns = share->now_ns > lane->link_ns ? share->now_ns : lane->link_ns;
-        lane->link_ns = begin_ns + lane->ns[i];
-        share->arrival_ns[message.kind][cell] = lane->link_ns + 1;
-    }
-}
-
-// Its job has ended: what it causes to be sent is on its way, or ready for who takes it.
-static void end_job(Share* share, int32_t s) {
-    Lane* lane = &share->lanes[s];
-    const PlanInstr* job = next_of(lane);
-    const Placement* placement = &share->plan->placement;
-    PlanMessage makes[PLAN_MAX_MESSAGES];
-    int32_t num =
-        plan_job_makes(makes, placement, share->plan->P, plan_instr_job((InstrKind)job->kind), job->chunk);
-    lane->ns[lane->order.instrs[lane->at++]] = share->now_ns - lane->begin_ns;
-    lane->runs = false;
-    lane->num_ended++;
-    for (int32_t i = 0; i < num; i++) {
-        int64_t cell = shared_cores_cell_of(share, makes[i].row, job->mb);
-        bool is_here = share->plan->pulls || !plan_message_is_sent(placement, makes[i]);
-        share->is_made[makes[i].kind][cell] = true;
-        if (is_here) { share->arrival_ns[makes[i].kind][cell] = share->now_ns + 1; }
-    }
-    for (int32_t other = 0; other < share->plan->P && !share->plan->pulls; other++) {
-        move_link(share, &share->lanes[other]);
-    }
-}
-
-static void begin_next(Share* share, int32_t s) {
-    Lane* lane = &share->lanes[s];
-    int64_t ns = lane->ns[lane->order.instrs[lane->at]];
-    if (!plan_instr_is_job((InstrKind)next_of(lane)->kind)) {
-        lane->taking_ns = share->now_ns + ns;
-        lane->at++;
-        return;
-    }
-    lane->runs = true;
-    lane->begin_ns = share->now_ns;
-    lane->left_ns = ns;
-    if (ns == 0) { end_job(share, s); }
-}
-
-// Jobs that can begin now have begun, those of no length have ended; messages likewise.
-static void begin_jobs(Share* share) {
-    for (bool moved = true; moved;) {
-        moved = false;
-        for (int32_t s = 0; s < share->plan->P; s++) {
-            Lane* lane = &share->lanes[s];
-            if (lane->runs || next_of(lane) == NULL) { continue; }
-            int64_t begin_ns = ready_ns(share, s);
-            if (begin_ns < 0 || begin_ns > share->now_ns) { continue; }
-            begin_next(share, s);
-            moved = true;
-        }
-    }
-}
-
-typedef struct {
-    int64_t cores, wanted;  // a job advances by cores / wanted of the time that passes; at most all of it
-} Rate;
-
-static Rate rate_of(const Share* share, int32_t host) {
-    const SharedCores* shared = share->shared;
-    int64_t running = 0;
-    for (int32_t s = 0; s < share->plan->P; s++) {
-        running += share->lanes[s].runs && shared->host[s] == host;
-    }
-    int64_t cores = (int64_t)shared->cores[host] * shared->mine[host];
-    int64_t wanted = running * shared->threads[host] * shared->sharers[host];
-    return wanted > cores ? (Rate){cores, wanted} : (Rate){1, 1};
-}
-
-static int64_t divide_up(int64_t a, int64_t times, int64_t by) {
-    return a / by * times + (a % by * times + by - 1) / by;
-}
-
-// The next instant at which something changes; -1: nothing ever will.
-static int64_t next_ns(const Share* share, const Rate* rates) {
-    int64_t next = INT64_MAX;
-    for (int32_t s = 0; s < share->plan->P; s++) {
-        const Lane* lane = &share->lanes[s];
-        int64_t at_ns = -1;
-        if (lane->runs) {
-            const Rate* rate = &rates[share->shared->host[s]];
-            at_ns = share->now_ns + divide_up(lane->left_ns, rate->wanted, rate->cores);
-        } else if (next_of(lane) != NULL) {
-            at_ns = ready_ns(share, s);
-        }
-        if (at_ns >= 0 && at_ns < next) { next = at_ns; }
-    }
-    return next == INT64_MAX ? -1 : next;
-}
-
-static void shared_cores_advance(Share* share, const Rate* rates, int64_t to_ns) {
-    int64_t passed_ns = to_ns - share->now_ns;
-    share->now_ns = to_ns;
-    for (int32_t s = 0; s < share->plan->P; s++) {
-        Lane* lane = &share->lanes[s];
-        if (!lane->runs) { continue; }
-        const Rate* rate = &rates[share->shared->host[s]];
-        int64_t done_ns =
-            passed_ns / rate->wanted * rate->cores + passed_ns % rate->wanted * rate->cores / rate->wanted;
-        lane->left_ns -= done_ns < lane->left_ns ? done_ns : lane->left_ns;
-        if (lane->left_ns == 0) { end_job(share, s); }
-    }
-}
-
-static Status run(Share* share, Rate* rates) {
-    for (;;) {
-        begin_jobs(share);
-        for (int32_t h = 0; h < share->shared->num_hosts; h++) { rates[h] = rate_of(share, h); }
-        int64_t to_ns = next_ns(share, rates);
-        if (to_ns < 0) { break; }
-        shared_cores_advance(share, rates, to_ns);
-    }
-    for (int32_t s = 0; s < share->plan->P; s++) {
-        const Lane* lane = &share->lanes[s];
-        if (next_of(lane) != NULL) {
-            return FAIL(STATUS_DEADLOCK, "stage %d waits for ever for micro-batch %d ---> check the plan", s,
-                        next_of(lane)->mb);
-        }
-    }
-    return STATUS_OK;
-}
-
-Status shared_cores_stretch(int64_t*** instr_ns, int64_t* out_ns, const Plan* plan, int32_t replica,
-                            const SharedCores* shared, Arena* arena) {
-    Share share = {.plan = plan, .shared = shared};
-    Rate* rates;
-    int64_t** answer;
-    ARENA_TRY_NEW(share.lanes, arena, Lane, plan->P);
-    ARENA_TRY_NEW(rates, arena, Rate, shared->num_hosts);
-    ARENA_TRY_NEW(answer, arena, int64_t*, plan->P);
-    if (!plan_placement_is_sane(&plan->placement, plan->P)) {
-        return FAIL(STATUS_INVALID_PLAN, "plan: chunks on stages that are not there ---> check the plan");
-    }
-    TRY(messages_init(&share, arena));
-    for (int32_t s = 0; s < plan->P; s++) {
-        TRY(lane_init(&share, &share.lanes[s], &plan->ranks[replica * plan->P + s], arena));
-        answer[s] = share.lanes[s].ns;
-    }
-    TRY(run(&share, rates));
-    *instr_ns = answer;
-    *out_ns = share.now_ns;
     return STATUS_OK;
 }

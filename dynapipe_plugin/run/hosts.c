@@ -90,18 +90,13 @@ static bool is_roomy(const HostCores* hosts, const int32_t* of_ranks) {
     return true;
 }
 
-// Hosts in the order of their first rank.
-static void add_up(HostCores* out, Place* places) {
-    int32_t* first = out->sharers + out->num_ranks;  // [num_hosts] the rank whose place holds the host's mask
-    int32_t* of_ranks = first + out->num_ranks;      // [num_ranks] cores that each may use
+// Hosts in the order of their first rank; the mask of a host's cores is gathered in its first rank's place.
+static void add_up(HostCores* out, Place* places, int32_t* first, int32_t* of_ranks) {
     for (int32_t r = 0; r < out->num_ranks; r++) {
         int32_t h = 0;
         of_ranks[r] = count_cores(places[r].mask, places[r].quota);
         while (h < out->num_hosts && places[first[h]].host != places[r].host) { h++; }
-        if (h == out->num_hosts) {
-            first[out->num_hosts++] = r;
-            out->threads[h] = out->sharers[h] = 0;
-        }
+        if (h == out->num_hosts) { first[out->num_hosts++] = r; }
         Place* all = &places[first[h]];
         for (int32_t i = 0; i < MASK_WORDS; i++) { all->mask[i] |= places[r].mask[i]; }
         if (places[r].num_threads > out->threads[h]) { out->threads[h] = places[r].num_threads; }
@@ -112,51 +107,25 @@ static void add_up(HostCores* out, Place* places) {
     out->is_roomy = is_roomy(out, of_ranks);
 }
 
-static Status gather_places(HostCores* out, Collective* world, int32_t num_threads) {
-    Arena arena = {0};
-    Place mine;
-    CollectiveBytes* all = ARENA_NEW(&arena, CollectiveBytes, world->num_ranks);
-    Place* places = ARENA_NEW(&arena, Place, world->num_ranks);
-    find_place(&mine, world, num_threads);
-    Status status = all == NULL || places == NULL
-                        ? FAIL(STATUS_NO_MEMORY, "no memory for the places of %d ranks", world->num_ranks)
-                        : collective_gather_bytes(world, &mine, sizeof mine, all, &arena);
-    for (int32_t r = 0; r < world->num_ranks && status == STATUS_OK && world->my_idx == 0; r++) {
-        if (all[r].num_bytes != sizeof mine) {
-            status =
-                FAIL(STATUS_MISMATCH, "rank %d is of another build ---> run the same build everywhere", r);
-            break;
-        }
-        memcpy(&places[r], all[r].data, sizeof mine);
-    }
-    if (status == STATUS_OK && world->my_idx == 0) { add_up(out, places); }
-    arena_free(&arena);
-    return status;
-}
-
 Status host_cores_find(HostCores* out, Collective* world, int32_t num_threads) {
     const int32_t n = world->num_ranks;
-    HostCores hosts = {.num_ranks = n};
-    int32_t* all = calloc(6 * (size_t)n + 2, sizeof *all);  // the lists, what add_up() needs, two numbers
-    if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for the hosts of %d ranks", n); }
-    hosts.host = all;
-    hosts.cores = all + n;
-    hosts.threads = all + 2 * n;
-    hosts.sharers = all + 3 * n;
-    Status status = gather_places(&hosts, world, num_threads);
-    all[6 * n] = hosts.num_hosts;
-    all[6 * n + 1] = hosts.is_roomy;
+    Place* places = (Place*)calloc((size_t)n, sizeof *places);
+    int32_t* lists = (int32_t*)calloc(6 * (size_t)n, sizeof *lists);
+    Status status = places != NULL && lists != NULL
+                        ? STATUS_OK
+                        : FAIL(STATUS_NO_MEMORY, "no memory for the hosts of %d ranks", n);
     if (status == STATUS_OK) {
-        status = collective_broadcast(world, all, (6 * (size_t)n + 2) * sizeof *all, 0);
+        find_place(&places[world->my_idx], world, num_threads);
+        status = collective_share(world, places, sizeof *places);
     }
-    hosts.num_hosts = all[6 * n];
-    hosts.is_roomy = all[6 * n + 1] != 0;
-    if (status != STATUS_OK) {
-        free(all);
-        return status;
+    if (status == STATUS_OK) {
+        *out = (HostCores){n, 0, lists, lists + n, lists + 2 * n, lists + 3 * n, false};
+        add_up(out, places, lists + 4 * n, lists + 5 * n);
+    } else {
+        free(lists);
     }
-    *out = hosts;
-    return STATUS_OK;
+    free(places);
+    return status;
 }
 
 void host_cores_free(HostCores* hosts) {

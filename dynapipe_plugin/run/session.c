@@ -1,6 +1,7 @@
 // session_version.c -- what the plugin was built with, for --version.
 #include "session.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -70,7 +71,7 @@ Status session_device_limit(Dynapipe* dp) {
 }
 
 Status session_sums_open(Dynapipe* dp) {
-    return sums_host_open(&dp->sums, &dp->replicas, &dp->tied);
+    return sums_host_open(&dp->sums, &dp->replicas, &dp->tied, dp->device, NULL, 0);
 }
 
 int64_t session_device_used_bytes(const Dynapipe* dp) {
@@ -212,10 +213,6 @@ double session_stop_mine(const Dynapipe* dp) {
     return dp->watches_signals ? stop_signal_seen() : 0;
 }
 
-double session_seconds_mine(const Dynapipe* dp) {
-    return (double)(clock_now_ns() - dp->open_ns) / 1e9;
-}
-
 // Of different signals, the least number: SIGINT (2), which gives the exit status, before the others.
 void session_stop_take(Dynapipe* dp, const double* of_ranks, int32_t stride) {
     for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
@@ -224,16 +221,25 @@ void session_stop_take(Dynapipe* dp, const double* of_ranks, int32_t stride) {
     }
 }
 
-Status session_stop_agree(Dynapipe* dp) {
-    if (!dp->watches_signals || dp->stop_signal != 0) { return STATUS_OK; }
+Status session_most(Dynapipe* dp, double* value) {
     int32_t num_ranks = dp->transport.num_ranks;
-    double* of_ranks = calloc((size_t)num_ranks, sizeof *of_ranks);
+    double* of_ranks = (double*)calloc((size_t)num_ranks, sizeof *of_ranks);
     if (of_ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-    of_ranks[dp->transport.rank] = session_stop_mine(dp);
+    of_ranks[dp->transport.rank] = *value;
     Status status = collective_share(&dp->world, of_ranks, sizeof *of_ranks);
-    if (status == STATUS_OK) { session_stop_take(dp, of_ranks, 1); }
+    for (int32_t r = 0; r < num_ranks && status == STATUS_OK; r++) {
+        if (of_ranks[r] > *value) { *value = of_ranks[r]; }
+    }
     free(of_ranks);
     return status;
+}
+
+Status session_stop_agree(Dynapipe* dp) {
+    if (!dp->watches_signals || dp->stop_signal != 0) { return STATUS_OK; }
+    double seen = session_stop_mine(dp), least = seen != 0 ? -seen : -INFINITY;
+    TRY(session_most(dp, &least));
+    if (least > -INFINITY) { dp->stop_signal = (int32_t)-least; }
+    return STATUS_OK;
 }
 
 // --- interface --------------------
@@ -370,17 +376,10 @@ static Status group_ranks(Dynapipe* dp, int32_t* ranks) {
 // Hosts may have different cores or numbers of ranks, but every rank must make the same plan: with what the
 // largest number of threads costs, which is also the one that needs the most scratch memory.
 static Status agree_on_threads(Dynapipe* dp) {
-    int32_t num_ranks = dp->transport.num_ranks;
-    double* threads = calloc((size_t)num_ranks, sizeof *threads);
-    if (threads == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-    dp->num_threads = local_ranks_threads(dp->options.threads, dp->transport.num_ranks);
-    threads[dp->transport.rank] = dp->num_threads;
-    Status status = collective_share(&dp->world, threads, sizeof *threads);
-    for (int32_t r = 0; r < num_ranks; r++) {
-        if (threads[r] > dp->plan_threads) { dp->plan_threads = (int32_t)threads[r]; }
-    }
-    free(threads);
-    return status;
+    double most = dp->num_threads = local_ranks_threads(dp->options.threads, dp->transport.num_ranks);
+    TRY(session_most(dp, &most));
+    dp->plan_threads = (int32_t)most;
+    return STATUS_OK;
 }
 
 static Status open_transport(Dynapipe* dp, int* argc, char*** argv) {
@@ -476,6 +475,7 @@ void dynapipe_close(Dynapipe* dp) {
     collective_free(&dp->world);
     free(dp->hosts);
     free(dp->command);
+    session_options_free(&dp->options);
     transport_close(&dp->transport);
     free(dp);
 }

@@ -77,7 +77,7 @@ static Status find_part(Dynapipe* dp, uint64_t id, VerifyPart* out) {
     return status;
 }
 
-Status session_verify_start(Dynapipe* dp) {
+static Status session_verify_start(Dynapipe* dp) {
     VerifyPart part = {0};
     SampleShards* shards[2] = {loader_shards(dp->train), dp->val != NULL ? loader_shards(dp->val) : NULL};
     int32_t num_shards = dp->val != NULL ? 2 : 1;
@@ -322,84 +322,6 @@ const char* dynapipe_task_name(const Dynapipe* dp, int32_t task) {
     return task >= 0 && task < dp->num_tasks ? dp->task_names[task] : "?";
 }
 
-ShapeRules session_rules(const DynapipeShapes_v1* shapes) {
-    return (ShapeRules){.padded = shapes->padded != 0,
-                        .seq_multiple = shapes->seq_multiple,
-                        .tokens_multiple = shapes->tokens_multiple,
-                        .max_squares = shapes->max_squares,
-                        .max_tokens = shapes->max_tokens,
-                        .max_seqs = shapes->max_seqs,
-                        .head_has_layer = shapes->head_has_layer != 0};
-}
-
-static void fill_request(Dynapipe* dp, const DynapipeCosts* costs) {
-    const SessionOptions* options = &dp->options;
-    PlanRequest* request = &dp->request;
-    request->batching = (Batching)options->batching;
-    request->layout = (MbLayout)options->layout;
-    request->rules = session_rules(&costs->shapes);
-    request->schedule = (ScheduleChoice)options->schedule;
-    request->recompute = (RecomputeChoice)options->recompute;
-    request->split_backward =
-        costs->has_weights_job ? (SplitBackward)options->split_backward : SPLIT_BACKWARD_OFF;
-    request->P = dp->num_stages;
-    request->R = dp->num_replicas;
-    request->one_replica = dp->num_replicas > 1;
-    request->my_replica = dp->replica;
-    request->memory_limit_bytes = options->memory_limit_bytes;
-    request->machine = &dp->machine;
-    request->max_seq_tokens = dp->run.max_seq_tokens;
-    request->max_target_tokens = dp->run.max_target_tokens;
-    request->mb_tokens = options->mb_tokens;
-    request->mb_samples = options->mb_tokens > 0 ? 0 : dp->run.rows;
-    request->effort = options->effort;
-    request->memory_slack_permille = PLAN_MEMORY_SLACK_PERMILLE;
-}
-
-// Can this model be run on so many stages, and with these options?
-static Status check_model(const Dynapipe* dp, const DynapipeCosts* costs) {
-    int32_t num_layers = costs->model.num_enc_layers + costs->model.num_dec_layers;
-    int32_t num_ranks = dp->transport.num_ranks, P = num_layers < num_ranks ? num_layers : num_ranks;
-    while (P > 1 && num_ranks % P != 0) { P--; }
-    if (dp->num_stages > num_layers) {
-        return FAIL(
-            STATUS_BAD_OPTION,
-            "--stages %d: the model has %d layers, and every stage needs one ---> at most --stages %d, "
-            "on %d ranks --stages %d --replicas %d",
-            dp->num_stages, num_layers, num_layers, num_ranks, P, num_ranks / P);
-    }
-    if (!costs->has_weights_job && dp->options.split_backward == SPLIT_BACKWARD_ON) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "--split-backward on: the model's backward cannot be divided (it has no "
-                    "backward_weights) ---> --split-backward auto");
-    }
-    return STATUS_OK;
-}
-
-static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs, int32_t max_ranges) {
-    TRY(check_model(dp, costs));
-    dp->costs = costs->model;
-    TRY(cost_model_check(&dp->costs));
-    TRY(session_machine_take(dp, &costs->machine));
-    if (dp->links == NULL) { TRY(session_device_open(dp, NULL)); }
-    TRY(session_device_limit(dp));
-    fill_request(dp, costs);
-    TRY(session_placed_request(dp, costs->shares_head, max_ranges));
-    TRY(shape_rules_check(&dp->request));
-    TRY(session_same_model(dp));
-    TRY(session_stages_choose(dp));
-    return session_resplit_begin(dp);
-}
-
-int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* out, int32_t max_ranges,
-                           int32_t* num_ranges) {
-    *num_ranges = 0;
-    Status status = choose_stages(dp, costs, max_ranges);
-    free(costs);
-    if (status == STATUS_OK) { status = session_ranges(dp, out, max_ranges, num_ranges); }
-    return status == STATUS_OK ? (int)session_stop_agree(dp) : (int)status;
-}
-
 // --- plan_ahead --------------------
 // plan_ahead.c -- one thread, a ring of slots, one lock; slot of a step = (step - first_step) % num_slots.
 
@@ -614,7 +536,7 @@ static Status make_step(void* ctx, int64_t step_idx, int32_t slot) {
     PlanRequest request = dp->request;
     if (session_report_shows(dp, step_idx + 1)) { request.one_replica = false; }
     const CostModel* costs;
-    step->refit_step = session_refit_plan_with(dp, step_idx, &costs, &request.machine);
+    step->refit_step = session_refit_costs(&dp->refit, step_idx, &costs, &request.machine);
     int64_t begin_ns = clock_cpu_ns();
     TRY(plan_make(&step->plan, &request, costs, step->batch.lengths, step->batch.num_samples, &step->arena));
     step->plan_cpu_ns = clock_cpu_ns() - begin_ns;
@@ -623,7 +545,7 @@ static Status make_step(void* ctx, int64_t step_idx, int32_t slot) {
     return collate_mine(dp, step, step_idx);
 }
 
-Status session_plan_start(Dynapipe* dp) {
+static Status session_plan_start(Dynapipe* dp) {
     if (dp->ahead != NULL) { return STATUS_OK; }
     int32_t left = dp->num_steps - dp->next_step;
     int32_t num_ahead = dp->options.plan_before ? left : dp->options.plan_ahead;

@@ -22,7 +22,6 @@ typedef struct {
     int32_t *tokens, *positions, *cu_seqlens, *dec_tokens, *dec_positions, *dec_cu_seqlens;
     int32_t *slots, *num_before, *num_enc, *next;
     int32_t* sample_of;  // [num_slots] which answer a slot is at
-    int32_t** said;      // [num_samples] answers of my replica
 } Generation;
 
 static Status no_memory(void) {
@@ -64,23 +63,16 @@ static Status size_cache(Generation* g, int32_t num_slots, int64_t* total_bytes)
 // As many slots as fit every rank's memory. A collective.
 static Status choose_slots(Generation* g) {
     Dynapipe* dp = g->dp;
-    int32_t num_ranks = dp->transport.num_ranks,
-            most = (g->num_samples + dp->num_replicas - 1) / dp->num_replicas;
+    int32_t most = (g->num_samples + dp->num_replicas - 1) / dp->num_replicas;
     int32_t num_slots = most < MOST_SLOTS ? most : MOST_SLOTS;
     for (; num_slots > 0; num_slots /= 2) {
         int64_t total_bytes;
         TRY(size_cache(g, num_slots, &total_bytes));
         if (total_bytes <= session_arena_limit(dp)) { break; }
     }
-    double* of_rank = calloc((size_t)num_ranks, sizeof *of_rank);
-    if (of_rank == NULL) { return no_memory(); }
-    of_rank[dp->transport.rank] = num_slots;
-    Status status = collective_all_reduce_sum(&dp->world, of_rank, num_ranks);
-    for (int32_t r = 0; r < num_ranks; r++) {
-        num_slots = of_rank[r] < num_slots ? (int32_t)of_rank[r] : num_slots;
-    }
-    free(of_rank);
-    TRY(status);
+    double least = -num_slots;
+    TRY(session_most(dp, &least));
+    num_slots = (int32_t)-least;
     if (num_slots == 0) {
         return FAIL(STATUS_INFEASIBLE,
                     "--memory-limit %lld: not one answer fits ---> raise it, or -s 0 and --answers 0",
@@ -104,8 +96,7 @@ static Status allocate(Generation* g) {
         *arrays[i] = ARENA_NEW(arena, int32_t, i < 2 ? T : B);
         if (*arrays[i] == NULL) { return no_memory(); }
     }
-    g->said = ARENA_NEW(arena, int32_t*, g->num_samples);
-    return g->said != NULL ? STATUS_OK : no_memory();
+    return STATUS_OK;
 }
 
 // --- one call of the pipeline ----------------------------------------------------------------------------

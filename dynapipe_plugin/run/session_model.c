@@ -4,6 +4,7 @@
 #include <string.h>
 #include "../plan/planner.h"
 #include "../plan/placement.h"
+#include "../plan/problem.h"
 #include "session.h"
 #include "../../util/program.h"
 
@@ -136,7 +137,7 @@ static Status take(const Dynapipe* dp, PlanRequest* request) {
                              split);
 }
 
-Status session_placed_request(Dynapipe* dp, bool shares_head, int32_t max_ranges) {
+static Status session_placed_request(Dynapipe* dp, bool shares_head, int32_t max_ranges) {
     PlanRequest* request = &dp->request;
     TRY(check(dp, shares_head, max_ranges));
     placement_linear(&request->placement, request->placement.chunks, request->P);
@@ -156,28 +157,19 @@ Status session_placed_request(Dynapipe* dp, bool shares_head, int32_t max_ranges
     return STATUS_OK;
 }
 
-static bool same_head(const Placement* placement, const Placement* told, int32_t P) {
-    Placement chunks = *told;
-    placement_copy_head(&chunks, placement);
-    return placement_equal(&chunks, told, P);
-}
-
-static bool same_chunks(const Placement* placement, const Placement* told, int32_t P) {
-    Placement chunks = *placement;
-    placement_copy_head(&chunks, told);
-    return placement_equal(&chunks, told, P);
-}
-
 bool session_placed_fits(const Dynapipe* dp, const Placement* placement) {
-    int32_t P = dp->num_stages;
-    PlanRequest told = {.P = P, .rules = dp->request.rules};
-    placement_linear(&told.placement, told.placement.chunks, P);
-    if (take(dp, &told) != STATUS_OK) { return false; }
-    bool chunks_fit = told.placements == PLACEMENT_GIVEN ? same_chunks(placement, &told.placement, P)
-                                                         : placement_is_of(placement, told.placements, P);
-    bool head_fits = told.heads == HEAD_CHOICE_GIVEN  ? same_head(placement, &told.placement, P)
-                     : told.heads == HEAD_CHOICE_AUTO ? true
-                                                      : placement->head == told.heads - HEAD_CHOICE_WHOLE;
+    const int32_t P = dp->num_stages;
+    PlanRequest given = {.P = P, .rules = dp->request.rules};
+    placement_linear(&given.placement, given.placement.chunks, P);
+    if (take(dp, &given) != STATUS_OK) { return false; }
+    Placement chunks = *placement, head = given.placement;  // each with the other's head
+    placement_copy_head(&chunks, &given.placement);
+    placement_copy_head(&head, placement);
+    bool chunks_fit = given.placements == PLACEMENT_GIVEN ? placement_equal(&chunks, &given.placement, P)
+                                                          : placement_is_of(placement, given.placements, P);
+    bool head_fits = given.heads == HEAD_CHOICE_GIVEN  ? placement_equal(&head, &given.placement, P)
+                     : given.heads == HEAD_CHOICE_AUTO ? true
+                                                       : placement->head == given.heads - HEAD_CHOICE_WHOLE;
     return chunks_fit && (head_fits || P == 1);
 }
 
@@ -224,18 +216,6 @@ static int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-// out[num_ranks]: what each rank says. A collective.
-static Status of_all(double** out, Dynapipe* dp, int64_t mine) {
-    int32_t num_ranks = dp->transport.num_ranks;
-    double* values = calloc((size_t)num_ranks, sizeof *values);
-    if (values == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-    values[dp->transport.rank] = (double)mine;
-    Status status = collective_all_reduce_sum(&dp->world, values, num_ranks);
-    *out = values;
-    if (status != STATUS_OK) { free(values); }
-    return status;
-}
-
 static Status set_limits(Dynapipe* dp, const double* limit_bytes) {
     int64_t* common = &dp->options.memory_limit_bytes;
     double least = limit_bytes[0], most = limit_bytes[0];
@@ -255,19 +235,19 @@ static Status set_limits(Dynapipe* dp, const double* limit_bytes) {
 }
 
 Status session_machine_limit(Dynapipe* dp, int64_t mine_bytes) {
-    double* limits;
     int64_t whole = mine_bytes / LIMIT_STEP_BYTES * LIMIT_STEP_BYTES;
-    TRY(of_all(&limits, dp, larger(whole, LIMIT_STEP_BYTES)));
-    Status status = set_limits(dp, limits);
+    double* limits = (double*)calloc((size_t)dp->transport.num_ranks, sizeof *limits);
+    if (limits == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", dp->transport.num_ranks); }
+    limits[dp->transport.rank] = (double)larger(whole, LIMIT_STEP_BYTES);
+    Status status = collective_share(&dp->world, limits, sizeof *limits);
+    if (status == STATUS_OK) { status = set_limits(dp, limits); }
     free(limits);
     return status;
 }
 
 Status session_machine_take_bytes(Dynapipe* dp, int64_t mine_bytes) {
-    double *taken, most = 0;
-    TRY(of_all(&taken, dp, larger(mine_bytes, 0)));
-    for (int32_t r = 0; r < dp->transport.num_ranks; r++) { most = taken[r] > most ? taken[r] : most; }
-    free(taken);
+    double most = (double)larger(mine_bytes, 0);
+    TRY(session_most(dp, &most));
     int64_t whole = ((int64_t)most + LIMIT_STEP_BYTES - 1) / LIMIT_STEP_BYTES * LIMIT_STEP_BYTES;
     int64_t* common = &dp->options.memory_limit_bytes;
     *common = dp->request.memory_limit_bytes = larger(*common - whole, LIMIT_STEP_BYTES);
@@ -341,48 +321,23 @@ static int64_t average_step_ns(const Dynapipe* dp, const StageChoice* choice) {
     return status == STATUS_OK ? sum_ns / resplit->num_batches : choice->makespan_ns;
 }
 
-// "4,4,3,1" or "0:2,1:3,1:3,0:2+rows:256,768" (placement_make.h), broken behind a comma where the line is
-// long. Returns the columns used of the last line.
-static int print_placement(const Dynapipe* dp, const Placement* placement, int column) {
-    enum { MOST_COLUMNS = 88 };
-    char text[PLACEMENT_CHARS];
-    placement_print(text, placement, dp->num_stages);
-    for (const char* at = text; *at != '\0'; at++) {
-        column += printf("%c", *at);
-        if (*at == ',' && column >= MOST_COLUMNS) { column = printf("\n        ") - 1; }
-    }
-    return column;
-}
-
-// Behind what is there, or in a line of its own. Returns the column behind it.
-static int print_words(const char* words, int column) {
-    enum { MOST_COLUMNS = 100 };
-    int num_chars = (int)strlen(words);
-    if (column + 1 + num_chars <= MOST_COLUMNS) { return column + printf(" %s", words); }
-    return printf("\n        %s", words) - 1;
-}
-
+// "4,4,3,1" or "0:2,1:3,1:3,0:2+rows:256,768", and on the next line how it was found.
 static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t num_batches, double seconds) {
-    int64_t step_ns = average_step_ns(dp, choice);
-    bool is_told = session_placed_by_list(dp) && choice->num_splits <= 1;
-    int column = print_placement(dp, &choice->placement, printf("stages: "));
-    if (placement_is_linear(&choice->placement, dp->num_stages)) { column += printf(" layers"); }
-    char how[80] = "(as told);", about[120];
-    if (!is_told) {
-        snprintf(how, sizeof how, "(of %d splits planned for %d batches, %.1f s);", choice->num_splits,
-                 num_batches, seconds);
-    }
-    int num_chars =
-        snprintf(about, sizeof about, "a step of about %s%s", TIME_TEXT(step_ns + session_update_ns(dp), 3),
-                 step_ns != choice->makespan_ns ? " on these cores" : "");
-    if (dp->request.effort > 0) {
-        snprintf(about + num_chars, sizeof about - (size_t)num_chars, ", planned at --effort %d",
-                 dp->request.effort);
-    }
-    column = print_words(how, column);
-    print_words(about, column);
-    printf("\n");
     const Progress* progress = &dp->progress;
+    int64_t step_ns = average_step_ns(dp, choice);
+    char text[PLACEMENT_CHARS];
+    placement_print(text, &choice->placement, dp->num_stages);
+    printf("stages: %s%s", text, placement_is_linear(&choice->placement, dp->num_stages) ? " layers" : "");
+    if (session_placed_by_list(dp) && choice->num_splits <= 1) {
+        printf(" (as given);");
+    } else {
+        printf("%s (of %d splits planned for %d batches, %.1f s);", strlen(text) > 40 ? "\n       " : "",
+               choice->num_splits, num_batches, seconds);
+    }
+    printf("\n        a step of about %s%s", TIME_TEXT(step_ns + session_update_ns(dp), 3),
+           step_ns != choice->makespan_ns ? " on these cores" : "");
+    if (dp->request.effort > 0) { printf(", planned at effort %d", dp->request.effort); }
+    printf("\n");
     if (progress->reason != NULL && dp->transport.num_ranks > 1) {
         printf("messages %s: %s\n", progress_words(progress->pulls), progress->reason);
     }
@@ -464,7 +419,7 @@ static Status choose_on_first(StageChoice* out, Dynapipe* dp, StageBatch* batche
     return found.status == STATUS_OK ? STATUS_OK : FAIL(found.status, "%s", found.message);
 }
 
-Status session_stages_choose(Dynapipe* dp) {
+static Status session_stages_choose(Dynapipe* dp) {
     StageChoice choice;
     SessionResplit* resplit = &dp->resplit;
     int64_t begin_ns = clock_now_ns();
@@ -489,122 +444,94 @@ Status session_stages_choose(Dynapipe* dp) {
     return STATUS_OK;
 }
 
+// --- choosing
+// ------------------------------------------------------------------------------------------------
+
+ShapeRules session_rules(const DynapipeShapes_v1* shapes) {
+    return (ShapeRules){.padded = shapes->padded != 0,
+                        .seq_multiple = shapes->seq_multiple,
+                        .tokens_multiple = shapes->tokens_multiple,
+                        .max_squares = shapes->max_squares,
+                        .max_tokens = shapes->max_tokens,
+                        .max_seqs = shapes->max_seqs,
+                        .head_has_layer = shapes->head_has_layer != 0};
+}
+
+static void fill_request(Dynapipe* dp, const DynapipeCosts* costs) {
+    const SessionOptions* options = &dp->options;
+    PlanRequest* request = &dp->request;
+    request->batching = (Batching)options->batching;
+    request->layout = (MbLayout)options->layout;
+    request->rules = session_rules(&costs->shapes);
+    request->schedule = (ScheduleChoice)options->schedule;
+    request->recompute = (RecomputeChoice)options->recompute;
+    request->split_backward =
+        costs->has_weights_job ? (SplitBackward)options->split_backward : SPLIT_BACKWARD_OFF;
+    request->P = dp->num_stages;
+    request->R = dp->num_replicas;
+    request->one_replica = dp->num_replicas > 1;
+    request->my_replica = dp->replica;
+    request->memory_limit_bytes = options->memory_limit_bytes;
+    request->machine = &dp->machine;
+    request->max_seq_tokens = dp->run.max_seq_tokens;
+    request->max_target_tokens = dp->run.max_target_tokens;
+    request->mb_tokens = options->mb_tokens;
+    request->mb_samples = options->mb_tokens > 0 ? 0 : dp->run.rows;
+    request->effort = options->effort;
+    request->memory_slack_permille = PLAN_MEMORY_SLACK_PERMILLE;
+}
+
+// Can this model be run on so many stages, and with these options?
+static Status check_model(const Dynapipe* dp, const DynapipeCosts* costs) {
+    int32_t num_layers = costs->model.num_enc_layers + costs->model.num_dec_layers;
+    int32_t num_ranks = dp->transport.num_ranks, P = num_layers < num_ranks ? num_layers : num_ranks;
+    while (P > 1 && num_ranks % P != 0) { P--; }
+    if (dp->num_stages > num_layers) {
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "--stages %d: the model has %d layers, and every stage needs one ---> at most --stages %d, "
+            "on %d ranks --stages %d --replicas %d",
+            dp->num_stages, num_layers, num_layers, num_ranks, P, num_ranks / P);
+    }
+    if (!costs->has_weights_job && dp->options.split_backward == SPLIT_BACKWARD_ON) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--split-backward on: the model's backward cannot be divided (it has no "
+                    "backward_weights) ---> --split-backward auto");
+    }
+    return STATUS_OK;
+}
+
+static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs, int32_t max_ranges) {
+    TRY(check_model(dp, costs));
+    dp->costs = costs->model;
+    TRY(cost_model_check(&dp->costs));
+    TRY(session_machine_take(dp, &costs->machine));
+    if (dp->links == NULL) { TRY(session_device_open(dp, NULL)); }
+    TRY(session_device_limit(dp));
+    fill_request(dp, costs);
+    TRY(session_placed_request(dp, costs->shares_head, max_ranges));
+    TRY(shape_rules_check(&dp->request));
+    TRY(session_same_model(dp));
+    TRY(session_stages_choose(dp));
+    return session_resplit_begin(dp);
+}
+
+int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* out, int32_t max_ranges,
+                           int32_t* num_ranges) {
+    *num_ranges = 0;
+    Status status = choose_stages(dp, costs, max_ranges);
+    free(costs);
+    if (status == STATUS_OK) { status = session_ranges(dp, out, max_ranges, num_ranges); }
+    return status == STATUS_OK ? (int)session_stop_agree(dp) : (int)status;
+}
+
 // --- session_model --------------------
 // session_model.c -- the model put into the session: what each rank tells of it, compared with the others.
-
-// --- boundaries ------------------------------------------------------------------------------------------
-
-// Counts of a micro-batch that no two sizes of a boundary agree on by chance; nothing else of it is read.
-static DynapipeBatch probe_batch(const Dynapipe* dp, int32_t num_tokens, int32_t num_dec_tokens) {
-    bool has_decoder = dp->run.max_target_tokens > 0;
-    int32_t num_dec = has_decoder ? num_dec_tokens : 0;
-    return (DynapipeBatch){.num_seqs = 1,
-                           .num_tokens = num_tokens,
-                           .num_rows = has_decoder ? num_dec : num_tokens,
-                           .max_seq_tokens = num_tokens,
-                           .num_squares = (int64_t)num_tokens * num_tokens,
-                           .num_dec_tokens = num_dec,
-                           .max_dec_seq_tokens = num_dec,
-                           .num_dec_squares = (int64_t)num_dec * num_dec,
-                           .num_cross = (int64_t)num_tokens * num_dec};
-}
-
-// What each chunk and each share of the head says of itself, by replica and row (chunks, then shares).
-enum { BEFORE, BEHIND, PART, FACTORS, BOUNDARY_VALUES };
-
-typedef struct {
-    double* values;  // (num_replicas, num_rows, BOUNDARY_VALUES)
-    int32_t num_rows;
-} Boundaries;
-
-static double* said_of(const Boundaries* b, int32_t replica, int32_t row) {
-    return b->values + ((int64_t)replica * b->num_rows + row) * BOUNDARY_VALUES;
-}
-
-static void say_boundaries(const Dynapipe* dp, const DynapipeBatch* probe, const Boundaries* out) {
-    const Placement* placement = &dp->request.placement;
-    int32_t K = placement->num_chunks, idx = 0;
-    for (int32_t row = 0; row < out->num_rows; row++) {
-        bool is_share = row >= K;
-        bool is_mine = is_share ? row - K == dp->stage && placement_has_share(placement, dp->stage)
-                                : placement->stage_of[row] == dp->stage;
-        if (!is_mine) { continue; }
-        const ExecutorRange* range = &dp->ranges[idx++];
-        double* said = said_of(out, dp->replica, row);
-        bool has_head = row == K - 1 && placement->head == HEAD_WHOLE;
-        if (row > 0) { said[BEFORE] = (double)range->api->boundary_bytes(range->model, probe, 0); }
-        if (!has_head && !is_share) {
-            said[BEHIND] = (double)range->api->boundary_bytes(range->model, probe, 1);
-        }
-        if (row < K - 1 || placement->head != HEAD_BY_VOCABULARY) { continue; }
-        const int flags = DYNAPIPE_FORWARD_KEEP | DYNAPIPE_FORWARD_HEAD;
-        said[PART] = (double)range->api->part_bytes(range->model, probe, flags);
-        said[FACTORS] = (double)range->api->factor_bytes(range->model, probe);
-    }
-}
-
-// What leaves `row` is what enters `next`, and of a share, what both say of its part and factors.
-static Status compare_rows(const Dynapipe* dp, const DynapipeBatch* probe, const Boundaries* b,
-                           int32_t replica, int32_t row, int32_t next) {
-    static const char* const words[BOUNDARY_VALUES] = {
-        [BEHIND] = "%.0f bytes leave the one's blocks, %.0f enter the other's",
-        [PART] = "a part of the head is %.0f bytes to the one, %.0f to the other",
-        [FACTORS] = "its factors are %.0f bytes to the one, %.0f to the other"};
-    const Placement* placement = &dp->request.placement;
-    const double *said = said_of(b, replica, row), *other = said_of(b, replica, next);
-    int32_t first = replica * dp->num_stages, end = next < placement->num_chunks ? PART : BOUNDARY_VALUES;
-    for (int i = BEHIND; i < end; i++) {
-        double theirs = other[i == BEHIND ? BEFORE : i];
-        if (said[i] == theirs) { continue; }
-        char differs[128];
-        snprintf(differs, sizeof differs, words[i], said[i], theirs);
-        return FAIL(STATUS_MISMATCH,
-                    "ranks %d and %d: of %d + %d tokens, %s ---> both need the same model, cut as "
-                    "dynapipe_choose_stages() says",
-                    first + placement_stage_of(placement, row), first + placement_stage_of(placement, next),
-                    probe->num_tokens, probe->num_dec_tokens, differs);
-    }
-    return STATUS_OK;
-}
-
-static Status compare_boundaries(const Dynapipe* dp, const DynapipeBatch* probe, const Boundaries* b) {
-    const Placement* placement = &dp->request.placement;
-    int32_t K = placement->num_chunks;
-    for (int32_t replica = 0; replica < dp->num_replicas; replica++) {
-        for (int32_t row = 1; row < K; row++) { TRY(compare_rows(dp, probe, b, replica, row - 1, row)); }
-        for (int32_t row = K; row < b->num_rows; row++) {
-            if (!placement_has_share(placement, row - K)) { continue; }
-            TRY(compare_rows(dp, probe, b, replica, K - 1, row));
-        }
-    }
-    return STATUS_OK;
-}
-
-// What leaves a chunk is what the next one takes; else a message of one length would meet a receive of
-// another. A collective, which fails on all ranks alike.
-static Status check_boundaries(Dynapipe* dp) {
-    static const int32_t tokens[2][2] = {{48, 176}, {1009, 97}};
-    const Placement* placement = &dp->request.placement;
-    Boundaries b = {.num_rows = placement_num_rows(placement, dp->num_stages)};
-    int32_t num_values = dp->num_replicas * b.num_rows * BOUNDARY_VALUES;
-    Status status = STATUS_OK;
-    b.values = malloc((size_t)num_values * sizeof *b.values);
-    if (b.values == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d boundaries", num_values); }
-    for (int i = 0; i < 2 && status == STATUS_OK && b.num_rows > 1; i++) {
-        DynapipeBatch probe = probe_batch(dp, tokens[i][0], tokens[i][1]);
-        memset(b.values, 0, (size_t)num_values * sizeof *b.values);
-        say_boundaries(dp, &probe, &b);
-        status = collective_all_reduce_sum(&dp->world, b.values, num_values);
-        if (status == STATUS_OK) { status = compare_boundaries(dp, &probe, &b); }
-    }
-    free(b.values);
-    return status;
-}
 
 // --- attaching -------------------------------------------------------------------------------------------
 
 static bool is_type(int32_t type) {
-    return type == DYNAPIPE_FLOAT32 || type == DYNAPIPE_BFLOAT16 || type == DYNAPIPE_FLOAT16;
+    return type >= DYNAPIPE_FLOAT32 && type <= DYNAPIPE_FLOAT16;
 }
 
 static Status check_params(int32_t idx, const DynapipeParams_v1* params) {
@@ -658,16 +585,15 @@ static Status check_attach(const Dynapipe* dp, int32_t idx, const DynapipeModel_
         "range %d: parameters are those of all ranges together ---> with range 0; NULL with the others", idx);
 }
 
-static bool is_whole(const Dynapipe* dp) {
-    int32_t num_ranges = session_num_ranges(dp), attached = 0;
-    while (attached < num_ranges && dp->ranges[attached].api != NULL) { attached++; }
-    return num_ranges > 0 && attached == num_ranges;
+static int32_t first_missing(const Dynapipe* dp) {
+    int32_t num_ranges = session_num_ranges(dp), missing = 0;
+    while (missing < num_ranges && dp->ranges[missing].api != NULL) { missing++; }
+    return missing;
 }
 
 // All ranges are there.
 static Status open_model(Dynapipe* dp) {
     int64_t timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
-    TRY(check_boundaries(dp));
     TRY(tied_groups_open(&dp->tied, &dp->world, dp->num_stages, &dp->params));
     dp->params.num_tied = 0;
     dp->params.tied = NULL;
@@ -695,7 +621,8 @@ int dynapipe_attach(Dynapipe* dp, int32_t idx, const DynapipeModel_v1* api, void
     if (status == STATUS_OK && idx == 0) { status = take_params(dp, params); }
     if (status != STATUS_OK) { return (int)status; }
     dp->ranges[idx] = (ExecutorRange){api, model};
-    if (!is_whole(dp)) { return 0; }
+    int32_t num_ranges = session_num_ranges(dp);
+    if (num_ranges == 0 || first_missing(dp) < num_ranges) { return 0; }
     status = open_model(dp);
     if (status != STATUS_OK) { dp->ranges[idx] = (ExecutorRange){NULL, NULL}; }
     return (int)status;
@@ -716,12 +643,10 @@ void session_model_detach(Dynapipe* dp) {
 
 Status session_need_model(const Dynapipe* dp) {
     if (dp->executor != NULL) { return STATUS_OK; }
-    int32_t num_ranges = session_num_ranges(dp), missing = 0;
-    while (missing < num_ranges && dp->ranges[missing].api != NULL) { missing++; }
     return FAIL(STATUS_BAD_OPTION,
                 "rank %d: no model for range %d of %d ---> dynapipe_attach() for each range that "
                 "dynapipe_choose_stages() gave",
-                dp->transport.rank, missing, num_ranges);
+                dp->transport.rank, first_missing(dp), session_num_ranges(dp));
 }
 
 // --- what is counted -------------------------------------------------------------------------------------

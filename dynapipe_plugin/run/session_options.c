@@ -1,6 +1,4 @@
-#include <ctype.h>
 #include <jansson.h>
-#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,10 +38,6 @@ static const OptionSpec specs[] = {
     {"--memory-limit",   OPTION_INT64,  FIELD(memory_limit_bytes), "0", 0, 1e18, NULL, "BYTES", "per rank, model state included (K, M, G); 0: none; on a GPU what is free on the card"},
     {"--costs",          OPTION_STRING, FIELD(costs),      NULL, 0, 0, NULL, "FILE", "what the model costs, as ./profile_costs measured it; default: as measured here before, else measured now"},
     {"--measure",        OPTION_CHOICE, FIELD(measure),    "auto", 0, 0, "auto|again", NULL, "again: measure what the model costs, also where that was done before"},
-    {"--measure-seconds", OPTION_DOUBLE, FIELD(measure_seconds), "4", 0, 1e6, NULL, "S", "for that, about; a small model takes less"},
-    {"--effort",         OPTION_INT,    FIELD(effort),     "0",  0, 1e9,  NULL, "N", "simulations the planner may spend on a step; 0: as many as pay"},
-    {"--plan-ahead",     OPTION_INT,    FIELD(plan_ahead), "2",  1, 64,   NULL, "K", "steps planned ahead in the background"},
-    {"--plan-before",    OPTION_BOOL,   FIELD(plan_before), NULL, 0, 0,   NULL, NULL, "plan every step before the first one (to measure what planning costs)"},
     {"--mb-tokens",      OPTION_INT,    FIELD(mb_tokens),  "0",  0, 1e9,  NULL, "N", "tokens of a micro-batch for packed, packed-ragged, padded, tokens; 0: -t"},
     {"--refit",          OPTION_CHOICE, FIELD(refit),      "auto", 0, 0, "auto|off", NULL,
      "correct what jobs and links are said to take by what steps measured, so plans may differ from run to run; "
@@ -67,23 +61,85 @@ static const OptionSpec specs[] = {
     {"--seed",           OPTION_INT64,  FIELD(seed),       "42", 0, 9e18, NULL, "N", "of the data order and of new parameters"},
     {"--threads",        OPTION_INT,    FIELD(threads),    "0",  0, 1024, NULL, "N", "cores of a rank; 0: OMP_NUM_THREADS, else all cores / ranks"},
     {"--transport",      OPTION_CHOICE, FIELD(transport),  "auto", 0, 0, "auto|nccl|mpi", NULL, "between GPUs. mpi: through the host's memory, so that ranks can share a GPU; auto: nccl"},
-    {"--progress",       OPTION_CHOICE, FIELD(progress),   "auto", 0, 0, "auto|on|off", NULL, "between CPUs: a thread moves messages while its rank computes; auto: where it takes next to nothing from that, measured, so that plans may differ between runs; on, off: they do not"},
     {"--comm-timeout",   OPTION_INT,    FIELD(comm_timeout_s), "300", 1, 1e6, NULL, "S", "seconds without a message before a rank gives up"},
-    {"--check",          OPTION_BOOL,   FIELD(check),      NULL, 0, 0, NULL, NULL, "verify every message (slower)"},
     {"--quiet",          OPTION_BOOL,   FIELD(quiet),      NULL, 0, 0, NULL, NULL, "no line for each step"},
     {"--verbose",        OPTION_BOOL,   FIELD(verbose),    NULL, 0, 0, NULL, NULL, "below each step's line how it went against the plan: time, idle time, padding"},
-    {"--print-plan",     OPTION_BOOL,   FIELD(print_plan), NULL, 0, 0, NULL, NULL, "print the plan of --show-step: table and timeline"},
-    {"--dump-plan",      OPTION_STRING, FIELD(dump_plan),  NULL, 0, 0, NULL, "FILE", "write the plan of --show-step as text"},
     {"--trace",          OPTION_STRING, FIELD(trace),      NULL, 0, 0, NULL, "FILE", "write predicted and measured timeline of --show-step (Chrome, Perfetto)"},
     {"--show-step",      OPTION_INT,    FIELD(show_step),  "2",  1, 2e9,  NULL, "N", "the step that --print-plan, --dump-plan and --trace show"},
+};
+// What only developers of DynaPipe set, as names without the dashes: --debug effort=50,check
+static const OptionSpec debug_specs[] = {
+    {"--effort",         OPTION_INT,    FIELD(effort),     "0",  0, 1e9,  NULL, "N", "simulations the planner may spend on a step; 0: as many as pay"},
+    {"--plan-ahead",     OPTION_INT,    FIELD(plan_ahead), "2",  1, 64,   NULL, "K", "steps planned ahead in the background"},
+    {"--plan-before",    OPTION_BOOL,   FIELD(plan_before), NULL, 0, 0,   NULL, NULL, "plan every step before the first one (to measure what planning costs)"},
+    {"--measure-seconds", OPTION_DOUBLE, FIELD(measure_seconds), "4", 0, 1e6, NULL, "S", "for that, about; a small model takes less"},
+    {"--progress",       OPTION_CHOICE, FIELD(progress),   "auto", 0, 0, "auto|on|off", NULL, "between CPUs: a thread moves messages while its rank computes; auto: where it takes next to nothing from that, measured, so that plans may differ between runs; on, off: they do not"},
+    {"--check",          OPTION_BOOL,   FIELD(check),      NULL, 0, 0, NULL, NULL, "verify every message (slower)"},
+    {"--print-plan",     OPTION_BOOL,   FIELD(print_plan), NULL, 0, 0, NULL, NULL, "print the plan of --show-step: table and timeline"},
+    {"--dump-plan",      OPTION_STRING, FIELD(dump_plan),  NULL, 0, 0, NULL, "FILE", "write the plan of --show-step as text"},
     {"--dump-gradients", OPTION_STRING, FIELD(dump_gradients), NULL, 0, 0, NULL, "FILE", "write the first step's gradients as a version 3 checkpoint"},
 };
+static const OptionSpec debug_help = {"--debug", OPTION_STRING, 0, NULL, 0, 0, NULL, "NAME=VALUE,..",
+    "for work on DynaPipe itself: effort=N simulations of the planner for a step, plan-ahead=K, plan-before (the first step), "
+    "measure-seconds=S, progress=auto|on|off, check (every message), print-plan, dump-plan=FILE, dump-gradients=FILE"};
 // clang-format on
-enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
+enum {
+    NUM_SPECS = sizeof specs / sizeof specs[0],
+    NUM_DEBUG_SPECS = sizeof debug_specs / sizeof debug_specs[0]
+};
+
+// Takes every --debug out of argv; their values, joined, are out->debug.
+static Status find_debug(SessionOptions* out, int* argc, char** argv) {
+    int kept = 0;
+    for (int i = 0; i < *argc; i++) {
+        bool is_apart = i > 0 && strcmp(argv[i], "--debug") == 0 && i + 1 < *argc;
+        bool is_joined = i > 0 && strncmp(argv[i], "--debug=", 8) == 0;
+        if (i > 0 && strcmp(argv[i], "--") == 0) {
+            while (i < *argc) { argv[kept++] = argv[i++]; }
+            break;
+        }
+        if (!is_apart && !is_joined) {
+            argv[kept++] = argv[i];
+            continue;
+        }
+        const char* value = is_joined ? argv[i] + 8 : argv[++i];
+        size_t num_chars = out->debug != NULL ? strlen(out->debug) : 0;
+        char* all = (char*)realloc(out->debug, num_chars + strlen(value) + 2);
+        if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for options"); }
+        snprintf(all + num_chars, strlen(value) + 2, "%s%s", num_chars > 0 ? "," : "", value);
+        out->debug = all;
+    }
+    if (kept < *argc) { argv[kept] = NULL; }
+    *argc = kept;
+    return STATUS_OK;
+}
+
+static Status take_debug(SessionOptions* out) {
+    char* rest = NULL;
+    for (char* item = out->debug != NULL ? strtok_r(out->debug, ",", &rest) : NULL; item != NULL;
+         item = strtok_r(NULL, ",", &rest)) {
+        char name[64], *value = strchr(item, '=');
+        if (value != NULL) { *value++ = '\0'; }
+        snprintf(name, sizeof name, "--%s", item);
+        char* words[] = {name, name, value, NULL};
+        int num_words = value != NULL ? 3 : 2;
+        TRY(options_take(debug_specs, NUM_DEBUG_SPECS, out, &num_words, words, NULL));
+        if (num_words > 1) { return FAIL(STATUS_BAD_OPTION, "--debug %s takes no value", item); }
+    }
+    return STATUS_OK;
+}
+
+void session_options_free(SessionOptions* options) {
+    free(options->debug);
+    options->debug = NULL;
+}
 
 Status session_options_take(SessionOptions* out, int* argc, char** argv, const char* const* own) {
     *out = (SessionOptions){0};
     TRY(options_defaults(specs, NUM_SPECS, out));
+    TRY(options_defaults(debug_specs, NUM_DEBUG_SPECS, out));
+    TRY(find_debug(out, argc, argv));
+    TRY(take_debug(out));
     TRY(options_take(specs, NUM_SPECS, out, argc, argv, own));
     if (out->mixture == 2 && out->weights == NULL) {
         return FAIL(STATUS_BAD_OPTION, "--mixture weights: no weights ---> add --weights task=2,other=0.5");
@@ -98,17 +154,19 @@ Status session_options_take(SessionOptions* out, int* argc, char** argv, const c
 void session_options_print(FILE* out) {
     fprintf(out, "the plugin's options [default]:\n");
     options_print(specs, NUM_SPECS, out);
+    options_print(&debug_help, 1, out);
 }
 
-static const OptionSpec* find(const char* name) {
-    for (int i = 0; i < NUM_SPECS; i++) {
-        if (strcmp(specs[i].name, name) == 0) { return &specs[i]; }
+static const OptionSpec* find_option(const char* name) {
+    for (int i = 0; i < NUM_SPECS + NUM_DEBUG_SPECS; i++) {
+        const OptionSpec* spec = i < NUM_SPECS ? &specs[i] : &debug_specs[i - NUM_SPECS];
+        if (strcmp(spec->name, name) == 0) { return spec; }
     }
     return NULL;
 }
 
 const char* session_options_string(const SessionOptions* options, const char* name) {
-    const OptionSpec* spec = find(name);
+    const OptionSpec* spec = find_option(name);
     if (spec == NULL || spec->type != OPTION_STRING) { return NULL; }
     return *(const char* const*)((const char*)options + spec->offset);
 }
@@ -119,9 +177,12 @@ static const char* const settings[] = {
     "--span-corruption", "--noise-density", "--mean-noise-span", "--sentinel-first", "--sentinel-step",
     "--mixture",         "--mixture-cap",   "--temperature",     "--weights"};
 
-void session_options_all(const SessionOptions* options, FILE* out) {
+static void session_options_all(const SessionOptions* options, FILE* out) {
     for (int i = 0; i < NUM_SPECS; i++) {
         options_add_setting(specs, NUM_SPECS, options, specs[i].name, out);
+    }
+    for (int i = 0; i < NUM_DEBUG_SPECS; i++) {
+        options_add_setting(debug_specs, NUM_DEBUG_SPECS, options, debug_specs[i].name, out);
     }
 }
 
@@ -131,18 +192,20 @@ void session_options_settings(const SessionOptions* options, FILE* out) {
     }
 }
 
-// --- session_settings --------------------
+// --- kept in a checkpoint
+// ------------------------------------------------------------------------------------
+
 // session_settings.c -- the plugin's options travel with the position in the data, so that whatever trainer
 // goes on from a checkpoint hears what it does otherwise.
 //
 //     8 bytes "dpipopt1", uint32 number of bytes, lines "--mixture=proportional"; then the position itself
 
-static const char MAGIC[8] = {'d', 'p', 'i', 'p', 'o', 'p', 't', '1'};
+static const char SETTINGS_MAGIC[8] = {'d', 'p', 'i', 'p', 'o', 'p', 't', '1'};
 
 typedef struct {
     char magic[8];
     uint32_t num_bytes;
-} Header;
+} SettingsHeader;
 
 // The position holds the training data's own. Losses of a validation on other text are not to be compared.
 static void add_validation_contents(const Dynapipe* dp, FILE* out) {
@@ -167,25 +230,35 @@ static char* settings_of(const Dynapipe* dp, size_t* num_bytes) {
     return fclose(memory) == 0 ? text : NULL;
 }
 
-Status session_settings_add(Dynapipe* dp, const void** position, size_t* num_bytes) {
-    size_t num_chars = 0;
-    char* text = settings_of(dp, &num_chars);
-    Header header = {.num_bytes = (uint32_t)num_chars};
-    size_t all_bytes = sizeof header + num_chars + *num_bytes;
-    char* all = text != NULL ? malloc(all_bytes) : NULL;
-    if (all == NULL) {
-        free(text);
-        return FAIL(STATUS_NO_MEMORY, "no memory for the position in the data");
-    }
-    memcpy(header.magic, MAGIC, sizeof MAGIC);
-    memcpy(all, &header, sizeof header);
-    memcpy(all + sizeof header, text, num_chars);
-    memcpy(all + sizeof header + num_chars, *position, *num_bytes);
-    free(text);
-    free(dp->position);
-    *position = dp->position = all;
-    *num_bytes = all_bytes;
+Status session_position_append(void** own, const void** position, size_t* num_bytes, const void* more,
+                               size_t more_bytes) {
+    char* all = (char*)malloc(*num_bytes + more_bytes + 1);
+    if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for the position in the data"); }
+    memcpy(all, *position, *num_bytes);
+    memcpy(all + *num_bytes, more, more_bytes);
+    free(*own);
+    *position = *own = all;
+    *num_bytes += more_bytes;
     return STATUS_OK;
+}
+
+Status session_settings_add(Dynapipe* dp, const void** position, size_t* num_bytes) {
+    size_t num_chars = 0, loader_bytes = *num_bytes;
+    char* text = settings_of(dp, &num_chars);
+    if (text == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for the position in the data"); }
+    SettingsHeader header = {.num_bytes = (uint32_t)num_chars};
+    memcpy(header.magic, SETTINGS_MAGIC, sizeof header.magic);
+    const void *loaders_own = *position, *all = &header;
+    void* before = NULL;
+    *num_bytes = sizeof header;
+    Status status = session_position_append(&before, &all, num_bytes, text, num_chars);
+    if (status == STATUS_OK) {
+        status = session_position_append(&dp->position, &all, num_bytes, loaders_own, loader_bytes);
+    }
+    free(before);
+    free(text);
+    if (status == STATUS_OK) { *position = all; }
+    return status;
 }
 
 static Status print_differences(const Dynapipe* dp, const char* saved, size_t saved_bytes) {
@@ -200,10 +273,10 @@ static Status print_differences(const Dynapipe* dp, const char* saved, size_t sa
 }
 
 Status session_settings_take(const Dynapipe* dp, const void** position, size_t* num_bytes) {
-    Header header;
+    SettingsHeader header;
     bool is_whole = *num_bytes >= sizeof header;
     if (is_whole) { memcpy(&header, *position, sizeof header); }
-    is_whole = is_whole && memcmp(header.magic, MAGIC, sizeof MAGIC) == 0 &&
+    is_whole = is_whole && memcmp(header.magic, SETTINGS_MAGIC, sizeof header.magic) == 0 &&
                header.num_bytes <= *num_bytes - sizeof header;
     if (!is_whole) {
         return FAIL(STATUS_BAD_FORMAT, "the checkpoint's position in the data is not one that this program "
@@ -216,529 +289,9 @@ Status session_settings_take(const Dynapipe* dp, const void** position, size_t* 
     return STATUS_OK;
 }
 
-// --- session_refit_record --------------------
-// session_refit_record.c -- what was agreed on, behind the loader's position in a checkpoint.
-//
-//     header, sums of earlier blocks, versions (each: header, its ranks), then what tells that it is there
+// --- the same on all ranks
+// -----------------------------------------------------------------------------------
 
-static const char SESSION_REFIT_RECORD_MAGIC[8] = {'D', 'P', 'R', 'E', 'F', 'I', 'T', '2'};
-
-enum { MOST_RANKS = PLAN_MAX_STAGES * PLAN_MAX_REPLICAS, MOST_VERSIONS = 1024 };
-
-typedef struct {
-    uint64_t base;
-    int32_t num_ranks, num_versions;
-    RefitSums history[SIDE_COUNT];
-} RecordHead;
-
-typedef struct {
-    int32_t agreed, first_step;
-    CostScale scale;
-} VersionHead;
-
-typedef struct {
-    uint64_t num_bytes;  // of all before this
-    uint64_t hash;
-    char magic[8];
-} RecordTail;
-
-_Static_assert(sizeof(VersionHead) % 8 == 0, "no padding behind it");
-
-static size_t record_bytes(int32_t num_ranks, int32_t num_versions) {
-    return sizeof(RecordHead) +
-           (size_t)num_versions * (sizeof(VersionHead) + (size_t)num_ranks * sizeof(RefitOfRank));
-}
-
-// --- written ---------------------------------------------------------------------------------------------
-
-static uint8_t* put(uint8_t* at, const void* data, size_t num_bytes) {
-    memcpy(at, data, num_bytes);
-    return at + num_bytes;
-}
-
-static void write_record(uint8_t* at, const SessionRefit* refit, size_t num_bytes) {
-    const uint8_t* begin = at;
-    RecordHead head = {
-        .base = refit->base, .num_ranks = refit->num_ranks, .num_versions = refit->num_versions};
-    RecordTail tail = {.num_bytes = num_bytes};
-    memcpy(head.history, refit->history, sizeof head.history);
-    at = put(at, &head, sizeof head);
-    for (int32_t i = 0; i < refit->num_versions; i++) {
-        const RefitVersion* version = &refit->versions[i];
-        VersionHead about = {version->agreed, version->first_step, version->scale};
-        at = put(at, &about, sizeof about);
-        at = put(at, version->ranks, (size_t)refit->num_ranks * sizeof *version->ranks);
-    }
-    tail.hash = hash_finish(hash_bytes(HASH_SEED, begin, num_bytes));
-    memcpy(tail.magic, SESSION_REFIT_RECORD_MAGIC, sizeof SESSION_REFIT_RECORD_MAGIC);
-    put(at, &tail, sizeof tail);
-}
-
-// Asked for after every step, or never: what is measured stays as it is.
-Status session_refit_position(SessionRefit* refit, const void** position, size_t* num_bytes) {
-    if (!refit->is_on || refit->num_versions == 0) { return STATUS_OK; }
-    size_t body_bytes = record_bytes(refit->num_ranks, refit->num_versions);
-    size_t all_bytes = *num_bytes + body_bytes + sizeof(RecordTail);
-    uint8_t* grown = realloc(refit->position, all_bytes);
-    if (grown == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for the position in the data"); }
-    memcpy(grown, *position, *num_bytes);
-    write_record(grown + *num_bytes, refit, body_bytes);
-    refit->position = grown;
-    *position = grown;
-    *num_bytes = all_bytes;
-    return STATUS_OK;
-}
-
-static void free_model(RefitModel** model) {
-    if (*model != NULL) { free((*model)->ranks); }
-    free(*model);
-    *model = NULL;
-}
-
-void session_refit_unplan(SessionRefit* refit) {
-    free_model(&refit->planned);
-    free_model(&refit->now);
-}
-
-void session_refit_forget(SessionRefit* refit) {
-    for (int32_t i = 0; i < refit->num_versions; i++) { free(refit->versions[i].ranks); }
-    free(refit->said_ranks);
-    refit->said_ranks = NULL;
-    refit->num_versions = 0;
-    memset(refit->history, 0, sizeof refit->history);
-    refit->base = 0;
-    refit->num_ranks = 0;
-}
-
-// --- read ------------------------------------------------------------------------------------------------
-
-static bool version_is_sane(const VersionHead* about, const RefitOfRank* ranks, int32_t num_ranks) {
-    bool sane = about->agreed > 0 && about->first_step >= about->agreed;
-    for (int pass = 0; pass < PASS_COUNT; pass++) {
-        for (int i = 0; i < PASS_TERMS; i++) {
-            int32_t factor = about->scale.factor[pass][i];
-            sane = sane && factor >= SCALE_LEAST && factor <= SCALE_MOST;
-        }
-    }
-    for (int32_t r = 0; r < num_ranks; r++) {
-        sane = sane && ranks[r].link > 0 && ranks[r].link <= SCALE_MOST / SCALE_ONE;
-        sane = sane && ranks[r].link_seen >= 0 && ranks[r].link_seen <= SCALE_MOST / SCALE_ONE;
-        for (int pass = 0; pass < PASS_COUNT; pass++) {
-            double slow = ranks[r].jobs.slow[pass];
-            sane = sane && slow > 0 && slow <= SCALE_MOST / SCALE_ONE;
-        }
-    }
-    return sane;
-}
-
-static bool history_is_sane(const RefitSums history[SIDE_COUNT]) {
-    const double* values = (const double*)history;
-    bool sane = true;
-    for (size_t i = 0; i < SIDE_COUNT * sizeof *history / sizeof *values; i++) {
-        sane = sane && isfinite(values[i]);
-    }
-    return sane;
-}
-
-// Nothing is taken that is not whole.
-static Status read_versions(SessionRefit* refit, const RecordHead* head, const uint8_t* at) {
-    size_t ranks_bytes = (size_t)head->num_ranks * sizeof(RefitOfRank);
-    bool sane = history_is_sane(head->history);
-    free(refit->versions);
-    refit->versions = calloc((size_t)head->num_versions + 1, sizeof *refit->versions);
-    if (refit->versions == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a checkpoint's record"); }
-    for (int32_t i = 0; i < head->num_versions && sane; i++) {
-        VersionHead about;
-        RefitOfRank* ranks = malloc(ranks_bytes);
-        if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a checkpoint's record"); }
-        memcpy(&about, at, sizeof about);
-        memcpy(ranks, at + sizeof about, ranks_bytes);
-        at += sizeof about + ranks_bytes;
-        refit->versions[refit->num_versions++] =
-            (RefitVersion){about.agreed, about.first_step, about.scale, ranks};
-        sane = version_is_sane(&about, ranks, head->num_ranks);
-        if (i > 0) { sane = sane && about.agreed > refit->versions[i - 1].agreed; }
-    }
-    if (sane) {
-        refit->base = head->base;
-        refit->num_ranks = head->num_ranks;
-        memcpy(refit->history, head->history, sizeof refit->history);
-        return STATUS_OK;
-    }
-    session_refit_forget(refit);
-    return FAIL(STATUS_BAD_FORMAT,
-                "the checkpoint's record of what steps took is damaged ---> begin with its "
-                "model (-e), or use another checkpoint");
-}
-
-Status session_refit_restore(SessionRefit* refit, const void* position, size_t* num_bytes) {
-    RecordTail tail;
-    RecordHead head;
-    const uint8_t* data = position;
-    session_refit_forget(refit);
-    session_refit_unplan(refit);
-    if (*num_bytes < sizeof tail + sizeof head) { return STATUS_OK; }
-    memcpy(&tail, data + *num_bytes - sizeof tail, sizeof tail);
-    if (memcmp(tail.magic, SESSION_REFIT_RECORD_MAGIC, sizeof SESSION_REFIT_RECORD_MAGIC) != 0) {
-        return STATUS_OK;
-    }
-    size_t left_bytes = *num_bytes - sizeof tail;
-    bool is_whole = tail.num_bytes >= sizeof head && tail.num_bytes <= left_bytes;
-    const uint8_t* begin = data + left_bytes - (is_whole ? tail.num_bytes : 0);
-    is_whole = is_whole && tail.hash == hash_finish(hash_bytes(HASH_SEED, begin, tail.num_bytes));
-    if (is_whole) { memcpy(&head, begin, sizeof head); }
-    is_whole = is_whole && head.num_ranks >= 1 && head.num_ranks <= MOST_RANKS && head.num_versions >= 1 &&
-               head.num_versions <= MOST_VERSIONS &&
-               record_bytes(head.num_ranks, head.num_versions) == tail.num_bytes;
-    if (!is_whole) { return STATUS_OK; }  // then the loader finds that it is no position of its own
-    *num_bytes = left_bytes - tail.num_bytes;
-    return refit->is_on ? read_versions(refit, &head, begin + sizeof head) : STATUS_OK;
-}
-
-// --- session_resplit_record --------------------
-// session_resplit_record.c -- splits as text and as bytes: what --resplit tells, what a checkpoint keeps,
-// with the other thing that a run decides by its clock: whether messages are pulled.
-
-// --- what is told ------------------------------------------------------------------------------------------
-
-enum { MOST_CHARS = PLACEMENT_CHARS };
-
-// One "STEP:PLACEMENT", up to a '/' or the end; *next is what comes behind it, NULL: nothing.
-typedef struct {
-    int32_t step;
-    char placement[MOST_CHARS];
-} Told;
-
-static bool next_told(Told* out, const char** next) {
-    char* end = NULL;
-    long step = isdigit((unsigned char)**next) ? strtol(*next, &end, 10) : -1;
-    if (step < 0 || step > INT32_MAX || *end != ':') { return false; }
-    const char* text = end + 1;
-    size_t num_chars = strcspn(text, "/");
-    if (num_chars == 0 || num_chars >= sizeof out->placement) { return false; }
-    out->step = (int32_t)step;
-    memcpy(out->placement, text, num_chars);
-    out->placement[num_chars] = '\0';
-    *next = text[num_chars] == '/' ? text + num_chars + 1 : NULL;
-    return true;
-}
-
-static Status bad_option(const char* text) {
-    return FAIL(STATUS_BAD_OPTION,
-                "--resplit %.60s ---> auto, off, or STEP:L,L,.. (layers of each chunk behind that step), "
-                "STEP:STAGE:L,STAGE:L,..[+HEAD], more of these behind /",
-                text);
-}
-
-Status session_resplit_parse(SessionResplit* out, const char* text) {
-    *out = (SessionResplit){.kind = RESPLIT_TOLD, .told = text};
-    if (strcmp(text, "auto") == 0 || strcmp(text, "off") == 0) {
-        out->kind = strcmp(text, "off") == 0 ? RESPLIT_OFF : RESPLIT_AUTO;
-        return STATUS_OK;
-    }
-    Told told;
-    int32_t last_step = -1;
-    for (const char* next = text; next != NULL; last_step = told.step) {
-        if (!next_told(&told, &next) || told.step <= last_step) { return bad_option(text); }
-    }
-    return STATUS_OK;
-}
-
-static int32_t num_numbers(const char* text) {
-    int32_t num = 1;
-    for (; *text != '\0'; text++) { num += *text == ','; }
-    return num;
-}
-
-static Status wrong_number(const Dynapipe* dp, const Placement* placement, int32_t step, const char* text) {
-    char present[PLACEMENT_CHARS];
-    placement_print(present, placement, dp->num_stages);
-    return FAIL(
-        STATUS_BAD_OPTION,
-        "--resplit %d:%.60s: layers of %d chunks, there are %d then (%.160s) ---> a number for each of "
-        "these, or stage:layers, such as %d:0:L,1:L,.. for one on each stage",
-        step, text, num_numbers(text), placement->num_chunks, present, step);
-}
-
-// "L,L,..": layers of each chunk of *out, these where they are; else any placement. Behind '+' the head.
-static Status parse_placement(const Dynapipe* dp, Placement* out, Told* told) {
-    const CostModel* costs = &dp->costs;
-    int32_t num_layers = costs->num_enc_layers + costs->num_dec_layers;
-    bool head_has_layer = dp->request.rules.head_has_layer;
-    char *text = told->placement, *head = strchr(text, '+');
-    if (head != NULL) { *head++ = '\0'; }
-    bool is_layers = isdigit((unsigned char)text[0]) && strchr(text, ':') == NULL;
-    if (is_layers && num_numbers(text) != out->num_chunks) { return wrong_number(dp, out, told->step, text); }
-    Status status = is_layers
-                        ? stage_split_parse(out->chunks, out->num_chunks, num_layers, head_has_layer, text)
-                        : placement_parse(out, dp->num_stages, costs->num_enc_layers, costs->num_dec_layers,
-                                          head_has_layer, text);
-    if (status == STATUS_OK && head != NULL) { status = placement_parse_head(out, dp->num_stages, head); }
-    if (status == STATUS_OK || status == STATUS_NO_MEMORY) { return status; }
-    return FAIL(STATUS_BAD_OPTION,
-                "--resplit ..:%.60s%s%.60s: no split of %d layers onto %d %s ---> as --stage-split, or as "
-                "--placement "
-                "and, behind +, --head",
-                text, head != NULL ? "+" : "", head != NULL ? head : "", num_layers,
-                is_layers ? out->num_chunks : dp->num_stages, is_layers ? "chunks" : "stages");
-}
-
-Status session_resplit_told(const Dynapipe* dp, Placement* out, bool* found) {
-    Told told;
-    *found = false;
-    Placement placement = dp->resplit.has_restored ? dp->resplit.restored : dp->request.placement;
-    const char* next = dp->resplit.kind == RESPLIT_TOLD ? dp->resplit.told : NULL;
-    while (next != NULL && next_told(&told, &next)) {
-        if (told.step < dp->next_step) { continue; }  // that is done
-        TRY(parse_placement(dp, &placement, &told));  // those of later steps, too: each from the one before
-        if (told.step != dp->next_step) { continue; }
-        *out = placement;
-        *found = true;
-    }
-    return STATUS_OK;
-}
-
-// --- what is kept ------------------------------------------------------------------------------------------
-
-static const char SESSION_RESPLIT_RECORD_MAGIC[8] = {'D', 'P', 'S', 'P', 'L', 'I', 'T', '3'};
-
-enum {
-    SESSION_RESPLIT_RECORD_MOST_RANKS = PLAN_MAX_STAGES * PLAN_MAX_REPLICAS,
-    MOST_EFFORT = 1000000000
-};  // as --effort has it
-
-// Read from its end: num_values int32 (the placement now, then the one before the last move), times_then of
-// all ranks, then this.
-typedef struct {
-    int32_t moved_step, effort, num_stages, num_layers, num_ranks, num_values;
-    uint8_t has_moved, has_searched, is_due, pulls;
-    int32_t unused;
-    uint64_t hash;  // of all before it
-    char magic[8];
-} Record;
-
-_Static_assert(sizeof(Record) == 48, "no padding in it");
-
-enum { MOST_VALUES = 2 * (2 + 2 * PLAN_MAX_CHUNKS + PLAN_MAX_STAGES + 1) };
-
-static size_t values_bytes(const Record* record) {
-    return (size_t)record->num_values * sizeof(int32_t);
-}
-
-static size_t times_bytes(const Record* record) {
-    return (size_t)record->num_ranks * sizeof(double);
-}
-
-static uint64_t record_hash(const void* data, size_t data_bytes, const Record* record) {
-    uint64_t hash = hash_bytes(HASH_SEED, data, data_bytes);
-    return hash_finish(hash_bytes(hash, record, offsetof(Record, hash)));
-}
-
-// Chunks and head, where each chunk ends and lies, where each share begins. Returns how many values that are.
-static int32_t put_placement(int32_t* out, const Placement* placement, int32_t P) {
-    int32_t num = 0;
-    out[num++] = placement->num_chunks;
-    out[num++] = placement->head;
-    for (int32_t k = 0; k < placement->num_chunks; k++) {
-        out[num++] = placement->chunks[k].layer_end;
-        out[num++] = placement->stage_of[k];
-    }
-    for (int32_t s = 0; s <= P; s++) {
-        out[num++] = placement->head != HEAD_WHOLE ? placement->head_begin[s] : 0;
-    }
-    return num;
-}
-
-// Values [*at, num) of a record; false: they are none of such a model.
-static bool take_placement(Placement* out, const int32_t* values, int32_t num, int32_t* at, int32_t P,
-                           int32_t num_layers) {
-    *out = (Placement){0};
-    if (num - *at < 2) { return false; }
-    int32_t K = values[*at], head = values[*at + 1];
-    bool fits =
-        K >= 1 && K <= PLAN_MAX_CHUNKS && head >= 0 && head < HEAD_COUNT && num - *at >= 2 + 2 * K + P + 1;
-    if (!fits) { return false; }
-    const int32_t *chunk = values + *at + 2, *begin = chunk + 2 * (int64_t)K;
-    bool good = true;
-    for (int32_t k = 0; k < K; k++) {
-        out->chunks[k] = (LayerRange){k > 0 ? chunk[2 * k - 2] : 0, chunk[2 * k]};
-        good = good && chunk[2 * k + 1] >= 0 && chunk[2 * k + 1] < P;
-        out->stage_of[k] = (int16_t)chunk[2 * k + 1];
-    }
-    for (int32_t s = 0; s <= P; s++) {
-        good = good && begin[s] >= 0 && begin[s] <= HEAD_UNITS;
-        out->head_begin[s] = (int16_t)begin[s];
-    }
-    out->num_chunks = K;
-    out->head = (uint8_t)head;
-    *at += 2 + 2 * K + P + 1;
-    return good && placement_check(out, P, num_layers, false) == STATUS_OK;
-}
-
-// Whether messages are pulled was measured here.
-static bool has_choice(const Dynapipe* dp) {
-    return dp->num_stages > 1 && dp->progress.reason != NULL;
-}
-
-static Record record_of(const Dynapipe* dp) {
-    const SessionResplit* resplit = &dp->resplit;
-    Record record = {.moved_step = resplit->moved_step,
-                     .effort = dp->request.effort,
-                     .num_stages = dp->num_stages,
-                     .num_layers = dp->costs.num_enc_layers + dp->costs.num_dec_layers,
-                     .num_ranks = resplit->times_then != NULL ? dp->num_stages * dp->num_replicas : 0,
-                     .has_moved = resplit->has_moved,
-                     .has_searched = resplit->has_searched,
-                     .is_due = resplit->is_due,
-                     .pulls = dp->machine.pulls};
-    memcpy(record.magic, SESSION_RESPLIT_RECORD_MAGIC, sizeof SESSION_RESPLIT_RECORD_MAGIC);
-    return record;
-}
-
-Status session_resplit_position(Dynapipe* dp, const void** position, size_t* num_bytes) {
-    SessionResplit* resplit = &dp->resplit;
-    bool may_move = resplit->kind == RESPLIT_AUTO && (resplit->has_searched || resplit->is_due);
-    if (!resplit->has_moved && !may_move && !has_choice(dp)) { return STATUS_OK; }
-    int32_t values[MOST_VALUES];
-    Record record = record_of(dp);
-    record.num_values = put_placement(values, &dp->request.placement, dp->num_stages);
-    record.num_values +=
-        put_placement(values + record.num_values,
-                      resplit->has_moved ? &resplit->before : &dp->request.placement, dp->num_stages);
-    size_t body_bytes = values_bytes(&record) + times_bytes(&record);
-    size_t all_bytes = *num_bytes + body_bytes + sizeof record;
-    char* all = malloc(all_bytes);
-    if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for the position in the data"); }
-    char* body = all + *num_bytes;
-    memcpy(all, *position, *num_bytes);
-    memcpy(body, values, values_bytes(&record));
-    if (record.num_ranks > 0) {
-        memcpy(body + values_bytes(&record), resplit->times_then, times_bytes(&record));
-    }
-    record.hash = record_hash(body, body_bytes, &record);
-    memcpy(body + body_bytes, &record, sizeof record);
-    free(resplit->record);
-    *position = resplit->record = all;
-    *num_bytes = all_bytes;
-    return STATUS_OK;
-}
-
-// The record at the end, if there is a whole one; *body is what comes before it.
-static bool find_record(Record* out, const char** body, const char* bytes, size_t num_bytes) {
-    if (num_bytes < sizeof *out) { return false; }
-    size_t left_bytes = num_bytes - sizeof *out;
-    memcpy(out, bytes + left_bytes, sizeof *out);
-    bool is_sane =
-        memcmp(out->magic, SESSION_RESPLIT_RECORD_MAGIC, sizeof SESSION_RESPLIT_RECORD_MAGIC) == 0 &&
-        out->num_stages >= 1 && out->num_stages <= PLAN_MAX_STAGES && out->num_ranks >= 0 &&
-        out->num_ranks <= SESSION_RESPLIT_RECORD_MOST_RANKS && out->num_values >= 0 &&
-        out->num_values <= MOST_VALUES;
-    size_t body_bytes = is_sane ? values_bytes(out) + times_bytes(out) : 0;
-    if (!is_sane || left_bytes < body_bytes) { return false; }
-    *body = bytes + left_bytes - body_bytes;
-    return out->hash == record_hash(*body, body_bytes, out);
-}
-
-static bool is_of_model(const Dynapipe* dp, const Record* record) {
-    int32_t num_layers = dp->costs.num_enc_layers + dp->costs.num_dec_layers;
-    return record->num_stages == dp->num_stages && record->num_layers == num_layers &&
-           record->moved_step >= 0 && record->effort >= 0 && record->effort <= MOST_EFFORT;
-}
-
-// By the step that the run goes on from, --resplit had moved layers.
-static bool has_told(const Dynapipe* dp) {
-    Told told;
-    const char* next = dp->resplit.kind == RESPLIT_TOLD ? dp->resplit.told : NULL;
-    return next != NULL && next_told(&told, &next) && told.step <= dp->first_step;
-}
-
-// Not where the options ask for something else.
-static bool is_taken(const Dynapipe* dp, const Placement* now) {
-    if (dp->resplit.kind == RESPLIT_OFF) { return false; }
-    return has_told(dp) || session_placed_fits(dp, now);
-}
-
-static void say_left(const Dynapipe* dp, const Placement* saved) {
-    char now[PLACEMENT_CHARS], before[PLACEMENT_CHARS];
-    const Placement* placement = &dp->request.placement;
-    if (dp->transport.rank != 0 || placement_equal(saved, placement, dp->num_stages)) { return; }
-    placement_print(now, placement, dp->num_stages);
-    placement_print(before, saved, dp->num_stages);
-    printf("layers are where this run's options have them: %s\n"
-           "        (the checkpoint was saved with %s)\n",
-           now, before);
-    fflush(stdout);
-}
-
-// On as many ranks; else what they take is what the cost file says.
-static void take_times(SessionResplit* resplit, const Record* record, const char* times, int32_t num_ranks) {
-    if (record->num_ranks != num_ranks) { return; }
-    if (resplit->times_then == NULL) { resplit->times_then = malloc(times_bytes(record)); }
-    if (resplit->times_then == NULL) { return; }
-    memcpy(resplit->times_then, times, times_bytes(record));
-    resplit->has_restored_times = true;
-    resplit->has_searched = record->has_searched != 0;
-    resplit->is_due = record->is_due != 0;
-}
-
-static void forget(SessionResplit* resplit) {
-    resplit->has_restored = resplit->has_restored_times = resplit->has_moved = false;
-    resplit->has_searched = resplit->is_due = false;
-    free(resplit->position);  // of the run as it was
-    resplit->position = NULL;
-    resplit->position_bytes = 0;
-}
-
-// By the clock, a run may find the other answer: it goes on with that of the checkpoint, unless it is told
-// one.
-static bool take_pulls(Dynapipe* dp, const Record* record) {
-    bool pulls = record->pulls != 0;
-    bool is_other = has_choice(dp) && record->num_stages == dp->num_stages &&
-                    dp->options.progress == PROGRESS_AUTO && pulls != dp->machine.pulls;
-    if (!is_other) { return false; }
-    dp->machine.pulls = pulls;
-    if (dp->transport.rank == 0) {
-        printf("messages: planned as the checkpoint has it, as if they %s (--progress on|off: as told)\n",
-               progress_words(pulls));
-        fflush(stdout);
-    }
-    return true;
-}
-
-// Of another number of stages or model, or not what is told: taken off, and left.
-void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_bytes) {
-    SessionResplit* resplit = &dp->resplit;
-    Record record;
-    const char* body;
-    Placement now, before;
-    int32_t values[MOST_VALUES], at = 0, P = dp->num_stages;
-    forget(resplit);
-    if (!find_record(&record, &body, position, *num_bytes)) { return; }
-    *num_bytes = (size_t)(body - (const char*)position);
-    memcpy(values, body, values_bytes(&record));
-    bool is_other = take_pulls(dp, &record);  // then so may be the split that was chosen here, and its effort
-    if (!is_of_model(dp, &record) ||
-        !take_placement(&now, values, record.num_values, &at, P, record.num_layers)) {
-        return;
-    }
-    if (!is_taken(dp, &now)) {
-        say_left(dp, &now);
-        return;
-    }
-    bool has_moved = record.has_moved != 0 &&
-                     take_placement(&before, values, record.num_values, &at, P, record.num_layers);
-    if (!has_moved && !is_other && !placement_equal(&now, &dp->request.placement, P)) { return; }
-    take_times(resplit, &record, body + values_bytes(&record), P * dp->num_replicas);
-    if (!has_moved && !is_other) { return; }
-    resplit->restored = now;
-    resplit->before = has_moved ? before : now;
-    resplit->has_restored = true;
-    resplit->has_moved = has_moved;
-    resplit->moved_step = record.moved_step;
-    if (dp->options.effort == 0) { dp->request.effort = record.effort; }
-}
-
-// --- session_same --------------------
 // session_same.c -- what must be the same on all ranks, by name: options, the run, the model, its costs.
 // Lines "name=value" (settings.h) are compared by one hash; where that differs, the first rank that has
 // another one than rank 0 is told rank 0's lines, finds the first that differs, and tells all.
@@ -938,7 +491,9 @@ Status session_same_model(Dynapipe* dp) {
     return compare(dp, "the model and what it costs", model_lines, NULL);
 }
 
-// --- session_run --------------------
+// --- the record of a start
+// -----------------------------------------------------------------------------------
+
 // session_run.c -- the record of metrics.jsonl that says what runs: command, commit, model, machine, options.
 // Each start writes one, with the step that it begins behind.
 

@@ -1,3 +1,4 @@
+#include <ctype.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -10,6 +11,8 @@
 #include "transport.h"
 #include "../../util/numbers.h"
 #include "../../util/program.h"
+// --- who sends which values to whom
+// --------------------------------------------------------------------------
 
 typedef struct {
     const PieceTable* tables;
@@ -120,7 +123,8 @@ Status piece_route(PieceRoute* out, const PieceTable* tables, int32_t num_ranks,
     return STATUS_OK;
 }
 
-// --- piece_move --------------------
+// --- pieces on their way
+// -------------------------------------------------------------------------------------
 
 // --- what everybody has and wants --------------------------------------------------------------------------
 
@@ -166,34 +170,29 @@ static Status agree(Collective* world, Status mine) {
     return STATUS_OK;
 }
 
-// --- lanes -------------------------------------------------------------------------------------------------
-
+// A part of a transfer, under way.
 typedef struct {
     void* request;
     unsigned char *at, *stage;  // where it belongs; where it is on its way, the same or host memory
     size_t num_bytes;
-} Part;
-
-// What goes between this rank and another, one way, in the order of the route.
-typedef struct {
     int32_t peer;
     bool is_receive;
-    int32_t transfer;   // in hand; num_transfers: none left
-    size_t done_bytes;  // of it, that parts were made of
-    Part parts[PIECE_PARTS_AHEAD];
-    int32_t first, num_parts;  // in flight: a ring
-    unsigned char* room;       // [PIECE_PARTS_AHEAD * PIECE_PART_BYTES], NULL where none is needed
-} Lane;
+} Part;
 
+// Transfers run in the order of the route, which is the same on all ranks: of those not done yet, the first
+// has both its ends posted.
 typedef struct {
     Collective* world;
     const PieceMemory* memory;
     const PieceLists* lists;
     PieceRoute route;
-    Lane* lanes;  // [num_lanes]
-    int32_t num_lanes;
-    double moved_bytes;  // that came here
-    bool is_under_way;   // parts may be in flight: their memory stays
+    int32_t transfer;               // the next to post; num_transfers: none left
+    size_t done_bytes;              // of it, that parts were made of
+    Part parts[PIECE_PARTS_AHEAD];  // a ring
+    int32_t first, num_parts;       // in flight
+    unsigned char* room;            // [PIECE_PARTS_AHEAD * PIECE_PART_BYTES], NULL where none is needed
+    double moved_bytes;             // that came here
+    bool is_under_way;              // parts may be in flight: their memory stays
 } Mover;
 
 static bool is_remote(const Mover* mover) {
@@ -214,95 +213,70 @@ static size_t transfer_bytes(const Mover* mover, const PieceTransfer* t) {
     return (size_t)(t->count * piece_of(mover, t, is_wanted)->bytes_per_value);
 }
 
-static bool is_of_lane(const PieceTransfer* t, const Lane* lane, int32_t me) {
-    return lane->is_receive ? t->to == me && t->from == lane->peer : t->from == me && t->to == lane->peer;
-}
-
-static void next_transfer(const Mover* mover, Lane* lane) {
+static void skip_copies(Mover* mover) {
     const PieceRoute* route = &mover->route;
-    int32_t me = mover->world->transport->rank;
-    do {
-        lane->transfer++;
-    } while (lane->transfer < route->num_transfers &&
-             !is_of_lane(&route->transfers[lane->transfer], lane, me));
-    lane->done_bytes = 0;
-}
-
-static Status open_lanes(Mover* mover, Arena* arena) {
-    int32_t num_ranks = mover->world->num_ranks, me = mover->world->transport->rank;
-    mover->lanes = ARENA_NEW(arena, Lane, 2 * num_ranks);
-    if (mover->lanes == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-    for (int32_t i = 0; i < 2 * num_ranks; i++) {
-        Lane lane = {.peer = i / 2, .is_receive = i % 2 == 0, .transfer = -1};
-        if (lane.peer == me) { continue; }
-        next_transfer(mover, &lane);
-        if (lane.transfer == mover->route.num_transfers) { continue; }
-        if (is_remote(mover)) {
-            lane.room = arena_alloc_raw(arena, (size_t)PIECE_PARTS_AHEAD * PIECE_PART_BYTES);
-            if (lane.room == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory to move pieces through"); }
-        }
-        mover->lanes[mover->num_lanes++] = lane;
+    while (mover->transfer < route->num_transfers &&
+           route->transfers[mover->transfer].from == route->transfers[mover->transfer].to) {
+        mover->transfer++;
     }
-    return STATUS_OK;
 }
 
-static Status post_part(Mover* mover, Lane* lane) {
+static Status post_part(Mover* mover) {
     const Transport* transport = mover->world->transport;
-    const PieceTransfer* t = &mover->route.transfers[lane->transfer];
-    int32_t slot = (lane->first + lane->num_parts) % PIECE_PARTS_AHEAD;
-    size_t left = transfer_bytes(mover, t) - lane->done_bytes;
-    Part part = {.at = place_of(mover, t, lane->is_receive) + lane->done_bytes,
-                 .num_bytes = left < PIECE_PART_BYTES ? left : PIECE_PART_BYTES};
-    part.stage = lane->room != NULL ? lane->room + (size_t)slot * PIECE_PART_BYTES : part.at;
-    if (!lane->is_receive && lane->room != NULL) {
+    const DynapipeTransport_v1* api = transport->api;
+    const PieceTransfer* t = &mover->route.transfers[mover->transfer];
+    bool is_receive = t->to == transport->rank;
+    int32_t slot = (mover->first + mover->num_parts) % PIECE_PARTS_AHEAD;
+    size_t left = transfer_bytes(mover, t) - mover->done_bytes;
+    Part part = {.at = place_of(mover, t, is_receive) + mover->done_bytes,
+                 .num_bytes = left < PIECE_PART_BYTES ? left : PIECE_PART_BYTES,
+                 .peer = is_receive ? t->from : t->to,
+                 .is_receive = is_receive};
+    part.stage = mover->room != NULL ? mover->room + (size_t)slot * PIECE_PART_BYTES : part.at;
+    if (!is_receive && mover->room != NULL) {
         TRY(mover->memory->read(mover->memory->ctx, part.stage, part.at, part.num_bytes));
     }
-    const DynapipeTransport_v1* api = transport->api;
-    TRY(lane->is_receive
-            ? api->irecv(transport->ctx, lane->peer, TAG_PIECES, part.stage, part.num_bytes, &part.request)
-            : api->isend(transport->ctx, lane->peer, TAG_PIECES, part.stage, part.num_bytes, &part.request));
-    lane->parts[slot] = part;
-    lane->num_parts++;
-    lane->done_bytes += part.num_bytes;
-    if (part.num_bytes == left) { next_transfer(mover, lane); }
+    TRY(is_receive
+            ? api->irecv(transport->ctx, part.peer, TAG_PIECES, part.stage, part.num_bytes, &part.request)
+            : api->isend(transport->ctx, part.peer, TAG_PIECES, part.stage, part.num_bytes, &part.request));
+    mover->parts[slot] = part;
+    mover->num_parts++;
+    mover->done_bytes += part.num_bytes;
+    if (part.num_bytes == left) {
+        mover->transfer++;
+        mover->done_bytes = 0;
+        skip_copies(mover);
+    }
     return STATUS_OK;
 }
 
-// Takes what has come, in order, and posts what there is room for.
-static Status step_lane(Mover* mover, Lane* lane, bool* moved) {
+// Takes the oldest part if it is there.
+static Status take_part(Mover* mover, int* done) {
     const Transport* transport = mover->world->transport;
-    int done = 1;
-    while (lane->num_parts > 0 && done) {
-        Part* part = &lane->parts[lane->first];
-        TRY(transport->api->test(transport->ctx, part->request, &done));
-        if (!done) { break; }
-        if (lane->is_receive && lane->room != NULL) {
-            TRY(mover->memory->write(mover->memory->ctx, part->at, part->stage, part->num_bytes));
-        }
-        if (lane->is_receive) { mover->moved_bytes += (double)part->num_bytes; }
-        lane->first = (lane->first + 1) % PIECE_PARTS_AHEAD;
-        lane->num_parts--;
-        *moved = true;
+    Part* part = &mover->parts[mover->first];
+    TRY(transport->api->test(transport->ctx, part->request, done));
+    if (!*done) { return STATUS_OK; }
+    if (part->is_receive && mover->room != NULL) {
+        TRY(mover->memory->write(mover->memory->ctx, part->at, part->stage, part->num_bytes));
     }
-    while (lane->num_parts < PIECE_PARTS_AHEAD && lane->transfer < mover->route.num_transfers) {
-        TRY(post_part(mover, lane));
-    }
+    if (part->is_receive) { mover->moved_bytes += (double)part->num_bytes; }
+    mover->first = (mover->first + 1) % PIECE_PARTS_AHEAD;
+    mover->num_parts--;
     return STATUS_OK;
 }
 
-static Status run_lanes(Mover* mover) {
+static Status run_transfers(Mover* mover) {
     const Collective* world = mover->world;
     Backoff backoff = {0};
-    for (;;) {
-        bool moved = false;
-        const Lane* missing = NULL;
-        for (int32_t i = 0; i < mover->num_lanes; i++) {
-            Lane* lane = &mover->lanes[i];
-            TRY(step_lane(mover, lane, &moved));
-            if (lane->num_parts > 0) { missing = lane; }
+    for (skip_copies(mover);;) {
+        while (mover->num_parts < PIECE_PARTS_AHEAD && mover->transfer < mover->route.num_transfers) {
+            TRY(post_part(mover));
         }
-        if (missing == NULL) { return STATUS_OK; }
-        if (moved) {
+        if (mover->num_parts == 0) { return STATUS_OK; }
+        const Part* oldest = &mover->parts[mover->first];
+        int done = 0;
+        TRY(take_part(mover, &done));
+        if (done) {
             backoff = (Backoff){0};
             continue;
         }
@@ -310,9 +284,8 @@ static Status run_lanes(Mover* mover) {
             return FAIL(STATUS_COMM,
                         "moving pieces: rank %d waits for rank %s to %s, nothing moved for %.1f s ---> see "
                         "what rank %d does, or raise --comm-timeout",
-                        world->transport->rank, TRANSPORT_RANK(world->transport, missing->peer),
-                        missing->is_receive ? "send" : "take", (double)world->timeout_ns / 1e9,
-                        missing->peer);
+                        world->transport->rank, TRANSPORT_RANK(world->transport, oldest->peer),
+                        oldest->is_receive ? "send" : "take", (double)world->timeout_ns / 1e9, oldest->peer);
         }
         backoff_pause(&backoff);
     }
@@ -321,34 +294,19 @@ static Status run_lanes(Mover* mover) {
 // --- all of it ---------------------------------------------------------------------------------------------
 
 // What this rank has itself. The two places are different memory.
-static Status copy_own(const Mover* mover, const PieceTransfer* t, Arena* arena) {
+static Status copy_own(const Mover* mover, const PieceTransfer* t) {
     unsigned char *to = place_of(mover, t, true), *from = place_of(mover, t, false);
     size_t num_bytes = transfer_bytes(mover, t);
-    if (!is_remote(mover)) {
+    if (mover->room == NULL) {
         memcpy(to, from, num_bytes);
         return STATUS_OK;
     }
-    arena_reset(arena);
-    unsigned char* room = arena_alloc_raw(arena, PIECE_PART_BYTES);
-    if (room == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory to copy pieces through"); }
     for (size_t at = 0; at < num_bytes; at += PIECE_PART_BYTES) {
         size_t part_bytes = num_bytes - at < PIECE_PART_BYTES ? num_bytes - at : PIECE_PART_BYTES;
-        TRY(mover->memory->read(mover->memory->ctx, room, from + at, part_bytes));
-        TRY(mover->memory->write(mover->memory->ctx, to + at, room, part_bytes));
+        TRY(mover->memory->read(mover->memory->ctx, mover->room, from + at, part_bytes));
+        TRY(mover->memory->write(mover->memory->ctx, to + at, mover->room, part_bytes));
     }
     return STATUS_OK;
-}
-
-static Status copy_all_own(const Mover* mover) {
-    int32_t me = mover->world->transport->rank;
-    Arena arena = {0};
-    Status status = STATUS_OK;
-    for (int32_t i = 0; i < mover->route.num_transfers && status == STATUS_OK; i++) {
-        const PieceTransfer* t = &mover->route.transfers[i];
-        if (t->from == me && t->to == me) { status = copy_own(mover, t, &arena); }
-    }
-    arena_free(&arena);
-    return status;
 }
 
 static Status check_lists(const PieceLists* lists) {
@@ -365,11 +323,17 @@ static Status move_all(Mover* mover, int32_t num_stages, Arena* arena) {
     TRY(tell(tables, world, mover->lists, arena));
     Status status =
         piece_route(&mover->route, tables, world->num_ranks, num_stages, world->transport->rank, arena);
-    if (status == STATUS_OK) { status = open_lanes(mover, arena); }
+    if (status == STATUS_OK && is_remote(mover)) {
+        mover->room = (unsigned char*)arena_alloc_raw(arena, (size_t)PIECE_PARTS_AHEAD * PIECE_PART_BYTES);
+        if (mover->room == NULL) { status = FAIL(STATUS_NO_MEMORY, "no memory to move pieces through"); }
+    }
     TRY(agree(world, status));
-    TRY(copy_all_own(mover));
+    for (int32_t i = 0; i < mover->route.num_transfers; i++) {
+        const PieceTransfer* t = &mover->route.transfers[i];
+        if (t->from == t->to) { TRY(copy_own(mover, t)); }
+    }
     mover->is_under_way = true;
-    TRY(run_lanes(mover));
+    TRY(run_transfers(mover));
     mover->is_under_way = false;
     return collective_all_reduce_sum(world, &mover->moved_bytes, 1);
 }
@@ -384,13 +348,317 @@ Status piece_move(Collective* world, int32_t num_stages, const PieceMemory* memo
     return status;
 }
 
-// --- session_resplit --------------------
+// --- placements given by --resplit
+// ---------------------------------------------------------------------------
 
-// Times of a rank, against those of the others, that are off by less than this since the split was searched:
-// another search finds the same.
+// One "STEP:PLACEMENT", up to a '/' or the end; *next is what comes after it, NULL: nothing.
+typedef struct {
+    int32_t step;
+    char placement[PLACEMENT_CHARS];
+} Told;
+
+static bool next_told(Told* out, const char** next) {
+    char* end = NULL;
+    long step = isdigit((unsigned char)**next) ? strtol(*next, &end, 10) : -1;
+    if (step < 0 || step > INT32_MAX || *end != ':') { return false; }
+    const char* text = end + 1;
+    size_t num_chars = strcspn(text, "/");
+    if (num_chars == 0 || num_chars >= sizeof out->placement) { return false; }
+    out->step = (int32_t)step;
+    memcpy(out->placement, text, num_chars);
+    out->placement[num_chars] = '\0';
+    *next = text[num_chars] == '/' ? text + num_chars + 1 : NULL;
+    return true;
+}
+
+static const char* first_told(const SessionResplit* resplit) {
+    return resplit->kind == RESPLIT_TOLD ? resplit->told : NULL;
+}
+
+Status session_resplit_parse(SessionResplit* out, const char* text) {
+    *out = (SessionResplit){.kind = RESPLIT_TOLD, .told = text};
+    if (strcmp(text, "auto") == 0 || strcmp(text, "off") == 0) {
+        out->kind = strcmp(text, "off") == 0 ? RESPLIT_OFF : RESPLIT_AUTO;
+        return STATUS_OK;
+    }
+    Told told;
+    int32_t last_step = -1;
+    for (const char* next = text; next != NULL; last_step = told.step) {
+        if (next_told(&told, &next) && told.step > last_step) { continue; }
+        return FAIL(STATUS_BAD_OPTION,
+                    "--resplit %.60s ---> auto, off, or STEP:L,L,.. (layers of each chunk after that step), "
+                    "STEP:STAGE:L,STAGE:L,..[+HEAD], more of these after /",
+                    text);
+    }
+    return STATUS_OK;
+}
+
+// "L,L,..": layers of each chunk of *out, these where they are; else any placement. After '+' the head.
+static Status parse_placement(const Dynapipe* dp, Placement* out, Told* told) {
+    const CostModel* costs = &dp->costs;
+    const bool head_has_layer = dp->request.rules.head_has_layer;
+    int32_t num_layers = costs->num_enc_layers + costs->num_dec_layers, num_numbers = 1;
+    char *text = told->placement, *head = strchr(text, '+'), present[PLACEMENT_CHARS];
+    if (head != NULL) { *head++ = '\0'; }
+    bool is_layers = isdigit((unsigned char)text[0]) && strchr(text, ':') == NULL;
+    for (const char* at = text; *at != '\0'; at++) { num_numbers += *at == ','; }
+    if (is_layers && num_numbers != out->num_chunks) {
+        placement_print(present, out, dp->num_stages);
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "--resplit %d:%.60s: layers of %d chunks, there are %d then (%.160s) ---> a number for each of "
+            "these, or stage:layers, such as %d:0:L,1:L,.. for one on each stage",
+            told->step, text, num_numbers, out->num_chunks, present, told->step);
+    }
+    Status status = is_layers
+                        ? stage_split_parse(out->chunks, out->num_chunks, num_layers, head_has_layer, text)
+                        : placement_parse(out, dp->num_stages, costs->num_enc_layers, costs->num_dec_layers,
+                                          head_has_layer, text);
+    if (status == STATUS_OK && head != NULL) { status = placement_parse_head(out, dp->num_stages, head); }
+    if (status == STATUS_OK || status == STATUS_NO_MEMORY) { return status; }
+    return FAIL(STATUS_BAD_OPTION,
+                "--resplit ..:%.60s%s%.60s: no split of %d layers onto %d %s ---> as --stage-split, or as "
+                "--placement and, after +, --head",
+                text, head != NULL ? "+" : "", head != NULL ? head : "", num_layers,
+                is_layers ? out->num_chunks : dp->num_stages, is_layers ? "chunks" : "stages");
+}
+
+// Those of later steps are parsed, too: each from the one before.
+Status session_resplit_told(const Dynapipe* dp, Placement* out, bool* found) {
+    Told told;
+    *found = false;
+    Placement placement = dp->resplit.has_restored ? dp->resplit.restored : dp->request.placement;
+    const char* next = first_told(&dp->resplit);
+    while (next != NULL && next_told(&told, &next)) {
+        if (told.step < dp->next_step) { continue; }  // that is done
+        TRY(parse_placement(dp, &placement, &told));
+        if (told.step != dp->next_step) { continue; }
+        *out = placement;
+        *found = true;
+    }
+    return STATUS_OK;
+}
+
+// --- what a checkpoint keeps
+// ----------------------------------------------------------------------------------- Placements, and the
+// other thing that a run decides by its clock: whether messages are pulled.
+
+static const char RESPLIT_MAGIC[8] = {'D', 'P', 'S', 'P', 'L', 'I', 'T', '3'};
+
+enum { MOST_RANKS = PLAN_MAX_STAGES * PLAN_MAX_REPLICAS, MOST_EFFORT = 1000000000 };  // as --debug effort=N
+
+// Read from its end: num_values int32 (the placement now, then the one before the last move), times_then of
+// all ranks, then this.
+typedef struct {
+    int32_t moved_step, effort, num_stages, num_layers, num_ranks, num_values;
+    uint8_t has_moved, has_searched, is_due, pulls;
+    int32_t unused;
+    uint64_t hash;  // of all before it
+    char magic[8];
+} Record;
+
+_Static_assert(sizeof(Record) == 48, "no padding in it");
+
+enum { MOST_VALUES = 2 * (2 + 2 * PLAN_MAX_CHUNKS + PLAN_MAX_STAGES + 1) };
+
+static size_t values_bytes(const Record* record) {
+    return (size_t)record->num_values * sizeof(int32_t);
+}
+
+static size_t times_bytes(const Record* record) {
+    return (size_t)record->num_ranks * sizeof(double);
+}
+
+static uint64_t record_hash(const void* data, size_t data_bytes, const Record* record) {
+    uint64_t hash = hash_bytes(HASH_SEED, data, data_bytes);
+    return hash_finish(hash_bytes(hash, record, offsetof(Record, hash)));
+}
+
+// Chunks and head, where each chunk ends and lies, where each share begins. Returns how many values that are.
+static int32_t put_placement(int32_t* out, const Placement* placement, int32_t P) {
+    int32_t num = 0;
+    out[num++] = placement->num_chunks;
+    out[num++] = placement->head;
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        out[num++] = placement->chunks[k].layer_end;
+        out[num++] = placement->stage_of[k];
+    }
+    for (int32_t s = 0; s <= P; s++) {
+        out[num++] = placement->head != HEAD_WHOLE ? placement->head_begin[s] : 0;
+    }
+    return num;
+}
+
+// Values [*at, num) of a record; false: they are none of such a model.
+static bool take_placement(Placement* out, const int32_t* values, int32_t num, int32_t* at, int32_t P,
+                           int32_t num_layers) {
+    *out = (Placement){0};
+    if (num - *at < 2) { return false; }
+    int32_t K = values[*at], head = values[*at + 1];
+    bool good =
+        K >= 1 && K <= PLAN_MAX_CHUNKS && head >= 0 && head < HEAD_COUNT && num - *at >= 2 + 2 * K + P + 1;
+    if (!good) { return false; }
+    const int32_t *chunk = values + *at + 2, *begin = chunk + 2 * (int64_t)K;
+    for (int32_t k = 0; k < K; k++) {
+        out->chunks[k] = (LayerRange){k > 0 ? chunk[2 * k - 2] : 0, chunk[2 * k]};
+        good = good && chunk[2 * k + 1] >= 0 && chunk[2 * k + 1] < P;
+        out->stage_of[k] = (int16_t)chunk[2 * k + 1];
+    }
+    for (int32_t s = 0; s <= P; s++) {
+        good = good && begin[s] >= 0 && begin[s] <= HEAD_UNITS;
+        out->head_begin[s] = (int16_t)begin[s];
+    }
+    out->num_chunks = K;
+    out->head = (uint8_t)head;
+    *at += 2 + 2 * K + P + 1;
+    return good && placement_check(out, P, num_layers, false) == STATUS_OK;
+}
+
+// Whether messages are pulled was measured here.
+static bool has_choice(const Dynapipe* dp) {
+    return dp->num_stages > 1 && dp->progress.reason != NULL;
+}
+
+Status session_resplit_position(Dynapipe* dp, const void** position, size_t* num_bytes) {
+    SessionResplit* resplit = &dp->resplit;
+    const int32_t P = dp->num_stages;
+    bool may_move = resplit->kind == RESPLIT_AUTO && (resplit->has_searched || resplit->is_due);
+    if (!resplit->has_moved && !may_move && !has_choice(dp)) { return STATUS_OK; }
+    int32_t values[MOST_VALUES];
+    Record record = {.moved_step = resplit->moved_step,
+                     .effort = dp->request.effort,
+                     .num_stages = P,
+                     .num_layers = dp->costs.num_enc_layers + dp->costs.num_dec_layers,
+                     .num_ranks = resplit->times_then != NULL ? P * dp->num_replicas : 0,
+                     .has_moved = resplit->has_moved,
+                     .has_searched = resplit->has_searched,
+                     .is_due = resplit->is_due,
+                     .pulls = dp->machine.pulls};
+    memcpy(record.magic, RESPLIT_MAGIC, sizeof RESPLIT_MAGIC);
+    const Placement* before = resplit->has_moved ? &resplit->before : &dp->request.placement;
+    record.num_values = put_placement(values, &dp->request.placement, P);
+    record.num_values += put_placement(values + record.num_values, before, P);
+    size_t body_bytes = values_bytes(&record) + times_bytes(&record);
+    char* body = (char*)malloc(body_bytes + sizeof record);
+    if (body == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for the position in the data"); }
+    memcpy(body, values, values_bytes(&record));
+    if (record.num_ranks > 0) {
+        memcpy(body + values_bytes(&record), resplit->times_then, times_bytes(&record));
+    }
+    record.hash = record_hash(body, body_bytes, &record);
+    memcpy(body + body_bytes, &record, sizeof record);
+    Status status =
+        session_position_append(&resplit->record, position, num_bytes, body, body_bytes + sizeof record);
+    free(body);
+    return status;
+}
+
+// The record at the end, if there is a whole one; *body is what comes before it.
+static bool find_record(Record* out, const char** body, const char* bytes, size_t num_bytes) {
+    if (num_bytes < sizeof *out) { return false; }
+    size_t left_bytes = num_bytes - sizeof *out;
+    memcpy(out, bytes + left_bytes, sizeof *out);
+    bool is_sane = memcmp(out->magic, RESPLIT_MAGIC, sizeof RESPLIT_MAGIC) == 0 && out->num_stages >= 1 &&
+                   out->num_stages <= PLAN_MAX_STAGES && out->num_ranks >= 0 &&
+                   out->num_ranks <= MOST_RANKS && out->num_values >= 0 && out->num_values <= MOST_VALUES;
+    size_t body_bytes = is_sane ? values_bytes(out) + times_bytes(out) : 0;
+    if (!is_sane || left_bytes < body_bytes) { return false; }
+    *body = bytes + left_bytes - body_bytes;
+    return out->hash == record_hash(*body, body_bytes, out);
+}
+
+// Not where the options ask for something else; a step given by --resplit that is done does not.
+static bool is_taken(const Dynapipe* dp, const Placement* saved) {
+    Told told;
+    const char* next = first_told(&dp->resplit);
+    if (dp->resplit.kind == RESPLIT_OFF) { return false; }
+    bool has_told = next != NULL && next_told(&told, &next) && told.step <= dp->first_step;
+    return has_told || session_placed_fits(dp, saved);
+}
+
+static void print_left(const Dynapipe* dp, const Placement* saved) {
+    char now[PLACEMENT_CHARS], before[PLACEMENT_CHARS];
+    const Placement* placement = &dp->request.placement;
+    if (dp->transport.rank != 0 || placement_equal(saved, placement, dp->num_stages)) { return; }
+    placement_print(now, placement, dp->num_stages);
+    placement_print(before, saved, dp->num_stages);
+    printf("layers are where this run's options have them: %s\n"
+           "        (the checkpoint was saved with %s)\n",
+           now, before);
+    fflush(stdout);
+}
+
+// On as many ranks; else what they take is what the cost file predicts.
+static void take_times(SessionResplit* resplit, const Record* record, const char* times, int32_t num_ranks) {
+    if (record->num_ranks != num_ranks) { return; }
+    if (resplit->times_then == NULL) { resplit->times_then = (double*)malloc(times_bytes(record)); }
+    if (resplit->times_then == NULL) { return; }
+    memcpy(resplit->times_then, times, times_bytes(record));
+    resplit->has_restored_times = true;
+    resplit->has_searched = record->has_searched != 0;
+    resplit->is_due = record->is_due != 0;
+}
+
+// By the clock, a run may find the other answer: it resumes with that of the checkpoint, unless it is given
+// one.
+static bool take_pulls(Dynapipe* dp, const Record* record) {
+    bool pulls = record->pulls != 0;
+    bool is_other = has_choice(dp) && record->num_stages == dp->num_stages &&
+                    dp->options.progress == PROGRESS_AUTO && pulls != dp->machine.pulls;
+    if (!is_other) { return false; }
+    dp->machine.pulls = pulls;
+    if (dp->transport.rank == 0) {
+        printf("messages: planned as in the checkpoint, as if they %s (--debug progress=on|off decides)\n",
+               progress_words(pulls));
+        fflush(stdout);
+    }
+    return true;
+}
+
+// Of another number of stages or model, or not what is given: removed and ignored.
+void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_bytes) {
+    SessionResplit* resplit = &dp->resplit;
+    const int32_t P = dp->num_stages, num_layers = dp->costs.num_enc_layers + dp->costs.num_dec_layers;
+    Record record;
+    const char* body;
+    Placement now, before;
+    int32_t values[MOST_VALUES], at = 0;
+    resplit->has_restored = resplit->has_restored_times = resplit->has_moved = false;
+    resplit->has_searched = resplit->is_due = false;
+    free(resplit->position);  // of the run as it was
+    resplit->position = NULL;
+    resplit->position_bytes = 0;
+    if (!find_record(&record, &body, (const char*)position, *num_bytes)) { return; }
+    *num_bytes = (size_t)(body - (const char*)position);
+    memcpy(values, body, values_bytes(&record));
+    bool is_other = take_pulls(dp, &record);  // then so may be the split that was chosen here, and its effort
+    bool is_of_model = record.num_stages == P && record.num_layers == num_layers && record.moved_step >= 0 &&
+                       record.effort >= 0 && record.effort <= MOST_EFFORT;
+    if (!is_of_model || !take_placement(&now, values, record.num_values, &at, P, num_layers)) { return; }
+    if (!is_taken(dp, &now)) {
+        print_left(dp, &now);
+        return;
+    }
+    bool has_moved =
+        record.has_moved != 0 && take_placement(&before, values, record.num_values, &at, P, num_layers);
+    if (!has_moved && !is_other && !placement_equal(&now, &dp->request.placement, P)) { return; }
+    take_times(resplit, &record, body + values_bytes(&record), P * dp->num_replicas);
+    if (!has_moved && !is_other) { return; }
+    resplit->restored = now;
+    resplit->before = has_moved ? before : now;
+    resplit->has_restored = true;
+    resplit->has_moved = has_moved;
+    resplit->moved_step = record.moved_step;
+    if (dp->options.effort == 0) { dp->request.effort = record.effort; }
+}
+
+// --- is there something to look at? ------------------------------------------------------------------------
+
+// Times of a rank, against those of the others, that are off by less than this since the last search: another
+// search finds the same.
 static const double LEAST_CHANGE = 0.05;
-// What a move must win of a step; back to the split before, more: times that go to and fro are no reason to
-// carry layers after them.
+// What a move must save of a step; back to the placement before, more: times that go to and fro are no reason
+// to carry layers after them.
 static const double LEAST_GAIN = 0.05, LEAST_GAIN_BACK = 0.10;
 enum { REST_STEPS = 10 };             // between two moves
 #define SEARCH_NS INT64_C(600000000)  // of planning
@@ -408,20 +676,6 @@ static bool is_present(const Dynapipe* dp, const Placement* placement) {
     return placement_equal(placement, &dp->request.placement, dp->num_stages);
 }
 
-// --- is there something to look at? ------------------------------------------------------------------------
-
-static MbShape shape_of_batches(const Dynapipe* dp) {
-    MbShape shape = {0};
-    for (int32_t b = 0; b < dp->resplit.num_batches; b++) {
-        const StageBatch* batch = &dp->resplit.batches[b];
-        for (int32_t i = 0; i < batch->num_samples; i++) {
-            const PlanSample* sample = &batch->samples[i];
-            mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
-        }
-    }
-    return shape;
-}
-
 static void add_jobs(int64_t job_ns[JOB_COUNT], const CostJobs* jobs) {
     for (int32_t kind = JOB_F; kind <= JOB_W; kind++) { job_ns[kind] += jobs->job_ns[kind]; }
 }
@@ -429,12 +683,19 @@ static void add_jobs(int64_t job_ns[JOB_COUNT], const CostJobs* jobs) {
 // What the jobs of every rank take of the samples of all batches, in one micro-batch, in its chunks and its
 // share of the head: to be compared with itself.
 static void rank_times(double* out, const Dynapipe* dp, const CostModel* costs, const Machine* machine) {
+    const SessionResplit* resplit = &dp->resplit;
     const Placement* placement = &dp->request.placement;
     int64_t job_ns[PLAN_MAX_STAGES][JOB_COUNT] = {{0}};
-    MbShape shape = shape_of_batches(dp);
+    MbShape shape = {0};
     CostTable table;
     CostParts parts;
     CostJobs jobs;
+    for (int32_t b = 0; b < resplit->num_batches; b++) {
+        for (int32_t i = 0; i < resplit->batches[b].num_samples; i++) {
+            const PlanSample* sample = &resplit->batches[b].samples[i];
+            mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
+        }
+    }
     cost_table_init(&table, costs);
     cost_parts(&parts, &table, RECOMPUTE_NONE, &shape);
     for (int32_t k = 0; k < placement->num_chunks; k++) {
@@ -459,7 +720,7 @@ static Status keep_times(Dynapipe* dp, const CostModel* costs, const Machine* ma
     SessionResplit* resplit = &dp->resplit;
     int32_t num_ranks = dp->num_stages * dp->num_replicas;
     if (resplit->times_then == NULL) {
-        resplit->times_then = calloc((size_t)num_ranks, sizeof *resplit->times_then);
+        resplit->times_then = (double*)calloc((size_t)num_ranks, sizeof *resplit->times_then);
     }
     if (resplit->times_then == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     rank_times(resplit->times_then, dp, costs, machine);
@@ -470,15 +731,15 @@ bool session_resplit_differs(const double* then, const double* now, int32_t num_
     double least = INFINITY, most = 0;
     for (int32_t r = 0; r < num_ranks; r++) {
         double ratio = then[r] > 0 ? now[r] / then[r] : 1;
-        least = ratio < least ? ratio : least;
-        most = ratio > most ? ratio : most;
+        least = fmin(least, ratio);
+        most = fmax(most, ratio);
     }
     return most > least * (1 + LEAST_CHANGE);
 }
 
 static Status has_changed(bool* out, const Dynapipe* dp, const CostModel* costs, const Machine* machine) {
     int32_t num_ranks = dp->num_stages * dp->num_replicas;
-    double* now = malloc((size_t)num_ranks * sizeof *now);
+    double* now = (double*)malloc((size_t)num_ranks * sizeof *now);
     if (now == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     rank_times(now, dp, costs, machine);
     *out = session_resplit_differs(dp->resplit.times_then, now, num_ranks);
@@ -488,77 +749,6 @@ static Status has_changed(bool* out, const Dynapipe* dp, const CostModel* costs,
 
 // --- does it pay? ------------------------------------------------------------------------------------------
 
-// While layers move, a rank holds what it had and what it gets.
-static bool both_fit(const Dynapipe* dp, const CostModel* costs, const Machine* machine,
-                     const Placement* placement) {
-    CostRank before[PLAN_MAX_STAGES], behind[PLAN_MAX_STAGES];
-    bool fits = true;
-    cost_ranks_make(before, costs, &dp->request.placement, dp->num_stages);
-    cost_ranks_make(behind, costs, placement, dp->num_stages);
-    for (int32_t r = 0; r < dp->num_stages * dp->num_replicas; r++) {
-        int32_t s = r % dp->num_stages;
-        int64_t own_bytes = machine_rank(machine, r).memory_limit_bytes;
-        int64_t limit_bytes = own_bytes > 0 ? own_bytes : dp->options.memory_limit_bytes;
-        fits &= limit_bytes == 0 ||
-                cost_rank_state_bytes(costs, &before[s]) + cost_rank_state_bytes(costs, &behind[s]) <=
-                    limit_bytes;
-    }
-    return fits;
-}
-
-// Where each layer is.
-static void stages_of_layers(int16_t out[COST_MAX_LAYERS], const Placement* placement) {
-    for (int32_t k = 0; k < placement->num_chunks; k++) {
-        const LayerRange* layers = &placement->chunks[k];
-        for (int32_t l = layers->layer_begin; l < layers->layer_end; l++) { out[l] = placement->stage_of[k]; }
-    }
-}
-
-// Units of the head that stage s has in `now` and had not before.
-static int32_t gained_units(const Placement* before, const Placement* now, int32_t s) {
-    if (now->head == HEAD_WHOLE || before->head != now->head) { return 0; }
-    int32_t begin = now->head_begin[s], end = now->head_begin[s + 1];
-    int32_t kept_begin = before->head_begin[s] > begin ? before->head_begin[s] : begin;
-    int32_t kept_end = before->head_begin[s + 1] < end ? before->head_begin[s + 1] : end;
-    return end - begin - (kept_end > kept_begin ? kept_end - kept_begin : 0);
-}
-
-// The most that a stage gets of what it has not.
-static int64_t most_gained_bytes(const CostModel* costs, const Placement* before, const Placement* now,
-                                 int32_t P) {
-    static const int32_t units = HEAD_UNITS;
-    int16_t was[COST_MAX_LAYERS] = {0}, is[COST_MAX_LAYERS] = {0};
-    int64_t gained_bytes[PLAN_MAX_STAGES] = {0}, most_bytes = 0;
-    stages_of_layers(was, before);
-    stages_of_layers(is, now);
-    for (int32_t l = 0; l < costs->num_enc_layers + costs->num_dec_layers; l++) {
-        CostPart part = l < costs->num_enc_layers ? PART_ENC_LAYER : PART_DEC_LAYER;
-        if (was[l] != is[l]) { gained_bytes[is[l]] += costs->part_state_bytes[part]; }
-    }
-    for (int32_t s = 0; s < P; s++) {
-        gained_bytes[s] += costs->head_state_bytes / units * gained_units(before, now, s);
-        most_bytes = gained_bytes[s] > most_bytes ? gained_bytes[s] : most_bytes;
-    }
-    return most_bytes;
-}
-
-// What the rank that gets most gets, at the pace of a link; what the largest rank copies; and the steps that
-// are planned anew while nobody computes.
-static int64_t move_ns(const Dynapipe* dp, const CostModel* costs, const StageChoice* choice) {
-    int64_t state_bytes = 0;
-    CostRank has[PLAN_MAX_STAGES];
-    cost_ranks_make(has, costs, &choice->placement, dp->num_stages);
-    for (int32_t s = 0; s < dp->num_stages; s++) {
-        int64_t all_bytes = cost_rank_state_bytes(costs, &has[s]);
-        state_bytes = all_bytes > state_bytes ? all_bytes : state_bytes;
-    }
-    int64_t moved_bytes =
-        most_gained_bytes(costs, &dp->request.placement, &choice->placement, dp->num_stages);
-    int64_t planning_ns = session_planning_ns(choice->makespan_ns, dp->plan_threads, dp->num_replicas);
-    return cost_transfer_ns(costs, moved_bytes) + (int64_t)(COPY_NS_PER_BYTE * (double)state_bytes) +
-           planning_ns * (dp->options.plan_ahead + 1);
-}
-
 bool session_resplit_pays(const ResplitOffer* offer) {
     double least_gain = offer->is_back ? LEAST_GAIN_BACK : LEAST_GAIN;
     int64_t gain_ns = offer->present_ns - offer->then_ns;
@@ -566,37 +756,50 @@ bool session_resplit_pays(const ResplitOffer* offer) {
            gain_ns > offer->move_ns / offer->steps_left;
 }
 
-// From the present split to that of `choice`, which makes a step of an average batch so much shorter.
-static bool pays(const Dynapipe* dp, const CostModel* costs, const StageChoice* choice, int64_t present_ns) {
+// From the present placement to that of `choice`, which makes a step of an average batch so much shorter.
+// While layers move, a rank holds what it had and what it gets. A move takes at most as long as all that the
+// largest rank has over a link, its copy, and the steps that are planned again while nobody computes.
+static bool pays(const Dynapipe* dp, const CostModel* costs, const Machine* machine,
+                 const StageChoice* choice, int64_t present_ns) {
     const SessionResplit* resplit = &dp->resplit;
-    bool is_back =
-        resplit->has_moved && placement_equal(&choice->placement, &resplit->before, dp->num_stages);
+    CostRank before[PLAN_MAX_STAGES], after[PLAN_MAX_STAGES];
+    int64_t most_bytes = 0;
+    cost_ranks_make(before, costs, &dp->request.placement, dp->num_stages);
+    cost_ranks_make(after, costs, &choice->placement, dp->num_stages);
+    for (int32_t r = 0; r < dp->num_stages * dp->num_replicas; r++) {
+        int32_t s = r % dp->num_stages;
+        int64_t own_bytes = machine_rank(machine, r).memory_limit_bytes;
+        int64_t limit_bytes = own_bytes > 0 ? own_bytes : dp->options.memory_limit_bytes;
+        int64_t then_bytes = cost_rank_state_bytes(costs, &after[s]);
+        if (limit_bytes > 0 && cost_rank_state_bytes(costs, &before[s]) + then_bytes > limit_bytes) {
+            return false;
+        }
+        most_bytes = then_bytes > most_bytes ? then_bytes : most_bytes;
+    }
+    int64_t planning_ns = session_planning_ns(choice->makespan_ns, dp->plan_threads, dp->num_replicas);
     ResplitOffer offer = {.present_ns = present_ns,
                           .then_ns = choice->makespan_ns,
-                          .move_ns = move_ns(dp, costs, choice),
+                          .move_ns = cost_transfer_ns(costs, most_bytes) +
+                                     (int64_t)(COPY_NS_PER_BYTE * (double)most_bytes) +
+                                     planning_ns * (dp->options.plan_ahead + 1),
                           .steps_left = dp->num_steps - dp->next_step,
-                          .is_back = is_back};
+                          .is_back = resplit->has_moved &&
+                                     placement_equal(&choice->placement, &resplit->before, dp->num_stages)};
     return session_resplit_pays(&offer);
 }
 
-static void say_move(const Dynapipe* dp, const Placement* placement, const char* why) {
+static void print_move(const Dynapipe* dp, const Placement* placement, const char* why) {
     char from[PLACEMENT_CHARS], to[PLACEMENT_CHARS];
     if (dp->transport.rank != 0) { return; }
     placement_print(from, &dp->request.placement, dp->num_stages);
     placement_print(to, placement, dp->num_stages);
-    int column = printf("layers move behind step %d: stages %s become %s", dp->next_step, from, to);
+    int column = printf("layers move after step %d: stages %s become %s", dp->next_step, from, to);
     printf(column + strlen(why) > 97 ? "\n  (%s)\n" : " (%s)\n", why);
     fflush(stdout);
 }
 
-// A step that is planned with other costs than those of the search plans as long as a step of that length.
-static int32_t effort_for(const Dynapipe* dp, int64_t makespan_ns) {
-    if (dp->options.effort != 0 || makespan_ns == 0) { return dp->request.effort; }
-    int64_t planning_ns = session_planning_ns(makespan_ns, dp->plan_threads, dp->num_replicas);
-    return plan_effort(&dp->request, planning_ns);
-}
-
-// What the corrected costs ask for; `placement` as it is: nothing.
+// What the corrected costs ask for; `placement` as it is: nothing. A step that is planned with other costs
+// than those of the search plans as long as a step of that length.
 static Status search(Dynapipe* dp, const CostModel* costs, const Machine* machine, Placement* placement) {
     SessionResplit* resplit = &dp->resplit;
     StageChoice choice;
@@ -611,15 +814,18 @@ static Status search(Dynapipe* dp, const CostModel* costs, const Machine* machin
     TRY(stage_search_again(&choice, &present_ns, &request, costs, resplit->batches, resplit->num_batches,
                            SEARCH_NS));
     double search_s = (double)(clock_now_ns() - begin_ns) / 1e9;
-    bool moves = present_ns > 0 && !is_present(dp, &choice.placement) &&
-                 pays(dp, costs, &choice, present_ns) && both_fit(dp, costs, machine, &choice.placement);
+    bool moves =
+        present_ns > 0 && !is_present(dp, &choice.placement) && pays(dp, costs, machine, &choice, present_ns);
     if (!moves) { return STATUS_OK; }
     char why[160];
     snprintf(why, sizeof why, "a step of about %s in place of %s; %d splits looked at in %.1f s",
              TIME_TEXT(choice.makespan_ns, 3), TIME_TEXT(present_ns, 3), choice.num_splits, search_s);
-    say_move(dp, &choice.placement, why);
+    print_move(dp, &choice.placement, why);
     *placement = choice.placement;
-    resplit->effort_then = effort_for(dp, choice.makespan_ns);
+    if (dp->options.effort == 0 && choice.makespan_ns > 0) {
+        int64_t planning_ns = session_planning_ns(choice.makespan_ns, dp->plan_threads, dp->num_replicas);
+        resplit->effort_then = plan_effort(&dp->request, planning_ns);
+    }
     return STATUS_OK;
 }
 
@@ -642,7 +848,8 @@ static Status look(Dynapipe* dp, Placement* placement) {
     return changed ? search(dp, costs, machine, placement) : STATUS_OK;
 }
 
-// The placement from here on; *moves false: the present one.
+// The placement from here on; *moves false: the present one. After a restore it was decided before the
+// checkpoint was saved.
 static Status decide(Dynapipe* dp, Placement* placement, bool* moves) {
     SessionResplit* resplit = &dp->resplit;
     bool is_told;
@@ -652,12 +859,10 @@ static Status decide(Dynapipe* dp, Placement* placement, bool* moves) {
     if (is_restored) { *placement = resplit->restored; }
     resplit->has_restored = false;
     resplit->effort_then = dp->request.effort;
-    // Behind a checkpoint's step it was decided before that was saved.
-    bool is_resumed = dp->now == NULL;
-    if (!is_told && !is_restored && !is_resumed) { TRY(look(dp, placement)); }
+    if (!is_told && !is_restored && dp->now != NULL) { TRY(look(dp, placement)); }
     *moves = !is_present(dp, placement);
     if (*moves && (is_told || is_restored)) {
-        say_move(dp, placement, is_told ? "as told" : "as the checkpoint has it");
+        print_move(dp, placement, is_told ? "as given" : "as in the checkpoint");
     }
     if (*moves && !is_restored) {
         resplit->before = dp->request.placement;
@@ -676,40 +881,37 @@ static Status unplan(Dynapipe* dp) {
         session_plan_stop(dp);
         return STATUS_OK;
     }
-    void* position = malloc(dp->now->batch.position_bytes);
+    const LoaderBatch* batch = &dp->now->batch;
+    void* position = malloc(batch->position_bytes);
     if (position == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for the position in the data"); }
-    memcpy(position, dp->now->batch.position, dp->now->batch.position_bytes);
+    memcpy(position, batch->position, batch->position_bytes);
     free(resplit->position);
     resplit->position = position;
-    resplit->position_bytes = dp->now->batch.position_bytes;
+    resplit->position_bytes = batch->position_bytes;
     session_plan_stop(dp);
     return loader_restore(dp->train, resplit->position, resplit->position_bytes);
 }
 
-// What ranks take of their layers from now on; a run that goes on has it from where the whole one looked.
-static Status renew_times(Dynapipe* dp) {
+static Status apply(Dynapipe* dp, const Placement* placement) {
     SessionResplit* resplit = &dp->resplit;
     const CostModel* costs;
     const Machine* machine;
-    if (resplit->has_restored_times) { return STATUS_OK; }
-    (void)session_refit_now(dp, &costs, &machine);
-    return keep_times(dp, costs, machine);
-}
-
-static Status apply(Dynapipe* dp, const Placement* placement) {
     char what[64], text[PLACEMENT_CHARS];
     placement_print(text, placement, dp->num_stages);
     uint64_t hash = hash_finish(hash_bytes(HASH_SEED, text, strlen(text)));
-    snprintf(what, sizeof what, "hash of the stages behind step %d", dp->next_step);
+    snprintf(what, sizeof what, "hash of the stages after step %d", dp->next_step);
     TRY(collective_all_equal_u64(&dp->world, hash, what));
     TRY(unplan(dp));
-    if (dp->resplit.moved_step == dp->next_step) { session_refit_hasten(&dp->refit, dp->next_step); }
+    if (resplit->moved_step == dp->next_step) { session_refit_hasten(&dp->refit, dp->next_step); }
     session_model_detach(dp);
-    dp->request.effort = dp->resplit.effort_then;  // nobody plans
+    dp->request.effort = resplit->effort_then;  // nobody plans
     dp->request.placement = *placement;
-    dp->resplit.is_moving = true;
-    dp->resplit.moved_bytes = 0;
-    return renew_times(dp);
+    resplit->is_moving = true;
+    resplit->moved_bytes = 0;
+    // what ranks take of their layers from now on; a resumed run has it from where the whole one looked
+    if (resplit->has_restored_times) { return STATUS_OK; }
+    (void)session_refit_now(dp, &costs, &machine);
+    return keep_times(dp, costs, machine);
 }
 
 static Status resplit(Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int32_t* num_ranges) {
@@ -722,9 +924,7 @@ static Status resplit(Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int3
     TRY(decide(dp, &placement, &moves));
     if (moves) { TRY(apply(dp, &placement)); }
     dp->resplit.has_restored_times = false;
-    if (!moves) { return STATUS_OK; }
-    TRY(session_ranges(dp, out, max_ranges, num_ranges));
-    return STATUS_OK;
+    return moves ? session_ranges(dp, out, max_ranges, num_ranges) : STATUS_OK;
 }
 
 int dynapipe_resplit(Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int32_t* num_ranges) {
@@ -733,11 +933,11 @@ int dynapipe_resplit(Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int32
 }
 
 static Status read_device(void* ctx, void* to, const void* from, size_t num_bytes) {
-    return session_device_read(ctx, to, from, num_bytes);
+    return session_device_read((const Dynapipe*)ctx, to, from, num_bytes);
 }
 
 static Status write_device(void* ctx, void* to, const void* from, size_t num_bytes) {
-    return session_device_write(ctx, to, from, num_bytes);
+    return session_device_write((const Dynapipe*)ctx, to, from, num_bytes);
 }
 
 int dynapipe_move(Dynapipe* dp, const DynapipePiece_v1* have, int32_t num_have, const DynapipePiece_v1* want,
@@ -751,8 +951,6 @@ int dynapipe_move(Dynapipe* dp, const DynapipePiece_v1* have, int32_t num_have, 
     dp->resplit.moved_ns = clock_now_ns();
     return (int)status;
 }
-
-// --- around it ---------------------------------------------------------------------------------------------
 
 Status session_resplit_begin(Dynapipe* dp) {
     Placement placement;

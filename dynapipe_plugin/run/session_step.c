@@ -153,7 +153,8 @@ static void say_bound(Dynapipe* dp, const Plan* plan) {
     fprintf(
         stderr,
         "warning: step %d: the planner's lower bound lies %lld ns above the step it predicts, %lld ns: the "
-        "plan is sound, the bound is not ---> please report it, with --dump-plan's file and the costs\n",
+        "plan is sound, the bound is not ---> please report it, with the file of --debug dump-plan and the "
+        "costs\n",
         dp->next_step + 1, (long long)plan->bound_over_ns, (long long)plan->makespan_ns);
 }
 
@@ -258,16 +259,11 @@ static Status agree_on_tokens(Dynapipe* dp) {
         dp->eval_target_tokens = dp->run.max_target_tokens;
         return STATUS_OK;
     }
-    int32_t num_ranks = dp->transport.num_ranks, mine;
+    int32_t mine;
     TRY(most_tokens(&mine, dp));
-    double* tokens = calloc((size_t)num_ranks, sizeof *tokens);
-    if (tokens == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-    tokens[dp->transport.rank] = mine;
-    Status status = collective_all_reduce_sum(&dp->world, tokens, num_ranks);
-    int32_t least = dp->run.max_seq_tokens;
-    for (int32_t r = 0; r < num_ranks; r++) { least = tokens[r] < least ? (int32_t)tokens[r] : least; }
-    free(tokens);
-    TRY(status);
+    double most = -mine;
+    TRY(session_most(dp, &most));
+    int32_t least = (int32_t)-most;
     if (least == 0) {
         return FAIL(STATUS_INFEASIBLE,
                     "--memory-limit %lld: not one token of validation fits ---> raise it, or -v 0 -s 0",

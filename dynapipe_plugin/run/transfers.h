@@ -50,7 +50,7 @@ them in either list, so a rank that has come to a comes to b without waiting for
 is, and (no job in between) their data is ready and their buffers are free at the same place of the device's
 queue. Without groups b starts when it is at the head of both ranks' transfers, that is when a is through, and
 posted: it waits for nothing that a did not wait for. So at the moment a starts, b can go on to its end
-whatever else the ranks do, and what needed a alone waits a finite time longer. (test_executor_device.c
+whatever else the ranks do, and what needed a alone waits a finite time longer. (test_executor.c
 runs random plans under these rules.)
 
 Both ranks decide alike, from both lists: the k-th transfer of a link is the same on either side in a plan

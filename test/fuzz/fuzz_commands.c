@@ -26,10 +26,10 @@ static void set_from(const char* name, const char* path) {
 int LLVMFuzzerInitialize(int* argc, char*** argv) {
     (void)argc;
     (void)argv;
-    set_from("memory/plan", "test/fuzz/corpus/plan/of_problem");
-    set_from("memory/problem", "test/fuzz/corpus/problem/one_sample");
-    set_from("memory/lengths", "test/fuzz/corpus/problem/lengths_named");
-    set_from("memory/metrics", "test/fuzz/corpus/metrics/steps");
+    set_from("memory/plan", "build/fuzz/seeds/plan/of_problem");
+    set_from("memory/problem", "build/fuzz/seeds/problem/one_sample");
+    set_from("memory/lengths", "build/fuzz/seeds/problem/lengths_named");
+    set_from("memory/metrics", "build/fuzz/seeds/metrics/steps");
     return 0;
 }
 

@@ -37,7 +37,7 @@ int LLVMFuzzerInitialize(int* argc, char*** argv) {
     const ProblemOptions none = {0};
     (void)argc;
     (void)argv;
-    REQUIRE(problem_load(&problem, "test/fuzz/corpus/problem/one_sample", &none, &arena) == STATUS_OK);
+    REQUIRE(problem_load(&problem, "build/fuzz/seeds/problem/one_sample", &none, &arena) == STATUS_OK);
     return 0;
 }
 

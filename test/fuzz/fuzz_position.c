@@ -13,6 +13,7 @@ file order; bit 3: a record of a split with changes (bit 1: and its hash right),
 #include <unistd.h>
 
 #include "../../dataloader/loader.h"
+#include "../../dataloader/prepare/sample_writer.h"
 #include "../../dataloader/sample_file.h"
 #include "../../util/numbers.h"
 #include "../../dynapipe_plugin/plan/placement.h"

@@ -68,7 +68,7 @@ static void use(SampleFile* file, bool verified) {
     for (int32_t k = 0; k < file->num_tasks; k++) {
         REQUIRE(strlen(file->task_names[k]) <= SAMPLE_FILE_MAX_NAME);
     }
-    REQUIRE(llmc_tokens_cut(file, 3) == STATUS_OK);
+    REQUIRE(sample_file_cut(file, 3) == STATUS_OK);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {

@@ -28,6 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     } else {
         REQUIRE(strlen(status_message()) > 0);
     }
+    session_options_free(&options);
     free(words.text);
     return 0;
 }

@@ -365,7 +365,12 @@ static Status request_make(Problem* problem, const PlanOptions* options) {
                     PRINTABLE(split));
     }
     TRY(problem_split_stages(problem, split));
-    return problem_place(problem, options->placement, options->head);
+    const char *placement = options->placement, *head = options->head;
+    if (options->schedule == SCHEDULE_GPIPE || options->schedule == SCHEDULE_1F1B) {  // for these only
+        if (placement == NULL) { placement = "linear"; }
+        if (head == NULL) { head = "whole"; }
+    }
+    return problem_place(problem, placement, head);
 }
 
 static void print_text(FILE* out, const void* plan) {

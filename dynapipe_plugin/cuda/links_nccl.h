@@ -7,7 +7,7 @@ for two communicators that run at once on one GPU (each may hold what the other 
 for the transfers before them costs nothing that one could have had; and the order is the same everywhere:
 the lists of plan.h (which pass plan_check's strictest rules), then tied groups, then the replicas. No circle:
 a sum over replicas waits for transfers and tied groups only, a tied group for transfers and for groups of
-smaller number (tied_groups.h).
+smaller number (sums.h).
 
 Connections are made before the first step, not in it, where they would block and take memory that the plan
 has: NCCL since 2.22 makes those of an algorithm when a collective first uses it, which depends on its length.

@@ -55,7 +55,7 @@ struct Executor {
     Device device;
     RowState* states;  // [num_mbs][num_rows]
     int64_t max_states;
-    uint8_t* grouped;     // [max_instrs] transfer_groups.h
+    uint8_t* grouped;     // [max_instrs] transfers.h
     int32_t* group_room;  // [max_instrs]
     int32_t max_instrs;
     int32_t rank;

@@ -27,8 +27,8 @@ int32_t local_ranks_threads(int32_t asked, int32_t num_ranks) {
     return cores > ranks ? cores / ranks : 1;
 }
 
-// --- host_cores --------------------
-// host_cores.c -- every rank says where it runs; the first adds it up and tells all.
+// --- hosts and their cores -----------------------------------------------------------------------------
+// every rank says where it runs; the first adds it up and tells all.
 
 enum { MASK_WORDS = 128 };  // 8192 cores
 
@@ -145,7 +145,7 @@ int32_t host_cores_short(const HostCores* hosts) {
     return worst;
 }
 
-// --- progress --------------------
+// --- do messages move while their ranks compute? -------------------------------------------------------
 
 enum {
     PROBE_BYTES = 1 << 20,
@@ -312,7 +312,7 @@ Status progress_choose(Progress* out, const Transport* transport, Collective* wo
     *out = (Progress){.reason = "they move by themselves"};
     if (transport->num_ranks == 1 || transport->api->progress == NULL || SIMULATED) { return STATUS_OK; }
     Probe probe = {.transport = transport, .world = world};
-    probe.sent = malloc(2 * (size_t)PROBE_BYTES);
+    probe.sent = (unsigned char*)malloc(2 * (size_t)PROBE_BYTES);
     if (probe.sent == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a message"); }
     probe.got = probe.sent + PROBE_BYTES;
     memset(probe.sent, 1, PROBE_BYTES);
@@ -322,7 +322,7 @@ Status progress_choose(Progress* out, const Transport* transport, Collective* wo
     return status;
 }
 
-// --- link_probe --------------------
+// --- links ---------------------------------------------------------------------------------------------
 
 enum { SMALL_BYTES = 1024, NUM_ROUNDS = 9, NUM_SUMS = 5 };
 
@@ -449,7 +449,7 @@ static Status sums_ns(double* out, Collective* group, float* values, int64_t num
 Status link_probe_sums(double* bytes_per_ns, Collective* group) {
     const int64_t num_values = LINK_PROBE_BYTES / sizeof(float);
     double ns, passes = 2.0 * (group->num_ranks - 1) / group->num_ranks;
-    float* values = malloc(LINK_PROBE_BYTES);
+    float* values = (float*)malloc(LINK_PROBE_BYTES);
     if (values == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for sums"); }
     memset(values, 0, LINK_PROBE_BYTES);
     Status status = sums_ns(&ns, group, values, num_values);

@@ -1,3 +1,5 @@
+// session_options.c -- the command line; options kept in a checkpoint, compared between ranks, in
+// metrics.jsonl.
 #include <jansson.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -192,10 +194,9 @@ void session_options_settings(const SessionOptions* options, FILE* out) {
     }
 }
 
-// --- kept in a checkpoint
-// ------------------------------------------------------------------------------------
+// --- kept in a checkpoint ------------------------------------------------------------------------------
 
-// session_settings.c -- the plugin's options travel with the position in the data, so that whatever trainer
+// the plugin's options travel with the position in the data, so that whatever trainer
 // goes on from a checkpoint hears what it does otherwise.
 //
 //     8 bytes "dpipopt1", uint32 number of bytes, lines "--mixture=proportional"; then the position itself
@@ -289,10 +290,9 @@ Status session_settings_take(const Dynapipe* dp, const void** position, size_t* 
     return STATUS_OK;
 }
 
-// --- the same on all ranks
-// -----------------------------------------------------------------------------------
+// --- the same on all ranks -----------------------------------------------------------------------------
 
-// session_same.c -- what must be the same on all ranks, by name: options, the run, the model, its costs.
+// what must be the same on all ranks, by name: options, the run, the model, its costs.
 // Lines "name=value" (settings.h) are compared by one hash; where that differs, the first rank that has
 // another one than rank 0 is told rank 0's lines, finds the first that differs, and tells all.
 
@@ -336,7 +336,7 @@ static Status tell_difference(Dynapipe* dp, const char* what, const char* mine, 
     uint64_t num_bytes = strlen(mine) + 1;
     Difference found = {.name = "their order", .first = "its own", .mine = "its own"};
     TRY(collective_broadcast(&dp->world, &num_bytes, sizeof num_bytes, 0));
-    char* first = malloc(num_bytes);
+    char* first = (char*)malloc(num_bytes);
     if (first == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory to compare %s", what); }
     if (dp->transport.rank == 0) { memcpy(first, mine, num_bytes); }
     Status status = collective_broadcast(&dp->world, first, num_bytes, 0);
@@ -358,7 +358,7 @@ static Status tell_difference(Dynapipe* dp, const char* what, const char* mine, 
 Status session_same(Dynapipe* dp, const char* what, const char* lines) {
     const int32_t num_ranks = dp->world.num_ranks;
     if (num_ranks <= 1) { return STATUS_OK; }
-    uint64_t* all = calloc((size_t)num_ranks, sizeof *all);
+    uint64_t* all = (uint64_t*)calloc((size_t)num_ranks, sizeof *all);
     if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     all[dp->transport.rank] = hash_finish(hash_bytes(HASH_SEED, lines, strlen(lines)));
     Status status = collective_share(&dp->world, all, sizeof *all);
@@ -491,10 +491,9 @@ Status session_same_model(Dynapipe* dp) {
     return compare(dp, "the model and what it costs", model_lines, NULL);
 }
 
-// --- the record of a start
-// -----------------------------------------------------------------------------------
+// --- the record of a start -----------------------------------------------------------------------------
 
-// session_run.c -- the record of metrics.jsonl that says what runs: command, commit, model, machine, options.
+// the record of metrics.jsonl that says what runs: command, commit, model, machine, options.
 // Each start writes one, with the step that it begins behind.
 
 // As it would be typed, so that a shell reads the same words again.

@@ -1,3 +1,4 @@
+// session_refit.c -- what steps that ran tell of the costs: in words, in a checkpoint, in plans.
 #define _GNU_SOURCE  // open_memstream
 
 #include <jansson.h>
@@ -7,8 +8,7 @@
 #include <string.h>
 #include "session.h"
 #include "../../util/numbers.h"
-// --- in words and in metrics.jsonl
-// ---------------------------------------------------------------------------
+// --- in words and in metrics.jsonl ---------------------------------------------------------------------
 
 // Of what takes that part of all time; of all time.
 static const double WORTH_SAYING = 0.05, LEAST_SHARE = 0.01, WORTH_OF_ALL = 0.01;
@@ -143,10 +143,9 @@ char* session_refit_json(const SessionRefit* refit) {
     return text;
 }
 
-// --- in a checkpoint
-// -----------------------------------------------------------------------------------------
+// --- in a checkpoint -----------------------------------------------------------------------------------
 
-// session_refit_record.c -- what was agreed on, behind the loader's position in a checkpoint.
+// what was agreed on, behind the loader's position in a checkpoint.
 //
 //     header, sums of earlier blocks, versions (each: header, its ranks), then what tells that it is there
 
@@ -271,11 +270,11 @@ static Status read_versions(SessionRefit* refit, const RecordHead* head, const u
     size_t ranks_bytes = (size_t)head->num_ranks * sizeof(RefitOfRank);
     bool sane = history_is_sane(head->history);
     free(refit->versions);
-    refit->versions = calloc((size_t)head->num_versions + 1, sizeof *refit->versions);
+    refit->versions = (RefitVersion*)calloc((size_t)head->num_versions + 1, sizeof *refit->versions);
     if (refit->versions == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a checkpoint's record"); }
     for (int32_t i = 0; i < head->num_versions && sane; i++) {
         VersionHead about;
-        RefitOfRank* ranks = malloc(ranks_bytes);
+        RefitOfRank* ranks = (RefitOfRank*)malloc(ranks_bytes);
         if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a checkpoint's record"); }
         memcpy(&about, at, sizeof about);
         memcpy(ranks, at + sizeof about, ranks_bytes);
@@ -319,8 +318,7 @@ Status session_refit_restore(SessionRefit* refit, const void* position, size_t* 
     return refit->is_on ? read_versions(refit, &head, begin + sizeof head) : STATUS_OK;
 }
 
-// --- versions
-// ------------------------------------------------------------------------------------------------
+// --- versions ------------------------------------------------------------------------------------------
 
 void session_refit_init(SessionRefit* refit, bool is_on) {
     *refit = (SessionRefit){.is_on = is_on};
@@ -373,14 +371,14 @@ static RefitOfRank as_predicted(void) {
 }
 
 static RefitOfRank* new_ranks(int32_t num_ranks) {
-    RefitOfRank* ranks = malloc((size_t)num_ranks * sizeof *ranks);
+    RefitOfRank* ranks = (RefitOfRank*)malloc((size_t)num_ranks * sizeof *ranks);
     for (int32_t r = 0; r < num_ranks && ranks != NULL; r++) { ranks[r] = as_predicted(); }
     return ranks;
 }
 
 static RefitModel* new_model(int32_t num_ranks) {
-    RefitModel* model = calloc(1, sizeof *model);
-    MachineRank* ranks = calloc((size_t)num_ranks, sizeof *ranks);
+    RefitModel* model = (RefitModel*)calloc(1, sizeof *model);
+    MachineRank* ranks = (MachineRank*)calloc((size_t)num_ranks, sizeof *ranks);
     if (model == NULL || ranks == NULL) {
         free(model);
         free(ranks);
@@ -416,7 +414,7 @@ static void say_dropped(const SessionRefit* refit) {
 // What was said before layers moved stays said.
 static Status say_nothing_twice(SessionRefit* refit) {
     if (refit->said_ranks != NULL) { return STATUS_OK; }
-    refit->said_ranks = malloc((size_t)refit->num_ranks * sizeof(double));
+    refit->said_ranks = (double*)malloc((size_t)refit->num_ranks * sizeof(double));
     if (refit->said_ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for what ranks take"); }
     for (int32_t r = 0; r < refit->num_ranks; r++) { refit->said_ranks[r] = 1; }
     for (int i = 0; i < REFIT_WORDS; i++) { refit->said_words[i] = 1; }
@@ -538,8 +536,8 @@ static Status make_version(RefitVersion* out, const SessionRefit* refit, const R
                            const double* values) {
     int32_t num_ranks = refit->num_ranks;
     const RefitVersion* last = last_version(refit);
-    RefitRank* ranks = malloc((size_t)num_ranks * sizeof *ranks);
-    double* room = malloc((size_t)num_ranks * sizeof *room);
+    RefitRank* ranks = (RefitRank*)malloc((size_t)num_ranks * sizeof *ranks);
+    double* room = (double*)malloc((size_t)num_ranks * sizeof *room);
     out->ranks = new_ranks(num_ranks);
     bool failed = ranks == NULL || room == NULL || out->ranks == NULL;
     for (int32_t r = 0; r < num_ranks && !failed; r++) {
@@ -584,7 +582,7 @@ Status session_refit_agree(SessionRefit* refit, Collective* world, int32_t steps
     RefitRank rank;
     RefitSums all[SIDE_COUNT];
     TRY(solve(&shared, &rank, all, refit, world));
-    double* values = malloc((size_t)refit->num_ranks * NUM_VALUES * sizeof *values);
+    double* values = (double*)malloc((size_t)refit->num_ranks * NUM_VALUES * sizeof *values);
     if (values == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", refit->num_ranks); }
     Status status = gather(values, &rank, refit, world);
     bool is_any = all[SIDE_FORWARD].num_jobs > 0 || all[SIDE_BACKWARD].num_jobs > 0;

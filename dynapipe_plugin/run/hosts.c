@@ -169,26 +169,25 @@ typedef struct {
     unsigned char *sent, *got;
 } Probe;
 
-// A job: no call of the transport.
-static void compute(int64_t ns) {
-    for (int64_t begin_ns = clock_now_ns(); clock_now_ns() - begin_ns < ns;) {}
-}
-
-static Status finish(const Probe* probe, int32_t peer, void* request) {
+// Until a request is done; timeout_ns 0: for ever.
+static Status wait_for(const Transport* t, int32_t peer, void* request, int64_t timeout_ns) {
     Backoff backoff = {0};
-    const Transport* t = probe->transport;
     for (int done = 0;;) {
         TRY(t->api->test(t->ctx, request, &done));
         if (done) { return STATUS_OK; }
-        if (backoff_gives_up(&backoff, probe->world->timeout_ns)) {
+        if (backoff_gives_up(&backoff, timeout_ns)) {
             return FAIL(STATUS_COMM,
-                        "whether messages move alone: rank %d waits for rank %s, nothing moved for %.1f s "
-                        "---> see what rank %d does, or raise --comm-timeout",
-                        (int)t->rank, TRANSPORT_RANK(t, peer), (double)probe->world->timeout_ns / 1e9,
-                        (int)peer);
+                        "measuring links: rank %d waits for rank %s, nothing moved for %.1f s ---> see what "
+                        "rank %d does, or raise --comm-timeout",
+                        (int)t->rank, TRANSPORT_RANK(t, peer), (double)timeout_ns / 1e9, (int)peer);
         }
         backoff_pause(&backoff);
     }
+}
+
+// A job: no call of the transport.
+static void compute(int64_t ns) {
+    for (int64_t begin_ns = clock_now_ns(); clock_now_ns() - begin_ns < ns;) {}
 }
 
 // Over the link behind every second rank, all at once; *late: on this rank it was not there when the job
@@ -212,7 +211,7 @@ static Status send_over(const Probe* probe, int32_t parity, int64_t window_ns, b
     }
     compute(window_ns);
     *late = takes_part && !is_sender && (is_early || *last == 0);
-    return takes_part ? finish(probe, peer, request) : STATUS_OK;
+    return takes_part ? wait_for(t, peer, request, probe->world->timeout_ns) : STATUS_OK;
 }
 
 // Whether on every link a message came during a job.
@@ -241,8 +240,8 @@ static Status measure_cost(const Probe* probe, double* out) {
     int64_t cpu_ns = t->api->progress_cpu_ns(t->ctx) - begin_cpu_ns, ns = clock_now_ns() - begin_ns;
     double is_dear = (double)cpu_ns > MOST_COST * (double)ns, cost = (double)cpu_ns / (double)ns;
     TRY(t->api->isend(t->ctx, next, TAG_PROGRESS, probe->sent, 1, &send));
-    TRY(finish(probe, prev, receive));
-    TRY(finish(probe, next, send));
+    TRY(wait_for(t, prev, receive, probe->world->timeout_ns));
+    TRY(wait_for(t, next, send, probe->world->timeout_ns));
     double sums[2] = {is_dear, cost};
     TRY(collective_all_reduce_sum(probe->world, sums, 2));
     *out = sums[0] > 0 ? 1 : sums[1] / t->num_ranks;  // dear for one: dear for all, who wait for it
@@ -336,8 +335,6 @@ static double median_ns(int64_t* ns, int num_times) {
     return (double)ns[num_times / 2];
 }
 
-// --- links -------------------------------------------------------------------------------------------------
-
 // This rank's end of one link.
 typedef struct {
     const Transport* links;
@@ -346,29 +343,12 @@ typedef struct {
     int64_t timeout_ns;  // 0: for ever
 } End;
 
-static Status wait_for(const End* end, void* request) {
-    const Transport* links = end->links;
-    Backoff backoff = {0};
-    for (int done = 0;;) {
-        TRY(links->api->test(links->ctx, request, &done));
-        if (done) { return STATUS_OK; }
-        if (backoff_gives_up(&backoff, end->timeout_ns)) {
-            return FAIL(STATUS_COMM,
-                        "measuring links: rank %d waits for rank %s, nothing moved for %.1f s ---> see what "
-                        "rank %d does, or raise --comm-timeout",
-                        (int)links->rank, TRANSPORT_RANK(links, end->peer), (double)end->timeout_ns / 1e9,
-                        (int)end->peer);
-        }
-        backoff_pause(&backoff);
-    }
-}
-
 static Status move(const End* end, size_t num_bytes, bool sends) {
     const Transport* links = end->links;
     void* request;
     TRY(sends ? links->api->isend(links->ctx, end->peer, TAG_LINK, end->memory, num_bytes, &request)
               : links->api->irecv(links->ctx, end->peer, TAG_LINK, end->memory, num_bytes, &request));
-    return wait_for(end, request);
+    return wait_for(links, end->peer, request, end->timeout_ns);
 }
 
 // The first round trip opens connections: it does not count.

@@ -71,7 +71,7 @@ Status session_device_limit(Dynapipe* dp) {
 }
 
 Status session_sums_open(Dynapipe* dp) {
-    return sums_host_open(&dp->sums, &dp->replicas, &dp->tied);
+    return sums_host_open(&dp->sums, &dp->replicas, &dp->tied, dp->device, NULL, 0);
 }
 
 int64_t session_device_used_bytes(const Dynapipe* dp) {

@@ -1,11 +1,8 @@
-// test_refit_solve.c -- factors of the cost model's terms and of ranks are found from the times of jobs.
-#include "../dynapipe_plugin/plan/refit.h"
-
-#include <math.h>
-
+// test_refit.c -- factors of a cost model from measured jobs.
 #include "../dynapipe_plugin/plan/cost_model.h"
-#include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/placement.h"
+#include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/refit.h"
 #include "../dynapipe_plugin/plan/types.h"
 #include "../dynapipe_plugin/run/trace.h"
 #include "cost_one.h"
@@ -13,9 +10,14 @@
 #include "refit_case.h"
 #include "test.h"
 
-enum { MOST_RANKS = 16, NUM_STEPS = 4, MANY_STEPS = 60 };
+#include <math.h>
 
 static uint64_t seed;
+
+// --- refit solve -----------------------------------------------------------------------------------------
+// factors of the cost model's terms and of ranks are found from the times of jobs.
+
+enum { MOST_RANKS = 16, NUM_STEPS = 4, MANY_STEPS = 60 };
 
 static MbShape random_shape(Rng* rng, bool decoder) {
     MbShape shape = {0};

@@ -1,11 +1,15 @@
-// test_shape_rules.c -- what a model's kernels ask of micro-batches: no plan does otherwise, padding is the
-// least that serves, and what cannot be served is said in words.
+// test_problem.c -- shapes that kernels take.
 #include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/problem.h"
 #include "random_problem.h"
 #include "test.h"
 
 static uint64_t seed;
+
+// --- shape rules -----------------------------------------------------------------------------------------
+// what a model's kernels ask of micro-batches: no plan does otherwise, padding is the
+// least that serves, and what cannot be served is said in words.
+
 static RandomProblem problem;
 
 static Status make(Plan* out, Arena* arena) {

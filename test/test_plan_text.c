@@ -1,11 +1,14 @@
-// test_plan_io.c -- plan text: round trips, golden text, hostile text; timelines as in STYLE.
-#include "../util/files.h"
+// test_plan_text.c -- plans as text.
 #include "../dynapipe_plugin/plan/simulate.h"
-#include "random_plan.h"
+#include "../util/files.h"
 #include "pipe_print.h"
+#include "random_plan.h"
 #include "test.h"
 
 static uint64_t seed;
+
+// --- plan io ---------------------------------------------------------------------------------------------
+// plan text: round trips, golden text, hostile text; timelines as in STYLE.
 
 static char* print_plan(const Plan* plan, size_t* num_bytes) {
     char* text = NULL;

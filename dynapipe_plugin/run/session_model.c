@@ -478,7 +478,6 @@ static void fill_request(Dynapipe* dp, const DynapipeCosts* costs) {
     request->mb_tokens = options->mb_tokens;
     request->mb_samples = options->mb_tokens > 0 ? 0 : dp->run.rows;
     request->effort = options->effort;
-    request->memory_slack_permille = PLAN_MEMORY_SLACK_PERMILLE;
 }
 
 // Can this model be run on so many stages, and with these options?

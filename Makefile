@@ -64,7 +64,7 @@ STOCK_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_stock answers) $(OUT
 TEST_SRCS := $(wildcard test/test_*.c)
 TESTS     := $(patsubst test/%.c,%,$(TEST_SRCS))
 TEST_LIB  := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(TEST_SRCS) test/tests.c,$(wildcard test/*.c)))
-TOOL_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard tool/*.c)) $(OUT)/llmc/gpt2_config.o $(OUT)/llmc/t5_config.o
+TOOL_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard tool/*.c)) $(patsubst %,$(OUT)/llmc/%.o,gpt2 t5 model_config)
 TRACE_OBJS := $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/run/%.o,trace)
 # what of the loader reads sample files, where it is not linked whole
 SAMPLE_OBJS := $(OUT)/dataloader/sample_file.o
@@ -182,7 +182,7 @@ $(OUT)/plan_dump: $(OUT)/test/tools/plan_dump.o $(OUT)/test/random_problem.o $(D
         $(RIVALS_OBJS) $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
 	$(CC) $(CFLAGS_ALL) $^ $(LIBS) -o $@
 $(OUT)/tools/refit_bench: $(OUT)/test/tools/refit_bench.o $(patsubst %,$(OUT)/test/%.o,case_problem refit_case) $(TOOL_LINK) \
-        $(OUT)/llmc/gpt2_config.o $(OUT)/llmc/t5_config.o $(DYNAPIPE_OBJS)
+        $(patsubst %,$(OUT)/llmc/%.o,gpt2 t5 model_config) $(DYNAPIPE_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $^ $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/tools/plan_time: $(OUT)/test/tools/plan_time.o $(TOOL_OBJS) $(SAMPLE_OBJS) $(DYNAPIPE_BASE_OBJS) $(TRACE_OBJS) \
@@ -216,9 +216,9 @@ $(OUT)/tests_table.c: Makefile $(TEST_SRCS)
 	@mkdir -p $(@D)
 	@{ for t in $(TESTS); do echo "int main_$$t(int, char**);"; done; echo 'const struct { const char* name; int (*run)(int, char**); } tests[] = {'; \
 	   for t in $(TESTS); do echo "    {\"$$t\", main_$$t},"; done; echo '    {0, 0}};'; } >$@
-$(OUT)/tests: test/tests.c $(OUT)/tests_table.c $(TEST_SRCS:%.c=$(OUT)/%.o) $(OUT)/libtested.a
+$(OUT)/tests: test/tests.c $(OUT)/tests_table.c $(TEST_SRCS:%.c=$(OUT)/%.o) $(RIVALS_OBJS) $(OUT)/libtested.a
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(TESTED_LIBS) -o $@
-$(OUT)/test_%: $(OUT)/test/test_%.o $(OUT)/libtested.a
+$(OUT)/test_%: $(OUT)/test/test_%.o $(RIVALS_OBJS) $(OUT)/libtested.a
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(TESTED_LIBS) -Wl,--defsym=main=main_$(@F) -o $@
 
 # The same file as C++, for test/test_interface.sh.

@@ -78,7 +78,7 @@ static void print_model(const GeneratorModel* g) {
     enum { LINE_CHARS = 100 };
     char shape[160], line[320];
     const ModelConfig* config = &g->model.config;
-    config->kind->describe(shape, sizeof shape, config);
+    model_describe(shape, sizeof shape, config);
     int num_chars = snprintf(line, sizeof line, "%s, %s, %lld parameters", config->kind->title, shape,
                              (long long)model_num_params(config));
     bool fits = strlen(g->path) + 2 + (size_t)num_chars <= LINE_CHARS;

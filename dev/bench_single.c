@@ -178,15 +178,15 @@ static void trainer_init(Trainer* trainer, const Options* options, OpsContext* o
     if (!model_parse(&config, options->kind, options->model, 0, 0)) { fail(status_message()); }
     Model* model = &trainer->model;
     model_init(model, &config, 0, model_num_layers(&config), true, ops);
-    config.kind->init_random(model, 42);
+    model_init_random(model, 42);
     if (options->export_dir != NULL) { export_model(model, options->export_dir); }
     model_alloc_grads(model);
     optimizer_init(&trainer->optimizer, OPTIMIZER_ADAMW, 0, model->num_params, 0.1f, 42, ops);
     mt19937_seed(&trainer->random, 1);
     batch_init(trainer, options);
-    const int64_t acts_bytes = config.kind->acts_bytes(model, &trainer->batch, MODEL_KEEP | MODEL_HEAD);
+    const int64_t acts_bytes = model_acts_bytes(model, &trainer->batch, MODEL_KEEP | MODEL_HEAD);
     trainer->acts = llmc_alloc((size_t)acts_bytes, "activations");
-    trainer->scratch = llmc_alloc((size_t)config.kind->scratch_bytes(model, &trainer->batch), "scratch");
+    trainer->scratch = llmc_alloc((size_t)model_scratch_bytes(model, &trainer->batch), "scratch");
 }
 
 static void trainer_free(Trainer* trainer) {
@@ -223,19 +223,19 @@ static void draw_tokens(Trainer* trainer) {
 
 static double step(Trainer* trainer, int t, double phase_ms[NUM_PHASES]) {
     Model* model = &trainer->model;
-    const ModelKind* kind = model->config.kind;
+
     const ModelBatch* batch = &trainer->batch;
     draw_tokens(trainer);
     double at_ms[NUM_PHASES + 1];
     at_ms[PHASE_zero] = now_ms(CLOCK_MONOTONIC);
     model_zero_grads(model);
     at_ms[PHASE_forward] = now_ms(CLOCK_MONOTONIC);
-    kind->forward(model, batch, NULL, NULL, trainer->acts, trainer->scratch, trainer->losses,
+    model_forward(model, batch, NULL, NULL, trainer->acts, trainer->scratch, trainer->losses,
                   MODEL_KEEP | MODEL_HEAD);
     at_ms[PHASE_backward_inputs] = now_ms(CLOCK_MONOTONIC);
-    kind->backward_inputs(model, batch, NULL, trainer->acts, NULL, NULL, trainer->scratch);
+    model_backward_inputs(model, batch, NULL, trainer->acts, NULL, NULL, trainer->scratch);
     at_ms[PHASE_backward_weights] = now_ms(CLOCK_MONOTONIC);
-    kind->backward_weights(model, batch, trainer->acts, NULL, trainer->scratch);
+    model_backward_weights(model, batch, trainer->acts, NULL, trainer->scratch);
     at_ms[PHASE_norm] = now_ms(CLOCK_MONOTONIC);
     double norm = sqrt(optimizer_sum_of_squares(&trainer->optimizer, model));
     at_ms[PHASE_adamw] = now_ms(CLOCK_MONOTONIC);

@@ -177,7 +177,7 @@ static Status move_values(Body* body, void* values, int64_t begin, int64_t end, 
 
 static void fill_model_header(int32_t* header, const ModelConfig* config, int32_t version) {
     memset(header, 0, CHECKPOINT_HEADER_BYTES);
-    config->kind->to_header(header, config);
+    model_to_header(header, config);
     header[0] = config->kind->checkpoint_magic;
     header[1] = version;
 }
@@ -242,9 +242,8 @@ static Status check_model_header(const CheckpointFile* file, const int32_t* head
                     header[1], MODEL_VERSION_FP32, MODEL_VERSION_BF16);
     }
     ModelConfig config;
-    kind->from_header(&config, header);
-    config.kind = kind;
-    if (!kind->check(&config, path)) { return status_last(); }
+    model_from_header(&config, kind, header);
+    if (!model_check(&config, path)) { return status_last(); }
     int64_t num_bytes = model_bytes(&config, header[1]);
     if (file->num_bytes != num_bytes) {
         return FAIL(STATUS_BAD_FORMAT,

@@ -234,8 +234,8 @@ static void run_open(Run* r) {
                               .num_dec_tokens = has_sides(r) ? num_slots : 0,
                               .max_dec_seq_tokens = has_sides(r) ? 1 : 0};
     r->cache.memory =
-        ops_alloc(r->model->ops, (size_t)config->kind->cache_bytes(r->model, &r->cache), "keys and values");
-    r->scratch = ops_alloc(r->model->ops, (size_t)config->kind->infer_bytes(r->model, &shape), "completions");
+        ops_alloc(r->model->ops, (size_t)model_cache_bytes(r->model, &r->cache), "keys and values");
+    r->scratch = ops_alloc(r->model->ops, (size_t)model_infer_bytes(r->model, &shape), "completions");
     r->generators = (Mt19937*)llmc_alloc(sizeof(Mt19937) * (size_t)num_slots, "generators");
     r->places = (SamplingPlace*)llmc_alloc(sizeof(SamplingPlace) * (size_t)config->vocab, "logits");
     r->row = (floatX*)llmc_alloc(sizeof(floatX) * (size_t)config->padded_vocab, "logits");
@@ -306,7 +306,7 @@ static void call_run(Run* r, const Call* call) {
     r->cache.slots = r->slots;
     r->cache.num_before = r->num_before;
     r->cache.num_enc = r->num_enc;
-    r->model->config.kind->infer(r->model, &batch, &r->cache, NULL, NULL, r->scratch, r->next);
+    model_infer(r->model, &batch, &r->cache, NULL, NULL, r->scratch, r->next);
 }
 
 // --- texts -------------------------------------------------------------------------------------------------

@@ -777,7 +777,7 @@ static bool read_shape(Source* source, const ModelKind* kind, const char* path) 
                          is_gpt2 ? "gpt2" : "t5");
     }
     source->config.shape.kind = kind;
-    return kind->check(&source->config.shape, checkpoint_path_tail(path));
+    return model_check(&source->config.shape, checkpoint_path_tail(path));
 }
 
 static bool open_source(Source* out, const ModelKind* kind, const char* path) {

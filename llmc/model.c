@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include "floatx.h"
 #include "llmc_error.h"
+#include "mt19937.h"
 
 enum { PIECE_VALUES = 1 << 20 };
 
@@ -65,8 +66,6 @@ void device_values_to_floats(OpsContext* ops, float* out, const floatX* in, size
     free(piece);
 }
 
-// --- batch_stage --------------------
-
 void batch_check_range(const char* what, const int32_t* values, int num_values, int limit) {
     for (int i = 0; i < num_values; i++) {
         if (values[i] < 0 || values[i] >= limit) {
@@ -82,51 +81,7 @@ const int32_t* batch_stage(OpsContext* ops, const int32_t* values, int num_value
     return num_values > 0 && values != NULL ? ops_stage(ops, values, (size_t)num_values) : NULL;
 }
 
-// --- cache_rows --------------------
-
-CacheRows cache_rows_stage(int num_seqs, const int32_t* cu_seqlens, const int32_t* slots,
-                           const int32_t* num_before, int max_tokens, OpsContext* ops) {
-    size_t n = (size_t)num_seqs, T = cu_seqlens != NULL ? (size_t)cu_seqlens[num_seqs] : 0;
-    int32_t* memory = llmc_alloc((T + 4 * n) * sizeof(int32_t), "rows of a cache");
-    int32_t *rows = memory, *begins = rows + T, *lens = begins + n, *starts = lens + n,
-            *last_rows = starts + n;
-    for (int b = 0; b < num_seqs; b++) {
-        int num_new = cu_seqlens != NULL ? cu_seqlens[b + 1] - cu_seqlens[b] : 0;
-        begins[b] = slots[b] * max_tokens;
-        starts[b] = num_before != NULL ? num_before[b] : 0;
-        lens[b] = starts[b] + num_new;
-        last_rows[b] = num_new > 0 ? cu_seqlens[b + 1] - 1 : 0;
-        if (lens[b] > max_tokens || (cu_seqlens != NULL && num_new < 1)) {
-            fprintf(stderr, "cache: slot %d has %d tokens, %d more do not fit into %d\n", slots[b], starts[b],
-                    num_new, max_tokens);
-            exit(1);
-        }
-        for (int i = 0; i < num_new; i++) { rows[cu_seqlens[b] + i] = begins[b] + starts[b] + i; }
-    }
-    return (CacheRows){
-        .rows = T > 0 ? ops_stage(ops, rows, T) : NULL,
-        .begins = ops_stage(ops, begins, n),
-        .lens = ops_stage(ops, lens, n),
-        .starts = ops_stage(ops, starts, n),
-        .last_rows = ops_stage(ops, last_rows, n),
-        .memory = memory,
-    };
-}
-
-void cache_rows_free(CacheRows* rows) {
-    free(rows->memory);
-    rows->memory = NULL;
-}
-
-// --- model --------------------
-// What is asked of any model: memory, counts, headers. model_part.c: what a rank has of one.
-
-bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor, int vocab,
-                 int max_seq_len) {
-    if (!kind->parse(out, descriptor, vocab, max_seq_len)) { return false; }
-    out->kind = kind;
-    return true;
-}
+// --- memory ------------------------------------------------------------------------------------------------
 
 void model_alloc_grads(Model* model) {
     if (model->grads == NULL) {
@@ -151,101 +106,9 @@ void model_free(Model* model) {
     *model = (Model){0};
 }
 
-int model_num_layers(const ModelConfig* config) {
-    return config->num_layers + config->num_dec_layers;
-}
-
-int64_t model_num_params(const ModelConfig* config) {
-    int64_t num_params = 0;
-    for (int t = 0; t < config->kind->num_tensors; t++) {
-        TensorInfo info = config->kind->tensor(config, t);
-        num_params += model_num_copies(config, &info) * info.rows * info.cols;
-    }
-    return num_params;
-}
-
-int64_t model_tensor_values(const ModelConfig* config, int tensor) {
-    const TensorInfo info = config->kind->tensor(config, tensor);
-    return info.rows * info.cols;
-}
-
-int model_num_copies(const ModelConfig* config, const TensorInfo* info) {
-    return info->rows == 0                       ? 0
-           : info->place == TENSOR_PER_LAYER     ? config->num_layers
-           : info->place == TENSOR_PER_DEC_LAYER ? config->num_dec_layers
-                                                 : 1;
-}
-
-int model_num_tensors(const ModelConfig* config) {
-    int num_tensors = 0;
-    for (int t = 0; t < config->kind->num_tensors; t++) {
-        TensorInfo info = config->kind->tensor(config, t);
-        num_tensors += model_num_copies(config, &info);
-    }
-    return num_tensors;
-}
-
-int model_tensor_number(const ModelConfig* config, const TensorSlice* slice) {
-    int number = slice->layer > 0 ? slice->layer : 0;
-    for (int t = 0; t < slice->tensor; t++) {
-        TensorInfo info = config->kind->tensor(config, t);
-        number += model_num_copies(config, &info);
-    }
-    return number;
-}
-
-void model_to_header(int32_t* header, const ModelConfig* config) {
-    header[2] = config->max_seq_len;
-    header[3] = config->vocab;
-    header[4] = config->num_layers;
-    header[5] = config->num_heads;
-    header[6] = config->channels;
-    header[7] = config->padded_vocab;
-}
-
-void model_from_header(ModelConfig* out, const int32_t* header) {
-    *out = (ModelConfig){.max_seq_len = header[2],
-                         .vocab = header[3],
-                         .num_layers = header[4],
-                         .num_heads = header[5],
-                         .channels = header[6],
-                         .padded_vocab = header[7]};
-}
-
-static const char MODEL_REMEDY[] = "give this checkpoint to -e, or leave -e out";
-
-bool model_config_equal(const ModelConfig* theirs, const ModelConfig* ours, ModelDifference* difference) {
-    const ModelDifference fields[] = {
-        {"vocabulary", "use data made with this checkpoint's tokenizer", theirs->vocab, ours->vocab},
-        {"padded vocabulary", "use another checkpoint", theirs->padded_vocab, ours->padded_vocab},
-        {"layers", MODEL_REMEDY, theirs->num_layers, ours->num_layers},
-        {"channels", MODEL_REMEDY, theirs->channels, ours->channels},
-        {"heads", MODEL_REMEDY, theirs->num_heads, ours->num_heads},
-        {"decoder layers", MODEL_REMEDY, theirs->num_dec_layers, ours->num_dec_layers},
-        {"head size", MODEL_REMEDY, theirs->head_size, ours->head_size},
-        {"feed-forward channels", MODEL_REMEDY, theirs->ffn_channels, ours->ffn_channels},
-        {"relative position buckets", MODEL_REMEDY, theirs->num_buckets, ours->num_buckets},
-        {"largest relative distance", MODEL_REMEDY, theirs->max_distance, ours->max_distance},
-        {"gated feed-forward (0 or 1)", MODEL_REMEDY, theirs->gated, ours->gated},
-        {"tied head (0 or 1)", MODEL_REMEDY, theirs->tied_head, ours->tied_head},
-        {"bias table per layer (0 or 1)", MODEL_REMEDY, theirs->bias_per_layer, ours->bias_per_layer},
-        // positions are parameters of some models; others have no such limit
-        {"longest sequence", "start with the same -t", theirs->max_seq_len, ours->max_seq_len},
-    };
-    int num_fields = (int)(sizeof fields / sizeof *fields) - (ours->kind->has_decoder ? 1 : 0);
-    for (int i = 0; i < num_fields; i++) {
-        if (fields[i].theirs != fields[i].ours) {
-            *difference = fields[i];
-            return false;
-        }
-    }
-    return true;
-}
-
-// --- model_part --------------------
-// model_part.c -- what a rank has of a model: its table of tensors, views of its pieces, what is tied to
-// other ranks'. The flat array has the tensors in checkpoint order, each with the layers of all ranges and
-// once; for the whole model it is the body of a checkpoint.
+// --- what a rank has: its table of tensors, views of its pieces, what is tied to other ranks'
+// ------------------ The flat array has the tensors in checkpoint order, each with the layers of all ranges
+// and once; for the whole model it is the body of a checkpoint.
 
 ModelPart model_part(int layer_begin, int layer_end, bool has_head) {
     return (ModelPart){.num_ranges = 1,
@@ -314,21 +177,61 @@ static bool is_later_share(const Model* view) {
     return model_is_share(view) && head->sharing == MODEL_HEAD_BY_ROWS && head->begin[view->part.stage] > 0;
 }
 
+static int stack_of_bias(const ModelKind* kind, int t) {  // -1: no table of biases
+    return t == MODEL_EMBEDDING ? -1 : t == kind->stacks[0].bias ? 0 : t == kind->stacks[1].bias ? 1 : -1;
+}
+
+static int stack_begin(const Model* view, int stack) {
+    return stack == 0 ? model_enc_begin(view) : model_dec_begin(view);
+}
+static int stack_layers(const Model* view, int stack) {
+    return stack == 0 ? model_enc_end(view) - model_enc_begin(view)
+                      : model_dec_end(view) - model_dec_begin(view);
+}
+
+// Of a tensor outside the layers: has the view one?
+static bool has_whole(const Model* view, int t) {
+    const ModelConfig* config = &view->config;
+    const ModelKind* kind = config->kind;
+    const ModelLinear enc_end = kind->stacks[0].norm_end;
+    const bool begins_decoder = stack_layers(view, 1) > 0 && model_dec_begin(view) == 0;
+    if (t == model_head_tensor(config) && view->has_head) { return true; }
+    if (t == MODEL_EMBEDDING) { return view->is_first || begins_decoder; }
+    if (t == kind->positions) { return view->is_first; }
+    if (stack_of_bias(kind, t) >= 0) { return stack_layers(view, stack_of_bias(kind, t)) > 0; }
+    if (kind->has_decoder && (t == enc_end.weight || t == enc_end.bias)) {
+        return stack_layers(view, 0) > 0 && model_enc_end(view) == config->num_layers;
+    }
+    return t != kind->head && view->is_last;  // the final norm
+}
+
+// And does another before it in the chain have one, too?
+static bool is_whole_copy(const Model* view, int t) {
+    const int stack = stack_of_bias(view->config.kind, t);
+    if (t == MODEL_EMBEDDING) { return !view->is_first; }
+    return stack >= 0 && stack_begin(view, stack) > 0;
+}
+
+// May several ranges have it?
+static bool is_tied(const ModelConfig* config, int t) {
+    if (t == MODEL_EMBEDDING) { return config->kind->has_decoder || model_head_tensor(config) == t; }
+    return stack_of_bias(config->kind, t) >= 0 && !config->bias_per_layer;
+}
+
 static void add_whole(Model* model, int t, TensorSlice slice) {
-    const ModelKind* kind = model->config.kind;
     const ModelHead* head = &model->part.head;
-    const bool is_head = t == kind->head_tensor(&model->config);
+    const bool is_head = t == model_head_tensor(&model->config);
     bool has_all = false, has_rows = false, is_copy = true;
     for (int i = 0; i < num_pieces(model); i++) {
         const Model view = piece(model, i);
-        if (!kind->has_tensor(&view, t)) { continue; }
+        if (!has_whole(&view, t)) { continue; }
         has_all = has_all || !is_vocab_share(&view);
         has_rows = true;
-        is_copy = is_copy && (kind->is_copy(&view, t) || is_later_share(&view));
+        is_copy = is_copy && (is_whole_copy(&view, t) || is_later_share(&view));
     }
     if (!has_rows) { return; }
     slice.tied_copy = is_copy;
-    slice.tied = kind->is_tied(&model->config, t) || (is_head && head->sharing == MODEL_HEAD_BY_ROWS);
+    slice.tied = is_tied(&model->config, t) || (is_head && head->sharing == MODEL_HEAD_BY_ROWS);
     if (!has_all) {
         const int64_t C = model->config.channels;
         slice.first = head->begin[model->part.stage] * C;
@@ -379,7 +282,7 @@ const TensorSlice* model_find(const Model* model, int tensor, int layer) {
 
 static void find_head(Model* view) {
     const ModelConfig* config = &view->config;
-    const TensorSlice* slice = model_find(view, config->kind->head_tensor(config), -1);
+    const TensorSlice* slice = model_find(view, model_head_tensor(config), -1);
     int begin = 0, end = config->padded_vocab;
     if (is_vocab_share(view)) {
         begin = view->part.head.begin[view->part.stage];
@@ -492,7 +395,7 @@ static int tie_shares(const Model* model, const TensorSlice* slice, ModelTied* o
 }
 
 int model_tied(const Model* model, ModelTied out[MODEL_MAX_TIED]) {
-    const int head_tensor = model->config.kind->head_tensor(&model->config);
+    const int head_tensor = model_head_tensor(&model->config);
     int num = 0;
     for (int i = 0; i < model->num_slices; i++) {
         const TensorSlice* slice = &model->slices[i];
@@ -504,4 +407,105 @@ int model_tied(const Model* model, ModelTied out[MODEL_MAX_TIED]) {
         }
     }
     return num;
+}
+
+// --- random values -----------------------------------------------------------------------------------------
+
+typedef struct {
+    Model* model;
+    Mt19937 generator;
+    float* values;  // room for the largest tensor: normals are drawn in blocks of one
+} Draws;
+
+// Rows [begin, begin + num_rows) of a tensor; `layer` counts in its stack, -1: outside.
+static void draw(Draws* d, int tensor, int layer, int64_t begin, int64_t num_rows, float std) {
+    const ModelConfig* config = &d->model->config;
+    const TensorSlice* slice = model_find(d->model, tensor, layer);
+    const int64_t cols = config->kind->tensor(config, tensor).cols, num_values = num_rows * cols;
+    if (slice == NULL) {
+        mt19937_normal_skip(&d->generator, (size_t)num_values);
+        return;
+    }
+    mt19937_normal(&d->generator, d->values, (size_t)num_values, 0.0f, std);
+    model_set_values(d->model, slice, d->values, begin * cols, num_values);
+}
+
+static void draw_all(Draws* d, int tensor, int layer, float std) {
+    const ModelConfig* config = &d->model->config;
+    draw(d, tensor, layer, 0, config->kind->tensor(config, tensor).rows, std);
+}
+
+static void draw_layer(Draws* d, const ModelStack* stack, int layer, const ModelStds* stds) {
+    const ModelConfig* config = &d->model->config;
+    const int64_t I = (int64_t)config->num_heads * model_head_size(config);
+    if (stds->q == stds->kv) {
+        draw_all(d, stack->qkv.weight, layer, stds->q);
+    } else {
+        for (int part = 0; part < 3; part++) {
+            draw(d, stack->qkv.weight, layer, part * I, I, part == 0 ? stds->q : stds->kv);
+        }
+    }
+    draw_all(d, stack->o.weight, layer, stds->o);
+    if (stack->xq.weight != 0) {
+        draw_all(d, stack->xq.weight, layer, stds->q);
+        draw(d, stack->xkv.weight, layer, 0, I, stds->kv);
+        draw(d, stack->xkv.weight, layer, I, I, stds->kv);
+        draw_all(d, stack->xo.weight, layer, stds->o);
+    }
+    draw_all(d, stack->wi.weight, layer, stds->wi);
+    draw_all(d, stack->wo.weight, layer, stds->wo);
+    if (stack->bias != 0 && config->bias_per_layer) { draw_all(d, stack->bias, layer, stds->bias); }
+}
+
+static bool is_norm_weight(const ModelKind* kind, int t) {
+    for (int s = 0; s < 2; s++) {
+        const ModelStack* stack = &kind->stacks[s];
+        if (t != 0 && (t == stack->norm_self.weight || t == stack->norm_cross.weight ||
+                       t == stack->norm_ffn.weight || t == stack->norm_end.weight)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void fill_norms(Model* model) {
+    for (int i = 0; i < model->num_slices; i++) {
+        const TensorSlice* slice = &model->slices[i];
+        if (!is_norm_weight(model->config.kind, slice->tensor)) { continue; }
+        device_values_fill(model->ops, model->params + slice->offset, 1.0f, (size_t)slice->num_values);
+    }
+}
+
+static int64_t largest_tensor(const Model* model) {
+    int64_t largest = 0;
+    for (int i = 0; i < model->num_slices; i++) {
+        const int64_t num_values = model_tensor_values(&model->config, model->slices[i].tensor);
+        if (num_values > largest) { largest = num_values; }
+    }
+    return largest;
+}
+
+// The embedding (padding rows stay zero), positions, stack by stack and layer by layer its matrices in the
+// order of use, the stack's bias table, the head.
+void model_init_random(Model* model, uint32_t seed) {
+    const ModelConfig* config = &model->config;
+    const ModelKind* kind = config->kind;
+    const ModelStds stds = kind->stds(config);
+    const size_t num_bytes = (size_t)largest_tensor(model) * sizeof(float);
+    Draws d = {.model = model, .values = (float*)llmc_alloc(num_bytes, "a tensor's random values")};
+    ops_zero(model->ops, model->params, (size_t)model->num_params * sizeof(floatX));
+    mt19937_seed(&d.generator, seed);
+    draw(&d, MODEL_EMBEDDING, -1, 0, config->vocab, stds.embedding);
+    if (kind->positions != 0) { draw_all(&d, kind->positions, -1, stds.positions); }
+    for (int s = 0; s < 2; s++) {
+        const ModelStack* stack = &kind->stacks[s];
+        const int num_layers = s == 0 ? config->num_layers : config->num_dec_layers;
+        for (int l = 0; l < num_layers; l++) { draw_layer(&d, stack, l, &stds); }
+        if (stack->bias != 0 && !config->bias_per_layer) { draw_all(&d, stack->bias, -1, stds.bias); }
+    }
+    if (model_head_tensor(config) != MODEL_EMBEDDING) {
+        draw(&d, kind->head, -1, 0, config->vocab, stds.head);
+    }
+    free(d.values);
+    fill_norms(model);
 }

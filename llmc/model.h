@@ -1,87 +1,4 @@
 /*
-device_values.h -- float32 of the host to and from floatX on the device, in pieces, converted on the way.
-
-As ops_upload() and ops_download(): both wait. The values are exact one way (floatX to float); the other way
-bf16 rounds to nearest.
-*/
-#pragma once
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include "ops.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-void device_values_upload(OpsContext* ops, floatX* memory, const float* host, size_t num_values);
-void device_values_download(OpsContext* ops, float* host, const floatX* memory, size_t num_values);
-void device_values_fill(OpsContext* ops, floatX* memory, float value, size_t num_values);
-// out[i] = in[i], both on the device.
-void device_values_to_floats(OpsContext* ops, float* out, const floatX* in, size_t num_values);
-
-#ifdef __cplusplus
-}
-#endif
-
-// --- batch_stage --------------------
-/*
-batch_stage.h -- an array of a micro-batch on its way to the device.
-*/
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-// Ids within [0, limit), or the program ends; `what` names them in the message.
-void batch_check_range(const char* what, const int32_t* values, int num_values, int limit);
-// As ops_stage(); NULL where there are none.
-const int32_t* batch_stage(OpsContext* ops, const int32_t* values, int num_values);
-
-#ifdef __cplusplus
-}
-#endif
-
-// --- cache_rows --------------------
-/*
-cache_rows.h -- where the new tokens of some sequences go in a cache of keys and values, and what attention
-then reads (ops.h: Attention.k_lens, q_starts, place_rows).
-
-A slot has room for max_tokens rows, one behind the other; a sequence's new tokens follow the num_before it
-has.
-
-    CacheRows rows = cache_rows_stage(num_seqs, batch->cu_seqlens, cache->slots, cache->num_before,
-max_tokens, ops); place_rows(keys, C, qkv + C, 3 * C, rows.rows, T, C, ops); about.cu_k = rows.begins,
-about.k_lens = rows.lens, about.q_starts = rows.starts ... cache_rows_free(&rows);
-*/
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-// All but `memory` are the device's, for one job (ops_stage).
-typedef struct {
-    const int32_t* rows;       // (new tokens) of the cache
-    const int32_t* begins;     // (num_seqs) first row of the sequence's slot
-    const int32_t* lens;       // (num_seqs) tokens it then has
-    const int32_t* starts;     // (num_seqs) tokens it had
-    const int32_t* last_rows;  // (num_seqs) the last new token of each, among the new tokens
-    void* memory;              // of the host
-} CacheRows;
-
-// Belongs to a job whose staging has begun. num_before NULL: none. cu_seqlens NULL: nothing new; else every
-// sequence has a new token at least. A slot that would overflow ends the program.
-CacheRows cache_rows_stage(int num_seqs, const int32_t* cu_seqlens, const int32_t* slots,
-                           const int32_t* num_before, int max_tokens, OpsContext* ops);
-void cache_rows_free(CacheRows* rows);  // after the job's last operation was queued
-
-#ifdef __cplusplus
-}
-#endif
-
-// --- model --------------------
-/*
 model.h -- what all models here have in common: a transformer as a chain of blocks, any ranges of its layers
 on a rank, flat parameters, and a table of functions.
 
@@ -91,9 +8,9 @@ on a rank, flat parameters, and a table of functions.
     Model model;
     model_init_part(&model, &config, &part, ops);  // one array of parameters, each tensor once
     model_alloc_grads(&model);
-    config.kind->init_random(&model, 42);
+    model_init_random(&model, 42);
     Model view = model_view(&model, 1);  // of one range, in the same arrays
-    config.kind->forward(&view, &batch, in, out, acts, scratch, losses, MODEL_KEEP | MODEL_HEAD);
+    model_forward(&view, &batch, in, out, acts, scratch, losses, MODEL_KEEP | MODEL_HEAD);
 
 Layers are numbered along the chain: GPT-2's L layers; T5's encoder layers [0, Le), then its decoder layers
 [Le, Le + Ld). The first range has the embedding, the one where the decoder begins that stack's embedding, the
@@ -101,8 +18,16 @@ last one the head, or (head.h) what the head's shares on all ranks are fed by; t
 [L, L). The single-device model is the range [0, L). Trainer, optimizer, checkpoints and profiler know nothing
 else of a model.
 
-A kind is one file of each: t5.h (the tensors), t5_config.c, t5_acts.c, t5_forward.c, t5_backward.c ...
+A kind is a few tables (gpt2.c, t5.c): its tensors, which of them each block of its stacks uses, descriptors.
+The passes are written once, in transformer.c; what is asked of a config alone is in model_config.c.
 */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ops.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -120,8 +45,8 @@ typedef struct {
     int padded_vocab;  // Vp: V rounded up to 128
     // of encoder-decoder models (T5); 0 elsewhere
     int num_dec_layers;
-    int head_size;                  // HS; NH * HS need not be C
-    int ffn_channels;               // F
+    int head_size;                  // HS; NH * HS need not be C; 0: C / NH
+    int ffn_channels;               // F; 0: 4 C
     int num_buckets, max_distance;  // of the relative position bias
     bool gated;                     // feed-forward: gelu(x W0) * (x W1); else relu(x W)
     bool tied_head;                 // head = embedding, hidden states times C^-1/2
@@ -256,78 +181,157 @@ typedef struct {
 
 // --- kinds -------------------------------------------------------------------------------------------------
 
+enum { MODEL_EMBEDDING = 0 };  // the first tensor of every kind
+
+// A matrix, or a norm; bias 0: none. (A norm without bias is RMS norm, with one layer norm.)
+typedef struct {
+    int weight, bias;
+} ModelLinear;
+
+// The tensors of one stack of layers.
+typedef struct {
+    ModelLinear norm_self, qkv, o;
+    ModelLinear norm_cross, xq, xkv, xo;  // of a decoder after an encoder
+    ModelLinear norm_ffn, wi, wo;
+    ModelLinear norm_end;
+    int bias;  // of relative positions; 0: none
+    bool is_causal;
+} ModelStack;
+
+typedef enum { MODEL_GELU, MODEL_RELU } ModelActivation;  // or, where config.gated, gelu(a) * b
+
+// Standard deviations of the usual initialisation.
+typedef struct {
+    float embedding, positions, q, kv, o, wi, wo, bias, head;
+} ModelStds;
+
 struct ModelKind {
     const char* name;   // "gpt2", "t5"
     const char* title;  // "GPT-2", "T5"
     const char* usual;  // the descriptor where none is given: "d12"
-    bool has_decoder;   // two sides: batches have an encoder's and a decoder's
+    bool has_decoder;   // two stacks: batches have an encoder's and a decoder's side
     int num_tensors;
     int checkpoint_magic;
+    ModelStack stacks[2];  // the decoder, or an encoder and its decoder
+    int positions;         // learned positions, added to the embedding; 0: none
+    int head;              // the head's own matrix, where the config does not tie it; 0: always the embedding
+    ModelActivation activation;
+    bool scaled_scores;  // by 1 / sqrt(head size)
+    bool drops_more;     // dropout also after activations and after the final norms
 
     // A descriptor ("d12", "flan-t5:base", "byt5:l2c64h4"). vocab and max_seq_len are the caller's; 0: the
-    // kind's defaults. false: `error` (256 characters) says what would be valid.
+    // kind's defaults. false: status_message() names what would be valid.
     bool (*parse)(ModelConfig* out, const char* descriptor, int vocab, int max_seq_len);
-    // Is this a model at all? false: `error` begins with `what` (a file or option) and names the field.
-    bool (*check)(const ModelConfig* config, const char* what);
-    // A checkpoint's header, 256 int32; [0] and [1] are magic and version, the caller's.
-    void (*to_header)(int32_t* header, const ModelConfig* config);
-    void (*from_header)(ModelConfig* out, const int32_t* header);
-    // "12 layers, 768 channels, 12 heads", for messages.
-    void (*describe)(char* out, size_t out_chars, const ModelConfig* config);
-
     TensorInfo (*tensor)(const ModelConfig* config, int tensor);
-    // Of a tensor outside the layers: has the view one, and has another before it in the chain one?
-    bool (*has_tensor)(const Model* view, int tensor);
-    bool (*is_copy)(const Model* view, int tensor);
-    // May several ranges have it?
-    bool (*is_tied)(const ModelConfig* config, int tensor);
-    int (*head_tensor)(const ModelConfig* config);  // the head's matrix, (Vp, C)
-    // The kind's usual initialisation; the whole model's draws are made and this rank's part kept, so that it
-    // does not depend on who has what.
-    void (*init_random)(Model* model, uint32_t seed);
-
-    // Model FLOPs of a step, forward and (twice as many) backward, of matrix products and attention alone: a
-    // multiply and an add are two; causal attention has the pairs it needs, t^2 / 2; the head, supervised
-    // tokens. (PaLM, appendix B, counts t^2 and the head for all tokens.)
-    double (*flops)(const ModelConfig* config, const ModelWork* work);
-
-    // All that follows is of a view: of a range as told here, of a share of the head as told in head.h.
-
-    // Buffers, in bytes, from the counts of `batch` alone (all tokens, rows, num_seqs, longest): linear in
-    // the counts after rounding them up to 16. acts: kept for backward (KEEP) or of a forward that keeps
-    // nothing; scratch: of any job; boundary: the activation (and its gradient) before (0) or behind (1) the
-    // range. Behind one that feeds the head: (num_rows, C) of hidden states.
-    int64_t (*acts_bytes)(const Model* model, const ModelBatch* batch, int flags);
-    int64_t (*scratch_bytes)(const Model* model, const ModelBatch* batch);
-    int64_t (*boundary_bytes)(const Model* model, const ModelBatch* batch, int is_behind);
-
-    // in: NULL on the first range; out: NULL where the head is. losses (num_rows): with HEAD where the head
-    // is; host memory, there after ops_sync(). KEEP | HEAD: batch->loss_scale != 0. Flags 0: only `out`
-    // matters (with the head nothing does), and the same call with KEEP (and HEAD) later recomputes, bit for
-    // bit; `out` may then be NULL. A token, position or target out of range ends the program.
-    void (*forward)(Model* model, const ModelBatch* batch, const void* in, void* out, void* acts,
-                    void* scratch, float* losses, int flags);
-    // acts: of a forward with KEEP (and HEAD). dout: NULL where the head is; din: NULL on the first. Turns
-    // acts into what backward_weights needs; small parameters' gradients (norms, bias tables) are added here.
-    void (*backward_inputs)(Model* model, const ModelBatch* batch, const void* in, void* acts,
-                            const void* dout, void* din, void* scratch);
-    // Any time after backward_inputs, once, with the same dout.
-    void (*backward_weights)(Model* model, const ModelBatch* batch, void* acts, const void* dout,
-                             void* scratch);
-
-    // Generation: the new tokens of some slots, behind what the cache has of them. Where the head is, the
-    // likeliest next token of each sequence (after its last new one) goes to `next` (num_seqs, host); a range
-    // that feeds it writes (num_seqs, C) of hidden states to `out`, a share what head.h says. No dropout.
-    // (Encoder-decoder: a batch has encoder tokens, once, or decoder tokens, or both.) scratch:
-    // infer_bytes().
-    int64_t (*cache_bytes)(const Model* model, const ModelCache* cache);
-    int64_t (*infer_bytes)(const Model* model, const ModelBatch* batch);
-    void (*infer)(Model* model, const ModelBatch* batch, const ModelCache* cache, const void* in, void* out,
-                  void* scratch, int32_t* next);
+    ModelStds (*stds)(const ModelConfig* config);
 };
 
-// kind->parse, and sets out->kind.
+// --- what is asked of a config (model_config.c)
+// --------------------------------------------------------------
+
 bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor, int vocab, int max_seq_len);
+// Is this a model at all? false: the message begins with `what` (a file or option) and names the field.
+bool model_check(const ModelConfig* config, const char* what);
+// A checkpoint's header, 256 int32 and zeros: [2] maxT, V, L, NH, C, [7] Vp, as llm.c's, and an
+// encoder-decoder's [8] to [15]. [0] and [1] are magic and version, the caller's.
+void model_to_header(int32_t* header, const ModelConfig* config);
+void model_from_header(ModelConfig* out, const ModelKind* kind, const int32_t* header);
+// "12 layers, 768 channels, 12 heads", for messages.
+void model_describe(char* out, size_t out_chars, const ModelConfig* config);
+// Model FLOPs of a step, forward and (twice as many) backward, of matrix products and attention alone: a
+// multiply and an add are two; causal attention has the pairs it needs, t^2 / 2; the head, supervised tokens.
+// (PaLM, appendix B, counts t^2 and the head for all tokens.)
+double model_flops(const ModelConfig* config, const ModelWork* work);
+int64_t model_num_params(const ModelConfig* config);  // of the whole model, tied tensors counted once
+int64_t model_tensor_values(const ModelConfig* config, int tensor);  // of one layer
+int model_num_layers(const ModelConfig* config);                     // of the whole chain
+static inline int model_head_size(const ModelConfig* config) {
+    return config->head_size > 0 ? config->head_size : config->channels / config->num_heads;
+}
+static inline int model_ffn_channels(const ModelConfig* config) {
+    return config->ffn_channels > 0 ? config->ffn_channels : 4 * config->channels;
+}
+static inline int model_head_tensor(const ModelConfig* config) {  // the head's matrix, (Vp, C)
+    return config->tied_head ? MODEL_EMBEDDING : config->kind->head;
+}
+// Layers of the whole model that have such a tensor; 1: it is outside the layers, 0: there is none.
+int model_num_copies(const ModelConfig* config, const TensorInfo* info);
+// One number for each tensor of the whole model (of each layer), for sums by tensor over slices.
+int model_num_tensors(const ModelConfig* config);
+int model_tensor_number(const ModelConfig* config, const TensorSlice* slice);
+
+// Do two configs describe the same model? false: `field` names one that differs, with both values.
+typedef struct {
+    const char *field, *remedy;
+    int theirs, ours;
+} ModelDifference;
+bool model_config_equal(const ModelConfig* theirs, const ModelConfig* ours, ModelDifference* difference);
+
+// Where dropout falls: a number of the whole model, whatever its ranges, so that what falls does not depend
+// on them.
+typedef enum {
+    MODEL_DROP_PROBABILITIES,
+    MODEL_DROP_ATTENTION,
+    MODEL_DROP_CROSS_PROBABILITIES,
+    MODEL_DROP_CROSS,
+    MODEL_DROP_ACTIVATION,
+    MODEL_DROP_FFN,
+    MODEL_DROPS_PER_LAYER
+} ModelDrop;
+typedef enum {
+    MODEL_DROP_EMBEDDING,
+    MODEL_DROP_END
+} ModelOuterDrop;  // after the embedding, after the final norm
+static inline uint32_t model_drop_place(const ModelConfig* config, bool is_decoder, int layer,
+                                        ModelDrop drop) {
+    return (uint32_t)((is_decoder ? config->num_layers : 0) + layer) * MODEL_DROPS_PER_LAYER + (uint32_t)drop;
+}
+static inline uint32_t model_drop_place_outside(const ModelConfig* config, bool is_decoder,
+                                                ModelOuterDrop drop) {
+    return (uint32_t)model_num_layers(config) * MODEL_DROPS_PER_LAYER + 2 * (uint32_t)drop +
+           (uint32_t)is_decoder;
+}
+
+// --- passes (transformer.c)
+// ---------------------------------------------------------------------------------- All of a view: of a
+// range as told here, of a share of the head as told in head.h.
+
+// Buffers, in bytes, from the counts of `batch` alone (all tokens, rows, num_seqs, longest): linear in the
+// counts after rounding them up to 16. acts: kept for backward (KEEP) or of a forward that keeps nothing;
+// scratch: of any job; boundary: the activation (and its gradient) before (0) or after (1) the range. After
+// one that feeds the head: (num_rows, C) of hidden states.
+int64_t model_acts_bytes(const Model* model, const ModelBatch* batch, int flags);
+int64_t model_scratch_bytes(const Model* model, const ModelBatch* batch);
+int64_t model_boundary_bytes(const Model* model, const ModelBatch* batch, bool is_behind);
+
+// in: NULL on the first range; out: NULL where the head is. losses (num_rows): with HEAD where the head is;
+// host memory, there after ops_sync(). KEEP | HEAD: batch->loss_scale != 0. Flags 0: only `out` matters (with
+// the head nothing does), and the same call with KEEP (and HEAD) later recomputes, bit for bit; `out` may
+// then be NULL. A token, position or target out of range ends the program.
+void model_forward(Model* model, const ModelBatch* batch, const void* in, void* out, void* acts,
+                   void* scratch, float* losses, int flags);
+// acts: of a forward with KEEP (and HEAD). dout: NULL where the head is; din: NULL on the first. Turns acts
+// into what backward_weights needs; small parameters' gradients (norms, bias tables) are added here. KEEP
+// without HEAD where the whole head is keeps the layers only (there must be one): backward then starts from a
+// `dout` of the last layer's output.
+void model_backward_inputs(Model* model, const ModelBatch* batch, const void* in, void* acts,
+                           const void* dout, void* din, void* scratch);
+// Any time after backward_inputs, once, with the same dout.
+void model_backward_weights(Model* model, const ModelBatch* batch, void* acts, const void* dout,
+                            void* scratch);
+
+// Generation: the new tokens of some slots, after what the cache has of them. Where the head is, the
+// likeliest next token of each sequence (after its last new one) goes to `next` (num_seqs, host); a range
+// that feeds it writes (num_seqs, C) of hidden states to `out`, a share what head.h says. No dropout.
+// (Encoder-decoder: a batch has encoder tokens, once, or decoder tokens, or both.) scratch:
+// model_infer_bytes().
+int64_t model_cache_bytes(const Model* model, const ModelCache* cache);
+int64_t model_infer_bytes(const Model* model, const ModelBatch* batch);
+void model_infer(Model* model, const ModelBatch* batch, const ModelCache* cache, const void* in, void* out,
+                 void* scratch, int32_t* next);
+
+// --- what a rank has of a model (model.c)
+// --------------------------------------------------------------------
 
 // Of one range; has_head: with norm and head, layer_end is the chain's end then. Only a range that is not
 // MODEL_GOES_ON may have no layer.
@@ -349,17 +353,9 @@ void model_alloc_grads(Model* model);
 void model_free_grads(Model* model);
 void model_zero_grads(Model* model);
 void model_free(Model* model);
-int64_t model_num_params(const ModelConfig* config);  // of the whole model, tied tensors counted once
-int64_t model_tensor_values(const ModelConfig* config, int tensor);  // of one layer
-int model_num_layers(const ModelConfig* config);                     // of the whole chain
-static inline int model_head_size(const ModelConfig* config) {
-    return config->head_size > 0 ? config->head_size : config->channels / config->num_heads;
-}
-// Layers of the whole model that have such a tensor; 1: it is outside the layers, 0: there is none.
-int model_num_copies(const ModelConfig* config, const TensorInfo* info);
-// One number for each tensor of the whole model (of each layer), for sums by tensor over slices.
-int model_num_tensors(const ModelConfig* config);
-int model_tensor_number(const ModelConfig* config, const TensorSlice* slice);
+// llm.c's initialisation of GPT-2, Hugging Face's of T5; the whole model's draws are made and this rank's
+// part kept, so that it does not depend on who has what.
+void model_init_random(Model* model, uint32_t seed);
 
 // The slice of a tensor (of a layer of its stack; -1: outside the layers); NULL: not here.
 const TensorSlice* model_find(const Model* model, int tensor, int layer);
@@ -375,18 +371,6 @@ typedef struct {
 } ModelTied;
 enum { MODEL_MAX_TIED = (int)MODEL_MAX_TENSORS + (int)OPS_MAX_SHARES };
 int model_tied(const Model* model, ModelTied out[MODEL_MAX_TIED]);  // how many; ascending offset
-
-// What every kind's checkpoint header begins with, as llm.c's: [2] maxT, V, L, NH, C, [7] Vp. From: the rest
-// is zero.
-void model_to_header(int32_t* header, const ModelConfig* config);
-void model_from_header(ModelConfig* out, const int32_t* header);
-
-// Do two configs describe the same model? false: `field` names one that differs, with both values.
-typedef struct {
-    const char *field, *remedy;
-    int theirs, ours;
-} ModelDifference;
-bool model_config_equal(const ModelConfig* theirs, const ModelConfig* ours, ModelDifference* difference);
 
 static inline bool model_feeds_head(const Model* view) {
     return view->is_last && !view->has_head;
@@ -416,6 +400,22 @@ static inline int model_dec_begin(const Model* m) {
 static inline int model_dec_end(const Model* m) {
     return m->layer_end > m->config.num_layers ? m->layer_end - m->config.num_layers : 0;
 }
+
+// --- values and batches on their way to the device
+// -----------------------------------------------------------
+
+// float32 of the host to and from floatX on the device. As ops_upload() and ops_download(): both wait. Exact
+// one way; the other way bf16 rounds to nearest.
+void device_values_upload(OpsContext* ops, floatX* memory, const float* host, size_t num_values);
+void device_values_download(OpsContext* ops, float* host, const floatX* memory, size_t num_values);
+void device_values_fill(OpsContext* ops, floatX* memory, float value, size_t num_values);
+// out[i] = in[i], both on the device.
+void device_values_to_floats(OpsContext* ops, float* out, const floatX* in, size_t num_values);
+
+// Ids within [0, limit), or the program ends; `what` names them in the message.
+void batch_check_range(const char* what, const int32_t* values, int num_values, int limit);
+// As ops_stage(); NULL where there are none.
+const int32_t* batch_stage(OpsContext* ops, const int32_t* values, int num_values);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,17 @@
-// T5 as a kind of model: its tensors and the slices that have them, its header, its functions.
+/*
+t5.c -- T5 and its descendants as kinds of one model. Descriptors are the families' published sizes (their
+config.json), and "l2c64h4" for any other shape.
+*/
 #include "t5.h"
 
+#include <ctype.h>
+#include <limits.h>
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "llmc_error.h"
 
 static TensorInfo tensor_info(const ModelConfig* config, int tensor) {
     const int64_t C = config->channels, Vp = config->padded_vocab, F = config->ffn_channels;
@@ -18,77 +28,169 @@ static TensorInfo tensor_info(const ModelConfig* config, int tensor) {
     }
 }
 
-static bool has_enc_layers(const Model* model) {
-    return model_enc_begin(model) < model_enc_end(model);
+// Hugging Face's (T5PreTrainedModel._init_weights). Scores are not scaled, so q is drawn smaller instead.
+static ModelStds stds(const ModelConfig* config) {
+    const double C = config->channels, HS = config->head_size, I = config->num_heads * HS;
+    const float std = (float)pow(C, -0.5);
+    return (ModelStds){.embedding = 1.0f,
+                       .q = (float)pow(C * HS, -0.5),
+                       .kv = std,
+                       .o = (float)pow(I, -0.5),
+                       .wi = std,
+                       .wo = (float)pow((double)config->ffn_channels, -0.5),
+                       .bias = std,
+                       .head = 1.0f};
 }
 
-static bool has_dec_layers(const Model* model) {
-    return model_dec_begin(model) < model_dec_end(model);
-}
+typedef struct {
+    const char* name;
+    int num_layers, num_dec_layers, channels, num_heads, head_size, ffn_channels;
+} T5Size;
 
-static bool begins_decoder(const Model* model) {
-    return has_dec_layers(model) && model_dec_begin(model) == 0;
-}
+typedef struct {
+    const char* name;
+    int vocab;
+    bool gated, tied_head, bias_per_layer;
+    const T5Size* sizes;  // to the one without a name
+} T5Family;
 
-static bool has_tensor(const Model* view, int tensor) {
-    switch (tensor) {
-        case T5_shared:
-            return view->is_first || begins_decoder(view) || (view->has_head && view->config.tied_head);
-        case T5_enc_bias: return has_enc_layers(view);
-        case T5_enc_norm: return has_enc_layers(view) && model_enc_end(view) == view->config.num_layers;
-        case T5_dec_bias: return has_dec_layers(view);
-        case T5_dec_norm: return view->is_last;
-        default: return view->has_head && !view->config.tied_head;  // T5_head
+static const T5Size t5_sizes[] = {
+    {"small", 6, 6, 512, 8, 64, 2048},      {"base", 12, 12, 768, 12, 64, 3072},
+    {"large", 24, 24, 1024, 16, 64, 4096},  {"3b", 24, 24, 1024, 32, 128, 16384},
+    {"11b", 24, 24, 1024, 128, 128, 65536}, {0},
+};
+static const T5Size t5v11_sizes[] = {
+    {"small", 8, 8, 512, 6, 64, 1024},     {"base", 12, 12, 768, 12, 64, 2048},
+    {"large", 24, 24, 1024, 16, 64, 2816}, {"xl", 24, 24, 2048, 32, 64, 5120},
+    {"xxl", 24, 24, 4096, 64, 64, 10240},  {0},
+};
+static const T5Size byt5_sizes[] = {
+    {"small", 12, 4, 1472, 6, 64, 3584},   {"base", 18, 6, 1536, 12, 64, 3968},
+    {"large", 36, 12, 1536, 16, 64, 3840}, {"xl", 36, 12, 2560, 32, 64, 6720},
+    {"xxl", 36, 12, 4672, 64, 64, 12352},  {0},
+};
+static const T5Size umt5_sizes[] = {
+    {"small", 8, 8, 512, 6, 64, 1024},
+    {"base", 12, 12, 768, 12, 64, 2048},
+    {"xl", 24, 24, 2048, 32, 64, 5120},
+    {"xxl", 24, 24, 4096, 64, 64, 10240},
+    {0},
+};
+
+// clang-format off
+static const T5Family families[] = {
+    // name     vocabulary  gated  tied   bias per layer
+    {"t5",          32128,  false, true,  false, t5_sizes},
+    {"t5v1.1",      32128,  true,  false, false, t5v11_sizes},
+    {"flan-t5",     32128,  true,  false, false, t5v11_sizes},
+    {"byt5",          384,  true,  false, false, byt5_sizes},
+    {"mt5",        250112,  true,  false, false, t5v11_sizes},
+    {"umt5",       256384,  true,  true,  true,  umt5_sizes},
+};
+// clang-format on
+enum { NUM_FAMILIES = sizeof families / sizeof *families, DEFAULT_SEQ_LEN = 1024 };
+
+// Of the descriptor up to its colon; *text moves behind it.
+static const T5Family* find_family(const char** text) {
+    for (int i = 0; i < NUM_FAMILIES; i++) {
+        size_t num_chars = strlen(families[i].name);
+        if (strncmp(*text, families[i].name, num_chars) == 0 && (*text)[num_chars] == ':') {
+            *text += num_chars + 1;
+            return &families[i];
+        }
     }
+    return NULL;
 }
 
-static bool is_copy(const Model* view, int tensor) {
-    switch (tensor) {
-        case T5_shared: return !view->is_first;
-        case T5_enc_bias: return model_enc_begin(view) > 0;
-        case T5_dec_bias: return model_dec_begin(view) > 0;
-        default: return false;
+// A letter and its count, digits only, 1 to 2^30; *text moves behind them.
+static bool parse_letter_and_count(const char** text, char letter, int* out) {
+    if (**text != letter || !isdigit((unsigned char)(*text)[1])) { return false; }
+    char* end;
+    long value = strtol(*text + 1, &end, 10);
+    if (value < 1 || value > 1 << 30) { return false; }
+    *text = end;
+    *out = (int)value;
+    return true;
+}
+
+// Letters in this order; k and f may be absent, d too.
+static bool parse_shape(ModelConfig* out, const T5Family* family, const char* text) {
+    if (!parse_letter_and_count(&text, 'l', &out->num_layers)) { return false; }
+    out->num_dec_layers = out->num_layers;
+    if (*text == 'd' && !parse_letter_and_count(&text, 'd', &out->num_dec_layers)) { return false; }
+    if (!parse_letter_and_count(&text, 'c', &out->channels) ||
+        !parse_letter_and_count(&text, 'h', &out->num_heads)) {
+        return false;
     }
+    const bool has_head_size = *text == 'k';
+    if (has_head_size && !parse_letter_and_count(&text, 'k', &out->head_size)) { return false; }
+    const bool has_ffn = *text == 'f';
+    if (has_ffn && !parse_letter_and_count(&text, 'f', &out->ffn_channels)) { return false; }
+    const int64_t C = out->channels, F = family->gated ? (C * 5 / 2 + 7) / 8 * 8 : 4 * C;
+    if (!has_head_size) { out->head_size = C % out->num_heads == 0 ? (int)(C / out->num_heads) : 0; }
+    if (!has_ffn) { out->ffn_channels = F < INT_MAX ? (int)F : INT_MAX; }
+    return *text == '\0';
 }
 
-static int head_tensor(const ModelConfig* config) {
-    return config->tied_head ? T5_shared : T5_head;
+static bool parse_name(ModelConfig* out, const T5Family* family, const char* text) {
+    for (const T5Size* s = family->sizes; s->name != NULL; s++) {
+        if (strcmp(text, s->name) != 0) { continue; }
+        out->num_layers = s->num_layers;
+        out->num_dec_layers = s->num_dec_layers;
+        out->channels = s->channels;
+        out->num_heads = s->num_heads;
+        out->head_size = s->head_size;
+        out->ffn_channels = s->ffn_channels;
+        return true;
+    }
+    return false;
 }
 
-static bool is_tied(const ModelConfig* config, int tensor) {
-    return tensor == T5_shared ||
-           (!config->bias_per_layer && (tensor == T5_enc_bias || tensor == T5_dec_bias));
+static bool fail_unknown(const char* descriptor, const T5Family* family) {
+    if (family == NULL) {
+        return llmc_fail(
+            "model \"%.40s\" is unknown ---> use t5: t5v1.1: flan-t5: byt5: mt5: umt5: and a size, "
+            "such as t5:small, or a shape, such as byt5:l2c64h4",
+            descriptor);
+    }
+    char names[80] = "";
+    for (const T5Size* s = family->sizes; s->name != NULL; s++) {
+        snprintf(names + strlen(names), sizeof names - strlen(names), " %s:%s", family->name, s->name);
+    }
+    return llmc_fail("model \"%.40s\" is unknown ---> use%s, or a shape such as %s:l2c64h4 or "
+                     "%s:l2d3c64h4k16f256",
+                     descriptor, names, family->name, family->name);
 }
 
-// Words 2 to 7 are llm.c's.
-static void to_header(int32_t* header, const ModelConfig* config) {
-    model_to_header(header, config);
-    header[8] = config->num_dec_layers;
-    header[9] = config->head_size;
-    header[10] = config->ffn_channels;
-    header[11] = config->num_buckets;
-    header[12] = config->max_distance;
-    header[13] = config->gated;
-    header[14] = config->tied_head;
-    header[15] = config->bias_per_layer;
-}
-
-static void from_header(ModelConfig* out, const int32_t* header) {
-    model_from_header(out, header);
-    out->num_dec_layers = header[8];
-    out->head_size = header[9];
-    out->ffn_channels = header[10];
-    out->num_buckets = header[11];
-    out->max_distance = header[12];
-    out->gated = header[13] != 0;
-    out->tied_head = header[14] != 0;
-    out->bias_per_layer = header[15] != 0;
-}
-
-static void describe(char* out, size_t out_chars, const ModelConfig* config) {
-    snprintf(out, out_chars, "%d + %d layers, %d channels, %d heads of %d, %sfeed-forward of %d",
-             config->num_layers, config->num_dec_layers, config->channels, config->num_heads,
-             config->head_size, config->gated ? "gated " : "", config->ffn_channels);
+static bool parse_descriptor(ModelConfig* out, const char* descriptor, int vocab, int max_seq_len) {
+    const char* text = descriptor;
+    const T5Family* family = find_family(&text);
+    if (family == NULL) { return fail_unknown(descriptor, NULL); }
+    ModelConfig config = {
+        .kind = &t5_kind,
+        .vocab = vocab != 0 ? vocab : family->vocab,
+        .max_seq_len = max_seq_len != 0 ? max_seq_len : DEFAULT_SEQ_LEN,
+        .num_buckets = 32,
+        .max_distance = 128,
+        .gated = family->gated,
+        .tied_head = family->tied_head,
+        .bias_per_layer = family->bias_per_layer,
+    };
+    const bool is_known = *text == 'l' && isdigit((unsigned char)text[1]) ? parse_shape(&config, family, text)
+                                                                          : parse_name(&config, family, text);
+    if (!is_known) { return fail_unknown(descriptor, family); }
+    config.padded_vocab = config.vocab <= INT_MAX - 127 ? (config.vocab + 127) / 128 * 128 : config.vocab;
+    char what[64];
+    snprintf(what, sizeof what, "model \"%.40s\"", descriptor);
+    if (config.head_size == 0) {
+        return llmc_fail(
+            "%s: %d channels cannot be shared by %d heads ---> make channels a multiple of heads, or "
+            "name the head size, such as %s:l2c64h4k16",
+            what, config.channels, config.num_heads, family->name);
+    }
+    if (!model_check(&config, what)) { return false; }
+    *out = config;
+    return true;
 }
 
 const ModelKind t5_kind = {
@@ -98,25 +200,35 @@ const ModelKind t5_kind = {
     .has_decoder = true,
     .num_tensors = T5_NUM_TENSORS,
     .checkpoint_magic = 20191023,  // of the paper, arXiv 1910.10683
-    .parse = t5_config_parse,
-    .check = t5_config_check,
-    .to_header = to_header,
-    .from_header = from_header,
-    .describe = describe,
+    .stacks = {{
+                   .norm_self = {T5_enc_norm1, 0},
+                   .qkv = {T5_enc_qkv, 0},
+                   .o = {T5_enc_o, 0},
+                   .norm_ffn = {T5_enc_norm2, 0},
+                   .wi = {T5_enc_wi, 0},
+                   .wo = {T5_enc_wo, 0},
+                   .norm_end = {T5_enc_norm, 0},
+                   .bias = T5_enc_bias,
+               },
+               {
+                   .norm_self = {T5_dec_norm1, 0},
+                   .qkv = {T5_dec_qkv, 0},
+                   .o = {T5_dec_o, 0},
+                   .norm_cross = {T5_dec_norm2, 0},
+                   .xq = {T5_dec_xq, 0},
+                   .xkv = {T5_dec_xkv, 0},
+                   .xo = {T5_dec_xo, 0},
+                   .norm_ffn = {T5_dec_norm3, 0},
+                   .wi = {T5_dec_wi, 0},
+                   .wo = {T5_dec_wo, 0},
+                   .norm_end = {T5_dec_norm, 0},
+                   .bias = T5_dec_bias,
+                   .is_causal = true,
+               }},
+    .head = T5_head,
+    .activation = MODEL_RELU,
+    .drops_more = true,
+    .parse = parse_descriptor,
     .tensor = tensor_info,
-    .has_tensor = has_tensor,
-    .is_copy = is_copy,
-    .is_tied = is_tied,
-    .head_tensor = head_tensor,
-    .init_random = t5_init_random,
-    .flops = t5_flops,
-    .acts_bytes = t5_acts_bytes,
-    .scratch_bytes = t5_scratch_bytes,
-    .boundary_bytes = t5_boundary_bytes,
-    .forward = t5_forward,
-    .backward_inputs = t5_backward_inputs,
-    .backward_weights = t5_backward_weights,
-    .cache_bytes = t5_cache_bytes,
-    .infer_bytes = t5_infer_bytes,
-    .infer = t5_infer,
+    .stds = stds,
 };

@@ -14,6 +14,11 @@ Numerics are Hugging Face's: RMS norm (eps 1e-6), scores not scaled, log buckets
 (bidirectional in the encoder, causal in the decoder, none in cross-attention), no biases anywhere else.
 Dropout falls at T5's places: the embedding of each stack, probabilities, the attention's output, behind the
 feed-forward's activation, its output, behind each final norm. I = heads * head size need not be C.
+
+A descriptor is a family and one of its sizes, "flan-t5:base", or a shape, "byt5:l2c64h4" (layers of each
+stack, channels, heads; the head size is channels / heads, F the family's ratio: 4 C for t5, 5/2 C rounded up
+to 8 for the gated ones) and what it leaves open, "t5:l2d3c64h4k16f256" (encoder and decoder layers, channels,
+heads, head size, F). Longest sequence where the caller names none: 1024.
 */
 #pragma once
 
@@ -56,30 +61,6 @@ extern const ModelKind t5_kind;
 #define X(name, place, rows, cols, decay) T5_##name,
 typedef enum { T5_TENSORS(X) T5_NUM_TENSORS } T5Tensor;
 #undef X
-
-// A descriptor: a family and one of its sizes, "flan-t5:base", or a shape, "byt5:l2c64h4" (layers of each
-// stack, channels, heads; the head size is channels / heads, F the family's ratio: 4 C for t5, 5/2 C rounded
-// up to 8 for the gated ones) and what it leaves open, "t5:l2d3c64h4k16f256" (encoder and decoder layers,
-// channels, heads, head size, F). vocab 0: the family's; max_seq_len 0: 1024.
-bool t5_config_parse(ModelConfig* out, const char* descriptor, int vocab, int max_seq_len);
-bool t5_config_check(const ModelConfig* config, const char* what);
-double t5_flops(const ModelConfig* config, const ModelWork* work);
-
-// The functions of t5_kind; contracts in model.h.
-void t5_init_random(Model* model, uint32_t seed);
-int64_t t5_acts_bytes(const Model* model, const ModelBatch* batch, int flags);
-int64_t t5_scratch_bytes(const Model* model, const ModelBatch* batch);
-int64_t t5_boundary_bytes(const Model* model, const ModelBatch* batch, int is_behind);
-void t5_forward(Model* model, const ModelBatch* batch, const void* in, void* out, void* acts, void* scratch,
-                float* losses, int flags);
-void t5_backward_inputs(Model* model, const ModelBatch* batch, const void* in, void* acts, const void* dout,
-                        void* din, void* scratch);
-void t5_backward_weights(Model* model, const ModelBatch* batch, void* acts, const void* dout, void* scratch);
-
-int64_t t5_cache_bytes(const Model* model, const ModelCache* cache);
-int64_t t5_infer_bytes(const Model* model, const ModelBatch* batch);
-void t5_infer(Model* model, const ModelBatch* batch, const ModelCache* cache, const void* in, void* out,
-              void* scratch, int32_t* next);
 
 #ifdef __cplusplus
 }

@@ -72,9 +72,9 @@ double hf_golden_logits_difference(Model* model, const char* name) {
     Inputs inputs;
     const ModelKind* kind = model->config.kind;
     ModelBatch batch = make_batch(&inputs, kind->has_decoder);
-    void* acts = llmc_alloc((size_t)kind->acts_bytes(model, &batch, MODEL_HEAD), "acts");
-    void* scratch = llmc_alloc((size_t)kind->scratch_bytes(model, &batch), "scratch");
-    kind->forward(model, &batch, NULL, NULL, acts, scratch, losses, MODEL_HEAD);
+    void* acts = llmc_alloc((size_t)model_acts_bytes(model, &batch, MODEL_HEAD), "acts");
+    void* scratch = llmc_alloc((size_t)model_scratch_bytes(model, &batch), "scratch");
+    model_forward(model, &batch, NULL, NULL, acts, scratch, losses, MODEL_HEAD);
     ops_sync(model->ops);
     Safetensors file;
     if (!safetensors_open(&file, "test/golden/hf_logits.safetensors")) { return INFINITY; }

@@ -176,11 +176,11 @@ static void ranks_open(Ranks* ranks, const PartRun* run, const PartLayout* layou
 }
 
 static void chunk_alloc(Chunk* c, const ModelBatch* batch, int flags) {
-    const ModelKind* kind = c->view.config.kind;
-    c->acts = poisoned(c->view.ops, kind->acts_bytes(&c->view, batch, flags));
-    c->scratch = poisoned(c->view.ops, kind->scratch_bytes(&c->view, batch));
-    c->out = poisoned(c->view.ops, kind->boundary_bytes(&c->view, batch, 1));
-    c->din = poisoned(c->view.ops, kind->boundary_bytes(&c->view, batch, 0));
+
+    c->acts = poisoned(c->view.ops, model_acts_bytes(&c->view, batch, flags));
+    c->scratch = poisoned(c->view.ops, model_scratch_bytes(&c->view, batch));
+    c->out = poisoned(c->view.ops, model_boundary_bytes(&c->view, batch, 1));
+    c->din = poisoned(c->view.ops, model_boundary_bytes(&c->view, batch, 0));
 }
 
 static void chunk_free(OpsContext* ops, Chunk* c) {
@@ -234,16 +234,16 @@ static void run_share(Ranks* ranks, int s, const ModelBatch* batch, const floatX
                       float* losses, int flags) {
     Chunk* c = &ranks->shares[s];
     const ModelConfig* config = &c->view.config;
-    const ModelKind* kind = config->kind;
+
     int row_begin;
     ranks->batches[s] = share_batch(&ranks->head, s, batch, &row_begin);
     const ModelBatch* own = &ranks->batches[s];
     const int64_t in_bytes = head_rows_bytes(config, own->num_rows);
     const bool by_vocab = ranks->head.sharing == MODEL_HEAD_BY_VOCAB;
-    assert(kind->boundary_bytes(&c->view, own, 0) == in_bytes);
+    assert(model_boundary_bytes(&c->view, own, 0) == in_bytes);
     c->in = poisoned(c->view.ops, in_bytes);
-    c->acts = poisoned(c->view.ops, kind->acts_bytes(&c->view, own, flags));
-    c->scratch = poisoned(c->view.ops, kind->scratch_bytes(&c->view, own));
+    c->acts = poisoned(c->view.ops, model_acts_bytes(&c->view, own, flags));
+    c->scratch = poisoned(c->view.ops, model_scratch_bytes(&c->view, own));
     void* part = (floatX*)drows + (drows != NULL ? (int64_t)row_begin * config->channels : 0);
     if (by_vocab) {
         part = ranks->parts[ranks->num_parts] =
@@ -254,10 +254,10 @@ static void run_share(Ranks* ranks, int s, const ModelBatch* batch, const floatX
     }
     ops_copy(c->view.ops, c->in, rows + (int64_t)row_begin * config->channels, (size_t)in_bytes);
     if (flags & MODEL_KEEP) {
-        kind->forward(&c->view, own, c->in, NULL, c->acts, c->scratch, by_vocab ? NULL : losses, flags);
-        kind->backward_inputs(&c->view, own, c->in, c->acts, NULL, part, c->scratch);
+        model_forward(&c->view, own, c->in, NULL, c->acts, c->scratch, by_vocab ? NULL : losses, flags);
+        model_backward_inputs(&c->view, own, c->in, c->acts, NULL, part, c->scratch);
     } else {
-        kind->forward(&c->view, own, c->in, part, c->acts, c->scratch, by_vocab ? NULL : losses, flags);
+        model_forward(&c->view, own, c->in, part, c->acts, c->scratch, by_vocab ? NULL : losses, flags);
     }
     poison(c->view.ops, c->in, in_bytes);
 }
@@ -284,10 +284,9 @@ static Chunk* forward_all(Ranks* ranks, const ModelBatch* batch, float* losses, 
         chunk_alloc(c, batch, acts_flags);
         void* acts = c->acts;
         if (flags != acts_flags) {  // of its own length, so that nothing beyond is touched
-            acts = poisoned(c->view.ops, c->view.config.kind->acts_bytes(&c->view, batch, flags));
+            acts = poisoned(c->view.ops, model_acts_bytes(&c->view, batch, flags));
         }
-        c->view.config.kind->forward(&c->view, batch, in, c->view.has_head ? NULL : c->out, acts, c->scratch,
-                                     losses, flags);
+        model_forward(&c->view, batch, in, c->view.has_head ? NULL : c->out, acts, c->scratch, losses, flags);
         if (acts != c->acts) { ops_release(c->view.ops, acts); }
         last = c;
     }
@@ -300,7 +299,7 @@ void part_chain_train(const PartRun* run, const PartLayout* layout, const ModelB
     const bool recompute = options & PART_CHAIN_RECOMPUTE;
     Ranks ranks;
     ranks_open(&ranks, run, layout);
-    const ModelKind* kind = run->config->kind;
+
     const int K = ranks.num_chunks;
     Chunk* last = forward_all(&ranks, batch, losses, recompute ? 0 : KEPT, KEPT);
     void *drows = poisoned(run->ops, head_rows_bytes(run->config, batch->num_rows)), *dout = NULL;
@@ -311,22 +310,22 @@ void part_chain_train(const PartRun* run, const PartLayout* layout, const ModelB
     for (int k = K - 1; k >= 0; k--) {
         Chunk* c = &ranks.chunks[k];
         const void* in = k > 0 ? ranks.chunks[k - 1].out : NULL;
-        if (recompute) { kind->forward(&c->view, batch, in, NULL, c->acts, c->scratch, losses, KEPT); }
-        poison(run->ops, c->scratch, kind->scratch_bytes(&c->view, batch));
-        kind->backward_inputs(&c->view, batch, in, c->acts, dout, k > 0 ? c->din : NULL, c->scratch);
+        if (recompute) { model_forward(&c->view, batch, in, NULL, c->acts, c->scratch, losses, KEPT); }
+        poison(run->ops, c->scratch, model_scratch_bytes(&c->view, batch));
+        model_backward_inputs(&c->view, batch, in, c->acts, dout, k > 0 ? c->din : NULL, c->scratch);
         dout = c->din;
     }
     for (int k = 0; k < K; k++) {
         Chunk* c = &ranks.chunks[k];
-        if (k > 0) { poison(run->ops, ranks.chunks[k - 1].out, kind->boundary_bytes(&c->view, batch, 0)); }
+        if (k > 0) { poison(run->ops, ranks.chunks[k - 1].out, model_boundary_bytes(&c->view, batch, 0)); }
         const void* d = k + 1 < K ? ranks.chunks[k + 1].din : model_feeds_head(&c->view) ? drows : NULL;
-        kind->backward_weights(&c->view, batch, c->acts, d, c->scratch);
+        model_backward_weights(&c->view, batch, c->acts, d, c->scratch);
     }
     for (int s = 0, i = 0; s < ranks.num_ranks; s++) {
         Chunk* c = &ranks.shares[s];
         if (!c->view.has_head) { continue; }
         const bool by_vocab = ranks.head.sharing == MODEL_HEAD_BY_VOCAB;
-        kind->backward_weights(&c->view, &ranks.batches[s], c->acts, by_vocab ? ranks.factors[i++] : NULL,
+        model_backward_weights(&c->view, &ranks.batches[s], c->acts, by_vocab ? ranks.factors[i++] : NULL,
                                c->scratch);
     }
     ops_release(run->ops, drows);
@@ -353,7 +352,7 @@ PartGeneration* part_generation_open(const PartRun* run, const PartLayout* layou
     PartGeneration* g = calloc(1, sizeof *g);
     ranks_open(&g->ranks, run, layout);
     for (int k = 0; k < g->ranks.num_chunks; k++) {
-        g->caches[k] = poisoned(run->ops, run->config->kind->cache_bytes(&g->ranks.chunks[k].view, about));
+        g->caches[k] = poisoned(run->ops, model_cache_bytes(&g->ranks.chunks[k].view, about));
     }
     return g;
 }
@@ -369,10 +368,10 @@ static void choose(PartGeneration* g, const Model* feeds, const ModelBatch* rows
             continue;
         }
         Model* share = &g->ranks.shares[s].view;
-        const ModelKind* kind = share->config.kind;
-        void* scratch = poisoned(share->ops, kind->infer_bytes(share, rows));
+
+        void* scratch = poisoned(share->ops, model_infer_bytes(share, rows));
         picks[num_picks] = poisoned(share->ops, head_pick_bytes(rows));
-        kind->infer(share, rows, NULL, hidden, picks[num_picks++], scratch, NULL);
+        model_infer(share, rows, NULL, hidden, picks[num_picks++], scratch, NULL);
         ops_release(share->ops, scratch);
     }
     head_pick(feeds, rows, num_picks, (const void* const*)picks, next);
@@ -386,12 +385,12 @@ void part_generation_call(PartGeneration* g, const ModelBatch* batch, const Mode
     void* in = NULL;
     for (int k = 0; k < g->ranks.num_chunks; k++) {
         Model* view = &g->ranks.chunks[k].view;
-        const ModelKind* kind = view->config.kind;
+
         ModelCache own = *cache;
         own.memory = g->caches[k];
-        void *scratch = poisoned(view->ops, kind->infer_bytes(view, batch)),
-             *out = poisoned(view->ops, kind->boundary_bytes(view, &rows, 1));
-        kind->infer(view, batch, &own, in, view->has_head ? NULL : out, scratch, next);
+        void *scratch = poisoned(view->ops, model_infer_bytes(view, batch)),
+             *out = poisoned(view->ops, model_boundary_bytes(view, &rows, 1));
+        model_infer(view, batch, &own, in, view->has_head ? NULL : out, scratch, next);
         if (model_feeds_head(view)) { choose(g, view, &rows, out, next); }
         ops_release(view->ops, scratch);
         ops_release(view->ops, in);

@@ -8,13 +8,12 @@ static void* room(int64_t num_bytes) {
 }
 
 static void add_batch(Model* model, const ModelBatch* one) {
-    const ModelKind* kind = model->config.kind;
-    void *acts = room(kind->acts_bytes(model, one, MODEL_KEEP | MODEL_HEAD)),
-         *scratch = room(kind->scratch_bytes(model, one));
+    void *acts = room(model_acts_bytes(model, one, MODEL_KEEP | MODEL_HEAD)),
+         *scratch = room(model_scratch_bytes(model, one));
     float* losses = room((int64_t)sizeof(float) * one->num_rows);
-    kind->forward(model, one, NULL, NULL, acts, scratch, losses, MODEL_KEEP | MODEL_HEAD);
-    kind->backward_inputs(model, one, NULL, acts, NULL, NULL, scratch);
-    kind->backward_weights(model, one, acts, NULL, scratch);
+    model_forward(model, one, NULL, NULL, acts, scratch, losses, MODEL_KEEP | MODEL_HEAD);
+    model_backward_inputs(model, one, NULL, acts, NULL, NULL, scratch);
+    model_backward_weights(model, one, acts, NULL, scratch);
     free(losses);
     free(scratch);
     free(acts);
@@ -82,7 +81,7 @@ void plain_gradients(Model* model, OpsContext* ops, const ModelKind* kind, const
     }
     model_init(model, &config, 0, model_num_layers(&config), true, ops);
     model_alloc_grads(model);
-    kind->init_random(model, (uint32_t)options->seed);
+    model_init_random(model, (uint32_t)options->seed);
     for (int i = 0; i < batch.num_samples; i++) { add_sample(model, loader, &batch, i); }
     arena_free(&arena);
     loader_close(loader);

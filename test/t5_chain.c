@@ -24,10 +24,10 @@ void t5_stage_open(T5Stage* stage, const ModelConfig* config, int begin, int end
     model->dropout = dropout;
     model_alloc_grads(model);
     t5_golden_params(model);
-    stage->acts = t5_chain_poisoned(t5_acts_bytes(model, batch, MODEL_KEEP | MODEL_HEAD));
-    stage->scratch = t5_chain_poisoned(t5_scratch_bytes(model, batch));
-    stage->out = t5_chain_poisoned(t5_boundary_bytes(model, batch, 1));
-    stage->din = t5_chain_poisoned(t5_boundary_bytes(model, batch, 0));
+    stage->acts = t5_chain_poisoned(model_acts_bytes(model, batch, MODEL_KEEP | MODEL_HEAD));
+    stage->scratch = t5_chain_poisoned(model_scratch_bytes(model, batch));
+    stage->out = t5_chain_poisoned(model_boundary_bytes(model, batch, 1));
+    stage->din = t5_chain_poisoned(model_boundary_bytes(model, batch, 0));
 }
 
 void t5_stage_close(T5Stage* stage) {
@@ -50,8 +50,8 @@ static void add_grads(const Model* model, float* whole) {
 
 // Forward of the first time where it is made again: acts of its own size, so that nothing beyond is touched.
 static void forward_only(T5Stage* s, const ModelBatch* batch, const void* in, void* out, float* losses) {
-    void* acts = t5_chain_poisoned(t5_acts_bytes(&s->model, batch, 0));
-    t5_forward(&s->model, batch, in, out, acts, s->scratch, losses, 0);
+    void* acts = t5_chain_poisoned(model_acts_bytes(&s->model, batch, 0));
+    model_forward(&s->model, batch, in, out, acts, s->scratch, losses, 0);
     free(acts);
 }
 
@@ -69,25 +69,26 @@ void t5_chain_run(const ModelConfig* config, float dropout, const ModelBatch* ba
         if (recompute) {
             forward_only(s, batch, in, out, losses);
         } else {
-            t5_forward(&s->model, batch, in, out, s->acts, s->scratch, losses, keep);
+            model_forward(&s->model, batch, in, out, s->acts, s->scratch, losses, keep);
         }
     }
     for (int p = P - 1; p >= 0; p--) {
         T5Stage* s = &stages[p];
         const void *in = p > 0 ? stages[p - 1].out : NULL, *dout = p < P - 1 ? stages[p + 1].din : NULL;
-        if (recompute) { t5_forward(&s->model, batch, in, NULL, s->acts, s->scratch, losses, keep); }
-        memset(s->scratch, 0xff, (size_t)t5_scratch_bytes(&s->model, batch));
-        t5_backward_inputs(&s->model, batch, in, s->acts, dout, p > 0 ? s->din : NULL, s->scratch);
+        if (recompute) { model_forward(&s->model, batch, in, NULL, s->acts, s->scratch, losses, keep); }
+        memset(s->scratch, 0xff, (size_t)model_scratch_bytes(&s->model, batch));
+        model_backward_inputs(&s->model, batch, in, s->acts, dout, p > 0 ? s->din : NULL, s->scratch);
         if (options & T5_CHAIN_W_AT_ONCE) {
-            t5_backward_weights(&s->model, batch, s->acts, dout, s->scratch);
+            model_backward_weights(&s->model, batch, s->acts, dout, s->scratch);
         }
     }
     for (int p = 0; p < P; p++) {
         T5Stage* s = &stages[p];
-        if (p > 0) { memset(stages[p - 1].out, 0xff, (size_t)t5_boundary_bytes(&s->model, batch, 0)); }
-        memset(s->scratch, 0xff, (size_t)t5_scratch_bytes(&s->model, batch));
+        if (p > 0) { memset(stages[p - 1].out, 0xff, (size_t)model_boundary_bytes(&s->model, batch, 0)); }
+        memset(s->scratch, 0xff, (size_t)model_scratch_bytes(&s->model, batch));
         if (!(options & T5_CHAIN_W_AT_ONCE)) {
-            t5_backward_weights(&s->model, batch, s->acts, p < P - 1 ? stages[p + 1].din : NULL, s->scratch);
+            model_backward_weights(&s->model, batch, s->acts, p < P - 1 ? stages[p + 1].din : NULL,
+                                   s->scratch);
         }
         add_grads(&s->model, grads);
     }

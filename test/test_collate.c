@@ -404,45 +404,6 @@ static void keys_tell_tokens_apart(void) {
     for (int bit = 0; bit < 32; bit++) { CHECK_NEAR(num_set[bit], n / 2.0, 5 * 0.5 * __builtin_sqrt(n)); }
 }
 
-static void impossible_pairs_are_refused(void) {
-    LoaderOptions options = pair_options();
-    Loader* loader = NULL;
-    Arena arena = {0};
-    LoaderBatch batch;
-    CHECK_OK(loader_open(&loader, collate_pairs_path, &options));
-    CHECK_OK(loader_next(loader, &batch, &arena));
-    int32_t s = 0;
-    while (batch.lengths[s].enc_tokens < 3 || batch.lengths[s].dec_tokens < 3) { s++; }
-    CollateParams params = {.encoder_decoder = true, .pad_token = -1, .start_token = -1};
-    int32_t n = batch.lengths[s].enc_tokens, m = batch.lengths[s].dec_tokens;
-    struct {
-        PlanSequence sequence;
-        PlanSegment segment;
-        const char* words;
-    } cases[] = {
-        {{0, 1, n, m}, {batch.num_samples, 0, n}, "segment of sample"},
-        {{0, 1, n, m}, {s, 0, n - 1}, "tokens 0 and"},  // no part of a pair
-        {{0, 1, n, m}, {s, 1, n - 1}, "tokens 1 and"},
-        {{0, 1, n + 1, m}, {s, 0, n + 1}, "tokens 0 and"},
-        {{0, 1, n - 1, m}, {s, 0, n}, "sequence 0"},
-        {{0, 1, n, m - 1}, {s, 0, n}, "sequence 0"},
-        {{0, 1, n, 0}, {s, 0, n}, "sequence 0"},
-    };
-    DynapipeBatch got;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        CHECK_FAILS(collate(&got, loader, &batch, &cases[i].sequence, 1, &cases[i].segment, &params, &arena),
-                    STATUS_INVALID_PLAN, cases[i].words);
-    }
-    PlanSegment whole = {s, 0, n};
-    PlanSequence huge[2] = {{0, 1, n, INT32_MAX}, {0, 1, n, INT32_MAX}};
-    CHECK_FAILS(collate(&got, loader, &batch, huge, 2, &whole, &params, &arena), STATUS_INVALID_PLAN,
-                "2 sequences");
-    CHECK_OK(collate(&got, loader, &batch, NULL, 0, NULL, &params, &arena));
-    CHECK(got.num_tokens == 0 && got.num_dec_tokens == 0 && got.num_rows == 0 && got.dec_cu_seqlens[0] == 0);
-    loader_close(loader);
-    arena_free(&arena);
-}
-
 // --- token stream --------------------
 
 enum { B = 3, T = 7, BT = B * T, NUM_FILES = 3, FILE_TOKENS = 200 };
@@ -541,38 +502,6 @@ static void shuffled_epochs_are_complete(void) {
         CHECK_EQ(inputs[0], first[position]);
     }
     token_stream_close(stream);
-    maker_dir_remove(dir);
-}
-
-// Of a sample file: the tokens of all samples, one after the other.
-static void sample_files_are_streams_too(void) {
-    char dir[64], pattern[128];
-    maker_dir_create(dir);
-    snprintf(pattern, sizeof pattern, "%s/a.bin", dir);
-    Rng rng = rng_seed(seed);
-    MadeData data = maker_random(&rng, 100, 3, 50, 90000);
-    maker_write(&data, 0, 100, dir, "a.bin");
-    int32_t* all = malloc(100 * 50 * sizeof *all);
-    int32_t num_tokens = 0;
-    for (int32_t id = 0; id < 100; id++) {
-        int32_t length = data.samples[id].n_input + data.samples[id].n_target;
-        for (int32_t i = 0; i < length; i++) { all[num_tokens++] = maker_token(&data, id, i); }
-    }
-    TokenStream* stream = NULL;
-    CHECK_OK(token_stream_open(&stream, pattern, B, T, false, seed));
-    CHECK_EQ(token_stream_info(stream)->tokenizer, TOKENIZER_BYTES);
-    for (int32_t begin = 0; begin + BT + 1 <= num_tokens; begin += BT) {
-        int32_t inputs[BT], targets[BT];
-        CHECK_OK(token_stream_next_batch(stream, inputs, targets));
-        for (int32_t i = 0; i < BT; i++) {
-            CHECK_EQ(inputs[i], all[begin + i]);
-            CHECK_EQ(targets[i], all[begin + i + 1]);
-        }
-    }
-    CHECK_EQ(token_stream_info(stream)->num_batches, (num_tokens - 1) / BT);
-    token_stream_close(stream);
-    free(all);
-    maker_free(&data);
     maker_dir_remove(dir);
 }
 
@@ -747,83 +676,6 @@ static void positions_are_sought(void) {
     pair_stream_close(stream);
 }
 
-// More rows than samples: the batch goes on with the next epoch.
-static void a_batch_may_hold_epochs(void) {
-    LoaderOptions options = stream_options(false);
-    PairStream* stream = open_stream(120, &options);
-    CHECK_EQ(pair_stream_info(stream)->num_batches, 1);
-    DynapipeBatch batch;
-    CHECK_OK(pair_stream_next_batch(stream, &batch));
-    check_shape(&batch, 120);
-    for (int32_t r = 0; r < 120; r++) { CHECK(row_is(&batch, r, r % PAIR_STREAM_NUM_SAMPLES)); }
-    pair_stream_close(stream);
-}
-
-static void skipped_samples_do_not_come(void) {
-    LoaderOptions options = stream_options(false);
-    options.long_samples = LONG_SKIP;
-    PairStream* stream = open_stream(1, &options);
-    int32_t num_short = 0;
-    for (int32_t id = 0; id < PAIR_STREAM_NUM_SAMPLES; id++) {
-        if (pair_stream_data.samples[id].n_input > TOKENS ||
-            pair_stream_data.samples[id].n_target > DEC_TOKENS) {
-            continue;
-        }
-        num_short++;
-        DynapipeBatch batch;
-        CHECK_OK(pair_stream_next_batch(stream, &batch));
-        CHECK(row_is(&batch, 0, id));
-    }
-    CHECK(num_short < PAIR_STREAM_NUM_SAMPLES);
-    CHECK_EQ(pair_stream_info(stream)->num_batches, num_short);
-    pair_stream_close(stream);
-}
-
-// Corrupted text: the shape holds, and the second epoch has other spans.
-static void text_is_corrupted_anew(void) {
-    LoaderOptions options = stream_options(true);
-    options.span_corruption = true;
-    options.sentinel_first = PAIR_STREAM_VOCAB - 2;
-    options.sentinel_step = -1;
-    options.mean_noise_span = 1;  // one span alone would always be the end
-    PairStream* stream = open_stream(ROWS, &options);
-    int64_t num_pieces = loader_info(pair_stream_loader(stream))->num_samples;
-    uint64_t sums[2] = {0};  // of an epoch: the same samples, in any order
-    DynapipeBatch batch;
-    pair_stream_close(stream);
-    stream = open_stream(1, &options);
-    for (int64_t n = 0; n < 2 * num_pieces; n++) {
-        CHECK_OK(pair_stream_next_batch(stream, &batch));
-        check_shape(&batch, 1);
-        uint64_t hash = 0;
-        for (int32_t i = 0; i < TOKENS; i++) { hash = rng_mix(hash + (uint64_t)batch.tokens[i]); }
-        sums[n / num_pieces] += hash;
-    }
-    CHECK(sums[0] != sums[1]);
-    pair_stream_close(stream);
-    options.shuffle = false;  // for validation: the same spans, as one pass like the other
-    stream = open_stream(1, &options);
-    sums[0] = sums[1] = 0;
-    for (int64_t n = 0; n < 2 * num_pieces; n++) {
-        CHECK_OK(pair_stream_next_batch(stream, &batch));
-        for (int32_t i = 0; i < TOKENS; i++) {
-            sums[n / num_pieces] = rng_mix(sums[n / num_pieces] + (uint64_t)batch.tokens[i]);
-        }
-    }
-    CHECK_EQ(sums[0], sums[1]);
-    pair_stream_close(stream);
-}
-
-static void impossible_batches_are_refused(void) {
-    PairStream* stream;
-    LoaderOptions options = stream_options(true);
-    CHECK_FAILS(pair_stream_open(&stream, pattern, 0, &options), STATUS_BAD_OPTION, "-b 0, -t 25");
-    CHECK_FAILS(pair_stream_open(&stream, pattern, 1 << 27, &options), STATUS_BAD_OPTION, "below 2^31");
-    options.max_target_tokens = 0;
-    CHECK_FAILS(pair_stream_open(&stream, pattern, 1, &options), STATUS_BAD_OPTION, "in a target");
-    CHECK_FAILS(pair_stream_open(&stream, "/nowhere/*", 1, &options), STATUS_BAD_OPTION, "--->");
-}
-
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     Rng rng;
@@ -853,12 +705,10 @@ int main(int argc, char** argv) {
     maker_write(&collate_pairs_data, 0, COLLATE_PAIRS_NUM_SAMPLES, made_dir, "a.bin");
     RUN(both_sides_equal_their_definition);
     RUN(keys_tell_tokens_apart);
-    RUN(impossible_pairs_are_refused);
     maker_dir_remove(made_dir);
     maker_free(&collate_pairs_data);
     RUN(windows_follow_each_other);
     RUN(shuffled_epochs_are_complete);
-    RUN(sample_files_are_streams_too);
     RUN(what_cannot_be_read_is_named);
     maker_dir_create(made_dir);
     snprintf(pattern, sizeof pattern, "%s/train_?.bin", made_dir);
@@ -878,10 +728,6 @@ int main(int argc, char** argv) {
     maker_write(&pair_stream_data, 20, PAIR_STREAM_NUM_SAMPLES, made_dir, "train_1.bin");
     RUN(every_sample_comes_once_in_an_epoch);
     RUN(positions_are_sought);
-    RUN(a_batch_may_hold_epochs);
-    RUN(skipped_samples_do_not_come);
-    RUN(text_is_corrupted_anew);
-    RUN(impossible_batches_are_refused);
     maker_dir_remove(made_dir);
     maker_free(&pair_stream_data);
     return test_end();

@@ -1,4 +1,5 @@
-// test_collective.c -- sums in one order, the same bits on every rank; copies whole; failures named.
+// test_collective.c -- few values and bytes reach everybody, the same bits on every rank; failures are named.
+// A wrong length is found before anything of a step is sent. (Sums of many values: test_tied_groups.c)
 #include <math.h>
 #include <stdbool.h>
 
@@ -6,8 +7,10 @@
 #include "../dynapipe_plugin/run/transport.h"
 #include "../dynapipe_plugin/run/collective.h"
 #include "../dynapipe_plugin/run/session.h"
+#include "../dynapipe_plugin/run/executor.h"
 #include "ranks.h"
 #include "test.h"
+#include "toy_plan.h"
 
 static uint64_t seed;
 static RankResult results[RANKS_MAX];
@@ -35,91 +38,7 @@ static float rough(uint64_t run_seed, int32_t idx, int64_t k) {
 typedef struct {
     uint64_t seed;
     int64_t num_values;
-    DynapipeType type;
 } Case;
-
-static void store(const Case* it, void* values, int64_t k, float value) {
-    if (it->type == DYNAPIPE_FLOAT32) { ((float*)values)[k] = value; }
-    if (it->type == DYNAPIPE_BFLOAT16) { ((uint16_t*)values)[k] = half_to_bfloat16(value); }
-    if (it->type == DYNAPIPE_FLOAT16) { ((uint16_t*)values)[k] = half_to_float16(value); }
-}
-
-static float load(const Case* it, const void* values, int64_t k) {
-    if (it->type == DYNAPIPE_FLOAT32) { return ((const float*)values)[k]; }
-    uint16_t half = ((const uint16_t*)values)[k];
-    return it->type == DYNAPIPE_BFLOAT16 ? half_from_bfloat16(half) : half_from_float16(half);
-}
-
-static float rounded(const Case* it, float value) {
-    float room;
-    store(it, &room, 0, value);
-    return load(it, &room, 0);
-}
-
-// Added as floats, rounded once.
-static float sum_in_order(const Case* c, int32_t num_ranks, int64_t k) {
-    float sum = rounded(c, rough(c->seed, 0, k));
-    for (int32_t i = 1; i < num_ranks; i++) { sum += rounded(c, rough(c->seed, i, k)); }
-    return rounded(c, sum);
-}
-
-static Status reduce_and_gather(Collective* c, const Case* it, void* values) {
-    int64_t n = it->num_values;
-    int64_t begin = collective_slice(n, c->num_ranks, c->my_idx);
-    int64_t end = collective_slice(n, c->num_ranks, c->my_idx + 1);
-    for (int64_t k = 0; k < n; k++) { store(it, values, k, rough(it->seed, c->my_idx, k)); }
-    TRY(collective_reduce_scatter_sum(c, values, n, it->type));
-    for (int64_t k = 0; k < n; k++) {
-        bool is_mine = k >= begin && k < end;
-        float kept = rounded(it, rough(it->seed, c->my_idx, k));
-        EXPECT(load(it, values, k) == (is_mine ? sum_in_order(it, c->num_ranks, k) : kept));
-    }
-    TRY(collective_all_gather(c, values, n, collective_type_bytes(it->type)));
-    for (int64_t k = 0; k < n; k++) { EXPECT(load(it, values, k) == sum_in_order(it, c->num_ranks, k)); }
-    return STATUS_OK;
-}
-
-// Parameters of two bytes each: slices are of values, not of bytes.
-static Status gather_halves(Collective* c, const Case* it) {
-    int64_t n = it->num_values;
-    int64_t begin = collective_slice(n, c->num_ranks, c->my_idx);
-    int64_t end = collective_slice(n, c->num_ranks, c->my_idx + 1);
-    uint16_t* halves = calloc((size_t)n + 1, sizeof *halves);
-    EXPECT(halves != NULL);
-    for (int64_t k = begin; k < end; k++) { halves[k] = (uint16_t)(k * 7 + 1); }
-    Status status = collective_all_gather(c, halves, n, sizeof *halves);
-    bool right = true;
-    for (int64_t k = 0; k < n; k++) { right &= halves[k] == (uint16_t)(k * 7 + 1); }
-    free(halves);
-    EXPECT(right || status != STATUS_OK);
-    return status;
-}
-
-static Status reduce_body(Transport* t, void* arg) {
-    const Case* it = arg;
-    Collective c;
-    TRY(group_init(&c, t, it->seed));
-    void* values = malloc((size_t)it->num_values * sizeof(float) + 1);
-    EXPECT(values != NULL);
-    Status status = reduce_and_gather(&c, it, values);
-    if (status == STATUS_OK) { status = reduce_and_gather(&c, it, values); }
-    if (status == STATUS_OK) { status = gather_halves(&c, it); }
-    free(values);
-    collective_free(&c);
-    return status;
-}
-
-// Bit for bit the sum in group order, on every rank; odd lengths, fewer values than ranks, several rounds.
-static void sums_are_those_of_the_group_order(void) {
-    int64_t lengths[] = {0, 1, 2, 3, 7, 1000, 1025, 300001, 1048577};
-    for (int32_t R = 1; R <= 5; R++) {
-        for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
-            if (lengths[i] > 400000 && R > 3) { continue; }
-            Case it = {seed + i * 31 + (uint64_t)R, lengths[i], (DynapipeType)((i + (size_t)R) % 3)};
-            CHECK_EQ(ranks_run(R, i < 7 ? RANKS_CHECKED : RANKS_PLAIN, reduce_body, &it, results, 1), 0);
-        }
-    }
-}
 
 static void slices_cover_everything_once(void) {
     Rng rng = rng_seed(seed);
@@ -175,7 +94,7 @@ static void shared_blocks_are_everybodys(void) {
     int64_t lengths[] = {0, 1, 72, 5000};
     for (int32_t R = 1; R <= 9; R++) {
         for (size_t i = 0; i < 4; i++) {
-            Case it = {seed + i, lengths[i], DYNAPIPE_FLOAT32};
+            Case it = {seed + i, lengths[i]};
             CHECK_EQ(ranks_run(R, RANKS_CHECKED, share_body, &it, results, 1), 0);
         }
     }
@@ -277,30 +196,6 @@ static void few_values_agree_everywhere(void) {
     }
 }
 
-static Status copies_body(Transport* t, void* arg) {
-    const Case* it = arg;
-    Collective c;
-    int32_t ranks[3] = {3, 0, 4};  // of 5, a later one first
-    if (t->rank == 1 || t->rank == 2) { return STATUS_OK; }
-    TRY(collective_init(&c, t, ranks, 3, (int64_t)20 * SECOND_NS));
-    void* values = malloc((size_t)it->num_values * sizeof(float) + 1);
-    EXPECT(values != NULL);
-    for (int64_t k = 0; k < it->num_values; k++) { store(it, values, k, rough(it->seed, c.my_idx, k)); }
-    TRY(collective_sum_copies(&c, values, it->num_values, it->type));
-    for (int64_t k = 0; k < it->num_values; k++) { EXPECT(load(it, values, k) == sum_in_order(it, 3, k)); }
-    free(values);
-    collective_free(&c);
-    return STATUS_OK;
-}
-
-static void all_copies_get_the_same_sum(void) {
-    int64_t lengths[] = {0, 1, 262144, 262145, 1000001};
-    for (size_t i = 0; i < 15; i++) {
-        Case it = {seed + i, lengths[i % 5], (DynapipeType)(i / 5)};
-        CHECK_EQ(ranks_run(5, RANKS_CHECKED, copies_body, &it, results, 1), 0);
-    }
-}
-
 static Status bytes_body(Transport* t, void* arg) {
     const Case* it = arg;
     Collective c;
@@ -335,7 +230,7 @@ static void bytes_reach_everybody_and_come_back(void) {
     int64_t lengths[] = {0, 1, 1 << 20, (5 << 19) + 1};
     for (int32_t R = 1; R <= 4; R++) {
         for (size_t i = 0; i < 4; i++) {
-            Case it = {seed + i, lengths[i], DYNAPIPE_FLOAT32};
+            Case it = {seed + i, lengths[i]};
             CHECK_EQ(ranks_run(R, RANKS_CHECKED, bytes_body, &it, results, 1), 0);
         }
     }
@@ -447,19 +342,155 @@ static void groups_are_checked(void) {
     CHECK_OK(transport_close(&end));
 }
 
+// --- agreement before a step
+// --------------------------------------------------------------------------------
+
+enum { MAX_MBS = 24 };
+
+typedef struct {
+    const ToyPlan* toy;
+    int32_t wrong_rank;                  // its model says that a boundary is four bytes longer; -1: none
+    bool wrong_behind;                   // which
+    uint64_t other_plan, other_replica;  // hashes of the last rank's plan
+    Status agreed[RANKS_MAX];
+    char message[RANKS_MAX][512];
+} Agreement;
+
+static int64_t longer_before(void* model, const DynapipeBatch* batch, int is_behind) {
+    return toy_api.boundary_bytes(model, batch, is_behind) + (is_behind ? 0 : 4);
+}
+
+static int64_t longer_behind(void* model, const DynapipeBatch* batch, int is_behind) {
+    return toy_api.boundary_bytes(model, batch, is_behind) + (is_behind ? 4 : 0);
+}
+
+// A rank that sends or receives an activation; false: there is none.
+static bool draw_end(const ToyPlan* toy, Rng* rng, int32_t* rank, bool* is_behind) {
+    int32_t num_choices = 0;
+    for (int32_t r = 0; r < toy->plan.P * toy->plan.R; r++) {
+        for (int32_t i = 0; i < toy->plan.ranks[r].num_instrs; i++) {
+            const PlanInstr* instr = &toy->plan.ranks[r].instrs[i];
+            bool is_act = instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_RECV_ACT;
+            if (!is_act || rng_below(rng, (uint32_t)++num_choices) > 0) { continue; }
+            *rank = r;
+            *is_behind = instr->kind == INSTR_SEND_ACT;
+        }
+    }
+    return num_choices > 0;
+}
+
+static Status agree_body(Transport* t, void* arg) {
+    Agreement* it = arg;
+    const Plan* plan = &it->toy->plan;
+    ToyModel models[TOY_MAX_ROWS_HERE];
+    ExecutorRange pieces[TOY_MAX_ROWS_HERE];
+    int32_t rows[TOY_MAX_ROWS_HERE], num_here = toy_plan_rows(it->toy, t->rank, rows);
+    DynapipeModel_v1 api = toy_api;
+    const DynapipeBatch* batches[MAX_MBS];
+    int32_t ranks[RANKS_MAX];
+    Executor* executor;
+    Collective world;
+    if (t->rank == it->wrong_rank) { api.boundary_bytes = it->wrong_behind ? longer_behind : longer_before; }
+    for (int32_t i = 0; i < num_here; i++) {
+        models[i] = toy_plan_model(it->toy, rows[i]);
+        pieces[i] = (ExecutorRange){&api, &models[i]};
+    }
+    for (int32_t r = 0; r < t->num_ranks; r++) { ranks[r] = r; }
+    for (int32_t m = 0; m < plan->M; m++) {
+        batches[m] = plan->mbs[m].replica == t->rank / plan->P ? &it->toy->batches[m].batch : NULL;
+    }
+    TRY(collective_init(&world, t, ranks, t->num_ranks, (int64_t)20 * 1000000000));
+    TRY(executor_create(&executor, pieces, num_here, t, 0));
+    ExecutorStep step = {.plan = plan, .batches = batches};
+    StepClaim claim = {0};
+    if (t->rank == t->num_ranks - 1) {
+        claim.plan_hash = it->other_plan;
+        claim.replica_hash = it->other_replica;
+    }
+    TRY(executor_claim(executor, &step, &claim));
+    it->agreed[t->rank] = step_agree(&world, plan->P, &claim, 7);
+    snprintf(it->message[t->rank], sizeof it->message[0], "%s", status_message());
+    TRY(collective_barrier(&world));  // all have heard of it, and nothing is under way
+    executor_free(executor);
+    collective_free(&world);
+    return STATUS_OK;
+}
+
+static void expect_agreement(Agreement* it, const char* words) {
+    int32_t num_ranks = it->toy->plan.P * it->toy->plan.R;
+    CHECK_EQ(ranks_run(num_ranks, RANKS_PLAIN, agree_body, it, results, 1), 0);
+    for (int32_t r = 0; r < num_ranks; r++) {
+        CHECK_EQ(it->agreed[r], words == NULL ? STATUS_OK : STATUS_MISMATCH);
+        CHECK(words == NULL || strstr(it->message[r], words) != NULL);
+    }
+}
+
+static void a_wrong_length_is_found_before_anything_is_sent(void) {
+    Rng random = rng_seed(seed), *rng = &random;
+    Arena arena = {0};
+    for (int trial = 0; trial < 30; trial++) {
+        int32_t P = rng_between(rng, 2, 5), R = rng_between(rng, 1, 2);
+        ToyPlan toy;
+        toy_plan_make(&toy, rng, P, R, rng_between(rng, 1, 8), &arena);
+        Agreement it = {.toy = &toy, .wrong_rank = -1};
+        expect_agreement(&it, NULL);
+        if (!draw_end(&toy, rng, &it.wrong_rank, &it.wrong_behind)) { continue; }
+        char words[64];
+        snprintf(words, sizeof words, " rank %d ", (int)it.wrong_rank);
+        expect_agreement(&it, words);
+        arena_reset(&arena);
+    }
+    arena_free(&arena);
+}
+
+static void another_plan_is_named_with_its_rank(void) {
+    Rng random = rng_seed(seed), *rng = &random;
+    Arena arena = {0};
+    ToyPlan toy;
+    toy_plan_make(&toy, rng, 3, 1, 4, &arena);
+    Agreement it = {.toy = &toy, .wrong_rank = -1, .other_plan = 9};
+    expect_agreement(&it, "hash of the plan of step 7: rank 2 has 0000000000000009, rank 0 has");
+    Agreement lists = {.toy = &toy, .wrong_rank = -1, .other_replica = 7};
+    expect_agreement(&lists,
+                     "step 7, what a replica's ranks know of it: rank 2 has 0000000000000007, rank 0 has "
+                     "0000000000000000");
+    arena_free(&arena);
+}
+
+// Two messages of one link with their lengths exchanged, or one twice: the sums differ.
+static void sums_tell_messages_apart(void) {
+    Rng random = rng_seed(seed), *rng = &random;
+    for (int trial = 0; trial < 100; trial++) {
+        int64_t a_bytes = rng_between(rng, 1, 1000), b_bytes = a_bytes + rng_between(rng, 1, 1000);
+        uint64_t right = 0, swapped = 0, twice = 0;
+        step_claim_add(&right, true, 2, a_bytes);
+        step_claim_add(&right, false, 3, b_bytes);
+        step_claim_add(&swapped, false, 2, b_bytes);
+        step_claim_add(&swapped, true, 3, a_bytes);
+        step_claim_add(&twice, false, 2, a_bytes);
+        step_claim_add(&twice, false, 2, a_bytes);
+        CHECK(right + swapped != 0);
+        CHECK(right + twice != 0);
+        step_claim_add(&right, false, 2, a_bytes);
+        step_claim_add(&right, true, 3, b_bytes);
+        CHECK(right == 0);
+    }
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(slices_cover_everything_once);
-    RUN(sums_are_those_of_the_group_order);
     RUN(few_values_agree_everywhere);
     RUN(shared_blocks_are_everybodys);
     RUN(no_rank_carries_more_than_the_others);
     RUN(who_was_stopped_looks_again);
-    RUN(all_copies_get_the_same_sum);
     RUN(bytes_reach_everybody_and_come_back);
     RUN(a_rank_that_differs_is_named_on_every_rank);
     RUN(a_rank_that_does_not_come_is_named);
     RUN(a_barrier_is_no_sum);
     RUN(groups_are_checked);
+    RUN(a_wrong_length_is_found_before_anything_is_sent);
+    RUN(another_plan_is_named_with_its_rank);
+    RUN(sums_tell_messages_apart);
     return test_end();
 }

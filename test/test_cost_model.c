@@ -1,15 +1,24 @@
-// test_cost_model.c -- monotone, saturating, additive over stages, exact text, refused nonsense.
+// test_cost_model.c -- costs of jobs, ranks and machines: formulas, tables, shares, analytic estimates.
+#include "../dynapipe_plugin/plan/bound.h"
 #include "../dynapipe_plugin/plan/cost_file.h"
 #include "../dynapipe_plugin/plan/cost_model.h"
+#include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/types.h"
+#include "../tool/waterfall.h"
 #include "cost_one.h"
-
-#include <math.h>
-#include <unistd.h>
-
+#include "random_plan.h"
 #include "random_problem.h"
 #include "test.h"
 
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
 static uint64_t seed;
+
+// --- cost model ------------------------------------------------------------------------------------------
+// monotone, saturating, additive over stages, exact text, refused nonsense.
+
 static CostModel model, other;
 
 static char* text_of(const CostModel* costs, const char* signature) {
@@ -378,6 +387,794 @@ static void damaged_texts_are_survived(void) {
     free(text);
 }
 
+// --- cost table ------------------------------------------------------------------------------------------
+// the fast evaluation says what the formulas say, to the last bit.
+
+static CostModel model;
+static CostTable big_table;
+
+static int64_t random_count(Rng* rng) {
+    switch (rng_below(rng, 5)) {
+        case 0: return 0;
+        case 1: return rng_between(rng, 1, 200);
+        case 2: return (int64_t)rng_below(rng, 1u << 31) << 31;  // costs saturate
+        default: return rng_between(rng, 0, 5000000);
+    }
+}
+
+static MbShape cost_table_random_shape(Rng* rng) {
+    return (MbShape){.num_seqs = random_count(rng),
+                     .enc_tokens = random_count(rng),
+                     .enc_squares = random_count(rng),
+                     .dec_tokens = random_count(rng),
+                     .dec_squares = random_count(rng),
+                     .cross_products = random_count(rng),
+                     .supervised_tokens = random_count(rng)};
+}
+
+// Every second model is of lines, some have a mode that recomputes inside backward, some formulas are zero.
+static void random_model(Rng* rng, int32_t enc, int32_t dec) {
+    if (rng_below(rng, 2)) {
+        random_cost_model(&model, rng, enc, dec);
+    } else {
+        linear_cost_model(&model, rng, enc, dec);
+    }
+    for (int part = 0; part < PART_COUNT; part++) {
+        model.parts[RECOMPUTE_SELECTIVE][part] = model.parts[RECOMPUTE_FULL][part];
+        model.parts[RECOMPUTE_SELECTIVE][part].time_ns[JOB_R].constant += 7;
+        for (int kind = 0; kind < JOB_COUNT; kind++) {
+            if (rng_below(rng, 6) == 0) {
+                model.parts[rng_below(rng, 3)][part].time_ns[kind] = (CostFormula){0};
+            }
+        }
+    }
+    model.recompute_is_job[RECOMPUTE_SELECTIVE] = rng_below(rng, 2);
+}
+
+// By the formulas, one quantity of one chunk at a time.
+static int64_t quantity_of(const CostStage* stage, RecomputeMode mode, int quantity, const MbShape* shape) {
+    const CostFormula* whole = quantity == COST_STORED    ? &model.stage_stored_bytes
+                               : quantity == COST_FORWARD ? &model.stage_forward_bytes
+                                                          : NULL;
+    bool is_job = model.recompute_is_job[mode];
+    double sum = whole != NULL ? cost_formula_value(whole, shape) : 0;
+    int32_t count[PIECE_COUNT];
+    if (!is_job && (quantity == COST_FORWARD || quantity == (int)JOB_R)) { return 0; }
+    cost_stage_parts(count, &model, stage);
+    for (int part = 0; part < PART_COUNT; part++) {
+        const CostPartMode* m = &model.parts[mode][part];
+        const CostFormula* formula = quantity == COST_STORED    ? &m->stored_bytes
+                                     : quantity == COST_FORWARD ? &m->forward_bytes
+                                                                : &m->time_ns[quantity];
+        if (count[part] > 0) { sum += count[part] * cost_formula_value(formula, shape); }
+    }
+    for (int i = 0; i < ONCE_COUNT && whole != NULL; i++) {
+        const CostFormula* once =
+            quantity == COST_STORED ? &model.once_stored_bytes[i] : &model.once_forward_bytes[i];
+        if (count[PART_COUNT + i] > 0) { sum += cost_formula_value(once, shape); }
+    }
+    return cost_round(sum);
+}
+
+static int64_t boundary_of(const CostStage* stage, const MbShape* shape) {
+    double bytes = cost_formula_value(&model.boundary_bytes, shape);
+    if (stage->layers.layer_end > model.num_enc_layers) {
+        bytes += cost_formula_value(&model.dec_boundary_bytes, shape);
+    }
+    if (stage->feeds_head) { bytes = cost_formula_value(&model.head_in_bytes, shape); }
+    return stage->has_head ? 0 : cost_round(bytes);
+}
+
+static void check_jobs(const CostJobs* jobs, const CostStage* stage, RecomputeMode mode,
+                       const MbShape* shape) {
+    for (int kind = 0; kind < JOB_COUNT; kind++) {
+        CHECK_EQ(jobs->job_ns[kind], quantity_of(stage, mode, kind, shape));
+        CHECK_EQ(jobs->job_ns[kind], cost_job_ns(&model, stage, (JobKind)kind, mode, shape));
+    }
+    CHECK_EQ(jobs->stored_bytes, quantity_of(stage, mode, COST_STORED, shape));
+    CHECK_EQ(jobs->stored_bytes, cost_stored_bytes(&model, stage, mode, shape));
+    CHECK_EQ(jobs->forward_bytes, quantity_of(stage, mode, COST_FORWARD, shape));
+    CHECK_EQ(jobs->forward_bytes, cost_forward_bytes(&model, stage, mode, shape));
+    CHECK_EQ(jobs->boundary_bytes, boundary_of(stage, shape));
+    CHECK_EQ(jobs->boundary_bytes, cost_boundary_bytes(&model, stage, shape));
+    CHECK_EQ(jobs->scratch_bytes, cost_round(cost_formula_value(&model.scratch_bytes, shape)));
+    CHECK(jobs->part_bytes == 0 && jobs->factor_bytes == 0);
+}
+
+// Any cut of any model into stages, any mode, any shape: as evaluated one quantity of one stage at a time.
+static void jobs_are_those_of_the_formulas(void) {
+    Rng rng = rng_seed(seed);
+    for (int round = 0; round < 1000; round++) {
+        int32_t enc = rng_between(&rng, 1, 9), dec = rng_below(&rng, 2) ? rng_between(&rng, 1, 9) : 0;
+        int32_t P = rng_between(&rng, 1, enc + dec < 7 ? enc + dec : 7);
+        PlanRequest request = {.P = P};
+        CostStage stages[7];
+        CostJobs jobs[7], again[7], one;
+        random_model(&rng, enc, dec);
+        equal_stages(&request, enc + dec);
+        for (int32_t s = 0; s + 1 < P; s++) {  // uneven now and then
+            if (rng_below(&rng, 3) > 0 ||
+                request.placement.chunks[s + 1].layer_end - request.placement.chunks[s].layer_end < 2) {
+                continue;
+            }
+            request.placement.chunks[s].layer_end++;
+            request.placement.chunks[s + 1].layer_begin++;
+        }
+        for (int32_t s = 0; s < P; s++) {
+            stages[s] = cost_stage_make(&model, &request.placement.chunks[s], s, P);
+        }
+        stages[P - 1].feeds_head = rng_below(&rng, 2);
+        stages[P - 1].has_head = !stages[P - 1].feeds_head;
+        cost_table_init(&big_table, &model);
+        for (int k = 0; k < 5; k++) {
+            RecomputeMode mode = (RecomputeMode)rng_below(&rng, RECOMPUTE_COUNT);
+            MbShape shape = cost_table_random_shape(&rng);
+            CostParts parts;
+            cost_parts(&parts, &big_table, mode, &shape);
+            cost_jobs_of_stages(jobs, &model, stages, P, &parts);
+            cost_stages(again, &model, stages, P, mode, &shape);
+            for (int32_t s = 0; s < P; s++) {
+                cost_jobs_of_stage(&one, &model, &stages[s], &parts);
+                check_jobs(&jobs[s], &stages[s], mode, &shape);
+                CHECK_EQ(memcmp(&jobs[s], &one, sizeof one), 0);
+                CHECK_EQ(memcmp(&jobs[s], &again[s], sizeof one), 0);
+            }
+        }
+    }
+}
+
+// Before rounding, too.
+static void parts_are_the_formulas_to_the_last_bit(void) {
+    Rng rng = rng_seed(seed + 3);
+    for (int round = 0; round < 1000; round++) {
+        random_model(&rng, 3, 3);
+        cost_table_init(&big_table, &model);
+        RecomputeMode mode = (RecomputeMode)rng_below(&rng, RECOMPUTE_COUNT);
+        MbShape shape = cost_table_random_shape(&rng);
+        CostParts parts;
+        cost_parts(&parts, &big_table, mode, &shape);
+        for (int part = 0; part < PART_COUNT; part++) {
+            const CostPartMode* m = &model.parts[mode][part];
+            for (int kind = 0; kind < JOB_COUNT; kind++) {
+                bool used = kind != JOB_R || model.recompute_is_job[mode];
+                CHECK(parts.part[part][kind] == (used ? cost_formula_value(&m->time_ns[kind], &shape) : 0));
+            }
+            CHECK(parts.part[part][COST_STORED] == cost_formula_value(&m->stored_bytes, &shape));
+        }
+        CHECK(parts.stage[COST_STORED] == cost_formula_value(&model.stage_stored_bytes, &shape));
+    }
+}
+
+// Parts are per layer: moving a layer between two stages needs no new evaluation.
+static void parts_serve_every_split(void) {
+    Rng rng = rng_seed(seed + 1);
+    for (int round = 0; round < 200; round++) {
+        random_model(&rng, 4, 4);
+        cost_table_init(&big_table, &model);
+        MbShape shape = cost_table_random_shape(&rng);
+        CostParts parts;
+        cost_parts(&parts, &big_table, RECOMPUTE_FULL, &shape);
+        for (int32_t cut = 1; cut < 8; cut++) {
+            LayerRange layers[2] = {{0, cut}, {cut, 8}};
+            for (int32_t s = 0; s < 2; s++) {
+                CostStage stage = cost_stage_make(&model, &layers[s], s, 2);
+                CostJobs jobs;
+                cost_jobs_of_stage(&jobs, &model, &stage, &parts);
+                check_jobs(&jobs, &stage, RECOMPUTE_FULL, &shape);
+            }
+        }
+    }
+}
+
+// A model without decoder layers has nothing of them, whatever its formulas say.
+static void absent_parts_cost_nothing(void) {
+    Rng rng = rng_seed(seed + 2);
+    random_cost_model(&model, &rng, 3, 0);
+    cost_table_init(&big_table, &model);
+    CostParts parts;
+    MbShape shape = {1, 100, 10000, 100, 10000, 10000, 50};
+    cost_parts(&parts, &big_table, RECOMPUTE_NONE, &shape);
+    for (int q = 0; q < COST_QUANTITIES; q++) { CHECK_EQ(parts.part[PART_DEC_LAYER][q], 0); }
+    CHECK(parts.part[PART_ENC_LAYER][JOB_F] > 0);
+    CHECK_EQ(parts.part[PART_ENC_LAYER][JOB_R] + parts.part[PART_ENC_LAYER][COST_FORWARD], 0);
+}
+
+// --- cost rank -------------------------------------------------------------------------------------------
+// what a rank has of any placement: every piece of the model somewhere, nothing twice on
+// a rank; and shares of the head, which together are the head.
+
+static CostModel cost_rank_model;
+
+// The same, tensor by tensor: what of the embedding's matrix and the head's a stage has, in 1 / 2^20 of it.
+typedef struct {
+    double embedding, matrix;
+} Tensors;
+
+static Tensors tensors_of(const Placement* placement, int32_t s) {
+    Tensors out = {0, 0};
+    int32_t K = placement->num_chunks;
+    for (int32_t k = 0; k < K; k++) {
+        LayerRange layers = placement->chunks[k];
+        bool begins_dec = cost_rank_model.num_dec_layers > 0 &&
+                          layers.layer_begin <= cost_rank_model.num_enc_layers &&
+                          cost_rank_model.num_enc_layers < layers.layer_end;
+        if (placement->stage_of[k] == s && (k == 0 || begins_dec)) { out.embedding = 1; }
+    }
+    int32_t begin = placement->head_begin[s], end = placement->head_begin[s + 1],
+            Vp = cost_rank_model.head_vocab;
+    if (!placement_has_share(placement, s)) { return out; }
+    out.matrix = (end - begin) / (double)HEAD_UNITS;
+    if (Vp > 0) {
+        int32_t from = Vp * begin / HEAD_UNITS / 16 * 16, to = Vp * end / HEAD_UNITS / 16 * 16;
+        out.matrix = ((end == HEAD_UNITS ? Vp : to) - from) / (double)Vp;
+    }
+    if (placement->head == HEAD_BY_ROWS) { out.matrix = 1; }
+    if (cost_rank_model.head_is_tied && out.embedding > 0) { out.matrix = 0; }
+    return out;
+}
+
+static double state_of(const Placement* placement, int32_t s) {
+    const int64_t* state = cost_rank_model.part_state_bytes;
+    Tensors tensors = tensors_of(placement, s);
+    double sum = tensors.embedding * (double)state[PART_EMBEDDING] +
+                 tensors.matrix * (double)cost_rank_model.head_state_bytes;
+    bool has[PIECE_COUNT] = {false};
+    int32_t K = placement->num_chunks, enc = cost_rank_model.num_enc_layers;
+    for (int32_t k = 0; k < K; k++) {
+        LayerRange layers = placement->chunks[k];
+        if (placement->stage_of[k] != s) { continue; }
+        for (int32_t l = layers.layer_begin; l < layers.layer_end; l++) {
+            sum += (double)state[l < enc ? PART_ENC_LAYER : PART_DEC_LAYER];
+            has[l < enc ? ONCE_ENC : ONCE_DEC] = true;
+            has[ONCE_ENC_END] |= l == enc - 1 && cost_rank_model.num_dec_layers > 0;
+        }
+        has[placement->head == HEAD_WHOLE ? PART_HEAD : ONCE_CHAIN_END] |= k == K - 1;
+    }
+    for (int piece = 0; piece < PIECE_COUNT; piece++) { sum += has[piece] ? (double)state[piece] : 0; }
+    if (has[PART_HEAD] && tensors.embedding > 0) { sum -= (double)cost_rank_model.tied_head_state_bytes; }
+    return sum;
+}
+
+static void ranks_have_every_tensor_once(void) {
+    Rng rng = rng_seed(seed);
+    int32_t num_shared = 0;
+    for (int32_t round = 0; round < 2000; round++) {
+        int32_t P = rng_between(&rng, 1, 7), enc = rng_between(&rng, P, 3 * P);
+        int32_t dec = rng_below(&rng, 2) ? rng_between(&rng, 1, 2 * P) : 0;
+        Placement placement;
+        CostRank ranks[PLAN_MAX_STAGES];
+        random_cost_model(&cost_rank_model, &rng, enc, dec);
+        random_placement(&placement, &rng, P, enc + dec);
+        cost_ranks_make(ranks, &cost_rank_model, &placement, P);
+        num_shared += placement.head != HEAD_WHOLE;
+        for (int32_t s = 0; s < P; s++) {
+            CHECK_NEAR(cost_rank_state_bytes(&cost_rank_model, &ranks[s]), state_of(&placement, s), 1);
+        }
+        for (int32_t s = 0; s < P && placement_is_linear(&placement, P); s++) {
+            CostStage stage = cost_stage_make(&cost_rank_model, &placement.chunks[s], s, P);
+            CHECK_EQ(cost_state_bytes(&cost_rank_model, &stage),
+                     cost_rank_state_bytes(&cost_rank_model, &ranks[s]));
+            CHECK_EQ(cost_reduce_ns(&cost_rank_model, &stage, 3),
+                     cost_rank_reduce_ns(&cost_rank_model, &ranks[s], 3));
+            CHECK_EQ(cost_update_ns(&cost_rank_model, &stage, 1.5),
+                     cost_rank_update_ns(&cost_rank_model, &ranks[s], 1.5));
+        }
+    }
+    CHECK(num_shared > 500);
+}
+
+// Gradients of the embedding's matrix: who alone has it exchanges nothing, who has a part exchanges that
+// part.
+static void tied_gradients_are_exchanged(void) {
+    memset(&cost_rank_model, 0, sizeof cost_rank_model);
+    cost_rank_model.num_enc_layers = 4;
+    cost_rank_model.reduce_bytes_per_ns = 1;
+    cost_rank_model.tied_param_bytes = cost_rank_model.head_param_bytes = 1000;
+    cost_rank_model.head_state_bytes = cost_rank_model.tied_head_state_bytes = 4000;
+    cost_rank_model.part_state_bytes[PART_EMBEDDING] = cost_rank_model.part_state_bytes[PART_HEAD] = 4000;
+    cost_rank_model.head_is_tied = true;
+    const struct {
+        Placement placement;
+        int64_t tied[2];
+    } cases[] = {
+        {{.num_chunks = 2, .chunks = {{0, 2}, {2, 4}}, .stage_of = {0, 1}}, {1000, 1000}},
+        {{.num_chunks = 3, .chunks = {{0, 1}, {1, 3}, {3, 4}}, .stage_of = {0, 1, 0}}, {0, 0}},
+        {{.num_chunks = 2,
+          .chunks = {{0, 2}, {2, 4}},
+          .stage_of = {0, 1},
+          .head = HEAD_BY_VOCABULARY,
+          .head_begin = {0, 256, 1024}},
+         {750, 750}},
+        {{.num_chunks = 2,
+          .chunks = {{0, 2}, {2, 4}},
+          .stage_of = {0, 1},
+          .head = HEAD_BY_ROWS,
+          .head_begin = {0, 256, 1024}},
+         {1000, 1000}},
+        {{.num_chunks = 2,
+          .chunks = {{0, 2}, {2, 4}},
+          .stage_of = {0, 1},
+          .head = HEAD_BY_ROWS,
+          .head_begin = {0, 1024, 1024}},
+         {0, 0}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        CostRank ranks[2];
+        cost_ranks_make(ranks, &cost_rank_model, &cases[i].placement, 2);
+        for (int32_t s = 0; s < 2; s++) {
+            CHECK_EQ(cost_rank_reduce_ns(&cost_rank_model, &ranks[s], 1), 2 * cases[i].tied[s]);
+        }
+    }
+    cost_rank_model.head_is_tied =
+        false;  // the head has a matrix of its own: by rows copies of it, by vocabulary none
+    cost_rank_model.tied_head_state_bytes = 0;
+    CostRank ranks[2];
+    cost_ranks_make(ranks, &cost_rank_model, &cases[3].placement, 2);
+    CHECK(cost_rank_reduce_ns(&cost_rank_model, &ranks[0], 1) == 2000 &&
+          cost_rank_reduce_ns(&cost_rank_model, &ranks[1], 1) == 2000);
+    cost_ranks_make(ranks, &cost_rank_model, &cases[2].placement, 2);
+    CHECK(cost_rank_reduce_ns(&cost_rank_model, &ranks[0], 1) == 0 &&
+          cost_rank_reduce_ns(&cost_rank_model, &ranks[1], 1) == 0);
+    CHECK_EQ(cost_rank_state_bytes(&cost_rank_model, &ranks[0]), 4000 + 1000);
+    CHECK_EQ(cost_rank_state_bytes(&cost_rank_model, &ranks[1]), 3000);
+}
+
+// Shares of any sizes take what the whole head takes, and its constant once more for every share.
+static void shares_are_the_head(void) {
+    Rng rng = rng_seed(seed + 1);
+    for (int32_t round = 0; round < 2000; round++) {
+        int32_t P = rng_between(&rng, 1, 7), num = 0;
+        Placement placement;
+        CostTable table;
+        CostParts parts;
+        random_cost_model(&cost_rank_model, &rng, P, 0);
+        do { random_placement(&placement, &rng, P, P); } while (placement.head == HEAD_WHOLE);
+        cost_table_init(&table, &cost_rank_model);
+        MbShape shape = {.num_seqs = 1, .enc_tokens = rng_between(&rng, 1, 900)};
+        shape.supervised_tokens = rng_between(&rng, 0, (int32_t)shape.enc_tokens);
+        cost_parts(&parts, &table, RECOMPUTE_NONE, &shape);
+        const double *head = parts.part[PART_HEAD], *constant = parts.head_constant;
+        double forward = 0, weights = 0;
+        int64_t in_bytes = 0, part_bytes = 0;
+        bool by_rows = placement.head == HEAD_BY_ROWS;
+        for (int32_t s = 0; s < P; s++) {
+            CostJobs jobs;
+            cost_jobs_of_share(&jobs, &cost_rank_model, cost_share_of(&placement, s), &parts);
+            CHECK(placement_has_share(&placement, s) ||
+                  (jobs.job_ns[JOB_F] == 0 && jobs.boundary_bytes == 0));
+            CHECK(jobs.job_ns[JOB_B] == 0 && jobs.job_ns[JOB_R] == 0 && jobs.forward_bytes == 0);
+            CHECK(by_rows || !placement_has_share(&placement, s) ||
+                  jobs.part_bytes == cost_round(parts.head_part_bytes));
+            forward += (double)jobs.job_ns[JOB_F];
+            weights += (double)jobs.job_ns[JOB_W];
+            in_bytes += jobs.boundary_bytes;
+            part_bytes += jobs.part_bytes;
+            num += placement_has_share(&placement, s);
+        }
+        double more = (num - 1) * (constant[JOB_F] + constant[JOB_B]);
+        CHECK_NEAR(forward, head[JOB_F] + head[JOB_B] + more, P);
+        CHECK_NEAR(weights, head[JOB_W] + (num - 1) * constant[JOB_W], P);
+        int64_t all = shape.supervised_tokens > 0 ? cost_round(parts.head_in_bytes) : 0;
+        if (by_rows) { CHECK(in_bytes == all && part_bytes == all); }
+        if (!by_rows) { CHECK_EQ(in_bytes, num * cost_round(parts.head_in_bytes)); }
+    }
+}
+
+// A transfer is as slow as the slowest link on its way, either direction; none to itself.
+static void transfers_pass_all_links_between(void) {
+    MachineRank ranks[4] = {
+        {.link_bytes_per_ns = 4}, {.link_bytes_per_ns = 1}, {.link_bytes_per_ns = 2}, {.slow = {1}}};
+    memset(&cost_rank_model, 0, sizeof cost_rank_model);
+    cost_rank_model.comm_bytes_per_ns = 8;
+    CHECK_EQ(machine_between_ns(ranks, &cost_rank_model, 2, 2, 800), 0);
+    CHECK_EQ(machine_between_ns(ranks, &cost_rank_model, 0, 1, 800), 200);
+    CHECK_EQ(machine_between_ns(ranks, &cost_rank_model, 0, 2, 800), 800);
+    CHECK_EQ(machine_between_ns(ranks, &cost_rank_model, 3, 0, 800), 800);
+    CHECK_EQ(machine_between_ns(ranks, &cost_rank_model, 3, 2, 800), 400);
+    CHECK_EQ(machine_between_ns(NULL, &cost_rank_model, 3, 0, 800), 100);
+    CHECK_EQ(machine_between_ns(NULL, &cost_rank_model, 3, 3, 800), 0);
+}
+
+// --- cost analytic ---------------------------------------------------------------------------------------
+// the stand-in: GPT-2 and T5 by their flops, counted here again, and its shares of
+// work.
+
+static CostModel model, cost_analytic_other;
+
+// The stand-in: sane, monotone, doubling the rates halves the time, and its bytes are llmc/gpt2's.
+static void analytic_gpt_is_sane(void) {
+    CostAnalytic about = {.num_layers = 12,
+                          .channels = 768,
+                          .num_heads = 12,
+                          .padded_vocab = 50304,
+                          .max_tokens = 1024,
+                          .bytes_per_value = 4,
+                          .flops_per_ns = 40,
+                          .attention_flops_per_ns = 20,
+                          .bytes_per_ns = 10,
+                          .comm_latency_ns = 5000,
+                          .comm_bytes_per_ns = 5,
+                          .num_replicas = 2,
+                          .zero_stage = 1};
+    LayerRange layers = {3, 6};
+    CostStage middle = cost_stage_make(&model, &layers, 1, 4);
+    MbShape shape = {0};
+    mb_shape_add(&shape, 512, 0, 128);
+    cost_model_analytic_gpt(&model, &about);
+    CHECK_OK(cost_model_check(&model));
+    CHECK(cost_mode_offered(&model, RECOMPUTE_FULL) && !cost_mode_offered(&model, RECOMPUTE_SELECTIVE));
+    int64_t forward_ns = cost_job_ns(&model, &middle, JOB_F, RECOMPUTE_NONE, &shape);
+    double flops_ns = 3 * (24.0 * 768 * 768 * 512 / 40 + 2.0 * 768 * 512 * 512 / 20);
+    CHECK((double)forward_ns > flops_ns && (double)forward_ns < 1.5 * flops_ns);
+    CHECK(cost_job_ns(&model, &middle, JOB_R, RECOMPUTE_NONE, &shape) == 0);
+    CHECK_EQ(cost_job_ns(&model, &middle, JOB_R, RECOMPUTE_FULL, &shape), forward_ns);
+    int64_t layer_bytes = (16 * 768 + 4 + 12) * INT64_C(4), spare_bytes = 3 * 768 * 4;
+    CHECK_EQ(cost_stored_bytes(&model, &middle, RECOMPUTE_FULL, &shape),
+             (3 * layer_bytes + spare_bytes) * (512 + 16));
+    CHECK_EQ(cost_forward_bytes(&model, &middle, RECOMPUTE_FULL, &shape),
+             (layer_bytes + spare_bytes) * (512 + 16));
+    CHECK_EQ(cost_boundary_bytes(&model, &middle, &shape), 768 * 4 * (512 + 16));
+    int64_t layer_params = 12 * 768 * 768 + 13 * 768;
+    CHECK_EQ(cost_state_bytes(&model, &middle), 3 * layer_params * (8 + 4));
+    about.flops_per_ns *= 2, about.attention_flops_per_ns *= 2, about.bytes_per_ns *= 2;
+    cost_model_analytic_gpt(&cost_analytic_other, &about);
+    CHECK_NEAR(cost_job_ns(&cost_analytic_other, &middle, JOB_F, RECOMPUTE_NONE, &shape), forward_ns / 2, 2);
+}
+
+// --- T5 ----------------------------------------------------------------------------------------------------
+
+// A machine on which a flop takes 1 ns and nothing else takes time.
+static CostAnalytic flops_only(int32_t channels, int32_t num_heads, int32_t ffn_channels, int32_t num_enc,
+                               int32_t num_dec, bool gated, int32_t padded_vocab) {
+    return (CostAnalytic){.num_layers = num_enc,
+                          .num_dec_layers = num_dec,
+                          .channels = channels,
+                          .num_heads = num_heads,
+                          .head_size = 64,
+                          .ffn_channels = ffn_channels,
+                          .gated = gated,
+                          .padded_vocab = padded_vocab,
+                          .bytes_per_value = 4,
+                          .flops_per_ns = 1,
+                          .attention_flops_per_ns = 1,
+                          .bytes_per_ns = 1e15};
+}
+
+static double part_flops(int part, JobKind kind, const MbShape* shape) {
+    return cost_formula_value(&model.parts[RECOMPUTE_NONE][part].time_ns[kind], shape);
+}
+
+typedef struct {
+    double encoder, decoder, cross_keys, head;  // shares of a forward; cross_keys is part of the decoder's
+} Shares;
+
+static Shares shares_of(const CostAnalytic* about, int32_t enc_tokens, int32_t dec_tokens) {
+    cost_model_analytic(&model, about);
+    CHECK_OK(cost_model_check(&model));
+    MbShape shape = {0}, keys = {.enc_tokens = enc_tokens};
+    mb_shape_add(&shape, enc_tokens, dec_tokens, dec_tokens);
+    double enc = about->num_layers * part_flops(PART_ENC_LAYER, JOB_F, &shape);
+    double dec = about->num_dec_layers * part_flops(PART_DEC_LAYER, JOB_F, &shape);
+    double cross = about->num_dec_layers * part_flops(PART_DEC_LAYER, JOB_F, &keys);
+    double head = part_flops(PART_HEAD, JOB_F, &shape), sum = enc + dec + head;
+    return (Shares){enc / sum, dec / sum, cross / sum, head / sum};
+}
+
+// What is known of the families, roughly: an XL's encoder has 67 % at 512 + 114 tokens, 77 % at 512 + 32,
+// ByT5 small's 88 %; keys and values of cross-attention are 12 % of an XL at 512 + 114.
+static void t5_shares_are_those_known(void) {
+    CostAnalytic xl = flops_only(2048, 32, 5120, 24, 24, true, 32128);
+    CostAnalytic byt5 = flops_only(1472, 6, 3584, 12, 4, true, 384);
+    Shares longer = shares_of(&xl, 512, 114), shorter = shares_of(&xl, 512, 32);
+    CHECK_NEAR(longer.encoder, 0.67, 0.035);
+    CHECK_NEAR(longer.cross_keys, 0.12, 0.01);
+    CHECK_NEAR(shorter.encoder, 0.77, 0.035);
+    CHECK_NEAR(shares_of(&byt5, 512, 114).encoder, 0.88, 0.035);
+    // counted by hand
+    CHECK_NEAR(longer.encoder, 0.695, 0.001);
+    CHECK_NEAR(longer.cross_keys, 0.116, 0.001);
+    CHECK_NEAR(longer.head, 0.008, 0.001);
+    CHECK_NEAR(shorter.encoder, 0.804, 0.001);
+}
+
+// Every product of one layer, one by one, as llmc/t5 makes them: rows x columns x depth.
+static void t5_flops_are_those_of_its_products(void) {
+    const double C = 96, I = 2 * 64, F = 200, V = 384, Te = 700, Td = 90, R = 60;
+    for (int gated = 0; gated < 2; gated++) {
+        CostAnalytic about = flops_only(96, 2, 200, 3, 2, gated, 384);
+        cost_model_analytic(&model, &about);
+        MbShape shape = {.num_seqs = 1,
+                         .enc_tokens = 700,
+                         .enc_squares = 700 * 700,
+                         .dec_tokens = 90,
+                         .dec_squares = 90 * 90,
+                         .cross_products = 700 * 90,
+                         .supervised_tokens = 60};
+        double ffn = 2 * C * F * (gated ? 3 : 2), enc = 2 * 4 * C * I * Te + ffn * Te;
+        double dec = 2 * (4 + 2) * C * I * Td + 2 * 2 * C * I * Te + ffn * Td;
+        double enc_attention = 2 * 2 * I * Te * Te, dec_attention = 2 * I * Td * Td + 2 * 2 * I * Te * Td;
+        CHECK_NEAR(part_flops(PART_ENC_LAYER, JOB_F, &shape), enc + enc_attention, 1);
+        CHECK_NEAR(part_flops(PART_ENC_LAYER, JOB_B, &shape), enc + 2.5 * enc_attention, 1);
+        CHECK_NEAR(part_flops(PART_ENC_LAYER, JOB_W, &shape), enc, 1);
+        CHECK_NEAR(part_flops(PART_DEC_LAYER, JOB_F, &shape), dec + dec_attention, 1);
+        CHECK_NEAR(part_flops(PART_DEC_LAYER, JOB_B, &shape), dec + 2.5 * dec_attention, 1);
+        CHECK_NEAR(part_flops(PART_DEC_LAYER, JOB_W, &shape), dec, 1);
+        for (JobKind kind = JOB_F; kind <= JOB_W; kind++) {
+            CHECK_NEAR(part_flops(PART_HEAD, kind, &shape), 2 * C * V * R, 1);
+        }
+    }
+}
+
+static void t5_is_sane(void) {
+    CostAnalytic about = flops_only(512, 8, 2048, 6, 6, false, 32128);
+    about.flops_per_ns = 40, about.attention_flops_per_ns = 20, about.bytes_per_ns = 10;
+    about.launch_ns = 1000, about.tied_head = true;
+    LayerRange layers = {4, 8};
+    MbShape shape = {0};
+    mb_shape_add(&shape, 512, 114, 114);
+    cost_model_analytic(&model, &about);
+    CHECK_OK(cost_model_check(&model));
+    CHECK(model.num_enc_layers == 6 && model.num_dec_layers == 6);
+    CHECK(cost_mode_offered(&model, RECOMPUTE_FULL) && !cost_mode_offered(&model, RECOMPUTE_SELECTIVE));
+    CostStage middle = cost_stage_make(&model, &layers, 1, 3);
+    int64_t forward_ns = cost_job_ns(&model, &middle, JOB_F, RECOMPUTE_NONE, &shape);
+    CHECK_EQ(cost_job_ns(&model, &middle, JOB_R, RECOMPUTE_NONE, &shape), 0);
+    CHECK_EQ(cost_job_ns(&model, &middle, JOB_R, RECOMPUTE_FULL, &shape), forward_ns);
+    CHECK(cost_forward_bytes(&model, &middle, RECOMPUTE_FULL, &shape) <
+          cost_stored_bytes(&model, &middle, RECOMPUTE_FULL, &shape) / 2);
+    // a decoder layer is priced by both lengths, an encoder layer by its own alone
+    MbShape more_enc = shape, more_dec = shape;
+    more_enc.enc_tokens += 100, more_dec.dec_tokens += 100;
+    CHECK(part_flops(PART_DEC_LAYER, JOB_F, &more_enc) > part_flops(PART_DEC_LAYER, JOB_F, &shape));
+    CHECK(part_flops(PART_ENC_LAYER, JOB_F, &more_dec) == part_flops(PART_ENC_LAYER, JOB_F, &shape));
+    about.flops_per_ns *= 2, about.attention_flops_per_ns *= 2, about.bytes_per_ns *= 2, about.launch_ns /= 2;
+    cost_model_analytic(&cost_analytic_other, &about);
+    CHECK_NEAR(cost_job_ns(&cost_analytic_other, &middle, JOB_F, RECOMPUTE_NONE, &shape), forward_ns / 2, 2);
+}
+
+// --- machine ---------------------------------------------------------------------------------------------
+// plans for ranks and links that differ: laws that hold whatever the method.
+
+static RandomProblem problem;
+static RandomMachine machine;
+
+static Status plan(Plan* out, const Machine* on, Arena* arena) {
+    PlanRequest request = problem.request;
+    request.machine = on;
+    return plan_make(out, &request, &problem.costs, problem.samples, problem.num_samples, arena);
+}
+
+// The best of the three ways to plan: ours, ours on stages of its choice, a baseline.
+static void random_batch(Rng* rng, int32_t round, int32_t most_samples) {
+    random_problem(&problem, rng, rng_between(rng, 4, most_samples));
+    PlanRequest* request = &problem.request;
+    int32_t L = rng_between(rng, 4, 10), dec = round % 5 == 0 ? L / 2 : 0, P = rng_between(rng, 1, 4);
+    linear_cost_model(&problem.costs, rng, L - dec, dec);
+    static const Batching batchings[] = {BATCHING_DYNAMIC, BATCHING_DYNAMIC, BATCHING_KK,
+                                         BATCHING_PACKED_RAGGED, BATCHING_DYNAPIPE};
+    Batching batching = batchings[round % 5];
+    *request = (PlanRequest){.P = P,
+                             .R = rng_between(rng, 1, 3),
+                             .batching = batching,
+                             .layout = batching == BATCHING_DYNAPIPE ? LAYOUT_PADDED : LAYOUT_RAGGED,
+                             .recompute = RECOMPUTE_CHOICE_AUTO,
+                             .memory_rule = round % 2 ? MEMORY_BUFFERS : MEMORY_ACTIVATIONS,
+                             .choose_stages = round % 5 == 1,
+                             .max_seq_tokens = 4096,
+                             .effort = 8};
+    equal_stages(request, L);
+    random_samples(problem.samples, problem.num_samples, rng, 0, dec > 0);
+}
+
+// --- laws ------------------------------------------------------------------------------------------------
+
+// A machine whose ranks all do what the cost model says is no machine.
+static void ranks_that_are_alike_change_nothing(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    for (int32_t round = 0; round < 25; round++) {
+        Plan with, without;
+        arena_reset(&arena);
+        random_batch(&rng, round, 40);
+        problem.request.choose_stages = false;
+        for (int32_t r = 0; r < problem.request.P * problem.request.R; r++) {
+            machine.ranks[r] = machine_rank(NULL, r);
+        }
+        machine.machine = (Machine){problem.request.P * problem.request.R, machine.ranks, false};
+        CHECK(!machine_differs(&machine.machine));
+        CHECK_OK(plan(&without, NULL, &arena));
+        CHECK_OK(plan(&with, &machine.machine, &arena));
+        CHECK_EQ(with.makespan_ns, without.makespan_ns);
+        CHECK(plan_hash(&with) == plan_hash(&without));
+        CHECK_EQ(with.bound_ns, without.bound_ns);
+    }
+    arena_free(&arena);
+}
+
+// Every job's time a multiple of 2: half of it is a whole number.
+static void even_formula(CostFormula* formula) {
+    formula->constant = 2 * floor(formula->constant / 2);
+    formula->floor = 0;
+    for (int f = 0; f < FEATURE_COUNT; f++) {
+        CostCurve* curve = &formula->curves[f];
+        if (curve->num_knots > 0) { *curve = (CostCurve){1, {1}, {2 * ceil(curve->y[0] / curve->x[0] / 2)}}; }
+    }
+}
+
+static void even_costs(CostModel* costs) {
+    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
+        for (int part = 0; part < PART_COUNT; part++) {
+            for (int kind = 0; kind < JOB_COUNT; kind++) {
+                even_formula(&costs->parts[mode][part].time_ns[kind]);
+            }
+        }
+    }
+    costs->comm_bytes_per_ns = costs->reduce_bytes_per_ns = 0;
+    costs->update_ns_per_byte = 2;
+}
+
+static void all_ranks_take(double slow) {
+    for (int32_t r = 0; r < machine.machine.num_ranks; r++) {
+        machine.ranks[r] = (MachineRank){.slow = {slow, slow, slow, slow}};
+    }
+}
+
+// Baselines decide by comparing times alone, so theirs is the same plan in half the time; ours stops
+// searching by thousandths of a makespan, so it may be another one.
+static void twice_the_speed_is_half_the_time(void) {
+    Rng rng = rng_seed(seed + 1);
+    Arena arena = {0};
+    for (int32_t round = 0; round < 40; round++) {
+        Plan slow, fast;
+        arena_reset(&arena);
+        random_batch(&rng, round, 40);
+        even_costs(&problem.costs);
+        machine.machine = (Machine){problem.request.P * problem.request.R, machine.ranks, false};
+        all_ranks_take(4);
+        CHECK_OK(plan(&slow, &machine.machine, &arena));
+        all_ranks_take(2);
+        CHECK_OK(plan(&fast, &machine.machine, &arena));
+        int64_t twice_ns = 2 * fast.makespan_ns;
+        if (problem.request.batching == BATCHING_DYNAMIC) {
+            CHECK_NEAR(twice_ns, slow.makespan_ns, 0.02 * (double)slow.makespan_ns);
+        } else if (problem.request.batching !=
+                   BATCHING_DYNAPIPE) {  // its orders are drawn from rounded times
+            CHECK_EQ(twice_ns, slow.makespan_ns);
+        }
+    }
+    arena_free(&arena);
+}
+
+// Replicas in another order: the same batch in about the same time; for baselines, with the same work on
+// each.
+static void replicas_may_change_places(void) {
+    Rng rng = rng_seed(seed + 2);
+    Arena arena = {0};
+    for (int32_t round = 0; round < 30; round++) {
+        Plan before, after;
+        arena_reset(&arena);
+        random_batch(&rng, round, 60);
+        problem.request.R = 3;
+        random_machine(&machine, &problem, &rng);
+        CHECK_OK(plan(&before, &machine.machine, &arena));
+        int32_t P = problem.request.P;
+        MachineRank moved[64];
+        memcpy(moved, machine.ranks, sizeof moved);
+        for (int32_t r = 0; r < 3; r++) {
+            memcpy(&machine.ranks[r * P], &moved[(r + 1) % 3 * P], (size_t)P * sizeof *moved);
+        }
+        CHECK_OK(plan(&after, &machine.machine, &arena));
+        double tolerance = problem.request.batching == BATCHING_DYNAMIC ? 0.02 : 0;
+        if (problem.request.batching == BATCHING_DYNAPIPE) {
+            continue;
+        }  // deals its lists as if all were alike
+        CHECK_NEAR(after.makespan_ns, before.makespan_ns, tolerance * (double)before.makespan_ns);
+    }
+    arena_free(&arena);
+}
+
+// What a plan takes on a machine that it was not made for: its own job lists, simulated there.
+static int64_t judged_ns(const Plan* made, const Machine* on, Arena* arena) {
+    PlanRequest request = problem.request;
+    Waterfall waterfall;
+    Plan judged = *made;
+    request.machine = on;
+    judged.makespan_ns = 0;
+    request.placement = made->placement;
+    // the waterfall's first level is the plan's job lists on the request's machine: it says what it found
+    Status status = waterfall_make(&waterfall, &judged, &problem.costs, &request, problem.samples,
+                                   problem.num_samples, arena);
+    const char* found = strstr(status_message(), "its jobs take ");
+    CHECK(status == STATUS_INVALID_PLAN && found != NULL);
+    return found != NULL ? strtoll(found + strlen("its jobs take "), NULL, 10) : 0;
+}
+
+// A plan that was made for the machine it runs on beats one that was not; and is never below the bound.
+static void knowing_is_better(void) {
+    Rng rng = rng_seed(seed + 3);
+    Arena arena = {0};
+    double sum = 0, sum_bound = 0;
+    int num = 0, num_worse = 0;
+    for (int32_t round = 0; round < 60; round++) {
+        Plan knowing, not_knowing;
+        arena_reset(&arena);
+        random_batch(&rng, round, 80);
+        problem.request.batching = BATCHING_DYNAMIC;
+        problem.request.layout = LAYOUT_RAGGED;
+        problem.request.choose_stages = round % 2;
+        problem.request.effort = 0;
+        random_machine(&machine, &problem, &rng);
+        CHECK_OK(plan(&not_knowing, NULL, &arena));
+        CHECK_OK(plan(&knowing, &machine.machine, &arena));
+        int64_t there_ns = judged_ns(&not_knowing, &machine.machine, &arena);
+        CHECK(knowing.bound_ns <= knowing.makespan_ns && knowing.bound_ns <= there_ns);
+        CHECK_EQ(judged_ns(&knowing, &machine.machine, &arena), knowing.makespan_ns);
+        num_worse += knowing.makespan_ns > there_ns + there_ns / 1000;
+        sum += (double)there_ns / (double)knowing.makespan_ns;
+        sum_bound += (double)knowing.makespan_ns / (double)knowing.bound_ns;
+        num++;
+    }
+    printf("     %d machines: not knowing takes %.3f times as long, knowing is slower %d times; %.3f of its "
+           "bound\n",
+           num, sum / num, num_worse, sum_bound / num);
+    CHECK(sum / num > 1.2 && num_worse <= num / 20);
+    arena_free(&arena);
+}
+
+// Each rank keeps to what it has; the plan says so itself, without the machine.
+static void no_rank_gets_more_than_it_has(void) {
+    Rng rng = rng_seed(seed + 4);
+    Arena arena = {0};
+    int num = 0;
+    for (int32_t round = 0; round < 60; round++) {
+        Plan made;
+        arena_reset(&arena);
+        random_batch(&rng, round, 40);
+        problem.request.memory_rule = MEMORY_BUFFERS;
+        random_problem_limit_memory(&problem, 40);
+        int64_t least_bytes = problem.request.memory_limit_bytes;
+        random_machine(&machine, &problem, &rng);
+        if (round % 3 == 0) { problem.request.memory_limit_bytes = 0; }
+        Status status = plan(&made, &machine.machine, &arena);
+        if (status == STATUS_INFEASIBLE) { continue; }
+        CHECK_OK(status);
+        for (int32_t r = 0; r < made.P * made.R; r++) {
+            int64_t own_bytes = machine.ranks[r].memory_limit_bytes;
+            int64_t limit_bytes = own_bytes > 0 ? own_bytes : problem.request.memory_limit_bytes;
+            CHECK_EQ(plan_limit_bytes(&made, r), limit_bytes);
+            CHECK(limit_bytes == 0 || made.ranks[r].arena_bytes + made.ranks[r].state_bytes <= limit_bytes);
+            num += own_bytes > least_bytes;
+        }
+    }
+    CHECK(num > 50);
+    arena_free(&arena);
+}
+
+// --- the machine itself ----------------------------------------------------------------------------------
+
+static void factors_are_applied(void) {
+    CostModel* costs = &problem.costs;
+    *costs = (CostModel){.comm_latency_ns = 10, .comm_bytes_per_ns = 2};
+    MachineRank rank = machine_rank(NULL, 0);
+    CHECK_EQ(machine_job_ns(NULL, JOB_F, 7), 7);
+    CHECK_EQ(machine_job_ns(&rank, JOB_F, 7), 7);
+    CHECK_EQ(machine_transfer_ns(&rank, costs, 100), 60);
+    CHECK_EQ(machine_limit_bytes(&rank, 5), 5);
+    rank = (MachineRank){{1.5, 2, 3, 1}, 1000, 1, 4};
+    CHECK_EQ(machine_job_ns(&rank, JOB_F, 7), 11);
+    CHECK_EQ(machine_transfer_ns(&rank, costs, 100), 26);
+    CHECK_EQ(machine_transfer_ns(NULL, costs, 100), 60);
+    CHECK_EQ(machine_limit_bytes(&rank, 5), 1000);
+    CHECK(machine_replica(&(Machine){.num_ranks = 0}, 0) == NULL && machine_replica(NULL, 4) == NULL);
+    Machine two = {.num_ranks = 2, .ranks = (MachineRank[]){rank, rank}};
+    CHECK(machine_replica(&two, 1) == &two.ranks[1]);
+    CHECK_FAILS(machine_check(&two, 3), STATUS_OUT_OF_RANGE, "tells of 2 ranks, there are 3 --->");
+    MachineRank bad[2] = {rank, rank};
+    bad[1].slow[JOB_W] = 0;
+    CHECK_FAILS(machine_check(&(Machine){.num_ranks = 2, .ranks = bad}, 2), STATUS_OUT_OF_RANGE,
+                "rank 1 takes 0 times as long for W --->");
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(formula_has_the_documented_value);
@@ -391,5 +1188,23 @@ int main(int argc, char** argv) {
     RUN(files_keep_what_ranks_differ_in);
     RUN(broken_texts_are_refused);
     RUN(damaged_texts_are_survived);
+    RUN(jobs_are_those_of_the_formulas);
+    RUN(parts_are_the_formulas_to_the_last_bit);
+    RUN(parts_serve_every_split);
+    RUN(absent_parts_cost_nothing);
+    RUN(ranks_have_every_tensor_once);
+    RUN(tied_gradients_are_exchanged);
+    RUN(shares_are_the_head);
+    RUN(transfers_pass_all_links_between);
+    RUN(analytic_gpt_is_sane);
+    RUN(t5_shares_are_those_known);
+    RUN(t5_flops_are_those_of_its_products);
+    RUN(t5_is_sane);
+    RUN(factors_are_applied);
+    RUN(ranks_that_are_alike_change_nothing);
+    RUN(twice_the_speed_is_half_the_time);
+    RUN(replicas_may_change_places);
+    RUN(knowing_is_better);
+    RUN(no_rank_gets_more_than_it_has);
     return test_end();
 }

@@ -396,7 +396,7 @@ static void instructions_that_break_the_rules_are_refused(void) {
     wrong_close(&w, 0, STATUS_INVALID_PLAN, "instruction 3 has kind");
     wrong_open(&w, 3);
     w.toy.plan.ranks[0].instrs[toy_plan_find(&w.toy, 0, INSTR_SEND_ACT, -1)].kind = INSTR_SEND_GRAD;
-    wrong_close(&w, 0, STATUS_INVALID_PLAN, "no chunk comes before the first");
+    wrong_close(&w, 0, STATUS_INVALID_PLAN, "this rank has no such chunk");
     wrong_open(&w, 2);
     w.toy.plan.R = 2;
     wrong_close(&w, 0, STATUS_INVALID_PLAN, "2 stages x 2 replicas, 2 ranks");

@@ -300,8 +300,9 @@ static void set_bytes(CostModel* costs, Model* whole) {
                          .max_seq_tokens = 4 * LONGEST,
                          .num_squares = STEP * 4 * LONGEST};
     const DynapipeModel_v1* api = &dynapipe_llmc_model;
-    int64_t tokens = gpt2_acts_bytes(whole, STEP, 0, KEEP_HEAD),
-            rows = gpt2_acts_bytes(whole, 0, STEP, KEEP_HEAD);
+    const ModelBatch tokens_only = {.num_tokens = STEP}, rows_only = {.num_rows = STEP};
+    int64_t tokens = model_acts_bytes(whole, &tokens_only, KEEP_HEAD),
+            rows = model_acts_bytes(whole, &rows_only, KEEP_HEAD);
     for (int part = 0; part < PART_COUNT; part++) {
         for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
             costs->parts[mode][part].stored_bytes = (CostFormula){.constant = 0};

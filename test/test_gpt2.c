@@ -4,7 +4,6 @@
 
 #include <math.h>
 
-#include "../llmc/gpt2_acts.h"
 #include "gpt2_golden.h"
 #include "test.h"
 
@@ -34,11 +33,10 @@ static void stage_open(Stage* stage, ModelConfig config, int begin, int end, boo
     model_alloc_grads(&stage->model);
     gpt2_golden_params(&stage->model);
     int flags = MODEL_KEEP | MODEL_HEAD;
-    stage->acts = poisoned(gpt2_acts_bytes(&stage->model, batch->num_tokens, batch->num_rows, flags));
-    stage->scratch = poisoned(
-        gpt2_scratch_bytes(&stage->model, batch->num_tokens, batch->num_rows, batch->max_seq_tokens));
-    stage->out = poisoned(gpt2_boundary_bytes(&stage->model, batch->num_tokens));
-    stage->din = poisoned(gpt2_boundary_bytes(&stage->model, batch->num_tokens));
+    stage->acts = poisoned(model_acts_bytes(&stage->model, batch, flags));
+    stage->scratch = poisoned(model_scratch_bytes(&stage->model, batch));
+    stage->out = poisoned(model_boundary_bytes(&stage->model, batch, false));
+    stage->din = poisoned(model_boundary_bytes(&stage->model, batch, false));
 }
 
 static void stage_close(Stage* stage) {
@@ -64,7 +62,7 @@ static void forward_scaled(Model* model, const ModelBatch* batch, const floatX* 
                            void* scratch, float* losses, float scale, int flags) {
     ModelBatch scaled = *batch;
     scaled.loss_scale = scale;
-    gpt2_forward(model, &scaled, in, out, acts, scratch, losses, flags);
+    model_forward(model, &scaled, in, out, acts, scratch, losses, flags);
 }
 
 // All jobs of one micro-batch over slices [cuts[i], cuts[i + 1]), a 0 behind the last cut: losses (num_rows),
@@ -85,18 +83,16 @@ static void run_chain(ModelConfig config, const ModelBatch* batch, const int* cu
         Stage* s = &stages[p];
         const floatX *in = p > 0 ? stages[p - 1].out : NULL, *dout = p < P - 1 ? stages[p + 1].din : NULL;
         if (options & RECOMPUTE) {
-            int64_t num_bytes = gpt2_acts_bytes(&s->model, batch->num_tokens, batch->num_rows, keep);
+            int64_t num_bytes = model_acts_bytes(&s->model, batch, keep);
             memset(s->acts, 0xff, (size_t)num_bytes);
             forward_scaled(&s->model, batch, in, NULL, s->acts, s->scratch, losses, scale, keep);
         }
-        gpt2_backward_inputs(&s->model, batch, in, s->acts, dout, p > 0 ? s->din : NULL, s->scratch);
+        model_backward_inputs(&s->model, batch, in, s->acts, dout, p > 0 ? s->din : NULL, s->scratch);
     }
     for (int p = 0; p < P; p++) {
         Stage* s = &stages[p];
-        if (p > 0) {
-            memset(stages[p - 1].out, 0xff, (size_t)gpt2_boundary_bytes(&s->model, batch->num_tokens));
-        }
-        gpt2_backward_weights(&s->model, batch, s->acts, p < P - 1 ? stages[p + 1].din : NULL, s->scratch);
+        if (p > 0) { memset(stages[p - 1].out, 0xff, (size_t)model_boundary_bytes(&s->model, batch, false)); }
+        model_backward_weights(&s->model, batch, s->acts, p < P - 1 ? stages[p + 1].din : NULL, s->scratch);
         add_grads(&s->model, grads);
     }
     for (int p = 0; p < P; p++) { stage_close(&stages[p]); }
@@ -151,7 +147,7 @@ static void logits_agree_with_pytorch(void) {
     stage_open(&stage, golden.config, 0, 3, true, batch);
     float* losses = zeros(batch->num_rows);
     free(stage.acts);
-    stage.acts = poisoned(gpt2_acts_bytes(&stage.model, batch->num_tokens, batch->num_rows, MODEL_HEAD));
+    stage.acts = poisoned(model_acts_bytes(&stage.model, batch, MODEL_HEAD));
     forward_scaled(&stage.model, batch, NULL, NULL, stage.acts, stage.scratch, losses, 0.0f, MODEL_HEAD);
     CHECK(worst_loss_error(losses, golden.losses, batch->num_rows) < 1e-6);
     int V = golden.config.vocab, Vp = golden.config.padded_vocab;
@@ -162,7 +158,7 @@ static void logits_agree_with_pytorch(void) {
                                                (double)golden.logits[i * V + v]));
         }
     }
-    CHECK(batch->num_rows <= GPT2_HEAD_CHUNK_ROWS);
+    CHECK(batch->num_rows <= 64);
     CHECK(difference < 1e-5);
     stage_close(&stage);
     free(losses);
@@ -305,16 +301,15 @@ static void evaluation_in_chunks(void) {
     static OwnBatch own;
     batch_random(&own, odd_config, 9, 95);
     const ModelBatch* batch = &own.batch;
-    CHECK(batch->num_rows > 2 * GPT2_HEAD_CHUNK_ROWS);
+    CHECK(batch->num_rows > 2 * 64);
     float *losses = zeros(batch->num_rows), *kept_losses = zeros(batch->num_rows);
     Stage stage;
     stage_open(&stage, odd_config, 0, 2, true, batch);
     forward_scaled(&stage.model, batch, NULL, NULL, stage.acts, stage.scratch, kept_losses, 1.0f,
                    MODEL_KEEP | MODEL_HEAD);
     CHECK(stage.model.last_logits == NULL);
-    int64_t num_bytes = gpt2_acts_bytes(&stage.model, batch->num_tokens, batch->num_rows, MODEL_HEAD);
-    CHECK(num_bytes <
-          gpt2_acts_bytes(&stage.model, batch->num_tokens, batch->num_rows, MODEL_KEEP | MODEL_HEAD));
+    int64_t num_bytes = model_acts_bytes(&stage.model, batch, MODEL_HEAD);
+    CHECK(num_bytes < model_acts_bytes(&stage.model, batch, MODEL_KEEP | MODEL_HEAD));
     free(stage.acts);
     stage.acts = poisoned(num_bytes);
     forward_scaled(&stage.model, batch, NULL, NULL, stage.acts, stage.scratch, losses, 0.0f, MODEL_HEAD);
@@ -325,39 +320,6 @@ static void evaluation_in_chunks(void) {
     stage_close(&stage);
     free(losses);
     free(kept_losses);
-}
-
-// KEEP without HEAD on the last slice: given the gradient the head would have sent, layers do as with the
-// head.
-static void last_slice_without_head(void) {
-    static OwnBatch own;
-    batch_random(&own, odd_config, 5, 50);
-    const ModelBatch* batch = &own.batch;
-    float* losses = zeros(batch->num_rows);
-    Stage full, headless;
-    stage_open(&full, odd_config, 0, 2, true, batch);
-    stage_open(&headless, odd_config, 0, 2, true, batch);
-    free(headless.acts);
-    headless.acts =
-        poisoned(gpt2_acts_bytes(&headless.model, batch->num_tokens, batch->num_rows, MODEL_KEEP));
-    forward_scaled(&full.model, batch, NULL, NULL, full.acts, full.scratch, losses, 1.0f,
-                   MODEL_KEEP | MODEL_HEAD);
-    forward_scaled(&headless.model, batch, NULL, NULL, headless.acts, headless.scratch, NULL, 1.0f,
-                   MODEL_KEEP);
-    gpt2_backward_inputs(&full.model, batch, NULL, full.acts, NULL, NULL, full.scratch);
-    const floatX* dout = gpt2_acts_layer(&full.model, full.acts, batch->num_tokens, 1, MODEL_KEEP).dx_next;
-    gpt2_backward_inputs(&headless.model, batch, NULL, headless.acts, dout, NULL, headless.scratch);
-    gpt2_backward_weights(&headless.model, batch, headless.acts, dout, headless.scratch);
-    gpt2_backward_weights(&full.model, batch, full.acts, NULL, full.scratch);
-    for (int i = 0; i < full.model.num_slices; i++) {
-        const TensorSlice* slice = &full.model.slices[i];
-        if (slice->layer < 0 && slice->tensor != GPT2_wpe) { continue; }
-        CHECK(memcmp(full.model.grads + slice->offset, headless.model.grads + slice->offset,
-                     sizeof(floatX) * (size_t)slice->num_values) == 0);
-    }
-    stage_close(&full);
-    stage_close(&headless);
-    free(losses);
 }
 
 static void nothing_supervised_gives_zero_gradients(void) {
@@ -373,6 +335,11 @@ static void nothing_supervised_gives_zero_gradients(void) {
     free(grads);
 }
 
+static int64_t acts_bytes(const Model* model, int num_tokens, int num_rows, int flags) {
+    const ModelBatch counts = {.num_seqs = 1, .num_tokens = num_tokens, .num_rows = num_rows};
+    return model_acts_bytes(model, &counts, flags);
+}
+
 static void bytes_are_linear(void) {
     for (int cut = 0; cut < 4; cut++) {
         Model model;
@@ -385,19 +352,19 @@ static void bytes_are_linear(void) {
                               .padded_vocab = 256};
         model_init(&model, &config, cut & 1 ? 1 : 0, cut & 2 ? 3 : 4, !(cut & 2), ops);
         int flags = MODEL_KEEP | MODEL_HEAD;
-        int64_t token = gpt2_acts_bytes(&model, 16, 0, flags), row = gpt2_acts_bytes(&model, 0, 16, flags);
+        int64_t token = acts_bytes(&model, 16, 0, flags), row = acts_bytes(&model, 0, 16, flags);
         CHECK(token > 0);
         CHECK_EQ(row > 0, model.is_last);
         for (int i = 1; i < 50; i++) {
             int64_t tokens = draw(1000) + 1, rows = draw(1000);
-            CHECK_EQ(gpt2_acts_bytes(&model, (int)tokens, (int)rows, flags),
+            CHECK_EQ(acts_bytes(&model, (int)tokens, (int)rows, flags),
                      (tokens + 15) / 16 * token + (rows + 15) / 16 * row);
-            CHECK_EQ(gpt2_acts_bytes(&model, (int)tokens, (int)rows, 0),
-                     (tokens + 15) / 16 * gpt2_acts_bytes(&model, 1, 0, 0));
-            CHECK_EQ(gpt2_acts_bytes(&model, (int)tokens, (int)rows, flags) % 64, 0);
-            CHECK_EQ(gpt2_scratch_bytes(&model, (int)tokens, (int)rows, (int)tokens) % 64, 0);
+            CHECK_EQ(acts_bytes(&model, (int)tokens, (int)rows, 0),
+                     (tokens + 15) / 16 * acts_bytes(&model, 1, 0, 0));
+            CHECK_EQ(acts_bytes(&model, (int)tokens, (int)rows, flags) % 64, 0);
+            CHECK_EQ(acts_bytes(&model, (int)tokens, (int)rows, MODEL_KEEP) % 64, 0);
         }
-        CHECK(gpt2_acts_bytes(&model, 16, 0, 0) < token / 2);
+        CHECK(acts_bytes(&model, 16, 0, 0) < token / 2);
         model_free(&model);
     }
 }
@@ -411,11 +378,11 @@ static void the_head_alone_keeps_rows_only(void) {
     CHECK_EQ(head.num_params, 256 * 36 + 2 * 36);
     for (int flags = MODEL_HEAD; flags <= (MODEL_HEAD | MODEL_KEEP); flags++) {
         for (int rows = 0; rows < 300; rows += 7) {
-            CHECK_EQ(gpt2_acts_bytes(&head, 500, rows, flags),
-                     gpt2_acts_bytes(&last, 500, rows, flags) - gpt2_acts_bytes(&last, 500, 0, flags));
+            CHECK_EQ(acts_bytes(&head, 500, rows, flags),
+                     acts_bytes(&last, 500, rows, flags) - acts_bytes(&last, 500, 0, flags));
         }
     }
-    CHECK_EQ(gpt2_acts_bytes(&head, 500, 300, 0), 0);
+    CHECK_EQ(acts_bytes(&head, 500, 300, 0), 0);
     model_free(&head);
     model_free(&last);
 }
@@ -451,14 +418,14 @@ static void random_init_is_cut_not_changed(void) {
     Model whole, slice;
     model_init(&whole, &config, 0, 3, true, ops);
     CHECK_EQ(whole.num_params, model_num_params(&config));
-    gpt2_init_random(&whole, 42);
+    model_init_random(&whole, 42);
     for (int i = 101 * 10; i < 128 * 10; i++) { CHECK(whole.params[i] == 0.0f); }
     CHECK(whole.params[101 * 10 - 1] != 0.0f);
     for (int begin = 0; begin <= 3; begin++) {
         for (int end = begin; end <= 3; end++) {
             for (int is_last = begin == end; is_last <= (end == 3); is_last++) {
                 model_init(&slice, &config, begin, end, is_last, ops);
-                gpt2_init_random(&slice, 42);
+                model_init_random(&slice, 42);
                 CHECK(gpt2_golden_worst_error(&slice, slice.params, whole.params) == 0.0);
                 model_free(&slice);
             }
@@ -484,7 +451,6 @@ int main(int argc, char** argv) {
     RUN(slices_make_the_whole);
     RUN(grouping_and_padding_change_nothing);
     RUN(evaluation_in_chunks);
-    RUN(last_slice_without_head);
     RUN(nothing_supervised_gives_zero_gradients);
     RUN(bytes_are_linear);
     RUN(the_head_alone_keeps_rows_only);

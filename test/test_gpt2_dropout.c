@@ -82,20 +82,20 @@ static double run(const Own* own, const Way* way, float shift, double* grads) {
                 m->params[s->offset + j] += shift * (float)sin((double)(s->file_offset + j));
             }
         }
-        acts[P] = poisoned(gpt2_kind.acts_bytes(m, batch, keep));
-        scratch[P] = poisoned(gpt2_kind.scratch_bytes(m, batch));
-        x[P + 1] = m->is_last ? NULL : poisoned(gpt2_kind.boundary_bytes(m, batch, 1));
-        dx[P + 1] = m->is_last ? NULL : poisoned(gpt2_kind.boundary_bytes(m, batch, 1));
-        gpt2_forward(m, batch, x[P], x[P + 1], acts[P], scratch[P], losses, way->recompute ? 0 : keep);
+        acts[P] = poisoned(model_acts_bytes(m, batch, keep));
+        scratch[P] = poisoned(model_scratch_bytes(m, batch));
+        x[P + 1] = m->is_last ? NULL : poisoned(model_boundary_bytes(m, batch, 1));
+        dx[P + 1] = m->is_last ? NULL : poisoned(model_boundary_bytes(m, batch, 1));
+        model_forward(m, batch, x[P], x[P + 1], acts[P], scratch[P], losses, way->recompute ? 0 : keep);
     }
     for (int p = P - 1; p >= 0; p--) {
         if (way->recompute) {
-            gpt2_forward(&models[p], batch, x[p], NULL, acts[p], scratch[p], losses, keep);
+            model_forward(&models[p], batch, x[p], NULL, acts[p], scratch[p], losses, keep);
         }
-        gpt2_backward_inputs(&models[p], batch, x[p], acts[p], dx[p + 1], dx[p], scratch[p]);
+        model_backward_inputs(&models[p], batch, x[p], acts[p], dx[p + 1], dx[p], scratch[p]);
     }
     for (int p = 0; p < P; p++) {
-        gpt2_backward_weights(&models[p], batch, acts[p], dx[p + 1], scratch[p]);
+        model_backward_weights(&models[p], batch, acts[p], dx[p + 1], scratch[p]);
         for (int i = 0; grads != NULL && i < models[p].num_slices; i++) {
             const TensorSlice* s = &models[p].slices[i];
             for (int64_t j = 0; j < s->num_values; j++) {

@@ -34,10 +34,10 @@ static int32_t next_of_text(Model* model, const int32_t* text, int num_tokens) {
                         .positions = positions,
                         .rows = &row,
                         .targets = &target};
-    void* acts = llmc_alloc((size_t)gpt2_kind.acts_bytes(model, &batch, MODEL_HEAD), "acts");
-    void* scratch = llmc_alloc((size_t)gpt2_kind.scratch_bytes(model, &batch), "scratch");
+    void* acts = llmc_alloc((size_t)model_acts_bytes(model, &batch, MODEL_HEAD), "acts");
+    void* scratch = llmc_alloc((size_t)model_scratch_bytes(model, &batch), "scratch");
     float loss;
-    gpt2_forward(model, &batch, NULL, NULL, acts, scratch, &loss, MODEL_HEAD);
+    model_forward(model, &batch, NULL, NULL, acts, scratch, &loss, MODEL_HEAD);
     int32_t next;
     argmax_rows(&next, model->last_logits, 1, config.vocab, config.padded_vocab, ops);
     free(acts);
@@ -62,7 +62,7 @@ static void chain_open(Chain* chain, const int* cuts) {
         int p = chain->P;
         model_open(&chain->slices[p], cuts[p], cuts[p + 1], cuts[p + 2] == 0);
         ModelCache about = {.num_slots = SLOTS, .max_tokens = MAX_TOKENS};
-        size_t num_bytes = (size_t)gpt2_cache_bytes(&chain->slices[p], &about);
+        size_t num_bytes = (size_t)model_cache_bytes(&chain->slices[p], &about);
         chain->caches[p] = llmc_alloc(num_bytes, "cache");
         memset(chain->caches[p], 0xff, num_bytes);  // NaN: nothing may be read that was not written
     }
@@ -101,11 +101,11 @@ static void infer(Chain* chain, Sequence* all, const int32_t* slots, int num, in
                             .slots = slots,
                             .num_before = num_before,
                             .memory = chain->caches[p]};
-        size_t num_bytes = (size_t)gpt2_infer_bytes(m, &batch);
+        size_t num_bytes = (size_t)model_infer_bytes(m, &batch);
         void* scratch = llmc_alloc(num_bytes, "scratch");
         memset(scratch, 0xff, num_bytes);
-        x[p + 1] = llmc_alloc((size_t)gpt2_boundary_bytes(m, batch.num_tokens), "x");
-        gpt2_infer(m, &batch, &cache, x[p], m->is_last ? NULL : x[p + 1], scratch, next);
+        x[p + 1] = llmc_alloc((size_t)model_boundary_bytes(m, &batch, true), "x");
+        model_infer(m, &batch, &cache, x[p], m->is_last ? NULL : x[p + 1], scratch, next);
         free(scratch);
     }
     for (int p = 1; p <= chain->P; p++) { free(x[p]); }

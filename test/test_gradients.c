@@ -137,7 +137,7 @@ static Status train_one_step(Dynapipe* dp, Case* c, Model* model, OpsContext* op
     model_init_part(model, &config, &part, ops);
     model_alloc_grads(model);
     model->dropout = c->dropout;
-    c->kind->init_random(model, SEED);
+    model_init_random(model, SEED);
     Model views[DYNAPIPE_MAX_RANGES];
     DynapipeTied tied[MODEL_MAX_TIED];
     DynapipeParams_v1 params = dynapipe_llmc_params(model, tied);

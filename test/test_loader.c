@@ -31,37 +31,6 @@ static void every_number_comes_once(void) {
     CHECK(shuffle_index((uint64_t)1 << 62, 5, 17) < (uint64_t)1 << 62);
 }
 
-// Over many keys each of the 4! orders of four items comes up equally often, chi-squared on 23 degrees of
-// freedom: 57 is exceeded once in 10,000 tries.
-static void orders_are_equally_likely(void) {
-    int counts[256] = {0}, num_orders = 0;
-    double chi_squared = 0, expected = 24000.0 / 24;
-    for (uint64_t key = 0; key < 24000; key++) {
-        int code = 0;
-        for (uint64_t i = 0; i < 4; i++) { code = code * 4 + (int)shuffle_index(4, seed * 1000000 + key, i); }
-        counts[code]++;
-    }
-    for (int code = 0; code < 256; code++) {
-        num_orders += counts[code] > 0;
-        chi_squared +=
-            counts[code] > 0 ? (counts[code] - expected) * (counts[code] - expected) / expected : 0;
-    }
-    CHECK_EQ(num_orders, 24);
-    CHECK(chi_squared < 57);
-}
-
-// In a long permutation, where an item lands says nothing of where its neighbour lands.
-static void neighbours_are_independent(void) {
-    enum { N = 40000 };
-    double sum = 0;
-    for (uint64_t i = 0; i + 1 < N; i++) {
-        double a = (double)shuffle_index(N, seed, i) / N - 0.5,
-               b = (double)shuffle_index(N, seed, i + 1) / N - 0.5;
-        sum += a * b;
-    }
-    CHECK_NEAR(sum / N * 12, 0, 4.5 / 200);  // a correlation; its standard deviation is 1 / sqrt(N)
-}
-
 // --- mixture --------------------
 
 enum { K = 5 };
@@ -106,11 +75,6 @@ static void temperature_flattens(void) {
     check_shares(&options, (double[K]){0, pow(400.0 / 900, 20), 1, 0, 0});
 }
 
-static void weights_are_taken_as_given(void) {
-    LoaderOptions options = {.mixture = MIXTURE_WEIGHTS, .weights = "sort=0.5,add=2,a=b=1e0"};
-    check_shares(&options, (double[K]){2, 0.5, 1, 0, 0});
-}
-
 // Names of any bytes, some within others.
 static void names_of_any_bytes_are_weighed(void) {
     static const char* const odd[] = {"a",   "a=1",    "a=1,b", "b",       ",",           "=",
@@ -142,29 +106,6 @@ static void names_of_any_bytes_are_weighed(void) {
             CHECK_NEAR((double)mixture.upto[k] / 2147483648.0, upto, 1e-8);
         }
         mixture_free(&mixture);
-    }
-}
-
-static void a_small_share_is_still_a_share(void) {
-    LoaderOptions options = {.mixture = MIXTURE_WEIGHTS, .weights = "sort=1,add=1e-20"};
-    Mixture mixture;
-    CHECK_OK(mixture_create(&mixture, &options, K, names, examples));
-    CHECK_EQ(mixture.upto[0], 1);
-    CHECK_EQ(mixture_task(&mixture, 0), 0);
-    CHECK_EQ(mixture_task(&mixture, UINT64_MAX), 1);
-    mixture_free(&mixture);
-}
-
-// Four equal parts of the points go to shares 0, 1, 2, 3: a task without a share gets none, whatever stands
-// beside it.
-static void shares_are_cut_at_their_edges(void) {
-    uint64_t upto[] = {0, 1, 1, 3, 3, 4, 4};
-    static const int32_t task_of_part[] = {1, 3, 3, 5};
-    Mixture mixture = {.num_tasks = 7, .upto = upto};
-    for (uint64_t part = 0; part < 4; part++) {
-        uint64_t begin = part << 62;
-        CHECK_EQ(mixture_task(&mixture, begin), task_of_part[part]);
-        CHECK_EQ(mixture_task(&mixture, begin + (UINT64_MAX >> 2)), task_of_part[part]);
     }
 }
 
@@ -362,29 +303,6 @@ static void every_division_is_as_likely(void) {
     }
     CHECK_EQ(num_cells, CELLS);
     CHECK(chi_square < CELLS - 1 + 6 * sqrt(2.0 * (CELLS - 1)));  // six standard deviations above its mean
-}
-
-// The same key gives the same spans; another one others; every place of a text is noise about as often.
-static void keys_choose_the_spans(void) {
-    enum { TOKENS = 200, DRAWS = 4000 };
-    static Undone a, b;
-    static int32_t noise_at[TOKENS];
-    SpanCorruption spans = t5_spans();
-    int32_t num_equal = 0;
-    for (int32_t k = 0; k < DRAWS; k++) {
-        corrupt_and_undo(&a, &spans, (uint64_t)k, TOKENS);
-        corrupt_and_undo(&b, &spans, (uint64_t)k, TOKENS);
-        CHECK(memcmp(a.noise, b.noise, sizeof(int32_t) * (size_t)a.num_spans) == 0);
-        corrupt_and_undo(&b, &spans, (uint64_t)k + DRAWS, TOKENS);
-        num_equal += memcmp(a.kept, b.kept, sizeof(int32_t) * (size_t)a.num_spans) == 0;
-        for (int32_t i = 0, at = 0; i < a.num_spans; i++) {
-            at += a.kept[i];
-            for (int32_t n = 0; n < a.noise[i]; n++) { noise_at[at++]++; }
-        }
-    }
-    CHECK(num_equal < 3);
-    for (int32_t i = 40; i < TOKENS - 40; i++) { CHECK_NEAR(noise_at[i], 0.15 * DRAWS, 0.05 * DRAWS); }
-    CHECK(noise_at[0] == 0 && noise_at[TOKENS - 1] == DRAWS);
 }
 
 // --- largest samples --------------------
@@ -773,22 +691,6 @@ static void without_shuffle_every_sample_comes_once_in_order(void) {
     arena_free(&arena);
 }
 
-// With shuffling and skipping, what is skipped never comes.
-static void skipped_samples_are_never_drawn(void) {
-    LoaderOptions options = loader_usual_options();
-    options.max_seq_tokens = 20;
-    options.long_samples = LONG_SKIP;
-    Loader* loader = loader_open_loader(&options);
-    Arena arena = {0};
-    for (int step = 0; step < 50; step++) {
-        LoaderBatch batch;
-        CHECK_OK(loader_next(loader, &batch, &arena));
-        for (int32_t i = 0; i < batch.num_samples; i++) { CHECK(batch.lengths[i].enc_tokens <= 20); }
-    }
-    loader_close(loader);
-    arena_free(&arena);
-}
-
 // The mixture reaches the stream: counts of tasks over many batches, for the three kinds.
 static void tasks_come_in_their_proportions(void) {
     double of_task[LOADER_NUM_TASKS] = {0};
@@ -989,31 +891,6 @@ static void a_position_is_of_the_contents(void) {
     arena_free(&arena);
 }
 
-// A batch that cannot hold one sample: these are counted, and each is a batch in one pass.
-static void samples_longer_than_a_batch_are_counted(void) {
-    MadeSample samples[] = {
-        {0, 30, 6}, {0, 2, 3}, {0, 2, 3}, {1, 10, 2}, {0, 3, 3}};  // 35, 4, 4, 11, 5 tokens
-    MadeData made = {.vocab = LOADER_FILES_VOCAB, .num_samples = 5, .samples = samples};
-    static const struct {
-        int64_t batch_tokens, num_alone, num_batches;
-    } cases[] = {{10, 2, 2 + 2}, {3, 5, 5}, {11, 1, 1 + 3}, {35, 0, 2}, {1000, 0, 1}};
-    char one[64], path[80];
-    maker_dir_create(one);
-    maker_write(&made, 0, 5, one, "long.bin");
-    snprintf(path, sizeof path, "%s/long.bin", one);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        LoaderOptions options = loader_files_usual_options();
-        Loader* loader;
-        options.batch_tokens = cases[i].batch_tokens;
-        CHECK_OK(loader_open(&loader, path, &options));
-        CHECK_EQ(loader_info(loader)->num_alone, cases[i].num_alone);
-        CHECK_EQ(loader_info(loader)->num_batches, cases[i].num_batches);
-        CHECK_EQ(loader_info(loader)->longest_tokens, 35);
-        loader_close(loader);
-    }
-    maker_dir_remove(one);
-}
-
 static void disagreeing_files_are_both_named(void) {
     LoaderOptions options = loader_files_usual_options();
     Loader* loader;
@@ -1197,81 +1074,6 @@ static void long_sides_are_cut_or_skipped_and_counted(void) {
     options.max_target_tokens = 0;
     Loader* loader;
     CHECK_FAILS(loader_open(&loader, pairs_path, &options), STATUS_BAD_OPTION, "0 tokens in a target --->");
-}
-
-// Both sides count, an empty input as one token; as many samples as fit.
-static void both_sides_fill_a_batch(void) {
-    Rng rng = rng_seed(seed);
-    int32_t num_empty = 0;
-    for (int round = 0; round < 20; round++) {
-        LoaderOptions options = pair_options();
-        options.batch_tokens = rng_between(&rng, 1, 1000);
-        options.shuffle = round % 3 > 0;
-        options.supervise_inputs = round % 2;
-        Loader* loader = loader_pairs_open_loader(&options);
-        Arena arena = {0};
-        LoaderBatch batch = {0}, next;
-        CHECK_OK(loader_next(loader, &batch, &arena));
-        for (int step = 0; step < 40 && batch.num_samples > 0; step++) {
-            int64_t num_tokens = 0, supervised_tokens = 0;
-            for (int32_t i = 0; i < batch.num_samples; i++) {
-                const MadeSample* made = &loader_pairs_data.samples[batch.samples[i].id];
-                CHECK_EQ(batch.lengths[i].enc_tokens, made->n_input > 0 ? made->n_input : 1);
-                CHECK_EQ(batch.lengths[i].dec_tokens, made->n_target);
-                CHECK_EQ(batch.lengths[i].supervised_tokens, made->n_target);
-                num_empty += made->n_input == 0;
-                num_tokens += batch.lengths[i].enc_tokens + batch.lengths[i].dec_tokens;
-                supervised_tokens += made->n_target;
-            }
-            CHECK_EQ(batch.num_tokens, num_tokens);
-            CHECK_EQ(batch.supervised_tokens, supervised_tokens);
-            CHECK(num_tokens <= options.batch_tokens || batch.num_samples == 1);
-            CHECK_OK(loader_next(loader, &next, &arena));
-            CHECK(batch.end ? next.num_samples == 0
-                            : num_tokens + next.lengths[0].enc_tokens + next.lengths[0].dec_tokens >
-                                  options.batch_tokens);
-            batch = next;
-        }
-        loader_close(loader);
-        arena_free(&arena);
-    }
-    CHECK(num_empty > 0);
-}
-
-static void positions_know_the_longest_target(void) {
-    LoaderOptions options = pair_options();
-    Loader* loader = loader_pairs_open_loader(&options);
-    Arena arena = {0};
-    LoaderBatch first, second, again;
-    CHECK_OK(loader_next(loader, &first, &arena));
-    CHECK_OK(loader_next(loader, &second, &arena));
-    CHECK_OK(loader_restore(loader, first.position, first.position_bytes));
-    CHECK_OK(loader_next(loader, &again, &arena));
-    CHECK_EQ(again.num_samples, second.num_samples);
-    CHECK(memcmp(again.samples, second.samples, sizeof(LoaderSample) * (size_t)again.num_samples) == 0);
-    loader_close(loader);
-    options.max_target_tokens++;  // no sample is that long: the data looks the same
-    loader = loader_pairs_open_loader(&options);
-    CHECK_FAILS(loader_restore(loader, first.position, first.position_bytes), STATUS_MISMATCH,
-                "another longest target");
-    loader_close(loader);
-    options.encoder_decoder = false;
-    loader = loader_pairs_open_loader(&options);
-    CHECK_FAILS(loader_restore(loader, first.position, first.position_bytes), STATUS_MISMATCH,
-                "data position: saved with");
-    loader_close(loader);
-    arena_free(&arena);
-}
-
-static void plain_text_has_no_targets(void) {
-    char text[128];
-    int32_t tokens[] = {50256, 1, 2, 3, 50256, 5, 6};
-    snprintf(text, sizeof text, "%s/web_train_000000.bin", dir);
-    maker_write_llmc(text, 20240520, 1, tokens, 7);
-    LoaderOptions options = pair_options();
-    Loader* loader;
-    CHECK_FAILS(loader_open(&loader, text, &options), STATUS_BAD_OPTION, "web_train_000000.bin: plain text");
-    CHECK_FAILS(loader_open(&loader, text, &options), STATUS_BAD_OPTION, "--span-corruption on");
 }
 
 // --- loader text --------------------
@@ -1474,57 +1276,6 @@ static void equal_seeds_and_resumed_runs_have_equal_spans(void) {
     arena_free(&arena);
 }
 
-// A piece has other spans in another epoch, and the same text; without shuffling, the same for every
-// seed.
-static void epochs_have_spans_of_their_own(void) {
-    enum { MOST = 400 };
-    static int32_t before[MOST][200], now[200];
-    static bool seen[MOST];
-    LoaderOptions options = text_options();
-    Loader* loader = loader_text_open_loader(loader_text_pattern, &options);
-    int32_t num_samples = (int32_t)loader_info(loader)->num_samples, num_compared = 0, num_equal = 0;
-    CHECK(num_samples < MOST);
-    Arena arena = {0};
-    for (int32_t drawn = 0; drawn < 2 * num_samples && test_failures == 0;) {
-        LoaderBatch batch;
-        CHECK_OK(loader_next(loader, &batch, &arena));
-        for (int32_t i = 0; i < batch.num_samples; i++, drawn++) {
-            const LoaderSample* sample = &batch.samples[i];
-            int32_t n = sample->n_input + sample->n_target, text[2][200];
-            CHECK_OK(loader_read(loader, sample, seen[sample->id] ? now : before[sample->id]));
-            if (seen[sample->id] && n > 60) {
-                num_compared++;
-                num_equal += memcmp(now, before[sample->id], sizeof *now * (size_t)n) == 0;
-                LoaderSample fixed;
-                CHECK_OK(loader_sample(loader, sample->id, &fixed));  // one task: in file order
-                CHECK_EQ(
-                    loader_text_undo(loader, sample, LOADER_TEXT_FIRST_SENTINEL, 1, LOADER_TEXT_EOT, text[0]),
-                    loader_text_undo(loader, &fixed, LOADER_TEXT_FIRST_SENTINEL, 1, LOADER_TEXT_EOT,
-                                     text[1]));
-                CHECK(memcmp(text[0], text[1], sizeof(int32_t) * 30) == 0);
-            }
-            seen[sample->id] = true;
-        }
-    }
-    CHECK(num_compared > 10 && num_equal * 20 < num_compared);
-    loader_close(loader);
-    options.shuffle = false;
-    static int32_t a[50000], b[50000];
-    LoaderBatch batch;
-    Loader* val = loader_text_open_loader(loader_text_pattern, &options);
-    options.seed++;
-    Loader* other = loader_text_open_loader(loader_text_pattern, &options);
-    int32_t n = draw(val, 10, a, &batch, &arena);
-    CHECK_EQ(draw(other, 10, b, &batch, &arena), n);
-    CHECK(memcmp(a, b, sizeof *a * (size_t)n) == 0);
-    loader_rewind(val);
-    CHECK_EQ(draw(val, 10, b, &batch, &arena), n);
-    CHECK(memcmp(a, b, sizeof *a * (size_t)n) == 0);
-    loader_close(val);
-    loader_close(other);
-    arena_free(&arena);
-}
-
 // What a tokenizer keeps for sentinels, and what the options make of it: the sentinels of a text with many
 // spans.
 static void sentinels_are_the_tokenizers(void) {
@@ -1651,20 +1402,14 @@ int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     Rng rng;
     RUN(every_number_comes_once);
-    RUN(orders_are_equally_likely);
-    RUN(neighbours_are_independent);
     RUN(proportional_follows_the_examples);
     RUN(temperature_flattens);
-    RUN(weights_are_taken_as_given);
     RUN(names_of_any_bytes_are_weighed);
-    RUN(a_small_share_is_still_a_share);
-    RUN(shares_are_cut_at_their_edges);
     RUN(bad_mixtures_name_the_remedy);
     RUN(undoing_gives_back_the_text);
     RUN(lengths_are_as_asked);
     RUN(the_longest_text_is_the_longest);
     RUN(every_division_is_as_likely);
-    RUN(keys_choose_the_spans);
     RUN(all_are_covered_by_few);
     maker_dir_create(dir);
     snprintf(pattern, sizeof pattern, "%s/train.bin", dir);
@@ -1692,7 +1437,6 @@ int main(int argc, char** argv) {
     RUN(every_epoch_of_a_task_is_complete);
     RUN(batches_are_full);
     RUN(without_shuffle_every_sample_comes_once_in_order);
-    RUN(skipped_samples_are_never_drawn);
     RUN(tasks_come_in_their_proportions);
     RUN(wrong_positions_are_refused);
     RUN(llmc_documents_lose_nothing);
@@ -1707,7 +1451,6 @@ int main(int argc, char** argv) {
     maker_write(&loader_files_data, 100, 200, dir, "train_1.bin");
     maker_write(&loader_files_data, 200, 300, dir, "train_2.bin");
     RUN(a_position_is_of_the_contents);
-    RUN(samples_longer_than_a_batch_are_counted);
     RUN(disagreeing_files_are_both_named);
     RUN(other_vocabularies_are_refused);
     maker_free(&loader_files_data);
@@ -1723,9 +1466,6 @@ int main(int argc, char** argv) {
     }
     maker_write(&loader_pairs_data, 0, LOADER_PAIRS_NUM_SAMPLES, dir, "train.bin");
     RUN(long_sides_are_cut_or_skipped_and_counted);
-    RUN(both_sides_fill_a_batch);
-    RUN(positions_know_the_longest_target);
-    RUN(plain_text_has_no_targets);
     maker_dir_remove(dir);
     maker_free(&loader_pairs_data);
     maker_dir_create(dir);
@@ -1741,7 +1481,6 @@ int main(int argc, char** argv) {
     RUN(every_text_comes_whole);
     RUN(documents_come_whole);
     RUN(equal_seeds_and_resumed_runs_have_equal_spans);
-    RUN(epochs_have_spans_of_their_own);
     RUN(sentinels_are_the_tokenizers);
     RUN(bad_options_and_other_positions_are_refused);
     maker_dir_remove(dir);

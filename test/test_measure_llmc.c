@@ -173,16 +173,16 @@ static void activations_are_those_of_the_slices(void) {
         for (int32_t i = 0; i < 60; i++) {
             MbShape shape;
             ModelBatch counts = draw_counts(&rng, kind->has_decoder, &shape);
-            int64_t asked = kind->acts_bytes(&model, &counts, MODEL_KEEP | MODEL_HEAD);
+            int64_t asked = model_acts_bytes(&model, &counts, MODEL_KEEP | MODEL_HEAD);
             int64_t given = cost_stored_bytes(&costs->model, &stage, RECOMPUTE_NONE, &shape);
             int64_t spare = kind->has_decoder ? t5_spare(config, end - begin, &counts)
                                               : gpt2_spare(config, end - begin, counts.num_tokens);
             CHECK(given >= asked && given <= asked + spare);
             CHECK_EQ(given, cost_stored_bytes(&costs->model, &stage, RECOMPUTE_FULL, &shape));
-            asked = kind->acts_bytes(&model, &counts, 0);
+            asked = model_acts_bytes(&model, &counts, 0);
             given = cost_forward_bytes(&costs->model, &stage, RECOMPUTE_FULL, &shape);
             CHECK(given >= asked && (begin == end || given <= asked + spare));
-            CHECK(cost_scratch_bytes(&costs->model, &stage, &shape) >= kind->scratch_bytes(&model, &counts));
+            CHECK(cost_scratch_bytes(&costs->model, &stage, &shape) >= model_scratch_bytes(&model, &counts));
         }
         model_free(&model);
     }
@@ -203,7 +203,7 @@ static void boundaries_are_those_of_the_slices(void) {
             for (int k = 0; k < 50; k++) {
                 MbShape shape;
                 ModelBatch counts = draw_counts(&rng, kind->has_decoder, &shape);
-                int64_t asked = kind->boundary_bytes(&model, &counts, 1);
+                int64_t asked = model_boundary_bytes(&model, &counts, 1);
                 int64_t given = cost_boundary_bytes(&costs->model, &stage, &shape);
                 int64_t row = 4 * configs[i].channels;
                 int64_t more = kind->has_decoder && end == L ? row * (counts.num_tokens + 16) : 0;

@@ -1,5 +1,5 @@
 // test_microbatch_dp.c -- the dynamic program against brute force, and against what the original reached.
-#include "../dynapipe_plugin/plan/draft/microbatch_dp.h"
+#include "../rivals/microbatch_dp.h"
 
 #include "../dynapipe_plugin/plan/problem.h"
 #include "../dynapipe_plugin/plan/types.h"
@@ -191,32 +191,6 @@ static void thinned_caps_equal_enumeration(void) {
     arena_free(&arena);
 }
 
-// The prepared prices are those of microbatch_cost to the last bit, whatever the curves.
-static void price_equals_cost(void) {
-    Rng rng = rng_seed(seed + 4);
-    static MicrobatchPricer pricer;
-    for (int round = 0; round < 200; round++) {
-        PlanProblem mp;
-        random_problem(&problem, &rng, 20);
-        if (rng_below(&rng, 2)) { random_problem_limit_memory(&problem, (int32_t)rng_below(&rng, 300)); }
-        problem.request.memory_rule = rng_below(&rng, 2) ? MEMORY_BUFFERS : MEMORY_ACTIVATIONS;
-        CHECK_OK(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 20));
-        RecomputeMode mode = mp.modes[rng_below(&rng, (uint32_t)mp.num_modes)];
-        MicrobatchShare share = (MicrobatchShare)rng_below(&rng, 3);
-        microbatch_pricer_make(&pricer, &mp, mode, share);
-        MbShape shape = {0};
-        for (int i = 0; i < 20; i++) {
-            mb_shape_add(&shape, problem.samples[i].enc_tokens, problem.samples[i].dec_tokens,
-                         problem.samples[i].supervised_tokens);
-            MicrobatchCost a = microbatch_cost(&mp, mode, share, &shape),
-                           b = microbatch_price(&pricer, &shape);
-            CHECK_EQ(a.work_ns, b.work_ns);
-            CHECK_EQ(a.fits_alone, b.fits_alone);
-            CHECK_EQ(a.fits_held, b.fits_held);
-        }
-    }
-}
-
 // The line below all intervals is below them, and the search that stops because of it has the optimum of a
 // plain loop over every cap.
 static void stopping_early_loses_nothing(void) {
@@ -357,7 +331,6 @@ int main(int argc, char** argv) {
     RUN(dp_equals_brute_force);
     RUN(intervals_are_priced_as_they_will_be);
     RUN(thinned_caps_equal_enumeration);
-    RUN(price_equals_cost);
     RUN(stopping_early_loses_nothing);
     RUN(every_sample_once_and_memory_kept);
     RUN(too_little_memory_names_the_sample);

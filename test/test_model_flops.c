@@ -70,7 +70,7 @@ static void are_those_of_the_tensors(void) {
         const ModelConfig config = parse(models[i].kind, models[i].descriptor);
         const Drawn drawn = draw(config.kind->has_decoder);
         const double counted = 3 * (matrix_flops(&config, &drawn.work) + attention_flops(&config, &drawn));
-        const double said = config.kind->flops(&config, &drawn.work);
+        const double said = model_flops(&config, &drawn.work);
         // (half of t^2 leaves out half a token's pair with itself)
         const Drawn own = {.enc_pairs = config.kind->has_decoder ? 0 : drawn.work.tokens,
                            .dec_pairs = drawn.work.dec_tokens};

@@ -240,10 +240,10 @@ static void random_values_do_not_depend_on_ranks(void) {
         Model whole;
         Ranks ranks;
         model_init(&whole, &config, 0, model_num_layers(&config), true, ops);
-        config.kind->init_random(&whole, 42);
+        model_init_random(&whole, 42);
         ranks_open(&ranks, &config, k / NUM_KINDS);
         for (int r = 0; r < ranks.layout.num_ranks; r++) {
-            config.kind->init_random(&ranks.models[r], 42);
+            model_init_random(&ranks.models[r], 42);
             CHECK_EQ(num_wrong(&ranks.models[r], whole.params), 0);
         }
         ranks_close(&ranks);

@@ -39,12 +39,6 @@ misused "--tokeniser: unknown option ---> did you mean --tokenizer?" ./prepare_d
 misused "-o: unknown option" ./prepare_data -o "$dir/x" "$dir/one.jsonl"
 misused "'gpt3' is none of bytes|gpt2|byt5|sentencepiece|hf" ./prepare_data --tokenizer gpt3 --out "$dir/x" "$dir/one.jsonl"
 misused "--merges: missing" ./prepare_data --tokenizer gpt2 --vocab v.json --out "$dir/x" "$dir/one.jsonl"
-misused "--vocab: only for --tokenizer gpt2" ./prepare_data --vocab v.json --out "$dir/x" "$dir/one.jsonl"
-misused "--model: missing ---> --tokenizer sentencepiece needs --model" ./prepare_data --tokenizer sentencepiece --out "$dir/x" "$dir/one.jsonl"
-misused "--file: missing ---> --tokenizer hf needs --file tokenizer.json" ./prepare_data --tokenizer hf --out "$dir/x" "$dir/one.jsonl"
-misused "--model: only for --tokenizer sentencepiece" ./prepare_data --tokenizer byt5 --model m --out "$dir/x" "$dir/one.jsonl"
-misused "--file: only for --tokenizer hf" ./prepare_data --tokenizer sentencepiece --model m --file t --out "$dir/x" "$dir/one.jsonl"
-misused "--extra-ids: -1 is outside" ./prepare_data --tokenizer sentencepiece --model m --extra-ids -1 --out "$dir/x" "$dir/one.jsonl"
 misused "--out: missing" ./prepare_data "$dir/one.jsonl"
 misused "name the .jsonl files" ./prepare_data --out "$dir/x"
 misused "--val-fraction: 2 is outside" ./prepare_data --val-fraction 2 --out "$dir/x" "$dir/one.jsonl"
@@ -103,11 +97,6 @@ if ldd ./prepare_data | grep -q sentencepiece; then
     check "hf" ./prepare_data --tokenizer hf --file test/golden/spiece_tiny_tokenizer.json --val-fraction 0 --out "$dir/t5" "$dir/t5.jsonl" >"$dir/log"
     check "an earlier tokenizer's file is named" grep -q "$dir/t5/spiece.model is of another tokenizer ---> remove it" "$dir/log"
     check "tokenizer.json lies beside" cmp -s test/golden/spiece_tiny_tokenizer.json "$dir/t5/tokenizer.json"
-    check "from spiece.model again" ./prepare_data --tokenizer sentencepiece --model "$dir/t5/spiece.model" --val-fraction 0 --out "$dir/t5_2" "$dir/t5.jsonl" >/dev/null
-    check "one model, one file of samples" cmp -s "$dir/t5/train.bin" "$dir/t5_2/train.bin"
-    check "other sentinels" ./prepare_data --tokenizer sentencepiece --model test/golden/spiece_tiny.model --extra-ids 0 --val-fraction 0 \
-        --out "$dir/t5_0" "$dir/t5.jsonl" >/dev/null
-    check "make another vocabulary" [ "$(header "$dir/t5_0/train.bin")" = "220 1 4 0 2" ]
     { good t " " " "; printf '{"inputs": " ", "targets": ""}\n'; } >"$dir/blank.jsonl"
     check "blanks are no tokens, but the ends are" ./prepare_data --tokenizer sentencepiece --model test/golden/spiece_tiny.model \
         --val-fraction 0 --out "$dir/blank" "$dir/blank.jsonl" >/dev/null
@@ -145,9 +134,6 @@ check "bad line 7" grep -qF 'bad.jsonl:7: field "inputs" is an array, not a text
 check "the first 10 are shown" [ "$(grep -c '^skipped /' "$err")" -eq 10 ]
 check "all 15 are counted" grep -q '15 bad records skipped' "$dir/log"
 check "3 good ones are written" [ "$(samples "$dir/bad/train.bin")" -eq 3 ]
-check "--quiet" ./prepare_data --quiet --val-fraction 0 --max-tokens 6 --long-samples skip --out "$dir/quiet" "$dir/bad.jsonl" >"$dir/quiet.log" 2>"$err"
-check "says what was skipped, and no more" [ "$(cat "$dir/quiet.log" "$err")" = "15 bad records skipped
-1 samples longer than --max-tokens 6 skipped" ]
 fails "no valid sample (0 bad records)" ./prepare_data --quiet --out "$dir/quiet" <(:)
 check "--quiet, nothing skipped" ./prepare_data --quiet --out "$dir/quiet" "$dir/one.jsonl" >"$dir/quiet.log" 2>"$err"
 check "says nothing" [ ! -s "$dir/quiet.log" -a ! -s "$err" ]
@@ -191,7 +177,6 @@ check "all of them are there" [ "$(samples "$dir/folder/train.bin")" -eq 1203 ]
 echo '{"foo": "a", "bar": 4}' >"$dir/named.jsonl"
 check "named fields" ./prepare_data --val-fraction 0 --inputs-field foo --targets-field bar --out "$dir/named" "$dir/named.jsonl" >"$dir/log"
 check "are said as they are named" grep -qF "named.jsonl: 1 records, foo -> bar" "$dir/log"
-check "a number is text" [ "$(echo $(tail -c 8 "$dir/named/train.bin" | od -An -tu2))" = "97 10 52 256" ]
 check "a named text" ./prepare_data --val-fraction 0 --targets-field foo --out "$dir/named" "$dir/named.jsonl" >"$dir/log"
 check "is said, too" grep -qF "named.jsonl: 1 records, foo (all of it is learnt)" "$dir/log"
 echo '{"input": "a", "output": true}' >"$dir/named.jsonl"
@@ -259,31 +244,6 @@ file=$dir/apart/train.bin
 check "two samples, no gap" [ "$(samples "$file") $(number "$file" 64 4)" = "2 0" ]
 check "the second has all before it as input" [ "$(echo $(tail -c 20 "$file" | od -An -tu2))" = "86 13 116 13 100 13 117 1 101 1" ]
 
-# --- answers of weight 0 are read: q, newline, a, end, r, newline | b, end, [s, newline, c, end, t, newline], d, end
-cat >"$dir/w.jsonl" <<'END'
-{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "weight": 0}, {"role": "user", "content": "r"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "s"}, {"role": "assistant", "content": "c", "weight": 0}, {"role": "user", "content": "t"}, {"role": "assistant", "content": "d"}]}
-END
-check "answers of weight 0" ./prepare_data --val-fraction 0 --lengths "$dir/w.csv" --out "$dir/weight" "$dir/w.jsonl" >/dev/null
-file=$dir/weight/train.bin
-check "before the first that is learnt: input; then a gap" [ "$(echo $(od -An -tu4 -j 104 -N 8 "$file") $(od -An -tu4 -j 120 -N 8 "$file"))" = "6 10 8 14" ]
-check "weight 0: tokens" [ "$(echo $(tail -c 32 "$file" | od -An -tu2))" = "113 10 97 256 114 10 98 256 115 10 99 256 116 10 100 256" ]
-check "4 of 15 tokens are learnt" [ "$(tail -1 "$dir/w.csv")" = 11,4,w ]
-check "apart, they are in the inputs alone" ./prepare_data --tokenizer byt5 --val-fraction 0 --out "$dir/weight" "$dir/w.jsonl" >/dev/null
-check "of two samples" [ "$(samples "$file")" = 2 ]
-check "the last has all before it" [ "$(echo $(tail -c 32 "$file" | od -An -tu2))" = "116 13 100 13 117 13 101 13 118 13 102 13 119 1 103 1" ]
-
-# --- calls of tools are said; nothing of the conversation is lost
-cat >"$dir/tools.jsonl" <<'END'
-{"messages": [{"role": "user", "content": "5 C in F?"}, {"role": "assistant", "content": null, "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"c\": 5}"}}]}, {"role": "tool", "tool_call_id": "1", "content": "41"}, {"role": "assistant", "content": "41 F"}]}
-{"conversations": [{"from": "human", "value": "5 C in F?"}, {"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {\"c\": 5}}"}, {"from": "observation", "value": "41"}, {"from": "gpt", "value": "41 F"}]}
-{"prompt": [{"role": "user", "content": "q"}], "completion": [{"role": "assistant", "content": "a"}]}
-END
-check "tools" ./prepare_data --val-fraction 0 --out "$dir/tools" "$dir/tools.jsonl" >"$dir/log"
-check "three forms" grep -qF "3 records, 1 chat (messages), 1 ShareGPT (conversations), 1 chat (prompt -> completion)" "$dir/log"
-text=$(printf '5 C in F?\n{"name": "f", "arguments": {"c": 5}}41\n41 F')
-check "OpenAI's and ShareGPT's are the same samples" [ "$(tail -c $((2 * $(tokens "$dir/tools/train.bin"))) "$dir/tools/train.bin" | tr -d '\0\001')" = "$text${text}q
-a" ]
-
 # --- long samples: 20 tokens of input, of which the last is the newline
 python3 -c 'import json; print(json.dumps({"task": "l", "inputs": "abcdefghijklmnopqrs", "targets": "YZ"})); print(json.dumps({"task": "m", "inputs": "a", "targets": "Z" * 30}))' >"$dir/l.jsonl"
 cut() {  # way, expected input
@@ -311,8 +271,6 @@ check "skip leaves them out" ./prepare_data --val-fraction 0 --max-tokens 64 --l
 check "as the trainer does" [ "$(samples "$dir/pieces/train.bin") $(grep -c '^text  *longer than 64: 0 cut, 2 skipped' "$dir/log")" = "1 1" ]
 fails "all 3 records are longer than --max-tokens 10 and skipped" ./prepare_data --max-tokens 10 --long-samples skip --out "$dir/pieces" "$dir/text.jsonl"
 check "an earlier run's file stays" [ "$(samples "$dir/pieces/train.bin")" -eq 1 ]
-check "a sample cut to the limit" ./prepare_data --val-fraction 0 --max-tokens 10 --out "$dir/cut" "$dir/l.jsonl" >"$dir/log"
-check "is as long as the limit" grep -qE '^l +1 +10 +10 +10 +10$' "$dir/log"
 check "texts for encoder-decoder models stay whole" ./prepare_data --tokenizer byt5 --val-fraction 0 --max-tokens 64 --long-samples skip \
     --out "$dir/pieces" "$dir/text.jsonl" >"$dir/log"
 check "for span corruption" [ "$(samples "$dir/pieces/train.bin")" -eq 3 ]
@@ -356,11 +314,6 @@ check "tasks, with lengths" ./prepare_data --shard-tokens 40K --val-fraction 0 -
 check "dynapipe plan 'train*.bin'" plan "$dir/all/train*.bin" d12 bin
 check "dynapipe plan LENGTHS.csv" plan "$dir/all.csv" d12 csv --vocab 257
 check "are one plan" cmp -s "$dir/bin.txt" "$dir/csv.txt"
-check "the vocabulary is the sample files'" plan "$dir/all/train*.bin" l2c32h2 own
-check "--vocab" plan "$dir/all/train*.bin" l2c32h2 bytes --vocab 257
-check "is the same one" cmp -s "$dir/own.txt" "$dir/bytes.txt"
-check "goes before the files'" plan "$dir/all/train*.bin" l2c32h2 gpt2 --vocab 50257
-check "and has a larger head" bash -c "! cmp -s '$dir/own.txt' '$dir/gpt2.txt'"
 mkdir "$dir/beside" && cp "$dir"/all/train*.bin "$dir/all/tokenizer.bin" "$dir/beside"
 check "a pattern leaves tokenizer.bin out" plan "$dir/beside/*.bin" d12 beside
 check "and has the same files" cmp -s "$dir/bin.txt" "$dir/beside.txt"

@@ -177,23 +177,6 @@ static void nul_characters_stay_in_texts_and_break_raw_lines(void) {
     check_end(&reader);
 }
 
-static void a_task_name_has_at_most_255_bytes(void) {
-    for (int length = 255; length <= 256; length++) {
-        char name[300] = {0}, text[400];
-        memset(name, 'n', (size_t)length);
-        snprintf(text, sizeof text, "{\"task\": \"%s\", \"inputs\": \"a\", \"targets\": \"b\"}", name);
-        RecordReader reader;
-        Record sample;
-        open_text(&reader, text);
-        if (length == 255) {
-            check_sample(&reader, name, "a", "b");
-        } else {
-            CHECK_FAILS(record_reader_next(&reader, &sample), STATUS_BAD_FORMAT, "256 bytes, at most 255");
-        }
-        check_end(&reader);
-    }
-}
-
 // Lines of every length around the limit and around the read block; the limit itself is still good.
 static void lines_beyond_the_limit_are_passed_over(void) {
     const size_t lengths[] = {100, 4096, 4097, 100000, 262143, 262144, 262145, 3000000, 50};
@@ -843,7 +826,6 @@ int main(int argc, char** argv) {
     RUN(good_lines_come_out_whole);
     RUN(every_bad_line_is_named_and_costs_only_itself);
     RUN(nul_characters_stay_in_texts_and_break_raw_lines);
-    RUN(a_task_name_has_at_most_255_bytes);
     RUN(lines_beyond_the_limit_are_passed_over);
     RUN(written_samples_read_back);
     RUN(absent_files_and_directories_are_errors);

@@ -294,30 +294,6 @@ static void writer_refuses_bad_samples_and_goes_on(void) {
     maker_dir_remove(dir);
 }
 
-// Padding, end of the input and the vocabulary's hash come back as they were written.
-static void what_t5_needs_is_in_the_header(void) {
-    char dir[64], path[128];
-    maker_dir_create(dir);
-    snprintf(path, sizeof path, "%s/t5.bin", dir);
-    const SampleVocab vocabs[2] = {
-        {32100, 1, 0, TOKENIZER_SENTENCEPIECE, INPUT_END_EOT, 0xfedcba9876543210u, 0},
-        {300, 299, 298, TOKENIZER_BYT5, INPUT_END_NONE, 1, 0}};
-    for (int i = 0; i < 2; i++) {
-        int32_t tokens[2] = {5, vocabs[i].eot_token};
-        SampleWriter* writer;
-        SampleFile file;
-        CHECK_OK(sample_writer_open(&writer, path, &vocabs[i]));
-        CHECK_OK(sample_writer_add(writer, "a", tokens, 2, tokens, 2));
-        CHECK_OK(sample_writer_finish(writer));
-        CHECK_OK(sample_file_open(&file, path, true));
-        CHECK(file.vocab == vocabs[i].num_tokens && file.eot_token == vocabs[i].eot_token);
-        CHECK(file.pad_token == vocabs[i].pad_token && file.tokenizer == vocabs[i].tokenizer);
-        CHECK(file.input_end == vocabs[i].input_end && file.vocab_hash == vocabs[i].hash);
-        sample_file_close(&file);
-    }
-    maker_dir_remove(dir);
-}
-
 // One field differs at a time; what is unknown agrees with anything.
 static void files_of_different_tokenizers_do_not_mix(void) {
     const SampleVocab first = {300, 1, 0, TOKENIZER_BYT5, INPUT_END_EOT, 7, 0};
@@ -356,28 +332,6 @@ static void files_of_different_tokenizers_do_not_mix(void) {
         sample_shards_close(&shards);
     }
     maker_dir_remove(dir);
-}
-
-// A sample longer than the writer's own buffers.
-static void long_samples_are_written_whole(void) {
-    static MadeSample sample = {0, 1500000, 7};
-    for (int32_t vocab = 1000; vocab < 90000; vocab += 70000) {
-        MadeData data = {.vocab = vocab, .num_samples = 1, .samples = &sample};
-        char dir[64], path[128];
-        maker_dir_create(dir);
-        maker_write(&data, 0, 1, dir, "l.bin");
-        snprintf(path, sizeof path, "%s/l.bin", dir);
-        SampleFile file;
-        CHECK_OK(sample_file_open(&file, path, true));
-        int32_t* tokens = malloc(1500007 * sizeof *tokens);
-        CHECK_OK(sample_file_read(&file, 0, 0, 1500007, tokens));
-        int64_t num_wrong = 0;
-        for (int32_t i = 0; i < 1500007; i++) { num_wrong += tokens[i] != maker_token(&data, 0, i); }
-        CHECK_EQ(num_wrong, 0);
-        free(tokens);
-        sample_file_close(&file);
-        maker_dir_remove(dir);
-    }
 }
 
 // No room for the tokens, or later for the file itself: an error, no litter, and the old file is whole.
@@ -642,35 +596,6 @@ static void one_rank_finds_each_damage(void) {
     sample_shards_close(&shards);
 }
 
-// Anywhere in a file: refused when it is opened, or found afterwards. 400 of 400.
-static void no_flipped_bit_goes_unseen(void) {
-    Rng rng = rng_seed(seed + 1);
-    int at_open = 0, found = 0;
-    for (int round = 0; round < 400; round++) {
-        char path[128], message[1024];
-        path_of(path, round % 2 ? "a.bin" : "b.bin");
-        SampleFile file;
-        CHECK_OK(sample_file_open(&file, path, false));
-        uint32_t bytes = (uint32_t)(rng_below(&rng, 2) ? file.map.num_bytes : (size_t)file.tokens_at);
-        int64_t bit = 8 * (int64_t)rng_below(&rng, bytes) + rng_below(&rng, 8);
-        sample_file_close(&file);
-        flip(round % 2 ? "a.bin" : "b.bin", bit);
-        SampleShards shards = {0};
-        Status status = sample_shards_open(&shards, path, 0, round % 3 == 0);
-        if (status != STATUS_OK) {
-            CHECK_EQ(status, STATUS_BAD_FORMAT);
-            CHECK(strstr(status_message(), path) != NULL && strstr(status_message(), "---> ") != NULL);
-            at_open++;
-        } else {
-            found += parts_with_damage(&shards, 2, message);
-            sample_shards_close(&shards);
-        }
-        flip(round % 2 ? "a.bin" : "b.bin", bit);
-    }
-    CHECK(at_open > 100 && found > 50);
-    CHECK_EQ(at_open + found, 400);
-}
-
 // Nobody need wait for the end, nor ask; nothing is left running (the sanitizers would say so).
 static void it_can_be_stopped_at_any_time(void) {
     SampleShards shards = open_all(false);
@@ -716,22 +641,6 @@ static void nobody_waits_longer_than_he_will(void) {
     sample_shards_close(&shards);
 }
 
-// Without anybody waiting, damage shows in the end.
-static void the_thread_finds_damage_by_itself(void) {
-    SampleShards shards = open_all(false);
-    SampleShards* list[] = {&shards};
-    SampleVerify* verify;
-    int64_t at = shards.files[2].tokens_at + 77;
-    flip("c.bin", 8 * at);
-    CHECK_OK(sample_verify_start(&verify, list, 1, 0, 1));
-    for (int i = 0; i < 10000 && sample_verify_damage(verify) == STATUS_OK; i++) { usleep(1000); }
-    CHECK_FAILS(sample_verify_damage(verify), STATUS_BAD_FORMAT, "c.bin: bytes ");
-    CHECK_FAILS(wait_all(verify), STATUS_BAD_FORMAT, "c.bin: bytes ");
-    sample_verify_stop(verify);
-    flip("c.bin", 8 * at);
-    sample_shards_close(&shards);
-}
-
 // llm.c's files have nothing to be compared with, but a name of their contents, whoever reads them.
 static void llmc_files_get_the_same_id_either_way(void) {
     enum { NUM_TOKENS = 1200000 };
@@ -763,25 +672,6 @@ static void llmc_files_get_the_same_id_either_way(void) {
 }
 
 // --- task table --------------------
-
-static void names_are_found_again(void) {
-    TaskTable table;
-    CHECK_OK(task_table_open(&table, 0.1, 1000));
-    for (int round = 0; round < 2; round++) {
-        for (int i = 0; i < 1000; i++) {
-            char name[32];
-            int32_t task = -1;
-            int length = snprintf(name, sizeof name, "task %d", i);
-            CHECK_OK(task_table_find(&table, name, (size_t)length, &task));
-            CHECK_EQ(task, i);
-        }
-    }
-    int32_t task;
-    CHECK_OK(task_table_find(&table, "task 77 and more", 7, &task));  // only 7 bytes count
-    CHECK_EQ(task, 77);
-    CHECK_FAILS(task_table_find(&table, "other", 5, &task), STATUS_OUT_OF_RANGE, "more than 1000 tasks");
-    task_table_close(&table);
-}
 
 // Count samples with these hashes, all of one task, and give back how many are held out.
 static int64_t split(double fraction, const uint64_t* hashes, int64_t n, bool* held_out) {
@@ -833,52 +723,6 @@ static void every_task_has_samples_on_both_sides(void) {
     }
 }
 
-static void the_fraction_is_kept_and_zero_means_none(void) {
-    enum { N = 100000 };
-    uint64_t* hashes = malloc(N * sizeof hashes[0]);
-    bool* held_out = malloc(N * sizeof held_out[0]);
-    Rng rng = rng_seed(seed + 1);
-    for (int i = 0; i < N; i++) { hashes[i] = rng_u64(&rng); }
-    CHECK_NEAR(split(0.02, hashes, N, held_out), 0.02 * N, 6 * 44.3);  // six standard deviations
-    CHECK_EQ(split(0, hashes, N, held_out), 0);
-    free(hashes);
-    free(held_out);
-}
-
-static int compare_lengths(const void* a, const void* b) {
-    int64_t x = *(const int64_t*)a, y = *(const int64_t*)b;
-    return (x > y) - (x < y);
-}
-
-// Against a sorted array: exact below 1024, at most 1/64 low above.
-static void quantiles_match_sorted_lengths(void) {
-    Rng rng = rng_seed(seed + 2);
-    for (int trial = 0; trial < 200; trial++) {
-        int64_t lengths[100], sum = 0;
-        int n = rng_between(&rng, 1, 100);
-        TaskTable table;
-        int32_t task;
-        CHECK_OK(task_table_open(&table, 0, 1));
-        CHECK_OK(task_table_find(&table, "a", 1, &task));
-        for (int i = 0; i < n; i++) {
-            lengths[i] = 1 + (int64_t)(rng_u64(&rng) >> (33 + rng_below(&rng, 31)));
-            sum += lengths[i];
-            task_table_add_length(&table, task, lengths[i]);
-        }
-        qsort(lengths, (size_t)n, sizeof lengths[0], compare_lengths);
-        const int percents[] = {0, 50, 90, 100};
-        for (int q = 0; q < 4; q++) {
-            int rank = (percents[q] * n + 99) / 100;
-            int64_t expected = lengths[rank > 0 ? rank - 1 : 0];
-            int64_t got = task_table_quantile(&table.rows[task], percents[q] / 100.0);
-            CHECK(got <= expected && got >= expected - (expected < 1024 ? 0 : expected / 64));
-        }
-        CHECK_EQ(table.rows[task].num_tokens, sum);
-        CHECK_EQ(table.rows[task].longest_tokens, lengths[n - 1]);
-        task_table_close(&table);
-    }
-}
-
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(what_is_written_is_read);
@@ -887,9 +731,7 @@ int main(int argc, char** argv) {
     RUN(lies_are_found_behind_good_checksums);
     RUN(other_files_are_named_for_what_they_are);
     RUN(writer_refuses_bad_samples_and_goes_on);
-    RUN(what_t5_needs_is_in_the_header);
     RUN(files_of_different_tokenizers_do_not_mix);
-    RUN(long_samples_are_written_whole);
     RUN(a_full_disk_keeps_the_old_file);
     RUN(documents_become_samples);
     RUN(task_bears_the_name_of_the_data_set);
@@ -898,15 +740,10 @@ int main(int argc, char** argv) {
     write_files();
     RUN(whole_files_are_whole);
     RUN(one_rank_finds_each_damage);
-    RUN(no_flipped_bit_goes_unseen);
     RUN(it_can_be_stopped_at_any_time);
     RUN(nobody_waits_longer_than_he_will);
-    RUN(the_thread_finds_damage_by_itself);
     RUN(llmc_files_get_the_same_id_either_way);
     maker_dir_remove(dir);
-    RUN(names_are_found_again);
     RUN(every_task_has_samples_on_both_sides);
-    RUN(the_fraction_is_kept_and_zero_means_none);
-    RUN(quantiles_match_sorted_lengths);
     return test_end();
 }

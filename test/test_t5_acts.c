@@ -1,6 +1,6 @@
 // Buffers are what planning prices them at: straight lines of counts, sums over layers; what a slice has of
 // tensors.
-#include "../llmc/t5_acts.h"
+#include "../llmc/t5.h"
 
 #include "t5_chain.h"
 #include "test.h"
@@ -36,7 +36,7 @@ static ModelBatch counts(int tokens, int dec_tokens, int rows) {
 
 static int64_t acts(const Model* model, int tokens, int dec_tokens, int rows, int flags) {
     const ModelBatch batch = counts(tokens, dec_tokens, rows);
-    return t5_acts_bytes(model, &batch, flags);
+    return model_acts_bytes(model, &batch, flags);
 }
 
 static int64_t blocks(int count) {
@@ -95,7 +95,7 @@ static void scratch_of_parts_covers_the_whole(void) {
         Model model;
         model_init(&model, &config, cuts[k][0], cuts[k][1], cuts[k][2], ops);
         const ModelBatch nothing = {0};
-        const int64_t least = t5_scratch_bytes(&model, &nothing);
+        const int64_t least = model_scratch_bytes(&model, &nothing);
         bool is_covered = true, is_tight = false;
         for (int i = 0; i < 200; i++) {
             const ModelBatch batch = {.num_tokens = (int)draw(1000),
@@ -106,9 +106,9 @@ static void scratch_of_parts_covers_the_whole(void) {
                                         {.num_dec_tokens = batch.num_dec_tokens},
                                         {.num_rows = batch.num_rows},
                                         {.num_seqs = batch.num_seqs}};
-            const int64_t num_bytes = t5_scratch_bytes(&model, &batch);
+            const int64_t num_bytes = model_scratch_bytes(&model, &batch);
             int64_t sum = least;
-            for (int j = 0; j < 4; j++) { sum += t5_scratch_bytes(&model, &parts[j]) - least; }
+            for (int j = 0; j < 4; j++) { sum += model_scratch_bytes(&model, &parts[j]) - least; }
             is_covered = is_covered && num_bytes <= sum + 4 * 64 && num_bytes % 64 == 0;
             is_tight = is_tight || 3 * num_bytes >= sum;
         }
@@ -126,8 +126,8 @@ static void boundaries_hold_what_crosses_them(void) {
         Model before, after;
         model_init(&before, &config, 0, cut, false, ops);
         model_init(&after, &config, cut, 6, true, ops);
-        CHECK_EQ(t5_boundary_bytes(&before, &batch, 1), behind[cut]);
-        CHECK_EQ(t5_boundary_bytes(&after, &batch, 0), behind[cut]);
+        CHECK_EQ(model_boundary_bytes(&before, &batch, 1), behind[cut]);
+        CHECK_EQ(model_boundary_bytes(&after, &batch, 0), behind[cut]);
         model_free(&before);
         model_free(&after);
     }

@@ -84,7 +84,7 @@ static void free_shapes_name_what_they_like(void) {
 
 static void fails_with(const char* descriptor, int vocab, int max_seq_len, const char* words) {
     ModelConfig config = {.num_layers = -5};
-    bool ok = t5_config_parse(&config, descriptor, vocab, max_seq_len);
+    bool ok = model_parse(&config, &t5_kind, descriptor, vocab, max_seq_len);
     if (ok || strstr(status_message(), words) == NULL) {
         printf("\"%s\": %s\n", descriptor, ok ? "taken" : status_message());
         CHECK(false);
@@ -122,12 +122,12 @@ static void the_rest_is_refused_with_a_remedy(void) {
     fails_with("t5:small", 2147483647, 0, "the vocabulary 2147483647 ---> must be");
     ModelConfig config = parse("t5:small", 0);
     config.num_buckets = 31;
-    CHECK(!t5_config_check(&config, "file") &&
+    CHECK(!model_check(&config, "file") &&
           strstr(status_message(), "file: position buckets 31 ---> must be even"));
     config.num_buckets = 32, config.max_distance = 16;
-    CHECK(!t5_config_check(&config, "file") && strstr(status_message(), "distance 16 ---> must be 17 to"));
+    CHECK(!model_check(&config, "file") && strstr(status_message(), "distance 16 ---> must be 17 to"));
     config.max_distance = 17, config.padded_vocab = 100;
-    CHECK(!t5_config_check(&config, "file") && strstr(status_message(), "padded vocabulary 100 is less"));
+    CHECK(!model_check(&config, "file") && strstr(status_message(), "padded vocabulary 100 is less"));
 }
 
 static void headers_carry_all_of_it(void) {
@@ -136,20 +136,20 @@ static void headers_carry_all_of_it(void) {
         const ModelConfig config = parse(descriptors[i], 250);
         int32_t header[256] = {0};
         ModelConfig back = {0};
-        t5_kind.to_header(header, &config);
-        t5_kind.from_header(&back, header);
+        model_to_header(header, &config);
+        model_from_header(&back, &t5_kind, header);
         back.kind = &t5_kind;
         ModelDifference difference;
         CHECK(model_config_equal(&back, &config, &difference));
         CHECK_EQ(back.max_seq_len, config.max_seq_len);
         header[12]++;
-        t5_kind.from_header(&back, header);
+        model_from_header(&back, &t5_kind, header);
         back.kind = &t5_kind;
         CHECK(!model_config_equal(&back, &config, &difference));
     }
     char text[100];
     const ModelConfig config = parse("byt5:l2d3c64h4", 0);
-    t5_kind.describe(text, sizeof text, &config);
+    model_describe(text, sizeof text, &config);
     CHECK(strcmp(text, "2 + 3 layers, 64 channels, 4 heads of 16, gated feed-forward of 160") == 0);
 }
 
@@ -167,7 +167,7 @@ static void initial_values_are_hugging_faces(void) {
     const ModelConfig config = parse("flan-t5:l2d1c96h4k32f80", 500);
     Model model;
     model_init(&model, &config, 0, 3, true, ops);
-    t5_init_random(&model, 42);
+    model_init_random(&model, 42);
     const int64_t C = 96, HS = 32, I = 128, F = 80;
     const struct {
         T5Tensor tensor;
@@ -213,20 +213,20 @@ static void initial_values_are_cut_not_changed(void) {
         const int L = model_num_layers(&config);
         Model whole, slice;
         model_init(&whole, &config, 0, L, true, ops);
-        t5_init_random(&whole, 42);
+        model_init_random(&whole, 42);
         for (int begin = 0; begin <= L; begin++) {
             for (int end = begin; end <= L; end++) {
                 for (int is_last = begin == end; is_last <= (end == L); is_last++) {
                     model_init(&slice, &config, begin, end, is_last, ops);
-                    t5_init_random(&slice, 42);
+                    model_init_random(&slice, 42);
                     CHECK(gpt2_golden_worst_error(&slice, slice.params, whole.params) == 0.0);
                     model_free(&slice);
                 }
             }
         }
-        t5_init_random(&whole, 43);
+        model_init_random(&whole, 43);
         model_init(&slice, &config, 0, L, true, ops);
-        t5_init_random(&slice, 42);
+        model_init_random(&slice, 42);
         CHECK(gpt2_golden_worst_error(&slice, slice.params, whole.params) > 0.1);
         model_free(&slice);
         model_free(&whole);

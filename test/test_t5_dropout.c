@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "../llmc/t5_layer.h"
+#include "../llmc/t5.h"
 #include "t5_chain.h"
 #include "test.h"
 
@@ -129,8 +129,8 @@ static void grouping_changes_nothing(void) {
 
 static double loss_of(T5Stage* stage, const ModelBatch* batch) {
     float* losses = t5_chain_zeros(batch->num_rows);
-    t5_forward(&stage->model, batch, NULL, NULL, stage->acts, stage->scratch, losses,
-               MODEL_KEEP | MODEL_HEAD);
+    model_forward(&stage->model, batch, NULL, NULL, stage->acts, stage->scratch, losses,
+                  MODEL_KEEP | MODEL_HEAD);
     double sum = 0.0;
     for (int i = 0; i < batch->num_rows; i++) { sum += (double)losses[i]; }
     free(losses);
@@ -153,8 +153,8 @@ static void gradients_are_slopes(void) {
         t5_stage_open(&stage, &config, 0, 3, true, 0.2f, &own.batch, ops);
         Model* model = &stage.model;
         loss_of(&stage, &own.batch);
-        t5_backward_inputs(model, &own.batch, NULL, stage.acts, NULL, NULL, stage.scratch);
-        t5_backward_weights(model, &own.batch, stage.acts, NULL, stage.scratch);
+        model_backward_inputs(model, &own.batch, NULL, stage.acts, NULL, NULL, stage.scratch);
+        model_backward_weights(model, &own.batch, stage.acts, NULL, stage.scratch);
         for (int i = 0; i < model->num_slices; i++) {
             const TensorSlice* slice = &model->slices[i];
             float *p = model->params + slice->offset, *g = model->grads + slice->offset;
@@ -183,33 +183,24 @@ static void gradients_are_slopes(void) {
     }
 }
 
-// No two dropouts of a model share a place, and none moves where slices are cut elsewhere.
+// No two dropouts of a model share a place.
 static void places_are_unique(void) {
     bool is_taken[100] = {false};
-    for (int begin = 0; begin < 3; begin++) {
-        Model model;
-        model_init(&model, &small_config, begin, begin + 1, begin == 2, ops);
-        const T5Side side = begin == 0 ? T5_ENC : T5_DEC;
-        for (int drop = 0; drop < T5_DROPS_PER_LAYER; drop++) {
-            uint32_t place = t5_place(&model, side, 0, drop);
+    for (int layer = 0; layer < small_config.num_layers + small_config.num_dec_layers; layer++) {
+        const bool is_dec = layer >= small_config.num_layers;
+        for (int drop = 0; drop < (int)MODEL_DROPS_PER_LAYER; drop++) {
+            uint32_t place =
+                model_drop_place(&small_config, is_dec, layer - is_dec * small_config.num_layers, drop);
             CHECK(place < 100 && !is_taken[place]);
             is_taken[place] = true;
-            Model whole;
-            model_init(&whole, &small_config, 0, 3, true, ops);
-            CHECK_EQ(t5_place(&whole, side, begin == 2 ? 1 : 0, drop), place);
-            model_free(&whole);
         }
-        model_free(&model);
     }
-    Model model;
-    model_init(&model, &small_config, 0, 3, true, ops);
     for (int k = 0; k < 4; k++) {
         uint32_t place =
-            t5_outer_place(&model, k & 1 ? T5_DEC : T5_ENC, k & 2 ? T5_DROP_END : T5_DROP_EMBEDDING);
+            model_drop_place_outside(&small_config, k & 1, k & 2 ? MODEL_DROP_END : MODEL_DROP_EMBEDDING);
         CHECK(place < 100 && !is_taken[place]);
         is_taken[place] = true;
     }
-    model_free(&model);
 }
 
 int main(int argc, char** argv) {

@@ -39,11 +39,11 @@ static int32_t next_of_text(Model* model, const Sequence* s) {
                         .max_dec_seq_tokens = s->num_said,
                         .dec_cu_seqlens = cu_dec,
                         .dec_tokens = s->said};
-    void* acts = t5_chain_poisoned(t5_acts_bytes(model, &batch, MODEL_HEAD));
-    void* scratch = t5_chain_poisoned(t5_scratch_bytes(model, &batch));
+    void* acts = t5_chain_poisoned(model_acts_bytes(model, &batch, MODEL_HEAD));
+    void* scratch = t5_chain_poisoned(model_scratch_bytes(model, &batch));
     float loss;
     int32_t next;
-    t5_forward(model, &batch, NULL, NULL, acts, scratch, &loss, MODEL_HEAD);
+    model_forward(model, &batch, NULL, NULL, acts, scratch, &loss, MODEL_HEAD);
     argmax_rows(&next, model->last_logits, 1, model->config.vocab, model->config.padded_vocab, ops);
     free(acts);
     free(scratch);
@@ -56,7 +56,7 @@ static void chain_open(Chain* chain, const ModelConfig* config, const int* cuts)
         int p = chain->P;
         open_model(&chain->slices[p], config, cuts[p], cuts[p + 1], cuts[p + 2] == 0);
         ModelCache about = {.num_slots = SLOTS, .max_tokens = MAX_TOKENS, .max_enc_tokens = MAX_ENC};
-        chain->caches[p] = t5_chain_poisoned(t5_cache_bytes(&chain->slices[p], &about));
+        chain->caches[p] = t5_chain_poisoned(model_cache_bytes(&chain->slices[p], &about));
     }
 }
 
@@ -102,9 +102,9 @@ static void infer(Chain* chain, Sequence* all, const int32_t* slots, int num, in
                             .num_before = num_before,
                             .num_enc = num_enc,
                             .memory = chain->caches[p]};
-        void* scratch = t5_chain_poisoned(t5_infer_bytes(m, &batch));
-        x[p + 1] = t5_chain_poisoned(t5_boundary_bytes(m, &batch, 1));
-        t5_infer(m, &batch, &cache, x[p], m->is_last ? NULL : x[p + 1], scratch, next);
+        void* scratch = t5_chain_poisoned(model_infer_bytes(m, &batch));
+        x[p + 1] = t5_chain_poisoned(model_boundary_bytes(m, &batch, 1));
+        model_infer(m, &batch, &cache, x[p], m->is_last ? NULL : x[p + 1], scratch, next);
         free(scratch);
     }
     for (int p = 1; p <= chain->P; p++) { free(x[p]); }

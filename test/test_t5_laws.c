@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "../llmc/t5_acts.h"
+#include "../llmc/t5.h"
 #include "t5_chain.h"
 #include "test.h"
 
@@ -150,18 +150,18 @@ static void evaluation_in_chunks(void) {
         t5_samples_add(&own, &sample, 0, 0);
     }
     const ModelBatch* batch = &own.batch;
-    CHECK(batch->num_rows > 2 * T5_HEAD_CHUNK_ROWS);
+    CHECK(batch->num_rows > 2 * 64);
     float *losses = t5_chain_zeros(batch->num_rows), *kept_losses = t5_chain_zeros(batch->num_rows);
     T5Stage stage;
     t5_stage_open(&stage, &config, 0, 4, true, 0.0f, batch, ops);
-    t5_forward(&stage.model, batch, NULL, NULL, stage.acts, stage.scratch, kept_losses,
-               MODEL_KEEP | MODEL_HEAD);
+    model_forward(&stage.model, batch, NULL, NULL, stage.acts, stage.scratch, kept_losses,
+                  MODEL_KEEP | MODEL_HEAD);
     CHECK(stage.model.last_logits == NULL);
-    int64_t num_bytes = t5_acts_bytes(&stage.model, batch, MODEL_HEAD);
-    CHECK(num_bytes < t5_acts_bytes(&stage.model, batch, MODEL_KEEP | MODEL_HEAD) / 2);
+    int64_t num_bytes = model_acts_bytes(&stage.model, batch, MODEL_HEAD);
+    CHECK(num_bytes < model_acts_bytes(&stage.model, batch, MODEL_KEEP | MODEL_HEAD) / 2);
     free(stage.acts);
     stage.acts = t5_chain_poisoned(num_bytes);
-    t5_forward(&stage.model, batch, NULL, NULL, stage.acts, stage.scratch, losses, MODEL_HEAD);
+    model_forward(&stage.model, batch, NULL, NULL, stage.acts, stage.scratch, losses, MODEL_HEAD);
     CHECK(t5_chain_worst_loss(losses, kept_losses, batch->num_rows) < LOSS_TOLERANCE);
     double sum = 0.0;
     for (int v = 0; v < config.vocab; v++) { sum += exp((double)stage.model.last_logits[v]); }
@@ -169,39 +169,6 @@ static void evaluation_in_chunks(void) {
     t5_stage_close(&stage);
     free(losses);
     free(kept_losses);
-}
-
-// KEEP without HEAD on the last slice: given the gradient the head would have sent, layers do as with the
-// head.
-static void last_slice_without_head(void) {
-    static T5Samples own;
-    const ModelConfig config = config_of(1);
-    T5Sample samples[3];
-    for (int i = 0; i < 3; i++) { samples[i] = sample_random(i, 60); }
-    batch_of(&own, samples, 3, false);
-    const ModelBatch* batch = &own.batch;
-    float* losses = t5_chain_zeros(batch->num_rows);
-    T5Stage full, headless;
-    t5_stage_open(&full, &config, 0, 4, true, 0.0f, batch, ops);
-    t5_stage_open(&headless, &config, 0, 4, true, 0.0f, batch, ops);
-    free(headless.acts);
-    headless.acts = t5_chain_poisoned(t5_acts_bytes(&headless.model, batch, MODEL_KEEP));
-    t5_forward(&full.model, batch, NULL, NULL, full.acts, full.scratch, losses, MODEL_KEEP | MODEL_HEAD);
-    t5_forward(&headless.model, batch, NULL, NULL, headless.acts, headless.scratch, NULL, MODEL_KEEP);
-    t5_backward_inputs(&full.model, batch, NULL, full.acts, NULL, NULL, full.scratch);
-    const floatX* dout = t5_acts_layer(&full.model, full.acts, batch, T5_DEC, 1, MODEL_KEEP).dx_next;
-    t5_backward_inputs(&headless.model, batch, NULL, headless.acts, dout, NULL, headless.scratch);
-    t5_backward_weights(&headless.model, batch, headless.acts, dout, headless.scratch);
-    t5_backward_weights(&full.model, batch, full.acts, NULL, full.scratch);
-    for (int i = 0; i < full.model.num_slices; i++) {
-        const TensorSlice* slice = &full.model.slices[i];
-        if (slice->tensor == T5_shared || slice->tensor == T5_dec_norm) { continue; }  // the head's
-        CHECK(memcmp(full.model.grads + slice->offset, headless.model.grads + slice->offset,
-                     sizeof(float) * (size_t)slice->num_values) == 0);
-    }
-    t5_stage_close(&full);
-    t5_stage_close(&headless);
-    free(losses);
 }
 
 static void nothing_supervised_gives_zero_gradients(void) {
@@ -230,10 +197,10 @@ static void gradients_add_up(void) {
     t5_stage_open(&stage, &config, 0, 4, true, 0.0f, &own.batch, ops);
     float *losses = t5_chain_zeros(own.batch.num_rows), *once = t5_chain_zeros(stage.model.num_params);
     for (int k = 0; k < 2; k++) {
-        t5_forward(&stage.model, &own.batch, NULL, NULL, stage.acts, stage.scratch, losses,
-                   MODEL_KEEP | MODEL_HEAD);
-        t5_backward_inputs(&stage.model, &own.batch, NULL, stage.acts, NULL, NULL, stage.scratch);
-        t5_backward_weights(&stage.model, &own.batch, stage.acts, NULL, stage.scratch);
+        model_forward(&stage.model, &own.batch, NULL, NULL, stage.acts, stage.scratch, losses,
+                      MODEL_KEEP | MODEL_HEAD);
+        model_backward_inputs(&stage.model, &own.batch, NULL, stage.acts, NULL, NULL, stage.scratch);
+        model_backward_weights(&stage.model, &own.batch, stage.acts, NULL, stage.scratch);
         if (k == 0) { memcpy(once, stage.model.grads, sizeof *once * (size_t)stage.model.num_params); }
     }
     for (int64_t i = 0; i < stage.model.num_params; i++) { once[i] *= 2.0f; }
@@ -249,7 +216,6 @@ int main(int argc, char** argv) {
     RUN(grouping_and_padding_change_nothing);
     RUN(padding_may_hold_anything);
     RUN(evaluation_in_chunks);
-    RUN(last_slice_without_head);
     RUN(nothing_supervised_gives_zero_gradients);
     RUN(gradients_add_up);
     ops_free(ops);

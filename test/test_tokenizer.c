@@ -210,26 +210,6 @@ static void cache_overflow_changes_nothing(void) {
     bpe_close(bpe);
 }
 
-// Megabytes without a break neither exhaust a stack or a match limit nor take quadratic time.
-static void long_runs_are_linear(void) {
-    static const char* const units[] = {"a", " ",        "\n",           "!",
-                                        "7", "\xc3\xa9", "\xe3\x80\x80", "\xf0\x9f\x98\x80"};
-    Bpe* bpe = open_tiny();
-    for (size_t u = 0; u < sizeof units / sizeof units[0]; u++) {
-        size_t unit = strlen(units[u]), num_bytes = (2u << 20) / unit * unit, back_bytes = 0;
-        char *text = malloc(num_bytes), *back = NULL;
-        for (size_t i = 0; i < num_bytes; i++) { text[i] = units[u][i % unit]; }
-        BpeTokens tokens = {0};
-        CHECK_OK(bpe_encode(bpe, text, num_bytes, &tokens));
-        CHECK_OK(bpe_decode(bpe, tokens.ids, tokens.num_tokens, &back, &back_bytes));
-        CHECK(back_bytes == num_bytes && memcmp(back, text, num_bytes) == 0);
-        free(text);
-        free(back);
-        bpe_tokens_free(&tokens);
-    }
-    bpe_close(bpe);
-}
-
 static void bytes_tokenizer_is_the_identity(void) {
     Bpe* bpe = NULL;
     CHECK_OK(bpe_open_bytes(&bpe));
@@ -408,31 +388,6 @@ static void tokenizer_json_is_the_model_it_was_made_from(void) {
     }
     tokenizer_close(hf);
     tokenizer_close(model);
-}
-
-static void bpe_and_bytes_are_bpe_s(void) {
-    Tokenizer *bpe = open_choice(CHOICE_GPT2), *bytes = open_choice(CHOICE_BYTES),
-              *byt5 = open_choice(CHOICE_BYT5);
-    TokenizerOptions options = {.choice = CHOICE_HF, .file = "test/golden/bpe_tiny_tokenizer.json"};
-    Tokenizer* hf = NULL;
-    CHECK_OK(tokenizer_open(&hf, &options));
-    check_vocab(bpe, TOKENIZER_GPT2, 420, 0, -1, INPUT_END_NEWLINE);
-    check_vocab(hf, TOKENIZER_GPT2, 420, 0, -1, INPUT_END_NEWLINE);
-    check_vocab(bytes, TOKENIZER_BYTES, 257, 256, -1, INPUT_END_NEWLINE);
-    tokenizer_check_golden(bpe, "test/golden/bpe_texts.json", "tiny");
-    tokenizer_check_golden(hf, "test/golden/bpe_texts.json", "tiny");
-    CHECK(tokenizer_vocab(hf)->hash == tokenizer_vocab(bpe)->hash);
-    CHECK(tokenizer_vocab(bytes)->hash != tokenizer_vocab(bpe)->hash);
-    CHECK(tokenizer_vocab(bytes)->hash != tokenizer_vocab(byt5)->hash);
-    CHECK(shows(bytes, 65, "A") && shows(bytes, 256, "<|endoftext|>"));
-    BpeTokens tokens = {0};
-    CHECK_FAILS(tokenizer_encode(hf, "fine \xff", 6, &tokens), STATUS_BAD_FORMAT, "byte 5");
-    CHECK_EQ(tokens.num_tokens, 0);
-    bpe_tokens_free(&tokens);
-    tokenizer_close(bpe);
-    tokenizer_close(hf);
-    tokenizer_close(bytes);
-    tokenizer_close(byt5);
 }
 
 // Random bytes, UTF-8 or not: a result, and the same again.
@@ -1022,7 +977,6 @@ int main(int argc, char** argv) {
     RUN(tiny_vocabulary_equals_golden_tokens);
     RUN(heap_merging_equals_the_definition);
     RUN(cache_overflow_changes_nothing);
-    RUN(long_runs_are_linear);
     RUN(bytes_tokenizer_is_the_identity);
     RUN(bad_texts_and_tokens_are_errors);
     RUN(bad_vocabularies_are_errors_that_name_the_place);
@@ -1034,7 +988,6 @@ int main(int argc, char** argv) {
         SKIP(gpt2_tokens_of_all_shared_data_equal_golden_hashes, "no " SHARED_VOCAB);
     }
     RUN(byt5_equals_golden_ids);
-    RUN(bpe_and_bytes_are_bpe_s);
     RUN(any_bytes_are_taken);
     RUN(saved_text_can_be_shown);
     if (spiece_library() != NULL) {

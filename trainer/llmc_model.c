@@ -44,7 +44,7 @@ static void make_values(Model* model, const ModelConfig* config) {
     enum { FEW_PARAMS = 4000000, SEED = 42 };
     model_alloc_grads(model);
     if (model_num_params(config) <= FEW_PARAMS) {
-        config->kind->init_random(model, SEED);
+        model_init_random(model, SEED);
     } else {
         fill_values(model);
     }
@@ -190,43 +190,39 @@ static ModelCache model_cache(const DynapipeCache* cache) {
 _Static_assert((int)DYNAPIPE_FORWARD_KEEP == (int)MODEL_KEEP && (int)DYNAPIPE_FORWARD_HEAD == (int)MODEL_HEAD,
                "both sides number their flags alike");
 
-static const ModelKind* kind_of(const void* model) {
-    return ((const Model*)model)->config.kind;
-}
-
 static int64_t acts_bytes(void* model, const DynapipeBatch* batch, int flags) {
     ModelBatch view = model_batch(batch);
-    return kind_of(model)->acts_bytes(model, &view, flags);
+    return model_acts_bytes(model, &view, flags);
 }
 
 static int64_t scratch_bytes(void* model, const DynapipeBatch* batch) {
     ModelBatch view = model_batch(batch);
-    return kind_of(model)->scratch_bytes(model, &view);
+    return model_scratch_bytes(model, &view);
 }
 
 static int64_t boundary_bytes(void* model, const DynapipeBatch* batch, int is_behind) {
     ModelBatch view = model_batch(batch);
-    return kind_of(model)->boundary_bytes(model, &view, is_behind);
+    return model_boundary_bytes(model, &view, is_behind);
 }
 
 static int forward(void* model, const DynapipeBatch* batch, const void* in, void* out, void* acts,
                    void* scratch, float* losses, int flags) {
     ModelBatch view = model_batch(batch);
-    kind_of(model)->forward(model, &view, in, out, acts, scratch, losses, flags);
+    model_forward(model, &view, in, out, acts, scratch, losses, flags);
     return 0;
 }
 
 static int backward_inputs(void* model, const DynapipeBatch* batch, const void* in, void* acts,
                            const void* dout, void* din, void* scratch) {
     ModelBatch view = model_batch(batch);
-    kind_of(model)->backward_inputs(model, &view, in, acts, dout, din, scratch);
+    model_backward_inputs(model, &view, in, acts, dout, din, scratch);
     return 0;
 }
 
 static int backward_weights(void* model, const DynapipeBatch* batch, void* acts, const void* dout,
                             void* scratch) {
     ModelBatch view = model_batch(batch);
-    kind_of(model)->backward_weights(model, &view, acts, dout, scratch);
+    model_backward_weights(model, &view, acts, dout, scratch);
     return 0;
 }
 
@@ -241,19 +237,19 @@ static int finish(void* model) {
 
 static int64_t cache_bytes(void* model, const DynapipeCache* cache) {
     ModelCache view = model_cache(cache);
-    return kind_of(model)->cache_bytes(model, &view);
+    return model_cache_bytes(model, &view);
 }
 
 static int64_t infer_bytes(void* model, const DynapipeBatch* batch) {
     ModelBatch view = model_batch(batch);
-    return kind_of(model)->infer_bytes(model, &view);
+    return model_infer_bytes(model, &view);
 }
 
 static int infer(void* model, const DynapipeBatch* batch, const DynapipeCache* cache, const void* in,
                  void* out, void* scratch, int32_t* next) {
     ModelBatch view = model_batch(batch);
     ModelCache cache_view = cache != NULL ? model_cache(cache) : (ModelCache){0};
-    kind_of(model)->infer(model, &view, &cache_view, in, out, scratch, next);
+    model_infer(model, &view, &cache_view, in, out, scratch, next);
     return 0;
 }
 

@@ -251,7 +251,7 @@ static double step_flops(const Source* source) {
                             .dec_squares = last->dec_squares,
                             .cross_products = last->cross_products,
                             .rows = last->supervised_tokens};
-    return source->kind->flops(&source->views[0].config, &work);
+    return model_flops(&source->views[0].config, &work);
 }
 
 void source_report(Source* source, int step, const SourceStep* about) {

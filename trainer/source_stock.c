@@ -417,10 +417,10 @@ ModelPart source_part(Source* source, const ModelConfig* config) {
 
 void source_attach(Source* source, Model* model) {
     ModelBatch shape = stock_stream_shape(&source->train);
-    int64_t acts_bytes = source->kind->acts_bytes(model, &shape, MODEL_KEEP | MODEL_HEAD);
+    int64_t acts_bytes = model_acts_bytes(model, &shape, MODEL_KEEP | MODEL_HEAD);
     source->model = model;
     source->acts = ops_alloc(source->ops, (size_t)acts_bytes, "activations");
-    source->scratch = ops_alloc(source->ops, (size_t)source->kind->scratch_bytes(model, &shape), "scratch");
+    source->scratch = ops_alloc(source->ops, (size_t)model_scratch_bytes(model, &shape), "scratch");
 }
 
 // Supervised tokens of the step at hand: batches of pairs have more or less of them, so they are drawn twice.
@@ -437,7 +437,6 @@ static int64_t count_rows(Source* source) {
 }
 
 double source_step(Source* source) {
-    const ModelKind* kind = source->kind;
     source->begin_ns = clock_now_ns();
     source_stock_check(source, sample_verify_damage(source->verify));
     model_zero_grads(source->model);
@@ -446,10 +445,10 @@ double source_step(Source* source) {
     for (int micro = 0; micro < source->micro_steps; micro++) {
         ModelBatch batch = stock_stream_next(&source->train);
         batch.loss_scale = (float)(1.0 / (double)num_rows);
-        kind->forward(source->model, &batch, NULL, NULL, source->acts, source->scratch, source->losses + at,
+        model_forward(source->model, &batch, NULL, NULL, source->acts, source->scratch, source->losses + at,
                       MODEL_KEEP | MODEL_HEAD);
-        kind->backward_inputs(source->model, &batch, NULL, source->acts, NULL, NULL, source->scratch);
-        kind->backward_weights(source->model, &batch, source->acts, NULL, source->scratch);
+        model_backward_inputs(source->model, &batch, NULL, source->acts, NULL, NULL, source->scratch);
+        model_backward_weights(source->model, &batch, source->acts, NULL, source->scratch);
         at += batch.num_rows;
     }
     ops_sync(source->ops);
@@ -479,7 +478,7 @@ static double step_flops(const Source* source) {
                             .dec_squares = n * shape.num_dec_tokens * dec,
                             .cross_products = n * shape.num_seqs * enc * dec,
                             .rows = n * shape.num_rows};
-    return source->kind->flops(&source->model->config, &work);
+    return model_flops(&source->model->config, &work);
 }
 
 void source_report(Source* source, int step, const SourceStep* about) {
@@ -552,8 +551,8 @@ double source_validate(Source* source, int step, int max_batches) {
         if (stop_signal_seen() != 0) { return NAN; }
         ModelBatch batch = stock_stream_next(&source->val);
         batch.token_keys = batch.dec_token_keys = NULL;  // nothing is dropped
-        source->kind->forward(source->model, &batch, NULL, NULL, source->acts, source->scratch,
-                              source->losses, MODEL_HEAD);
+        model_forward(source->model, &batch, NULL, NULL, source->acts, source->scratch, source->losses,
+                      MODEL_HEAD);
         ops_sync(source->ops);
         for (int r = 0; r < batch.num_rows; r++) { loss += (double)source->losses[r]; }
         num_rows += batch.num_rows;

@@ -359,7 +359,7 @@ static void compare_with_asked(Trainer* t, const ModelConfig* config, const char
     t->warned_of_model = !same && t->flags.model_given;
     if (!t->warned_of_model || !source_is_main(t->source)) { return; }
     char shape[160];
-    config->kind->describe(shape, sizeof shape, config);
+    model_describe(shape, sizeof shape, config);
     fprintf(stderr,
             "warning: -e %s is not used: -y 1 goes on with %s,\n  %s ---> leave -e out; another -o for a new "
             "run\n",
@@ -423,7 +423,7 @@ static void fill_params(Trainer* t, ModelSource source, const char* path) {
     SlowNotice* notice = trainer_notice(t, is_new ? "drawing parameters" : "reading parameters", -1,
                                         is_new ? 0 : m->num_params * (int64_t)sizeof(floatX));
     switch (source) {
-        case MODEL_NEW: t->kind->init_random(m, source_seed(t->source)); break;
+        case MODEL_NEW: model_init_random(m, source_seed(t->source)); break;
         case MODEL_HF:
             ok = hf_checkpoint_read(path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params);
             break;
@@ -446,7 +446,7 @@ static void print_model(const Trainer* t, ModelSource source, const char* path) 
     char shape[160], text[400];
     const ModelConfig* config = &t->model.config;
     if (!source_is_main(t->source)) { return; }
-    t->kind->describe(shape, sizeof shape, config);
+    model_describe(shape, sizeof shape, config);
     int column = printf("%s: %s,", t->kind->name, shape);
     snprintf(text, sizeof text, "vocabulary %d, %lld parameters,", config->vocab,
              (long long)model_num_params(config));

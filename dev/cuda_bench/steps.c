@@ -83,7 +83,7 @@ static ModelBatch batch_of(const Model* model, int n, int seq_tokens, int target
 }
 
 static int64_t acts_bytes(const Model* model, const ModelBatch* batch) {
-    return model->config.kind->acts_bytes(model, batch, MODEL_KEEP | MODEL_HEAD);
+    return model_acts_bytes(model, batch, MODEL_KEEP | MODEL_HEAD);
 }
 
 // The most sequences of a micro-batch that memory takes, with a tenth of what is free left alone.
@@ -91,9 +91,8 @@ static ModelBatch fitting_batch(const Model* model, int seq_tokens, int target_t
     size_t free_bytes = 0, total_bytes = 0;
     CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
     ModelBatch batch = batch_of(model, most, seq_tokens, target_tokens);
-    while (batch.num_seqs > 1 &&
-           (double)(acts_bytes(model, &batch) + model->config.kind->scratch_bytes(model, &batch)) >
-               0.9 * (double)free_bytes) {
+    while (batch.num_seqs > 1 && (double)(acts_bytes(model, &batch) + model_scratch_bytes(model, &batch)) >
+                                     0.9 * (double)free_bytes) {
         batch = batch_of(model, batch.num_seqs / 2, seq_tokens, target_tokens);
     }
     return batch;
@@ -143,7 +142,7 @@ static void trainer_init(Trainer* t, Bench* bench, const char* descriptor, int s
     batch_alloc(t);
     t->losses = llmc_alloc((size_t)t->batch.num_rows * MAX_MICRO * sizeof(float), "losses");
     t->acts = ops_alloc(t->ops, (size_t)acts_bytes(&t->model, &t->batch), "activations");
-    t->scratch = ops_alloc(t->ops, (size_t)kind->scratch_bytes(&t->model, &t->batch), "scratch");
+    t->scratch = ops_alloc(t->ops, (size_t)model_scratch_bytes(&t->model, &t->batch), "scratch");
     for (int i = 0; i < 3 * MAX_MICRO + 3; i++) { CUDA_CHECK(cudaEventCreate(&t->at[i])); }
 }
 
@@ -170,7 +169,6 @@ static double between_ms(const Trainer* t, int from, int to) {
 // Wall time; phase_ms: of the device. Returns the mean loss.
 static double step(Trainer* t, int number, double* wall_ms, double phase_ms[NUM_PHASES]) {
     Model* model = &t->model;
-    const ModelKind* kind = model->config.kind;
     const ModelBatch* batch = &t->batch;
     const int R = batch->num_rows, num_drawn = batch->num_tokens + batch->num_dec_tokens + R;
     t->batch.loss_scale = 1.0f / (float)(R * t->num_micro);
@@ -183,12 +181,12 @@ static double step(Trainer* t, int number, double* wall_ms, double phase_ms[NUM_
         for (int i = 0; i < num_drawn; i++) {  // a job's arrays may change once it is queued
             t->tokens[i] = (int32_t)rng_below(&t->rng, (uint32_t)model->config.vocab);
         }
-        kind->forward(model, batch, NULL, NULL, t->acts, t->scratch, t->losses + (size_t)micro * (size_t)R,
+        model_forward(model, batch, NULL, NULL, t->acts, t->scratch, t->losses + (size_t)micro * (size_t)R,
                       MODEL_KEEP | MODEL_HEAD);
         mark(t);
-        kind->backward_inputs(model, batch, NULL, t->acts, NULL, NULL, t->scratch);
+        model_backward_inputs(model, batch, NULL, t->acts, NULL, NULL, t->scratch);
         mark(t);
-        kind->backward_weights(model, batch, t->acts, NULL, t->scratch);
+        model_backward_weights(model, batch, t->acts, NULL, t->scratch);
         mark(t);
     }
     double norm = sqrt(optimizer_sum_of_squares(&t->optimizer, model));

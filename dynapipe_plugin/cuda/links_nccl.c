@@ -142,13 +142,7 @@ static Status nccl_world_check(const NcclWorld* world) {
 }
 
 // --- warming up ------------------------------------------------------------------------------------------
-static Status exchange(const NcclWorld* world, float* data, int32_t peer) {
-    NCCL_TRY(ncclSend(data, 1, ncclFloat32, peer, world->pipeline, world->stream));
-    NCCL_TRY(ncclRecv(data + 1, 1, ncclFloat32, peer, world->pipeline, world->stream));
-    return STATUS_OK;
-}
-
-// What sums_nccl.c uses: kernels are loaded, and who does not come is found out here.
+// What sums below use: kernels are loaded, and who does not come is found out here.
 static Status warm_up_sum(const NcclWorld* world, float* data, ncclComm_t comm) {
     if (comm == NULL) { return STATUS_OK; }
     int me;
@@ -160,16 +154,16 @@ static Status warm_up_sum(const NcclWorld* world, float* data, ncclComm_t comm) 
     return STATUS_OK;
 }
 
-// One group: no order of pairs to agree on. data: 2 values for each peer.
-static Status warm_up_peers(const NcclWorld* world, float* data, const int32_t* peers, int32_t num_peers) {
+// One group: no order of pairs to agree on. data: 2 values for each rank.
+static Status exchange_with(NcclWorld* world, float* data, const int32_t* peers, int32_t num_peers) {
     NCCL_TRY(ncclGroupStart());
-    for (int32_t i = 0; i < num_peers; i++) { TRY(exchange(world, data + 2 * i, peers[i])); }
+    for (int32_t i = 0; i < num_peers; i++) {
+        if (world->is_connected[peers[i]]) { continue; }
+        world->is_connected[peers[i]] = true;
+        NCCL_TRY(ncclSend(data + 2 * i, 1, ncclFloat32, peers[i], world->pipeline, world->stream));
+        NCCL_TRY(ncclRecv(data + 2 * i + 1, 1, ncclFloat32, peers[i], world->pipeline, world->stream));
+    }
     NCCL_TRY(ncclGroupEnd());
-    return STATUS_OK;
-}
-
-static Status warm_up_holders(const NcclWorld* world, float* data) {
-    for (int32_t h = 0; h < world->num_holders; h++) { TRY(warm_up_sum(world, data, world->holders[h])); }
     return STATUS_OK;
 }
 
@@ -190,28 +184,18 @@ static Status wait_for_stream(const NcclWorld* world, int64_t timeout_ns) {
     }
 }
 
-// What may connect, behind each other: peers, then a sum over the replicas, or over all holders.
-typedef struct {
-    const int32_t* peers;
-    int32_t num_peers;
-    bool replicas, holders;
-} WarmUp;
-
-static Status queue_warm_up(const NcclWorld* world, float* data, WarmUp what) {
-    if (what.num_peers > 0) { TRY(warm_up_peers(world, data, what.peers, what.num_peers)); }
-    if (what.replicas) { TRY(warm_up_sum(world, data, world->replicas)); }
-    return what.holders ? warm_up_holders(world, data) : STATUS_OK;
+// Around calls that connect: room for their values, the watch, and waiting until the queue is through.
+static Status warm_up_begin(NcclWorld* world, const Collective* ranks, float** data) {
+    size_t num_bytes = 2 * (size_t)ranks->num_ranks * sizeof **data;
+    CUDA_TRY(cudaMalloc((void**)data, num_bytes));
+    CUDA_TRY(cudaMemsetAsync(*data, 0, num_bytes, world->stream));
+    call_watch_begin(world->watch, "NCCL: connecting ranks");
+    return STATUS_OK;
 }
 
-static Status warm_up(NcclWorld* world, const Collective* ranks, WarmUp what) {
-    float* data;
-    size_t num_bytes = 2 * (size_t)ranks->num_ranks * sizeof *data;
-    CUDA_TRY(cudaMalloc((void**)&data, num_bytes));
-    CUDA_TRY(cudaMemsetAsync(data, 0, num_bytes, world->stream));
-    call_watch_begin(world->watch, "NCCL: connecting ranks");
-    Status status = queue_warm_up(world, data, what);
+static Status warm_up_end(NcclWorld* world, const Collective* ranks, float* data, Status queued) {
     call_watch_end(world->watch);
-    TRY(status);
+    TRY(queued);
     TRY(wait_for_stream(world, ranks->timeout_ns));
     CUDA_TRY(cudaFree(data));
     return STATUS_OK;
@@ -260,7 +244,9 @@ static Status open_world(NcclWorld* w, Collective* world, int32_t num_stages) {
     Status status = open_comms(w, world, num_stages);
     call_watch_end(w->watch);
     TRY(status);
-    return warm_up(w, world, (WarmUp){.replicas = true});
+    float* data;
+    TRY(warm_up_begin(w, world, &data));
+    return warm_up_end(w, world, data, warm_up_sum(w, data, w->replicas));
 }
 
 Status nccl_world_open(NcclWorld** out, CudaDevice* device, Collective* world, int32_t num_stages,
@@ -280,16 +266,9 @@ Status nccl_world_open(NcclWorld** out, CudaDevice* device, Collective* world, i
 }
 
 Status nccl_world_connect(NcclWorld* w, Collective* ranks, const int32_t* peers, int32_t num_peers) {
-    int32_t num_new = 0, *fresh = malloc((size_t)ranks->num_ranks * sizeof *fresh);
-    if (fresh == NULL) { return FAIL(STATUS_NO_MEMORY, "NCCL: no memory for %d peers", (int)num_peers); }
-    for (int32_t i = 0; i < num_peers; i++) {
-        bool* is_connected = &w->is_connected[peers[i]];
-        if (!*is_connected) { fresh[num_new++] = peers[i]; }
-        *is_connected = true;
-    }
-    Status status = warm_up(w, ranks, (WarmUp){.peers = fresh, .num_peers = num_new});
-    free(fresh);
-    return status;
+    float* data;
+    TRY(warm_up_begin(w, ranks, &data));
+    return warm_up_end(w, ranks, data, exchange_with(w, data, peers, num_peers));
 }
 
 // Every rank splits, also where it is none of them: a communicator for each set, of each replica its own.
@@ -326,7 +305,12 @@ Status nccl_world_open_holders(NcclWorld* w, Collective* ranks, const TiedGroups
     Status status = split_holders(w, tied, ranks->transport->rank);
     call_watch_end(w->watch);
     TRY(status);
-    return warm_up(w, ranks, (WarmUp){.holders = true});
+    float* data;
+    TRY(warm_up_begin(w, ranks, &data));
+    for (int32_t h = 0; h < w->num_holders && status == STATUS_OK; h++) {
+        status = warm_up_sum(w, data, w->holders[h]);
+    }
+    return warm_up_end(w, ranks, data, status);
 }
 
 static void abort_comm(ncclComm_t* place) {

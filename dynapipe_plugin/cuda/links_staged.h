@@ -1,5 +1,5 @@
 /*
-transport_staged.h -- activations and gradients between GPUs through pinned memory and a host transport (MPI):
+links_staged.h -- activations and gradients between GPUs through pinned memory and a host transport (MPI):
 slower than NCCL, but ranks may share a GPU.
 
     send   compute stream ... | ready -> copy out: GPU to slot | isend, test -> slot free
@@ -14,7 +14,6 @@ on when test() is called, on any request.
 #pragma once
 
 #include "device_cuda.h"
-#include "../run/sums.h"
 #include "../run/transport.h"
 
 // Both borrowed; `host` has all ranks.
@@ -22,11 +21,3 @@ Status transport_staged_open(Transport* out, CudaDevice* device, Transport* host
 // Slots for messages to and from `peers` (other ranks), as far as there are none yet: 8 MiB of pinned memory
 // each. Before the first message to them; this rank's alone.
 Status transport_staged_connect(Transport* transport, const int32_t* peers, int32_t num_peers);
-
-// --- sums_staged --------------------
-// sums_staged.h -- sums of gradients between GPUs through pinned memory and a host transport (run/sums.h): in
-// the fixed order of collective.h, so the same bits in every run.
-
-// All are borrowed. The mirror in pinned memory has room for arrays of at most mirror_bytes.
-Status sums_staged_open(Sums* out, CudaDevice* device, Collective* replicas, TiedGroups* tied,
-                        int64_t mirror_bytes);

@@ -10,42 +10,10 @@
 #ifndef DYNAPIPE_NO_NCCL
 #include "links_nccl.h"
 #endif
+#include "../run/executor.h"
 #include "../run/hosts.h"
 #include "../run/session.h"
 #include "../../util/numbers.h"
-
-typedef struct {
-    int32_t stage;
-    bool has[PLAN_MAX_STAGES];
-} Peers;
-
-// Messages pass between stages a and b.
-static void add_pair(Peers* peers, int32_t a, int32_t b) {
-    if (a == b) { return; }
-    if (a == peers->stage) { peers->has[b] = true; }
-    if (b == peers->stage) { peers->has[a] = true; }
-}
-
-// The other stages of a replica that have a chunk before or after one of `stage`, or, where the head is
-// shared, the last chunk while `stage` has a share, or the other way round. Ascending; returns how many. Of
-// any two stages either both have each other, or neither. num_chunks 0: the plain pipeline.
-static int32_t placement_peers(int32_t out[PLAN_MAX_STAGES], const Placement* placement, int32_t num_stages,
-                               int32_t stage) {
-    Peers peers = {.stage = stage};
-    const int32_t K = placement->num_chunks;
-    int32_t num_peers = 0;
-    for (int32_t k = 0; k + 1 < K; k++) {
-        add_pair(&peers, placement->stage_of[k], placement->stage_of[k + 1]);
-    }
-    for (int32_t s = 0; K > 0 && s < num_stages; s++) {
-        if (placement_has_share(placement, s)) { add_pair(&peers, placement->stage_of[K - 1], s); }
-    }
-    for (int32_t s = 0; K == 0 && s + 1 < num_stages; s++) { add_pair(&peers, s, s + 1); }
-    for (int32_t s = 0; s < num_stages; s++) {
-        if (peers.has[s]) { out[num_peers++] = s; }
-    }
-    return num_peers;
-}
 
 // Left free for what libraries load and allocate later (kernels, their local memory, NCCL's buffers): per
 // rank.
@@ -58,6 +26,7 @@ struct SessionDevice {
     int64_t free_bytes;   // on my card, before the model
     bool limit_is_mine;   // --memory-limit was not given
     bool use_nccl;
+    void* mirror;  // pinned, of sums by the host
 #ifndef DYNAPIPE_NO_NCCL
     NcclWorld* nccl;
 #endif
@@ -65,107 +34,81 @@ struct SessionDevice {
 
 // --- which card ------------------------------------------------------------------------------------------
 
-// What each rank knows of itself, for all to see; doubles hold 52 bits of a hash.
 typedef struct {
-    double *host, *num_cards, *card;  // [num_ranks] each
-} Ranks;
+    uint64_t host, card;  // hashes
+    int32_t num_cards;    // of its host
+    int32_t reserved;
+} RankCard;
 
-static double as_double(uint64_t hash) {
-    return (double)(hash_finish(hash) >> 12);
+static int32_t count_on_card(const RankCard* all, int32_t num_ranks, uint64_t card) {
+    int32_t count = 0;
+    for (int32_t r = 0; r < num_ranks; r++) { count += all[r].card == card; }
+    return count;
 }
 
-static double host_hash(void) {
+// Ranks of a host take its cards in turn. all: (num_ranks), of which every rank fills in its own.
+static Status find_cards(Dynapipe* dp, RankCard* all) {
+    int32_t num_ranks = dp->transport.num_ranks, local_rank = 0, me = dp->transport.rank;
+    RankCard* mine = &all[me];
+    struct cudaDeviceProp about;
     char name[256] = "";
-    gethostname(name, sizeof name - 1);
-    return as_double(hash_bytes(HASH_SEED, name, strlen(name)));
-}
-
-// Ranks below this one for which values[r] is equal.
-static int32_t count_equal(const double* values, int32_t begin, int32_t end, double value) {
-    int32_t count = 0;
-    for (int32_t r = begin; r < end; r++) { count += values[r] == value; }
-    return count;
-}
-
-static int32_t most_sharing(const Ranks* ranks, int32_t num_ranks) {
-    int32_t most = 1;
-    for (int32_t r = 0; r < num_ranks; r++) {
-        int32_t count = count_equal(ranks->card, 0, num_ranks, ranks->card[r]);
-        most = count > most ? count : most;
-    }
-    return most;
-}
-
-#ifndef DYNAPIPE_NO_NCCL
-static int32_t count_cards(const Ranks* ranks, int32_t num_ranks) {
-    int32_t count = 0;
-    for (int32_t r = 0; r < num_ranks; r++) { count += count_equal(ranks->card, 0, r, ranks->card[r]) == 0; }
-    return count;
-}
-#endif
-
-static Status find_cards(Dynapipe* dp, Ranks* ranks) {
-    int32_t num_ranks = dp->transport.num_ranks, me = dp->transport.rank;
     int num_cards = 0;
     cudaError_t error = cudaGetDeviceCount(&num_cards);
-    if (error != cudaSuccess) { num_cards = 0; }
-    ranks->host[me] = host_hash();
-    ranks->num_cards[me] = num_cards;
-    TRY(collective_all_reduce_sum(&dp->world, ranks->host, 2 * num_ranks));
+    gethostname(name, sizeof name - 1);
+    mine->host = hash_bytes(HASH_SEED, name, strlen(name));
+    mine->num_cards = error == cudaSuccess ? num_cards : 0;
+    TRY(collective_share(&dp->world, all, sizeof *all));
     for (int32_t r = 0; r < num_ranks; r++) {
-        if (ranks->num_cards[r] >= 1) { continue; }
+        if (all[r].num_cards >= 1) { continue; }
         return FAIL(
             STATUS_NO_DEVICE,
             "rank %d finds no GPU (%s) ---> make train_gpt2, make train_t5: the same on CPUs; nvidia-smi "
             "shows cards and driver",
-            r, num_cards == 0 && error != cudaSuccess ? cudaGetErrorString(error) : "none there");
+            (int)r, error != cudaSuccess ? cudaGetErrorString(error) : "none there");
     }
-    int32_t local_rank = count_equal(ranks->host, 0, me, ranks->host[me]);
+    for (int32_t r = 0; r < me; r++) { local_rank += all[r].host == mine->host; }
     int card = local_rank % num_cards;
     CUDA_TRY(cudaSetDevice(card));
-    struct cudaDeviceProp about;
     CUDA_TRY(cudaGetDeviceProperties(&about, card));
-    uint64_t hash = hash_bytes(HASH_SEED, &ranks->host[me], sizeof(double));
-    hash = hash_bytes(hash, &about.uuid, sizeof about.uuid);
-    hash = hash_bytes(hash, &about.pciBusID, sizeof about.pciBusID);
-    ranks->card[me] = as_double(hash_bytes(hash, &card, sizeof card));
-    return collective_all_reduce_sum(&dp->world, ranks->card, num_ranks);
+    mine->card = hash_bytes(mine->host, &about.uuid, sizeof about.uuid);
+    mine->card = hash_bytes(mine->card, &about.pciBusID, sizeof about.pciBusID);
+    mine->card = hash_finish(hash_bytes(mine->card, &card, sizeof card));
+    return collective_share(&dp->world, all, sizeof *all);
 }
 
-static Status check_transport(const Dynapipe* dp, const Ranks* ranks) {
-    int32_t num_ranks = dp->transport.num_ranks;
+static Status check_transport(const Dynapipe* dp, const RankCard* all) {
+    int32_t num_ranks = dp->transport.num_ranks, num_cards = 0;
     SessionDevice* on = dp->on;
-    on->num_sharing = most_sharing(ranks, num_ranks);
+    for (int32_t r = 0; r < num_ranks; r++) {
+        int32_t num_sharing = count_on_card(all, num_ranks, all[r].card);
+        if (num_sharing > on->num_sharing) { on->num_sharing = num_sharing; }
+        num_cards += count_on_card(all, r, all[r].card) == 0;
+    }
+    bool wanted = dp->options.transport != TRANSPORT_CHOICE_MPI;
 #ifdef DYNAPIPE_NO_NCCL
     if (dp->options.transport != TRANSPORT_CHOICE_NCCL) { return STATUS_OK; }
     return FAIL(STATUS_BAD_OPTION,
                 "--transport nccl: built without NCCL ---> --transport mpi, or install libnccl-dev and make "
                 "again");
-#else
-    bool wanted = dp->options.transport != TRANSPORT_CHOICE_MPI;
-    int32_t num_cards = count_cards(ranks, num_ranks);
+#endif
     if (wanted && on->num_sharing > 1) {
         return FAIL(
             STATUS_NO_DEVICE,
             "%d ranks on %d GPU%s, NCCL needs one for each ---> --transport mpi shares them, or mpirun "
             "-np %d",
-            num_ranks, num_cards, num_cards == 1 ? "" : "s", num_cards);
+            (int)num_ranks, (int)num_cards, num_cards == 1 ? "" : "s", (int)num_cards);
     }
     on->use_nccl = wanted && num_ranks > 1;
     return STATUS_OK;
-#endif
 }
 
 Status session_device_find(Dynapipe* dp) {
-    size_t num_ranks = (size_t)dp->transport.num_ranks;
-    dp->on = calloc(1, sizeof *dp->on);
-    double* values = calloc(3 * num_ranks, sizeof *values);
-    Ranks ranks = {values, values + num_ranks, values + 2 * num_ranks};
-    Status status = dp->on == NULL || values == NULL
-                        ? FAIL(STATUS_NO_MEMORY, "no memory for %zu ranks", num_ranks)
-                        : find_cards(dp, &ranks);
-    if (status == STATUS_OK) { status = check_transport(dp, &ranks); }
-    free(values);
+    dp->on = (SessionDevice*)calloc(1, sizeof *dp->on);
+    RankCard* all = (RankCard*)calloc((size_t)dp->transport.num_ranks, sizeof *all);
+    Status status =
+        dp->on == NULL || all == NULL ? FAIL(STATUS_NO_MEMORY, "no memory for GPUs") : find_cards(dp, all);
+    if (status == STATUS_OK) { status = check_transport(dp, all); }
+    free(all);
     return status;
 }
 
@@ -173,7 +116,7 @@ Status session_device_find(Dynapipe* dp) {
 // Whoever this rank exchanges messages with in that placement; a collective of all ranks.
 static Status connect_peers(Dynapipe* dp, const Placement* placement) {
     int32_t peers[PLAN_MAX_STAGES], first = dp->replica * dp->num_stages;
-    int32_t num_peers = placement_peers(peers, placement, dp->num_stages, dp->stage);
+    int32_t num_peers = executor_peers(peers, placement, dp->num_stages, dp->stage);
     for (int32_t i = 0; i < num_peers; i++) { peers[i] += first; }
 #ifndef DYNAPIPE_NO_NCCL
     if (dp->on->use_nccl) { return nccl_world_connect(dp->on->nccl, &dp->world, peers, num_peers); }
@@ -229,7 +172,14 @@ Status session_sums_open(Dynapipe* dp) {
     int32_t param_bytes = collective_type_bytes((DynapipeType)params->param_type);
     int32_t bytes_per_value = grad_bytes > param_bytes ? grad_bytes : param_bytes;
     int64_t num_values = dp->num_replicas > 1 ? params->num_params : tied_groups_longest(&dp->tied);
-    return sums_staged_open(&dp->sums, dp->on->cuda, &dp->replicas, &dp->tied, num_values * bytes_per_value);
+    int64_t mirror_bytes = num_values * bytes_per_value;
+    (void)cudaFreeHost(dp->on->mirror);  // of the sums before, where layers have moved
+    dp->on->mirror = NULL;
+    if (mirror_bytes > 0 && cudaMallocHost(&dp->on->mirror, (size_t)mirror_bytes) != cudaSuccess) {
+        return FAIL(STATUS_NO_MEMORY, "no pinned memory for %lld bytes of gradients ---> --transport nccl",
+                    (long long)mirror_bytes);
+    }
+    return sums_host_open(&dp->sums, &dp->replicas, &dp->tied, dp->device, dp->on->mirror, mirror_bytes);
 }
 
 // --- memory ----------------------------------------------------------------------------------------------
@@ -289,6 +239,7 @@ void session_device_abort(Dynapipe* dp) {
 void session_device_close(Dynapipe* dp) {
     if (dp->on == NULL) { return; }
     sums_close(&dp->sums);
+    (void)cudaFreeHost(dp->on->mirror);
     transport_close(&dp->on->links);
 #ifndef DYNAPIPE_NO_NCCL
     nccl_world_close(dp->on->nccl);
@@ -298,12 +249,12 @@ void session_device_close(Dynapipe* dp) {
     dp->on = NULL;
 }
 
-// --- link_probe_cuda --------------------
-// link_probe_cuda.c -- the links of training opened for a measurement: NCCL, or staging through MPI where
-// ranks share a card.
+// --- costs of links
+// ------------------------------------------------------------------------------------------ The links of
+// training opened for a measurement: NCCL, or staging through MPI where ranks share a card.
 
-// Ranks of one machine take its cards in turn (session_cuda.c).
-static Status ranks_share_cards(int32_t* share, Collective* world) {
+// Ranks of one machine take its cards in turn.
+static Status ranks_share_cards(bool* share, Collective* world) {
     int num_cards = 0;
     CUDA_TRY(cudaGetDeviceCount(&num_cards));
     double too_many = local_ranks_count(world->num_ranks) > num_cards;
@@ -312,49 +263,37 @@ static Status ranks_share_cards(int32_t* share, Collective* world) {
     return STATUS_OK;
 }
 
-// The ranks before and behind this one, in the line of all; how many.
-static int32_t find_peers(int32_t peers[2], const Collective* world) {
-    int32_t num_peers = 0, rank = world->transport->rank;
+static Status probe_links(LinkCosts* out, Collective* world, CudaDevice* cuda, void* memory, bool by_nccl) {
+    int32_t num_ranks = world->num_ranks, rank = world->transport->rank, peers[2], num_peers = 0;
+    Transport links = {0};
     if (rank > 0) { peers[num_peers++] = rank - 1; }
-    if (rank < world->num_ranks - 1) { peers[num_peers++] = rank + 1; }
-    return num_peers;
-}
-
-static Status run_nccl(LinkCosts* out, Collective* world, CudaDevice* cuda, void* memory) {
+    if (rank < num_ranks - 1) { peers[num_peers++] = rank + 1; }
+    if (!by_nccl) {
+        TRY(transport_staged_open(&links, cuda, world->transport));
+        Status status = transport_staged_connect(&links, peers, num_peers);
+        if (status == STATUS_OK) { status = link_probe_run(out, &links, world, memory); }
+        return status == STATUS_OK ? transport_close(&links) : status;
+    }
 #ifndef DYNAPIPE_NO_NCCL
     NcclWorld* nccl = NULL;
-    Transport links = {0};
-    int32_t num_ranks = world->num_ranks, peers[2], num_peers = find_peers(peers, world);
     Status status = nccl_world_open(&nccl, cuda, world, num_ranks, 1);
     if (status == STATUS_OK) { status = nccl_world_connect(nccl, world, peers, num_peers); }
-    if (status == STATUS_OK) {
-        status = transport_nccl_open(&links, nccl, world->transport->rank, num_ranks);
-    }
+    if (status == STATUS_OK) { status = transport_nccl_open(&links, nccl, rank, num_ranks); }
     if (status == STATUS_OK) { status = link_probe_run(out, &links, world, memory); }
     if (status == STATUS_OK) { status = transport_close(&links); }
     nccl_world_close(nccl);
     return status;
 #else
-    (void)out, (void)world, (void)cuda, (void)memory;
     return FAIL(STATUS_BAD_OPTION, "built without NCCL ---> --transport mpi");
 #endif
 }
 
-static Status run_staged(LinkCosts* out, Collective* world, CudaDevice* cuda, void* memory) {
-    Transport links = {0};
-    int32_t peers[2], num_peers = find_peers(peers, world);
-    TRY(transport_staged_open(&links, cuda, world->transport));
-    Status status = transport_staged_connect(&links, peers, num_peers);
-    if (status == STATUS_OK) { status = link_probe_run(out, &links, world, memory); }
-    return status == STATUS_OK ? transport_close(&links) : status;
-}
-
 Status link_probe(LinkCosts* out, Collective* world, void* stream, TransportChoice choice) {
     if (world->num_ranks < 2) { return STATUS_OK; }
-    int32_t share = 0;
+    bool share = false;
     TRY(ranks_share_cards(&share, world));
 #ifdef DYNAPIPE_NO_NCCL
-    share = share || choice == TRANSPORT_CHOICE_AUTO;
+    share = true;
 #endif
     Device device = {0};
     CudaDevice* cuda;
@@ -362,8 +301,8 @@ Status link_probe(LinkCosts* out, Collective* world, void* stream, TransportChoi
     TRY(cuda_device_open(&device, &cuda, (cudaStream_t)stream));
     Status status = device.api->alloc(device.ctx, &memory, LINK_PROBE_BYTES);
     if (status == STATUS_OK) {
-        bool staged = choice == TRANSPORT_CHOICE_MPI || (choice == TRANSPORT_CHOICE_AUTO && share);
-        status = staged ? run_staged(out, world, cuda, memory) : run_nccl(out, world, cuda, memory);
+        bool by_nccl = choice == TRANSPORT_CHOICE_NCCL || (choice == TRANSPORT_CHOICE_AUTO && !share);
+        status = probe_links(out, world, cuda, memory, by_nccl);
         device.api->release(device.ctx, memory);
     }
     device_close(&device);

@@ -821,7 +821,7 @@ B repeats the matrix products for inputs and 5/2 of attention (scores again, dV,
 for weights. Head: 2 C Vp per supervised row for each of F, B, W. The decoder's embedding is priced with the
 encoder's.
 
-Bytes are those that llmc/gpt2 and llmc/t5 keep (gpt2_acts.h, t5_acts.h), counts rounded up to 16.
+Bytes are those that llmc/gpt2 and llmc/t5 keep (transformer.c), counts rounded up to 16.
 */
 
 static const double ROUND_UP = 16;  // llmc/gpt2 rounds rows of every buffer up to this

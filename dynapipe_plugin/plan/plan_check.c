@@ -8,9 +8,6 @@
 #include "schedule.h"
 #include "plan_message.h"
 
-
-static Status plan_check_batches(const Plan* plan, const PlanSample* samples, int32_t num_samples, Arena* arena);
-
 // Instructions and buffers of a micro-batch in a place (plan_place_of) of the rank that has it: -1 where
 // there is none.
 typedef struct {
@@ -44,11 +41,20 @@ static inline int32_t plan_stage_of_place(const Plan* plan, int32_t place) {
     return placement_stage_of(placement, is_end ? K - 1 : place);
 }
 
-// Fills the places of this rank. Temporaries in `arena`.
-static Status plan_check_rank(const Plan* plan, int32_t rank, PlanReplicaPlaces* replica, Arena* arena);
+// Where a rank keeps the receive (or send) of a message.
+static int32_t recv_place(const Plan* plan, PlanMessage message) {
+    const Placement* placement = &plan->placement;
+    return plan_place_of(placement, plan->P, plan_recv_kind(message.kind),
+                         plan_message_reader(placement, message).chunk,
+                         plan_message_maker(placement, message).stage);
+}
 
-// All ranks; replicas[r].
-static Status plan_check_comm(const Plan* plan, const PlanReplicaPlaces* replicas, Arena* arena);
+static int32_t send_place(const Plan* plan, PlanMessage message) {
+    const Placement* placement = &plan->placement;
+    return plan_place_of(placement, plan->P, plan_send_kind(message.kind),
+                         plan_message_maker(placement, message).chunk,
+                         plan_message_reader(placement, message).stage);
+}
 
 static bool is_multiple(int64_t num_tokens, int32_t multiple) {
     return multiple <= 1 || num_tokens % multiple == 0;
@@ -173,26 +179,17 @@ static bool is_through(const RankState* state, int32_t instr) {
     return instr < 0 || state->through[instr];
 }
 
-// All parts of the gradient that the last chunk waits for.
-static bool parts_are_there(const Plan* plan, const PlanReplicaPlaces* replica, const RankState* state,
-                            int32_t m) {
-    int32_t first_end = plan->placement.num_chunks + plan->P;
-    for (int32_t end = first_end; end < first_end + plan->P; end++) {
-        if (plan_stage_of_place(plan, end) < 0) { continue; }
-        if (!is_through(state, plan_places(replica, end, m)->at[INSTR_RECV_GRAD])) { return false; }
-    }
-    return true;
-}
-
 static bool job_can_run(const Plan* plan, const PlanReplicaPlaces* replica, const RankState* state,
                         const PlanInstr* instr) {
-    const int32_t* at = plan_places(replica, instr->chunk, instr->mb)->at;
-    if (instr->kind == INSTR_FWD || instr->kind == INSTR_REC) {
-        return is_through(state, at[INSTR_RECV_ACT]);
+    JobKind kind = instr->kind == INSTR_REC ? JOB_F : plan_instr_job((InstrKind)instr->kind);
+    PlanMessage reads[PLAN_MAX_MESSAGES];
+    int32_t num = plan_job_reads(reads, &plan->placement, plan->P, kind, instr->chunk);
+    for (int32_t i = 0; i < num; i++) {
+        if (!plan_message_is_sent(&plan->placement, reads[i])) { continue; }
+        const int32_t* at = plan_places(replica, recv_place(plan, reads[i]), instr->mb)->at;
+        if (!is_through(state, at[plan_recv_kind(reads[i].kind)])) { return false; }
     }
-    if (!is_through(state, at[INSTR_RECV_GRAD]) || !is_through(state, at[INSTR_RECV_FACT])) { return false; }
-    bool waits = plan_shares_head(plan) && instr->chunk == plan->placement.num_chunks - 1;
-    return !waits || parts_are_there(plan, replica, state, instr->mb);
+    return true;
 }
 
 // Run one rank until it must wait. True if it got anywhere.
@@ -344,29 +341,13 @@ static bool has_last(const Check* check) {
 // The stage at the other end of a transfer of this rank; -1: there is none.
 static int32_t far_stage(const Check* check, const PlanInstr* instr) {
     const Placement* placement = &check->plan->placement;
-    int32_t K = placement->num_chunks, k = instr->chunk, far = -1, peer = instr->peer % check->plan->P;
-    switch ((InstrKind)instr->kind) {
-        case INSTR_RECV_ACT:
-        case INSTR_SEND_GRAD:
-        case INSTR_WAIT_GRAD:
-            if (!is_here(check, k) || k == 0) { return -1; }
-            far = placement->stage_of[k < K ? k - 1 : K - 1];
-            break;
-        case INSTR_SEND_ACT:
-        case INSTR_WAIT_ACT:
-        case INSTR_RECV_GRAD:
-            if (k >= K || !is_here(check, k)) { return -1; }
-            if (k < K - 1) { far = placement->stage_of[k + 1]; }
-            if (k == K - 1 && placement_has_share(placement, peer)) { far = peer; }
-            break;
-        case INSTR_RECV_FACT:
-            if (k >= K && is_here(check, k)) { far = placement->stage_of[K - 1]; }
-            break;
-        default:
-            if (k >= K && has_last(check) && placement_has_share(placement, k - K)) { far = k - K; }
-    }
-    bool is_fact = instr->kind >= INSTR_RECV_FACT;
-    return far == check->s || (is_fact && !plan_is_by_vocabulary(check->plan)) ? -1 : far;
+    PlanMessage message;
+    if (!plan_message_of(&message, placement, check->plan->P, instr)) { return -1; }
+    int32_t from = plan_message_maker(placement, message).stage;
+    int32_t to = plan_message_reader(placement, message).stage;
+    bool receives = plan_instr_is_recv(instr->kind);
+    if (from == to || check->s != (receives ? to : from)) { return -1; }
+    return receives ? from : to;
 }
 
 static Status check_names(const Check* check, int32_t i) {
@@ -417,89 +398,67 @@ static Status check_instrs(const Check* check) {
 
 // --- what stands before what ------------------------------------------------------------------------------
 
-// Of one micro-batch. It must be there if `needed` says so, too; else at[before] may be missing.
+// An instruction of a place, and of one micro-batch.
 typedef struct {
-    int32_t row_before, row_after;
-    InstrKind before, after;
-    bool needed;  // both
-} Rule;
+    int32_t place;
+    InstrKind kind;
+} Instr;
 
-static Status check_rules(const Check* check, int32_t m, const Rule* rules, size_t num_rules) {
-    for (size_t i = 0; i < num_rules; i++) {
-        const Rule* rule = &rules[i];
-        bool none = !rule->needed && rule->row_before != rule->row_after;
-        if (none) { continue; }
-        int32_t before = places_of(check, rule->row_before, m)->at[rule->before];
-        int32_t after = places_of(check, rule->row_after, m)->at[rule->after];
-        if (rule->needed && (before < 0 || after < 0)) {
-            return FAIL(STATUS_INVALID_PLAN, "rank %d: %s of chunk %d, micro-batch %d is missing",
-                        check->rank, plan_instr_words[before < 0 ? rule->before : rule->after],
-                        before < 0 ? rule->row_before : rule->row_after, m);
-        }
-        if (after >= 0 && before > after) { return wrong_instr(check, after, "before what it needs"); }
+// `before` must be there, and if `after` is, too, stand before it.
+static Status check_before(const Check* check, int32_t m, Instr before, Instr after) {
+    int32_t i = places_of(check, before.place, m)->at[before.kind];
+    int32_t k = places_of(check, after.place, m)->at[after.kind];
+    if (i < 0) {
+        return FAIL(STATUS_INVALID_PLAN, "rank %d: %s of chunk %d, micro-batch %d is missing", check->rank,
+                    plan_instr_words[before.kind], before.place, m);
+    }
+    return k < 0 || i <= k ? STATUS_OK : wrong_instr(check, k, "before what it needs");
+}
+
+// What the job waits for stands before it, what it hands on after it.
+static Status check_job_order(const Check* check, int32_t row, int32_t m, JobKind kind) {
+    const Plan* plan = check->plan;
+    const Instr job = {row, plan_job_instr((uint8_t)kind)};
+    PlanMessage messages[PLAN_MAX_MESSAGES];
+    int32_t num = plan_job_reads(messages, &plan->placement, plan->P, kind, row);
+    for (int32_t i = 0; i < num; i++) {
+        PlanJobAt maker = plan_message_maker(&plan->placement, messages[i]);
+        Instr made = {maker.chunk, plan_job_instr(maker.kind)};
+        Instr received = {recv_place(plan, messages[i]), plan_recv_kind(messages[i].kind)};
+        TRY(check_before(check, m, maker.stage == check->s ? made : received, job));
+    }
+    num = plan_job_makes(messages, &plan->placement, plan->P, kind, row);
+    for (int32_t i = 0; i < num; i++) {
+        if (!plan_message_is_sent(&plan->placement, messages[i])) { continue; }
+        int32_t place = send_place(plan, messages[i]);
+        Instr sent = {place, plan_send_kind(messages[i].kind)};
+        Instr waited = {place, plan_wait_kind(messages[i].kind)};
+        TRY(check_before(check, m, job, sent));
+        TRY(check_before(check, m, sent, waited));
+        TRY(check_before(check, m, waited, waited));
     }
     return STATUS_OK;
 }
 
-static Status check_chunk_order(const Check* check, int32_t k, int32_t m) {
-    const int32_t* at = places_of(check, k, m)->at;
-    int32_t K = check->plan->placement.num_chunks, before = k > 0 ? k - 1 : k, behind = k < K - 1 ? k + 1 : k;
-    bool comes = k > 0 && !is_here(check, before), goes = k < K - 1 && !is_here(check, behind);
-    bool is_given = k > 0 && !comes, gives = k < K - 1 && !goes;  // on this rank
-    const Rule rules[] = {
-        {k, k, INSTR_FWD, INSTR_BWD, true},
-        {k, k, INSTR_FWD, INSTR_REC, false},
-        {k, k, INSTR_REC, INSTR_BWD, false},
-        {k, k, INSTR_BWD, INSTR_WGT, false},
-        {k, k, INSTR_RECV_ACT, INSTR_FWD, comes},
-        {k, k, INSTR_BWD, INSTR_SEND_GRAD, comes},
-        {k, k, INSTR_SEND_GRAD, INSTR_WAIT_GRAD, comes},
-        {k, k, INSTR_FWD, INSTR_SEND_ACT, goes},
-        {k, k, INSTR_SEND_ACT, INSTR_WAIT_ACT, goes},
-        {k, k, INSTR_RECV_GRAD, INSTR_BWD, goes},
-        {before, k, INSTR_FWD, INSTR_FWD, is_given},
-        {behind, k, INSTR_BWD, INSTR_BWD, gives},
-    };
-    TRY(check_rules(check, m, rules, sizeof rules / sizeof rules[0]));
-    if (at[INSTR_REC] >= 0 && check->plan->mbs[m].recompute[k] == RECOMPUTE_NONE) {
-        return wrong_instr(check, at[INSTR_REC], "this micro-batch is not recomputed here");
-    }
-    return STATUS_OK;
-}
-
-static Status check_share_order(const Check* check, int32_t row, int32_t m) {
-    bool is_far = !has_last(check), waits = is_far && plan_is_by_vocabulary(check->plan);
-    const Rule rules[] = {
-        {row, row, INSTR_FWD, INSTR_WGT, true},         {row, row, INSTR_RECV_ACT, INSTR_FWD, is_far},
-        {row, row, INSTR_FWD, INSTR_SEND_GRAD, is_far}, {row, row, INSTR_SEND_GRAD, INSTR_WAIT_GRAD, is_far},
-        {row, row, INSTR_RECV_FACT, INSTR_WGT, waits},
-    };
-    return check_rules(check, m, rules, sizeof rules / sizeof rules[0]);
-}
-
-// What the last chunk has to do with a share; `end` is that row.
-static Status check_end_order(const Check* check, int32_t end, int32_t m) {
-    int32_t last = check->plan->placement.num_chunks - 1, share = end - check->plan->P;
-    bool is_own = is_here(check, share), by_vocabulary = plan_is_by_vocabulary(check->plan);
-    bool facts = by_vocabulary && !is_own;
-    const Rule rules[] = {
-        {last, end, INSTR_FWD, INSTR_SEND_ACT, !is_own},
-        {end, end, INSTR_SEND_ACT, INSTR_WAIT_ACT, !is_own},
-        {end, last, INSTR_RECV_GRAD, INSTR_BWD, !is_own},
-        {last, end, INSTR_BWD, INSTR_SEND_FACT, facts},
-        {end, end, INSTR_SEND_FACT, INSTR_WAIT_FACT, facts},
-        {last, share, INSTR_FWD, INSTR_FWD, is_own},
-        {share, last, INSTR_FWD, INSTR_BWD, is_own},
-        {last, share, INSTR_BWD, INSTR_WGT, is_own && by_vocabulary},
-    };
-    return check_rules(check, m, rules, sizeof rules / sizeof rules[0]);
-}
-
+// A chunk or share.
 static Status check_order(const Check* check, int32_t row, int32_t m) {
-    int32_t K = check->plan->placement.num_chunks;
-    return row < K                    ? check_chunk_order(check, row, m)
-           : row < K + check->plan->P ? check_share_order(check, row, m)
-                                      : check_end_order(check, row, m);
+    bool is_share = row >= check->plan->placement.num_chunks;
+    const int32_t* at = places_of(check, row, m)->at;
+    const Instr fwd = {row, INSTR_FWD}, rec = {row, INSTR_REC}, bwd = {row, INSTR_BWD},
+                wgt = {row, INSTR_WGT};
+    const Instr last = is_share ? wgt : bwd;
+    TRY(check_before(check, m, fwd, last));
+    TRY(check_before(check, m, last, is_share ? last : wgt));
+    if (at[INSTR_REC] >= 0) {
+        TRY(check_before(check, m, fwd, rec));
+        TRY(check_before(check, m, rec, bwd));
+        if (check->plan->mbs[m].recompute[row] == RECOMPUTE_NONE) {
+            return wrong_instr(check, at[INSTR_REC], "this micro-batch is not recomputed here");
+        }
+    }
+    TRY(check_job_order(check, row, m, JOB_F));
+    if (!is_share) { return check_job_order(check, row, m, JOB_B); }
+    return check_job_order(check, row, m, JOB_W);
 }
 
 // --- buffers ----------------------------------------------------------------------------------------------
@@ -762,12 +721,13 @@ static Status plan_check_rank(const Plan* plan, int32_t rank, PlanReplicaPlaces*
     }
     TRY(check_instrs(&check));
     TRY(check_buffer_places(&check));
-    for (int32_t i = 0; i < 2 * num_rows; i++) {
-        int32_t row = i % num_rows;
+    for (int32_t row = 0; row < num_rows; row++) {
+        if (!is_row(&check, row) || !is_here(&check, row)) { continue; }
+        for (int32_t m = replica->mb_begin; m < replica->mb_end; m++) { TRY(check_order(&check, row, m)); }
+    }
+    for (int32_t row = 0; row < num_rows; row++) {
         if (!is_here(&check, row)) { continue; }
-        for (int32_t m = replica->mb_begin; m < replica->mb_end; m++) {
-            TRY(i < num_rows ? check_order(&check, row, m) : check_lives(&check, row, m));
-        }
+        for (int32_t m = replica->mb_begin; m < replica->mb_end; m++) { TRY(check_lives(&check, row, m)); }
     }
     return check_overlaps(&check, arena);
 }
@@ -891,7 +851,8 @@ static bool shapes_are_equal(const MbShape* a, const MbShape* b) {
            a->cross_products == b->cross_products && a->supervised_tokens == b->supervised_tokens;
 }
 
-static Status plan_check_batches(const Plan* plan, const PlanSample* samples, int32_t num_samples, Arena* arena) {
+static Status plan_check_batches(const Plan* plan, const PlanSample* samples, int32_t num_samples,
+                                 Arena* arena) {
     TRY(check_head(plan, num_samples));
     bool* seen;
     ARENA_TRY_NEW(seen, arena, bool, num_samples);

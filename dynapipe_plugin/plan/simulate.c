@@ -16,6 +16,8 @@ messages that it does not need yet.
 #include "schedule.h"
 
 #define NEVER INT64_MAX
+// The walk runs through these a million times a plan: gcc -O2 leaves calls between them otherwise.
+#define HOT static inline __attribute__((always_inline))
 
 enum { TAKE_MESSAGE = JOB_COUNT };  // besides the jobs, what a stage may do next
 enum { FEW_STAGES = 16 };           // up to here the first stage is found by looking at all
@@ -96,7 +98,7 @@ static inline int64_t later(int64_t a, int64_t b) {
 
 // --- whose turn it is ------------------------------------------------------------------------------------
 
-static inline void set_next(Sim* sim, int32_t s, int64_t next_ns) {
+HOT void set_next(Sim* sim, int32_t s, int64_t next_ns) {
     sim->next_ns[s] = next_ns;
     if (sim->problem->P <= FEW_STAGES) { return; }
     for (int32_t node = (sim->num_leaves + s) / 2; node > 0; node /= 2) {
@@ -119,8 +121,11 @@ static void stages_begin(Sim* sim) {
 static inline int32_t first_stage(const Sim* sim) {
     int32_t P = sim->problem->P, first = 0;
     if (P > FEW_STAGES) { return sim->winner[1]; }
+    int64_t first_ns = sim->next_ns[0];
     for (int32_t s = 1; s < P; s++) {
-        if (sim->next_ns[s] < sim->next_ns[first]) { first = s; }
+        bool is_first = sim->next_ns[s] < first_ns;
+        first = is_first ? s : first;
+        first_ns = is_first ? sim->next_ns[s] : first_ns;
     }
     return first;
 }
@@ -128,7 +133,7 @@ static inline int32_t first_stage(const Sim* sim) {
 // --- messages --------------------------------------------------------------------------------------------
 
 // What the row's next jobs wait for, after one has run or something has arrived.
-static inline void refresh(const Sim* sim, SimRow* row) {
+HOT void refresh(const Sim* sim, SimRow* row) {
     const int32_t* order = sim->order;
     if (row->is_share) {
         row->urgent_ns = row->act_at[order[row->next_f]];
@@ -140,13 +145,13 @@ static inline void refresh(const Sim* sim, SimRow* row) {
 }
 
 // What is there from at_ns on may change what the stage does next.
-static inline void wake(Sim* sim, int32_t s, int64_t at_ns) {
+HOT void wake(Sim* sim, int32_t s, int64_t at_ns) {
     if (at_ns > sim->next_ns[s]) { return; }
     sim->stages[s].is_open = true;
     set_next(sim, s, later(at_ns, sim->stages[s].clock_ns));
 }
 
-static inline void deliver(Sim* sim, SimRow* to, SimInput input, int32_t m, int64_t at_ns) {
+HOT void deliver(Sim* sim, SimRow* to, SimInput input, int32_t m, int64_t at_ns) {
     if (input == TO_FORWARD) {
         to->act_at[m] = at_ns;
     } else if (input == TO_BACKWARD) {
@@ -170,7 +175,7 @@ static void post(SimStage* stage, SimMessage message) {
 }
 
 // From stage s, whose job has just ended, over its link where the row is on another stage.
-static inline void put(Sim* sim, int32_t s, SimRow* to, SimInput input, int32_t m, int64_t transfer_ns) {
+HOT void put(Sim* sim, int32_t s, SimRow* to, SimInput input, int32_t m, int64_t transfer_ns) {
     SimStage *from = &sim->stages[s], *stage = &sim->stages[to->stage];
     if (stage == from) {
         deliver(sim, to, input, m, from->clock_ns);
@@ -202,7 +207,7 @@ static void put_to_shares(Sim* sim, int32_t s, int32_t m, bool factors) {
 }
 
 // What a job of stage s hands on, in the order in which its link sends it (pipe_messages).
-static inline void hand_on(Sim* sim, int32_t s, SimRow* row, JobKind kind, int32_t m) {
+HOT void hand_on(Sim* sim, int32_t s, SimRow* row, JobKind kind, int32_t m) {
     int32_t k = row->chunk;
     if (kind == JOB_F) {
         if (row->is_share) {
@@ -274,8 +279,8 @@ static bool stays_safe(const Sim* sim, const SimStage* stage, int32_t position, 
 
 // May the stage run F (or R) of the row's micro-batch at `position` now? If not because of what it holds:
 // *needs_w.
-static inline bool admits(const Sim* sim, const SimStage* stage, const SimRow* row, JobKind kind,
-                          int32_t position, bool* needs_w) {
+HOT bool admits(const Sim* sim, const SimStage* stage, const SimRow* row, JobKind kind, int32_t position,
+                bool* needs_w) {
     if (!stage->limited) { return true; }
     const PipeCost* cost = &row->cost[sim->order[position]];
     int64_t taken_bytes = kind == JOB_R ? dropped_bytes(cost)
@@ -328,20 +333,20 @@ typedef struct {
     int32_t kind;
 } Choice;
 
-static inline bool r_is_due(const Sim* sim, const SimRow* row) {
+HOT bool r_is_due(const Sim* sim, const SimRow* row) {
     return row->drops && row->next_b < row->next_f && row->cost[sim->order[row->next_b]].drops &&
            row->recomputed <= row->next_b;
 }
 
 // A row's B (or R before it), a share's F.
-static inline int32_t urgent_kind(const Sim* sim, const SimRow* row) {
+HOT int32_t urgent_kind(const Sim* sim, const SimRow* row) {
     return row->is_share ? JOB_F : r_is_due(sim, row) ? JOB_R : JOB_B;
 }
 
 // A ready job that, with all that can only come after it, takes longer than the stage's work that is left; of
 // several the longest.
-static inline void offer_critical(Choice* best, int64_t* critical_ns, const Sim* sim, const SimStage* stage,
-                                  int32_t r, bool* needs_w) {
+HOT void offer_critical(Choice* best, int64_t* critical_ns, const Sim* sim, const SimStage* stage, int32_t r,
+                        bool* needs_w) {
     const SimRow* row = &stage->rows[r];
     if (row->urgent_ns <= stage->clock_ns) {
         int32_t position = row->is_share ? row->next_f : row->next_b, m = sim->order[position];
@@ -365,8 +370,7 @@ static inline void offer_critical(Choice* best, int64_t* critical_ns, const Sim*
 
 // B and shares: of those that are ready the oldest micro-batch's, of equals the later chunk's; else the first
 // to be ready.
-static inline void offer_urgent(Choice* best, const Sim* sim, const SimStage* stage, int32_t r,
-                                bool* needs_w) {
+HOT void offer_urgent(Choice* best, const Sim* sim, const SimStage* stage, int32_t r, bool* needs_w) {
     const SimRow* row = &stage->rows[r];
     int64_t at_ns = later(row->urgent_ns, stage->clock_ns);
     if (at_ns > best->at_ns || at_ns == NEVER) { return; }
@@ -378,8 +382,7 @@ static inline void offer_urgent(Choice* best, const Sim* sim, const SimStage* st
 }
 
 // F of chunks, before *best; of equals the later chunk's.
-static inline void offer_forward(Choice* best, const Sim* sim, const SimStage* stage, int32_t r,
-                                 bool* needs_w) {
+HOT void offer_forward(Choice* best, const Sim* sim, const SimStage* stage, int32_t r, bool* needs_w) {
     const SimRow* row = &stage->rows[r];
     int64_t at_ns = later(row->forward_ns, stage->clock_ns);
     if (at_ns >= best->at_ns || !admits(sim, stage, row, JOB_F, row->next_f, needs_w)) { return; }
@@ -387,7 +390,7 @@ static inline void offer_forward(Choice* best, const Sim* sim, const SimStage* s
 }
 
 // R ahead of time, else the oldest W.
-static inline Choice find_filler(const Sim* sim, const SimStage* stage, int32_t num_rows) {
+HOT Choice find_filler(const Sim* sim, const SimStage* stage, int32_t num_rows) {
     Choice best = {NEVER, 0, INT32_MAX, JOB_W};
     bool needs_w;
     for (int32_t r = 0; r < num_rows && stage->drops; r++) {
@@ -406,7 +409,7 @@ static inline Choice find_filler(const Sim* sim, const SimStage* stage, int32_t 
 }
 
 // What runs at once: critical jobs, then B and shares, then F.
-static inline Choice find_ready(const Sim* sim, const SimStage* stage, int32_t num_rows, bool* needs_w) {
+HOT Choice find_ready(const Sim* sim, const SimStage* stage, int32_t num_rows, bool* needs_w) {
     Choice best = {NEVER, 0, INT32_MAX, JOB_B};
     if (sim->rule->critical_permille > 0) {
         int64_t critical_ns = stage->left_ns * 1000 / sim->rule->critical_permille;
@@ -425,7 +428,7 @@ static inline Choice find_ready(const Sim* sim, const SimStage* stage, int32_t n
 }
 
 // What comes first of all that is under way; W of a share waits for its factors.
-static inline Choice find_first(const Sim* sim, const SimStage* stage, int32_t num_rows, bool* needs_w) {
+HOT Choice find_first(const Sim* sim, const SimStage* stage, int32_t num_rows, bool* needs_w) {
     Choice best = {NEVER, 0, INT32_MAX, JOB_B};
     for (int32_t r = num_rows - 1; r >= 0; r--) { offer_urgent(&best, sim, stage, r, needs_w); }
     for (int32_t r = num_rows - 1; r >= 0; r--) { offer_forward(&best, sim, stage, r, needs_w); }
@@ -441,7 +444,7 @@ static inline bool filler_waits(const Sim* sim, const SimStage* stage, const Cho
 }
 
 // num_rows: the stage's, known to the compiler where there is one.
-static inline Choice choose_among(const Sim* sim, const SimStage* stage, int32_t num_rows) {
+HOT Choice choose_among(const Sim* sim, const SimStage* stage, int32_t num_rows) {
     bool needs_w = false, has_input = false;
     for (int32_t r = 0; r < num_rows; r++) {
         const SimRow* row = &stage->rows[r];
@@ -465,7 +468,7 @@ static inline Choice choose_among(const Sim* sim, const SimStage* stage, int32_t
     return best;
 }
 
-static inline int64_t choose(const Sim* sim, SimStage* stage) {
+HOT int64_t choose(const Sim* sim, SimStage* stage) {
     int32_t num_rows = stage->num_rows;
     if (num_rows == 0) { return NEVER; }
     Choice best = num_rows == 1 ? choose_among(sim, stage, 1) : choose_among(sim, stage, num_rows);

@@ -47,7 +47,7 @@ Status collective_init(Collective* out, Transport* transport, const int32_t* ran
     }
     *out = (Collective){
         .transport = transport, .timeout_ns = timeout_ns, .num_ranks = num_ranks, .my_idx = my_idx};
-    out->ranks = malloc((size_t)num_ranks * sizeof *ranks);
+    out->ranks = (int32_t*)malloc((size_t)num_ranks * sizeof *ranks);
     if (out->ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "collective: group of %d", (int)num_ranks); }
     memcpy(out->ranks, ranks, (size_t)num_ranks * sizeof *ranks);
     return STATUS_OK;
@@ -63,7 +63,7 @@ void collective_free(Collective* c) {
 static Status collective_need_temp(Collective* c, size_t num_bytes) {
     if (num_bytes <= c->temp_bytes) { return STATUS_OK; }
     free(c->temp);
-    c->temp = malloc(num_bytes);
+    c->temp = (unsigned char*)malloc(num_bytes);
     c->temp_bytes = c->temp == NULL ? 0 : num_bytes;
     if (c->temp == NULL) { return FAIL(STATUS_NO_MEMORY, "collective: %zu bytes", num_bytes); }
     return STATUS_OK;
@@ -74,7 +74,8 @@ static Status post(Collective* c, CollectiveOp op, int64_t round, bool is_receiv
                    size_t num_bytes) {
     if (c->num_requests == c->max_requests) {
         int32_t max_requests = c->max_requests * 2 + 16;
-        CollectiveRequest* grown = realloc(c->requests, (size_t)max_requests * sizeof *grown);
+        CollectiveRequest* grown =
+            (CollectiveRequest*)realloc(c->requests, (size_t)max_requests * sizeof *grown);
         if (grown == NULL) { return FAIL(STATUS_NO_MEMORY, "collective: %d requests", (int)max_requests); }
         c->requests = grown;
         c->max_requests = max_requests;
@@ -241,7 +242,7 @@ static void add_in_order(const Collective* c, const Summed* a, int64_t round) {
     float sum[ADD_BLOCK_FLOATS], room[ADD_BLOCK_FLOATS];
     Span mine = slice_part(c, a->num_values, c->my_idx, round, a->chunk);
     for (int64_t begin = mine.begin; begin < mine.end; begin += ADD_BLOCK_FLOATS) {
-        int64_t count = mine.end - begin < ADD_BLOCK_FLOATS ? mine.end - begin : ADD_BLOCK_FLOATS;
+        int64_t count = mine.end - begin < ADD_BLOCK_FLOATS ? mine.end - begin : (int64_t)ADD_BLOCK_FLOATS;
         unsigned char* my_values = a->values + begin * a->bytes_per_value;
         for (int32_t i = 0; i < c->num_ranks; i++) {
             const unsigned char* from =
@@ -258,7 +259,7 @@ static void add_in_order(const Collective* c, const Summed* a, int64_t round) {
 Status collective_reduce_scatter_sum(Collective* c, void* values, int64_t num_values, DynapipeType type) {
     if (c->num_ranks == 1 || num_values == 0) { return STATUS_OK; }
     int32_t bytes_per_value = collective_type_bytes(type);
-    Summed array = {.values = values,
+    Summed array = {.values = (unsigned char*)values,
                     .num_values = num_values,
                     .type = type,
                     .bytes_per_value = bytes_per_value,
@@ -298,10 +299,10 @@ Status collective_all_gather(Collective* c, void* values, int64_t num_values, in
     if (c->num_ranks == 1 || num_values == 0) { return STATUS_OK; }
     int64_t chunk = COLLECTIVE_CHUNK_BYTES / bytes_per_value;
     int64_t rounds = num_rounds(c, num_values, chunk);
-    TRY(post_all_gather(c, values, num_values, bytes_per_value, 0, chunk));
+    TRY(post_all_gather(c, (unsigned char*)values, num_values, bytes_per_value, 0, chunk));
     for (int64_t round = 0; round < rounds; round++) {
         if (round + 1 < rounds) {
-            TRY(post_all_gather(c, values, num_values, bytes_per_value, round + 1, chunk));
+            TRY(post_all_gather(c, (unsigned char*)values, num_values, bytes_per_value, round + 1, chunk));
         }
         TRY(collective_wait(c, COLLECTIVE_ALL_GATHER, round));
     }
@@ -313,26 +314,9 @@ Status collective_sum_copies(Collective* c, void* values, int64_t num_values, Dy
     return collective_all_gather(c, values, num_values, collective_type_bytes(type));
 }
 
-// --- collective_few --------------------
-// collective_few.c -- few values, and bytes: sums and blocks in log R rounds, broadcast, gather, clocks.
-
 enum { CLOCK_TRIPS = 8 };
 
 // --- few values ------------------------------------------------------------------------------------------
-
-// Index 0 gets num_bytes from each member i into temp + i * num_bytes; its own are copied there.
-static Status gather_equal(Collective* c, CollectiveOp op, const void* data, size_t num_bytes) {
-    TRY(collective_need_temp(c, (size_t)c->num_ranks * num_bytes));
-    if (c->my_idx != 0) {
-        TRY(collective_post_send(c, op, 0, 0, data, num_bytes));
-        return collective_wait(c, op, 0);
-    }
-    memcpy(c->temp, data, num_bytes);
-    for (int32_t i = 1; i < c->num_ranks; i++) {
-        TRY(collective_post_receive(c, op, 0, i, c->temp + (size_t)i * num_bytes, num_bytes));
-    }
-    return collective_wait(c, op, 0);
-}
 
 // Pairs of neighbours become one where the group is no power of two: then 2^n members are left, `place` among
 // them. -1: not this one.
@@ -406,7 +390,7 @@ Status collective_barrier(Collective* c) {
 
 // Bruck et al. 1997: with blocks counted from my own, what I have is doubled in every round.
 Status collective_share(Collective* c, void* blocks, size_t num_bytes) {
-    unsigned char* all = blocks;
+    unsigned char* all = (unsigned char*)blocks;
     const int32_t R = c->num_ranks, me = c->my_idx;
     if (R <= 1 || num_bytes == 0) { return STATUS_OK; }
     TRY(collective_need_temp(c, (size_t)R * num_bytes));
@@ -433,7 +417,7 @@ static Status fail_unequal(const Collective* c, const uint64_t* all, int32_t i, 
 }
 
 Status collective_all_equal_u64(Collective* c, uint64_t value, const char* what) {
-    uint64_t* all = malloc((size_t)c->num_ranks * sizeof *all);
+    uint64_t* all = (uint64_t*)malloc((size_t)c->num_ranks * sizeof *all);
     if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "collective: %d values", (int)c->num_ranks); }
     all[c->my_idx] = value;
     Status status = collective_share(c, all, sizeof *all);
@@ -458,8 +442,8 @@ Status collective_broadcast(Collective* c, void* data, size_t num_bytes, int32_t
     for (int64_t round = -1; R > 1 && round < rounds; round++) {
         size_t begin = (size_t)(round + 1) * COLLECTIVE_CHUNK_BYTES;
         if (place > 0 && round + 1 < rounds) {
-            size_t count =
-                num_bytes - begin < COLLECTIVE_CHUNK_BYTES ? num_bytes - begin : COLLECTIVE_CHUNK_BYTES;
+            size_t count = num_bytes - begin < COLLECTIVE_CHUNK_BYTES ? num_bytes - begin
+                                                                      : (size_t)COLLECTIVE_CHUNK_BYTES;
             TRY(collective_post_receive(c, COLLECTIVE_BROADCAST, round + 1, prev,
                                         (unsigned char*)data + begin, count));
         }
@@ -467,8 +451,8 @@ Status collective_broadcast(Collective* c, void* data, size_t num_bytes, int32_t
         TRY(collective_wait(c, COLLECTIVE_BROADCAST, round));
         begin = (size_t)round * COLLECTIVE_CHUNK_BYTES;
         if (place < R - 1) {
-            size_t count =
-                num_bytes - begin < COLLECTIVE_CHUNK_BYTES ? num_bytes - begin : COLLECTIVE_CHUNK_BYTES;
+            size_t count = num_bytes - begin < COLLECTIVE_CHUNK_BYTES ? num_bytes - begin
+                                                                      : (size_t)COLLECTIVE_CHUNK_BYTES;
             TRY(collective_post_send(c, COLLECTIVE_BROADCAST, round + 2, next, (unsigned char*)data + begin,
                                      count));
         }
@@ -478,19 +462,17 @@ Status collective_broadcast(Collective* c, void* data, size_t num_bytes, int32_t
 
 Status collective_gather_bytes(Collective* c, const void* data, size_t num_bytes, CollectiveBytes* out,
                                Arena* arena) {
-    uint64_t length = num_bytes;
-    TRY(gather_equal(c, COLLECTIVE_GATHER, &length, sizeof length));
+    uint64_t* lengths;
+    ARENA_TRY_NEW(lengths, arena, uint64_t, c->num_ranks);
+    lengths[c->my_idx] = num_bytes;
+    TRY(collective_share(c, lengths, sizeof *lengths));
     if (c->my_idx != 0) {
         if (num_bytes > 0) { TRY(collective_post_send(c, COLLECTIVE_GATHER, 0, 0, data, num_bytes)); }
         return collective_wait(c, COLLECTIVE_GATHER, 0);
     }
-    const uint64_t* lengths = (const uint64_t*)(const void*)c->temp;
     for (int32_t i = 0; i < c->num_ranks; i++) {
         out[i].num_bytes = lengths[i];
-        out[i].data = arena_alloc(arena, lengths[i]);
-        if (out[i].data == NULL) {
-            return FAIL(STATUS_NO_MEMORY, "gather: %zu bytes of rank %d", out[i].num_bytes, (int)c->ranks[i]);
-        }
+        ARENA_TRY_NEW(out[i].data, arena, unsigned char, lengths[i]);
         if (i > 0 && lengths[i] > 0) {
             TRY(collective_post_receive(c, COLLECTIVE_GATHER, 0, i, out[i].data, out[i].num_bytes));
         }
@@ -499,22 +481,22 @@ Status collective_gather_bytes(Collective* c, const void* data, size_t num_bytes
     return collective_wait(c, COLLECTIVE_GATHER, 0);
 }
 
+// All in blocks of the longest one's length, which are then moved together.
 Status collective_share_bytes(Collective* c, const void* data, size_t num_bytes, unsigned char** out,
                               Arena* arena) {
-    CollectiveBytes* of_rank = ARENA_NEW(arena, CollectiveBytes, c->num_ranks);
-    if (of_rank == NULL) { return FAIL(STATUS_NO_MEMORY, "share: no memory for %d ranks", c->num_ranks); }
-    TRY(collective_gather_bytes(c, data, num_bytes, of_rank, arena));
-    uint64_t total_bytes = 0;
-    for (int32_t i = 0; c->my_idx == 0 && i < c->num_ranks; i++) { total_bytes += of_rank[i].num_bytes; }
-    TRY(collective_broadcast(c, &total_bytes, sizeof total_bytes, 0));
-    *out = arena_alloc(arena, total_bytes);
-    if (*out == NULL) { return FAIL(STATUS_NO_MEMORY, "share: %llu bytes", (unsigned long long)total_bytes); }
-    unsigned char* at = *out;
-    for (int32_t i = 0; c->my_idx == 0 && i < c->num_ranks; i++) {
-        memcpy(at, of_rank[i].data, of_rank[i].num_bytes);
-        at += of_rank[i].num_bytes;
+    uint64_t *lengths, longest = 0, total_bytes = 0;
+    ARENA_TRY_NEW(lengths, arena, uint64_t, c->num_ranks);
+    lengths[c->my_idx] = num_bytes;
+    TRY(collective_share(c, lengths, sizeof *lengths));
+    for (int32_t i = 0; i < c->num_ranks; i++) { longest = lengths[i] > longest ? lengths[i] : longest; }
+    ARENA_TRY_NEW(*out, arena, unsigned char, longest*(uint64_t)c->num_ranks);
+    memcpy(*out + longest * (uint64_t)c->my_idx, data, num_bytes);
+    TRY(collective_share(c, *out, longest));
+    for (int32_t i = 0; i < c->num_ranks; i++) {
+        memmove(*out + total_bytes, *out + longest * (uint64_t)i, lengths[i]);
+        total_bytes += lengths[i];
     }
-    return collective_broadcast(c, *out, total_bytes, 0);
+    return STATUS_OK;
 }
 
 Status collective_clock_offset(Collective* c, int64_t* out_ns, int64_t* error_ns) {
@@ -546,7 +528,8 @@ Status collective_clock_offset(Collective* c, int64_t* out_ns, int64_t* error_ns
     return STATUS_OK;
 }
 
-// --- step_agreement --------------------
+// --- agreement before a step
+// --------------------------------------------------------------------------------
 
 void step_claim_add(uint64_t* sum, bool is_send, int32_t tag, int64_t num_bytes) {
     if (num_bytes == 0) { return; }
@@ -558,7 +541,7 @@ void step_claim_add(uint64_t* sum, bool is_send, int32_t tag, int64_t num_bytes)
 // What travels.
 typedef struct {
     uint64_t plan_hash, replica_hash, messages;
-} Said;
+} Claim;
 
 // An odd number of that pair of stages.
 static uint64_t pair_factor(int32_t a, int32_t b) {
@@ -572,13 +555,13 @@ static uint64_t all_messages(const StepClaim* mine, int32_t num_stages, int32_t 
     return sum;
 }
 
-static Status plans_agree(const Collective* world, int32_t num_stages, const Said* all, int32_t step) {
+static Status plans_agree(const Collective* world, int32_t num_stages, const Claim* all, int32_t step) {
     const Transport* t = world->transport;
     for (int32_t r = 1; r < world->num_ranks; r++) {
-        const Said *mine = &all[r], *first = &all[r / num_stages * num_stages];  // of the same replica
+        const Claim *mine = &all[r], *first = &all[r / num_stages * num_stages];  // of the same replica
         bool is_other = mine->plan_hash != all->plan_hash;
         if (!is_other && mine->replica_hash == first->replica_hash) { continue; }
-        const Said* other = is_other ? all : first;
+        const Claim* other = is_other ? all : first;
         return FAIL(
             STATUS_MISMATCH,
             "hash of the plan of step %d%s: rank %s has %016llx, rank %s has %016llx ---> all ranks need "
@@ -591,7 +574,7 @@ static Status plans_agree(const Collective* world, int32_t num_stages, const Sai
     return STATUS_OK;
 }
 
-static bool lengths_agree(const Said* all, int32_t num_ranks, int32_t num_stages) {
+static bool lengths_agree(const Claim* all, int32_t num_ranks, int32_t num_stages) {
     for (int32_t first = 0; first < num_ranks; first += num_stages) {
         uint64_t sum = 0;
         for (int32_t s = 0; s < num_stages; s++) { sum += all[first + s].messages; }
@@ -622,7 +605,7 @@ static Status name_pair(const Collective* world, int32_t num_stages, const uint6
 
 static Status find_pair(Collective* world, int32_t num_stages, const StepClaim* mine, int32_t step) {
     size_t row_bytes = (size_t)num_stages * sizeof *mine->with;
-    uint64_t* with = calloc((size_t)world->num_ranks, row_bytes);
+    uint64_t* with = (uint64_t*)calloc((size_t)world->num_ranks, row_bytes);
     if (with == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", (int)world->num_ranks); }
     memcpy(with + world->my_idx * num_stages, mine->with, row_bytes);
     Status status = collective_share(world, with, row_bytes);
@@ -632,10 +615,10 @@ static Status find_pair(Collective* world, int32_t num_stages, const StepClaim* 
 }
 
 Status step_agree(Collective* world, int32_t num_stages, const StepClaim* mine, int32_t step) {
-    Said* all = calloc((size_t)world->num_ranks, sizeof *all);
+    Claim* all = (Claim*)calloc((size_t)world->num_ranks, sizeof *all);
     if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", (int)world->num_ranks); }
-    all[world->my_idx] = (Said){mine->plan_hash, mine->replica_hash,
-                                all_messages(mine, num_stages, world->my_idx % num_stages)};
+    all[world->my_idx] = (Claim){mine->plan_hash, mine->replica_hash,
+                                 all_messages(mine, num_stages, world->my_idx % num_stages)};
     Status status = collective_share(world, all, sizeof *all);
     if (status == STATUS_OK) { status = plans_agree(world, num_stages, all, step); }
     bool is_same = status != STATUS_OK || lengths_agree(all, world->num_ranks, num_stages);

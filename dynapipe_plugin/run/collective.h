@@ -143,5 +143,5 @@ typedef struct {
 void step_claim_add(uint64_t* sum, bool is_send, int32_t tag, int64_t num_bytes);
 
 // STATUS_MISMATCH on every member names what differs, and between which ranks. `world` is all ranks in their
-// order, num_stages of them a replica. `step` counts from 1, for the message. Test: test_step_agreement.c.
+// order, num_stages of them a replica. `step` counts from 1, for the message. Test: test_collective.c.
 Status step_agree(Collective* world, int32_t num_stages, const StepClaim* mine, int32_t step);

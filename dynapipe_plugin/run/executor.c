@@ -9,6 +9,7 @@
 
 #include "../../util/program.h"
 #include "../plan/plan_message.h"
+#include "../plan/plan_text.h"
 #include "transfers.h"
 
 // A row is a chunk, or K + s, the head's share of stage s (plan.h). This rank has some; on the last chunk's
@@ -207,6 +208,32 @@ void executor_loss_rows(const Placement* placement, int32_t stage, int32_t num_r
     }
 }
 
+// Messages pass between stages a and b.
+static void add_peer(bool has[PLAN_MAX_STAGES], int32_t stage, int32_t a, int32_t b) {
+    if (a != b && a == stage) { has[b] = true; }
+    if (a != b && b == stage) { has[a] = true; }
+}
+
+int32_t executor_peers(int32_t out[PLAN_MAX_STAGES], const Placement* placement, int32_t num_stages,
+                       int32_t stage) {
+    bool has[PLAN_MAX_STAGES] = {false};
+    const int32_t K = placement->num_chunks;
+    int32_t num_peers = 0;
+    for (int32_t k = 0; k + 1 < K; k++) {
+        add_peer(has, stage, placement->stage_of[k], placement->stage_of[k + 1]);
+    }
+    for (int32_t s = 0; s < num_stages; s++) {
+        if (K > 0 && placement_has_share(placement, s)) {
+            add_peer(has, stage, placement->stage_of[K - 1], s);
+        }
+        if (K == 0 && s + 1 < num_stages) { add_peer(has, stage, s, s + 1); }
+    }
+    for (int32_t s = 0; s < num_stages; s++) {
+        if (has[s]) { out[num_peers++] = s; }
+    }
+    return num_peers;
+}
+
 // --- batches, lengths ------------------------------------------------------------------------------------
 static DynapipeBatch executor_rows_of(const Executor* ex, const Row* row, const DynapipeBatch* batch) {
     DynapipeBatch part = *batch;
@@ -261,20 +288,24 @@ static const DynapipeBatch* executor_batch(const Executor* ex, int32_t idx, int3
 }
 
 // --- links ------------------------------------------------------------------------------------------------
-static int32_t executor_end_of(const Executor* ex, const PlanInstr* instr) {
-    int32_t row = instr->chunk, K = ex->placement->num_chunks;
-    if (row < 0 || row >= K + ex->num_stages || ex->idx_of[row] < 0) { return -1; }
-    bool leaves =
-        instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_WAIT_ACT || instr->kind == INSTR_RECV_GRAD;
-    if (!leaves || !ex->rows[ex->idx_of[row]].feeds) { return ex->idx_of[row]; }
-    int32_t s = instr->peer - ex->first_rank;
-    return s >= 0 && s < ex->num_stages ? ex->idx_of[K + s] : -1;
+// Where this rank has its end of a message: at a share, or at its own chunk.
+static int32_t message_idx(const Executor* ex, PlanMessage message, int32_t own_idx) {
+    return message.row >= ex->placement->num_chunks ? ex->idx_of[message.row] : own_idx;
 }
 
-// direction 0: activations, 1: gradients, 2: factors. `row` of the plan: of the transfer, the one it is the
-// input of.
-static int32_t executor_tag(const Executor* ex, int32_t mb, int32_t row, int32_t direction) {
-    return (mb * ex->most_places + ex->place_of[row]) * 3 + direction;
+// The row that an instruction is about, -1: this rank has none.
+static int32_t instr_idx(const Executor* ex, const PlanInstr* instr) {
+    PlanMessage message;
+    if (instr->chunk < 0 || instr->chunk >= ex->placement->num_chunks + ex->num_stages) { return -1; }
+    int32_t idx = ex->idx_of[instr->chunk];
+    if (instr->kind <= INSTR_REC) { return idx; }
+    bool is_message = plan_message_of(&message, ex->placement, ex->num_stages, instr);
+    return is_message ? message_idx(ex, message, idx) : -1;
+}
+
+// `row` of the plan: of the message, the one it is the input of.
+static int32_t executor_tag(const Executor* ex, int32_t mb, int32_t row, int32_t message_kind) {
+    return (mb * ex->most_places + ex->place_of[row]) * 3 + message_kind;
 }
 
 // A transfer as this rank sees it: over `link` of a row, with the tag of the row that it is the input of.
@@ -284,18 +315,14 @@ typedef struct {
     bool is_send;
 } End;
 
-static End end_of(const Executor* ex, const PlanInstr* instr, int32_t idx) {
-    const Row* row = &ex->rows[idx];
-    InstrKind kind = (InstrKind)instr->kind;
-    bool is_act = kind == INSTR_SEND_ACT || kind == INSTR_RECV_ACT || kind == INSTR_WAIT_ACT;
-    bool is_fact = kind == INSTR_SEND_FACT || kind == INSTR_RECV_FACT || kind == INSTR_WAIT_FACT;
-    bool is_send = !plan_instr_is_recv(kind);
-    Link link = is_fact   ? LINK_FACT
-                : is_act  ? (is_send ? LINK_OUT : LINK_IN)
-                : is_send ? LINK_DIN
-                          : LINK_DOUT;
-    bool is_next = !row->is_share && (link == LINK_OUT || link == LINK_DOUT);
-    return (End){link, executor_tag(ex, instr->mb, row->row + is_next, is_fact ? 2 : !is_act), is_send};
+static End end_of(const Executor* ex, const PlanInstr* instr) {
+    static const Link links[PLAN_MESSAGE_KINDS][2] = {
+        {LINK_IN, LINK_OUT}, {LINK_DOUT, LINK_DIN}, {LINK_FACT, LINK_FACT}};
+    PlanMessage message = {0, 0};
+    bool is_send = !plan_instr_is_recv(instr->kind);
+    (void)plan_message_of(&message, ex->placement, ex->num_stages, instr);
+    return (End){links[message.kind][is_send], executor_tag(ex, instr->mb, message.row, message.kind),
+                 is_send};
 }
 
 static int64_t link_bytes(const Row* row, const RowState* state, Link link) {
@@ -461,53 +488,11 @@ static Status check_buffers(const Executor* ex, const PlanInstr* instr, int32_t 
         case INSTR_REC: return need_for_forward(ex, instr, idx);
         case INSTR_BWD: return need_for_backward(ex, instr, idx);
         case INSTR_WGT: return need_link(ex, instr, idx, ex->rows[idx].is_share ? LINK_FACT : LINK_DOUT);
-        default: return need_link(ex, instr, idx, end_of(ex, instr, idx).link);
+        default: return need_link(ex, instr, idx, end_of(ex, instr).link);
     }
 }
 
 // --- who and when ----------------------------------------------------------------------------------------
-// What such an instruction has to do with that row.
-static Status check_kind(const Executor* ex, const PlanInstr* instr, const Row* row) {
-    bool is_here = row->is_share && row->prev >= 0;  // between the last chunk and a share of one rank
-    switch (instr->kind) {
-        case INSTR_FWD: return row->is_mine ? STATUS_OK : executor_fail(ex, instr, "its chunk is elsewhere");
-        case INSTR_REC:
-        case INSTR_BWD:
-            if (row->is_mine && !row->is_share) { return STATUS_OK; }
-            return executor_fail(ex, instr, "a share of the head has fwd and wgt only");
-        case INSTR_WGT: return row->is_mine ? STATUS_OK : executor_fail(ex, instr, "its chunk is elsewhere");
-        case INSTR_RECV_ACT:
-        case INSTR_SEND_GRAD:
-        case INSTR_WAIT_GRAD:
-            if (row->prev_stage < 0) { return executor_fail(ex, instr, "no chunk comes before the first"); }
-            if (row->prev < 0) { return STATUS_OK; }
-            return executor_fail(ex, instr, "what goes into it is made on this rank");
-        case INSTR_SEND_ACT:
-        case INSTR_RECV_GRAD:
-        case INSTR_WAIT_ACT:
-            if (row->is_end) { return executor_fail(ex, instr, "no chunk comes after the last"); }
-            if (row->is_share ? !row->is_mine : row->next < 0) { return STATUS_OK; }
-            return executor_fail(ex, instr, "what it makes is taken on this rank");
-        default:
-            if (executor_by_vocabulary(ex, row) && row->is_mine == (instr->kind == INSTR_RECV_FACT) &&
-                !(is_here && row->is_mine)) {
-                return STATUS_OK;
-            }
-            return executor_fail(ex, instr,
-                                 "factors go from the last chunk to shares by vocabulary elsewhere");
-    }
-}
-
-static Status check_peer(const Executor* ex, const PlanInstr* instr, const Row* row) {
-    if (instr->kind <= INSTR_REC) { return STATUS_OK; }
-    bool is_next = row->is_share ? !row->is_mine
-                                 : instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_WAIT_ACT ||
-                                       instr->kind == INSTR_RECV_GRAD;
-    int32_t stage = !is_next ? row->prev_stage : row->is_share ? row->stage : row->next_stage;
-    if (instr->peer == ex->first_rank + stage) { return STATUS_OK; }
-    return executor_fail(ex, instr, "its peer is not the rank of the chunk at the other end");
-}
-
 static Status need_seen(const Executor* ex, const PlanInstr* instr, int32_t idx, InstrKind kind) {
     if (idx < 0 || executor_state(ex, idx, instr->mb)->seen & 1u << kind) { return STATUS_OK; }
     char why[96];
@@ -518,54 +503,57 @@ static Status need_seen(const Executor* ex, const PlanInstr* instr, int32_t idx,
     return executor_fail(ex, instr, why);
 }
 
-// All parts of the head's shares are there.
-static Status need_parts(const Executor* ex, const PlanInstr* instr) {
-    for (int32_t i = 0; i < ex->num_rows; i++) {
-        if (!ex->rows[i].is_share) { continue; }
-        TRY(need_seen(ex, instr, i, ex->rows[i].is_mine ? INSTR_FWD : INSTR_RECV_GRAD));
+// A job: in this place, after the jobs of its micro-batch that it builds on and the messages that it reads.
+static Status check_job(const Executor* ex, const PlanInstr* instr, int32_t idx) {
+    const Row* row = &ex->rows[idx];
+    const Placement* placement = ex->placement;
+    PlanMessage reads[PLAN_MAX_MESSAGES];
+    bool has_rec = executor_state(ex, idx, instr->mb)->has_rec;
+    if (!row->is_mine) { return executor_fail(ex, instr, "its chunk is elsewhere"); }
+    if (row->is_share && instr->kind != INSTR_FWD && instr->kind != INSTR_WGT) {
+        return executor_fail(ex, instr, "a share of the head has fwd and wgt only");
+    }
+    if (instr->kind == INSTR_REC) { return need_seen(ex, instr, idx, INSTR_FWD); }
+    if (instr->kind == INSTR_BWD) { TRY(need_seen(ex, instr, idx, has_rec ? INSTR_REC : INSTR_FWD)); }
+    if (instr->kind == INSTR_WGT) { TRY(need_seen(ex, instr, idx, row->is_share ? INSTR_FWD : INSTR_BWD)); }
+    JobKind kind = plan_instr_job((InstrKind)instr->kind);
+    int32_t num_reads = plan_job_reads(reads, placement, ex->num_stages, kind, row->row);
+    for (int32_t i = 0; i < num_reads; i++) {
+        PlanJobAt maker = plan_message_maker(placement, reads[i]);
+        TRY(maker.stage == ex->stage
+                ? need_seen(ex, instr, ex->idx_of[maker.chunk], plan_job_instr(maker.kind))
+                : need_seen(ex, instr, message_idx(ex, reads[i], idx), plan_recv_kind(reads[i].kind)));
     }
     return STATUS_OK;
 }
 
-// What the instruction builds on came before it.
-static Status check_before(const Executor* ex, const PlanInstr* instr, int32_t idx) {
-    const Row* row = &ex->rows[idx];
-    switch (instr->kind) {
-        case INSTR_FWD:
-            if (row->prev >= 0) { return need_seen(ex, instr, row->prev, INSTR_FWD); }
-            return row->is_first ? STATUS_OK : need_seen(ex, instr, idx, INSTR_RECV_ACT);
-        case INSTR_REC: return need_seen(ex, instr, idx, INSTR_FWD);
-        case INSTR_BWD: {
-            bool has_rec = executor_state(ex, idx, instr->mb)->has_rec;
-            TRY(need_seen(ex, instr, idx, has_rec ? INSTR_REC : INSTR_FWD));
-            if (row->feeds) { return need_parts(ex, instr); }
-            if (row->next >= 0) { return need_seen(ex, instr, row->next, INSTR_BWD); }
-            return row->is_end ? STATUS_OK : need_seen(ex, instr, idx, INSTR_RECV_GRAD);
-        }
-        case INSTR_WGT:
-            if (!row->is_share) { return need_seen(ex, instr, idx, INSTR_BWD); }
-            TRY(need_seen(ex, instr, idx, INSTR_FWD));
-            if (!executor_by_vocabulary(ex, row)) { return STATUS_OK; }
-            return row->prev >= 0 ? need_seen(ex, instr, row->prev, INSTR_BWD)
-                                  : need_seen(ex, instr, idx, INSTR_RECV_FACT);
-        case INSTR_SEND_ACT: return need_seen(ex, instr, row->is_share ? row->prev : idx, INSTR_FWD);
-        case INSTR_SEND_GRAD: return need_seen(ex, instr, idx, row->is_share ? INSTR_FWD : INSTR_BWD);
-        case INSTR_SEND_FACT: return need_seen(ex, instr, row->prev, INSTR_BWD);
-        case INSTR_WAIT_ACT: return need_seen(ex, instr, idx, INSTR_SEND_ACT);
-        case INSTR_WAIT_GRAD: return need_seen(ex, instr, idx, INSTR_SEND_GRAD);
-        case INSTR_WAIT_FACT: return need_seen(ex, instr, idx, INSTR_SEND_FACT);
-        default: return STATUS_OK;
+// A transfer: of a message that leaves or enters this rank, with the rank of the job at its other end.
+static Status check_transfer(const Executor* ex, const PlanInstr* instr, int32_t idx) {
+    PlanMessage message = {0, 0};
+    (void)plan_message_of(&message, ex->placement, ex->num_stages, instr);
+    PlanJobAt maker = plan_message_maker(ex->placement, message);
+    PlanJobAt reader = plan_message_reader(ex->placement, message);
+    bool is_recv = plan_instr_is_recv(instr->kind);
+    int32_t here = is_recv ? reader.stage : maker.stage, there = is_recv ? maker.stage : reader.stage;
+    if (here != ex->stage || there == ex->stage) {
+        return executor_fail(ex, instr, "no such message leaves or enters this rank");
     }
+    if (plan_instr_is_send(instr->kind)) {
+        TRY(need_seen(ex, instr, ex->idx_of[maker.chunk], plan_job_instr(maker.kind)));
+    } else if (plan_instr_is_wait(instr->kind)) {
+        TRY(need_seen(ex, instr, idx, plan_send_kind(message.kind)));
+    }
+    if (instr->peer == ex->first_rank + there) { return STATUS_OK; }
+    return executor_fail(ex, instr, "its peer is not the rank of the chunk at the other end");
 }
 
 // Each instruction once per micro-batch and chunk, after what it builds on, and with the right rank.
 static Status check_order(const Executor* ex, const PlanInstr* instr, int32_t idx) {
     RowState* state = executor_state(ex, idx, instr->mb);
-    TRY(check_kind(ex, instr, &ex->rows[idx]));
-    TRY(check_before(ex, instr, idx));
+    TRY(instr->kind <= INSTR_REC ? check_job(ex, instr, idx) : check_transfer(ex, instr, idx));
     if (state->seen & 1u << instr->kind) { return executor_fail(ex, instr, "twice in the list"); }
     state->seen |= 1u << instr->kind;
-    return check_peer(ex, instr, &ex->rows[idx]);
+    return STATUS_OK;
 }
 
 // --- all of it -------------------------------------------------------------------------------------------
@@ -609,7 +597,7 @@ static bool makes_losses(const Executor* ex, int32_t idx) {
 static Status meet_instr(Executor* ex, const PlanRank* rank, int32_t i, int32_t M) {
     const ExecutorStep* step = ex->step;
     const PlanInstr* instr = &rank->instrs[i];
-    int32_t idx = instr->kind < INSTR_COUNT ? executor_end_of(ex, instr) : -1;
+    int32_t idx = instr->kind < INSTR_COUNT ? instr_idx(ex, instr) : -1;
     if (instr->kind >= INSTR_COUNT || instr->mb < 0 || instr->mb >= M) {
         return FAIL(STATUS_INVALID_PLAN, "rank %d: instruction %d has kind %d, mb %d", (int)ex->rank, (int)i,
                     (int)instr->kind, (int)instr->mb);
@@ -636,13 +624,13 @@ static Status executor_prepare(Executor* ex, const PlanRank* rank, int32_t M) {
     for (int32_t i = 0; i < rank->num_instrs; i++) { TRY(meet_instr(ex, rank, i, M)); }
     for (int32_t i = 0; i < rank->num_instrs; i++) {
         const PlanInstr* instr = &rank->instrs[i];
-        int32_t idx = executor_end_of(ex, instr);
+        int32_t idx = instr_idx(ex, instr);
         TRY(check_order(ex, instr, idx));
         TRY(check_buffers(ex, instr, idx));
     }
     for (int32_t i = 0; i < rank->num_instrs; i++) {
         const PlanInstr* instr = &rank->instrs[i];
-        int32_t idx = executor_end_of(ex, instr);
+        int32_t idx = instr_idx(ex, instr);
         if (instr->kind == INSTR_FWD && ex->rows[idx].is_share &&
             !executor_state(ex, idx, instr->mb)->has_wgt) {
             return executor_fail(ex, instr, "a share of the head without wgt");
@@ -756,28 +744,18 @@ static int call_model(const Executor* ex, int32_t idx, const PlanInstr* instr) {
     }
 }
 
-static Status wait_for(Executor* ex, int32_t idx, const PlanInstr* instr, Link link) {
-    return transfers_wait(&ex->transfers, &executor_state(ex, idx, instr->mb)->transfer[link],
-                          name_of(instr));
-}
-
-// Until what the job reads has arrived.
+// Until what the job reads has arrived. What a recomputation reads came before its forward.
 static Status wait_for_inputs(Executor* ex, int32_t idx, const PlanInstr* instr) {
-    const Row* row = &ex->rows[idx];
-    bool is_backward = instr->kind == INSTR_BWD || instr->kind == INSTR_WGT;
-    if (!is_backward) {
-        return row->is_first || row->prev >= 0 ? STATUS_OK : wait_for(ex, idx, instr, LINK_IN);
+    static const Link links[PLAN_MESSAGE_KINDS] = {LINK_IN, LINK_DOUT, LINK_FACT};
+    PlanMessage reads[PLAN_MAX_MESSAGES];
+    JobKind kind = plan_instr_job((InstrKind)instr->kind);
+    int32_t num_reads = plan_job_reads(reads, ex->placement, ex->num_stages, kind, ex->rows[idx].row);
+    for (int32_t i = 0; i < num_reads; i++) {
+        if (plan_message_maker(ex->placement, reads[i]).stage == ex->stage) { continue; }
+        RowState* state = executor_state(ex, message_idx(ex, reads[i], idx), instr->mb);
+        TRY(transfers_wait(&ex->transfers, &state->transfer[links[reads[i].kind]], name_of(instr)));
     }
-    if (row->is_share) {
-        bool has_factors = executor_by_vocabulary(ex, row) && row->prev < 0;
-        return has_factors ? wait_for(ex, idx, instr, LINK_FACT) : STATUS_OK;
-    }
-    for (int32_t i = 0; row->feeds && i < ex->num_rows; i++) {
-        if (!ex->rows[i].is_share || ex->rows[i].is_mine) { continue; }
-        TRY(wait_for(ex, i, instr, LINK_DOUT));
-    }
-    bool is_received = !row->is_end && !row->feeds && row->next < 0;
-    return is_received ? wait_for(ex, idx, instr, LINK_DOUT) : STATUS_OK;
+    return STATUS_OK;
 }
 
 static Status executor_run_job(Executor* ex, const PlanInstr* instr) {
@@ -874,18 +852,18 @@ static Status find_groups(Executor* ex, const Plan* plan) {
 
 // --- instructions ----------------------------------------------------------------------------------------
 static Status run_transfer(Executor* ex, const PlanInstr* instr) {
-    int32_t idx = executor_end_of(ex, instr);
+    int32_t idx = instr_idx(ex, instr);
     RowState* state = executor_state(ex, idx, instr->mb);
-    End end = end_of(ex, instr, idx);
+    End end = end_of(ex, instr);
     return transfers_post(&ex->transfers, name_of(instr), instr->peer, end.tag,
                           link_data(ex, idx, instr->mb, end.link),
                           link_bytes(&ex->rows[idx], state, end.link), &state->transfer[end.link]);
 }
 
 static Status run_wait(Executor* ex, const PlanInstr* instr) {
-    int32_t idx = executor_end_of(ex, instr);
+    int32_t idx = instr_idx(ex, instr);
     TraceEvent* event = transfers_event(&ex->transfers, name_of(instr), instr->peer);
-    Link link = end_of(ex, instr, idx).link;
+    Link link = end_of(ex, instr).link;
     TRY(transfers_wait(&ex->transfers, &executor_state(ex, idx, instr->mb)->transfer[link], name_of(instr)));
     event->end_ns = clock_now_ns();
     event->wait_ns = event->end_ns - event->begin_ns;
@@ -902,14 +880,14 @@ Status executor_claim(Executor* ex, const ExecutorStep* step, StepClaim* claim) 
         if (instr->mb < 0 || instr->mb >= plan->M || step->batches[instr->mb] == NULL) {
             return executor_fail(ex, instr, "no batch for it on this rank");
         }
-        int32_t idx = executor_end_of(ex, instr), s = instr->peer - ex->first_rank;
+        int32_t idx = instr_idx(ex, instr), s = instr->peer - ex->first_rank;
         if (idx < 0 || s < 0 || s >= ex->num_stages) {
             return executor_fail(ex, instr,
                                  "this rank has no such chunk, or its peer is not the rank of one");
         }
         RowState state = {0};
         executor_measure(ex, idx, step->batches[instr->mb], &state);
-        End end = end_of(ex, instr, idx);
+        End end = end_of(ex, instr);
         step_claim_add(&claim->with[s], end.is_send, end.tag, link_bytes(&ex->rows[idx], &state, end.link));
     }
     return STATUS_OK;

@@ -88,6 +88,11 @@ void executor_use_device(Executor* executor, Device device);
 void executor_loss_rows(const Placement* placement, int32_t stage, int32_t num_rows, int32_t* begin,
                         int32_t* end);
 
+// The other stages of a replica that `stage` exchanges messages with, ascending; returns how many. Of any two
+// stages either both have each other, or neither. num_chunks 0: the plain pipeline.
+int32_t executor_peers(int32_t out[PLAN_MAX_STAGES], const Placement* placement, int32_t num_stages,
+                       int32_t stage);
+
 // The model has what a head shared like this needs.
 bool executor_can_share(const DynapipeModel_v1* api, HeadSplit head);
 

@@ -191,7 +191,7 @@ typedef struct {
     pthread_mutex_t lock;           // of versions: the planning thread reads them
     RefitVersion* versions;         // [num_versions] rising
     int32_t num_versions;
-    RefitModel *planned, *now;       // of the planning thread, of the steps' thread
+    RefitModel planned, now;         // of the planning thread, of the steps' thread
     double said_words[REFIT_WORDS];  // printed last, in how many times as long
     double* said_ranks;              // [num_ranks]
     void* position;                  // session_refit_position()'s last
@@ -393,7 +393,7 @@ enum { SUMMARY_OFF, SUMMARY_JOBS, SUMMARY_TRANSFERS, SUMMARY_WAITING, SUMMARY_LI
 typedef struct {
     double ns, supervised, total, computed, idle, plan_wait_ns;  // sums over the steps counted
     double peak_bytes, rss_bytes;                                // of the rank that needs most
-    double* errors;  // [SUMMARY_LISTS][max_steps] of every step counted: signed, parts of what was predicted
+    double (*errors)[SUMMARY_LISTS];  // [num_steps] signed, parts of what was predicted
     int32_t num_steps, max_steps;
 } SessionSummary;
 

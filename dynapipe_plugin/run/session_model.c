@@ -1,4 +1,5 @@
-// session_ranges.c -- which blocks of the model are this rank's.
+// session_model.c -- where the model lies: what the options allow, the stages for the mixture, the model
+// attached.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,8 +79,8 @@ int32_t dynapipe_head(const Dynapipe* dp, int32_t* begin, int32_t max_begins) {
     return heads[placement->head];
 }
 
-// --- session_placed --------------------
-// session_placed.c -- what --stage-split, --placement and --head say of where the model lies: can this
+// --- what the options give -----------------------------------------------------------------------------
+// what --stage-split, --placement and --head say of where the model lies: can this
 // program do it, what is left to choose, and does a checkpoint's placement agree.
 
 static PlacementChoice shape_of(const Dynapipe* dp) {
@@ -157,33 +158,24 @@ static Status session_placed_request(Dynapipe* dp, bool shares_head, int32_t max
     return STATUS_OK;
 }
 
-static bool same_head(const Placement* placement, const Placement* told, int32_t P) {
-    Placement chunks = *told;
-    placement_copy_head(&chunks, placement);
-    return placement_equal(&chunks, told, P);
-}
-
-static bool same_chunks(const Placement* placement, const Placement* told, int32_t P) {
-    Placement chunks = *placement;
-    placement_copy_head(&chunks, told);
-    return placement_equal(&chunks, told, P);
-}
-
 bool session_placed_fits(const Dynapipe* dp, const Placement* placement) {
-    int32_t P = dp->num_stages;
-    PlanRequest told = {.P = P, .rules = dp->request.rules};
-    placement_linear(&told.placement, told.placement.chunks, P);
-    if (take(dp, &told) != STATUS_OK) { return false; }
-    bool chunks_fit = told.placements == PLACEMENT_GIVEN ? same_chunks(placement, &told.placement, P)
-                                                         : placement_is_of(placement, told.placements, P);
-    bool head_fits = told.heads == HEAD_CHOICE_GIVEN  ? same_head(placement, &told.placement, P)
-                     : told.heads == HEAD_CHOICE_AUTO ? true
-                                                      : placement->head == told.heads - HEAD_CHOICE_WHOLE;
+    const int32_t P = dp->num_stages;
+    PlanRequest given = {.P = P, .rules = dp->request.rules};
+    placement_linear(&given.placement, given.placement.chunks, P);
+    if (take(dp, &given) != STATUS_OK) { return false; }
+    Placement chunks = *placement, head = given.placement;  // each with the other's head
+    placement_copy_head(&chunks, &given.placement);
+    placement_copy_head(&head, placement);
+    bool chunks_fit = given.placements == PLACEMENT_GIVEN ? placement_equal(&chunks, &given.placement, P)
+                                                          : placement_is_of(placement, given.placements, P);
+    bool head_fits = given.heads == HEAD_CHOICE_GIVEN  ? placement_equal(&head, &given.placement, P)
+                     : given.heads == HEAD_CHOICE_AUTO ? true
+                                                       : placement->head == given.heads - HEAD_CHOICE_WHOLE;
     return chunks_fit && (head_fits || P == 1);
 }
 
-// --- session_machine --------------------
-// session_machine.c -- in what the ranks and links of this run differ: as measured, as memory is left.
+// --- machine -------------------------------------------------------------------------------------------
+// in what the ranks and links of this run differ: as measured, as memory is left.
 
 // Limits that were found are multiples of this: a library that takes a little more today changes no plan.
 #define LIMIT_STEP_BYTES (INT64_C(64) << 20)
@@ -196,7 +188,7 @@ bool session_placed_fits(const Dynapipe* dp, const Placement* placement) {
 static Status need_ranks(Dynapipe* dp) {
     int32_t num_ranks = dp->transport.num_ranks;
     if (dp->machine_ranks != NULL) { return STATUS_OK; }
-    dp->machine_ranks = malloc((size_t)num_ranks * sizeof *dp->machine_ranks);
+    dp->machine_ranks = (MachineRank*)malloc((size_t)num_ranks * sizeof *dp->machine_ranks);
     if (dp->machine_ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     for (int32_t r = 0; r < num_ranks; r++) { dp->machine_ranks[r] = machine_rank(NULL, r); }
     dp->machine.num_ranks = num_ranks;
@@ -273,8 +265,8 @@ int64_t session_machine_limit_bytes(const Dynapipe* dp) {
     return own > 0 ? own : dp->options.memory_limit_bytes;
 }
 
-// --- session_stages --------------------
-// session_stages.c -- the stage split of a run and the effort of its plans, from batches as the mixture draws
+// --- stages --------------------------------------------------------------------------------------------
+// the stage split of a run and the effort of its plans, from batches as the mixture draws
 // them.
 
 enum { LEAST_PLANNING_NS = 1000000, MOST_PLANNING_NS = 400000000 };
@@ -330,48 +322,23 @@ static int64_t average_step_ns(const Dynapipe* dp, const StageChoice* choice) {
     return status == STATUS_OK ? sum_ns / resplit->num_batches : choice->makespan_ns;
 }
 
-// "4,4,3,1" or "0:2,1:3,1:3,0:2+rows:256,768" (placement_make.h), broken behind a comma where the line is
-// long. Returns the columns used of the last line.
-static int print_placement(const Dynapipe* dp, const Placement* placement, int column) {
-    enum { MOST_COLUMNS = 88 };
-    char text[PLACEMENT_CHARS];
-    placement_print(text, placement, dp->num_stages);
-    for (const char* at = text; *at != '\0'; at++) {
-        column += printf("%c", *at);
-        if (*at == ',' && column >= MOST_COLUMNS) { column = printf("\n        ") - 1; }
-    }
-    return column;
-}
-
-// Behind what is there, or in a line of its own. Returns the column behind it.
-static int print_words(const char* words, int column) {
-    enum { MOST_COLUMNS = 100 };
-    int num_chars = (int)strlen(words);
-    if (column + 1 + num_chars <= MOST_COLUMNS) { return column + printf(" %s", words); }
-    return printf("\n        %s", words) - 1;
-}
-
+// "4,4,3,1" or "0:2,1:3,1:3,0:2+rows:256,768", and on the next line how it was found.
 static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t num_batches, double seconds) {
-    int64_t step_ns = average_step_ns(dp, choice);
-    bool is_told = session_placed_by_list(dp) && choice->num_splits <= 1;
-    int column = print_placement(dp, &choice->placement, printf("stages: "));
-    if (placement_is_linear(&choice->placement, dp->num_stages)) { column += printf(" layers"); }
-    char how[80] = "(as told);", about[120];
-    if (!is_told) {
-        snprintf(how, sizeof how, "(of %d splits planned for %d batches, %.1f s);", choice->num_splits,
-                 num_batches, seconds);
-    }
-    int num_chars =
-        snprintf(about, sizeof about, "a step of about %s%s", TIME_TEXT(step_ns + session_update_ns(dp), 3),
-                 step_ns != choice->makespan_ns ? " on these cores" : "");
-    if (dp->request.effort > 0) {
-        snprintf(about + num_chars, sizeof about - (size_t)num_chars, ", planned at effort %d",
-                 dp->request.effort);
-    }
-    column = print_words(how, column);
-    print_words(about, column);
-    printf("\n");
     const Progress* progress = &dp->progress;
+    int64_t step_ns = average_step_ns(dp, choice);
+    char text[PLACEMENT_CHARS];
+    placement_print(text, &choice->placement, dp->num_stages);
+    printf("stages: %s%s", text, placement_is_linear(&choice->placement, dp->num_stages) ? " layers" : "");
+    if (session_placed_by_list(dp) && choice->num_splits <= 1) {
+        printf(" (as given);");
+    } else {
+        printf("%s (of %d splits planned for %d batches, %.1f s);", strlen(text) > 40 ? "\n       " : "",
+               choice->num_splits, num_batches, seconds);
+    }
+    printf("\n        a step of about %s%s", TIME_TEXT(step_ns + session_update_ns(dp), 3),
+           step_ns != choice->makespan_ns ? " on these cores" : "");
+    if (dp->request.effort > 0) { printf(", planned at effort %d", dp->request.effort); }
+    printf("\n");
     if (progress->reason != NULL && dp->transport.num_ranks > 1) {
         printf("messages %s: %s\n", progress_words(progress->pulls), progress->reason);
     }
@@ -478,8 +445,7 @@ static Status session_stages_choose(Dynapipe* dp) {
     return STATUS_OK;
 }
 
-// --- choosing
-// ------------------------------------------------------------------------------------------------
+// --- choosing ------------------------------------------------------------------------------------------
 
 ShapeRules session_rules(const DynapipeShapes_v1* shapes) {
     return (ShapeRules){.padded = shapes->padded != 0,
@@ -512,7 +478,6 @@ static void fill_request(Dynapipe* dp, const DynapipeCosts* costs) {
     request->mb_tokens = options->mb_tokens;
     request->mb_samples = options->mb_tokens > 0 ? 0 : dp->run.rows;
     request->effort = options->effort;
-    request->memory_slack_permille = PLAN_MEMORY_SLACK_PERMILLE;
 }
 
 // Can this model be run on so many stages, and with these options?
@@ -559,13 +524,13 @@ int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* ou
     return status == STATUS_OK ? (int)session_stop_agree(dp) : (int)status;
 }
 
-// --- session_model --------------------
-// session_model.c -- the model put into the session: what each rank tells of it, compared with the others.
+// --- the model attached --------------------------------------------------------------------------------
+// the model put into the session: what each rank tells of it, compared with the others.
 
 // --- attaching -------------------------------------------------------------------------------------------
 
 static bool is_type(int32_t type) {
-    return type == DYNAPIPE_FLOAT32 || type == DYNAPIPE_BFLOAT16 || type == DYNAPIPE_FLOAT16;
+    return type >= DYNAPIPE_FLOAT32 && type <= DYNAPIPE_FLOAT16;
 }
 
 static Status check_params(int32_t idx, const DynapipeParams_v1* params) {
@@ -619,10 +584,10 @@ static Status check_attach(const Dynapipe* dp, int32_t idx, const DynapipeModel_
         "range %d: parameters are those of all ranges together ---> with range 0; NULL with the others", idx);
 }
 
-static bool is_whole(const Dynapipe* dp) {
-    int32_t num_ranges = session_num_ranges(dp), attached = 0;
-    while (attached < num_ranges && dp->ranges[attached].api != NULL) { attached++; }
-    return num_ranges > 0 && attached == num_ranges;
+static int32_t first_missing(const Dynapipe* dp) {
+    int32_t num_ranges = session_num_ranges(dp), missing = 0;
+    while (missing < num_ranges && dp->ranges[missing].api != NULL) { missing++; }
+    return missing;
 }
 
 // All ranges are there.
@@ -639,7 +604,7 @@ static Status open_model(Dynapipe* dp) {
 
 static Status take_params(Dynapipe* dp, const DynapipeParams_v1* params) {
     free(dp->tied_given);
-    dp->tied_given = calloc((size_t)params->num_tied + 1, sizeof *dp->tied_given);
+    dp->tied_given = (DynapipeTied*)calloc((size_t)params->num_tied + 1, sizeof *dp->tied_given);
     if (dp->tied_given == NULL) {
         return FAIL(STATUS_NO_MEMORY, "no memory for %d groups", params->num_tied);
     }
@@ -655,7 +620,8 @@ int dynapipe_attach(Dynapipe* dp, int32_t idx, const DynapipeModel_v1* api, void
     if (status == STATUS_OK && idx == 0) { status = take_params(dp, params); }
     if (status != STATUS_OK) { return (int)status; }
     dp->ranges[idx] = (ExecutorRange){api, model};
-    if (!is_whole(dp)) { return 0; }
+    int32_t num_ranges = session_num_ranges(dp);
+    if (num_ranges == 0 || first_missing(dp) < num_ranges) { return 0; }
     status = open_model(dp);
     if (status != STATUS_OK) { dp->ranges[idx] = (ExecutorRange){NULL, NULL}; }
     return (int)status;
@@ -676,12 +642,10 @@ void session_model_detach(Dynapipe* dp) {
 
 Status session_need_model(const Dynapipe* dp) {
     if (dp->executor != NULL) { return STATUS_OK; }
-    int32_t num_ranges = session_num_ranges(dp), missing = 0;
-    while (missing < num_ranges && dp->ranges[missing].api != NULL) { missing++; }
     return FAIL(STATUS_BAD_OPTION,
                 "rank %d: no model for range %d of %d ---> dynapipe_attach() for each range that "
                 "dynapipe_choose_stages() gave",
-                dp->transport.rank, missing, num_ranges);
+                dp->transport.rank, first_missing(dp), session_num_ranges(dp));
 }
 
 // --- what is counted -------------------------------------------------------------------------------------

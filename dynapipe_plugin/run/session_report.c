@@ -1,5 +1,6 @@
-// account_step.c -- a step's error: every stage's spans to the first of its replica, which splits it; the
-// statistics of the step bring it to all.
+// session_report.c -- what a user sees of a step: one line, one record of metrics.jsonl, and on demand its
+// plan and timelines; at the end, what the run was like. What cannot be written to metrics.jsonl is counted,
+// and ends no run.
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
@@ -15,8 +16,9 @@
 #include "../../util/program.h"
 #include "../../util/status.h"
 
-// Clocks of hosts drift by some 10 us a second at worst; a round trip each step would be felt by small ones.
-enum { CLOCK_EVERY_STEPS = 64 };
+enum { CLOCK_EVERY_STEPS = 64 };  // clocks of hosts drift by some 10 us a second at worst
+enum { SUMMARY_SKIP_STEPS = 2 };  // the first steps grow buffers and warm caches
+enum { TIMELINE_COLUMNS = 80 };   // with what stands beside them rows have 100
 
 // --- what a plan takes on these hosts ----------------------------------------------------------------------
 
@@ -40,12 +42,12 @@ bool session_shares_cores(const Dynapipe* dp) {
 Status session_predict(int64_t*** instr_ns, int64_t* predicted_ns, const Dynapipe* dp, const Plan* plan,
                        Arena* arena) {
     const HostCores* hosts = &dp->cores;
+    const int32_t* host = hosts->host + dp->replica * dp->num_stages;
+    int32_t* mine;
     *instr_ns = NULL;
     *predicted_ns = plan->makespan_ns;
     if (!session_shares_cores(dp)) { return STATUS_OK; }
-    int32_t* mine = ARENA_NEW(arena, int32_t, hosts->num_hosts);
-    if (mine == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a step's errors"); }
-    const int32_t* host = hosts->host + dp->replica * dp->num_stages;
+    ARENA_TRY_NEW(mine, arena, int32_t, hosts->num_hosts);
     for (int32_t s = 0; s < dp->num_stages; s++) { mine[host[s]]++; }
     SharedCores shared = {.num_hosts = hosts->num_hosts,
                           .host = host,
@@ -70,38 +72,24 @@ void session_account_warn(const Dynapipe* dp) {
             hosts->sharers[h], t, t == 1 ? "" : "s", hosts->cores[h], hosts->cores[h] == 1 ? "" : "s");
 }
 
-// --- what ranks did ----------------------------------------------------------------------------------------
+// --- a step's error ----------------------------------------------------------------------------------------
+// Every stage sends the spans of its instructions to the first stage of its replica, which splits the error;
+// the statistics of the step bring it to all.
 
-// Which instruction of a list an event is.
+// An instruction or an event by what it does, for the search of one among the others.
 typedef struct {
-    const Plan* plan;
-    int32_t place[PLAN_MAX_ROWS];  // of a row, among those of the list; -1: none of it
-    int32_t num_places;
-    int32_t* at;  // [places * INSTR_COUNT * M] its index + 1
-} Finder;
+    int64_t key;
+    int32_t idx;
+} Keyed;
 
-static int32_t* find(const Finder* finder, int32_t kind, int32_t row, int32_t mb) {
-    bool is_there = row >= 0 && finder->place[row] >= 0 && mb >= 0 && mb < finder->plan->M;
-    if (!is_there) { return NULL; }
-    return &finder->at[((int64_t)finder->place[row] * INSTR_COUNT + kind) * finder->plan->M + mb];
+static int compare_keys(const void* a, const void* b) {
+    int64_t x = ((const Keyed*)a)->key, y = ((const Keyed*)b)->key;
+    return (x > y) - (x < y);
 }
 
-static Status finder_init(Finder* out, const Plan* plan, const PlanRank* list, Arena* arena) {
-    const Placement* placement = &plan->placement;
-    *out = (Finder){.plan = plan};
-    for (int32_t row = 0; row < placement_num_rows(placement, plan->P); row++) { out->place[row] = -1; }
-    for (int32_t i = 0; i < list->num_instrs; i++) {
-        int32_t row = plan_instr_row(placement, plan->P, &list->instrs[i]);
-        if (row >= 0 && out->place[row] < 0) { out->place[row] = out->num_places++; }
-    }
-    out->at = ARENA_NEW(arena, int32_t, (int64_t)out->num_places * INSTR_COUNT * plan->M);
-    if (out->at == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a step's errors"); }
-    for (int32_t i = 0; i < list->num_instrs; i++) {
-        const PlanInstr* instr = &list->instrs[i];
-        int32_t* at = find(out, instr->kind, plan_instr_row(placement, plan->P, instr), instr->mb);
-        if (at != NULL) { *at = i + 1; }
-    }
-    return STATUS_OK;
+static int64_t key_of(const Plan* plan, const PlanInstr* instr, int32_t mb) {
+    int64_t row = plan_instr_row(&plan->placement, plan->P, instr);
+    return ((row + 1) * INSTR_COUNT + instr->kind) * (plan->M + 1) + mb + 1;
 }
 
 // Of every instruction of my list, in its order: the trace has them in the order in which they began.
@@ -109,28 +97,31 @@ static Status my_spans(SessionSpan** out, const Dynapipe* dp, Arena* arena) {
     const Plan* plan = &dp->now->plan;
     const PlanRank* list = &plan->ranks[dp->transport.rank];
     const TraceRank* trace = executor_trace(dp->executor);
-    Finder finder;
-    TRY(finder_init(&finder, plan, list, arena));
-    SessionSpan* spans = ARENA_NEW(arena, SessionSpan, list->num_instrs);
-    if (spans == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a step's errors"); }
+    Keyed* keys;
+    ARENA_TRY_NEW(keys, arena, Keyed, list->num_instrs);
+    ARENA_TRY_NEW(*out, arena, SessionSpan, list->num_instrs);
+    for (int32_t i = 0; i < list->num_instrs; i++) {
+        keys[i] = (Keyed){key_of(plan, &list->instrs[i], list->instrs[i].mb), i};
+    }
+    qsort(keys, (size_t)list->num_instrs, sizeof *keys, compare_keys);
     for (int32_t i = 0; i < trace->num_events; i++) {
         const TraceEvent* event = &trace->events[i];
         if (event->kind >= INSTR_COUNT) { continue; }
         PlanInstr instr = {.kind = (uint8_t)event->kind, .chunk = (int16_t)event->chunk, .peer = event->peer};
-        int32_t row = plan_instr_row(&plan->placement, plan->P, &instr);
-        const int32_t* at = find(&finder, event->kind, row, event->mb);
-        if (at == NULL || *at == 0) { continue; }
-        spans[*at - 1] =
+        Keyed wanted = {key_of(plan, &instr, event->mb), 0};
+        const Keyed* found =
+            (const Keyed*)bsearch(&wanted, keys, (size_t)list->num_instrs, sizeof *keys, compare_keys);
+        if (found == NULL) { continue; }
+        (*out)[found->idx] =
             (SessionSpan){event->begin_ns - dp->clock_offset_ns, event->end_ns - dp->clock_offset_ns};
     }
-    *out = spans;
     return STATUS_OK;
 }
 
-static Status split(Dynapipe* dp, double* mine, CollectiveBytes* all, Arena* arena) {
+static Status split_error(Dynapipe* dp, double* mine, CollectiveBytes* all, Arena* arena) {
     const Plan* plan = &dp->now->plan;
-    const SessionSpan** spans = ARENA_NEW(arena, const SessionSpan*, dp->num_stages);
-    if (spans == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a step's errors"); }
+    const SessionSpan** spans;
+    ARENA_TRY_NEW(spans, arena, const SessionSpan*, dp->num_stages);
     for (int32_t s = 0; s < dp->num_stages; s++) {
         int32_t num_instrs = plan->ranks[dp->replica * dp->num_stages + s].num_instrs;
         if (all[s].num_bytes != (size_t)num_instrs * sizeof(SessionSpan)) {
@@ -155,57 +146,87 @@ static Status split(Dynapipe* dp, double* mine, CollectiveBytes* all, Arena* are
 
 static Status account_step(Dynapipe* dp, double* mine) {
     Arena* arena = &dp->account_arena;
-    SessionSpan* spans = NULL;
+    SessionSpan* spans;
+    CollectiveBytes* all;
     arena_reset(arena);
     if (dp->cores.num_hosts > 1 && dp->steps_reported % CLOCK_EVERY_STEPS == 0) {
         TRY(collective_clock_offset(&dp->pipeline, &dp->clock_offset_ns, NULL));
     }
-    CollectiveBytes* all = ARENA_NEW(arena, CollectiveBytes, dp->num_stages);
-    if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a step's errors"); }
+    ARENA_TRY_NEW(all, arena, CollectiveBytes, dp->num_stages);
     TRY(my_spans(&spans, dp, arena));
     size_t num_bytes = (size_t)dp->now->plan.ranks[dp->transport.rank].num_instrs * sizeof *spans;
     TRY(collective_gather_bytes(&dp->pipeline, spans, num_bytes, all, arena));
-    return dp->stage == 0 ? split(dp, mine, all, arena) : STATUS_OK;
+    return dp->stage == 0 ? split_error(dp, mine, all, arena) : STATUS_OK;
 }
 
+// --- statistics of all ranks -------------------------------------------------------------------------------
+
+static Status share_stats(Dynapipe* dp) {
+    const TraceRank* trace = executor_trace(dp->executor);
+    const PlanRank* planned = &dp->now->plan.ranks[dp->transport.rank];
+    double* mine = dp->rank_stats + (size_t)dp->transport.rank * SESSION_STATS;
+    mine[STAT_BUSY_NS] = (double)trace->busy_ns;
+    mine[STAT_PIPELINE_NS] = (double)dp->pipeline_ns;
+    mine[STAT_STEP_NS] = (double)(clock_now_ns() - dp->step_begin_ns);
+    mine[STAT_PEAK_BYTES] = (double)(planned->arena_bytes + planned->state_bytes);
+    mine[STAT_RSS_BYTES] = (double)session_device_used_bytes(dp);
+    mine[STAT_PLAN_NS] = (double)dp->now->plan_cpu_ns;
+    mine[STAT_PLAN_WAIT_NS] = (double)plan_ahead_stats(dp->ahead).wait_ns;
+    mine[STAT_PLAN_IDLE] = trace_rank_idle_predicted(&dp->now->plan, dp->transport.rank);
+    mine[STAT_STOP_SIGNAL] = session_stop_mine(dp);
+    mine[STAT_SECONDS] = (double)(clock_now_ns() - dp->open_ns) / 1e9;
+    TRY(account_step(dp, mine));
+    TRY(collective_share(&dp->world, dp->rank_stats, sizeof(double) * SESSION_STATS));
+    session_stop_take(dp, dp->rank_stats + STAT_STOP_SIGNAL, SESSION_STATS);
+    dp->seconds = dp->rank_stats[STAT_SECONDS];  // rank 0's
+    return STATUS_OK;
+}
+
+static double stat_of(const Dynapipe* dp, int32_t rank, int32_t stat) {
+    return dp->rank_stats[rank * SESSION_STATS + stat];
+}
+
+static double stat_max(const Dynapipe* dp, int32_t stat) {
+    double most = 0;
+    for (int32_t r = 0; r < dp->transport.num_ranks; r++) { most = fmax(most, stat_of(dp, r, stat)); }
+    return most;
+}
+
+static double stat_mean(const Dynapipe* dp, int32_t stat) {
+    double sum = 0;
+    for (int32_t r = 0; r < dp->transport.num_ranks; r++) { sum += stat_of(dp, r, stat); }
+    return sum / dp->transport.num_ranks;
+}
+
+// Share of the step's pipeline.
+static double idle_of(const Dynapipe* dp, double busy_ns) {
+    double span_ns = stat_max(dp, STAT_PIPELINE_NS);
+    return span_ns > 0 ? 1 - busy_ns / span_ns : 0;
+}
+
+// Of the replica that ended last.
 static SessionErrors step_errors(const Dynapipe* dp) {
-    const double* stats = dp->rank_stats;
     int32_t last = 0;
     for (int32_t r = 1; r < dp->transport.num_ranks; r++) {
-        if (stats[r * SESSION_STATS + STAT_STEP_NS] > stats[last * SESSION_STATS + STAT_STEP_NS]) {
-            last = r;
-        }
+        if (stat_of(dp, r, STAT_STEP_NS) > stat_of(dp, last, STAT_STEP_NS)) { last = r; }
     }
-    const double* first_stage = stats + (last / dp->num_stages * dp->num_stages) * SESSION_STATS;
-    SessionErrors errors = {.predicted_ns = (int64_t)first_stage[STAT_PREDICTED_NS],
-                            .measured_ns = (int64_t)stats[last * SESSION_STATS + STAT_STEP_NS],
-                            .jobs_ns = (int64_t)first_stage[STAT_JOBS_OFF_NS],
-                            .transfers_ns = (int64_t)first_stage[STAT_TRANSFERS_OFF_NS]};
+    int32_t first_stage = last / dp->num_stages * dp->num_stages;
+    SessionErrors errors = {.predicted_ns = (int64_t)stat_of(dp, first_stage, STAT_PREDICTED_NS),
+                            .measured_ns = (int64_t)stat_of(dp, last, STAT_STEP_NS),
+                            .jobs_ns = (int64_t)stat_of(dp, first_stage, STAT_JOBS_OFF_NS),
+                            .transfers_ns = (int64_t)stat_of(dp, first_stage, STAT_TRANSFERS_OFF_NS)};
     errors.waiting_ns = errors.measured_ns - errors.predicted_ns - errors.jobs_ns - errors.transfers_ns;
     return errors;
 }
 
-static double stat_max(const Dynapipe* dp, int32_t stat) {
-    double best = 0;
-    for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
-        best = fmax(best, dp->rank_stats[r * SESSION_STATS + stat]);
-    }
-    return best;
-}
-
-static double rank_idle(const Dynapipe* dp, int32_t rank) {
-    double span_ns = stat_max(dp, STAT_PIPELINE_NS);
-    return span_ns > 0 ? 1 - dp->rank_stats[rank * SESSION_STATS + STAT_BUSY_NS] / span_ns : 0;
-}
-
+// 0: not known.
 static double step_mfu(const Dynapipe* dp, const DynapipeReport_v1* report) {
     double seconds = stat_max(dp, STAT_STEP_NS) / 1e9;
     return report->peak_flops > 0 && seconds > 0 ? report->flops / report->peak_flops / seconds : 0;
 }
 
-// --- session_metrics --------------------
-// session_metrics.c -- metrics.jsonl: one record a start, one a step, one a validation, one where steps
-// corrected the costs. What cannot be written is said and counted, and ends no run.
+// --- metrics.jsonl: one record a start, one a step, one a validation, one where steps corrected the costs
+// ----
 
 // JSON has no NaN and no infinity: a run that diverges writes null.
 static json_t* json_number_or_null(double value) {
@@ -215,23 +236,29 @@ static json_t* json_number_or_null(double value) {
 static json_t* json_per_rank(const Dynapipe* dp, int32_t stat) {
     json_t* list = json_array();
     for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
-        double value = dp->rank_stats[r * SESSION_STATS + stat];
-        json_array_append_new(list, stat == STAT_BUSY_NS ? json_real(rank_idle(dp, r))
+        double value = stat_of(dp, r, stat);
+        json_array_append_new(list, stat == STAT_BUSY_NS ? json_real(idle_of(dp, value))
                                                          : json_integer((json_int_t)value));
     }
     return list;
 }
 
-// JSON is UTF-8, names are bytes: those that are none are written as on a terminal.
-static json_t* json_task_losses(const Dynapipe* dp, const double* task_loss) {
+// JSON is UTF-8, names are bytes: those that are not UTF-8 are written as on a terminal.
+static json_t* json_by_task(const Dynapipe* dp, const double* values) {
     json_t* object = json_object();
     for (int32_t t = 0; t < dp->num_tasks; t++) {
-        if (!isnan(task_loss[t])) {
-            json_object_set_new(object, PRINTABLE(dynapipe_task_name(dp, t)),
-                                json_number_or_null(task_loss[t]));
-        }
+        if (isnan(values[t])) { continue; }
+        json_object_set_new(object, PRINTABLE(dynapipe_task_name(dp, t)), json_number_or_null(values[t]));
     }
     return object;
+}
+
+static char* json_line(json_t* record) {
+    char* text = record != NULL
+                     ? json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17))
+                     : NULL;
+    json_decref(record);
+    return text;
 }
 
 char* session_metrics_json(const Dynapipe* dp, const DynapipeReport_v1* report) {
@@ -240,7 +267,7 @@ char* session_metrics_json(const Dynapipe* dp, const DynapipeReport_v1* report) 
     json_t* record = json_pack(
         "{s:i,s:o,s:o,s:o,s:f,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:i,s:o,s:o,s:o}",  //
         "step", report->step, "loss", json_number_or_null(last->loss),                                    //
-        "task_loss", json_task_losses(dp, last->task_loss),                                               //
+        "task_loss", json_by_task(dp, last->task_loss),                                                   //
         "norm", json_number_or_null(report->norm), "lr", report->lr,                                      //
         "supervised_tokens", (json_int_t)last->supervised_tokens,                                         //
         "total_tokens", (json_int_t)last->total_tokens,                                                   //
@@ -259,18 +286,13 @@ char* session_metrics_json(const Dynapipe* dp, const DynapipeReport_v1* report) 
         "idle", json_per_rank(dp, STAT_BUSY_NS),                                                          //
         "peak_bytes", json_per_rank(dp, STAT_PEAK_BYTES),                                                 //
         "rss_bytes", json_per_rank(dp, STAT_RSS_BYTES));
-    if (record == NULL) { return NULL; }
-    if (report->peak_flops > 0) {
+    if (record != NULL && report->peak_flops > 0) {
         json_object_set_new(record, "mfu", json_number_or_null(step_mfu(dp, report)));
     }
-    char* text = json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
-    json_decref(record);
-    return text;
+    return json_line(record);
 }
 
-// --- the file --------------------------------------------------------------------------------------------
-
-// {"step":12 and {"validation":12 say what a record is about.
+// {"step":12 and {"validation":12 tell what a record is about.
 static size_t record_key(int64_t* step, const char* line, size_t num_bytes) {
     long long number;
     int num_chars = 0;
@@ -281,8 +303,7 @@ static size_t record_key(int64_t* step, const char* line, size_t num_bytes) {
     return is_ours && (size_t)num_chars <= num_bytes ? (size_t)num_chars : 0;
 }
 
-// A fresh run of a program that does not ask whose folder it is: the earlier run's records stay beside its
-// own.
+// Before a fresh run of a program that does not ask whose folder it is: the earlier run's records stay.
 static void keep_earlier(const char* path) {
     char old[LINE_LOG_PATH_CHARS + 32];
     struct stat about;
@@ -308,7 +329,7 @@ static int64_t tokens_before(const char* path) {
     return total;
 }
 
-// Of a run that goes on, records behind its checkpoint's step go: it writes them again.
+// Of a run that resumes, records after its checkpoint's step go: it writes them again.
 static Status open_metrics(Dynapipe* dp, const char* log_dir) {
     char path[LINE_LOG_PATH_CHARS + 16];
     snprintf(path, sizeof path, "%.*s/metrics.jsonl", LINE_LOG_PATH_CHARS, log_dir);
@@ -329,60 +350,50 @@ static void count_lost(Dynapipe* dp, const char* why) {
 
 // Tried again for each record.
 static bool is_open(Dynapipe* dp, const char* log_dir) {
+    if (log_dir == NULL) { return false; }
     if (dp->metrics.is_open || open_metrics(dp, log_dir) == STATUS_OK) { return true; }
     count_lost(dp, dynapipe_error());
     return false;
 }
 
-static void write_line(Dynapipe* dp, const char* log_dir, const char* text) {
-    if (!is_open(dp, log_dir)) { return; }
+// Frees `text`.
+static void write_record(Dynapipe* dp, char* text) {
     if (text != NULL) {
         line_log_write(&dp->metrics, text);
     } else {
         count_lost(dp, "metrics.jsonl: no memory for a record");
     }
+    free(text);
 }
 
-static void write_run(Dynapipe* dp, const char* log_dir) {
-    if (dp->has_run_record) { return; }
-    char* text = session_run_json(dp);
-    write_line(dp, log_dir, text);
-    free(text);
+static void write_run(Dynapipe* dp) {
+    if (!dp->has_run_record) { write_record(dp, session_run_json(dp)); }
     dp->has_run_record = true;
 }
 
-static void metrics_write(Dynapipe* dp, const DynapipeReport_v1* report) {
-    dp->tokens_total += dp->last.total_tokens;
-    if (report->log_dir == NULL || !is_open(dp, report->log_dir)) { return; }
-    write_run(dp, report->log_dir);
-    char* text = session_metrics_json(dp, report);
-    write_line(dp, report->log_dir, text);
-    free(text);
+static void write_metrics(Dynapipe* dp, const DynapipeReport_v1* report) {
     const SessionRefit* refit = &dp->refit;
     int32_t num = refit->num_versions;
-    if (num == 0 || refit->versions[num - 1].agreed != report->step) { return; }
-    text = session_refit_json(refit);
-    write_line(dp, report->log_dir, text);
-    free(text);
+    dp->tokens_total += dp->last.total_tokens;
+    if (!is_open(dp, report->log_dir)) { return; }
+    write_run(dp);
+    write_record(dp, session_metrics_json(dp, report));
+    bool is_refit = num > 0 && refit->versions[num - 1].agreed == report->step;
+    if (is_refit) { write_record(dp, session_refit_json(refit)); }
 }
 
 int dynapipe_report_validation(Dynapipe* dp, const DynapipeValidation_v1* v) {
     if (interface_check_validation(v) != STATUS_OK) { return STATUS_OUT_OF_RANGE; }
-    if (v->log_dir == NULL || dp->transport.rank != 0 || !is_open(dp, v->log_dir)) { return STATUS_OK; }
-    // (a run that goes on validates again what it stopped at: that takes the place of the last record)
-    if (v->step > dp->first_step || dp->first_step == 0) { write_run(dp, v->log_dir); }
+    if (dp->transport.rank != 0 || !is_open(dp, v->log_dir)) { return STATUS_OK; }
+    // (a run that resumes validates again what it stopped at: that takes the place of the last record)
+    if (v->step > dp->first_step || dp->first_step == 0) { write_run(dp); }
     json_t* record = json_pack("{s:i,s:o}", "validation", v->step, "loss", json_number_or_null(v->loss));
     const char* const keys[3] = {"task_loss", "exact_match", "rouge_l"};
     const double* const lists[3] = {v->task_loss, v->exact_match, v->rouge_l};
     for (int i = 0; i < 3; i++) {
-        if (lists[i] != NULL) { json_object_set_new(record, keys[i], json_task_losses(dp, lists[i])); }
+        if (lists[i] != NULL) { json_object_set_new(record, keys[i], json_by_task(dp, lists[i])); }
     }
-    char* text = record != NULL
-                     ? json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17))
-                     : NULL;
-    json_decref(record);
-    write_line(dp, v->log_dir, text);
-    free(text);
+    write_record(dp, json_line(record));
     return STATUS_OK;
 }
 
@@ -390,100 +401,41 @@ int64_t dynapipe_lost_lines(const Dynapipe* dp) {
     return dp->metrics.num_lost + dp->num_unopened;
 }
 
-// --- session_report --------------------
-// session_report.c -- what a user sees of a step: one line, and on demand its plan and timelines; at the end,
-// what the run was like.
-
-enum { SUMMARY_SKIP_STEPS = 2 };  // the first steps grow buffers and warm caches
-enum { TIMELINE_COLUMNS = 80 };   // so that with what stands beside them rows have 100
-
-// Everybody learns what every rank measured.
-static Status share_stats(Dynapipe* dp) {
-    const TraceRank* trace = executor_trace(dp->executor);
-    PlanAheadStats planning = plan_ahead_stats(dp->ahead);
-    double* mine = dp->rank_stats + (size_t)dp->transport.rank * SESSION_STATS;
-    mine[STAT_BUSY_NS] = (double)trace->busy_ns;
-    mine[STAT_PIPELINE_NS] = (double)dp->pipeline_ns;
-    mine[STAT_STEP_NS] = (double)(clock_now_ns() - dp->step_begin_ns);
-    mine[STAT_PEAK_BYTES] = (double)(dp->now->plan.ranks[dp->transport.rank].arena_bytes +
-                                     dp->now->plan.ranks[dp->transport.rank].state_bytes);
-    mine[STAT_RSS_BYTES] = (double)session_device_used_bytes(dp);
-    mine[STAT_PLAN_NS] = (double)dp->now->plan_cpu_ns;
-    mine[STAT_PLAN_WAIT_NS] = (double)planning.wait_ns;
-    mine[STAT_PLAN_IDLE] = trace_rank_idle_predicted(&dp->now->plan, dp->transport.rank);
-    mine[STAT_STOP_SIGNAL] = session_stop_mine(dp);
-    mine[STAT_SECONDS] = (double)(clock_now_ns() - dp->open_ns) / 1e9;
-    TRY(account_step(dp, mine));
-    TRY(collective_share(&dp->world, dp->rank_stats, sizeof(double) * SESSION_STATS));
-    session_stop_take(dp, dp->rank_stats + STAT_STOP_SIGNAL, SESSION_STATS);
-    dp->seconds = dp->rank_stats[STAT_SECONDS];  // rank 0's
-    return STATUS_OK;
-}
-
-static double planned_idle(const Dynapipe* dp) {
-    double sum = 0;
-    for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
-        sum += dp->rank_stats[r * SESSION_STATS + STAT_PLAN_IDLE];
-    }
-    return sum / dp->transport.num_ranks;
-}
-
-static double mean_idle(const Dynapipe* dp) {
-    double sum = 0;
-    for (int32_t r = 0; r < dp->transport.num_ranks; r++) { sum += rank_idle(dp, r); }
-    return sum / dp->transport.num_ranks;
-}
-
-// --- the step line ---------------------------------------------------------------------------------------
-
-// Nothing until there are enough steps to say how far one lies off.
-static const char* z_text(char* out, size_t out_bytes, double z) {
-    out[0] = '\0';
-    if (!isnan(z)) { snprintf(out, out_bytes, " (%+.2fz)", z); }
-    return out;
-}
-
-// What was measured of what was predicted, > 0: longer; of a step that took several times as long, how many.
-static const char* off_text(char* out, size_t out_bytes, SessionErrors errors) {
-    double off = session_errors_part(&errors, errors.measured_ns - errors.predicted_ns);
-    snprintf(out, out_bytes,
-             off < 1   ? "%+.1f%%"
-             : off < 9 ? "%.1fx"
-                       : "%.0fx",
-             off < 1 ? 100 * off : 1 + off);
-    return out;
-}
+// --- the step line -----------------------------------------------------------------------------------------
 
 static double padding_percent(double total_tokens, double computed_tokens) {
     return computed_tokens > 0 ? 100 * (1 - total_tokens / computed_tokens) : 0;
 }
 
-// At the pace of the steps so far; the first two, which grow buffers, only where there are no others.
-static double seconds_left(const Dynapipe* dp, int32_t step) {
-    const SessionSummary* run = &dp->summary;
-    double ns = run->num_steps > 0 ? run->ns / run->num_steps : stat_max(dp, STAT_STEP_NS);
-    return ns / 1e9 * (dp->num_steps - step);
-}
-
-// --verbose: how it went against the plan, below the step's line.
+// --verbose: how it went against the plan, below the step's line. What was measured of what was predicted, >
+// 0: longer; of a step that took several times as long, how many.
 static void print_details(const Dynapipe* dp, const DynapipeReport_v1* report) {
     const DynapipeStep_v1* last = &dp->last;
-    char off[24], loss_z[24], norm_z[24];
-    printf("          %s of prediction, idle %4.1f%% (plan %4.1f%%), pad %2.0f%%, %.0f supervised/s, "
-           "planning %.0f ms",
-           off_text(off, sizeof off, step_errors(dp)), 100 * mean_idle(dp), 100 * planned_idle(dp),
+    SessionErrors errors = step_errors(dp);
+    double off = session_errors_part(&errors, errors.measured_ns - errors.predicted_ns);
+    printf(off < 1   ? "          %+.1f%%"
+           : off < 9 ? "          %.1fx"
+                     : "          %.0fx",
+           off < 1 ? 100 * off : 1 + off);
+    printf(" of prediction, idle %4.1f%% (plan %4.1f%%), pad %2.0f%%, %.0f supervised/s, planning %.0f ms",
+           100 * idle_of(dp, stat_mean(dp, STAT_BUSY_NS)), 100 * stat_mean(dp, STAT_PLAN_IDLE),
            padding_percent((double)last->total_tokens, (double)last->computed_tokens),
            (double)last->supervised_tokens * 1e9 / stat_max(dp, STAT_STEP_NS),
            stat_max(dp, STAT_PLAN_NS) / 1e6);
-    if (!isnan(report->loss_z)) {
-        printf("\n          loss%s, norm%s from the mean", z_text(loss_z, sizeof loss_z, report->loss_z),
-               z_text(norm_z, sizeof norm_z, report->norm_z));
+    if (!isnan(report->loss_z)) {  // else there are too few steps
+        printf("\n          loss (%+.2fz), norm", report->loss_z);
+        if (!isnan(report->norm_z)) { printf(" (%+.2fz)", report->norm_z); }
+        printf(" from the mean");
     }
     printf("\n");
 }
 
+// The time left: at the pace of the steps so far; the first two, which grow buffers, only where there are no
+// others.
 static void print_line(const Dynapipe* dp, const DynapipeReport_v1* report) {
-    double step_ns = stat_max(dp, STAT_STEP_NS);
+    const SessionSummary* run = &dp->summary;
+    double step_ns = stat_max(dp, STAT_STEP_NS),
+           pace_ns = run->num_steps > 0 ? run->ns / run->num_steps : step_ns;
     StepLine line = {.step = report->step,
                      .num_steps = dp->num_steps,
                      .loss = dp->last.loss,
@@ -493,7 +445,7 @@ static void print_line(const Dynapipe* dp, const DynapipeReport_v1* report) {
                      .tokens_per_s = (double)dp->last.total_tokens * 1e9 / step_ns,
                      .mfu = step_mfu(dp, report),
                      .bytes = stat_max(dp, STAT_RSS_BYTES),
-                     .seconds_left = seconds_left(dp, report->step)};
+                     .seconds_left = pace_ns / 1e9 * (dp->num_steps - report->step)};
     char text[STEP_LINE_CHARS];
     if (dp->options.quiet) { return; }
     printf("%s\n", step_line_print(text, &line));
@@ -501,7 +453,7 @@ static void print_line(const Dynapipe* dp, const DynapipeReport_v1* report) {
     fflush(stdout);
 }
 
-// --- one step in detail ----------------------------------------------------------------------------------
+// --- one step in detail ------------------------------------------------------------------------------------
 
 // Appends nothing: a file that is there stays as it is until its step.
 static bool can_write(const char* path) {
@@ -629,7 +581,8 @@ static Status write_trace(Dynapipe* dp, int32_t step) {
 
 static Status show_step(Dynapipe* dp, int32_t step) {
     const Plan* plan = &dp->now->plan;
-    if (dp->transport.rank == 0 && dp->options.print_plan) {
+    const bool is_main = dp->transport.rank == 0;
+    if (is_main && dp->options.print_plan) {
         printf("\nthe plan of step %d%s\n", step,
                session_shares_cores(dp) ? ", in times of ranks that have cores of their own; here they share"
                                         : "");
@@ -638,56 +591,42 @@ static Status show_step(Dynapipe* dp, int32_t step) {
         printf("\n");
         fflush(stdout);
     }
-    if (dp->transport.rank == 0 && dp->options.dump_plan != NULL) {
+    if (is_main && dp->options.dump_plan != NULL) {
         FILE* file = fopen(dp->options.dump_plan, "w");
-        if (file == NULL) {
-            return FAIL(STATUS_IO, "--debug dump-plan=%s: cannot write", dp->options.dump_plan);
-        }
-        plan_print(plan, file);
-        if (fclose(file) != 0) {
+        if (file != NULL) { plan_print(plan, file); }
+        if (file == NULL || fclose(file) != 0) {
             return FAIL(STATUS_IO, "--debug dump-plan=%s: cannot write", dp->options.dump_plan);
         }
     }
     return dp->options.trace != NULL ? write_trace(dp, step) : STATUS_OK;
 }
 
-// --- the whole run ---------------------------------------------------------------------------------------
-
-// Room for another step; false where there is none.
-static bool grow_summary(SessionSummary* summary) {
-    if (summary->num_steps < summary->max_steps) { return true; }
-    int32_t old = summary->max_steps, max_steps = old > 0 ? 2 * old : 256;
-    double* errors = realloc(summary->errors, sizeof(double) * (size_t)max_steps * SUMMARY_LISTS);
-    if (errors == NULL) { return false; }
-    for (int32_t k = SUMMARY_LISTS - 1; k > 0; k--) {
-        memmove(errors + k * max_steps, errors + k * old, sizeof(double) * (size_t)old);
-    }
-    summary->errors = errors;
-    summary->max_steps = max_steps;
-    return true;
-}
+// --- the whole run -----------------------------------------------------------------------------------------
 
 static void add_to_summary(Dynapipe* dp) {
-    SessionSummary* summary = &dp->summary;
-    if (dp->steps_reported++ < SUMMARY_SKIP_STEPS || !grow_summary(summary)) { return; }
-    SessionErrors errors = step_errors(dp);
-    const int64_t parts_ns[SUMMARY_LISTS] = {[SUMMARY_OFF] = errors.measured_ns - errors.predicted_ns,
-                                             [SUMMARY_JOBS] = errors.jobs_ns,
-                                             [SUMMARY_TRANSFERS] = errors.transfers_ns,
-                                             [SUMMARY_WAITING] = errors.waiting_ns};
-    for (int32_t k = 0; k < SUMMARY_LISTS; k++) {
-        summary->errors[k * summary->max_steps + summary->num_steps] =
-            session_errors_part(&errors, parts_ns[k]);
+    SessionSummary* run = &dp->summary;
+    if (dp->steps_reported++ < SUMMARY_SKIP_STEPS) { return; }
+    if (run->num_steps == run->max_steps) {
+        int32_t max_steps = 2 * run->max_steps + 256;
+        void* grown = realloc(run->errors, (size_t)max_steps * sizeof *run->errors);
+        if (grown == NULL) { return; }
+        run->errors = (double(*)[SUMMARY_LISTS])grown;
+        run->max_steps = max_steps;
     }
-    summary->num_steps++;
-    summary->ns += stat_max(dp, STAT_STEP_NS);
-    summary->supervised += (double)dp->last.supervised_tokens;
-    summary->total += (double)dp->last.total_tokens;
-    summary->computed += (double)dp->last.computed_tokens;
-    summary->idle += mean_idle(dp);
-    summary->plan_wait_ns += stat_max(dp, STAT_PLAN_WAIT_NS);
-    summary->peak_bytes = fmax(summary->peak_bytes, stat_max(dp, STAT_PEAK_BYTES));
-    summary->rss_bytes = fmax(summary->rss_bytes, stat_max(dp, STAT_RSS_BYTES));
+    SessionErrors errors = step_errors(dp);
+    double* parts = run->errors[run->num_steps++];
+    parts[SUMMARY_OFF] = session_errors_part(&errors, errors.measured_ns - errors.predicted_ns);
+    parts[SUMMARY_JOBS] = session_errors_part(&errors, errors.jobs_ns);
+    parts[SUMMARY_TRANSFERS] = session_errors_part(&errors, errors.transfers_ns);
+    parts[SUMMARY_WAITING] = session_errors_part(&errors, errors.waiting_ns);
+    run->ns += stat_max(dp, STAT_STEP_NS);
+    run->supervised += (double)dp->last.supervised_tokens;
+    run->total += (double)dp->last.total_tokens;
+    run->computed += (double)dp->last.computed_tokens;
+    run->idle += idle_of(dp, stat_mean(dp, STAT_BUSY_NS));
+    run->plan_wait_ns += stat_max(dp, STAT_PLAN_WAIT_NS);
+    run->peak_bytes = fmax(run->peak_bytes, stat_max(dp, STAT_PEAK_BYTES));
+    run->rss_bytes = fmax(run->rss_bytes, stat_max(dp, STAT_RSS_BYTES));
 }
 
 static int compare_doubles(const void* a, const void* b) {
@@ -695,24 +634,18 @@ static int compare_doubles(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-static double median_percent(double* values, int32_t count) {
-    qsort(values, (size_t)count, sizeof(double), compare_doubles);
-    return 50 * (values[(count - 1) / 2] + values[count / 2]);
-}
-
-// Percent of what was predicted: medians of the parts, of the whole, and of the whole without sign, which
-// comes last since it drops the signs.
-static void print_errors(const SessionSummary* run) {
-    double median[SUMMARY_LISTS], *off = run->errors + SUMMARY_OFF * run->max_steps;
-    for (int32_t k = 0; k < SUMMARY_LISTS; k++) {
-        median[k] = median_percent(run->errors + k * run->max_steps, run->num_steps);
+// Of all steps; 0 where there is no memory.
+static double median_percent(const SessionSummary* run, int which, bool without_sign) {
+    const int32_t n = run->num_steps;
+    double* values = (double*)malloc((size_t)n * sizeof *values);
+    if (values == NULL) { return 0; }
+    for (int32_t i = 0; i < n; i++) {
+        values[i] = without_sign ? fabs(run->errors[i][which]) : run->errors[i][which];
     }
-    for (int32_t i = 0; i < run->num_steps; i++) { off[i] = fabs(off[i]); }
-    printf(
-        "against the prediction (medians): steps %+.1f%% (jobs %+.1f%%, transfers %+.1f%%, waiting %+.1f%%)\n"
-        "steps without sign %.1f%%",
-        median[SUMMARY_OFF], median[SUMMARY_JOBS], median[SUMMARY_TRANSFERS], median[SUMMARY_WAITING],
-        median_percent(off, run->num_steps));
+    qsort(values, (size_t)n, sizeof *values, compare_doubles);
+    double median = 50 * (values[(n - 1) / 2] + values[n / 2]);
+    free(values);
+    return median;
 }
 
 static void print_summary(const Dynapipe* dp) {
@@ -723,8 +656,12 @@ static void print_summary(const Dynapipe* dp) {
            run->total * 1e9 / run->ns, run->supervised * 1e9 / run->ns,
            padding_percent(run->total, run->computed), 100 * run->idle / run->num_steps,
            100 * run->plan_wait_ns / run->ns, BYTES_TEXT(run->peak_bytes), BYTES_TEXT(run->rss_bytes));
-    print_errors(run);
-    printf("\n");
+    printf(
+        "against the prediction (medians): steps %+.1f%% (jobs %+.1f%%, transfers %+.1f%%, waiting %+.1f%%)\n"
+        "steps without sign %.1f%%\n",
+        median_percent(run, SUMMARY_OFF, false), median_percent(run, SUMMARY_JOBS, false),
+        median_percent(run, SUMMARY_TRANSFERS, false), median_percent(run, SUMMARY_WAITING, false),
+        median_percent(run, SUMMARY_OFF, true));
 }
 
 void session_report_close(Dynapipe* dp) {
@@ -736,17 +673,17 @@ void session_report_close(Dynapipe* dp) {
 static Status make_report(Dynapipe* dp, const DynapipeReport_v1* report) {
     TRY(interface_check_report(report));
     if (dp->now == NULL) {
-        return FAIL(STATUS_OUT_OF_RANGE,
-                    "dynapipe_report(): there is no step to report, none has run since the "
-                    "start, a restore or a move of layers ---> report before "
-                    "dynapipe_resplit()");
+        return FAIL(
+            STATUS_OUT_OF_RANGE,
+            "dynapipe_report(): there is no step to report, none has run since the start, a restore or "
+            "a move of layers ---> report before dynapipe_resplit()");
     }
     TRY(share_stats(dp));
     add_to_summary(dp);
     if (report->step == dp->options.show_step) { TRY(show_step(dp, report->step)); }
     if (dp->transport.rank != 0) { return STATUS_OK; }
     print_line(dp, report);
-    metrics_write(dp, report);
+    write_metrics(dp, report);
     return STATUS_OK;
 }
 

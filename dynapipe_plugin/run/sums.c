@@ -177,8 +177,8 @@ static Status make_groups(TiedGroups* out, const Collective* world, int32_t num_
     const Table* mine = &tables[world->my_idx];
     int64_t most = 0;
     for (int32_t s = 0; s < num_stages; s++) { most += tables[s].num_rows; }
-    out->groups = calloc((size_t)mine->num_rows + 1, sizeof *out->groups);
-    out->holders = calloc((size_t)most + 1, sizeof *out->holders);
+    out->groups = (TiedGroup*)calloc((size_t)mine->num_rows + 1, sizeof *out->groups);
+    out->holders = (TiedHolders*)calloc((size_t)most + 1, sizeof *out->holders);
     if (out->groups == NULL || out->holders == NULL) {
         return FAIL(STATUS_NO_MEMORY, "no memory for %lld tied groups", (long long)most);
     }
@@ -226,36 +226,80 @@ int64_t tied_groups_longest(const TiedGroups* tied) {
     return longest;
 }
 
-// --- sums_host --------------------
-// sums_host.c -- sums of arrays in this process's memory: collective.h.
+// --- sums on the host -------------------------------------------------------------------------------------
 
 typedef struct {
     Collective* replicas;
     TiedGroups* tied;
+    Device device;
+    unsigned char* mirror;
+    int64_t mirror_bytes;
 } HostSums;
 
-static Status sum_copies(void* ctx, int32_t holders, void* values, int64_t num_values, DynapipeType type) {
-    return collective_sum_copies(&((HostSums*)ctx)->tied->holders[holders].ranks, values, num_values, type);
+// Bytes [begin, end) of a device's array into the mirror, which stands for the array from then on.
+static Status mirror_in(const HostSums* s, unsigned char** values, int64_t begin, int64_t end) {
+    unsigned char* array = *values;
+    if (s->device.api == NULL) { return STATUS_OK; }
+    if (end > s->mirror_bytes) {
+        return FAIL(STATUS_OUT_OF_RANGE, "sums: %lld bytes, the mirror has %lld", (long long)end,
+                    (long long)s->mirror_bytes);
+    }
+    *values = s->mirror;
+    return s->device.api->copy(s->device.ctx, s->mirror + begin, array + begin, end - begin);
 }
 
-static Status reduce_scatter(void* ctx, void* values, int64_t num_values, DynapipeType type) {
-    return collective_reduce_scatter_sum(((HostSums*)ctx)->replicas, values, num_values, type);
+static Status mirror_out(const HostSums* s, void* values, int64_t begin, int64_t end) {
+    if (s->device.api == NULL) { return STATUS_OK; }
+    return s->device.api->copy(s->device.ctx, (unsigned char*)values + begin, s->mirror + begin, end - begin);
 }
 
-static Status all_gather(void* ctx, void* values, int64_t num_values, int32_t bytes_per_value) {
-    return collective_all_gather(((HostSums*)ctx)->replicas, values, num_values, bytes_per_value);
+static Status host_sum_copies(void* ctx, int32_t holders, void* values, int64_t num_values,
+                              DynapipeType type) {
+    const HostSums* s = (const HostSums*)ctx;
+    unsigned char* on_host = (unsigned char*)values;
+    int64_t num_bytes = num_values * collective_type_bytes(type);
+    TRY(mirror_in(s, &on_host, 0, num_bytes));
+    TRY(collective_sum_copies(&s->tied->holders[holders].ranks, on_host, num_values, type));
+    return mirror_out(s, values, 0, num_bytes);
+}
+
+static int64_t slice_begin(const HostSums* s, int64_t num_values, int32_t after) {
+    return collective_slice(num_values, s->replicas->num_ranks, s->replicas->my_idx + after);
+}
+
+static Status host_reduce_scatter(void* ctx, void* values, int64_t num_values, DynapipeType type) {
+    const HostSums* s = (const HostSums*)ctx;
+    unsigned char* on_host = (unsigned char*)values;
+    int32_t value_bytes = collective_type_bytes(type);
+    if (s->replicas->num_ranks == 1) { return STATUS_OK; }
+    TRY(mirror_in(s, &on_host, 0, num_values * value_bytes));
+    TRY(collective_reduce_scatter_sum(s->replicas, on_host, num_values, type));
+    return mirror_out(s, values, slice_begin(s, num_values, 0) * value_bytes,
+                      slice_begin(s, num_values, 1) * value_bytes);
+}
+
+static Status host_all_gather(void* ctx, void* values, int64_t num_values, int32_t bytes_per_value) {
+    const HostSums* s = (const HostSums*)ctx;
+    unsigned char* on_host = (unsigned char*)values;
+    if (s->replicas->num_ranks == 1) { return STATUS_OK; }
+    TRY(mirror_in(s, &on_host, slice_begin(s, num_values, 0) * bytes_per_value,
+                  slice_begin(s, num_values, 1) * bytes_per_value));
+    TRY(collective_all_gather(s->replicas, on_host, num_values, bytes_per_value));
+    return mirror_out(s, values, 0, num_values * bytes_per_value);
 }
 
 static const SumsApi host_sums = {.name = "host",
-                                  .sum_copies = sum_copies,
-                                  .reduce_scatter = reduce_scatter,
-                                  .all_gather = all_gather,
+                                  .is_queued = false,
+                                  .sum_copies = host_sum_copies,
+                                  .reduce_scatter = host_reduce_scatter,
+                                  .all_gather = host_all_gather,
                                   .close = free};
 
-Status sums_host_open(Sums* out, Collective* replicas, TiedGroups* tied) {
-    HostSums* sums = malloc(sizeof *sums);
+Status sums_host_open(Sums* out, Collective* replicas, TiedGroups* tied, Device device, void* mirror,
+                      int64_t mirror_bytes) {
+    HostSums* sums = (HostSums*)malloc(sizeof *sums);
     if (sums == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for sums"); }
-    *sums = (HostSums){.replicas = replicas, .tied = tied};
+    *sums = (HostSums){replicas, tied, device, (unsigned char*)mirror, mirror_bytes};
     *out = (Sums){&host_sums, sums};
     return STATUS_OK;
 }

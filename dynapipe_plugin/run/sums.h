@@ -19,6 +19,7 @@ Replicas have their sums each, and only then sum over each other: that waits for
 #include "../dynapipe.h"
 #include "../plan/types.h"
 #include "collective.h"
+#include "device.h"
 
 // A group that this rank has a copy of and another stage too.
 typedef struct {
@@ -58,7 +59,7 @@ sums.h -- sums of gradients and copies of parameters, among replicas and among t
 copies of a tied parameter, wherever the arrays live.
 
     Sums sums;
-    sums_host_open(&sums, &replicas, &tied);          // this process's memory: collective.h
+    sums_host_open(&sums, &replicas, &tied, device, mirror, mirror_bytes);  // by collective.h
     TRY(sums.api->sum_copies(sums.ctx, group->holders, begin, group->count, type));  // every copy
     TRY(sums.api->reduce_scatter(sums.ctx, grads, n, type));  // my slice: the sum over the replicas
     TRY(sums.api->all_gather(sums.ctx, params, n, 2));        // everybody's slice, 2 bytes a value
@@ -73,7 +74,7 @@ tied_groups.h), then the replicas' sums. Copies get the same bits: one rank adds
 */
 
 typedef struct {
-    const char* name;  // for logs: "host", "nccl", "mpi"
+    const char* name;  // for logs: "host", "nccl"
     bool is_queued;    // calls return at once; else the result is there when they return
     // holders: which of TiedGroups.holders; this rank is one of them
     Status (*sum_copies)(void* ctx, int32_t holders, void* values, int64_t num_values, DynapipeType type);
@@ -87,8 +88,11 @@ typedef struct {
     void* ctx;
 } Sums;
 
-// Both are borrowed.
-Status sums_host_open(Sums* out, Collective* replicas, TiedGroups* tied);
+// All are borrowed. A device without api: arrays of this process. Else they pass through the mirror, memory
+// of this process (pinned: faster) with room for the longest: summed by the host in the fixed order of
+// collective.h, so the same bits in every run.
+Status sums_host_open(Sums* out, Collective* replicas, TiedGroups* tied, Device device, void* mirror,
+                      int64_t mirror_bytes);
 
 static inline void sums_close(Sums* sums) {
     if (sums->api != NULL) { sums->api->close(sums->ctx); }

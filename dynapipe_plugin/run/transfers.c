@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../plan/plan_message.h"
 #include "transport.h"
 #include "../../util/program.h"
 
@@ -11,7 +12,7 @@ Status job_marks_begin(JobMarks* m, int32_t max_jobs) {
     if (m->device.api == NULL) { return STATUS_OK; }
     if (max_jobs > m->max_jobs) {
         free(m->jobs);
-        m->jobs = malloc((size_t)max_jobs * sizeof *m->jobs);
+        m->jobs = (JobMark*)malloc((size_t)max_jobs * sizeof *m->jobs);
         m->max_jobs = m->jobs == NULL ? 0 : max_jobs;
         if (m->jobs == NULL) { return FAIL(STATUS_NO_MEMORY, "executor: room for %d jobs", (int)max_jobs); }
     }
@@ -75,42 +76,17 @@ Status job_marks_read(JobMarks* m, TraceRank* trace) {
     return m->device.api->settle(m->device.ctx);
 }
 
-// --- transfer_groups --------------------
-
-static bool is_receive(const PlanInstr* instr) {
-    return instr->kind == INSTR_RECV_ACT || instr->kind == INSTR_RECV_GRAD || instr->kind == INSTR_RECV_FACT;
-}
-
-static bool is_send(const PlanInstr* instr) {
-    return instr->kind == INSTR_SEND_ACT || instr->kind == INSTR_SEND_GRAD || instr->kind == INSTR_SEND_FACT;
-}
+// --- groups ------------------------------------------------------------------------------------------------
 
 static bool uses_link(const PlanInstr* instr, int32_t peer) {
-    return (is_send(instr) || is_receive(instr)) && instr->peer == peer;
+    return (plan_instr_is_send(instr->kind) || plan_instr_is_recv(instr->kind)) && instr->peer == peer;
 }
 
-// What the other end of that instruction is called there.
-static InstrKind opposite(InstrKind kind) {
-    switch (kind) {
-        case INSTR_SEND_ACT: return INSTR_RECV_ACT;
-        case INSTR_RECV_ACT: return INSTR_SEND_ACT;
-        case INSTR_SEND_GRAD: return INSTR_RECV_GRAD;
-        case INSTR_RECV_GRAD: return INSTR_SEND_GRAD;
-        case INSTR_SEND_FACT: return INSTR_RECV_FACT;
-        default: return INSTR_SEND_FACT;
-    }
-}
-
-// The chunk (or share of the head) whose input passes, in either direction: both ends name it.
-static int32_t input_of(const Plan* plan, const PlanInstr* instr) {
-    int32_t last = plan->placement.num_chunks - 1;
-    if (instr->kind != INSTR_SEND_ACT && instr->kind != INSTR_RECV_GRAD) { return instr->chunk; }
-    return instr->chunk < last ? instr->chunk + 1 : last + 1 + instr->peer % plan->P;
-}
-
-static bool same_transfer(const Plan* plan, const PlanInstr* mine, const PlanInstr* theirs) {
-    return opposite((InstrKind)mine->kind) == (InstrKind)theirs->kind && mine->mb == theirs->mb &&
-           input_of(plan, mine) == input_of(plan, theirs);
+static bool is_same_transfer(const Plan* plan, const PlanInstr* mine, const PlanInstr* theirs) {
+    PlanMessage a, b;
+    return plan_message_of(&a, &plan->placement, plan->P, mine) &&
+           plan_message_of(&b, &plan->placement, plan->P, theirs) && a.kind == b.kind && a.row == b.row &&
+           mine->mb == theirs->mb && plan_instr_is_send(mine->kind) == plan_instr_is_recv(theirs->kind);
 }
 
 // Pairs on the link between rank and peer. room[k]: where the peer's k-th transfer over it stands.
@@ -129,8 +105,8 @@ static void find_on_link(uint8_t* out, const Plan* plan, int32_t rank, int32_t p
         const PlanInstr *a = &mine->instrs[i], *b = &mine->instrs[i + 1];
         const PlanInstr *a_there = &theirs->instrs[room[here]], *b_there = &theirs->instrs[room[here + 1]];
         bool adjacent = room[here + 1] == room[here] + 1;
-        if (adjacent && is_send(a) != is_send(b) && same_transfer(plan, a, a_there) &&
-            same_transfer(plan, b, b_there)) {
+        if (adjacent && plan_instr_is_send(a->kind) != plan_instr_is_send(b->kind) &&
+            is_same_transfer(plan, a, a_there) && is_same_transfer(plan, b, b_there)) {
             out[i] = 1;
             i++;  // b is taken
             k++;
@@ -151,14 +127,14 @@ void transfer_groups_find(uint8_t* out, const Plan* plan, int32_t rank, int32_t*
     }
 }
 
-// --- transfers --------------------
+// --- transfers ---------------------------------------------------------------------------------------------
 
 Status transfers_begin(Transfers* t, int32_t num_events) {
     if (num_events > t->max_events) {
         free(t->trace.events);
         free(t->items);
-        t->trace.events = malloc((size_t)num_events * sizeof *t->trace.events);
-        t->items = malloc((size_t)num_events * sizeof *t->items);
+        t->trace.events = (TraceEvent*)malloc((size_t)num_events * sizeof *t->trace.events);
+        t->items = (Transfer*)malloc((size_t)num_events * sizeof *t->items);
         bool failed = t->trace.events == NULL || t->items == NULL;
         t->max_events = failed ? 0 : num_events;
         if (failed) { return FAIL(STATUS_NO_MEMORY, "transfers: room for %d", (int)num_events); }
@@ -181,8 +157,9 @@ void transfers_free(Transfers* t) {
     *t = (Transfers){0};
 }
 
-const char* transfer_words(char* out, const Transfers* t, TransferName name) {
-    snprintf(out, TRANSFER_NAME_CHARS, t->says_chunks && name.chunk >= 0 ? "%s mb %d chunk %d" : "%s mb %d",
+TransferWords transfer_words(const Transfers* t, TransferName name) {
+    TransferWords out;
+    snprintf(out.text, sizeof out.text, t->says_chunks && name.chunk >= 0 ? "%s mb %d chunk %d" : "%s mb %d",
              trace_kind_text(name.kind), (int)name.mb, (int)name.chunk);
     return out;
 }
@@ -213,10 +190,9 @@ Status transfers_post(Transfers* t, TransferName name, int32_t peer, int32_t tag
     }
     const DynapipeTransport_v1* api = t->transport->api;
     void* ctx = t->transport->ctx;
-    bool is_receive =
-        name.kind == INSTR_RECV_ACT || name.kind == INSTR_RECV_GRAD || name.kind == INSTR_RECV_FACT;
-    TRY(is_receive ? api->irecv(ctx, peer, tag, data, (size_t)num_bytes, &transfer.request)
-                   : api->isend(ctx, peer, tag, data, (size_t)num_bytes, &transfer.request));
+    TRY(plan_instr_is_recv(name.kind)
+            ? api->irecv(ctx, peer, tag, data, (size_t)num_bytes, &transfer.request)
+            : api->isend(ctx, peer, tag, data, (size_t)num_bytes, &transfer.request));
     t->items[t->num_items++] = transfer;
     *state = TRANSFER_POSTED;
     return STATUS_OK;

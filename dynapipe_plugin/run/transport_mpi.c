@@ -24,14 +24,13 @@ network) begins when both sides are there. The price: Open MPI 4.1's single copy
 posted receive that is too short for a large message. So ranks compare what they will send and receive before
 a step (step_agreement.h); lengths are compared again here when a message has come.
 
-Messages above TRANSPORT_MPI_CHUNK_BYTES (MPI counts are ints) go in several parts on the same tag, behind a
-first part that holds the length; all parts are posted together.
+Messages above TRANSPORT_MPI_CHUNK_BYTES (MPI counts are ints) go as one value of a type that has several such
+chunks and the rest.
 */
 #include "transport.h"
 
 #include <mpi.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,9 +53,7 @@ struct MpiRequest {
     int32_t peer, tag;
     unsigned char* data;
     size_t num_bytes;
-    uint64_t length;  // first part of a message in several parts
-    int32_t num_parts, max_parts, parts_posted, parts_done;
-    MPI_Request* parts;
+    MPI_Request handle;
 };
 
 typedef struct {
@@ -65,8 +62,8 @@ typedef struct {
     bool finalize;  // MPI was initialised here
     bool has_thread;
     pthread_t thread;
-    int64_t nap_ns;  // of the thread, between two looks
-    atomic_bool stop;
+    int64_t nap_ns;        // of the thread, between two looks
+    bool stop;             // by __atomic calls
     pthread_mutex_t lock;  // around MPI calls and what follows, where there is a thread
     int32_t in_flight;
     MpiRequest* spare;
@@ -94,56 +91,43 @@ static void nap(int64_t ns) {
 }
 
 // --- requests --------------------------------------------------------------------------------------------
-static MpiRequest* request_create(Mpi* mpi, size_t num_bytes) {
-    size_t chunk = TRANSPORT_MPI_CHUNK_BYTES;
-    int32_t num_parts = num_bytes <= chunk ? 1 : 1 + (int32_t)((num_bytes + chunk - 1) / chunk);
+static MpiRequest* request_create(Mpi* mpi, const MpiRequest* wanted) {
     MpiRequest* r = mpi->spare;
     if (r != NULL) {
         mpi->spare = r->next;
     } else {
-        r = calloc(1, sizeof *r);
-        if (r == NULL) { return NULL; }
+        r = (MpiRequest*)malloc(sizeof *r);
     }
-    if (num_parts > r->max_parts) {
-        MPI_Request* parts = realloc(r->parts, (size_t)num_parts * sizeof *parts);
-        if (parts == NULL) {
-            r->next = mpi->spare;
-            mpi->spare = r;
-            return NULL;
-        }
-        r->parts = parts;
-        r->max_parts = num_parts;
-    }
-    *r = (MpiRequest){.num_bytes = num_bytes,
-                      .length = num_bytes,
-                      .num_parts = num_parts,
-                      .max_parts = r->max_parts,
-                      .parts = r->parts};
+    if (r != NULL) { *r = *wanted; }
     return r;
 }
 
-// Where part i lies, and its length.
-static unsigned char* part_place(MpiRequest* r, int32_t i, int* num_bytes) {
-    if (r->num_parts > 1 && i == 0) {
-        *num_bytes = (int)sizeof r->length;
-        return (unsigned char*)&r->length;
-    }
-    size_t begin = (size_t)(r->num_parts > 1 ? i - 1 : i) * TRANSPORT_MPI_CHUNK_BYTES;
-    size_t rest = r->num_bytes - begin;
-    *num_bytes = (int)(rest < TRANSPORT_MPI_CHUNK_BYTES ? rest : TRANSPORT_MPI_CHUNK_BYTES);
-    return r->data + begin;
+// So many bytes, as how many values of which type.
+static int make_type(size_t num_bytes, int* count, MPI_Datatype* type) {
+    const size_t chunk_bytes = TRANSPORT_MPI_CHUNK_BYTES;
+    *count = num_bytes <= chunk_bytes ? (int)num_bytes : 1;
+    *type = MPI_BYTE;
+    if (num_bytes <= chunk_bytes) { return MPI_SUCCESS; }
+    const size_t num_chunks = num_bytes / chunk_bytes;
+    MPI_Datatype types[2] = {MPI_DATATYPE_NULL, MPI_BYTE};
+    int lengths[2] = {(int)num_chunks, (int)(num_bytes % chunk_bytes)};
+    MPI_Aint places[2] = {0, (MPI_Aint)(num_chunks * chunk_bytes)};
+    int rc = MPI_Type_contiguous((int)chunk_bytes, MPI_BYTE, &types[0]);
+    if (rc == MPI_SUCCESS) { rc = MPI_Type_create_struct(2, lengths, places, types, type); }
+    if (rc == MPI_SUCCESS) { rc = MPI_Type_commit(type); }
+    if (types[0] != MPI_DATATYPE_NULL) { MPI_Type_free(&types[0]); }
+    return rc;
 }
 
-static int post_parts(const Mpi* mpi, MpiRequest* r) {
-    for (int rc; r->parts_posted < r->num_parts; r->parts_posted++) {
-        int num_bytes;
-        unsigned char* place = part_place(r, r->parts_posted, &num_bytes);
-        MPI_Request* part = &r->parts[r->parts_posted];
-        rc = r->is_receive ? MPI_Irecv(place, num_bytes, MPI_BYTE, r->peer, r->tag, mpi->comm, part)
-                           : MPI_Isend(place, num_bytes, MPI_BYTE, r->peer, r->tag, mpi->comm, part);
-        if (rc != MPI_SUCCESS) { return rc; }
-    }
-    return MPI_SUCCESS;
+static int post_request(const Mpi* mpi, MpiRequest* r) {
+    int count;
+    MPI_Datatype type;
+    int rc = make_type(r->num_bytes, &count, &type);
+    if (rc != MPI_SUCCESS) { return rc; }
+    rc = r->is_receive ? MPI_Irecv(r->data, count, type, r->peer, r->tag, mpi->comm, &r->handle)
+                       : MPI_Isend(r->data, count, type, r->peer, r->tag, mpi->comm, &r->handle);
+    if (type != MPI_BYTE) { MPI_Type_free(&type); }  // lives as long as the request
+    return rc;
 }
 
 // One call of MPI, which looks for nothing and moves what is posted. Returns whether it took so long that it
@@ -160,8 +144,8 @@ static bool look(Mpi* mpi) {
 
 // Where a message comes in pieces, the next one is soon there.
 static void* progress_main(void* arg) {
-    Mpi* mpi = arg;
-    while (!atomic_load(&mpi->stop)) {
+    Mpi* mpi = (Mpi*)arg;
+    while (!__atomic_load_n(&mpi->stop, __ATOMIC_SEQ_CST)) {
         for (int i = 0; i < MOST_LOOKS && look(mpi); i++) {}
         nap(mpi->nap_ns);
     }
@@ -178,17 +162,11 @@ static Status post(Mpi* mpi, MpiRequest wanted, void** request) {
                     (int)wanted.peer, (int)wanted.tag, (int)mpi->rank, (int)mpi->num_ranks - 1);
     }
     enter(mpi);
-    MpiRequest* r = request_create(mpi, wanted.num_bytes);
+    MpiRequest* r = request_create(mpi, &wanted);
+    mpi->in_flight += r != NULL;
+    int rc = r != NULL ? post_request(mpi, r) : MPI_SUCCESS;
     leave(mpi);
     if (r == NULL) { return FAIL(STATUS_NO_MEMORY, "mpi: no memory for a request"); }
-    r->is_receive = wanted.is_receive;
-    r->peer = wanted.peer;
-    r->tag = wanted.tag;
-    r->data = wanted.data;
-    enter(mpi);
-    mpi->in_flight++;
-    int rc = post_parts(mpi, r);
-    leave(mpi);
     *request = r;
     return rc == MPI_SUCCESS ? STATUS_OK : mpi_fail(mpi, rc, verb(r->is_receive), r->peer, r->tag);
 }
@@ -198,52 +176,50 @@ static Status mpi_isend(void* ctx, int32_t peer, int32_t tag, const void* data, 
     // Of a send, the data is only read.
     MpiRequest r = {
         .peer = peer, .tag = tag, .data = (unsigned char*)(uintptr_t)data, .num_bytes = num_bytes};
-    return post(ctx, r, request);
+    return post((Mpi*)ctx, r, request);
 }
 
 static Status mpi_irecv(void* ctx, int32_t peer, int32_t tag, void* data, size_t num_bytes, void** request) {
-    MpiRequest r = {.is_receive = true, .peer = peer, .tag = tag, .data = data, .num_bytes = num_bytes};
-    return post(ctx, r, request);
+    MpiRequest r = {
+        .is_receive = true, .peer = peer, .tag = tag, .data = (unsigned char*)data, .num_bytes = num_bytes};
+    return post((Mpi*)ctx, r, request);
 }
 
-// Of a part that has come: as long as what was expected. The first of several holds the length of the whole.
-static Status check_length(const Mpi* mpi, MpiRequest* r, const MPI_Status* status) {
-    int got_bytes = 0, num_bytes;
-    (void)part_place(r, r->parts_done, &num_bytes);
-    MPI_Get_count(status, MPI_BYTE, &got_bytes);
-    bool has_length = got_bytes == num_bytes && r->num_parts > 1 && r->parts_done == 0;
-    uint64_t sent_bytes = has_length ? r->length : (uint64_t)got_bytes;
-    if (got_bytes == num_bytes && r->length == r->num_bytes) { return STATUS_OK; }
-    return FAIL(STATUS_MISMATCH, "mpi: rank %d expects %zu bytes, tag %d, but rank %d sends %llu",
-                (int)mpi->rank, r->num_bytes, (int)r->tag, (int)r->peer, (unsigned long long)sent_bytes);
+// Of a message that has come: as long as what was expected.
+static Status check_length(const Mpi* mpi, const MpiRequest* r, const MPI_Status* status) {
+    int got = 0;
+    MPI_Get_count(status, MPI_BYTE, &got);
+    MPI_Count got_bytes = got;
+    if (r->num_bytes > TRANSPORT_MPI_CHUNK_BYTES) { MPI_Get_elements_x(status, MPI_BYTE, &got_bytes); }
+    if ((size_t)got_bytes == r->num_bytes) { return STATUS_OK; }
+    return FAIL(STATUS_MISMATCH, "mpi: rank %d expects %zu bytes, tag %d, but rank %d sends %lld",
+                (int)mpi->rank, r->num_bytes, (int)r->tag, (int)r->peer, (long long)got_bytes);
 }
 
 static Status fail_test(const Mpi* mpi, const MpiRequest* r, int rc) {
-    int class = 0;
-    MPI_Error_class(rc, &class);
-    if (class != MPI_ERR_TRUNCATE) { return mpi_fail(mpi, rc, verb(r->is_receive), r->peer, r->tag); }
+    int error_class = 0;
+    MPI_Error_class(rc, &error_class);
+    if (error_class != MPI_ERR_TRUNCATE) { return mpi_fail(mpi, rc, verb(r->is_receive), r->peer, r->tag); }
     return FAIL(STATUS_MISMATCH, "mpi: rank %d expects %zu bytes, tag %d, but rank %d sends more",
                 (int)mpi->rank, r->num_bytes, (int)r->tag, (int)r->peer);
 }
 
-static Status test_parts(const Mpi* mpi, MpiRequest* r) {
-    while (r->parts_done < r->parts_posted) {
-        MPI_Status status;
-        int done = 0, rc = MPI_Test(&r->parts[r->parts_done], &done, &status);
-        if (rc != MPI_SUCCESS) { return fail_test(mpi, r, rc); }
-        if (!done) { break; }
-        if (r->is_receive) { TRY(check_length(mpi, r, &status)); }
-        r->parts_done++;
+static Status test_request(const Mpi* mpi, MpiRequest* r, int* done) {
+    MPI_Status status;
+    int rc = MPI_Test(&r->handle, done, &status);
+    if (rc != MPI_SUCCESS) {
+        *done = 0;
+        return fail_test(mpi, r, rc);
     }
-    return STATUS_OK;
+    return *done && r->is_receive ? check_length(mpi, r, &status) : STATUS_OK;
 }
 
 static Status mpi_test(void* ctx, void* request, int* done) {
-    Mpi* mpi = ctx;
-    MpiRequest* r = request;
+    Mpi* mpi = (Mpi*)ctx;
+    MpiRequest* r = (MpiRequest*)request;
     enter(mpi);
-    Status status = test_parts(mpi, r);
-    *done = status == STATUS_OK && r->parts_done == r->num_parts;
+    *done = 0;
+    Status status = test_request(mpi, r, done);
     if (*done) {
         r->next = mpi->spare;
         mpi->spare = r;
@@ -256,7 +232,7 @@ static Status mpi_test(void* ctx, void* request, int* done) {
 // Open MPI's mpirun ends all ranks when one exits without finalizing, always; after MPI_Abort it crashed or
 // hung in 17 of 320 runs in which another rank was finalizing at that moment (4.1.4). Elsewhere, MPI_Abort.
 static void mpi_abort(void* ctx, const char* why) {
-    Mpi* mpi = ctx;
+    Mpi* mpi = (Mpi*)ctx;
     if (strncmp(why, "rank ", 5) != 0) { fprintf(stderr, "rank %d: ", (int)mpi->rank); }
     fprintf(stderr, "%s\n", why);
     fflush(NULL);
@@ -268,21 +244,21 @@ static void mpi_abort(void* ctx, const char* why) {
 // --- progress ----------------------------------------------------------------------------------------------
 static void progress_stop(Mpi* mpi) {
     if (!mpi->has_thread) { return; }
-    atomic_store(&mpi->stop, true);
+    __atomic_store_n(&mpi->stop, true, __ATOMIC_SEQ_CST);
     pthread_join(mpi->thread, NULL);
     pthread_mutex_destroy(&mpi->lock);
     mpi->has_thread = false;
 }
 
 static Status mpi_progress(void* ctx, int64_t nap_ns, bool* is_on) {
-    Mpi* mpi = ctx;
+    Mpi* mpi = (Mpi*)ctx;
     int level = MPI_THREAD_SINGLE;
     progress_stop(mpi);
     MPI_Query_thread(&level);
     *is_on = nap_ns > 0 && level >= MPI_THREAD_SERIALIZED && !SIMULATED;
     if (!*is_on) { return STATUS_OK; }
     mpi->nap_ns = nap_ns;
-    atomic_store(&mpi->stop, false);
+    __atomic_store_n(&mpi->stop, false, __ATOMIC_SEQ_CST);
     pthread_mutex_init(&mpi->lock, NULL);
     if (pthread_create(&mpi->thread, NULL, progress_main, mpi) != 0) {
         pthread_mutex_destroy(&mpi->lock);
@@ -293,7 +269,7 @@ static Status mpi_progress(void* ctx, int64_t nap_ns, bool* is_on) {
 }
 
 static int64_t mpi_progress_cpu_ns(void* ctx) {
-    const Mpi* mpi = ctx;
+    const Mpi* mpi = (const Mpi*)ctx;
     clockid_t clock;
     struct timespec time;
     if (!mpi->has_thread || pthread_getcpuclockid(mpi->thread, &clock) != 0) { return 0; }
@@ -302,12 +278,11 @@ static int64_t mpi_progress_cpu_ns(void* ctx) {
 
 // --- opening and closing ---------------------------------------------------------------------------------
 static Status mpi_close(void* ctx) {
-    Mpi* mpi = ctx;
+    Mpi* mpi = (Mpi*)ctx;
     progress_stop(mpi);
     int32_t rank = mpi->rank, in_flight = mpi->in_flight;
     while (mpi->spare != NULL) {
         MpiRequest* next = mpi->spare->next;
-        free(mpi->spare->parts);
         free(mpi->spare);
         mpi->spare = next;
     }
@@ -348,7 +323,7 @@ Status transport_mpi_open(Transport* out, int* argc, char*** argv) {
     if (!initialized && MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) {
         return FAIL(STATUS_COMM, "mpi: MPI_Init_thread failed ---> start the program with mpirun");
     }
-    Mpi* mpi = calloc(1, sizeof *mpi);
+    Mpi* mpi = (Mpi*)calloc(1, sizeof *mpi);
     if (mpi == NULL) { return FAIL(STATUS_NO_MEMORY, "mpi: no memory for the transport"); }
     if (MPI_Comm_dup(MPI_COMM_WORLD, &mpi->comm) != MPI_SUCCESS) {
         free(mpi);

@@ -52,7 +52,7 @@ static float* zeros(int64_t num_values) {
 static float* params_of(const ModelConfig* config) {
     Model whole;
     model_init(&whole, config, 0, model_num_layers(config), true, cuda_test_ops);
-    config->kind->init_random(&whole, 7);
+    model_init_random(&whole, 7);
     float* params = zeros(whole.num_params);
     floatX* raw = malloc((size_t)whole.num_params * sizeof *raw);
     if (raw == NULL) { exit(1); }

@@ -129,20 +129,20 @@ static void rehash(const Known* k, uint8_t* file, size_t num_bytes) {
     memcpy(file + at + 24, &hash, sizeof hash);
 }
 
-// By the seal's description in llmc_seal.h: as a program would that meant what it wrote.
+// By the seal's description in checkpoint_files.h: as a program would that meant what it wrote.
 static void reseal(const Known* k, bool is_state, uint8_t* file, size_t num_bytes) {
-    int32_t header[DYNAPIPE_SEAL_HEADER_INTS];
+    int32_t header[CHECKPOINT_HEADER_INTS];
     if (num_bytes < HEADER_BYTES) { return; }
     memcpy(header, file, sizeof header);
-    DynapipeSeal seal = {.step = STEP, .vocab_hash = 77};
+    CheckpointSeal seal = {.step = STEP, .vocab_hash = 77};
     size_t at = is_state && record_at(k) < num_bytes ? record_at(k) : num_bytes;
     int64_t num_values = (int64_t)(at - HEADER_BYTES) / 4;
-    dynapipe_seal_add(&seal.body_sum, 0, file + HEADER_BYTES, num_values, 4);
+    checkpoint_sum_add(&seal.body_sum, 0, file + HEADER_BYTES, num_values, 4);
     if (is_state && num_bytes >= at + RECORD_BYTES) {
-        dynapipe_seal_add(&seal.body_sum, num_values, file + at + 24, 2, 4);
+        checkpoint_sum_add(&seal.body_sum, num_values, file + at + 24, 2, 4);
     }
     if (is_state) { memcpy(&seal.model_sum, k->files[0] + SEAL_AT + 8, 8); }
-    dynapipe_seal_write(header, &seal);
+    checkpoint_seal_put(header, &seal);
     memcpy(file, header, sizeof header);
 }
 
@@ -195,7 +195,7 @@ static bool check_seals(Loaded files[2]) {
 static bool load(const Known* k, Loaded files[2]) {
     ModelConfig config;
     if (!llmc_ok(checkpoint_read_config(&config, k->config.kind, paths[0]))) { return false; }
-    REQUIRE(config.kind->check(&config, "again"));
+    REQUIRE(model_check(&config, "again"));
     if (files[1].num_bytes < HEADER_BYTES) {
         CheckpointSeal seal;
         return llmc_ok(checkpoint_seal_read(&seal, paths[1]));

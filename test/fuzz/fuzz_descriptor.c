@@ -16,10 +16,10 @@ static void try_one(bool parsed, bool is_valid, const ModelConfig* config) {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     char* text = fuzz_text(data, num_bytes);
     ModelConfig config = {0};
-    bool parsed = gpt2_config_parse(&config, text, 0, 0);
-    try_one(parsed, parsed && gpt2_config_check(&config, "again"), &config);
-    parsed = t5_config_parse(&config, text, 384, 64);
-    try_one(parsed, parsed && t5_config_check(&config, "again"), &config);
+    bool parsed = model_parse(&config, &gpt2_kind, text, 0, 0);
+    try_one(parsed, parsed && model_check(&config, "again"), &config);
+    parsed = model_parse(&config, &t5_kind, text, 384, 64);
+    try_one(parsed, parsed && model_check(&config, "again"), &config);
     free(text);
     return 0;
 }

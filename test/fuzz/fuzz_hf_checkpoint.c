@@ -36,7 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
         ModelConfig config;
         HfConfig details;
         if (hf_checkpoint_read_config(&config, &details, kinds[i], "memory/model.safetensors")) {
-            REQUIRE(config.kind == kinds[i] && kinds[i]->check(&config, "again"));
+            REQUIRE(config.kind == kinds[i] && model_check(&config, "again"));
         } else {
             REQUIRE(fuzz_has_remedy(status_message()));
         }

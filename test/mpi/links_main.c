@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include "../../util/numbers.h"
-#include "../../dynapipe_plugin/cuda/session_cuda.h"
 #include "../../dynapipe_plugin/cuda/links_nccl.h"
 #include "../../dynapipe_plugin/cuda/links_staged.h"
+#include "../../dynapipe_plugin/run/executor.h"
 #include "../ranks.h"
 
 enum { NUM_CASES = 9, MAX_MESSAGES = 40, MAX_BYTES = 3 << 20, ROOM = MAX_MESSAGES * RANKS_MAX };
@@ -119,7 +119,7 @@ static Status connect_peers(Rank* rank, const Case* it, int32_t go) {
     int32_t num_listed = list_peers(listed, it, go, me), num_peers = num_listed;
     memcpy(peers, listed, sizeof listed);
     if (go == 1) {
-        num_peers = placement_peers(peers, &it->placement, rank->world.num_ranks, me);
+        num_peers = executor_peers(peers, &it->placement, rank->world.num_ranks, me);
         EXPECT(num_peers == num_listed && memcmp(peers, listed, (size_t)num_peers * sizeof *peers) == 0);
     }
     return rank->by_nccl ? nccl_world_connect(rank->nccl, &rank->world, peers, num_peers)

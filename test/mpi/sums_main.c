@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "../../dynapipe_plugin/cuda/links_nccl.h"
-#include "../../dynapipe_plugin/cuda/links_staged.h"
 #include "../tied_case.h"
 
 enum { NUM_CASES = 12, NUM_STEPS = 2 };
@@ -16,6 +15,8 @@ enum { NUM_CASES = 12, NUM_STEPS = 2 };
 typedef struct {
     bool by_nccl;
     CudaDevice* cuda;
+    Device device;
+    void* mirror;  // pinned
     cudaStream_t stream;
     Collective world, replicas;
     TiedGroups tied;
@@ -38,7 +39,8 @@ static Status open_sums(Rank* rank, const TiedCase* it, int32_t me) {
     CUDA_TRY(cudaMalloc((void**)&rank->grads, (size_t)n * sizeof(float) + 4));
     CUDA_TRY(cudaMalloc((void**)&rank->late, (size_t)n * sizeof(float) + 4));
     if (!rank->by_nccl) {
-        return sums_staged_open(&rank->sums, rank->cuda, &rank->replicas, &rank->tied, n * 4);
+        CUDA_TRY(cudaMallocHost(&rank->mirror, (size_t)n * 4 + 1));
+        return sums_host_open(&rank->sums, &rank->replicas, &rank->tied, rank->device, rank->mirror, n * 4);
     }
     TRY(nccl_world_open(&rank->nccl, rank->cuda, &rank->world, it->num_stages, it->num_replicas));
     TRY(nccl_world_open_holders(rank->nccl, &rank->world, &rank->tied));
@@ -52,6 +54,8 @@ static void close_sums(Rank* rank) {
     (void)cudaFree(rank->grads);
     (void)cudaFree(rank->late);
     free(rank->host);
+    (void)cudaFreeHost(rank->mirror);
+    rank->mirror = NULL;
     tied_groups_free(&rank->tied);
     collective_free(&rank->replicas);
 }
@@ -130,15 +134,14 @@ static Status run(Transport* t, const char* mode) {
     Rank rank = {.by_nccl = alone || strcmp(mode, "nccl") == 0};
     int32_t ranks[RANKS_MAX];
     int num_devices;
-    Device device;
     for (int32_t r = 0; r < t->num_ranks; r++) { ranks[r] = r; }
     TRY(collective_init(&rank.world, t, ranks, t->num_ranks, (int64_t)(alone ? 1 : 20) * 1000000000));
     CUDA_TRY(cudaGetDeviceCount(&num_devices));
     CUDA_TRY(cudaSetDevice(t->rank % num_devices));
     CUDA_TRY(cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking));
-    TRY(cuda_device_open(&device, &rank.cuda, rank.stream));
+    TRY(cuda_device_open(&rank.device, &rank.cuda, rank.stream));
     TRY(alone ? wait_alone(&rank, t->rank) : run_cases(&rank, t->num_ranks, t->rank));
-    device_close(&device);
+    device_close(&rank.device);
     CUDA_TRY(cudaStreamDestroy(rank.stream));
     collective_free(&rank.world);
     return STATUS_OK;

@@ -42,8 +42,7 @@ int main(int argc, char** argv) {
         return fprintf(stderr, "%s and %s are of different models\n", argv[1], argv[2]), 2;
     }
     ModelConfig config;
-    kind_of(header_a)->from_header(&config, header_a);
-    config.kind = kind_of(header_a);
+    model_from_header(&config, kind_of(header_a), header_a);
     double tolerance = atof(argv[3]), worst = 0;
     const char* worst_name = "";
     int bad = 0;

@@ -10,7 +10,7 @@
 static void write_checkpoint(const char* path, const Model* model) {
     const ModelConfig* c = &model->config;
     int32_t header[256] = {c->kind->checkpoint_magic, 3};
-    c->kind->to_header(header, c);
+    model_to_header(header, c);
     FILE* file = fopen(path, "wb");
     if (file == NULL) { exit(2); }
     fwrite(header, 4, 256, file);

@@ -1,0 +1,726 @@
+// test_placement.c -- placements: made, with room, and split into stages.
+#include "../dynapipe_plugin/plan/placement.h"
+#include "../dynapipe_plugin/plan/types.h"
+#include "../util/numbers.h"
+#include "cost_one.h"
+#include "random_plan.h"
+#include "random_problem.h"
+#include "test.h"
+
+#include <math.h>
+
+static uint64_t seed;
+
+// --- placement make --------------------------------------------------------------------------------------
+// placements by shape and from text: what each shape is, what is refused.
+
+// Every layer in one chunk, chunks as large as any or one more.
+static void check_even(const Placement* placement, int32_t begin, int32_t end, int32_t first, int32_t num) {
+    int32_t least = INT32_MAX, most = 0;
+    for (int32_t k = first; k < first + num; k++) {
+        const LayerRange* layers = &placement->chunks[k];
+        int32_t has = layers->layer_end - layers->layer_begin;
+        CHECK_EQ(layers->layer_begin, k == first ? begin : placement->chunks[k - 1].layer_end);
+        least = has < least ? has : least;
+        most = has > most ? has : most;
+    }
+    CHECK_EQ(placement->chunks[first + num - 1].layer_end, end);
+    CHECK(least >= 1 && most <= least + 1);
+}
+
+static void shapes_are_as_drawn(void) {
+    Rng rng = rng_seed(seed);
+    for (int32_t round = 0; round < 300; round++) {
+        int32_t P = rng_between(&rng, 1, 12), enc = rng_between(&rng, P, 4 * P),
+                dec = rng_between(&rng, P, 4 * P);
+        Placement placement;
+        CHECK_OK(placement_make(&placement, PLACEMENT_LINEAR, false, P, enc, dec));
+        CHECK(placement_is_linear(&placement, P));
+        check_even(&placement, 0, enc + dec, 0, P);
+        CHECK_OK(placement_make(&placement, PLACEMENT_INTERLEAVED, false, P, enc, dec));
+        check_even(&placement, 0, enc + dec, 0, 2 * P);
+        for (int32_t k = 0; k < 2 * P; k++) { CHECK_EQ(placement.stage_of[k], k % P); }
+        CHECK_OK(placement_make(&placement, PLACEMENT_VEE, false, P, enc, dec));
+        for (int32_t k = 0; k < P; k++) {
+            CHECK_EQ(placement.stage_of[k], placement.stage_of[2 * P - 1 - k]);
+        }
+        CHECK_EQ(placement.stage_of[0], 0);
+        for (int32_t turned = 0; turned < 2; turned++) {
+            CHECK_OK(placement_make(&placement, PLACEMENT_STACKS, turned, P, enc, dec));
+            check_even(&placement, 0, enc, 0, P);
+            check_even(&placement, enc, enc + dec, P, P);
+            CHECK_EQ(placement.stage_of[P], turned ? P - 1 : 0);
+            CHECK_EQ(placement.stage_of[2 * P - 1], turned ? 0 : P - 1);
+        }
+        CHECK_OK(placement_check(&placement, P, enc + dec, false));
+    }
+    Placement untouched = {.num_chunks = 77};
+    CHECK_FAILS(placement_make(&untouched, PLACEMENT_VEE, false, 4, 7, 0), STATUS_BAD_OPTION,
+                "takes 8 layers");
+    CHECK_FAILS(placement_make(&untouched, PLACEMENT_STACKS, false, 4, 24, 3), STATUS_BAD_OPTION,
+                "takes 4 decoder layers");
+    CHECK_EQ(untouched.num_chunks, 77);
+}
+
+// Even shares differ by one unit at most, and are all of the head.
+static void heads_are_shared_by_all(void) {
+    for (int32_t P = 1; P <= PLAN_MAX_STAGES; P++) {
+        Placement placement;
+        CHECK_OK(placement_make(&placement, PLACEMENT_LINEAR, false, P, P, 0));
+        placement_share_head(&placement, HEAD_BY_ROWS, P);
+        CHECK_OK(placement_check(&placement, P, P, false));
+        for (int32_t s = 0; s < P; s++) {
+            int32_t units = placement.head_begin[s + 1] - placement.head_begin[s];
+            CHECK(placement_has_share(&placement, s) && units >= HEAD_UNITS / P &&
+                  units <= HEAD_UNITS / P + 1);
+        }
+        placement_share_head(&placement, HEAD_WHOLE, P);
+        CHECK(placement_is_linear(&placement, P) && !placement_has_share(&placement, 0));
+    }
+}
+
+// What any placement is, is what its text is read as.
+static void text_says_everything(void) {
+    Rng rng = rng_seed(seed + 1);
+    for (int32_t round = 0; round < 500; round++) {
+        char text[4096] = "", head[1024];
+        int32_t P = rng_between(&rng, 1, 9), L = rng_between(&rng, P, 5 * P), chars = 0;
+        Placement drawn, read = {0};
+        random_placement(&drawn, &rng, P, L);
+        for (int32_t k = 0; k < drawn.num_chunks; k++) {
+            chars += snprintf(text + chars, sizeof text - (size_t)chars, "%s%d:%d", k > 0 ? "," : "",
+                              drawn.stage_of[k], drawn.chunks[k].layer_end - drawn.chunks[k].layer_begin);
+        }
+        chars = snprintf(head, sizeof head, "%s", head_names[drawn.head]);
+        for (int32_t s = 0; s < P && drawn.head != HEAD_WHOLE; s++) {
+            chars += snprintf(head + chars, sizeof head - (size_t)chars, "%c%d", s > 0 ? ',' : ':',
+                              drawn.head_begin[s + 1] - drawn.head_begin[s]);
+        }
+        CHECK_OK(placement_parse_head(&read, P, head));
+        CHECK_OK(placement_parse(&read, P, L, 0, false, text));
+        CHECK(memcmp(&read, &drawn, sizeof read) == 0);
+    }
+}
+
+static void bad_text_is_refused(void) {
+    static const char* const chunks[] = {
+        "",        "zigzag",   "0",       "0:",          "0:2,1:2,", "0:2,,1:2",
+        "0:2,2:2", "0:2,-1:2", "0:2 1:2", "0:2;1:2",     "0:+2,1:2", "0:2,1:2x",
+        "0:2,1:3", "0:4",      "0:0,1:4", "0:1,1:0,0:3", "1:4,1:0",  "0:99999999999999999999,1:2"};
+    static const char* const heads[] = {
+        "",       "half",          "whole:512,512",     "rows:",         "rows:1024",
+        "rows:1", "rows:512,512,", "rows:512,511",      "rows:1024,-1",  "rows:512,512,0",
+        "vocab",  "vocabulary ",   "vocabulary:1e3,24", "rows:1024,1024"};
+    Placement before = {.num_chunks = 5, .head = HEAD_BY_ROWS}, placement = before;
+    for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
+        CHECK_FAILS(placement_parse(&placement, 2, 4, 0, false, chunks[i]), STATUS_BAD_OPTION, "--->");
+    }
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        CHECK_FAILS(placement_parse_head(&placement, 2, heads[i]), STATUS_BAD_OPTION, "--head");
+    }
+    CHECK(memcmp(&placement, &before, sizeof before) == 0);
+    CHECK_OK(placement_parse(&placement, 2, 4, 0, false, "0:2,1:2,0:0"));
+    CHECK_EQ(placement.head, HEAD_BY_ROWS);
+    placement = before;
+    CHECK(placement_parse(&placement, 2, 4, 0, true, "0:2,1:2,0:0") != STATUS_OK);
+}
+
+// A word leaves the choice, a list takes it away; both leave what they do not speak of.
+static void words_say_what_is_left_to_choose(void) {
+    PlanRequest request = {.P = 2, .choose_stages = true};
+    placement_linear(&request.placement, request.placement.chunks, 2);
+    CHECK_OK(placement_words_take(&request, 4, 0, NULL, NULL));
+    CHECK(request.placements == PLACEMENT_AUTO && request.heads == HEAD_CHOICE_AUTO && request.choose_stages);
+    CHECK_OK(placement_words_take(&request, 4, 0, "vee", "rows:24,1000"));
+    CHECK(request.placements == PLACEMENT_VEE && request.choose_stages && request.placement.num_chunks == 4);
+    CHECK(request.heads == HEAD_CHOICE_GIVEN && request.placement.head == HEAD_BY_ROWS);
+    CHECK_EQ(request.placement.head_begin[1], 24);
+    CHECK_OK(placement_words_take(&request, 4, 0, "1:3,0:1", "vocabulary"));
+    CHECK(request.placements == PLACEMENT_GIVEN && !request.choose_stages);
+    CHECK(request.heads == HEAD_CHOICE_VOCABULARY && request.placement.head_begin[1] == HEAD_UNITS / 2);
+    CHECK_EQ(request.placement.chunks[0].layer_end, 3);
+    CHECK_FAILS(placement_words_take(&request, 4, 0, "1:3,0:2", NULL), STATUS_BAD_OPTION, "5 of 4 layers");
+    CHECK_FAILS(placement_words_take(&request, 3, 0, "interleaved", NULL), STATUS_BAD_OPTION,
+                "takes 4 layers");
+    CHECK_OK(placement_words_check(2, "stacks", "rows:24,1000"));
+    CHECK_OK(placement_words_check(2, "1:3,0:2", NULL));  // of which model is not known
+    CHECK_FAILS(placement_words_check(2, "vees", NULL), STATUS_BAD_OPTION, "---> auto, linear, interleaved");
+    CHECK_FAILS(placement_words_check(3, NULL, "rows:24,1000"), STATUS_BAD_OPTION, "for each of 3 stages");
+}
+
+// The plain placement of a shape is of that shape whatever its layers; of another shape it is only where both
+// are drawn alike.
+static void a_placement_is_of_its_shape(void) {
+    static const bool expected[4][4] = {{true, false, false, false},
+                                        {false, true, false, true},
+                                        {false, false, true, true},
+                                        {false, true, false, true}};
+    for (int32_t P = 2; P <= 5; P++) {
+        for (int made = 0; made < 4; made++) {
+            Placement placement;
+            CHECK_OK(
+                placement_make(&placement, (PlacementChoice)(PLACEMENT_LINEAR + made), false, P, 12, 12));
+            placement.chunks[0].layer_end = placement.chunks[1].layer_begin = 1;
+            for (int kind = 0; kind < 4; kind++) {
+                CHECK_EQ(placement_is_of(&placement, (PlacementChoice)(PLACEMENT_LINEAR + kind), P),
+                         expected[made][kind]);
+            }
+            CHECK(placement_is_of(&placement, PLACEMENT_AUTO, P));
+            Placement twice = placement;  // down and up twice
+            for (int32_t k = 0; k < 2 * P; k++) { twice.stage_of[2 * P + k] = placement.stage_of[k]; }
+            twice.num_chunks = 4 * P;
+            CHECK_EQ(placement_is_of(&twice, PLACEMENT_VEE, P), made == 2);
+            placement.stage_of[P - 1] = 0;
+            for (int kind = 0; kind < 4; kind++) {
+                CHECK(!placement_is_of(&placement, (PlacementChoice)(PLACEMENT_LINEAR + kind), P));
+            }
+        }
+    }
+}
+
+// --- placement room --------------------------------------------------------------------------------------
+// model state that does not fit as layers lie: they move until it does, wherever
+// some other layers of the same chunks would, by brute force over all of them; and nothing else changes.
+
+static RandomProblem random_about;
+
+static int64_t largest_state(const Placement* placement, int32_t P, const int64_t* limits, int64_t* over) {
+    CostRank has[PLAN_MAX_STAGES];
+    int64_t largest = 0;
+    *over = INT64_MIN;
+    cost_ranks_make(has, &random_about.costs, placement, P);
+    for (int32_t s = 0; s < P; s++) {
+        int64_t bytes = cost_rank_state_bytes(&random_about.costs, &has[s]);
+        largest = bytes > largest ? bytes : largest;
+        if (limits != NULL && bytes - limits[s] > *over) { *over = bytes - limits[s]; }
+    }
+    return largest;
+}
+
+// The least that the fullest stage may be over, over all numbers of layers of the chunks from `k` on.
+static int64_t least_over(Placement* placement, int32_t k, int32_t begin, int32_t num_layers, int32_t P,
+                          const int64_t* limits) {
+    int32_t K = placement->num_chunks;
+    int64_t least = INT64_MAX, over;
+    if (k == K - 1) {
+        placement->chunks[k] = (LayerRange){begin, num_layers};
+        if (!stage_may_have(&placement->chunks[k], k, K, random_about.request.rules.head_has_layer)) {
+            return INT64_MAX;
+        }
+        largest_state(placement, P, limits, &over);
+        return over;
+    }
+    for (int32_t end = begin + 1; end <= num_layers; end++) {
+        placement->chunks[k] = (LayerRange){begin, end};
+        over = least_over(placement, k + 1, end, num_layers, P, limits);
+        if (over < least) { least = over; }
+    }
+    return least;
+}
+
+static void room_is_found_where_there_is_some(void) {
+    Rng rng = rng_seed(seed);
+    int32_t num_fitting = 0, num_found = 0, num_moved = 0, num_hopeless = 0;
+    for (int32_t round = 0; round < 600; round++) {
+        random_problem(&random_about, &rng, 4);
+        int32_t P = rng_between(&rng, 2, 4), num_enc = random_about.costs.num_enc_layers;
+        int32_t num_layers = num_enc + random_about.costs.num_dec_layers;
+        Placement placement;
+        PlacementChoice kind = (PlacementChoice)rng_between(&rng, PLACEMENT_LINEAR, PLACEMENT_VEE);
+        if (num_layers > 12 || placement_make(&placement, kind, false, P, num_enc,
+                                              random_about.costs.num_dec_layers) != STATUS_OK) {
+            continue;
+        }
+        placement_share_head(&placement, (HeadSplit)rng_below(&rng, HEAD_COUNT), P);
+        int64_t limits[PLAN_MAX_STAGES], over, largest = largest_state(&placement, P, NULL, &over);
+        for (int32_t s = 0; s < P; s++) { limits[s] = largest * rng_between(&rng, 70, 120) / 100; }
+        PlacementRoom room = {.costs = &random_about.costs,
+                              .limit_bytes = limits,
+                              .P = P,
+                              .wanted = ROOM_WANTED,
+                              .head_has_layer = random_about.request.rules.head_has_layer};
+        Placement all = placement, before = placement;
+        bool fits = least_over(&all, 0, 0, num_layers, P, limits) < 0;
+        placement_make_room(&placement, &room, false);
+        CHECK_OK(placement_check(&placement, P, num_layers, room.head_has_layer));
+        for (int32_t k = 0; k < before.num_chunks; k++) {
+            CHECK_EQ(placement.stage_of[k], before.stage_of[k]);
+        }
+        for (int32_t s = 0; s <= P && before.head != HEAD_WHOLE; s++) {
+            CHECK_EQ(placement.head_begin[s], before.head_begin[s]);
+        }
+        largest_state(&placement, P, limits, &over);
+        CHECK(placement_has_room(&room, &placement) == (over < 0));
+        num_moved += !placement_equal(&before, &placement, P);
+        num_fitting += fits;
+        num_found += fits && over < 0;
+        num_hopeless += !fits;
+        CHECK(fits || over >= 0);
+        if (test_failures > 0) {
+            printf("seed %llu, round %d\n", (unsigned long long)seed, round);
+            break;
+        }
+    }
+    printf("     fits some way %d times, found %d times; moved %d times; %d times not at all\n", num_fitting,
+           num_found, num_moved, num_hopeless);
+    CHECK(num_fitting > 100 && num_hopeless > 10 && num_moved > 100);
+    CHECK(num_found * 100 >= num_fitting * 97);  // single moves, so not always
+}
+
+// Shares of a head by vocabulary move where they may.
+static void shares_make_room_too(void) {
+    Rng rng = rng_seed(seed + 1);
+    int32_t num_less = 0;
+    for (int32_t round = 0; round < 300; round++) {
+        random_problem(&random_about, &rng, 4);
+        int32_t P = random_about.request.P, num_enc = random_about.costs.num_enc_layers;
+        int32_t num_layers = num_enc + random_about.costs.num_dec_layers;
+        Placement fixed;
+        if (P < 2 || placement_make(&fixed, PLACEMENT_LINEAR, false, P, num_enc,
+                                    random_about.costs.num_dec_layers) != STATUS_OK) {
+            continue;
+        }
+        placement_share_head(&fixed, HEAD_BY_VOCABULARY, P);
+        Placement moved = fixed;
+        int64_t limits[PLAN_MAX_STAGES], over, largest = largest_state(&fixed, P, NULL, &over);
+        for (int32_t s = 0; s < P; s++) { limits[s] = largest * rng_between(&rng, 80, 110) / 100; }
+        PlacementRoom room = {
+            .costs = &random_about.costs, .limit_bytes = limits, .P = P, .wanted = ROOM_WANTED};
+        int64_t lack = placement_make_room(&fixed, &room, false);
+        int64_t less = placement_make_room(&moved, &room, true);
+        CHECK_OK(placement_check(&moved, P, num_layers, false));
+        num_less += less < lack;
+    }
+    printf("     shares leave more room %d times\n", num_less);
+    CHECK(num_less > 20);
+}
+
+// --- stage split -----------------------------------------------------------------------------------------
+// against every way to cut the layers.
+
+static CostModel costs;
+static PlanSample samples[64];
+
+// --- brute force over every split ------------------------------------------------------------------------
+
+// What one part takes over all samples and keeps of an average micro-batch. Costs are linear here, so it does
+// not matter how samples are grouped.
+typedef struct {
+    double kept_ns, lean_ns;        // nothing, or everything recomputed
+    double kept_bytes, lean_bytes;  // of an average micro-batch
+    double longest_bytes;           // of the longest sample, recomputed
+    double state_bytes;
+} PartWork;
+
+typedef struct {
+    double slowest, squares;
+} Grade;
+
+typedef struct {
+    int32_t P, L;
+    bool head_has_layer;
+    PartWork part[PART_COUNT];
+    double limit_bytes;      // INFINITY: none
+    double buffer_bytes[2];  // beside the longest sample; of stages without and with decoder layers
+    LayerRange stages[8];    // the split under trial
+    Grade best;
+    int64_t num_fitting;
+} Brute;
+
+static double sample_value(const CostFormula* formula, const PlanSample* sample) {
+    MbShape shape = {0};
+    mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
+    return cost_formula_value(formula, &shape);
+}
+
+static PartWork part_work(int part, int32_t num_samples, double num_mbs) {
+    const CostPartMode *kept = &costs.parts[RECOMPUTE_NONE][part], *lean = &costs.parts[RECOMPUTE_FULL][part];
+    PartWork work = {.state_bytes = (double)costs.part_state_bytes[part]};
+    for (int32_t i = 0; i < num_samples; i++) {
+        for (int kind = 0; kind < JOB_COUNT; kind++) {
+            work.kept_ns += sample_value(&kept->time_ns[kind], &samples[i]);
+            work.lean_ns += sample_value(&lean->time_ns[kind], &samples[i]);
+        }
+        double lean_bytes = sample_value(&lean->stored_bytes, &samples[i]);
+        work.kept_bytes += sample_value(&kept->stored_bytes, &samples[i]) / num_mbs;
+        work.lean_bytes += lean_bytes / num_mbs;
+        work.longest_bytes = fmax(work.longest_bytes, lean_bytes);
+    }
+    return work;
+}
+
+// The rule of stage_split.c: infinite where the state leaves no room for the longest sample or for P - s
+// average micro-batches, all recomputed; of P - s + 1 of them as many are recomputed as must be.
+static double stage_ns(const Brute* brute, int32_t s) {
+    const LayerRange* layers = &brute->stages[s];
+    double count[PART_COUNT] = {[PART_EMBEDDING] = s == 0, [PART_HEAD] = s == brute->P - 1};
+    for (int32_t l = layers->layer_begin; l < layers->layer_end; l++) {
+        count[l < costs.num_enc_layers ? PART_ENC_LAYER : PART_DEC_LAYER]++;
+    }
+    bool has_dec = count[PART_DEC_LAYER] > 0,
+         begins_decoder = has_dec && layers->layer_begin <= costs.num_enc_layers;
+    bool ends_encoder =
+        costs.num_dec_layers > 0 && count[PART_ENC_LAYER] > 0 && layers->layer_end >= costs.num_enc_layers;
+    PartWork sum = {.state_bytes = begins_decoder && s > 0 ? brute->part[PART_EMBEDDING].state_bytes : 0};
+    if (count[PART_ENC_LAYER] > 0) { sum.state_bytes += (double)costs.part_state_bytes[ONCE_ENC]; }
+    if (has_dec) { sum.state_bytes += (double)costs.part_state_bytes[ONCE_DEC]; }
+    if (ends_encoder) { sum.state_bytes += (double)costs.part_state_bytes[ONCE_ENC_END]; }
+    if (s == brute->P - 1 && (s == 0 || begins_decoder)) {  // one copy of a tied embedding
+        sum.state_bytes -= (double)costs.tied_head_state_bytes;
+    }
+    for (int part = 0; part < PART_COUNT; part++) {
+        const PartWork* one = &brute->part[part];
+        sum.kept_ns += count[part] * one->kept_ns;
+        sum.lean_ns += count[part] * one->lean_ns;
+        sum.kept_bytes += count[part] * one->kept_bytes;
+        sum.lean_bytes += count[part] * one->lean_bytes;
+        sum.longest_bytes += count[part] * one->longest_bytes;
+        sum.state_bytes += count[part] * one->state_bytes;
+    }
+    double room = brute->limit_bytes - sum.state_bytes, num_mbs = brute->P - s + 1;
+    if (sum.longest_bytes + brute->buffer_bytes[has_dec] > room || sum.lean_bytes * (num_mbs - 1) > room) {
+        return INFINITY;
+    }
+    if (num_mbs * sum.kept_bytes <= room) { return sum.kept_ns; }
+    double share = fmin((num_mbs * sum.kept_bytes - room) / (num_mbs * (sum.kept_bytes - sum.lean_bytes)), 1);
+    return (1 - share) * sum.kept_ns + share * sum.lean_ns;
+}
+
+static Grade grade_of(const Brute* brute) {
+    Grade grade = {0, 0};
+    for (int32_t s = 0; s < brute->P; s++) {
+        double time_ns = stage_ns(brute, s);
+        grade.slowest = fmax(grade.slowest, time_ns);
+        grade.squares += time_ns * time_ns;
+    }
+    return grade;
+}
+
+// Best slowest stage, then best sum of squares, over all ends of stage s and those behind it.
+static void try_all(Brute* brute, int32_t s, int32_t begin) {
+    bool is_last = s == brute->P - 1;
+    for (int32_t end = is_last ? brute->L : begin + 1; end <= brute->L; end++) {
+        brute->stages[s] = (LayerRange){begin, end};
+        if (!is_last) {
+            try_all(brute, s + 1, end);
+            continue;
+        }
+        if (!stage_may_have(&brute->stages[s], s, brute->P, brute->head_has_layer)) { continue; }
+        Grade grade = grade_of(brute), best = brute->best;
+        if (isinf(grade.slowest)) { continue; }
+        brute->num_fitting++;
+        bool equal = grade.slowest <= best.slowest * (1 + 1e-9) && grade.slowest >= best.slowest * (1 - 1e-9);
+        if (equal ? grade.squares < best.squares : grade.slowest < best.slowest) { brute->best = grade; }
+    }
+}
+
+// Where nothing fits, as if memory did not matter.
+static void brute_force(Brute* brute) {
+    for (int pass = 0; pass < 2 && brute->num_fitting == 0; pass++) {
+        brute->best = (Grade){1e300, 1e300};
+        if (pass == 1) { brute->limit_bytes = INFINITY; }
+        try_all(brute, 0, 0);
+    }
+}
+
+// Recomputing keeps a part of the bytes and takes the time of another forward.
+static void draw_costs(Rng* rng, int32_t num_enc, int32_t num_dec, int64_t head_ns_per_token) {
+    linear_cost_model(&costs, rng, num_enc, num_dec);
+    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
+        cost_formula_add_line(&costs.parts[mode][PART_HEAD].time_ns[JOB_F], FEATURE_ENC_TOKENS,
+                              (double)head_ns_per_token);
+    }
+    double share = rng_between(rng, 1, 9) / 10.0;
+    for (int part = 0; part < PART_COUNT; part++) {
+        CostPartMode* full = &costs.parts[RECOMPUTE_FULL][part];
+        full->stored_bytes.curves[FEATURE_ENC_TOKENS].y[0] *= share;
+    }
+}
+
+static void check_is_a_split(const LayerRange* stages, int32_t P, int32_t L) {
+    CHECK_EQ(stages[0].layer_begin, 0);
+    CHECK_EQ(stages[P - 1].layer_end, L);
+    for (int32_t s = 0; s < P; s++) {
+        CHECK(stage_may_have(&stages[s], s, P, false));
+        if (s > 0) { CHECK_EQ(stages[s].layer_begin, stages[s - 1].layer_end); }
+    }
+}
+
+// With a heavy head and without, with memory that matters and without.
+static void split_equals_brute_force(void) {
+    Rng rng = rng_seed(seed);
+    int num_alone = 0, num_limited = 0, num_impossible = 0, num_unlike_free = 0;
+    for (int round = 0; round < 400; round++) {
+        LayerRange stages[PLAN_MAX_STAGES], again[PLAN_MAX_STAGES], free[PLAN_MAX_STAGES];
+        int32_t enc = rng_between(&rng, 1, 8), dec = round % 3 == 0 ? rng_between(&rng, 1, 4) : 0,
+                L = enc + dec;
+        int32_t P = rng_between(&rng, 1, L < 6 ? L : 6), num = rng_between(&rng, 1, 40);
+        draw_costs(&rng, enc, dec, round % 2 ? rng_between(&rng, 10000, 40000) : 0);
+        random_samples(samples, num, &rng, (int)rng_below(&rng, 4), dec > 0);
+        PlanRequest request = {
+            .P = P, .R = rng_between(&rng, 1, 2), .memory_rule = (MemoryRule)rng_below(&rng, 2)};
+        request.rules.head_has_layer = round % 4 == 3;
+        CHECK_OK(stage_split_make(free, &request, &costs, samples, num, 1));
+        Brute brute = {.P = P, .L = L, .limit_bytes = INFINITY};
+        brute.head_has_layer = request.rules.head_has_layer;
+        double num_mbs = fmin(4 * P * request.R, num);
+        for (int32_t i = 0; i < num && request.memory_rule == MEMORY_BUFFERS; i++) {
+            double bytes = sample_value(&costs.scratch_bytes, &samples[i]) +
+                           3 * sample_value(&costs.boundary_bytes, &samples[i]);
+            double dec_bytes = bytes + 3 * sample_value(&costs.dec_boundary_bytes, &samples[i]);
+            brute.buffer_bytes[0] = fmax(brute.buffer_bytes[0], bytes);
+            brute.buffer_bytes[1] = fmax(brute.buffer_bytes[1], dec_bytes);
+        }
+        for (int part = 0; part < PART_COUNT; part++) { brute.part[part] = part_work(part, num, num_mbs); }
+        if (rng_below(&rng, 3) > 0) {  // of what an even share of everything takes: 0.2 to 1.5 times
+            double bytes = 0;
+            for (int part = 0; part < PART_COUNT; part++) {
+                const PartWork* work = &brute.part[part];
+                double one = work->state_bytes + fmax(work->longest_bytes, work->kept_bytes * P);
+                bytes += (part == PART_ENC_LAYER ? enc : part == PART_DEC_LAYER ? dec : 1) * one / P;
+            }
+            request.memory_limit_bytes = (int64_t)(bytes * rng_between(&rng, 20, 150) / 100) + 1;
+            brute.limit_bytes = (double)request.memory_limit_bytes;
+        }
+        CHECK_OK(stage_split_make(stages, &request, &costs, samples, num, 1));
+        CHECK_OK(stage_split_make(again, &request, &costs, samples, num, 1));
+        CHECK_EQ(memcmp(stages, again, (size_t)P * sizeof *stages), 0);
+        check_is_a_split(stages, P, L);
+        brute_force(&brute);
+        memcpy(brute.stages, stages, sizeof brute.stages);
+        Grade found = grade_of(&brute);
+        CHECK_NEAR(found.slowest / brute.best.slowest, 1, 1e-5);
+        CHECK_NEAR(found.squares / brute.best.squares, 1, 1e-5);
+        CHECK(!brute.head_has_layer || P == 1 || stages[P - 1].layer_begin < L);
+        num_alone += stages[P - 1].layer_begin == L;
+        num_limited += request.memory_limit_bytes > 0 && !isinf(brute.limit_bytes);
+        num_impossible += request.memory_limit_bytes > 0 && isinf(brute.limit_bytes);
+        num_unlike_free += memcmp(stages, free, (size_t)P * sizeof *stages) != 0;
+    }
+    CHECK(num_alone > 10 && num_limited > 60 && num_impossible > 10 && num_unlike_free > 10);
+}
+
+// A head of five and a half layers' cost: the last stage has it alone, the others share the layers evenly. Of
+// four: it keeps one.
+static void heavy_head_leaves_the_rest_even(void) {
+    LayerRange stages[4];
+    PlanSample one = {100, 0, 100};
+    memset(&costs, 0, sizeof costs);
+    costs.num_enc_layers = 13;
+    cost_formula_add_line(&costs.parts[RECOMPUTE_NONE][PART_ENC_LAYER].time_ns[JOB_F], FEATURE_ENC_TOKENS,
+                          1000);
+    cost_formula_add_line(&costs.parts[RECOMPUTE_NONE][PART_HEAD].time_ns[JOB_F], FEATURE_SUPERVISED, 5500);
+    CHECK_OK(stage_split_make(stages, &(PlanRequest){.P = 4, .R = 1}, &costs, &one, 1, 1));
+    CHECK_EQ(stages[0].layer_end, 4);
+    CHECK_EQ(stages[1].layer_end, 8);
+    CHECK_EQ(stages[2].layer_end, 13);
+    CHECK_EQ(stages[3].layer_begin, 13);
+    one.supervised_tokens = 71;  // 3.9 layers
+    CHECK_OK(stage_split_make(stages, &(PlanRequest){.P = 4, .R = 1}, &costs, &one, 1, 1));
+    CHECK_EQ(stages[2].layer_end, 12);
+    one.supervised_tokens = 0;  // nothing supervised: 13 layers over 4, the short ones first
+    CHECK_OK(stage_split_make(stages, &(PlanRequest){.P = 4, .R = 1}, &costs, &one, 1, 1));
+    CHECK_EQ(stages[0].layer_end, 3);
+    CHECK_EQ(stages[1].layer_end, 6);
+    CHECK_EQ(stages[2].layer_end, 9);
+}
+
+// Layers of 5 5 2 2 2 2 and a head of 5: the slowest stage comes first (5 | 5 2 2 | 2 2 5), though 5 5 | 2 2
+// 2 | 2 5 has the smaller sum of squares. And the same the other way round, with an embedding of 5.
+static void slowest_stage_goes_before_evenness(void) {
+    for (int reversed = 0; reversed < 2; reversed++) {
+        LayerRange stages[3];
+        PlanSample one = {100, 100, 100};
+        memset(&costs, 0, sizeof costs);
+        costs.num_enc_layers = reversed ? 4 : 2;
+        costs.num_dec_layers = reversed ? 2 : 4;
+        CostPartMode* parts = costs.parts[RECOMPUTE_NONE];
+        CostPart end = reversed ? PART_EMBEDDING : PART_HEAD;
+        cost_formula_add_line(&parts[PART_ENC_LAYER].time_ns[JOB_F], FEATURE_ENC_TOKENS,
+                              reversed ? 2000 : 5000);
+        cost_formula_add_line(&parts[PART_DEC_LAYER].time_ns[JOB_F], FEATURE_DEC_TOKENS,
+                              reversed ? 5000 : 2000);
+        cost_formula_add_line(&parts[end].time_ns[JOB_F], FEATURE_SUPERVISED, 5000);
+        CHECK_OK(stage_split_make(stages, &(PlanRequest){.P = 3, .R = 1}, &costs, &one, 1, 1));
+        CHECK_EQ(stages[0].layer_end, reversed ? 2 : 1);
+        CHECK_EQ(stages[1].layer_end, reversed ? 5 : 4);
+    }
+}
+
+static void too_many_stages_are_refused(void) {
+    LayerRange stages[PLAN_MAX_STAGES];
+    Rng rng = rng_seed(seed);
+    linear_cost_model(&costs, &rng, 3, 0);
+    random_samples(samples, 4, &rng, 0, false);
+    CHECK_FAILS(stage_split_make(stages, &(PlanRequest){.P = 4, .R = 1}, &costs, samples, 4, 1),
+                STATUS_BAD_OPTION, "--stages 4: the model has 3");
+    CHECK_FAILS(stage_split_make(stages, &(PlanRequest){.P = 0, .R = 1}, &costs, samples, 4, 1),
+                STATUS_BAD_OPTION, "give 1 to 3");
+    CHECK_OK(stage_split_make(stages, &(PlanRequest){.P = 3, .R = 1}, &costs, samples, 4, 1));
+}
+
+// --- T5 ----------------------------------------------------------------------------------------------------
+
+// Flops only, so that costs are linear.
+static void t5_costs(int32_t num_enc, int32_t num_dec, int32_t padded_vocab) {
+    CostAnalytic about = {.num_layers = num_enc,
+                          .num_dec_layers = num_dec,
+                          .channels = 64,
+                          .num_heads = 4,
+                          .head_size = 16,
+                          .ffn_channels = 160,
+                          .gated = true,
+                          .tied_head = true,
+                          .padded_vocab = padded_vocab,
+                          .bytes_per_value = 4,
+                          .flops_per_ns = 1e-3,
+                          .attention_flops_per_ns = 1e-3,
+                          .bytes_per_ns = 1e12};
+    cost_model_analytic(&costs, &about);
+    CHECK_OK(cost_model_check(&costs));
+}
+
+// Cuts inside the encoder, inside the decoder, a stage with both, the head alone: wherever the slowest stage
+// is fastest, by trying them all.
+static void cuts_of_t5_lie_anywhere(void) {
+    static const struct {
+        int32_t num_enc, num_dec, P, enc_tokens, dec_tokens, padded_vocab;
+    } cases[] = {
+        {12, 4, 4, 500, 110, 384},                               // ByT5: cuts inside the encoder only
+        {2, 12, 4, 60, 200, 384},                                // inside the decoder only
+        {6, 6, 3, 200, 180, 384},                                // a stage with both
+        {6, 6, 2, 300, 300, 384},   {4, 4, 4, 200, 150, 12000},  // a head of more than a stage
+        {3, 5, 5, 100, 100, 32128},
+    };
+    int num_enc_cuts = 0, num_dec_cuts = 0, num_both = 0, num_alone = 0, num_between = 0;
+    Rng rng = rng_seed(seed + 1);
+    for (int i = 0; i < 6; i++) {
+        for (int round = 0; round < 20; round++) {
+            int32_t P = cases[i].P, L = cases[i].num_enc + cases[i].num_dec, num = 24;
+            LayerRange stages[PLAN_MAX_STAGES];
+            t5_costs(cases[i].num_enc, cases[i].num_dec, cases[i].padded_vocab);
+            for (int32_t k = 0; k < num; k++) {
+                int32_t dec = rng_between(&rng, 1, 2 * cases[i].dec_tokens);
+                samples[k] = (PlanSample){rng_between(&rng, 1, 2 * cases[i].enc_tokens), dec, dec};
+            }
+            PlanRequest request = {.P = P, .R = 1};
+            CHECK_OK(stage_split_make(stages, &request, &costs, samples, num, 1));
+            check_is_a_split(stages, P, L);
+            Brute brute = {.P = P, .L = L, .limit_bytes = INFINITY};
+            for (int part = 0; part < PART_COUNT; part++) {
+                brute.part[part] = part_work(part, num, fmin(4 * P, num));
+            }
+            brute_force(&brute);
+            memcpy(brute.stages, stages, sizeof brute.stages);
+            CHECK_NEAR(grade_of(&brute).slowest / brute.best.slowest, 1, 1e-5);
+            CHECK_NEAR(grade_of(&brute).squares / brute.best.squares, 1, 1e-5);
+            for (int32_t s = 0; s < P; s++) {
+                int32_t end = stages[s].layer_end, enc = cases[i].num_enc;
+                num_enc_cuts += s < P - 1 && end < enc;
+                num_dec_cuts += s < P - 1 && end > enc && end < L;
+                num_between += end == enc;
+                num_both += stages[s].layer_begin < enc && end > enc;
+                num_alone += stages[s].layer_begin == end;
+            }
+        }
+    }
+    printf(
+        "     cuts inside the encoder %d, the decoder %d, between %d; stages with both %d, head alone %d\n",
+        num_enc_cuts, num_dec_cuts, num_between, num_both, num_alone);
+    CHECK(num_enc_cuts > 50 && num_dec_cuts > 50 && num_both > 30 && num_alone > 15 && num_between > 0);
+}
+
+static double slowest_ns(const LayerRange stages[3], int64_t limit_bytes) {
+    double slowest = 0;
+    MbShape shape = {0};
+    mb_shape_add(&shape, 400, 100, 100);
+    for (int32_t s = 0; s < 3; s++) {
+        CostStage stage = cost_stage_make(&costs, &stages[s], s, 3);
+        double ns = 0;
+        for (JobKind kind = JOB_F; kind <= JOB_W; kind++) {
+            ns += (double)cost_job_ns(&costs, &stage, kind, RECOMPUTE_NONE, &shape);
+        }
+        slowest = cost_state_bytes(&costs, &stage) > limit_bytes ? INFINITY : fmax(slowest, ns);
+    }
+    return slowest;
+}
+
+// Where the decoder begins, the stage has the embedding as well: of little memory it has fewer layers, or the
+// decoder begins on the first or on the last stage, which have one anyhow. (Activations take no memory here.)
+static void the_decoders_embedding_takes_memory(void) {
+    LayerRange stages[PLAN_MAX_STAGES];
+    int num_moved = 0, num_limits = 0;
+    t5_costs(3, 9, 5000);
+    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
+        for (int part = 0; part < PART_COUNT; part++) {
+            costs.parts[mode][part].stored_bytes = costs.parts[mode][part].forward_bytes = (CostFormula){0};
+        }
+    }
+    PlanSample one = {400, 100, 100};
+    PlanRequest request = {.P = 3, .R = 1, .memory_rule = MEMORY_ACTIVATIONS};
+    CHECK_OK(stage_split_make(stages, &request, &costs, &one, 1, 1));
+    LayerRange unlimited = stages[1];
+    CHECK(unlimited.layer_begin <= 3 && unlimited.layer_end > 3);  // the decoder begins in the middle
+    int64_t embedding = costs.part_state_bytes[PART_EMBEDDING],
+            layer = costs.part_state_bytes[PART_DEC_LAYER];
+    for (int64_t limit = embedding; limit < embedding + 9 * layer; limit += layer / 5) {
+        request.memory_limit_bytes = limit;
+        double fastest = INFINITY;
+        for (int32_t a = 1; a < 12; a++) {
+            for (int32_t b = a + 1; b <= 12; b++) {
+                LayerRange tried[3] = {{0, a}, {a, b}, {b, 12}};
+                fastest = fmin(fastest, slowest_ns(tried, limit));
+            }
+        }
+        if (isinf(fastest)) { continue; }
+        CHECK_OK(stage_split_make(stages, &request, &costs, &one, 1, 1));
+        CHECK_NEAR(slowest_ns(stages, limit) / fastest, 1, 1e-6);
+        num_limits++;
+        num_moved +=
+            stages[1].layer_begin != unlimited.layer_begin || stages[1].layer_end != unlimited.layer_end;
+    }
+    printf("     %d limits, of which %d move the middle stage\n", num_limits, num_moved);
+    CHECK(num_limits > 10 && num_moved > 3 && num_moved < num_limits);
+}
+
+static void lists_are_read(void) {
+    const char* good = "4,4,3,1";
+    LayerRange out[4];
+    CHECK_OK(stage_split_parse(out, 4, 12, true, good));
+    CHECK_EQ(out[2].layer_begin, 8);
+    CHECK_EQ(out[2].layer_end, 11);
+    CHECK_EQ(out[3].layer_end, 12);
+    CHECK_OK(stage_split_parse(out, 2, 12, false, "12,0"));
+    CHECK_EQ(stage_split_parse(out, 2, 12, true, "12,0"), STATUS_BAD_OPTION);
+    CHECK_OK(stage_split_parse(out, 1, 12, false, "12"));
+    CHECK_EQ(stage_split_parse(out, 1, 0, false, "0"), STATUS_BAD_OPTION);
+    const char* bad[] = {"",         "4,4,4",    "4,4,3,1,", "4,4,3,1,0",
+                         "4,4,,4",   "4,4,3, 1", "+4,4,3,1", "0,4,4,4",
+                         "4,4,-3,7", "4,4,3,2",  "4,4,3,1 ", "4,4,2,1",
+                         "x",        "4;4;3;1",  "12,0,0,0", "4,4,3,99999999999999999999"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        CHECK_EQ(stage_split_parse(out, 4, 12, false, bad[i]), STATUS_BAD_OPTION);
+        CHECK(strstr(status_message(), bad[i]) != NULL &&
+              strstr(status_message(), "---> give 4 numbers") != NULL);
+    }
+}
+
+int main(int argc, char** argv) {
+    seed = test_seed(argc, argv);
+    RUN(shapes_are_as_drawn);
+    RUN(heads_are_shared_by_all);
+    RUN(text_says_everything);
+    RUN(bad_text_is_refused);
+    RUN(words_say_what_is_left_to_choose);
+    RUN(a_placement_is_of_its_shape);
+    RUN(room_is_found_where_there_is_some);
+    RUN(shares_make_room_too);
+    RUN(split_equals_brute_force);
+    RUN(heavy_head_leaves_the_rest_even);
+    RUN(slowest_stage_goes_before_evenness);
+    RUN(too_many_stages_are_refused);
+    RUN(cuts_of_t5_lie_anywhere);
+    RUN(the_decoders_embedding_takes_memory);
+    RUN(lists_are_read);
+    return test_end();
+}

@@ -1,0 +1,915 @@
+// test_simulate.c -- schedules in time: laws of any order, of the adaptive one, of pulled messages; published
+// bubbles.
+#include "../dynapipe_plugin/plan/schedule.h"
+#include "../dynapipe_plugin/plan/simulate.h"
+#include "../util/program.h"
+#include "random_plan.h"
+#include "test.h"
+
+static uint64_t seed;
+
+// --- pipe ------------------------------------------------------------------------------------------------
+// the simulator against an independent replay, and the laws of GPipe and 1F1B.
+
+static const PipePolicy* const policies[] = {&pipe_policy_gpipe, &pipe_policy_1f1b, &pipe_policy_adaptive};
+enum { NUM_POLICIES = 3 };
+
+// --- an independent replay: the rules of the planning cases' judge ---------------------------------------
+
+// By brute force: always the ready job of smallest (begin, stage); arrivals and links looked up anew each
+// time.
+typedef struct {
+    int64_t makespan_ns;
+    int64_t peak_bytes[PLAN_MAX_STAGES];
+    bool deadlock;
+} Replayed;
+
+typedef struct {
+    int64_t at_ns;
+    int32_t acquires;  // releases (0) before acquisitions (1) of one instant
+    int64_t bytes;
+} Change;
+
+static int compare_changes(const void* a, const void* b) {
+    const Change *x = a, *y = b;
+    if (x->at_ns != y->at_ns) { return x->at_ns < y->at_ns ? -1 : 1; }
+    return x->acquires - y->acquires;
+}
+
+static int64_t most_held(Change* changes, int32_t num) {
+    int64_t held = 0, most = 0;
+    qsort(changes, (size_t)num, sizeof(Change), compare_changes);
+    for (int32_t i = 0; i < num; i++) {
+        held += changes[i].bytes;
+        if (held > most) { most = held; }
+    }
+    return most;
+}
+
+static bool has_weight_job(const PipeSchedule* schedule, int32_t s, int32_t row, int32_t mb) {
+    for (int32_t i = 0; i < schedule->num_jobs[s]; i++) {
+        const PipeJob* job = &schedule->jobs[s][i];
+        if (job->kind == JOB_W && job->chunk == row && job->mb == mb) { return true; }
+    }
+    return false;
+}
+
+enum { MAX_P = 8, MAX_ROWS = 4 * MAX_P, MAX_M = 40 };
+
+typedef struct {
+    const PipeProblem* problem;
+    int32_t K;
+    int64_t done[JOB_COUNT][MAX_ROWS][MAX_M];              // -1: not yet
+    int64_t act[MAX_ROWS][MAX_M], fact[MAX_ROWS][MAX_M];   // arrivals
+    int64_t grad[MAX_ROWS][MAX_M], part[MAX_ROWS][MAX_M];  // the gradient of an output; a share's part
+    int64_t clock[MAX_P], link[MAX_P];
+    Change changes[MAX_P][8 * MAX_M * 4];
+    int32_t num_changes[MAX_P], pos[MAX_P];
+} Replay;
+
+static int64_t input_at(const Replay* r, PipeJob job) {
+    const Placement* placement = r->problem->placement;
+    int32_t k = job.chunk, m = job.mb;
+    if (job.kind == JOB_F) { return k == 0 ? 0 : r->act[k][m]; }
+    if (job.kind == JOB_W && k >= r->K && placement->head == HEAD_BY_VOCABULARY) { return r->fact[k][m]; }
+    if (job.kind != JOB_B) { return 0; }
+    if (k < r->K - 1) { return r->grad[k][m]; }
+    if (!pipe_shares_head(r->problem)) { return r->done[JOB_F][k][m]; }
+    int64_t last = 0;
+    for (int32_t s = 0; s < r->problem->P; s++) {
+        if (!placement_has_share(placement, s)) { continue; }
+        int64_t at = r->part[r->K + s][m];
+        if (at < 0) { return -1; }
+        last = at > last ? at : last;
+    }
+    return last;
+}
+
+static int64_t carry(Replay* r, int32_t from, int32_t to, int64_t ns) {
+    if (from == to) { return r->clock[from]; }
+    r->link[from] = (r->link[from] > r->clock[from] ? r->link[from] : r->clock[from]) + ns;
+    return r->link[from];
+}
+
+static void send_on(Replay* r, int32_t s, PipeJob job) {
+    const PipeProblem* problem = r->problem;
+    int32_t k = job.chunk, m = job.mb, K = r->K;
+    if (k >= K) {
+        if (job.kind == JOB_F) {
+            r->part[k][m] = carry(r, s, pipe_stage_of(problem, K - 1), pipe_cost(problem, k, m)->part_ns);
+        }
+        return;
+    }
+    if (job.kind == JOB_F && k < K - 1) {
+        r->act[k + 1][m] = carry(r, s, pipe_stage_of(problem, k + 1), pipe_cost(problem, k, m)->transfer_ns);
+    }
+    if (job.kind == JOB_B && k > 0) {
+        int64_t ns = pipe_cost(problem, k - 1, m)->transfer_ns;
+        r->grad[k - 1][m] = carry(r, s, pipe_stage_of(problem, k - 1), ns);
+    }
+    for (int32_t x = 0; x < problem->P && k == K - 1 && pipe_shares_head(problem); x++) {
+        if (!placement_has_share(problem->placement, x)) { continue; }
+        const PipeCost* share = pipe_cost(problem, K + x, m);
+        if (job.kind == JOB_F) { r->act[K + x][m] = carry(r, s, x, share->transfer_ns); }
+        bool has_factors = problem->placement->head == HEAD_BY_VOCABULARY;
+        if (job.kind == JOB_B && has_factors) { r->fact[K + x][m] = carry(r, s, x, share->factor_ns); }
+    }
+}
+
+static void change(Replay* r, int32_t s, int64_t at_ns, int32_t acquires, int64_t bytes) {
+    r->changes[s][r->num_changes[s]++] = (Change){at_ns, acquires, acquires ? bytes : -bytes};
+}
+
+static void count_memory(Replay* r, int32_t s, PipeJob job, int64_t begin_ns, bool has_w) {
+    const PipeCost* cost = pipe_cost(r->problem, job.chunk, job.mb);
+    int64_t end_ns = r->clock[s];
+    if (job.kind == JOB_F) {
+        change(r, s, begin_ns, 1, cost->input_bytes);
+        change(r, s, begin_ns, 1, cost->drops ? cost->forward_bytes : cost->stored_bytes);
+        if (cost->drops) { change(r, s, end_ns, 0, cost->forward_bytes); }
+    }
+    if (job.kind == JOB_R) { change(r, s, begin_ns, 1, cost->stored_bytes); }
+    if (job.kind == JOB_B) { change(r, s, end_ns, 0, cost->input_bytes); }
+    if (job.kind == JOB_W || (job.kind == JOB_B && !has_w)) { change(r, s, end_ns, 0, cost->stored_bytes); }
+}
+
+static Replayed replay(const PipeProblem* problem, const PipeSchedule* schedule) {
+    static Replay r;
+    memset(&r, 0, sizeof r);
+    memset(r.done, -1, sizeof r.done);
+    memset(r.act, -1, sizeof r.act);
+    memset(r.grad, -1, sizeof r.grad);
+    memset(r.part, -1, sizeof r.part);
+    memset(r.fact, -1, sizeof r.fact);
+    r.problem = problem;
+    r.K = pipe_num_chunks(problem);
+    Replayed out = {0};
+    for (;;) {
+        int32_t s = -1;
+        int64_t begin_ns = 0;
+        for (int32_t x = 0; x < problem->P; x++) {
+            if (r.pos[x] == schedule->num_jobs[x]) { continue; }
+            int64_t at = input_at(&r, schedule->jobs[x][r.pos[x]]);
+            if (at < 0) { continue; }
+            if (at < r.clock[x]) { at = r.clock[x]; }
+            if (s >= 0 && at >= begin_ns) { continue; }
+            s = x;
+            begin_ns = at;
+        }
+        if (s < 0) { break; }
+        PipeJob job = schedule->jobs[s][r.pos[s]++];
+        const PipeCost* cost = pipe_cost(problem, job.chunk, job.mb);
+        bool has_w = has_weight_job(schedule, s, job.chunk, job.mb);
+        r.clock[s] = begin_ns + cost->job_ns[job.kind];
+        if (job.kind == JOB_B && !has_w) { r.clock[s] += cost->job_ns[JOB_W]; }
+        r.done[job.kind][job.chunk][job.mb] = r.clock[s];
+        count_memory(&r, s, job, begin_ns, has_w);
+        send_on(&r, s, job);
+    }
+    for (int32_t s = 0; s < problem->P; s++) {
+        int64_t end_ns = r.clock[s] + problem->tail_ns[s];
+        out.deadlock |= r.pos[s] < schedule->num_jobs[s];
+        out.makespan_ns = out.makespan_ns > end_ns ? out.makespan_ns : end_ns;
+        out.peak_bytes[s] = most_held(r.changes[s], r.num_changes[s]);
+    }
+    return out;
+}
+
+// The simulator agrees with the replay in time, memory and deadlocks, for policies and for shuffled orders.
+static void simulator_agrees_with_replay(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    int32_t num_deadlocks = 0, num_invalid = 0;
+    for (int32_t round = 0; round < 1500; round++) {
+        arena_reset(&arena);
+        int32_t P = rng_between(&rng, 1, 6), M = rng_between(&rng, 1, 12);
+        bool placed = round % 5 > 1;
+        RandomPipe about = {.transfers = round % 2, .drops_percent = round % 3 * 30, .placed = placed};
+        PipeProblem problem = random_pipe(&rng, P, M, &about, &arena);
+        for (int32_t s = 0; s < P; s++) { problem.tail_ns[s] = rng_between(&rng, 0, 100); }
+        PipeSchedule schedule;
+        bool split = rng_below(&rng, 2);
+        int32_t* order = random_order(&rng, M, &arena);
+        const PipePolicy* policy = placed ? &pipe_policy_adaptive : policies[round % NUM_POLICIES];
+        if (placed && round % 4 == 0) { random_pipe_limit(&problem, &rng, 10, 40); }
+        CHECK_OK(policy->build(&schedule, &problem, order, split, &arena));
+        int32_t num_swaps = rng_between(&rng, 0, round % 2 * 4);
+        for (int32_t i = 0; i < num_swaps; i++) {
+            int32_t s = rng_between(&rng, 0, P - 1), n = schedule.num_jobs[s];
+            int32_t a = rng_between(&rng, 0, n - 1), b = rng_between(&rng, 0, n - 1);
+            PipeJob job = schedule.jobs[s][a];
+            schedule.jobs[s][a] = schedule.jobs[s][b];
+            schedule.jobs[s][b] = job;
+        }
+        PipeTimeline timeline;
+        Status status = pipe_simulate(&timeline, &problem, &schedule, &arena);
+        num_invalid += status == STATUS_INVALID_PLAN;
+        num_deadlocks += status == STATUS_DEADLOCK;
+        if (status == STATUS_INVALID_PLAN) { continue; }
+        Replayed expected = replay(&problem, &schedule);
+        CHECK_EQ(status == STATUS_DEADLOCK, expected.deadlock);
+        if (status != STATUS_OK) { continue; }
+        CHECK_EQ(timeline.makespan_ns, expected.makespan_ns);
+        for (int32_t s = 0; s < P; s++) { CHECK_EQ(timeline.peak_bytes[s], expected.peak_bytes[s]); }
+    }
+    CHECK(num_deadlocks > 0 && num_invalid > 0);
+    arena_free(&arena);
+}
+
+// M equal micro-batches on equal stages: 1F1B and GPipe take (M + P - 1)(f + b); 1F1B holds min(P - s, M).
+static void equal_microbatches_meet_the_closed_form(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    for (int32_t P = 1; P <= 8; P++) {
+        for (int32_t M = 1; M <= 20; M++) {
+            arena_reset(&arena);
+            PipeProblem problem = random_pipe(&rng, P, M, &(RandomPipe){.equal = true}, &arena);
+            const int64_t* ns = problem.cost[0].job_ns;
+            int64_t expected_ns = (M + P - 1) * (ns[JOB_F] + ns[JOB_B] + ns[JOB_W]);
+            for (int32_t p = 0; p < 2; p++) {
+                PipeSchedule schedule;
+                PipeTimeline timeline;
+                CHECK_OK(
+                    policies[p]->build(&schedule, &problem, random_order(&rng, M, &arena), false, &arena));
+                CHECK_OK(pipe_simulate(&timeline, &problem, &schedule, &arena));
+                CHECK_EQ(timeline.makespan_ns, expected_ns);
+                for (int32_t s = 0; s < P; s++) {
+                    int32_t held = p == 0 || P - s > M ? M : P - s;
+                    CHECK_EQ(timeline.peak_bytes[s], held * problem.cost[0].stored_bytes);
+                    CHECK_EQ(timeline.busy_ns[s], M * (ns[JOB_F] + ns[JOB_B] + ns[JOB_W]));
+                }
+            }
+        }
+    }
+    arena_free(&arena);
+}
+
+// A wrong job list is refused with stage and job; crossing orders are a deadlock that says who waits.
+static void wrong_schedules_are_refused(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    PipeProblem problem = random_pipe(&rng, 2, 2, &(RandomPipe){.equal = true}, &arena);
+    const int32_t order[] = {0, 1};
+    PipeSchedule schedule;
+    PipeTimeline timeline;
+    CHECK_OK(pipe_policy_1f1b.build(&schedule, &problem, order, false, &arena));
+    schedule.num_jobs[1]--;
+    CHECK_FAILS(pipe_simulate(&timeline, &problem, &schedule, &arena), STATUS_INVALID_PLAN,
+                "stage 1: B1 of chunk 1 is missing");
+    schedule.num_jobs[1]++;
+    schedule.jobs[1][3].mb = 0;
+    CHECK_FAILS(pipe_simulate(&timeline, &problem, &schedule, &arena), STATUS_INVALID_PLAN,
+                "B0 of chunk 1 a second time");
+    schedule.jobs[1][3].mb = 7;
+    CHECK_FAILS(pipe_simulate(&timeline, &problem, &schedule, &arena), STATUS_INVALID_PLAN, "no such job");
+    schedule.jobs[1][3] = (PipeJob){.kind = JOB_R, .chunk = 1, .mb = 1};
+    CHECK_FAILS(pipe_simulate(&timeline, &problem, &schedule, &arena), STATUS_INVALID_PLAN,
+                "R1 of chunk 1 before");
+    CHECK_OK(pipe_policy_1f1b.build(&schedule, &problem, order, false, &arena));
+    // stage 0: F0 F1 B0 B1; stage 1 wants to finish 1 before 0 is through: F1 B1 F0 B0, stage 0 waits with B0
+    schedule.jobs[0][1] = (PipeJob){.kind = JOB_B, .chunk = 0, .mb = 0};
+    schedule.jobs[0][2] = (PipeJob){.kind = JOB_F, .chunk = 0, .mb = 1};
+    const PipeJob crossed[] = {{JOB_F, 1, 1}, {JOB_B, 1, 1}, {JOB_F, 1, 0}, {JOB_B, 1, 0}};
+    memcpy(schedule.jobs[1], crossed, sizeof crossed);
+    CHECK_FAILS(pipe_simulate(&timeline, &problem, &schedule, &arena), STATUS_DEADLOCK,
+                "stage 0 waits with B0 of chunk 0, stage 1 waits with F1 of chunk 1");
+    arena_free(&arena);
+}
+
+// The search runs hundreds of these a step. Reported, and bounded loosely: machines differ.
+static void simulation_is_fast(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0}, temporary = {0};
+    PipeProblem problem = random_pipe(&rng, 4, 32, &(RandomPipe){.transfers = true}, &arena);
+    int32_t* order = random_order(&rng, 32, &arena);
+    PipeSchedule schedule;
+    PipeTimeline timeline;
+    int64_t build_ns = 0, simulate_ns = 0;
+    enum { ROUNDS = 2000 };
+    for (int32_t round = 0; round < ROUNDS; round++) {
+        arena_reset(&temporary);
+        int64_t begin_ns = clock_cpu_ns();
+        CHECK_OK(pipe_policy_adaptive.build(&schedule, &problem, order, true, &temporary));
+        int64_t middle_ns = clock_cpu_ns();
+        CHECK_OK(pipe_simulate(&timeline, &problem, &schedule, &temporary));
+        build_ns += middle_ns - begin_ns;
+        simulate_ns += clock_cpu_ns() - middle_ns;
+    }
+    printf("     4 stages x 32 micro-batches, split backward: adaptive %.1f us, simulate %.1f us\n",
+           (double)build_ns / ROUNDS / 1e3, (double)simulate_ns / ROUNDS / 1e3);
+    CHECK(simulate_ns / ROUNDS < 1000000);
+    arena_free(&arena);
+    arena_free(&temporary);
+}
+
+// --- pipe adaptive ---------------------------------------------------------------------------------------
+// the adaptive order: memory, in-flight caps, recomputation, W as filler.
+
+// What the largest micro-batch needs on stage s, all of them alone.
+static int64_t largest_alone_bytes(const PipeProblem* problem, int32_t s) {
+    int64_t most = 0;
+    for (int32_t m = 0; m < problem->M; m++) {
+        int64_t bytes = pipe_alone_bytes(problem, s, m);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+// Any limit that fits one micro-batch alone gives a schedule that runs to its end and never exceeds it, even
+// where jobs and transfers turn out to take other times. A limit below is INFEASIBLE with stage and bytes.
+static void memory_limit_holds_at_any_instant(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    int32_t num_infeasible = 0, num_tight = 0;
+    for (int32_t round = 0; round < 3000; round++) {
+        arena_reset(&arena);
+        int32_t P = rng_between(&rng, 1, 6), M = rng_between(&rng, 1, 14);
+        RandomPipe about = {
+            .transfers = round % 2, .zero_times = round % 5 == 0, .drops_percent = round % 4 * 33};
+        PipeProblem problem = random_pipe(&rng, P, M, &about, &arena);
+        bool fits = true;
+        for (int32_t s = 0; s < P; s++) {
+            int64_t least = largest_alone_bytes(&problem, s);
+            problem.memory_limit_bytes[s] = least * rng_between(&rng, 10, 30) / 10;
+            if (rng_below(&rng, 40) == 0 && least > 0) { problem.memory_limit_bytes[s] = least - 1; }
+            fits &= problem.memory_limit_bytes[s] >= least;
+        }
+        PipeSchedule schedule;
+        bool split = rng_below(&rng, 2);
+        int32_t* order = random_order(&rng, M, &arena);
+        Status status = pipe_policy_adaptive.build(&schedule, &problem, order, split, &arena);
+        CHECK_EQ(status == STATUS_OK, fits);
+        if (status != STATUS_OK) {
+            CHECK_EQ(status, STATUS_INFEASIBLE);
+            CHECK(strstr(status_message(), "over the memory limit ---> ") != NULL);
+            num_infeasible++;
+            continue;
+        }
+        PipeTimeline timeline;
+        CHECK_OK(pipe_simulate(&timeline, &problem, &schedule, &arena));
+        for (int32_t s = 0; s < P; s++) {
+            CHECK(timeline.peak_bytes[s] <= problem.memory_limit_bytes[s]);
+            num_tight += timeline.peak_bytes[s] > problem.memory_limit_bytes[s] * 9 / 10;
+        }
+        PipeCost* costs = (PipeCost*)(uintptr_t)problem.cost;
+        for (int32_t i = 0; i < P * M; i++) {
+            for (int32_t k = 0; k < JOB_COUNT; k++) { costs[i].job_ns[k] = rng_between(&rng, 0, 300); }
+            costs[i].transfer_ns = rng_between(&rng, 0, 300);
+        }
+        CHECK_OK(pipe_simulate(&timeline, &problem, &schedule, &arena));
+        for (int32_t s = 0; s < P; s++) { CHECK(timeline.peak_bytes[s] <= problem.memory_limit_bytes[s]); }
+    }
+    CHECK(num_infeasible > 20 && num_tight > 1000);
+    arena_free(&arena);
+}
+
+// Stage s never holds more than max_in_flight[s] between the begin of F and the begin of B.
+static void in_flight_stays_within_the_rule(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    int32_t reached = 0;
+    for (int32_t round = 0; round < 500; round++) {
+        arena_reset(&arena);
+        int32_t P = rng_between(&rng, 1, 6), M = rng_between(&rng, 1, 20);
+        PipeProblem problem = random_pipe(&rng, P, M, &(RandomPipe){.transfers = true}, &arena);
+        PipeAdaptiveRule rule = pipe_adaptive_rule(&problem, round % 2);
+        for (int32_t s = 0; s < P; s++) { rule.max_in_flight[s] = rng_between(&rng, 1, 2 * (P - s)); }
+        PipeSchedule schedule;
+        CHECK_OK(pipe_adaptive_build(&schedule, &problem, random_order(&rng, M, &arena), &rule, &arena));
+        for (int32_t s = 0; s < P; s++) {
+            int32_t held = 0;
+            for (int32_t i = 0; i < schedule.num_jobs[s]; i++) {
+                held += schedule.jobs[s][i].kind == JOB_F ? 1 : schedule.jobs[s][i].kind == JOB_B ? -1 : 0;
+                CHECK(held <= rule.max_in_flight[s]);
+                reached += held == rule.max_in_flight[s];
+            }
+            CHECK_EQ(held, 0);
+        }
+    }
+    CHECK(reached > 1000);
+    arena_free(&arena);
+}
+
+static int64_t makespan_of(const PipePolicy* policy, const PipeProblem* problem, bool split, Arena* arena) {
+    int32_t order[64];
+    for (int32_t m = 0; m < problem->M; m++) { order[m] = m; }
+    PipeSchedule schedule;
+    PipeTimeline timeline = {0};
+    CHECK_OK(policy->build(&schedule, problem, order, split, arena));
+    CHECK_OK(pipe_simulate(&timeline, problem, &schedule, arena));
+    return timeline.makespan_ns;
+}
+
+// Equal micro-batches: as fast as 1F1B, and faster with W as filler. Unequal ones: faster on average, which
+// is what the slack in flight is for.
+static void slack_and_filler_pay(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    int64_t sum_1f1b = 0, sum_adaptive = 0, sum_split = 0;
+    for (int32_t round = 0; round < 300; round++) {
+        arena_reset(&arena);
+        int32_t P = rng_between(&rng, 2, 6), M = rng_between(&rng, P, 24);
+        PipeProblem equal = random_pipe(&rng, P, M, &(RandomPipe){.equal = true}, &arena);
+        int64_t joint_ns = makespan_of(&pipe_policy_1f1b, &equal, false, &arena);
+        CHECK_EQ(makespan_of(&pipe_policy_adaptive, &equal, false, &arena), joint_ns);
+        CHECK(makespan_of(&pipe_policy_adaptive, &equal, true, &arena) < joint_ns);
+        PipeProblem unequal = random_pipe(&rng, P, M, &(RandomPipe){.transfers = true}, &arena);
+        sum_1f1b += makespan_of(&pipe_policy_1f1b, &unequal, false, &arena);
+        sum_adaptive += makespan_of(&pipe_policy_adaptive, &unequal, false, &arena);
+        sum_split += makespan_of(&pipe_policy_adaptive, &unequal, true, &arena);
+    }
+    printf("     unequal: 1f1b 100 %%, adaptive %.1f %%, with split backward %.1f %%\n",
+           100.0 * (double)sum_adaptive / (double)sum_1f1b, 100.0 * (double)sum_split / (double)sum_1f1b);
+    CHECK(sum_adaptive * 100 < sum_1f1b * 95);
+    CHECK(sum_split * 100 < sum_adaptive * 97);
+    arena_free(&arena);
+}
+
+// R runs once, between F and B, and ahead of time where the stage would idle.
+static void recomputation_uses_idle_time(void) {
+    PipeCost costs[2] = {
+        {.job_ns = {10, 10, 0, 10}, .stored_bytes = 5, .mode = RECOMPUTE_FULL, .drops = true},
+        {.job_ns = {10, 10, 0, 0}, .stored_bytes = 5},
+    };
+    PipeProblem problem = {.P = 2, .M = 1, .cost = costs, .memory_limit_bytes = {INT64_MAX, INT64_MAX}};
+    Arena arena = {0};
+    // F0 ends at 10; F and B of stage 1 take until 30, R of stage 0 runs meanwhile: 40 instead of 50
+    CHECK_EQ(makespan_of(&pipe_policy_adaptive, &problem, false, &arena), 40);
+    CHECK_EQ(makespan_of(&pipe_policy_1f1b, &problem, false, &arena), 40);
+    arena_free(&arena);
+}
+
+// --- pipe pulled -----------------------------------------------------------------------------------------
+// receivers that fetch their messages: against a walk tick by tick, and its laws.
+
+enum {
+    PIPE_PULLED_MAX_P = 6,
+    PIPE_PULLED_MAX_M = 14,
+    MAX_JOBS = 4 * PIPE_PULLED_MAX_M * 4 * PIPE_PULLED_MAX_P,
+    MAX_SENT = PIPE_PULLED_MAX_P + 1
+};
+
+// A machine of P cores that looks around at every tick. Job times are at least 1, so what begins in a tick
+// makes no message in that tick.
+typedef struct {
+    int64_t busy_until[PIPE_PULLED_MAX_P], end_ns[PIPE_PULLED_MAX_P][MAX_JOBS],
+        begin_ns[PIPE_PULLED_MAX_P][MAX_JOBS];
+    int32_t pos[PIPE_PULLED_MAX_P];
+    int64_t ready_at[PIPE_PULLED_MAX_P]
+                    [MAX_JOBS];  // counts messages: of equals, who came first is taken first
+    bool taken[PIPE_PULLED_MAX_P][MAX_JOBS][MAX_SENT];  // message k of that job
+    int64_t num_made;
+    int64_t makespan_ns;
+    bool deadlock;
+} Ticks;
+
+// To whom a job's messages go, rows in the order of the link; the factors of a share are no activation.
+static int32_t receivers(int32_t rows[MAX_SENT], const PipeProblem* problem, PipeJob job) {
+    int32_t K = pipe_num_chunks(problem), k = job.chunk, num = 0;
+    if (k >= K) {
+        if (job.kind == JOB_F) { rows[num++] = K - 1; }
+        return num;
+    }
+    if (job.kind == JOB_F && k < K - 1) { rows[num++] = k + 1; }
+    if (job.kind == JOB_B && k > 0) { rows[num++] = k - 1; }
+    if (k < K - 1 || !pipe_shares_head(problem)) { return num; }
+    if (job.kind != JOB_F && (job.kind != JOB_B || problem->placement->head != HEAD_BY_VOCABULARY)) {
+        return num;
+    }
+    for (int32_t s = 0; s < problem->P; s++) {
+        if (placement_has_share(problem->placement, s)) { rows[num++] = K + s; }
+    }
+    return num;
+}
+
+static int64_t copy_ns(const PipeProblem* problem, PipeJob job, int32_t to_row) {
+    int32_t K = pipe_num_chunks(problem), k = job.chunk;
+    if (k >= K) { return pipe_cost(problem, k, job.mb)->part_ns; }
+    if (to_row < K) { return pipe_cost(problem, k < to_row ? k : to_row, job.mb)->transfer_ns; }
+    const PipeCost* share = pipe_cost(problem, to_row, job.mb);
+    return job.kind == JOB_F ? share->transfer_ns : share->factor_ns;
+}
+
+typedef struct {
+    int32_t from, job, k, row;
+} Found;
+
+// The message for stage s that is ready longest; of two, the one that was made first.
+static bool find_message(Found* out, const Ticks* t, const PipeProblem* problem, const PipeSchedule* schedule,
+                         int32_t s, int64_t now) {
+    int64_t best_ns = INT64_MAX, best_made = 0;
+    for (int32_t from = 0; from < problem->P; from++) {
+        for (int32_t i = 0; from != s && i < t->pos[from]; i++) {
+            int32_t rows[MAX_SENT], num = receivers(rows, problem, schedule->jobs[from][i]);
+            for (int32_t k = 0; k < num; k++) {
+                if (pipe_stage_of(problem, rows[k]) != s || t->taken[from][i][k]) { continue; }
+                int64_t end_ns = t->end_ns[from][i], made = t->ready_at[from][i];
+                if (end_ns > now || end_ns > best_ns || (end_ns == best_ns && made >= best_made)) {
+                    continue;
+                }
+                best_ns = end_ns;
+                best_made = made;
+                *out = (Found){from, i, k, rows[k]};
+            }
+        }
+    }
+    return best_ns < INT64_MAX;
+}
+
+// Did every job that gives to this one run, and was its message taken?
+static bool input_is_here(const Ticks* t, const PipeProblem* problem, const PipeSchedule* schedule, int32_t s,
+                          PipeJob job) {
+    int32_t K = pipe_num_chunks(problem);
+    if (job.kind == JOB_R || (job.kind == JOB_W && job.chunk < K)) { return true; }
+    int32_t num_inputs = job.kind == JOB_F ? job.chunk > 0 : job.kind == JOB_B ? job.chunk < K - 1 : 0;
+    if (job.kind == JOB_W) { num_inputs = problem->placement->head == HEAD_BY_VOCABULARY; }
+    for (int32_t x = 0; x < problem->P && job.kind == JOB_B && job.chunk == K - 1; x++) {
+        num_inputs += pipe_shares_head(problem) && placement_has_share(problem->placement, x);
+    }
+    for (int32_t from = 0; from < problem->P; from++) {
+        for (int32_t i = 0; i < t->pos[from]; i++) {
+            PipeJob sent = schedule->jobs[from][i];
+            int32_t rows[MAX_SENT], num = sent.mb == job.mb ? receivers(rows, problem, sent) : 0;
+            for (int32_t k = 0; k < num; k++) {
+                bool is_gradient = sent.kind == JOB_B || sent.chunk >= K;
+                bool wants_gradient = job.kind != JOB_F;
+                if (rows[k] != job.chunk || is_gradient != wants_gradient) { continue; }
+                num_inputs -= from == s || t->taken[from][i][k];
+            }
+        }
+    }
+    return num_inputs == 0;
+}
+
+static bool is_divided(const PipeSchedule* schedule, int32_t s, PipeJob job) {
+    for (int32_t i = 0; i < schedule->num_jobs[s]; i++) {
+        PipeJob other = schedule->jobs[s][i];
+        if (other.kind == JOB_W && other.chunk == job.chunk && other.mb == job.mb) { return true; }
+    }
+    return false;
+}
+
+// One thing that stage s does in this tick; false: nothing.
+static bool act(Ticks* t, const PipeProblem* problem, const PipeSchedule* schedule, int32_t s, int64_t now) {
+    Found found;
+    if (t->busy_until[s] > now) { return false; }
+    if (find_message(&found, t, problem, schedule, s, now)) {
+        t->taken[found.from][found.job][found.k] = true;
+        t->busy_until[s] = now + copy_ns(problem, schedule->jobs[found.from][found.job], found.row);
+        return true;
+    }
+    int32_t i = t->pos[s];
+    if (i == schedule->num_jobs[s]) { return false; }
+    PipeJob job = schedule->jobs[s][i];
+    if (!input_is_here(t, problem, schedule, s, job)) { return false; }
+    const PipeCost* cost = pipe_cost(problem, job.chunk, job.mb);
+    int64_t ns = cost->job_ns[job.kind];
+    if (job.kind == JOB_B && !is_divided(schedule, s, job)) { ns += cost->job_ns[JOB_W]; }
+    t->begin_ns[s][i] = now;
+    t->end_ns[s][i] = t->busy_until[s] = now + ns;
+    t->ready_at[s][i] = ++t->num_made;
+    t->pos[s]++;
+    return true;
+}
+
+static void tick_through(Ticks* t, const PipeProblem* problem, const PipeSchedule* schedule) {
+    memset(t, 0, sizeof *t);
+    for (int64_t now = 0, last = 0; now <= last + 1; now++) {
+        for (int32_t s = 0; s < problem->P; s++) {
+            while (act(t, problem, schedule, s, now)) {}
+            last = t->busy_until[s] > last ? t->busy_until[s] : last;
+        }
+    }
+    for (int32_t s = 0; s < problem->P; s++) {
+        int64_t end_ns = t->busy_until[s] + problem->tail_ns[s];
+        t->makespan_ns = end_ns > t->makespan_ns ? end_ns : t->makespan_ns;
+        t->deadlock |= t->pos[s] < schedule->num_jobs[s];
+    }
+}
+
+static PipeProblem draw(Rng* rng, int32_t round, Arena* arena) {
+    int32_t P = rng_between(rng, 1, PIPE_PULLED_MAX_P), M = rng_between(rng, 1, PIPE_PULLED_MAX_M);
+    RandomPipe about = {.transfers = round % 3 > 0, .drops_percent = round % 4 * 25, .placed = round % 5 > 2};
+    PipeProblem problem = random_pipe(rng, P, M, &about, arena);
+    PipeCost* costs = (PipeCost*)(uintptr_t)problem.cost;
+    int32_t K = pipe_num_chunks(&problem);
+    for (int32_t i = 0; i < pipe_num_rows(&problem) * M; i++) {
+        for (int32_t k = 0; k < JOB_COUNT; k++) { costs[i].job_ns[k] = rng_between(rng, 1, 12); }
+        if (!costs[i].drops) { costs[i].job_ns[JOB_R] = 0; }
+        costs[i].transfer_ns = round % 3 > 0 ? rng_between(rng, 0, round % 3 * 4) : 0;
+        costs[i].factor_ns = costs[i].transfer_ns / 2;
+        costs[i].part_ns = costs[i].transfer_ns * 2;
+        int32_t row = i / M,
+                to = row < K - 1 ? row + 1 : K - 1;  // the pipe's contract: no time within a stage
+        if (pipe_stage_of(&problem, row) == pipe_stage_of(&problem, to)) {
+            costs[i].transfer_ns = costs[i].part_ns = costs[i].factor_ns = 0;
+        }
+    }
+    for (int32_t s = 0; s < P; s++) { problem.tail_ns[s] = rng_between(rng, 0, 9); }
+    problem.pulls = true;
+    return problem;
+}
+
+static void simulation_is_what_ticks_make_of_it(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    int32_t num_deadlocks = 0, num_run = 0;
+    for (int32_t round = 0; round < 1500; round++) {
+        static Ticks ticks;
+        arena_reset(&arena);
+        PipeProblem problem = draw(&rng, round, &arena);
+        PipeSchedule schedule;
+        PipeTimeline timeline;
+        int32_t* order = random_order(&rng, problem.M, &arena);
+        const PipePolicy* policy =
+            problem.placement != NULL ? &pipe_policy_adaptive : policies[rng_below(&rng, 3)];
+        CHECK_OK(policy->build(&schedule, &problem, order, rng_below(&rng, 2), &arena));
+        for (int32_t i = round % 2 * rng_between(&rng, 0, 3); i > 0; i--) {
+            int32_t s = rng_between(&rng, 0, problem.P - 1), n = schedule.num_jobs[s];
+            PipeJob *a = &schedule.jobs[s][rng_below(&rng, (uint32_t)n)], was = *a;
+            PipeJob* b = &schedule.jobs[s][rng_below(&rng, (uint32_t)n)];
+            *a = *b;
+            *b = was;
+        }
+        Status status = pipe_simulate(&timeline, &problem, &schedule, &arena);
+        if (status == STATUS_INVALID_PLAN) { continue; }
+        tick_through(&ticks, &problem, &schedule);
+        CHECK_EQ(status == STATUS_DEADLOCK, ticks.deadlock);
+        num_deadlocks += status == STATUS_DEADLOCK;
+        if (status != STATUS_OK) { continue; }
+        num_run++;
+        CHECK_EQ(timeline.makespan_ns, ticks.makespan_ns);
+        for (int32_t s = 0; s < problem.P; s++) {
+            for (int32_t i = 0; i < schedule.num_jobs[s]; i++) {
+                CHECK_EQ(timeline.job[s][i].begin_ns, ticks.begin_ns[s][i]);
+                CHECK_EQ(timeline.job[s][i].end_ns, ticks.end_ns[s][i]);
+            }
+        }
+    }
+    CHECK(num_deadlocks > 20 && num_run > 800);
+    arena_free(&arena);
+}
+
+// What the search sees is what the simulator makes of the order; without limits and with, whatever the times.
+static void search_and_simulator_agree(void) {
+    Rng rng = rng_seed(seed + 1);
+    Arena arena = {0};
+    for (int32_t round = 0; round < 2000; round++) {
+        arena_reset(&arena);
+        PipeProblem problem = draw(&rng, round, &arena);
+        PipeCost* costs = (PipeCost*)(uintptr_t)problem.cost;
+        for (int32_t i = 0; i < pipe_num_rows(&problem) * problem.M && round % 2 == 0;
+             i++) {  // zero times too
+            for (int32_t k = 0; k < JOB_COUNT; k++) { costs[i].job_ns[k] = rng_between(&rng, 0, 3); }
+        }
+        if (round % 3 == 0) { random_pipe_limit(&problem, &rng, 10, 30); }
+        PipeAdaptiveRule rule = pipe_adaptive_rule(&problem, round % 2);
+        PipeSchedule schedule;
+        PipeTimeline timeline;
+        int64_t makespan_ns, budget = 0;
+        int32_t* order = random_order(&rng, problem.M, &arena);
+        CHECK_OK(pipe_adaptive_build(&schedule, &problem, order, &rule, &arena));
+        CHECK_OK(pipe_simulate(&timeline, &problem, &schedule, &arena));
+        CHECK_OK(pipe_adaptive_makespan(&makespan_ns, &problem, order, &rule, INT64_MAX, &budget, &arena));
+        CHECK(makespan_ns == timeline.makespan_ns || makespan_ns == INT64_MAX);
+        CHECK(makespan_ns != INT64_MAX || round % 3 == 0);
+        for (int32_t s = 0; s < problem.P; s++) {
+            CHECK(timeline.peak_bytes[s] <= problem.memory_limit_bytes[s]);
+        }
+    }
+    arena_free(&arena);
+}
+
+// Messages that take no time are there at once however they travel; those that do cost no less when pulled
+// than nothing.
+static void without_transfer_times_pulling_changes_nothing(void) {
+    Rng rng = rng_seed(seed + 2);
+    Arena arena = {0};
+    int32_t num_longer = 0;
+    for (int32_t round = 0; round < 600; round++) {
+        arena_reset(&arena);
+        PipeProblem problem = draw(&rng, 3 * round, &arena);  // no transfer times
+        PipeSchedule schedule;
+        PipeTimeline pulled, sent, slow;
+        int32_t* order = random_order(&rng, problem.M, &arena);
+        CHECK_OK(pipe_policy_adaptive.build(&schedule, &problem, order, round % 2, &arena));
+        CHECK_OK(pipe_simulate(&pulled, &problem, &schedule, &arena));
+        problem.pulls = false;
+        CHECK_OK(pipe_simulate(&sent, &problem, &schedule, &arena));
+        CHECK_EQ(pulled.makespan_ns, sent.makespan_ns);
+        for (int32_t s = 0; s < problem.P; s++) {
+            for (int32_t i = 0; i < schedule.num_jobs[s]; i++) {
+                CHECK_EQ(pulled.job[s][i].begin_ns, sent.job[s][i].begin_ns);
+            }
+        }
+        PipeCost* costs = (PipeCost*)(uintptr_t)problem.cost;
+        int32_t K = pipe_num_chunks(&problem);
+        for (int32_t i = 0; i < pipe_num_rows(&problem) * problem.M; i++) {
+            int32_t row = i / problem.M, to = row < K - 1 ? row + 1 : K - 1;
+            bool is_sent = pipe_stage_of(&problem, row) != pipe_stage_of(&problem, to);
+            costs[i].transfer_ns = costs[i].part_ns = is_sent ? rng_between(&rng, 0, 5) : 0;
+        }
+        problem.pulls = true;
+        CHECK_OK(pipe_simulate(&slow, &problem, &schedule, &arena));
+        CHECK(slow.makespan_ns >= pulled.makespan_ns);
+        num_longer += slow.makespan_ns > pulled.makespan_ns;
+    }
+    CHECK(num_longer > 300);
+    arena_free(&arena);
+}
+
+// One message, by hand: ready at 10, its receiver computes until 14, copies until 17.
+static void a_message_waits_for_its_receiver(void) {
+    Arena arena = {0};
+    PipeCost costs[4] = {{.job_ns = {10, 1, 0, 0}, .transfer_ns = 3},
+                         {.job_ns = {4, 1, 0, 0}, .transfer_ns = 3},
+                         {.job_ns = {4, 8, 0, 0}},
+                         {.job_ns = {2, 1, 0, 0}}};
+    PipeProblem problem = {
+        .P = 2, .M = 2, .cost = costs, .memory_limit_bytes = {INT64_MAX, INT64_MAX}, .pulls = true};
+    PipeJob jobs0[] = {{JOB_F, 0, 1}, {JOB_F, 0, 0}, {JOB_B, 0, 1}, {JOB_B, 0, 0}};
+    PipeJob jobs1[] = {{JOB_F, 1, 1}, {JOB_B, 1, 1}, {JOB_F, 1, 0}, {JOB_B, 1, 0}};
+    PipeSchedule schedule = {.num_jobs = {4, 4}, .jobs = {jobs0, jobs1}};
+    PipeTimeline t;
+    CHECK_OK(pipe_simulate(&t, &problem, &schedule, &arena));
+    CHECK_EQ(t.send[0][0].begin_ns, 4);   // stage 1 waits: at once
+    CHECK_EQ(t.job[1][0].begin_ns, 7);    // F1 until 9, B1 until 10
+    CHECK_EQ(t.send[1][1].begin_ns, 14);  // stage 0 computes F0 from 4 to 14
+    CHECK_EQ(t.job[0][2].begin_ns, 17);
+    CHECK_EQ(t.send[0][1].begin_ns, 14);
+    CHECK_EQ(t.job[1][2].begin_ns, 17);  // F0 until 21, B0 until 29
+    CHECK_EQ(t.job[0][3].begin_ns, 32);
+    arena_free(&arena);
+}
+
+// --- bubble ----------------------------------------------------------------------------------------------
+// equal micro-batches reproduce the published bubbles exactly.
+//
+// M equal micro-batches on P equal stages, free transfers, f = F, b = B + W:
+//   1F1B      (M + P - 1)(f + b): bubble (P - 1) / (M + P - 1) of the makespan (Narayanan et al., SC'21)
+//   ZB-H1     makespan M (F + B + W) + (P - 1)(F + B - W) with the activations of P micro-batches
+//   ZB-H2     idle time of a stage between its first and last job (P - 1)(F + B - 2 W), with those of 2 P - 1
+//             (Qi et al., ICLR'24, table 1; both for W <= F <= B, and the second from M = 2 P - 1 on)
+//   V-ZB      makespan 2 M (F + B + W) + (P - 1) F, with the activations of P micro-batches: no idle time
+//             but the last stage's until its first input
+//   V-Min     idle time of 2 P / (3 M) of the work, with those of (P + 4) / 3, both at most
+//   V-Half    idle time of P / (2 M) of the work, with those of (P + 2) / 2
+//             (Qi et al., NeurIPS'24; F = B = W, two chunks a stage, down and up again)
+
+static PipeProblem equal_pipe(int32_t P, int32_t M, int64_t F, int64_t B, int64_t W, Arena* arena) {
+    PipeCost* cells = ARENA_NEW(arena, PipeCost, (int64_t)P * M);
+    PipeProblem pipe = {.P = P, .M = M, .cost = cells};
+    for (int32_t i = 0; i < P * M; i++) {
+        cells[i] = (PipeCost){.job_ns = {[JOB_F] = F, [JOB_B] = B, [JOB_W] = W}, .stored_bytes = 100};
+    }
+    for (int32_t s = 0; s < P; s++) { pipe.memory_limit_bytes[s] = INT64_MAX; }
+    return pipe;
+}
+
+typedef struct {
+    int64_t makespan_ns;
+    int64_t idle_ns;  // of the worst stage, between its first and last job
+    int64_t peak;     // micro-batches held by the worst stage
+} Measured;
+
+static Measured measure(const PipeProblem* pipe, const PipeSchedule* schedule, Arena* arena) {
+    PipeTimeline timeline;
+    Measured out = {0};
+    CHECK_OK(pipe_simulate(&timeline, pipe, schedule, arena));
+    out.makespan_ns = timeline.makespan_ns;
+    for (int32_t s = 0; s < pipe->P; s++) {
+        int32_t last = schedule->num_jobs[s] - 1;
+        int64_t idle = timeline.job[s][last].end_ns - timeline.job[s][0].begin_ns - timeline.busy_ns[s];
+        out.idle_ns = idle > out.idle_ns ? idle : out.idle_ns;
+        out.peak = timeline.peak_bytes[s] / 100 > out.peak ? timeline.peak_bytes[s] / 100 : out.peak;
+    }
+    return out;
+}
+
+// A split order where every stage has room for `held` micro-batches, from forward to weights.
+static Measured split_order(const PipePolicy* policy, int32_t P, int32_t M, int32_t held, const int64_t ns[3],
+                            Arena* arena) {
+    PipeProblem pipe = equal_pipe(P, M, ns[0], ns[1], ns[2], arena);
+    int32_t* order = ARENA_NEW(arena, int32_t, M);
+    for (int32_t m = 0; m < M; m++) { order[m] = m; }
+    for (int32_t s = 0; s < P; s++) { pipe.memory_limit_bytes[s] = held * 100; }
+    PipeSchedule schedule;
+    CHECK_OK(policy->build(&schedule, &pipe, order, true, arena));
+    Measured got = measure(&pipe, &schedule, arena);
+    CHECK(got.peak <= held);
+    return got;
+}
+
+static void one_f_one_b(void) {
+    Arena arena = {0};
+    for (int32_t P = 1; P <= 8; P++) {
+        for (int32_t M = 1; M <= 24; M++) {
+            arena_reset(&arena);
+            PipeProblem pipe = equal_pipe(P, M, 30, 20, 20, &arena);
+            int32_t* order = ARENA_NEW(&arena, int32_t, M);
+            for (int32_t m = 0; m < M; m++) { order[m] = m; }
+            PipeSchedule schedule;
+            CHECK_OK(pipe_policy_1f1b.build(&schedule, &pipe, order, false, &arena));
+            Measured got = measure(&pipe, &schedule, &arena);
+            CHECK_EQ(got.makespan_ns, (M + P - 1) * 70);
+            CHECK_EQ((got.makespan_ns - M * 70) * (M + P - 1), (P - 1) * got.makespan_ns);
+        }
+    }
+    arena_free(&arena);
+}
+
+// The adaptive order: ZB-H2's values with room for 2 P - 1. With room for P it stays above ZB-H1's where M >
+// P: it prefers F to W, so a stage's memory is full of forwards when W would have let the next one in.
+static void adaptive_has_no_idle_time_either(void) {
+    static const int64_t ns[3] = {10, 10, 10};
+    Arena arena = {0};
+    for (int32_t P = 1; P <= 8; P++) {
+        int64_t most_over = 0;
+        for (int32_t M = P; M <= 3 * P + 2; M++) {
+            arena_reset(&arena);
+            Measured h1 = split_order(&pipe_policy_adaptive, P, M, P, ns, &arena);
+            Measured h2 = split_order(&pipe_policy_adaptive, P, M, 2 * P - 1, ns, &arena);
+            if (M >= 2 * P - 1) {
+                CHECK_EQ(h2.makespan_ns, M * 30 + (P - 1) * 10);
+                CHECK_EQ(h2.idle_ns, 0);
+            }
+            CHECK(h1.makespan_ns >= M * 30 + (P - 1) * 10);
+            int64_t over = h1.makespan_ns - M * 30 - (P - 1) * 10;
+            most_over = over > most_over ? over : most_over;
+        }
+        printf("     %d stages, room for %d: up to %.1f F above ZB-H1\n", P, P, (double)most_over / 10);
+    }
+    arena_free(&arena);
+}
+
+// F = B = W = 1 for each of two chunks, down the stages and up again.
+static PipeProblem vee_pipe(int32_t P, int32_t M, Arena* arena) {
+    int32_t K = 2 * P;
+    Placement* placement = ARENA_NEW(arena, Placement, 1);
+    PipeCost* cells = ARENA_NEW(arena, PipeCost, (int64_t)K * M);
+    placement->num_chunks = K;
+    for (int32_t k = 0; k < K; k++) {
+        placement->chunks[k] = (LayerRange){k, k + 1};
+        placement->stage_of[k] = (int16_t)(k < P ? k : K - 1 - k);
+    }
+    for (int32_t i = 0; i < K * M; i++) {
+        cells[i] = (PipeCost){.job_ns = {[JOB_F] = 1, [JOB_B] = 1, [JOB_W] = 1}, .stored_bytes = 100};
+    }
+    PipeProblem pipe = {.P = P, .M = M, .placement = placement, .cost = cells};
+    for (int32_t s = 0; s < P; s++) { pipe.memory_limit_bytes[s] = INT64_MAX; }
+    return pipe;
+}
+
+// The adaptive order with room for `held` micro-batches, and as many of each chunk in flight.
+static Measured vee(int32_t P, int32_t M, int32_t held, int32_t in_flight, Arena* arena) {
+    PipeProblem pipe = vee_pipe(P, M, arena);
+    int32_t K = 2 * P, *order = ARENA_NEW(arena, int32_t, M);
+    for (int32_t m = 0; m < M; m++) { order[m] = m; }
+    for (int32_t s = 0; s < P; s++) { pipe.memory_limit_bytes[s] = 2 * held * 100; }
+    PipeAdaptiveRule rule = pipe_adaptive_rule(&pipe, true);
+    for (int32_t k = 0; k < K; k++) { rule.max_in_flight[k] = in_flight; }
+    PipeSchedule schedule;
+    CHECK_OK(pipe_adaptive_build(&schedule, &pipe, order, &rule, arena));
+    Measured got = measure(&pipe, &schedule, arena);
+    CHECK(got.peak <= 2 * held);  // of half micro-batches
+    return got;
+}
+
+// The makespan of V-ZB exactly; that of V-Half as published or better, for some number in flight.
+static void controllable_memory(void) {
+    Arena arena = {0};
+    for (int32_t P = 4; P <= 16; P += 2) {
+        for (int32_t M = 3 * P; M <= 5 * P; M += P) {
+            arena_reset(&arena);
+            Measured zero = vee(P, M, P, P, &arena);
+            CHECK_EQ(zero.makespan_ns, 6 * M + P - 1);
+            int64_t least_ns = INT64_MAX;
+            for (int32_t in_flight = P / 2; in_flight <= P + 1; in_flight++) {
+                Measured half = vee(P, M, (P + 2) / 2, in_flight, &arena);
+                if (half.makespan_ns < least_ns) { least_ns = half.makespan_ns; }
+            }
+            CHECK(least_ns - 6 * M <= 6 * P / 2);
+        }
+    }
+    arena_free(&arena);
+}
+
+int main(int argc, char** argv) {
+    seed = test_seed(argc, argv);
+    RUN(simulator_agrees_with_replay);
+    RUN(equal_microbatches_meet_the_closed_form);
+    RUN(wrong_schedules_are_refused);
+    RUN(simulation_is_fast);
+    RUN(memory_limit_holds_at_any_instant);
+    RUN(in_flight_stays_within_the_rule);
+    RUN(slack_and_filler_pay);
+    RUN(recomputation_uses_idle_time);
+    RUN(simulation_is_what_ticks_make_of_it);
+    RUN(search_and_simulator_agree);
+    RUN(without_transfer_times_pulling_changes_nothing);
+    RUN(a_message_waits_for_its_receiver);
+    RUN(one_f_one_b);
+    RUN(adaptive_has_no_idle_time_either);
+    RUN(controllable_memory);
+    return test_end();
+}

@@ -218,8 +218,8 @@ ok $? "a loss of another name: no program"
 cp "$work/kept.c" "$tree/train_gpt2.c"
 cp -r test/foreign_llmc "$work/other-tree" && sed -i 's/\battention_forward\b/flash_forward/' "$work/other-tree/train_gpt2.c"
 dynapipe_plugin/install.sh "$work/other-tree" >"$work/refused.log" 2>&1
-[ $? -eq 2 ] && grep -q 'gpt2_forward() of train_gpt2.c does not call attention_forward()' "$work/refused.log"
-ok $? "install.sh: $(grep -o 'gpt2_forward() of.*' "$work/refused.log")"
+[ $? -eq 2 ] && grep -q 'gpt2_forward() does not call attention_forward()' "$work/refused.log"
+ok $? "install.sh: $(grep -o 'gpt2_forward() does.*' "$work/refused.log")"
 
 # --- a main() of another manner ---------------------------------------------------------------------------------
 cp "$tree/train_gpt2.c" "$work/kept.c"

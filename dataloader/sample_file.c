@@ -105,7 +105,7 @@ static Status parse_names(SampleFile* file, const unsigned char* data, size_t nu
     }
     for (; end % 8 != 0; end++) {
         if (end >= num_bytes || data[end] != 0) {
-            return FAIL(STATUS_BAD_FORMAT, "%s: byte %zu behind the task names is not 0 " AGAIN, file->path,
+            return FAIL(STATUS_BAD_FORMAT, "%s: byte %zu after the task names is not 0 " AGAIN, file->path,
                         end);
         }
     }
@@ -126,7 +126,7 @@ static Status parse_names(SampleFile* file, const unsigned char* data, size_t nu
     return STATUS_OK;
 }
 
-// In order, inside the target, and with something learnt before, between and behind them.
+// In order, inside the target, and with something learnt before, between and after them.
 static Status check_gaps(const SampleFile* file, int64_t i) {
     const SampleIndex* sample = &file->index[i];
     int64_t begin = sample->first_gap, end = i + 1 < file->num_samples ? sample[1].first_gap : file->num_gaps;
@@ -227,7 +227,7 @@ static Status parse_own(SampleFile* file, const unsigned char* data, size_t num_
     fits = fits && front_bytes + tokens_bytes <= left_bytes;
     if (!fits || front_bytes + tokens_bytes != left_bytes) {
         return FAIL(STATUS_BAD_FORMAT,
-                    "%s: %s: %llu bytes behind the task names do not match %llu samples, %u gaps and %llu "
+                    "%s: %s: %llu bytes after the task names do not match %llu samples, %u gaps and %llu "
                     "tokens of %u bytes " AGAIN,
                     file->path, fits ? "too long" : "truncated", (unsigned long long)left_bytes,
                     (unsigned long long)header.num_samples, header.num_gaps,
@@ -703,7 +703,7 @@ static bool is_tokenizer(const char* path) {
     return strcmp(slash != NULL ? slash + 1 : path, "tokenizer.bin") == 0;
 }
 
-// The files of samples among those that match, sorted, in front; the others behind. globfree() takes all of
+// The files of samples among those that match, sorted, in front; the others after. globfree() takes all of
 // them.
 static Status match(glob_t* out, size_t* num_paths, const char* pattern) {
     *out = (glob_t){0};
@@ -858,7 +858,7 @@ static const VerifyFile* find_file(const SampleVerify* verify, int64_t chunk) {
 
 // In pieces, so that who ends need not wait for a chunk on a slow disk: 0 if told to stop.
 static uint64_t hash_chunk(const SampleVerify* verify, const SampleFile* file, int64_t chunk) {
-    enum { PIECE_BYTES = 1 << 16 };  // hash_bytes() goes on behind multiples of 8
+    enum { PIECE_BYTES = 1 << 16 };  // hash_bytes() goes on after multiples of 8
     const uint64_t all_bytes = (uint64_t)file->num_tokens * (uint64_t)file->bytes_per_token;
     const size_t num_bytes = sample_format_chunk_bytes(all_bytes, (uint64_t)chunk);
     const unsigned char* begin = (const unsigned char*)file->tokens + chunk * SAMPLE_FORMAT_CHUNK_BYTES;
@@ -926,7 +926,7 @@ static void* run_thread(void* ctx) {
     return NULL;
 }
 
-// Files with chunks, one behind the other.
+// Files with chunks, one after another.
 static Status list_files(SampleVerify* verify, SampleShards* const* shards, int32_t num_shards,
                          int64_t* num_chunks) {
     size_t most = 0;

@@ -306,7 +306,7 @@ static size_t position_bytes(Source* source) {
     return (size_t)(1 + stock_stream_info(&source->train)->shards->num_files) * sizeof(int64_t);
 }
 
-// The data is read through beside the training, as with the plugin (sample_verify.h).
+// The data is read through beside the training, as with the plugin (sample_file.h).
 static void open_verification(Source* source) {
     SampleShards* shards[2] = {stock_stream_info(&source->train)->shards};
     bool has_val = source->flags.val_pattern != NULL;

@@ -167,7 +167,7 @@ Status file_make_directory(const char* path) {
     return STATUS_OK;
 }
 
-// --- file_part --------------------
+// --- file part -----------------------------------------------------------------------------------------
 
 // Beyond RLIMIT_FSIZE the system sends SIGXFSZ, which would end the program, before it returns EFBIG. These
 // two hold the signal back in this thread, and take it if it came.
@@ -234,7 +234,7 @@ int file_sync_folder(const char* path) {
     return error == EINVAL ? 0 : error;  // of networks' file systems some cannot
 }
 
-// --- line_log --------------------
+// --- line log ------------------------------------------------------------------------------------------
 
 static Status open_file(int* fd, const LineLog* log) {
     *fd = open(log->path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);

@@ -68,7 +68,7 @@ in the middle of a line, a disk that is full for an hour, a folder that somebody
 
     LineLog log;
     TRY(line_log_open(&log, "out/metrics.jsonl", key, false));
-    TRY(line_log_cut(&log, 40));               // no line of a step behind 40, no torn one; -1: no line at all
+    TRY(line_log_cut(&log, 40));               // no line of a step after 40, no torn one; -1: no line at all
     line_log_write(&log, "{\"step\":41,...}");  // never an error: what is lost is said on stderr, and counted
 
 Lines are in the file whole or not at all, each handed to the system at once.

@@ -348,7 +348,7 @@ const char* tokenizer_foreign_file(const Tokenizer* t, const char* folder) {
     return NULL;
 }
 
-// --- tokenizer_folder --------------------
+// --- tokenizer folder ----------------------------------------------------------------------------------
 
 enum { T5_SENTINELS = 100 };
 

@@ -293,7 +293,7 @@ Status session_settings_take(const Dynapipe* dp, const void** position, size_t* 
 // -----------------------------------------------------------------------------------
 
 // session_same.c -- what must be the same on all ranks, by name: options, the run, the model, its costs.
-// Lines "name=value" (settings.h) are compared by one hash; where that differs, the first rank that has
+// Lines "name=value" (util/options.h) are compared by one hash; where that differs, the first rank that has
 // another one than rank 0 is told rank 0's lines, finds the first that differs, and tells all.
 
 enum { NAME_CHARS = 120, VALUE_CHARS = 120 };

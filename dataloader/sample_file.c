@@ -55,32 +55,21 @@ static Status check_header(const char* path, const SampleFormatHeader* header) {
         return FAIL(STATUS_BAD_FORMAT, "%s: bytes per token is %u, not 2 or 4 " AGAIN, path,
                     header->bytes_per_token);
     }
-    if (header->num_tasks > SAMPLE_FILE_MAX_TASKS) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: %u tasks, more than %d " AGAIN, path, header->num_tasks,
-                    SAMPLE_FILE_MAX_TASKS);
-    }
-    if (header->vocab < 1 || header->vocab > INT32_MAX) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: vocab is %u, outside 1 ... %d " AGAIN, path, header->vocab,
-                    INT32_MAX);
-    }
-    if (header->eot_token >= header->vocab) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: end-of-text token is %u, beyond the vocabulary of %u " AGAIN,
-                    path, header->eot_token, header->vocab);
-    }
-    if (header->tokenizer > TOKENIZER_SENTENCEPIECE) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: tokenizer is %u, not 0 ... %d " AGAIN, path, header->tokenizer,
-                    TOKENIZER_SENTENCEPIECE);
-    }
-    if (header->pad_token >= header->vocab && header->pad_token != UINT32_MAX) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: padding token is %u, beyond the vocabulary of %u " AGAIN, path,
-                    header->pad_token, header->vocab);
-    }
-    if (header->input_end > INPUT_END_NONE) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: end of the input is %u, not 0 ... %d " AGAIN, path,
-                    header->input_end, INPUT_END_NONE);
-    }
-    if (header->input_tail > INT32_MAX) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: tail of the input is %u tokens " AGAIN, path, header->input_tail);
+    const uint32_t last_token = header->vocab - 1;
+    const struct {
+        const char* what;
+        uint32_t value, least, most;
+    } fields[] = {{"number of tasks", header->num_tasks, 0, SAMPLE_FILE_MAX_TASKS},
+                  {"vocab", header->vocab, 1, INT32_MAX},
+                  {"end-of-text token", header->eot_token, 0, last_token},
+                  {"tokenizer", header->tokenizer, 0, TOKENIZER_SENTENCEPIECE},
+                  {"padding token", header->pad_token == UINT32_MAX ? 0 : header->pad_token, 0, last_token},
+                  {"end of the input", header->input_end, 0, INPUT_END_NONE},
+                  {"tail of the input", header->input_tail, 0, INT32_MAX}};
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        if (fields[i].value >= fields[i].least && fields[i].value <= fields[i].most) { continue; }
+        return FAIL(STATUS_BAD_FORMAT, "%s: %s is %u, outside %u ... %u " AGAIN, path, fields[i].what,
+                    fields[i].value, fields[i].least, fields[i].most);
     }
     return STATUS_OK;
 }
@@ -607,23 +596,17 @@ Status sample_file_cut(SampleFile* file, int32_t max_model_tokens) {
 // --- sample shards -------------------------------------------------------------------------------------
 
 static Status check_vocab(const SampleFile* a, const SampleFile* b) {
-    if (a->vocab != b->vocab) {
-        return FAIL(STATUS_MISMATCH, "%s has vocab %d, %s has %d ---> prepare both with one tokenizer",
-                    a->path, a->vocab, b->path, b->vocab);
-    }
-    if (a->eot_token != b->eot_token) {
-        return FAIL(STATUS_MISMATCH,
-                    "%s has end-of-text token %d, %s has %d ---> prepare both with one tokenizer", a->path,
-                    a->eot_token, b->path, b->eot_token);
-    }
-    if (a->tokenizer != b->tokenizer) {
-        return FAIL(STATUS_MISMATCH, "%s has tokenizer %d, %s has %d ---> prepare both with one tokenizer",
-                    a->path, (int)a->tokenizer, b->path, (int)b->tokenizer);
-    }
-    if (a->pad_token != b->pad_token) {
-        return FAIL(STATUS_MISMATCH,
-                    "%s has padding token %d, %s has %d ---> prepare both with one tokenizer", a->path,
-                    a->pad_token, b->path, b->pad_token);
+    const struct {
+        const char* what;
+        int32_t of_a, of_b;
+    } fields[] = {{"vocab", a->vocab, b->vocab},
+                  {"end-of-text token", a->eot_token, b->eot_token},
+                  {"tokenizer", (int32_t)a->tokenizer, (int32_t)b->tokenizer},
+                  {"padding token", a->pad_token, b->pad_token}};
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        if (fields[i].of_a == fields[i].of_b) { continue; }
+        return FAIL(STATUS_MISMATCH, "%s has %s %d, %s has %d ---> prepare both with one tokenizer", a->path,
+                    fields[i].what, fields[i].of_a, b->path, fields[i].of_b);
     }
     if (a->vocab_hash != b->vocab_hash && a->vocab_hash != 0 && b->vocab_hash != 0) {
         return FAIL(STATUS_MISMATCH,

@@ -356,7 +356,6 @@ static Status request_make(Problem* problem, const PlanOptions* options) {
     request->split_backward = (SplitBackward)options->split_backward;
     request->recompute = (RecomputeChoice)options->recompute;
     request->effort = options->effort;
-    request->memory_slack_permille = PLAN_MEMORY_SLACK_PERMILLE;
     request->mb_tokens = options->mb_tokens;
     const char* split = options->stage_split != NULL            ? options->stage_split
                         : request->batching == BATCHING_DYNAMIC ? "auto"

@@ -46,6 +46,10 @@ void file_writer_write(FileWriter* writer, const void* data, size_t num_bytes);
 Status file_writer_commit(FileWriter* writer);
 void file_writer_abort(FileWriter* writer);  // drop the temporary file; fine after commit
 
+// The whole file at once, as a writer does it; another file's contents.
+Status file_write(const char* path, const void* data, size_t num_bytes);
+Status file_copy(const char* from, const char* to);
+
 // Create a directory and its parents; an existing one is fine.
 Status file_make_directory(const char* path);
 

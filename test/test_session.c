@@ -115,19 +115,6 @@ static void the_arena_is_what_all_of_a_rank_leaves(void) {
     CHECK_EQ(session_arena_limit(&dp), INT64_MAX);
 }
 
-// 5 s on one core: 22 ms of planning; more for more cores and replicas, never beyond its limits.
-static void planning_takes_its_share_of_a_step(void) {
-    const int64_t second_ns = INT64_C(1000000000);
-    CHECK(llabs(session_planning_ns(5 * second_ns, 1, 1) - 22360000) < 10000);
-    CHECK(llabs(session_planning_ns(5 * second_ns, 4, 1) - 44720000) < 10000);
-    CHECK(llabs(session_planning_ns(5 * second_ns, 1, 4) - 44720000) < 10000);
-    CHECK_EQ(session_planning_ns(1, 1, 1), 1000000);
-    CHECK_EQ(session_planning_ns(INT64_MAX, 1024, 512), 400000000);
-    for (int64_t step_ns = second_ns / 25; step_ns < 1000 * second_ns; step_ns *= 2) {
-        CHECK(session_planning_ns(step_ns, 1, 1) <= step_ns / 20);
-    }
-}
-
 // All ranks begin the update together, so a step ends with the rank that takes longest: the most parameters,
 // or the slowest.
 static void the_slowest_update_ends_a_step(void) {
@@ -199,22 +186,6 @@ static void every_task_is_in_the_record(void) {
     dp->task_names = NULL;
     dp->rank_stats = NULL;
     dp->now = NULL;
-    dynapipe_close(dp);
-}
-
-// What a run is asked to show it must have: all steps are counted from 1.
-static void a_step_to_show_is_one_of_the_run(void) {
-    Dynapipe* dp = session_of_one();
-    dp->num_steps = 3;
-    dp->options.show_step = 4;
-    CHECK_OK(session_report_check(dp));  // nothing is shown
-    dp->options.print_plan = true;
-    CHECK_FAILS(session_report_check(dp), STATUS_BAD_OPTION,
-                "--debug print-plan: shows step 4 (--show-step), the run has 3 --->");
-    dp->options.trace = "x";
-    CHECK_FAILS(session_report_check(dp), STATUS_BAD_OPTION, "--trace: shows step 4");
-    dp->options.show_step = 3;
-    CHECK_OK(session_report_check(dp));
     dynapipe_close(dp);
 }
 
@@ -1652,8 +1623,7 @@ static void every_step_comes_once_and_stays_until_the_next(void) {
                 CHECK_EQ(maker.slot_step[slot], step);
                 pause_us(rng_between(&rng, 0, 30));
             }
-            PlanAheadStats stats = plan_ahead_stats(ahead);
-            CHECK(stats.make_ns >= maker.make_us * 1000 && stats.wait_ns >= 0 && stats.make_cpu_ns >= 0);
+            CHECK(plan_ahead_wait_ns(ahead) >= 0);
         }
         int32_t slot;
         CHECK_FAILS(plan_ahead_get(ahead, first + num_steps, &slot), STATUS_OUT_OF_RANGE, "was asked for");
@@ -1703,12 +1673,11 @@ static void waiting_is_measured(void) {
         int32_t slot;
         CHECK_OK(plan_ahead_start(&ahead, make, &maker, 0, 2, num_ahead));
         CHECK_OK(plan_ahead_get(ahead, 0, &slot));
-        CHECK(plan_ahead_stats(ahead).wait_ns > 10000000);
+        CHECK(plan_ahead_wait_ns(ahead) > 10000000);
         if (num_ahead > 0) { CHECK_OK(plan_ahead_wait_all(ahead)); }
         CHECK_OK(plan_ahead_get(ahead, 1, &slot));
-        PlanAheadStats stats = plan_ahead_stats(ahead);
-        CHECK(stats.make_ns >= 20000000);
-        CHECK(num_ahead == 0 ? stats.wait_ns >= 20000000 : stats.wait_ns < 10000000);
+        int64_t wait_ns = plan_ahead_wait_ns(ahead);
+        CHECK(num_ahead == 0 ? wait_ns >= 20000000 : wait_ns < 10000000);
         plan_ahead_stop(ahead);
     }
 }
@@ -1781,17 +1750,6 @@ static void ranks_of_a_process_share_its_cores(void) {
     }
 }
 
-// The host that lacks most is the one to name.
-static void the_host_that_lacks_most_is_named(void) {
-    int32_t host[] = {0, 0, 1, 2, 2}, cores[] = {2, 1, 1}, threads[] = {1, 3, 4}, sharers[] = {2, 1, 2};
-    HostCores hosts = {5, 3, host, cores, threads, sharers, false};
-    CHECK_EQ(host_cores_short(&hosts), 2);
-    threads[2] = 0;
-    CHECK_EQ(host_cores_short(&hosts), 1);
-    cores[1] = 3;
-    CHECK_EQ(host_cores_short(&hosts), -1);
-}
-
 int main(int argc, char** argv) {
     RUN(tasks_have_one_number_by_name);
     RUN(the_arena_grows_in_place_up_to_the_limit);
@@ -1799,8 +1757,6 @@ int main(int argc, char** argv) {
     RUN(the_slowest_update_ends_a_step);
     RUN(not_a_number_is_null);
     RUN(every_task_is_in_the_record);
-    RUN(a_step_to_show_is_one_of_the_run);
-    RUN(planning_takes_its_share_of_a_step);
     RUN(what_the_model_asks_for_is_obeyed_or_refused);
     RUN(members_kept_for_later_are_zero);
     RUN(a_position_outlives_the_choice_of_stages);
@@ -1844,6 +1800,5 @@ int main(int argc, char** argv) {
     RUN(stopping_early_ends_cleanly);
     RUN(quotas_are_whole_cores);
     RUN(ranks_of_a_process_share_its_cores);
-    RUN(the_host_that_lacks_most_is_named);
     return test_end();
 }

@@ -190,7 +190,7 @@ static void compute(int64_t ns) {
     for (int64_t begin_ns = clock_now_ns(); clock_now_ns() - begin_ns < ns;) {}
 }
 
-// Over the link behind every second rank, all at once; *late: on this rank it was not there when the job
+// Over the link after every second rank, all at once; *late: on this rank it was not there when the job
 // ended.
 static Status send_over(const Probe* probe, int32_t parity, int64_t window_ns, bool* late) {
     const Transport* t = probe->transport;

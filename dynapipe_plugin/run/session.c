@@ -97,7 +97,6 @@ enum { MOST_NAMED = 8 };
 _Static_assert((int)TAG_ROLL < (int)TRANSPORT_TAG_END, "tags of the transport");
 #define ROLL_NS INT64_C(2000000000)
 
-// session_hosts.c
 static Status session_hosts_gather(Dynapipe* dp) {
     const int32_t num_ranks = dp->transport.num_ranks;
     dp->hosts = (char(*)[TRANSPORT_HOST_CHARS])calloc((size_t)num_ranks, sizeof *dp->hosts);

@@ -125,11 +125,6 @@ typedef struct PlanAhead PlanAhead;
 // A Status and, where it fails, a message of FAIL(): both reach the caller of get().
 typedef Status (*PlanAheadMake)(void* ctx, int64_t step, int32_t slot);
 
-typedef struct {
-    int64_t make_ns, make_cpu_ns;  // wall time and processor time of making that step's plan
-    int64_t wait_ns;               // how long get() waited for it
-} PlanAheadStats;
-
 Status plan_ahead_start(PlanAhead** out, PlanAheadMake make, void* ctx, int64_t first_step, int64_t end_step,
                         int32_t num_ahead);
 // Steps come in order (else STATUS_OUT_OF_RANGE). The slot of the step before goes back to the planner. A
@@ -137,7 +132,7 @@ Status plan_ahead_start(PlanAhead** out, PlanAheadMake make, void* ctx, int64_t 
 Status plan_ahead_get(PlanAhead* ahead, int64_t step, int32_t* slot);
 // Until every step that has a slot is made. A failed make() is reported here and by the get() of its step.
 Status plan_ahead_wait_all(PlanAhead* ahead);
-PlanAheadStats plan_ahead_stats(const PlanAhead* ahead);  // of the step that get() returned last
+int64_t plan_ahead_wait_ns(const PlanAhead* ahead);  // how long the last get() waited
 void plan_ahead_stop(PlanAhead* ahead);                   // after a make() in progress. NULL is fine
 
 // --- session_refit.c ---------------------------------------------------------------------------------------

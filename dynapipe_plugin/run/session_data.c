@@ -342,8 +342,7 @@ struct PlanAhead {
     int64_t num_got;   // handed out; the last of them is in use
     Status failure;    // of step first_step + num_made
     char message[MESSAGE_BYTES];
-    PlanAheadStats* stats;  // [num_slots]
-    PlanAheadStats current;
+    int64_t wait_ns;  // of the last get()
 };
 
 static int32_t slot_of(const PlanAhead* ahead, int64_t nth) {
@@ -361,13 +360,10 @@ static bool has_room(const PlanAhead* ahead) {
 static void make_next(PlanAhead* ahead) {
     int64_t nth = ahead->num_made;
     pthread_mutex_unlock(&ahead->lock);
-    int64_t begin_ns = clock_now_ns(), cpu_begin_ns = clock_cpu_ns();
     simulated_clock_stop();
     Status status = ahead->make(ahead->ctx, ahead->first_step + nth, slot_of(ahead, nth));
     simulated_clock_go_on();
-    PlanAheadStats stats = {clock_now_ns() - begin_ns, clock_cpu_ns() - cpu_begin_ns, 0};
     pthread_mutex_lock(&ahead->lock);
-    ahead->stats[slot_of(ahead, nth)] = stats;
     if (status == STATUS_OK) {
         ahead->num_made++;
     } else {
@@ -394,7 +390,6 @@ static void* planner_main(void* arg) {
 static void ahead_free(PlanAhead* ahead) {
     pthread_cond_destroy(&ahead->changed);
     pthread_mutex_destroy(&ahead->lock);
-    free(ahead->stats);
     free(ahead);
 }
 
@@ -402,10 +397,7 @@ Status plan_ahead_start(PlanAhead** out, PlanAheadMake make, void* ctx, int64_t 
                         int32_t num_ahead) {
     if (num_ahead < 0) { return FAIL(STATUS_OUT_OF_RANGE, "plan_ahead: %d steps ahead", (int)num_ahead); }
     PlanAhead* ahead = (PlanAhead*)calloc(1, sizeof *ahead);
-    PlanAheadStats* stats = (PlanAheadStats*)calloc((size_t)num_ahead + 1, sizeof *stats);
-    if (ahead == NULL || stats == NULL) {
-        free(ahead);
-        free(stats);
+    if (ahead == NULL) {
         return FAIL(STATUS_NO_MEMORY, "plan_ahead: no memory for %d steps", (int)num_ahead);
     }
     ahead->make = make;
@@ -413,7 +405,6 @@ Status plan_ahead_start(PlanAhead** out, PlanAheadMake make, void* ctx, int64_t 
     ahead->first_step = first_step;
     ahead->end_step = end_step;
     ahead->num_slots = num_ahead + 1;
-    ahead->stats = stats;
     pthread_mutex_init(&ahead->lock, NULL);
     pthread_cond_init(&ahead->changed, NULL);
     ahead->has_thread = num_ahead > 0 && !SIMULATED;
@@ -443,8 +434,7 @@ static Status get_locked(PlanAhead* ahead, int64_t step, int32_t* slot) {
     }
     if (ahead->num_made <= nth) { return FAIL(ahead->failure, "%s", ahead->message); }
     *slot = slot_of(ahead, nth);
-    ahead->current = ahead->stats[*slot];
-    ahead->current.wait_ns = clock_now_ns() - begin_ns;
+    ahead->wait_ns = clock_now_ns() - begin_ns;
     return STATUS_OK;
 }
 
@@ -470,8 +460,8 @@ Status plan_ahead_wait_all(PlanAhead* ahead) {
     return status;
 }
 
-PlanAheadStats plan_ahead_stats(const PlanAhead* ahead) {
-    return ahead->current;  // written by get(), so by the same thread that asks
+int64_t plan_ahead_wait_ns(const PlanAhead* ahead) {
+    return ahead->wait_ns;  // written by get(), so by the same thread that asks
 }
 
 void plan_ahead_stop(PlanAhead* ahead) {

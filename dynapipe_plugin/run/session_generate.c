@@ -15,7 +15,7 @@ typedef struct {
     bool has_decoder;
     int32_t longest_prompt;  // of the whole list
     int32_t num_slots, prefill_tokens;
-    DynapipeCache cache;  // its memory lies behind the arena of a call
+    DynapipeCache cache;  // its memory follows the arena of a call
     int64_t call_bytes;
     Collective pipeline;  // my replica's ranks
     // one call: arrays for num_slots sequences

@@ -9,7 +9,7 @@
 #include "session.h"
 #include "../../util/program.h"
 
-// The embedding is block 0, the decoder's stands behind the encoder's layers, the head behind all.
+// The embedding is block 0, the decoder's follows the encoder's layers, the head is last.
 static DynapipeRange chunk_blocks(const Dynapipe* dp, int32_t k) {
     const Placement* placement = &dp->request.placement;
     const LayerRange* layers = &placement->chunks[k];
@@ -657,7 +657,7 @@ static bool counts_group(const Dynapipe* dp, const TiedGroup* group) {
     return first == dp->stage;
 }
 
-// Of the copies that another stage counts, the first that ends behind `at`; NULL: none.
+// Of the copies that another stage counts, the first that ends after `at`; NULL: none.
 static const TiedGroup* next_left_out(const Dynapipe* dp, int64_t at) {
     const TiedGroup* next = NULL;
     for (int32_t i = 0; i < dp->tied.num_groups; i++) {

@@ -112,7 +112,7 @@ static json_t* json_terms(const CostScale* scale, const RefitSums sums[SIDE_COUN
     return object;
 }
 
-// F, B, W and the link behind; only ranks that are not as predicted.
+// F, B, W and the link to the next rank; only ranks that are not as predicted.
 static json_t* json_ranks(const RefitVersion* version, int32_t num_ranks) {
     json_t* object = json_object();
     for (int32_t r = 0; r < num_ranks; r++) {
@@ -145,7 +145,7 @@ char* session_refit_json(const SessionRefit* refit) {
 
 // --- in a checkpoint -----------------------------------------------------------------------------------
 
-// what was agreed on, behind the loader's position in a checkpoint.
+// What was agreed on, after the loader's position in a checkpoint.
 //
 //     header, sums of earlier blocks, versions (each: header, its ranks), then what tells that it is there
 
@@ -170,7 +170,7 @@ typedef struct {
     char magic[8];
 } RecordTail;
 
-_Static_assert(sizeof(VersionHead) % 8 == 0, "no padding behind it");
+_Static_assert(sizeof(VersionHead) % 8 == 0, "no padding after it");
 
 static size_t record_bytes(int32_t num_ranks, int32_t num_versions) {
     return sizeof(RecordHead) +

@@ -304,9 +304,9 @@ int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out) {
     *out = (DynapipeDataInfo_v1){
         .vocab = loader_info(dp->train)->vocab,
         .eot_token = loader_info(dp->train)->eot_token,
+        .num_tasks = dp->num_tasks,
         .tokenizer = (int32_t)loader_info(dp->train)->tokenizer,
         .pad_token = loader_info(dp->train)->pad_token,
-        .num_tasks = dp->num_tasks,
         .num_samples = loader_info(dp->train)->num_samples,
         .num_tokens = loader_info(dp->train)->num_tokens,
         .num_truncated = loader_info(dp->train)->num_cut,
@@ -374,7 +374,7 @@ static void make_next(PlanAhead* ahead) {
 }
 
 static void* planner_main(void* arg) {
-    PlanAhead* ahead = arg;
+    PlanAhead* ahead = (PlanAhead*)arg;
     pthread_mutex_lock(&ahead->lock);
     while (!ahead->stop) {
         if (has_room(ahead)) {
@@ -517,7 +517,7 @@ static Status collate_mine(Dynapipe* dp, SessionStep* step, int64_t step_idx) {
 }
 
 static Status make_step(void* ctx, int64_t step_idx, int32_t slot) {
-    Dynapipe* dp = ctx;
+    Dynapipe* dp = (Dynapipe*)ctx;
     SessionStep* step = &dp->slots[slot];
     Arena arena = step->arena;
     arena_reset(&arena);
@@ -647,7 +647,7 @@ int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32
     session_report_goes_on(dp);
     session_resplit_restore(dp, position, &num_bytes);
     status = session_refit_restore(&dp->refit, position, &num_bytes);
-    if (status == STATUS_OK) { status = loader_restore(dp->train, position, num_bytes); }
+    if (status == STATUS_OK) { status = loader_restore(dp->train, (const uint8_t*)position, num_bytes); }
     uint64_t seed = loader_info(dp->train)->seed, option = (uint64_t)dp->options.seed;
     if (status == STATUS_OK && seed != option && dp->run.overfit == 0 && dp->transport.rank == 0) {
         fprintf(stderr,

@@ -160,7 +160,7 @@ static Status session_placed_request(Dynapipe* dp, bool shares_head, int32_t max
 
 bool session_placed_fits(const Dynapipe* dp, const Placement* placement) {
     const int32_t P = dp->num_stages;
-    PlanRequest given = {.P = P, .rules = dp->request.rules};
+    PlanRequest given = {.rules = dp->request.rules, .P = P};
     placement_linear(&given.placement, given.placement.chunks, P);
     if (take(dp, &given) != STATUS_OK) { return false; }
     Placement chunks = *placement, head = given.placement;  // each with the other's head
@@ -393,8 +393,8 @@ static Status search_stages(StageChoice* out, PlanRequest* request, const CostMo
 // Every rank would find the same; where ranks share cores each would wait for all others to have found it. So
 // the first one searches, and tells the choice, or why there is none.
 static Status choose_on_first(StageChoice* out, Dynapipe* dp, StageBatch* batches) {
-    enum { WAITS = 10 };               // times the usual wait for a message
-    static const LargestSamples none;  // a run that only looks at the model draws none to train on
+    enum { WAITS = 10 };                     // times the usual wait for a message
+    static const LargestSamples none = {0};  // a run that only looks at the model draws none to train on
     struct {
         StageChoice choice;
         Status status;

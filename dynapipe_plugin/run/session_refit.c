@@ -294,7 +294,7 @@ static Status read_versions(SessionRefit* refit, const RecordHead* head, const u
 Status session_refit_restore(SessionRefit* refit, const void* position, size_t* num_bytes) {
     RecordTail tail;
     RecordHead head;
-    const uint8_t* data = position;
+    const uint8_t* data = (const uint8_t*)position;
     session_refit_forget(refit);
     session_refit_unplan(refit);
     if (*num_bytes < sizeof tail + sizeof head) { return STATUS_OK; }
@@ -534,7 +534,7 @@ static Status add_version(SessionRefit* refit, const RefitVersion* version, int3
         forget_versions(refit, 0, 1);
     }
     RefitVersion* grown =
-        realloc(refit->versions, (size_t)(refit->num_versions + 1) * sizeof *refit->versions);
+        (RefitVersion*)realloc(refit->versions, (size_t)(refit->num_versions + 1) * sizeof *refit->versions);
     if (grown != NULL) {
         refit->versions = grown;
         grown[refit->num_versions++] = *version;

@@ -885,7 +885,7 @@ static Status unplan(Dynapipe* dp) {
     resplit->position = position;
     resplit->position_bytes = batch->position_bytes;
     session_plan_stop(dp);
-    return loader_restore(dp->train, resplit->position, resplit->position_bytes);
+    return loader_restore(dp->train, (const uint8_t*)resplit->position, resplit->position_bytes);
 }
 
 static Status apply(Dynapipe* dp, const Placement* placement) {

@@ -15,7 +15,7 @@ static Status reduce_gradients(Dynapipe* dp) {
     const Sums* sums = &dp->sums;
     const DynapipeType type = (DynapipeType)params->grad_type;
     const int32_t bytes_per_value = collective_type_bytes(type);
-    unsigned char* grads = params->grads;
+    unsigned char* grads = (unsigned char*)params->grads;
     for (int32_t i = 0; i < dp->tied.num_groups; i++) {
         const TiedGroup* group = &dp->tied.groups[i];
         unsigned char* copy = grads + group->begin * bytes_per_value;

@@ -243,33 +243,25 @@ Status session_stop_agree(Dynapipe* dp) {
 
 // --- kept for later --------------------------------------------------------------------------------------
 
-static Status not_zero(const char* name, int idx) {
-    return FAIL(STATUS_OUT_OF_RANGE,
-                "%s[%d] is set, which means nothing to this plugin ---> start the struct as zeros (memset, "
-                "{0}); is dynapipe.h newer than the library? then compile both from one copy",
-                name, idx);
-}
-
-static Status check_numbers(const char* name, const int64_t* reserved, int count) {
-    for (int i = 0; i < count; i++) {
-        if (reserved[i] != 0) { return not_zero(name, i); }
+// Members kept for later: numbers or functions, 8 bytes each.
+static Status check_reserved(const char* name, const void* members, size_t num_bytes) {
+    for (size_t i = 0; i < num_bytes / sizeof(uint64_t); i++) {
+        uint64_t word;
+        memcpy(&word, (const char*)members + i * sizeof word, sizeof word);
+        if (word == 0) { continue; }
+        return FAIL(
+            STATUS_OUT_OF_RANGE,
+            "%s[%zu] is set, which means nothing to this plugin ---> start the struct as zeros (memset, "
+            "{0}); is dynapipe.h newer than the library? then compile both from one copy",
+            name, i);
     }
     return STATUS_OK;
 }
 
-static Status check_functions(const char* name, void (*const* reserved)(void), int count) {
-    for (int i = 0; i < count; i++) {
-        if (reserved[i] != NULL) { return not_zero(name, i); }
-    }
-    return STATUS_OK;
-}
-
-#define COUNT(array) (int)(sizeof(array) / sizeof *(array))
-#define CHECK_NUMBERS(type, member, of) check_numbers(#type "." #member, (of)->member, COUNT((of)->member))
-#define CHECK_FUNCTIONS(type, of) check_functions(#type ".reserved", (of)->reserved, COUNT((of)->reserved))
+#define CHECK_RESERVED(type, member, of) check_reserved(#type "." #member, (of)->member, sizeof(of)->member)
 
 Status interface_check_params(const DynapipeParams_v1* params) {
-    return CHECK_NUMBERS(DynapipeParams_v1, reserved, params);
+    return CHECK_RESERVED(DynapipeParams_v1, reserved, params);
 }
 
 Status interface_check_piece(const char* list, int32_t idx, const DynapipePiece_v1* piece) {
@@ -281,19 +273,19 @@ Status interface_check_piece(const char* list, int32_t idx, const DynapipePiece_
                     list, idx, (long long)piece->count, (long long)piece->begin, piece->bytes_per_value,
                     piece->values);
     }
-    return CHECK_NUMBERS(DynapipePiece_v1, reserved, piece);
+    return CHECK_RESERVED(DynapipePiece_v1, reserved, piece);
 }
 
 Status interface_check_run(const DynapipeRun_v1* run) {
-    return CHECK_NUMBERS(DynapipeRun_v1, reserved, run);
+    return CHECK_RESERVED(DynapipeRun_v1, reserved, run);
 }
 
 Status interface_check_report(const DynapipeReport_v1* report) {
-    return CHECK_NUMBERS(DynapipeReport_v1, reserved, report);
+    return CHECK_RESERVED(DynapipeReport_v1, reserved, report);
 }
 
 Status interface_check_validation(const DynapipeValidation_v1* validation) {
-    return CHECK_NUMBERS(DynapipeValidation_v1, reserved, validation);
+    return CHECK_RESERVED(DynapipeValidation_v1, reserved, validation);
 }
 
 // --- a model ---------------------------------------------------------------------------------------------
@@ -320,7 +312,7 @@ Status interface_check_model(const DynapipeModel_v1* api) {
                     "generation needs may be NULL",
                     api->name != NULL ? api->name : "without a name", missing);
     }
-    return CHECK_FUNCTIONS(DynapipeModel_v1, api);
+    return CHECK_RESERVED(DynapipeModel_v1, reserved, api);
 }
 
 Status interface_check_blocks(const DynapipeBlocks_v1* blocks) {
@@ -328,9 +320,9 @@ Status interface_check_blocks(const DynapipeBlocks_v1* blocks) {
         return FAIL(STATUS_OUT_OF_RANGE, "DynapipeBlocks_v1: %s is NULL ---> only update and why may be",
                     blocks->make == NULL ? "make" : "drop");
     }
-    TRY(CHECK_FUNCTIONS(DynapipeBlocks_v1, blocks));
-    TRY(CHECK_NUMBERS(DynapipeBlocks_v1, reserved_numbers, blocks));
-    TRY(CHECK_NUMBERS(DynapipeShapes_v1, reserved, &blocks->shapes));
+    TRY(CHECK_RESERVED(DynapipeBlocks_v1, reserved, blocks));
+    TRY(CHECK_RESERVED(DynapipeBlocks_v1, reserved_numbers, blocks));
+    TRY(CHECK_RESERVED(DynapipeShapes_v1, reserved, &blocks->shapes));
     return interface_check_model(blocks->api);
 }
 

@@ -413,7 +413,7 @@ static void calls_out_of_order_are_refused(void) {
 }
 
 // === measure_estimate ====================================================================================
-// means without what was disturbed; curves that never fall are the nearest of all.
+// Means without what was disturbed; curves that never fall are the nearest of all.
 
 static double draw(Rng* rng, int32_t most) {
     return (double)rng_between(rng, 0, most * 1000) / 1000;
@@ -460,7 +460,7 @@ static void curves_are_the_nearest_that_never_fall(void) {
 }
 
 // === measure_bytes =======================================================================================
-// bytes of models that have squares, maxima of several terms, constants and
+// Bytes of models that have squares, maxima of several terms, constants and
 // roundings, on chains of any length, ragged and padded: a plan never gives less than a range asks for, and
 // seldom much more; parameters and state of every stage; what is tied.
 
@@ -636,7 +636,7 @@ static void replicas_share_the_optimizer(void) {
 // --- lines -------------------------------------------------------------------------------------------------
 
 // === measure_times =======================================================================================
-// measuring models that take a known time: every curve finds its own share, whatever
+// Measuring models that take a known time: every curve finds its own share, whatever
 // the chain's length and layout; a model whose backward is one job; all ranks end with the same numbers, the
 // mean of theirs. And on real ones, the curves that each kind has.
 
@@ -911,7 +911,7 @@ static void real_kinds_have_their_curves(void) {
 }
 
 // === measure_machine =====================================================================================
-// in what ranks and links differ: a rank that is slower is found, on all ranks
+// In what ranks and links differ: a rank that is slower is found, on all ranks
 // alike, and by how much; a link that is slower too; what is no more than noise is none.
 
 enum { MEASURE_MACHINE_NUM_RANKS = 4, MOST_REQUESTS = 64 };

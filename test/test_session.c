@@ -22,7 +22,7 @@
 #include "test.h"
 
 // === session =============================================================================================
-// what the parts of a session share: tasks by name over both data sets, memory kept to its
+// What the parts of a session share: tasks by name over both data sets, memory kept to its
 // limit.
 
 // A session of one rank, as far as `open` takes it, with the options' defaults.
@@ -413,7 +413,7 @@ static void a_step_keeps_what_the_model_asks_for(void) {
 }
 
 // === session_machine =====================================================================================
-// what a session knows of its ranks: speeds as measured, memory as each has it; one
+// What a session knows of its ranks: speeds as measured, memory as each has it; one
 // number for all where that serves.
 
 #define MIB (INT64_C(1) << 20)
@@ -491,7 +491,7 @@ static void what_is_taken_later_is_taken_from_all(void) {
 }
 
 // === session_model =======================================================================================
-// models put into a session: what does not fit together is named on every rank before
+// Models put into a session: what does not fit together is named on every rank before
 // anything travels, nothing runs without a model, and all of the model counts once.
 
 static RankResult results[RANKS_MAX];
@@ -788,7 +788,7 @@ static void every_parameter_is_counted_once(void) {
 }
 
 // === session_same ========================================================================================
-// ranks that were started with other options, or have another model or run, say which
+// Ranks that were started with other options, or have another model or run, say which
 // and how.
 
 static uint64_t seed;
@@ -920,7 +920,7 @@ static void costs_are_told_by_their_lines(void) {
 }
 
 // === session_eval ========================================================================================
-// validation cuts its data so that every row is counted once and both sides of a
+// Validation cuts its data so that every row is counted once and both sides of a
 // micro-batch keep to what memory allows.
 
 enum { LONGEST_INPUT = 40, LONGEST_TARGET = 14, ENC_BYTES = 640, DEC_BYTES = 1280 };
@@ -1266,7 +1266,7 @@ static void a_signal_breaks_off(void) {
 }
 
 // === session_verify ======================================================================================
-// ranks train on the same text, undamaged and of one tokenizer, or not at all.
+// Ranks train on the same text, undamaged and of one tokenizer, or not at all.
 
 enum { SESSION_VERIFY_NUM_RANKS = 3 };
 
@@ -1575,7 +1575,7 @@ static void who_is_told_to_end_does_not_wait(void) {
 }
 
 // === plan_ahead ==========================================================================================
-// every step once, in order, never in a slot that is in use; errors cross threads; no
+// Every step once, in order, never in a slot that is in use; errors cross threads; no
 // hang.
 
 static uint64_t plan_ahead_seed;
@@ -1710,7 +1710,7 @@ static void stopping_early_ends_cleanly(void) {
 }
 
 // === host_cores ==========================================================================================
-// ranks of one process share one host; what it has is what they may run on.
+// Ranks of one process share one host; what it has is what they may run on.
 
 static void quotas_are_whole_cores(void) {
     CHECK_EQ(host_cores_quota("max 100000\n"), 0);

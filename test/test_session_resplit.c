@@ -437,7 +437,7 @@ static void a_program_that_never_asks_is_told(void) {
 }
 
 // === piece_move ==========================================================================================
-// values travel from the ranks that have them to those that want them: every one
+// Values travel from the ranks that have them to those that want them: every one
 // arrives, whatever ranks have and want; none travels that is there already; copies are taken from the
 // nearest; what nobody has is named before anything moves.
 

@@ -28,7 +28,7 @@ int32_t local_ranks_threads(int32_t asked, int32_t num_ranks) {
 }
 
 // --- hosts and their cores -----------------------------------------------------------------------------
-// every rank says where it runs; the first adds it up and tells all.
+// Every rank tells all others where it runs; each adds it up.
 
 enum { MASK_WORDS = 128 };  // 8192 cores
 

@@ -25,7 +25,7 @@ void dynapipe_print_version(FILE* out) {
 }
 
 // --- where values live: this process -------------------------------------------------------------------
-// a session in this process's memory: ranks on CPUs.
+// A session in this process's memory: ranks on CPUs.
 
 #ifndef DYNAPIPE_CUDA
 #include <string.h>
@@ -90,7 +90,7 @@ void session_device_close(Dynapipe* dp) {
 #endif
 
 // --- hosts, and who still answers ----------------------------------------------------------------------
-// which rank is on which host, and who is still there when a run ends because nothing
+// Which rank is on which host, and who is still there when a run ends because nothing
 // moved.
 
 enum { MOST_NAMED = 8 };
@@ -176,7 +176,7 @@ static void name_missing(const Dynapipe* dp, const Roll* roll) {
 }
 
 // Behind STATUS_COMM, on its way to the end: every rank that is still there calls, and rank 0 (without it the
-// last one) says who does not. The transport is good for nothing else afterwards.
+// last one) prints who does not. The transport is good for nothing else afterwards.
 static void session_roll_call(const Dynapipe* dp) {
     const int32_t num_ranks = dp->transport.num_ranks, rank = dp->transport.rank;
     const bool listens = rank == 0 || rank == num_ranks - 1;
@@ -193,7 +193,7 @@ static void session_roll_call(const Dynapipe* dp) {
 }
 
 // --- ending early --------------------------------------------------------------------------------------
-// ranks agree that the run ends early: by a signal to any of them; and on the time.
+// Ranks agree that the run ends early: by a signal to any of them; and on the time.
 
 void dynapipe_watch_signals(Dynapipe* dp) {
     stop_signal_watch();
@@ -469,8 +469,8 @@ void dynapipe_close(Dynapipe* dp) {
     free(dp);
 }
 
-// Wrong options and bad files are found by every rank alike: then one says so and all leave in order. A rank
-// that is alone with its trouble takes the others down.
+// Wrong options and bad files are found by every rank alike: then one prints it and all leave in order. A
+// rank that is alone with its trouble takes the others down.
 void dynapipe_abort(Dynapipe* dp, const char* why) {
     if (dp == NULL || dp->transport.api == NULL) {
         fprintf(stderr, "error: %s\n", why);

@@ -223,7 +223,7 @@ static Status check_step_fits(const Dynapipe* dp) {
         (long long)loader_info(dp->train)->num_samples, most_tokens, MAX_STEP_SAMPLES);
 }
 
-// The loader lets a long sample be a batch alone, whatever -d says.
+// The loader lets a long sample be a batch alone, whatever -d is.
 static void warn_of_long_samples(const Dynapipe* dp) {
     if (loader_info(dp->train)->num_alone == 0 || dp->transport.rank != 0) { return; }
     long long longest = loader_info(dp->train)->longest_tokens;
@@ -235,7 +235,7 @@ static void warn_of_long_samples(const Dynapipe* dp) {
 }
 
 // Which tasks lost how much to -t, so that nobody trains on half of the data unawares.
-static void say_cuts(const Dynapipe* dp) {
+static void print_cuts(const Dynapipe* dp) {
     enum { TASKS_SHOWN = 8 };
     static const char* const ways[] = {"cut-input-end", "cut-input-start", "cut-input-middle", "skip"};
     const Loader* loader = dp->train;
@@ -268,7 +268,7 @@ static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
     TRY(session_same_run(dp));
     TRY(session_verify_start(dp));
     warn_of_long_samples(dp);
-    say_cuts(dp);
+    print_cuts(dp);
     int64_t steps = run->num_steps;
     if (steps < 0) { steps = loader_info(dp->train)->num_batches; }
     dp->num_steps = (int32_t)(steps < INT32_MAX ? steps : INT32_MAX);
@@ -306,7 +306,7 @@ const char* dynapipe_task_name(const Dynapipe* dp, int32_t task) {
 }
 
 // --- plans made ahead ----------------------------------------------------------------------------------
-// one thread, a ring of slots, one lock; slot of a step = (step - first_step) % num_slots.
+// One thread, a ring of slots, one lock; slot of a step = (step - first_step) % num_slots.
 
 enum { MESSAGE_BYTES = 1024 };
 
@@ -460,7 +460,7 @@ void plan_ahead_stop(PlanAhead* ahead) {
 }
 
 // --- steps made ahead ----------------------------------------------------------------------------------
-// the next step made in the background: draw a batch, plan it, collate my micro-batches.
+// The next step made in the background: draw a batch, plan it, collate my micro-batches.
 
 // A batch that is the same in every step (-a 1): the loader goes back to where it stood at the start.
 static Status draw_batch(Dynapipe* dp, SessionStep* step) {
@@ -612,7 +612,7 @@ int dynapipe_position(const Dynapipe* dp, const void** out, size_t* num_bytes) {
     if (dp->now == NULL && dp->resplit.position == NULL) {
         return (int)FAIL(STATUS_OUT_OF_RANGE, "no step has run: there is no position to save");
     }
-    Dynapipe* mine = (Dynapipe*)(uintptr_t)dp;  // what is given out, and what is said, is kept there
+    Dynapipe* mine = (Dynapipe*)(uintptr_t)dp;  // what is given out is kept there
     Status status = session_verify_wait(mine);
     if (status != STATUS_OK) { return (int)status; }
     *out = dp->now != NULL ? dp->now->batch.position : dp->resplit.position;
@@ -635,7 +635,7 @@ int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32
     if (status == STATUS_OK && seed != option && dp->run.overfit == 0 && dp->transport.rank == 0) {
         fprintf(stderr,
                 "warning: --seed %llu is not used: the run that goes on draws its data by --seed %llu\n  "
-                "---> say "
+                "---> give "
                 "--seed %llu; another -o for a new run\n",
                 (unsigned long long)option, (unsigned long long)seed, (unsigned long long)seed);
     }

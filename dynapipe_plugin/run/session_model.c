@@ -80,7 +80,7 @@ int32_t dynapipe_head(const Dynapipe* dp, int32_t* begin, int32_t max_begins) {
 }
 
 // --- what the options give -----------------------------------------------------------------------------
-// what --stage-split, --placement and --head say of where the model lies: can this
+// What --stage-split, --placement and --head allow: can this
 // program do it, what is left to choose, and does a checkpoint's placement agree.
 
 static PlacementChoice shape_of(const Dynapipe* dp) {
@@ -116,7 +116,7 @@ static Status check(const Dynapipe* dp, bool shares_head, int32_t max_ranges) {
     }
     if (dp->options.stage_split != NULL && asks_shape) {
         return FAIL(STATUS_BAD_OPTION,
-                    "--stage-split: is of --placement linear ---> leave one of them out, or say "
+                    "--stage-split: is of --placement linear ---> leave one of them out, or give "
                     "--placement 0:L,1:L,..");
     }
     return STATUS_OK;
@@ -175,7 +175,7 @@ bool session_placed_fits(const Dynapipe* dp, const Placement* placement) {
 }
 
 // --- machine -------------------------------------------------------------------------------------------
-// in what the ranks and links of this run differ: as measured, as memory is left.
+// In what the ranks and links of this run differ: as measured, as memory is left.
 
 // Limits that were found are multiples of this: a library that takes a little more today changes no plan.
 #define LIMIT_STEP_BYTES (INT64_C(64) << 20)
@@ -266,7 +266,7 @@ int64_t session_machine_limit_bytes(const Dynapipe* dp) {
 }
 
 // --- stages --------------------------------------------------------------------------------------------
-// the stage split of a run and the effort of its plans, from batches as the mixture draws
+// The stage split of a run and the effort of its plans, from batches as the mixture draws
 // them.
 
 enum { LEAST_PLANNING_NS = 1000000, MOST_PLANNING_NS = 400000000 };
@@ -525,7 +525,7 @@ int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* ou
 }
 
 // --- the model attached --------------------------------------------------------------------------------
-// the model put into the session: what each rank tells of it, compared with the others.
+// The model put into the session.
 
 // --- attaching -------------------------------------------------------------------------------------------
 

@@ -47,10 +47,10 @@ static void sum_words(double factor[REFIT_WORDS], double share[REFIT_WORDS], con
     }
 }
 
-static bool is_news(double factor, double share, double* said) {
-    double change = factor == 0 ? 0 : fabs(factor / *said - 1);
+static bool is_news(double factor, double share, double* printed) {
+    double change = factor == 0 ? 0 : fabs(factor / *printed - 1);
     if (change <= WORTH_SAYING || change * share <= WORTH_OF_ALL) { return false; }
-    *said = factor;
+    *printed = factor;
     return true;
 }
 
@@ -62,14 +62,14 @@ static double slow_of(const RefitRank* rank, const RefitSums sums[SIDE_COUNT]) {
     return all_ns > 0 ? (rank->slow[PASS_FORWARD] * forward_ns + backward * backward_ns) / all_ns : 1;
 }
 
-static void session_refit_say(SessionRefit* refit, const RefitVersion* version,
-                              const RefitSums sums[SIDE_COUNT], FILE* out) {
+static void print_version(SessionRefit* refit, const RefitVersion* version, const RefitSums sums[SIDE_COUNT],
+                          FILE* out) {
     double factor[REFIT_WORDS], share[REFIT_WORDS];
     int32_t num_lines = 0;
     sum_words(factor, share, &version->scale, sums);
     for (int i = 0; i < REFIT_WORDS; i++) {
         if (!is_news(factor[i], share[i], &refit->said_words[i])) { continue; }
-        fprintf(out, "refit after step %d: %s %.2f times what the cost file says\n", version->agreed,
+        fprintf(out, "refit after step %d: %s %.2f times as long as in the cost file\n", version->agreed,
                 words[i], factor[i]);
     }
     int32_t since = version->agreed - SESSION_REFIT_EVERY + 1;
@@ -89,7 +89,7 @@ static void session_refit_say(SessionRefit* refit, const RefitVersion* version,
 
 // --- metrics.jsonl ---------------------------------------------------------------------------------------
 
-// F, B, W; only terms that take time and are not as the cost file says.
+// F, B, W; only terms that take time and differ from the cost file.
 static json_t* json_terms(const CostScale* scale, const RefitSums sums[SIDE_COUNT]) {
     static const char* const groups[TERM_GROUPS] = {"fixed", "lengths", "squares"};
     json_t* object = json_object();
@@ -563,7 +563,7 @@ Status session_refit_agree(SessionRefit* refit, Collective* world, int32_t steps
     for (int side = 0; side < SIDE_COUNT; side++) {
         refit_sums_merge(&refit->history[side], REFIT_REMEMBERED, &all[side]);
     }
-    if (refit->rank == 0) { session_refit_say(refit, last_version(refit), refit->history, stdout); }
+    if (refit->rank == 0) { print_version(refit, last_version(refit), refit->history, stdout); }
     return STATUS_OK;
 }
 

@@ -7,7 +7,7 @@
 #include "session.h"
 #include "../../util/program.h"
 
-// First the copies of a tied parameter become one sum, group after group (tied_groups.h), then every
+// First the copies of a tied parameter become one sum, group after group (sums.h), then every
 // parameter is summed over the replicas: its owner's shard everywhere, the rest too where the optimizer is
 // not shared.
 static Status reduce_gradients(Dynapipe* dp) {

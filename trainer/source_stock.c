@@ -621,7 +621,7 @@ void source_position(const Source* source, const void** out, size_t* num_bytes) 
     *num_bytes = position_bytes((Source*)(uintptr_t)source);
 }
 
-// The plugin's position in the data begins with its options (run/session_settings.c).
+// The plugin's position in the data begins with its options (run/session_options.c).
 static bool is_of_the_plugin(const void* position, size_t num_bytes) {
     return num_bytes >= 7 && memcmp(position, "dpipopt", 7) == 0;
 }

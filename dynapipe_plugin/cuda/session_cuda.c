@@ -1,5 +1,5 @@
 // session_cuda.c -- a session on GPUs: which card is whose, what transfers and sums go by, how much memory
-// there is. Stands in for run/session_host.c.
+// there is. Replaces the host part of run/session.c.
 
 #include <stdbool.h>
 #include <stdlib.h>

@@ -110,11 +110,11 @@ static inline Status transport_close(Transport* transport) {
 enum {
     TAG_STEP = 0,                         // executor_tag()
     TAG_FORWARD = TRANSPORT_TAG_END / 4,  // + executor_tag() of micro-batch 0, as these pass in their order
-    TAG_PROGRESS = TAG_FORWARD + (1 << 12),  // progress.c
-    TAG_LINK,                                // link_probe.c
+    TAG_PROGRESS = TAG_FORWARD + (1 << 12),  // hosts.c
+    TAG_LINK,                                // hosts.c
     TAG_COLLECTIVE = TRANSPORT_TAG_END / 2,  // + operation (collective.c)
-    TAG_PIECES = TRANSPORT_TAG_END / 4 * 3,  // piece_move.c
-    TAG_ROLL,                                // session_hosts.c
+    TAG_PIECES = TRANSPORT_TAG_END / 4 * 3,  // session_resplit.c
+    TAG_ROLL,                                // session.c
 };
 
 // --- backoff ---------------------------------------------------------------------------------------------

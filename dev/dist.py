@@ -349,6 +349,9 @@ def main():
     tool.files.sort(key=lambda f: not f[0].endswith('.h'))
     spiece = open('dataloader/tokenizer/spiece.cpp').read()
     spiece_words = set(re.findall(r'[A-Za-z_]\w*', blank(spiece)))
+    for _, body in tool.files:  # and what its macros name
+        for c in body:
+            if c.kind == 'macro' and c.names[0] in spiece_words: spiece_words = spiece_words | c.words
     missing_names = {n for _, b in missing.files for c in b if c.kind == 'function' for n in c.names}
     tool_text = finish(tool, words | spiece_words, missing_names | spiece_words | {'main'}, also=missing_names)
     used = {path for path, _ in tool_text}

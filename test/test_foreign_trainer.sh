@@ -5,10 +5,9 @@
 needs=g++
 . "$(dirname "$0")/train_lib.sh"
 trainer_dir=$work/a/tree
-# (the plugin below the tree, as every other test's tree has it: its objects come out of the compiler's cache)
-mkdir "$work/a" && cp -r test/foreign_trainer "$trainer_dir" && ln -s "$PWD/dynapipe_plugin" "$PWD/dataloader" "$PWD/util" "$trainer_dir" &&
-    ln -s "$PWD/dynapipe_plugin" "$work" &&
-    sed -i 's#\.\./\.\./dynapipe_plugin#dynapipe_plugin#' "$trainer_dir/Makefile"
+# (the plugin as make dist writes it)
+mkdir "$work/a" && cp -r test/foreign_trainer "$trainer_dir" && python3 dev/dist.py "$trainer_dir/dynapipe_plugin" &&
+    ln -s "$trainer_dir/dynapipe_plugin" "$work" && sed -i 's#\.\./\.\./dist#dynapipe_plugin#' "$trainer_dir/Makefile"
 lib=build/${BUILD:-release}/foreign
 export DYNAPIPE_CACHE=$work/cache
 

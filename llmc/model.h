@@ -169,7 +169,7 @@ struct Model {
     bool has_head;                     // is_last: the whole one, else a share of it
     int64_t head_offset;               // in params and grads: its first row of the matrix
     int head_id, head_ids;             // ids [head_id, head_id + head_ids) ...
-    int head_rows;                     // ... are the first of so many rows; behind them is padding
+    int head_rows;                     // ... are the first of so many rows; after them is padding
     int slice_idx[MODEL_MAX_TENSORS];  // slices[slice_idx[tensor] + l] is local layer l's; -1: not here
     const floatX* last_logits;  // (rows, Vp): the first (up to 64) rows of the last forward with head and
                                 // without keep, or all of the last infer with head; lies in that forward's

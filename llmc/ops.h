@@ -45,7 +45,7 @@ extern "C" {
 
 typedef struct OpsContext OpsContext;  // CPU: number of threads; CUDA: stream, handles, workspace
 
-void ops_print_version(FILE* out);  // a line: the libraries behind the operations, for --version
+void ops_print_version(FILE* out);  // a line: the libraries after the operations, for --version
 // num_threads 0: OMP_NUM_THREADS or all cores; on a GPU (the current device) it means nothing. Where the
 // machine cannot serve: a message, and exit status 2.
 OpsContext* ops_create(int num_threads);
@@ -78,7 +78,7 @@ void ops_stage_begin(OpsContext* ops);
 const int32_t* ops_stage(OpsContext* ops, const int32_t* host, size_t num_values);
 // Memory for losses until the second ops_stage_begin() from here (CPU: `host` itself) ...
 float* ops_results(OpsContext* ops, float* host, size_t num_values);
-// ... and, queued behind their operations, the way to `host`, where they are after ops_sync().
+// ... and, queued after their operations, the way to `host`, where they are after ops_sync().
 void ops_deliver(OpsContext* ops, float* host, const float* results, size_t num_values);
 void ops_sync(OpsContext* ops);
 // Queued like an operation; both on the device, not overlapping.
@@ -195,11 +195,11 @@ typedef struct {
     int q_stride, kv_stride;     // values
     const int32_t *cu_q, *cu_k;  // (num_seqs + 1); the same array where a sequence attends to itself
     int num_seqs, num_q_tokens, num_k_tokens, num_heads, head_size;  // attention_check()
-    // (num_seqs) tokens of each sequence that are keys; its others, padding behind them, are seen by nobody
+    // (num_seqs) tokens of each sequence that are keys; its others, padding after them, are seen by nobody
     // and their dk, dv are 0. With k_lens only the beginnings are read of cu_k, which then need not be
     // neighbours (a cache of keys and values). NULL: all.
     const int32_t* k_lens;
-    // (num_seqs) the place among its keys of each sequence's first query (decoding behind a cache; forward
+    // (num_seqs) the place among its keys of each sequence's first query (decoding after a cache; forward
     // only). NULL: 0.
     const int32_t* q_starts;
     int causal;   // the query at place i of a sequence sees its keys 0 .. i only
@@ -242,7 +242,7 @@ void place_rows(floatX* dst, int dst_stride, const floatX* src, int src_stride, 
 
 // --- a head shared by vocabulary (Yeung et al. 2025: Vocabulary Parallelism, one barrier) ------------------
 // Share r has the ids [begin, begin + V) as the first V of the Vs rows of its part W_r of the matrix; the
-// rows behind are padding (V 0: all of them). Shares together have every id once. Of each row with logits x
+// rows after are padding (V 0: all of them). Shares together have every id once. Of each row with logits x
 // over all ids and target t,
 //     m_r = max of x, o_r = sum of exp(x - m_r), both over the share's ids but t
 //     m = max of all m_r and x_t,  others = sum of o_r exp(m_r - m),  sum = others + exp(x_t - m)

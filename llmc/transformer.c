@@ -10,7 +10,7 @@ x_l is the input of the stack's layer l in this range; x_0 the embedding's outpu
 norm reads, or `out`. The sum that ends a sublayer and the norm that begins the next are one pass over memory.
 
 Memory. With KEEP each layer has its own buffers, and rows of slots hold one slot more than there are layers,
-so that a gradient lies one slot behind its activation and overwrites only what the layer above is done with:
+so that a gradient lies one slot after its activation and overwrites only what the layer above is done with:
 
     qkv            | qkv_0  | ... | qkv_n-1 |          |        dqkv_l in slot l + 1
     xq, xkv        the same of the cross-attention; xkv has the encoder's tokens
@@ -514,8 +514,8 @@ static EncoderEnd encoder_end(const Job* job) {
 
 typedef struct {
     floatX* columns;  // (T, C)  the output of a matrix product on its way into a sum or a norm
-    floatX* wide;     // (T, F) or (T, I) with attention's scratch behind it, or (T or Te, C)
-    void* attention;  // behind (T, I) of wide
+    floatX* wide;     // (T, F) or (T, I) with attention's scratch after it, or (T or Te, C)
+    void* attention;  // after (T, I) of wide
     float* bias;      // (num_buckets, NH) the stack's table
 } Scratch;
 

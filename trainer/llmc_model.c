@@ -91,7 +91,7 @@ static void drop(void* ctx, void* model) {
     free(range);
 }
 
-// A step of no length, behind the norm of the gradients.
+// A step of no length, after the norm of the gradients.
 static int update(void* ctx, void* model) {
     (void)ctx;
     Range* range = (Range*)model;
@@ -148,7 +148,7 @@ DynapipeBlocks_v1 dynapipe_llmc_blocks(LlmcBlocks* ctx, const ModelConfig* confi
     };
 }
 
-// --- llmc_model --------------------
+// --- the model table ---------------------------------------------------------------------------------------
 
 // --- the model table -------------------------------------------------------------------------------------
 
@@ -324,7 +324,7 @@ int32_t dynapipe_llmc_pieces(DynapipePiece_v1* out, const Model* model, int64_t 
     return num;
 }
 
-// Blocks count the embeddings: 0, and behind the encoder's layers the decoder's.
+// Blocks count the embeddings: 0, and after the encoder's layers the decoder's.
 static ModelRange layers_of(const ModelConfig* config, DynapipeRange blocks) {
     int num_layers = model_num_layers(config), num_enc = config->num_layers;
     int head = num_layers + 1 + (config->num_dec_layers > 0 ? 1 : 0);

@@ -129,9 +129,9 @@ void attention_forward(floatX* out, float* lse, const floatX* qkv, const int32_t
     }
 }
 
-// --- attention_backward --------------------
+// --- backward ----------------------------------------------------------------------------------------------
 /*
-attention_backward.c -- gradient of attention.c, tile by tile, scores computed again (Dao et al. 2022,
+Gradient of attention.c, tile by tile, scores computed again (Dao et al. 2022,
 algorithm 4):
 
     p = exp(s - lse),  ds = p (v dout^T - D),  D = rowsum(dout out)

@@ -168,9 +168,9 @@ static void attention_general_dropout_rows(uint32_t* rows, const AttentionGenera
     }
 }
 
-// --- attention_general --------------------
+// --- forward -----------------------------------------------------------------------------------------------
 /*
-attention_general.c -- attention between two ragged sides (Vaswani et al. 2017, section 3.2), optionally with
+Attention between two ragged sides (Vaswani et al. 2017, section 3.2), optionally with
 T5's position bias and dropout, forward; the reference of the GPU's kernels.
 
     s = scale k q^T + bias[bucket(j - i)],  m' = max(m, max s),  p = exp(s - m'),  l = l exp(m - m') + sum p
@@ -274,9 +274,9 @@ void attention_general_forward(floatX* out, float* lse, const Attention* about, 
     }
 }
 
-// --- attention_general_backward --------------------
+// --- backward ----------------------------------------------------------------------------------------------
 /*
-attention_general_backward.c -- gradient of attention_general.c, tile by tile, scores computed again:
+Gradient of attention_general.c, tile by tile, scores computed again:
 
     p = exp(s - lse),  ds = p (mask (v dout^T) - D),  D = rowsum(dout out)
     dv += (p mask) dout,  dk += scale ds q,  dq += scale ds^T k,  dbias[bucket(j - i)] += ds

@@ -174,18 +174,7 @@ void gated_gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, in
 void dropout_apply(floatX* out, const floatX* inp, const uint32_t* keys, uint32_t place, float p, int T,
                    int C, OpsContext* ops);
 
-// --- causal self-attention over ragged sequences, online softmax, no T x T in memory ---------------------
-void attention_forward(floatX* out,        // (T, C)
-                       float* lse,         // (NH, T)  log-sum-exp of the scaled scores, for backward
-                       const floatX* qkv,  // (T, 3C)  q | k | v, heads side by side in each
-                       const int32_t* cu_seqlens, int num_seqs, int T, int C, int NH, OpsContext* ops);
-size_t attention_backward_scratch_bytes(int T, int C, int NH, int max_seq_tokens, const OpsContext* ops);
-void attention_backward(floatX* dqkv,  // (T, 3C); may not overlap qkv
-                        void* scratch, const floatX* dout, const floatX* qkv, const floatX* out,
-                        const float* lse, const int32_t* cu_seqlens, int num_seqs, int T, int C, int NH,
-                        OpsContext* ops);
-
-// --- attention in general: two sides, each ragged; T5's position bias --------------------------------------
+// --- attention: two sides, each ragged, online softmax, no T x T in memory; T5's position bias -----------------
 // Are there such heads (in both forms) and such a bias (num_buckets 0: none) on this device? false: `error`
 // (256 characters) says what would do. To ask before a model is built: the operations end the program.
 bool attention_check(int head_size, int num_buckets, int max_distance);
@@ -214,13 +203,13 @@ typedef struct {
     uint32_t dropout_place;
     const uint32_t *q_keys, *k_keys;  // (num_q_tokens), (num_k_tokens)
 } Attention;
-void attention_general_forward(floatX* out,  // (num_q_tokens, num_heads * head_size)
+void attention_forward(floatX* out,  // (num_q_tokens, num_heads * head_size)
                                float* lse,   // (num_heads, num_q_tokens)
                                const Attention* about, OpsContext* ops);
-size_t attention_general_scratch_bytes(const Attention* about, const OpsContext* ops);
+size_t attention_scratch_bytes(const Attention* about, const OpsContext* ops);
 // dq, dk, dv have the strides of q, k, v and may not overlap them; dbias (num_buckets, num_heads) +=, or
 // NULL.
-void attention_general_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias, void* scratch,
+void attention_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias, void* scratch,
                                 const floatX* dout, const floatX* out, const float* lse,
                                 const Attention* about, OpsContext* ops);
 

@@ -14,8 +14,8 @@ extern "C" {
 
 // --- batches of fixed length -------------------------------------------------------------------------------
 /*
-Batches of one shape, for the stock trainer: rows x -t consecutive tokens (token_stream.h),
-or for an encoder-decoder rows of an input and a target, padded to -t and --target-tokens (pair_stream.h).
+Batches of one shape, for the stock trainer: rows x -t consecutive tokens (streams.h),
+or for an encoder-decoder rows of an input and a target, padded to -t and --target-tokens.
 
 A failure ends the program with one message.
 */

@@ -1,4 +1,5 @@
-// session_ranges.c -- which blocks of the model are this rank's.
+// session_model.c -- where the model lies: what the options allow, the stages for the mixture, the model
+// attached.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,7 @@
 #include "session.h"
 #include "../../util/program.h"
 
-// The embedding is block 0, the decoder's stands behind the encoder's layers, the head behind all.
+// The embedding is block 0, the decoder's follows the encoder's layers, the head is last.
 static DynapipeRange chunk_blocks(const Dynapipe* dp, int32_t k) {
     const Placement* placement = &dp->request.placement;
     const LayerRange* layers = &placement->chunks[k];
@@ -78,8 +79,8 @@ int32_t dynapipe_head(const Dynapipe* dp, int32_t* begin, int32_t max_begins) {
     return heads[placement->head];
 }
 
-// --- session_placed --------------------
-// session_placed.c -- what --stage-split, --placement and --head say of where the model lies: can this
+// --- what the options give -----------------------------------------------------------------------------
+// What --stage-split, --placement and --head allow: can this
 // program do it, what is left to choose, and does a checkpoint's placement agree.
 
 static PlacementChoice shape_of(const Dynapipe* dp) {
@@ -115,7 +116,7 @@ static Status check(const Dynapipe* dp, bool shares_head, int32_t max_ranges) {
     }
     if (dp->options.stage_split != NULL && asks_shape) {
         return FAIL(STATUS_BAD_OPTION,
-                    "--stage-split: is of --placement linear ---> leave one of them out, or say "
+                    "--stage-split: is of --placement linear ---> leave one of them out, or give "
                     "--placement 0:L,1:L,..");
     }
     return STATUS_OK;
@@ -159,7 +160,7 @@ static Status session_placed_request(Dynapipe* dp, bool shares_head, int32_t max
 
 bool session_placed_fits(const Dynapipe* dp, const Placement* placement) {
     const int32_t P = dp->num_stages;
-    PlanRequest given = {.P = P, .rules = dp->request.rules};
+    PlanRequest given = {.rules = dp->request.rules, .P = P};
     placement_linear(&given.placement, given.placement.chunks, P);
     if (take(dp, &given) != STATUS_OK) { return false; }
     Placement chunks = *placement, head = given.placement;  // each with the other's head
@@ -173,8 +174,8 @@ bool session_placed_fits(const Dynapipe* dp, const Placement* placement) {
     return chunks_fit && (head_fits || P == 1);
 }
 
-// --- session_machine --------------------
-// session_machine.c -- in what the ranks and links of this run differ: as measured, as memory is left.
+// --- machine -------------------------------------------------------------------------------------------
+// In what the ranks and links of this run differ: as measured, as memory is left.
 
 // Limits that were found are multiples of this: a library that takes a little more today changes no plan.
 #define LIMIT_STEP_BYTES (INT64_C(64) << 20)
@@ -187,7 +188,7 @@ bool session_placed_fits(const Dynapipe* dp, const Placement* placement) {
 static Status need_ranks(Dynapipe* dp) {
     int32_t num_ranks = dp->transport.num_ranks;
     if (dp->machine_ranks != NULL) { return STATUS_OK; }
-    dp->machine_ranks = malloc((size_t)num_ranks * sizeof *dp->machine_ranks);
+    dp->machine_ranks = (MachineRank*)malloc((size_t)num_ranks * sizeof *dp->machine_ranks);
     if (dp->machine_ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     for (int32_t r = 0; r < num_ranks; r++) { dp->machine_ranks[r] = machine_rank(NULL, r); }
     dp->machine.num_ranks = num_ranks;
@@ -264,8 +265,8 @@ int64_t session_machine_limit_bytes(const Dynapipe* dp) {
     return own > 0 ? own : dp->options.memory_limit_bytes;
 }
 
-// --- session_stages --------------------
-// session_stages.c -- the stage split of a run and the effort of its plans, from batches as the mixture draws
+// --- stages --------------------------------------------------------------------------------------------
+// The stage split of a run and the effort of its plans, from batches as the mixture draws
 // them.
 
 enum { LEAST_PLANNING_NS = 1000000, MOST_PLANNING_NS = 400000000 };
@@ -392,8 +393,8 @@ static Status search_stages(StageChoice* out, PlanRequest* request, const CostMo
 // Every rank would find the same; where ranks share cores each would wait for all others to have found it. So
 // the first one searches, and tells the choice, or why there is none.
 static Status choose_on_first(StageChoice* out, Dynapipe* dp, StageBatch* batches) {
-    enum { WAITS = 10 };               // times the usual wait for a message
-    static const LargestSamples none;  // a run that only looks at the model draws none to train on
+    enum { WAITS = 10 };                     // times the usual wait for a message
+    static const LargestSamples none = {0};  // a run that only looks at the model draws none to train on
     struct {
         StageChoice choice;
         Status status;
@@ -444,8 +445,7 @@ static Status session_stages_choose(Dynapipe* dp) {
     return STATUS_OK;
 }
 
-// --- choosing
-// ------------------------------------------------------------------------------------------------
+// --- choosing ------------------------------------------------------------------------------------------
 
 ShapeRules session_rules(const DynapipeShapes_v1* shapes) {
     return (ShapeRules){.padded = shapes->padded != 0,
@@ -478,7 +478,6 @@ static void fill_request(Dynapipe* dp, const DynapipeCosts* costs) {
     request->mb_tokens = options->mb_tokens;
     request->mb_samples = options->mb_tokens > 0 ? 0 : dp->run.rows;
     request->effort = options->effort;
-    request->memory_slack_permille = PLAN_MEMORY_SLACK_PERMILLE;
 }
 
 // Can this model be run on so many stages, and with these options?
@@ -525,8 +524,8 @@ int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* ou
     return status == STATUS_OK ? (int)session_stop_agree(dp) : (int)status;
 }
 
-// --- session_model --------------------
-// session_model.c -- the model put into the session: what each rank tells of it, compared with the others.
+// --- the model attached --------------------------------------------------------------------------------
+// The model put into the session.
 
 // --- attaching -------------------------------------------------------------------------------------------
 
@@ -605,7 +604,7 @@ static Status open_model(Dynapipe* dp) {
 
 static Status take_params(Dynapipe* dp, const DynapipeParams_v1* params) {
     free(dp->tied_given);
-    dp->tied_given = calloc((size_t)params->num_tied + 1, sizeof *dp->tied_given);
+    dp->tied_given = (DynapipeTied*)calloc((size_t)params->num_tied + 1, sizeof *dp->tied_given);
     if (dp->tied_given == NULL) {
         return FAIL(STATUS_NO_MEMORY, "no memory for %d groups", params->num_tied);
     }
@@ -658,7 +657,7 @@ static bool counts_group(const Dynapipe* dp, const TiedGroup* group) {
     return first == dp->stage;
 }
 
-// Of the copies that another stage counts, the first that ends behind `at`; NULL: none.
+// Of the copies that another stage counts, the first that ends after `at`; NULL: none.
 static const TiedGroup* next_left_out(const Dynapipe* dp, int64_t at) {
     const TiedGroup* next = NULL;
     for (int32_t i = 0; i < dp->tied.num_groups; i++) {

@@ -961,7 +961,7 @@ enum {
     LEFT_FOR_LAYERS = 30,
     FIELD = 12,
     FINALISTS = 3
-};  // percent of the budget that are left after it
+};  // LEFT_FOR: percent of the budget that are left after it
 
 static Status construct(Candidate* best, Search* search) {
     const PlanProblem* problem = search->problem;

@@ -25,7 +25,6 @@ SEED = ("rng_seed((uint64_t)problem->num_samples)", "rng_seed((uint64_t)problem-
 VARIANTS = {
     "local search on replicas": ("    if (best.makespan_ns < INT64_MAX) { TRY(improve_all(states, search)); }\n", ""),
     "exchange between replicas": ("        TRY(exchange(", "        if (false) TRY(exchange("),
-    "settings of each replica": ("OWN_PART = 4", "OWN_PART = 1000000"),
     "halving: a field of 1": ("    if (num > FIELD) { num = FIELD; }", "    num = 1;"),
     "FIELD 12 -> 24": ("FIELD = 12", "FIELD = 24"),
     "FINALISTS 3 -> 1": ("FINALISTS = 3", "FINALISTS = 1"),

@@ -1,6 +1,7 @@
 // trace.c -- what a step says of jobs and links, and the file that shows it.
 #include "trace.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@ static const char* const kind_text[] = {INSTR_LIST(X) "reduce", "update", "share
 #undef X
 // clang-format on
 
-_Static_assert(sizeof kind_text / sizeof kind_text[0] == TRACE_KIND_COUNT, "one text per kind");
+static_assert(sizeof kind_text / sizeof kind_text[0] == TRACE_KIND_COUNT, "one text per kind");
 
 const char* trace_kind_text(int32_t kind) {
     return kind >= 0 && kind < TRACE_KIND_COUNT ? kind_text[kind] : "unknown";

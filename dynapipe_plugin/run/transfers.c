@@ -157,8 +157,9 @@ void transfers_free(Transfers* t) {
     *t = (Transfers){0};
 }
 
-const char* transfer_words(char* out, const Transfers* t, TransferName name) {
-    snprintf(out, TRANSFER_NAME_CHARS, t->says_chunks && name.chunk >= 0 ? "%s mb %d chunk %d" : "%s mb %d",
+TransferWords transfer_words(const Transfers* t, TransferName name) {
+    TransferWords out;
+    snprintf(out.text, sizeof out.text, t->says_chunks && name.chunk >= 0 ? "%s mb %d chunk %d" : "%s mb %d",
              trace_kind_text(name.kind), (int)name.mb, (int)name.chunk);
     return out;
 }

@@ -109,10 +109,12 @@ typedef struct {
     bool says_chunks;  // in messages: ranks have several
 } Transfers;
 
-// "fwd mb 3", "fwd mb 3 chunk 1". The text lives as long as the block it is used in.
-enum { TRANSFER_NAME_CHARS = 64 };
-#define TRANSFER_WORDS(t, name) transfer_words((char[TRANSFER_NAME_CHARS]){0}, t, name)
-const char* transfer_words(char* out, const Transfers* t, TransferName name);
+// "fwd mb 3", "fwd mb 3 chunk 1". The text lives to the end of the expression.
+typedef struct {
+    char text[64];
+} TransferWords;
+#define TRANSFER_WORDS(t, name) transfer_words(t, name).text
+TransferWords transfer_words(const Transfers* t, TransferName name);
 
 // Forget everything, make room for num_events records (transfers, jobs), begin a step.
 Status transfers_begin(Transfers* t, int32_t num_events);

@@ -68,12 +68,16 @@ typedef struct {
     char (*hosts)[TRANSPORT_HOST_CHARS];  // [num_ranks] their names, borrowed; NULL: all are on one
 } Transport;
 
-// "3"; where there are several hosts, "3 (on node17)". The text lives as long as the block it is used in.
-#define TRANSPORT_RANK(transport, rank) transport_rank_text((char[TRANSPORT_RANK_CHARS]){0}, transport, rank)
+// "3"; where there are several hosts, "3 (on node17)". The text lives to the end of the expression.
+typedef struct {
+    char text[TRANSPORT_RANK_CHARS];
+} TransportRank;
+#define TRANSPORT_RANK(transport, rank) transport_rank(transport, rank).text
 
-static inline const char* transport_rank_text(char* out, const Transport* transport, int32_t rank) {
+static inline TransportRank transport_rank(const Transport* transport, int32_t rank) {
+    TransportRank out;
     bool is_known = transport->hosts != NULL && rank >= 0 && rank < transport->num_ranks;
-    snprintf(out, TRANSPORT_RANK_CHARS, is_known ? "%d (on %s)" : "%d", (int)rank,
+    snprintf(out.text, sizeof out.text, is_known ? "%d (on %s)" : "%d", (int)rank,
              is_known ? transport->hosts[rank] : "");
     return out;
 }

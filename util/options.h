@@ -38,7 +38,7 @@ Status options_defaults(const OptionSpec* specs, int num_specs, void* options);
 
 // Take every "--..." argument out of argv; argc and argv shrink. Stops at a bare "--", which is removed too.
 // "--help" and "--version" are left in argv: the host prints its own help and then options_print(). So are
-// the host's own options, each with a value: `left`, their names with a NULL behind the last (NULL: none).
+// the host's own options, each with a value: `left`, their names with a NULL after the last (NULL: none).
 // Returns STATUS_BAD_OPTION with a message that names the option and says what would be valid.
 Status options_take(const OptionSpec* specs, int num_specs, void* options, int* argc, char** argv,
                     const char* const* left);
@@ -48,21 +48,20 @@ bool options_want_help(int argc, char** argv);
 
 void options_print(const OptionSpec* specs, int num_specs, FILE* out);
 
-// "name=value" of the option called `name` (settings.h); nothing where there is none.
+// "name=value" of the option called `name` (below); nothing where there is none.
 void options_add_setting(const OptionSpec* specs, int num_specs, const void* options, const char* name,
                          FILE* out);
 
-// --- settings --------------------
-/*
-settings.h -- what a run was started with, as lines "name=value": kept in its checkpoints, so that a run that
-goes on from them can say what it does otherwise.
-*/
+// --- settings ---------------------------------------------------------------------------------------------
+
+// What a run was started with, as lines "name=value": kept in its checkpoints, so that a run that
+// goes on from them can say what it does otherwise.
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// Control characters of a value become \xNN (printable.h); NULL: not given.
+// Control characters of a value become \xNN (status.h); NULL: not given.
 void settings_add(FILE* out, const char* name, const char* value);
 // In as few digits as tell it from all others.
 void settings_add_number(FILE* out, const char* name, double value);

@@ -1,4 +1,4 @@
-// search.c -- see search.h.
+// search.c -- see search.h. What each part and constant brings: dev/results/ablation.md.
 #include "search.h"
 
 #include <math.h>

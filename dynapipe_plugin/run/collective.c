@@ -348,7 +348,7 @@ static Status swap_values(Collective* c, CollectiveOp op, int32_t round, int32_t
     return collective_wait(c, op, round);
 }
 
-// What lies behind is added to what lies before, so that both of a pair get the same bits.
+// The later one is added to the earlier, so that both of a pair get the same bits.
 static void add_values(double* values, const double* other, int32_t num_values, bool other_is_before) {
     for (int32_t k = 0; k < num_values; k++) {
         values[k] = other_is_before ? other[k] + values[k] : values[k] + other[k];

@@ -1,10 +1,10 @@
+// sums.c -- see sums.h.
 #include "sums.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// What one rank tells, as it travels: num_params, number of groups, types, and (group, begin, count) of each
-// group.
+// What a rank sends: num_params, number of groups, types, and (group, begin, count) of each group.
 typedef struct {
     int64_t group, begin, count;
 } Row;

@@ -142,7 +142,7 @@ static Status check_header(const Check* check, const CheckRequest* r) {
 }
 
 // An older receive of the same peer and tag that has not posted its data yet: this one must wait for it.
-static bool is_behind(const Check* check, const CheckRequest* r) {
+static bool must_wait(const Check* check, const CheckRequest* r) {
     for (const CheckRequest* older = check->first; older != r; older = older->next) {
         if (older->is_receive && older->peer == r->peer && older->tag == r->tag && !older->data_posted) {
             return true;
@@ -154,7 +154,7 @@ static bool is_behind(const Check* check, const CheckRequest* r) {
 static Status advance(Check* check, CheckRequest* r) {
     Transport* inner = &check->inner;
     TRY(test_inner(check, &r->header_request));
-    if (r->is_receive && r->header_request == NULL && !r->data_posted && !is_behind(check, r)) {
+    if (r->is_receive && r->header_request == NULL && !r->data_posted && !must_wait(check, r)) {
         TRY(check_header(check, r));
         TRY(inner->api->irecv(inner->ctx, r->peer, r->tag, r->data, r->num_bytes, &r->data_request));
         r->data_posted = true;

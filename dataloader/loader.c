@@ -277,7 +277,7 @@ static void try_spelling(WeightEntry* best, const char* text, const char* spelli
     if (is_weight && num_bytes > best->num_bytes) { *best = (WeightEntry){k, weight, num_bytes}; }
 }
 
-// A name may be written as it is, or as it is printed (printable.h).
+// A name may be written as it is, or as it is printed (status.h).
 static WeightEntry find_entry(const char* text, int32_t num_tasks, const char* const* task_names) {
     WeightEntry best = {0};
     for (int32_t k = 0; k < num_tasks; k++) {
@@ -287,7 +287,7 @@ static WeightEntry find_entry(const char* text, int32_t num_tasks, const char* c
     return best;
 }
 
-// No entry begins at `text`: a name that the data has not, or no number behind it.
+// No entry begins at `text`: a name that the data has not, or no number after it.
 static Status refuse_entry(const char* text, int32_t num_tasks, const char* const* task_names) {
     size_t entry_bytes = strcspn(text, ","), name_bytes = entry_bytes;
     while (name_bytes > 0 && text[name_bytes - 1] != '=') { name_bytes--; }

@@ -527,7 +527,7 @@ static Status tokenise_part(Generation* g, const PromptPart* part, BpeTokens* ou
     return end == INPUT_END_EOT ? bpe_tokens_add(out, vocab->eot_token) : STATUS_OK;
 }
 
-// How many tokens the end of every input is, as training counts them (sample_maker.h).
+// How many tokens the end of every input is, as training counts them (prepare_data.c).
 static Status count_tail(Generation* g) {
     const SampleInputEnd end = g->options->raw ? INPUT_END_NONE : g->model->tokens.data.vocab.input_end;
     size_t num_bytes;

@@ -306,7 +306,7 @@ static size_t position_bytes(Source* source) {
     return (size_t)(1 + stock_stream_info(&source->train)->shards->num_files) * sizeof(int64_t);
 }
 
-// The data is read through beside the training, as with the plugin (sample_verify.h).
+// The data is read through beside the training, as with the plugin (sample_file.h).
 static void open_verification(Source* source) {
     SampleShards* shards[2] = {stock_stream_info(&source->train)->shards};
     bool has_val = source->flags.val_pattern != NULL;
@@ -621,7 +621,7 @@ void source_position(const Source* source, const void** out, size_t* num_bytes) 
     *num_bytes = position_bytes((Source*)(uintptr_t)source);
 }
 
-// The plugin's position in the data begins with its options (run/session_settings.c).
+// The plugin's position in the data begins with its options (run/session_options.c).
 static bool is_of_the_plugin(const void* position, size_t num_bytes) {
     return num_bytes >= 7 && memcmp(position, "dpipopt", 7) == 0;
 }

@@ -18,8 +18,8 @@ extern "C" {
 
 // --- stock_stream --------------------
 /*
-stock_stream.h -- batches of one shape, for the stock trainer: rows x -t consecutive tokens (token_stream.h),
-or for an encoder-decoder rows of an input and a target, padded to -t and --target-tokens (pair_stream.h).
+stock_stream.h -- batches of one shape, for the stock trainer: rows x -t consecutive tokens (streams.h),
+or for an encoder-decoder rows of an input and a target, padded to -t and --target-tokens.
 
 A failure ends the program with one message.
 */

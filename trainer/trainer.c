@@ -907,7 +907,7 @@ static int64_t bytes_to_save(const Trainer* t) {
     return params * (int64_t)sizeof(floatX) + moments * (int64_t)sizeof(float) * (o->master != NULL ? 3 : 2);
 }
 
-// On the main rank, where it takes long (slow_notice.h): "saving step 100". step < 0: none; num_bytes 0:
+// On the main rank, where it takes long (util/program.h): "saving step 100". step < 0: none; num_bytes 0:
 // unknown.
 static SlowNotice* trainer_notice(const Trainer* t, const char* doing, int step, int64_t num_bytes) {
     char what[96];

@@ -223,7 +223,7 @@ int64_t byte_source_position(const ByteSource* source) {
     return source->position;
 }
 
-// --- json_values --------------------
+// --- json values ---------------------------------------------------------------------------------------
 
 enum { READ_BYTES = 1 << 16 };
 
@@ -263,7 +263,7 @@ static Status fail_too_long(const JsonValues* values) {
     return json_values_fail(values, "longer than %zu bytes", values->max_bytes);
 }
 
-// Read more behind `end`; bytes in use move to the front first.
+// Read more after `end`; bytes in use move to the front first.
 static Status fill_buffer(JsonValues* values) {
     if (values->begin > 0) {
         memmove(values->buffer, values->buffer + values->begin, values->end - values->begin);
@@ -287,7 +287,7 @@ static Status fill_buffer(JsonValues* values) {
     return STATUS_OK;
 }
 
-// The byte at `offset` behind `begin`, -1 behind the last.
+// The byte at `offset` after `begin`, -1 after the last.
 static Status look(JsonValues* values, size_t offset, int* byte) {
     while (values->end - values->begin <= offset && !values->at_end) { TRY(fill_buffer(values)); }
     bool held = values->end - values->begin > offset;
@@ -490,7 +490,7 @@ static Status next_of_array(JsonValues* values, const char** text, size_t* num_b
             TRY(fill_buffer(values));
             drop(values, values->end - values->begin);
         }
-        return json_values_fail(values, "something stands behind the end of the array: it is not read");
+        return json_values_fail(values, "something stands after the end of the array: it is not read");
     }
     if (byte == ']') {
         drop(values, 1);

@@ -316,14 +316,13 @@ Status microbatch_tokens_build(MicrobatchList* out, const PlanProblem* problem, 
     return microbatch_list_choose_mode(out, problem, "--batching tokens: micro-batch");
 }
 
-// --- microbatch_kk --------------------
-/*
-microbatch_kk.c -- equal work in every micro-batch: what trainers with balanced ragged batches do today.
-
-Samples are spread over the fewest micro-batches of mb_tokens tokens on average (a multiple of the replicas)
-by largest differencing on what each sample takes, attention included; more micro-batches where they do not
-keep to their share of memory. The smallest come first and last. The pipeline is not looked at.
-*/
+// --- kk ----------------------------------------------------------------------------------------------------
+//
+// Equal work in every micro-batch: what trainers with balanced ragged batches do today.
+//
+// Samples are spread over the fewest micro-batches of mb_tokens tokens on average (a multiple of the
+// replicas) by largest differencing on what each sample takes, attention included; more micro-batches where
+// they do not keep to their share of memory. The smallest come first and last. The pipeline is not looked at.
 
 typedef struct {
     int64_t work_ns;

@@ -86,8 +86,10 @@ static inline TransportRank transport_rank(const Transport* transport, int32_t r
 // Zero-buffer rendezvous: a send is done only when the matching receive has taken it.
 Status transport_loopback_open(Transport* out, int32_t num_ranks);
 
-// MPI: comm is MPI_COMM_WORLD duplicated. Initialises MPI if nobody has. Compiled with DYNAPIPE_MPI only.
+#ifdef DYNAPIPE_MPI
+// MPI: comm is MPI_COMM_WORLD duplicated. Initialises MPI if nobody has.
 Status transport_mpi_open(Transport* out, int* argc, char*** argv);
+#endif
 
 // Wrap `inner`: verifies that tags are in range, sizes agree on both ends, buffers in flight are not touched
 // or posted twice, receive buffers are poisoned with NaN until their data is there, and nothing is in flight

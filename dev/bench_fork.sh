@@ -50,7 +50,8 @@ same=$(diff <(losses fork-linear) <(losses fork-auto) >/dev/null && echo "The fo
     echo
     echo "GPT-2 $model, vocabulary $vocab, at most $tokens tokens a step and $longest a sample of $about, 4 stages on virtual hosts of one core"
     echo "(\`dev/bench_fork.sh\`); a step's time in the mean from the third on, and the share of it that ranks wait. The fork computes with its own loops"
-    echo "(\`-Ofast\`), our trainer with OpenBLAS; the fork's head is shared by rows at most, ours by vocabulary, too."
+    echo "(\`-Ofast\`), our trainer with OpenBLAS; the fork's head is shared by rows at most, ours by vocabulary, too. Times are those of"
+    echo "one run each and scatter with what else the machine does: on a busy one by a tenth."
     echo
     echo "| trainer | one piece a rank, whole head | \`--placement auto\` | times as fast |"
     echo "|---|---:|---:|---:|"

@@ -160,7 +160,17 @@ def rename(text, names):
     return TOKEN.sub(lambda m: names.get(m.group(0), m.group(0)), text)
 
 
-def finish(unit, roots, api, before=(), also=()):
+def reach(roots, meaning):
+    reached, todo = set(), list(roots)
+    while todo:
+        name = todo.pop()
+        if name in reached: continue
+        reached.add(name)
+        for c in meaning.get(name, ()): todo += c.words - reached
+    return reached
+
+
+def finish(unit, roots, api, before=(), also=(), guarded_roots=()):
     """The text of a unit: names made different, functions static, what roots do not reach left out."""
     files = unit.files
     headers = {n for path, body in list(before) + files if path.endswith('.h') for c in body if c.is_forward for n in c.names}
@@ -217,12 +227,8 @@ def finish(unit, roots, api, before=(), also=()):
         for c in body:
             if c.kind in ('function', 'variable', 'type', 'macro'):
                 for name in c.names: meaning.setdefault(name, []).append(c)
-    reached, todo = set(), list(roots)
-    while todo:
-        name = todo.pop()
-        if name in reached: continue
-        reached.add(name)
-        for c in meaning.get(name, ()): todo += c.words - reached
+    always = reach(roots, meaning)
+    reached = reach(set(roots) | set(guarded_roots), meaning)
     have = set(also) | {name for name in defined} | {n for _, b in before for c in b if c.kind == 'function' for n in c.names}
     out = []
     for path, body in files:
@@ -237,6 +243,8 @@ def finish(unit, roots, api, before=(), also=()):
                 if c.kind == 'function' and path.endswith('.c') and not c.is_static and c.names[0] not in api:
                     c.text = make_static(c.text)
                 if c.kind == 'macro' and not path.endswith('.h'): macros.append(c.names[0])
+            if guarded_roots and c.kind in ('function', 'prototype', 'variable') and c.names and not always.intersection(c.names):
+                c.text = '#ifdef DYNAPIPE_CUDA\n' + c.text.strip('\n') + '\n#endif\n\n'
             lines.append(c.text)
         text = drop_empty(''.join(lines))
         if not blank(text).strip(): continue
@@ -322,9 +330,9 @@ def main():
     # the library's own headers stand first, so order among its sources does not matter
     lib.files.sort(key=lambda f: not f[0].endswith('.h'))
     cuda_words = set().union(*(c.words for _, b in cuda.files for c in b)) if cuda.files else set()
-    text = finish(lib, api_functions | cuda_words, api)
+    text = finish(lib, api_functions, api, guarded_roots=cuda_words)
     used = {path for path, _ in text}
-    system = ''.join(PCRE.get(s, '') + f'#include {s}\n' for s in sorted(lib.system) if lib.system[s] & used)
+    system = ''.join(GUARD.get(s) or PCRE.get(s, '') + f'#include {s}\n' for s in sorted(lib.system) if lib.system[s] & used)
     with open(out + '/dynapipe.c', 'w') as f:
         f.write(head('dynapipe.c', 'the library: one translation unit', version))
         f.write('#ifndef _GNU_SOURCE\n#define _GNU_SOURCE\n#endif\n' + CXX + system)
@@ -385,12 +393,23 @@ def main():
     shutil.rmtree(out)
 
 
+GUARD = {'<mpi.h>': '#ifdef DYNAPIPE_MPI\n#include <mpi.h>\n#endif\n'}
 PCRE = {'<pcre2.h>': '#define PCRE2_CODE_UNIT_WIDTH 8\n'}
 CXX = '''#ifdef __cplusplus
 #define _Static_assert static_assert
 #define _Thread_local thread_local
 #define restrict __restrict
+#define OMPI_SKIP_MPICXX
+#define MPICH_SKIP_MPICXX
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+#ifdef __clang__
+#pragma GCC diagnostic ignored "-Wmissing-braces"
+#pragma GCC diagnostic ignored "-Wc99-designator"
+#endif
+#endif
+#ifdef __clang__  // what is left out goes by names, and a name may be that of something else, too
+#pragma GCC diagnostic ignored "-Wunused-function"
+#pragma GCC diagnostic ignored "-Wunused-const-variable"
 #endif
 '''
 

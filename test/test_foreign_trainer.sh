@@ -103,6 +103,6 @@ planted() {  # words, sed expression
 }
 mkdir "$work/planted"
 planted 'by the gradients it would by' '/rope(r.dq + begin/,/-1);/d'
-planted 'behind its scratch' 's/int64_t of_token = 3 \* c->channels + c->hidden/int64_t of_token = 2 * c->channels + c->hidden/'
+planted 'after its scratch' 's/int64_t of_token = 3 \* c->channels + c->hidden/int64_t of_token = 2 * c->channels + c->hidden/'
 planted 'is not a number' 's/matmul_backward(NULL, g->wdown + l \* C \* F, a.dy,/matmul_backward(NULL, g->wdown + l * C * F, (float*)scratch,/'
 finish

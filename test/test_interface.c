@@ -182,7 +182,7 @@ static const Pin pins[] = {
     PLACE(DynapipeShapes_v1, head_has_layer, 24),
     PLACE(DynapipeShapes_v1, max_tokens, 28),
     PLACE(DynapipeShapes_v1, max_seqs, 32),
-    PLACE(DynapipeShapes_v1, reserved, 40),
+    PLACE(DynapipeShapes_v1, head_by_rows, 40), PLACE(DynapipeShapes_v1, reserved, 48),  // (was reserved[0])
     SIZE(DynapipeBlocks_v1, 216),
     PLACE(DynapipeBlocks_v1, api, 0),
     PLACE(DynapipeBlocks_v1, ctx, 8),

@@ -157,7 +157,7 @@ static Status move_bytes(Mover* mover, char* host, int64_t num_bytes, int64_t at
 static Status move_values(Mover* mover, char* values, int64_t num_bytes, int64_t at, bool counts) {
     if (mover->room == NULL) { return move_bytes(mover, values, num_bytes, at, counts); }
     for (int64_t done = 0; done < num_bytes; done += ROOM_BYTES) {
-        int64_t part = num_bytes - done < ROOM_BYTES ? num_bytes - done : ROOM_BYTES;
+        int64_t part = num_bytes - done < ROOM_BYTES ? num_bytes - done : (int64_t)ROOM_BYTES;
         if (!mover->is_reading) { mover->copies->to_host(mover->room, values + done, (size_t)part); }
         TRY(move_bytes(mover, mover->room, part, at + done, counts));
         if (mover->is_reading) { mover->copies->from_host(values + done, mover->room, (size_t)part); }
@@ -444,7 +444,7 @@ DynapipeLlmc* dynapipe_llmc_open_as(int32_t header_interface, int* argc, char***
     const char* own[NUM_SPECS + 1] = {NULL};
     int first = has_options ? 0 : FIRST_COMMON;
     for (int i = first; i < NUM_SPECS; i++) { own[i - first] = specs[i].name; }
-    DynapipeLlmc* run = calloc(1, sizeof(DynapipeLlmc));
+    DynapipeLlmc* run = (DynapipeLlmc*)calloc(1, sizeof(DynapipeLlmc));
     if (run == NULL) {
         dynapipe_abort(NULL, "no memory for a run");
         exit(EXIT_FAILURE);
@@ -556,7 +556,7 @@ void dynapipe_llmc_open_data(DynapipeLlmc* run, const DynapipeRun_v1* about, int
     if (run->model_path != NULL) {
         dynapipe_llmc_check(run, (int)llmc_check_vocabulary(run, run->model_vocab_hash, run->model_path));
     }
-    run->task_loss = calloc((size_t)run->info.num_tasks + 1, sizeof(double));
+    run->task_loss = (double*)calloc((size_t)run->info.num_tasks + 1, sizeof(double));
     if (run->task_loss == NULL) { dynapipe_llmc_die(run, "no memory for the tasks' losses"); }
     if (!llmc_is_main(run)) { return; }
     printf("data: %lld samples of %d tasks, %lld tokens; %lld longer than %d cut%s, %lld skipped\n",
@@ -659,7 +659,7 @@ enum { NUM_PIECES = 4 };  // of 64 bits, so that doubles add them exactly
 // Over all ranks, mod 2^64; did all succeed?
 static bool llmc_add_sums(DynapipeLlmc* run, bool ok, LlmcSums* sums) {
     uint64_t both[2] = {sums->model, sums->state};
-    double values[1 + 2 * NUM_PIECES] = {ok ? 0 : 1};
+    double values[1 + 2 * NUM_PIECES] = {ok ? 0.0 : 1.0};
     for (int i = 0; i < 2 * NUM_PIECES; i++) {
         values[1 + i] = (double)((both[i / NUM_PIECES] >> (16 * (i % NUM_PIECES))) & 0xffff);
     }
@@ -1071,7 +1071,7 @@ static void die_of_checkpoint(DynapipeLlmc* run, const char* directory, int32_t 
 }
 
 void dynapipe_llmc_resume(DynapipeLlmc* run, DynapipeLlmcCheckpoint* c, int32_t step) {
-    int32_t* model_header = calloc(1, (size_t)c->model_header_bytes + LLMC_HEADER_BYTES);
+    int32_t* model_header = (int32_t*)calloc(1, (size_t)c->model_header_bytes + LLMC_HEADER_BYTES);
     if (model_header == NULL) { dynapipe_llmc_die(run, "no memory for a header"); }
     Status status = resume(run, c, step, model_header);
     free(model_header);

@@ -457,11 +457,11 @@ static double first_difference(const Asker* a, const double* value, const Differ
 
 // Which piece takes what a range has beyond the sum of its pieces.
 static int32_t piece_for_rest(const int32_t count[PIECE_COUNT]) {
-    return count[PART_HEAD]        ? PART_HEAD
-           : count[ONCE_ENC_END]   ? ONCE_ENC_END
-           : count[PART_DEC_LAYER] ? ONCE_DEC
-           : count[PART_EMBEDDING] ? PART_EMBEDDING
-                                   : ONCE_ENC;
+    return count[PART_HEAD]        ? (int)PART_HEAD
+           : count[ONCE_ENC_END]   ? (int)ONCE_ENC_END
+           : count[PART_DEC_LAYER] ? (int)ONCE_DEC
+           : count[PART_EMBEDDING] ? (int)PART_EMBEDDING
+                                   : (int)ONCE_ENC;
 }
 
 // value[range], 0 of invalid ranges -> piece[], each >= 0, no range's sum of pieces below its value. Of an

@@ -126,7 +126,7 @@ static void cost_formula_print(const CostFormula* formula, FILE* out) {
 }
 
 static Status knot_parse(CostReader* r, CostCurve* curve) {
-    const char* colon = memchr(r->word, ':', (size_t)r->word_bytes);
+    const char* colon = (const char*)memchr(r->word, ':', (size_t)r->word_bytes);
     if (curve->num_knots == COST_MAX_KNOTS) { return cost_reader_fail(r, "at most 24 knots per curve"); }
     int before = (int)(colon - r->word);
     TRY(cost_reader_digits(r, &curve->x[curve->num_knots], r->word, before));
@@ -201,7 +201,7 @@ static Status machine_line_parse(CostReader* r, MachineRank** ranks, int32_t* nu
     TRY(cost_reader_int(r, &number, MOST_RANKS - 1));
     if (number != n) { return cost_reader_fail(r, "ranks in order, from 0 on"); }
     if ((n & (n - 1)) == 0) {
-        MachineRank* more = realloc(*ranks, (n > 0 ? 2 * (size_t)n : 1) * sizeof *more);
+        MachineRank* more = (MachineRank*)realloc(*ranks, (n > 0 ? 2 * (size_t)n : 1) * sizeof *more);
         if (more == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: %d ranks", r->name, n + 1); }
         *ranks = more;
     }
@@ -386,7 +386,7 @@ Status cost_file_save(const CostModel* model, const Machine* machine, const char
         free(text);
         return FAIL(STATUS_NO_MEMORY, "%s: cost model text", path);
     }
-    FileWriter* writer = malloc(sizeof *writer);
+    FileWriter* writer = (FileWriter*)malloc(sizeof *writer);
     Status status = writer ? file_writer_open(writer, path) : FAIL(STATUS_NO_MEMORY, "%s: writer", path);
     if (status == STATUS_OK) {
         file_writer_write(writer, text, num_bytes);
@@ -626,7 +626,7 @@ static Status lines_parse(CostModel* out, Seen* seen, CostReader* r, const char*
 
 static Status cost_file_parse(CostModel* out, Machine* machine, const char* text, const char* name,
                               const char* signature) {
-    CostModel* model = calloc(1, sizeof *model);
+    CostModel* model = (CostModel*)calloc(1, sizeof *model);
     if (!model) { return FAIL(STATUS_NO_MEMORY, "%s: cost model", name); }
     CostReader reader = {.name = name, .cursor = text, .word = ""};
     Seen seen = {0};

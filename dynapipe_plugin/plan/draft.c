@@ -24,9 +24,9 @@ static void chunk_cost(PipeCost* out, const PipePlace* place, int32_t k, Recompu
     bool sends = !last && !placement_hands_over(placement, k);
     int64_t out_bytes = buffers && (sends || last) ? plan_align_bytes(jobs->boundary_bytes) + parts_bytes : 0;
     int32_t stage = placement->stage_of[k];
-    *out = (PipeCost){.mode = mode,
-                      .drops = problem->costs->recompute_is_job[mode] && mode != RECOMPUTE_NONE,
-                      .boundary_bytes = jobs->boundary_bytes};
+    *out = (PipeCost){.boundary_bytes = jobs->boundary_bytes,
+                      .mode = mode,
+                      .drops = problem->costs->recompute_is_job[mode] && mode != RECOMPUTE_NONE};
     out->stored_bytes = (buffers ? plan_align_bytes(jobs->stored_bytes) : jobs->stored_bytes) + out_bytes;
     out->forward_bytes = out->drops ? plan_align_bytes(jobs->forward_bytes) + out_bytes : 0;
     out->input_bytes = k == 0 || !buffers ? 0 : plan_align_bytes(in_bytes);
@@ -43,7 +43,7 @@ static void share_cost(PipeCost* out, const PipePlace* place, int32_t s, const C
     const PlanProblem* problem = place->problem;
     const Placement* placement = place->placement;
     int32_t last = placement->stage_of[placement->num_chunks - 1];
-    *out = (PipeCost){.boundary_bytes = jobs->boundary_bytes, .stored_bytes = jobs->stored_bytes};
+    *out = (PipeCost){.stored_bytes = jobs->stored_bytes, .boundary_bytes = jobs->boundary_bytes};
     set_times(out, place, s, jobs);
     if (s == last || !placement_has_share(placement, s)) { return; }
     if (problem->count_buffers) {

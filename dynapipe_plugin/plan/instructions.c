@@ -659,12 +659,12 @@ static Status make(PlanRank* out, const RankListInput* input, int32_t s, int64_t
     RankBuffers list = {
         .input = input,
         .s = s,
+        .num_jobs = input->schedule->num_jobs[s],
+        .num_ops = input->order->num_ops[s],
         .K = K,
         .shares_head = pipe_shares_head(problem),
         .by_vocabulary = pipe_shares_head(problem) && problem->placement->head == HEAD_BY_VOCABULARY,
         .has_last = pipe_stage_of(problem, K - 1) == s,
-        .num_jobs = input->schedule->num_jobs[s],
-        .num_ops = input->order->num_ops[s],
         .jobs = input->schedule->jobs[s],
         .spans = input->timeline->job[s],
     };

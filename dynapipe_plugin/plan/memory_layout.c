@@ -316,7 +316,7 @@ static Status placed_init(Layout* layout, Item* items, Arena* arena) {
         last = items[i].end > last ? items[i].end : last;
     }
     int64_t instants = num_items > 0 ? total_life / num_items : 0;  // of a block: then 3 blocks an item or so
-    instants = instants > MIN_BLOCK_INSTANTS ? instants : MIN_BLOCK_INSTANTS;
+    instants = instants > MIN_BLOCK_INSTANTS ? instants : (int)MIN_BLOCK_INSTANTS;
     int32_t num_blocks = (int32_t)((last + instants - 1) / instants);
     ARENA_TRY_NEW(first, arena, int32_t, num_blocks + 1);
     for (int32_t i = 0; i < num_items; i++) {

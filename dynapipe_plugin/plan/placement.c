@@ -719,9 +719,9 @@ Status stage_split_make(LayerRange* out, const PlanRequest* request, const CostM
     parts_make(&split, costs, samples, num_samples,
                num_chunks < num_samples ? (int32_t)num_chunks : num_samples,
                request->memory_rule == MEMORY_BUFFERS);
-    Tables tables = {.best = calloc((size_t)(L + 1), sizeof *tables.best),
-                     .next = calloc((size_t)(L + 1), sizeof *tables.next),
-                     .from = calloc((size_t)P * (size_t)(L + 1), sizeof *tables.from)};
+    Tables tables = {.best = (int64_t*)calloc((size_t)(L + 1), sizeof *tables.best),
+                     .next = (int64_t*)calloc((size_t)(L + 1), sizeof *tables.next),
+                     .from = (int32_t*)calloc((size_t)P * (size_t)(L + 1), sizeof *tables.from)};
     Status status = tables.best && tables.next && tables.from
                         ? STATUS_OK
                         : FAIL(STATUS_NO_MEMORY, "stage split of %d layers", L);

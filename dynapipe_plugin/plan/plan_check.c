@@ -281,7 +281,8 @@ static Status plan_check_comm(const Plan* plan, const PlanReplicaPlaces* replica
     for (int32_t m = 0; m < plan->M; m++) {
         int32_t r = plan->mbs[m].replica;
         if (!plan_has_replica(plan, r)) { continue; }
-        TRY(check_bytes(&(Sizes){plan, &replicas[r], r * plan->P, m}));
+        Sizes sizes = {plan, &replicas[r], r * plan->P, m};
+        TRY(check_bytes(&sizes));
     }
     for (int32_t r = 0; r < plan->R; r++) {
         if (plan_has_replica(plan, r)) { TRY(run_replica(plan, &replicas[r], states, r * plan->P)); }

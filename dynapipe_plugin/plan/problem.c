@@ -155,10 +155,10 @@ Status plan_problem_init(PlanProblem* out, const PlanRequest* request, const Cos
     *out = (PlanProblem){.request = request,
                          .costs = costs,
                          .samples = samples,
-                         .count_buffers = request->memory_rule == MEMORY_BUFFERS,
                          .num_samples = num_samples,
                          .P = request->P,
-                         .R = request->R};
+                         .R = request->R,
+                         .count_buffers = request->memory_rule == MEMORY_BUFFERS};
     TRY(machine_check(request->machine, request->P * request->R));
     TRY(place(out));
     cost_table_init(&out->table, costs);
@@ -212,7 +212,7 @@ int64_t shape_rules_round(const ShapeRules* rules, int64_t num_tokens, int64_t n
 
 int32_t shape_rules_pad(const ShapeRules* rules, int32_t num_tokens, int64_t num_seqs, int64_t max_tokens) {
     bool asked = rules->seq_multiple > 0 || rules->tokens_multiple > 0;
-    int64_t multiple = asked ? shape_rules_multiple(rules, num_seqs) : PAD_MULTIPLE;
+    int64_t multiple = asked ? shape_rules_multiple(rules, num_seqs) : (int64_t)PAD_MULTIPLE;
     int64_t rounded = round_up(num_tokens, multiple);
     if (asked || max_tokens <= 0 || max_tokens > rounded) { return (int32_t)rounded; }
     return (int32_t)(max_tokens < num_tokens ? num_tokens : max_tokens);

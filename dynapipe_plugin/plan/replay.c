@@ -215,7 +215,7 @@ static void messages_init(Replay* it) {
         int32_t kind = i / (num_rows * M), row = i / M % num_rows;
         bool is_there = plan_has_row(placement, P, row) &&
                         (kind == MESSAGE_FACTORS ? row >= placement->num_chunks : row > 0);
-        it->messages[i] = (ReplayMessage){.posted = -1, .send = -1, .from = -1};
+        it->messages[i] = (ReplayMessage){.from = -1, .posted = -1, .send = -1};
         if (!is_there) { continue; }
         PlanMessage message = {(uint8_t)kind, (int16_t)row};
         PlanJobAt reader = plan_message_reader(placement, message);

@@ -940,8 +940,8 @@ static Status try_place(Candidate* out, Search* search, const Placement* placeme
     for (int64_t count = num_mbs;; count *= 2) {
         Candidate candidate = {.placement = *placement,
                                .num_mbs = (int32_t)(count < most ? count : most),
-                               .before = 2,
-                               .end_percent = USUAL_END};
+                               .end_percent = USUAL_END,
+                               .before = 2};
         candidate.in_flight = -candidate.num_mbs;
         for (int32_t i = 0; i < num_rules; i++) {
             candidate.rule = rules[i];
@@ -1261,7 +1261,7 @@ static int64_t budget_jobs(const PlanProblem* problem, int32_t effort) {
     int64_t jobs = 400000 * R + 450 * N, most = 4000000 + 400 * N / R, least = USUAL_EVALUATIONS * evaluation;
     if (effort > 0) {
         jobs = effort * effort_jobs(problem->P), most = INT64_MAX,
-        least = LEAST_EVALUATIONS * evaluation * (R < MAX_PROBES ? R : MAX_PROBES);
+        least = LEAST_EVALUATIONS * evaluation * (R < MAX_PROBES ? R : (int32_t)MAX_PROBES);
     }
     jobs = jobs < most ? jobs : most;
     return jobs > least ? jobs : least;
@@ -1315,10 +1315,10 @@ static Status search_all(Draft* out, Search* search, Arena* arena) {
 Status search_draft(Draft* out, const PlanProblem* problem, int32_t effort, Arena* arena) {
     const ScheduleChoice schedule = problem->request->schedule;
     Search search = {.problem = problem,
+                     .layout = problem->request->layout,
                      .policy = schedule == SCHEDULE_GPIPE  ? &pipe_policy_gpipe
                                : schedule == SCHEDULE_1F1B ? &pipe_policy_1f1b
                                                            : NULL,
-                     .layout = problem->request->layout,
                      .budget = budget_jobs(problem, effort),
                      .rng = rng_seed((uint64_t)problem->num_samples)};
     Status status = search_all(out, &search, arena);

@@ -800,8 +800,8 @@ static Status check_job(const PipeProblem* problem, PipeJob job, uint8_t* did, i
     }
     static const uint8_t bit[JOB_COUNT] = {DID_F, DID_B, DID_W, DID_R};
     bool drops = pipe_cost(problem, job.chunk, job.mb)->drops, is_share = job.chunk >= K;
-    const uint8_t before[JOB_COUNT] = {0, (uint8_t)(DID_F | (drops ? DID_R : 0)), is_share ? DID_F : DID_B,
-                                       DID_F};
+    const uint8_t before[JOB_COUNT] = {0, (uint8_t)(DID_F | (drops ? DID_R : 0)),
+                                       (uint8_t)(is_share ? DID_F : DID_B), DID_F};
     did += (int64_t)job.chunk * problem->M + job.mb;
     bool is_again = (*did & bit[job.kind]) != 0;
     bool is_early = (*did & before[job.kind]) != before[job.kind] || (job.kind == JOB_R && !drops) ||
@@ -921,8 +921,8 @@ int32_t pipe_messages(PipeMessage out[PIPE_MAX_MESSAGES], const PipeProblem* pro
     for (int32_t s = 0; s < problem->P && to_shares; s++) {
         if (!placement_has_share(problem->placement, s)) { continue; }
         const PipeCost* share = pipe_cost(problem, K + s, job.mb);
-        out[num++] = (PipeMessage){factors ? MESSAGE_FACTORS : MESSAGE_ACT, (int16_t)(K + s), 0, false,
-                                   factors ? share->factor_ns : share->transfer_ns};
+        out[num++] = (PipeMessage){(uint8_t)(factors ? MESSAGE_FACTORS : MESSAGE_ACT), (int16_t)(K + s), 0,
+                                   false, factors ? share->factor_ns : share->transfer_ns};
     }
     for (int32_t i = 0; i < num; i++) {
         out[i].stage = (int16_t)pipe_stage_of(problem, out[i].row);

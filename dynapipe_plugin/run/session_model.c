@@ -299,8 +299,8 @@ Status session_mixture(StageBatch out[SESSION_MIXTURE], int32_t* num_batches, Dy
 int64_t session_planning_ns(int64_t step_ns, int32_t num_threads, int32_t num_replicas) {
     double product = (double)step_ns * (double)PLANNING_LOSS_NS * num_threads * num_replicas;
     double best_ns = floor(sqrt(product));
-    return best_ns < LEAST_PLANNING_NS  ? LEAST_PLANNING_NS
-           : best_ns > MOST_PLANNING_NS ? MOST_PLANNING_NS
+    return best_ns < LEAST_PLANNING_NS  ? (int64_t)LEAST_PLANNING_NS
+           : best_ns > MOST_PLANNING_NS ? (int64_t)MOST_PLANNING_NS
                                         : (int64_t)best_ns;
 }
 

@@ -426,14 +426,14 @@ Status session_same_run(Dynapipe* dp) {
         const char* name;
         double value;
     } numbers[] = {{"the tokens of a step (-d)", (double)run->batch_tokens},
-                   {"the longest sequence (-t)", run->max_seq_tokens},
-                   {"the longest target (--target-tokens)", run->max_target_tokens},
-                   {"the number of steps (-x)", run->num_steps},
-                   {"the rows of a micro-batch (-b)", run->rows},
-                   {"one batch again and again (-a)", run->overfit},
-                   {"the sharded optimizer (-z)", run->zero_stage},
-                   {"whether data is verified (--verify)", run->skip_verify == 0},
-                   {"whether there is validation data (-j)", run->val_pattern != NULL}};
+                   {"the longest sequence (-t)", (double)run->max_seq_tokens},
+                   {"the longest target (--target-tokens)", (double)run->max_target_tokens},
+                   {"the number of steps (-x)", (double)run->num_steps},
+                   {"the rows of a micro-batch (-b)", (double)run->rows},
+                   {"one batch again and again (-a)", (double)run->overfit},
+                   {"the sharded optimizer (-z)", (double)run->zero_stage},
+                   {"whether data is verified (--verify)", run->skip_verify == 0 ? 1.0 : 0.0},
+                   {"whether there is validation data (-j)", run->val_pattern != NULL ? 1.0 : 0.0}};
     Text lines;
     TRY(text_open(&lines));
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {

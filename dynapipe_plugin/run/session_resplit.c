@@ -226,7 +226,7 @@ static Status post_part(Mover* mover) {
     int32_t slot = (mover->first + mover->num_parts) % PIECE_PARTS_AHEAD;
     size_t left = transfer_bytes(mover, t) - mover->done_bytes;
     Part part = {.at = place_of(mover, t, is_receive) + mover->done_bytes,
-                 .num_bytes = left < PIECE_PART_BYTES ? left : PIECE_PART_BYTES,
+                 .num_bytes = left < PIECE_PART_BYTES ? left : (size_t)PIECE_PART_BYTES,
                  .peer = is_receive ? t->from : t->to,
                  .is_receive = is_receive};
     part.stage = mover->room != NULL ? mover->room + (size_t)slot * PIECE_PART_BYTES : part.at;
@@ -299,7 +299,7 @@ static Status copy_own(const Mover* mover, const PieceTransfer* t) {
         return STATUS_OK;
     }
     for (size_t at = 0; at < num_bytes; at += PIECE_PART_BYTES) {
-        size_t part_bytes = num_bytes - at < PIECE_PART_BYTES ? num_bytes - at : PIECE_PART_BYTES;
+        size_t part_bytes = num_bytes - at < PIECE_PART_BYTES ? num_bytes - at : (size_t)PIECE_PART_BYTES;
         TRY(mover->memory->read(mover->memory->ctx, mover->room, from + at, part_bytes));
         TRY(mover->memory->write(mover->memory->ctx, to + at, mover->room, part_bytes));
     }

@@ -243,7 +243,7 @@ Status trace_file_load(TraceFile* out, const char* path, Arena* arena) {
 
 // --- the graph of a measured step --------------------------------------------------------------------------
 
-// A wait shorter than that is the look itself; a message that was seen so soon behind a job was seen by it.
+// A wait shorter than that is the look itself; a message that was seen so soon after a job was seen by it.
 enum { LEAST_WAIT_NS = 2000, LOOK_NS = 50000 };
 
 typedef struct {
@@ -254,7 +254,7 @@ typedef struct {
 typedef struct {
     const TraceFile* trace;
     TraceGraph* graph;
-    bool behind_jobs;  // messages may have to wait for jobs
+    bool after_jobs;  // messages may have to wait for jobs
     int64_t origin_ns;
     int64_t* measured_ns;  // [num_nodes] end of a node as measured, from the origin
     int32_t num_rows;
@@ -390,7 +390,7 @@ static Status add_rank(Maker* maker, int32_t rank) {
 }
 
 // Gradients are summed when all that take part have come. Who does is not in the trace: a reduction that
-// ended behind everybody's last job may have waited for them all.
+// ended after everybody's last job may have waited for them all.
 static void add_reductions(Maker* maker) {
     int32_t all = 0;
     int64_t all_ns = 0;
@@ -474,10 +474,10 @@ static void set_duration(Maker* maker, TraceNode* node, int64_t until_ns, bool w
     node->late_ns = waited ? took_ns - node->ns : 0;
 }
 
-// Posted by both at `posted`, there at `until`: right behind a job of this rank, which then looked?
+// Posted by both at `posted`, there at `until`: right after a job of this rank, which then looked?
 static void wait_for_job(Maker* maker, TraceNode* node, int32_t rank, int64_t posted_ns, int64_t until_ns) {
     int64_t look_ns = larger(2 * node->planned_ns, LOOK_NS);
-    if (!maker->behind_jobs || until_ns - posted_ns <= look_ns) { return; }
+    if (!maker->after_jobs || until_ns - posted_ns <= look_ns) { return; }
     int32_t job = job_ending_in(maker, rank, posted_ns, until_ns);
     if (job != 0 && until_ns - maker->measured_ns[job] <= look_ns) { wait_for(maker, node, job); }
 }
@@ -628,10 +628,10 @@ static Status maker_init(Maker* maker, const TraceFile* trace, TraceGraph* graph
                   : STATUS_OK;
 }
 
-static Status make(TraceGraph* out, const TraceFile* trace, bool behind_jobs, Arena* arena) {
+static Status make(TraceGraph* out, const TraceFile* trace, bool after_jobs, Arena* arena) {
     Maker maker;
     TRY(maker_init(&maker, trace, out, arena));
-    maker.behind_jobs = behind_jobs;
+    maker.after_jobs = after_jobs;
     for (int32_t r = 0; r < out->num_ranks; r++) { TRY(add_rank(&maker, r)); }
     TRY(list_jobs(&maker, arena));
     add_messages(&maker);
@@ -658,7 +658,7 @@ static Status check_sums(const TraceGraph* graph) {
     return STATUS_OK;
 }
 
-// Clocks of two hosts that are off may put a message behind the job that it is for: then without such waits.
+// Clocks of two hosts that are off may put a message after the job that it is for: then without such waits.
 Status trace_graph_make(TraceGraph* out, const TraceFile* trace, Arena* arena) {
     Status status = make(out, trace, true, arena);
     if (status == STATUS_DEADLOCK) { status = make(out, trace, false, arena); }
@@ -918,7 +918,7 @@ static Status order_init(Order* order, TraceGraph* out, const TraceFile* trace, 
     return STATUS_OK;
 }
 
-// Behind everybody's last: what was measured there, sends that end and the reduction.
+// After everybody's last: what was measured there, sends that end and the reduction.
 static void add_tail(TraceGraph* graph, const TraceGraph* measured, const int32_t* last) {
     int64_t jobs_ns = 0;
     for (int32_t n = 1; n < measured->num_nodes; n++) {

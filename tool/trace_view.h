@@ -99,10 +99,10 @@ typedef struct {
 
 // STATUS_BAD_FORMAT: the trace holds no step that could have run. Has been run.
 Status trace_graph_make(TraceGraph* out, const TraceFile* trace, Arena* arena);
-// The same micro-batches, jobs as measured, in the order of a plan's lists; messages move at once.
+// What the step takes with these durations in the order of a plan's lists; messages move at once.
 // STATUS_MISMATCH: the plan has other ranks, or jobs that the trace has not.
-Status trace_graph_make_ordered(TraceGraph* out, const TraceFile* trace, const TraceGraph* measured,
-                                const Plan* plan, Arena* arena);
+Status trace_graph_ordered(int64_t* out_ns, const TraceFile* trace, const TraceGraph* graph, const Plan* plan,
+                           Arena* arena);
 
 int64_t trace_graph_run(TraceGraph* graph);  // fills end_ns and because; the makespan
 

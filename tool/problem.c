@@ -251,7 +251,7 @@ Status problem_csv_parse(Problem* out, const char* text, size_t num_bytes, const
     return problem_split_stages(out, "equal");
 }
 
-// --- problem_json --------------------
+// --- the published form ------------------------------------------------------------------------------------
 /*
 problem_json.c -- the published form of a planning problem.
 
@@ -570,7 +570,7 @@ Status problem_json_parse(Problem* out, const char* text, size_t num_bytes, cons
     return status;
 }
 
-// --- problem_costs --------------------
+// --- costs of a model --------------------------------------------------------------------------------------
 
 // Rates of a present-day server core; they only set how the parts compare, until ./profile_costs has
 // measured.
@@ -698,7 +698,7 @@ Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t 
     return cost_model_check(out);
 }
 
-// --- problem_samples --------------------
+// --- lengths of sample files -------------------------------------------------------------------------------
 
 static Status problem_samples_recognize(bool* is_samples, const char* pattern) {
     char* path;
@@ -766,7 +766,7 @@ static Status problem_samples_lengths(char** text, size_t* num_bytes, const char
     return status;
 }
 
-// --- problem_machine --------------------
+// --- ranks and links that differ ---------------------------------------------------------------------------
 // problem_machine.c -- ranks and links of a problem that differ: --rank-speed, --rank-memory, --link-rate.
 //
 // A speed of 0.7 is that of a rank on which jobs take 1 / 0.7 times as long as the cost model says.
@@ -896,7 +896,7 @@ int64_t problem_limit_bytes(const PlanRequest* request, int32_t rank) {
     return machine_limit_bytes(machine_stage(first, rank), request->memory_limit_bytes);
 }
 
-// --- problem_place --------------------
+// --- layers on stages --------------------------------------------------------------------------------------
 
 static Status split_equal(PlanRequest* request, int32_t num_layers) {
     if (request->P > num_layers) {
@@ -949,7 +949,7 @@ void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const CostModel* costs,
     }
 }
 
-// --- problem_load --------------------
+// --- a file of any form ------------------------------------------------------------------------------------
 
 // What a published problem says itself.
 static Status refuse_options(const ProblemOptions* options, const char* name) {

@@ -241,8 +241,7 @@ Status trace_file_load(TraceFile* out, const char* path, Arena* arena) {
     return status;
 }
 
-// --- trace_graph --------------------
-// trace_graph.c -- the graph of a measured step: events in a chain per rank, messages between the chains.
+// --- the graph of a measured step --------------------------------------------------------------------------
 
 // A wait shorter than that is the look itself; a message that was seen so soon behind a job was seen by it.
 enum { LEAST_WAIT_NS = 2000, LOOK_NS = 50000 };
@@ -721,8 +720,7 @@ Status trace_graph_path(TracePath* out, const TraceGraph* graph, Arena* arena) {
     return STATUS_OK;
 }
 
-// --- trace_change --------------------
-// trace_change.c -- a measured step with something otherwise: other durations, or another order.
+// --- a measured step with something otherwise --------------------------------------------------------------
 
 // --- other durations ---------------------------------------------------------------------------------------
 
@@ -958,7 +956,7 @@ Status trace_graph_make_ordered(TraceGraph* out, const TraceFile* trace, const T
     return STATUS_OK;
 }
 
-// --- trace_replay --------------------
+// --- what would have made it shorter -----------------------------------------------------------------------
 
 // --- what if -----------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 /*
-trace_file.h -- reads a trace that training wrote (--trace, run/trace.h) back: one step, what every
-rank did.
+trace_view.h -- a measured step: its trace read back, run again as a graph, explained. Reads a trace that
+training wrote (--trace, run/trace.h) back: one step, what every rank did.
 
 Whatever the file holds, what comes out is safe to work with: ranks, chunks, micro-batches and times are in
 range, instructions are on the ranks where their chunks lie, no event ends before it begins.
@@ -39,9 +39,9 @@ typedef struct {
 // The first step of the file. STATUS_BAD_FORMAT names file and event.
 Status trace_file_load(TraceFile* out, const char* path, Arena* arena);
 
-// --- trace_graph --------------------
+// --- the step as a graph -----------------------------------------------------------------------------------
 /*
-trace_graph.h -- a measured step as a graph of its jobs, waits and messages: run again, its critical path, and
+A measured step as a graph of its jobs, waits and messages: run again, its critical path, and
 what the step would have taken if something had been otherwise. After dPRO (Hu et al., arXiv 2205.02473).
 
     end(node) = max(end(before[0]) + gap, end(before[1]) ...) + duration
@@ -130,9 +130,9 @@ typedef struct {
 
 Status trace_graph_path(TracePath* out, const TraceGraph* graph, Arena* arena);
 
-// --- trace_replay --------------------
+// --- explained ---------------------------------------------------------------------------------------------
 /*
-trace_replay.h -- a measured step explained: run again, its critical path, what would have made it shorter.
+A measured step explained: run again, its critical path, what would have made it shorter.
 
 Shared by `./dynapipe replay --trace` (text) and `./dynapipe report --trace` (page).
 */

@@ -130,7 +130,7 @@ static inline int32_t first_stage(const Sim* sim) {
     return first;
 }
 
-// --- messages --------------------------------------------------------------------------------------------
+// --- messages ----------------------------------------------------------------------------------------
 
 // What the row's next jobs wait for, after one has run or something has arrived.
 HOT void refresh(const Sim* sim, SimRow* row) {
@@ -243,6 +243,7 @@ static void take_message(Sim* sim, int32_t s) {
 }
 
 // --- the adaptive walk: memory ---------------------------------------------------------------------------
+
 //
 // Micro-batches end in their order. A stage's state is safe if for every i that has begun on it
 //     need(i) + sum over j > i of held(j) <= limit
@@ -538,7 +539,7 @@ static void run_listed(Sim* sim, int32_t s) {
     stage->pos++;
 }
 
-// --- running ---------------------------------------------------------------------------------------------
+// --- running -----------------------------------------------------------------------------------------
 
 // What stage s does next, and when.
 static inline int64_t decide(Sim* sim, int32_t s) {
@@ -787,7 +788,7 @@ const PipePolicy pipe_policy_adaptive = {
     .build = adaptive_build,
 };
 
-// --- pipe_simulate ---------------------------------------------------------------------------------------
+// --- pipe simulate -----------------------------------------------------------------------------------
 
 static const char job_letter[JOB_COUNT] = {'F', 'B', 'W', 'R'};
 

@@ -216,9 +216,9 @@ $(OUT)/tests_table.c: Makefile $(TEST_SRCS)
 	@mkdir -p $(@D)
 	@{ for t in $(TESTS); do echo "int main_$$t(int, char**);"; done; echo 'const struct { const char* name; int (*run)(int, char**); } tests[] = {'; \
 	   for t in $(TESTS); do echo "    {\"$$t\", main_$$t},"; done; echo '    {0, 0}};'; } >$@
-$(OUT)/tests: test/tests.c $(OUT)/tests_table.c $(TEST_SRCS:%.c=$(OUT)/%.o) $(OUT)/libtested.a
+$(OUT)/tests: test/tests.c $(OUT)/tests_table.c $(TEST_SRCS:%.c=$(OUT)/%.o) $(RIVALS_OBJS) $(OUT)/libtested.a
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(TESTED_LIBS) -o $@
-$(OUT)/test_%: $(OUT)/test/test_%.o $(OUT)/libtested.a
+$(OUT)/test_%: $(OUT)/test/test_%.o $(RIVALS_OBJS) $(OUT)/libtested.a
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(TESTED_LIBS) -Wl,--defsym=main=main_$(@F) -o $@
 
 # The same file as C++, for test/test_interface.sh.

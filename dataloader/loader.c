@@ -30,7 +30,7 @@ Status largest_samples_add(LargestSamples* largest, const PlanSample* lengths) {
     largest->num_samples = kept;
     if (kept == largest->max_samples) {
         int32_t max_samples = 2 * kept + 16;
-        PlanSample* grown = realloc(samples, (size_t)max_samples * sizeof *grown);
+        PlanSample* grown = (PlanSample*)realloc(samples, (size_t)max_samples * sizeof *grown);
         if (grown == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for the largest samples"); }
         largest->samples = grown;
         largest->max_samples = max_samples;
@@ -207,7 +207,7 @@ static int64_t text_tokens(TextRange range) {
 static Status text_pieces_init(TextPieces* out, const SampleShards* shards, int32_t piece_tokens) {
     int64_t num_samples = shards->first_sample[shards->num_files];
     TextPieces pieces = {.piece_tokens = piece_tokens};
-    pieces.first_piece = malloc(((size_t)num_samples + 1) * sizeof *pieces.first_piece);
+    pieces.first_piece = (int64_t*)malloc(((size_t)num_samples + 1) * sizeof *pieces.first_piece);
     if (pieces.first_piece == NULL) {
         return FAIL(STATUS_NO_MEMORY, "no memory for %lld texts", (long long)num_samples);
     }
@@ -364,8 +364,8 @@ static Status raw_shares(double* raw, const LoaderOptions* options, int32_t num_
 
 Status mixture_create(Mixture* out, const LoaderOptions* options, int32_t num_tasks,
                       const char* const* task_names, const int64_t* num_samples) {
-    double* raw = calloc((size_t)num_tasks + 1, sizeof *raw);
-    uint64_t* upto = calloc((size_t)num_tasks + 1, sizeof *upto);
+    double* raw = (double*)calloc((size_t)num_tasks + 1, sizeof *raw);
+    uint64_t* upto = (uint64_t*)calloc((size_t)num_tasks + 1, sizeof *upto);
     Status status = raw == NULL || upto == NULL
                         ? FAIL(STATUS_NO_MEMORY, "no memory for a mixture of %d tasks", num_tasks)
                         : raw_shares(raw, options, num_tasks, task_names, num_samples);
@@ -693,7 +693,7 @@ static Status read_corrupted(const Loader* loader, const LoaderSample* sample, i
                     (long long)sample->id, sample->n_input, sample->n_target, lengths.n_input,
                     lengths.n_target);
     }
-    int32_t* text = malloc((size_t)piece.num_tokens * sizeof *text);
+    int32_t* text = (int32_t*)malloc((size_t)piece.num_tokens * sizeof *text);
     if (text == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d tokens", piece.num_tokens); }
     Status status = text_pieces_read(&loader->shards, &piece, text);
     if (status == STATUS_OK) {
@@ -781,7 +781,7 @@ static Status list_samples(Loader* loader, const char* pattern) {
             options->encoder_decoder ? " or the longest target" : "",
             options->encoder_decoder ? "them" : "-t");
     }
-    loader->order = malloc((size_t)loader->info.num_samples * sizeof *loader->order);
+    loader->order = (uint32_t*)malloc((size_t)loader->info.num_samples * sizeof *loader->order);
     if (loader->order == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for the order", pattern); }
     int32_t num_tasks = loader->shards.num_tasks;
     for (int32_t k = 0; k < num_tasks; k++) { loader->task_begin[k + 1] += loader->task_begin[k]; }
@@ -840,11 +840,11 @@ static Status loader_open_in(Loader* loader, const char* pattern, const LoaderOp
     loader->options.weights = NULL;  // only borrowed while opening
     TRY(open_files(loader, pattern));
     int32_t num_tasks = loader->shards.num_tasks;
-    loader->task_begin = calloc((size_t)num_tasks + 1, sizeof *loader->task_begin);
-    loader->drawn = calloc((size_t)num_tasks + 1, sizeof *loader->drawn);
-    int64_t* num_samples = calloc((size_t)num_tasks + 1, sizeof *num_samples);
-    loader->task_cut = calloc((size_t)num_tasks + 1, sizeof *loader->task_cut);
-    loader->task_skipped = calloc((size_t)num_tasks + 1, sizeof *loader->task_skipped);
+    loader->task_begin = (int64_t*)calloc((size_t)num_tasks + 1, sizeof *loader->task_begin);
+    loader->drawn = (uint64_t*)calloc((size_t)num_tasks + 1, sizeof *loader->drawn);
+    int64_t* num_samples = (int64_t*)calloc((size_t)num_tasks + 1, sizeof *num_samples);
+    loader->task_cut = (int64_t*)calloc((size_t)num_tasks + 1, sizeof *loader->task_cut);
+    loader->task_skipped = (int64_t*)calloc((size_t)num_tasks + 1, sizeof *loader->task_skipped);
     bool has_counts = loader->task_cut != NULL && loader->task_skipped != NULL;
     Status status = !has_counts || loader->task_begin == NULL || loader->drawn == NULL || num_samples == NULL
                         ? FAIL(STATUS_NO_MEMORY, "%s: no memory for %d tasks", pattern, num_tasks)
@@ -870,7 +870,7 @@ Status loader_open(Loader** out, const char* pattern, const LoaderOptions* optio
         return FAIL(STATUS_BAD_OPTION, "-d: %lld tokens in a batch ---> use 1 or more",
                     (long long)options->batch_tokens);
     }
-    Loader* loader = calloc(1, sizeof *loader);
+    Loader* loader = (Loader*)calloc(1, sizeof *loader);
     if (loader == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for a loader", pattern); }
     Status status = loader_open_in(loader, pattern, options);
     if (status != STATUS_OK) {
@@ -928,7 +928,7 @@ static void draw(Loader* loader, const LoaderSample* sample) {
 static Status reserve_sample(Loader* loader, int64_t num_samples) {
     if (num_samples < loader->capacity) { return STATUS_OK; }
     int64_t capacity = loader->capacity * 2 + 256;
-    LoaderSample* grown = realloc(loader->samples, (size_t)capacity * sizeof *grown);
+    LoaderSample* grown = (LoaderSample*)realloc(loader->samples, (size_t)capacity * sizeof *grown);
     if (grown == NULL) {
         return FAIL(STATUS_NO_MEMORY, "no memory for a batch of %lld samples", (long long)capacity);
     }
@@ -937,7 +937,7 @@ static Status reserve_sample(Loader* loader, int64_t num_samples) {
     return STATUS_OK;
 }
 
-static const char POSITION_MAGIC[8] = "DPPOS\0\0\4";  // the last byte is the version
+static const char POSITION_MAGIC[8] = {'D', 'P', 'P', 'O', 'S', 0, 0, 4};  // the last byte is the version
 
 // What a position record holds, followed by the content_id of every file, `drawn` of every task, and a hash
 // of all before it.

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <glob.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,7 +111,7 @@ static Status parse_names(SampleFile* file, const unsigned char* data, size_t nu
     }
     *at = end;
     size_t pointers_bytes = (size_t)file->num_tasks * sizeof(char*);
-    char** names = malloc(pointers_bytes + (end - begin) + 1);
+    char** names = (char**)malloc(pointers_bytes + (end - begin) + 1);
     if (names == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for the task names", file->path); }
     char* text = (char*)names + pointers_bytes;
     for (int32_t k = 0; k < file->num_tasks; k++) {
@@ -263,13 +262,13 @@ static Status parse(SampleFile* out, const char* path, const void* data, size_t 
         return FAIL(STATUS_OUT_OF_RANGE, "%s: memory is not aligned to 8 bytes", path);
     }
     size_t path_bytes = strlen(path) + 1;
-    char* path_copy = malloc(path_bytes);
+    char* path_copy = (char*)malloc(path_bytes);
     if (path_copy == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its path", path); }
     memcpy(path_copy, path, path_bytes);
     SampleFile file = {.path = path_copy};
     Status status = llmc_tokens_recognize(data, num_bytes)
                         ? llmc_tokens_parse(&file, data, num_bytes, with_index, verify)
-                        : parse_own(&file, data, num_bytes, with_index, verify);
+                        : parse_own(&file, (const unsigned char*)data, num_bytes, with_index, verify);
     if (status != STATUS_OK) {
         sample_file_close(&file);
         return status;
@@ -438,7 +437,7 @@ static Status name_task(SampleFile* file) {
     if (digits > 1 && digits < length && name[digits - 1] == '_') { length = digits - 1; }
     length = strip_suffix(name, strip_suffix(name, length, "_train"), "_val");
     if (length > SAMPLE_FILE_MAX_NAME) { length = SAMPLE_FILE_MAX_NAME; }
-    char** names = malloc(sizeof(char*) + (size_t)length + 1);
+    char** names = (char**)malloc(sizeof(char*) + (size_t)length + 1);
     if (names == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for the task name", file->path); }
     names[0] = (char*)(names + 1);
     memcpy(names[0], name, (size_t)length);
@@ -460,10 +459,10 @@ bool llmc_tokens_begins(const SampleFile* file, int64_t sample) {
 // First end-of-text token at or after i, or the end of the file.
 static int64_t find_eot(const SampleFile* file, int64_t i) {
     if (file->bytes_per_token == 2) {
-        const uint16_t* tokens = file->tokens;
+        const uint16_t* tokens = (const uint16_t*)file->tokens;
         while (i < file->num_tokens && tokens[i] != file->eot_token) { i++; }
     } else {
-        const uint32_t* tokens = file->tokens;
+        const uint32_t* tokens = (const uint32_t*)file->tokens;
         while (i < file->num_tokens && tokens[i] != (uint32_t)file->eot_token) { i++; }
     }
     return i;
@@ -472,7 +471,7 @@ static int64_t find_eot(const SampleFile* file, int64_t i) {
 static Status index_reserve(SampleFile* file, int64_t* capacity) {
     if (file->num_samples < *capacity) { return STATUS_OK; }
     *capacity = *capacity * 2 + 64;
-    SampleIndex* grown = realloc(file->owned_index, (size_t)*capacity * sizeof(SampleIndex));
+    SampleIndex* grown = (SampleIndex*)realloc(file->owned_index, (size_t)*capacity * sizeof(SampleIndex));
     if (grown == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its index", file->path); }
     file->owned_index = grown;
     return STATUS_OK;
@@ -514,7 +513,7 @@ static uint64_t llmc_tokens_content_id(const SampleFile* file, const uint64_t* c
 
 static Status find_content_id(SampleFile* file) {
     int64_t num_chunks = sample_file_num_chunks(file);
-    uint64_t* hashes = malloc(((size_t)num_chunks + 1) * sizeof *hashes);
+    uint64_t* hashes = (uint64_t*)malloc(((size_t)num_chunks + 1) * sizeof *hashes);
     if (hashes == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its hashes", file->path); }
     for (int64_t c = 0; c < num_chunks; c++) { hashes[c] = sample_file_chunk_hash(file, c); }
     file->content_id = llmc_tokens_content_id(file, hashes);
@@ -657,9 +656,9 @@ static int32_t find_task(const SampleShards* shards, const char* name, int32_t g
 
 static Status unite_tasks(SampleShards* shards, const SampleFile* file, int32_t** task_of) {
     size_t most_tasks = (size_t)shards->num_tasks + (size_t)file->num_tasks;
-    const char** names = realloc(shards->task_names, (most_tasks + 1) * sizeof *names);
+    const char** names = (const char**)realloc(shards->task_names, (most_tasks + 1) * sizeof *names);
     if (names != NULL) { shards->task_names = names; }
-    *task_of = malloc(((size_t)file->num_tasks + 1) * sizeof **task_of);
+    *task_of = (int32_t*)malloc(((size_t)file->num_tasks + 1) * sizeof **task_of);
     if (names == NULL || *task_of == NULL) {
         return FAIL(STATUS_NO_MEMORY, "%s: no memory for its tasks", file->path);
     }
@@ -689,9 +688,9 @@ static int compare_paths(const void* a, const void* b) {
 
 static Status open_paths(SampleShards* shards, char** paths, size_t num_paths, int32_t cut_tokens,
                          bool tokens_only) {
-    shards->files = calloc(num_paths, sizeof *shards->files);
-    shards->first_sample = calloc(num_paths + 1, sizeof *shards->first_sample);
-    shards->task_of = calloc(num_paths, sizeof *shards->task_of);
+    shards->files = (SampleFile*)calloc(num_paths, sizeof *shards->files);
+    shards->first_sample = (int64_t*)calloc(num_paths + 1, sizeof *shards->first_sample);
+    shards->task_of = (int32_t**)calloc(num_paths, sizeof *shards->task_of);
     if (shards->files == NULL || shards->first_sample == NULL || shards->task_of == NULL) {
         return FAIL(STATUS_NO_MEMORY, "%s: no memory for %zu files", paths[0], num_paths);
     }
@@ -773,7 +772,7 @@ Status sample_shards_check_vocab(const SampleShards* a, const SampleShards* b) {
 }
 
 void sample_shards_write_contents(const SampleShards* shards, void* ids) {
-    unsigned char* at = ids;
+    unsigned char* at = (unsigned char*)ids;
     for (int32_t f = 0; f < shards->num_files; f++, at += sizeof(uint64_t)) {
         memcpy(at, &shards->files[f].content_id, sizeof(uint64_t));
     }
@@ -785,7 +784,7 @@ Status sample_shards_check_contents(const SampleShards* shards, const void* ids,
                     "%s: saved with %lld files of data, now it is one of %d ---> resume with the same data",
                     shards->files[0].path, (long long)num_ids, shards->num_files);
     }
-    const unsigned char* at = ids;
+    const unsigned char* at = (const unsigned char*)ids;
     for (int32_t f = 0; f < shards->num_files; f++, at += sizeof(uint64_t)) {
         const SampleFile* file = &shards->files[f];
         uint64_t id;
@@ -821,9 +820,9 @@ typedef struct {
 struct SampleVerify {
     VerifyFile* files;
     int32_t num_files;
-    int64_t end;  // my part of all chunks ends here
-    _Atomic int64_t next, num_left;
-    _Atomic bool stop, is_damaged;
+    int64_t end;             // my part of all chunks ends here
+    int64_t next, num_left;  // atomic, as the two below
+    bool stop, is_damaged;
     pthread_mutex_t lock;
     pthread_cond_t done;  // num_left is 0, or is_damaged
     Status status;        // under `lock`, of the damaged chunk found first
@@ -865,8 +864,9 @@ static uint64_t hash_chunk(const SampleVerify* verify, const SampleFile* file, i
     const unsigned char* begin = (const unsigned char*)file->tokens + chunk * SAMPLE_FORMAT_CHUNK_BYTES;
     uint64_t hash = HASH_SEED;
     for (size_t at = 0; at < num_bytes; at += PIECE_BYTES) {
-        if (atomic_load(&verify->stop)) { return 0; }
-        hash = hash_bytes(hash, begin + at, num_bytes - at < PIECE_BYTES ? num_bytes - at : PIECE_BYTES);
+        if (__atomic_load_n(&verify->stop, __ATOMIC_SEQ_CST)) { return 0; }
+        hash =
+            hash_bytes(hash, begin + at, num_bytes - at < PIECE_BYTES ? num_bytes - at : (size_t)PIECE_BYTES);
     }
     return hash_finish(hash);
 }
@@ -879,7 +879,7 @@ static Status check_chunk(const SampleVerify* verify, int64_t chunk) {
     uint64_t hash = hash_chunk(verify, of->file, c);
     if (of->hashes != NULL) {
         of->hashes[c] = hash;
-    } else if (hash != of->file->chunk_hashes[c] && !atomic_load(&verify->stop)) {
+    } else if (hash != of->file->chunk_hashes[c] && !__atomic_load_n(&verify->stop, __ATOMIC_SEQ_CST)) {
         status = sample_file_check_chunk(of->file, c);  // in its words
     }
     advise(of->file, c, MADV_DONTNEED);
@@ -892,20 +892,21 @@ static void note_damage(SampleVerify* verify, Status status) {
         verify->status = status;
         snprintf(verify->message, sizeof verify->message, "%s", status_message());
     }
-    atomic_store(&verify->is_damaged, true);
+    __atomic_store_n(&verify->is_damaged, true, __ATOMIC_SEQ_CST);
     pthread_cond_broadcast(&verify->done);
     pthread_mutex_unlock(&verify->lock);
 }
 
 // Takes chunks until there are none, one is damaged, or somebody stops it.
 static void work(SampleVerify* verify) {
-    while (!atomic_load(&verify->stop) && !atomic_load(&verify->is_damaged)) {
-        int64_t chunk = atomic_fetch_add(&verify->next, 1);
+    while (!__atomic_load_n(&verify->stop, __ATOMIC_SEQ_CST) &&
+           !__atomic_load_n(&verify->is_damaged, __ATOMIC_SEQ_CST)) {
+        int64_t chunk = __atomic_fetch_add(&verify->next, 1, __ATOMIC_SEQ_CST);
         if (chunk >= verify->end) { return; }
         Status status = check_chunk(verify, chunk);
-        if (atomic_load(&verify->stop)) { return; }
+        if (__atomic_load_n(&verify->stop, __ATOMIC_SEQ_CST)) { return; }
         if (status != STATUS_OK) { note_damage(verify, status); }
-        if (atomic_fetch_sub(&verify->num_left, 1) == 1) {
+        if (__atomic_fetch_sub(&verify->num_left, 1, __ATOMIC_SEQ_CST) == 1) {
             pthread_mutex_lock(&verify->lock);
             pthread_cond_broadcast(&verify->done);
             pthread_mutex_unlock(&verify->lock);
@@ -915,13 +916,13 @@ static void work(SampleVerify* verify) {
 
 // For those who wait, at their own priority.
 static void* run_helper(void* ctx) {
-    work(ctx);
+    work((SampleVerify*)ctx);
     return NULL;
 }
 
 static void* run_thread(void* ctx) {
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), VERIFY_NICENESS);  // of this thread alone, on Linux
-    work(ctx);
+    work((SampleVerify*)ctx);
     return NULL;
 }
 
@@ -930,7 +931,7 @@ static Status list_files(SampleVerify* verify, SampleShards* const* shards, int3
                          int64_t* num_chunks) {
     size_t most = 0;
     for (int32_t s = 0; s < num_shards; s++) { most += (size_t)shards[s]->num_files; }
-    verify->files = calloc(most + 1, sizeof *verify->files);
+    verify->files = (VerifyFile*)calloc(most + 1, sizeof *verify->files);
     if (verify->files == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory to verify %zu files", most); }
     for (int32_t s = 0; s < num_shards; s++) {
         for (int32_t f = 0; f < shards[s]->num_files; f++) {
@@ -942,7 +943,7 @@ static Status list_files(SampleVerify* verify, SampleShards* const* shards, int3
             *of = (VerifyFile){.file = file, .first_chunk = *num_chunks};
             *num_chunks += chunks;
             if (file->chunk_hashes != NULL) { continue; }
-            of->hashes = calloc((size_t)chunks, sizeof *of->hashes);
+            of->hashes = (uint64_t*)calloc((size_t)chunks, sizeof *of->hashes);
             if (of->hashes == NULL) {
                 return FAIL(STATUS_NO_MEMORY, "%s: no memory for its hashes", file->path);
             }
@@ -953,7 +954,7 @@ static Status list_files(SampleVerify* verify, SampleShards* const* shards, int3
 
 Status sample_verify_start(SampleVerify** out, SampleShards* const* shards, int32_t num_shards, int32_t part,
                            int32_t num_parts) {
-    SampleVerify* verify = calloc(1, sizeof *verify);
+    SampleVerify* verify = (SampleVerify*)calloc(1, sizeof *verify);
     if (verify == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory to verify the data"); }
     pthread_mutex_init(&verify->lock, NULL);
     pthread_condattr_t monotonic;
@@ -969,8 +970,8 @@ Status sample_verify_start(SampleVerify** out, SampleShards* const* shards, int3
     }
     int64_t begin = num_chunks * part / num_parts;
     verify->end = num_chunks * (part + 1) / num_parts;
-    atomic_store(&verify->next, begin);
-    atomic_store(&verify->num_left, verify->end - begin);
+    __atomic_store_n(&verify->next, begin, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&verify->num_left, verify->end - begin, __ATOMIC_SEQ_CST);
     // Without a thread, whoever waits does all of it.
     verify->has_thread =
         !SIMULATED && begin < verify->end && pthread_create(&verify->thread, NULL, run_thread, verify) == 0;
@@ -980,7 +981,7 @@ Status sample_verify_start(SampleVerify** out, SampleShards* const* shards, int3
 
 void sample_verify_stop(SampleVerify* verify) {
     if (verify == NULL) { return; }
-    atomic_store(&verify->stop, true);
+    __atomic_store_n(&verify->stop, true, __ATOMIC_SEQ_CST);
     if (verify->has_thread) { pthread_join(verify->thread, NULL); }
     if (verify->has_helper) { pthread_join(verify->helper, NULL); }
     for (int32_t f = 0; f < verify->num_files; f++) { free(verify->files[f].hashes); }
@@ -991,13 +992,13 @@ void sample_verify_stop(SampleVerify* verify) {
 }
 
 Status sample_verify_damage(SampleVerify* verify) {
-    if (verify == NULL || !atomic_load(&verify->is_damaged)) { return STATUS_OK; }
+    if (verify == NULL || !__atomic_load_n(&verify->is_damaged, __ATOMIC_SEQ_CST)) { return STATUS_OK; }
     return FAIL(verify->status, "%s", verify->message);
 }
 
 // Not by the caller: a piece of a slow disk may take longer than it will wait.
 static void start_helper(SampleVerify* verify) {
-    if (verify->has_helper || atomic_load(&verify->next) >= verify->end) { return; }
+    if (verify->has_helper || __atomic_load_n(&verify->next, __ATOMIC_SEQ_CST) >= verify->end) { return; }
     verify->has_helper = !SIMULATED && pthread_create(&verify->helper, NULL, run_helper, verify) == 0;
     if (!verify->has_helper && !verify->has_thread) { work(verify); }
 }
@@ -1018,12 +1019,13 @@ Status sample_verify_wait(SampleVerify* verify, int64_t wait_ns, bool* is_done) 
     struct timespec end = after(wait_ns);
     bool is_late = false;
     pthread_mutex_lock(&verify->lock);
-    while (!is_late && atomic_load(&verify->num_left) > 0 && !atomic_load(&verify->is_damaged)) {
+    while (!is_late && __atomic_load_n(&verify->num_left, __ATOMIC_SEQ_CST) > 0 &&
+           !__atomic_load_n(&verify->is_damaged, __ATOMIC_SEQ_CST)) {
         is_late = pthread_cond_timedwait(&verify->done, &verify->lock, &end) == ETIMEDOUT;
     }
     pthread_mutex_unlock(&verify->lock);
     TRY(sample_verify_damage(verify));
-    *is_done = atomic_load(&verify->num_left) == 0;
+    *is_done = __atomic_load_n(&verify->num_left, __ATOMIC_SEQ_CST) == 0;
     for (int32_t f = 0; f < verify->num_files && *is_done; f++) {
         VerifyFile* of = &verify->files[f];
         if (of->hashes == NULL) { continue; }
@@ -1033,5 +1035,7 @@ Status sample_verify_wait(SampleVerify* verify, int64_t wait_ns, bool* is_done) 
 }
 
 int64_t sample_verify_left_bytes(const SampleVerify* verify) {
-    return verify == NULL ? 0 : atomic_load(&verify->num_left) * (int64_t)SAMPLE_FORMAT_CHUNK_BYTES;
+    return verify == NULL
+               ? 0
+               : __atomic_load_n(&verify->num_left, __ATOMIC_SEQ_CST) * (int64_t)SAMPLE_FORMAT_CHUNK_BYTES;
 }

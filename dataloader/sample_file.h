@@ -257,7 +257,7 @@ static inline uint64_t sample_format_num_chunks(uint64_t num_bytes) {
 
 static inline size_t sample_format_chunk_bytes(uint64_t num_bytes, uint64_t chunk) {
     uint64_t left_bytes = num_bytes - chunk * SAMPLE_FORMAT_CHUNK_BYTES;
-    return left_bytes < SAMPLE_FORMAT_CHUNK_BYTES ? (size_t)left_bytes : SAMPLE_FORMAT_CHUNK_BYTES;
+    return left_bytes < SAMPLE_FORMAT_CHUNK_BYTES ? (size_t)left_bytes : (size_t)SAMPLE_FORMAT_CHUNK_BYTES;
 }
 
 static inline uint64_t sample_format_chunk_hash(const void* chunk, size_t num_bytes) {

@@ -19,7 +19,9 @@ which each fits alone.
 
 #include <stdlib.h>
 #include <string.h>
-#include "../dynapipe_plugin/plan/draft/balance.h"
+#include "balance.h"
+#include "../dynapipe_plugin/plan/schedule.h"
+#include "../dynapipe_plugin/plan/simulate.h"
 #include "../dynapipe_plugin/plan/problem.h"
 #include "../dynapipe_plugin/plan/types.h"
 
@@ -439,18 +441,137 @@ Status microbatch_kk_build(MicrobatchList* out, const PlanProblem* problem, cons
     return microbatch_list_choose_mode(out, problem, "micro-batch");
 }
 
+// --- drafts ------------------------------------------------------------------------------------------------
+
+Status pipe_variants_best(PipeVariantBest* out, const PipeProblem* pipe, const int32_t* order,
+                          const PipeVariant* variants, int32_t num_variants, Arena* scratch) {
+    PipeVariantBest best = {.makespan_ns = INT64_MAX};
+    for (int32_t i = 0; i < num_variants; i++) {
+        PipeSchedule schedule;
+        PipeTimeline timeline;
+        bool fits = true;
+        arena_reset(scratch);
+        Status status = pipe_variant_build(&schedule, pipe, order, &variants[i], scratch);
+        if (status == STATUS_INFEASIBLE) { continue; }
+        TRY(status);
+        TRY(pipe_simulate(&timeline, pipe, &schedule, scratch));
+        for (int32_t s = 0; s < pipe->P; s++) {
+            fits &= timeline.peak_bytes[s] <= pipe->memory_limit_bytes[s];
+        }
+        if (fits && timeline.makespan_ns < best.makespan_ns) {
+            best = (PipeVariantBest){timeline.makespan_ns, i};
+        }
+    }
+    *out = best;
+    return STATUS_OK;
+}
+
+int32_t rival_variants(PipeVariant out[RIVAL_MAX_VARIANTS], const PlanRequest* request) {
+    static const char* const names[2][3] = {{"1f1b", "adaptive", "gpipe"},
+                                            {"1f1b+w", "adaptive+w", "gpipe+w"}};
+    static const PipePolicy* const policies[] = {&pipe_policy_1f1b, &pipe_policy_adaptive,
+                                                 &pipe_policy_gpipe};
+    bool splits = request->split_backward == SPLIT_BACKWARD_ON;
+    bool is_linear =
+        request->placement.num_chunks == 0 || placement_is_linear(&request->placement, request->P);
+    int32_t num = 0;
+    for (int i = 0; i < 3; i++) {
+        bool allowed = request->schedule == SCHEDULE_GPIPE      ? i == 2
+                       : request->schedule == SCHEDULE_1F1B     ? i == 0
+                       : request->schedule == SCHEDULE_ADAPTIVE ? i == 1
+                       : !is_linear                             ? i == 1
+                       : request->batching == BATCHING_DYNAPIPE ? i < 2
+                                                                : i == 0;
+        if (allowed) {
+            out[num++] =
+                (PipeVariant){.name = names[splits][i], .policy = policies[i], .split_backward = splits};
+        }
+    }
+    return num;
+}
+
+// These micro-batches on these replicas, each under the schedule that suits it best.
+static Status make_draft(Draft* out, const PlanProblem* problem, const MicrobatchList* list,
+                         const ReplicaMbs* replicas, bool recompute_all, Arena* arena, Arena scratch[2]) {
+    PipeVariant variants[RIVAL_MAX_VARIANTS];
+    int32_t num_variants = rival_variants(variants, problem->request), *order;
+    Draft draft = {.list = *list, .placement = problem->placement};
+    ARENA_TRY_NEW(draft.replica, arena, DraftReplica, problem->R);
+    ARENA_TRY_NEW(order, arena, int32_t, list->num_mbs);
+    for (int32_t i = 0; i < list->num_mbs; i++) { order[i] = i; }
+    for (int32_t r = 0; r < problem->R; r++) {
+        DraftReplica* replica = &draft.replica[r];
+        ReplicaProblem pipe;
+        PipeVariantBest best;
+        replica->mbs = replicas->mbs + replicas->begin[r];
+        replica->M = replicas->begin[r + 1] - replicas->begin[r];
+        if (recompute_all) {
+            ARENA_TRY_NEW(replica->modes, arena, uint8_t, (int64_t)problem->K * replica->M);
+            memset(replica->modes, RECOMPUTE_FULL, (size_t)problem->K * (size_t)replica->M);
+        }
+        arena_reset(&scratch[0]);
+        TRY(replica_problem_make(&pipe, problem, list, r, replica->mbs, replica->M, replica->modes,
+                                 &scratch[0]));
+        TRY(pipe_variants_best(&best, &pipe.pipe, order, variants, num_variants, &scratch[1]));
+        replica->variant = variants[best.variant];
+        replica->makespan_ns = best.makespan_ns;
+        if (best.makespan_ns > draft.makespan_ns) { draft.makespan_ns = best.makespan_ns; }
+    }
+    *out = draft;
+    return STATUS_OK;
+}
+
+// The batching's micro-batches, and where memory may bind the same with everything recomputed.
+static Status make_drafts(Draft* out, int32_t* num, const PlanProblem* problem, const PlanProblem* batching,
+                          Arena* arena, Arena scratch[2]) {
+    MicrobatchList list;
+    ReplicaMbs replicas;
+    bool keeps = false, drops = false;
+    TRY(dynapipe_rivals[problem->request->batching].build(&list, batching, NULL, arena));
+    TRY(balance_replicas(&replicas, &list, problem->R, plan_problem_replica_slow(problem), arena));
+    TRY(make_draft(&out[0], problem, &list, &replicas, false, arena, scratch));
+    *num = 1;
+    for (int32_t i = 0; i < problem->num_modes; i++) {
+        keeps |= problem->modes[i] == RECOMPUTE_NONE;
+        drops |= problem->modes[i] == RECOMPUTE_FULL;
+    }
+    if (!keeps || !drops || !problem->has_limit) { return STATUS_OK; }
+    TRY(make_draft(&out[1], problem, &list, &replicas, true, arena, scratch));
+    *num = 2;
+    if (out[1].makespan_ns < out[0].makespan_ns) {
+        const Draft kept = out[0];
+        out[0] = out[1];
+        out[1] = kept;
+    }
+    return STATUS_OK;
+}
+
+Status rival_drafts(Draft out[RIVAL_MAX_DRAFTS], int32_t* num, const PlanProblem* problem,
+                    const PlanProblem* batching, int32_t effort, Arena* arena) {
+    Arena scratch[2] = {{0}};
+    (void)effort;
+    if (batching_is_original(problem->request)) {
+        *num = 1;
+        return original_draft(out, batching, arena);
+    }
+    Status status = make_drafts(out, num, problem, batching, arena, scratch);
+    arena_free(&scratch[0]);
+    arena_free(&scratch[1]);
+    return status;
+}
+
 const BatchingPolicy dynapipe_rivals[BATCHING_COUNT] = {
     [BATCHING_DYNAPIPE] = {"dynapipe",
                            "DynaPipe's own method (EuroSys'24): its dynamic program, orders and schedules",
-                           microbatch_dp_build_original, NULL, original_draft},
+                           microbatch_dp_build_original, rival_drafts},
     [BATCHING_PACKED] = {"packed", "fixed windows of the longest length; attends across samples",
-                         microbatch_packed_build, NULL, NULL},
+                         microbatch_packed_build, rival_drafts},
     [BATCHING_PACKED_RAGGED] = {"packed-ragged", "best fit into a fixed token budget, attention per sample",
-                                microbatch_packed_ragged_build, NULL, NULL},
+                                microbatch_packed_ragged_build, rival_drafts},
     [BATCHING_PADDED] = {"padded", "a fixed number of samples, padded to their longest",
-                         microbatch_padded_build, NULL, NULL},
+                         microbatch_padded_build, rival_drafts},
     [BATCHING_KK] = {"kk", "equal work per micro-batch by largest differencing, small ones at both ends",
-                     microbatch_kk_build, NULL, NULL},
+                     microbatch_kk_build, rival_drafts},
     [BATCHING_TOKENS] = {"tokens", "a fixed token budget, samples sorted by length", microbatch_tokens_build,
-                         NULL, NULL},
+                         rival_drafts},
 };

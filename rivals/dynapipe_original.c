@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../util/numbers.h"
-#include "../dynapipe_plugin/plan/draft/microbatch_dp.h"
+#include "balance.h"
+#include "microbatch_dp.h"
 #include "../dynapipe_plugin/plan/schedule.h"
 #include "../dynapipe_plugin/plan/problem.h"
 
@@ -707,7 +708,7 @@ static Status try_orders(bool* fits, Search* search, const PipeProblem* pipe, Re
         search->best->makespan_ns = run.makespan_ns;
         search->best->variant = *variant;
         search->best_mode = mode;
-        memcpy(search->best->order, search->order, (size_t)search->M * sizeof *search->order);
+        for (int32_t i = 0; i < search->M; i++) { search->best->mbs[i] = search->mbs[search->order[i]]; }
     }
     return STATUS_OK;
 }
@@ -744,10 +745,11 @@ static Status try_mode(Search* search, RecomputeMode mode) {
 static Status plan_replica(DraftReplica* out, Search* search, int32_t M, Arena* arena) {
     int64_t num_cells = (int64_t)search->problem->P * M;
     *out = (DraftReplica){.variant = cyclic_limited, .makespan_ns = INT64_MAX};
-    ARENA_TRY_NEW(out->order, arena, int32_t, M);
+    out->M = M;
+    ARENA_TRY_NEW(out->mbs, arena, int32_t, M);
     ARENA_TRY_NEW(search->order, arena, int32_t, M);
     ARENA_TRY_NEW(out->modes, arena, uint8_t, num_cells);
-    for (int32_t i = 0; i < M; i++) { out->order[i] = i; }
+    memcpy(out->mbs, search->mbs, (size_t)M * sizeof *out->mbs);
     search->best = out;
     search->M = M;
     search->best_mode = search->list->mbs[0].mode;  // the same for all of the list
@@ -759,7 +761,7 @@ static Status plan_replica(DraftReplica* out, Search* search, int32_t M, Arena* 
 }
 
 // Karmarkar and Karp alone: no moves afterwards (spec section d).
-static Status assign_replicas(Draft* draft, int32_t R, Arena* arena) {
+static Status assign_replicas(ReplicaMbs* out, Draft* draft, int32_t R, Arena* arena) {
     int32_t M = draft->list.num_mbs, *replica_of;
     int64_t* work_ns;
     ARENA_TRY_NEW(replica_of, arena, int32_t, M);
@@ -767,22 +769,23 @@ static Status assign_replicas(Draft* draft, int32_t R, Arena* arena) {
     for (int32_t m = 0; m < M; m++) { work_ns[m] = draft->list.mbs[m].work_ns; }
     TRY(balance_difference(replica_of, work_ns, M, R, arena));
     for (int32_t m = 0; m < M; m++) { draft->list.mbs[m].replica = replica_of[m]; }
-    return balance_replicas(&draft->replicas, &draft->list, R, NULL, arena);
+    return balance_replicas(out, &draft->list, R, NULL, arena);
 }
 
 Status original_draft(Draft* out, const PlanProblem* problem, Arena* arena) {
     Draft draft = {0};
+    ReplicaMbs replicas;
     TRY(microbatch_dp_build_original(&draft.list, problem, NULL, arena));
-    TRY(assign_replicas(&draft, problem->R, arena));
+    TRY(assign_replicas(&replicas, &draft, problem->R, arena));
     ARENA_TRY_NEW(draft.replica, arena, DraftReplica, problem->R);
     draft.placement = problem->request->placement;
     Search search = {.problem = problem, .list = &draft.list, .rng = rng_seed(0)};
     Status status = STATUS_OK;
     for (int32_t r = 0; r < problem->R && status == STATUS_OK; r++) {
-        int32_t begin = draft.replicas.begin[r];
+        int32_t begin = replicas.begin[r];
         search.replica = r;
-        search.mbs = draft.replicas.mbs + begin;
-        status = plan_replica(&draft.replica[r], &search, draft.replicas.begin[r + 1] - begin, arena);
+        search.mbs = replicas.mbs + begin;
+        status = plan_replica(&draft.replica[r], &search, replicas.begin[r + 1] - begin, arena);
         int64_t makespan_ns = draft.replica[r].makespan_ns;
         if (makespan_ns > draft.makespan_ns) { draft.makespan_ns = makespan_ns; }
     }

@@ -72,6 +72,22 @@ Status original_orders_init(OriginalOrders* out, const OriginalPoint* points, in
 // Writes order[M]; false after the last one. At least one is written.
 bool original_orders_next(OriginalOrders* orders, int32_t* order, Rng* rng);
 
+// --- schedules that methods choose from -------------------------------------------------------------------
+
+enum { RIVAL_MAX_VARIANTS = 3 };
+
+// Those that the request allows this batching. Returns how many.
+int32_t rival_variants(PipeVariant out[RIVAL_MAX_VARIANTS], const PlanRequest* request);
+
+typedef struct {
+    int64_t makespan_ns;  // INT64_MAX: none fits in memory
+    int32_t variant;
+} PipeVariantBest;
+
+// Best of `num_variants` variants on `order`. Temporaries: `scratch` is reset.
+Status pipe_variants_best(PipeVariantBest* out, const PipeProblem* pipe, const int32_t* order,
+                          const PipeVariant* variants, int32_t num_variants, Arena* scratch);
+
 // --- today's batching: batching_rivals.c ------------------------------------------------------------------
 
 MicrobatchBuild microbatch_packed_build, microbatch_packed_ragged_build;
@@ -80,3 +96,7 @@ MicrobatchBuild microbatch_padded_build, microbatch_tokens_build, microbatch_kk_
 // The recompute mode of a finished list: the first in which every micro-batch keeps to its share of memory,
 // else the first in which each fits alone. `unit` names its micro-batches in the message.
 Status microbatch_list_choose_mode(MicrobatchList* list, const PlanProblem* problem, const char* unit);
+
+// BatchingPolicy.drafts of all of them.
+Status rival_drafts(Draft out[RIVAL_MAX_DRAFTS], int32_t* num, const PlanProblem* problem,
+                    const PlanProblem* batching, int32_t effort, Arena* arena);

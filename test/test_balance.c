@@ -1,5 +1,5 @@
 // test_balance.c -- against the optimum of tiny instances, and laws on large ones.
-#include "../dynapipe_plugin/plan/draft/balance.h"
+#include "../rivals/balance.h"
 
 #include "../util/numbers.h"
 #include "test.h"

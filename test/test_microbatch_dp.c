@@ -1,5 +1,5 @@
 // test_microbatch_dp.c -- the dynamic program against brute force, and against what the original reached.
-#include "../dynapipe_plugin/plan/draft/microbatch_dp.h"
+#include "../rivals/microbatch_dp.h"
 
 #include "../dynapipe_plugin/plan/problem.h"
 #include "../dynapipe_plugin/plan/types.h"

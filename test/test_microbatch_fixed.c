@@ -166,7 +166,8 @@ static void policies_are_registered_by_name(void) {
                                         "padded",  "tokens",   "kk"};
     for (int b = 0; b < BATCHING_COUNT; b++) {
         CHECK_EQ(strcmp(batching_policy((Batching)b)->name, names[b]), 0);
-        CHECK(batching_policy((Batching)b)->build != NULL && strlen(batching_policy((Batching)b)->help) > 0);
+        CHECK(b == BATCHING_DYNAMIC || batching_policy((Batching)b)->build != NULL);
+        CHECK(strlen(batching_policy((Batching)b)->help) > 0);
     }
 }
 

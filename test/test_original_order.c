@@ -2,7 +2,7 @@
 // path through them against the shortest there is.
 #include "../rivals/rivals.h"
 
-#include "../dynapipe_plugin/plan/draft/microbatch_dp.h"
+#include "../rivals/microbatch_dp.h"
 #include "../dynapipe_plugin/plan/problem.h"
 #include "case_problem.h"
 #include "random_problem.h"

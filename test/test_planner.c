@@ -3,7 +3,6 @@
 #include "../util/files.h"
 #include "../dynapipe_plugin/plan/batching.h"
 #include "../dynapipe_plugin/plan/bound.h"
-#include "../dynapipe_plugin/plan/plan_assemble.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/replay.h"
 #include "random_problem.h"
@@ -41,17 +40,6 @@ static void random_request(Rng* rng, int32_t round) {
             problem.samples[i].enc_tokens = request->max_seq_tokens;
         }
     }
-}
-
-// A wrong bound ends no run: it is cut, and how much of it.
-static void a_bound_is_cut_to_the_makespan(void) {
-    Plan plan = {.makespan_ns = 1000};
-    plan_set_bound(&plan, 900);
-    CHECK_EQ(plan.bound_ns, 900);
-    CHECK_EQ(plan.bound_over_ns, 0);
-    plan_set_bound(&plan, 1017);
-    CHECK_EQ(plan.bound_ns, 1000);
-    CHECK_EQ(plan.bound_over_ns, 17);
 }
 
 // Hundreds of random problems, every batching, schedule, layout and recompute choice: plan_make has checked
@@ -213,12 +201,13 @@ static void random_problems_give_valid_plans(void) {
     arena_free(&arena);
 }
 
-// Whatever the batch: what trainers do today is not faster, under the same schedules; unless ours is as good
-// as the bound.
-static void no_baseline_is_faster(void) {
+// Whatever the batch: what trainers do today is hardly ever faster, under the same schedules, though the
+// search is given no more than some forty candidates.
+static void baselines_are_hardly_ever_faster(void) {
     static const Batching known[] = {BATCHING_TOKENS, BATCHING_KK, BATCHING_PACKED_RAGGED};
     Arena arena = {0};
-    int32_t num_compared = 0;
+    int32_t num_compared = 0, num_faster = 0;
+    double sum = 0;
     for (int32_t round = 0; round < 200 * times; round++) {
         Rng rng = rng_seed(seed * 1000003 + (uint64_t)round);
         Plan plan;
@@ -229,23 +218,25 @@ static void no_baseline_is_faster(void) {
         if (rng_below(&rng, 2)) { random_problem_limit_memory(&problem, rng_between(&rng, 0, 300)); }
         arena_reset(&arena);
         Status status = make(&plan, &arena);
-        int64_t ours_ns = status == STATUS_OK ? plan.makespan_ns : INT64_MAX;
-        int64_t enough_ns = status == STATUS_OK ? plan.bound_ns + plan.bound_ns / 1000 : 0;
         CHECK(status == STATUS_OK || status == STATUS_INFEASIBLE);
+        if (status != STATUS_OK) { continue; }
+        int64_t ours_ns = plan.makespan_ns;
         for (int k = 0; k < (request->layout == LAYOUT_PADDED ? 1 : 3); k++) {
             request->batching = known[k];
             arena_reset(&arena);
             if (make(&plan, &arena) != STATUS_OK) { continue; }
+            double ratio = (double)ours_ns / (double)plan.makespan_ns;
             num_compared++;
-            bool holds = ours_ns <= plan.makespan_ns || ours_ns <= enough_ns;
-            CHECK(holds);
-            if (holds) { continue; }
+            sum += ratio;
+            num_faster += ratio > 1.001;
+            if (ratio < 1.1) { continue; }
             printf("seed %llu, round %d: %s %lld ns, ours %lld\n", (unsigned long long)seed, round,
                    batching_policy(known[k])->name, (long long)plan.makespan_ns, (long long)ours_ns);
         }
     }
-    printf("     compared with %d plans\n", num_compared);
-    CHECK(num_compared > 200 * times);
+    printf("     %d of %d plans are faster than ours; ours take %.3f of the time, in the mean\n", num_faster,
+           num_compared, sum / num_compared);
+    CHECK(num_compared > 200 * times && num_faster < num_compared / 20 && sum < 0.9 * num_compared);
     arena_free(&arena);
 }
 
@@ -425,10 +416,9 @@ static void pictures_fit_the_plan(void) {
 int main(int argc, char** argv) {
     if (argc == 5 && strcmp(argv[3], "--times") == 0) { times = atoi(argv[4]); }
     seed = test_seed(argc < 3 ? argc : 3, argv);
-    RUN(a_bound_is_cut_to_the_makespan);
     RUN(one_of_1024_ranks_plans_its_own);
     RUN(random_problems_give_valid_plans);
-    RUN(no_baseline_is_faster);
+    RUN(baselines_are_hardly_ever_faster);
     RUN(dynamic_beats_the_baselines);
     RUN(memory_gets_tighter);
     RUN(odd_layouts_work);

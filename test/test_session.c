@@ -1,11 +1,29 @@
-// test_session.c -- what the parts of a session share: tasks by name over both data sets, memory kept to its
-// limit.
+// test_session.c -- the laws of a module, part by part.
+#include <fcntl.h>
 #include <math.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
 
+#include "../dynapipe_plugin/run/hosts.h"
 #include "../dynapipe_plugin/run/session.h"
+#include "../util/numbers.h"
+#include "../util/program.h"
 #include "data_maker.h"
-#include "test.h"
+#include "random_problem.h"
+#include "ranks.h"
+#include "slow_disk.h"
+#include "tied_case.h"
 #include "toy_model.h"
+#include "test.h"
+
+// === session =============================================================================================
+// what the parts of a session share: tasks by name over both data sets, memory kept to its
+// limit.
 
 // A session of one rank, as far as `open` takes it, with the options' defaults.
 static Dynapipe* session_of_one(void) {
@@ -423,7 +441,1358 @@ static void a_step_keeps_what_the_model_asks_for(void) {
     maker_dir_remove(dir);
 }
 
-int main(void) {
+// === session_machine =====================================================================================
+// what a session knows of its ranks: speeds as measured, memory as each has it; one
+// number for all where that serves.
+
+#define MIB (INT64_C(1) << 20)
+enum { NUM_RANKS = 3 };
+
+typedef struct {
+    int64_t mine_bytes[NUM_RANKS], given_bytes, taken_bytes[NUM_RANKS];
+    bool with_speeds;
+    // expected
+    int64_t common_bytes, own_bytes[NUM_RANKS];
+} Case;
+
+static const MachineRank speeds[NUM_RANKS] = {
+    {.slow = {1, 1, 1, 1}}, {.slow = {2, 2, 2, 2}}, {.slow = {3, 1, 1, 3}}};
+
+static Status body(Transport* t, void* arg) {
+    const Case* c = arg;
+    const int32_t all[NUM_RANKS] = {0, 1, 2};
+    Dynapipe dp = {.transport = *t, .options.memory_limit_bytes = c->given_bytes, .machine.pulls = true};
+    const Machine measured = {.num_ranks = c->with_speeds ? NUM_RANKS : 0, .ranks = speeds};
+    TRY(collective_init(&dp.world, &dp.transport, all, NUM_RANKS, INT64_C(20000000000)));
+    TRY(session_machine_take(&dp, &measured));
+    EXPECT(dp.request.machine == &dp.machine && dp.machine.pulls);
+    TRY(session_machine_limit(&dp, c->mine_bytes[t->rank]));
+    if (c->taken_bytes[0] > 0) { TRY(session_machine_take_bytes(&dp, c->taken_bytes[t->rank])); }
+    EXPECT(dp.options.memory_limit_bytes == c->common_bytes);
+    EXPECT(dp.request.memory_limit_bytes == c->common_bytes);
+    bool differ = c->with_speeds;
+    for (int32_t r = 0; r < NUM_RANKS; r++) {
+        MachineRank rank = machine_rank(&dp.machine, r);
+        EXPECT(rank.memory_limit_bytes == c->own_bytes[r]);
+        EXPECT(rank.slow[JOB_F] == (c->with_speeds ? speeds[r].slow[JOB_F] : 1));
+        differ |= c->own_bytes[r] > 0;
+    }
+    EXPECT(dp.machine.num_ranks == (differ ? NUM_RANKS : 0));
+    int64_t own = c->own_bytes[t->rank];
+    EXPECT(session_machine_limit_bytes(&dp) == (own > 0 ? own : c->common_bytes));
+    TRY(machine_check(&dp.machine, NUM_RANKS));
+    session_machine_free(&dp);
+    collective_free(&dp.world);
+    return STATUS_OK;
+}
+
+static void run_case(Case c) {
+    static RankResult results[RANKS_MAX];
+    CHECK_EQ(ranks_run(NUM_RANKS, RANKS_CHECKED, body, &c, results, 1), 0);
+}
+
+static void memory_that_is_alike_is_the_least(void) {
+    run_case((Case){.mine_bytes = {6400 * MIB, 6401 * MIB, 6464 * MIB}, .common_bytes = 6400 * MIB});
+}
+
+static void a_rank_that_has_less_has_its_own(void) {
+    run_case((Case){.mine_bytes = {6400 * MIB, 3200 * MIB, 6464 * MIB},
+                    .common_bytes = 6464 * MIB,
+                    .own_bytes = {6400 * MIB, 3200 * MIB, 0}});
+}
+
+static void a_limit_that_is_given_holds_for_those_that_have_it(void) {
+    run_case((Case){.mine_bytes = {6400 * MIB, 3200 * MIB, 6464 * MIB},
+                    .given_bytes = 5 * MIB + 1,
+                    .common_bytes = 5 * MIB + 1});
+    run_case((Case){.mine_bytes = {6400 * MIB, 3200 * MIB, -1},
+                    .given_bytes = 5000 * MIB,
+                    .with_speeds = true,
+                    .common_bytes = 5000 * MIB,
+                    .own_bytes = {0, 3200 * MIB, 64 * MIB}});
+}
+
+static void what_is_taken_later_is_taken_from_all(void) {
+    run_case((Case){.mine_bytes = {6400 * MIB, 3200 * MIB, 6464 * MIB},
+                    .taken_bytes = {MIB, 65 * MIB, -MIB},
+                    .common_bytes = 6336 * MIB,
+                    .own_bytes = {6272 * MIB, 3072 * MIB, 0}});
+}
+
+// === session_model =======================================================================================
+// models put into a session: what does not fit together is named on every rank before
+// anything travels, nothing runs without a model, and all of the model counts once.
+
+static RankResult results[RANKS_MAX];
+
+enum { NUM_STAGES = 3 };
+
+// A session as far as dynapipe_choose_stages() takes it.
+static Status session_on(Dynapipe* dp, Transport* transport) {
+    char* argv[] = {"test", NULL};
+    int argc = 1;
+    int32_t ranks[RANKS_MAX];
+    *dp = (Dynapipe){.transport = *transport, .num_stages = NUM_STAGES};
+    dp->num_replicas = transport->num_ranks / NUM_STAGES;
+    dp->stage = transport->rank % NUM_STAGES;
+    dp->replica = transport->rank / NUM_STAGES;
+    dp->request.placement.num_chunks = NUM_STAGES;
+    for (int32_t s = 0; s < NUM_STAGES; s++) { dp->request.placement.stage_of[s] = (int16_t)s; }
+    TRY(session_options_take(&dp->options, &argc, argv, NULL));
+    for (int32_t r = 0; r < transport->num_ranks; r++) { ranks[r] = r; }
+    TRY(collective_init(&dp->world, &dp->transport, ranks, transport->num_ranks, INT64_C(20000000000)));
+    for (int32_t r = 0; r < dp->num_replicas; r++) { ranks[r] = r * NUM_STAGES + dp->stage; }
+    TRY(collective_init(&dp->replicas, &dp->transport, ranks, dp->num_replicas, INT64_C(20000000000)));
+    return session_device_open(dp, NULL);
+}
+
+static void session_off(Dynapipe* dp) {
+    executor_free(dp->executor);
+    free(dp->tied_given);
+    session_device_close(dp);
+    tied_groups_free(&dp->tied);
+    collective_free(&dp->replicas);
+    collective_free(&dp->world);
+}
+
+// Layers 0 and 1, 2 and 3, 4 and 5: boundaries of 8 and of 3 channels.
+static ToyModel toy_of(int32_t stage) {
+    return (ToyModel){.layer_begin = 2 * stage,
+                      .layer_end = 2 * stage + 2,
+                      .is_first = stage == 0,
+                      .is_last = stage == NUM_STAGES - 1};
+}
+
+static DynapipeParams_v1 params_of(ToyModel* toy, const DynapipeTied* tied, int32_t num_tied) {
+    return (DynapipeParams_v1){.params = toy->da,
+                               .grads = toy->da,
+                               .num_params = sizeof toy->da / sizeof(float),
+                               .num_tied = num_tied,
+                               .tied = tied};
+}
+
+static Status attach_body(Transport* t, void* arg) {
+    (void)arg;
+    Dynapipe dp;
+    TRY(session_on(&dp, t));
+    ToyModel toy = toy_of(dp.stage);
+    DynapipeTied tied = {4, 2 * dp.stage, 6};
+    DynapipeParams_v1 params = params_of(&toy, &tied, 1);
+    DynapipeStep_v1 step;
+    int64_t begin, end;
+    double loss;
+    EXPECT(dynapipe_step(&dp, &step) == STATUS_BAD_OPTION);
+    EXPECT(strstr(status_message(), "no model for range 0 of 1 ---> dynapipe_attach()") != NULL);
+    EXPECT(dynapipe_share_params(&dp) == STATUS_BAD_OPTION);
+    DynapipeSpan span;
+    int32_t num_spans;
+    EXPECT(dynapipe_counted(&dp, &span, 1, &num_spans) == STATUS_BAD_OPTION);
+    EXPECT(dynapipe_validate(&dp, 1, &loss, NULL) == STATUS_BAD_OPTION);
+    EXPECT(dynapipe_attach(&dp, 1, &toy_api, &toy, &params) == STATUS_OUT_OF_RANGE);
+    EXPECT(strstr(status_message(), "a model for range 1: this rank has 1") != NULL);
+    EXPECT(dynapipe_attach(&dp, -1, &toy_api, &toy, &params) == STATUS_OUT_OF_RANGE);
+    params.tied = NULL;
+    EXPECT(dynapipe_attach(&dp, 0, &toy_api, &toy, &params) == STATUS_OUT_OF_RANGE);
+    params.tied = &tied;
+    TRY((Status)dynapipe_attach(&dp, 0, &toy_api, &toy, &params));
+    EXPECT(dynapipe_attach(&dp, 0, &toy_api, &toy, &params) == STATUS_OUT_OF_RANGE);
+    EXPECT(strstr(status_message(), "range 0 has a model already") != NULL);
+    EXPECT(dp.tied.num_groups == 1 && dp.tied.groups[0].begin == 2 * dp.stage && dp.params.num_tied == 0);
+    dp.run.zero_stage = 1;
+    dynapipe_shard(&dp, &begin, &end);
+    EXPECT(begin == collective_slice(params.num_params, 2, dp.replica));
+    EXPECT(end == collective_slice(params.num_params, 2, dp.replica + 1));
+    session_off(&dp);
+    return STATUS_OK;
+}
+
+static void each_range_gets_one_model(void) {
+    CHECK_EQ(ranks_run(2 * NUM_STAGES, RANKS_CHECKED, attach_body, NULL, results, 1), 0);
+}
+
+// --- several ranges a rank, the head shared --------------------------------------------------------------
+
+// A vee of six layers over three stages, a layer each; stages 0 and 2 have shares of the head.
+static void place_vee(Placement* out, HeadSplit head) {
+    const int16_t stage_of[] = {0, 1, 2, 2, 1, 0}, begin[] = {0, 512, 512, 1024};
+    *out = (Placement){.num_chunks = 6, .head = (uint8_t)head};
+    for (int32_t k = 0; k < 6; k++) {
+        out->stage_of[k] = stage_of[k];
+        out->chunks[k] = (LayerRange){k, k + 1};
+    }
+    memcpy(out->head_begin, begin, sizeof begin);
+}
+
+static ToyModel toy_of_row(HeadSplit head, int32_t row) {
+    bool is_share = row >= 6, is_last = row == 5;
+    ToyModel toy = {.layer_begin = is_share ? 6 : row,
+                    .layer_end = is_share ? 6 : row + 1,
+                    .is_first = row == 0,
+                    .is_last = is_last && head == HEAD_WHOLE};
+    if (is_last && head != HEAD_WHOLE) { toy.head = DYNAPIPE_HEAD_FEEDS; }
+    if (is_share) { toy.head = head == HEAD_BY_ROWS ? DYNAPIPE_HEAD_BY_ROWS : DYNAPIPE_HEAD_BY_VOCABULARY; }
+    return toy;
+}
+
+static Status shared_body(Transport* t, void* arg) {
+    const HeadSplit head = *(const HeadSplit*)arg;
+    Dynapipe dp;
+    TRY(session_on(&dp, t));
+    place_vee(&dp.request.placement, head);
+    int32_t rows[3] = {dp.stage, 5 - dp.stage, 6 + dp.stage}, num_ranges = session_num_ranges(&dp);
+    EXPECT(num_ranges == 2 + (head != HEAD_WHOLE && dp.stage != 1));
+    ToyModel toys[3];
+    const DynapipeParams_v1 params = params_of(&toys[0], NULL, 0);
+    Status status = STATUS_OK;
+    for (int32_t i = num_ranges - 1; i >= 0; i--) {  // in any order
+        toys[i] = toy_of_row(head, rows[i]);
+        status = (Status)dynapipe_attach(&dp, i, &toy_api, &toys[i], i == 0 ? &params : NULL);
+        EXPECT(i == 0 || status == STATUS_OK);
+    }
+    EXPECT(status == STATUS_OK);
+    TRY(collective_barrier(&dp.world));
+    session_off(&dp);
+    return STATUS_OK;
+}
+
+static void ranges_and_shares_are_attached_in_any_order(void) {
+    HeadSplit heads[] = {HEAD_WHOLE, HEAD_BY_ROWS, HEAD_BY_VOCABULARY};
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(ranks_run(NUM_STAGES, RANKS_CHECKED, shared_body, &heads[i], results, 1), 0);
+    }
+}
+
+// --- tables that are not complete ------------------------------------------------------------------------
+
+static Status refuses(Dynapipe* dp, const DynapipeModel_v1* api, ToyModel* toy,
+                      const DynapipeParams_v1* params, const char* words) {
+    EXPECT(dynapipe_attach(dp, 0, api, toy, params) == STATUS_OUT_OF_RANGE);
+    if (strstr(status_message(), words) != NULL) { return STATUS_OK; }
+    return FAIL(STATUS_COUNT, "not \"%s\" but: %s", words, status_message());
+}
+
+static Status incomplete_body(Transport* t, void* arg) {
+    (void)arg;
+    Dynapipe dp;
+    TRY(session_on(&dp, t));
+    ToyModel toy = toy_of(dp.stage);
+    const DynapipeParams_v1 right = params_of(&toy, NULL, 0);
+    TRY(refuses(&dp, NULL, &toy, &right, "no table of functions (api)"));
+#define WITHOUT(member)                                                                \
+    do {                                                                               \
+        DynapipeModel_v1 api = toy_api;                                                \
+        api.member = NULL;                                                             \
+        TRY(refuses(&dp, &api, &toy, &right, " has no " #member " ---> of Dynapipe")); \
+    } while (0)
+    WITHOUT(acts_bytes);
+    WITHOUT(scratch_bytes);
+    WITHOUT(boundary_bytes);
+    WITHOUT(forward);
+    WITHOUT(backward_inputs);
+    WITHOUT(zero_gradients);
+    WITHOUT(name);
+#undef WITHOUT
+    DynapipeParams_v1 params = right;
+    params.grads = NULL;
+    TRY(refuses(&dp, &toy_api, &toy, &params, "parameters, but no array of them or of their gradients"));
+    params = right;
+    params.params = NULL;
+    TRY(refuses(&dp, &toy_api, &toy, &params, "parameters, but no array of them"));
+    TRY(refuses(&dp, &toy_api, &toy, NULL, "0 parameters, but no array of them"));
+    params = right;
+    params.num_params = -1;
+    TRY(refuses(&dp, &toy_api, &toy, &params, "-1 parameters, but no array"));
+    params = right;
+    params.reserved[3] = 1;
+    TRY(refuses(&dp, &toy_api, &toy, &params, "DynapipeParams_v1.reserved[3] is set"));
+    DynapipeModel_v1 newer = toy_api;
+    newer.reserved[0] = (void (*)(void))(uintptr_t)1;
+    TRY(refuses(&dp, &newer, &toy, &right, "DynapipeModel_v1.reserved[0] is set"));
+    params = right;
+    params.grad_type = 3;
+    TRY(refuses(&dp, &toy_api, &toy, &params, "gradients of type 3 ---> DYNAPIPE_FLOAT32 (0)"));
+    params.grad_type = DYNAPIPE_FLOAT16;
+    params.param_type = -1;
+    TRY(refuses(&dp, &toy_api, &toy, &params, "parameters of type -1, gradients of type 2"));
+    params = right;
+    params.grad_type = t->rank == 1 ? DYNAPIPE_BFLOAT16 : DYNAPIPE_FLOAT32;
+    EXPECT(dynapipe_attach(&dp, 0, &toy_api, &toy, &params) == STATUS_MISMATCH);
+    EXPECT(strstr(status_message(), "ranks 0 and 1: parameters of type 0 and 0, gradients of type 0 and 1") !=
+           NULL);
+    TRY((Status)dynapipe_attach(&dp, 0, &toy_api_joint, &toy, &right));  // what may be NULL
+    session_off(&dp);
+    return STATUS_OK;
+}
+
+static void what_a_model_lacks_is_named(void) {
+    CHECK_EQ(ranks_run(NUM_STAGES, RANKS_CHECKED, incomplete_body, NULL, results, 1), 0);
+}
+
+// --- counting --------------------------------------------------------------------------------------------
+
+enum { MOST_VALUES = 4096 };
+
+// How often a value was counted, over all ranks.
+typedef struct {
+    TiedCase layout;
+    int32_t zero_stage;
+    int32_t groups[TIED_CASE_GROUPS][MOST_VALUES];  // of a group's values
+    int32_t others[RANKS_MAX][MOST_VALUES];         // [stage] of those that no group has
+    pthread_mutex_t lock;
+} Counting;
+
+// To which counter value k of a stage belongs.
+static int32_t* counter_of(Counting* c, int32_t stage, int64_t k) {
+    for (int32_t g = 0; g < c->layout.num_groups; g++) {
+        int64_t at = k - c->layout.begins[g][stage];
+        if (c->layout.has[g][stage] && at >= 0 && at < c->layout.counts[g]) { return &c->groups[g][at]; }
+    }
+    return &c->others[stage][k];
+}
+
+static Status count_spans(Counting* c, Dynapipe* dp) {
+    DynapipeSpan spans[TIED_CASE_GROUPS + 1];
+    int32_t num_spans;
+    int64_t begin, end, last = -1;
+    dynapipe_shard(dp, &begin, &end);
+    TRY((Status)dynapipe_counted(dp, spans, TIED_CASE_GROUPS + 1, &num_spans));
+    pthread_mutex_lock(&c->lock);
+    bool is_sound = true;
+    for (int32_t i = 0; i < num_spans; i++) {
+        is_sound &= spans[i].begin > last && spans[i].end > spans[i].begin;
+        is_sound &= spans[i].begin >= begin && spans[i].end <= end;
+        last = spans[i].end;
+        for (int64_t k = spans[i].begin; k < spans[i].end; k++) { ++*counter_of(c, dp->stage, k); }
+    }
+    pthread_mutex_unlock(&c->lock);
+    EXPECT(is_sound);
+    if (num_spans > 0) {
+        EXPECT(dynapipe_counted(dp, spans, num_spans - 1, &num_spans) == STATUS_OUT_OF_RANGE);
+    }
+    return STATUS_OK;
+}
+
+static Status count_body(Transport* t, void* arg) {
+    Counting* c = arg;
+    int32_t P = c->layout.num_stages, ranks[RANKS_MAX];
+    Dynapipe dp = {.transport = *t, .num_stages = P, .num_replicas = c->layout.num_replicas};
+    dp.stage = t->rank % P;
+    dp.replica = t->rank / P;
+    dp.run.zero_stage = c->zero_stage;
+    const ExecutorRange range = {&toy_api, NULL};
+    TRY(executor_create(&dp.executor, &range, 1, &dp.transport, 0));
+    for (int32_t r = 0; r < t->num_ranks; r++) { ranks[r] = r; }
+    TRY(collective_init(&dp.world, &dp.transport, ranks, t->num_ranks, INT64_C(20000000000)));
+    DynapipeTied list[TIED_CASE_GROUPS];
+    dp.params = (DynapipeParams_v1){.num_params = c->layout.num_params[dp.stage], .tied = list};
+    dp.params.num_tied = tied_case_list(&c->layout, dp.stage, list);
+    TRY(tied_groups_open(&dp.tied, &dp.world, P, &dp.params));
+    Status status = count_spans(c, &dp);
+    executor_free(dp.executor);
+    tied_groups_free(&dp.tied);
+    collective_free(&dp.world);
+    return status;
+}
+
+// A group that some stage has: once; a stage's own values: once.
+static void check_counts(Counting* c) {
+    for (int32_t s = 0; s < c->layout.num_stages; s++) {
+        for (int64_t k = 0; k < c->layout.num_params[s]; k++) { CHECK_EQ(*counter_of(c, s, k), 1); }
+    }
+}
+
+static void every_parameter_is_counted_once(void) {
+    static Counting c;
+    Rng rng = rng_seed(1);
+    for (int trial = 0; trial < 150 && test_failures == 0; trial++) {
+        int32_t P = rng_between(&rng, 1, 6), R = rng_between(&rng, 1, P < 3 ? 4 : 2);
+        memset(&c, 0, sizeof c);
+        pthread_mutex_init(&c.lock, NULL);
+        tied_case_draw(&c.layout, &rng, P, R, rng_between(&rng, 1, 300));
+        c.zero_stage = trial % 2;
+        CHECK_EQ(ranks_run(P * R, RANKS_CHECKED, count_body, &c, results, 1), 0);
+        check_counts(&c);
+        pthread_mutex_destroy(&c.lock);
+    }
+}
+
+// === session_same ========================================================================================
+// ranks that were started with other options, or have another model or run, say which
+// and how.
+
+static uint64_t seed;
+
+enum { SESSION_SAME_NUM_RANKS = 3, MAX_WORDS = 8 };
+
+// What rank 2 has, and the others.
+typedef struct {
+    const char *lines, *other_lines;
+    char *words[MAX_WORDS], *other_words[MAX_WORDS];
+    DynapipeRun_v1 run, other_run;
+    bool is_model;  // with the costs that follow
+    CostModel costs, other_costs;
+    const char* data;
+    const char* expected;  // NULL: all is well
+} SessionSameCase;
+
+static int count(char* const* words) {
+    int n = 0;
+    while (n < MAX_WORDS && words[n] != NULL) { n++; }
+    return n;
+}
+
+static Status compare(Dynapipe* dp, const SessionSameCase* it, bool is_other) {
+    if (it->lines != NULL) { return session_same(dp, "test", is_other ? it->other_lines : it->lines); }
+    if (it->is_model) {
+        LoaderOptions options = {.batch_tokens = 100, .max_seq_tokens = 16};
+        TRY(loader_open(&dp->train, it->data, &options));
+        dp->costs = is_other ? it->other_costs : it->costs;
+        Status status = session_same_model(dp);
+        loader_close(dp->train);
+        return status;
+    }
+    if (it->words[0] == NULL) {
+        dp->run = is_other ? it->other_run : it->run;
+        return session_same_run(dp);
+    }
+    char* words[MAX_WORDS + 1] = {NULL};
+    memcpy(words, is_other ? it->other_words : it->words, sizeof it->words);
+    int argc = count(words);
+    TRY(session_options_take(&dp->options, &argc, words, NULL));
+    return session_same_options(dp, argc, words);
+}
+
+static Status session_same_body(Transport* t, void* arg) {
+    const SessionSameCase* it = arg;
+    Dynapipe* dp = calloc(1, sizeof *dp);
+    EXPECT(dp != NULL);
+    dp->transport = *t;
+    TRY(collective_init(&dp->world, &dp->transport, (int32_t[]){0, 1, 2}, SESSION_SAME_NUM_RANKS,
+                        INT64_C(20000000000)));
+    Status status = compare(dp, it, t->rank == 2);
+    bool is_said = status == STATUS_OK || strstr(status_message(), it->expected) != NULL;
+    if (!is_said) { printf("rank %d: \"%s\", expected \"%s\"\n", t->rank, status_message(), it->expected); }
+    collective_free(&dp->world);
+    free(dp);
+    EXPECT(status == (it->expected == NULL ? STATUS_OK : STATUS_MISMATCH));
+    EXPECT(is_said);
+    return STATUS_OK;
+}
+
+static void run(const SessionSameCase* given) {
+    SessionSameCase it = *given;
+    CHECK_EQ(ranks_run(SESSION_SAME_NUM_RANKS, RANKS_CHECKED, session_same_body, &it, results, 1), 0);
+}
+
+static void the_first_line_that_differs_is_told(void) {
+    run(&(SessionSameCase){.lines = "a=1\nb=2\n", .other_lines = "a=1\nb=2\n"});
+    run(&(SessionSameCase){.lines = "", .other_lines = ""});
+    run(&(SessionSameCase){.lines = "a=1\nb=2\nc=3\n",
+                           .other_lines = "a=1\nb=7\nc=4\n",
+                           .expected = "test: b is 7 on rank 2, 2 on rank 0 --->"});
+    run(&(SessionSameCase){
+        .lines = "a=1\nb=2\n", .other_lines = "a=1\n", .expected = "b is none on rank 2, 2 on rank 0"});
+    run(&(SessionSameCase){
+        .lines = "a=1\n", .other_lines = "a=1\nb=2\n", .expected = "b is 2 on rank 2, none on rank 0"});
+    run(&(SessionSameCase){
+        .lines = "a=1\n", .other_lines = "a=\n", .expected = "a is none on rank 2, 1 on rank 0"});
+    run(&(SessionSameCase){
+        .lines = "a=1\nb=2\n", .other_lines = "b=2\na=1\n", .expected = "test: their order is "});
+}
+
+static void options_are_told_by_their_names(void) {
+    run(&(SessionSameCase){.words = {"p", "-x", "5", "--stages", "3"},
+                           .other_words = {"q", "--stages=3", "-x", "5"}});
+    run(&(SessionSameCase){.words = {"p", "--stages", "3"},
+                           .other_words = {"p", "--stages", "1"},
+                           .expected = "options: --stages is 1 on rank 2, 3 on rank 0"});
+    run(&(SessionSameCase){.words = {"p", "-x", "-1", "-l", "3"},
+                           .other_words = {"p", "-x", "-1", "-l", "4"},
+                           .expected = "options: -l is 4 on rank 2, 3 on rank 0"});
+    run(&(SessionSameCase){.words = {"p", "-x", "-1"},
+                           .other_words = {"p", "-x", "-2"},
+                           .expected = "options: -x is -2 on rank 2, -1 on rank 0"});
+    run(&(SessionSameCase){.words = {"p", "-q", "-r", "a"},
+                           .other_words = {"p", "-r", "a"},
+                           .expected = "options: -q is none on rank 2, given on rank 0"});
+    run(&(SessionSameCase){.words = {"p", "train.bin"},
+                           .other_words = {"p", "other.bin"},
+                           .expected = "word 1 of the command is other.bin on rank 2, train.bin on rank 0"});
+}
+
+static void a_run_is_told_by_what_it_is(void) {
+    DynapipeRun_v1 usual = {.batch_tokens = 100, .max_seq_tokens = 16, .num_steps = 7};
+    DynapipeRun_v1 longer = {.batch_tokens = 100, .max_seq_tokens = 16, .num_steps = 9};
+    run(&(SessionSameCase){.run = usual, .other_run = usual});
+    run(&(SessionSameCase){.run = usual,
+                           .other_run = longer,
+                           .expected = "the run: the number of steps (-x) is 9 on rank 2, 7 on rank 0"});
+}
+
+static void costs_are_told_by_their_lines(void) {
+    static SessionSameCase it = {.is_model = true, .expected = "what it costs: comm latency_ns is 77 "};
+    static RandomProblem problem;
+    char dir[64], path[128];
+    Rng rng = rng_seed(seed);
+    MadeSample samples[8];
+    for (int32_t i = 0; i < 8; i++) { samples[i] = (MadeSample){0, 3, 2}; }
+    MadeData data = {.vocab = 50, .num_samples = 8, .samples = samples};
+    maker_dir_create(dir);
+    maker_write(&data, 0, 8, dir, "train.bin");
+    snprintf(path, sizeof path, "%s/train.bin", dir);
+    random_problem(&problem, &rng, 5);
+    it.data = path;
+    it.costs = it.other_costs = problem.costs;
+    it.other_costs.comm_latency_ns = 77;
+    run(&it);
+    maker_dir_remove(dir);
+}
+
+// === session_eval ========================================================================================
+// validation cuts its data so that every row is counted once and both sides of a
+// micro-batch keep to what memory allows.
+
+enum { LONGEST_INPUT = 40, LONGEST_TARGET = 14, ENC_BYTES = 640, DEC_BYTES = 1280 };
+
+// A model that only counts.
+typedef struct {
+    int32_t num_calls, num_rows, most_tokens, most_dec_tokens;
+    int64_t most_bytes;
+    ShapeRules rules;  // that every batch must keep
+    int32_t num_padded;
+    bool answers;      // has infer()
+    int32_t raise_at;  // a signal comes in this call; 0: none
+} Counter;
+
+static int64_t acts_bytes(void* model, const DynapipeBatch* batch, int flags) {
+    (void)model;
+    (void)flags;
+    return (int64_t)batch->num_tokens * ENC_BYTES + (int64_t)batch->num_dec_tokens * DEC_BYTES;
+}
+
+static int64_t no_bytes(void* model, const DynapipeBatch* batch) {
+    (void)model;
+    (void)batch;
+    return 0;
+}
+
+static int64_t boundary_bytes(void* model, const DynapipeBatch* batch, int is_behind) {
+    (void)model;
+    (void)batch;
+    (void)is_behind;
+    return 0;
+}
+
+// Windows of one side as the rules have them.
+static void check_side(const ShapeRules* rules, const int32_t* cu_seqlens, int32_t num_seqs, int32_t longest,
+                       int64_t num_squares) {
+    int64_t squares = 0;
+    for (int32_t i = 0; i < num_seqs; i++) {
+        int32_t n = cu_seqlens[i + 1] - cu_seqlens[i];
+        squares += (int64_t)n * n;
+        if (!rules->padded) { continue; }
+        CHECK_EQ(n, longest);
+        CHECK_EQ(n % rules->seq_multiple, 0);
+        CHECK_EQ(n * num_seqs % rules->tokens_multiple, 0);
+    }
+    CHECK_EQ(squares, num_squares);
+    if (rules->max_squares > 0) { CHECK(squares <= rules->max_squares); }
+    if (rules->max_seqs > 0) { CHECK(num_seqs <= rules->max_seqs); }
+}
+
+static int forward(void* model, const DynapipeBatch* batch, const void* in, void* out, void* acts,
+                   void* scratch, float* losses, int flags) {
+    (void)in;
+    (void)out;
+    (void)acts;
+    (void)scratch;
+    (void)flags;
+    Counter* counter = model;
+    int64_t num_bytes = acts_bytes(model, batch, 0);
+    check_side(&counter->rules, batch->cu_seqlens, batch->num_seqs, batch->max_seq_tokens,
+               batch->num_squares);
+    if (batch->num_dec_tokens > 0) {
+        check_side(&counter->rules, batch->dec_cu_seqlens, batch->num_seqs, batch->max_dec_seq_tokens,
+                   batch->num_dec_squares);
+    }
+    counter->num_padded += batch->seq_lens != NULL;
+    if (++counter->num_calls == counter->raise_at) { raise(SIGUSR1); }
+    counter->num_rows += batch->num_rows;
+    if (batch->num_tokens > counter->most_tokens) { counter->most_tokens = batch->num_tokens; }
+    if (batch->num_dec_tokens > counter->most_dec_tokens) {
+        counter->most_dec_tokens = batch->num_dec_tokens;
+    }
+    if (num_bytes > counter->most_bytes) { counter->most_bytes = num_bytes; }
+    for (int32_t i = 0; i < batch->num_rows; i++) { losses[i] = (float)batch->row_tasks[i] + 1; }
+    return batch->token_keys != NULL || batch->dec_token_keys != NULL;  // nothing is dropped here
+}
+
+static int64_t cache_bytes(void* model, const DynapipeCache* cache) {
+    (void)model;
+    return cache->num_slots;
+}
+
+static int infer(void* model, const DynapipeBatch* batch, const DynapipeCache* cache, const void* in,
+                 void* out, void* scratch, int32_t* next) {
+    Counter* counter = model;
+    int64_t squares = 0, dec_squares = 0, cross = 0;
+    (void)cache;
+    (void)in;
+    (void)out;
+    (void)scratch;
+    for (int32_t i = 0; i < batch->num_seqs; i++) {
+        int64_t enc = batch->cu_seqlens[i + 1] - batch->cu_seqlens[i];
+        int64_t dec = batch->num_dec_tokens > 0 ? batch->dec_cu_seqlens[i + 1] - batch->dec_cu_seqlens[i] : 0;
+        squares += enc * enc;
+        dec_squares += dec * dec;
+        cross += enc * dec;
+        next[i] = 3;
+    }
+    CHECK_EQ(batch->num_squares, squares);
+    CHECK_EQ(batch->num_dec_squares, dec_squares);
+    CHECK_EQ(batch->num_cross, cross);
+    counter->num_calls++;
+    return 0;
+}
+
+static int backward_inputs(void* model, const DynapipeBatch* batch, const void* in, void* acts,
+                           const void* dout, void* din, void* scratch) {
+    (void)model;
+    (void)batch;
+    (void)in;
+    (void)acts;
+    (void)dout;
+    (void)din;
+    (void)scratch;
+    return 1;
+}
+
+static void zero_gradients(void* model) {
+    (void)model;
+}
+
+static const DynapipeModel_v1 counter_api = {.name = "counter",
+                                             .acts_bytes = acts_bytes,
+                                             .scratch_bytes = no_bytes,
+                                             .boundary_bytes = boundary_bytes,
+                                             .forward = forward,
+                                             .backward_inputs = backward_inputs,
+                                             .zero_gradients = zero_gradients};
+
+// Samples of two tasks; the one of task 0 that is longest on both sides comes first.
+static MadeData make_data(Rng* rng, int32_t num_samples) {
+    MadeData data = {.vocab = 60, .pairs = true, .num_samples = num_samples};
+    data.samples = calloc((size_t)num_samples, sizeof *data.samples);
+    for (int32_t i = 0; i < num_samples; i++) {
+        data.samples[i] = (MadeSample){i % 2, rng_between(rng, 1, LONGEST_INPUT / 2),
+                                       rng_between(rng, 1, LONGEST_TARGET / 2)};
+    }
+    data.samples[0] = (MadeSample){0, LONGEST_INPUT, LONGEST_TARGET};
+    return data;
+}
+
+// A session of one rank with these validation data and the counter in it.
+static Dynapipe* open_session(const char* path, Counter* counter, int32_t max_target_tokens) {
+    static DynapipeModel_v1 api;
+    api = counter_api;
+    if (counter->answers) {
+        api.infer = infer;
+        api.infer_bytes = no_bytes;
+        api.cache_bytes = cache_bytes;
+    }
+    char* argv[] = {"test", NULL};
+    int argc = 1, rank = 0;
+    Dynapipe* dp = calloc(1, sizeof *dp);
+    CHECK(dp != NULL);
+    CHECK_OK(transport_loopback_open(&dp->transport, 1));
+    CHECK_OK(session_options_take(&dp->options, &argc, argv, NULL));
+    CHECK_OK(collective_init(&dp->world, &dp->transport, &rank, 1, 0));
+    CHECK_OK(collective_init(&dp->replicas, &dp->transport, &rank, 1, 0));
+    dp->num_stages = dp->num_replicas = dp->request.P = 1;
+    dp->request.placement.num_chunks = 1;
+    dp->request.rules = counter->rules;
+    DynapipeRun_v1 run = {.train_pattern = path,
+                          .val_pattern = path,
+                          .batch_tokens = 200,
+                          .max_seq_tokens =
+                              max_target_tokens > 0 ? LONGEST_INPUT : LONGEST_INPUT + LONGEST_TARGET,
+                          .max_target_tokens = max_target_tokens,
+                          .num_steps = 1};
+    CHECK_OK((Status)dynapipe_open_data(dp, &run));
+    CHECK_OK(session_device_open(dp, NULL));
+    DynapipeParams_v1 params = {0};
+    CHECK_OK((Status)dynapipe_attach(dp, 0, &api, counter, &params));
+    return dp;
+}
+
+static void check_validation(const char* path, const MadeData* data, int32_t max_target_tokens,
+                             ShapeRules rules) {
+    Counter counter = {.rules = rules};
+    Dynapipe* dp = open_session(path, &counter, max_target_tokens);
+    int32_t num_targets[2] = {0};
+    for (int32_t i = 0; i < data->num_samples; i++) {
+        num_targets[data->samples[i].task] += data->samples[i].n_target;
+    }
+    double loss, task_loss[2];
+    CHECK_OK((Status)dynapipe_validate(dp, -1, &loss, task_loss));
+    CHECK_EQ(counter.num_rows, num_targets[0] + num_targets[1]);
+    CHECK_EQ(task_loss[0], 1.0);
+    CHECK_EQ(task_loss[1], 2.0);
+    CHECK(fabs(loss * counter.num_rows - num_targets[0] - 2.0 * num_targets[1]) < 1e-9);
+    CHECK(counter.most_tokens <= dp->run.max_seq_tokens && counter.most_dec_tokens <= max_target_tokens);
+    CHECK(counter.num_calls < data->num_samples);  // several a time
+    CHECK_EQ(counter.num_padded > 0, rules.padded);
+    dynapipe_close(dp);
+}
+
+static void every_row_is_counted_once(void) {
+    char dir[64], path[128];
+    Rng rng = rng_seed(1);
+    maker_dir_create(dir);
+    snprintf(path, sizeof path, "%s/val.bin", dir);
+    MadeData data = make_data(&rng, 60);
+    maker_write(&data, 0, 60, dir, "val.bin");
+    check_validation(path, &data, LONGEST_TARGET, (ShapeRules){0});
+    check_validation(path, &data, 0, (ShapeRules){0});
+    // 40 + 14, and together 54, are multiples of 2; half of the squares that the tokens alone would let
+    check_validation(path, &data, LONGEST_TARGET,
+                     (ShapeRules){.padded = true, .seq_multiple = 2, .tokens_multiple = 2});
+    check_validation(path, &data, 0, (ShapeRules){.padded = true, .seq_multiple = 1, .tokens_multiple = 6});
+    check_validation(path, &data, 0, (ShapeRules){.max_squares = 54 * 54});
+    check_validation(path, &data, 0, (ShapeRules){.max_seqs = 2});
+    maker_free(&data);
+    maker_dir_remove(dir);
+}
+
+// The longest sample alone is more than the kernels count.
+static void a_sample_beyond_the_kernels_is_named(void) {
+    char dir[64], path[128];
+    Rng rng = rng_seed(3);
+    maker_dir_create(dir);
+    snprintf(path, sizeof path, "%s/val.bin", dir);
+    MadeData data = make_data(&rng, 10);
+    maker_write(&data, 0, 10, dir, "val.bin");
+    Counter counter = {.rules = {.max_squares = LONGEST_INPUT * LONGEST_INPUT - 1}};
+    Dynapipe* dp = open_session(path, &counter, LONGEST_TARGET);
+    double loss;
+    CHECK_FAILS((Status)dynapipe_validate(dp, -1, &loss, NULL), STATUS_INFEASIBLE,
+                "a sample of 40 + 14 tokens: squared lengths of 1600 and 196, products of 560; the model's "
+                "kernels count up to 1599 of each (max_squares) --->");
+    dynapipe_close(dp);
+    maker_free(&data);
+    maker_dir_remove(dir);
+}
+
+static void generation_counts_its_windows(void) {
+    char dir[64], path[128];
+    Rng rng = rng_seed(5);
+    maker_dir_create(dir);
+    snprintf(path, sizeof path, "%s/val.bin", dir);
+    MadeData data = make_data(&rng, 30);
+    maker_write(&data, 0, 30, dir, "val.bin");
+    for (int sides = 1; sides <= 2; sides++) {
+        Counter counter = {.answers = true};
+        Dynapipe* dp = open_session(path, &counter, sides == 2 ? LONGEST_TARGET : 0);
+        const DynapipeAnswer_v1* answers;
+        int64_t samples[] = {3, 0, 7, 20};
+        CHECK_OK((Status)dynapipe_generate(dp, samples, 4, 5, &answers));
+        CHECK_EQ(answers[0].num_answer, 5);
+        CHECK_EQ(counter.num_calls, 5);
+        dynapipe_close(dp);
+    }
+    maker_free(&data);
+    maker_dir_remove(dir);
+}
+
+static void a_model_without_infer_says_so(void) {
+    char dir[64], path[128];
+    Rng rng = rng_seed(4);
+    maker_dir_create(dir);
+    snprintf(path, sizeof path, "%s/val.bin", dir);
+    MadeData data = make_data(&rng, 10);
+    maker_write(&data, 0, 10, dir, "val.bin");
+    Counter counter = {0};
+    Dynapipe* dp = open_session(path, &counter, LONGEST_TARGET);
+    const DynapipeAnswer_v1* answers;
+    int64_t sample = 0;
+    CHECK_FAILS((Status)dynapipe_generate(dp, &sample, 1, 5, &answers), STATUS_BAD_OPTION,
+                "the model counter cannot answer: it has no infer()");
+    dynapipe_close(dp);
+    maker_free(&data);
+    maker_dir_remove(dir);
+}
+
+// As much as the longest pair takes: nothing changes. A byte less: a sample that does not fit is named, with
+// both sides of what would.
+static void a_memory_limit_counts_both_sides(void) {
+    char dir[64], path[128];
+    Rng rng = rng_seed(2);
+    maker_dir_create(dir);
+    snprintf(path, sizeof path, "%s/val.bin", dir);
+    MadeData data = make_data(&rng, 40);
+    maker_write(&data, 0, 40, dir, "val.bin");
+    int64_t longest_bytes = LONGEST_INPUT * ENC_BYTES + LONGEST_TARGET * DEC_BYTES;
+    Counter counter = {0};
+    Dynapipe* dp = open_session(path, &counter, LONGEST_TARGET);
+    double loss;
+    dp->options.memory_limit_bytes = longest_bytes;
+    CHECK_OK((Status)dynapipe_validate(dp, -1, &loss, NULL));
+    CHECK_EQ(dp->eval_tokens, LONGEST_INPUT);
+    CHECK_EQ(dp->eval_target_tokens, LONGEST_TARGET);
+    CHECK(counter.most_bytes <= longest_bytes);
+    dynapipe_close(dp);
+    dp = open_session(path, &counter, LONGEST_TARGET);
+    dp->options.memory_limit_bytes = longest_bytes - 1;
+    CHECK_FAILS((Status)dynapipe_validate(dp, -1, &loss, NULL), STATUS_INFEASIBLE,
+                "a sample of 40 + 14 tokens, but --memory-limit");
+    CHECK(strstr(status_message(), "leaves room for 39 + 14 --->") != NULL);
+    dynapipe_close(dp);
+    // Without that sample, half of the memory.
+    maker_write(&data, 1, 40, dir, "val.bin");
+    counter = (Counter){0};
+    dp = open_session(path, &counter, LONGEST_TARGET);
+    dp->options.memory_limit_bytes = longest_bytes / 2 + DEC_BYTES;
+    CHECK_OK((Status)dynapipe_validate(dp, -1, &loss, NULL));
+    CHECK(counter.most_bytes <= dp->options.memory_limit_bytes && counter.num_calls > 1);
+    CHECK(counter.most_tokens <= dp->eval_tokens && counter.most_dec_tokens <= dp->eval_target_tokens);
+    dynapipe_close(dp);
+    maker_free(&data);
+    maker_dir_remove(dir);
+}
+
+// It is seen between batches, and what was asked for is not there: no loss of half the data. Last of all, as
+// the process has seen a signal from then on.
+static void a_signal_breaks_off(void) {
+    char dir[64], path[128];
+    Rng rng = rng_seed(6);
+    maker_dir_create(dir);
+    snprintf(path, sizeof path, "%s/val.bin", dir);
+    MadeData data = make_data(&rng, 120);
+    maker_write(&data, 0, 120, dir, "val.bin");
+    Counter whole = {0}, counter = {.answers = true};
+    Dynapipe* dp = open_session(path, &whole, LONGEST_TARGET);
+    double loss;
+    dynapipe_watch_signals(dp);
+    CHECK_OK((Status)dynapipe_validate(dp, -1, &loss, NULL));
+    CHECK(isfinite(loss));
+    CHECK_EQ(dynapipe_stop_signal(dp), 0);
+    dynapipe_close(dp);
+    dp = open_session(path, &counter, LONGEST_TARGET);
+    dynapipe_watch_signals(dp);
+    counter.raise_at = 2;
+    CHECK_OK((Status)dynapipe_validate(dp, -1, &loss, NULL));
+    CHECK(isnan(loss));
+    CHECK_EQ(dynapipe_stop_signal(dp), SIGUSR1);
+    CHECK(counter.num_calls >= 2 && counter.num_calls < whole.num_calls / 2);
+    const DynapipeAnswer_v1* answers;
+    int64_t samples[] = {3, 0};
+    counter.num_calls = 0;
+    CHECK_OK((Status)dynapipe_generate(dp, samples, 2, 5, &answers));
+    CHECK_EQ(counter.num_calls, 0);
+    dynapipe_close(dp);
+    maker_free(&data);
+    maker_dir_remove(dir);
+}
+
+// === session_verify ======================================================================================
+// ranks train on the same text, undamaged and of one tokenizer, or not at all.
+
+enum { SESSION_VERIFY_NUM_RANKS = 3 };
+
+// What each rank is given, and what it found.
+typedef struct {
+    char train[SESSION_VERIFY_NUM_RANKS][128], val[SESSION_VERIFY_NUM_RANKS][128];
+    bool with_val, skip_verify;
+    int watching_rank;   // that is told of signals; -1: none
+    int64_t timeout_ns;  // of messages
+    Status open[SESSION_VERIFY_NUM_RANKS], wait[SESSION_VERIFY_NUM_RANKS], damage[SESSION_VERIFY_NUM_RANKS];
+    bool verifies[SESSION_VERIFY_NUM_RANKS];
+    int64_t left_bytes[SESSION_VERIFY_NUM_RANKS], took_ns[SESSION_VERIFY_NUM_RANKS];
+    int32_t stop_signal[SESSION_VERIFY_NUM_RANKS];
+    char message[SESSION_VERIFY_NUM_RANKS][1024];
+} Start;
+
+static char here[64], there[64];  // two folders, as on two machines
+
+static Status session_verify_open_session(Dynapipe* dp, Transport* transport, const Start* start) {
+    char* argv[] = {"test", NULL};
+    int argc = 1;
+    int32_t ranks[SESSION_VERIFY_NUM_RANKS] = {0, 1, 2};
+    dp->transport = *transport;
+    dp->num_stages = SESSION_VERIFY_NUM_RANKS;
+    dp->num_replicas = 1;
+    dp->watches_signals = start->watching_rank == transport->rank;
+    TRY(session_options_take(&dp->options, &argc, argv, NULL));
+    TRY(collective_init(&dp->world, &dp->transport, ranks, SESSION_VERIFY_NUM_RANKS, start->timeout_ns));
+    DynapipeRun_v1 run = {.train_pattern = start->train[transport->rank],
+                          .val_pattern = start->with_val ? start->val[transport->rank] : NULL,
+                          .batch_tokens = 4096,
+                          .max_seq_tokens = 1024,
+                          .num_steps = 1,
+                          .skip_verify = start->skip_verify};
+    return (Status)dynapipe_open_data(dp, &run);
+}
+
+static Status start_body(Transport* t, void* arg) {
+    Start* start = arg;
+    int32_t r = t->rank;
+    Dynapipe* dp = calloc(1, sizeof *dp);
+    EXPECT(dp != NULL);
+    start->open[r] = session_verify_open_session(dp, t, start);
+    start->verifies[r] = dp->verify != NULL;
+    if (start->open[r] == STATUS_OK) {
+        // As before a checkpoint, after a step: it waits until all of the part is verified.
+        uint8_t record[8] = {0};
+        SessionStep step = {.batch = {.position = record, .position_bytes = sizeof record}};
+        const void* position;
+        size_t num_bytes;
+        dp->now = &step;
+        int64_t begin_ns = clock_now_ns();
+        start->wait[r] = (Status)dynapipe_position(dp, &position, &num_bytes);
+        start->took_ns[r] = clock_now_ns() - begin_ns;
+        start->stop_signal[r] = dynapipe_stop_signal(dp);
+        start->left_bytes[r] = sample_verify_left_bytes(dp->verify);
+        // Once all have asked, one may ask alone.
+        if (start->wait[r] == STATUS_OK && r == 0) {
+            EXPECT(dynapipe_position(dp, &position, &num_bytes) == STATUS_OK);
+        }
+        start->damage[r] = sample_verify_damage(dp->verify);
+    }
+    if (start->open[r] != STATUS_OK || start->wait[r] != STATUS_OK) {
+        snprintf(start->message[r], sizeof start->message[r], "%s", status_message());
+    }
+    dp->transport = (Transport){0};  // the test's
+    dynapipe_close(dp);
+    return STATUS_OK;
+}
+
+// Rank 1 reads `there`, the others `here`.
+static Start* run_start_of(const char* train, const char* val, bool skip_verify, int watching_rank,
+                           int64_t timeout_ns) {
+    static Start start;
+    memset(&start, 0, sizeof start);
+    start.with_val = val != NULL;
+    start.skip_verify = skip_verify;
+    start.watching_rank = watching_rank;
+    start.timeout_ns = timeout_ns;
+    for (int r = 0; r < SESSION_VERIFY_NUM_RANKS; r++) {
+        snprintf(start.train[r], 128, "%s/%s", r == 1 ? there : here, train);
+        snprintf(start.val[r], 128, "%s/%s", r == 1 ? there : here, val != NULL ? val : "");
+    }
+    CHECK_EQ(ranks_run(SESSION_VERIFY_NUM_RANKS, RANKS_CHECKED, start_body, &start, results, 1), 0);
+    return &start;
+}
+
+static Start* run_start(const char* train, const char* val, bool skip_verify) {
+    Start* start = run_start_of(train, val, skip_verify, -1, INT64_C(20000000000));
+    for (int r = 0; r < SESSION_VERIFY_NUM_RANKS && start->wait[r] == STATUS_OK; r++) {
+        CHECK_EQ(start->left_bytes[r], 0);
+    }
+    return start;
+}
+
+static void expect_opened(const Start* start) {
+    for (int r = 0; r < SESSION_VERIFY_NUM_RANKS; r++) {
+        CHECK_EQ(start->open[r], STATUS_OK);
+        CHECK_EQ(start->wait[r], STATUS_OK);
+        if (start->message[r][0] != '\0') { printf("rank %d: %s\n", r, start->message[r]); }
+    }
+}
+
+// On all ranks, each with its own path.
+static void expect_refused(const Start* start, const char* words) {
+    for (int r = 0; r < SESSION_VERIFY_NUM_RANKS; r++) {
+        CHECK_EQ(start->open[r], STATUS_MISMATCH);
+        bool is_said = strstr(start->message[r], words) != NULL && strstr(start->message[r], "--->") != NULL;
+        if (!is_said) { printf("rank %d: \"%s\", expected \"%s\"\n", r, start->message[r], words); }
+        CHECK(is_said);
+    }
+}
+
+// Five samples of the same lengths; `text` says which tokens.
+static void write_text(const char* dir, const char* name, int32_t text) {
+    MadeSample samples[20];
+    for (int32_t i = 0; i < 20; i++) { samples[i] = (MadeSample){i % 2, 40 + i % 5, 8}; }
+    MadeData data = {.vocab = 50, .num_samples = 20, .samples = samples};
+    maker_write(&data, 5 * text, 5 * text + 5, dir, name);
+}
+
+static void write_both(const char* name, int32_t text, int32_t text_there) {
+    write_text(here, name, text);
+    write_text(there, name, text_there);
+}
+
+static void begin(void) {
+    maker_dir_create(here);
+    maker_dir_create(there);
+    write_both("train_0.bin", 0, 0);
+    write_both("train_1.bin", 1, 1);
+    write_both("val.bin", 2, 2);
+}
+
+static void end(void) {
+    maker_dir_remove(here);
+    maker_dir_remove(there);
+}
+
+static void the_same_text_may_lie_elsewhere(void) {
+    begin();
+    expect_opened(run_start("train_*.bin", "val.bin", false));
+    const Start* start = run_start("train_*.bin", NULL, true);
+    expect_opened(start);
+    for (int r = 0; r < SESSION_VERIFY_NUM_RANKS; r++) { CHECK(!start->verifies[r]); }
+    end();
+}
+
+static void other_text_of_the_same_lengths_is_refused(void) {
+    begin();
+    write_both("train_1.bin", 1, 3);
+    expect_refused(run_start("train_*.bin", "val.bin", false), "/train_1.bin: contents (-i): rank 1 has");
+    expect_refused(run_start("train_*.bin", "val.bin", true), "/train_1.bin: contents (-i): rank 1 has");
+    write_both("train_1.bin", 1, 1);
+    write_both("val.bin", 2, 0);
+    expect_refused(run_start("train_*.bin", "val.bin", false), "/val.bin: contents (-j): rank 1 has");
+    write_both("val.bin", 2, 2);
+    write_text(there, "train_2.bin", 3);
+    expect_refused(run_start("train_*.bin", NULL, false), "number of files of -i");
+    end();
+}
+
+static void llmc_files_are_compared_too(void) {
+    int32_t tokens[64];
+    begin();
+    for (int text = 0; text < 2; text++) {
+        char path[128];
+        for (int i = 0; i < 64; i++) { tokens[i] = i % 16 == 0 ? 50256 : i; }
+        snprintf(path, sizeof path, "%s/web.bin", here);
+        maker_write_llmc(path, 20240520, 1, tokens, 64);
+        tokens[63] += text;
+        snprintf(path, sizeof path, "%s/web.bin", there);
+        maker_write_llmc(path, 20240520, 1, tokens, 64);
+        const Start* start = run_start("web.bin", NULL, false);
+        if (text == 0) { expect_opened(start); }
+        if (text == 1) { expect_refused(start, "/web.bin: contents (-i): rank 1 has"); }
+    }
+    end();
+}
+
+// A damaged chunk is seen by the rank whose part it is: rank 0's and 2's are of train_0 and val, `there` is
+// whole.
+// A bit of a token, `from_end` bytes before the file's end; again: as it was.
+static void flip(const char* folder, const char* name, off_t from_end) {
+    char path[128];
+    unsigned char byte = 0;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    int fd = open(path, O_RDWR);
+    off_t at = lseek(fd, -from_end, SEEK_END);
+    CHECK(at > 0 && pread(fd, &byte, 1, at) == 1);
+    byte ^= 4;
+    CHECK(pwrite(fd, &byte, 1, at) == 1);
+    close(fd);
+}
+
+// Rank 1 has files of its own: whichever is damaged, the first or the last, nobody else would see it.
+static void a_copy_is_read_by_who_has_it(void) {
+    static const char* const names[] = {"train_0.bin", "val.bin"};
+    begin();
+    for (int i = 0; i < 2; i++) {
+        flip(there, names[i], 3);
+        const Start* start = run_start("train_*.bin", "val.bin", false);
+        for (int r = 0; r < SESSION_VERIFY_NUM_RANKS; r++) { CHECK_EQ(start->wait[r], STATUS_BAD_FORMAT); }
+        CHECK_EQ(start->damage[1], STATUS_BAD_FORMAT);
+        flip(there, names[i], 3);
+    }
+    end();
+}
+
+static void one_rank_finds_damage(void) {
+    begin();
+    flip(here, "val.bin", 3);
+    const Start* start = run_start("train_*.bin", "val.bin", false);
+    for (int r = 0; r < SESSION_VERIFY_NUM_RANKS; r++) {
+        CHECK_EQ(start->open[r], STATUS_OK);
+        CHECK_EQ(start->wait[r], STATUS_BAD_FORMAT);  // they end together, by the words of one
+        CHECK_EQ(start->damage[r], r == 2 ? STATUS_BAD_FORMAT : STATUS_OK);
+        CHECK(strstr(start->message[r], "val.bin: bytes ") != NULL);
+    }
+    expect_opened(run_start("train_*.bin", "val.bin", true));
+    end();
+}
+
+// The validation data of another vocabulary of the same size.
+static void another_tokenizer_is_refused(void) {
+    begin();
+    char path[128];
+    int32_t tokens[] = {1, 2, 49};
+    for (int i = 0; i < 4; i++) {
+        snprintf(path, sizeof path, "%s/%s.bin", i % 2 ? here : there, i < 2 ? "val" : "train");
+        SampleVocab vocab = {.num_tokens = 50,
+                             .eot_token = 49,
+                             .pad_token = -1,
+                             .tokenizer = TOKENIZER_BYTES,
+                             .input_end = INPUT_END_NEWLINE,
+                             .hash = i < 2 ? 7 : 8};
+        SampleWriter* writer;
+        CHECK_OK(sample_writer_open(&writer, path, &vocab));
+        CHECK_OK(sample_writer_add(writer, "t", tokens, 2, tokens, 3));
+        CHECK_OK(sample_writer_finish(writer));
+    }
+    const Start* start = run_start("train.bin", "val.bin", false);
+    expect_refused(start, "/train.bin and ");
+    expect_refused(start, "/val.bin have vocabularies of 50 tokens each, but not the same");
+    expect_opened(run_start("train_*.bin", "val.bin", false));  // whose hash is not known
+    end();
+}
+
+// One rank's part takes four times as long as messages may: they all are whole in the end, and nobody gave
+// up.
+static void a_slow_part_is_waited_for(void) {
+    begin();
+    atomic_store(&slow_disk_ms, 1600);
+    atomic_store(&slow_disk_chunks, 1);
+    const Start* start = run_start_of("train_*.bin", "val.bin", false, -1, 400000000);
+    expect_opened(start);
+    for (int r = 0; r < SESSION_VERIFY_NUM_RANKS; r++) {
+        CHECK_EQ(start->left_bytes[r], 0);
+        CHECK_EQ(start->stop_signal[r], 0);
+        CHECK(start->took_ns[r] > 1000000000);
+    }
+    end();
+}
+
+// Signals that ranks have seen, and which of them all end by: SIGINT, as it gives the exit status.
+static void of_different_signals_all_take_one(void) {
+    const double seen[][SESSION_VERIFY_NUM_RANKS] = {{0, 0, 0},
+                                                     {SIGTERM, SIGINT, SIGUSR1},
+                                                     {SIGINT, 0, SIGTERM},
+                                                     {0, SIGTERM, SIGINT},
+                                                     {SIGTERM, 0, SIGUSR1},
+                                                     {0, 0, SIGTERM}};
+    const int expected[] = {0, SIGINT, SIGINT, SIGINT, SIGUSR1, SIGTERM};
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        Dynapipe dp = {.transport = {.num_ranks = SESSION_VERIFY_NUM_RANKS}};
+        double of_ranks[2 * SESSION_VERIFY_NUM_RANKS];
+        for (int r = 0; r < 2 * SESSION_VERIFY_NUM_RANKS; r++) {
+            of_ranks[r] = r % 2 == 0 ? seen[i][r / 2] : 99;
+        }
+        session_stop_take(&dp, of_ranks, 2);
+        CHECK_EQ(dp.stop_signal, expected[i]);
+    }
+    Dynapipe later = {.transport = {.num_ranks = SESSION_VERIFY_NUM_RANKS}, .stop_signal = SIGTERM};
+    session_stop_take(&later, seen[0], 1);
+    CHECK_EQ(later.stop_signal, SIGTERM);
+    session_stop_take(&later, seen[2], 1);
+    CHECK_EQ(later.stop_signal, SIGINT);
+}
+
+// Rank 2 is told to end: no rank waits for a chunk of anybody's, and all know why. (Signals stay noted: the
+// last test.)
+static void who_is_told_to_end_does_not_wait(void) {
+    begin();
+    atomic_store(&slow_disk_ms, 2000);
+    atomic_store(&slow_disk_chunks, 1000);  // all
+    stop_signal_watch();
+    raise(SIGUSR1);
+    const Start* start = run_start_of("train_*.bin", "val.bin", false, 2, INT64_C(20000000000));
+    for (int r = 0; r < SESSION_VERIFY_NUM_RANKS; r++) {
+        CHECK_EQ(start->wait[r], STATUS_OK);
+        CHECK_EQ(start->stop_signal[r], SIGUSR1);
+        CHECK(start->took_ns[r] < 1500000000);
+        CHECK(start->left_bytes[r] > 0);
+    }
+    end();
+}
+
+// === plan_ahead ==========================================================================================
+// every step once, in order, never in a slot that is in use; errors cross threads; no
+// hang.
+
+static uint64_t plan_ahead_seed;
+
+enum { MAX_SLOTS = 8 };
+
+typedef struct {
+    int64_t slot_step[MAX_SLOTS];  // plain memory: the thread sanitizer sees any sharing that is not ordered
+    int64_t next_step, fail_at;
+    atomic_int num_made;
+    int32_t make_us;
+    bool disorder;
+} Maker;
+
+static void pause_us(int32_t us) {
+    struct timespec nap = {0, us * 1000};
+    nanosleep(&nap, NULL);
+}
+
+static Status make(void* ctx, int64_t step, int32_t slot) {
+    Maker* maker = ctx;
+    maker->disorder |= step != maker->next_step;
+    maker->next_step = step + 1;
+    if (maker->make_us > 0) { pause_us(maker->make_us); }
+    if (step == maker->fail_at) { return FAIL(STATUS_INFEASIBLE, "step %lld does not fit", (long long)step); }
+    maker->slot_step[slot] = step;
+    atomic_fetch_add(&maker->num_made, 1);
+    return STATUS_OK;
+}
+
+static void every_step_comes_once_and_stays_until_the_next(void) {
+    Rng rng = rng_seed(plan_ahead_seed);
+    for (int trial = 0; trial < 60; trial++) {
+        int32_t num_ahead = rng_between(&rng, 0, MAX_SLOTS - 1);
+        int64_t first = rng_between(&rng, 0, 1000), num_steps = rng_between(&rng, 0, 40);
+        Maker maker = {.next_step = first, .fail_at = -1, .make_us = rng_between(&rng, 0, 60)};
+        PlanAhead* ahead;
+        CHECK_OK(plan_ahead_start(&ahead, make, &maker, first, first + num_steps, num_ahead));
+        for (int64_t step = first; step < first + num_steps; step++) {
+            int32_t slot = -1;
+            CHECK_OK(plan_ahead_get(ahead, step, &slot));
+            CHECK(slot >= 0 && slot <= num_ahead);
+            if (slot < 0) { break; }
+            for (int look = 0; look < 3; look++) {
+                CHECK_EQ(maker.slot_step[slot], step);
+                pause_us(rng_between(&rng, 0, 30));
+            }
+            PlanAheadStats stats = plan_ahead_stats(ahead);
+            CHECK(stats.make_ns >= maker.make_us * 1000 && stats.wait_ns >= 0 && stats.make_cpu_ns >= 0);
+        }
+        int32_t slot;
+        CHECK_FAILS(plan_ahead_get(ahead, first + num_steps, &slot), STATUS_OUT_OF_RANGE, "was asked for");
+        plan_ahead_stop(ahead);
+        CHECK_EQ(atomic_load(&maker.num_made), num_steps);
+        CHECK(!maker.disorder);
+    }
+}
+
+static void steps_are_asked_for_in_order(void) {
+    Maker maker = {.next_step = 5, .fail_at = -1};
+    PlanAhead* ahead;
+    int32_t slot;
+    CHECK_OK(plan_ahead_start(&ahead, make, &maker, 5, 20, 2));
+    CHECK_FAILS(plan_ahead_get(ahead, 6, &slot), STATUS_OUT_OF_RANGE, "step 6 was asked for, next is 5");
+    CHECK_OK(plan_ahead_get(ahead, 5, &slot));
+    CHECK_FAILS(plan_ahead_get(ahead, 5, &slot), STATUS_OUT_OF_RANGE, "step 5 was asked for, next is 6");
+    CHECK_OK(plan_ahead_get(ahead, 6, &slot));
+    plan_ahead_stop(ahead);
+    CHECK_FAILS(plan_ahead_start(&ahead, make, &maker, 0, 1, -1), STATUS_OUT_OF_RANGE, "-1 steps");
+    plan_ahead_stop(NULL);
+}
+
+// Planning runs at most num_ahead steps ahead of the step in use, and does run that far.
+static void the_planner_runs_num_ahead_steps_ahead(void) {
+    Maker maker = {.next_step = 0, .fail_at = -1};
+    PlanAhead* ahead;
+    int32_t slot;
+    CHECK_OK(plan_ahead_start(&ahead, make, &maker, 0, 100, 3));
+    CHECK_OK(plan_ahead_wait_all(ahead));
+    CHECK_EQ(atomic_load(&maker.num_made), 4);  // nothing is in use yet
+    CHECK_OK(plan_ahead_get(ahead, 0, &slot));
+    pause_us(2000);
+    CHECK_EQ(atomic_load(&maker.num_made), 4);  // step 0 keeps its slot
+    CHECK_OK(plan_ahead_get(ahead, 1, &slot));
+    CHECK_OK(plan_ahead_wait_all(ahead));
+    CHECK_EQ(atomic_load(&maker.num_made), 5);
+    CHECK_EQ(slot, 1);
+    CHECK_EQ(maker.slot_step[0], 4);
+    plan_ahead_stop(ahead);
+}
+
+static void waiting_is_measured(void) {
+    for (int32_t num_ahead = 0; num_ahead < 2; num_ahead++) {
+        Maker maker = {.next_step = 0, .fail_at = -1, .make_us = 20000};
+        PlanAhead* ahead;
+        int32_t slot;
+        CHECK_OK(plan_ahead_start(&ahead, make, &maker, 0, 2, num_ahead));
+        CHECK_OK(plan_ahead_get(ahead, 0, &slot));
+        CHECK(plan_ahead_stats(ahead).wait_ns > 10000000);
+        if (num_ahead > 0) { CHECK_OK(plan_ahead_wait_all(ahead)); }
+        CHECK_OK(plan_ahead_get(ahead, 1, &slot));
+        PlanAheadStats stats = plan_ahead_stats(ahead);
+        CHECK(stats.make_ns >= 20000000);
+        CHECK(num_ahead == 0 ? stats.wait_ns >= 20000000 : stats.wait_ns < 10000000);
+        plan_ahead_stop(ahead);
+    }
+}
+
+static void a_failure_arrives_with_its_message_at_its_step(void) {
+    for (int32_t num_ahead = 0; num_ahead < 5; num_ahead++) {
+        Maker maker = {.next_step = 0, .fail_at = 3};
+        PlanAhead* ahead;
+        int32_t slot;
+        CHECK_OK(plan_ahead_start(&ahead, make, &maker, 0, 10, num_ahead));
+        for (int64_t step = 0; step < 3; step++) { CHECK_OK(plan_ahead_get(ahead, step, &slot)); }
+        CHECK_FAILS(plan_ahead_get(ahead, 3, &slot), STATUS_INFEASIBLE, "step 3 does not fit");
+        CHECK_FAILS(plan_ahead_get(ahead, 4, &slot), STATUS_INFEASIBLE, "step 3 does not fit");
+        CHECK_FAILS(plan_ahead_wait_all(ahead), STATUS_INFEASIBLE, "step 3 does not fit");
+        plan_ahead_stop(ahead);
+        CHECK_EQ(maker.next_step, 4);  // nothing was tried after it
+    }
+}
+
+static void stopping_early_ends_cleanly(void) {
+    for (int i = 0; i < 50; i++) {
+        Maker maker = {.next_step = 0, .fail_at = -1, .make_us = i};
+        PlanAhead* ahead;
+        CHECK_OK(plan_ahead_start(&ahead, make, &maker, 0, 1000, 1 + i % 4));
+        int32_t slot;
+        if (i % 2) { CHECK_OK(plan_ahead_get(ahead, 0, &slot)); }
+        plan_ahead_stop(ahead);
+        CHECK(atomic_load(&maker.num_made) <= 6);
+    }
+}
+
+// === host_cores ==========================================================================================
+// ranks of one process share one host; what it has is what they may run on.
+
+static void quotas_are_whole_cores(void) {
+    CHECK_EQ(host_cores_quota("max 100000\n"), 0);
+    CHECK_EQ(host_cores_quota("200000 100000\n"), 2);
+    CHECK_EQ(host_cores_quota("250000 100000"), 2);
+    CHECK_EQ(host_cores_quota("10000 100000"), 1);
+    const char* const none[] = {"", "100000", "-1 100000", "5 0", "nan nan", "1e300 1e-300"};
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) { CHECK_EQ(host_cores_quota(none[i]), 0); }
+}
+
+static Status find_body(Transport* t, void* arg) {
+    Collective world = {0};
+    HostCores hosts = {0};
+    int32_t ranks[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    TRY(collective_init(&world, t, ranks, t->num_ranks, INT64_C(20000000000)));
+    TRY(host_cores_find(&hosts, &world, *(int32_t*)arg + t->rank));  // the last has the most threads
+    EXPECT(hosts.num_ranks == t->num_ranks && hosts.num_hosts == 1);
+    EXPECT(hosts.sharers[0] == t->num_ranks && hosts.threads[0] == *(int32_t*)arg + t->num_ranks - 1);
+    EXPECT(hosts.cores[0] >= 1 && hosts.cores[0] <= sysconf(_SC_NPROCESSORS_CONF));
+    for (int32_t r = 0; r < t->num_ranks; r++) { EXPECT(hosts.host[r] == 0); }
+    bool lacks = (int64_t)hosts.threads[0] * hosts.sharers[0] > hosts.cores[0];
+    EXPECT(host_cores_short(&hosts) == (lacks ? 0 : -1));
+    EXPECT(hosts.is_roomy == (hosts.cores[0] / hosts.sharers[0] > hosts.threads[0]));
+    host_cores_free(&hosts);
+    collective_free(&world);
+    return STATUS_OK;
+}
+
+static void ranks_of_a_process_share_its_cores(void) {
+    unsetenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    unsetenv("MPI_LOCALNRANKS");
+    int32_t counts[] = {1, 100000};
+    for (int i = 0; i < 2; i++) {
+        for (int32_t num_ranks = 2; num_ranks <= 5; num_ranks++) {
+            CHECK_EQ(ranks_run(num_ranks, RANKS_CHECKED, find_body, &counts[i], results, 1), 0);
+        }
+    }
+}
+
+// The host that lacks most is the one to name.
+static void the_host_that_lacks_most_is_named(void) {
+    int32_t host[] = {0, 0, 1, 2, 2}, cores[] = {2, 1, 1}, threads[] = {1, 3, 4}, sharers[] = {2, 1, 2};
+    HostCores hosts = {5, 3, host, cores, threads, sharers, false};
+    CHECK_EQ(host_cores_short(&hosts), 2);
+    threads[2] = 0;
+    CHECK_EQ(host_cores_short(&hosts), 1);
+    cores[1] = 3;
+    CHECK_EQ(host_cores_short(&hosts), -1);
+}
+
+int main(int argc, char** argv) {
     RUN(tasks_have_one_number_by_name);
     RUN(the_arena_grows_in_place_up_to_the_limit);
     RUN(the_arena_is_what_all_of_a_rank_leaves);
@@ -437,5 +1806,44 @@ int main(void) {
     RUN(a_position_outlives_the_choice_of_stages);
     RUN(the_mixture_is_that_of_the_start);
     RUN(a_step_keeps_what_the_model_asks_for);
+    RUN(memory_that_is_alike_is_the_least);
+    RUN(a_rank_that_has_less_has_its_own);
+    RUN(a_limit_that_is_given_holds_for_those_that_have_it);
+    RUN(what_is_taken_later_is_taken_from_all);
+    RUN(each_range_gets_one_model);
+    RUN(ranges_and_shares_are_attached_in_any_order);
+    RUN(what_a_model_lacks_is_named);
+    RUN(every_parameter_is_counted_once);
+    seed = test_seed(argc, argv);
+    RUN(the_first_line_that_differs_is_told);
+    RUN(options_are_told_by_their_names);
+    RUN(a_run_is_told_by_what_it_is);
+    RUN(costs_are_told_by_their_lines);
+    RUN(every_row_is_counted_once);
+    RUN(a_memory_limit_counts_both_sides);
+    RUN(a_sample_beyond_the_kernels_is_named);
+    RUN(generation_counts_its_windows);
+    RUN(a_model_without_infer_says_so);
+    RUN(a_signal_breaks_off);
+    test_seed(argc, argv);
+    RUN(the_same_text_may_lie_elsewhere);
+    RUN(other_text_of_the_same_lengths_is_refused);
+    RUN(llmc_files_are_compared_too);
+    RUN(one_rank_finds_damage);
+    RUN(a_copy_is_read_by_who_has_it);
+    RUN(another_tokenizer_is_refused);
+    RUN(a_slow_part_is_waited_for);
+    RUN(of_different_signals_all_take_one);
+    RUN(who_is_told_to_end_does_not_wait);
+    plan_ahead_seed = test_seed(argc, argv);
+    RUN(every_step_comes_once_and_stays_until_the_next);
+    RUN(steps_are_asked_for_in_order);
+    RUN(the_planner_runs_num_ahead_steps_ahead);
+    RUN(waiting_is_measured);
+    RUN(a_failure_arrives_with_its_message_at_its_step);
+    RUN(stopping_early_ends_cleanly);
+    RUN(quotas_are_whole_cores);
+    RUN(ranks_of_a_process_share_its_cores);
+    RUN(the_host_that_lacks_most_is_named);
     return test_end();
 }

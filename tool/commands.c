@@ -283,12 +283,10 @@ static Status command_bound_run(const void* taken, const char* path, Problem* pr
     snprintf(what, sizeof what, "stage %d: first arrival, its work, what must follow", bound.stage);
     print_part("stage", bound.stage_ns, bound.bound_ns,
                bound.stage >= 0 ? what
-               : is_free        ? "even work behind first arrivals, or a whole head; anywhere"
+               : is_free        ? "even work after first arrivals; anywhere"
                                 : "first arrival, work, what follows; of the best split");
     print_part("memory", bound.memory_ns, bound.bound_ns,
-               "bytes x time they are held / bytes left; 0: below stage");
-    print_part("replica", bound.replica_ns, bound.bound_ns,
-               "the share of a replica that is no less than the others'");
+               "the same, in the memory there is; 0: no more than stage");
     print_stages(&batch);
     return STATUS_OK;
 }
@@ -356,7 +354,6 @@ static Status request_make(Problem* problem, const PlanOptions* options) {
     request->split_backward = (SplitBackward)options->split_backward;
     request->recompute = (RecomputeChoice)options->recompute;
     request->effort = options->effort;
-    request->memory_slack_permille = PLAN_MEMORY_SLACK_PERMILLE;
     request->mb_tokens = options->mb_tokens;
     const char* split = options->stage_split != NULL            ? options->stage_split
                         : request->batching == BATCHING_DYNAMIC ? "auto"
@@ -368,7 +365,12 @@ static Status request_make(Problem* problem, const PlanOptions* options) {
                     PRINTABLE(split));
     }
     TRY(problem_split_stages(problem, split));
-    return problem_place(problem, options->placement, options->head);
+    const char *placement = options->placement, *head = options->head;
+    if (options->schedule == SCHEDULE_GPIPE || options->schedule == SCHEDULE_1F1B) {  // for these only
+        if (placement == NULL) { placement = "linear"; }
+        if (head == NULL) { head = "whole"; }
+    }
+    return problem_place(problem, placement, head);
 }
 
 static void print_text(FILE* out, const void* plan) {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../dynapipe_plugin/plan/cost_model.h"
-#include "../dynapipe_plugin/plan/draft/replica_problem.h"
+#include "../dynapipe_plugin/plan/draft.h"
 #include "../dynapipe_plugin/plan/plan_text.h"
 #include "../dynapipe_plugin/plan/instructions.h"
 #include "../dynapipe_plugin/plan/schedule.h"

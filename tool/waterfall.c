@@ -3,7 +3,7 @@
 #include "../dynapipe_plugin/plan/simulate.h"
 
 #include <string.h>
-#include "../dynapipe_plugin/plan/draft/pipe_costs.h"
+#include "../dynapipe_plugin/plan/draft.h"
 #include "../dynapipe_plugin/plan/schedule.h"
 #include "../dynapipe_plugin/plan/types.h"
 
@@ -76,7 +76,7 @@ static Status pipe_of_replica(PipeProblem* out, const Fall* fall, int32_t first_
         for (int32_t k = 0; k < problem->K; k++) {
             modes[(int64_t)k * M + m] = ideal.no_recompute ? RECOMPUTE_NONE : mb->recompute[k];
         }
-        pipe_costs_make(cells + m, NULL, M, &place, modes + m, &shape);
+        pipe_costs_make(cells + m, NULL, M, &place, modes + m, M, &shape);
         for (int32_t row = 0; row < num_rows && ideal.free_transfers; row++) {
             PipeCost* cell = &cells[(int64_t)row * M + m];
             cell->transfer_ns = cell->part_ns = cell->factor_ns = 0;

@@ -1,4 +1,6 @@
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE  // MAP_ANONYMOUS
+#endif
 
 #include "arena.h"
 
@@ -19,7 +21,7 @@ struct ArenaBlock {
 
 static ArenaBlock* block_create(size_t capacity_bytes) {
     if (capacity_bytes > SIZE_MAX - sizeof(ArenaBlock)) { return NULL; }
-    ArenaBlock* block = malloc(sizeof(ArenaBlock) + capacity_bytes);
+    ArenaBlock* block = (ArenaBlock*)malloc(sizeof(ArenaBlock) + capacity_bytes);
     if (block != NULL) { *block = (ArenaBlock){.capacity_bytes = capacity_bytes}; }
     return block;
 }
@@ -31,7 +33,7 @@ static ArenaBlock* block_for(Arena* arena, size_t num_bytes) {
         block = block->next;
     }
     if (block != NULL && block->capacity_bytes - block->used_bytes >= num_bytes) { return block; }
-    size_t capacity_bytes = block == NULL ? ARENA_FIRST_BLOCK_BYTES : block->capacity_bytes * 2;
+    size_t capacity_bytes = block == NULL ? (size_t)ARENA_FIRST_BLOCK_BYTES : block->capacity_bytes * 2;
     if (capacity_bytes < num_bytes) { capacity_bytes = num_bytes; }
     ArenaBlock* fresh = block_create(capacity_bytes);
     if (fresh == NULL) { return NULL; }
@@ -82,9 +84,6 @@ void arena_free(Arena* arena) {
 
 // --- page_memory --------------------
 
-#ifndef _GNU_SOURCE
-#endif
-
 enum { RESERVE_TIMES = 4 };
 
 static int64_t round_up(int64_t num_bytes, int64_t to) {
@@ -94,8 +93,8 @@ static int64_t round_up(int64_t num_bytes, int64_t to) {
 // Addresses only. They begin at a huge page, should the system make these: what lies before and behind is
 // given back.
 static void* reserve(int64_t num_bytes) {
-    char* all = mmap(NULL, (size_t)(num_bytes + PAGE_MEMORY_ALIGN), PROT_NONE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char* all = (char*)mmap(NULL, (size_t)(num_bytes + PAGE_MEMORY_ALIGN), PROT_NONE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (all == MAP_FAILED) { return NULL; }
     int64_t before_bytes = round_up((int64_t)(uintptr_t)all, PAGE_MEMORY_ALIGN) - (int64_t)(uintptr_t)all;
     if (before_bytes > 0) { munmap(all, (size_t)before_bytes); }

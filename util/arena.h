@@ -42,20 +42,19 @@ void* arena_alloc_array(Arena* arena, size_t count, size_t item_bytes);
 void arena_reset(Arena* arena);
 void arena_free(Arena* arena);
 
-// --- page_memory --------------------
-/*
-page_memory.h -- memory that grows in place, each page of it touched before it is handed out.
+// --- page memory ---------------------------------------------------------------------------------------
 
-    PageMemory memory = {0};                     // a valid, empty one
-    page_memory_grow(&memory, num_bytes);        // memory.data: num_bytes or more, zeroed where new
-    page_memory_free(&memory);
-
-The kernel makes a page when it is first written: 0.4 s of processor a GiB in pages of 4 KiB, which would fall
-into whatever job is the first to write there, and again into the first after each growth where growing means
-another place. So addresses for several times as much are reserved, which costs nothing, and only what is new
-is touched, when it is asked for. Huge pages are not asked for: on virtual machines the first touch of 400 MiB
-of them took 2.0 s in place of 0.3 s.
-*/
+// Memory that grows in place, each page of it touched before it is handed out.
+//
+//     PageMemory memory = {0};                     // a valid, empty one
+//     page_memory_grow(&memory, num_bytes);        // memory.data: num_bytes or more, zeroed where new
+//     page_memory_free(&memory);
+//
+// The kernel makes a page when it is first written: 0.4 s of processor a GiB in pages of 4 KiB, which would
+// fall into whatever job is the first to write there, and again into the first after each growth where
+// growing means another place. So addresses for several times as much are reserved, which costs nothing, and
+// only what is new is touched, when it is asked for. Huge pages are not asked for: on virtual machines the
+// first touch of 400 MiB of them took 2.0 s in place of 0.3 s.
 
 typedef struct {
     void* data;              // aligned to PAGE_MEMORY_ALIGN; NULL: empty

@@ -1,4 +1,6 @@
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE  // fallocate
+#endif
 
 #include "files.h"
 
@@ -32,7 +34,7 @@ Status file_map_open(FileMap* out, const char* path) {
             close(fd);
             return FAIL(STATUS_IO, "%s: cannot map %zu bytes: %s", path, map.num_bytes, strerror(errno));
         }
-        map.data = data;
+        map.data = (const unsigned char*)data;
     }
     close(fd);
     *out = map;
@@ -47,7 +49,7 @@ void file_map_close(FileMap* map) {
 Status file_read_text(char** out, size_t* out_bytes, const char* path) {
     FileMap map = {0};
     TRY(file_map_open(&map, path));
-    char* text = malloc(map.num_bytes + 1);
+    char* text = (char*)malloc(map.num_bytes + 1);
     if (text == NULL) {
         file_map_close(&map);
         return FAIL(STATUS_NO_MEMORY, "%s: no memory for its %zu bytes", path, map.num_bytes);
@@ -70,7 +72,7 @@ Status file_writer_open(FileWriter* writer, const char* path) {
     struct stat info;
     bool in_place = stat(path, &info) == 0 && !S_ISREG(info.st_mode);
     snprintf(writer->tmp_path, sizeof writer->tmp_path, "%s%s", path, in_place ? "" : ".tmp");
-    writer->buffer = malloc(WRITER_BUFFER_BYTES);
+    writer->buffer = (unsigned char*)malloc(WRITER_BUFFER_BYTES);
     if (writer->buffer == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for a write buffer", path); }
     writer->fd = open(writer->tmp_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (writer->fd < 0) {
@@ -102,7 +104,7 @@ static void flush_buffer(FileWriter* writer) {
 void file_writer_write(FileWriter* writer, const void* data, size_t num_bytes) {
     if (num_bytes > WRITER_BUFFER_BYTES - writer->buffered_bytes) { flush_buffer(writer); }
     if (num_bytes > WRITER_BUFFER_BYTES) {
-        write_fully(writer, data, num_bytes);
+        write_fully(writer, (const unsigned char*)data, num_bytes);
     } else if (num_bytes > 0) {
         memcpy(writer->buffer + writer->buffered_bytes, data, num_bytes);
         writer->buffered_bytes += num_bytes;
@@ -167,9 +169,6 @@ Status file_make_directory(const char* path) {
 
 // --- file_part --------------------
 
-#ifndef _GNU_SOURCE
-#endif
-
 // Beyond RLIMIT_FSIZE the system sends SIGXFSZ, which would end the program, before it returns EFBIG. These
 // two hold the signal back in this thread, and take it if it came.
 static sigset_t xfsz_block(void) {
@@ -193,7 +192,7 @@ static void xfsz_restore(sigset_t before) {
 int file_write_at(int fd, const void* data, size_t num_bytes, int64_t at) {
     sigset_t before = xfsz_block();
     int error = 0;
-    for (const char* cursor = data; num_bytes > 0 && error == 0;) {
+    for (const char* cursor = (const char*)data; num_bytes > 0 && error == 0;) {
         ssize_t written = pwrite(fd, cursor, num_bytes, (off_t)at);
         if (written < 0 && errno == EINTR) { continue; }
         if (written <= 0) {
@@ -395,7 +394,7 @@ static void take_back(LineLog* log, const char* old) {
 // The last line, malloced; NULL: cannot be read.
 static char* last_line(const LineLog* log) {
     size_t num_bytes = (size_t)(log->end - log->last);
-    char* line = malloc(num_bytes + 1);
+    char* line = (char*)malloc(num_bytes + 1);
     if (line != NULL && pread(log->fd, line, num_bytes, log->last) == (ssize_t)num_bytes) { return line; }
     free(line);
     return NULL;
@@ -409,7 +408,7 @@ static int put_line(LineLog* log, const char* line) {
     char* old = key[0] != '\0' && strcmp(key, log->last_key) == 0 ? last_line(log) : NULL;
     int64_t at = old != NULL ? log->last : log->end;
     size_t num_bytes = strlen(line);
-    char* text = malloc(num_bytes + 1);
+    char* text = (char*)malloc(num_bytes + 1);
     int error = text == NULL ? ENOMEM : 0;
     if (error == 0 && old != NULL) { error = ftruncate(log->fd, at) == 0 ? 0 : errno; }
     if (error == 0) {

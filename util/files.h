@@ -1,5 +1,5 @@
 /*
-file_io.h -- files that are whole or not there: read, map, and write aside + sync + rename.
+files.h -- files that are whole or not there: read, map, and write aside + sync + rename.
 
     FileWriter writer;
     TRY(file_writer_open(&writer, "out/state.bin"));        // writes out/state.bin.tmp
@@ -49,21 +49,10 @@ void file_writer_abort(FileWriter* writer);  // drop the temporary file; fine af
 // Create a directory and its parents; an existing one is fine.
 Status file_make_directory(const char* path);
 
-#ifdef __cplusplus
-}
-#endif
+// --- parts of an open file, each at its place -------------------------------------------------------------
 
-// --- file_part --------------------
-/*
-file_part.h -- parts of an open file, each at its place: what logs and checkpoints write with.
-
-All return 0 or an errno. A full disk, or a limit on the length of files (whose signal would end the program),
-is an error like any other.
-*/
-
-#ifdef __cplusplus
-extern "C" {
-#endif
+// All return 0 or an errno. A full disk, or a limit on the length of files (whose signal would end the
+// program), is an error like any other.
 
 int file_write_at(int fd, const void* data, size_t num_bytes, int64_t at);
 // The file's length, with its space on disk; the length alone where the file system reserves none.
@@ -71,13 +60,10 @@ int file_reserve(int fd, int64_t num_bytes);
 // The folder that `path` lies in: what was renamed or removed there stays so when the machine goes down.
 int file_sync_folder(const char* path);
 
-#ifdef __cplusplus
-}
-#endif
+// --- logs -------------------------------------------------------------------------------------------------
 
-// --- line_log --------------------
 /*
-line_log.h -- a file of lines that a run adds to as it goes, and that survives what happens to runs: a kill
+A file of lines that a run adds to as it goes, and that survives what happens to runs: a kill
 in the middle of a line, a disk that is full for an hour, a folder that somebody removes.
 
     LineLog log;
@@ -87,10 +73,6 @@ in the middle of a line, a disk that is full for an hour, a folder that somebody
 
 Lines are in the file whole or not at all, each handed to the system at once.
 */
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 // What a line is about: its step, and how many bytes at its begin say so; 0: about none. A line about the
 // same as the last one takes its place (a resumed run validates again what it stopped at).

@@ -1,5 +1,5 @@
 /*
-half.h -- values of 16 bits, bfloat16 and IEEE's binary16, to float and back; rounded to nearest even, the
+numbers.h -- values of 16 bits, bfloat16 and IEEE's binary16, to float and back; rounded to nearest even, the
 same on every compiler and machine.
 
     bfloat16   1 sign, 8 exponent, 7 fraction: the upper half of a float
@@ -53,13 +53,12 @@ static inline uint16_t half_to_float16(float value) {
     return (uint16_t)(sign | (size + 0xfffu + (size >> 13 & 1u) - (112u << 23)) >> 13);
 }
 
-// --- rng --------------------
-/*
-rng.h -- small, seedable, identical on every machine: splitmix64 (Steele, Lea, Flood, OOPSLA'14).
+// --- rng -----------------------------------------------------------------------------------------------
 
-One 64-bit word of state, so a position is saved and restored by copying a number. Integers only: nothing
-here depends on a compiler's floating point.
-*/
+// Small, seedable, identical on every machine: splitmix64 (Steele, Lea, Flood, OOPSLA'14).
+//
+// One 64-bit word of state, so a position is saved and restored by copying a number. Integers only: nothing
+// here depends on a compiler's floating point.
 
 typedef struct {
     uint64_t state;
@@ -90,13 +89,12 @@ static inline int32_t rng_between(Rng* rng, int32_t lo, int32_t hi) {
     return lo + (int32_t)rng_below(rng, (uint32_t)(hi - lo) + 1u);
 }
 
-// --- hash --------------------
-/*
-hash.h -- a 64-bit hash of bytes: FNV-1a over 8-byte words, finished by splitmix64's mixer.
+// --- hash ----------------------------------------------------------------------------------------------
 
-Guards against accidents (a flipped bit, ranks that planned different steps), not against an adversary.
-Little-endian machines only, as all file formats here.
-*/
+// A 64-bit hash of bytes: FNV-1a over 8-byte words, finished by splitmix64's mixer.
+//
+// Guards against accidents (a flipped bit, ranks that planned different steps), not against an adversary.
+// Little-endian machines only, as all file formats here.
 
 #define HASH_SEED 0xcbf29ce484222325u
 

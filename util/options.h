@@ -48,21 +48,20 @@ bool options_want_help(int argc, char** argv);
 
 void options_print(const OptionSpec* specs, int num_specs, FILE* out);
 
-// "name=value" of the option called `name` (settings.h); nothing where there is none.
+// "name=value" of the option called `name` (below); nothing where there is none.
 void options_add_setting(const OptionSpec* specs, int num_specs, const void* options, const char* name,
                          FILE* out);
 
-// --- settings --------------------
-/*
-settings.h -- what a run was started with, as lines "name=value": kept in its checkpoints, so that a run that
-goes on from them can say what it does otherwise.
-*/
+// --- settings ---------------------------------------------------------------------------------------------
+
+// What a run was started with, as lines "name=value": kept in its checkpoints, so that a run that
+// goes on from them can say what it does otherwise.
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// Control characters of a value become \xNN (printable.h); NULL: not given.
+// Control characters of a value become \xNN (status.h); NULL: not given.
 void settings_add(FILE* out, const char* name, const char* value);
 // In as few digits as tell it from all others.
 void settings_add_number(FILE* out, const char* name, double value);

@@ -104,7 +104,9 @@ static void note(int number) {
 // Calls that a signal meets go on (SA_RESTART): files and messages know nothing of it.
 void stop_signal_watch(void) {
     is_under_mpirun = getenv("OMPI_COMM_WORLD_SIZE") != NULL;
-    struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART}, before;
+    struct sigaction action = {0}, before;
+    action.sa_handler = note;
+    action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < sizeof watched / sizeof watched[0]; i++) {
         if (sigaction(watched[i], NULL, &before) == 0 && before.sa_handler == SIG_DFL) {
@@ -152,7 +154,7 @@ static void say(const SlowNotice* notice) {
 }
 
 static void* watch(void* arg) {
-    SlowNotice* notice = arg;
+    SlowNotice* notice = (SlowNotice*)arg;
     struct timespec at;
     clock_gettime(CLOCK_MONOTONIC, &at);
     pthread_mutex_lock(&notice->lock);
@@ -180,7 +182,7 @@ static bool start(SlowNotice* notice) {
 }
 
 SlowNotice* slow_notice_begin(const char* what, int64_t (*done)(void), int64_t total) {
-    SlowNotice* notice = SIMULATED ? NULL : calloc(1, sizeof *notice);
+    SlowNotice* notice = SIMULATED ? NULL : (SlowNotice*)calloc(1, sizeof *notice);
     if (notice == NULL) { return NULL; }
     snprintf(notice->what, sizeof notice->what, "%s", what);
     notice->done = done;
@@ -264,6 +266,13 @@ static int decimals_of(double value, int digits) {
     double size = fabs(value), power = 10;
     for (digits--; digits > 0 && size >= power - 0.5 * pow(10, -digits); digits--) { power *= 10; }
     return digits;
+}
+
+char* text_room(void) {
+    enum { NUM_ROOMS = 16 };
+    static _Thread_local char rooms[NUM_ROOMS][TIME_CHARS];
+    static _Thread_local unsigned next;
+    return rooms[next++ % NUM_ROOMS];
 }
 
 const char* time_text(char out[TIME_CHARS], double ns, int digits) {

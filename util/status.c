@@ -82,6 +82,13 @@ char* printable(char* out, size_t out_bytes, const char* text) {
 
 // --- status --------------------
 
+const char* printable_name(const char* name) {
+    enum { NUM_BUFFERS = 16, NAME_BYTES = 4 * 255 + 1 };
+    static _Thread_local char buffers[NUM_BUFFERS][NAME_BYTES];
+    static _Thread_local unsigned next;
+    return printable(buffers[next++ % NUM_BUFFERS], NAME_BYTES, name);
+}
+
 static _Thread_local char last_message[1024];
 static _Thread_local Status last_status;
 

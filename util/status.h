@@ -1,41 +1,13 @@
 /*
-printable.h -- names that come from files or the command line, made fit for a terminal.
-
-Valid UTF-8 stays as it is. Each byte becomes \xNN of what is not: control characters (C0, DEL, C1), which
-move the cursor or change colours; bytes that are no UTF-8; the marks that turn the direction of a line, and
-line separators, which make it read as something else. A backslash stays a backslash, so applying it twice is
-the same as once, and two names may look alike: for reading, not for comparing.
-*/
-#pragma once
-
-#include <stddef.h>
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-// Copies `text`, as much of it as fits; what is cut ends in "...", never within a character. Returns `out`.
-char* printable(char* out, size_t out_bytes, const char* text);
-
-// The same for num_bytes of text without a NUL behind them (one within them is a control character).
-char* printable_bytes(char* out, size_t out_bytes, const char* text, size_t num_bytes);
-
-// An argument of printf: of names of up to 255 bytes all is seen. Lives as long as the block around it.
-enum { PRINTABLE_NAME_BYTES = 4 * 255 + 1 };
-#define PRINTABLE(name) printable((char[PRINTABLE_NAME_BYTES]){0}, PRINTABLE_NAME_BYTES, (name))
-
-#ifdef __cplusplus
-}
-#endif
-
-// --- status --------------------
-/*
-status.h -- one status type for every function in dynapipe_plugin/ and dataloader/.
+status.h -- one status type for every function, and names made fit for a terminal.
 
 Library code returns a Status and never prints or exits. The function that *discovers* a problem says so
 with FAIL(): the message goes into a buffer of the calling thread, where the program that owns the terminal
 finds it (status_message) and prints it once. Callers in between only pass the value up with TRY().
 */
+#pragma once
+
+#include <stddef.h>
 
 // clang-format off
 #define STATUS_LIST(X)                                          \
@@ -68,8 +40,7 @@ Status status_last(void);  // of the last FAIL() on this thread
 const char* status_message(void);
 
 // Record "message" for this thread and hand the status back. A message names file, line or field and says
-// what to do; a remedy stands last, after "---> ". Control characters of names in it become \xNN
-// (printable.h).
+// what to do; a remedy stands last, after "---> ". Control characters of names in it become \xNN.
 #define FAIL(status, ...) status_fail((status), __VA_ARGS__)
 Status status_fail(Status status, const char* fmt, ...) __attribute__((format(printf, 2, 3)));
 
@@ -78,6 +49,25 @@ Status status_fail(Status status, const char* fmt, ...) __attribute__((format(pr
         Status try_status_ = (expr);                          \
         if (try_status_ != STATUS_OK) { return try_status_; } \
     } while (0)
+
+// --- names for a terminal ---------------------------------------------------------------------------------
+
+// Names that come from files or the command line, made fit for a terminal.
+//
+// Valid UTF-8 stays as it is. Each byte becomes \xNN of what is not: control characters (C0, DEL, C1), which
+// move the cursor or change colours; bytes that are no UTF-8; the marks that turn the direction of a line,
+// and line separators, which make it read as something else. A backslash stays a backslash, so applying it
+// twice is the same as once, and two names may look alike: for reading, not for comparing.
+
+// Copies `text`, as much of it as fits; what is cut ends in "...", never within a character. Returns `out`.
+char* printable(char* out, size_t out_bytes, const char* text);
+
+// The same for num_bytes of text without a NUL behind them (one within them is a control character).
+char* printable_bytes(char* out, size_t out_bytes, const char* text, size_t num_bytes);
+
+// For arguments of printf: in one of 16 buffers of this thread. Of names of up to 255 bytes all is seen.
+const char* printable_name(const char* name);
+#define PRINTABLE(name) printable_name(name)
 
 #ifdef __cplusplus
 }

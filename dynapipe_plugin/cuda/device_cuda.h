@@ -3,7 +3,7 @@ device_cuda.h -- one GPU as run/device.h has it: memory, and the stream on which
 
 Events are pooled and made by begin() alone, so a step makes none. Times: an event `origin` is recorded where
 the queue is empty (settle, at the end of every step) and our clock read right after; any later event lies
-cudaEventElapsedTime() behind it. Elapsed times are float milliseconds: within a step of 1 s good to 60 ns.
+cudaEventElapsedTime() after it. Elapsed times are float milliseconds: within a step of 1 s good to 60 ns.
 */
 #pragma once
 

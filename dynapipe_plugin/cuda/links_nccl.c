@@ -1,3 +1,4 @@
+// links_nccl.c -- see links_nccl.h.
 #include "links_nccl.h"
 
 #include <pthread.h>
@@ -12,7 +13,7 @@
 #include "../../util/program.h"
 
 /*
-call_watch.h -- a thread that ends the process when a call into a library does not come back.
+A thread that ends the process when a call into a library does not come back.
 
 The executor looks at the time whenever nothing moves (run/transfers.c), but a host that is blocked inside a
 call looks at nothing: NCCL waits there for ranks that do not come, without an end, while it connects. So such
@@ -115,7 +116,7 @@ static void call_watch_end(CallWatch* watch) {
     if (watch != NULL) { atomic_store(&watch->what, NULL); }
 }
 
-// --- nccl_world --------------------
+// === communicators ===
 
 // A transfer of the pipeline gets at most so many thread blocks: 2 to 4 fill a link of NVLink with messages
 // of 1 to 50 MB, and a receive that waits for its sender holds them while the model computes.
@@ -124,8 +125,9 @@ static void call_watch_end(CallWatch* watch) {
 enum { PIPELINE_CTAS = 4, HOLDERS_CTAS = 8, MANY_HOLDERS = 4, MANY_HOLDERS_CTAS = 2 };
 
 Status nccl_fail(ncclResult_t result, const char* call) {
-    return FAIL(STATUS_COMM, "%s: %s (%s) ---> NCCL_DEBUG=WARN says more; --transport mpi goes without NCCL",
-                call, ncclGetErrorString(result), ncclGetLastError(NULL));
+    return FAIL(STATUS_COMM,
+                "%s: %s (%s) ---> NCCL_DEBUG=WARN prints more; --transport mpi goes without NCCL", call,
+                ncclGetErrorString(result), ncclGetLastError(NULL));
 }
 
 static Status check_comm(ncclComm_t comm) {
@@ -176,7 +178,7 @@ static Status wait_for_stream(const NcclWorld* world, int64_t timeout_ns) {
         TRY(nccl_world_check(world));
         if (backoff_gives_up(&backoff, timeout_ns)) {
             return FAIL(STATUS_COMM,
-                        "NCCL: no connection with other ranks in %.0f s ---> NCCL_DEBUG=INFO says what it "
+                        "NCCL: no connection with other ranks in %.0f s ---> NCCL_DEBUG=INFO prints what it "
                         "tries; --transport mpi goes without NCCL",
                         (double)timeout_ns / 1e9);
         }
@@ -202,7 +204,7 @@ static Status warm_up_end(NcclWorld* world, const Collective* ranks, float* data
 }
 
 // --- open, close -----------------------------------------------------------------------------------------
-// Unless the environment says otherwise.
+// Unless the environment has a value.
 static Status connect_early(int32_t rank) {
     if (setenv("NCCL_RUNTIME_CONNECT", "0", 0) != 0) { return FAIL(STATUS_NO_MEMORY, "setenv"); }
     const char* value = getenv("NCCL_RUNTIME_CONNECT");
@@ -338,7 +340,7 @@ void nccl_world_close(NcclWorld* w) {
     free(w);
 }
 
-// --- transport_nccl --------------------
+// === transfers ===
 
 typedef struct Request Request;
 struct Request {
@@ -549,7 +551,7 @@ Status transport_nccl_open(Transport* out, NcclWorld* world, int32_t rank, int32
     return STATUS_OK;
 }
 
-// --- sums_nccl --------------------
+// === sums ===
 
 typedef struct {
     const NcclWorld* world;

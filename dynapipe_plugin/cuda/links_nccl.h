@@ -1,5 +1,5 @@
 /*
-nccl_world.h -- the NCCL communicators of one rank: that of all ranks, for messages; its stage's replicas';
+links_nccl.h -- the NCCL communicators of one rank: that of all ranks, for messages; its stage's replicas';
 and one for each set of ranks that have copies of the same parameters.
 
 All operations of a rank run on one stream of its own, in the order they were posted. NCCL promises nothing
@@ -7,17 +7,18 @@ for two communicators that run at once on one GPU (each may hold what the other 
 for the transfers before them costs nothing that one could have had; and the order is the same everywhere:
 the lists of plan.h (which pass plan_check's strictest rules), then tied groups, then the replicas. No circle:
 a sum over replicas waits for transfers and tied groups only, a tied group for transfers and for groups of
-smaller number (tied_groups.h).
+smaller number (sums.h).
 
 Connections are made before the first step, not in it, where they would block and take memory that the plan
 has: NCCL since 2.22 makes those of an algorithm when a collective first uses it, which depends on its length.
-So NCCL_RUNTIME_CONNECT=0, unless the user says otherwise: with the communicator come all algorithms of
+So NCCL_RUNTIME_CONNECT=0, unless the user sets it: with the communicator come all algorithms of
 collectives. It does not cover sends and receives: connect() passes a value to and from every peer, in one
-group, which connects all their channels whatever the length. Who is whose peer, the placement says: any two
-ranks of a replica may have neighbouring chunks, or one the last chunk and the other a share of the head.
+group, which connects all their channels whatever the length. Who is whose peer follows from the placement:
+any two ranks of a replica may have neighbouring chunks, or one the last chunk and the other a share of the
+head.
 
-Hence blocking communicators (a non-blocking one starts a thread for every group); call_watch.h sees to calls
-that do not come back.
+Hence blocking communicators (a non-blocking one starts a thread for every group); a thread watches calls
+that do not return.
 */
 #pragma once
 
@@ -75,9 +76,9 @@ void nccl_world_close(NcclWorld* world);  // NULL is fine
     } while (0)
 Status nccl_fail(ncclResult_t result, const char* call);
 
-// --- transport_nccl --------------------
+// --- transfers -------------------------------------------------------------------------------------------
 /*
-transport_nccl.h -- activations and gradients between GPUs by NCCL, as run/transport.h has it.
+activations and gradients between GPUs by NCCL, as run/transport.h has it.
 
 A transfer waits on the device for what the compute stream had queued when it was posted; join() makes the
 compute stream wait for the transfer. The host never waits. NCCL knows no tags: messages of two ranks meet in
@@ -88,8 +89,8 @@ transfers that follow each other, as one message to all shares of the head, or o
 // `world` is borrowed.
 Status transport_nccl_open(Transport* out, NcclWorld* world, int32_t rank, int32_t num_ranks);
 
-// --- sums_nccl --------------------
-// sums_nccl.h -- sums of gradients between GPUs by NCCL, queued behind what they sum (run/sums.h).
+// --- sums ------------------------------------------------------------------------------------------------
+// Sums of gradients between GPUs by NCCL, queued after what they sum (run/sums.h).
 
 // Both are borrowed; `world` has the communicators of `tied` (nccl_world_open_holders).
 Status sums_nccl_open(Sums* out, const NcclWorld* world, const TiedGroups* tied);

@@ -225,7 +225,7 @@ static Status staged_test(void* ctx, void* request, int* done) {
     return STATUS_OK;
 }
 
-// A receive is in place behind the copy of its last piece, a send's buffer is free behind it. Pieces are
+// A receive is in place after the copy of its last piece, a send's buffer is free after it. Pieces are
 // copied in order, so the last copy is enough.
 static Status staged_join(void* ctx, void* request, int* joined) {
     Staged* staged = ctx;

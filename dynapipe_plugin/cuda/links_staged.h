@@ -8,8 +8,8 @@ copy
 
 Each peer has a ring of slots for each direction; a message goes through it in pieces of a slot, messages
 in posting order (the same on both sides: plan_check). Copies out and copies in have a stream each: a copy out
-waits for the compute stream, and what the compute stream waits for must not stand behind it. Everything moves
-on when test() is called, on any request.
+waits for the compute stream, and what the compute stream waits for must not be queued after it. Everything
+moves on when test() is called, on any request.
 */
 #pragma once
 

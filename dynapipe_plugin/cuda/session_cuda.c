@@ -214,7 +214,7 @@ Status session_device_limit(Dynapipe* dp) {
     TRY(collective_barrier(&dp->world));
     TRY(dp->device.api->memory_bytes(dp->device.ctx, &on->free_bytes, &total_bytes));
     on->limit_is_mine = dp->options.memory_limit_bytes == 0;
-    // also behind a limit that was given: nobody allocates before all have looked
+    // also where a limit was given: nobody allocates before all have looked
     return session_machine_limit(dp, on->free_bytes / on->num_sharing - MARGIN_BYTES);
 }
 

@@ -67,6 +67,9 @@ typedef struct {
 
 #define CHECK_NEW(pointer, Type, count) ARENA_TRY_NEW(pointer, &c->arena, Type, count)
 
+// Two arguments of a message about a range: "blocks [%d, %d)".
+#define BLOCKS(range) (int)(range)->blocks.begin, (int)(range)->blocks.end
+
 enum { CHECK_KEEP = DYNAPIPE_FORWARD_KEEP | DYNAPIPE_FORWARD_HEAD };
 
 // --- memory ----------------------------------------------------------------------------------------------
@@ -385,8 +388,7 @@ static Status check_same_gradients(const CheckChain* chain, const float* expecte
     for (int32_t r = 0; r < chain->num_ranges; r++) {
         const CheckRange* range = chain->ranges[r];
         TRY(check_same(expected, found, range->params.num_params, tolerance, remedy,
-                       "%s: gradients of blocks [%d, %d)", what, (int)range->blocks.begin,
-                       (int)range->blocks.end));
+                       "%s: gradients of blocks [%d, %d)", what, BLOCKS(range)));
         expected += range->params.num_params;
         found += range->params.num_params;
     }
@@ -707,8 +709,7 @@ static Status call_end(Checker* c, const CheckCall* call, int code) {
     }
     if (code != 0) {
         return FAIL(STATUS_MISMATCH, "%s of blocks [%d, %d) returned error %d (%s) %s", call_name(kind),
-                    (int)call->range->blocks.begin, (int)call->range->blocks.end, code, call->of->what,
-                    check_why(c));
+                    BLOCKS(call->range), code, call->of->what, check_why(c));
     }
     return c->is_fast ? STATUS_OK : call_check_buffers(c, call);
 }
@@ -733,8 +734,7 @@ static Status check_pass(Checker* c, CheckPass* out, const CheckChain* chain, co
                 STATUS_MISMATCH,
                 "%s: %lld bytes leave blocks [%d, %d), %lld enter [%d, %d) ---> boundary_bytes(is_behind "
                 "1) of the one and (0) of the other are the same activation",
-                of->what, (long long)leave_bytes, (int)before->blocks.begin, (int)before->blocks.end,
-                (long long)enter_bytes, (int)range->blocks.begin, (int)range->blocks.end);
+                of->what, (long long)leave_bytes, BLOCKS(before), (long long)enter_bytes, BLOCKS(range));
         }
         TRY(check_buffer(c, &at[-1].out, leave_bytes, false));
         TRY(check_buffer(c, &at[-1].dout, leave_bytes, false));
@@ -1052,7 +1052,7 @@ static Status law_counts(Checker* c) {
             STATUS_MISMATCH,
             "blocks [%d, %d) ask for other bytes when made with has_values 0 ---> bytes follow from the "
             "model's shape alone",
-            (int)without->blocks.begin, (int)without->blocks.end);
+            BLOCKS(without));
     }
     return STATUS_OK;
 }
@@ -1102,8 +1102,7 @@ static Status check_all_numbers(Checker* c, const Setting* s) {
     for (int32_t r = 0; r < s->chain.num_ranges; r++) {
         char what[64];
         const CheckRange* range = s->chain.ranges[r];
-        snprintf(what, sizeof what, "gradients of blocks [%d, %d)", (int)range->blocks.begin,
-                 (int)range->blocks.end);
+        snprintf(what, sizeof what, "gradients of blocks [%d, %d)", BLOCKS(range));
         TRY(check_numbers(
             gradients, range->params.num_params, what,
             "backward_inputs writes all of din (adds nothing to it) and reads acts as forward left "

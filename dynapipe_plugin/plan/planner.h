@@ -4,15 +4,17 @@ planner.h -- lengths + costs + memory limit + layout + options -> plan. A pure f
 No I/O, no clock, no threads, no globals: the same arguments give the same plan, byte for byte, on every rank,
 compiler and optimisation level.
 
-A method makes drafts (draft.h): micro-batches, replicas, order, recomputation, placement.
-    ours            plan_search: first answers by rule (search_first, search_fill), local search with the
-                    simulator in the loop (search_moves on search_state); where that ends early, the same
-                    again in less memory
-    the paper's     original_draft
-    baselines       policy_drafts: microbatch_fixed | microbatch_kk | ..., balance_replicas, pipe_*
-Each is made to fit into memory (plan_drafts: memory_fit), and the best gets its lists: comm_order,
-rank_list, memory_layout, lower_bound, plan_check. In training the placement is chosen once a run, from a
-sample of the mixture (stage_search.h). The method in words, with a worked step: doc/method.md.
+    problem     the request checked; where the search for a placement begins
+    construct   search.h: candidates for placement and settings, simulated, halved, tuned
+    improve     search.h: local search on every replica
+    fit         draft.h: schedules whose instruction lists fit in memory; where that costs time, the search
+                again with so much less memory
+    lists       instructions.h, memory_layout.h
+    check       bound.h, plan_check.h
+
+Methods of others (batching.h) take the place of the search where a program links rivals/. In training the
+placement is chosen once a run, from a sample of the mixture (stage_search.h). In words, with a worked step:
+doc/method.md.
 */
 #pragma once
 

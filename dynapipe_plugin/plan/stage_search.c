@@ -270,7 +270,6 @@ Status stage_search_again(StageChoice* out, int64_t* present_ns, const PlanReque
         out->placement = request->placement;
         return STATUS_OK;
     }
-    search.request.memory_slack_permille = 0;  // as in stage_search()
     search.request.effort = plan_effort(request, STAGE_SEARCH_NS * request->R);
     Status status = search_again(out, present_ns, &search, &arena);
     arena_free(&search.plan);
@@ -286,7 +285,6 @@ Status stage_search(StageChoice* out, const PlanRequest* request, const CostMode
                           .num_batches = num_batches,
                           .planning_ns = STAGE_TOTAL_NS};
     Arena arena = {0};
-    search.request.memory_slack_permille = 0;  // splits are told apart by less
     search.request.effort = plan_effort(request, STAGE_SEARCH_NS * request->R);
     Status status = choose(out, &search, request, &arena);
     arena_free(&search.plan);

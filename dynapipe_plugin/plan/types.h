@@ -192,9 +192,6 @@ typedef enum {
     HEAD_CHOICE_COUNT
 } HeadChoice;
 
-// PlanRequest.memory_slack_permille of the tools and of training: 0.3 %.
-enum { PLAN_MEMORY_SLACK_PERMILLE = 3 };
-
 // What counts against the memory limit besides model state.
 typedef enum {
     MEMORY_BUFFERS,     // every buffer of the instruction lists, as laid out: what training needs
@@ -221,8 +218,6 @@ typedef struct {
     int32_t max_target_tokens;  // of the decoder's side, where it has a limit of its own; 0: max_seq_tokens
     int32_t mb_tokens;   // budget of packed, packed-ragged, tokens and kk; 0: the longest, both sides' limits
     int32_t mb_samples;  // of padded; 0: chosen so that an average micro-batch has mb_tokens
-    int32_t memory_slack_permille;  // of ours: of plans so much slower than the fastest, at most, the one
-                                    // that holds least; 0: the fastest
     int32_t effort;                 // simulations the search may spend; 0: the default
     // Instruction lists, their memory and checks of my_replica alone: what a rank runs. All else, and every
     // decision, is the same whatever these say.

@@ -242,7 +242,7 @@ static void add_in_order(const Collective* c, const Summed* a, int64_t round) {
     float sum[ADD_BLOCK_FLOATS], room[ADD_BLOCK_FLOATS];
     Span mine = slice_part(c, a->num_values, c->my_idx, round, a->chunk);
     for (int64_t begin = mine.begin; begin < mine.end; begin += ADD_BLOCK_FLOATS) {
-        int64_t count = mine.end - begin < ADD_BLOCK_FLOATS ? mine.end - begin : ADD_BLOCK_FLOATS;
+        int64_t count = mine.end - begin < ADD_BLOCK_FLOATS ? mine.end - begin : (int64_t)ADD_BLOCK_FLOATS;
         unsigned char* my_values = a->values + begin * a->bytes_per_value;
         for (int32_t i = 0; i < c->num_ranks; i++) {
             const unsigned char* from =
@@ -348,7 +348,7 @@ static Status swap_values(Collective* c, CollectiveOp op, int32_t round, int32_t
     return collective_wait(c, op, round);
 }
 
-// What lies behind is added to what lies before, so that both of a pair get the same bits.
+// The later one is added to the earlier, so that both of a pair get the same bits.
 static void add_values(double* values, const double* other, int32_t num_values, bool other_is_before) {
     for (int32_t k = 0; k < num_values; k++) {
         values[k] = other_is_before ? other[k] + values[k] : values[k] + other[k];
@@ -442,8 +442,8 @@ Status collective_broadcast(Collective* c, void* data, size_t num_bytes, int32_t
     for (int64_t round = -1; R > 1 && round < rounds; round++) {
         size_t begin = (size_t)(round + 1) * COLLECTIVE_CHUNK_BYTES;
         if (place > 0 && round + 1 < rounds) {
-            size_t count =
-                num_bytes - begin < COLLECTIVE_CHUNK_BYTES ? num_bytes - begin : COLLECTIVE_CHUNK_BYTES;
+            size_t count = num_bytes - begin < COLLECTIVE_CHUNK_BYTES ? num_bytes - begin
+                                                                      : (size_t)COLLECTIVE_CHUNK_BYTES;
             TRY(collective_post_receive(c, COLLECTIVE_BROADCAST, round + 1, prev,
                                         (unsigned char*)data + begin, count));
         }
@@ -451,8 +451,8 @@ Status collective_broadcast(Collective* c, void* data, size_t num_bytes, int32_t
         TRY(collective_wait(c, COLLECTIVE_BROADCAST, round));
         begin = (size_t)round * COLLECTIVE_CHUNK_BYTES;
         if (place < R - 1) {
-            size_t count =
-                num_bytes - begin < COLLECTIVE_CHUNK_BYTES ? num_bytes - begin : COLLECTIVE_CHUNK_BYTES;
+            size_t count = num_bytes - begin < COLLECTIVE_CHUNK_BYTES ? num_bytes - begin
+                                                                      : (size_t)COLLECTIVE_CHUNK_BYTES;
             TRY(collective_post_send(c, COLLECTIVE_BROADCAST, round + 2, next, (unsigned char*)data + begin,
                                      count));
         }

@@ -2,7 +2,7 @@
 device.h -- where a model's values live, and the queue of work on them: a GPU's memory and compute stream.
 
 A Device whose api is NULL is this process: its memory is the heap's, and work is done when a call returns.
-Nothing here waits for the device unless it says so. Marks are places in the queue of work:
+Nothing here waits for the device unless stated. Marks are places in the queue of work:
 
     TRY(api->begin(ctx, 2));              // forgets all marks, makes room for two
     TRY(api->mark(ctx, &a)); ... jobs are queued ... TRY(api->mark(ctx, &b));

@@ -55,7 +55,7 @@ struct Executor {
     Device device;
     RowState* states;  // [num_mbs][num_rows]
     int64_t max_states;
-    uint8_t* grouped;     // [max_instrs] transfer_groups.h
+    uint8_t* grouped;     // [max_instrs] transfers.h
     int32_t* group_room;  // [max_instrs]
     int32_t max_instrs;
     int32_t rank;
@@ -442,7 +442,7 @@ static Status need_buffer(const Executor* ex, const PlanInstr* instr, int32_t id
     return FAIL(
         STATUS_INVALID_PLAN,
         "rank %d: %s needs %lld bytes of %s, the plan gives %lld ---> its bytes must come from counts as "
-        "dynapipe.h says: see what dynapipe_check_model() finds",
+        "dynapipe.h describes: see what dynapipe_check_model() finds",
         (int)ex->rank, TRANSFER_WORDS(&ex->transfers, name_of(instr)), (long long)num_bytes,
         buffer_text[kind], (long long)(is_missing ? 0 : state->buffer_bytes[kind]));
 }
@@ -964,7 +964,7 @@ Status executor_run(Executor* ex, const ExecutorStep* step) {
     return executor_finish(ex);
 }
 
-// === forward only: validation, and generation behind a cache ===
+// === forward only: validation, and generation with a cache ===
 // Micro-batch after micro-batch passes through the chunks of one replica. A rank runs its rows in waves: in
 // wave w chunk k runs batch w - k, shares of the head w - K, and their parts are combined in wave w - K - 1.
 // What a wave makes is read in the next, so two inputs and two outputs of every row take turns, and the

@@ -12,7 +12,7 @@ Order: strictly that of the list (plan.h). Sends and receives are posted without
 executor waits for what the job reads; before reuse of a buffer the plan has a wait_*. Between jobs, and while
 it waits, it polls every transfer in flight.
 
-Memory: every buffer lies where the plan says, inside `arena`, which the caller owns and makes large enough
+Memory: every buffer has the place that the plan gives it, inside `arena`, which the caller owns and makes large enough
 (plan->ranks[rank].arena_bytes); the executor never touches what lies in it, so it may be device memory. The
 step loop allocates nothing once a plan of the largest length was seen.
 

@@ -27,8 +27,8 @@ int32_t local_ranks_threads(int32_t asked, int32_t num_ranks) {
     return cores > ranks ? cores / ranks : 1;
 }
 
-// --- host_cores --------------------
-// host_cores.c -- every rank says where it runs; the first adds it up and tells all.
+// --- hosts and their cores -----------------------------------------------------------------------------
+// every rank says where it runs; the first adds it up and tells all.
 
 enum { MASK_WORDS = 128 };  // 8192 cores
 
@@ -145,7 +145,7 @@ int32_t host_cores_short(const HostCores* hosts) {
     return worst;
 }
 
-// --- progress --------------------
+// --- do messages move while their ranks compute? -------------------------------------------------------
 
 enum {
     PROBE_BYTES = 1 << 20,
@@ -169,26 +169,25 @@ typedef struct {
     unsigned char *sent, *got;
 } Probe;
 
-// A job: no call of the transport.
-static void compute(int64_t ns) {
-    for (int64_t begin_ns = clock_now_ns(); clock_now_ns() - begin_ns < ns;) {}
-}
-
-static Status finish(const Probe* probe, int32_t peer, void* request) {
+// Until a request is done; timeout_ns 0: for ever.
+static Status wait_for(const Transport* t, int32_t peer, void* request, int64_t timeout_ns) {
     Backoff backoff = {0};
-    const Transport* t = probe->transport;
     for (int done = 0;;) {
         TRY(t->api->test(t->ctx, request, &done));
         if (done) { return STATUS_OK; }
-        if (backoff_gives_up(&backoff, probe->world->timeout_ns)) {
+        if (backoff_gives_up(&backoff, timeout_ns)) {
             return FAIL(STATUS_COMM,
-                        "whether messages move alone: rank %d waits for rank %s, nothing moved for %.1f s "
-                        "---> see what rank %d does, or raise --comm-timeout",
-                        (int)t->rank, TRANSPORT_RANK(t, peer), (double)probe->world->timeout_ns / 1e9,
-                        (int)peer);
+                        "measuring links: rank %d waits for rank %s, nothing moved for %.1f s ---> see what "
+                        "rank %d does, or raise --comm-timeout",
+                        (int)t->rank, TRANSPORT_RANK(t, peer), (double)timeout_ns / 1e9, (int)peer);
         }
         backoff_pause(&backoff);
     }
+}
+
+// A job: no call of the transport.
+static void compute(int64_t ns) {
+    for (int64_t begin_ns = clock_now_ns(); clock_now_ns() - begin_ns < ns;) {}
 }
 
 // Over the link behind every second rank, all at once; *late: on this rank it was not there when the job
@@ -212,7 +211,7 @@ static Status send_over(const Probe* probe, int32_t parity, int64_t window_ns, b
     }
     compute(window_ns);
     *late = takes_part && !is_sender && (is_early || *last == 0);
-    return takes_part ? finish(probe, peer, request) : STATUS_OK;
+    return takes_part ? wait_for(t, peer, request, probe->world->timeout_ns) : STATUS_OK;
 }
 
 // Whether on every link a message came during a job.
@@ -241,8 +240,8 @@ static Status measure_cost(const Probe* probe, double* out) {
     int64_t cpu_ns = t->api->progress_cpu_ns(t->ctx) - begin_cpu_ns, ns = clock_now_ns() - begin_ns;
     double is_dear = (double)cpu_ns > MOST_COST * (double)ns, cost = (double)cpu_ns / (double)ns;
     TRY(t->api->isend(t->ctx, next, TAG_PROGRESS, probe->sent, 1, &send));
-    TRY(finish(probe, prev, receive));
-    TRY(finish(probe, next, send));
+    TRY(wait_for(t, prev, receive, probe->world->timeout_ns));
+    TRY(wait_for(t, next, send, probe->world->timeout_ns));
     double sums[2] = {is_dear, cost};
     TRY(collective_all_reduce_sum(probe->world, sums, 2));
     *out = sums[0] > 0 ? 1 : sums[1] / t->num_ranks;  // dear for one: dear for all, who wait for it
@@ -312,7 +311,7 @@ Status progress_choose(Progress* out, const Transport* transport, Collective* wo
     *out = (Progress){.reason = "they move by themselves"};
     if (transport->num_ranks == 1 || transport->api->progress == NULL || SIMULATED) { return STATUS_OK; }
     Probe probe = {.transport = transport, .world = world};
-    probe.sent = malloc(2 * (size_t)PROBE_BYTES);
+    probe.sent = (unsigned char*)malloc(2 * (size_t)PROBE_BYTES);
     if (probe.sent == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a message"); }
     probe.got = probe.sent + PROBE_BYTES;
     memset(probe.sent, 1, PROBE_BYTES);
@@ -322,7 +321,7 @@ Status progress_choose(Progress* out, const Transport* transport, Collective* wo
     return status;
 }
 
-// --- link_probe --------------------
+// --- links ---------------------------------------------------------------------------------------------
 
 enum { SMALL_BYTES = 1024, NUM_ROUNDS = 9, NUM_SUMS = 5 };
 
@@ -336,8 +335,6 @@ static double median_ns(int64_t* ns, int num_times) {
     return (double)ns[num_times / 2];
 }
 
-// --- links -------------------------------------------------------------------------------------------------
-
 // This rank's end of one link.
 typedef struct {
     const Transport* links;
@@ -346,29 +343,12 @@ typedef struct {
     int64_t timeout_ns;  // 0: for ever
 } End;
 
-static Status wait_for(const End* end, void* request) {
-    const Transport* links = end->links;
-    Backoff backoff = {0};
-    for (int done = 0;;) {
-        TRY(links->api->test(links->ctx, request, &done));
-        if (done) { return STATUS_OK; }
-        if (backoff_gives_up(&backoff, end->timeout_ns)) {
-            return FAIL(STATUS_COMM,
-                        "measuring links: rank %d waits for rank %s, nothing moved for %.1f s ---> see what "
-                        "rank %d does, or raise --comm-timeout",
-                        (int)links->rank, TRANSPORT_RANK(links, end->peer), (double)end->timeout_ns / 1e9,
-                        (int)end->peer);
-        }
-        backoff_pause(&backoff);
-    }
-}
-
 static Status move(const End* end, size_t num_bytes, bool sends) {
     const Transport* links = end->links;
     void* request;
     TRY(sends ? links->api->isend(links->ctx, end->peer, TAG_LINK, end->memory, num_bytes, &request)
               : links->api->irecv(links->ctx, end->peer, TAG_LINK, end->memory, num_bytes, &request));
-    return wait_for(end, request);
+    return wait_for(links, end->peer, request, end->timeout_ns);
 }
 
 // The first round trip opens connections: it does not count.
@@ -449,7 +429,7 @@ static Status sums_ns(double* out, Collective* group, float* values, int64_t num
 Status link_probe_sums(double* bytes_per_ns, Collective* group) {
     const int64_t num_values = LINK_PROBE_BYTES / sizeof(float);
     double ns, passes = 2.0 * (group->num_ranks - 1) / group->num_ranks;
-    float* values = malloc(LINK_PROBE_BYTES);
+    float* values = (float*)malloc(LINK_PROBE_BYTES);
     if (values == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for sums"); }
     memset(values, 0, LINK_PROBE_BYTES);
     Status status = sums_ns(&ns, group, values, num_values);

@@ -1,7 +1,6 @@
 /*
-local_ranks.h -- how many ranks share this machine, and how many of its cores are one rank's.
-
-Costs are measured for a number of threads per rank, and for ranks that share a machine.
+hosts.h -- which ranks share a host and whether it has the cores that they want; whether messages move while
+ranks compute; what a transfer between neighbouring ranks costs.
 */
 #pragma once
 
@@ -15,9 +14,9 @@ int32_t local_ranks_count(int32_t num_ranks);
 // Threads of one rank: `asked` if > 0, else OMP_NUM_THREADS, else its share of the cores; at least 1.
 int32_t local_ranks_threads(int32_t asked, int32_t num_ranks);
 
-// --- host_cores --------------------
+// --- hosts and their cores -----------------------------------------------------------------------------
 /*
-host_cores.h -- which ranks share a host, and whether it has the cores that they want.
+Which ranks share a host, and whether it has the cores that they want.
 
     HostCores hosts = {0};
     TRY(host_cores_find(&hosts, &world, num_threads));    // a collective
@@ -44,9 +43,9 @@ int32_t host_cores_short(const HostCores* hosts);
 // Of the text of cpu.max ("max 100000", "150000 100000"): whole cores, at least 1; 0: no limit.
 int32_t host_cores_quota(const char* text);
 
-// --- progress --------------------
+// --- do messages move while their ranks compute? -------------------------------------------------------
 /*
-progress.h -- whether messages move while their ranks compute, and whether somebody is to see to it.
+Whether messages move while their ranks compute, and whether somebody is to see to it.
 
 Most MPI implementations move a message inside calls of MPI only, so one that comes during a job waits for its
 end; the executor calls MPI between jobs. A thread that looks now and then moves it at once, but takes its
@@ -65,7 +64,7 @@ by themselves then, they are pulled (plan/cost/machine.h), and plans are made fo
 cores than threads there is no thread, and nothing is measured: times mean nothing there, and plans are those
 of a machine with a core for each.
 
-Plans depend on the answer, and clocks gave it. So a checkpoint keeps it (session_resplit_record.c), and a run
+Plans depend on the answer, and clocks gave it. So a checkpoint keeps it (session_resplit.c), and a run
 that goes on plans by that; `on` and `off` are the same in every run.
 
 On GPUs the host is free while the device computes and looks all the time: nothing is measured there.
@@ -89,9 +88,9 @@ static inline const char* progress_words(bool pulls) {
 Status progress_choose(Progress* out, const Transport* transport, Collective* world, ProgressChoice choice,
                        const HostCores* hosts);
 
-// --- link_probe --------------------
+// --- links ---------------------------------------------------------------------------------------------
 /*
-link_probe.h -- what a transfer between neighbouring ranks costs, by the transport that training would use.
+What a transfer between neighbouring ranks costs, by the transport that training would use.
 
     LinkCosts* links = ...;     // [num_ranks - 1]
     TRY(link_probe(links, &world, ops_stream(ops), TRANSPORT_CHOICE_AUTO));

@@ -1,4 +1,4 @@
-// session_version.c -- what the plugin was built with, for --version.
+// session.c -- open and close, ranks and hosts, ending together and early, checks of what a program hands in.
 #include "session.h"
 
 #include <math.h>
@@ -24,8 +24,8 @@ void dynapipe_print_version(FILE* out) {
     session_device_print_version(out);
 }
 
-// --- session_host --------------------
-// session_host.c -- a session in this process's memory: ranks on CPUs.
+// --- where values live: this process -------------------------------------------------------------------
+// a session in this process's memory: ranks on CPUs.
 
 #ifndef DYNAPIPE_CUDA
 #include <string.h>
@@ -89,8 +89,8 @@ void session_device_close(Dynapipe* dp) {
 }
 #endif
 
-// --- session_hosts --------------------
-// session_hosts.c -- which rank is on which host, and who is still there when a run ends because nothing
+// --- hosts, and who still answers ----------------------------------------------------------------------
+// which rank is on which host, and who is still there when a run ends because nothing
 // moved.
 
 enum { MOST_NAMED = 8 };
@@ -100,7 +100,7 @@ _Static_assert((int)TAG_ROLL < (int)TRANSPORT_TAG_END, "tags of the transport");
 // session_hosts.c
 static Status session_hosts_gather(Dynapipe* dp) {
     const int32_t num_ranks = dp->transport.num_ranks;
-    dp->hosts = calloc((size_t)num_ranks, sizeof *dp->hosts);
+    dp->hosts = (char(*)[TRANSPORT_HOST_CHARS])calloc((size_t)num_ranks, sizeof *dp->hosts);
     if (dp->hosts == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d hosts", num_ranks); }
     char* mine = dp->hosts[dp->transport.rank];
     if (gethostname(mine, TRANSPORT_HOST_CHARS - 1) != 0) { snprintf(mine, TRANSPORT_HOST_CHARS, "?"); }
@@ -181,9 +181,9 @@ static void name_missing(const Dynapipe* dp, const Roll* roll) {
 static void session_roll_call(const Dynapipe* dp) {
     const int32_t num_ranks = dp->transport.num_ranks, rank = dp->transport.rank;
     const bool listens = rank == 0 || rank == num_ranks - 1;
-    Roll roll = {.requests = calloc((size_t)num_ranks, sizeof(void*)),
-                 .is_open = calloc(2 * (size_t)num_ranks, sizeof(bool)),
-                 .calls = calloc((size_t)num_ranks, 1)};
+    Roll roll = {.requests = (void**)calloc((size_t)num_ranks, sizeof(void*)),
+                 .is_open = (bool*)calloc(2 * (size_t)num_ranks, sizeof(bool)),
+                 .calls = (char*)calloc((size_t)num_ranks, 1)};
     if (roll.requests == NULL || roll.is_open == NULL || roll.calls == NULL) { return; }
     roll.is_here = roll.is_open + num_ranks;
     roll.is_here[rank] = true;
@@ -193,8 +193,8 @@ static void session_roll_call(const Dynapipe* dp) {
     if (rank == 0 || (listens && !roll.is_here[0])) { name_missing(dp, &roll); }
 }
 
-// --- session_stop --------------------
-// session_stop.c -- ranks agree that the run ends early: by a signal to any of them; and on the time.
+// --- ending early --------------------------------------------------------------------------------------
+// ranks agree that the run ends early: by a signal to any of them; and on the time.
 
 void dynapipe_watch_signals(Dynapipe* dp) {
     stop_signal_watch();
@@ -241,8 +241,6 @@ Status session_stop_agree(Dynapipe* dp) {
     if (least > -INFINITY) { dp->stop_signal = (int32_t)-least; }
     return STATUS_OK;
 }
-
-// --- interface --------------------
 
 // --- kept for later --------------------------------------------------------------------------------------
 
@@ -337,7 +335,7 @@ Status interface_check_blocks(const DynapipeBlocks_v1* blocks) {
     return interface_check_model(blocks->api);
 }
 
-// --- session --------------------
+// --- open and close ------------------------------------------------------------------------------------
 
 // How long a rank that gives up waits for the others to do the same.
 #define END_TOGETHER_NS INT64_C(2000000000)
@@ -397,7 +395,7 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* co
     dp->command = session_run_command(*argc, *argv);
     if (dp->transport.api == NULL) { TRY(open_transport(dp, argc, argv)); }
     int32_t num_ranks = dp->transport.num_ranks;
-    int32_t* ranks = malloc(sizeof(int32_t) * (size_t)num_ranks);
+    int32_t* ranks = (int32_t*)malloc(sizeof(int32_t) * (size_t)num_ranks);
     if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     for (int32_t i = 0; i < num_ranks; i++) { ranks[i] = i; }
     Status status = collective_init(&dp->world, &dp->transport, ranks, num_ranks, END_TOGETHER_NS);
@@ -433,7 +431,7 @@ Status session_open_on(Dynapipe** out, Transport* transport, int* argc, char*** 
 int dynapipe_open_as(int32_t header_interface, Dynapipe** out, int* argc, char*** argv,
                      const char* const* own_options) {
     *out = NULL;
-    Dynapipe* dp = calloc(1, sizeof(Dynapipe));
+    Dynapipe* dp = (Dynapipe*)calloc(1, sizeof(Dynapipe));
     if (dp == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a session"); }
     dp->open_ns = clock_now_ns();
     Status status = session_open(dp, argc, argv, own_options);

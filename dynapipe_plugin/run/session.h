@@ -191,7 +191,7 @@ typedef struct {
     pthread_mutex_t lock;           // of versions: the planning thread reads them
     RefitVersion* versions;         // [num_versions] rising
     int32_t num_versions;
-    RefitModel *planned, *now;       // of the planning thread, of the steps' thread
+    RefitModel planned, now;         // of the planning thread, of the steps' thread
     double said_words[REFIT_WORDS];  // printed last, in how many times as long
     double* said_ranks;              // [num_ranks]
     void* position;                  // session_refit_position()'s last

@@ -1,4 +1,4 @@
-// session_verify.c -- the data is the same on all ranks, one tokenizer's, and as it was written.
+// session_data.c -- the data of a run, its verification, and the steps made ahead from it.
 #include <math.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -63,7 +63,7 @@ static Status find_part(Dynapipe* dp, uint64_t id, VerifyPart* out) {
     int32_t num_ranks = dp->transport.num_ranks, mine = dp->transport.rank;
     *out = (VerifyPart){0, 1};
     if (num_ranks == 1) { return STATUS_OK; }
-    uint64_t* ids = calloc((size_t)num_ranks, sizeof *ids);
+    uint64_t* ids = (uint64_t*)calloc((size_t)num_ranks, sizeof *ids);
     if (ids == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     ids[mine] = id;
     Status status = collective_share(&dp->world, ids, sizeof *ids);
@@ -145,7 +145,7 @@ Status session_verify_wait(Dynapipe* dp) {
     if (dp->verify == NULL || dp->is_verified) { return STATUS_OK; }
     Status status = STATUS_OK;
     if (dp->stop_signal == 0) {
-        double* of_ranks = calloc((size_t)dp->transport.num_ranks * TURN_STATS, sizeof *of_ranks);
+        double* of_ranks = (double*)calloc((size_t)dp->transport.num_ranks * TURN_STATS, sizeof *of_ranks);
         if (of_ranks == NULL) {
             return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", dp->transport.num_ranks);
         }
@@ -165,8 +165,8 @@ void session_verify_stop(Dynapipe* dp) {
     dp->verify = NULL;
 }
 
-// --- session_data --------------------
-// session_data.c -- the data of a run, and what it asks of the planner.
+// --- data ----------------------------------------------------------------------------------------------
+// the data of a run, and what it asks of the planner.
 
 enum { MAX_STEP_SAMPLES = 1 << 20 };  // the search grows with them; beyond, -d is a slip of the finger
 
@@ -207,9 +207,9 @@ static Status number_tasks(Dynapipe* dp) {
     int32_t num_train = loader_info(dp->train)->num_tasks;
     int32_t num_val = dp->val != NULL ? loader_info(dp->val)->num_tasks : 0;
     size_t most = (size_t)num_train + (size_t)num_val;
-    dp->task_names = calloc(most + 1, sizeof *dp->task_names);
-    dp->val_task = calloc((size_t)num_val + 1, sizeof *dp->val_task);
-    dp->task_sum = calloc(3 * most + 1, sizeof *dp->task_sum);
+    dp->task_names = (const char**)calloc(most + 1, sizeof *dp->task_names);
+    dp->val_task = (int32_t*)calloc((size_t)num_val + 1, sizeof *dp->val_task);
+    dp->task_sum = (double*)calloc(3 * most + 1, sizeof *dp->task_sum);
     if (dp->task_names == NULL || dp->val_task == NULL || dp->task_sum == NULL) {
         return FAIL(STATUS_NO_MEMORY, "no memory for %zu tasks", most);
     }
@@ -291,7 +291,7 @@ static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
     dp->num_steps = (int32_t)(steps < INT32_MAX ? steps : INT32_MAX);
     TRY(session_report_check(dp));
     size_t ranks = (size_t)dp->transport.num_ranks;
-    dp->rank_stats = calloc(ranks * SESSION_STATS + 1, sizeof(double));
+    dp->rank_stats = (double*)calloc(ranks * SESSION_STATS + 1, sizeof(double));
     if (dp->rank_stats == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %zu ranks", ranks); }
     return number_tasks(dp);
 }
@@ -322,8 +322,8 @@ const char* dynapipe_task_name(const Dynapipe* dp, int32_t task) {
     return task >= 0 && task < dp->num_tasks ? dp->task_names[task] : "?";
 }
 
-// --- plan_ahead --------------------
-// plan_ahead.c -- one thread, a ring of slots, one lock; slot of a step = (step - first_step) % num_slots.
+// --- plans made ahead ----------------------------------------------------------------------------------
+// one thread, a ring of slots, one lock; slot of a step = (step - first_step) % num_slots.
 
 enum { MESSAGE_BYTES = 1024 };
 
@@ -401,8 +401,8 @@ static void ahead_free(PlanAhead* ahead) {
 Status plan_ahead_start(PlanAhead** out, PlanAheadMake make, void* ctx, int64_t first_step, int64_t end_step,
                         int32_t num_ahead) {
     if (num_ahead < 0) { return FAIL(STATUS_OUT_OF_RANGE, "plan_ahead: %d steps ahead", (int)num_ahead); }
-    PlanAhead* ahead = calloc(1, sizeof *ahead);
-    PlanAheadStats* stats = calloc((size_t)num_ahead + 1, sizeof *stats);
+    PlanAhead* ahead = (PlanAhead*)calloc(1, sizeof *ahead);
+    PlanAheadStats* stats = (PlanAheadStats*)calloc((size_t)num_ahead + 1, sizeof *stats);
     if (ahead == NULL || stats == NULL) {
         free(ahead);
         free(stats);
@@ -486,8 +486,8 @@ void plan_ahead_stop(PlanAhead* ahead) {
     ahead_free(ahead);
 }
 
-// --- session_plan --------------------
-// session_plan.c -- the next step made in the background: draw a batch, plan it, collate my micro-batches.
+// --- steps made ahead ----------------------------------------------------------------------------------
+// the next step made in the background: draw a batch, plan it, collate my micro-batches.
 
 // A batch that is the same in every step (-a 1): the loader goes back to where it stood at the start.
 static Status draw_batch(Dynapipe* dp, SessionStep* step) {
@@ -550,7 +550,7 @@ static Status session_plan_start(Dynapipe* dp) {
     int32_t left = dp->num_steps - dp->next_step;
     int32_t num_ahead = dp->options.plan_before ? left : dp->options.plan_ahead;
     dp->num_slots = num_ahead + 1;
-    dp->slots = calloc((size_t)dp->num_slots, sizeof(SessionStep));
+    dp->slots = (SessionStep*)calloc((size_t)dp->num_slots, sizeof(SessionStep));
     if (dp->slots == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d steps ahead", num_ahead); }
     dp->refit.is_on = dp->refit.is_on && !dp->options.plan_before;
     TRY(session_refit_start(&dp->refit, &dp->costs, dp->request.machine, dp->transport.rank,

@@ -1,5 +1,5 @@
 // session_generate.c -- greedy answers to validation samples, many at a time, each replica its share; keys
-// and values of what was said stay in a cache on every stage.
+// and values of the tokens so far stay in a cache on every stage.
 #include <stdlib.h>
 #include <string.h>
 
@@ -359,7 +359,7 @@ static bool is_question(const Dynapipe* dp, int64_t n, int32_t* task) {
 
 static Status pick_samples(const Dynapipe* dp, int32_t per_task, int64_t* out, int32_t* num) {
     int64_t num_samples = dp->val != NULL ? loader_info(dp->val)->num_samples : 0;
-    int64_t* counts = calloc(2 * (size_t)dp->num_tasks + 1, sizeof *counts);
+    int64_t* counts = (int64_t*)calloc(2 * (size_t)dp->num_tasks + 1, sizeof *counts);
     if (counts == NULL) { return no_memory(); }
     int64_t* met = counts + dp->num_tasks;
     int32_t task;

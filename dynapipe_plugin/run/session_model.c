@@ -1,4 +1,5 @@
-// session_ranges.c -- which blocks of the model are this rank's.
+// session_model.c -- where the model lies: what the options allow, the stages for the mixture, the model
+// attached.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,8 +79,8 @@ int32_t dynapipe_head(const Dynapipe* dp, int32_t* begin, int32_t max_begins) {
     return heads[placement->head];
 }
 
-// --- session_placed --------------------
-// session_placed.c -- what --stage-split, --placement and --head say of where the model lies: can this
+// --- what the options give -----------------------------------------------------------------------------
+// what --stage-split, --placement and --head say of where the model lies: can this
 // program do it, what is left to choose, and does a checkpoint's placement agree.
 
 static PlacementChoice shape_of(const Dynapipe* dp) {
@@ -173,8 +174,8 @@ bool session_placed_fits(const Dynapipe* dp, const Placement* placement) {
     return chunks_fit && (head_fits || P == 1);
 }
 
-// --- session_machine --------------------
-// session_machine.c -- in what the ranks and links of this run differ: as measured, as memory is left.
+// --- machine -------------------------------------------------------------------------------------------
+// in what the ranks and links of this run differ: as measured, as memory is left.
 
 // Limits that were found are multiples of this: a library that takes a little more today changes no plan.
 #define LIMIT_STEP_BYTES (INT64_C(64) << 20)
@@ -187,7 +188,7 @@ bool session_placed_fits(const Dynapipe* dp, const Placement* placement) {
 static Status need_ranks(Dynapipe* dp) {
     int32_t num_ranks = dp->transport.num_ranks;
     if (dp->machine_ranks != NULL) { return STATUS_OK; }
-    dp->machine_ranks = malloc((size_t)num_ranks * sizeof *dp->machine_ranks);
+    dp->machine_ranks = (MachineRank*)malloc((size_t)num_ranks * sizeof *dp->machine_ranks);
     if (dp->machine_ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     for (int32_t r = 0; r < num_ranks; r++) { dp->machine_ranks[r] = machine_rank(NULL, r); }
     dp->machine.num_ranks = num_ranks;
@@ -264,8 +265,8 @@ int64_t session_machine_limit_bytes(const Dynapipe* dp) {
     return own > 0 ? own : dp->options.memory_limit_bytes;
 }
 
-// --- session_stages --------------------
-// session_stages.c -- the stage split of a run and the effort of its plans, from batches as the mixture draws
+// --- stages --------------------------------------------------------------------------------------------
+// the stage split of a run and the effort of its plans, from batches as the mixture draws
 // them.
 
 enum { LEAST_PLANNING_NS = 1000000, MOST_PLANNING_NS = 400000000 };
@@ -444,8 +445,7 @@ static Status session_stages_choose(Dynapipe* dp) {
     return STATUS_OK;
 }
 
-// --- choosing
-// ------------------------------------------------------------------------------------------------
+// --- choosing ------------------------------------------------------------------------------------------
 
 ShapeRules session_rules(const DynapipeShapes_v1* shapes) {
     return (ShapeRules){.padded = shapes->padded != 0,
@@ -478,7 +478,6 @@ static void fill_request(Dynapipe* dp, const DynapipeCosts* costs) {
     request->mb_tokens = options->mb_tokens;
     request->mb_samples = options->mb_tokens > 0 ? 0 : dp->run.rows;
     request->effort = options->effort;
-    request->memory_slack_permille = PLAN_MEMORY_SLACK_PERMILLE;
 }
 
 // Can this model be run on so many stages, and with these options?
@@ -525,8 +524,8 @@ int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* ou
     return status == STATUS_OK ? (int)session_stop_agree(dp) : (int)status;
 }
 
-// --- session_model --------------------
-// session_model.c -- the model put into the session: what each rank tells of it, compared with the others.
+// --- the model attached --------------------------------------------------------------------------------
+// the model put into the session: what each rank tells of it, compared with the others.
 
 // --- attaching -------------------------------------------------------------------------------------------
 
@@ -605,7 +604,7 @@ static Status open_model(Dynapipe* dp) {
 
 static Status take_params(Dynapipe* dp, const DynapipeParams_v1* params) {
     free(dp->tied_given);
-    dp->tied_given = calloc((size_t)params->num_tied + 1, sizeof *dp->tied_given);
+    dp->tied_given = (DynapipeTied*)calloc((size_t)params->num_tied + 1, sizeof *dp->tied_given);
     if (dp->tied_given == NULL) {
         return FAIL(STATUS_NO_MEMORY, "no memory for %d groups", params->num_tied);
     }

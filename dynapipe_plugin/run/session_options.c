@@ -1,3 +1,5 @@
+// session_options.c -- the command line; options kept in a checkpoint, compared between ranks, in
+// metrics.jsonl.
 #include <jansson.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -65,7 +67,7 @@ static const OptionSpec specs[] = {
     {"--quiet",          OPTION_BOOL,   FIELD(quiet),      NULL, 0, 0, NULL, NULL, "no line for each step"},
     {"--verbose",        OPTION_BOOL,   FIELD(verbose),    NULL, 0, 0, NULL, NULL, "below each step's line how it went against the plan: time, idle time, padding"},
     {"--trace",          OPTION_STRING, FIELD(trace),      NULL, 0, 0, NULL, "FILE", "write predicted and measured timeline of --show-step (Chrome, Perfetto)"},
-    {"--show-step",      OPTION_INT,    FIELD(show_step),  "2",  1, 2e9,  NULL, "N", "the step that --print-plan, --dump-plan and --trace show"},
+    {"--show-step",      OPTION_INT,    FIELD(show_step),  "2",  1, 2e9,  NULL, "N", "the step that --trace and --debug print-plan, dump-plan show"},
 };
 // What only developers of DynaPipe set, as names without the dashes: --debug effort=50,check
 static const OptionSpec debug_specs[] = {
@@ -192,11 +194,33 @@ void session_options_settings(const SessionOptions* options, FILE* out) {
     }
 }
 
-// --- kept in a checkpoint
-// ------------------------------------------------------------------------------------
+// --- text in memory
+// ------------------------------------------------------------------------------------------
 
-// session_settings.c -- the plugin's options travel with the position in the data, so that whatever trainer
-// goes on from a checkpoint hears what it does otherwise.
+typedef struct {
+    FILE* out;
+    char* text;
+    size_t num_chars;
+} Text;
+
+static Status text_open(Text* text) {
+    *text = (Text){NULL, NULL, 0};
+    text->out = open_memstream(&text->text, &text->num_chars);
+    return text->out != NULL ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "no memory for text");
+}
+
+// For the caller to free.
+static Status text_close(Text* text) {
+    if (fclose(text->out) == 0) { return STATUS_OK; }
+    free(text->text);
+    text->text = NULL;
+    return FAIL(STATUS_NO_MEMORY, "no memory for text");
+}
+
+// --- kept in a checkpoint
+// ------------------------------------------------------------------------------------ Options travel with
+// the position in the data, so that whatever trainer resumes from a checkpoint is told what it does
+// otherwise:
 //
 //     8 bytes "dpipopt1", uint32 number of bytes, lines "--mixture=proportional"; then the position itself
 
@@ -220,14 +244,11 @@ static void add_validation_contents(const Dynapipe* dp, FILE* out) {
     settings_add(out, "hash of the text of -j", text);
 }
 
-// malloc'ed; NULL: no memory
-static char* settings_of(const Dynapipe* dp, size_t* num_bytes) {
-    char* text = NULL;
-    FILE* memory = open_memstream(&text, num_bytes);
-    if (memory == NULL) { return NULL; }
-    session_options_settings(&dp->options, memory);
-    add_validation_contents(dp, memory);
-    return fclose(memory) == 0 ? text : NULL;
+static Status settings_of(Text* text, const Dynapipe* dp) {
+    TRY(text_open(text));
+    session_options_settings(&dp->options, text->out);
+    add_validation_contents(dp, text->out);
+    return text_close(text);
 }
 
 Status session_position_append(void** own, const void** position, size_t* num_bytes, const void* more,
@@ -243,37 +264,29 @@ Status session_position_append(void** own, const void** position, size_t* num_by
 }
 
 Status session_settings_add(Dynapipe* dp, const void** position, size_t* num_bytes) {
-    size_t num_chars = 0, loader_bytes = *num_bytes;
-    char* text = settings_of(dp, &num_chars);
-    if (text == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for the position in the data"); }
-    SettingsHeader header = {.num_bytes = (uint32_t)num_chars};
-    memcpy(header.magic, SETTINGS_MAGIC, sizeof header.magic);
-    const void *loaders_own = *position, *all = &header;
+    const void *loaders_own = *position, *all;
     void* before = NULL;
-    *num_bytes = sizeof header;
-    Status status = session_position_append(&before, &all, num_bytes, text, num_chars);
+    size_t all_bytes = sizeof(SettingsHeader);
+    Text text;
+    TRY(settings_of(&text, dp));
+    SettingsHeader header = {.num_bytes = (uint32_t)text.num_chars};
+    memcpy(header.magic, SETTINGS_MAGIC, sizeof header.magic);
+    all = &header;
+    Status status = session_position_append(&before, &all, &all_bytes, text.text, text.num_chars);
     if (status == STATUS_OK) {
-        status = session_position_append(&dp->position, &all, num_bytes, loaders_own, loader_bytes);
+        status = session_position_append(&dp->position, &all, &all_bytes, loaders_own, *num_bytes);
     }
     free(before);
-    free(text);
-    if (status == STATUS_OK) { *position = all; }
-    return status;
-}
-
-static Status print_differences(const Dynapipe* dp, const char* saved, size_t saved_bytes) {
-    size_t num_chars = 0;
-    char *now = settings_of(dp, &num_chars), *before = strndup(saved, saved_bytes);
-    Status status =
-        now != NULL && before != NULL ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "no memory for the options saved");
-    if (status == STATUS_OK && dp->transport.rank == 0) { settings_print_differences(stderr, before, now); }
-    free(now);
-    free(before);
-    return status;
+    free(text.text);
+    TRY(status);
+    *position = all;
+    *num_bytes = all_bytes;
+    return STATUS_OK;
 }
 
 Status session_settings_take(const Dynapipe* dp, const void** position, size_t* num_bytes) {
     SettingsHeader header;
+    Text now;
     bool is_whole = *num_bytes >= sizeof header;
     if (is_whole) { memcpy(&header, *position, sizeof header); }
     is_whole = is_whole && memcmp(header.magic, SETTINGS_MAGIC, sizeof header.magic) == 0 &&
@@ -283,18 +296,20 @@ Status session_settings_take(const Dynapipe* dp, const void** position, size_t* 
                                        "saved ---> begin with its model (-e), or use another checkpoint");
     }
     const char* text = (const char*)*position + sizeof header;
-    TRY(print_differences(dp, text, header.num_bytes));
+    TRY(settings_of(&now, dp));
+    char* saved = strndup(text, header.num_bytes);
+    if (saved != NULL && dp->transport.rank == 0) { settings_print_differences(stderr, saved, now.text); }
+    free(saved);
+    free(now.text);
     *position = text + header.num_bytes;
     *num_bytes -= sizeof header + header.num_bytes;
     return STATUS_OK;
 }
 
 // --- the same on all ranks
-// -----------------------------------------------------------------------------------
-
-// session_same.c -- what must be the same on all ranks, by name: options, the run, the model, its costs.
-// Lines "name=value" (settings.h) are compared by one hash; where that differs, the first rank that has
-// another one than rank 0 is told rank 0's lines, finds the first that differs, and tells all.
+// ----------------------------------------------------------------------------------- Lines "name=value" are
+// compared by one hash; where that differs, the first rank that has another one than rank 0 gets rank 0's
+// lines, finds the first that differs, and tells all.
 
 enum { NAME_CHARS = 120, VALUE_CHARS = 120 };
 
@@ -336,7 +351,7 @@ static Status tell_difference(Dynapipe* dp, const char* what, const char* mine, 
     uint64_t num_bytes = strlen(mine) + 1;
     Difference found = {.name = "their order", .first = "its own", .mine = "its own"};
     TRY(collective_broadcast(&dp->world, &num_bytes, sizeof num_bytes, 0));
-    char* first = malloc(num_bytes);
+    char* first = (char*)malloc(num_bytes);
     if (first == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory to compare %s", what); }
     if (dp->transport.rank == 0) { memcpy(first, mine, num_bytes); }
     Status status = collective_broadcast(&dp->world, first, num_bytes, 0);
@@ -358,7 +373,7 @@ static Status tell_difference(Dynapipe* dp, const char* what, const char* mine, 
 Status session_same(Dynapipe* dp, const char* what, const char* lines) {
     const int32_t num_ranks = dp->world.num_ranks;
     if (num_ranks <= 1) { return STATUS_OK; }
-    uint64_t* all = calloc((size_t)num_ranks, sizeof *all);
+    uint64_t* all = (uint64_t*)calloc((size_t)num_ranks, sizeof *all);
     if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     all[dp->transport.rank] = hash_finish(hash_bytes(HASH_SEED, lines, strlen(lines)));
     Status status = collective_share(&dp->world, all, sizeof *all);
@@ -370,43 +385,61 @@ Status session_same(Dynapipe* dp, const char* what, const char* lines) {
     return status != STATUS_OK || differs == 0 ? status : tell_difference(dp, what, lines, differs);
 }
 
-// --- the lines -------------------------------------------------------------------------------------------
+static Status same_text(Dynapipe* dp, const char* what, Text* lines) {
+    TRY(text_close(lines));
+    Status status = session_same(dp, what, lines->text);
+    free(lines->text);
+    return status;
+}
 
 // "-1" is a value, "-x" a flag.
 static bool is_flag(const char* word) {
     return word[0] == '-' && word[1] != '\0' && (word[1] < '0' || word[1] > '9') && word[1] != '.';
 }
 
-// The program's own: a flag with the word behind it, or with what follows "=".
-static void add_words(FILE* out, int argc, char** argv) {
+// The program's own words: a flag with the word after it, or with what follows "=".
+Status session_same_options(Dynapipe* dp, int argc, char** argv) {
     char name[NAME_CHARS];
+    Text lines;
+    TRY(text_open(&lines));
+    session_options_all(&dp->options, lines.out);
     for (int i = 1; i < argc; i++) {
         const char* equals = is_flag(argv[i]) ? strchr(argv[i], '=') : NULL;
         if (equals != NULL) {
             snprintf(name, sizeof name, "%.*s", (int)(equals - argv[i]), argv[i]);
-            settings_add(out, name, equals + 1);
+            settings_add(lines.out, name, equals + 1);
         } else if (!is_flag(argv[i])) {
             snprintf(name, sizeof name, "word %d of the command", i);
-            settings_add(out, name, argv[i]);
+            settings_add(lines.out, name, argv[i]);
         } else {
             bool has_value = i + 1 < argc && !is_flag(argv[i + 1]);
-            settings_add(out, argv[i], has_value ? argv[i + 1] : "given");
+            settings_add(lines.out, argv[i], has_value ? argv[i + 1] : "given");
             i += has_value;
         }
     }
+    return same_text(dp, "options", &lines);
 }
 
-static void add_run(FILE* out, const Dynapipe* dp) {
+Status session_same_run(Dynapipe* dp) {
     const DynapipeRun_v1* run = &dp->run;
-    settings_add_number(out, "the tokens of a step (-d)", (double)run->batch_tokens);
-    settings_add_number(out, "the longest sequence (-t)", run->max_seq_tokens);
-    settings_add_number(out, "the longest target (--target-tokens)", run->max_target_tokens);
-    settings_add_number(out, "the number of steps (-x)", run->num_steps);
-    settings_add_number(out, "the rows of a micro-batch (-b)", run->rows);
-    settings_add_number(out, "one batch again and again (-a)", run->overfit);
-    settings_add_number(out, "the sharded optimizer (-z)", run->zero_stage);
-    settings_add_number(out, "whether data is verified (--verify)", run->skip_verify == 0);
-    settings_add_number(out, "whether there is validation data (-j)", run->val_pattern != NULL);
+    const struct {
+        const char* name;
+        double value;
+    } numbers[] = {{"the tokens of a step (-d)", (double)run->batch_tokens},
+                   {"the longest sequence (-t)", run->max_seq_tokens},
+                   {"the longest target (--target-tokens)", run->max_target_tokens},
+                   {"the number of steps (-x)", run->num_steps},
+                   {"the rows of a micro-batch (-b)", run->rows},
+                   {"one batch again and again (-a)", run->overfit},
+                   {"the sharded optimizer (-z)", run->zero_stage},
+                   {"whether data is verified (--verify)", run->skip_verify == 0},
+                   {"whether there is validation data (-j)", run->val_pattern != NULL}};
+    Text lines;
+    TRY(text_open(&lines));
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        settings_add_number(lines.out, numbers[i].name, numbers[i].value);
+    }
+    return same_text(dp, "the run", &lines);
 }
 
 // A line of a cost file up to its first number is the name of what it is about.
@@ -420,82 +453,31 @@ static void add_costs(FILE* out, const char* text) {
     }
 }
 
-static void add_model(FILE* out, const Dynapipe* dp, const char* costs) {
+Status session_same_model(Dynapipe* dp) {
     const ShapeRules* rules = &dp->request.rules;
     char hash[32];
-    settings_add_number(out, "the number of layers", dp->costs.num_enc_layers);
-    settings_add_number(out, "the number of decoder layers", dp->costs.num_dec_layers);
-    settings_add_number(out, "the vocabulary", loader_info(dp->train)->vocab);
-    settings_add_number(out, "whether backward is divided", dp->request.split_backward);
-    settings_add_number(out, "whether kernels want padding", rules->padded);
-    settings_add_number(out, "the kernels' longest micro-batch", (double)rules->max_tokens);
-    settings_add_number(out, "the kernels' most sequences", (double)rules->max_seqs);
-    settings_add_number(out, "the memory limit", (double)dp->request.memory_limit_bytes);
+    Text costs, lines;
+    TRY(text_open(&costs));
+    cost_model_print(&dp->costs, "-", costs.out);
+    TRY(text_close(&costs));
+    TRY(text_open(&lines));
+    settings_add_number(lines.out, "the number of layers", dp->costs.num_enc_layers);
+    settings_add_number(lines.out, "the number of decoder layers", dp->costs.num_dec_layers);
+    settings_add_number(lines.out, "the vocabulary", loader_info(dp->train)->vocab);
+    settings_add_number(lines.out, "whether backward is divided", dp->request.split_backward);
+    settings_add_number(lines.out, "whether kernels want padding", rules->padded);
+    settings_add_number(lines.out, "the kernels' longest micro-batch", (double)rules->max_tokens);
+    settings_add_number(lines.out, "the kernels' most sequences", (double)rules->max_seqs);
+    settings_add_number(lines.out, "the memory limit", (double)dp->request.memory_limit_bytes);
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)machine_hash(dp->request.machine));
-    settings_add(out, "the hash of the ranks' speeds, memory and links", hash);
-    add_costs(out, costs);
-}
-
-// --- what is compared, and when --------------------------------------------------------------------------
-
-typedef void (*AddLines)(FILE* out, const Dynapipe* dp, const void* about);
-
-static Status compare(Dynapipe* dp, const char* what, AddLines add, const void* about) {
-    char* lines = NULL;
-    size_t num_chars;
-    FILE* memory = open_memstream(&lines, &num_chars);
-    if (memory == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory to compare %s", what); }
-    add(memory, dp, about);
-    Status status = fclose(memory) == 0 ? session_same(dp, what, lines)
-                                        : FAIL(STATUS_NO_MEMORY, "no memory to compare %s", what);
-    free(lines);
-    return status;
-}
-
-typedef struct {
-    int argc;
-    char** argv;
-} Words;
-
-static void options_lines(FILE* out, const Dynapipe* dp, const void* about) {
-    const Words* words = about;
-    session_options_all(&dp->options, out);
-    add_words(out, words->argc, words->argv);
-}
-
-static void run_lines(FILE* out, const Dynapipe* dp, const void* about) {
-    (void)about;
-    add_run(out, dp);
-}
-
-static void model_lines(FILE* out, const Dynapipe* dp, const void* about) {
-    (void)about;
-    char* costs = NULL;
-    size_t num_chars;
-    FILE* memory = open_memstream(&costs, &num_chars);
-    if (memory == NULL) { return; }
-    cost_model_print(&dp->costs, "-", memory);
-    if (fclose(memory) == 0) { add_model(out, dp, costs); }
-    free(costs);
-}
-
-Status session_same_options(Dynapipe* dp, int argc, char** argv) {
-    return compare(dp, "options", options_lines, &(Words){argc, argv});
-}
-
-Status session_same_run(Dynapipe* dp) {
-    return compare(dp, "the run", run_lines, NULL);
-}
-
-Status session_same_model(Dynapipe* dp) {
-    return compare(dp, "the model and what it costs", model_lines, NULL);
+    settings_add(lines.out, "the hash of the ranks' speeds, memory and links", hash);
+    add_costs(lines.out, costs.text);
+    free(costs.text);
+    return same_text(dp, "the model and what it costs", &lines);
 }
 
 // --- the record of a start
 // -----------------------------------------------------------------------------------
-
-// session_run.c -- the record of metrics.jsonl that says what runs: command, commit, model, machine, options.
-// Each start writes one, with the step that it begins behind.
 
 // As it would be typed, so that a shell reads the same words again.
 static void print_word(FILE* out, const char* word) {
@@ -505,59 +487,56 @@ static void print_word(FILE* out, const char* word) {
         return;
     }
     fputc('\'', out);
-    for (; *word != '\0'; word++) { fputs(*word == '\'' ? "'\\''" : (char[2]){*word, '\0'}, out); }
+    for (; *word != '\0'; word++) {
+        if (*word == '\'') {
+            fputs("'\\''", out);
+        } else {
+            fputc(*word, out);
+        }
+    }
     fputc('\'', out);
 }
 
 char* session_run_command(int argc, char** argv) {
-    char* text = NULL;
-    size_t num_bytes;
-    FILE* memory = open_memstream(&text, &num_bytes);
-    if (memory == NULL) { return NULL; }
+    Text text;
+    if (text_open(&text) != STATUS_OK) { return NULL; }
     for (int i = 0; i < argc; i++) {
-        if (i > 0) { fputc(' ', memory); }
-        print_word(memory, argv[i]);
+        if (i > 0) { fputc(' ', text.out); }
+        print_word(text.out, argv[i]);
     }
-    return fclose(memory) == 0 ? text : NULL;
+    return text_close(&text) == STATUS_OK ? text.text : NULL;
 }
 
 // Lines "name=value" as an object; the dashes stay.
 static json_t* json_options(const SessionOptions* options) {
-    char* text = NULL;
-    size_t num_bytes;
     json_t* object = json_object();
-    FILE* memory = open_memstream(&text, &num_bytes);
-    if (memory == NULL) { return object; }
-    session_options_all(options, memory);
-    if (fclose(memory) != 0) { return object; }
-    for (char *line = text, *end; line != NULL && (end = strchr(line, '\n')) != NULL; line = end + 1) {
-        char* equals = memchr(line, '=', (size_t)(end - line));
+    Text text;
+    if (text_open(&text) != STATUS_OK) { return object; }
+    session_options_all(options, text.out);
+    if (text_close(&text) != STATUS_OK) { return object; }
+    for (char *line = text.text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+        char* equals = (char*)memchr(line, '=', (size_t)(end - line));
         if (equals == NULL) { continue; }
         *equals = *end = '\0';
         json_object_set_new(object, PRINTABLE(line), json_string(PRINTABLE(equals + 1)));
     }
-    free(text);
+    free(text.text);
     return object;
 }
 
-static json_t* json_machine(const Dynapipe* dp) {
-    char text[192];
-    snprintf(text, sizeof text, "%d hosts, %d ranks of %d threads: %d stages x %d replicas",
-             dp->cores.num_hosts, dp->transport.num_ranks, dp->num_threads, dynapipe_num_stages(dp),
-             dynapipe_num_replicas(dp));
-    return json_string(text);
-}
-
 char* session_run_json(const Dynapipe* dp) {
-    char now[32];
+    char now[32], machine[192];
     time_t seconds = time(NULL);
     struct tm utc;
     strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &utc));
+    snprintf(machine, sizeof machine, "%d hosts, %d ranks of %d threads: %d stages x %d replicas",
+             dp->cores.num_hosts, dp->transport.num_ranks, dp->num_threads, dynapipe_num_stages(dp),
+             dynapipe_num_replicas(dp));
     json_t* record =
-        json_pack("{s:i,s:s,s:i,s:i,s:s,s:s,s:s,s:s,s:o,s:o}", "run", dp->first_step, "kind", "run", "step",
+        json_pack("{s:i,s:s,s:i,s:i,s:s,s:s,s:s,s:s,s:s,s:o}", "run", dp->first_step, "kind", "run", "step",
                   dp->first_step, "num_steps", dp->num_steps, "time", now, "command",
                   dp->command != NULL ? PRINTABLE(dp->command) : "", "commit", version_commit(), "model",
-                  dp->model_name, "machine", json_machine(dp), "options", json_options(&dp->options));
+                  dp->model_name, "machine", machine, "options", json_options(&dp->options));
     char* text = record != NULL ? json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
     json_decref(record);
     return text;

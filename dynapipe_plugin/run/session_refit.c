@@ -1,3 +1,4 @@
+// session_refit.c -- what steps that ran tell of the costs: in words, in a checkpoint, in plans.
 #define _GNU_SOURCE  // open_memstream
 
 #include <jansson.h>
@@ -7,8 +8,7 @@
 #include <string.h>
 #include "session.h"
 #include "../../util/numbers.h"
-// --- in words and in metrics.jsonl
-// ---------------------------------------------------------------------------
+// --- in words and in metrics.jsonl ---------------------------------------------------------------------
 
 // Of what takes that part of all time; of all time.
 static const double WORTH_SAYING = 0.05, LEAST_SHARE = 0.01, WORTH_OF_ALL = 0.01;
@@ -143,10 +143,9 @@ char* session_refit_json(const SessionRefit* refit) {
     return text;
 }
 
-// --- in a checkpoint
-// -----------------------------------------------------------------------------------------
+// --- in a checkpoint -----------------------------------------------------------------------------------
 
-// session_refit_record.c -- what was agreed on, behind the loader's position in a checkpoint.
+// what was agreed on, behind the loader's position in a checkpoint.
 //
 //     header, sums of earlier blocks, versions (each: header, its ranks), then what tells that it is there
 
@@ -215,15 +214,10 @@ Status session_refit_position(SessionRefit* refit, const void** position, size_t
     return status;
 }
 
-static void free_model(RefitModel** model) {
-    if (*model != NULL) { free((*model)->ranks); }
-    free(*model);
-    *model = NULL;
-}
-
+// Models of versions go; session_refit_start() makes new ones.
 static void session_refit_unplan(SessionRefit* refit) {
-    free_model(&refit->planned);
-    free_model(&refit->now);
+    free(refit->planned.ranks);
+    refit->planned = refit->now = (RefitModel){0};
 }
 
 void session_refit_forget(SessionRefit* refit) {
@@ -271,11 +265,11 @@ static Status read_versions(SessionRefit* refit, const RecordHead* head, const u
     size_t ranks_bytes = (size_t)head->num_ranks * sizeof(RefitOfRank);
     bool sane = history_is_sane(head->history);
     free(refit->versions);
-    refit->versions = calloc((size_t)head->num_versions + 1, sizeof *refit->versions);
+    refit->versions = (RefitVersion*)calloc((size_t)head->num_versions + 1, sizeof *refit->versions);
     if (refit->versions == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a checkpoint's record"); }
     for (int32_t i = 0; i < head->num_versions && sane; i++) {
         VersionHead about;
-        RefitOfRank* ranks = malloc(ranks_bytes);
+        RefitOfRank* ranks = (RefitOfRank*)malloc(ranks_bytes);
         if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a checkpoint's record"); }
         memcpy(&about, at, sizeof about);
         memcpy(ranks, at + sizeof about, ranks_bytes);
@@ -319,8 +313,7 @@ Status session_refit_restore(SessionRefit* refit, const void* position, size_t* 
     return refit->is_on ? read_versions(refit, &head, begin + sizeof head) : STATUS_OK;
 }
 
-// --- versions
-// ------------------------------------------------------------------------------------------------
+// --- versions ------------------------------------------------------------------------------------------
 
 void session_refit_init(SessionRefit* refit, bool is_on) {
     *refit = (SessionRefit){.is_on = is_on};
@@ -368,58 +361,25 @@ static Status hash_base(uint64_t* out, const CostModel* costs, const Machine* ma
     return STATUS_OK;
 }
 
-static RefitOfRank as_predicted(void) {
-    return (RefitOfRank){.jobs = refit_rank_one(), .link = 1, .link_seen = 0};
-}
+static const RefitOfRank as_predicted = {.jobs = {{1, 1, 1}}, .link = 1, .link_seen = 0};
 
 static RefitOfRank* new_ranks(int32_t num_ranks) {
-    RefitOfRank* ranks = malloc((size_t)num_ranks * sizeof *ranks);
-    for (int32_t r = 0; r < num_ranks && ranks != NULL; r++) { ranks[r] = as_predicted(); }
+    RefitOfRank* ranks = (RefitOfRank*)malloc((size_t)num_ranks * sizeof *ranks);
+    for (int32_t r = 0; r < num_ranks && ranks != NULL; r++) { ranks[r] = as_predicted; }
     return ranks;
 }
 
-static RefitModel* new_model(int32_t num_ranks) {
-    RefitModel* model = calloc(1, sizeof *model);
-    MachineRank* ranks = calloc((size_t)num_ranks, sizeof *ranks);
-    if (model == NULL || ranks == NULL) {
-        free(model);
-        free(ranks);
-        return NULL;
-    }
-    model->ranks = ranks;
-    return model;
-}
-
-// Versions of a run on other ranks know nothing of these.
-static Status take_other_ranks(SessionRefit* refit, int32_t num_ranks) {
-    if (refit->num_ranks != num_ranks) {
-        free(refit->said_ranks);
-        refit->said_ranks = NULL;
-    }
-    for (int32_t i = 0; i < refit->num_versions && refit->num_ranks != num_ranks; i++) {
+// Versions of a run on other ranks know nothing of these: they keep what they tell of terms.
+static Status renew_ranks(SessionRefit* refit, int32_t num_ranks) {
+    if (refit->num_ranks == num_ranks) { return STATUS_OK; }
+    free(refit->said_ranks);
+    refit->said_ranks = NULL;
+    for (int32_t i = 0; i < refit->num_versions; i++) {
         free(refit->versions[i].ranks);
         refit->versions[i].ranks = new_ranks(num_ranks);
         if (refit->versions[i].ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for ranks"); }
     }
     refit->num_ranks = num_ranks;
-    return STATUS_OK;
-}
-
-// Else a run that goes on would plan otherwise without a word.
-static void say_dropped(const SessionRefit* refit) {
-    if (refit->rank != 0 || refit->num_versions == 0) { return; }
-    printf("refit: what earlier steps took is not used: it was measured by another cost file, or on ranks of "
-           "other speeds\n");
-    fflush(stdout);
-}
-
-// What was said before layers moved stays said.
-static Status say_nothing_twice(SessionRefit* refit) {
-    if (refit->said_ranks != NULL) { return STATUS_OK; }
-    refit->said_ranks = malloc((size_t)refit->num_ranks * sizeof(double));
-    if (refit->said_ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for what ranks take"); }
-    for (int32_t r = 0; r < refit->num_ranks; r++) { refit->said_ranks[r] = 1; }
-    for (int i = 0; i < REFIT_WORDS; i++) { refit->said_words[i] = 1; }
     return STATUS_OK;
 }
 
@@ -436,18 +396,25 @@ Status session_refit_start(SessionRefit* refit, const CostModel* costs, const Ma
     if (!refit->is_on) { return STATUS_OK; }
     TRY(hash_base(&base, costs, machine));
     if (refit->base != 0 && refit->base != base) {
-        say_dropped(refit);
+        if (rank == 0 && refit->num_versions > 0) {  // else a resumed run would plan otherwise without a word
+            printf("refit: what earlier steps took is not used: it was measured by another cost file, or on "
+                   "ranks of other speeds\n");
+            fflush(stdout);
+        }
         session_refit_forget(refit);
     }
     refit->base = base;
-    TRY(take_other_ranks(refit, num_ranks));
+    TRY(renew_ranks(refit, num_ranks));
     session_refit_unplan(refit);
-    refit->planned = new_model(num_ranks);
-    refit->now = new_model(num_ranks);
-    if (refit->planned == NULL || refit->now == NULL) {
-        return FAIL(STATUS_NO_MEMORY, "no memory for what %d ranks take", num_ranks);
-    }
-    return say_nothing_twice(refit);
+    refit->planned.ranks = (MachineRank*)calloc(2 * (size_t)num_ranks, sizeof(MachineRank));
+    if (refit->planned.ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
+    refit->now.ranks = refit->planned.ranks + num_ranks;
+    if (refit->said_ranks != NULL) { return STATUS_OK; }  // what was printed before layers moved
+    refit->said_ranks = (double*)malloc((size_t)num_ranks * sizeof(double));
+    if (refit->said_ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
+    for (int32_t r = 0; r < num_ranks; r++) { refit->said_ranks[r] = 1; }
+    for (int w = 0; w < REFIT_WORDS; w++) { refit->said_words[w] = 1; }
+    return STATUS_OK;
 }
 
 // --- a step ----------------------------------------------------------------------------------------------
@@ -538,8 +505,8 @@ static Status make_version(RefitVersion* out, const SessionRefit* refit, const R
                            const double* values) {
     int32_t num_ranks = refit->num_ranks;
     const RefitVersion* last = last_version(refit);
-    RefitRank* ranks = malloc((size_t)num_ranks * sizeof *ranks);
-    double* room = malloc((size_t)num_ranks * sizeof *room);
+    RefitRank* ranks = (RefitRank*)malloc((size_t)num_ranks * sizeof *ranks);
+    double* room = (double*)malloc((size_t)num_ranks * sizeof *room);
     out->ranks = new_ranks(num_ranks);
     bool failed = ranks == NULL || room == NULL || out->ranks == NULL;
     for (int32_t r = 0; r < num_ranks && !failed; r++) {
@@ -547,7 +514,7 @@ static Status make_version(RefitVersion* out, const SessionRefit* refit, const R
     }
     if (!failed) { refit_publish(&out->scale, ranks, num_ranks, shared, room); }
     for (int32_t r = 0; r < num_ranks && !failed; r++) {
-        RefitOfRank before = last != NULL ? last->ranks[r] : as_predicted();
+        RefitOfRank before = last != NULL ? last->ranks[r] : as_predicted;
         RefitRank now = last != NULL ? refit_smooth(&before.jobs, &ranks[r]) : ranks[r];
         for (int pass = 0; pass < PASS_COUNT; pass++) {
             out->ranks[r].jobs.slow[pass] = refit_round_slow(now.slow[pass]);
@@ -584,7 +551,7 @@ Status session_refit_agree(SessionRefit* refit, Collective* world, int32_t steps
     RefitRank rank;
     RefitSums all[SIDE_COUNT];
     TRY(solve(&shared, &rank, all, refit, world));
-    double* values = malloc((size_t)refit->num_ranks * NUM_VALUES * sizeof *values);
+    double* values = (double*)malloc((size_t)refit->num_ranks * NUM_VALUES * sizeof *values);
     if (values == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", refit->num_ranks); }
     Status status = gather(values, &rank, refit, world);
     bool is_any = all[SIDE_FORWARD].num_jobs > 0 || all[SIDE_BACKWARD].num_jobs > 0;
@@ -660,15 +627,15 @@ static int32_t costs_of(RefitModel* model, SessionRefit* refit, int64_t step_idx
 
 int32_t session_refit_costs(SessionRefit* refit, int64_t step_idx, const CostModel** costs,
                             const Machine** machine) {
-    return costs_of(refit->planned, refit, step_idx, costs, machine);
+    return costs_of(&refit->planned, refit, step_idx, costs, machine);
 }
 
 bool session_refit_now(Dynapipe* dp, const CostModel** costs, const Machine** machine) {
-    if (dp->refit.now == NULL) {  // nothing was planned since the start or a restore
+    if (dp->refit.now.ranks == NULL) {  // nothing was planned since the start or a restore
         *costs = &dp->costs;
         *machine = dp->request.machine;
         return false;
     }
-    int32_t agreed = costs_of(dp->refit.now, &dp->refit, INT64_MAX, costs, machine);
+    int32_t agreed = costs_of(&dp->refit.now, &dp->refit, INT64_MAX, costs, machine);
     return agreed > 0 && agreed == dp->next_step;
 }

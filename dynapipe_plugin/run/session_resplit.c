@@ -1,3 +1,4 @@
+// session_resplit.c -- layers that move between ranks in mid-run, and how their values travel.
 #include <ctype.h>
 #include <math.h>
 #include <stdbool.h>
@@ -11,8 +12,7 @@
 #include "transport.h"
 #include "../../util/numbers.h"
 #include "../../util/program.h"
-// --- who sends which values to whom
-// --------------------------------------------------------------------------
+// --- who sends which values to whom --------------------------------------------------------------------
 
 typedef struct {
     const PieceTable* tables;
@@ -123,9 +123,6 @@ Status piece_route(PieceRoute* out, const PieceTable* tables, int32_t num_ranks,
     return STATUS_OK;
 }
 
-// --- pieces on their way
-// -------------------------------------------------------------------------------------
-
 // --- what everybody has and wants --------------------------------------------------------------------------
 
 static void put_rows(PieceRow* out, const DynapipePiece_v1* pieces, int32_t num) {
@@ -139,7 +136,7 @@ static void put_rows(PieceRow* out, const DynapipePiece_v1* pieces, int32_t num)
 static Status tell(PieceTable* tables, Collective* world, const PieceLists* lists, Arena* arena) {
     size_t num_rows = (size_t)lists->num_have + (size_t)lists->num_want;
     size_t num_bytes = 2 * sizeof(int64_t) + num_rows * sizeof(PieceRow);
-    int64_t* mine = arena_alloc(arena, num_bytes);
+    int64_t* mine = (int64_t*)arena_alloc(arena, num_bytes);
     unsigned char* all = NULL;
     if (mine == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %zu pieces", num_rows); }
     mine[0] = lists->num_have;
@@ -348,8 +345,7 @@ Status piece_move(Collective* world, int32_t num_stages, const PieceMemory* memo
     return status;
 }
 
-// --- placements given by --resplit
-// ---------------------------------------------------------------------------
+// --- placements given by --resplit ---------------------------------------------------------------------
 
 // One "STEP:PLACEMENT", up to a '/' or the end; *next is what comes after it, NULL: nothing.
 typedef struct {

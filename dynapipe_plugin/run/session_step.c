@@ -1,4 +1,4 @@
-// session_step.c -- one training step: run my instruction list, then sum gradients over stages and replicas.
+// session_step.c -- one training step: run my instruction list, then sum gradients; and validation.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "session.h"
 #include "../../util/program.h"
 
-// First the copies of a tied parameter become one sum, group after group (tied_groups.h), then every
+// First the copies of a tied parameter become one sum, group after group (sums.h), then every
 // parameter is summed over the replicas: its owner's shard everywhere, the rest too where the optimizer is
 // not shared.
 static Status reduce_gradients(Dynapipe* dp) {
@@ -206,8 +206,8 @@ int dynapipe_share_params(Dynapipe* dp) {
     return (int)status;
 }
 
-// --- session_eval --------------------
-// session_eval.c -- validation: forward only, on the stages as they stand.
+// --- validation ----------------------------------------------------------------------------------------
+// validation: forward only, on the stages as they stand.
 
 // --- memory ----------------------------------------------------------------------------------------------
 
@@ -415,7 +415,7 @@ static Status validate(Dynapipe* dp, int32_t max_batches, double* loss, double* 
     if (dp->val == NULL) { return FAIL(STATUS_BAD_OPTION, "no validation data ---> give -j"); }
     TRY(session_need_model(dp));
     TRY(agree_on_tokens(dp));
-    double* sums = calloc(2 * (size_t)dp->num_tasks + 1, sizeof(double));
+    double* sums = (double*)calloc(2 * (size_t)dp->num_tasks + 1, sizeof(double));
     if (sums == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d tasks", dp->num_tasks); }
     double* rows = sums + dp->num_tasks;
     loader_rewind(dp->val);

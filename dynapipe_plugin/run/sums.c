@@ -1,10 +1,10 @@
+// sums.c -- see sums.h.
 #include "sums.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// What one rank tells, as it travels: num_params, number of groups, types, and (group, begin, count) of each
-// group.
+// What a rank sends: num_params, number of groups, types, and (group, begin, count) of each group.
 typedef struct {
     int64_t group, begin, count;
 } Row;
@@ -177,8 +177,8 @@ static Status make_groups(TiedGroups* out, const Collective* world, int32_t num_
     const Table* mine = &tables[world->my_idx];
     int64_t most = 0;
     for (int32_t s = 0; s < num_stages; s++) { most += tables[s].num_rows; }
-    out->groups = calloc((size_t)mine->num_rows + 1, sizeof *out->groups);
-    out->holders = calloc((size_t)most + 1, sizeof *out->holders);
+    out->groups = (TiedGroup*)calloc((size_t)mine->num_rows + 1, sizeof *out->groups);
+    out->holders = (TiedHolders*)calloc((size_t)most + 1, sizeof *out->holders);
     if (out->groups == NULL || out->holders == NULL) {
         return FAIL(STATUS_NO_MEMORY, "no memory for %lld tied groups", (long long)most);
     }

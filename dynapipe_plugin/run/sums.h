@@ -1,5 +1,6 @@
 /*
-tied_groups.h -- parameters that several stages have a copy of: who has which, and whom a rank sums with.
+sums.h -- parameters that several stages have a copy of: who has which, and whom a rank sums with; and the
+sums.
 
     TRY(tied_groups_open(&tied, &world, num_stages, &params));    // everybody tells what it has
     for (int32_t i = 0; i < tied.num_groups; i++) {               // ascending by number, on every rank
@@ -53,25 +54,23 @@ Status tied_groups_open(TiedGroups* out, Collective* world, int32_t num_stages,
 void tied_groups_free(TiedGroups* tied);              // an all-zero one is fine
 int64_t tied_groups_longest(const TiedGroups* tied);  // values of my largest group
 
-// --- sums --------------------
-/*
-sums.h -- sums of gradients and copies of parameters, among replicas and among the stages of one that have
-copies of a tied parameter, wherever the arrays live.
-
-    Sums sums;
-    sums_host_open(&sums, &replicas, &tied, device, mirror, mirror_bytes);  // by collective.h
-    TRY(sums.api->sum_copies(sums.ctx, group->holders, begin, group->count, type));  // every copy
-    TRY(sums.api->reduce_scatter(sums.ctx, grads, n, type));  // my slice: the sum over the replicas
-    TRY(sums.api->all_gather(sums.ctx, params, n, 2));        // everybody's slice, 2 bytes a value
-    sums_close(&sums);
-
-Slices are collective_slice() of the replicas. Gradients of 16 bits are added as floats and rounded once a
-sum (NCCL: as it likes, in 16 bits between ranks), so once among the copies of a tied parameter and once among
-replicas. On a device the array is read once what
-is queued so far is done, and what is queued afterwards sees the result. All members of a group make the same
-calls in the same order: all of a replica's transfers, then its tied groups in ascending number (why:
-tied_groups.h), then the replicas' sums. Copies get the same bits: one rank adds, the others take its result.
-*/
+// --- sums ------------------------------------------------------------------------------------------------
+// Sums of gradients and copies of parameters, among replicas and among the stages of one that have copies of
+// a tied parameter, wherever the arrays live.
+//
+//     Sums sums;
+//     sums_host_open(&sums, &replicas, &tied, device, mirror, mirror_bytes);  // by collective.h
+//     TRY(sums.api->sum_copies(sums.ctx, group->holders, begin, group->count, type));  // every copy
+//     TRY(sums.api->reduce_scatter(sums.ctx, grads, n, type));  // my slice: the sum over the replicas
+//     TRY(sums.api->all_gather(sums.ctx, params, n, 2));        // everybody's slice, 2 bytes a value
+//     sums_close(&sums);
+//
+// Slices are collective_slice() of the replicas. Gradients of 16 bits are added as floats and rounded once a
+// sum (NCCL: as it likes, in 16 bits between ranks), so once among the copies of a tied parameter and once
+// among replicas. On a device the array is read once what is queued so far is done, and what is queued
+// afterwards sees the result. All members of a group make the same calls in the same order: all of a
+// replica's transfers, then its tied groups in ascending number (why: above), then the replicas' sums. Copies
+// get the same bits: one rank adds, the others take its result.
 
 typedef struct {
     const char* name;  // for logs: "host", "nccl"

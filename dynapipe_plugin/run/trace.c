@@ -1,6 +1,7 @@
-// trace.c -- what a step says of jobs and links, and the file that shows it.
+// trace.c -- the jobs and links of a step, measured, and the file that shows it.
 #include "trace.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@ static const char* const kind_text[] = {INSTR_LIST(X) "reduce", "update", "share
 #undef X
 // clang-format on
 
-_Static_assert(sizeof kind_text / sizeof kind_text[0] == TRACE_KIND_COUNT, "one text per kind");
+static_assert(sizeof kind_text / sizeof kind_text[0] == TRACE_KIND_COUNT, "one text per kind");
 
 const char* trace_kind_text(int32_t kind) {
     return kind >= 0 && kind < TRACE_KIND_COUNT ? kind_text[kind] : "unknown";
@@ -36,7 +37,7 @@ double trace_rank_idle_predicted(const Plan* plan, int32_t rank) {
     return plan->makespan_ns > 0 ? 1.0 - (double)busy_ns / (double)plan->makespan_ns : 0.0;
 }
 
-// --- trace_jobs --------------------
+// --- jobs ------------------------------------------------------------------------------------------------
 
 typedef struct {
     TraceJobs* jobs;
@@ -207,7 +208,7 @@ void trace_jobs_free(TraceJobs* jobs) {
     *jobs = (TraceJobs){0};
 }
 
-// --- trace_links --------------------
+// --- links -----------------------------------------------------------------------------------------------
 
 // A rank that looks at its messages all the time is away for a switch of threads now and then.
 static const double LOOK_NS = 50e3;
@@ -311,9 +312,9 @@ static double nearer(double a, double b) {
     return fabs(a - 1) < fabs(b - 1) ? a : b;
 }
 
-double trace_links_both(LinkSeen behind, LinkSeen before) {
-    if (behind.ratio <= 0 || before.ratio <= 0) { return 0; }
-    double ratio = nearer(behind.ratio, before.ratio), share = behind.share + before.share;
+double trace_links_both(LinkSeen one_end, LinkSeen other_end) {
+    if (one_end.ratio <= 0 || other_end.ratio <= 0) { return 0; }
+    double ratio = nearer(one_end.ratio, other_end.ratio), share = one_end.share + other_end.share;
     bool matters = share >= LEAST_SHARE && fabs(ratio - 1) * share >= LEAST_OF_STEP;
     if (!matters || fabs(ratio - 1) <= LINK_SAME) { return 1; }
     return ratio < LINK_LEAST ? LINK_LEAST : ratio > LINK_MOST ? LINK_MOST : ratio;

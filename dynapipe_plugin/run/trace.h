@@ -45,15 +45,10 @@ bool trace_kind_is_job(int32_t kind);
 // Part of the plan's makespan in which that rank runs no job.
 double trace_rank_idle_predicted(const Plan* plan, int32_t rank);
 
-// --- jobs ---
-/*
-the jobs of some steps as a rank measured them, beside the terms that the cost model has for
-them.
-
-Jobs of all chunks of a rank, and of its share of the head, feed the same terms: those of parts. Jobs that are
-not what their terms say stay out: forward passes of the last chunk whose outcome is dropped, since the model
-need not compute what nobody reads.
-*/
+// --- jobs ------------------------------------------------------------------------------------------------
+// The jobs of some steps as a rank measured them, with the terms of the cost model for each (for refits).
+// Jobs of all chunks of a rank, and of its share of the head, feed the same terms. Left out: forward passes
+// of the last chunk whose outcome is dropped, since the model need not compute what nobody reads.
 
 enum { TRACE_JOBS_MOST = 4096 };  // of a side; later ones are left out
 
@@ -67,28 +62,26 @@ typedef struct {
 // with; NULL: not at all.
 Status trace_jobs_add(TraceJobs* jobs, const Plan* plan, const TraceRank* trace, const CostModel* costs,
                       const Machine* machine);
-// What they say, without those that were interrupted: as far as the rank can tell alone (shared NULL), or by
-// what all have found.
+// Their sums, without jobs that were interrupted: by what the rank knows alone (shared NULL), or by what all
+// have found.
 void trace_jobs_sum(RefitSums out[SIDE_COUNT], TraceJobs* jobs, const RefitShared* shared,
                     const RefitRank* rank);
 void trace_jobs_forget(TraceJobs* jobs);
 void trace_jobs_free(TraceJobs* jobs);  // an all-zero one is fine
 
-// --- links ---
-/*
-how long messages over a rank's two links took, against what was predicted.
-
-A link is between neighbours, whatever chunks they have; messages to ranks further away are taken to be as
-slow as the slowest link on the way (machine_between_ns) and say nothing here, nor do those of a shared head.
-
-Only messages that did not wait for this rank count: on a host, sends during which it ran no job and so looked
-at them all the time; on a device, which knows when a transfer was under way, all. Of these the quickest
-few: the others waited for the rank at the other end. A host's send that is through early may be a copy that
-MPI made: there, no link is found to be faster than predicted. Off by what one look may cost is not off.
-
-On a loaded machine even the quickest may have waited. So a link is as predicted unless both of its ends say
-otherwise, twice in a row, and its transfers carry time that a step feels; of four ratios the least counts.
-*/
+// --- links -----------------------------------------------------------------------------------------------
+// How long messages over a rank's two links took, against what was predicted. A link is between neighbours,
+// whatever chunks they have; messages to ranks further away (as slow as the slowest link on the way,
+// machine_between_ns) and those of a shared head do not count.
+//
+// Only messages that did not wait for this rank count: on a host, sends during which it ran no job and so
+// looked at them all the time; on a device, which knows when a transfer was under way, all. Of these the
+// quickest few: the others waited for the rank at the other end. A host's send that ends early may be a copy
+// that MPI made: there, no link is found to be faster than predicted. What one look may cost is subtracted.
+//
+// On a loaded machine even the quickest may have waited. So a link is as predicted unless both of its ends
+// measure otherwise, twice in a row, and its transfers take a share of the step that matters; of four ratios
+// the one nearest to 1 counts.
 
 enum { TRACE_LINKS_MOST = 512, TRACE_LINKS_LEAST = 16 };
 
@@ -100,13 +93,13 @@ typedef struct {
     double predicted_ns[LINK_SIDES], step_ns;    // of all sends; of the steps that they were part of
 } TraceLinks;
 
-// What one end says of its link; all zeros: nothing.
+// What one end measured of its link; all zeros: nothing.
 typedef struct {
     double ratio;  // how many times as long as predicted
     double share;  // what its sends were predicted to take, of a step
 } LinkSeen;
 
-// The link behind a rank: what the machine says, else the cost model. false: it is free.
+// The link from a rank to the next, by the machine file, else the cost model. false: it is free.
 bool trace_links_expected(double* latency_ns, double* bytes_per_ns, const CostModel* costs,
                           const Machine* machine, int32_t rank);
 
@@ -116,9 +109,9 @@ void trace_links_add(TraceLinks* links, const Plan* plan, const TraceRank* trace
 LinkSeen trace_links_take(const TraceLinks* links, LinkSide side);
 void trace_links_forget(TraceLinks* links);
 
-// What both ends of a link say of some steps: 1, as predicted; 0, too little is known. Then what plans use of
-// it, where it said `before` the last time.
-double trace_links_both(LinkSeen behind, LinkSeen before);
+// Of both ends of a link: 1, as predicted; 0, too little is known. Then the ratio that plans use, where it
+// was `before` the last time.
+double trace_links_both(LinkSeen one_end, LinkSeen other_end);
 double trace_links_settle(double before, double now);
 
 // --- the file ----------------------------------------------------------------------------------------------

@@ -1,3 +1,4 @@
+// transfers.c -- transfers and jobs in flight, in the order in which they were posted.
 #include "transfers.h"
 
 #include <stdarg.h>
@@ -8,7 +9,7 @@
 #include "transport.h"
 #include "../../util/program.h"
 
-Status job_marks_begin(JobMarks* m, int32_t max_jobs) {
+static Status job_marks_begin(JobMarks* m, int32_t max_jobs) {
     if (m->device.api == NULL) { return STATUS_OK; }
     if (max_jobs > m->max_jobs) {
         free(m->jobs);
@@ -39,7 +40,8 @@ Status job_marks_close(JobMarks* m) {
     return STATUS_OK;
 }
 
-Status job_marks_poll(JobMarks* m, bool* moved) {
+// Now and then: num_done goes up; *moved becomes true if a job is done.
+static Status job_marks_poll(JobMarks* m, bool* moved) {
     while (m->num_done < m->num_jobs) {
         int done = 0;
         TRY(m->device.api->is_done(m->device.ctx, m->jobs[m->num_done].end, &done));
@@ -157,8 +159,9 @@ void transfers_free(Transfers* t) {
     *t = (Transfers){0};
 }
 
-const char* transfer_words(char* out, const Transfers* t, TransferName name) {
-    snprintf(out, TRANSFER_NAME_CHARS, t->says_chunks && name.chunk >= 0 ? "%s mb %d chunk %d" : "%s mb %d",
+TransferWords transfer_words(const Transfers* t, TransferName name) {
+    TransferWords out;
+    snprintf(out.text, sizeof out.text, t->says_chunks && name.chunk >= 0 ? "%s mb %d chunk %d" : "%s mb %d",
              trace_kind_text(name.kind), (int)name.mb, (int)name.chunk);
     return out;
 }

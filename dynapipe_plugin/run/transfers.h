@@ -1,23 +1,34 @@
 /*
-job_marks.h -- which queued jobs a device has finished, and when it ran them.
+transfers.h -- what one rank has in flight, which jobs a device has finished, and the record of both.
 
-    TRY(job_marks_begin(&marks, max_jobs));
-    TRY(job_marks_open(&marks, event_idx)); ... the model queues a job ... TRY(job_marks_close(&marks));
-    TRY(job_marks_poll(&marks, &moved));      // now and then: num_done goes up
-    TRY(job_marks_read(&marks, &trace));      // when all are done: times into the trace
+    uint8_t state = TRANSFER_NONE;
+    TransferName name = {INSTR_RECV_ACT, chunk, mb};
+    TRY(transfers_post(&t, name, peer, tag, data, num_bytes, &state));
+    ... compute ...
+    TRY(transfers_poll(&t, &moved));                        // now and then
+    name.kind = INSTR_FWD;
+    TRY(transfers_wait(&t, &state, name));                  // until it is TRANSFER_DONE
 
-Without a device (api NULL) every call does nothing.
+On a device, transfers_wait() makes what is queued from there on wait (transport.h, join) and returns: the
+host runs ahead by a few jobs (transfers_wait_for_room), and only transfers_finish() waits until transfers and
+jobs are done. Room is reserved once per step, then nothing allocates.
 */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "../../util/status.h"
 #include "../plan/plan.h"
 #include "device.h"
 #include "trace.h"
 #include "transport.h"
-#include "../../util/status.h"
+
+// --- jobs of a device ------------------------------------------------------------------------------------
+//     TRY(job_marks_open(&marks, event_idx)); ... the model queues a job ... TRY(job_marks_close(&marks));
+//     TRY(job_marks_read(&marks, &trace));      // when all are done: times into the trace
+// Without a device (api NULL) these do nothing.
 
 typedef struct {
     int32_t event_idx;   // of the trace
@@ -30,59 +41,35 @@ typedef struct {
     int32_t num_jobs, max_jobs, num_done;
 } JobMarks;
 
-Status job_marks_begin(JobMarks* m, int32_t max_jobs);
 Status job_marks_open(JobMarks* m, int32_t event_idx);
 Status job_marks_close(JobMarks* m);
-Status job_marks_poll(JobMarks* m, bool* moved);  // moved: becomes true if a job is done
 // Times of jobs, what the device waited before each, busy_ns; a wait stands where the job before it ended.
 Status job_marks_read(JobMarks* m, TraceRank* trace);
 
-// --- transfer_groups --------------------
-/*
-transfer_groups.h -- which transfers of a rank start together with the next one in its list.
-
-Two transfers over the same link in opposite directions that follow each other directly in the lists of both
-ranks become one group on both: on a wire that takes one operation at a time (NCCL on one stream) they then
-use both directions at once.
-
-A plan that ends without groups ends with them. Let a and b be such a pair, a first. Nothing stands between
-them in either list, so a rank that has come to a comes to b without waiting for anything: b is posted when a
-is, and (no job in between) their data is ready and their buffers are free at the same place of the device's
-queue. Without groups b starts when it is at the head of both ranks' transfers, that is when a is through, and
-posted: it waits for nothing that a did not wait for. So at the moment a starts, b can go on to its end
-whatever else the ranks do, and what needed a alone waits a finite time longer. (test_executor.c
-runs random plans under these rules.)
-
-Both ranks decide alike, from both lists: the k-th transfer of a link is the same on either side in a plan
-that passes plan_check, "a and b are adjacent on both sides" says the same on both, and pairs are taken from
-the left.
-*/
+// --- groups ----------------------------------------------------------------------------------------------
+// Two transfers over the same link in opposite directions that follow each other directly in the lists of
+// both ranks become one group on both: on a wire that takes one operation at a time (NCCL on one stream) they
+// then use both directions at once.
+//
+// A plan that ends without groups ends with them. Let a and b be such a pair, a first. Nothing stands between
+// them in either list, so a rank that has come to a comes to b without waiting for anything: b is posted when
+// a is, and (no job in between) their data is ready and their buffers are free at the same place of the
+// device's queue. Without groups b starts when it is at the head of both ranks' transfers, that is when a is
+// through, and posted: it waits for nothing that a did not wait for. So at the moment a starts, b can go on
+// to its end whatever else the ranks do, and what needed a alone waits a finite time longer. (test_executor.c
+// runs random plans under these rules.)
+//
+// Both ranks decide alike, from both lists: the k-th transfer of a link is the same on either side in a plan
+// that passes plan_check, and pairs are taken from the left.
 
 // out[i] = 1: instruction i of `rank` starts together with instruction i + 1. out has room for the rank's
 // instructions, `room` for as many int32 as the longest list of the plan.
 void transfer_groups_find(uint8_t* out, const Plan* plan, int32_t rank, int32_t* room);
 
-// --- transfers --------------------
-/*
-transfers.h -- what one rank has in flight, and the record of what it did.
+// --- transfers -------------------------------------------------------------------------------------------
 
-    uint8_t state = TRANSFER_NONE;
-    TransferName name = {INSTR_RECV_ACT, chunk, mb};
-    TRY(transfers_post(&t, name, peer, tag, data, num_bytes, &state));
-    ... compute ...
-    TRY(transfers_poll(&t, &moved));                        // now and then
-    name.kind = INSTR_FWD;
-    TRY(transfers_wait(&t, &state, name));                  // until it is TRANSFER_DONE
-
-On a device, transfers_wait() makes what is queued from there on wait (transport.h, join) and goes on: the
-host runs ahead by a few jobs (transfers_wait_for_room), and transfers_finish() alone waits until transfers
-and jobs are done.
-
-For the executor: room is reserved once per step, then nothing allocates.
-*/
-
-// Jobs that a device may still have to finish when another is queued: one it runs, one ready behind it. A
-// host further ahead would come to the end of the driver's queue of launches (about 1000) and wait inside a
+// Jobs that a device may still have to finish when another is queued: one it runs, and the next. A host
+// further ahead would come to the end of the driver's queue of launches (about 1000) and wait inside a
 // launch, where no timeout reaches it.
 enum { TRANSFERS_JOBS_AHEAD = 2 };
 
@@ -109,10 +96,12 @@ typedef struct {
     bool says_chunks;  // in messages: ranks have several
 } Transfers;
 
-// "fwd mb 3", "fwd mb 3 chunk 1". The text lives as long as the block it is used in.
-enum { TRANSFER_NAME_CHARS = 64 };
-#define TRANSFER_WORDS(t, name) transfer_words((char[TRANSFER_NAME_CHARS]){0}, t, name)
-const char* transfer_words(char* out, const Transfers* t, TransferName name);
+// "fwd mb 3", "fwd mb 3 chunk 1". The text lives to the end of the expression.
+typedef struct {
+    char text[64];
+} TransferWords;
+#define TRANSFER_WORDS(t, name) transfer_words(t, name).text
+TransferWords transfer_words(const Transfers* t, TransferName name);
 
 // Forget everything, make room for num_events records (transfers, jobs), begin a step.
 Status transfers_begin(Transfers* t, int32_t num_events);

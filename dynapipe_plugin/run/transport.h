@@ -5,7 +5,7 @@ Published structs are never edited: a change means DynapipeTransport_v2 plus one
 (v1 is not published before the first release.) All calls come from one thread per rank. Requests are opaque;
 test() releases a finished one.
 
-Transports of device memory have join() and the members behind it. There a call means the place in the
+Transports of device memory have join() and the members after it. There a call means the place in the
 device's queue of work where it is made: isend: the data is ready once what is queued so far is done; irecv:
 the buffer is free by then. test() answers for the host, as everywhere.
 */
@@ -68,12 +68,16 @@ typedef struct {
     char (*hosts)[TRANSPORT_HOST_CHARS];  // [num_ranks] their names, borrowed; NULL: all are on one
 } Transport;
 
-// "3"; where there are several hosts, "3 (on node17)". The text lives as long as the block it is used in.
-#define TRANSPORT_RANK(transport, rank) transport_rank_text((char[TRANSPORT_RANK_CHARS]){0}, transport, rank)
+// "3"; where there are several hosts, "3 (on node17)". The text lives to the end of the expression.
+typedef struct {
+    char text[TRANSPORT_RANK_CHARS];
+} TransportRank;
+#define TRANSPORT_RANK(transport, rank) transport_rank(transport, rank).text
 
-static inline const char* transport_rank_text(char* out, const Transport* transport, int32_t rank) {
+static inline TransportRank transport_rank(const Transport* transport, int32_t rank) {
+    TransportRank out;
     bool is_known = transport->hosts != NULL && rank >= 0 && rank < transport->num_ranks;
-    snprintf(out, TRANSPORT_RANK_CHARS, is_known ? "%d (on %s)" : "%d", (int)rank,
+    snprintf(out.text, sizeof out.text, is_known ? "%d (on %s)" : "%d", (int)rank,
              is_known ? transport->hosts[rank] : "");
     return out;
 }
@@ -97,11 +101,9 @@ static inline Status transport_close(Transport* transport) {
     return status;
 }
 
-// --- tags --------------------
-/*
-tags.h -- every tag that messages between ranks have, in ranges of their own: a message of one part of the
-program is never taken for another's, not even where a rank ends by an error while others still run.
-*/
+// --- tags ------------------------------------------------------------------------------------------------
+// Every tag that messages between ranks have, in ranges of their own: a message of one part of the program is
+// never taken for another's, not even where a rank ends by an error while others still run.
 
 enum {
     TAG_STEP = 0,                         // executor_tag()
@@ -113,28 +115,27 @@ enum {
     TAG_ROLL,                                // session_hosts.c
 };
 
-// --- backoff --------------------
-/*
-backoff.h -- how a rank waits for a transfer: spin a little, then give the core away, then sleep.
-
-    Backoff wait = {0};
-    while (!arrived()) {
-        if (backoff_gives_up(&wait, timeout_ns)) { return fail(); }
-        backoff_pause(&wait);
-    }
-
-Ranks that wait share cores with ranks that compute (4 ranks on 2 cores), so waiting must cost next to
-nothing; but most messages come within microseconds, so it must not begin with a sleep. A nap of 30 us takes
-about 85 us with Linux' default timer slack: well below the shortest job worth a micro-batch.
-Measured over MPI, 4 ranks on 2 busy cores: a waiting rank takes 8 to 12 % of a core (naps of 100 us: 6 to 11
-%, no gain worth the delay). test/test_mpi_transport.sh holds it to 40 %.
-
-A rank gives up once it has looked for so long, not once so much time has passed: where it was stopped itself
-(SIGSTOP, a machine that was paused), what it waits for may have come in between, and the others may have been
-stopped with it. So the time from one look to the next counts for BACKOFF_LOOK_NS at most, and behind a stop
-it looks for BACKOFF_AGAIN_NS more; after BACKOFF_STOPS of them no longer, since a rank whose looks are always
-that far apart is to end, too. Looks are microseconds apart, on cores that many ranks share milliseconds.
-*/
+// --- backoff ---------------------------------------------------------------------------------------------
+// How a rank waits for a transfer: spin a little, then give the core away, then sleep.
+//
+//     Backoff wait = {0};
+//     while (!arrived()) {
+//         if (backoff_gives_up(&wait, timeout_ns)) { return fail(); }
+//         backoff_pause(&wait);
+//     }
+//
+// Ranks that wait share cores with ranks that compute (4 ranks on 2 cores), so waiting must cost next to
+// nothing; but most messages come within microseconds, so it must not begin with a sleep. A nap of 30 us
+// takes about 85 us with Linux' default timer slack: well below the shortest job worth a micro-batch.
+// Measured over MPI, 4 ranks on 2 busy cores: a waiting rank takes 8 to 12 % of a core (naps of 100 us: 6 to
+// 11 %, no gain worth the delay). test/test_mpi_transport.sh holds it to 40 %.
+//
+// A rank gives up once it has looked for so long, not once so much time has passed: where it was stopped
+// itself (SIGSTOP, a machine that was paused), what it waits for may have come in between, and the others may
+// have been stopped with it. So the time from one look to the next counts for BACKOFF_LOOK_NS at most, and
+// after a stop it looks for BACKOFF_AGAIN_NS more; after BACKOFF_STOPS of them no longer, since a rank whose
+// looks are always that far apart is to end, too. Looks are microseconds apart, on cores that many ranks
+// share milliseconds.
 
 enum { BACKOFF_SPINS = 64, BACKOFF_YIELDS = 64, BACKOFF_SLEEP_NS = 30 * 1000, BACKOFF_STOPS = 8 };
 #define BACKOFF_LOOK_NS INT64_C(100000000)
@@ -142,7 +143,7 @@ enum { BACKOFF_SPINS = 64, BACKOFF_YIELDS = 64, BACKOFF_SLEEP_NS = 30 * 1000, BA
 
 typedef struct {
     int32_t num_pauses;  // back to 0 whenever something moved, as all of it
-    int32_t num_stops;   // behind which it looked longer
+    int32_t num_stops;   // after which it looked longer
     int64_t looked_ns;   // when it was last asked; 0: not yet
     int64_t waited_ns;   // that it has looked for
 } Backoff;

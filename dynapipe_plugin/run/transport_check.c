@@ -87,7 +87,7 @@ static Status post(Check* check, CheckRequest wanted, void** request) {
                     (int)wanted.peer);
     }
     TRY(check_overlap(check, &wanted));
-    CheckRequest* r = malloc(sizeof *r);
+    CheckRequest* r = (CheckRequest*)malloc(sizeof *r);
     if (r == NULL) { return FAIL(STATUS_NO_MEMORY, "check: no memory for a request"); }
     *r = wanted;
     CheckRequest** last = &check->first;
@@ -100,14 +100,16 @@ static Status post(Check* check, CheckRequest wanted, void** request) {
 static Status check_isend(void* ctx, int32_t peer, int32_t tag, const void* data, size_t num_bytes,
                           void** request) {
     // Only receives are written through this pointer.
-    CheckRequest r = {.peer = peer, .tag = tag, .data = (void*)(uintptr_t)data, .num_bytes = num_bytes};
-    return post(ctx, r, request);
+    CheckRequest r = {
+        .peer = peer, .tag = tag, .data = (unsigned char*)(uintptr_t)data, .num_bytes = num_bytes};
+    return post((Check*)ctx, r, request);
 }
 
 static Status check_irecv(void* ctx, int32_t peer, int32_t tag, void* data, size_t num_bytes,
                           void** request) {
-    CheckRequest r = {.is_receive = true, .peer = peer, .tag = tag, .data = data, .num_bytes = num_bytes};
-    return post(ctx, r, request);
+    CheckRequest r = {
+        .is_receive = true, .peer = peer, .tag = tag, .data = (unsigned char*)data, .num_bytes = num_bytes};
+    return post((Check*)ctx, r, request);
 }
 
 static Status test_inner(Check* check, void** inner_request) {
@@ -140,7 +142,7 @@ static Status check_header(const Check* check, const CheckRequest* r) {
 }
 
 // An older receive of the same peer and tag that has not posted its data yet: this one must wait for it.
-static bool is_behind(const Check* check, const CheckRequest* r) {
+static bool must_wait(const Check* check, const CheckRequest* r) {
     for (const CheckRequest* older = check->first; older != r; older = older->next) {
         if (older->is_receive && older->peer == r->peer && older->tag == r->tag && !older->data_posted) {
             return true;
@@ -152,7 +154,7 @@ static bool is_behind(const Check* check, const CheckRequest* r) {
 static Status advance(Check* check, CheckRequest* r) {
     Transport* inner = &check->inner;
     TRY(test_inner(check, &r->header_request));
-    if (r->is_receive && r->header_request == NULL && !r->data_posted && !is_behind(check, r)) {
+    if (r->is_receive && r->header_request == NULL && !r->data_posted && !must_wait(check, r)) {
         TRY(check_header(check, r));
         TRY(inner->api->irecv(inner->ctx, r->peer, r->tag, r->data, r->num_bytes, &r->data_request));
         r->data_posted = true;
@@ -168,7 +170,7 @@ static Status advance(Check* check, CheckRequest* r) {
 }
 
 static Status check_test(void* ctx, void* request, int* done) {
-    Check* check = ctx;
+    Check* check = (Check*)ctx;
     *done = 0;
     for (CheckRequest* r = check->first; r != NULL; r = r->next) {
         if (!r->done) { TRY(advance(check, r)); }
@@ -186,13 +188,13 @@ static Status check_test(void* ctx, void* request, int* done) {
 }
 
 static void check_abort(void* ctx, const char* why) {
-    Check* check = ctx;
+    Check* check = (Check*)ctx;
     check->aborted = true;
     if (check->inner.api->abort != NULL) { check->inner.api->abort(check->inner.ctx, why); }
 }
 
 static Status check_close(void* ctx) {
-    Check* check = ctx;
+    Check* check = (Check*)ctx;
     Status status = STATUS_OK;
     char words[160] = "";
     int32_t in_flight = 0;
@@ -219,7 +221,7 @@ static Status check_close(void* ctx) {
 }
 
 Status transport_check_open(Transport* out, Transport inner) {
-    Check* check = calloc(1, sizeof *check);
+    Check* check = (Check*)calloc(1, sizeof *check);
     if (check == NULL) { return FAIL(STATUS_NO_MEMORY, "check: no memory to wrap %s", inner.api->name); }
     check->inner = inner;
     snprintf(check->name, sizeof check->name, "%s+check", inner.api->name);

@@ -103,7 +103,7 @@ static Half* half_create(End* end) {
     if (half != NULL) {
         end->spare = half->next_live;
     } else {
-        half = malloc(sizeof *half);
+        half = (Half*)malloc(sizeof *half);
         if (half == NULL) { return NULL; }
     }
     *half = (Half){.next_live = end->live, .owner = end->rank};
@@ -166,13 +166,13 @@ static Status loopback_isend(void* ctx, int32_t peer, int32_t tag, const void* d
                              void** request) {
     // The data of a send is only ever read; Half has one pointer for both directions.
     Half send = {.peer = peer, .tag = tag, .data = (void*)(uintptr_t)data, .num_bytes = num_bytes};
-    return post(ctx, &send, request);
+    return post((End*)ctx, &send, request);
 }
 
 static Status loopback_irecv(void* ctx, int32_t peer, int32_t tag, void* data, size_t num_bytes,
                              void** request) {
     Half receive = {.is_receive = true, .peer = peer, .tag = tag, .data = data, .num_bytes = num_bytes};
-    return post(ctx, &receive, request);
+    return post((End*)ctx, &receive, request);
 }
 
 static Status test_locked(End* end, Half* half, int* done) {
@@ -190,17 +190,17 @@ static Status test_locked(End* end, Half* half, int* done) {
 }
 
 static Status loopback_test(void* ctx, void* request, int* done) {
-    End* end = ctx;
+    End* end = (End*)ctx;
     *done = 0;
     pthread_mutex_lock(&end->hub->lock);
-    Status status = test_locked(end, request, done);
+    Status status = test_locked(end, (Half*)request, done);
     pthread_mutex_unlock(&end->hub->lock);
     return status;
 }
 
 // Nobody's memory is touched any more once this returns.
 static void loopback_abort(void* ctx, const char* why) {
-    End* end = ctx;
+    End* end = (End*)ctx;
     Hub* hub = end->hub;
     pthread_mutex_lock(&hub->lock);
     if (hub->aborted_by < 0) {
@@ -220,7 +220,7 @@ static void free_list(Half* half) {
 }
 
 static Status loopback_close(void* ctx) {
-    End* end = ctx;
+    End* end = (End*)ctx;
     Hub* hub = end->hub;
     pthread_mutex_lock(&hub->lock);
     int32_t in_flight = 0;
@@ -256,9 +256,9 @@ static const DynapipeTransport_v1 loopback_api = {
 Status transport_loopback_open(Transport* out, int32_t num_ranks) {
     if (num_ranks < 1) { return FAIL(STATUS_OUT_OF_RANGE, "loopback: %d ranks", (int)num_ranks); }
     size_t R = (size_t)num_ranks;
-    Hub* hub = calloc(1, sizeof *hub);
-    Pair* pairs = calloc(R * R, sizeof *pairs);
-    End* ends = calloc(R, sizeof *ends);
+    Hub* hub = (Hub*)calloc(1, sizeof *hub);
+    Pair* pairs = (Pair*)calloc(R * R, sizeof *pairs);
+    End* ends = (End*)calloc(R, sizeof *ends);
     if (hub == NULL || pairs == NULL || ends == NULL) {
         free(hub);
         free(pairs);

@@ -22,7 +22,7 @@ then made under one lock, which needs MPI_THREAD_SERIALIZED. Whether it pays is 
 A receive is posted at once, so that whatever can move a message by itself (a network card, a simulated
 network) begins when both sides are there. The price: Open MPI 4.1's single copy writes past the end of a
 posted receive that is too short for a large message. So ranks compare what they will send and receive before
-a step (step_agreement.h); lengths are compared again here when a message has come.
+a step (collective.h); lengths are compared again here when a message has come.
 
 Messages above TRANSPORT_MPI_CHUNK_BYTES (MPI counts are ints) go as one value of a type that has several such
 chunks and the rest.
@@ -31,7 +31,6 @@ chunks and the rest.
 
 #include <mpi.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,8 +62,8 @@ typedef struct {
     bool finalize;  // MPI was initialised here
     bool has_thread;
     pthread_t thread;
-    int64_t nap_ns;  // of the thread, between two looks
-    atomic_bool stop;
+    int64_t nap_ns;        // of the thread, between two looks
+    bool stop;             // by __atomic calls
     pthread_mutex_t lock;  // around MPI calls and what follows, where there is a thread
     int32_t in_flight;
     MpiRequest* spare;
@@ -146,7 +145,7 @@ static bool look(Mpi* mpi) {
 // Where a message comes in pieces, the next one is soon there.
 static void* progress_main(void* arg) {
     Mpi* mpi = (Mpi*)arg;
-    while (!atomic_load(&mpi->stop)) {
+    while (!__atomic_load_n(&mpi->stop, __ATOMIC_SEQ_CST)) {
         for (int i = 0; i < MOST_LOOKS && look(mpi); i++) {}
         nap(mpi->nap_ns);
     }
@@ -245,7 +244,7 @@ static void mpi_abort(void* ctx, const char* why) {
 // --- progress ----------------------------------------------------------------------------------------------
 static void progress_stop(Mpi* mpi) {
     if (!mpi->has_thread) { return; }
-    atomic_store(&mpi->stop, true);
+    __atomic_store_n(&mpi->stop, true, __ATOMIC_SEQ_CST);
     pthread_join(mpi->thread, NULL);
     pthread_mutex_destroy(&mpi->lock);
     mpi->has_thread = false;
@@ -259,7 +258,7 @@ static Status mpi_progress(void* ctx, int64_t nap_ns, bool* is_on) {
     *is_on = nap_ns > 0 && level >= MPI_THREAD_SERIALIZED && !SIMULATED;
     if (!*is_on) { return STATUS_OK; }
     mpi->nap_ns = nap_ns;
-    atomic_store(&mpi->stop, false);
+    __atomic_store_n(&mpi->stop, false, __ATOMIC_SEQ_CST);
     pthread_mutex_init(&mpi->lock, NULL);
     if (pthread_create(&mpi->thread, NULL, progress_main, mpi) != 0) {
         pthread_mutex_destroy(&mpi->lock);

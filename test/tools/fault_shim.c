@@ -22,7 +22,7 @@ it counts the calls of one kind that the rank FAULT_RANK makes, and does FAULT_D
 #include <string.h>
 #include <unistd.h>
 
-enum { COLLECTIVE_TAGS = 1 << 19 };  // run/tags.h
+enum { COLLECTIVE_TAGS = 1 << 19 };  // run/transport.h
 
 static atomic_int num_calls, is_full;
 

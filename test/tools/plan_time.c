@@ -16,7 +16,6 @@ static Status run(const char* path, bool one, Arena* arena) {
     Plan plan;
     TRY(problem_load(&problem, path, &none, arena));
     TRY(problem_split_stages(&problem, "auto"));
-    problem.request.memory_slack_permille = PLAN_MEMORY_SLACK_PERMILLE;
     problem.request.one_replica = one;
     int64_t begin_ns = clock_cpu_ns();
     TRY(plan_make(&plan, &problem.request, &problem.costs, problem.samples, problem.num_samples, arena));

@@ -2,9 +2,9 @@
 #include "microbatch_dp.h"
 
 #include <string.h>
-#include "../schedule.h"
-#include "../problem.h"
-#include "../types.h"
+#include "../dynapipe_plugin/plan/schedule.h"
+#include "../dynapipe_plugin/plan/problem.h"
+#include "../dynapipe_plugin/plan/types.h"
 
 enum { MAX_INTERVALS = 1 << 26 };
 

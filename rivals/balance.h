@@ -8,9 +8,7 @@ where M < R, R - M replicas stay empty. Deterministic: ties go to the smaller in
 */
 #pragma once
 
-#include "../../../util/arena.h"
-#include "../../../util/status.h"
-#include "../problem.h"
+#include "../dynapipe_plugin/plan/problem.h"
 
 // replica_of[i] in [0, R) for each of the M jobs. O(M (R + log M)), and a bounded number of swaps.
 Status balance_assign(int32_t* replica_of, const int64_t* work_ns, int32_t M, int32_t R, Arena* arena);

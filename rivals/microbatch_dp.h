@@ -16,7 +16,7 @@ memory as 1F1B does (P - s micro-batches on stage s). The original thins the cap
 */
 #pragma once
 
-#include "../problem.h"
+#include "../dynapipe_plugin/plan/problem.h"
 
 typedef struct {
     int64_t thinning_ns;    // a cap is kept if it exceeds the last kept one by more; 0: every distinct value

@@ -133,7 +133,7 @@ Walks through time once. Whenever a stage is free it runs
     W  the oldest (only where backward is split; of a share always)
 in this order of preference; all micro-batches keep one order on all chunks. It is the `cyclic` schedule of
 DynaPipe (spec section e.3) with real durations in place of cycles, and with W as filler (Zero Bubble,
-Qi et al., ICLR'24). With wait_permille a W does not begin where a B or F comes within that part of it.
+Qi et al., ICLR'24).
 
 A micro-batch that is much longer than others holds up the step if it has to wait at every stage. So first of
 all comes a ready F or B that is critical: what can only run after it, down to B of chunk 0, takes longer than
@@ -151,10 +151,8 @@ never deadlocks: the oldest micro-batch is always admitted.
 
 typedef struct {
     bool split_backward;
-    int32_t wait_permille;                   // of a W; 0: it begins at once
     int32_t critical_permille;               // of a tail that is longer than a stage's work; 0: none is
     int32_t max_in_flight[PLAN_MAX_CHUNKS];  // F begun, B not begun; >= 1
-    int64_t most_bytes[PLAN_MAX_STAGES];     // no more, even where the problem's limit is higher; 0: that one
 } PipeAdaptiveRule;
 
 // 2 (K - k) - 1 of chunk k: what `cyclic` holds; 1F1B's P - s plus as many again as slack.

@@ -50,9 +50,9 @@ uint32_t collate_token_key(const CollateParams* params, int32_t sample_idx, int3
 // Rows [*begin, *end) predict the tokens of gap g.
 static void gap_rows(const SegmentRange* range, int32_t g, int32_t* begin, int32_t* end) {
     int32_t row = (int32_t)range->gaps[g].begin - 1;
-    int32_t behind = (int32_t)range->gaps[g].end - 1;
+    int32_t gap_end = (int32_t)range->gaps[g].end - 1;
     *begin = row < range->end ? row : range->end;
-    *end = behind < range->end ? behind : range->end;
+    *end = gap_end < range->end ? gap_end : range->end;
     if (*begin < range->first_row) { *begin = range->first_row; }
     if (*end < *begin) { *end = *begin; }
 }

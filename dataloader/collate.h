@@ -7,7 +7,7 @@ in the target, and in no gap of it, are supervised (or all). Encoder-decoder: th
 i predicts token i of the target, all are supervised, and rows and targets are of the decoder's side. Segments
 are whole samples then, and name both sides.
 
-Padding holds pad_token, carries on the positions, lies behind a window's samples and is never supervised;
+Padding holds pad_token, carries on the positions, lies after a window's samples and is never supervised;
 seq_lens (NULL where a side has no padding) says where it begins.
 */
 #pragma once

@@ -71,13 +71,6 @@ char* data_json_text(const DataJson* data) {
     return text;
 }
 
-static Status write_file(const char* path, const void* data, size_t num_bytes) {
-    FileWriter writer;
-    TRY(file_writer_open(&writer, path));
-    file_writer_write(&writer, data, num_bytes);
-    return file_writer_commit(&writer);
-}
-
 Status data_json_write(const DataJson* data, const char* folder) {
     char path[PATH_CHARS], *text = data_json_text(data);
     if (text == NULL) {
@@ -88,7 +81,7 @@ Status data_json_write(const DataJson* data, const char* folder) {
     path_in(path, folder, "data.json");
     size_t num_bytes = strlen(text);
     text[num_bytes++] = '\n';  // in place of the NUL
-    Status status = write_file(path, text, num_bytes);
+    Status status = file_write(path, text, num_bytes);
     free(text);
     return status;
 }
@@ -189,12 +182,7 @@ Status data_json_copy(const char* from, const char* to) {
     for (int i = 0; i < NUM_NAMES; i++) {
         path_in(source, from, names[i]);
         path_in(target, to, names[i]);
-        if (access(source, F_OK) != 0) { continue; }
-        FileMap map;
-        TRY(file_map_open(&map, source));
-        Status status = write_file(target, map.data, map.num_bytes);
-        file_map_close(&map);
-        TRY(status);
+        if (access(source, F_OK) == 0) { TRY(file_copy(source, target)); }
     }
     return STATUS_OK;
 }

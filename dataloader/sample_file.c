@@ -55,32 +55,21 @@ static Status check_header(const char* path, const SampleFormatHeader* header) {
         return FAIL(STATUS_BAD_FORMAT, "%s: bytes per token is %u, not 2 or 4 " AGAIN, path,
                     header->bytes_per_token);
     }
-    if (header->num_tasks > SAMPLE_FILE_MAX_TASKS) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: %u tasks, more than %d " AGAIN, path, header->num_tasks,
-                    SAMPLE_FILE_MAX_TASKS);
-    }
-    if (header->vocab < 1 || header->vocab > INT32_MAX) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: vocab is %u, outside 1 ... %d " AGAIN, path, header->vocab,
-                    INT32_MAX);
-    }
-    if (header->eot_token >= header->vocab) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: end-of-text token is %u, beyond the vocabulary of %u " AGAIN,
-                    path, header->eot_token, header->vocab);
-    }
-    if (header->tokenizer > TOKENIZER_SENTENCEPIECE) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: tokenizer is %u, not 0 ... %d " AGAIN, path, header->tokenizer,
-                    TOKENIZER_SENTENCEPIECE);
-    }
-    if (header->pad_token >= header->vocab && header->pad_token != UINT32_MAX) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: padding token is %u, beyond the vocabulary of %u " AGAIN, path,
-                    header->pad_token, header->vocab);
-    }
-    if (header->input_end > INPUT_END_NONE) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: end of the input is %u, not 0 ... %d " AGAIN, path,
-                    header->input_end, INPUT_END_NONE);
-    }
-    if (header->input_tail > INT32_MAX) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: tail of the input is %u tokens " AGAIN, path, header->input_tail);
+    const uint32_t last_token = header->vocab - 1;
+    const struct {
+        const char* what;
+        uint32_t value, least, most;
+    } fields[] = {{"number of tasks", header->num_tasks, 0, SAMPLE_FILE_MAX_TASKS},
+                  {"vocab", header->vocab, 1, INT32_MAX},
+                  {"end-of-text token", header->eot_token, 0, last_token},
+                  {"tokenizer", header->tokenizer, 0, TOKENIZER_SENTENCEPIECE},
+                  {"padding token", header->pad_token == UINT32_MAX ? 0 : header->pad_token, 0, last_token},
+                  {"end of the input", header->input_end, 0, INPUT_END_NONE},
+                  {"tail of the input", header->input_tail, 0, INT32_MAX}};
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        if (fields[i].value >= fields[i].least && fields[i].value <= fields[i].most) { continue; }
+        return FAIL(STATUS_BAD_FORMAT, "%s: %s is %u, outside %u ... %u " AGAIN, path, fields[i].what,
+                    fields[i].value, fields[i].least, fields[i].most);
     }
     return STATUS_OK;
 }
@@ -105,7 +94,7 @@ static Status parse_names(SampleFile* file, const unsigned char* data, size_t nu
     }
     for (; end % 8 != 0; end++) {
         if (end >= num_bytes || data[end] != 0) {
-            return FAIL(STATUS_BAD_FORMAT, "%s: byte %zu behind the task names is not 0 " AGAIN, file->path,
+            return FAIL(STATUS_BAD_FORMAT, "%s: byte %zu after the task names is not 0 " AGAIN, file->path,
                         end);
         }
     }
@@ -126,7 +115,7 @@ static Status parse_names(SampleFile* file, const unsigned char* data, size_t nu
     return STATUS_OK;
 }
 
-// In order, inside the target, and with something learnt before, between and behind them.
+// In order, inside the target, and with something learnt before, between and after them.
 static Status check_gaps(const SampleFile* file, int64_t i) {
     const SampleIndex* sample = &file->index[i];
     int64_t begin = sample->first_gap, end = i + 1 < file->num_samples ? sample[1].first_gap : file->num_gaps;
@@ -227,7 +216,7 @@ static Status parse_own(SampleFile* file, const unsigned char* data, size_t num_
     fits = fits && front_bytes + tokens_bytes <= left_bytes;
     if (!fits || front_bytes + tokens_bytes != left_bytes) {
         return FAIL(STATUS_BAD_FORMAT,
-                    "%s: %s: %llu bytes behind the task names do not match %llu samples, %u gaps and %llu "
+                    "%s: %s: %llu bytes after the task names do not match %llu samples, %u gaps and %llu "
                     "tokens of %u bytes " AGAIN,
                     file->path, fits ? "too long" : "truncated", (unsigned long long)left_bytes,
                     (unsigned long long)header.num_samples, header.num_gaps,
@@ -607,23 +596,17 @@ Status sample_file_cut(SampleFile* file, int32_t max_model_tokens) {
 // --- sample shards -------------------------------------------------------------------------------------
 
 static Status check_vocab(const SampleFile* a, const SampleFile* b) {
-    if (a->vocab != b->vocab) {
-        return FAIL(STATUS_MISMATCH, "%s has vocab %d, %s has %d ---> prepare both with one tokenizer",
-                    a->path, a->vocab, b->path, b->vocab);
-    }
-    if (a->eot_token != b->eot_token) {
-        return FAIL(STATUS_MISMATCH,
-                    "%s has end-of-text token %d, %s has %d ---> prepare both with one tokenizer", a->path,
-                    a->eot_token, b->path, b->eot_token);
-    }
-    if (a->tokenizer != b->tokenizer) {
-        return FAIL(STATUS_MISMATCH, "%s has tokenizer %d, %s has %d ---> prepare both with one tokenizer",
-                    a->path, (int)a->tokenizer, b->path, (int)b->tokenizer);
-    }
-    if (a->pad_token != b->pad_token) {
-        return FAIL(STATUS_MISMATCH,
-                    "%s has padding token %d, %s has %d ---> prepare both with one tokenizer", a->path,
-                    a->pad_token, b->path, b->pad_token);
+    const struct {
+        const char* what;
+        int32_t of_a, of_b;
+    } fields[] = {{"vocab", a->vocab, b->vocab},
+                  {"end-of-text token", a->eot_token, b->eot_token},
+                  {"tokenizer", (int32_t)a->tokenizer, (int32_t)b->tokenizer},
+                  {"padding token", a->pad_token, b->pad_token}};
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        if (fields[i].of_a == fields[i].of_b) { continue; }
+        return FAIL(STATUS_MISMATCH, "%s has %s %d, %s has %d ---> prepare both with one tokenizer", a->path,
+                    fields[i].what, fields[i].of_a, b->path, fields[i].of_b);
     }
     if (a->vocab_hash != b->vocab_hash && a->vocab_hash != 0 && b->vocab_hash != 0) {
         return FAIL(STATUS_MISMATCH,
@@ -703,7 +686,7 @@ static bool is_tokenizer(const char* path) {
     return strcmp(slash != NULL ? slash + 1 : path, "tokenizer.bin") == 0;
 }
 
-// The files of samples among those that match, sorted, in front; the others behind. globfree() takes all of
+// The files of samples among those that match, sorted, in front; the others after. globfree() takes all of
 // them.
 static Status match(glob_t* out, size_t* num_paths, const char* pattern) {
     *out = (glob_t){0};
@@ -858,7 +841,7 @@ static const VerifyFile* find_file(const SampleVerify* verify, int64_t chunk) {
 
 // In pieces, so that who ends need not wait for a chunk on a slow disk: 0 if told to stop.
 static uint64_t hash_chunk(const SampleVerify* verify, const SampleFile* file, int64_t chunk) {
-    enum { PIECE_BYTES = 1 << 16 };  // hash_bytes() goes on behind multiples of 8
+    enum { PIECE_BYTES = 1 << 16 };  // hash_bytes() goes on after multiples of 8
     const uint64_t all_bytes = (uint64_t)file->num_tokens * (uint64_t)file->bytes_per_token;
     const size_t num_bytes = sample_format_chunk_bytes(all_bytes, (uint64_t)chunk);
     const unsigned char* begin = (const unsigned char*)file->tokens + chunk * SAMPLE_FORMAT_CHUNK_BYTES;
@@ -926,7 +909,7 @@ static void* run_thread(void* ctx) {
     return NULL;
 }
 
-// Files with chunks, one behind the other.
+// Files with chunks, one after another.
 static Status list_files(SampleVerify* verify, SampleShards* const* shards, int32_t num_shards,
                          int64_t* num_chunks) {
     size_t most = 0;

@@ -17,20 +17,20 @@ Byte layout, little-endian (version 4):
     56      8      hash of the vocabulary, all tokens' bytes; 0: unknown
     64      4      number of gaps G
     68      4      tail: so many of an input's last tokens are its end and stay where it is cut
-    72      8      checksum: hash.h over everything between header and tokens, in one call
-    80      8      header checksum: hash.h over bytes 0 ... 79
+    72      8      checksum: the hash of numbers.h over everything between header and tokens, in one call
+    80      8      header checksum: the same over bytes 0 ... 79
     88      ...    K task names, each uint16 length and that many bytes; then zeros up to a multiple of 8
     ...     24*N   index, one SampleIndex a sample
     ...     8*G    gaps, those of one sample after another, one SampleGap each
-    ...     8*C    hash.h of each chunk of 1 MiB of the tokens (the last is shorter)
-    ...     ...    tokens: input then target of each sample, one behind the other; a target ends with
+    ...     8*C    the hash of each chunk of 1 MiB of the tokens (the last is shorter)
+    ...     ...    tokens: input then target of each sample, one after another; a target ends with
 end-of-text
 
 A model learns to say the target. Of a conversation the input is what stands before the first answer, the
 target everything from there on, and what others say in between is a gap in it: read, but not learnt.
 
 All but the tokens is checked whenever a file is opened; chunks can be checked in any order, by several ranks
-(sample_verify.h). The header checksum covers all of it, hash over hash: equal ones, equal contents.
+(sample_verify_start()). The header checksum covers all of it, hash over hash: equal ones, equal contents.
 
 
 llm.c's own token files (magic 20240520 version 1, uint16 tokens of GPT-2; 20240801 version 7, uint32 tokens

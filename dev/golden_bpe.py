@@ -5,7 +5,7 @@
 
 Writes test/golden/bpe_tiny_vocab.json, bpe_tiny_merges.txt (a small vocabulary trained on the texts below),
 bpe_texts.json (the texts with their tokens in both vocabularies) and bpe_shared.txt (for each file of --data: number of
-texts and tokens, and the hash.h hash of all tokens). The texts below are our own; neither GPT-2's vocabulary nor the
+texts and tokens, and the hash of util/numbers.h of all tokens). The texts below are our own; neither GPT-2's vocabulary nor the
 data is copied.
 """
 import argparse
@@ -59,7 +59,7 @@ def mix(x):
 
 
 def hash_words(state, words):
-    """hash.h over 8-byte words."""
+    """The hash of util/numbers.h over 8-byte words."""
     for word in words:
         state = (state ^ word) * 0x100000001b3 & MASK
         state ^= state >> 29

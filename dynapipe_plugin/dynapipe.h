@@ -47,14 +47,14 @@ typedef struct {
     int64_t num_squares;        // sum of squared lengths of the windows, padding included
     const int32_t* cu_seqlens;  // (num_seqs + 1) window i is tokens [cu_seqlens[i], cu_seqlens[i+1])
     const int32_t* tokens;      // (num_tokens) ids
-    const int32_t* positions;   // (num_tokens) restart at 0 in every window; infer(): behind the cache's
+    const int32_t* positions;   // (num_tokens) restart at 0 in every window; infer(): after the cache's
     const int32_t*
         rows;  // (num_rows) which tokens are supervised (of the decoder, if there is one), ascending
     const int32_t* targets;    // (num_rows) the id to predict there
     const int32_t* row_tasks;  // (num_rows) task of that row, for reports
     float loss_scale;  // multiplies the gradient of every row's loss: 1 / supervised tokens of the step
-    // (num_seqs) tokens of each window that are not padding (which lies behind them); NULL: all. What is
-    // causal may pass over it: nothing looks ahead, and padding is not supervised.
+    // (num_seqs) tokens of each window that are not padding (which follows them); NULL: all. What is
+    // causal may skip it: nothing looks ahead, and padding is not supervised.
     const int32_t* seq_lens;
     // (num_tokens) a number for each token of a sample in this step, however samples are grouped: for
     // dropout. NULL in validation and generation: nothing is dropped.
@@ -78,12 +78,13 @@ enum {
         2,  // the last stage computes losses (with KEEP: what backward needs of the head too)
 };
 
-// What generation keeps of the sequences it is at: keys and values of their tokens so far, a slot each.
+// What generation keeps of the sequences still being generated: keys and values of their tokens so far, a
+// slot each.
 typedef struct {
     int32_t num_slots, max_tokens;  // of a slot (a decoder's, where there is one)
     int32_t max_enc_tokens;         // of a slot's encoder side; 0 without
     const int32_t* slots;           // (batch.num_seqs) the slot of each sequence of the batch
-    const int32_t* num_before;      // (batch.num_seqs) tokens the slot has; the batch's come behind them
+    const int32_t* num_before;      // (batch.num_seqs) tokens the slot has; the batch's come after them
     const int32_t* num_enc;         // (batch.num_seqs) encoder tokens of the slot, this batch's included
     void* memory;                   // cache_bytes, where values live
 } DynapipeCache;
@@ -96,7 +97,7 @@ typedef struct {
     const char* name;
 
     // Bytes that forward() needs for `acts` under `flags`, what any job needs for `scratch`, and what an
-    // activation or gradient takes before (is_behind 0) and behind this range. Only counts are read of
+    // activation or gradient takes before (is_behind 0) and after this range. Only counts are read of
     // `batch` (num_*, max_*). Never less for more of anything. dynapipe_measure() covers sums of terms linear
     // in the counts, the largest of several sums, and rounding up. Of a ragged model it takes max_seq_tokens
     // as num_tokens and its square as num_squares, which are no less; num_seqs * max_seq_tokens and the like
@@ -126,7 +127,7 @@ typedef struct {
     // place after it.
     int (*finish)(void* model);
 
-    // (optional, for generation) The new tokens of some sequences, behind what the cache has of them; in and
+    // (optional, for generation) The new tokens of some sequences, after those in the cache; in and
     // out as in forward(), of these tokens. The last range writes the likeliest next token of each sequence
     // to `next` (num_seqs) and waits for it. An encoder-decoder gets encoder tokens once, decoder tokens call
     // by call.
@@ -139,7 +140,7 @@ typedef struct {
     // hands on, and a share gets as `in`, are the normed hidden states of the supervised rows, boundary_bytes
     // of them. Of a share, forward() with KEEP computes its logits and backward_inputs() writes its part to
     // din; forward() with HEAD alone (validation) writes a part, of losses only, to out. By vocabulary it
-    // keeps its hands off losses, and backward_weights() gets its factors as dout. By rows, the batch of a
+    // leaves losses unchanged, and backward_weights() gets its factors as dout. By rows, the batch of a
     // share has only its rows, the share has their losses, and a part is the gradient of their hidden states,
     // boundary_bytes of them: parts lie side by side, in and din at a multiple of a row's bytes.
     // Bytes from counts alone, the same from every share and from the range that feeds them. flags: as of
@@ -185,9 +186,9 @@ typedef struct {
 // then the head. Of an encoder-decoder: encoder's embedding, its layers, decoder's embedding, its layers,
 // head. The head may be a range alone, the embedding may not.
 typedef enum {
-    DYNAPIPE_HEAD_AS_BLOCKS,  // the blocks say: it has all of it, or nothing
-    DYNAPIPE_HEAD_FEEDS,      // ends behind the last layer with the final norm, hands over supervised rows
-    DYNAPIPE_HEAD_BY_ROWS,    // a share: the head's block, for some rows of each micro-batch
+    DYNAPIPE_HEAD_AS_BLOCKS,      // by its blocks: it has all of it, or nothing
+    DYNAPIPE_HEAD_FEEDS,          // ends after the last layer with the final norm, hands over supervised rows
+    DYNAPIPE_HEAD_BY_ROWS,        // a share: the head's block, for some rows of each micro-batch
     DYNAPIPE_HEAD_BY_VOCABULARY,  // a share: these ids of the head's block
 } DynapipeHead;
 typedef struct {
@@ -247,7 +248,7 @@ typedef struct DynapipeCosts DynapipeCosts;  // a cost model: dynapipe_measure()
 
 // Join the ranks (MPI), read the options, on a GPU choose the device. After a failure *out (NULL only where
 // memory ran out) is good for dynapipe_abort() and dynapipe_close(), and dynapipe_error() has the message.
-// own_options: names of the program's own --options, each with a value, NULL behind the last; they stay in
+// own_options: names of the program's own --options, each with a value, NULL after the last; they stay in
 // argv. NULL: it has none.
 int dynapipe_open_as(int32_t header_interface, Dynapipe** out, int* argc, char*** argv,
                      const char* const* own_options);
@@ -348,10 +349,11 @@ int dynapipe_use_stream(Dynapipe* dp, void* stream);
 // dynapipe_choose_stages(). A collective.
 int dynapipe_measure(Dynapipe* dp, const DynapipeBlocks_v1* blocks, DynapipeCosts** out);
 
-// Is this model what the plugin takes it for? On tiny batches: bytes as promised and no byte beyond them, the
-// forward again gives the same, the divided backward gives the joint one's, gradients are those of finite
-// differences, ranges compose to the whole, grouping and padding change nothing. One line for each finding to
-// `out` (NULL: nowhere); an error if there is one. For a porter's test, on a small model; one rank is enough.
+// Does this model keep the rules of DynapipeModel_v1? On tiny batches: bytes as promised and no byte beyond
+// them, the forward again gives the same, the divided backward gives the joint one's, gradients are those of
+// finite differences, ranges compose to the whole, grouping and padding change nothing. One line for each
+// finding to `out` (NULL: nowhere); an error if there is one. For a porter's test, on a small model; one rank
+// is enough.
 int dynapipe_check_model(Dynapipe* dp, const DynapipeBlocks_v1* blocks, FILE* out);
 
 // Place the model's blocks on the ranks for this mixture: out[*num_ranges] are this rank's, in the chain's
@@ -377,7 +379,7 @@ typedef struct {
     int64_t total_tokens;       // without padding
     int64_t computed_tokens;    // with padding
     const double* task_loss;    // (num_tasks) mean; NaN where the step had none of that task
-    int64_t dec_tokens;         // of total_tokens, those of a decoder behind an encoder; 0 without
+    int64_t dec_tokens;         // of total_tokens, those of a decoder after an encoder; 0 without
     // Sums over the step's samples: squared tokens, those of a decoder, encoder tokens times decoder tokens.
     int64_t squares, dec_squares, cross_products;
 } DynapipeStep_v1;
@@ -406,13 +408,13 @@ typedef struct {
     double peak_flops;      // ... and FLOP/s of all ranks together at most, for MFU; 0: not known
     int64_t reserved[2];    // 0
 } DynapipeReport_v1;
-// One line on rank 0's terminal, one line in metrics.jsonl, the --trace and --debug print-plan of their step. A
-// line of metrics.jsonl that cannot be written is no error: a warning on rank 0.
+// One line on rank 0's terminal, one line in metrics.jsonl, the --trace and --debug print-plan of their step.
+// A line of metrics.jsonl that cannot be written is no error: a warning on rank 0.
 int dynapipe_report(Dynapipe* dp, const DynapipeReport_v1* report);
 
 // --- layers that move ------------------------------------------------------------------------------------
 
-// Between two steps, behind dynapipe_report() or dynapipe_restore(): shall layers move between ranks?
+// Between two steps, after dynapipe_report() or dynapipe_restore(): shall layers move between ranks?
 // *num_ranges 0: no. Else `out` has the ranges of this rank from now on (--resplit), and before the next
 // step, on all ranks,
 //     make the models of the new ranges, dynapipe_attach() each (the session has none of them any more)

@@ -125,9 +125,7 @@ static int32_t window_end(const PlanProblem* problem, int32_t begin, Window wind
     return end;
 }
 
-Status microbatch_packed_build(MicrobatchList* out, const PlanProblem* problem, const MicrobatchTaper* taper,
-                               Arena* arena) {
-    (void)taper;
+Status microbatch_packed_build(MicrobatchList* out, const PlanProblem* problem, Arena* arena) {
     int32_t* order;
     TRY(reserve(out, problem, &order, arena));
     Window window = window_tokens(problem);
@@ -225,9 +223,7 @@ static Status rooms_make(Rooms* out, int64_t budget, int32_t num_packs, Arena* a
     return STATUS_OK;
 }
 
-Status microbatch_packed_ragged_build(MicrobatchList* out, const PlanProblem* problem,
-                                      const MicrobatchTaper* taper, Arena* arena) {
-    (void)taper;
+Status microbatch_packed_ragged_build(MicrobatchList* out, const PlanProblem* problem, Arena* arena) {
     int32_t *order, num_packs = 0, N = problem->num_samples;
     TRY(reserve(out, problem, &order, arena));
     TRY(sample_order_sorted(order, problem->samples, N, arena));
@@ -276,9 +272,7 @@ static MbShape longest_padded(const Longest* longest, const PlanProblem* problem
                            microbatch_pad_targets(problem, longest->dec, num));
 }
 
-Status microbatch_padded_build(MicrobatchList* out, const PlanProblem* problem, const MicrobatchTaper* taper,
-                               Arena* arena) {
-    (void)taper;
+Status microbatch_padded_build(MicrobatchList* out, const PlanProblem* problem, Arena* arena) {
     int32_t *order, N = problem->num_samples;
     int64_t num = problem->request->mb_samples;
     TRY(reserve(out, problem, &order, arena));
@@ -300,9 +294,7 @@ Status microbatch_padded_build(MicrobatchList* out, const PlanProblem* problem, 
     return microbatch_list_choose_mode(out, problem, "--batching padded: micro-batch");
 }
 
-Status microbatch_tokens_build(MicrobatchList* out, const PlanProblem* problem, const MicrobatchTaper* taper,
-                               Arena* arena) {
-    (void)taper;
+Status microbatch_tokens_build(MicrobatchList* out, const PlanProblem* problem, Arena* arena) {
     int32_t *order, N = problem->num_samples;
     TRY(reserve(out, problem, &order, arena));
     TRY(sample_order_make(order, problem->samples, N, arena));
@@ -324,14 +316,13 @@ Status microbatch_tokens_build(MicrobatchList* out, const PlanProblem* problem, 
     return microbatch_list_choose_mode(out, problem, "--batching tokens: micro-batch");
 }
 
-// --- microbatch_kk --------------------
-/*
-microbatch_kk.c -- equal work in every micro-batch: what trainers with balanced ragged batches do today.
-
-Samples are spread over the fewest micro-batches of mb_tokens tokens on average (a multiple of the replicas)
-by largest differencing on what each sample takes, attention included; more micro-batches where they do not
-keep to their share of memory. The smallest come first and last. The pipeline is not looked at.
-*/
+// --- kk ----------------------------------------------------------------------------------------------------
+//
+// Equal work in every micro-batch: what trainers with balanced ragged batches do today.
+//
+// Samples are spread over the fewest micro-batches of mb_tokens tokens on average (a multiple of the
+// replicas) by largest differencing on what each sample takes, attention included; more micro-batches where
+// they do not keep to their share of memory. The smallest come first and last. The pipeline is not looked at.
 
 typedef struct {
     int64_t work_ns;
@@ -411,9 +402,7 @@ static bool keeps_share(const MicrobatchList* list, const PlanProblem* problem) 
     return false;
 }
 
-Status microbatch_kk_build(MicrobatchList* out, const PlanProblem* problem, const MicrobatchTaper* taper,
-                           Arena* arena) {
-    (void)taper;
+Status microbatch_kk_build(MicrobatchList* out, const PlanProblem* problem, Arena* arena) {
     Balance b;
     int32_t N = problem->num_samples, R = problem->R;
     int64_t tokens = 0, longest = 0, budget = problem->request->mb_tokens;
@@ -527,7 +516,7 @@ static Status make_drafts(Draft* out, int32_t* num, const PlanProblem* problem, 
     MicrobatchList list;
     ReplicaMbs replicas;
     bool keeps = false, drops = false;
-    TRY(dynapipe_rivals[problem->request->batching].build(&list, batching, NULL, arena));
+    TRY(dynapipe_rivals[problem->request->batching].build(&list, batching, arena));
     TRY(balance_replicas(&replicas, &list, problem->R, plan_problem_replica_slow(problem), arena));
     TRY(make_draft(&out[0], problem, &list, &replicas, false, arena, scratch));
     *num = 1;

@@ -637,11 +637,9 @@ bool original_orders_next(OriginalOrders* orders, int32_t* order, Rng* rng) {
 // --- the draft
 // ----------------------------------------------------------------------------------------------
 
-Status microbatch_dp_build_original(MicrobatchList* out, const PlanProblem* problem,
-                                    const MicrobatchTaper* taper, Arena* arena) {
+Status microbatch_dp_build_original(MicrobatchList* out, const PlanProblem* problem, Arena* arena) {
     enum { THINNING_NS = 5000000 };  // the original's compile-time constant
-    (void)taper;
-    PlanProblem tight = *problem;  // every stage has what the tightest has
+    PlanProblem tight = *problem;    // every stage has what the tightest has
     MicrobatchDpOptions options[3 * RECOMPUTE_COUNT];
     int num_modes = problem->num_modes;
     int32_t* order;
@@ -775,7 +773,7 @@ static Status assign_replicas(ReplicaMbs* out, Draft* draft, int32_t R, Arena* a
 Status original_draft(Draft* out, const PlanProblem* problem, Arena* arena) {
     Draft draft = {0};
     ReplicaMbs replicas;
-    TRY(microbatch_dp_build_original(&draft.list, problem, NULL, arena));
+    TRY(microbatch_dp_build_original(&draft.list, problem, arena));
     TRY(assign_replicas(&replicas, &draft, problem->R, arena));
     ARENA_TRY_NEW(draft.replica, arena, DraftReplica, problem->R);
     draft.placement = problem->request->placement;

@@ -388,15 +388,14 @@ Status microbatch_dp_first(MicrobatchList* out, const PlanProblem* problem, cons
     return dp_infeasible(problem, order, options[0].layout);
 }
 
-Status microbatch_dp_build(MicrobatchList* out, const PlanProblem* problem, const MicrobatchTaper* taper,
-                           Arena* arena) {
+Status microbatch_dp_build(MicrobatchList* out, const PlanProblem* problem, Arena* arena) {
     MicrobatchDpOptions options[RECOMPUTE_COUNT];
     int32_t* order;
     ARENA_TRY_NEW(order, arena, int32_t, problem->num_samples);
     TRY(sample_order_make(order, problem->samples, problem->num_samples, arena));
     for (int k = 0; k < problem->num_modes; k++) {
         options[k] = (MicrobatchDpOptions){
-            .ramp_percent = taper ? taper->ramp_percent : 100,
+            .ramp_percent = 100,
             .share = SHARE_PIPELINE,
             .single_alone = true,
             .mode = problem->modes[k],

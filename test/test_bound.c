@@ -56,7 +56,7 @@ static int64_t fastest_plan(const PlanProblem* mp, const LowerBound* bound, bool
     for (int b = BATCHING_DYNAMIC + 1; b < BATCHING_COUNT; b++) {
         MicrobatchList list;
         ReplicaMbs lists;
-        if (batching_policy((Batching)b)->build(&list, mp, NULL, arena) != STATUS_OK) { continue; }
+        if (batching_policy((Batching)b)->build(&list, mp, arena) != STATUS_OK) { continue; }
         CHECK_OK(balance_replicas(&lists, &list, mp->R, NULL, arena));
         for (int p = 0; p < 3; p++) {
             int64_t slowest = 0;

@@ -676,6 +676,18 @@ static void positions_are_sought(void) {
     pair_stream_close(stream);
 }
 
+// More rows than samples: the batch goes on with the next epoch.
+static void a_batch_may_hold_epochs(void) {
+    LoaderOptions options = stream_options(false);
+    PairStream* stream = open_stream(120, &options);
+    CHECK_EQ(pair_stream_info(stream)->num_batches, 1);
+    DynapipeBatch batch;
+    CHECK_OK(pair_stream_next_batch(stream, &batch));
+    check_shape(&batch, 120);
+    for (int32_t r = 0; r < 120; r++) { CHECK(row_is(&batch, r, r % PAIR_STREAM_NUM_SAMPLES)); }
+    pair_stream_close(stream);
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     Rng rng;
@@ -728,6 +740,7 @@ int main(int argc, char** argv) {
     maker_write(&pair_stream_data, 20, PAIR_STREAM_NUM_SAMPLES, made_dir, "train_1.bin");
     RUN(every_sample_comes_once_in_an_epoch);
     RUN(positions_are_sought);
+    RUN(a_batch_may_hold_epochs);
     maker_dir_remove(made_dir);
     maker_free(&pair_stream_data);
     return test_end();

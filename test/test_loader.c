@@ -891,6 +891,31 @@ static void a_position_is_of_the_contents(void) {
     arena_free(&arena);
 }
 
+// A batch that cannot hold one sample: these are counted, and each is a batch in one pass.
+static void samples_longer_than_a_batch_are_counted(void) {
+    MadeSample samples[] = {
+        {0, 30, 6}, {0, 2, 3}, {0, 2, 3}, {1, 10, 2}, {0, 3, 3}};  // 35, 4, 4, 11, 5 tokens
+    MadeData made = {.vocab = LOADER_FILES_VOCAB, .num_samples = 5, .samples = samples};
+    static const struct {
+        int64_t batch_tokens, num_alone, num_batches;
+    } cases[] = {{10, 2, 2 + 2}, {3, 5, 5}, {11, 1, 1 + 3}, {35, 0, 2}, {1000, 0, 1}};
+    char one[64], path[80];
+    maker_dir_create(one);
+    maker_write(&made, 0, 5, one, "long.bin");
+    snprintf(path, sizeof path, "%s/long.bin", one);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        LoaderOptions options = loader_files_usual_options();
+        Loader* loader;
+        options.batch_tokens = cases[i].batch_tokens;
+        CHECK_OK(loader_open(&loader, path, &options));
+        CHECK_EQ(loader_info(loader)->num_alone, cases[i].num_alone);
+        CHECK_EQ(loader_info(loader)->num_batches, cases[i].num_batches);
+        CHECK_EQ(loader_info(loader)->longest_tokens, 35);
+        loader_close(loader);
+    }
+    maker_dir_remove(one);
+}
+
 static void disagreeing_files_are_both_named(void) {
     LoaderOptions options = loader_files_usual_options();
     Loader* loader;
@@ -1451,6 +1476,7 @@ int main(int argc, char** argv) {
     maker_write(&loader_files_data, 100, 200, dir, "train_1.bin");
     maker_write(&loader_files_data, 200, 300, dir, "train_2.bin");
     RUN(a_position_is_of_the_contents);
+    RUN(samples_longer_than_a_batch_are_counted);
     RUN(disagreeing_files_are_both_named);
     RUN(other_vocabularies_are_refused);
     maker_free(&loader_files_data);

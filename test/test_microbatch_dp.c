@@ -260,9 +260,9 @@ static void every_sample_once_and_memory_kept(void) {
         if (rng_below(&rng, 2)) { random_problem_limit_memory(&problem, (int32_t)rng_below(&rng, 200)); }
         CHECK_OK(
             plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, problem.num_samples));
-        CHECK_OK(microbatch_dp_build(&list, &mp, NULL, &arena));
+        CHECK_OK(microbatch_dp_build(&list, &mp, &arena));
         CHECK_OK(list_check(&list, &mp, &arena));
-        Status status = microbatch_dp_build_original(&list, &mp, NULL, &arena);
+        Status status = microbatch_dp_build_original(&list, &mp, &arena);
         CHECK(status == STATUS_OK || status == STATUS_INFEASIBLE);  // stages' unequal states make it stricter
         if (status == STATUS_OK) { CHECK_OK(list_check(&list, &mp, &arena)); }
         arena_reset(&arena);
@@ -284,7 +284,7 @@ static void original_is_reproduced(void) {
         }
         CHECK_OK(cost_model_check(&a_case.costs));
         CHECK_OK(case_problem_init(&mp, &a_case));
-        CHECK_OK(microbatch_dp_build_original(&original, &mp, NULL, &arena));
+        CHECK_OK(microbatch_dp_build_original(&original, &mp, &arena));
         CHECK_OK(list_check(&original, &mp, &arena));
         double objective_ms = (double)original.objective_ns / 1e6;
         printf("%-24s objective %.1f ms, %d micro-batches; reference %.1f ms, %d\n", case_names[i],
@@ -295,7 +295,7 @@ static void original_is_reproduced(void) {
             CHECK_NEAR(objective_ms, reference.objective_ms, 0.06);
             CHECK_EQ(original.num_mbs, reference.num_mbs);
         }
-        CHECK_OK(microbatch_dp_build(&ours, &mp, NULL, &arena));
+        CHECK_OK(microbatch_dp_build(&ours, &mp, &arena));
         CHECK_OK(list_check(&ours, &mp, &arena));
         arena_reset(&arena);
     }
@@ -317,8 +317,8 @@ static void too_little_memory_names_the_sample(void) {
     random_problem_limit_memory(&problem, 10);
     problem.samples[1].enc_tokens = 4000;
     CHECK_OK(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 3));
-    CHECK_FAILS(microbatch_dp_build(&list, &mp, NULL, &arena), STATUS_INFEASIBLE, "sample 1 (4000 tokens");
-    CHECK_FAILS(microbatch_dp_build_original(&list, &mp, NULL, &arena), STATUS_INFEASIBLE,
+    CHECK_FAILS(microbatch_dp_build(&list, &mp, &arena), STATUS_INFEASIBLE, "sample 1 (4000 tokens");
+    CHECK_FAILS(microbatch_dp_build_original(&list, &mp, &arena), STATUS_INFEASIBLE,
                 "bytes over ---> ");
     problem.request.memory_limit_bytes = 1;
     CHECK_FAILS(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 3),

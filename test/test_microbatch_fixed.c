@@ -141,7 +141,7 @@ static void every_policy_keeps_its_law(void) {
             plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, problem.num_samples));
         for (int b = BATCHING_PACKED; b < BATCHING_COUNT; b++) {
             MicrobatchList list;
-            Status status = batching_policy((Batching)b)->build(&list, &mp, NULL, &arena);
+            Status status = batching_policy((Batching)b)->build(&list, &mp, &arena);
             if (status != STATUS_OK) {
                 CHECK(problem.request.memory_limit_bytes > 0);
                 CHECK_FAILS(status, STATUS_INFEASIBLE, "bytes over ---> raise --memory-limit");
@@ -184,7 +184,7 @@ static void best_fit_fills_the_packs(void) {
     problem.num_samples = 6;
     for (int i = 0; i < 6; i++) { problem.samples[i] = (PlanSample){lengths[i], 0, 0}; }
     CHECK_OK(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 6));
-    CHECK_OK(microbatch_packed_ragged_build(&list, &mp, NULL, &arena));
+    CHECK_OK(microbatch_packed_ragged_build(&list, &mp, &arena));
     CHECK_EQ(list.num_mbs, 2);
     CHECK_EQ(list.mbs[0].shape.enc_tokens, 8);
     CHECK_EQ(list.mbs[0].shape.enc_squares, 25 + 9);
@@ -205,10 +205,10 @@ static void packed_needs_memory_for_a_window(void) {
     random_problem_limit_memory(&problem, 300);
     problem.request.max_seq_tokens = 100000;
     CHECK_OK(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 40));
-    CHECK_FAILS(microbatch_packed_build(&list, &mp, NULL, &arena), STATUS_INFEASIBLE,
+    CHECK_FAILS(microbatch_packed_build(&list, &mp, &arena), STATUS_INFEASIBLE,
                 "--batching packed: micro-batch 0, of 40 samples");
     CHECK(strstr(status_message(), "--recompute") == NULL);  // recomputed, the window would not fit either
-    CHECK_OK(microbatch_packed_ragged_build(&list, &mp, NULL, &arena));
+    CHECK_OK(microbatch_packed_ragged_build(&list, &mp, &arena));
     arena_free(&arena);
 }
 

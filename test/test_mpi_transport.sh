@@ -32,8 +32,6 @@ expect() {
 
 for np in 1 2 4; do
     expect "exchange, $np ranks" 0 "passed" mpirun -np $np "$out/mpi_transport" exchange
-    expect "collective, $np ranks" 0 "passed" mpirun -np $np "$out/mpi_transport" collective
-    grep floats "$log"
 done
 expect "messages in chunks" 0 "passed" mpirun -np 3 "$out/mpi_transport_chunks" exchange
 export OMPI_MCA_odls_base_sigkill_timeout=0  # mpirun's wait for processes that it has killed, 1 s each time

@@ -250,7 +250,7 @@ static void cases_come_close_to_the_original(void) {
         }
         if (!a_case.encoder_decoder) { continue; }
         CHECK_OK(case_problem_init(&mp, &a_case));
-        CHECK_OK(microbatch_dp_build_original(&list, &mp, NULL, &arena));
+        CHECK_OK(microbatch_dp_build_original(&list, &mp, &arena));
         double objective_ms = (double)list.objective_ns / 1e6;
         printf("%s: objective %.1f ms, %d micro-batches; the original %.1f ms, %d\n", case_names[i],
                objective_ms, list.num_mbs, reference.objective_ms, reference.num_mbs);

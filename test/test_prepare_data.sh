@@ -214,7 +214,7 @@ check "are the same data" cmp -s "$dir/stdin/train.bin" "$dir/file/train.bin"
 check "however they come" cmp -s "$dir/pipe/train.bin" "$dir/file/train.bin"
 fails "packed data breaks off" ./prepare_data --out "$dir/x" <(head -c 900 "$dir/forms/b.json.gz")
 misused "has no {targets}, nor the field with the targets: nothing would be learnt --->" ./prepare_data --template '{inputs}' --out "$dir/x" "$dir/one.jsonl"
-misused "behind {targets}, with which the answer begins, stands {inputs} ---> put it in front" ./prepare_data --template '{targets} {inputs}' --out "$dir/x" "$dir/one.jsonl"
+misused "after {targets}, with which the answer begins, stands {inputs} ---> put it in front" ./prepare_data --template '{targets} {inputs}' --out "$dir/x" "$dir/one.jsonl"
 misused "has no {targets}" ./prepare_data --template '{foo} {bar}' --out "$dir/x" "$dir/one.jsonl"
 echo '{"inputs": "a", "targets": "b", "text": "c"}' >"$dir/many.jsonl"
 misused "has no {targets}" ./prepare_data --template '{inputs} {text}' --out "$dir/x" "$dir/many.jsonl"

@@ -305,7 +305,7 @@ static void an_array_gives_the_same_records(void) {
 #define TWO "{\n\"inputs\":\n\"\\\"{\",\n\"meta\":\n{\n\"x\": [\n{\n}\n]\n},\n\"targets\": \"4\"}"
 #define GOOD_LINES "{\"inputs\": \"1\", \"targets\": \"]\"}\n{\"inputs\": \"\\\"{\", \"targets\": \"4\"}\n"
 
-// Objects of several lines, one behind the other; a broken one costs itself, and no line of another.
+// Objects of several lines, one after another; a broken one costs itself, and no line of another.
 static void objects_of_several_lines_are_read(void) {
     static const struct {
         const char* text;
@@ -376,7 +376,7 @@ static void pack(FILE* stream, bool zstandard, const char* text, size_t num_byte
     free(packed);
 }
 
-// Two packed parts, one behind the other, of half the records each; cut off anywhere, it is an error, not an
+// Two packed parts, one after another, of half the records each; cut off anywhere, it is an error, not an
 // end.
 static void packed_files_are_read_to_their_end(void) {
     enum { LINES = 4000 };
@@ -556,8 +556,8 @@ static void a_template_ends_with_the_targets(void) {
         {"{{targets}} {inputs}", NULL, "has no {targets}"},
         {"{question} {answer}", "b", "has no {targets}"},
         {"{targets} {inputs}", NULL,
-         "behind {targets}, with which the answer begins, stands {inputs} ---> put it in front"},
-        {"{b} {targets}", "b", "behind {b}, with which the answer begins, stands {targets}"},
+         "after {targets}, with which the answer begins, stands {inputs} ---> put it in front"},
+        {"{b} {targets}", "b", "after {b}, with which the answer begins, stands {targets}"},
         {"{targets} {system}", NULL, "stands {system}"},
         {"{inputs} {targets}.{{}}", NULL, NULL},
         {"{targets}", NULL, NULL},

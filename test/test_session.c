@@ -22,7 +22,7 @@
 #include "test.h"
 
 // === session =============================================================================================
-// what the parts of a session share: tasks by name over both data sets, memory kept to its
+// What the parts of a session share: tasks by name over both data sets, memory kept to its
 // limit.
 
 // A session of one rank, as far as `open` takes it, with the options' defaults.
@@ -115,19 +115,6 @@ static void the_arena_is_what_all_of_a_rank_leaves(void) {
     CHECK_EQ(session_arena_limit(&dp), INT64_MAX);
 }
 
-// 5 s on one core: 22 ms of planning; more for more cores and replicas, never beyond its limits.
-static void planning_takes_its_share_of_a_step(void) {
-    const int64_t second_ns = INT64_C(1000000000);
-    CHECK(llabs(session_planning_ns(5 * second_ns, 1, 1) - 22360000) < 10000);
-    CHECK(llabs(session_planning_ns(5 * second_ns, 4, 1) - 44720000) < 10000);
-    CHECK(llabs(session_planning_ns(5 * second_ns, 1, 4) - 44720000) < 10000);
-    CHECK_EQ(session_planning_ns(1, 1, 1), 1000000);
-    CHECK_EQ(session_planning_ns(INT64_MAX, 1024, 512), 400000000);
-    for (int64_t step_ns = second_ns / 25; step_ns < 1000 * second_ns; step_ns *= 2) {
-        CHECK(session_planning_ns(step_ns, 1, 1) <= step_ns / 20);
-    }
-}
-
 // All ranks begin the update together, so a step ends with the rank that takes longest: the most parameters,
 // or the slowest.
 static void the_slowest_update_ends_a_step(void) {
@@ -199,22 +186,6 @@ static void every_task_is_in_the_record(void) {
     dp->task_names = NULL;
     dp->rank_stats = NULL;
     dp->now = NULL;
-    dynapipe_close(dp);
-}
-
-// What a run is asked to show it must have: all steps are counted from 1.
-static void a_step_to_show_is_one_of_the_run(void) {
-    Dynapipe* dp = session_of_one();
-    dp->num_steps = 3;
-    dp->options.show_step = 4;
-    CHECK_OK(session_report_check(dp));  // nothing is shown
-    dp->options.print_plan = true;
-    CHECK_FAILS(session_report_check(dp), STATUS_BAD_OPTION,
-                "--debug print-plan: shows step 4 (--show-step), the run has 3 --->");
-    dp->options.trace = "x";
-    CHECK_FAILS(session_report_check(dp), STATUS_BAD_OPTION, "--trace: shows step 4");
-    dp->options.show_step = 3;
-    CHECK_OK(session_report_check(dp));
     dynapipe_close(dp);
 }
 
@@ -442,7 +413,7 @@ static void a_step_keeps_what_the_model_asks_for(void) {
 }
 
 // === session_machine =====================================================================================
-// what a session knows of its ranks: speeds as measured, memory as each has it; one
+// What a session knows of its ranks: speeds as measured, memory as each has it; one
 // number for all where that serves.
 
 #define MIB (INT64_C(1) << 20)
@@ -520,7 +491,7 @@ static void what_is_taken_later_is_taken_from_all(void) {
 }
 
 // === session_model =======================================================================================
-// models put into a session: what does not fit together is named on every rank before
+// Models put into a session: what does not fit together is named on every rank before
 // anything travels, nothing runs without a model, and all of the model counts once.
 
 static RankResult results[RANKS_MAX];
@@ -817,7 +788,7 @@ static void every_parameter_is_counted_once(void) {
 }
 
 // === session_same ========================================================================================
-// ranks that were started with other options, or have another model or run, say which
+// Ranks that were started with other options, or have another model or run, say which
 // and how.
 
 static uint64_t seed;
@@ -949,7 +920,7 @@ static void costs_are_told_by_their_lines(void) {
 }
 
 // === session_eval ========================================================================================
-// validation cuts its data so that every row is counted once and both sides of a
+// Validation cuts its data so that every row is counted once and both sides of a
 // micro-batch keep to what memory allows.
 
 enum { LONGEST_INPUT = 40, LONGEST_TARGET = 14, ENC_BYTES = 640, DEC_BYTES = 1280 };
@@ -1295,7 +1266,7 @@ static void a_signal_breaks_off(void) {
 }
 
 // === session_verify ======================================================================================
-// ranks train on the same text, undamaged and of one tokenizer, or not at all.
+// Ranks train on the same text, undamaged and of one tokenizer, or not at all.
 
 enum { SESSION_VERIFY_NUM_RANKS = 3 };
 
@@ -1604,7 +1575,7 @@ static void who_is_told_to_end_does_not_wait(void) {
 }
 
 // === plan_ahead ==========================================================================================
-// every step once, in order, never in a slot that is in use; errors cross threads; no
+// Every step once, in order, never in a slot that is in use; errors cross threads; no
 // hang.
 
 static uint64_t plan_ahead_seed;
@@ -1652,8 +1623,7 @@ static void every_step_comes_once_and_stays_until_the_next(void) {
                 CHECK_EQ(maker.slot_step[slot], step);
                 pause_us(rng_between(&rng, 0, 30));
             }
-            PlanAheadStats stats = plan_ahead_stats(ahead);
-            CHECK(stats.make_ns >= maker.make_us * 1000 && stats.wait_ns >= 0 && stats.make_cpu_ns >= 0);
+            CHECK(plan_ahead_wait_ns(ahead) >= 0);
         }
         int32_t slot;
         CHECK_FAILS(plan_ahead_get(ahead, first + num_steps, &slot), STATUS_OUT_OF_RANGE, "was asked for");
@@ -1703,12 +1673,11 @@ static void waiting_is_measured(void) {
         int32_t slot;
         CHECK_OK(plan_ahead_start(&ahead, make, &maker, 0, 2, num_ahead));
         CHECK_OK(plan_ahead_get(ahead, 0, &slot));
-        CHECK(plan_ahead_stats(ahead).wait_ns > 10000000);
+        CHECK(plan_ahead_wait_ns(ahead) > 10000000);
         if (num_ahead > 0) { CHECK_OK(plan_ahead_wait_all(ahead)); }
         CHECK_OK(plan_ahead_get(ahead, 1, &slot));
-        PlanAheadStats stats = plan_ahead_stats(ahead);
-        CHECK(stats.make_ns >= 20000000);
-        CHECK(num_ahead == 0 ? stats.wait_ns >= 20000000 : stats.wait_ns < 10000000);
+        int64_t wait_ns = plan_ahead_wait_ns(ahead);
+        CHECK(num_ahead == 0 ? wait_ns >= 20000000 : wait_ns < 10000000);
         plan_ahead_stop(ahead);
     }
 }
@@ -1741,7 +1710,7 @@ static void stopping_early_ends_cleanly(void) {
 }
 
 // === host_cores ==========================================================================================
-// ranks of one process share one host; what it has is what they may run on.
+// Ranks of one process share one host; what it has is what they may run on.
 
 static void quotas_are_whole_cores(void) {
     CHECK_EQ(host_cores_quota("max 100000\n"), 0);
@@ -1781,17 +1750,6 @@ static void ranks_of_a_process_share_its_cores(void) {
     }
 }
 
-// The host that lacks most is the one to name.
-static void the_host_that_lacks_most_is_named(void) {
-    int32_t host[] = {0, 0, 1, 2, 2}, cores[] = {2, 1, 1}, threads[] = {1, 3, 4}, sharers[] = {2, 1, 2};
-    HostCores hosts = {5, 3, host, cores, threads, sharers, false};
-    CHECK_EQ(host_cores_short(&hosts), 2);
-    threads[2] = 0;
-    CHECK_EQ(host_cores_short(&hosts), 1);
-    cores[1] = 3;
-    CHECK_EQ(host_cores_short(&hosts), -1);
-}
-
 int main(int argc, char** argv) {
     RUN(tasks_have_one_number_by_name);
     RUN(the_arena_grows_in_place_up_to_the_limit);
@@ -1799,8 +1757,6 @@ int main(int argc, char** argv) {
     RUN(the_slowest_update_ends_a_step);
     RUN(not_a_number_is_null);
     RUN(every_task_is_in_the_record);
-    RUN(a_step_to_show_is_one_of_the_run);
-    RUN(planning_takes_its_share_of_a_step);
     RUN(what_the_model_asks_for_is_obeyed_or_refused);
     RUN(members_kept_for_later_are_zero);
     RUN(a_position_outlives_the_choice_of_stages);
@@ -1844,6 +1800,5 @@ int main(int argc, char** argv) {
     RUN(stopping_early_ends_cleanly);
     RUN(quotas_are_whole_cores);
     RUN(ranks_of_a_process_share_its_cores);
-    RUN(the_host_that_lacks_most_is_named);
     return test_end();
 }

@@ -379,7 +379,7 @@ static void expect(const Network* first, const Network* second, const double exp
     Rng rng = rng_seed(seed);
     double link[P - 1];
     settle(link, rounds, &rng);
-    for (int32_t r = 0; r < P - 1; r++) { CHECK_NEAR(link[r], expected[r], 0.1 * expected[r]); }
+    for (int32_t r = 0; r < P - 1; r++) { CHECK_NEAR(link[r], expected[r], 0.15 * expected[r]); }
 }
 
 static const double as_predicted[P - 1] = {1, 1, 1};
@@ -419,27 +419,18 @@ static void sends_during_jobs_say_nothing(void) {
     expect(&network, &network, as_predicted);
 }
 
-// 100 bytes a ns: what takes 1 us reads 0.05 ms on a loaded machine, 16 times as long and more.
-static void tiny_messages_make_no_link_slow(void) {
-    costs_make(100);
+// Tiny messages on a loaded machine; messages that take their part of a step, each delayed by up to a
+// hundredth of it; a slow link that the step does not feel.
+static void what_a_step_does_not_feel_makes_no_link_slow(void) {
     for (double delay_ns = 100e3; delay_ns < 200e6; delay_ns *= 4) {
         Network network = {.slow = {1, 1, 1, 1}, .delay_ns = delay_ns, .step_ms = 1000};
+        costs_make(100);
         expect(&network, &network, as_predicted);
+        network.step_ms = 300;
+        costs_make(1);
+        if (delay_ns <= 3e6) { expect(&network, &network, as_predicted); }
     }
-}
-
-// Messages that take their part of a step are delayed, too: by up to a hundredth of it, each of them.
-static void a_loaded_machine_makes_no_link_slow(void) {
-    costs_make(1);
-    for (double delay_ns = 100e3; delay_ns <= 3e6; delay_ns *= 2) {
-        Network network = {.slow = {1, 1, 1, 1}, .delay_ns = delay_ns, .step_ms = 300};
-        expect(&network, &network, as_predicted);
-    }
-}
-
-static void what_a_step_does_not_feel_is_left_out(void) {
     Network network = quiet;
-    costs_make(1);
     network.slow[1] = 3;
     network.step_ms = 1e5;
     expect(&network, &network, as_predicted);
@@ -476,9 +467,7 @@ int main(int argc, char** argv) {
     RUN(a_slow_link_is_found_and_no_other);
     RUN(one_round_is_no_round);
     RUN(sends_during_jobs_say_nothing);
-    RUN(tiny_messages_make_no_link_slow);
-    RUN(a_loaded_machine_makes_no_link_slow);
-    RUN(what_a_step_does_not_feel_is_left_out);
+    RUN(what_a_step_does_not_feel_makes_no_link_slow);
     RUN(both_ends_must_say_so);
     return test_end();
 }

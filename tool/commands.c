@@ -82,7 +82,7 @@ static Status tool_write(const char* path, ToolPrint* print, const void* what) {
     return status;
 }
 
-// --- problem_command --------------------
+// --- a command on a problem --------------------------------------------------------------------------------
 
 int problem_command(const ToolUsage* usage, void* options, int argc, char** argv, ProblemCommand* run) {
     bool help;
@@ -96,8 +96,7 @@ int problem_command(const ToolUsage* usage, void* options, int argc, char** argv
     return status == STATUS_OK ? TOOL_OK : tool_fail(status);
 }
 
-// --- command_check --------------------
-// command_check.c -- ./dynapipe check: every rule a plan must keep.
+// --- ./dynapipe check --------------------------------------------------------------------------------------
 
 typedef struct {
     ProblemOptions problem;
@@ -144,8 +143,7 @@ int command_check(int argc, char** argv) {
     return problem_command(&usage, &options, argc, argv, run);
 }
 
-// --- command_diff --------------------
-// command_diff.c -- ./dynapipe diff: what differs between two plans.
+// --- ./dynapipe diff ---------------------------------------------------------------------------------------
 
 static const ToolUsage command_diff_usage = {
     .arguments = "A.txt B.txt",
@@ -179,8 +177,7 @@ int command_diff(int argc, char** argv) {
     return num_differences == 0 ? TOOL_OK : TOOL_FAILED;
 }
 
-// --- command_bound --------------------
-// command_bound.c -- ./dynapipe bound: the parts of the lower bound of a problem.
+// --- ./dynapipe bound --------------------------------------------------------------------------------------
 
 typedef struct {
     ProblemOptions problem;
@@ -296,8 +293,7 @@ int command_bound(int argc, char** argv) {
     return problem_command(&command_bound_usage, &options, argc, argv, command_bound_run);
 }
 
-// --- command_plan --------------------
-// command_plan.c -- ./dynapipe plan: one batch planned, shown, and written in every form asked for.
+// --- ./dynapipe plan ---------------------------------------------------------------------------------------
 
 typedef struct {
     ProblemOptions problem;
@@ -550,8 +546,7 @@ int command_plan(int argc, char** argv) {
     return problem_command(&command_plan_usage, &options, argc, argv, command_plan_run);
 }
 
-// --- command_replay --------------------
-// command_replay.c -- ./dynapipe replay: how plans bear up when their times are off; a measured step again.
+// --- ./dynapipe replay -------------------------------------------------------------------------------------
 
 typedef struct {
     double noise;
@@ -701,8 +696,7 @@ int command_replay(int argc, char** argv) {
     return status == STATUS_OK ? TOOL_OK : tool_fail(status);
 }
 
-// --- command_report --------------------
-// command_report.c -- ./dynapipe report: what a training run logged, as one page.
+// --- ./dynapipe report -------------------------------------------------------------------------------------
 
 typedef struct {
     const char *out, *trace, *what_if;

@@ -35,7 +35,7 @@ Status plan_file_load(Plan* out, const char* path, Arena* arena) {
     return status;
 }
 
-// --- plan_verify --------------------
+// --- is a plan true? ---------------------------------------------------------------------------------------
 
 // --- structure -------------------------------------------------------------------------------------------
 
@@ -185,23 +185,20 @@ Status plan_verify_problem(const Plan* plan, const Problem* problem, Arena* aren
     return plan_memory_check(memory, plan, &problem->request);
 }
 
-// --- plan_diff --------------------
-/*
-plan_diff.c -- micro-batches are the same where they have the same samples, wherever they stand.
-
-From the outside in: size, policy, placement of chunks and head; micro-batches that only one plan has; those
-that both have but on another replica, padded or recomputed otherwise; the first job of each rank that is
-another one; predictions. What is equal is counted, not listed. Orders are compared by the micro-batches that
-both plans have, under the first plan's numbers.
-*/
+// --- what differs between two plans
+// --------------------------------------------------------------------------
+//
+// From the outside in: size, policy, placement and head; micro-batches (the same where they have the same
+// samples) that only one plan has, or that are on another replica, padded or recomputed otherwise; the first
+// job of each rank that is another one, by the micro-batches that both plans have; predictions. What is equal
+// is counted.
 
 enum { MAX_LISTED = 8, MAX_SAMPLES = 6 };  // lines of one kind, samples in one of them
 
 typedef struct {
     const Plan *a, *b;
     FILE* out;
-    int32_t num_differences;
-    int32_t equal_values, equal_chunks, equal_mbs, equal_orders;
+    int32_t num_differences, equal_values, equal_mbs, equal_orders;
     int32_t* twin;       // [a->M] the micro-batch of b with the same samples, -1: none
     int32_t* twin_of_b;  // [b->M] the same of a
 } Diff;
@@ -214,16 +211,6 @@ __attribute__((format(printf, 2, 3))) static void differ(Diff* diff, const char*
     diff->num_differences++;
 }
 
-// --- size, policy, stages --------------------------------------------------------------------------------
-
-static void diff_number(Diff* diff, const char* what, int64_t a, int64_t b) {
-    if (a == b) {
-        diff->equal_values++;
-    } else {
-        differ(diff, "%s: %" PRId64 ", %" PRId64 "\n", what, a, b);
-    }
-}
-
 static void diff_text(Diff* diff, const char* what, const char* a, const char* b) {
     if (strcmp(a, b) == 0) {
         diff->equal_values++;
@@ -232,100 +219,64 @@ static void diff_text(Diff* diff, const char* what, const char* a, const char* b
     }
 }
 
-static double percent_more(int64_t a, int64_t b) {
-    return a > 0 ? 100.0 * (double)(b - a) / (double)a : 0;
-}
-
-// In bytes where three digits would not tell them apart.
-static void diff_bytes(Diff* diff, const char* what, int64_t a, int64_t b) {
-    char text[2][BYTES_CHARS];
+// In `unit`s of so many; with how much more the second is.
+static void diff_number(Diff* diff, const char* what, int64_t a, int64_t b, double unit, const char* name) {
     if (a == b) {
         diff->equal_values++;
-    } else if (strcmp(bytes_text(text[0], (double)a), bytes_text(text[1], (double)b)) == 0) {
-        differ(diff, "%s: %" PRId64 " B, %" PRId64 " B\n", what, a, b);
     } else {
-        differ(diff, "%s: %s, %s (%+.2f %%)\n", what, text[0], text[1], percent_more(a, b));
+        differ(diff, "%s: %.12g%s, %.12g%s", what, (double)a / unit, name, (double)b / unit, name);
+        if (a > 0 && name[0] != '\0') {
+            fprintf(diff->out, " (%+.2f %%)", 100.0 * (double)(b - a) / (double)a);
+        }
+        fprintf(diff->out, "\n");
     }
 }
 
-static void diff_ms(Diff* diff, const char* what, int64_t a_ns, int64_t b_ns) {
-    if (a_ns == b_ns) {
-        diff->equal_values++;
-        return;
-    }
-    bool is_long = a_ns >= 1000000000 && b_ns >= 1000000000;
-    const char* unit = is_long ? "s" : "ms";
-    const int decimals = is_long ? 9 : 6;
-    const double unit_ns = is_long ? 1e9 : 1e6;
-    differ(diff, "%s: %.*f %s, %.*f %s (%+.2f %%)\n", what, decimals, (double)a_ns / unit_ns, unit, decimals,
-           (double)b_ns / unit_ns, unit, percent_more(a_ns, b_ns));
-}
-
-static void print_layers(char* out, size_t out_bytes, const LayerRange* layers) {
-    if (layers->layer_begin == layers->layer_end) {
-        snprintf(out, out_bytes, "no layers");
-    } else if (layers->layer_begin == layers->layer_end - 1) {
-        snprintf(out, out_bytes, "layer %d", layers->layer_begin);
+// "layers 0 to 3 on stage 1"; of a head "by rows: 512 0 512".
+static void chunk_text(char* out, size_t room, const Placement* placement, int32_t k) {
+    if (k >= placement->num_chunks) {
+        snprintf(out, room, "none");
     } else {
-        snprintf(out, out_bytes, "layers %d to %d", layers->layer_begin, layers->layer_end - 1);
+        snprintf(out, room, "layers %d to %d on stage %d", placement->chunks[k].layer_begin,
+                 placement->chunks[k].layer_end - 1, placement->stage_of[k]);
     }
 }
 
-// "layers 0 to 3 on stage 1".
-static void print_chunk(char* out, size_t out_bytes, const Placement* placement, int32_t k) {
-    char layers[40];
-    print_layers(layers, sizeof layers, &placement->chunks[k]);
-    snprintf(out, out_bytes, "%s on stage %d", layers, placement->stage_of[k]);
-}
-
-static bool same_chunk(const Placement* a, const Placement* b, int32_t k) {
-    return a->chunks[k].layer_begin == b->chunks[k].layer_begin &&
-           a->chunks[k].layer_end == b->chunks[k].layer_end && a->stage_of[k] == b->stage_of[k];
-}
-
-// "whole", "by rows: 512 0 512".
-static void print_split(char* out, size_t out_bytes, const Placement* placement, int32_t P) {
-    int used = snprintf(out, out_bytes, "%s%s", placement->head == HEAD_WHOLE ? "" : "by ",
-                        plan_head_words[placement->head]);
-    for (int32_t s = 0; s < P && placement->head != HEAD_WHOLE && (size_t)used < out_bytes; s++) {
-        int32_t units = placement->head_begin[s + 1] - placement->head_begin[s];
-        used += snprintf(out + used, out_bytes - (size_t)used, "%s%d", s == 0 ? ": " : " ", units);
+static void head_text(char* out, size_t room, const Plan* plan) {
+    const Placement* placement = &plan->placement;
+    int used = snprintf(out, room, "%s", plan_head_words[placement->head]);
+    for (int32_t s = 0; s < plan->P && placement->head != HEAD_WHOLE && (size_t)used < room; s++) {
+        used += snprintf(out + used, room - (size_t)used, " %d",
+                         placement->head_begin[s + 1] - placement->head_begin[s]);
     }
-}
-
-static void diff_placement(Diff* diff) {
-    const Placement *a = &diff->a->placement, *b = &diff->b->placement;
-    char text[2][1024];
-    int32_t num = 0;
-    diff_number(diff, "chunks", a->num_chunks, b->num_chunks);
-    for (int32_t k = 0; k < a->num_chunks && k < b->num_chunks; k++) {
-        bool same = same_chunk(a, b, k);
-        diff->equal_chunks += same;
-        if (same || num++ >= MAX_LISTED) { continue; }
-        print_chunk(text[0], sizeof text[0], a, k);
-        print_chunk(text[1], sizeof text[1], b, k);
-        differ(diff, "chunk %d: %s, %s\n", k, text[0], text[1]);
-    }
-    if (num > MAX_LISTED) { differ(diff, "%d more chunks have other layers or stages\n", num - MAX_LISTED); }
-    print_split(text[0], sizeof text[0], a, diff->a->P);
-    print_split(text[1], sizeof text[1], b, diff->b->P);
-    diff_text(diff, "head", text[0], text[1]);
 }
 
 static void diff_head(Diff* diff) {
     const Plan *a = diff->a, *b = diff->b;
-    diff_number(diff, "stages", a->P, b->P);
-    diff_number(diff, "replicas", a->R, b->R);
-    diff_number(diff, "samples", a->N, b->N);
-    diff_number(diff, "micro-batches", a->M, b->M);
+    int32_t K =
+        a->placement.num_chunks > b->placement.num_chunks ? a->placement.num_chunks : b->placement.num_chunks;
+    char text[2][1024], name[32];
+    diff_number(diff, "stages", a->P, b->P, 1, "");
+    diff_number(diff, "replicas", a->R, b->R, 1, "");
+    diff_number(diff, "samples", a->N, b->N, 1, "");
+    diff_number(diff, "micro-batches", a->M, b->M, 1, "");
+    diff_number(diff, "messages are pulled", a->pulls, b->pulls, 1, "");
     diff_text(diff, "policy", a->policy, b->policy);
     diff_text(diff, "schedule", a->schedule, b->schedule);
-    diff_number(diff, "messages are pulled", a->pulls, b->pulls);
-    diff_bytes(diff, "memory limit", a->memory_limit_bytes, b->memory_limit_bytes);
-    diff_placement(diff);
+    diff_number(diff, "memory limit", a->memory_limit_bytes, b->memory_limit_bytes, 1, " B");
+    for (int32_t k = 0; k < K; k++) {
+        snprintf(name, sizeof name, "chunk %d", k);
+        chunk_text(text[0], sizeof text[0], &a->placement, k);
+        chunk_text(text[1], sizeof text[1], &b->placement, k);
+        diff_text(diff, name, text[0], text[1]);
+    }
+    head_text(text[0], sizeof text[0], a);
+    head_text(text[1], sizeof text[1], b);
+    diff_text(diff, "head", text[0], text[1]);
 }
 
-// --- micro-batches ---------------------------------------------------------------------------------------
+// --- micro-batches
+// -------------------------------------------------------------------------------------------
 
 static int32_t first_segment(const Plan* plan, int32_t m) {
     return plan->sequences[plan->mbs[m].sequence_begin].segment_begin;
@@ -335,22 +286,17 @@ static int32_t end_segment(const Plan* plan, int32_t m) {
     return plan->sequences[plan->mbs[m].sequence_end - 1].segment_end;
 }
 
-// owner[sample] = its micro-batch. Sample ids of a checked plan are in range and there once.
-static Status owners_make(int32_t** out, const Plan* plan, Arena* arena) {
-    ARENA_TRY_NEW(*out, arena, int32_t, plan->N);
-    for (int32_t m = 0; m < plan->M; m++) {
-        for (int32_t k = first_segment(plan, m); k < end_segment(plan, m); k++) {
-            (*out)[plan->segments[k].sample_idx] = m;
-        }
-    }
-    return STATUS_OK;
-}
-
-// twin[m] of every micro-batch of `plan` in the other one.
+// twin[m] of every micro-batch of `plan` in the other one. Sample ids of a checked plan are in range and
+// there once.
 static Status twins_make(int32_t** out, const Plan* plan, const Plan* other, Arena* arena) {
     int32_t* owner;
     ARENA_TRY_NEW(*out, arena, int32_t, plan->M);
-    TRY(owners_make(&owner, other, arena));
+    ARENA_TRY_NEW(owner, arena, int32_t, other->N);
+    for (int32_t m = 0; m < other->M; m++) {
+        for (int32_t k = first_segment(other, m); k < end_segment(other, m); k++) {
+            owner[other->segments[k].sample_idx] = m;
+        }
+    }
     for (int32_t m = 0; m < plan->M; m++) {
         int32_t begin = first_segment(plan, m), end = end_segment(plan, m), twin = -2;
         for (int32_t k = begin; k < end; k++) {
@@ -379,19 +325,16 @@ static void list_lonely(Diff* diff, const Plan* plan, const int32_t* twin, const
 }
 
 static void diff_twins(Diff* diff) {
-    int32_t num = 0;
+    int32_t num = 0, K = diff->a->placement.num_chunks;
     for (int32_t m = 0; m < diff->a->M; m++) {
         if (diff->twin[m] < 0) { continue; }
         const PlanMicrobatch *x = &diff->a->mbs[m], *y = &diff->b->mbs[diff->twin[m]];
-        int32_t K = diff->a->placement.num_chunks;
         bool recompute =
             diff->b->placement.num_chunks == K && memcmp(x->recompute, y->recompute, (size_t)K) != 0;
         bool padding = x->layout != y->layout || memcmp(&x->shape, &y->shape, sizeof x->shape) != 0;
-        if (x->replica == y->replica && !recompute && !padding) {
-            diff->equal_mbs++;
-            continue;
-        }
-        if (num++ >= MAX_LISTED) { continue; }
+        bool same = x->replica == y->replica && !recompute && !padding;
+        diff->equal_mbs += same;
+        if (same || num++ >= MAX_LISTED) { continue; }
         differ(diff, "micro-batch %d, %d:%s%s%s\n", m, diff->twin[m],
                x->replica != y->replica ? " another replica" : "", padding ? " padded otherwise" : "",
                recompute ? " recomputed otherwise" : "");
@@ -401,7 +344,8 @@ static void diff_twins(Diff* diff) {
     }
 }
 
-// --- orders ----------------------------------------------------------------------------------------------
+// --- orders
+// --------------------------------------------------------------------------------------------------
 
 // The next job of a micro-batch that the other plan has, too.
 static const PlanInstr* next_job(const PlanRank* rank, int32_t* i, const int32_t* twin) {
@@ -412,7 +356,6 @@ static const PlanInstr* next_job(const PlanRank* rank, int32_t* i, const int32_t
     return NULL;
 }
 
-// mb: the job's micro-batch in the first plan.
 static void print_job(FILE* out, const Plan* plan, const PlanInstr* job, int32_t mb) {
     if (job == NULL) {
         fprintf(out, "nothing more");
@@ -423,66 +366,43 @@ static void print_job(FILE* out, const Plan* plan, const PlanInstr* job, int32_t
     }
 }
 
-// Shares are the same of each other, whatever number they have behind the chunks.
-static bool same_piece(const Diff* diff, const PlanInstr* x, const PlanInstr* y) {
-    bool share = x->chunk >= diff->a->placement.num_chunks;
-    return share ? y->chunk >= diff->b->placement.num_chunks : x->chunk == y->chunk;
-}
-
-static int32_t num_common(const Diff* diff) {
-    int32_t num = 0;
-    for (int32_t m = 0; m < diff->a->M; m++) { num += diff->twin[m] >= 0; }
-    return num;
-}
-
-// The first job that is another one; the same micro-batch counts by its samples. Nothing can be said of
-// pieces that have no counterpart, nor where no micro-batch has.
+// The first job of each rank that is another one, where both plans have the same pieces.
 static void diff_orders(Diff* diff) {
-    int32_t num = 0, num_ranks = diff->a->P * diff->a->R;
-    bool same_pieces = diff->a->placement.num_chunks == diff->b->placement.num_chunks &&
-                       diff->a->placement.head == diff->b->placement.head;
-    if (diff->a->P != diff->b->P || diff->a->R != diff->b->R || !same_pieces || num_common(diff) == 0) {
+    const Plan *a = diff->a, *b = diff->b;
+    int32_t num = 0, num_common = 0;
+    for (int32_t m = 0; m < a->M; m++) { num_common += diff->twin[m] >= 0; }
+    if (a->P != b->P || a->R != b->R || a->placement.num_chunks != b->placement.num_chunks ||
+        a->placement.head != b->placement.head || num_common == 0) {
         return;
     }
-    for (int32_t r = 0; r < num_ranks; r++) {
-        int32_t i = 0, k = 0, place = 0;
+    for (int32_t r = 0; r < a->P * a->R; r++) {
+        int32_t i = 0, k = 0, place = -1;
         const PlanInstr *x, *y;
-        bool same;
         do {
-            x = next_job(&diff->a->ranks[r], &i, diff->twin);
-            y = next_job(&diff->b->ranks[r], &k, diff->twin_of_b);
-            same = x != NULL && y != NULL && x->kind == y->kind && diff->twin[x->mb] == y->mb &&
-                   same_piece(diff, x, y);
+            x = next_job(&a->ranks[r], &i, diff->twin);
+            y = next_job(&b->ranks[r], &k, diff->twin_of_b);
             place++;
-        } while (same);
-        bool all_same = x == NULL && y == NULL;
-        diff->equal_orders += all_same;
-        if (all_same || num++ >= MAX_LISTED) { continue; }
-        differ(diff, "replica %d, stage %d: job %d is ", r / diff->a->P, r % diff->a->P, place - 1);
-        print_job(diff->out, diff->a, x, x != NULL ? x->mb : -1);
+        } while (x != NULL && y != NULL && x->kind == y->kind && diff->twin[x->mb] == y->mb &&
+                 x->chunk == y->chunk);
+        bool same = x == NULL && y == NULL;
+        diff->equal_orders += same;
+        if (same || num++ >= MAX_LISTED) { continue; }
+        differ(diff, "replica %d, stage %d: job %d is ", r / a->P, r % a->P, place);
+        print_job(diff->out, a, x, x != NULL ? x->mb : -1);
         fprintf(diff->out, ", ");
-        print_job(diff->out, diff->b, y, y != NULL ? diff->twin_of_b[y->mb] : -1);
+        print_job(diff->out, b, y, y != NULL ? diff->twin_of_b[y->mb] : -1);
         fprintf(diff->out, "\n");
     }
     if (num > MAX_LISTED) { differ(diff, "%d more ranks with other orders\n", num - MAX_LISTED); }
 }
 
-static void diff_memory(Diff* diff) {
-    if (diff->a->P != diff->b->P || diff->a->R != diff->b->R) { return; }
-    int64_t most[2] = {0, 0};
-    for (int32_t r = 0; r < diff->a->P * diff->a->R; r++) {
-        int64_t bytes[2] = {diff->a->ranks[r].arena_bytes + diff->a->ranks[r].state_bytes,
-                            diff->b->ranks[r].arena_bytes + diff->b->ranks[r].state_bytes};
-        for (int i = 0; i < 2; i++) { most[i] = bytes[i] > most[i] ? bytes[i] : most[i]; }
+static int64_t fullest_bytes(const Plan* plan) {
+    int64_t most = 0;
+    for (int32_t r = 0; r < plan->P * plan->R; r++) {
+        int64_t bytes = plan->ranks[r].arena_bytes + plan->ranks[r].state_bytes;
+        most = bytes > most ? bytes : most;
     }
-    diff_bytes(diff, "memory of the fullest rank", most[0], most[1]);
-}
-
-static void print_equal(const Diff* diff) {
-    const Plan* a = diff->a;
-    fprintf(diff->out, "equal: %d values, %d of %d chunks, %d of %d micro-batches", diff->equal_values,
-            diff->equal_chunks, a->placement.num_chunks, diff->equal_mbs, a->M);
-    fprintf(diff->out, ", orders of %d of %d ranks\n", diff->equal_orders, a->P * a->R);
+    return most;
 }
 
 Status plan_diff(const Plan* a, const Plan* b, FILE* out, int32_t* num_differences, Arena* arena) {
@@ -494,18 +414,21 @@ Status plan_diff(const Plan* a, const Plan* b, FILE* out, int32_t* num_differenc
     list_lonely(&diff, b, diff.twin_of_b, "the second");
     diff_twins(&diff);
     diff_orders(&diff);
-    diff_ms(&diff, "makespan", a->makespan_ns, b->makespan_ns);
-    diff_ms(&diff, "bound", a->bound_ns, b->bound_ns);
-    diff_memory(&diff);
+    diff_number(&diff, "makespan", a->makespan_ns, b->makespan_ns, 1e6, " ms");
+    diff_number(&diff, "bound", a->bound_ns, b->bound_ns, 1e6, " ms");
+    diff_number(&diff, "memory of the fullest rank", fullest_bytes(a), fullest_bytes(b), 1, " B");
     if (diff.num_differences == 0 && plan_hash(a) != plan_hash(b)) {
         differ(&diff, "the same jobs, but their transfers, buffers or times differ: see diff of the texts\n");
     }
-    if (diff.num_differences > 0) { print_equal(&diff); }
+    if (diff.num_differences > 0) {
+        fprintf(out, "equal: %d values, %d of %d micro-batches, orders of %d of %d ranks\n",
+                diff.equal_values, diff.equal_mbs, a->M, diff.equal_orders, a->P * a->R);
+    }
     *num_differences = diff.num_differences;
     return STATUS_OK;
 }
 
-// --- plan_memory --------------------
+// --- memory at its peak ------------------------------------------------------------------------------------
 
 // What prices of a plan's jobs depend on.
 typedef struct {
@@ -543,7 +466,7 @@ static bool price(CostJobs* out, const Prices* prices, const PlanInstr* job) {
     return mode != RECOMPUTE_NONE && prices->costs->recompute_is_job[mode];
 }
 
-// Nothing of what it is about is held behind it.
+// Nothing is held after it.
 static bool is_last_job(const Prices* prices, const PlanRank* rank, int32_t i) {
     const PlanInstr* job = &rank->instrs[i];
     bool splits = job->chunk >= prices->plan->placement.num_chunks;  // does a W of it follow?
@@ -670,7 +593,7 @@ void plan_memory_print(const PlanMemory* memory, const Plan* plan, const PlanReq
     }
 }
 
-// --- plan_explain --------------------
+// --- a plan in words ---------------------------------------------------------------------------------------
 
 static double percent(int64_t part, int64_t whole) {
     return whole > 0 ? 100.0 * (double)part / (double)whole : 0;
@@ -710,7 +633,7 @@ static void explain_microbatches(const Plan* plan, FILE* out) {
             num_padded == 0 ? "Nothing is padded" : "Samples are padded to the longest of their micro-batch");
 }
 
-// "8", or "5+3" of two stacks: of a stage's chunks one behind the other.
+// "8", or "5+3" of two stacks: of a stage's chunks one after the other.
 static void print_stage_layers(const PlanExplain* about, int32_t s, FILE* out) {
     const Placement* placement = &about->plan->placement;
     const char* before = " ";
@@ -904,7 +827,7 @@ void plan_explain_print(const PlanExplain* about, FILE* out) {
     free(text);
 }
 
-// --- plan_json --------------------
+// --- the published form ------------------------------------------------------------------------------------
 
 static const double NS_PER_MS = 1e6;
 

@@ -1,4 +1,7 @@
-// plan_file.h -- a plan from its text form on disk; its memory comes from `arena`.
+/*
+plan_views.h -- what ./dynapipe does with a plan: reads its text, checks it, compares it with another, counts
+its memory, says it in words and in the published form.
+*/
 #pragma once
 
 #include <stdio.h>
@@ -8,13 +11,13 @@
 #include "problem.h"
 #include "waterfall.h"
 
+// From its text form on disk; its memory comes from `arena`.
 Status plan_file_load(Plan* out, const char* path, Arena* arena);
 
-// --- plan_verify --------------------
-/*
-plan_verify.h -- is a plan true? Its structure, and with a problem also samples, times and memory, all counted
-again from the problem's costs.
-*/
+// --- is a plan true? ---------------------------------------------------------------------------------------
+//
+// Its structure, and with a problem also samples, times and memory, all counted again from the problem's
+// costs.
 
 // Every rule of plan_check, with the samples that the plan itself tells of (lengths as its sequences say).
 Status plan_verify_structure(const Plan* plan, Arena* arena);
@@ -24,23 +27,19 @@ Status plan_verify_structure(const Plan* plan, Arena* arena);
 // memory, STATUS_INFEASIBLE.
 Status plan_verify_problem(const Plan* plan, const Problem* problem, Arena* arena);
 
-// --- plan_diff --------------------
-// plan_diff.h -- what differs between two plans, for people: one line each.
+// --- comparison --------------------------------------------------------------------------------------------
 
 // *num_differences: lines printed to `out` (long lists are cut, and counted in full). Both plans must have
 // passed plan_check.
 Status plan_diff(const Plan* a, const Plan* b, FILE* out, int32_t* num_differences, Arena* arena);
 
-// --- plan_memory --------------------
-/*
-plan_memory.h -- what each stage of a plan holds in memory at its peak, by the rule of its request.
-
-MEMORY_ACTIVATIONS: model state + what backward needs of each micro-batch in each chunk of the stage, from the
-begin of F (or R, where F drops it) to the end of B (or of W, where W is a job of its own; in a share of the
-head it is); while an F that drops runs, what it holds. Counted from the cost model and the order of jobs, not
-from the plan's buffers: an independent account. MEMORY_BUFFERS: model state + the arena that the plan's
-buffers are laid out in.
-*/
+// --- memory at its peak ------------------------------------------------------------------------------------
+//
+// MEMORY_ACTIVATIONS: model state + what backward needs of each micro-batch in each chunk of the stage, from
+// the begin of F (or R, where F drops it) to the end of B (or of W, where W is a job of its own; in a share
+// of the head it is); while an F that drops runs, what it holds. Counted from the cost model and the order of
+// jobs, not from the plan's buffers: an independent account. MEMORY_BUFFERS: model state + the arena that the
+// plan's buffers are laid out in.
 
 typedef struct {
     int64_t state_bytes, peak_bytes;  // of model state; of all else, at its peak
@@ -55,8 +54,7 @@ Status plan_memory_make(PlanMemory* out, const Plan* plan, const CostModel* cost
 // A table: one row per stage, the fullest replica's.
 void plan_memory_print(const PlanMemory* memory, const Plan* plan, const PlanRequest* request, FILE* out);
 
-// --- plan_explain --------------------
-// plan_explain.h -- a plan in words: what was chosen, and why the rest of the time is lost.
+// --- a plan in words ---------------------------------------------------------------------------------------
 
 typedef struct {
     const Plan* plan;
@@ -68,8 +66,9 @@ typedef struct {
 
 void plan_explain_print(const PlanExplain* about, FILE* out);
 
-// --- plan_json --------------------
-// plan_json.h -- a plan in the published form (the judge's input), beside what was predicted of it.
+// --- the published form ------------------------------------------------------------------------------------
+//
+// The judge's input, beside what was predicted of it.
 
 typedef struct {
     const Plan* plan;

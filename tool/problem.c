@@ -251,10 +251,8 @@ Status problem_csv_parse(Problem* out, const char* text, size_t num_bytes, const
     return problem_split_stages(out, "equal");
 }
 
-// --- problem_json --------------------
+// --- the published form ------------------------------------------------------------------------------------
 /*
-problem_json.c -- the published form of a planning problem.
-
 Per layer, milliseconds and MB (10^6 bytes), for T tokens, S squared lengths, X products enc * dec:
 
     forward = max(cmin, a T + b S + x X + c)     backward = bwd * forward, of which W is a T
@@ -570,7 +568,7 @@ Status problem_json_parse(Problem* out, const char* text, size_t num_bytes, cons
     return status;
 }
 
-// --- problem_costs --------------------
+// --- costs of a model --------------------------------------------------------------------------------------
 
 // Rates of a present-day server core; they only set how the parts compare, until ./profile_costs has
 // measured.
@@ -698,7 +696,7 @@ Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t 
     return cost_model_check(out);
 }
 
-// --- problem_samples --------------------
+// --- lengths of sample files -------------------------------------------------------------------------------
 
 static Status problem_samples_recognize(bool* is_samples, const char* pattern) {
     char* path;
@@ -766,7 +764,7 @@ static Status problem_samples_lengths(char** text, size_t* num_bytes, const char
     return status;
 }
 
-// --- problem_machine --------------------
+// --- ranks and links that differ ---------------------------------------------------------------------------
 // problem_machine.c -- ranks and links of a problem that differ: --rank-speed, --rank-memory, --link-rate.
 //
 // A speed of 0.7 is that of a rank on which jobs take 1 / 0.7 times as long as the cost model says.
@@ -800,9 +798,9 @@ static Status parse_list(double* out, const List* list) {
         bool begins = isdigit((unsigned char)*at) || *at == '.';  // no sign, no "nan"
         out[i] = begins ? strtod(at, &end) : NAN;
         if (begins && list->suffixes) {
-            const char* behind = end;
-            out[i] *= suffix_factor(&behind);
-            at = behind;
+            const char* after = end;
+            out[i] *= suffix_factor(&after);
+            at = after;
         } else if (begins) {
             at = end;
         }
@@ -896,7 +894,7 @@ int64_t problem_limit_bytes(const PlanRequest* request, int32_t rank) {
     return machine_limit_bytes(machine_stage(first, rank), request->memory_limit_bytes);
 }
 
-// --- problem_place --------------------
+// --- layers on stages --------------------------------------------------------------------------------------
 
 static Status split_equal(PlanRequest* request, int32_t num_layers) {
     if (request->P > num_layers) {
@@ -949,7 +947,7 @@ void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const CostModel* costs,
     }
 }
 
-// --- problem_load --------------------
+// --- a file of any form ------------------------------------------------------------------------------------
 
 // What a published problem says itself.
 static Status refuse_options(const ProblemOptions* options, const char* name) {

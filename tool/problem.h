@@ -2,9 +2,9 @@
 problem.h -- a planning problem from a file: samples, costs, stages, memory limit.
 
     PROBLEM.json   the published form: lengths, cost formulas per layer, stages, replicas, memory limit
-                   (problem_json.c has the formulas). The rule for memory is MEMORY_ACTIVATIONS.
-    train.bin      sample files of prepare_data, a glob, or llm.c's: their lengths (problem_samples.h)
-    LENGTHS.csv    one sample a line: n_input[,n_target] (problem_csv.c)
+                   (problem.c has the formulas). The rule for memory is MEMORY_ACTIVATIONS.
+    train.bin      sample files of prepare_data, a glob, or llm.c's: their lengths
+    LENGTHS.csv    one sample a line: n_input[,n_target]
 
 Of files of lengths, model, stages, costs and the size of the batch come from options; the rule for memory is
 MEMORY_BUFFERS, as in training.
@@ -63,57 +63,24 @@ typedef struct {
     {"--link-rate",    OPTION_STRING, offsetof(Type, field.link_rate),    NULL, 0, 0,   NULL, "G,G,..", "GB/s (10^9 bytes) between every two stages of every replica; 0: as the costs say"}
 // clang-format on
 
-// --- problem_csv --------------------
-/*
-problem_csv.h -- a planning problem from lengths of samples, a line each.
-*/
-
-// From memory; `name` is for messages. costs: problem_costs.h. Samples live in `arena`.
+// From memory; `name` is for messages. Samples live in `arena`.
 Status problem_csv_parse(Problem* out, const char* text, size_t num_bytes, const char* name,
                          const ProblemOptions* options, const CostModel* costs, Arena* arena);
 
-// --- problem_json --------------------
-/*
-problem_json.h -- a planning problem in the published form.
-*/
-
 // From memory; `name` is for messages. Samples live in `arena`.
 Status problem_json_parse(Problem* out, const char* text, size_t num_bytes, const char* name, Arena* arena);
-
-// --- problem_costs --------------------
-/*
-problem_costs.h -- what the model of a problem costs whose file has lengths alone.
-*/
 
 // --costs and --model, or an analytic estimate. `vocab`: tokens of the data's vocabulary, which the trainer
 // gives a new model; 0: not known, so that the model has the one of its kind. --vocab goes before it.
 Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t vocab);
 
-// --- problem_samples --------------------
-/*
-problem_samples.h -- the lengths of sample files, as the lines that problem_csv.h reads.
-
-A decoder-only model runs all tokens of a sample but its last and learns its target, gaps aside: a line has
-the tokens that are only read, and those that are learnt. An encoder-decoder's has its two sides.
-*/
-
-// --- problem_machine --------------------
-/*
-problem_machine.h -- ranks and links of a problem that differ, from options.
-*/
-
 // What rank may hold, model state included; 0: no limit.
 int64_t problem_limit_bytes(const PlanRequest* request, int32_t rank);
-
-// --- problem_place --------------------
-/*
-problem_place.h -- which layers of a problem's model lie on which stage, from options.
-*/
 
 // --stage-split: "equal" (layers_per_stage each), "auto" (stage_split_make on this batch; the search may go
 // on from there), or layers of each stage "L,L,..", which fixes them.
 Status problem_split_stages(Problem* problem, const char* text);
-// --placement and --head (placement_make.h has their words; NULL: not given), after the stages are split. By
+// --placement and --head (placement.h has their words; NULL: not given), after the stages are split. By
 // default auto where the search may move layers, else linear and whole. Chunks and shares that are given are
 // fixed.
 Status problem_place(Problem* problem, const char* placement, const char* head);
@@ -121,11 +88,6 @@ Status problem_place(Problem* problem, const char* placement, const char* head);
 // "8", or of a model with two stacks "5+3": layers of encoder and decoder.
 enum { PROBLEM_LAYERS_CHARS = 32 };
 void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const CostModel* costs, const LayerRange* layers);
-
-// --- problem_load --------------------
-/*
-problem_load.h -- a planning problem from a file of any form.
-*/
 
 // By the contents: a file that begins with '{' is JSON. Samples live in `arena`.
 Status problem_load(Problem* out, const char* path, const ProblemOptions* options, Arena* arena);

@@ -4,7 +4,7 @@ logger.h -- main.log in llm.c's form, which its plotting scripts read.
     s:0 tel:11.0231                          validation loss
     s:0 trl:11.0104 lr:0.000300 norm:15.38   training loss, learning rate, gradient norm
 
-What becomes of its lines where the disk is full or the folder removed: line_log.h.
+What becomes of its lines where the disk is full or the folder removed: util/files.h.
 */
 #pragma once
 

@@ -66,7 +66,6 @@ typedef struct {
 // What main() returns.
 int trainer_main(int argc, char** argv, const ModelKind* kind);
 
-// trainer_resplit.c
 // Between two steps: where layers move, this rank's model and optimizer are of its new layers.
 void trainer_resplit(Trainer* t);
 

@@ -16,7 +16,7 @@ struct ArenaBlock {
     ArenaBlock* next;
     size_t capacity_bytes;
     size_t used_bytes;
-    size_t unused;  // keeps the payload behind the header aligned to ARENA_ALIGN
+    size_t unused;  // keeps the payload after the header aligned to ARENA_ALIGN
 };
 
 static ArenaBlock* block_create(size_t capacity_bytes) {
@@ -82,7 +82,7 @@ void arena_free(Arena* arena) {
     *arena = (Arena){0};
 }
 
-// --- page_memory --------------------
+// --- page memory ---------------------------------------------------------------------------------------
 
 enum { RESERVE_TIMES = 4 };
 
@@ -90,7 +90,7 @@ static int64_t round_up(int64_t num_bytes, int64_t to) {
     return (num_bytes + to - 1) / to * to;
 }
 
-// Addresses only. They begin at a huge page, should the system make these: what lies before and behind is
+// Addresses only. They begin at a huge page, should the system make these: what lies before and after is
 // given back.
 static void* reserve(int64_t num_bytes) {
     char* all = (char*)mmap(NULL, (size_t)(num_bytes + PAGE_MEMORY_ALIGN), PROT_NONE,

@@ -59,7 +59,7 @@ void arena_free(Arena* arena);
 typedef struct {
     void* data;              // aligned to PAGE_MEMORY_ALIGN; NULL: empty
     int64_t num_bytes;       // whole pages
-    int64_t reserved_bytes;  // private to page_memory.c
+    int64_t reserved_bytes;  // private to arena.c
 } PageMemory;
 
 enum { PAGE_MEMORY_ALIGN = 2 << 20 };  // a huge page

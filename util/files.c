@@ -146,6 +146,21 @@ void file_writer_abort(FileWriter* writer) {
     writer->buffer = NULL;
 }
 
+Status file_write(const char* path, const void* data, size_t num_bytes) {
+    FileWriter writer;
+    TRY(file_writer_open(&writer, path));
+    file_writer_write(&writer, data, num_bytes);
+    return file_writer_commit(&writer);
+}
+
+Status file_copy(const char* from, const char* to) {
+    FileMap map;
+    TRY(file_map_open(&map, from));
+    Status status = file_write(to, map.data, map.num_bytes);
+    file_map_close(&map);
+    return status;
+}
+
 Status file_make_directory(const char* path) {
     char partial[4096];
     size_t length = strlen(path);
@@ -167,7 +182,7 @@ Status file_make_directory(const char* path) {
     return STATUS_OK;
 }
 
-// --- file_part --------------------
+// --- file part -----------------------------------------------------------------------------------------
 
 // Beyond RLIMIT_FSIZE the system sends SIGXFSZ, which would end the program, before it returns EFBIG. These
 // two hold the signal back in this thread, and take it if it came.
@@ -234,7 +249,7 @@ int file_sync_folder(const char* path) {
     return error == EINVAL ? 0 : error;  // of networks' file systems some cannot
 }
 
-// --- line_log --------------------
+// --- line log ------------------------------------------------------------------------------------------
 
 static Status open_file(int* fd, const LineLog* log) {
     *fd = open(log->path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);

@@ -46,6 +46,10 @@ void file_writer_write(FileWriter* writer, const void* data, size_t num_bytes);
 Status file_writer_commit(FileWriter* writer);
 void file_writer_abort(FileWriter* writer);  // drop the temporary file; fine after commit
 
+// The whole file at once, as a writer does it; another file's contents.
+Status file_write(const char* path, const void* data, size_t num_bytes);
+Status file_copy(const char* from, const char* to);
+
 // Create a directory and its parents; an existing one is fine.
 Status file_make_directory(const char* path);
 
@@ -68,7 +72,7 @@ in the middle of a line, a disk that is full for an hour, a folder that somebody
 
     LineLog log;
     TRY(line_log_open(&log, "out/metrics.jsonl", key, false));
-    TRY(line_log_cut(&log, 40));               // no line of a step behind 40, no torn one; -1: no line at all
+    TRY(line_log_cut(&log, 40));               // no line of a step after 40, no torn one; -1: no line at all
     line_log_write(&log, "{\"step\":41,...}");  // never an error: what is lost is said on stderr, and counted
 
 Lines are in the file whole or not at all, each handed to the system at once.

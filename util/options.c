@@ -187,7 +187,7 @@ bool options_want_help(int argc, char** argv) {
 
 enum { HELP_COLUMN = 29, HELP_CHARS = 100 };  // where explanations begin; where lines end
 
-// Words of `text`, the first at `column`, in lines of HELP_CHARS. Returns the column behind the last.
+// Words of `text`, the first at `column`, in lines of HELP_CHARS. Returns the column after the last.
 static int print_words(const char* text, int column, FILE* out) {
     while (*text != '\0') {
         int chars = (int)strcspn(text, " ");
@@ -247,7 +247,7 @@ void options_add_setting(const OptionSpec* specs, int num_specs, const void* opt
     }
 }
 
-// --- settings --------------------
+// --- settings ------------------------------------------------------------------------------------------
 
 enum { VALUE_CHARS = 4096 };
 
@@ -288,7 +288,7 @@ static char* shown(char out[VALUE_CHARS], const char* text, size_t num_chars) {
     return printable_bytes(out, VALUE_CHARS, text, num_chars);
 }
 
-// In one piece, so that what others print meanwhile stands before or behind it.
+// In one piece, so that what others print meanwhile stands before or after it.
 static void print_difference(FILE* out, const char* name, size_t name_chars, const char* value,
                              size_t num_chars, const char* before, size_t num_before) {
     char texts[3][VALUE_CHARS];

@@ -38,7 +38,7 @@ Status options_defaults(const OptionSpec* specs, int num_specs, void* options);
 
 // Take every "--..." argument out of argv; argc and argv shrink. Stops at a bare "--", which is removed too.
 // "--help" and "--version" are left in argv: the host prints its own help and then options_print(). So are
-// the host's own options, each with a value: `left`, their names with a NULL behind the last (NULL: none).
+// the host's own options, each with a value: `left`, their names with a NULL after the last (NULL: none).
 // Returns STATUS_BAD_OPTION with a message that names the option and says what would be valid.
 Status options_take(const OptionSpec* specs, int num_specs, void* options, int* argc, char** argv,
                     const char* const* left);

@@ -38,7 +38,7 @@ bool version_is_wanted(int argc, char** argv) {
     return false;
 }
 
-// --- standard_output --------------------
+// --- standard output -----------------------------------------------------------------------------------
 
 // For reading alone: what is printed there fails, as it does without a descriptor.
 void standard_output_open(bool outlives_readers) {
@@ -78,7 +78,7 @@ int standard_output_close(int exit_status, int if_lost) {
     return if_lost;
 }
 
-// --- stop_signal --------------------
+// --- stop signal ---------------------------------------------------------------------------------------
 
 enum { INTERRUPTED_STATUS = 130 };  // 128 + SIGINT
 
@@ -127,7 +127,7 @@ int stop_signal_exit_status(int number) {
     return number == SIGINT ? INTERRUPTED_STATUS : 0;
 }
 
-// --- slow_notice --------------------
+// --- slow notice ---------------------------------------------------------------------------------------
 
 enum { FIRST_S = 2, MOST_S = 30 };
 
@@ -214,7 +214,7 @@ void slow_notice_end(SlowNotice* notice) {
     free(notice);
 }
 
-// --- save_interval --------------------
+// --- save interval -------------------------------------------------------------------------------------
 
 enum { MOST = 2000000000 };  // steps, or seconds
 
@@ -244,7 +244,7 @@ bool save_interval_is_due(const SaveInterval* every, int32_t step, double second
     return every->seconds > 0 && seconds >= every->seconds;
 }
 
-// --- step_line --------------------
+// --- step line -----------------------------------------------------------------------------------------
 
 const char* duration_text(char out[DURATION_CHARS], double seconds) {
     int64_t s = seconds < 1e9 ? (int64_t)(seconds + 0.5) : 1000000000, m = s / 60, h = m / 60;

@@ -67,7 +67,7 @@ static inline void simulated_clock_go_on(void) {
 
 // What was built: for --version, and for records of runs.
 
-// As `git describe` names it: 12 digits, "-dirty" behind them where files had been edited; "unknown" where
+// As `git describe` names it: 12 digits, "-dirty" after them where files had been edited; "unknown" where
 // the build does not say (another tree's, or one without git).
 const char* version_commit(void);
 // "train_gpt2 of DynaPipe for llm.c, commit 1234567890ab" and the compiler, a line.
@@ -169,7 +169,7 @@ typedef struct {
 } StepLine;
 
 // Where it gets too long: fewer digits, then one space between the fields; then the memory is left out, and
-// what is behind the 100th column.
+// what is after the 100th column.
 const char* step_line_print(char out[STEP_LINE_CHARS], const StepLine* line);
 
 enum { DURATION_CHARS = 16 };

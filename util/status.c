@@ -80,7 +80,7 @@ char* printable(char* out, size_t out_bytes, const char* text) {
     return printable_bytes(out, out_bytes, text, strlen(text));
 }
 
-// --- status --------------------
+// --- status --------------------------------------------------------------------------------------------
 
 const char* printable_name(const char* name) {
     enum { NUM_BUFFERS = 16, NAME_BYTES = 4 * 255 + 1 };

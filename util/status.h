@@ -62,7 +62,7 @@ Status status_fail(Status status, const char* fmt, ...) __attribute__((format(pr
 // Copies `text`, as much of it as fits; what is cut ends in "...", never within a character. Returns `out`.
 char* printable(char* out, size_t out_bytes, const char* text);
 
-// The same for num_bytes of text without a NUL behind them (one within them is a control character).
+// The same for num_bytes of text without a NUL after them (one within them is a control character).
 char* printable_bytes(char* out, size_t out_bytes, const char* text, size_t num_bytes);
 
 // For arguments of printf: in one of 16 buffers of this thread. Of names of up to 255 bytes all is seen.

@@ -232,7 +232,7 @@ typedef struct {
     int64_t run_tokens;  // through the model: what -t limits; of an encoder-decoder both sides
 } PieceLengths;
 
-// How many tokens the end of every input is: of a template's text, and the newline or </s> behind it.
+// How many tokens the end of every input is: of a template's text, and the newline or </s> after it.
 static Status maker_open(SampleMaker* maker, const char* targets_field) {
     size_t num_bytes;
     const char* tail = record_template_tail(maker->form, targets_field, &num_bytes);
@@ -371,7 +371,7 @@ static void count_pieces(SampleMaker* maker) {
     maker->num_pieces = (int32_t)((num_run + most - 1) / most);
 }
 
-// The last token of a piece is the first of the next, as text_cut.h has them.
+// The last token of a piece is the first of the next, as sample_file_cut() has them.
 static PieceLengths maker_piece(const SampleMaker* maker, int32_t piece) {
     int64_t n_input = maker->input.num_tokens, n_target = maker->target.num_tokens;
     if (maker->num_pieces > 1) {
@@ -449,7 +449,7 @@ static const OptionSpec specs[] = {
     {"--vocab",        OPTION_STRING, FIELD(vocab),        NULL,    0, 0, NULL, "FILE", "GPT-2's vocab.json, for --tokenizer gpt2 (dev/data/tokenizer.py fetches it)"},
     {"--merges",       OPTION_STRING, FIELD(merges),       NULL,    0, 0, NULL, "FILE", "GPT-2's merges.txt, for --tokenizer gpt2"},
     {"--model",        OPTION_STRING, FIELD(model),        NULL,    0, 0, NULL, "FILE", "T5's spiece.model, for --tokenizer sentencepiece"},
-    {"--extra-ids",    OPTION_INT,    FIELD(extra_ids),    "100",   0, 100000, NULL, "N", "for --tokenizer sentencepiece: sentinels behind the model's pieces (T5: 100, mT5: 0)"},
+    {"--extra-ids",    OPTION_INT,    FIELD(extra_ids),    "100",   0, 100000, NULL, "N", "for --tokenizer sentencepiece: sentinels after the model's pieces (T5: 100, mT5: 0)"},
     {"--file",         OPTION_STRING, FIELD(file),         NULL,    0, 0, NULL, "FILE", "tokenizer.json as of T5 or of GPT-2, for --tokenizer hf"},
     {"--inputs-field", OPTION_STRING, FIELD(fields.inputs),  NULL,  0, 0, NULL, "NAME", "field with the inputs; default: recognised, and said"},
     {"--targets-field", OPTION_STRING, FIELD(fields.targets), NULL, 0, 0, NULL, "NAME", "field with the targets; alone: a text, all of which is learnt"},

@@ -298,7 +298,7 @@ Status sample_writer_finish(SampleWriter* writer) {
     return status;
 }
 
-// --- shard_writer --------------------
+// --- shard writer --------------------------------------------------------------------------------------
 
 enum { PATH_BYTES = 4096, ALONE = -1 };
 
@@ -412,7 +412,7 @@ void shard_writer_abort(ShardWriter* shards) {
     shards->writer = NULL;
 }
 
-// --- task_table --------------------
+// --- task table ----------------------------------------------------------------------------------------
 
 Status task_table_open(TaskTable* table, double fraction, int32_t max_tasks) {
     uint32_t num_slots = 16;

@@ -14,8 +14,6 @@
 #include <zstd.h>
 #endif
 
-static void byte_source_close(ByteSource* source);
-
 enum { PACKED_BYTES = 1 << 16, MAGIC_BYTES = 4 };
 
 typedef enum { PLAIN, GZIP, ZSTANDARD } Packing;
@@ -67,6 +65,19 @@ static Status fail_missing(const ByteSource* source, const char* what, const cha
                 "%s: packed, and this program is built without %s ---> unpack it first, or install %s "
                 "and make again",
                 source->name, what, package);
+}
+
+static void byte_source_close(ByteSource* source) {
+    if (source == NULL) { return; }
+#ifdef DYNAPIPE_ZLIB
+    if (source->has_gzip) { inflateEnd(&source->gzip); }
+#endif
+#ifdef DYNAPIPE_ZSTD
+    ZSTD_freeDStream(source->zstandard);
+#endif
+    fclose(source->stream);
+    free(source->name);
+    free(source);
 }
 
 static Status open_packing(ByteSource* source) {
@@ -125,19 +136,6 @@ Status byte_source_open_stream(ByteSource** out, FILE* stream, const char* name)
     }
     *out = source;
     return STATUS_OK;
-}
-
-static void byte_source_close(ByteSource* source) {
-    if (source == NULL) { return; }
-#ifdef DYNAPIPE_ZLIB
-    if (source->has_gzip) { inflateEnd(&source->gzip); }
-#endif
-#ifdef DYNAPIPE_ZSTD
-    ZSTD_freeDStream(source->zstandard);
-#endif
-    fclose(source->stream);
-    free(source->name);
-    free(source);
 }
 
 // --- unpacking -------------------------------------------------------------------------------------------
@@ -223,7 +221,7 @@ int64_t byte_source_position(const ByteSource* source) {
     return source->position;
 }
 
-// --- json_values --------------------
+// --- json values ---------------------------------------------------------------------------------------
 
 enum { READ_BYTES = 1 << 16 };
 
@@ -263,7 +261,7 @@ static Status fail_too_long(const JsonValues* values) {
     return json_values_fail(values, "longer than %zu bytes", values->max_bytes);
 }
 
-// Read more behind `end`; bytes in use move to the front first.
+// Read more after `end`; bytes in use move to the front first.
 static Status fill_buffer(JsonValues* values) {
     if (values->begin > 0) {
         memmove(values->buffer, values->buffer + values->begin, values->end - values->begin);
@@ -287,7 +285,7 @@ static Status fill_buffer(JsonValues* values) {
     return STATUS_OK;
 }
 
-// The byte at `offset` behind `begin`, -1 behind the last.
+// The byte at `offset` after `begin`, -1 after the last.
 static Status look(JsonValues* values, size_t offset, int* byte) {
     while (values->end - values->begin <= offset && !values->at_end) { TRY(fill_buffer(values)); }
     bool held = values->end - values->begin > offset;
@@ -490,7 +488,7 @@ static Status next_of_array(JsonValues* values, const char** text, size_t* num_b
             TRY(fill_buffer(values));
             drop(values, values->end - values->begin);
         }
-        return json_values_fail(values, "something stands behind the end of the array: it is not read");
+        return json_values_fail(values, "something stands after the end of the array: it is not read");
     }
     if (byte == ']') {
         drop(values, 1);

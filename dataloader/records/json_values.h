@@ -1,7 +1,7 @@
 /*
-byte_source.h -- the bytes of a file, unpacked where it is packed: plain, gzip (.gz) or Zstandard (.zst).
+json_values.h -- the bytes of a file, unpacked where it is packed: plain, gzip (.gz) or Zstandard (.zst).
 
-What it is, say its first bytes, not its name. A file of several packed parts, one behind the other, is read
+Its first bytes decide which, not its name. A file of several packed parts, one after another, is read
 to its end. zlib (1.2) and libzstd (1.4) do the work; built without one of them, its files are refused with a
 message.
 */
@@ -20,10 +20,9 @@ Status byte_source_open_stream(ByteSource** out, FILE* stream, const char* name)
 
 int64_t byte_source_position(const ByteSource* source);  // bytes of the file that were read: for progress
 
-// --- json_values --------------------
 /*
-json_values.h -- a file cut into the texts of its records: lines of JSON, the elements of one JSON array, or
-objects one behind the other.
+A file cut into the texts of its records: lines of JSON, the elements of one JSON array, or
+objects one after another.
 
 A file whose first character is '[' is an array, however its lines are broken. One that begins with an object
 of several lines has objects, and commas between them at will; any other has one value a line, blank lines
@@ -51,7 +50,7 @@ Status json_values_open(JsonValues* out, ByteSource* source, const char* path, s
 void json_values_close(JsonValues* values);  // an all-zero one is fine
 
 // The next value's text, valid until the next call; *text NULL: no more. STATUS_BAD_FORMAT: this value is
-// lost, the next call goes on behind it. Any other failure is final.
+// lost, the next call goes on after it. Any other failure is final.
 Status json_values_next(JsonValues* values, const char** text, size_t* num_bytes);
 
 // For files that may have text as well, before the first value: does it begin as an object does, or an array
@@ -60,7 +59,7 @@ Status json_values_is_json(JsonValues* values, bool* is_json);
 // Of a file of text, the next line as it is, without its end (newline, or CR and newline); *text NULL: no
 // more.
 Status json_values_next_line(JsonValues* values, const char** text, size_t* num_bytes);
-// Is nothing left behind the value given last? Its text is no more valid then.
+// Is nothing left after the value given last? Its text is no more valid then.
 Status json_values_is_last(JsonValues* values, bool* is_last);
 
 // STATUS_BAD_FORMAT: "file.json:12: what is wrong", of the value given last ("file.json:12, record 3: " in an

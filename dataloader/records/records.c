@@ -618,21 +618,21 @@ static Status check_fields(const char* text, int* num_fields) {
 // answer.
 static Status check_split(const char* text, const char* split) {
     const char* end = text + strlen(text);
-    RecordText targets, behind;
+    RecordText targets, later;
     if (split == NULL) {
         return FAIL(
             STATUS_BAD_OPTION,
             "--template '%.80s': has no {targets}, nor the field with the targets: nothing would be learnt "
-            "---> put {targets} behind all other fields",
+            "---> put {targets} after all other fields",
             text);
     }
     next_field(split, end, &targets);
-    const char* other = next_field(after(targets), end, &behind);
+    const char* other = next_field(after(targets), end, &later);
     if (other == NULL) { return STATUS_OK; }
     return FAIL(STATUS_BAD_OPTION,
-                "--template '%.80s': behind %.*s, with which the answer begins, stands %.*s ---> put it in "
+                "--template '%.80s': after %.*s, with which the answer begins, stands %.*s ---> put it in "
                 "front; only fixed text may follow",
-                text, (int)(after(targets) - split), split, (int)(after(behind) - other), other);
+                text, (int)(after(targets) - split), split, (int)(after(later) - other), other);
 }
 
 // Which field has the targets may be known from the records alone; then the last one must be of such a name.

@@ -275,8 +275,7 @@ void bpe_vocab_free(BpeVocab* vocab) {
     *vocab = (BpeVocab){0};
 }
 
-// --- bpe --------------------
-
+// --- bpe -----------------------------------------------------------------------------------------------
 
 // White space is spelled out: PCRE2's own \s has U+180E besides, which Unicode took out of it in version 6.3.
 #define SPACES \

@@ -1,5 +1,5 @@
 /*
-bpe_vocab.h -- the tables of a byte-level tokenizer: bytes of every token, and which pairs merge in which
+bpe.h -- the tables of a byte-level tokenizer: bytes of every token, and which pairs merge in which
 order.
 
 vocab.json maps each token to its id, merges.txt lists "left right", best first. Both spell bytes in GPT-2's
@@ -52,9 +52,8 @@ static inline const BpeMerge* bpe_vocab_find_merge(const BpeVocab* vocab, int32_
     }
 }
 
-// --- bpe --------------------
 /*
-bpe.h -- text to tokens and back: GPT-2's byte-level byte-pair encoding, exactly, and plain bytes.
+Text to tokens and back: GPT-2's byte-level byte-pair encoding, exactly, and plain bytes.
 
     text --split pattern--> words --bytes--> symbols --merge the neighbours of lowest rank--> tokens
 

@@ -21,7 +21,7 @@ typedef struct {
     const json_t* root;
     const json_t* model;
     const char* name;
-    size_t num_pieces;     // of the model and what is added behind it
+    size_t num_pieces;     // of the model and what is added after it
     const char** pieces;   // [num_pieces], borrowed from root
     double* scores;        // [num_pieces]
     uint8_t* types;        // [num_pieces]
@@ -40,7 +40,7 @@ static bool is_type(const json_t* part, const char* type) {
     return strcmp(hf_unigram_type(part), type) == 0;
 }
 
-// Part i of a "Sequence" (which has its parts under `field`), or the part itself, alone; NULL behind the end.
+// Part i of a "Sequence" (which has its parts under `field`), or the part itself, alone; NULL after the end.
 static const json_t* step_of(const json_t* part, const char* field, size_t i) {
     if (is_type(part, "Sequence")) { return json_array_get(json_object_get(part, field), i); }
     return i == 0 && !is_type(part, "null") ? part : NULL;
@@ -77,7 +77,7 @@ static Status take_pieces(Unigram* u) {
     return STATUS_OK;
 }
 
-// Special tokens of the vocabulary, and those behind it (T5's sentinels in some files): never made from text.
+// Special tokens of the vocabulary, and those after it (T5's sentinels in some files): never made from text.
 static Status take_added(Unigram* u) {
     size_t i;
     const json_t* token;
@@ -139,7 +139,7 @@ static Status allocate_pieces(Unigram* u) {
                : FAIL(STATUS_NO_MEMORY, "%s: no memory for %zu pieces", u->name, u->num_pieces);
 }
 
-// --- what happens to a text before and behind the model ----------------------------------------------------
+// --- what happens to a text before and after the model ----------------------------------------------------
 
 static Status check_metaspace(const json_t* step, const char* name) {
     const char* replacement = json_string_value(json_object_get(step, "replacement"));
@@ -217,7 +217,7 @@ static Status check_normalizer(Unigram* u, bool splits) {
     return STATUS_OK;
 }
 
-// One end-of-text token behind the text, nothing else.
+// One end-of-text token after the text, nothing else.
 static Status take_eos(Unigram* u) {
     const json_t* part = json_object_get(u->root, "post_processor");
     const json_t* single = json_object_get(part, "single");
@@ -356,7 +356,7 @@ static Status hf_unigram_to_model(const json_t* root, const char* name, char** m
     return status;
 }
 
-// --- hf_tokenizer --------------------
+// --- hf tokenizer --------------------------------------------------------------------------------------
 
 #define WORKS "---> a tokenizer.json as of T5 (Unigram) or of GPT-2 (byte-level BPE) works"
 #define AS_GPT2 "---> of BPE, only what GPT-2's tokenizer.json has works"

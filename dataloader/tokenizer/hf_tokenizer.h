@@ -1,18 +1,4 @@
 /*
-hf_unigram.h -- a Unigram tokenizer.json as the SentencePiece model that it was once made from.
-
-The model is a ModelProto (sentencepiece_model.proto of the sentencepiece library) in Google's wire format:
-pieces with scores and types, the character map, names of the special pieces. Checked on the way: that nothing
-in the file asks for what the library would do otherwise.
-*/
-#pragma once
-
-#include <jansson.h>
-#include <stddef.h>
-#include "../../util/status.h"
-
-// --- hf_tokenizer --------------------
-/*
 hf_tokenizer.h -- Hugging Face's tokenizer.json: the two kinds that can be repeated token by token, no other.
 
     Unigram   as of T5: a SentencePiece character map, words split at white space, Metaspace. It becomes the
@@ -24,6 +10,10 @@ without being special ...) is refused with a message that names the field and wh
 "padding" and "decoder" do not change what a text becomes and are not looked at; special tokens are not
 searched in texts.
 */
+#pragma once
+
+#include <stddef.h>
+#include "../../util/status.h"
 
 typedef enum { HF_UNIGRAM, HF_BPE } HfKind;
 

@@ -313,20 +313,6 @@ static Status save_texts(const Tokenizer* t, const char* path) {
     return file_writer_commit(&writer);
 }
 
-static Status copy_file(const char* from, const char* to) {
-    char* bytes;
-    size_t num_bytes;
-    FileWriter writer;
-    TRY(file_read_text(&bytes, &num_bytes, from));
-    Status status = file_writer_open(&writer, to);
-    if (status == STATUS_OK) {
-        file_writer_write(&writer, bytes, num_bytes);
-        status = file_writer_commit(&writer);
-    }
-    free(bytes);
-    return status;
-}
-
 Status tokenizer_save(const Tokenizer* t, const char* folder) {
     char path[4200];
     snprintf(path, sizeof path, "%s/tokenizer.bin", folder);
@@ -334,7 +320,7 @@ Status tokenizer_save(const Tokenizer* t, const char* folder) {
     for (int i = 0; i < NUM_FILES; i++) {
         if (t->paths[i] == NULL) { continue; }
         snprintf(path, sizeof path, "%s/%s", folder, file_names[i]);
-        TRY(copy_file(t->paths[i], path));
+        TRY(file_copy(t->paths[i], path));
     }
     return STATUS_OK;
 }
@@ -348,7 +334,7 @@ const char* tokenizer_foreign_file(const Tokenizer* t, const char* folder) {
     return NULL;
 }
 
-// --- tokenizer_folder --------------------
+// --- tokenizer folder ----------------------------------------------------------------------------------
 
 enum { T5_SENTINELS = 100 };
 

@@ -4,7 +4,7 @@ tokenizer.h -- text to tokens, by one of several tokenizers: what prepare_data k
     bytes          the byte itself, 256 for end-of-text                          nothing to read
     gpt2           byte-level BPE (bpe.h)                                        vocab.json and merges.txt
     byt5           the byte + 3; 0 padding, 1 </s>, 2 <unk>; 125 sentinels       nothing to read
-    sentencepiece  pieces as of T5 (spiece.h), and sentinels behind them         spiece.model
+    sentencepiece  pieces as of T5 (spiece.h), and sentinels after them         spiece.model
     hf             either BPE or pieces (hf_tokenizer.h)                         tokenizer.json
 
 Ids are those of the sentencepiece library, of GPT-2's BPE and of ByT5's tokenizer, without special tokens:
@@ -35,7 +35,7 @@ typedef struct {
     TokenizerChoice choice;
     const char *vocab, *merges;  // gpt2: paths of vocab.json and merges.txt
     const char* model;           // sentencepiece: path of spiece.model
-    int32_t extra_ids;           // sentencepiece: sentinels behind the pieces; T5 100, mT5 0
+    int32_t extra_ids;           // sentencepiece: sentinels after the pieces; T5 100, mT5 0
     const char* file;            // hf: path of tokenizer.json
 } TokenizerOptions;
 
@@ -67,9 +67,8 @@ Status tokenizer_save(const Tokenizer* tokenizer, const char* folder);
 // A file in the folder that belongs to another tokenizer, by name (an earlier run left it there); NULL: none.
 const char* tokenizer_foreign_file(const Tokenizer* tokenizer, const char* folder);
 
-// --- tokenizer_folder --------------------
 /*
-tokenizer_folder.h -- the tokenizer whose files lie in a folder: of prepared data, beside checkpoints, or of
+The tokenizer whose files lie in a folder: of prepared data, beside checkpoints, or of
 Hugging Face's files.
 
 data.json says which tokenizer it is (data_json.h). Without one the files do: tokenizer.json, spiece.model

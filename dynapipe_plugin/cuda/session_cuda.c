@@ -1,5 +1,5 @@
 // session_cuda.c -- a session on GPUs: which card is whose, what transfers and sums go by, how much memory
-// there is. Stands in for run/session_host.c.
+// there is. Replaces the host part of run/session.c.
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -171,7 +171,10 @@ Status session_sums_open(Dynapipe* dp) {
     int32_t grad_bytes = collective_type_bytes((DynapipeType)params->grad_type);
     int32_t param_bytes = collective_type_bytes((DynapipeType)params->param_type);
     int32_t bytes_per_value = grad_bytes > param_bytes ? grad_bytes : param_bytes;
-    int64_t num_values = dp->num_replicas > 1 ? params->num_params : tied_groups_longest(&dp->tied);
+    int64_t num_values = dp->num_replicas > 1 ? params->num_params : 0;
+    for (int32_t i = 0; i < dp->tied.num_groups; i++) {
+        if (dp->tied.groups[i].count > num_values) { num_values = dp->tied.groups[i].count; }
+    }
     int64_t mirror_bytes = num_values * bytes_per_value;
     (void)cudaFreeHost(dp->on->mirror);  // of the sums before, where layers have moved
     dp->on->mirror = NULL;

@@ -397,8 +397,8 @@ typedef enum { ENCODER, DECODER } Side;  // a model with one stack has the first
 typedef struct {
     MeasureShape shape;
     CostFeature feature;
-    bool is_small;    // a curve that ends here says nothing of larger ones: it is measured whatever it takes
-    bool is_between;  // two others, whose line says nearly as much
+    bool is_small;    // a curve that ends here does not reach larger ones: it is measured whatever it takes
+    bool is_between;  // two others, whose line is nearly as good
     bool is_known, is_deep;
     BenchTimes times;  // of one layer
 } MeasuredPoint;

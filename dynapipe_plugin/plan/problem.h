@@ -146,21 +146,9 @@ typedef struct {
     int64_t objective_ns;  // what the pass minimised, 0 where it minimised nothing
 } MicrobatchList;
 
-// One point of the search that planner.c makes with the simulator in the loop.
-typedef struct {
-    int32_t num_mbs;       // ragged: micro-batches per replica
-    int32_t depth;         // ragged: this many at each end are smaller than the body
-    int32_t end_percent;   // ragged: work of the first and last, in percent of the body's; 1..100
-    int32_t ramp_percent;  // padded: how much of (P - 1) * t_max the objective charges; 0..100
-} MicrobatchTaper;
-
-// Candidates, most promising first; returns how many (1..max). NULL where build takes no parameters.
-typedef int32_t MicrobatchCandidates(MicrobatchTaper* out, int32_t max, const PlanProblem* problem);
-
-// `taper` is one of the candidates; NULL: the policy's default. List and temporaries live in `arena`.
+// A batching pass. List and temporaries live in `arena`.
 // STATUS_INFEASIBLE names tokens, stage, bytes over, and a remedy.
-typedef Status MicrobatchBuild(MicrobatchList* out, const PlanProblem* problem, const MicrobatchTaper* taper,
-                               Arena* arena);
+typedef Status MicrobatchBuild(MicrobatchList* out, const PlanProblem* problem, Arena* arena);
 
 // Building a list: reserve, then for every micro-batch: open, add_sequence..., close.
 Status microbatch_list_reserve(MicrobatchList* list, int32_t max_mbs, int32_t num_samples, Arena* arena);

@@ -1,4 +1,4 @@
-// search.c -- see search.h.
+// search.c -- see search.h. What each part and constant brings: dev/results/ablation.md.
 #include "search.h"
 
 #include <math.h>
@@ -961,7 +961,7 @@ enum {
     LEFT_FOR_LAYERS = 30,
     FIELD = 12,
     FINALISTS = 3
-};  // percent of the budget that are left after it
+};  // LEFT_FOR: percent of the budget that are left after it
 
 static Status construct(Candidate* best, Search* search) {
     const PlanProblem* problem = search->problem;
@@ -1238,8 +1238,7 @@ static Status make_draft(Draft* out, const Search* search, const State* states, 
     return STATUS_OK;
 }
 
-enum { OWN_PART = 4 };  // of the budget, for settings of each replica
-enum { JOB_NS = 30 };   // that one job of a simulation takes, all else of a plan spread over them
+enum { JOB_NS = 30 };  // that one job of a simulation takes, all else of a plan spread over them
 
 // An effort counts simulations of 5 P micro-batches: so many jobs F, B and W.
 static int64_t effort_jobs(int32_t P) {
@@ -1276,21 +1275,10 @@ static Candidate last_resort(const PlanProblem* problem) {
     return candidate;
 }
 
-// The states of all replicas; where there are several, each gets settings of its own.
 static Status make_states(State* states, Search* search, const Candidate* best) {
-    int32_t R = search->problem->R;
-    for (int32_t r = 0; r < R; r++) {
-        Candidate own = *best;
+    for (int32_t r = 0; r < search->problem->R; r++) {
         bool fits;
-        bool may_differ = search->layout != LAYOUT_PADDED;  // else another number deals the samples anew
-        if (R > 1 && best->makespan_ns < INT64_MAX && may_differ) {
-            search->num_probes = 1;
-            search->probe[0] = r;
-            own.misses = 0;
-            TRY(evaluate(&own, search, INT64_MAX));
-            TRY(tune_settings(&own, search, search->budget - search->budget / OWN_PART / R));
-        }
-        TRY(state_make(&states[r], &fits, search, &own, r, &search->lists));
+        TRY(state_make(&states[r], &fits, search, best, r, &search->lists));
         if (!fits) { return FAIL(STATUS_INFEASIBLE, "search: replica %d does not fit", r); }
         TRY(simulate(&states[r].makespan_ns, search, &states[r], INT64_MAX));
     }

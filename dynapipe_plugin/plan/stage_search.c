@@ -191,6 +191,11 @@ static Status begin_with(Placement* out, const StageSearch* search, Arena* arena
     return STATUS_OK;
 }
 
+// Of one batch; 0: nothing fits.
+static int64_t mean_ns(const StageSearch* search, int64_t all_ns) {
+    return all_ns < INT64_MAX && search->num_batches > 0 ? all_ns / search->num_batches : 0;
+}
+
 // At least one split on all batches; as many plans as take the time.
 static int32_t num_plans(const StageSearch* search) {
     int64_t num_samples = 0;
@@ -201,93 +206,60 @@ static int32_t num_plans(const StageSearch* search) {
     return (int32_t)(num > search->num_batches ? num : search->num_batches);
 }
 
-static Status choose(StageChoice* out, StageSearch* search, const PlanRequest* request, Arena* arena) {
-    StageChoice choice = {.num_splits = 0};
-    ARENA_TRY_NEW(search->tried, arena, Placement, MAX_SPLITS);
-    search->best_ns = INT64_MAX;
-    choice.placement = request->placement;
-    if (choice.placement.num_chunks == 0) {
-        placement_linear(&choice.placement, choice.placement.chunks, request->P);
-    }
-    if (has_choice(request)) { TRY(begin_with(&choice.placement, search, arena)); }
-    if (search->num_batches == 0) {
-        *out = choice;
-        return STATUS_OK;
-    }
-    search->plans_left = num_plans(search);
-    TRY(try_split(search, &choice.placement));
-    int64_t balanced_ns = search->best_ns;
-    if (has_choice(request) && request->P > 1) {
-        const Placement begin = choice.placement;
-        TRY(search_splits(search, &begin));
-    }
-    if (search->best_ns < INT64_MAX) {
-        choice.placement = search->best;
-        choice.makespan_ns = search->best_ns / search->num_batches;
-        choice.balanced_ns = balanced_ns < INT64_MAX ? balanced_ns / search->num_batches : 0;
-    }
-    choice.num_splits = search->num_tried;
-    *out = choice;
-    return STATUS_OK;
-}
-
-static Status search_again(StageChoice* out, int64_t* present_ns, StageSearch* search, Arena* arena) {
+// present_ns: what the present placement takes; NULL: there is none.
+static Status choose(StageChoice* out, int64_t* present_ns, StageSearch* search, Arena* arena) {
     enum { LEAST_SPLITS = 3 };  // the present one, the balanced one, one that the planner chooses
     const PlanRequest* request = &search->request;
-    StageChoice choice = {.num_splits = 0};
+    bool is_open = present_ns != NULL || has_choice(request);
+    Placement begin = request->placement;
     ARENA_TRY_NEW(search->tried, arena, Placement, MAX_SPLITS);
     search->best_ns = INT64_MAX;
-    search->plans_left = num_plans(search);
-    int32_t least_plans = LEAST_SPLITS * search->num_batches + 1;
-    if (search->plans_left < least_plans) { search->plans_left = least_plans; }
-    Placement present = request->placement;
-    if (present.num_chunks == 0) { placement_linear(&present, present.chunks, request->P); }
-    TRY(try_split(search, &present));
-    *present_ns = search->best_ns < INT64_MAX ? search->best_ns / search->num_batches : 0;
-    TRY(begin_with(&choice.placement, search, arena));
-    TRY(try_split(search, &choice.placement));
-    const Placement begin = choice.placement;
-    if (request->P > 1) { TRY(search_splits(search, &begin)); }
-    choice.placement = search->best_ns < INT64_MAX ? search->best : present;
-    if (search->best_ns < INT64_MAX) { choice.makespan_ns = search->best_ns / search->num_batches; }
-    choice.num_splits = search->num_tried;
-    *out = choice;
+    if (begin.num_chunks == 0) { placement_linear(&begin, begin.chunks, request->P); }
+    *out = (StageChoice){.placement = begin};
+    if (search->num_batches > 0) { search->plans_left = num_plans(search); }
+    if (present_ns != NULL) {
+        int32_t least_plans = LEAST_SPLITS * search->num_batches + 1;
+        if (search->plans_left < least_plans) { search->plans_left = least_plans; }
+        TRY(try_split(search, &begin));
+        *present_ns = mean_ns(search, search->best_ns);
+    }
+    if (is_open) { TRY(begin_with(&begin, search, arena)); }
+    if (present_ns == NULL) { out->placement = begin; }
+    if (search->num_batches == 0) { return STATUS_OK; }
+    TRY(try_split(search, &begin));
+    out->balanced_ns = present_ns == NULL ? mean_ns(search, search->best_ns) : 0;
+    if (is_open && request->P > 1) { TRY(search_splits(search, &begin)); }
+    if (search->best_ns < INT64_MAX) { out->placement = search->best; }
+    out->makespan_ns = mean_ns(search, search->best_ns);
+    out->num_splits = search->num_tried;
     return STATUS_OK;
 }
 
-Status stage_search_again(StageChoice* out, int64_t* present_ns, const PlanRequest* request,
-                          const CostModel* costs, const StageBatch* batches, int32_t num_batches,
-                          int64_t planning_ns) {
+static Status run(StageChoice* out, int64_t* present_ns, const PlanRequest* request, const CostModel* costs,
+                  const StageBatch* batches, int32_t num_batches, int64_t planning_ns) {
     StageSearch search = {.request = *request,
                           .costs = costs,
                           .batches = batches,
                           .num_batches = num_batches,
                           .planning_ns = planning_ns};
     Arena arena = {0};
-    *present_ns = 0;
-    if (num_batches == 0) {
-        *out = (StageChoice){.num_splits = 0};
-        out->placement = request->placement;
-        return STATUS_OK;
-    }
     search.request.effort = plan_effort(request, STAGE_SEARCH_NS * request->R);
-    Status status = search_again(out, present_ns, &search, &arena);
+    Status status = choose(out, present_ns, &search, &arena);
     arena_free(&search.plan);
     arena_free(&arena);
     return status;
 }
 
+Status stage_search_again(StageChoice* out, int64_t* present_ns, const PlanRequest* request,
+                          const CostModel* costs, const StageBatch* batches, int32_t num_batches,
+                          int64_t planning_ns) {
+    *present_ns = 0;
+    *out = (StageChoice){.placement = request->placement};
+    return num_batches == 0 ? STATUS_OK
+                            : run(out, present_ns, request, costs, batches, num_batches, planning_ns);
+}
+
 Status stage_search(StageChoice* out, const PlanRequest* request, const CostModel* costs,
                     const StageBatch* batches, int32_t num_batches) {
-    StageSearch search = {.request = *request,
-                          .costs = costs,
-                          .batches = batches,
-                          .num_batches = num_batches,
-                          .planning_ns = STAGE_TOTAL_NS};
-    Arena arena = {0};
-    search.request.effort = plan_effort(request, STAGE_SEARCH_NS * request->R);
-    Status status = choose(out, &search, request, &arena);
-    arena_free(&search.plan);
-    arena_free(&arena);
-    return status;
+    return run(out, NULL, request, costs, batches, num_batches, STAGE_TOTAL_NS);
 }

@@ -12,9 +12,9 @@ Order: strictly that of the list (plan.h). Sends and receives are posted without
 executor waits for what the job reads; before reuse of a buffer the plan has a wait_*. Between jobs, and while
 it waits, it polls every transfer in flight.
 
-Memory: every buffer has the place that the plan gives it, inside `arena`, which the caller owns and makes large enough
-(plan->ranks[rank].arena_bytes); the executor never touches what lies in it, so it may be device memory. The
-step loop allocates nothing once a plan of the largest length was seen.
+Memory: every buffer has the place that the plan gives it, inside `arena`, which the caller owns and makes
+large enough (plan->ranks[rank].arena_bytes); the executor never touches what lies in it, so it may be device
+memory. The step loop allocates nothing once a plan of the largest length was seen.
 
 On a device (executor_use_device) a job is queued, what it reads is joined to the queue (transport.h), and the
 host runs ahead; executor_finish() waits. No transfer is polled in between.

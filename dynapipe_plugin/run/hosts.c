@@ -28,7 +28,7 @@ int32_t local_ranks_threads(int32_t asked, int32_t num_ranks) {
 }
 
 // --- hosts and their cores -----------------------------------------------------------------------------
-// every rank says where it runs; the first adds it up and tells all.
+// Every rank tells all others where it runs; each adds it up.
 
 enum { MASK_WORDS = 128 };  // 8192 cores
 
@@ -190,7 +190,7 @@ static void compute(int64_t ns) {
     for (int64_t begin_ns = clock_now_ns(); clock_now_ns() - begin_ns < ns;) {}
 }
 
-// Over the link behind every second rank, all at once; *late: on this rank it was not there when the job
+// Over the link after every second rank, all at once; *late: on this rank it was not there when the job
 // ended.
 static Status send_over(const Probe* probe, int32_t parity, int64_t window_ns, bool* late) {
     const Transport* t = probe->transport;

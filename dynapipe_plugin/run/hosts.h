@@ -8,7 +8,7 @@ ranks compute; what a transfer between neighbouring ranks costs.
 #include <stdint.h>
 #include "collective.h"
 
-// Ranks on this machine's cores, of num_ranks in all: what mpirun says, else all of them.
+// Ranks on this machine's cores, of num_ranks in all: by mpirun, else all of them.
 int32_t local_ranks_count(int32_t num_ranks);
 
 // Threads of one rank: `asked` if > 0, else OMP_NUM_THREADS, else its share of the cores; at least 1.
@@ -20,11 +20,11 @@ Which ranks share a host, and whether it has the cores that they want.
 
     HostCores hosts = {0};
     TRY(host_cores_find(&hosts, &world, num_threads));    // a collective
-    if (host_cores_short(&hosts) >= 0) { ... times measured here say little ... }
+    if (host_cores_short(&hosts) >= 0) { ... times measured here mean little ... }
 
 Cores of a host are those that one of its ranks may run on (sched_getaffinity: mpirun binds ranks, batch
 systems give away parts of a node), and no more than its cgroup's quota (cpu.max, rounded down). Ranks that
-mpirun says are alone on their machine are, whatever its name (a simulator's are all on one).
+mpirun reports as alone on their machine are, whatever its name (a simulator's are all on one).
 */
 
 typedef struct {

@@ -25,7 +25,7 @@ void dynapipe_print_version(FILE* out) {
 }
 
 // --- where values live: this process -------------------------------------------------------------------
-// a session in this process's memory: ranks on CPUs.
+// A session in this process's memory: ranks on CPUs.
 
 #ifndef DYNAPIPE_CUDA
 #include <string.h>
@@ -90,14 +90,13 @@ void session_device_close(Dynapipe* dp) {
 #endif
 
 // --- hosts, and who still answers ----------------------------------------------------------------------
-// which rank is on which host, and who is still there when a run ends because nothing
+// Which rank is on which host, and who is still there when a run ends because nothing
 // moved.
 
 enum { MOST_NAMED = 8 };
 _Static_assert((int)TAG_ROLL < (int)TRANSPORT_TAG_END, "tags of the transport");
 #define ROLL_NS INT64_C(2000000000)
 
-// session_hosts.c
 static Status session_hosts_gather(Dynapipe* dp) {
     const int32_t num_ranks = dp->transport.num_ranks;
     dp->hosts = (char(*)[TRANSPORT_HOST_CHARS])calloc((size_t)num_ranks, sizeof *dp->hosts);
@@ -177,7 +176,7 @@ static void name_missing(const Dynapipe* dp, const Roll* roll) {
 }
 
 // Behind STATUS_COMM, on its way to the end: every rank that is still there calls, and rank 0 (without it the
-// last one) says who does not. The transport is good for nothing else afterwards.
+// last one) prints who does not. The transport is good for nothing else afterwards.
 static void session_roll_call(const Dynapipe* dp) {
     const int32_t num_ranks = dp->transport.num_ranks, rank = dp->transport.rank;
     const bool listens = rank == 0 || rank == num_ranks - 1;
@@ -194,7 +193,7 @@ static void session_roll_call(const Dynapipe* dp) {
 }
 
 // --- ending early --------------------------------------------------------------------------------------
-// ranks agree that the run ends early: by a signal to any of them; and on the time.
+// Ranks agree that the run ends early: by a signal to any of them; and on the time.
 
 void dynapipe_watch_signals(Dynapipe* dp) {
     stop_signal_watch();
@@ -244,33 +243,25 @@ Status session_stop_agree(Dynapipe* dp) {
 
 // --- kept for later --------------------------------------------------------------------------------------
 
-static Status not_zero(const char* name, int idx) {
-    return FAIL(STATUS_OUT_OF_RANGE,
-                "%s[%d] is set, which means nothing to this plugin ---> start the struct as zeros (memset, "
-                "{0}); is dynapipe.h newer than the library? then compile both from one copy",
-                name, idx);
-}
-
-static Status check_numbers(const char* name, const int64_t* reserved, int count) {
-    for (int i = 0; i < count; i++) {
-        if (reserved[i] != 0) { return not_zero(name, i); }
+// Members kept for later: numbers or functions, 8 bytes each.
+static Status check_reserved(const char* name, const void* members, size_t num_bytes) {
+    for (size_t i = 0; i < num_bytes / sizeof(uint64_t); i++) {
+        uint64_t word;
+        memcpy(&word, (const char*)members + i * sizeof word, sizeof word);
+        if (word == 0) { continue; }
+        return FAIL(
+            STATUS_OUT_OF_RANGE,
+            "%s[%zu] is set, which means nothing to this plugin ---> start the struct as zeros (memset, "
+            "{0}); is dynapipe.h newer than the library? then compile both from one copy",
+            name, i);
     }
     return STATUS_OK;
 }
 
-static Status check_functions(const char* name, void (*const* reserved)(void), int count) {
-    for (int i = 0; i < count; i++) {
-        if (reserved[i] != NULL) { return not_zero(name, i); }
-    }
-    return STATUS_OK;
-}
-
-#define COUNT(array) (int)(sizeof(array) / sizeof *(array))
-#define CHECK_NUMBERS(type, member, of) check_numbers(#type "." #member, (of)->member, COUNT((of)->member))
-#define CHECK_FUNCTIONS(type, of) check_functions(#type ".reserved", (of)->reserved, COUNT((of)->reserved))
+#define CHECK_RESERVED(type, member, of) check_reserved(#type "." #member, (of)->member, sizeof(of)->member)
 
 Status interface_check_params(const DynapipeParams_v1* params) {
-    return CHECK_NUMBERS(DynapipeParams_v1, reserved, params);
+    return CHECK_RESERVED(DynapipeParams_v1, reserved, params);
 }
 
 Status interface_check_piece(const char* list, int32_t idx, const DynapipePiece_v1* piece) {
@@ -282,19 +273,19 @@ Status interface_check_piece(const char* list, int32_t idx, const DynapipePiece_
                     list, idx, (long long)piece->count, (long long)piece->begin, piece->bytes_per_value,
                     piece->values);
     }
-    return CHECK_NUMBERS(DynapipePiece_v1, reserved, piece);
+    return CHECK_RESERVED(DynapipePiece_v1, reserved, piece);
 }
 
 Status interface_check_run(const DynapipeRun_v1* run) {
-    return CHECK_NUMBERS(DynapipeRun_v1, reserved, run);
+    return CHECK_RESERVED(DynapipeRun_v1, reserved, run);
 }
 
 Status interface_check_report(const DynapipeReport_v1* report) {
-    return CHECK_NUMBERS(DynapipeReport_v1, reserved, report);
+    return CHECK_RESERVED(DynapipeReport_v1, reserved, report);
 }
 
 Status interface_check_validation(const DynapipeValidation_v1* validation) {
-    return CHECK_NUMBERS(DynapipeValidation_v1, reserved, validation);
+    return CHECK_RESERVED(DynapipeValidation_v1, reserved, validation);
 }
 
 // --- a model ---------------------------------------------------------------------------------------------
@@ -321,7 +312,7 @@ Status interface_check_model(const DynapipeModel_v1* api) {
                     "generation needs may be NULL",
                     api->name != NULL ? api->name : "without a name", missing);
     }
-    return CHECK_FUNCTIONS(DynapipeModel_v1, api);
+    return CHECK_RESERVED(DynapipeModel_v1, reserved, api);
 }
 
 Status interface_check_blocks(const DynapipeBlocks_v1* blocks) {
@@ -329,9 +320,9 @@ Status interface_check_blocks(const DynapipeBlocks_v1* blocks) {
         return FAIL(STATUS_OUT_OF_RANGE, "DynapipeBlocks_v1: %s is NULL ---> only update and why may be",
                     blocks->make == NULL ? "make" : "drop");
     }
-    TRY(CHECK_FUNCTIONS(DynapipeBlocks_v1, blocks));
-    TRY(CHECK_NUMBERS(DynapipeBlocks_v1, reserved_numbers, blocks));
-    TRY(CHECK_NUMBERS(DynapipeShapes_v1, reserved, &blocks->shapes));
+    TRY(CHECK_RESERVED(DynapipeBlocks_v1, reserved, blocks));
+    TRY(CHECK_RESERVED(DynapipeBlocks_v1, reserved_numbers, blocks));
+    TRY(CHECK_RESERVED(DynapipeShapes_v1, reserved, &blocks->shapes));
     return interface_check_model(blocks->api);
 }
 
@@ -478,8 +469,8 @@ void dynapipe_close(Dynapipe* dp) {
     free(dp);
 }
 
-// Wrong options and bad files are found by every rank alike: then one says so and all leave in order. A rank
-// that is alone with its trouble takes the others down.
+// Wrong options and bad files are found by every rank alike: then one prints it and all leave in order. A
+// rank that is alone with its trouble takes the others down.
 void dynapipe_abort(Dynapipe* dp, const char* why) {
     if (dp == NULL || dp->transport.api == NULL) {
         fprintf(stderr, "error: %s\n", why);

@@ -125,11 +125,6 @@ typedef struct PlanAhead PlanAhead;
 // A Status and, where it fails, a message of FAIL(): both reach the caller of get().
 typedef Status (*PlanAheadMake)(void* ctx, int64_t step, int32_t slot);
 
-typedef struct {
-    int64_t make_ns, make_cpu_ns;  // wall time and processor time of making that step's plan
-    int64_t wait_ns;               // how long get() waited for it
-} PlanAheadStats;
-
 Status plan_ahead_start(PlanAhead** out, PlanAheadMake make, void* ctx, int64_t first_step, int64_t end_step,
                         int32_t num_ahead);
 // Steps come in order (else STATUS_OUT_OF_RANGE). The slot of the step before goes back to the planner. A
@@ -137,8 +132,8 @@ Status plan_ahead_start(PlanAhead** out, PlanAheadMake make, void* ctx, int64_t 
 Status plan_ahead_get(PlanAhead* ahead, int64_t step, int32_t* slot);
 // Until every step that has a slot is made. A failed make() is reported here and by the get() of its step.
 Status plan_ahead_wait_all(PlanAhead* ahead);
-PlanAheadStats plan_ahead_stats(const PlanAhead* ahead);  // of the step that get() returned last
-void plan_ahead_stop(PlanAhead* ahead);                   // after a make() in progress. NULL is fine
+int64_t plan_ahead_wait_ns(const PlanAhead* ahead);  // how long the last get() waited
+void plan_ahead_stop(PlanAhead* ahead);              // after a make() in progress. NULL is fine
 
 // --- session_refit.c ---------------------------------------------------------------------------------------
 // What steps that ran tell of the costs, agreed on by the ranks, used by plans from a fixed later step on
@@ -574,7 +569,7 @@ Status session_predict(int64_t*** instr_ns, int64_t* predicted_ns, const Dynapip
                        Arena* arena);
 // What the update takes that follows a plan: of the rank that takes longest, since all begin it together.
 int64_t session_update_ns(const Dynapipe* dp);
-// Some host has fewer cores than threads of ranks: what jobs take there says nothing of the costs.
+// Some host has fewer cores than threads of ranks: times of jobs there do not show what they cost.
 bool session_shares_cores(const Dynapipe* dp);
 void session_account_warn(const Dynapipe* dp);  // of that, once, before the first step
 // The files of --trace and --debug dump-plan can be written: found out before the first step, on all ranks

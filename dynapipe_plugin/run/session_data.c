@@ -22,19 +22,11 @@ static Status agree_on_files(Dynapipe* dp, const SampleShards* shards, const cha
     if (dp->transport.num_ranks == 1) { return STATUS_OK; }
     snprintf(what, sizeof what, "number of files of %s", flag);
     TRY(collective_all_equal_u64(&dp->world, (uint64_t)shards->num_files, what));
-    uint64_t all = HASH_SEED;
-    for (int32_t f = 0; f < shards->num_files; f++) {
-        all = hash_bytes(all, &shards->files[f].content_id, sizeof all);
-    }
-    snprintf(what, sizeof what, "contents of the files of %s", flag);
-    Status status = collective_all_equal_u64(&dp->world, all, what);
-    if (status != STATUS_MISMATCH) { return status; }
-    // On all ranks alike, so they look together for the file.
     for (int32_t f = 0; f < shards->num_files; f++) {
         snprintf(what, sizeof what, "%s: contents (%s)", shards->files[f].path, flag);
         TRY(collective_all_equal_u64(&dp->world, shards->files[f].content_id, what));
     }
-    return status;
+    return STATUS_OK;
 }
 
 // Which files these are, not what is in them: inode, time of the last change and length, the same on all
@@ -123,40 +115,32 @@ static Status take_turn(Dynapipe* dp, double* of_ranks) {
     return STATUS_OK;
 }
 
-static void say_waits(const Dynapipe* dp) {
-    int64_t left_bytes = sample_verify_left_bytes(dp->verify);
-    if (left_bytes <= QUIET_WAIT_BYTES || dp->transport.rank != 0) { return; }
-    printf("waiting until the data is verified: rank 0 has %s to read\n", BYTES_TEXT(left_bytes));
-    fflush(stdout);
-}
-
-static void say_left(Dynapipe* dp) {
-    int64_t left_bytes = sample_verify_left_bytes(dp->verify);
-    if (left_bytes == 0 || dp->transport.rank != 0 || dp->says_left) { return; }
-    printf(
-        "told to end before all of the data is verified: rank 0 has %s of its part left,\n  which a run that "
-        "goes on reads\n",
-        BYTES_TEXT(left_bytes));
-    fflush(stdout);
-    dp->says_left = true;
-}
-
 Status session_verify_wait(Dynapipe* dp) {
-    if (dp->verify == NULL || dp->is_verified) { return STATUS_OK; }
+    const bool is_main = dp->transport.rank == 0;
     Status status = STATUS_OK;
-    if (dp->stop_signal == 0) {
-        double* of_ranks = (double*)calloc((size_t)dp->transport.num_ranks * TURN_STATS, sizeof *of_ranks);
-        if (of_ranks == NULL) {
-            return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", dp->transport.num_ranks);
-        }
-        say_waits(dp);
-        while (status == STATUS_OK && !dp->is_verified && dp->stop_signal == 0) {
-            status = take_turn(dp, of_ranks);
-        }
-        free(of_ranks);
+    if (dp->verify == NULL || dp->is_verified) { return STATUS_OK; }
+    int64_t left_bytes = sample_verify_left_bytes(dp->verify);
+    if (dp->stop_signal == 0 && is_main && left_bytes > QUIET_WAIT_BYTES) {
+        printf("waiting until the data is verified: rank 0 has %s to read\n", BYTES_TEXT(left_bytes));
+        fflush(stdout);
     }
+    double* of_ranks = (double*)calloc((size_t)dp->transport.num_ranks * TURN_STATS, sizeof *of_ranks);
+    if (of_ranks == NULL) {
+        return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", dp->transport.num_ranks);
+    }
+    while (status == STATUS_OK && !dp->is_verified && dp->stop_signal == 0) {
+        status = take_turn(dp, of_ranks);
+    }
+    free(of_ranks);
     if (status != STATUS_OK || dp->is_verified) { return status; }
-    say_left(dp);
+    left_bytes = sample_verify_left_bytes(dp->verify);
+    if (left_bytes > 0 && is_main && !dp->says_left) {
+        printf("told to end before all of the data is verified: rank 0 has %s of its part left,\n"
+               "  which a run that goes on reads\n",
+               BYTES_TEXT(left_bytes));
+        fflush(stdout);
+        dp->says_left = true;
+    }
     return sample_verify_damage(dp->verify);
 }
 
@@ -166,7 +150,6 @@ void session_verify_stop(Dynapipe* dp) {
 }
 
 // --- data ----------------------------------------------------------------------------------------------
-// the data of a run, and what it asks of the planner.
 
 enum { MAX_STEP_SAMPLES = 1 << 20 };  // the search grows with them; beyond, -d is a slip of the finger
 
@@ -240,7 +223,7 @@ static Status check_step_fits(const Dynapipe* dp) {
         (long long)loader_info(dp->train)->num_samples, most_tokens, MAX_STEP_SAMPLES);
 }
 
-// The loader lets a long sample be a batch alone, whatever -d says.
+// The loader lets a long sample be a batch alone, whatever -d is.
 static void warn_of_long_samples(const Dynapipe* dp) {
     if (loader_info(dp->train)->num_alone == 0 || dp->transport.rank != 0) { return; }
     long long longest = loader_info(dp->train)->longest_tokens;
@@ -252,7 +235,7 @@ static void warn_of_long_samples(const Dynapipe* dp) {
 }
 
 // Which tasks lost how much to -t, so that nobody trains on half of the data unawares.
-static void say_cuts(const Dynapipe* dp) {
+static void print_cuts(const Dynapipe* dp) {
     enum { TASKS_SHOWN = 8 };
     static const char* const ways[] = {"cut-input-end", "cut-input-start", "cut-input-middle", "skip"};
     const Loader* loader = dp->train;
@@ -285,7 +268,7 @@ static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
     TRY(session_same_run(dp));
     TRY(session_verify_start(dp));
     warn_of_long_samples(dp);
-    say_cuts(dp);
+    print_cuts(dp);
     int64_t steps = run->num_steps;
     if (steps < 0) { steps = loader_info(dp->train)->num_batches; }
     dp->num_steps = (int32_t)(steps < INT32_MAX ? steps : INT32_MAX);
@@ -304,9 +287,9 @@ int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out) {
     *out = (DynapipeDataInfo_v1){
         .vocab = loader_info(dp->train)->vocab,
         .eot_token = loader_info(dp->train)->eot_token,
+        .num_tasks = dp->num_tasks,
         .tokenizer = (int32_t)loader_info(dp->train)->tokenizer,
         .pad_token = loader_info(dp->train)->pad_token,
-        .num_tasks = dp->num_tasks,
         .num_samples = loader_info(dp->train)->num_samples,
         .num_tokens = loader_info(dp->train)->num_tokens,
         .num_truncated = loader_info(dp->train)->num_cut,
@@ -323,7 +306,7 @@ const char* dynapipe_task_name(const Dynapipe* dp, int32_t task) {
 }
 
 // --- plans made ahead ----------------------------------------------------------------------------------
-// one thread, a ring of slots, one lock; slot of a step = (step - first_step) % num_slots.
+// One thread, a ring of slots, one lock; slot of a step = (step - first_step) % num_slots.
 
 enum { MESSAGE_BYTES = 1024 };
 
@@ -342,8 +325,7 @@ struct PlanAhead {
     int64_t num_got;   // handed out; the last of them is in use
     Status failure;    // of step first_step + num_made
     char message[MESSAGE_BYTES];
-    PlanAheadStats* stats;  // [num_slots]
-    PlanAheadStats current;
+    int64_t wait_ns;  // of the last get()
 };
 
 static int32_t slot_of(const PlanAhead* ahead, int64_t nth) {
@@ -361,13 +343,10 @@ static bool has_room(const PlanAhead* ahead) {
 static void make_next(PlanAhead* ahead) {
     int64_t nth = ahead->num_made;
     pthread_mutex_unlock(&ahead->lock);
-    int64_t begin_ns = clock_now_ns(), cpu_begin_ns = clock_cpu_ns();
     simulated_clock_stop();
     Status status = ahead->make(ahead->ctx, ahead->first_step + nth, slot_of(ahead, nth));
     simulated_clock_go_on();
-    PlanAheadStats stats = {clock_now_ns() - begin_ns, clock_cpu_ns() - cpu_begin_ns, 0};
     pthread_mutex_lock(&ahead->lock);
-    ahead->stats[slot_of(ahead, nth)] = stats;
     if (status == STATUS_OK) {
         ahead->num_made++;
     } else {
@@ -378,7 +357,7 @@ static void make_next(PlanAhead* ahead) {
 }
 
 static void* planner_main(void* arg) {
-    PlanAhead* ahead = arg;
+    PlanAhead* ahead = (PlanAhead*)arg;
     pthread_mutex_lock(&ahead->lock);
     while (!ahead->stop) {
         if (has_room(ahead)) {
@@ -394,7 +373,6 @@ static void* planner_main(void* arg) {
 static void ahead_free(PlanAhead* ahead) {
     pthread_cond_destroy(&ahead->changed);
     pthread_mutex_destroy(&ahead->lock);
-    free(ahead->stats);
     free(ahead);
 }
 
@@ -402,10 +380,7 @@ Status plan_ahead_start(PlanAhead** out, PlanAheadMake make, void* ctx, int64_t 
                         int32_t num_ahead) {
     if (num_ahead < 0) { return FAIL(STATUS_OUT_OF_RANGE, "plan_ahead: %d steps ahead", (int)num_ahead); }
     PlanAhead* ahead = (PlanAhead*)calloc(1, sizeof *ahead);
-    PlanAheadStats* stats = (PlanAheadStats*)calloc((size_t)num_ahead + 1, sizeof *stats);
-    if (ahead == NULL || stats == NULL) {
-        free(ahead);
-        free(stats);
+    if (ahead == NULL) {
         return FAIL(STATUS_NO_MEMORY, "plan_ahead: no memory for %d steps", (int)num_ahead);
     }
     ahead->make = make;
@@ -413,7 +388,6 @@ Status plan_ahead_start(PlanAhead** out, PlanAheadMake make, void* ctx, int64_t 
     ahead->first_step = first_step;
     ahead->end_step = end_step;
     ahead->num_slots = num_ahead + 1;
-    ahead->stats = stats;
     pthread_mutex_init(&ahead->lock, NULL);
     pthread_cond_init(&ahead->changed, NULL);
     ahead->has_thread = num_ahead > 0 && !SIMULATED;
@@ -443,8 +417,7 @@ static Status get_locked(PlanAhead* ahead, int64_t step, int32_t* slot) {
     }
     if (ahead->num_made <= nth) { return FAIL(ahead->failure, "%s", ahead->message); }
     *slot = slot_of(ahead, nth);
-    ahead->current = ahead->stats[*slot];
-    ahead->current.wait_ns = clock_now_ns() - begin_ns;
+    ahead->wait_ns = clock_now_ns() - begin_ns;
     return STATUS_OK;
 }
 
@@ -470,8 +443,8 @@ Status plan_ahead_wait_all(PlanAhead* ahead) {
     return status;
 }
 
-PlanAheadStats plan_ahead_stats(const PlanAhead* ahead) {
-    return ahead->current;  // written by get(), so by the same thread that asks
+int64_t plan_ahead_wait_ns(const PlanAhead* ahead) {
+    return ahead->wait_ns;  // written by get(), so by the same thread that asks
 }
 
 void plan_ahead_stop(PlanAhead* ahead) {
@@ -487,7 +460,7 @@ void plan_ahead_stop(PlanAhead* ahead) {
 }
 
 // --- steps made ahead ----------------------------------------------------------------------------------
-// the next step made in the background: draw a batch, plan it, collate my micro-batches.
+// The next step made in the background: draw a batch, plan it, collate my micro-batches.
 
 // A batch that is the same in every step (-a 1): the loader goes back to where it stood at the start.
 static Status draw_batch(Dynapipe* dp, SessionStep* step) {
@@ -527,7 +500,7 @@ static Status collate_mine(Dynapipe* dp, SessionStep* step, int64_t step_idx) {
 }
 
 static Status make_step(void* ctx, int64_t step_idx, int32_t slot) {
-    Dynapipe* dp = ctx;
+    Dynapipe* dp = (Dynapipe*)ctx;
     SessionStep* step = &dp->slots[slot];
     Arena arena = step->arena;
     arena_reset(&arena);
@@ -639,7 +612,7 @@ int dynapipe_position(const Dynapipe* dp, const void** out, size_t* num_bytes) {
     if (dp->now == NULL && dp->resplit.position == NULL) {
         return (int)FAIL(STATUS_OUT_OF_RANGE, "no step has run: there is no position to save");
     }
-    Dynapipe* mine = (Dynapipe*)(uintptr_t)dp;  // what is given out, and what is said, is kept there
+    Dynapipe* mine = (Dynapipe*)(uintptr_t)dp;  // what is given out is kept there
     Status status = session_verify_wait(mine);
     if (status != STATUS_OK) { return (int)status; }
     *out = dp->now != NULL ? dp->now->batch.position : dp->resplit.position;
@@ -657,12 +630,12 @@ int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32
     session_report_goes_on(dp);
     session_resplit_restore(dp, position, &num_bytes);
     status = session_refit_restore(&dp->refit, position, &num_bytes);
-    if (status == STATUS_OK) { status = loader_restore(dp->train, position, num_bytes); }
+    if (status == STATUS_OK) { status = loader_restore(dp->train, (const uint8_t*)position, num_bytes); }
     uint64_t seed = loader_info(dp->train)->seed, option = (uint64_t)dp->options.seed;
     if (status == STATUS_OK && seed != option && dp->run.overfit == 0 && dp->transport.rank == 0) {
         fprintf(stderr,
                 "warning: --seed %llu is not used: the run that goes on draws its data by --seed %llu\n  "
-                "---> say "
+                "---> give "
                 "--seed %llu; another -o for a new run\n",
                 (unsigned long long)option, (unsigned long long)seed, (unsigned long long)seed);
     }

@@ -70,7 +70,7 @@ static int32_t job_after(const PlanRank* list, const SessionSpan* spans, int32_t
     return i;
 }
 
-// Where to look for the first job of a list that ends behind an instant: these come one after the other.
+// Where to look for the first job of a list that ends after an instant: these come one after the other.
 typedef struct {
     int32_t at;
     int64_t ns;

@@ -15,7 +15,7 @@ typedef struct {
     bool has_decoder;
     int32_t longest_prompt;  // of the whole list
     int32_t num_slots, prefill_tokens;
-    DynapipeCache cache;  // its memory lies behind the arena of a call
+    DynapipeCache cache;  // its memory follows the arena of a call
     int64_t call_bytes;
     Collective pipeline;  // my replica's ranks
     // one call: arrays for num_slots sequences
@@ -127,7 +127,7 @@ static int32_t start_token(const Loader* loader) {
     return token >= 0 ? token : loader_info(loader)->eot_token;
 }
 
-// The token said last (an encoder-decoder's first: its start).
+// The last token (an encoder-decoder's first: its start).
 static void call_add_token(Generation* g, Call* call, int32_t slot) {
     const DynapipeAnswer_v1* answer = &g->answers[g->sample_of[slot]];
     int32_t n = answer->num_answer;
@@ -191,7 +191,7 @@ static Status call_run(Generation* g, const Call* call) {
 }
 
 // Is the slot's answer complete with this token?
-static bool say(Generation* g, int32_t slot, int32_t token) {
+static bool add_answer(Generation* g, int32_t slot, int32_t token) {
     DynapipeAnswer_v1* answer = &g->answers[g->sample_of[slot]];
     if (token == loader_info(g->dp->val)->eot_token) { return true; }
     ((int32_t*)(uintptr_t)answer->answer)[answer->num_answer++] = token;
@@ -206,7 +206,7 @@ static Status call_finish(Generation* g, const Call* call, int32_t* going, int32
     if (call->num_seqs == 0) { return STATUS_OK; }
     TRY(call_run(g, call));
     for (int32_t b = 0; b < call->num_seqs; b++) {
-        if (!say(g, g->slots[b], g->next[b])) { going[(*num_going)++] = g->slots[b]; }
+        if (!add_answer(g, g->slots[b], g->next[b])) { going[(*num_going)++] = g->slots[b]; }
     }
     return STATUS_OK;
 }
@@ -368,7 +368,7 @@ static Status pick_samples(const Dynapipe* dp, int32_t per_task, int64_t* out, i
     }
     for (int64_t n = 0; n < num_samples; n++) {
         if (!is_question(dp, n, &task)) { continue; }
-        // every (count / per_task)-th, so that begin and end of a file both have a say
+        // every (count / per_task)-th, so that samples come from all of a file
         int64_t wanted = counts[task] < per_task ? counts[task] : per_task, k = met[task]++;
         if ((k + 1) * wanted / counts[task] > k * wanted / counts[task]) { out[(*num)++] = n; }
     }

@@ -9,7 +9,7 @@
 #include "session.h"
 #include "../../util/program.h"
 
-// The embedding is block 0, the decoder's stands behind the encoder's layers, the head behind all.
+// The embedding is block 0, the decoder's follows the encoder's layers, the head is last.
 static DynapipeRange chunk_blocks(const Dynapipe* dp, int32_t k) {
     const Placement* placement = &dp->request.placement;
     const LayerRange* layers = &placement->chunks[k];
@@ -80,7 +80,7 @@ int32_t dynapipe_head(const Dynapipe* dp, int32_t* begin, int32_t max_begins) {
 }
 
 // --- what the options give -----------------------------------------------------------------------------
-// what --stage-split, --placement and --head say of where the model lies: can this
+// What --stage-split, --placement and --head allow: can this
 // program do it, what is left to choose, and does a checkpoint's placement agree.
 
 static PlacementChoice shape_of(const Dynapipe* dp) {
@@ -116,7 +116,7 @@ static Status check(const Dynapipe* dp, bool shares_head, int32_t max_ranges) {
     }
     if (dp->options.stage_split != NULL && asks_shape) {
         return FAIL(STATUS_BAD_OPTION,
-                    "--stage-split: is of --placement linear ---> leave one of them out, or say "
+                    "--stage-split: is of --placement linear ---> leave one of them out, or give "
                     "--placement 0:L,1:L,..");
     }
     return STATUS_OK;
@@ -160,7 +160,7 @@ static Status session_placed_request(Dynapipe* dp, bool shares_head, int32_t max
 
 bool session_placed_fits(const Dynapipe* dp, const Placement* placement) {
     const int32_t P = dp->num_stages;
-    PlanRequest given = {.P = P, .rules = dp->request.rules};
+    PlanRequest given = {.rules = dp->request.rules, .P = P};
     placement_linear(&given.placement, given.placement.chunks, P);
     if (take(dp, &given) != STATUS_OK) { return false; }
     Placement chunks = *placement, head = given.placement;  // each with the other's head
@@ -175,7 +175,7 @@ bool session_placed_fits(const Dynapipe* dp, const Placement* placement) {
 }
 
 // --- machine -------------------------------------------------------------------------------------------
-// in what the ranks and links of this run differ: as measured, as memory is left.
+// In what the ranks and links of this run differ: as measured, as memory is left.
 
 // Limits that were found are multiples of this: a library that takes a little more today changes no plan.
 #define LIMIT_STEP_BYTES (INT64_C(64) << 20)
@@ -266,7 +266,7 @@ int64_t session_machine_limit_bytes(const Dynapipe* dp) {
 }
 
 // --- stages --------------------------------------------------------------------------------------------
-// the stage split of a run and the effort of its plans, from batches as the mixture draws
+// The stage split of a run and the effort of its plans, from batches as the mixture draws
 // them.
 
 enum { LEAST_PLANNING_NS = 1000000, MOST_PLANNING_NS = 400000000 };
@@ -393,8 +393,8 @@ static Status search_stages(StageChoice* out, PlanRequest* request, const CostMo
 // Every rank would find the same; where ranks share cores each would wait for all others to have found it. So
 // the first one searches, and tells the choice, or why there is none.
 static Status choose_on_first(StageChoice* out, Dynapipe* dp, StageBatch* batches) {
-    enum { WAITS = 10 };               // times the usual wait for a message
-    static const LargestSamples none;  // a run that only looks at the model draws none to train on
+    enum { WAITS = 10 };                     // times the usual wait for a message
+    static const LargestSamples none = {0};  // a run that only looks at the model draws none to train on
     struct {
         StageChoice choice;
         Status status;
@@ -525,7 +525,7 @@ int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* ou
 }
 
 // --- the model attached --------------------------------------------------------------------------------
-// the model put into the session: what each rank tells of it, compared with the others.
+// The model put into the session.
 
 // --- attaching -------------------------------------------------------------------------------------------
 
@@ -657,7 +657,7 @@ static bool counts_group(const Dynapipe* dp, const TiedGroup* group) {
     return first == dp->stage;
 }
 
-// Of the copies that another stage counts, the first that ends behind `at`; NULL: none.
+// Of the copies that another stage counts, the first that ends after `at`; NULL: none.
 static const TiedGroup* next_left_out(const Dynapipe* dp, int64_t at) {
     const TiedGroup* next = NULL;
     for (int32_t i = 0; i < dp->tied.num_groups; i++) {

@@ -42,20 +42,20 @@ static const OptionSpec specs[] = {
     {"--measure",        OPTION_CHOICE, FIELD(measure),    "auto", 0, 0, "auto|again", NULL, "again: measure what the model costs, also where that was done before"},
     {"--mb-tokens",      OPTION_INT,    FIELD(mb_tokens),  "0",  0, 1e9,  NULL, "N", "tokens of a micro-batch for packed, packed-ragged, padded, tokens; 0: -t"},
     {"--refit",          OPTION_CHOICE, FIELD(refit),      "auto", 0, 0, "auto|off", NULL,
-     "correct what jobs and links are said to take by what steps measured, so plans may differ from run to run; "
+     "correct predicted times of jobs and links by measured ones, so plans may differ from run to run; "
      "off: plans from the cost file alone, the same in every run"},
     {"--resplit",        OPTION_STRING, FIELD(resplit),    "auto", 0, 0, NULL, "auto|off|S:L,L,..",
      "layers move between ranks while the run goes on. auto: where ranks turn out to take other times than thought, and that "
-     "wins more than 5 % of a step (not where layers or shares are told); S:L,L,..: behind step S, to these layers of each piece that there is then, or "
-     "S:STAGE:L,STAGE:L,..[+HEAD] to any placement (more behind /)"},
+     "wins more than 5 % of a step (not where layers or shares are given); S:L,L,..: after step S, to these layers of each piece that there is then, or "
+     "S:STAGE:L,STAGE:L,..[+HEAD] to any placement (more after /)"},
     {"--long-samples",   OPTION_CHOICE, FIELD(long_samples), "cut-input-end", 0, 0, "cut-input-end|cut-input-start|cut-input-middle|skip", NULL, "samples longer than -t: what goes; the tail of the input (newline, </s>, a template's) stays, and targets are kept whole: where one alone is too long, the sample is skipped"},
     {"--loss-on",        OPTION_CHOICE, FIELD(loss_on),    "targets", 0, 0, "targets|all", NULL, "supervised tokens"},
     {"--span-corruption", OPTION_CHOICE, FIELD(span_corruption), "off", 0, 0, "off|on", NULL,
      "for encoder-decoder models: inputs and targets are made of plain text, as T5's were"},
     {"--noise-density",  OPTION_DOUBLE, FIELD(noise_density), "0.15", 0.001, 0.999, NULL, "X", "for --span-corruption: share of the text that becomes targets"},
     {"--mean-noise-span", OPTION_DOUBLE, FIELD(mean_noise_span), "0", 0, 1e6, NULL, "N", "tokens of a span, on average; 0: 3, of bytes 20"},
-    {"--sentinel-first", OPTION_INT,    FIELD(sentinel_first), "0", 0, 2e9, NULL, "ID", "token that stands for the first span; 0: as the tokenizer has it"},
-    {"--sentinel-step",  OPTION_INT,    FIELD(sentinel_step), "0", -1, 1, NULL, "1|-1", "the next spans' tokens count up or down; 0: as the tokenizer has it"},
+    {"--sentinel-first", OPTION_INT,    FIELD(sentinel_first), "0", 0, 2e9, NULL, "ID", "token that stands for the first span; 0: the tokenizer's"},
+    {"--sentinel-step",  OPTION_INT,    FIELD(sentinel_step), "0", -1, 1, NULL, "1|-1", "the next spans' tokens count up or down; 0: the tokenizer's"},
     {"--mixture",        OPTION_CHOICE, FIELD(mixture),    "proportional", 0, 0, "proportional|temperature|weights", NULL, "weights of the tasks"},
     {"--mixture-cap",    OPTION_INT64,  FIELD(mixture_cap), "0", 0, 1e18, NULL, "N", "examples of a task that count at most; 0: all"},
     {"--temperature",    OPTION_DOUBLE, FIELD(temperature), "2", 0.01, 100, NULL, "X", "for --mixture temperature: weight ^ (1 / X)"},
@@ -173,7 +173,7 @@ const char* session_options_string(const SessionOptions* options, const char* na
     return *(const char* const*)((const char*)options + spec->offset);
 }
 
-// --seed has a message of its own: the one saved is used (session_plan.c).
+// --seed has a message of its own: the one saved is used (dynapipe_restore()).
 static const char* const settings[] = {
     "--batching",        "--layout",        "--mb-tokens",       "--long-samples",   "--loss-on",
     "--span-corruption", "--noise-density", "--mean-noise-span", "--sentinel-first", "--sentinel-step",

@@ -47,10 +47,10 @@ static void sum_words(double factor[REFIT_WORDS], double share[REFIT_WORDS], con
     }
 }
 
-static bool is_news(double factor, double share, double* said) {
-    double change = factor == 0 ? 0 : fabs(factor / *said - 1);
+static bool is_news(double factor, double share, double* printed) {
+    double change = factor == 0 ? 0 : fabs(factor / *printed - 1);
     if (change <= WORTH_SAYING || change * share <= WORTH_OF_ALL) { return false; }
-    *said = factor;
+    *printed = factor;
     return true;
 }
 
@@ -62,14 +62,14 @@ static double slow_of(const RefitRank* rank, const RefitSums sums[SIDE_COUNT]) {
     return all_ns > 0 ? (rank->slow[PASS_FORWARD] * forward_ns + backward * backward_ns) / all_ns : 1;
 }
 
-static void session_refit_say(SessionRefit* refit, const RefitVersion* version,
-                              const RefitSums sums[SIDE_COUNT], FILE* out) {
+static void print_version(SessionRefit* refit, const RefitVersion* version, const RefitSums sums[SIDE_COUNT],
+                          FILE* out) {
     double factor[REFIT_WORDS], share[REFIT_WORDS];
     int32_t num_lines = 0;
     sum_words(factor, share, &version->scale, sums);
     for (int i = 0; i < REFIT_WORDS; i++) {
         if (!is_news(factor[i], share[i], &refit->said_words[i])) { continue; }
-        fprintf(out, "refit after step %d: %s %.2f times what the cost file says\n", version->agreed,
+        fprintf(out, "refit after step %d: %s %.2f times as long as in the cost file\n", version->agreed,
                 words[i], factor[i]);
     }
     int32_t since = version->agreed - SESSION_REFIT_EVERY + 1;
@@ -89,7 +89,7 @@ static void session_refit_say(SessionRefit* refit, const RefitVersion* version,
 
 // --- metrics.jsonl ---------------------------------------------------------------------------------------
 
-// F, B, W; only terms that take time and are not as the cost file says.
+// F, B, W; only terms that take time and differ from the cost file.
 static json_t* json_terms(const CostScale* scale, const RefitSums sums[SIDE_COUNT]) {
     static const char* const groups[TERM_GROUPS] = {"fixed", "lengths", "squares"};
     json_t* object = json_object();
@@ -112,7 +112,7 @@ static json_t* json_terms(const CostScale* scale, const RefitSums sums[SIDE_COUN
     return object;
 }
 
-// F, B, W and the link behind; only ranks that are not as predicted.
+// F, B, W and the link to the next rank; only ranks that are not as predicted.
 static json_t* json_ranks(const RefitVersion* version, int32_t num_ranks) {
     json_t* object = json_object();
     for (int32_t r = 0; r < num_ranks; r++) {
@@ -145,7 +145,7 @@ char* session_refit_json(const SessionRefit* refit) {
 
 // --- in a checkpoint -----------------------------------------------------------------------------------
 
-// what was agreed on, behind the loader's position in a checkpoint.
+// What was agreed on, after the loader's position in a checkpoint.
 //
 //     header, sums of earlier blocks, versions (each: header, its ranks), then what tells that it is there
 
@@ -170,7 +170,7 @@ typedef struct {
     char magic[8];
 } RecordTail;
 
-_Static_assert(sizeof(VersionHead) % 8 == 0, "no padding behind it");
+_Static_assert(sizeof(VersionHead) % 8 == 0, "no padding after it");
 
 static size_t record_bytes(int32_t num_ranks, int32_t num_versions) {
     return sizeof(RecordHead) +
@@ -294,7 +294,7 @@ static Status read_versions(SessionRefit* refit, const RecordHead* head, const u
 Status session_refit_restore(SessionRefit* refit, const void* position, size_t* num_bytes) {
     RecordTail tail;
     RecordHead head;
-    const uint8_t* data = position;
+    const uint8_t* data = (const uint8_t*)position;
     session_refit_forget(refit);
     session_refit_unplan(refit);
     if (*num_bytes < sizeof tail + sizeof head) { return STATUS_OK; }
@@ -534,7 +534,7 @@ static Status add_version(SessionRefit* refit, const RefitVersion* version, int3
         forget_versions(refit, 0, 1);
     }
     RefitVersion* grown =
-        realloc(refit->versions, (size_t)(refit->num_versions + 1) * sizeof *refit->versions);
+        (RefitVersion*)realloc(refit->versions, (size_t)(refit->num_versions + 1) * sizeof *refit->versions);
     if (grown != NULL) {
         refit->versions = grown;
         grown[refit->num_versions++] = *version;
@@ -563,7 +563,7 @@ Status session_refit_agree(SessionRefit* refit, Collective* world, int32_t steps
     for (int side = 0; side < SIDE_COUNT; side++) {
         refit_sums_merge(&refit->history[side], REFIT_REMEMBERED, &all[side]);
     }
-    if (refit->rank == 0) { session_refit_say(refit, last_version(refit), refit->history, stdout); }
+    if (refit->rank == 0) { print_version(refit, last_version(refit), refit->history, stdout); }
     return STATUS_OK;
 }
 

@@ -171,7 +171,7 @@ static Status share_stats(Dynapipe* dp) {
     mine[STAT_PEAK_BYTES] = (double)(planned->arena_bytes + planned->state_bytes);
     mine[STAT_RSS_BYTES] = (double)session_device_used_bytes(dp);
     mine[STAT_PLAN_NS] = (double)dp->now->plan_cpu_ns;
-    mine[STAT_PLAN_WAIT_NS] = (double)plan_ahead_stats(dp->ahead).wait_ns;
+    mine[STAT_PLAN_WAIT_NS] = (double)plan_ahead_wait_ns(dp->ahead);
     mine[STAT_PLAN_IDLE] = trace_rank_idle_predicted(&dp->now->plan, dp->transport.rank);
     mine[STAT_STOP_SIGNAL] = session_stop_mine(dp);
     mine[STAT_SECONDS] = (double)(clock_now_ns() - dp->open_ns) / 1e9;

@@ -31,7 +31,7 @@ static int64_t distance(const Routing* r, int32_t from, int32_t to) {
     return labs((long)from - to) + (same_replica ? 0 : r->num_ranks);
 }
 
-// The best copy of value `at` for rank `to`, from = -1: there is none; and where, behind it, any piece of the
+// The best copy of value `at` for rank `to`, from = -1: there is none; and where, after it, any piece of the
 // array begins or ends: up to there the answer is the same.
 static PieceTransfer best_copy(const Routing* r, const PieceRow* want, int64_t at, int32_t to) {
     PieceTransfer best = {.from = -1, .to = to, .begin = at};
@@ -885,7 +885,7 @@ static Status unplan(Dynapipe* dp) {
     resplit->position = position;
     resplit->position_bytes = batch->position_bytes;
     session_plan_stop(dp);
-    return loader_restore(dp->train, resplit->position, resplit->position_bytes);
+    return loader_restore(dp->train, (const uint8_t*)resplit->position, resplit->position_bytes);
 }
 
 static Status apply(Dynapipe* dp, const Placement* placement) {

@@ -15,7 +15,7 @@ static Status reduce_gradients(Dynapipe* dp) {
     const Sums* sums = &dp->sums;
     const DynapipeType type = (DynapipeType)params->grad_type;
     const int32_t bytes_per_value = collective_type_bytes(type);
-    unsigned char* grads = params->grads;
+    unsigned char* grads = (unsigned char*)params->grads;
     for (int32_t i = 0; i < dp->tied.num_groups; i++) {
         const TiedGroup* group = &dp->tied.groups[i];
         unsigned char* copy = grads + group->begin * bytes_per_value;
@@ -43,9 +43,9 @@ static Status run_and_reduce(Dynapipe* dp, const ExecutorStep* run) {
     return STATUS_OK;
 }
 
-// Every rank says where it stands: the one that failed first is often not the one to blame. Now, since ending
-// what runs on a device may end the program.
-static void tell_position(const Dynapipe* dp, const char* message) {
+// Every rank prints where it stands: the one that failed first is often not the one to blame. Now, since
+// ending what runs on a device may end the program.
+static void print_position(const Dynapipe* dp, const char* message) {
     char position[512];
     executor_position(dp->executor, position, sizeof position);
     fprintf(stderr, "[rank %d] step %d, %s: %s\n", dp->transport.rank, dp->next_step + 1, position, message);
@@ -77,7 +77,7 @@ static Status run_pipeline(Dynapipe* dp, SessionStep* step) {
     if (status != STATUS_OK && dp->device.api != NULL) {
         char message[1024];
         snprintf(message, sizeof message, "%s", status_message());
-        tell_position(dp, message);
+        print_position(dp, message);
         session_device_abort(dp);
         return FAIL(status, "%s", message);
     }
@@ -147,7 +147,7 @@ static Status refit(Dynapipe* dp, const SessionStep* step) {
     return session_refit_agree(&dp->refit, &dp->world, dp->next_step);
 }
 
-static void say_bound(Dynapipe* dp, const Plan* plan) {
+static void warn_of_bound(Dynapipe* dp, const Plan* plan) {
     if (plan->bound_over_ns == 0 || dp->says_bound || dp->transport.rank != 0) { return; }
     dp->says_bound = true;
     fprintf(
@@ -171,7 +171,7 @@ static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     dp->now = step;
     TRY(session_reserve(dp, step->plan.ranks[dp->transport.rank].arena_bytes));
     TRY(agree(dp, step));
-    say_bound(dp, &step->plan);
+    warn_of_bound(dp, &step->plan);
     int64_t pipeline_begin_ns = clock_now_ns();
     TRY(run_pipeline(dp, step));
     dp->pipeline_ns = pipeline_end_ns(executor_trace(dp->executor)) - pipeline_begin_ns;

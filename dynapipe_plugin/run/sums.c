@@ -218,14 +218,6 @@ void tied_groups_free(TiedGroups* tied) {
     *tied = (TiedGroups){0};
 }
 
-int64_t tied_groups_longest(const TiedGroups* tied) {
-    int64_t longest = 0;
-    for (int32_t i = 0; i < tied->num_groups; i++) {
-        if (tied->groups[i].count > longest) { longest = tied->groups[i].count; }
-    }
-    return longest;
-}
-
 // --- sums on the host -------------------------------------------------------------------------------------
 
 typedef struct {

@@ -51,8 +51,7 @@ typedef struct {
 // STATUS_OUT_OF_RANGE: values beyond the parameters, a group twice on a rank, groups that overlap.
 Status tied_groups_open(TiedGroups* out, Collective* world, int32_t num_stages,
                         const DynapipeParams_v1* params);
-void tied_groups_free(TiedGroups* tied);              // an all-zero one is fine
-int64_t tied_groups_longest(const TiedGroups* tied);  // values of my largest group
+void tied_groups_free(TiedGroups* tied);  // an all-zero one is fine
 
 // --- sums ------------------------------------------------------------------------------------------------
 // Sums of gradients and copies of parameters, among replicas and among the stages of one that have copies of

@@ -86,8 +86,10 @@ static inline TransportRank transport_rank(const Transport* transport, int32_t r
 // Zero-buffer rendezvous: a send is done only when the matching receive has taken it.
 Status transport_loopback_open(Transport* out, int32_t num_ranks);
 
-// MPI: comm is MPI_COMM_WORLD duplicated. Initialises MPI if nobody has. Compiled with DYNAPIPE_MPI only.
+#ifdef DYNAPIPE_MPI
+// MPI: comm is MPI_COMM_WORLD duplicated. Initialises MPI if nobody has.
 Status transport_mpi_open(Transport* out, int* argc, char*** argv);
+#endif
 
 // Wrap `inner`: verifies that tags are in range, sizes agree on both ends, buffers in flight are not touched
 // or posted twice, receive buffers are poisoned with NaN until their data is there, and nothing is in flight
@@ -108,11 +110,11 @@ static inline Status transport_close(Transport* transport) {
 enum {
     TAG_STEP = 0,                         // executor_tag()
     TAG_FORWARD = TRANSPORT_TAG_END / 4,  // + executor_tag() of micro-batch 0, as these pass in their order
-    TAG_PROGRESS = TAG_FORWARD + (1 << 12),  // progress.c
-    TAG_LINK,                                // link_probe.c
+    TAG_PROGRESS = TAG_FORWARD + (1 << 12),  // hosts.c
+    TAG_LINK,                                // hosts.c
     TAG_COLLECTIVE = TRANSPORT_TAG_END / 2,  // + operation (collective.c)
-    TAG_PIECES = TRANSPORT_TAG_END / 4 * 3,  // piece_move.c
-    TAG_ROLL,                                // session_hosts.c
+    TAG_PIECES = TRANSPORT_TAG_END / 4 * 3,  // session_resplit.c
+    TAG_ROLL,                                // session.c
 };
 
 // --- backoff ---------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ Shorter naps, or more calls for each, made no difference that could be told from
 
 And a receiver that computes does not pull: a message that comes during one of its jobs moves when the job has
 ended. A thread of this transport can call MPI now and then while requests are in flight; all MPI calls are
-then made under one lock, which needs MPI_THREAD_SERIALIZED. Whether it pays is measured (progress.h).
+then made under one lock, which needs MPI_THREAD_SERIALIZED. Whether it pays is measured (hosts.h).
 
 A receive is posted at once, so that whatever can move a message by itself (a network card, a simulated
 network) begins when both sides are there. The price: Open MPI 4.1's single copy writes past the end of a

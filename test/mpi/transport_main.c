@@ -1,6 +1,6 @@
 // transport_main.c -- ranks of mpirun run the cases of every transport; test/test_mpi_transport.sh drives it.
-//     mpirun -np N transport_main exchange|collective|abort|kill|in-flight|wait|overlap
-//                                 large BYTES | mismatch SENT EXPECTED | progress auto|on|off
+//     mpirun -np N transport_main exchange|abort|kill|in-flight|wait|overlap
+//                                 mismatch SENT EXPECTED | progress auto|on|off
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -24,40 +24,6 @@ static Status run_exchange(Transport* t) {
     TRY(transport_check_open(&checked, *t));
     TRY(transport_cases_exchange(&checked, 5, 30));
     *t = checked;  // closed through the decorator
-    return STATUS_OK;
-}
-
-// Several ranks sum the same integers; the result is known exactly.
-static Status run_collective(Transport* t) {
-    int32_t ranks[RANKS_MAX];
-    for (int32_t r = 0; r < t->num_ranks; r++) { ranks[r] = r; }
-    Collective c;
-    TRY(collective_init(&c, t, ranks, t->num_ranks, (int64_t)20 * 1000000000));
-    int64_t n = 3 * 1024 * 1024 + 7;
-    float* values = malloc((size_t)n * sizeof *values);
-    EXPECT(values != NULL);
-    int64_t best_ns = INT64_MAX;
-    for (int trial = 0; trial < 4; trial++) {
-        for (int64_t k = 0; k < n; k++) { values[k] = (float)(k % 1000 * (t->rank + 1)); }
-        TRY(collective_barrier(&c));
-        int64_t begin_ns = clock_now_ns();
-        TRY(collective_reduce_scatter_sum(&c, values, n, DYNAPIPE_FLOAT32));
-        TRY(collective_all_gather(&c, values, n, sizeof *values));
-        int64_t took_ns = clock_now_ns() - begin_ns;
-        if (took_ns < best_ns) { best_ns = took_ns; }
-        int32_t times = t->num_ranks * (t->num_ranks + 1) / 2;
-        for (int64_t k = 0; k < n; k++) { EXPECT(values[k] == (float)(k % 1000 * times)); }
-    }
-    TRY(collective_broadcast(&c, values, (size_t)n * sizeof *values, t->num_ranks - 1));
-    TRY(collective_all_equal_u64(&c, 42, "the answer"));
-    int64_t offset_ns, error_ns;
-    TRY(collective_clock_offset(&c, &offset_ns, &error_ns));
-    EXPECT(llabs(offset_ns) <= error_ns && error_ns < 50000000);
-    if (t->rank == 0) {
-        printf("reduce_scatter + all_gather of %lld floats: %.2f ms\n", (long long)n, (double)best_ns / 1e6);
-    }
-    free(values);
-    collective_free(&c);
     return STATUS_OK;
 }
 
@@ -189,7 +155,6 @@ static Status run_wait(Transport* t) {
 static Status run(Transport* t, int argc, char** argv) {
     const char* what = argc > 1 ? argv[1] : "";
     if (strcmp(what, "exchange") == 0) { return run_exchange(t); }
-    if (strcmp(what, "collective") == 0) { return run_collective(t); }
     if (strcmp(what, "mismatch") == 0 && argc == 4) {
         return run_mismatch(t, strtoull(argv[2], NULL, 10), strtoull(argv[3], NULL, 10));
     }
@@ -197,9 +162,6 @@ static Status run(Transport* t, int argc, char** argv) {
     if (strcmp(what, "kill") == 0) { return run_abort(t, true); }
     if (strcmp(what, "in-flight") == 0) { return run_in_flight(t); }
     if (strcmp(what, "wait") == 0) { return run_wait(t); }
-    if (strcmp(what, "large") == 0 && argc == 3) {
-        return t->num_ranks > 1 ? transport_cases_large(t, strtoull(argv[2], NULL, 10)) : STATUS_OK;
-    }
     if (strcmp(what, "progress") == 0 && argc == 3) { return run_progress(t, argv[2]); }
     if (strcmp(what, "overlap") == 0) { return run_overlap(t); }
     return FAIL(STATUS_BAD_OPTION, "%s: not a case", what);

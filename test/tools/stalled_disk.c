@@ -1,6 +1,6 @@
 /*
 stalled_disk.c -- data on a disk that gives nothing until the file STALLED_DISK_GO is there (a minute at
-most): preloaded (LD_PRELOAD), it holds up who asks for the pages of a piece to verify (sample_verify.c, by
+most): preloaded (LD_PRELOAD), it holds up who asks for the pages of a piece to verify (sample_file.c, by
 madvise()).
 */
 #define _GNU_SOURCE

@@ -174,9 +174,10 @@ void gated_gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, in
 void dropout_apply(floatX* out, const floatX* inp, const uint32_t* keys, uint32_t place, float p, int T,
                    int C, OpsContext* ops);
 
-// --- attention: two sides, each ragged, online softmax, no T x T in memory; T5's position bias -----------------
-// Are there such heads (in both forms) and such a bias (num_buckets 0: none) on this device? false: `error`
-// (256 characters) says what would do. To ask before a model is built: the operations end the program.
+// --- attention: two sides, each ragged, online softmax, no T x T in memory; T5's position bias
+// ----------------- Are there such heads (in both forms) and such a bias (num_buckets 0: none) on this
+// device? false: `error` (256 characters) says what would do. To ask before a model is built: the operations
+// end the program.
 bool attention_check(int head_size, int num_buckets, int max_distance);
 
 typedef struct {
@@ -204,14 +205,13 @@ typedef struct {
     const uint32_t *q_keys, *k_keys;  // (num_q_tokens), (num_k_tokens)
 } Attention;
 void attention_forward(floatX* out,  // (num_q_tokens, num_heads * head_size)
-                               float* lse,   // (num_heads, num_q_tokens)
-                               const Attention* about, OpsContext* ops);
+                       float* lse,   // (num_heads, num_q_tokens)
+                       const Attention* about, OpsContext* ops);
 size_t attention_scratch_bytes(const Attention* about, const OpsContext* ops);
 // dq, dk, dv have the strides of q, k, v and may not overlap them; dbias (num_buckets, num_heads) +=, or
 // NULL.
-void attention_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias, void* scratch,
-                                const floatX* dout, const floatX* out, const float* lse,
-                                const Attention* about, OpsContext* ops);
+void attention_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias, void* scratch, const floatX* dout,
+                        const floatX* out, const float* lse, const Attention* about, OpsContext* ops);
 
 // --- rows, classifier --------------------------------------------------------------------------------------
 void gather_rows(floatX* out,  // (num_rows, C)  inp[rows]

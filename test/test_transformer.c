@@ -556,33 +556,8 @@ static void bytes_are_straight_lines(void) {
     }
 }
 
-// --- values ------------------------------------------------------------------------------------------------
-
-// A part's draws are the whole model's; a layer's dropouts have places of their own.
-static void random_init_is_cut_not_changed(void) {
-    for (int k = 0; k < NUM_KINDS; k++) {
-        const ModelConfig config = config_of(k);
-        Model whole, part;
-        model_init(&whole, &config, 0, model_num_layers(&config), true, ops);
-        model_init_random(&whole, 42);
-        CHECK_EQ(whole.num_params, model_num_params(&config));
-        for (int round = 0; round < 12; round++) {
-            const PartLayout layout = part_layout_random(&rng, &config, (ModelSharing)(round % 3));
-            for (int r = 0; r < layout.num_ranks; r++) {
-                if (layout.parts[r].num_ranges + layout.parts[r].has_share == 0) { continue; }
-                model_init_part(&part, &config, &layout.parts[r], ops);
-                model_init_random(&part, 42);
-                for (int i = 0; i < part.num_slices; i++) {
-                    const TensorSlice* s = &part.slices[i];
-                    CHECK(memcmp(part.params + s->offset, whole.params + s->file_offset,
-                                 sizeof(float) * (size_t)s->num_values) == 0);
-                }
-                model_free(&part);
-            }
-        }
-        model_free(&whole);
-    }
-}
+// --- dropout
+// ------------------------------------------------------------------------------------------------
 
 static void no_two_dropouts_share_a_place(void) {
     for (int k = 0; k < NUM_KINDS; k++) {
@@ -735,7 +710,6 @@ int main(int argc, char** argv) {
     RUN(gradients_are_those_of_finite_differences);
     RUN(grouping_and_padding_change_nothing);
     RUN(bytes_are_straight_lines);
-    RUN(random_init_is_cut_not_changed);
     RUN(no_two_dropouts_share_a_place);
     RUN(answers_are_the_whole_models);
     ops_free(ops);

@@ -60,7 +60,7 @@ static Status parse(GeneratorOptions* options, int argc, char** argv) {
         if (argv[i][0] == '-' || i > 1) {
             return FAIL(STATUS_BAD_OPTION, "%s: %s ---> --help lists all options", argv[i],
                         argv[i][0] == '-' ? "unknown option"
-                                          : "one model at a time; a prompt goes behind --prompt");
+                                          : "one model at a time; a prompt goes after --prompt");
         }
     }
     options->model = argv[1];

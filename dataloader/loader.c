@@ -164,6 +164,7 @@ struct Loader {
     SpanCorruption spans;  // span corruption: as resolved for the data
     TextPieces pieces;
     LoaderInfo info;
+    Arena arena;                       // of the arrays, but for those of `mixture` and `samples`
     int64_t alone_tokens;              // of samples that are a batch alone
     int64_t *task_cut, *task_skipped;  // [num_tasks]
     int64_t* task_begin;               // [num_tasks + 1] into `order`
@@ -204,13 +205,11 @@ static int64_t text_tokens(TextRange range) {
 }
 
 // piece_tokens >= 1. The other calls take the same shards.
-static Status text_pieces_init(TextPieces* out, const SampleShards* shards, int32_t piece_tokens) {
+static Status text_pieces_init(TextPieces* out, const SampleShards* shards, int32_t piece_tokens,
+                               Arena* arena) {
     int64_t num_samples = shards->first_sample[shards->num_files];
     TextPieces pieces = {.piece_tokens = piece_tokens};
-    pieces.first_piece = (int64_t*)malloc(((size_t)num_samples + 1) * sizeof *pieces.first_piece);
-    if (pieces.first_piece == NULL) {
-        return FAIL(STATUS_NO_MEMORY, "no memory for %lld texts", (long long)num_samples);
-    }
+    ARENA_TRY_NEW(pieces.first_piece, arena, int64_t, num_samples + 1);
     for (int64_t id = 0; id < num_samples; id++) {
         int64_t num_tokens = text_tokens(text_range(shards, id));
         pieces.first_piece[id] = pieces.num_pieces;
@@ -607,7 +606,7 @@ static Status open_texts(Loader* loader) {
                     "-t %d, targets of %d tokens: too short for --span-corruption ---> use at least 2 and 3",
                     options->max_seq_tokens, options->max_target_tokens);
     }
-    return text_pieces_init(&loader->pieces, &loader->shards, piece_tokens);
+    return text_pieces_init(&loader->pieces, &loader->shards, piece_tokens, &loader->arena);
 }
 
 static Status open_files(Loader* loader, const char* pattern) {
@@ -781,8 +780,7 @@ static Status list_samples(Loader* loader, const char* pattern) {
             options->encoder_decoder ? " or the longest target" : "",
             options->encoder_decoder ? "them" : "-t");
     }
-    loader->order = (uint32_t*)malloc((size_t)loader->info.num_samples * sizeof *loader->order);
-    if (loader->order == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for the order", pattern); }
+    ARENA_TRY_NEW(loader->order, &loader->arena, uint32_t, loader->info.num_samples);
     int32_t num_tasks = loader->shards.num_tasks;
     for (int32_t k = 0; k < num_tasks; k++) { loader->task_begin[k + 1] += loader->task_begin[k]; }
     for (int64_t id = 0; id < loader->num_ids; id++) {
@@ -840,29 +838,24 @@ static Status loader_open_in(Loader* loader, const char* pattern, const LoaderOp
     loader->options.weights = NULL;  // only borrowed while opening
     TRY(open_files(loader, pattern));
     int32_t num_tasks = loader->shards.num_tasks;
-    loader->task_begin = (int64_t*)calloc((size_t)num_tasks + 1, sizeof *loader->task_begin);
-    loader->drawn = (uint64_t*)calloc((size_t)num_tasks + 1, sizeof *loader->drawn);
-    int64_t* num_samples = (int64_t*)calloc((size_t)num_tasks + 1, sizeof *num_samples);
-    loader->task_cut = (int64_t*)calloc((size_t)num_tasks + 1, sizeof *loader->task_cut);
-    loader->task_skipped = (int64_t*)calloc((size_t)num_tasks + 1, sizeof *loader->task_skipped);
-    bool has_counts = loader->task_cut != NULL && loader->task_skipped != NULL;
-    Status status = !has_counts || loader->task_begin == NULL || loader->drawn == NULL || num_samples == NULL
-                        ? FAIL(STATUS_NO_MEMORY, "%s: no memory for %d tasks", pattern, num_tasks)
-                        : list_samples(loader, pattern);
-    if (status == STATUS_OK && options->shuffle) {
-        for (int32_t k = 0; k < num_tasks; k++) {
-            num_samples[k] = loader->task_begin[k + 1] - loader->task_begin[k];
-        }
-        status = mixture_create(&loader->mixture, options, num_tasks, loader->shards.task_names, num_samples);
+    int64_t* num_samples;
+    ARENA_TRY_NEW(loader->task_begin, &loader->arena, int64_t, num_tasks + 1);
+    ARENA_TRY_NEW(loader->drawn, &loader->arena, uint64_t, num_tasks);
+    ARENA_TRY_NEW(loader->task_cut, &loader->arena, int64_t, num_tasks);
+    ARENA_TRY_NEW(loader->task_skipped, &loader->arena, int64_t, num_tasks);
+    ARENA_TRY_NEW(num_samples, &loader->arena, int64_t, num_tasks);
+    TRY(list_samples(loader, pattern));
+    for (int32_t k = 0; k < num_tasks; k++) {
+        num_samples[k] = loader->task_begin[k + 1] - loader->task_begin[k];
     }
-    free(num_samples);
-    if (status == STATUS_OK) {
-        fill_info(loader);
-        loader->data_hash = hash_data(loader);
-        loader->options_hash = hash_options(loader);
-        loader_rewind(loader);
+    if (options->shuffle) {
+        TRY(mixture_create(&loader->mixture, options, num_tasks, loader->shards.task_names, num_samples));
     }
-    return status;
+    fill_info(loader);
+    loader->data_hash = hash_data(loader);
+    loader->options_hash = hash_options(loader);
+    loader_rewind(loader);
+    return STATUS_OK;
 }
 
 Status loader_open(Loader** out, const char* pattern, const LoaderOptions* options) {
@@ -885,13 +878,8 @@ void loader_close(Loader* loader) {
     if (loader == NULL) { return; }
     mixture_free(&loader->mixture);
     sample_shards_close(&loader->shards);
-    free(loader->pieces.first_piece);
     largest_samples_free(&loader->info.largest);
-    free(loader->task_cut);
-    free(loader->task_skipped);
-    free(loader->task_begin);
-    free(loader->order);
-    free(loader->drawn);
+    arena_free(&loader->arena);
     free(loader->samples);
     free(loader);
 }

@@ -12,7 +12,7 @@ checkpoint.h -- llm.c's checkpoints, written and read by any number of ranks: 4 
 Going on: checkpoint_seal_check_pair() of both headers; every value is read and summed once (as it was
 written); the sums of all ranks are added, checkpoint_seal_check() of both.
 
-Files, seals, the state file and the record behind it: util/checkpoint_files.h. Model file, little-endian: 256
+Files, seals, the state file and the record after it: util/checkpoint_files.h. Model file, little-endian: 256
 int32 (magic and config of its kind, [1] the version), then the kind's tensors in their order, each with all
 its layers: float32 in version 3, bfloat16 in version 5. GPT-2's is llm.c's: magic 20240326, version, maxT, V,
 L, NH, C, Vp, zeros, and 16 tensors in the order of GPT2_TENSORS. A build writes the version of its floatX and

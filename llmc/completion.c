@@ -53,7 +53,7 @@ int32_t sampling_pick(const float* logits, int vocab, const Sampling* sampling, 
     return work[kept - 1].id;  // rounding
 }
 
-// --- token_text --------------------
+// --- tokens as text ----------------------------------------------------------------------------------------
 
 enum { HEADER_WORDS = 256, MAGIC = 20240328, MAX_TOKENS = 1 << 24, EOT_OF_VERSION_1 = 50256 };
 
@@ -177,7 +177,7 @@ void token_text_find(TokenText* out, const char* pattern) {
     if (!token_text_load(out, path)) { memset(out, 0, sizeof *out); }
 }
 
-// --- completion --------------------
+// --- completion --------------------------------------------------------------------------------------------
 
 enum { USUAL_SLOTS = 16 };
 

@@ -35,22 +35,14 @@ typedef struct {
 int32_t sampling_pick(const float* logits, int vocab, const Sampling* sampling, Mt19937* generator,
                       SamplingPlace* work);
 
-#ifdef __cplusplus
-}
-#endif
-
-// --- token_text --------------------
+// --- tokens as text ----------------------------------------------------------------------------------------
 /*
-token_text.h -- from token ids to text, for printing what a model writes. Decoding only.
+From token ids to text, for printing what a model writes. Decoding only.
 
 Reads llm.c's gpt2_tokenizer.bin, little-endian: 256 uint32 (magic 20240328, version 1 or 2, number of tokens,
 [3] the end-of-text token in version 2), then for each token a length byte (1 to 255) and that many bytes.
 Version 1 means end-of-text 50256.
 */
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 typedef struct {
     int num_tokens;
@@ -74,22 +66,14 @@ const uint8_t* token_text_piece(const TokenText* text, int32_t token, size_t* nu
 // terminal (control characters other than newline and tab) as "\xNN".
 void token_text_print(const TokenText* text, FILE* out, const int32_t* tokens, int num_tokens);
 
-#ifdef __cplusplus
-}
-#endif
-
-// --- completion --------------------
+// --- completion --------------------------------------------------------------------------------------------
 /*
-completion.h -- what a whole model in one process writes behind prompts, through a cache of keys and values.
+What a whole model in one process writes after prompts, through a cache of keys and values.
 
 Several prompts share the calls: each has a slot of the cache, and one that has ended gives its slot to the
 next in the list. A prompt goes through the model alone, then all that are open get a token in each call. What
 is drawn depends on the prompt's own generator, so not on which others are there.
 */
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 typedef struct {
     const int32_t* prompt;  // (num_prompt), at least one; an encoder-decoder's input

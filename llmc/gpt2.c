@@ -47,7 +47,7 @@ static const Gpt2Row gpt3_rows[] = {
 enum { NUM_ROWS = sizeof gpt2_rows / sizeof *gpt2_rows };
 _Static_assert(sizeof gpt3_rows == sizeof gpt2_rows, "one NUM_ROWS for both tables");
 
-// Digits only, 1 <= value <= 2^30; *text moves behind them.
+// Digits only, 1 <= value <= 2^30; *text moves after them.
 static bool parse_count(const char** text, int* out) {
     if (!isdigit((unsigned char)**text)) { return false; }
     char* end;

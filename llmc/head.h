@@ -8,7 +8,7 @@ head.h -- the head shared by the ranks of a replica: what each share does, and w
       factors  -----------------------> V: backward_weights(dout: factors), any time
     backward_inputs(dout: gradient)
 
-Hidden states are those behind the final norm (and what follows it: dropout, T5's C^-1/2), of the supervised
+Hidden states are those after the final norm (and what follows it: dropout, T5's C^-1/2), of the supervised
 rows (num_rows, C). By rows a share gets those of its own places, with their targets, as its whole batch; it
 has their losses, and its part is their gradient (num_rows, C), which lies side by side with the others':
 there is nothing to combine, and dout of V is NULL. By vocabulary a share gets all rows and does its ids

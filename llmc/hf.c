@@ -156,7 +156,7 @@ static bool hf_names_is_buffer(const ModelConfig* config, const char* name) {
     return strcmp(name, "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight") == 0;
 }
 
-// Names that a tied copy of the embedding may have: the next one after `name` (NULL: the first), NULL behind
+// Names that a tied copy of the embedding may have: the next one after `name` (NULL: the first), NULL after
 // the last.
 static const char* hf_names_embedding_copy(const ModelConfig* config, const char* name) {
     static const char* const t5[] = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight", NULL};
@@ -166,7 +166,7 @@ static const char* hf_names_embedding_copy(const ModelConfig* config, const char
     return *names;
 }
 
-// --- hf_config --------------------
+// --- config.json -------------------------------------------------------------------------------------------
 // Tables of fields, one for each family; the same tables read and write. Defaults are those of
 // configuration_gpt2.py, configuration_t5.py, configuration_mt5.py and configuration_umt5.py of
 // transformers 5.
@@ -595,7 +595,7 @@ static char* hf_config_generation_text(const HfConfig* config) {
     return dump(root);
 }
 
-// --- hf_checkpoint --------------------
+// --- weights, read -----------------------------------------------------------------------------------------
 // Reading. First all names and shapes of the file against the whole model, then the values of the slice.
 
 enum { PIECE_VALUES = 1 << 20, FULL_NAME_CHARS = HF_NAME_CHARS + 16 };
@@ -941,7 +941,7 @@ bool hf_checkpoint_read(const char* path, CheckpointBody body, const Model* mode
     return ok;
 }
 
-// --- hf_checkpoint_write --------------------
+// --- weights, written --------------------------------------------------------------------------------------
 // Writing. The tokenizer's files, the configs and the weights stand aside as *.tmp until commit; the weights
 // come last, so that they never stand beside another model's config.
 

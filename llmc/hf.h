@@ -38,13 +38,9 @@ typedef struct {
 } HfNames;
 const HfPart* hf_names_next(HfNames* at);  // NULL: that was the last; valid until the next call
 
-#ifdef __cplusplus
-}
-#endif
-
-// --- hf_config --------------------
+// --- config.json -------------------------------------------------------------------------------------------
 /*
-hf_config.h -- the config.json of a Hugging Face checkpoint, and back: GPT-2, T5, mT5, umT5 (FLAN-T5 and ByT5
+The config.json of a Hugging Face checkpoint, and back: GPT-2, T5, mT5, umT5 (FLAN-T5 and ByT5
 are T5).
 
     HfConfig config;
@@ -56,10 +52,6 @@ or one that asks for what we do not run (another activation, epsilon, an encoder
 names it. Fields that change nothing of the model (dropout of training, use_cache, task_specific_params ...)
 are passed over.
 */
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 typedef enum { HF_GPT2, HF_T5, HF_MT5, HF_UMT5, HF_NUM_TYPES } HfType;
 
@@ -86,13 +78,9 @@ char* hf_config_text(const HfConfig* config, const char* dtype);
 // it was read from a checkpoint.
 HfConfig hf_config_of_model(const ModelConfig* config, const HfConfig* like);
 
-#ifdef __cplusplus
-}
-#endif
-
-// --- hf_checkpoint --------------------
+// --- weights, read -----------------------------------------------------------------------------------------
 /*
-hf_checkpoint.h -- weights of GPT-2 and T5 from Hugging Face's files, and back, by any number of ranks.
+Weights of GPT-2 and T5 from Hugging Face's files, and back, by any number of ranks.
 
 Reading, each rank for itself:
 
@@ -116,10 +104,6 @@ the model
 Nothing here ends the program: false means that status_message() names file, field or tensor, and the
 remedy.
 */
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 // A directory with a config.json, a *.safetensors, or an index of shards: something to read here.
 bool hf_checkpoint_is(const char* path);

@@ -55,28 +55,33 @@ typedef struct {
 } ModelConfig;
 
 // What a job reads of a micro-batch (host memory, free once the call returned). Same conventions as ops.h.
+// Laid out as the plugin's (dynapipe.h), which hands its own over; fields that no pass reads are for its
+// reports.
 typedef struct {
     int num_seqs, num_tokens, num_rows, max_seq_tokens;
+    int64_t num_squares;
     const int32_t *cu_seqlens, *tokens, *positions;
     const int32_t *rows, *targets;  // (num_rows) supervised tokens (of the decoder, where there is one)
-    float loss_scale;               // of every row's gradient: 1 / supervised tokens of the step
-    const int32_t* seq_lens;        // (num_seqs) tokens of each that are not padding; NULL: all
-    const uint32_t* token_keys;     // (num_tokens) of dropout; NULL: nothing is dropped (evaluation)
+    const int32_t* row_tasks;
+    float loss_scale;            // of every row's gradient: 1 / supervised tokens of the step
+    const int32_t* seq_lens;     // (num_seqs) tokens of each that are not padding; NULL: all
+    const uint32_t* token_keys;  // (num_tokens) of dropout; NULL: nothing is dropped (evaluation)
     // the decoder's side of the same sequences; 0 and NULL elsewhere
     int num_dec_tokens, max_dec_seq_tokens;
+    int64_t num_dec_squares, num_cross;
     const int32_t *dec_cu_seqlens, *dec_tokens, *dec_positions, *dec_seq_lens;
     const uint32_t* dec_token_keys;
 } ModelBatch;
 
-// Keys and values of what was said so far, for generation: of each slot (a sequence) up to max_tokens tokens
-// (a decoder's, where there is one; the cross-attention's besides).
+// Keys and values of the tokens so far, for generation: of each slot (a sequence) up to max_tokens tokens (a
+// decoder's, where there is one; the cross-attention's besides). Laid out as the plugin's.
 typedef struct {
     int num_slots, max_tokens;
     int max_enc_tokens;         // of a slot's encoder side; 0 without
     const int32_t* slots;       // (batch.num_seqs) the slot of each sequence of the batch
-    const int32_t* num_before;  // (batch.num_seqs) tokens that the slot has; the batch's come behind them
+    const int32_t* num_before;  // (batch.num_seqs) tokens that the slot has; the batch's come after them
     const int32_t* num_enc;     // (batch.num_seqs) encoder tokens of the slot, this batch's included
-    void* memory;               // of the device, cache_bytes()
+    void* memory;               // of the device, model_cache_bytes()
 } ModelCache;
 
 enum {
@@ -164,7 +169,7 @@ struct Model {
     bool has_head;                     // is_last: the whole one, else a share of it
     int64_t head_offset;               // in params and grads: its first row of the matrix
     int head_id, head_ids;             // ids [head_id, head_id + head_ids) ...
-    int head_rows;                     // ... are the first of so many rows; behind them is padding
+    int head_rows;                     // ... are the first of so many rows; after them is padding
     int slice_idx[MODEL_MAX_TENSORS];  // slices[slice_idx[tensor] + l] is local layer l's; -1: not here
     const floatX* last_logits;  // (rows, Vp): the first (up to 64) rows of the last forward with head and
                                 // without keep, or all of the last infer with head; lies in that forward's

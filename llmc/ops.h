@@ -45,7 +45,7 @@ extern "C" {
 
 typedef struct OpsContext OpsContext;  // CPU: number of threads; CUDA: stream, handles, workspace
 
-void ops_print_version(FILE* out);  // a line: the libraries behind the operations, for --version
+void ops_print_version(FILE* out);  // a line: the libraries after the operations, for --version
 // num_threads 0: OMP_NUM_THREADS or all cores; on a GPU (the current device) it means nothing. Where the
 // machine cannot serve: a message, and exit status 2.
 OpsContext* ops_create(int num_threads);
@@ -78,7 +78,7 @@ void ops_stage_begin(OpsContext* ops);
 const int32_t* ops_stage(OpsContext* ops, const int32_t* host, size_t num_values);
 // Memory for losses until the second ops_stage_begin() from here (CPU: `host` itself) ...
 float* ops_results(OpsContext* ops, float* host, size_t num_values);
-// ... and, queued behind their operations, the way to `host`, where they are after ops_sync().
+// ... and, queued after their operations, the way to `host`, where they are after ops_sync().
 void ops_deliver(OpsContext* ops, float* host, const float* results, size_t num_values);
 void ops_sync(OpsContext* ops);
 // Queued like an operation; both on the device, not overlapping.
@@ -174,20 +174,10 @@ void gated_gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, in
 void dropout_apply(floatX* out, const floatX* inp, const uint32_t* keys, uint32_t place, float p, int T,
                    int C, OpsContext* ops);
 
-// --- causal self-attention over ragged sequences, online softmax, no T x T in memory ---------------------
-void attention_forward(floatX* out,        // (T, C)
-                       float* lse,         // (NH, T)  log-sum-exp of the scaled scores, for backward
-                       const floatX* qkv,  // (T, 3C)  q | k | v, heads side by side in each
-                       const int32_t* cu_seqlens, int num_seqs, int T, int C, int NH, OpsContext* ops);
-size_t attention_backward_scratch_bytes(int T, int C, int NH, int max_seq_tokens, const OpsContext* ops);
-void attention_backward(floatX* dqkv,  // (T, 3C); may not overlap qkv
-                        void* scratch, const floatX* dout, const floatX* qkv, const floatX* out,
-                        const float* lse, const int32_t* cu_seqlens, int num_seqs, int T, int C, int NH,
-                        OpsContext* ops);
-
-// --- attention in general: two sides, each ragged; T5's position bias --------------------------------------
-// Are there such heads (in both forms) and such a bias (num_buckets 0: none) on this device? false: `error`
-// (256 characters) says what would do. To ask before a model is built: the operations end the program.
+// --- attention: two sides, each ragged, online softmax, no T x T in memory; T5's position bias
+// ----------------- Are there such heads (in both forms) and such a bias (num_buckets 0: none) on this
+// device? false: `error` (256 characters) says what would do. To ask before a model is built: the operations
+// end the program.
 bool attention_check(int head_size, int num_buckets, int max_distance);
 
 typedef struct {
@@ -195,11 +185,11 @@ typedef struct {
     int q_stride, kv_stride;     // values
     const int32_t *cu_q, *cu_k;  // (num_seqs + 1); the same array where a sequence attends to itself
     int num_seqs, num_q_tokens, num_k_tokens, num_heads, head_size;  // attention_check()
-    // (num_seqs) tokens of each sequence that are keys; its others, padding behind them, are seen by nobody
+    // (num_seqs) tokens of each sequence that are keys; its others, padding after them, are seen by nobody
     // and their dk, dv are 0. With k_lens only the beginnings are read of cu_k, which then need not be
     // neighbours (a cache of keys and values). NULL: all.
     const int32_t* k_lens;
-    // (num_seqs) the place among its keys of each sequence's first query (decoding behind a cache; forward
+    // (num_seqs) the place among its keys of each sequence's first query (decoding after a cache; forward
     // only). NULL: 0.
     const int32_t* q_starts;
     int causal;   // the query at place i of a sequence sees its keys 0 .. i only
@@ -214,15 +204,14 @@ typedef struct {
     uint32_t dropout_place;
     const uint32_t *q_keys, *k_keys;  // (num_q_tokens), (num_k_tokens)
 } Attention;
-void attention_general_forward(floatX* out,  // (num_q_tokens, num_heads * head_size)
-                               float* lse,   // (num_heads, num_q_tokens)
-                               const Attention* about, OpsContext* ops);
-size_t attention_general_scratch_bytes(const Attention* about, const OpsContext* ops);
+void attention_forward(floatX* out,  // (num_q_tokens, num_heads * head_size)
+                       float* lse,   // (num_heads, num_q_tokens)
+                       const Attention* about, OpsContext* ops);
+size_t attention_scratch_bytes(const Attention* about, const OpsContext* ops);
 // dq, dk, dv have the strides of q, k, v and may not overlap them; dbias (num_buckets, num_heads) +=, or
 // NULL.
-void attention_general_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias, void* scratch,
-                                const floatX* dout, const floatX* out, const float* lse,
-                                const Attention* about, OpsContext* ops);
+void attention_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias, void* scratch, const floatX* dout,
+                        const floatX* out, const float* lse, const Attention* about, OpsContext* ops);
 
 // --- rows, classifier --------------------------------------------------------------------------------------
 void gather_rows(floatX* out,  // (num_rows, C)  inp[rows]
@@ -242,7 +231,7 @@ void place_rows(floatX* dst, int dst_stride, const floatX* src, int src_stride, 
 
 // --- a head shared by vocabulary (Yeung et al. 2025: Vocabulary Parallelism, one barrier) ------------------
 // Share r has the ids [begin, begin + V) as the first V of the Vs rows of its part W_r of the matrix; the
-// rows behind are padding (V 0: all of them). Shares together have every id once. Of each row with logits x
+// rows after are padding (V 0: all of them). Shares together have every id once. Of each row with logits x
 // over all ids and target t,
 //     m_r = max of x, o_r = sum of exp(x - m_r), both over the share's ids but t
 //     m = max of all m_r and x_t,  others = sum of o_r exp(m_r - m),  sum = others + exp(x_t - m)

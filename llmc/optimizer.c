@@ -40,7 +40,7 @@ float lr_schedule_at(const LrSchedule* schedule, int step) {
     return last + (1.0f - sqrtf(progress(step, decay_begin, schedule->num_steps))) * (peak - last);
 }
 
-// --- optimizer --------------------
+// --- optimizer ---------------------------------------------------------------------------------------------
 
 static const bool HAS_MASTER = sizeof(floatX) < sizeof(float);
 

@@ -36,9 +36,9 @@ static inline double outlier_update(Outlier* detector, double value) {
     return deviation == 0 ? 0 : (value - mean) / deviation;
 }
 
-// --- lr_schedule --------------------
+// --- learning rates ----------------------------------------------------------------------------------------
 /*
-lr_schedule.h -- llm.c's learning rates over the steps of a run.
+Llm.c's learning rates over the steps of a run.
 
     warm-up, s < u:   peak (s + 1) / u                              (not for constant)
     cosine            q peak + (1 + cos(pi x)) / 2 (1 - q) peak     x = (s - u) / (steps - u)
@@ -65,16 +65,12 @@ typedef struct {
 // "cosine" | "linear" | "constant" | "wsd"; false: `error` (256 characters) lists them.
 bool lr_schedule_parse(LrKind* out, const char* name);
 
-// The rate of step s = 0, 1, ...; steps behind the last have the last's.
+// The rate of step s = 0, 1, ...; steps after the last have the last's.
 float lr_schedule_at(const LrSchedule* schedule, int step);
 
-#ifdef __cplusplus
-}
-#endif
-
-// --- optimizer --------------------
+// --- optimizer ---------------------------------------------------------------------------------------------
 /*
-optimizer.h -- AdamW (Loshchilov, Hutter 2019; llm.c's form) over a range of a slice's flat parameters.
+AdamW (Loshchilov, Hutter 2019; llm.c's form) over a range of a slice's flat parameters.
 
 Scaled, a tensor's step is multiplied by the root mean square of its values, at least 1e-3, as in Adafactor
 (Shazeer, Stern 2018, section 8: relative step sizes) but with Adam's moments (nanoT5: Nawrot 2023). T5, whose
@@ -90,10 +86,6 @@ With the state shared among R replicas (ZeRO 1, Rajbhandari et al. 2020) each ha
 end) only, updates those parameters, and the caller gathers them. Weight decay applies to matrices
 (TensorSlice.decay) alone.
 */
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_ADAMW_SCALED } OptimizerKind;
 

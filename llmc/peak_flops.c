@@ -5,7 +5,7 @@
 #include <string.h>
 
 typedef struct {
-    const char* words;  // of the name, one behind the other; the first row that fits is taken
+    const char* words;  // of the name, one after the other; the first row that fits is taken
     bool is_end;        // nothing follows: an RTX 4090 is no RTX 4090 D
     double bf16, fp32;  // TFLOP/s; of TF32 half of bf16
 } Card;
@@ -46,7 +46,7 @@ enum { NUM_CARDS = sizeof cards / sizeof cards[0] };
 
 static const char gaps[] = " -";
 
-// Where `words` end in `name`, each a whole word, one behind the other; NULL: they are not there.
+// Where `words` end in `name`, each a whole word, one after the other; NULL: they are not there.
 static const char* behind_words(const char* name, const char* words) {
     const size_t num_chars = strlen(words);
     for (const char* at = name; *at != '\0'; at += strcspn(at, gaps), at += strspn(at, gaps)) {
@@ -59,8 +59,8 @@ static const char* behind_words(const char* name, const char* words) {
 double peak_flops(const char* card, PeakPrecision precision) {
     if (behind_words(card, "MIG") != NULL || behind_words(card, "Laptop") != NULL) { return 0; }
     for (int i = 0; i < NUM_CARDS; i++) {
-        const char* behind = behind_words(card, cards[i].words);
-        if (behind == NULL || (cards[i].is_end && *behind != '\0')) { continue; }
+        const char* after = behind_words(card, cards[i].words);
+        if (after == NULL || (cards[i].is_end && *after != '\0')) { continue; }
         return 1e12 * (precision == PEAK_FP32   ? cards[i].fp32
                        : precision == PEAK_TF32 ? cards[i].bf16 / 2
                                                 : cards[i].bf16);

@@ -130,7 +130,7 @@ static bool read_shape(SafetensorsTensor* tensor, const char* path, json_t* entr
     return true;
 }
 
-// Of the file: behind the header, inside the file, as long as shape and dtype say.
+// Of the file: after the header, inside the file, as long as shape and dtype say.
 static bool read_offsets(SafetensorsTensor* tensor, const CheckpointFile* file, int64_t data_begin,
                          json_t* entry) {
     const char* path = checkpoint_path_tail(file->path);
@@ -441,7 +441,7 @@ bool safetensors_read(const Safetensors* file, const SafetensorsTensor* tensor, 
     return true;
 }
 
-// --- safetensors_write --------------------
+// --- writing -----------------------------------------------------------------------------------------------
 // Writing: every process lays the file out alike, one makes it, all write their ranges.
 
 enum { SAFETENSORS_WRITE_LENGTH_BYTES = 8, SAFETENSORS_WRITE_PIECE_VALUES = 4096 };

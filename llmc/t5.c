@@ -90,7 +90,7 @@ static const T5Family families[] = {
 // clang-format on
 enum { NUM_FAMILIES = sizeof families / sizeof *families, DEFAULT_SEQ_LEN = 1024 };
 
-// Of the descriptor up to its colon; *text moves behind it.
+// Of the descriptor up to its colon; *text moves after it.
 static const T5Family* find_family(const char** text) {
     for (int i = 0; i < NUM_FAMILIES; i++) {
         size_t num_chars = strlen(families[i].name);
@@ -102,7 +102,7 @@ static const T5Family* find_family(const char** text) {
     return NULL;
 }
 
-// A letter and its count, digits only, 1 to 2^30; *text moves behind them.
+// A letter and its count, digits only, 1 to 2^30; *text moves after them.
 static bool parse_letter_and_count(const char** text, char letter, int* out) {
     if (**text != letter || !isdigit((unsigned char)(*text)[1])) { return false; }
     char* end;

@@ -12,8 +12,8 @@ layer
 
 Numerics are Hugging Face's: RMS norm (eps 1e-6), scores not scaled, log buckets of positions added to them
 (bidirectional in the encoder, causal in the decoder, none in cross-attention), no biases anywhere else.
-Dropout falls at T5's places: the embedding of each stack, probabilities, the attention's output, behind the
-feed-forward's activation, its output, behind each final norm. I = heads * head size need not be C.
+Dropout falls at T5's places: the embedding of each stack, probabilities, the attention's output, after the
+feed-forward's activation, its output, after each final norm. I = heads * head size need not be C.
 
 A descriptor is a family and one of its sizes, "flan-t5:base", or a shape, "byt5:l2c64h4" (layers of each
 stack, channels, heads; the head size is channels / heads, F the family's ratio: 4 C for t5, 5/2 C rounded up

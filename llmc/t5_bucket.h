@@ -5,7 +5,7 @@ A distance j - i (key minus query) of less than num_buckets / 2 has a bucket of 
 buckets that grow with the logarithm, up to max_distance; beyond it everything is the last bucket.
 Bidirectional: half the buckets are for j > i; else these count as distance 0. As in Hugging Face's
 _relative_position_bucket. The host turns the logarithm into integer thresholds once, so nothing depends on a
-logf. test_ops_attention_general.c holds it against the formula.
+logf. test_ops_attention.c holds it against the formula.
 */
 #pragma once
 

@@ -128,7 +128,7 @@ static const char* set_value(TrainFlags* flags, const FlagSpec* spec, const char
 
 enum { HELP_COLUMN = 7, HELP_CHARS = 100 };  // where explanations begin; where lines end
 
-// Words of `text` in lines of HELP_CHARS, the first at `column`; returns the column behind the last.
+// Words of `text` in lines of HELP_CHARS, the first at `column`; returns the column after the last.
 static int print_words(FILE* out, const char* text, int column) {
     while (*text != '\0') {
         int chars = (int)strcspn(text, " ");

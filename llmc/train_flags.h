@@ -67,9 +67,9 @@ typedef struct {
 } TrainSetting;
 bool train_flags_setting(const TrainFlags* flags, int idx, TrainSetting* out);
 
-// The flags that are words ("--dropout"), NULL behind the last.
+// The flags that are words ("--dropout"), NULL after the last.
 const char* const* train_flags_words(void);
-// --help, or -h alone: with a number behind it that is llm.c's flag for HellaSwag.
+// --help, or -h alone: with a number after it that is llm.c's flag for HellaSwag.
 bool train_flags_want_help(int argc, char** argv);
 // A line for each of llm.c's flags that say nothing here, or something else. After train_flags_parse().
 void train_flags_print_passed_over(int argc, char** argv, FILE* out);

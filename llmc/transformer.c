@@ -10,7 +10,7 @@ x_l is the input of the stack's layer l in this range; x_0 the embedding's outpu
 norm reads, or `out`. The sum that ends a sublayer and the norm that begins the next are one pass over memory.
 
 Memory. With KEEP each layer has its own buffers, and rows of slots hold one slot more than there are layers,
-so that a gradient lies one slot behind its activation and overwrites only what the layer above is done with:
+so that a gradient lies one slot after its activation and overwrites only what the layer above is done with:
 
     qkv            | qkv_0  | ... | qkv_n-1 |          |        dqkv_l in slot l + 1
     xq, xkv        the same of the cross-attention; xkv has the encoder's tokens
@@ -514,8 +514,8 @@ static EncoderEnd encoder_end(const Job* job) {
 
 typedef struct {
     floatX* columns;  // (T, C)  the output of a matrix product on its way into a sum or a norm
-    floatX* wide;     // (T, F) or (T, I) with attention's scratch behind it, or (T or Te, C)
-    void* attention;  // behind (T, I) of wide
+    floatX* wide;     // (T, F) or (T, I) with attention's scratch after it, or (T or Te, C)
+    void* attention;  // after (T, I) of wide
     float* bias;      // (num_buckets, NH) the stack's table
 } Scratch;
 
@@ -694,12 +694,6 @@ static Attention cross_attention(const Job* job, const Layer* layer, int l) {
     return about;
 }
 
-// What attention_forward() does, the faster one where there is a choice.
-static bool is_plain(const Model* m, const Attention* about) {
-    return about->causal && about->bias == NULL && about->dropout == 0.0f && about->k_lens == NULL &&
-           about->num_heads * about->head_size == m->config.channels;
-}
-
 // The stack's bias table, as floats in scratch: for all layers before the first, where each has its own
 // before it.
 static void load_bias(const Job* job, Side side, bool of_layer, int l) {
@@ -770,12 +764,7 @@ static void self_attention_forward(const Job* job, Side side, const Layer* layer
     linear_forward(job, stack->qkv, l, layer->qkv, layer->norm_self, T, C, 3 * I);
     Attention about = self_attention(job, layer, side, l);
     if (job->cache != NULL && side == last_side(m)) { attend_said(job, &about, layer, T, l); }
-    if (is_plain(m, &about)) {
-        attention_forward(layer->atty, layer->lse, layer->qkv, about.cu_q, about.num_seqs, T, C,
-                          about.num_heads, m->ops);
-    } else {
-        attention_general_forward(layer->atty, layer->lse, &about, m->ops);
-    }
+    attention_forward(layer->atty, layer->lse, &about, m->ops);
     output_forward(job, side, stack->o, l, columns, layer->atty, I, MODEL_DROP_ATTENTION);
 }
 
@@ -790,7 +779,7 @@ static void cross_attention_forward(const Job* job, const Layer* layer, const fl
     if (Te > 0) { linear_forward(job, stack->xkv, l, layer->xkv, enc_out, Te, C, 2 * I); }
     Attention about = cross_attention(job, layer, l);
     if (job->cache != NULL) { attend_asked(job, &about, layer, Te, l); }
-    attention_general_forward(layer->xatty, layer->xlse, &about, m->ops);
+    attention_forward(layer->xatty, layer->xlse, &about, m->ops);
     output_forward(job, DEC, stack->xo, l, columns, layer->xatty, I, MODEL_DROP_CROSS);
 }
 
@@ -1203,8 +1192,8 @@ static const floatX* cross_backward_inputs(const Job* job, const Layer* layer, c
     const floatX* dy = dropped(job, DEC, dresidual, columns, drop_place(job, DEC, l, MODEL_DROP_CROSS));
     linear_backward_input(job, stack->xo, l, dxatty, dy, T, I, C);
     const Attention about = cross_attention(job, layer, l);
-    attention_general_backward(layer->dxq, layer->dxkv, layer->dxkv + I, NULL, scratch->attention, dxatty,
-                               layer->xatty, layer->xlse, &about, m->ops);
+    attention_backward(layer->dxq, layer->dxkv, layer->dxkv + I, NULL, scratch->attention, dxatty,
+                       layer->xatty, layer->xlse, &about, m->ops);
     floatX* mine = denc_from == NULL ? denc_out : scratch->wide;
     linear_backward_input(job, stack->xkv, l, mine, layer->dxkv, Te, C, 2 * I);
     if (denc_from != NULL) { residual_forward(denc_out, denc_from, mine, (size_t)Te * (size_t)C, m->ops); }
@@ -1225,14 +1214,9 @@ static void self_backward_inputs(const Job* job, Side side, const Layer* layer, 
     linear_backward_input(job, stack->o, l, datty, dy, T, I, C);
     load_bias(job, side, true, l);
     const Attention about = self_attention(job, layer, side, l);
-    if (is_plain(m, &about)) {
-        attention_backward(layer->dqkv, scratch->attention, datty, layer->qkv, layer->atty, layer->lse,
-                           about.cu_q, about.num_seqs, T, C, about.num_heads, m->ops);
-    } else {
-        attention_general_backward(layer->dqkv, layer->dqkv + I, layer->dqkv + 2 * I,
-                                   bias_grad(job, stack->bias, m->config.bias_per_layer ? l : 0),
-                                   scratch->attention, datty, layer->atty, layer->lse, &about, m->ops);
-    }
+    attention_backward(layer->dqkv, layer->dqkv + I, layer->dqkv + 2 * I,
+                       bias_grad(job, stack->bias, m->config.bias_per_layer ? l : 0), scratch->attention,
+                       datty, layer->atty, layer->lse, &about, m->ops);
     linear_backward_input(job, stack->qkv, l, columns, layer->dqkv, T, C, 3 * I);
     norm_backward(job, stack->norm_self, l, dx, dresidual, columns, x, &layer->stats_self, 1.0f, T);
 }
@@ -1381,23 +1365,8 @@ static int64_t attention_bytes(const Model* m, const ModelBatch* batch, Side sid
     job.batch.sides[side].num_tokens = T;
     Attention self = self_attention(&job, &nothing, side, 0), cross = cross_attention(&job, &nothing, 0);
     if (self.bias != NULL) { self.bias = any_table; }
-    if (is_plain(m, &self)) {
-        const int longest = (int)round_up_16(batch->max_seq_tokens);
-        return (int64_t)attention_backward_scratch_bytes(T, m->config.channels, m->config.num_heads, longest,
-                                                         m->ops);
-    }
-    int64_t num_bytes = (int64_t)attention_general_scratch_bytes(&self, m->ops);
-    if (side == DEC) {
-        num_bytes = larger(num_bytes, (int64_t)attention_general_scratch_bytes(&cross, m->ops));
-    }
-    if (self.dropout > 0.0f && self.bias == NULL) {  // evaluation drops nothing, and may be plain
-        self.dropout = 0.0f;
-        if (is_plain(m, &self)) {
-            num_bytes = larger(num_bytes, (int64_t)attention_backward_scratch_bytes(
-                                              T, m->config.channels, m->config.num_heads,
-                                              (int)round_up_16(batch->max_seq_tokens), m->ops));
-        }
-    }
+    int64_t num_bytes = (int64_t)attention_scratch_bytes(&self, m->ops);
+    if (side == DEC) { num_bytes = larger(num_bytes, (int64_t)attention_scratch_bytes(&cross, m->ops)); }
     return num_bytes;
 }
 

@@ -39,8 +39,8 @@ run again 2 "${args[@]}" -x 2 --measure again && [ "$(measured again)" -eq 1 ] &
 ok $? "--measure again measures"
 kept=$(find "$work/costs" -type f)
 head -c 700 "$kept" >"$work/half" && cp "$work/half" "$kept"
-run damaged 2 "${args[@]}" -x 2 && [ "$(measured damaged)" -eq 1 ] && [ "$(grep -c 'of no use' "$work/damaged.log")" -eq 1 ]
-ok $? "half a file: $(grep -m1 'of no use' "$work/damaged.log" | sed "s|$work/||" | cut -c1-120)"
+run damaged 2 "${args[@]}" -x 2 && [ "$(measured damaged)" -eq 1 ] && [ "$(grep -c 'cannot be used' "$work/damaged.log")" -eq 1 ]
+ok $? "half a file: $(grep -m1 'cannot be used' "$work/damaged.log" | sed "s|$work/||" | cut -c1-120)"
 run repaired 2 "${args[@]}" -x 2 && [ "$(before repaired)" -eq 1 ]
 ok $? "and the next start has a whole one"
 DYNAPIPE_CACHE=/dev/null/none run nowhere 2 "${args[@]}" -x 2 && [ "$(grep -c 'not kept for the next start' "$work/nowhere.log")" -eq 1 ]

@@ -466,7 +466,7 @@ static bool price(CostJobs* out, const Prices* prices, const PlanInstr* job) {
     return mode != RECOMPUTE_NONE && prices->costs->recompute_is_job[mode];
 }
 
-// Nothing of what it is about is held behind it.
+// Nothing is held after it.
 static bool is_last_job(const Prices* prices, const PlanRank* rank, int32_t i) {
     const PlanInstr* job = &rank->instrs[i];
     bool splits = job->chunk >= prices->plan->placement.num_chunks;  // does a W of it follow?
@@ -633,7 +633,7 @@ static void explain_microbatches(const Plan* plan, FILE* out) {
             num_padded == 0 ? "Nothing is padded" : "Samples are padded to the longest of their micro-batch");
 }
 
-// "8", or "5+3" of two stacks: of a stage's chunks one behind the other.
+// "8", or "5+3" of two stacks: of a stage's chunks one after the other.
 static void print_stage_layers(const PlanExplain* about, int32_t s, FILE* out) {
     const Placement* placement = &about->plan->placement;
     const char* before = " ";

@@ -253,8 +253,6 @@ Status problem_csv_parse(Problem* out, const char* text, size_t num_bytes, const
 
 // --- the published form ------------------------------------------------------------------------------------
 /*
-problem_json.c -- the published form of a planning problem.
-
 Per layer, milliseconds and MB (10^6 bytes), for T tokens, S squared lengths, X products enc * dec:
 
     forward = max(cmin, a T + b S + x X + c)     backward = bwd * forward, of which W is a T
@@ -800,9 +798,9 @@ static Status parse_list(double* out, const List* list) {
         bool begins = isdigit((unsigned char)*at) || *at == '.';  // no sign, no "nan"
         out[i] = begins ? strtod(at, &end) : NAN;
         if (begins && list->suffixes) {
-            const char* behind = end;
-            out[i] *= suffix_factor(&behind);
-            at = behind;
+            const char* after = end;
+            out[i] *= suffix_factor(&after);
+            at = after;
         } else if (begins) {
             at = end;
         }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../dynapipe_plugin/plan/plan_text.h"
+#include "../dynapipe_plugin/plan/replay.h"
 #include "plan_views.h"
 #include "../util/files.h"
 #include "../util/program.h"
@@ -243,7 +244,7 @@ Status trace_file_load(TraceFile* out, const char* path, Arena* arena) {
 
 // --- the graph of a measured step --------------------------------------------------------------------------
 
-// A wait shorter than that is the look itself; a message that was seen so soon behind a job was seen by it.
+// A wait shorter than that is the look itself; a message that was seen so soon after a job was seen by it.
 enum { LEAST_WAIT_NS = 2000, LOOK_NS = 50000 };
 
 typedef struct {
@@ -254,7 +255,7 @@ typedef struct {
 typedef struct {
     const TraceFile* trace;
     TraceGraph* graph;
-    bool behind_jobs;  // messages may have to wait for jobs
+    bool after_jobs;  // messages may have to wait for jobs
     int64_t origin_ns;
     int64_t* measured_ns;  // [num_nodes] end of a node as measured, from the origin
     int32_t num_rows;
@@ -390,7 +391,7 @@ static Status add_rank(Maker* maker, int32_t rank) {
 }
 
 // Gradients are summed when all that take part have come. Who does is not in the trace: a reduction that
-// ended behind everybody's last job may have waited for them all.
+// ended after everybody's last job may have waited for them all.
 static void add_reductions(Maker* maker) {
     int32_t all = 0;
     int64_t all_ns = 0;
@@ -474,10 +475,10 @@ static void set_duration(Maker* maker, TraceNode* node, int64_t until_ns, bool w
     node->late_ns = waited ? took_ns - node->ns : 0;
 }
 
-// Posted by both at `posted`, there at `until`: right behind a job of this rank, which then looked?
+// Posted by both at `posted`, there at `until`: right after a job of this rank, which then looked?
 static void wait_for_job(Maker* maker, TraceNode* node, int32_t rank, int64_t posted_ns, int64_t until_ns) {
     int64_t look_ns = larger(2 * node->planned_ns, LOOK_NS);
-    if (!maker->behind_jobs || until_ns - posted_ns <= look_ns) { return; }
+    if (!maker->after_jobs || until_ns - posted_ns <= look_ns) { return; }
     int32_t job = job_ending_in(maker, rank, posted_ns, until_ns);
     if (job != 0 && until_ns - maker->measured_ns[job] <= look_ns) { wait_for(maker, node, job); }
 }
@@ -628,10 +629,10 @@ static Status maker_init(Maker* maker, const TraceFile* trace, TraceGraph* graph
                   : STATUS_OK;
 }
 
-static Status make(TraceGraph* out, const TraceFile* trace, bool behind_jobs, Arena* arena) {
+static Status make(TraceGraph* out, const TraceFile* trace, bool after_jobs, Arena* arena) {
     Maker maker;
     TRY(maker_init(&maker, trace, out, arena));
-    maker.behind_jobs = behind_jobs;
+    maker.after_jobs = after_jobs;
     for (int32_t r = 0; r < out->num_ranks; r++) { TRY(add_rank(&maker, r)); }
     TRY(list_jobs(&maker, arena));
     add_messages(&maker);
@@ -658,7 +659,7 @@ static Status check_sums(const TraceGraph* graph) {
     return STATUS_OK;
 }
 
-// Clocks of two hosts that are off may put a message behind the job that it is for: then without such waits.
+// Clocks of two hosts that are off may put a message after the job that it is for: then without such waits.
 Status trace_graph_make(TraceGraph* out, const TraceFile* trace, Arena* arena) {
     Status status = make(out, trace, true, arena);
     if (status == STATUS_DEADLOCK) { status = make(out, trace, false, arena); }
@@ -792,90 +793,6 @@ Status trace_graph_change(TraceGraph* out, const TraceGraph* graph, const TraceW
 
 // --- another order -----------------------------------------------------------------------------------------
 
-typedef struct {
-    const TraceGraph* measured;
-    const Plan* plan;
-    TraceGraph* graph;
-    int32_t *was, *is;  // [R * INSTR_COUNT * rows * M] node of an event, measured and new; 0: none
-    int32_t* message;   // the same of a receive, measured
-} Order;
-
-static int64_t cell(const Order* order, int32_t replica, int32_t kind, int32_t row, int32_t mb) {
-    const Plan* plan = order->plan;
-    return (((int64_t)replica * INSTR_COUNT + kind) * placement_num_rows(&plan->placement, plan->P) + row) *
-               plan->M +
-           mb;
-}
-
-static Status add_list(Order* order, int32_t rank, int32_t* last) {
-    const PlanRank* list = &order->plan->ranks[rank];
-    TraceGraph* graph = order->graph;
-    int32_t before = 0;
-    for (int32_t i = 0; i < list->num_instrs; i++) {
-        const PlanInstr* instr = &list->instrs[i];
-        const Plan* plan = order->plan;
-        int32_t row = plan_instr_row(&plan->placement, plan->P, instr);
-        if (row < 0) {
-            return FAIL(STATUS_MISMATCH, "rank %d: a chunk that is not there ---> check the plan", rank);
-        }
-        int64_t at = cell(order, rank / plan->P, instr->kind, row, instr->mb);
-        int32_t was = order->was[at];
-        bool is_job = plan_instr_is_job((InstrKind)instr->kind);
-        if (was == 0 && is_job) {
-            return FAIL(
-                STATUS_MISMATCH,
-                "rank %d: %s mb %d of the plan is not in the trace ---> a plan of the same batch with the "
-                "same micro-batches (--dump-plan of that step, its lists in another order)",
-                rank, trace_kind_text(instr->kind), instr->mb);
-        }
-        int32_t n = graph->num_nodes++;
-        TraceNode* node = &graph->nodes[n];
-        *node = was != 0 ? order->measured->nodes[was]
-                         : (TraceNode){.kind = plan_instr_is_wait(instr->kind) ? NODE_WAIT : NODE_POST,
-                                       .event_kind = instr->kind,
-                                       .rank = rank,
-                                       .mb = instr->mb,
-                                       .row = row};
-        if (node->kind == NODE_WAIT) { node->ns = 0; }
-        if (node->gap_ns < 0) { node->gap_ns = 0; }
-        node->num_before = 1;
-        node->before[0] = before;
-        order->is[at] = n;
-        if (node->kind != NODE_POST) { before = n; }
-    }
-    *last = before;
-    return STATUS_OK;
-}
-
-// The message of a send, to its reader, and to the wait for its buffer.
-static void connect(Order* order, int32_t send) {
-    TraceGraph* graph = order->graph;
-    const TraceNode from = graph->nodes[send];
-    const Plan* plan = order->plan;
-    PlanMessage message;
-    if (!trace_graph_message(&message, &from)) { return; }
-    PlanJobAt reads = plan_message_reader(&plan->placement, message);
-    int32_t replica = from.rank / plan->P, recv_kind = (int32_t)plan_recv_kind(message.kind);
-    int64_t at = cell(order, replica, recv_kind, from.row, from.mb);
-    int32_t recv = order->is[at], was = order->message[at];
-    int32_t reader = order->is[cell(order, replica, plan_job_instr(reads.kind), reads.chunk, from.mb)];
-    int32_t wait = order->is[cell(order, replica, plan_wait_kind(message.kind), from.row, from.mb)];
-    if (recv == 0 || reader == 0) { return; }
-    int32_t n = graph->num_nodes++, joined;
-    graph->nodes[n] = (TraceNode){.kind = NODE_MESSAGE,
-                                  .event_kind = (uint8_t)recv_kind,
-                                  .rank = replica * plan->P + reads.stage,
-                                  .mb = from.mb,
-                                  .row = from.row,
-                                  .num_before = 2,
-                                  .before = {send, recv},
-                                  .num_posts = 2,
-                                  .planned_ns = -1};
-    if (was != 0) { graph->nodes[n].ns = order->measured->nodes[was].ns; }
-    trace_graph_wait_for(graph, reader, n, &joined);
-    if (wait != 0) { trace_graph_wait_for(graph, wait, n, &joined); }
-}
-
 static bool same_placement(const Placement* a, const Placement* b, int32_t P) {
     bool same = a->num_chunks == b->num_chunks && a->head == b->head;
     for (int32_t k = 0; same && k < a->num_chunks; k++) { same = a->stage_of[k] == b->stage_of[k]; }
@@ -883,8 +800,7 @@ static bool same_placement(const Placement* a, const Placement* b, int32_t P) {
     return same;
 }
 
-static Status order_init(Order* order, TraceGraph* out, const TraceFile* trace, const TraceGraph* measured,
-                         const Plan* plan, Arena* arena) {
+static Status check_plan(const Plan* plan, const TraceFile* trace) {
     if (plan->P != trace->P || plan->R != trace->R || plan->M < trace->M) {
         return FAIL(
             STATUS_MISMATCH,
@@ -897,62 +813,64 @@ static Status order_init(Order* order, TraceGraph* out, const TraceFile* trace, 
             STATUS_MISMATCH,
             "the plan's chunks lie on other stages than the trace's ---> a plan of the same placement");
     }
-    int64_t num_nodes = 1 + (int64_t)measured->num_ranks,
-            num_cells = cell(&(Order){.plan = plan}, plan->R, 0, 0, 0);
-    for (int32_t r = 0; r < measured->num_ranks; r++) { num_nodes += 2 * (int64_t)plan->ranks[r].num_instrs; }
-    *out = (TraceGraph){.num_ranks = measured->num_ranks, .num_nodes = 1};
-    out->nodes = ARENA_NEW(arena, TraceNode, num_nodes);
-    *order = (Order){.measured = measured, .plan = plan, .graph = out};
-    order->was = ARENA_NEW(arena, int32_t, num_cells);
-    order->is = ARENA_NEW(arena, int32_t, num_cells);
-    order->message = ARENA_NEW(arena, int32_t, num_cells);
-    if (out->nodes == NULL || order->was == NULL || order->is == NULL || order->message == NULL) {
-        return FAIL(STATUS_NO_MEMORY, "no memory for a trace");
-    }
-    for (int32_t n = 1; n < measured->num_nodes; n++) {
-        const TraceNode* node = &measured->nodes[n];
-        if (node->event_kind >= INSTR_COUNT || node->row < 0 || node->kind == NODE_RELEASE) { continue; }
-        int32_t* table = node->kind == NODE_MESSAGE ? order->message : order->was;
-        table[cell(order, node->rank / plan->P, node->event_kind, node->row, node->mb)] = n;
+    return STATUS_OK;
+}
+
+// What each instruction of a rank's list took: jobs with what the executor did before them, sends their
+// message. node_at: [INSTR_COUNT * rows * M] of this replica, 0: none.
+static Status durations_of(int64_t* ns, const TraceGraph* graph, const Plan* plan, int32_t rank,
+                           const int32_t* node_at) {
+    int32_t num_rows = placement_num_rows(&plan->placement, plan->P);
+    for (int32_t i = 0; i < plan->ranks[rank].num_instrs; i++) {
+        const PlanInstr* instr = &plan->ranks[rank].instrs[i];
+        int32_t row = plan_instr_row(&plan->placement, plan->P, instr), kind = instr->kind;
+        bool is_job = plan_instr_is_job((InstrKind)kind);
+        if (row < 0 || instr->mb < 0 || instr->mb >= plan->M) {
+            return FAIL(STATUS_MISMATCH, "rank %d: a chunk that is not there ---> check the plan", rank);
+        }
+        if (!is_job && !plan_instr_is_send(kind)) { continue; }
+        if (kind == INSTR_SEND_ACT) { kind = INSTR_RECV_ACT; }
+        if (kind == INSTR_SEND_GRAD) { kind = INSTR_RECV_GRAD; }
+        if (kind == INSTR_SEND_FACT) { kind = INSTR_RECV_FACT; }
+        int32_t n = node_at[((int64_t)kind * num_rows + row) * plan->M + instr->mb];
+        if (n == 0 && is_job) {
+            return FAIL(
+                STATUS_MISMATCH,
+                "rank %d: %s mb %d of the plan is not in the trace ---> a plan of the same batch with the "
+                "same micro-batches (--dump-plan of that step, its lists in another order)",
+                rank, trace_kind_text(instr->kind), instr->mb);
+        }
+        ns[i] = n == 0 ? 0 : graph->nodes[n].ns + (is_job ? larger(graph->nodes[n].gap_ns, 0) : 0);
     }
     return STATUS_OK;
 }
 
-// Behind everybody's last: what was measured there, sends that end and the reduction.
-static void add_tail(TraceGraph* graph, const TraceGraph* measured, const int32_t* last) {
-    int64_t jobs_ns = 0;
-    for (int32_t n = 1; n < measured->num_nodes; n++) {
-        const TraceNode* node = &measured->nodes[n];
-        if (node->kind == NODE_JOB && node->end_ns > jobs_ns) { jobs_ns = node->end_ns; }
+// Runs the plan's lists in plan/replay.h, one replica after the other; gradients are summed as in the graph.
+Status trace_graph_ordered(int64_t* out_ns, const TraceFile* trace, const TraceGraph* graph, const Plan* plan,
+                           Arena* arena) {
+    TRY(check_plan(plan, trace));
+    int64_t jobs_ns = 0, slowest_ns = 0, num_rows = placement_num_rows(&plan->placement, plan->P);
+    int32_t* node_at;
+    int64_t** ns;
+    ARENA_TRY_NEW(ns, arena, int64_t*, plan->P);
+    for (int32_t r = 0; r < plan->R; r++) {
+        ARENA_TRY_NEW(node_at, arena, int32_t, INSTR_COUNT * num_rows * plan->M);
+        for (int32_t n = 1; n < graph->num_nodes; n++) {
+            const TraceNode* node = &graph->nodes[n];
+            bool counts = node->kind == NODE_JOB || node->kind == NODE_MESSAGE;
+            if (!counts || node->row < 0 || node->rank / plan->P != r) { continue; }
+            node_at[(node->event_kind * num_rows + node->row) * plan->M + node->mb] = n;
+            if (node->kind == NODE_JOB) { jobs_ns = larger(jobs_ns, node->end_ns); }
+        }
+        for (int32_t s = 0; s < plan->P; s++) {
+            ARENA_TRY_NEW(ns[s], arena, int64_t, plan->ranks[r * plan->P + s].num_instrs + 1);
+            TRY(durations_of(ns[s], graph, plan, r * plan->P + s, node_at));
+        }
+        int64_t replica_ns;
+        TRY(plan_makespan(&replica_ns, plan, r, (const int64_t* const*)ns, arena));
+        slowest_ns = larger(slowest_ns, replica_ns);
     }
-    int32_t all = 0;
-    for (int32_t r = 0; r < graph->num_ranks; r++) {
-        graph->nodes[graph->num_nodes] = (TraceNode){.kind = NODE_REDUCE,
-                                                     .rank = r,
-                                                     .mb = -1,
-                                                     .row = -1,
-                                                     .num_before = 2,
-                                                     .before = {last[r], all},
-                                                     .planned_ns = -1};
-        all = graph->num_nodes++;
-    }
-    graph->nodes[all].ns = measured->nodes[measured->last].end_ns - jobs_ns;
-}
-
-Status trace_graph_make_ordered(TraceGraph* out, const TraceFile* trace, const TraceGraph* measured,
-                                const Plan* plan, Arena* arena) {
-    Order order = {0};
-    TRY(order_init(&order, out, trace, measured, plan, arena));
-    int32_t* last = ARENA_NEW(arena, int32_t, out->num_ranks);
-    if (last == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a trace"); }
-    for (int32_t r = 0; r < out->num_ranks; r++) { TRY(add_list(&order, r, &last[r])); }
-    int32_t num_events = out->num_nodes;
-    for (int32_t n = 1; n < num_events; n++) {
-        if (out->nodes[n].kind == NODE_POST) { connect(&order, n); }
-    }
-    add_tail(out, measured, last);
-    TRY(trace_graph_sort(out, arena));
-    trace_graph_run(out);
+    *out_ns = slowest_ns + graph->nodes[graph->last].end_ns - jobs_ns;
     return STATUS_OK;
 }
 
@@ -1055,12 +973,6 @@ static void describe(TraceRow* out_row, const Row* row, int32_t num_ranks) {
 #undef ADD
 }
 
-static Status run_order(TraceGraph* out, const TraceReplay* replay, const char* path, Arena* arena) {
-    Plan plan;
-    TRY(plan_file_load(&plan, path, arena));
-    return trace_graph_make_ordered(out, &replay->file, &replay->graph, &plan, arena);
-}
-
 static Status add_row(TraceReplay* replay, const char* text, Arena* arena) {
     if (replay->num_rows == TRACE_MAX_ROWS) {
         return FAIL(STATUS_BAD_OPTION, "--what-if: more than %d rows ---> ask in several calls",
@@ -1076,10 +988,14 @@ static Status add_row(TraceReplay* replay, const char* text, Arena* arena) {
     TRY(parse_row(&parsed, copy, num_ranks));
     snprintf(row->name, sizeof row->name, "%s", text);
     describe(row, &parsed, num_ranks);
-    TraceGraph graph = replay->graph, changed;
-    if (parsed.order != NULL) { TRY(run_order(&graph, replay, parsed.order, arena)); }
-    TRY(trace_graph_change(&changed, &graph, &parsed.change, arena));
+    TraceGraph changed;
+    TRY(trace_graph_change(&changed, &replay->graph, &parsed.change, arena));
     row->ns = changed.nodes[changed.last].end_ns;
+    if (parsed.order != NULL) {
+        Plan plan;
+        TRY(plan_file_load(&plan, parsed.order, arena));
+        TRY(trace_graph_ordered(&row->ns, &replay->file, &changed, &plan, arena));
+    }
     replay->num_rows++;
     return STATUS_OK;
 }

@@ -46,9 +46,9 @@ what the step would have taken if something had been otherwise. After dPRO (Hu e
 
     end(node) = max(end(before[0]) + gap, end(before[1]) ...) + duration
 
-Every event stands behind the one before it on its rank, `gap` later (what the executor did in between). A job
+Every event comes after the one before it on its rank, `gap` later (what the executor did in between). A job
 waits for its message besides, a wait_* until its send is through. A message begins when both ends have posted
-it, and, where it was seen only right behind a job of one of them, behind that job: data that moves while the
+it, and, where it was seen only right after a job of one of them, after that job: data that moves while the
 model computes is not held up so. It takes from there until its reader went on: of that at most what was
 planned for the transfer is its "wire" time, the rest it was "late". Where nobody waited for it, when it came
 is not known, and it takes what was planned.
@@ -71,7 +71,7 @@ typedef enum {
 
 enum { TRACE_MAX_BEFORE = 4 };
 
-// Jobs as they are told apart: by their instruction, those of shares of the head behind them.
+// Jobs as they are told apart: by their instruction, those of shares of the head after them.
 enum { TRACE_JOB_HEAD = INSTR_REC + 1, TRACE_JOB_HEAD_WEIGHTS, TRACE_JOB_COUNT };
 
 typedef struct {
@@ -82,7 +82,7 @@ typedef struct {
     int32_t row;         // plan_instr_row(); -1: of no micro-batch
     int32_t num_before, before[TRACE_MAX_BEFORE];
     int32_t num_posts;    // of a message: the first of these are where its ends post it, the others jobs
-    int64_t gap_ns;       // behind before[0]; of a post it may be negative: a device runs jobs meanwhile
+    int64_t gap_ns;       // after before[0]; of a post it may be negative: a device runs jobs meanwhile
     int64_t ns, late_ns;  // duration; of a message without what it was late
     int64_t planned_ns;   // -1: not known
     int64_t end_ns;       // after trace_graph_run()
@@ -92,17 +92,17 @@ typedef struct {
 typedef struct {
     int32_t num_ranks, num_nodes;
     TraceNode* nodes;     // [0] is the beginning
-    int32_t* order;       // [num_nodes] everything behind what it waits for
+    int32_t* order;       // [num_nodes] everything after what it waits for
     int32_t last;         // the node that ends last, after a run
     int64_t measured_ns;  // from the first beginning to the last end in the trace
 } TraceGraph;
 
 // STATUS_BAD_FORMAT: the trace holds no step that could have run. Has been run.
 Status trace_graph_make(TraceGraph* out, const TraceFile* trace, Arena* arena);
-// The same micro-batches, jobs as measured, in the order of a plan's lists; messages move at once.
+// What the step takes with these durations in the order of a plan's lists; messages move at once.
 // STATUS_MISMATCH: the plan has other ranks, or jobs that the trace has not.
-Status trace_graph_make_ordered(TraceGraph* out, const TraceFile* trace, const TraceGraph* measured,
-                                const Plan* plan, Arena* arena);
+Status trace_graph_ordered(int64_t* out_ns, const TraceFile* trace, const TraceGraph* graph, const Plan* plan,
+                           Arena* arena);
 
 int64_t trace_graph_run(TraceGraph* graph);  // fills end_ns and because; the makespan
 

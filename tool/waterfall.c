@@ -210,23 +210,23 @@ static void raise(int64_t* level_ns, int64_t ns) {
     *level_ns = ns > *level_ns ? ns : *level_ns;
 }
 
-// Before the first job of each stage, and behind its last where that is a B, over all micro-batches.
+// Before the first job of each stage, and after its last where that is a B, over all micro-batches.
 static void ends_make(int64_t arrival[PLAN_MAX_STAGES], int64_t tail[PLAN_MAX_STAGES],
                       const PipeProblem* problem, bool split) {
     for (int32_t s = 0; s < problem->P; s++) { arrival[s] = tail[s] = INT64_MAX; }
     for (int32_t m = 0; m < problem->M; m++) {
-        int64_t before_ns = 0, behind_ns = 0;
+        int64_t before_ns = 0, after_ns = 0;
         bool seen[PLAN_MAX_STAGES] = {false};
         for (int32_t k = 0; k < pipe_num_chunks(problem); k++) {
             const int64_t* ns = pipe_cost(problem, k, m)->job_ns;
             int32_t s = pipe_stage_of(problem, k);
             if (!seen[s]) {
                 arrival[s] = smaller_of(arrival[s], before_ns);
-                tail[s] = smaller_of(tail[s], behind_ns);
+                tail[s] = smaller_of(tail[s], after_ns);
             }
             seen[s] = true;
             before_ns += ns[JOB_F];
-            behind_ns += ns[JOB_B] + ns[JOB_W];
+            after_ns += ns[JOB_B] + ns[JOB_W];
         }
         for (int32_t s = 0; s < problem->P; s++) {
             if (!seen[s]) { arrival[s] = smaller_of(arrival[s], before_ns); }

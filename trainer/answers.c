@@ -89,7 +89,7 @@ double scores_rouge_l(const char* answer, const char* target) {
     return 2.0 * common / (num_a + num_b);
 }
 
-// --- answers --------------------
+// --- answers -----------------------------------------------------------------------------------------------
 
 // malloc'ed and terminated; without the end-of-text token.
 static char* text_of(const TokenText* text, const int32_t* tokens, int num_tokens, int32_t eot_token) {

@@ -21,18 +21,10 @@ bool scores_exact_match(const char* answer, const char* target);
 // 0 to 1; two texts without words: 1. Texts beyond 4096 words are compared by their first 4096.
 double scores_rouge_l(const char* answer, const char* target);
 
-#ifdef __cplusplus
-}
-#endif
-
-// --- answers --------------------
+// --- answers -----------------------------------------------------------------------------------------------
 /*
-answers.h -- what a model answers to validation samples: shown, scored, summed up by task.
+What a model answers to validation samples: shown, scored, summed up by task.
 */
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 // The question's end, the answer's and the right answer's beginning, on standard output.
 void answers_show(const DynapipeAnswer_v1* answer, const TokenText* text, int32_t eot_token);

@@ -106,7 +106,8 @@ static Status check_place(const Prompts* p) {
     const char* name;
     size_t name_chars;
     bool has_place = false;
-    for (const char* at = p->form.form.prompt; (at = record_template_field(at, &name, &name_chars)) != NULL;) {
+    for (const char* at = p->form.form.prompt;
+         (at = record_template_field(at, &name, &name_chars)) != NULL;) {
         const bool is_place = name_chars == 6 && memcmp(name, "inputs", 6) == 0;
         size_t length = strlen(others);
         has_place = has_place || is_place;
@@ -328,8 +329,8 @@ void prompt_free(Prompt* prompt) {
     *prompt = (Prompt){0};
 }
 
-// --- generator_model --------------------
-// generator_model.c -- the model that a path names: the newest checkpoint of a folder, a file, Hugging Face's
+// --- the model ---------------------------------------------------------------------------------------------
+// The model that a path names: the newest checkpoint of a folder, a file, Hugging Face's
 // files; and the tokenizer beside it.
 
 // What llmc/ says of a file, as a status.
@@ -464,8 +465,8 @@ void generator_model_close(GeneratorModel* g) {
     tokenizer_folder_close(&g->tokens);
 }
 
-// --- generator_answer --------------------
-// generator_answer.c -- prompts to tokens, what the model writes to text, lines of output; and how many of
+// --- answers -----------------------------------------------------------------------------------------------
+// Prompts to tokens, what the model writes to text, lines of output; and how many of
 // the answers are those that the prompts bring.
 
 enum { GROUP_PROMPTS = 128 };  // read, answered and written together
@@ -489,7 +490,7 @@ typedef struct {
     const GeneratorOptions* options;
     Prompts* prompts;
     bool json_lines, shows_early;  // shows_early: on a terminal, as it is written
-    char *stop, *before;           // what stands behind and before an answer; "": nothing
+    char *stop, *before;           // what stands after and before an answer; "": nothing
     LongSamples long_samples;      // what goes of inputs
     int32_t tail;                  // the last tokens of an input, which stay
     // of a group
@@ -544,7 +545,7 @@ static void leave_out(BpeTokens* tokens, int64_t begin, int64_t end) {
     tokens->num_tokens -= end - begin;
 }
 
-// Of earlier turns as many as it takes go, whole ones: those behind the first, the oldest first, for in the
+// Of earlier turns as many as it takes go, whole ones: those after the first, the oldest first, for in the
 // first one the system speaks; then that. ends[i]: of part i.
 static void cut_turns(Generation* g, BpeTokens* tokens, const int64_t* ends, int num_parts, int64_t keep) {
     int64_t begin = ends[1], end = begin;
@@ -711,16 +712,16 @@ static char* plain_text(const char* begin, const char* end) {
     return text;
 }
 
-// What the data has behind an answer, up to a field of the record, ends one.
+// What the data has after an answer, up to a field of the record, ends one.
 static Status find_stop(Generation* g) {
     const char *form = g->prompts->form.form.assistant, *name;
     size_t name_chars;
-    const char* behind = record_template_field(form, &name, &name_chars);
-    const char* before = behind != NULL ? name - 1 : form;
-    if (behind == NULL) { behind = form + strlen(form); }
+    const char* after = record_template_field(form, &name, &name_chars);
+    const char* before = after != NULL ? name - 1 : form;
+    if (after == NULL) { after = form + strlen(form); }
     const char* end =
-        record_template_field(behind, &name, &name_chars) != NULL ? name - 1 : form + strlen(form);
-    g->stop = plain_text(behind, end);
+        record_template_field(after, &name, &name_chars) != NULL ? name - 1 : form + strlen(form);
+    g->stop = plain_text(after, end);
     g->before = plain_text(form, before);
     if (g->stop == NULL || g->before == NULL) { return generator_answer_no_memory(); }
     for (size_t length = strlen(g->stop); length > 0 && g->stop[length - 1] == '\n';) {
@@ -751,7 +752,7 @@ static json_t* json_text(const char* text, size_t num_bytes) {
     return whole;
 }
 
-// The record as it came, with the answer (and how it compares) behind its fields.
+// The record as it came, with the answer (and how it compares) after its fields.
 static Status print_json(const Prompt* prompt, const Answer* a, bool is_right) {
     json_t* record = prompt->record != NULL ? json_copy((json_t*)prompt->record) : json_object();
     if (prompt->line != NULL) {

@@ -2,6 +2,7 @@
 #include "llmc_model.h"
 
 #include <ctype.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include "../llmc/head.h"
@@ -90,7 +91,7 @@ static void drop(void* ctx, void* model) {
     free(range);
 }
 
-// A step of no length, behind the norm of the gradients.
+// A step of no length, after the norm of the gradients.
 static int update(void* ctx, void* model) {
     (void)ctx;
     Range* range = (Range*)model;
@@ -147,82 +148,65 @@ DynapipeBlocks_v1 dynapipe_llmc_blocks(LlmcBlocks* ctx, const ModelConfig* confi
     };
 }
 
-// --- llmc_model --------------------
+// --- the model table ---------------------------------------------------------------------------------------
 
 // --- the model table -------------------------------------------------------------------------------------
 
-static ModelBatch model_batch(const DynapipeBatch* batch) {
-    return (ModelBatch){
-        .num_seqs = batch->num_seqs,
-        .num_tokens = batch->num_tokens,
-        .num_rows = batch->num_rows,
-        .max_seq_tokens = batch->max_seq_tokens,
-        .cu_seqlens = batch->cu_seqlens,
-        .tokens = batch->tokens,
-        .positions = batch->positions,
-        .rows = batch->rows,
-        .targets = batch->targets,
-        .loss_scale = batch->loss_scale,
-        .seq_lens = batch->seq_lens,
-        .token_keys = batch->token_keys,
-        .num_dec_tokens = batch->num_dec_tokens,
-        .max_dec_seq_tokens = batch->max_dec_seq_tokens,
-        .dec_cu_seqlens = batch->dec_cu_seqlens,
-        .dec_tokens = batch->dec_tokens,
-        .dec_positions = batch->dec_positions,
-        .dec_seq_lens = batch->dec_seq_lens,
-        .dec_token_keys = batch->dec_token_keys,
-    };
-}
+// Both sides lay a micro-batch and a cache out alike.
+#define SAME(ours, theirs, field) _Static_assert(offsetof(ours, field) == offsetof(theirs, field), #field)
+// clang-format off
+SAME(ModelBatch, DynapipeBatch, num_seqs); SAME(ModelBatch, DynapipeBatch, num_tokens); SAME(ModelBatch, DynapipeBatch, num_rows);
+SAME(ModelBatch, DynapipeBatch, max_seq_tokens); SAME(ModelBatch, DynapipeBatch, num_squares); SAME(ModelBatch, DynapipeBatch, cu_seqlens);
+SAME(ModelBatch, DynapipeBatch, tokens); SAME(ModelBatch, DynapipeBatch, positions); SAME(ModelBatch, DynapipeBatch, rows);
+SAME(ModelBatch, DynapipeBatch, targets); SAME(ModelBatch, DynapipeBatch, row_tasks); SAME(ModelBatch, DynapipeBatch, loss_scale);
+SAME(ModelBatch, DynapipeBatch, seq_lens); SAME(ModelBatch, DynapipeBatch, token_keys); SAME(ModelBatch, DynapipeBatch, num_dec_tokens);
+SAME(ModelBatch, DynapipeBatch, max_dec_seq_tokens); SAME(ModelBatch, DynapipeBatch, num_dec_squares); SAME(ModelBatch, DynapipeBatch, num_cross);
+SAME(ModelBatch, DynapipeBatch, dec_cu_seqlens); SAME(ModelBatch, DynapipeBatch, dec_tokens); SAME(ModelBatch, DynapipeBatch, dec_positions);
+SAME(ModelBatch, DynapipeBatch, dec_seq_lens); SAME(ModelBatch, DynapipeBatch, dec_token_keys);
+SAME(ModelCache, DynapipeCache, num_slots); SAME(ModelCache, DynapipeCache, max_tokens); SAME(ModelCache, DynapipeCache, max_enc_tokens);
+SAME(ModelCache, DynapipeCache, slots); SAME(ModelCache, DynapipeCache, num_before); SAME(ModelCache, DynapipeCache, num_enc);
+SAME(ModelCache, DynapipeCache, memory);
+// clang-format on
+_Static_assert(sizeof(ModelBatch) == sizeof(DynapipeBatch) && sizeof(ModelCache) == sizeof(DynapipeCache),
+               "and nothing after it");
 
-static ModelCache model_cache(const DynapipeCache* cache) {
-    return (ModelCache){
-        .num_slots = cache->num_slots,
-        .max_tokens = cache->max_tokens,
-        .max_enc_tokens = cache->max_enc_tokens,
-        .slots = cache->slots,
-        .num_before = cache->num_before,
-        .num_enc = cache->num_enc,
-        .memory = cache->memory,
-    };
+static const ModelBatch* ours(const DynapipeBatch* batch) {
+    return (const ModelBatch*)(const void*)batch;
+}
+static const ModelCache* our_cache(const DynapipeCache* cache) {
+    return (const ModelCache*)(const void*)cache;
 }
 
 _Static_assert((int)DYNAPIPE_FORWARD_KEEP == (int)MODEL_KEEP && (int)DYNAPIPE_FORWARD_HEAD == (int)MODEL_HEAD,
                "both sides number their flags alike");
 
 static int64_t acts_bytes(void* model, const DynapipeBatch* batch, int flags) {
-    ModelBatch view = model_batch(batch);
-    return model_acts_bytes(model, &view, flags);
+    return model_acts_bytes(model, ours(batch), flags);
 }
 
 static int64_t scratch_bytes(void* model, const DynapipeBatch* batch) {
-    ModelBatch view = model_batch(batch);
-    return model_scratch_bytes(model, &view);
+    return model_scratch_bytes(model, ours(batch));
 }
 
 static int64_t boundary_bytes(void* model, const DynapipeBatch* batch, int is_behind) {
-    ModelBatch view = model_batch(batch);
-    return model_boundary_bytes(model, &view, is_behind);
+    return model_boundary_bytes(model, ours(batch), is_behind);
 }
 
 static int forward(void* model, const DynapipeBatch* batch, const void* in, void* out, void* acts,
                    void* scratch, float* losses, int flags) {
-    ModelBatch view = model_batch(batch);
-    model_forward(model, &view, in, out, acts, scratch, losses, flags);
+    model_forward(model, ours(batch), in, out, acts, scratch, losses, flags);
     return 0;
 }
 
 static int backward_inputs(void* model, const DynapipeBatch* batch, const void* in, void* acts,
                            const void* dout, void* din, void* scratch) {
-    ModelBatch view = model_batch(batch);
-    model_backward_inputs(model, &view, in, acts, dout, din, scratch);
+    model_backward_inputs(model, ours(batch), in, acts, dout, din, scratch);
     return 0;
 }
 
 static int backward_weights(void* model, const DynapipeBatch* batch, void* acts, const void* dout,
                             void* scratch) {
-    ModelBatch view = model_batch(batch);
-    model_backward_weights(model, &view, acts, dout, scratch);
+    model_backward_weights(model, ours(batch), acts, dout, scratch);
     return 0;
 }
 
@@ -236,20 +220,16 @@ static int finish(void* model) {
 }
 
 static int64_t cache_bytes(void* model, const DynapipeCache* cache) {
-    ModelCache view = model_cache(cache);
-    return model_cache_bytes(model, &view);
+    return model_cache_bytes(model, our_cache(cache));
 }
 
 static int64_t infer_bytes(void* model, const DynapipeBatch* batch) {
-    ModelBatch view = model_batch(batch);
-    return model_infer_bytes(model, &view);
+    return model_infer_bytes(model, ours(batch));
 }
 
 static int infer(void* model, const DynapipeBatch* batch, const DynapipeCache* cache, const void* in,
                  void* out, void* scratch, int32_t* next) {
-    ModelBatch view = model_batch(batch);
-    ModelCache cache_view = cache != NULL ? model_cache(cache) : (ModelCache){0};
-    model_infer(model, &view, &cache_view, in, out, scratch, next);
+    model_infer(model, ours(batch), our_cache(cache), in, out, scratch, next);
     return 0;
 }
 
@@ -264,21 +244,18 @@ static int64_t factor_bytes(void* model, const DynapipeBatch* batch) {
 
 static int combine(void* model, const DynapipeBatch* batch, int32_t num_parts, const void* const* parts,
                    void* dout, void* const* factors, float* losses) {
-    ModelBatch view = model_batch(batch);
-    head_combine(model, &view, num_parts, parts, dout, factors, losses);
+    head_combine(model, ours(batch), num_parts, parts, dout, factors, losses);
     return 0;
 }
 
 static int64_t pick_bytes(void* model, const DynapipeBatch* batch) {
     (void)model;
-    ModelBatch view = model_batch(batch);
-    return head_pick_bytes(&view);
+    return head_pick_bytes(ours(batch));
 }
 
 static int pick(void* model, const DynapipeBatch* batch, int32_t num_parts, const void* const* picks,
                 int32_t* next) {
-    ModelBatch view = model_batch(batch);
-    head_pick(model, &view, num_parts, picks, next);
+    head_pick(model, ours(batch), num_parts, picks, next);
     return 0;
 }
 
@@ -347,7 +324,7 @@ int32_t dynapipe_llmc_pieces(DynapipePiece_v1* out, const Model* model, int64_t 
     return num;
 }
 
-// Blocks count the embeddings: 0, and behind the encoder's layers the decoder's.
+// Blocks count the embeddings: 0, and after the encoder's layers the decoder's.
 static ModelRange layers_of(const ModelConfig* config, DynapipeRange blocks) {
     int num_layers = model_num_layers(config), num_enc = config->num_layers;
     int head = num_layers + 1 + (config->num_dec_layers > 0 ? 1 : 0);

@@ -28,7 +28,7 @@ static int launched_processes(void) {
 }
 
 // Ends the program (status 2) where a launcher started more than one process; the first says what to do.
-// name: of the trainer, behind "train_".
+// name: of the trainer, after "train_".
 static void launched_must_be_alone(const char* name) {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *other = getenv("PMI_RANK");
     int num_processes = launched_processes();
@@ -45,7 +45,7 @@ static void launched_must_be_alone(const char* name) {
     exit(2);  // wrong use
 }
 
-// --- stock_stream --------------------
+// --- batches of fixed length -------------------------------------------------------------------------------
 
 static void check(Status status) {
     if (status == STATUS_OK) { return; }
@@ -165,8 +165,8 @@ static int32_t stock_stream_start_token(const StockStream* s) {
     return pad >= 0 ? pad : stock_stream_info(s)->eot_token;
 }
 
-// --- source_stock --------------------
-// source_stock.c -- gradients from llm.c's loop: fixed-length batches of rows x tokens, one process.
+// --- the source --------------------------------------------------------------------------------------------
+// Gradients from llm.c's loop: fixed-length batches of rows x tokens, one process.
 
 enum { STOCK_SEED = 42 };
 

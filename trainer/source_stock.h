@@ -12,21 +12,13 @@ write over the others' files.
 extern "C" {
 #endif
 
-#ifdef __cplusplus
-}
-#endif
-
-// --- stock_stream --------------------
+// --- batches of fixed length -------------------------------------------------------------------------------
 /*
-stock_stream.h -- batches of one shape, for the stock trainer: rows x -t consecutive tokens (streams.h),
+Batches of one shape, for the stock trainer: rows x -t consecutive tokens (streams.h),
 or for an encoder-decoder rows of an input and a target, padded to -t and --target-tokens.
 
 A failure ends the program with one message.
 */
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 typedef struct {
     TokenStream* tokens;  // one of the two

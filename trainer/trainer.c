@@ -301,8 +301,8 @@ static void trainer_close_output(Trainer* t) {
     if (t->export_lock >= 0) { close(t->export_lock); }
 }
 
-// --- trainer_model --------------------
-// trainer_model.c -- the model that -e describes or names: read from a checkpoint, from Hugging Face's files,
+// --- the model that -e names -------------------------------------------------------------------------------
+// The model that -e describes or names: read from a checkpoint, from Hugging Face's files,
 // or new; and given back as Hugging Face's.
 
 static bool ends_with(const char* text, const char* end) {
@@ -435,7 +435,7 @@ static void fill_params(Trainer* t, ModelSource source, const char* path) {
     if (source == MODEL_CHECKPOINT) { trainer_check_sums(t, path, NULL); }
 }
 
-// Behind what is there, or in a line of its own. Returns the column behind it.
+// Behind what is there, or in a line of its own. Returns the column after it.
 static int print_piece(const char* text, int column) {
     enum { LINE_CHARS = 100 };
     if (column + 1 + (int)strlen(text) <= LINE_CHARS) { return column + printf(" %s", text); }
@@ -461,7 +461,6 @@ static void print_model(const Trainer* t, ModelSource source, const char* path) 
     }
 }
 
-// trainer_model.c
 // This rank's layers of the model that -e or the checkpoint to resume from describes, filled.
 static ModelSource trainer_build_model(Trainer* t) {
     char path[CHECKPOINT_PATH_CHARS];
@@ -495,7 +494,7 @@ static ModelSource trainer_build_model(Trainer* t) {
     return source;
 }
 
-// The float32 weights behind the parameters, where the optimizer keeps them and the model was read.
+// The float32 weights after the parameters, where the optimizer keeps them and the model was read.
 static Status trainer_read_first_master(Trainer* t, ModelSource source) {
     Optimizer* o = &t->optimizer;
     const char* path = t->flags.model;
@@ -556,8 +555,8 @@ static void trainer_export(Trainer* t) {
     }
 }
 
-// --- trainer_verify --------------------
-// trainer_verify.c -- is what a run begins with what was saved, all of one checkpoint, and the same on every
+// --- is what a run begins with what was saved? -------------------------------------------------------------
+// Is what a run begins with what was saved, all of one checkpoint, and the same on every
 // rank? (llmc/checkpoint_seal.h)
 
 // --- sums over ranks ---------------------------------------------------------------------------------------
@@ -759,8 +758,8 @@ static void trainer_check_sums(Trainer* t, const char* model_path, const char* s
     source_die(t->source, status_message());
 }
 
-// --- trainer_resplit --------------------
-// trainer_resplit.c -- layers that move to another rank in mid-run: a model of the new ones, filled with what
+// --- layers that move to another rank ----------------------------------------------------------------------
+// Layers that move to another rank in mid-run: a model of the new ones, filled with what
 // ranks have of the old. Array after array, each old one dropped once its values are where they belong.
 
 typedef struct {
@@ -804,8 +803,8 @@ void trainer_resplit(Trainer* t) {
     model_free(&before.model);
 }
 
-// --- trainer_checkpoint --------------------
-// trainer_checkpoint.c -- checkpoints by all ranks together, and going on from them.
+// --- checkpoints -------------------------------------------------------------------------------------------
+// Checkpoints by all ranks together, and going on from them.
 
 // The sums of all ranks' parts are added.
 static bool all_wrote(Trainer* t, Status status, uint64_t* model_sum, uint64_t* state_sum, const char* what) {
@@ -939,7 +938,7 @@ static void trainer_save(Trainer* t) {
     }
 }
 
-// The float32 weights behind a model file's: of its state, where that has them, else of the file itself,
+// The float32 weights after a model file's: of its state, where that has them, else of the file itself,
 // which may be float32 where parameters are bf16. A build without master weights trains on what a state has
 // of them.
 static Status trainer_read_master(Trainer* t, const char* model_path, const char* state_path,
@@ -1031,7 +1030,7 @@ static void trainer_dump_gradients(Trainer* t) {
     source_die(t->source, "--debug dump-gradients: cannot be written ---> name a file where you may write");
 }
 
-// --- trainer --------------------
+// --- the run -----------------------------------------------------------------------------------------------
 
 // --- build -----------------------------------------------------------------------------------------------
 

@@ -2,13 +2,7 @@
 trainer.h -- the trainer, for any kind of model: parse, build, loop, free. A program is trainer_main() of its
 kind.
 
-    trainer.c             build, loop, free
-    trainer_model.c       the model that -e describes or names; --export-hf
-    trainer_checkpoint.c  saving, going on, gradients to a file
-    trainer_resplit.c     layers that move to another rank in mid-run
-    trainer_verify.c      is what the run begins with what was saved, and the same on every rank?
-    trainer_output.c      the folder of -o, its logs and the run's settings
-    source.h              where a step's gradients come from: source_dynapipe.c (the plugin) or source_stock.c
+What a step's gradients come from is source.h: source_dynapipe.c (the plugin) or source_stock.c.
 */
 #pragma once
 
@@ -66,7 +60,6 @@ typedef struct {
 // What main() returns.
 int trainer_main(int argc, char** argv, const ModelKind* kind);
 
-// trainer_resplit.c
 // Between two steps: where layers move, this rank's model and optimizer are of its new layers.
 void trainer_resplit(Trainer* t);
 

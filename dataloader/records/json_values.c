@@ -14,8 +14,6 @@
 #include <zstd.h>
 #endif
 
-static void byte_source_close(ByteSource* source);
-
 enum { PACKED_BYTES = 1 << 16, MAGIC_BYTES = 4 };
 
 typedef enum { PLAIN, GZIP, ZSTANDARD } Packing;
@@ -67,6 +65,19 @@ static Status fail_missing(const ByteSource* source, const char* what, const cha
                 "%s: packed, and this program is built without %s ---> unpack it first, or install %s "
                 "and make again",
                 source->name, what, package);
+}
+
+static void byte_source_close(ByteSource* source) {
+    if (source == NULL) { return; }
+#ifdef DYNAPIPE_ZLIB
+    if (source->has_gzip) { inflateEnd(&source->gzip); }
+#endif
+#ifdef DYNAPIPE_ZSTD
+    ZSTD_freeDStream(source->zstandard);
+#endif
+    fclose(source->stream);
+    free(source->name);
+    free(source);
 }
 
 static Status open_packing(ByteSource* source) {
@@ -125,19 +136,6 @@ Status byte_source_open_stream(ByteSource** out, FILE* stream, const char* name)
     }
     *out = source;
     return STATUS_OK;
-}
-
-static void byte_source_close(ByteSource* source) {
-    if (source == NULL) { return; }
-#ifdef DYNAPIPE_ZLIB
-    if (source->has_gzip) { inflateEnd(&source->gzip); }
-#endif
-#ifdef DYNAPIPE_ZSTD
-    ZSTD_freeDStream(source->zstandard);
-#endif
-    fclose(source->stream);
-    free(source->name);
-    free(source);
 }
 
 // --- unpacking -------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ typedef struct {
     floatX* params;
     int32_t *tokens, *positions, *targets, *row_idx, *cu;
     void *embedding_scratch, *attention_scratch;
+    Attention causal;
     OpsContext* ops;
 } Work;
 
@@ -117,10 +118,10 @@ typedef enum { WIDE, BYTES, FLOPS } Unit;
     DO(matmul_weight_head, FLOPS, 2 * (double)W->rows * W->Vp * W->C,                                        \
        matmul_backward_weight(W->f_weight, NULL, W->logits, W->x4b, W->rows, W->C, W->Vp, W->ops))           \
     DO(attention_forward, FLOPS, 4 * (double)W->C * (double)W->num_pairs,                                    \
-       attention_forward(W->x4a, W->lse, W->x4b, W->cu, W->num_seqs, W->T, W->C, W->NH, W->ops))             \
+       attention_forward(W->x4a, W->lse, &W->causal, W->ops))                                                \
     DO(attention_backward, FLOPS, 10 * (double)W->C * (double)W->num_pairs,                                  \
-       attention_backward(W->x4d, W->attention_scratch, W->x4c, W->x4b, W->x4a, W->lse, W->cu, W->num_seqs,  \
-                          W->T, W->C, W->NH, W->ops))
+       attention_backward(W->x4d, W->x4d + W->C, W->x4d + 2 * W->C, NULL, W->attention_scratch, W->x4c,      \
+                          W->x4a, W->lse, &W->causal, W->ops))
 
 static void run_adamw(const Work* w) {
     const AdamwUpdate about = {.lr = 1e-4f,
@@ -185,8 +186,21 @@ static void set_sequences(Work* w, Bench* bench, const int32_t* cu, int num_seqs
         w->max_len = len > w->max_len ? (int)len : w->max_len;
     }
     w->cu = bench_ints(bench, cu, (size_t)num_seqs + 1);
-    w->attention_scratch =
-        bench_memory(bench, attention_backward_scratch_bytes(w->T, w->C, w->NH, w->max_len, w->ops));
+    w->causal = (Attention){.q = w->x4b,
+                            .k = w->x4b + w->C,
+                            .v = w->x4b + 2 * w->C,
+                            .q_stride = 3 * w->C,
+                            .kv_stride = 3 * w->C,
+                            .cu_q = w->cu,
+                            .cu_k = w->cu,
+                            .num_seqs = num_seqs,
+                            .num_q_tokens = w->T,
+                            .num_k_tokens = w->T,
+                            .num_heads = w->NH,
+                            .head_size = w->C / w->NH,
+                            .causal = 1,
+                            .scale = 1.0f / sqrtf((float)(w->C / w->NH))};
+    w->attention_scratch = bench_memory(bench, attention_scratch_bytes(&w->causal, w->ops));
 }
 
 static int32_t* allocate_ints(size_t num_values) {
@@ -362,13 +376,13 @@ typedef struct {
 
 static void run_general_forward(void* ctx) {
     const General* x = ctx;
-    attention_general_forward(x->out, x->lse, &x->about, x->ops);
+    attention_forward(x->out, x->lse, &x->about, x->ops);
 }
 
 static void run_general_backward(void* ctx) {
     const General* x = ctx;
-    attention_general_backward(x->dq, x->dkv, x->dkv + x->about.num_heads * x->about.head_size, x->dbias,
-                               x->scratch, x->dout, x->out, x->lse, &x->about, x->ops);
+    attention_backward(x->dq, x->dkv, x->dkv + x->about.num_heads * x->about.head_size, x->dbias, x->scratch,
+                       x->dout, x->out, x->lse, &x->about, x->ops);
 }
 
 // (num_seqs + 1) beginnings of equal sequences.
@@ -424,7 +438,7 @@ static double make_general(General* x, Bench* bench, const GeneralKind* kind, in
                    .lse = bench_memory(bench, Tq * (size_t)NH * sizeof(float)),
                    .dbias = bench_memory(bench, 32 * (size_t)NH * sizeof(float)),
                    .ops = bench_ops(bench)};
-    x->scratch = bench_memory(bench, attention_general_scratch_bytes(&x->about, x->ops));
+    x->scratch = bench_memory(bench, attention_scratch_bytes(&x->about, x->ops));
     free(lens);
     const double len = kind->num_q;
     return num_seqs * (kind->causal ? len * (len + 1) / 2 : len * num_keys);

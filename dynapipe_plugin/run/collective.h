@@ -128,9 +128,7 @@ Status collective_clock_offset(Collective* c, int64_t* out_ns, int64_t* error_ns
 // A transport may write past a receive that is too short (transport_mpi.c), so lengths are compared
 // beforehand. For each pair of ranks the sender of a message adds hash(tag, bytes) to its sum, the receiver
 // subtracts it: both ends' sums make 0 (mod 2^64) where each message that one sends is one that the other
-// expects. What is exchanged is one number a rank, these sums each times an odd number of the pair's, so 24
-// bytes in one exchange with the hash of the plan; only where all ranks' numbers do not make 0 do they
-// exchange all, to name the pair.
+// expects. With two hashes of the plan that is 16 + 8 P bytes of every rank, in one exchange.
 
 typedef struct {
     uint64_t plan_hash;              // of what all ranks know of it: plan_hash_decisions()

@@ -1,55 +1,64 @@
 /*
-attention.c -- causal self-attention over ragged sequences, forward: online softmax in tiles (Milakov,
-Gimelshein 2018; FlashAttention: Dao et al. 2022, algorithm 1).
+attention.c -- attention over ragged sequences: online softmax in tiles (Milakov, Gimelshein 2018;
+FlashAttention: Dao et al. 2022, algorithms 1 and 4), T5's position bias and its gradient, dropout of
+probabilities.
 
 A task is one tile of queries of one head of one sequence. For each tile of keys up to the diagonal:
-    s = k q^T / sqrt(HS),  m' = max(m, max s),  p = exp(s - m'),  l = l exp(m - m') + sum p,  o = o exp(m -
-m') + p v Tasks are handed out by a counter; each output row is written by exactly one task, so the order does
-not matter.
-*/
-#include "attention.h"
+    s = k q^T scale,  m' = max(m, max s),  p = exp(s - m'),  l = l exp(m - m') + sum p,  o = o exp(m - m') + p
+v Tasks are handed out by a counter; each output row is written by exactly one task, so the order does not
+matter.
 
+Scores lie with keys down and queries across, so that the softmax of a query runs down a lane and nothing is
+ever summed across lanes; in tiles of TILE tokens from the beginnings of both sides, so a sequence gives the
+same bits alone and in any batch. The bias depends on the distance of key and query alone: a tile has a window
+of 2 TILE - 1 of them, i - j from base - (TILE - 1) to base + TILE - 1, base = place of its first query minus
+that of its first key. Row j of the tile is window[TILE
+- 1 - j + t].
+*/
 #include <math.h>
 #include <omp.h>
+#include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "../dropout_bits.h"
+#include "../llmc_error.h"
+#include "../t5_bucket.h"
+#include "context.h"
 #include "fast_math.h"
+#include "tile.h"
 
-static void attention_check_shape(int C, int NH) {
-    if (C % NH != 0 || C / NH > OPS_TILE_COLUMNS) {
-        fprintf(stderr,
-                "attention: %d channels in %d heads ---> at most %d channels a head, a whole number\n", C, NH,
-                OPS_TILE_COLUMNS);
-        exit(1);
-    }
+typedef struct {
+    const Attention* about;
+    const T5Buckets* buckets;  // not looked at without a bias
+    int h, q_begin, k_begin;
+    int num_q, num_k;  // num_k: those that are keys
+    int q_start;       // place among the keys of the first query
+    int HS, HSp;       // HSp: HS rounded up to TILE_LANES
+} AttentionGeneral;
+
+typedef struct {
+    int q0, k0, num_queries, num_keys, num_lanes;
+    bool diagonal;  // causal, and the first query is at the first key's place
+} AttentionGeneralTile;
+
+enum { ATTENTION_WINDOW = 2 * TILE };  // one more than needed
+
+static inline const floatX* attention_row(const floatX* rows, int stride, int token,
+                                          const AttentionGeneral* x) {
+    return rows + (size_t)token * (size_t)stride + (size_t)(x->h * x->HS);
 }
 
-static AttentionHead attention_head_of(const floatX* qkv, int begin, int end, int C, int NH, int h) {
-    const int HS = C / NH;
-    return (AttentionHead){.qkv = qkv + (size_t)begin * 3 * (size_t)C + (size_t)(h * HS),
-                           .stride = 3 * (size_t)C,
-                           .C = C,
-                           .HS = HS,
-                           .HSp = tile_round_up(HS),
-                           .num_tokens = end - begin,
-                           .scale = 1.0f / sqrtf((float)HS)};
+// First lane of row j that holds anything.
+static inline int attention_first_lane(const AttentionGeneralTile* tile, int j) {
+    return tile->diagonal ? tile_upper_begin(j) : 0;
 }
 
-// s (keys, TILE) = keys x queries scores, -infinity above the diagonal where `diagonal`. qT: scaled queries.
-static void attention_scores(float* s, const AttentionHead* head, const float* qT, int key_begin,
-                             int num_keys, int num_queries, bool diagonal) {
-    const floatX* k = head->qkv + (size_t)key_begin * head->stride + (size_t)head->C;
-    tile_product(s, TILE, k, head->stride, 1, qT, TILE, num_keys, num_queries, head->HS, false,
-                 diagonal ? TILE_C_UPPER : TILE_DENSE);
-    if (!diagonal) { return; }
-    for (int j = 0; j < num_keys; j++) {
-        for (int t = tile_upper_begin(j); t < j; t++) { s[j * TILE + t] = -INFINITY; }
-    }
-}
-
-void attention_softmax_tile(float* restrict s, float* restrict max, float* restrict sum,
-                            float* restrict shrink, int num_keys, int num_lanes, bool diagonal) {
+// One tile of keys: s becomes p; max and sum of each query (lane) move on, shrink = exp(old max - new max).
+static void attention_softmax_tile(float* restrict s, float* restrict max, float* restrict sum,
+                                   float* restrict shrink, int num_keys, int num_lanes, bool diagonal) {
     float next[TILE];
     for (int t = 0; t < num_lanes; t++) { next[t] = max[t]; }
     for (int j = 0; j < num_keys; j++) {
@@ -72,47 +81,247 @@ void attention_softmax_tile(float* restrict s, float* restrict max, float* restr
     }
 }
 
-static void attention_forward_tile(floatX* out, float* lse, const AttentionHead* head, int q0,
-                                   OpsContext* ops) {
-    float *s = ops_tile(ops, 0), *qT = ops_tile(ops, 1), *v = ops_tile(ops, 2);
-    float *o = ops_tile(ops, 3), max[TILE], sum[TILE], shrink[TILE];
-    const int HS = head->HS, HSp = head->HSp, rest = head->num_tokens - q0;
-    const int num_queries = rest < TILE ? rest : TILE, num_lanes = tile_round_up(num_queries);
-    tile_transpose(qT, TILE, head->qkv + (size_t)q0 * head->stride, head->stride, num_queries, HS,
-                   head->scale);
-    for (int t = 0; t < TILE; t++) { max[t] = -INFINITY, sum[t] = 0.0f; }
-    for (int k0 = 0; k0 <= q0; k0 += TILE) {
-        const bool diagonal = k0 == q0;
-        const int num_keys = diagonal ? num_queries : TILE;
-        attention_scores(s, head, qT, k0, num_keys, num_queries, diagonal);
-        attention_softmax_tile(s, max, sum, shrink, num_keys, num_lanes, diagonal);
-        for (int t = 0; k0 > 0 && t < num_queries; t++) {
-            for (int c = 0; c < HSp; c++) { o[t * HSp + c] *= shrink[t]; }
-        }
-        tile_pack(v, head->qkv + (size_t)k0 * head->stride + 2 * (size_t)head->C, head->stride, num_keys, HS,
-                  1.0f);
-        tile_product(o, (size_t)HSp, s, 1, TILE, v, (size_t)HSp, num_queries, HS, num_keys, k0 > 0,
-                     diagonal ? TILE_A_LOWER : TILE_DENSE);
+static AttentionGeneralTile attention_tile(const AttentionGeneral* x, int q0, int num_queries, int k0,
+                                           int k_end);
+
+static int min_int(int a, int b) {
+    return a < b ? a : b;
+}
+
+bool attention_check(int head_size, int num_buckets, int max_distance) {
+    (void)max_distance;
+    if (head_size < 1 || head_size > OPS_TILE_COLUMNS) {
+        return llmc_fail("head size %d ---> must be 1 to %d", head_size, OPS_TILE_COLUMNS);
     }
-    for (int t = 0; t < num_queries; t++) {
-        const float inverse = 1.0f / sum[t];
-        floatX* y = out + (size_t)t * (size_t)head->C;
-        for (int c = 0; c < HS; c++) { y[c] = o[t * HSp + c] * inverse; }
-        lse[t] = max[t] + logf(sum[t]);
+    if (num_buckets == 0 || (num_buckets >= 4 && num_buckets <= T5_MAX_BUCKETS)) { return true; }
+    return llmc_fail("%d position buckets ---> must be 4 to %d", num_buckets, T5_MAX_BUCKETS);
+}
+
+// Head sizes and buckets that fit; else a message, and exit status 1.
+static void attention_must_fit(const Attention* about) {
+    if (attention_check(about->head_size, about->bias != NULL ? about->num_buckets : 0,
+                        about->max_distance)) {
+        return;
+    }
+    fprintf(stderr, "attention: %s\n", status_message());
+    exit(1);
+}
+
+static T5Buckets attention_buckets(const Attention* about) {
+    if (about->bias == NULL) { return (T5Buckets){.num_buckets = 0}; }
+    return t5_buckets(about->num_buckets, about->max_distance, about->bias_bidirectional);
+}
+
+static AttentionGeneral attention_head(const Attention* about, const T5Buckets* buckets, int seq, int h) {
+    const int q_begin = about->cu_q[seq], k_begin = about->cu_k[seq];
+    return (AttentionGeneral){.about = about,
+                              .buckets = buckets,
+                              .h = h,
+                              .q_begin = q_begin,
+                              .k_begin = k_begin,
+                              .num_q = about->cu_q[seq + 1] - q_begin,
+                              .num_k =
+                                  about->k_lens != NULL ? about->k_lens[seq] : about->cu_k[seq + 1] - k_begin,
+                              .q_start = about->q_starts != NULL ? about->q_starts[seq] : 0,
+                              .HS = about->head_size,
+                              .HSp = tile_round_up(about->head_size)};
+}
+
+// Keys that the queries [q0, q0 + num_queries) see: 0 .. that.
+static int attention_keys_end(const AttentionGeneral* x, int q0, int num_queries) {
+    return x->about->causal ? min_int(x->num_k, x->q_start + q0 + num_queries) : x->num_k;
+}
+
+static AttentionGeneralTile attention_tile(const AttentionGeneral* x, int q0, int num_queries, int k0,
+                                           int k_end) {
+    return (AttentionGeneralTile){.q0 = q0,
+                                  .k0 = k0,
+                                  .num_queries = num_queries,
+                                  .num_keys = min_int(TILE, k_end - k0),
+                                  .num_lanes = tile_round_up(num_queries),
+                                  .diagonal = x->about->causal && k0 == x->q_start + q0};
+}
+
+// The first i - j of a tile's window.
+static int window_begin(const AttentionGeneral* x, const AttentionGeneralTile* tile) {
+    return x->q_start + tile->q0 - tile->k0 - (TILE - 1);
+}
+
+// Distances that share a bucket, i - j = n among them, end before the value returned.
+static int run_end(const T5Buckets* t, int n) {
+    const int bucket = t5_bucket(t, -n);
+    if (n >= 0) { return bucket + 1 < t->num_side_buckets ? t->begin[bucket + 1] : INT32_MAX; }
+    return t->bidirectional ? min_int(1 - t->begin[bucket - t->num_side_buckets], 0) : 0;
+}
+
+// One run of a window: places [at, end) of it have one bucket.
+typedef struct {
+    int at, end, bucket;
+} Run;
+
+static Run run_at(const T5Buckets* t, int window_first, int at) {
+    const int n = window_first + at, end = run_end(t, n);
+    const bool goes_on = end >= window_first + ATTENTION_WINDOW;
+    return (Run){at, goes_on ? ATTENTION_WINDOW : end - window_first, t5_bucket(t, -n)};
+}
+
+static void add_bias(float* restrict s, const AttentionGeneral* x, const AttentionGeneralTile* tile) {
+    float window[ATTENTION_WINDOW];
+    const Attention* a = x->about;
+    const int first = window_begin(x, tile);
+    for (int at = 0; at < ATTENTION_WINDOW;) {
+        const Run run = run_at(x->buckets, first, at);
+        const float value = a->bias[run.bucket * a->num_heads + x->h];
+        for (; at < run.end; at++) { window[at] = value; }
+    }
+    for (int j = 0; j < tile->num_keys; j++) {
+        const float* b = window + TILE - 1 - j;
+        for (int t = attention_first_lane(tile, j); t < tile->num_lanes; t++) { s[j * TILE + t] += b[t]; }
     }
 }
 
-void attention_forward(floatX* out, float* lse, const floatX* qkv, const int32_t* cu_seqlens, int num_seqs,
-                       int T, int C, int NH, OpsContext* ops) {
-    attention_check_shape(C, NH);
+// Rows TILE_LANES apart have windows TILE_LANES apart: they are added up first, at the same places of `sums`,
+// so that no addition waits for a store that lies across it.
+static void attention_add_dbias(double* dbias, const AttentionGeneral* x, const AttentionGeneralTile* tile,
+                                const float* ds) {
+    float window[ATTENTION_WINDOW] = {0};
+    for (int r = 0; r < TILE_LANES && r < tile->num_keys; r++) {
+        float sums[ATTENTION_WINDOW] = {0};
+        for (int j = r; j < tile->num_keys; j += TILE_LANES) {
+            float* sum = sums + TILE - TILE_LANES - (j - r);
+            for (int t = attention_first_lane(tile, j); t < tile->num_lanes; t++) {
+                sum[t] += ds[j * TILE + t];
+            }
+        }
+        for (int i = 0; i < ATTENTION_WINDOW - TILE_LANES; i++) { window[TILE_LANES - 1 - r + i] += sums[i]; }
+    }
+    const int first = window_begin(x, tile);
+    for (int at = 0; at < ATTENTION_WINDOW;) {
+        const Run run = run_at(x->buckets, first, at);
+        float sum = 0.0f;
+        for (; at < run.end; at++) { sum += window[at]; }
+        dbias[run.bucket] += (double)sum;
+    }
+}
+
+// s (keys, TILE): scaled scores with their biases, -infinity where a query does not see a key. k: of the
+// first key; qT: scaled queries. Left of tile_upper_begin() of a row of the diagonal s is anything.
+static void attention_scores(float* s, const AttentionGeneral* x, const AttentionGeneralTile* tile,
+                             const float* k, size_t k_stride, const float* qT) {
+    tile_product(s, TILE, k, k_stride, 1, qT, TILE, tile->num_keys, tile->num_queries, x->HS, false,
+                 tile->diagonal ? TILE_C_UPPER : TILE_DENSE);
+    if (x->about->bias != NULL) { add_bias(s, x, tile); }
+    if (!x->about->causal) { return; }
+    const int ahead = tile->k0 - x->q_start - tile->q0;  // of the first key before the first query
+    for (int j = ahead < 0 ? -ahead : 0; j < tile->num_keys; j++) {
+        for (int t = attention_first_lane(tile, j); t < ahead + j && t < tile->num_lanes; t++) {
+            s[j * TILE + t] = -INFINITY;
+        }
+    }
+}
+
+// Of the bits of dropout: rows (TILE) of the queries; a key's column is its key.
+static void attention_dropout_rows(uint32_t* rows, const AttentionGeneral* x,
+                                   const AttentionGeneralTile* tile) {
+    const Attention* a = x->about;
+    for (int t = 0; t < TILE; t++) {
+        rows[t] = t < tile->num_queries ? dropout_head_row(a->q_keys[x->q_begin + tile->q0 + t],
+                                                           a->dropout_place, (uint32_t)x->h)
+                                        : 0;
+    }
+}
+
+// --- forward -----------------------------------------------------------------------------------------------
+/*
+Attention between two ragged sides (Vaswani et al. 2017, section 3.2), optionally with
+T5's position bias and dropout, forward; the reference of the GPU's kernels.
+
+    s = scale k q^T + bias[bucket(j - i)],  m' = max(m, max s),  p = exp(s - m'),  l = l exp(m - m') + sum p
+    o = o exp(m - m') + (p mask) v,  out = o / l,  lse = m + log l        (mask: 0 or 1 / (1 - dropout))
+
+As attention.c: a task is one tile of queries of one head of one sequence, tasks are handed out by a counter,
+and each row of the output is one task's. A query that sees no key gives 0, with lse 0.
+*/
+
+static void drop(float* restrict s, const uint32_t* restrict rows, const AttentionGeneral* x,
+                 const AttentionGeneralTile* tile) {
+    const Attention* a = x->about;
+    const uint32_t threshold = dropout_threshold(a->dropout);
+    const float keep = 1.0f / (1.0f - a->dropout);
+    for (int j = 0; j < tile->num_keys; j++) {
+        const uint32_t column = a->k_keys[x->k_begin + tile->k0 + j];
+        float* p = s + j * TILE;
+        for (int t = attention_first_lane(tile, j); t < tile->num_lanes; t++) {
+            p[t] = dropout_bits(rows[t], column) < threshold ? 0.0f : p[t] * keep;
+        }
+    }
+}
+
+// o (num_queries, HSp) = or += p^T v
+static void add_values(float* o, const float* p, const AttentionGeneral* x, const AttentionGeneralTile* tile,
+                       float* packed) {
+    const size_t stride = (size_t)x->about->kv_stride;
+    const floatX* v = attention_row(x->about->v, x->about->kv_stride, x->k_begin + tile->k0, x);
+    // a copy of v is dear for the few queries of a decoder's step
+    const bool direct = tile->num_queries <= TILE_ROWS && x->HS == x->HSp;
+    if (!direct) { tile_pack(packed, v, stride, tile->num_keys, x->HS, 1.0f); }
+    tile_product(o, (size_t)x->HSp, p, 1, TILE, direct ? v : packed, direct ? stride : (size_t)x->HSp,
+                 tile->num_queries, x->HS, tile->num_keys, tile->k0 > 0,
+                 tile->diagonal ? TILE_A_LOWER : TILE_DENSE);
+}
+
+static void forward_tile(floatX* out, float* lse, const AttentionGeneral* x, int q0, OpsContext* ops) {
+    const Attention* a = x->about;
+    const size_t stride = (size_t)a->kv_stride;
+    float *s = ops_tile(ops, 0), *qT = ops_tile(ops, 1), *v = ops_tile(ops, 2);
+    float *o = ops_tile(ops, 3), max[TILE], sum[TILE], shrink[TILE];
+    uint32_t rows[TILE];
+    const int rest = x->num_q - q0, num_queries = rest < TILE ? rest : TILE, HS = x->HS, HSp = x->HSp;
+    const int k_end = attention_keys_end(x, q0, num_queries), width = a->num_heads * HS;
+    tile_transpose(qT, TILE, attention_row(a->q, a->q_stride, x->q_begin + q0, x), (size_t)a->q_stride,
+                   num_queries, HS, a->scale);
+    for (int t = 0; t < TILE; t++) { max[t] = -INFINITY, sum[t] = 0.0f; }
+    for (int k0 = 0; k0 < k_end; k0 += TILE) {
+        const AttentionGeneralTile tile = attention_tile(x, q0, num_queries, k0, k_end);
+        const floatX* k = attention_row(a->k, a->kv_stride, x->k_begin + k0, x);
+        tile_prefetch(k, stride, tile.num_keys, HS);
+        tile_prefetch(attention_row(a->v, a->kv_stride, x->k_begin + k0, x), stride, tile.num_keys, HS);
+        attention_scores(s, x, &tile, k, stride, qT);
+        attention_softmax_tile(s, max, sum, shrink, tile.num_keys, tile.num_lanes, tile.diagonal);
+        if (a->dropout > 0.0f) {
+            if (k0 == 0) { attention_dropout_rows(rows, x, &tile); }
+            drop(s, rows, x, &tile);
+        }
+        for (int t = 0; k0 > 0 && t < num_queries; t++) {
+            for (int c = 0; c < HSp; c++) { o[t * HSp + c] *= shrink[t]; }
+        }
+        add_values(o, s, x, &tile, v);
+    }
+    for (int t = 0; t < num_queries; t++) {
+        floatX* y = out + (size_t)(x->q_begin + q0 + t) * (size_t)width + (size_t)(x->h * HS);
+        float* log_sum = lse + (size_t)x->h * (size_t)a->num_q_tokens + (size_t)(x->q_begin + q0 + t);
+        if (k_end <= 0) {
+            memset(y, 0, (size_t)HS * sizeof *y);
+            *log_sum = 0.0f;
+            continue;
+        }
+        const float inverse = 1.0f / sum[t];
+        for (int c = 0; c < HS; c++) { y[c] = o[t * HSp + c] * inverse; }
+        *log_sum = max[t] + logf(sum[t]);
+    }
+}
+
+void attention_forward(floatX* out, float* lse, const Attention* about, OpsContext* ops) {
+    attention_must_fit(about);
+    const T5Buckets buckets = attention_buckets(about);
+    const int NH = about->num_heads;
     int64_t next_task = 0;
 #pragma omp parallel num_threads(ops->num_threads)
     {
         int64_t task = -1, mine = -1;
-        for (int i = 0; i < num_seqs; i++) {
-            const int begin = cu_seqlens[i], end = cu_seqlens[i + 1],
-                      num_tiles = (end - begin + TILE - 1) / TILE;
-            // last queries first: they see the most keys
+        for (int seq = 0; seq < about->num_seqs; seq++) {
+            const int num_tiles = (about->cu_q[seq + 1] - about->cu_q[seq] + TILE - 1) / TILE;
+            // last queries first: where there is a causal limit they see the most keys
             for (int tile_head = num_tiles * NH - 1; tile_head >= 0; tile_head--) {
                 task++;
                 if (mine < task) {
@@ -120,149 +329,314 @@ void attention_forward(floatX* out, float* lse, const floatX* qkv, const int32_t
                     mine = next_task++;
                 }
                 if (mine != task) { continue; }
-                const int h = tile_head % NH, q0 = tile_head / NH * TILE;
-                const AttentionHead head = attention_head_of(qkv, begin, end, C, NH, h);
-                attention_forward_tile(out + (size_t)(begin + q0) * (size_t)C + (size_t)(h * head.HS),
-                                       lse + (size_t)h * (size_t)T + begin + q0, &head, q0, ops);
+                const AttentionGeneral x = attention_head(about, &buckets, seq, tile_head % NH);
+                forward_tile(out, lse, &x, tile_head / NH * TILE, ops);
             }
         }
     }
 }
 
-// --- attention_backward --------------------
+// --- backward ----------------------------------------------------------------------------------------------
 /*
-attention_backward.c -- gradient of attention.c, tile by tile, scores computed again (Dao et al. 2022,
-algorithm 4):
+Gradient of attention.c, tile by tile, scores computed again:
 
-    p = exp(s - lse),  ds = p (v dout^T - D),  D = rowsum(dout out)
-    dv += p dout,  dk += ds q / sqrt(HS),  dq += ds^T k / sqrt(HS)          (s, p, ds: keys down, queries
-across)
+    p = exp(s - lse),  ds = p (mask (v dout^T) - D),  D = rowsum(dout out)
+    dv += (p mask) dout,  dk += scale ds q,  dq += scale ds^T k,  dbias[bucket(j - i)] += ds
 
-A task is one head of one sequence, so that each gradient is added by one thread in one order. dk and dv of
-the whole sequence, and a packed k, lie in the caller's scratch; everything else is a tile of the thread.
+A task is KEYS keys of one head of one sequence with all queries that see them; their k, dk and dv lie in
+scratch of the thread. Tasks of the same head add to dq and dbias one after the other in the order of their
+keys: each adds up its own share by itself, then waits for its turn. They are handed out in that order, so the
+one waited for is always under way. KEYS does not depend on the number of threads, and so no bit does.
 */
 
+enum { KEYS = 512 };
+
 typedef struct {
-    AttentionHead head;
-    const floatX *dout, *out;  // of this sequence and head, stride C
-    const float* lse;          // of this sequence and head
-    floatX* dqkv;              // dq of the first token, stride 3 C
-    float *k, *dk, *dv;        // (num_tokens, HSp)
+    floatX *dq, *dk, *dv;
+    const floatX *dout, *out;
+    const float* lse;
+    bool wants_dbias;
+    // scratch
+    int* turns;      // (num_seqs, num_heads)  the task of each head that may add its share
+    double* dbias;   // (num_seqs, num_heads, num_buckets)
+    float* threads;  // (num_threads, thread_floats)
+    size_t thread_floats;
     OpsContext* ops;
-} BackwardTask;
+} Backward;
 
-static size_t thread_scratch_floats(int HS, int max_seq_tokens) {
-    return 3 * (size_t)max_seq_tokens * (size_t)tile_round_up(HS);
+typedef struct {
+    AttentionGeneral head;
+    const Backward* all;
+    int first_key, num_keys;  // of the task
+    float *k, *dk, *dv;       // (num_keys, HSp)
+    floatX* dq;               // of the head's first query: the result itself, or a share to be added to it
+    size_t dq_stride;
+    double dbias[T5_MAX_BUCKETS];
+} Task;
+
+// A tile of queries and what the tiles of keys add up for it.
+typedef struct {
+    float *s, *dp, *q, *qT, *d, *dT, *dq;
+    float delta[TILE], lse[TILE];
+    uint32_t rows[TILE];  // of dropout
+} Queries;
+
+static size_t round_up_64(size_t bytes) {
+    return (bytes + 63) / 64 * 64;
 }
 
-size_t attention_backward_scratch_bytes(int T, int C, int NH, int max_seq_tokens, const OpsContext* ops) {
-    const int longest = max_seq_tokens < T ? max_seq_tokens : T;
-    // room to align the start to a cache line
-    return 64 + (size_t)ops->num_threads * thread_scratch_floats(C / NH, longest) * sizeof(float);
+static size_t dbias_doubles(const Attention* about) {
+    return about->bias == NULL
+               ? 0
+               : (size_t)about->num_seqs * (size_t)about->num_heads * (size_t)about->num_buckets;
 }
 
-// s (scores) and dp become p and ds.
-static void softmax_backward_tile(float* restrict s, float* restrict dp, const float* restrict lse,
-                                  const float* restrict delta, int num_keys, int num_lanes, bool diagonal) {
-    for (int j = 0; j < num_keys; j++) {
-        float *x = s + j * TILE, *d = dp + j * TILE;
-        for (int t = diagonal ? tile_upper_begin(j) : 0; t < num_lanes; t++) {
-            x[t] = fast_expf(x[t] - lse[t]);
-            d[t] = x[t] * (d[t] - delta[t]);
-        }
-    }
+static size_t turns_bytes(const Attention* about) {
+    return round_up_64((size_t)about->num_seqs * (size_t)about->num_heads * sizeof(int));
+}
+
+// k, dk, dv of a task's keys; a share of dq where a head may have several tasks.
+static size_t thread_floats(const Attention* about) {
+    const int tokens = about->num_k_tokens, keys = tokens < KEYS ? tokens : KEYS;
+    const size_t HSp = (size_t)tile_round_up(about->head_size);
+    return (3 * (size_t)keys + (tokens > KEYS ? (size_t)about->num_q_tokens : 0)) * HSp;
+}
+
+size_t attention_scratch_bytes(const Attention* about, const OpsContext* ops) {
+    return 64 + turns_bytes(about) + round_up_64(dbias_doubles(about) * sizeof(double)) +
+           (size_t)ops->num_threads * thread_floats(about) * sizeof(float);
 }
 
 // D and lse of a tile of queries; lanes beyond them are 0.
-static void load_query_sums(float* delta, float* lse, const BackwardTask* x, int q0, int num_queries) {
+static void load_query_sums(Queries* y, const Task* x, int q0, int num_queries) {
+    const AttentionGeneral* head = &x->head;
+    const Attention* a = head->about;
+    const int width = a->num_heads * head->HS;
     for (int t = 0; t < TILE; t++) {
         float sum = 0.0f;
         if (t < num_queries) {
-            const floatX* d = x->dout + (size_t)(q0 + t) * (size_t)x->head.C;
-            const floatX* o = x->out + (size_t)(q0 + t) * (size_t)x->head.C;
+            const floatX* d = attention_row(x->all->dout, width, head->q_begin + q0 + t, head);
+            const floatX* o = attention_row(x->all->out, width, head->q_begin + q0 + t, head);
 #pragma omp simd reduction(+ : sum)
-            for (int c = 0; c < x->head.HS; c++) { sum += d[c] * o[c]; }
+            for (int c = 0; c < head->HS; c++) { sum += d[c] * o[c]; }
         }
-        delta[t] = sum;
-        lse[t] = t < num_queries ? x->lse[q0 + t] : 0.0f;
-    }
-}
-
-static void attention_backward_tile(const BackwardTask* x, int q0) {
-    const AttentionHead* head = &x->head;
-    float *s = ops_tile(x->ops, 0), *dp = ops_tile(x->ops, 1), *q = ops_tile(x->ops, 2);
-    float *qT = ops_tile(x->ops, 3), *d = ops_tile(x->ops, 4), *dT = ops_tile(x->ops, 5);
-    float *dq = ops_tile(x->ops, 6), delta[TILE], lse[TILE];
-    const int HS = head->HS, rest = head->num_tokens - q0;
-    const int num_queries = rest < TILE ? rest : TILE, num_lanes = tile_round_up(num_queries);
-    const size_t HSp = (size_t)head->HSp, C = (size_t)head->C, stride = head->stride;
-    const floatX *q_rows = head->qkv + (size_t)q0 * stride, *d_rows = x->dout + (size_t)q0 * C;
-    load_query_sums(delta, lse, x, q0, num_queries);
-    tile_pack(q, q_rows, stride, num_queries, HS, head->scale);
-    tile_pack(d, d_rows, C, num_queries, HS, 1.0f);
-    tile_transpose(qT, TILE, q_rows, stride, num_queries, HS, head->scale);
-    tile_transpose(dT, TILE, d_rows, C, num_queries, HS, 1.0f);
-    for (int k0 = 0; k0 <= q0; k0 += TILE) {
-        const bool diagonal = k0 == q0;
-        const int num_keys = diagonal ? num_queries : TILE;
-        const floatX* v = head->qkv + (size_t)k0 * stride + 2 * C;
-        float *k = x->k + (size_t)k0 * HSp, *dk = x->dk + (size_t)k0 * HSp, *dv = x->dv + (size_t)k0 * HSp;
-        attention_scores(s, head, qT, k0, num_keys, num_queries, diagonal);
-        tile_product(dp, TILE, v, stride, 1, dT, TILE, num_keys, num_queries, HS, false,
-                     diagonal ? TILE_C_UPPER : TILE_DENSE);
-        softmax_backward_tile(s, dp, lse, delta, num_keys, num_lanes, diagonal);
-        // the diagonal is the first tile of queries that these keys meet
-        const TileShape upper = diagonal ? TILE_A_UPPER : TILE_DENSE,
-                        lower = diagonal ? TILE_A_LOWER : TILE_DENSE;
-        tile_product(dv, HSp, s, TILE, 1, d, HSp, num_keys, HS, num_queries, !diagonal, upper);
-        tile_product(dk, HSp, dp, TILE, 1, q, HSp, num_keys, HS, num_queries, !diagonal, upper);
-        tile_product(dq, HSp, dp, 1, TILE, k, HSp, num_queries, HS, num_keys, k0 > 0, lower);
-    }
-    for (int t = 0; t < num_queries; t++) {
-        floatX* y = x->dqkv + (size_t)(q0 + t) * stride;
-        for (int c = 0; c < HS; c++) { y[c] = dq[(size_t)t * HSp + (size_t)c] * head->scale; }
-    }
-}
-
-static void attention_backward_head(const BackwardTask* x) {
-    const AttentionHead* head = &x->head;
-    const size_t C = (size_t)head->C, HSp = (size_t)head->HSp, stride = head->stride;
-    tile_pack(x->k, head->qkv + C, stride, head->num_tokens, head->HS, 1.0f);
-    for (int q0 = 0; q0 < head->num_tokens; q0 += TILE) { attention_backward_tile(x, q0); }
-    for (int t = 0; t < head->num_tokens; t++) {
-        floatX* y = x->dqkv + (size_t)t * stride;
-        memcpy(y + C, x->dk + (size_t)t * HSp, (size_t)head->HS * sizeof *y);
-        memcpy(y + 2 * C, x->dv + (size_t)t * HSp, (size_t)head->HS * sizeof *y);
-    }
-}
-
-void attention_backward(floatX* dqkv, void* scratch, const floatX* dout, const floatX* qkv, const floatX* out,
-                        const float* lse, const int32_t* cu_seqlens, int num_seqs, int T, int C, int NH,
-                        OpsContext* ops) {
-    attention_check_shape(C, NH);
-    int longest = 0;
-    for (int i = 0; i < num_seqs; i++) {
-        const int len = cu_seqlens[i + 1] - cu_seqlens[i];
-        longest = len > longest ? len : longest;
-    }
-    const size_t floats = thread_scratch_floats(C / NH, longest);
-    float* aligned = (float*)(((uintptr_t)scratch + 63) / 64 * 64);
-#pragma omp parallel for collapse(2) schedule(dynamic, 1) num_threads(ops->num_threads)
-    for (int i = 0; i < num_seqs; i++) {
-        for (int h = 0; h < NH; h++) {
-            const int begin = cu_seqlens[i], end = cu_seqlens[i + 1];
-            const size_t row = (size_t)begin * (size_t)C + (size_t)(h * (C / NH));
-            float* mine = aligned + (size_t)omp_get_thread_num() * floats;
-            const BackwardTask task = {.head = attention_head_of(qkv, begin, end, C, NH, h),
-                                       .dout = dout + row,
-                                       .out = out + row,
-                                       .lse = lse + (size_t)h * (size_t)T + begin,
-                                       .dqkv = dqkv + (size_t)begin * 3 * (size_t)C + (size_t)(h * (C / NH)),
-                                       .k = mine,
-                                       .dk = mine + floats / 3,
-                                       .dv = mine + 2 * (floats / 3),
-                                       .ops = ops};
-            attention_backward_head(&task);
+        y->delta[t] = sum;
+        y->lse[t] = 0.0f;
+        if (t < num_queries) {
+            y->lse[t] =
+                x->all->lse[(size_t)head->h * (size_t)a->num_q_tokens + (size_t)(head->q_begin + q0 + t)];
         }
     }
+}
+
+static void load_queries(Queries* y, const Task* x, int q0, int num_queries) {
+    const AttentionGeneral* head = &x->head;
+    const Attention* a = head->about;
+    OpsContext* ops = x->all->ops;
+    const int width = a->num_heads * head->HS, token = head->q_begin + q0;
+    const floatX* q = attention_row(a->q, a->q_stride, token, head);
+    const floatX* d = attention_row(x->all->dout, width, token, head);
+    y->s = ops_tile(ops, 0), y->dp = ops_tile(ops, 1), y->q = ops_tile(ops, 2), y->qT = ops_tile(ops, 3);
+    y->d = ops_tile(ops, 4), y->dT = ops_tile(ops, 5), y->dq = ops_tile(ops, 6);
+    tile_prefetch(d, (size_t)width, num_queries, head->HS);
+    tile_prefetch(attention_row(x->all->out, width, token, head), (size_t)width, num_queries, head->HS);
+    tile_prefetch(q, (size_t)a->q_stride, num_queries, head->HS);
+    load_query_sums(y, x, q0, num_queries);
+    tile_pack(y->q, q, (size_t)a->q_stride, num_queries, head->HS, a->scale);
+    tile_pack(y->d, d, (size_t)width, num_queries, head->HS, 1.0f);
+    tile_transpose(y->qT, TILE, q, (size_t)a->q_stride, num_queries, head->HS, a->scale);
+    tile_transpose(y->dT, TILE, d, (size_t)width, num_queries, head->HS, 1.0f);
+    memset(y->dq, 0, (size_t)num_queries * (size_t)head->HSp * sizeof *y->dq);
+}
+
+// s (scores) and dp become p mask and ds.
+static void softmax_backward(Queries* y, const AttentionGeneralTile* tile) {
+    const float* restrict lse = y->lse, * restrict delta = y->delta;
+    for (int j = 0; j < tile->num_keys; j++) {
+        float* restrict s = y->s + j * TILE, * restrict dp = y->dp + j * TILE;
+        for (int t = attention_first_lane(tile, j); t < tile->num_lanes; t++) {
+            s[t] = fast_expf(s[t] - lse[t]);
+            dp[t] = s[t] * (dp[t] - delta[t]);
+        }
+    }
+}
+
+static void softmax_backward_dropped(Queries* y, const AttentionGeneral* x,
+                                     const AttentionGeneralTile* tile) {
+    const Attention* a = x->about;
+    const float* restrict lse = y->lse, * restrict delta = y->delta;
+    const uint32_t* restrict rows = y->rows, threshold = dropout_threshold(a->dropout);
+    const float keep = 1.0f / (1.0f - a->dropout);
+    for (int j = 0; j < tile->num_keys; j++) {
+        const uint32_t column = a->k_keys[x->k_begin + tile->k0 + j];
+        float* restrict s = y->s + j * TILE, * restrict dp = y->dp + j * TILE;
+        for (int t = attention_first_lane(tile, j); t < tile->num_lanes; t++) {
+            const float mask = dropout_bits(rows[t], column) < threshold ? 0.0f : keep;
+            const float p = fast_expf(s[t] - lse[t]);
+            s[t] = p * mask;
+            dp[t] = p * (dp[t] * mask - delta[t]);
+        }
+    }
+}
+
+static void backward_tile(Queries* y, Task* x, const AttentionGeneralTile* tile) {
+    const AttentionGeneral* head = &x->head;
+    const Attention* a = head->about;
+    const size_t HSp = (size_t)head->HSp, at = (size_t)(tile->k0 - x->first_key) * HSp;
+    const int HS = head->HS, num_queries = tile->num_queries, num_keys = tile->num_keys;
+    const floatX* v = attention_row(a->v, a->kv_stride, head->k_begin + tile->k0, head);
+    tile_prefetch(v, (size_t)a->kv_stride, num_keys, HS);
+    attention_scores(y->s, head, tile, x->k + at, HSp, y->qT);
+    tile_product(y->dp, TILE, v, (size_t)a->kv_stride, 1, y->dT, TILE, num_keys, num_queries, HS, false,
+                 tile->diagonal ? TILE_C_UPPER : TILE_DENSE);
+    if (a->dropout > 0.0f) {
+        softmax_backward_dropped(y, head, tile);
+    } else {
+        softmax_backward(y, tile);
+    }
+    const TileShape upper = tile->diagonal ? TILE_A_UPPER : TILE_DENSE,
+                    lower = tile->diagonal ? TILE_A_LOWER : TILE_DENSE;
+    tile_product(x->dv + at, HSp, y->s, TILE, 1, y->d, HSp, num_keys, HS, num_queries, true, upper);
+    tile_product(x->dk + at, HSp, y->dp, TILE, 1, y->q, HSp, num_keys, HS, num_queries, true, upper);
+    tile_product(y->dq, HSp, y->dp, 1, TILE, x->k + at, HSp, num_queries, HS, num_keys, true, lower);
+    if (x->all->wants_dbias) { attention_add_dbias(x->dbias, head, tile, y->dp); }
+}
+
+// The first query that sees the task's keys, in whole tiles.
+static int first_query(const Task* x) {
+    return x->head.about->causal ? x->first_key : 0;
+}
+
+static void backward_queries(Task* x) {
+    const AttentionGeneral* head = &x->head;
+    const Attention* a = head->about;
+    Queries y;
+    for (int q0 = first_query(x); q0 < head->num_q; q0 += TILE) {
+        const int rest = head->num_q - q0, num_queries = rest < TILE ? rest : TILE;
+        const int seen = attention_keys_end(head, q0, num_queries), end = x->first_key + x->num_keys;
+        load_queries(&y, x, q0, num_queries);
+        for (int k0 = x->first_key; k0 < end && k0 < seen; k0 += TILE) {
+            const AttentionGeneralTile tile =
+                attention_tile(head, q0, num_queries, k0, seen < end ? seen : end);
+            if (a->dropout > 0.0f && k0 == x->first_key) { attention_dropout_rows(y.rows, head, &tile); }
+            backward_tile(&y, x, &tile);
+        }
+        for (int t = 0; t < num_queries; t++) {
+            floatX* to = x->dq + (size_t)(q0 + t) * x->dq_stride;
+            const float* from = y.dq + t * head->HSp;
+            for (int c = 0; c < head->HS; c++) { to[c] = from[c] * a->scale; }
+        }
+    }
+}
+
+// The head's task before has added its share.
+static void wait_for_turn(const int* turn, int mine) {
+    while (__atomic_load_n(turn, __ATOMIC_ACQUIRE) != mine) { sched_yield(); }
+}
+
+static void add_share(const Task* x, floatX* dq, size_t stride, double* dbias) {
+    const AttentionGeneral* head = &x->head;
+    for (int i = first_query(x); i < head->num_q && x->dq != dq; i++) {
+        floatX* to = dq + (size_t)i * stride;
+        const floatX* from = x->dq + (size_t)i * x->dq_stride;
+        for (int c = 0; c < head->HS; c++) { to[c] += from[c]; }
+    }
+    if (!x->all->wants_dbias) { return; }
+    for (int b = 0; b < head->about->num_buckets; b++) { dbias[b] += x->dbias[b]; }
+}
+
+static void store_keys(floatX* rows, const float* from, const Task* x) {
+    const AttentionGeneral* head = &x->head;
+    const int stride = head->about->kv_stride;
+    floatX* to =
+        rows + (size_t)(head->k_begin + x->first_key) * (size_t)stride + (size_t)(head->h * head->HS);
+    for (int j = 0; j < x->num_keys; j++) {
+        memcpy(to + (size_t)j * (size_t)stride, from + j * head->HSp, (size_t)head->HS * sizeof *to);
+    }
+}
+
+static void backward_task(const Backward* all, const AttentionGeneral* head, int seq, int part) {
+    const Attention* a = head->about;
+    const int first_key = part * KEYS, rest = head->num_k - first_key, num_keys = rest < KEYS ? rest : KEYS;
+    const size_t values = (size_t)num_keys * (size_t)head->HSp, at = (size_t)(seq * a->num_heads + head->h);
+    float* mine = all->threads + (size_t)omp_get_thread_num() * all->thread_floats;
+    floatX* dq = (floatX*)attention_row(all->dq, a->q_stride, head->q_begin, head);
+    Task x = {.head = *head, .all = all, .first_key = first_key, .num_keys = num_keys};
+    x.k = mine, x.dk = mine + values, x.dv = mine + 2 * values;
+    x.dq = part == 0 ? dq : mine + 3 * values;
+    x.dq_stride = part == 0 ? (size_t)a->q_stride : (size_t)head->HSp;
+    const floatX* k = attention_row(a->k, a->kv_stride, head->k_begin + first_key, head);
+    tile_pack(x.k, k, (size_t)a->kv_stride, num_keys, head->HS, 1.0f);
+    memset(x.dk, 0, 2 * values * sizeof *x.dk);  // dk, dv
+    backward_queries(&x);
+    store_keys(all->dk, x.dk, &x);
+    store_keys(all->dv, x.dv, &x);
+    wait_for_turn(&all->turns[at], part);
+    add_share(&x, dq, (size_t)a->q_stride,
+              all->wants_dbias ? all->dbias + at * (size_t)a->num_buckets : NULL);
+    __atomic_store_n(&all->turns[at], part + 1, __ATOMIC_RELEASE);
+}
+
+// Tokens that are no keys have no part in any task.
+static void zero_keys(const Backward* all, const Attention* about) {
+    const size_t bytes = (size_t)about->num_heads * (size_t)about->head_size * sizeof *all->dk;
+#pragma omp parallel for num_threads(all->ops->num_threads)
+    for (int j = 0; j < about->num_k_tokens; j++) {
+        memset(all->dk + (size_t)j * (size_t)about->kv_stride, 0, bytes);
+        memset(all->dv + (size_t)j * (size_t)about->kv_stride, 0, bytes);
+    }
+}
+
+static void add_dbias(float* dbias, const Backward* all, const Attention* about) {
+    const int NH = about->num_heads, num_buckets = about->num_buckets;
+    for (int i = 0; i < num_buckets * NH; i++) {
+        const int b = i / NH, h = i % NH;
+        double sum = 0.0;
+        for (int seq = 0; seq < about->num_seqs; seq++) {
+            sum += all->dbias[(size_t)(seq * NH + h) * (size_t)num_buckets + (size_t)b];
+        }
+        dbias[i] += (float)sum;
+    }
+}
+
+void attention_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias, void* scratch, const floatX* dout,
+                        const floatX* out, const float* lse, const Attention* about, OpsContext* ops) {
+    attention_must_fit(about);
+    if (about->q_starts != NULL) {
+        fprintf(stderr,
+                "attention: backward with q_starts ---> they are for decoding, which has no gradient\n");
+        exit(1);
+    }
+    const T5Buckets buckets = attention_buckets(about);
+    const int NH = about->num_heads;
+    char* at = (char*)(((uintptr_t)scratch + 63) / 64 * 64);
+    Backward all = {.dq = dq, .dk = dk, .dv = dv, .dout = dout, .out = out, .lse = lse, .ops = ops};
+    all.wants_dbias = dbias != NULL && about->bias != NULL;
+    all.turns = (int*)at;
+    all.dbias = (double*)(at + turns_bytes(about));
+    all.threads = (float*)(at + turns_bytes(about) + round_up_64(dbias_doubles(about) * sizeof(double)));
+    all.thread_floats = thread_floats(about);
+    memset(at, 0, turns_bytes(about) + dbias_doubles(about) * sizeof(double));
+    if (about->k_lens != NULL) { zero_keys(&all, about); }
+    int64_t next_task = 0;
+#pragma omp parallel num_threads(ops->num_threads)
+    {
+        int64_t task = -1, mine = -1;
+        for (int seq = 0; seq < about->num_seqs; seq++) {
+            const int num_k = attention_head(about, &buckets, seq, 0).num_k;
+            const int num_parts = num_k > KEYS ? (num_k + KEYS - 1) / KEYS : 1;
+            // heads inside: a head's next task begins when its last one is nearly done
+            for (int part_head = 0; part_head < num_parts * NH; part_head++) {
+                task++;
+                if (mine < task) {
+#pragma omp atomic capture
+                    mine = next_task++;
+                }
+                if (mine != task) { continue; }
+                const AttentionGeneral x = attention_head(about, &buckets, seq, part_head % NH);
+                backward_task(&all, &x, seq, part_head / NH);
+            }
+        }
+    }
+    if (all.wants_dbias) { add_dbias(dbias, &all, about); }
 }

@@ -89,9 +89,9 @@ void argmax_rows(int32_t* out, const floatX* logits, int num_rows, int V, int Vp
     for (int i = 0; i < num_rows; i++) { out[i] = classifier_first_max(logits + (size_t)i * (size_t)Vp, V); }
 }
 
-// --- classifier_share --------------------
+// --- a head shared by vocabulary ---------------------------------------------------------------------------
 /*
-classifier_share.c -- softmax cross entropy where each rank has some ids of the vocabulary.
+Softmax cross entropy where each rank has some ids of the vocabulary.
 
 What a share says of a row fits three numbers and two rows of C values (ops.h has the formulas); who has all
 shares' numbers puts them together in double.

@@ -24,9 +24,9 @@ void gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t n
     }
 }
 
-// --- gated_gelu --------------------
+// --- gated GELU --------------------------------------------------------------------------------------------
 /*
-gated_gelu.c -- GELU of one half of a row times the other half (Shazeer 2020, "GLU Variants": GEGLU).
+GELU of one half of a row times the other half (Shazeer 2020, "GLU Variants": GEGLU).
 
     out = gelu(a) b,   da = dout b gelu'(a),   db = dout gelu(a)
 */
@@ -57,9 +57,9 @@ void gated_gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, in
     }
 }
 
-// --- relu --------------------
+// --- ReLU --------------------------------------------------------------------------------------------------
 /*
-relu.c -- the larger of a value and 0. A NaN stays one forward, so that the loss shows it.
+The larger of a value and 0. A NaN stays one forward, so that the loss shows it.
 */
 
 void relu_forward(floatX* out, const floatX* inp, size_t num_values, OpsContext* ops) {
@@ -72,9 +72,9 @@ void relu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t n
     for (size_t i = 0; i < num_values; i++) { dinp[i] = inp[i] > 0.0f ? dout[i] : 0.0f; }
 }
 
-// --- dropout --------------------
+// --- dropout -----------------------------------------------------------------------------------------------
 /*
-dropout.c -- dropout (Srivastava et al. 2014) by the bits of dropout_bits.h: a hash for each value, no state.
+Dropout (Srivastava et al. 2014) by the bits of dropout_bits.h: a hash for each value, no state.
 */
 
 void dropout_apply(floatX* out, const floatX* inp, const uint32_t* keys, uint32_t place, float p, int T,
@@ -98,9 +98,9 @@ void dropout_apply(floatX* out, const floatX* inp, const uint32_t* keys, uint32_
     }
 }
 
-// --- embedding --------------------
+// --- embedding ---------------------------------------------------------------------------------------------
 /*
-embedding.c -- sum of token and position embedding, where there are positions; backward adds rows where tokens
+Sum of token and position embedding, where there are positions; backward adds rows where tokens
 repeat.
 
 Backward gives each thread a range of channels and lets it walk all tokens in order: no two threads write the
@@ -156,9 +156,9 @@ void embedding_backward(float* dwte, float* dwpe, void* scratch, const floatX* d
     }
 }
 
-// --- rows --------------------
+// --- rows --------------------------------------------------------------------------------------------------
 /*
-rows.c -- pick and put back rows: the supervised ones for the head; new keys and values for a cache.
+Pick and put back rows: the supervised ones for the head; new keys and values for a cache.
 */
 
 void gather_rows(floatX* out, const floatX* inp, const int32_t* rows, int num_rows, int C, OpsContext* ops) {
@@ -193,9 +193,9 @@ void place_rows(floatX* dst, int dst_stride, const floatX* src, int src_stride, 
     }
 }
 
-// --- adamw --------------------
+// --- AdamW -------------------------------------------------------------------------------------------------
 /*
-adamw.c -- AdamW (Loshchilov, Hutter 2019, algorithm 2) in one pass over memory, and the norm for clipping.
+AdamW (Loshchilov, Hutter 2019, algorithm 2) in one pass over memory, and the norm for clipping.
 */
 
 void adamw_update(floatX* params, float* master, float* m, float* v, const float* grads, size_t num_params,

@@ -139,9 +139,9 @@ void layernorm_backward(floatX* dinp, float* dweight, float* dbias, const floatX
     }
 }
 
-// --- rmsnorm --------------------
+// --- RMS norm ----------------------------------------------------------------------------------------------
 /*
-rmsnorm.c -- RMS normalisation (Zhang, Sennrich 2019) over rows, with the residual addition fused in.
+RMS normalisation (Zhang, Sennrich 2019) over rows, with the residual addition fused in.
 
     y = x r w s,   r = 1 / sqrt(mean(x^2) + 1e-6),   s = scale
     dx = r (g - xhat mean(g xhat)),   dw = s sum over rows of dy xhat,   g = dy w s,   xhat = x r

@@ -126,7 +126,7 @@ __global__ static void zero_padding_kernel(floatX* dk, floatX* dv, Attention abo
     }
 }
 
-void attention_general_forward(floatX* out, float* lse, const Attention* about, OpsContext* ops) {
+void attention_forward(floatX* out, float* lse, const Attention* about, OpsContext* ops) {
     AttentionCall call = call_of(about);
     call.out = out, call.lse = lse;
     attention_launch_forward(&call, ops);
@@ -136,7 +136,7 @@ static size_t delta_floats(const Attention* about) {
     return ((size_t)about->num_heads * (size_t)about->num_q_tokens + 63) / 64 * 64;
 }
 
-size_t attention_general_scratch_bytes(const Attention* about, const OpsContext* ops) {
+size_t attention_scratch_bytes(const Attention* about, const OpsContext* ops) {
     (void)ops;
     size_t num_floats = delta_floats(about);
     if (about->bias != NULL) {
@@ -146,7 +146,7 @@ size_t attention_general_scratch_bytes(const Attention* about, const OpsContext*
     return num_floats * sizeof(float);
 }
 
-void attention_general_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias, void* scratch,
+void attention_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias, void* scratch,
                                 const floatX* dout, const floatX* out, const float* lse,
                                 const Attention* about, OpsContext* ops) {
     AttentionCall call = call_of(about);
@@ -178,36 +178,4 @@ void attention_general_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias
             dbias, call.dbias_partials, num_tiles, NH, about->num_buckets);
         CHECK_LAUNCH();
     }
-}
-
-static Attention causal_attention(const floatX* qkv, const int32_t* cu_seqlens, int num_seqs, int T, int C,
-                                  int NH) {
-    Attention about = {};
-    about.q = qkv, about.k = qkv + C, about.v = qkv + 2 * C;
-    about.q_stride = about.kv_stride = 3 * C;
-    about.cu_q = about.cu_k = cu_seqlens;
-    about.num_seqs = num_seqs, about.num_q_tokens = about.num_k_tokens = T;
-    about.num_heads = NH, about.head_size = C / NH, about.causal = 1;
-    about.scale = 1.0f / sqrtf((float)(C / NH));
-    return about;
-}
-
-void attention_forward(floatX* out, float* lse, const floatX* qkv, const int32_t* cu_seqlens, int num_seqs,
-                       int T, int C, int NH, OpsContext* ops) {
-    const Attention about = causal_attention(qkv, cu_seqlens, num_seqs, T, C, NH);
-    attention_general_forward(out, lse, &about, ops);
-}
-
-size_t attention_backward_scratch_bytes(int T, int C, int NH, int max_seq_tokens, const OpsContext* ops) {
-    (void)max_seq_tokens;
-    Attention about = {};
-    about.num_q_tokens = T, about.num_heads = NH, about.head_size = C / NH;
-    return attention_general_scratch_bytes(&about, ops);
-}
-
-void attention_backward(floatX* dqkv, void* scratch, const floatX* dout, const floatX* qkv, const floatX* out,
-                        const float* lse, const int32_t* cu_seqlens, int num_seqs, int T, int C, int NH,
-                        OpsContext* ops) {
-    const Attention about = causal_attention(qkv, cu_seqlens, num_seqs, T, C, NH);
-    attention_general_backward(dqkv, dqkv + C, dqkv + 2 * C, NULL, scratch, dout, out, lse, &about, ops);
 }

@@ -39,7 +39,7 @@ struct OpsContext {
     int capability;          // 10 major + minor: 90 for an H200
     char name[256];          // of the card
     char* bounce[2];         // memory.cu: pinned, OPS_BOUNCE_BYTES each
-    cudaEvent_t bounced[2];  // behind the last transfer of each
+    cudaEvent_t bounced[2];  // after the last transfer of each
     OpsStaging* staging;
     MatmulCache* matmuls;
     MatmulLog* matmul_log;  // NULL: none

@@ -58,7 +58,7 @@ enum {
     // on a card; fused, it saves three passes over (T, C).
     MATMUL_NO_IN_PLACE = 4,
     // No GELU epilogues: for bf16 they are slower than product and kernel on cards 8.x (karpathy/llm.c PR
-    // 338, 591: a kernel of their own behind the product, two writes per value) and 12.x (sgl-project/sglang
+    // 338, 591: a kernel of their own after the product, two writes per value) and 12.x (sgl-project/sglang
     // PR 34350), faster on 9.0 (PR 591) and 10.0 (sglang PR 28168: 1.2 times).
     MATMUL_NO_GELU = 8,
 };

@@ -1,5 +1,5 @@
 /*
-staging.h -- the rings behind ops_stage(), ops_results() and ops_deliver() of ops.h: what a job's small arrays
+staging.h -- the rings after ops_stage(), ops_results() and ops_deliver() of ops.h: what a job's small arrays
 (tokens, targets, sequence ends; losses) cost the step loop.
 
     host    fill m | fill m+1 | fill m+2 |                  pinned ring
@@ -7,7 +7,7 @@ staging.h -- the rings behind ops_stage(), ops_results() and ops_deliver() of op
     compute                | job m  ---- | job m+1 ----     waits for its own arrays only
 
 One ring in pinned memory and one of equal size on the card, each array at the same offset in both. A job's
-region is used again once the card has passed the second ops_stage_begin() behind it; the host waits for that
+region is used again once the card has passed the second ops_stage_begin() after it; the host waits for that
 only where it is a whole ring ahead. 64k tokens are about 1.3 MiB, so that is a dozen jobs.
 */
 #pragma once

@@ -35,12 +35,9 @@ Attention
     X(void, gated_gelu_forward, (float* out, const float* inp, int T, int F), (out, inp, T, F, cpu)) \
     X(void, gated_gelu_backward, (float* dinp, const float* dout, const float* inp, int T, int F), (dinp, dout, inp, T, F, cpu)) \
     X(void, dropout_apply, (float* out, const float* inp, const uint32_t* keys, uint32_t place, float p, int T, int C), (out, inp, keys, place, p, T, C, cpu)) \
-    X(void, attention_forward, (float* out, float* lse, const float* qkv, const int32_t* cu_seqlens, int num_seqs, int T, int C, int NH), (out, lse, qkv, cu_seqlens, num_seqs, T, C, NH, cpu)) \
-    X(size_t, attention_backward_scratch_bytes, (int T, int C, int NH, int max_seq_tokens), (T, C, NH, max_seq_tokens, cpu)) \
-    X(void, attention_backward, (float* dqkv, void* scratch, const float* dout, const float* qkv, const float* out, const float* lse, const int32_t* cu_seqlens, int num_seqs, int T, int C, int NH), (dqkv, scratch, dout, qkv, out, lse, cu_seqlens, num_seqs, T, C, NH, cpu)) \
-    X(void, attention_general_forward, (float* out, float* lse, const void* about), (out, lse, about, cpu)) \
-    X(size_t, attention_general_scratch_bytes, (const void* about), (about, cpu)) \
-    X(void, attention_general_backward, (float* dq, float* dk, float* dv, float* dbias, void* scratch, const float* dout, const float* out, const float* lse, const void* about), (dq, dk, dv, dbias, scratch, dout, out, lse, about, cpu)) \
+    X(void, attention_forward, (float* out, float* lse, const void* about), (out, lse, about, cpu)) \
+    X(size_t, attention_scratch_bytes, (const void* about), (about, cpu)) \
+    X(void, attention_backward, (float* dq, float* dk, float* dv, float* dbias, void* scratch, const float* dout, const float* out, const float* lse, const void* about), (dq, dk, dv, dbias, scratch, dout, out, lse, about, cpu)) \
     X(void, gather_rows, (float* out, const float* inp, const int32_t* rows, int num_rows, int C), (out, inp, rows, num_rows, C, cpu)) \
     X(void, scatter_rows, (float* out, const float* inp, const int32_t* rows, int num_rows, int T, int C), (out, inp, rows, num_rows, T, C, cpu)) \
     X(void, fused_classifier, (float* losses, float* logits, const int32_t* targets, float dlogits_scale, int num_rows, int V, int Vp), (losses, logits, targets, dlogits_scale, num_rows, V, Vp, cpu)) \

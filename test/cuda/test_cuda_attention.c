@@ -32,32 +32,53 @@ static Arrays arrays_of(const Ragged* r, double deviation) {
                     .dqkv = pair_filled(3 * T * C, NAN)};
 }
 
+// Causal, of packed q, k and v.
+static Attention causal(const Ragged* r, const floatX* qkv, const int32_t* cu) {
+    const int C = r->NH * r->HS;
+    return (Attention){.q = qkv,
+                       .k = qkv + C,
+                       .v = qkv + 2 * C,
+                       .q_stride = 3 * C,
+                       .kv_stride = 3 * C,
+                       .cu_q = cu,
+                       .cu_k = cu,
+                       .num_seqs = r->num_seqs,
+                       .num_q_tokens = r->T,
+                       .num_k_tokens = r->T,
+                       .num_heads = r->NH,
+                       .head_size = r->HS,
+                       .causal = 1,
+                       .scale = 1.0f / sqrtf((float)r->HS)};
+}
+
 static void device_forward(const Ragged* r, const Arrays* a) {
-    attention_forward(pair_x(a->out), pair_f(a->lse), pair_x(a->qkv), pair_i(a->cu), r->num_seqs, r->T,
-                      r->NH * r->HS, r->NH, cuda_test_ops);
+    const Attention about = causal(r, pair_x(a->qkv), pair_i(a->cu));
+    attention_forward(pair_x(a->out), pair_f(a->lse), &about, cuda_test_ops);
 }
 
 static void device_backward(const Ragged* r, const Arrays* a) {
     const int C = r->NH * r->HS;
-    const size_t bytes = attention_backward_scratch_bytes(r->T, C, r->NH, r->T, cuda_test_ops);
-    Pair scratch = pair_floats(bytes / sizeof(float), NAN);
-    attention_backward(pair_x(a->dqkv), pair_f(scratch), pair_x(a->dout), pair_x(a->qkv), pair_x(a->out),
-                       pair_f(a->lse), pair_i(a->cu), r->num_seqs, r->T, C, r->NH, cuda_test_ops);
+    const Attention about = causal(r, pair_x(a->qkv), pair_i(a->cu));
+    floatX* dqkv = pair_x(a->dqkv);
+    Pair scratch = pair_floats(attention_scratch_bytes(&about, cuda_test_ops) / sizeof(float), NAN);
+    attention_backward(dqkv, dqkv + C, dqkv + 2 * C, NULL, pair_f(scratch), pair_x(a->dout), pair_x(a->out),
+                       pair_f(a->lse), &about, cuda_test_ops);
 }
 
 static void check(const Ragged* r, double deviation) {
     const int C = r->NH * r->HS;
     const Arrays a = arrays_of(r, deviation);
     device_forward(r, &a);
-    cpu_attention_forward(a.out.host, a.lse.host, a.qkv.host, r->cu_seqlens, r->num_seqs, r->T, C, r->NH);
+    const Attention about = causal(r, (const floatX*)(const void*)a.qkv.host, r->cu_seqlens);
+    cpu_attention_forward(a.out.host, a.lse.host, &about);
     CHECK_ATTENTION(a.out, deviation);
     CHECK_PAIR(a.lse, 1e-5);  // scores are float32 sums in both
     pair_to_device(a.out);    // backward of both sides with the same out, lse
     pair_to_device(a.lse);
     device_backward(r, &a);
-    void* scratch = calloc(1, cpu_attention_backward_scratch_bytes(r->T, C, r->NH, r->T));
-    cpu_attention_backward(a.dqkv.host, scratch, a.dout.host, a.qkv.host, a.out.host, a.lse.host,
-                           r->cu_seqlens, r->num_seqs, r->T, C, r->NH);
+    void* scratch = calloc(1, cpu_attention_scratch_bytes(&about));
+    cpu_attention_backward(a.dqkv.host, a.dqkv.host + C, a.dqkv.host + 2 * C, NULL, scratch, a.dout.host,
+                           a.out.host, a.lse.host, &about);
     free(scratch);
     CHECK_ATTENTION(a.dqkv, deviation);
     pair_release();

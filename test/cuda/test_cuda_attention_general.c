@@ -1,4 +1,4 @@
-// Laws of attention_general_* on a GPU: equal to the CPU's for causal, bidirectional and cross attention,
+// Laws of attention_* on a GPU: equal to the CPU's for causal, bidirectional and cross attention,
 // lengths that differ from side to side, with T5's position bias and its gradient, with dropout, padding,
 // queries behind a cache of keys, and sequences that have no queries or keys; a batch is its sequences one by
 // one, bit for bit, and the same call gives the same bits. Tolerances: attention_close.h. Whatever is padding
@@ -95,10 +95,10 @@ static void device_run(const Shape* s, const Arrays* a, bool forward, bool backw
     about.k_lens = s->kind & (PADDED | CACHE) ? pair_i(a->k_lens) : NULL;
     about.q_starts = s->kind & CACHE ? pair_i(a->q_starts) : NULL;
     about.q_keys = (const uint32_t*)a->q_keys.device, about.k_keys = (const uint32_t*)a->k_keys.device;
-    if (forward) { attention_general_forward(pair_x(a->out), pair_f(a->lse), &about, cuda_test_ops); }
+    if (forward) { attention_forward(pair_x(a->out), pair_f(a->lse), &about, cuda_test_ops); }
     if (!backward) { return; }
-    Pair scratch = pair_floats(attention_general_scratch_bytes(&about, cuda_test_ops) / sizeof(float), NAN);
-    attention_general_backward(pair_x(a->dq), pair_x(a->dkv), pair_x(a->dkv) + C, pair_f(a->dbias),
+    Pair scratch = pair_floats(attention_scratch_bytes(&about, cuda_test_ops) / sizeof(float), NAN);
+    attention_backward(pair_x(a->dq), pair_x(a->dkv), pair_x(a->dkv) + C, pair_f(a->dbias),
                                pair_f(scratch), pair_x(a->dout), pair_x(a->out), pair_f(a->lse), &about,
                                cuda_test_ops);
 }
@@ -115,11 +115,11 @@ static void cpu_run(const Shape* s, const Arrays* a, bool backward) {
     about.q_starts = s->kind & CACHE ? s->q_starts : NULL;
     about.q_keys = (const uint32_t*)a->q_keys.host, about.k_keys = (const uint32_t*)a->k_keys.host;
     if (!backward) {
-        cpu_attention_general_forward(a->out.host, a->lse.host, &about);
+        cpu_attention_forward(a->out.host, a->lse.host, &about);
         return;
     }
-    void* scratch = calloc(1, cpu_attention_general_scratch_bytes(&about) + 4);
-    cpu_attention_general_backward(a->dq.host, a->dkv.host, a->dkv.host + C, a->dbias.host, scratch,
+    void* scratch = calloc(1, cpu_attention_scratch_bytes(&about) + 4);
+    cpu_attention_backward(a->dq.host, a->dkv.host, a->dkv.host + C, a->dbias.host, scratch,
                                    a->dout.host, a->out.host, a->lse.host, &about);
     free(scratch);
 }

@@ -1,15 +1,12 @@
 // fuzz_checkpoint_names.c -- any names in a directory of checkpoints, one a line: a step counts as done where
-// its very mark is there, to this repository's trainers and to the adapters alike; what goes is a
-// checkpoint's, and of the step or kind that was meant. libFuzzer: -max_len=160
+// its very mark is there; what goes is a checkpoint's, and of the step or kind that was meant. libFuzzer:
+// -max_len=160
 #include <limits.h>
 #include <stdio.h>
 
-#include "../../dynapipe_plugin/adapters/dynapipe_llmc.h"
 #include "../../llmc/checkpoint.h"
 #include "fuzz_words.h"
 #include "memory_directory.h"
-
-int32_t dynapipe_llmc_done_before(const char* directory, int32_t below);  // as dynapipe_llmc.c has it
 
 static const char folder[] = "memory";
 
@@ -30,10 +27,8 @@ static int require_marks(void) {
     for (int i = 0; i < num_steps; i++) {
         REQUIRE(memory_directory_has(name_of("DONE_%08d", steps[i])) && steps[i] > newest);
         REQUIRE(checkpoint_find_before(folder, steps[i]) == newest);
-        REQUIRE(dynapipe_llmc_done_before(folder, steps[i]) == newest);
         if (steps[i] < INT_MAX) { newest = steps[i]; }  // what "the newest" asks for lies below
     }
-    REQUIRE(dynapipe_llmc_done_before(folder, INT32_MAX) == newest);
     REQUIRE(checkpoint_find_latest(folder) == newest);
     int num_marks = 0;
     for (int i = 0; i < memory_directory_count(); i++) {
@@ -63,17 +58,11 @@ static int require_ours_went(const char* tail) {
 }
 
 static void require_unmark(const FuzzWords* words, int step) {
-    for (int adapter = 0; adapter < 2; adapter++) {
-        put_names(words);
-        if (adapter) {
-            dynapipe_llmc_unmark_later(folder, step);
-        } else {
-            checkpoint_remove_later(folder, step);
-        }
-        REQUIRE(checkpoint_find_latest(folder) <= step);
-        for (int i = 0; i < memory_directory_count(); i++) {
-            REQUIRE(memory_directory_is_there(i) || atoi(strchr(memory_directory_name(i), '_') + 1) > step);
-        }
+    put_names(words);
+    checkpoint_remove_later(folder, step);
+    REQUIRE(checkpoint_find_latest(folder) <= step);
+    for (int i = 0; i < memory_directory_count(); i++) {
+        REQUIRE(memory_directory_is_there(i) || atoi(strchr(memory_directory_name(i), '_') + 1) > step);
     }
 }
 
@@ -90,7 +79,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     require_unmark(&words, num_bytes > 0 ? data[0] : 0);
     put_names(&words);
     checkpoint_prune(folder, INT_MAX - 1, 1, 0);
-    REQUIRE(num_done == 0 || dynapipe_llmc_done_before(folder, INT32_MAX) >= 0);
+    REQUIRE(num_done == 0 || checkpoint_find_latest(folder) >= 0);
     free(words.text);
     return 0;
 }

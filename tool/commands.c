@@ -571,7 +571,7 @@ static const ToolUsage command_replay_usage = {
     .arguments = "PLAN... | --trace FILE",
     .about =
         "Keeps a plan's orders and draws every job's and transfer's duration anew. Several plans meet the\n"
-        "same noise. PLAN is what plan --text or --dump-plan of the trainer wrote.\n"
+        "same noise. PLAN is what plan --text or --debug dump-plan=FILE of the trainer wrote.\n"
         "--trace: the measured step from its jobs, messages and waits, where its time went, and what\n"
         "it would have taken with faster links, no jitter, no late messages, another order, a faster\n"
         "rank; + joins changes.\n",

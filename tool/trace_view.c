@@ -837,7 +837,7 @@ static Status durations_of(int64_t* ns, const TraceGraph* graph, const Plan* pla
             return FAIL(
                 STATUS_MISMATCH,
                 "rank %d: %s mb %d of the plan is not in the trace ---> a plan of the same batch with the "
-                "same micro-batches (--dump-plan of that step, its lists in another order)",
+                "same micro-batches (--debug dump-plan of that step, its lists in another order)",
                 rank, trace_kind_text(instr->kind), instr->mb);
         }
         ns[i] = n == 0 ? 0 : graph->nodes[n].ns + (is_job ? larger(graph->nodes[n].gap_ns, 0) : 0);

@@ -105,7 +105,7 @@ static void cost_number_print(double v, FILE* out) {
     fputs(text, out);
 }
 
-// --- cost_formula_io --------------------
+// --- formulas ----------------------------------------------------------------------------------------
 
 static void cost_formula_print(const CostFormula* formula, FILE* out) {
     fputs(" const ", out);
@@ -158,7 +158,7 @@ static Status cost_formula_parse(CostReader* r, CostFormula* out) {
     return curve && curve->num_knots == 0 ? cost_reader_fail(r, "a knot x:y") : STATUS_OK;
 }
 
-// --- machine_io --------------------
+// --- machines ----------------------------------------------------------------------------------------
 
 enum { MOST_RANKS = 1 << 20 };
 
@@ -212,9 +212,10 @@ static Status machine_line_parse(CostReader* r, MachineRank** ranks, int32_t* nu
     return STATUS_OK;
 }
 
-// --- cost_model_io --------------------
+// --- cost models -------------------------------------------------------------------------------------
+
 /*
-cost_model_io.c -- the text of a cost model, "dynapipe-costs 4".
+The text of a cost model, "dynapipe-costs 4".
 
     dynapipe-costs 4
     signature gpt2 C 768 NH 12 V 50304 threads 1
@@ -227,8 +228,8 @@ cost_model_io.c -- the text of a cost model, "dynapipe-costs 4".
                                                              of a shared head (cost_model.h), where not all 0
     state enc_layer bytes 113427456 params 28356864          one line per part; stage_enc .. where not 0
     rank 2 slow F 1.5 B 1.5 W 1.4 R 1.5 memory 0 link latency_ns 0 bytes_per_ns 0
-                                                             where ranks differ (machine.h): all of them in
-                                                             order from 0 on; parsed by machine_io.c
+                                                             where ranks differ (cost_model.h): all of them in
+                                                             order from 0 on
     recompute none inside                                    one line per mode; "job": R is a job of its own
     part enc_layer mode none time F const 1200.5 floor 0 enc_tokens 128:1.2e6 256:2.3e6 enc_squares 1:35
     part enc_layer mode none stored const 0 floor 0 enc_tokens 1:49408
@@ -294,7 +295,7 @@ static bool quantity_needed(const CostModel* model, int mode, int quantity) {
     return model->recompute_is_job[mode] || (quantity != JOB_R && quantity != QUANTITY_FORWARD);
 }
 
-// --- print ------------------------------------------------------------------------------------------------
+// --- print -------------------------------------------------------------------------------------------
 
 void cost_model_print(const CostModel* model, const char* signature, FILE* out) {
     cost_file_print(model, NULL, signature, out);
@@ -397,7 +398,7 @@ Status cost_file_save(const CostModel* model, const Machine* machine, const char
     return status;
 }
 
-// --- parse ------------------------------------------------------------------------------------------------
+// --- parse -------------------------------------------------------------------------------------------
 
 // What has been said so far: nothing may be said twice, and what is needed must have been said.
 typedef struct {

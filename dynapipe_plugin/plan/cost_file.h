@@ -1,5 +1,7 @@
 /*
-cost_reader.h -- the words of a cost file (cost_model_io.c), one after the other, and where they stand; and
+cost_file.h -- cost models and machines as text.
+
+The words of a cost file, one after the other, and where they stand; and
 how numbers are written there.
 */
 #pragma once
@@ -19,23 +21,26 @@ typedef struct {
     int line, field;
 } CostReader;
 
-// --- cost_formula_io --------------------
+// --- formulas ----------------------------------------------------------------------------------------
+
 /*
-cost_formula_io.h -- a formula in a cost file (cost_model_io.c): the rest of its line.
+A formula in a cost file: the rest of its line.
 
     const 1200.5 floor 0 enc_tokens 128:1.2e6 256:2.3e6 enc_squares 1:35
 */
 
-// --- machine_io --------------------
+// --- machines ----------------------------------------------------------------------------------------
+
 /*
-machine_io.h -- the lines of a cost file that say in what ranks differ.
+The lines of a cost file that say in what ranks differ.
 
     rank 2 slow F 1.5 B 1.5 W 1.4 R 1.5 memory 0 link latency_ns 0 bytes_per_ns 0
 */
 
-// --- cost_file --------------------
+// --- whole files -------------------------------------------------------------------------------------
+
 /*
-cost_file.h -- a cost model and the machine it was measured on, in one file (cost_model_io.c has its text).
+cost_file.h -- a cost model and the machine it was measured on, in one file.
 */
 
 // As cost_model_load() and the like, with what the file says of each rank. *machine (NULL: not wanted) has no

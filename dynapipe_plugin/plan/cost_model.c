@@ -90,7 +90,7 @@ CostStage cost_chunk_make(const CostModel* model, const Placement* placement, in
     return stage;
 }
 
-// --- check ------------------------------------------------------------------------------------------------
+// --- check -------------------------------------------------------------------------------------------
 
 // Bounds far beyond any machine, so that no sum or product of checked numbers overflows a double.
 static const double LARGEST = 1e18, STEEPEST = 1e30;
@@ -243,8 +243,9 @@ Status cost_model_check(const CostModel* model) {
     return tied_check(model);
 }
 
-// --- cost_table --------------------
-// cost_table.c -- see cost_table.h. A line's slope is divided once, not each time; what is zero is left out.
+// --- tables for inner loops --------------------------------------------------------------------------
+
+// A line's slope is divided once, not each time; what is zero is left out.
 
 // Slots: part[][], stage[] and once[][] of CostParts in their order, then these.
 enum { SLOT_STAGE = PART_COUNT * COST_QUANTITIES, SLOT_ONCE = SLOT_STAGE + COST_QUANTITIES };
@@ -411,7 +412,7 @@ int64_t cost_boundary_bytes(const CostModel* model, const CostStage* stage, cons
     return jobs.boundary_bytes;
 }
 
-// --- machine --------------------
+// --- machines ----------------------------------------------------------------------------------------
 
 static const char* const job_name[JOB_COUNT] = {"F", "B", "W", "R"};
 
@@ -524,7 +525,7 @@ uint64_t machine_hash(const Machine* machine) {
     return hash != 0 ? hash : 1;
 }
 
-// --- cost_share --------------------
+// --- shares of the head ------------------------------------------------------------------------------
 
 static double cost_share_of_matrix(const CostModel* model, CostShare share) {
     int64_t vocab = model->head_vocab;
@@ -579,7 +580,7 @@ void cost_jobs_of_share(CostJobs* out, const CostModel* model, CostShare share, 
     }
 }
 
-// --- cost_rank --------------------
+// --- ranks -------------------------------------------------------------------------------------------
 
 static void add_chunk(CostRank* rank, const CostModel* model, const CostStage* stage) {
     int32_t count[PIECE_COUNT];
@@ -685,7 +686,7 @@ static bool embedding_elsewhere(const CostModel* model, const CostStage* stage) 
     if (!stage->has_embedding) { return true; }
     bool decoder_begins_later =
         model->num_dec_layers > 0 && stage->layers.layer_end <= model->num_enc_layers &&
-        stage->layers.layer_end > 0;  // a chunk without layers (bounds) says nothing of those behind it
+        stage->layers.layer_end > 0;  // a chunk without layers (bounds) says nothing of those after it
     return decoder_begins_later || (model->tied_head_state_bytes > 0 && !stage->has_head);
 }
 
@@ -712,7 +713,7 @@ int64_t cost_update_ns(const CostModel* model, const CostStage* stage, double sl
     return cost_rank_update_ns(model, &rank, slow);
 }
 
-// --- cost_scale --------------------
+// --- terms and factors -------------------------------------------------------------------------------
 
 static const TermGroup group_of[FEATURE_COUNT] = {
     [FEATURE_SEQS] = TERM_FIXED,          [FEATURE_ENC_TOKENS] = TERM_LENGTHS,
@@ -735,7 +736,7 @@ int32_t cost_scale_round(double factor) {
     return scaled < SCALE_MOST ? (int32_t)scaled : SCALE_MOST;
 }
 
-// --- terms -----------------------------------------------------------------------------------------------
+// --- terms -------------------------------------------------------------------------------------------
 
 static void formula_terms(double term[TERM_GROUPS], const CostFormula* formula,
                           const double feature[FEATURE_COUNT]) {
@@ -805,9 +806,10 @@ void cost_scale_apply(CostModel* out, const CostModel* in, const CostScale* scal
     }
 }
 
-// --- cost_analytic --------------------
+// --- analytic estimates ------------------------------------------------------------------------------
+
 /*
-cost_analytic.c -- costs of a GPT-2 or a T5 from its shape: a roofline that stands in where nobody
+Costs of a GPT-2 or a T5 from its shape: a roofline that stands in where nobody
 has measured.
 
     time  = launch + max(bytes of weights / bandwidth, flops / rate + bytes of activations / bandwidth)
@@ -987,7 +989,7 @@ static const double NUM_BUCKETS = 32;  // of the position bias
 static void t5_layers(CostPartMode* parts, const CostAnalytic* a) {
     const double C = a->channels, F = a->ffn_channels, F2 = a->gated ? 2 * F : F, value = a->bytes_per_value;
     const double I = (double)a->num_heads * a->head_size, ffn = C * F2 + F * C;
-    // norms, qkv, attention's output, feed-forward before and behind its activation, the stream twice
+    // norms, qkv, attention's output, feed-forward before and after its activation, the stream twice
     const double stored = (4 * C + 4 * I + F2 + F) * value;
     const Layer enc = {.flops = 2 * (4 * C * I + ffn),
                        .square_flops = 4 * I,

@@ -8,10 +8,9 @@ and bytes that a chunk has once, whatever its layers (buffers between them, tabl
 features of MbShape (tokens, squared lengths, cross products, supervised tokens). A straight line is the case
 of one knot. Analytic coefficients (roofline of a model's shape), a measured profile
 (`./profile_costs`, knots where the machine was measured) and the planning problems of the original all have
-this form. What a share of the head costs is in cost_share.h, what a rank has of all its chunks together
-(model state, gradients) in cost_rank.h. Whatever leaves this module is an integer (ns, bytes), rounded once,
-so every rank, compiler and optimisation level that reads the same numbers makes the same plan. Immutable once
-built: share it freely.
+this form. Shares of the head, ranks (model state, gradients of all chunks together) and machines follow
+below. Whatever leaves this module is an integer (ns, bytes), rounded once, so every rank, compiler and
+optimisation level that reads the same numbers makes the same plan. Immutable once built: share it freely.
 */
 #pragma once
 
@@ -98,7 +97,7 @@ typedef struct {
     CostFormula once_stored_bytes[ONCE_COUNT];  // of ONCE_ENC + i, where a stage has it
     CostFormula once_forward_bytes[ONCE_COUNT];
     CostFormula boundary_bytes;      // activation (or gradient) sent over a stage boundary, enc side
-    CostFormula dec_boundary_bytes;  // added at boundaries within or behind decoder layers
+    CostFormula dec_boundary_bytes;  // added at boundaries within or after decoder layers
     CostFormula scratch_bytes;       // workspace of a rank, shared by its jobs, for the largest micro-batch
     // Of a shared head: hidden states of all supervised rows (and their gradient, which comes back by rows);
     // by vocabulary, what every share sends back, and what it needs for its gradient of weights.
@@ -125,7 +124,7 @@ typedef struct {
     bool head_rows_whole;  // by rows, too, a transfer takes as long as that of all rows
 } CostModel;
 
-// A chunk, as costs look at it: cost_table.h has its jobs for a micro-batch, all in integers.
+// A chunk, as costs look at it.
 typedef struct {
     LayerRange layers;
     bool has_embedding;      // the first chunk
@@ -134,7 +133,7 @@ typedef struct {
     bool has_dec_embedding;  // where the decoder begins, if not in the first chunk (state only)
 } CostStage;
 
-// Transfer over the boundary behind a chunk; of the one that feeds a shared head, the hidden states.
+// Transfer over the boundary after a chunk; of the one that feeds a shared head, the hidden states.
 int64_t cost_boundary_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape);
 int64_t cost_transfer_ns(const CostModel* model, int64_t num_bytes);
 
@@ -157,13 +156,13 @@ Status cost_model_save(const CostModel* model, const char* path, const char* sig
 void cost_model_print(const CostModel* model, const char* signature, FILE* out);
 Status cost_model_parse(CostModel* out, const char* text, const char* name, const char* signature);
 
-// What evaluation and text agree on (cost_model_io.c, messages, fuzzing).
+// Names in text and messages.
 extern const char* const cost_part_names[PIECE_COUNT];      // "embedding", "enc_layer", ..., "stage_enc", ...
 extern const char* const cost_mode_names[RECOMPUTE_COUNT];  // "none", "selective", "full"
 extern const char* const cost_feature_names[FEATURE_COUNT];  // "seqs", "enc_tokens", ...
 extern const char* const cost_job_names[JOB_COUNT];          // "F", "B", "W", "R"
 
-// The pieces that evaluation is made of (cost_table.c puts them together in another way): features of a
+// The pieces that evaluation is made of: features of a
 // shape, one curve, how many of each piece a stage has, and the one rounding.
 void cost_shape_features(double out[FEATURE_COUNT], const MbShape* shape);
 double cost_curve_value(const CostCurve* curve, double v);
@@ -215,9 +214,10 @@ void cost_model_analytic_gpt(CostModel* out, const CostAnalytic* about);
 // T5 where there are decoder layers.
 void cost_model_analytic(CostModel* out, const CostAnalytic* about);
 
-// --- cost_table --------------------
+// --- tables for inner loops --------------------------------------------------------------------------
+
 /*
-cost_table.h -- a cost model made ready for inner loops: what is zero is left out, the rest lies together.
+A cost model made ready for inner loops: what is zero is left out, the rest lies together.
 
     CostTable   one cost model, all recompute modes                    once per batch
     CostParts   one micro-batch in one mode: every quantity per piece  once per micro-batch and mode
@@ -233,8 +233,8 @@ typedef struct {
     double once[ONCE_COUNT][2];                // stored, forward bytes of ONCE_ENC + i, where has_once
     double head_constant[COST_QUANTITIES];     // of part[PART_HEAD], what does not depend on the micro-batch
     bool has_once;
-    int64_t enc_boundary_bytes;  // sent behind a stage that ends within encoder layers ...
-    int64_t dec_boundary_bytes;  // ... and behind one that ends within decoder layers
+    int64_t enc_boundary_bytes;  // sent after a stage that ends within encoder layers ...
+    int64_t dec_boundary_bytes;  // ... and after one that ends within decoder layers
     int64_t scratch_bytes;
     double head_in_bytes, head_part_bytes, head_factor_bytes;  // of a shared head
     int64_t num_rows;                                          // that are supervised
@@ -259,7 +259,7 @@ typedef struct {
 typedef struct {
     double constant, floor;
     int32_t term_begin, term_end;  // into CostModeTable.terms
-    int32_t slot;                  // which value this is (cost_table.c)
+    int32_t slot;                  // which value this is
 } CostSum;
 
 enum { COST_TABLE_SLOTS = (PART_COUNT + 1) * COST_QUANTITIES + 2 * ONCE_COUNT + 6 };
@@ -290,9 +290,10 @@ void cost_jobs_of_stages(CostJobs* out, const CostModel* model, const CostStage*
 void cost_stages(CostJobs* out, const CostModel* model, const CostStage* stages, int32_t num,
                  RecomputeMode mode, const MbShape* shape);
 
-// --- machine --------------------
+// --- machines ----------------------------------------------------------------------------------------
+
 /*
-machine.h -- in what the ranks and links of a run differ from what the cost model says of an average one.
+In what the ranks and links of a run differ from what the cost model says of an average one.
 
 The cost model (cost_model.h) knows one kind of rank and one kind of link. A Machine says, for every rank, how
 many times as long a job takes there, how much memory it has, and what its link to the next rank does. Plans,
@@ -308,7 +309,7 @@ while anybody plans with it.
 typedef struct {
     double slow[JOB_COUNT];      // a job takes so many times what the cost model says; 1: what it says
     int64_t memory_limit_bytes;  // model state included; 0: as all
-    // Of the link to the rank behind (rank + 1, where it is the same replica's), either direction.
+    // Of the link to the next rank (rank + 1, where it is the same replica's), either direction.
     double link_latency_ns, link_bytes_per_ns;  // bytes_per_ns 0: both are the cost model's
 } MachineRank;
 
@@ -341,7 +342,7 @@ static inline const MachineRank* machine_stage(const MachineRank* replica, int32
     return replica == NULL ? NULL : &replica[s];
 }
 
-// Of a rank (NULL: as the cost model says): a job's time, a transfer's over the link behind it, the update of
+// Of a rank (NULL: as the cost model says): a job's time, a transfer's over the link after it, the update of
 // a chunk (as many times as long as W), and its memory where all have common_bytes (0: no limit).
 int64_t machine_job_ns(const MachineRank* rank, JobKind kind, int64_t job_ns);
 int64_t machine_transfer_ns(const MachineRank* rank, const CostModel* costs, int64_t num_bytes);
@@ -359,9 +360,10 @@ int64_t machine_between_ns(const MachineRank* replica, const CostModel* costs, i
 // Of everything above; 0 where all ranks are alike and nothing is pulled.
 uint64_t machine_hash(const Machine* machine);
 
-// --- cost_share --------------------
+// --- shares of the head ------------------------------------------------------------------------------
+
 /*
-cost_share.h -- what a stage's share of the head costs (Placement.head).
+What a stage's share of the head costs (Placement.head).
 
 A share of so many units takes its part of what the head takes beyond its constant, and the whole constant:
     H  (JOB_F)  forward and gradient of inputs in one
@@ -395,9 +397,10 @@ static inline int64_t cost_share_ids(int64_t num_rows, int32_t units) {
 // parts: of RECOMPUTE_NONE. A share without units costs nothing.
 void cost_jobs_of_share(CostJobs* out, const CostModel* model, CostShare share, const CostParts* parts);
 
-// --- cost_rank --------------------
+// --- ranks -------------------------------------------------------------------------------------------
+
 /*
-cost_rank.h -- what a rank has of the model, all its chunks and its share of the head together: parameters,
+What a rank has of the model, all its chunks and its share of the head together: parameters,
 gradients, optimizer state, and what its gradients are summed with.
 
 Several chunks of a rank have what they share once: the embedding of both sides, a stack's table, a tied head.
@@ -427,15 +430,16 @@ int64_t cost_state_bytes(const CostModel* model, const CostStage* stage);
 int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas);
 int64_t cost_update_ns(const CostModel* model, const CostStage* stage, double slow);
 
-// --- cost_scale --------------------
+// --- terms and factors -------------------------------------------------------------------------------
+
 /*
-cost_scale.h -- a cost model's times in terms, and the same model with each term multiplied by a factor.
+A cost model's times in terms, and the same model with each term multiplied by a factor.
 
     time of a job = sum over the parts of its stage and over their terms of factor * term
 
 A term is what a part takes for one group of features (fixed: constant, floor and sequences; lengths: tokens
 and rows; squares: of attention) in one pass over it (forward, gradient of inputs, gradient of weights). A
-wrong cost file is mostly wrong in a few of these: the head, attention. refit_solve.h finds the factors from
+wrong cost file is mostly wrong in a few of these: the head, attention. refit.h finds the factors from
 measured jobs. Where a floor holds, all of the time is the fixed term. Bytes stay as they are.
 */
 

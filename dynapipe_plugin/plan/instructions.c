@@ -6,13 +6,6 @@
 #include "schedule.h"
 #include "simulate.h"
 
-static PlanBuffer* rank_buffers_add(RankBuffers* list, BufferKind kind, int32_t chunk, int32_t m,
-                                    int64_t num_bytes, int32_t begin, int32_t end);
-
-static void rank_buffers_fill(RankBuffers* list);
-
-static Status rank_buffers_init(RankBuffers* list, Arena* arena, Arena* scratch);
-
 static const int64_t NOT_READY = INT64_MAX;
 
 // A message whose job stands in the sequence, and which does not yet.
@@ -368,7 +361,40 @@ Status comm_order_make_late(CommOrder* out, PipeTimeline* late, const PipeProble
     return STATUS_OK;
 }
 
-// --- rank_list --------------------
+// --- a rank's list -----------------------------------------------------------------------------------
+
+// Where things of one micro-batch are, in one place (plan_place_of); -1: nowhere. Jobs are job numbers,
+// transfers indices into ops.
+typedef struct {
+    int32_t job[JOB_COUNT];
+    int32_t op[INSTR_COUNT];
+} RankPlaces;
+
+typedef struct {
+    const RankListInput* input;
+    int32_t s, num_jobs, num_ops;
+    int32_t K;
+    bool shares_head, by_vocabulary;
+    bool has_last;     // the last chunk is here
+    int32_t* slot_of;  // [K + 2 * P] by place, where it is of this rank: into places
+    int32_t num_slots;
+    const PipeJob* jobs;
+    const PipeSpan* spans;
+    CommOp* ops;
+    RankPlaces* places;  // [num_slots * M]
+    PlanBuffer* buffers;
+    int32_t num_buffers;
+    int32_t* buffer_of_op;  // [num_ops] the buffer that a transfer fills or empties
+    int64_t* receive_ns;    // [num_jobs + 1] when the first of the receives before this job begins; INT64_MAX
+    int32_t* wait_pos;      // [num_ops] of sends: before this job; num_jobs + 1: at the end
+} RankBuffers;
+
+static PlanBuffer* rank_buffers_add(RankBuffers* list, BufferKind kind, int32_t chunk, int32_t m,
+                                    int64_t num_bytes, int32_t begin, int32_t end);
+
+static void rank_buffers_fill(RankBuffers* list);
+
+static Status rank_buffers_init(RankBuffers* list, Arena* arena, Arena* scratch);
 
 // Times by which others may be late (or this rank ahead) without making it wait, tried from the longest on,
 // as parts of the makespan; the arena may grow by a part of its own for that.
@@ -697,7 +723,7 @@ Status rank_list_make(PlanRank* out, const RankListInput* input, int32_t s, int6
     return status;
 }
 
-// --- rank_buffers --------------------
+// --- a rank's buffers --------------------------------------------------------------------------------
 
 static RankPlaces* places_at(const RankBuffers* list, int32_t row, int32_t m) {
     return &list->places[(int64_t)list->slot_of[row] * list->input->problem->M + m];
@@ -886,7 +912,7 @@ static Status rank_buffers_init(RankBuffers* list, Arena* arena, Arena* scratch)
     return STATUS_OK;
 }
 
-// --- replica_lists --------------------
+// --- a replica's lists -------------------------------------------------------------------------------
 
 // A rank that does not fit goes from one to the next. What it waits for then is held longer by its sender,
 // which may come to be over by that.

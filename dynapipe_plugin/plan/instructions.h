@@ -1,5 +1,7 @@
 /*
-comm_order.h -- the order in which ranks exchange activations and gradients, taken from the simulated
+instructions.h -- instruction lists: the order of messages, every rank's list and buffers.
+
+The order in which ranks exchange activations and gradients, taken from the simulated
 timeline.
 
 Jobs and transfers are put into one sequence by their simulated begin, everything after what it needs (spec
@@ -12,8 +14,8 @@ sequence, too, and is done; so x goes on.
 
 A transfer's place in a rank's list is `pos`: right before job number pos of that rank. Moving a transfer
 ahead past jobs, but never past another transfer, keeps the argument: it can only be ready earlier. So a send
-stands right behind its job, and a receive is posted before the job that runs while its data comes, or, where
-messages are pulled, before the job in front of which it is taken. A wait for a send stands behind it in the
+stands right after its job, and a receive is posted before the job that runs while its data comes, or, where
+messages are pulled, before the job in front of which it is taken. A wait for a send stands after it in the
 sequence (`behind`).
 
 A receive takes memory from there on. Where a stage has little, it posts receives later
@@ -32,8 +34,8 @@ typedef struct {
     int16_t chunk;  // as in PlanInstr
     int16_t peer;   // stage at the other end
     int32_t mb;
-    int32_t pos;     // before this job of the stage; num_jobs: behind the last
-    int32_t behind;  // the stage's first job that stands behind it in the sequence
+    int32_t pos;     // before this job of the stage; num_jobs: after the last
+    int32_t behind;  // the stage's first job that stands after it in the sequence
     int64_t begin_ns, end_ns;
 } CommOp;
 
@@ -53,9 +55,10 @@ Status comm_order_make_late(CommOrder* out, PipeTimeline* late, const PipeProble
                             const PipeSchedule* schedule, const PipeTimeline* timeline,
                             const int32_t* jobs_ahead, Arena* arena);
 
-// --- rank_list --------------------
+// --- a rank's list -----------------------------------------------------------------------------------
+
 /*
-rank_list.h -- one rank's instruction list and memory: jobs, transfers, waits, buffers.
+One rank's instruction list and memory: jobs, transfers, waits, buffers.
 
 Time is counted in jobs of this rank: a buffer lives over jobs [begin, end). From that:
     1. lifetimes as the timeline predicts them: a sent buffer is free before the first job that begins after
@@ -63,7 +66,7 @@ Time is counted in jobs of this rank: a buffer lives over jobs [begin, end). Fro
        much later (and a receive is posted as much earlier) as memory allows: whole steps, else less; the
 arena grows by a 16th at most
     2. memory_layout_place: an address for every buffer
-    3. receives move ahead to where the memory they need becomes free, sends right behind their job
+    3. receives move ahead to where the memory they need becomes free, sends right after their job
     4. a wait_* stands where something else first needs the memory of what was sent, else at the end
 So nothing blocks a rank but a missing input or memory that really is still in use.
 */
@@ -96,44 +99,10 @@ typedef struct {
 Status rank_list_make(PlanRank* out, const RankListInput* input, int32_t s, int64_t scratch_bytes,
                       int64_t enough_bytes, Arena* arena);
 
-// --- rank_buffers --------------------
+// --- a replica's lists -------------------------------------------------------------------------------
+
 /*
-rank_buffers.h -- the buffers of one rank and the jobs and transfers that begin and end their lives (plan.h
-says which there are): what rank_list.c lays out.
-
-Lives are counted in jobs of the rank; where transfers stand (CommOp.pos, wait_pos) says rank_list.c
-beforehand.
-*/
-
-// Where things of one micro-batch are, in one place (plan_place_of); -1: nowhere. Jobs are job numbers,
-// transfers indices into ops.
-typedef struct {
-    int32_t job[JOB_COUNT];
-    int32_t op[INSTR_COUNT];
-} RankPlaces;
-
-typedef struct {
-    const RankListInput* input;
-    int32_t s, num_jobs, num_ops;
-    int32_t K;
-    bool shares_head, by_vocabulary;
-    bool has_last;     // the last chunk is here
-    int32_t* slot_of;  // [K + 2 * P] by place, where it is of this rank: into places
-    int32_t num_slots;
-    const PipeJob* jobs;
-    const PipeSpan* spans;
-    CommOp* ops;
-    RankPlaces* places;  // [num_slots * M]
-    PlanBuffer* buffers;
-    int32_t num_buffers;
-    int32_t* buffer_of_op;  // [num_ops] the buffer that a transfer fills or empties
-    int64_t* receive_ns;    // [num_jobs + 1] when the first of the receives before this job begins; INT64_MAX
-    int32_t* wait_pos;      // [num_ops] of sends: before this job; num_jobs + 1: at the end
-} RankBuffers;
-
-// --- replica_lists --------------------
-/*
-replica_lists.h -- the instruction lists of one replica: order of messages (comm_order), then every rank's
+The instruction lists of one replica: order of messages (comm_order), then every rank's
 list and memory (rank_list).
 
 What received inputs take before the job that reads them the schedule does not count: it counts them from

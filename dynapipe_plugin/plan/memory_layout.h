@@ -1,5 +1,7 @@
 /*
-memory_curve.h -- how many bytes of a rank's arena are alive, over the predicted time of a step.
+memory_layout.h -- a rank's arena: what is alive in it over time, and where.
+
+How many bytes of a rank's arena are alive, over the predicted time of a step.
 
 A rank works through its list in order, so a buffer is taken when its first instruction is reached and given
 back when its last one is done. Transfers and posts take no time of their own; a wait lasts until its transfer
@@ -28,7 +30,8 @@ typedef struct {
 // (plan_check).
 Status memory_curve_make(MemoryCurve* out, const PlanRank* rank, MemoryRule rule, Arena* arena);
 
-// --- memory_layout --------------------
+// --- layout ------------------------------------------------------------------------------------------
+
 /*
 memory_layout.h -- puts buffers with known lifetimes into one arena (dynamic storage allocation).
 

@@ -68,7 +68,7 @@ bool placement_is_of(const Placement* placement, PlacementChoice kind, int32_t P
     }
 }
 
-// --- placement_make --------------------
+// --- making placements -------------------------------------------------------------------------------
 
 const char* const placement_names[PLACEMENT_COUNT] = {NULL, "auto", "linear", "interleaved", "vee", "stacks"};
 const char* const head_names[HEAD_COUNT] = {"whole", "rows", "vocabulary"};
@@ -241,7 +241,7 @@ Status placement_parse_head(Placement* out, int32_t P, const char* text) {
         PRINTABLE(text), P, HEAD_UNITS);
 }
 
-// --- rules -----------------------------------------------------------------------------------------------
+// --- rules -------------------------------------------------------------------------------------------
 
 static Status check_head(const Placement* placement, int32_t P) {
     const int16_t* begin = placement->head_begin;
@@ -324,7 +324,7 @@ void placement_print(char out[PLACEMENT_CHARS], const Placement* placement, int3
     }
 }
 
-// --- placement_room --------------------
+// --- memory of placements ----------------------------------------------------------------------------
 
 enum { MOVED_UNITS = HEAD_UNITS / 32 };
 
@@ -416,9 +416,10 @@ int64_t placement_make_room(Placement* placement, const PlacementRoom* room, boo
     return lack;
 }
 
-// --- stage_split --------------------
+// --- splits into stages ------------------------------------------------------------------------------
+
 /*
-stage_split.c -- contiguous layers onto P stages, embedding and head priced in; exact.
+Contiguous layers onto P stages, embedding and head priced in; exact.
 
     g(p, l) = min { max(g(p-1, k), time of layers k..l-1 as stage p-1) : p-1 <= k < l }     the slowest stage
                   (k <= l for p = P: the last stage may have the head alone, unless head_has_layer)

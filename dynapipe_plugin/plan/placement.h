@@ -1,6 +1,8 @@
 /*
-placement_words.h -- --placement and --head, as all programs take them: a word that leaves something to the
-planner, or a list that says all (placement_make.h reads it).
+placement.h -- placements: from options, by shape, with room in memory, with equal work.
+
+--placement and --head, as all programs take them: a word that leaves something to the
+planner, or a list of all chunks.
 */
 #pragma once
 
@@ -24,9 +26,10 @@ Status placement_words_take(PlanRequest* request, int32_t num_enc_layers, int32_
 // Could the planner have chosen it, told this word? Of stacks: where the stacks meet is not looked at.
 bool placement_is_of(const Placement* placement, PlacementChoice kind, int32_t P);
 
-// --- placement_make --------------------
+// --- making placements -------------------------------------------------------------------------------
+
 /*
-placement_make.h -- placements (Placement) by shape, from text, and what a placement must be.
+Placements (Placement) by shape, from text, and what a placement must be.
 
     interleaved   0 1 2 3 0 1 2 3        chunk k on stage k mod P, two chunks a stage
     vee           0 1 2 3 3 2 1 0        embedding and head on one stage
@@ -68,7 +71,7 @@ Status placement_check(const Placement* placement, int32_t P, int32_t num_layers
 // The same chunks on the same stages, and the same shares of the head.
 bool placement_equal(const Placement* a, const Placement* b, int32_t P);
 
-// Text that placement_parse (and behind '+', where the head is shared, placement_parse_head) takes; of a
+// Text that placement_parse (and after '+', where the head is shared, placement_parse_head) takes; of a
 // linear one the layers of each stage, as stage_split_parse takes them. Cut where there is no room.
 enum { PLACEMENT_CHARS = 4096 };
 void placement_print(char out[PLACEMENT_CHARS], const Placement* placement, int32_t P);
@@ -76,9 +79,10 @@ void placement_print(char out[PLACEMENT_CHARS], const Placement* placement, int3
 extern const char* const placement_names[PLACEMENT_COUNT];  // NULL: PLACEMENT_GIVEN
 extern const char* const head_names[HEAD_COUNT];            // "whole", "rows", "vocabulary"
 
-// --- placement_room --------------------
+// --- memory of placements ----------------------------------------------------------------------------
+
 /*
-placement_room.h -- placements whose model state leaves room for activations on every stage.
+Placements whose model state leaves room for activations on every stage.
 
 What a stage has left is counted in thousandths of its limit. Layers move from chunk to chunk, and units of a
 shared head from stage to stage, each time the move that lessens the squares of what stages lack of
@@ -106,9 +110,10 @@ int64_t placement_lack(const PlacementRoom* room, const Placement* placement);
 // Squares of what stages lack then; 0: nothing. moves_head: the shares may change.
 int64_t placement_make_room(Placement* placement, const PlacementRoom* room, bool moves_head);
 
-// --- stage_split --------------------
+// --- splits into stages ------------------------------------------------------------------------------
+
 /*
-stage_split.h -- contiguous layers onto P stages by their mean work: where the search for a split begins.
+Contiguous layers onto P stages by their mean work: where the search for a split begins.
 */
 
 // Layers onto request->P stages: minimise the slowest stage for the samples of `num_batches` global batches,

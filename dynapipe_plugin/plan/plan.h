@@ -107,7 +107,7 @@ typedef struct {
     int64_t last_end_ns;         // of any job of any replica, where the lists of one are here
     char policy[32];             // how the micro-batches were made, e.g. "dynamic"
     char schedule[32];           // e.g. "1f1b"
-    bool pulls;                  // messages are taken by their receivers, between two jobs (machine.h)
+    bool pulls;                  // messages are taken by their receivers, between two jobs (cost_model.h)
     int64_t memory_limit_bytes;  // per rank, but for those with a limit of their own
     int64_t makespan_ns;         // predicted: slowest replica, with gradient reduction; the update follows
     int64_t bound_ns;            // no plan for this batch can be faster

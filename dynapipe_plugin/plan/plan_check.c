@@ -1,8 +1,7 @@
-// plan_check_shapes.c -- does a plan keep to what the model's kernels ask of a micro-batch (shape_rules.h)?
-#include "plan_check.h"
+// plan_check.c -- every rule of a plan: shapes that the kernels take, samples, one rank, all ranks together.
+#include "plan.h"
 
 #include <string.h>
-#include "plan.h"
 #include "plan_text.h"
 #include "problem.h"
 #include "schedule.h"
@@ -98,8 +97,9 @@ Status plan_check_shapes(const Plan* plan, const ShapeRules* rules) {
     return STATUS_OK;
 }
 
-// --- plan_check_comm --------------------
-// plan_check_comm.c -- messages agree at both ends, and the lists run to their end under the hardest rules a
+// --- all ranks together ------------------------------------------------------------------------------
+
+// Messages agree at both ends, and the lists run to their end under the hardest rules a
 // transport may have: a send is done only together with its receive (no buffers in between), and each rank's
 // transfers happen one after the other in list order (NCCL on one stream).
 
@@ -289,8 +289,9 @@ static Status plan_check_comm(const Plan* plan, const PlanReplicaPlaces* replica
     return STATUS_OK;
 }
 
-// --- plan_check_rank --------------------
-// plan_check_rank.c -- the rules of one rank's list: every job and transfer once, in an order that can run,
+// --- one rank ----------------------------------------------------------------------------------------
+
+// The rules of one rank's list: every job and transfer once, in an order that can run,
 // every buffer alive while it is used, and no two in one place at one time.
 
 typedef struct {
@@ -336,7 +337,7 @@ static bool has_last(const Check* check) {
     return is_here(check, check->plan->placement.num_chunks - 1);
 }
 
-// --- instructions -----------------------------------------------------------------------------------------
+// --- instructions ------------------------------------------------------------------------------------
 
 // The stage at the other end of a transfer of this rank; -1: there is none.
 static int32_t far_stage(const Check* check, const PlanInstr* instr) {
@@ -461,7 +462,7 @@ static Status check_order(const Check* check, int32_t row, int32_t m) {
     return check_job_order(check, row, m, JOB_W);
 }
 
-// --- buffers ----------------------------------------------------------------------------------------------
+// --- buffers -----------------------------------------------------------------------------------------
 
 // The row of a buffer of this rank, -1: it has none such.
 static int32_t buffer_row(const Check* check, const PlanBuffer* buffer) {
@@ -601,7 +602,7 @@ static Status check_lives(const Check* check, int32_t row, int32_t m) {
     return STATUS_OK;
 }
 
-// --- places -----------------------------------------------------------------------------------------------
+// --- places ------------------------------------------------------------------------------------------
 
 static bool same_time(const PlanBuffer* a, const PlanBuffer* b) {
     return a->instr_begin < b->instr_end && b->instr_begin < a->instr_end;
@@ -634,7 +635,7 @@ typedef struct {
     const PlanBuffer** buffers;
 } Alive;
 
-// The first one that begins at this address or behind it.
+// The first one that begins at this address or after it.
 static int32_t alive_find(const Alive* alive, int64_t offset_bytes) {
     int32_t low = 0, high = alive->num;
     while (low < high) {
@@ -732,7 +733,7 @@ static Status plan_check_rank(const Plan* plan, int32_t rank, PlanReplicaPlaces*
     return check_overlaps(&check, arena);
 }
 
-// --- plan_check --------------------
+// --- samples and micro-batches -----------------------------------------------------------------------
 
 static Status check_shares(const Plan* plan) {
     const Placement* placement = &plan->placement;

@@ -22,7 +22,7 @@ bool plan_placement_is_sane(const Placement* placement, int32_t P) {
     return sane;
 }
 
-// --- instructions ----------------------------------------------------------------------------------------
+// --- instructions ------------------------------------------------------------------------------------
 
 // The row at the other end of an activation or a part of a gradient that concerns the last chunk.
 static int32_t share_of_peer(const Placement* placement, int32_t P, const PlanInstr* instr) {
@@ -57,7 +57,7 @@ int32_t plan_instr_row(const Placement* placement, int32_t P, const PlanInstr* i
     return plan_has_row(placement, P, instr->chunk) ? instr->chunk : -1;
 }
 
-// --- jobs ------------------------------------------------------------------------------------------------
+// --- jobs --------------------------------------------------------------------------------------------
 
 static PlanJobAt job_at(const Placement* placement, JobKind kind, int32_t row) {
     return (PlanJobAt){(uint8_t)kind, (int16_t)row, (int16_t)placement_stage_of(placement, row)};
@@ -127,8 +127,9 @@ int32_t plan_job_makes(PlanMessage out[PLAN_MAX_MESSAGES], const Placement* plac
     return num;
 }
 
-// --- plan_hash --------------------
-// plan_hash.c -- a plan as one number: every field of plan.h, in the order of the text form.
+// --- hashes ------------------------------------------------------------------------------------------
+
+// A plan as one number: every field of plan.h, in the order of the text form.
 
 static void add(uint64_t* hash, int64_t value) {
     *hash = hash_bytes(*hash, &value, sizeof value);

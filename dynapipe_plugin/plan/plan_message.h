@@ -10,7 +10,7 @@ plan_message.h -- which transfer a send, receive or wait is about, and which job
 
 So a row and a kind name one transfer of a micro-batch, whatever the placement; instructions at both of its
 ends name it in their own way (plan.h). Where both jobs lie on one stage nothing is sent, and the job that
-reads stands behind the one that makes.
+reads stands after the one that makes.
 */
 #pragma once
 

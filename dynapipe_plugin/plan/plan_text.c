@@ -76,7 +76,7 @@ void timeline_row_close_chunks(TimelineRow* row) {
     fprintf(row->out, "|\n");
 }
 
-// --- plan_words --------------------
+// --- words of the text form --------------------------------------------------------------------------
 
 #define X(name, text) text,
 const char* const plan_instr_words[INSTR_COUNT] = {INSTR_LIST(X)};
@@ -107,8 +107,9 @@ bool plan_name_is_valid(const char* name) {
            strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_-+.") == length;
 }
 
-// --- plan_print --------------------
-// plan_print.c -- a plan as stable text, one thing per line:
+// --- printing ----------------------------------------------------------------------------------------
+
+// A plan as stable text, one thing per line:
 //
 //     dynapipe-plan 2
 //     stages 2 replicas 1 chunks 2 microbatches 1 samples 2 sequences 2 segments 2
@@ -332,8 +333,9 @@ void plan_print_timeline(const Plan* plan, int32_t width, FILE* out) {
     }
 }
 
-// --- plan_parse --------------------
-// plan_parse.c -- reads what plan_print writes (its form is described there).
+// --- parsing -----------------------------------------------------------------------------------------
+
+// Reads what plan_print writes (its form is described there).
 //
 // Safe on hostile text: no recursion, every number has a range, no count exceeds what the rest of the text
 // could hold, and every index is inside what was announced. plan_check judges the plan itself.

@@ -1,5 +1,7 @@
 /*
-timeline_row.h -- one row of an ASCII timeline, fed with jobs in the order of time.
+plan_text.h -- plans as text and as timelines.
+
+One row of an ASCII timeline, fed with jobs in the order of time.
 
     stage 0 |aabbccdd............AAAAeeBBBBffCCCC..DDDD..EEEE..FFFF| idle 33 %
 
@@ -36,9 +38,9 @@ void timeline_row_open_chunks(TimelineRow* row, int32_t s, int64_t makespan_ns, 
 void timeline_row_add_chunk(TimelineRow* row, int32_t chunk, bool is_share, int64_t begin_ns, int64_t end_ns);
 void timeline_row_close_chunks(TimelineRow* row);
 
-// --- plan_words --------------------
-// plan_words.h -- the words of a plan's text form, shared by plan_print.c and plan_parse.c; and where a job,
-// send or receive stands in pairs of instructions.
+// --- words of the text form --------------------------------------------------------------------------
+
+// The words of a plan's text form, for printing and parsing.
 
 #define PLAN_MAGIC "dynapipe-plan 2"
 

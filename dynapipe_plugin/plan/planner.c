@@ -7,7 +7,6 @@
 #include "batching.h"
 #include "bound.h"
 #include "placement.h"
-#include "plan_check.h"
 #include "search.h"
 
 // One call of plan_make.

@@ -10,7 +10,7 @@ compiler and optimisation level.
     fit         draft.h: schedules whose instruction lists fit in memory; where that costs time, the search
                 again with so much less memory
     lists       instructions.h, memory_layout.h
-    check       bound.h, plan_check.h
+    check       bound.h, plan_check.c
 
 Methods of others (batching.h) take the place of the search where a program links rivals/. In training the
 placement is chosen once a run, from a sample of the mixture (stage_search.h). In words, with a worked step:

@@ -1,4 +1,4 @@
-// plan_problem.c -- see plan_problem.h.
+// problem.c -- the planning problem, what its micro-batches cost, and lists of them.
 #include "problem.h"
 
 #include <stdio.h>
@@ -181,7 +181,7 @@ Status plan_problem_init(PlanProblem* out, const PlanRequest* request, const Cos
     return modes_choose(out);
 }
 
-// --- shape_rules --------------------
+// --- what kernels take -------------------------------------------------------------------------------
 
 int64_t shape_greatest_divisor(int64_t a, int64_t b) {
     while (b != 0) {
@@ -218,7 +218,7 @@ int32_t shape_rules_pad(const ShapeRules* rules, int32_t num_tokens, int64_t num
     return (int32_t)(max_tokens < num_tokens ? num_tokens : max_tokens);
 }
 
-// --- limits ----------------------------------------------------------------------------------------------
+// --- limits ------------------------------------------------------------------------------------------
 
 static int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
@@ -333,8 +333,9 @@ Status shape_rules_check(const PlanRequest* request) {
     return request->rules.padded ? check_padded(request) : STATUS_OK;
 }
 
-// --- sample_order --------------------
-// sample_order.c -- merge sort by a comparison that never ties (ids differ), then the snake.
+// --- orders of samples -------------------------------------------------------------------------------
+
+// Merge sort by a comparison that never ties (ids differ), then the snake.
 
 typedef enum { BY_ENC, BY_DEC, BY_DEC_ASCENDING } OrderKey;
 
@@ -399,8 +400,9 @@ Status sample_order_make(int32_t* order, const PlanSample* samples, int32_t num_
     return STATUS_OK;
 }
 
-// --- microbatch --------------------
-// microbatch.c -- see microbatch.h: building lists.
+// --- micro-batches -----------------------------------------------------------------------------------
+
+// building lists.
 
 Status microbatch_list_reserve(MicrobatchList* list, int32_t max_mbs, int32_t num_samples, Arena* arena) {
     *list = (MicrobatchList){.mbs = ARENA_NEW(arena, Microbatch, max_mbs),
@@ -476,7 +478,7 @@ void microbatch_list_append(MicrobatchList* list, const PlanProblem* problem, Mb
     microbatch_list_close(list, problem);
 }
 
-// --- microbatch_cost --------------------
+// --- what a micro-batch costs ------------------------------------------------------------------------
 
 static int64_t microbatch_jobs_ns(const CostJobs* jobs) {
     return jobs->job_ns[JOB_F] + jobs->job_ns[JOB_B] + jobs->job_ns[JOB_W] + jobs->job_ns[JOB_R];

@@ -1,5 +1,5 @@
 /*
-plan_problem.h -- the planning problem: what every pass of the planner is asked.
+problem.h -- the planning problem: what every pass of the planner is asked.
 
 Samples, costs, machine, placement and memory of one global batch, checked and looked up once. All passes are
 pure functions of it: integers decide, ties go to the smaller sample id.
@@ -22,7 +22,7 @@ typedef struct {
     Placement placement;  // the request's
     CostStage chunks[PLAN_MAX_CHUNKS];
     CostRank has[PLAN_MAX_STAGES];  // what the ranks of a stage have of the model
-    // Of the machine (machine.h), for passes that do not know which replica they work for.
+    // Of the machine (cost_model.h), for passes that do not know which replica they work for.
     int64_t limit_bytes[PLAN_MAX_STAGES];       // memory of the stage's ranks: the least; 0: no limit
     int64_t most_limit_bytes[PLAN_MAX_STAGES];  // the most; 0: no limit on some rank
     double stage_slow[PLAN_MAX_STAGES];         // how long jobs take there, the mean over replicas ...
@@ -61,9 +61,10 @@ static inline int64_t plan_problem_stage_ns(const PlanProblem* problem, int32_t 
     return problem->differs ? cost_round((double)work_ns * problem->stage_slow[s]) : work_ns;
 }
 
-// --- shape_rules --------------------
+// --- what kernels take -------------------------------------------------------------------------------
+
 /*
-shape_rules.h -- what a model's kernels ask of a micro-batch (ShapeRules), as the passes ask it.
+What a model's kernels ask of a micro-batch (ShapeRules), as the passes ask it.
 
     T(B) = the longest of B samples, rounded up to lcm(seq_multiple, tokens_multiple / gcd(tokens_multiple,
 B))
@@ -99,9 +100,10 @@ Status shape_rules_valid(const ShapeRules* rules);
 // Can the request keep its own rules? STATUS_BAD_OPTION names the option that does not.
 Status shape_rules_check(const PlanRequest* request);
 
-// --- sample_order --------------------
+// --- orders of samples -------------------------------------------------------------------------------
+
 /*
-sample_order.h -- puts the samples of a global batch on a line, so that neighbours are alike in length.
+Puts the samples of a global batch on a line, so that neighbours are alike in length.
 
 Decoder-only: descending (enc, dec, id), as the original does (spec section b). Encoder-decoder: sorted by
 encoder length into bands, each band by decoder length, turning at every band (a snake), so that both lengths
@@ -113,12 +115,13 @@ Status sample_order_make(int32_t* order, const PlanSample* samples, int32_t num_
 // Descending (enc, dec, id) whatever the model: the original without its travelling salesman.
 Status sample_order_sorted(int32_t* order, const PlanSample* samples, int32_t num_samples, Arena* arena);
 
-// --- microbatch --------------------
+// --- micro-batches -----------------------------------------------------------------------------------
+
 /*
-microbatch.h -- micro-batches of one global batch: what a batching pass answers.
+Micro-batches of one global batch: what a batching pass answers.
 
     MicrobatchList      micro-batches of all replicas together
-    MicrobatchBuild     a pass: PlanProblem -> list               (batching_policies.h has the table)
+    MicrobatchBuild     a pass: PlanProblem -> list               (batching.h has the table)
 
 In every list each sample is in exactly one segment, and every micro-batch fits in memory when it is alone on
 its stage. No list is ever empty (num_samples >= 1).
@@ -155,7 +158,7 @@ void microbatch_list_add(MicrobatchList* list, const PlanProblem* problem, const
                          int32_t enc_tokens, int32_t dec_tokens);
 void microbatch_list_close(MicrobatchList* list, const PlanProblem* problem);
 
-// One micro-batch of these samples, one sequence each: ragged, or padded to the longest (shape_rules.h; of
+// One micro-batch of these samples, one sequence each: ragged, or padded to the longest (problem.h; of
 // the decoder's side up to max_target_tokens).
 void microbatch_list_append(MicrobatchList* list, const PlanProblem* problem, MbLayout layout,
                             RecomputeMode mode, const int32_t* ids, int32_t num);
@@ -163,9 +166,10 @@ void microbatch_list_append(MicrobatchList* list, const PlanProblem* problem, Mb
 int32_t microbatch_pad_tokens(const PlanProblem* problem, int32_t num_tokens, int64_t num_seqs);
 int32_t microbatch_pad_targets(const PlanProblem* problem, int32_t num_tokens, int64_t num_seqs);
 
-// --- microbatch_cost --------------------
+// --- what a micro-batch costs ------------------------------------------------------------------------
+
 /*
-microbatch_cost.h -- what one micro-batch takes and holds on every stage.
+What one micro-batch takes and holds on every stage.
 
 Memory of one micro-batch on stage s (buffers only where count_buffers), over its chunks and its share:
     held  = acts + in            from F to B; several micro-batches at a time (SHARE_PIPELINE)

@@ -49,7 +49,7 @@ static void least_squares_solve(double* x, const double* a, const double* b, int
     }
 }
 
-// --- refit_sums --------------------
+// --- sums over measured jobs -------------------------------------------------------------------------
 
 enum { WEIGH_ROUNDS = 6, WEIGH_LEAST_JOBS = 8 };
 
@@ -151,7 +151,7 @@ double refit_sums_weigh(double* kept, double* errors, RefitSide side, const Refi
     return scatter;
 }
 
-// --- refit_solve --------------------
+// --- factors -----------------------------------------------------------------------------------------
 
 // Deviations from 1 that are usual, and of W's from B's, which joint backward passes do not tell apart.
 static const double PRIOR_FACTOR = 0.1, PRIOR_FACTOR_PAIR = 0.2;

@@ -1,5 +1,7 @@
 /*
-least_squares.h -- small symmetric systems A x = b, A positive definite, in a packed lower triangle.
+refit.h -- a cost model's factors from measured jobs (least squares).
+
+Small symmetric systems A x = b, A positive definite, in a packed lower triangle.
 
     a[least_squares_at(i, j)], j <= i      A = sum of w t t', b = sum of w t y: normal equations
 
@@ -16,9 +18,10 @@ static inline int32_t least_squares_at(int32_t i, int32_t j) {
     return i >= j ? i * (i + 1) / 2 + j : j * (j + 1) / 2 + i;
 }
 
-// --- refit_sums --------------------
+// --- sums over measured jobs -------------------------------------------------------------------------
+
 /*
-refit_sums.h -- what the jobs of one rank say of the cost model's terms: sums of a few hundred doubles.
+What the jobs of one rank say of the cost model's terms: sums of a few hundred doubles.
 
     measured time = sum over terms c of factor_c * term_c, weighted with 1 / predicted time
 
@@ -67,9 +70,10 @@ double refit_sums_weigh(double* kept, double* errors, RefitSide side, const Refi
 double refit_sums_weigh_by(double* kept, double* errors, RefitSide side, const RefitJob* jobs,
                            int32_t num_jobs, const double factor[REFIT_COLUMNS]);
 
-// --- refit_solve --------------------
+// --- factors -----------------------------------------------------------------------------------------
+
 /*
-refit_solve.h -- factors of the cost model's terms that all ranks share, and how slow each rank is beyond.
+Factors of the cost model's terms that all ranks share, and how slow each rank is beyond.
 
     time of a job on rank r = slow[r][pass] * sum over terms c of factor[c] * term_c
 

@@ -262,7 +262,7 @@ static Status replay_init(Replay* it, const Plan* plan, int32_t replica, Arena* 
     return STATUS_OK;
 }
 
-// --- running ---------------------------------------------------------------------------------------------
+// --- running -----------------------------------------------------------------------------------------
 
 static void deliver(Replay* it, const ReplayMessage* message, int64_t at_ns) {
     ReplayInput* input = &it->inputs[message->input];
@@ -431,7 +431,7 @@ static Status replay_run(Replay* it) {
     return STATUS_OK;
 }
 
-// --- durations -------------------------------------------------------------------------------------------
+// --- durations ---------------------------------------------------------------------------------------
 
 // As given, else as planned. *ns: [num_instrs] of stage s.
 static Status durations_set(Replay* it, int64_t** ns, const int64_t* const* instr_ns, Arena* arena) {
@@ -495,7 +495,7 @@ Status shared_cores_stretch(int64_t*** instr_ns, int64_t* out_ns, const Plan* pl
     return STATUS_OK;
 }
 
-// --- trials ----------------------------------------------------------------------------------------------
+// --- trials ------------------------------------------------------------------------------------------
 
 // round(ns x factor / 2^FACTOR_BITS) without overflow.
 static inline int64_t scaled_ns(int64_t ns, int64_t factor) {

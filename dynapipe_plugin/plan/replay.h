@@ -52,15 +52,16 @@ Status plan_replay(ReplayResult* out, const Plan* plan, const ReplayNoise* noise
 Status plan_makespan(int64_t* out_ns, const Plan* plan, int32_t replica, const int64_t* const* instr_ns,
                      Arena* scratch);
 
-int64_t plan_tail_ns(const Plan* plan);  // what the makespan has behind the last end of any job: reduction
+int64_t plan_tail_ns(const Plan* plan);  // what the makespan has after the last end of any job: reduction
 
 static inline uint64_t replay_replica_seed(uint64_t seed, int32_t replica) {
     return seed + (uint64_t)replica * 0xd1342543de82ef95u;
 }
 
-// --- shared_cores --------------------
+// --- shared cores ------------------------------------------------------------------------------------
+
 /*
-shared_cores.h -- what a plan's jobs take where the ranks of a host have fewer cores than they want.
+What a plan's jobs take where the ranks of a host have fewer cores than they want.
 
 A plan is for a core per thread of every rank. Where N threads of a host want C < N cores, the system gives
 each of those that compute at an instant C / N of a core; who waits for a message takes none. So a job that

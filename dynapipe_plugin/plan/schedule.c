@@ -86,8 +86,9 @@ Status pipe_problem_check_fits(const PipeProblem* problem) {
     return STATUS_OK;
 }
 
-// --- pipe_1f1b --------------------
-// pipe_1f1b.c -- 1F1B (PipeDream-flush; Narayanan et al., SC'21): stage s warms up with min(P - s, M)
+// --- 1F1B --------------------------------------------------------------------------------------------
+
+// 1F1B (PipeDream-flush; Narayanan et al., SC'21): stage s warms up with min(P - s, M)
 // forwards, then alternates one backward, one forward. Stage s never holds more than P - s micro-batches, and
 // M equal ones take (M + P - 1)(f + b) where transfers are free. No memory limit is looked at.
 
@@ -113,8 +114,9 @@ const PipePolicy pipe_policy_1f1b = {
     .build = one_f_one_b_build,
 };
 
-// --- pipe_gpipe --------------------
-// pipe_gpipe.c -- GPipe (Huang et al., NeurIPS'19): every forward, then every backward in the same order.
+// --- GPipe -------------------------------------------------------------------------------------------
+
+// GPipe (Huang et al., NeurIPS'19): every forward, then every backward in the same order.
 // Holds all M micro-batches on every stage; no memory limit is looked at.
 
 static Status gpipe_build(PipeSchedule* out, const PipeProblem* problem, const int32_t* order,
@@ -136,8 +138,9 @@ const PipePolicy pipe_policy_gpipe = {
     .build = gpipe_build,
 };
 
-// --- pipe_cyclic --------------------
-// pipe_cyclic.c -- the `cyclic` order of DynaPipe (EuroSys'24; spec section e.3), and the same with a limit.
+// --- cyclic ------------------------------------------------------------------------------------------
+
+// The `cyclic` order of DynaPipe (EuroSys'24; spec section e.3), and the same with a limit.
 //
 // Time is global cycles; what jobs really take is not looked at. In every cycle every stage runs one
 // backward, if there is one, then one forward; what that makes ready is ready in the next cycle. Without a

@@ -1,5 +1,6 @@
 /*
-pipe.h -- one replica's pipeline as a scheduling problem, the order of its jobs, and the simulated timeline.
+schedule.h -- one replica's pipeline as a scheduling problem, the order of its jobs, and the simulated
+timeline.
 
     PipeProblem   P stages, K chunks on them (Placement), M micro-batches: what each job takes and holds
     PipeSchedule  one job order per stage
@@ -25,7 +26,7 @@ typedef struct {
     int64_t stored_bytes;       // from F begin (R begin where F drops it) to B end, or W end if split
     int64_t input_bytes;        // received activation: from F begin to B end; of a share in stored_bytes
     int64_t forward_bytes;      // only while F runs, where F drops
-    int64_t transfer_ns;     // over the boundary behind this chunk, either direction; of a share: its hidden
+    int64_t transfer_ns;     // over the boundary after this chunk, either direction; of a share: its hidden
                              // states. 0 where both ends are on one stage
     int64_t part_ns;         // of a share: what it sends back
     int64_t factor_ns;       // of a share by vocabulary: the transfer that its W waits for
@@ -40,7 +41,7 @@ typedef struct {
     const PipeCost* cost;                         // [rows * M], cost[row * M + m]
     int64_t memory_limit_bytes[PLAN_MAX_STAGES];  // for activations: limit - state - scratch; INT64_MAX: none
     int64_t tail_ns[PLAN_MAX_STAGES];             // gradient reduction after a stage's last job
-    bool pulls;  // a stage takes its messages itself, between two jobs (machine.h, pipe_pulled.h)
+    bool pulls;  // a stage takes its messages itself, between two jobs (cost_model.h, simulate.h)
 } PipeProblem;
 
 typedef struct {
@@ -93,9 +94,10 @@ typedef struct {
 extern const PipePolicy pipe_policy_gpipe, pipe_policy_1f1b, pipe_policy_adaptive;
 extern const PipePolicy pipe_policy_cyclic, pipe_policy_cyclic_limited;  // the original's
 
-// --- pipe_schedule --------------------
+// --- lists being written -----------------------------------------------------------------------------
+
 /*
-pipe_schedule.h -- job lists being written: what the policies pipe_gpipe, pipe_1f1b and pipe_adaptive share.
+Job lists being written: what the policies pipe_gpipe, pipe_1f1b and pipe_adaptive share.
 */
 
 // Empty lists with room for every job of every micro-batch (F, R, B, W).
@@ -118,9 +120,10 @@ int64_t pipe_alone_bytes(const PipeProblem* problem, int32_t s, int32_t m);
 // STATUS_INFEASIBLE where some micro-batch does not fit even alone; names stage, micro-batch and bytes over.
 Status pipe_problem_check_fits(const PipeProblem* problem);
 
-// --- pipe_adaptive --------------------
+// --- the adaptive policy -----------------------------------------------------------------------------
+
 /*
-pipe_adaptive.h -- the memory-aware greedy order: backward first, then forward, then weight gradients.
+The memory-aware greedy order: backward first, then forward, then weight gradients.
 
 Walks through time once. Whenever a stage is free it runs
     B  of a chunk whose gradient is there, or F of its share of the head (R before B where F dropped its
@@ -130,11 +133,11 @@ Walks through time once. Whenever a stage is free it runs
     W  the oldest (only where backward is split; of a share always)
 in this order of preference; all micro-batches keep one order on all chunks. It is the `cyclic` schedule of
 DynaPipe (spec section e.3) with real durations in place of cycles, and with W as filler (Zero Bubble,
-Qi et al., ICLR'24). With wait_permille a W does not begin where a B or F comes within that part of it.
+Qi et al., ICLR'24).
 
 A micro-batch that is much longer than others holds up the step if it has to wait at every stage. So first of
 all comes a ready F or B that is critical: what can only run after it, down to B of chunk 0, takes longer than
-all that is left to do on the stage; of several the one with most behind it. critical_permille scales that.
+all that is left to do on the stage; of several the one with most after it. critical_permille scales that.
 
 Admission: of chunk k at most max_in_flight[k] micro-batches have begun F and not B; and a stage's memory is
 kept in a safe state (Dijkstra's banker): a job gets memory only if after it every micro-batch that has begun
@@ -148,10 +151,8 @@ never deadlocks: the oldest micro-batch is always admitted.
 
 typedef struct {
     bool split_backward;
-    int32_t wait_permille;                   // of a W; 0: it begins at once
     int32_t critical_permille;               // of a tail that is longer than a stage's work; 0: none is
     int32_t max_in_flight[PLAN_MAX_CHUNKS];  // F begun, B not begun; >= 1
-    int64_t most_bytes[PLAN_MAX_STAGES];     // no more, even where the problem's limit is higher; 0: that one
 } PipeAdaptiveRule;
 
 // 2 (K - k) - 1 of chunk k: what `cyclic` holds; 1F1B's P - s plus as many again as slack.

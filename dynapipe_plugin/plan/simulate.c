@@ -63,7 +63,7 @@ typedef struct {
     // the adaptive walk
     bool limited, drops;
     int64_t left_ns;          // its jobs that have not run, and its tail
-    int64_t limit_bytes;      // of the problem or the rule
+    int64_t limit_bytes;      // of the problem
     int64_t held_bytes;       // now, W pending included
     int64_t lasting_bytes;    // of these, what no W alone gives back
     int64_t most_need_bytes;  // of any micro-batch
@@ -130,7 +130,7 @@ static inline int32_t first_stage(const Sim* sim) {
     return first;
 }
 
-// --- messages --------------------------------------------------------------------------------------------
+// --- messages ----------------------------------------------------------------------------------------
 
 // What the row's next jobs wait for, after one has run or something has arrived.
 HOT void refresh(const Sim* sim, SimRow* row) {
@@ -243,6 +243,7 @@ static void take_message(Sim* sim, int32_t s) {
 }
 
 // --- the adaptive walk: memory ---------------------------------------------------------------------------
+
 //
 // Micro-batches end in their order. A stage's state is safe if for every i that has begun on it
 //     need(i) + sum over j > i of held(j) <= limit
@@ -277,19 +278,14 @@ static bool stays_safe(const Sim* sim, const SimStage* stage, int32_t position, 
     return true;
 }
 
-// May the stage run F (or R) of the row's micro-batch at `position` now? If not because of what it holds:
-// *needs_w.
-HOT bool admits(const Sim* sim, const SimStage* stage, const SimRow* row, JobKind kind, int32_t position,
-                bool* needs_w) {
+// May the stage run F (or R) of the row's micro-batch at `position` now?
+HOT bool admits(const Sim* sim, const SimStage* stage, const SimRow* row, JobKind kind, int32_t position) {
     if (!stage->limited) { return true; }
     const PipeCost* cost = &row->cost[sim->order[position]];
     int64_t taken_bytes = kind == JOB_R ? dropped_bytes(cost)
                           : cost->drops ? cost->input_bytes + cost->forward_bytes
                                         : kept_bytes(cost);
-    if (stage->held_bytes + taken_bytes > stage->limit_bytes) {
-        *needs_w = true;
-        return false;
-    }
+    if (stage->held_bytes + taken_bytes > stage->limit_bytes) { return false; }
     return stage->most_need_bytes + stage->lasting_bytes + taken_bytes <= stage->limit_bytes ||
            stays_safe(sim, stage, position, taken_bytes);
 }
@@ -345,15 +341,15 @@ HOT int32_t urgent_kind(const Sim* sim, const SimRow* row) {
 
 // A ready job that, with all that can only come after it, takes longer than the stage's work that is left; of
 // several the longest.
-HOT void offer_critical(Choice* best, int64_t* critical_ns, const Sim* sim, const SimStage* stage, int32_t r,
-                        bool* needs_w) {
+HOT void offer_critical(Choice* best, int64_t* critical_ns, const Sim* sim, const SimStage* stage,
+                        int32_t r) {
     const SimRow* row = &stage->rows[r];
     if (row->urgent_ns <= stage->clock_ns) {
         int32_t position = row->is_share ? row->next_f : row->next_b, m = sim->order[position];
         int64_t urgent_ns = row->is_share ? row->forward_critical_ns[m] : row->backward_critical_ns[m];
         if (urgent_ns > *critical_ns) {
             int32_t kind = urgent_kind(sim, row);
-            if (kind == JOB_B || admits(sim, stage, row, (JobKind)kind, position, needs_w)) {
+            if (kind == JOB_B || admits(sim, stage, row, (JobKind)kind, position)) {
                 *critical_ns = urgent_ns;
                 *best = (Choice){stage->clock_ns, r, position, kind};
             }
@@ -361,7 +357,7 @@ HOT void offer_critical(Choice* best, int64_t* critical_ns, const Sim* sim, cons
     }
     if (row->forward_ns <= stage->clock_ns) {
         int64_t forward_ns = row->forward_critical_ns[sim->order[row->next_f]];
-        if (forward_ns > *critical_ns && admits(sim, stage, row, JOB_F, row->next_f, needs_w)) {
+        if (forward_ns > *critical_ns && admits(sim, stage, row, JOB_F, row->next_f)) {
             *critical_ns = forward_ns;
             *best = (Choice){stage->clock_ns, r, row->next_f, JOB_F};
         }
@@ -370,32 +366,31 @@ HOT void offer_critical(Choice* best, int64_t* critical_ns, const Sim* sim, cons
 
 // B and shares: of those that are ready the oldest micro-batch's, of equals the later chunk's; else the first
 // to be ready.
-HOT void offer_urgent(Choice* best, const Sim* sim, const SimStage* stage, int32_t r, bool* needs_w) {
+HOT void offer_urgent(Choice* best, const Sim* sim, const SimStage* stage, int32_t r) {
     const SimRow* row = &stage->rows[r];
     int64_t at_ns = later(row->urgent_ns, stage->clock_ns);
     if (at_ns > best->at_ns || at_ns == NEVER) { return; }
     int32_t position = row->is_share ? row->next_f : row->next_b;
     if (at_ns == best->at_ns && position >= best->position) { return; }
     int32_t kind = urgent_kind(sim, row);
-    if (kind != JOB_B && !admits(sim, stage, row, (JobKind)kind, position, needs_w)) { return; }
+    if (kind != JOB_B && !admits(sim, stage, row, (JobKind)kind, position)) { return; }
     *best = (Choice){at_ns, r, position, kind};
 }
 
 // F of chunks, before *best; of equals the later chunk's.
-HOT void offer_forward(Choice* best, const Sim* sim, const SimStage* stage, int32_t r, bool* needs_w) {
+HOT void offer_forward(Choice* best, const Sim* sim, const SimStage* stage, int32_t r) {
     const SimRow* row = &stage->rows[r];
     int64_t at_ns = later(row->forward_ns, stage->clock_ns);
-    if (at_ns >= best->at_ns || !admits(sim, stage, row, JOB_F, row->next_f, needs_w)) { return; }
+    if (at_ns >= best->at_ns || !admits(sim, stage, row, JOB_F, row->next_f)) { return; }
     *best = (Choice){at_ns, r, row->next_f, JOB_F};
 }
 
 // R ahead of time, else the oldest W.
 HOT Choice find_filler(const Sim* sim, const SimStage* stage, int32_t num_rows) {
     Choice best = {NEVER, 0, INT32_MAX, JOB_W};
-    bool needs_w;
     for (int32_t r = 0; r < num_rows && stage->drops; r++) {
         const SimRow* row = &stage->rows[r];
-        if (!row->is_share && r_is_due(sim, row) && admits(sim, stage, row, JOB_R, row->next_b, &needs_w)) {
+        if (!row->is_share && r_is_due(sim, row) && admits(sim, stage, row, JOB_R, row->next_b)) {
             return (Choice){stage->clock_ns, r, row->next_b, JOB_R};
         }
     }
@@ -409,57 +404,44 @@ HOT Choice find_filler(const Sim* sim, const SimStage* stage, int32_t num_rows) 
 }
 
 // What runs at once: critical jobs, then B and shares, then F.
-HOT Choice find_ready(const Sim* sim, const SimStage* stage, int32_t num_rows, bool* needs_w) {
+HOT Choice find_ready(const Sim* sim, const SimStage* stage, int32_t num_rows) {
     Choice best = {NEVER, 0, INT32_MAX, JOB_B};
     if (sim->rule->critical_permille > 0) {
         int64_t critical_ns = stage->left_ns * 1000 / sim->rule->critical_permille;
-        for (int32_t r = 0; r < num_rows; r++) {
-            offer_critical(&best, &critical_ns, sim, stage, r, needs_w);
-        }
+        for (int32_t r = 0; r < num_rows; r++) { offer_critical(&best, &critical_ns, sim, stage, r); }
         if (best.at_ns != NEVER) { return best; }
     }
     for (int32_t r = num_rows - 1; r >= 0; r--) {
-        if (stage->rows[r].urgent_ns <= stage->clock_ns) { offer_urgent(&best, sim, stage, r, needs_w); }
+        if (stage->rows[r].urgent_ns <= stage->clock_ns) { offer_urgent(&best, sim, stage, r); }
     }
     for (int32_t r = num_rows - 1; r >= 0 && best.at_ns == NEVER; r--) {
-        if (stage->rows[r].forward_ns <= stage->clock_ns) { offer_forward(&best, sim, stage, r, needs_w); }
+        if (stage->rows[r].forward_ns <= stage->clock_ns) { offer_forward(&best, sim, stage, r); }
     }
     return best;
 }
 
 // What comes first of all that is under way; W of a share waits for its factors.
-HOT Choice find_first(const Sim* sim, const SimStage* stage, int32_t num_rows, bool* needs_w) {
+HOT Choice find_first(const Sim* sim, const SimStage* stage, int32_t num_rows) {
     Choice best = {NEVER, 0, INT32_MAX, JOB_B};
-    for (int32_t r = num_rows - 1; r >= 0; r--) { offer_urgent(&best, sim, stage, r, needs_w); }
-    for (int32_t r = num_rows - 1; r >= 0; r--) { offer_forward(&best, sim, stage, r, needs_w); }
+    for (int32_t r = num_rows - 1; r >= 0; r--) { offer_urgent(&best, sim, stage, r); }
+    for (int32_t r = num_rows - 1; r >= 0; r--) { offer_forward(&best, sim, stage, r); }
     return best;
-}
-
-// May a filler wait, because `best` comes within part of the time that it takes?
-static inline bool filler_waits(const Sim* sim, const SimStage* stage, const Choice* filler,
-                                const Choice* best) {
-    if (filler->kind != JOB_W || best->at_ns == NEVER) { return false; }
-    int64_t filler_ns = stage->rows[filler->row].cost[sim->order[filler->position]].job_ns[JOB_W];
-    return best->at_ns - stage->clock_ns <= filler_ns / 1000 * sim->rule->wait_permille;
 }
 
 // num_rows: the stage's, known to the compiler where there is one.
 HOT Choice choose_among(const Sim* sim, const SimStage* stage, int32_t num_rows) {
-    bool needs_w = false, has_input = false;
+    bool has_input = false;
     for (int32_t r = 0; r < num_rows; r++) {
         const SimRow* row = &stage->rows[r];
         has_input |= row->urgent_ns <= stage->clock_ns || row->forward_ns <= stage->clock_ns;
     }
     if (has_input) {
-        Choice ready = find_ready(sim, stage, num_rows, &needs_w);
+        Choice ready = find_ready(sim, stage, num_rows);
         if (ready.at_ns != NEVER) { return ready; }
     }
     Choice filler = find_filler(sim, stage, num_rows);
-    if (filler.at_ns != NEVER && sim->rule->wait_permille == 0) { return filler; }
-    Choice best = find_first(sim, stage, num_rows, &needs_w);
-    if (filler.at_ns != NEVER) {
-        return needs_w || !filler_waits(sim, stage, &filler, &best) ? filler : best;
-    }
+    if (filler.at_ns != NEVER) { return filler; }
+    Choice best = find_first(sim, stage, num_rows);
     const SimRow* last = &stage->rows[num_rows - 1];
     if (last->ends_with_w && last->next_w < last->next_b) {
         int64_t at_ns = later(last->grad_at[sim->order[last->next_w]], stage->clock_ns);
@@ -538,7 +520,7 @@ static void run_listed(Sim* sim, int32_t s) {
     stage->pos++;
 }
 
-// --- running ---------------------------------------------------------------------------------------------
+// --- running -----------------------------------------------------------------------------------------
 
 // What stage s does next, and when.
 static inline int64_t decide(Sim* sim, int32_t s) {
@@ -688,10 +670,8 @@ static Status critical_init(Sim* sim, Arena* arena) {
 static Status walk_stage_init(Sim* sim, int32_t s, Arena* arena) {
     const PipeProblem* problem = sim->problem;
     SimStage* stage = &sim->stages[s];
-    int64_t most_bytes = sim->rule->most_bytes[s];
     stage->left_ns = problem->tail_ns[s];
     stage->limit_bytes = problem->memory_limit_bytes[s];
-    if (most_bytes > 0 && most_bytes < stage->limit_bytes) { stage->limit_bytes = most_bytes; }
     stage->limited = stage->limit_bytes != INT64_MAX;
     if (stage->limited) {
         ARENA_TRY_NEW(stage->held_of, arena, int64_t, problem->M);
@@ -787,7 +767,7 @@ const PipePolicy pipe_policy_adaptive = {
     .build = adaptive_build,
 };
 
-// --- pipe_simulate ---------------------------------------------------------------------------------------
+// --- pipe simulate -----------------------------------------------------------------------------------
 
 static const char job_letter[JOB_COUNT] = {'F', 'B', 'W', 'R'};
 

@@ -1,4 +1,5 @@
-// pipe_simulate.h -- the timeline of a schedule.
+// simulate.h -- the timeline of a schedule. (The adaptive policy, which makes its order as it goes, is in
+// simulate.c, too, and declared in schedule.h.)
 #pragma once
 
 #include "schedule.h"
@@ -32,19 +33,7 @@ int32_t pipe_messages(PipeMessage out[PIPE_MAX_MESSAGES], const PipeProblem* pro
 // Run the schedule: each stage starts its next job as soon as its input is there; one sending link per stage
 // for both directions, first come first served, or, with `pulls`, messages that their receiver takes. Memory
 // that ends at an instant is free for what begins at it; it depends on the order of a stage's jobs alone.
-// Keeps no order of events, only the longest path: linear in the number of jobs. `arena` holds the timeline
-// (and temporaries). STATUS_DEADLOCK names the stages and jobs that wait for each other; STATUS_INVALID_PLAN
-// a job that is missing, twice there, or before what it needs.
+// `arena` holds the timeline (and temporaries). STATUS_DEADLOCK names the stages and jobs that wait for each
+// other; STATUS_INVALID_PLAN a job that is missing, twice there, or before what it needs.
 Status pipe_simulate(PipeTimeline* out, const PipeProblem* problem, const PipeSchedule* schedule,
                      Arena* arena);
-
-// --- pipe_pulled --------------------
-/*
-pipe_pulled.h -- the timeline of a schedule where receivers fetch their messages (PipeProblem.pulls).
-
-A message is ready when the job that made it has ended. Its receiver takes what is ready whenever it is
-between two jobs, before it begins the next, one after the other, the longest ready first; copying is its own
-time. Where its next job lacks its input, it waits, and takes what becomes ready meanwhile. So, other than
-with links of their own, what a stage does depends on messages that it does not need yet: time is walked
-through, always on with the stage whose next job or message comes first (of equals the first stage).
-*/

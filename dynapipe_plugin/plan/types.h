@@ -1,5 +1,5 @@
 /*
-plan_types.h -- the words that all passes of the planner share: samples, sequences, micro-batches, jobs.
+types.h -- the words that all passes of the planner share: samples, sequences, micro-batches, jobs.
 
 Units are part of a name: _ns, _bytes, _tokens. Times and bytes are int64_t, decided on integers only.
 "enc" is the stack of layers that every model has (GPT: all its layers); "dec" the second stack of an
@@ -141,16 +141,17 @@ static inline bool stage_may_have(const LayerRange* layers, int32_t k, int32_t K
     return layers->layer_end - layers->layer_begin >= (k == K - 1 && K > 1 && !head_has_layer ? 0 : 1);
 }
 
-// --- plan_request --------------------
+// --- what is asked of the planner --------------------------------------------------------------------
+
 /*
-plan_request.h -- what is asked of the planner: method, layout, stages and replicas, memory, effort.
+What is asked of the planner: method, layout, stages and replicas, memory, effort.
 */
 
-struct Machine;  // machine.h
+struct Machine;  // cost_model.h
 
 typedef enum {
     BATCHING_DYNAMIC,        // ours
-    BATCHING_DYNAPIPE,       // the original's, all of it (original.c; spec sections b to g)
+    BATCHING_DYNAPIPE,       // the original's, all of it (rivals/dynapipe_original.c; spec sections b to g)
     BATCHING_PACKED,         // dense attention over packs of max_seq_tokens
     BATCHING_PACKED_RAGGED,  // the same packs by best fit decreasing, attention per sample
     BATCHING_PADDED,         // fixed number of samples per micro-batch, padded to their longest
@@ -224,8 +225,19 @@ typedef struct {
     int32_t my_replica;
 } PlanRequest;
 
-// --- mb_shape --------------------
-// mb_shape.h -- the numbers that a micro-batch's cost depends on (plan_types.h), summed sequence by sequence.
+// --- shapes ------------------------------------------------------------------------------------------
+
+// The numbers that a micro-batch's cost depends on (types.h), summed sequence by sequence.
 
 // The shape of one sequence list, from lengths; used by every pass and by run/ for evaluation batches.
-void mb_shape_add(MbShape* shape, int32_t enc_tokens, int32_t dec_tokens, int32_t supervised_tokens);
+static inline void mb_shape_add(MbShape* shape, int32_t enc_tokens, int32_t dec_tokens,
+                                int32_t supervised_tokens) {
+    int64_t enc = enc_tokens, dec = dec_tokens;
+    shape->num_seqs++;
+    shape->enc_tokens += enc;
+    shape->enc_squares += enc * enc;
+    shape->dec_tokens += dec;
+    shape->dec_squares += dec * dec;
+    shape->cross_products += enc * dec;
+    shape->supervised_tokens += supervised_tokens;
+}

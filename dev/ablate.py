@@ -54,7 +54,6 @@ VARIANTS = {
     "USUAL_EVALUATIONS 150 -> 75": ("USUAL_EVALUATIONS = 150", "USUAL_EVALUATIONS = 75"),
     "half the budget": ("    return jobs > least ? jobs : least;", "    return (jobs > least ? jobs : least) / 2;"),
     "twice the budget": ("    return jobs > least ? jobs : least;", "    return (jobs > least ? jobs : least) * 2;"),
-    "move: order": ("    return move_order(state, &search->rng);", "    return move_sample(state, &search->rng, search->layout);"),
     "move: recomputation": ("    if (pick < 16 && modes)", "    if (false && modes)"),
     "move: number of micro-batches": ("    if (pick < 5)", "    if (false)"),
 }

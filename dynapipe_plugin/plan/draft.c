@@ -125,7 +125,9 @@ int64_t pipe_passing_bytes(const PipeProblem* pipe, int32_t s, int64_t scratch_b
     return plan_align_bytes(scratch_bytes) + gradient_bytes;
 }
 
-int64_t pipe_leave_headroom(const PipeProblem* pipe, int32_t s, int64_t limit_bytes, int64_t headroom_bytes) {
+// A stage's limit less its headroom, but no less than what its largest micro-batch needs alone.
+static int64_t leave_headroom(const PipeProblem* pipe, int32_t s, int64_t limit_bytes,
+                              int64_t headroom_bytes) {
     int64_t least_bytes = 0;
     for (int32_t m = 0; m < pipe->M && headroom_bytes > 0; m++) {
         int64_t bytes = pipe_alone_bytes(pipe, s, m);
@@ -165,7 +167,7 @@ static void set_limits(ReplicaProblem* replica, const PlanProblem* problem) {
         if (problem->count_buffers) {
             available_bytes -= pipe_passing_bytes(pipe, s, replica->scratch_bytes[s]);
         }
-        available_bytes = pipe_leave_headroom(pipe, s, available_bytes, replica->headroom_bytes[s]);
+        available_bytes = leave_headroom(pipe, s, available_bytes, replica->headroom_bytes[s]);
         pipe->memory_limit_bytes[s] = available_bytes;
     }
 }
@@ -315,11 +317,14 @@ static Status attempt(Fit* fit, Arena* arena) {
     return STATUS_OK;
 }
 
-static void raise_headroom(Fit* fit) {
-    for (int32_t s = 0; s < fit->plan->problem.pipe.P; s++) {
-        fit->plan->problem.headroom_bytes[s] += fit->over_bytes[s];
-    }
-    set_limits(&fit->plan->problem, fit->problem);
+// False: that changes no limit.
+static bool raise_headroom(Fit* fit) {
+    ReplicaProblem* replica = &fit->plan->problem;
+    int64_t before[PLAN_MAX_STAGES];
+    memcpy(before, replica->pipe.memory_limit_bytes, sizeof before);
+    for (int32_t s = 0; s < replica->pipe.P; s++) { replica->headroom_bytes[s] += fit->over_bytes[s]; }
+    set_limits(replica, fit->problem);
+    return memcmp(before, replica->pipe.memory_limit_bytes, sizeof before) != 0;
 }
 
 // The micro-batch and chunk on stage s that keep most, and need not. False: none.
@@ -401,10 +406,7 @@ static bool change(Fit* fit, int32_t* num_raises, int32_t* num_rounds) {
                                       .split_backward = splits};
         return true;
     }
-    if (adapts && (*num_raises)++ < MAX_RAISES) {
-        raise_headroom(fit);
-        return true;
-    }
+    if (adapts && (*num_raises)++ < MAX_RAISES && raise_headroom(fit)) { return true; }
     memset(plan->problem.headroom_bytes, 0, sizeof plan->problem.headroom_bytes);
     set_limits(&plan->problem, fit->problem);
     if (may_recompute(fit->problem) && recompute_more(fit, *num_rounds >= MAX_RECOMPUTE_ROUNDS)) {

@@ -39,9 +39,6 @@ int64_t pipe_costs_make(PipeCost* out, RankBytes* bytes, int64_t stride, const P
 // What a stage's limit loses to buffers that no micro-batch holds: scratch, and the largest gradient to send.
 int64_t pipe_passing_bytes(const PipeProblem* pipe, int32_t s, int64_t scratch_bytes);
 
-// A stage's limit less its headroom, but no less than what its largest micro-batch needs alone.
-int64_t pipe_leave_headroom(const PipeProblem* pipe, int32_t s, int64_t limit_bytes, int64_t headroom_bytes);
-
 // The scheduling problem of one replica.
 typedef struct {
     PipeProblem pipe;

@@ -421,6 +421,18 @@ static PipeProblem state_pipe(const State* state) {
     return pipe;
 }
 
+// The stage's limit less its headroom, but no less than what a sample needs that is a micro-batch by itself:
+// that cannot be made smaller.
+static int64_t leave_headroom(const State* state, const PipeProblem* pipe, int32_t s, int64_t limit_bytes) {
+    int64_t headroom_bytes = state->problem->headroom_bytes[s], least_bytes = 0;
+    for (int32_t m = 0; m < state->M && headroom_bytes > 0; m++) {
+        int64_t bytes = state->shape[m].num_seqs == 1 ? pipe_alone_bytes(pipe, s, m) : 0;
+        if (bytes > least_bytes) { least_bytes = bytes; }
+    }
+    if (limit_bytes - headroom_bytes >= least_bytes) { return limit_bytes - headroom_bytes; }
+    return least_bytes < limit_bytes ? least_bytes : limit_bytes;
+}
+
 // After prices have changed.
 static void state_limits(State* state) {
     const PlanProblem* problem = state->problem;
@@ -435,7 +447,7 @@ static void state_limits(State* state) {
         if (state->available_bytes[s] == COST_LIMIT) { continue; }
         *limit = state->available_bytes[s];
         if (problem->count_buffers) { *limit -= pipe_passing_bytes(&pipe, s, scratch_bytes); }
-        *limit = pipe_leave_headroom(&pipe, s, *limit, problem->headroom_bytes[s]);
+        *limit = leave_headroom(state, &pipe, s, *limit);
     }
 }
 
@@ -1014,14 +1026,6 @@ static Status construct(Candidate* best, Search* search) {
 
 // --- improve ----------------------------------------------------------------------------------------------
 
-static bool move_order(State* state, Rng* rng) {
-    int32_t i = (int32_t)rng_below(rng, (uint32_t)state->M), j = (int32_t)rng_below(rng, (uint32_t)state->M);
-    int32_t m = state->order[i];
-    state->order[i] = state->order[j];
-    state->order[j] = m;
-    return i != j;
-}
-
 // A sample to another micro-batch, or two change places.
 static bool move_sample(State* state, Rng* rng, MbLayout layout) {
     int32_t i = (int32_t)rng_below(rng, (uint32_t)state->N), j = (int32_t)rng_below(rng, (uint32_t)state->N);
@@ -1100,8 +1104,7 @@ static bool move(State* state, Search* search, bool modes) {
     uint32_t pick = rng_below(&search->rng, 64);
     if (pick < 5) { return move_number(state, &search->rng, search->layout); }
     if (pick < 16 && modes) { return move_mode(state, &search->rng); }
-    if (pick < 45) { return move_sample(state, &search->rng, search->layout); }
-    return move_order(state, &search->rng);
+    return move_sample(state, &search->rng, search->layout);
 }
 
 // Changes stay that do not make it slower. Until stop_ns, or the budget is at `stop`.

@@ -211,7 +211,9 @@ $(OUT)/libtested.a: $(OUT)/trainer/answers.o $(OUT)/trainer/logger.o $(OUT)/trai
 	@rm -f $@
 	$(AR) rcs $@ $^
 TESTED_LIBS = -Wl,--undefined=dynapipe_rivals $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(SPIECE_LIBS) $(DYNAPIPE_UNPACK_LIBS) $(LIBS)
+ifeq ($(BACKEND),cpu)
 $(TEST_SRCS:%.c=$(OUT)/%.o): CFLAGS_ALL += -Dmain=main_$(*F)
+endif
 $(OUT)/tests_table.c: Makefile $(TEST_SRCS)
 	@mkdir -p $(@D)
 	@{ for t in $(TESTS); do echo "int main_$$t(int, char**);"; done; echo 'const struct { const char* name; int (*run)(int, char**); } tests[] = {'; \

@@ -1,7 +1,6 @@
-// slow_disk.h -- a disk on which the next `slow_disk_chunks` chunks that are asked for (madvise of their
-// pages) take `slow_disk_ms` each.
+// slow_disk.h -- a disk on which the next `chunks` chunks that are asked for (madvise of their pages) take
+// `ms` milliseconds each.
 #pragma once
 
-#include <stdatomic.h>
-
-extern _Atomic int slow_disk_ms, slow_disk_chunks, slow_disk_asked;
+void slow_disk_set(int ms, int chunks);  // and counts anew
+int slow_disk_asked(void);               // chunks asked for since then

@@ -2,7 +2,6 @@
 // llm.c's own token files; and what prepare_data counts of each task.
 #include <fcntl.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
@@ -621,9 +620,7 @@ static void nobody_waits_longer_than_he_will(void) {
     SampleShards* list[] = {&shards};
     SampleVerify* verify;
     bool is_done;
-    atomic_store(&slow_disk_ms, 2000);
-    atomic_store(&slow_disk_chunks, 1000);  // all
-    atomic_store(&slow_disk_asked, 0);
+    slow_disk_set(2000, 1000);  // all of them
     CHECK_OK(sample_verify_start(&verify, list, 1, 0, 1));
     int64_t begin_ns = clock_now_ns();
     for (int turn = 0; turn < 4; turn++) {
@@ -633,8 +630,8 @@ static void nobody_waits_longer_than_he_will(void) {
     int64_t took_ns = clock_now_ns() - begin_ns;
     CHECK(took_ns >= 200000000 && took_ns < 1800000000);
     CHECK(sample_verify_left_bytes(verify) > 3 << 20);
-    CHECK(atomic_load(&slow_disk_asked) <= 2);  // the thread and the one at this priority
-    atomic_store(&slow_disk_chunks, 0);
+    CHECK(slow_disk_asked() <= 2);  // the thread and the one at this priority
+    slow_disk_set(0, 0);
     CHECK_OK(wait_all(verify));
     CHECK_EQ(sample_verify_left_bytes(verify), 0);
     sample_verify_stop(verify);

@@ -1519,8 +1519,7 @@ static void another_tokenizer_is_refused(void) {
 // up.
 static void a_slow_part_is_waited_for(void) {
     begin();
-    atomic_store(&slow_disk_ms, 1600);
-    atomic_store(&slow_disk_chunks, 1);
+    slow_disk_set(1600, 1);
     const Start* start = run_start_of("train_*.bin", "val.bin", false, -1, 400000000);
     expect_opened(start);
     for (int r = 0; r < SESSION_VERIFY_NUM_RANKS; r++) {
@@ -1560,8 +1559,7 @@ static void of_different_signals_all_take_one(void) {
 // last test.)
 static void who_is_told_to_end_does_not_wait(void) {
     begin();
-    atomic_store(&slow_disk_ms, 2000);
-    atomic_store(&slow_disk_chunks, 1000);  // all
+    slow_disk_set(2000, 1000);  // all of them
     stop_signal_watch();
     raise(SIGUSR1);
     const Start* start = run_start_of("train_*.bin", "val.bin", false, 2, INT64_C(20000000000));

@@ -407,9 +407,12 @@ CXX = '''#ifdef __cplusplus
 #pragma GCC diagnostic ignored "-Wc99-designator"
 #endif
 #endif
-#ifdef __clang__  // what is left out goes by names, and a name may be that of something else, too
+// What is left out goes by names, and a name may be that of something else, too.
 #pragma GCC diagnostic ignored "-Wunused-function"
 #pragma GCC diagnostic ignored "-Wunused-const-variable"
+#ifndef __clang__  // of values behind a Status that is looked at, once all is inlined; messages are cut on purpose
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wformat-truncation"
 #endif
 '''
 

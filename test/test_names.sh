@@ -34,7 +34,7 @@ fi
 
 # --- symbols -----------------------------------------------------------------------------------------------------
 for library in $libraries; do
-    exported "$library" | grep -vE '^(dynapipe_|nvtx)' >"$work/said"
+    exported "$library" | grep -vE '^(dynapipe_|nvtx|InitializeInjectionNvtx)' >"$work/said"
     none "${library##*/} (but for what nvtx3 defines in every user) exports dynapipe_* alone ($(exported "$library" | wc -l) names)"
     nm -g --undefined-only "$library" 2>/dev/null | awk 'NF == 2 { print $2 }' | sort -u >"$work/wanted"
     tr ' ' '\n' <<<"$family_functions" | grep -vx rand | sort -u | comm -12 - "$work/wanted" >"$work/said"

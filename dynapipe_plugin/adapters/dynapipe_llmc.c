@@ -350,8 +350,7 @@ void dynapipe_llmc_end(DynapipeLlmc* run, const char* directory, int32_t step) {
 }
 
 // === run ============================================================================================
-// session, options, data and steps of a run inside a trainer of llm.c's family. Its
-// checkpoints: llmc_checkpoint.c, llmc_resume.c.
+// session, options, data and steps of a run inside a trainer of llm.c's family.
 // --- options ---------------------------------------------------------------------------------------------
 
 #define FIELD(f) offsetof(DynapipeLlmcOptions, f)

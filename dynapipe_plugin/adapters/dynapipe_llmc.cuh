@@ -2,7 +2,7 @@
 dynapipe_llmc.cuh -- llm.c's CUDA trainer on a slice of its model: the calls of gpt2_forward(),
 gpt2_backward_and_reduce() and gpt2_update() that a slice makes in another way.
 
-Included in the tree's train_gpt2.cu behind its other headers, with llmc_cuda_main.cuh before main(). What
+Included in the tree's train_gpt2.cu after its other headers, and again, after #define DYNAPIPE_MAIN, before main(). What
 lies between is not edited: the calls named below are wrapped by macros that do as ever unless a slice is at
 work.
 
@@ -17,7 +17,7 @@ has either. matmul_backward adds to the gradient of a bias also where llm.c's ov
 
 A slice is a model struct of theirs ("view") with its layers only; its activations have the sizes that their
 own table says, so what a fork adds there works. Without -DDYNAPIPE this file is empty. Other names than
-llm.c's (llmc_llama3.cuh): DYNAPIPE_TREE and what stands with it, defined before.
+llm.c's (DYNAPIPE_LLAMA3): DYNAPIPE_TREE and what stands with it, defined before.
 */
 #ifdef DYNAPIPE
 #define DYNAPIPE_LLMC_CUDA
@@ -143,7 +143,7 @@ static inline void dynapipe_cuda_expect(const DynapipeCudaJob* job, bool is_forw
         char why[512];
         snprintf(why, sizeof why,
                  "%s_%s() made %d calls of %s, expected were %d: a slice of this tree's model would not be "
-                 "trained as the whole ---> call it by llm.c's name behind llmc_cuda.cuh, or wrap its name "
+                 "trained as the whole ---> call it by llm.c's name after dynapipe_llmc.cuh, or wrap its name "
                  "there (doc/porting.md)",
                  DYNAPIPE_TREE_NAME, is_forward ? "forward" : "backward_and_reduce", job->calls[i], names[i],
                  num_calls);
@@ -187,7 +187,7 @@ static void dynapipe_cuda_matmul_backward(floatX* dinp, floatX* dweight, floatX*
     cudaCheck(cudaGetLastError());
 }
 
-// --- their names, until llmc_cuda_main.cuh ---------------------------------------------------------------
+// --- their names, until the part above main() ----------------------------------------------------------
 
 #define encoder_forward(...) \
     (dynapipe_cuda_lacks_encoder(DYNAPIPE_CUDA_ENCODER) ? (void)0 : (encoder_forward)(__VA_ARGS__))
@@ -261,8 +261,7 @@ template <class Model> static void dynapipe_llama3_prepare(Model* model, int T) 
 // === staging ========================================================================================
 /*
 pinned memory between a batch and the device: ids and targets on their way there,
-losses on their way back; and what their backward of the embedding prepares on the host. Part of
-llmc_cuda_main.cuh.
+losses on their way back; and what their backward of the embedding prepares on the host.
 
 Nothing is given back before finish(), so the host never waits in between; there it all begins anew. More is
 asked of the driver only where a step needs more than any step before.
@@ -414,7 +413,7 @@ static void dynapipe_rooms_free(DynapipeRooms* all) {
 // === model ==========================================================================================
 /*
 a model of llm.c's CUDA trainer behind the plugin's interface: ranges of its blocks,
-their places in the caller's buffers, forward and backward. Part of llmc_cuda_main.cuh.
+their places in the caller's buffers, forward and backward.
 
     acts     kept from forward to backward: their tensors, layer by layer, attention too; ids and targets
     scratch  of one call: what stands behind `output` in their table, `output` without logits, and what their
@@ -744,7 +743,7 @@ static DynapipeModel_v1 dynapipe_cuda_api(void) {
 // === blocks =========================================================================================
 /*
 a model of llm.c's CUDA trainer as a chain that can be cut: ranges made for measuring,
-and this rank's range, which takes the whole model's place. Part of llmc_cuda_main.cuh.
+and this rank's range, which takes the whole model's place.
 
 Their builder has made the whole model on every rank (any checkpoint, any start); values are copied from it.
 */
@@ -1006,7 +1005,7 @@ static void dynapipe_cuda_cut(DYNAPIPE_TREE_MODEL* model, const DynapipeSlice* s
 // === check ==========================================================================================
 /*
 is this tree what the adapter takes it for? Its tables of tensors, and its own
-gpt2_validate() against the plugin's forward, each loss of a small made-up batch. Part of llmc_cuda_main.cuh.
+gpt2_validate() against the plugin's forward, each loss of a small made-up batch.
 
 Before the model is cut, on every rank. A tree in which something is missing ends in words, never in a model
 trained wrongly.
@@ -1209,7 +1208,7 @@ static void dynapipe_cuda_compare(const std::vector<float>& ours, const std::vec
         char why[512];
         snprintf(why, sizeof why,
                  "a made-up token's loss is %.6g with the plugin, %.6g by %s_validate() on the whole model: "
-                 "their forward does what no slice of it would ---> wrap what is new there, as llmc_cuda.cuh "
+                 "their forward does what no slice of it would ---> wrap what is new there, as dynapipe_llmc.cuh "
                  "does (doc/porting.md)",
                  (double)ours[i], (double)theirs[i], DYNAPIPE_TREE_NAME);
         dynapipe_llmc_die(dynapipe_cuda_run, why);
@@ -1234,7 +1233,7 @@ static void dynapipe_cuda_check_tree(const DynapipeShapes_v1* shapes) {
 // === run ============================================================================================
 /*
 a run of llm.c's CUDA trainer with the plugin: what its main() calls in place of their
-functions. Part of llmc_cuda_main.cuh.
+functions.
 */
 typedef struct {
     DynapipeModel_v1 api;

@@ -99,8 +99,8 @@ typedef struct {
 } DynapipeCopies;
 
 // The whole model's values in a file, from byte `at` on. *sum grows by that of the values that go by
-// (llmc_seal.h), as values of a body that begins at byte file_at; without a tied tensor's copy. NULL: nobody
-// asks.
+// (util/checkpoint_files.h), as values of a body that begins at byte file_at; without a tied tensor's copy.
+// NULL: nobody asks.
 typedef struct {
     int64_t at;
     int32_t value_bytes;
@@ -219,7 +219,7 @@ void dynapipe_llmc_save(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* checkpo
 // The newest step that is DONE, or --resume's; -1: none, then a run starts afresh.
 int32_t dynapipe_llmc_latest(DynapipeLlmc* run, const char* directory);
 // Reads that step into the arrays (and rng_states), and goes to its position in the data. What is not what
-// was saved (llmc_seal.h) ends the program, unless --verify 0.
+// was saved (util/checkpoint_files.h) ends the program, unless --verify 0.
 void dynapipe_llmc_resume(DynapipeLlmc* run, DynapipeLlmcCheckpoint* checkpoint, int32_t step);
 // Where --dump-gradients FILE is given: the slice's gradients (param_bytes a value) in a file like a model's.
 // After the first step; otherwise nothing happens.
@@ -251,8 +251,9 @@ void dynapipe_llmc_end(DynapipeLlmc* run, const char* directory, int32_t step);
 llm.c's CPU trainer on a slice of its model: the calls of gpt2_forward() and gpt2_backward()
 that a slice makes in another way.
 
-Included in the tree's train_gpt2.c before gpt2_forward(), with llmc_cpu_main.h before main(). What lies
-between is not edited: the calls named below are wrapped by macros that do as ever unless a slice is at work.
+Included in the tree's train_gpt2.c before gpt2_forward(), and again, after #define DYNAPIPE_MAIN, before
+main(). What lies between is not edited: the calls named below are wrapped by macros that do as ever unless a
+slice is at work.
 
     encoder_*        the range with the embedding only, window by window (positions begin anew)
     attention_*      window by window: tokens of all windows lie one after the other, without padding
@@ -431,7 +432,7 @@ static inline void dynapipe_cpu_encode_backward(DynapipeCpuJob* job) {
     }
 }
 
-// --- their names, until llmc_cpu_main.h ------------------------------------------------------------------
+// --- their names, until the part above main() --------------------------------------------------------
 
 // Is this the view's own tensor? A tensor that a slice lacks has an address of its own all the same.
 #define DYNAPIPE_CPU_IS(pointer, tensor) \
@@ -493,7 +494,7 @@ static inline void dynapipe_cpu_encode_backward(DynapipeCpuJob* job) {
 
 /*
 the model of llm.c's CPU trainer as DynapipeModel_v1 and DynapipeBlocks_v1, over their
-gpt2_forward() and gpt2_backward() as llmc_cpu.h wraps them. Part of llmc_cpu_main.h, behind their functions.
+gpt2_forward() and gpt2_backward() as the part above gpt2_forward() wraps them.
 
 acts:    their activations of n tokens | att (L, NH * squares) | inputs of the head (rows, C) |
          inputs, targets (n each)
@@ -608,7 +609,7 @@ static inline size_t dynapipe_cpu_num_rows(const DynapipeCpuRange* range, const 
 }
 
 // Values of each slot, of activations or of their gradients; in *total of all. Their own numbers, but where
-// llmc_cpu.h has another place (att), nothing to keep, or supervised tokens only.
+// the wrapped calls have another place (att), nothing to keep, or supervised tokens only.
 static inline void dynapipe_cpu_act_sizes(size_t* sizes, size_t* total, const DynapipeCpuRange* range,
                                           const DynapipeBatch* batch, int flags, int is_gradient) {
     GPT2Config config = range->model.config;
@@ -1053,10 +1054,10 @@ static inline int dynapipe_cpu_describe(const GPT2* whole, int num_threads) {
 /*
 is a slice what their trainer computes? Before the model is cut: two short made-up
 sequences of different lengths through their own gpt2_forward() and gpt2_backward(), each alone as B = 1, and
-through the slice of all blocks, one behind the other as B = n, T = 1. Part of llmc_cpu_main.h.
+through the slice of all blocks, one after the other as B = n, T = 1.
 
 Finds in every run what --check-model cannot see as it compares slices with slices: an attention of another
-name, rotary positions, a loss of their own, whatever knows of T and is not wrapped by llmc_cpu.h.
+name, rotary positions, a loss of their own, whatever knows of T and is not wrapped.
 */
 enum { DYNAPIPE_PROBE_SEQS = 2, DYNAPIPE_PROBE_LONG = 9, DYNAPIPE_PROBE_SHORT = 6 };
 enum { DYNAPIPE_PROBE_TOKENS = DYNAPIPE_PROBE_LONG + DYNAPIPE_PROBE_SHORT };
@@ -1241,7 +1242,7 @@ static inline int dynapipe_probe(const GPT2* whole) {
 /*
 llm.c's CPU trainer behind the plugin's interface, and what main() says to it.
 
-Included in the tree's train_gpt2.c just before main(), behind llmc_cpu.h. In main():
+Included in the tree's train_gpt2.c just before main(). In main():
 
     int main(int argc, char** argv) {
         DYNAPIPE_OPEN(argc, argv)                // joins the ranks, takes the --options out of argv
@@ -1249,7 +1250,7 @@ Included in the tree's train_gpt2.c just before main(), behind llmc_cpu.h. In ma
         for (int step = DYNAPIPE_FIRST(&model, 0); DYNAPIPE_STEPS_OR(step) step <= 40; step++) {
             if (DYNAPIPE_WHOLE_AND step > 0 && step % 20 == 0) { ... samples of the model's text ... }
 
-DYNAPIPE_FIRST checks (llmc_cpu_probe.h) and measures the model, leaves this rank its slice of it, and goes on
+DYNAPIPE_FIRST checks and measures the model, leaves this rank its slice of it, and goes on
 from a checkpoint if told to.
 
 The loop's calls keep their names and mean: dataloader_*: nothing, the plugin has the data; gpt2_forward() on

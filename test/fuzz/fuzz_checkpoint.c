@@ -1,7 +1,6 @@
 /*
 fuzz_checkpoint.c -- a model file and the state beside it, changed: refused with a remedy, or what is read is
-what the files hold. While their seals are as written nothing is accepted but what was saved. The adapters'
-reading of the seals (llmc_seal.h) says the same of each.
+what the files hold. While their seals are as written nothing is accepted but what was saved.
 
 The first byte of an input: bit 0 the state file is changed, else the model file; bit 1 of T5, else of GPT-2;
 bit 2 the rest of the input are changes, three bytes each: place (16 bits, from the end where bit 3 is set)

@@ -540,8 +540,9 @@ Status rival_drafts(Draft out[RIVAL_MAX_DRAFTS], int32_t* num, const PlanProblem
     Arena scratch[2] = {{0}};
     (void)effort;
     if (batching_is_original(problem->request)) {
-        *num = 1;
-        return original_draft(out, batching, arena);
+        Status status = original_draft(out, batching, arena);
+        *num = status == STATUS_OK;
+        return status;
     }
     Status status = make_drafts(out, num, problem, batching, arena, scratch);
     arena_free(&scratch[0]);

@@ -156,8 +156,8 @@ static void a_table_with_holes_is_named(void) {
     blocks.shapes.tokens_multiple = 65535;
     CHECK(check(&blocks) != 0 && strstr(dynapipe_error(), "multiple of 4294901760 tokens") != NULL);
     blocks = tiny_blocks(&tiny);
-    blocks.shapes.reserved[3] = 1;
-    CHECK(check(&blocks) != 0 && strstr(dynapipe_error(), "DynapipeShapes_v1.reserved[3] is set") != NULL);
+    blocks.shapes.reserved[2] = 1;
+    CHECK(check(&blocks) != 0 && strstr(dynapipe_error(), "DynapipeShapes_v1.reserved[2] is set") != NULL);
     blocks = tiny_blocks(&tiny);
     blocks.make = NULL;
     CHECK(dynapipe_check_model(dp, &blocks, NULL) != 0 && strstr(dynapipe_error(), "make is NULL") != NULL);

@@ -13,7 +13,7 @@ ok() {  # 0|1 (0: fine), what
 # In front of every file: what -Wall has something to say of.
 echo 'static int nobody_calls_this(int x) { int nobody_reads_this; return x; }' >"$work/warn.h"
 build() {  # make's arguments...
-    make --no-print-directory -s OUT="$work/out" CFLAGS="-include $work/warn.h" "$@" "$work/out/dev/tasks.o" >"$work/log" 2>&1
+    make --no-print-directory -s OUT="$work/out" CFLAGS="-include $work/warn.h" "$@" "$work/out/dev/make_tasks.o" >"$work/log" 2>&1
 }
 build && grep -q 'warning: .*nobody_reads_this' "$work/log" && [ -s "$work/out/dev/tasks.o" ]
 ok $? "make: a warning is said, and the build goes on"

@@ -154,7 +154,7 @@ Status file_write(const char* path, const void* data, size_t num_bytes) {
 }
 
 Status file_copy(const char* from, const char* to) {
-    FileMap map;
+    FileMap map = {0};
     TRY(file_map_open(&map, from));
     Status status = file_write(to, map.data, map.num_bytes);
     file_map_close(&map);

@@ -230,6 +230,16 @@ enum { FIT_COST = 100 };  // a fit that costs more than this part of the makespa
 // Our method. Where the lists of what was found need more memory than it counted on, they are made to fit,
 // and where that costs time the search is repeated with so much less memory.
 static Status plan_by_search(Planning* planning) {
+    const PlanProblem* problem = &planning->problem;
+    for (int32_t i = 0; i < problem->num_samples; i++) {
+        const PlanSample* sample = &problem->samples[i];
+        MbShape shape = {0};
+        char what[32];
+        mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
+        if (shape_rules_allow(&planning->request.rules, &shape)) { continue; }
+        snprintf(what, sizeof what, "sample %d", i);
+        return microbatch_infeasible(problem, &shape, what);
+    }
     for (int32_t i = 0; i < MAX_SEARCHES; i++) {
         int64_t over_bytes[PLAN_MAX_STAGES];
         Draft* draft;

@@ -32,12 +32,13 @@ static Arrays arrays_of(const Ragged* r, double deviation) {
                     .dqkv = pair_filled(3 * T * C, NAN)};
 }
 
-// Causal, of packed q, k and v.
-static Attention causal(const Ragged* r, const floatX* qkv, const int32_t* cu) {
+// Causal, of packed q, k and v of so many bytes a value: the CPU's operations take floats in any build.
+static Attention causal(const Ragged* r, const void* qkv, size_t value_bytes, const int32_t* cu) {
     const int C = r->NH * r->HS;
-    return (Attention){.q = qkv,
-                       .k = qkv + C,
-                       .v = qkv + 2 * C,
+    const char* q = (const char*)qkv;
+    return (Attention){.q = (const floatX*)(const void*)q,
+                       .k = (const floatX*)(const void*)(q + (size_t)C * value_bytes),
+                       .v = (const floatX*)(const void*)(q + 2 * (size_t)C * value_bytes),
                        .q_stride = 3 * C,
                        .kv_stride = 3 * C,
                        .cu_q = cu,
@@ -52,13 +53,13 @@ static Attention causal(const Ragged* r, const floatX* qkv, const int32_t* cu) {
 }
 
 static void device_forward(const Ragged* r, const Arrays* a) {
-    const Attention about = causal(r, pair_x(a->qkv), pair_i(a->cu));
+    const Attention about = causal(r, pair_x(a->qkv), sizeof(floatX), pair_i(a->cu));
     attention_forward(pair_x(a->out), pair_f(a->lse), &about, cuda_test_ops);
 }
 
 static void device_backward(const Ragged* r, const Arrays* a) {
     const int C = r->NH * r->HS;
-    const Attention about = causal(r, pair_x(a->qkv), pair_i(a->cu));
+    const Attention about = causal(r, pair_x(a->qkv), sizeof(floatX), pair_i(a->cu));
     floatX* dqkv = pair_x(a->dqkv);
     Pair scratch = pair_floats(attention_scratch_bytes(&about, cuda_test_ops) / sizeof(float), NAN);
     attention_backward(dqkv, dqkv + C, dqkv + 2 * C, NULL, pair_f(scratch), pair_x(a->dout), pair_x(a->out),
@@ -69,7 +70,7 @@ static void check(const Ragged* r, double deviation) {
     const int C = r->NH * r->HS;
     const Arrays a = arrays_of(r, deviation);
     device_forward(r, &a);
-    const Attention about = causal(r, (const floatX*)(const void*)a.qkv.host, r->cu_seqlens);
+    const Attention about = causal(r, a.qkv.host, sizeof(float), r->cu_seqlens);
     cpu_attention_forward(a.out.host, a.lse.host, &about);
     CHECK_ATTENTION(a.out, deviation);
     CHECK_PAIR(a.lse, 1e-5);  // scores are float32 sums in both

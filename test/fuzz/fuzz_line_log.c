@@ -58,12 +58,12 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     data++, num_bytes--;
     Logger logger;
     put(data, num_bytes);
-    REQUIRE(logger_open(&logger, folder));
+    REQUIRE(logger_open(&logger, folder) == STATUS_OK);
     REQUIRE(look() == num_bytes);
-    REQUIRE(logger_cut(&logger, step));
+    REQUIRE(logger_cut(&logger, step) == STATUS_OK);
     size_t num_kept = look();
     require_cut(data, num_bytes, num_kept, step);
-    REQUIRE(logger_cut(&logger, step) && look() == num_kept);
+    REQUIRE(logger_cut(&logger, step) == STATUS_OK && look() == num_kept);
     logger_train(&logger, step + 1, 1, 1e-4f, 1);
     size_t num_now = look();
     REQUIRE(num_now > num_kept && text[num_now - 1] == '\n' && memcmp(text, data, num_kept) == 0);

@@ -15,7 +15,7 @@ echo 'static int nobody_calls_this(int x) { int nobody_reads_this; return x; }' 
 build() {  # make's arguments...
     make --no-print-directory -s OUT="$work/out" CFLAGS="-include $work/warn.h" "$@" "$work/out/dev/make_tasks.o" >"$work/log" 2>&1
 }
-build && grep -q 'warning: .*nobody_reads_this' "$work/log" && [ -s "$work/out/dev/tasks.o" ]
+build && grep -q 'warning: .*nobody_reads_this' "$work/log" && [ -s "$work/out/dev/make_tasks.o" ]
 ok $? "make: a warning is said, and the build goes on"
 rm -rf "$work/out"
 build WERROR=1

@@ -510,8 +510,24 @@ static void every_mutation_is_caught(void) {
     arena_free(&arena);
 }
 
+// The batch has one sample more than the plan's micro-batches.
+static void a_missing_sample_is_found(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    RandomPlan about = {.P = 2, .R = 1, .num_layers = 4, .num_samples = 14, .max_tokens = 50};
+    Plan plan;
+    PlanSample samples[15];
+    memcpy(samples, random_plan(&plan, &rng, &about, &arena), 14 * sizeof *samples);
+    samples[14] = samples[13];
+    CHECK_OK(plan_check(&plan, samples, 14));
+    plan.N = 15;
+    CHECK_FAILS(plan_check(&plan, samples, 15), STATUS_INVALID_PLAN, "sample 14 is in no micro-batch");
+    arena_free(&arena);
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(every_mutation_is_caught);
+    RUN(a_missing_sample_is_found);
     return test_end();
 }

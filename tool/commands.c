@@ -187,8 +187,8 @@ typedef struct {
 // clang-format off
 static const OptionSpec command_bound_specs[] = {
     {"--stage-split", OPTION_STRING, offsetof(BoundOptions, stage_split), "auto", 0, 0, NULL, "SPLIT", "layers of each stage: auto (any), equal, or L,L,.."},
-    {"--placement",   OPTION_STRING, offsetof(BoundOptions, placement),   NULL,   0, 0, NULL, "WHERE", "as of ./dynapipe plan; auto: any. Default: linear"},
-    {"--head",        OPTION_STRING, offsetof(BoundOptions, head),        NULL,   0, 0, NULL, "SPLIT", "as of ./dynapipe plan; auto: any. Default: whole"},
+    {"--placement",   OPTION_STRING, offsetof(BoundOptions, placement),   NULL,   0, 0, NULL, "WHERE", "as of ./dynapipe plan; auto: any. Default: auto, with --stage-split linear"},
+    {"--head",        OPTION_STRING, offsetof(BoundOptions, head),        NULL,   0, 0, NULL, "SPLIT", "as of ./dynapipe plan; auto: any. Default: auto, with --stage-split whole"},
     PROBLEM_OPTIONS(BoundOptions, problem),
 };
 // clang-format on
@@ -263,9 +263,10 @@ static Status command_bound_run(const void* taken, const char* path, Problem* pr
     char what[96];
     TRY(problem_load(problem, path, &options->problem, arena));
     TRY(problem_split_stages(problem, options->stage_split));
-    if (options->placement != NULL || options->head != NULL) {
-        TRY(problem_place(problem, options->placement, options->head));
-    }
+    bool any_layers = strcmp(options->stage_split, "auto") == 0;  // else what is not told is linear and whole
+    const char* placement = options->placement != NULL ? options->placement : any_layers ? "auto" : NULL;
+    const char* head = options->head != NULL ? options->head : any_layers ? "auto" : NULL;
+    if (placement != NULL || head != NULL) { TRY(problem_place(problem, placement, head)); }
     const PlanRequest* request = &problem->request;
     bool is_free = request->placements != PLACEMENT_GIVEN || request->heads != HEAD_CHOICE_GIVEN;
     TRY(plan_problem_init(&batch, &problem->request, &problem->costs, problem->samples,

@@ -809,7 +809,7 @@ void dynapipe_llmc_dump_gradients(DynapipeLlmc* run, const DynapipeLlmcCheckpoin
     saved = saved && all_succeeded(run, status, "gradients");
     if (saved) { return; }
     if (is_main) { checkpoint_file_remove_tmp(path); }
-    dynapipe_llmc_die(run, "--dump-gradients: cannot be written ---> name a file where you may write");
+    dynapipe_llmc_die(run, "--debug dump-gradients: cannot be written ---> name a file where you may write");
 }
 
 // === resume =========================================================================================

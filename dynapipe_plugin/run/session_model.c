@@ -111,10 +111,11 @@ static Status check(const Dynapipe* dp, HeadSplit shares_head, int32_t max_range
     bool by_vocabulary = head_of(dp) == HEAD_CHOICE_VOCABULARY && shares_head == HEAD_BY_ROWS;
     if (asks_shares && (shares_head == HEAD_WHOLE || by_vocabulary)) {
         return FAIL(
-            STATUS_BAD_OPTION,
-            "--head: the model's head cannot be shared (it has no part_bytes, factor_bytes, combine or "
-            "backward_weights, or cannot stand alone; by rows it can where shapes.head_by_rows says so) ---> "
-            "--head auto");
+            STATUS_BAD_OPTION, "--head: the model's head cannot be shared in that way%s ---> --head %sauto",
+            shares_head == HEAD_WHOLE ? " (it has no part_bytes, factor_bytes, combine or backward_weights, "
+                                        "or cannot stand alone, and no shapes.head_by_rows)"
+                                      : ", by rows only",
+            shares_head == HEAD_WHOLE ? "" : "rows or ");
     }
     if (dp->options.stage_split != NULL && asks_shape) {
         return FAIL(STATUS_BAD_OPTION,

@@ -90,11 +90,18 @@ enum {
     NUM_DEBUG_SPECS = sizeof debug_specs / sizeof debug_specs[0]
 };
 
+#define DEBUG_NAMES                                                                                          \
+    "---> effort=N, plan-ahead=K, plan-before, measure-seconds=S, progress=auto|on|off, check, print-plan, " \
+    "dump-plan=FILE, dump-gradients=FILE"
+
 // Takes every --debug out of argv; their values, joined, are out->debug.
 static Status find_debug(SessionOptions* out, int* argc, char** argv) {
     int kept = 0;
     for (int i = 0; i < *argc; i++) {
-        bool is_apart = i > 0 && strcmp(argv[i], "--debug") == 0 && i + 1 < *argc;
+        bool is_apart = i > 0 && strcmp(argv[i], "--debug") == 0;
+        if (is_apart && i + 1 == *argc) {
+            return FAIL(STATUS_BAD_OPTION, "--debug: needs a value " DEBUG_NAMES);
+        }
         bool is_joined = i > 0 && strncmp(argv[i], "--debug=", 8) == 0;
         if (i > 0 && strcmp(argv[i], "--") == 0) {
             while (i < *argc) { argv[kept++] = argv[i++]; }
@@ -125,8 +132,16 @@ static Status take_debug(SessionOptions* out) {
         snprintf(name, sizeof name, "--%s", item);
         char* words[] = {name, name, value, NULL};
         int num_words = value != NULL ? 3 : 2;
-        TRY(options_take(debug_specs, NUM_DEBUG_SPECS, out, &num_words, words, NULL));
-        if (num_words > 1) { return FAIL(STATUS_BAD_OPTION, "--debug %s takes no value", item); }
+        Status status = options_take(debug_specs, NUM_DEBUG_SPECS, out, &num_words, words, NULL);
+        if (status == STATUS_BAD_OPTION) {  // its message begins with the name
+            char message[512];
+            snprintf(message, sizeof message, "%s", status_message());
+            return FAIL(status, "--debug %s", strncmp(message, "--", 2) == 0 ? message + 2 : message);
+        }
+        TRY(status);
+        if (num_words > 1) {
+            return FAIL(STATUS_BAD_OPTION, "--debug %s: unknown, or takes no value " DEBUG_NAMES, item);
+        }
     }
     return STATUS_OK;
 }

@@ -1,7 +1,6 @@
 /*
 streams.h -- fixed-shape batches for the stock trainer without the plugin: llm.c's consecutive tokens, or
-pairs
-of input and target for encoder-decoder models.
+pairs of input and target for encoder-decoder models.
 */
 #pragma once
 

@@ -113,7 +113,7 @@ static void add_start(json_t* run, const json_t* record) {
     if (step > 0) { add_mark(get(run, "resumes"), step); }
 }
 
-// Detects a run that repeats steps after a resume without a record of that start.
+// Drops the steps that a resumed run repeats; marks the resume if no record of that start exists.
 static void forget_from(json_t* run, double step) {
     static const char* const lists[] = {"steps", "validations", "refits", "resumes"};
     size_t before = json_array_size(get(run, "steps"));

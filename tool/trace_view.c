@@ -484,7 +484,7 @@ static void wait_for_job(Maker* maker, TraceNode* node, int32_t rank, int64_t po
     if (job != 0 && until_ns - maker->measured_ns[job] <= look_ns) { wait_for(maker, node, job); }
 }
 
-// The last to arrive of several messages that a job reads.
+// Is `recv` the last to arrive of the messages that the job reads?
 static bool came_last(const Maker* maker, int32_t recv, PlanJobAt reader) {
     const TraceFile* trace = maker->trace;
     const TraceNode* mine = &maker->graph->nodes[recv];

@@ -99,7 +99,7 @@ static inline int32_t rng_between(Rng* rng, int32_t lo, int32_t hi) {
 
 #define HASH_SEED 0xcbf29ce484222325u
 
-// Continues `hash` with num_bytes at data; starts with HASH_SEED. Splitting a buffer gives the same value
+// Continues `hash` with num_bytes at data; begin with HASH_SEED. Splitting a buffer gives the same value
 // only if the first part's length is a multiple of 8.
 static inline uint64_t hash_bytes(uint64_t hash, const void* data, size_t num_bytes) {
     const unsigned char* bytes = (const unsigned char*)data;

@@ -356,7 +356,7 @@ static void leave_out(SampleMaker* maker, const LoaderSample* cut) {
     maker->target.num_tokens = cut->n_target;
 }
 
-// Does the trainer see it as a text? It only knows tokens. For encoder-decoders: was it one.
+// Will the trainer cut it as a text? It decides by tokens alone. Encoder-decoders: as the record has it.
 static bool is_long_text(const SampleMaker* maker, bool was_text) {
     if (maker->limits.encoder_decoder) { return was_text; }
     bool is_text = maker->input.num_tokens == 0 && maker->num_gaps == 0;

@@ -1,5 +1,5 @@
 /*
-dynapipe.c -- the planner as a command: plan a batch, check and compare plans, ask for the bound.
+dynapipe.c -- the planner as a command: plan a batch, check and compare plans, compute the bound.
 
     ./dynapipe plan problem.json --explain
     ./dynapipe COMMAND --help

@@ -1,11 +1,11 @@
 /*
-generate.c -- what a trained model answers: to a prompt, to a file of them, to whoever types.
+generate.c -- answers of a trained model: to a prompt, a file of prompts, or an interactive user.
 
     ./generate out/mine --prompt "What is the capital of Peru?"
     ./generate out/mine --file questions.jsonl > answers.jsonl
     ./generate gpt2/ --prompt "Once upon a time" --temperature 0.8 --top-p 0.95
 
-On the CPU, in one process, without MPI. The parts are in generator/.
+On the CPU, in one process, without MPI. The parts are in trainer/generator.c.
 */
 #include <stdio.h>
 #include <string.h>

@@ -5,9 +5,9 @@ profile_costs.c -- measures what a stage costs on this machine without any data,
     mpirun -np 2 ./profile_costs --model d12 --tokens 2048 --out costs.txt
     mpirun -np 2 ./profile_costs --model flan-t5:base --tokens 1024 --target-tokens 256 --out costs.txt
 
-Training measures by itself (dynapipe_plugin/measure/) and keeps what it found; this is for a file to look at,
-to carry elsewhere, or to give to ./dynapipe plan. Start it with as many ranks per machine as training will
-have. The same file is ./profile_costscu on GPUs.
+Training measures its own costs (dynapipe_plugin/measure/) and keeps them; this program makes a file to read,
+copy, or give to ./dynapipe plan. Start it with as many ranks per machine as training will have. On GPUs it is
+./profile_costscu.
 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,7 +99,7 @@ static void print_summary(const Profiler* p, int32_t max_target_tokens) {
            costs->update_ns_per_byte * (double)sizeof(float));
 }
 
-// Each rank against the mean of all, and the link to the next one.
+// Each rank relative to the mean, and the link to the next one.
 static void print_ranks(const Profiler* p) {
     const int32_t num_ranks = dynapipe_num_ranks(p->dp);
     if (num_ranks < 2) { return; }
@@ -124,7 +124,7 @@ static int32_t longest_target(const ProfileOptions* options, const ModelKind* ki
     return options->target_tokens > 0 ? options->target_tokens : (options->seq_tokens + 3) / 4;
 }
 
-// A GPU is far from full with one sequence.
+// One sequence does not fill a GPU.
 static int32_t largest_micro_batch(const ProfileOptions* options, bool is_gpu) {
     enum { GPU_TOKENS = 16384 };
     int32_t num_tokens = options->mb_tokens;
@@ -201,7 +201,7 @@ int main(int argc, char** argv) {
     }
     Status status = run(&p, &argc, &argv);
     if (status != STATUS_OK) { dynapipe_abort(p.dp, dynapipe_error()); }
-    dynapipe_close(p.dp);  // what it has on the stream of ops is done
+    dynapipe_close(p.dp);  // finish its work on the stream of ops first
     ops_free(p.ops);
     free(p.costs);
     free(p.found);

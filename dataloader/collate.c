@@ -2,7 +2,7 @@
 
 #include "../util/numbers.h"
 
-// One side of the windows while it is filled; the decoder's is empty where there is none.
+// One side of the windows while it is filled; the decoder's side may be unused.
 typedef struct {
     int32_t *cu_seqlens, *tokens, *positions, *seq_lens;
     uint32_t* keys;
@@ -21,8 +21,9 @@ typedef struct {
     int32_t* sample;  // the tokens of one sample
 } Collation;
 
-// Of one segment: tokens [begin, end) that its sample runs (through the encoder, if there is one), as many of
-// the decoder's, and how many rows are supervised: those from first_row on whose token lies before no gap.
+// Of one segment: the sample's tokens [begin, end) (through the encoder, if there is one), the number of
+// decoder tokens, and the number of supervised rows: those from first_row on whose next token is not in a
+// gap.
 typedef struct {
     int32_t begin, end, num_dec, first_row, num_rows;
     const SampleGap* gaps;
@@ -45,7 +46,7 @@ uint32_t collate_token_key(const CollateParams* params, int32_t sample_idx, int3
     return token_key(sample_key(params, sample_idx), position, is_decoder);
 }
 
-// --- what there will be ----------------------------------------------------------------------------------
+// --- counting ---------------------------------------------------------------------------------------------
 
 // Rows [*begin, *end) predict the tokens of gap g.
 static void gap_rows(const SegmentRange* range, int32_t g, int32_t* begin, int32_t* end) {
@@ -86,7 +87,7 @@ static Status segment_range(SegmentRange* out, const Loader* loader, const Loade
     if (params->encoder_decoder) {
         range.num_dec = range.num_rows = sample->n_target;
     } else {
-        // Token i predicts token i + 1, which lies in the target from i = n_input - 1 on.
+        // Token i predicts token i + 1, which is in the target from i = n_input - 1 on.
         range.first_row = params->supervise_inputs || sample->n_input == 0 ? 0 : sample->n_input - 1;
         if (range.first_row < range.begin) { range.first_row = range.begin; }
         range.num_gaps = params->supervise_inputs ? 0 : loader_gaps(loader, sample, &range.gaps);
@@ -100,7 +101,7 @@ static int64_t max_of(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-// Check everything and count what will be needed.
+// Checks everything and counts what will be needed.
 static Status measure(DynapipeBatch* out, int32_t* longest_sample, const Loader* loader,
                       const LoaderBatch* batch, const PlanSequence* sequences, int32_t num_sequences,
                       const PlanSegment* segments, const CollateParams* params) {
@@ -164,7 +165,7 @@ static void side_append(Side* side, int32_t token, uint32_t key) {
     side->keys[side->num_tokens++] = key;
 }
 
-// Pad the window to num_tokens; its positions run on from first_position.
+// Pads the window to num_tokens; its positions continue from first_position.
 static void side_end_window(Side* side, int32_t num_tokens, int32_t first_position, int32_t pad_token) {
     int32_t begin = side->cu_seqlens[side->num_seqs], end = begin + num_tokens;
     side->seq_lens[side->num_seqs] = side->num_tokens - begin;

@@ -1,14 +1,14 @@
 /*
 collate.h -- from samples to the arrays a model reads (DynapipeBatch), in any layout.
 
-One stack: a sample of n tokens gives n - 1 rows: token i predicts token i + 1; the rows whose prediction lies
-in the target, and in no gap of it, are supervised (or all). Encoder-decoder: the encoder's side is the input
-(an empty one: one end-of-text token), the decoder's a start token and the target without its last token; row
-i predicts token i of the target, all are supervised, and rows and targets are of the decoder's side. Segments
-are whole samples then, and name both sides.
+One stack: a sample of n tokens gives n - 1 rows: token i predicts token i + 1. Supervised are the rows whose
+prediction is in the target and not in a gap, or all of them. Encoder-decoder: the encoder's side is the input
+(one end-of-text token if it is empty), the decoder's side a start token and the target without its last
+token. Row i predicts token i of the target, all rows are supervised, and rows and targets belong to the
+decoder's side. Segments are then whole samples and cover both sides.
 
-Padding holds pad_token, carries on the positions, lies after a window's samples and is never supervised;
-seq_lens (NULL where a side has no padding) says where it begins.
+Padding contains pad_token, continues the positions, comes after a window's samples and is never supervised;
+seq_lens (NULL if a side has no padding) gives its begin.
 */
 #pragma once
 
@@ -20,20 +20,20 @@ seq_lens (NULL where a side has no padding) says where it begins.
 
 typedef struct {
     uint64_t seed;          // of token_keys, with `step`
-    int64_t step;           // that the batch is for
-    bool supervise_inputs;  // these two as the loader was opened
+    int64_t step;           // step of the batch
+    bool supervise_inputs;  // as in the loader's options
     bool encoder_decoder;
-    int32_t pad_token;    // any id; -1: the data's padding token, or end-of-text where it has none
+    int32_t pad_token;    // -1: the data's padding token, or end-of-text if it has none
     int32_t start_token;  // before every target; -1: the same
 } CollateParams;
 
-// Build one micro-batch from `sequences` (with `segments` naming samples of `batch` by index). Reads the
-// tokens. loss_scale stays 0: the caller's.
+// Builds one micro-batch from `sequences`, whose `segments` name samples of `batch` by index. Reads the
+// tokens. The caller sets loss_scale.
 Status collate(DynapipeBatch* out, const Loader* loader, const LoaderBatch* batch,
                const PlanSequence* sequences, int32_t num_sequences, const PlanSegment* segments,
                const CollateParams* params, Arena* arena);
 
-// The key of token `position` of one side of sample `sample_idx` of the global batch (as run through the
-// model: 0 is the first that it sees, is_decoder the decoder's side). The same however samples are grouped.
+// The key of token `position` of one side of sample `sample_idx` of the global batch (position 0 is the
+// first in the model; is_decoder: the decoder's side). Independent of the grouping of samples.
 uint32_t collate_token_key(const CollateParams* params, int32_t sample_idx, int32_t position,
                            bool is_decoder);

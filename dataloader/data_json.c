@@ -80,7 +80,7 @@ Status data_json_write(const DataJson* data, const char* folder) {
     }
     path_in(path, folder, "data.json");
     size_t num_bytes = strlen(text);
-    text[num_bytes++] = '\n';  // in place of the NUL
+    text[num_bytes++] = '\n';  // replaces the NUL
     Status status = file_write(path, text, num_bytes);
     free(text);
     return status;
@@ -88,7 +88,7 @@ Status data_json_write(const DataJson* data, const char* folder) {
 
 // --- reading ---------------------------------------------------------------------------------------------
 
-// Which of the names, from number `first` on.
+// The index of the name, from `first` on.
 static Status read_name(int* out, const json_t* value, const char* field, const char* const* names, int first,
                         const char* path) {
     for (int i = first; json_is_string(value) && names[i] != NULL; i++) {
@@ -172,7 +172,7 @@ void data_json_free(DataJson* data) {
 // --- copies ----------------------------------------------------------------------------------------------
 
 Status data_json_copy(const char* from, const char* to) {
-    // data.json last: where it is, the others are
+    // data.json last: if it exists, the others do
     static const char* const names[] = {"tokenizer.bin", "vocab.json",     "merges.txt",
                                         "spiece.model",  "tokenizer.json", "data.json"};
     enum { NUM_NAMES = sizeof names / sizeof names[0] };

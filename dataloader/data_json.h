@@ -1,6 +1,6 @@
 /*
-data_json.h -- the file data.json of a folder of prepared data: which tokenizer made the tokens, what ends an
-input, and what stood around a question when the model learned to answer it.
+data_json.h -- the file data.json of a folder of prepared data: the tokenizer, what ends an input, and the
+template.
 
     {"tokenizer": "gpt2", "tokens": 50257, "end": 50256, "padding": -1, "vocabulary": "0123456789abcdef",
      "input_end": "none", "template": {"name": "chatml",
@@ -11,9 +11,9 @@ input, and what stood around a question when the model learned to answer it.
         "assistant": "{content}", "joint": "", "turn_end": "<|im_end|>"},
      "fields": {"inputs": "ask", "targets": "say", "task": "kind"}, "long_samples": "cut-input-start"}
 
-prepare_data writes it beside tokenizer.bin; the trainer copies it, with the tokenizer's files, beside its
-checkpoints, where ./generate reads it. "template" and each of its texts may be missing: those of data_plain
-are meant then. "fields" are --inputs-field and the like, "long_samples" the option of this name.
+prepare_data writes it beside tokenizer.bin. The trainer copies it, with the tokenizer's files, beside its
+checkpoints, where ./generate reads it. A missing "template" or text of it defaults to that of data_plain.
+"fields" are --inputs-field and the like, "long_samples" the option of this name.
 */
 #pragma once
 
@@ -22,37 +22,37 @@ are meant then. "fields" are --inputs-field and the like, "long_samples" the opt
 #include "loader.h"
 #include "sample_file.h"
 
-// What stands around what people say. {{ and }} are braces; the fields in single ones are named below.
+// The text around messages. {{ and }} are braces; the fields in single braces are named below.
 typedef struct {
-    const char* name;       // NULL: plain
-    const char* prompt;     // a question without a record: {inputs}, and fields that a record has to bring
-    const char* record;     // a record by a template of the user's own, with the records' names; or NULL
-    const char* context;    // a record with a context: {instruction} and {context}; NULL: prompt
-    const char* system;     // the system's message, {content}
-    const char* user;       // the input of a conversation's first turn: {system} and {content}
-    const char* next;       // of each later turn: {content}
-    const char* assistant;  // an answer: {content}
+    const char* name;              // NULL: plain
+    const char* prompt;            // without a record: {inputs}, and fields that a record must have
+    const char* record;            // a record by a user's own template, with the records' names; or NULL
+    const char* context;           // a record with a context: {instruction} and {context}; NULL: prompt
+    const char* system;            // the system's message, {content}
+    const char* user;              // the input of a conversation's first turn: {system} and {content}
+    const char* next;              // of each later turn: {content}
+    const char* assistant;         // an answer: {content}
     const char *joint, *turn_end;  // before and after an answer that is part of an input (encoder-decoder)
 } DataTemplate;
 
-extern const DataTemplate data_plain;  // what people say, line by line
+extern const DataTemplate data_plain;  // the messages, line by line
 
 typedef struct {
     SampleVocab vocab;
-    DataTemplate form;                                      // read: complete
+    DataTemplate form;                                      // complete after reading
     const char *inputs_field, *targets_field, *task_field;  // NULL: not given
     LongSamples long_samples;
-    void* owned;  // what the texts above lie in, of a file that was read
+    void* owned;  // memory of the texts of a file
 } DataJson;
 
 Status data_json_write(const DataJson* data, const char* folder);
-// *is_there false: no such file (STATUS_OK, and *out as if it were empty).
+// *is_there false: no such file (STATUS_OK, and *out is empty).
 Status data_json_read(DataJson* out, const char* folder, bool* is_there);
-// The same from memory; `name` stands in messages.
+// The same from memory; `name` is used in messages.
 Status data_json_parse(DataJson* out, const char* text, size_t num_bytes, const char* name);
-char* data_json_text(const DataJson* data);  // what is written, free() it; NULL: a text is not UTF-8
-void data_json_free(DataJson* data);         // an all-zero one is fine
+char* data_json_text(const DataJson* data);  // file contents, free() it; NULL: a text is not UTF-8
+void data_json_free(DataJson* data);         // an all-zero one is allowed
 
-// data.json and the tokenizer's files that `from` has, to the folder `to`; nothing where `from` has no
+// Copies data.json and its tokenizer files from `from` to the folder `to`; nothing if there is no
 // data.json.
 Status data_json_copy(const char* from, const char* to);

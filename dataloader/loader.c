@@ -19,7 +19,7 @@ Status largest_samples_add(LargestSamples* largest, const PlanSample* lengths) {
     int32_t kept = 0;
     for (int32_t i = 0; i < largest->num_samples; i++) {
         if (!covers(&samples[i], lengths)) { continue; }
-        PlanSample found = samples[i];  // to the front: it most likely covers the next one too
+        PlanSample found = samples[i];  // move it to the front: it probably covers the next sample too
         samples[i] = samples[0];
         samples[0] = found;
         return STATUS_OK;
@@ -46,7 +46,7 @@ void largest_samples_free(LargestSamples* largest) {
 
 // --- shuffle -------------------------------------------------------------------------------------------
 
-// Few bits make a weak round function, so small domains get more rounds than the four of the theorem.
+// A small domain gives a weak round function, so it gets more rounds than the four of the theorem.
 enum { NUM_ROUNDS = 8, MIN_HALF_BITS = 3 };
 
 uint64_t shuffle_index(uint64_t n, uint64_t key, uint64_t i) {
@@ -90,7 +90,8 @@ SpanLengths span_corruption_lengths(const SpanCorruption* spans, int32_t num_tok
 
 int32_t span_corruption_longest(const SpanCorruption* spans, int32_t max_input_tokens,
                                 int32_t max_target_tokens) {
-    int64_t too_long = (int64_t)max_input_tokens + max_target_tokens;  // both sides have all tokens, and more
+    int64_t too_long = (int64_t)max_input_tokens +
+                       max_target_tokens;  // both sides together contain all tokens and the sentinels
     if (too_long > SPAN_CORRUPTION_MAX_TOKENS) { too_long = SPAN_CORRUPTION_MAX_TOKENS; }
     int32_t fits = 0, beyond = too_long > 0 ? (int32_t)too_long : 1;
     while (beyond - fits > 1) {
@@ -102,11 +103,11 @@ int32_t span_corruption_longest(const SpanCorruption* spans, int32_t max_input_t
     return fits;
 }
 
-// num_tokens divided into num_parts, each at least 1 long and every division as likely as another: of the
-// gaps between tokens num_parts - 1 are chosen, one gap after the other (Knuth, TAOCP 2, 3.4.2, algorithm S).
+// Divides num_tokens into num_parts of at least 1, all divisions equally likely: chooses num_parts - 1 of
+// the gaps between tokens one by one (Knuth, TAOCP 2, 3.4.2, algorithm S).
 typedef struct {
     Rng rng;
-    int32_t num_tokens, num_parts;  // that are left
+    int32_t num_tokens, num_parts;  // still to divide
 } Division;
 
 static int32_t next_part(Division* left) {
@@ -142,9 +143,9 @@ void span_corruption_apply(const SpanCorruption* spans, uint64_t key, const int3
     *input = *target = spans->eot_token;
 }
 
-// The text of a sample is its input and target without the end-of-text tokens that end them; that of an llm.c
-// document is without the one that begins it. Pieces follow one another, and only the last of a text is
-// shorter than the others; a text of no token has none. Pieces are numbered in the order of the samples.
+// The text of a sample is input and target without end-of-text at their ends; of an llm.c document without
+// the one at its begin. Pieces are consecutive, and only the last of a text is shorter; an empty text has
+// none. Pieces are numbered in the order of the samples.
 typedef struct {
     int32_t piece_tokens;
     int64_t num_pieces, num_empty;  // num_empty: texts of no token
@@ -158,14 +159,14 @@ typedef struct {
 } TextPiece;
 
 struct Loader {
-    LoaderOptions options;  // without `weights`
+    LoaderOptions options;  // without `weights`, which are borrowed
     SampleShards shards;
-    int64_t num_ids;       // samples have the ids below it
-    SpanCorruption spans;  // span corruption: as resolved for the data
+    int64_t num_ids;       // valid ids are smaller
+    SpanCorruption spans;  // resolved for the data
     TextPieces pieces;
     LoaderInfo info;
-    Arena arena;                       // of the arrays, but for those of `mixture` and `samples`
-    int64_t alone_tokens;              // of samples that are a batch alone
+    Arena arena;                       // memory of the arrays, except those of `mixture` and `samples`
+    int64_t alone_tokens;              // tokens of samples that form a batch alone
     int64_t *task_cut, *task_skipped;  // [num_tasks]
     int64_t* task_begin;               // [num_tasks + 1] into `order`
     uint32_t* order;                   // [num_samples] ids by task, then in file order
@@ -173,8 +174,8 @@ struct Loader {
     uint64_t data_hash, options_hash;
     // the position, with info.seed
     int64_t step;
-    uint64_t point;   // of the mixture: decides the task of the next sample
-    uint64_t* drawn;  // [num_tasks] samples of the task so far: epoch and place in it
+    uint64_t point;   // position in the mixture: decides the next task
+    uint64_t* drawn;  // [num_tasks] samples drawn of each task: gives epoch and place
     int64_t next_id;  // without shuffle: the next sample in file order
     // the batch being drawn
     LoaderSample* samples;
@@ -204,7 +205,7 @@ static int64_t text_tokens(TextRange range) {
     return range.end - range.begin - (range.hole >= 0);
 }
 
-// piece_tokens >= 1. The other calls take the same shards.
+// piece_tokens >= 1. Later calls take the same shards.
 static Status text_pieces_init(TextPieces* out, const SampleShards* shards, int32_t piece_tokens,
                                Arena* arena) {
     int64_t num_samples = shards->first_sample[shards->num_files];
@@ -248,14 +249,14 @@ static Status text_pieces_read(const SampleShards* shards, const TextPiece* piec
 
 // --- mixture -------------------------------------------------------------------------------------------
 
-// Shares are rounded to 2^-31 of the whole: equal on all machines, whatever their pow() does to the last bit.
+// Shares are rounded to 2^-31, so that differences of pow() between machines have no effect.
 static const double SHARE_UNITS = 2147483648.0;
 
-// "task=2": of which task, how much, and how long that is.
+// An entry "task=2": the task, its weight, and the entry's length.
 typedef struct {
     int32_t task;
     double weight;
-    size_t num_bytes;  // 0: nothing of the kind
+    size_t num_bytes;  // 0: no match
 } WeightEntry;
 
 static bool has_odd_bytes(const char* name) {
@@ -263,8 +264,8 @@ static bool has_odd_bytes(const char* name) {
     return *name != '\0';
 }
 
-// Does `text` begin with this spelling of task k's name, "=" and a weight, up to a comma or the end? Names
-// may have "=" and "," themselves: of two that fit, the longer one is meant.
+// Does `text` begin with task k's name, "=" and a weight, up to a comma or the end? Names may contain "="
+// and ","; the longest match is taken.
 static void try_spelling(WeightEntry* best, const char* text, const char* spelling, int32_t k) {
     size_t name_bytes = strlen(spelling);
     if (strncmp(text, spelling, name_bytes) != 0 || text[name_bytes] != '=') { return; }
@@ -276,7 +277,7 @@ static void try_spelling(WeightEntry* best, const char* text, const char* spelli
     if (is_weight && num_bytes > best->num_bytes) { *best = (WeightEntry){k, weight, num_bytes}; }
 }
 
-// A name may be written as it is, or as it is printed (status.h).
+// A name may be given literally or in its printed form (status.h).
 static WeightEntry find_entry(const char* text, int32_t num_tasks, const char* const* task_names) {
     WeightEntry best = {0};
     for (int32_t k = 0; k < num_tasks; k++) {
@@ -286,7 +287,7 @@ static WeightEntry find_entry(const char* text, int32_t num_tasks, const char* c
     return best;
 }
 
-// No entry begins at `text`: a name that the data has not, or no number after it.
+// Error: no entry begins at `text`, because the name is unknown or the number is missing.
 static Status refuse_entry(const char* text, int32_t num_tasks, const char* const* task_names) {
     size_t entry_bytes = strcspn(text, ","), name_bytes = entry_bytes;
     while (name_bytes > 0 && text[name_bytes - 1] != '=') { name_bytes--; }
@@ -403,7 +404,7 @@ uint64_t mixture_next(uint64_t point) {
 
 int32_t mixture_task(const Mixture* mixture, uint64_t point) {
     uint64_t share = (point >> 32) * mixture->upto[mixture->num_tasks - 1] >> 32;
-    int32_t begin = 0, end = mixture->num_tasks - 1;  // the first task with upto > share is in [begin, end]
+    int32_t begin = 0, end = mixture->num_tasks - 1;  // the first task with upto > share
     while (begin < end) {
         int32_t middle = begin + (end - begin) / 2;
         if (mixture->upto[middle] > share) {
@@ -424,7 +425,7 @@ static bool too_long(const LoaderOptions* options, const LoaderSample* sample) {
     return sample->n_input + sample->n_target - 1 > options->max_seq_tokens;
 }
 
-// Leave out tokens of the input so that `most` stay, of them the last `tail` in any case.
+// Removes input tokens so that `most` remain, always including the last `tail`.
 static void cut_input(LoaderSample* sample, LongSamples way, int32_t most, int32_t tail) {
     if (sample->n_input <= most) { return; }
     int32_t left_out = sample->n_input - most;
@@ -437,8 +438,8 @@ static void cut_input(LoaderSample* sample, LongSamples way, int32_t most, int32
     sample->hole_tokens = front == 0 ? 0 : left_out;
 }
 
-// The target up to the last gap before which no more than `most` of its tokens stand; all of it where it
-// fits, 0 where its first answer does not.
+// The target up to the last gap preceded by at most `most` of its tokens; the whole target if it fits, 0 if
+// its first answer does not.
 static int32_t whole_answers(const LoaderSample* sample, const SampleGap* gaps, int32_t num_gaps,
                              int32_t most) {
     if (sample->n_target <= most) { return sample->n_target; }
@@ -458,7 +459,7 @@ static void count_learnt(LoaderSample* sample, const SampleGap* gaps, int32_t nu
     }
 }
 
-// Within the limits by way of cuts; false where no cut does it.
+// Cuts a sample to the limits; false if that is impossible.
 static bool cut_sample(const LoaderOptions* options, LoaderSample* sample, const SampleGap* gaps,
                        int32_t num_gaps, int32_t tail) {
     if (options->encoder_decoder) {
@@ -511,7 +512,7 @@ static Status check_options(const LoaderOptions* options) {
     return STATUS_OK;
 }
 
-// llm.c's files are plain text: no input, no target.
+// llm.c's files are plain text without input and target.
 static Status check_targets(const Loader* loader) {
     for (int32_t f = 0; f < loader->shards.num_files; f++) {
         const SampleFile* file = &loader->shards.files[f];
@@ -532,7 +533,7 @@ static Status check_targets(const Loader* loader) {
     return STATUS_OK;
 }
 
-// The ids that a tokenizer keeps for sentinels, [*begin, *end); step: in which order. none: an empty range.
+// The sentinel ids of a tokenizer, [*begin, *end), and their order in step. none: an empty range.
 static void tokenizer_sentinels(const SampleFile* file, int32_t* begin, int32_t* end, int32_t* step) {
     *begin = *end = 0;
     *step = -1;
@@ -541,7 +542,7 @@ static void tokenizer_sentinels(const SampleFile* file, int32_t* begin, int32_t*
         *end = file->vocab;
     }
     if (file->tokenizer == TOKENIZER_BYT5 && file->vocab > BYT5_FIRST_SENTINEL) {
-        *begin = BYT5_FIRST_SENTINEL;  // Hugging Face counts up; others have gone down
+        *begin = BYT5_FIRST_SENTINEL;  // Hugging Face counts up, other tools down
         *end = file->vocab;
         *step = 1;
     }
@@ -562,7 +563,7 @@ static Status choose_sentinels(Loader* loader) {
                     file->path);
     }
     if (first == 0) { first = step > 0 ? begin : end - 1; }
-    bool outside = first < begin || first >= end;  // as many as T5 has, if there are
+    bool outside = first < begin || first >= end;  // as many as T5 has, if available
     if (outside) {
         begin = first - T5_SENTINELS + 1 > 0 ? first - T5_SENTINELS + 1 : 0;
         end = file->vocab - first < T5_SENTINELS ? file->vocab : first + T5_SENTINELS;
@@ -624,9 +625,9 @@ static Status open_files(Loader* loader, const char* pattern) {
     return STATUS_OK;
 }
 
-// --- within the limits -----------------------------------------------------------------------------------
+// --- limits -----------------------------------------------------------------------------------------------
 
-// `id` of the files' own samples here.
+// `id` counts the files' samples.
 static LoaderSample whole_sample(const SampleShards* shards, int64_t id) {
     int32_t f = sample_shards_file(shards, id);
     SampleIndex index = shards->files[f].index[id - shards->first_sample[f]];
@@ -654,8 +655,8 @@ static uint64_t pass_of(uint64_t seed, uint64_t epoch) {
     return pass > 0 ? pass : 1;
 }
 
-// Of id in [0, num_ids). A skipped sample comes out whole. `pass`: any number, of this time
-// through the data; samples of another one have other spans.
+// For id in [0, num_ids). A skipped sample is returned whole. `pass`: the epoch number; other epochs have
+// other spans.
 static SampleFate get_sample(const Loader* loader, int64_t id, uint64_t pass, LoaderSample* out) {
     if (loader->options.span_corruption) {
         *out = piece_sample(loader, id, pass);
@@ -669,7 +670,7 @@ static SampleFate get_sample(const Loader* loader, int64_t id, uint64_t pass, Lo
     return sample_cut(out, &loader->options, gaps, num_gaps, shards->files[f].input_tail);
 }
 
-// What the model runs of a sample, as the planner counts it.
+// The tokens that the model runs, as the planner counts them.
 static PlanSample sample_lengths(const Loader* loader, const LoaderSample* sample) {
     if (loader->options.encoder_decoder) {
         return (PlanSample){.enc_tokens = sample->n_input > 0 ? sample->n_input : 1,
@@ -677,7 +678,7 @@ static PlanSample sample_lengths(const Loader* loader, const LoaderSample* sampl
                             .supervised_tokens = sample->n_target};
     }
     int32_t num_tokens = sample->n_input + sample->n_target - 1;
-    int32_t learnt = sample->n_learnt - (sample->n_input == 0);  // nothing predicts the first token
+    int32_t learnt = sample->n_learnt - (sample->n_input == 0);  // the first token is not predicted
     return (PlanSample){.enc_tokens = num_tokens,
                         .supervised_tokens = loader->options.supervise_inputs ? num_tokens : learnt};
 }
@@ -746,7 +747,7 @@ static void count_tokens(Loader* loader, int64_t num_tokens) {
     if (num_tokens > loader->info.longest_tokens) { loader->info.longest_tokens = num_tokens; }
 }
 
-// Count what can be drawn, then list it by task.
+// Counts the usable samples, then lists them by task.
 static Status list_samples(Loader* loader, const char* pattern) {
     if (loader->num_ids == 0) {
         return FAIL(STATUS_BAD_FORMAT, "%s: no samples ---> check the input of prepare_data", pattern);
@@ -791,7 +792,7 @@ static Status list_samples(Loader* loader, const char* pattern) {
     return STATUS_OK;
 }
 
-// What must be equal for a position to mean the same samples.
+// Hashed here: everything that a position depends on.
 static uint64_t hash_data(const Loader* loader) {
     uint64_t hash = HASH_SEED;
     for (int32_t k = 0; k < loader->shards.num_tasks; k++) {
@@ -804,10 +805,10 @@ static uint64_t hash_data(const Loader* loader) {
     return hash_finish(hash);
 }
 
-// What makes other sequences of the same samples. -t shows in the data's number of tokens.
+// Hashed here: what changes the sequences of a sample. -t changes the data's number of tokens.
 static uint64_t hash_options(const Loader* loader) {
     const LoaderOptions* options = &loader->options;
-    const SpanCorruption* spans = &loader->spans;  // zeros without
+    const SpanCorruption* spans = &loader->spans;  // zeros if unused
     int64_t fields[] = {options->long_samples,    options->encoder_decoder ? options->max_target_tokens : 0,
                         options->span_corruption, loader->pieces.piece_tokens,
                         spans->sentinel_first,    spans->sentinel_step,
@@ -835,7 +836,7 @@ static void fill_info(Loader* loader) {
 
 static Status loader_open_in(Loader* loader, const char* pattern, const LoaderOptions* options) {
     loader->options = *options;
-    loader->options.weights = NULL;  // only borrowed while opening
+    loader->options.weights = NULL;  // borrowed while opening
     TRY(open_files(loader, pattern));
     int32_t num_tasks = loader->shards.num_tasks;
     int64_t* num_samples;
@@ -886,7 +887,7 @@ void loader_close(Loader* loader) {
 
 // --- drawing ---------------------------------------------------------------------------------------------
 
-// The next sample, without drawing it; false where a pass in file order has ended.
+// The next sample, without drawing it; false at the end of a pass in file order.
 static bool peek(Loader* loader, LoaderSample* out) {
     if (!loader->options.shuffle) {
         for (; loader->next_id < loader->num_ids; loader->next_id++) {
@@ -927,8 +928,8 @@ static Status reserve_sample(Loader* loader, int64_t num_samples) {
 
 static const char POSITION_MAGIC[8] = {'D', 'P', 'P', 'O', 'S', 0, 0, 4};  // the last byte is the version
 
-// What a position record holds, followed by the content_id of every file, `drawn` of every task, and a hash
-// of all before it.
+// A position record, followed by the content_id of every file, `drawn` of every task, and a hash of all
+// before it.
 typedef struct {
     char magic[8];
     int32_t num_tasks;
@@ -1024,7 +1025,7 @@ void loader_rewind(Loader* loader) {
     memset(loader->drawn, 0, (size_t)loader->shards.num_tasks * sizeof *loader->drawn);
 }
 
-// A record says itself how long it is: damage is told from other data before these are compared.
+// The record contains its length, so damage is reported before other data is.
 static Status check_record(const uint8_t* position, size_t position_bytes, const PositionHead* head) {
     bool counts = head->num_tasks >= 0 && head->num_files >= 0 && head->num_files <= INT32_MAX;
     size_t words = counts ? (size_t)head->num_files + (size_t)head->num_tasks : 0;
@@ -1087,7 +1088,7 @@ Status loader_restore(Loader* loader, const uint8_t* position, size_t position_b
     return STATUS_OK;
 }
 
-// --- looking ---------------------------------------------------------------------------------------------
+// --- read-only access -------------------------------------------------------------------------------------
 
 Status loader_sample(const Loader* loader, int64_t n, LoaderSample* out) {
     if (n < 0 || n >= loader->info.num_samples) {

@@ -74,7 +74,7 @@ static Status check_header(const char* path, const SampleFormatHeader* header) {
     return STATUS_OK;
 }
 
-// Copy the task names; *at moves from their begin to the begin of the index.
+// Copies the task names; *at moves from their begin to the begin of the index.
 static Status parse_names(SampleFile* file, const unsigned char* data, size_t num_bytes, size_t* at) {
     size_t begin = *at, end = begin;
     for (int32_t k = 0; k < file->num_tasks; k++) {
@@ -115,7 +115,7 @@ static Status parse_names(SampleFile* file, const unsigned char* data, size_t nu
     return STATUS_OK;
 }
 
-// In order, inside the target, and with something learnt before, between and after them.
+// In order, inside the target, with learnt tokens before, between and after them.
 static Status check_gaps(const SampleFile* file, int64_t i) {
     const SampleIndex* sample = &file->index[i];
     int64_t begin = sample->first_gap, end = i + 1 < file->num_samples ? sample[1].first_gap : file->num_gaps;
@@ -132,7 +132,7 @@ static Status check_gaps(const SampleFile* file, int64_t i) {
                 file->path, (long long)i, (long long)begin, (long long)end, (long long)file->num_gaps);
 }
 
-// Samples follow one another without a gap and end with the last token.
+// Samples are contiguous and end with the last token.
 static Status check_index(const SampleFile* file) {
     uint64_t first_token = 0, num_tokens = (uint64_t)file->num_tokens;
     for (int64_t i = 0; i < file->num_samples; i++) {
@@ -313,7 +313,7 @@ static uint64_t sample_file_chunk_hash(const SampleFile* file, int64_t chunk) {
     return sample_format_chunk_hash(begin, sample_format_chunk_bytes(tokens_bytes(file), (uint64_t)chunk));
 }
 
-// Is the chunk as it was written? STATUS_BAD_FORMAT names the bytes. An llm.c file's always is.
+// Is the chunk intact? STATUS_BAD_FORMAT names the bytes. Chunks of llm.c files are not checked.
 static Status sample_file_check_chunk(const SampleFile* file, int64_t chunk) {
     if (file->chunk_hashes == NULL || sample_file_chunk_hash(file, chunk) == file->chunk_hashes[chunk]) {
         return STATUS_OK;
@@ -377,7 +377,7 @@ int32_t sample_file_gaps(const SampleFile* file, int64_t sample, const SampleGap
     return (int32_t)(end - index->first_gap);
 }
 
-// --- llmc tokens ---------------------------------------------------------------------------------------
+// --- llm.c files ------------------------------------------------------------------------------------------
 
 enum { LLMC_HEADER_BYTES = 1024 };
 
@@ -492,7 +492,7 @@ static Status check_ids(const SampleFile* file) {
     return STATUS_OK;
 }
 
-// The content_id of a file whose chunks have these hashes: these files store none.
+// The content_id of a file that stores no hashes, from the hashes of its chunks.
 static uint64_t llmc_tokens_content_id(const SampleFile* file, const uint64_t* chunk_hashes) {
     int64_t header[2] = {file->num_tokens, file->vocab};
     size_t hashes_bytes = (size_t)sample_file_num_chunks(file) * sizeof *chunk_hashes;
@@ -510,9 +510,9 @@ static Status find_content_id(SampleFile* file) {
     return STATUS_OK;
 }
 
-// Fill `file`, whose path is set, from the bytes of a token file. On failure the caller closes `file`.
-// with_index: find the documents, which reads the whole file, and gives it a content_id. verify: check every
-// token id.
+// Fills `file`, whose path is set, from the bytes of a token file. On failure the caller closes `file`.
+// with_index: finds the documents, which reads the whole file, and computes its content_id. verify: checks
+// every token id.
 static Status llmc_tokens_parse(SampleFile* file, const void* data, size_t num_bytes, bool with_index,
                                 bool verify) {
     const LlmcFormat* format = format_find(data, num_bytes);
@@ -558,7 +558,7 @@ static Status llmc_tokens_parse(SampleFile* file, const void* data, size_t num_b
 
 // --- cutting texts ---------------------------------------------------------------------------------------
 
-// How many pieces sample i is: 1 where it fits or is no text.
+// The number of pieces of sample i: 1 if it fits or is not a text.
 static int64_t num_pieces(const SampleFile* file, int64_t i, int32_t max_model_tokens) {
     const SampleGap* gaps;
     const SampleIndex* sample = &file->index[i];
@@ -628,7 +628,7 @@ static Status check_agreement(const SampleFile* a, const SampleFile* b) {
     return STATUS_OK;
 }
 
-// Number of the task, or num_tasks. Most files list the same tasks in the same order, so look at `guess`
+// Number of the task, or num_tasks. Most files list the same tasks in the same order, so `guess` is tried
 // first.
 static int32_t find_task(const SampleShards* shards, const char* name, int32_t guess) {
     if (guess < shards->num_tasks && strcmp(shards->task_names[guess], name) == 0) { return guess; }
@@ -686,8 +686,7 @@ static bool is_tokenizer(const char* path) {
     return strcmp(slash != NULL ? slash + 1 : path, "tokenizer.bin") == 0;
 }
 
-// The files of samples among those that match, sorted, in front; the others after. globfree() takes all of
-// them.
+// Moves the sample files among the matches, sorted, to the front; the others stay for globfree().
 static Status match(glob_t* out, size_t* num_paths, const char* pattern) {
     *out = (glob_t){0};
     int error = glob(pattern, GLOB_NOSORT, NULL, out);
@@ -705,7 +704,7 @@ static Status match(glob_t* out, size_t* num_paths, const char* pattern) {
                    : FAIL(STATUS_IO, "%s: no file matches ---> check the path, and quote a pattern with '*'",
                           pattern);
     }
-    // glob() itself would sort by the locale, which may differ between machines.
+    // glob() itself would sort by locale, which differs between machines.
     qsort(out->gl_pathv, num, sizeof *out->gl_pathv, compare_paths);
     *num_paths = num;
     return STATUS_OK;
@@ -792,23 +791,23 @@ int32_t sample_shards_file(const SampleShards* shards, int64_t id) {
 
 // --- sample verify -------------------------------------------------------------------------------------
 
-enum { VERIFY_NICENESS = 10 };  // a tenth of a core that others want; all of one that is idle
+enum { VERIFY_NICENESS = 10 };  // a tenth of a contended core, all of an idle one
 
 typedef struct {
     SampleFile* file;
     int64_t first_chunk;  // of this file among those of all
-    uint64_t* hashes;     // [its chunks] of a file that has no content_id yet; else NULL
+    uint64_t* hashes;     // [its chunks] of a file without content_id; else NULL
 } VerifyFile;
 
 struct SampleVerify {
     VerifyFile* files;
     int32_t num_files;
-    int64_t end;             // my part of all chunks ends here
-    int64_t next, num_left;  // atomic, as the two below
+    int64_t end;             // end of this part of all chunks
+    int64_t next, num_left;  // atomic, like the two below
     bool stop, is_damaged;
     pthread_mutex_t lock;
     pthread_cond_t done;  // num_left is 0, or is_damaged
-    Status status;        // under `lock`, of the damaged chunk found first
+    Status status;        // under `lock`, of the first damaged chunk
     char message[1024];
     pthread_t thread, helper;
     bool has_thread, has_helper;
@@ -818,10 +817,10 @@ static long page_bytes(void) {
     return sysconf(_SC_PAGESIZE);
 }
 
-// Asks for the chunk's pages at one go, or lets go of them: what is read here alone is not to count as memory
-// of the process. (Pages that the loader needs are mapped again, from memory.)
+// Requests the chunk's pages at once, or releases them, so that they do not count as memory of the process.
+// (Pages that the loader needs are mapped again, from the page cache.)
 static void advise(const SampleFile* file, int64_t chunk, int advice) {
-    if (file->map.data == NULL) { return; }  // memory of the caller's: not ours to drop
+    if (file->map.data == NULL) { return; }  // memory of the caller
     int64_t page = page_bytes(), begin = file->tokens_at + chunk * SAMPLE_FORMAT_CHUNK_BYTES;
     int64_t end = begin + SAMPLE_FORMAT_CHUNK_BYTES, last = (int64_t)file->map.num_bytes;
     begin = begin / page * page;
@@ -839,9 +838,9 @@ static const VerifyFile* find_file(const SampleVerify* verify, int64_t chunk) {
     return &verify->files[begin];
 }
 
-// In pieces, so that who ends need not wait for a chunk on a slow disk: 0 if told to stop.
+// In pieces, so that stopping need not wait for a chunk on a slow disk: 0 if stopped.
 static uint64_t hash_chunk(const SampleVerify* verify, const SampleFile* file, int64_t chunk) {
-    enum { PIECE_BYTES = 1 << 16 };  // hash_bytes() goes on after multiples of 8
+    enum { PIECE_BYTES = 1 << 16 };  // hash_bytes() can be continued after multiples of 8
     const uint64_t all_bytes = (uint64_t)file->num_tokens * (uint64_t)file->bytes_per_token;
     const size_t num_bytes = sample_format_chunk_bytes(all_bytes, (uint64_t)chunk);
     const unsigned char* begin = (const unsigned char*)file->tokens + chunk * SAMPLE_FORMAT_CHUNK_BYTES;
@@ -863,7 +862,7 @@ static Status check_chunk(const SampleVerify* verify, int64_t chunk) {
     if (of->hashes != NULL) {
         of->hashes[c] = hash;
     } else if (hash != of->file->chunk_hashes[c] && !__atomic_load_n(&verify->stop, __ATOMIC_SEQ_CST)) {
-        status = sample_file_check_chunk(of->file, c);  // in its words
+        status = sample_file_check_chunk(of->file, c);  // records the message
     }
     advise(of->file, c, MADV_DONTNEED);
     return status;
@@ -880,7 +879,7 @@ static void note_damage(SampleVerify* verify, Status status) {
     pthread_mutex_unlock(&verify->lock);
 }
 
-// Takes chunks until there are none, one is damaged, or somebody stops it.
+// Processes chunks until none are left, one is damaged, or it is stopped.
 static void work(SampleVerify* verify) {
     while (!__atomic_load_n(&verify->stop, __ATOMIC_SEQ_CST) &&
            !__atomic_load_n(&verify->is_damaged, __ATOMIC_SEQ_CST)) {
@@ -897,19 +896,19 @@ static void work(SampleVerify* verify) {
     }
 }
 
-// For those who wait, at their own priority.
+// For waiting callers, at their own priority.
 static void* run_helper(void* ctx) {
     work((SampleVerify*)ctx);
     return NULL;
 }
 
 static void* run_thread(void* ctx) {
-    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), VERIFY_NICENESS);  // of this thread alone, on Linux
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), VERIFY_NICENESS);  // of this thread only, on Linux
     work((SampleVerify*)ctx);
     return NULL;
 }
 
-// Files with chunks, one after another.
+// Files with chunks.
 static Status list_files(SampleVerify* verify, SampleShards* const* shards, int32_t num_shards,
                          int64_t* num_chunks) {
     size_t most = 0;
@@ -955,7 +954,7 @@ Status sample_verify_start(SampleVerify** out, SampleShards* const* shards, int3
     verify->end = num_chunks * (part + 1) / num_parts;
     __atomic_store_n(&verify->next, begin, __ATOMIC_SEQ_CST);
     __atomic_store_n(&verify->num_left, verify->end - begin, __ATOMIC_SEQ_CST);
-    // Without a thread, whoever waits does all of it.
+    // Without a thread, the waiting caller does all the work.
     verify->has_thread =
         !SIMULATED && begin < verify->end && pthread_create(&verify->thread, NULL, run_thread, verify) == 0;
     *out = verify;
@@ -979,7 +978,7 @@ Status sample_verify_damage(SampleVerify* verify) {
     return FAIL(verify->status, "%s", verify->message);
 }
 
-// Not by the caller: a piece of a slow disk may take longer than it will wait.
+// Not in the caller: a piece on a slow disk may exceed its wait time.
 static void start_helper(SampleVerify* verify) {
     if (verify->has_helper || __atomic_load_n(&verify->next, __ATOMIC_SEQ_CST) >= verify->end) { return; }
     verify->has_helper = !SIMULATED && pthread_create(&verify->helper, NULL, run_helper, verify) == 0;

@@ -16,7 +16,7 @@ Byte layout, little-endian (version 4):
     52      4      what ends every input: a SampleInputEnd
     56      8      hash of the vocabulary, all tokens' bytes; 0: unknown
     64      4      number of gaps G
-    68      4      tail: so many of an input's last tokens are its end and stay where it is cut
+    68      4      tail: the number of tokens at the end of every input that are kept when it is cut
     72      8      checksum: the hash of numbers.h over everything between header and tokens, in one call
     80      8      header checksum: the same over bytes 0 ... 79
     88      ...    K task names, each uint16 length and that many bytes; then zeros up to a multiple of 8
@@ -26,18 +26,19 @@ Byte layout, little-endian (version 4):
     ...     ...    tokens: input then target of each sample, one after another; a target ends with
 end-of-text
 
-A model learns to say the target. Of a conversation the input is what stands before the first answer, the
-target everything from there on, and what others say in between is a gap in it: read, but not learnt.
+Targets are learnt. The input of a conversation is the text before the first answer, the target everything
+after. The other side's messages in the target are gaps: read, but not learnt.
 
-All but the tokens is checked whenever a file is opened; chunks can be checked in any order, by several ranks
-(sample_verify_start()). The header checksum covers all of it, hash over hash: equal ones, equal contents.
+Opening checks everything except the tokens; chunks can be checked in any order, by several ranks
+(sample_verify_start()). The header checksum covers the whole file, hash over hash: equal checksums mean equal
+contents.
 
 
-llm.c's own token files (magic 20240520 version 1, uint16 tokens of GPT-2; 20240801 version 7, uint32 tokens
-of Llama 3; a header of 1,024 bytes) open as well: every document, which begins with the end-of-text token, is
-a sample of n_input 1; what stands before the first such token is a document too; those of a single token are
-dropped and counted. The one task bears the file's name without folder, ".bin", a shard number and "_train" or
-"_val", so that all shards of a data set are one task.
+llm.c's token files (magic 20240520 version 1, uint16 tokens of GPT-2; 20240801 version 7, uint32 tokens of
+Llama 3; a header of 1,024 bytes) open as well. Every document, which begins with the end-of-text token, is a
+sample of n_input 1; text before the first such token is a document too; documents of one token are dropped
+and counted. The one task is named after the file without folder, ".bin", shard number and "_train" or "_val",
+so that all shards of a data set are one task.
 */
 #pragma once
 
@@ -50,7 +51,7 @@ dropped and counted. The one task bears the file's name without folder, ".bin", 
 
 enum { SAMPLE_FILE_MAX_TASKS = 4096, SAMPLE_FILE_MAX_NAME = 255 };
 
-// What made tokens of the text; which of its vocabularies, says the vocabulary's hash.
+// The tokenizer of the text; the vocabulary's hash identifies its vocabulary.
 typedef enum {
     TOKENIZER_UNKNOWN = 0,
     TOKENIZER_BYTES = 1,          // the byte, and 256 for end-of-text
@@ -66,16 +67,15 @@ typedef enum {
     INPUT_END_NONE = 3,
 } SampleInputEnd;
 
-// What a trainer must know of the tokens. T5: end-of-text is </s>, 1, the padding token 0.
+// What a trainer needs to know about the tokens. T5: end-of-text is </s>, 1, the padding token 0.
 typedef struct {
     int32_t num_tokens;  // every token id is below it
     int32_t eot_token;   // ends every target
-    int32_t pad_token;   // T5's decoder starts with it; -1: none
+    int32_t pad_token;   // first token of T5's decoder; -1: none
     SampleTokenizer tokenizer;
     SampleInputEnd input_end;
-    uint64_t hash;  // of all tokens' bytes; 0: unknown
-    int32_t
-        input_tail;  // the last tokens of every input that are its end: a newline, what a template puts there
+    uint64_t hash;       // of all tokens' bytes; 0: unknown
+    int32_t input_tail;  // tokens at the end of every input: a newline, the template's text
 } SampleVocab;
 
 typedef struct {
@@ -84,11 +84,11 @@ typedef struct {
     uint32_t
         n_target;   // >= 1, tokens of the target, end-of-text included; n_input + n_target in 2 ... 2^31 - 1
     uint32_t task;  // < number of tasks
-    uint32_t first_gap;  // its gaps are those up to the next sample's first_gap (the last sample's: to G)
+    uint32_t first_gap;  // its gaps end at the next sample's first_gap (the last sample's at G)
 } SampleIndex;
 
-// Tokens [begin, end) of a sample, counted from its input's first, that nobody learns: n_input < begin < end
-// < n_input + n_target, and no two gaps of a sample touch.
+// Tokens [begin, end) of a sample, counted from its input's first, that are not learnt: n_input < begin <
+// end < n_input + n_target, and no two gaps of a sample touch.
 typedef struct {
     uint32_t begin, end;
 } SampleGap;
@@ -101,8 +101,8 @@ typedef struct {
     SampleTokenizer tokenizer;
     SampleInputEnd input_end;
     uint64_t vocab_hash;
-    uint64_t content_id;       // equal: the same samples. 0: an llm.c file's that nobody has read yet
-    int64_t num_dropped;       // llm.c files: documents of a single token, which predict nothing
+    uint64_t content_id;       // equal: the same samples. 0: an llm.c file that has not been read yet
+    int64_t num_dropped;       // llm.c files: documents of one token, which predict nothing
     const char** task_names;   // [num_tasks], NUL-terminated, owned
     const SampleIndex* index;  // [num_samples]; into the map, or owned, for llm.c files and cut texts
     const SampleGap* gaps;     // [num_gaps] into the map
@@ -115,115 +115,113 @@ typedef struct {
     SampleIndex* owned_index;
 } SampleFile;
 
-// `verify` also reads the whole file: every chunk, and every token id below vocab. Without it all but the
-// tokens is checked. Messages name file, field and remedy.
+// `verify` also reads the whole file: every chunk, and every token id below vocab. Otherwise everything
+// except the tokens is checked. Messages name file, field and remedy.
 Status sample_file_open(SampleFile* out, const char* path, bool verify);
-void sample_file_close(SampleFile* file);  // an all-zero file is fine
+void sample_file_close(SampleFile* file);  // an all-zero file is allowed
 
-// The same from memory: `data` is aligned to 8 bytes and stays there until close; `name` is the path in
-// messages.
+// The same from memory: `data` is aligned to 8 bytes and valid until close; `name` is the path in messages.
 Status sample_file_parse(SampleFile* out, const char* name, const void* data, size_t num_bytes, bool verify);
 
-// Header and tokens alone (num_samples 0, no index), for streams over all tokens: an llm.c file is not
+// Only header and tokens (num_samples 0, no index), for streams over all tokens: an llm.c file is not
 // scanned.
 Status sample_file_open_tokens(SampleFile* out, const char* path);
 
-// Copy tokens [first, first + count) of a sample, widened; a token id >= vocab is STATUS_BAD_FORMAT.
+// Copies tokens [first, first + count) of a sample, widened; a token id >= vocab is STATUS_BAD_FORMAT.
 Status sample_file_read(const SampleFile* file, int64_t sample, int64_t first, int64_t count, int32_t* out);
 
 // The same for tokens [first, first + count) of the whole file.
 Status sample_file_read_tokens(const SampleFile* file, int64_t first, int64_t count, int32_t* out);
 
-// How many gaps a sample has; *out: they.
+// The number of gaps of a sample; *out: the gaps.
 int32_t sample_file_gaps(const SampleFile* file, int64_t sample, const SampleGap** out);
 
 // Chunks of the tokens, counted from 0. Read-only: any thread.
 int64_t sample_file_num_chunks(const SampleFile* file);
 
-// Was `file` opened (with its index) from a file of llm.c's? Do these bytes begin one?
+// Was `file` opened (with its index) from an llm.c file? Do these bytes begin one?
 bool llmc_tokens_is(const SampleFile* file);
 bool llmc_tokens_recognize(const void* data, size_t num_bytes);
-bool llmc_tokens_begins(const SampleFile* file, int64_t sample);  // with end-of-text: all but a shard's first
+bool llmc_tokens_begins(const SampleFile* file,
+                        int64_t sample);  // with end-of-text: all except a shard's first
 
-// Cut every document of llm.c's files, and every text (a target without input and gaps) of the others, into
-// pieces that run at most max_model_tokens tokens through the model. The last token of a piece is the input
-// of the next, so every token is still predicted once, and the text's end is the last piece's. Once a file.
+// Cuts every document of llm.c's files, and every text (a target without input and gaps) of the others,
+// into pieces that run at most max_model_tokens tokens through the model. The last token of a piece is the
+// input of the next, so every token is still predicted once. At most once per file.
 Status sample_file_cut(SampleFile* file, int32_t max_model_tokens);
 
 // --- many files ---------------------------------------------------------------------------------------
 
 /*
-The files that match a glob as one body of samples, in the order of their names. (Without
-tokenizer.bin, which prepare_data puts beside them.)
+The files that match a glob as one set of samples, in the order of their names. (Without tokenizer.bin, which
+prepare_data writes beside them.)
 
-All files agree in vocabulary, end-of-text token and tokenizer. Tasks are united by name and numbered as they
-first appear. A sample's id counts through all files.
+All files agree in vocabulary, end-of-text token and tokenizer. Tasks are merged by name and numbered in order
+of appearance. A sample's id counts through all files.
 */
 
 typedef struct {
     int32_t num_files;
     SampleFile* files;
-    int64_t* first_sample;  // [num_files + 1] id of each file's first sample; last: their number
+    int64_t* first_sample;  // [num_files + 1] id of each file's first sample; last: the total
     int32_t num_tasks;
     const char** task_names;  // [num_tasks]; into the files
-    int32_t** task_of;        // [num_files][tasks of that file] number among the united tasks
-    const SampleFile* known;  // the first whose vocabulary's hash is known; else the first
+    int32_t** task_of;        // [num_files][tasks of that file] number among all tasks
+    const SampleFile* known;  // the first with a known vocabulary hash; else the first
 } SampleShards;
 
-// cut_tokens > 0: sample_file_cut(). tokens_only: sample_file_open_tokens(). A pattern that matches nothing
-// is STATUS_IO.
+// cut_tokens > 0: sample_file_cut(). tokens_only: sample_file_open_tokens(). STATUS_IO if nothing matches.
 Status sample_shards_open(SampleShards* out, const char* pattern, int32_t cut_tokens, bool tokens_only);
-// The first of the files that it would open, malloc'ed; a name that is no pattern stands for itself.
+// The first file that it would open, malloc'ed; a name without a pattern is returned as it is.
 Status sample_shards_first_path(char** out, const char* pattern);
-void sample_shards_close(SampleShards* shards);  // all-zero ones are fine
+void sample_shards_close(SampleShards* shards);  // all-zero ones are allowed
 
-// Were both made with one tokenizer, as far as the files say? STATUS_MISMATCH names a file of each.
+// Were both made with one tokenizer, as far as recorded? STATUS_MISMATCH names a file of each.
 Status sample_shards_check_vocab(const SampleShards* a, const SampleShards* b);
 
-// The content_ids of all files, in order, to be kept with what depends on them: 8 bytes each, any alignment.
+// The content_ids of all files, in order, to be saved with dependent data: 8 bytes each, any alignment.
 void sample_shards_write_contents(const SampleShards* shards, void* ids);
-// Are the contents still those that were kept? STATUS_MISMATCH names the file that is another one. An id of
-// 0, kept or now, is not known.
+// Do the contents match the saved ids? STATUS_MISMATCH names the changed file. An id of 0, saved or
+// current, matches any.
 Status sample_shards_check_contents(const SampleShards* shards, const void* ids, int64_t num_ids);
 
 // File of a sample, id in [0, first_sample[num_files]).
 int32_t sample_shards_file(const SampleShards* shards, int64_t id);
 
-// --- are the tokens whole? ----------------------------------------------------------------------------
+// --- verification of tokens -------------------------------------------------------------------------------
 
 /*
-Are all tokens as they were written? Found out beside the training, once, by all ranks
-together.
+Checks all tokens once, in the background of the training, by all ranks together.
 
-    sample_verify_start(&v, shards, num_shards, rank, num_ranks);  // a thread of low priority reads my part
-    every step:             TRY(sample_verify_damage(v));         // what it has found so far
+    sample_verify_start(&v, shards, num_shards, rank, num_ranks);  // a low-priority thread reads its part
+    every step:             TRY(sample_verify_damage(v));         // result so far
     before a checkpoint:    TRY(sample_verify_wait(v, wait_ns, &is_done));  // until *is_done
-    sample_verify_stop(v);                                        // also before its end
+    sample_verify_stop(v);                                        // allowed at any time
 
-Each chunk of the files (sample_file.h) is read by one rank. For a rank that waits another thread takes chunks
-as well, at its own priority, so nobody waits for one that gets no core; and nobody for a disk that is slow.
-llm.c's token files have nothing to be compared with; where nobody has read them, they are hashed here, and
-get their content_id with sample_verify_wait().
+Each chunk of the files is read by one rank. When a rank waits, a second thread takes chunks at normal
+priority, so a low-priority thread without a core does not block it, and neither does a slow disk. llm.c's
+token files have no stored hashes; if they have not been read yet, they are hashed here, and get their
+content_id with sample_verify_wait().
 */
 
 typedef struct SampleVerify SampleVerify;
 
-// Part `part` of 0 ... num_parts - 1 of the chunks of all these files, which live until sample_verify_stop().
-// llm.c files without a content_id want num_parts 1.
+// Part `part` of 0 ... num_parts - 1 of the chunks of these files, which must live until
+// sample_verify_stop(). llm.c files without a content_id need num_parts 1.
 Status sample_verify_start(SampleVerify** out, SampleShards* const* shards, int32_t num_shards, int32_t part,
                            int32_t num_parts);
-void sample_verify_stop(SampleVerify* verify);  // NULL is fine
+void sample_verify_stop(SampleVerify* verify);  // NULL is allowed
 
-// STATUS_BAD_FORMAT with file and bytes, once a chunk was found damaged. No waiting. NULL: STATUS_OK.
+// STATUS_BAD_FORMAT with file and bytes after a damaged chunk was found. Never waits. NULL: STATUS_OK.
 Status sample_verify_damage(SampleVerify* verify);
 
-// The same when the whole part has been read, or wait_ns are over: then not *is_done. One thread at a time.
-// Whether the caller has other reasons to end (a signal, another rank) is its to look at between two calls.
+// The same after the whole part has been read or wait_ns have passed; then *is_done is false. One thread at
+// a time. Between calls the caller checks for signals and failed ranks.
 Status sample_verify_wait(SampleVerify* verify, int64_t wait_ns, bool* is_done);
 
-int64_t sample_verify_left_bytes(const SampleVerify* verify);  // not yet read of this part, about
+int64_t sample_verify_left_bytes(const SampleVerify* verify);  // of this part, approximately
 
-// --- the header of a file, for those who write one ----------------------------------------------------
+// --- the header of a file, for writers --------------------------------------------------------------------
 
 #define SAMPLE_FORMAT_MAGIC "DPSAMPLE"
 enum { SAMPLE_FORMAT_VERSION = 4, SAMPLE_FORMAT_HEADER_BYTES = 88, SAMPLE_FORMAT_HASHED_BYTES = 80 };
@@ -247,8 +245,7 @@ typedef struct {
     uint64_t header_checksum;  // of the bytes before it
 } SampleFormatHeader;
 
-// Chunks are small enough that one is read at a gulp and a message says where, large enough that their hashes
-// are few.
+// Small enough to be read at once and to locate damage, large enough that there are few hashes.
 enum { SAMPLE_FORMAT_CHUNK_BYTES = 1 << 20 };
 
 static inline uint64_t sample_format_num_chunks(uint64_t num_bytes) {
@@ -264,4 +261,4 @@ static inline uint64_t sample_format_chunk_hash(const void* chunk, size_t num_by
     return hash_finish(hash_bytes(HASH_SEED, chunk, num_bytes));
 }
 
-// --- sample_file --------------------
+// --- opening from memory ----------------------------------------------------------------------------------

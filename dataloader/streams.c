@@ -74,7 +74,7 @@ StreamInfo* token_stream_info(TokenStream* stream) {
     return &stream->info;
 }
 
-// File and window of batch number `place` of an epoch.
+// File and window of batch `place` of an epoch.
 static void locate(const TokenStream* stream, uint64_t epoch, int64_t place, int32_t* file, int64_t* window) {
     uint64_t key = rng_mix(stream->seed + epoch * 0x9e3779b97f4a7c15u);
     int32_t num_files = stream->shards.num_files, f = 0;
@@ -105,12 +105,12 @@ Status token_stream_next_batch(TokenStream* stream, int32_t* inputs, int32_t* ta
     return STATUS_OK;
 }
 
-// --- pair_stream --------------------
+// --- pairs of input and target ----------------------------------------------------------------------------
 
 struct PairStream {
     StreamInfo info;
     LoaderOptions options;
-    Loader* loader;  // of the samples; the order is the stream's own
+    Loader* loader;  // of the samples; the stream has its own order
     int32_t rows;
     int64_t num_samples;
     uint32_t* ids;  // [num_samples] in file order

@@ -1,5 +1,5 @@
 /*
-streams.h -- batches of one shape, for the stock trainer without the plugin: llm.c's consecutive tokens, or
+streams.h -- fixed-shape batches for the stock trainer without the plugin: llm.c's consecutive tokens, or
 pairs of input and target for encoder-decoder models.
 */
 #pragma once
@@ -11,7 +11,7 @@ pairs of input and target for encoder-decoder models.
 #include "loader.h"
 
 typedef struct {
-    int64_t position;     // number of batches given out since the start; may be set to any number >= 0
+    int64_t position;     // batches returned since the start; may be set to any number >= 0
     int64_t num_batches;  // of an epoch, at least 1
     int64_t num_tokens;   // of all files
     int32_t vocab, eot_token, pad_token;
@@ -23,26 +23,25 @@ typedef struct {
 typedef struct TokenStream TokenStream;
 typedef struct PairStream PairStream;
 
-// A batch is B*T + 1 consecutive tokens of one file: inputs are the first B*T, targets the last B*T. The next
-// batch begins B*T tokens later; what is left at the end of a file is dropped, and after the last file the
-// next epoch begins with the first. Shuffled, every epoch takes the files, and the batches of each, in a
-// fresh permutation. Reads llm.c's token files and sample files, whose samples follow one another in file
-// order. `pattern`: a glob; every file must have B*T + 1 tokens.
+// A batch is B*T + 1 consecutive tokens of one file: inputs are the first B*T, targets the last B*T. The
+// next batch begins B*T tokens later. A remainder at the end of a file is dropped, and after the last file
+// the next epoch begins. Shuffled, every epoch permutes the files and the batches of each. Reads llm.c's
+// token files and sample files, whose samples are concatenated in file order. `pattern`: a glob; every file
+// must have B*T + 1 tokens.
 Status token_stream_open(TokenStream** out, const char* pattern, int32_t B, int32_t T, bool shuffle,
                          uint64_t seed);
-void token_stream_close(TokenStream* stream);  // NULL is fine
+void token_stream_close(TokenStream* stream);  // NULL is allowed
 StreamInfo* token_stream_info(TokenStream* stream);
 Status token_stream_next_batch(TokenStream* stream, int32_t* inputs, int32_t* targets);  // (B, T) each
 
 // A batch is `rows` samples, each padded to max_seq_tokens and its target to max_target_tokens (collate.h).
-// Samples follow one another in file order, or shuffled, every epoch in a fresh permutation of all of them,
-// whatever their task. An epoch's end does not end a batch. Of the options, batch_tokens, encoder_decoder and
-// the mixture's are not used.
+// Samples are in file order or shuffled over all tasks, every epoch anew. A batch may span two epochs.
+// batch_tokens, encoder_decoder and the mixture's options are ignored.
 Status pair_stream_open(PairStream** out, const char* pattern, int32_t rows, const LoaderOptions* options);
-void pair_stream_close(PairStream* stream);  // NULL is fine
+void pair_stream_close(PairStream* stream);  // NULL is allowed
 StreamInfo* pair_stream_info(PairStream* stream);
 const Loader* pair_stream_loader(const PairStream* stream);  // its samples
 // The next batch: num_seqs = rows, num_tokens = rows * max_seq_tokens, num_dec_tokens = rows *
-// max_target_tokens; num_rows are the target tokens that are not padding. loss_scale is 0: the caller's. The
-// arrays are the stream's until the next call.
+// max_target_tokens; num_rows counts target tokens without padding. The caller sets loss_scale. The arrays
+// are valid until the next call.
 Status pair_stream_next_batch(PairStream* stream, DynapipeBatch* out);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A rank that becomes slower in mid-run, in virtual time (dev/simulate.sh): 4 stages, rank 1 takes 1.5 times as long from step CHANGE (20)
-# on. Steps and the errors of their predictions before it, at once, behind it where layers stay (--resplit off) and where they move (auto),
+# on. Steps and the errors of their predictions before it, at once, after it where layers stay (--resplit off) and where they move (auto),
 # and of a run that knew from the start; are plans of --refit off the same in every run? Then how long layers of d12 take from one CPU
 # rank to another (real ranks, wall clock; a quiet machine). Writes dev/results/resplit.md:
 #   make simulated && dev/bench_resplit.sh         two minutes of one core

@@ -201,7 +201,7 @@ static void trainer_free(Trainer* trainer) {
     model_free(&trainer->model);
 }
 
-// A decoder's tokens are its targets, a place later, behind the start token 0.
+// A decoder's tokens are its targets, shifted by one, after the start token 0.
 static void draw_tokens(Trainer* trainer) {
     const ModelBatch* batch = &trainer->batch;
     const uint32_t V = (uint32_t)trainer->model.config.vocab;

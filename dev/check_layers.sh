@@ -11,7 +11,7 @@ while read -r layer; do [[ $layer == \#* ]] || rank[$layer]=$((num_layers++)); d
 folder_of() {
     [[ $1 == */* ]] && folder=${1%/*} || folder=.
 }
-# plan/ is one room, its folders included
+# plan/ and its folders are one layer
 room_of() {
     folder_of "$1"
     [[ $folder != dynapipe_plugin/plan/* ]] || folder=dynapipe_plugin/plan

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # dev/compare_table.sh DIR NAME...: runs that train on the same batches in different ways, as a table. DIR/NAME.1.jsonl,
 # DIR/NAME.2.jsonl ... are the metrics.jsonl of repetitions; the first NAME is what speeds refer to.
-# Of every step the fastest repetition counts (whatever else the machine did meanwhile), of no run the first step (it grows
-# buffers). Speed is supervised tokens per second: what a run learns from.
+# Of every step the fastest repetition counts (the least disturbed one), without the first step of each run (it grows
+# buffers). Speed is supervised tokens per second.
 . "$(dirname "$0")/help.sh"
 set -eu
 dir=$1

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by demo.sh and demo_t5.sh: titles, a run's lines, questions that the training data has not got, and the answers to them.
+# Sourced by demo.sh and demo_t5.sh: titles, a run's lines, questions that the training data lacks, and the answers.
 set -eu -o pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . dev/mpi_env.sh
@@ -32,7 +32,7 @@ say_if_busy() {  # what that means here
         }'
 }
 
-# Every so many steps a line, and whatever else a run says; costs that are fitted anew while it runs go to its metrics.
+# A line every few steps, and other messages; costs that are refitted during the run go to its metrics.
 few_steps() {  # how many steps a line
     awk -v every="$1" '/^refit after/ { next } /^step / { split($2, at, "/"); if (at[1] > 3 && at[1] % every) next } { print; fflush() }'
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # dev/fuzz.sh [SECONDS | --runs N] [NAME...]: test/fuzz/fuzz_NAME.c (all of them) under libFuzzer with address and undefined-behaviour
 # sanitizers, SECONDS [60] or N executions each. Seeds come from test/fuzz/corpus.txt (lines of NAME/SEED and its bytes in base64), words from test/fuzz/NAME.dict, flags from a
-# target's line "// libFuzzer: FLAGS"; finds stay in build/fuzz/corpus/NAME and are gone on from, crashing inputs in build/fuzz. What was
-# executed is counted in build/fuzz/corpus.txt (name, executions, seconds, coverage, exit status).
+# target's line "// libFuzzer: FLAGS"; new inputs are kept in build/fuzz/corpus/NAME for the next run, crashing inputs in build/fuzz. Executions
+# are counted in build/fuzz/corpus.txt (name, executions, seconds, coverage, exit status).
 # dev/fuzz.sh --keep [NAME...]: the seeds of NAME become the fewest inputs, each below 4 KiB, that cover what was found.
 # dev/fuzz.sh --table: what has been counted so far, as in dev/results/fuzz.md.
 # FUZZ_OPT=-O0 compiles in a quarter of the time [-O2]; FUZZ_JOBS=N runs N targets at once [1]; FUZZ_FOUND=FOLDER keeps finds elsewhere.

@@ -43,7 +43,7 @@ has_mpi() { command -v mpirun >/dev/null && command -v "${DYNAPIPE_MPICC:-mpicc}
 card_name() {
     if [ -n "${EMULATED:-}" ]; then echo emulator; else nvidia-smi --query-gpu=name --format=csv,noheader | head -1; fi
 }
-# Exit status of a part that has nothing to do here; why is the part's last line.
+# Exit status of a part that does not apply here; its last line holds the reason.
 skip=77
 
 # Ranks that share a card also share its memory and its time; they are not synchronised, so each gets some slack.
@@ -284,7 +284,7 @@ if [ "${1:-}" = --part ]; then  # called by this script under a time limit
     exit
 fi
 
-# --- all of them, in the order of what they are worth ----------------------------------------------------------
+# --- all parts, most important first ---------------------------------------------------------------------------
 declare -A limit_s=([needs]=20 [build]=170 [kernels]=90 [train]=140 [operations]=60 [steps]=85 [sanitizer]=90 [mixture]=240 [torch]=45)
 parts=("$@")
 [ $# -gt 0 ] || parts=(needs build kernels train operations steps mixture torch sanitizer)

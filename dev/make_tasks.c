@@ -99,13 +99,12 @@ static void task_draw_distinct(Rng* rng, int32_t n, int32_t count, int32_t* out)
 
 // --- tasks easy ----------------------------------------------------------------------------------------
 /*
-Tasks that a model of a million parameters answers after a minute on two cores, for `make
-run`.
+Tasks that a model of a million parameters learns in a minute on two cores, for `make run`.
 
-Two kinds: one line that asks for something out of a small table (a capital, an opposite, the next month),
-which is learnt by heart; and documents with a heavy tail of lengths, where what is asked shows in many
-places, or where only one digit stands in the whole text. Words to be copied and sums of long numbers are in
-the full mixture: those take a model of this size many minutes.
+Two kinds: a line that asks for an entry of a small table (a capital, an opposite, the next month), to be
+memorised; and documents with a heavy tail of lengths, where the answer appears in many places, or is the only
+digit in the text. Copying words and adding long numbers are in the full mixture: those take a model of this
+size many minutes.
 */
 
 #define COUNT(array) ((uint32_t)(sizeof(array) / sizeof((array)[0])))
@@ -137,7 +136,7 @@ static const char* const days[] = {"Monday", "Tuesday",  "Wednesday", "Thursday"
 static const char* const months[] = {"January", "February", "March",     "April",   "May",      "June",
                                      "July",    "August",   "September", "October", "November", "December"};
 
-// A question in one of many wordings, so that what is asked must be told from what stands around it.
+// A question in one of many wordings, so that the task must be recognised in varying context.
 static void add_question(TaskText* text, Rng* rng, const char* question, const char* asked) {
     static const char* const openings[] = {"", "Please: ", "Tell me: ", "Quick: ", "And now: ", "Well, "};
     uint32_t opening = rng_below(rng, COUNT(openings) + NUM_TASK_NAMES);
@@ -211,7 +210,7 @@ static const char* draw(Rng* rng, const char* const* words) {
     return words[rng_below(rng, TOPIC_WORDS)];
 }
 
-// A sentence of at most SENTENCE_BYTES, with a blank behind it.
+// A sentence of at most SENTENCE_BYTES, followed by a blank.
 static void add_topic_sentence(TaskText* text, Rng* rng, const Topic* topic) {
     const char* subject = draw(rng, topic->words);
     const char* verb = draw(rng, verbs);
@@ -392,8 +391,7 @@ static const TaskSpec task_short_specs[] = {
 static const int task_num_short_specs = sizeof task_short_specs / sizeof task_short_specs[0];
 
 // --- tasks long ----------------------------------------------------------------------------------------
-// Tasks whose answer stands somewhere in a prompt of any length: tables of facts and
-// documents.
+// Tasks whose answer is somewhere in a prompt of any length: tables of facts and documents.
 
 enum { NUM_WORDS = 12 };
 static const char* const adjectives[NUM_WORDS] = {"old",   "small", "green", "quiet", "tall",  "warm",
@@ -408,7 +406,7 @@ static const char* tasks_long_draw(Rng* rng, const char* const* words) {
     return words[rng_below(rng, NUM_WORDS)];
 }
 
-// A made-up sentence of 20-60 bytes with a blank behind it.
+// A made-up sentence of 20-60 bytes, followed by a blank.
 static void add_sentence(TaskText* text, Rng* rng) {
     const char* adjective = tasks_long_draw(rng, adjectives);
     const char* subject = tasks_long_draw(rng, nouns);
@@ -456,7 +454,7 @@ static void make_document(TaskSample* out, Rng* rng, int32_t max_bytes) {
     int32_t free_bytes = body_bytes - num_facts * FACT_BYTES;
     task_draw_distinct(rng, NUM_TASK_NAMES, num_facts, people);
     for (int32_t i = 0; i < num_facts; i++) {
-        // fact i stands somewhere in the i-th of equal parts
+        // fact i is somewhere in the i-th of equal parts
         int32_t part_bytes = free_bytes / num_facts;
         int32_t before = i * (part_bytes + FACT_BYTES) + (int32_t)rng_below(rng, (uint32_t)part_bytes + 1);
         fill_sentences(&out->inputs, rng, before);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install what is missing on Debian or Ubuntu; says what, and does without sudo where all is there.
+# Installs missing packages on Debian or Ubuntu and prints them; needs no sudo if all are installed.
 . "$(dirname "$0")/help.sh"
 set -eu
 declare -A need=(

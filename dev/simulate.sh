@@ -10,7 +10,7 @@
 # slow-host[:R[:F]]    the host of rank R (1) takes F (1.5) times as long for everything
 # slow-from:T[:R[:F]]  the same from T seconds of virtual time on
 # jitter[:P]       each host is off by P (10) percent, anew every 0.25 s (standard deviation; a job takes about as long); --seed
-# Several names: what they do to a host is multiplied (jitter beside slow-from: until 1024 s behind it). F: 0.01 to 100, P: 0 to 100.
+# Several names: what they do to a host is multiplied (jitter beside slow-from: until 1024 s after it). F: 0.01 to 100, P: 0 to 100.
 # --rendezvous: no send is through before its receive is posted, however small. --cfg: for SMPI, see smpimain --help.
 . "$(dirname "$0")/help.sh"
 set -eu
@@ -88,7 +88,7 @@ for part in "${parts[@]}"; do
 done
 
 # How fast a host is over time, for SimGrid: what jitter does times what slow-from does. Jitter's factors are of the time that a job
-# takes, Box and Muller's way.
+# takes (Box-Muller).
 profile() {  # rank
     awk -v seed=$((seed * 1000 + $1)) -v percent="$jitter" -v froms="${froms_of[$1]}" 'BEGIN {
         srand(seed); interval = 0.25; n = percent > 0 ? 4096 : 1; pi = atan2(0, -1)

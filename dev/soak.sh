@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# soak.sh [ROUNDS] [SEED] -- nothing is lost: in each round the trainer runs on 2 to 4 CPU ranks, meets one fault at a random moment, and
-# is started again. What must hold: the run ends by itself with the status that the fault asks for; the newest checkpoint loads; what
-# goes on from it ends with model and state of a run that was let alone, byte for byte, and with its losses in metrics.jsonl, each
+# soak.sh [ROUNDS] [SEED] -- no fault loses data: in each round the trainer runs on 2 to 4 CPU ranks, meets one fault at a random moment, and
+# is started again. What must hold: the run ends by itself with the status of that fault; the newest checkpoint loads; what
+# resumes from it ends with model and state of an undisturbed run, byte for byte, and with its losses in metrics.jsonl, each
 # once; no unfinished file, no process and no shared memory is left. Prints a count by fault and moment. Round k is ROUNDS 1, SEED + k - 1: a failing round says how to run it alone.
 #
 # Moments are aimed at by test/tools/fault_shim.c (preloaded: the n-th message of the pipeline, of sums, write, fsync, rename), others

@@ -4,7 +4,7 @@ dynapipe.h -- the one header a trainer includes.
     dynapipe_open(&dp, &argc, &argv, NULL);     // takes the plugin's --options out of argv, joins the ranks
     dynapipe_open_data(dp, &run);               // sample files, the mixture, what a step is
     dynapipe_use_stream(dp, stream);            // on a GPU
-    dynapipe_measure(dp, &blocks, &costs);      // what its parts cost here; once for a model and machine
+    dynapipe_measure(dp, &blocks, &costs);      // costs of its parts; once for a model and machine
     dynapipe_choose_stages(dp, costs, mine, DYNAPIPE_MAX_RANGES, &n);  // which blocks of the model are mine
     for each of them: dynapipe_attach(dp, i, &model_api, model, &params);
     for (;;) {
@@ -16,7 +16,7 @@ dynapipe.h -- the one header a trainer includes.
     dynapipe_close(dp);
 
 Works from C99 and C++17. Every name begins with dynapipe/Dynapipe/DYNAPIPE. Functions return 0 or an error
-code; dynapipe_error() then says what happened and what to do. Published structs are never edited: a change
+code; dynapipe_error() then returns what is wrong and what to do. Published structs are never edited: a change
 means _v2 beside _v1 (DynapipeBatch and DynapipeCache, which only the plugin makes, may grow at their end);
 test/test_interface.c keeps their sizes, places and numbers. Start a struct of these as zeros: what is 0 or
 NULL is the common case, and `reserved` members are refused with anything else.
@@ -33,7 +33,7 @@ your own: doc/porting.md.
 extern "C" {
 #endif
 
-// Which shape of these structs and functions a program was compiled with; dynapipe_open() compares it with
+// Version of the structures and functions that a program was compiled with; dynapipe_open() compares it with
 // the library's.
 #define DYNAPIPE_INTERFACE 1
 
@@ -42,7 +42,7 @@ extern "C" {
 typedef struct {
     int32_t num_seqs;           // attention windows
     int32_t num_tokens;         // of all of them, padding included
-    int32_t num_rows;           // supervised tokens; at least 1, but 0 in infer(), or where bytes are asked
+    int32_t num_rows;           // supervised tokens; at least 1, but 0 in infer(), or in queries of bytes
     int32_t max_seq_tokens;     // longest window
     int64_t num_squares;        // sum of squared lengths of the windows, padding included
     const int32_t* cu_seqlens;  // (num_seqs + 1) window i is tokens [cu_seqlens[i], cu_seqlens[i+1])
@@ -53,8 +53,8 @@ typedef struct {
     const int32_t* targets;    // (num_rows) the id to predict there
     const int32_t* row_tasks;  // (num_rows) task of that row, for reports
     float loss_scale;  // multiplies the gradient of every row's loss: 1 / supervised tokens of the step
-    // (num_seqs) tokens of each window that are not padding (which follows them); NULL: all. What is
-    // causal may skip it: nothing looks ahead, and padding is not supervised.
+    // (num_seqs) tokens of each window that are not padding (which follows them); NULL: all. Causal models
+    // may ignore it: no token sees later ones, and padding is not supervised.
     const int32_t* seq_lens;
     // (num_tokens) a number for each token of a sample in this step, however samples are grouped: for
     // dropout. NULL in validation and generation: nothing is dropped.
@@ -69,8 +69,7 @@ typedef struct {
     const uint32_t* dec_token_keys;
 } DynapipeBatch;
 
-// Combinations that come: 0 (training, will be done again before backward), KEEP | HEAD (training), HEAD
-// (validation).
+// Combinations in use: 0 (training, recomputed before backward), KEEP | HEAD (training), HEAD (validation).
 enum {
     DYNAPIPE_FORWARD_KEEP =
         1,  // acts must serve a later backward; else they may be overwritten layer by layer
@@ -89,24 +88,24 @@ typedef struct {
     void* memory;                   // cache_bytes, where values live
 } DynapipeCache;
 
-// A model (one range of blocks on this rank) as the executor drives it. All pointers are device memory where
+// A model (one range of blocks on this rank) as the executor calls it. All pointers are device memory where
 // values live (host memory in the CPU build); batches, losses and ids are host memory. Return 0 or an error.
-// acts, scratch, in, out, din and dout lie at multiples of 256 bytes. `acts` may lie at another place, with
-// the same contents, from one call about a micro-batch to the next: nothing in it may point into it.
+// acts, scratch, in, out, din and dout are at multiples of 256 bytes. `acts` may be at another place, with
+// the same contents, from one call about a micro-batch to the next: it must not contain pointers into itself.
 typedef struct {
     const char* name;
 
-    // Bytes that forward() needs for `acts` under `flags`, what any job needs for `scratch`, and what an
-    // activation or gradient takes before (is_behind 0) and after this range. Only counts are read of
-    // `batch` (num_*, max_*). Never less for more of anything. dynapipe_measure() covers sums of terms linear
-    // in the counts, the largest of several sums, and rounding up. Of a ragged model it takes max_seq_tokens
-    // as num_tokens and its square as num_squares, which are no less; num_seqs * max_seq_tokens and the like
-    // are counts of padded models only: in another, a step may stop for want of bytes, and says so.
+    // Bytes that forward() needs for `acts` under `flags`, that any job needs for `scratch`, and of an
+    // activation or gradient before (is_behind 0) and after this range. Only counts of `batch` are read
+    // (num_*, max_*). Never less for more of anything. dynapipe_measure() covers sums of terms linear in the
+    // counts, the largest of several sums, and rounding up. For a ragged model it takes max_seq_tokens as
+    // num_tokens and its square as num_squares, which are no less; num_seqs * max_seq_tokens and the like are
+    // counts of padded models only: with another model, a step may end with an error for lack of bytes.
     int64_t (*acts_bytes)(void* model, const DynapipeBatch* batch, int flags);
     int64_t (*scratch_bytes)(void* model, const DynapipeBatch* batch);
     int64_t (*boundary_bytes)(void* model, const DynapipeBatch* batch, int is_behind);
 
-    // in: NULL on the first range. out: NULL on the last, and may be NULL where a forward is done again
+    // in: NULL on the first range. out: NULL on the last, and may be NULL where a forward is recomputed
     // (KEEP). losses: (num_rows) cross entropy in nats, last range with HEAD only.
     int (*forward)(void* model, const DynapipeBatch* batch, const void* in, void* out, void* acts,
                    void* scratch, float* losses, int flags);
@@ -123,8 +122,8 @@ typedef struct {
     // Of all parameters of this rank: once a step, of the model of range 0.
     void (*zero_gradients)(void* model);
 
-    // (optional, where the calls above only queue work on a device) Waits for all of it; the losses are in
-    // place after it.
+    // (optional, where the calls above only queue work on a device) Waits for all of it; then the losses are
+    // in place.
     int (*finish)(void* model);
 
     // (optional, for generation) The new tokens of some sequences, after those in the cache; in and
@@ -136,16 +135,15 @@ typedef struct {
     int (*infer)(void* model, const DynapipeBatch* batch, const DynapipeCache* cache, const void* in,
                  void* out, void* scratch, int32_t* next);
 
-    // (optional, all or none; by rows alone none is needed: DynapipeShapes_v1.head_by_rows) A head shared by
-    // ranks (DynapipeRange.head). What a range that feeds the head
-    // hands on, and a share gets as `in`, are the normed hidden states of the supervised rows, boundary_bytes
-    // of them. Of a share, forward() with KEEP computes its logits and backward_inputs() writes its part to
-    // din; forward() with HEAD alone (validation) writes a part, of losses only, to out. By vocabulary it
-    // leaves losses unchanged, and backward_weights() gets its factors as dout. By rows, the batch of a
-    // share has only its rows, the share has their losses, and a part is the gradient of their hidden states,
-    // boundary_bytes of them: parts lie side by side, in and din at a multiple of a row's bytes.
-    // Bytes from counts alone, the same from every share and from the range that feeds them. flags: as of
-    // forward().
+    // (optional, all or none; not needed where the head is shared only by rows:
+    // DynapipeShapes_v1.head_by_rows) A head shared by ranks (DynapipeRange.head). The range that feeds the
+    // head hands on the normed hidden states of the supervised rows, boundary_bytes of them, which a share
+    // gets as `in`. Of a share, forward() with KEEP computes its logits and backward_inputs() writes its part
+    // to din; forward() with HEAD alone (validation) writes a part, of losses only, to out. By vocabulary it
+    // leaves losses unchanged, and backward_weights() gets its factors as dout. By rows, the batch of a share
+    // has only its rows, the share has their losses, and a part is the gradient of their hidden states,
+    // boundary_bytes of them: parts are adjacent, in and din at a multiple of a row's bytes. Bytes from
+    // counts alone, the same from every share and from the range that feeds them. flags: as of forward().
     int64_t (*part_bytes)(void* model, const DynapipeBatch* batch, int flags);  // by vocabulary
     int64_t (*factor_bytes)(void* model, const DynapipeBatch* batch);           // by vocabulary
     // Of the range that feeds the head, by vocabulary: from the parts of all shares, in the order of stages,
@@ -163,8 +161,8 @@ typedef struct {
 } DynapipeModel_v1;
 
 // A parameter that several ranges have a copy of (a tied embedding, a table of biases): values [begin, begin
-// + count) of this range's array. All copies bear the same number and have the same count; their gradients
-// become the sum of all, everywhere.
+// + count) of this range's array. All copies have the same number and the same count; their gradients become
+// the sum of all, everywhere.
 typedef struct {
     int32_t group;  // >= 0, the model's own numbering, the same on all ranks
     int64_t begin, count;
@@ -200,9 +198,9 @@ typedef struct {
 } DynapipeRange;
 enum { DYNAPIPE_MAX_RANGES = 64 };
 
-// What a model's kernels ask of a micro-batch (not of infer(), whose windows are as they come). All zeros:
-// ragged, nothing. `padded`: all windows of a micro-batch have one length T, a multiple of seq_multiple, and
-// num_seqs * T is one of tokens_multiple (0: 1).
+// What a model's kernels require of a micro-batch (not of infer(), whose windows may have any lengths). All
+// zeros: ragged, no requirement. `padded`: all windows of a micro-batch have one length T, a multiple of
+// seq_multiple, and num_seqs * T is one of tokens_multiple (0: 1).
 typedef struct {
     int32_t padded;
     int32_t seq_multiple, tokens_multiple;
@@ -216,14 +214,13 @@ typedef struct {
 } DynapipeShapes_v1;
 
 // A model as a chain that can be cut: how a range of its blocks is made. For dynapipe_measure() and
-// dynapipe_check_model(), which make small ranges and give them back; the ranges of training are the
-// program's.
+// dynapipe_check_model(), which make small ranges and release them; the ranges of training are the program's.
 typedef struct {
     const DynapipeModel_v1* api;
     void* ctx;  // the first argument of the functions below
-    // One line, no blanks at its ends, that names everything its times depend on besides the ranks: "gpt2 C
-    // 768 NH 12 Vp 50304 bf16 NVIDIA_H200 threads 1", without the number of layers. Measurements are kept
-    // under it.
+    // One line, no blanks at its ends, that identifies everything its times depend on besides the ranks:
+    // "gpt2 C 768 NH 12 Vp 50304 bf16 NVIDIA_H200 threads 1", without the number of layers. Measurements are
+    // kept under it.
     const char* signature;
     int32_t num_layers, num_dec_layers;  // all layers of a stack alike
     int32_t vocab;                       // ids of made-up batches are below it
@@ -235,9 +232,9 @@ typedef struct {
     // at. *params comes as zeros; params->tied stays the maker's until drop(). Returns 0 or an error.
     int (*make)(void* ctx, DynapipeRange blocks, int has_values, void** model, DynapipeParams_v1* params);
     void (*drop)(void* ctx, void* model);
-    // (optional) What a step ends with, once: norm of the gradients, optimizer. Its time is part of a step's.
+    // (optional) The end of a step, once: norm of the gradients, optimizer. Its time is part of a step's.
     int (*update)(void* ctx, void* model);
-    // (optional) How the program reports that a function above failed; NULL: "error N".
+    // (optional) The program's message for an error of a function above; NULL: "error N".
     const char* (*why)(void* ctx);
     void (*reserved[4])(void);    // NULL
     int64_t padded_vocab;         // rows of the head's matrix; 0: vocab
@@ -250,7 +247,7 @@ typedef struct DynapipeCosts DynapipeCosts;  // a cost model: dynapipe_measure()
 // --- session ---------------------------------------------------------------------------------------------
 
 // Join the ranks (MPI), read the options, on a GPU choose the device. After a failure *out (NULL only where
-// memory ran out) is good for dynapipe_abort() and dynapipe_close(), and dynapipe_error() has the message.
+// memory ran out) is valid for dynapipe_abort() and dynapipe_close(), and dynapipe_error() has the message.
 // own_options: names of the program's own --options, each with a value, NULL after the last; they stay in
 // argv. NULL: it has none.
 int dynapipe_open_as(int32_t header_interface, Dynapipe** out, int* argc, char*** argv,
@@ -258,12 +255,11 @@ int dynapipe_open_as(int32_t header_interface, Dynapipe** out, int* argc, char**
 static inline int dynapipe_open(Dynapipe** out, int* argc, char*** argv, const char* const* own_options) {
     return dynapipe_open_as(DYNAPIPE_INTERFACE, out, argc, argv, own_options);
 }
-void dynapipe_close(Dynapipe* dp);  // NULL is fine
+void dynapipe_close(Dynapipe* dp);  // NULL is allowed
 const char* dynapipe_error(void);
 // Print `why` once and make every other rank stop too; returns only if this rank is alone.
 void dynapipe_abort(Dynapipe* dp, const char* why);
-// What the program should end with: 2 for wrong options, and where this machine has not the GPUs that are
-// asked for; else 1.
+// The program's exit status: 2 for wrong options, and where this machine lacks the requested GPUs; else 1.
 int dynapipe_exit_status(int error);
 void dynapipe_print_options(FILE* out);
 void dynapipe_print_version(FILE* out);  // the MPI library; also before dynapipe_open()
@@ -277,23 +273,23 @@ int32_t dynapipe_num_stages(const Dynapipe* dp);
 int32_t dynapipe_replica(const Dynapipe* dp);
 int32_t dynapipe_num_replicas(const Dynapipe* dp);
 uint32_t dynapipe_seed(const Dynapipe* dp);  // --seed
-// Cores for this rank's model. The plugin sets nobody's threads: a program with OpenMP calls
+// Cores for this rank's model. The plugin does not set the program's threads: a program with OpenMP calls
 // omp_set_num_threads() with it.
 int32_t dynapipe_threads(const Dynapipe* dp);
 
 // --- ending early ----------------------------------------------------------------------------------------
 
-// SIGTERM, SIGINT and SIGUSR1 are noted from now on, in place of ending the program (a second SIGINT still
-// does); on all ranks, or on none. NULL: before dynapipe_open(), so that what comes while it waits for the
-// other ranks is noted too. Not called: signals do what they always did.
+// From now on SIGTERM, SIGINT and SIGUSR1 are noted and do not end the program (a second SIGINT does); on all
+// ranks, or on none. NULL: before dynapipe_open(), so that signals during its wait for the other ranks are
+// noted too. Without this call signals keep their usual effect.
 void dynapipe_watch_signals(Dynapipe* dp);
-// The signal by which all ranks agree to end, whichever of them got it; 0: none. Agreed on in
-// dynapipe_report() (in the message that it sends anyway), in dynapipe_choose_stages(), and between batches
-// in dynapipe_validate() and dynapipe_generate(), which then break off: the loss is NaN, answers are not
-// whole. After that a program saves and ends, with status 130 for SIGINT, else 0.
+// The signal by which all ranks agree to end, whichever rank received it; 0: none. Agreed on in
+// dynapipe_report() (within its usual message), in dynapipe_choose_stages(), and between batches in
+// dynapipe_validate() and dynapipe_generate(), which then return early: the loss is NaN, answers are
+// incomplete. After that a program saves and ends, with status 130 for SIGINT, else 0.
 int32_t dynapipe_stop_signal(const Dynapipe* dp);
 // Wall clock since dynapipe_open(), by rank 0's clock at the last dynapipe_report(): the same on all ranks,
-// so that they may save by it.
+// so that they may use it to decide when to save.
 double dynapipe_seconds(const Dynapipe* dp);
 
 // --- data ------------------------------------------------------------------------------------------------
@@ -323,45 +319,45 @@ typedef struct {
     int64_t reserved[3];  // zeros
 } DynapipeDataInfo_v1;
 
-// The data must be the same files on all ranks. Beside the training they read through all of it, each a part:
-// a rank that finds a damaged file says so in its next dynapipe_step(). The last step ends when this is done,
-// or the run is told to end.
+// The data must be the same files on all ranks. During training they read through all of it, each a part: a
+// rank that finds a damaged file reports it in its next dynapipe_step(). The last step ends when this is
+// done, or the run is told to end.
 int dynapipe_open_data(Dynapipe* dp, const DynapipeRun_v1* run);
 int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out);
 const char* dynapipe_task_name(const Dynapipe* dp, int32_t task);
 
 // The position in the data after the last step, for a checkpoint. Valid until the next step. Waits until all
-// ranks' parts of the data are verified, so that no checkpoint stands on damaged data, or until the run is
-// told to end (dynapipe_stop_signal(); what goes on from its checkpoint reads the data again): a collective,
-// all ranks ask before one writes; once it has returned, any rank may ask again alone until the next step.
+// ranks' parts of the data are verified, so that no checkpoint depends on damaged data, or until the run is
+// told to end (dynapipe_stop_signal(); a run that resumes from its checkpoint reads the data again): a
+// collective, all ranks ask before one writes; after that, any rank may ask again alone until the next step.
 // dynapipe_restore() refuses the position of a run on other contents.
 int dynapipe_position(const Dynapipe* dp, const void** out, size_t* num_bytes);
 int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32_t step);
 
 // --- model -----------------------------------------------------------------------------------------------
 
-// On which stream the model will compute (a cudaStream_t of the current device, which dynapipe_open() has
-// set), before dynapipe_choose_stages(). On a CPU: NULL, or no call at all. Connects the ranks' GPUs;
-// `stream` must live until dynapipe_close().
+// The stream on which the model will compute (a cudaStream_t of the current device, which dynapipe_open() has
+// set), before dynapipe_choose_stages(). On a CPU: NULL, or no call. Connects the ranks' GPUs; `stream` must
+// live until dynapipe_close().
 int dynapipe_use_stream(Dynapipe* dp, void* stream);
 
-// What the model costs on these ranks, in time and bytes, by running it: small ranges of it, on made-up
-// batches of the shapes the data has, on all ranks at once; and in what ranks and links differ. Seconds,
-// once: the numbers are kept in a file under blocks->signature and the ranks (--costs names a file to use as
-// it is instead). After dynapipe_open_data() and dynapipe_use_stream(). *out goes to
+// The model's costs on these ranks, in time and bytes, measured by running small ranges of it, on made-up
+// batches of the shapes of the data, on all ranks at once; and how ranks and links differ. Takes seconds,
+// once: the numbers are kept in a file under blocks->signature and the ranks (--costs names a file to use
+// unchanged instead). After dynapipe_open_data() and dynapipe_use_stream(). *out goes to
 // dynapipe_choose_stages(). A collective.
 int dynapipe_measure(Dynapipe* dp, const DynapipeBlocks_v1* blocks, DynapipeCosts** out);
 
 // Does this model keep the rules of DynapipeModel_v1? On tiny batches: bytes as promised and no byte beyond
-// them, the forward again gives the same, the divided backward gives the joint one's, gradients are those of
-// finite differences, ranges compose to the whole, grouping and padding change nothing. One line for each
-// finding to `out` (NULL: nowhere); an error if there is one. For a porter's test, on a small model; one rank
+// them, the recomputed forward gives the same, the split backward gives the joint one's, gradients are those
+// of finite differences, ranges compose to the whole, grouping and padding change nothing. One line for each
+// finding to `out` (NULL: nowhere); an error if there is one. For tests of a port, on a small model; one rank
 // is enough.
 int dynapipe_check_model(Dynapipe* dp, const DynapipeBlocks_v1* blocks, FILE* out);
 
 // Place the model's blocks on the ranks for this mixture: out[*num_ranges] are this rank's, in the chain's
-// order, its share of the head, if there is one, last. A program with room for one (max_ranges 1) gets one.
-// Takes costs.
+// order, its share of the head, if there is one, last. A program with max_ranges 1 gets one. Takes ownership
+// of costs.
 int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* out, int32_t max_ranges,
                            int32_t* num_ranges);
 // How the stages of a replica share the head: DynapipeHead. By rows or by vocabulary, stage s has rows or ids
@@ -369,7 +365,7 @@ int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* ou
 // for max_begins, num_stages + 1 are there.
 int32_t dynapipe_head(const Dynapipe* dp, int32_t* begin, int32_t max_begins);
 // The model of range `idx`; once for each. The first step needs all of them. params: of all ranges of this
-// rank together, one flat array in which what several of them have (a tied matrix) is one copy; with range 0,
+// rank together, one flat array with one copy of what several of them have (a tied matrix); with range 0,
 // NULL with the others.
 int dynapipe_attach(Dynapipe* dp, int32_t idx, const DynapipeModel_v1* api, void* model,
                     const DynapipeParams_v1* params);
@@ -388,11 +384,11 @@ typedef struct {
 } DynapipeStep_v1;
 
 int dynapipe_step(Dynapipe* dp, DynapipeStep_v1* out);
-// The parameters whose reduced gradients this rank holds and which it updates.
+// The parameters whose reduced gradients this rank has and which it updates.
 void dynapipe_shard(const Dynapipe* dp, int64_t* begin, int64_t* end);
-// The values that this rank counts where all of the model count once, ascending: its shard,
-// without tied copies that another rank counts. So the norm of the gradients is the root of dynapipe_sum() of
-// their squares over these.
+// The values that this rank counts where all of the model count once, ascending: its shard, without tied
+// copies that another rank counts. So the norm of the gradients is the root of dynapipe_sum() of their
+// squares over these.
 typedef struct {
     int64_t begin, end;
 } DynapipeSpan;
@@ -405,14 +401,14 @@ int dynapipe_sum(Dynapipe* dp, double* values, int32_t num_values);
 typedef struct {
     int32_t step;  // counted from 1
     double norm, lr;
-    double loss_z, norm_z;  // standard deviations above the recent mean; NaN: too early to say
+    double loss_z, norm_z;  // standard deviations above the recent mean; NaN: too early
     const char* log_dir;    // where metrics.jsonl goes; NULL: nowhere
     double flops;           // model FLOPs of the step, without padding and recomputation ...
     double peak_flops;      // ... and FLOP/s of all ranks together at most, for MFU; 0: not known
     int64_t reserved[2];    // 0
 } DynapipeReport_v1;
 // One line on rank 0's terminal, one line in metrics.jsonl, the --trace and --debug print-plan of their step.
-// A line of metrics.jsonl that cannot be written is no error: a warning on rank 0.
+// A failed write to metrics.jsonl is no error: rank 0 prints a warning.
 int dynapipe_report(Dynapipe* dp, const DynapipeReport_v1* report);
 
 // --- layers that move ------------------------------------------------------------------------------------
@@ -424,12 +420,12 @@ int dynapipe_report(Dynapipe* dp, const DynapipeReport_v1* report);
 //     dynapipe_move() what is in the old ones: parameters, all that the optimizer keeps; dynapipe_shard()
 //         has the new shards
 //     drop the old ones
-// Gradients are of no use any more and need not be kept. A program that never asks keeps its layers. A
-// collective; it may take the time of planning some steps anew.
+// The old gradients are no longer needed. A program that never asks keeps its layers. A collective; it may
+// take the time of planning some steps again.
 int dynapipe_resplit(Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int32_t* num_ranges);
 
-// Values [begin, begin + count) of an array of the whole model, by whatever numbering the program has: the
-// same key and the same value on all ranks, however the model is cut.
+// Values [begin, begin + count) of an array of the whole model, in the program's own numbering: the same key
+// and the same value on all ranks, however the model is cut.
 typedef struct {
     uint64_t key;  // of the array: parameters, first moments ...
     int64_t begin, count;
@@ -438,11 +434,11 @@ typedef struct {
     int64_t reserved[2];  // 0
 } DynapipePiece_v1;
 // Fills what this rank wants with what ranks have, copies of which are alike. Point to point, in bounded
-// memory. No piece lies over another one's memory. A collective.
+// memory. Pieces must not overlap in memory. A collective.
 int dynapipe_move(Dynapipe* dp, const DynapipePiece_v1* have, int32_t num_have, const DynapipePiece_v1* want,
                   int32_t num_want);
 
-// A line of metrics.jsonl on the validation after `step` steps. Lists by task, NaN where there is nothing;
+// A line of metrics.jsonl on the validation after `step` steps. Lists by task, NaN where there is no value;
 // NULL: none.
 typedef struct {
     int32_t step;
@@ -459,7 +455,7 @@ int64_t dynapipe_lost_lines(const Dynapipe* dp);
 // task_loss: (num_tasks), NaN for none; may be NULL.
 int dynapipe_validate(Dynapipe* dp, int32_t max_batches, double* loss, double* task_loss);
 
-// What the model answers to a validation sample; ids of the data's vocabulary.
+// The model's answer to a validation sample; ids of the data's vocabulary.
 typedef struct {
     int32_t task;
     int32_t num_prompt, num_target, num_answer;

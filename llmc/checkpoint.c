@@ -10,7 +10,7 @@
 
 enum { MODEL_VERSION_FP32 = 3, MODEL_VERSION_BF16 = 5 };
 #ifdef LLMC_BF16
-enum { MODEL_VERSION = MODEL_VERSION_BF16 };  // that this build writes
+enum { MODEL_VERSION = MODEL_VERSION_BF16 };  // version written by this build
 #else
 enum { MODEL_VERSION = MODEL_VERSION_FP32 };
 #endif
@@ -32,23 +32,23 @@ static bool is_of_model_file(CheckpointBody body) {
     return body == CHECKPOINT_PARAMS || body == CHECKPOINT_FLOATS;
 }
 
-// --- from device to file and back, a piece at a time -------------------------------------------------------
+// --- from device to file and back, in pieces --------------------------------------------------------------
 
-enum { PIECE_VALUES = 1 << 20 };  // at most
+enum { PIECE_VALUES = 1 << 20 };  // maximum
 
-// A file's values of one or another length, on their way.
+// A file's values in transit, of either length.
 typedef struct {
     CheckpointFile file;
     CheckpointBody body;
     const Model* model;
     int64_t bytes_per_value;
     int64_t begin;     // of the body, in values of its file
-    uint64_t* sum;     // of the values that went by; NULL: nobody asks
+    uint64_t* sum;     // sum of these values; NULL: not needed
     float* values;     // a piece
     uint16_t* halves;  // the piece as a version 5 file has it
 } Body;
 
-// For a slice of so many values. version: the model file's.
+// For a slice of that many values. version: the model file's.
 static void body_open(Body* out, CheckpointBody body, const Model* model, int32_t version, int64_t num_values,
                       uint64_t* sum) {
     const int64_t num_before = body == CHECKPOINT_V ? 1 : body == CHECKPOINT_MASTER ? 2 : 0;
@@ -101,7 +101,7 @@ static Status piece_write(Body* body, const void* values, const Run* piece) {
                                  file_byte(body, piece));
 }
 
-// A damaged value is found here, with its name, rather than as a loss that is NaN.
+// Report a damaged value here with its name, rather than later as a NaN loss.
 static Status check_finite(const Body* body, const Run* piece) {
     const Model* model = body->model;
     for (int64_t j = 0; j < piece->num_values; j++) {
@@ -136,8 +136,8 @@ static Status piece_read(Body* body, void* values, const Run* piece) {
     return STATUS_OK;
 }
 
-// The next run within [begin, end), from slice *idx on, of what this slice counts or of its copies of what an
-// earlier one counts; false: none left. Neighbouring tensors are joined.
+// The next run within [begin, end), from slice *idx on, of values that this slice counts or of its copies;
+// false: none left. Adjacent tensors are joined.
 static bool next_run(Run* out, const Model* model, int64_t begin, int64_t end, bool tied_copies, int* idx) {
     *out = (Run){0};
     for (; *idx < model->num_slices; (*idx)++) {
@@ -331,7 +331,7 @@ Status checkpoint_read(const char* path, CheckpointBody body, const Model* model
     if (status == STATUS_OK) {
         body_open(&in, body, model, header[1], end - begin, sum);
         status = move_values(&in, values, begin, end, false, false);
-        in.sum = NULL;  // copies are counted elsewhere
+        in.sum = NULL;  // copies are summed elsewhere
         if (status == STATUS_OK) { status = move_values(&in, values, begin, end, false, true); }
         body_close(&in);
     }
@@ -347,7 +347,7 @@ Status checkpoint_read_run(CheckpointRun* out, const char* path, const ModelConf
     Status status = check_state_header(&file, header, config);
     run.step = header[CHECKPOINT_STATE_STEP];
     run.has_master = header[CHECKPOINT_STATE_MASTER] != 0;
-    // llm.c's shuffling: what follows is its loader's
+    // llm.c's shuffling: the following data belongs to its loader
     if (status == STATUS_OK && header[CHECKPOINT_STATE_SHUFFLES] == 0) {
         int64_t at = state_bytes(config, run.has_master);
         status = checkpoint_record_read(&run.record, &file, at, (at - CHECKPOINT_HEADER_BYTES) / 4, sum);

@@ -7,10 +7,10 @@ checkpoint.h -- llm.c's checkpoints, written and read by any number of ranks: 4 
                  checkpoint_write(state_path, CHECKPOINT_M, ...) of its range; _V; _MASTER if any
     -- barrier, with "did all succeed?"; the sums of all ranks are added --
     rank 0:      checkpoint_seal_write() and checkpoint_file_rename() of both, checkpoint_mark_done()
-                 or, where somebody failed, checkpoint_file_remove_tmp() of both
+                 or, if a rank failed, checkpoint_file_remove_tmp() of both
 
-Going on: checkpoint_seal_check_pair() of both headers; every value is read and summed once (as it was
-written); the sums of all ranks are added, checkpoint_seal_check() of both.
+Resuming: checkpoint_seal_check_pair() of both headers; every value is read and summed once (by its writer's
+rule); the sums of all ranks are added, checkpoint_seal_check() of both.
 
 Files, seals, the state file and the record after it: util/checkpoint_files.h. Model file, little-endian: 256
 int32 (magic and config of its kind, [1] the version), then the kind's tensors in their order, each with all
@@ -34,10 +34,10 @@ typedef enum {
     CHECKPOINT_M,       // of a state file
     CHECKPOINT_V,
     CHECKPOINT_MASTER,
-    CHECKPOINT_FLOATS,  // of a model file, but float32 in memory: gradients; a master's first values
+    CHECKPOINT_FLOATS,  // of a model file, but float32 in memory: gradients; initial master weights
 } CheckpointBody;
 
-// What a run needs beside weights and optimizer.
+// Metadata of a run besides weights and optimizer.
 typedef struct {
     int step;         // updates made
     bool has_master;  // the state file has master weights
@@ -45,26 +45,27 @@ typedef struct {
 } CheckpointRun;
 
 Status checkpoint_create_model(const char* path, const ModelConfig* config);
-// Gradients in the form of a model file (for comparing runs), in float32: CHECKPOINT_FLOATS of model->grads.
+// Gradients in the format of a model file (for comparing runs), in float32: CHECKPOINT_FLOATS of
+// model->grads.
 Status checkpoint_create_gradients(const char* path, const ModelConfig* config);
-// *sum, here and below, grows by the sum of what this call has written or read, each value of the file
-// counted by the one slice that writes it; NULL: nobody asks.
+// *sum, here and below, is increased by the sum of what this call has written or read; each value is
+// counted by the one slice that writes it. NULL: not needed.
 Status checkpoint_create_state(const char* path, const ModelConfig* config, const CheckpointRun* run,
                                uint64_t* sum);
-// values[i] belongs to model->params[begin + i], begin + i < end: parameters, gradients, or a replica's shard
-// of m or v. A tied copy is left to the first slice. Synced to disk on return; on failure PATH.tmp is
-// removed.
+// values[i] belongs to model->params[begin + i], begin + i < end: parameters, gradients, or a replica's
+// shard of m or v. Only the first slice writes a tied tensor. Synced to disk on return; on failure PATH.tmp
+// is removed.
 Status checkpoint_write(const char* path, CheckpointBody body, const Model* model, const void* values,
                         int64_t begin, int64_t end, uint64_t* sum);
 
-// Header and length are checked by each of these. Of a model file, which must be of this kind:
+// These check header and length. Of a model file, which must be of this kind:
 Status checkpoint_read_config(ModelConfig* out, const ModelKind* kind, const char* path);
-// As checkpoint_write; a tied copy is read too. PARAMS and FLOATS of a model file, whose shape must be
-// model->config, the others of a state file; MASTER only where it has one. A value that is NaN or infinite is
-// an error. `values` may be half filled on failure.
+// Reads what checkpoint_write() writes, and tied copies too. PARAMS and FLOATS from a model file, whose
+// shape must be model->config, the others from a state file; MASTER only if it has one. A NaN or infinite
+// value is an error. `values` may be partly filled on failure.
 Status checkpoint_read(const char* path, CheckpointBody body, const Model* model, void* values, int64_t begin,
                        int64_t end, uint64_t* sum);
-// position stays NULL where llm.c wrote the file. *sum: the record's part, for one rank of all.
+// position stays NULL if llm.c wrote the file. *sum: the record's part, for one rank only.
 Status checkpoint_read_run(CheckpointRun* out, const char* path, const ModelConfig* config, uint64_t* sum);
 
 #ifdef __cplusplus

@@ -22,7 +22,7 @@ static int compare(const void* a, const void* b) {
     return x->id < y->id ? -1 : 1;
 }
 
-// Of the sorted places, how many are drawn from; their logits become probabilities, not yet divided by *sum.
+// The number of sorted candidates to draw from; their logits become probabilities, to be divided by *sum.
 static int keep(SamplingPlace* places, int vocab, const Sampling* sampling, double* sum) {
     int count = sampling->top_k > 0 && sampling->top_k < vocab ? sampling->top_k : vocab;
     double whole = 0, largest = places[0].logit;
@@ -106,7 +106,7 @@ static bool read_file(TokenText* text, FILE* file, const char* path) {
         return llmc_fail("%s: version 1 with %u tokens has no end-of-text %d ---> write version 2", name,
                          header[2], EOT_OF_VERSION_1);
     }
-    // every token has a length byte and at least one more: what the file cannot hold is not allocated
+    // every token takes at least two bytes, so the allocation is bounded by the file's size
     long num_bytes = file_bytes(file) - (long)sizeof header;
     if (num_bytes < 2 * (long)header[2]) {
         return llmc_fail("%s: %ld bytes are too few for %u tokens ---> make or download it again", name,
@@ -190,11 +190,11 @@ typedef struct {
     void* scratch;
     Mt19937* generators;    // (num_slots)
     SamplingPlace* places;  // (vocab)
-    floatX* row;            // (Vp) of the logits on the host, where something is drawn
+    floatX* row;            // (Vp) of logits on the host, if tokens are drawn
     float* logits;          // (Vp) the same
-    int32_t* of_slot;       // (num_slots) which completion; -1: free
+    int32_t* of_slot;       // (num_slots) the completion's index; -1: free
     int num_open;
-    // of one call: tokens and positions (longest prompt or num_slots), the others (num_slots + 1)
+    // per call: tokens and positions (longest prompt or num_slots), the others (num_slots + 1)
     int32_t *tokens, *positions, *cu_seqlens, *dec_tokens, *dec_positions, *dec_cu_seqlens;
     int32_t *slots, *num_before, *num_enc, *next;
 } Run;
@@ -263,7 +263,7 @@ typedef struct {
     int num_seqs, num_tokens, num_dec_tokens, longest;
 } Call;
 
-// Decoder-only: the prompt, or the token said last. With a decoder: the prompt of the encoder, and the token.
+// Decoder-only: the prompt, or the last token. With a decoder: the encoder's prompt, and the token.
 static void call_add(Run* r, Call* call, int slot, bool with_prompt) {
     const Completion* c = &r->list[r->of_slot[slot]];
     const bool sides = has_sides(r);
@@ -289,7 +289,7 @@ static void call_add(Run* r, Call* call, int slot, bool with_prompt) {
     r->dec_cu_seqlens[b + 1] = call->num_dec_tokens;
 }
 
-// The likeliest next tokens, to r->next; logits stay in the model's last_logits.
+// The most likely next tokens, to r->next; logits stay in the model's last_logits.
 static void call_run(Run* r, const Call* call) {
     const ModelBatch batch = {.num_seqs = call->num_seqs,
                               .num_tokens = call->num_tokens,
@@ -311,7 +311,7 @@ static void call_run(Run* r, const Call* call) {
 
 // --- texts -------------------------------------------------------------------------------------------------
 
-// Of sequence b of the last call.
+// For sequence b of the last call.
 static int32_t choose(Run* r, int b) {
     const Sampling* sampling = &r->options->sampling;
     const ModelConfig* config = &r->model->config;
@@ -326,7 +326,7 @@ static bool tell(const Run* r, const Completion* c, int32_t token) {
     return r->options->said == NULL || r->options->said(r->options->context, c, token);
 }
 
-// The slot is free once its text has ended.
+// The slot is freed when its text ends.
 static void say(Run* r, int slot, int32_t token) {
     Completion* c = &r->list[r->of_slot[slot]];
     c->has_ended = token == r->options->end_token;
@@ -349,7 +349,7 @@ static void call_finish(Run* r, const Call* call) {
     for (int b = 0; b < call->num_seqs; b++) { say(r, r->slots[b], choose(r, b)); }
 }
 
-// The next of the list into a free slot, alone: prompts have any length.
+// Runs the next prompt in the list alone in a free slot, since prompts have any length.
 static void begin(Run* r, int slot) {
     Call call = {0};
     int idx = r->num_begun++;

@@ -1,11 +1,11 @@
 /*
-sampling.h -- the next token out of a model's logits: the likeliest, or drawn.
+completion.h -- text generation: the next token from a model's logits, tokens as text, completion of prompts.
 
-    p_i = exp(x_i / temperature) / sum, over the top_k largest logits, of those over the fewest (the likeliest
-    first) whose probabilities sum to top_p or more
+p_i = exp(x_i / temperature) / sum, over the top_k largest logits, reduced to the fewest of them (most likely
+first) whose probabilities sum to top_p or more
 
-Temperature 0 takes the likeliest, the first of equals, as argmax_rows (ops.h) does. Top-p is the nucleus of
-Holtzman et al. 2020. Ties are broken by the lower id, so that an answer is a function of logits and seed.
+Temperature 0 takes the most likely token. Top-p is the nucleus sampling of Holtzman et al. 2020. Ties are
+broken by the lower id, as in argmax_rows (ops.h), so the result depends on logits and seed only.
 */
 #pragma once
 
@@ -37,7 +37,7 @@ int32_t sampling_pick(const float* logits, int vocab, const Sampling* sampling, 
 
 // --- tokens as text ----------------------------------------------------------------------------------------
 /*
-From token ids to text, for printing what a model writes. Decoding only.
+Token ids to text, for output. Decoding only.
 
 Reads llm.c's gpt2_tokenizer.bin, little-endian: 256 uint32 (magic 20240328, version 1 or 2, number of tokens,
 [3] the end-of-text token in version 2), then for each token a length byte (1 to 255) and that many bytes.
@@ -51,9 +51,9 @@ typedef struct {
     uint32_t* begins;  // (num_tokens + 1)
 } TokenText;
 
-// An all-zero TokenText knows no token: everything prints as an id.
+// An all-zero TokenText has no tokens: everything prints as an id.
 bool token_text_load(TokenText* out, const char* path);
-// tokenizer.bin beside the data files that `pattern` names (prepare_data puts it there); else knows no token.
+// Reads tokenizer.bin beside the data files of `pattern` (written by prepare_data); without it, no tokens.
 void token_text_find(TokenText* out, const char* pattern);
 // Ids 0 to 255 are the bytes themselves.
 void token_text_init_bytes(TokenText* out, int eot_token);
@@ -62,40 +62,40 @@ void token_text_free(TokenText* text);
 // The bytes of a token, not terminated; NULL and 0 where unknown.
 const uint8_t* token_text_piece(const TokenText* text, int32_t token, size_t* num_bytes);
 
-// Write tokens as text: unknown ones as "[id]", end-of-text as "<|endoftext|>", bytes that would upset a
+// Prints tokens as text: unknown ones as "[id]", end-of-text as "<|endoftext|>", bytes that control a
 // terminal (control characters other than newline and tab) as "\xNN".
 void token_text_print(const TokenText* text, FILE* out, const int32_t* tokens, int num_tokens);
 
 // --- completion --------------------------------------------------------------------------------------------
 /*
-What a whole model in one process writes after prompts, through a cache of keys and values.
+Completes prompts with a whole model in one process, through a cache of keys and values.
 
-Several prompts share the calls: each has a slot of the cache, and one that has ended gives its slot to the
-next in the list. A prompt goes through the model alone, then all that are open get a token in each call. What
-is drawn depends on the prompt's own generator, so not on which others are there.
+Several prompts share the calls: each has a slot of the cache, and a finished one gives its slot to the next.
+A prompt goes through the model alone, then every open one gets a token per call. Each prompt has its own
+random generator, so its text does not depend on the others.
 */
 
 typedef struct {
     const int32_t* prompt;  // (num_prompt), at least one; an encoder-decoder's input
     int num_prompt;
-    int32_t* tokens;  // (max_tokens) what the model writes, without the end
+    int32_t* tokens;  // (max_tokens) generated, without the end token
     int num_tokens;   // out
-    bool has_ended;   // out: with end_token; else cut by max_tokens or the model's longest sequence
+    bool has_ended;   // out: by end_token; otherwise cut by max_tokens or the model's longest sequence
 } Completion;
 
 typedef struct {
     int32_t start_token;  // of a decoder
-    int32_t end_token;    // ends the text, and is no part of it; -1: none
+    int32_t end_token;    // ends the text, not included; -1: none
     int max_tokens;       // of each text
     int max_slots;        // prompts at a time; 0: 16
     Sampling sampling;
     uint32_t seed;  // completion i draws from seed + i
-    // (optional) after each token and after the last (token -1); false: this text ends here
+    // (optional) after each token and after the last (token -1); false ends this text
     bool (*said)(void* context, const Completion* completion, int32_t token);
     void* context;
 } CompletionOptions;
 
-// Decoder-only: prompts are shorter than the model's longest sequence, where a text ends at the latest.
+// Decoder-only: prompts must be shorter than the model's longest sequence, where a text ends at the latest.
 void completion_run(Model* model, const CompletionOptions* options, Completion* list, int num_completions);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 /*
-dropout_bits.h -- which values dropout drops: a hash of counters, the same on CPU and GPU.
+dropout_bits.h -- the dropout mask: a hash of counters, the same on CPU and GPU.
 
-A value falls where its 32 bits lie below dropout_threshold(p). Counter-based as Philox (Salmon et al. 2011),
-but two rounds of a multiplicative mixer, since a mask wants speed and no more than 16 good bits.
+A value is dropped if its 32 bits are below dropout_threshold(p). Counter-based like Philox (Salmon et al.
+2011), but with two rounds of a multiplicative mixer: a mask needs speed and no more than 16 good bits.
 */
 #pragma once
 
@@ -21,7 +21,7 @@ DROPOUT_INLINE uint32_t dropout_mix(uint32_t x) {
     return x ^ (x >> 16);
 }
 
-// Of a row: a token's key at a place of the model ...
+// The key of a row: a token's key at a place of the model ...
 DROPOUT_INLINE uint32_t dropout_row(uint32_t token_key, uint32_t place) {
     return dropout_mix(token_key ^ dropout_mix(place * 0x9e3779b9u + 0x7f4a7c15u));
 }

@@ -1,7 +1,7 @@
 /*
 gpt2.h -- GPT-2: its tensors, in llm.c's order. Descriptors are "d12" (llm.c's table: d6 ... d48 ...),
-"gpt3:c768", or "l4c128h4" (layers, channels, heads); vocabulary 50257, longest sequence 1024 (gpt3: 2048)
-where the caller names none.
+"gpt3:c768", or "l4c128h4" (layers, channels, heads). Defaults: vocabulary 50257, longest sequence 1024 (gpt3:
+2048).
 */
 #pragma once
 

@@ -21,7 +21,7 @@ static char* take(char** cursor, int64_t num_bytes) {
     return begin;
 }
 
-// --- who has what ------------------------------------------------------------------------------------------
+// --- division of the head ---------------------------------------------------------------------------------
 
 static int32_t matrix_row(const ModelConfig* config, int32_t place) {
     const int64_t row = (int64_t)config->padded_vocab * place / MODEL_HEAD_PLACES;
@@ -40,7 +40,7 @@ ModelHead head_of_places(const ModelConfig* config, ModelSharing sharing, int nu
 
 // --- messages ----------------------------------------------------------------------------------------------
 
-// A part by vocabulary: of each row what classifier_share() says of its losses, and with KEEP the two terms
+// A part by vocabulary: for each row the loss statistics of classifier_share(), and with KEEP the two terms
 // of its gradient.
 typedef struct {
     float* stats;            // (num_rows, 3)
@@ -77,10 +77,10 @@ int64_t head_factor_bytes(int num_rows) {
 // --- a share's jobs ----------------------------------------------------------------------------------------
 
 typedef struct {
-    int num_rows;    // that fit
+    int num_rows;    // capacity
     floatX* rows;    // (num_rows, C) the hidden states, with KEEP
-    float* stats;    // as a part's, with KEEP, by vocabulary
-    floatX* logits;  // (num_rows, head_rows), with KEEP what their gradients come from
+    float* stats;    // as in a part, with KEEP, by vocabulary
+    floatX* logits;  // (num_rows, head_rows), with KEEP replaced by the values that gradients need
 } Acts;
 
 static bool is_by_vocab(const Model* share) {
@@ -143,7 +143,7 @@ static void forward_kept(const Model* share, const ModelBatch* batch, const void
                          const int32_t* targets, float* results) {
     const int R = batch->num_rows;
     Acts kept;
-    assert(batch->loss_scale != 0.0f);  // 0 would leave logits where backward expects their gradients
+    assert(batch->loss_scale != 0.0f);  // 0 would leave logits in place of the gradients
     split_acts(&kept, share, R, MODEL_KEEP | MODEL_HEAD, acts);
     ops_copy(share->ops, kept.rows, in, (size_t)head_rows_bytes(&share->config, R));
     rows_forward(share, is_by_vocab(share) ? kept.stats : results, kept.logits, kept.rows, targets, R,
@@ -214,7 +214,7 @@ void head_backward_weights(const Model* share, const ModelBatch* batch, void* ac
                            share->head_rows, share->ops);
 }
 
-// --- where the hidden states come from ---------------------------------------------------------------------
+// --- the rank with the hidden states ----------------------------------------------------------------------
 
 void head_combine(Model* view, const ModelBatch* batch, int num_parts, const void* const* parts, void* dout,
                   void* const* factors, float* losses) {
@@ -244,7 +244,7 @@ void head_combine(Model* view, const ModelBatch* batch, int num_parts, const voi
 
 // --- generation --------------------------------------------------------------------------------------------
 
-// What a share answers.
+// The result of a share.
 typedef struct {
     float logit;
     int32_t id;

@@ -1,4 +1,4 @@
-// One table, keyed by kind and our name of the tensor.
+// hf.c -- Hugging Face checkpoints. Names of tensors: one table, keyed by kind and our name of the tensor.
 #include "hf.h"
 
 #include <errno.h>
@@ -15,8 +15,8 @@
 #include "model.h"
 #include "safetensors.h"
 
-// WORDS: a matrix of the vocabulary's rows, ours is padded; GATED, PLAIN: a matrix of such feed-forwards
-// only.
+// WORDS: a matrix of the vocabulary's rows (ours is padded). GATED, PLAIN: only for this type of
+// feed-forward.
 typedef enum { MATRIX, VECTOR, TRANSPOSED, WORDS, GATED, PLAIN } Form;
 
 typedef struct {
@@ -112,7 +112,7 @@ int hf_names_parts(HfPart out[HF_MAX_PARTS], const ModelConfig* config, int tens
     return num_parts;
 }
 
-// 0: this config has no such tensor.
+// 0: not in this config.
 static int num_layers_of(const ModelConfig* config, int tensor) {
     const TensorInfo info = config->kind->tensor(config, tensor);
     return info.rows == 0                       ? 0
@@ -136,7 +136,7 @@ const HfPart* hf_names_next(HfNames* at) {
     return &at->parts[at->part++];
 }
 
-// GPT-2's bodies have "transformer." before all names but the head's, or nothing.
+// The names in GPT-2's bodies have the prefix "transformer." (except the head), or none.
 static const char* hf_names_prefix(const ModelConfig* config) {
     return strcmp(config->kind->name, "gpt2") == 0 ? "transformer." : "";
 }
@@ -148,7 +148,7 @@ static bool is_layers(const char* name, const char* end) {
     return num_digits > 0 && strcmp(name + 2 + num_digits, end) == 0;
 }
 
-// Of a name without prefix: buffers that old versions saved.
+// Buffers saved by old versions; name without prefix.
 static bool hf_names_is_buffer(const ModelConfig* config, const char* name) {
     if (strcmp(config->kind->name, "gpt2") == 0) {
         return is_layers(name, ".attn.bias") || is_layers(name, ".attn.masked_bias");
@@ -156,8 +156,7 @@ static bool hf_names_is_buffer(const ModelConfig* config, const char* name) {
     return strcmp(name, "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight") == 0;
 }
 
-// Names that a tied copy of the embedding may have: the next one after `name` (NULL: the first), NULL after
-// the last.
+// Names of tied copies of the embedding: the one after `name` (NULL: the first), NULL at the end.
 static const char* hf_names_embedding_copy(const ModelConfig* config, const char* name) {
     static const char* const t5[] = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight", NULL};
     static const char* const gpt2[] = {"lm_head.weight", NULL};
@@ -167,7 +166,7 @@ static const char* hf_names_embedding_copy(const ModelConfig* config, const char
 }
 
 // --- config.json -------------------------------------------------------------------------------------------
-// Tables of fields, one for each family; the same tables read and write. Defaults are those of
+// Tables of fields, one for each family, for reading and writing. Defaults are those of
 // configuration_gpt2.py, configuration_t5.py, configuration_mt5.py and configuration_umt5.py of
 // transformers 5.
 
@@ -175,7 +174,7 @@ enum { MAX_CONFIG_BYTES = 1 << 20, MOST = 1 << 30, DEFAULT_MAX_SEQ_LEN = 512, PA
 
 static const char* const type_names[HF_NUM_TYPES] = {"gpt2", "t5", "mt5", "umt5"};
 
-// What config.json calls the type: "gpt2", "t5", "mt5", "umt5".
+// The model_type in config.json: "gpt2", "t5", "mt5", "umt5".
 static const char* hf_type_name(HfType type) {
     return type_names[type];
 }
@@ -183,7 +182,7 @@ static const char* hf_type_name(HfType type) {
 // --- fields ------------------------------------------------------------------------------------------------
 
 typedef struct {
-    const char *key, *alias;  // transformers reads either
+    const char *key, *alias;  // transformers accepts either
     size_t offset;            // of an int of ModelConfig
     int fallback[HF_NUM_TYPES];
 } Dim;
@@ -223,7 +222,7 @@ typedef struct {
     json_t* root;
 } Reader;
 
-// null counts as missing where `nullable`.
+// If `nullable`, null counts as missing.
 static json_t* find(const Reader* r, const char* key, bool nullable) {
     json_t* value = json_object_get(r->root, key);
     return nullable && json_is_null(value) ? NULL : value;
@@ -274,7 +273,7 @@ static bool read_token(const Reader* r, const char* key, int fallback, int* out)
     return true;
 }
 
-// --- what must be as we run it -----------------------------------------------------------------------------
+// --- required values --------------------------------------------------------------------------------------
 
 static bool require_bool(const Reader* r, const char* key, bool wanted, const char* why) {
     bool value = wanted;
@@ -302,7 +301,7 @@ static bool require_epsilon(const Reader* r, double wanted) {
                      r->name, epsilon, wanted);
 }
 
-// Heads of other tasks, or half of the model, are told by the class's name before a tensor is missed.
+// Reject heads of other tasks and half models by class name, before a tensor is missed.
 static bool require_architecture(const Reader* r) {
     static const char* const known[] = {"GPT2LMHeadModel",
                                         "GPT2Model",
@@ -387,7 +386,7 @@ static bool read_gpt2(const Reader* r, HfConfig* config) {
            read_token(r, "pad_token_id", HF_NO_TOKEN, &config->pad_token);
 }
 
-// feed_forward_proj decides; dense_act_fn and is_gated_act follow from it and may be there as well.
+// feed_forward_proj decides; dense_act_fn and is_gated_act follow from it and may be present.
 static bool read_feed_forward(const Reader* r, HfConfig* config) {
     const char* name = NULL;
     if (!read_text(r, "feed_forward_proj", config->type == HF_T5 ? "relu" : "gated-gelu", &name)) {
@@ -596,7 +595,8 @@ static char* hf_config_generation_text(const HfConfig* config) {
 }
 
 // --- weights, read -----------------------------------------------------------------------------------------
-// Reading. First all names and shapes of the file against the whole model, then the values of the slice.
+// First all names and shapes of the file are checked against the whole model, then the slice's values are
+// read.
 
 enum { PIECE_VALUES = 1 << 20, FULL_NAME_CHARS = HF_NAME_CHARS + 16 };
 
@@ -617,10 +617,10 @@ bool hf_checkpoint_is(const char* path) {
     return false;
 }
 
-// A checkpoint that is open, and how its names begin.
+// An open checkpoint and the prefix of its names.
 typedef struct {
     Safetensors file;
-    HfConfig config;     // shape.kind is set; tied_head is the truth
+    HfConfig config;     // shape.kind is set; tied_head is verified
     const char* prefix;  // "transformer." or ""
 } Source;
 
@@ -705,7 +705,7 @@ static bool check_tensors(const Source* source) {
 
 // --- the head ----------------------------------------------------------------------------------------------
 
-// Are two tensors of one shape the same, value by value? Ends at the first difference.
+// Do two tensors of the same shape have equal values? Stops at the first difference.
 static bool compare(const Source* source, const SafetensorsTensor* a, const SafetensorsTensor* b,
                     bool* same) {
     *same = a->num_dims == b->num_dims && memcmp(a->dims, b->dims, sizeof a->dims) == 0;
@@ -741,7 +741,7 @@ static bool check_copies(const Source* source, const SafetensorsTensor* embeddin
     return true;
 }
 
-// Of a T5: tied or not, by the tensors.
+// Of a T5: tied or not, determined from the tensors.
 static bool find_head(Source* source, const SafetensorsTensor* embedding) {
     HfConfig* config = &source->config;
     const SafetensorsTensor* head = hf_checkpoint_find(source, "lm_head.weight", false);
@@ -806,18 +806,18 @@ bool hf_checkpoint_read_config(ModelConfig* out, HfConfig* details, const ModelK
 
 // --- values ------------------------------------------------------------------------------------------------
 
-// Where values of one tensor of ours go.
+// The destination of one tensor's values.
 typedef struct {
     const Source* source;
     CheckpointBody body;
     const Model* model;
     void* values;        // of the device
     int64_t first;       // values[0] belongs to params[first]
-    int64_t begin, end;  // of params: what is wanted of the slice at hand
+    int64_t begin, end;  // of params: the requested part
     float* piece;        // PIECE_VALUES
 } Target;
 
-// num_values at `offset` of the flat array; what lies outside [begin, end) is left out.
+// Stores num_values at `offset` of the flat array; values outside [begin, end) are skipped.
 static void hf_checkpoint_put(const Target* target, const float* values, int64_t offset, int64_t num_values) {
     int64_t from = offset > target->begin ? offset : target->begin;
     int64_t to = offset + num_values < target->end ? offset + num_values : target->end;
@@ -847,7 +847,7 @@ static bool read_values(const Target* target, const SafetensorsTensor* tensor, f
     return true;
 }
 
-// Whole, since its rows are the file's columns.
+// All of it, since its rows are the file's columns.
 static bool read_transposed(const Target* target, const SafetensorsTensor* tensor, const HfPart* part,
                             int64_t offset) {
     const int64_t rows = part->rows, cols = part->cols;
@@ -894,7 +894,7 @@ static bool read_slice(const Target* target, const TensorSlice* slice) {
         int64_t offset = tensor_offset + parts[p].row_begin * parts[p].cols;
         num_done = (parts[p].row_begin + parts[p].rows) * parts[p].cols;
         if (offset >= target->end || tensor_offset + num_done <= target->begin) { continue; }
-        // our untied heads are not scaled: theirs takes the factor in
+        // our untied heads are not scaled: theirs absorb the factor
         bool is_scaled = config->head_scaled && !config->shape.tied_head;
         float factor = is_scaled && strcmp(parts[p].name, "lm_head.weight") == 0
                            ? 1.0f / sqrtf((float)config->shape.channels)
@@ -910,8 +910,7 @@ static bool read_slice(const Target* target, const TensorSlice* slice) {
 
 static bool check_same_shape(Source* source, const Model* model, const char* path) {
     ModelDifference difference;
-    // known from the tensors when the model was made; -t may ask for another length where positions are
-    // relative
+    // known from the tensors at model creation; -t may change it if positions are relative
     source->config.shape.tied_head = model->config.tied_head;
     if (source->config.type != HF_GPT2) { source->config.shape.max_seq_len = model->config.max_seq_len; }
     if (!model_config_equal(&source->config.shape, &model->config, &difference)) {
@@ -942,8 +941,8 @@ bool hf_checkpoint_read(const char* path, CheckpointBody body, const Model* mode
 }
 
 // --- weights, written --------------------------------------------------------------------------------------
-// Writing. The tokenizer's files, the configs and the weights stand aside as *.tmp until commit; the weights
-// come last, so that they never stand beside another model's config.
+// The tokenizer's files, the configs and the weights are *.tmp until commit; the weights are renamed last,
+// so that they never accompany another model's config.
 
 enum { HF_CHECKPOINT_WRITE_PIECE_VALUES = 1 << 20, MAX_TOKENIZER_BYTES = 1 << 28 };
 
@@ -956,15 +955,14 @@ static const char DTYPE_NAME[] = "float32";
 #endif
 
 static const char WEIGHTS[] = "model.safetensors";
-static const char* const tokenizer_files[] = {
-    "spiece.model",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "data.json"};  // data.json is ours: template, what ends an input
+static const char* const tokenizer_files[] = {"spiece.model",
+                                              "tokenizer.json",
+                                              "tokenizer_config.json",
+                                              "special_tokens_map.json",
+                                              "added_tokens.json",
+                                              "vocab.json",
+                                              "merges.txt",
+                                              "data.json"};  // data.json is ours: template, end of inputs
 enum { NUM_TOKENIZER_FILES = sizeof tokenizer_files / sizeof *tokenizer_files };
 static const char* const config_files[] = {"config.json", "generation_config.json"};
 
@@ -1019,7 +1017,7 @@ static bool write_tokenizer(const char* directory, const HfTokens* tokens) {
     }
     for (int i = 0; tokens != NULL && tokens->folder != NULL && i < NUM_TOKENIZER_FILES; i++) {
         char from[CHECKPOINT_PATH_CHARS];
-        if (bytes && i != NUM_TOKENIZER_FILES - 1) { continue; }  // others' files: bytes have none
+        if (bytes && i != NUM_TOKENIZER_FILES - 1) { continue; }  // not for byte tokenizers
         if (!join(from, tokens->folder, tokenizer_files[i])) { return false; }
         if (exists(from) && !copy_tmp(directory, tokenizer_files[i], from)) { return false; }
     }
@@ -1098,7 +1096,7 @@ typedef struct {
     float* piece;  // PIECE_VALUES
 } HfCheckpointWriteTarget;
 
-// Values [begin, end) of a part whose first value would be at `offset` of the rank's array.
+// Values [begin, end) of a part whose first value is at `offset` of the rank's array.
 static bool write_straight(const HfCheckpointWriteTarget* target, const SafetensorsTensor* tensor,
                            int64_t offset, int64_t begin, int64_t end, float factor) {
     for (int64_t at = begin; at < end; at += HF_CHECKPOINT_WRITE_PIECE_VALUES) {
@@ -1130,7 +1128,7 @@ static bool write_slice(const HfCheckpointWriteTarget* target, const TensorSlice
     const ModelConfig* config = &target->model->config;
     HfPart parts[HF_MAX_PARTS];
     int num_parts = hf_names_parts(parts, config, slice->tensor, slice->layer);
-    // transformers scales before every umT5's head; ours is scaled where it is tied
+    // transformers scales the input of every umT5 head; ours is scaled if it is tied
     const bool is_scaled = config->bias_per_layer && !config->tied_head;
     for (int p = 0; p < num_parts; p++) {
         char name[HF_NAME_CHARS];
@@ -1173,8 +1171,6 @@ bool hf_checkpoint_write(const char* directory, const Model* model) {
     if (!ok) { checkpoint_file_close(&file); }
     return ok && llmc_ok(checkpoint_file_sync(&file));
 }
-
-// --- all at once -------------------------------------------------------------------------------------------
 
 static bool commit_one(const char* directory, const char* name) {
     char path[CHECKPOINT_PATH_CHARS], tmp[CHECKPOINT_PATH_CHARS + 8];

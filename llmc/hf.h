@@ -1,12 +1,12 @@
 /*
-hf_names.h -- what Hugging Face calls the tensors of a Model: each of ours is one, two or three of theirs.
+hf.h -- Hugging Face checkpoints: names of tensors (each of ours is one, two or three of theirs), config,
+weights.
 
     HfPart parts[HF_MAX_PARTS];
-    int num_parts = hf_names_parts(parts, &config, tensor, layer);   // enc_qkv of layer 3: q, k, v of that
-block
+    int num_parts = hf_names_parts(parts, &config, tensor, layer);   // enc_qkv of layer 3: its q, k, v
 
-A part is rows [row_begin, row_begin + rows) of our tensor. Rows that no part covers are the vocabulary's
-padding, zero.
+A part is rows [row_begin, row_begin + rows) of our tensor. Rows in no part are the vocabulary's padding,
+zero.
 */
 #pragma once
 
@@ -26,7 +26,7 @@ typedef struct {
     bool transposed;  // (cols, rows) in the file: GPT-2's "Conv1D"
 } HfPart;
 
-// layer: of its stack, as TensorSlice.layer (-1: of none). At least 1 part.
+// layer: in its stack, as TensorSlice.layer (-1: none). At least 1 part.
 int hf_names_parts(HfPart out[HF_MAX_PARTS], const ModelConfig* config, int tensor, int layer);
 
 // All parts of the whole model:  HfNames at = {.config = &config};  for (const HfPart* part; (part =
@@ -36,21 +36,20 @@ typedef struct {
     int tensor, layer, part, num_parts;  // of the next
     HfPart parts[HF_MAX_PARTS];
 } HfNames;
-const HfPart* hf_names_next(HfNames* at);  // NULL: that was the last; valid until the next call
+const HfPart* hf_names_next(HfNames* at);  // NULL at the end; valid until the next call
 
 // --- config.json -------------------------------------------------------------------------------------------
 /*
-The config.json of a Hugging Face checkpoint, and back: GPT-2, T5, mT5, umT5 (FLAN-T5 and ByT5
-are T5).
+The config.json of a Hugging Face checkpoint, read and written: GPT-2, T5, mT5, umT5 (FLAN-T5 and ByT5 are
+T5).
 
     HfConfig config;
     if (!hf_config_read(&config, "flan-t5-small")) { ... }    // or flan-t5-small/model.safetensors
     char* text = hf_config_text(&config, "float32");                 // free() it
 
-A field that is missing has the value that the model's class in transformers 5 gives it; one of a wrong type,
-or one that asks for what we do not run (another activation, epsilon, an encoder alone ...), is an error that
-names it. Fields that change nothing of the model (dropout of training, use_cache, task_specific_params ...)
-are passed over.
+A missing field has the default of the model's class in transformers 5. A field of a wrong type or with an
+unsupported value (another activation, epsilon, an encoder alone ...) is an error that names it. Fields that
+do not affect the model (dropout of training, use_cache, task_specific_params ...) are ignored.
 */
 
 typedef enum { HF_GPT2, HF_T5, HF_MT5, HF_UMT5, HF_NUM_TYPES } HfType;
@@ -59,9 +58,8 @@ enum { HF_NO_TOKEN = -1 };
 
 typedef struct {
     HfType type;
-    ModelConfig
-        shape;  // kind NULL; padded_vocab as ours; tied_head: what the flag says, tensors may know better
-    bool head_scaled;                                  // hidden states times C^-1/2 before the head (T5)
+    ModelConfig shape;  // kind NULL; padded_vocab as ours; tied_head: the flag, to be checked against tensors
+    bool head_scaled;   // hidden states times C^-1/2 before the head (T5)
     int pad_token, bos_token, eos_token, start_token;  // start: the decoder's first; HF_NO_TOKEN: none
     double dropout;
 } HfConfig;
@@ -71,11 +69,11 @@ bool hf_config_read(HfConfig* out, const char* path);
 // `name` stands for the file in messages.
 bool hf_config_parse(HfConfig* out, const char* text, size_t num_bytes, const char* name);
 
-// What transformers needs to build the same model. dtype: "float32" or "bfloat16". mT5 is written as the T5
-// that it is.
+// The fields that transformers needs to build the same model. dtype: "float32" or "bfloat16". mT5 is
+// written as T5.
 char* hf_config_text(const HfConfig* config, const char* dtype);
-// The config that a model of ours is exported with: tokens as its kind has them, `like` (may be NULL) where
-// it was read from a checkpoint.
+// The config for exporting a model of ours: tokens of its kind, or of `like` (may be NULL), the checkpoint
+// it was read from.
 HfConfig hf_config_of_model(const ModelConfig* config, const HfConfig* like);
 
 // --- weights, read -----------------------------------------------------------------------------------------
@@ -84,45 +82,43 @@ Weights of GPT-2 and T5 from Hugging Face's files, and back, by any number of ra
 
 Reading, each rank for itself:
 
-    hf_checkpoint_read_config(&config, &details, kind, path)      // shape of config.json and of the
-tensors hf_checkpoint_read(path, CHECKPOINT_PARAMS, model, model->params, 0, model->num_params)
+    hf_checkpoint_read_config(&config, &details, kind, path)      // shape from config.json and tensors
+    hf_checkpoint_read(path, CHECKPOINT_PARAMS, model, model->params, 0, model->num_params)
 
 `path` is a directory (model.safetensors or its shards, config.json), or a *.safetensors beside a config.json.
-F32, F16 and BF16 are read. A missing tensor, one too many, a wrong shape, a value that is NaN or infinite is
-an error that names it; GPT-2's masks, and T5's unused bias of old files, are passed over. The head is tied
-where there is no lm_head.weight, or it is the embedding and scaled; else untied, whatever the flag says.
+F32, F16 and BF16 are read. A missing or unexpected tensor, a wrong shape, a NaN or infinite value is an error
+that names it; GPT-2's masks, and T5's unused bias of old files, are ignored. The head is tied if there is no
+lm_head.weight, or if it equals the embedding and is scaled; otherwise untied, whatever the flag.
 
 Writing:
 
     rank 0:      hf_checkpoint_create(directory, &config, &details, &tokens)
     -- barrier --
-    each rank:   hf_checkpoint_write(directory, model)       // of one replica; all slices together are
-the model
+    each rank:   hf_checkpoint_write(directory, model)       // all slices of one replica
     -- barrier, with "did all succeed?" --
     rank 0:      hf_checkpoint_commit(directory), or hf_checkpoint_abort(directory)
 
-Nothing here ends the program: false means that status_message() names file, field or tensor, and the
-remedy.
+Nothing here ends the program: on false status_message() names file, field or tensor, and the remedy.
 */
 
-// A directory with a config.json, a *.safetensors, or an index of shards: something to read here.
+// Is it a directory with a config.json, a *.safetensors, or an index of shards?
 bool hf_checkpoint_is(const char* path);
-// details (may be NULL): tokens and what else config.json says. `kind`: what the caller can run.
+// details (may be NULL): tokens and other fields of config.json. `kind`: the supported kind.
 bool hf_checkpoint_read_config(ModelConfig* out, HfConfig* details, const ModelKind* kind, const char* path);
 // As checkpoint_read(): values[i] belongs to model->params[begin + i]; body PARAMS (floatX) or FLOATS
 // (float32, a master's first values). The file must be of model->config.
 bool hf_checkpoint_read(const char* path, CheckpointBody body, const Model* model, void* values,
                         int64_t begin, int64_t end);
 
-// What lies beside the weights for whoever turns text into tokens.
+// The tokenizer files exported beside the weights.
 typedef struct {
     const char* folder;  // its tokenizer files are copied; NULL: none
     bool bytes;          // ByT5's tokens: a tokenizer without files
 } HfTokens;
 
-// Made if it is not there; false where nothing can be exported to it.
+// Creates it if needed; false if nothing can be exported to it.
 bool hf_checkpoint_make_directory(const char* directory);
-// Makes the directory, too. like (may be NULL): the checkpoint's that training began from.
+// Creates the directory, too. like (may be NULL): the config of the initial checkpoint.
 bool hf_checkpoint_create(const char* directory, const ModelConfig* config, const HfConfig* like,
                           const HfTokens* tokens);
 bool hf_checkpoint_write(const char* directory, const Model* model);

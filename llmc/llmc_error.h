@@ -1,7 +1,7 @@
 /*
-llmc_error.h -- what a user can mend is an error of util/status.h: a function returns a Status, or false, and
-status_message() names file or option and field, and after "---> " the remedy. What no user can mend (no
-memory for the parameters, a bug) ends the program at once, as in llm.c.
+llmc_error.h -- an error that a user can fix uses util/status.h: a function returns a Status or false, and
+status_message() names file or option and field, with the remedy after "---> ". An error that no user can fix
+(no memory for the parameters, a bug) ends the program at once, as in llm.c.
 */
 #pragma once
 
@@ -12,7 +12,7 @@ memory for the parameters, a bug) ends the program at once, as in llm.c.
 
 #include "../util/status.h"
 
-// For functions that return a bool: llmc_fail() records the message and is false.
+// For functions that return a bool: llmc_fail() records the message and returns false.
 #define llmc_ok(status) ((status) == STATUS_OK)
 static inline bool llmc_refuse(Status status) {
     (void)status;
@@ -20,7 +20,7 @@ static inline bool llmc_refuse(Status status) {
 }
 #define llmc_fail(...) llmc_refuse(FAIL(STATUS_BAD_FORMAT, __VA_ARGS__))
 
-// Memory with rubbish in it, 64-byte aligned, free() it; ends the program where there is none.
+// Uninitialised memory, 64-byte aligned, free() it; ends the program on failure.
 static inline void* llmc_alloc_raw(size_t num_bytes, const char* what) {
     void* memory = NULL;
     if (posix_memalign(&memory, 64, num_bytes > 0 ? num_bytes : 64) != 0) {

@@ -106,9 +106,10 @@ void model_free(Model* model) {
     *model = (Model){0};
 }
 
-// --- what a rank has: its table of tensors, views of its pieces, what is tied to other ranks'
-// ------------------ The flat array has the tensors in checkpoint order, each with the layers of all ranges
-// and once; for the whole model it is the body of a checkpoint.
+// --- what a rank has --------------------------------------------------------------------------------------
+// Its table of tensors, views of its pieces, what is tied to other ranks. The flat array has each tensor
+// once, in checkpoint order, with the layers of all ranges; for the whole model it is the body of a
+// checkpoint.
 
 ModelPart model_part(int layer_begin, int layer_end, bool has_head) {
     return (ModelPart){.num_ranges = 1,
@@ -117,7 +118,7 @@ ModelPart model_part(int layer_begin, int layer_end, bool has_head) {
 
 // --- pieces ------------------------------------------------------------------------------------------------
 
-// What a view says of itself, before there are tensors. Piece num_ranges is the share of the head.
+// The properties of a view that need no tensors. Piece num_ranges is the share of the head.
 static Model piece(const Model* model, int idx) {
     Model view = *model;
     if (idx == model->part.num_ranges) {
@@ -171,13 +172,13 @@ static void add_layers(Model* model, const TensorInfo* info, TensorSlice slice) 
     }
 }
 
-// The first stage with a share by rows counts the matrix that they all have, unless an embedding does.
+// The first stage with a share by rows counts their common matrix, unless an embedding does.
 static bool is_later_share(const Model* view) {
     const ModelHead* head = &view->part.head;
     return model_is_share(view) && head->sharing == MODEL_HEAD_BY_ROWS && head->begin[view->part.stage] > 0;
 }
 
-static int stack_of_bias(const ModelKind* kind, int t) {  // -1: no table of biases
+static int stack_of_bias(const ModelKind* kind, int t) {  // -1: no bias table
     return t == MODEL_EMBEDDING ? -1 : t == kind->stacks[0].bias ? 0 : t == kind->stacks[1].bias ? 1 : -1;
 }
 
@@ -189,7 +190,7 @@ static int stack_layers(const Model* view, int stack) {
                       : model_dec_end(view) - model_dec_begin(view);
 }
 
-// Of a tensor outside the layers: has the view one?
+// A tensor outside the layers: is it in the view?
 static bool has_whole(const Model* view, int t) {
     const ModelConfig* config = &view->config;
     const ModelKind* kind = config->kind;
@@ -205,7 +206,7 @@ static bool has_whole(const Model* view, int t) {
     return t != kind->head && view->is_last;  // the final norm
 }
 
-// And does another before it in the chain have one, too?
+// Is it also in an earlier view of the chain?
 static bool is_whole_copy(const Model* view, int t) {
     const int stack = stack_of_bias(view->config.kind, t);
     if (t == MODEL_EMBEDDING) { return !view->is_first; }
@@ -291,7 +292,7 @@ static void find_head(Model* view) {
     view->head_id = begin;
     view->head_rows = end - begin;
     view->head_ids = end < config->vocab ? end - begin : begin < config->vocab ? config->vocab - begin : 0;
-    // rows of nothing lie nowhere
+    // an empty tensor has no place
     view->head_offset = slice != NULL ? slice->offset + (int64_t)begin * config->channels - slice->first : 0;
 }
 
@@ -321,7 +322,7 @@ Model model_share_view(const Model* model) {
     return view_of(model, model->part.num_ranges);
 }
 
-// --- the whole ---------------------------------------------------------------------------------------------
+// --- the whole rank ---------------------------------------------------------------------------------------
 
 static void check_part(const ModelConfig* config, const ModelPart* part) {
     const int L = model_num_layers(config);
@@ -344,7 +345,7 @@ static void check_part(const ModelConfig* config, const ModelPart* part) {
 void model_init_counts(Model* model, const ModelConfig* config, const ModelPart* part, OpsContext* ops) {
     check_part(config, part);
     *model = (Model){.config = *config, .part = *part, .ops = ops};
-    for (int t = 0; t < MODEL_MAX_TENSORS; t++) { model->slice_idx[t] = -1; }  // of a view only
+    for (int t = 0; t < MODEL_MAX_TENSORS; t++) { model->slice_idx[t] = -1; }  // set for views only
     make_slices(model);
     if (num_pieces(model) == 1) { *model = view_of(model, 0); }
 }
@@ -378,7 +379,7 @@ void model_set_values(Model* model, const TensorSlice* slice, const float* value
                          values + (from - first), (size_t)(to - from));
 }
 
-// Pieces of the head's matrix, of one stage's share each.
+// Pieces of the head's matrix, one per stage's share.
 static int tie_shares(const Model* model, const TensorSlice* slice, ModelTied* out) {
     const ModelHead* head = &model->part.head;
     const int64_t C = model->config.channels, end = slice->first + slice->num_values;
@@ -414,7 +415,7 @@ int model_tied(const Model* model, ModelTied out[MODEL_MAX_TIED]) {
 typedef struct {
     Model* model;
     Mt19937 generator;
-    float* values;  // room for the largest tensor: normals are drawn in blocks of one
+    float* values;  // room for the largest tensor: normals are drawn in blocks of a tensor
 } Draws;
 
 // Rows [begin, begin + num_rows) of a tensor; `layer` counts in its stack, -1: outside.
@@ -485,8 +486,8 @@ static int64_t largest_tensor(const Model* model) {
     return largest;
 }
 
-// The embedding (padding rows stay zero), positions, stack by stack and layer by layer its matrices in the
-// order of use, the stack's bias table, the head.
+// The embedding (padding rows stay zero), positions, then by stack and layer the matrices in order of use,
+// the stack's bias table, the head.
 void model_init_random(Model* model, uint32_t seed) {
     const ModelConfig* config = &model->config;
     const ModelKind* kind = config->kind;

@@ -1,6 +1,6 @@
 /*
-model.h -- what all models here have in common: a transformer as a chain of blocks, any ranges of its layers
-on a rank, flat parameters, and a table of functions.
+model.h -- the common part of all models: a transformer as a chain of blocks, ranges of its layers on a rank,
+flat parameters, and a table of functions.
 
     ModelConfig config;
     if (!model_parse(&config, &t5_kind, "t5:small", vocab, 512)) { ... }
@@ -14,12 +14,12 @@ on a rank, flat parameters, and a table of functions.
 
 Layers are numbered along the chain: GPT-2's L layers; T5's encoder layers [0, Le), then its decoder layers
 [Le, Le + Ld). The first range has the embedding, the one where the decoder begins that stack's embedding, the
-last one the head, or (head.h) what the head's shares on all ranks are fed by; the head may be a range alone,
-[L, L). The single-device model is the range [0, L). Trainer, optimizer, checkpoints and profiler know nothing
-else of a model.
+last one the head, or the input of the head's shares on all ranks (head.h). The head may be a range of its
+own, [L, L). The single-device model is the range [0, L). Trainer, optimizer, checkpoints and profiler use
+only this interface.
 
 A kind is a few tables (gpt2.c, t5.c): its tensors, which of them each block of its stacks uses, descriptors.
-The passes are written once, in transformer.c; what is asked of a config alone is in model_config.c.
+transformer.c contains the passes; model_config.c contains what depends on the config only.
 */
 #pragma once
 
@@ -54,38 +54,37 @@ typedef struct {
     const ModelKind* kind;
 } ModelConfig;
 
-// What a job reads of a micro-batch (host memory, free once the call returned). Same conventions as ops.h.
-// Laid out as the plugin's (dynapipe.h), which hands its own over; fields that no pass reads are for its
-// reports.
+// Input of a job for a micro-batch (host memory, may be freed after the call). Same conventions as ops.h.
+// Same layout as the plugin's struct (dynapipe.h); fields that no pass reads are for its reports.
 typedef struct {
     int num_seqs, num_tokens, num_rows, max_seq_tokens;
     int64_t num_squares;
     const int32_t *cu_seqlens, *tokens, *positions;
     const int32_t *rows, *targets;  // (num_rows) supervised tokens (of the decoder, where there is one)
     const int32_t* row_tasks;
-    float loss_scale;            // of every row's gradient: 1 / supervised tokens of the step
+    float loss_scale;            // scale of every row's gradient: 1 / supervised tokens of the step
     const int32_t* seq_lens;     // (num_seqs) tokens of each that are not padding; NULL: all
-    const uint32_t* token_keys;  // (num_tokens) of dropout; NULL: nothing is dropped (evaluation)
-    // the decoder's side of the same sequences; 0 and NULL elsewhere
+    const uint32_t* token_keys;  // (num_tokens) of dropout; NULL: no dropout (evaluation)
+    // the decoder's side of the same sequences; otherwise 0 and NULL
     int num_dec_tokens, max_dec_seq_tokens;
     int64_t num_dec_squares, num_cross;
     const int32_t *dec_cu_seqlens, *dec_tokens, *dec_positions, *dec_seq_lens;
     const uint32_t* dec_token_keys;
 } ModelBatch;
 
-// Keys and values of the tokens so far, for generation: of each slot (a sequence) up to max_tokens tokens (a
-// decoder's, where there is one; the cross-attention's besides). Laid out as the plugin's.
+// Keys and values of earlier tokens, for generation: up to max_tokens tokens per slot (a sequence) of the
+// last stack, and of the cross-attention. Same layout as the plugin's.
 typedef struct {
     int num_slots, max_tokens;
     int max_enc_tokens;         // of a slot's encoder side; 0 without
     const int32_t* slots;       // (batch.num_seqs) the slot of each sequence of the batch
-    const int32_t* num_before;  // (batch.num_seqs) tokens that the slot has; the batch's come after them
+    const int32_t* num_before;  // (batch.num_seqs) tokens in the slot; the batch's are appended
     const int32_t* num_enc;     // (batch.num_seqs) encoder tokens of the slot, this batch's included
     void* memory;               // of the device, model_cache_bytes()
 } ModelCache;
 
 enum {
-    MODEL_KEEP = 1,  // acts must serve a later backward
+    MODEL_KEEP = 1,  // keep activations in acts for a later backward
     MODEL_HEAD = 2   // the last slice computes losses
 };
 
@@ -95,7 +94,7 @@ enum { MODEL_MAX_TENSORS = 32 };
 
 typedef enum { TENSOR_WHOLE, TENSOR_PER_LAYER, TENSOR_PER_DEC_LAYER } TensorPlace;
 
-// A tensor of the kind's numbering, for one config. rows 0: this config has none.
+// A tensor of the kind's numbering, for one config. rows 0: not in this config.
 typedef struct {
     const char* name;
     TensorPlace place;
@@ -103,17 +102,18 @@ typedef struct {
     bool decay;  // a matrix: weight decay applies
 } TensorInfo;
 
-// Where a tensor (of one layer, for per-layer ones) lies in this rank's flat array and in the whole model.
+// The position of a tensor (per layer, for per-layer ones) in this rank's flat array and in the whole
+// model.
 typedef struct {
     int tensor;
     int layer;            // of its stack; -1 for tensors outside the layers
     int64_t offset;       // in the rank's params and grads, in values
     int64_t file_offset;  // in the body of a checkpoint, in values
     int64_t num_values;
-    int64_t first;  // of the tensor's values: 0, but where the rank has a share of the head's rows alone
+    int64_t first;  // first value of the tensor: 0, except for a share of the head's rows
     bool decay;
-    bool tied_copy;  // another rank, before this one in the chain, has it too: counted there
-    bool tied;       // more than one rank may have it (or parts of it): its gradient is the sum of theirs
+    bool tied_copy;  // an earlier rank in the chain has it too and counts it
+    bool tied;       // several ranks may have it (or parts): its gradient is the sum of theirs
 } TensorSlice;
 
 // --- what a rank has ---------------------------------------------------------------------------------------
@@ -121,17 +121,17 @@ typedef struct {
 typedef enum {
     MODEL_GOES_ON,    // more layers follow, in another range
     MODEL_HAS_HEAD,   // final norm, head, losses
-    MODEL_FEEDS_HEAD  // final norm of the supervised rows, which go to the head's shares
+    MODEL_FEEDS_HEAD  // final norm of the supervised rows, which the head's shares read
 } ModelEnd;
 
 typedef struct {
     int layer_begin, layer_end;  // over the whole chain
-    ModelEnd end;                // but for GOES_ON: layer_end is the chain's end
+    ModelEnd end;                // if not GOES_ON, layer_end is the chain's end
 } ModelRange;
 
 // How the ranks of a replica share the head. By rows: stage s has the whole matrix, and of a micro-batch's
-// supervised rows those from begin[s] of 1024 to begin[s + 1]. By vocabulary: it has these rows of the padded
-// matrix, and the logits of their ids.
+// supervised rows those from begin[s] to begin[s + 1], in 1024ths. By vocabulary: it has these rows of the
+// padded matrix, and computes the logits of their ids.
 typedef enum { MODEL_HEAD_WHOLE, MODEL_HEAD_BY_ROWS, MODEL_HEAD_BY_VOCAB } ModelSharing;
 enum { MODEL_HEAD_PLACES = 1024 };
 typedef struct {
@@ -143,14 +143,14 @@ typedef struct {
 enum { MODEL_MAX_RANGES = 64 };
 typedef struct {
     int num_ranges;
-    ModelRange ranges[MODEL_MAX_RANGES];  // ascending, apart from each other
+    ModelRange ranges[MODEL_MAX_RANGES];  // ascending, disjoint
     ModelHead head;
     int stage;       // where the head is shared: of this rank
-    bool has_share;  // of the head; it may be one of no rows
+    bool has_share;  // of the head, possibly of no rows
 } ModelPart;
 
-// All that a rank has, or a view of one range of it, or of its share of the head; a model of one range is its
-// own view. Views borrow everything.
+// Everything on a rank, or a view of one range of it, or of its share of the head; a model of one range is
+// its own view. Views borrow all memory.
 struct Model {
     ModelConfig config;
     ModelPart part;      // of the rank
@@ -172,11 +172,11 @@ struct Model {
     int head_rows;                     // ... are the first of so many rows; after them is padding
     int slice_idx[MODEL_MAX_TENSORS];  // slices[slice_idx[tensor] + l] is local layer l's; -1: not here
     const floatX* last_logits;  // (rows, Vp): the first (up to 64) rows of the last forward with head and
-                                // without keep, or all of the last infer with head; lies in that forward's
-                                // acts or that infer's scratch, on the device
+                                // without keep, or all of the last infer with head; in that forward's acts or
+                                // that infer's scratch, on the device
 };
 
-// What a step has to compute, padding and recomputation left out: sums over its samples, of t tokens each.
+// The work of a step without padding and recomputation: sums over its samples of t tokens each.
 typedef struct {
     int64_t tokens, squares;          // through the (encoder's) layers: t, and t^2
     int64_t dec_tokens, dec_squares;  // through a decoder's; 0 without
@@ -188,7 +188,7 @@ typedef struct {
 
 enum { MODEL_EMBEDDING = 0 };  // the first tensor of every kind
 
-// A matrix, or a norm; bias 0: none. (A norm without bias is RMS norm, with one layer norm.)
+// A matrix or norm; bias 0: none. (A norm without bias is RMS norm, with one layer norm.)
 typedef struct {
     int weight, bias;
 } ModelLinear;
@@ -213,39 +213,38 @@ typedef struct {
 struct ModelKind {
     const char* name;   // "gpt2", "t5"
     const char* title;  // "GPT-2", "T5"
-    const char* usual;  // the descriptor where none is given: "d12"
+    const char* usual;  // the default descriptor: "d12"
     bool has_decoder;   // two stacks: batches have an encoder's and a decoder's side
     int num_tensors;
     int checkpoint_magic;
     ModelStack stacks[2];  // the decoder, or an encoder and its decoder
     int positions;         // learned positions, added to the embedding; 0: none
-    int head;              // the head's own matrix, where the config does not tie it; 0: always the embedding
+    int head;              // the head's own matrix, unless tied; 0: always the embedding
     ModelActivation activation;
     bool scaled_scores;  // by 1 / sqrt(head size)
     bool drops_more;     // dropout also after activations and after the final norms
 
-    // A descriptor ("d12", "flan-t5:base", "byt5:l2c64h4"). vocab and max_seq_len are the caller's; 0: the
-    // kind's defaults. false: status_message() names what would be valid.
+    // Parses a descriptor ("d12", "flan-t5:base", "byt5:l2c64h4"). vocab and max_seq_len: 0: the kind's
+    // defaults. false: status_message() lists the valid ones.
     bool (*parse)(ModelConfig* out, const char* descriptor, int vocab, int max_seq_len);
     TensorInfo (*tensor)(const ModelConfig* config, int tensor);
     ModelStds (*stds)(const ModelConfig* config);
 };
 
-// --- what is asked of a config (model_config.c)
-// --------------------------------------------------------------
+// --- functions of a config (model_config.c) ---------------------------------------------------------------
 
 bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor, int vocab, int max_seq_len);
-// Is this a model at all? false: the message begins with `what` (a file or option) and names the field.
+// Is the config valid? false: the message begins with `what` (a file or option) and names the field.
 bool model_check(const ModelConfig* config, const char* what);
-// A checkpoint's header, 256 int32 and zeros: [2] maxT, V, L, NH, C, [7] Vp, as llm.c's, and an
-// encoder-decoder's [8] to [15]. [0] and [1] are magic and version, the caller's.
+// A checkpoint's header, 256 int32: [2] maxT, V, L, NH, C, [7] Vp, as llm.c's, and an encoder-decoder's [8]
+// to [15]; the rest is 0. The caller sets magic [0] and version [1].
 void model_to_header(int32_t* header, const ModelConfig* config);
 void model_from_header(ModelConfig* out, const ModelKind* kind, const int32_t* header);
 // "12 layers, 768 channels, 12 heads", for messages.
 void model_describe(char* out, size_t out_chars, const ModelConfig* config);
-// Model FLOPs of a step, forward and (twice as many) backward, of matrix products and attention alone: a
-// multiply and an add are two; causal attention has the pairs it needs, t^2 / 2; the head, supervised tokens.
-// (PaLM, appendix B, counts t^2 and the head for all tokens.)
+// Model FLOPs of a step, forward and (twice as many) backward, of matrix products and attention only: a
+// multiply-add is two; causal attention counts t^2 / 2 pairs; the head counts supervised tokens. (PaLM,
+// appendix B, counts t^2 and the head for all tokens.)
 double model_flops(const ModelConfig* config, const ModelWork* work);
 int64_t model_num_params(const ModelConfig* config);  // of the whole model, tied tensors counted once
 int64_t model_tensor_values(const ModelConfig* config, int tensor);  // of one layer
@@ -259,21 +258,20 @@ static inline int model_ffn_channels(const ModelConfig* config) {
 static inline int model_head_tensor(const ModelConfig* config) {  // the head's matrix, (Vp, C)
     return config->tied_head ? MODEL_EMBEDDING : config->kind->head;
 }
-// Layers of the whole model that have such a tensor; 1: it is outside the layers, 0: there is none.
+// The number of layers with such a tensor; 1: outside the layers, 0: none.
 int model_num_copies(const ModelConfig* config, const TensorInfo* info);
-// One number for each tensor of the whole model (of each layer), for sums by tensor over slices.
+// An index for each tensor of the whole model (of each layer), for sums by tensor over slices.
 int model_num_tensors(const ModelConfig* config);
 int model_tensor_number(const ModelConfig* config, const TensorSlice* slice);
 
-// Do two configs describe the same model? false: `field` names one that differs, with both values.
+// Do two configs describe the same model? false: `field` names a difference, with both values.
 typedef struct {
     const char *field, *remedy;
     int theirs, ours;
 } ModelDifference;
 bool model_config_equal(const ModelConfig* theirs, const ModelConfig* ours, ModelDifference* difference);
 
-// Where dropout falls: a number of the whole model, whatever its ranges, so that what falls does not depend
-// on them.
+// The places of dropout, numbered in the whole model so that the mask does not depend on the ranges.
 typedef enum {
     MODEL_DROP_PROBABILITIES,
     MODEL_DROP_ATTENTION,
@@ -297,79 +295,76 @@ static inline uint32_t model_drop_place_outside(const ModelConfig* config, bool 
            (uint32_t)is_decoder;
 }
 
-// --- passes (transformer.c)
-// ---------------------------------------------------------------------------------- All of a view: of a
-// range as told here, of a share of the head as told in head.h.
+// --- passes (transformer.c) -------------------------------------------------------------------------------
+// All take a view: of a range as described here, or of a share of the head as described in head.h.
 
-// Buffers, in bytes, from the counts of `batch` alone (all tokens, rows, num_seqs, longest): linear in the
-// counts after rounding them up to 16. acts: kept for backward (KEEP) or of a forward that keeps nothing;
-// scratch: of any job; boundary: the activation (and its gradient) before (0) or after (1) the range. After
-// one that feeds the head: (num_rows, C) of hidden states.
+// Buffers, in bytes, from the counts of `batch` only (all tokens, rows, num_seqs, longest): linear in the
+// counts rounded up to 16. acts: kept for backward (KEEP) or of a forward without KEEP; scratch: of any
+// job; boundary: the activation (and its gradient) before (0) or after (1) the range. After a range that
+// feeds the head: (num_rows, C) of hidden states.
 int64_t model_acts_bytes(const Model* model, const ModelBatch* batch, int flags);
 int64_t model_scratch_bytes(const Model* model, const ModelBatch* batch);
 int64_t model_boundary_bytes(const Model* model, const ModelBatch* batch, bool is_behind);
 
-// in: NULL on the first range; out: NULL where the head is. losses (num_rows): with HEAD where the head is;
-// host memory, there after ops_sync(). KEEP | HEAD: batch->loss_scale != 0. Flags 0: only `out` matters (with
-// the head nothing does), and the same call with KEEP (and HEAD) later recomputes, bit for bit; `out` may
-// then be NULL. A token, position or target out of range ends the program.
+// in: NULL on the first range; out: NULL on the head's. losses (num_rows): with HEAD on the head's range;
+// host memory, valid after ops_sync(). KEEP | HEAD: batch->loss_scale != 0. Flags 0: only `out` is needed
+// (on the head's range nothing), and the same call with KEEP (and HEAD) later recomputes bit for bit; `out`
+// may then be NULL. A token, position or target out of range ends the program.
 void model_forward(Model* model, const ModelBatch* batch, const void* in, void* out, void* acts,
                    void* scratch, float* losses, int flags);
-// acts: of a forward with KEEP (and HEAD). dout: NULL where the head is; din: NULL on the first. Turns acts
-// into what backward_weights needs; small parameters' gradients (norms, bias tables) are added here. KEEP
-// without HEAD where the whole head is keeps the layers only (there must be one): backward then starts from a
-// `dout` of the last layer's output.
+// acts: of a forward with KEEP (and HEAD). dout: NULL on the head's range; din: NULL on the first. Turns
+// acts into what backward_weights needs; gradients of small parameters (norms, bias tables) are added here.
+// KEEP without HEAD on the range with the whole head keeps the layers only (there must be one): backward
+// then starts from a `dout` of the last layer's output.
 void model_backward_inputs(Model* model, const ModelBatch* batch, const void* in, void* acts,
                            const void* dout, void* din, void* scratch);
-// Any time after backward_inputs, once, with the same dout.
+// Once, at any time after backward_inputs, with the same dout.
 void model_backward_weights(Model* model, const ModelBatch* batch, void* acts, const void* dout,
                             void* scratch);
 
-// Generation: the new tokens of some slots, after what the cache has of them. Where the head is, the
-// likeliest next token of each sequence (after its last new one) goes to `next` (num_seqs, host); a range
-// that feeds it writes (num_seqs, C) of hidden states to `out`, a share what head.h says. No dropout.
-// (Encoder-decoder: a batch has encoder tokens, once, or decoder tokens, or both.) scratch:
-// model_infer_bytes().
+// Generation: the new tokens of some slots, following those in the cache. On the head's range, the most
+// likely next token of each sequence goes to `next` (num_seqs, host); a range that feeds the head writes
+// (num_seqs, C) of hidden states to `out`, a share as in head.h. No dropout. (Encoder-decoder: a batch has
+// encoder tokens, once, or decoder tokens, or both.) scratch: model_infer_bytes().
 int64_t model_cache_bytes(const Model* model, const ModelCache* cache);
 int64_t model_infer_bytes(const Model* model, const ModelBatch* batch);
 void model_infer(Model* model, const ModelBatch* batch, const ModelCache* cache, const void* in, void* out,
                  void* scratch, int32_t* next);
 
-// --- what a rank has of a model (model.c)
-// --------------------------------------------------------------------
+// --- the model of a rank (model.c) ------------------------------------------------------------------------
 
-// Of one range; has_head: with norm and head, layer_end is the chain's end then. Only a range that is not
-// MODEL_GOES_ON may have no layer.
+// Of one range; has_head: with norm and head, then layer_end is the chain's end. Only the chain's last
+// range may have no layer.
 void model_init(Model* model, const ModelConfig* config, int layer_begin, int layer_end, bool has_head,
                 OpsContext* ops);
 void model_init_part(Model* model, const ModelConfig* config, const ModelPart* part, OpsContext* ops);
-// With gradients; values of both are rubbish.
+// With gradients; values of both are uninitialised.
 void model_init_raw(Model* model, const ModelConfig* config, const ModelPart* part, OpsContext* ops);
-// Without values: as much of a model as its bytes, counts and tensors are asked of.
+// Without values: for sizes, counts and tensors only.
 void model_init_counts(Model* model, const ModelConfig* config, const ModelPart* part, OpsContext* ops);
 ModelPart model_part(int layer_begin, int layer_end, bool has_head);  // of one range
 
-// Of range `idx`, once there are gradients and a dropout; to be dropped before the model, not freed.
+// Of range `idx`, after gradients and dropout are set; valid as long as the model, not freed.
 Model model_view(const Model* model, int idx);
-// Of the rank's share of the head, where it has one.
+// Of the rank's share of the head, if it has one.
 Model model_share_view(const Model* model);
 
 void model_alloc_grads(Model* model);
 void model_free_grads(Model* model);
 void model_zero_grads(Model* model);
 void model_free(Model* model);
-// llm.c's initialisation of GPT-2, Hugging Face's of T5; the whole model's draws are made and this rank's
-// part kept, so that it does not depend on who has what.
+// llm.c's initialisation of GPT-2, Hugging Face's of T5. Draws the whole model and keeps this rank's part,
+// so that the values do not depend on the layout.
 void model_init_random(Model* model, uint32_t seed);
 
 // The slice of a tensor (of a layer of its stack; -1: outside the layers); NULL: not here.
 const TensorSlice* model_find(const Model* model, int tensor, int layer);
-// Of values [first, first + num_values) of the slice's tensor (host memory), those that the slice has.
+// Copies from values [first, first + num_values) of the slice's tensor (host memory) those in the slice.
 void model_set_values(Model* model, const TensorSlice* slice, const float* values, int64_t first,
                       int64_t num_values);
 
-// Values that other ranks may have copies of; all copies bear the same number. A matrix whose head is shared
-// by vocabulary is tied in pieces, one for each share: who has it whole has all of them.
+// Values that other ranks may have copies of; all copies have the same number. A matrix whose head is
+// shared by vocabulary is tied in pieces, one per share; a rank with all of it has all pieces.
 typedef struct {
     int group;
     int64_t offset, num_values;  // in params and grads
@@ -406,20 +401,19 @@ static inline int model_dec_end(const Model* m) {
     return m->layer_end > m->config.num_layers ? m->layer_end - m->config.num_layers : 0;
 }
 
-// --- values and batches on their way to the device
-// -----------------------------------------------------------
+// --- values and batches to and from the device ------------------------------------------------------------
 
-// float32 of the host to and from floatX on the device. As ops_upload() and ops_download(): both wait. Exact
-// one way; the other way bf16 rounds to nearest.
+// float32 of the host to and from floatX on the device. Both wait, like ops_upload() and ops_download(). To
+// float32 is exact; to bf16 rounds to nearest.
 void device_values_upload(OpsContext* ops, floatX* memory, const float* host, size_t num_values);
 void device_values_download(OpsContext* ops, float* host, const floatX* memory, size_t num_values);
 void device_values_fill(OpsContext* ops, floatX* memory, float value, size_t num_values);
 // out[i] = in[i], both on the device.
 void device_values_to_floats(OpsContext* ops, float* out, const floatX* in, size_t num_values);
 
-// Ids within [0, limit), or the program ends; `what` names them in the message.
+// Ends the program unless the ids are within [0, limit); `what` names them in the message.
 void batch_check_range(const char* what, const int32_t* values, int num_values, int limit);
-// As ops_stage(); NULL where there are none.
+// As ops_stage(); NULL for NULL.
 const int32_t* batch_stage(OpsContext* ops, const int32_t* values, int num_values);
 
 #ifdef __cplusplus

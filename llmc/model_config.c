@@ -1,4 +1,4 @@
-// What is asked of a model's config alone: counts, headers, checks, FLOPs.
+// model_config.c -- functions of a model's config: counts, headers, checks, FLOPs.
 #include <stdio.h>
 
 #include "llmc_error.h"

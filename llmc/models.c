@@ -24,6 +24,6 @@ bool models_read_config(ModelConfig* out, const char* model, int vocab, int max_
     if (!models_is_checkpoint(model) && !hf_checkpoint_is(model)) {
         return model_parse(out, models_kind_of(model), model, vocab, max_seq_len);
     }
-    // the file knows its kind; the last message is of GPT-2
+    // the kind is known from the file; otherwise the last message is about GPT-2
     return read_config(out, &t5_kind, model) || read_config(out, &gpt2_kind, model);
 }

@@ -1,4 +1,4 @@
-// models.h -- the kinds of model there are, and which one a descriptor names.
+// models.h -- the kinds of models, and which one a descriptor names.
 #pragma once
 
 #include <stdio.h>
@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-// T5 and its descendants all have it in the family's name: t5: t5v1.1: flan-t5: byt5: mt5: umt5:
+// T5 and its descendants have it in the family's name: t5: t5v1.1: flan-t5: byt5: mt5: umt5:
 static inline bool models_is_t5(const char* descriptor) {
     const char* colon = strchr(descriptor, ':');
     const char* found = strstr(descriptor, "t5");
@@ -28,13 +28,13 @@ static inline void models_signature(char* out, size_t out_bytes, const ModelConf
     }
 }
 
-// gpt2_kind where it is none of T5's: its parse() says what would be valid.
+// gpt2_kind if it is not one of T5's; its parse() then lists the valid descriptors.
 const ModelKind* models_kind_of(const char* descriptor);
 
 bool models_is_checkpoint(const char* model);  // by its name, *.bin
 
-// The shape that a descriptor, a checkpoint (.bin) or Hugging Face's files (a folder, a .safetensors) name,
-// of any kind. vocab, max_seq_len: of a descriptor; 0: the kind's.
+// The shape of a descriptor, a checkpoint (.bin) or Hugging Face's files (a folder, a .safetensors), of any
+// kind. vocab, max_seq_len: for a descriptor; 0: the kind's.
 bool models_read_config(ModelConfig* out, const char* model, int vocab, int max_seq_len);
 
 #ifdef __cplusplus

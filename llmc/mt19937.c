@@ -48,7 +48,7 @@ static double uniform_double(Mt19937* generator) {
     return (double)(bits & ((1ull << 53) - 1)) * 0x1p-53;
 }
 
-// llm.c guards the logarithm by 1e-12, which some 300 of 124M values feel.
+// llm.c adds 1e-12 to the logarithm's argument, which changes about 300 of 124M values.
 static void normal_block(float* values, float mean, float std) {
     for (int i = 0; i < BLOCK / 2; i++) {
         float radius = sqrtf(-2.0f * logf(1.0f - values[i] + 1e-12f));

@@ -1,5 +1,5 @@
 /*
-ops.h -- every operation of the trainer, with shapes: the kernel manual.
+ops.h -- every operation of the trainer, with shapes.
 
 Two implementations: cpu/ (float32, OpenBLAS + OpenMP; the reference) and cuda/ (bf16 or float32).
 Conventions:
@@ -12,13 +12,13 @@ Conventions:
 
 Attention stays inside a sequence. Gradients of parameters and of inputs marked += are added, all other
 outputs are overwritten. Input gradient and weight gradient of a matrix are separate calls, so a schedule can
-put the second one where time is idle. Gradients of parameters are float32 in every build: a step adds up many
+use the second one to fill idle time. Gradients of parameters are float32 in every build: a step sums many
 micro-batches, and bf16 would lose the small ones. Everything is deterministic: the same call gives the same
 bits (for the same number of threads).
 
-Pointers are memory of the device: on a GPU from ops_alloc(), on a CPU any. Operations are queued in the order
-of the calls; on a CPU a call that returned is done, on a GPU after ops_sync(). Nothing but ops_alloc()
-allocates; scratch comes from the caller.
+Pointers are device memory: on a GPU from ops_alloc(), on a CPU any. Operations are queued in the order of the
+calls and complete on a CPU on return, on a GPU after ops_sync(). Only ops_alloc() allocates; scratch comes
+from the caller.
 */
 #pragma once
 
@@ -45,45 +45,44 @@ extern "C" {
 
 typedef struct OpsContext OpsContext;  // CPU: number of threads; CUDA: stream, handles, workspace
 
-void ops_print_version(FILE* out);  // a line: the libraries after the operations, for --version
-// num_threads 0: OMP_NUM_THREADS or all cores; on a GPU (the current device) it means nothing. Where the
-// machine cannot serve: a message, and exit status 2.
+void ops_print_version(FILE* out);  // one line: the libraries of the operations, for --version
+// num_threads 0: OMP_NUM_THREADS or all cores; ignored on a GPU (the current device). On an unsuitable
+// machine: a message, and exit status 2.
 OpsContext* ops_create(int num_threads);
 void ops_free(OpsContext* ops);
 int ops_num_threads(const OpsContext* ops);          // 1 on a GPU
 void* ops_stream(const OpsContext* ops);             // cudaStream_t of all operations; NULL on a CPU
 const char* ops_device_name(const OpsContext* ops);  // "NVIDIA H200"; "cpu"
-double
-ops_peak_flops(const OpsContext* ops);  // FLOP/s of its products in this build; 0: not known, as on CPUs
+double ops_peak_flops(const OpsContext* ops);  // FLOP/s of its products in this build; 0: unknown, as on CPUs
 #ifdef LLMC_CUDA
-// From here on, a line for each distinct matrix product: which algorithm of cuBLASLt serves it. Behind what
-// the file has; "1": standard output.
+// From now on logs a line for each distinct matrix product with its cuBLASLt algorithm. Appends to the
+// file; "1": standard output.
 void ops_log_kernels(OpsContext* ops, const char* path);
 #endif
 
 // --- memory, order -----------------------------------------------------------------------------------------
-// Zeroed memory of the device; where there is none the program ends, and the message says what for.
+// Zeroed device memory; on failure the program ends with a message that includes `what`.
 void* ops_alloc(OpsContext* ops, size_t num_bytes, const char* what);
-// The same with rubbish in it, for whoever writes all of it: on a CPU no page is touched.
+// Uninitialised, for callers that write all of it: on a CPU no page is touched.
 void* ops_alloc_raw(OpsContext* ops, size_t num_bytes, const char* what);
-void ops_release(OpsContext* ops, void* memory);  // NULL is fine
+void ops_release(OpsContext* ops, void* memory);  // NULL is allowed
 void ops_zero(OpsContext* ops, void* memory, size_t num_bytes);
-// Between host and device; both wait until it is done. A download sees all that was queued before.
+// Between host and device; both wait for completion. A download sees all operations queued before.
 void ops_upload(OpsContext* ops, void* memory, const void* host, size_t num_bytes);
 void ops_download(OpsContext* ops, void* host, const void* memory, size_t num_bytes);
 // A copy of `host` for operations queued after this call, without waiting (CPU: `host` itself). `host` may
-// change once this returns. Valid for operations queued before the second ops_stage_begin() from here: one
-// job's arrays between two of these calls.
+// change after return. Valid for operations queued before the second following ops_stage_begin(): the
+// arrays of one job lie between two of these calls.
 void ops_stage_begin(OpsContext* ops);
 const int32_t* ops_stage(OpsContext* ops, const int32_t* host, size_t num_values);
-// Memory for losses until the second ops_stage_begin() from here (CPU: `host` itself) ...
+// Memory for losses until the second following ops_stage_begin() (CPU: `host` itself) ...
 float* ops_results(OpsContext* ops, float* host, size_t num_values);
-// ... and, queued after their operations, the way to `host`, where they are after ops_sync().
+// ... and the copy to `host`, queued after their operations, valid after ops_sync().
 void ops_deliver(OpsContext* ops, float* host, const float* results, size_t num_values);
 void ops_sync(OpsContext* ops);
 // Queued like an operation; both on the device, not overlapping.
 void ops_copy(OpsContext* ops, void* to, const void* from, size_t num_bytes);
-// The same, into float32: tables of parameters that kernels read so.
+// The same, into float32: for parameter tables that kernels read as float32.
 void values_to_floats(float* out, const floatX* inp, size_t num_values, OpsContext* ops);
 
 // --- embedding ---------------------------------------------------------------------------------------------
@@ -117,10 +116,10 @@ void layernorm_backward(floatX* dinp, float* dweight, float* dbias, const floatX
                         const floatX* dout, const floatX* inp, const floatX* weight, const float* mean,
                         const float* rstd, int T, int C, OpsContext* ops);
 
-// --- RMS norm (eps 1e-6; Zhang, Sennrich 2019; T5's)
-// -------------------------------------------------------- out (T, C) = inp * rstd * weight * scale; rstd (T)
-// = (mean of squares + eps)^-1/2 in float32. `scale` is 1, or what follows the norm anyhow (T5's tied head:
-// C^-1/2). bf16: inp * rstd is rounded before the weight, as in Hugging Face's T5LayerNorm.
+// --- RMS norm (eps 1e-6; Zhang, Sennrich 2019; T5's) ------------------------------------------------------
+// out (T, C) = inp * rstd * weight * scale; rstd (T) = (mean of squares + eps)^-1/2 in float32. `scale` is
+// 1, or a following factor (T5's tied head: C^-1/2). bf16: inp * rstd is rounded before the weight, as in
+// Hugging Face's T5LayerNorm.
 void rmsnorm_forward(floatX* out, float* rstd, const floatX* inp, const floatX* weight, float scale, int T,
                      int C, OpsContext* ops);
 // residual = a + b, out = rmsnorm(residual): one pass over memory.
@@ -165,31 +164,29 @@ void gated_gelu_forward(floatX* out, const floatX* inp, int T, int F, OpsContext
 // dinp (T, 2F) may be inp itself.
 void gated_gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, int T, int F, OpsContext* ops);
 
-// --- dropout (Srivastava et al. 2014)
-// ------------------------------------------------------------------------ Which values fall is a hash
-// (dropout_bits.h) of a key of the token, the place in the model and the column: no state, nothing kept for
-// backward, the same whatever else is in the micro-batch. What stays is divided by 1 - p. keys (T): one
-// number for each token of a sample in a step, made by whoever draws the samples. place: one number for each
-// dropout of the model. out may be inp; backward is the same call on the gradient. p 0: a copy.
+// --- dropout (Srivastava et al. 2014) ---------------------------------------------------------------------
+// The mask is a hash (dropout_bits.h) of a token key, the place in the model and the column: no state,
+// nothing kept for backward, independent of the rest of the micro-batch. Remaining values are divided by
+// (1 - p). keys (T): one number for each token of a sample in a step, from the data loader. place: one number
+// for each dropout of the model. out may be inp; backward is the same call on the gradient. p 0: a copy.
 void dropout_apply(floatX* out, const floatX* inp, const uint32_t* keys, uint32_t place, float p, int T,
                    int C, OpsContext* ops);
 
-// --- attention: two sides, each ragged, online softmax, no T x T in memory; T5's position bias
-// ----------------- Are there such heads (in both forms) and such a bias (num_buckets 0: none) on this
-// device? false: `error` (256 characters) says what would do. To ask before a model is built: the operations
-// end the program.
+// --- attention: two ragged sides, online softmax, no T x T in memory; T5's position bias ------------------
+// Does this device support these heads (in both forms) and this bias (num_buckets 0: none)? false: `error`
+// (256 characters) lists what it supports. Call it before building a model: the operations end the program.
 bool attention_check(int head_size, int num_buckets, int max_distance);
 
 typedef struct {
     const floatX *q, *k, *v;     // token t's row begins at q + t * q_stride; heads side by side
     int q_stride, kv_stride;     // values
-    const int32_t *cu_q, *cu_k;  // (num_seqs + 1); the same array where a sequence attends to itself
+    const int32_t *cu_q, *cu_k;  // (num_seqs + 1); the same array for self-attention
     int num_seqs, num_q_tokens, num_k_tokens, num_heads, head_size;  // attention_check()
-    // (num_seqs) tokens of each sequence that are keys; its others, padding after them, are seen by nobody
-    // and their dk, dv are 0. With k_lens only the beginnings are read of cu_k, which then need not be
-    // neighbours (a cache of keys and values). NULL: all.
+    // (num_seqs) tokens of each sequence that are keys; the following ones are padding, which is masked and
+    // has dk, dv 0. With k_lens only the begins are read from cu_k, which need not be adjacent (a cache of
+    // keys and values). NULL: all.
     const int32_t* k_lens;
-    // (num_seqs) the place among its keys of each sequence's first query (decoding after a cache; forward
+    // (num_seqs) the place among its keys of each sequence's first query (decoding with a cache; forward
     // only). NULL: 0.
     const int32_t* q_starts;
     int causal;   // the query at place i of a sequence sees its keys 0 .. i only
@@ -231,25 +228,25 @@ void place_rows(floatX* dst, int dst_stride, const floatX* src, int src_stride, 
 
 // --- a head shared by vocabulary (Yeung et al. 2025: Vocabulary Parallelism, one barrier) ------------------
 // Share r has the ids [begin, begin + V) as the first V of the Vs rows of its part W_r of the matrix; the
-// rows after are padding (V 0: all of them). Shares together have every id once. Of each row with logits x
-// over all ids and target t,
+// remaining rows are padding (V 0: all of them). Each id is in exactly one share. For each row with logits
+// x over all ids and target t,
 //     m_r = max of x, o_r = sum of exp(x - m_r), both over the share's ids but t
 //     m = max of all m_r and x_t,  others = sum of o_r exp(m_r - m),  sum = others + exp(x_t - m)
 //     loss = log(sum) + m - x_t,  f_r = scale exp(m_r - m) / sum,  g = -scale others / sum
-// so that the logits' gradient is f_r exp(x - m_r), at t g. The target is apart from the others, so a loss
-// and a gradient near 0 keep their digits.
+// so that the logits' gradient is f_r exp(x - m_r), at t g. The target is separate, so a loss and a
+// gradient near 0 keep their digits.
 enum { OPS_MAX_SHARES = 128 };
 
 // stats (num_rows, 3): m_r (-inf: no other id), o_r, x_t (-inf: another share's target). with_grads: logits
-// (num_rows, Vs) become E = exp(x - m_r) in place, 0 at t and in columns V..Vs-1; else they stay.
+// (num_rows, Vs) become E = exp(x - m_r) in place, 0 at t and in columns V..Vs-1; otherwise unchanged.
 void classifier_share(float* stats, floatX* logits, const int32_t* targets, bool with_grads, int num_rows,
                       int begin, int V, int Vs, OpsContext* ops);
-// out (num_rows, C) = weight[target - begin] where the target is the share's; else 0.
+// out (num_rows, C) = weight[target - begin] if the target is in the share; else 0.
 void target_rows(floatX* out,
                  const floatX* weight,  // (Vs, C)
                  const int32_t* targets, int num_rows, int begin, int V, int C, OpsContext* ops);
 // From all shares' stats: losses (num_rows), and with scale != 0 the factors (num_rows, 2) of each share:
-// f_r, and g (0: another share's target). The tables of pointers are the host's, free once the call returned.
+// f_r, and g (0: another share's target). The pointer tables are host memory, free after return.
 void classifier_combine(float* losses, float* const* factors, const float* const* stats, float scale,
                         int num_rows, int num_shares, OpsContext* ops);
 // dinp (num_rows, C) = sum over shares of f_r G_r + g W_t, in float32, in the order of the shares.
@@ -257,9 +254,9 @@ void combine_parts(floatX* dinp,
                    const floatX* const* sums,     // of each share (num_rows, C)  G_r = E W_r
                    const floatX* const* targets,  // of each share (num_rows, C)  its target_rows()
                    const float* const* factors, int num_rows, int C, int num_shares, OpsContext* ops);
-// What the matrix' gradient is a product of, in place: where f_r >= OPS_LEAST_FACTOR, a row of hidden states
-// (C) becomes f_r times itself and E's value at t g / f_r, which spares a pass over E; else the row stays and
-// E becomes f_r E, at t g.
+// Prepares the product for the matrix' gradient, in place: if f_r >= OPS_LEAST_FACTOR, a row of hidden
+// states (C) is scaled by f_r and E's value at t becomes g / f_r, which avoids a pass over E; otherwise the
+// row is unchanged and E becomes f_r E, at t g.
 #define OPS_LEAST_FACTOR 1e-30f        // so that g / f_r and small values times f_r stay within float32
 void classifier_factors(floatX* e,     // (num_rows, Vs)
                         floatX* rows,  // (num_rows, C)
@@ -271,17 +268,17 @@ void argmax_share(float* values, int32_t* ids, const floatX* logits, int num_row
                   OpsContext* ops);
 
 // --- optimizer ---------------------------------------------------------------------------------------------
-// Decoupled weight decay (Loshchilov, Hutter 2019), bias-corrected; t counts from 1. grads are multiplied by
-// grad_scale first (clipping). With floatX = bf16 the update is made on `master` (float32) and params become
-// its stochastic rounding: up or down with the probability that keeps the mean; random bits are a hash of
-// seed and index, the same on every run. master NULL: params are rounded from themselves.
+// Decoupled weight decay (Loshchilov, Hutter 2019), bias-corrected; t counts from 1. grads are multiplied
+// by grad_scale first (clipping). With floatX = bf16 the update is made on `master` (float32) and params
+// are its stochastic rounding, up or down with the probability that keeps the mean; random bits are a hash
+// of seed and index, the same on every run. master NULL: params are updated and rounded directly.
 typedef struct {
     float lr, beta1, beta2, eps, weight_decay, grad_scale;
     int t;
     uint32_t seed;
 } AdamwUpdate;
 void adamw_update(floatX* params, float* master, float* m, float* v, const float* grads, size_t num_params,
-                  int64_t first_idx,  // of params[0] in the whole array: what random bits depend on
+                  int64_t first_idx,  // of params[0] in the whole array: for random bits
                   const AdamwUpdate* about, OpsContext* ops);
 double sum_of_squares(const float* values, size_t num_values,
                       OpsContext* ops);  // summed in double, fixed order; waits for the result

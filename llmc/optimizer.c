@@ -19,7 +19,7 @@ bool lr_schedule_parse(LrKind* out, const char* name) {
     return llmc_fail("learning-rate schedule \"%.40s\" ---> use cosine, linear, constant or wsd", name);
 }
 
-// How far step is from begin to end, 0 to 1.
+// The progress of step from begin to end, 0 to 1.
 static float progress(int step, int begin, int end) {
     if (step >= end) { return 1.0f; }
     return step <= begin ? 0.0f : (float)(step - begin) / (float)(end - begin);
@@ -80,7 +80,7 @@ void optimizer_init_raw(Optimizer* optimizer, const Optimizer* like, int64_t beg
     *optimizer = *like;
     optimizer->begin = begin;
     optimizer->end = end;
-    optimizer->scales = NULL;  // before each update
+    optimizer->scales = NULL;  // set before each update
     optimizer->m = ops_alloc_raw(like->ops, num_bytes, "optimizer state");
     optimizer->v = ops_alloc_raw(like->ops, num_bytes, "optimizer state");
     if (HAS_MASTER) { optimizer->master = ops_alloc_raw(like->ops, num_bytes, "float32 parameters"); }
@@ -102,7 +102,7 @@ void optimizer_set_master(Optimizer* optimizer, const Model* model) {
     optimizer->master_is_set = true;
 }
 
-// The part of a tensor that lies in the optimizer's range; false: none.
+// The part of a tensor in the optimizer's range; false: none.
 static bool intersect(const Optimizer* optimizer, const TensorSlice* slice, int64_t* from, int64_t* to) {
     int64_t slice_end = slice->offset + slice->num_values;
     *from = slice->offset > optimizer->begin ? slice->offset : optimizer->begin;
@@ -110,7 +110,7 @@ static bool intersect(const Optimizer* optimizer, const TensorSlice* slice, int6
     return *from < *to;
 }
 
-// A tensor at a time on a CPU; on a GPU, where each call waits for its result, neighbours in one.
+// One tensor at a time on a CPU; on a GPU, where each call waits for its result, adjacent ones together.
 #ifdef LLMC_CUDA
 static const bool JOIN_NORMS = true;
 #else
@@ -139,7 +139,7 @@ float optimizer_clip_scale(double norm, float max_norm) {
     return norm > (double)max_norm ? (float)((double)max_norm / norm) : 1.0f;
 }
 
-// Neighbours in the slice and in the whole model's file, treated alike: one call.
+// Adjacent in the slice and in the file, with equal parameters: one call.
 typedef struct {
     int64_t begin, end;   // in the flat array
     int64_t file_offset;  // of begin
@@ -156,10 +156,11 @@ static void update_run(Optimizer* optimizer, Model* model, const Run* run, float
                          .beta1 = optimizer->beta1,
                          .beta2 = optimizer->beta2,
                          .eps = optimizer->eps,
-                         .weight_decay = weight_decay / run->scale,  // times lr * scale: as without
+                         .weight_decay = weight_decay / run->scale,  // cancels the scale: decay is not scaled
                          .grad_scale = grad_scale,
                          .t = t,
-                         .seed = optimizer->seed + (uint32_t)t * 0x9e3779b9u};  // other bits every update
+                         .seed = optimizer->seed +
+                                 (uint32_t)t * 0x9e3779b9u};  // other random bits in every update
     float* master = optimizer->master != NULL ? optimizer->master + at : NULL;
     adamw_update(model->params + run->begin, master, optimizer->m + at, optimizer->v + at,
                  model->grads + run->begin, (size_t)(run->end - run->begin), run->file_offset, &about,

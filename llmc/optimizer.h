@@ -1,5 +1,7 @@
 /*
-outlier.h -- how many standard deviations a value lies above the mean of the last 128 (llm.c's -sl and -sg).
+optimizer.h -- AdamW, learning rate schedules, and outlier detection: how many standard deviations a value is
+above
+the mean of the last 128 (llm.c's -sl and -sg).
 */
 #pragma once
 
@@ -15,7 +17,7 @@ typedef struct {
     double sum, sum_of_squares;
 } Outlier;
 
-// Add a value; NaN until the window is full. A value that is not finite is not added and gives NaN.
+// Adds a value; NaN until the window is full. A non-finite value is not added and gives NaN.
 static inline double outlier_update(Outlier* detector, double value) {
     if (!isfinite(value)) { return NAN; }
     if (detector->num_values < OUTLIER_WINDOW) {
@@ -72,32 +74,31 @@ float lr_schedule_at(const LrSchedule* schedule, int step);
 /*
 AdamW (Loshchilov, Hutter 2019; llm.c's form) over a range of a slice's flat parameters.
 
-Scaled, a tensor's step is multiplied by the root mean square of its values, at least 1e-3, as in Adafactor
-(Shazeer, Stern 2018, section 8: relative step sizes) but with Adam's moments (nanoT5: Nawrot 2023). T5, whose
-embedding begins with a deviation of 1 and whose matrices with far less, wants it from scratch. Decay is not
-scaled. (Adafactor itself is not here: its moments are sums over rows and columns of whole matrices, and a
-replica's range cuts through them.)
+Scaled: a tensor's step is multiplied by the root mean square of its values, at least 1e-3, as in Adafactor
+(Shazeer, Stern 2018, section 8: relative step sizes) but with Adam's moments (nanoT5: Nawrot 2023). T5 needs
+it for training from scratch, because its embedding begins with a deviation of 1 and its matrices with far
+less. Decay is not scaled. (Adafactor's moments are sums over rows and columns of whole matrices, which a
+replica's range cuts.)
 
-Moments are float32. Where parameters are bf16, a float32 master of each is what AdamW changes, and the
-parameter is its stochastic rounding (ops.h). The random bits depend on seed, update and the parameter's place
-in the whole model, not on who has it.
+Moments are float32. With bf16 parameters, AdamW updates a float32 master of each, and the parameter is its
+stochastic rounding (ops.h). The random bits depend on seed, update and the parameter's place in the whole
+model, not on the rank.
 
-With the state shared among R replicas (ZeRO 1, Rajbhandari et al. 2020) each has m and v of its range [begin,
-end) only, updates those parameters, and the caller gathers them. Weight decay applies to matrices
-(TensorSlice.decay) alone.
+With ZeRO 1 (Rajbhandari et al. 2020) each of R replicas has m and v only of its range [begin, end) and
+updates those parameters; the caller gathers them. Weight decay applies only to matrices (TensorSlice.decay).
 */
 
 typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_ADAMW_SCALED } OptimizerKind;
 
-// "adamw", "adamw-scaled". false: `error` says what there is.
+// "adamw", "adamw-scaled". false: `error` lists them.
 bool optimizer_parse(OptimizerKind* out, const char* name);
 
 typedef struct {
     OpsContext* ops;     // borrowed
     int64_t begin, end;  // of the slice's flat array
     float *m, *v;        // (end - begin) first and second moment, of the device
-    float* master;       // (end - begin) parameters; NULL where they are float32 themselves
-    bool master_is_set;  // no: the first update begins with the parameters as they are
+    float* master;       // (end - begin) parameters; NULL if they are float32
+    bool master_is_set;  // false: the first update copies the parameters
     OptimizerKind kind;
     float* scales;  // [model->num_slices] of the step of each, or NULL; host memory
     float beta1, beta2, eps, weight_decay;
@@ -108,14 +109,14 @@ typedef struct {
 // of the slice. m and v are zero.
 void optimizer_init(Optimizer* optimizer, OptimizerKind kind, int64_t begin, int64_t end, float weight_decay,
                     uint32_t seed, OpsContext* ops);
-// As another one is, for another range, of values that are rubbish.
+// Like another one, for another range, with uninitialised values.
 void optimizer_init_raw(Optimizer* optimizer, const Optimizer* like, int64_t begin, int64_t end);
 void optimizer_free(Optimizer* optimizer);  // before its ops
-// Begin with the parameters as they are, where that was not done yet (and there is a master).
+// Copies the parameters to the master (if there is one) unless that has been done.
 void optimizer_set_master(Optimizer* optimizer, const Model* model);
 
-// Sum of squares of the gradients in the range, tied copies left out: over all ranks' ranges this adds up to
-// the square of the whole model's norm, once a tied tensor's two gradients have been summed.
+// Sum of squares of the gradients in the range, without tied copies: the sum over all ranks' ranges is the
+// square of the whole model's norm, after the gradients of tied tensors have been summed.
 double optimizer_sum_of_squares(const Optimizer* optimizer, const Model* model);
 
 // min(1, max_norm / norm); llm.c clips at 1.
@@ -125,8 +126,7 @@ float optimizer_clip_scale(double norm, float max_norm);
 void optimizer_update(Optimizer* optimizer, Model* model, float lr, int t, float grad_scale);
 
 // Scaled: before each update, squares[model_num_tensors()] of the range's parameters by tensor of the whole
-// model, tied copies left out, for the caller to sum over all ranges; the sums then go to
-// optimizer_set_scales().
+// model, without tied copies. The caller sums them over all ranges and calls optimizer_set_scales().
 void optimizer_param_squares(Optimizer* optimizer, const Model* model, double* squares);
 void optimizer_set_scales(Optimizer* optimizer, const Model* model, const double* squares);
 

@@ -5,14 +5,13 @@
 #include <string.h>
 
 typedef struct {
-    const char* words;  // of the name, one after the other; the first row that fits is taken
-    bool is_end;        // nothing follows: an RTX 4090 is no RTX 4090 D
+    const char* words;  // words in the name, in this order; the first match is taken
+    bool is_end;        // at the end of the name: an RTX 4090 is not an RTX 4090 D
     double bf16, fp32;  // TFLOP/s; of TF32 half of bf16
 } Card;
 
-// Data sheets of the maker; where they name the rate with sparsity, half of it. GeForce: the rate with
-// float32 sums, which is half of that with float16 sums ("Ampere GA102", "Ada", "Blackwell" white papers,
-// appendices).
+// From the maker's data sheets; half of a rate with sparsity. GeForce: the rate with float32 sums, which is
+// half of that with float16 sums ("Ampere GA102", "Ada", "Blackwell" white papers, appendices).
 static const Card cards[] = {
     {"B300", false, 2250, 75},
     {"GB200", false, 2500, 80},
@@ -46,7 +45,7 @@ enum { NUM_CARDS = sizeof cards / sizeof cards[0] };
 
 static const char gaps[] = " -";
 
-// Where `words` end in `name`, each a whole word, one after the other; NULL: they are not there.
+// The end of `words` in `name`, each a whole word, in order; NULL: no match.
 static const char* behind_words(const char* name, const char* words) {
     const size_t num_chars = strlen(words);
     for (const char* at = name; *at != '\0'; at += strcspn(at, gaps), at += strspn(at, gaps)) {

@@ -1,4 +1,4 @@
-// Reading. The header goes through Jansson, and then nothing that it says is believed before it is checked.
+// Reading. Jansson parses the header; every value in it is checked before use.
 #include "safetensors.h"
 
 #include <jansson.h>
@@ -69,7 +69,7 @@ static char* copy_text(const char* text) {
 
 // --- one file's header -------------------------------------------------------------------------------------
 
-// Reads bytes [offset, offset + num_bytes) as a JSON object; NULL: `error` says why.
+// Parses bytes [offset, offset + num_bytes) as a JSON object; NULL: `error` holds the reason.
 static json_t* read_json(const CheckpointFile* file, int64_t offset, int64_t num_bytes) {
     const char* path = checkpoint_path_tail(file->path);
     char* text = llmc_alloc((size_t)num_bytes, "a header");
@@ -130,7 +130,7 @@ static bool read_shape(SafetensorsTensor* tensor, const char* path, json_t* entr
     return true;
 }
 
-// Of the file: after the header, inside the file, as long as shape and dtype say.
+// The tensor is after the header, inside the file, and as long as shape and dtype require.
 static bool read_offsets(SafetensorsTensor* tensor, const CheckpointFile* file, int64_t data_begin,
                          json_t* entry) {
     const char* path = checkpoint_path_tail(file->path);
@@ -196,7 +196,7 @@ static int compare_begins(const void* a, const void* b) {
     return x->end < y->end ? -1 : x->end > y->end;
 }
 
-// Values of the tensors lie end to end and fill the file. Sorts them by place.
+// The values are contiguous and fill the file. Sorts tensors by place.
 static bool check_cover(const CheckpointFile* file, SafetensorsTensor* tensors, int num_tensors,
                         int64_t data_begin) {
     const char* path = checkpoint_path_tail(file->path);
@@ -288,7 +288,7 @@ static bool ends_with(const char* text, const char* end) {
     return num_text >= num_end && strcmp(text + num_text - num_end, end) == 0;
 }
 
-// Most models are one file: room for 1, 2, 4 ... of them, doubled where it is used up.
+// Most models are one file: the array begins with 1 and doubles.
 static void make_room_for_file(Safetensors* out) {
     size_t n = (size_t)out->num_files;
     if (n > 0 && (n & (n - 1)) != 0) { return; }
@@ -309,8 +309,8 @@ static bool open_one(Safetensors* out, const char* path) {
     return read_header(out, out->num_files - 1);
 }
 
-// files[] of the index in the order of their first tensor; a shard's name is a plain file name beside the
-// index.
+// Adds the index's files[] in the order of their first tensor; a shard's name is a plain file name beside
+// the index.
 static bool open_shard(Safetensors* out, const char* index_path, const char* name, const char* shard) {
     if (shard == NULL || *shard == '\0' || strchr(shard, '/') != NULL || strcmp(shard, "..") == 0 ||
         strcmp(shard, ".") == 0) {
@@ -330,7 +330,7 @@ static bool open_shard(Safetensors* out, const char* index_path, const char* nam
     return open_one(out, path);
 }
 
-// Every tensor of every shard must be in the index, in that shard; and the other way round.
+// Every tensor of every shard must be in the index, in that shard, and vice versa.
 static bool check_index(const Safetensors* file, const char* index_path, json_t* map) {
     const char* path = checkpoint_path_tail(index_path);
     for (int i = 0; i < file->num_tensors; i++) {
@@ -442,7 +442,7 @@ bool safetensors_read(const Safetensors* file, const SafetensorsTensor* tensor, 
 }
 
 // --- writing -----------------------------------------------------------------------------------------------
-// Writing: every process lays the file out alike, one makes it, all write their ranges.
+// Every process computes the same layout, one creates the file, all write their ranges.
 
 enum { SAFETENSORS_WRITE_LENGTH_BYTES = 8, SAFETENSORS_WRITE_PIECE_VALUES = 4096 };
 
@@ -461,7 +461,7 @@ static json_t* tensor_entry(const SafetensorsTensor* tensor) {
                      (json_int_t)tensor->begin, (json_int_t)tensor->end);
 }
 
-// Length, JSON, blanks up to a multiple of 8, so that values are aligned. free() it.
+// Length, JSON, blanks up to a multiple of 8 to align the values. free() it.
 static char* make_header(const json_t* root, int64_t* header_bytes) {
     char* text = json_dumps(root, JSON_COMPACT | JSON_PRESERVE_ORDER);
     if (text == NULL) { return NULL; }

@@ -51,7 +51,7 @@ typedef struct {
     const char* name;
     int vocab;
     bool gated, tied_head, bias_per_layer;
-    const T5Size* sizes;  // to the one without a name
+    const T5Size* sizes;  // the last one has no name
 } T5Family;
 
 static const T5Size t5_sizes[] = {
@@ -90,7 +90,7 @@ static const T5Family families[] = {
 // clang-format on
 enum { NUM_FAMILIES = sizeof families / sizeof *families, DEFAULT_SEQ_LEN = 1024 };
 
-// Of the descriptor up to its colon; *text moves after it.
+// The length of the descriptor's family up to the colon; *text moves after it.
 static const T5Family* find_family(const char** text) {
     for (int i = 0; i < NUM_FAMILIES; i++) {
         size_t num_chars = strlen(families[i].name);
@@ -113,7 +113,7 @@ static bool parse_letter_and_count(const char** text, char letter, int* out) {
     return true;
 }
 
-// Letters in this order; k and f may be absent, d too.
+// Letters in this order; d, k and f are optional.
 static bool parse_shape(ModelConfig* out, const T5Family* family, const char* text) {
     if (!parse_letter_and_count(&text, 'l', &out->num_layers)) { return false; }
     out->num_dec_layers = out->num_layers;

@@ -1,24 +1,24 @@
 /*
-t5.h -- T5 (Raffel et al. 2020) and its descendants as a range of layers of both stacks, written once on
-ops.h.
+t5.h -- T5 (Raffel et al. 2020) and its descendants as a range of layers of both stacks.
 
     encoder:  x = x + o(attention(norm1 x)),  x = x + wo(act(wi(norm2 x)));  enc_out = enc_norm x
-    decoder:  x = x + o(attention(norm1 x)),  x = x + xo(attention(norm2 x, enc_out)),  x = x +
-wo(act(wi(norm3 x))) logits:   head(norm x), or shared(norm x * C^-1/2) where the head is tied
+    decoder:  x = x + o(attention(norm1 x)),  x = x + xo(attention(norm2 x, enc_out)),
+              x = x + wo(act(wi(norm3 x)))
+    logits:   head(norm x), or shared(norm x * C^-1/2) if the head is tied
 
     t5:       ReLU, tied head                        flan-t5:, t5v1.1:, mt5:   gelu(a) * b, head of its own
-    byt5:     the same, deep encoder, 384 bytes      umt5:                     gelu(a) * b, tied, biases per
+    byt5:     the same, deep encoder, 384 bytes      umt5:                     gelu(a) * b, tied, bias per
 layer
 
-Numerics are Hugging Face's: RMS norm (eps 1e-6), scores not scaled, log buckets of positions added to them
-(bidirectional in the encoder, causal in the decoder, none in cross-attention), no biases anywhere else.
-Dropout falls at T5's places: the embedding of each stack, probabilities, the attention's output, after the
-feed-forward's activation, its output, after each final norm. I = heads * head size need not be C.
+Numerics are Hugging Face's: RMS norm (eps 1e-6), unscaled scores with a bias by log buckets of positions
+(bidirectional in the encoder, causal in the decoder, none in cross-attention), no other biases. Dropout is at
+T5's places: the embedding of each stack, probabilities, the attention's output, after the feed-forward's
+activation, its output, after each final norm. I = heads * head size need not be C.
 
 A descriptor is a family and one of its sizes, "flan-t5:base", or a shape, "byt5:l2c64h4" (layers of each
 stack, channels, heads; the head size is channels / heads, F the family's ratio: 4 C for t5, 5/2 C rounded up
-to 8 for the gated ones) and what it leaves open, "t5:l2d3c64h4k16f256" (encoder and decoder layers, channels,
-heads, head size, F). Longest sequence where the caller names none: 1024.
+to 8 for the gated ones), or with everything given, "t5:l2d3c64h4k16f256" (encoder and decoder layers,
+channels, heads, head size, F). Default longest sequence: 1024.
 */
 #pragma once
 
@@ -30,8 +30,8 @@ extern "C" {
 
 extern const ModelKind t5_kind;
 
-// In file order; a config without one has 0 rows there. F2: F, gated 2F (wi_0, then wi_1). Bias tables are
-// whole, or (umT5) of each layer.
+// In file order; a tensor that a config lacks has 0 rows. F2: F, gated 2F (wi_0, then wi_1). Bias tables
+// are whole, or (umT5) of each layer.
 // clang-format off
 #define T5_TENSORS(X) /* name  place             rows  cols  decay */ \
     X(shared,     TENSOR_WHOLE,         Vp,   C,  true)   \

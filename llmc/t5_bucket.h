@@ -1,11 +1,11 @@
 /*
 t5_bucket.h -- T5's relative positions in buckets (Raffel et al. 2020, section 2.1), the same on CPU and GPU.
 
-A distance j - i (key minus query) of less than num_buckets / 2 has a bucket of its own; further ones share
-buckets that grow with the logarithm, up to max_distance; beyond it everything is the last bucket.
-Bidirectional: half the buckets are for j > i; else these count as distance 0. As in Hugging Face's
-_relative_position_bucket. The host turns the logarithm into integer thresholds once, so nothing depends on a
-logf. test_ops_attention.c holds it against the formula.
+A distance j - i (key minus query) of less than num_buckets / 2 has its own bucket; larger ones share buckets
+that grow logarithmically up to max_distance; beyond it is the last bucket. Bidirectional: half the buckets
+are for j > i; otherwise these count as distance 0. As in Hugging Face's _relative_position_bucket. The host
+converts the logarithm to integer thresholds once, so nothing depends on logf. test_ops_attention.c compares
+it with the formula.
 */
 #pragma once
 
@@ -15,9 +15,9 @@ enum { T5_MAX_BUCKETS = 128 };
 
 typedef struct {
     int num_buckets;            // in all, 2 to T5_MAX_BUCKETS
-    int num_side_buckets;       // of one direction
+    int num_side_buckets;       // per direction
     int num_exact;              // distances with a bucket of their own
-    int last_begin;             // from this distance on the last bucket of the side
+    int last_begin;             // distance at which the last bucket of the side begins
     int bidirectional;          // half the buckets for j > i
     int begin[T5_MAX_BUCKETS];  // (num_side_buckets) the smallest distance of each bucket
 } T5Buckets;
@@ -35,7 +35,7 @@ static inline T5Buckets t5_buckets(int num_buckets, int max_distance, int bidire
     for (int b = 0; b < t.num_side_buckets; b++) {
         t.begin[b] = b;
         if (b <= t.num_exact) { continue; }
-        // 1e-9: where the logarithm is a whole number the distance belongs to the upper bucket
+        // 1e-9: a distance with a whole logarithm is in the upper bucket
         while (log((double)distance / t.num_exact) * per_octave + 1e-9 < b - t.num_exact) { distance++; }
         t.begin[b] = distance;
     }

@@ -61,7 +61,7 @@ static const FlagSpec specs[] = {
 // clang-format on
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
 
-// llm.c's flags that say nothing here: known, so that its scripts run as they are, and passed over.
+// llm.c's flags without effect here: accepted, so that its scripts run unchanged, and ignored.
 typedef struct {
     const char *name, *why;
 } PassedOver;
@@ -126,7 +126,7 @@ static const char* set_value(TrainFlags* flags, const FlagSpec* spec, const char
     return NULL;
 }
 
-enum { HELP_COLUMN = 7, HELP_CHARS = 100 };  // where explanations begin; where lines end
+enum { HELP_COLUMN = 7, HELP_CHARS = 100 };  // columns: begin of explanations; line width
 
 // Words of `text` in lines of HELP_CHARS, the first at `column`; returns the column after the last.
 static int print_words(FILE* out, const char* text, int column) {
@@ -221,7 +221,7 @@ const char* train_flags_parse(TrainFlags* out, int argc, char** argv) {
     return NULL;
 }
 
-// What is learned depends on these.
+// These affect what is learned.
 static const char* const settings[] = {
     "-e",        "-i",         "-j", "-b", "-t",  "-d",  "-x", "-k",
     "-l",        "-u",         "-q", "-c", "-sl", "-sg", "-a", "--target-tokens",

@@ -1,10 +1,9 @@
 /*
-train_flags.h -- llm.c's command line: the letters, their meaning and defaults, in one table. What llm.c has
-no letter for is a word.
+train_flags.h -- llm.c's command line: letters, meanings and defaults in one table. Flags that llm.c lacks are
+words.
 
-Every flag takes a value, as in llm.c. Where llm.c's parser looks at the first letter only, this one wants the
-whole flag: an unknown one, a missing value or one that is no number is an error. --help prints the table that
-parses.
+Every flag takes a value, as in llm.c. llm.c's parser reads only the first letter; this one requires the whole
+flag. An unknown flag, a missing value or one that is not a number is an error. --help prints the same table.
 */
 #pragma once
 
@@ -55,10 +54,10 @@ typedef struct {
     const char* log_kernels;    // --log-kernels, in builds for GPUs
 } TrainFlags;
 
-// NULL, or one line that says what is wrong with which flag and how to mend it.
+// NULL, or a one-line message with the flag and the remedy.
 const char* train_flags_parse(TrainFlags* out, int argc, char** argv);
 
-// The idx-th flag, from 0, of those that what is learned depends on; false: there are no more.
+// The idx-th flag, from 0, of those that affect what is learned; false: no more.
 typedef struct {
     const char* name;
     bool is_text;
@@ -69,9 +68,9 @@ bool train_flags_setting(const TrainFlags* flags, int idx, TrainSetting* out);
 
 // The flags that are words ("--dropout"), NULL after the last.
 const char* const* train_flags_words(void);
-// --help, or -h alone: with a number after it that is llm.c's flag for HellaSwag.
+// --help, or -h alone: with a number it is llm.c's flag for HellaSwag.
 bool train_flags_want_help(int argc, char** argv);
-// A line for each of llm.c's flags that say nothing here, or something else. After train_flags_parse().
+// Prints a line for each of llm.c's flags with no or another effect here. After train_flags_parse().
 void train_flags_print_passed_over(int argc, char** argv, FILE* out);
 void train_flags_print(FILE* out);
 

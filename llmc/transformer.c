@@ -1,16 +1,17 @@
 /*
 transformer.c -- the passes of any model: embedding, blocks of self-attention, cross-attention and
-feed-forward, final norm, head; forward, backward in two jobs, generation. Which of them a kind has is in its
-tables (ModelKind, ModelStack); a kind with one stack is the left column of this, an encoder-decoder both:
+feed-forward, final norm, head; forward, backward in two jobs, generation. The tables of a kind (ModelKind,
+ModelStack) select them:
 
-    layer:  x = x + o(attention(norm x));  decoder: x = x + xo(attention(norm x, enc_out));  x = x +
-wo(act(wi(norm x))) end:    logits = head(norm x), of the supervised rows; an encoder's end: enc_out = norm x
+    layer:  x = x + o(attention(norm x));  decoder: x = x + xo(attention(norm x, enc_out));
+            x = x + wo(act(wi(norm x)))
+    end:    logits = head(norm x), of the supervised rows; an encoder's end: enc_out = norm x
 
-x_l is the input of the stack's layer l in this range; x_0 the embedding's output or `in`, x_n what the final
-norm reads, or `out`. The sum that ends a sublayer and the norm that begins the next are one pass over memory.
+x_l is the input of the stack's layer l in this range; x_0 the embedding's output or `in`, x_n the final
+norm's input, or `out`. The sum that ends a sublayer and the next norm are fused into one pass.
 
-Memory. With KEEP each layer has its own buffers, and rows of slots hold one slot more than there are layers,
-so that a gradient lies one slot after its activation and overwrites only what the layer above is done with:
+Memory. With KEEP each layer has its own buffers, and rows of slots have one slot more than layers, so that a
+gradient is one slot after its activation and overwrites only values that the layer above no longer needs:
 
     qkv            | qkv_0  | ... | qkv_n-1 |          |        dqkv_l in slot l + 1
     xq, xkv        the same of the cross-attention; xkv has the encoder's tokens
@@ -18,18 +19,18 @@ so that a gradient lies one slot after its activation and overwrites only what t
     residual_ffn   | r_0    | ... | r_n-1   |          |        dr_l   in slot l + 1
     stream         | x_0    | ... | x_n-1   | x_n      |     |  dx_l   in slot l + 1
 
-(x_0 has a slot only where the stack begins, x_n and dx_n only where it ends.) A range with decoder layers
-keeps enc_out, which their weights' gradients need. Its gradient is summed from the last decoder layer down:
-in `din`, or, where the encoder's end is in this range too, in the encoder's spare slot of residual_ffn, which
-is free until the layers below write there. Backward of inputs also turns h into dh. Without KEEP all layers
-of a stack share one set, and h and the cross-attention lie over qkv and atty.
+(x_0 has a slot only if the stack begins here, x_n and dx_n only if it ends here.) A range with decoder layers
+keeps enc_out for their weight gradients. Its gradient is summed from the last decoder layer down: in `din`,
+or, if the encoder's end is also in this range, in the encoder's spare slot of residual_ffn, which is free
+until the lower layers write to it. Backward of inputs also turns h into dh. Without KEEP all layers of a
+stack share one set, and h and the cross-attention overlap qkv and atty.
 
 At a boundary:  inside the first stack x (T, C);  between the stacks enc_out (T enc, C);  inside the decoder
 enc_out, then x (T dec, C), each with its tokens rounded up to 16;  after the last layer x, or, of a range
 that feeds the head's shares, the normed rows (num_rows, C).
 
-Dropout. Forward drops in place, right after the operation. Backward drops the gradient by the same bits, made
-again; where the gradient is still needed as it is, on its way into scratch.
+Dropout. Forward drops in place, right after the operation. Backward applies the same mask to the gradient,
+recomputed; if the unmasked gradient is still needed, on the way to scratch.
 */
 #include <assert.h>
 #include <math.h>
@@ -63,7 +64,7 @@ static int layers_of(const Model* m, Side side) {
     return side == ENC ? model_enc_end(m) - model_enc_begin(m) : model_dec_end(m) - model_dec_begin(m);
 }
 
-// Does the stack begin here, with its embedding; does it end here, with the head or the encoder's norm?
+// Does the stack begin here, with its embedding? Does it end here, with the head or the encoder's norm?
 static bool begins(const Model* m, Side side) {
     return layers_of(m, side) > 0 && first_layer(m, side) == 0;
 }
@@ -85,7 +86,7 @@ static int ffn_rows(const Model* m) {  // F2: of both halves, where it is gated
 static int head_tensor(const Model* m) {
     return model_head_tensor(&m->config);
 }
-// Between the final norm and a tied head.
+// The factor between the final norm and a tied head.
 static float head_scale(const Model* m) {
     return m->config.tied_head ? 1.0f / sqrtf((float)m->config.channels) : 1.0f;
 }
@@ -104,8 +105,8 @@ static int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-// Where a boundary buffer before layer `layer` of the chain has the decoder's x. (The encoder's part begins
-// at 0.)
+// The offset of the decoder's x in a boundary buffer before layer `layer` of the chain. (The encoder's part
+// begins at 0.)
 static int64_t boundary_dec_values(const Model* m, int layer, int num_tokens) {
     const bool inside = layer > m->config.num_layers && layer < model_num_layers(&m->config);
     return inside ? round_up_16(num_tokens) * m->config.channels : 0;
@@ -137,7 +138,7 @@ static int64_t skip(int64_t* at, int64_t num_bytes) {
     return begin;
 }
 
-// What a norm keeps of its rows; no mean of an RMS norm.
+// Statistics of a norm's rows; an RMS norm has no mean.
 typedef struct {
     float *mean, *rstd;
 } Stats;
@@ -159,18 +160,18 @@ static Stats take_stats(const Model* m, char** cursor, int64_t num_rows) {
 typedef struct {
     floatX *x, *x_next;                         // (T, C); NULL where it is `in` or `out`
     floatX *norm_self, *norm_cross, *norm_ffn;  // (T, C) what each sublayer reads
-    Stats stats_self, stats_cross, stats_ffn;   // (T)
-    floatX *qkv, *atty;                         // (T, 3I), (T, I)
-    float *lse, *xlse;                          // (NH, T)
-    floatX *residual_cross, *residual_ffn;      // (T, C) the stream before these sublayers
-    floatX *h, *act;                            // (T, F2), (T, F); act without KEEP: scratch
-    floatX *xq, *xkv, *xatty;                   // (T, I), (Te, 2I), (T, I); decoder
-    floatX *dqkv, *dxq, *dxkv;                  // with KEEP only
+    Stats stats_self, stats_cross, stats_ffn;
+    floatX *qkv, *atty;                     // (T, 3I), (T, I)
+    float *lse, *xlse;                      // (NH, T)
+    floatX *residual_cross, *residual_ffn;  // (T, C) the stream before these sublayers
+    floatX *h, *act;                        // (T, F2), (T, F); act without KEEP: scratch
+    floatX *xq, *xkv, *xatty;               // (T, I), (Te, 2I), (T, I); decoder
+    floatX *dqkv, *dxq, *dxkv;              // with KEEP only
     floatX *dresidual_cross, *dresidual_ffn;
     floatX *dx, *dx_next;  // NULL where it is `din` or `dout`
 } Layer;
 
-// Where the parts of acts begin, in bytes.
+// Offsets of the parts of acts, in bytes.
 typedef struct {
     int64_t T, layer_bytes;
     int64_t layers;  // buffers of layer 0, then layer 1's; or the shared set
@@ -202,7 +203,7 @@ static int64_t own_buffers(Layer* out, const Model* m, Side side, int64_t T, cha
     return cursor - memory;
 }
 
-// The set that all layers share without KEEP, but for xkv; returns its bytes.
+// The set shared by all layers without KEEP, except for xkv; returns its bytes.
 static int64_t shared_buffers(Layer* out, const Model* m, Side side, int64_t T, char* memory) {
     const int64_t C = m->config.channels, I = heads_width(m);
     char* cursor = memory;
@@ -217,7 +218,7 @@ static int64_t shared_buffers(Layer* out, const Model* m, Side side, int64_t T, 
     return cursor - memory;
 }
 
-static char nowhere[1];  // where only bytes are asked
+static char nowhere[1];  // base if only bytes are needed
 
 static void map_stack(Map* map, const Model* m, Side side, bool keep, int64_t* at) {
     StackMap* stack = &map->stacks[side];
@@ -247,7 +248,7 @@ typedef struct {
     Stats stats;          // (num_rows)
     uint32_t* keys;       // (num_rows) of dropout, where rows are dropped
     floatX* logits;       // (num_rows, Vp), with KEEP their gradients; NULL where the head is shared
-    int num_rows;         // that fit
+    int num_rows;         // capacity
 } Head;
 
 static int64_t head_buffers(Head* out, const Model* m, int num_rows, int flags, char* memory) {
@@ -296,12 +297,12 @@ typedef struct {
 
 typedef struct {
     int num_seqs, num_rows;
-    float dropout;  // the model's, where keys were asked for and there are some; else 0
+    float dropout;  // the model's if keys were requested and exist; else 0
     BatchSide sides[2];
     const int32_t *rows, *targets;
 } Batch;
 
-// Arrays that a job reads; those of tokens where a stack begins, SEQS and KEYS where it has layers.
+// Arrays that a job reads; TOKENS if a stack begins here, SEQS and KEYS if it has layers.
 enum { BATCH_SEQS = 1, BATCH_KEYS = 2, BATCH_TOKENS = 4, BATCH_ROWS = 8, BATCH_TARGETS = 16 };
 
 static BatchSide host_side(const ModelBatch* b, Side side) {
@@ -338,7 +339,7 @@ static Batch stage_batch(const Model* m, const ModelBatch* batch, int arrays) {
         const bool has_layers = layers_of(m, side) > 0 || layers_of(m, DEC) > 0;
         if (arrays & BATCH_SEQS && has_layers) {
             out->cu_seqlens = batch_stage(m->ops, host.cu_seqlens, batch->num_seqs + 1);
-            // what is causal and alone never looks at padding
+            // self-attention with a causal mask never sees padding
             if (last == DEC) { out->seq_lens = batch_stage(m->ops, host.seq_lens, batch->num_seqs); }
         }
         const bool drops_rows = side == last && m->is_last && m->config.kind->drops_more;
@@ -359,21 +360,20 @@ static Batch stage_batch(const Model* m, const ModelBatch* batch, int arrays) {
     return staged;
 }
 
-// Where the new tokens of some sequences go in a cache of keys and values, and what attention then reads
-// (ops.h: Attention.k_lens, q_starts, place_rows). A slot has room for max_tokens rows, one after the other;
-// a sequence's new tokens follow the num_before it has. All but `memory` are the device's, for one job
-// (ops_stage).
+// The rows of new tokens in a cache of keys and values, and what attention then reads (ops.h:
+// Attention.k_lens, q_starts, place_rows). A slot has room for max_tokens contiguous rows; a sequence's new
+// tokens follow its num_before earlier ones. All but `memory` are device memory for one job (ops_stage).
 typedef struct {
     const int32_t* rows;       // (new tokens) of the cache
     const int32_t* begins;     // (num_seqs) first row of the sequence's slot
-    const int32_t* lens;       // (num_seqs) tokens it then has
-    const int32_t* starts;     // (num_seqs) tokens it had
+    const int32_t* lens;       // (num_seqs) tokens after this call
+    const int32_t* starts;     // (num_seqs) tokens before this call
     const int32_t* last_rows;  // (num_seqs) the last new token of each, among the new tokens
     void* memory;              // of the host
 } CacheRows;
 
-// num_before NULL: none. cu_seqlens NULL: nothing new; else every sequence has a new token at least. A slot
-// that would overflow ends the program.
+// num_before NULL: 0. cu_seqlens NULL: nothing new; otherwise every sequence has at least one new token. A
+// slot overflow ends the program.
 static CacheRows cache_rows_stage(int num_seqs, const int32_t* cu_seqlens, const int32_t* slots,
                                   const int32_t* num_before, int max_tokens, OpsContext* ops) {
     size_t n = (size_t)num_seqs, T = cu_seqlens != NULL ? (size_t)cu_seqlens[num_seqs] : 0;
@@ -419,7 +419,7 @@ typedef struct {
     char *acts, *scratch;
     int flags;
     const ModelCache* cache;  // generation
-    CacheRows said, asked;    // where its tokens go; asked: an encoder's
+    CacheRows said, asked;    // rows of its tokens; asked: an encoder's
 } Job;
 
 static Job begin_job(Model* m, const ModelBatch* batch, int arrays, void* acts, void* scratch, int flags) {
@@ -438,7 +438,7 @@ static const floatX* param(const Job* job, int tensor, int l) {
 static float* grad(const Job* job, int tensor, int l) {
     return model_grad(job->model, tensor, l);
 }
-// Of a bias that the kind may not have.
+// Of a bias that the kind may lack.
 static const floatX* bias_param(const Job* job, int tensor, int l) {
     return tensor != 0 ? param(job, tensor, l) : NULL;
 }
@@ -541,18 +541,18 @@ static floatX* scratch_rows(const Job* job) {  // 2 (num_rows, C), of the head's
 
 // --- dropout -----------------------------------------------------------------------------------------------
 
-// A place is a number of the whole model, whatever its ranges; `l` is local to range and stack.
+// A place is numbered in the whole model; `l` is local to range and stack.
 static uint32_t drop_place(const Job* job, Side side, int l, ModelDrop drop) {
     return model_drop_place(&job->model->config, side == DEC, first_layer(job->model, side) + l, drop);
 }
 
-// x (num_rows, width) in place; nothing where the model has no dropout.
+// x (num_rows, width) in place; nothing without dropout.
 static void drop(const Job* job, floatX* x, const uint32_t* keys, uint32_t place, int num_rows, int width) {
     const float p = job->batch.dropout;
     if (p > 0.0f) { dropout_apply(x, x, keys, place, p, num_rows, width, job->model->ops); }
 }
 
-// dx (tokens of the stack, C), or what is left of it, in `into`, where the model has dropout.
+// dx (tokens of the stack, C), masked into `into` if the model has dropout.
 static const floatX* dropped(const Job* job, Side side, const floatX* dx, floatX* into, uint32_t place) {
     const BatchSide* batch = &job->batch.sides[side];
     if (job->batch.dropout == 0.0f) { return dx; }
@@ -624,7 +624,7 @@ static void linear_backward_weight(const Job* job, ModelLinear w, int l, const f
                            num_outputs, job->model->ops);
 }
 
-// columns (T, C) = what a sublayer adds to the stream.
+// columns (T, C) = the sublayer's addition to the stream.
 static void output_forward(const Job* job, Side side, ModelLinear w, int l, floatX* columns,
                            const floatX* inp, int num_inputs, ModelDrop where) {
     const BatchSide* batch = &job->batch.sides[side];
@@ -694,8 +694,8 @@ static Attention cross_attention(const Job* job, const Layer* layer, int l) {
     return about;
 }
 
-// The stack's bias table, as floats in scratch: for all layers before the first, where each has its own
-// before it.
+// The stack's bias table, as floats in scratch: before the first layer for all, or before each layer if
+// each has its own.
 static void load_bias(const Job* job, Side side, bool of_layer, int l) {
     const Model* m = job->model;
     const int tensor = stack_of(m, side)->bias;
@@ -725,7 +725,7 @@ static floatX* cached_layer(const Job* job, int l) {
     return (floatX*)job->cache->memory + l * cached_layer_values(job->model, job->cache);
 }
 
-// The new keys and values join those that the cache has; attention then is over these.
+// Appends the new keys and values to the cache; attention then reads these.
 static void attend_said(const Job* job, Attention* about, const Layer* layer, int T, int l) {
     const Model* m = job->model;
     const int I = heads_width(m);
@@ -755,7 +755,7 @@ static void attend_asked(const Job* job, Attention* about, const Layer* layer, i
 
 // --- forward: a layer --------------------------------------------------------------------------------------
 
-// From norm_self to what self-attention adds, in `columns`.
+// From norm_self to self-attention's output, in `columns`.
 static void self_attention_forward(const Job* job, Side side, const Layer* layer, floatX* columns, int l) {
     const Model* m = job->model;
     const ModelStack* stack = stack_of(m, side);
@@ -768,7 +768,7 @@ static void self_attention_forward(const Job* job, Side side, const Layer* layer
     output_forward(job, side, stack->o, l, columns, layer->atty, I, MODEL_DROP_ATTENTION);
 }
 
-// From norm_cross and enc_out to what cross-attention adds.
+// From norm_cross and enc_out to cross-attention's output.
 static void cross_attention_forward(const Job* job, const Layer* layer, const floatX* enc_out,
                                     floatX* columns, int l) {
     const Model* m = job->model;
@@ -811,7 +811,7 @@ static void ffn_output_forward(const Job* job, Side side, const Layer* layer, fl
                    model_ffn_channels(&job->model->config), MODEL_DROP_FFN);
 }
 
-// Up to act. norm_self is there already: it is made with the sum that ends the layer below.
+// Up to act. norm_self is already computed with the sum that ends the layer below.
 static void layer_forward(const Job* job, Side side, const Layer* layer, const floatX* x,
                           const floatX* enc_out, floatX* columns, int l) {
     const ModelStack* stack = stack_of(job->model, side);
@@ -841,15 +841,15 @@ static void embed(const Job* job, Side side, floatX* x) {
          C);
 }
 
-// Without KEEP act is on its way only.
+// Without KEEP act is temporary.
 static Layer layer_to_fill(const Job* job, Side side, const Scratch* scratch, int l) {
     Layer layer = layer_at(job, side, l);
     if (layer.act == NULL) { layer.act = scratch->wide; }
     return layer;
 }
 
-// All layers of a stack, from `x` (NULL: its tokens) up to the last one's act; what that adds to its
-// residual_ffn is left to do. Returns the last layer's buffers.
+// All layers of a stack, from `x` (NULL: its tokens) up to the last one's act, whose addition to
+// residual_ffn is left to the caller. Returns the last layer's buffers.
 static Layer layers_forward(const Job* job, Side side, const floatX* x, const floatX* enc_out) {
     const ModelLinear norm_self = stack_of(job->model, side)->norm_self;
     const int T = job->batch.sides[side].num_tokens, n = layers_of(job->model, side);
@@ -873,7 +873,7 @@ static Layer layers_forward(const Job* job, Side side, const floatX* x, const fl
     }
 }
 
-// The last layer's output x_n, to `out`; NULL: nobody asks for it.
+// The last layer's output x_n, to `out`; NULL: not needed.
 static void stack_output(const Job* job, Side side, const Layer* last, floatX* out) {
     if (out == NULL) { return; }
     const size_t num_values = (size_t)job->batch.sides[side].num_tokens * (size_t)job->model->config.channels;
@@ -882,8 +882,7 @@ static void stack_output(const Job* job, Side side, const Layer* last, floatX* o
     residual_forward(out, last->residual_ffn, scratch.columns, num_values, job->model->ops);
 }
 
-// x_n and its norm, to the range's own enc_out or to `out`; where neither is there, for backward's sake
-// alone.
+// x_n and its norm, to the range's own enc_out or to `out`; if both are missing, only for backward.
 static const floatX* encoder_end_forward(const Job* job, const Layer* last, floatX* out) {
     const Model* m = job->model;
     const BatchSide* batch = &job->batch.sides[ENC];
@@ -901,7 +900,7 @@ static const floatX* encoder_end_forward(const Job* job, const Layer* last, floa
     return enc_out;
 }
 
-// Encoder layers from `in` on, to `out` or this range's own enc_out; returns enc_out where the encoder ends
+// Encoder layers from `in` on, to `out` or this range's own enc_out; returns enc_out if the encoder ends
 // here.
 static const floatX* encoder_forward(const Job* job, const floatX* in, floatX* out) {
     const Layer last = layers_forward(job, ENC, in, NULL);
@@ -910,8 +909,8 @@ static const floatX* encoder_forward(const Job* job, const floatX* in, floatX* o
     return NULL;
 }
 
-// Layers of the last stack. enc_out: of an encoder in this range; else the beginning of `in`, of which KEEP
-// keeps a copy. Returns x_n where the stack ends.
+// Layers of the last stack. enc_out: of an encoder in this range; otherwise the beginning of `in`, which
+// KEEP copies. Returns x_n if the stack ends here.
 static const floatX* last_stack_forward(const Job* job, const floatX* enc_out, const floatX* in,
                                         floatX* out) {
     const Model* m = job->model;
@@ -931,7 +930,7 @@ static const floatX* last_stack_forward(const Job* job, const floatX* enc_out, c
     }
     if (out == NULL) { return NULL; }
     const int64_t dec_begin = boundary_dec_values(m, m->layer_end, Te);
-    if (dec_begin > 0) { ops_copy(m->ops, out, enc_out, enc_bytes); }  // layers after this range look at it
+    if (dec_begin > 0) { ops_copy(m->ops, out, enc_out, enc_bytes); }  // later ranges read it
     stack_output(job, side, &last, out + dec_begin);
     return NULL;
 }
@@ -995,10 +994,10 @@ static void whole_head_forward(const Job* job, const floatX* x, float* losses) {
     if (R == 0) { return; }
     float* results = ops_results(m->ops, losses, (size_t)R);
     if (keep) {
-        assert(job->host->loss_scale != 0.0f);  // 0 would leave logits where backward expects their gradients
+        assert(job->host->loss_scale != 0.0f);  // 0 would leave logits in place of the gradients
         rows_forward(job, &head, x, 0, R, results, job->host->loss_scale);
     } else {
-        // The first rows come last, so that last_logits is theirs.
+        // The first rows are computed last, so that last_logits contains them.
         for (int begin = (R - 1) / head.num_rows * head.num_rows; begin >= 0; begin -= head.num_rows) {
             const int num_rows = R - begin < head.num_rows ? R - begin : head.num_rows;
             rows_forward(job, &head, x, begin, num_rows, results + begin, 0.0f);
@@ -1007,7 +1006,7 @@ static void whole_head_forward(const Job* job, const floatX* x, float* losses) {
     ops_deliver(m->ops, losses, results, (size_t)R);
 }
 
-// Normed rows, for the head's shares; `out` NULL: for backward's sake alone.
+// Normed rows, for the head's shares; `out` NULL: only for backward.
 static void feed_head(const Job* job, const floatX* x, floatX* out) {
     const int R = job->batch.num_rows;
     const Head head = head_at(job, job->flags);
@@ -1024,7 +1023,7 @@ void model_forward(Model* m, const ModelBatch* batch, const void* in, void* out,
         head_forward(m, batch, in, out, acts, losses, flags);
         return;
     }
-    if (m->has_head && flags == 0) { return; }  // nobody reads anything of it before the recompute
+    if (m->has_head && flags == 0) { return; }  // no output is read before the recompute
     const bool with_head = m->has_head && flags & MODEL_HEAD, feeds = model_feeds_head(m);
     const int arrays = BATCH_SEQS | BATCH_KEYS | BATCH_TOKENS | (with_head || feeds ? BATCH_ROWS : 0) |
                        (with_head ? BATCH_TARGETS : 0);
@@ -1042,21 +1041,20 @@ void model_forward(Model* m, const ModelBatch* batch, const void* in, void* out,
 
 // --- generation --------------------------------------------------------------------------------------------
 
-// Scratch of a call: acts of a forward that keeps nothing, scratch, and the head of the sequences' last
-// tokens.
+// Scratch of a call: acts of a forward without KEEP, scratch, and the head of the sequences' last tokens.
 static int64_t split_infer(Job* job, Head* head, const Model* m, const ModelBatch* batch, char* memory) {
     const int64_t acts = round_up_64(job->map.end), scratch = round_up_64(model_scratch_bytes(m, batch));
     job->acts = memory;
     job->scratch = memory + acts;
     int64_t num_bytes = acts + scratch;
     *head = (Head){.num_rows = 0};
-    if (m->is_last) {  // every row at once
+    if (m->is_last) {  // all rows at once
         num_bytes += head_buffers(head, m, batch->num_seqs, MODEL_KEEP, memory + num_bytes);
     }
     return num_bytes;
 }
 
-// Tokens and sequences count, there are no rows.
+// Counts tokens and sequences; there are no rows.
 static ModelBatch without_rows(const ModelBatch* batch) {
     ModelBatch copy = *batch;
     copy.num_rows = 0;
@@ -1072,7 +1070,7 @@ int64_t model_infer_bytes(const Model* m, const ModelBatch* batch) {
     return split_infer(&job, &head, m, &copy, nowhere);
 }
 
-// Where the head is shared, to the rows that its shares look at.
+// If the head is shared, to the rows that its shares read.
 static void infer_head(const Job* job, const Head* head, const floatX* x, floatX* out, int32_t* next) {
     Model* m = job->model;
     const int B = job->batch.num_seqs;
@@ -1085,8 +1083,8 @@ static void infer_head(const Job* job, const Head* head, const floatX* x, floatX
     m->last_logits = head->logits;
 }
 
-// A sequence has all of its encoder tokens in one call: those in the cache are this batch's, or (no encoder
-// tokens now) an earlier call's.
+// All encoder tokens of a sequence are in one call: those in the cache are this batch's, or (without
+// encoder tokens) an earlier call's.
 static void stage_cache_rows(Job* job, const ModelBatch* batch) {
     const ModelCache* cache = job->cache;
     OpsContext* ops = job->model->ops;
@@ -1124,15 +1122,14 @@ void model_infer(Model* m, const ModelBatch* batch, const ModelCache* cache, con
     cache_rows_free(&job.asked);
 }
 
-// --- backward: the chain of gradients from the head down; each matrix's output gradient stays in acts
-// -------
+// --- backward: the chain of input gradients; output gradients of matrices stay in acts --------------------
 
-// Does backward start from the head, or from the gradient of the normed rows that it was fed?
+// Does backward start from the head, or from the gradient of the normed rows?
 static bool starts_at_rows(const Model* m, const void* dout) {
     return dout == NULL || model_feeds_head(m);
 }
 
-// From dlogits, or from the gradient of the normed rows, to dx_n, which is zero but for the supervised rows.
+// From dlogits, or from the gradient of the normed rows, to dx_n, which is zero except in supervised rows.
 static void rows_backward_inputs(const Job* job, const floatX* dfed, floatX* dx) {
     const Model* m = job->model;
     const Side side = last_side(m);
@@ -1180,7 +1177,7 @@ static const floatX* ffn_backward_inputs(const Job* job, Side side, const Layer*
     return layer->dresidual_ffn;
 }
 
-// Gradient of residual_cross; that of enc_out is added to `denc_from` (NULL: zero), the sum being denc_out.
+// Gradient of residual_cross; that of enc_out is added to `denc_from` (NULL: zero) and stored in denc_out.
 static const floatX* cross_backward_inputs(const Job* job, const Layer* layer, const floatX* dresidual,
                                            const floatX* denc_from, floatX* denc_out, const Scratch* scratch,
                                            int l) {
@@ -1221,7 +1218,7 @@ static void self_backward_inputs(const Job* job, Side side, const Layer* layer, 
     norm_backward(job, stack->norm_self, l, dx, dresidual, columns, x, &layer->stats_self, 1.0f, T);
 }
 
-// All layers of a stack, last one first, from the gradient of x_n down; x and dx are those of x_0 where the
+// All layers of a stack, last one first, from the gradient of x_n down; x and dx are those of x_0 if the
 // stack does not begin here. Decoder: the gradient of enc_out is `denc_from` plus that of the layers.
 static void layers_backward_inputs(const Job* job, Side side, const floatX* dx_next, const floatX* x,
                                    floatX* dx, const floatX* denc_from, floatX* denc_out) {
@@ -1289,8 +1286,7 @@ void model_backward_inputs(Model* m, const ModelBatch* batch, const void* in, vo
     }
 }
 
-// --- backward: one product per matrix of what the chain left and what forward kept
-// ---------------------------
+// --- backward: one product per matrix from the kept gradients and activations -----------------------------
 
 static void layer_backward_weights(const Job* job, Side side, const Layer* layer, const floatX* dx_next,
                                    const floatX* enc_out, int l) {
@@ -1352,7 +1348,7 @@ void model_backward_weights(Model* m, const ModelBatch* batch, void* acts, const
 
 // --- scratch, in bytes -------------------------------------------------------------------------------------
 
-// Of counts alone, as if the stack's own attention and an encoder's were there.
+// From counts only, assuming that the stack has self-attention and an encoder.
 static int64_t attention_bytes(const Model* m, const ModelBatch* batch, Side side) {
     const int T = (int)round_up_16(side == ENC ? batch->num_tokens : batch->num_dec_tokens);
     const int Te = (int)round_up_16(batch->num_tokens);

@@ -2,8 +2,8 @@
 balance.c -- largest differencing over R-tuples of bins, then moves and swaps.
 
 A tuple keeps only the bins that have something: most tuples are one job, and while the tuple of the largest
-spread still has empty bins, merging in another one is an insertion. So M jobs take O(M R) in all, with little
-behind the O, and O(M) memory.
+spread still has empty bins, merging in another one is an insertion. So M jobs take O(M R) time in all, with a
+small constant, and O(M) memory.
 */
 #include "balance.h"
 
@@ -58,7 +58,7 @@ static void bin_take(Bin* bin, const Bin* other, int32_t* next) {
     bin->tail = other->tail;
 }
 
-// Stable: of equal sums the one ahead stays ahead. `spare` has room for them.
+// Stable: of equal sums the first stays first. `spare` has room for them.
 static void sort_bins(Bin* bins, Bin* spare, int32_t num) {
     enum { RUN = 8 };
     for (int32_t begin = 0; begin < num; begin += RUN) {
@@ -83,7 +83,7 @@ static void sort_bins(Bin* bins, Bin* spare, int32_t num) {
     }
 }
 
-// Room for num_bins, without what it held.
+// Room for num_bins, contents undefined.
 static bool tuple_reserve(Tuple* tuple, int32_t num_bins, int32_t R, Arena* arena) {
     if (tuple->max_bins >= num_bins) { return true; }
     int32_t max_bins = 2 * num_bins < R ? 2 * num_bins : R;
@@ -197,8 +197,8 @@ static void swap_consider(Exchange* best, const Shelves* shelves, int32_t full, 
     }
 }
 
-// What replica r then holds and what is left fall and rise with the difference in work; best is where they
-// meet, so only the jobs next to there count, on both sides the first of equals.
+// The fullest replica's sum falls and replica r's rises with the difference in work; the best is where they
+// meet, so only the jobs next to that point count, on both sides the first of equals.
 static void swaps_find(Exchange* best, const Shelves* shelves, int32_t full, int32_t i, int32_t r) {
     int64_t half = (shelves->sum[full] - shelves->sum[r]) / 2, meet = shelves->work[i] - half;
     int32_t at = shelves_find(shelves, r, meet);

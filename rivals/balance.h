@@ -21,8 +21,7 @@ Status balance_difference(int32_t* replica_of, const int64_t* work_ns, int32_t M
 Status balance_slow(int32_t* replica_of, const int64_t* work_ns, const double* slow, int32_t M, int32_t R,
                     Arena* arena);
 
-// Who runs what: replica r runs micro-batches mbs[begin[r]] .. mbs[begin[r + 1] - 1] of the list, in list
-// order.
+// Replica r runs micro-batches mbs[begin[r]] .. mbs[begin[r + 1] - 1] of the list, in list order.
 typedef struct {
     int32_t R;
     int32_t begin[PLAN_MAX_REPLICAS + 1];
@@ -30,7 +29,7 @@ typedef struct {
     int64_t* work_ns;  // [R] sum of work_ns
 } ReplicaMbs;
 
-// Keeps the replicas of a list whose batching pass chose them; balances where it left that open. slow: [R],
-// as above; NULL: all alike.
+// Keeps replicas that the batching pass chose; balances where it did not. slow: [R], as above; NULL: all
+// alike.
 Status balance_replicas(ReplicaMbs* out, const MicrobatchList* list, int32_t R, const double* slow,
                         Arena* arena);

@@ -199,8 +199,8 @@ static bool takes_another(const PlanProblem* problem, const MbShape* pack) {
     return kernels_take(problem, &grown);
 }
 
-// The pack that was taken if its sequences and the sample are not too much for the kernels; else -1,
-// and the pack stays where it was.
+// The pack that was taken, if with the sample it stays within the kernels' limits; else -1, and the pack
+// stays where it was.
 static int32_t pack_with(Rooms* rooms, int32_t pack, int64_t room, const MbShape* shape,
                          const PlanProblem* problem, const PlanSample* sample) {
     MbShape grown = *shape;

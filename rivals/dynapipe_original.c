@@ -42,7 +42,7 @@ static int64_t distance(const PathPoint* a, const PathPoint* b) {
     return (int64_t)abs(a->x - b->x) + abs(a->y - b->y);
 }
 
-// Between the points at two places; beyond the ends of the path lies nothing, at no distance.
+// Between the points at two places; beyond the ends of the path there is nothing, at distance 0.
 static int64_t between(const Walk* walk, int32_t p, int32_t q) {
     if (p < 0 || q < 0 || p >= walk->num || q >= walk->num) { return 0; }
     return distance(&walk->points[walk->path[p]], &walk->points[walk->path[q]]);
@@ -107,7 +107,7 @@ static int64_t improve_two(Walk* walk, int32_t a) {
     return gain;
 }
 
-// The stretch [i, j] goes between places q and q + 1 outside of it, turned round or not.
+// Moves the stretch [i, j] between places q and q + 1 outside of it, reversed or not.
 static void move_stretch(Walk* walk, int32_t i, int32_t j, int32_t q, bool turned) {
     int32_t length = j - i + 1, first = q > j ? i : q + 1, last = q > j ? q : j;
     reverse(walk, first, last);
@@ -160,7 +160,7 @@ static int64_t improve_stretch(Walk* walk, int32_t a) {
     return 0;
 }
 
-// Until no point in the queue finds a move; returns what was saved.
+// Until no point in the queue finds a move; returns the distance saved.
 static int64_t mend(Walk* walk) {
     int64_t gain = 0;
     while (walk->queue_count > 0) {
@@ -176,9 +176,9 @@ static int64_t mend(Walk* walk) {
     return gain;
 }
 
-// --- kicks ------------------------------------------------------------------------------------------------
+// --- kicks -------------------------------------------------------------------------------------------------
 
-// Two neighbouring stretches change places; undone where mending does not make up for it.
+// Two neighbouring stretches change places; undone where repair does not make up for it.
 static void kick(Walk* walk, Rng* rng) {
     int32_t most = walk->num / 3 < MAX_STRETCH ? walk->num / 3 : MAX_STRETCH;
     int32_t first = rng_between(rng, 1, most), second = rng_between(rng, 1, most);
@@ -203,7 +203,7 @@ static void kick(Walk* walk, Rng* rng) {
     }
 }
 
-// --- the beginning ----------------------------------------------------------------------------------------
+// --- the initial path --------------------------------------------------------------------------------------
 
 typedef struct {
     int64_t key;
@@ -313,7 +313,7 @@ static int32_t number_lengths(int32_t* number_of, const int32_t* sorted, const P
 // --- complete linkage -------------------------------------------------------------------------------------
 
 // Nearest-neighbour chain (Benzecri 1982; Murtagh 1983): walk to the nearest cluster until two are each
-// other's nearest, and merge them. What has nothing closer than the threshold is finished.
+// other's nearest, and merge them. A cluster with no other within the threshold is finished.
 typedef struct {
     int32_t num;
     int32_t* distance2;  // [num * num]
@@ -374,7 +374,7 @@ static void linkage_run(Linkage* linkage) {
     }
 }
 
-// Far apart is all the same: nothing is merged from the threshold on.
+// Distances from the threshold on are equal: nothing is merged there.
 static int32_t distance2_of(const PlanSample* a, const PlanSample* b) {
     int64_t x = (int64_t)a->enc_tokens - b->enc_tokens, y = (int64_t)a->dec_tokens - b->dec_tokens;
     bool far =
@@ -495,8 +495,7 @@ Status original_order_make(int32_t* order, const PlanSample* samples, int32_t nu
     return STATUS_OK;
 }
 
-// --- orders of micro-batches
-// --------------------------------------------------------------------------------
+// --- orders of micro-batches -------------------------------------------------------------------------------
 
 enum { MAX_ROUNDS = 300 };
 enum { STATE_CLUSTERS, STATE_AS_THEY_CAME, STATE_ENDED };
@@ -521,8 +520,8 @@ static int32_t nearest(const OriginalPoint* point, const OriginalPoint* centre, 
     return best;
 }
 
-// k-means++ (Arthur & Vassilvitskii, SODA'07): each further centre is a point, chosen with a probability that
-// goes with its squared distance. Fewer than k where no other point is left.
+// k-means++ (Arthur & Vassilvitskii, SODA'07): each further centre is a point, chosen with a probability
+// proportional to its squared distance. Fewer than k where no other point is left.
 static int32_t choose_centres(OriginalPoint* centre, const OriginalPoint* points, int32_t M, int32_t k,
                               Rng* rng) {
     int32_t num = 1;
@@ -634,12 +633,11 @@ bool original_orders_next(OriginalOrders* orders, int32_t* order, Rng* rng) {
     return true;
 }
 
-// --- the draft
-// ----------------------------------------------------------------------------------------------
+// --- the draft ---------------------------------------------------------------------------------------------
 
 Status microbatch_dp_build_original(MicrobatchList* out, const PlanProblem* problem, Arena* arena) {
     enum { THINNING_NS = 5000000 };  // the original's compile-time constant
-    PlanProblem tight = *problem;    // every stage has what the tightest has
+    PlanProblem tight = *problem;    // every stage has the tightest one's memory
     MicrobatchDpOptions options[3 * RECOMPUTE_COUNT];
     int num_modes = problem->num_modes;
     int32_t* order;
@@ -651,7 +649,7 @@ Status microbatch_dp_build_original(MicrobatchList* out, const PlanProblem* prob
             if (available < tight.available_bytes[s]) { tight.available_bytes[s] = available; }
         }
     }
-    for (int i = 0; i < 3 * num_modes; i++) {  // the third round, every cap, is ours
+    for (int i = 0; i < 3 * num_modes; i++) {  // the third round, every cap, is not in the original
         options[i] = (MicrobatchDpOptions){
             .thinning_ns = i < 2 * num_modes ? THINNING_NS : 0,
             .ramp_percent = 100,

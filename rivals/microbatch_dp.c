@@ -33,7 +33,7 @@ void interval_grow(GrowingInterval* interval, const PlanProblem* problem, MbLayo
 
 // --- the line below ---------------------------------------------------------------------------------------
 
-// What a sample has in any micro-batch at least.
+// The least of a sample in any microbatch.
 static void shape_least(MbShape* shape, const Intervals* intervals, const PlanSample* sample) {
     const PlanProblem* problem = intervals->problem;
     int32_t enc = sample->enc_tokens, dec = sample->dec_tokens;
@@ -96,7 +96,7 @@ Status intervals_init(Intervals* out, const PlanProblem* problem, const int32_t*
     return STATUS_OK;
 }
 
-// Row n: intervals from where it stopped, while they fit and are not longer than the limit. Into row[num..).
+// Row n: intervals from the last one on, while they fit and are not longer than the limit. Into row[num..).
 static int32_t row_extend(Intervals* intervals, int32_t n, int64_t* row, int32_t num) {
     const PlanProblem* problem = intervals->problem;
     GrowingInterval* g = &intervals->grown[n];
@@ -271,7 +271,7 @@ static void search_range(CapSearch* search, int32_t lo, int32_t hi, int64_t leas
         int32_t mid = lo + (hi - lo) / 2;
         int64_t sum = try_cap(search, mid);
         if (sum != NEVER) { search_range(search, lo, mid - 1, sum); }
-        if (sum == least) { return; }  // larger caps buy nothing
+        if (sum == least) { return; }  // larger caps bring no gain
         lo = mid + 1;
     }
 }
@@ -291,12 +291,12 @@ static Status cuts_write(MicrobatchDpCuts* out, CapSearch* search, int32_t R, Ar
 }
 
 // The longest cap that can still beat the best: no partition within it has a smaller sum than the line below
-// all intervals allows, and a larger cap costs more than that leaves.
+// all intervals allows, and a larger cap costs more than the rest.
 static int64_t longest_useful_cap(const CapSearch* search, int64_t* g) {
     const Intervals* intervals = search->intervals;
     if (search->best == NEVER || intervals->singles_ns > NEVER / 2) { return NEVER; }  // /2: sums overflow
     int64_t weight = search->cap_weight;
-    int64_t cap = multiply_saturating(search->best, 100) / (weight + 100);  // the sum has the cap in it
+    int64_t cap = multiply_saturating(search->best, 100) / (weight + 100);  // the sum includes the cap
     if (intervals->options->thinning_ns > 0) {  // not so where the largest t is not a kept cap
         cap = weight > 0 ? multiply_saturating(search->best, 100) / weight : NEVER - 1;
     }
@@ -311,7 +311,7 @@ static int64_t longest_useful_cap(const CapSearch* search, int64_t* g) {
     return cap;
 }
 
-// All caps among the known intervals that have not been looked at yet.
+// All caps among the known intervals that have not been tried yet.
 static Status search_known(CapSearch* search, int32_t* num_seen, Arena* arena) {
     int64_t* caps;
     int32_t num_caps, lo = *num_seen;

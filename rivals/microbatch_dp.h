@@ -12,7 +12,7 @@ longer than a limit are not made at all once a line below their times proves tha
 
 Ours (`dynamic`, layout padded) tries every cap, lets one sample alone use more than its share, and shares
 memory as 1F1B does (P - s micro-batches on stage s). The original thins the caps
-(rivals/dynapipe_original.h).
+(rivals/dynapipe_original.c).
 */
 #pragma once
 
@@ -55,7 +55,7 @@ be part of an optimum. For that a line lies below every t:
     t(i, n) >= per_mb_ns + line_ns[n] - line_ns[i]
 
 (the constant and the slopes of the cost model at every sample's own length: what padding adds is not
-counted). Kernels that ask for tokens in multiples (shape_rules.h) can take less time for a longer interval
+counted). Kernels that need tokens in multiples (ShapeRules) can take less time for a longer interval
 of short samples: a row may then end too early, and the optimum is one of the intervals known.
 */
 typedef struct {

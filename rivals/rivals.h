@@ -1,6 +1,6 @@
 /*
-rivals.h -- the methods of others, for comparisons: what trainers do today, and DynaPipe's own method
-(EuroSys '24; spec sections b to g). A program that links rivals/ knows them by --batching (plan/batching.h).
+rivals.h -- other methods, for comparisons: those of today's trainers, and DynaPipe's own method
+(EuroSys '24; spec sections b to g). A program that links rivals/ offers them by --batching (plan/batching.h).
 
 Samples. Decoder-only: descending (length, id). Encoder-decoder: clustered by (enc, dec) length (complete
 linkage, Euclidean, merged while closer than 16), and the clusters put on a short open path by the L1 distance

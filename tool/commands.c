@@ -202,8 +202,7 @@ static const ToolUsage command_bound_usage = {
     .max_files = 1,
 };
 
-// What each stage has to do and to hold, whatever the plan: all samples as one micro-batch, nothing
-// recomputed.
+// The work and memory of each stage in any plan: all samples as one micro-batch without recomputation.
 static void print_stages(const PlanProblem* batch) {
     MbShape shape = {0};
     CostJobs jobs[PLAN_MAX_CHUNKS];
@@ -363,7 +362,8 @@ static Status request_make(Problem* problem, const PlanOptions* options) {
     }
     TRY(problem_split_stages(problem, split));
     const char *placement = options->placement, *head = options->head;
-    if (options->schedule == SCHEDULE_GPIPE || options->schedule == SCHEDULE_1F1B) {  // for these only
+    if (options->schedule == SCHEDULE_GPIPE ||
+        options->schedule == SCHEDULE_1F1B) {  // only with these schedules
         if (placement == NULL) { placement = "linear"; }
         if (head == NULL) { head = "whole"; }
     }
@@ -374,7 +374,6 @@ static void print_text(FILE* out, const void* plan) {
     plan_print(plan, out);
 }
 
-// Only the prediction.
 static Status write_trace(const Plan* plan, MemoryRule rule, const char* path) {
     TraceStep step = {.step = 1,
                       .plan = plan,
@@ -393,8 +392,8 @@ static int64_t longest_tokens(const Problem* problem) {
     return longest;
 }
 
-// The fastest plan of that policy: any order, backward split or not, micro-batches of its own size or up to 4
-// times the longest sample, layers where its search puts them, one chunk a stage. A failure where none fits.
+// The fastest plan of that policy with free choices: any order, split backward or not, micro-batches up to
+// 4 times the longest sample, the search's layer split, one chunk per stage. An error if none fits.
 static Status make_best(Plan* out, const PlanOptions* options, const char* path, Arena* arena) {
     static const int32_t schedules[] = {SCHEDULE_AUTO, SCHEDULE_ADAPTIVE}, halves[] = {0, 3, 4, 6, 8};
     bool found = false;
@@ -436,7 +435,7 @@ static void print_svg(FILE* out, const void* taken) {
     picture->status = timeline_svg_print(out, picture->plans, picture->num_plans, &picture->info);
 }
 
-// Two plans at the width of a page.
+// Two plans side by side take one page width.
 static Status draw(const PlanOptions* options, const Problem* problem, const Plan* plan, const char* path,
                    Arena* arena) {
     bool compares = options->compare != 0;
@@ -479,7 +478,7 @@ static bool is_stdout(const char* path) {
     return path != NULL && strcmp(path, "-") == 0;
 }
 
-// Two outputs in one place would leave the second, or both, one after the other.
+// Two outputs to the same file would overwrite or mix.
 static Status check_places(const PlanOptions* options) {
     if (options->compare != 0 && options->svg == NULL) {
         return FAIL(STATUS_BAD_OPTION, "--compare: is for a picture ---> --svg FILE as well");
@@ -626,7 +625,6 @@ static Status replay_file(const char* path, int name_chars, const ReplayNoise* n
     if (status != STATUS_OK) {
         char why[400];
         snprintf(why, sizeof why, "%s", status_message());
-        // (a stage that the plan has not is a wrong --slow-stage)
         return FAIL(status == STATUS_OUT_OF_RANGE ? STATUS_BAD_OPTION : status, "%.80s: %s", path, why);
     }
     print_row(path, name_chars, &plan, &result);
@@ -733,7 +731,8 @@ static Status load_trace(TraceReplay** out, const ReportOptions* options, Arena*
     return STATUS_OK;
 }
 
-// A trace of another run would be drawn as one of this run's steps. Both have a step's prediction, to a ns.
+// A trace of another run would be drawn as a step of this one. Compare the predicted step times, which both
+// have.
 static Status check_same_run(const TraceFile* file, const json_t* run, const char* trace_path,
                              const char* metrics_path) {
     static const char remedy[] = "give the trace and the metrics.jsonl of one run";

@@ -1,8 +1,8 @@
 /*
-tool.h -- the commands of ./dynapipe, and what they share.
+commands.h -- the commands of ./dynapipe and the helpers that they share.
 
-A command is a row of the table in dynapipe.c and a function in tool/command_NAME.c. It gets the arguments
-from its own name on, prints its answer on stdout and errors on stderr, and returns the exit status.
+A command is a row of the table in dynapipe.c and a function in commands.c. It gets the arguments from its own
+name on, prints its result on stdout and errors on stderr, and returns the exit status.
 */
 #pragma once
 
@@ -14,11 +14,11 @@ from its own name on, prints its answer on stdout and errors on stderr, and retu
 
 enum {
     TOOL_OK = 0,  // done
-    // It failed (a missing or malformed file, no memory on this host, lost output), or the answer is no
+    // An error (a missing or malformed file, no memory on this host, lost output), or a negative answer
     // (diff: they differ; check: the plan breaks a rule).
     TOOL_FAILED = 1,
     TOOL_WRONG_USE = 2,
-    // Nothing fits in the devices' memory; the message says where, by how much, and what would.
+    // Nothing fits in the devices' memory; the message names the stage, the missing bytes and a remedy.
     TOOL_INFEASIBLE = 3,
 };
 
@@ -33,7 +33,7 @@ typedef struct {
 
 ToolRun command_plan, command_check, command_diff, command_bound, command_replay, command_report;
 
-// Print the message of a failed status on stderr; the exit status that goes with it.
+// Prints the message of a failed status on stderr and returns the matching exit status.
 int tool_fail(Status status);
 
 // Options and positional arguments of one command. argv[0] is the command's name.
@@ -45,16 +45,13 @@ typedef struct {
     int min_files, max_files;  // positional arguments
 } ToolUsage;
 
-// Write a whole file aside, then rename ("-": stdout). print() writes to the stream that it gets.
+// Writes a temporary file, then renames it ("-": stdout). print() writes to the given stream.
 typedef void ToolPrint(FILE* out, const void* what);
 
-// --- problem_command --------------------
-/*
-problem_command.h -- a command that works on a planning problem: options, memory, exit status.
-*/
+// A command that works on a planning problem.
 
 // The command itself. `problem` is zeroed; `path` is the first file named.
 typedef Status ProblemCommand(const void* options, const char* path, Problem* problem, Arena* arena);
 
-// Takes the options, runs the command, frees what it used, reports what failed. The exit status.
+// Parses the options, runs the command, frees its memory and reports errors. Returns the exit status.
 int problem_command(const ToolUsage* usage, void* options, int argc, char** argv, ProblemCommand* run);

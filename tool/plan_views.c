@@ -35,12 +35,12 @@ Status plan_file_load(Plan* out, const char* path, Arena* arena) {
     return status;
 }
 
-// --- is a plan true? ---------------------------------------------------------------------------------------
+// --- checking a plan --------------------------------------------------------------------------------------
 
 // --- structure -------------------------------------------------------------------------------------------
 
-// One sample of a micro-batch stands for all its supervised tokens, one of a window for all its decoder
-// tokens: the plan tells no more, and plan_check only adds them up.
+// One sample of a micro-batch gets all its supervised tokens, one of a window all its decoder tokens: the
+// plan holds only the sums, and plan_check only compares sums.
 static void take_samples(const Plan* plan, const PlanMicrobatch* mb, PlanSample* samples) {
     int64_t supervised = mb->shape.supervised_tokens;
     for (int32_t i = mb->sequence_begin; i < mb->sequence_end; i++) {
@@ -71,7 +71,7 @@ Status plan_verify_structure(const Plan* plan, Arena* arena) {
             const PlanSequence* seq = &plan->sequences[i];
             sane = seq->segment_begin >= 0 && seq->segment_end <= plan->num_segments;
         }
-        if (sane) { take_samples(plan, mb, samples); }  // else plan_check says what is wrong
+        if (sane) { take_samples(plan, mb, samples); }  // otherwise plan_check reports the error
     }
     return plan_check(plan, samples, plan->N);
 }
@@ -108,7 +108,7 @@ static Status verify_stages(const Plan* plan, const Problem* problem) {
     return STATUS_OK;
 }
 
-// The job lists of one replica, micro-batches counted from its first.
+// The job lists of one replica; micro-batches are counted from its first.
 static Status schedule_make(PipeSchedule* out, const Plan* plan, int32_t r, int32_t first_mb,
                             const PipeProblem* pipe, Arena* arena) {
     TRY(pipe_schedule_init(out, pipe, arena));
@@ -124,7 +124,7 @@ static Status schedule_make(PipeSchedule* out, const Plan* plan, int32_t r, int3
     return STATUS_OK;
 }
 
-// Simulates micro-batches [begin, end) of the plan, replica r: what its lists take.
+// Simulates micro-batches [begin, end) of the plan on replica r and returns the makespan.
 static Status replica_simulate(int64_t* makespan_ns, const Plan* plan, const PlanProblem* batch, int32_t r,
                                int32_t begin, int32_t end, Arena* arena) {
     int32_t M = end - begin;
@@ -185,15 +185,12 @@ Status plan_verify_problem(const Plan* plan, const Problem* problem, Arena* aren
     return plan_memory_check(memory, plan, &problem->request);
 }
 
-// --- what differs between two plans
-// --------------------------------------------------------------------------
-//
-// From the outside in: size, policy, placement and head; micro-batches (the same where they have the same
-// samples) that only one plan has, or that are on another replica, padded or recomputed otherwise; the first
-// job of each rank that is another one, by the micro-batches that both plans have; predictions. What is equal
-// is counted.
+// --- differences between two plans ------------------------------------------------------------------------
+// From coarse to fine: size, policy, placement and head; micro-batches (matched by their samples) that only
+// one plan has, or whose replica, padding or recomputation differs; the first different job of each rank
+// among common micro-batches; predictions. Equal parts are counted.
 
-enum { MAX_LISTED = 8, MAX_SAMPLES = 6 };  // lines of one kind, samples in one of them
+enum { MAX_LISTED = 8, MAX_SAMPLES = 6 };  // lines of one kind; samples per line
 
 typedef struct {
     const Plan *a, *b;
@@ -219,7 +216,7 @@ static void diff_text(Diff* diff, const char* what, const char* a, const char* b
     }
 }
 
-// In `unit`s of so many; with how much more the second is.
+// Prints both values in `unit`, and the difference of the second from the first.
 static void diff_number(Diff* diff, const char* what, int64_t a, int64_t b, double unit, const char* name) {
     if (a == b) {
         diff->equal_values++;
@@ -275,8 +272,7 @@ static void diff_head(Diff* diff) {
     diff_text(diff, "head", text[0], text[1]);
 }
 
-// --- micro-batches
-// -------------------------------------------------------------------------------------------
+// --- micro-batches ----------------------------------------------------------------------------------------
 
 static int32_t first_segment(const Plan* plan, int32_t m) {
     return plan->sequences[plan->mbs[m].sequence_begin].segment_begin;
@@ -286,8 +282,8 @@ static int32_t end_segment(const Plan* plan, int32_t m) {
     return plan->sequences[plan->mbs[m].sequence_end - 1].segment_end;
 }
 
-// twin[m] of every micro-batch of `plan` in the other one. Sample ids of a checked plan are in range and
-// there once.
+// Fills twin[m] for every micro-batch of `plan`. In a checked plan each sample id is in range and occurs
+// once.
 static Status twins_make(int32_t** out, const Plan* plan, const Plan* other, Arena* arena) {
     int32_t* owner;
     ARENA_TRY_NEW(*out, arena, int32_t, plan->M);
@@ -344,10 +340,9 @@ static void diff_twins(Diff* diff) {
     }
 }
 
-// --- orders
-// --------------------------------------------------------------------------------------------------
+// --- orders -----------------------------------------------------------------------------------------------
 
-// The next job of a micro-batch that the other plan has, too.
+// The next job of a micro-batch that both plans have.
 static const PlanInstr* next_job(const PlanRank* rank, int32_t* i, const int32_t* twin) {
     while (*i < rank->num_instrs) {
         const PlanInstr* instr = &rank->instrs[(*i)++];
@@ -366,7 +361,7 @@ static void print_job(FILE* out, const Plan* plan, const PlanInstr* job, int32_t
     }
 }
 
-// The first job of each rank that is another one, where both plans have the same pieces.
+// The first job of each rank that differs, if both plans have the same pieces.
 static void diff_orders(Diff* diff) {
     const Plan *a = diff->a, *b = diff->b;
     int32_t num = 0, num_common = 0;
@@ -428,9 +423,9 @@ Status plan_diff(const Plan* a, const Plan* b, FILE* out, int32_t* num_differenc
     return STATUS_OK;
 }
 
-// --- memory at its peak ------------------------------------------------------------------------------------
+// --- peak memory ------------------------------------------------------------------------------------------
 
-// What prices of a plan's jobs depend on.
+// The inputs that the prices of a plan's jobs depend on.
 typedef struct {
     const Plan* plan;
     const CostModel* costs;
@@ -449,7 +444,7 @@ static void prices_init(Prices* out, const Plan* plan, const CostModel* costs) {
     }
 }
 
-// Of a job's chunk or share of the head. Says whether its F keeps nothing.
+// The price of a job's chunk or head share. Returns whether its F keeps nothing.
 static bool price(CostJobs* out, const Prices* prices, const PlanInstr* job) {
     const Placement* placement = &prices->plan->placement;
     const PlanMicrobatch* mb = &prices->plan->mbs[job->mb];
@@ -466,10 +461,10 @@ static bool price(CostJobs* out, const Prices* prices, const PlanInstr* job) {
     return mode != RECOMPUTE_NONE && prices->costs->recompute_is_job[mode];
 }
 
-// Nothing is held after it.
+// nothing is held after it
 static bool is_last_job(const Prices* prices, const PlanRank* rank, int32_t i) {
     const PlanInstr* job = &rank->instrs[i];
-    bool splits = job->chunk >= prices->plan->placement.num_chunks;  // does a W of it follow?
+    bool splits = job->chunk >= prices->plan->placement.num_chunks;  // does a W follow?
     for (int32_t k = i + 1; k < rank->num_instrs && job->kind == INSTR_BWD && !splits; k++) {
         const PlanInstr* other = &rank->instrs[k];
         splits = other->kind == INSTR_WGT && other->mb == job->mb && other->chunk == job->chunk;
@@ -477,7 +472,7 @@ static bool is_last_job(const Prices* prices, const PlanRank* rank, int32_t i) {
     return job->kind == INSTR_WGT || (job->kind == INSTR_BWD && !splits);
 }
 
-// A stage runs one job after the other, so its list is the order of time.
+// A stage runs one job after the other, so its list is in order of time.
 static void hold_activations(PlanMemory* out, const Prices* prices, int32_t r) {
     const PlanRank* rank = &prices->plan->ranks[r];
     int32_t num_held = 0;
@@ -520,7 +515,7 @@ Status plan_memory_make(PlanMemory* out, const Plan* plan, const CostModel* cost
     return STATUS_OK;
 }
 
-// The rank of stage s that holds the most, over all replicas.
+// The rank of stage s with the highest peak, over all replicas.
 static int32_t plan_memory_fullest(const PlanMemory* memory, const Plan* plan, int32_t s) {
     int32_t fullest = s;
     for (int32_t r = s; r < plan->P * plan->R; r += plan->P) {
@@ -529,7 +524,8 @@ static int32_t plan_memory_fullest(const PlanMemory* memory, const Plan* plan, i
     return fullest;
 }
 
-// By the limits of its request. STATUS_INFEASIBLE with stage, bytes over and a remedy.
+// Checks against the limits of the request. STATUS_INFEASIBLE names the stage, the excess bytes and a
+// remedy.
 static Status plan_memory_check(const PlanMemory* memory, const Plan* plan, const PlanRequest* request) {
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
         int64_t limit_bytes = problem_limit_bytes(request, r);
@@ -593,19 +589,19 @@ void plan_memory_print(const PlanMemory* memory, const Plan* plan, const PlanReq
     }
 }
 
-// --- a plan in words ---------------------------------------------------------------------------------------
+// --- explanation of a plan --------------------------------------------------------------------------------
 
 static double percent(int64_t part, int64_t whole) {
     return whole > 0 ? 100.0 * (double)part / (double)whole : 0;
 }
 
-// --- what was chosen -------------------------------------------------------------------------------------
+// --- choices ----------------------------------------------------------------------------------------------
 
 static int64_t tokens_of(const Plan* plan, int32_t m) {
     return plan->mbs[m].shape.enc_tokens + plan->mbs[m].shape.dec_tokens;
 }
 
-// Micro-batches of replica r: how many, and the first of them.
+// How many micro-batches replica r has, and the first of them.
 static int32_t count_of(const Plan* plan, int32_t r, int32_t* first) {
     int32_t num = 0;
     for (int32_t m = plan->M - 1; m >= 0; m--) {
@@ -664,7 +660,7 @@ static void explain_stages(const PlanExplain* about, FILE* out) {
     fprintf(out, ".\n");
 }
 
-// Where chunks lie, in the order in which a micro-batch passes them, and who has the head.
+// Where the chunks are, in the order in which a micro-batch passes them, and which ranks have the head.
 static void explain_placement(const Plan* plan, FILE* out) {
     const Placement* placement = &plan->placement;
     if (placement_is_linear(placement, plan->P)) { return; }
@@ -725,7 +721,7 @@ static void explain_memory(const PlanExplain* about, FILE* out) {
     }
 }
 
-// --- where the rest goes ---------------------------------------------------------------------------------
+// --- lost time --------------------------------------------------------------------------------------------
 
 typedef struct {
     int64_t busy_ns, before_ns, between_ns, after_ns;
@@ -747,7 +743,7 @@ static Idle idle_of(const Plan* plan, int32_t r) {
     return idle;
 }
 
-// The busiest rank sets the pace; what it waits is lost for all.
+// The busiest rank limits the pace; its waits delay all.
 static void explain_pace(const Plan* plan, FILE* out) {
     int32_t busiest = 0;
     int64_t sum_ns = 0;
@@ -767,7 +763,7 @@ static void explain_pace(const Plan* plan, FILE* out) {
 }
 
 static void explain_loss(const Waterfall* fall, FILE* out) {
-    // What to try against each part.
+    // A remedy for each part.
     static const char* const advice[WATERFALL_COUNT] = {
         [WATERFALL_COMMUNICATION] = "faster links, or fewer replicas",
         [WATERFALL_MEMORY] = "more memory, or --recompute auto",
@@ -790,7 +786,7 @@ static void explain_loss(const Waterfall* fall, FILE* out) {
     }
 }
 
-// Lines of at most LINE_CHARS, broken at spaces; what goes on is indented as far as its line's first word.
+// Lines of at most LINE_CHARS, broken at spaces; later lines are indented like the first word of the first.
 static void print_wrapped(const char* text, FILE* out) {
     enum { LINE_CHARS = 100 };
     while (*text != '\0') {
@@ -827,7 +823,7 @@ void plan_explain_print(const PlanExplain* about, FILE* out) {
     free(text);
 }
 
-// --- the published form ------------------------------------------------------------------------------------
+// --- published format -------------------------------------------------------------------------------------
 
 static const double NS_PER_MS = 1e6;
 
@@ -858,7 +854,7 @@ static void print_stages(const PlanJson* about, FILE* out) {
     fprintf(out, "]");
 }
 
-// Of a head by vocabulary the matrix is divided by units of HEAD_UNITS, as the shares say.
+// A head split by vocabulary is divided into HEAD_UNITS, in proportion to the shares.
 static void print_placement(const PlanJson* about, FILE* out) {
     const Placement* placement = &about->plan->placement;
     fprintf(out, "\"placement\": {\"chunks\": [");

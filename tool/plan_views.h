@@ -1,6 +1,6 @@
 /*
-plan_views.h -- what ./dynapipe does with a plan: reads its text, checks it, compares it with another, counts
-its memory, says it in words and in the published form.
+plan_views.h -- what ./dynapipe does with a plan: read its text, check it, compare it, account for its memory,
+explain it, and write it in the published format.
 */
 #pragma once
 
@@ -11,50 +11,48 @@ its memory, says it in words and in the published form.
 #include "problem.h"
 #include "waterfall.h"
 
-// From its text form on disk; its memory comes from `arena`.
+// Reads the text form from disk; the plan's memory comes from `arena`.
 Status plan_file_load(Plan* out, const char* path, Arena* arena);
 
-// --- is a plan true? ---------------------------------------------------------------------------------------
-//
-// Its structure, and with a problem also samples, times and memory, all counted again from the problem's
+// --- checking a plan --------------------------------------------------------------------------------------
+// Checks the structure and, with a problem, also samples, times and memory, recomputed from the problem's
 // costs.
 
-// Every rule of plan_check, with the samples that the plan itself tells of (lengths as its sequences say).
+// Every rule of plan_check, with samples rebuilt from the plan itself (lengths from its sequences).
 Status plan_verify_structure(const Plan* plan, Arena* arena);
 
-// Also: made of this problem's samples, on its stages and replicas; state and makespan are what its costs
-// give in the simulator; memory by the problem's rule stays under its limit. STATUS_INVALID_PLAN or, for
+// Also: the plan has this problem's samples, stages and replicas; state and makespan are those of the
+// simulator with its costs; memory by the problem's rule is within the limit. STATUS_INVALID_PLAN or, for
 // memory, STATUS_INFEASIBLE.
 Status plan_verify_problem(const Plan* plan, const Problem* problem, Arena* arena);
 
 // --- comparison --------------------------------------------------------------------------------------------
 
-// *num_differences: lines printed to `out` (long lists are cut, and counted in full). Both plans must have
+// *num_differences: lines printed to `out` (long lists are cut, but counted in full). Both plans must have
 // passed plan_check.
 Status plan_diff(const Plan* a, const Plan* b, FILE* out, int32_t* num_differences, Arena* arena);
 
-// --- memory at its peak ------------------------------------------------------------------------------------
-//
-// MEMORY_ACTIVATIONS: model state + what backward needs of each micro-batch in each chunk of the stage, from
-// the begin of F (or R, where F drops it) to the end of B (or of W, where W is a job of its own; in a share
-// of the head it is); while an F that drops runs, what it holds. Counted from the cost model and the order of
-// jobs, not from the plan's buffers: an independent account. MEMORY_BUFFERS: model state + the arena that the
-// plan's buffers are laid out in.
+// --- peak memory ------------------------------------------------------------------------------------------
+// MEMORY_ACTIVATIONS: model state + what backward needs of each micro-batch in each chunk of the stage,
+// from the begin of F (or of R, if F drops it) to the end of B (or of W, if W is a separate job; in a head
+// share it is); an F that drops holds its buffers while it runs. Computed from the cost model and the order
+// of jobs, independently of the plan's buffers. MEMORY_BUFFERS: model state + the arena of the plan's
+// buffers.
 
 typedef struct {
     int64_t state_bytes, peak_bytes;  // of model state; of all else, at its peak
-    int64_t peak_ns;                  // when; 0 for MEMORY_BUFFERS
-    int32_t peak_mb;                  // the micro-batch whose forward (or recompute) makes it; -1: none
-    int32_t most_held;                // forwards between F and B (or W) at once, of any chunk
+    int64_t peak_ns;                  // time of the peak; 0 for MEMORY_BUFFERS
+    int32_t peak_mb;                  // whose forward (or recompute) makes the peak; -1: none
+    int32_t most_held;                // most forwards between F and B (or W) at once, over all chunks
 } PlanMemory;
 
-// out[P * R]. The plan must have passed plan_check, so every job is there once, in an order that can run.
+// out[P * R]. The plan must have passed plan_check, so every job occurs once, in an order that can run.
 Status plan_memory_make(PlanMemory* out, const Plan* plan, const CostModel* costs, MemoryRule rule);
 
-// A table: one row per stage, the fullest replica's.
+// Prints a table with one row per stage, for the replica with the highest peak.
 void plan_memory_print(const PlanMemory* memory, const Plan* plan, const PlanRequest* request, FILE* out);
 
-// --- a plan in words ---------------------------------------------------------------------------------------
+// --- explanation of a plan --------------------------------------------------------------------------------
 
 typedef struct {
     const Plan* plan;
@@ -66,9 +64,8 @@ typedef struct {
 
 void plan_explain_print(const PlanExplain* about, FILE* out);
 
-// --- the published form ------------------------------------------------------------------------------------
-//
-// The judge's input, beside what was predicted of it.
+// --- published format -------------------------------------------------------------------------------------
+// The input of the independent checker, and the predicted values.
 
 typedef struct {
     const Plan* plan;
@@ -76,6 +73,6 @@ typedef struct {
     int64_t planning_cpu_ns;
 } PlanJson;
 
-// STATUS_BAD_OPTION for a plan that the form cannot say: several samples in one attention window.
+// STATUS_BAD_OPTION if the format cannot express the plan: several samples in one attention window.
 Status plan_json_check(const Plan* plan);
 void plan_json_print(FILE* out, const void* plan_json);  // a ToolPrint

@@ -1,11 +1,12 @@
 /*
-problem_csv.c -- a planning problem from a file of lengths: one sample a line, n_input[,n_target].
+problem.c -- a planning problem from a file of lengths, sample files or the published JSON format.
 
-A first line with letters names the columns: n_input or input_tokens, n_target or target_tokens; others are
-passed over. The batch is --batch-tokens tokens of consecutive samples (those before it are earlier batches).
-A decoder-only model runs on input and target as one sequence and learns the target (all of it where the file
-has no targets); an encoder-decoder model, by --model or --costs, has them apart: n_input and n_target are
-tokens of its encoder and decoder, and where one is 0 there is an end token.
+LENGTHS.csv has one sample per line: n_input[,n_target]. A first line with letters names the columns: n_input
+or input_tokens, n_target or target_tokens; other columns are ignored. The batch is --batch-tokens tokens of
+consecutive samples (the samples before it form earlier batches). A decoder-only model runs input and target
+as one sequence and learns the target (everything, if the file has no targets). An encoder-decoder model,
+selected by --model or --costs, takes n_input tokens in the encoder and n_target in the decoder; 0 is replaced
+by one end token.
 */
 #include "problem.h"
 
@@ -42,7 +43,7 @@ typedef struct {
     int32_t length;
 } Word;
 
-// The next line cut at commas. False at the end of the file; *num is 0 for an empty line.
+// Splits the next line at commas. False at the end of the file; *num is 0 for an empty line.
 static bool next_line(Reader* r, Word words[MAX_COLUMNS], int32_t* num) {
     if (r->at >= r->end) { return false; }
     const char* newline = memchr(r->at, '\n', (size_t)(r->end - r->at));
@@ -76,7 +77,7 @@ static bool word_count(Word word, int32_t* out) {
     return word.length > 0 && value <= PROBLEM_MAX_TOKENS;
 }
 
-// Columns by name from the first line, or by place where it is numbers already.
+// Finds columns by name in the first line, or by position if it is numeric.
 static Status read_header(Reader* r) {
     Word words[MAX_COLUMNS];
     Reader first = *r;
@@ -142,7 +143,7 @@ static int32_t least(int32_t a, int32_t b) {
     return a < b ? a : b;
 }
 
-// How the file's lengths become samples.
+// How lengths of the file become samples.
 typedef struct {
     bool encoder_decoder, has_targets;
     int32_t most, most_target;  // tokens of a sequence, of the decoder's side
@@ -165,7 +166,7 @@ static PlanSample sample_make(const Lengths* lengths, const Cut* cut) {
     }
     bool has_targets = cut->has_targets;
     int32_t tokens = least(input + target, cut->most);
-    int32_t supervised = !has_targets ? tokens : least(target, tokens);  // an input is cut first
+    int32_t supervised = !has_targets ? tokens : least(target, tokens);  // the input is cut first
     return (PlanSample){tokens, 0, supervised};
 }
 
@@ -179,7 +180,7 @@ static void shuffle(Lengths* lengths, int32_t num, uint64_t seed) {
     }
 }
 
-// Samples [begin, end) of the file: the K-th batch. A batch ends before the sample that would not fit.
+// Samples [begin, end) of the file: the K-th batch. A batch ends before the first sample that does not fit.
 static Status cut_batch(Problem* out, const Reader* r, const Lengths* lengths, int32_t num,
                         const ProblemOptions* options, Arena* arena) {
     const Cut cut = cut_make(out, r, options);
@@ -251,21 +252,21 @@ Status problem_csv_parse(Problem* out, const char* text, size_t num_bytes, const
     return problem_split_stages(out, "equal");
 }
 
-// --- the published form ------------------------------------------------------------------------------------
+// --- published format -------------------------------------------------------------------------------------
 /*
 Per layer, milliseconds and MB (10^6 bytes), for T tokens, S squared lengths, X products enc * dec:
 
     forward = max(cmin, a T + b S + x X + c)     backward = bwd * forward, of which W is a T
     stored  = m T + n S + mx X + me T_enc        ("postprocess", the head: forward = a T + c)
 
-Keys that a decoder layer or a recompute mode does not give are the encoder's. The translation into CostModel
-is exact where cmin <= c. Above that the floor of B falls with T, which no CostFormula does: it is taken as
-low as it gets, bwd cmin - (cmin - c). So the bound holds, small micro-batches are priced too low, and the
-tool says so.
+A decoder layer or a recompute mode inherits missing keys from the encoder. The translation into CostModel is
+exact if cmin <= c. Otherwise the floor of B falls with T, which no CostFormula expresses; its lowest value is
+used: bwd cmin - (cmin - c). So the bound holds, small micro-batches are priced too low, and the tool prints a
+note.
 */
 
 static const double NS_PER_MS = 1e6, BYTES_PER_MB = 1e6, MOST = 1e9;
-// GPT's cluster where the file names none.
+// GPT's cluster is the default.
 static const double HIDDEN = 4096, BANDWIDTH_GBPS = 4800;
 
 typedef struct {
@@ -273,9 +274,9 @@ typedef struct {
     json_t* root;
 } ProblemJsonReader;
 
-// --- fields: each is checked where it is read --------------------------------------------------------------
+// --- fields -----------------------------------------------------------------------------------------------
 
-// A number in [low, high]; `fallback` where the key is absent, unless that is NAN: then it is required.
+// A number in [low, high]; `fallback` if the key is absent, but NAN makes the key required.
 static Status read_number(const ProblemJsonReader* r, json_t* object, const char* where, const char* key,
                           double low, double high, double fallback, double* out) {
     json_t* value = json_object_get(object, key);
@@ -307,7 +308,7 @@ static Status read_count(const ProblemJsonReader* r, const char* key, int32_t lo
     return STATUS_OK;
 }
 
-// An object; *out NULL where it is absent and need not be there.
+// An object; *out is NULL if it is absent and optional.
 static Status read_object(const ProblemJsonReader* r, json_t* parent, const char* where, const char* key,
                           bool required, json_t** out) {
     json_t* value = json_object_get(parent, key);
@@ -323,9 +324,9 @@ static Status read_object(const ProblemJsonReader* r, json_t* parent, const char
 
 enum { KEY_A, KEY_B, KEY_C, KEY_BWD, KEY_M, KEY_N, KEY_X, KEY_MX, KEY_ME, KEY_CMIN, NUM_KEYS };
 static const char* const key_names[NUM_KEYS] = {"a", "b", "c", "bwd", "m", "n", "x", "mx", "me", "cmin"};
-enum { NUM_REQUIRED = KEY_N };  // a ... m must be somewhere
+enum { NUM_REQUIRED = KEY_N };  // a ... m are required
 
-// The layer's numbers from `object`, which may be NULL; those it does not give stay as they are.
+// Reads the layer's numbers from `object` (may be NULL); missing ones keep their values.
 static Status read_layer(const ProblemJsonReader* r, json_t* object, const char* where,
                          double numbers[NUM_KEYS]) {
     for (int k = 0; k < NUM_KEYS && object != NULL; k++) {
@@ -344,7 +345,7 @@ static void layer_costs(CostPartMode* out, bool dec, const double numbers[NUM_KE
         bytes[k] = numbers[k] * BYTES_PER_MB;
     }
     double linear[JOB_COUNT] = {[JOB_F] = 1, [JOB_B] = bwd - 1, [JOB_W] = 1};
-    double rest[JOB_COUNT] = {[JOB_F] = 1, [JOB_B] = bwd};  // W is a * T, B all else
+    double rest[JOB_COUNT] = {[JOB_F] = 1, [JOB_B] = bwd};  // W is a * T, B is the rest
     out->offered = true;
     for (int kind = 0; kind < JOB_COUNT; kind++) {
         CostFormula* time = &out->time_ns[kind];
@@ -381,7 +382,7 @@ static Status head_costs(CostPartMode* out, bool dec, const ProblemJsonReader* r
     return STATUS_OK;
 }
 
-// A mode with another name would be passed over in silence.
+// A misspelled mode must not be ignored silently.
 static Status modes_known(const ProblemJsonReader* r, json_t* costs) {
     const char* name;
     json_t *rc = NULL, *mode;
@@ -446,7 +447,7 @@ static Status state_costs(CostModel* out, const ProblemJsonReader* r, json_t* co
         out->part_state_bytes[part] = (int64_t)(bytes * factor + 0.5);
         out->part_param_bytes[part] = (int64_t)(bytes + 0.5);
     }
-    out->head_state_bytes = out->part_state_bytes[PART_EMBEDDING];  // of a share; the whole head has none
+    out->head_state_bytes = out->part_state_bytes[PART_EMBEDDING];  // of a share; a whole head has none
     out->head_param_bytes = out->part_param_bytes[PART_EMBEDDING];
     out->head_is_tied = out->head_rows_whole = true;
     return STATUS_OK;
@@ -570,7 +571,7 @@ Status problem_json_parse(Problem* out, const char* text, size_t num_bytes, cons
 
 // --- costs of a model --------------------------------------------------------------------------------------
 
-// Rates of a present-day server core; they only set how the parts compare, until ./profile_costs has
+// Rates of a current server core; they only set the proportions of the parts until ./profile_costs has
 // measured.
 static void analytic_costs(CostModel* out, const ModelConfig* config, int32_t num_replicas) {
     enum { UPDATE_PASSES = 9 };  // values read and written per parameter: zeroing 1, norm 1, AdamW 7
@@ -601,7 +602,7 @@ static bool counts_bytes(const CostModel* costs) {
     return cost_formula_value(&costs->parts[RECOMPUTE_NONE][PART_ENC_LAYER].stored_bytes, &shape) > 0;
 }
 
-// A measured profile has times only.
+// A measured profile has times but no bytes.
 static void take_bytes(CostModel* out, const CostModel* model) {
     for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
         for (int part = 0; part < PART_COUNT; part++) {
@@ -630,8 +631,8 @@ static void take_bytes(CostModel* out, const CostModel* model) {
     out->head_is_tied = model->head_is_tied;
 }
 
-// What ./profile_costs measured, as its file says (dynapipe_llmc_signature): another shape is another model;
-// the vocabulary, which --model does not name, is the file's, unless --vocab says another one.
+// The profile names the model that it was measured on (dynapipe_llmc_signature); another shape is an error.
+// --model does not include the vocabulary: it is the file's unless --vocab is given.
 static Status take_signature(ModelConfig* config, const char* path, int32_t given_vocab) {
     char *text, ours[160];
     int padded_vocab = 0;
@@ -711,7 +712,7 @@ static Status problem_samples_recognize(bool* is_samples, const char* pattern) {
     return STATUS_OK;
 }
 
-// Tokens of their vocabulary, as their headers say: a new model of the trainer has as many.
+// The vocabulary size in the headers: the trainer gives a new model that many.
 static Status problem_samples_vocab(int32_t* out, const char* pattern) {
     SampleShards shards;
     TRY(sample_shards_open(&shards, pattern, 0, true));
@@ -746,7 +747,7 @@ static Status print_all(const SampleShards* shards, bool encoder_decoder, char**
     return fclose(out) == 0 ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "no memory for the lengths of the samples");
 }
 
-// *text is malloc'ed. Of the options: max_tokens, beyond which texts are cut into pieces.
+// *text is malloc'ed. Uses max_tokens of the options: longer texts are cut into pieces.
 static Status problem_samples_lengths(char** text, size_t* num_bytes, const char* pattern,
                                       const ProblemOptions* options, bool encoder_decoder) {
     SampleShards shards;
@@ -764,12 +765,10 @@ static Status problem_samples_lengths(char** text, size_t* num_bytes, const char
     return status;
 }
 
-// --- ranks and links that differ ---------------------------------------------------------------------------
-// problem_machine.c -- ranks and links of a problem that differ: --rank-speed, --rank-memory, --link-rate.
-//
-// A speed of 0.7 is that of a rank on which jobs take 1 / 0.7 times as long as the cost model says.
+// --- unequal ranks and links ------------------------------------------------------------------------------
+// --rank-speed, --rank-memory, --link-rate. With speed 0.7, jobs take 1 / 0.7 times the cost model's time.
 
-// What a list gives: `num` numbers of at least `least`, in `unit`.
+// The format of a list: `num` numbers of at least `least`, in `unit`.
 typedef struct {
     const char* option;
     const char* text;
@@ -866,8 +865,8 @@ static Status parse_links(MachineRank* ranks, double* numbers, const PlanRequest
     return STATUS_OK;
 }
 
-// --rank-speed, --rank-memory, --link-rate -> request->machine, in `arena`. STATUS_BAD_OPTION says how many
-// numbers it must be, and of what.
+// Fills request->machine from --rank-speed, --rank-memory and --link-rate, in `arena`. STATUS_BAD_OPTION
+// names the expected count.
 static Status problem_machine_make(Problem* out, const ProblemOptions* options, Arena* arena) {
     PlanRequest* request = &out->request;
     int32_t num = request->P * request->R;
@@ -947,9 +946,9 @@ void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const CostModel* costs,
     }
 }
 
-// --- a file of any form ------------------------------------------------------------------------------------
+// --- a file of any format ---------------------------------------------------------------------------------
 
-// What a published problem says itself.
+// Options that a published problem already contains.
 static Status refuse_options(const ProblemOptions* options, const char* name) {
     const char* given = options->stages              ? "--stages"
                         : options->replicas          ? "--replicas"
@@ -967,7 +966,7 @@ static Status refuse_options(const ProblemOptions* options, const char* name) {
                 name);
 }
 
-// `text`: the file's; NULL: sample files, of which the lengths will do.
+// `text`: the file's contents; NULL: sample files, of which only lengths are read.
 static Status parse_lengths(Problem* out, const char* text, size_t num_bytes, const char* path,
                             const ProblemOptions* options, Arena* arena) {
     CostModel* costs = ARENA_NEW(arena, CostModel, 1);
@@ -985,7 +984,7 @@ static Status parse_lengths(Problem* out, const char* text, size_t num_bytes, co
     return status;
 }
 
-// JSON that has nothing of a problem; records of data, most likely.
+// JSON without a problem is most likely a file of training records.
 static bool is_data(const char* text) {
     return (text[0] == '{' || text[0] == '[') && strstr(text, "\"cost_model\"") == NULL &&
            strstr(text, "\"n_stages\"") == NULL && strstr(text, "\"samples\"") == NULL;
@@ -1002,8 +1001,7 @@ static Status fail_data(const char* path) {
 static Status parse(Problem* out, const char* text, size_t num_bytes, const char* path,
                     const ProblemOptions* options, Arena* arena) {
     size_t first = 0;
-    if (num_bytes >= 3 &&
-        memcmp(text, "\xef\xbb\xbf", 3) == 0) {  // a byte-order mark, as spreadsheets write it
+    if (num_bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {  // a byte-order mark, as spreadsheets write
         text += 3;
         num_bytes -= 3;
     }

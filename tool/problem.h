@@ -6,10 +6,9 @@ problem.h -- a planning problem from a file: samples, costs, stages, memory limi
     train.bin      sample files of prepare_data, a glob, or llm.c's: their lengths
     LENGTHS.csv    one sample a line: n_input[,n_target]
 
-Of files of lengths, model, stages, costs and the size of the batch come from options; the rule for memory is
-MEMORY_BUFFERS, as in training.
-
-Every malformed input is STATUS_BAD_FORMAT with file, field or line, and what is expected there.
+For lengths and sample files, the model, stages, costs and batch size come from options; the rule for memory
+is MEMORY_BUFFERS, as in training. Malformed input gives STATUS_BAD_FORMAT with file, field or line, and the
+expected value.
 */
 #pragma once
 
@@ -35,7 +34,7 @@ typedef struct {
     bool published;  // a PROBLEM.json: plans can be written in the published form
 } Problem;
 
-// What the command line says about a problem. 0 or NULL: not given.
+// Problem options of the command line. 0 or NULL: not given.
 typedef struct {
     int32_t stages, replicas, batch_tokens, batch, max_tokens, max_target_tokens, vocab;
     int64_t memory_limit_bytes, shuffle;
@@ -63,31 +62,30 @@ typedef struct {
     {"--link-rate",    OPTION_STRING, offsetof(Type, field.link_rate),    NULL, 0, 0,   NULL, "G,G,..", "GB/s (10^9 bytes) between every two stages of every replica; 0: as the costs say"}
 // clang-format on
 
-// From memory; `name` is for messages. Samples live in `arena`.
+// From memory; `name` is used in messages. Samples are allocated in `arena`.
 Status problem_csv_parse(Problem* out, const char* text, size_t num_bytes, const char* name,
                          const ProblemOptions* options, const CostModel* costs, Arena* arena);
 
-// From memory; `name` is for messages. Samples live in `arena`.
 Status problem_json_parse(Problem* out, const char* text, size_t num_bytes, const char* name, Arena* arena);
 
-// --costs and --model, or an analytic estimate. `vocab`: tokens of the data's vocabulary, which the trainer
-// gives a new model; 0: not known, so that the model has the one of its kind. --vocab goes before it.
+// --costs and --model, or an analytic estimate. `vocab`: the data's vocabulary size, which the trainer
+// gives a new model; 0: unknown, use the default of the model kind. --vocab overrides it.
 Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t vocab);
 
-// What rank may hold, model state included; 0: no limit.
+// Memory limit of each rank, model state included; 0: no limit.
 int64_t problem_limit_bytes(const PlanRequest* request, int32_t rank);
 
-// --stage-split: "equal" (layers_per_stage each), "auto" (stage_split_make on this batch; the search may go
-// on from there), or layers of each stage "L,L,..", which fixes them.
+// --stage-split: "equal" (layers_per_stage each), "auto" (stage_split_make on this batch; the search may
+// change it), or fixed layers of each stage "L,L,..".
 Status problem_split_stages(Problem* problem, const char* text);
-// --placement and --head (placement.h has their words; NULL: not given), after the stages are split. By
-// default auto where the search may move layers, else linear and whole. Chunks and shares that are given are
-// fixed.
+// --placement and --head (values: placement.h; NULL: not given), called after the layer split. The default
+// is auto if the search may move layers, otherwise linear and whole. Given chunks and shares are fixed.
 Status problem_place(Problem* problem, const char* placement, const char* head);
 
-// "8", or of a model with two stacks "5+3": layers of encoder and decoder.
+// "8", or for a model with two stacks "5+3": layers of encoder and decoder.
 enum { PROBLEM_LAYERS_CHARS = 32 };
 void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const CostModel* costs, const LayerRange* layers);
 
-// By the contents: a file that begins with '{' is JSON. Samples live in `arena`.
+// The format is detected by contents: a file that begins with '{' is JSON. Samples are allocated in
+// `arena`.
 Status problem_load(Problem* out, const char* path, const ProblemOptions* options, Arena* arena);

@@ -9,7 +9,7 @@
 
 #include "../util/files.h"
 
-// The page, as the assembler finds it from the root of the repository, where everything is compiled.
+// Path of the page from the root of the repository, where the compiler runs.
 __asm__(".section .rodata\n"
         "report_page_begin: .incbin \"tool/report.html\"\n"
         ".byte 0\n"
@@ -18,7 +18,7 @@ extern const char report_page_begin[];
 
 static const char DATA_MARK[] = "@DATA@";
 
-// Values of a step that the page draws. Lists of ranks stand for their mean (idle) or largest (bytes).
+// Step values that the page draws. A list of ranks is replaced by its mean (idle) or maximum (bytes).
 // clang-format off
 static const char* const columns[] = {
     "loss", "norm", "lr", "supervised_tokens", "total_tokens", "computed_tokens", "step_ms", "plan_ms",
@@ -53,7 +53,7 @@ static double column_value(const char* key, const json_t* value) {
     return num == 0 ? NAN : strcmp(key, "idle") == 0 ? sum / (double)num : largest;
 }
 
-// {task: number}; run.tasks has the names as they were met, MOST_TASKS at most.
+// {task: number}; run.tasks collects the names in order of appearance, at most MOST_TASKS.
 static json_t* tasks_of(json_t* run, const json_t* by_task) {
     json_t *tasks = json_object(), *known = get(run, "tasks");
     const char* name;
@@ -76,7 +76,7 @@ static json_t* last_of(const json_t* list) {
     return num > 0 ? json_array_get(list, num - 1) : NULL;
 }
 
-// Rows of this step and later ones go.
+// Removes the rows of this step and later ones.
 static void cut(json_t* list, double step) {
     while (json_array_size(list) > 0 && step_of(last_of(list)) >= step) {
         json_array_remove(list, json_array_size(list) - 1);
@@ -113,7 +113,7 @@ static void add_start(json_t* run, const json_t* record) {
     if (step > 0) { add_mark(get(run, "resumes"), step); }
 }
 
-// What a run that went back to a checkpoint does again. Without a record of that start it is known by this.
+// Drops the steps that a resumed run repeats; marks the resume if no record of that start exists.
 static void forget_from(json_t* run, double step) {
     static const char* const lists[] = {"steps", "validations", "refits", "resumes"};
     size_t before = json_array_size(get(run, "steps"));
@@ -124,7 +124,7 @@ static void forget_from(json_t* run, double step) {
     add_mark(get(run, "resumes"), step_of(last_of(get(run, "steps"))));
 }
 
-// False: it is no record of a run.
+// False: not a record of a run.
 static bool add_step(json_t* run, const json_t* record) {
     json_t* steps = get(run, "steps");
     double step = number_of(get(record, "step"));
@@ -161,8 +161,8 @@ static bool add_record(json_t* run, const json_t* record) {
 
 // --- files -------------------------------------------------------------------------------------------------
 
-// JSON has no NaN and no Infinity, other programs write them all the same: outside of strings they become an
-// empty list, which is no number.
+// JSON has no NaN or Infinity, but other programs write them. Outside strings they become an empty list,
+// which is not a number.
 static void blank_non_finite(char* line, size_t num_bytes) {
     static const char* const words[] = {"-Infinity", "Infinity", "NaN", "-nan", "-inf", "nan", "inf"};
     bool in_string = false;
@@ -215,7 +215,7 @@ static Status parse_lines(json_t* run, char* text, size_t num_bytes, const char*
     return STATUS_OK;
 }
 
-// Lines "s:20 tel:3.34" of main.log beside the metrics; the rest of it is for others.
+// Reads lines "s:20 tel:3.34" of main.log beside the metrics; other lines are ignored.
 static Status load_validations(json_t* run, const char* metrics_path) {
     char path[4096], *text;
     const char* slash = strrchr(metrics_path, '/');
@@ -285,7 +285,7 @@ double report_run_value(const json_t* run, size_t step_idx, const char* key) {
 
 // --- the page ----------------------------------------------------------------------------------------------
 
-// "<" is in strings only, where JSON has another way to write it: no text of a user ends the script.
+// "<" occurs only in strings and is escaped, so no user text can end the script.
 static int print_json(const char* text, size_t num_bytes, void* out) {
     for (size_t i = 0; i < num_bytes; i++) {
         if (text[i] == '<') {

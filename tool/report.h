@@ -8,10 +8,10 @@ network.
     {"kind":"validation","step":N,"loss":..,"tasks":{..}}, or {"validation":N,"loss":..,"task_loss":{..}},
         both with exact_match and rouge_l by task where there were answers
     {"refit":N,..}                                             measured steps corrected the costs
-Validation losses come from main.log beside metrics.jsonl where no record has them.
+Validation losses come from main.log beside metrics.jsonl if no record has them.
 
-A run that went back to a checkpoint has steps twice; the later ones count. A value that is missing, NaN or no
-number is null in the page. A last line that was cut off is left out and mentioned.
+A resumed run has some steps twice; the later ones count. Missing, NaN or non-numeric values become null. A
+truncated last line is ignored and reported.
 */
 #pragma once
 
@@ -22,14 +22,14 @@ number is null in the page. A last line that was cut off is left out and mention
 
 enum { REPORT_MAX_RUNS = 8 };
 
-// One run, as the page takes it (a new reference): metrics.jsonl, or the folder that it lies in. steps rise.
+// One run as an object for the page (a new reference), from metrics.jsonl or its folder. Steps ascend.
 // STATUS_BAD_FORMAT names file and line.
 //     name, cut_line (0: none), about {command, commit, model, machine, options}, resumes [step], refits
 //     [step] steps [[step, values of `columns` .., {task: loss}]], columns [key], tasks {name: true},
 //     num_ranks validations [[step, loss, {task: loss}, {task: exact match}, {task: ROUGE-L}]]
 Status report_run_load(json_t** run, const char* path_or_folder);
-// The value of a step's record; NAN: unknown.
+// A value of a step's record; NAN: unknown.
 double report_run_value(const json_t* run, size_t step_idx, const char* key);
 
-// `trace`: one step of the first run explained, or NULL.
+// `trace`: the analysis of one step of the first run, or NULL.
 void report_print(FILE* out, const json_t* runs, const TraceReplay* trace);

@@ -16,7 +16,7 @@ static const double NUMBER_PX = 10, SMALL_NUMBER_PX = 8, DIGIT_EM = 0.64, MIN_OU
 enum { ROOMY_STAGES = 8, MANY_ROWS = 12, TICK_PX = 90, SHADES = 3 };
 
 // Okabe and Ito (jfly.uni-koeln.de/color), blue darkened a little. CIE lightness of wgt 89, fwd 70, rec 54,
-// bwd 41 (46 on dark): told apart without colour. Light first, then what is different on dark.
+// bwd 41 (46 on dark), so they differ without colour. Light theme first, then the changes for dark.
 static const char STYLE[] =
     "text{font:12px 'Helvetica Neue',Helvetica,Arial,'DejaVu Sans',sans-serif;fill:#1f2328}\n"
     ".page{fill:#fff}.title{font-size:20px;font-weight:600}.value{font-size:18px;font-weight:600}\n"
@@ -45,7 +45,7 @@ static const char STYLE[] =
 typedef struct {
     FILE* out;
     const TimelineInfo* info;
-    const Plan* plan;  // that is being drawn
+    const Plan* plan;  // the plan being drawn
     double ns_px, plot;
     int64_t longest_ns, bound_ns, mem_top_bytes;
     double job_height, send_height, mem_height, row_gap;
@@ -53,8 +53,7 @@ typedef struct {
     Arena* arena;
 } Picture;
 
-// --- elements
-// ------------------------------------------------------------------------------------------------
+// --- elements ---------------------------------------------------------------------------------------------
 
 // PRINTABLE: no control characters, valid UTF-8.
 static void print_text(const Picture* p, double x, double y, const char* css_class, const char* text) {
@@ -74,7 +73,7 @@ static double time_px(const Picture* p, int64_t ns) {
     return LEFT + (double)ns * p->ns_px;
 }
 
-// A box whose title the caller writes; print_title_end() closes both.
+// Opens a box; the caller writes the title and calls print_title_end().
 static void print_box(const Picture* p, const char* css_class, int32_t rank, int64_t begin_ns, int64_t end_ns,
                       double y, double height) {
     fprintf(
@@ -95,8 +94,7 @@ static double tick_step(double span, int32_t max_ticks) {
                                 : 10 * power;
 }
 
-// --- plans
-// ---------------------------------------------------------------------------------------------------
+// --- plans ------------------------------------------------------------------------------------------------
 
 static int64_t busy_ns(const PlanRank* rank) {
     int64_t sum_ns = 0;
@@ -126,7 +124,7 @@ static int64_t replica_end_ns(const Plan* plan, int32_t replica) {
     return end_ns;
 }
 
-// Replicas that are drawn: all, or the slowest.
+// The replicas to draw: all, or only the slowest.
 static void drawn_replicas(const Plan* plan, int32_t* begin, int32_t* end) {
     *begin = 0, *end = plan->R;
     if (plan->P * plan->R <= TIMELINE_MAX_ROWS || plan->R == 1) { return; }
@@ -146,7 +144,7 @@ static bool has_memory(const Plan* plan) {
     return num_rows(plan) <= MANY_ROWS;
 }
 
-// Bytes that are left for activations; 0: no limit.
+// Bytes available for activations; 0: no limit.
 static int64_t limit_bytes_of(const Picture* p, int32_t rank) {
     const int64_t* limits = p->info->memory_limit_bytes;
     int64_t limit_bytes = limits != NULL ? limits[rank] : plan_limit_bytes(p->plan, rank);
@@ -154,10 +152,9 @@ static int64_t limit_bytes_of(const Picture* p, int32_t rank) {
     return limit_bytes == 0 ? 0 : left_bytes > 0 ? left_bytes : 1;
 }
 
-// --- a row
-// ---------------------------------------------------------------------------------------------------
+// --- a row ------------------------------------------------------------------------------------------------
 
-// Which of its stage's chunks; -1: a share of the head.
+// The chunk's number on its stage; -1: a head share.
 static int32_t shade_of(const Placement* placement, const PlanInstr* job) {
     int32_t before = 0;
     if (job->chunk >= placement->num_chunks) { return -1; }
@@ -244,7 +241,7 @@ static void print_memory(const Picture* p, int32_t rank, const MemoryCurve* curv
     }
 }
 
-// "layers 0-3, 12-15"; of many chunks how many; the share of the head.
+// "layers 0-3, 12-15"; a count if there are many chunks; the share of the head.
 static void name_pieces(char* out, size_t room, const Plan* plan, int32_t s) {
     const Placement* placement = &plan->placement;
     int32_t num_chunks = 0, num_layers = 0, used = 0;
@@ -294,8 +291,7 @@ static Status print_row(const Picture* p, int32_t rank, double y) {
     return STATUS_OK;
 }
 
-// --- a plan
-// --------------------------------------------------------------------------------------------------
+// --- a plan -----------------------------------------------------------------------------------------------
 
 enum { HEADER = 92, LEGEND_LINE = 22, PLAN_TITLE = 58, PANEL_TITLE = 26, BOUND_LABEL = 20, AXIS = 30 };
 
@@ -373,10 +369,9 @@ static Status print_plan(const Picture* p, const char* name, double y) {
     return STATUS_OK;
 }
 
-// --- the picture
-// ---------------------------------------------------------------------------------------------
+// --- the picture ------------------------------------------------------------------------------------------
 
-// What occurs in any plan is explained.
+// The legend explains everything that occurs in any plan.
 static void print_legend(const Picture* p, const TimelinePlan* plans, int32_t num_plans, double y) {
     static const struct {
         const char *css_class, *word;
@@ -432,7 +427,7 @@ static void print_legend(const Picture* p, const TimelinePlan* plans, int32_t nu
     fprintf(p->out, "</g>\n");
 }
 
-// Widths and heights that hold for all plans.
+// Widths and heights common to all plans.
 static Status picture_make(Picture* p, const TimelinePlan* plans, int32_t num_plans) {
     double plot = MIN_PLOT;
     int64_t peak_bytes = 0, largest_limit = 0, largest_near = 0;

@@ -1,18 +1,17 @@
 /*
-timeline_svg.h -- plans of one batch as a picture: who computes what when, memory held, how far the bound is.
+timeline_svg.h -- plans of one batch as a picture: jobs, transfers and memory of each rank, and the bound.
 
     stage 0  [0][1][2][0 ][3][1 ][2 ][///][3 ]    one box a job: colour = kind, number = micro-batch
               - -  -  -                            transfers it sends
              __/--\____/-----\____                 memory held by activations, limit as a dashed line
 
-Several plans stand one above the other on one axis of time, with the bound of the first. Of a plan of more
-than TIMELINE_MAX_ROWS ranks the slowest replica is drawn. Colours are from Okabe and Ito's set for
-colour-blind readers, their lightness differs too (grey prints); lighter ones are a stage's other chunks. One
-SVG without scripts, fonts or links; dark where the viewer is.
+Several plans are drawn one above the other on one time axis, with the bound of the first. If a plan has more
+than TIMELINE_MAX_ROWS ranks, only the slowest replica is drawn. Colours are from Okabe and Ito's set for
+colour-blind readers and also differ in lightness; lighter shades mark a stage's other chunks. One SVG without
+scripts, fonts or links, with a dark theme.
 
-Classes (read by test_timeline_svg): fwd bwd wgt rec, of shares of the head hfwd hwgt; k1 k2 besides, of a
-stage's second and third chunk (a fourth is as the first again); idle; act grad fact (transfers sent); mem
-limit bound.
+Classes (read by test_timeline_svg): fwd bwd wgt rec; of head shares hfwd hwgt; k1 k2 mark a stage's second
+and third chunk (a fourth is drawn like the first); idle; act grad fact (sent transfers); mem limit bound.
 */
 #pragma once
 
@@ -33,8 +32,7 @@ typedef struct {
     const char* title;
     MemoryRule memory_rule;             // which buffers the memory curves count
     const int64_t* memory_limit_bytes;  // [P * R] with model state, 0: no limit; NULL: the plans' own
-    double plot_px;                     // how wide time is; 0: by the number of jobs
+    double plot_px;                     // width of the time axis; 0: by the number of jobs
 } TimelineInfo;
 
-// Plans must have passed plan_check. STATUS_NO_MEMORY, or STATUS_OK.
 Status timeline_svg_print(FILE* out, const TimelinePlan* plans, int32_t num_plans, const TimelineInfo* info);

@@ -13,7 +13,7 @@
 
 static const char REMEDY[] = "give a file that the trainer's --trace wrote";
 
-// Days: what is added up stays far from the ends of 64 bits.
+// Days: sums stay far from the 64-bit limits.
 #define MOST_NS (INT64_C(1) << 50)
 
 static Status fail_event(const char* path, size_t idx, const char* why) {
@@ -32,7 +32,7 @@ static int64_t int_or(const json_t* object, const char* key, int64_t least, int6
     return read_int(&value, object, key, least, most) ? value : otherwise;
 }
 
-// Names are shown: letters of the planner's own words only.
+// Names are printed, so only letters used by the planner are accepted.
 static void read_name(char* out, size_t out_bytes, const json_t* object, const char* key) {
     const char* text = json_string_value(json_object_get(object, key));
     bool fits = text != NULL && strlen(text) < out_bytes && plan_name_is_valid(text);
@@ -115,7 +115,7 @@ static Status read_step(TraceFile* out, const json_t* args, const char* path, si
     return STATUS_OK;
 }
 
-// Viewers show dur (us), to a ns; the times of args count here.
+// Viewers show dur (us) to a ns; the times in args are used here.
 static Status check_dur(const json_t* event, int64_t ns, const char* path, size_t idx) {
     const json_t* dur = json_object_get(event, "dur");
     double apart_ns = dur == NULL ? 0 : json_number_value(dur) * 1e3 - (double)ns;
@@ -125,7 +125,7 @@ static Status check_dur(const json_t* event, int64_t ns, const char* path, size_
                 json_number_value(dur), (double)ns / 1e3, REMEDY);
 }
 
-// Of an instruction, on a rank of stage s; -1: there is none like it.
+// Finds an instruction on a rank of stage s; -1: unknown.
 static int32_t row_of(const TraceFile* trace, const TraceEvent* event, int32_t s) {
     PlanInstr instr = {.kind = (uint8_t)event->kind, .chunk = (int16_t)event->chunk, .peer = event->peer};
     int32_t row = plan_instr_row(&trace->placement, trace->P, &instr);
@@ -170,7 +170,7 @@ static Status read_event(TraceFileEvent* out, TraceFile* trace, int32_t rank, co
     return STATUS_OK;
 }
 
-// Process 2 is what was measured.
+// Process 2 holds the measured events.
 static bool is_measured(const json_t* event, const char* category) {
     const char* cat = json_string_value(json_object_get(event, "cat"));
     const char* phase = json_string_value(json_object_get(event, "ph"));
@@ -187,7 +187,7 @@ static Status find_step(TraceFile* out, const json_t* events, const char* path) 
     return FAIL(STATUS_BAD_FORMAT, "%s: no step was measured ---> %s", path, REMEDY);
 }
 
-// Twice over the events: how many each rank has, then what they are.
+// Two passes over the events: count those of each rank, then read them.
 static Status read_events(TraceFile* out, const json_t* events, const char* path, Arena* arena) {
     size_t num_events = json_array_size(events);
     if (num_events > TRACE_MAX_EVENTS) {
@@ -244,7 +244,7 @@ Status trace_file_load(TraceFile* out, const char* path, Arena* arena) {
 
 // --- the graph of a measured step --------------------------------------------------------------------------
 
-// A wait shorter than that is the look itself; a message that was seen so soon after a job was seen by it.
+// Shorter waits are polling only; a message seen this soon after a job was detected because the job ended.
 enum { LEAST_WAIT_NS = 2000, LOOK_NS = 50000 };
 
 typedef struct {
@@ -255,14 +255,14 @@ typedef struct {
 typedef struct {
     const TraceFile* trace;
     TraceGraph* graph;
-    bool after_jobs;  // messages may have to wait for jobs
+    bool after_jobs;  // messages may wait for jobs
     int64_t origin_ns;
     int64_t* measured_ns;  // [num_nodes] end of a node as measured, from the origin
     int32_t num_rows;
     int32_t* node_at;               // [R * INSTR_COUNT * rows * M] of an event; 0: none
-    const TraceEvent** event;       // [num_nodes] of a node; NULL: a message
-    JobEnd** jobs;                  // [ranks][num_jobs] by their end
-    int32_t *num_jobs, *chain_end;  // [ranks]; chain_end: the last node but reductions
+    const TraceEvent** event;       // [num_nodes]; NULL: a message
+    JobEnd** jobs;                  // [ranks][num_jobs] sorted by end
+    int32_t *num_jobs, *chain_end;  // [ranks]; chain_end: the last node except reductions
 } Maker;
 
 static int64_t larger(int64_t a, int64_t b) {
@@ -289,7 +289,7 @@ static TraceNodeKind node_kind(int32_t kind) {
                                       : NODE_POST;
 }
 
-// When the rank came to it, and when it went on.
+// When the rank reached the event, and when it continued.
 static int64_t event_start_ns(const TraceEvent* event) {
     bool waited = event->kind <= INSTR_REC && event->wait_ns >= LEAST_WAIT_NS;
     return event->begin_ns - (waited ? event->wait_ns : 0);
@@ -311,7 +311,7 @@ static int32_t index_of(const Maker* maker, const TraceNode* node) {
     return (int32_t)(node - maker->graph->nodes);
 }
 
-// Of a node that posts a send; false: it does not.
+// For a node that posts a send; false for others.
 static bool trace_graph_message(PlanMessage* out, const TraceNode* send) {
     *out = (PlanMessage){.kind = send->event_kind == INSTR_SEND_ACT    ? MESSAGE_ACT
                                  : send->event_kind == INSTR_SEND_GRAD ? MESSAGE_GRAD
@@ -320,7 +320,7 @@ static bool trace_graph_message(PlanMessage* out, const TraceNode* send) {
     return plan_instr_is_send(send->event_kind);
 }
 
-// `node` waits for one more; *joined: a node that was made for that, 0: none. `nodes` has room for it.
+// Adds a dependency to `node`; *joined: a join node made for that, 0: none. `nodes` has room for it.
 static void trace_graph_wait_for(TraceGraph* graph, int32_t n, int32_t before, int32_t* joined) {
     TraceNode* node = &graph->nodes[n];
     *joined = 0;
@@ -348,7 +348,7 @@ static void wait_for(Maker* maker, TraceNode* node, int32_t before) {
     maker->measured_ns[joined] = larger(maker->measured_ns[of[0]], maker->measured_ns[of[1]]);
 }
 
-// Parts of a shared head are told from chunks.
+// Distinguishes head shares from chunks.
 static uint8_t job_of(const TraceFile* trace, int32_t kind, int32_t row) {
     if (row < trace->placement.num_chunks) { return (uint8_t)kind; }
     return kind == INSTR_FWD ? TRACE_JOB_HEAD : TRACE_JOB_HEAD_WEIGHTS;
@@ -358,7 +358,7 @@ static uint8_t job_of(const TraceFile* trace, int32_t kind, int32_t row) {
 
 static Status add_rank(Maker* maker, int32_t rank) {
     const TraceFileRank* list = &maker->trace->ranks[rank];
-    int32_t before = 0;  // posts hang on the chain, and do not hold it up
+    int32_t before = 0;  // posts hang on the chain and do not delay it
     for (int32_t i = 0; i < list->num_events; i++) {
         const TraceEvent* event = &list->events[i].event;
         if (!is_counted(event) || event->kind == TRACE_REDUCE) { continue; }
@@ -390,8 +390,8 @@ static Status add_rank(Maker* maker, int32_t rank) {
     return STATUS_OK;
 }
 
-// Gradients are summed when all that take part have come. Who does is not in the trace: a reduction that
-// ended after everybody's last job may have waited for them all.
+// Gradients are reduced when all participants have arrived. The trace does not name them: a reduction that
+// ended after everybody's last job may have waited for all.
 static void add_reductions(Maker* maker) {
     int32_t all = 0;
     int64_t all_ns = 0;
@@ -464,7 +464,7 @@ static int32_t job_ending_in(const Maker* maker, int32_t rank, int64_t begin_ns,
     return maker->jobs[rank][low - 1].node;
 }
 
-// Takes from what it waits for until `until`, where somebody waited for it; else as planned, and no longer.
+// The duration from its dependencies to `until` if a rank waited for it; otherwise at most the planned one.
 static void set_duration(Maker* maker, TraceNode* node, int64_t until_ns, bool waited) {
     int64_t from_ns = 0;
     for (int32_t k = 0; k < node->num_before; k++) {
@@ -475,7 +475,8 @@ static void set_duration(Maker* maker, TraceNode* node, int64_t until_ns, bool w
     node->late_ns = waited ? took_ns - node->ns : 0;
 }
 
-// Posted by both at `posted`, there at `until`: right after a job of this rank, which then looked?
+// A message posted by both ends at `posted` and received at `until`: was it detected right after a job of
+// this rank?
 static void wait_for_job(Maker* maker, TraceNode* node, int32_t rank, int64_t posted_ns, int64_t until_ns) {
     int64_t look_ns = larger(2 * node->planned_ns, LOOK_NS);
     if (!maker->after_jobs || until_ns - posted_ns <= look_ns) { return; }
@@ -483,7 +484,7 @@ static void wait_for_job(Maker* maker, TraceNode* node, int32_t rank, int64_t po
     if (job != 0 && until_ns - maker->measured_ns[job] <= look_ns) { wait_for(maker, node, job); }
 }
 
-// Of several messages that a job reads, the one that came last.
+// Is `recv` the last to arrive of the messages that the job reads?
 static bool came_last(const Maker* maker, int32_t recv, PlanJobAt reader) {
     const TraceFile* trace = maker->trace;
     const TraceNode* mine = &maker->graph->nodes[recv];
@@ -520,7 +521,7 @@ static void add_message(Maker* maker, int32_t send, int32_t recv, int32_t reader
     wait_for(maker, &maker->graph->nodes[reader], index_of(maker, node));
 }
 
-// A send that was through before the receive was posted did not wait for it.
+// A send that completed before the receive was posted did not wait for it.
 static void add_release(Maker* maker, int32_t send, int32_t recv, int32_t wait) {
     const TraceEvent *sent = maker->event[send], *waits = maker->event[wait];
     bool waited = waits->end_ns - waits->begin_ns >= LEAST_WAIT_NS;
@@ -609,7 +610,7 @@ static Status maker_init(Maker* maker, const TraceFile* trace, TraceGraph* graph
     }
     maker->num_rows = placement_num_rows(&trace->placement, trace->P);
     int64_t num_cells = (int64_t)trace->R * maker->num_rows * trace->M;
-    if (num_events == 0 || num_cells > 64 * num_events + 4096) {  // tables stay small
+    if (num_events == 0 || num_cells > 64 * num_events + 4096) {  // limits the tables
         return FAIL(STATUS_BAD_FORMAT, "%lld events of %lld ranks: no step ---> give a whole trace",
                     (long long)num_events, (long long)num_ranks);
     }
@@ -644,7 +645,7 @@ static Status make(TraceGraph* out, const TraceFile* trace, bool after_jobs, Are
     return trace_graph_sort(out, arena);
 }
 
-// What is added up, a hundred times as slow, stays far from the ends of 64 bits.
+// Even a hundred times slower, sums stay far from the 64-bit limits.
 static Status check_sums(const TraceGraph* graph) {
     const int64_t most_ns = INT64_C(1) << 52;
     int64_t sum_ns = 0, planned_ns = 0;
@@ -659,7 +660,8 @@ static Status check_sums(const TraceGraph* graph) {
     return STATUS_OK;
 }
 
-// Clocks of two hosts that are off may put a message after the job that it is for: then without such waits.
+// If the clocks of two hosts differ, a message may appear after the job that reads it; such waits are
+// dropped.
 Status trace_graph_make(TraceGraph* out, const TraceFile* trace, Arena* arena) {
     Status status = make(out, trace, true, arena);
     if (status == STATUS_DEADLOCK) { status = make(out, trace, false, arena); }
@@ -721,7 +723,7 @@ Status trace_graph_path(TracePath* out, const TraceGraph* graph, Arena* arena) {
     return STATUS_OK;
 }
 
-// --- a measured step with something otherwise --------------------------------------------------------------
+// --- a measured step with changes -------------------------------------------------------------------------
 
 // --- other durations ---------------------------------------------------------------------------------------
 
@@ -734,7 +736,7 @@ static int compare_doubles(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-// Of measured to planned, over a rank's jobs of a kind; 1: none has a plan.
+// Ratio of measured to planned over a rank's jobs of a kind; 1: no job has a plan.
 static double median_ratio(const TraceGraph* graph, int32_t rank, int32_t kind, double* room) {
     int32_t count = 0;
     for (int32_t n = 1; n < graph->num_nodes; n++) {
@@ -745,7 +747,7 @@ static double median_ratio(const TraceGraph* graph, int32_t rank, int32_t kind, 
     if (count == 0) { return 1; }
     qsort(room, (size_t)count, sizeof *room, compare_doubles);
     double median = (room[(count - 1) / 2] + room[count / 2]) / 2;
-    return fmin(fmax(median, 0.1), 10);  // more is no job of that plan
+    return fmin(fmax(median, 0.1), 10);  // anything beyond is not a job of that plan
 }
 
 static Status find_ratios(double** out, const TraceGraph* graph, Arena* arena) {
@@ -816,8 +818,8 @@ static Status check_plan(const Plan* plan, const TraceFile* trace) {
     return STATUS_OK;
 }
 
-// What each instruction of a rank's list took: jobs with what the executor did before them, sends their
-// message. node_at: [INSTR_COUNT * rows * M] of this replica, 0: none.
+// The measured duration of each instruction of a rank's list: for jobs with the executor's work before
+// them, for sends the message. node_at: [INSTR_COUNT * rows * M] of this replica, 0: none.
 static Status durations_of(int64_t* ns, const TraceGraph* graph, const Plan* plan, int32_t rank,
                            const int32_t* node_at) {
     int32_t num_rows = placement_num_rows(&plan->placement, plan->P);
@@ -845,7 +847,8 @@ static Status durations_of(int64_t* ns, const TraceGraph* graph, const Plan* pla
     return STATUS_OK;
 }
 
-// Runs the plan's lists in plan/replay.h, one replica after the other; gradients are summed as in the graph.
+// Replays the plan's lists (plan/replay.h), one replica after the other; gradients are reduced as in the
+// graph.
 Status trace_graph_ordered(int64_t* out_ns, const TraceFile* trace, const TraceGraph* graph, const Plan* plan,
                            Arena* arena) {
     TRY(check_plan(plan, trace));
@@ -874,17 +877,15 @@ Status trace_graph_ordered(int64_t* out_ns, const TraceFile* trace, const TraceG
     return STATUS_OK;
 }
 
-// --- what would have made it shorter -----------------------------------------------------------------------
-
 // --- what if -----------------------------------------------------------------------------------------------
 
 typedef struct {
     TraceWhatIf change;
-    double* speeds;     // [num_ranks] change.rank_speeds, once there is one
-    const char* order;  // a plan's path; NULL: as it was
+    double* speeds;     // [num_ranks] change.rank_speeds, allocated when needed
+    const char* order;  // path of a plan; NULL: the traced order
 } Row;
 
-// "2x": a factor of 0.01 to 100, on top of those before it in the row; so is what comes out.
+// "2x": a factor of 0.01 to 100, multiplied with earlier ones in the row; the product has the same range.
 static bool take_factor(double* product, const char* text) {
     char* end;
     double factor = strtod(text, &end);
@@ -921,7 +922,7 @@ static bool parse_change(Row* row, const char* text, int32_t num_ranks) {
     return jitter || planned || late;
 }
 
-// Changes joined by +, in place.
+// Parses changes joined by +, in place.
 static Status parse_row(Row* row, char* text, int32_t num_ranks) {
     char* at = text;
     while (at != NULL) {
@@ -940,7 +941,7 @@ static Status parse_row(Row* row, char* text, int32_t num_ranks) {
     return STATUS_OK;
 }
 
-// A speed that all ranks share is said once.
+// A speed common to all ranks is printed once.
 static bool share_speed(const double* speeds, int32_t num_ranks) {
     for (int32_t r = 1; r < num_ranks; r++) {
         if (speeds[r] != speeds[0]) { return false; }
@@ -1125,9 +1126,9 @@ void trace_replay_print(const TraceReplay* replay, FILE* out) {
     }
 }
 
-// --- for the page ------------------------------------------------------------------------------------------
+// --- values for the page ----------------------------------------------------------------------------------
 
-// Which of its rank's chunks; "" where each has one.
+// The chunk's number on its rank; "" if each rank has one.
 static void piece_text(char* out, size_t out_bytes, const TraceFile* file, const TraceNode* node) {
     out[0] = '\0';
     if (node->job >= TRACE_JOB_HEAD) {

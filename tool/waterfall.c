@@ -13,7 +13,7 @@ const char* const waterfall_names[WATERFALL_COUNT] = {WATERFALL_LIST(X)};
 
 enum { NUM_LEVELS = WATERFALL_COUNT + 1 };
 
-// What is taken away, in the order of the levels.
+// Obstacles removed, in the order of the levels.
 typedef struct {
     bool free_transfers;  // and no tails
     bool no_recompute;
@@ -21,16 +21,16 @@ typedef struct {
     bool no_padding;
 } Ideal;
 
-// The level that a part begins at.
+// The level at which a part begins.
 typedef struct {
     const Plan* plan;
     const PlanRequest* request;
     const PlanSample* samples;
-    const PlanProblem* problem;  // with costs as they are
-    const PlanProblem* pure;     // without constants and floors of times
+    const PlanProblem* problem;  // with full costs
+    const PlanProblem* pure;     // without constants and minimum times
     int64_t level_ns[NUM_LEVELS];
     bool memory_is_short;
-    bool has_other_times;  // the lists' jobs do not take what the costs say
+    bool has_other_times;  // the lists' job times differ from the costs
     int64_t last_end_ns;   // of the lists' jobs
     Arena* arena;
 } Fall;
@@ -89,7 +89,8 @@ static bool is_of_stage(const PipeProblem* problem, int32_t row, int32_t s) {
     return pipe_has_row(problem, row) && pipe_stage_of(problem, row) == s;
 }
 
-// The job lists of replica r; without R where nothing is recomputed. `split`: some weight gradients are jobs.
+// The job lists of replica r; without R if nothing is recomputed. `split`: some weight gradients are
+// separate jobs.
 static Status schedule_of_replica(PipeSchedule* out, bool* split, const Fall* fall,
                                   const PipeProblem* problem, int32_t first_mb, int32_t r) {
     TRY(pipe_schedule_init(out, problem, fall->arena));
@@ -135,7 +136,7 @@ static int64_t smaller_of(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-// In the plan's order, and in the adaptive order if any is allowed: the faster.
+// The faster of the plan's order and, if any order is allowed, the adaptive one.
 static Status fastest(int64_t* makespan_ns, const Fall* fall, const PipeProblem* problem,
                       const PipeSchedule* own, const PipeSchedule* any) {
     TRY(simulate(makespan_ns, fall, problem, own));
@@ -147,7 +148,7 @@ static Status fastest(int64_t* makespan_ns, const Fall* fall, const PipeProblem*
     return STATUS_OK;
 }
 
-// What a micro-batch holds on a stage, at most; whether any of its chunks there is recomputed.
+// The peak of a micro-batch on a stage; whether any of its chunks there is recomputed.
 static int64_t bytes_of_stage(const PipeProblem* problem, int32_t s, int32_t m) {
     int64_t sum = 0;
     for (int32_t row = 0; row < pipe_num_rows(problem); row++) {
@@ -165,7 +166,7 @@ static bool is_recomputed(const PipeProblem* problem, int32_t s, int32_t m) {
     return any;
 }
 
-// What the lists say that jobs take, against the costs.
+// Compares the job times in the lists with the costs.
 static void compare_times(Fall* fall, const PipeTimeline* timeline, int32_t P, int32_t r) {
     for (int32_t s = 0; s < P; s++) {
         const PlanRank* rank = &fall->plan->ranks[r * P + s];
@@ -180,7 +181,7 @@ static void compare_times(Fall* fall, const PipeTimeline* timeline, int32_t P, i
     }
 }
 
-// Something is recomputed, or one more micro-batch would not have fitted somewhere.
+// True if something is recomputed, or one more micro-batch would not have fitted on some stage.
 static Status look_for_shortage(Fall* fall, int32_t first_mb, int32_t M, int32_t r) {
     PipeProblem problem;
     PipeSchedule schedule;
@@ -210,7 +211,8 @@ static void raise(int64_t* level_ns, int64_t ns) {
     *level_ns = ns > *level_ns ? ns : *level_ns;
 }
 
-// Before the first job of each stage, and after its last where that is a B, over all micro-batches.
+// The time before the first job of each stage, and after its last job if that is a B, over all
+// micro-batches.
 static void ends_make(int64_t arrival[PLAN_MAX_STAGES], int64_t tail[PLAN_MAX_STAGES],
                       const PipeProblem* problem, bool split) {
     for (int32_t s = 0; s < problem->P; s++) { arrival[s] = tail[s] = INT64_MAX; }
@@ -239,7 +241,7 @@ static void ends_make(int64_t arrival[PLAN_MAX_STAGES], int64_t tail[PLAN_MAX_ST
     }
 }
 
-// Work alone: what the last levels need. Returns the work of all stages together.
+// Only the work, for the last levels. Returns the sum over all stages.
 static int64_t add_work_levels(Fall* fall, const PipeProblem* problem, bool split) {
     int64_t total_ns = 0, arrival[PLAN_MAX_STAGES], tail[PLAN_MAX_STAGES];
     if (problem->M == 0) { return 0; }  // a replica without samples
@@ -260,7 +262,7 @@ static int64_t add_work_levels(Fall* fall, const PipeProblem* problem, bool spli
     return total_ns;
 }
 
-// Raises every level by replica r; adds its work to *total_ns.
+// Raises every level to that of replica r; adds its work to *total_ns.
 static Status add_replica(Fall* fall, int64_t* total_ns, int32_t first_mb, int32_t M, int32_t r) {
     static const Ideal ideals[] = {[WATERFALL_COMMUNICATION] = {0},
                                    [WATERFALL_MEMORY] = {.free_transfers = true},
@@ -287,7 +289,7 @@ static Status add_replica(Fall* fall, int64_t* total_ns, int32_t first_mb, int32
         }
         int64_t ns;
         TRY(fastest(&ns, fall, &problem, &own, free_order ? &any : NULL));
-        before_ns = smaller_of(before_ns, ns);  // another order may suit the easier problem less
+        before_ns = smaller_of(before_ns, ns);  // the easier problem may fit another order less well
         raise(&fall->level_ns[level], before_ns);
         if (level == WATERFALL_ORDER) { *total_ns += add_work_levels(fall, &problem, split); }
     }
@@ -305,7 +307,7 @@ static void drop_constants(CostModel* costs) {
     }
 }
 
-// The problem that the plan solves: its placement, no limit.
+// The problem that the plan solves: its placement, no memory limit.
 static Status problem_of_plan(const PlanProblem** out, Fall* fall, const CostModel* costs,
                               int32_t num_samples) {
     PlanProblem* problem;
@@ -350,7 +352,8 @@ Status waterfall_make(Waterfall* out, const Plan* plan, const CostModel* costs, 
         TRY(add_replica(&fall, &total_ns, first_mb, M, r));
         first_mb += M;
     }
-    // Of receives that wait for memory. Another message goes first then, so that a plan may end sooner, too.
+    // Receives that wait for memory let another message go first, so a plan with late receives may end
+    // sooner.
     int64_t late_ns = plan->makespan_ns - fall.level_ns[0];
     bool may_differ = has_limit(request) && plan->makespan_ns >= fall.last_end_ns;
     if (fall.has_other_times || (late_ns != 0 && !may_differ)) {
@@ -383,7 +386,7 @@ static void print_row(FILE* out, const char* name, int64_t below_ns, int64_t ns,
     char bar[BAR_WIDTH + 1];
     for (int i = 0; i < end; i++) { bar[i] = i < begin ? ' ' : '#'; }
     bar[end > begin ? end : 0] = '\0';
-    bool is_long = makespan_ns >= 1000000000;  // one unit for all rows, which add up
+    bool is_long = makespan_ns >= 1000000000;  // one unit for all rows
     fprintf(out, "%-19s %12.3f %-2s  %6.2f %%%s%s\n", name, (double)ns / (is_long ? 1e9 : 1e6),
             is_long ? "s" : "ms", 100.0 * (double)ns / (double)all_ns, end > begin ? "  " : "", bar);
 }

@@ -1,8 +1,8 @@
 /*
-waterfall.h -- where the time between a plan's bound and its makespan goes; the parts sum to it exactly.
+waterfall.h -- splits the time between a plan's bound and its makespan into parts that sum to it exactly.
 
-Obstacles are taken away from the plan one after the other, and what the makespan falls by is that obstacle's
-part. Jobs keep their order on each stage unless a freer order is faster:
+Obstacles are removed from the plan one after the other; the decrease of the makespan is that obstacle's part.
+Jobs keep their order on each stage unless a freer order is faster:
     makespan        as predicted
     communication   transfers and gradient reduction take no time
     memory          no limit: receives as early as data comes, and the adaptive order with the same
@@ -16,9 +16,9 @@ part. Jobs keep their order on each stage unless a freer order is faster:
     stages          work spread evenly over the stages of each replica
     replicas        and over the replicas
     efficiency      curves at the cheapest rate that a micro-batch of this batch could have: the bound
-Each level is at least the next, so no part is negative. A level below the bound counts as the bound: what no
-plan can avoid (a head that is larger than a stage; constants and recomputation that memory enforces, layers
-that only one split can hold: the bound has them) is not charged. test_waterfall.c
+Each level is at least the next, so no part is negative. A level below the bound counts as the bound, so
+unavoidable costs (a head larger than a stage; constants, recomputation and layer splits that memory enforces)
+are not charged. test_waterfall.c
 */
 #pragma once
 
@@ -30,7 +30,7 @@ that only one split can hold: the bound has them) is not charged. test_waterfall
 // clang-format off
 #define WATERFALL_LIST(X)                                                                       \
     X(WATERFALL_COMMUNICATION, "communication")     /* and gradient reduction */                \
-    X(WATERFALL_MEMORY,        "memory")            /* waiting because memory is short */       \
+    X(WATERFALL_MEMORY,        "memory")            /* waiting caused by the memory limit */       \
     X(WATERFALL_RECOMPUTE,     "recompute")                                                     \
     X(WATERFALL_LAUNCH,        "launch overhead")   /* per micro-batch constants and floors */  \
     X(WATERFALL_PADDING,       "padding")                                                       \
@@ -52,11 +52,11 @@ typedef struct {
 
 extern const char* const waterfall_names[WATERFALL_COUNT];
 
-// Of a plan made for this request, costs and batch. `arena` holds temporaries.
-// STATUS_INVALID_PLAN where the plan's job lists cannot run, or where they take another time than it says.
+// For a plan made with this request, costs and batch. `arena` holds temporaries. STATUS_INVALID_PLAN if the
+// plan's job lists cannot run, or if their time differs from the plan's.
 Status waterfall_make(Waterfall* out, const Plan* plan, const CostModel* costs, const PlanRequest* request,
                       const PlanSample* samples, int32_t num_samples, Arena* arena);
 
-// A table: part, milliseconds, percent of the makespan, and a bar, a column of which is 2 % of the makespan;
-// each begins where the one above it ends. Of what is less than half a column there may be none.
+// Prints a table: part, milliseconds, percent of the makespan, and a bar with one column per 2 % of the
+// makespan. Each bar begins at the end of the one above. Parts under half a column may have no bar.
 void waterfall_print(const Waterfall* waterfall, FILE* out);

@@ -102,7 +102,7 @@ static char* text_of(const TokenText* text, const int32_t* tokens, int num_token
     return fclose(memory) == 0 ? out : NULL;
 }
 
-// Text as it was learned or made up: nothing in it may steer the terminal.
+// Generated or learned text must not control the terminal.
 static void print_lines(const char* text, size_t num_bytes, const char* line_end) {
     enum { ESCAPED = 4 };  // a byte as \xNN
     while (num_bytes > 0) {
@@ -124,7 +124,7 @@ void answers_print_text(const TokenText* text, const int32_t* tokens, int num_to
     free(said);
 }
 
-// One line of the text's beginning (or its end, which in a long prompt says what it asks).
+// One line of the text's beginning (or its end, where a long prompt has its question).
 static void print_excerpt(const char* title, char* text, bool of_end) {
     enum { EXCERPT_BYTES = 96 };
     size_t num_bytes = text != NULL ? strlen(text) : 0;
@@ -133,7 +133,7 @@ static void print_excerpt(const char* title, char* text, bool of_end) {
     size_t end = num_bytes > begin + EXCERPT_BYTES ? begin + EXCERPT_BYTES : num_bytes;
     while (begin > 0 && begin < end && ((unsigned char)text[begin] & 0xC0) == 0x80) {
         begin++;
-    }  // whole letters
+    }  // whole characters
     while (end < num_bytes && end > begin && ((unsigned char)text[end] & 0xC0) == 0x80) { end--; }
     printf("  %-8s %s", title, begin > 0 ? "..." : "");
     if (end > begin) { print_lines(text + begin, end - begin, " / "); }
@@ -198,7 +198,7 @@ static int count_letters(const char* text) {
     return num_letters;
 }
 
-// In a column so many letters wide.
+// Padded to a column of that many characters.
 static void print_name(const char* name, int num_letters) {
     int letters = 0, bytes = 0;
     while (name[bytes] != '\0' && letters + begins_letter(name[bytes]) <= num_letters) {

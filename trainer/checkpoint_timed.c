@@ -1,4 +1,4 @@
-// Checkpoints by the clock, and which of them go (checkpoint_timed.h).
+// checkpoint_timed.c -- checkpoints by the clock, and which of them are deleted.
 #include "checkpoint_timed.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-// generator_prompts.c -- prompts from the command line, from lines of text, and from records as prepare_data
-// reads them; with what the data's template puts around them, byte for byte as in training.
+// generator.c -- ./generate: prompts (from the command line, lines of text, or records), the model,
+// answers. Templates are applied byte for byte as in training.
 #include "generator.h"
 
 #include <errno.h>
@@ -64,7 +64,7 @@ static Status join(const Prompts* p, Prompt* out) {
 
 // --- records -----------------------------------------------------------------------------------------------
 
-// As it is given back: with numbers as they stand there, where jansson can hold them.
+// As it is written back: numbers unchanged, if jansson can represent them.
 static json_t* record_json(const Prompts* p, const Record* record) {
     json_t* root =
         json_loadb(record->json.text, record->json.num_bytes, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, NULL);
@@ -77,7 +77,7 @@ static Status set_record(const Prompts* p, Prompt* out, const Record* record) {
     out->task = copy_of(record->task.text, record->task.num_bytes);
     if (out->task == NULL) { return no_memory(); }
     if (record->form == RECORD_TEXT && last->inputs.num_bytes == 0) {
-        return add_part(out, last->targets, PART_TEXT);  // it had no template in training: it is gone on with
+        return add_part(out, last->targets, PART_TEXT);  // trained without a template, so it is continued
     }
     for (int32_t t = 0; t < record->num_turns; t++) {
         TRY(add_part(out, record->turns[t].inputs, PART_INPUT));
@@ -100,7 +100,7 @@ static Status next_record(Prompts* p, Prompt* out, bool* is_end) {
 
 // --- texts -------------------------------------------------------------------------------------------------
 
-// A text alone can stand in one place of the template only.
+// A text can be inserted in one place of the template only.
 static Status check_place(const Prompts* p) {
     char others[200] = "";
     const char* name;
@@ -169,7 +169,7 @@ static Status next_line(Prompts* p, Prompt* out, bool* is_end) {
     return set_text(p, out, text, num_bytes);
 }
 
-// What somebody types, as it comes.
+// Reads lines as they are typed.
 static Status next_typed(Prompts* p, Prompt* out, bool* is_end) {
     for (;;) {
         fputs("> ", stderr);
@@ -193,7 +193,7 @@ static Status next_typed(Prompts* p, Prompt* out, bool* is_end) {
 
 // --- files -------------------------------------------------------------------------------------------------
 
-// JSON where the name or the first characters say so, else lines of text.
+// JSON by name or first characters, otherwise lines of text.
 static Status open_next(Prompts* p, bool* is_open) {
     *is_open = p->next_file < (p->is_stdin ? 1 : p->files.num_files);
     if (!*is_open) { return STATUS_OK; }
@@ -213,7 +213,7 @@ static Status open_next(Prompts* p, bool* is_open) {
     return STATUS_OK;
 }
 
-// A bad record costs itself alone: said among the first, counted always.
+// A bad record is skipped: the first ones are printed, all are counted.
 static void pass_over(Prompts* p) {
     if (++p->num_bad <= BAD_SHOWN) { fprintf(stderr, "skipped %s\n", status_message()); }
     if (p->num_bad == BAD_SHOWN + 1) {
@@ -221,7 +221,7 @@ static void pass_over(Prompts* p) {
     }
 }
 
-// The next prompt of the files, where is none *out is all zero.
+// The next prompt of the files; at the end *out is all zero.
 static Status next_of_files(Prompts* p, Prompt* out) {
     for (;;) {
         bool is_open = true, is_end = false;
@@ -265,7 +265,7 @@ Status prompts_next(Prompts* p, Prompt* out) {
     return STATUS_OK;
 }
 
-// Nobody asked anything: a failure, but where somebody types.
+// No prompts at all: an error, except in interactive use.
 static Status prompts_fail_without_any(const Prompts* p) {
     if (p->is_terminal) { return STATUS_OK; }
     if (p->num_bad == 0) {
@@ -330,10 +330,10 @@ void prompt_free(Prompt* prompt) {
 }
 
 // --- the model ---------------------------------------------------------------------------------------------
-// The model that a path names: the newest checkpoint of a folder, a file, Hugging Face's
-// files; and the tokenizer beside it.
+// Finds the model of a path: the newest checkpoint of a folder, a file, or Hugging Face's files; and its
+// tokenizer.
 
-// What llmc/ says of a file, as a status.
+// Converts a failure of llmc/ to a status.
 
 static Status find_weights(GeneratorModel* g, const char* path, bool* is_hf) {
     struct stat about;
@@ -386,7 +386,7 @@ static void make_model(GeneratorModel* g, const ModelConfig* config, int num_thr
     model_init(&g->model, config, 0, model_num_layers(config), true, g->ops);
 }
 
-// Every value is read once, as training does, and must be what was saved.
+// Every value is read once and checked against the seal, as in training.
 static Status read_checkpoint(GeneratorModel* g, int num_threads, uint64_t* vocab_hash) {
     ModelConfig config;
     CheckpointSeal seal;
@@ -413,7 +413,7 @@ static Status read_hf(GeneratorModel* g, int num_threads, HfConfig* details) {
                                                                                           : status_last();
 }
 
-// What was trained with one tokenizer has nothing to say in another's tokens.
+// Refuses a model trained with another tokenizer.
 static Status check_tokens(const GeneratorModel* g, const char* folder, uint64_t vocab_hash) {
     const SampleVocab* vocab = &g->tokens.data.vocab;
     if (vocab_hash != 0 && vocab->hash != vocab_hash) {
@@ -466,15 +466,14 @@ void generator_model_close(GeneratorModel* g) {
 }
 
 // --- answers -----------------------------------------------------------------------------------------------
-// Prompts to tokens, what the model writes to text, lines of output; and how many of
-// the answers are those that the prompts bring.
+// Prompts to tokens, generated tokens to text, output, and scores against given answers.
 
 enum { GROUP_PROMPTS = 128 };  // read, answered and written together
 
 typedef struct {
     char* text;  // terminated
     size_t text_bytes, capacity, shown_bytes;
-    bool is_stopped;  // at what ends an answer in the data's chats
+    bool is_stopped;  // by the text that ends an answer in the data's chats
 } Answer;
 
 typedef struct {
@@ -482,17 +481,17 @@ typedef struct {
     int64_t num_right, num_answers;
 } Score;
 
-// What was left out of prompts that are too long: of inputs, as LongSamples; texts' beginnings; turns.
+// Removed parts of too long prompts: of inputs as LongSamples; beginnings of texts; turns.
 enum { CUT_TEXT = LONG_SKIP, CUT_TURNS, NUM_CUTS };
 
 typedef struct {
     GeneratorModel* model;
     const GeneratorOptions* options;
     Prompts* prompts;
-    bool json_lines, shows_early;  // shows_early: on a terminal, as it is written
-    char *stop, *before;           // what stands after and before an answer; "": nothing
-    LongSamples long_samples;      // what goes of inputs
-    int32_t tail;                  // the last tokens of an input, which stay
+    bool json_lines, shows_early;  // shows_early: stream to a terminal
+    char *stop, *before;           // text after and before an answer; "": none
+    LongSamples long_samples;      // how inputs are cut
+    int32_t tail;                  // tokens kept at the end of an input
     // of a group
     int num_prompts;
     Prompt group[GROUP_PROMPTS];
@@ -510,8 +509,8 @@ static Status generator_answer_no_memory(void) {
 
 // --- text to tokens ----------------------------------------------------------------------------------------
 
-// The newline is text, and may be one token with what stands before it (as in prepare_data). An earlier
-// answer ends as every target does.
+// The newline is text and may merge with the preceding text into one token (as in prepare_data). An earlier
+// answer ends like every target.
 static Status tokenise_part(Generation* g, const PromptPart* part, BpeTokens* out) {
     const SampleVocab* vocab = &g->model->tokens.data.vocab;
     const SampleInputEnd end = part->kind == PART_ANSWER                    ? INPUT_END_EOT
@@ -528,7 +527,7 @@ static Status tokenise_part(Generation* g, const PromptPart* part, BpeTokens* ou
     return end == INPUT_END_EOT ? bpe_tokens_add(out, vocab->eot_token) : STATUS_OK;
 }
 
-// How many tokens the end of every input is, as training counts them (prepare_data.c).
+// The number of tokens at the end of every input, as training counts them (prepare_data.c).
 static Status count_tail(Generation* g) {
     const SampleInputEnd end = g->options->raw ? INPUT_END_NONE : g->model->tokens.data.vocab.input_end;
     size_t num_bytes;
@@ -545,8 +544,8 @@ static void leave_out(BpeTokens* tokens, int64_t begin, int64_t end) {
     tokens->num_tokens -= end - begin;
 }
 
-// Of earlier turns as many as it takes go, whole ones: those after the first, the oldest first, for in the
-// first one the system speaks; then that. ends[i]: of part i.
+// Removes whole earlier turns: first the oldest after the first turn, then the first, which contains the
+// system's message. ends[i]: of part i.
 static void cut_turns(Generation* g, BpeTokens* tokens, const int64_t* ends, int num_parts, int64_t keep) {
     int64_t begin = ends[1], end = begin;
     for (int i = 2; i < num_parts && tokens->num_tokens - (end - begin) > keep; i += 2) {
@@ -560,7 +559,7 @@ static void cut_turns(Generation* g, BpeTokens* tokens, const int64_t* ends, int
     g->num_cut[CUT_TURNS]++;
 }
 
-// Of an input what training leaves out; a text is gone on with, so its end stays.
+// Cuts an input as in training; of a text the end is kept, since it is continued.
 static void cut_input(Generation* g, BpeTokens* tokens, bool is_text, int64_t keep) {
     const int32_t most = g->model->model.config.max_seq_len;
     const LongSamples way = is_text ? LONG_CUT_START : g->long_samples;
@@ -572,7 +571,7 @@ static void cut_input(Generation* g, BpeTokens* tokens, bool is_text, int64_t ke
     g->num_cut[is_text ? (int)CUT_TEXT : (int)way]++;
 }
 
-// Of a prompt longer than the model's sequences as much goes as the answer needs.
+// Cuts a prompt longer than the model's sequences to leave room for the answer.
 static void cut(Generation* g, const Prompt* prompt, BpeTokens* tokens, const int64_t* ends) {
     const ModelConfig* config = &g->model->model.config;
     if (config->kind->has_decoder) { return; }
@@ -630,7 +629,7 @@ static void add_text(Answer* a, const void* bytes, size_t num_bytes) {
     a->text[a->text_bytes] = '\0';
 }
 
-// Without the first bytes of a character whose others are still to come.
+// Without the first bytes of an incomplete character.
 static size_t whole_letters(const char* text, size_t num_bytes) {
     size_t begin = num_bytes;
     while (begin > 0 && num_bytes - begin < 4) {
@@ -642,7 +641,7 @@ static size_t whole_letters(const char* text, size_t num_bytes) {
     return num_bytes;
 }
 
-// Text as it was made up: nothing in it may steer the terminal.
+// Generated text must not control the terminal.
 static void print_text(const char* text, size_t num_bytes) {
     enum { ESCAPED = 4 };  // a byte as \xNN
     if (!isatty(STDOUT_FILENO)) {
@@ -664,7 +663,7 @@ static void print_text(const char* text, size_t num_bytes) {
 static void show(Generation* g, Answer* a, bool is_last) {
     if (!g->shows_early || a->text == NULL) { return; }
     size_t end = is_last ? a->text_bytes : whole_letters(a->text, a->text_bytes);
-    // what may be the beginning of the stop waits
+    // text that may begin the stop text is held back
     size_t held = strlen(g->stop);
     if (!is_last) { end = end > a->shown_bytes + held ? end - held : a->shown_bytes; }
     end = is_last ? end : whole_letters(a->text, end);
@@ -684,7 +683,7 @@ static bool said(void* context, const Completion* completion, int32_t token) {
     }
     int32_t num_bytes = 0;
     const unsigned char* text = tokenizer_token_text(tokens->tokenizer, token, &num_bytes);
-    // before the first word of pieces stands a blank
+    // the first word of pieces is preceded by a blank
     bool is_blank = a->text_bytes == 0 && num_bytes > 0 && text[0] == ' ' &&
                     tokens->data.vocab.tokenizer == TOKENIZER_SENTENCEPIECE;
     if (text != NULL) { add_text(a, text + is_blank, (size_t)(num_bytes - is_blank)); }
@@ -699,7 +698,7 @@ static bool said(void* context, const Completion* completion, int32_t token) {
     return true;
 }
 
-// The text of a form in [begin, end), doubled braces as one.
+// The text of a form in [begin, end), with doubled braces as one.
 static char* plain_text(const char* begin, const char* end) {
     char* text = malloc((size_t)(end - begin) + 1);
     size_t at = 0;
@@ -712,7 +711,7 @@ static char* plain_text(const char* begin, const char* end) {
     return text;
 }
 
-// What the data has after an answer, up to a field of the record, ends one.
+// The data's text after an answer, up to a field of the record, ends an answer.
 static Status find_stop(Generation* g) {
     const char *form = g->prompts->form.form.assistant, *name;
     size_t name_chars;
@@ -730,7 +729,7 @@ static Status find_stop(Generation* g) {
     return STATUS_OK;
 }
 
-// What it has before an answer is no part of it: a blank, mostly.
+// The text before an answer, mostly a blank, is not part of it.
 static void strip(const Generation* g, Answer* a) {
     size_t num_bytes = strlen(g->before);
     if (a->text_bytes < num_bytes || num_bytes == 0 || memcmp(a->text, g->before, num_bytes) != 0) { return; }
@@ -740,7 +739,7 @@ static void strip(const Generation* g, Answer* a) {
 
 // --- output ------------------------------------------------------------------------------------------------
 
-// JSON has valid UTF-8 only: what a model of bytes writes need not be.
+// JSON requires valid UTF-8, which a model of bytes may not produce.
 static json_t* json_text(const char* text, size_t num_bytes) {
     json_t* whole = json_stringn(text, num_bytes);
     if (whole != NULL) { return whole; }
@@ -752,7 +751,7 @@ static json_t* json_text(const char* text, size_t num_bytes) {
     return whole;
 }
 
-// The record as it came, with the answer (and how it compares) after its fields.
+// The original record, followed by the answer and its score.
 static Status print_json(const Prompt* prompt, const Answer* a, bool is_right) {
     json_t* record = prompt->record != NULL ? json_copy((json_t*)prompt->record) : json_object();
     if (prompt->line != NULL) {
@@ -858,7 +857,7 @@ static void free_group(Generation* g) {
     g->num_prompts = 0;
 }
 
-// What fails leaves those before it in the group.
+// A failure stops the group; earlier prompts are answered.
 static Status read_group(Generation* g, int most) {
     while (g->num_prompts < most) {
         Prompt prompt;
@@ -897,7 +896,7 @@ static Status answer_all(Generation* g) {
     TRY(find_stop(g));
     TRY(count_tail(g));
     for (;;) {
-        // who types waits for each answer; so may a pipe
+        // interactive users and pipes wait for each answer
         Status status = read_group(g, g->prompts->is_stdin ? 1 : GROUP_PROMPTS);
         char why[1024];
         snprintf(why, sizeof why, "%s", status_message());
@@ -917,7 +916,8 @@ Status generator_answer(GeneratorModel* model, const GeneratorOptions* options, 
     g->options = options;
     g->prompts = prompts;
     const LongSamples of_data = model->tokens.data.long_samples;
-    g->long_samples = of_data != LONG_SKIP ? of_data : LONG_CUT_END;  // an answer to a part beats none
+    g->long_samples =
+        of_data != LONG_SKIP ? of_data : LONG_CUT_END;  // an answer to a part is better than none
     if (options->long_samples > 0) { g->long_samples = (LongSamples)(options->long_samples - 1); }
     Status status = answer_all(g);
     print_summary(g);

@@ -1,11 +1,11 @@
 /*
-generator.h -- what ./generate consists of: a model with its tokenizer, prompts, answers.
+generator.h -- the parts of ./generate: a model with its tokenizer, prompts, answers.
 
-    GeneratorModel model;                       // generator_model.c: checkpoints, Hugging Face's files
-    Prompts prompts;                            // generator_prompts.c: --prompt, lines of text, records
-    generator_answer(&model, &options, &prompts);   // generator_answer.c: tokens, texts, scores
+    GeneratorModel model;                          // checkpoints, Hugging Face's files
+    Prompts prompts;                               // --prompt, lines of text, records
+    generator_answer(&model, &options, &prompts);  // tokens, texts, scores
 
-Whatever fails returns a Status with a message that says what to do (util/status.h).
+Errors are a Status with a message that includes the remedy (util/status.h).
 */
 #pragma once
 
@@ -21,13 +21,13 @@ typedef struct {
     const char* model;      // a folder of checkpoints, model_*.bin, a folder of Hugging Face's files
     const char* tokenizer;  // a folder; NULL: the model's
     const char *prompt, *file;
-    const char *inputs_field, *targets_field, *task_field;  // NULL: as data.json says, else recognised
+    const char *inputs_field, *targets_field, *task_field;  // NULL: from data.json, else recognised
     int32_t max_tokens, max_slots, threads;
     double temperature, top_p;
     int32_t top_k;
     int64_t seed;
-    int32_t long_samples;  // 0: as data.json says; else a LongSamples + 1
-    bool quiet, raw;       // raw: texts are continued as they are
+    int32_t long_samples;  // 0: from data.json; else a LongSamples + 1
+    bool quiet, raw;       // raw: texts are continued without a template
 } GeneratorOptions;
 
 // --- the model ---------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ void generator_model_close(GeneratorModel* model);  // an all-zero one is fine
 
 // --- prompts -----------------------------------------------------------------------------------------------
 
-// PART_TEXT is gone on with: no template stands around it, and nothing ends it.
+// PART_TEXT is continued: without template and end.
 typedef enum { PART_INPUT, PART_ANSWER, PART_TEXT } PromptPartKind;
 
 // Of a prompt: an input (with template), an earlier answer in a chat, or a text.
@@ -58,8 +58,8 @@ typedef struct {
 typedef struct {
     PromptPart* parts;
     int num_parts;
-    char* line;           // of text, as it came; NULL: of JSON
-    void* record;         // json_t* of a record, given back with an answer
+    char* line;           // original line of text; NULL: JSON
+    void* record;         // json_t* of a record, written with the answer
     char *task, *target;  // NULL: not known
 } Prompt;
 
@@ -70,25 +70,25 @@ typedef struct {
     int32_t next_file;
     RecordReader reader;
     bool is_reading;
-    bool is_stdin, is_terminal;  // is_terminal: somebody types
+    bool is_stdin, is_terminal;  // is_terminal: interactive
     bool is_json;                // the file that is read
     bool is_at_end;
     RecordTemplate form;
     RecordFields fields;
     const char* task_field;
     bool joins_turns;     // of a chat: earlier turns are text of the input (encoder-decoder)
-    int64_t num_bad;      // records that were passed over
-    int64_t line_number;  // of what is typed
+    int64_t num_bad;      // skipped records
+    int64_t line_number;  // of typed input
     char* line;
     size_t line_capacity;
     Arena arena;
 } Prompts;
 
 Status prompts_open(Prompts* out, const GeneratorOptions* options);
-// Before the first: what the model's data had around its texts, and its names. `data` outlives the prompts.
+// Called first: the template and field names of the model's data. `data` must outlive the prompts.
 Status prompts_set_form(Prompts* prompts, const DataJson* data, bool joins_turns);
-// At the end *out is all zero: num_parts 0. Records that are bad are said, counted and passed over; a failure
-// is final.
+// At the end *out is all zero: num_parts 0. Bad records are reported, counted and skipped; a failure is
+// final.
 Status prompts_next(Prompts* prompts, Prompt* out);
 void prompts_close(Prompts* prompts);
 void prompt_free(Prompt* prompt);

@@ -1,4 +1,5 @@
-// llmc_blocks.c -- ranges of this repository's models, made to be measured or checked and given back.
+// llmc_model.c -- this repository's models for the plugin: model table, parameters, ranges to measure or
+// check.
 #include "llmc_model.h"
 
 #include <ctype.h>
@@ -11,7 +12,7 @@
 #include "../llmc/models.h"
 #include "../llmc/optimizer.h"
 
-// A range while it lives. The view stands first: it is what the plugin's calls get.
+// The view must be first: it is the argument of the plugin's calls.
 typedef struct {
     Model view, model;
     DynapipeTied tied[MODEL_MAX_TIED];
@@ -21,8 +22,8 @@ typedef struct {
 
 // --- values ------------------------------------------------------------------------------------------------
 
-// By place in the whole model. The usual initialisation draws all of it for every slice: seconds, for a large
-// one.
+// Values by their place in the whole model. The usual initialisation draws the whole model for every slice,
+// which takes seconds for a large one.
 static void fill_values(const Model* model) {
     enum { PIECE = 1 << 20 };
     float* piece = llmc_alloc(PIECE * sizeof *piece, "parameters to measure");
@@ -53,7 +54,7 @@ static void make_values(Model* model, const ModelConfig* config) {
 
 // --- ranges ------------------------------------------------------------------------------------------------
 
-// As if other stages had what it has not.
+// As if other stages had the remaining layers.
 static ModelPart part_of(const ModelConfig* config, DynapipeRange blocks) {
     ModelPart part = {.stage = 1};
     bool by_rows = blocks.head == DYNAPIPE_HEAD_BY_ROWS;
@@ -91,7 +92,7 @@ static void drop(void* ctx, void* model) {
     free(range);
 }
 
-// A step of no length, after the norm of the gradients.
+// A step with learning rate 0, after the gradient norm.
 static int update(void* ctx, void* model) {
     (void)ctx;
     Range* range = (Range*)model;
@@ -148,11 +149,9 @@ DynapipeBlocks_v1 dynapipe_llmc_blocks(LlmcBlocks* ctx, const ModelConfig* confi
     };
 }
 
-// --- the model table ---------------------------------------------------------------------------------------
+// --- the model table --------------------------------------------------------------------------------------
 
-// --- the model table -------------------------------------------------------------------------------------
-
-// Both sides lay a micro-batch and a cache out alike.
+// Micro-batch and cache have the same layout on both sides.
 #define SAME(ours, theirs, field) _Static_assert(offsetof(ours, field) == offsetof(theirs, field), #field)
 // clang-format off
 SAME(ModelBatch, DynapipeBatch, num_seqs); SAME(ModelBatch, DynapipeBatch, num_tokens); SAME(ModelBatch, DynapipeBatch, num_rows);
@@ -301,7 +300,7 @@ DynapipeParams_v1 dynapipe_llmc_params(const Model* model, DynapipeTied tied[MOD
 int32_t dynapipe_llmc_pieces(DynapipePiece_v1* out, const Model* model, int64_t begin, int64_t end,
                              uint64_t key, int32_t bytes_per_value, void* values) {
     int32_t num = 0;
-    int64_t joined = begin;  // what the last piece has, in the slice
+    int64_t joined = begin;  // end of the last piece, in the slice
     for (int i = 0; i < model->num_slices; i++) {
         const TensorSlice* slice = &model->slices[i];
         int64_t from = slice->offset > begin ? slice->offset : begin;

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// "s:12 tel:" says what the line is about.
+// The key of a line is "s:12 tel:".
 static size_t line_key(int64_t* step, const char* line, size_t num_bytes) {
     int number, num_chars = 0;
     if (sscanf(line, "s:%9d %*3[a-z]:%n", &number, &num_chars) != 1 || num_chars == 0) { return 0; }

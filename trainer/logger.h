@@ -4,7 +4,7 @@ logger.h -- main.log in llm.c's form, which its plotting scripts read.
     s:0 tel:11.0231                          validation loss
     s:0 trl:11.0104 lr:0.000300 norm:15.38   training loss, learning rate, gradient norm
 
-What becomes of its lines where the disk is full or the folder removed: util/files.h.
+Behaviour on a full disk or a removed folder: util/files.h.
 */
 #pragma once
 
@@ -20,14 +20,14 @@ typedef struct {
     LineLog lines;  // not open: nothing is written
 } Logger;
 
-// DIRECTORY/main.log, as it stands; directory NULL or "": a logger that writes nothing. Until it is closed no
-// other run can open this log, so that two runs never mix their checkpoints.
+// Opens DIRECTORY/main.log; directory NULL or "": a logger that writes nothing. Until it is closed no other
+// run can open this log, so that two runs never mix their checkpoints.
 Status logger_open(Logger* logger, const char* directory);
-// Before the first line: those up to `step` stay; -1: none.
+// Called before the first line: keeps lines up to `step`; -1: none.
 Status logger_cut(Logger* logger, int step);
 void logger_train(Logger* logger, int step, float loss, float lr, float norm);
 void logger_val(Logger* logger, int step, float loss);
-// Lines that could not be written so far.
+// Number of lost lines.
 bool logger_has_lost(const Logger* logger);
 void logger_close(Logger* logger);
 

@@ -21,11 +21,11 @@ struct Source {
     TokenText text;
     const char** task_names;                    // [num_tasks]
     DynapipeStep_v1 last;                       // step
-    double peak_flops;                          // of all ranks; 0: that of one is not known
+    double peak_flops;                          // of all ranks; 0: unknown
     double *task_loss, *exact_match, *rouge_l;  // [num_tasks], one allocation
 };
 
-// Every rank finds the same errors in options and data; one says so, all end.
+// Every rank finds the same errors in options and data; one prints, all end.
 static void check(Source* source, int code) {
     if (code == 0) { return; }
     dynapipe_abort(source->dp, dynapipe_error());
@@ -54,7 +54,7 @@ Source* source_open(int* argc, char*** argv, const ModelKind* kind) {
 
 void source_close(Source* source) {
     token_text_free(&source->text);
-    dynapipe_close(source->dp);  // what it queued on the stream of ops is done
+    dynapipe_close(source->dp);  // finish its work on the stream of ops first
     ops_free(source->ops);
     free(source->task_loss);
     free(source->task_names);
@@ -209,7 +209,7 @@ ModelPart source_part(Source* source, const ModelConfig* config) {
     return part;
 }
 
-// Of all ranks together, as far as all are known.
+// Sum over all ranks, if all are known.
 static void add_peaks(Source* source) {
     double mine = source->flags.peak_tflops * 1e12;
     if (mine == 0) { mine = ops_peak_flops(source_ops(source)); }
@@ -321,7 +321,7 @@ static int answers_per_task(const Source* source) {
     return source->flags.answers < most ? source->flags.answers : most > 1 ? most : 1;
 }
 
-// Answers to samples of every task; false: none of them has a question.
+// Answers samples of every task; false: no task has a question.
 static bool score_answers(Source* source) {
     int32_t num_samples = 0, per_task = answers_per_task(source);
     const DynapipeAnswer_v1* answers;
@@ -373,7 +373,7 @@ void source_show_samples(Source* source, int idx, int num_samples, int max_token
     enum {
         MOST_SHOWN = 16,
         STRIDE = 7919
-    };  // samples are grouped by task: a long stride shows another each time
+    };  // samples are grouped by task: a long stride reaches another task each time
     int64_t samples[MOST_SHOWN] = {0};
     const DynapipeAnswer_v1* answers;
     if (source->flags.val_pattern == NULL) { return; }

@@ -15,19 +15,19 @@
 #include "../util/options.h"
 #include "../util/program.h"
 
-// How many processes the launcher started, by what it tells each of them; 1: no launcher is known.
+// The number of processes according to the launcher's environment; 1: no launcher known.
 static int launched_processes(void) {
     static const char* const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"};
     const char* text = NULL;
     for (int i = 0; i < 3 && text == NULL; i++) { text = getenv(names[i]); }
-    // SLURM_NTASKS is set for a batch script, too, which is one process; a step of srun has a rank.
+    // SLURM_NTASKS is also set for a batch script, which is one process; a step of srun has a rank.
     const char *step = getenv("SLURM_STEP_ID"), *name = getenv("SLURM_STEP_NAME");
     bool is_script = name == NULL || strcmp(name, "batch") == 0 || strcmp(name, "interactive") == 0;
     if (text == NULL && step != NULL && !is_script) { text = getenv("SLURM_STEP_NUM_TASKS"); }
     return text != NULL ? atoi(text) : 1;
 }
 
-// Ends the program (status 2) where a launcher started more than one process; the first says what to do.
+// Ends the program (status 2) if a launcher started several processes; the first prints the remedy.
 // name: of the trainer, after "train_".
 static void launched_must_be_alone(const char* name) {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *other = getenv("PMI_RANK");
@@ -40,7 +40,7 @@ static void launched_must_be_alone(const char* name) {
                 "copy ---> make train_%s DYNAPIPE=1, or start it without mpirun\n",
                 num_processes, name, name);
     } else {
-        sleep(1);  // mpirun ends all with the first, and rank 0 has something to say
+        sleep(1);  // mpirun ends all with the first exit, so rank 0 must print before
     }
     exit(2);  // wrong use
 }
@@ -132,7 +132,7 @@ static ModelBatch next_pairs(StockStream* s) {
                         .dec_token_keys = b.dec_token_keys};
 }
 
-// Of the batch to come, a row being a sample.
+// For the next batch, one sample per row.
 static void fill_keys(StockStream* s) {
     const CollateParams params = {.seed = s->seed, .step = token_stream_info(s->tokens)->position};
     for (int b = 0; b < s->rows && s->keys != NULL; b++) {
@@ -141,7 +141,7 @@ static void fill_keys(StockStream* s) {
     }
 }
 
-// Arrays are the stream's until the next call. loss_scale is 0.
+// Arrays are valid until the next call. loss_scale is 0.
 static ModelBatch stock_stream_next(StockStream* s) {
     if (s->pairs != NULL) { return next_pairs(s); }
     fill_keys(s);
@@ -187,12 +187,12 @@ struct Source {
     Model* model;
     StockStream train, val;
     SampleVerify* verify;  // NULL with --verify 0
-    bool says_left;        // that some of the data was not verified
+    bool says_left;        // some data was not verified
     TokenText text;
     int num_steps, micro_steps;  // of the run; per optimizer step
-    int step;                    // done
+    int step;                    // completed
     int64_t* position;           // of checkpoints: batches drawn, then the content_ids of -i's files
-    int64_t open_ns, begin_ns;   // of the run, of the step at hand
+    int64_t open_ns, begin_ns;   // of the run, of the current step
     double steps_ms;             // of the steps of this process ...
     int num_timed;               // ... and how many they are
     float* losses;               // of all batches of a step
@@ -215,7 +215,7 @@ static void source_stock_check(Source* source, Status status) {
     if (status != STATUS_OK) { source_die(source, status_message()); }
 }
 
-// All other words are the trainer's to know, and to refuse.
+// Other words belong to the trainer, which checks them.
 static void take_options(Source* source, int* argc, char** argv) {
     int kept = 1;
     for (int i = 1; i < *argc; i++) {
@@ -306,7 +306,7 @@ static size_t position_bytes(Source* source) {
     return (size_t)(1 + stock_stream_info(&source->train)->shards->num_files) * sizeof(int64_t);
 }
 
-// The data is read through beside the training, as with the plugin (sample_file.h).
+// The data is verified during training, as with the plugin (sample_file.h).
 static void open_verification(Source* source) {
     SampleShards* shards[2] = {stock_stream_info(&source->train)->shards};
     bool has_val = source->flags.val_pattern != NULL;
@@ -317,7 +317,7 @@ static void open_verification(Source* source) {
     source_stock_check(source, sample_verify_start(&source->verify, shards, has_val ? 2 : 1, 0, 1));
 }
 
-// Until all is read, or the run is told to end: the one that goes on reads it again.
+// Waits until all is read or the run is told to end; a resumed run verifies again.
 static void wait_until_verified(Source* source) {
     enum { TURN_NS = 100000000 };
     bool is_done = false;
@@ -332,7 +332,7 @@ static void wait_until_verified(Source* source) {
     source->says_left = true;
 }
 
-// What is not known of llm.c's files, as nobody has read them through, stays what an earlier run has found.
+// Ids of llm.c files that have not been read are kept from an earlier run.
 void source_verify_data(Source* source) {
     const SampleShards* shards = stock_stream_info(&source->train)->shards;
     wait_until_verified(source);
@@ -423,7 +423,7 @@ void source_attach(Source* source, Model* model) {
     source->scratch = ops_alloc(source->ops, (size_t)model_scratch_bytes(model, &shape), "scratch");
 }
 
-// Supervised tokens of the step at hand: batches of pairs have more or less of them, so they are drawn twice.
+// Supervised tokens of the current step: they vary for pairs, so the batches are drawn twice.
 static int64_t count_rows(Source* source) {
     int64_t position = stock_stream_info(&source->train)->position, num_rows = 0;
     if (!source->kind->has_decoder) {
@@ -468,7 +468,7 @@ void source_share_params(Source* source) {
     (void)source;
 }
 
-// Model FLOPs of a step: rows of whole windows; a pair of sides counts its padding, as it is computed here.
+// Model FLOPs of a step: rows of whole windows; for pairs padding counts, since it is computed.
 static double step_flops(const Source* source) {
     const ModelBatch shape = stock_stream_shape(&source->train);
     const int64_t n = source->micro_steps, enc = shape.max_seq_tokens, dec = shape.max_dec_seq_tokens;
@@ -550,7 +550,7 @@ double source_validate(Source* source, int step, int max_batches) {
     for (int i = 0; i < num_batches; i++) {
         if (stop_signal_seen() != 0) { return NAN; }
         ModelBatch batch = stock_stream_next(&source->val);
-        batch.token_keys = batch.dec_token_keys = NULL;  // nothing is dropped
+        batch.token_keys = batch.dec_token_keys = NULL;  // no dropout
         model_forward(source->model, &batch, NULL, NULL, source->acts, source->scratch, source->losses,
                       MODEL_HEAD);
         ops_sync(source->ops);
@@ -561,7 +561,7 @@ double source_validate(Source* source, int step, int max_batches) {
     return loss / num_rows;
 }
 
-// As in llm.c: text that begins with nothing but the end-of-text token. Greedy, so that two runs compare.
+// As in llm.c: text from the end-of-text token only. Greedy, so that runs can be compared.
 static void show_text(Source* source, int max_tokens) {
     int32_t eot = stock_stream_info(&source->train)->eot_token;
     int32_t* said = (int32_t*)llmc_alloc(sizeof(int32_t) * (size_t)max_tokens, "a sample");
@@ -575,7 +575,7 @@ static void show_text(Source* source, int max_tokens) {
     free(said);
 }
 
-// A validation sample, its answer, the right one.
+// Prints a validation sample, its answer, the right one.
 static void show_answer(Source* source, int64_t idx, int max_tokens) {
     const Loader* loader = pair_stream_loader(source->val.pairs);
     LoaderSample sample;
@@ -606,7 +606,7 @@ static void show_answer(Source* source, int64_t idx, int max_tokens) {
 }
 
 void source_show_samples(Source* source, int idx, int num_samples, int max_tokens) {
-    enum { STRIDE = 7919 };  // samples are grouped by task: a long stride shows another each time
+    enum { STRIDE = 7919 };  // samples are grouped by task: a long stride reaches another task each time
     if (!source->kind->has_decoder) {
         show_text(source, max_tokens);
         return;
@@ -636,7 +636,7 @@ void source_restore(Source* source, const void* position, size_t num_bytes, int 
             source->kind->name);
         source_die(source, why);
     }
-    // Of llm.c's files it is known once they were read.
+    // The id of an llm.c file is known after it has been read.
     wait_until_verified(source);
     int64_t num_ids = (int64_t)(num_bytes / sizeof(int64_t)) - 1;
     source_stock_check(source, sample_shards_check_contents(shards, (const int64_t*)position + 1, num_ids));

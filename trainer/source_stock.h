@@ -1,6 +1,6 @@
 /*
-launched.h -- a program for one process that mpirun or srun starts as several: each would do the same work and
-write over the others' files.
+source_stock.h -- fixed-length batches, and a check that a one-process program was not started several times
+by mpirun or srun: each process would do the same work and overwrite the others' files.
 */
 #pragma once
 
@@ -14,14 +14,14 @@ extern "C" {
 
 // --- batches of fixed length -------------------------------------------------------------------------------
 /*
-Batches of one shape, for the stock trainer: rows x -t consecutive tokens (streams.h),
-or for an encoder-decoder rows of an input and a target, padded to -t and --target-tokens.
+Batches of one shape, for the stock trainer: rows x -t consecutive tokens (streams.h), or for an
+encoder-decoder rows of an input and a target, padded to -t and --target-tokens.
 
-A failure ends the program with one message.
+Errors end the program with one message.
 */
 
 typedef struct {
-    TokenStream* tokens;  // one of the two
+    TokenStream* tokens;  // one of the two is used
     PairStream* pairs;
     int rows, seq_tokens, target_tokens;
     int32_t *inputs, *targets, *positions, *every_row, *cu_seqlens;  // one allocation; of `tokens`

@@ -1,5 +1,5 @@
-// trainer_output.c -- the folder of -o: whose it is, what of an earlier run stays there; what a run that goes
-// on does otherwise; whether all that was printed and logged has arrived.
+// trainer.c -- the training run: the output folder and an earlier run in it, the model, verification,
+// checkpoints, the loop.
 #include "trainer.h"
 
 #include <errno.h>
@@ -36,7 +36,7 @@ static SlowNotice* trainer_notice(const Trainer* t, const char* doing, int step,
 
 static bool trainer_all_succeeded(Trainer* t, Status status, const char* what);
 
-// What the main rank finds is every rank's end.
+// An error on the main rank ends all ranks.
 static void agree(Trainer* t, Status status) {
     if (source_sum(t->source, status == STATUS_OK ? 0 : 1) > 0) { source_die(t->source, status_message()); }
 }
@@ -48,7 +48,7 @@ static bool has_bytes(const char* directory, const char* name) {
     return stat(path, &about) == 0 && about.st_size > 0;
 }
 
-// --- an earlier run, until this one has saved --------------------------------------------------------------
+// --- the earlier run, until this one has saved ------------------------------------------------------------
 
 static const char* const logs[] = {"main.log", "metrics.jsonl"};
 enum { NUM_LOGS = sizeof logs / sizeof logs[0] };
@@ -57,7 +57,7 @@ static void log_path(char out[CHECKPOINT_PATH_CHARS], const char* directory, int
     snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s/%s%s", CHECKPOINT_PATH_CHARS - 32, directory, logs[idx], tail);
 }
 
-// A copy: the file itself bears this run's lock.
+// A copy, because this run holds the lock of the file itself.
 static bool copy_file(const char* to, const char* from) {
     char piece[16384];
     FILE *in = fopen(from, "rb"), *out = in != NULL ? fopen(to, "wb") : NULL;
@@ -72,7 +72,7 @@ static bool copy_file(const char* to, const char* from) {
     return ok;
 }
 
-// Unless those of a still earlier run stand there, which is the last that saved.
+// Unless logs of a still earlier run are there, which is the last that saved.
 static Status keep_logs(const char* directory) {
     char path[CHECKPOINT_PATH_CHARS], kept[CHECKPOINT_PATH_CHARS];
     for (int i = 0; i < NUM_LOGS; i++) {
@@ -85,7 +85,7 @@ static Status keep_logs(const char* directory) {
     return STATUS_OK;
 }
 
-// Of a run that was to take another's place and never saved: the other goes on, with its own logs.
+// After a run that should have replaced another but never saved: the other resumes, with its own logs.
 static bool take_logs_back(const char* directory) {
     char path[CHECKPOINT_PATH_CHARS], kept[CHECKPOINT_PATH_CHARS];
     int num_taken = 0;
@@ -100,9 +100,8 @@ static bool take_logs_back(const char* directory) {
     return num_taken > 0;
 }
 
-// All is well, the first step is next: what the new run takes the place of goes; a resumed one's logs go back
-// to its step.
-// The first checkpoint of a run with --overwrite 1 is saved: what the earlier run left in -o goes.
+// Before the first step: removes what the new run replaces; truncates a resumed run's logs to its step.
+// After the first checkpoint of a run with --overwrite 1: removes the earlier run's files in -o.
 static void trainer_replace_earlier(Trainer* t) {
     const char* directory = t->flags.output_dir;
     if (!t->replaces_earlier) { return; }
@@ -127,7 +126,7 @@ static bool is_in(const char* directory, const char* file) {
     return strncmp(folder, path, num_chars) == 0 && path[num_chars] == '/';
 }
 
-// What is there goes, if at all, when this run has saved something (trainer_replace_earlier).
+// Existing files are removed only after this run has saved (trainer_replace_earlier).
 static Status check_earlier_run(const Trainer* t) {
     const TrainFlags* flags = &t->flags;
     const char* directory = flags->output_dir;
@@ -153,7 +152,7 @@ static Status check_earlier_run(const Trainer* t) {
                 checkpoint_path_tail(directory), what);
 }
 
-// Nobody else is at work there, as main.log's lock tells.
+// main.log's lock shows that no other run is active.
 static void remove_leftovers(const char* directory) {
     int num_removed = checkpoint_remove_leftovers(directory);
     if (num_removed > 0) {
@@ -161,8 +160,8 @@ static void remove_leftovers(const char* directory) {
     }
 }
 
-// The folder itself is locked as long as this program runs, as it has no log. Where locks are unknown (some
-// network file systems), all is as it was without.
+// The folder itself is locked while this program runs, because it has no log. On file systems without locks
+// (some network file systems) there is no protection.
 static Status open_export(Trainer* t) {
     const char* directory = t->flags.export_dir;
     if (directory == NULL) { return STATUS_OK; }
@@ -180,7 +179,7 @@ static Status open_export(Trainer* t) {
                       checkpoint_path_tail(directory));
 }
 
-// Under main.log's lock nobody else's logs are touched.
+// main.log's lock protects other logs.
 static Status open_logs(Trainer* t) {
     const char* directory = t->flags.output_dir;
     TRY(logger_open(&t->logger, directory));
@@ -199,8 +198,8 @@ static Status open_on_main(Trainer* t) {
     return STATUS_OK;
 }
 
-// Locks -o for this run, and refuses the place of an earlier one unless that is wanted. Nothing of it is
-// touched but what a killed run left unfinished.
+// Locks -o for this run and refuses to replace an earlier one unless requested. Only unfinished files of a
+// killed run are removed.
 static void trainer_open_output(Trainer* t) {
     t->export_lock = -1;
     agree(t, source_is_main(t->source) ? open_on_main(t) : STATUS_OK);
@@ -219,15 +218,15 @@ static Status begin_logs(Trainer* t, bool is_new) {
     return logger_cut(&t->logger, -1);
 }
 
-// All ranks write their parts of checkpoints there. A file that the main rank makes, and what others see of
-// it: known now, not when the first checkpoint fails.
+// All ranks write checkpoints there. Tests with a file of the main rank that the others can see it, now
+// rather than at the first checkpoint.
 static void check_shared(Trainer* t) {
     char path[CHECKPOINT_PATH_CHARS], why[WHY_CHARS];
     checkpoint_path(path, t->flags.output_dir, CHECKPOINT_DONE_FILE, 0);
-    strncat(path, ".tmp", sizeof path - strlen(path) - 1);  // a name that leftovers have, too
+    strncat(path, ".tmp", sizeof path - strlen(path) - 1);  // a name that is cleaned up as a leftover
     int fd = source_is_main(t->source) ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644) : -1;
     if (fd >= 0) { close(fd); }
-    source_sum(t->source, 0);  // it is there
+    source_sum(t->source, 0);  // the file exists
     double num_blind = source_sum(t->source, access(path, F_OK) == 0 ? 0 : 1);
     if (source_is_main(t->source)) { unlink(path); }
     if (num_blind == 0) { return; }
@@ -239,13 +238,13 @@ static void check_shared(Trainer* t) {
 }
 
 static void trainer_begin_output(Trainer* t, ModelSource source) {
-    // (those that go on have compared what is there: trainer_find_begin)
+    // (resumed runs have compared this: trainer_find_begin)
     if (t->flags.output_dir != NULL && source != MODEL_RESUMED) { check_shared(t); }
     bool writes = t->flags.output_dir != NULL && source_is_main(t->source);
     agree(t, writes ? begin_logs(t, source != MODEL_RESUMED) : STATUS_OK);
 }
 
-// --- what a run was started with ---------------------------------------------------------------------------
+// --- settings of the run ----------------------------------------------------------------------------------
 
 static char* trainer_settings(const Trainer* t) {
     char* text = NULL;
@@ -254,21 +253,23 @@ static char* trainer_settings(const Trainer* t) {
     FILE* memory = open_memstream(&text, &num_bytes);
     if (memory == NULL) { return NULL; }
     for (int i = 0; train_flags_setting(&t->flags, i, &setting); i++) {
-        if (strcmp(setting.name, "-e") == 0 && t->warned_of_model) { continue; }  // said, and more of it
+        if (strcmp(setting.name, "-e") == 0 && t->warned_of_model) {
+            continue;
+        }  // already reported with details
         if (setting.is_text) {
             settings_add(memory, setting.name, setting.text);
-        } else if (strcmp(setting.name, "-d") == 0) {  // 0 is another number for other ranks
+        } else if (strcmp(setting.name, "-d") == 0) {  // 0 depends on the number of ranks
             settings_add_number(memory, setting.name, (double)source_batch_tokens(t->source));
         } else {
             settings_add_number(memory, setting.name, setting.number);
         }
     }
-    // A run that is complete has the bytes of one that was never stopped.
+    // A resumed and completed run is bit-identical to an uninterrupted one.
     if (t->step < t->num_steps) { checkpoint_timed_print(&t->timed, memory); }
     return fclose(memory) == 0 ? text : NULL;
 }
 
-// -e that is not given is what the run began with.
+// The default of -e is the model at the begin of the run.
 static void keep_model_name(Trainer* t, const char* saved) {
     size_t num_chars;
     const char* model = settings_find(saved, "-e", &num_chars);
@@ -286,7 +287,7 @@ static void trainer_compare_settings(Trainer* t, const char* saved) {
     t->warned_of_model = false;
 }
 
-// --- has it arrived? ---------------------------------------------------------------------------------------
+// --- lost output ------------------------------------------------------------------------------------------
 
 static void trainer_check_printed(Trainer* t) {
     if (source_is_main(t->source)) { standard_output_warn(&t->warned_of_output); }
@@ -301,9 +302,8 @@ static void trainer_close_output(Trainer* t) {
     if (t->export_lock >= 0) { close(t->export_lock); }
 }
 
-// --- the model that -e names -------------------------------------------------------------------------------
-// The model that -e describes or names: read from a checkpoint, from Hugging Face's files,
-// or new; and given back as Hugging Face's.
+// --- the model of -e --------------------------------------------------------------------------------------
+// Reads a checkpoint or Hugging Face's files, or makes a new model; exports in Hugging Face's format.
 
 static bool ends_with(const char* text, const char* end) {
     size_t length = strlen(text), end_length = strlen(end);
@@ -319,7 +319,7 @@ static bool is_directory(const char* path) {
     return stat(path, &about) == 0 && S_ISDIR(about.st_mode);
 }
 
-// What is no descriptor may have been meant as a path.
+// An invalid descriptor may be a mistyped path.
 static bool parse_new(ModelConfig* out, const ModelKind* kind, const char* text, int vocab, int max_seq_len) {
     if (model_parse(out, kind, text, vocab, max_seq_len)) { return true; }
     if (is_directory(text)) {
@@ -332,7 +332,7 @@ static bool parse_new(ModelConfig* out, const ModelKind* kind, const char* text,
            llmc_fail("-e %.80s: no such file or folder ---> check the path", checkpoint_path_tail(text));
 }
 
-// vocab, max_seq_len: of a new model. like (may be NULL): what Hugging Face's files say besides.
+// vocab, max_seq_len: of a new model. like (may be NULL): other fields of Hugging Face's files.
 static bool read_config(const Trainer* t, ModelConfig* out, HfConfig* like, ModelSource source,
                         const char* path, int vocab, int max_seq_len) {
     switch (source) {
@@ -343,8 +343,8 @@ static bool read_config(const Trainer* t, ModelConfig* out, HfConfig* like, Mode
     }
 }
 
-// -y 1 goes on with the checkpoint's model; an -e of another shape was meant for something else. One of the
-// same shape still says what an export has besides weights.
+// -y 1 uses the checkpoint's model; an -e of another shape is a mistake. One of the same shape still
+// provides the other fields of an export.
 static void compare_with_asked(Trainer* t, const ModelConfig* config, const char* path) {
     const char* model = t->flags.model;
     ModelConfig asked;
@@ -353,7 +353,7 @@ static void compare_with_asked(Trainer* t, const ModelConfig* config, const char
     ModelDifference difference;
     if (known && config->kind->has_decoder) {
         asked.tied_head = config->tied_head;
-    }  // a file decides by its tensors
+    }  // tensors of a file decide
     bool same = known && model_config_equal(&asked, config, &difference);
     t->has_like = same && source == MODEL_HF;
     t->warned_of_model = !same && t->flags.model_given;
@@ -391,8 +391,8 @@ static void check_device_fits(const Trainer* t, const ModelConfig* config, const
     source_die(t->source, why);
 }
 
-// Hugging Face's files say which tokens begin and end what the model writes: with others it has to unlearn
-// its own, and without padding in the data there is nothing to begin with.
+// Hugging Face's files define begin and end tokens of generated text. With other tokens the model has to
+// unlearn them, and without padding in the data the decoder has no start token.
 static void check_tokens_fit(const Trainer* t, const char* path) {
     char why[WHY_CHARS];
     int pad = source_pad_token(t->source), eot = source_eot_token(t->source);
@@ -435,7 +435,7 @@ static void fill_params(Trainer* t, ModelSource source, const char* path) {
     if (source == MODEL_CHECKPOINT) { trainer_check_sums(t, path, NULL); }
 }
 
-// Behind what is there, or in a line of its own. Returns the column after it.
+// Appends, or begins a new line. Returns the next column.
 static int print_piece(const char* text, int column) {
     enum { LINE_CHARS = 100 };
     if (column + 1 + (int)strlen(text) <= LINE_CHARS) { return column + printf(" %s", text); }
@@ -461,7 +461,7 @@ static void print_model(const Trainer* t, ModelSource source, const char* path) 
     }
 }
 
-// This rank's layers of the model that -e or the checkpoint to resume from describes, filled.
+// This rank's layers of the model in -e or of the checkpoint to resume from, with values.
 static ModelSource trainer_build_model(Trainer* t) {
     char path[CHECKPOINT_PATH_CHARS];
     const TrainFlags* flags = &t->flags;
@@ -494,7 +494,7 @@ static ModelSource trainer_build_model(Trainer* t) {
     return source;
 }
 
-// The float32 weights after the parameters, where the optimizer keeps them and the model was read.
+// The float32 master weights, if the optimizer has them and the model was read.
 static Status trainer_read_first_master(Trainer* t, ModelSource source) {
     Optimizer* o = &t->optimizer;
     const char* path = t->flags.model;
@@ -505,7 +505,7 @@ static Status trainer_read_first_master(Trainer* t, ModelSource source) {
     return ok ? STATUS_OK : status_last();
 }
 
-// The folder of the data's files: where prepare_data put the tokenizer's.
+// The folder of the data's files, which has the tokenizer of prepare_data.
 static const char* trainer_data_folder(const Trainer* t, char out[CHECKPOINT_PATH_CHARS]) {
     const char *pattern = t->flags.train_pattern, *slash = strrchr(pattern, '/');
     snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s", slash != NULL ? (int)(slash - pattern) : 1,
@@ -513,7 +513,7 @@ static const char* trainer_data_folder(const Trainer* t, char out[CHECKPOINT_PAT
     return out;
 }
 
-// What config.json says of tokens where none was read: as the data has them.
+// Tokens of config.json for a new model: from the data.
 static HfConfig config_of_data(const Trainer* t) {
     HfConfig out = hf_config_of_model(&t->model.config, NULL);
     int pad = source_pad_token(t->source);
@@ -555,9 +555,9 @@ static void trainer_export(Trainer* t) {
     }
 }
 
-// --- is what a run begins with what was saved? -------------------------------------------------------------
-// Is what a run begins with what was saved, all of one checkpoint, and the same on every
-// rank? (llmc/checkpoint_seal.h)
+// --- verification of the initial state --------------------------------------------------------------------
+// Checks that the run begins with one complete, undamaged checkpoint, the same on every rank
+// (util/checkpoint_files.h).
 
 // --- sums over ranks ---------------------------------------------------------------------------------------
 
@@ -574,7 +574,7 @@ static uint64_t from_pieces(const double pieces[NUM_PIECES]) {
     return number;
 }
 
-// The sums over all ranks, mod 2^64; are all `ok`? A collective.
+// Sums over all ranks, mod 2^64, and whether all are `ok`. A collective.
 static bool trainer_add_sums(Trainer* t, bool ok, uint64_t* model_sum, uint64_t* state_sum) {
     double values[1 + 2 * NUM_PIECES] = {ok ? 0 : 1};
     to_pieces(values + 1, *model_sum);
@@ -585,7 +585,7 @@ static bool trainer_add_sums(Trainer* t, bool ok, uint64_t* model_sum, uint64_t*
     return values[0] == 0;
 }
 
-// --- which checkpoint --------------------------------------------------------------------------------------
+// --- choice of the checkpoint -----------------------------------------------------------------------------
 
 static int step_asked_for(const TrainFlags* flags) {
     enum { NEWEST = 1 };
@@ -594,7 +594,7 @@ static int step_asked_for(const TrainFlags* flags) {
     return checkpoint_has_done(flags->output_dir, flags->resume) ? flags->resume : -1;
 }
 
-// "10, 20, 30", the newest where there is no room for all.
+// "10, 20, 30", only the newest if there is no room for all.
 static void list_steps(char* out, size_t out_chars, const char* directory) {
     int* steps;
     int num_steps = checkpoint_list_done(directory, &steps);
@@ -638,7 +638,7 @@ static void die_of_other_file(Trainer* t, const char* path, int rank, uint64_t t
     source_die(t->source, why);
 }
 
-// Every rank learns what all found; the first that differs from rank 0 is named.
+// Every rank gets the result of all; the message names the first rank that differs from rank 0.
 static void check_same(Trainer* t, const Found* found, const char* model_path, const char* state_path) {
     char why[WHY_CHARS];
     int num_ranks = source_num_ranks(t->source);
@@ -664,8 +664,7 @@ static void check_same(Trainer* t, const Found* found, const char* model_path, c
     free(all);
 }
 
-// trainer_verify.c. What fails ends the run on all ranks.
-// Sets resume_step; all ranks found the same files. A collective.
+// Sets resume_step; all ranks find the same files. Errors end the run on all ranks. A collective.
 static void trainer_find_begin(Trainer* t, ModelSource source) {
     char model_path[CHECKPOINT_PATH_CHARS], state_path[CHECKPOINT_PATH_CHARS] = "";
     snprintf(model_path, sizeof model_path, "%s", t->flags.model);
@@ -682,7 +681,7 @@ static void trainer_find_begin(Trainer* t, ModelSource source) {
     check_found(t);
 }
 
-// --- what was saved ----------------------------------------------------------------------------------------
+// --- saved values -----------------------------------------------------------------------------------------
 
 static void trainer_die_of_checkpoint(Trainer* t) {
     char why[WHY_CHARS];
@@ -692,7 +691,7 @@ static void trainer_die_of_checkpoint(Trainer* t) {
     if (older > 1) {
         snprintf(why, sizeof why, "%.*s ---> -y %d goes on from step %d, the newest before it", what_chars,
                  error, older, older);
-    } else if (older >= 0) {  // -y 1 is the newest's
+    } else if (older >= 0) {  // -y 1 takes the newest
         snprintf(why, sizeof why, "%.*s ---> remove DONE_%08d from -o %.80s, then -y 1 goes on from step %d",
                  what_chars, error, t->resume_step, checkpoint_path_tail(directory), older);
     } else {
@@ -703,7 +702,7 @@ static void trainer_die_of_checkpoint(Trainer* t) {
     source_die(t->source, why);
 }
 
-// Data of other tokens means other words by the same ids.
+// The same ids mean other words with another tokenizer.
 static void check_vocabulary(Trainer* t, const char* path) {
     char why[WHY_CHARS];
     uint64_t ours = source_vocab_hash(t->source), theirs = t->begun.model.vocab_hash;
@@ -730,8 +729,8 @@ static Status read_seals(Trainer* t, ModelSource source, const char* model_path)
     return checkpoint_seal_check_pair(model, model_path, state, state_path, t->resume_step);
 }
 
-// Of a checkpoint: its header, with -y its state's, are those that were sealed, of one checkpoint, and of the
-// data's vocabulary.
+// Checks that the headers of a checkpoint (with -y also its state's) are as sealed, belong together, and
+// match the data's vocabulary.
 static void trainer_read_seals(Trainer* t, ModelSource source, const char* model_path) {
     bool verify = t->flags.verify != 0, ok = llmc_ok(read_seals(t, source, model_path));
     if (!ok && verify && source == MODEL_RESUMED) { trainer_die_of_checkpoint(t); }
@@ -745,7 +744,7 @@ static void trainer_read_seals(Trainer* t, ModelSource source, const char* model
     if (!verify) { t->begun = (Verification){.model_sum = 0}; }
 }
 
-// Once all values were read: are they those that were saved? state_path: NULL without. A collective.
+// After all values have been read: checks the sums. state_path: NULL without. A collective.
 static void trainer_check_sums(Trainer* t, const char* model_path, const char* state_path) {
     Verification* begun = &t->begun;
     if (!begun->model.is_sealed) { return; }
@@ -758,16 +757,16 @@ static void trainer_check_sums(Trainer* t, const char* model_path, const char* s
     source_die(t->source, status_message());
 }
 
-// --- layers that move to another rank ----------------------------------------------------------------------
-// Layers that move to another rank in mid-run: a model of the new ones, filled with what
-// ranks have of the old. Array after array, each old one dropped once its values are where they belong.
+// --- moving layers between ranks --------------------------------------------------------------------------
+// Makes a model of the new layers and fills it from the ranks that have them. One array at a time; the old
+// one is freed when its values have moved.
 
 typedef struct {
     Model model;
     Optimizer optimizer;
 } Part;
 
-// One of the optimizer's arrays; `have` goes.
+// One of the optimizer's arrays; frees `have`.
 static void move_floats(Trainer* t, CheckpointBody body, const Part* before, float** have, float* want) {
     SourceArray from = {&before->model, before->optimizer.begin, before->optimizer.end, *have};
     SourceArray to = {&t->model, t->optimizer.begin, t->optimizer.end, want};
@@ -803,10 +802,9 @@ void trainer_resplit(Trainer* t) {
     model_free(&before.model);
 }
 
-// --- checkpoints -------------------------------------------------------------------------------------------
-// Checkpoints by all ranks together, and going on from them.
+// --- checkpoints ------------------------------------------------------------------------------------------
 
-// The sums of all ranks' parts are added.
+// Adds the sums of all ranks' parts.
 static bool all_wrote(Trainer* t, Status status, uint64_t* model_sum, uint64_t* state_sum, const char* what) {
     if (status != STATUS_OK) { fprintf(stderr, "warning: %s not saved: %s\n", what, status_message()); }
     return trainer_add_sums(t, status == STATUS_OK, model_sum, state_sum);
@@ -817,7 +815,7 @@ static bool trainer_all_succeeded(Trainer* t, Status status, const char* what) {
     return all_wrote(t, status, &model_sum, &state_sum, what);
 }
 
-// What a checkpoint is made of, and the sums of what this rank wrote of it.
+// The parts of a checkpoint, and the sums of what this rank wrote.
 typedef struct {
     char model_path[CHECKPOINT_PATH_CHARS], state_path[CHECKPOINT_PATH_CHARS];
     uint64_t model_sum, state_sum;
@@ -854,7 +852,7 @@ static Status write_slices(Trainer* t, Saving* saving) {
     return checkpoint_write(path, CHECKPOINT_MASTER, model, o->master, o->begin, o->end, sum);
 }
 
-// Every rank's part is on disk, and their sums are there.
+// Every rank's part is on disk; adds the sums.
 static Status commit(Trainer* t, const Saving* saving) {
     const char* directory = t->flags.output_dir;
     CheckpointSeal seal = {
@@ -886,8 +884,8 @@ static bool save(Trainer* t, Saving* saving) {
     return trainer_all_succeeded(t, is_main ? commit(t, saving) : STATUS_OK, "checkpoint");
 }
 
-// With the first checkpoint, so that ./generate has all it needs in one folder. The weights do not depend on
-// it: what cannot be copied is said.
+// With the first checkpoint, so that ./generate finds all files in one folder. The weights do not depend on
+// it: a failed copy is only reported.
 static void keep_tokens(Trainer* t) {
     char folder[CHECKPOINT_PATH_CHARS];
     if (t->has_kept_tokens) { return; }
@@ -898,7 +896,7 @@ static void keep_tokens(Trainer* t) {
     }
 }
 
-// Of this rank, for the lines on how far it is.
+// Of this rank, for progress lines.
 static int64_t bytes_to_save(const Trainer* t) {
     const Optimizer* o = &t->optimizer;
     int64_t moments = source_owns_moments(t->source) ? o->end - o->begin : 0;
@@ -906,8 +904,7 @@ static int64_t bytes_to_save(const Trainer* t) {
     return params * (int64_t)sizeof(floatX) + moments * (int64_t)sizeof(float) * (o->master != NULL ? 3 : 2);
 }
 
-// On the main rank, where it takes long (util/program.h): "saving step 100". step < 0: none; num_bytes 0:
-// unknown.
+// Progress on the main rank (util/program.h): "saving step 100". step < 0: none; num_bytes 0: unknown.
 static SlowNotice* trainer_notice(const Trainer* t, const char* doing, int step, int64_t num_bytes) {
     char what[96];
     if (!source_is_main(t->source)) { return NULL; }
@@ -915,7 +912,8 @@ static SlowNotice* trainer_notice(const Trainer* t, const char* doing, int step,
     return slow_notice_begin(what, num_bytes > 0 ? checkpoint_file_bytes_done : NULL, num_bytes);
 }
 
-// Written aside, renamed when every rank's part is on disk. A full disk costs this checkpoint, not the run.
+// Writes temporary files, renamed when every rank's part is on disk. A full disk loses this checkpoint, not
+// the run.
 static void trainer_save(Trainer* t) {
     Saving saving = {.model_sum = 0};
     const char* directory = t->flags.output_dir;
@@ -938,9 +936,9 @@ static void trainer_save(Trainer* t) {
     }
 }
 
-// The float32 weights after a model file's: of its state, where that has them, else of the file itself,
-// which may be float32 where parameters are bf16. A build without master weights trains on what a state has
-// of them.
+// The float32 master weights for a model file: from its state, if that has them, otherwise from the file
+// itself, which may be float32 while parameters are bf16. A build without master weights uses those of the
+// state as parameters.
 static Status trainer_read_master(Trainer* t, const char* model_path, const char* state_path,
                                   bool state_has_master) {
     Optimizer* o = &t->optimizer;
@@ -953,7 +951,7 @@ static Status trainer_read_master(Trainer* t, const char* model_path, const char
                                sum);
     }
     o->master_is_set = true;
-    if (!state_has_master) {  // counted as parameters
+    if (!state_has_master) {  // summed as parameters
         return checkpoint_read(model_path, CHECKPOINT_FLOATS, model, o->master, o->begin, o->end, NULL);
     }
     if (!source_owns_moments(t->source)) { sum = NULL; }
@@ -971,7 +969,7 @@ static Status read_state(Trainer* t, CheckpointRun* run, const char* model_path,
     return trainer_read_master(t, model_path, path, run->has_master);
 }
 
-// Goes on from resume_step, whose model is there.
+// Resumes from resume_step, whose model has been read.
 static void trainer_resume(Trainer* t) {
     char path[CHECKPOINT_PATH_CHARS], model_path[CHECKPOINT_PATH_CHARS];
     CheckpointRun run;
@@ -991,7 +989,7 @@ static void trainer_resume(Trainer* t) {
     }
     t->step = run.step;
     source_restore(t->source, run.record.position, run.record.position_bytes, run.step);
-    checkpoint_timed_read(&t->timed, run.record.settings);  // before settings are compared: it is one
+    checkpoint_timed_read(&t->timed, run.record.settings);  // before settings are compared: it is one of them
     trainer_compare_settings(t, run.record.settings);
     if (source_is_main(t->source)) {
         checkpoint_timed_forget(&t->timed, t->flags.output_dir, t->flags.checkpoints_major);
@@ -1001,7 +999,7 @@ static void trainer_resume(Trainer* t) {
     if (source_is_main(t->source)) { printf("resumed from %s, step %d\n", path, t->step); }
 }
 
-// --debug dump-gradients. Asked for by name, so a run that cannot write them has failed.
+// --debug dump-gradients. Explicitly requested, so a failed write ends the run.
 static void trainer_dump_gradients(Trainer* t) {
     const char* path = source_dump_gradients(t->source);
     if (path == NULL) { return; }
@@ -1034,7 +1032,7 @@ static void trainer_dump_gradients(Trainer* t) {
 
 // --- build -----------------------------------------------------------------------------------------------
 
-// With its parents. path: NULL where the flag was not given
+// Makes the folder and its parents. path: NULL if the flag was not given.
 static void must_be_directory(Trainer* t, const char* flag, const char* path) {
     char why[640];
     if (path == NULL) { return; }
@@ -1082,7 +1080,7 @@ static void check_flags(Trainer* t, OptimizerKind* kind) {
 static void make_directories(Trainer* t) {
     const TrainFlags* flags = &t->flags;
     must_be_directory(t, "-o", flags->output_dir);
-    must_be_directory(t, "--export-hf", flags->export_dir);  // now, not after hours of training
+    must_be_directory(t, "--export-hf", flags->export_dir);  // now rather than after hours of training
     char message[WHY_CHARS];
     if (flags->export_dir == NULL || hf_checkpoint_make_directory(flags->export_dir)) { return; }
     snprintf(message, sizeof message, "--export-hf %s", status_message());
@@ -1120,13 +1118,13 @@ static void build(Trainer* t) {
 
 // --- loop ------------------------------------------------------------------------------------------------
 
-// Squares of every parameter's gradient once: a shard each, and not the tied copy.
+// Squares of every parameter's gradient once: each rank's shard, without tied copies.
 static double gradient_norm(Trainer* t) {
     double sum = source_owns_moments(t->source) ? optimizer_sum_of_squares(&t->optimizer, &t->model) : 0;
     return sqrt(source_sum(t->source, sum));
 }
 
-// Where the optimizer's steps depend on the size of each tensor: over all ranks that have parts of it.
+// If the optimizer scales steps by tensor: sums over all ranks that have parts of it.
 static void scale_steps(Trainer* t) {
     if (t->squares == NULL) { return; }
     int num_tensors = model_num_tensors(&t->model.config);
@@ -1168,7 +1166,7 @@ static bool every(int interval, int step, bool is_last) {
     return interval > 0 && (step % interval == 0 || is_last);
 }
 
-// At the end, for a signal, or because it is time; no step twice.
+// At the end, on a signal, or by the interval; no step twice.
 static void maybe_save(Trainer* t, bool is_last, bool is_told) {
     const TrainFlags* flags = &t->flags;
     double now_s = source_seconds(t->source);
@@ -1199,7 +1197,7 @@ static void look_at_model(Trainer* t, bool is_last) {
     }
 }
 
-// Told to end before the last step.
+// Stopped before the last step.
 static void say_stopped(const Trainer* t, int first_step) {
     const char *name = stop_signal_name(source_stop_signal(t->source)), *directory = t->flags.output_dir;
     if (!source_is_main(t->source)) { return; }
@@ -1224,7 +1222,7 @@ static void say_stopped(const Trainer* t, int first_step) {
     fflush(stdout);
 }
 
-// Told to end when all steps were done: the model is complete, saved and exported as ever.
+// Stopped after all steps: the model is complete, saved and exported as usual.
 static void say_left_out(const Trainer* t) {
     const TrainFlags* flags = &t->flags;
     bool looks = (flags->val_every > 0 && flags->val_pattern != NULL) || flags->sample_every > 0;
@@ -1234,18 +1232,18 @@ static void say_left_out(const Trainer* t) {
     fflush(stdout);
 }
 
-// As in llm.c: look at the model, then save it, then improve it; once more at the end. A signal ends it at
-// the next step's end, or in the middle of a look, and what was done is saved. Returns the signal, 0: none.
+// As in llm.c: validate, save, update; and once more at the end. A signal ends the run after the current
+// step, or during validation, and saves. Returns the signal, 0: none.
 static int train(Trainer* t) {
     int first_step = t->saved_step = t->step;
-    trainer_resplit(t);  // a run that goes on has the layers where they were
+    trainer_resplit(t);  // restores the layer placement of a resumed run
     for (;;) {
         bool is_last = t->step >= t->num_steps;
         if (source_stop_signal(t->source) == 0) { look_at_model(t, is_last); }
         int stop_signal = source_stop_signal(t->source);
         if (is_last && stop_signal != 0) { say_left_out(t); }
         maybe_save(t, is_last, stop_signal != 0);
-        if (stop_signal == 0) {  // a save waits for the data, and ends that for a signal
+        if (stop_signal == 0) {  // a save waits for verification, which a signal ends
             stop_signal = source_stop_signal(t->source);
             maybe_save(t, is_last, stop_signal != 0);
         }
@@ -1293,7 +1291,7 @@ int trainer_main(int argc, char** argv, const ModelKind* kind) {
     build(t);
     int stop_signal = train(t);
     if (t->step >= t->num_steps) { trainer_export(t); }
-    if (stop_signal == 0) { stop_signal = stop_signal_seen(); }  // too late to change more than the status
+    if (stop_signal == 0) { stop_signal = stop_signal_seen(); }  // too late, changes only the status
     bool failed = t->save_failed || trainer_has_lost(t);
     trainer_close_output(t);
     optimizer_free(&t->optimizer);

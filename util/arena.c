@@ -26,7 +26,7 @@ static ArenaBlock* block_create(size_t capacity_bytes) {
     return block;
 }
 
-// The next block of the chain that can take num_bytes; later blocks are kept from before a reset.
+// The next block of the chain with room for num_bytes; later blocks are kept from before a reset.
 static ArenaBlock* block_for(Arena* arena, size_t num_bytes) {
     ArenaBlock* block = arena->current;
     while (block != NULL && block->capacity_bytes - block->used_bytes < num_bytes && block->next != NULL) {
@@ -90,8 +90,7 @@ static int64_t round_up(int64_t num_bytes, int64_t to) {
     return (num_bytes + to - 1) / to * to;
 }
 
-// Addresses only. They begin at a huge page, should the system make these: what lies before and after is
-// given back.
+// Reserves addresses only. The range begins at a huge-page boundary; the excess on both sides is unmapped.
 static void* reserve(int64_t num_bytes) {
     char* all = (char*)mmap(NULL, (size_t)(num_bytes + PAGE_MEMORY_ALIGN), PROT_NONE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -106,7 +105,7 @@ static bool move(PageMemory* memory, int64_t num_bytes) {
     page_memory_free(memory);
     int64_t reserved_bytes = round_up(RESERVE_TIMES * num_bytes, PAGE_MEMORY_ALIGN);
     void* data = reserve(reserved_bytes);
-    if (data == NULL) {  // a limit on addresses (ulimit -v)
+    if (data == NULL) {  // address space may be limited (ulimit -v)
         reserved_bytes = round_up(num_bytes, PAGE_MEMORY_ALIGN);
         data = reserve(reserved_bytes);
     }

@@ -160,8 +160,8 @@ typedef struct {
     uint64_t header_sum;
 } SealInts;
 
-// Every line is one to one in 64 bits, the first one in `bits` for a given index: another value at a place is
-// always another number. (Multipliers and shifts of splitmix64, Steele et al. 2014.)
+// Each step is a bijection of 64 bits, and so is the first one in `bits` for a given index: a changed value
+// always changes the number. (Multipliers and shifts of splitmix64, Steele et al. 2014.)
 static inline uint64_t seal_mix(uint64_t index, uint32_t bits) {
     uint64_t x = (index + 1) * 0x9e3779b97f4a7c15u + bits;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -337,7 +337,7 @@ static bool fingerprint_file(uint64_t* sum, const char* path) {
     return ok;
 }
 
-// In whatever order they are listed.
+// The result does not depend on the order of the list.
 static bool fingerprint_folder(uint64_t* sum, const char* path) {
     DIR* dir = opendir(path);
     bool ok = dir != NULL;
@@ -382,7 +382,7 @@ static uint64_t fnv1a(uint64_t hash, const void* bytes, size_t num_bytes) {
     return hash;
 }
 
-// With the numbers: bytes that move from one text to the other are noticed.
+// The numbers are hashed too, so bytes moved from one text to the other are detected.
 static uint64_t record_hash(const RecordHeader* about, const void* position, const void* settings) {
     uint64_t hash = fnv1a(0xcbf29ce484222325u, &about->position_bytes, sizeof about->position_bytes);
     hash = fnv1a(hash, &about->settings_bytes, sizeof about->settings_bytes);
@@ -410,7 +410,7 @@ Status checkpoint_record_write(CheckpointFile* file, const CheckpointRecord* rec
     return checkpoint_file_write(file, record->settings, (int64_t)about.settings_bytes, settings_at);
 }
 
-// Position and settings, which follow the header; the settings become a string.
+// Position and settings follow the header; settings get a NUL.
 static Status read_texts(CheckpointRecord* out, const CheckpointFile* file, const RecordHeader* about,
                          int64_t at) {
     const char* tail = checkpoint_path_tail(file->path);
@@ -491,7 +491,7 @@ int checkpoint_step_parse(const char* text, int least_digits, int* step) {
     return num_digits;
 }
 
-// Is it exactly what checkpoint_path() writes, and then `tail` ("" or ".tmp")? model_1.bin is somebody's own.
+// Exactly what checkpoint_path() writes, followed by `tail` ("" or ".tmp")? model_1.bin is not one of ours.
 static bool is_name(const char* text, CheckpointName name, const char* tail, int* step) {
     const size_t begin_chars = strlen(name_begins[name]), end_chars = strlen(name_ends[name]);
     if (strncmp(text, name_begins[name], begin_chars) != 0) { return false; }
@@ -567,7 +567,7 @@ bool checkpoint_has_done(const char* directory, int step) {
     return step >= 0 && step < INT_MAX && checkpoint_find_before(directory, step + 1) == step;
 }
 
-// All marks before any file: the newest mark is never one whose step is half gone.
+// All marks before any file: a marked step is always complete.
 int checkpoint_remove_later(const char* directory, int step) {
     int* steps;
     int num_steps = checkpoint_list_done(directory, &steps), first = 0;

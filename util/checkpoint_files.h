@@ -1,8 +1,7 @@
 /*
-checkpoint_files.h -- a run's checkpoints as files, in llm.c's form: which steps a folder has, files that
-several processes write aside before one renames them, and seals by which a damaged, edited or foreign file is
-noticed. What a model is and where its values lie is the caller's (llmc/checkpoint.c,
-dynapipe_plugin/adapters).
+checkpoint_files.h -- a run's checkpoint files in llm.c's form: the steps in a folder, files that several
+processes write and one renames, and seals that detect damaged, edited or foreign files. The caller knows the
+model and the layout of its values (llmc/checkpoint.c, dynapipe_plugin/adapters).
 
     model_00000100.bin         256 int32, then values of 2 or 4 bytes
     state_00000100_00000.bin   256 int32, then m, v and maybe master weights in float32, then the run's record
@@ -31,19 +30,19 @@ hash counts as two more values.
 extern "C" {
 #endif
 
-// --- one file, written aside -------------------------------------------------------------------------------
+// --- atomic parallel file writes --------------------------------------------------------------------------
 
 enum { CHECKPOINT_PATH_CHARS = 1024 };
 
-// One process makes PATH.tmp with its final length, all write their parts at their offsets, and when all are
-// done one renames it to PATH. Whoever fails to write removes PATH.tmp, so that it cannot become PATH.
+// One process makes PATH.tmp with its final length, all write their parts at their offsets, then one
+// renames it to PATH. A process that fails to write removes PATH.tmp, so that it cannot become PATH.
 typedef struct {
     int fd;
     int64_t num_bytes;  // length when opened
     char path[CHECKPOINT_PATH_CHARS];
 } CheckpointFile;
 
-const char* checkpoint_path_tail(const char* path);  // its end, so that a message's remedy is not cut off
+const char* checkpoint_path_tail(const char* path);  // the end of a long path, for messages
 Status checkpoint_file_create(CheckpointFile* out, const char* path, int64_t num_bytes);  // space is reserved
 Status checkpoint_file_open_tmp(CheckpointFile* out, const char* path);                   // to read and write
 Status checkpoint_file_open(CheckpointFile* out, const char* path);                       // PATH, to read
@@ -53,7 +52,8 @@ Status checkpoint_file_sync(CheckpointFile* file);  // and close
 void checkpoint_file_close(CheckpointFile* file);
 Status checkpoint_file_rename(const char* path);  // PATH.tmp to PATH, durable
 void checkpoint_file_remove_tmp(const char* path);
-int64_t checkpoint_file_bytes_done(void);  // that this process has read and written, for progress; any thread
+int64_t
+checkpoint_file_bytes_done(void);  // bytes this process has read and written, for progress; any thread
 
 // --- headers and seals -------------------------------------------------------------------------------------
 
@@ -81,23 +81,23 @@ typedef struct {
     uint64_t header_sum;
 } CheckpointSeal;
 
-// *sum += the sum of values [first, first + num_values) of a body, of 2 or 4 bytes each. NULL: nobody asks.
+// *sum += the sum of values [first, first + num_values) of a body, of 2 or 4 bytes each. NULL: not needed.
 void checkpoint_sum_add(uint64_t* sum, int64_t first, const void* values, int64_t num_values,
                         int bytes_per_value);
-void checkpoint_seal_put(int32_t* header, const CheckpointSeal* seal);  // header_sum is made
+void checkpoint_seal_put(int32_t* header, const CheckpointSeal* seal);  // header_sum is computed
 Status checkpoint_seal_write(const char* path,
-                             const CheckpointSeal* seal);  // into PATH.tmp, which has its header
+                             const CheckpointSeal* seal);  // into the header of PATH.tmp
 Status checkpoint_header_read(int32_t* header, const char* path);
-// path: for messages. A header that is not the one that was sealed is STATUS_BAD_FORMAT.
+// path: for messages. STATUS_BAD_FORMAT if the header was changed after sealing.
 Status checkpoint_seal_get(CheckpointSeal* out, const int32_t* header, const char* path);
 Status checkpoint_seal_read(CheckpointSeal* out, const char* path);
-// sum: of the whole body, as it was read.
+// sum: over the whole body as read.
 Status checkpoint_seal_check(const CheckpointSeal* seal, const char* path, uint64_t sum);
-// Do two sealed files belong together, and to this step, which their names say?
+// Do two sealed files belong together, and to the step in their names?
 Status checkpoint_seal_check_pair(const int32_t* model_header, const char* model_path,
                                   const int32_t* state_header, const char* state_path, int step);
-// A number that differs where two files (or folders of Hugging Face's files) differ in length, header or one
-// of 64 blocks of 4 KiB spread over each file. 0: cannot be read.
+// A number that changes if length, header or one of 64 blocks of 4 KiB spread over each file changes. 0:
+// cannot be read.
 uint64_t checkpoint_fingerprint(const char* path);
 
 // --- a run's record ----------------------------------------------------------------------------------------
@@ -109,11 +109,11 @@ typedef struct {
 } CheckpointRecord;
 
 int64_t checkpoint_record_bytes(const CheckpointRecord* record);
-// at: where the state's values end, in bytes; first: how many values that is. *sum grows by the record's
+// at: byte offset of the end of the state's values; first: their count. *sum is increased by the record's
 // part.
 Status checkpoint_record_write(CheckpointFile* file, const CheckpointRecord* record, int64_t at,
                                int64_t first, uint64_t* sum);
-// position stays NULL where there is no record of this project's.
+// position stays NULL if the file has no such record.
 Status checkpoint_record_read(CheckpointRecord* out, const CheckpointFile* file, int64_t at, int64_t first,
                               uint64_t* sum);
 
@@ -122,12 +122,12 @@ Status checkpoint_record_read(CheckpointRecord* out, const CheckpointFile* file,
 enum { CHECKPOINT_STEP_DIGITS = 8 };  // at least
 typedef enum { CHECKPOINT_MODEL_FILE, CHECKPOINT_STATE_FILE, CHECKPOINT_DONE_FILE } CheckpointName;
 void checkpoint_path(char out[CHECKPOINT_PATH_CHARS], const char* directory, CheckpointName name, int step);
-// How many characters at `text` are a step as it is written with at least so many digits; 0: none are.
+// The number of characters at `text` that form a step with at least the required digits; 0: none.
 int checkpoint_step_parse(const char* text, int least_digits, int* step);
 
 Status checkpoint_mark_done(const char* directory, int step);
-// Before a step is committed over an earlier run's: a mark never stands beside a model of one run and a state
-// of the other.
+// Called before a step overwrites an earlier run's, so that a mark never covers a model of one run and a
+// state of another.
 void checkpoint_unmark(const char* directory, int step);
 void checkpoint_remove(const char* directory, int step);  // a step's files, its mark first
 // Steps that are marked done, ascending; free() the array. Returns how many (0: or no such directory).
@@ -135,17 +135,15 @@ int checkpoint_list_done(const char* directory, int** out);
 int checkpoint_find_latest(const char* directory);            // -1: none
 int checkpoint_find_before(const char* directory, int step);  // the largest below `step`; -1: none
 bool checkpoint_has_done(const char* directory, int step);
-// Once `step` is written, later checkpoints are of a run that was left (-y STEP, --overwrite): they go before
-// the mark of `step` comes, so that the newest mark is always one of the run that wrote last. Returns how
-// many.
+// Deletes later checkpoints, of an abandoned run (-y STEP, --overwrite), before the mark of `step` is
+// written: the newest mark is always one of the last run. Returns how many.
 int checkpoint_remove_later(const char* directory, int step);
-// Of the steps up to `step`, delete what is done but not among the newest `keep_newest` (0: keep all) and not
-// a multiple of `keep_multiples_of` (0: no such exception).
+// Of the complete steps up to `step`, deletes all but the newest `keep_newest` (0: keep all) and the
+// multiples of `keep_multiples_of` (0: no such exception).
 void checkpoint_prune(const char* directory, int step, int keep_newest, int keep_multiples_of);
-// Files that were never renamed, as a killed run leaves them; not while a run is at work there. Returns how
-// many.
+// Removes temporary files of a killed run; not while a run is active there. Returns how many.
 int checkpoint_remove_leftovers(const char* directory);
-// Of every step but this one, marked done or not; the marks first. Returns how many were marked.
+// Removes every other step, marked done or not, marks first. Returns how many were marked.
 int checkpoint_remove_others(const char* directory, int step);
 
 #ifdef __cplusplus

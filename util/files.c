@@ -111,7 +111,7 @@ void file_writer_write(FileWriter* writer, const void* data, size_t num_bytes) {
     }
 }
 
-// Devices, pipes: nothing to rename, to keep, or to sync.
+// Devices and pipes cannot be renamed, kept or synced.
 static bool is_in_place(const FileWriter* writer) {
     return strcmp(writer->tmp_path, writer->path) == 0;
 }
@@ -173,7 +173,7 @@ Status file_make_directory(const char* path) {
         partial[i] = '\0';
         struct stat info;
         if (mkdir(partial, 0755) == 0) { continue; }
-        int error = errno;  // some file systems say of what is there that it may not be made
+        int error = errno;  // some file systems return another error than EEXIST for an existing folder
         bool is_there = stat(partial, &info) == 0;
         if (is_there && S_ISDIR(info.st_mode)) { continue; }
         return FAIL(STATUS_IO, "%s: cannot create directory: %s ---> choose a place where you may write",
@@ -185,7 +185,7 @@ Status file_make_directory(const char* path) {
 // --- file part -----------------------------------------------------------------------------------------
 
 // Beyond RLIMIT_FSIZE the system sends SIGXFSZ, which would end the program, before it returns EFBIG. These
-// two hold the signal back in this thread, and take it if it came.
+// two block the signal in this thread and discard it.
 static sigset_t xfsz_block(void) {
     sigset_t xfsz, before;
     sigemptyset(&xfsz);
@@ -246,7 +246,7 @@ int file_sync_folder(const char* path) {
     if (fd < 0) { return errno; }
     int error = fsync(fd) == 0 ? 0 : errno;
     close(fd);
-    return error == EINVAL ? 0 : error;  // of networks' file systems some cannot
+    return error == EINVAL ? 0 : error;  // some network file systems do not support it
 }
 
 // --- line log ------------------------------------------------------------------------------------------
@@ -280,9 +280,9 @@ void line_log_close(LineLog* log) {
     log->is_open = false;
 }
 
-// --- cutting -----------------------------------------------------------------------------------------------
+// --- truncating -------------------------------------------------------------------------------------------
 
-// *step: INT64_MIN where the line is about none.
+// *step: INT64_MIN if the line has none.
 static void key_of(char out[LINE_LOG_KEY_CHARS], int64_t* step, const LineLog* log, const char* line) {
     *step = INT64_MIN;
     size_t num_chars = log->key != NULL ? log->key(step, line, strlen(line)) : 0;
@@ -335,7 +335,7 @@ static bool is_there(const LineLog* log) {
            named.st_dev == opened.st_dev;
 }
 
-// What was removed can still be read by whoever has it open.
+// A removed file can still be read through an open descriptor.
 static Status copy_lines(const LineLog* log, int to) {
     char piece[16384];
     int error = 0;
@@ -350,7 +350,7 @@ static Status copy_lines(const LineLog* log, int to) {
         }
     }
     if (error == 0) { return STATUS_OK; }
-    if (ftruncate(to, 0) != 0) { error = errno; }  // what is empty is ours to fill, when there is room
+    if (ftruncate(to, 0) != 0) { error = errno; }  // an empty file can be filled once there is room
     return FAIL(STATUS_IO, "%s: is gone and cannot be made again: %s", log->path, strerror(error));
 }
 
@@ -392,12 +392,11 @@ static void end_failing(LineLog* log) {
     log->is_failing = false;
 }
 
-// The file as it was before a line that could not be written; `old` (NULL: none): the line that it began
-// over.
+// Restores the file after a failed write; `old` (NULL: none) is the line that was partly overwritten.
 static void take_back(LineLog* log, const char* old) {
     int64_t old_bytes = old != NULL ? log->end - log->last : 0;
     int error = ftruncate(log->fd, log->end - old_bytes) == 0 ? 0 : errno;
-    if (old == NULL) { return; }  // where that failed: the next line begins over the half of this one anyway
+    if (old == NULL) { return; }  // if this fails, the next line overwrites the partial one
     if (error == 0) { error = file_write_at(log->fd, old, (size_t)old_bytes, log->last); }
     if (error == 0) { return; }
     log->num_lost++;
@@ -415,7 +414,7 @@ static char* last_line(const LineLog* log) {
     return NULL;
 }
 
-// At the end, or over the last line where this one is about the same.
+// Appends, or replaces the last line if this one has the same key.
 static int put_line(LineLog* log, const char* line) {
     char key[LINE_LOG_KEY_CHARS];
     int64_t step;

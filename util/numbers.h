@@ -1,11 +1,12 @@
 /*
-numbers.h -- values of 16 bits, bfloat16 and IEEE's binary16, to float and back; rounded to nearest even, the
-same on every compiler and machine.
+numbers.h -- 16-bit values, bfloat16 and IEEE binary16, to float and back, rounded to nearest even, identical
+on
+every compiler and machine; a random generator; a hash.
 
     bfloat16   1 sign, 8 exponent, 7 fraction: the upper half of a float
     binary16   1 sign, 5 exponent, 10 fraction; below 2^-14 in steps of 2^-24; from 65520 on infinite
 
-What is not a number stays that, quietly. test_util.c
+NaN becomes a quiet NaN. test_util.c
 */
 #pragma once
 
@@ -47,7 +48,7 @@ static inline uint16_t half_to_float16(float value) {
     uint32_t bits = half_bits(value), sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
     if (size > 0x7f800000u) { return (uint16_t)(sign | 0x7e00u | (size >> 13 & 0x3ffu)); }
     if (size >= half_bits(65520.0f)) { return (uint16_t)(sign | 0x7c00u); }
-    if (size < half_bits(0x1p-14f)) {  // added to 0.5, whose last place is 2^-24, a float rounds by itself
+    if (size < half_bits(0x1p-14f)) {  // adding 0.5, whose last place is 2^-24, rounds correctly
         return (uint16_t)(sign | (half_bits(half_float(size) + 0.5f) - half_bits(0.5f)));
     }
     return (uint16_t)(sign | (size + 0xfffu + (size >> 13 & 1u) - (112u << 23)) >> 13);
@@ -57,8 +58,8 @@ static inline uint16_t half_to_float16(float value) {
 
 // Small, seedable, identical on every machine: splitmix64 (Steele, Lea, Flood, OOPSLA'14).
 //
-// One 64-bit word of state, so a position is saved and restored by copying a number. Integers only: nothing
-// here depends on a compiler's floating point.
+// The state is one 64-bit word, so saving a position means copying a number. Integers only: no dependence
+// on a compiler's floating point.
 
 typedef struct {
     uint64_t state;
@@ -79,7 +80,7 @@ static inline uint64_t rng_u64(Rng* rng) {
     return rng_mix(rng->state += 0x9e3779b97f4a7c15u);
 }
 
-// Uniform in [0, n), n >= 1. The multiply-shift bias is below n / 2^32: far under what any use here can see.
+// Uniform in [0, n), n >= 1. The multiply-shift bias is below n / 2^32, negligible here.
 static inline uint32_t rng_below(Rng* rng, uint32_t n) {
     return (uint32_t)(((rng_u64(rng) >> 32) * (uint64_t)n) >> 32);
 }
@@ -93,13 +94,13 @@ static inline int32_t rng_between(Rng* rng, int32_t lo, int32_t hi) {
 
 // A 64-bit hash of bytes: FNV-1a over 8-byte words, finished by splitmix64's mixer.
 //
-// Guards against accidents (a flipped bit, ranks that planned different steps), not against an adversary.
-// Little-endian machines only, as all file formats here.
+// Detects accidents (a flipped bit, ranks with different plans), not attacks. Little-endian machines only,
+// as all file formats here.
 
 #define HASH_SEED 0xcbf29ce484222325u
 
-// Continue `hash` with num_bytes at data; start with HASH_SEED. Feeding a buffer in two calls gives the same
-// value as in one call only if the first call's length is a multiple of 8.
+// Continues `hash` with num_bytes at data; begin with HASH_SEED. Splitting a buffer gives the same value
+// only if the first part's length is a multiple of 8.
 static inline uint64_t hash_bytes(uint64_t hash, const void* data, size_t num_bytes) {
     const unsigned char* bytes = (const unsigned char*)data;
     for (; num_bytes >= 8; num_bytes -= 8, bytes += 8) {

@@ -92,7 +92,7 @@ Status options_defaults(const OptionSpec* specs, int num_specs, void* options) {
     return STATUS_OK;
 }
 
-// How far two words are apart (Levenshtein), for "did you mean".
+// Edit distance of two words (Levenshtein), for "did you mean".
 static int word_distance(const char* a, const char* b) {
     enum { MAX_WORD = 40 };
     int row[MAX_WORD + 1];
@@ -185,7 +185,7 @@ bool options_want_help(int argc, char** argv) {
     return false;
 }
 
-enum { HELP_COLUMN = 29, HELP_CHARS = 100 };  // where explanations begin; where lines end
+enum { HELP_COLUMN = 29, HELP_CHARS = 100 };  // columns: where explanations begin; the line width
 
 // Words of `text`, the first at `column`, in lines of HELP_CHARS. Returns the column after the last.
 static int print_words(const char* text, int column, FILE* out) {
@@ -282,13 +282,13 @@ const char* settings_find(const char* settings, const char* name, size_t* num_ch
     return find(settings, name, strlen(name), num_chars);
 }
 
-// As they are said: files hold what they like.
+// Raw values, since files hold them unescaped.
 static char* shown(char out[VALUE_CHARS], const char* text, size_t num_chars) {
     if (num_chars == 0) { return strcpy(out, "not given"); }
     return printable_bytes(out, VALUE_CHARS, text, num_chars);
 }
 
-// In one piece, so that what others print meanwhile stands before or after it.
+// One write, so that output of other processes does not split it.
 static void print_difference(FILE* out, const char* name, size_t name_chars, const char* value,
                              size_t num_chars, const char* before, size_t num_before) {
     char texts[3][VALUE_CHARS];

@@ -1,9 +1,9 @@
 /*
 options.h -- one table of GNU long options for parsing, defaults, ranges and --help.
 
-Options are taken out of argv (as MPI_Init does with its own), so that the host program parses the rest as it
-always did. "--name value" and "--name=value" both work; a bool takes no value. Names match exactly:
-an unknown one, a missing or malformed value, or one outside the range is an error that lists what is valid.
+Options are removed from argv (as MPI_Init does), so that the host program parses the rest. "--name value" and
+"--name=value" both work; a bool takes no value. Names match exactly: an unknown one, a missing or malformed
+value, or one outside the range is an error that lists the valid ones.
 */
 #pragma once
 
@@ -33,13 +33,13 @@ typedef struct {
     const char* help;        // one line
 } OptionSpec;
 
-// Fill `options` with the defaults of the table.
+// Fills `options` with the defaults of the table.
 Status options_defaults(const OptionSpec* specs, int num_specs, void* options);
 
-// Take every "--..." argument out of argv; argc and argv shrink. Stops at a bare "--", which is removed too.
-// "--help" and "--version" are left in argv: the host prints its own help and then options_print(). So are
-// the host's own options, each with a value: `left`, their names with a NULL after the last (NULL: none).
-// Returns STATUS_BAD_OPTION with a message that names the option and says what would be valid.
+// Takes every "--..." argument out of argv; argc and argv shrink. Stops at a bare "--", which is removed
+// too. "--help" and "--version" stay in argv: the host prints its own help, then calls options_print(). The
+// host's own options, each with a value, stay as well: `left`, their names ending with NULL (NULL: none).
+// STATUS_BAD_OPTION: the message names the option and the valid values.
 Status options_take(const OptionSpec* specs, int num_specs, void* options, int* argc, char** argv,
                     const char* const* left);
 
@@ -48,14 +48,14 @@ bool options_want_help(int argc, char** argv);
 
 void options_print(const OptionSpec* specs, int num_specs, FILE* out);
 
-// "name=value" of the option called `name` (below); nothing where there is none.
+// "name=value" of the option called `name`; nothing if there is none.
 void options_add_setting(const OptionSpec* specs, int num_specs, const void* options, const char* name,
                          FILE* out);
 
 // --- settings ---------------------------------------------------------------------------------------------
 
-// What a run was started with, as lines "name=value": kept in its checkpoints, so that a run that
-// goes on from them can say what it does otherwise.
+// The options of a run as lines "name=value", stored in its checkpoints, so that a resumed run can report
+// changes.
 
 #ifdef __cplusplus
 extern "C" {
@@ -63,12 +63,11 @@ extern "C" {
 
 // Control characters of a value become \xNN (status.h); NULL: not given.
 void settings_add(FILE* out, const char* name, const char* value);
-// In as few digits as tell it from all others.
+// The fewest digits that identify the value.
 void settings_add_number(FILE* out, const char* name, double value);
-// The value of `name`, *num_chars long and not ended; NULL: not there.
+// The value of `name`, *num_chars long, without a NUL; NULL: absent.
 const char* settings_find(const char* settings, const char* name, size_t* num_chars);
-// A line for each setting that both have with another value: "warning: -l is 0.001, saved with 0.0003".
-// Returns how many.
+// Prints a line for each setting that differs: "warning: -l is 0.001, saved with 0.0003". Returns how many.
 int settings_print_differences(FILE* out, const char* saved, const char* now);
 
 #ifdef __cplusplus

@@ -40,7 +40,7 @@ bool version_is_wanted(int argc, char** argv) {
 
 // --- standard output -----------------------------------------------------------------------------------
 
-// For reading alone: what is printed there fails, as it does without a descriptor.
+// Opened read-only, so printing there fails as it does without a descriptor.
 void standard_output_open(bool outlives_readers) {
     for (int fd = 0; fd <= 2; fd++) {
         if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) { continue; }
@@ -50,7 +50,7 @@ void standard_output_open(bool outlives_readers) {
     if (outlives_readers) { signal(SIGPIPE, SIG_IGN); }
 }
 
-// Did something printed so far not arrive? Hands on what is buffered. Why: in errno, 0: unknown by now.
+// Was any output lost? Flushes the buffer. errno holds the reason, 0: unknown.
 static bool standard_output_is_lost(void) {
     bool lost_before = ferror(stdout) != 0;
     errno = 0;
@@ -85,10 +85,10 @@ enum { INTERRUPTED_STATUS = 130 };  // 128 + SIGINT
 static const int watched[] = {SIGTERM, SIGINT, SIGUSR1};
 static volatile sig_atomic_t seen, num_interrupts;
 
-static bool is_under_mpirun;  // read by the handler, written before it is one
+static bool is_under_mpirun;  // read by the handler, so set before it is installed
 
-// Open MPI's mpirun that is told to end reads the ranks' output no more: a line that waits for room there
-// would wait until the SIGKILL. From now on what finds no room is lost.
+// A terminating mpirun of Open MPI no longer reads the ranks' output, so a blocking write would wait until
+// the SIGKILL. From now on output that does not fit is dropped.
 static void never_wait_to_print(void) {
     int saved_errno = errno, flags = fcntl(STDOUT_FILENO, F_GETFL);
     if (flags >= 0) { fcntl(STDOUT_FILENO, F_SETFL, flags | O_NONBLOCK); }
@@ -101,7 +101,7 @@ static void note(int number) {
     if (seen == 0) { seen = number; }
 }
 
-// Calls that a signal meets go on (SA_RESTART): files and messages know nothing of it.
+// Interrupted calls continue (SA_RESTART), so files and messages are not affected.
 void stop_signal_watch(void) {
     is_under_mpirun = getenv("OMPI_COMM_WORLD_SIZE") != NULL;
     struct sigaction action = {0}, before;
@@ -171,7 +171,7 @@ static void* watch(void* arg) {
     return NULL;
 }
 
-// Signals are the program's, not this thread's.
+// Signals are for the main thread.
 static bool start(SlowNotice* notice) {
     sigset_t all, before;
     sigfillset(&all);
@@ -261,7 +261,7 @@ const char* duration_text(char out[DURATION_CHARS], double seconds) {
     return out;
 }
 
-// Behind the point, so that there are `digits` digits in all.
+// Decimals after the point for a total of `digits` digits.
 static int decimals_of(double value, int digits) {
     double size = fabs(value), power = 10;
     for (digits--; digits > 0 && size >= power - 0.5 * pow(10, -digits); digits--) { power *= 10; }
@@ -277,7 +277,7 @@ char* text_room(void) {
 
 const char* time_text(char out[TIME_CHARS], double ns, int digits) {
     double ms = ns / 1e6;
-    bool is_long = fabs(ms) >= 1000 - 0.5 * pow(10, 3 - digits);  // no "1000 ms" of 999.9
+    bool is_long = fabs(ms) >= 1000 - 0.5 * pow(10, 3 - digits);  // avoids "1000 ms" for 999.9
     double value = is_long ? ms / 1000 : ms;
     snprintf(out, TIME_CHARS, "%.*f %s", value != 0 ? decimals_of(value, digits) : 0, value,
              is_long ? "s" : "ms");
@@ -316,7 +316,7 @@ static char* next_field(Fields* fields) {
     return fields->text[fields->num++];
 }
 
-// Those that are known; has_memory: that of the ranks too.
+// Only the known fields; has_memory: also the memory.
 static void fields_fill(Fields* fields, const StepLine* line, int digits, bool has_memory) {
     char text[DURATION_CHARS];
     fields->num = 0;
@@ -333,7 +333,7 @@ static void fields_fill(Fields* fields, const StepLine* line, int digits, bool h
     }
 }
 
-// Adds one to what is there; false: there is no room.
+// Appends one field; false: no room.
 static bool join(char out[STEP_LINE_CHARS], size_t* num_chars, const char* text) {
     size_t more = strlen(text);
     if (*num_chars + more > STEP_LINE_COLUMNS) { return false; }
@@ -342,7 +342,7 @@ static bool join(char out[STEP_LINE_CHARS], size_t* num_chars, const char* text)
     return true;
 }
 
-// False: that was not all of it.
+// False if the line was cut.
 static bool fields_join(char out[STEP_LINE_CHARS], const Fields* fields, const char* gap) {
     size_t num_chars = 0;
     for (int k = 0; k < fields->num; k++) {

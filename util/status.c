@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-// Bytes of the UTF-8 character at text[0 ... num_bytes), 0: none begins there. (RFC 3629: shortest forms
-// only, no surrogates, up to U+10FFFF.)
+// Length in bytes of the UTF-8 character at text[0 ... num_bytes), 0: none. (RFC 3629: shortest forms only,
+// no surrogates, up to U+10FFFF.)
 static size_t utf8_decode(const unsigned char* text, size_t num_bytes, uint32_t* code) {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     *code = text[0];
@@ -32,7 +32,7 @@ static bool is_plain(uint32_t code) {
     return !control && !turns && !ends_line && !unseen;
 }
 
-// Of the character at `text`: what it is printed as, into piece; returns how many bytes of text it is.
+// Writes the printed form of the character at `text` into piece; returns its length in text.
 static size_t take(char piece[17], const unsigned char* text, size_t num_bytes) {
     static const char digits[] = "0123456789abcdef";
     uint32_t code;
@@ -57,7 +57,7 @@ char* printable_bytes(char* out, size_t out_bytes, const char* text, size_t num_
     static const char dots[] = "...";
     if (out_bytes == 0) { return out; }
     const size_t most = out_bytes - 1, dots_bytes = most < 3 ? most : 3;
-    size_t at = 0, cut = 0;  // `cut`: where the dots would stand
+    size_t at = 0, cut = 0;  // `cut`: position of the dots
     while (num_bytes > 0) {
         char piece[17];
         size_t taken = take(piece, (const unsigned char*)text, num_bytes), bytes = strlen(piece);
@@ -103,8 +103,8 @@ const char* status_message(void) {
 Status status_fail(Status status, const char* fmt, ...) {
     va_list args;
     va_start(args, fmt);
-    // The arguments may point into the buffer itself (a message wrapped into a longer one). They may also be
-    // names of files and tasks, which must not steer the terminal that the message ends on.
+    // Arguments may point into the buffer itself (a wrapped message). They may be names of files and tasks,
+    // so control characters are escaped.
     char message[sizeof last_message];
     vsnprintf(message, sizeof message, fmt, args);
     va_end(args);

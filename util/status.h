@@ -1,9 +1,9 @@
 /*
-status.h -- one status type for every function, and names made fit for a terminal.
+status.h -- one status type for every function, and escaping of names for a terminal.
 
-Library code returns a Status and never prints or exits. The function that *discovers* a problem says so
-with FAIL(): the message goes into a buffer of the calling thread, where the program that owns the terminal
-finds it (status_message) and prints it once. Callers in between only pass the value up with TRY().
+Library code returns a Status and never prints or exits. The function that *discovers* a problem calls FAIL():
+the message goes into a buffer of the calling thread, and the program prints it once (status_message). Callers
+in between only return the value with TRY().
 */
 #pragma once
 
@@ -39,8 +39,8 @@ Status status_last(void);  // of the last FAIL() on this thread
 // The message of the last FAIL() on this thread, "" if none; valid until the next FAIL() here.
 const char* status_message(void);
 
-// Record "message" for this thread and hand the status back. A message names file, line or field and says
-// what to do; a remedy stands last, after "---> ". Control characters of names in it become \xNN.
+// Records "message" for this thread and returns the status. A message names file, line or field; a remedy
+// comes last, after "---> ". Control characters of names in it become \xNN.
 #define FAIL(status, ...) status_fail((status), __VA_ARGS__)
 Status status_fail(Status status, const char* fmt, ...) __attribute__((format(printf, 2, 3)));
 
@@ -52,20 +52,18 @@ Status status_fail(Status status, const char* fmt, ...) __attribute__((format(pr
 
 // --- names for a terminal ---------------------------------------------------------------------------------
 
-// Names that come from files or the command line, made fit for a terminal.
-//
-// Valid UTF-8 stays as it is. Each byte becomes \xNN of what is not: control characters (C0, DEL, C1), which
-// move the cursor or change colours; bytes that are no UTF-8; the marks that turn the direction of a line,
-// and line separators, which make it read as something else. A backslash stays a backslash, so applying it
-// twice is the same as once, and two names may look alike: for reading, not for comparing.
+// Valid UTF-8 is kept. These bytes become \xNN: control characters (C0, DEL, C1), which move the cursor or
+// change colours; invalid UTF-8; marks that change the text direction, and line separators. A backslash is
+// kept, so applying it twice is the same as once, and two names may look alike: for display, not for
+// comparing.
 
-// Copies `text`, as much of it as fits; what is cut ends in "...", never within a character. Returns `out`.
+// Copies as much of `text` as fits; cut text ends in "...", never within a character. Returns `out`.
 char* printable(char* out, size_t out_bytes, const char* text);
 
-// The same for num_bytes of text without a NUL after them (one within them is a control character).
+// The same for num_bytes of text without a NUL after them (a NUL within is a control character).
 char* printable_bytes(char* out, size_t out_bytes, const char* text, size_t num_bytes);
 
-// For arguments of printf: in one of 16 buffers of this thread. Of names of up to 255 bytes all is seen.
+// For arguments of printf: one of 16 buffers of this thread. Names of up to 255 bytes are complete.
 const char* printable_name(const char* name);
 #define PRINTABLE(name) printable_name(name)
 

@@ -4,8 +4,8 @@ prepare_data.c -- JSON of many tasks -> tokenised sample files for training.
     ./prepare_data --tokenizer gpt2 --vocab vocab.json --merges merges.txt --out data one.jsonl two.json.gz
 folder
 
-Forms of records and templates: records/records.h. Two passes over the files: the first counts and checks, the
-second tokenises and writes, so memory does not grow with the data (sample_writer.h).
+Record formats and templates: records/records.h. Two passes over the files: the first counts and checks, the
+second tokenises and writes, so memory use is independent of the data's size (sample_writer.h).
 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,10 +20,10 @@ second tokenises and writes, so memory does not grow with the data (sample_write
 #include "../../util/options.h"
 #include "../../util/program.h"
 
-// --- what is reported -------------------------------------------------------------------------------------
+// --- reports ----------------------------------------------------------------------------------------------
 
 typedef struct {
-    bool quiet;       // no form, no progress, no bad record but in sum
+    bool quiet;       // only sums: no formats, progress or single bad records
     int64_t num_bad;  // records
     int32_t num_files;
     int64_t total_bytes, done_bytes;  // of this pass
@@ -53,7 +53,7 @@ static void report_begin_pass(PrepareReport* report, int64_t total_bytes) {
     if (report->start_ns == 0) { report->start_ns = report->begin_ns; }
 }
 
-// On a terminal one line that renews itself; in a log a line every 10 seconds; nothing on short work.
+// On a terminal one updated line; in a log a line every 10 seconds; nothing for short work.
 static void report_progress(PrepareReport* report, const char* what, int64_t bytes_of_file) {
     if (report->quiet) { return; }
     int64_t now_ns = clock_now_ns();
@@ -76,7 +76,7 @@ static void report_end_line(PrepareReport* report) {
     if (report->progress_shown && isatty(STDERR_FILENO)) { fprintf(stderr, "\r%80s\r", ""); }
 }
 
-// Counts it; the first are shown, with the last status message.
+// Counts it; prints the first ones with the last status message.
 static void report_bad(PrepareReport* report) {
     report->num_bad++;
     if (report->quiet) { return; }
@@ -118,7 +118,7 @@ static int compare_rows(const void* a, const void* b) {
     return strcmp(((const TaskRow*)a)->name, ((const TaskRow*)b)->name);
 }
 
-// Lengths in tokens that run through the model, as -t has them.
+// Lengths in tokens run through the model, as limited by -t.
 static void report_tasks(const PrepareReport* report, TaskTable* tasks) {
     (void)report;
     int64_t num_tokens = 0, num_samples = 0;
@@ -176,7 +176,7 @@ static void report_skipped(const PrepareReport* report, const TaskTable* tasks, 
     }
 }
 
-// What somebody may have to do something about is said in any case.
+// Problems that the user may have to act on are printed even with --quiet.
 static FILE* notices(const PrepareReport* report) {
     return report->quiet ? stderr : stdout;
 }
@@ -193,46 +193,44 @@ static void report_foreign(const PrepareReport* report, const char* folder, cons
             PRINTABLE(folder), file);
 }
 
-// --- samples of records ----------------------------------------------------------------------------------
+// --- samples from records ---------------------------------------------------------------------------------
 
 /*
 From a record's texts to the tokens of samples.
 
-    together   one sample a conversation: the first input | answer, end, gap, answer, end, ..
-    apart      one sample an answer, all that was said before it is its input, as text: for encoder-decoder
-models
+together   one sample per conversation: the first input | answer, end, gap, answer, end, ..
+apart      one sample per answer, with all that precedes it as input text: for encoder-decoder models
 
-A target's tokens are those of the answer and the end-of-text token. An input's are those of its text and a
-newline, or the end-of-text token, or nothing more, as the vocabulary's input_end says. A text is a target
-without input.
+A target is the answer and the end-of-text token. An input is its text, then a newline, the end-of-text token,
+or nothing, depending on the vocabulary's input_end. A text is a target without input.
 
-Within limits a sample is what the trainer would make of it (loader.h), but texts stay whole: the trainer cuts
-them into pieces for a -t of its own, losing nothing, and only what it will run is counted here as pieces. (An
-encoder-decoder's span corruption does likewise, with pieces that are not known here.)
+Limits are applied as in the trainer (loader.h), but texts stay whole: the trainer cuts them into pieces for
+its own -t without loss. Here their pieces are only counted. (Pieces of an encoder-decoder's span corruption
+are not known here.)
 */
 
 typedef struct {
-    Tokenizer* tokenizer;  // borrowed, as all pointers down to the empty line
+    Tokenizer* tokenizer;  // borrowed, like all pointers up to the empty line
     const RecordTemplate* form;
     SampleVocab vocab;  // input_tail is set by open
     bool apart;
     LoaderOptions limits;  // max_seq_tokens 0: none
 
-    BpeTokens input, target;  // of the sample made last
+    BpeTokens input, target;  // of the last sample
     SampleGap* gaps;          // [num_gaps]
     int32_t num_gaps, gaps_capacity;
-    int32_t num_pieces;  // that the trainer will run: 1; of a long text more
+    int32_t num_pieces;  // that the trainer will run: 1, more for a long text
     char* joined;        // a text and its end
     size_t joined_bytes;
 } SampleMaker;
 
-// Lengths of a piece of the sample made last, 0 <= piece < num_pieces.
+// Lengths of a piece of the last sample, 0 <= piece < num_pieces.
 typedef struct {
     int64_t n_input, n_target;
-    int64_t run_tokens;  // through the model: what -t limits; of an encoder-decoder both sides
+    int64_t run_tokens;  // through the model, limited by -t; of an encoder-decoder both sides
 } PieceLengths;
 
-// How many tokens the end of every input is: of a template's text, and the newline or </s> after it.
+// The number of tokens at the end of every input: the template's text, and the newline or </s> after it.
 static Status maker_open(SampleMaker* maker, const char* targets_field) {
     size_t num_bytes;
     const char* tail = record_template_tail(maker->form, targets_field, &num_bytes);
@@ -273,7 +271,7 @@ static Status join(SampleMaker* maker, size_t* at, const char* text, size_t num_
     return STATUS_OK;
 }
 
-// What was said up to answer `last`, as one text.
+// The conversation up to answer `last`, as one text.
 static Status join_history(SampleMaker* maker, const Record* record, int32_t last, size_t* num_bytes) {
     const DataTemplate* form = &maker->form->form;
     *num_bytes = 0;
@@ -290,8 +288,8 @@ static Status join_history(SampleMaker* maker, const Record* record, int32_t las
 
 // --- tokens ------------------------------------------------------------------------------------------
 
-// The first num_bytes of `joined`, and what ends an input. The newline is text, and may be one token with
-// what stands before it.
+// The first num_bytes of `joined`, and the input's end. The newline is text and may merge with the
+// character before it into one token.
 static Status encode_input(SampleMaker* maker, size_t num_bytes, BpeTokens* out) {
     if (maker->vocab.input_end == INPUT_END_NEWLINE) { TRY(join(maker, &num_bytes, "\n", 1)); }
     TRY(tokenizer_encode(maker->tokenizer, num_bytes > 0 ? maker->joined : "", num_bytes, out));
@@ -316,7 +314,7 @@ static Status add_gap(SampleMaker* maker, int64_t begin, int64_t end) {
     return STATUS_OK;
 }
 
-// An answer that is only read is a part of what stands before the next one, with the token that ends it.
+// An answer that is not learnt is part of the text before the next one, with its end token.
 static Status encode_turns(SampleMaker* maker, const Record* record) {
     int64_t gap_begin = 0;
     bool has_answer = false, in_gap = false;
@@ -349,7 +347,7 @@ static void leave_out(SampleMaker* maker, const LoaderSample* cut) {
         memmove(input->ids + at, input->ids + at + left_out,
                 (size_t)(cut->n_input - at) * sizeof *input->ids);
     }
-    int32_t end = cut->n_input + cut->n_target, num_gaps = 0;  // where an input is cut, one answer is left
+    int32_t end = cut->n_input + cut->n_target, num_gaps = 0;  // a cut input leaves one answer
     while (left_out == 0 && num_gaps < maker->num_gaps && maker->gaps[num_gaps].begin < (uint32_t)end) {
         num_gaps++;
     }
@@ -358,7 +356,7 @@ static void leave_out(SampleMaker* maker, const LoaderSample* cut) {
     maker->target.num_tokens = cut->n_target;
 }
 
-// Is it one to the trainer, too, which knows samples by their tokens? For encoder-decoders, what was one.
+// Will the trainer cut it as a text? It decides by tokens alone. Encoder-decoders: as the record has it.
 static bool is_long_text(const SampleMaker* maker, bool was_text) {
     if (maker->limits.encoder_decoder) { return was_text; }
     bool is_text = maker->input.num_tokens == 0 && maker->num_gaps == 0;
@@ -371,7 +369,7 @@ static void count_pieces(SampleMaker* maker) {
     maker->num_pieces = (int32_t)((num_run + most - 1) / most);
 }
 
-// The last token of a piece is the first of the next, as sample_file_cut() has them.
+// The last token of a piece is the first of the next, as in sample_file_cut().
 static PieceLengths maker_piece(const SampleMaker* maker, int32_t piece) {
     int64_t n_input = maker->input.num_tokens, n_target = maker->target.num_tokens;
     if (maker->num_pieces > 1) {
@@ -383,7 +381,7 @@ static PieceLengths maker_piece(const SampleMaker* maker, int32_t piece) {
                           pairs ? (n_input > 0 ? n_input : 1) + n_target : n_input + n_target - 1};
 }
 
-// Of the turns the number of that with answer `i` of those that are learnt.
+// The turn number of the i-th learnt answer.
 static int32_t learnt_turn(const Record* record, int32_t i) {
     int32_t t = 0;
     while (record->turns[t].is_read || i-- > 0) { t++; }
@@ -400,8 +398,8 @@ static Status encode(SampleMaker* maker, const Record* record, int32_t i, bool i
     return encode_answer(maker, &record->turns[turn].targets, &maker->target);
 }
 
-// Sample `i` of a record, below its number of samples, within the limits; *fate says how. SAMPLE_SKIPPED, or
-// *is_empty (no token but the end): there is none to write.
+// Sample `i` of a record, below its number of samples, within the limits; *fate tells how. Nothing to write
+// if SAMPLE_SKIPPED or *is_empty (only the end token).
 static Status maker_make(SampleMaker* maker, const Record* record, int32_t i, SampleFate* fate,
                          bool* is_empty) {
     maker->input.num_tokens = maker->target.num_tokens = maker->num_gaps = 0;
@@ -410,7 +408,7 @@ static Status maker_make(SampleMaker* maker, const Record* record, int32_t i, Sa
     bool is_text = record->form == RECORD_TEXT && record->turns[0].inputs.num_bytes == 0;
     TRY(encode(maker, record, i, is_text));
     int64_t num_tokens = maker->input.num_tokens + maker->target.num_tokens;
-    *is_empty = num_tokens < 2;  // to SentencePiece, blanks are nothing
+    *is_empty = num_tokens < 2;  // SentencePiece drops blanks
     if (num_tokens > INT32_MAX) { return FAIL(STATUS_OUT_OF_RANGE, "a sample of more than 2^31 tokens"); }
     if (maker->limits.max_seq_tokens == 0 || *is_empty) { return STATUS_OK; }
     if (is_long_text(maker, is_text)) {
@@ -424,7 +422,7 @@ static Status maker_make(SampleMaker* maker, const Record* record, int32_t i, Sa
     return STATUS_OK;
 }
 
-// --- prepare_data --------------------
+// --- the two passes ---------------------------------------------------------------------------------------
 
 typedef enum { TURNS_AUTO, TURNS_TOGETHER, TURNS_APART } Turns;
 
@@ -434,7 +432,7 @@ typedef struct {
     RecordFields fields;
     const char* task_field;
     int32_t extra_ids;
-    int32_t input_end;  // 0: as suits the tokenizer, else a SampleInputEnd
+    int32_t input_end;  // 0: default of the tokenizer, else a SampleInputEnd
     int32_t turns, max_tokens, max_target_tokens, long_samples;
     double val_fraction;
     int64_t seed, shard_tokens;
@@ -480,16 +478,15 @@ typedef struct {
     ShardWriter train, val;
     FileWriter lengths;
     bool writes_lengths;
-    RecordFields
-        fields;  // names that the records have for inputs and targets, where the template may have them
+    RecordFields fields;  // input and target names of the records, if the template may have them
     bool has_fields;
     int64_t num_records;  // of pass 1
     int64_t num_written;  // records of pass 2
-    bool is_misused;      // by an option that only the data shows to be wrong
+    bool is_misused;      // an option contradicts the data
     PrepareReport report;
 } Prepare;
 
-// A bad record: said among the first, counted always, fatal with --strict.
+// A bad record: the first ones are printed, all are counted, with --strict it is fatal.
 static Status pass_over(Prepare* prep) {
     if (prep->options->strict) {
         return FAIL(STATUS_BAD_FORMAT, "%s ---> mend it, or leave out --strict to skip such records",
@@ -501,7 +498,7 @@ static Status pass_over(Prepare* prep) {
 
 // --- pass 1: count ---------------------------------------------------------------------------------------
 
-// The split looks at the content alone, so that a record keeps its side when files are sorted or joined.
+// The split depends on the content only, so a record keeps its side when files are sorted or joined.
 static uint64_t record_hash(const Prepare* prep, const Record* record) {
     uint64_t hash = HASH_SEED ^ rng_mix((uint64_t)prep->options->seed);
     hash = hash_bytes(hash, record->task.text, record->task.num_bytes);
@@ -512,7 +509,7 @@ static uint64_t record_hash(const Prepare* prep, const Record* record) {
     return hash_finish(hash);
 }
 
-// Of records with different names, those whose targets the template names; else the first one's.
+// If records have different names, those whose targets the template names; otherwise those of the first.
 static void note_fields(Prepare* prep, const RecordFields* fields) {
     if (prep->has_fields) { return; }
     bool is_named = record_template_names(&prep->form, fields->targets);
@@ -530,7 +527,7 @@ static Status count_file(Prepare* prep, RecordReader* reader) {
             TRY(pass_over(prep));
             continue;
         }
-        prep->is_misused = status == STATUS_BAD_OPTION;  // the template is not for this form
+        prep->is_misused = status == STATUS_BAD_OPTION;  // the template does not fit this format
         TRY(status);
         if (record.end) { break; }
         int32_t task;
@@ -546,8 +543,7 @@ static Status count_file(Prepare* prep, RecordReader* reader) {
 
 // --- pass 2: tokenise and write --------------------------------------------------------------------------
 
-// As the planner counts them: of one stack the tokens that are only read, and those that are learnt; else
-// both sides.
+// As the planner counts them: of one stack the read-only and the learnt tokens; otherwise both sides.
 static void write_length(Prepare* prep, const PieceLengths* piece, const char* task) {
     const SampleMaker* maker = &prep->maker;
     int64_t n_input = piece->n_input, n_target = piece->n_target;
@@ -562,7 +558,7 @@ static void write_length(Prepare* prep, const PieceLengths* piece, const char* t
     char line[400];
     size_t length = (size_t)snprintf(line, sizeof line, "%lld,%lld,%.255s\n", (long long)n_input,
                                      (long long)n_target, task);
-    for (size_t i = 0, commas = 0; i + 1 < length; i++) {  // a comma in a name would begin a column
+    for (size_t i = 0, commas = 0; i + 1 < length; i++) {  // a comma in a name would start a new column
         commas += line[i] == ',';
         if ((line[i] == ',' && commas > 2) || line[i] == '\n' || line[i] == '\r') { line[i] = ' '; }
     }
@@ -682,7 +678,7 @@ static Status open_lengths(Prepare* prep) {
     return STATUS_OK;
 }
 
-// What ./generate has to know of a question's surroundings.
+// What ./generate needs to know about prompts.
 static Status write_data_json(Prepare* prep) {
     const PrepareOptions* options = prep->options;
     TRY(record_template_split(&prep->form, &prep->fields));
@@ -778,7 +774,7 @@ static void print_help(void) {
     options_print(specs, NUM_SPECS, stdout);
 }
 
-// Each tokenizer has its files, and no other's.
+// Each tokenizer has its own files only.
 static Status check_files(const PrepareOptions* options) {
     const struct {
         TokenizerChoice choice;

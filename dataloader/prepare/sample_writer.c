@@ -1,5 +1,5 @@
-// sample_writer.c -- the writing half of sample_file.h: tokens go to a nameless file, the rest waits in
-// memory.
+// sample_writer.c -- the writing half of sample_file.h: tokens go to an unnamed temporary file, the rest
+// stays in memory.
 #include "sample_writer.h"
 
 #include <dirent.h>
@@ -16,8 +16,8 @@ enum { NAME_SLOTS = 2 * SAMPLE_FILE_MAX_TASKS, COPY_BYTES = SAMPLE_FORMAT_CHUNK_
 
 struct SampleWriter {
     char* path;
-    FILE* tokens;  // has no name any more, so it vanishes whatever happens
-    int error;     // first errno of a failed write; nothing can be added or finished after it
+    FILE* tokens;  // unnamed, so the system always removes it
+    int error;     // first errno of a failed write; then nothing can be added or finished
     SampleFormatHeader header;
     SampleIndex* index;
     uint64_t index_capacity;
@@ -220,7 +220,7 @@ Status sample_writer_add(SampleWriter* writer, const char* task, const int32_t* 
     return sample_writer_add_gaps(writer, task, input, n_input, target, n_target, NULL, 0);
 }
 
-// The section of task names, zeros up to a multiple of 8 included.
+// The section of task names, including zeros up to a multiple of 8.
 static unsigned char* build_names(const SampleWriter* writer, size_t* num_bytes) {
     unsigned char* section = calloc(writer->header.num_tasks + 1, SAMPLE_FILE_MAX_NAME + 9);
     if (section == NULL) { return NULL; }
@@ -240,7 +240,7 @@ static uint64_t tokens_bytes(const SampleWriter* writer) {
     return writer->header.num_tokens * writer->header.bytes_per_token;
 }
 
-// Go through the tokens once, chunk by chunk: hash them, or append them to `file`.
+// Reads the tokens once, chunk by chunk, to hash them or append them to `file`.
 static Status copy_tokens(SampleWriter* writer, uint64_t* hashes, FileWriter* file) {
     rewind(writer->tokens);
     for (uint64_t c = 0; c < sample_format_num_chunks(tokens_bytes(writer)); c++) {
@@ -351,7 +351,7 @@ Status shard_writer_add(ShardWriter* shards, const char* task, const int32_t* in
     return STATUS_OK;
 }
 
-// Shard number that a file name of this split stands for, ALONE for "train.bin"; false for any other name.
+// The shard number in a file name of this split, ALONE for "train.bin"; false for any other name.
 static bool parse_name(const ShardWriter* shards, const char* name, int32_t* number) {
     size_t split_length = strlen(shards->split);
     if (strncmp(name, shards->split, split_length) != 0) { return false; }

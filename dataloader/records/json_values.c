@@ -35,11 +35,12 @@ struct ByteSource {
 #endif
 };
 
-// What a pipe has comes at once, not when 64 KiB are there: who asks line by line waits for each answer.
+// Returns what a pipe has at once instead of filling 64 KiB, because an interactive caller waits for each
+// answer.
 static Status read_more(ByteSource* source) {
     unsigned char* to = source->packed + source->end;
     size_t room = PACKED_BYTES - source->end, got;
-    if (fileno(source->stream) < 0) {  // of memory
+    if (fileno(source->stream) < 0) {  // a memory stream
         got = fread(to, 1, room, source->stream);
         if (got == 0 && ferror(source->stream)) {
             return FAIL(STATUS_IO, "%s: cannot read: %s", source->name, strerror(errno));
@@ -83,7 +84,7 @@ static void byte_source_close(ByteSource* source) {
 static Status open_packing(ByteSource* source) {
     static const unsigned char gzip_magic[] = {0x1f, 0x8b}, zstandard_magic[] = {0x28, 0xb5, 0x2f, 0xfd};
     TRY(fill(source));
-    // a pipe may give less than the bytes that tell
+    // a pipe may return fewer bytes than the signature needs
     for (size_t had = 0; source->end > had && source->end < MAGIC_BYTES;) {
         const size_t of_gzip = source->end < sizeof gzip_magic ? source->end : sizeof gzip_magic;
         if (memcmp(source->packed, gzip_magic, of_gzip) != 0 &&
@@ -148,7 +149,7 @@ static Status fail_damaged(const ByteSource* source, const char* reason) {
 #endif
 
 #ifdef DYNAPIPE_ZLIB
-// One step: takes packed bytes, gives bytes, or both.
+// One step: consumes packed bytes, produces bytes, or both.
 static Status unpack_gzip(ByteSource* source, void* out, size_t num_bytes, size_t* got) {
     z_stream* gzip = &source->gzip;
     if (!source->in_part && inflateReset(gzip) != Z_OK) { return fail_damaged(source, "no gzip"); }
@@ -195,8 +196,8 @@ static Status unpack(ByteSource* source, void* out, size_t num_bytes, size_t* go
     return STATUS_OK;
 }
 
-// Up to num_bytes > 0 bytes into `out`; *got is 0 at the end alone. STATUS_IO names the file: it cannot be
-// read, or its packed data is damaged or breaks off.
+// Reads up to num_bytes > 0 bytes into `out`; *got is 0 only at the end. STATUS_IO names a file that cannot
+// be read, or whose packed data is damaged or truncated.
 static Status byte_source_read(ByteSource* source, void* out, size_t num_bytes, size_t* got) {
     *got = 0;
     for (;;) {
@@ -261,7 +262,7 @@ static Status fail_too_long(const JsonValues* values) {
     return json_values_fail(values, "longer than %zu bytes", values->max_bytes);
 }
 
-// Read more after `end`; bytes in use move to the front first.
+// Reads more after `end`; bytes in use move to the front first.
 static Status fill_buffer(JsonValues* values) {
     if (values->begin > 0) {
         memmove(values->buffer, values->buffer + values->begin, values->end - values->begin);
@@ -301,7 +302,7 @@ static void drop(JsonValues* values, size_t num_bytes) {
     values->begin += num_bytes;
 }
 
-// Pass over blanks, line ends and, in an array, commas.
+// Skips blanks, line ends and, in an array, commas.
 static Status skip_blanks(JsonValues* values, bool commas, int* byte) {
     for (;; drop(values, 1)) {
         TRY(look(values, 0, byte));
@@ -310,7 +311,7 @@ static Status skip_blanks(JsonValues* values, bool commas, int* byte) {
     }
 }
 
-// A byte-order mark. A pipe is asked for a byte beyond its first only where that may begin one.
+// A byte-order mark. From a pipe more than the first byte is read only if it may begin one.
 static Status skip_mark(JsonValues* values) {
     static const int mark[] = {0xef, 0xbb, 0xbf};
     if (values->is_begun) { return STATUS_OK; }
@@ -325,19 +326,19 @@ static Status skip_mark(JsonValues* values) {
     return STATUS_OK;
 }
 
-// What a scan has seen of a value.
+// State of a scan through a value.
 typedef struct {
     int64_t depth;
-    int before;      // the last byte that was neither blank nor of a string
-    bool is_spread;  // it is an object of several lines, with nothing around it
+    int before;      // the last byte except blanks and strings
+    bool is_spread;  // an object of several lines, not in an array
     bool in_string, escaped, done;
 } Scan;
 
-// Does the value go on with this byte? done: it is its last.
+// Does the value continue with this byte? done: it is the last.
 static bool scan_byte(Scan* scan, int byte) {
     if (scan->in_string) {
         bool breaks =
-            byte == '\n' && scan->is_spread;  // no text of JSON has one: the next lines are another's
+            byte == '\n' && scan->is_spread;  // a JSON string has no newline: later lines are other values
         bool ends = (byte == '"' && !scan->escaped) || breaks;
         scan->escaped = byte == '\\' && !scan->escaped;
         scan->in_string = !ends;
@@ -352,8 +353,8 @@ static bool scan_byte(Scan* scan, int byte) {
     return true;
 }
 
-// Is the object that begins here broken into lines? Then its first one ends where JSON may go on with a
-// blank. (One that is cut off ends elsewhere, and costs only itself.)
+// Is the object that begins here broken into lines? Then its first line ends where JSON allows a blank. (A
+// truncated one ends elsewhere, and only itself is lost.)
 static Status look_spread(JsonValues* values, bool* is_spread) {
     Scan scan = {0};
     *is_spread = false;
@@ -380,7 +381,7 @@ static Status open_first(JsonValues* values) {
     return byte == '{' ? look_spread(values, &values->is_spread) : STATUS_OK;
 }
 
-// The first byte from *offset on that is no blank.
+// The first non-blank byte from *offset on.
 static Status look_past_blanks(JsonValues* values, size_t* offset, int* byte) {
     for (;; (*offset)++) {
         TRY(look(values, *offset, byte));
@@ -442,8 +443,7 @@ Status json_values_next_line(JsonValues* values, const char** text, size_t* num_
     return STATUS_OK;
 }
 
-// --- elements of an array
-// ------------------------------------------------------------------------------------
+// --- elements of an array ---------------------------------------------------------------------------------
 
 // The element, or the object of several lines, that begins here.
 static Status next_element(JsonValues* values, const char** text, size_t* num_bytes) {
@@ -459,7 +459,7 @@ static Status next_element(JsonValues* values, const char** text, size_t* num_by
             return json_values_fail(values, "the file ends within this record");
         }
         if (!scan_byte(&scan, byte)) {
-            if (byte != '}' || length > 0) { break; }  // a bracket too many is a value of its own
+            if (byte != '}' || length > 0) { break; }  // an extra bracket is a separate value
             scan.done = true;
         }
         values->next_line += byte == '\n';

@@ -17,10 +17,10 @@ typedef struct {
     Arena* arena;
     bool asks;
     RecordForm form;
-    const char *inputs_field, *targets_field;  // NULL: of a chat; inputs_field also of a text
+    const char *inputs_field, *targets_field;  // NULL: of a chat; inputs_field also for a text
     RecordText system;                         // of a chat
-    RecordText context, instruction;           // of Alpaca and Dolly, where there is a context
-    RecordTurn* turns;                         // [num_turns], at least 1; one but for chats
+    RecordText context, instruction;           // of Alpaca and Dolly, if there is a context
+    RecordTurn* turns;                         // [num_turns], at least 1; more only for chats
     int32_t num_turns;
 } Content;
 
@@ -58,7 +58,7 @@ static Status join_texts(RecordText* out, const RecordText* parts, int32_t num_p
     return STATUS_OK;
 }
 
-// 0.1 has 17 digits as a double, of which the first tells it from all others.
+// The fewest digits that identify the number.
 static void print_number(char* text, size_t text_bytes, double number) {
     bool whole = fabs(number) < 9e15 && number == floor(number);
     snprintf(text, text_bytes, whole ? "%.0f" : "%.15g", number);
@@ -84,7 +84,7 @@ static Status scalar_text(RecordText* out, const json_t* value, Arena* arena) {
     return join_texts(out, &part, 1, arena);
 }
 
-// Numbers are read as reals, whatever their size; jansson would write 5.0 for a 5.
+// Numbers are read as reals of any size; jansson would write 5.0 for a 5.
 static void write_json(const json_t* value, FILE* out) {
     const char* key;
     json_t* child;
@@ -116,7 +116,7 @@ static void write_json(const json_t* value, FILE* out) {
     }
 }
 
-// Any value on one line of JSON, with a blank after commas and colons.
+// Any value as one line of JSON, with a blank after commas and colons.
 static Status json_text(RecordText* out, const json_t* value, Arena* arena) {
     char* text = NULL;
     size_t num_bytes;
@@ -142,7 +142,7 @@ typedef struct {
 
 typedef struct {
     Content* out;
-    RecordTurn turn;  // the one that is not yet in out->turns
+    RecordTurn turn;  // not yet in out->turns
     bool has_answers;
 } Chat;
 
@@ -187,7 +187,7 @@ static Status take_content(RecordText* out, const json_t* content, size_t n, con
     return STATUS_OK;
 }
 
-// To what its side has said since the other spoke; an empty text adds nothing.
+// Appends to the current side's text; an empty text adds nothing.
 static Status add_text(RecordText* to, RecordText text, Arena* arena) {
     if (to->num_bytes == 0) {
         *to = text;
@@ -197,7 +197,7 @@ static Status add_text(RecordText* to, RecordText text, Arena* arena) {
     return text.num_bytes == 0 ? STATUS_OK : join_texts(to, parts, 3, arena);
 }
 
-// OpenAI has arguments as a text of JSON, which stays as it is; others as an object.
+// OpenAI has arguments as a JSON text, which is kept; others as an object.
 static Status arguments_text(RecordText* out, const json_t* arguments, Arena* arena) {
     *out = (RecordText){"{}", 2};
     if (arguments == NULL || json_is_null(arguments)) { return STATUS_OK; }
@@ -225,7 +225,7 @@ static Status add_call(RecordText* to, const json_t* call, size_t n, const Conte
     return add_text(to, text, c->arena);
 }
 
-// Learnt, but where "weight" is 0, as in OpenAI's files for fine-tuning.
+// Learnt unless "weight" is 0, as in OpenAI's files for fine-tuning.
 static Status take_weight(bool* is_learnt, const json_t* message, size_t n, const Content* c) {
     const json_t* weight = json_object_get(message, "weight");
     *is_learnt = true;
@@ -274,7 +274,7 @@ static void end_turn(Chat* chat) {
     chat->turn = (RecordTurn){0};
 }
 
-// Answers of one turn are all learnt, or none is.
+// Answers of one turn are all learnt, or none.
 static Status add_answer(Chat* chat, const Message* message) {
     RecordTurn* turn = &chat->turn;
     bool has_text = turn->targets.num_bytes > 0;
@@ -302,8 +302,8 @@ static Status add_messages(Chat* chat, const json_t* messages, bool are_learnt) 
     return STATUS_OK;
 }
 
-// `before` (or NULL): messages of which none is learnt. A conversation that is to be answered ends with
-// whatever was said last; of its first turn the system's message alone will do.
+// `before` (or NULL): messages that are not learnt. A conversation to be answered ends with its last
+// message; the first turn may have a system message only.
 static Status read_chat(Content* out, const json_t* before, const json_t* messages) {
     Chat chat = {.out = out};
     ARENA_TRY_NEW(out->turns, out->arena, RecordTurn,
@@ -325,7 +325,8 @@ static Status read_chat(Content* out, const json_t* before, const json_t* messag
 // --- forms of records ------------------------------------------------------------------------------------
 
 static const struct {
-    const char *text, *inputs, *context, *targets;  // NULL: by other ways; of a chat, targets: its messages
+    const char *text, *inputs, *context,
+        *targets;  // NULL: from other fields; of a chat, targets: its messages
 } forms[RECORD_FORMS] = {
     [RECORD_CHAT] = {"chat (messages)", NULL, NULL, "messages"},
     [RECORD_SHAREGPT] = {"ShareGPT (conversations)", NULL, NULL, "conversations"},
@@ -363,8 +364,8 @@ static bool has_list(const json_t* root, const char* field) {
     return json_is_array(json_object_get(root, field));
 }
 
-// The first form of which both fields are there; of what asks, the first whose inputs are; else the one that
-// comes closest. RECORD_FORMS: none.
+// The first format whose two fields both exist; for prompts, whose inputs exist; otherwise the closest one.
+// RECORD_FORMS: none.
 static RecordForm recognise(const json_t* root, bool asks) {
     static const RecordForm pairs[] = {RECORD_PLAIN,    RECORD_ALPACA,   RECORD_DOLLY, RECORD_PROMPT,
                                        RECORD_QUESTION, RECORD_RESPONSE, RECORD_INPUT};
@@ -391,7 +392,7 @@ static bool is_name(const char* name, const char* of) {
     return of != NULL && strcmp(name, of) == 0;
 }
 
-// If the record has one other text, that may be the field.
+// If the record has exactly one other text, it may be the field.
 static Status fail_missing(const Content* c, const char* field) {
     const char *inputs = forms[c->form].inputs, *targets = forms[c->form].targets, *other = NULL, *name;
     int num_others = 0;
@@ -426,7 +427,7 @@ static Status take_field(RecordText* out, const Content* c, const char* field) {
     return json_values_fail(c->values, "field \"%s\" is %s, not a text or a number", field, type_name(value));
 }
 
-// Inputs, targets and, of Alpaca and Dolly, a context, of which missing, null and "" are the same.
+// Inputs, targets and, of Alpaca and Dolly, a context, for which missing, null and "" are equal.
 static Status read_pair(Content* c) {
     RecordTurn* turn = &c->turns[0];
     const json_t* targets = json_object_get(c->root, c->targets_field);
@@ -447,8 +448,7 @@ static Status read_pair(Content* c) {
     return join_texts(&turn->inputs, parts, 3, c->arena);
 }
 
-// The name of the first list of objects, which are no messages of a conversation under another name;
-// *num_lists: how many there are.
+// The name of the first list of objects that are not messages; *num_lists: how many there are.
 static const char* find_list(const json_t* root, int* num_lists) {
     const char *name, *found = NULL;
     json_t *value, *element;
@@ -466,7 +466,7 @@ static const char* find_list(const json_t* root, int* num_lists) {
     return found;
 }
 
-// The only list of an object that is no record; NULL: none.
+// The only list of an object that is not a record; NULL: none.
 static json_t* list_of(const json_t* root, const RecordFields* fields) {
     int num_lists = 0;
     bool is_record =
@@ -501,7 +501,7 @@ static Status fail_unknown(const Content* c) {
         names, list, list);
 }
 
-// Texts live in `root` and `arena`. STATUS_BAD_FORMAT names the field that is missing or of another type.
+// Texts are in `root` and `arena`. STATUS_BAD_FORMAT names the field that is missing or of the wrong type.
 static Status read_content(Content* c, const RecordFields* fields) {
     if (!json_is_object(c->root)) {
         return json_values_fail(c->values, "%s, not an object {...}", type_name(c->root));
@@ -528,7 +528,7 @@ static Status read_content(Content* c, const RecordFields* fields) {
     return json_values_fail(c->values, "inputs and targets are both empty");
 }
 
-// --- texts of templates ----------------------------------------------------------------------------------
+// --- template texts ---------------------------------------------------------------------------------------
 
 #define RESPONSE "\n\n### Response:\n"
 #define ALPACA_BEGIN "Below is an instruction that describes a task"
@@ -583,7 +583,7 @@ static const char* after(RecordText name) {
     return name.text + name.num_bytes + 1;
 }
 
-// The first {name}, or {other}; NULL: neither.
+// The first {name} or {other}; NULL: neither.
 static const char* find_field(const char* text, const char* name, const char* other, RecordText* found) {
     const char *end = text + strlen(text), *at = next_field(text, end, found);
     while (at != NULL && !text_equals(*found, name) && !text_equals(*found, other)) {
@@ -614,7 +614,7 @@ static Status check_fields(const char* text, int* num_fields) {
     return STATUS_OK;
 }
 
-// `split`: where the targets begin, NULL: nowhere. A field of the record after them would be learnt as an
+// `split`: where the targets begin, NULL: nowhere. A record's field after them would be learnt as an
 // answer.
 static Status check_split(const char* text, const char* split) {
     const char* end = text + strlen(text);
@@ -635,7 +635,7 @@ static Status check_split(const char* text, const char* split) {
                 text, (int)(after(targets) - split), split, (int)(after(later) - other), other);
 }
 
-// Which field has the targets may be known from the records alone; then the last one must be of such a name.
+// The targets' field may be known only from the records; then the last field must have such a name.
 static Status check_targets(const char* text, const char* targets_field) {
     static const char* const names[] = {"targets", "output", "response", "completion", "answer", "text"};
     const char *end = text + strlen(text), *last = NULL;
@@ -710,7 +710,7 @@ void record_template_close(RecordTemplate* form) {
     *form = (RecordTemplate){0};
 }
 
-// The user's own text up to the targets, all of it where it does not name them.
+// The user's text up to the targets; all of it if it does not name them.
 static const char* custom_split(const RecordTemplate* form, const char* targets_field) {
     RecordText unused;
     const char* split = find_field(form->custom, "targets", targets_field, &unused);
@@ -732,16 +732,16 @@ const char* record_template_tail(const RecordTemplate* form, const char* targets
     return text;
 }
 
-// --- a text of the user's own, for ./generate ------------------------------------------------------------
+// --- a user's own text, for ./generate --------------------------------------------------------------------
 
 typedef struct {
-    const char *from, *to;  // from NULL: no field; to NULL: it is left out
+    const char *from, *to;  // from NULL: no field; to NULL: removed
 } Renaming;
 
-// [begin, end) with its fields' names by the first renaming that fits, in the arena; NULL: no memory.
+// [begin, end) with fields renamed by the first match, in the arena; NULL: no memory.
 static const char* rename_fields(const char* begin, const char* end, const Renaming* renamings, int num,
                                  Arena* arena) {
-    char* out = ARENA_NEW(arena, char, 8 * (end - begin) + 8);  // a field is 3 characters at least, a name 7
+    char* out = ARENA_NEW(arena, char, 8 * (end - begin) + 8);  // a field is at least 3 characters, a name 7
     char* to = out;
     RecordText name;
     if (out == NULL) { return NULL; }
@@ -763,8 +763,7 @@ static const char* rename_fields(const char* begin, const char* end, const Renam
     return out;
 }
 
-// The name of the prompt's field in [begin, end): of one field alone, whatever its name, that; of several,
-// the inputs'.
+// The name of the prompt's field in [begin, end): the only field, or the inputs' field of several.
 static RecordText prompt_name(const char* begin, const char* end, const char* inputs_field) {
     RecordText name, found = {"inputs", 6};
     bool has_found = false, was_inputs = false;
@@ -807,7 +806,7 @@ Status record_template_split(RecordTemplate* form, const RecordFields* fields) {
 
 // --- filling a template ----------------------------------------------------------------------------------
 
-// What fields mean; text NULL: this name is a field of the record.
+// Values of fields; text NULL: this name is a field of the record.
 typedef struct {
     RecordText content, inputs, targets, system;
 } Known;
@@ -833,7 +832,7 @@ static Status field_text(RecordText* out, const Content* c, const Known* known, 
                             type_name(value));
 }
 
-// Text without doubled braces.
+// Text with doubled braces replaced by single ones.
 static Status plain_text(RecordText* out, const char* begin, const char* end, Arena* arena) {
     char* text;
     size_t at = 0;
@@ -865,7 +864,7 @@ static Status fill(RecordText* out, const Content* c, const Known* known, const 
     }
 }
 
-// Of a turn whose answer is asked for, the input alone.
+// If an answer is requested, only the input.
 static Status apply_turn(RecordTurn* out, const RecordTemplate* form, const Content* c,
                          const RecordTurn* turn, RecordText system, bool is_first, bool is_asked) {
     const DataTemplate* texts = &form->form;
@@ -892,10 +891,10 @@ static Status apply_turn(RecordTurn* out, const RecordTemplate* form, const Cont
     return is_asked ? STATUS_OK : fill(&out->targets, c, &known, texts->assistant, NULL);
 }
 
-// c->turns as a model reads them.
+// Applies the template to c->turns.
 static Status apply(const RecordTemplate* form, Content* c) {
     bool is_custom = form->custom != NULL || form->form.record != NULL;
-    if (c->form == RECORD_TEXT && !is_custom) { return STATUS_OK; }  // a text as it is
+    if (c->form == RECORD_TEXT && !is_custom) { return STATUS_OK; }  // plain text
     RecordTurn* turns;
     ARENA_TRY_NEW(turns, c->arena, RecordTurn, c->num_turns);
     for (int32_t t = 0; t < c->num_turns; t++) {
@@ -989,7 +988,7 @@ static Status take_element(RecordReader* reader) {
     return json_text(&reader->json, reader->root, &reader->arena);
 }
 
-// The first of the list that is the whole file, where it is one.
+// The first list that is the whole file.
 static Status open_list(RecordReader* reader) {
     bool is_last;
     json_t* list = reader->values.value_number == 1 && !reader->values.is_array
@@ -1003,7 +1002,7 @@ static Status open_list(RecordReader* reader) {
     return take_element(reader);
 }
 
-// reader->root NULL: no more.
+// reader->root NULL: end.
 static Status next_root(RecordReader* reader) {
     json_decref(reader->root);
     reader->root = NULL;
@@ -1040,7 +1039,7 @@ Status record_reader_next(RecordReader* reader, Record* out) {
     TRY(take_task(reader, &record));
     const RecordTurn* bare = content.turns;
     TRY(apply(form, &content));
-    // a template of the user's own may have texts from other fields
+    // a user's own template may use other fields as texts
     bool is_custom = form->custom != NULL || form->form.record != NULL;
     const RecordTurn* turn = is_custom ? &content.turns[0] : bare;
     if (content.asks && !is_chat(content.form) && turn->inputs.num_bytes + turn->targets.num_bytes == 0) {
@@ -1098,7 +1097,7 @@ static Status copy_bytes(int from, int to, const char* name, int64_t* num_bytes)
     return status;
 }
 
-// All of an open file to a nameless one.
+// Copies an open file to an unnamed one.
 static Status add_copy(RecordFiles* files, int from, const char* name) {
     const char* folder = getenv("TMPDIR");
     char path[PATH_BYTES];

@@ -11,14 +11,13 @@
 
 enum { MAX_TOKEN_BYTES = 255, ALPHABET_CHARS = 324, MAX_VOCAB = 1 << 24 };
 
-// Token id by its bytes, while loading.
+// Token id by bytes, for loading.
 typedef struct {
     int32_t* slots;  // -1: free
     uint32_t mask;
 } TokenIndex;
 
-// byte_of[c] is the byte that character U+c stands for in the printable alphabet, -1 where it stands for
-// none.
+// byte_of[c] is the byte of character U+c in the printable alphabet, -1 if there is none.
 static void fill_alphabet(int16_t byte_of[ALPHABET_CHARS]) {
     int next = 256;
     memset(byte_of, -1, ALPHABET_CHARS * sizeof byte_of[0]);
@@ -28,8 +27,7 @@ static void fill_alphabet(int16_t byte_of[ALPHABET_CHARS]) {
     }
 }
 
-// Bytes that a word of the printable alphabet spells; -1 if a character is not of it or the token is too
-// long.
+// The bytes of a word in the printable alphabet; -1 if a character is not in it or the token is too long.
 static int spell_bytes(const int16_t byte_of[ALPHABET_CHARS], const char* word, size_t num_bytes,
                        unsigned char out[MAX_TOKEN_BYTES]) {
     int length = 0;
@@ -52,7 +50,7 @@ static uint32_t slots_for(size_t num_items) {
     return num_slots;
 }
 
-// Where the token with these bytes is, or the free slot where it would be.
+// The slot of the token with these bytes, or the free slot for it.
 static int32_t* index_slot(const BpeVocab* vocab, const TokenIndex* index, const unsigned char* bytes,
                            int length) {
     uint32_t slot = (uint32_t)hash_finish(hash_bytes(HASH_SEED, bytes, (size_t)length));
@@ -131,7 +129,7 @@ static Status load_tokens(BpeVocab* vocab, TokenIndex* index, const int16_t* byt
     size_t num_tokens = json_object_size(root);
     Status status = STATUS_OK;
     const char** words = calloc(num_tokens + 1, sizeof words[0]);
-    // Bytes spelled are never more than characters, and those never more than the bytes of the file.
+    // Decoding never makes a text longer.
     vocab->text = malloc(table->num_bytes + 1);
     vocab->text_begin = calloc(num_tokens + 1, sizeof vocab->text_begin[0]);
     *index = (TokenIndex){.mask = slots_for(num_tokens) - 1};
@@ -277,7 +275,7 @@ void bpe_vocab_free(BpeVocab* vocab) {
 
 // --- bpe -----------------------------------------------------------------------------------------------
 
-// White space is spelled out: PCRE2's own \s has U+180E besides, which Unicode took out of it in version 6.3.
+// White space is listed because PCRE2's \s includes U+180E, which Unicode removed from it in version 6.3.
 #define SPACES \
     "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 #define SPLIT_PATTERN                                                           \
@@ -286,8 +284,8 @@ void bpe_vocab_free(BpeVocab* vocab) {
 
 enum {
     MAX_TEXT_BYTES = 1 << 30,
-    CACHE_SLOTS = 1 << 17,  // words known at a time: half of it; then the cache begins anew
-    CACHE_WORD_BYTES = 64,  // longer words are rare and not kept
+    CACHE_SLOTS = 1 << 17,  // at most half are used; then the cache is cleared
+    CACHE_WORD_BYTES = 64,  // longer words are rare and not cached
 };
 
 typedef struct {
@@ -311,7 +309,7 @@ struct Bpe {
     int32_t* cache_tokens;      // as many: a token is at least one byte
     uint32_t num_cached, cached_text_bytes, num_cached_tokens;
 
-    Symbol* symbols;  // one word in the making
+    Symbol* symbols;  // the current word
     uint64_t* heap;   // rank << 32 | position of the left symbol; the lowest on top
     size_t word_capacity, heap_length;
 };
@@ -384,7 +382,7 @@ static void push_pair(Bpe* bpe, uint32_t left) {
     if (merge != NULL) { heap_push(bpe, (uint64_t)(uint32_t)merge->rank << 32 | left); }
 }
 
-// Lowest rank first, leftmost first among equals; a heap entry whose pair is gone meanwhile is passed over.
+// Lowest rank first, then leftmost; entries whose pair no longer exists are skipped.
 static Status encode_word(Bpe* bpe, const unsigned char* word, uint32_t num_symbols, BpeTokens* out) {
     TRY(word_reserve(bpe, num_symbols));
     TRY(tokens_reserve(out, num_symbols));
@@ -416,7 +414,7 @@ static Status encode_word(Bpe* bpe, const unsigned char* word, uint32_t num_symb
     return STATUS_OK;
 }
 
-// --- words met before ------------------------------------------------------------------------------------
+// --- word cache -------------------------------------------------------------------------------------------
 
 static void cache_store(Bpe* bpe, CacheEntry* entry, uint32_t hash, const unsigned char* word,
                         uint32_t num_bytes, const int32_t* tokens, int64_t num_tokens) {
@@ -552,7 +550,7 @@ static Status compile_split(Bpe* bpe) {
     return STATUS_OK;
 }
 
-// Takes the vocabulary over, also on failure.
+// Takes ownership of the vocabulary, also on failure.
 static Status open_vocab(Bpe** out, BpeVocab* vocab, bool splits) {
     Bpe* bpe = calloc(1, sizeof *bpe);
     if (bpe == NULL) {

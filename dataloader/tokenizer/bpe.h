@@ -1,6 +1,6 @@
 /*
-bpe.h -- the tables of a byte-level tokenizer: bytes of every token, and which pairs merge in which
-order.
+bpe.h -- GPT-2's byte-level byte-pair encoding: the tables (bytes of every token, ranked merges) and the
+encoder.
 
 vocab.json maps each token to its id, merges.txt lists "left right", best first. Both spell bytes in GPT-2's
 printable alphabet: the 188 visible Latin-1 characters stand for themselves, the other 68 bytes, in order, for
@@ -31,7 +31,7 @@ typedef struct {
     uint32_t merge_mask;    // slots - 1, a power of two minus one
 } BpeVocab;
 
-// One of the two tables as text; `name` stands in messages.
+// One of the two tables as text; `name` is used in messages.
 typedef struct {
     const char *name, *text;
     size_t num_bytes;
@@ -40,7 +40,7 @@ typedef struct {
 // Messages name file, and token or line. On failure *out is all zero.
 Status bpe_vocab_load(BpeVocab* out, const char* vocab_path, const char* merges_path);
 Status bpe_vocab_parse(BpeVocab* out, const BpeTable* vocab, const BpeTable* merges);
-void bpe_vocab_free(BpeVocab* vocab);  // an all-zero one is fine
+void bpe_vocab_free(BpeVocab* vocab);  // an all-zero one is allowed
 
 // The merge of two neighbours, NULL if they never merge.
 static inline const BpeMerge* bpe_vocab_find_merge(const BpeVocab* vocab, int32_t left, int32_t right) {
@@ -53,21 +53,21 @@ static inline const BpeMerge* bpe_vocab_find_merge(const BpeVocab* vocab, int32_
 }
 
 /*
-Text to tokens and back: GPT-2's byte-level byte-pair encoding, exactly, and plain bytes.
+Text to tokens and back: exactly GPT-2's byte-pair encoding, or plain bytes.
 
     text --split pattern--> words --bytes--> symbols --merge the neighbours of lowest rank--> tokens
 
 Sources: Radford et al. 2019 (GPT-2), section 2.2, with the split pattern of its released encoder; merging as
 in Sennrich et al. 2016, section 3.2. Equal to Hugging Face's `tokenizers`, token by token (test_tokenizer.c).
-"<|endoftext|>" inside a text is ordinary text; the end-of-text token never comes out of bpe_encode.
+"<|endoftext|>" inside a text is ordinary text; bpe_encode never returns the end-of-text token.
 
-Cost: a word met before is one look-up in a cache of bounded memory; a new word of n bytes O(n log n).
-Thread rule: encoding writes the cache, so one Bpe, one thread; everything else is read-only.
+Cost: a cached word is one look-up in bounded memory; a new word of n bytes O(n log n). Encoding writes the
+cache, so one thread per Bpe; everything else is read-only.
 */
 
 typedef struct Bpe Bpe;
 
-// A growing array of tokens: all zero is empty; keep it from text to text, so that it grows once.
+// A growing array of tokens: all zero is empty; reuse it to avoid allocations.
 typedef struct {
     int32_t* ids;
     int64_t num_tokens, capacity;
@@ -76,13 +76,13 @@ typedef struct {
 Status bpe_open(Bpe** out, const char* vocab_path, const char* merges_path);  // vocab.json and merges.txt
 Status bpe_open_tables(Bpe** out, const BpeTable* vocab, const BpeTable* merges);  // the same from memory
 Status bpe_open_bytes(Bpe** out);  // tokens 0 ... 255 are bytes, 256 is end-of-text
-void bpe_close(Bpe* bpe);          // NULL is fine
+void bpe_close(Bpe* bpe);          // NULL is allowed
 
 int32_t bpe_num_tokens(const Bpe* bpe);  // the vocabulary
 int32_t bpe_eot_token(const Bpe* bpe);
 
-// Append the tokens of a text. Returns STATUS_BAD_FORMAT where the text is not UTF-8 (the bytes tokenizer
-// takes anything), STATUS_OUT_OF_RANGE beyond 2^30 bytes; out then holds what it held before.
+// Appends the tokens of a text. STATUS_BAD_FORMAT if the text is not UTF-8 (the bytes tokenizer takes
+// anything), STATUS_OUT_OF_RANGE beyond 2^30 bytes; `out` is then unchanged.
 Status bpe_encode(Bpe* bpe, const char* text, size_t num_bytes, BpeTokens* out);
 Status bpe_tokens_add(BpeTokens* tokens, int32_t token);  // one more, e.g. the end-of-text token
 void bpe_tokens_free(BpeTokens* tokens);

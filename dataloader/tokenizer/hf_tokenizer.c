@@ -21,7 +21,7 @@ typedef struct {
     const json_t* root;
     const json_t* model;
     const char* name;
-    size_t num_pieces;     // of the model and what is added after it
+    size_t num_pieces;     // of the model and the added tokens
     const char** pieces;   // [num_pieces], borrowed from root
     double* scores;        // [num_pieces]
     uint8_t* types;        // [num_pieces]
@@ -29,7 +29,7 @@ typedef struct {
     const char *eos, *unk;
 } Unigram;
 
-// For messages and comparisons: the "type" of a part; "null" where it is missing, "?" where it has none.
+// The "type" of a part; "null" if the part is missing, "?" if it has no type.
 static const char* hf_unigram_type(const json_t* part) {
     if (part == NULL || json_is_null(part)) { return "null"; }
     const char* type = json_string_value(json_object_get(part, "type"));
@@ -40,7 +40,7 @@ static bool is_type(const json_t* part, const char* type) {
     return strcmp(hf_unigram_type(part), type) == 0;
 }
 
-// Part i of a "Sequence" (which has its parts under `field`), or the part itself, alone; NULL after the end.
+// Part i of a "Sequence" (its parts are in `field`), or the part itself; NULL after the end.
 static const json_t* step_of(const json_t* part, const char* field, size_t i) {
     if (is_type(part, "Sequence")) { return json_array_get(json_object_get(part, field), i); }
     return i == 0 && !is_type(part, "null") ? part : NULL;
@@ -77,7 +77,8 @@ static Status take_pieces(Unigram* u) {
     return STATUS_OK;
 }
 
-// Special tokens of the vocabulary, and those after it (T5's sentinels in some files): never made from text.
+// Special tokens of the vocabulary, and those after it (T5's sentinels in some files): never produced from
+// text.
 static Status take_added(Unigram* u) {
     size_t i;
     const json_t* token;
@@ -108,7 +109,7 @@ static Status take_added(Unigram* u) {
         if (u->pieces[i] == NULL) {
             return FAIL(STATUS_BAD_FORMAT, "%s: added_tokens: none has the id %zu " AS_T5, u->name, i);
         }
-        // with such a piece the library would join words, which Hugging Face splits before
+        // such a piece would let the library join words, which Hugging Face splits
         bool spans = strstr(u->pieces[i] + 1, BLANK) != NULL && u->types[i] == PIECE_NORMAL;
         if (spans) {
             return FAIL(STATUS_BAD_FORMAT, "%s: model.vocab[%zu] \"%.60s\" spans words " AS_T5, u->name, i,
@@ -139,7 +140,7 @@ static Status allocate_pieces(Unigram* u) {
                : FAIL(STATUS_NO_MEMORY, "%s: no memory for %zu pieces", u->name, u->num_pieces);
 }
 
-// --- what happens to a text before and after the model ----------------------------------------------------
+// --- processing before and after the model ----------------------------------------------------------------
 
 static Status check_metaspace(const json_t* step, const char* name) {
     const char* replacement = json_string_value(json_object_get(step, "replacement"));
@@ -180,7 +181,7 @@ static bool is_right_strip(const json_t* step) {
            json_is_true(json_object_get(step, "strip_right"));
 }
 
-// Two blanks or more become one.
+// Folds consecutive blanks.
 static bool is_blank_folding(const json_t* step) {
     const char* pattern = json_string_value(json_object_get(json_object_get(step, "pattern"), "Regex"));
     const char* content = json_string_value(json_object_get(step, "content"));
@@ -188,8 +189,8 @@ static bool is_blank_folding(const json_t* step) {
            (strcmp(content, BLANK) == 0 || strcmp(content, " ") == 0);
 }
 
-// The character map, then the stripping and folding of blanks that WhitespaceSplit does as well:
-// SentencePiece does both, so without WhitespaceSplit both must be there.
+// The character map, then stripping and folding of blanks as WhitespaceSplit does. SentencePiece does both,
+// so without WhitespaceSplit both must be present.
 static Status check_normalizer(Unigram* u, bool splits) {
     const json_t* part = json_object_get(u->root, "normalizer");
     bool strips = splits, folds = splits;
@@ -217,7 +218,7 @@ static Status check_normalizer(Unigram* u, bool splits) {
     return STATUS_OK;
 }
 
-// One end-of-text token after the text, nothing else.
+// One end-of-text token after the text and nothing else.
 static Status take_eos(Unigram* u) {
     const json_t* part = json_object_get(u->root, "post_processor");
     const json_t* single = json_object_get(part, "single");
@@ -252,7 +253,7 @@ static int base64_digit(char c) {
     return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-// The character map's bytes, in memory that the caller frees.
+// The bytes of the character map; the caller frees them.
 static Status decode_base64(const Unigram* u, unsigned char** out, size_t* num_bytes) {
     size_t length = strlen(u->charsmap);
     unsigned char* bytes = malloc(length + 1);
@@ -287,7 +288,7 @@ static size_t varint_bytes(uint64_t value) {
     return num_bytes;
 }
 
-// A field of bytes: its number (wire type 2), how many, the bytes. `field` is below 2^29.
+// A bytes field: number (wire type 2), length, bytes. `field` is below 2^29.
 static void put_bytes(FILE* out, uint32_t field, const void* bytes, size_t num_bytes) {
     put_varint(out, (uint64_t)field << 3 | 2);
     put_varint(out, num_bytes);
@@ -298,9 +299,9 @@ static size_t field_bytes(uint32_t field, size_t num_bytes) {
     return varint_bytes((uint64_t)field << 3) + varint_bytes(num_bytes) + num_bytes;
 }
 
-// ModelProto { pieces = 1 { piece = 1, score = 2, type = 3 }, trainer_spec = 2 { unk_piece = 45, eos_piece =
-// 47 }, normalizer_spec = 3 { precompiled_charsmap = 2 } }. What is left out has the library's default: a
-// Unigram model, a blank put before the text, blanks folded and stripped.
+// ModelProto { pieces = 1 { piece = 1, score = 2, type = 3 }, trainer_spec = 2 { unk_piece = 45, eos_piece
+// = 47 }, normalizer_spec = 3 { precompiled_charsmap = 2 } }. Missing fields have the library's default: a
+// Unigram model, a blank before the text, blanks folded and stripped.
 static void write_model(FILE* out, const Unigram* u, const unsigned char* charsmap, size_t charsmap_bytes) {
     for (size_t i = 0; i < u->num_pieces; i++) {
         size_t length = strlen(u->pieces[i]);
@@ -346,7 +347,7 @@ static Status convert(Unigram* u, char** model, size_t* num_bytes) {
     return encode_model(u, model, num_bytes);
 }
 
-// The caller frees *model. `name` stands in messages.
+// The caller frees *model. `name` is used in messages.
 static Status hf_unigram_to_model(const json_t* root, const char* name, char** model, size_t* num_bytes) {
     Unigram u = {.root = root, .model = json_object_get(root, "model"), .name = name};
     Status status = convert(&u, model, num_bytes);
@@ -355,8 +356,6 @@ static Status hf_unigram_to_model(const json_t* root, const char* name, char** m
     free(u.types);
     return status;
 }
-
-// --- hf tokenizer --------------------------------------------------------------------------------------
 
 #define WORKS "---> a tokenizer.json as of T5 (Unigram) or of GPT-2 (byte-level BPE) works"
 #define AS_GPT2 "---> of BPE, only what GPT-2's tokenizer.json has works"
@@ -411,7 +410,7 @@ static Status check_bpe_steps(const json_t* root, const char* name) {
     return STATUS_OK;
 }
 
-// Tokens that are searched in the text before it is split: only end-of-text, which texts do not have.
+// Tokens searched in the text before splitting: only end-of-text, which texts do not contain.
 static Status check_bpe_added(const json_t* root, const char* name) {
     size_t i;
     const json_t *token, *added = json_object_get(root, "added_tokens");
@@ -428,7 +427,7 @@ static Status check_bpe_added(const json_t* root, const char* name) {
     return STATUS_OK;
 }
 
-// Either "left right" or ["left", "right"], as versions have it.
+// "left right" or ["left", "right"], depending on the version.
 static Status print_merge(FILE* out, const json_t* merge, const char* name, size_t i) {
     const char *left = json_string_value(merge), *right = NULL;
     if (json_array_size(merge) == 2) {
@@ -482,7 +481,7 @@ static Status take(HfTokenizer* hf, const json_t* root, const char* name) {
                     "%s: \"model\" is no object: no tokenizer.json of Hugging Face's " WORKS, name);
     }
     const char* type = json_string_value(json_object_get(model, "type"));
-    if (type == NULL) {  // older files have none, and tell by the vocabulary's form
+    if (type == NULL) {  // older files have no type; the vocabulary's form decides
         bool has_merges = json_object_get(model, "merges") != NULL;
         type = json_is_array(json_object_get(model, "vocab")) ? "Unigram" : has_merges ? "BPE" : "none";
     }

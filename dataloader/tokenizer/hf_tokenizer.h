@@ -1,14 +1,13 @@
 /*
-hf_tokenizer.h -- Hugging Face's tokenizer.json: the two kinds that can be repeated token by token, no other.
+hf_tokenizer.h -- Hugging Face's tokenizer.json, for the two kinds that can be reproduced exactly.
 
-    Unigram   as of T5: a SentencePiece character map, words split at white space, Metaspace. It becomes the
-              SentencePiece model that it was once made from, so the sentencepiece library does the work.
-    BPE       as of GPT-2: byte-level, GPT-2's split pattern, no normalizer. It becomes the tables of bpe.h.
+    Unigram   as in T5: a SentencePiece character map, words split at white space, Metaspace.
+              Converted back to a SentencePiece model for the sentencepiece library.
+    BPE       as in GPT-2: byte-level, GPT-2's split pattern, no normalizer. Converted to the tables of bpe.h.
 
-What a file asks for beyond that (WordPiece, other splits, byte fallback, tokens that are searched in texts
-without being special ...) is refused with a message that names the field and what would work. "truncation",
-"padding" and "decoder" do not change what a text becomes and are not looked at; special tokens are not
-searched in texts.
+Other features (WordPiece, other splits, byte fallback, non-special tokens that are searched in texts ...) are
+refused with a message that names the field and what is supported. "truncation", "padding" and "decoder" do
+not affect encoding and are ignored; special tokens are not searched in texts.
 */
 #pragma once
 
@@ -21,10 +20,10 @@ typedef struct {
     HfKind kind;
     char* model;  // HF_UNIGRAM: a serialised ModelProto (spiece.h), model_bytes long
     size_t model_bytes;
-    char *vocab, *merges;  // HF_BPE: what vocab.json and merges.txt would hold, NUL-terminated
+    char *vocab, *merges;  // HF_BPE: the contents of vocab.json and merges.txt, NUL-terminated
 } HfTokenizer;
 
 Status hf_tokenizer_open(HfTokenizer* out, const char* path);
-// The same from memory; `name` stands in messages. On failure *out is all zero.
+// The same from memory; `name` is used in messages. On failure *out is all zero.
 Status hf_tokenizer_parse(HfTokenizer* out, const char* name, const char* text, size_t num_bytes);
-void hf_tokenizer_close(HfTokenizer* hf);  // an all-zero one is fine
+void hf_tokenizer_close(HfTokenizer* hf);  // an all-zero one is allowed

@@ -1,4 +1,4 @@
-// spiece_missing.c -- linked instead of spiece.cpp where there is no sentencepiece library.
+// spiece_missing.c -- linked instead of spiece.cpp if there is no sentencepiece library.
 #include "spiece.h"
 
 const SpieceLibrary* spiece_library(void) {

@@ -24,23 +24,23 @@ static const char* const file_names[NUM_FILES] = {"vocab.json", "merges.txt", "s
 
 struct Tokenizer {
     SampleVocab vocab;
-    Bpe* bpe;                      // bytes, gpt2, hf as BPE; NULL for the others
+    Bpe* bpe;                      // bytes, gpt2, hf as BPE; otherwise NULL
     const SpieceLibrary* library;  // of `pieces`
-    SpieceModel* pieces;           // sentencepiece, hf as Unigram; NULL for the others
-    const char* paths[NUM_FILES];  // of what was read, in the order of file_names; NULL: not read
+    SpieceModel* pieces;           // sentencepiece, hf as Unigram; otherwise NULL
+    const char* paths[NUM_FILES];  // files read, in the order of file_names; NULL: not read
     unsigned char* text;           // bytes of all tokens, one after the other
     uint32_t* text_begin;          // [num_tokens + 1]
     size_t text_capacity;
 };
 
-// --- what tokens look like -------------------------------------------------------------------------------
+// --- texts of tokens --------------------------------------------------------------------------------------
 
 static Status start_texts(Tokenizer* t, int32_t num_tokens) {
     t->text_begin = calloc((size_t)num_tokens + 1, sizeof t->text_begin[0]);
     return t->text_begin != NULL ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "no memory for %d tokens", num_tokens);
 }
 
-// The text of the next token, vocab.num_tokens.
+// Adds the text of the next token, vocab.num_tokens.
 static Status add_text(Tokenizer* t, const void* bytes, size_t num_bytes) {
     int32_t token = t->vocab.num_tokens;
     size_t begin = t->text_begin[token];
@@ -66,7 +66,7 @@ static Status add_sentinel(Tokenizer* t, int32_t number) {
     return add_text(t, text, (size_t)snprintf(text, sizeof text, "<extra_id_%d>", number));
 }
 
-// U+2581 becomes a blank, "<0x41>" its byte.
+// Converts U+2581 to a blank and "<0x41>" to its byte.
 static Status add_piece(Tokenizer* t, int32_t id) {
     const char* piece;
     size_t num_bytes, length = 0;
@@ -86,7 +86,7 @@ static Status add_piece(Tokenizer* t, int32_t id) {
     return add_text(t, shown, length);
 }
 
-// Lengths go in as well, so that "ab", "c" and "a", "bc" differ.
+// Lengths are hashed too, so that "ab", "c" and "a", "bc" differ.
 static uint64_t hash_texts(const Tokenizer* t) {
     uint64_t hash = HASH_SEED;
     for (int32_t token = 0; token < t->vocab.num_tokens; token++) {
@@ -170,8 +170,8 @@ static Status open_sentencepiece(Tokenizer* t, const TokenizerOptions* options) 
     return take_pieces(t, options->model, options->extra_ids);
 }
 
-// Hugging Face splits words at white space whatever the character map makes of it, SentencePiece at blanks:
-// T5's map makes blanks of all of it.
+// Hugging Face splits words at white space before the character map, SentencePiece at blanks after it; T5's
+// map converts all white space to blanks.
 static Status check_white_space(Tokenizer* t, const char* name) {
     static const char* const spaces[] = {"\t",           "\n",           "\r",           "\xc2\xa0",
                                          "\xe1\x9a\x80", "\xe2\x80\x83", "\xe2\x80\xa8", "\xe3\x80\x80"};
@@ -179,7 +179,7 @@ static Status check_white_space(Tokenizer* t, const char* name) {
     int64_t num_ids, num_expected;
     int32_t expected[16];
     TRY(t->library->encode(t->pieces, "a a", 3, &ids, &num_expected));
-    if (num_expected > 16) { num_expected = 0; }  // of three characters: equal to nothing
+    if (num_expected > 16) { num_expected = 0; }  // three characters: never equal
     memcpy(expected, ids, (size_t)num_expected * sizeof ids[0]);
     for (size_t i = 0; i < sizeof spaces / sizeof spaces[0]; i++) {
         char text[8];
@@ -334,7 +334,7 @@ const char* tokenizer_foreign_file(const Tokenizer* t, const char* folder) {
     return NULL;
 }
 
-// --- tokenizer folder ----------------------------------------------------------------------------------
+// --- tokenizer folder -------------------------------------------------------------------------------------
 
 enum { T5_SENTINELS = 100 };
 
@@ -366,7 +366,7 @@ static bool find_hf(TokenizerFolder* f, TokenizerOptions* options, const char* f
     return true;
 }
 
-// Hugging Face's files of ByT5 have no vocabulary, only the name of its class.
+// Hugging Face's files of ByT5 have no vocabulary, only its class name.
 static bool find_byt5(TokenizerFolder* f, TokenizerOptions* options, const char* folder) {
     char* text;
     size_t num_bytes;
@@ -378,7 +378,7 @@ static bool find_byt5(TokenizerFolder* f, TokenizerOptions* options, const char*
     return is_byt5;
 }
 
-// Whose data.json it is says which files are meant, where a folder has those of several.
+// If a folder has files of several tokenizers, data.json selects.
 static bool choose(TokenizerFolder* f, TokenizerOptions* options, const char* folder) {
     switch (f->data.vocab.tokenizer) {
         case TOKENIZER_BYTES: options->choice = CHOICE_BYTES; return true;

@@ -1,4 +1,4 @@
-// ceilings.c -- what this card can do at best, measured: copying, and a large matrix product.
+// ceilings.c -- the measured peak of this card: copying, and a large matrix product.
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <math.h>

@@ -1,13 +1,12 @@
 /*
-operations.c -- every operation of ops.h at the shapes of GPT-2, attention also at T5's: time, and what part
-of the card's ceiling that is.
+operations.c -- every operation of ops.h at the shapes of GPT-2, attention also at T5's: time, and share of
+the card's measured peak.
 
     cuda_bench_operations [--sizes tiny] [--seconds 0.02]
 
-Ceilings are measured first. Bytes are those that must move at least once (arrays read + arrays written),
-whatever a kernel moves really; flops of attention are 4 HS a pair of query and key that sees each other
-forward, 2.5 times as many backward (Dao 2023, section 3.3). Prints Markdown; the last column says whether a
-target is met.
+Peaks are measured first. Bytes are those that must move at least once (arrays read + arrays written), not the
+actual traffic; flops of attention are 4 HS per pair of query and visible key forward, 2.5 times as many
+backward (Dao 2023, section 3.3). Prints Markdown; the last column shows whether a target is met.
 */
 #include <math.h>
 #include <stdio.h>
@@ -315,8 +314,7 @@ static void measure_model(Work* w, Bench* bench, Verdict* all) {
 // Causal attention of head size 64 on 64k tokens, several mixtures of lengths.
 static void measure_attention(Bench* bench, Verdict* all) {
     // Targets: TFLOP/s that these kernels should reach on an H200, less for short sequences, whose diagonal
-    // tiles are half empty. dev/gpu_check.sh puts PyTorch's of the same run in their place, where it is
-    // there.
+    // tiles are half empty. dev/gpu_check.sh replaces them by PyTorch's of the same run, if available.
     static const struct {
         const char* what;
         int min_len, max_len;

@@ -1,6 +1,6 @@
 /*
-shares.c -- the operations of a head shared by vocabulary among 8 ranks, at GPT-2's shapes: time, and what
-part of the card's copy that is. A share's rows are an eighth as long as those that operations.c measures.
+shares.c -- the operations of a head shared by vocabulary among 8 ranks, at GPT-2's shapes: time, and share of
+the card's copy rate. A share's rows are an eighth as long as those in operations.c.
 
     cuda_bench_shares [--sizes tiny] [--seconds 0.02]
 

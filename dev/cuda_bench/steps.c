@@ -5,11 +5,10 @@ measured product rate (MFU), and where the time goes.
     cuda_bench_steps [--models d12,d24,d48,t5:base] [--tokens 1024] [--target-tokens 256] [--steps 8]
                      [--sizes tiny]
 
-A step: gradients to zero; micro-batches of as many sequences as memory takes (64 at most), each forward,
+A step: gradients to zero; micro-batches of as many sequences as fit in memory (64 at most), each forward,
 backward of inputs, of weights; global norm; AdamW. Flops of a token: 6 N + 6 L C T (Narayanan et al. 2021,
-attention causal, as in llm.c); of a T5, where not every token meets every parameter: 6 for each pair of them
-that do, and 12 I for each query and key. The best of the steps behind the first two counts, their spread is
-printed.
+attention causal, as in llm.c); of a T5, where not every token uses every parameter: 6 for each used pair, and
+12 I for each query and key. Prints the best step after the first two, and the spread.
 */
 #include <cuda_runtime.h>
 #include <math.h>
@@ -86,7 +85,7 @@ static int64_t acts_bytes(const Model* model, const ModelBatch* batch) {
     return model_acts_bytes(model, batch, MODEL_KEEP | MODEL_HEAD);
 }
 
-// The most sequences of a micro-batch that memory takes, with a tenth of what is free left alone.
+// The most sequences of a micro-batch that fit in memory, leaving a tenth of the free memory.
 static ModelBatch fitting_batch(const Model* model, int seq_tokens, int target_tokens, int most) {
     size_t free_bytes = 0, total_bytes = 0;
     CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));

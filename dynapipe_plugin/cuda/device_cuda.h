@@ -1,5 +1,5 @@
 /*
-device_cuda.h -- one GPU as run/device.h has it: memory, and the stream on which the model computes.
+device_cuda.h -- one GPU through run/device.h: memory, and the stream on which the model computes.
 
 Events are pooled and made by begin() alone, so a step makes none. Times: an event `origin` is recorded where
 the queue is empty (settle, at the end of every step) and our clock read right after; any later event lies

@@ -15,12 +15,12 @@
 /*
 A thread that ends the process when a call into a library does not come back.
 
-The executor looks at the time whenever nothing moves (run/transfers.c), but a host that is blocked inside a
-call looks at nothing: NCCL waits there for ranks that do not come, without an end, while it connects. So such
+The executor checks the time whenever nothing moves (run/transfers.c), but a host that is blocked inside a
+call checks nothing: while it connects, NCCL waits there forever for missing ranks. So such
 calls stand between begin() and end(), which cost two stores. Time is counted in naps of the thread: a process
 that is stopped does not age.
 */
-enum { NAPS = 16 };  // of a timeout: the end comes at most so much too late
+enum { NAPS = 16 };  // of a timeout: the process ends at most this much too late
 
 struct CallWatch {
     Transport* transport;
@@ -77,7 +77,7 @@ static void free_watch(CallWatch* watch) {
     free(watch);
 }
 
-// `transport` (borrowed): its abort() ends the run. timeout_ns 0: *out is NULL, nobody watches.
+// `transport` (borrowed): its abort() ends the run. timeout_ns 0: *out is NULL, no watch.
 static Status call_watch_open(CallWatch** out, Transport* transport, int64_t timeout_ns) {
     *out = NULL;
     if (timeout_ns <= 0) { return STATUS_OK; }
@@ -118,10 +118,10 @@ static void call_watch_end(CallWatch* watch) {
 
 // === communicators ===
 
-// A transfer of the pipeline gets at most so many thread blocks: 2 to 4 fill a link of NVLink with messages
-// of 1 to 50 MB, and a receive that waits for its sender holds them while the model computes.
-// Communicators for copies of parameters come when memory has been shared out: each with few buffers.
-// Where they are many (a part of the vocabulary for each stage), with fewer still: their buffers add up.
+// A transfer of the pipeline gets at most this many thread blocks: 2 to 4 saturate an NVLink connection with
+// messages of 1 to 50 MB, and a receive that waits for its sender holds them while the model computes.
+// Communicators for copies of parameters are made after memory has been shared out, with few buffers each;
+// where there are many (a part of the vocabulary for each stage), with fewer still: their buffers add up.
 enum { PIPELINE_CTAS = 4, HOLDERS_CTAS = 8, MANY_HOLDERS = 4, MANY_HOLDERS_CTAS = 2 };
 
 Status nccl_fail(ncclResult_t result, const char* call) {
@@ -144,7 +144,7 @@ static Status nccl_world_check(const NcclWorld* world) {
 }
 
 // --- warming up ------------------------------------------------------------------------------------------
-// What sums below use: kernels are loaded, and who does not come is found out here.
+// The operations that sums below use: kernels are loaded, and missing ranks are found here.
 static Status warm_up_sum(const NcclWorld* world, float* data, ncclComm_t comm) {
     if (comm == NULL) { return STATUS_OK; }
     int me;
@@ -186,7 +186,7 @@ static Status wait_for_stream(const NcclWorld* world, int64_t timeout_ns) {
     }
 }
 
-// Around calls that connect: room for their values, the watch, and waiting until the queue is through.
+// Around calls that connect: room for their values, the watch, and a wait for the queue.
 static Status warm_up_begin(NcclWorld* world, const Collective* ranks, float** data) {
     size_t num_bytes = 2 * (size_t)ranks->num_ranks * sizeof **data;
     CUDA_TRY(cudaMalloc((void**)data, num_bytes));
@@ -204,7 +204,7 @@ static Status warm_up_end(NcclWorld* world, const Collective* ranks, float* data
 }
 
 // --- open, close -----------------------------------------------------------------------------------------
-// Unless the environment has a value.
+// Unless the environment sets it.
 static Status connect_early(int32_t rank) {
     if (setenv("NCCL_RUNTIME_CONNECT", "0", 0) != 0) { return FAIL(STATUS_NO_MEMORY, "setenv"); }
     const char* value = getenv("NCCL_RUNTIME_CONNECT");
@@ -287,7 +287,7 @@ static Status split_holders(NcclWorld* w, const TiedGroups* tied, int32_t rank) 
     return STATUS_OK;
 }
 
-// Where layers have moved, other ranks have copies than before.
+// After layers have moved, other ranks have copies than before.
 static void close_holders(NcclWorld* w) {
     for (int32_t h = 0; h < w->num_holders; h++) {
         if (w->holders[h] != NULL) { (void)ncclCommDestroy(w->holders[h]); }
@@ -510,7 +510,7 @@ static Status nccl_close(void* ctx) {
     Nccl* nccl = ctx;
     int32_t num_in_flight = nccl->num_in_flight;
     for (int32_t i = 0; i < nccl->num_requests; i++) {
-        if (num_in_flight == 0) {  // else the stream may never come to them
+        if (num_in_flight == 0) {  // otherwise the stream may never reach them
             (void)cudaEventDestroy(nccl->requests[i]->begin);
             (void)cudaEventDestroy(nccl->requests[i]->done);
         }
@@ -558,7 +558,7 @@ typedef struct {
     const TiedGroups* tied;
 } NcclSums;
 
-// Who takes part in a sum, and which of them I am.
+// The members of a sum, and my index.
 typedef struct {
     ncclComm_t comm;
     cudaStream_t stream;
@@ -575,7 +575,7 @@ static Members holders_of(const NcclSums* sums, int32_t holders) {
     return (Members){sums->world->holders[holders], sums->world->stream, ranks->num_ranks, ranks->my_idx};
 }
 
-// The sum begins when what is queued on the compute stream so far is done ...
+// The sum begins after the work queued on the compute stream so far ...
 static Status begin(const NcclWorld* world) {
     CUDA_TRY(cudaEventRecord(world->ready, world->device->compute));
     CUDA_TRY(cudaStreamWaitEvent(world->stream, world->ready, 0));
@@ -583,7 +583,7 @@ static Status begin(const NcclWorld* world) {
     return STATUS_OK;
 }
 
-// ... and what is queued from here on waits for it.
+// ... and later work there waits for it.
 static Status end(const NcclWorld* world, Status queued) {
     call_watch_end(world->watch);
     TRY(queued);

@@ -3,8 +3,8 @@ links_nccl.h -- the NCCL communicators of one rank: that of all ranks, for messa
 and one for each set of ranks that have copies of the same parameters.
 
 All operations of a rank run on one stream of its own, in the order they were posted. NCCL promises nothing
-for two communicators that run at once on one GPU (each may hold what the other waits for), so that sums wait
-for the transfers before them costs nothing that one could have had; and the order is the same everywhere:
+for two communicators that run at once on one GPU (each may hold resources that the other needs). So sums wait
+for the transfers before them, and the order is the same on all ranks:
 the lists of plan.h (which pass plan_check's strictest rules), then tied groups, then the replicas. No circle:
 a sum over replicas waits for transfers and tied groups only, a tied group for transfers and for groups of
 smaller number (sums.h).
@@ -12,8 +12,8 @@ smaller number (sums.h).
 Connections are made before the first step, not in it, where they would block and take memory that the plan
 has: NCCL since 2.22 makes those of an algorithm when a collective first uses it, which depends on its length.
 So NCCL_RUNTIME_CONNECT=0, unless the user sets it: with the communicator come all algorithms of
-collectives. It does not cover sends and receives: connect() passes a value to and from every peer, in one
-group, which connects all their channels whatever the length. Who is whose peer follows from the placement:
+collectives. It does not cover sends and receives: connect() sends a value to and from every peer, in one
+group, which connects all their channels for any length. Peers follow from the placement:
 any two ranks of a replica may have neighbouring chunks, or one the last chunk and the other a share of the
 head.
 
@@ -60,9 +60,8 @@ typedef struct {
 // A collective of all ranks (`world`, which bootstraps). rank = replica * num_stages + stage.
 Status nccl_world_open(NcclWorld** out, CudaDevice* device, Collective* world, int32_t num_stages,
                        int32_t num_replicas);
-// Both directions between this rank and each of `peers` (other ranks, none twice), as far as they are not
-// connected yet. A collective of all ranks, some with no peers: whoever is in another's list has that one in
-// its own.
+// Both directions between this rank and each of `peers` (other ranks, none twice), unless already connected.
+// A collective of all ranks, some with no peers; the relation is symmetric.
 Status nccl_world_connect(NcclWorld* world, Collective* ranks, const int32_t* peers, int32_t num_peers);
 // Once tied groups are known; a collective of all ranks too.
 Status nccl_world_open_holders(NcclWorld* world, Collective* ranks, const TiedGroups* tied);
@@ -78,7 +77,7 @@ Status nccl_fail(ncclResult_t result, const char* call);
 
 // --- transfers -------------------------------------------------------------------------------------------
 /*
-activations and gradients between GPUs by NCCL, as run/transport.h has it.
+Activations and gradients between GPUs by NCCL, through run/transport.h.
 
 A transfer waits on the device for what the compute stream had queued when it was posted; join() makes the
 compute stream wait for the transfer. The host never waits. NCCL knows no tags: messages of two ranks meet in

@@ -33,7 +33,7 @@ typedef struct Link {
     int32_t peer;
     bool is_receive;
     Slot slots[NUM_SLOTS];
-    int64_t num_begun, num_moved, num_ended;  // moved: the second half of its way has begun
+    int64_t num_begun, num_moved, num_ended;  // moved: the second half of its path has begun
     Request *first, *last;                    // not yet done
 } Link;
 
@@ -76,7 +76,7 @@ static size_t piece_bytes(const Slot* slot) {
     return left < SLOT_BYTES ? left : SLOT_BYTES;
 }
 
-// --- the way of a piece ----------------------------------------------------------------------------------
+// --- the path of a piece -----------------------------------------------------------------------------------
 static Status copy(Staged* staged, Link* link, Slot* slot) {
     Request* r = slot->owner;
     unsigned char* data = r->data + (size_t)slot->piece * SLOT_BYTES;
@@ -124,7 +124,7 @@ static Status host_is_done(const Staged* staged, Slot* slot, int* done) {
     return staged->host->api->test(staged->host->ctx, slot->request, done);
 }
 
-// Second half: what is in its slot goes out, what has arrived is copied to the GPU.
+// Second half: the slot's contents are sent, or the received message is copied to the GPU.
 static Status move_pieces(Staged* staged, Link* link) {
     const Transport* host = staged->host;
     for (; link->num_moved < link->num_begun; link->num_moved++) {

@@ -1,5 +1,5 @@
-// session_cuda.c -- a session on GPUs: which card is whose, what transfers and sums go by, how much memory
-// there is. Replaces the host part of run/session.c.
+// session_cuda.c -- a session on GPUs: the card of each rank, the transports of transfers and sums, the
+// available memory. Replaces the host part of run/session.c.
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -113,7 +113,7 @@ Status session_device_find(Dynapipe* dp) {
 }
 
 // --- device, links, sums ---------------------------------------------------------------------------------
-// Whoever this rank exchanges messages with in that placement; a collective of all ranks.
+// The ranks that this rank exchanges messages with in that placement; a collective of all ranks.
 static Status connect_peers(Dynapipe* dp, const Placement* placement) {
     int32_t peers[PLAN_MAX_STAGES], first = dp->replica * dp->num_stages;
     int32_t num_peers = executor_peers(peers, placement, dp->num_stages, dp->stage);
@@ -146,7 +146,7 @@ Status session_device_open(Dynapipe* dp, void* stream) {
 }
 
 #ifndef DYNAPIPE_NO_NCCL
-// What is known once there is a model: who else is a peer, who has copies of what.
+// Known once there is a model: the other peers, the copies of parameters.
 static Status connect_model(Dynapipe* dp) {
     int64_t before_bytes, after_bytes, total_bytes;
     TRY(dp->device.api->memory_bytes(dp->device.ctx, &before_bytes, &total_bytes));
@@ -154,7 +154,7 @@ static Status connect_model(Dynapipe* dp) {
     TRY(nccl_world_open_holders(dp->on->nccl, &dp->world, &dp->tied));
     TRY(dp->device.api->memory_bytes(dp->device.ctx, &after_bytes, &total_bytes));
     dp->on->free_bytes -= before_bytes - after_bytes;  // not the model's
-    // these come when memory has been shared out
+    // made after memory has been shared out
     return dp->on->limit_is_mine ? session_machine_take_bytes(dp, before_bytes - after_bytes) : STATUS_OK;
 }
 #endif
@@ -200,7 +200,7 @@ Status session_device_read(const Dynapipe* dp, void* to, const void* from, size_
     return STATUS_OK;
 }
 
-// What is left on the card now, before the model takes any of it and when everybody's libraries are loaded.
+// The free memory of the card, before the model takes any of it and after everybody's libraries are loaded.
 void session_device_print_version(FILE* out) {
 #ifdef DYNAPIPE_NO_NCCL
     fprintf(out, "NCCL: none, GPUs talk through MPI\n");
@@ -217,12 +217,12 @@ Status session_device_limit(Dynapipe* dp) {
     TRY(collective_barrier(&dp->world));
     TRY(dp->device.api->memory_bytes(dp->device.ctx, &on->free_bytes, &total_bytes));
     on->limit_is_mine = dp->options.memory_limit_bytes == 0;
-    // also where a limit was given: nobody allocates before all have looked
+    // also where a limit was given: no rank allocates before all have measured
     return session_machine_limit(dp, on->free_bytes / on->num_sharing - MARGIN_BYTES);
 }
 
-// What model and step took of the card, to compare with the plan: without what the arena has in reserve for
-// larger steps. Of a card that ranks share, an equal part.
+// Memory of model and step on the card, to compare with the plan: without the arena's reserve for larger
+// steps. Of a card that ranks share, an equal part.
 int64_t session_device_used_bytes(const Dynapipe* dp) {
     int64_t free_bytes, total_bytes;
     if (dp->device.api->memory_bytes(dp->device.ctx, &free_bytes, &total_bytes) != STATUS_OK) { return 0; }
@@ -252,9 +252,8 @@ void session_device_close(Dynapipe* dp) {
     dp->on = NULL;
 }
 
-// --- costs of links
-// ------------------------------------------------------------------------------------------ The links of
-// training opened for a measurement: NCCL, or staging through MPI where ranks share a card.
+// --- costs of links ----------------------------------------------------------------------------------------
+// The links of training opened for a measurement: NCCL, or staging through MPI where ranks share a card.
 
 // Ranks of one machine take its cards in turn.
 static Status ranks_share_cards(bool* share, Collective* world) {

@@ -25,7 +25,7 @@ returns.
 #include "../run/executor.h"
 #include "../run/session.h"
 
-// num_bytes where values live (or of this process), between two guards.
+// num_bytes where values live (or in this process), between two guards.
 typedef struct CheckBuffer {
     unsigned char* data;  // aligned to PLAN_BUFFER_ALIGN
     int64_t num_bytes;
@@ -33,7 +33,7 @@ typedef struct CheckBuffer {
     struct CheckBuffer* next;  // of the checker's list
 } CheckBuffer;
 
-// A range of the model that make() gave.
+// A range of the model returned by make().
 typedef struct CheckRange {
     DynapipeRange blocks;
     void* model;
@@ -62,7 +62,7 @@ typedef struct {
     double epsilon;         // of the coarsest type that values are kept in
     bool is_fast;           // no guards, no NaN: for the thousands of forwards of finite differences
     bool is_queued;         // finish() is not called after every job
-    bool guards_are_known;  // to be overwritten: nothing more is run
+    bool guards_are_known;  // to be overwritten: no more jobs run
 } Checker;
 
 #define CHECK_NEW(pointer, Type, count) ARENA_TRY_NEW(pointer, &c->arena, Type, count)
@@ -76,7 +76,7 @@ enum { CHECK_KEEP = DYNAPIPE_FORWARD_KEEP | DYNAPIPE_FORWARD_HEAD };
 
 enum { LEAST_GUARD_BYTES = 16 * PLAN_BUFFER_ALIGN, GUARD_PATTERN = 0xa5, SPOILED = 0xff };
 
-// As long as the buffer and some more: forgetting one of several arrays overruns by no more.
+// As long as the buffer and a little more: a forgotten array overruns by no more.
 static int64_t guard_bytes(int64_t num_bytes) {
     return (num_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN + LEAST_GUARD_BYTES;
 }
@@ -128,7 +128,7 @@ static Status check_fill(Checker* c, unsigned char* to, int value, int64_t num_b
     return check_copy(c, to, c->temp, num_bytes);
 }
 
-// 0xff: not a number in every type, and no valid index.
+// 0xff: NaN in every type, and no valid index.
 static Status check_spoil(Checker* c, const CheckBuffer* buffer) {
     if (c->is_fast || buffer == NULL) { return STATUS_OK; }
     return check_fill(c, buffer->data, SPOILED, buffer->num_bytes);
@@ -205,8 +205,8 @@ static Status check_write(Checker* c, void* to, const float* from, int32_t type,
 }
 
 // STATUS_MISMATCH where values differ by more than `tolerance` of the larger of both and the array's root
-// mean square: "<what>: value 17 of 640: 0.25 expected, 0.5 found; 12 of them differ ---> <remedy>", the
-// value that differs most. What is not a number always differs.
+// mean square: "<what>: value 17 of 640: 0.25 expected, 0.5 found; 12 of them differ ---> <remedy>", with the
+// value that differs most. NaN always differs.
 static Status check_same(const float* expected, const float* found, int64_t num_values, double tolerance,
                          const char* remedy, const char* what, ...) __attribute__((format(printf, 6, 7)));
 static Status check_same(const float* expected, const float* found, int64_t num_values, double tolerance,
@@ -344,7 +344,7 @@ static Status check_smallest_ranges(Checker* c, CheckChain* out) {
     return check_chain(c, out, cuts, num_cuts);
 }
 
-// The first range of the chain that has a copy of that group, and which values it is there.
+// The first range of the chain with a copy of that group, and its values there.
 static const DynapipeTied* check_first_copy(const CheckChain* chain, int32_t group, int32_t* out) {
     for (int32_t r = 0; r < chain->num_ranges; r++) {
         const DynapipeParams_v1* params = &chain->ranges[r]->params;
@@ -435,7 +435,7 @@ static int32_t padded_tokens(const Checker* c, const CheckSequence* sequences, i
     return (int32_t)shape_rules_round(&rules, check_length(c, longest + padding), num_sequences);
 }
 
-// No more than the kernels take at a time?
+// Within the kernels' limits?
 static bool is_allowed(const Checker* c, const CheckSequence* sequences, int32_t num_sequences,
                        int32_t padding) {
     const ShapeRules rules = session_rules(&c->blocks->shapes);
@@ -457,7 +457,8 @@ static void shorten(CheckSequence* sequence, int32_t num_tokens, bool has_decode
     if (sequence->num_rows > supervised) { sequence->num_rows = supervised; }
 }
 
-// One sequence; four, of which one is not supervised; a longer and a short one, which fill round sizes.
+// One sequence; four, of which one is not supervised; a long and a short one, with sizes that need no
+// rounding.
 static int32_t check_standard(const Checker* c, CheckSequence out[CHECK_MOST_SEQUENCES], int32_t idx) {
     static const struct {
         int32_t num_sequences;
@@ -622,7 +623,7 @@ typedef enum { CALL_FORWARD, CALL_BACKWARD_INPUTS, CALL_BACKWARD_WEIGHTS, CALL_F
 
 enum { MOST_USES = 7 };
 
-// One call of the model: which buffers it gets.
+// One call of the model: its buffers.
 typedef struct {
     CallKind kind;
     const CheckRange* range;
@@ -630,7 +631,7 @@ typedef struct {
     struct {
         const char* name;
         CheckBuffer* buffer;
-        unsigned char* before;  // contents, where the call may only read; NULL: it may write
+        unsigned char* before;  // contents that the call may only read; NULL: it may write
     } uses[MOST_USES];
     int num_uses;
 } CheckCall;
@@ -669,7 +670,7 @@ static const char* overrun_remedy(const char* buffer) {
     return "boundary_bytes() returns less than is written there";
 }
 
-// Guards are whole, and what may only be read is unchanged.
+// Guards are intact, and read-only buffers are unchanged.
 static Status call_check_buffers(Checker* c, const CheckCall* call) {
     int begin = call->range->blocks.begin, end = call->range->blocks.end;
     for (int i = 0; i < call->num_uses; i++) {
@@ -746,8 +747,8 @@ static const float* pass_losses(const CheckPass* pass) {
     return (const float*)(const void*)pass->losses->data;
 }
 
-// One job of one range. flags: of a forward. again: as an executor recomputes, `out` is NULL and `in` what
-// came before.
+// One job of one range. flags: of a forward. again: as when an executor recomputes, `out` is NULL and `in` as
+// before.
 static Status pass_call(Checker* c, CheckPass* pass, int32_t r, CallKind kind, int flags, bool again) {
     const DynapipeModel_v1* api = c->blocks->api;
     const DynapipeBatch* batch = &pass->of->batch;
@@ -783,7 +784,7 @@ static Status pass_call(Checker* c, CheckPass* pass, int32_t r, CallKind kind, i
     if (kind != CALL_BACKWARD_INPUTS || r == 0) { return STATUS_OK; }
     TRY(check_copy(c, at[-1].dout->data, at->din->data, at->din->num_bytes));
     TRY(check_spoil(c, at->din));
-    return check_spoil(c, at->in);  // its memory has another use from here on
+    return check_spoil(c, at->in);  // its memory is reused from here on
 }
 
 static Status pass_forward(Checker* c, CheckPass* pass, int flags, bool again) {
@@ -813,7 +814,7 @@ static Status pass_step(Checker* c, CheckPass* pass) {
     return pass_backward_weights(c, pass);
 }
 
-// What backward finds in acts lies elsewhere from now on; the old place is spoiled.
+// Moves acts for backward to another place; the old place is overwritten.
 static Status pass_move_acts(Checker* c, CheckPass* pass) {
     for (int32_t r = 0; r < pass->chain->num_ranges; r++) {
         CheckBuffer *from = pass->at[r].acts[CHECK_KEEP], *to;
@@ -837,14 +838,14 @@ static Status pass_same_losses(const CheckPass* pass, const float* expected, con
                       "losses of %s (%s)", what, pass->of->what);
 }
 
-// From zero: the gradients that one micro-batch leaves.
+// From zero: the gradients of one microbatch.
 static Status pass_gradients(Checker* c, CheckPass* pass, float** out) {
     check_zero_gradients(c, pass->chain);
     TRY(pass_step(c, pass));
     return check_gradients(c, pass->chain, out);
 }
 
-// What a micro-batch gives on a chain.
+// The results of a micro-batch on a chain.
 typedef struct {
     float *losses, *gradients;  // (rows), (chain's values)
 } Results;
@@ -1113,7 +1114,7 @@ static Status check_all_numbers(Checker* c, const Setting* s) {
     return STATUS_OK;
 }
 
-// Guards are looked at after every call.
+// Guards are checked after every call.
 static Status check_bytes(Checker* c, bool is_large) {
     Setting s;
     float *params, *gradients;
@@ -1253,8 +1254,8 @@ static Status queue_jobs(Checker* c, CheckPass* one, CheckPass* other) {
     return pass_backward_weights(c, one);
 }
 
-// The jobs of two micro-batches one after the other, in the same scratch, as a stage runs them, and waited
-// for once. (The whole model: copies between its ranges would be waited for.)
+// The jobs of two micro-batches one after the other, in the same scratch, as a stage runs them, with one wait
+// at the end. (The whole model: copies between ranges would wait.)
 static Status law_queued(Checker* c) {
     static const char* const remedy =
         "a job may still be queued when the next one is called: what kernels read (copies of tokens, rows, "
@@ -1293,7 +1294,7 @@ static Status law_queued(Checker* c) {
                                 remedy);
 }
 
-// Gradients that are not numbers, then zero_gradients().
+// NaN gradients, then zero_gradients().
 static Status check_zeroed(Checker* c, const CheckChain* chain) {
     float* found;
     for (int32_t r = 0; r < chain->num_ranges; r++) {
@@ -1342,7 +1343,7 @@ static Status law_sums(Checker* c) {
                                 "gradients are added (+=): zero_gradients() alone zeroes them, once a step");
 }
 
-// --- laws of one micro-batch done in different ways ------------------------------------------------------
+// --- laws of one micro-batch done in different ways --------------------------------------------------------
 
 // Each range lays out its parameters as it likes: those of the whole and of its pieces are paired by value.
 typedef struct {
@@ -1508,10 +1509,10 @@ static Status law_padding(Checker* c) {
 }
 
 // --- law of a shared head --------------------------------------------------------------------------------
-// Shares by rows and by vocabulary give the losses, the gradient that goes back and the matrix' gradient that
-// a head in one piece gives. The last layers [cut, head) run after the whole model's activation there: with
-// the head in their range, then feeding shares of it. What comes back before `cut` is compared with the
-// former; the matrix' gradient with that of one share by rows, which has all of it.
+// Shares by rows and by vocabulary give the same losses, gradient of inputs and gradient of the matrix as a
+// head in one piece. The last layers [cut, head) run after the whole model's activation there: with the head
+// in their range, then feeding shares of it. The gradient before `cut` is compared with the former; the
+// matrix' gradient with that of one share by rows, which has all of it.
 
 enum { MOST_SHARES = 2, ID_MULTIPLE = 16 };
 
@@ -1725,7 +1726,7 @@ static Status law_heads(Checker* c) {
 // Directions are confined to a piece of the flat array, so that small tensors count as much as large ones:
 // one with the signs of the gradients (shows wrong sizes), one with random signs (shows what is missing), and
 // the steepest parameter alone. Parameters are moved at random first: what starts as zeros would hide what
-// comes after it. What cannot be seen above the rounding of the losses is passed over.
+// comes after it. Effects below the rounding of the losses are skipped.
 
 enum { MOST_PIECES = 64, MOST_COARSE_PIECES = 6, NUM_STEPS = 6, WIDEST = 2 };
 
@@ -1734,7 +1735,7 @@ typedef struct {
     CheckRange* range;  // the whole model
     CheckPass pass;
     float *params, *gradients, *moved;  // (num_params), as kept by the model; moved: of a piece
-    double loss, loss_noise;            // at these parameters; what rounding does to it
+    double loss, loss_noise;            // at these parameters; the size of rounding errors
     bool is_coarse;                     // parameters of 8 or 11 bits
     Rng rng;
 } Slopes;
@@ -1752,7 +1753,7 @@ static Status evaluate(Slopes* s, double* out) {
     return STATUS_OK;
 }
 
-// Values of the model's parameters from `begin` on; with read_back, `values` become what it could keep.
+// Values of the model's parameters from `begin` on; with read_back, `values` become those stored.
 static Status write_params(Slopes* s, float* values, int64_t begin, int64_t count, bool read_back) {
     int32_t type = s->range->params.param_type;
     char* place = (char*)s->range->params.params + begin * check_value_bytes(type);
@@ -1764,12 +1765,12 @@ static double typical_value(const float* params, int64_t count) {
     double squares = 0;
     for (int64_t i = 0; i < count; i++) { squares += (double)params[i] * params[i]; }
     double typical = sqrt(squares / (double)count);
-    return typical > 0.02 ? typical : 0.02;  // GPT-2's weights start so
+    return typical > 0.02 ? typical : 0.02;  // GPT-2's initial weights
 }
 
 typedef struct {
     double slope, measured, noise;
-    double usual;  // size of a slope with random signs; one may be nearly 0 by chance
+    double usual;  // slope with random signs; one may be nearly 0 by chance
 } Slope;
 
 // Along signs[0, count) * step: by the gradients, and by the losses.
@@ -1794,7 +1795,8 @@ static Status measure_slope(Slopes* s, Slope* out, const signed char* signs, int
     return write_params(s, s->params + begin, begin, count, false);
 }
 
-// So long that parameters change by a fiftieth (rounded to 8 bits: a quarter), the loss by no more than that.
+// A step that changes parameters by a fiftieth at most (rounded to 8 bits: a quarter), and the loss by no
+// more than that.
 static double first_step(const Slopes* s, int64_t begin, int64_t count) {
     double steepness = 0, share = s->is_coarse ? 0.25 : 0.02;
     for (int64_t i = begin; i < begin + count; i++) { steepness += fabs((double)s->gradients[i]); }
@@ -1802,13 +1804,13 @@ static double first_step(const Slopes* s, int64_t begin, int64_t count) {
     return steepness * step > share * s->loss ? share * s->loss / steepness : step;
 }
 
-// A curved loss (one with kinks, too) needs a short step, a flat one a long one: any of a few may do.
+// A curved loss (or one with kinks) needs a short step, a flat one a long step: one of a few must agree.
 static Status check_direction(Slopes* s, const signed char* signs, int64_t begin, int64_t count) {
     static const double fine_steps[NUM_STEPS] = {1, 0.25, 4, 0x1p-4, 0x1p-6, 0x1p-8},
                         coarse_steps[NUM_STEPS] = {1, 0.5, 4, 2, 0.25, 0.125};
     const double* steps = s->is_coarse ? coarse_steps : fine_steps;
     double step = first_step(s, begin, count), share = s->is_coarse ? 0.2 : 0.01;
-    const double seen = s->is_coarse ? 0.3 : 0.01;  // a short step agrees with anything, for noise
+    const double seen = s->is_coarse ? 0.3 : 0.01;  // a short step agrees with anything within its noise
     Slope first = {0};
     for (int i = 0; i < NUM_STEPS; i++) {
         Slope slope;
@@ -1848,7 +1850,7 @@ static Status check_piece(Slopes* s, int64_t begin, int64_t count) {
     return check_direction(s, signs, steepest, 1);
 }
 
-// Random parameters near the model's own, as it can keep them, and the gradients there.
+// Random parameters near the model's own, as stored, and the gradients there.
 static Status move_params(Slopes* s) {
     Checker* c = s->c;
     const DynapipeBatch* batch = &s->pass.of->batch;
@@ -1875,7 +1877,7 @@ static Status check_pieces(Slopes* s) {
     for (int64_t k = 0; k < num_pieces; k++) {
         int64_t begin = num_params * k / num_pieces, end = num_params * (k + 1) / num_pieces;
         Status status = check_piece(s, begin, end - begin);
-        if (status == STATUS_MISMATCH) {  // a kink of the loss may lie just there: elsewhere, then
+        if (status == STATUS_MISMATCH) {  // a kink of the loss may be exactly there: try elsewhere
             TRY(move_params(s));
             status = check_piece(s, begin, end - begin);
         }
@@ -1934,7 +1936,7 @@ static Status check_blocks(const DynapipeBlocks_v1* blocks) {
     return STATUS_OK;
 }
 
-// A line for each law; the message of the first that fails.
+// A line for each law; the message of the first failure.
 static Status run_laws(Checker* c, FILE* out) {
     char first_words[1024] = "";
     Status first = STATUS_OK;

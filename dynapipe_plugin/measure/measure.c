@@ -28,8 +28,8 @@ double measure_mean(double* values, int32_t num_values) {
     return n > 0 ? sum / n : 0;
 }
 
-// Each value begins a pool of its own; where a pool lies below the one before it, both become one. The pool
-// that ends at i is values[begin .. i], all the same.
+// Each value begins a pool of its own; where a pool is below the one before it, the two are merged. The pool
+// that ends at i is values[begin .. i], all equal.
 void measure_isotonic(double* values, const double* weights, int32_t num_values) {
     for (int32_t i = 1; i < num_values; i++) {
         double sum = values[i] * weights[i], weight = weights[i];
@@ -71,16 +71,15 @@ double measure_speed_slow(MeasureSpeed* speed, JobKind kind) {
     return mine_ns > 0 && mean_ns > 0 ? mine_ns / mean_ns : 1;
 }
 
-// --- one range of a model, with the buffers of its largest micro-batch
-// --------------------------------------- Every time is the mean of a few runs; on a GPU a run is several
-// jobs queued in a row. Pages are touched before the first: a step in training finds them so. All ranks
-// measure the same point at the same time, so that what they share (memory bandwidth, caches) is in the
-// times, and all learn the same means: what is decided by them is decided alike.
-
+// --- one range of a model, with the buffers of its largest micro-batch -------------------------------------
+// Every time is the mean of a few runs; on a GPU a run is several jobs queued in a row. Pages are touched
+// before the first run, as in a training step. All ranks measure the same point at the same time, so that
+// times include what they share (memory bandwidth, caches), and all get the same means, so that all decide
+// alike.
 enum { MIN_RUNS = 2, MAX_RUNS = 16 };
-// On a GPU: jobs queued in a row for one time, so that starting them costs what it does in training.
+// On a GPU: jobs queued in a row for one time, so that starting them costs as much as in training.
 enum { MAX_QUEUED = 32, QUEUED_NS = 4000000, GPU_WARM_NS = 300000000 };
-// A first run as long as this finds nothing in caches that the next ones would: it counts.
+// A first run as long as this gains nothing from caches: it counts.
 enum { LONG_RUN_NS = 20000000, POINT_NS = 40000000 };
 
 typedef struct {
@@ -110,7 +109,7 @@ static Status take_memory(const Dynapipe* dp, void** out, int64_t num_bytes, con
         size_t whole = ((size_t)num_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
         *out = aligned_alloc(PLAN_BUFFER_ALIGN, whole);
         status = *out != NULL ? STATUS_OK : STATUS_NO_MEMORY;
-        if (*out != NULL) { memset(*out, 0, whole); }  // its pages are there
+        if (*out != NULL) { memset(*out, 0, whole); }  // touch its pages
     }
     if (status == STATUS_OK) { return status; }
     *out = NULL;
@@ -135,8 +134,8 @@ static void bench_free(Bench* bench) {
     measure_drop(bench->measure->blocks, &bench->model);
 }
 
-// Small numbers of either sign, whether the model takes them as float32, bfloat16 or float16: both halves of
-// a word are the same bfloat16, 0.02 to 0.4.
+// Small numbers of either sign, valid for the model as float32, bfloat16 or float16: both halves of a word
+// are the same bfloat16, 0.02 to 0.4.
 static Status fill_boundary(const Dynapipe* dp, void* memory, int64_t num_bytes) {
     size_t num_words = (size_t)num_bytes / sizeof(uint32_t);
     uint32_t* words = (uint32_t*)malloc((num_words + 1) * sizeof *words);
@@ -150,7 +149,7 @@ static Status fill_boundary(const Dynapipe* dp, void* memory, int64_t num_bytes)
     return status;
 }
 
-// What the largest of the shapes asks for.
+// The needs of the largest of the shapes.
 typedef struct {
     int64_t before, after, acts, scratch;
     int32_t num_tokens;
@@ -195,7 +194,7 @@ static Status init_here(Bench* bench, MeasureSlice slice, const MeasureShape* sh
     }
     bench->losses = (float*)calloc((size_t)bytes.num_tokens + 1, sizeof(float));
     if (bench->losses == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for losses"); }
-    bench->measure->blocks->api->zero_gradients(bench->model.model);  // their pages are there
+    bench->measure->blocks->api->zero_gradients(bench->model.model);  // touch their pages
     return measure_arrays_init(&bench->arrays, bytes.num_tokens);
 }
 
@@ -235,8 +234,8 @@ static Moment moment_now(const Measure* m) {
     return (Moment){clock_now_ns(), (int64_t)cpu.tv_sec * 1000000000 + cpu.tv_nsec};
 }
 
-// On a CPU no more than what this process has spent on cores: what else the machine does stays out. (A thread
-// that waits for a GPU may sleep.)
+// On a CPU at most the processor time of this process: other load is excluded. (A thread that waits for a GPU
+// may sleep.)
 static double since(const Measure* m, Moment begin) {
     Moment end = moment_now(m);
     int64_t wall_ns = end.wall_ns - begin.wall_ns, cpu_ns = end.cpu_ns - begin.cpu_ns;
@@ -250,7 +249,7 @@ typedef struct {
     double ns[JOB_COUNT][MAX_RUNS + 1];
 } Runs;
 
-// Each job once, or several in a row. (B in a row finds its own output where it looks for activations: other
+// Each job once, or several in a row. (B in a row reads its own output where it expects activations: other
 // values, the same work.)
 static Status run_once(double* spent_ns, Runs* runs, Bench* bench, const DynapipeBatch* batch) {
     *spent_ns = 0;
@@ -272,7 +271,7 @@ static int queue_length(double job_ns) {
     return wanted < 1 ? 1 : wanted > MAX_QUEUED ? MAX_QUEUED : (int)wanted;
 }
 
-// The first run warms caches and shows how long the others will be.
+// The first run warms caches and shows how long the others will take.
 static Status time_here(BenchTimes* out, Bench* bench, const MeasureShape* shape, double share_ns) {
     const DynapipeBlocks_v1* blocks = bench->measure->blocks;
     Runs runs = {.num_jobs = blocks->api->backward_weights != NULL ? 3 : 2, .queued = {1, 1, 1}};
@@ -383,9 +382,9 @@ static Status bench_update(CostModel* out, Bench* bench) {
 // --- which shapes are measured -----------------------------------------------------------------------------
 //     tokens          windows of 32, a decoder's beside one token of the encoder each
 //     squares         a single long window (on a GPU: a full micro-batch of them)
-//     keys, values    of a decoder layer's cross-attention: windows of 32 beside one token of the decoder
-//     each cross products  long windows on both sides rows            of the head: from the number of
-//     supervised rows
+//     keys, values    of a decoder layer's cross-attention: windows of 32, each with one decoder token
+//     cross products  long windows on both sides
+//     rows            of the head: from the number of supervised rows
 // Of each, from few to as many as a micro-batch has: doubled every time, and, where time is left, steps
 // between.
 
@@ -397,13 +396,13 @@ typedef enum { ENCODER, DECODER } Side;  // a model with one stack has the first
 typedef struct {
     MeasureShape shape;
     CostFeature feature;
-    bool is_small;    // a curve that ends here does not reach larger ones: it is measured whatever it takes
-    bool is_between;  // two others, whose line is nearly as good
+    bool is_small;    // a curve that ends here does not reach larger shapes: measured whatever its time
+    bool is_between;  // two other points, whose line is almost as good
     bool is_known, is_deep;
     BenchTimes times;  // of one layer
 } MeasuredPoint;
 
-// The points of one range. What its part takes is beyond `base`, where there is one.
+// The points of one range. The time of its part is the excess over `base`, where there is one.
 typedef struct {
     MeasureSlice slice;
     MeasureSlice deep;  // of several such layers, for small shapes; empty: none
@@ -517,7 +516,8 @@ static void add_cross(MeasurePoints* p, const Measure* m) {
     add_long(p, m, ENCODER, FEATURE_CROSS_PRODUCTS, true);
 }
 
-// Layer `second` of a stack where that can be a range, else its first with the embedding, else all there is.
+// Layer `second` of a stack where that can be a range, else its first with the embedding, else the whole
+// model.
 static MeasureSlice layer_slice(const DynapipeBlocks_v1* blocks, int32_t first) {
     MeasureSlice slices[] = {{first + 1, first + 2, false}, {first, first + 1, false}};
     bool in_stack = first > 0 ? blocks->num_dec_layers > 1 : blocks->num_layers > 1;
@@ -581,8 +581,8 @@ static void list_head(MeasurePoints* head, const Measure* m, Side side) {
 }
 
 // --- curves ------------------------------------------------------------------------------------------------
-// A feature's curve goes through what its points take beyond all other features of their shape, where these
-// rise; a few rounds of that find all of them (Gauss-Seidel).
+// A feature's curve goes through the excess of its points over all other features of their shape, made
+// non-decreasing; a few rounds of that find all curves (Gauss-Seidel).
 
 enum { NUM_ROUNDS = 20 };
 
@@ -596,9 +596,9 @@ static bool is_quadratic(CostFeature feature) {
            feature == FEATURE_CROSS_PRODUCTS;
 }
 
-// Larger shapes than any measured lie on the line of the last two knots. So a curve does not end level, where
-// its last points were pooled: these are one knot in their middle; and the knot before the last is not near
-// it.
+// Shapes larger than any measured are on the line of the last two knots. So a curve must not end level where
+// its last points were pooled: these become one knot in their middle; and the knot before the last is not
+// close to it.
 static int end_curve(double* x, double* y, int num_points) {
     int pool = num_points - 1, kept = 0;
     if (num_points < 2) { return num_points; }
@@ -612,8 +612,8 @@ static int end_curve(double* x, double* y, int num_points) {
 }
 
 // y of a feature's points, not below the one before nor below 0; the main one's curve begins at its first
-// point, the others' at 0. Attention has no weights. Points count by how exact they are: by the job that they
-// are a part of.
+// point, the others' at 0. Attention has no weights. Points are weighted by their accuracy: by the time of
+// their job.
 static void fit_feature(CostPartMode* part, const MeasurePoints* p, const CostPartMode* base,
                         CostFeature feature, JobKind job) {
     double x[MEASURE_MAX_POINTS], y[MEASURE_MAX_POINTS], weights[MEASURE_MAX_POINTS];
@@ -661,10 +661,10 @@ static void fit_part(CostModel* out, const MeasurePoints* p) {
 }
 
 // --- the points of a range, timed --------------------------------------------------------------------------
-// A middle layer (of a chain of one, that), the first layer with the embedding, whose part is the difference,
-// and the head alone (or, where it is never alone, with the last layer); of an encoder-decoder both kinds of
-// layer. Where one layer and all it works on would stay in a cache, several in a row are timed: in training a
-// stage of several works through other micro-batches in between.
+// A middle layer (of a chain of one, that one), the first layer with the embedding, whose part is the
+// difference, and the head alone (or, where it is never alone, with the last layer); of an encoder-decoder
+// both kinds of layer. Where one layer and all its data would stay in a cache, several in a row are timed: in
+// training a stage of several layers processes other micro-batches in between.
 
 typedef struct {
     Bench one, deep;
@@ -674,8 +674,8 @@ static int32_t layers_of(const MeasurePoints* p, const MeasuredPoint* point) {
     return point->is_deep ? p->deep.end - p->deep.begin : 1;
 }
 
-// Would this point take more than its list can spare? By the largest before it of its feature; the curve goes
-// on as a straight line then. All ranks have the same numbers.
+// Would this point exceed the time left for its list? Estimated from the largest point before it of its
+// feature; the curve then continues as a straight line. All ranks have the same numbers.
 static bool is_too_long(const Measure* m, const MeasurePoints* p, const MeasuredPoint* point) {
     const MeasuredPoint* last = NULL;
     for (const MeasuredPoint* k = p->points; k < point; k++) {
@@ -692,7 +692,7 @@ static bool is_too_long(const Measure* m, const MeasurePoints* p, const Measured
     return growth * last_ns * layers_of(p, point) > left_ns * (point->is_between ? 0.125 : 0.75);
 }
 
-// Steps between others come last: by then it is known what time is left.
+// Points between others come last: then the time left is known.
 static Status time_points(MeasurePoints* p, Measure* m, Benches* benches) {
     for (int between = 0; between < 2; between++) {
         for (MeasuredPoint* point = p->points; point < p->points + p->num_points; point++) {
@@ -709,8 +709,8 @@ static Status time_points(MeasurePoints* p, Measure* m, Benches* benches) {
     return STATUS_OK;
 }
 
-// Small shapes whose layer, with all it works on (parameters, gradients, activations), would stay in a cache
-// from run to run, as it does not in training. The mean over the ranks: all choose alike.
+// Small shapes whose layer, with all its data (parameters, gradients, activations), would stay in a cache
+// from run to run, unlike in training. The mean over the ranks: all choose alike.
 static Status find_deep(MeasurePoints* p, Bench* bench) {
     enum { CPU_COLD_BYTES = 32 << 20, GPU_COLD_BYTES = 128 << 20 };
     Dynapipe* dp = bench->measure->dp;
@@ -753,7 +753,7 @@ static Status measure_points(MeasurePoints* p, Measure* m, CostModel* out, bool 
     return status;
 }
 
-// Each list its share of the time that is left: what one does not need is for those after it.
+// Each list has its share of the time left: what one does not need goes to the next ones.
 static Status measure_lists(CostModel* out, Measure* m, MeasurePoints* lists) {
     const bool has_dec = m->blocks->num_dec_layers > 0;
     int32_t share_left = 0;
@@ -793,16 +793,15 @@ void measure_times_set_recompute(CostModel* out) {
     }
 }
 
-// --- links, sums, and in what ranks differ -----------------------------------------------------------------
+// --- links, sums, and differences between ranks ------------------------------------------------------------
 
-// After a replica's last stage comes another replica: no activation passes there. Where there is one stage,
-// none passes anywhere, and sums of a GPU's go by what links are found to be.
+// After a replica's last stage comes another replica: no activation is sent there. With one stage none is
+// sent anywhere, and sums of a GPU use the measured rate of links.
 static bool is_within(int32_t rank, int32_t num_stages) {
     return num_stages == 1 || rank % num_stages != num_stages - 1;
 }
 
-// Of the cost model the mean latency, and the mean time of a byte. Where there is one rank, memory's own
-// rate.
+// The cost model gets the mean latency, and the mean time of a byte. With one rank, memory's own rate.
 static Status measure_links(CostModel* out, MachineRank* ranks, Dynapipe* dp) {
     int32_t num_links = dp->transport.num_ranks - 1, num_within = 0;
     double latency_ns = 0, ns_per_byte = 0;
@@ -837,7 +836,7 @@ static Status measure_sums(CostModel* out, const Measure* m) {
     return STATUS_OK;
 }
 
-// Speeds by the points that were timed; what machine_check() would refuse is a measurement that failed.
+// Speeds from the timed points; a measurement that machine_check() would refuse has failed.
 static Status measure_speeds(MachineRank* ranks, Measure* m) {
     Collective* world = &m->dp->world;
     double mine[JOB_R], *slow = (double*)calloc((size_t)world->num_ranks, sizeof mine);
@@ -857,7 +856,7 @@ static Status measure_speeds(MachineRank* ranks, Measure* m) {
     return status;
 }
 
-// How many times as long the slowest rank takes as the quickest, less 1: of the jobs [begin, end) together.
+// How many times as long the slowest rank takes as the fastest, less 1: of the jobs [begin, end) together.
 static double spread(const MachineRank* ranks, int32_t num_ranks, int begin, int end) {
     double least = INFINITY, most = 0;
     for (int32_t r = 0; r < num_ranks; r++) {
@@ -1048,7 +1047,7 @@ static bool find_folder(char out[MEASURE_PATH_CHARS]) {
     return false;
 }
 
-// To be read by people: the signature's words; and a hash of the whole key, for what they leave out.
+// For people: the signature's words; and a hash of the whole key, for what they omit.
 bool measure_kept_path(char out[MEASURE_PATH_CHARS], const char* signature, const CostMeasured* about) {
     enum { MOST_SHOWN = 100 };
     int32_t numbers[] = {about->interface, about->num_ranks, about->ranks_per_host, about->num_replicas};
@@ -1096,8 +1095,8 @@ bool measure_kept_load(CostModel* out, Machine* machine, char* why, const char* 
     return is_good;
 }
 
-// Written under a name of this process's own, then renamed: of several runs that end at once, one is kept
-// whole.
+// Written under a name of this process's own, then renamed: of several runs that end at once, one file is
+// kept whole.
 Status measure_kept_save(const CostModel* model, const Machine* machine, const char* path,
                          const char* signature) {
     char parent[MEASURE_PATH_CHARS], mine[MEASURE_PATH_CHARS + 32];
@@ -1114,7 +1113,7 @@ Status measure_kept_save(const CostModel* model, const Machine* machine, const c
 
 // --- --costs, kept files, or measured now ------------------------------------------------------------------
 
-// What rank 0 found, for all; then, where it has ranks, these.
+// The result of rank 0, for all; then, where it has ranks, these.
 typedef struct {
     int32_t status, is_known;
     char message[1024];
@@ -1133,7 +1132,7 @@ static void find_kept(Found* found, const Measure* m, const char* path) {
     fflush(stdout);
 }
 
-// A file that was named is used whatever ranks it was measured on, without what it has of each of them.
+// A named file is used on any ranks, without its measurements of single ranks.
 static void find_named(Found* found, const Measure* m) {
     const char* path = m->dp->options.costs;
     const int32_t num_ranks = m->dp->transport.num_ranks;
@@ -1180,7 +1179,7 @@ static Status find_costs(bool* is_known, DynapipeCosts* out, const Measure* m, c
     return status;
 }
 
-// Windows that are measured are as long as those kept before: runs of two kinds do not take turns.
+// Windows are at least as long as in the kept file, so that alternating runs do not measure again each time.
 static void widen_windows(Measure* m, const char* path) {
     char why[256];
     CostMeasured about = about_of(m);
@@ -1223,7 +1222,7 @@ static Status measure_or_find(DynapipeCosts* out, Measure* m) {
 
 // --- bytes, the same on all ranks --------------------------------------------------------------------------
 
-// Where ranks' kernels ask for different bytes, no rank's are more than what *out has.
+// Where ranks' kernels need different bytes, *out has no less than any rank's.
 static Status raise_over_ranks(CostModel* out, Dynapipe* dp) {
     CostModel* models = (CostModel*)malloc(2 * sizeof *models);
     Status status = models != NULL ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "no memory for a cost model");

@@ -1,5 +1,5 @@
 /*
-measure.h -- what a model costs on these ranks, measured or as measured before: the inside of
+measure.h -- costs of a model on these ranks, measured now or before: the inside of
 dynapipe_measure().
 
     measure_fresh()      times, by running small ranges of the model; each rank's speed; the links
@@ -14,20 +14,20 @@ dynapipe_measure().
 
 enum { MEASURE_SPEED_POINTS = 256 };  // later ones are left out
 
-// What every rank keeps of its own times, against the mean of all ranks. Zeros: nothing yet.
+// Each rank's own times, relative to the mean of all ranks. Zeros: nothing yet.
 typedef struct {
     int32_t num_points;
     double points[JOB_R][MEASURE_SPEED_POINTS][2];  // of F, B, W: mine, mean
 } MeasureSpeed;
 
-// What is measured, for whom, and how far it has come.
+// The subject and progress of a measurement.
 typedef struct {
     Dynapipe* dp;
     const DynapipeBlocks_v1* blocks;
     MeasureLengths lengths;     // longest windows measured
     int32_t max_tokens;         // largest micro-batch measured, of either side
     int64_t budget_ns;          // for all points
-    int64_t (*clock_ns)(void);  // what the model takes is measured by; NULL: the machine's
+    int64_t (*clock_ns)(void);  // the sizes to measure with; NULL: the machine's
     int32_t points_done;
     int64_t list_end_ns;  // of the points now measured: until so much is spent
     int32_t list_points_left;
@@ -39,7 +39,7 @@ typedef struct {
 // time_ns of every part and job, update_ns_per_byte; the rest stays as it is. A collective: all ranks get the
 // same bits.
 Status measure_times(CostModel* out, Measure* m);
-// Full recomputation costs another forward: from mode none to mode full.
+// Full recomputation costs a second forward: derived from mode none for mode full.
 void measure_times_set_recompute(CostModel* out);
 
 // Times of every part and job, links, in what ranks differ; no bytes. found[num_ranks]: each rank and its
@@ -54,7 +54,7 @@ Status measure_check(const DynapipeBlocks_v1* blocks);
 // measure the same), largest micro-batch.
 Status measure_wanted(Measure* out, Dynapipe* dp, const DynapipeBlocks_v1* blocks);
 
-// --- what is decided by measurements -----------------------------------------------------------------------
+// --- evaluation of measurements ----------------------------------------------------------------------------
 
 // The mean without the eighth (rounded down) at either end: what plans add up are means, of jobs that are
 // disturbed now and then, too. Sorts the values. 0 values: 0.
@@ -69,16 +69,14 @@ void measure_speed_add(MeasureSpeed* speed, const double mine_ns[JOB_COUNT], con
 double measure_speed_slow(MeasureSpeed* speed, JobKind kind);
 
 // Differences below these are noise: in the times of all jobs (of one kind of job: twice that), of a message.
-// Plans of two runs on equal machines are equal.
+// Plans of two runs on equal machines are then equal.
 #define MEASURE_SPEED_NOISE 0.03
 #define MEASURE_LINK_NOISE 0.20
-// Speeds that lie close together become 1, links that do become the cost model's. Returns whether any rank or
-// link is left that differs.
+// Speeds that are close together become 1, such links the cost model's. Returns whether any rank or link
+// still differs.
 bool measure_machine_settle(MachineRank* ranks, int32_t num_ranks);
 
 // --- kept from run to run ----------------------------------------------------------------------------------
-// In $DYNAPIPE_CACHE, else $XDG_CACHE_HOME/dynapipe, else ~/.cache/dynapipe; a file for each signature,
-// number of ranks (and ranks per host, and replicas) and interface. Only rank 0 calls these.
 
 enum { MEASURE_PATH_CHARS = 3800 };
 

@@ -242,9 +242,8 @@ void measure_shape_batch(DynapipeBatch* out, MeasureArrays* arrays, const Measur
 
 // --- lines above points ------------------------------------------------------------------------------------
 // A linear program of eight unknowns (Dantzig 1947): its dual has a row for each of them and a column for
-// each point, and the simplex method on it begins with nothing, which is feasible. Where points lie on such a
-// line it is found; where they are the largest of several lines, or rounded up, the result is above all of
-// them.
+// each point, and the empty solution is feasible for the simplex method. Points on one line give that line;
+// points that are the largest of several lines, or rounded up, give lines above all of them.
 
 enum { CONSTANT = FEATURE_COUNT, NUM_UNKNOWNS, MAX_PIVOTS = 2000 };
 
@@ -266,7 +265,7 @@ static double feature_of(const MeasurePoint* point, int32_t k) {
 }
 
 static void tableau_fill(Tableau* t, const MeasurePoint* points) {
-    const double LEAST = 1e-4;  // of the largest y: what is smaller counts no more than that
+    const double LEAST = 1e-4;  // of the largest y: smaller points have no more weight than that
     int32_t rhs = t->num_columns - 1;
     for (int32_t i = 0; i < t->num_points; i++) {
         double weight = 1 / (points[i].y / t->largest_y + LEAST);
@@ -308,14 +307,14 @@ static void pivot(Tableau* t, int32_t pivot_row, int32_t column) {
     }
 }
 
-// A slope that is a whole number but for rounding errors becomes that.
+// A slope that is a whole number up to rounding errors is rounded.
 static double tidy(double slope) {
     double near = round(slope);
     return fabs(slope - near) < 1e-6 * (1 + near) ? near : slope;
 }
 
-// Slopes are a little too small where they stand for steps, and where lines rise with squares they are bent
-// along the lengths of windows: so all are raised a little. What rounding still leaves goes to the constant.
+// Slopes are slightly too small where they approximate steps, and lines over squares are bent along the
+// lengths of windows: so all are raised slightly. Any remaining deficit is added to the constant.
 static void raise_lines(CostFormula* out, double slope[NUM_UNKNOWNS], const MeasurePoint* points,
                         int32_t num_points) {
     bool is_bent =
@@ -358,7 +357,7 @@ Status measure_lines_fit(CostFormula* out, const MeasurePoint* points, int32_t n
     return STATUS_OK;
 }
 
-// --- ranges to ask -----------------------------------------------------------------------------------------
+// --- ranges to query ---------------------------------------------------------------------------------------
 
 // Those that a chain is too short for are invalid.
 enum {
@@ -375,7 +374,7 @@ enum {
     RANGE_DEC_HEAD,  // the whole decoder and the head
     RANGE_LAST,      // the last layer and the head
     RANGE_HEAD,      // the head alone
-    RANGE_OTHERS,    // from here on: only for what the pieces leave out
+    RANGE_OTHERS,    // from here on: only for bytes that the pieces do not cover
     RANGE_COUNT = RANGE_OTHERS + 13
 };
 
@@ -441,7 +440,7 @@ static double beyond(double value, double known) {
     return fmax(value - known, 0);
 }
 
-// The first of these differences of ranges that this chain has; `less` -1: a range alone.
+// The first of these differences of ranges that exists in this chain; `less` -1: a range alone.
 typedef struct {
     int32_t more, less;
 } Difference;
@@ -455,7 +454,7 @@ static double first_difference(const Asker* a, const double* value, const Differ
     return 0;
 }
 
-// Which piece takes what a range has beyond the sum of its pieces.
+// The piece that is raised where a range has more than the sum of its pieces.
 static int32_t piece_for_rest(const int32_t count[PIECE_COUNT]) {
     return count[PART_HEAD]        ? (int)PART_HEAD
            : count[ONCE_ENC_END]   ? (int)ONCE_ENC_END
@@ -481,7 +480,8 @@ static void take_apart(double piece[PIECE_COUNT], const Asker* a, const double v
     piece[ONCE_ENC_END] = beyond(value[RANGE_ENC_END], layer + once);
     piece[PART_DEC_LAYER] = first_difference(a, value, dec_layer, 4);
     piece[ONCE_DEC] = beyond(fmax(value[RANGE_DEC], value[RANGE_DEC_FIRST]), piece[PART_DEC_LAYER]);
-    for (int with_head = 0; with_head < 2; with_head++) {  // the head takes what nothing before it does
+    for (int with_head = 0; with_head < 2; with_head++) {  // the head is raised for what no piece before it
+                                                           // has
         for (int32_t r = 0; r < RANGE_COUNT; r++) {
             if (!a->valid[r] || a->slices[r].has_head != (with_head == 1)) { continue; }
             double sum = 0;
@@ -491,7 +491,7 @@ static void take_apart(double piece[PIECE_COUNT], const Asker* a, const double v
     }
 }
 
-// --- shapes to ask at --------------------------------------------------------------------------------------
+// --- shapes to query ---------------------------------------------------------------------------------------
 
 // A whole number up to `most`: its ends, or any, all magnitudes alike, half of them at powers of two (and
 // eighths between) and one beside, where kernels may begin to work in another way.
@@ -573,7 +573,7 @@ static void make_shapes(Asker* a, const MeasureLengths* wanted) {
     }
 }
 
-// --- asking ------------------------------------------------------------------------------------------------
+// --- queries -----------------------------------------------------------------------------------------------
 
 typedef int64_t Ask(const DynapipeModel_v1* api, void* model, const DynapipeBatch* counts);
 
@@ -618,7 +618,7 @@ static Status fit_pieces(CostFormula out[PIECE_COUNT], Asker* a, Ask* ask) {
     return STATUS_OK;
 }
 
-// The most that any range asks for.
+// The largest need of any range.
 static Status fit_scratch(CostFormula* out, Asker* a) {
     for (int32_t i = 0; i < NUM_SHAPES; i++) {
         double value[RANGE_COUNT], most = 0;
@@ -768,7 +768,7 @@ static void fill_state(CostModel* out, const Asker* a, const StateBytes* b) {
     out->head_is_tied = out->tied_head_state_bytes > 0;
 }
 
-// --- all of it ---------------------------------------------------------------------------------------------
+// --- all bytes ---------------------------------------------------------------------------------------------
 
 static Status ask_and_fill(CostModel* out, Asker* a, const MeasureLengths* lengths, int32_t num_shards) {
     for (int32_t r = 0; r < RANGE_COUNT; r++) {

@@ -55,7 +55,7 @@ typedef struct {
     int32_t num_seqs, long_tokens, short_tokens;
 } MeasureSide;
 
-// As many windows on both sides; dec is all zeros of models with one.
+// As many windows on both sides; dec is all zeros for models with one side.
 typedef struct {
     MeasureSide enc, dec;
     bool crossed;      // of two windows or more: the decoder's long one stands beside a short one
@@ -67,7 +67,7 @@ static inline int32_t measure_side_tokens(const MeasureSide* side) {
 }
 
 // The nearest shape that the model's kernels take (DynapipeShapes_v1): no window longer than `lengths` or the
-// model allow, padded where it must be, not too many squares.
+// model allow, padded where required, within the limit of squares.
 void measure_shape_fit(MeasureShape* shape, const DynapipeBlocks_v1* blocks, const MeasureLengths* lengths);
 void measure_shape_counts(DynapipeBatch* out, const MeasureShape* shape);  // counts alone, arrays NULL
 MbShape measure_mb_shape(const MeasureShape* shape);                       // what the planner sees of it
@@ -88,7 +88,7 @@ void measure_shape_batch(DynapipeBatch* out, MeasureArrays* arrays, const Measur
 // where zero_stage is 1 or more.
 Status measure_bytes_fill(CostModel* out, const DynapipeBlocks_v1* blocks, const MeasureLengths* lengths,
                           int32_t num_replicas, int32_t zero_stage);
-// Where two ranks' kernels ask for different bytes: *a becomes no less than both.
+// Where two ranks' kernels need different bytes: *a is raised to the larger.
 void measure_bytes_raise(CostModel* a, const CostModel* b);
 
 typedef struct {

@@ -12,11 +12,12 @@ chains and stages of a given placement, its memory, the best split of the layers
 
 // --- samples ---------------------------------------------------------------------------------------------
 //
-// Equal ones together, ascending. Of `least` no other sample has less of everything, of `most` none has more:
-// minima and maxima of whatever grows with lengths are there. Classes: samples of similar lengths, as the
-// shortest of each length among them.
+// Equal samples are merged, in ascending order. `least` has the samples of which no other is smaller in all
+// lengths, `most` those of which no other is larger in all. What grows with the lengths has its minimum in
+// `least` and its maximum in `most`. A class is a set of samples of similar lengths; the shortest of each
+// length stand for it.
 
-enum { MOST_CLASSES = 256, MOST_COMPARED = 64 };  // a few too many in `least` or `most` do no harm
+enum { MOST_CLASSES = 256, MOST_COMPARED = 64 };  // a few samples too many in `least` or `most` are harmless
 
 typedef struct {
     PlanSample sample;
@@ -110,8 +111,8 @@ static Status batch_make(Batch* out, const PlanSample* samples, int32_t num_samp
 //     constant + sum over features rate_f * x_f
 // with rate_f = min over 1 <= x <= largest_f of c_f(x) / x, which on a piecewise linear c is at x = 1, at a
 // knot or at the end. A curve whose line begins below zero (a fit with a large constant) borrows from the
-// constant what it lacks at zero; the rest of the constant stays. Lines add up over micro-batches, and
-// features over the samples in them: tokens, squares and products of padded or packed sequences are at least
+// knot or at the end. A curve whose line begins below zero (a fit with a large constant) takes what it lacks
+// at zero from the constant; the rest of the constant stays. Lines add up over micro-batches, and
 // those of their samples. The largest x is that of a micro-batch of the whole batch, padded to its longest.
 
 typedef struct {
@@ -119,17 +120,17 @@ typedef struct {
     double rate[FEATURE_COUNT];
 } Line;
 
-// Of one part of the model, or the sum over several.
+// Of one part of the model, or the sum of several.
 typedef struct {
     Line job[RECOMPUTE_COUNT][JOB_COUNT];  // by index in PlanProblem.modes
     Line stored[RECOMPUTE_COUNT];          // bytes
 } Part;
 
-// Where ranks differ: a rank's jobs of one kind take at least so many times what the lines say.
-//     least   on any rank of those in question, whichever replica
+// Where ranks differ: a rank's jobs of one kind take at least this many times the value of the lines.
+//     least   on any of the ranks concerned, in whichever replica
 //     share   a replica's share of the work, the mean over the R of them: R min over r of (y_r slow_r), with
-//             weights y_r that are as 1 / slow of the ranks and add up to 1. For then the slowest replica
-//             takes sum of y_r slow_r work_r at least, and work_r add up to all work.
+//             weights y_r proportional to 1 / slow of the ranks and adding up to 1. Then the slowest replica
+//             takes at least sum of y_r slow_r work_r, and work_r add up to all work.
 typedef struct {
     double least[JOB_COUNT], share[JOB_COUNT];
 } Speed;
@@ -139,21 +140,21 @@ typedef enum { GIVEN, ANY_SPLIT, ANY_PLACEMENT } Freedom;
 typedef struct {
     const PlanProblem* problem;
     const Batch* batch;
-    bool joint_backward, head_is_whole;  // in every placement in question
+    bool joint_backward, head_is_whole;  // in every placement considered
     Freedom freedom;
     double total[FEATURE_COUNT];    // over all samples, unpadded; no sequences (packing may join them)
-    double largest[FEATURE_COUNT];  // that one micro-batch can have
+    double largest[FEATURE_COUNT];  // that a micro-batch can have
     Part part[PART_COUNT];
     Line head_alone[JOB_COUNT];             // of the head where it is shared: nothing is recomputed
     Line stage_stored, boundary;            // bytes: once per stage; that a boundary sends
     Speed all, stage[PLAN_MAX_STAGES];      // of all ranks; of the ranks of one stage
-    MachineRank lightest[PLAN_MAX_STAGES];  // what the fastest of them and the fastest link there do
+    MachineRank lightest[PLAN_MAX_STAGES];  // of the fastest of them and the fastest link
     double most_slow;                       // of any job on any rank; 1 where they do not differ
 } Bound;
 
 enum { ANY_STAGE = -1, F = 1 << JOB_F, B = 1 << JOB_B, W = 1 << JOB_W, R = 1 << JOB_R };
 
-// What a sample adds to its micro-batch at least.
+// The least that a sample adds to its microbatch.
 static void features_of(double out[FEATURE_COUNT], const PlanSample* s) {
     double enc = s->enc_tokens, dec = s->dec_tokens;
     out[FEATURE_SEQS] = 0;
@@ -175,7 +176,7 @@ static void extent_make(Bound* out) {
         enc = fmax(enc, own[FEATURE_ENC_TOKENS]);
         dec = fmax(dec, own[FEATURE_DEC_TOKENS]);
     }
-    // Packing and padding: up to N windows, each as long as all samples of it or as the sides' limits.
+    // Packing and padding: up to N windows, each as long as all its samples together or as the length limits.
     double window = request->max_seq_tokens, dec_window = fmax(window, request->max_target_tokens);
     double padding = fmax(PAD_MULTIPLE, (double)shape_rules_multiple(&request->rules, 1));
     enc = fmax(fmax(window, out->total[FEATURE_ENC_TOKENS]), enc + padding);
@@ -243,7 +244,7 @@ static double line_share(const Bound* bound, const Line* line) {
     return line_slope(line, bound->total) / bound->problem->R + line->constant;
 }
 
-// The sum over these kinds of jobs; every feature in the mode where it is cheapest, as modes may differ.
+// The sum over these kinds of jobs; every feature in its cheapest mode, as modes may differ.
 static Line cheapest_of(const Bound* bound, const Part* part, int kinds) {
     Line cheapest;
     memset(&cheapest, 0, sizeof cheapest);
@@ -353,8 +354,8 @@ static Speed speed_of(const MachineRank* ranks, int32_t num, int32_t step) {
     return speed;
 }
 
-// Jobs of the fastest rank; of links, the earliest first byte and the highest rate. One that costs nothing
-// stays so.
+// Jobs of the fastest rank; of links, the lowest latency and the highest rate. What costs nothing keeps
+// factor 1.
 static MachineRank lightest_of(const PlanProblem* problem, const Speed* speed, int32_t s) {
     MachineRank lightest;
     const CostModel* costs = problem->costs;
@@ -391,7 +392,7 @@ static const MachineRank* lightest(const Bound* bound, int32_t s) {
     return bound->problem->differs ? &bound->lightest[s] : NULL;
 }
 
-// The slowest link on the way, at the best that each is in any replica.
+// The slowest link on the path, each link as fast as it is in any replica.
 static int32_t slowest_link(const Bound* bound, int32_t from, int32_t to, int64_t num_bytes) {
     int32_t begin = from < to ? from : to, end = from < to ? to : from, slowest = begin;
     int64_t most_ns = -1;
@@ -409,7 +410,7 @@ static int64_t between_ns(const Bound* bound, int32_t from, int32_t to, int64_t 
 }
 
 // Rounding: a job may be half a nanosecond shorter than its formula, and a stage has at most 4 jobs of every
-// sample in each of its pieces; a chain passes 2 of each piece of the model more. The additions here err by
+// sample in each of its pieces; a chain has 2 more for each piece of the model. The additions here err by
 // less than one part in 10^12.
 static int64_t floor_ns(double time_ns, const Bound* bound) {
     const PlanProblem* problem = bound->problem;
@@ -436,16 +437,17 @@ static int64_t smaller(int64_t a, int64_t b) {
 // --- chains of a given placement -------------------------------------------------------------------------
 //
 // Samples alone, in whole ns: all forwards in the order of the chunks, the slowest share of the head where it
-// is shared, all backwards, then on each stage what it owes after its last one; transfers between stages
-// only. Jobs are the shortest of any micro-batch that holds the sample, on the fastest rank of their stage.
+// is shared, all backwards, then on each stage the jobs left after its last backward; transfers between
+// stages only. Jobs are the shortest of any micro-batch that contains the sample, on the fastest rank of
+// their stage.
 
 // Minima over all samples, of each stage.
 typedef struct {
     int64_t arrival_ns[PLAN_MAX_STAGES];  // before its first forward, its lowest chunk's
     int64_t tail_ns[PLAN_MAX_STAGES];     // after its last backward, its lowest chunk's, upstream
     int64_t reduce_ns[PLAN_MAX_STAGES];   // after its last job
-    int64_t longest_ns;                   // the longest chain of a sample ...
-    int32_t longest_sample;               // ... and whose
+    int64_t longest_ns;                   // the longest chain of a sample
+    int32_t longest_sample;               // and which sample it is
 } Chains;
 
 // Of one sample: a chunk's jobs and the boundary after it; a share's forward with its gradient of inputs.
@@ -467,7 +469,7 @@ static Status chain_alloc(Chain* out, int32_t K, Arena* arena) {
     return ok ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "lower bound: no host memory left");
 }
 
-// By rows a message may shrink by a row when the micro-batch grows by one: of it the latency alone counts.
+// By rows, a message may shrink by a row when the micro-batch grows by one: only its latency counts.
 static void shares_make(Chain* out, const Bound* bound, const MbShape* shape) {
     const PlanProblem* problem = bound->problem;
     const Placement* placement = &problem->placement;
@@ -550,7 +552,7 @@ static int64_t chain_ns(const Chain* chain, Chains* ends, const Bound* bound) {
         after += chain->B[k] + (joint ? chain->W[k] : 0) + chain->transfer[k];
     }
     for (int32_t s = 0; s < P; s++) {
-        if (seen[s]) { continue; }  // a share of the head and nothing else: all backwards follow
+        if (seen[s]) { continue; }  // a share of the head alone: all backwards follow
         int64_t last = (joint ? 0 : chain->W[0]) + ends->reduce_ns[first];
         ends->tail_ns[s] = smaller(ends->tail_ns[s], chain->back[s] + after + last);
     }
@@ -601,8 +603,8 @@ typedef struct {
 
 typedef struct {
     Part own;
-    Line away;       // from the end of its forward to the begin of its backward
-    bool has_input;  // that counts beside its activations
+    Line away;       // from the end of the forward to the begin of the backward
+    bool has_input;  // that are counted beside its activations
     double free_bytes, slack_ns;
 } Piece;
 
@@ -650,8 +652,8 @@ static double least_of(const Terms* terms, int num_modes, double w, double own, 
     return least;
 }
 
-// Weights at which g is looked at, close to each other near 1, where memory is short but not all that counts.
-// g is concave and true of any weight: this many come near its maximum.
+// Weights at which g is evaluated: closer together near 1, where memory is short but is not all that counts.
+// g is concave and valid at any weight: this many come close to its maximum.
 enum { WEIGHTS = 17 };
 
 static double weight_of(int i) {
@@ -768,7 +770,7 @@ static Status given_placement(LowerBound* out, const Bound* bound, Arena* arena)
     return STATUS_OK;
 }
 
-// --- what any placement does -----------------------------------------------------------------------------
+// --- bounds for any placement ----------------------------------------------------------------------------
 
 // Of one sample, or the least of several: each kind of job of each part in its cheapest mode on the fastest
 // rank; the head's shares together where it may be shared; bytes of a boundary.
@@ -812,7 +814,7 @@ static double reduce_per_byte(const Bound* bound) {
     return cost_reduce_ns_per_byte(bound->problem->costs, bound->problem->R);
 }
 
-// The least transfer over the quickest of all links.
+// The least transfer over the fastest of all links.
 static double quickest_transfer(const Bound* bound, int64_t num_bytes) {
     double least = INFINITY;
     for (int32_t s = 0; s < bound->problem->P - 1; s++) {
@@ -990,7 +992,7 @@ static double best_split(const Split* split, bool fits, double* best, double* ne
             for (int32_t end = s == last ? L : begin + 1; end <= L; end++) {
                 if (fits && !range_fits(split, s, begin, end)) {
                     break;
-                }  // what fits only shrinks with more layers
+                }  // more layers only need more memory
                 next[end] = fmin(next[end], fmax(best[begin], range_ns(split, s, begin, end)));
             }
         }
@@ -1044,9 +1046,9 @@ static Line whole_work(const Bound* bound) {
     return work;
 }
 
-// Every stage has a chunk, every chunk but the last a layer (the last may be the head alone). Of the stages
-// in the order in which a micro-batch first comes to them, the i-th begins after the first i layers and i
-// transfers. Work that is spread evenly over what is left of the step:
+// Every stage has a chunk, every chunk but the last a layer (the last may be the head alone). In the order
+// in which a micro-batch first reaches the stages, the i-th begins after i layers and i transfers. Work
+// spread evenly over the rest of the step:
 //     time >= (work / R + sum of these arrivals + sum of what must follow) / P
 static void any_placement(LowerBound* out, const Bound* bound, const Line* work) {
     const CostModel* costs = bound->problem->costs;
@@ -1062,7 +1064,7 @@ static void any_placement(LowerBound* out, const Bound* bound, const Line* work)
         if (l + 1 < P) { arrivals += forward + (l + 1) * link, tails += back + (l + 1) * link; }
     }
     any_chains(out, bound);
-    // A share of the head may come last, by itself: then the reduction alone follows.
+    // A share of the head may come last, alone: then only the reduction follows.
     bool joint = bound->joint_backward && bound->head_is_whole;
     double reduce = bytes * reduce_per_byte(bound), after = joint ? fmax(tails, reduce) : reduce;
     out->stage_ns = floor_ns((line_share(bound, work) + arrivals + after) / P, bound);

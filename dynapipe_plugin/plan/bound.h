@@ -1,24 +1,30 @@
 /*
-bound.h -- no plan for this batch, on these stages and replicas, can be faster.
+bound.h -- a lower bound: no plan for this batch, on these stages and replicas, can be faster.
 
     work     all work, unpadded, nothing recomputed, spread evenly over P * R ranks
     chain    the longest single sample through all chunks and back, then its weight gradients and reduction
-    stage    for each stage: earliest arrival at its lowest chunk + a replica's share of the work of all it
-has, with one micro-batch's constants + what must follow memory   the same, of the stages of a given
-placement, where bytes x the time they must be held are weighed against work (see bound.c) bound    the
-largest
+    stage    for each stage: earliest arrival at its lowest chunk + a replica's share of the work of all its
+             chunks, with one micro-batch's constants + what must follow
+    memory   the same for the stages of a given placement, where bytes x the time they must be held are
+             weighed against work (bound.c)
+    bound    the largest of these
 
 It holds for every composition of micro-batches, padded or not, every recompute mode offered, both memory
 rules, and for joint and split backward: jobs only grow with their shape (cost_model_check), and where a
-formula is not a straight line through 0, work is charged along a line below it. And for all that the request
-leaves open: nothing                 the placement and head that are given layers between stages   every
-contiguous split with one chunk a stage and a whole head, the head alone on the last stage included: the best
-of them by dynamic program; ranges that leave no room for the largest samples are impossible (`memory` is that
-bound, where it is more) anything else           every placement of at least one chunk a stage, and every head
-that may be chosen: even work after the earliest arrivals Measured on 75 problems (dev/results/bound.md): what
-else was tried decided none of them, or little. Not counted: padding, constants of more than one micro-batch,
-and how unequal micro-batches get in each other's way. Of a shared head: links that are busy with other
-messages, factors. test_bound.c, test_optimum_bound.c
+formula is not a straight line through 0, work is counted along a line below it. It covers everything that
+the request leaves open:
+
+    nothing                 the given placement and head
+    layers between stages   every contiguous split with one chunk a stage and a whole head, the head alone
+                            on the last stage included: the best of them, by dynamic programming. Ranges
+                            without room for the largest samples are impossible (`memory` is that bound
+                            where it is larger)
+    anything else           every placement with at least one chunk a stage, and every head that may be
+                            chosen: even work after the earliest arrivals
+
+Not counted: padding, constants of more than one micro-batch, delays that unequal micro-batches cause each
+other; of a shared head, links busy with other messages, and factors. Why no other bounds:
+dev/results/bound.md. Tests: test_bound.c, test_optimum_bound.c
 */
 #pragma once
 

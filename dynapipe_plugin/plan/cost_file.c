@@ -10,7 +10,7 @@
 
 static void cost_file_print(const CostModel* model, const Machine* machine, const char* signature, FILE* out);
 
-// STATUS_BAD_FORMAT: names the line, the field and the word.
+// STATUS_BAD_FORMAT with the line, the field and the word.
 static Status cost_reader_fail(const CostReader* r, const char* expected) {
     int shown = r->word_bytes < 40 ? r->word_bytes : 40;
     return FAIL(STATUS_BAD_FORMAT, "%s:%d:%d: \"%.*s\" ---> expected %s", r->name, r->line, r->field, shown,
@@ -31,7 +31,7 @@ static bool cost_reader_word(CostReader* r) {
     return r->word_bytes > 0;
 }
 
-// Step to the next line that has words, and onto its first word; false at the end of the text.
+// Step to the next line with words, and to its first word; false at the end of the text.
 static bool cost_reader_line(CostReader* r, const char* line) {
     for (; *line; line += *line == '\n') {
         r->cursor = line;
@@ -45,7 +45,7 @@ static bool cost_reader_line(CostReader* r, const char* line) {
     return false;
 }
 
-// Of the last word: is it this, which of these, which number do these characters of it make?
+// Whether the last word is this one, which of these it is, which number these characters of it are.
 static bool cost_reader_is(const CostReader* r, const char* text) {
     return strlen(text) == (size_t)r->word_bytes && memcmp(r->word, text, (size_t)r->word_bytes) == 0;
 }
@@ -135,7 +135,7 @@ static Status knot_parse(CostReader* r, CostCurve* curve) {
     return STATUS_OK;
 }
 
-// Every feature at most once, at most COST_MAX_KNOTS knots each; values are cost_model_check()'s to judge.
+// Every feature at most once, at most COST_MAX_KNOTS knots each; cost_model_check() judges the values.
 static Status cost_formula_parse(CostReader* r, CostFormula* out) {
     CostCurve* curve = NULL;
     TRY(cost_reader_expect(r, "const"));
@@ -162,7 +162,7 @@ static Status cost_formula_parse(CostReader* r, CostFormula* out) {
 
 enum { MOST_RANKS = 1 << 20 };
 
-// A line for each rank, if there are any. (`pulls` is the transport's, not kept.)
+// A line for each rank, if there are any. (`pulls` belongs to the transport and is not written.)
 static void machine_print(const Machine* machine, FILE* out) {
     for (int32_t r = 0; r < machine->num_ranks; r++) {
         const MachineRank* rank = &machine->ranks[r];
@@ -219,7 +219,7 @@ The text of a cost model, "dynapipe-costs 4".
 
     dynapipe-costs 4
     signature gpt2 C 768 NH 12 V 50304 threads 1
-    measured interface 1 ranks 4 per_host 2 replicas 1 tokens 1024 targets 0     where somebody says so
+    measured interface 1 ranks 4 per_host 2 replicas 1 tokens 1024 targets 0     where it is known
     layers 12 0                                              encoder (or all), decoder
     comm latency_ns 1000 bytes_per_ns 10
     reduce bytes_per_ns 10 update_ns_per_byte 0.5 tied_bytes 154533888
@@ -262,7 +262,7 @@ static const char* const EXTRA_NAMES[] = {"boundary",
                                           "head_in",
                                           "head_part",
                                           "head_factor"};
-// Those from FIRST_ONCE on are left out where they are 0.
+// Those from FIRST_ONCE on are omitted where they are 0.
 enum { FIRST_ONCE = 5, FIRST_HEAD = FIRST_ONCE + 2 * ONCE_COUNT, NUM_EXTRAS = FIRST_HEAD + 3 };
 enum { QUANTITY_STORED = JOB_COUNT, QUANTITY_FORWARD, QUANTITY_COUNT };
 
@@ -319,7 +319,7 @@ static void head_print(const CostModel* m, FILE* out) {
 
 static void cost_file_print(const CostModel* model, const Machine* machine, const char* signature,
                             FILE* out) {
-    CostModel* m = (CostModel*)model;  // only read; spares a const twin of the two look-ups
+    CostModel* m = (CostModel*)model;  // only read; avoids a const twin of the two look-ups
     fprintf(out, "dynapipe-costs 4\nsignature %s\n", signature ? signature : "any");
     measured_print(&m->measured, out);
     fprintf(out, "layers %d %d\ncomm latency_ns ", m->num_enc_layers, m->num_dec_layers);
@@ -400,7 +400,7 @@ Status cost_file_save(const CostModel* model, const Machine* machine, const char
 
 // --- parse -------------------------------------------------------------------------------------------
 
-// What has been said so far: nothing may be said twice, and what is needed must have been said.
+// What has been read so far: no fact may appear twice, and required ones must be present.
 typedef struct {
     MachineRank* ranks;  // [num_ranks]
     int32_t num_ranks;

@@ -1,8 +1,7 @@
 /*
 cost_file.h -- cost models and machines as text.
 
-The words of a cost file, one after the other, and where they stand; and
-how numbers are written there.
+The words of a cost file in order, with their positions, and the form of its numbers.
 */
 #pragma once
 
@@ -32,19 +31,16 @@ A formula in a cost file: the rest of its line.
 // --- machines ----------------------------------------------------------------------------------------
 
 /*
-The lines of a cost file that say in what ranks differ.
+The lines of a cost file in which ranks differ.
 
     rank 2 slow F 1.5 B 1.5 W 1.4 R 1.5 memory 0 link latency_ns 0 bytes_per_ns 0
 */
 
 // --- whole files -------------------------------------------------------------------------------------
 
-/*
-cost_file.h -- a cost model and the machine it was measured on, in one file.
-*/
-
-// As cost_model_load() and the like, with what the file says of each rank. *machine (NULL: not wanted) has no
-// ranks where it says nothing; else free((void*)machine->ranks).
+// A cost model and the machine it was measured on, in one file: as cost_model_load() and the like, with the
+// lines of each rank. *machine (NULL: not wanted) has no ranks where the file has no such lines; else
+// free((void*)machine->ranks).
 Status cost_file_load(CostModel* out, Machine* machine, const char* path, const char* signature);
 Status cost_file_save(const CostModel* model, const Machine* machine, const char* path,
                       const char* signature);

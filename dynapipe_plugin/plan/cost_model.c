@@ -12,8 +12,8 @@ const char* const cost_feature_names[FEATURE_COUNT] = {
     "seqs", "enc_tokens", "enc_squares", "dec_tokens", "dec_squares", "cross_products", "supervised"};
 const char* const cost_job_names[JOB_COUNT] = {"F", "B", "W", "R"};
 
-// Every step below is monotone in v also after floating-point rounding, the clamps included, so a larger
-// micro-batch never costs less.
+// Every step below is monotone in v, clamps and floating-point rounding included, so a larger micro-batch
+// never costs less.
 double cost_curve_value(const CostCurve* curve, double v) {
     int n = curve->num_knots;
     const double *x = curve->x, *y = curve->y;
@@ -245,7 +245,7 @@ Status cost_model_check(const CostModel* model) {
 
 // --- tables for inner loops --------------------------------------------------------------------------
 
-// A line's slope is divided once, not each time; what is zero is left out.
+// Slopes are divided once; zeros are left out.
 
 // Slots: part[][], stage[] and once[][] of CostParts in their order, then these.
 enum { SLOT_STAGE = PART_COUNT * COST_QUANTITIES, SLOT_ONCE = SLOT_STAGE + COST_QUANTITIES };
@@ -514,7 +514,7 @@ uint64_t machine_hash(const Machine* machine) {
     uint64_t hash = hash_bytes(HASH_SEED, &machine->num_ranks, sizeof machine->num_ranks);
     uint8_t pulls = machine->pulls;
     hash = hash_bytes(hash, &pulls, sizeof pulls);
-    for (int32_t r = 0; r < machine->num_ranks; r++) {  // field by field: padding is nobody's
+    for (int32_t r = 0; r < machine->num_ranks; r++) {  // field by field: padding bytes are undefined
         const MachineRank* rank = &machine->ranks[r];
         hash = hash_bytes(hash, rank->slow, sizeof rank->slow);
         hash = hash_bytes(hash, &rank->memory_limit_bytes, sizeof rank->memory_limit_bytes);
@@ -535,7 +535,7 @@ static double cost_share_of_matrix(const CostModel* model, CostShare share) {
     return (double)(cost_share_ids(vocab, share.end) - cost_share_ids(vocab, share.begin)) / (double)vocab;
 }
 
-// Of what all supervised rows take: by rows exactly its rows, so that all shares together have all of it.
+// Its part of the work of all supervised rows. By rows the parts of all shares add up to all rows.
 static double of_rows(double all, CostShare share, int64_t num_rows) {
     if (num_rows == 0) { return 0; }
     double end = (double)cost_share_rows(num_rows, share.end) / (double)num_rows;
@@ -559,7 +559,7 @@ static void bytes_by_vocabulary(CostJobs* out, const CostModel* model, CostShare
                                 const CostParts* parts) {
     double part = cost_share_of_matrix(model, share);
     double constant = parts->head_constant[COST_STORED], whole = parts->part[PART_HEAD][COST_STORED];
-    // its logits, and all rows' hidden states with what it says of each
+    // its logits, and of all rows the hidden states and its part of the result
     out->stored_bytes = cost_round(constant + part * (whole - constant) + parts->head_in_bytes +
                                    2 * parts->head_factor_bytes);
     out->boundary_bytes = cost_round(parts->head_in_bytes);
@@ -599,7 +599,7 @@ static double tied_part(const CostModel* model, const CostRank* rank) {
     return model->head_is_tied ? rank->matrix : 0;
 }
 
-// Position biases and the like, of a stack that other ranks have layers of, too.
+// Position biases and the like, of a stack whose layers other ranks have too.
 static double stack_bytes(const CostModel* model, const CostRank* rank) {
     int32_t enc = rank->count[PART_ENC_LAYER], dec = rank->count[PART_DEC_LAYER];
     bool shares_enc = enc > 0 && enc < model->num_enc_layers;
@@ -607,7 +607,7 @@ static double stack_bytes(const CostModel* model, const CostRank* rank) {
     return (shares_enc + shares_dec) * (double)model->tied_stack_bytes;
 }
 
-// What of `part` others have, too, where all together have `sum` of the matrix.
+// What of `part` other ranks have too, where all together have `sum` of the matrix.
 static double shared_part(double part, double sum) {
     double others = sum - part;
     return others < part ? others : part;
@@ -638,7 +638,7 @@ void cost_ranks_make(CostRank* out, const CostModel* model, const Placement* pla
     }
 }
 
-// Does the head do with the embedding that the rank has anyhow?
+// Does the head use an embedding that the rank has anyway?
 static bool head_has_no_copy(const CostModel* model, const CostRank* rank) {
     return rank->count[PART_HEAD] > 0 && rank->count[PART_EMBEDDING] > 0 && model->tied_head_state_bytes > 0;
 }
@@ -681,12 +681,12 @@ int64_t cost_rank_update_ns(const CostModel* model, const CostRank* rank, double
 
 // --- one chunk alone -------------------------------------------------------------------------------------
 
-// Does another rank have the embedding, too, or a copy?
+// Does another rank have the embedding or a copy of it?
 static bool embedding_elsewhere(const CostModel* model, const CostStage* stage) {
     if (!stage->has_embedding) { return true; }
     bool decoder_begins_later =
         model->num_dec_layers > 0 && stage->layers.layer_end <= model->num_enc_layers &&
-        stage->layers.layer_end > 0;  // a chunk without layers (bounds) says nothing of those after it
+        stage->layers.layer_end > 0;  // a chunk without layers (bounds): what follows it is unknown
     return decoder_begins_later || (model->tied_head_state_bytes > 0 && !stage->has_head);
 }
 
@@ -809,8 +809,7 @@ void cost_scale_apply(CostModel* out, const CostModel* in, const CostScale* scal
 // --- analytic estimates ------------------------------------------------------------------------------
 
 /*
-Costs of a GPT-2 or a T5 from its shape: a roofline that stands in where nobody
-has measured.
+Costs of a GPT-2 or a T5 from its shape: a roofline, used where nothing was measured.
 
     time  = launch + max(bytes of weights / bandwidth, flops / rate + bytes of activations / bandwidth)
 
@@ -828,7 +827,7 @@ Bytes are those that llmc/gpt2 and llmc/t5 keep (transformer.c), counts rounded 
 
 static const double ROUND_UP = 16;  // llmc/gpt2 rounds rows of every buffer up to this
 
-// Bytes that grow with a token count rounded up to 16: never less than what is allocated.
+// Bytes that grow with a token count rounded up to 16: never fewer than are allocated.
 static void add_rounded_line(CostFormula* formula, CostFeature feature, double bytes_per_unit) {
     cost_formula_add_line(formula, feature, bytes_per_unit);
     formula->constant += ROUND_UP * bytes_per_unit;
@@ -891,9 +890,9 @@ static void head_costs(CostPartMode* part, const CostAnalytic* a, double floats_
     add_rounded_line(&part->stored_bytes, FEATURE_SUPERVISED, (Vp + 2 * C) * value + floats_per_row * 4);
 }
 
-// Of a shared head (llmc/head.h): normed rows go to the shares; what comes back by rows is their gradient, by
-// vocabulary two terms of the gradient and three numbers a row, for which two are sent back. The
-// chain then ends with gathered rows, the norm's numbers, and the stream.
+// Of a shared head (llmc/head.h): normed rows go to the shares. By rows their gradient comes back; by
+// vocabulary two terms of the gradient and three numbers a row, for which two are sent back. The chain then
+// ends with gathered rows, the norm's numbers, and the stream.
 static void shared_head_costs(CostModel* out, const CostAnalytic* a) {
     const double row = (double)a->channels * a->bytes_per_value;
     CostFormula* end = &out->once_stored_bytes[ONCE_CHAIN_END - PART_COUNT];
@@ -906,8 +905,8 @@ static void shared_head_costs(CostModel* out, const CostAnalytic* a) {
     out->head_vocab = a->padded_vocab;
 }
 
-// Without recomputation R does not exist; with it, everything from R on is as without. What a forward that
-// drops activations needs, the model's file says.
+// Without recomputation there is no R; with it, everything from R on is as without. The bytes of a forward
+// that drops activations are set with the model's other bytes.
 static void modes_finish(CostModel* out) {
     memcpy(out->parts[RECOMPUTE_FULL], out->parts[RECOMPUTE_NONE], sizeof out->parts[RECOMPUTE_FULL]);
     out->recompute_is_job[RECOMPUTE_FULL] = true;
@@ -1010,7 +1009,7 @@ static void t5_layers(CostPartMode* parts, const CostAnalytic* a) {
     layer_costs(&parts[PART_DEC_LAYER], a, &dec);
 }
 
-// Spare slots of a stack, and what its forward has where nothing is kept.
+// Spare slots of a stack, and the buffers of a forward that keeps nothing.
 static void t5_stage_bytes(CostModel* out, const CostAnalytic* a) {
     const double C = a->channels, F = a->ffn_channels, F2 = a->gated ? 2 * F : F, value = a->bytes_per_value;
     const double I = (double)a->num_heads * a->head_size, heads = (a->num_heads + 1) * 4.0;

@@ -9,8 +9,8 @@ features of MbShape (tokens, squared lengths, cross products, supervised tokens)
 of one knot. Analytic coefficients (roofline of a model's shape), a measured profile
 (`./profile_costs`, knots where the machine was measured) and the planning problems of the original all have
 this form. Shares of the head, ranks (model state, gradients of all chunks together) and machines follow
-below. Whatever leaves this module is an integer (ns, bytes), rounded once, so every rank, compiler and
-optimisation level that reads the same numbers makes the same plan. Immutable once built: share it freely.
+below. Every result of this module is an integer (ns, bytes), rounded once, so every rank, compiler and
+optimisation level that reads the same numbers makes the same plan. Immutable once built.
 */
 #pragma once
 
@@ -21,16 +21,16 @@ optimisation level that reads the same numbers makes the same plan. Immutable on
 
 enum { COST_MAX_KNOTS = 24, COST_MAX_LAYERS = 1024 };
 
-// No time (3 days) or amount of memory (256 TiB) leaves this module larger: sums of thousands stay in
+// The largest time (3 days) and amount of memory (256 TiB) that this module returns: sums of thousands fit
 // int64_t.
 #define COST_LIMIT (INT64_C(1) << 48)
 
 typedef enum { PART_EMBEDDING, PART_ENC_LAYER, PART_DEC_LAYER, PART_HEAD, PART_COUNT } CostPart;
 
 // What a chunk has once, in bytes and parameters (no time): where it has layers of the encoder, where it has
-// layers of the decoder, where the encoder ends and the decoder follows, and at the end of the chain, where
-// the head is shared (the final norm, else a part of the head). A chunk is made of pieces: parts and these.
-// Bounds may leave these out.
+// layers of the decoder, where the encoder ends and the decoder follows, and at the end of the chain where
+// the head is shared (the final norm, otherwise a part of the head). A chunk consists of pieces: parts and
+// these. Bounds may omit these.
 enum {
     ONCE_ENC = PART_COUNT,
     ONCE_DEC,
@@ -54,7 +54,7 @@ typedef enum {
     FEATURE_COUNT
 } CostFeature;
 
-// Piecewise linear through (x[i], y[i]), x ascending; the first and last slopes go on outside, but never
+// Piecewise linear through (x[i], y[i]), x ascending; the first and last slopes continue outside, but never
 // below 0. 0 knots: zero. 1 knot: the straight line from (0, 0) through it. Never decreasing
 // (cost_model_check).
 typedef struct {
@@ -77,19 +77,19 @@ typedef struct {
     CostFormula forward_bytes;       // held only while F runs, where the mode drops activations
 } CostPartMode;
 
-// How times were measured; all 0: nobody says. Of windows up to seq_tokens, and target_tokens of a decoder's.
+// How times were measured; all 0: unknown. Of windows up to seq_tokens, and target_tokens of a decoder's.
 typedef struct {
     int32_t interface;  // DYNAPIPE_INTERFACE
     int32_t num_ranks, ranks_per_host;
-    int32_t num_replicas;  // among which sums were measured; 1: none were
+    int32_t num_replicas;  // ranks among which sums were measured; 1: none were
     int32_t seq_tokens, target_tokens;
 } CostMeasured;
 
 typedef struct {
     int32_t num_enc_layers, num_dec_layers;
     CostMeasured measured;
-    // true: F drops its activations and a job R brings them back. false: backward recomputes inside, what
-    // stored_bytes says is held from F on, and there is no job R.
+    // true: F drops its activations and a job R recomputes them. false: backward recomputes inside,
+    // stored_bytes are held from F on, and there is no job R.
     bool recompute_is_job[RECOMPUTE_COUNT];
     CostPartMode parts[RECOMPUTE_COUNT][PART_COUNT];
     CostFormula stage_stored_bytes;             // once per stage, on top of the stored_bytes of its parts
@@ -113,18 +113,18 @@ typedef struct {
     // begins, and, where the head is tied, of the last.
     int64_t tied_param_bytes;
     // State of a tied head's copy of the embedding, in part_state_bytes[PART_HEAD]: a stage that has the
-    // embedding anyhow does without. 0: the head is not tied.
+    // embedding anyway does not need it. 0: the head is not tied.
     int64_t tied_head_state_bytes;
     int64_t tied_stack_bytes;  // gradients that all stages of one stack share (T5's position biases)
     // The head's matrix without the rest of the head, for ranks that have a share; where it is tied, those
     // that have the embedding have it.
     int64_t head_state_bytes, head_param_bytes;
-    int32_t head_vocab;  // rows of it, padded; 0: shares by vocabulary are as large as they say
+    int32_t head_vocab;  // rows of it, padded; 0: unknown, shares by vocabulary are exact fractions
     bool head_is_tied;
     bool head_rows_whole;  // by rows, too, a transfer takes as long as that of all rows
 } CostModel;
 
-// A chunk, as costs look at it.
+// A chunk, as the cost functions see it.
 typedef struct {
     LayerRange layers;
     bool has_embedding;      // the first chunk
@@ -147,10 +147,10 @@ CostStage cost_chunk_make(const CostModel* model, const Placement* placement, in
 // Every curve ascending and finite, rates sane. Names the part and field at fault.
 Status cost_model_check(const CostModel* model);
 
-// The versioned text file ("dynapipe-costs 4") that is kept of a measurement; what it says of single ranks is
-// read by cost_file.h. print(parse(text)) == text for text that print made. A file measured on another model
-// shape is refused: `signature` (one line of words such as "gpt2 C 768 NH 12 V 50304 threads 1") must match
-// the file's unless NULL.
+// The versioned text file ("dynapipe-costs 4") of a measurement; its lines about single ranks are read by
+// cost_file.h. print(parse(text)) == text for text that print made. A file measured on another model shape is
+// refused: `signature` (one line of words such as "gpt2 C 768 NH 12 V 50304 threads 1") must match the file's
+// unless NULL.
 Status cost_model_load(CostModel* out, const char* path, const char* signature);
 Status cost_model_save(const CostModel* model, const char* path, const char* signature);
 void cost_model_print(const CostModel* model, const char* signature, FILE* out);
@@ -162,8 +162,8 @@ extern const char* const cost_mode_names[RECOMPUTE_COUNT];  // "none", "selectiv
 extern const char* const cost_feature_names[FEATURE_COUNT];  // "seqs", "enc_tokens", ...
 extern const char* const cost_job_names[JOB_COUNT];          // "F", "B", "W", "R"
 
-// The pieces that evaluation is made of: features of a
-// shape, one curve, how many of each piece a stage has, and the one rounding.
+// The pieces of evaluation: features of a shape, one curve, how many of each piece a stage has, and the one
+// rounding.
 void cost_shape_features(double out[FEATURE_COUNT], const MbShape* shape);
 double cost_curve_value(const CostCurve* curve, double v);
 static inline void cost_stage_count(int32_t count[PIECE_COUNT], int32_t num_enc_layers,
@@ -183,7 +183,7 @@ static inline void cost_stage_parts(int32_t count[PIECE_COUNT], const CostModel*
                                     const CostStage* stage) {
     cost_stage_count(count, model->num_enc_layers, model->num_dec_layers, stage);
 }
-// Not-a-number can only come from overflow: as large as it gets.
+// NaN can only come from overflow: the largest value.
 static inline int64_t cost_round(double value) {
     if (!(value < (double)COST_LIMIT)) { return COST_LIMIT; }
     return value > 0 ? (int64_t)(value + 0.5) : 0;
@@ -266,7 +266,7 @@ enum { COST_TABLE_SLOTS = (PART_COUNT + 1) * COST_QUANTITIES + 2 * ONCE_COUNT + 
 
 typedef struct {
     int32_t num_sums, num_terms;
-    bool has_once;  // is there anything that a chunk has once?
+    bool has_once;  // does a chunk have anything once?
     double head_constant[COST_QUANTITIES];
     CostSum sums[COST_TABLE_SLOTS];
     CostTerm terms[COST_TABLE_SLOTS * FEATURE_COUNT];
@@ -293,31 +293,30 @@ void cost_stages(CostJobs* out, const CostModel* model, const CostStage* stages,
 // --- machines ----------------------------------------------------------------------------------------
 
 /*
-In what the ranks and links of a run differ from what the cost model says of an average one.
+How the ranks and links of a run differ from the average ones of the cost model.
 
-The cost model (cost_model.h) knows one kind of rank and one kind of link. A Machine says, for every rank, how
-many times as long a job takes there, how much memory it has, and what its link to the next rank does. Plans,
-stage splits and bounds are made for it. It comes from measuring (measure/), from steps that ran
-(run/session_refit), or from options (`dynapipe plan --rank-speed`). The same bits on all ranks; immutable
-while anybody plans with it.
+The cost model has one kind of rank and one kind of link. A Machine has, for every rank, how many times as
+long a job takes there, how much memory it has, and the speed of its link to the next rank. It comes from
+measuring (measure/), from steps that ran (run/session_refit), or from options (`dynapipe plan --rank-speed`).
+The same bits on all ranks; immutable while it is in use.
 */
 
-// Factors beyond these are refused: they say that something else is wrong.
+// Factors beyond these are refused: they point to another fault.
 #define MACHINE_LEAST_SLOW 0.01
 #define MACHINE_MOST_SLOW 100.0
 
 typedef struct {
-    double slow[JOB_COUNT];      // a job takes so many times what the cost model says; 1: what it says
-    int64_t memory_limit_bytes;  // model state included; 0: as all
-    // Of the link to the next rank (rank + 1, where it is the same replica's), either direction.
+    double slow[JOB_COUNT];      // a job's time relative to the cost model
+    int64_t memory_limit_bytes;  // model state included; 0: the limit of all ranks
+    // Of the link to the next rank (rank + 1, where it is in the same replica), either direction.
     double link_latency_ns, link_bytes_per_ns;  // bytes_per_ns 0: both are the cost model's
 } MachineRank;
 
 typedef struct Machine {
     int32_t num_ranks;  // stages * replicas, rank = replica * stages + stage; 0: all are alike
     const MachineRank* ranks;
-    // A message begins to move when its receiver looks for it, between two of its jobs, not when it is sent:
-    // MPI where nobody calls it during a job.
+    // A message begins to move when its receiver polls for it, between two of its jobs, not when it is sent:
+    // MPI without calls during a job.
     bool pulls;
 } Machine;
 
@@ -325,7 +324,7 @@ typedef struct Machine {
 // alike.
 Status machine_check(const Machine* machine, int32_t num_ranks);
 
-// A rank of the machine; what the cost model says where it knows none, and where `machine` is NULL.
+// A rank of the machine; the average rank of the cost model where the machine has none or is NULL.
 MachineRank machine_rank(const Machine* machine, int32_t rank);
 
 // NULL: no.
@@ -333,31 +332,31 @@ static inline bool machine_pulls(const Machine* machine) {
     return machine != NULL && machine->pulls;
 }
 
-// By anything but how messages travel. false: plans are those of NULL.
+// Ranks or links differ, apart from how messages travel. false: plans are those of NULL.
 bool machine_differs(const Machine* machine);
 
-// The ranks of the replica whose first one this is, [stages]; NULL: as the cost model says.
+// The ranks of the replica whose first one this is, [stages]; NULL: average ranks.
 const MachineRank* machine_replica(const Machine* machine, int32_t first_rank);
 static inline const MachineRank* machine_stage(const MachineRank* replica, int32_t s) {
     return replica == NULL ? NULL : &replica[s];
 }
 
-// Of a rank (NULL: as the cost model says): a job's time, a transfer's over the link after it, the update of
-// a chunk (as many times as long as W), and its memory where all have common_bytes (0: no limit).
+// Of a rank (NULL: an average one): a job's time, a transfer's over the link after it, the update of a chunk
+// (scaled like W), and its memory where all have common_bytes (0: no limit).
 int64_t machine_job_ns(const MachineRank* rank, JobKind kind, int64_t job_ns);
 int64_t machine_transfer_ns(const MachineRank* rank, const CostModel* costs, int64_t num_bytes);
 int64_t machine_limit_bytes(const MachineRank* rank, int64_t common_bytes);
-// Whose limit that is, as options name it.
+// The option that sets that limit.
 enum { MACHINE_LIMIT_CHARS = 80 };
 const char* machine_limit_words(char out[MACHINE_LIMIT_CHARS], const MachineRank* rank, int32_t rank_idx);
-// How many times as long as an average rank it takes for all jobs of a micro-batch, about.
+// About how many times as long as an average rank it takes for all jobs of a microbatch.
 double machine_slow(const MachineRank* rank);
-// A transfer between two stages of a replica (NULL: all alike): as slow as the slowest link on the way, 0 to
+// A transfer between two stages of a replica (NULL: all alike): as slow as the slowest link on the path, 0 to
 // itself.
 int64_t machine_between_ns(const MachineRank* replica, const CostModel* costs, int32_t from, int32_t to,
                            int64_t num_bytes);
 
-// Of everything above; 0 where all ranks are alike and nothing is pulled.
+// Of everything above; 0 where all ranks are alike and messages are not pulled.
 uint64_t machine_hash(const Machine* machine);
 
 // --- shares of the head ------------------------------------------------------------------------------
@@ -385,7 +384,7 @@ static inline CostShare cost_share_of(const Placement* placement, int32_t s) {
                        .end = placement->head_begin[s + 1]};
 }
 
-// Of num_rows supervised rows, those before `units`; of a matrix of num_rows rows (ids) alike.
+// Of num_rows supervised rows, those before `units`; likewise of a matrix of num_rows rows (ids).
 static inline int64_t cost_share_rows(int64_t num_rows, int32_t units) {
     return num_rows * units / HEAD_UNITS;
 }
@@ -403,7 +402,8 @@ void cost_jobs_of_share(CostJobs* out, const CostModel* model, CostShare share, 
 What a rank has of the model, all its chunks and its share of the head together: parameters,
 gradients, optimizer state, and what its gradients are summed with.
 
-Several chunks of a rank have what they share once: the embedding of both sides, a stack's table, a tied head.
+Several chunks of a rank have one copy of what they share: the embedding of both sides, a stack's table, a
+tied head.
 */
 
 typedef struct {
@@ -416,16 +416,15 @@ typedef struct {
 void cost_ranks_make(CostRank* out, const CostModel* model, const Placement* placement, int32_t P);
 
 int64_t cost_rank_state_bytes(const CostModel* model, const CostRank* rank);
-// What follows a rank's last job: gradients are summed over copies and replicas.
+// After a rank's last job: gradients are summed over copies and replicas.
 int64_t cost_rank_reduce_ns(const CostModel* model, const CostRank* rank, int32_t num_replicas);
 // Of every byte of parameters, without what tied copies exchange.
 double cost_reduce_ns_per_byte(const CostModel* model, int32_t num_replicas);
-// The update, on a rank that takes so many times as long. It is no part of plans: all ranks begin it
-// together, when they know the norm of the gradients, so the rank with most parameters is waited for in any
-// order.
+// The update, on a rank that takes so many times as long. It is not part of plans: all ranks begin it
+// together, once the norm of the gradients is known, so every order waits for the rank with most parameters.
 int64_t cost_rank_update_ns(const CostModel* model, const CostRank* rank, double slow);
 
-// The same of a rank that has this chunk alone, the head whole; on other ranks, what is left of the model.
+// The same for a rank that has only this chunk, the head whole; other ranks have the rest of the model.
 int64_t cost_state_bytes(const CostModel* model, const CostStage* stage);
 int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas);
 int64_t cost_update_ns(const CostModel* model, const CostStage* stage, double slow);
@@ -459,17 +458,17 @@ static inline CostPass cost_pass(JobKind kind) {
 }
 
 CostScale cost_scale_one(void);
-// The nearest there is.
+// The nearest possible factor.
 int32_t cost_scale_round(double factor);
 
 // term[]: what this job takes, in ns; they add up to cost_job_ns() but for its rounding.
 void cost_scale_terms(double term[PASS_TERMS], const CostModel* model, const CostStage* stage, JobKind kind,
                       RecomputeMode mode, const MbShape* shape);
 
-// The same of a share of the head, 0 to 1 of it: F and B together are its job H, W is V. The constant does
+// The same for a share of the head, 0 to 1 of it: F and B together are its job H, W is V. The constant does
 // not depend on the share.
 void cost_scale_share_terms(double term[PASS_TERMS], const CostModel* model, double share, JobKind kind,
                             const MbShape* shape);
 
-// `out` may be `in`. All times of all modes; what was checked stays so.
+// `out` may be `in`. All times of all modes; a checked model stays valid.
 void cost_scale_apply(CostModel* out, const CostModel* in, const CostScale* scale);

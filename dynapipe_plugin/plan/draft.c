@@ -15,7 +15,7 @@ static void set_times(PipeCost* out, const PipePlace* place, int32_t stage, cons
     }
 }
 
-// parts_bytes: all that the chunk which feeds a shared head holds for that, besides hidden states.
+// parts_bytes: all that the chunk which feeds a shared head holds for it, besides hidden states.
 static void chunk_cost(PipeCost* out, const PipePlace* place, int32_t k, RecomputeMode mode,
                        const CostJobs* jobs, int64_t in_bytes, int64_t parts_bytes) {
     const PlanProblem* problem = place->problem;
@@ -37,7 +37,7 @@ static void chunk_cost(PipeCost* out, const PipePlace* place, int32_t k, Recompu
     set_times(out, place, stage, jobs);
 }
 
-// in_bytes, part_bytes: of its transfers, which by some rules are not as large as its buffers.
+// in_bytes, part_bytes: of its transfers, which by some rules are smaller than its buffers.
 static void share_cost(PipeCost* out, const PipePlace* place, int32_t s, const CostJobs* jobs,
                        int64_t in_bytes, int64_t part_bytes) {
     const PlanProblem* problem = place->problem;
@@ -274,8 +274,8 @@ static Status schedule(Fit* fit, Arena* arena) {
     return STATUS_OK;
 }
 
-// Instruction lists and their memory. Slack is for the lists that are run: it never makes them larger than
-// the limit, so whether they fit shows without.
+// Instruction lists and their memory. Slack applies to the lists that are run: it never makes them larger
+// than the limit, so whether they fit is known without it.
 static Status lay_out(Fit* fit, bool with_slack, Arena* arena) {
     ReplicaPlan* plan = fit->plan;
     PipeProblem* pipe = &plan->problem.pipe;
@@ -327,7 +327,7 @@ static bool raise_headroom(Fit* fit) {
     return memcmp(before, replica->pipe.memory_limit_bytes, sizeof before) != 0;
 }
 
-// The micro-batch and chunk on stage s that keep most, and need not. False: none.
+// The micro-batch and chunk on stage s that keep most and could keep less. False: none.
 static bool find_largest(int32_t* chunk, int32_t* mb, const PipeProblem* pipe, int32_t s) {
     int64_t most_bytes = -1;
     for (int32_t k = 0; k < pipe_num_chunks(pipe); k++) {
@@ -343,8 +343,8 @@ static bool find_largest(int32_t* chunk, int32_t* mb, const PipeProblem* pipe, i
     return most_bytes >= 0;
 }
 
-// Drop the activations of those micro-batches that hold most on stages that are over, until that would do by
-// itself; all of them if `all`. False where nothing is left to drop.
+// Drop the activations of the micro-batches that hold most on stages over the limit, until that suffices by
+// itself; of all if `all`. False where there is nothing left to drop.
 static bool recompute_more(Fit* fit, bool all) {
     ReplicaProblem* replica = &fit->plan->problem;
     bool changed = false;
@@ -392,7 +392,7 @@ Status replica_plan_emit(ReplicaPlan* plan, const PlanProblem* problem, int32_t 
     return lay_out(&fit, true, arena);
 }
 
-// What changes so that it fits; false: nothing is left to change.
+// The next change that may make it fit; false: there is none left.
 static bool change(Fit* fit, int32_t* num_raises, int32_t* num_rounds) {
     static const PipeVariant one_by_one = {.name = "adaptive"};
     ReplicaPlan* plan = fit->plan;

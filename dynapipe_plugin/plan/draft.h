@@ -22,7 +22,8 @@ lists may still come out larger: then a stage's limit is lowered by headroom_byt
 
 // --- prices -----------------------------------------------------------------------------------------------
 
-// Where the rows of a pipeline are: what prices of one micro-batch depend on, besides its shape and modes.
+// The rows of a pipeline and their ranks: what prices of one micro-batch depend on, besides its shape and
+// modes.
 typedef struct {
     const PlanProblem* problem;  // costs, memory rule
     const MachineRank* ranks;    // [P] that run it; NULL: all alike
@@ -31,7 +32,7 @@ typedef struct {
     int32_t P;
 } PipePlace;
 
-// What one micro-batch costs on all rows: of row r in out[r * stride]. modes: of chunk k modes[k *
+// The cost of one micro-batch on all rows: of row r in out[r * stride]. modes: of chunk k modes[k *
 // mode_stride]. bytes, laid out like `out`: for the lists; NULL: not wanted. Returns its scratch bytes.
 int64_t pipe_costs_make(PipeCost* out, RankBytes* bytes, int64_t stride, const PipePlace* place,
                         const uint8_t* modes, int64_t mode_stride, const MbShape* shape);
@@ -94,8 +95,8 @@ typedef struct {
     PlanRank ranks[PLAN_MAX_STAGES];
 } ReplicaPlan;
 
-// Replica r of the draft, headroom_bytes taken from the limits of its stages. over_bytes[s] is raised to what
-// stage s is over its limit as it is. Then, until it fits:
+// Replica r of the draft, headroom_bytes taken from the limits of its stages. over_bytes[s] is raised to the
+// bytes by which stage s exceeds its limit. Then, until it fits:
 //     1. schedule auto: adaptive in place of a policy that does not look at memory
 //     2. adaptive: the limits are lowered by what the lists are over, a few times
 //     3. where allowed: the micro-batches that hold most on that stage are recomputed

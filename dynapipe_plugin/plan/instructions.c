@@ -8,31 +8,31 @@
 
 static const int64_t NOT_READY = INT64_MAX;
 
-// A message whose job stands in the sequence, and which does not yet.
+// A message that is not in the sequence yet, but whose job is.
 typedef struct {
     PipeMessage message;
     int32_t mb, job;    // of its sender
     int32_t needed_by;  // job of its receiver
-    int64_t ready_ns;   // it may go from then on
+    int64_t ready_ns;   // the earliest time it may be sent
 } Letter;
 
 typedef struct {
     const PipeProblem* problem;
     const PipeSchedule* schedule;
     const PipeTimeline* timeline;  // as simulated
-    PipeTimeline* late;            // what is made of it, as far as the sequence goes; NULL: nothing changes
+    PipeTimeline* late;  // the timeline with waits, as far as the sequence goes; NULL: nothing changes
     CommOrder* order;
-    const int32_t* jobs_ahead;         // NULL where nothing is late
-    int32_t* missing[3];               // [rows * M] messages of each PipeMessageKind that are still to come
-    int32_t* needed_by[3];             // [rows * M] the job that waits for them
+    const int32_t* jobs_ahead;  // NULL where nothing is late
+    int32_t* missing[3];        // [rows * M] messages of each PipeMessageKind that are still to be sent
+    int32_t* needed_by[3];      // [rows * M] the job that waits for them
     Letter* letters[PLAN_MAX_STAGES];  // of a stage's link, [first, end), in its order
     int32_t first[PLAN_MAX_STAGES], end[PLAN_MAX_STAGES];
     int32_t next_job[PLAN_MAX_STAGES];  // not in the sequence yet
-    // Late: when an input is there, by what stands in the sequence; a stage and its link are free.
+    // Late: when an input is there, by the sequence so far; a stage and its link are free.
     int64_t* arrival_ns[3];  // [rows * M]
     int64_t clock_ns[PLAN_MAX_STAGES], link_ns[PLAN_MAX_STAGES];
     int64_t begin_ns[2 * PLAN_MAX_STAGES];  // of each stage's next transfer [s] and next job [P + s]
-    int32_t winner[4 * PLAN_MAX_STAGES];    // of a tournament between these: [1] has the earliest
+    int32_t winner[4 * PLAN_MAX_STAGES];    // of a tournament tree over these: [1] has the earliest
     int32_t num_leaves;
 } Merge;
 
@@ -86,7 +86,7 @@ static bool letter_is_ready(const Merge* merge, const Letter* letter) {
     return letter->needed_by - merge->next_job[s] <= ahead_of(merge, s);
 }
 
-// The first letter of the link that may go; -1: none.
+// The first message that the link may send; -1: none.
 static int32_t next_letter(const Merge* merge, int32_t s) {
     for (int32_t i = merge->first[s]; i < merge->end[s]; i++) {
         if (letter_is_ready(merge, &merge->letters[s][i])) { return i; }
@@ -107,7 +107,7 @@ static int64_t job_begin_ns(const Merge* merge, int32_t s) {
     return later(merge->clock_ns[s], input < 0 ? 0 : merge->arrival_ns[input][cell]);
 }
 
-// The first job that ends later than that, among those whose times are known.
+// The first job that ends later, among those whose times are known.
 static int32_t job_ending_after(const Merge* merge, int32_t s, int64_t time_ns) {
     const PipeSpan* spans = (merge->late == NULL ? merge->timeline : merge->late)->job[s];
     int32_t low = 0, high = merge->late == NULL ? merge->schedule->num_jobs[s] : merge->next_job[s];
@@ -122,7 +122,7 @@ static int32_t job_ending_after(const Merge* merge, int32_t s, int64_t time_ns) 
     return low;
 }
 
-// Where the receiver of a letter that goes at `from_ns` posts it, and no earlier than the transfer before.
+// When the receiver posts a message sent at `from_ns`, no earlier than the transfer before.
 static int32_t receive_pos(const Merge* merge, const Letter* letter, int64_t from_ns) {
     int32_t s = letter->message.stage, ahead = ahead_of(merge, s), num_ops = merge->order->num_ops[s];
     int32_t pos = job_ending_after(merge, s, from_ns);
@@ -132,7 +132,7 @@ static int32_t receive_pos(const Merge* merge, const Letter* letter, int64_t fro
     return pos > before ? pos : before;
 }
 
-// Late: when its link is free, and where it is posted.
+// Late: when its link is free and its receive is posted.
 static int64_t letter_begin_ns(const Merge* merge, int32_t s, const Letter* letter) {
     if (merge->late == NULL) { return letter->ready_ns; }
     int32_t peer = letter->message.stage;
@@ -144,14 +144,14 @@ static int64_t letter_begin_ns(const Merge* merge, int32_t s, const Letter* lett
     return later(from_ns, posted_ns);
 }
 
-// What could come next on stage s has changed: its transfer, its job.
+// The next transfer or job of stage s may have changed.
 static void refresh(Merge* merge, int32_t s) {
     int32_t i = next_letter(merge, s);
     set_begin(merge, s, i >= 0 ? letter_begin_ns(merge, s, &merge->letters[s][i]) : NOT_READY);
     set_begin(merge, merge->problem->P + s, job_is_ready(merge, s) ? job_begin_ns(merge, s) : NOT_READY);
 }
 
-// Late: what a stage does tells on all who send to it.
+// Late: a change on a stage affects all stages that send to it.
 static void refresh_after(Merge* merge, int32_t s, int32_t peer) {
     for (int32_t other = 0; merge->late != NULL && other < merge->problem->P; other++) {
         refresh(merge, other);
@@ -162,7 +162,7 @@ static void refresh_after(Merge* merge, int32_t s, int32_t peer) {
 
 // --- the sequence -----------------------------------------------------------------------------------------
 
-// When the first letter of a job is ready: as simulated; where messages are pulled, and where links have
+// When the first message of a job is ready: as simulated; where messages are pulled, and where links have
 // times of their own, none waits for another.
 static int64_t first_ready_ns(Merge* merge, int32_t s, int32_t i) {
     const PipeTimeline* timeline = merge->timeline;
@@ -201,8 +201,8 @@ static void take_job(Merge* merge, int32_t s) {
     refresh_after(merge, s, s);
 }
 
-// When a letter is taken: as simulated, where that is known of each. Where messages are pulled it is known of
-// the first of its sender's job; the others are taken between two jobs of their receiver.
+// When a message is received: as simulated, where that is known for each. Where messages are pulled it is
+// known for the first of its sender's job; the others are received between two jobs of their receiver.
 static int64_t take_ns(const Merge* merge, int32_t sender, const Letter* letter) {
     if (!merge->problem->pulls) { return letter->ready_ns; }
     int32_t s = letter->message.stage, running = job_ending_after(merge, s, letter->ready_ns);
@@ -232,7 +232,7 @@ static void note_times(Merge* merge, int32_t s, const Letter* letter, int64_t be
     span->end_ns = later(span->end_ns, end_ns);
 }
 
-// This letter of the link of stage s: at both ends.
+// This message of stage s's link goes into both lists.
 static void take_transfer(Merge* merge, int32_t s, int32_t i) {
     static const InstrKind sends[] = {INSTR_SEND_ACT, INSTR_SEND_GRAD, INSTR_SEND_FACT};
     static const InstrKind receives[] = {INSTR_RECV_ACT, INSTR_RECV_GRAD, INSTR_RECV_FACT};
@@ -260,7 +260,7 @@ static void take_transfer(Merge* merge, int32_t s, int32_t i) {
     refresh_after(merge, s, peer);
 }
 
-// All wait, some for memory: the earliest of those goes. False where there is none.
+// All wait, some for memory: the earliest of those is posted. False where there is none.
 static bool release_one(Merge* merge) {
     int32_t stage = -1;
     for (int32_t s = 0; s < merge->problem->P; s++) {
@@ -272,7 +272,7 @@ static bool release_one(Merge* merge) {
     return stage >= 0;
 }
 
-// What every job waits for, and room for all letters and their two ends.
+// The inputs of every job, and room for all messages and their two ends.
 static Status count_messages(Merge* merge, Arena* arena) {
     PipeMessage messages[PIPE_MAX_MESSAGES];
     int32_t num_letters[PLAN_MAX_STAGES] = {0}, num_ops[PLAN_MAX_STAGES] = {0};
@@ -316,7 +316,7 @@ static Status merge_init(Merge* merge, Arena* arena) {
 static Status merge_all(Merge* merge, Arena* arena) {
     int32_t P = merge->problem->P;
     TRY(merge_init(merge, arena));
-    for (;;) {  // of all that could come next: the earliest begin, transfers before jobs
+    for (;;) {  // of all candidates: the earliest begin, transfers before jobs
         int32_t best = merge->winner[1];
         if (merge->begin_ns[best] == NOT_READY) {
             if (!release_one(merge)) { break; }
@@ -363,8 +363,8 @@ Status comm_order_make_late(CommOrder* out, PipeTimeline* late, const PipeProble
 
 // --- a rank's list -----------------------------------------------------------------------------------
 
-// Where things of one micro-batch are, in one place (plan_place_of); -1: nowhere. Jobs are job numbers,
-// transfers indices into ops.
+// Indices of one micro-batch's items in one place (plan_place_of); -1: none. Jobs are job numbers, transfers
+// indices into ops.
 typedef struct {
     int32_t job[JOB_COUNT];
     int32_t op[INSTR_COUNT];
@@ -385,7 +385,7 @@ typedef struct {
     PlanBuffer* buffers;
     int32_t num_buffers;
     int32_t* buffer_of_op;  // [num_ops] the buffer that a transfer fills or empties
-    int64_t* receive_ns;    // [num_jobs + 1] when the first of the receives before this job begins; INT64_MAX
+    int64_t* receive_ns;    // [num_jobs + 1] begin of the first receive before this job; INT64_MAX: none
     int32_t* wait_pos;      // [num_ops] of sends: before this job; num_jobs + 1: at the end
 } RankBuffers;
 
@@ -396,8 +396,8 @@ static void rank_buffers_fill(RankBuffers* list);
 
 static Status rank_buffers_init(RankBuffers* list, Arena* arena, Arena* scratch);
 
-// Times by which others may be late (or this rank ahead) without making it wait, tried from the longest on,
-// as parts of the makespan; the arena may grow by a part of its own for that.
+// Delays of other ranks (or leads of this one) that shall not make it wait, tried from the longest on, as
+// fractions of the makespan; the arena may grow by a fraction of its own for that.
 static const int32_t slack_parts[] = {1, 4, 16, 64};
 enum { NUM_SLACKS = sizeof slack_parts / sizeof slack_parts[0], NO_SLACK = -1, GROWTH_PARTS = 16 };
 
@@ -415,8 +415,8 @@ static int32_t first_job_from(const PipeSpan* spans, int32_t num_jobs, int64_t t
     return low;
 }
 
-// When a message has surely left its buffer: as predicted (NO_SLACK), or where it was ready only after its
-// receiver had turned to the next job, and everything is late by slack_ns besides.
+// When a message has certainly left its buffer: as predicted (NO_SLACK), or where it was ready only after its
+// receiver had begun the next job, and everything is late by slack_ns in addition.
 static int64_t free_at_ns(const RankBuffers* list, const CommOp* op, int64_t slack_ns) {
     if (slack_ns == NO_SLACK) { return op->end_ns; }
     const RankListInput* input = list->input;
@@ -426,8 +426,8 @@ static int64_t free_at_ns(const RankBuffers* list, const CommOp* op, int64_t sla
     return (running < num_jobs ? spans[running].end_ns : op->end_ns) + slack_ns;
 }
 
-// Behind the send, in the sequence too, and no earlier than the first job that begins when its buffer is
-// free; nor where a receive stands that may be for that memory: before the send, or beginning earlier.
+// After the send in the sequence, and no earlier than the first job that begins when its buffer is free; not
+// before a receive that may need that memory.
 static int32_t wait_pos(const RankBuffers* list, const CommOp* op, int64_t slack_ns, int32_t last_receive) {
     int32_t pos = first_job_from(list->spans, list->num_jobs, free_at_ns(list, op, slack_ns), true);
     int32_t first = last_receive < op->pos ? op->pos : op->pos + 1;
@@ -437,7 +437,7 @@ static int32_t wait_pos(const RankBuffers* list, const CommOp* op, int64_t slack
     return pos < list->num_jobs ? pos : list->num_jobs + 1;
 }
 
-// With slack receives are posted as much earlier, but never before another transfer.
+// With slack receives are posted earlier by as much, but never before another transfer.
 static void set_receives(RankBuffers* list, int64_t slack_ns) {
     for (int32_t pos = 0; pos <= list->num_jobs; pos++) { list->receive_ns[pos] = INT64_MAX; }
     for (int32_t i = 0; i < list->num_ops; i++) {
@@ -454,7 +454,7 @@ static void set_receives(RankBuffers* list, int64_t slack_ns) {
     }
 }
 
-// Where transfers stand and how long what was sent is kept.
+// The positions of transfers, and how long sent data is kept.
 static void set_transfers(RankBuffers* list, int64_t slack_ns) {
     int32_t last_receive = -1;
     set_receives(list, slack_ns);
@@ -491,15 +491,15 @@ static void times_sort(Times* times, const RankBuffers* list, bool by_end) {
         fill[1 + (by_end ? buffer->instr_end : buffer->instr_begin)]++;
     }
     for (int32_t t = 1; t < num_instants; t++) { fill[t + 1] += fill[t]; }
-    for (int32_t i = 0; i < list->num_buffers; i++) {  // fill[t] moves on to where t + 1 begins
+    for (int32_t i = 0; i < list->num_buffers; i++) {  // fill[t] ends up where t + 1 begins
         const PlanBuffer* buffer = &list->buffers[i];
         times->buffers[fill[by_end ? buffer->instr_end : buffer->instr_begin]++] = i;
     }
 }
 
-// Steps 3 and 4: use the memory between two buffers of one place, first for the later one's receive, then for
-// the earlier one's wait. Whoever had the memory last is found by going back in time from there (forth for
-// the wait), which ends soon where memory is used again soon.
+// Steps 3 and 4: memory that is free between two buffers of one place is used first for the later one's
+// receive, then for the earlier one's wait. The previous user of the memory is found by a search backwards in
+// time (forwards for the wait), which ends soon where memory is reused soon.
 static int32_t latest_end(const RankBuffers* list, const Times* ends, const PlanBuffer* buffer, int32_t pos) {
     for (int32_t i = ends->begin[pos + 1] - 1; i >= 0; i--) {
         const PlanBuffer* other = &list->buffers[ends->buffers[i]];
@@ -549,7 +549,7 @@ typedef struct {
     int32_t* index_of_op;    // [num_ops]
     int32_t* index_of_wait;  // [num_ops]; -1: not yet
     int32_t* first_wait;     // [num_jobs + 2] first op that is waited for before this job, -1: none
-    int32_t* next_wait;      // [num_ops] the next one of the same place
+    int32_t* next_wait;      // [num_ops] the next one at the same place
 } Writer;
 
 static int32_t add_instr(Writer* writer, PlanInstr instr) {
@@ -568,7 +568,7 @@ static void find_waits(Writer* writer, const RankBuffers* list) {
     }
 }
 
-// Waits before job `pos` for sends that are written: ops[0 .. num_ops). buffer: those whose memory it takes;
+// Waits before job `pos` for sends already written: ops[0 .. num_ops). buffer: those whose memory it takes;
 // NULL: all.
 static void write_waits(Writer* writer, const RankBuffers* list, int32_t pos, int32_t num_ops,
                         const PlanBuffer* buffer) {
@@ -717,7 +717,7 @@ static Status make(PlanRank* out, const RankListInput* input, int32_t s, int64_t
 
 Status rank_list_make(PlanRank* out, const RankListInput* input, int32_t s, int64_t scratch_bytes,
                       int64_t enough_bytes, Arena* arena) {
-    Arena scratch = {0};  // else every rank's temporaries would stay with the plan
+    Arena scratch = {0};  // otherwise every rank's temporaries would stay with the plan
     Status status = make(out, input, s, scratch_bytes, enough_bytes, arena, &scratch);
     arena_free(&scratch);
     return status;
@@ -739,7 +739,7 @@ static bool has_share(const RankBuffers* list, int32_t s) {
     return list->shares_head && placement_has_share(list->input->problem->placement, s);
 }
 
-// The row is a chunk or share of this rank.
+// Whether the row is a chunk or share of this rank.
 static bool is_here(const RankBuffers* list, int32_t row) {
     const PipeProblem* problem = list->input->problem;
     return pipe_stage_of(problem, row) == list->s && pipe_has_row(problem, row);
@@ -774,7 +774,7 @@ static PlanBuffer* rank_buffers_add(RankBuffers* list, BufferKind kind, int32_t 
     return buffer;
 }
 
-// This transfer fills (empties) the buffer, which lives as much longer.
+// This transfer fills (empties) the buffer, whose lifetime includes it.
 static void use_buffer(RankBuffers* list, PlanBuffer* buffer, int32_t row, InstrKind kind) {
     int32_t i = places_at(list, row, buffer->mb)->op[kind];
     list->buffer_of_op[i] = (int32_t)(buffer - list->buffers);
@@ -793,7 +793,7 @@ static int32_t larger(int32_t a, int32_t b) {
     return a > b ? a : b;
 }
 
-// What passes between the last chunk and the shares of the head, at the last chunk's end.
+// Messages between the last chunk and the shares of the head, at the last chunk's end.
 static void add_head_buffers(RankBuffers* list, int32_t m) {
     int32_t K = list->K, P = list->input->problem->P;
     const int32_t* job = places_at(list, K - 1, m)->job;
@@ -868,7 +868,7 @@ static void add_share_buffers(RankBuffers* list, int32_t row, int32_t m) {
     use_buffer(list, fact, row, INSTR_RECV_FACT);
 }
 
-// All buffers of all micro-batches anew, but for scratch. num_buffers, buffer_of_op.
+// All buffers of all micro-batches again, except scratch. num_buffers, buffer_of_op.
 static void rank_buffers_fill(RankBuffers* list) {
     list->num_buffers = 0;
     for (int32_t row = 0; row < pipe_num_rows(list->input->problem); row++) {
@@ -914,12 +914,12 @@ static Status rank_buffers_init(RankBuffers* list, Arena* arena, Arena* scratch)
 
 // --- a replica's lists -------------------------------------------------------------------------------
 
-// A rank that does not fit goes from one to the next. What it waits for then is held longer by its sender,
-// which may come to be over by that.
+// A rank that does not fit takes the next smaller jobs_ahead. Its senders then hold their messages longer and
+// may exceed their limits in turn.
 static const int32_t jobs_ahead[] = {INT32_MAX, 3, 1, 0};
 enum { NUM_LEVELS = sizeof jobs_ahead / sizeof jobs_ahead[0], MAX_ROUNDS = 8 };
 
-// False: no rank is over that could post later.
+// False: no rank over its limit can post later.
 static bool next_levels(int32_t levels[PLAN_MAX_STAGES], const PlanRank* ranks,
                         const ReplicaListsInput* input) {
     bool any = false;
@@ -968,7 +968,7 @@ static Status lists_make_in(PlanRank* ranks, PipeTimeline* timeline, const Repli
 
 Status replica_lists_make(PlanRank* ranks, PipeTimeline* timeline, const ReplicaListsInput* input,
                           Arena* arena) {
-    Arena scratch = {0};  // else the order would stay with the plan
+    Arena scratch = {0};  // otherwise the order would stay with the plan
     Status status = lists_make_in(ranks, timeline, input, arena, &scratch);
     arena_free(&scratch);
     return status;

@@ -1,8 +1,7 @@
 /*
 instructions.h -- instruction lists: the order of messages, every rank's list and buffers.
 
-The order in which ranks exchange activations and gradients, taken from the simulated
-timeline.
+The order in which ranks exchange activations and gradients is taken from the simulated timeline.
 
 Jobs and transfers are put into one sequence by their simulated begin, everything after what it needs (spec
 section e.6): a transfer after the job that makes it, a job after its transfers, whatever stages they join and
@@ -20,8 +19,8 @@ sequence (`behind`).
 
 A receive takes memory from there on. Where a stage has little, it posts receives later
 (comm_order_make_late): a transfer enters the sequence only when its receiver is `jobs_ahead` jobs before the
-one that needs it, and others overtake it. That is a sequence again, in which transfers wait for memory as
-jobs do for their inputs, and it has times of its own.
+one that needs it, and others overtake it. That is again a sequence, in which transfers wait for memory as
+jobs wait for their inputs; its times differ from the simulated ones.
 */
 #pragma once
 
@@ -47,10 +46,10 @@ typedef struct {
 Status comm_order_make(CommOrder* out, const PipeProblem* problem, const PipeSchedule* schedule,
                        const PipeTimeline* timeline, Arena* arena);
 
-// jobs_ahead: [P] so many jobs before the one that needs it a stage posts a receive, at most; 0: right before
-// it; INT32_MAX: as early as data comes. Where all
-// would wait for ever then, one receive is posted all the same. *late: the timeline with those waits
-// (peak_bytes and busy_ns are those of `timeline`); where messages are pulled it is an estimate.
+// jobs_ahead: [P] at most how many jobs before the one that needs it a stage posts a receive; 0: right before
+// it; INT32_MAX: as early as data comes. Where all would wait forever, one receive is posted anyway. *late:
+// the timeline with those waits (peak_bytes and busy_ns are those of `timeline`); where messages are pulled
+// it is an estimate.
 Status comm_order_make_late(CommOrder* out, PipeTimeline* late, const PipeProblem* problem,
                             const PipeSchedule* schedule, const PipeTimeline* timeline,
                             const int32_t* jobs_ahead, Arena* arena);
@@ -64,11 +63,11 @@ Time is counted in jobs of this rank: a buffer lives over jobs [begin, end). Fro
     1. lifetimes as the timeline predicts them: a sent buffer is free before the first job that begins after
        its transfer has ended. With slack, one that begins after the receiver's job that runs then, and by as
        much later (and a receive is posted as much earlier) as memory allows: whole steps, else less; the
-arena grows by a 16th at most
+       arena grows by a 16th at most
     2. memory_layout_place: an address for every buffer
     3. receives move ahead to where the memory they need becomes free, sends right after their job
-    4. a wait_* stands where something else first needs the memory of what was sent, else at the end
-So nothing blocks a rank but a missing input or memory that really is still in use.
+    4. a wait_* stands where the memory of what was sent is first needed again, else at the end
+So a rank blocks only for a missing input or for memory that is still in use.
 */
 
 // Of one micro-batch and one row of the problem: a chunk, or a share of the head.
@@ -89,25 +88,25 @@ typedef struct {
     const RankBytes* bytes;  // [rows * M]
     int32_t first_mb;        // of the replica, in Plan.mbs
     int32_t first_rank;      // of the replica: rank of its stage 0
-    bool is_late;            // receives stand where the order has them: others are posted as early as memory
-                             // allows
-    bool with_slack;         // ranks that are late or ahead make others wait less; for the list that is run
+    bool is_late;     // receives stay where the order has them; otherwise they are posted as early as memory
+                      // allows
+    bool with_slack;  // ranks that are late or ahead make others wait less; for the list that is run
 } RankListInput;
 
-// Fills instrs, buffers and arena_bytes; all memory from `arena`. A layout of enough_bytes is looked for
-// harder than for the smallest one (INT64_MAX: take what comes).
+// Fills instrs, buffers and arena_bytes; all memory from `arena`. A layout of enough_bytes is searched for
+// harder than for the smallest one (INT64_MAX: any layout).
 Status rank_list_make(PlanRank* out, const RankListInput* input, int32_t s, int64_t scratch_bytes,
                       int64_t enough_bytes, Arena* arena);
 
 // --- a replica's lists -------------------------------------------------------------------------------
 
 /*
-The instruction lists of one replica: order of messages (comm_order), then every rank's
-list and memory (rank_list).
+The instruction lists of one replica: order of messages (comm_order), then every rank's list and memory
+(rank_list).
 
-What received inputs take before the job that reads them the schedule does not count: it counts them from
-there on. So where a rank's buffers come out larger than they may be, its receives are posted later, right
-before the job in the end, until they fit: at the price of waiting, which the timeline then shows.
+The schedule counts received inputs only from the job that reads them on. So where a rank's buffers exceed the
+limit, its receives are posted later, finally right before the job, until they fit. The timeline then includes
+the waits.
 */
 
 typedef struct {
@@ -120,12 +119,12 @@ typedef struct {
     bool with_slack;
 } ReplicaListsInput;
 
-// ranks: [P], of which rank_list_make fills its part, in `arena`; a rank that does not fit all the same has
-// more arena_bytes than enough_bytes. *timeline: as simulated; with the waits where receives are late.
+// ranks: [P], of which rank_list_make fills its part, in `arena`; a rank that still does not fit has more
+// arena_bytes than enough_bytes. *timeline: as simulated, or with the waits where receives are late.
 Status replica_lists_make(PlanRank* ranks, PipeTimeline* timeline, const ReplicaListsInput* input,
                           Arena* arena);
 
-// What these lists say that the replica takes, its receives late or not. The simulator's makespan, where its
-// jobs are other than theirs or do not end so soon.
+// The makespan of the replica by these lists, at least the simulated one; the simulated one where their jobs
+// differ from the simulated ones.
 int64_t replica_lists_makespan(const PlanRank* ranks, const PipeProblem* problem,
                                const PipeSchedule* schedule, const PipeTimeline* simulated);

@@ -53,19 +53,19 @@ Status memory_curve_make(MemoryCurve* out, const PlanRank* rank, MemoryRule rule
 // --- layout ------------------------------------------------------------------------------------------
 
 /*
-memory_layout.c -- see memory_layout.h.
+Layout of a rank's arena (memory_layout.h).
 
 Time is cut into blocks about as long as a buffer lives, and each block lists what is placed and alive in it
-by ascending address. An item looks for its gap in the blocks of its own life alone, with a cursor in each
+by ascending address. An item looks for its gap only in the blocks of its own lifetime, with a cursor in each
 that only moves up: so an order takes time linear in the buffers as long as few are alive at a time. An order
-is given up as soon as it needs more than the best so far. While climbing, what stands before the moved item
-is not placed again.
+is abandoned as soon as it needs more than the best so far. While climbing, the items before the moved one
+are not placed again.
 */
 
 enum { MAX_CLIMBS = 300, MAX_IDLE_CLIMBS = 24, MIN_BLOCK_INSTANTS = 8 };
 
 typedef struct {
-    int32_t idx;  // into buffers; last resort of every comparison, so the order is total
+    int32_t idx;  // into buffers; last tie-breaker of every comparison, so the order is total
     int64_t num_bytes;
     int32_t begin, end;
     int32_t block_begin, block_end;
@@ -130,7 +130,7 @@ static void placed_clear(Placed* placed) {
     memset(placed->num, 0, (size_t)placed->num_blocks * sizeof *placed->num);
 }
 
-// Without what stands at `first` or after it in the order.
+// Removes what is at `first` or after it in the order.
 static int64_t placed_copy_first(Placed* to, const Placed* from, const int32_t* rank, int32_t first,
                                  int64_t* offsets) {
     int64_t most_bytes = 0;
@@ -157,7 +157,7 @@ Status memory_layout_bound(const PlanBuffer* buffers, int32_t num_buffers, int64
     for (int32_t i = 0; i < num_buffers; i++) {
         last = buffers[i].instr_end > last ? buffers[i].instr_end : last;
     }
-    int64_t* change_bytes;  // at each instant: what begins less what ends
+    int64_t* change_bytes;  // at each instant: begins minus ends
     ARENA_TRY_NEW(change_bytes, arena, int64_t, (int64_t)last + 1);
     for (int32_t i = 0; i < num_buffers; i++) {
         int64_t num_bytes = plan_align_bytes(buffers[i].num_bytes);
@@ -260,7 +260,7 @@ static int64_t keep_first(Layout* layout, int32_t first) {
     return placed_copy_first(&layout->placed, &layout->base_placed, layout->rank, first, layout->offsets);
 }
 
-// Place of an item in the order that ends where the arena ends.
+// Place in the order of the item that ends where the arena ends.
 static int32_t find_top(const Layout* layout) {
     for (int32_t i = layout->num_items - 1; i > 0; i--) {
         const Item* item = &layout->items[layout->order[i]];
@@ -269,7 +269,7 @@ static int32_t find_top(const Layout* layout) {
     return 0;
 }
 
-// What the present order gives: the best offsets may be those of another order that came out as small.
+// What the present order gives: the best offsets may be those of another order of the same size.
 static void base_make(Layout* layout) {
     placed_clear(&layout->base_placed);
     for (int32_t i = 0; i < layout->num_items; i++) {
@@ -374,7 +374,7 @@ Status memory_layout_place(PlanBuffer* buffers, int32_t num_buffers, int64_t eno
     sort_order(layout.order, layout.items, keys, spare, layout.num_items, BY_BYTES);
     memcpy(by_bytes, layout.order, order_bytes);
     int32_t num_orders =
-        bound_bytes <= enough_bytes ? ORDER_COUNT : BY_BYTES + 1;  // it cannot fit: any will do
+        bound_bytes <= enough_bytes ? ORDER_COUNT : BY_BYTES + 1;  // it cannot fit: any layout will do
     for (int32_t k = BY_BYTES; k < num_orders && layout.best_bytes > bound_bytes; k++) {
         if (k >= ALWAYS_TRIED && layout.best_bytes <= enough_bytes) { break; }
         if (k > BY_BYTES) {

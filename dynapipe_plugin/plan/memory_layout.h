@@ -1,5 +1,5 @@
 /*
-memory_layout.h -- a rank's arena: what is alive in it over time, and where.
+memory_layout.h -- a rank's arena: which buffers are alive in it over time, and where.
 
 How many bytes of a rank's arena are alive, over the predicted time of a step.
 
@@ -33,14 +33,14 @@ Status memory_curve_make(MemoryCurve* out, const PlanRank* rank, MemoryRule rule
 // --- layout ------------------------------------------------------------------------------------------
 
 /*
-memory_layout.h -- puts buffers with known lifetimes into one arena (dynamic storage allocation).
+Puts buffers with known lifetimes into one arena (dynamic storage allocation).
 
 Buffers that live at the same time must not overlap; the arena should be small. NP-hard, so: place buffers one
 after the other, each into the lowest gap that is free during its life (first fit), in several orders (largest
 first; longest living first; area; by begin), and keep the smallest arena (Sekiyama et al., arXiv 1804.10001;
 Pisarchyk & Lee, arXiv 2001.03288). Where that is more than `enough_bytes`, climb: buffers that stick out at
 the top are placed earlier, as long as the arena does not grow (hill climbing, as in TVM's memory planner). It
-gives up after some moves in a row that lessen nothing; what cannot fit by the bound is laid out in one order.
+stops after some moves in a row without gain; what cannot fit by the bound is laid out in one order.
 All of it stops early at the lower bound: the most bytes alive at one instant.
 */
 

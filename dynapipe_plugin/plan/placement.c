@@ -145,7 +145,7 @@ void placement_shift_layer(Placement* placement, int32_t from, int32_t to) {
 
 // --- from text -------------------------------------------------------------------------------------------
 
-// Digits only, up to `most`, then `end` or the end of the text (which `end` 0 wants).
+// Digits only, up to `most`, then `end` or the end of the text (required where `end` is 0).
 static bool take_number(const char** at, int32_t most, int32_t* out, char end) {
     char* behind;
     if (!isdigit((unsigned char)**at)) { return false; }
@@ -172,7 +172,7 @@ static bool parse_chunks(Placement* out, int32_t P, const char* text) {
     return true;
 }
 
-// (What is said of the head comes by itself.)
+// (The head is parsed separately.)
 static Status check_chunks(const Placement* placement, int32_t P, int32_t num_layers, bool head_has_layer,
                            const char* text) {
     Placement chunks = *placement;
@@ -328,7 +328,7 @@ void placement_print(char out[PLACEMENT_CHARS], const Placement* placement, int3
 
 enum { MOVED_UNITS = HEAD_UNITS / 32 };
 
-// Squares of what stages lack; *fullest: the stage with least left.
+// Squares of what stages lack; *fullest: the stage with least memory left.
 static int64_t lack_of(int32_t* fullest, const PlacementRoom* room, const Placement* placement) {
     CostRank has[PLAN_MAX_STAGES];
     int64_t lack = 0, least_left = INT64_MAX;
@@ -419,18 +419,17 @@ int64_t placement_make_room(Placement* placement, const PlacementRoom* room, boo
 // --- splits into stages ------------------------------------------------------------------------------
 
 /*
-Contiguous layers onto P stages, embedding and head priced in; exact.
+Contiguous layers onto P stages, embedding and head included; exact.
 
     g(p, l) = min { max(g(p-1, k), time of layers k..l-1 as stage p-1) : p-1 <= k < l }     the slowest stage
                   (k <= l for p = P: the last stage may have the head alone, unless head_has_layer)
-    h(p, l) = min { h(p-1, k) + (that time)^2 : that time <= g(P, L) }                       among those:
-evenest
+    h(p, l) = min { h(p-1, k) + (that time)^2 : that time <= g(P, L) }                  the most even of these
 
 Of splits that are equally slow the most even one is taken (the ramp passes every stage), of equally even ones
-that with fewer layers on early stages (they hold the most micro-batches). Times are those of the sample mix
-in chunks of a typical micro-batch, all jobs, nothing recomputed. Where memory is limited, a stage must hold
-its model state beside the longest sample (with scratch and transfers, where buffers count), and beside P - s
-typical micro-batches, in the leanest recompute mode.
+the one with fewer layers on early stages (they hold the most micro-batches). Times are those of the sample
+mix in chunks of a typical micro-batch, all jobs, nothing recomputed. Where memory is limited, a stage must
+hold its model state beside the longest sample (with scratch and transfers, where buffers count), and beside
+P - s typical micro-batches, in the leanest recompute mode.
 
 Where ranks differ, a stage is as slow as the mean of its replicas, which share the work by their speed, or as
 the slowest of them: of these two splits the one whose replicas together get more done. Its memory is the
@@ -439,7 +438,7 @@ least of its ranks'.
 
 enum { CHUNKS_PER_STAGE = 4 };
 
-// Beyond any sum of times: stages whose memory does not suffice.
+// Larger than any sum of times: stages whose memory does not suffice.
 static const int64_t TOO_LARGE = COST_LIMIT * COST_MAX_LAYERS;
 
 // One part of the model over the whole mix: ns of all jobs, and bytes kept of an average micro-batch.
@@ -455,14 +454,14 @@ typedef struct {
     const CostModel* costs;
     PartCost part[PART_COUNT];
     int64_t limit_bytes[PLAN_MAX_STAGES];  // INT64_MAX: none
-    double slow[PLAN_MAX_STAGES];          // so many times as long take the stage's jobs
+    double slow[PLAN_MAX_STAGES];          // how many times as long the stage's jobs take
     bool differs;
     int64_t buffer_bytes[2];  // scratch and transfers of the longest sample, where they count; of stages
                               // without and with decoder layers
 } Split;
 
-// What a stage takes. Where P - s + 1 average micro-batches are more than its memory holds, the share of them
-// that must be recomputed is.
+// The time of a stage. Where P - s + 1 average micro-batches exceed its memory, the part of them that must be
+// recomputed is added.
 static int64_t stage_cost(const Split* split, int32_t s, const int32_t count[PIECE_COUNT],
                           int64_t state_bytes) {
     PartCost sum = {0};
@@ -633,7 +632,8 @@ typedef struct {
     int32_t* from;         // [P * (L + 1)]
 } Tables;
 
-// Where no split fits in memory, the plan will say by how much; this answers as if memory did not matter.
+// Where no split fits in memory, the plan will report by how much; this returns the split without memory
+// limits.
 static void best_split(LayerRange* out, Split* split, Tables* tables) {
     int32_t P = split->P, L = split->L;
     int64_t slowest_ns = slowest_make(split, tables->best, tables->next);
@@ -675,7 +675,7 @@ static void slow_make(Split* split, const PlanRequest* request, bool slowest) {
     }
 }
 
-// How much of the mix all replicas get through in a nanosecond, each as its slowest stage.
+// How much of the mix all replicas process in a nanosecond, each as fast as its slowest stage.
 static double split_rate(const Split* split, const PlanRequest* request, const LayerRange* stages) {
     Split alike = *split;
     double sum = 0;

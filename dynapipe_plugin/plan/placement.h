@@ -1,8 +1,7 @@
 /*
 placement.h -- placements: from options, by shape, with room in memory, with equal work.
 
---placement and --head, as all programs take them: a word that leaves something to the
-planner, or a list of all chunks.
+A word of --placement or --head leaves something to the planner; otherwise it is a list of all chunks.
 */
 #pragma once
 
@@ -10,12 +9,12 @@ planner, or a list of all chunks.
 #include "types.h"
 #include "../../util/status.h"
 
-// What a word leaves to be chosen. GIVEN: it is a list, or nothing that is known. NULL: auto.
+// What a word leaves to be chosen. GIVEN: a list, or an unknown word. NULL: auto.
 PlacementChoice placement_choice(const char* text);
 HeadChoice head_choice(const char* text);
 
-// What can be said on P stages before the model is known: words, and shares of the head. STATUS_BAD_OPTION
-// lists what is valid.
+// Check before the model is known, on P stages: words, and shares of the head. STATUS_BAD_OPTION lists what
+// is valid.
 Status placement_words_check(int32_t P, const char* placement, const char* head);
 
 // Both into `request`, where P and rules are set, and chunks and shares of its `placement`. A list of chunks
@@ -23,7 +22,7 @@ Status placement_words_check(int32_t P, const char* placement, const char* head)
 Status placement_words_take(PlanRequest* request, int32_t num_enc_layers, int32_t num_dec_layers,
                             const char* placement, const char* head);
 
-// Could the planner have chosen it, told this word? Of stacks: where the stacks meet is not looked at.
+// Could the planner have chosen it under this word? Of stacks, where the stacks meet is not checked.
 bool placement_is_of(const Placement* placement, PlacementChoice kind, int32_t P);
 
 // --- making placements -------------------------------------------------------------------------------
@@ -36,8 +35,8 @@ Placements (Placement) by shape, from text, and what a placement must be.
     stacks        0 1 2 3 0 1 2 3        the encoder over all stages, then the decoder;
                   0 1 2 3 3 2 1 0        `turned`: in the opposite direction
 
-Chunks have as many layers as any, or one more. Where a shape asks for more layers than there are,
-STATUS_BAD_OPTION says how many it takes.
+Numbers of layers differ by at most one. Where a shape needs more layers than there are,
+STATUS_BAD_OPTION names the number needed.
 */
 
 // kind: LINEAR, INTERLEAVED, VEE or STACKS. The head is whole.
@@ -48,24 +47,24 @@ Status placement_make(Placement* out, PlacementChoice kind, bool turned, int32_t
 // decoder. The head is whole. False: too few layers, or too many chunks.
 bool placement_deal(Placement* out, int32_t passes, bool turns, bool by_stack, int32_t P,
                     int32_t num_enc_layers, int32_t num_dec_layers);
-// Every stage has as large a share of the head as any.
+// Every stage has an equal share of the head.
 void placement_share_head(Placement* placement, HeadSplit head, int32_t P);
 // The head of another placement, its shares included.
 void placement_copy_head(Placement* to, const Placement* from);
 
-// One layer from chunk `from` to chunk `to`; those between keep their number of layers. Whether `from` may do
-// without: stage_may_have().
+// One layer from chunk `from` to chunk `to`; chunks between keep their number of layers. Whether `from` may
+// lose one: stage_may_have().
 void placement_shift_layer(Placement* placement, int32_t from, int32_t to);
 
-// "0:3,1:3,1:3,0:3": stage and layers of every chunk, along the chain, or a shape's name. What `out` says of
-// the head stays. "whole", "rows", "vocabulary", or "vocabulary:256,256,512,0": units of HEAD_UNITS.
+// "0:3,1:3,1:3,0:3": stage and layers of every chunk, along the chain, or a shape's name; the head in `out`
+// stays. "whole", "rows", "vocabulary", or "vocabulary:256,256,512,0": units of HEAD_UNITS.
 Status placement_parse(Placement* out, int32_t P, int32_t num_enc_layers, int32_t num_dec_layers,
                        bool head_has_layer, const char* text);
 Status placement_parse_head(Placement* out, int32_t P, const char* text);
 
 // Chunks cover all layers in order, none is empty but the last one (the head, or what feeds it, alone); every
-// stage has a chunk; shares are all of the head. STATUS_OUT_OF_RANGE names the chunk or stage that breaks a
-// rule.
+// stage has a chunk; shares add up to the whole head. STATUS_OUT_OF_RANGE names the chunk or stage that
+// breaks a rule.
 Status placement_check(const Placement* placement, int32_t P, int32_t num_layers, bool head_has_layer);
 
 // The same chunks on the same stages, and the same shares of the head.
@@ -84,10 +83,9 @@ extern const char* const head_names[HEAD_COUNT];            // "whole", "rows", 
 /*
 Placements whose model state leaves room for activations on every stage.
 
-What a stage has left is counted in thousandths of its limit. Layers move from chunk to chunk, and units of a
+Free memory is counted in thousandths of a stage's limit. Layers move from chunk to chunk, and units of a
 shared head from stage to stage, each time the move that lessens the squares of what stages lack of
-`wanted` most, until none lacks it or no move helps. Time is not looked at: the search moves layers by that
-later.
+`wanted` most, until none lacks it or no move helps. Time is ignored here: the search balances it later.
 */
 
 enum { ROOM_WANTED = 125 };
@@ -117,13 +115,13 @@ Contiguous layers onto P stages by their mean work: where the search for a split
 */
 
 // Layers onto request->P stages: minimise the slowest stage for the samples of `num_batches` global batches,
-// embedding and head priced in, within request->memory_limit_bytes (exact: dynamic program over contiguous
-// ranges). Every stage gets at least one layer, but the last may have the head alone (where the rules let
-// it). request->stages and batching are not looked at.
+// embedding and head included, within request->memory_limit_bytes (exact: dynamic program over contiguous
+// ranges). Every stage gets at least one layer, but the last may have the head alone (where the rules allow
+// it). request->stages and batching are ignored.
 Status stage_split_make(LayerRange* out, const PlanRequest* request, const CostModel* costs,
                         const PlanSample* samples, int32_t num_samples, int32_t num_batches);
 
 // "4,4,3,1": layers of each of P stages, digits only, that add up to num_layers; the last of several may be
-// 0, the head alone, unless head_has_layer. STATUS_BAD_OPTION says which numbers it must be.
+// 0, the head alone, unless head_has_layer. STATUS_BAD_OPTION names the numbers it must be.
 Status stage_split_parse(LayerRange* out, int32_t P, int32_t num_layers, bool head_has_layer,
                          const char* text);

@@ -3,7 +3,7 @@ plan.h -- a plan: which samples form which micro-batch, and one instruction list
 
     rank = replica * P + stage
 
-What an instruction is about is named by micro-batch and chunk (Placement; K + s: the share of the head that
+An instruction is identified by micro-batch and chunk (Placement; K + s: the share of the head that
 stage s has). Where chunk k + 1 lies on the stage of chunk k nothing is sent: fwd k writes IN of k + 1, bwd
 k + 1 writes DOUT of k. A shared head: OUT of the last chunk are the hidden states of the supervised rows,
 which go to every share (by rows: only its own); fwd of a share is its forward and the gradient of its inputs,
@@ -82,7 +82,7 @@ typedef struct {
     PlanInstr* instrs;
     PlanBuffer* buffers;
     int64_t arena_bytes;      // of one arena that holds every buffer
-    int64_t state_bytes;      // parameters, gradients, optimizer: what lies outside the arena
+    int64_t state_bytes;      // parameters, gradients, optimizer: outside the arena
     int64_t own_limit_bytes;  // in place of Plan.memory_limit_bytes; 0: that
 } PlanRank;
 
@@ -107,12 +107,12 @@ typedef struct {
     int64_t last_end_ns;         // of any job of any replica, where the lists of one are here
     char policy[32];             // how the micro-batches were made, e.g. "dynamic"
     char schedule[32];           // e.g. "1f1b"
-    bool pulls;                  // messages are taken by their receivers, between two jobs (cost_model.h)
-    int64_t memory_limit_bytes;  // per rank, but for those with a limit of their own
+    bool pulls;                  // receivers take messages between two jobs (cost_model.h)
+    int64_t memory_limit_bytes;  // per rank, except for ranks with a limit of their own
     int64_t makespan_ns;         // predicted: slowest replica, with gradient reduction; the update follows
     int64_t bound_ns;            // no plan for this batch can be faster
-    int64_t bound_over_ns;  // by which the bound was made beyond the makespan, and cut to it: an error of
-                            // the planner's, but the plan is as good as it is. Not in the text
+    int64_t bound_over_ns;  // by how much the bound exceeded the makespan, to which it was cut: an error of
+                            // the planner; the plan is valid. Not in the text
 } Plan;
 
 static inline int64_t plan_limit_bytes(const Plan* plan, int32_t rank) {
@@ -121,15 +121,15 @@ static inline int64_t plan_limit_bytes(const Plan* plan, int32_t rank) {
 }
 
 uint64_t plan_hash(const Plan* plan);  // of everything above
-// Of all but `ranks`, which every rank has, whichever replica's lists it made; and of one replica's ranks.
+// Of all but `ranks`, the same on every rank whichever replica's lists it made; and of one replica's ranks.
 uint64_t plan_hash_decisions(const Plan* plan);
 uint64_t plan_hash_replica(const Plan* plan, int32_t replica);
-// Its lists are there.
+// Does the plan have this rank's lists?
 static inline bool plan_has_replica(const Plan* plan, int32_t replica) {
     return !plan->one_replica || replica == plan->my_replica;
 }
 
-// Text. Infinite loops, wild indices and huge counts in hostile text are errors that name the line.
+// Text. Malformed text is an error that names the line; no loop, index or count in it is trusted.
 void plan_print(const Plan* plan, FILE* out);
 Status plan_parse(Plan* out, const char* text, const char* name, Arena* arena);
 
@@ -140,7 +140,7 @@ Status plan_parse(Plan* out, const char* text, const char* name, Arena* arena);
 // stream).
 Status plan_check(const Plan* plan, const PlanSample* samples, int32_t num_samples);
 
-// Is every micro-batch what the model's kernels take? STATUS_INVALID_PLAN names the one that is not.
+// Do the model's kernels take every micro-batch? STATUS_INVALID_PLAN names the first they do not take.
 Status plan_check_shapes(const Plan* plan, const ShapeRules* rules);
 
 // Micro-batch table (plan_print_table: and what every rank holds) and one ASCII timeline per replica, `width`

@@ -106,9 +106,9 @@ Status plan_check_shapes(const Plan* plan, const ShapeRules* rules) {
 typedef struct {
     int32_t next;      // instruction that the rank has reached
     int32_t posted;    // transfers that it has started: ops[0 .. posted)
-    int32_t done;      // of these, that are through
+    int32_t done;      // of these, completed
     int32_t* ops;      // instruction indices of started transfers
-    uint8_t* through;  // [num_instrs] is this transfer through?
+    uint8_t* through;  // [num_instrs] is this transfer completed?
 } RankState;
 
 // --- messages have one size at both ends ------------------------------------------------------------------
@@ -192,7 +192,7 @@ static bool job_can_run(const Plan* plan, const PlanReplicaPlaces* replica, cons
     return true;
 }
 
-// Run one rank until it must wait. True if it got anywhere.
+// Run one rank until it must wait. True if it advanced.
 static bool advance(const Plan* plan, const PlanReplicaPlaces* replica, RankState* state, int32_t rank) {
     const PlanRank* list = &plan->ranks[rank];
     int32_t before = state->next;
@@ -218,7 +218,7 @@ static bool advance(const Plan* plan, const PlanReplicaPlaces* replica, RankStat
     return state->next > before;
 }
 
-// The first transfer of a rank that is not through yet: is it the first of the rank at its other end, too?
+// The first incomplete transfer of a rank: is it also the first of the rank at its other end?
 static bool meet(const Plan* plan, RankState* states, int32_t rank) {
     RankState* a = &states[rank];
     if (a->done == a->posted) { return false; }
@@ -293,7 +293,7 @@ static Status plan_check_comm(const Plan* plan, const PlanReplicaPlaces* replica
 // --- one rank ----------------------------------------------------------------------------------------
 
 // The rules of one rank's list: every job and transfer once, in an order that can run,
-// every buffer alive while it is used, and no two in one place at one time.
+// every buffer alive while it is used, and no two overlapping at one time.
 
 typedef struct {
     const Plan* plan;
@@ -398,7 +398,7 @@ static Status check_instrs(const Check* check) {
     return STATUS_OK;
 }
 
-// --- what stands before what ------------------------------------------------------------------------------
+// --- order of instructions --------------------------------------------------------------------------------
 
 // An instruction of a place, and of one micro-batch.
 typedef struct {
@@ -406,7 +406,7 @@ typedef struct {
     InstrKind kind;
 } Instr;
 
-// `before` must be there, and if `after` is, too, stand before it.
+// `before` must be there, and come before `after` if that is there.
 static Status check_before(const Check* check, int32_t m, Instr before, Instr after) {
     int32_t i = places_of(check, before.place, m)->at[before.kind];
     int32_t k = places_of(check, after.place, m)->at[after.kind];
@@ -417,7 +417,7 @@ static Status check_before(const Check* check, int32_t m, Instr before, Instr af
     return k < 0 || i <= k ? STATUS_OK : wrong_instr(check, k, "before what it needs");
 }
 
-// What the job waits for stands before it, what it hands on after it.
+// The messages that the job waits for come before it, those it makes after it.
 static Status check_job_order(const Check* check, int32_t row, int32_t m, JobKind kind) {
     const Plan* plan = check->plan;
     const Instr job = {row, plan_job_instr((uint8_t)kind)};
@@ -520,7 +520,7 @@ typedef struct {
     int32_t from, to;  // instructions, both included
 } Life;
 
-// What the last chunk's output and its gradient are for, where the head is shared.
+// The use of the last chunk's output and its gradient where the head is shared.
 static void set_head_lives(Life lives[BUFFER_COUNT], const Check* check, int32_t m, int32_t last_use) {
     int32_t K = check->plan->placement.num_chunks, P = check->plan->P;
     const int32_t* at = places_of(check, K - 1, m)->at;
@@ -650,7 +650,7 @@ static int32_t alive_find(const Alive* alive, int64_t offset_bytes) {
     return low;
 }
 
-// False where it overlaps with one of its neighbours, and so with any.
+// False where it overlaps one of its neighbours, and so any buffer.
 static bool alive_insert(Alive* alive, const PlanBuffer* buffer) {
     int32_t at = alive_find(alive, buffer->offset_bytes);
     if (at > 0 && same_place(alive->buffers[at - 1], buffer)) { return false; }
@@ -667,10 +667,10 @@ static void alive_remove(Alive* alive, const PlanBuffer* buffer) {
     memmove(alive->buffers + at, alive->buffers + at + 1, (size_t)(alive->num - at) * sizeof *alive->buffers);
 }
 
-// Along the list: at each instruction those that end go first, then those that begin come.
+// Along the list: at each instruction buffers that end go first, then those that begin come.
 static Status check_overlaps(const Check* check, Arena* arena) {
     const PlanRank* list = check->list;
-    int32_t *first_begin, *first_end, *next_begin, *next_end;  // chains by instruction; buffer + 1, 0: none
+    int32_t *first_begin, *first_end, *next_begin, *next_end;  // linked by instruction; buffer + 1, 0: none
     Alive alive = {0};
     ARENA_TRY_NEW(first_begin, arena, int32_t, list->num_instrs + 1);
     ARENA_TRY_NEW(first_end, arena, int32_t, list->num_instrs + 1);

@@ -8,7 +8,7 @@ plan_message.h -- which transfer a send, receive or wait is about, and which job
               K + s          F K + s          K + s              B K - 1 (combines all parts)
     FACTORS   K + s          B K - 1          K - 1              W K + s (by vocabulary)
 
-So a row and a kind name one transfer of a micro-batch, whatever the placement; instructions at both of its
+So a row and a kind identify one transfer of a micro-batch in any placement; instructions at both of its
 ends name it in their own way (plan.h). Where both jobs lie on one stage nothing is sent, and the job that
 reads stands after the one that makes.
 */
@@ -57,10 +57,10 @@ static inline InstrKind plan_job_instr(uint8_t job_kind) {
                                : INSTR_REC;
 }
 
-// A chunk, or a share that has something of the head.
+// A chunk, or a share with some units of the head.
 bool plan_has_row(const Placement* placement, int32_t P, int32_t row);
 
-// Chunks on stages that there are. For those who take plans that nobody has checked.
+// Are all chunks on existing stages? For functions that take unchecked plans.
 bool plan_placement_is_sane(const Placement* placement, int32_t P);
 
 // false: a job, or a transfer that this placement does not have. `instr` of any rank.
@@ -72,13 +72,13 @@ static inline bool plan_message_is_sent(const Placement* placement, PlanMessage 
     return plan_message_maker(placement, message).stage != plan_message_reader(placement, message).stage;
 }
 
-// A transfer's row, of a job its chunk; -1: neither, or not of this placement. What a row and a kind of
-// instruction name is there once for a micro-batch.
+// A transfer's row, of a job its chunk; -1: neither, or not of this placement. A row and a kind of
+// instruction occur once for a microbatch.
 int32_t plan_instr_row(const Placement* placement, int32_t P, const PlanInstr* instr);
 
-// Where a list keeps what belongs to one micro-batch: in the rows that its rank has, and, on the last chunk's
-// rank, in one more for each share, K + P + s: what it sends to that share and gets from it. In such a place
-// there is one instruction and one buffer of a kind.
+// Index of a list's entries about one micro-batch: the rows of the rank, and, on the last chunk's rank, one
+// more for each share, K + P + s: what it sends to that share and gets from it. In such a place there is one
+// instruction and one buffer of a kind.
 static inline int32_t plan_num_places(const Placement* placement, int32_t P) {
     return placement->num_chunks + (placement->head != HEAD_WHOLE ? 2 * P : 0);
 }
@@ -90,8 +90,8 @@ static inline int32_t plan_place_of(const Placement* placement, int32_t P, Instr
     return is_fact || (is_part && of_last) ? placement->num_chunks + P + peer_stage : chunk;
 }
 
-// What a job waits for, and what it hands on in the order of its stage's link (pipe_messages), on stages of
-// its own or of others. Their number; `chunk` must be a row of the placement.
+// The messages that a job waits for, and those that it makes in the order of its stage's link
+// (pipe_messages), on its own stage or others. Returns their number; `chunk` must be a row of the placement.
 int32_t plan_job_reads(PlanMessage out[PLAN_MAX_MESSAGES], const Placement* placement, int32_t P,
                        JobKind kind, int32_t chunk);
 int32_t plan_job_makes(PlanMessage out[PLAN_MAX_MESSAGES], const Placement* placement, int32_t P,

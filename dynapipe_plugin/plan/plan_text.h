@@ -7,7 +7,7 @@ One row of an ASCII timeline, fed with jobs in the order of time.
 
 One column is makespan / width; it shows the job that runs at its middle. Letter = micro-batch: lower case
 forward, upper case backward; + weight gradients, ~ forward again, . idle. Where a stage has several chunks or
-a share of the head, a row below says which one runs:
+a share of the head, a row below shows which one runs:
 
             |000000111111            111100                        |
 */

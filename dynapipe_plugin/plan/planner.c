@@ -12,10 +12,10 @@
 // One call of plan_make.
 typedef struct {
     PlanRequest request;  // with the placement at hand
-    Placement begin;      // where the search for one begins
+    Placement begin;      // where its search begins
     PlanProblem problem;
     ReplicaPlan *replicas, *best;             // [R] of the draft that is fitted, of the best so far
-    int64_t headroom_bytes[PLAN_MAX_STAGES];  // that drafts leave free
+    int64_t headroom_bytes[PLAN_MAX_STAGES];  // that drafts leave unused
     const Draft* best_draft;                  // NULL: none has fitted so far
     int64_t best_ns;
     Arena lists;  // drafts and fitted replicas: kept until the plan is made
@@ -47,7 +47,7 @@ static Status check_choices(const PlanRequest* request) {
     return shape_rules_check(request);
 }
 
-// What plan_problem_init does not look at.
+// What plan_problem_init does not check.
 static Status check_request(const PlanRequest* request, const CostModel* costs) {
     if (request->memory_limit_bytes < 0) {
         return FAIL(STATUS_BAD_OPTION, "--memory-limit %lld ---> 0 (none) or a number of bytes",
@@ -66,8 +66,7 @@ static Status check_request(const PlanRequest* request, const CostModel* costs) 
                            request->rules.head_has_layer);
 }
 
-// Where the search begins: the placement that is given, or the plain one of the shape that is asked for. A
-// head that is given stays.
+// Where the search begins: the given placement, or the plain one of the requested shape. A given head stays.
 static Status place(PlanRequest* request, const CostModel* costs, const PlanSample* samples,
                     int32_t num_samples) {
     static const HeadSplit splits[HEAD_CHOICE_COUNT] = {
@@ -98,7 +97,7 @@ static Status place(PlanRequest* request, const CostModel* costs, const PlanSamp
     return STATUS_OK;
 }
 
-// The same shape with other layers; where shape and head are free, of all the one that leaves most room.
+// The same shape with other layers; where shape and head are free, the one of all that leaves most room.
 static void make_room(PlanRequest* request, const CostModel* costs, const int64_t* limit_bytes,
                       int32_t wanted) {
     const HeadSplit heads[] = {HEAD_WHOLE, request->rules.head_by_rows ? HEAD_BY_ROWS : HEAD_BY_VOCABULARY};
@@ -126,7 +125,7 @@ static void make_room(PlanRequest* request, const CostModel* costs, const int64_
     }
 }
 
-// The first sample that does not fit in any mode, all by itself; -1: all fit.
+// The first sample that does not fit in any mode, alone; -1: all fit.
 static int32_t find_misfit(const PlanProblem* problem, MbShape* shape) {
     for (int32_t i = 0; i < problem->num_samples; i++) {
         const PlanSample* sample = &problem->samples[i];
@@ -146,8 +145,8 @@ static bool samples_fit(const PlanProblem* problem) {
     return find_misfit(problem, &shape) < 0;
 }
 
-// The problem with that placement; where its state, or some sample beside it, does not fit, but the search
-// may move layers, with one that leaves more room.
+// The problem with that placement; where its state or some sample beside it does not fit and the search may
+// move layers, with one that leaves more room.
 static Status init_problem(Planning* planning, const CostModel* costs, const PlanSample* samples,
                            int32_t num_samples) {
     PlanRequest* request = &planning->request;
@@ -215,7 +214,7 @@ static Status fit(int64_t over_bytes[PLAN_MAX_STAGES], Planning* planning, const
     return STATUS_OK;
 }
 
-// A sample that fits nowhere, or what `status` was about.
+// A sample that never fits, or the error of `status`.
 static Status why_nothing_fits(const Planning* planning, Status status) {
     MbShape shape;
     char what[32];
@@ -225,10 +224,10 @@ static Status why_nothing_fits(const Planning* planning, Status status) {
 }
 
 enum { MAX_SEARCHES = 4 };
-enum { FIT_COST = 100 };  // a fit that costs more than this part of the makespan is worth another search
+enum { FIT_COST = 100 };  // a fit that costs more than this part of the makespan justifies another search
 
-// Our method. Where the lists of what was found need more memory than it counted on, they are made to fit,
-// and where that costs time the search is repeated with so much less memory.
+// Our method. Where the lists of the draft need more memory than the search assumed, they are made to fit;
+// where that costs time the search is repeated with so much less memory.
 static Status plan_by_search(Planning* planning) {
     const PlanProblem* problem = &planning->problem;
     for (int32_t i = 0; i < problem->num_samples; i++) {
@@ -262,7 +261,7 @@ static Status plan_by_search(Planning* planning) {
     return STATUS_OK;
 }
 
-// --- methods of others ------------------------------------------------------------------------------------
+// --- methods of rivals/ -----------------------------------------------------------------------------------
 
 enum { RIVAL_EFFORT = 300 };
 
@@ -326,7 +325,7 @@ static void copy_microbatch(Plan* plan, const MicrobatchList* list, const Replic
     to->sequence_end = plan->num_sequences;
 }
 
-// One name where all replicas agree, else "mixed"; replicas without work have no say.
+// One name where all replicas agree, else "mixed"; replicas without work do not count.
 static void set_schedule_name(Plan* plan, const ReplicaPlan* replicas) {
     const char* name = NULL;
     for (int32_t r = 0; r < plan->R; r++) {
@@ -338,8 +337,8 @@ static void set_schedule_name(Plan* plan, const ReplicaPlan* replicas) {
     snprintf(plan->schedule, sizeof plan->schedule, "%s", name != NULL ? name : replicas[0].variant.name);
 }
 
-// A wrong bound makes no plan wrong: it is cut to the makespan, and bound_over_ns has the rest. Training goes
-// on, the tool reports it as an error.
+// A wrong bound makes no plan wrong: it is cut to the makespan and bound_over_ns holds the difference.
+// Training continues; the tool reports an error.
 static void set_bound(Plan* plan, int64_t bound_ns) {
     plan->bound_over_ns = bound_ns > plan->makespan_ns ? bound_ns - plan->makespan_ns : 0;
     plan->bound_ns = bound_ns - plan->bound_over_ns;
@@ -378,7 +377,7 @@ static Status assemble(Plan* out, const PlanProblem* problem, const MicrobatchLi
     return STATUS_OK;
 }
 
-// Instruction lists of the best draft, the bound beside it, and every rule that plans keep.
+// Instruction lists of the best draft, the bound, and the check of all rules of plans.
 static Status finish(Plan* out, Planning* planning, Arena* arena) {
     const PlanProblem* problem = &planning->problem;
     const Draft* draft = planning->best_draft;

@@ -24,10 +24,10 @@ doc/method.md.
 #include "types.h"
 
 // Fill `out`, all memory from `arena`. Returns STATUS_INFEASIBLE with stage, bytes over and a remedy where
-// nothing fits; every plan handed out has passed plan_check.
+// nothing fits; every plan returned has passed plan_check.
 Status plan_make(Plan* out, const PlanRequest* request, const CostModel* costs, const PlanSample* samples,
                  int32_t num_samples, Arena* arena);
 
 // The --effort that takes about this long on one core; 0 (the default) where the request leaves nothing to
-// search. From counts alone, no clock: the same on every machine.
+// search. From counts alone, not a clock: the same on every machine.
 int32_t plan_effort(const PlanRequest* request, int64_t planning_ns);

@@ -114,7 +114,7 @@ static void speeds_set(PlanProblem* out) {
     }
 }
 
-// "--memory-limit", or the rank's own: whose limit binds on this stage, for messages.
+// "--memory-limit", or the rank's own: whose limit applies to this stage, for messages.
 static const char* plan_problem_limit_words(char out[MACHINE_LIMIT_CHARS], const PlanProblem* problem,
                                             int32_t stage) {
     int64_t common_bytes = problem->request->memory_limit_bytes;
@@ -335,7 +335,7 @@ Status shape_rules_check(const PlanRequest* request) {
 
 // --- orders of samples -------------------------------------------------------------------------------
 
-// Merge sort by a comparison that never ties (ids differ), then the snake.
+// Merge sort by a total order (ids differ), then the snake.
 
 typedef enum { BY_ENC, BY_DEC, BY_DEC_ASCENDING } OrderKey;
 
@@ -402,7 +402,7 @@ Status sample_order_make(int32_t* order, const PlanSample* samples, int32_t num_
 
 // --- micro-batches -----------------------------------------------------------------------------------
 
-// building lists.
+// Building lists.
 
 Status microbatch_list_reserve(MicrobatchList* list, int32_t max_mbs, int32_t num_samples, Arena* arena) {
     *list = (MicrobatchList){.mbs = ARENA_NEW(arena, Microbatch, max_mbs),
@@ -508,7 +508,7 @@ typedef struct {
     int64_t besides_bytes;  // of one of them, while its jobs run
 } StageLoad;
 
-// What chunk k receives, and what it sends or hands the shares; 0 where buffers do not count.
+// What chunk k receives, and what it sends to the next chunk or the shares; 0 where buffers do not count.
 static int64_t in_bytes_of(const PlanProblem* problem, const CostJobs* jobs, int32_t k) {
     return problem->count_buffers && k > 0 ? jobs[k - 1].boundary_bytes : 0;
 }

@@ -1,5 +1,5 @@
 /*
-problem.h -- the planning problem: what every pass of the planner is asked.
+problem.h -- the planning problem, the input of every pass of the planner.
 
 Samples, costs, machine, placement and memory of one global batch, checked and looked up once. All passes are
 pure functions of it: integers decide, ties go to the smaller sample id.
@@ -22,7 +22,7 @@ typedef struct {
     Placement placement;  // the request's
     CostStage chunks[PLAN_MAX_CHUNKS];
     CostRank has[PLAN_MAX_STAGES];  // what the ranks of a stage have of the model
-    // Of the machine (cost_model.h), for passes that do not know which replica they work for.
+    // Of the machine (cost_model.h), for passes that do not know which replica they serve.
     int64_t limit_bytes[PLAN_MAX_STAGES];       // memory of the stage's ranks: the least; 0: no limit
     int64_t most_limit_bytes[PLAN_MAX_STAGES];  // the most; 0: no limit on some rank
     double stage_slow[PLAN_MAX_STAGES];         // how long jobs take there, the mean over replicas ...
@@ -30,8 +30,8 @@ typedef struct {
     bool differs;                               // false: these are all 1
     bool has_limit;                             // any rank
     int64_t available_bytes[PLAN_MAX_STAGES];   // limit_bytes - model state; COST_LIMIT where there is none
-    // Of these, what drafts leave free for what they do not count: by how much the instruction lists of
-    // earlier ones came out over the limit (memory_fit.h). 0 after init.
+    // Of these, what drafts leave free for memory they do not count: by how much the instruction lists of
+    // earlier ones exceeded the limit. 0 after init.
     int64_t headroom_bytes[PLAN_MAX_STAGES];
     bool count_buffers;  // received and sent activations and scratch count (request->memory_rule)
     int32_t num_modes;   // recompute modes a pass may use, in the order they are tried
@@ -43,7 +43,7 @@ typedef struct {
 Status plan_problem_init(PlanProblem* out, const PlanRequest* request, const CostModel* costs,
                          const PlanSample* samples, int32_t num_samples);
 
-// has_limit and the limits of all stages, by what the request says now.
+// has_limit and the limits of all stages, from the present request.
 void plan_problem_limit(PlanProblem* out);
 
 // The ranks of a replica, NULL: all alike; and what one has for activations, COST_LIMIT where there is no
@@ -56,7 +56,7 @@ static inline const double* plan_problem_replica_slow(const PlanProblem* problem
     return problem->differs ? problem->replica_slow : NULL;
 }
 
-// What takes so long on an average rank, on those of stage s.
+// The time on an average rank converted to the ranks of stage s.
 static inline int64_t plan_problem_stage_ns(const PlanProblem* problem, int32_t s, int64_t work_ns) {
     return problem->differs ? cost_round((double)work_ns * problem->stage_slow[s]) : work_ns;
 }
@@ -64,12 +64,12 @@ static inline int64_t plan_problem_stage_ns(const PlanProblem* problem, int32_t 
 // --- what kernels take -------------------------------------------------------------------------------
 
 /*
-What a model's kernels ask of a micro-batch (ShapeRules), as the passes ask it.
+What a model's kernels require of a micro-batch (ShapeRules).
 
     T(B) = the longest of B samples, rounded up to lcm(seq_multiple, tokens_multiple / gcd(tokens_multiple,
 B))
 
-so that T is a multiple of seq_multiple and B T one of tokens_multiple. Where kernels ask for neither, padding
+so that T is a multiple of seq_multiple and B T one of tokens_multiple. Where kernels require neither, padding
 goes to a multiple of PAD_MULTIPLE, but not beyond the longest sequence that the model takes. Rules may let a
 short T(B) grow with a smaller B: passes that take more samples for more tokens are then right, if not
 always the best.
@@ -82,16 +82,16 @@ int64_t shape_greatest_divisor(int64_t a, int64_t b);  // of both; that of 0 and
 int64_t shape_rules_multiple(const ShapeRules* rules, int64_t num_seqs);
 // num_tokens rounded up to that.
 int64_t shape_rules_round(const ShapeRules* rules, int64_t num_tokens, int64_t num_seqs);
-// T. max_tokens: the longest sequence that the model takes (0: any), which rules keep to by themselves
-// (shape_rules_check).
+// T. max_tokens: the longest sequence that the model takes (0: any); shape_rules_check verifies that rules
+// keep to it.
 int32_t shape_rules_pad(const ShapeRules* rules, int32_t num_tokens, int64_t num_seqs, int64_t max_tokens);
 // Sequences, tokens, squares and products within what the kernels take.
 bool shape_rules_allow(const ShapeRules* rules, const MbShape* shape);
 // Is there such a limit at all?
 bool shape_rules_limit(const ShapeRules* rules);
-// What of a shape that is not allowed is too much: "5 sequences, the model's kernels take 4 (max_seqs)".
+// What in a shape exceeds a limit: "5 sequences, the model's kernels take 4 (max_seqs)".
 void shape_rules_say(char out[SHAPE_WORDS], const ShapeRules* rules, const MbShape* shape);
-// At least so many micro-batches for all of this.
+// The least number of micro-batches for all of this.
 int64_t shape_rules_least_mbs(const ShapeRules* rules, const MbShape* all);
 
 // Can a model have such rules?
@@ -118,7 +118,7 @@ Status sample_order_sorted(int32_t* order, const PlanSample* samples, int32_t nu
 // --- micro-batches -----------------------------------------------------------------------------------
 
 /*
-Micro-batches of one global batch: what a batching pass answers.
+Micro-batches of one global batch: the result of a batching pass.
 
     MicrobatchList      micro-batches of all replicas together
     MicrobatchBuild     a pass: PlanProblem -> list               (batching.h has the table)
@@ -158,18 +158,18 @@ void microbatch_list_add(MicrobatchList* list, const PlanProblem* problem, const
                          int32_t enc_tokens, int32_t dec_tokens);
 void microbatch_list_close(MicrobatchList* list, const PlanProblem* problem);
 
-// One micro-batch of these samples, one sequence each: ragged, or padded to the longest (problem.h; of
-// the decoder's side up to max_target_tokens).
+// One micro-batch of these samples, one sequence each: ragged, or padded to the longest (of the decoder's
+// side up to max_target_tokens).
 void microbatch_list_append(MicrobatchList* list, const PlanProblem* problem, MbLayout layout,
                             RecomputeMode mode, const int32_t* ids, int32_t num);
-// What the longest of num_seqs samples is padded to; num_seqs 0: at least, among any number.
+// The padded length of num_seqs samples; num_seqs 0: the least for any number of sequences.
 int32_t microbatch_pad_tokens(const PlanProblem* problem, int32_t num_tokens, int64_t num_seqs);
 int32_t microbatch_pad_targets(const PlanProblem* problem, int32_t num_tokens, int64_t num_seqs);
 
 // --- what a micro-batch costs ------------------------------------------------------------------------
 
 /*
-What one micro-batch takes and holds on every stage.
+Time and memory of one micro-batch on every stage.
 
 Memory of one micro-batch on stage s (buffers only where count_buffers), over its chunks and its share:
     held  = acts + in            from F to B; several micro-batches at a time (SHARE_PIPELINE)
@@ -183,20 +183,20 @@ void microbatch_jobs(CostJobs* out, const PlanProblem* problem, RecomputeMode mo
 // F + B + W + R on the slowest stage.
 int64_t microbatch_work_ns(const PlanProblem* problem, RecomputeMode mode, const MbShape* shape);
 
-// Bytes on stage s (see the top).
+// Bytes on stage s (held, alone: above).
 int64_t microbatch_alone_bytes(const PlanProblem* problem, int32_t s, RecomputeMode mode,
                                const MbShape* shape);
 
-// Everything about one shape at once, each part of the cost model evaluated once: for inner loops.
+// All costs of one shape at once, each part of the cost model evaluated once: for inner loops.
 typedef struct {
     int64_t work_ns;
     bool fits_alone;  // alone <= available on every stage, and the kernels take it
     bool fits_held;   // and held <= available / share on every stage
 } MicrobatchCost;
 
-// How many micro-batches a stage should be able to hold: of chunk k of K as many as are under way in a full
-// pipeline, P (K - k) / K rounded up (P - s, what 1F1B keeps in flight), or P everywhere as the original
-// does, or 1 (no share).
+// How many micro-batches a stage should be able to hold: of chunk k of K as many as are in flight in a full
+// pipeline, P (K - k) / K rounded up (P - s, as in 1F1B), or P everywhere as in the original, or 1 (no
+// share).
 typedef enum { SHARE_ALONE, SHARE_PIPELINE, SHARE_UNIFORM } MicrobatchShare;
 int32_t microbatch_in_flight(int32_t P, int32_t K, int32_t k);
 MicrobatchCost microbatch_cost(const PlanProblem* problem, RecomputeMode mode, MicrobatchShare share,
@@ -206,7 +206,7 @@ MicrobatchCost microbatch_cost(const PlanProblem* problem, RecomputeMode mode, M
 // 17".
 Status microbatch_infeasible(const PlanProblem* problem, const MbShape* shape, const char* what);
 
-// What a dynamic program asks for many shapes.
+// Used by a dynamic program for many shapes.
 typedef struct {
     const PlanProblem* problem;  // borrowed
     RecomputeMode mode;

@@ -82,7 +82,7 @@ void refit_sums_merge(RefitSums* to, double old, const RefitSums* from) {
     for (size_t i = 0; i < sizeof *to / sizeof *sum; i++) { sum[i] = old * sum[i] + add[i]; }
 }
 
-// --- jobs that say nothing -------------------------------------------------------------------------------
+// --- outliers --------------------------------------------------------------------------------------------
 
 static int compare_doubles(const void* a, const void* b) {
     double x = *(const double*)a, y = *(const double*)b;
@@ -94,12 +94,12 @@ static double median(double* values, int32_t num) {
     return values[num / 2];
 }
 
-// What the jobs that count say, with a light hand towards 1.
+// The factors by the jobs that count, with a weak prior towards 1.
 static void fit_alone(double factor[REFIT_COLUMNS], RefitSide side, const RefitJob* jobs, const double* kept,
                       int32_t num_jobs) {
     int32_t n = refit_side_columns(side);
     RefitSums sums = {0};
-    for (int32_t i = 0; i < num_jobs; i++) {  // one vote a job: a long one may be the one interrupted
+    for (int32_t i = 0; i < num_jobs; i++) {  // one vote a job: a long one may be the interrupted one
         refit_sums_add(&sums, side, &jobs[i], kept[i] / predicted_ns(&jobs[i], n), 0);
     }
     for (int32_t c = 0; c < n; c++) {
@@ -153,10 +153,10 @@ double refit_sums_weigh(double* kept, double* errors, RefitSide side, const Refi
 
 // --- factors -----------------------------------------------------------------------------------------
 
-// Deviations from 1 that are usual, and of W's from B's, which joint backward passes do not tell apart.
+// Usual deviations from 1, and of W's factors from B's, which joint backward passes do not separate.
 static const double PRIOR_FACTOR = 0.1, PRIOR_FACTOR_PAIR = 0.2;
 static const double PRIOR_SLOW = 0.002, PRIOR_SLOW_PAIR = 0.02;
-// Relative errors of jobs: bounds of what is believed.
+// Relative errors of jobs: the range that is accepted.
 static const double LEAST_NOISE = 0.002, MOST_NOISE = 0.2;
 
 RefitShared refit_shared_one(void) {
@@ -287,7 +287,8 @@ static void add_pair(RefitSums* sums, int32_t i, int32_t j, double prior) {
     sums->a[least_squares_at(i, j)] -= prior;
 }
 
-// 1 with a deviation; W's terms as B's, and what is fixed as what grows with lengths, where nobody knows.
+// 1 with a deviation; W's terms like B's, and fixed terms like those that grow with lengths, where nothing is
+// known.
 static void add_prior(RefitSums* sums, RefitSide side, const double* before, double noise_ns) {
     double pair = noise_ns / (PRIOR_FACTOR_PAIR * PRIOR_FACTOR_PAIR);
     int32_t n = refit_side_columns(side);

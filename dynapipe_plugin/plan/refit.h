@@ -21,14 +21,14 @@ static inline int32_t least_squares_at(int32_t i, int32_t j) {
 // --- sums over measured jobs -------------------------------------------------------------------------
 
 /*
-What the jobs of one rank say of the cost model's terms: sums of a few hundred doubles.
+The measured jobs of one rank against the cost model's terms: sums of a few hundred doubles.
 
     measured time = sum over terms c of factor_c * term_c, weighted with 1 / predicted time
 
 so that a job counts as much as the time it takes, and its error relative to that. One side for jobs F and R
-(a forward again), one for B and W, whose terms a joint backward has together. Jobs far from what the other
-jobs say (a pause of the operating system) are left out: iteratively reweighted least squares with Huber's
-weights, first on the rank's own jobs, then by what all ranks made of theirs.
+(recomputation), one for B and W, whose terms a joint backward has together. Jobs far from the other
+jobs (a pause of the operating system) are left out: iteratively reweighted least squares with Huber's
+weights, first on the rank's own jobs, then by the factors of all ranks.
 */
 
 typedef enum { SIDE_FORWARD, SIDE_BACKWARD, SIDE_COUNT } RefitSide;
@@ -57,30 +57,30 @@ typedef struct {
     double num_jobs, predicted_ns;
 } RefitSums;
 
-// `kept` is how much of the job counts, 0 to 1; `scatter` by how much jobs are off, in relation.
+// `kept` is how much of the job counts, 0 to 1; `scatter` the relative deviation of jobs.
 void refit_sums_add(RefitSums* sums, RefitSide side, const RefitJob* job, double kept, double scatter);
 
 // to = old * to + from
 void refit_sums_merge(RefitSums* to, double old, const RefitSums* from);
 
-// How much of each job counts, into kept[num_jobs], by what the rank's jobs say alone; `errors` is room for
-// as many. Few jobs can be fitted whatever they are. Returns the scatter.
+// How much of each job counts, into kept[num_jobs], from the rank's own jobs; `errors` has room for as many.
+// Any few jobs can be fitted exactly. Returns the scatter.
 double refit_sums_weigh(double* kept, double* errors, RefitSide side, const RefitJob* jobs, int32_t num_jobs);
-// The same by factors of the side's columns that are known.
+// The same with known factors of the side's columns.
 double refit_sums_weigh_by(double* kept, double* errors, RefitSide side, const RefitJob* jobs,
                            int32_t num_jobs, const double factor[REFIT_COLUMNS]);
 
 // --- factors -----------------------------------------------------------------------------------------
 
 /*
-Factors of the cost model's terms that all ranks share, and how slow each rank is beyond.
+Factors of the cost model's terms that all ranks share, and how slow each rank is in addition.
 
     time of a job on rank r = slow[r][pass] * sum over terms c of factor[c] * term_c
 
-The terms' factors explain how times depend on shapes, on all ranks; slow what is left of one rank. Both stay
-near 1, what the cost file says, where the jobs say little. That holds a rank back more than a term: what one
-rank's head explains as well as its speed is the head's. A rank that is slow in spite of it is held back no
-more (Student's prior). Gauss-Newton; a rank's own slow is eliminated from its sums
+The terms' factors explain how times depend on shapes, on all ranks; slow what remains of one rank. Both stay
+near 1, the cost file's value, where the jobs determine little. That prior is stronger for a rank than for a
+term: what one rank's head explains as well as its speed is attributed to the head. For a rank that is slow in
+spite of it the prior weakens (Student's prior). Gauss-Newton; a rank's own slow is eliminated from its sums
 before they are added up (the Schur complement), so a round is one sum over the ranks of a few kilobytes,
 whatever their number:
 
@@ -119,14 +119,15 @@ void refit_share(RefitSums out[SIDE_COUNT], const RefitSums block[SIDE_COUNT], c
 void refit_solve(RefitShared* shared, const RefitSums all[SIDE_COUNT], const RefitSums history[SIDE_COUNT]);
 void refit_rank_solve(RefitRank* rank, const RefitSums block[SIDE_COUNT], const RefitShared* shared);
 
-// A block as if its rank were as fast as the cost model says: sums that stay true when its speed changes.
+// A block as if its rank had the predicted speed: sums that stay valid when its speed changes.
 void refit_alike(RefitSums out[SIDE_COUNT], const RefitSums block[SIDE_COUNT], const RefitRank* rank);
 
-// Divides each pass of ranks[] by the (lower) median rank's, and hands that to the terms. room[num_ranks].
+// Divides each pass of ranks[] by the (lower) median rank's, and multiplies the terms by that.
+// room[num_ranks].
 void refit_publish(CostScale* scale, RefitRank* ranks, int32_t num_ranks, const RefitShared* shared,
                    double* room);
 
-// What plans use of `now`, where `before` is what they used: halfway there, since blocks scatter; all the way
+// The factors for plans from `now`, where `before` is in use: halfway, since blocks scatter; all the way
 // where more than a tenth has changed.
 RefitRank refit_smooth(const RefitRank* before, const RefitRank* now);
 // In steps of 1 / SCALE_ONE; 1 where it is within a hundredth of that.

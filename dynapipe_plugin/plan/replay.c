@@ -20,9 +20,9 @@ is done as it takes; where ranks share cores (SharedCores) it advances by their 
 // Fixed point of the noise: a factor of 1 is 2^20.
 enum { FACTOR_BITS = 20, MOST_FACTOR = (1 << FACTOR_BITS) / 20 * 19 };
 
-// --- what a stage does one thing after the other -----------------------------------------------------------
+// --- the items of a stage, in order -----------------------------------------------------------------------
 
-// By begin, then by end: what takes no time goes first.
+// By begin, then by end: items without duration first.
 static int32_t compare_times(const PlanInstr* a, const PlanInstr* b) {
     if (a->begin_ns != b->begin_ns) { return a->begin_ns < b->begin_ns ? -1 : 1; }
     return (a->end_ns > b->end_ns) - (a->end_ns < b->end_ns);
@@ -52,21 +52,21 @@ static Status list_messages(const PlanInstr*** out, int32_t* num, const PlanRank
 typedef struct {
     int32_t instr;
     bool is_job;
-    int32_t id;          // of the job (Input) or of the message
-    int64_t instant_ns;  // pulls: as planned it takes no time, and is at this instant; -1: no such thing
+    int32_t id;                    // of the job (Input) or of the message
+    int64_t instant_ns;            // pulls: as planned it takes no time, and is at this instant; -1: not so
     int32_t first_made, num_made;  // messages that the job makes, in Replay.made
 } ReplayItem;
 
-// A message, by kind, row and micro-batch.
+// A message, by kind, row and microbatch.
 typedef struct {
     int32_t input;     // of the job that reads it
     int16_t from, to;  // stages
-    int32_t posted;    // so many jobs stand before its receive; -1: nobody receives it
+    int32_t posted;    // number of jobs before its receive; -1: nobody receives it
     int32_t send;      // instruction that sends it; -1: nobody does
-    bool is_listed;    // the job that makes it stands in the list
+    bool is_listed;    // the job that makes it is in the list
 } ReplayMessage;
 
-// What a job waits for, by kind, row and micro-batch.
+// The inputs of a job, by kind, row and microbatch.
 typedef struct {
     int32_t missing;  // messages
     int64_t arrival_ns;
@@ -84,7 +84,7 @@ typedef struct {
     int32_t at, next_send, num_ended;
     bool runs;                  // items[at] is a job that has begun; left_ns of it are to be done
     int64_t left_ns, begin_ns;  // of that job
-    int64_t free_ns, link_ns;   // when what it takes is there; when its link is free
+    int64_t free_ns, link_ns;   // when its input is there; when its link is free
     int64_t last_ns, busy_ns;   // end of its last job; of all jobs together
 } ReplayLane;
 
@@ -133,7 +133,7 @@ static void add_job(Replay* it, ReplayItem* item, const PlanInstr* instr) {
     }
 }
 
-// Instruction i of stage s: what it is about; *id only of transfers.
+// Instruction i of stage s: its id; *id only of transfers.
 static Status check_instr(const Replay* it, int32_t s, int32_t i, int32_t* id) {
     const Plan* plan = it->plan;
     const PlanInstr* instr = &it->lanes[s].list->instrs[i];
@@ -278,7 +278,7 @@ static int64_t ready_ns(const Replay* it, const ReplayLane* lane, const ReplayIt
     return input->arrival_ns > lane->free_ns ? input->arrival_ns : lane->free_ns;
 }
 
-// What has been made and posted goes, after what the link sends already.
+// Messages that are made and posted leave, after those that the link sends already.
 static void move_link(Replay* it, ReplayLane* lane) {
     for (; lane->next_send < lane->num_sends; lane->next_send++) {
         int32_t id = lane->sends[lane->next_send];
@@ -340,7 +340,7 @@ static void swap_instant(Replay* it, ReplayLane* lane) {
     }
 }
 
-// When the lane goes on; -1: not known, or it is done.
+// When the lane continues; -1: unknown, or it is done.
 static int64_t lane_ready_ns(Replay* it, ReplayLane* lane) {
     if (lane->at == lane->num_items) { return -1; }
     int64_t at_ns = ready_ns(it, lane, &lane->items[lane->at]);
@@ -369,7 +369,7 @@ static int64_t part_of(int64_t a, int64_t times, int64_t by, bool up) {
     return a / by * times + (a % by * times + (up ? by - 1 : 0)) / by;
 }
 
-// The next instant at which something changes; INT64_MAX: nothing ever will.
+// The next instant at which something changes; INT64_MAX: never.
 static int64_t next_ns(Replay* it) {
     int64_t next = INT64_MAX;
     for (int32_t s = 0; s < it->plan->P; s++) {
@@ -521,7 +521,7 @@ typedef struct {
     int64_t planned_wait_ns[PLAN_MAX_STAGES], wait_ns[PLAN_MAX_STAGES];
 } ReplaySums;
 
-// What an instruction is called where its duration is drawn: a job by its row, a message by the row that it
+// The key under which an instruction's duration is drawn: a job by its row, a message by the row that it
 // comes from.
 static uint64_t key_of(const Replay* it, const PlanInstr* instr) {
     const Placement* placement = &it->plan->placement;
@@ -535,7 +535,7 @@ static uint64_t key_of(const Replay* it, const PlanInstr* instr) {
            0x9e3779b97f4a7c15u;
 }
 
-// planned_ns with the noise of this pair of trials, of its second one the other way.
+// planned_ns with the noise of this pair of trials, negated for its second one.
 static void draw(const Replay* it, int64_t* const* ns, int64_t* const* planned_ns, int64_t unit,
                  uint64_t pair_seed, bool second) {
     for (int32_t s = 0; s < it->plan->P; s++) {

@@ -1,5 +1,5 @@
 /*
-replay.h -- how a schedule bears up when times are off: its makespan under random durations.
+replay.h -- the robustness of a schedule: its makespan under random durations.
 
 The order of jobs on every stage and of transfers on every link (where messages are pulled: of jobs and
 messages on every stage) stays as planned; each job and transfer takes
@@ -41,7 +41,7 @@ typedef struct {
 
 // A whole plan, from the times and orders in its instruction lists. A plan has no times for the reduction of
 // single stages, only its makespan: every rank gets the same tail, the makespan less the last end of any job.
-// So without noise the makespan comes out exactly. A plan that nobody checked is safe: STATUS_INVALID_PLAN or
+// So without noise the makespan is reproduced exactly. Unchecked plans are safe: STATUS_INVALID_PLAN or
 // STATUS_DEADLOCK where something that is waited for is missing; STATUS_OUT_OF_RANGE (noise, trials, times
 // beyond 266 days). Temporaries stay in `scratch` until the caller resets it.
 Status plan_replay(ReplayResult* out, const Plan* plan, const ReplayNoise* noise, Arena* scratch);
@@ -61,18 +61,18 @@ static inline uint64_t replay_replica_seed(uint64_t seed, int32_t replica) {
 // --- shared cores ------------------------------------------------------------------------------------
 
 /*
-What a plan's jobs take where the ranks of a host have fewer cores than they want.
+Times of a plan's jobs where the ranks of a host have fewer cores than they want.
 
-A plan is for a core per thread of every rank. Where N threads of a host want C < N cores, the system gives
-each of those that compute at an instant C / N of a core; who waits for a message takes none. So a job that
+A plan assumes a core per thread of every rank. Where N threads of a host share C < N cores, the system gives
+each of those that compute at an instant C / N of a core; a waiting rank takes none. So a job that
 runs while k ranks compute takes k x threads / C of its time, and less where others stand still: between the
 plan's makespan (nobody shares) and the work of all ranks divided by the cores.
 
     cores 1, two ranks       rank 0  [F0 F0 F0 F0 F1 F1 F1 F1]          F1 and F0 share the core
     that each want one       rank 1              [F0 F0 F0 F0]
 
-One replica is simulated; the others of a host are taken to do the same at the same time. Integers only, no
-decision is made by it: plans stay as they are.
+One replica is simulated; the others of a host are assumed to do the same at the same time. Integers only, no
+decision depends on it: plans stay as they are.
 */
 
 typedef struct {
@@ -84,8 +84,8 @@ typedef struct {
     const int32_t* mine;     // [num_hosts] of these, stages of this replica
 } SharedCores;
 
-// instr_ns[s][i]: what instruction i of stage s takes (jobs; transfers as planned), for plan_makespan() and
-// with its makespan in *out_ns, without tail. Both live in `arena`. STATUS_DEADLOCK, STATUS_INVALID_PLAN:
-// plans that nobody checked are safe.
+// instr_ns[s][i]: the time of instruction i of stage s (jobs; transfers as planned), for plan_makespan() and
+// with its makespan in *out_ns, without tail. Both live in `arena`. Unchecked plans are safe:
+// STATUS_DEADLOCK, STATUS_INVALID_PLAN.
 Status shared_cores_stretch(int64_t*** instr_ns, int64_t* out_ns, const Plan* plan, int32_t replica,
                             const SharedCores* shared, Arena* arena);

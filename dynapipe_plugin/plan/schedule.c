@@ -21,7 +21,7 @@ static void pipe_schedule_push_backward(PipeSchedule* schedule, const PipeProble
     if (split_backward) { pipe_schedule_push(schedule, s, JOB_W, chunk, m); }
 }
 
-// STATUS_BAD_OPTION: this policy knows one chunk a stage only.
+// STATUS_BAD_OPTION: this policy supports one chunk a stage only.
 static Status pipe_schedule_need_linear(const PipeProblem* problem, const char* policy) {
     bool is_linear = pipe_num_rows(problem) == problem->P;
     for (int32_t s = 0; s < problem->P && is_linear; s++) { is_linear = pipe_stage_of(problem, s) == s; }
@@ -54,7 +54,7 @@ Status pipe_schedule_one_by_one(PipeSchedule* out, const PipeProblem* problem, c
     return STATUS_OK;
 }
 
-// What is kept of all chunks at a time, and the most that one of them brings back or forth besides.
+// What is kept of all chunks at a time, and the most that one of them recomputes in addition.
 int64_t pipe_alone_bytes(const PipeProblem* problem, int32_t s, int32_t m) {
     int64_t kept_bytes = 0, most_bytes = 0;
     for (int32_t row = 0; row < pipe_num_rows(problem); row++) {
@@ -156,7 +156,7 @@ typedef struct {
     int32_t next_f, next_b;
     int32_t f_ready, b_ready;  // this cycle may run positions below
     int64_t held_bytes;        // F to B: stored (where F keeps it) and input
-    int64_t dropped_bytes;     // the most that a dropped micro-batch in flight needs when it comes back
+    int64_t dropped_bytes;     // the most that a dropped micro-batch in flight needs when it is recomputed
 } CyclicStage;
 
 static int64_t held_of(const PipeCost* cost) {

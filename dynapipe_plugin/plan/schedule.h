@@ -131,7 +131,7 @@ Walks through time once. Whenever a stage is free it runs
     F  of a chunk whose input is there and which the admission rule lets in: the later chunk's
     R  ahead of time, of the micro-batch whose B comes next
     W  the oldest (only where backward is split; of a share always)
-in this order of preference; all micro-batches keep one order on all chunks. It is the `cyclic` schedule of
+in this order of preference; all micro-batches have one order on all chunks. It is the `cyclic` schedule of
 DynaPipe (spec section e.3) with real durations in place of cycles, and with W as filler (Zero Bubble,
 Qi et al., ICLR'24).
 
@@ -155,14 +155,15 @@ typedef struct {
     int32_t max_in_flight[PLAN_MAX_CHUNKS];  // F begun, B not begun; >= 1
 } PipeAdaptiveRule;
 
-// 2 (K - k) - 1 of chunk k: what `cyclic` holds; 1F1B's P - s plus as many again as slack.
+// 2 (K - k) - 1 of chunk k: as in `cyclic`; 1F1B's P - s plus as many again as slack.
 PipeAdaptiveRule pipe_adaptive_rule(const PipeProblem* problem, bool split_backward);
 
 Status pipe_adaptive_build(PipeSchedule* out, const PipeProblem* problem, const int32_t* order,
                            const PipeAdaptiveRule* rule, Arena* arena);
 
-// The makespan alone, for inner loops: what pipe_simulate gives for that schedule. INT64_MAX where memory
-// does not allow the order, or as soon as it is certain to exceed cutoff_ns. The work is taken from *budget:
-// one for each job that was walked, and one for every two cells of the problem. Temporaries stay in `arena`.
+// The makespan alone, for inner loops: the one that pipe_simulate gives for that schedule. INT64_MAX where
+// memory does not allow the order, or as soon as it is certain to exceed cutoff_ns. The work is subtracted
+// from *budget: one for each job that was walked, and one for every two cells of the problem. Temporaries
+// stay in `arena`.
 Status pipe_adaptive_makespan(int64_t* makespan_ns, const PipeProblem* problem, const int32_t* order,
                               const PipeAdaptiveRule* rule, int64_t cutoff_ns, int64_t* budget, Arena* arena);

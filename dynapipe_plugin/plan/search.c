@@ -1,4 +1,4 @@
-// search.c -- see search.h. What each part and constant brings: dev/results/ablation.md.
+// search.c -- see search.h. What each part and constant contributes: dev/results/ablation.md.
 #include "search.h"
 
 #include <math.h>
@@ -28,16 +28,15 @@ typedef struct Deal {
 
 // What is recomputed at first.
 typedef struct {
-    RecomputeMode mode;  // in chunks before early_percent of them, the first mode after that; or ...
-    int32_t
-        share_percent;  // ... where a micro-batch keeps more than so much of its share of memory; 0: `mode`
+    RecomputeMode mode;     // in chunks before early_percent of them, the first mode after that; or ...
+    int32_t share_percent;  // where a micro-batch keeps more than this part of its share of memory; 0: `mode`
     int32_t early_percent;
 } ModeRule;
 
 typedef struct {
     Placement placement;
     int32_t num_mbs;      // of a replica
-    int32_t end_percent;  // size of the first and last, of the body's: P at each end grow from there
+    int32_t end_percent;  // size of the first and last, in percent of the body's; P at each end grow from it
     int32_t before;       // quarters of the micro-batches that enter before the largest
     int32_t in_flight;    // i: chunk k may hold i (K - k) micro-batches; 0: 2 (K - k) - 1; -i: i
     ModeRule rule;
@@ -50,8 +49,8 @@ typedef struct {
     const PlanProblem* problem;
     const MachineRank* ranks;                  // [P] that run it; NULL: all alike
     int32_t replica, P, K, num_rows, M, N;     // M micro-batches, N samples; 0: nothing to do
-    int32_t max_mbs;                           // that there is room for
-    Placement placement;                       // and what follows from it:
+    int32_t max_mbs;                           // allocated
+    Placement placement;                       // and what is derived from it:
     CostStage chunks[PLAN_MAX_CHUNKS];         // .
     int64_t available_bytes[PLAN_MAX_STAGES];  // memory limit - model state
     size_t block_bytes;
@@ -71,15 +70,15 @@ typedef struct {
     const PlanProblem* problem;
     MbLayout layout;
     const PipePolicy* policy;          // the schedule that is prescribed; NULL: adaptive
-    int64_t budget;                    // jobs that may still be simulated, and other work in their stead
+    int64_t budget;                    // jobs that may still be simulated, and other work converted to jobs
     int32_t num_weights;               // 1, or 2: work in encoder layers and in decoder layers
     int64_t* weight[2];                // [num_samples] in 2^-40 of the batch
     int32_t* by_size;                  // [num_samples] ids, largest first
     double* slow;                      // [R] how many times as long a replica takes for the same samples
-    int32_t probe[PLAN_MAX_REPLICAS];  // replicas that candidates are tried on, the most telling first
+    int32_t probe[PLAN_MAX_REPLICAS];  // replicas that candidates are tried on, the most informative first
     int32_t num_probes;
     Share* dealt;  // [R] ragged: the samples of each replica
-    Deal* deals;   // one for every number of micro-batches that was tried
+    Deal* deals;   // one for every number of micro-batches tried
     Rng rng;
     Arena lists, tries, simulator;  // kept; of one candidate; of one simulation
 } Search;
@@ -173,7 +172,7 @@ typedef struct {
     int32_t num;
 } Bin;
 
-// The bin that the sample fills least; an empty one where must_be_empty.
+// The least filled bin for the sample; an empty one where must_be_empty.
 static int32_t emptiest(const Search* search, const Bin* bins, int32_t num_bins, int32_t id,
                         bool must_be_empty) {
     double a = (double)search->weight[0][id], b = search->num_weights > 1 ? (double)search->weight[1][id] : 0;
@@ -189,7 +188,8 @@ static int32_t emptiest(const Search* search, const Bin* bins, int32_t num_bins,
     return best;
 }
 
-// Largest first, each where it fills least (LPT, Graham 1969), work in encoder and decoder layers by itself.
+// Largest first, each where it fills least (LPT, Graham 1969), work in encoder and decoder layers counted
+// separately.
 static void fill_bins(int32_t* bin_of, const Search* search, Bin* bins, int32_t num_bins, const int32_t* ids,
                       int32_t num_ids) {
     int32_t num_empty = num_bins;
@@ -276,7 +276,7 @@ static void cut_padded(int32_t* cut, double* least, Search* search, const int32_
     }
 }
 
-// Padded: samples of like length form a micro-batch; these are dealt to the replicas.
+// Padded: samples of similar length form a micro-batch; these are distributed over the replicas.
 static Status fill_padded(Deal* deal, Search* search) {
     const PlanProblem* problem = search->problem;
     int32_t N = problem->num_samples, R = problem->R, num = 0, *ids, *cut;
@@ -323,7 +323,7 @@ static Status fill_padded(Deal* deal, Search* search) {
     return STATUS_OK;
 }
 
-// Replica r's samples in about so many micro-batches.
+// Replica r's samples in about this many micro-batches.
 static Status share_of(const Share** out, Search* search, const Candidate* candidate, int32_t r) {
     Deal* deal = search->deals;
     int32_t num_mbs = candidate->num_mbs, end_percent = candidate->end_percent;
@@ -364,7 +364,7 @@ static void state_layout(State* state, char* block) {
     state->pipe.cost = state->cost;
 }
 
-// What `from` holds into the memory of `to`, which has its sizes.
+// Copies the contents of `from` into the memory of `to`, which has the same sizes.
 static void state_assign(State* to, const State* from) {
     char* block = to->block;
     memcpy(block, from->block, from->block_bytes);
@@ -421,8 +421,7 @@ static PipeProblem state_pipe(const State* state) {
     return pipe;
 }
 
-// The stage's limit less its headroom, but no less than what a sample needs that is a micro-batch by itself:
-// that cannot be made smaller.
+// The stage's limit less its headroom, but no less than the largest sample needs in a micro-batch by itself.
 static int64_t leave_headroom(const State* state, const PipeProblem* pipe, int32_t s, int64_t limit_bytes) {
     int64_t headroom_bytes = state->problem->headroom_bytes[s], least_bytes = 0;
     for (int32_t m = 0; m < state->M && headroom_bytes > 0; m++) {
@@ -515,7 +514,7 @@ static int64_t jobs_ns(const int64_t ns[JOB_COUNT]) {
     return ns[JOB_F] + ns[JOB_B] + ns[JOB_W] + ns[JOB_R];
 }
 
-// The smallest enter first and last: they pay the ramp of the pipeline.
+// The smallest enter first and last: they fill and drain the pipeline.
 static Status set_order(State* state, int32_t quarters, Arena* arena) {
     Keyed* keyed;
     int32_t front = 0, back = state->M - 1;
@@ -534,7 +533,7 @@ static Status set_order(State* state, int32_t quarters, Arena* arena) {
     return STATUS_OK;
 }
 
-// Replica r as the candidate has it; *fits false: the model state does not fit.
+// Replica r by the candidate's settings; *fits false: the model state does not fit.
 static Status state_make(State* out, bool* fits, Search* search, const Candidate* candidate, int32_t r,
                          Arena* arena) {
     const PlanProblem* problem = search->problem;
@@ -665,7 +664,7 @@ static int32_t mode_rules(ModeRule out[MAX_RULES], const PlanProblem* problem, i
     return num;
 }
 
-// Another setting of the candidate: the i-th of NUM_SETTINGS; false: there is none, or it has that.
+// Another setting of the candidate: the i-th of NUM_SETTINGS; false: there is none, or it is already set.
 static bool change_setting(Candidate* candidate, const PlanProblem* problem, int32_t i) {
     const bool is_padded = problem->request->layout == LAYOUT_PADDED;
     static const int32_t count_percent[] = {75, 133, 50, 200, 90, 111};
@@ -699,9 +698,9 @@ static bool change_setting(Candidate* candidate, const PlanProblem* problem, int
     }
 }
 
-enum { TELLING = 1000 };  // part of a makespan below which settings are not told apart
+enum { TELLING = 1000 };  // relative difference of makespans below which settings count as equal
 
-// Coordinate descent over settings, from where it was left. Ends where the budget is at stop.
+// Coordinate descent over settings, continued from the last call. Ends where the budget reaches stop.
 static Status tune_settings(Candidate* best, Search* search, int64_t stop) {
     while (best->misses < NUM_SETTINGS && search->budget > stop) {
         Candidate candidate = *best;
@@ -744,7 +743,7 @@ static bool draw_share(Placement* placement, Search* search) {
     return units > 0 && from != to;
 }
 
-// Layers and shares of the head, as long as there is a budget.
+// Layers and shares of the head, while there is budget.
 static Status tune_placement(Candidate* best, Search* search, int64_t stop) {
     int32_t K = best->placement.num_chunks;
     for (int32_t misses = 0; misses < 3 * K * K && search->budget > stop; misses++) {
@@ -829,7 +828,7 @@ static bool relieve(Placement* placement, const PlanProblem* problem, const Work
     return found;
 }
 
-// With every head that the request allows, layers balanced. Where a stage's state leaves little room also
+// With every head that the request allows, layers balanced. Where a stage's state leaves little room, also
 // with more room.
 static int32_t add_places(Placement* out, int32_t num, const PlanProblem* problem, const Work* work,
                           const Placement* shape) {
@@ -912,7 +911,7 @@ static int32_t make_places(Placement out[MAX_PLACES], const PlanProblem* problem
 
 // --- construct --------------------------------------------------------------------------------------------
 
-enum { USUAL_COUNT = 3 };  // micro-batches for each stage, where memory takes no more
+enum { USUAL_COUNT = 3 };  // micro-batches for each stage, where memory allows no more
 
 // Micro-batches of a replica: so many that stage s can keep P - s of them where nothing is recomputed, and
 // that the kernels take their sequences, tokens and squares.
@@ -974,7 +973,7 @@ enum {
     LEFT_FOR_LAYERS = 30,
     FIELD = 12,
     FINALISTS = 3
-};  // LEFT_FOR: percent of the budget that are left after it
+};  // LEFT_FOR: percent of the budget left after it
 
 static Status construct(Candidate* best, Search* search) {
     const PlanProblem* problem = search->problem;
@@ -1064,7 +1063,7 @@ static bool move_mode(State* state, Rng* rng) {
     return true;
 }
 
-// One micro-batch becomes two, or two become one.
+// Splits one micro-batch, or joins two.
 static bool move_number(State* state, Rng* rng, MbLayout layout) {
     int32_t m = (int32_t)rng_below(rng, (uint32_t)state->M), K = state->K;
     if (rng_below(rng, 2) == 0) {
@@ -1084,7 +1083,7 @@ static bool move_number(State* state, Rng* rng, MbLayout layout) {
         for (int32_t i = 0; i < state->N; i++) {
             int32_t* at = &state->mb_of[i];
             if (*at == from) { *at = m; }
-            if (*at == last) { *at = from; }  // takes the number that is free
+            if (*at == last) { *at = from; }  // takes the free number
         }
         for (int32_t k = 0; k <= last; k++) {
             int32_t at = state->order[k];
@@ -1107,14 +1106,14 @@ static bool move(State* state, Search* search, bool modes) {
     return move_sample(state, &search->rng, search->layout);
 }
 
-// Changes stay that do not make it slower. Until stop_ns, or the budget is at `stop`.
+// Changes are kept unless they make it slower. Ends at stop_ns, or where the budget reaches `stop`.
 static Status improve(State* now, Search* search, int64_t stop_ns, int64_t stop) {
     State trial;
     bool modes = search->problem->has_limit && search->problem->num_modes > 1;
     if (now->N == 0) { return STATUS_OK; }
     arena_reset(&search->tries);
     TRY(state_copy(&trial, now, &search->tries));
-    // a move that cannot be made costs no simulation, but must not go on for ever
+    // an impossible move costs no simulation, but must not repeat without end
     for (int64_t tries = search->budget - stop; tries > 0 && search->budget > stop; tries--) {
         int64_t ns;
         if (now->makespan_ns <= stop_ns) { break; }
@@ -1149,7 +1148,7 @@ static Status exchange(State* slow, State* fast, Search* search, int64_t stop) {
     while (search->budget > stop && slow->makespan_ns > fast->makespan_ns) {
         int32_t i = (int32_t)rng_below(&search->rng, (uint32_t)slow->N);
         int32_t j = (int32_t)rng_below(&search->rng, (uint32_t)fast->N), id = slow->ids[i];
-        search->budget--;  // drawing is cheap, but with samples of one size nothing else is spent
+        search->budget--;  // draws are cheap, but with samples of one size nothing else is spent
         if (size_of(search, id) <= size_of(search, fast->ids[j])) { continue; }
         replace(&a, search->layout, i, fast->ids[j]);
         TRY(simulate(&a.makespan_ns, search, &a, slow->makespan_ns - 1));
@@ -1173,7 +1172,7 @@ static void find_ends(int32_t* slowest, int32_t* fastest, const State* states, i
     }
 }
 
-// All replicas once, then the slowest again and again.
+// All replicas once, then the slowest repeatedly.
 static Status improve_all(State* states, Search* search) {
     int32_t R = search->problem->R, slowest, fastest, rounds = 2 * R + 4;
     if (R == 1) { return improve(&states[0], search, 0, 0); }
@@ -1242,9 +1241,9 @@ static Status make_draft(Draft* out, const Search* search, const State* states, 
     return STATUS_OK;
 }
 
-enum { JOB_NS = 30 };  // that one job of a simulation takes, all else of a plan spread over them
+enum { JOB_NS = 30 };  // per job of a simulation, with the rest of planning included
 
-// An effort counts simulations of 5 P micro-batches: so many jobs F, B and W.
+// An effort counts simulations of 5 P micro-batches: their jobs F, B and W.
 static int64_t effort_jobs(int32_t P) {
     return 15 * (int64_t)P * P;
 }
@@ -1257,7 +1256,7 @@ int32_t search_effort(int32_t P, int64_t search_ns) {
 enum { LEAST_EVALUATIONS = 40, USUAL_EVALUATIONS = 150 };  // of a candidate on one replica
 
 // By default what takes about 20 ms of a core per replica of a few hundred samples, more for large batches,
-// less per replica where there are many of them, and enough for some candidates in any case.
+// less per replica where there are many, and enough for some candidates in any case.
 static int64_t budget_jobs(const PlanProblem* problem, int32_t effort) {
     int64_t N = problem->num_samples, R = problem->R, num_mbs = usual_count(problem, &problem->placement);
     int64_t evaluation = OVERHEAD_JOBS + 7 * 3 * problem->P * num_mbs;  // F, B, W and prices of 3 P rows
@@ -1270,7 +1269,8 @@ static int64_t budget_jobs(const PlanProblem* problem, int32_t effort) {
     return jobs > least ? jobs : least;
 }
 
-// Where nothing is known to fit: one sample a micro-batch, everything recomputed. It may be made to fit.
+// Where nothing is known to fit: one sample a micro-batch, everything recomputed. replica_plan_fit may still
+// make it fit.
 static Candidate last_resort(const PlanProblem* problem) {
     Candidate candidate = {
         .placement = problem->placement, .num_mbs = problem->num_samples, .end_percent = 100};

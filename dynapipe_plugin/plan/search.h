@@ -5,7 +5,7 @@ and where the pieces of the model lie. Every answer is judged by simulating the 
     construct   a field of candidates: every placement and head that the request allows, with a number of
                 micro-batches, a rule for what is recomputed and a number in flight. Samples are put into
                 micro-batches largest first. Each is simulated; then the field is halved again and again, and
-                those that are left get better settings (coordinate descent) and better layers.
+                the rest get better settings (coordinate descent) and better layers.
     improve     local search on every replica of the best: samples, order, recomputation, numbers. Replicas
                 exchange samples.
 
@@ -15,7 +15,7 @@ The work is limited by jobs simulated, never by a clock: the same plan on every 
 
 #include "draft.h"
 
-// The effort that takes about so long on one core: 1 ... INT32_MAX.
+// The effort that takes about that long on one core: 1 ... INT32_MAX.
 int32_t search_effort(int32_t P, int64_t search_ns);
 
 // effort: simulations of 5 P micro-batches each; 0: those of about 25 ms of a core for a replica of a few

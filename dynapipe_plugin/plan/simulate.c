@@ -2,9 +2,9 @@
 simulate.c -- one replica in time: messages, links and stages, for a given order of jobs and for the order
 that the adaptive policy makes as it goes.
 
-Stages take turns: always the one that can do something first (of equals the first stage) goes on. What it
+Stages take turns: the one that can act first (of equals the first stage) continues. What it
 does next is decided at that instant, when everything that began before is known. Sends leave a stage in the
-order of its jobs over one link. Where receivers take their messages themselves (PipeProblem.pulls), a message
+order of its jobs over one link. Where receivers pull their messages (PipeProblem.pulls), a message
 is ready when the job that made it has ended; its receiver takes what is ready between two jobs, the longest
 ready first, and while it has nothing else to do; copying is its own time. So a stage then also depends on
 messages that it does not need yet.
@@ -16,11 +16,11 @@ messages that it does not need yet.
 #include "schedule.h"
 
 #define NEVER INT64_MAX
-// The walk runs through these a million times a plan: gcc -O2 leaves calls between them otherwise.
+// These run a million times a plan; gcc -O2 would not inline them.
 #define HOT static inline __attribute__((always_inline))
 
 enum { TAKE_MESSAGE = JOB_COUNT };  // besides the jobs, what a stage may do next
-enum { FEW_STAGES = 16 };           // up to here the first stage is found by looking at all
+enum { FEW_STAGES = 16 };           // up to this number the first stage is found by a linear search
 
 typedef enum { TO_FORWARD, TO_BACKWARD, TO_LAST_CHUNK } SimInput;  // activation; gradient, factors; part
 
@@ -28,7 +28,7 @@ typedef enum { TO_FORWARD, TO_BACKWARD, TO_LAST_CHUNK } SimInput;  // activation
 typedef struct {
     int64_t ready_ns, copy_ns;
     int32_t row, mb, input;  // SimStage.rows[row], SimInput
-    int32_t from, job;       // who sent it, after which of its jobs
+    int32_t from, job;       // its sender, and after which of the sender's jobs
 } SimMessage;
 
 // A chunk, or a share of the head. next_* and recomputed count micro-batches in the order of the walk, which
@@ -36,14 +36,14 @@ typedef struct {
 typedef struct {
     int64_t urgent_ns;   // arrival of what its next B (a share: F) needs; NEVER: not known
     int64_t forward_ns;  // the same of a chunk's next F; NEVER also where no more may be in flight
-    // A share has no B: next_b counts those whose W may run as soon as it likes (by vocabulary: whose factors
+    // A share has no B: next_b counts micro-batches whose W may run at any time (by vocabulary: whose factors
     // have been sent).
     int32_t next_f, next_b, next_w;
     int32_t recomputed;  // position after the last R
     int32_t stage, chunk, max_in_flight;
-    bool drops;  // some micro-batch
+    bool drops;  // for some micro-batch
     bool is_share;
-    bool ends_with_w;                    // of a share by vocabulary: W cannot be run at any time
+    bool ends_with_w;                    // of a share by vocabulary: W cannot run at any time
     int64_t* act_at;                     // [M + 1] by micro-batch: arrival of the input; NEVER: not known yet
     int64_t* grad_at;                    // [M + 1] the same of the gradient; of a share: of its factors
     const PipeCost* cost;                // [M]
@@ -54,8 +54,8 @@ typedef struct {
 typedef struct {
     SimRow* rows;  // of this stage, chunks in the order of the chain, then its share
     int32_t num_rows;
-    int32_t choice, choice_row;  // what it does next: JobKind or TAKE_MESSAGE, and of which row
-    bool is_open;                // nothing is chosen yet: Sim.next_ns is a lower bound
+    int32_t choice, choice_row;  // its next action: JobKind or TAKE_MESSAGE, and on which row
+    bool is_open;                // nothing chosen yet: Sim.next_ns is a lower bound
     int64_t clock_ns, link_ns;   // free from then on
     SimMessage* messages;        // ready ones, from `taken` on, in the order of their times
     int32_t num_taken, num_messages;
@@ -64,19 +64,19 @@ typedef struct {
     bool limited, drops;
     int64_t left_ns;          // its jobs that have not run, and its tail
     int64_t limit_bytes;      // of the problem
-    int64_t held_bytes;       // now, W pending included
-    int64_t lasting_bytes;    // of these, what no W alone gives back
+    int64_t held_bytes;       // now, including pending W
+    int64_t lasting_bytes;    // of these, bytes that no W alone frees
     int64_t most_need_bytes;  // of any micro-batch
-    int64_t* held_of;         // [M] what lasts, by micro-batch
+    int64_t* held_of;         // [M] bytes that last, by micro-batch
     int64_t* need_of;         // [M] the most that one will hold
 } SimStage;
 
 typedef struct {
     const PipeProblem* problem;
-    const PipeSchedule* given;     // the order to be followed; NULL: the adaptive walk decides
+    const PipeSchedule* given;     // the given order; NULL: the adaptive walk decides
     PipeTimeline* timeline;        // of a given order, else NULL
     const uint8_t* did;            // of a given order: DID_* of every cell
-    PipeSchedule* schedule;        // the order that is made; NULL: only the makespan is wanted
+    PipeSchedule* schedule;        // the resulting order; NULL: only the makespan is wanted
     const PipeAdaptiveRule* rule;  // of the walk
     int32_t* order;                // [M + 1] of the walk; the last one is M
     int32_t K, num_parts;
@@ -87,7 +87,7 @@ typedef struct {
     int32_t* parts;                       // [M] of the last chunk's gradient that are known
     int64_t* part_at;                     // [M] the latest of them
     int64_t num_steps;                    // jobs and messages
-    int64_t next_ns[PLAN_MAX_STAGES];     // when a stage goes on; NEVER: it waits
+    int64_t next_ns[PLAN_MAX_STAGES];     // when a stage continues; NEVER: it waits
     int32_t winner[2 * PLAN_MAX_STAGES];  // of a tournament between many stages: [1] has the earliest
     int32_t num_leaves;
 } Sim;
@@ -96,7 +96,7 @@ static inline int64_t later(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-// --- whose turn it is ------------------------------------------------------------------------------------
+// --- the next stage ---------------------------------------------------------------------------------------
 
 HOT void set_next(Sim* sim, int32_t s, int64_t next_ns) {
     sim->next_ns[s] = next_ns;
@@ -132,7 +132,7 @@ static inline int32_t first_stage(const Sim* sim) {
 
 // --- messages ----------------------------------------------------------------------------------------
 
-// What the row's next jobs wait for, after one has run or something has arrived.
+// The inputs of the row's next jobs, after one has run or something has arrived.
 HOT void refresh(const Sim* sim, SimRow* row) {
     const int32_t* order = sim->order;
     if (row->is_share) {
@@ -144,7 +144,7 @@ HOT void refresh(const Sim* sim, SimRow* row) {
     row->forward_ns = may_begin ? row->act_at[order[row->next_f]] : NEVER;
 }
 
-// What is there from at_ns on may change what the stage does next.
+// An arrival at at_ns may change the next action of the stage.
 HOT void wake(Sim* sim, int32_t s, int64_t at_ns) {
     if (at_ns > sim->next_ns[s]) { return; }
     sim->stages[s].is_open = true;
@@ -165,7 +165,7 @@ HOT void deliver(Sim* sim, SimRow* to, SimInput input, int32_t m, int64_t at_ns)
     wake(sim, to->stage, at_ns);
 }
 
-// After those that are ready as early.
+// After those that are ready at the same time.
 static void post(SimStage* stage, SimMessage message) {
     int32_t at = stage->num_messages++;
     for (; at > stage->num_taken && stage->messages[at - 1].ready_ns > message.ready_ns; at--) {
@@ -206,7 +206,7 @@ static void put_to_shares(Sim* sim, int32_t s, int32_t m, bool factors) {
     }
 }
 
-// What a job of stage s hands on, in the order in which its link sends it (pipe_messages).
+// The messages of a job of stage s, in the order in which its link sends them (pipe_messages).
 HOT void hand_on(Sim* sim, int32_t s, SimRow* row, JobKind kind, int32_t m) {
     int32_t k = row->chunk;
     if (kind == JOB_F) {
@@ -247,9 +247,9 @@ static void take_message(Sim* sim, int32_t s) {
 //
 // Micro-batches end in their order. A stage's state is safe if for every i that has begun on it
 //     need(i) + sum over j > i of held(j) <= limit
-// i can end when all before it have, and W that are pending can be run at any time (but those of a share by
-// vocabulary, which wait for another stage: there a micro-batch ends with W). A job that takes `bytes`
-// for micro-batch i is admitted if that still holds for all before i, of i itself with what it takes in
+// i can end when all before it have, since pending W can run at any time (except those of a share by
+// vocabulary, which wait for another stage: there a micro-batch ends with W). A job that takes `bytes` for
+// micro-batch i is admitted if that still holds for all before i, and for i itself with `bytes` counted in
 // need(i).
 
 static inline int64_t kept_bytes(const PipeCost* cost) {
@@ -260,7 +260,7 @@ static inline int64_t dropped_bytes(const PipeCost* cost) {
     return cost->drops ? cost->stored_bytes : 0;
 }
 
-// Is the state still safe when the micro-batch at `position` has taken that?
+// Is the state still safe when the micro-batch at `position` has taken these bytes?
 static bool stays_safe(const Sim* sim, const SimStage* stage, int32_t position, int64_t taken_bytes) {
     int32_t first = INT32_MAX, end = position + 1;
     for (int32_t r = 0; r < stage->num_rows; r++) {
@@ -290,13 +290,13 @@ HOT bool admits(const Sim* sim, const SimStage* stage, const SimRow* row, JobKin
            stays_safe(sim, stage, position, taken_bytes);
 }
 
-// What lasts of micro-batch m, all told, changes by num_bytes.
+// The lasting bytes of micro-batch m change by num_bytes in total.
 static inline void hold(SimStage* stage, int32_t m, int64_t num_bytes) {
     stage->held_of[m] += num_bytes;
     stage->lasting_bytes += num_bytes;
 }
 
-// That job has run. (W of a share by rows may run at any time from now on.)
+// After that job. (W of a share by rows may run at any time from now on.)
 static void memory_after(SimStage* stage, const SimRow* row, JobKind kind, int32_t m, bool split_backward) {
     const PipeCost* cost = &row->cost[m];
     int64_t kept = kept_bytes(cost), dropped = dropped_bytes(cost), all = kept + dropped;
@@ -324,7 +324,7 @@ static void memory_after(SimStage* stage, const SimRow* row, JobKind kind, int32
 // --- the adaptive walk: choosing (schedule.h) ------------------------------------------------------------
 
 typedef struct {
-    int64_t at_ns;  // when it can begin; NEVER: not
+    int64_t at_ns;  // when it can begin; NEVER: it cannot
     int32_t row, position;
     int32_t kind;
 } Choice;
@@ -339,8 +339,8 @@ HOT int32_t urgent_kind(const Sim* sim, const SimRow* row) {
     return row->is_share ? JOB_F : r_is_due(sim, row) ? JOB_R : JOB_B;
 }
 
-// A ready job that, with all that can only come after it, takes longer than the stage's work that is left; of
-// several the longest.
+// A ready job that, with everything that can only come after it, takes longer than the stage's remaining
+// work; of several the longest.
 HOT void offer_critical(Choice* best, int64_t* critical_ns, const Sim* sim, const SimStage* stage,
                         int32_t r) {
     const SimRow* row = &stage->rows[r];
@@ -365,7 +365,7 @@ HOT void offer_critical(Choice* best, int64_t* critical_ns, const Sim* sim, cons
 }
 
 // B and shares: of those that are ready the oldest micro-batch's, of equals the later chunk's; else the first
-// to be ready.
+// to become ready.
 HOT void offer_urgent(Choice* best, const Sim* sim, const SimStage* stage, int32_t r) {
     const SimRow* row = &stage->rows[r];
     int64_t at_ns = later(row->urgent_ns, stage->clock_ns);
@@ -403,7 +403,7 @@ HOT Choice find_filler(const Sim* sim, const SimStage* stage, int32_t num_rows) 
     return best;
 }
 
-// What runs at once: critical jobs, then B and shares, then F.
+// Jobs that run at once: critical jobs, then B and shares, then F.
 HOT Choice find_ready(const Sim* sim, const SimStage* stage, int32_t num_rows) {
     Choice best = {NEVER, 0, INT32_MAX, JOB_B};
     if (sim->rule->critical_permille > 0) {
@@ -420,7 +420,7 @@ HOT Choice find_ready(const Sim* sim, const SimStage* stage, int32_t num_rows) {
     return best;
 }
 
-// What comes first of all that is under way; W of a share waits for its factors.
+// The first of all that become ready; W of a share waits for its factors.
 HOT Choice find_first(const Sim* sim, const SimStage* stage, int32_t num_rows) {
     Choice best = {NEVER, 0, INT32_MAX, JOB_B};
     for (int32_t r = num_rows - 1; r >= 0; r--) { offer_urgent(&best, sim, stage, r); }
@@ -428,7 +428,7 @@ HOT Choice find_first(const Sim* sim, const SimStage* stage, int32_t num_rows) {
     return best;
 }
 
-// num_rows: the stage's, known to the compiler where there is one.
+// num_rows: the stage's, a constant for the compiler where it is 1.
 HOT Choice choose_among(const Sim* sim, const SimStage* stage, int32_t num_rows) {
     bool has_input = false;
     for (int32_t r = 0; r < num_rows; r++) {
@@ -522,7 +522,7 @@ static void run_listed(Sim* sim, int32_t s) {
 
 // --- running -----------------------------------------------------------------------------------------
 
-// What stage s does next, and when.
+// The next action of stage s, and its time.
 static inline int64_t decide(Sim* sim, int32_t s) {
     SimStage* stage = &sim->stages[s];
     bool has_message = stage->num_taken < stage->num_messages;
@@ -536,7 +536,7 @@ static inline int64_t decide(Sim* sim, int32_t s) {
     return later(ready_ns, stage->clock_ns);
 }
 
-// False as soon as some stage cannot end by cutoff_ns.
+// False once some stage cannot end by cutoff_ns.
 static bool run(Sim* sim, int64_t cutoff_ns) {
     stages_begin(sim);
     for (;;) {
@@ -622,8 +622,8 @@ static Status sim_init(Sim* sim, Arena* arena) {
 
 // --- the adaptive policy ---------------------------------------------------------------------------------
 
-// From the begin of F, or of B and the R before it, to the end of B of chunk 0, one job after the other: what
-// can only come after it.
+// From the begin of F, or of B and the R before it, to the end of B of chunk 0, one job after the other: the
+// jobs that can only come after it.
 static Status critical_init(Sim* sim, Arena* arena) {
     const PipeProblem* problem = sim->problem;
     int32_t M = problem->M, K = sim->K, num_rows = pipe_num_rows(problem);
@@ -706,8 +706,8 @@ static Status walk_init(Sim* sim, const int32_t* order, Arena* arena) {
     return sim->rule->critical_permille > 0 ? critical_init(sim, arena) : STATUS_OK;
 }
 
-// The makespan; INT64_MAX where some micro-batch does not fit alone as counted here, where jobs wait for
-// ever, or as soon as some stage cannot end by cutoff_ns.
+// The makespan; INT64_MAX where some micro-batch does not fit alone as counted here, where jobs wait forever,
+// or once some stage cannot end by cutoff_ns.
 static int64_t walk(Sim* sim, int64_t cutoff_ns) {
     int32_t P = sim->problem->P;
     for (int32_t s = 0; s < P; s++) {
@@ -767,7 +767,7 @@ const PipePolicy pipe_policy_adaptive = {
     .build = adaptive_build,
 };
 
-// --- pipe simulate -----------------------------------------------------------------------------------
+// --- pipe_simulate ---------------------------------------------------------------------------------------
 
 static const char job_letter[JOB_COUNT] = {'F', 'B', 'W', 'R'};
 

@@ -17,13 +17,13 @@ typedef struct {
     PipeSpan* send[PLAN_MAX_STAGES];  // the transfers caused by that job, one after the other; else 0,0
 } PipeTimeline;
 
-// What a job hands on, in the order in which the link of its stage sends it.
+// A message of a job, in the order in which the link of its stage sends them.
 typedef enum { MESSAGE_ACT, MESSAGE_GRAD, MESSAGE_FACTORS } PipeMessageKind;
 typedef struct {
     uint8_t kind;   // PipeMessageKind
-    int16_t row;    // whose input it is: an activation of this row, a gradient of its output, its factors
+    int16_t row;    // its reader: an activation of this row, a gradient of its output, its factors
     int16_t stage;  // of that row
-    bool is_sent;   // false: on the same stage, at once
+    bool is_sent;   // false: on the same stage, without a transfer
     int64_t transfer_ns;
 } PipeMessage;
 enum { PIPE_MAX_MESSAGES = PLAN_MAX_STAGES + 1 };
@@ -32,8 +32,8 @@ int32_t pipe_messages(PipeMessage out[PIPE_MAX_MESSAGES], const PipeProblem* pro
 
 // Run the schedule: each stage starts its next job as soon as its input is there; one sending link per stage
 // for both directions, first come first served, or, with `pulls`, messages that their receiver takes. Memory
-// that ends at an instant is free for what begins at it; it depends on the order of a stage's jobs alone.
+// freed at an instant is available to what begins at it; it depends on the order of a stage's jobs alone.
 // `arena` holds the timeline (and temporaries). STATUS_DEADLOCK names the stages and jobs that wait for each
-// other; STATUS_INVALID_PLAN a job that is missing, twice there, or before what it needs.
+// other; STATUS_INVALID_PLAN a job that is missing, repeated, or before its inputs.
 Status pipe_simulate(PipeTimeline* out, const PipeProblem* problem, const PipeSchedule* schedule,
                      Arena* arena);

@@ -4,12 +4,13 @@
 #include "planner.h"
 #include "placement.h"
 
-// A plan's time at STAGE_SEARCH_NS is about that, and what grows with samples: sorting, lists, checks.
+// Fixed cost of a plan at STAGE_SEARCH_NS, and what grows with samples: sorting, lists, checks.
 #define STAGE_SEARCH_NS INT64_C(4000000)
 #define STAGE_SAMPLE_NS INT64_C(50000)
 #define STAGE_TOTAL_NS INT64_C(1500000000)
 
-// A batch's own plan finds a placement among many: it may take so many times as long as one that is priced.
+// A batch's own plan chooses among many placements: it may take this many times as long as one that is
+// priced.
 enum { MAX_SPLITS = 256, OWN_PLAN_EFFORT = 4 };
 
 typedef struct {
@@ -26,7 +27,7 @@ typedef struct {
     Arena plan;       // one at a time
 } StageSearch;
 
-// Which chunks lie where, or whose the head is, is to be chosen.
+// Are chunks or the head's shares to be chosen?
 static bool asks_kind(const PlanRequest* request) {
     return request->placements != PLACEMENT_GIVEN || request->heads != HEAD_CHOICE_GIVEN;
 }
@@ -83,7 +84,7 @@ static Status try_split(StageSearch* search, const Placement* placement) {
     return STATUS_OK;
 }
 
-// What the planner takes for one batch, where it may choose among these placements.
+// The planner's choice for one batch among these placements.
 static Status try_batch_split(StageSearch* search, const StageBatch* batch, PlacementChoice placements) {
     Plan plan;
     PlanRequest request = search->request;
@@ -123,8 +124,8 @@ static Status try_neighbours(StageSearch* search) {
     return STATUS_OK;
 }
 
-// Where memory is short a plan's own choice among all placements may be far off (a search has little time for
-// each), so each kind is asked for by itself, too.
+// Where memory is short a plan's own choice among all placements may be far off (the search has little time
+// for each), so each kind is also requested alone.
 static Status try_kinds(StageSearch* search) {
     if (search->request.placements != PLACEMENT_AUTO) { return STATUS_OK; }
     for (int kind = PLACEMENT_LINEAR; kind < PLACEMENT_COUNT && has_room(search); kind++) {
@@ -165,7 +166,7 @@ static Status balance(LayerRange* out, const StageSearch* search, Arena* arena) 
     return stage_split_make(out, &request, search->costs, samples, (int32_t)num_samples, search->num_batches);
 }
 
-// The plain placement of the kind that is asked for, layers balanced where that is the linear one.
+// The plain placement of the requested kind, layers balanced where that is the linear one.
 static Status begin_with(Placement* out, const StageSearch* search, Arena* arena) {
     const PlanRequest* request = &search->request;
     bool by_shape = request->placements >= PLACEMENT_INTERLEAVED && request->placements < PLACEMENT_COUNT;
@@ -196,7 +197,7 @@ static int64_t mean_ns(const StageSearch* search, int64_t all_ns) {
     return all_ns < INT64_MAX && search->num_batches > 0 ? all_ns / search->num_batches : 0;
 }
 
-// At least one split on all batches; as many plans as take the time.
+// At least one split on all batches; as many plans as fit the time.
 static int32_t num_plans(const StageSearch* search) {
     int64_t num_samples = 0;
     for (int32_t b = 0; b < search->num_batches; b++) { num_samples += search->batches[b].num_samples; }
@@ -206,7 +207,7 @@ static int32_t num_plans(const StageSearch* search) {
     return (int32_t)(num > search->num_batches ? num : search->num_batches);
 }
 
-// present_ns: what the present placement takes; NULL: there is none.
+// present_ns: the time with the present placement; NULL: there is none.
 static Status choose(StageChoice* out, int64_t* present_ns, StageSearch* search, Arena* arena) {
     enum { LEAST_SPLITS = 3 };  // the present one, the balanced one, one that the planner chooses
     const PlanRequest* request = &search->request;

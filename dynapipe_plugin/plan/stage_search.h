@@ -1,12 +1,12 @@
 /*
-stage_search.h -- the placement of a run: the one that plans of sampled batches are fastest with.
+stage_search.h -- the placement of a run: the one with the fastest plans of sampled batches.
 
     candidates   the plain one, linear with stage_split_make of all batches; what the planner chooses for each
-                 batch by itself, among the placements and heads that the request allows
+                 batch alone, among the placements and heads that the request allows
     neighbours   of the best: one layer from a chunk to another, as long as that helps
 
 Every candidate is judged by planning all batches with it, at small effort. Pure and deterministic, like
-plan_make. The work is limited by counts (some second of one core), not by a clock.
+plan_make. The work is limited by counts (about a second of one core), not by a clock.
 */
 #pragma once
 
@@ -27,13 +27,13 @@ typedef struct {
     int64_t balanced_ns;  // the same with the plain placement; 0 like makespan_ns
 } StageChoice;
 
-// In mid-run, where request->placement is run: what they take, *present_ns as makespan_ns, and the best split
-// found from there in about `planning_ns` of one core; the present one at worst.
+// During a run, where request->placement is in use: its time in *present_ns, and the best split found from
+// there in about `planning_ns` of one core, in the worst case the present one.
 Status stage_search_again(StageChoice* out, int64_t* present_ns, const PlanRequest* request,
                           const CostModel* costs, const StageBatch* batches, int32_t num_batches,
                           int64_t planning_ns);
 
 // Where request->choose_stages is set, the best split; else request->placement, its head chosen where
-// request->heads asks for that, and its price.
+// request->heads allows that; and its time.
 Status stage_search(StageChoice* out, const PlanRequest* request, const CostModel* costs,
                     const StageBatch* batches, int32_t num_batches);

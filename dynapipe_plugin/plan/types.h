@@ -1,7 +1,7 @@
 /*
-types.h -- the words that all passes of the planner share: samples, sequences, micro-batches, jobs.
+types.h -- the types that all passes of the planner share: samples, sequences, micro-batches, jobs.
 
-Units are part of a name: _ns, _bytes, _tokens. Times and bytes are int64_t, decided on integers only.
+Units are part of a name: _ns, _bytes, _tokens. Times and bytes are int64_t; decisions use integers only.
 "enc" is the stack of layers that every model has (GPT: all its layers); "dec" the second stack of an
 encoder-decoder model, 0 elsewhere.
 */
@@ -19,7 +19,7 @@ static inline int64_t plan_align_bytes(int64_t num_bytes) {
     return (num_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
 }
 
-// What the planner knows of one sample of the global batch. Its index in the array is its id.
+// One sample of the global batch. Its index in the array is its id.
 typedef struct {
     int32_t enc_tokens;         // tokens that run through the (encoder) layers, >= 1
     int32_t dec_tokens;         // tokens that run through decoder layers; 0 for decoder-only models
@@ -33,8 +33,8 @@ typedef struct {
     int32_t num_tokens;
 } PlanSegment;
 
-// One attention window. Ragged and padded: one segment. Packed: several, attended across, positions running
-// on.
+// One attention window. Ragged and padded: one segment. Packed: several, with attention across them and
+// continuous positions.
 typedef struct {
     int32_t segment_begin, segment_end;  // into Plan.segments
     int32_t enc_tokens;                  // with padding
@@ -54,21 +54,21 @@ typedef struct {
 
 typedef enum { LAYOUT_RAGGED, LAYOUT_PADDED, LAYOUT_PACKED, LAYOUT_COUNT } MbLayout;
 
-// What a model's kernels ask of a micro-batch (DynapipeShapes_v1); all zeros: nothing. `padded`: its
-// sequences have one length, a multiple of seq_multiple, and together tokens in a multiple of tokens_multiple
-// (0: 1); of the decoder's side alike.
+// What a model's kernels require of a micro-batch (DynapipeShapes_v1); all zeros: nothing. `padded`: its
+// sequences have one length, a multiple of seq_multiple, and their total tokens are a multiple of
+// tokens_multiple (0: 1); the same for the decoder's side.
 typedef struct {
     bool padded;
     int32_t seq_multiple, tokens_multiple;
     int64_t max_squares;  // of enc_squares, dec_squares and cross_products, each; 0: any
     int64_t max_tokens;   // of enc_tokens and dec_tokens, each; 0: any
     int64_t max_seqs;     // 0: any
-    bool head_has_layer;  // the last stage has a layer, too
+    bool head_has_layer;  // the last stage must have a layer
     bool head_by_rows;    // a shared head is shared by rows
 } ShapeRules;
 
-// F forward, B gradient of inputs (and of weights where W is not a job of its own), W gradient of weights,
-// R forward again, before B, of a micro-batch whose activations were dropped.
+// F forward, B gradient of inputs (and of weights where W is not a job of its own), W gradient of weights, R
+// recomputation before B of a micro-batch whose activations were dropped.
 typedef enum { JOB_F, JOB_B, JOB_W, JOB_R, JOB_COUNT } JobKind;
 
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_COUNT } RecomputeMode;
@@ -86,8 +86,8 @@ typedef enum { HEAD_WHOLE, HEAD_BY_ROWS, HEAD_BY_VOCABULARY, HEAD_COUNT } HeadSp
 // A stage's share of the head is a number of these.
 enum { HEAD_UNITS = 1024 };
 
-// Which piece of the model is where. A micro-batch passes the chunks 0, 1, .. forward, and back again; chunk
-// k lies on stage stage_of[k], a stage may have several. The first chunk has the embedding too, the last one
+// Which piece of the model is where. A micro-batch passes the chunks 0, 1, .. forward, and back; chunk k is
+// on stage stage_of[k], a stage may have several. The first chunk also has the embedding, the last one
 // the head, unless that is shared; it then ends with the final norm. A chunk may be the head alone (or
 // what feeds it), the embedding may not. One chunk a stage, in order, is the plain pipeline ("linear").
 // The share of stage s counts as chunk K + s wherever jobs name a chunk.
@@ -96,8 +96,8 @@ typedef struct {
     LayerRange chunks[PLAN_MAX_CHUNKS];  // contiguous, cover all layers
     int16_t stage_of[PLAN_MAX_CHUNKS];
     uint8_t head;  // HeadSplit
-    // Shared: stage s has units [head_begin[s], head_begin[s + 1]) of HEAD_UNITS; the last entry is all of
-    // them.
+    // Shared: stage s has units [head_begin[s], head_begin[s + 1]) of HEAD_UNITS; the last entry is
+    // HEAD_UNITS.
     int16_t head_begin[PLAN_MAX_STAGES + 1];
 } Placement;
 
@@ -112,7 +112,7 @@ static inline int32_t placement_stage_of(const Placement* placement, int32_t row
     return row < K ? placement->stage_of[row] : row - K;
 }
 
-// Nothing is sent between chunk k and the next one; false of the last.
+// Nothing is sent between chunk k and the next one; false for the last.
 static inline bool placement_hands_over(const Placement* placement, int32_t k) {
     return k < placement->num_chunks - 1 && placement->stage_of[k] == placement->stage_of[k + 1];
 }
@@ -145,7 +145,7 @@ static inline bool stage_may_have(const LayerRange* layers, int32_t k, int32_t K
 // --- what is asked of the planner --------------------------------------------------------------------
 
 /*
-What is asked of the planner: method, layout, stages and replicas, memory, effort.
+A request to the planner: method, layout, stages and replicas, memory, effort.
 */
 
 struct Machine;  // cost_model.h
@@ -171,7 +171,7 @@ typedef enum {
 typedef enum { RECOMPUTE_CHOICE_NONE, RECOMPUTE_CHOICE_FULL, RECOMPUTE_CHOICE_AUTO } RecomputeChoice;
 typedef enum { SPLIT_BACKWARD_AUTO, SPLIT_BACKWARD_ON, SPLIT_BACKWARD_OFF } SplitBackward;
 
-// Shapes of placements. GIVEN: as many chunks, and where they are, as PlanRequest.placement says.
+// Shapes of placements. GIVEN: the chunks of PlanRequest.placement.
 typedef enum {
     PLACEMENT_GIVEN,
     PLACEMENT_AUTO,
@@ -182,8 +182,8 @@ typedef enum {
     PLACEMENT_COUNT
 } PlacementChoice;
 
-// GIVEN: as PlanRequest.placement says. Where placements are GIVEN too, its shares are where the search
-// begins (if choose_stages), else they stay.
+// GIVEN: the head of PlanRequest.placement. Where placements are GIVEN too, the search begins with its shares
+// (if choose_stages), else they stay.
 typedef enum {
     HEAD_CHOICE_GIVEN,
     HEAD_CHOICE_AUTO,
@@ -197,7 +197,7 @@ typedef enum {
 typedef enum {
     MEMORY_BUFFERS,     // every buffer of the instruction lists, as laid out: what training needs
     MEMORY_ACTIVATIONS  // only what backward needs, F to B (or W): the rule of published planning problems.
-                        // The plan's own arenas may be larger, and it says that it has no limit (0).
+                        // The plan's own arenas may be larger; its limit is printed as 0 (none).
 } MemoryRule;
 
 typedef struct {
@@ -209,19 +209,19 @@ typedef struct {
     SplitBackward split_backward;
     int32_t P, R;
     Placement placement;
-    bool choose_stages;          // the search may move layers between chunks: `placement` is where it begins
+    bool choose_stages;          // the search may move layers between chunks, from `placement` on
     PlacementChoice placements;  // and among which placements it may choose besides
     HeadChoice heads;
     int64_t memory_limit_bytes;  // per rank, model state included; 0: no limit
     MemoryRule memory_rule;
-    const struct Machine* machine;  // in what ranks and links differ, borrowed; NULL: in nothing
+    const struct Machine* machine;  // how ranks and links differ, borrowed; NULL: they do not
     int32_t max_seq_tokens;         // longest sequence the model takes; padding never goes beyond
     int32_t max_target_tokens;  // of the decoder's side, where it has a limit of its own; 0: max_seq_tokens
     int32_t mb_tokens;   // budget of packed, packed-ragged, tokens and kk; 0: the longest, both sides' limits
     int32_t mb_samples;  // of padded; 0: chosen so that an average micro-batch has mb_tokens
-    int32_t effort;                 // simulations the search may spend; 0: the default
-    // Instruction lists, their memory and checks of my_replica alone: what a rank runs. All else, and every
-    // decision, is the same whatever these say.
+    int32_t effort;      // simulations the search may spend; 0: the default
+    // Instruction lists, their memory and checks of my_replica alone: those that a rank runs. Everything else
+    // is the same for all values.
     bool one_replica;
     int32_t my_replica;
 } PlanRequest;

@@ -101,7 +101,7 @@ static Status collective_post_receive(Collective* c, CollectiveOp op, int64_t ro
     return post(c, op, round, true, idx, data, num_bytes);
 }
 
-// Test every request once; finished ones leave the list. Sets *moved if there was one, and *missing to one
+// Test every request once; completed ones leave the list. Sets *moved if there was one, and *missing to one
 // that is still needed for `round`, or NULL.
 static Status poll_requests(Collective* c, int64_t round, bool* moved, const CollectiveRequest** missing) {
     int32_t kept = 0;
@@ -112,7 +112,7 @@ static Status poll_requests(Collective* c, int64_t round, bool* moved, const Col
         if (status == STATUS_OK) {
             status = c->transport->api->test(c->transport->ctx, c->requests[i].handle, &done);
         }
-        if (done) {  // gone, with an error too
+        if (done) {  // completed, also with an error
             *moved = true;
             continue;
         }
@@ -318,8 +318,8 @@ enum { CLOCK_TRIPS = 8 };
 
 // --- few values ------------------------------------------------------------------------------------------
 
-// Pairs of neighbours become one where the group is no power of two: then 2^n members are left, `place` among
-// them. -1: not this one.
+// Pairs of neighbours become one where the group is not a power of two: then 2^n members remain, `place`
+// among them. -1: not this one.
 typedef struct {
     int32_t num_places, num_pairs;
 } Halving;
@@ -340,7 +340,7 @@ static int32_t idx_at(Halving halving, int32_t place) {
     return place < halving.num_pairs ? 2 * place : place + halving.num_pairs;
 }
 
-// One message of a sum: away, in, or both at once.
+// One message of a sum: out, in, or both at once.
 static Status swap_values(Collective* c, CollectiveOp op, int32_t round, int32_t idx, const double* away,
                           double* in, size_t num_bytes) {
     if (in != NULL) { TRY(collective_post_receive(c, op, round, idx, in, num_bytes)); }
@@ -348,7 +348,7 @@ static Status swap_values(Collective* c, CollectiveOp op, int32_t round, int32_t
     return collective_wait(c, op, round);
 }
 
-// The later one is added to the earlier, so that both of a pair get the same bits.
+// The later value is added to the earlier, so that both of a pair get the same bits.
 static void add_values(double* values, const double* other, int32_t num_values, bool other_is_before) {
     for (int32_t k = 0; k < num_values; k++) {
         values[k] = other_is_before ? other[k] + values[k] : values[k] + other[k];
@@ -363,7 +363,7 @@ static Status sum_by_doubling(Collective* c, CollectiveOp op, double* values, in
     const int32_t place = place_of(halving, c->my_idx);
     TRY(collective_need_temp(c, num_bytes));
     double* other = (double*)(void*)c->temp;
-    if (place < 0) {  // the one before has my values, and gives me the sum
+    if (place < 0) {  // the member before adds my values, and gives me the sum
         TRY(swap_values(c, op, 0, c->my_idx - 1, values, NULL, num_bytes));
         return swap_values(c, op, 1, c->my_idx - 1, NULL, values, num_bytes);
     }
@@ -430,7 +430,7 @@ Status collective_all_equal_u64(Collective* c, uint64_t value, const char* what)
 
 // --- bytes -----------------------------------------------------------------------------------------------
 
-// A chain root -> root + 1 -> ...: part k goes on while part k + 1 comes in.
+// A chain root -> root + 1 -> ...: part k is sent on while part k + 1 is received.
 Status collective_broadcast(Collective* c, void* data, size_t num_bytes, int32_t root_idx) {
     if (root_idx < 0 || root_idx >= c->num_ranks) {
         return FAIL(STATUS_OUT_OF_RANGE, "broadcast: root %d in a group of %d", (int)root_idx,
@@ -528,8 +528,7 @@ Status collective_clock_offset(Collective* c, int64_t* out_ns, int64_t* error_ns
     return STATUS_OK;
 }
 
-// --- agreement before a step
-// --------------------------------------------------------------------------------
+// --- agreement before a step -------------------------------------------------------------------------------
 
 void step_claim_add(uint64_t* sum, bool is_send, int32_t tag, int64_t num_bytes) {
     if (num_bytes == 0) { return; }

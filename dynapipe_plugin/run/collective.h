@@ -11,7 +11,7 @@ collective.h -- sums and copies among a group of ranks, on any transport, in one
 Every sum has one order: the result is the same on all ranks and in every run, bit for bit. Sums of many
 values are taken in the order of the group (value of ranks[0] first, then + ranks[1], ...), by one owner, and
 handed to the others as bytes; those of few values by halves: (ranks[0] + ranks[1]) + (ranks[2] + ranks[3]),
-... Values of 16 bits are added as floats, and the sum is rounded once, to nearest even. All members call the
+... Values of 16 bits are added as float32, and the sum is rounded once, to nearest even. All members call the
 same operations in the same order. Several groups may share one transport as long as two groups that share two
 or more ranks do not run at the same time.
 
@@ -22,11 +22,11 @@ transfers. reduce_scatter and all_gather move n * (R - 1) / R values per rank an
 broadcast is a chain (every link carries the data once). Temporary memory is bounded by
 COLLECTIVE_TEMP_BYTES (with more than 256 ranks by 16 KiB per rank), and is kept for the next call.
 
-Few values go in log2 R rounds between pairs of ranks, none of which is everybody's: of a sum of n doubles a
+Few values are exchanged in log2 R rounds between pairs of ranks: of a sum of n doubles a
 rank sends and receives 8 n log2 R bytes (R no power of two: some up to 8 n more), and of what
 collective_share gives to all, B bytes of each, (R - 1) B.
 
-Failure: where no message has moved for timeout_ns, STATUS_COMM says which rank waits for which, in which
+Failure: where no message has moved for timeout_ns, STATUS_COMM names which rank waits for which, in which
 operation. After any failure requests may still be pending: call the transport's abort() or close() before
 freeing the memory that was passed in.
 */
@@ -48,7 +48,7 @@ typedef struct CollectiveRequest CollectiveRequest;
 // Private to collective.c, except that my_idx and num_ranks may be read.
 typedef struct {
     Transport* transport;  // borrowed
-    int64_t timeout_ns;    // 0: wait for ever
+    int64_t timeout_ns;    // 0: wait forever
     int32_t num_ranks;     // R, of the group
     int32_t my_idx;        // 0 <= my_idx < R
     int32_t* ranks;        // [R] copy
@@ -78,8 +78,8 @@ static inline int64_t collective_slice(int64_t num_values, int32_t num_ranks, in
 // A few values (losses, norms, counters): every member gets the sums.
 Status collective_all_reduce_sum(Collective* c, double* values, int32_t num_values);
 
-// blocks: (R, num_bytes), of which this member has filled in its own, blocks[my_idx]: afterwards all are
-// there, on all members.
+// blocks: (R, num_bytes), of which this member has filled in its own, blocks[my_idx]; afterwards all members
+// have all blocks.
 Status collective_share(Collective* c, void* blocks, size_t num_bytes);
 
 // values[my slice] becomes the sum over the group; the rest of `values` is unchanged.
@@ -99,12 +99,12 @@ static inline int32_t collective_type_bytes(DynapipeType type) {
 // From group index `root_idx` to all. num_bytes must be equal everywhere.
 Status collective_broadcast(Collective* c, void* data, size_t num_bytes, int32_t root_idx);
 
-// Nobody leaves before everybody has come. Never mistaken for another operation: a rank that gives up can ask
-// whether the others do too, and where they are in the midst of a sum, it learns that by its timeout.
+// Nobody leaves before everybody has arrived. It has its own tags, so a rank that gives up can ask whether
+// the others do too; a rank inside a sum gets there by its timeout.
 Status collective_barrier(Collective* c);
 
-// STATUS_MISMATCH on every member, with the rank that differs first and both values, where `value` is not
-// the same on all. `what` names it in the message: "hash of the plan of step 12".
+// STATUS_MISMATCH on every member, with the first rank that differs and both values, where `value` is not the
+// same on all. `what` names it in the message: "hash of the plan of step 12".
 Status collective_all_equal_u64(Collective* c, uint64_t value, const char* what);
 
 // Group index 0 gets everybody's bytes, lengths may differ: out[R], memory from `arena` (both only used at
@@ -116,27 +116,25 @@ Status collective_gather_bytes(Collective* c, const void* data, size_t num_bytes
 Status collective_share_bytes(Collective* c, const void* data, size_t num_bytes, unsigned char** out,
                               Arena* arena);
 
-// This rank's clock minus that of group index 0, from the quickest of a few round trips (Cristian 1989), and
-// by how much it may be off at most, half that trip (may be NULL). Both 0 at index 0. For laying traces of
-// several hosts over each other.
+// This rank's clock minus that of group index 0, from the fastest of a few round trips (Cristian 1989), and
+// its largest error, half that trip (may be NULL). Both 0 at index 0. For traces of several hosts.
 Status collective_clock_offset(Collective* c, int64_t* out_ns, int64_t* error_ns);
 
 // --- agreement before a step -----------------------------------------------------------------------------
-// Before anything of a step is sent: all ranks run the same plan, and what each one sends is what its
-// neighbour receives.
+// Before anything of a step is sent: all ranks run the same plan, and each message is what its receiver
+// expects.
 //
 // A transport may write past a receive that is too short (transport_mpi.c), so lengths are compared
 // beforehand. For each pair of ranks the sender of a message adds hash(tag, bytes) to its sum, the receiver
-// subtracts it: both ends' sums make 0 (mod 2^64) where each message that one sends is one that the other
-// expects. With two hashes of the plan that is 16 + 8 P bytes of every rank, in one exchange.
-
+// subtracts it: both sums add up to 0 (mod 2^64) where every message is expected. With two hashes of the plan
+// that is 16 + 8 P bytes of every rank, in one exchange.
 typedef struct {
     uint64_t plan_hash;              // of what all ranks know of it: plan_hash_decisions()
     uint64_t replica_hash;           // of what the ranks of a replica know besides: plan_hash_replica()
     uint64_t with[PLAN_MAX_STAGES];  // with the rank of each stage of my replica
 } StepClaim;
 
-// A message with the rank whose sum that is. Nothing travels where there are no bytes, and nothing is added.
+// A message with the rank whose sum that is. Without bytes nothing is sent, and nothing is added.
 void step_claim_add(uint64_t* sum, bool is_send, int32_t tag, int64_t num_bytes);
 
 // STATUS_MISMATCH on every member names what differs, and between which ranks. `world` is all ranks in their

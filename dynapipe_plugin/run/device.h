@@ -22,7 +22,7 @@ typedef struct {
 
     // Memory of the device, aligned to PLAN_BUFFER_ALIGN. Both wait until the queue is empty.
     Status (*alloc)(void* ctx, void** out, int64_t num_bytes);  // STATUS_NO_MEMORY
-    void (*release)(void* ctx, void* memory);                   // NULL is fine
+    void (*release)(void* ctx, void* memory);                   // NULL is allowed
     Status (*memory_bytes)(void* ctx, int64_t* free_bytes, int64_t* total_bytes);
     // Between any two places, this process's memory or the device's: waits for what is queued, then for the
     // copy.
@@ -34,7 +34,7 @@ typedef struct {
     Status (*mark_ns)(void* ctx, int32_t mark, int64_t* out_ns);  // clock_now_ns() time; of a mark passed
     Status (*settle)(void* ctx);                                  // waits until the queue is empty
 
-    // (optional, may be NULL) name what is queued in between, for profilers: "fwd mb 3"
+    // (optional, may be NULL) a name for what is queued in between, for profilers: "fwd mb 3"
     void (*range_begin)(void* ctx, const char* text);
     void (*range_end)(void* ctx);
     void (*close)(void* ctx);

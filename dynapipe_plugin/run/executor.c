@@ -13,7 +13,7 @@
 #include "transfers.h"
 
 // A row is a chunk, or K + s, the head's share of stage s (plan.h). This rank has some; on the last chunk's
-// rank the shares of others are rows too, whose parts come there.
+// rank the shares of others are rows too, for the parts it receives from them.
 
 enum { EXECUTOR_SPARE_EVENTS = 8, KEEP = DYNAPIPE_FORWARD_KEEP, HEAD = DYNAPIPE_FORWARD_HEAD };
 
@@ -24,7 +24,7 @@ typedef struct {
     int16_t row, stage;
     bool is_mine;   // else another stage's share, seen from the last chunk
     bool is_share;  // of the head
-    bool is_first;  // nothing goes in
+    bool is_first;  // no input
     bool is_end;    // the last chunk, and it has the whole head
     bool feeds;     // the last chunk, and the head is shared
     // Rows of this rank, -1: elsewhere or none. A share's `prev` is the last chunk.
@@ -34,7 +34,7 @@ typedef struct {
     void* model;
 } Row;
 
-// What this rank knows of one micro-batch in one row in this step.
+// State of one micro-batch in one row in this step.
 typedef struct {
     unsigned char* buffer[BUFFER_COUNT];  // NULL: none
     int64_t buffer_bytes[BUFFER_COUNT];
@@ -44,7 +44,7 @@ typedef struct {
     int64_t grad_bytes;            // of a share: its part
     int64_t fact_bytes;            // its factors
     uint8_t transfer[LINK_COUNT];  // TransferState
-    uint32_t seen;                 // while checking: bit per InstrKind that the list had so far
+    uint32_t seen;                 // while checking: a bit per InstrKind found in the list so far
     bool present, has_wgt, has_rec;
 } RowState;
 
@@ -66,7 +66,7 @@ struct Executor {
     int32_t num_rows;
     int16_t idx_of[PLAN_MAX_ROWS];    // index in `rows` of a row of the plan, -1: not here
     int16_t place_of[PLAN_MAX_ROWS];  // index of a row among those of its stage
-    int32_t most_places;              // rows of the stage that has most
+    int32_t most_places;              // rows of the stage with most rows
     unsigned char* scratch;
     const ExecutorStep* step;
 };
@@ -82,8 +82,7 @@ static inline bool executor_by_vocabulary(const Executor* ex, const Row* row) {
     return row->is_share && ex->placement->head == HEAD_BY_VOCABULARY;
 }
 
-// === rows: which pieces of the model are on this rank, whom each talks to, where its data lie ===
-// --- a placement -----------------------------------------------------------------------------------------
+// === rows: which pieces of the model are on this rank, their neighbours, where their data are ===
 static bool shares_head(const Executor* ex) {
     return ex->placement->head != HEAD_WHOLE;
 }
@@ -174,7 +173,7 @@ static Status take_ranges(Executor* ex) {
     return STATUS_OK;
 }
 
-// Fills what stands under "of the step in progress". STATUS_INVALID_PLAN: another number of ranges, or a head
+// Fills the members under "of the step in progress". STATUS_INVALID_PLAN: another number of ranges, or a head
 // that the model cannot share.
 static Status executor_place(Executor* ex, const Placement* placement, int32_t num_stages) {
     TRY(check_placement(ex, placement, num_stages));
@@ -208,7 +207,7 @@ void executor_loss_rows(const Placement* placement, int32_t stage, int32_t num_r
     }
 }
 
-// Messages pass between stages a and b.
+// Do messages pass between stages a and b?
 static void add_peer(bool has[PLAN_MAX_STAGES], int32_t stage, int32_t a, int32_t b) {
     if (a != b && a == stage) { has[b] = true; }
     if (a != b && b == stage) { has[a] = true; }
@@ -247,7 +246,7 @@ static DynapipeBatch executor_rows_of(const Executor* ex, const Row* row, const 
     return part;
 }
 
-// By rows: which of the batch's rows its first one is.
+// By rows: the index in the batch of its first row.
 static int32_t executor_first_row(const Executor* ex, const Row* row, const DynapipeBatch* batch) {
     int32_t begin, end;
     executor_loss_rows(ex->placement, row->stage, batch->num_rows, &begin, &end);
@@ -271,7 +270,7 @@ static void measure_share(const Executor* ex, const Row* row, const DynapipeBatc
     }
 }
 
-// What the state knows of lengths; batch: whole.
+// Sets the state's lengths; batch: whole.
 static void executor_measure(const Executor* ex, int32_t idx, const DynapipeBatch* batch, RowState* out) {
     const Row* row = &ex->rows[idx];
     if (row->is_share) {
@@ -308,7 +307,7 @@ static int32_t executor_tag(const Executor* ex, int32_t mb, int32_t row, int32_t
     return (mb * ex->most_places + ex->place_of[row]) * 3 + message_kind;
 }
 
-// A transfer as this rank sees it: over `link` of a row, with the tag of the row that it is the input of.
+// A transfer as this rank sees it: over `link` of a row, with the tag of the row whose input it is.
 typedef struct {
     Link link;
     int32_t tag;
@@ -332,7 +331,7 @@ static int64_t link_bytes(const Row* row, const RowState* state, Link link) {
     return link == LINK_IN || link == LINK_DIN ? state->in_bytes : state->out_bytes;
 }
 
-// Where a row's data lie: in the buffer of what row of this rank, and from where on. idx -1: nowhere.
+// Where a row's data are: in which buffer, of which row of this rank, at which offset. idx -1: nowhere.
 typedef struct {
     int32_t idx;
     BufferKind kind;
@@ -369,7 +368,7 @@ static unsigned char* link_data(const Executor* ex, int32_t idx, int32_t mb, Lin
     return begin == NULL ? NULL : begin + place.at_bytes;
 }
 
-// === a rank's list against its models, before anything is sent. ===
+// === checks of a rank's list against its models, before anything is sent ===
 
 #define X(name, text) text,
 static const char* const buffer_text[] = {BUFFER_LIST(X)};
@@ -447,7 +446,7 @@ static Status need_buffer(const Executor* ex, const PlanInstr* instr, int32_t id
         buffer_text[kind], (long long)(is_missing ? 0 : state->buffer_bytes[kind]));
 }
 
-// What the link's data need is there.
+// The link's data have the length they need.
 static Status need_link(const Executor* ex, const PlanInstr* instr, int32_t idx, Link link) {
     Place place = link_place(ex, idx, instr->mb, link);
     if (place.idx < 0) { return STATUS_OK; }
@@ -455,7 +454,7 @@ static Status need_link(const Executor* ex, const PlanInstr* instr, int32_t idx,
     return need_buffer(ex, instr, place.idx, place.kind, place.at_bytes + num_bytes);
 }
 
-// A share by rows none of which are in this micro-batch runs nothing.
+// A share by rows without rows in this micro-batch runs nothing.
 static Status need_for_forward(const Executor* ex, const PlanInstr* instr, int32_t idx) {
     const Row* row = &ex->rows[idx];
     const DynapipeBatch* batch = executor_batch(ex, idx, instr->mb);
@@ -481,7 +480,7 @@ static Status need_for_backward(const Executor* ex, const PlanInstr* instr, int3
     return STATUS_OK;
 }
 
-// Every buffer the instruction touches is there and large enough for this model.
+// Every buffer of the instruction exists and is large enough for this model.
 static Status check_buffers(const Executor* ex, const PlanInstr* instr, int32_t idx) {
     switch (instr->kind) {
         case INSTR_FWD:
@@ -492,7 +491,7 @@ static Status check_buffers(const Executor* ex, const PlanInstr* instr, int32_t 
     }
 }
 
-// --- who and when ----------------------------------------------------------------------------------------
+// --- order and peers ---------------------------------------------------------------------------------------
 static Status need_seen(const Executor* ex, const PlanInstr* instr, int32_t idx, InstrKind kind) {
     if (idx < 0 || executor_state(ex, idx, instr->mb)->seen & 1u << kind) { return STATUS_OK; }
     char why[96];
@@ -547,7 +546,7 @@ static Status check_transfer(const Executor* ex, const PlanInstr* instr, int32_t
     return executor_fail(ex, instr, "its peer is not the rank of the chunk at the other end");
 }
 
-// Each instruction once per micro-batch and chunk, after what it builds on, and with the right rank.
+// Each instruction once per micro-batch and chunk, after those it depends on, and with the right rank.
 static Status check_order(const Executor* ex, const PlanInstr* instr, int32_t idx) {
     RowState* state = executor_state(ex, idx, instr->mb);
     TRY(instr->kind <= INSTR_REC ? check_job(ex, instr, idx) : check_transfer(ex, instr, idx));
@@ -557,7 +556,7 @@ static Status check_order(const Executor* ex, const PlanInstr* instr, int32_t id
 }
 
 // --- all of it -------------------------------------------------------------------------------------------
-// What the plan was made for is what the model gets.
+// The plan was made for the batches that the model gets.
 static Status check_counts(const Executor* ex, int32_t m, const DynapipeBatch* b) {
     const MbShape* shape = &ex->step->plan->mbs[m].shape;
     bool is_same = b->num_seqs == shape->num_seqs && b->num_tokens == shape->enc_tokens &&
@@ -672,14 +671,15 @@ static int forward(const Executor* ex, int32_t idx, const PlanInstr* instr) {
     const Row* row = &ex->rows[idx];
     const RowState* state = executor_state(ex, idx, instr->mb);
     bool is_again = instr->kind == INSTR_REC, drops = state->has_rec && !is_again;
-    void* out = is_again ? NULL : link_data(ex, idx, instr->mb, LINK_OUT);  // of rec: it went out long ago
+    void* out = is_again ? NULL : link_data(ex, idx, instr->mb, LINK_OUT);  // of rec: it was sent long ago
     float* losses = row->is_end && !drops ? ex->step->losses[instr->mb] : NULL;
     return row->api->forward(row->model, ex->step->batches[instr->mb], link_data(ex, idx, instr->mb, LINK_IN),
                              out, state->buffer[drops ? BUFFER_FORWARD : BUFFER_ACTS], ex->scratch, losses,
                              drops ? 0 : KEEP | HEAD);
 }
 
-// From the parts of a head shared by vocabulary to the gradient of its inputs; by rows they lie there.
+// From the parts of a head shared by vocabulary to the gradient of its inputs; by rows the parts are that
+// gradient.
 static int combine(const Executor* ex, int32_t idx, int32_t mb) {
     const Row* row = &ex->rows[idx];
     const void* parts[PLAN_MAX_STAGES];
@@ -732,7 +732,7 @@ static int share_forward(const Executor* ex, int32_t idx, int32_t mb) {
                                      ex->scratch);
 }
 
-// --- any -------------------------------------------------------------------------------------------------
+// --- any row -----------------------------------------------------------------------------------------------
 static int call_model(const Executor* ex, int32_t idx, const PlanInstr* instr) {
     bool is_share = ex->rows[idx].is_share;
     if (is_share && executor_batch(ex, idx, instr->mb)->num_rows == 0) { return 0; }
@@ -744,7 +744,7 @@ static int call_model(const Executor* ex, int32_t idx, const PlanInstr* instr) {
     }
 }
 
-// Until what the job reads has arrived. What a recomputation reads came before its forward.
+// Waits until the job's inputs have arrived. The inputs of a recomputation came before its forward.
 static Status wait_for_inputs(Executor* ex, int32_t idx, const PlanInstr* instr) {
     static const Link links[PLAN_MESSAGE_KINDS] = {LINK_IN, LINK_DOUT, LINK_FACT};
     PlanMessage reads[PLAN_MAX_MESSAGES];
@@ -817,7 +817,7 @@ void executor_trace_add(Executor* ex, TraceKind kind, int64_t begin_ns, int64_t 
     if (end_ns > trace->end_ns) { trace->end_ns = end_ns; }
 }
 
-// Room for a step of M micro-batches and num_events records; kept for the next.
+// Room for a step of M micro-batches and num_events records; kept for the next step.
 static Status executor_reserve(Executor* ex, int32_t M, int32_t num_events) {
     int64_t num_states = (int64_t)M * ex->num_rows;
     if (num_states > ex->max_states) {
@@ -967,11 +967,10 @@ Status executor_run(Executor* ex, const ExecutorStep* step) {
 // === forward only: validation, and generation with a cache ===
 // Micro-batch after micro-batch passes through the chunks of one replica. A rank runs its rows in waves: in
 // wave w chunk k runs batch w - k, shares of the head w - K, and their parts are combined in wave w - K - 1.
-// What a wave makes is read in the next, so two inputs and two outputs of every row take turns, and the
-// messages of a wave are the same set on all ranks: a transport that has groups gets them as one, and nothing
-// can wait in a circle. In generation (one batch) the shares by vocabulary answer, or by rows the first of
-// them, for all sequences; the last chunk's rank picks the best answer.
-
+// The output of a wave is read in the next, so two inputs and two outputs of every row alternate, and the
+// messages of a wave are the same set on all ranks: a transport with groups gets them as one, and no ranks
+// wait for each other in a circle. In generation (one batch) the shares by vocabulary answer, or by rows the
+// first of them, for all sequences; the last chunk's rank picks the best answer.
 typedef struct {
     int64_t in, out;              // offsets in the arena
     int64_t in_bytes, out_bytes;  // of one of the two, rounded up
@@ -983,7 +982,8 @@ typedef struct {
     int32_t num_batches;
     float* const* losses;        // [num_batches], of validation
     const ExecutorInfer* infer;  // NULL: validation
-    DynapipeBatch seq_rows;  // of generation: the batch as hidden states have it, one row of each sequence
+    DynapipeBatch seq_rows;      // of generation: the batch as the hidden states have it, one row of each
+                                 // sequence
     void* arena;
     RowPlaces places[PLAN_MAX_ROWS];
     int64_t acts, scratch, end;  // offsets
@@ -997,7 +997,7 @@ static void raise_to(int64_t* largest, int64_t num_bytes) {
     if (aligned(num_bytes) > *largest) { *largest = aligned(num_bytes); }
 }
 
-// Generation needs no share by rows but the first.
+// Generation uses only the first share by rows.
 static bool takes_part(const Pass* pass, const Row* row) {
     const Placement* placement = pass->ex->placement;
     if (pass->infer == NULL || !row->is_share || placement->head == HEAD_BY_VOCABULARY) { return true; }
@@ -1117,7 +1117,7 @@ static int32_t batch_in(const Executor* ex, const Row* row, int32_t wave) {
     return wave - (row->is_share ? ex->placement->num_chunks : row->row);
 }
 
-// What this rank's rows read in that wave; parts of others are read a wave after they are made.
+// The inputs of this rank's rows in that wave; parts of others are read a wave after they are made.
 static Status pass_receive(const Pass* pass, int32_t wave) {
     const Executor* ex = pass->ex;
     for (int32_t i = 0; i < ex->num_rows; i++) {
@@ -1133,7 +1133,7 @@ static Status pass_receive(const Pass* pass, int32_t wave) {
     return STATUS_OK;
 }
 
-// What this rank's rows made in the wave; hidden states go to every share elsewhere.
+// The outputs of this rank's rows in the wave; hidden states go to every share on other ranks.
 static Status pass_send(const Pass* pass, int32_t wave) {
     const Executor* ex = pass->ex;
     for (int32_t i = 0; i < ex->num_rows; i++) {
@@ -1157,7 +1157,7 @@ static Status pass_wait(const Pass* pass, int32_t idx, int32_t b, Link link, con
     return *state == TRANSFER_NONE ? STATUS_OK : transfers_wait(&pass->ex->transfers, state, name);
 }
 
-// Its input is there, and its output's place free, which batch b - 2 had.
+// Its input is there, and its output's place, used by batch b - 2, is free.
 static Status pass_wait_for_places(const Pass* pass, int32_t idx, int32_t b) {
     const Executor* ex = pass->ex;
     const Row* row = &ex->rows[idx];
@@ -1202,7 +1202,7 @@ static int call_forward(const Pass* pass, int32_t idx, int32_t b) {
                              pass_at(pass, pass->acts), pass_at(pass, pass->scratch), losses, HEAD);
 }
 
-// The calls of generation may wait inside, where no timeout is looked at: everything arrives before.
+// The calls of generation may wait inside, without a timeout: everything arrives before.
 static Status pass_job_begin(const Pass* pass, TraceEvent** event, const Row* row, int32_t b,
                              int64_t before_ns) {
     if (pass->infer != NULL) { TRY(transfers_finish(&pass->ex->transfers)); }
@@ -1219,7 +1219,8 @@ static Status pass_run_row(const Pass* pass, int32_t idx, int32_t b) {
     return executor_job_end(pass->ex, row, event, rc);
 }
 
-// Losses from the parts of a head shared by vocabulary, or the likeliest of what its shares answered.
+// Losses from the parts of a head shared by vocabulary, or the likeliest token among the answers of its
+// shares.
 static Status pass_combine(const Pass* pass, int32_t b) {
     Executor* ex = pass->ex;
     const ExecutorInfer* infer = pass->infer;

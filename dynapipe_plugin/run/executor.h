@@ -1,5 +1,5 @@
 /*
-executor.h -- runs one rank's instruction list of any valid plan over a model; knows nothing of planning.
+executor.h -- runs one rank's instruction list of any valid plan over a model; independent of planning.
 
     Executor* executor;
     ExecutorRange ranges[] = {{&model_api, model}};         // of the placement's chunks those of this rank
@@ -13,10 +13,10 @@ executor waits for what the job reads; before reuse of a buffer the plan has a w
 it waits, it polls every transfer in flight.
 
 Memory: every buffer has the place that the plan gives it, inside `arena`, which the caller owns and makes
-large enough (plan->ranks[rank].arena_bytes); the executor never touches what lies in it, so it may be device
-memory. The step loop allocates nothing once a plan of the largest length was seen.
+large enough (plan->ranks[rank].arena_bytes); the executor never reads or writes its contents, so it may be
+device memory. The step loop allocates nothing after a plan of the largest length.
 
-On a device (executor_use_device) a job is queued, what it reads is joined to the queue (transport.h), and the
+On a device (executor_use_device) a job is queued, its inputs are joined to the queue (transport.h), and the
 host runs ahead; executor_finish() waits. No transfer is polled in between.
 
 Jobs:    fwd = forward; flags KEEP|HEAD, or 0 where this stage recomputes the micro-batch fully
@@ -74,48 +74,48 @@ typedef struct {
     int64_t arena_bytes;  // at least executor_forward_bytes()
 } ExecutorForward;
 
-// ranges: the chunks of this rank in the chain's order, then its share of the head; copied, what they point
-// to and `transport` are borrowed. timeout_ns 0: wait for ever.
+// ranges: the chunks of this rank in the chain's order, then its share of the head; copied; their models and
+// `transport` are borrowed. timeout_ns 0: wait forever.
 Status executor_create(Executor** out, const ExecutorRange* ranges, int32_t num_ranges, Transport* transport,
                        int64_t timeout_ns);
-void executor_free(Executor* executor);  // NULL is fine
+void executor_free(Executor* executor);  // NULL is allowed
 
-// Where the model's values live, if not in this process; before the first step. `transport` has join() then.
+// Where the model's values are, if not in this process; before the first step. `transport` must have join().
 void executor_use_device(Executor* executor, Device device);
 
-// Of a micro-batch's num_rows supervised rows, those whose losses the rank of `stage` has: all where the last
-// chunk is, its own where the head is shared by rows; else none.
+// How many of a micro-batch's num_rows supervised rows have their losses on the rank of `stage`: all where
+// the last chunk is; where the head is shared by rows, its own; else none.
 void executor_loss_rows(const Placement* placement, int32_t stage, int32_t num_rows, int32_t* begin,
                         int32_t* end);
 
-// The other stages of a replica that `stage` exchanges messages with, ascending; returns how many. Of any two
-// stages either both have each other, or neither. num_chunks 0: the plain pipeline.
+// The other stages of a replica that `stage` exchanges messages with, ascending; returns their number. The
+// relation is symmetric. num_chunks 0: the plain pipeline.
 int32_t executor_peers(int32_t out[PLAN_MAX_STAGES], const Placement* placement, int32_t num_stages,
                        int32_t stage);
 
-// The model has what a head shared like this needs.
+// The model has the functions that such a shared head needs.
 bool executor_can_share(const DynapipeModel_v1* api, HeadSplit head);
 
 // What this rank's list sends and receives, by the model's lengths: claim->with. Before the step, for
 // step_agree().
 Status executor_claim(Executor* executor, const ExecutorStep* step, StepClaim* claim);
 
-// executor_start() goes through the list, executor_finish() waits until everything is done and losses are in
-// place. More may be queued on the device in between: it is waited for, too.
+// executor_start() runs the list, executor_finish() waits until everything is done and losses are in place.
+// More may be queued on the device in between; it is waited for too.
 Status executor_start(Executor* executor, const ExecutorStep* step);
 Status executor_finish(Executor* executor);
 Status executor_run(Executor* executor, const ExecutorStep* step);  // both
 
-// Around what else is queued on the device between start and finish (TRACE_REDUCE): into the record, with the
-// device's times.
+// Before and after other work that is queued on the device between start and finish (TRACE_REDUCE): recorded
+// with the device's times.
 Status executor_queue_begin(Executor* executor, TraceKind kind);
 Status executor_queue_end(Executor* executor);
 
-// Where the rank stands in its list, as words: for the message that nothing moves any more.
+// The rank's position in its list, as words, for the message that nothing moves any more.
 void executor_position(const Executor* executor, char* out, size_t out_bytes);
 
-// Bytes that executor_run_forward needs for the largest of these batches (`arena`, `losses` are not looked
-// at): two inputs and two outputs of every chunk, activations, scratch.
+// Bytes that executor_run_forward needs for the largest of these batches (`arena`, `losses` are ignored): two
+// inputs and two outputs of every chunk, activations, scratch.
 Status executor_forward_bytes(int64_t* num_bytes, Executor* executor, const ExecutorForward* forward);
 Status executor_run_forward(Executor* executor, const ExecutorForward* forward);
 
@@ -130,13 +130,13 @@ typedef struct {
     int64_t arena_bytes;         // at least executor_infer_bytes()
 } ExecutorInfer;
 
-// Of infer->batch, infer->cache; the rest of it but the placement is not looked at.
+// Of infer->batch, infer->cache; the rest of it but the placement is ignored.
 Status executor_infer_bytes(int64_t* num_bytes, Executor* executor, const ExecutorInfer* infer);
 Status executor_cache_bytes(int64_t* num_bytes, Executor* executor, const ExecutorInfer* infer);
 Status executor_run_infer(Executor* executor, const ExecutorInfer* infer);
 
-// What the last executor_run (or executor_run_forward) did; valid until the next.
+// The record of the last executor_run (or executor_run_forward); valid until the next.
 const TraceRank* executor_trace(const Executor* executor);
 
-// Add what the rank did besides (reduce, update, share) to that record, a few per step; moves its end.
+// Add the rank's other work (reduce, update, share) to that record, a few per step; moves its end.
 void executor_trace_add(Executor* executor, TraceKind kind, int64_t begin_ns, int64_t end_ns);

@@ -28,7 +28,7 @@ int32_t local_ranks_threads(int32_t asked, int32_t num_ranks) {
 }
 
 // --- hosts and their cores -----------------------------------------------------------------------------
-// Every rank tells all others where it runs; each adds it up.
+// Every rank tells all others where it runs; each rank adds up the cores.
 
 enum { MASK_WORDS = 128 };  // 8192 cores
 
@@ -54,7 +54,7 @@ static int32_t read_quota(void) {
     return host_cores_quota(text);
 }
 
-// A mask of the size that the kernel wants; where it cannot be had, all cores there are.
+// A mask of the size that the kernel wants; where that fails, all cores.
 static void find_mask(uint64_t mask[MASK_WORDS]) {
     memset(mask, 0, MASK_WORDS * sizeof *mask);
     if (sched_getaffinity(0, MASK_WORDS * sizeof *mask, (cpu_set_t*)(void*)mask) == 0) { return; }
@@ -80,7 +80,7 @@ static int32_t count_cores(const uint64_t mask[MASK_WORDS], int32_t quota) {
     return cores > 0 ? cores : 1;
 }
 
-// A core to spare on its host, and mpirun lets the rank use it.
+// The host has a spare core, and mpirun lets the rank use it.
 static bool is_roomy(const HostCores* hosts, const int32_t* of_ranks) {
     for (int32_t r = 0; r < hosts->num_ranks; r++) {
         int32_t h = hosts->host[r];
@@ -150,13 +150,13 @@ int32_t host_cores_short(const HostCores* hosts) {
 enum {
     PROBE_BYTES = 1 << 20,
     SEND_AFTER_NS = 1000 * 1000,
-    ALONE_NS = 4 * 1000 * 1000,  // a network card has moved it by then
+    ALONE_NS = 4 * 1000 * 1000,  // a network card has moved it within that time
     COST_NS = 20 * 1000 * 1000,
-    COST_TRIES = 3,  // a busy machine makes it look dear, never cheap
+    COST_TRIES = 3,  // other load raises the measured cost, never lowers it
 };
 #define MOST_COST 0.02
 
-// A thread needs several looks of both sides, over TCP at least; where others use the cores, longer.
+// A thread needs several looks of both sides, over TCP at least; longer where others use the cores.
 static const int64_t windows_ns[] = {5 * 1000 * 1000, 20 * 1000 * 1000, 80 * 1000 * 1000};
 enum { NUM_WINDOWS = sizeof windows_ns / sizeof windows_ns[0] };
 
@@ -169,7 +169,7 @@ typedef struct {
     unsigned char *sent, *got;
 } Probe;
 
-// Until a request is done; timeout_ns 0: for ever.
+// Until a request is done; timeout_ns 0: forever.
 static Status wait_for(const Transport* t, int32_t peer, void* request, int64_t timeout_ns) {
     Backoff backoff = {0};
     for (int done = 0;;) {
@@ -190,7 +190,7 @@ static void compute(int64_t ns) {
     for (int64_t begin_ns = clock_now_ns(); clock_now_ns() - begin_ns < ns;) {}
 }
 
-// Over the link after every second rank, all at once; *late: on this rank it was not there when the job
+// Over the link after every second rank, all at once; *late: on this rank it had not arrived when the job
 // ended.
 static Status send_over(const Probe* probe, int32_t parity, int64_t window_ns, bool* late) {
     const Transport* t = probe->transport;
@@ -214,7 +214,7 @@ static Status send_over(const Probe* probe, int32_t parity, int64_t window_ns, b
     return takes_part ? wait_for(t, peer, request, probe->world->timeout_ns) : STATUS_OK;
 }
 
-// Whether on every link a message came during a job.
+// Did a message arrive during a job on every link?
 static Status all_arrive(const Probe* probe, int64_t window_ns, bool* out) {
     double num_late = 0;
     for (int32_t parity = 0; parity < 2; parity++) {
@@ -227,7 +227,7 @@ static Status all_arrive(const Probe* probe, int64_t window_ns, bool* out) {
     return STATUS_OK;
 }
 
-// Share of a core that the thread takes, on the rank where it takes most, while all compute and wait for a
+// The thread's share of a core, on the rank where it is largest, while all ranks compute and wait for a
 // message.
 static Status measure_cost(const Probe* probe, double* out) {
     const Transport* t = probe->transport;
@@ -244,7 +244,7 @@ static Status measure_cost(const Probe* probe, double* out) {
     TRY(wait_for(t, next, send, probe->world->timeout_ns));
     double sums[2] = {is_dear, cost};
     TRY(collective_all_reduce_sum(probe->world, sums, 2));
-    *out = sums[0] > 0 ? 1 : sums[1] / t->num_ranks;  // dear for one: dear for all, who wait for it
+    *out = sums[0] > 0 ? 1 : sums[1] / t->num_ranks;  // the largest decides: all ranks wait for the slowest
     return STATUS_OK;
 }
 
@@ -252,7 +252,7 @@ static Status switch_on(const Probe* probe, int64_t nap_ns, bool* is_on) {
     const Transport* t = probe->transport;
     bool mine = false;
     TRY(collective_barrier(probe->world));
-    // A rank that has none is not to leave the others waiting for its number.
+    // A rank without links must still take part, or the others wait for its number.
     if (t->api->progress(t->ctx, nap_ns, &mine) != STATUS_OK) { mine = false; }
     double num_off = !mine;
     TRY(collective_all_reduce_sum(probe->world, &num_off, 1));
@@ -261,8 +261,8 @@ static Status switch_on(const Probe* probe, int64_t nap_ns, bool* is_on) {
     return STATUS_OK;
 }
 
-// The longest nap with which messages come; the shortest where it is asked for and none does. Leaves the
-// thread on where one was found.
+// The longest nap with which messages arrive; the shortest where the thread is requested and none suffices.
+// Leaves the thread on where one was found.
 static Status find_nap(const Probe* probe, Progress* out, bool is_told) {
     for (int32_t i = 0; i < NUM_NAPS; i++) {
         bool is_on, arrive = false;
@@ -351,7 +351,7 @@ static Status move(const End* end, size_t num_bytes, bool sends) {
     return wait_for(links, end->peer, request, end->timeout_ns);
 }
 
-// The first round trip opens connections: it does not count.
+// The first round trip opens connections and does not count.
 static Status one_way_ns(double* out, const End* end, size_t num_bytes) {
     bool is_first = end->links->rank < end->peer;
     int64_t ns[NUM_ROUNDS];
@@ -375,8 +375,7 @@ static Status probe_end(LinkCosts* out, const End* end) {
     return STATUS_OK;
 }
 
-// All begin together: no pair has the machine for itself. Of a pair, the first rank's numbers are told to
-// all.
+// All begin together: no pair has the machine for itself. The first rank of a pair sends its numbers to all.
 static Status probe_pairs(LinkCosts* out, const Transport* links, Collective* world, void* memory,
                           int32_t odd) {
     int32_t rank = links->rank, first = rank % 2 == odd ? rank : rank - 1;

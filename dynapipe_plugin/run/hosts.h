@@ -22,8 +22,8 @@ Which ranks share a host, and whether it has the cores that they want.
     TRY(host_cores_find(&hosts, &world, num_threads));    // a collective
     if (host_cores_short(&hosts) >= 0) { ... times measured here mean little ... }
 
-Cores of a host are those that one of its ranks may run on (sched_getaffinity: mpirun binds ranks, batch
-systems give away parts of a node), and no more than its cgroup's quota (cpu.max, rounded down). Ranks that
+Cores of a host are those that any of its ranks may run on (sched_getaffinity: mpirun binds ranks, batch
+systems assign parts of a node), and no more than its cgroup's quota (cpu.max, rounded down). Ranks that
 mpirun reports as alone on their machine are, whatever its name (a simulator's are all on one).
 */
 
@@ -45,12 +45,12 @@ int32_t host_cores_quota(const char* text);
 
 // --- do messages move while their ranks compute? -------------------------------------------------------
 /*
-Whether messages move while their ranks compute, and whether somebody is to see to it.
+Whether messages move while their ranks compute, and whether a thread must move them.
 
-Most MPI implementations move a message inside calls of MPI only, so one that comes during a job waits for its
-end; the executor calls MPI between jobs. A thread that looks now and then moves it at once, but takes its
+Most MPI implementations move a message only inside MPI calls, so one that arrives during a job waits for its
+end; the executor calls MPI between jobs. A thread that polls moves it at once, but takes its
 time from the cores that compute, unless some are idle. Which is better is measured when a session opens, in
-0.1 s, on a machine that does other work in up to 1 s:
+0.1 s, on a loaded machine in up to 1 s:
 
     arrives   all ranks post 1 MiB to their neighbours and then compute without a call for some ms: is it
               there? Without the thread (a network card that moves it alone), with one that looks every 1 ms,
@@ -60,22 +60,22 @@ time from the cores that compute, unless some are idle. Which is better is measu
               below 2 %, where it has no core of its own
 
 and all ranks do the same: the thread with the longest nap that suffices, or none. Where messages do not move
-by themselves then, they are pulled (plan/cost/machine.h), and plans are made for that. Where a host has fewer
-cores than threads there is no thread, and nothing is measured: times mean nothing there, and plans are those
-of a machine with a core for each.
+by themselves then, they are pulled (plan/cost_model.h), and plans are made for that. Where a host has fewer
+cores than threads there is no thread, and nothing is measured: times are meaningless there, and plans are
+those of a machine with a core for each.
 
-Plans depend on the answer, and clocks gave it. So a checkpoint keeps it (session_resplit.c), and a run
-that goes on plans by that; `on` and `off` are the same in every run.
+Plans depend on the answer, which was measured. So a checkpoint keeps it (session_resplit.c), and a run
+that resumes plans with it; `on` and `off` are the same in every run.
 
-On GPUs the host is free while the device computes and looks all the time: nothing is measured there.
+On GPUs the host is free while the device computes, and polls all the time: nothing is measured there.
 */
 
 typedef enum { PROGRESS_AUTO, PROGRESS_ON, PROGRESS_OFF } ProgressChoice;
 
 typedef struct {
-    int64_t nap_ns;      // the thread looks so often; 0: there is none
-    bool pulls;          // messages wait for their receiver's next look
-    double cost;         // of the thread, share of a core, measured; 0: none, or a core of its own
+    int64_t nap_ns;      // the thread polls at this interval; 0: there is none
+    bool pulls;          // messages wait until their receiver polls
+    double cost;         // the thread's share of a core, measured; 0: none, or a core of its own
     const char* reason;  // of `pulls`, for the banner
 } Progress;
 
@@ -118,16 +118,15 @@ typedef struct {
     double latency_ns, bytes_per_ns;
 } LinkCosts;
 
-// out[r]: of ranks r and r + 1, the same bits on all ranks; nothing where there is one rank. stream: the
-// compute stream of a GPU build; else NULL.
+// out[r]: of ranks r and r + 1, the same bits on all ranks; unused with one rank. stream: the compute stream
+// of a GPU build; else NULL.
 Status link_probe(LinkCosts* out, Collective* world, void* stream, TransportChoice choice);
 
 // On links that are open; `memory` has LINK_PROBE_BYTES where the links read and write.
 Status link_probe_run(LinkCosts* out, const Transport* links, Collective* world, void* memory);
 
-// Bytes per ns at which the group sums gradients: of every byte, a rank sends 2 (R - 1) / R there and back.
-// Until all have it. Memory of this process. A collective of the group, of two ranks or more; their numbers
-// may differ a little.
+// Bytes per ns at which the group sums gradients: of every byte, a rank sends 2 (R - 1) / R in total. Memory
+// of this process. A collective of the group, of two ranks or more; their results may differ a little.
 Status link_probe_sums(double* bytes_per_ns, Collective* group);
 
 #ifdef __cplusplus

@@ -89,9 +89,7 @@ void session_device_close(Dynapipe* dp) {
 }
 #endif
 
-// --- hosts, and who still answers ----------------------------------------------------------------------
-// Which rank is on which host, and who is still there when a run ends because nothing
-// moved.
+// --- hosts, and which ranks still answer -------------------------------------------------------------------
 
 enum { MOST_NAMED = 8 };
 _Static_assert((int)TAG_ROLL < (int)TRANSPORT_TAG_END, "tags of the transport");
@@ -112,7 +110,7 @@ static Status session_hosts_gather(Dynapipe* dp) {
 
 // --- the roll call ---------------------------------------------------------------------------------------
 
-// `is_here`: (num_ranks) that have called. Requests that are not done stay where they are: the process ends.
+// `is_here`: (num_ranks) ranks that have called. Pending requests are left: the process ends.
 typedef struct {
     void** requests;
     bool *is_open, *is_here;
@@ -175,8 +173,8 @@ static void name_missing(const Dynapipe* dp, const Roll* roll) {
     fflush(stderr);
 }
 
-// Behind STATUS_COMM, on its way to the end: every rank that is still there calls, and rank 0 (without it the
-// last one) prints who does not. The transport is good for nothing else afterwards.
+// After STATUS_COMM, before the end: every rank that still runs calls, and rank 0 (without it the last one)
+// prints which do not. The transport is unusable afterwards.
 static void session_roll_call(const Dynapipe* dp) {
     const int32_t num_ranks = dp->transport.num_ranks, rank = dp->transport.rank;
     const bool listens = rank == 0 || rank == num_ranks - 1;
@@ -186,14 +184,14 @@ static void session_roll_call(const Dynapipe* dp) {
     if (roll.requests == NULL || roll.is_open == NULL || roll.calls == NULL) { return; }
     roll.is_here = roll.is_open + num_ranks;
     roll.is_here[rank] = true;
-    // Ranks give up at different times, by about a job. Whoever ends first ends all.
+    // Ranks give up at different times, within about a job. The first to end ends all.
     int64_t wait_ns = ROLL_NS + (int64_t)dp->options.comm_timeout_s * 1000000000 / 20;
     call_and_listen(dp, &roll, listens ? wait_ns : wait_ns + ROLL_NS);
     if (rank == 0 || (listens && !roll.is_here[0])) { name_missing(dp, &roll); }
 }
 
 // --- ending early --------------------------------------------------------------------------------------
-// Ranks agree that the run ends early: by a signal to any of them; and on the time.
+// Ranks agree that the run ends early: by a signal to any of them, or by the time limit.
 
 void dynapipe_watch_signals(Dynapipe* dp) {
     stop_signal_watch();
@@ -212,7 +210,7 @@ double session_stop_mine(const Dynapipe* dp) {
     return dp->watches_signals ? stop_signal_seen() : 0;
 }
 
-// Of different signals, the least number: SIGINT (2), which gives the exit status, before the others.
+// Of different signals, the smallest number: SIGINT (2), which sets the exit status, before the others.
 void session_stop_take(Dynapipe* dp, const double* of_ranks, int32_t stride) {
     for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
         int32_t number = (int32_t)of_ranks[(size_t)r * (size_t)stride];
@@ -241,9 +239,9 @@ Status session_stop_agree(Dynapipe* dp) {
     return STATUS_OK;
 }
 
-// --- kept for later --------------------------------------------------------------------------------------
+// --- reserved members --------------------------------------------------------------------------------------
 
-// Members kept for later: numbers or functions, 8 bytes each.
+// Numbers or functions, 8 bytes each.
 static Status check_reserved(const char* name, const void* members, size_t num_bytes) {
     for (size_t i = 0; i < num_bytes / sizeof(uint64_t); i++) {
         uint64_t word;
@@ -328,7 +326,7 @@ Status interface_check_blocks(const DynapipeBlocks_v1* blocks) {
 
 // --- open and close ------------------------------------------------------------------------------------
 
-// How long a rank that gives up waits for the others to do the same.
+// How long a rank that gives up waits for the others to give up too.
 #define END_TOGETHER_NS INT64_C(2000000000)
 
 const char* dynapipe_error(void) {
@@ -362,8 +360,8 @@ static Status group_ranks(Dynapipe* dp, int32_t* ranks) {
     return collective_init(&dp->pipeline, &dp->transport, ranks, P, timeout_ns);
 }
 
-// Hosts may have different cores or numbers of ranks, but every rank must make the same plan: with what the
-// largest number of threads costs, which is also the one that needs the most scratch memory.
+// Hosts may have different cores or numbers of ranks, but every rank must make the same plan: with the times
+// for the largest number of threads, which also needs the most scratch memory.
 static Status agree_on_threads(Dynapipe* dp) {
     double most = dp->num_threads = local_ranks_threads(dp->options.threads, dp->transport.num_ranks);
     TRY(session_most(dp, &most));
@@ -432,7 +430,8 @@ int dynapipe_open_as(int32_t header_interface, Dynapipe** out, int* argc, char**
                       "interface %d ---> compile both from the same dynapipe_plugin/ (make clean, then make)",
                       header_interface, DYNAPIPE_INTERFACE);
     }
-    *out = dp;  // also after a failure: the caller asks it for its rank, so that one rank alone complains
+    *out = dp;  // also after a failure: the caller asks it for its rank, so that only one rank prints the
+                // error
     return (int)status;
 }
 
@@ -469,8 +468,8 @@ void dynapipe_close(Dynapipe* dp) {
     free(dp);
 }
 
-// Wrong options and bad files are found by every rank alike: then one prints it and all leave in order. A
-// rank that is alone with its trouble takes the others down.
+// Wrong options and bad files are found by every rank alike: one rank prints the error and all leave in
+// order. A rank that fails alone ends the others too.
 void dynapipe_abort(Dynapipe* dp, const char* why) {
     if (dp == NULL || dp->transport.api == NULL) {
         fprintf(stderr, "error: %s\n", why);

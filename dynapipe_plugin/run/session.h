@@ -1,15 +1,16 @@
 /*
 session.h -- the inside of a Dynapipe: what its modules share.
 
-    session.c          open, close, ranks, ending together and early, checks of the program's structs; where
-values live in a CPU build (GPU builds: cuda/session_cuda.c) session_options.c  the command line; options in a
-checkpoint, in metrics.jsonl, compared between ranks session_data.c     data, its verification, and the steps
-made ahead from it: batch -> plan -> micro-batches session_model.c    what the options allow, the stage split
-for the mixture, the model attached session_step.c     one step run: execute, reduce gradients; validation
-    session_generate.c answers, with a cache of keys and values
-    session_report.c   how far a step was off its prediction; the step line, metrics.jsonl, plan and trace of
-a step session_refit.c    what steps that ran tell of the costs session_resplit.c  layers that move between
-ranks in mid-run
+    session.c           open, close, ranks, ending together and early, checks of the program's structs; where
+                        values live in a CPU build (GPU builds: cuda/session_cuda.c)
+    session_options.c   the command line; options in a checkpoint, in metrics.jsonl, compared between ranks
+    session_data.c      data, its verification, and the steps made ahead: batch -> plan -> micro-batches
+    session_model.c     what the options allow, the stage split for the mixture, the model attached
+    session_step.c      one step run: execute, reduce gradients; validation
+    session_generate.c  answers, with a cache of keys and values
+    session_report.c    a step's error; the step line, metrics.jsonl, plan and trace of a step
+    session_refit.c     corrections of the cost model from steps that ran
+    session_resplit.c   layers that move between ranks during a run
 */
 #pragma once
 
@@ -86,18 +87,18 @@ void session_options_free(SessionOptions* options);  // an all-zero one is fine
 void session_options_print(FILE* out);
 // A string option's value by name; NULL if not given or no such option.
 const char* session_options_string(const SessionOptions* options, const char* name);
-// Those that decide what is learned from what, in which order, as lines "name=value". Where and how it is
-// computed may change on the way.
+// Those that decide what is learned from which data in which order, as lines "name=value". The others may
+// change during a run.
 void session_options_settings(const SessionOptions* options, FILE* out);
 
 // Lines "name=value": STATUS_MISMATCH, on all ranks alike, with the first name that differs, both values and
-// the ranks that have them; `what` begins the message. A collective.
+// their ranks; `what` begins the message. A collective.
 Status session_same(Dynapipe* dp, const char* what, const char* lines);
 Status session_same_options(Dynapipe* dp, int argc, char** argv);  // and what is left of the command line
 Status session_same_run(Dynapipe* dp);
 Status session_same_model(Dynapipe* dp);  // its shape and costs, the machine
 
-// Options stand before the position in the data that a checkpoint keeps. add: *position in memory of dp's.
+// Options come before the position in the data that a checkpoint keeps. add: *position in memory of dp's.
 // take: removes them; prints on rank 0 what differs now.
 Status session_settings_add(Dynapipe* dp, const void** position, size_t* num_bytes);
 Status session_settings_take(const Dynapipe* dp, const void** position, size_t* num_bytes);
@@ -108,8 +109,7 @@ Status session_position_append(void** own, const void** position, size_t* num_by
 char* session_run_command(int argc, char** argv);  // for the caller to free; NULL: no memory
 char* session_run_json(const Dynapipe* dp);        // the record of a start in metrics.jsonl, likewise
 
-// --- plan_ahead: the next steps' plans, made in a background thread while the current step runs
-// --------------
+// --- plan_ahead: the next steps' plans, made in a background thread while a step runs ----------------------
 //
 //     TRY(plan_ahead_start(&ahead, make, ctx, first_step, end_step, num_ahead));
 //     for (int64_t step = first_step; step < end_step; step++) {
@@ -136,24 +136,22 @@ int64_t plan_ahead_wait_ns(const PlanAhead* ahead);  // how long the last get() 
 void plan_ahead_stop(PlanAhead* ahead);              // after a make() in progress. NULL is fine
 
 // --- session_refit.c ---------------------------------------------------------------------------------------
-// What steps that ran tell of the costs, agreed on by the ranks, used by plans from a fixed later step on
-// (--refit). Planning runs ahead in a thread of its own and every rank must make the same plans. So
-//     1. every rank notes the jobs and sends of its steps; not of the first step after the start, a restore
-//     or a
-//        move of layers
+// Corrections of the costs from steps that ran, agreed on by the ranks, used by plans from a fixed later step
+// on (--refit). Planning runs ahead in a thread of its own and every rank must make the same plans. So
+//     1. every rank records the jobs and sends of its steps, except the first step after the start, a restore
+//        or a move of layers
 //     2. after steps 4, 8, 12, .. of the run all agree on factors of the cost model's terms, of each rank and
 //        kind of job, and of each link: a version
-//     3. plans use a version from the first step on that nobody can have planned by then
-// A checkpoint keeps versions and sums, so that a resumed run plans as the whole one, up to the first plan
-// that uses what both agree on later, each from its own steps. Saving changes nothing for the run that
-// continues.
+//     3. plans use a version from the first step on that no rank can have planned by then
+// A checkpoint keeps versions and sums, so that a resumed run plans like an uninterrupted one, up to the
+// first plan with a version from later steps. Saving does not affect the run that continues.
 
 enum { SESSION_REFIT_EVERY = 4 };
 
 // Times as long as the cost file and its machine predict, in steps of 1 / SCALE_ONE.
 typedef struct {
     RefitRank jobs;
-    double link, link_seen;  // of the link to the next rank: for plans; by the last steps (0: nothing seen)
+    double link, link_seen;  // of the link to the next rank: for plans; from the last steps (0: not measured)
 } RefitOfRank;
 
 typedef struct {
@@ -163,12 +161,12 @@ typedef struct {
     RefitOfRank* ranks;  // [num_ranks]
 } RefitVersion;
 
-// A version as plans take it.
+// A version converted for plans.
 typedef struct {
     int32_t agreed;
     CostModel costs;
     MachineRank* ranks;  // [num_ranks]
-    Machine machine;     // of no ranks, where there is nothing to tell of them
+    Machine machine;     // without ranks where they are alike
 } RefitModel;
 
 enum { REFIT_WORDS = 4 };  // what is printed: embedding, layers, attention, head
@@ -187,46 +185,45 @@ typedef struct {
     RefitVersion* versions;         // [num_versions] rising
     int32_t num_versions;
     RefitModel planned, now;         // of the planning thread, of the steps' thread
-    double said_words[REFIT_WORDS];  // printed last, in how many times as long
+    double said_words[REFIT_WORDS];  // printed last: relative times
     double* said_ranks;              // [num_ranks]
     void* position;                  // session_refit_position()'s last
 } SessionRefit;
 
 void session_refit_init(SessionRefit* refit, bool is_on);
 void session_refit_free(SessionRefit* refit);
-void session_refit_forget(SessionRefit* refit);  // what was agreed on so far; while nobody plans
+void session_refit_forget(SessionRefit* refit);  // the state agreed on so far; while nothing is planned
 // Before the first step is planned, num_ahead steps ahead. Versions of another number of ranks keep their
-// terms; of other costs nothing.
+// terms; versions of other costs are dropped.
 Status session_refit_start(SessionRefit* refit, const CostModel* costs, const Machine* machine, int32_t rank,
                            int32_t num_ranks, int32_t num_ahead);
 // A step of this rank. knows_when: as in trace_links_add().
 Status session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank* trace, bool knows_when);
 // After so many steps of the run: a collective where they agree.
 Status session_refit_agree(SessionRefit* refit, Collective* world, int32_t steps_done);
-// Nothing is planned from this step on: plans of it use what is known now. On all ranks alike.
+// Nothing is planned from this step on: its plans use what is known now. On all ranks alike.
 void session_refit_hasten(SessionRefit* refit, int32_t step_idx);
-// For the planning thread, until it asks again: what the plan of a step (counted from 0) is made with.
-// Returns after how many steps that was agreed on; 0: it is the cost file alone.
+// For the planning thread, until its next call: the costs for the plan of a step (counted from 0). Returns
+// after how many steps they were agreed on; 0: the cost file's.
 int32_t session_refit_costs(SessionRefit* refit, int64_t step_idx, const CostModel** costs,
                             const Machine** machine);
-// Between two steps, on all ranks alike: what was agreed on last, valid until the next step. true: in the
+// Between two steps, on all ranks alike: the last version, valid until the next step. true: agreed on in the
 // step just run.
 bool session_refit_now(Dynapipe* dp, const CostModel** costs, const Machine** machine);
-// The record after the loader's position in a checkpoint, if there is anything to record; and off it again.
+// Appends the record to the loader's position in a checkpoint, if there is anything to record; and removes
+// it.
 Status session_refit_position(SessionRefit* refit, const void** position, size_t* num_bytes);
 Status session_refit_restore(SessionRefit* refit, const void* position, size_t* num_bytes);
 char* session_refit_json(const SessionRefit* refit);  // of the last version, for the caller to free
 
 // --- session_resplit.c -------------------------------------------------------------------------------------
-// Layers, and shares of the head, that move between ranks while a run goes on (--resplit).
+// Layers, and shares of the head, that move between ranks during a run (--resplit).
 //     auto       where refit has found that ranks take other times than predicted, a placement of the same
-//     shape
-//                is searched again; layers move where that saves more than 5 % of a step, and more than the
-//                move costs in what is left of the run. Where layers or shares are given one by one they
-//                stay.
+//                shape is searched again; layers move where that saves more than 5 % of a step, and more than
+//                the move costs in the rest of the run. Layers or shares given one by one stay.
 //     STEP:..    after that step, as given: to compare runs, or before a host is known to become slower
-// All of it is decided on what all ranks know alike. Steps planned ahead are planned again from the same
-// samples: what is learned from what does not change. A checkpoint keeps the placement, and a run that
+// Every decision uses only what all ranks know alike. Steps planned ahead are planned again from the same
+// samples, so training data and order do not change. A checkpoint keeps the placement, and a run that
 // resumes moves layers once more before its first step, unless it is given another (--placement, --head,
 // --stage-split, --resplit off).
 
@@ -254,20 +251,19 @@ typedef struct {
     size_t position_bytes;
     void* record;  // session_resplit_position()'s last
     int64_t asked_ns, moved_ns, moved_bytes;
-    bool is_moving;  // from dynapipe_resplit() to the next step
+    bool is_moving;  // between dynapipe_resplit() and the next step
 } SessionResplit;
 
 Status session_resplit_parse(SessionResplit* out, const char* text);
 void session_resplit_free(SessionResplit* resplit);
-// The placement is chosen, of these batches (in out->arena): what --resplit gives must be placements of this
-// model, too.
+// The placement is chosen, for these batches (in out->arena): placements of --resplit must fit this model
+// too.
 Status session_resplit_begin(Dynapipe* dp);
-// Before a step: does the program take part where it must? Prints what a move took.
+// Before a step: did the program make a move that was due? Prints the time of a move.
 Status session_resplit_check(Dynapipe* dp);
-// Were ranks to take now[num_ranks] where they took then[]: is another search worth it? All of them slower
-// alike is no reason.
+// Do times that changed from then[] to now[num_ranks] justify another search? A common factor does not.
 bool session_resplit_differs(const double* then, const double* now, int32_t num_ranks);
-// May a placement be changed after the step last run?
+// May a placement be changed after the last step?
 bool session_resplit_may_look(const Dynapipe* dp);
 // A step that takes then_ns, not present_ns, after a move of move_ns. is_back: it is the placement before the
 // last.
@@ -277,21 +273,20 @@ typedef struct {
     bool is_back;
 } ResplitOffer;
 bool session_resplit_pays(const ResplitOffer* offer);
-// The placement given for the step last run; *found false: none.
+// The placement given for the last step; *found false: none.
 Status session_resplit_told(const Dynapipe* dp, Placement* out, bool* found);
-// After the position in the data, where layers have moved or might have, or messages were found to be pulled
-// or not; and off it again.
+// Appended to the position in the data where layers have moved or may move, or pulled messages were measured;
+// and removed.
 Status session_resplit_position(Dynapipe* dp, const void** position, size_t* num_bytes);
 void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_bytes);
 
-// Values of arrays from the ranks that have them to the ranks that want them, point to point. Every rank
+// Values of arrays go from the ranks that have them to the ranks that want them, point to point. Every rank
 // tells all others what it has and wants, finds its transfers, and sends and receives them in parts of at
 // most PIECE_PART_BYTES, PIECE_PARTS_AHEAD at a time. Where values live in this process's memory they travel
-// without a copy, elsewhere through host memory.
-//
-// A piece is an interval of an array of the whole model that all ranks know by its key. Several ranks may
-// have copies of a value: a rank that wants it takes its own copy, else the nearest one among the stages of
-// its replica, else that of the nearest rank; of two as near, the lower.
+// without a copy, elsewhere through host memory. A piece is an interval of an array of the whole model that
+// all ranks know by its key. Several ranks may have copies of a value: a rank that wants it takes its own
+// copy, else the nearest one among the stages of its replica, else that of the nearest rank; at equal
+// distance the lower rank's.
 
 enum { PIECE_PART_BYTES = 4 << 20, PIECE_PARTS_AHEAD = 8 };
 
@@ -314,16 +309,16 @@ typedef struct {
 } PieceTransfer;
 
 typedef struct {
-    PieceTransfer* transfers;  // in one order of all ranks' transfers
+    PieceTransfer* transfers;  // in the same order on all ranks
     int32_t num_transfers, max_transfers;
 } PieceRoute;
 
-// The transfers from or to rank `me`. tables: [num_ranks]. STATUS_MISMATCH: values that `me` wants and nobody
-// has, or has of another length. Pure: every rank finds the same.
+// The transfers from or to rank `me`. tables: [num_ranks]. STATUS_MISMATCH: values that `me` wants and no
+// rank has, or has with another length. Pure: every rank finds the same.
 Status piece_route(PieceRoute* out, const PieceTable* tables, int32_t num_ranks, int32_t num_stages,
                    int32_t me, Arena* arena);
 
-// Memory that is not this process's: both are done when they return. NULL: it is this process's.
+// Memory that is not this process's: both copies are complete on return. NULL: it is this process's.
 typedef struct {
     Status (*read)(void* ctx, void* to, const void* from, size_t num_bytes);   // to the host
     Status (*write)(void* ctx, void* to, const void* from, size_t num_bytes);  // from the host
@@ -335,21 +330,21 @@ typedef struct {
     int32_t num_have, num_want;
 } PieceLists;
 
-// A collective of all ranks; rank = replica * num_stages + stage. *moved_bytes: what went from rank to rank,
-// of all ranks together; may be NULL. Fails on all ranks, on the one to blame with the reason:
-// STATUS_MISMATCH where values are wanted that nobody has, STATUS_OUT_OF_RANGE where a piece is none.
+// A collective of all ranks; rank = replica * num_stages + stage. *moved_bytes: the bytes moved between
+// ranks, of all ranks together; may be NULL. Fails on all ranks, with the reason on the rank at fault:
+// STATUS_MISMATCH where no rank has the wanted values, STATUS_OUT_OF_RANGE where a piece is invalid.
 Status piece_move(Collective* world, int32_t num_stages, const PieceMemory* memory, const PieceLists* lists,
                   int64_t* moved_bytes);
 
 // --- session -----------------------------------------------------------------------------------------------
 
-// What dynapipe_measure() found out, for dynapipe_choose_stages() to take.
+// The result of dynapipe_measure(), input of dynapipe_choose_stages().
 struct DynapipeCosts {
     CostModel model;
-    Machine machine;           // its ranks stand in the block of this struct: free() ends both
-    DynapipeShapes_v1 shapes;  // what the kernels ask of a micro-batch (DynapipeBlocks_v1)
+    Machine machine;           // its ranks are in the same allocation: free() releases both
+    DynapipeShapes_v1 shapes;  // the kernels' requirements of a micro-batch (DynapipeBlocks_v1)
     bool has_weights_job;      // the model has backward_weights: schedules may divide its backward
-    HeadSplit shares_head;     // whole: not; by rows: so alone; by vocabulary: in both ways
+    HeadSplit shares_head;     // whole: not shared; by rows: only so; by vocabulary: either way
 };
 
 // Everything about one step, made before the step begins.
@@ -361,21 +356,21 @@ typedef struct {
     const DynapipeBatch** batches;  // [plan.M]; NULL where another replica runs the micro-batch
     float** losses;                 // [plan.M] (num_rows) each; NULL like batches
     int64_t computed_tokens;
-    int64_t plan_cpu_ns;  // what planning cost, without collation
-    int32_t refit_step;   // the plan's costs were agreed on after so many steps; 0: they are the cost file's
+    int64_t plan_cpu_ns;  // planning time, without collation
+    int32_t refit_step;   // after how many steps the plan's costs were agreed on; 0: they are the cost file's
 } SessionStep;
 
-// What each rank tells the others after a step.
+// Values that each rank sends to the others after a step.
 enum {
     STAT_BUSY_NS,
     STAT_PIPELINE_NS,
     STAT_STEP_NS,
     STAT_PEAK_BYTES,  // planned: arena and model state
-    STAT_RSS_BYTES,   // measured: the process at its largest; what the rank has taken of its GPU
+    STAT_RSS_BYTES,   // measured: the process's largest size; the rank's memory on its GPU
     STAT_PLAN_NS,
     STAT_PLAN_WAIT_NS,
     STAT_PLAN_IDLE,     // share of the step in which the plan has no job for the rank
-    STAT_STOP_SIGNAL,   // that this rank has seen
+    STAT_STOP_SIGNAL,   // seen by this rank
     STAT_SECONDS,       // since the session was opened
     STAT_PREDICTED_NS,  // of its replica, on first stages
     STAT_JOBS_OFF_NS,
@@ -383,11 +378,11 @@ enum {
     SESSION_STATS
 };
 
-// The run as a whole, for the closing lines. Steps after the first few, where buffers still grow.
+// The run as a whole, for the closing lines. Excludes the first few steps, where buffers still grow.
 enum { SUMMARY_OFF, SUMMARY_JOBS, SUMMARY_TRANSFERS, SUMMARY_WAITING, SUMMARY_LISTS };
 typedef struct {
     double ns, supervised, total, computed, idle, plan_wait_ns;  // sums over the steps counted
-    double peak_bytes, rss_bytes;                                // of the rank that needs most
+    double peak_bytes, rss_bytes;                                // of the rank with the largest need
     double (*errors)[SUMMARY_LISTS];  // [num_steps] signed, parts of what was predicted
     int32_t num_steps, max_steps;
 } SessionSummary;
@@ -396,7 +391,7 @@ typedef struct SessionDevice SessionDevice;
 
 struct Dynapipe {
     SessionOptions options;
-    char* command;  // as it was typed
+    char* command;  // as typed
 
     // ranks and hosts
     Transport transport;
@@ -409,13 +404,13 @@ struct Dynapipe {
     int64_t open_ns;                    // when the session was opened
     double seconds;                     // since then, by rank 0's clock, at the last report
     bool watches_signals;               // dynapipe_watch_signals(): on all ranks alike
-    int32_t stop_signal;                // that the ranks agree to end by; 0: none
+    int32_t stop_signal;                // agreed time at which the ranks end; 0: none
 
     // where values live
     SessionDevice* on;  // session_device_*
     Device device;
     void* stream;      // dynapipe_use_stream()
-    Transport* links;  // what activations and gradients travel by: `transport` or the device's
+    Transport* links;  // the transport of activations and gradients: `transport` or the device's
     Sums sums;
     PageMemory pages;  // of this process, where there is no device
     void* memory;      // the arena of plan.h: in `pages` or on the device
@@ -425,8 +420,8 @@ struct Dynapipe {
     DynapipeRun_v1 run;
     Loader *train, *val;
     SampleVerify* verify;     // NULL: not asked for
-    bool is_verified;         // by all ranks, as they all know
-    bool says_left;           // that some of it was not
+    bool is_verified;         // by all ranks, agreed
+    bool says_left;           // whether some of it was not
     int32_t num_tasks;        // of the training data, then those that only the validation data has
     const char** task_names;  // [num_tasks] borrowed from the loaders
     int32_t* val_task;        // the validation data's tasks among these
@@ -454,11 +449,11 @@ struct Dynapipe {
     SessionStep* now;                                 // the step last run
     DynapipeStep_v1 last;                             // what it returned
     int64_t step_begin_ns, step_end_ns, pipeline_ns;  // of dynapipe_step; of the executor
-    bool says_bound;                                  // that a bound was beyond its plan
+    bool says_bound;                                  // by how much a bound exceeded its plan
     void* position;                                   // dynapipe_position()'s last
     double *task_sum, *task_rows, *task_loss;         // [num_tasks], one allocation
     Arena eval_arena;
-    int32_t eval_tokens;         // that a forward pass may have, on every rank; 0: not known yet
+    int32_t eval_tokens;         // limit of a forward pass, on every rank; 0: not known yet
     int32_t eval_target_tokens;  // and of the decoder's
 
     // reports
@@ -468,18 +463,18 @@ struct Dynapipe {
     SessionSummary summary;
     int32_t steps_reported;
     LineLog metrics;
-    int64_t tokens_total;  // of all steps of the run, as far as its metrics tell
+    int64_t tokens_total;  // of all steps of the run in its metrics
     bool has_run_record;   // session_run_json() was written
-    int64_t num_unopened;  // lines lost as metrics could not even be opened
+    int64_t num_unopened;  // lines lost because metrics could not be opened
 };
 
 // --- session.c ---
-// dynapipe_open() on a transport that is open already, which the session takes: ranks of tests are threads.
+// dynapipe_open() on an open transport, which the session takes over: ranks of tests are threads.
 Status session_open_on(Dynapipe** out, Transport* transport, int* argc, char*** argv);
-// Of all ranks the largest value, on all alike. A collective.
+// The largest value of all ranks, on all ranks. A collective.
 Status session_most(Dynapipe* dp, double* value);
-// What a rank contributes where the ranks agree to end early; and what all make of it: of each rank the
-// signal it has seen, `stride` values apart.
+// A rank's value for the agreement to end early; and the result: of each rank the signal it has seen,
+// `stride` values apart.
 double session_stop_mine(const Dynapipe* dp);
 void session_stop_take(Dynapipe* dp, const double* of_ranks, int32_t stride);
 // Outside the steps, whose report does it: has any rank seen a signal? A collective where signals are watched
@@ -497,37 +492,37 @@ Status interface_check_report(const DynapipeReport_v1* report);
 Status interface_check_validation(const DynapipeValidation_v1* validation);
 
 // --- session.c; where DYNAPIPE_CUDA is defined, cuda/session_cuda.c ---
-// At open: which card is this rank's, do they suffice for --transport. STATUS_NO_DEVICE on all ranks alike. A
-// collective.
+// At open: this rank's card, and whether the cards suffice for --transport. STATUS_NO_DEVICE on all ranks
+// alike. A collective.
 Status session_device_find(Dynapipe* dp);
 // Before the model is there: fills dp->device and dp->links, connects the ranks. `stream`: where the model
 // computes. A collective, once.
 Status session_device_open(Dynapipe* dp, void* stream);
-// Bytes of this process into memory where values live; they are there when it returns. And the other way,
-// after what is queued where the model computes.
+// Bytes of this process into memory where values live, complete on return. And the other way, after what is
+// queued where the model computes.
 Status session_device_write(const Dynapipe* dp, void* to, const void* from, size_t num_bytes);
 Status session_device_read(const Dynapipe* dp, void* to, const void* from, size_t num_bytes);
 // --memory-limit where none was given: what is free on the card now, the same on all ranks. A collective.
 Status session_device_limit(Dynapipe* dp);
 void session_device_print_version(FILE* out);  // a line on the library of transfers, where there is one
-Status session_sums_open(Dynapipe* dp);        // dp->params, dp->tied are known: fills dp->sums
+Status session_sums_open(Dynapipe* dp);        // once dp->params, dp->tied are known: fills dp->sums
 int64_t session_device_used_bytes(const Dynapipe* dp);  // of memory, for the report
-void session_device_abort(Dynapipe* dp);                // what still runs there ends
+void session_device_abort(Dynapipe* dp);                // ends what still runs there
 void session_device_close(Dynapipe* dp);
 
 // --- session_data.c ---
 CollateParams session_collate_params(const Dynapipe* dp, uint64_t seed, int64_t step_idx);
 // Until all ranks' parts of the data are verified, or the run is told to end: then dynapipe_stop_signal() is
-// not 0. A collective until either has happened.
+// not 0. A collective.
 Status session_verify_wait(Dynapipe* dp);
 void session_verify_stop(Dynapipe* dp);
-// The first batches of the run, wherever the loader stands; it stays there: a run that is resumed is measured
-// and cut as the whole one.
+// The first batches of the run, whatever the loader's position, which stays: a resumed run is measured and
+// cut like an uninterrupted one.
 enum { SESSION_MIXTURE = 4 };
 Status session_mixture(StageBatch out[SESSION_MIXTURE], int32_t* num_batches, Dynapipe* dp, Arena* arena);
 void session_plan_stop(Dynapipe* dp);
 Status session_plan_get(Dynapipe* dp, int32_t step, SessionStep** out);
-// Grow the arena to `num_bytes`; outside the step loop it stays as it is. STATUS_INFEASIBLE: beyond the
+// Grow the arena to `num_bytes`; outside the step loop its address is stable. STATUS_INFEASIBLE: beyond the
 // limit.
 Status session_reserve(Dynapipe* dp, int64_t num_bytes);
 void session_release(Dynapipe* dp);  // the arena
@@ -536,48 +531,47 @@ int64_t session_arena_limit(const Dynapipe* dp);
 
 // --- session_model.c ---
 ShapeRules session_rules(const DynapipeShapes_v1* shapes);  // the planner's
-// Layers or shares are given one by one: they stay.
+// Layers or shares given one by one: they stay.
 bool session_placed_by_list(const Dynapipe* dp);
-// Is this what the options give, or what they allow?
+// Do the options give or allow this placement?
 bool session_placed_fits(const Dynapipe* dp, const Placement* placement);
 // This rank's chunks and its share of the head, of request.placement. STATUS_OUT_OF_RANGE: no room for them.
 Status session_ranges(const Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int32_t* num_ranges);
 int32_t session_num_ranges(const Dynapipe* dp);
 // Of the last chunk, whose rank has losses and answers.
 int32_t session_last_stage(const Dynapipe* dp);
-// Time to plan a step of that length with effort 0. Of predicted times, no clock: all ranks plan alike, and
-// a run that is resumed as the whole one.
+// Planning time of a step of that length with effort 0. From predicted times, no clock: all ranks plan alike,
+// and a resumed run like an uninterrupted one.
 int64_t session_planning_ns(int64_t step_ns, int32_t num_threads, int32_t num_replicas);
-// What was measured of ranks and links: plans are made for it from now on.
+// Measured ranks and links: plans are made for them from now on.
 Status session_machine_take(Dynapipe* dp, const Machine* machine);
-// What is left of each rank's memory, model state included; a rank passes its own. --memory-limit stays one
-// number for all unless a rank has less; where none was given, each has what it has, or where these are
-// almost alike, the least. A collective.
+// The rest of each rank's memory, model state included; a rank passes its own. --memory-limit stays one
+// number for all unless a rank has less; where none was given, each has its own, or, where these are almost
+// alike, the least. A collective.
 Status session_machine_limit(Dynapipe* dp, int64_t mine_bytes);
-// Something took of the memory that was shared out: what the rank lost that lost most is taken from all
-// limits. A collective.
+// Memory was lost after it was shared out: the largest loss of a rank is subtracted from all limits. A
+// collective.
 Status session_machine_take_bytes(Dynapipe* dp, int64_t mine_bytes);
 int64_t session_machine_limit_bytes(const Dynapipe* dp);  // this rank's; 0: none
 void session_machine_free(Dynapipe* dp);
 Status session_need_model(const Dynapipe* dp);  // STATUS_BAD_OPTION: a range of this rank has none
-void session_model_detach(Dynapipe* dp);        // and what was made for it; its memory is the program's
+void session_model_detach(Dynapipe* dp);        // and its arrays; their memory is the program's
 
 // --- session_report.c ---
-// What the jobs of my replica in a plan take where its hosts lack cores, and when it ends; *instr_ns NULL: as
-// planned.
+// Times of my replica's jobs in a plan where its hosts lack cores, and its end; *instr_ns NULL: as planned.
 Status session_predict(int64_t*** instr_ns, int64_t* predicted_ns, const Dynapipe* dp, const Plan* plan,
                        Arena* arena);
-// What the update takes that follows a plan: of the rank that takes longest, since all begin it together.
+// The time of the update after a plan: of the slowest rank, since all begin it together.
 int64_t session_update_ns(const Dynapipe* dp);
-// Some host has fewer cores than threads of ranks: times of jobs there do not show what they cost.
+// Some host has fewer cores than its ranks have threads: measured job times there are not their costs.
 bool session_shares_cores(const Dynapipe* dp);
 void session_account_warn(const Dynapipe* dp);  // of that, once, before the first step
-// The files of --trace and --debug dump-plan can be written: found out before the first step, on all ranks
+// Checks that the files of --trace and --debug dump-plan can be written, before the first step, on all ranks
 // alike.
 Status session_report_open(Dynapipe* dp);
-// The run has the step that --trace and --debug print-plan, dump-plan are to show.
+// Checks that the run has the step that --trace and --debug print-plan, dump-plan show.
 Status session_report_check(const Dynapipe* dp);
-// That step is this rank's to show, with the lists of all replicas.
+// Is that step this rank's to show, with the lists of all replicas?
 bool session_report_shows(const Dynapipe* dp, int64_t step);
 // The run resumes after dp->first_step steps: a warning where the step to show is one of these.
 void session_report_goes_on(const Dynapipe* dp);

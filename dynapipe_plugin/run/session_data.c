@@ -14,7 +14,7 @@
 #include "../../util/program.h"
 #include "../../util/status.h"
 
-enum { QUIET_WAIT_BYTES = 1 << 28 };  // what is read within a second or so needs no words
+enum { QUIET_WAIT_BYTES = 1 << 28 };  // data that is read within about a second needs no message
 enum { TURN_NS = 100000000 };         // between two looks at signals and at the other ranks
 
 static Status agree_on_files(Dynapipe* dp, const SampleShards* shards, const char* flag) {
@@ -49,8 +49,8 @@ typedef struct {
     int32_t idx, count;
 } VerifyPart;
 
-// Ranks that have one and the same files share the work; who has a copy alone reads all of it, since a bit
-// may have flipped in that one only.
+// Ranks with the same files share the work; a rank with a copy of its own reads all of it, since a bit may
+// have flipped in that copy only.
 static Status find_part(Dynapipe* dp, uint64_t id, VerifyPart* out) {
     int32_t num_ranks = dp->transport.num_ranks, mine = dp->transport.rank;
     *out = (VerifyPart){0, 1};
@@ -83,17 +83,17 @@ static Status session_verify_start(Dynapipe* dp) {
     return sample_verify_start(&dp->verify, shards, num_shards, part.idx, part.count);
 }
 
-// What each rank tells the others after a turn.
+// Values that each rank sends to the others after a turn.
 enum { TURN_BUSY, TURN_DAMAGE, TURN_SIGNAL, TURN_STATS };
 
-// The words of the rank that found it are every rank's end.
+// Every rank ends with the message of the rank that found it.
 static Status tell_damage(Dynapipe* dp, int32_t rank, char* message, size_t message_bytes) {
     TRY(collective_broadcast(&dp->world, message, message_bytes, rank));
     return FAIL(STATUS_BAD_FORMAT, "%s", message);
 }
 
-// Each rank waits a little, then all know who has data left, found damage, was told to end. So nobody is away
-// for longer than others wait for it.
+// Each rank waits a little, then all know which ranks have data left, found damage, or were told to end. So
+// no rank is away longer than the others wait for it.
 static Status take_turn(Dynapipe* dp, double* of_ranks) {
     const int32_t num_ranks = dp->transport.num_ranks;
     double *mine = of_ranks + (size_t)dp->transport.rank * TURN_STATS, num_busy = 0;
@@ -151,7 +151,7 @@ void session_verify_stop(Dynapipe* dp) {
 
 // --- data ----------------------------------------------------------------------------------------------
 
-enum { MAX_STEP_SAMPLES = 1 << 20 };  // the search grows with them; beyond, -d is a slip of the finger
+enum { MAX_STEP_SAMPLES = 1 << 20 };  // the search grows with them; a larger -d is likely a typing error
 
 static LoaderOptions loader_options(const Dynapipe* dp, bool shuffle) {
     const SessionOptions* options = &dp->options;
@@ -210,7 +210,7 @@ static Status number_tasks(Dynapipe* dp) {
     return STATUS_OK;
 }
 
-// A step draws its samples from the data as often as it takes.
+// A step may draw its samples from the data more than once.
 static Status check_step_fits(const Dynapipe* dp) {
     double mean_tokens =
         (double)loader_info(dp->train)->num_tokens / (double)loader_info(dp->train)->num_samples;
@@ -234,7 +234,7 @@ static void warn_of_long_samples(const Dynapipe* dp) {
             (long long)loader_info(dp->train)->num_samples, longest, longest);
 }
 
-// Which tasks lost how much to -t, so that nobody trains on half of the data unawares.
+// How much each task lost to -t, so that training on part of the data does not go unnoticed.
 static void print_cuts(const Dynapipe* dp) {
     enum { TASKS_SHOWN = 8 };
     static const char* const ways[] = {"cut-input-end", "cut-input-start", "cut-input-middle", "skip"};
@@ -332,14 +332,14 @@ static int32_t slot_of(const PlanAhead* ahead, int64_t nth) {
     return (int32_t)(nth % ahead->num_slots);
 }
 
-// The planner may run so far ahead that only the slot in use is left alone.
+// The planner may run ahead until only the slot in use is left.
 static bool has_room(const PlanAhead* ahead) {
     int64_t oldest_in_use = ahead->num_got > 0 ? ahead->num_got - 1 : 0;
     return ahead->failure == STATUS_OK && ahead->first_step + ahead->num_made < ahead->end_step &&
            ahead->num_made < oldest_in_use + ahead->num_slots;
 }
 
-// Called with the lock held; gives it away while the plan is made.
+// Called with the lock held; releases it while the plan is made.
 static void make_next(PlanAhead* ahead) {
     int64_t nth = ahead->num_made;
     pthread_mutex_unlock(&ahead->lock);
@@ -406,7 +406,7 @@ static Status get_locked(PlanAhead* ahead, int64_t step, int32_t* slot) {
                     (long long)step, (long long)(ahead->first_step + ahead->num_got),
                     (long long)ahead->first_step, (long long)ahead->end_step - 1);
     }
-    ahead->num_got = nth + 1;  // so the slot of the step before is free from here on
+    ahead->num_got = nth + 1;  // the slot of the step before is free from here on
     pthread_cond_broadcast(&ahead->changed);
     while (ahead->num_made <= nth && ahead->failure == STATUS_OK) {
         if (ahead->has_thread) {
@@ -462,7 +462,7 @@ void plan_ahead_stop(PlanAhead* ahead) {
 // --- steps made ahead ----------------------------------------------------------------------------------
 // The next step made in the background: draw a batch, plan it, collate my micro-batches.
 
-// A batch that is the same in every step (-a 1): the loader goes back to where it stood at the start.
+// A batch that is the same in every step (-a 1): the loader returns to its start.
 static Status draw_batch(Dynapipe* dp, SessionStep* step) {
     if (dp->run.overfit) { loader_rewind(dp->train); }
     TRY(loader_next(dp->train, &step->batch, &step->arena));
@@ -480,7 +480,7 @@ static Status collate_mine(Dynapipe* dp, SessionStep* step, int64_t step_idx) {
     if (step->batches == NULL || step->losses == NULL) {
         return FAIL(STATUS_NO_MEMORY, "no memory for a step");
     }
-    // The seed of the data's order: a run that is resumed goes on with its own.
+    // The seed of the data's order: a resumed run continues with its own.
     CollateParams params = session_collate_params(dp, loader_info(dp->train)->seed, step_idx);
     for (int32_t m = 0; m < plan->M; m++) {
         const PlanMicrobatch* mb = &plan->mbs[m];
@@ -559,10 +559,10 @@ int64_t session_arena_limit(const Dynapipe* dp) {
     return limit_bytes - cost_rank_state_bytes(&dp->costs, &ranks[dp->stage]);
 }
 
-// On a GPU all that plans may ever ask for, at once, so that no step allocates: to grow means to wait until
-// the card is idle, and pieces that were freed may not make a larger one. Where somebody else has taken of
-// the card since the limit was found, what this step needs, and an eighth, since the next one's plan is
-// seldom exactly as large; where memory is limited, what the plan was promised and no more.
+// On a GPU all that plans may ever need, at once, so that no step allocates: to grow means to wait until the
+// card is idle, and freed pieces may not make a larger one. Where another process has taken memory of the
+// card since the limit was found, what this step needs plus an eighth, since the next plan differs a little;
+// where memory is limited, no more than the plan's limit.
 static Status alloc_on_device(Dynapipe* dp, int64_t num_bytes) {
     const DynapipeDevice_v1* api = dp->device.api;
     int64_t limit_bytes = session_arena_limit(dp) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
@@ -612,7 +612,7 @@ int dynapipe_position(const Dynapipe* dp, const void** out, size_t* num_bytes) {
     if (dp->now == NULL && dp->resplit.position == NULL) {
         return (int)FAIL(STATUS_OUT_OF_RANGE, "no step has run: there is no position to save");
     }
-    Dynapipe* mine = (Dynapipe*)(uintptr_t)dp;  // what is given out is kept there
+    Dynapipe* mine = (Dynapipe*)(uintptr_t)dp;  // storage of what is returned
     Status status = session_verify_wait(mine);
     if (status != STATUS_OK) { return (int)status; }
     *out = dp->now != NULL ? dp->now->batch.position : dp->resplit.position;

@@ -1,4 +1,4 @@
-// session_errors.c -- the plan's makespan, again with the measured times of its jobs and of its transfers.
+// session_errors.c -- the plan's makespan again, with the measured times of its jobs and of its transfers.
 #include "session_errors.h"
 
 #include "../plan/plan_message.h"
@@ -59,7 +59,7 @@ static Status find_receives(Receives* out, const SessionSpans* it, Arena* scratc
     return STATUS_OK;
 }
 
-// The first job of a list that has not ended at `ns`: jobs run one after the other. Behind the last:
+// The first job of a list that has not ended at `ns`: jobs run one after the other. After the last:
 // num_instrs.
 static int32_t job_after(const PlanRank* list, const SessionSpan* spans, int32_t from, int64_t ns) {
     int32_t i = from;
@@ -70,7 +70,7 @@ static int32_t job_after(const PlanRank* list, const SessionSpan* spans, int32_t
     return i;
 }
 
-// Where to look for the first job of a list that ends after an instant: these come one after the other.
+// Where to begin the search for the first job of a list that ends after an instant: these instants ascend.
 typedef struct {
     int32_t at;
     int64_t ns;
@@ -89,7 +89,7 @@ typedef struct {
     Cursor* cursor;
 } End;
 
-// Time in [begin, end) in which neither end has a job under way.
+// Time in [begin, end) in which neither end runs a job.
 static int64_t free_ns(const End ends[2], int64_t begin_ns, int64_t end_ns) {
     int64_t at_ns = begin_ns, sum_ns = 0;
     int32_t next[2];
@@ -113,7 +113,7 @@ static int64_t free_ns(const End ends[2], int64_t begin_ns, int64_t end_ns) {
     return sum_ns;
 }
 
-// What a stage sends, one message after the other over one link, as the plan has it.
+// A stage's messages, one after the other over one link, as planned.
 typedef struct {
     const SessionSpans* all;
     int32_t s;
@@ -131,7 +131,7 @@ static int64_t transfer_ns(Sender* sender, int32_t i, int32_t peer, int32_t peer
     int64_t posted_ns = larger(it->spans[s][i].begin_ns, it->spans[peer][peer_i].begin_ns);
     int64_t begin_ns = larger(posted_ns, sender->link_ns), end_ns = it->spans[peer][peer_i].end_ns;
     sender->link_ns = larger(sender->link_ns, end_ns);
-    // seen together with the message before, or nothing travelled: nobody knows
+    // seen together with the message before, or nothing travelled: unknown
     if (end_ns <= begin_ns || (begin_ns > posted_ns && end_ns - begin_ns < planned_ns)) { return planned_ns; }
     if (it->moves_alone || end_ns - begin_ns <= planned_ns) { return end_ns - begin_ns; }
     return larger(planned_ns, free_ns(ends, begin_ns, end_ns));

@@ -3,19 +3,19 @@ session_errors.h -- by how much a step took longer than predicted, and whether j
 
     measured - predicted = jobs + transfers + waiting          > 0: the step took longer
 
-Each is what the step would have lost by it alone, in the plan's order (m: measured, p: predicted):
+Each is the time that the step would have lost by it alone, in the plan's order (m: measured, p: predicted):
 
     jobs       makespan(jobs m, transfers p) - makespan(jobs p, transfers p)
     transfers  makespan(jobs m, transfers m) - makespan(jobs m, transfers p)
     waiting    the rest: sends that block, messages that begin late, planning, first touch of memory,
                reduction, the update
 
-So a job that is late where nobody waits for it counts nothing, and one that everybody waits for counts whole,
-whatever rank it is on. Measured is the whole step, which is what the plan predicts: from its beginning, the
+So a late job that nobody waits for counts nothing, and one that all ranks wait for counts fully,
+on any rank. The whole step is measured, as the plan predicts it: from its beginning, the
 wait for its plan included, until parameters are updated.
 
 A transfer took: from when both ends had posted it until its receiver saw it done; of that, beyond what was
-planned, only time in which neither end was inside a job. What is more is a message that waited. Where the
+planned, only time in which neither end was inside a job. The rest is waiting. Where the
 transport moves data by itself (GPUs), all of it.
 */
 #pragma once
@@ -39,10 +39,9 @@ typedef struct {
 typedef struct {
     const Plan* plan;
     int32_t replica;
-    const SessionSpan* const* spans;  // [P][num_instrs]
-    const int64_t* const*
-        predicted_ns;  // [P][num_instrs] where not the plan's own (shared_cores.h); else NULL
-    bool moves_alone;  // transfers, while jobs run
+    const SessionSpan* const* spans;     // [P][num_instrs]
+    const int64_t* const* predicted_ns;  // [P][num_instrs] where not the plan's own (replay.h); else NULL
+    bool moves_alone;                    // transfers, while jobs run
 } SessionSpans;
 
 // Fills jobs_ns and transfers_ns.

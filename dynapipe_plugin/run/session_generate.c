@@ -1,5 +1,5 @@
-// session_generate.c -- greedy answers to validation samples, many at a time, each replica its share; keys
-// and values of the tokens so far stay in a cache on every stage.
+// session_generate.c -- greedy answers to validation samples, many at a time, a share on each replica; keys
+// and values of earlier tokens stay in a cache on every stage.
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 enum { MOST_SLOTS = 64, PREFILL_TOKENS = 4096 };
 
-// One replica's share of the samples, and how they are gone through: `num_slots` at a time.
+// One replica's share of the samples, processed `num_slots` at a time.
 typedef struct {
     Dynapipe* dp;
     DynapipeAnswer_v1* answers;  // [num_samples], of all replicas
@@ -21,7 +21,7 @@ typedef struct {
     // one call: arrays for num_slots sequences
     int32_t *tokens, *positions, *cu_seqlens, *dec_tokens, *dec_positions, *dec_cu_seqlens;
     int32_t *slots, *num_before, *num_enc, *next;
-    int32_t* sample_of;  // [num_slots] which answer a slot is at
+    int32_t* sample_of;  // [num_slots] the answer that a slot generates
 } Generation;
 
 static Status no_memory(void) {
@@ -60,7 +60,7 @@ static Status size_cache(Generation* g, int32_t num_slots, int64_t* total_bytes)
     return STATUS_OK;
 }
 
-// As many slots as fit every rank's memory. A collective.
+// As many slots as fit in every rank's memory. A collective.
 static Status choose_slots(Generation* g) {
     Dynapipe* dp = g->dp;
     int32_t most = (g->num_samples + dp->num_replicas - 1) / dp->num_replicas;
@@ -103,7 +103,7 @@ static Status allocate(Generation* g) {
 
 typedef struct {
     int32_t num_seqs, num_tokens, num_dec_tokens, longest;
-    int64_t num_squares, num_cross;  // of the windows of this call alone, not of what the cache has
+    int64_t num_squares, num_cross;  // of the windows of this call, without the cache
 } Call;
 
 static void call_begin(Generation* g, Call* call) {
@@ -201,7 +201,7 @@ static bool add_answer(Generation* g, int32_t slot, int32_t token) {
 
 // --- all answers of a replica ----------------------------------------------------------------------------
 
-// Runs the call and keeps what goes on: `active` slots in `going`, *num_going of them.
+// Runs the call and keeps the unfinished slots: `active` slots in `going`, *num_going of them.
 static Status call_finish(Generation* g, const Call* call, int32_t* going, int32_t* num_going) {
     if (call->num_seqs == 0) { return STATUS_OK; }
     TRY(call_run(g, call));
@@ -241,7 +241,7 @@ static Status answer_mine(Generation* g) {
     Dynapipe* dp = g->dp;
     int32_t* mine = ARENA_NEW(&dp->eval_arena, int32_t, g->num_slots);
     if (mine == NULL) { return no_memory(); }
-    // as many groups on every replica (the last may be empty): before each, the ranks look for a signal
+    // equally many groups on every replica (the last may be empty): before each, the ranks check for a signal
     int32_t most = (g->num_samples + dp->num_replicas - 1) / dp->num_replicas, next = dp->replica;
     for (int32_t begin = 0; begin < most; begin += g->num_slots) {
         TRY(session_stop_agree(dp));
@@ -253,7 +253,7 @@ static Status answer_mine(Generation* g) {
     return STATUS_OK;
 }
 
-// Every rank gets every answer: numbers add up exactly, and one rank of each replica has them.
+// Every rank gets every answer: one rank of each replica has its numbers, so the sum is exact.
 static Status share_answers(Generation* g) {
     Dynapipe* dp = g->dp;
     int64_t width = g->max_tokens + 1, num_values = width * g->num_samples;
@@ -293,7 +293,7 @@ static Status read_samples(Generation* g, const int64_t* samples) {
                                             .prompt = tokens,
                                             .target = tokens + num_prompt,
                                             .answer = answer};
-        if (num_prompt == 0) {  // an encoder has something to read all the same
+        if (num_prompt == 0) {  // an encoder needs an input anyway
             tokens[sample.n_target] = loader_info(dp->val)->eot_token;
             g->answers[i].prompt = tokens + sample.n_target;
             g->answers[i].num_prompt = num_prompt = 1;
@@ -349,7 +349,7 @@ int dynapipe_generate(Dynapipe* dp, const int64_t* samples, int32_t num_samples,
     return (int)status;
 }
 
-// A question to answer: plain text begins with no more than one token.
+// A prompt: plain text begins with at most one token.
 static bool is_question(const Dynapipe* dp, int64_t n, int32_t* task) {
     LoaderSample sample;
     if (loader_sample(dp->val, n, &sample) != STATUS_OK) { return false; }
@@ -368,7 +368,7 @@ static Status pick_samples(const Dynapipe* dp, int32_t per_task, int64_t* out, i
     }
     for (int64_t n = 0; n < num_samples; n++) {
         if (!is_question(dp, n, &task)) { continue; }
-        // every (count / per_task)-th, so that samples come from all of a file
+        // every (count / per_task)-th, so that samples are spread over the file
         int64_t wanted = counts[task] < per_task ? counts[task] : per_task, k = met[task]++;
         if ((k + 1) * wanted / counts[task] > k * wanted / counts[task]) { out[(*num)++] = n; }
     }

@@ -23,7 +23,7 @@ static DynapipeRange chunk_blocks(const Dynapipe* dp, int32_t k) {
                            .head = is_last && is_shared ? DYNAPIPE_HEAD_FEEDS : DYNAPIPE_HEAD_AS_BLOCKS};
 }
 
-// The first id of a place among HEAD_UNITS.
+// The first id of a position among HEAD_UNITS.
 static int32_t first_id(const Dynapipe* dp, int32_t units) {
     int64_t num_ids = dp->costs.head_vocab;
     return (int32_t)(units == HEAD_UNITS ? num_ids : num_ids * units / HEAD_UNITS / 16 * 16);
@@ -80,14 +80,14 @@ int32_t dynapipe_head(const Dynapipe* dp, int32_t* begin, int32_t max_begins) {
 }
 
 // --- what the options give -----------------------------------------------------------------------------
-// What --stage-split, --placement and --head allow: can this
-// program do it, what is left to choose, and does a checkpoint's placement agree.
+// What --stage-split, --placement and --head allow: whether this program can do it, what is left to choose,
+// and whether a checkpoint's placement agrees.
 
 static PlacementChoice shape_of(const Dynapipe* dp) {
     return dp->options.stage_split != NULL ? PLACEMENT_GIVEN : placement_choice(dp->options.placement);
 }
 
-// Beside --stage-split nothing is searched.
+// With --stage-split nothing is searched.
 static HeadChoice head_of(const Dynapipe* dp) {
     HeadChoice head = head_choice(dp->options.head);
     return dp->options.stage_split != NULL && head == HEAD_CHOICE_AUTO ? HEAD_CHOICE_WHOLE : head;
@@ -150,7 +150,7 @@ static Status session_placed_request(Dynapipe* dp, HeadSplit shares_head, int32_
     // A program with room for one range of blocks gets one.
     if (max_ranges < 2 && request->placements == PLACEMENT_AUTO) { request->placements = PLACEMENT_LINEAR; }
     if (max_ranges < 2 || shares_head == HEAD_WHOLE) { request->heads = HEAD_CHOICE_WHOLE; }
-    if (request->P == 1) {  // there is nothing to choose, and nobody to share with
+    if (request->P == 1) {  // nothing to choose, no rank to share with
         if (request->placements != PLACEMENT_GIVEN) {
             placement_linear(&request->placement, request->placement.chunks, 1);
         }
@@ -178,16 +178,17 @@ bool session_placed_fits(const Dynapipe* dp, const Placement* placement) {
 }
 
 // --- machine -------------------------------------------------------------------------------------------
-// In what the ranks and links of this run differ: as measured, as memory is left.
+// How the ranks and links of this run differ: as measured, by free memory.
 
-// Limits that were found are multiples of this: a library that takes a little more today changes no plan.
+// Measured limits are rounded down to multiples of this, so that a library that takes a little more changes
+// no plan.
 #define LIMIT_STEP_BYTES (INT64_C(64) << 20)
-// Memory that differs by less is the least of all: plans need not tell such ranks apart.
+// Where memory differs by less, all ranks have the least of all.
 #define ALIKE 0.97
 
 // --- speed and links ---------------------------------------------------------------------------------------
 
-// Where nothing was known to differ: ranks that are alike, to be told apart.
+// Equal ranks, to be changed, where none were known to differ.
 static Status need_ranks(Dynapipe* dp) {
     int32_t num_ranks = dp->transport.num_ranks;
     if (dp->machine_ranks != NULL) { return STATUS_OK; }
@@ -269,12 +270,11 @@ int64_t session_machine_limit_bytes(const Dynapipe* dp) {
 }
 
 // --- stages --------------------------------------------------------------------------------------------
-// The stage split of a run and the effort of its plans, from batches as the mixture draws
-// them.
+// The stage split of a run and the effort of its plans, from batches drawn from the mixture.
 
 enum { LEAST_PLANNING_NS = 1000000, MOST_PLANNING_NS = 400000000 };
 
-// What x ms of search leave undone is worth about x0 / x of the step, x0 = 0.1 ms (doc/decisions.md).
+// x ms of search leave about x0 / x of the step to gain, x0 = 0.1 ms (doc/decisions.md).
 #define PLANNING_LOSS_NS INT64_C(100000)
 
 Status session_mixture(StageBatch out[SESSION_MIXTURE], int32_t* num_batches, Dynapipe* dp, Arena* arena) {
@@ -296,7 +296,7 @@ Status session_mixture(StageBatch out[SESSION_MIXTURE], int32_t* num_batches, Dy
 }
 
 // With x of planning a step loses x / threads (ranks plan on cores that compute) + replicas * x0 / x * step:
-// least where both are equal.
+// the minimum is where both are equal.
 int64_t session_planning_ns(int64_t step_ns, int32_t num_threads, int32_t num_replicas) {
     double product = (double)step_ns * (double)PLANNING_LOSS_NS * num_threads * num_replicas;
     double best_ns = floor(sqrt(product));
@@ -305,7 +305,7 @@ int64_t session_planning_ns(int64_t step_ns, int32_t num_threads, int32_t num_re
                                         : (int64_t)best_ns;
 }
 
-// A step of an average batch on the cores there are: as planned, where every thread has one.
+// A step of an average batch on the available cores: as planned, where every thread has one.
 static int64_t average_step_ns(const Dynapipe* dp, const StageChoice* choice) {
     const SessionResplit* resplit = &dp->resplit;
     Arena arena = {0};
@@ -348,7 +348,7 @@ static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t 
     fflush(stdout);
 }
 
-// Every sample of the data has to fit on its stages, in the step that draws it: after hours, maybe.
+// Every sample of the data must fit on its stages in the step that draws it, which may come after hours.
 static Status check_largest(const PlanRequest* request, const CostModel* costs,
                             const LargestSamples* largest) {
     const ShapeRules* rules = &request->rules;
@@ -374,7 +374,8 @@ static Status check_largest(const PlanRequest* request, const CostModel* costs,
                 status_message());
 }
 
-// Where the split for the mixture leaves no room for one of the data's largest samples, one for both.
+// Where the split for the mixture leaves no room for one of the data's largest samples, a split with room for
+// it.
 static Status search_stages(StageChoice* out, PlanRequest* request, const CostModel* costs,
                             StageBatch batches[SESSION_MIXTURE + 1], int32_t num_batches,
                             const LargestSamples* largest) {
@@ -393,11 +394,11 @@ static Status search_stages(StageChoice* out, PlanRequest* request, const CostMo
     return status == STATUS_INFEASIBLE ? FAIL(status, "%s", failure) : status;
 }
 
-// Every rank would find the same; where ranks share cores each would wait for all others to have found it. So
-// the first one searches, and tells the choice, or why there is none.
+// Every rank would find the same; ranks that share cores would slow each other down. So the first one
+// searches, and sends the choice or the error.
 static Status choose_on_first(StageChoice* out, Dynapipe* dp, StageBatch* batches) {
     enum { WAITS = 10 };                     // times the usual wait for a message
-    static const LargestSamples none = {0};  // a run that only looks at the model draws none to train on
+    static const LargestSamples none = {0};  // a run that only inspects the model draws none to train on
     struct {
         StageChoice choice;
         Status status;
@@ -484,7 +485,7 @@ static void fill_request(Dynapipe* dp, const DynapipeCosts* costs) {
     request->effort = options->effort;
 }
 
-// Can this model be run on so many stages, and with these options?
+// Can this model be run on this many stages, and with these options?
 static Status check_model(const Dynapipe* dp, const DynapipeCosts* costs) {
     int32_t num_layers = costs->model.num_enc_layers + costs->model.num_dec_layers;
     int32_t num_ranks = dp->transport.num_ranks, P = num_layers < num_ranks ? num_layers : num_ranks;
@@ -528,8 +529,7 @@ int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* ou
     return status == STATUS_OK ? (int)session_stop_agree(dp) : (int)status;
 }
 
-// --- the model attached --------------------------------------------------------------------------------
-// The model put into the session.
+// --- the model attached ------------------------------------------------------------------------------------
 
 // --- attaching -------------------------------------------------------------------------------------------
 
@@ -654,7 +654,7 @@ Status session_need_model(const Dynapipe* dp) {
 
 // --- what is counted -------------------------------------------------------------------------------------
 
-// The first stage of those with copies counts them.
+// The first stage with a copy counts it.
 static bool counts_group(const Dynapipe* dp, const TiedGroup* group) {
     int32_t first = 0;
     while (!tied_holders_have(&dp->tied.holders[group->holders], first)) { first++; }

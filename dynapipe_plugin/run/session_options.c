@@ -13,7 +13,7 @@
 #include "../../util/status.h"
 
 #define FIELD(f) offsetof(SessionOptions, f)
-// Choices stand in the order of the enums in plan_request.h and loader.h.
+// Choices are in the order of the enums in plan/types.h and loader.h.
 // clang-format off
 static const OptionSpec specs[] = {
     {"--stages",         OPTION_INT,    FIELD(stages),     "1",  1, PLAN_MAX_STAGES, NULL, "P", "pipeline stages"},
@@ -69,7 +69,7 @@ static const OptionSpec specs[] = {
     {"--trace",          OPTION_STRING, FIELD(trace),      NULL, 0, 0, NULL, "FILE", "write predicted and measured timeline of --show-step (Chrome, Perfetto)"},
     {"--show-step",      OPTION_INT,    FIELD(show_step),  "2",  1, 2e9,  NULL, "N", "the step that --trace and --debug print-plan, dump-plan show"},
 };
-// What only developers of DynaPipe set, as names without the dashes: --debug effort=50,check
+// Set only by developers of DynaPipe, as names without the dashes: --debug effort=50,check
 static const OptionSpec debug_specs[] = {
     {"--effort",         OPTION_INT,    FIELD(effort),     "0",  0, 1e9,  NULL, "N", "simulations the planner may spend on a step; 0: as many as pay"},
     {"--plan-ahead",     OPTION_INT,    FIELD(plan_ahead), "2",  1, 64,   NULL, "K", "steps planned ahead in the background"},
@@ -188,7 +188,7 @@ const char* session_options_string(const SessionOptions* options, const char* na
     return *(const char* const*)((const char*)options + spec->offset);
 }
 
-// --seed has a message of its own: the one saved is used (dynapipe_restore()).
+// --seed has a message of its own: the saved one is used (dynapipe_restore()).
 static const char* const settings[] = {
     "--batching",        "--layout",        "--mb-tokens",       "--long-samples",   "--loss-on",
     "--span-corruption", "--noise-density", "--mean-noise-span", "--sentinel-first", "--sentinel-step",
@@ -209,8 +209,7 @@ void session_options_settings(const SessionOptions* options, FILE* out) {
     }
 }
 
-// --- text in memory
-// ------------------------------------------------------------------------------------------
+// --- text in memory ----------------------------------------------------------------------------------------
 
 typedef struct {
     FILE* out;
@@ -232,10 +231,9 @@ static Status text_close(Text* text) {
     return FAIL(STATUS_NO_MEMORY, "no memory for text");
 }
 
-// --- kept in a checkpoint
-// ------------------------------------------------------------------------------------ Options travel with
-// the position in the data, so that whatever trainer resumes from a checkpoint is told what it does
-// otherwise:
+// --- kept in a checkpoint ----------------------------------------------------------------------------------
+// Options are kept with the position in the data, so that a trainer that resumes from a checkpoint prints
+// the differences:
 //
 //     8 bytes "dpipopt1", uint32 number of bytes, lines "--mixture=proportional"; then the position itself
 
@@ -246,7 +244,7 @@ typedef struct {
     uint32_t num_bytes;
 } SettingsHeader;
 
-// The position holds the training data's own. Losses of a validation on other text are not to be compared.
+// The position holds the training data's own. Losses on other validation text cannot be compared.
 static void add_validation_contents(const Dynapipe* dp, FILE* out) {
     const SampleShards* shards = dp->val != NULL ? loader_shards(dp->val) : NULL;
     char text[32];
@@ -321,10 +319,9 @@ Status session_settings_take(const Dynapipe* dp, const void** position, size_t* 
     return STATUS_OK;
 }
 
-// --- the same on all ranks
-// ----------------------------------------------------------------------------------- Lines "name=value" are
-// compared by one hash; where that differs, the first rank that has another one than rank 0 gets rank 0's
-// lines, finds the first that differs, and tells all.
+// --- the same on all ranks ---------------------------------------------------------------------------------
+// Lines "name=value" are compared by one hash; where that differs, the first rank with another hash than
+// rank 0 gets rank 0's lines, finds the first that differs, and tells all.
 
 enum { NAME_CHARS = 120, VALUE_CHARS = 120 };
 
@@ -340,7 +337,7 @@ static void take_value(char out[VALUE_CHARS], const char* value, size_t num_char
     }
 }
 
-// The first line of `a` that `b` has otherwise, or not at all.
+// The first line of `a` that is different or missing in `b`.
 static bool find_difference(Difference* out, const char* a, const char* b, bool a_is_mine) {
     for (const char* line = a; *line != '\0';) {
         size_t line_chars = strcspn(line, "\n"), name_chars = strcspn(line, "=\n"), value_chars;
@@ -412,7 +409,7 @@ static bool is_flag(const char* word) {
     return word[0] == '-' && word[1] != '\0' && (word[1] < '0' || word[1] > '9') && word[1] != '.';
 }
 
-// The program's own words: a flag with the word after it, or with what follows "=".
+// The program's own options: a flag with the word after it, or with what follows "=".
 Status session_same_options(Dynapipe* dp, int argc, char** argv) {
     char name[NAME_CHARS];
     Text lines;
@@ -491,10 +488,9 @@ Status session_same_model(Dynapipe* dp) {
     return same_text(dp, "the model and what it costs", &lines);
 }
 
-// --- the record of a start
-// -----------------------------------------------------------------------------------
+// --- the record of a start ---------------------------------------------------------------------------------
 
-// As it would be typed, so that a shell reads the same words again.
+// As typed: a shell reads the same words again.
 static void print_word(FILE* out, const char* word) {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+:,./@%";
     if (*word != '\0' && strspn(word, plain) == strlen(word)) {

@@ -1,4 +1,4 @@
-// session_refit.c -- what steps that ran tell of the costs: in words, in a checkpoint, in plans.
+// session_refit.c -- corrections of the cost model from steps that ran: in words, in a checkpoint, in plans.
 #define _GNU_SOURCE  // open_memstream
 
 #include <jansson.h>
@@ -26,7 +26,7 @@ static Word word_of(int32_t term) {
     return term % TERM_GROUPS == TERM_SQUARES ? WORD_ATTENTION : WORD_LAYERS;
 }
 
-// factor[word]: of all its terms together, 0 where they take next to nothing; share[word]: of all time.
+// factor[word]: of all its terms together, 0 where they take almost no time; share[word]: of all time.
 static void sum_words(double factor[REFIT_WORDS], double share[REFIT_WORDS], const CostScale* scale,
                       const RefitSums sums[SIDE_COUNT]) {
     double file_ns[REFIT_WORDS] = {0}, found_ns[REFIT_WORDS] = {0}, all_ns = 0;
@@ -145,9 +145,9 @@ char* session_refit_json(const SessionRefit* refit) {
 
 // --- in a checkpoint -----------------------------------------------------------------------------------
 
-// What was agreed on, after the loader's position in a checkpoint.
+// The state agreed on, after the loader's position in a checkpoint.
 //
-//     header, sums of earlier blocks, versions (each: header, its ranks), then what tells that it is there
+//     header, sums of earlier blocks, versions (each: header, its ranks), then a footer that marks the record
 
 static const char REFIT_MAGIC[8] = {'D', 'P', 'R', 'E', 'F', 'I', 'T', '2'};
 
@@ -214,7 +214,7 @@ Status session_refit_position(SessionRefit* refit, const void** position, size_t
     return status;
 }
 
-// Models of versions go; session_refit_start() makes new ones.
+// Models of versions are dropped; session_refit_start() makes new ones.
 static void session_refit_unplan(SessionRefit* refit) {
     free(refit->planned.ranks);
     refit->planned = refit->now = (RefitModel){0};
@@ -260,7 +260,7 @@ static bool history_is_sane(const RefitSums history[SIDE_COUNT]) {
     return sane;
 }
 
-// Nothing is taken that is not whole.
+// An incomplete record is ignored.
 static Status read_versions(SessionRefit* refit, const RecordHead* head, const uint8_t* at) {
     size_t ranks_bytes = (size_t)head->num_ranks * sizeof(RefitOfRank);
     bool sane = history_is_sane(head->history);
@@ -308,7 +308,7 @@ Status session_refit_restore(SessionRefit* refit, const void* position, size_t* 
     is_whole = is_whole && head.num_ranks >= 1 && head.num_ranks <= MOST_RANKS && head.num_versions >= 1 &&
                head.num_versions <= MOST_VERSIONS &&
                record_bytes(head.num_ranks, head.num_versions) == tail.num_bytes;
-    if (!is_whole) { return STATUS_OK; }  // then the loader finds that it is no position of its own
+    if (!is_whole) { return STATUS_OK; }  // then the loader rejects it as a position
     *num_bytes = left_bytes - tail.num_bytes;
     return refit->is_on ? read_versions(refit, &head, begin + sizeof head) : STATUS_OK;
 }
@@ -341,7 +341,8 @@ void session_refit_free(SessionRefit* refit) {
 
 // --- start -----------------------------------------------------------------------------------------------
 
-// Of what factors are of: not of memory that is free today, nor of whether messages are pulled.
+// Hash of the factors' base: without memory limits, which vary from day to day, and without whether messages
+// are pulled.
 static Status hash_base(uint64_t* out, const CostModel* costs, const Machine* machine) {
     char* text = NULL;
     size_t num_chars = 0;
@@ -369,7 +370,7 @@ static RefitOfRank* new_ranks(int32_t num_ranks) {
     return ranks;
 }
 
-// Versions of a run on other ranks know nothing of these: they keep what they tell of terms.
+// Versions of a run on other ranks do not apply to these: they keep the factors of terms.
 static Status renew_ranks(SessionRefit* refit, int32_t num_ranks) {
     if (refit->num_ranks == num_ranks) { return STATUS_OK; }
     free(refit->said_ranks);
@@ -396,7 +397,8 @@ Status session_refit_start(SessionRefit* refit, const CostModel* costs, const Ma
     if (!refit->is_on) { return STATUS_OK; }
     TRY(hash_base(&base, costs, machine));
     if (refit->base != 0 && refit->base != base) {
-        if (rank == 0 && refit->num_versions > 0) {  // else a resumed run would plan otherwise without a word
+        if (rank == 0 && refit->num_versions > 0) {  // otherwise a resumed run would silently plan
+                                                     // differently
             printf("refit: what earlier steps took is not used: it was measured by another cost file, or on "
                    "ranks of other speeds\n");
             fflush(stdout);
@@ -409,7 +411,7 @@ Status session_refit_start(SessionRefit* refit, const CostModel* costs, const Ma
     refit->planned.ranks = (MachineRank*)calloc(2 * (size_t)num_ranks, sizeof(MachineRank));
     if (refit->planned.ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     refit->now.ranks = refit->planned.ranks + num_ranks;
-    if (refit->said_ranks != NULL) { return STATUS_OK; }  // what was printed before layers moved
+    if (refit->said_ranks != NULL) { return STATUS_OK; }  // printed before layers moved
     refit->said_ranks = (double*)malloc((size_t)num_ranks * sizeof(double));
     if (refit->said_ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     for (int32_t r = 0; r < num_ranks; r++) { refit->said_ranks[r] = 1; }
@@ -423,7 +425,7 @@ Status session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank
     bool skips = refit->skips;
     refit->skips = false;
     if (!refit->is_on || skips) { return STATUS_OK; }
-    bool pulls = refit->machine != NULL && refit->machine->pulls;  // then no link is looked at alone
+    bool pulls = refit->machine != NULL && refit->machine->pulls;  // then no link is measured alone
     if (!pulls) { trace_links_add(&refit->links, plan, trace, refit->costs, refit->machine, knows_when); }
     return trace_jobs_add(&refit->jobs, plan, trace, refit->costs, refit->machine);
 }
@@ -440,7 +442,7 @@ static bool is_measured(const RefitSums block[SIDE_COUNT], CostPass pass) {
     return block[pass == PASS_FORWARD ? SIDE_FORWARD : SIDE_BACKWARD].num_jobs > 0;
 }
 
-// A rank that could not measure is as it was.
+// A rank that could not measure keeps its values.
 static RefitRank rank_begin(const SessionRefit* refit, const RefitSums block[SIDE_COUNT]) {
     const RefitVersion* last = last_version(refit);
     RefitRank rank = refit_rank_one();
@@ -452,8 +454,8 @@ static RefitRank rank_begin(const SessionRefit* refit, const RefitSums block[SID
     return rank;
 }
 
-// The terms' factors and this rank's; `all` becomes the sums of all ranks, each as if it were as fast as the
-// others.
+// The terms' factors and this rank's; `all` becomes the sums of all ranks, each as if it had the predicted
+// speed.
 static Status solve(RefitShared* shared, RefitRank* rank, RefitSums all[SIDE_COUNT], SessionRefit* refit,
                     Collective* world) {
     RefitSums block[SIDE_COUNT];
@@ -482,7 +484,7 @@ static void add_link(double* values, const SessionRefit* refit, LinkSide side, i
     out[1] = seen.share;
 }
 
-// Of all ranks: what each found of itself, and both ends of a link of it.
+// Of all ranks: each rank's own factors, and both ends of its link.
 static Status gather(double* values, const RefitRank* rank, SessionRefit* refit, Collective* world) {
     memset(values, 0, (size_t)refit->num_ranks * NUM_VALUES * sizeof *values);
     memcpy(&values[refit->rank * NUM_VALUES], rank->slow, sizeof rank->slow);
@@ -492,7 +494,7 @@ static Status gather(double* values, const RefitRank* rank, SessionRefit* refit,
     return collective_all_reduce_sum(world, values, refit->num_ranks * NUM_VALUES);
 }
 
-// Of a link of which too little was seen nothing new is known.
+// A link with too few measurements keeps its value.
 static void set_link(RefitOfRank* out, const double* values, const RefitOfRank* before) {
     const double* link = &values[VALUE_LINKS];
     double seen = trace_links_both((LinkSeen){link[2 * LINK_BEHIND], link[2 * LINK_BEHIND + 1]},
@@ -527,7 +529,7 @@ static Status make_version(RefitVersion* out, const SessionRefit* refit, const R
     return failed ? FAIL(STATUS_NO_MEMORY, "no memory for what %d ranks take", num_ranks) : STATUS_OK;
 }
 
-// Those that no plan asks for any more go. version->ranks is the refit's then, or free.
+// Drops versions that no plan uses any more. version->ranks then belongs to the refit, or is freed.
 static Status add_version(SessionRefit* refit, const RefitVersion* version, int32_t steps_done) {
     pthread_mutex_lock(&refit->lock);
     while (refit->num_versions > 1 && refit->versions[1].first_step <= steps_done) {
@@ -576,7 +578,7 @@ void session_refit_hasten(SessionRefit* refit, int32_t step_idx) {
     pthread_mutex_unlock(&refit->lock);
 }
 
-// --- what plans are made with ----------------------------------------------------------------------------
+// --- costs for plans ---------------------------------------------------------------------------------------
 
 static MachineRank rank_of(const SessionRefit* refit, const RefitOfRank* found, int32_t r) {
     MachineRank rank = machine_rank(refit->machine, r);

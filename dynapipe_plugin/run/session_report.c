@@ -1,6 +1,5 @@
-// session_report.c -- what a user sees of a step: one line, one record of metrics.jsonl, and on demand its
-// plan and timelines; at the end, what the run was like. What cannot be written to metrics.jsonl is counted,
-// and ends no run.
+// session_report.c -- output about a step: one line, one record of metrics.jsonl, and on demand its plan and
+// timelines; at the end a summary of the run. Failed writes to metrics.jsonl are counted and end no run.
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
@@ -16,9 +15,9 @@
 #include "../../util/program.h"
 #include "../../util/status.h"
 
-enum { CLOCK_EVERY_STEPS = 64 };  // clocks of hosts drift by some 10 us a second at worst
+enum { CLOCK_EVERY_STEPS = 64 };  // clocks of hosts drift by about 10 us a second at worst
 enum { SUMMARY_SKIP_STEPS = 2 };  // the first steps grow buffers and warm caches
-enum { TIMELINE_COLUMNS = 80 };   // with what stands beside them rows have 100
+enum { TIMELINE_COLUMNS = 80 };   // rows with their margins have 100 columns
 
 // --- what a plan takes on these hosts ----------------------------------------------------------------------
 
@@ -34,7 +33,7 @@ int64_t session_update_ns(const Dynapipe* dp) {
     return most_ns;
 }
 
-// A GPU's jobs take no cores.
+// A GPU's jobs use no cores.
 bool session_shares_cores(const Dynapipe* dp) {
     return dp->device.api == NULL && host_cores_short(&dp->cores) >= 0;
 }
@@ -76,7 +75,7 @@ void session_account_warn(const Dynapipe* dp) {
 // Every stage sends the spans of its instructions to the first stage of its replica, which splits the error;
 // the statistics of the step bring it to all.
 
-// An instruction or an event by what it does, for the search of one among the others.
+// An instruction or an event by kind, chunk and micro-batch, for a search among the others.
 typedef struct {
     int64_t key;
     int32_t idx;
@@ -92,7 +91,8 @@ static int64_t key_of(const Plan* plan, const PlanInstr* instr, int32_t mb) {
     return ((row + 1) * INSTR_COUNT + instr->kind) * (plan->M + 1) + mb + 1;
 }
 
-// Of every instruction of my list, in its order: the trace has them in the order in which they began.
+// The span of every instruction of my list, in its order: the trace has them in the order in which they
+// began.
 static Status my_spans(SessionSpan** out, const Dynapipe* dp, Arena* arena) {
     const Plan* plan = &dp->now->plan;
     const PlanRank* list = &plan->ranks[dp->transport.rank];
@@ -225,8 +225,7 @@ static double step_mfu(const Dynapipe* dp, const DynapipeReport_v1* report) {
     return report->peak_flops > 0 && seconds > 0 ? report->flops / report->peak_flops / seconds : 0;
 }
 
-// --- metrics.jsonl: one record a start, one a step, one a validation, one where steps corrected the costs
-// ----
+// --- metrics.jsonl: a record a start, a step, a validation, a correction of costs --------------------------
 
 // JSON has no NaN and no infinity: a run that diverges writes null.
 static json_t* json_number_or_null(double value) {
@@ -243,7 +242,7 @@ static json_t* json_per_rank(const Dynapipe* dp, int32_t stat) {
     return list;
 }
 
-// JSON is UTF-8, names are bytes: those that are not UTF-8 are written as on a terminal.
+// JSON is UTF-8, names are bytes: names that are not UTF-8 are escaped as on a terminal.
 static json_t* json_by_task(const Dynapipe* dp, const double* values) {
     json_t* object = json_object();
     for (int32_t t = 0; t < dp->num_tasks; t++) {
@@ -292,7 +291,7 @@ char* session_metrics_json(const Dynapipe* dp, const DynapipeReport_v1* report) 
     return json_line(record);
 }
 
-// {"step":12 and {"validation":12 tell what a record is about.
+// {"step":12 and {"validation":12 identify a record.
 static size_t record_key(int64_t* step, const char* line, size_t num_bytes) {
     long long number;
     int num_chars = 0;
@@ -303,7 +302,7 @@ static size_t record_key(int64_t* step, const char* line, size_t num_bytes) {
     return is_ours && (size_t)num_chars <= num_bytes ? (size_t)num_chars : 0;
 }
 
-// Before a fresh run of a program that does not ask whose folder it is: the earlier run's records stay.
+// Before a fresh run in the folder of an earlier one: the earlier records are kept.
 static void keep_earlier(const char* path) {
     char old[LINE_LOG_PATH_CHARS + 32];
     struct stat about;
@@ -314,7 +313,7 @@ static void keep_earlier(const char* path) {
     }
 }
 
-// Of all steps that the file still has records of; 0 where it has none.
+// Of all steps with records in the file; 0 where it has none.
 static int64_t tokens_before(const char* path) {
     static const char key[] = "\"tokens_total\":";
     char* text;
@@ -329,7 +328,7 @@ static int64_t tokens_before(const char* path) {
     return total;
 }
 
-// Of a run that resumes, records after its checkpoint's step go: it writes them again.
+// Of a run that resumes, records after its checkpoint's step are removed: it writes them again.
 static Status open_metrics(Dynapipe* dp, const char* log_dir) {
     char path[LINE_LOG_PATH_CHARS + 16];
     snprintf(path, sizeof path, "%.*s/metrics.jsonl", LINE_LOG_PATH_CHARS, log_dir);
@@ -348,7 +347,7 @@ static void count_lost(Dynapipe* dp, const char* why) {
     if (dp->num_unopened++ == 0) { fprintf(stderr, "warning: %s\n", why); }
 }
 
-// Tried again for each record.
+// Retried for each record.
 static bool is_open(Dynapipe* dp, const char* log_dir) {
     if (log_dir == NULL) { return false; }
     if (dp->metrics.is_open || open_metrics(dp, log_dir) == STATUS_OK) { return true; }
@@ -385,7 +384,7 @@ static void write_metrics(Dynapipe* dp, const DynapipeReport_v1* report) {
 int dynapipe_report_validation(Dynapipe* dp, const DynapipeValidation_v1* v) {
     if (interface_check_validation(v) != STATUS_OK) { return STATUS_OUT_OF_RANGE; }
     if (dp->transport.rank != 0 || !is_open(dp, v->log_dir)) { return STATUS_OK; }
-    // (a run that resumes validates again what it stopped at: that takes the place of the last record)
+    // (a resumed run repeats its last validation: that replaces the last record)
     if (v->step > dp->first_step || dp->first_step == 0) { write_run(dp); }
     json_t* record = json_pack("{s:i,s:o}", "validation", v->step, "loss", json_number_or_null(v->loss));
     const char* const keys[3] = {"task_loss", "exact_match", "rouge_l"};
@@ -407,8 +406,8 @@ static double padding_percent(double total_tokens, double computed_tokens) {
     return computed_tokens > 0 ? 100 * (1 - total_tokens / computed_tokens) : 0;
 }
 
-// --verbose: how it went against the plan, below the step's line. What was measured of what was predicted, >
-// 0: longer; of a step that took several times as long, how many.
+// --verbose: the step against its plan, below the step's line. Measured relative to predicted, > 0: longer;
+// as a factor where a step took several times as long.
 static void print_details(const Dynapipe* dp, const DynapipeReport_v1* report) {
     const DynapipeStep_v1* last = &dp->last;
     SessionErrors errors = step_errors(dp);
@@ -422,7 +421,7 @@ static void print_details(const Dynapipe* dp, const DynapipeReport_v1* report) {
            padding_percent((double)last->total_tokens, (double)last->computed_tokens),
            (double)last->supervised_tokens * 1e9 / stat_max(dp, STAT_STEP_NS),
            stat_max(dp, STAT_PLAN_NS) / 1e6);
-    if (!isnan(report->loss_z)) {  // else there are too few steps
+    if (!isnan(report->loss_z)) {  // otherwise there are too few steps
         printf("\n          loss (%+.2fz), norm", report->loss_z);
         if (!isnan(report->norm_z)) { printf(" (%+.2fz)", report->norm_z); }
         printf(" from the mean");
@@ -430,8 +429,8 @@ static void print_details(const Dynapipe* dp, const DynapipeReport_v1* report) {
     printf("\n");
 }
 
-// The time left: at the pace of the steps so far; the first two, which grow buffers, only where there are no
-// others.
+// The time left: at the mean pace of the steps so far; the first two, which grow buffers, count only where
+// there are no others.
 static void print_line(const Dynapipe* dp, const DynapipeReport_v1* report) {
     const SessionSummary* run = &dp->summary;
     double step_ns = stat_max(dp, STAT_STEP_NS),
@@ -455,7 +454,7 @@ static void print_line(const Dynapipe* dp, const DynapipeReport_v1* report) {
 
 // --- one step in detail ------------------------------------------------------------------------------------
 
-// Appends nothing: a file that is there stays as it is until its step.
+// Opened for append: an existing file is unchanged until its step.
 static bool can_write(const char* path) {
     FILE* file = path != NULL ? fopen(path, "a") : NULL;
     return path == NULL || (file != NULL && fclose(file) == 0);
@@ -511,7 +510,7 @@ Status session_report_check(const Dynapipe* dp) {
                 name, options->show_step, dp->num_steps);
 }
 
-// What rank 0 gets of a rank: this, and then its events, by rank 0's clock.
+// A rank sends rank 0 this, and then its events, by rank 0's clock.
 typedef struct {
     TraceClock clock;
     TraceRank rank;
@@ -520,7 +519,7 @@ typedef struct {
 static Status pack_trace(unsigned char** out, size_t* num_bytes, Dynapipe* dp, Arena* arena) {
     TraceMessage head = {.rank = *executor_trace(dp->executor)};
     TRY(collective_clock_offset(&dp->world, &head.clock.offset_ns, &head.clock.error_ns));
-    if (dp->cores.num_hosts == 1) { head.clock.offset_ns = head.clock.error_ns = 0; }  // it is the same clock
+    if (dp->cores.num_hosts == 1) { head.clock.offset_ns = head.clock.error_ns = 0; }  // the same clock
     const TraceEvent* events = head.rank.events;
     *num_bytes = sizeof head + (size_t)head.rank.num_events * sizeof *events;
     ARENA_TRY_NEW(*out, arena, unsigned char, *num_bytes);
@@ -634,7 +633,7 @@ static int compare_doubles(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-// Of all steps; 0 where there is no memory.
+// Over all steps; 0 where there is no memory.
 static double median_percent(const SessionSummary* run, int which, bool without_sign) {
     const int32_t n = run->num_steps;
     double* values = (double*)malloc((size_t)n * sizeof *values);

@@ -1,4 +1,4 @@
-// session_resplit.c -- layers that move between ranks in mid-run, and how their values travel.
+// session_resplit.c -- layers that move between ranks during a run, and how their values travel.
 #include <ctype.h>
 #include <math.h>
 #include <stdbool.h>
@@ -25,14 +25,14 @@ static int64_t row_end(const PieceRow* row) {
     return row->begin + row->count;
 }
 
-// How far off a copy on rank `from` is for rank `to`: less is nearer, 0 its own.
+// Distance of a copy on rank `from` for rank `to`: less is nearer, 0 its own.
 static int64_t distance(const Routing* r, int32_t from, int32_t to) {
     bool same_replica = from / r->num_stages == to / r->num_stages;
     return labs((long)from - to) + (same_replica ? 0 : r->num_ranks);
 }
 
-// The best copy of value `at` for rank `to`, from = -1: there is none; and where, after it, any piece of the
-// array begins or ends: up to there the answer is the same.
+// The best copy of value `at` for rank `to`, from = -1: there is none; and the next boundary of any piece of
+// the array after it: up to there the answer is the same.
 static PieceTransfer best_copy(const Routing* r, const PieceRow* want, int64_t at, int32_t to) {
     PieceTransfer best = {.from = -1, .to = to, .begin = at};
     int64_t until = row_end(want);
@@ -75,7 +75,8 @@ static Status add(Routing* r, const PieceTransfer* transfer) {
     return STATUS_OK;
 }
 
-// What rank `to` wants with row `idx`, as far as this rank has to do with it. What others miss, they find.
+// The transfers of row `idx` wanted by rank `to`, as far as they concern this rank. Missing values are found
+// by the rank that wants them.
 static Status route_row(Routing* r, int32_t to, int32_t idx) {
     const PieceRow* want = &r->tables[to].want[idx];
     for (int64_t at = want->begin; at < row_end(want);) {
@@ -95,7 +96,7 @@ static Status route_row(Routing* r, int32_t to, int32_t idx) {
     return STATUS_OK;
 }
 
-// Can this rank have to do with it? Spares a look at all ranks' pieces.
+// Can the piece concern this rank? Saves a search through all ranks' pieces.
 static bool concerns(const Routing* r, int32_t to, const PieceRow* want) {
     const PieceTable* mine = &r->tables[r->me];
     bool overlaps = to == r->me;
@@ -123,7 +124,7 @@ Status piece_route(PieceRoute* out, const PieceTable* tables, int32_t num_ranks,
     return STATUS_OK;
 }
 
-// --- what everybody has and wants --------------------------------------------------------------------------
+// --- pieces of all ranks -----------------------------------------------------------------------------------
 
 static void put_rows(PieceRow* out, const DynapipePiece_v1* pieces, int32_t num) {
     for (int32_t i = 0; i < num; i++) {
@@ -132,7 +133,7 @@ static void put_rows(PieceRow* out, const DynapipePiece_v1* pieces, int32_t num)
     }
 }
 
-// As it travels: two numbers, the rows that a rank has, those it wants.
+// Format of a message: two numbers, the rows that a rank has, those it wants.
 static Status tell(PieceTable* tables, Collective* world, const PieceLists* lists, Arena* arena) {
     size_t num_rows = (size_t)lists->num_have + (size_t)lists->num_want;
     size_t num_bytes = 2 * sizeof(int64_t) + num_rows * sizeof(PieceRow);
@@ -154,7 +155,7 @@ static Status tell(PieceTable* tables, Collective* world, const PieceLists* list
     return STATUS_OK;
 }
 
-// Before anything travels: a rank that cannot go on takes the others with it.
+// Before anything travels: a rank that cannot continue ends the others too.
 static Status agree(Collective* world, Status mine) {
     double failures = mine != STATUS_OK;
     char message[1024];
@@ -170,13 +171,13 @@ static Status agree(Collective* world, Status mine) {
 // A part of a transfer, under way.
 typedef struct {
     void* request;
-    unsigned char *at, *stage;  // where it belongs; where it is on its way, the same or host memory
+    unsigned char *at, *stage;  // its place; its place during transfer, the same or host memory
     size_t num_bytes;
     int32_t peer;
     bool is_receive;
 } Part;
 
-// Transfers run in the order of the route, which is the same on all ranks: of those not done yet, the first
+// Transfers run in the order of the route, which is the same on all ranks: of the unfinished ones, the first
 // has both its ends posted.
 typedef struct {
     Collective* world;
@@ -184,12 +185,12 @@ typedef struct {
     const PieceLists* lists;
     PieceRoute route;
     int32_t transfer;               // the next to post; num_transfers: none left
-    size_t done_bytes;              // of it, that parts were made of
+    size_t done_bytes;              // parts already made of it
     Part parts[PIECE_PARTS_AHEAD];  // a ring
     int32_t first, num_parts;       // in flight
     unsigned char* room;            // [PIECE_PARTS_AHEAD * PIECE_PART_BYTES], NULL where none is needed
-    double moved_bytes;             // that came here
-    bool is_under_way;              // parts may be in flight: their memory stays
+    double moved_bytes;             // received
+    bool is_under_way;              // parts may be in flight: their memory is kept
 } Mover;
 
 static bool is_remote(const Mover* mover) {
@@ -247,7 +248,7 @@ static Status post_part(Mover* mover) {
     return STATUS_OK;
 }
 
-// Takes the oldest part if it is there.
+// Completes the oldest part if it has arrived.
 static Status take_part(Mover* mover, int* done) {
     const Transport* transport = mover->world->transport;
     Part* part = &mover->parts[mover->first];
@@ -290,7 +291,7 @@ static Status run_transfers(Mover* mover) {
 
 // --- all of it ---------------------------------------------------------------------------------------------
 
-// What this rank has itself. The two places are different memory.
+// Values that this rank has itself. Source and target are different memory.
 static Status copy_own(const Mover* mover, const PieceTransfer* t) {
     unsigned char *to = place_of(mover, t, true), *from = place_of(mover, t, false);
     size_t num_bytes = transfer_bytes(mover, t);
@@ -419,14 +420,14 @@ static Status parse_placement(const Dynapipe* dp, Placement* out, Told* told) {
                 is_layers ? out->num_chunks : dp->num_stages, is_layers ? "chunks" : "stages");
 }
 
-// Those of later steps are parsed, too: each from the one before.
+// Later steps are parsed too: each from the one before.
 Status session_resplit_told(const Dynapipe* dp, Placement* out, bool* found) {
     Told told;
     *found = false;
     Placement placement = dp->resplit.has_restored ? dp->resplit.restored : dp->request.placement;
     const char* next = first_told(&dp->resplit);
     while (next != NULL && next_told(&told, &next)) {
-        if (told.step < dp->next_step) { continue; }  // that is done
+        if (told.step < dp->next_step) { continue; }  // done
         TRY(parse_placement(dp, &placement, &told));
         if (told.step != dp->next_step) { continue; }
         *out = placement;
@@ -435,9 +436,8 @@ Status session_resplit_told(const Dynapipe* dp, Placement* out, bool* found) {
     return STATUS_OK;
 }
 
-// --- what a checkpoint keeps
-// ----------------------------------------------------------------------------------- Placements, and the
-// other thing that a run decides by its clock: whether messages are pulled.
+// --- checkpoint ------------------------------------------------------------------------------------------
+// Placements, and the other decision that depends on measured times: whether messages are pulled.
 
 static const char RESPLIT_MAGIC[8] = {'D', 'P', 'S', 'P', 'L', 'I', 'T', '3'};
 
@@ -470,7 +470,7 @@ static uint64_t record_hash(const void* data, size_t data_bytes, const Record* r
     return hash_finish(hash_bytes(hash, record, offsetof(Record, hash)));
 }
 
-// Chunks and head, where each chunk ends and lies, where each share begins. Returns how many values that are.
+// Chunks and head: where each chunk ends, its stage, where each share begins. Returns the number of values.
 static int32_t put_placement(int32_t* out, const Placement* placement, int32_t P) {
     int32_t num = 0;
     out[num++] = placement->num_chunks;
@@ -485,7 +485,7 @@ static int32_t put_placement(int32_t* out, const Placement* placement, int32_t P
     return num;
 }
 
-// Values [*at, num) of a record; false: they are none of such a model.
+// Values [*at, num) of a record; false: invalid for such a model.
 static bool take_placement(Placement* out, const int32_t* values, int32_t num, int32_t* at, int32_t P,
                            int32_t num_layers) {
     *out = (Placement){0};
@@ -510,7 +510,7 @@ static bool take_placement(Placement* out, const int32_t* values, int32_t num, i
     return good && placement_check(out, P, num_layers, false) == STATUS_OK;
 }
 
-// Whether messages are pulled was measured here.
+// Whether messages are pulled was measured in this run.
 static bool has_choice(const Dynapipe* dp) {
     return dp->num_stages > 1 && dp->progress.reason != NULL;
 }
@@ -549,7 +549,7 @@ Status session_resplit_position(Dynapipe* dp, const void** position, size_t* num
     return status;
 }
 
-// The record at the end, if there is a whole one; *body is what comes before it.
+// The record at the end, if there is a complete one; *body is what comes before it.
 static bool find_record(Record* out, const char** body, const char* bytes, size_t num_bytes) {
     if (num_bytes < sizeof *out) { return false; }
     size_t left_bytes = num_bytes - sizeof *out;
@@ -563,7 +563,7 @@ static bool find_record(Record* out, const char** body, const char* bytes, size_
     return out->hash == record_hash(*body, body_bytes, out);
 }
 
-// Not where the options ask for something else; a step given by --resplit that is done does not.
+// Unless the options ask for something else; a step of --resplit that is done does not count.
 static bool is_taken(const Dynapipe* dp, const Placement* saved) {
     Told told;
     const char* next = first_told(&dp->resplit);
@@ -584,7 +584,7 @@ static void print_left(const Dynapipe* dp, const Placement* saved) {
     fflush(stdout);
 }
 
-// On as many ranks; else what they take is what the cost file predicts.
+// On the same number of ranks; otherwise times are those that the cost file predicts.
 static void take_times(SessionResplit* resplit, const Record* record, const char* times, int32_t num_ranks) {
     if (record->num_ranks != num_ranks) { return; }
     if (resplit->times_then == NULL) { resplit->times_then = (double*)malloc(times_bytes(record)); }
@@ -595,8 +595,8 @@ static void take_times(SessionResplit* resplit, const Record* record, const char
     resplit->is_due = record->is_due != 0;
 }
 
-// By the clock, a run may find the other answer: it resumes with that of the checkpoint, unless it is given
-// one.
+// Measured again, the answer might differ: the run resumes with that of the checkpoint, unless an option sets
+// it.
 static bool take_pulls(Dynapipe* dp, const Record* record) {
     bool pulls = record->pulls != 0;
     bool is_other = has_choice(dp) && record->num_stages == dp->num_stages &&
@@ -611,7 +611,7 @@ static bool take_pulls(Dynapipe* dp, const Record* record) {
     return true;
 }
 
-// Of another number of stages or model, or not what is given: removed and ignored.
+// Of another number of stages or model, or other than requested: removed and ignored.
 void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_bytes) {
     SessionResplit* resplit = &dp->resplit;
     const int32_t P = dp->num_stages, num_layers = dp->costs.num_enc_layers + dp->costs.num_dec_layers;
@@ -648,17 +648,17 @@ void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_byt
     if (dp->options.effort == 0) { dp->request.effort = record.effort; }
 }
 
-// --- is there something to look at? ------------------------------------------------------------------------
+// --- is a search worthwhile? -------------------------------------------------------------------------------
 
-// Times of a rank, against those of the others, that are off by less than this since the last search: another
-// search finds the same.
+// Times of a rank, relative to the others, that changed by less than this since the last search: another
+// search would find the same.
 static const double LEAST_CHANGE = 0.05;
-// What a move must save of a step; back to the placement before, more: times that go to and fro are no reason
-// to carry layers after them.
+// What a move must save of a step; back to the placement before, more, so that layers do not follow times
+// that alternate.
 static const double LEAST_GAIN = 0.05, LEAST_GAIN_BACK = 0.10;
 enum { REST_STEPS = 10 };             // between two moves
 #define SEARCH_NS INT64_C(600000000)  // of planning
-// Pages of arrays that are new, and the copy of what stays on its rank: 0.5 s of a core a GiB.
+// New pages of arrays, and the copy of what stays on its rank: 0.5 s of a core a GiB.
 static const double COPY_NS_PER_BYTE = 0.5;
 
 void session_resplit_free(SessionResplit* resplit) {
@@ -676,8 +676,8 @@ static void add_jobs(int64_t job_ns[JOB_COUNT], const CostJobs* jobs) {
     for (int32_t kind = JOB_F; kind <= JOB_W; kind++) { job_ns[kind] += jobs->job_ns[kind]; }
 }
 
-// What the jobs of every rank take of the samples of all batches, in one micro-batch, in its chunks and its
-// share of the head: to be compared with itself.
+// Time of the jobs of every rank for the samples of all batches, in one micro-batch, in its chunks and its
+// share of the head: only compared with itself.
 static void rank_times(double* out, const Dynapipe* dp, const CostModel* costs, const Machine* machine) {
     const SessionResplit* resplit = &dp->resplit;
     const Placement* placement = &dp->request.placement;
@@ -743,7 +743,7 @@ static Status has_changed(bool* out, const Dynapipe* dp, const CostModel* costs,
     return STATUS_OK;
 }
 
-// --- does it pay? ------------------------------------------------------------------------------------------
+// --- does a move pay? --------------------------------------------------------------------------------------
 
 bool session_resplit_pays(const ResplitOffer* offer) {
     double least_gain = offer->is_back ? LEAST_GAIN_BACK : LEAST_GAIN;
@@ -752,9 +752,9 @@ bool session_resplit_pays(const ResplitOffer* offer) {
            gain_ns > offer->move_ns / offer->steps_left;
 }
 
-// From the present placement to that of `choice`, which makes a step of an average batch so much shorter.
-// While layers move, a rank holds what it had and what it gets. A move takes at most as long as all that the
-// largest rank has over a link, its copy, and the steps that are planned again while nobody computes.
+// From the present placement to that of `choice`, which shortens a step of an average batch by this much.
+// During a move a rank holds its old and its new layers. A move takes at most the transfer of all values of
+// the largest rank, their copy, and the planning of steps while no rank computes.
 static bool pays(const Dynapipe* dp, const CostModel* costs, const Machine* machine,
                  const StageChoice* choice, int64_t present_ns) {
     const SessionResplit* resplit = &dp->resplit;
@@ -794,8 +794,8 @@ static void print_move(const Dynapipe* dp, const Placement* placement, const cha
     fflush(stdout);
 }
 
-// What the corrected costs ask for; `placement` as it is: nothing. A step that is planned with other costs
-// than those of the search plans as long as a step of that length.
+// The placement for the corrected costs; `placement` unchanged: none. A step planned with other costs than
+// those of the search is assumed to take as long.
 static Status search(Dynapipe* dp, const CostModel* costs, const Machine* machine, Placement* placement) {
     SessionResplit* resplit = &dp->resplit;
     StageChoice choice;
@@ -870,7 +870,7 @@ static Status decide(Dynapipe* dp, Placement* placement, bool* moves) {
 
 // --- moving ------------------------------------------------------------------------------------------------
 
-// Steps that are planned go; their samples are drawn again.
+// Planned steps are dropped; their samples are drawn again.
 static Status unplan(Dynapipe* dp) {
     SessionResplit* resplit = &dp->resplit;
     if (dp->now == NULL) {  // no step yet, or moved just now
@@ -900,11 +900,11 @@ static Status apply(Dynapipe* dp, const Placement* placement) {
     TRY(unplan(dp));
     if (resplit->moved_step == dp->next_step) { session_refit_hasten(&dp->refit, dp->next_step); }
     session_model_detach(dp);
-    dp->request.effort = resplit->effort_then;  // nobody plans
+    dp->request.effort = resplit->effort_then;  // nothing is being planned
     dp->request.placement = *placement;
     resplit->is_moving = true;
     resplit->moved_bytes = 0;
-    // what ranks take of their layers from now on; a resumed run has it from where the whole one looked
+    // times of ranks with their layers from now on; a resumed run has them from the time of the search
     if (resplit->has_restored_times) { return STATUS_OK; }
     (void)session_refit_now(dp, &costs, &machine);
     return keep_times(dp, costs, machine);

@@ -7,9 +7,8 @@
 #include "session.h"
 #include "../../util/program.h"
 
-// First the copies of a tied parameter become one sum, group after group (sums.h), then every
-// parameter is summed over the replicas: its owner's shard everywhere, the rest too where the optimizer is
-// not shared.
+// First the copies of a tied parameter become one sum, group after group (sums.h), then every parameter is
+// summed over the replicas: its owner's shard everywhere, the rest too where the optimizer is not shared.
 static Status reduce_gradients(Dynapipe* dp) {
     const DynapipeParams_v1* params = &dp->params;
     const Sums* sums = &dp->sums;
@@ -27,7 +26,7 @@ static Status reduce_gradients(Dynapipe* dp) {
     return sums->api->all_gather(sums->ctx, grads, params->num_params, bytes_per_value);
 }
 
-// Sums that are queued on a device follow the last job at once, and the host waits for all of it together.
+// Sums queued on a device follow the last job at once, and the host waits for all of it together.
 static Status run_and_reduce(Dynapipe* dp, const ExecutorStep* run) {
     if (dp->sums.api->is_queued) {
         TRY(executor_start(dp->executor, run));
@@ -43,8 +42,8 @@ static Status run_and_reduce(Dynapipe* dp, const ExecutorStep* run) {
     return STATUS_OK;
 }
 
-// Every rank prints where it stands: the one that failed first is often not the one to blame. Now, since
-// ending what runs on a device may end the program.
+// Every rank prints its position: the rank that failed first is often not at fault. Printed now, since ending
+// work on a device may end the program.
 static void print_position(const Dynapipe* dp, const char* message) {
     char position[512];
     executor_position(dp->executor, position, sizeof position);
@@ -62,7 +61,7 @@ static ExecutorStep executor_step(const Dynapipe* dp, const SessionStep* step) {
     };
 }
 
-// All ranks run the same plan, and expect of each other what is sent.
+// All ranks run the same plan, and expect the messages that the others send.
 static Status agree(Dynapipe* dp, const SessionStep* step) {
     StepClaim claim = {.plan_hash = step->plan_hashes[0], .replica_hash = step->plan_hashes[1]};
     ExecutorStep run = executor_step(dp, step);
@@ -140,7 +139,7 @@ static Status gather_losses(Dynapipe* dp, const SessionStep* step, DynapipeStep_
     return STATUS_OK;
 }
 
-// A collective after some steps, on all ranks the same.
+// A collective after some steps, the same on all ranks.
 static Status refit(Dynapipe* dp, const SessionStep* step) {
     bool knows_when = dp->links->api->when != NULL;
     TRY(session_refit_note(&dp->refit, &step->plan, executor_trace(dp->executor), knows_when));
@@ -206,18 +205,17 @@ int dynapipe_share_params(Dynapipe* dp) {
     return (int)status;
 }
 
-// --- validation ----------------------------------------------------------------------------------------
-// validation: forward only, on the stages as they stand.
+// --- validation: forward only, on the present stages -------------------------------------------------------
 
 // --- memory ----------------------------------------------------------------------------------------------
 
-// Tokens of the decoder that go with so many of the encoder: the same part of the longest target, 0 without.
+// Tokens of the decoder for this many of the encoder: the same fraction of the longest target, 0 without.
 static int32_t target_tokens(const Dynapipe* dp, int32_t num_tokens) {
     int64_t longest = dp->run.max_seq_tokens, part = (int64_t)dp->run.max_target_tokens * num_tokens;
     return (int32_t)((part + longest - 1) / longest);
 }
 
-// Of a forward pass, all tokens in one sequence and supervised: the most that so many tokens can need.
+// Bytes of a forward pass with all tokens in one sequence and supervised: the largest for that many tokens.
 static Status forward_bytes(int64_t* num_bytes, const Dynapipe* dp, int32_t num_tokens) {
     int32_t num_targets = target_tokens(dp, num_tokens);
     DynapipeBatch batch = {
@@ -251,7 +249,7 @@ static Status most_tokens(int32_t* out, const Dynapipe* dp) {
     return STATUS_OK;
 }
 
-// All ranks agree, so that they cut the same micro-batches: the least of them. A collective, once in a run.
+// The least of all ranks, so that they cut the same micro-batches. A collective, once in a run.
 static Status agree_on_tokens(Dynapipe* dp) {
     if (dp->eval_tokens > 0) { return STATUS_OK; }
     if (dp->options.memory_limit_bytes == 0) {
@@ -274,10 +272,10 @@ static Status agree_on_tokens(Dynapipe* dp) {
     return STATUS_OK;
 }
 
-// --- validation ------------------------------------------------------------------------------------------
+// --- validation batches ------------------------------------------------------------------------------------
 
-// Micro-batches of a validation batch in the order the samples came, dealt to the replicas in turn; ragged,
-// unless the model's kernels take padded windows only.
+// Micro-batches of a validation batch in the order of its samples, distributed over the replicas in turn;
+// ragged, unless the model's kernels take only padded windows.
 typedef struct {
     DynapipeBatch* batches;
     float** losses;
@@ -287,7 +285,7 @@ typedef struct {
 // A micro-batch while it is filled.
 typedef struct {
     int32_t enc, dec;          // longest
-    int32_t enc_pad, dec_pad;  // what they are padded to, where they are
+    int32_t enc_pad, dec_pad;  // padded lengths, where they are padded
     MbShape shape;
 } Filling;
 
@@ -407,8 +405,8 @@ static void add_losses(const Dynapipe* dp, const EvalWork* work, double* sums, d
     }
 }
 
-// Of training tokens, a batch takes a third of the time without backward: a run that is to end does so within
-// a step's. Ranks wait for each other at a check, so not at every batch.
+// In training tokens, a batch takes a third of the time without backward: a run that is told to end does so
+// within the time of a step. Ranks wait for each other at a check, so not at every batch.
 enum { BATCHES_BETWEEN_CHECKS = 2 };
 
 static Status validate(Dynapipe* dp, int32_t max_batches, double* loss, double* task_loss) {

@@ -1,18 +1,17 @@
 /*
-sums.h -- parameters that several stages have a copy of: who has which, and whom a rank sums with; and the
-sums.
+sums.h -- sums of gradients and of copies of parameters; which stages have copies of which parameters.
 
-    TRY(tied_groups_open(&tied, &world, num_stages, &params));    // everybody tells what it has
+    TRY(tied_groups_open(&tied, &world, num_stages, &params));    // every rank sends what it has
     for (int32_t i = 0; i < tied.num_groups; i++) {               // ascending by number, on every rank
         const TiedGroup* group = &tied.groups[i];
         TRY(sums.api->sum_copies(sums.ctx, group->holders, begin, group->count, type));
     }
     tied_groups_free(&tied);
 
-A sum waits for all ranks that have a copy, and for nobody else. Taken in ascending order no ranks wait for
+A sum waits for all ranks that have a copy, and for no other. In ascending order no ranks wait for
 each other in a circle: of the groups that are not summed yet, all ranks that have a copy of the one with the
-smallest number have come to it, or are on the way with nothing but sums that are done before it.
-Replicas have their sums each, and only then sum over each other: that waits for groups, no group for that.
+smallest number have reached it, or have only sums before it that will complete.
+Each replica first sums its groups, then replicas sum over each other: no group waits for that.
 */
 #pragma once
 
@@ -32,7 +31,8 @@ typedef struct {
 // Stages with copies of the same groups.
 typedef struct {
     uint64_t stages[PLAN_MAX_STAGES / 64];  // bit s % 64 of word s / 64: stage s
-    Collective ranks;  // those stages in my replica, ascending; without members where I am none of them
+    Collective ranks;  // those stages in my replica, ascending; without members where my stage is none of
+                       // them
 } TiedHolders;
 
 static inline bool tied_holders_have(const TiedHolders* holders, int32_t stage) {
@@ -46,8 +46,8 @@ typedef struct {
     int32_t num_holders;
 } TiedGroups;
 
-// A collective of all ranks (`world`; rank = replica * num_stages + stage); it checks what they tell, and
-// fails on all alike. STATUS_MISMATCH: copies of different length, replicas of a stage that differ.
+// A collective of all ranks (`world`; rank = replica * num_stages + stage); it checks the groups, and fails
+// on all alike. STATUS_MISMATCH: copies of different length, replicas of a stage that differ.
 // STATUS_OUT_OF_RANGE: values beyond the parameters, a group twice on a rank, groups that overlap.
 Status tied_groups_open(TiedGroups* out, Collective* world, int32_t num_stages,
                         const DynapipeParams_v1* params);
@@ -64,11 +64,12 @@ void tied_groups_free(TiedGroups* tied);  // an all-zero one is fine
 //     TRY(sums.api->all_gather(sums.ctx, params, n, 2));        // everybody's slice, 2 bytes a value
 //     sums_close(&sums);
 //
-// Slices are collective_slice() of the replicas. Gradients of 16 bits are added as floats and rounded once a
-// sum (NCCL: as it likes, in 16 bits between ranks), so once among the copies of a tied parameter and once
-// among replicas. On a device the array is read once what is queued so far is done, and what is queued
-// afterwards sees the result. All members of a group make the same calls in the same order: all of a
-// replica's transfers, then its tied groups in ascending number (why: above), then the replicas' sums. Copies
+// Slices are collective_slice() of the replicas. Gradients of 16 bits are added as float32 and rounded once a
+// sum (with NCCL in its own way), so once among the copies of a tied parameter and once among replicas. On a
+// device the array is read after the work queued so far, and work queued afterwards uses the result. All
+// members of a group make the same calls in the same order: all of a replica's transfers, then its tied
+// groups in ascending number (why: above), then the replicas' sums. Copies get the same bits: one rank adds,
+// the others take its result.
 // get the same bits: one rank adds, the others take its result.
 
 typedef struct {

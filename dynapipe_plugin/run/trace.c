@@ -68,7 +68,7 @@ static double job_ns(const RefitJob* job) {
     return sum_ns;
 }
 
-// It counts, where it was to take any time.
+// It counts if it was predicted to take time.
 static void keep_job(const Reader* r, RefitSide side, const RefitJob* job) {
     if (job_ns(job) > 0) { r->jobs->num_jobs[side]++; }
 }
@@ -103,7 +103,7 @@ static void share_terms(const Reader* r, double term[PASS_TERMS], JobKind kind, 
     slow_terms(r, term, kind);
 }
 
-// Forward and gradient of inputs of a share are one job: each takes the part of it that it was to take.
+// Forward and gradient of inputs of a share are one job: each is assigned its predicted part of it.
 static void add_share(const Reader* r, JobKind kind, int32_t mb, double measured_ns) {
     const MbShape* shape = &r->plan->mbs[mb].shape;
     RefitJob forward = {0}, backward = {0};
@@ -210,13 +210,13 @@ void trace_jobs_free(TraceJobs* jobs) {
 
 // --- links -----------------------------------------------------------------------------------------------
 
-// A rank that looks at its messages all the time is away for a switch of threads now and then.
+// A rank that polls its messages all the time is sometimes delayed by a switch of threads.
 static const double LOOK_NS = 50e3;
-// Less than this is no news: of a transfer; of a step, which is what transfers took too long in all.
+// Smaller changes are ignored: of a transfer; of a step, the total excess of its transfers.
 static const double LINK_SAME = 0.1, LEAST_OF_STEP = 0.01;
-// Where messages are to take less than this of a step, what delays them is not their link.
+// Where messages are predicted to take less than this of a step, delays are not caused by the link.
 static const double LEAST_SHARE = 0.005;
-// Of so many sends the quickest counts, or the mean of as many more as there are.
+// The fastest of up to this many sends counts; of more, the mean of the fastest 1 / ONE_OF of them.
 enum { ONE_OF = 32 };
 static const double LINK_LEAST = 0.5, LINK_MOST = 16;
 
@@ -249,7 +249,7 @@ static void add_send(TraceLinks* links, LinkSide side, double predicted_ns, doub
     if (ratio > 0 && links->num[side] < TRACE_LINKS_MOST) { links->ratio[side][links->num[side]++] = ratio; }
 }
 
-// Of a message of a chunk; 0: of a share of the head, whose messages are many small ones at once.
+// For a message of a chunk; 0: of a share of the head, which sends many small messages at once.
 static int64_t message_bytes(const CostModel* costs, const Placement* placement, PlanMessage message,
                              const MbShape* shape) {
     int32_t from = message.row - 1;
@@ -304,9 +304,9 @@ void trace_links_forget(TraceLinks* links) {
     links->step_ns = 0;
 }
 
-// --- what is made of it ----------------------------------------------------------------------------------
+// --- ratios of links ---------------------------------------------------------------------------------------
 
-// Nearer to 1; 1 where one is above it and the other is not.
+// The one nearer to 1; 1 where they are on different sides of it.
 static double nearer(double a, double b) {
     if ((a > 1) != (b > 1)) { return 1; }
     return fabs(a - 1) < fabs(b - 1) ? a : b;
@@ -328,7 +328,7 @@ double trace_links_settle(double before, double now) {
 
 enum { PROCESS_PREDICTED = 1, PROCESS_MEASURED = 2 };
 typedef enum { SIDE_JOBS, SIDE_SENDS, SIDE_RECEIVES, NUM_SIDES } TraceSide;
-// "tid" of a row: the steps first, then rank by rank. More lanes than there is room for share the last one.
+// "tid" of a row: the steps first, then rank by rank. Lanes beyond the available ones share the last.
 enum { TID_STEPS = 0, TIDS_OF_SIDE = 1024, TIDS_OF_RANK = TIDS_OF_SIDE * NUM_SIDES };
 
 static const double BYTES_PER_MIB = 1024 * 1024;
@@ -387,7 +387,7 @@ static void write_span(TraceWriter* w, int32_t tid, int64_t begin_ns, int64_t en
             (double)begin_ns / 1e3, (double)(end_ns - begin_ns) / 1e3);
 }
 
-// Which of the rank's pieces; nothing where each has one.
+// Which of the rank's chunks; empty where each rank has one.
 static void write_piece(TraceWriter* w, const TraceEvent* e) {
     const Placement* placement = &w->step->plan->placement;
     bool is_plain = placement->num_chunks <= w->step->plan->P && placement->head == HEAD_WHOLE;
@@ -399,8 +399,8 @@ static void write_piece(TraceWriter* w, const TraceEvent* e) {
     }
 }
 
-// What the plan has for an event of a rank, which began as its `nth`: events stand about where their
-// instructions do. -1: nothing.
+// The plan's instruction for an event of a rank, its `nth` by begin: events are close to their instructions
+// in order. -1: none.
 static int64_t planned_for(const PlanRank* list, const TraceEvent* e, int32_t nth) {
     bool is_planned = trace_kind_is_job(e->kind) || side_of(e->kind) != SIDE_JOBS;
     for (int32_t k = 0; k < list->num_instrs && is_planned; k++) {
@@ -439,7 +439,7 @@ static void write_event(TraceWriter* w, int32_t rank, int32_t tid, const TraceEv
 }
 
 // One end of a message's arrow, inside the event: from a send's begin to the last ns of its receive. Both
-// ends know the message by its number (plan_message.h).
+// ends identify the message by its number (plan_message.h).
 static void write_arrow(TraceWriter* w, int32_t tid, const TraceEvent* e) {
     const Plan* plan = w->step->plan;
     PlanInstr instr = {.kind = (uint8_t)e->kind, .chunk = (int16_t)e->chunk, .peer = e->peer};
@@ -461,7 +461,7 @@ static void write_arrow(TraceWriter* w, int32_t tid, const TraceEvent* e) {
 
 // --- memory ------------------------------------------------------------------------------------------------
 
-// The list with the times at which `rank` has its jobs. false: these are other jobs.
+// The list with the times at which `rank` ran its jobs. false: these are other jobs.
 static bool time_list(PlanInstr* out, const PlanRank* list, const TraceRank* rank) {
     int32_t e = 0;
     for (int32_t i = 0; i < list->num_instrs; i++) {
@@ -501,7 +501,7 @@ static Status write_memory(TraceWriter* w, const TraceRank* rank, Arena* arena) 
 
 // --- rows --------------------------------------------------------------------------------------------------
 
-// Events by their begin: qsort() knows nothing but two of them.
+// Events by their begin: qsort() has no context argument.
 static int compare_begins(const void* a, const void* b) {
     const TraceEvent *x = *(const TraceEvent*const*)a, *y = *(const TraceEvent*const*)b;
     if (x->begin_ns != y->begin_ns) { return x->begin_ns < y->begin_ns ? -1 : 1; }
@@ -509,8 +509,8 @@ static int compare_begins(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-// A viewer nests the events of a row by time, and what half overlaps cannot nest. A rank's messages overlap
-// as its links allow, so every event gets the first lane of its side in which nothing is under way.
+// A viewer nests the events of a row by time, and events that overlap partly cannot nest. A rank's messages
+// may overlap, so every event gets the first free lane of its side.
 static Status make_lanes(TraceWriter* w, const TraceRank* rank, int32_t** out, Arena* arena) {
     const TraceEvent** order;
     int64_t* free_ns[NUM_SIDES];  // of each lane

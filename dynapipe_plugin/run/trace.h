@@ -1,5 +1,5 @@
 /*
-trace.h -- what every rank did and when; what that tells of jobs and links (for refits); the file of --trace.
+trace.h -- what every rank did and when; measured jobs and links (for refits); the file of --trace.
 */
 #pragma once
 
@@ -12,7 +12,7 @@ trace.h -- what every rank did and when; what that tells of jobs and links (for 
 #include "../../util/arena.h"
 #include "../../util/status.h"
 
-// What a rank does besides its instructions.
+// Work of a rank besides its instructions.
 typedef enum {
     TRACE_REDUCE = INSTR_COUNT,  // sum gradients over replicas and tied stages
     TRACE_UPDATE,                // optimizer
@@ -20,8 +20,8 @@ typedef enum {
     TRACE_KIND_COUNT
 } TraceKind;
 
-// Jobs: begin when their inputs were there, wait_ns is how long they waited for that before. Transfers: from
-// posting until this rank saw them done.
+// Jobs: begin when their inputs were there, wait_ns is the wait for them before. Transfers: from posting
+// until this rank saw them done.
 typedef struct {
     int32_t kind;   // InstrKind or TraceKind
     int32_t chunk;  // as in PlanInstr; -1: none
@@ -36,7 +36,7 @@ typedef struct {
     TraceEvent* events;        // in the order they were started
     int64_t begin_ns, end_ns;  // of the step; same clock as the events
     int64_t busy_ns;           // inside jobs
-    int64_t wait_ns;           // jobs and waits standing still for a transfer
+    int64_t wait_ns;           // jobs, and waits for transfers
 } TraceRank;
 
 const char* trace_kind_text(int32_t kind);  // "fwd", "send_act", "reduce" ...
@@ -47,8 +47,8 @@ double trace_rank_idle_predicted(const Plan* plan, int32_t rank);
 
 // --- jobs ------------------------------------------------------------------------------------------------
 // The jobs of some steps as a rank measured them, with the terms of the cost model for each (for refits).
-// Jobs of all chunks of a rank, and of its share of the head, feed the same terms. Left out: forward passes
-// of the last chunk whose outcome is dropped, since the model need not compute what nobody reads.
+// Jobs of all chunks of a rank, and of its share of the head, use the same terms. Not included: forward
+// passes of the last chunk whose result is dropped, since the model need not compute it.
 
 enum { TRACE_JOBS_MOST = 4096 };  // of a side; later ones are left out
 
@@ -58,30 +58,30 @@ typedef struct {
     double* room;  // [2 * TRACE_JOBS_MOST]
 } TraceJobs;
 
-// The jobs of one step of plan->ranks[trace->rank]. `machine`: how slow the rank is by what `costs` came
-// with; NULL: not at all.
+// The jobs of one step of plan->ranks[trace->rank]. `machine`: the rank's slowness that came with `costs`;
+// NULL: none.
 Status trace_jobs_add(TraceJobs* jobs, const Plan* plan, const TraceRank* trace, const CostModel* costs,
                       const Machine* machine);
-// Their sums, without jobs that were interrupted: by what the rank knows alone (shared NULL), or by what all
-// have found.
+// Their sums, without interrupted jobs: judged by the rank's own jobs (shared NULL), or by the factors of all
+// ranks.
 void trace_jobs_sum(RefitSums out[SIDE_COUNT], TraceJobs* jobs, const RefitShared* shared,
                     const RefitRank* rank);
 void trace_jobs_forget(TraceJobs* jobs);
 void trace_jobs_free(TraceJobs* jobs);  // an all-zero one is fine
 
 // --- links -----------------------------------------------------------------------------------------------
-// How long messages over a rank's two links took, against what was predicted. A link is between neighbours,
-// whatever chunks they have; messages to ranks further away (as slow as the slowest link on the way,
+// How long messages over a rank's two links took, relative to the prediction. A link connects neighbours,
+// whatever chunks they have; messages to ranks further away (as slow as the slowest link on the path,
 // machine_between_ns) and those of a shared head do not count.
 //
 // Only messages that did not wait for this rank count: on a host, sends during which it ran no job and so
-// looked at them all the time; on a device, which knows when a transfer was under way, all. Of these the
-// quickest few: the others waited for the rank at the other end. A host's send that ends early may be a copy
-// that MPI made: there, no link is found to be faster than predicted. What one look may cost is subtracted.
+// polled all the time; on a device, which knows when a transfer was under way, all. Of these the fastest few:
+// the others waited for the rank at the other end. A host's send that ends early may be a copy that MPI made:
+// there, no link is found to be faster than predicted. The cost of one poll is subtracted.
 //
-// On a loaded machine even the quickest may have waited. So a link is as predicted unless both of its ends
-// measure otherwise, twice in a row, and its transfers take a share of the step that matters; of four ratios
-// the one nearest to 1 counts.
+// On a loaded machine even the fastest may have waited. So a link keeps its prediction unless both of its
+// ends measure otherwise, twice in a row, and its transfers take a significant part of the step; of four
+// ratios the one nearest to 1 counts.
 
 enum { TRACE_LINKS_MOST = 512, TRACE_LINKS_LEAST = 16 };
 
@@ -93,10 +93,10 @@ typedef struct {
     double predicted_ns[LINK_SIDES], step_ns;    // of all sends; of the steps that they were part of
 } TraceLinks;
 
-// What one end measured of its link; all zeros: nothing.
+// One end's measurement of its link; all zeros: none.
 typedef struct {
     double ratio;  // how many times as long as predicted
-    double share;  // what its sends were predicted to take, of a step
+    double share;  // predicted part of a step that its sends take
 } LinkSeen;
 
 // The link from a rank to the next, by the machine file, else the cost model. false: it is free.
@@ -109,8 +109,8 @@ void trace_links_add(TraceLinks* links, const Plan* plan, const TraceRank* trace
 LinkSeen trace_links_take(const TraceLinks* links, LinkSide side);
 void trace_links_forget(TraceLinks* links);
 
-// Of both ends of a link: 1, as predicted; 0, too little is known. Then the ratio that plans use, where it
-// was `before` the last time.
+// From both ends of a link: 1, as predicted; 0, too little is known; else the ratio that plans use, given the
+// one `before`.
 double trace_links_both(LinkSeen one_end, LinkSeen other_end);
 double trace_links_settle(double before, double now);
 
@@ -128,10 +128,10 @@ double trace_links_settle(double before, double now);
 // receive; counters "C" are the bytes of a rank's buffers that are alive, by the times of its jobs
 // (memory_layout.h). dev/check_trace.py checks a file.
 //
-// "args" of a measured event have all that is known of it, in ns (begin_ns, end_ns, wait_ns), what was
-// planned for it (planned_ns) and how much longer a job took (off_ns); those of the step its error and the
-// parts of it that are jobs, transfers, waiting (session_errors.h). "otherData" has stages, replicas, the
-// placement of chunks and every rank's clock. tool/trace_view.h reads the file back.
+// "args" of a measured event have all its times in ns (begin_ns, end_ns, wait_ns), its planned time
+// (planned_ns) and how much longer a job took (off_ns); those of the step its error and the parts of it that
+// are jobs, transfers, waiting (session_errors.h). "otherData" has stages, replicas, the placement of chunks
+// and every rank's clock. tool/trace_view.h reads the file.
 
 // Of a rank to rank 0's, and by how much that may be off.
 typedef struct {

@@ -40,7 +40,7 @@ Status job_marks_close(JobMarks* m) {
     return STATUS_OK;
 }
 
-// Now and then: num_done goes up; *moved becomes true if a job is done.
+// Called repeatedly: num_done grows; *moved becomes true if a job is done.
 static Status job_marks_poll(JobMarks* m, bool* moved) {
     while (m->num_done < m->num_jobs) {
         int done = 0;
@@ -62,7 +62,7 @@ Status job_marks_read(JobMarks* m, TraceRank* trace) {
             TRY(m->device.api->mark_ns(m->device.ctx, m->jobs[job].begin, &event->begin_ns));
             TRY(m->device.api->mark_ns(m->device.ctx, m->jobs[job].end, &event->end_ns));
             job++;
-            // Two clocks: what is off by a hair must not look like time that runs backwards.
+            // Two clocks: a tiny difference must not look like time that runs backwards.
             if (event->begin_ns < before_ns) { event->begin_ns = before_ns; }
             if (event->end_ns < event->begin_ns) { event->end_ns = event->begin_ns; }
             bool is_job = event->kind < INSTR_COUNT;  // else: sums
@@ -110,7 +110,7 @@ static void find_on_link(uint8_t* out, const Plan* plan, int32_t rank, int32_t p
         if (adjacent && plan_instr_is_send(a->kind) != plan_instr_is_send(b->kind) &&
             is_same_transfer(plan, a, a_there) && is_same_transfer(plan, b, b_there)) {
             out[i] = 1;
-            i++;  // b is taken
+            i++;  // b is paired
             k++;
         }
     }
@@ -220,7 +220,7 @@ Status transfers_poll(Transfers* t, bool* moved) {
         if (status == STATUS_OK && !stop) {
             status = t->transport->api->test(t->transport->ctx, transfer.request, &done);
         }
-        if (!done) {  // done: gone, with an error too
+        if (!done) {  // done: released, also with an error
             t->items[kept++] = transfer;
             stop = in_order;
             continue;
@@ -273,8 +273,7 @@ static Status fail_stuck(const Transfers* t, const uint8_t* state, TransferName 
                 TRANSPORT_RANK(t->transport, missing.peer), (double)t->timeout_ns / 1e9, (int)missing.peer);
 }
 
-// What is queued from here on waits for it. *joined also where it is through: then there is nothing to wait
-// for.
+// Work queued from here on waits for it. *joined is also set where it is completed and nothing needs to wait.
 static Status try_join(const Transfers* t, const uint8_t* state, int* joined) {
     *joined = *state == TRANSFER_DONE;
     for (int32_t i = t->num_items - 1; i >= 0 && !*joined; i--) {
@@ -314,7 +313,7 @@ Status transfers_wait(Transfers* t, const uint8_t* state, TransferName name) {
     return STATUS_OK;
 }
 
-// Until a device has no more than so many transfers and jobs left.
+// Until a device has at most this many transfers and jobs left.
 static Status wait_for_device(Transfers* t, int32_t most_items, int32_t most_jobs) {
     Backoff backoff = {0};
     while (t->num_items > most_items || t->jobs.num_jobs - t->jobs.num_done > most_jobs) {

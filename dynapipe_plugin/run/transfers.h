@@ -9,7 +9,7 @@ transfers.h -- what one rank has in flight, which jobs a device has finished, an
     name.kind = INSTR_FWD;
     TRY(transfers_wait(&t, &state, name));                  // until it is TRANSFER_DONE
 
-On a device, transfers_wait() makes what is queued from there on wait (transport.h, join) and returns: the
+On a device, transfers_wait() makes later work in the queue wait (transport.h, join) and returns: the
 host runs ahead by a few jobs (transfers_wait_for_room), and only transfers_finish() waits until transfers and
 jobs are done. Room is reserved once per step, then nothing allocates.
 */
@@ -43,21 +43,21 @@ typedef struct {
 
 Status job_marks_open(JobMarks* m, int32_t event_idx);
 Status job_marks_close(JobMarks* m);
-// Times of jobs, what the device waited before each, busy_ns; a wait stands where the job before it ended.
+// Times of jobs, the device's wait before each, busy_ns; a wait is placed at the end of the job before it.
 Status job_marks_read(JobMarks* m, TraceRank* trace);
 
 // --- groups ----------------------------------------------------------------------------------------------
 // Two transfers over the same link in opposite directions that follow each other directly in the lists of
-// both ranks become one group on both: on a wire that takes one operation at a time (NCCL on one stream) they
-// then use both directions at once.
+// both ranks become one group on both: on a connection that runs one operation at a time (NCCL on one stream)
+// they then use both directions at once.
 //
-// A plan that ends without groups ends with them. Let a and b be such a pair, a first. Nothing stands between
-// them in either list, so a rank that has come to a comes to b without waiting for anything: b is posted when
-// a is, and (no job in between) their data is ready and their buffers are free at the same place of the
-// device's queue. Without groups b starts when it is at the head of both ranks' transfers, that is when a is
-// through, and posted: it waits for nothing that a did not wait for. So at the moment a starts, b can go on
-// to its end whatever else the ranks do, and what needed a alone waits a finite time longer. (test_executor.c
-// runs random plans under these rules.)
+// A plan that ends without groups ends with them. Let a and b be such a pair, a first. Nothing comes between
+// them in either list, so a rank that reaches a reaches b without waiting: b is posted when a is, and (no job
+// in between) their data is ready and their buffers are free at the same place of the device's queue. Without
+// groups b starts when it is at the head of both ranks' transfers, that is when a is done, and posted: it
+// waits for nothing that a did not wait for. So at the moment a starts, b can run to its end whatever the
+// other ranks do, and what needed only a waits a finite time longer. (test_executor.c runs random plans under
+// these rules.)
 //
 // Both ranks decide alike, from both lists: the k-th transfer of a link is the same on either side in a plan
 // that passes plan_check, and pairs are taken from the left.
@@ -68,14 +68,14 @@ void transfer_groups_find(uint8_t* out, const Plan* plan, int32_t rank, int32_t*
 
 // --- transfers -------------------------------------------------------------------------------------------
 
-// Jobs that a device may still have to finish when another is queued: one it runs, and the next. A host
-// further ahead would come to the end of the driver's queue of launches (about 1000) and wait inside a
-// launch, where no timeout reaches it.
+// Jobs that a device may still have to finish when another is queued: the running one, and the next. A host
+// further ahead would fill the driver's queue of launches (about 1000) and wait inside a launch, without a
+// timeout.
 enum { TRANSFERS_JOBS_AHEAD = 2 };
 
 typedef enum { TRANSFER_NONE, TRANSFER_POSTED, TRANSFER_DONE } TransferState;
 
-// What is done to which micro-batch, in the words of a plan.
+// A plan's instruction: kind, chunk, microbatch.
 typedef struct {
     int32_t kind, chunk, mb;
 } TransferName;
@@ -88,7 +88,7 @@ typedef struct {
 
 typedef struct {
     Transport* transport;  // borrowed
-    int64_t timeout_ns;    // 0: wait for ever
+    int64_t timeout_ns;    // 0: wait forever
     Transfer* items;
     int32_t num_items, max_events;  // max_events: room in both arrays
     TraceRank trace;
@@ -110,17 +110,18 @@ void transfers_free(Transfers* t);
 // A record that begins now.
 TraceEvent* transfers_event(Transfers* t, TransferName name, int32_t peer);
 
-// name.kind: INSTR_SEND_* or INSTR_RECV_*. Does not block. Nothing travels where there are no bytes: done at
-// once, on both sides alike, which must have the number from the same counts.
+// name.kind: INSTR_SEND_* or INSTR_RECV_*. Does not block. Without bytes nothing is sent: done at once, on
+// both sides, which must compute the number from the same counts.
 Status transfers_post(Transfers* t, TransferName name, int32_t peer, int32_t tag, void* data,
                       int64_t num_bytes, uint8_t* state);
 
-// Test everything in flight once (on a device, where things end in their order: until one is not done);
+// Test everything in flight once (on a device, where transfers end in their order: until one is not done);
 // *moved becomes true if something is done.
 Status transfers_poll(Transfers* t, bool* moved);
 
 // Until *state is TRANSFER_DONE, on a device until it is joined. Where nothing moves for timeout_ns,
-// STATUS_COMM: "rank 2: fwd mb 3 waits for recv_act mb 3 with rank 1 ...", `name` being who waits.
+// STATUS_COMM: "rank 2: fwd mb 3 waits for recv_act mb 3 with rank 1 ...", where `name` is the waiting
+// instruction.
 Status transfers_wait(Transfers* t, const uint8_t* state, TransferName name);
 
 // Until a device has at most TRANSFERS_JOBS_AHEAD jobs left; before queuing another.
@@ -129,6 +130,6 @@ Status transfers_wait_for_room(Transfers* t);
 // Until nothing is in flight, and all jobs are done.
 Status transfers_finish(Transfers* t);
 
-// Where this rank stands, for a message: "after bwd mb 2 (5 of 12 jobs done), at wgt mb 2; recv_grad mb 3
-// with rank 1 under way".
+// This rank's position, for a message: "after bwd mb 2 (5 of 12 jobs done), at wgt mb 2; recv_grad mb 3 with
+// rank 1 under way".
 void transfers_position(const Transfers* t, char* out, size_t out_bytes);

@@ -1,13 +1,13 @@
 /*
-transport.h -- the ABI between the executor and whatever moves bytes between ranks.
+transport.h -- the ABI between the executor and the transports that move bytes between ranks.
 
 Published structs are never edited: a change means DynapipeTransport_v2 plus one adapter file that lifts v1.
 (v1 is not published before the first release.) All calls come from one thread per rank. Requests are opaque;
 test() releases a finished one.
 
-Transports of device memory have join() and the members after it. There a call means the place in the
-device's queue of work where it is made: isend: the data is ready once what is queued so far is done; irecv:
-the buffer is free by then. test() answers for the host, as everywhere.
+Transports of device memory have join() and the members after it. There a call refers to the position in the
+device's queue of work at which it is made: isend: the data is ready once the work queued so far is done;
+irecv: the buffer is free by then. test() reports to the host, as everywhere.
 */
 #pragma once
 
@@ -31,7 +31,7 @@ typedef struct {
     // reports done. Messages between two ranks with equal tags arrive in send order.
     Status (*isend)(void* ctx, int32_t peer, int32_t tag, const void* data, size_t num_bytes, void** request);
     Status (*irecv)(void* ctx, int32_t peer, int32_t tag, void* data, size_t num_bytes, void** request);
-    // Poll one request and make progress on all. Sets *done to 0 or 1; at 1 the request is gone.
+    // Poll one request and make progress on all. Sets *done to 0 or 1; at 1 the request is released.
     // STATUS_COMM where a peer failed; STATUS_MISMATCH where the message had another length.
     Status (*test)(void* ctx, void* request, int* done);
     // (optional, may be NULL) a peer must learn that this rank gives up; `why` is printed once.
@@ -39,22 +39,22 @@ typedef struct {
     // STATUS_COMM if requests are still in flight.
     Status (*close)(void* ctx);
 
-    // (optional, both may be NULL) From now on somebody looks every nap_ns whether what is in flight can
-    // move, also while this rank computes; 0: nobody, as at the start. *is_on: whether that is so; not all
-    // can. Nothing is in flight meanwhile. And the processor time that it has taken since.
+    // (optional, both may be NULL) From now on a thread polls every nap_ns whether what is in flight can
+    // move, also while this rank computes; 0: no thread, as at the start. *is_on: whether it does; not all
+    // transports can. Nothing is in flight during the call. And the processor time of that thread since then.
     Status (*progress)(void* ctx, int64_t nap_ns, bool* is_on);
     int64_t (*progress_cpu_ns)(void* ctx);
 
     // --- (optional, all NULL) device memory -------------------------------------------------------------
-    // Room for so many requests at a time, so that posting allocates nothing. None is in flight.
+    // Room for this many requests at a time, so that posting allocates nothing. None is in flight.
     Status (*reserve)(void* ctx, int32_t num_requests);
-    // What is queued on the device from here on waits for that request, which lives on. Does not block:
-    // *joined is 0 where that is not possible yet; then test() requests, and ask again.
+    // Work queued on the device from here on waits for that request, which stays live. Does not block:
+    // *joined is 0 where that is not possible yet; then test() requests, and call again.
     Status (*join)(void* ctx, void* request, int* joined);
     // The transfers posted in between start as one: none waits for another of them.
     Status (*group_begin)(void* ctx);
     Status (*group_end)(void* ctx);
-    // When the request that test() was the last to release was under way, in clock_now_ns() time.
+    // When the request last released by test() was under way, in clock_now_ns() time.
     Status (*when)(void* ctx, int64_t* begin_ns, int64_t* end_ns);
 } DynapipeTransport_v1;
 
@@ -65,7 +65,7 @@ typedef struct {
     const DynapipeTransport_v1* api;
     void* ctx;
     int32_t rank, num_ranks;
-    char (*hosts)[TRANSPORT_HOST_CHARS];  // [num_ranks] their names, borrowed; NULL: all are on one
+    char (*hosts)[TRANSPORT_HOST_CHARS];  // [num_ranks] host names, borrowed; NULL: all on one host
 } Transport;
 
 // "3"; where there are several hosts, "3 (on node17)". The text lives to the end of the expression.
@@ -87,13 +87,13 @@ static inline TransportRank transport_rank(const Transport* transport, int32_t r
 Status transport_loopback_open(Transport* out, int32_t num_ranks);
 
 #ifdef DYNAPIPE_MPI
-// MPI: comm is MPI_COMM_WORLD duplicated. Initialises MPI if nobody has.
+// MPI: comm is a duplicate of MPI_COMM_WORLD. Initialises MPI if needed.
 Status transport_mpi_open(Transport* out, int* argc, char*** argv);
 #endif
 
-// Wrap `inner`: verifies that tags are in range, sizes agree on both ends, buffers in flight are not touched
-// or posted twice, receive buffers are poisoned with NaN until their data is there, and nothing is in flight
-// at close. Takes over `inner`.
+// Wrap `inner`: verifies that tags are in range, sizes agree on both ends, buffers in flight are not changed
+// or posted twice, receive buffers are filled with NaN until their data is there, and nothing is in flight at
+// close. Takes over `inner`.
 Status transport_check_open(Transport* out, Transport inner);
 
 static inline Status transport_close(Transport* transport) {
@@ -104,8 +104,8 @@ static inline Status transport_close(Transport* transport) {
 }
 
 // --- tags ------------------------------------------------------------------------------------------------
-// Every tag that messages between ranks have, in ranges of their own: a message of one part of the program is
-// never taken for another's, not even where a rank ends by an error while others still run.
+// Every tag of messages between ranks, in ranges of their own: a message of one part of the program is never
+// taken for another's, even where a rank ends by an error while others still run.
 
 enum {
     TAG_STEP = 0,                         // executor_tag()
@@ -126,31 +126,30 @@ enum {
 //         backoff_pause(&wait);
 //     }
 //
-// Ranks that wait share cores with ranks that compute (4 ranks on 2 cores), so waiting must cost next to
-// nothing; but most messages come within microseconds, so it must not begin with a sleep. A nap of 30 us
-// takes about 85 us with Linux' default timer slack: well below the shortest job worth a micro-batch.
-// Measured over MPI, 4 ranks on 2 busy cores: a waiting rank takes 8 to 12 % of a core (naps of 100 us: 6 to
-// 11 %, no gain worth the delay). test/test_mpi_transport.sh holds it to 40 %.
+// Waiting ranks share cores with computing ranks (4 ranks on 2 cores), so waiting must cost almost nothing;
+// but most messages come within microseconds, so it must not begin with a sleep. A nap of 30 us takes about
+// 85 us with Linux' default timer slack: well below the shortest job worth a micro-batch. Measured over MPI,
+// 4 ranks on 2 busy cores: a waiting rank takes 8 to 12 % of a core (naps of 100 us: 6 to 11 %, no gain worth
+// the delay). test/test_mpi_transport.sh allows 40 %.
 //
-// A rank gives up once it has looked for so long, not once so much time has passed: where it was stopped
-// itself (SIGSTOP, a machine that was paused), what it waits for may have come in between, and the others may
-// have been stopped with it. So the time from one look to the next counts for BACKOFF_LOOK_NS at most, and
-// after a stop it looks for BACKOFF_AGAIN_NS more; after BACKOFF_STOPS of them no longer, since a rank whose
-// looks are always that far apart is to end, too. Looks are microseconds apart, on cores that many ranks
-// share milliseconds.
+// A rank gives up after polling for timeout_ns, not after that much time: where it was stopped itself
+// (SIGSTOP, a paused machine), its message may have arrived in between, and the others may have been stopped
+// too. So the time between two polls counts for BACKOFF_LOOK_NS at most, and after a stop it polls for
+// BACKOFF_AGAIN_NS more; only BACKOFF_STOPS times, since a rank whose polls are always that far apart must
+// end too. Polls are microseconds apart, milliseconds on cores that many ranks share.
 
 enum { BACKOFF_SPINS = 64, BACKOFF_YIELDS = 64, BACKOFF_SLEEP_NS = 30 * 1000, BACKOFF_STOPS = 8 };
 #define BACKOFF_LOOK_NS INT64_C(100000000)
 #define BACKOFF_AGAIN_NS INT64_C(1000000000)
 
 typedef struct {
-    int32_t num_pauses;  // back to 0 whenever something moved, as all of it
-    int32_t num_stops;   // after which it looked longer
-    int64_t looked_ns;   // when it was last asked; 0: not yet
-    int64_t waited_ns;   // that it has looked for
+    int32_t num_pauses;  // all back to 0 whenever something moved
+    int32_t num_stops;   // stops after which it polled longer
+    int64_t looked_ns;   // time of the last poll; 0: none yet
+    int64_t waited_ns;   // time spent polling
 } Backoff;
 
-// By a look at `now_ns`: has it looked for longer than timeout_ns (0: as long as it takes)?
+// At a poll at `now_ns`: has it polled for longer than timeout_ns (0: never)?
 static inline bool backoff_gives_up_at(Backoff* wait, int64_t timeout_ns, int64_t now_ns) {
     int64_t passed_ns = wait->looked_ns == 0 ? 0 : now_ns - wait->looked_ns;
     wait->looked_ns = now_ns;

@@ -38,7 +38,7 @@ typedef struct {
     CheckRequest* first;  // live requests
     bool aborted;
     char name[64];
-    DynapipeTransport_v1 api;  // own copy: its name tells what is inside
+    DynapipeTransport_v1 api;  // own copy: its name includes the inner one's
 } Check;
 
 static uint64_t data_hash(const CheckRequest* r) {

@@ -1,9 +1,8 @@
 // transport_loopback.c -- ranks as threads of one process: a hub of posted sends and receives under one lock.
 //
-// A message is copied when its second half is posted, straight from the sender's buffer into the receiver's,
-// so a send without a receive never ends: the strictest rendezvous there is, which makes this transport the
-// one that shows deadlocks. Copies happen under the hub's lock; this is a transport for tests and for one
-// rank.
+// A message is copied when its second half is posted, directly from the sender's buffer into the receiver's,
+// so a send without a receive never ends: the strictest rendezvous, which shows every deadlock. Copies happen
+// under the hub's lock; this transport is for tests and for one rank.
 #include "transport.h"
 
 #include <pthread.h>
@@ -17,7 +16,7 @@ typedef enum { HALF_POSTED, HALF_DONE, HALF_MISMATCH } HalfState;
 // One posted send or receive.
 typedef struct Half Half;
 struct Half {
-    Half* next_waiting;           // in its pair's list, while HALF_POSTED
+    Half* next_waiting;           // in the list of its pair, while HALF_POSTED
     Half *next_live, *prev_live;  // of its owner's live requests
     bool is_receive;
     int32_t owner, peer, tag;
@@ -43,7 +42,7 @@ typedef struct {
 struct Hub {
     pthread_mutex_t lock;
     int32_t num_ranks, num_open;
-    int32_t aborted_by;  // -1: nobody
+    int32_t aborted_by;  // -1: none
     char why[512];
     Pair* pairs;  // [num_ranks * num_ranks], pairs[src * num_ranks + dst]
     End* ends;    // [num_ranks]
@@ -198,7 +197,7 @@ static Status loopback_test(void* ctx, void* request, int* done) {
     return status;
 }
 
-// Nobody's memory is touched any more once this returns.
+// No memory is accessed any more once this returns.
 static void loopback_abort(void* ctx, const char* why) {
     End* end = (End*)ctx;
     Hub* hub = end->hub;

@@ -15,7 +15,7 @@ rank 0 posts a message and computes 100 ms without calling MPI, rank 1 posts its
 (Other programs busy on both cores: 20 / 21 / 30 with single copy, 20-40 / 24-80 / 37-160 with our thread.
 Shorter naps, or more calls for each, made no difference that could be told from noise.)
 
-And a receiver that computes does not pull: a message that comes during one of its jobs moves when the job has
+A receiver that computes does not pull: a message that comes during one of its jobs moves when the job has
 ended. A thread of this transport can call MPI now and then while requests are in flight; all MPI calls are
 then made under one lock, which needs MPI_THREAD_SERIALIZED. Whether it pays is measured (hosts.h).
 
@@ -59,10 +59,10 @@ struct MpiRequest {
 typedef struct {
     MPI_Comm comm;
     int32_t rank, num_ranks;
-    bool finalize;  // MPI was initialised here
+    bool finalize;  // MPI was initialised by this transport
     bool has_thread;
     pthread_t thread;
-    int64_t nap_ns;        // of the thread, between two looks
+    int64_t nap_ns;        // of the thread, between two polls
     bool stop;             // by __atomic calls
     pthread_mutex_t lock;  // around MPI calls and what follows, where there is a thread
     int32_t in_flight;
@@ -126,12 +126,12 @@ static int post_request(const Mpi* mpi, MpiRequest* r) {
     if (rc != MPI_SUCCESS) { return rc; }
     rc = r->is_receive ? MPI_Irecv(r->data, count, type, r->peer, r->tag, mpi->comm, &r->handle)
                        : MPI_Isend(r->data, count, type, r->peer, r->tag, mpi->comm, &r->handle);
-    if (type != MPI_BYTE) { MPI_Type_free(&type); }  // lives as long as the request
+    if (type != MPI_BYTE) { MPI_Type_free(&type); }  // exists as long as the request
     return rc;
 }
 
-// One call of MPI, which looks for nothing and moves what is posted. Returns whether it took so long that it
-// has moved something: a piece of a message is some 10 us of copying, an empty look well below one.
+// One MPI call that tests no request and moves what is posted. Returns whether it took long enough to have
+// moved something: a piece of a message is about 10 us of copying, an empty poll much less.
 static bool look(Mpi* mpi) {
     int any = 0;
     pthread_mutex_lock(&mpi->lock);
@@ -142,7 +142,7 @@ static bool look(Mpi* mpi) {
     return has_moved;
 }
 
-// Where a message comes in pieces, the next one is soon there.
+// Where a message comes in pieces, the next one follows soon.
 static void* progress_main(void* arg) {
     Mpi* mpi = (Mpi*)arg;
     while (!__atomic_load_n(&mpi->stop, __ATOMIC_SEQ_CST)) {
@@ -185,7 +185,7 @@ static Status mpi_irecv(void* ctx, int32_t peer, int32_t tag, void* data, size_t
     return post((Mpi*)ctx, r, request);
 }
 
-// Of a message that has come: as long as what was expected.
+// Of a received message: does it have the expected length?
 static Status check_length(const Mpi* mpi, const MpiRequest* r, const MPI_Status* status) {
     int got = 0;
     MPI_Get_count(status, MPI_BYTE, &got);
@@ -288,7 +288,7 @@ static Status mpi_close(void* ctx) {
         free(mpi->spare);
         mpi->spare = next;
     }
-    if (in_flight > 0) {  // finalizing now could wait for ever
+    if (in_flight > 0) {  // finalizing now could wait forever
         free(mpi);
         return FAIL(STATUS_COMM, "mpi: rank %d closes with %d requests in flight", (int)rank, (int)in_flight);
     }

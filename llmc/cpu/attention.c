@@ -4,16 +4,16 @@ FlashAttention: Dao et al. 2022, algorithms 1 and 4), T5's position bias and its
 probabilities.
 
 A task is one tile of queries of one head of one sequence. For each tile of keys up to the diagonal:
-    s = k q^T scale,  m' = max(m, max s),  p = exp(s - m'),  l = l exp(m - m') + sum p,  o = o exp(m - m') + p
-v Tasks are handed out by a counter; each output row is written by exactly one task, so the order does not
-matter.
+    s = k q^T scale,  m' = max(m, max s),  p = exp(s - m'),  l = l exp(m - m') + sum p,
+    o = o exp(m - m') + p v
+Tasks are handed out by a counter; each output row is written by exactly one task, so results do not depend
+on the order.
 
-Scores lie with keys down and queries across, so that the softmax of a query runs down a lane and nothing is
-ever summed across lanes; in tiles of TILE tokens from the beginnings of both sides, so a sequence gives the
-same bits alone and in any batch. The bias depends on the distance of key and query alone: a tile has a window
-of 2 TILE - 1 of them, i - j from base - (TILE - 1) to base + TILE - 1, base = place of its first query minus
-that of its first key. Row j of the tile is window[TILE
-- 1 - j + t].
+Scores have keys as rows and queries as columns, so that the softmax of a query stays in a lane and no sums
+cross lanes. Tiles of TILE tokens begin at the start of both sides, so a sequence gives the same bits alone
+and in any batch. The bias depends only on the distance of key and query: a tile has a window of 2 TILE - 1
+distances, i - j from base - (TILE - 1) to base + TILE - 1, base = place of its first query minus that of its
+first key. Row j of the tile is window[TILE - 1 - j + t].
 */
 #include <math.h>
 #include <omp.h>
@@ -34,7 +34,7 @@ typedef struct {
     const Attention* about;
     const T5Buckets* buckets;  // not looked at without a bias
     int h, q_begin, k_begin;
-    int num_q, num_k;  // num_k: those that are keys
+    int num_q, num_k;  // num_k: without padding
     int q_start;       // place among the keys of the first query
     int HS, HSp;       // HSp: HS rounded up to TILE_LANES
 } AttentionGeneral;
@@ -51,12 +51,13 @@ static inline const floatX* attention_row(const floatX* rows, int stride, int to
     return rows + (size_t)token * (size_t)stride + (size_t)(x->h * x->HS);
 }
 
-// First lane of row j that holds anything.
+// The first lane of row j with a value.
 static inline int attention_first_lane(const AttentionGeneralTile* tile, int j) {
     return tile->diagonal ? tile_upper_begin(j) : 0;
 }
 
-// One tile of keys: s becomes p; max and sum of each query (lane) move on, shrink = exp(old max - new max).
+// One tile of keys: s becomes p; max and sum of each query (lane) are updated, shrink = exp(old max - new
+// max).
 static void attention_softmax_tile(float* restrict s, float* restrict max, float* restrict sum,
                                    float* restrict shrink, int num_keys, int num_lanes, bool diagonal) {
     float next[TILE];
@@ -97,7 +98,7 @@ bool attention_check(int head_size, int num_buckets, int max_distance) {
     return llmc_fail("%d position buckets ---> must be 4 to %d", num_buckets, T5_MAX_BUCKETS);
 }
 
-// Head sizes and buckets that fit; else a message, and exit status 1.
+// Checks head size and buckets; on error a message, and exit status 1.
 static void attention_must_fit(const Attention* about) {
     if (attention_check(about->head_size, about->bias != NULL ? about->num_buckets : 0,
                         about->max_distance)) {
@@ -127,7 +128,7 @@ static AttentionGeneral attention_head(const Attention* about, const T5Buckets* 
                               .HSp = tile_round_up(about->head_size)};
 }
 
-// Keys that the queries [q0, q0 + num_queries) see: 0 .. that.
+// The number of keys that the queries [q0, q0 + num_queries) see.
 static int attention_keys_end(const AttentionGeneral* x, int q0, int num_queries) {
     return x->about->causal ? min_int(x->num_k, x->q_start + q0 + num_queries) : x->num_k;
 }
@@ -147,14 +148,14 @@ static int window_begin(const AttentionGeneral* x, const AttentionGeneralTile* t
     return x->q_start + tile->q0 - tile->k0 - (TILE - 1);
 }
 
-// Distances that share a bucket, i - j = n among them, end before the value returned.
+// The end of the distances that share a bucket with i - j = n.
 static int run_end(const T5Buckets* t, int n) {
     const int bucket = t5_bucket(t, -n);
     if (n >= 0) { return bucket + 1 < t->num_side_buckets ? t->begin[bucket + 1] : INT32_MAX; }
     return t->bidirectional ? min_int(1 - t->begin[bucket - t->num_side_buckets], 0) : 0;
 }
 
-// One run of a window: places [at, end) of it have one bucket.
+// A run of a window: places [at, end) have the same bucket.
 typedef struct {
     int at, end, bucket;
 } Run;
@@ -180,8 +181,8 @@ static void add_bias(float* restrict s, const AttentionGeneral* x, const Attenti
     }
 }
 
-// Rows TILE_LANES apart have windows TILE_LANES apart: they are added up first, at the same places of `sums`,
-// so that no addition waits for a store that lies across it.
+// Rows TILE_LANES apart have windows TILE_LANES apart: they are added first, at the same places of `sums`,
+// to avoid waiting for overlapping stores.
 static void attention_add_dbias(double* dbias, const AttentionGeneral* x, const AttentionGeneralTile* tile,
                                 const float* ds) {
     float window[ATTENTION_WINDOW] = {0};
@@ -204,8 +205,8 @@ static void attention_add_dbias(double* dbias, const AttentionGeneral* x, const 
     }
 }
 
-// s (keys, TILE): scaled scores with their biases, -infinity where a query does not see a key. k: of the
-// first key; qT: scaled queries. Left of tile_upper_begin() of a row of the diagonal s is anything.
+// s (keys, TILE): scaled scores with biases, -infinity if a query does not see a key. k: of the first key;
+// qT: scaled queries. In a diagonal tile s is undefined left of tile_upper_begin() of the row.
 static void attention_scores(float* s, const AttentionGeneral* x, const AttentionGeneralTile* tile,
                              const float* k, size_t k_stride, const float* qT) {
     tile_product(s, TILE, k, k_stride, 1, qT, TILE, tile->num_keys, tile->num_queries, x->HS, false,
@@ -220,7 +221,7 @@ static void attention_scores(float* s, const AttentionGeneral* x, const Attentio
     }
 }
 
-// Of the bits of dropout: rows (TILE) of the queries; a key's column is its key.
+// The dropout bits: rows (TILE) of the queries; a key's column is its token key.
 static void attention_dropout_rows(uint32_t* rows, const AttentionGeneral* x,
                                    const AttentionGeneralTile* tile) {
     const Attention* a = x->about;
@@ -233,14 +234,13 @@ static void attention_dropout_rows(uint32_t* rows, const AttentionGeneral* x,
 
 // --- forward -----------------------------------------------------------------------------------------------
 /*
-Attention between two ragged sides (Vaswani et al. 2017, section 3.2), optionally with
-T5's position bias and dropout, forward; the reference of the GPU's kernels.
+Attention between two ragged sides (Vaswani et al. 2017, section 3.2), optionally with T5's position bias and
+dropout, forward; the reference of the GPU's kernels.
 
     s = scale k q^T + bias[bucket(j - i)],  m' = max(m, max s),  p = exp(s - m'),  l = l exp(m - m') + sum p
     o = o exp(m - m') + (p mask) v,  out = o / l,  lse = m + log l        (mask: 0 or 1 / (1 - dropout))
 
-As attention.c: a task is one tile of queries of one head of one sequence, tasks are handed out by a counter,
-and each row of the output is one task's. A query that sees no key gives 0, with lse 0.
+A query that sees no key gives 0, with lse 0.
 */
 
 static void drop(float* restrict s, const uint32_t* restrict rows, const AttentionGeneral* x,
@@ -262,7 +262,7 @@ static void add_values(float* o, const float* p, const AttentionGeneral* x, cons
                        float* packed) {
     const size_t stride = (size_t)x->about->kv_stride;
     const floatX* v = attention_row(x->about->v, x->about->kv_stride, x->k_begin + tile->k0, x);
-    // a copy of v is dear for the few queries of a decoder's step
+    // copying v is too expensive for the few queries of a decoding step
     const bool direct = tile->num_queries <= TILE_ROWS && x->HS == x->HSp;
     if (!direct) { tile_pack(packed, v, stride, tile->num_keys, x->HS, 1.0f); }
     tile_product(o, (size_t)x->HSp, p, 1, TILE, direct ? v : packed, direct ? stride : (size_t)x->HSp,
@@ -321,7 +321,7 @@ void attention_forward(floatX* out, float* lse, const Attention* about, OpsConte
         int64_t task = -1, mine = -1;
         for (int seq = 0; seq < about->num_seqs; seq++) {
             const int num_tiles = (about->cu_q[seq + 1] - about->cu_q[seq] + TILE - 1) / TILE;
-            // last queries first: where there is a causal limit they see the most keys
+            // last queries first: with a causal limit they see the most keys
             for (int tile_head = num_tiles * NH - 1; tile_head >= 0; tile_head--) {
                 task++;
                 if (mine < task) {
@@ -338,15 +338,15 @@ void attention_forward(floatX* out, float* lse, const Attention* about, OpsConte
 
 // --- backward ----------------------------------------------------------------------------------------------
 /*
-Gradient of attention.c, tile by tile, scores computed again:
+Gradient of attention, tile by tile; scores are recomputed:
 
     p = exp(s - lse),  ds = p (mask (v dout^T) - D),  D = rowsum(dout out)
     dv += (p mask) dout,  dk += scale ds q,  dq += scale ds^T k,  dbias[bucket(j - i)] += ds
 
-A task is KEYS keys of one head of one sequence with all queries that see them; their k, dk and dv lie in
-scratch of the thread. Tasks of the same head add to dq and dbias one after the other in the order of their
-keys: each adds up its own share by itself, then waits for its turn. They are handed out in that order, so the
-one waited for is always under way. KEYS does not depend on the number of threads, and so no bit does.
+A task is KEYS keys of one head of one sequence with all queries that see them; its k, dk and dv are in
+scratch of the thread. Tasks of the same head add to dq and dbias in the order of their keys: each computes
+its own share, then waits for its turn. Tasks are handed out in that order, so the awaited one is always
+running. KEYS does not depend on the number of threads, so the bits do not either.
 */
 
 enum { KEYS = 512 };
@@ -357,7 +357,7 @@ typedef struct {
     const float* lse;
     bool wants_dbias;
     // scratch
-    int* turns;      // (num_seqs, num_heads)  the task of each head that may add its share
+    int* turns;      // (num_seqs, num_heads)  the task of each head that may add its share next
     double* dbias;   // (num_seqs, num_heads, num_buckets)
     float* threads;  // (num_threads, thread_floats)
     size_t thread_floats;
@@ -369,12 +369,12 @@ typedef struct {
     const Backward* all;
     int first_key, num_keys;  // of the task
     float *k, *dk, *dv;       // (num_keys, HSp)
-    floatX* dq;               // of the head's first query: the result itself, or a share to be added to it
+    floatX* dq;               // of the head's first query: the result itself, or a share to be added
     size_t dq_stride;
     double dbias[T5_MAX_BUCKETS];
 } Task;
 
-// A tile of queries and what the tiles of keys add up for it.
+// A tile of queries and its accumulators over the tiles of keys.
 typedef struct {
     float *s, *dp, *q, *qT, *d, *dT, *dq;
     float delta[TILE], lse[TILE];
@@ -395,7 +395,7 @@ static size_t turns_bytes(const Attention* about) {
     return round_up_64((size_t)about->num_seqs * (size_t)about->num_heads * sizeof(int));
 }
 
-// k, dk, dv of a task's keys; a share of dq where a head may have several tasks.
+// k, dk, dv of a task's keys; a share of dq if a head may have several tasks.
 static size_t thread_floats(const Attention* about) {
     const int tokens = about->num_k_tokens, keys = tokens < KEYS ? tokens : KEYS;
     const size_t HSp = (size_t)tile_round_up(about->head_size);
@@ -407,7 +407,7 @@ size_t attention_scratch_bytes(const Attention* about, const OpsContext* ops) {
            (size_t)ops->num_threads * thread_floats(about) * sizeof(float);
 }
 
-// D and lse of a tile of queries; lanes beyond them are 0.
+// D and lse of a tile of queries; unused lanes are 0.
 static void load_query_sums(Queries* y, const Task* x, int q0, int num_queries) {
     const AttentionGeneral* head = &x->head;
     const Attention* a = head->about;
@@ -502,7 +502,7 @@ static void backward_tile(Queries* y, Task* x, const AttentionGeneralTile* tile)
     if (x->all->wants_dbias) { attention_add_dbias(x->dbias, head, tile, y->dp); }
 }
 
-// The first query that sees the task's keys, in whole tiles.
+// The first query that sees the task's keys, rounded down to a tile.
 static int first_query(const Task* x) {
     return x->head.about->causal ? x->first_key : 0;
 }
@@ -529,7 +529,7 @@ static void backward_queries(Task* x) {
     }
 }
 
-// The head's task before has added its share.
+// Waits until the head's previous task has added its share.
 static void wait_for_turn(const int* turn, int mine) {
     while (__atomic_load_n(turn, __ATOMIC_ACQUIRE) != mine) { sched_yield(); }
 }
@@ -577,7 +577,7 @@ static void backward_task(const Backward* all, const AttentionGeneral* head, int
     __atomic_store_n(&all->turns[at], part + 1, __ATOMIC_RELEASE);
 }
 
-// Tokens that are no keys have no part in any task.
+// Padding tokens are in no task.
 static void zero_keys(const Backward* all, const Attention* about) {
     const size_t bytes = (size_t)about->num_heads * (size_t)about->head_size * sizeof *all->dk;
 #pragma omp parallel for num_threads(all->ops->num_threads)
@@ -625,7 +625,7 @@ void attention_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias, void* 
         for (int seq = 0; seq < about->num_seqs; seq++) {
             const int num_k = attention_head(about, &buckets, seq, 0).num_k;
             const int num_parts = num_k > KEYS ? (num_k + KEYS - 1) / KEYS : 1;
-            // heads inside: a head's next task begins when its last one is nearly done
+            // heads inside, so that a head's next task begins when its previous one is nearly done
             for (int part_head = 0; part_head < num_parts * NH; part_head++) {
                 task++;
                 if (mine < task) {

@@ -1,7 +1,7 @@
 /*
 classifier.c -- softmax cross entropy over the vocabulary, with the gradient written over the logits.
 
-A row (200 KB for GPT-2) stays in the second-level cache over its three passes: maximum; exp, summed; scaling.
+A row (200 KB for GPT-2) stays in the second-level cache for three passes: maximum; exp and sum; scaling.
 */
 #include "classifier.h"
 
@@ -11,7 +11,7 @@ A row (200 KB for GPT-2) stays in the second-level cache over its three passes: 
 
 enum { CLASSIFIER_BLOCK = 256, CLASSIFIER_LANES = 64 };
 
-// Lane by lane, since a maximum may only be reordered where the code says so.
+// By lanes, since the compiler may not reorder a maximum itself.
 static float classifier_row_max(const floatX* x, int num) {
     float lanes[CLASSIFIER_LANES];
     for (int j = 0; j < CLASSIFIER_LANES; j++) { lanes[j] = -INFINITY; }
@@ -46,7 +46,7 @@ static double classifier_row_sum_exp(floatX* x, int num, float max, bool store) 
     return total;
 }
 
-// The target is summed apart from the others, so that a loss and a gradient near 0 keep their digits:
+// The target is summed separately, so that a loss and a gradient near 0 keep their digits:
 // loss = log(1 + others / p), gradient -others / (others + p).
 static float classifier_row(floatX* x, floatX* target, float dlogits_scale, int V) {
     const float max = classifier_row_max(x, V), at_target = *target;
@@ -93,8 +93,8 @@ void argmax_rows(int32_t* out, const floatX* logits, int num_rows, int V, int Vp
 /*
 Softmax cross entropy where each rank has some ids of the vocabulary.
 
-What a share says of a row fits three numbers and two rows of C values (ops.h has the formulas); who has all
-shares' numbers puts them together in double.
+A share contributes three numbers and two rows of C values per row (formulas: ops.h); the rank with all
+shares' numbers combines them in double.
 */
 
 // The target's column in the share's row, or NULL.
@@ -107,7 +107,7 @@ static void share_row(float* stats, floatX* x, floatX* target, bool with_grads, 
     if (target != NULL) { *target = -INFINITY; }
     const float max = classifier_row_max(x, V);
     stats[0] = max;
-    // no other id: nothing to take from -inf
+    // no other id: nothing to subtract from -inf
     stats[1] = (float)classifier_row_sum_exp(x, V, max > -INFINITY ? max : 0.0f, with_grads);
     stats[2] = at_target;
     if (target != NULL && !with_grads) { *target = at_target; }
@@ -138,7 +138,7 @@ void target_rows(floatX* out, const floatX* weight, const int32_t* targets, int 
     }
 }
 
-// Of row i; factors NULL: nobody asks for gradients. A NaN of any share reaches the loss.
+// For row i; factors NULL: no gradients. A NaN of any share reaches the loss.
 static float combine_row(float* const* factors, const float* const* stats, float scale, size_t i,
                          int num_shares) {
     float max = -INFINITY, at_target = -INFINITY;

@@ -1,5 +1,5 @@
 /*
-classifier.h -- passes over a row of logits that the whole classifier and a share of it have in common.
+classifier.h -- passes over a row of logits shared by the whole classifier and a share of it.
 */
 #pragma once
 

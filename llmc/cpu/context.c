@@ -1,11 +1,10 @@
 /*
-context.c -- threads of the CPU implementation: OpenMP's and OpenBLAS's kept at the same number.
+context.c -- threads of the CPU implementation: OpenMP and OpenBLAS use the same number.
 
-Which kernels OpenBLAS uses is left to it: on the 2-core AVX-512 Xeon we measured on, 0.3.21 picks SkylakeX
-(240 to 310 GFLOP/s at 256 tokens); OPENBLAS_CORETYPE=Haswell gives 190 there, SAPPHIRERAPIDS falls back to
-Cooperlake, which was not faster. A CPU newer than the library gets kernels of 2004 (core "Prescott", SSE3):
-half the speed and less. That is said once; dev/mpi_env.sh chooses SkylakeX where there is AVX-512 and nobody
-chose.
+OpenBLAS chooses its kernels: on the 2-core AVX-512 Xeon we measured on, 0.3.21 picks SkylakeX (240 to 310
+GFLOP/s at 256 tokens); OPENBLAS_CORETYPE=Haswell gives 190 there, SAPPHIRERAPIDS falls back to Cooperlake,
+which was not faster. On a CPU newer than the library it uses kernels of 2004 (core "Prescott", SSE3) at half
+the speed or less. This prints one warning; dev/mpi_env.sh sets SkylakeX on AVX-512 by default.
 */
 #include "context.h"
 
@@ -21,7 +20,7 @@ void ops_keep_quiet(void) {
     was_said = true;
 }
 
-// Old kernels on a CPU that could do better: the library takes what it does not know for a Pentium 4.
+// Detects old kernels on a newer CPU: the library treats an unknown CPU as a Pentium 4.
 static void warn_of_old_kernels(void) {
 #if defined(__x86_64__) && defined(OPENBLAS_VERSION)
     const char* core = openblas_get_corename();

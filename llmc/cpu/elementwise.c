@@ -1,5 +1,5 @@
 /*
-gelu.c -- GELU of gelu.h over arrays.
+elementwise.c -- GELU (elementwise.h), gated GELU, ReLU, dropout, embedding, rows, AdamW.
 */
 #include "elementwise.h"
 
@@ -59,7 +59,7 @@ void gated_gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, in
 
 // --- ReLU --------------------------------------------------------------------------------------------------
 /*
-The larger of a value and 0. A NaN stays one forward, so that the loss shows it.
+max(x, 0). NaN is kept in forward, so that the loss shows it.
 */
 
 void relu_forward(floatX* out, const floatX* inp, size_t num_values, OpsContext* ops) {
@@ -74,7 +74,7 @@ void relu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t n
 
 // --- dropout -----------------------------------------------------------------------------------------------
 /*
-Dropout (Srivastava et al. 2014) by the bits of dropout_bits.h: a hash for each value, no state.
+Dropout (Srivastava et al. 2014) with the bits of dropout_bits.h: a hash for each value, no state.
 */
 
 void dropout_apply(floatX* out, const floatX* inp, const uint32_t* keys, uint32_t place, float p, int T,
@@ -100,11 +100,10 @@ void dropout_apply(floatX* out, const floatX* inp, const uint32_t* keys, uint32_
 
 // --- embedding ---------------------------------------------------------------------------------------------
 /*
-Sum of token and position embedding, where there are positions; backward adds rows where tokens
-repeat.
+Sum of token and optional position embedding; backward adds rows of repeated tokens.
 
-Backward gives each thread a range of channels and lets it walk all tokens in order: no two threads write the
-same value, and the order of additions does not depend on the number of threads.
+Backward gives each thread a range of channels for all tokens in order, so the order of additions does not
+depend on the number of threads.
 */
 
 void embedding_forward(floatX* out, const int32_t* tokens, const int32_t* positions, const floatX* wte,
@@ -158,7 +157,7 @@ void embedding_backward(float* dwte, float* dwpe, void* scratch, const floatX* d
 
 // --- rows --------------------------------------------------------------------------------------------------
 /*
-Pick and put back rows: the supervised ones for the head; new keys and values for a cache.
+Gather and scatter rows: the supervised ones for the head; new keys and values for a cache.
 */
 
 void gather_rows(floatX* out, const floatX* inp, const int32_t* rows, int num_rows, int C, OpsContext* ops) {
@@ -221,7 +220,7 @@ void adamw_update(floatX* params, float* master, float* m, float* v, const float
 
 enum { NORM_BLOCKS = 512 };
 
-// Four sums side by side: a single one would wait for its own additions rather than for memory.
+// Four independent sums, because one would be limited by the latency of additions rather than by memory.
 static double norm_block(const float* values, size_t num_values) {
     const size_t n = num_values / 4;
     const float *a = values, *b = a + n, *c = b + n, *d = c + n;

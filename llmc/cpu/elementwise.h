@@ -1,10 +1,10 @@
 /*
-gelu.h -- GELU, tanh approximation (Hendrycks, Gimpel 2016, section 2), as x times a logistic function:
+elementwise.h -- GELU, tanh approximation (Hendrycks, Gimpel 2016, section 2), as x times a logistic function:
 
     0.5 x (1 + tanh u) = x s,   s = 1 / (1 + e),   e = exp(-2 u),   u = sqrt(2 / pi) (x + 0.044715 x^3)
     d/dx = s + x s (1 - s) 2 u',   1 - s = e s
 
-Written so, nothing cancels: the relative error stays near that of exp, 2e-7, also in the negative tail.
+This form has no cancellation: the relative error stays near that of exp, 2e-7, also in the negative tail.
 */
 #pragma once
 

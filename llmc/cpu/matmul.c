@@ -1,14 +1,14 @@
 /*
 matmul.c -- y = x W^T + b and its two backward products.
 
-forward: y^T = W x^T in tiles, tokens across the vector lanes. Weights, the large operand, are read straight
-from where they are; only x is transposed on the way in and y on the way out, with the bias. dx = dy W has the
-rows of W across the lanes; a panel of W is copied once it serves enough tokens. dW += dy^T x is OpenBLAS's.
-GFLOP/s on 2 AVX-512 cores, 768 -> 2304, tiles : OpenBLAS 0.3.21 -- T 16: 202 : 89, T 64: 290 : 217,
-T 256: about equal. So tiles up to 256 tokens (64 without AVX-512), OpenBLAS beyond.
+forward: y^T = W x^T in tiles, tokens across the vector lanes. The large operand W is read in place; only x
+and y are transposed, and the bias is added on the way. dx = dy W has the rows of W across the lanes; a panel
+of W is copied if it serves enough tokens. dW += dy^T x uses OpenBLAS. GFLOP/s on 2 AVX-512 cores, 768 ->
+2304, tiles : OpenBLAS 0.3.21 -- T 16: 202 : 89, T 64: 290 : 217, T 256: about equal. So tiles are used up to
+256 tokens (64 without AVX-512), then OpenBLAS.
 
 dbias is a column sum: each thread owns whole cache lines of columns and adds the rows in order, in double
-between blocks of rows, so the result does not depend on the number of threads and its error not on T.
+between blocks of rows. So the result does not depend on the number of threads, nor its error on T.
 */
 #include "context.h"
 #include "tile.h"
@@ -19,7 +19,7 @@ between blocks of rows, so the result does not depend on the number of threads a
 enum {
     FORWARD_OC = 48,    // rows of weights of a task
     BACKWARD_OC = 256,  // depth of a pass of the input gradient
-    PACK_MIN_T = 24,    // from so many tokens on, copying a panel of W pays
+    PACK_MIN_T = 24,    // tokens from which copying a panel of W pays
 #ifdef __AVX512F__
     TILES_MAX_T = 256,  // from here on OpenBLAS is as fast
 #else
@@ -31,7 +31,7 @@ static int min_int(int a, int b) {
     return a < b ? a : b;
 }
 
-// c (m, n) = a b + beta c on the context's number of threads: OpenBLAS has one number for the whole process.
+// c (m, n) = a b + beta c. Sets OpenBLAS's process-wide number of threads to the context's.
 static void sgemm(CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, int m, int n, int k, const floatX* a,
                   int lda, const floatX* b, int ldb, float beta, floatX* c, int ldc, const OpsContext* ops) {
     if (openblas_get_num_threads() != ops->num_threads) { openblas_set_num_threads(ops->num_threads); }

@@ -1,4 +1,4 @@
-// matmul_gelu.c -- a matrix product with GELU after it: on a CPU the one after the other.
+// matmul_gelu.c -- a matrix product followed by GELU; two passes on a CPU.
 #include "../ops.h"
 
 void matmul_gelu_forward(floatX* out, floatX* pre_gelu, const floatX* inp, const floatX* weight,

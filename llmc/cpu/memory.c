@@ -1,5 +1,5 @@
-// memory.c -- memory and order of ops.h on a CPU: the host's memory is the device's, and what was called is
-// done.
+// memory.c -- memory and ordering of ops.h on a CPU: device memory is host memory, and every call completes
+// before it returns.
 #include <string.h>
 
 #include "../llmc_error.h"
@@ -35,7 +35,7 @@ void ops_release(OpsContext* ops, void* memory) {
     free(memory);
 }
 
-// In pieces, since one thread does not fill a machine's memory bandwidth.
+// In pieces on all threads, because one thread does not use the full memory bandwidth.
 void ops_zero(OpsContext* ops, void* memory, size_t num_bytes) {
     const size_t piece = (size_t)4 << 20;
 #pragma omp parallel for num_threads(ops_num_threads(ops)) if (num_bytes > piece)

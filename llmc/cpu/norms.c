@@ -1,12 +1,13 @@
 /*
-layernorm.c -- layer normalisation (Ba, Kiros, Hinton 2016) over rows, with the residual addition fused in.
+norms.c -- layer normalisation (Ba, Kiros, Hinton 2016) and RMS norm over rows, with a fused residual
+addition.
 
     y = (x - mean) rstd w + b,   rstd = 1 / sqrt(var + 1e-5)
     dx = rstd (g - mean(g) - xhat mean(g xhat)),   g = dy w,   xhat = (x - mean) rstd
 
-A row (C floats) stays in the first-level cache, so walking it three times reads memory once. Gradients of w
-and b are column sums: every thread owns whole cache lines of columns and adds rows in order, so the result
-does not depend on the number of threads.
+A row (C floats) stays in the first-level cache for three passes. Gradients of w and b are column sums: every
+thread owns whole cache lines of columns and adds rows in order, so the result does not depend on the number
+of threads.
 */
 #include <math.h>
 #include <string.h>
@@ -124,7 +125,7 @@ void layernorm_backward(floatX* dinp, float* dweight, float* dbias, const floatX
     const size_t num_values = (size_t)T * (size_t)C;
 #pragma omp parallel num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
     {
-        // the columns first: dinp may be written over dout
+        // columns first, because dinp may be dout
 #pragma omp for
         for (int c = 0; c < C; c += LAYERNORM_COLUMNS) {
             const int num = C - c < LAYERNORM_COLUMNS ? C - c : LAYERNORM_COLUMNS;
@@ -146,8 +147,7 @@ RMS normalisation (Zhang, Sennrich 2019) over rows, with the residual addition f
     y = x r w s,   r = 1 / sqrt(mean(x^2) + 1e-6),   s = scale
     dx = r (g - xhat mean(g xhat)),   dw = s sum over rows of dy xhat,   g = dy w s,   xhat = x r
 
-As in layernorm.c a row stays in the first-level cache, and every thread owns whole cache lines of columns of
-dw and adds rows in order, so the result does not depend on the number of threads.
+Caching and column sums as for layer normalisation.
 */
 
 static void rmsnorm_row(floatX* restrict out, float* rstd, const floatX* restrict x,
@@ -231,7 +231,7 @@ void rmsnorm_backward(floatX* dinp, float* dweight, const floatX* dresidual, con
     const size_t num_values = (size_t)T * (size_t)C;
 #pragma omp parallel num_threads(ops->num_threads) if (num_values > OPS_PARALLEL_VALUES)
     {
-        // the columns first: dinp may be written over dout
+        // columns first, because dinp may be dout
 #pragma omp for
         for (int c = 0; c < C; c += RMSNORM_COLUMNS) {
             const int num = C - c < RMSNORM_COLUMNS ? C - c : RMSNORM_COLUMNS;

@@ -23,7 +23,7 @@ typedef struct {
     bool add;
 } Block;
 
-// rows and vectors are constants wherever this is inlined, so acc lives in registers.
+// rows and vectors are constants after inlining, so acc stays in registers.
 static inline __attribute__((always_inline)) void block_product(const Block* x, const int rows,
                                                                 const int vectors) {
     Vector acc[TILE_ROWS][PANEL_VECTORS];

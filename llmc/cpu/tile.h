@@ -1,11 +1,11 @@
 /*
-tile.h -- products of small tiles that lie in the first- and second-level cache: what attention is made of.
+tile.h -- products of small tiles in the first- and second-level cache, the building block of attention.
 
     c (m, n)  =  or  +=  a (m, k) b (k, n)
 
-b and c are row-major with rows padded to TILE_LANES floats (n is rounded up to it: the padding is computed,
-never looked at); a is read one value at a time with two strides, so a transposed a costs nothing. Each value
-of c is the sum over k in ascending order, whatever the shape: results do not depend on how rows are grouped.
+b and c are row-major with rows padded to TILE_LANES floats (n is rounded up; the padding is computed but
+unused). a is read with two strides, so a transposed a costs nothing. Each value of c is the sum over k in
+ascending order for any shape: results do not depend on how rows are grouped.
 */
 #pragma once
 
@@ -21,10 +21,10 @@ static inline int tile_round_up(int n) {
     return (n + TILE_LANES - 1) / TILE_LANES * TILE_LANES;
 }
 
-// What a tile on the diagonal (causal mask) lets us skip.
+// Work that a tile on the diagonal (causal mask) can skip.
 typedef enum {
     TILE_DENSE,
-    TILE_C_UPPER,  // c (i, j) is needed for j >= i only; other values may or may not be written
+    TILE_C_UPPER,  // only c (i, j) with j >= i is needed; others are undefined
     TILE_A_LOWER,  // a (i, k) = 0 for k > i; such a are not read beyond the row's block of TILE_ROWS
     TILE_A_UPPER,  // a (i, k) = 0 for k < i; likewise
 } TileShape;
@@ -39,7 +39,7 @@ static inline int tile_upper_begin(int i) {
     return i / TILE_ROWS * TILE_ROWS / TILE_LANES * TILE_LANES;
 }
 
-// Requests rows from memory, all at once: those of one head lie too far apart for the CPU to foresee.
+// Prefetches rows: those of one head are too far apart for the hardware prefetcher.
 static inline void tile_prefetch(const float* rows, size_t stride, int num_rows, int C) {
     for (int t = 0; t < num_rows; t++) {
         for (int c = 0; c < C; c += TILE_LANES) { __builtin_prefetch(rows + (size_t)t * stride + c); }

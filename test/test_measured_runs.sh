@@ -6,7 +6,7 @@
 make -s "$build/profile_costs" >"$work/build.log" 2>&1 || { cat "$work/build.log"; exit 1; }
 make_data 300 200
 
-args=(-i "$work/data/train.bin" -e l4c64h4 -t 200 -d 4096 -x 14 -v 0 -s 0 --stages 2 --refit off)
+args=(-i "$work/data/train.bin" -e l4c64h4 -t 200 -d 4096 -x 14 -v 0 -s 0 --stages 2 --refit off --resplit off)
 measured() { grep -c 'measured gpt2 C 64 NH 4 Vp 384 threads 1: [0-9]* points in [0-9.]* s' "$work/$1.log"; }
 before() { grep -A1 '^costs: as measured before' "$work/$1.log" | tr '\n' ' ' | grep -cE "^costs: as measured before +\($work/costs/gpt2_C_64_"; }
 for name in first second; do run $name 2 "${args[@]}" -o "$work/$name"; done

@@ -1,4 +1,5 @@
 // test_tokenizer.c -- texts become the tokens of the references, and tokens the texts; data.json.
+#include <fcntl.h>
 #include <jansson.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -99,7 +100,7 @@ static void check_shared_file(Bpe* bpe, const char* row, int64_t* num_bytes, int
     RecordReader reader;
     RecordTemplate plain;
     CHECK_OK(record_template_open(&plain, "plain", NULL));
-    CHECK_OK(record_reader_open(&reader, path, &(RecordOptions){.form = &plain}));
+    CHECK_OK(record_reader_open(&reader, open(path, O_RDONLY), path, &(RecordOptions){.form = &plain}));
     uint64_t got_hash = HASH_SEED;
     BpeTokens tokens = {0};
     for (;;) {

@@ -646,11 +646,10 @@ static Status fail_without_samples(const Prepare* prep) {
 static Status open_tokenizer(Prepare* prep) {
     const PrepareOptions* options = prep->options;
     TokenizerOptions source = {.choice = (TokenizerChoice)options->tokenizer,
-                               .vocab = options->vocab,
-                               .merges = options->merges,
-                               .model = options->model,
                                .extra_ids = options->extra_ids,
-                               .file = options->file};
+                               .paths = {options->vocab, options->merges}};
+    if (options->model != NULL) { source.paths[0] = options->model; }
+    if (options->file != NULL) { source.paths[0] = options->file; }
     TRY(tokenizer_open(&prep->tokenizer, &source));
     SampleMaker* maker = &prep->maker;
     maker->tokenizer = prep->tokenizer;

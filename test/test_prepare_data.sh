@@ -111,7 +111,7 @@ else
     skipped=$((skipped + 1))
     echo "skip sentencepiece: prepare_data is built without it ---> dev/setup.sh"
 fi
-fails '"model" is no object' ./prepare_data --tokenizer hf --file test/golden/bpe_tiny_vocab.json --out "$dir/x" "$dir/one.jsonl"
+fails 'model.type is "none"' ./prepare_data --tokenizer hf --file test/golden/bpe_tiny_vocab.json --out "$dir/x" "$dir/one.jsonl"
 check "refused ones write nothing" [ ! -e "$dir/x" ]
 
 # --- bad lines

@@ -587,8 +587,15 @@ static void device_release(void* ctx, void* memory) {
     free(memory);
 }
 
+static Status device_copy(void* ctx, void* to, const void* from, int64_t num_bytes) {
+    (void)ctx;
+    memcpy(to, from, (size_t)num_bytes);
+    return STATUS_OK;
+}
+
 // As far as measuring asks a GPU.
-static const DynapipeDevice_v1 device = {.name = "test", .alloc = device_alloc, .release = device_release};
+static const DynapipeDevice_v1 device = {
+    .name = "test", .alloc = device_alloc, .release = device_release, .copy = device_copy};
 
 static Status session_on(Dynapipe* dp, Transport* transport, int32_t num_replicas) {
     int32_t ranks[RANKS_MAX];

@@ -69,13 +69,13 @@ typedef struct {
 typedef struct {
     const PlanProblem* problem;
     MbLayout layout;
-    const PipePolicy* policy;          // the schedule that is prescribed; NULL: adaptive
-    int64_t budget;                    // jobs that may still be simulated, and other work converted to jobs
-    int32_t num_weights;               // 1, or 2: work in encoder layers and in decoder layers
-    int64_t* weight[2];                // [num_samples] in 2^-40 of the batch
-    int32_t* by_size;                  // [num_samples] ids, largest first
-    int32_t* replica;  // [R] in an order that depends on their ranks only: all below count in it
-    double* slow;      // [R] how many times as long a replica takes for the same samples
+    const PipePolicy* policy;  // the schedule that is prescribed; NULL: adaptive
+    int64_t budget;            // jobs that may still be simulated, and other work converted to jobs
+    int32_t num_weights;       // 1, or 2: work in encoder layers and in decoder layers
+    int64_t* weight[2];        // [num_samples] in 2^-40 of the batch
+    int32_t* by_size;          // [num_samples] ids, largest first
+    int32_t* replica;          // [R] in an order that depends on their ranks only: all below count in it
+    double* slow;              // [R] how many times as long a replica takes for the same samples
     int32_t probe[PLAN_MAX_REPLICAS];  // replicas that candidates are tried on, the most informative first
     int32_t num_probes;
     Share* dealt;  // [R] ragged: the samples of each replica
@@ -1282,9 +1282,8 @@ static Candidate last_resort(const PlanProblem* problem) {
 
 static int compare_ranks(const PlanProblem* problem, int32_t a, int32_t b) {
     size_t bytes = (size_t)problem->P * sizeof(MachineRank);
-    return problem->differs
-               ? memcmp(plan_problem_ranks(problem, a), plan_problem_ranks(problem, b), bytes)
-               : 0;
+    return problem->differs ? memcmp(plan_problem_ranks(problem, a), plan_problem_ranks(problem, b), bytes)
+                            : 0;
 }
 
 // Replicas sorted by their ranks, so that the plan does not depend on how they are numbered.

@@ -563,7 +563,7 @@ static const OptionSpec command_replay_specs[] = {
     {"--seed",       OPTION_INT64,  COMMAND_REPLAY_FIELD(seed),       "1",   0, 9e18, NULL, "N", "of the noise; the same for all plans"},
     {"--slow-stage", OPTION_STRING, COMMAND_REPLAY_FIELD(slow_stage), NULL,  0, 0,    NULL, "S:X", "jobs of stage S take X times as long as planned, e.g. 0:1.2"},
     {"--trace",      OPTION_STRING, COMMAND_REPLAY_FIELD(trace),      NULL,  0, 0,    NULL, "FILE", "no plans: the step of the trainer's --trace, its critical path"},
-    {"--what-if",    OPTION_STRING, COMMAND_REPLAY_FIELD(what_if),    NULL,  0, 0,    NULL, "LIST", "of it: link=2x,rank=1:1.5x,jitter=0,jobs=planned,late=0,order=PLAN"},
+    {"--what-if",    OPTION_STRING, COMMAND_REPLAY_FIELD(what_if),    NULL,  0, 0,    NULL, "LIST", "of it: link=2x,rank=1:1.5x,jitter=0,jobs=planned,late=0"},
 };
 // clang-format on
 
@@ -573,8 +573,8 @@ static const ToolUsage command_replay_usage = {
         "Keeps a plan's orders and draws every job's and transfer's duration anew. Several plans meet the\n"
         "same noise. PLAN is what plan --text or --debug dump-plan=FILE of the trainer wrote.\n"
         "--trace: the measured step from its jobs, messages and waits, where its time went, and what\n"
-        "it would have taken with faster links, no jitter, no late messages, another order, a faster\n"
-        "rank; + joins changes.\n",
+        "it would have taken with faster links, no jitter, no late messages, a faster rank; + joins\n"
+        "changes.\n",
     .specs = command_replay_specs,
     .num_specs = sizeof command_replay_specs / sizeof command_replay_specs[0],
     .min_files = 0,

@@ -161,7 +161,8 @@ static void text_is_golden(void) {
     check_golden("test/golden/plan_placed.txt", 18, true);
 }
 
-// Two stages: forward, backward, weight gradients, recomputation; two chunks on the first, a share of the head.
+// Two stages: forward, backward, weight gradients, recomputation; two chunks on the first, a share of the
+// head.
 static void timeline_is_the_known_picture(void) {
     static const char expected[] =
         "; letter = micro-batch: a forward, A backward, + weight gradients, ~ forward again, . idle;\n"
@@ -170,13 +171,23 @@ static void timeline_is_the_known_picture(void) {
         "        |0022  0000|\n"
         "stage 1 |..aabbBB..| idle 40 %\n"
         "        |  11**11  |\n";
-    PlanInstr first[] = {{INSTR_FWD, 0, 3, -1, 0, 2}, {INSTR_FWD, 2, 4, -1, 2, 4}, {INSTR_REC, 0, 3, -1, 6, 7},
-                         {INSTR_BWD, 0, 3, -1, 7, 9}, {INSTR_WGT, 0, 3, -1, 9, 10}};
-    PlanInstr second[] = {{INSTR_RECV_ACT, 1, 3, 0, 0, 2}, {INSTR_FWD, 1, 3, -1, 2, 4},
-                          {INSTR_FWD, 4, 4, -1, 4, 6}, {INSTR_BWD, 1, 4, -1, 6, 8}};
+    PlanInstr first[] = {{INSTR_FWD, 0, 3, -1, 0, 2},
+                         {INSTR_FWD, 2, 4, -1, 2, 4},
+                         {INSTR_REC, 0, 3, -1, 6, 7},
+                         {INSTR_BWD, 0, 3, -1, 7, 9},
+                         {INSTR_WGT, 0, 3, -1, 9, 10}};
+    PlanInstr second[] = {{INSTR_RECV_ACT, 1, 3, 0, 0, 2},
+                          {INSTR_FWD, 1, 3, -1, 2, 4},
+                          {INSTR_FWD, 4, 4, -1, 4, 6},
+                          {INSTR_BWD, 1, 4, -1, 6, 8}};
     PlanMicrobatch mbs[5] = {{.replica = 0}};
     PlanRank ranks[4] = {{0}, {0}, {.num_instrs = 5, .instrs = first}, {.num_instrs = 4, .instrs = second}};
-    Plan plan = {.P = 2, .R = 2, .M = 5, .mbs = mbs, .ranks = ranks, .makespan_ns = 10,
+    Plan plan = {.P = 2,
+                 .R = 2,
+                 .M = 5,
+                 .mbs = mbs,
+                 .ranks = ranks,
+                 .makespan_ns = 10,
                  .placement = {.num_chunks = 3, .stage_of = {0, 1, 0}, .head = HEAD_BY_ROWS}};
     mbs[3].replica = mbs[4].replica = 1;
     char* text = NULL;

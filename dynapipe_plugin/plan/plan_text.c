@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 #include "cost_model.h"
-#include "plan_message.h"
+#include "text_walk.h"
 #include "../../util/numbers.h"
 #include "../../util/program.h"
 
@@ -43,238 +43,119 @@ One walk over all fields of a plan prints it, reads it, or adds it to a hash:
       buffer acts    chunk 0 mb 0  offset 0 bytes 1000  live 0 8
     end
 
-Safe on hostile text: every number has a range, no count exceeds what the rest of the text could hold, and every
-index is inside what was announced. plan_check judges the plan itself.
+Safe on hostile text: every number has a range, no count exceeds what the rest of the text could hold, and
+every index is inside what was announced. plan_check judges the plan itself.
 */
 
-enum { LEAST_LINE_BYTES = 8 };  // no line of a counted thing is shorter
-
-typedef enum { WALK_PRINT, WALK_PARSE, WALK_HASH } WalkMode;
-
-typedef struct {
-    WalkMode mode;
-    uint64_t hash;
-    FILE* out;
-    // The text that is read.
-    const char *name, *at, *end;
-    int32_t line;
-    Arena* arena;
-} Walk;
-
-typedef struct {
-    const char* text;
-    int32_t length;
-} Word;
-
-static Word peek_word(const Walk* walk) {
-    const char* at = walk->at;
-    while (at < walk->end && (*at == ' ' || *at == ',')) { at++; }
-    const char* begin = at;
-    while (at < walk->end && *at != ' ' && *at != ',' && *at != '\n' && at - begin < 64) { at++; }
-    return (Word){begin, (int32_t)(at - begin)};
-}
-
-static bool take_word(Walk* walk, const char* text, size_t length) {
-    Word word = peek_word(walk);
-    if ((size_t)word.length != length || memcmp(word.text, text, length) != 0) { return false; }
-    walk->at = word.text + word.length;
-    return true;
-}
-
-static Status fail_at(const Walk* walk, const char* expected) {
-    Word found = peek_word(walk);
-    return FAIL(STATUS_BAD_FORMAT, "%s:%d: expected %s, found '%.*s'", walk->name, walk->line, expected,
-                found.length, found.text);
-}
-
-// These words, and ends of lines.
-static Status literal(Walk* walk, const char* words) {
-    if (walk->mode == WALK_PRINT) { fputs(words, walk->out); }
-    for (const char* at = words; walk->mode == WALK_PARSE && *at != '\0';) {
-        size_t length = strcspn(at, " ,\n");
-        char expected[32];
-        snprintf(expected, sizeof expected, "%.*s", (int)length, at);
-        if (length > 0 && !take_word(walk, at, length)) { return fail_at(walk, expected); }
-        at += length;
-        if (*at == '\n') {
-            if (peek_word(walk).length > 0 || walk->at == walk->end || *walk->at != '\n') {
-                return fail_at(walk, "end of line");
-            }
-            walk->at++;
-            walk->line++;
-        }
-        at += *at != '\0';
-    }
-    return STATUS_OK;
-}
-
-static void add_hash(Walk* walk, int64_t value) {
-    walk->hash = hash_bytes(walk->hash, &value, sizeof value);
-}
-
-// A decimal number in [low, high], without sign unless negative, without leading zeros; of 2, 4 or 8 bytes.
-static Status number(Walk* walk, const char* words, int64_t low, int64_t high, void* field, size_t bytes) {
-    int64_t value = bytes == 2 ? *(int16_t*)field : bytes == 4 ? *(int32_t*)field : *(int64_t*)field;
-    TRY(literal(walk, words));
-    if (walk->mode == WALK_HASH) { add_hash(walk, value); }
-    if (walk->mode == WALK_PRINT) { fprintf(walk->out, "%" PRId64, value); }
-    if (walk->mode != WALK_PARSE) { return STATUS_OK; }
-    Word word = peek_word(walk);
-    bool negative = word.length > 0 && word.text[0] == '-';
-    int32_t digit = negative, num_digits = word.length - negative;
-    bool ok = num_digits > 0 && num_digits < 19 && (word.text[digit] != '0' || word.length == 1);
-    for (value = 0; ok && digit < word.length; digit++) {
-        ok = word.text[digit] >= '0' && word.text[digit] <= '9';
-        value = value * 10 + (word.text[digit] - '0');
-    }
-    if (negative) { value = -value; }
-    if (!ok || value < low || value > high) {
-        const char* key = words + strspn(words, " ,");
-        int length = (int)strcspn(key, " ");
-        return FAIL(STATUS_BAD_FORMAT, "%s:%d: %.*s: '%.*s' is not a number in %" PRId64 " ... %" PRId64,
-                    walk->name, walk->line, length > 0 ? length : 4, length > 0 ? key : "next", word.length,
-                    word.text, low, high);
-    }
-    walk->at = word.text + word.length;
-    if (bytes == 2) { *(int16_t*)field = (int16_t)value; }
-    if (bytes == 4) { *(int32_t*)field = (int32_t)value; }
-    if (bytes == 8) { *(int64_t*)field = value; }
-    return STATUS_OK;
-}
-#define NUMBER(words, low, high, field) TRY(number(walk, words, low, high, &(field), sizeof(field)))
-
-// How many things that take a line each the rest of the text can hold.
-static int64_t most_lines(const Walk* walk) {
-    return (walk->end - walk->at) / LEAST_LINE_BYTES;
-}
-
-static Status choice(Walk* walk, const char* words, const char* what, const char* const* names,
-                     int32_t num_names, int32_t width, uint8_t* field) {
-    TRY(literal(walk, words));
-    if (walk->mode == WALK_HASH) { add_hash(walk, *field); }
-    if (walk->mode == WALK_PRINT) { fprintf(walk->out, "%-*s", width, names[*field]); }
-    for (int32_t i = 0; i < num_names && walk->mode == WALK_PARSE; i++) {
-        if (!take_word(walk, names[i], strlen(names[i]))) { continue; }
-        *field = (uint8_t)i;
-        return STATUS_OK;
-    }
-    return walk->mode == WALK_PARSE ? fail_at(walk, what) : STATUS_OK;
-}
-
-static Status name_field(Walk* walk, const char* words, char field[32]) {
-    TRY(literal(walk, words));
-    if (walk->mode == WALK_HASH) { walk->hash = hash_bytes(walk->hash, field, 32); }
-    if (walk->mode == WALK_PRINT) { fputs(field, walk->out); }
-    if (walk->mode != WALK_PARSE) { return STATUS_OK; }
-    Word word = peek_word(walk);
+static Status name_field(TextWalk* walk, const char* words, char field[32]) {
+    TRY(text_literal(walk, words));
+    if (walk->mode == TEXT_HASH) { walk->hash = hash_bytes(walk->hash, field, 32); }
+    if (walk->mode == TEXT_PRINT) { fputs(field, walk->out); }
+    if (walk->mode != TEXT_PARSE) { return STATUS_OK; }
+    TextWord word = text_word(walk);
     char name[65];
     snprintf(name, sizeof name, "%.*s", word.length, word.text);
-    if (!plan_name_is_valid(name)) { return fail_at(walk, "a name of a-z 0-9 _ - + ."); }
+    if (!plan_name_is_valid(name)) { return text_fail(walk, "a name of a-z 0-9 _ - + ."); }
     memset(field, 0, 32);
     memcpy(field, name, strlen(name));
     walk->at = word.text + word.length;
     return STATUS_OK;
 }
 
-// Is there this word, which not every plan has?
-static bool has_word(Walk* walk, bool has, const char* word) {
-    if (walk->mode == WALK_PARSE) { return take_word(walk, word, strlen(word)); }
-    if (has && walk->mode == WALK_PRINT) { fprintf(walk->out, " %s", word); }
-    return has;
-}
-
-static Status walk_microbatch(Walk* walk, Plan* plan, int32_t m, int32_t* next_seq, int32_t* next_segment) {
+static Status walk_microbatch(TextWalk* walk, Plan* plan, int32_t m, int32_t* next_seq,
+                              int32_t* next_segment) {
     PlanMicrobatch* mb = &plan->mbs[m];
     int32_t num_seqs = mb->sequence_end - mb->sequence_begin, index = m;
-    NUMBER("mb ", m, m, index);
-    NUMBER(" replica ", 0, plan->R - 1, mb->replica);
-    TRY(choice(walk, " layout ", "a layout", plan_layout_words, LAYOUT_COUNT, 0, &mb->layout));
+    TEXT_INT(walk, "mb ", m, m, index);
+    TEXT_INT(walk, " replica ", 0, plan->R - 1, mb->replica);
+    TRY(text_choice(walk, " layout ", "a layout", plan_layout_words, LAYOUT_COUNT, 0, &mb->layout));
     for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
-        TRY(choice(walk, k == 0 ? " recompute " : ",", "a recompute mode per chunk", cost_mode_names,
-                   RECOMPUTE_COUNT, 0, &mb->recompute[k]));
+        TRY(text_choice(walk, k == 0 ? " recompute " : ",", "a recompute mode per chunk", cost_mode_names,
+                        RECOMPUTE_COUNT, 0, &mb->recompute[k]));
     }
-    NUMBER(" sequences ", 0, plan->num_sequences - *next_seq, num_seqs);
-    NUMBER("  shape ", 0, INT64_MAX, mb->shape.num_seqs);
-    NUMBER(" ", 0, INT64_MAX, mb->shape.enc_tokens);
-    NUMBER(" ", 0, INT64_MAX, mb->shape.enc_squares);
-    NUMBER(" ", 0, INT64_MAX, mb->shape.dec_tokens);
-    NUMBER(" ", 0, INT64_MAX, mb->shape.dec_squares);
-    NUMBER(" ", 0, INT64_MAX, mb->shape.cross_products);
-    NUMBER(" ", 0, INT64_MAX, mb->shape.supervised_tokens);
-    TRY(literal(walk, "\n"));
-    if (walk->mode == WALK_PARSE) {
+    TEXT_INT(walk, " sequences ", 0, plan->num_sequences - *next_seq, num_seqs);
+    TEXT_INT(walk, "  shape ", 0, INT64_MAX, mb->shape.num_seqs);
+    TEXT_INT(walk, " ", 0, INT64_MAX, mb->shape.enc_tokens);
+    TEXT_INT(walk, " ", 0, INT64_MAX, mb->shape.enc_squares);
+    TEXT_INT(walk, " ", 0, INT64_MAX, mb->shape.dec_tokens);
+    TEXT_INT(walk, " ", 0, INT64_MAX, mb->shape.dec_squares);
+    TEXT_INT(walk, " ", 0, INT64_MAX, mb->shape.cross_products);
+    TEXT_INT(walk, " ", 0, INT64_MAX, mb->shape.supervised_tokens);
+    TRY(text_literal(walk, "\n"));
+    if (walk->mode == TEXT_PARSE) {
         mb->sequence_begin = *next_seq;
         mb->sequence_end = *next_seq += num_seqs;
     }
     for (int32_t i = mb->sequence_begin; i < mb->sequence_end; i++) {
         PlanSequence* seq = &plan->sequences[i];
         int32_t num_segments = seq->segment_end - seq->segment_begin;
-        NUMBER("  seq enc ", 0, INT32_MAX, seq->enc_tokens);
-        NUMBER(" dec ", 0, INT32_MAX, seq->dec_tokens);
-        NUMBER(" segments ", 0, plan->num_segments - *next_segment, num_segments);
-        TRY(literal(walk, "\n"));
-        if (walk->mode == WALK_PARSE) {
+        TEXT_INT(walk, "  seq enc ", 0, INT32_MAX, seq->enc_tokens);
+        TEXT_INT(walk, " dec ", 0, INT32_MAX, seq->dec_tokens);
+        TEXT_INT(walk, " segments ", 0, plan->num_segments - *next_segment, num_segments);
+        TRY(text_literal(walk, "\n"));
+        if (walk->mode == TEXT_PARSE) {
             seq->segment_begin = *next_segment;
             seq->segment_end = *next_segment += num_segments;
         }
         for (int32_t k = seq->segment_begin; k < seq->segment_end; k++) {
-            NUMBER("    sample ", 0, plan->N - 1, plan->segments[k].sample_idx);
-            NUMBER(" first ", 0, INT32_MAX, plan->segments[k].first_token);
-            NUMBER(" tokens ", 0, INT32_MAX, plan->segments[k].num_tokens);
-            TRY(literal(walk, "\n"));
+            TEXT_INT(walk, "    sample ", 0, plan->N - 1, plan->segments[k].sample_idx);
+            TEXT_INT(walk, " first ", 0, INT32_MAX, plan->segments[k].first_token);
+            TEXT_INT(walk, " tokens ", 0, INT32_MAX, plan->segments[k].num_tokens);
+            TRY(text_literal(walk, "\n"));
         }
     }
     return STATUS_OK;
 }
 
-static Status walk_placement(Walk* walk, Placement* placement, int32_t P) {
+static Status walk_placement(TextWalk* walk, Placement* placement, int32_t P) {
     for (int32_t k = 0, index = 0; k < placement->num_chunks; k++, index = k) {
-        NUMBER("chunk ", k, k, index);
-        NUMBER(" stage ", 0, P - 1, placement->stage_of[k]);
-        NUMBER(" layers ", 0, INT32_MAX, placement->chunks[k].layer_begin);
-        NUMBER(" ", 0, INT32_MAX, placement->chunks[k].layer_end);
-        TRY(literal(walk, "\n"));
+        TEXT_INT(walk, "chunk ", k, k, index);
+        TEXT_INT(walk, " stage ", 0, P - 1, placement->stage_of[k]);
+        TEXT_INT(walk, " layers ", 0, INT32_MAX, placement->chunks[k].layer_begin);
+        TEXT_INT(walk, " ", 0, INT32_MAX, placement->chunks[k].layer_end);
+        TRY(text_literal(walk, "\n"));
     }
-    TRY(choice(walk, "head ", "whole, rows or vocabulary", plan_head_words, HEAD_COUNT, 0, &placement->head));
+    TRY(text_choice(walk, "head ", "whole, rows or vocabulary", plan_head_words, HEAD_COUNT, 0,
+                    &placement->head));
     for (int32_t s = 0; s < P && placement->head != HEAD_WHOLE; s++) {
         int32_t begin = placement->head_begin[s], units = placement->head_begin[s + 1] - begin;
-        NUMBER(" ", s == P - 1 ? HEAD_UNITS - begin : 0, HEAD_UNITS - begin, units);
-        if (walk->mode == WALK_PARSE) { placement->head_begin[s + 1] = (int16_t)(begin + units); }
+        TEXT_INT(walk, " ", s == P - 1 ? HEAD_UNITS - begin : 0, HEAD_UNITS - begin, units);
+        if (walk->mode == TEXT_PARSE) { placement->head_begin[s + 1] = (int16_t)(begin + units); }
     }
-    return literal(walk, "\n");
+    return text_literal(walk, "\n");
 }
 
 // All but the ranks' lists.
-static Status walk_decisions(Walk* walk, Plan* plan) {
+static Status walk_decisions(TextWalk* walk, Plan* plan) {
     int32_t next_seq = 0, next_segment = 0;
-    NUMBER("stages ", 1, PLAN_MAX_STAGES, plan->P);
-    NUMBER(" replicas ", 1, PLAN_MAX_REPLICAS, plan->R);
-    NUMBER(" chunks ", 1, PLAN_MAX_CHUNKS, plan->placement.num_chunks);
-    NUMBER(" microbatches ", 0, most_lines(walk), plan->M);
-    NUMBER(" samples ", 0, most_lines(walk), plan->N);
-    NUMBER(" sequences ", 0, most_lines(walk), plan->num_sequences);
-    NUMBER(" segments ", 0, most_lines(walk), plan->num_segments);
+    TEXT_INT(walk, "stages ", 1, PLAN_MAX_STAGES, plan->P);
+    TEXT_INT(walk, " replicas ", 1, PLAN_MAX_REPLICAS, plan->R);
+    TEXT_INT(walk, " chunks ", 1, PLAN_MAX_CHUNKS, plan->placement.num_chunks);
+    TEXT_INT(walk, " microbatches ", 0, text_most_lines(walk), plan->M);
+    TEXT_INT(walk, " samples ", 0, text_most_lines(walk), plan->N);
+    TEXT_INT(walk, " sequences ", 0, text_most_lines(walk), plan->num_sequences);
+    TEXT_INT(walk, " segments ", 0, text_most_lines(walk), plan->num_segments);
     TRY(name_field(walk, "\npolicy ", plan->policy));
     TRY(name_field(walk, " schedule ", plan->schedule));
-    bool pulls = has_word(walk, plan->pulls, "pulls");
-    if (pulls && walk->mode == WALK_HASH) { add_hash(walk, 1); }
-    if (walk->mode == WALK_PARSE) { plan->pulls = pulls; }
-    NUMBER("\nmemory_limit_bytes ", 0, INT64_MAX, plan->memory_limit_bytes);
-    NUMBER(" makespan_ns ", 0, INT64_MAX, plan->makespan_ns);
-    NUMBER(" bound_ns ", 0, INT64_MAX, plan->bound_ns);
-    if (walk->mode == WALK_PRINT) { fprintf(walk->out, "\nhash %016" PRIx64 "\n", plan_hash(plan)); }
-    if (walk->mode == WALK_PARSE) {
-        TRY(literal(walk, "\nhash "));
-        Word word = peek_word(walk);
-        if (word.length != 16) { return fail_at(walk, "16 hexadecimal digits"); }
+    bool pulls = text_optional(walk, plan->pulls, " pulls");
+    if (pulls && walk->mode == TEXT_HASH) { walk->hash = hash_bytes(walk->hash, "p", 1); }
+    if (walk->mode == TEXT_PARSE) { plan->pulls = pulls; }
+    TEXT_INT(walk, "\nmemory_limit_bytes ", 0, INT64_MAX, plan->memory_limit_bytes);
+    TEXT_INT(walk, " makespan_ns ", 0, INT64_MAX, plan->makespan_ns);
+    TEXT_INT(walk, " bound_ns ", 0, INT64_MAX, plan->bound_ns);
+    if (walk->mode == TEXT_PRINT) { fprintf(walk->out, "\nhash %016" PRIx64 "\n", plan_hash(plan)); }
+    if (walk->mode == TEXT_PARSE) {
+        TRY(text_literal(walk, "\nhash "));
+        TextWord word = text_word(walk);
+        if (word.length != 16) { return text_fail(walk, "16 hexadecimal digits"); }
         for (int32_t i = 0; i < 16; i++) {
             const char* digit = strchr("0123456789abcdef", word.text[i]);
-            if (digit == NULL || *digit == '\0') { return fail_at(walk, "16 hexadecimal digits"); }
+            if (digit == NULL || *digit == '\0') { return text_fail(walk, "16 hexadecimal digits"); }
             walk->hash = walk->hash << 4 | (uint64_t)(digit - "0123456789abcdef");
         }
         walk->at = word.text + word.length;
-        TRY(literal(walk, "\n"));
-        if (plan->P * plan->R > most_lines(walk)) {
+        TRY(text_literal(walk, "\n"));
+        if (plan->P * plan->R > text_most_lines(walk)) {
             return FAIL(STATUS_BAD_FORMAT, "%s: %d ranks are announced, but the text ends before", walk->name,
                         plan->P * plan->R);
         }
@@ -285,75 +166,76 @@ static Status walk_decisions(Walk* walk, Plan* plan) {
     }
     TRY(walk_placement(walk, &plan->placement, plan->P));
     for (int32_t m = 0; m < plan->M; m++) { TRY(walk_microbatch(walk, plan, m, &next_seq, &next_segment)); }
-    if (walk->mode == WALK_PARSE && (next_seq != plan->num_sequences || next_segment != plan->num_segments)) {
+    if (walk->mode == TEXT_PARSE && (next_seq != plan->num_sequences || next_segment != plan->num_segments)) {
         return FAIL(STATUS_BAD_FORMAT, "%s:%d: fewer sequences or segments than announced", walk->name,
                     walk->line);
     }
     return STATUS_OK;
 }
 
-static Status walk_rank(Walk* walk, const Plan* plan, int32_t r) {
+static Status walk_rank(TextWalk* walk, const Plan* plan, int32_t r) {
     PlanRank* rank = &plan->ranks[r];
     int32_t index = r, last_row = placement_num_rows(&plan->placement, plan->P) - 1;
-    NUMBER("rank ", r, r, index);
-    NUMBER(" instrs ", 0, most_lines(walk), rank->num_instrs);
-    NUMBER(" buffers ", 0, most_lines(walk), rank->num_buffers);
-    NUMBER(" arena_bytes ", 0, INT64_MAX / 4, rank->arena_bytes);
-    NUMBER(" state_bytes ", 0, INT64_MAX / 4, rank->state_bytes);
-    if (has_word(walk, rank->own_limit_bytes > 0, "limit_bytes")) {
-        NUMBER(" ", 1, INT64_MAX / 4, rank->own_limit_bytes);
+    TEXT_INT(walk, "rank ", r, r, index);
+    TEXT_INT(walk, " instrs ", 0, text_most_lines(walk), rank->num_instrs);
+    TEXT_INT(walk, " buffers ", 0, text_most_lines(walk), rank->num_buffers);
+    TEXT_INT(walk, " arena_bytes ", 0, INT64_MAX / 4, rank->arena_bytes);
+    TEXT_INT(walk, " state_bytes ", 0, INT64_MAX / 4, rank->state_bytes);
+    if (text_optional(walk, rank->own_limit_bytes > 0, " limit_bytes")) {
+        TEXT_INT(walk, " ", 1, INT64_MAX / 4, rank->own_limit_bytes);
     }
-    TRY(literal(walk, "\n"));
-    if (walk->mode == WALK_PARSE) {
+    TRY(text_literal(walk, "\n"));
+    if (walk->mode == TEXT_PARSE) {
         ARENA_TRY_NEW(rank->instrs, walk->arena, PlanInstr, rank->num_instrs);
         ARENA_TRY_NEW(rank->buffers, walk->arena, PlanBuffer, rank->num_buffers);
     }
     for (int32_t i = 0; i < rank->num_instrs; i++) {
         PlanInstr* instr = &rank->instrs[i];
-        TRY(choice(walk, "  ", "an instruction", plan_instr_words, INSTR_COUNT, 9, &instr->kind));
-        NUMBER(" chunk ", 0, last_row, instr->chunk);
-        NUMBER(" mb ", 0, plan->M - 1, instr->mb);
-        if (walk->mode == WALK_PARSE) { instr->peer = -1; }
+        TRY(text_choice(walk, "  ", "an instruction", plan_instr_words, INSTR_COUNT, 9, &instr->kind));
+        TEXT_INT(walk, " chunk ", 0, last_row, instr->chunk);
+        TEXT_INT(walk, " mb ", 0, plan->M - 1, instr->mb);
+        if (walk->mode == TEXT_PARSE) { instr->peer = -1; }
         if (!plan_instr_is_job((InstrKind)instr->kind)) {
-            NUMBER("  peer ", 0, plan->P * plan->R - 1, instr->peer);
+            TEXT_INT(walk, "  peer ", 0, plan->P * plan->R - 1, instr->peer);
         }
-        NUMBER("  begin ", 0, INT64_MAX, instr->begin_ns);
-        NUMBER(" end ", 0, INT64_MAX, instr->end_ns);
-        TRY(literal(walk, "\n"));
+        TEXT_INT(walk, "  begin ", 0, INT64_MAX, instr->begin_ns);
+        TEXT_INT(walk, " end ", 0, INT64_MAX, instr->end_ns);
+        TRY(text_literal(walk, "\n"));
     }
     for (int32_t i = 0; i < rank->num_buffers; i++) {
         PlanBuffer* buffer = &rank->buffers[i];
-        TRY(choice(walk, "  buffer ", "a kind of buffer", plan_buffer_words, BUFFER_COUNT, 7, &buffer->kind));
-        NUMBER(" chunk ", -1, last_row, buffer->chunk);
-        NUMBER(" mb ", -1, plan->M - 1, buffer->mb);
-        NUMBER("  offset ", 0, INT64_MAX / 4, buffer->offset_bytes);
-        NUMBER(" bytes ", 0, INT64_MAX / 4, buffer->num_bytes);
-        NUMBER("  live ", 0, rank->num_instrs, buffer->instr_begin);
-        NUMBER(" ", 0, rank->num_instrs, buffer->instr_end);
-        TRY(literal(walk, "\n"));
+        TRY(text_choice(walk, "  buffer ", "a kind of buffer", plan_buffer_words, BUFFER_COUNT, 7,
+                        &buffer->kind));
+        TEXT_INT(walk, " chunk ", -1, last_row, buffer->chunk);
+        TEXT_INT(walk, " mb ", -1, plan->M - 1, buffer->mb);
+        TEXT_INT(walk, "  offset ", 0, INT64_MAX / 4, buffer->offset_bytes);
+        TEXT_INT(walk, " bytes ", 0, INT64_MAX / 4, buffer->num_bytes);
+        TEXT_INT(walk, "  live ", 0, rank->num_instrs, buffer->instr_begin);
+        TEXT_INT(walk, " ", 0, rank->num_instrs, buffer->instr_end);
+        TRY(text_literal(walk, "\n"));
     }
     return STATUS_OK;
 }
 
 // Only reading writes to the plan.
-static Status walk_plan(Walk* walk, Plan* plan) {
-    TRY(literal(walk, "dynapipe-plan 2\n"));
+static Status walk_plan(TextWalk* walk, Plan* plan) {
+    TRY(text_literal(walk, "dynapipe-plan 2\n"));
     TRY(walk_decisions(walk, plan));
     for (int32_t r = 0; r < plan->P * plan->R; r++) { TRY(walk_rank(walk, plan, r)); }
-    return literal(walk, "end\n");
+    return text_literal(walk, "end\n");
 }
 
 void plan_print(const Plan* plan, FILE* out) {
-    Walk walk = {.mode = WALK_PRINT, .out = out};
+    TextWalk walk = {.mode = TEXT_PRINT, .out = out};
     (void)walk_plan(&walk, (Plan*)plan);
 }
 
 Status plan_parse(Plan* out, const char* text, const char* name, Arena* arena) {
-    Walk walk = {.mode = WALK_PARSE, .name = name, .at = text, .end = text + strlen(text), .line = 1,
-                 .arena = arena};
+    TextWalk walk = {
+        .mode = TEXT_PARSE, .name = name, .at = text, .end = text + strlen(text), .line = 1, .arena = arena};
     Plan plan = {0};
     TRY(walk_plan(&walk, &plan));
-    if (walk.at != walk.end) { return fail_at(&walk, "end of text"); }
+    if (walk.at != walk.end) { return text_fail(&walk, "end of text"); }
     if (plan_hash(&plan) != walk.hash) {
         return FAIL(STATUS_BAD_FORMAT,
                     "%s:5: hash is %016" PRIx64 ", but the contents have %016" PRIx64
@@ -365,19 +247,19 @@ Status plan_parse(Plan* out, const char* text, const char* name, Arena* arena) {
 }
 
 uint64_t plan_hash_decisions(const Plan* plan) {
-    Walk walk = {.mode = WALK_HASH, .hash = HASH_SEED};
+    TextWalk walk = {.mode = TEXT_HASH, .hash = HASH_SEED};
     (void)walk_decisions(&walk, (Plan*)plan);
     return hash_finish(walk.hash);
 }
 
 uint64_t plan_hash_replica(const Plan* plan, int32_t replica) {
-    Walk walk = {.mode = WALK_HASH, .hash = HASH_SEED};
+    TextWalk walk = {.mode = TEXT_HASH, .hash = HASH_SEED};
     for (int32_t s = 0; s < plan->P; s++) { (void)walk_rank(&walk, plan, replica * plan->P + s); }
     return hash_finish(walk.hash);
 }
 
 uint64_t plan_hash(const Plan* plan) {
-    Walk walk = {.mode = WALK_HASH, .hash = HASH_SEED};
+    TextWalk walk = {.mode = TEXT_HASH, .hash = HASH_SEED};
     (void)walk_plan(&walk, (Plan*)plan);
     return hash_finish(walk.hash);
 }
@@ -456,8 +338,8 @@ void plan_print_microbatches(const Plan* plan, FILE* out) {
         counts_print(tokens_text, mb->shape.enc_tokens, mb->shape.dec_tokens, two);
         int64_t tokens = mb->shape.enc_tokens, padding = tokens - real_tokens(plan, mb);
         fprintf(out, "  %-4d %s %7d  %-6s  %9" PRId64 "  %*s  %*s  %5.1f %%  %10" PRId64 "  %s\n", m,
-                small_letters[(m - first) % NUM_LETTERS], mb->replica, plan_layout_words[mb->layout], mb->shape.num_seqs,
-                two ? 11 : 7, longest_text, two ? 13 : 7, tokens_text,
+                small_letters[(m - first) % NUM_LETTERS], mb->replica, plan_layout_words[mb->layout],
+                mb->shape.num_seqs, two ? 11 : 7, longest_text, two ? 13 : 7, tokens_text,
                 tokens > 0 ? 100.0 * (double)padding / (double)tokens : 0.0, mb->shape.supervised_tokens,
                 recompute_summary(plan, mb));
     }
@@ -533,8 +415,7 @@ static void print_row(const Plan* plan, int32_t r, int32_t first_mb, bool chunks
         idle_ns -= instr->end_ns - instr->begin_ns;
     }
     fill(&row, INT64_MAX, chunks ? " " : ".");
-    int64_t percent =
-        plan->makespan_ns > 0 ? (idle_ns * 100 + plan->makespan_ns / 2) / plan->makespan_ns : 0;
+    int64_t percent = plan->makespan_ns > 0 ? (idle_ns * 100 + plan->makespan_ns / 2) / plan->makespan_ns : 0;
     if (chunks) {
         fprintf(out, "|\n");
     } else {
@@ -543,9 +424,11 @@ static void print_row(const Plan* plan, int32_t r, int32_t first_mb, bool chunks
 }
 
 void plan_print_timeline(const Plan* plan, int32_t width, FILE* out) {
-    fprintf(out, "%s; letter = micro-batch: a forward, A backward, + weight gradients, ~ forward again, . idle%s\n",
-            TIME_TEXT(plan->makespan_ns, 4),
-            is_placed(plan) ? ";\nbelow it the chunk, 0 to 9, a to z, * its share of the head" : "");
+    fprintf(
+        out,
+        "%s; letter = micro-batch: a forward, A backward, + weight gradients, ~ forward again, . idle%s\n",
+        TIME_TEXT(plan->makespan_ns, 4),
+        is_placed(plan) ? ";\nbelow it the chunk, 0 to 9, a to z, * its share of the head" : "");
     int32_t first = 0;
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
         while (first < plan->M && plan->mbs[first].replica < r / plan->P) { first++; }

@@ -125,7 +125,7 @@ static Start* run_start(int32_t num_ranks, const char* option, const char* value
     memset(&start, 0, sizeof start);
     start.option[0] = option;
     start.option[1] = value;
-    CHECK_EQ(ranks_run(num_ranks, RANKS_CHECKED, start_body, &start, results, 1), 0);
+    CHECK_EQ(ranks_run(num_ranks, start_body, &start, results, 1), 0);
     return &start;
 }
 
@@ -180,7 +180,7 @@ static void the_neediest_rank_decides(void) {
     CostModel alike = run_start(4, NULL, NULL)->costs[0];
     static Start start;
     start = (Start){.asks_for_more = true};
-    CHECK_EQ(ranks_run(4, RANKS_CHECKED, start_body, &start, results, 1), 0);
+    CHECK_EQ(ranks_run(4, start_body, &start, results, 1), 0);
     expect(&start, 4, false);
     const CostModel* other = &start.costs[0];
     const int64_t most = 3 * MORE_BYTES;
@@ -209,7 +209,7 @@ static void a_shared_update_is_divided(void) {
     CHECK(whole > 0);
     for (int i = 0; i < 3; i++) {
         start = (Start){.shares_update = true, .option = {i == 2 ? "--costs" : NULL, path}};
-        CHECK_EQ(ranks_run(2, RANKS_CHECKED, start_body, &start, results, 1), 0);
+        CHECK_EQ(ranks_run(2, start_body, &start, results, 1), 0);
         expect(&start, 2, i == 0);
         CHECK_EQ(start.costs[0].measured.num_replicas, i == 2 ? 1 : 2);
         if (i == 2) { CHECK(start.costs[0].update_ns_per_byte == whole / 2); }
@@ -861,7 +861,7 @@ static Status ranks_body(Transport* t, void* arg) {
 
 static void all_ranks_know_the_mean(void) {
     ClockModel model;
-    CHECK_EQ(ranks_run(NUM_RANKS, RANKS_CHECKED, ranks_body, NULL, results, 1), 0);
+    CHECK_EQ(ranks_run(NUM_RANKS, ranks_body, NULL, results, 1), 0);
     for (int r = 1; r < NUM_RANKS; r++) { CHECK_EQ(memcmp(&of_rank[r], &of_rank[0], sizeof of_rank[0]), 0); }
     clock_model_init(&model, 4, 0, false, false);
     MbShape shape = {.num_seqs = 1, .enc_tokens = 100, .enc_squares = 10000};
@@ -872,7 +872,7 @@ static void all_ranks_know_the_mean(void) {
 static void one_rank_that_fails_ends_all(void) {
     for (int on_device = 0; on_device < 2; on_device++) {
         Failure failure = {on_device};
-        CHECK_EQ(ranks_run(NUM_RANKS, RANKS_CHECKED, ranks_body, &failure, results, 1), 0);
+        CHECK_EQ(ranks_run(NUM_RANKS, ranks_body, &failure, results, 1), 0);
     }
 }
 
@@ -1035,7 +1035,7 @@ static Case* measure_machine_measure(double slower, int32_t slow_link, int64_t d
     about.slow_link = slow_link;
     about.delay_ns = delay_ns;
     about.num_replicas = num_replicas;
-    CHECK_EQ(ranks_run(MEASURE_MACHINE_NUM_RANKS, RANKS_PLAIN, measure_body, &about, results, 1), 0);
+    CHECK_EQ(ranks_run(MEASURE_MACHINE_NUM_RANKS, measure_body, &about, results, 1), 0);
     for (int32_t r = 1; r < MEASURE_MACHINE_NUM_RANKS; r++) {
         CHECK_EQ(about.of[r].machine_hash, about.of[0].machine_hash);
         CHECK_EQ(memcmp(&about.of[r].costs.model, &about.of[0].costs.model, sizeof(CostModel)), 0);

@@ -35,7 +35,7 @@ WIDE      := $(if $(shell $(CC) $(ARCH) -mprefer-vector-width=512 -dM -E -x c /d
 # The plugin: its sources, MPI and libraries as in anybody's tree. Planner and loader know nothing of where values live: another
 # build's objects (DYNAPIPE_PLAN_OUT, set by cuda.mk) serve as well. DYNAPIPE_NO_MPI=1: one process.
 include dynapipe_plugin/sources.mk
-DYNAPIPE_CFLAGS   := $(if $(DYNAPIPE_HAS_MPI),-DDYNAPIPE_MPI $(DYNAPIPE_MPI_CFLAGS)) $(DYNAPIPE_TEXT_CFLAGS) $(DYNAPIPE_UNPACK_CFLAGS)
+DYNAPIPE_CFLAGS   := $(if $(DYNAPIPE_HAS_MPI),-DDYNAPIPE_MPI $(DYNAPIPE_MPI_CFLAGS)) $(DYNAPIPE_TEXT_CFLAGS)
 DYNAPIPE_LIBS     := $(DYNAPIPE_MPI_LIBS)
 DYNAPIPE_PLAN_OUT ?= $(OUT)
 DYNAPIPE_BASE_OBJS   = $(DYNAPIPE_BASE_SRCS:%.c=$(DYNAPIPE_PLAN_OUT)/%.o)
@@ -157,15 +157,14 @@ $(OUT)/session_alone.o: $(DYNAPIPE_DIR)/run/session.c
 	$(CC) $(CFLAGS_ALL) $(filter-out -DDYNAPIPE_MPI,$(DYNAPIPE_CFLAGS)) -c $< -o $@
 $(OUT)/prepare_data: $(PREPARE_OBJS) $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(dynapipe_say_spiece)
-	$(dynapipe_say_unpack)
-	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(SPIECE_LIBS) $(DYNAPIPE_UNPACK_LIBS) $(LIBS) -o $@
+	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(SPIECE_LIBS) $(LIBS) -o $@
 # the same where there is no such library, for test/test_prepare_data.sh
 $(OUT)/prepare_data-plain: $(PREPARE_OBJS) $(TOKENIZER_OBJS) $(OUT)/dataloader/tokenizer/spiece_missing.o $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
-	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(DYNAPIPE_UNPACK_LIBS) $(LIBS) -o $@
+	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/profile_costs: $(OUT)/profile_costs.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/generate: $(OUT)/generate.o $(GENERATOR_OBJS) $(OUT)/trainer/answers.o $(RECORD_OBJS) $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
-	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(TEXT_LIBS) $(SPIECE_LIBS) $(DYNAPIPE_UNPACK_LIBS) $(LIBS) -o $@
+	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(TEXT_LIBS) $(SPIECE_LIBS) $(LIBS) -o $@
 $(OUT)/dev/make_tasks: $(OUT)/dev/make_tasks.o $(DYNAPIPE_BASE_OBJS)
 	$(CC) $(CFLAGS_ALL) $^ -ljansson $(LIBS) -o $@
 
@@ -202,17 +201,13 @@ $(OUT)/dev/bench_single: $(OUT)/dev/bench_single.o $(LLMC_OBJS) $(DYNAPIPE_BASE_
 # T5's buckets must not depend on what a compiler makes of a logarithm.
 $(OUT)/test/test_t5_bucket.o: DYNAPIPE_CFLAGS = -O3 -ffast-math $(ARCH) -ffp-contract=fast
 
-# other libraries than last time
-$(OUT)/dataloader/records/json_values.o: $(OUT)/unpacks-json$(if $(ZLIB),-gz)$(if $(ZSTD),-zst)
-$(OUT)/unpacks-%: FORCE
-	@[ -e $@ ] || { mkdir -p $(@D) && rm -f $(OUT)/unpacks-* && touch $@; }
 # Everything that unit tests may call, in one library, and all of them in one program: `tests NAME [--seed N]`. `make $(OUT)/test_x` links one alone.
 $(OUT)/libtested.a: $(OUT)/trainer/answers.o $(OUT)/trainer/logger.o $(OUT)/trainer/train_flags.o $(TEST_DATA_OBJS) $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS) \
         $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/adapters/%.o,dynapipe_llmc) $(GENERATOR_OBJS) \
         $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(RECORD_OBJS)
 	@rm -f $@
 	$(AR) rcs $@ $^
-TESTED_LIBS = -Wl,--undefined=dynapipe_rivals $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(SPIECE_LIBS) $(DYNAPIPE_UNPACK_LIBS) $(LIBS)
+TESTED_LIBS = -Wl,--undefined=dynapipe_rivals $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(SPIECE_LIBS) $(LIBS)
 ifeq ($(BACKEND),cpu)
 $(TEST_SRCS:%.c=$(OUT)/%.o): CFLAGS_ALL += -Dmain=main_$(*F)
 endif

@@ -19,7 +19,7 @@ case ${1:-} in
 esac
 out=build/fuzz
 opt=${FUZZ_OPT:--O2}
-flags="-std=gnu11 -g -DDYNAPIPE_ZLIB -DDYNAPIPE_ZSTD $opt -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+flags="-std=gnu11 -g $opt -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 objects_at=$out/obj$opt
 found=${FUZZ_FOUND:-$out/corpus}
 seeds=$out/seeds
@@ -79,7 +79,7 @@ exec 9>&-
 wrapped=$(sed -n 's/^WRAP(\([a-z]*\)).*/-Wl,--wrap=\1/p' test/fuzz/memory_*.c)
 build_target() {
     # shellcheck disable=SC2086
-    clang $flags -fsanitize=fuzzer $wrapped "test/fuzz/fuzz_$1.c" "$objects_at/parsers.a" -lpcre2-8 -ljansson -lz -lzstd -lopenblas -fopenmp -lm -lpthread \
+    clang $flags -fsanitize=fuzzer $wrapped "test/fuzz/fuzz_$1.c" "$objects_at/parsers.a" -lpcre2-8 -ljansson -lopenblas -fopenmp -lm -lpthread \
         -o "$out/fuzz_$1.new" && mv "$out/fuzz_$1.new" "$out/fuzz_$1"
 }
 

@@ -31,15 +31,12 @@ static void* rank_main(void* arg) {
     return NULL;
 }
 
-int ranks_run(int32_t num_ranks, RanksKind kind, RankBody body, void* arg, RankResult* results, int print) {
+int ranks_run(int32_t num_ranks, RankBody body, void* arg, RankResult* results, int print) {
     Transport ends[RANKS_MAX];
     Rank ranks[RANKS_MAX];
     pthread_t threads[RANKS_MAX];
     if (num_ranks > RANKS_MAX || transport_loopback_open(ends, num_ranks) != STATUS_OK) { return num_ranks; }
     for (int32_t r = 0; r < num_ranks; r++) {
-        if (kind == RANKS_CHECKED && transport_check_open(&ends[r], ends[r]) != STATUS_OK) {
-            return num_ranks;
-        }
         ranks[r] = (Rank){.transport = ends[r], .body = body, .arg = arg, .result = &results[r]};
     }
     for (int32_t r = 0; r < num_ranks; r++) { pthread_create(&threads[r], NULL, rank_main, &ranks[r]); }

@@ -3,7 +3,7 @@ ranks.h -- run one function per rank, as threads over the loopback transport, an
 
     static Status body(Transport* transport, void* arg) { ... }
     RankResult results[4];
-    ranks_run(4, RANKS_CHECKED, body, arg, results);
+    ranks_run(4, body, arg, results);
 
 test.h's counters belong to the main thread, so a body reports by its Status; EXPECT is CHECK for bodies.
 */
@@ -13,7 +13,6 @@ test.h's counters belong to the main thread, so a body reports by its Status; EX
 #include "../dynapipe_plugin/run/transport.h"
 
 enum { RANKS_MAX = 16 };
-typedef enum { RANKS_PLAIN, RANKS_CHECKED } RanksKind;  // loopback, loopback+check
 
 typedef struct {
     Status status;        // of the body
@@ -26,7 +25,7 @@ typedef Status (*RankBody)(Transport* transport, void* arg);
 
 // A body that fails aborts the transport, as a trainer does, so that the others end too. Returns the number
 // of ranks whose body or close failed, and prints each one if `print`.
-int ranks_run(int32_t num_ranks, RanksKind kind, RankBody body, void* arg, RankResult* results, int print);
+int ranks_run(int32_t num_ranks, RankBody body, void* arg, RankResult* results, int print);
 
 #define EXPECT(cond)                                                                                \
     do {                                                                                            \

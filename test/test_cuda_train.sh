@@ -128,7 +128,7 @@ ok "$((! $?))" "bf16 is not fp32"
 
 # --- T5: two stacks, tensors that three stages share, dropout, a cache of keys and values for answers ---------------------
 pairs="-i $work/pairs/train.bin -j $work/pairs/val.bin -t 64 --target-tokens 24 -d 200 -l 1e-3 -k constant -x 2 -v 2 -m 1 --answers 1 -g 6 -s 2
-    --dropout 0.1 --debug effort=50 --comm-timeout 30 --debug check"
+    --dropout 0.1 --debug effort=50 --comm-timeout 30"
 tied="$pairs -e t5:l2d2c64h2k32f128 --optimizer adamw-scaled"
 t5() {  # name, ranks, build, arguments...
     trainer=$3/train_t5-dynapipe run "$1" "$2" --debug dump-gradients="$work/$1.bin" "${@:4}"

@@ -39,7 +39,7 @@ on_ranks() {  # name, program, ranks, arguments...
     local name=$1 program=$2 ranks=$3
     shift 3
     timeout -k 5 120 mpirun -np "$ranks" "$work/$program/train_llama" -i "$work/data/train.bin" -t 128 -d "$tokens" \
-        --debug check "$@" >"$work/$name.log" 2>&1
+        "$@" >"$work/$name.log" 2>&1
 }
 
 equal() {  # log, log, what

@@ -156,7 +156,8 @@ static Status rank_body(Transport* transport, void* arg) {
     Case* c = arg;
     char options[OPTION_CHARS + 64], *argv[64] = {"test"}, *rest = NULL;
     int argc = 1;
-    snprintf(options, sizeof options, "--stages %d --threads 1 --debug effort=20 --seed %d %s", c->P, SEED, c->options);
+    snprintf(options, sizeof options, "--stages %d --threads 1 --debug effort=20 --seed %d %s", c->P, SEED,
+             c->options);
     for (char* word = strtok_r(options, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
         argv[argc++] = word;
     }
@@ -178,7 +179,7 @@ static Status rank_body(Transport* transport, void* arg) {
 
 static bool run_case(Case* c) {
     RankResult results[RANKS_MAX];
-    int failed = ranks_run(c->P * c->R, RANKS_CHECKED, rank_body, c, results, 1);
+    int failed = ranks_run(c->P * c->R, rank_body, c, results, 1);
     if (failed > 0) {
         printf("%s %s %dx%d %s: %d ranks failed\n", c->kind->name, c->descriptor, c->P, c->R, c->options,
                failed);

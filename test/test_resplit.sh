@@ -27,7 +27,7 @@ moves() {  # name, splits as said
 }
 
 train stays 2 $gpt $same_plans -x 7 --stages 2 --stage-split 2,2 --resplit off
-train moved 2 $gpt $same_plans -x 7 --stages 2 --stage-split 2,2 --resplit 3:4,0/5:1,3 --debug check
+train moved 2 $gpt $same_plans -x 7 --stages 2 --stage-split 2,2 --resplit 3:4,0/5:1,3
 moves moved "3:2,2>4,0 5:4,0>1,3"
 same_values stays moved 3 "GPT-2, one stage the head alone"
 cmp -s <(losses stays) <(losses moved) && cmp -s "$work/stays/model_00000007.bin" "$work/moved/model_00000007.bin"
@@ -67,7 +67,7 @@ done
 
 trainer=$build/train_t5-dynapipe
 train stays5 3 $pairs -x 6 --stages 3 --stage-split 1,2,1 --resplit off
-train moved5 3 $pairs -x 6 --stages 3 --stage-split 1,2,1 --resplit 3:3,1,0 --debug check
+train moved5 3 $pairs -x 6 --stages 3 --stage-split 1,2,1 --resplit 3:3,1,0
 same_values stays5 moved5 3 "T5, the decoder begins elsewhere"
 difference=$(loss_difference stays5 moved5 1e-4)
 ok $? "T5: losses within $difference"
@@ -76,7 +76,7 @@ ok $? "T5: losses within $difference"
 placed() {  # name, model's words, options, to
     train "$1_costs" 2 $2 -x 1 --stages 2 --resplit off  # measured once: both runs begin with the same shares
     train "$1" 2 $2 -x 6 --stages 2 $3 --resplit off
-    train "$1_moved" 2 $2 -x 6 --stages 2 $3 --resplit "3:$4" --debug check
+    train "$1_moved" 2 $2 -x 6 --stages 2 $3 --resplit "3:$4"
     grep -q "^layers move after step 3: .* become $4\b" "$work/$1_moved.log"
     ok $? "$1: $(grep -m1 '^layers move' "$work/$1_moved.log")"
     same_values "$1" "$1_moved" 3 "$1"

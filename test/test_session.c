@@ -459,7 +459,7 @@ static Status body(Transport* t, void* arg) {
 
 static void run_case(Case c) {
     static RankResult results[RANKS_MAX];
-    CHECK_EQ(ranks_run(NUM_RANKS, RANKS_CHECKED, body, &c, results, 1), 0);
+    CHECK_EQ(ranks_run(NUM_RANKS, body, &c, results, 1), 0);
 }
 
 static void memory_that_is_alike_is_the_least(void) {
@@ -578,7 +578,7 @@ static Status attach_body(Transport* t, void* arg) {
 }
 
 static void each_range_gets_one_model(void) {
-    CHECK_EQ(ranks_run(2 * NUM_STAGES, RANKS_CHECKED, attach_body, NULL, results, 1), 0);
+    CHECK_EQ(ranks_run(2 * NUM_STAGES, attach_body, NULL, results, 1), 0);
 }
 
 // --- several ranges a rank, the head shared --------------------------------------------------------------
@@ -628,9 +628,7 @@ static Status shared_body(Transport* t, void* arg) {
 
 static void ranges_and_shares_are_attached_in_any_order(void) {
     HeadSplit heads[] = {HEAD_WHOLE, HEAD_BY_ROWS, HEAD_BY_VOCABULARY};
-    for (int i = 0; i < 3; i++) {
-        CHECK_EQ(ranks_run(NUM_STAGES, RANKS_CHECKED, shared_body, &heads[i], results, 1), 0);
-    }
+    for (int i = 0; i < 3; i++) { CHECK_EQ(ranks_run(NUM_STAGES, shared_body, &heads[i], results, 1), 0); }
 }
 
 // --- tables that are not complete ------------------------------------------------------------------------
@@ -696,7 +694,7 @@ static Status incomplete_body(Transport* t, void* arg) {
 }
 
 static void what_a_model_lacks_is_named(void) {
-    CHECK_EQ(ranks_run(NUM_STAGES, RANKS_CHECKED, incomplete_body, NULL, results, 1), 0);
+    CHECK_EQ(ranks_run(NUM_STAGES, incomplete_body, NULL, results, 1), 0);
 }
 
 // --- counting --------------------------------------------------------------------------------------------
@@ -781,7 +779,7 @@ static void every_parameter_is_counted_once(void) {
         pthread_mutex_init(&c.lock, NULL);
         tied_case_draw(&c.layout, &rng, P, R, rng_between(&rng, 1, 300));
         c.zero_stage = trial % 2;
-        CHECK_EQ(ranks_run(P * R, RANKS_CHECKED, count_body, &c, results, 1), 0);
+        CHECK_EQ(ranks_run(P * R, count_body, &c, results, 1), 0);
         check_counts(&c);
         pthread_mutex_destroy(&c.lock);
     }
@@ -852,7 +850,7 @@ static Status session_same_body(Transport* t, void* arg) {
 
 static void run(const SessionSameCase* given) {
     SessionSameCase it = *given;
-    CHECK_EQ(ranks_run(SESSION_SAME_NUM_RANKS, RANKS_CHECKED, session_same_body, &it, results, 1), 0);
+    CHECK_EQ(ranks_run(SESSION_SAME_NUM_RANKS, session_same_body, &it, results, 1), 0);
 }
 
 static void the_first_line_that_differs_is_told(void) {
@@ -1079,6 +1077,7 @@ static Dynapipe* open_session(const char* path, Counter* counter, int32_t max_ta
     CHECK_OK(session_options_take(&dp->options, &argc, argv, NULL));
     CHECK_OK(collective_init(&dp->world, &dp->transport, &rank, 1, 0));
     CHECK_OK(collective_init(&dp->replicas, &dp->transport, &rank, 1, 0));
+    CHECK_OK(collective_init(&dp->pipeline, &dp->transport, &rank, 1, 0));
     dp->num_stages = dp->num_replicas = dp->request.P = 1;
     dp->request.placement.num_chunks = 1;
     dp->request.rules = counter->rules;
@@ -1350,7 +1349,7 @@ static Start* run_start_of(const char* train, const char* val, bool skip_verify,
         snprintf(start.train[r], 128, "%s/%s", r == 1 ? there : here, train);
         snprintf(start.val[r], 128, "%s/%s", r == 1 ? there : here, val != NULL ? val : "");
     }
-    CHECK_EQ(ranks_run(SESSION_VERIFY_NUM_RANKS, RANKS_CHECKED, start_body, &start, results, 1), 0);
+    CHECK_EQ(ranks_run(SESSION_VERIFY_NUM_RANKS, start_body, &start, results, 1), 0);
     return &start;
 }
 
@@ -1743,7 +1742,7 @@ static void ranks_of_a_process_share_its_cores(void) {
     int32_t counts[] = {1, 100000};
     for (int i = 0; i < 2; i++) {
         for (int32_t num_ranks = 2; num_ranks <= 5; num_ranks++) {
-            CHECK_EQ(ranks_run(num_ranks, RANKS_CHECKED, find_body, &counts[i], results, 1), 0);
+            CHECK_EQ(ranks_run(num_ranks, find_body, &counts[i], results, 1), 0);
         }
     }
 }

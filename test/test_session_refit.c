@@ -120,7 +120,7 @@ static Status body(Transport* transport, void* arg) {
 
 static void run_all(Run* run) {
     RankResult results[NUM_RANKS];
-    CHECK_EQ(ranks_run(NUM_RANKS, RANKS_PLAIN, body, run, results, 1), 0);
+    CHECK_EQ(ranks_run(NUM_RANKS, body, run, results, 1), 0);
 }
 
 // --- laws ------------------------------------------------------------------------------------------------

@@ -123,7 +123,8 @@ static void the_plugins_options_are_kept(void) {
         {{"--mean-noise-span=4", NULL}, "warning: --mean-noise-span is 4, saved with 0\n"},
         {{"--sentinel-first=9", NULL}, "warning: --sentinel-first is 9, saved with 0\n"},
         {{"--sentinel-step=-1", NULL}, "warning: --sentinel-step is -1, saved with 0\n"},
-        {{"--stages=2", "--replicas=3", "--recompute=full", "--schedule=gpipe", "--debug=check,effort=9", NULL}, ""},
+        {{"--stages=2", "--replicas=3", "--recompute=full", "--schedule=gpipe", "--debug=effort=9", NULL},
+         ""},
     };
     char* usual = settings_with((const char* const[]){NULL});
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -104,8 +104,7 @@ static void every_copy_gets_the_sum_of_all(void) {
             tied_case_draw(&it, &rng, P, R, is_long ? 1100001 : rng_between(&rng, 1, 5000));
         } while (is_long && it.num_params[0] < 1100000);
         num_groups += it.num_groups;
-        RanksKind kind = is_long ? RANKS_PLAIN : RANKS_CHECKED;
-        int failed = ranks_run(P * R, kind, sums_body, &it, results, 1);
+        int failed = ranks_run(P * R, sums_body, &it, results, 1);
         CHECK_EQ(failed, 0);
         if (failed > 0) { printf("trial %d: %d stages, %d replicas\n", trial, P, R); }
     }
@@ -153,7 +152,7 @@ static void check_wrong(int32_t rank, int32_t num_tied, DynapipeTied first, Dyna
         wrong.list[r][1] = second;
         wrong.num_tied[r] = num_tied;
     }
-    CHECK_EQ(ranks_run(4, RANKS_CHECKED, wrong_body, &wrong, results, 1), 0);
+    CHECK_EQ(ranks_run(4, wrong_body, &wrong, results, 1), 0);
 }
 
 static void what_is_told_wrongly_is_named_everywhere(void) {
@@ -184,12 +183,12 @@ static void replicas_of_a_stage_are_laid_out_alike(void) {
         wrong.num_params[r] = 30;
     }
     wrong.num_params[3] = 31;
-    CHECK_EQ(ranks_run(4, RANKS_CHECKED, wrong_body, &wrong, results, 1), 0);
+    CHECK_EQ(ranks_run(4, wrong_body, &wrong, results, 1), 0);
     wrong.num_params[3] = 30;
     wrong.list[3][0].begin = 1;
-    CHECK_EQ(ranks_run(4, RANKS_CHECKED, wrong_body, &wrong, results, 1), 0);
+    CHECK_EQ(ranks_run(4, wrong_body, &wrong, results, 1), 0);
     wrong.num_tied[3] = 0;
-    CHECK_EQ(ranks_run(4, RANKS_CHECKED, wrong_body, &wrong, results, 1), 0);
+    CHECK_EQ(ranks_run(4, wrong_body, &wrong, results, 1), 0);
 }
 
 int main(int argc, char** argv) {

@@ -35,7 +35,7 @@ agree() {  # name, ranks, options...
     local name=$1 ranks=$2
     shift 2
     # shellcheck disable=SC2086,SC2154
-    if ! run "$name" "$ranks" $model --debug dump-gradients="$work/$name.bin" --debug check "$@"; then
+    if ! run "$name" "$ranks" $model --debug dump-gradients="$work/$name.bin" "$@"; then
         tail -5 "$work/$name.log"
         ok 1 "$name: the run failed"
         return

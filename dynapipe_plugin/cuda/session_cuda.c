@@ -186,20 +186,6 @@ Status session_sums_open(Dynapipe* dp) {
 }
 
 // --- memory ----------------------------------------------------------------------------------------------
-Status session_device_write(const Dynapipe* dp, void* to, const void* from, size_t num_bytes) {
-    cudaStream_t stream = (cudaStream_t)dp->stream;
-    CUDA_TRY(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyHostToDevice, stream));
-    CUDA_TRY(cudaStreamSynchronize(stream));
-    return STATUS_OK;
-}
-
-Status session_device_read(const Dynapipe* dp, void* to, const void* from, size_t num_bytes) {
-    cudaStream_t stream = (cudaStream_t)dp->stream;
-    CUDA_TRY(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyDeviceToHost, stream));
-    CUDA_TRY(cudaStreamSynchronize(stream));
-    return STATUS_OK;
-}
-
 // The free memory of the card, before the model takes any of it and after everybody's libraries are loaded.
 void session_device_print_version(FILE* out) {
 #ifdef DYNAPIPE_NO_NCCL

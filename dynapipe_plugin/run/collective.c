@@ -8,19 +8,9 @@
 #include "../../util/numbers.h"
 #include "../../util/program.h"
 
-typedef enum {
-    COLLECTIVE_ALL_REDUCE,
-    COLLECTIVE_REDUCE_SCATTER,
-    COLLECTIVE_ALL_GATHER,
-    COLLECTIVE_BROADCAST,
-    COLLECTIVE_GATHER,
-    COLLECTIVE_CLOCK,
-    COLLECTIVE_BARRIER,
-    COLLECTIVE_SHARE
-} CollectiveOp;
-
-static const char* const op_text[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
-                                      "gather",     "clock_offset",   "barrier",    "share"};
+static const char* const op_text[] = {"all_reduce",    "reduce_scatter", "all_gather", "broadcast",
+                                      "gather",        "clock_offset",   "barrier",    "share",
+                                      "moving pieces", "measuring links"};
 
 enum { MIN_CHUNK_BYTES = 8 * 1024, ADD_BLOCK_FLOATS = 1024 };
 
@@ -90,14 +80,13 @@ static Status post(Collective* c, CollectiveOp op, int64_t round, bool is_receiv
     return STATUS_OK;
 }
 
-// A message with group index `idx`, needed for round `round` of an operation.
-static Status collective_post_send(Collective* c, CollectiveOp op, int64_t round, int32_t idx,
-                                   const void* data, size_t num_bytes) {
+Status collective_send(Collective* c, CollectiveOp op, int64_t round, int32_t idx, const void* data,
+                       size_t num_bytes) {
     return post(c, op, round, false, idx, (void*)(uintptr_t)data, num_bytes);  // handed on as const
 }
 
-static Status collective_post_receive(Collective* c, CollectiveOp op, int64_t round, int32_t idx, void* data,
-                                      size_t num_bytes) {
+Status collective_receive(Collective* c, CollectiveOp op, int64_t round, int32_t idx, void* data,
+                          size_t num_bytes) {
     return post(c, op, round, true, idx, data, num_bytes);
 }
 
@@ -124,8 +113,7 @@ static Status poll_requests(Collective* c, int64_t round, bool* moved, const Col
     return status;
 }
 
-// Until every message of rounds 0..round is done.
-static Status collective_wait(Collective* c, CollectiveOp op, int64_t round) {
+Status collective_wait(Collective* c, CollectiveOp op, int64_t round) {
     Backoff backoff = {0};
     for (;;) {
         bool moved = false;
@@ -202,16 +190,16 @@ static Status post_reduce(Collective* c, const Summed* a, int64_t round) {
         span_bytes(slice_part(c, a->num_values, c->my_idx, round, a->chunk), a->bytes_per_value);
     for (int32_t i = 0; i < c->num_ranks; i++) {
         if (i == c->my_idx || my_bytes == 0) { continue; }
-        TRY(collective_post_receive(c, COLLECTIVE_REDUCE_SCATTER, round, i, reduce_temp(c, a, round, i),
-                                    my_bytes));
+        TRY(collective_receive(c, COLLECTIVE_REDUCE_SCATTER, round, i, reduce_temp(c, a, round, i),
+                               my_bytes));
     }
     for (int32_t d = 1; d < c->num_ranks; d++) {  // each rank begins with another peer
         int32_t i = (c->my_idx + d) % c->num_ranks;
         Span theirs = slice_part(c, a->num_values, i, round, a->chunk);
         size_t their_bytes = span_bytes(theirs, a->bytes_per_value);
         if (their_bytes == 0) { continue; }
-        TRY(collective_post_send(c, COLLECTIVE_REDUCE_SCATTER, round, i,
-                                 a->values + theirs.begin * a->bytes_per_value, their_bytes));
+        TRY(collective_send(c, COLLECTIVE_REDUCE_SCATTER, round, i,
+                            a->values + theirs.begin * a->bytes_per_value, their_bytes));
     }
     return STATUS_OK;
 }
@@ -284,12 +272,12 @@ static Status post_all_gather(Collective* c, unsigned char* values, int64_t n, i
         size_t their_bytes = span_bytes(theirs, bytes_per_value),
                my_bytes = span_bytes(mine, bytes_per_value);
         if (their_bytes > 0) {
-            TRY(collective_post_receive(c, COLLECTIVE_ALL_GATHER, round, i,
-                                        values + theirs.begin * bytes_per_value, their_bytes));
+            TRY(collective_receive(c, COLLECTIVE_ALL_GATHER, round, i,
+                                   values + theirs.begin * bytes_per_value, their_bytes));
         }
         if (my_bytes > 0) {
-            TRY(collective_post_send(c, COLLECTIVE_ALL_GATHER, round, i,
-                                     values + mine.begin * bytes_per_value, my_bytes));
+            TRY(collective_send(c, COLLECTIVE_ALL_GATHER, round, i, values + mine.begin * bytes_per_value,
+                                my_bytes));
         }
     }
     return STATUS_OK;
@@ -343,8 +331,8 @@ static int32_t idx_at(Halving halving, int32_t place) {
 // One message of a sum: out, in, or both at once.
 static Status swap_values(Collective* c, CollectiveOp op, int32_t round, int32_t idx, const double* away,
                           double* in, size_t num_bytes) {
-    if (in != NULL) { TRY(collective_post_receive(c, op, round, idx, in, num_bytes)); }
-    if (away != NULL) { TRY(collective_post_send(c, op, round, idx, away, num_bytes)); }
+    if (in != NULL) { TRY(collective_receive(c, op, round, idx, in, num_bytes)); }
+    if (away != NULL) { TRY(collective_send(c, op, round, idx, away, num_bytes)); }
     return collective_wait(c, op, round);
 }
 
@@ -398,9 +386,9 @@ Status collective_share(Collective* c, void* blocks, size_t num_bytes) {
     for (int32_t have = 1; have < R; have *= 2) {
         int32_t count = have <= R - have ? have : R - have;
         size_t moved_bytes = (size_t)count * num_bytes;
-        TRY(collective_post_receive(c, COLLECTIVE_SHARE, have, (me + have) % R,
-                                    c->temp + (size_t)have * num_bytes, moved_bytes));
-        TRY(collective_post_send(c, COLLECTIVE_SHARE, have, (me - have + R) % R, c->temp, moved_bytes));
+        TRY(collective_receive(c, COLLECTIVE_SHARE, have, (me + have) % R, c->temp + (size_t)have * num_bytes,
+                               moved_bytes));
+        TRY(collective_send(c, COLLECTIVE_SHARE, have, (me - have + R) % R, c->temp, moved_bytes));
         TRY(collective_wait(c, COLLECTIVE_SHARE, have));
     }
     memcpy(all + (size_t)me * num_bytes, c->temp, (size_t)(R - me) * num_bytes);
@@ -444,8 +432,8 @@ Status collective_broadcast(Collective* c, void* data, size_t num_bytes, int32_t
         if (place > 0 && round + 1 < rounds) {
             size_t count = num_bytes - begin < COLLECTIVE_CHUNK_BYTES ? num_bytes - begin
                                                                       : (size_t)COLLECTIVE_CHUNK_BYTES;
-            TRY(collective_post_receive(c, COLLECTIVE_BROADCAST, round + 1, prev,
-                                        (unsigned char*)data + begin, count));
+            TRY(collective_receive(c, COLLECTIVE_BROADCAST, round + 1, prev, (unsigned char*)data + begin,
+                                   count));
         }
         if (round < 0) { continue; }
         TRY(collective_wait(c, COLLECTIVE_BROADCAST, round));
@@ -453,8 +441,8 @@ Status collective_broadcast(Collective* c, void* data, size_t num_bytes, int32_t
         if (place < R - 1) {
             size_t count = num_bytes - begin < COLLECTIVE_CHUNK_BYTES ? num_bytes - begin
                                                                       : (size_t)COLLECTIVE_CHUNK_BYTES;
-            TRY(collective_post_send(c, COLLECTIVE_BROADCAST, round + 2, next, (unsigned char*)data + begin,
-                                     count));
+            TRY(collective_send(c, COLLECTIVE_BROADCAST, round + 2, next, (unsigned char*)data + begin,
+                                count));
         }
     }
     return collective_wait(c, COLLECTIVE_BROADCAST, rounds + 2);
@@ -467,14 +455,14 @@ Status collective_gather_bytes(Collective* c, const void* data, size_t num_bytes
     lengths[c->my_idx] = num_bytes;
     TRY(collective_share(c, lengths, sizeof *lengths));
     if (c->my_idx != 0) {
-        if (num_bytes > 0) { TRY(collective_post_send(c, COLLECTIVE_GATHER, 0, 0, data, num_bytes)); }
+        if (num_bytes > 0) { TRY(collective_send(c, COLLECTIVE_GATHER, 0, 0, data, num_bytes)); }
         return collective_wait(c, COLLECTIVE_GATHER, 0);
     }
     for (int32_t i = 0; i < c->num_ranks; i++) {
         out[i].num_bytes = lengths[i];
         ARENA_TRY_NEW(out[i].data, arena, unsigned char, lengths[i]);
         if (i > 0 && lengths[i] > 0) {
-            TRY(collective_post_receive(c, COLLECTIVE_GATHER, 0, i, out[i].data, out[i].num_bytes));
+            TRY(collective_receive(c, COLLECTIVE_GATHER, 0, i, out[i].data, out[i].num_bytes));
         }
     }
     memcpy(out[0].data, data, num_bytes);
@@ -507,15 +495,15 @@ Status collective_clock_offset(Collective* c, int64_t* out_ns, int64_t* error_ns
         for (int trip = 0; trip < CLOCK_TRIPS; trip++) {
             int64_t begin_ns = clock_now_ns();
             if (c->my_idx == 0) {
-                TRY(collective_post_receive(c, COLLECTIVE_CLOCK, 0, i, &theirs_ns, sizeof theirs_ns));
+                TRY(collective_receive(c, COLLECTIVE_CLOCK, 0, i, &theirs_ns, sizeof theirs_ns));
                 TRY(collective_wait(c, COLLECTIVE_CLOCK, 0));
                 int64_t mine_ns = clock_now_ns();
-                TRY(collective_post_send(c, COLLECTIVE_CLOCK, 0, i, &mine_ns, sizeof mine_ns));
+                TRY(collective_send(c, COLLECTIVE_CLOCK, 0, i, &mine_ns, sizeof mine_ns));
                 TRY(collective_wait(c, COLLECTIVE_CLOCK, 0));
                 continue;
             }
-            TRY(collective_post_receive(c, COLLECTIVE_CLOCK, 0, 0, &theirs_ns, sizeof theirs_ns));
-            TRY(collective_post_send(c, COLLECTIVE_CLOCK, 0, 0, &begin_ns, sizeof begin_ns));
+            TRY(collective_receive(c, COLLECTIVE_CLOCK, 0, 0, &theirs_ns, sizeof theirs_ns));
+            TRY(collective_send(c, COLLECTIVE_CLOCK, 0, 0, &begin_ns, sizeof begin_ns));
             TRY(collective_wait(c, COLLECTIVE_CLOCK, 0));
             int64_t end_ns = clock_now_ns();
             if (end_ns - begin_ns < best_trip_ns) {

@@ -43,6 +43,20 @@ freeing the memory that was passed in.
 
 enum { COLLECTIVE_CHUNK_BYTES = 1 << 20, COLLECTIVE_TEMP_BYTES = 8 << 20 };
 
+// For tags and messages; the last ones name messages between two members.
+typedef enum {
+    COLLECTIVE_ALL_REDUCE,
+    COLLECTIVE_REDUCE_SCATTER,
+    COLLECTIVE_ALL_GATHER,
+    COLLECTIVE_BROADCAST,
+    COLLECTIVE_GATHER,
+    COLLECTIVE_CLOCK,
+    COLLECTIVE_BARRIER,
+    COLLECTIVE_SHARE,
+    COLLECTIVE_PIECES,
+    COLLECTIVE_PROBE,
+} CollectiveOp;
+
 typedef struct CollectiveRequest CollectiveRequest;
 
 // Private to collective.c, except that my_idx and num_ranks may be read.
@@ -95,6 +109,14 @@ Status collective_sum_copies(Collective* c, void* values, int64_t num_values, Dy
 static inline int32_t collective_type_bytes(DynapipeType type) {
     return type == DYNAPIPE_FLOAT32 ? 4 : 2;
 }
+
+// Begin a message with the member at group index `idx`, needed for `round` of the caller's messages;
+// collective_wait() returns once those of all rounds up to `round` are done.
+Status collective_send(Collective* c, CollectiveOp op, int64_t round, int32_t idx, const void* data,
+                       size_t num_bytes);
+Status collective_receive(Collective* c, CollectiveOp op, int64_t round, int32_t idx, void* data,
+                          size_t num_bytes);
+Status collective_wait(Collective* c, CollectiveOp op, int64_t round);
 
 // From group index `root_idx` to all. num_bytes must be equal everywhere.
 Status collective_broadcast(Collective* c, void* data, size_t num_bytes, int32_t root_idx);

@@ -44,7 +44,6 @@ typedef struct {
     int64_t grad_bytes;            // of a share: its part
     int64_t fact_bytes;            // its factors
     uint8_t transfer[LINK_COUNT];  // TransferState
-    uint32_t seen;                 // while checking: a bit per InstrKind found in the list so far
     bool present, has_wgt, has_rec;
 } RowState;
 
@@ -491,70 +490,6 @@ static Status check_buffers(const Executor* ex, const PlanInstr* instr, int32_t 
     }
 }
 
-// --- order and peers ---------------------------------------------------------------------------------------
-static Status need_seen(const Executor* ex, const PlanInstr* instr, int32_t idx, InstrKind kind) {
-    if (idx < 0 || executor_state(ex, idx, instr->mb)->seen & 1u << kind) { return STATUS_OK; }
-    char why[96];
-    TransferName before = {(int32_t)kind, ex->rows[idx].row, instr->mb};
-    bool is_same = ex->rows[idx].row == instr->chunk;
-    snprintf(why, sizeof why, "comes before %s",
-             is_same ? trace_kind_text((int32_t)kind) : TRANSFER_WORDS(&ex->transfers, before));
-    return executor_fail(ex, instr, why);
-}
-
-// A job: in this place, after the jobs of its micro-batch that it builds on and the messages that it reads.
-static Status check_job(const Executor* ex, const PlanInstr* instr, int32_t idx) {
-    const Row* row = &ex->rows[idx];
-    const Placement* placement = ex->placement;
-    PlanMessage reads[PLAN_MAX_MESSAGES];
-    bool has_rec = executor_state(ex, idx, instr->mb)->has_rec;
-    if (!row->is_mine) { return executor_fail(ex, instr, "its chunk is elsewhere"); }
-    if (row->is_share && instr->kind != INSTR_FWD && instr->kind != INSTR_WGT) {
-        return executor_fail(ex, instr, "a share of the head has fwd and wgt only");
-    }
-    if (instr->kind == INSTR_REC) { return need_seen(ex, instr, idx, INSTR_FWD); }
-    if (instr->kind == INSTR_BWD) { TRY(need_seen(ex, instr, idx, has_rec ? INSTR_REC : INSTR_FWD)); }
-    if (instr->kind == INSTR_WGT) { TRY(need_seen(ex, instr, idx, row->is_share ? INSTR_FWD : INSTR_BWD)); }
-    JobKind kind = plan_instr_job((InstrKind)instr->kind);
-    int32_t num_reads = plan_job_reads(reads, placement, ex->num_stages, kind, row->row);
-    for (int32_t i = 0; i < num_reads; i++) {
-        PlanJobAt maker = plan_message_maker(placement, reads[i]);
-        TRY(maker.stage == ex->stage
-                ? need_seen(ex, instr, ex->idx_of[maker.chunk], plan_job_instr(maker.kind))
-                : need_seen(ex, instr, message_idx(ex, reads[i], idx), plan_recv_kind(reads[i].kind)));
-    }
-    return STATUS_OK;
-}
-
-// A transfer: of a message that leaves or enters this rank, with the rank of the job at its other end.
-static Status check_transfer(const Executor* ex, const PlanInstr* instr, int32_t idx) {
-    PlanMessage message = {0, 0};
-    (void)plan_message_of(&message, ex->placement, ex->num_stages, instr);
-    PlanJobAt maker = plan_message_maker(ex->placement, message);
-    PlanJobAt reader = plan_message_reader(ex->placement, message);
-    bool is_recv = plan_instr_is_recv(instr->kind);
-    int32_t here = is_recv ? reader.stage : maker.stage, there = is_recv ? maker.stage : reader.stage;
-    if (here != ex->stage || there == ex->stage) {
-        return executor_fail(ex, instr, "no such message leaves or enters this rank");
-    }
-    if (plan_instr_is_send(instr->kind)) {
-        TRY(need_seen(ex, instr, ex->idx_of[maker.chunk], plan_job_instr(maker.kind)));
-    } else if (plan_instr_is_wait(instr->kind)) {
-        TRY(need_seen(ex, instr, idx, plan_send_kind(message.kind)));
-    }
-    if (instr->peer == ex->first_rank + there) { return STATUS_OK; }
-    return executor_fail(ex, instr, "its peer is not the rank of the chunk at the other end");
-}
-
-// Each instruction once per micro-batch and chunk, after those it depends on, and with the right rank.
-static Status check_order(const Executor* ex, const PlanInstr* instr, int32_t idx) {
-    RowState* state = executor_state(ex, idx, instr->mb);
-    TRY(instr->kind <= INSTR_REC ? check_job(ex, instr, idx) : check_transfer(ex, instr, idx));
-    if (state->seen & 1u << instr->kind) { return executor_fail(ex, instr, "twice in the list"); }
-    state->seen |= 1u << instr->kind;
-    return STATUS_OK;
-}
-
 // --- all of it -------------------------------------------------------------------------------------------
 // The plan was made for the batches that the model gets.
 static Status check_counts(const Executor* ex, int32_t m, const DynapipeBatch* b) {
@@ -622,18 +557,7 @@ static Status executor_prepare(Executor* ex, const PlanRank* rank, int32_t M) {
     TRY(place_buffers(ex, rank, M));
     for (int32_t i = 0; i < rank->num_instrs; i++) { TRY(meet_instr(ex, rank, i, M)); }
     for (int32_t i = 0; i < rank->num_instrs; i++) {
-        const PlanInstr* instr = &rank->instrs[i];
-        int32_t idx = instr_idx(ex, instr);
-        TRY(check_order(ex, instr, idx));
-        TRY(check_buffers(ex, instr, idx));
-    }
-    for (int32_t i = 0; i < rank->num_instrs; i++) {
-        const PlanInstr* instr = &rank->instrs[i];
-        int32_t idx = instr_idx(ex, instr);
-        if (instr->kind == INSTR_FWD && ex->rows[idx].is_share &&
-            !executor_state(ex, idx, instr->mb)->has_wgt) {
-            return executor_fail(ex, instr, "a share of the head without wgt");
-        }
+        TRY(check_buffers(ex, &rank->instrs[i], instr_idx(ex, &rank->instrs[i])));
     }
     return STATUS_OK;
 }
@@ -817,17 +741,17 @@ void executor_trace_add(Executor* ex, TraceKind kind, int64_t begin_ns, int64_t 
     if (end_ns > trace->end_ns) { trace->end_ns = end_ns; }
 }
 
-// Room for a step of M micro-batches and num_events records; kept for the next step.
-static Status executor_reserve(Executor* ex, int32_t M, int32_t num_events) {
+// Room for M micro-batches, kept for the next step.
+static Status reserve_states(Executor* ex, int32_t M) {
     int64_t num_states = (int64_t)M * ex->num_rows;
     if (num_states > ex->max_states) {
         free(ex->states);
         ex->states = (RowState*)malloc((size_t)num_states * sizeof *ex->states);
         ex->max_states = ex->states == NULL ? 0 : num_states;
-        if (ex->states == NULL) { return FAIL(STATUS_NO_MEMORY, "executor: %d micro-batches", (int)M); }
+        if (ex->states == NULL) { return FAIL(STATUS_NO_MEMORY, "executor: %d microbatches", (int)M); }
     }
     if (num_states > 0) { memset(ex->states, 0, (size_t)num_states * sizeof *ex->states); }
-    return transfers_begin(&ex->transfers, num_events + EXECUTOR_SPARE_EVENTS);
+    return STATUS_OK;
 }
 
 // Groups of my list, where the transport has them.
@@ -870,25 +794,34 @@ static Status run_wait(Executor* ex, const PlanInstr* instr) {
     return STATUS_OK;
 }
 
-Status executor_claim(Executor* ex, const ExecutorStep* step, StepClaim* claim) {
+Status executor_prepare_step(Executor* ex, const ExecutorStep* step, StepClaim* claim) {
     const Plan* plan = step->plan;
     const PlanRank* rank = &plan->ranks[ex->rank];
+    int32_t num_ranks = ex->transfers.transport->num_ranks;
+    if (plan->P < 1 || (int64_t)plan->P * plan->R != num_ranks) {
+        return FAIL(STATUS_INVALID_PLAN, "the plan is for %d stages x %d replicas, %d ranks are running",
+                    (int)plan->P, (int)plan->R, (int)num_ranks);
+    }
+    ex->step = step;
     TRY(executor_place(ex, &plan->placement, plan->P));
-    for (int32_t i = 0; i < rank->num_instrs; i++) {
+    int32_t most_mbs = TAG_FORWARD / 3 / ex->most_places;
+    if (plan->M >= most_mbs) {
+        return FAIL(STATUS_OUT_OF_RANGE,
+                    "%d microbatches in a step, less than %d are supported ---> smaller -d or larger ones",
+                    (int)plan->M, (int)most_mbs);
+    }
+    TRY(reserve_states(ex, plan->M));
+    TRY(executor_prepare(ex, rank, plan->M));
+    for (int32_t i = 0; i < rank->num_instrs && claim != NULL; i++) {
         const PlanInstr* instr = &rank->instrs[i];
         if (instr->kind <= INSTR_REC || plan_instr_is_wait(instr->kind)) { continue; }
-        if (instr->mb < 0 || instr->mb >= plan->M || step->batches[instr->mb] == NULL) {
-            return executor_fail(ex, instr, "no batch for it on this rank");
-        }
         int32_t idx = instr_idx(ex, instr), s = instr->peer - ex->first_rank;
-        if (idx < 0 || s < 0 || s >= ex->num_stages) {
-            return executor_fail(ex, instr,
-                                 "this rank has no such chunk, or its peer is not the rank of one");
+        if (s < 0 || s >= ex->num_stages) {
+            return executor_fail(ex, instr, "its peer is in another replica");
         }
-        RowState state = {0};
-        executor_measure(ex, idx, step->batches[instr->mb], &state);
+        const RowState* state = executor_state(ex, idx, instr->mb);
         End end = end_of(ex, instr);
-        step_claim_add(&claim->with[s], end.is_send, end.tag, link_bytes(&ex->rows[idx], &state, end.link));
+        step_claim_add(&claim->with[s], end.is_send, end.tag, link_bytes(&ex->rows[idx], state, end.link));
     }
     return STATUS_OK;
 }
@@ -913,24 +846,10 @@ static Status run_list(Executor* ex, const PlanRank* rank) {
     return STATUS_OK;
 }
 
-Status executor_start(Executor* ex, const ExecutorStep* step) {
-    const Plan* plan = step->plan;
-    int32_t num_ranks = ex->transfers.transport->num_ranks;
-    if (plan->P < 1 || (int64_t)plan->P * plan->R != num_ranks) {
-        return FAIL(STATUS_INVALID_PLAN, "the plan is for %d stages x %d replicas, %d ranks are running",
-                    (int)plan->P, (int)plan->R, (int)num_ranks);
-    }
+Status executor_start(Executor* ex) {
+    const Plan* plan = ex->step->plan;
     const PlanRank* rank = &plan->ranks[ex->rank];
-    ex->step = step;
-    TRY(executor_place(ex, &plan->placement, plan->P));
-    int32_t most_mbs = TAG_FORWARD / 3 / ex->most_places;
-    if (plan->M >= most_mbs) {
-        return FAIL(STATUS_OUT_OF_RANGE,
-                    "%d micro-batches in a step, less than %d are supported ---> smaller -d or larger ones",
-                    (int)plan->M, (int)most_mbs);
-    }
-    TRY(executor_reserve(ex, plan->M, rank->num_instrs));
-    TRY(executor_prepare(ex, rank, plan->M));
+    TRY(transfers_begin(&ex->transfers, rank->num_instrs + EXECUTOR_SPARE_EVENTS));
     TRY(find_groups(ex, plan));
     return run_list(ex, rank);
 }
@@ -960,7 +879,8 @@ Status executor_finish(Executor* ex) {
 }
 
 Status executor_run(Executor* ex, const ExecutorStep* step) {
-    TRY(executor_start(ex, step));
+    TRY(executor_prepare_step(ex, step, NULL));
+    TRY(executor_start(ex));
     return executor_finish(ex);
 }
 
@@ -978,13 +898,11 @@ typedef struct {
 
 typedef struct {
     Executor* ex;
+    const ExecutorPass* of;
     const DynapipeBatch* batches;  // [num_batches]
     int32_t num_batches;
-    float* const* losses;        // [num_batches], of validation
-    const ExecutorInfer* infer;  // NULL: validation
-    DynapipeBatch seq_rows;      // of generation: the batch as the hidden states have it, one row of each
-                                 // sequence
-    void* arena;
+    bool infers;             // generation
+    DynapipeBatch seq_rows;  // of generation: the batch as the hidden states have it, a row of each sequence
     RowPlaces places[PLAN_MAX_ROWS];
     int64_t acts, scratch, end;  // offsets
 } Pass;
@@ -1000,7 +918,7 @@ static void raise_to(int64_t* largest, int64_t num_bytes) {
 // Generation uses only the first share by rows.
 static bool takes_part(const Pass* pass, const Row* row) {
     const Placement* placement = pass->ex->placement;
-    if (pass->infer == NULL || !row->is_share || placement->head == HEAD_BY_VOCABULARY) { return true; }
+    if (!pass->infers || !row->is_share || placement->head == HEAD_BY_VOCABULARY) { return true; }
     for (int32_t s = 0; s < row->stage; s++) {
         if (placement_has_share(placement, s)) { return false; }
     }
@@ -1009,13 +927,12 @@ static bool takes_part(const Pass* pass, const Row* row) {
 
 // A share whose part, or answer, the last chunk's rank combines with others.
 static bool returns_part(const Pass* pass, const Row* row) {
-    return pass->infer != NULL ? row->is_share && takes_part(pass, row)
-                               : executor_by_vocabulary(pass->ex, row);
+    return pass->infers ? row->is_share && takes_part(pass, row) : executor_by_vocabulary(pass->ex, row);
 }
 
 // --- lengths and places ------------------------------------------------------------------------------------
 static DynapipeBatch pass_batch(const Pass* pass, const Row* row, int32_t b) {
-    if (pass->infer != NULL) { return row->is_share ? pass->seq_rows : pass->batches[b]; }
+    if (pass->infers) { return row->is_share ? pass->seq_rows : pass->batches[b]; }
     return executor_rows_of(pass->ex, row, &pass->batches[b]);
 }
 
@@ -1028,10 +945,9 @@ static int64_t pass_in_bytes(const Pass* pass, const Row* row, int32_t b) {
 static int64_t pass_out_bytes(const Pass* pass, const Row* row, int32_t b) {
     const DynapipeBatch* batch = &pass->batches[b];
     if (row->is_end || (row->is_share && !returns_part(pass, row))) { return 0; }
-    if (row->is_share && pass->infer != NULL) { return row->api->pick_bytes(row->model, &pass->seq_rows); }
+    if (row->is_share && pass->infers) { return row->api->pick_bytes(row->model, &pass->seq_rows); }
     if (row->is_share) { return batch->num_rows > 0 ? row->api->part_bytes(row->model, batch, HEAD) : 0; }
-    return row->api->boundary_bytes(row->model, row->feeds && pass->infer != NULL ? &pass->seq_rows : batch,
-                                    1);
+    return row->api->boundary_bytes(row->model, row->feeds && pass->infers ? &pass->seq_rows : batch, 1);
 }
 
 // A share that lies with the last chunk reads its hidden states there.
@@ -1053,7 +969,7 @@ static void pass_layout(Pass* pass) {
             DynapipeBatch part = pass_batch(pass, row, b);
             if (needs_in(row)) { raise_to(&places->in_bytes, pass_in_bytes(pass, row, b)); }
             if (needs_out(row)) { raise_to(&places->out_bytes, pass_out_bytes(pass, row, b)); }
-            if (row->is_mine && pass->infer != NULL) {
+            if (row->is_mine && pass->infers) {
                 raise_to(&scratch_bytes, row->api->infer_bytes(row->model, &pass->batches[b]));
             } else if (row->is_mine) {
                 raise_to(&acts_bytes, row->api->acts_bytes(row->model, &part, HEAD));
@@ -1071,7 +987,7 @@ static void pass_layout(Pass* pass) {
 }
 
 static unsigned char* pass_at(const Pass* pass, int64_t offset) {
-    return (unsigned char*)pass->arena + offset;
+    return (unsigned char*)pass->of->arena + offset;
 }
 
 static unsigned char* pass_out(const Pass* pass, int32_t idx, int32_t b);
@@ -1082,7 +998,7 @@ static unsigned char* pass_in(const Pass* pass, int32_t idx, int32_t b) {
     RowState state = {0};
     if (row->is_first) { return NULL; }
     if (needs_in(row)) { return pass_at(pass, places->in + b % 2 * places->in_bytes); }
-    if (pass->infer == NULL) { executor_measure(pass->ex, idx, &pass->batches[b], &state); }
+    if (!pass->infers) { executor_measure(pass->ex, idx, &pass->batches[b], &state); }
     return pass_out(pass, row->prev, b) + state.part_at;
 }
 
@@ -1177,13 +1093,13 @@ static int64_t cache_bytes(const Row* row, const DynapipeCache* cache) {
 }
 
 static int call_infer(const Pass* pass, int32_t idx) {
-    const ExecutorInfer* f = pass->infer;
+    const ExecutorPass* f = pass->of;
     const Row* row = &pass->ex->rows[idx];
     DynapipeCache cache = *f->cache;
     for (int32_t i = 0; i < idx; i++) {
         cache.memory = (unsigned char*)cache.memory + cache_bytes(&pass->ex->rows[i], f->cache);
     }
-    return row->api->infer(row->model, f->batch, row->is_share ? NULL : &cache, pass_in(pass, idx, 0),
+    return row->api->infer(row->model, f->batches, row->is_share ? NULL : &cache, pass_in(pass, idx, 0),
                            pass_out(pass, idx, 0), pass_at(pass, pass->scratch),
                            row->is_end ? f->next : NULL);
 }
@@ -1192,11 +1108,11 @@ static int call_forward(const Pass* pass, int32_t idx, int32_t b) {
     const Executor* ex = pass->ex;
     const Row* row = &ex->rows[idx];
     DynapipeBatch* part = &executor_state(ex, idx, b)->part;  // stays while the call is under way
-    float* losses = row->is_end ? pass->losses[b] : NULL;
+    float* losses = row->is_end ? pass->of->losses[b] : NULL;
     *part = executor_rows_of(ex, row, &pass->batches[b]);
     if (row->is_share && part->num_rows == 0) { return 0; }
     if (executor_by_rows(ex, row)) {
-        losses = pass->losses[b] + executor_first_row(ex, row, &pass->batches[b]);
+        losses = pass->of->losses[b] + executor_first_row(ex, row, &pass->batches[b]);
     }
     return row->api->forward(row->model, part, pass_in(pass, idx, b), pass_out(pass, idx, b),
                              pass_at(pass, pass->acts), pass_at(pass, pass->scratch), losses, HEAD);
@@ -1205,7 +1121,7 @@ static int call_forward(const Pass* pass, int32_t idx, int32_t b) {
 // The calls of generation may wait inside, without a timeout: everything arrives before.
 static Status pass_job_begin(const Pass* pass, TraceEvent** event, const Row* row, int32_t b,
                              int64_t before_ns) {
-    if (pass->infer != NULL) { TRY(transfers_finish(&pass->ex->transfers)); }
+    if (pass->infers) { TRY(transfers_finish(&pass->ex->transfers)); }
     return executor_job_begin(pass->ex, event, (TransferName){INSTR_FWD, row->row, b}, before_ns);
 }
 
@@ -1215,7 +1131,7 @@ static Status pass_run_row(const Pass* pass, int32_t idx, int32_t b) {
     TraceEvent* event;
     TRY(pass_wait_for_places(pass, idx, b));
     TRY(pass_job_begin(pass, &event, row, b, before_ns));
-    int rc = pass->infer != NULL ? call_infer(pass, idx) : call_forward(pass, idx, b);
+    int rc = pass->infers ? call_infer(pass, idx) : call_forward(pass, idx, b);
     return executor_job_end(pass->ex, row, event, rc);
 }
 
@@ -1223,7 +1139,7 @@ static Status pass_run_row(const Pass* pass, int32_t idx, int32_t b) {
 // shares.
 static Status pass_combine(const Pass* pass, int32_t b) {
     Executor* ex = pass->ex;
-    const ExecutorInfer* infer = pass->infer;
+    const bool infers = pass->infers;
     const DynapipeBatch* batch = &pass->batches[b];
     const Row* last = NULL;
     const void* parts[PLAN_MAX_STAGES];
@@ -1237,11 +1153,11 @@ static Status pass_combine(const Pass* pass, int32_t b) {
         TRY(pass_wait(pass, i, b, LINK_DOUT, row));
         parts[num_parts++] = pass_out(pass, i, b);
     }
-    if (num_parts == 0 || (infer != NULL ? batch->num_seqs : batch->num_rows) == 0) { return STATUS_OK; }
+    if (num_parts == 0 || (infers ? batch->num_seqs : batch->num_rows) == 0) { return STATUS_OK; }
     TRY(pass_job_begin(pass, &event, last, b, before_ns));
-    int rc = infer != NULL
-                 ? last->api->pick(last->model, batch, num_parts, parts, infer->next)
-                 : last->api->combine(last->model, batch, num_parts, parts, NULL, NULL, pass->losses[b]);
+    int rc = infers
+                 ? last->api->pick(last->model, batch, num_parts, parts, pass->of->next)
+                 : last->api->combine(last->model, batch, num_parts, parts, NULL, NULL, pass->of->losses[b]);
     return executor_job_end(ex, last, event, rc);
 }
 
@@ -1272,66 +1188,41 @@ static Status pass_wave(const Pass* pass, int32_t wave) {
     return transport->api->group_end(transport->ctx);
 }
 
-static Status pass_run(Pass* pass, int64_t arena_bytes) {
-    Executor* ex = pass->ex;
-    if (pass->end > arena_bytes) {
-        return FAIL(STATUS_OUT_OF_RANGE, "rank %d: %s needs %lld bytes, the arena has %lld", (int)ex->rank,
-                    pass->infer != NULL ? "inference" : "forward", (long long)pass->end,
-                    (long long)arena_bytes);
+static Status pass_open(Pass* pass, Executor* ex, const ExecutorPass* of) {
+    const bool infers = of->cache != NULL;
+    *pass = (Pass){.ex = ex, .of = of, .batches = of->batches, .num_batches = of->num_batches};
+    pass->infers = infers;
+    if (infers) {
+        pass->seq_rows = *of->batches;
+        pass->seq_rows.num_rows = of->batches->num_seqs;
     }
-    TRY(executor_reserve(ex, pass->num_batches, 4 * pass->num_batches * (ex->num_rows + 1)));
-    int32_t num_waves = pass->num_batches + ex->placement->num_chunks + 1;
-    for (int32_t wave = 0; wave < num_waves; wave++) { TRY(pass_wave(pass, wave)); }
-    return executor_finish(ex);
-}
-
-static Status open_forward(Pass* pass, Executor* ex, const ExecutorForward* f) {
-    *pass = (Pass){.ex = ex, .batches = f->batches, .num_batches = f->num_batches, .losses = f->losses};
-    pass->arena = f->arena;
-    TRY(executor_place(ex, f->placement, f->num_stages));
+    TRY(executor_place(ex, of->placement, of->num_stages));
     pass_layout(pass);
     return STATUS_OK;
 }
 
-Status executor_forward_bytes(int64_t* num_bytes, Executor* ex, const ExecutorForward* f) {
+Status executor_pass_bytes(int64_t* num_bytes, int64_t* num_cache_bytes, Executor* ex,
+                           const ExecutorPass* of) {
     Pass pass;
-    TRY(open_forward(&pass, ex, f));
+    TRY(pass_open(&pass, ex, of));
     *num_bytes = pass.end;
-    return STATUS_OK;
-}
-
-Status executor_run_forward(Executor* ex, const ExecutorForward* f) {
-    Pass pass;
-    TRY(open_forward(&pass, ex, f));
-    return pass_run(&pass, f->arena_bytes);
-}
-
-static Status open_infer(Pass* pass, Executor* ex, const ExecutorInfer* f) {
-    *pass = (Pass){.ex = ex, .batches = f->batch, .num_batches = 1, .infer = f, .seq_rows = *f->batch};
-    pass->seq_rows.num_rows = f->batch->num_seqs;
-    pass->arena = f->arena;
-    TRY(executor_place(ex, f->placement, f->num_stages));
-    pass_layout(pass);
-    return STATUS_OK;
-}
-
-Status executor_infer_bytes(int64_t* num_bytes, Executor* ex, const ExecutorInfer* f) {
-    Pass pass;
-    TRY(open_infer(&pass, ex, f));
-    *num_bytes = pass.end;
-    return STATUS_OK;
-}
-
-Status executor_cache_bytes(int64_t* num_bytes, Executor* ex, const ExecutorInfer* f) {
-    TRY(executor_place(ex, f->placement, f->num_stages));
-    *num_bytes = 0;
-    for (int32_t i = 0; i < ex->num_rows; i++) { *num_bytes += cache_bytes(&ex->rows[i], f->cache); }
+    for (int32_t i = 0; i < ex->num_rows && pass.infers; i++) {
+        *num_cache_bytes += cache_bytes(&ex->rows[i], of->cache);
+    }
     return STATUS_OK;
 }
 
 // in and out are empty where the batch has no tokens for the layers on that side (an encoder that is done).
-Status executor_run_infer(Executor* ex, const ExecutorInfer* f) {
+Status executor_run_pass(Executor* ex, const ExecutorPass* of) {
     Pass pass;
-    TRY(open_infer(&pass, ex, f));
-    return pass_run(&pass, f->arena_bytes);
+    TRY(pass_open(&pass, ex, of));
+    if (pass.end > of->arena_bytes) {
+        return FAIL(STATUS_OUT_OF_RANGE, "rank %d: a forward pass needs %lld bytes, the arena has %lld",
+                    (int)ex->rank, (long long)pass.end, (long long)of->arena_bytes);
+    }
+    TRY(reserve_states(ex, pass.num_batches));
+    TRY(transfers_begin(&ex->transfers, 4 * pass.num_batches * (ex->num_rows + 1) + EXECUTOR_SPARE_EVENTS));
+    int32_t num_waves = pass.num_batches + ex->placement->num_chunks + 1;
+    for (int32_t wave = 0; wave < num_waves; wave++) { TRY(pass_wave(&pass, wave)); }
+    return executor_finish(ex);
 }

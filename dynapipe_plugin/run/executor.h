@@ -29,11 +29,10 @@ of a share of the head (plan.h):
 Losses come from the job that ran the head, so from rec where the plan recomputes; of a shared head see
 executor_loss_rows().
 
-Failures: an instruction before one it builds on, twice, or with a wrong peer, a buffer smaller than the model
-asks for (costs of another model) is STATUS_INVALID_PLAN with both numbers, before anything is sent; a job's
-own error is passed on with the instruction's name; where no transfer moves for timeout_ns, STATUS_COMM names
-rank, instruction and peer. After a failure transfers may still be pending: abort or close the transport
-before freeing the arena.
+Failures: a buffer smaller than the model asks for (costs of another model) is STATUS_INVALID_PLAN with both
+numbers, before anything is sent (the order of a list is plan_check's); a job's own error is passed on with
+the instruction's name; where no transfer moves for timeout_ns, STATUS_COMM names rank, instruction and peer.
+After a failure transfers may still be pending: abort or close the transport before freeing the arena.
 */
 #pragma once
 
@@ -63,17 +62,6 @@ typedef struct {
     int64_t arena_bytes;
 } ExecutorStep;
 
-// Forward only, over the stages of one replica, micro-batch after micro-batch (validation).
-typedef struct {
-    const Placement* placement;
-    int32_t num_stages;            // rank = replica * num_stages + stage
-    const DynapipeBatch* batches;  // [num_batches], the same on every stage of the replica
-    int32_t num_batches;
-    float* const* losses;  // [num_batches], as in ExecutorStep
-    void* arena;
-    int64_t arena_bytes;  // at least executor_forward_bytes()
-} ExecutorForward;
-
 // ranges: the chunks of this rank in the chain's order, then its share of the head; copied; their models and
 // `transport` are borrowed. timeout_ns 0: wait forever.
 Status executor_create(Executor** out, const ExecutorRange* ranges, int32_t num_ranges, Transport* transport,
@@ -96,15 +84,14 @@ int32_t executor_peers(int32_t out[PLAN_MAX_STAGES], const Placement* placement,
 // The model has the functions that such a shared head needs.
 bool executor_can_share(const DynapipeModel_v1* api, HeadSplit head);
 
-// What this rank's list sends and receives, by the model's lengths: claim->with. Before the step, for
-// step_agree().
-Status executor_claim(Executor* executor, const ExecutorStep* step, StepClaim* claim);
-
+// Before a step: checks the list against the models, and fills claim->with (NULL: not wanted), which says
+// what it sends and receives, for step_agree(). `step` and what it points to stay until the step is finished.
+Status executor_prepare_step(Executor* executor, const ExecutorStep* step, StepClaim* claim);
 // executor_start() runs the list, executor_finish() waits until everything is done and losses are in place.
 // More may be queued on the device in between; it is waited for too.
-Status executor_start(Executor* executor, const ExecutorStep* step);
+Status executor_start(Executor* executor);
 Status executor_finish(Executor* executor);
-Status executor_run(Executor* executor, const ExecutorStep* step);  // both
+Status executor_run(Executor* executor, const ExecutorStep* step);  // all three
 
 // Before and after other work that is queued on the device between start and finish (TRACE_REDUCE): recorded
 // with the device's times.
@@ -114,28 +101,26 @@ Status executor_queue_end(Executor* executor);
 // The rank's position in its list, as words, for the message that nothing moves any more.
 void executor_position(const Executor* executor, char* out, size_t out_bytes);
 
-// Bytes that executor_run_forward needs for the largest of these batches (`arena`, `losses` are ignored): two
-// inputs and two outputs of every chunk, activations, scratch.
-Status executor_forward_bytes(int64_t* num_bytes, Executor* executor, const ExecutorForward* forward);
-Status executor_run_forward(Executor* executor, const ExecutorForward* forward);
-
-// New tokens of some sequences over the stages of one replica (generation).
+// Forward only over the stages of one replica (rank = replica * num_stages + stage), microbatch after
+// microbatch: validation, or, with a cache, the next tokens of some sequences (one batch).
 typedef struct {
     const Placement* placement;
-    int32_t num_stages;          // rank = replica * num_stages + stage
-    const DynapipeBatch* batch;  // the same on every stage of the replica
-    const DynapipeCache* cache;  // this rank's memory, at least executor_cache_bytes()
+    int32_t num_stages;
+    const DynapipeBatch* batches;  // [num_batches], the same on every stage of the replica
+    int32_t num_batches;
+    float* const* losses;        // [num_batches], as in ExecutorStep; without a cache
+    const DynapipeCache* cache;  // this rank's memory
     int32_t* next;               // (num_seqs) the likeliest next tokens; where the last chunk is
     void* arena;                 // aligned to PLAN_BUFFER_ALIGN
-    int64_t arena_bytes;         // at least executor_infer_bytes()
-} ExecutorInfer;
+    int64_t arena_bytes;
+} ExecutorPass;
 
-// Of infer->batch, infer->cache; the rest of it but the placement is ignored.
-Status executor_infer_bytes(int64_t* num_bytes, Executor* executor, const ExecutorInfer* infer);
-Status executor_cache_bytes(int64_t* num_bytes, Executor* executor, const ExecutorInfer* infer);
-Status executor_run_infer(Executor* executor, const ExecutorInfer* infer);
+// Bytes of the arena for the largest of these batches, and of this rank's cache (NULL without one).
+Status executor_pass_bytes(int64_t* num_bytes, int64_t* cache_bytes, Executor* executor,
+                           const ExecutorPass* pass);
+Status executor_run_pass(Executor* executor, const ExecutorPass* pass);
 
-// The record of the last executor_run (or executor_run_forward); valid until the next.
+// The record of the last step or pass; valid until the next.
 const TraceRank* executor_trace(const Executor* executor);
 
 // Add the rank's other work (reduce, update, share) to that record, a few per step; moves its end.

@@ -163,27 +163,12 @@ enum { NUM_WINDOWS = sizeof windows_ns / sizeof windows_ns[0] };
 static const int64_t naps_ns[] = {1000 * 1000, 100 * 1000};
 enum { NUM_NAPS = sizeof naps_ns / sizeof naps_ns[0] };
 
+#define LAST_ROUND INT64_MAX  // of messages that are under way while the ranks meet
+
 typedef struct {
-    const Transport* transport;
     Collective* world;
     unsigned char *sent, *got;
 } Probe;
-
-// Until a request is done; timeout_ns 0: forever.
-static Status wait_for(const Transport* t, int32_t peer, void* request, int64_t timeout_ns) {
-    Backoff backoff = {0};
-    for (int done = 0;;) {
-        TRY(t->api->test(t->ctx, request, &done));
-        if (done) { return STATUS_OK; }
-        if (backoff_gives_up(&backoff, timeout_ns)) {
-            return FAIL(STATUS_COMM,
-                        "measuring links: rank %d waits for rank %s, nothing moved for %.1f s ---> see what "
-                        "rank %d does, or raise --comm-timeout",
-                        (int)t->rank, TRANSPORT_RANK(t, peer), (double)timeout_ns / 1e9, (int)peer);
-        }
-        backoff_pause(&backoff);
-    }
-}
 
 // A job: no call of the transport.
 static void compute(int64_t ns) {
@@ -193,25 +178,24 @@ static void compute(int64_t ns) {
 // Over the link after every second rank, all at once; *late: on this rank it had not arrived when the job
 // ended.
 static Status send_over(const Probe* probe, int32_t parity, int64_t window_ns, bool* late) {
-    const Transport* t = probe->transport;
-    bool is_sender = t->rank % 2 == parity;
-    int32_t peer = is_sender ? t->rank + 1 : t->rank - 1;
-    bool takes_part = peer >= 0 && peer < t->num_ranks;
+    Collective* world = probe->world;
+    bool is_sender = world->my_idx % 2 == parity;
+    int32_t peer = is_sender ? world->my_idx + 1 : world->my_idx - 1;
+    bool takes_part = peer >= 0 && peer < world->num_ranks;
     volatile unsigned char* last = &probe->got[PROBE_BYTES - 1];
-    void* request = NULL;
     *last = 0;
     if (takes_part && !is_sender) {
-        TRY(t->api->irecv(t->ctx, peer, TAG_PROGRESS, probe->got, PROBE_BYTES, &request));
+        TRY(collective_receive(world, COLLECTIVE_PROBE, LAST_ROUND, peer, probe->got, PROBE_BYTES));
     }
-    TRY(collective_barrier(probe->world));
+    TRY(collective_barrier(world));
     bool is_early = *last != 0;
     if (takes_part && is_sender) {
         compute(SEND_AFTER_NS);
-        TRY(t->api->isend(t->ctx, peer, TAG_PROGRESS, probe->sent, PROBE_BYTES, &request));
+        TRY(collective_send(world, COLLECTIVE_PROBE, LAST_ROUND, peer, probe->sent, PROBE_BYTES));
     }
     compute(window_ns);
     *late = takes_part && !is_sender && (is_early || *last == 0);
-    return takes_part ? wait_for(t, peer, request, probe->world->timeout_ns) : STATUS_OK;
+    return collective_wait(world, COLLECTIVE_PROBE, LAST_ROUND);
 }
 
 // Did a message arrive during a job on every link?
@@ -230,26 +214,25 @@ static Status all_arrive(const Probe* probe, int64_t window_ns, bool* out) {
 // The thread's share of a core, on the rank where it is largest, while all ranks compute and wait for a
 // message.
 static Status measure_cost(const Probe* probe, double* out) {
-    const Transport* t = probe->transport;
-    int32_t next = (t->rank + 1) % t->num_ranks, prev = (t->rank + t->num_ranks - 1) % t->num_ranks;
-    void *send, *receive;
-    TRY(t->api->irecv(t->ctx, prev, TAG_PROGRESS, probe->got, 1, &receive));
-    TRY(collective_barrier(probe->world));
+    Collective* world = probe->world;
+    const Transport* t = world->transport;
+    int32_t n = world->num_ranks, next = (world->my_idx + 1) % n, prev = (world->my_idx + n - 1) % n;
+    TRY(collective_receive(world, COLLECTIVE_PROBE, LAST_ROUND, prev, probe->got, 1));
+    TRY(collective_barrier(world));
     int64_t begin_ns = clock_now_ns(), begin_cpu_ns = t->api->progress_cpu_ns(t->ctx);
     compute(COST_NS);
     int64_t cpu_ns = t->api->progress_cpu_ns(t->ctx) - begin_cpu_ns, ns = clock_now_ns() - begin_ns;
     double is_dear = (double)cpu_ns > MOST_COST * (double)ns, cost = (double)cpu_ns / (double)ns;
-    TRY(t->api->isend(t->ctx, next, TAG_PROGRESS, probe->sent, 1, &send));
-    TRY(wait_for(t, prev, receive, probe->world->timeout_ns));
-    TRY(wait_for(t, next, send, probe->world->timeout_ns));
+    TRY(collective_send(world, COLLECTIVE_PROBE, LAST_ROUND, next, probe->sent, 1));
+    TRY(collective_wait(world, COLLECTIVE_PROBE, LAST_ROUND));
     double sums[2] = {is_dear, cost};
-    TRY(collective_all_reduce_sum(probe->world, sums, 2));
-    *out = sums[0] > 0 ? 1 : sums[1] / t->num_ranks;  // the largest decides: all ranks wait for the slowest
+    TRY(collective_all_reduce_sum(world, sums, 2));
+    *out = sums[0] > 0 ? 1 : sums[1] / n;  // the largest decides: all ranks wait for the slowest
     return STATUS_OK;
 }
 
 static Status switch_on(const Probe* probe, int64_t nap_ns, bool* is_on) {
-    const Transport* t = probe->transport;
+    const Transport* t = probe->world->transport;
     bool mine = false;
     TRY(collective_barrier(probe->world));
     // A rank without links must still take part, or the others wait for its number.
@@ -306,11 +289,11 @@ static Status probe_all(const Probe* probe, Progress* out, ProgressChoice choice
     return switch_on(probe, 0, &is_on);
 }
 
-Status progress_choose(Progress* out, const Transport* transport, Collective* world, ProgressChoice choice,
-                       const HostCores* hosts) {
+Status progress_choose(Progress* out, Collective* world, ProgressChoice choice, const HostCores* hosts) {
+    const Transport* transport = world->transport;
     *out = (Progress){.reason = "they move by themselves"};
     if (transport->num_ranks == 1 || transport->api->progress == NULL || SIMULATED) { return STATUS_OK; }
-    Probe probe = {.transport = transport, .world = world};
+    Probe probe = {.world = world};
     probe.sent = (unsigned char*)malloc(2 * (size_t)PROBE_BYTES);
     if (probe.sent == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a message"); }
     probe.got = probe.sent + PROBE_BYTES;
@@ -335,65 +318,52 @@ static double median_ns(int64_t* ns, int num_times) {
     return (double)ns[num_times / 2];
 }
 
-// This rank's end of one link.
-typedef struct {
-    const Transport* links;
-    void* memory;
-    int32_t peer;
-    int64_t timeout_ns;  // 0: for ever
-} End;
-
-static Status move(const End* end, size_t num_bytes, bool sends) {
-    const Transport* links = end->links;
-    void* request;
-    TRY(sends ? links->api->isend(links->ctx, end->peer, TAG_LINK, end->memory, num_bytes, &request)
-              : links->api->irecv(links->ctx, end->peer, TAG_LINK, end->memory, num_bytes, &request));
-    return wait_for(links, end->peer, request, end->timeout_ns);
-}
-
 // The first round trip opens connections and does not count.
-static Status one_way_ns(double* out, const End* end, size_t num_bytes) {
-    bool is_first = end->links->rank < end->peer;
+static Status one_way_ns(double* out, Collective* links, int32_t peer, void* memory, size_t num_bytes) {
     int64_t ns[NUM_ROUNDS];
     for (int round = -1; round < NUM_ROUNDS; round++) {
         int64_t begin_ns = clock_now_ns();
-        TRY(move(end, num_bytes, is_first));
-        TRY(move(end, num_bytes, !is_first));
+        for (int leg = 0; leg < 2; leg++) {
+            bool sends = (leg == 0) == (links->my_idx < peer);
+            TRY(sends ? collective_send(links, COLLECTIVE_PROBE, 0, peer, memory, num_bytes)
+                      : collective_receive(links, COLLECTIVE_PROBE, 0, peer, memory, num_bytes));
+            TRY(collective_wait(links, COLLECTIVE_PROBE, 0));
+        }
         if (round >= 0) { ns[round] = clock_now_ns() - begin_ns; }
     }
     *out = median_ns(ns, NUM_ROUNDS) / 2;
     return STATUS_OK;
 }
 
-static Status probe_end(LinkCosts* out, const End* end) {
-    double small_ns, large_ns;
-    TRY(one_way_ns(&small_ns, end, SMALL_BYTES));
-    TRY(one_way_ns(&large_ns, end, LINK_PROBE_BYTES));
-    double beyond_ns = large_ns - small_ns;
-    out->latency_ns = small_ns;
-    out->bytes_per_ns = beyond_ns > 1 ? (LINK_PROBE_BYTES - SMALL_BYTES) / beyond_ns : 1e3;
-    return STATUS_OK;
-}
-
 // All begin together: no pair has the machine for itself. The first rank of a pair sends its numbers to all.
-static Status probe_pairs(LinkCosts* out, const Transport* links, Collective* world, void* memory,
-                          int32_t odd) {
-    int32_t rank = links->rank, first = rank % 2 == odd ? rank : rank - 1;
-    End end = {links, memory, first == rank ? rank + 1 : first, world->timeout_ns};
-    LinkCosts mine;
+static Status probe_pairs(LinkCosts* out, Collective* links, Collective* world, void* memory, int32_t odd) {
+    int32_t rank = links->my_idx, first = rank % 2 == odd ? rank : rank - 1;
+    double small_ns, large_ns;
     TRY(collective_barrier(world));
     if (first < 0 || first + 1 >= links->num_ranks) { return STATUS_OK; }
-    TRY(probe_end(&mine, &end));
-    if (first == rank) { out[rank] = mine; }
+    int32_t peer = first == rank ? rank + 1 : first;
+    TRY(one_way_ns(&small_ns, links, peer, memory, SMALL_BYTES));
+    TRY(one_way_ns(&large_ns, links, peer, memory, LINK_PROBE_BYTES));
+    double beyond_ns = large_ns - small_ns;
+    if (first != rank) { return STATUS_OK; }
+    out[rank].latency_ns = small_ns;
+    out[rank].bytes_per_ns = beyond_ns > 1 ? (LINK_PROBE_BYTES - SMALL_BYTES) / beyond_ns : 1e3;
     return STATUS_OK;
 }
 
-Status link_probe_run(LinkCosts* out, const Transport* links, Collective* world, void* memory) {
-    int32_t num_links = links->num_ranks - 1;
+Status link_probe_run(LinkCosts* out, Transport* transport, Collective* world, void* memory) {
+    int32_t num_links = transport->num_ranks - 1;
+    Collective links;
     if (num_links < 1) { return STATUS_OK; }
     memset(out, 0, (size_t)num_links * sizeof *out);
-    if (links->api->reserve != NULL) { TRY(links->api->reserve(links->ctx, 2)); }
-    for (int32_t odd = 0; odd < 2; odd++) { TRY(probe_pairs(out, links, world, memory, odd)); }
+    if (transport->api->reserve != NULL) { TRY(transport->api->reserve(transport->ctx, 2)); }
+    TRY(collective_init(&links, transport, world->ranks, world->num_ranks, world->timeout_ns));
+    Status status = STATUS_OK;
+    for (int32_t odd = 0; odd < 2 && status == STATUS_OK; odd++) {
+        status = probe_pairs(out, &links, world, memory, odd);
+    }
+    collective_free(&links);
+    TRY(status);
     return collective_all_reduce_sum(world, &out[0].latency_ns, 2 * num_links);  // of each, one rank knows
 }
 

@@ -85,8 +85,7 @@ static inline const char* progress_words(bool pulls) {
 }
 
 // A collective of all ranks, nothing in flight.
-Status progress_choose(Progress* out, const Transport* transport, Collective* world, ProgressChoice choice,
-                       const HostCores* hosts);
+Status progress_choose(Progress* out, Collective* world, ProgressChoice choice, const HostCores* hosts);
 
 // --- links ---------------------------------------------------------------------------------------------
 /*
@@ -123,7 +122,7 @@ typedef struct {
 Status link_probe(LinkCosts* out, Collective* world, void* stream, TransportChoice choice);
 
 // On links that are open; `memory` has LINK_PROBE_BYTES where the links read and write.
-Status link_probe_run(LinkCosts* out, const Transport* links, Collective* world, void* memory);
+Status link_probe_run(LinkCosts* out, Transport* links, Collective* world, void* memory);
 
 // Bytes per ns at which the group sums gradients: of every byte, a rank sends 2 (R - 1) / R in total. Memory
 // of this process. A collective of the group, of two ranks or more; their results may differ a little.

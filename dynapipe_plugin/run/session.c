@@ -33,8 +33,7 @@ void dynapipe_print_version(FILE* out) {
 
 static Status choose_progress(Dynapipe* dp) {
     if (dp->num_stages == 1) { return STATUS_OK; }  // no messages while ranks compute
-    TRY(progress_choose(&dp->progress, &dp->transport, &dp->world, (ProgressChoice)dp->options.progress,
-                        &dp->cores));
+    TRY(progress_choose(&dp->progress, &dp->world, (ProgressChoice)dp->options.progress, &dp->cores));
     dp->machine.pulls = dp->progress.pulls;
     return STATUS_OK;
 }
@@ -49,16 +48,6 @@ Status session_device_open(Dynapipe* dp, void* stream) {
     (void)stream;
     dp->links = &dp->transport;
     return STATUS_OK;
-}
-
-Status session_device_write(const Dynapipe* dp, void* to, const void* from, size_t num_bytes) {
-    (void)dp;
-    memcpy(to, from, num_bytes);
-    return STATUS_OK;
-}
-
-Status session_device_read(const Dynapipe* dp, void* to, const void* from, size_t num_bytes) {
-    return session_device_write(dp, to, from, num_bytes);
 }
 
 void session_device_print_version(FILE* out) {
@@ -89,10 +78,15 @@ void session_device_close(Dynapipe* dp) {
 }
 #endif
 
+Status session_copy(Device device, void* to, const void* from, size_t num_bytes) {
+    if (device.api != NULL) { return device.api->copy(device.ctx, to, from, (int64_t)num_bytes); }
+    memcpy(to, from, num_bytes);
+    return STATUS_OK;
+}
+
 // --- hosts, and which ranks still answer -------------------------------------------------------------------
 
 enum { MOST_NAMED = 8 };
-_Static_assert((int)TAG_ROLL < (int)TRANSPORT_TAG_END, "tags of the transport");
 #define ROLL_NS INT64_C(2000000000)
 
 static Status session_hosts_gather(Dynapipe* dp) {
@@ -402,10 +396,6 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* co
     dp->world.timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
     if (status == STATUS_OK) { status = session_hosts_gather(dp); }
     if (status == STATUS_OK) { status = session_same_options(dp, *argc, *argv); }
-    if (status == STATUS_OK && dp->options.check) {
-        Transport inner = dp->transport;
-        status = transport_check_open(&dp->transport, inner);
-    }
     if (status == STATUS_OK) { status = place_ranks(dp); }
     if (status == STATUS_OK) { status = group_ranks(dp, ranks); }
     free(ranks);

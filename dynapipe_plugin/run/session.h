@@ -72,7 +72,6 @@ typedef struct {
     int32_t threads, comm_timeout_s;
     int32_t transport;  // TransportChoice
     int32_t progress;   // ProgressChoice
-    bool check;
     // output
     const char *trace, *dump_plan, *dump_gradients;
     int32_t show_step;
@@ -318,22 +317,16 @@ typedef struct {
 Status piece_route(PieceRoute* out, const PieceTable* tables, int32_t num_ranks, int32_t num_stages,
                    int32_t me, Arena* arena);
 
-// Memory that is not this process's: both copies are complete on return. NULL: it is this process's.
-typedef struct {
-    Status (*read)(void* ctx, void* to, const void* from, size_t num_bytes);   // to the host
-    Status (*write)(void* ctx, void* to, const void* from, size_t num_bytes);  // from the host
-    void* ctx;
-} PieceMemory;
-
 typedef struct {
     const DynapipePiece_v1 *have, *want;
     int32_t num_have, num_want;
 } PieceLists;
 
-// A collective of all ranks; rank = replica * num_stages + stage. *moved_bytes: the bytes moved between
-// ranks, of all ranks together; may be NULL. Fails on all ranks, with the reason on the rank at fault:
-// STATUS_MISMATCH where no rank has the wanted values, STATUS_OUT_OF_RANGE where a piece is invalid.
-Status piece_move(Collective* world, int32_t num_stages, const PieceMemory* memory, const PieceLists* lists,
+// A collective of all ranks; rank = replica * num_stages + stage. device: where the values are. *moved_bytes:
+// the bytes moved between ranks, of all ranks together; may be NULL. Fails on all ranks, with the reason on
+// the rank at fault: STATUS_MISMATCH where no rank has the wanted values, STATUS_OUT_OF_RANGE where a piece
+// is invalid.
+Status piece_move(Collective* world, int32_t num_stages, Device device, const PieceLists* lists,
                   int64_t* moved_bytes);
 
 // --- session -----------------------------------------------------------------------------------------------
@@ -498,10 +491,6 @@ Status session_device_find(Dynapipe* dp);
 // Before the model is there: fills dp->device and dp->links, connects the ranks. `stream`: where the model
 // computes. A collective, once.
 Status session_device_open(Dynapipe* dp, void* stream);
-// Bytes of this process into memory where values live, complete on return. And the other way, after what is
-// queued where the model computes.
-Status session_device_write(const Dynapipe* dp, void* to, const void* from, size_t num_bytes);
-Status session_device_read(const Dynapipe* dp, void* to, const void* from, size_t num_bytes);
 // --memory-limit where none was given: what is free on the card now, the same on all ranks. A collective.
 Status session_device_limit(Dynapipe* dp);
 void session_device_print_version(FILE* out);  // a line on the library of transfers, where there is one
@@ -509,6 +498,9 @@ Status session_sums_open(Dynapipe* dp);        // once dp->params, dp->tied are 
 int64_t session_device_used_bytes(const Dynapipe* dp);  // of memory, for the report
 void session_device_abort(Dynapipe* dp);                // ends what still runs there
 void session_device_close(Dynapipe* dp);
+// Between this process's memory and where values live, either way: after what is queued there, complete on
+// return.
+Status session_copy(Device device, void* to, const void* from, size_t num_bytes);
 
 // --- session_data.c ---
 CollateParams session_collate_params(const Dynapipe* dp, uint64_t seed, int64_t step_idx);

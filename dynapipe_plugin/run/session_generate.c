@@ -17,7 +17,6 @@ typedef struct {
     int32_t num_slots, prefill_tokens;
     DynapipeCache cache;  // its memory follows the arena of a call
     int64_t call_bytes;
-    Collective pipeline;  // my replica's ranks
     // one call: arrays for num_slots sequences
     int32_t *tokens, *positions, *cu_seqlens, *dec_tokens, *dec_positions, *dec_cu_seqlens;
     int32_t *slots, *num_before, *num_enc, *next;
@@ -50,12 +49,13 @@ static Status size_cache(Generation* g, int32_t num_slots, int64_t* total_bytes)
                            .max_dec_seq_tokens = g->has_decoder ? 1 : 0,
                            .num_dec_squares = g->has_decoder ? num_slots : 0,
                            .num_cross = g->has_decoder ? g->prefill_tokens : 0};
-    ExecutorInfer infer = {.placement = &dp->request.placement,
-                           .num_stages = dp->num_stages,
-                           .batch = &batch,
-                           .cache = &g->cache};
-    TRY(executor_infer_bytes(&g->call_bytes, dp->executor, &infer));
-    TRY(executor_cache_bytes(total_bytes, dp->executor, &infer));
+    ExecutorPass pass = {.placement = &dp->request.placement,
+                         .num_stages = dp->num_stages,
+                         .batches = &batch,
+                         .num_batches = 1,
+                         .cache = &g->cache};
+    *total_bytes = 0;
+    TRY(executor_pass_bytes(&g->call_bytes, total_bytes, dp->executor, &pass));
     *total_bytes += g->call_bytes;
     return STATUS_OK;
 }
@@ -178,15 +178,16 @@ static Status call_run(Generation* g, const Call* call) {
     cache.slots = g->slots;
     cache.num_before = g->num_before;
     cache.num_enc = g->num_enc;
-    ExecutorInfer infer = {.placement = &dp->request.placement,
-                           .num_stages = dp->num_stages,
-                           .batch = &batch,
-                           .cache = &cache,
-                           .next = g->next,
-                           .arena = dp->memory,
-                           .arena_bytes = g->call_bytes};
-    TRY(executor_run_infer(dp->executor, &infer));
-    return collective_broadcast(&g->pipeline, g->next, sizeof(int32_t) * (size_t)call->num_seqs,
+    ExecutorPass pass = {.placement = &dp->request.placement,
+                         .num_stages = dp->num_stages,
+                         .batches = &batch,
+                         .num_batches = 1,
+                         .cache = &cache,
+                         .next = g->next,
+                         .arena = dp->memory,
+                         .arena_bytes = g->call_bytes};
+    TRY(executor_run_pass(dp->executor, &pass));
+    return collective_broadcast(&dp->pipeline, g->next, sizeof(int32_t) * (size_t)call->num_seqs,
                                 session_last_stage(dp));
 }
 
@@ -303,13 +304,6 @@ static Status read_samples(Generation* g, const int64_t* samples) {
     return STATUS_OK;
 }
 
-static Status make_pipeline(Generation* g) {
-    const Dynapipe* dp = g->dp;
-    int32_t ranks[PLAN_MAX_STAGES];
-    for (int32_t s = 0; s < dp->num_stages; s++) { ranks[s] = dp->replica * dp->num_stages + s; }
-    return collective_init(&g->pipeline, &g->dp->transport, ranks, dp->num_stages, dp->world.timeout_ns);
-}
-
 static Status generate(Generation* g, const int64_t* samples) {
     Dynapipe* dp = g->dp;
     if (dp->val == NULL) { return FAIL(STATUS_BAD_OPTION, "nothing to answer ---> give -j"); }
@@ -332,7 +326,6 @@ static Status generate(Generation* g, const int64_t* samples) {
     if (g->num_samples == 0) { return STATUS_OK; }
     TRY(choose_slots(g));
     TRY(allocate(g));
-    TRY(make_pipeline(g));
     TRY(answer_mine(g));
     return share_answers(g);
 }
@@ -344,7 +337,6 @@ int dynapipe_generate(Dynapipe* dp, const int64_t* samples, int32_t num_samples,
                     .max_tokens = max_tokens,
                     .has_decoder = dp->run.max_target_tokens > 0};
     Status status = generate(&g, samples);
-    collective_free(&g.pipeline);
     *out = g.answers;
     return (int)status;
 }

@@ -76,22 +76,21 @@ static const OptionSpec debug_specs[] = {
     {"--plan-before",    OPTION_BOOL,   FIELD(plan_before), NULL, 0, 0,   NULL, NULL, "plan every step before the first one (to measure what planning costs)"},
     {"--measure-seconds", OPTION_DOUBLE, FIELD(measure_seconds), "4", 0, 1e6, NULL, "S", "for that, about; a small model takes less"},
     {"--progress",       OPTION_CHOICE, FIELD(progress),   "auto", 0, 0, "auto|on|off", NULL, "between CPUs: a thread moves messages while its rank computes; auto: where it takes next to nothing from that, measured, so that plans may differ between runs; on, off: they do not"},
-    {"--check",          OPTION_BOOL,   FIELD(check),      NULL, 0, 0, NULL, NULL, "verify every message (slower)"},
     {"--print-plan",     OPTION_BOOL,   FIELD(print_plan), NULL, 0, 0, NULL, NULL, "print the plan of --show-step: table and timeline"},
     {"--dump-plan",      OPTION_STRING, FIELD(dump_plan),  NULL, 0, 0, NULL, "FILE", "write the plan of --show-step as text"},
     {"--dump-gradients", OPTION_STRING, FIELD(dump_gradients), NULL, 0, 0, NULL, "FILE", "write the first step's gradients as a version 3 checkpoint"},
 };
 static const OptionSpec debug_help = {"--debug", OPTION_STRING, 0, NULL, 0, 0, NULL, "NAME=VALUE,..",
     "for work on DynaPipe itself: effort=N simulations of the planner for a step, plan-ahead=K, plan-before (the first step), "
-    "measure-seconds=S, progress=auto|on|off, check (every message), print-plan, dump-plan=FILE, dump-gradients=FILE"};
+    "measure-seconds=S, progress=auto|on|off, print-plan, dump-plan=FILE, dump-gradients=FILE"};
 // clang-format on
 enum {
     NUM_SPECS = sizeof specs / sizeof specs[0],
     NUM_DEBUG_SPECS = sizeof debug_specs / sizeof debug_specs[0]
 };
 
-#define DEBUG_NAMES                                                                                          \
-    "---> effort=N, plan-ahead=K, plan-before, measure-seconds=S, progress=auto|on|off, check, print-plan, " \
+#define DEBUG_NAMES                                                                                   \
+    "---> effort=N, plan-ahead=K, plan-before, measure-seconds=S, progress=auto|on|off, print-plan, " \
     "dump-plan=FILE, dump-gradients=FILE"
 
 // Takes every --debug out of argv; their values, joined, are out->debug.

@@ -168,12 +168,10 @@ static Status agree(Collective* world, Status mine) {
     return STATUS_OK;
 }
 
-// A part of a transfer, under way.
+// A part of a transfer, under way: its place, and its place during the transfer, the same or host memory.
 typedef struct {
-    void* request;
-    unsigned char *at, *stage;  // its place; its place during transfer, the same or host memory
+    unsigned char *at, *stage;
     size_t num_bytes;
-    int32_t peer;
     bool is_receive;
 } Part;
 
@@ -181,21 +179,15 @@ typedef struct {
 // has both its ends posted.
 typedef struct {
     Collective* world;
-    const PieceMemory* memory;
+    Device device;
     const PieceLists* lists;
     PieceRoute route;
-    int32_t transfer;               // the next to post; num_transfers: none left
-    size_t done_bytes;              // parts already made of it
     Part parts[PIECE_PARTS_AHEAD];  // a ring
-    int32_t first, num_parts;       // in flight
-    unsigned char* room;            // [PIECE_PARTS_AHEAD * PIECE_PART_BYTES], NULL where none is needed
-    double moved_bytes;             // received
-    bool is_under_way;              // parts may be in flight: their memory is kept
+    int64_t num_posted, num_done;
+    unsigned char* room;  // [PIECE_PARTS_AHEAD * PIECE_PART_BYTES] on a device; else NULL
+    double moved_bytes;   // received
+    bool is_under_way;    // parts may be in flight: their memory is kept
 } Mover;
-
-static bool is_remote(const Mover* mover) {
-    return mover->memory != NULL && mover->memory->read != NULL;
-}
 
 static const DynapipePiece_v1* piece_of(const Mover* mover, const PieceTransfer* t, bool is_wanted) {
     return is_wanted ? &mover->lists->want[t->want_idx] : &mover->lists->have[t->have_idx];
@@ -207,86 +199,48 @@ static unsigned char* place_of(const Mover* mover, const PieceTransfer* t, bool 
 }
 
 static size_t transfer_bytes(const Mover* mover, const PieceTransfer* t) {
-    bool is_wanted = t->to == mover->world->transport->rank;
+    bool is_wanted = t->to == mover->world->my_idx;
     return (size_t)(t->count * piece_of(mover, t, is_wanted)->bytes_per_value);
 }
 
-static void skip_copies(Mover* mover) {
-    const PieceRoute* route = &mover->route;
-    while (mover->transfer < route->num_transfers &&
-           route->transfers[mover->transfer].from == route->transfers[mover->transfer].to) {
-        mover->transfer++;
-    }
+// Completes the oldest part.
+static Status end_part(Mover* mover) {
+    const Part* part = &mover->parts[mover->num_done % PIECE_PARTS_AHEAD];
+    TRY(collective_wait(mover->world, COLLECTIVE_PIECES, mover->num_done++));
+    if (!part->is_receive) { return STATUS_OK; }
+    mover->moved_bytes += (double)part->num_bytes;
+    return mover->room == NULL ? STATUS_OK
+                               : session_copy(mover->device, part->at, part->stage, part->num_bytes);
 }
 
-static Status post_part(Mover* mover) {
-    const Transport* transport = mover->world->transport;
-    const DynapipeTransport_v1* api = transport->api;
-    const PieceTransfer* t = &mover->route.transfers[mover->transfer];
-    bool is_receive = t->to == transport->rank;
-    int32_t slot = (mover->first + mover->num_parts) % PIECE_PARTS_AHEAD;
-    size_t left = transfer_bytes(mover, t) - mover->done_bytes;
-    Part part = {.at = place_of(mover, t, is_receive) + mover->done_bytes,
-                 .num_bytes = left < PIECE_PART_BYTES ? left : (size_t)PIECE_PART_BYTES,
-                 .peer = is_receive ? t->from : t->to,
-                 .is_receive = is_receive};
-    part.stage = mover->room != NULL ? mover->room + (size_t)slot * PIECE_PART_BYTES : part.at;
-    if (!is_receive && mover->room != NULL) {
-        TRY(mover->memory->read(mover->memory->ctx, part.stage, part.at, part.num_bytes));
+static Status post_part(Mover* mover, const PieceTransfer* t, size_t at_byte, size_t num_bytes) {
+    bool is_receive = t->to == mover->world->my_idx;
+    int64_t round = mover->num_posted;
+    size_t slot = (size_t)(round % PIECE_PARTS_AHEAD);
+    Part* part = &mover->parts[slot];
+    if (round - mover->num_done == PIECE_PARTS_AHEAD) { TRY(end_part(mover)); }
+    *part = (Part){
+        .at = place_of(mover, t, is_receive) + at_byte, .num_bytes = num_bytes, .is_receive = is_receive};
+    part->stage = mover->room != NULL ? mover->room + slot * PIECE_PART_BYTES : part->at;
+    mover->num_posted++;
+    if (is_receive) {
+        return collective_receive(mover->world, COLLECTIVE_PIECES, round, t->from, part->stage, num_bytes);
     }
-    TRY(is_receive
-            ? api->irecv(transport->ctx, part.peer, TAG_PIECES, part.stage, part.num_bytes, &part.request)
-            : api->isend(transport->ctx, part.peer, TAG_PIECES, part.stage, part.num_bytes, &part.request));
-    mover->parts[slot] = part;
-    mover->num_parts++;
-    mover->done_bytes += part.num_bytes;
-    if (part.num_bytes == left) {
-        mover->transfer++;
-        mover->done_bytes = 0;
-        skip_copies(mover);
-    }
-    return STATUS_OK;
-}
-
-// Completes the oldest part if it has arrived.
-static Status take_part(Mover* mover, int* done) {
-    const Transport* transport = mover->world->transport;
-    Part* part = &mover->parts[mover->first];
-    TRY(transport->api->test(transport->ctx, part->request, done));
-    if (!*done) { return STATUS_OK; }
-    if (part->is_receive && mover->room != NULL) {
-        TRY(mover->memory->write(mover->memory->ctx, part->at, part->stage, part->num_bytes));
-    }
-    if (part->is_receive) { mover->moved_bytes += (double)part->num_bytes; }
-    mover->first = (mover->first + 1) % PIECE_PARTS_AHEAD;
-    mover->num_parts--;
-    return STATUS_OK;
+    if (mover->room != NULL) { TRY(session_copy(mover->device, part->stage, part->at, num_bytes)); }
+    return collective_send(mover->world, COLLECTIVE_PIECES, round, t->to, part->stage, num_bytes);
 }
 
 static Status run_transfers(Mover* mover) {
-    const Collective* world = mover->world;
-    Backoff backoff = {0};
-    for (skip_copies(mover);;) {
-        while (mover->num_parts < PIECE_PARTS_AHEAD && mover->transfer < mover->route.num_transfers) {
-            TRY(post_part(mover));
+    for (int32_t i = 0; i < mover->route.num_transfers; i++) {
+        const PieceTransfer* t = &mover->route.transfers[i];
+        size_t num_bytes = t->from != t->to ? transfer_bytes(mover, t) : 0;
+        for (size_t at = 0; at < num_bytes; at += PIECE_PART_BYTES) {
+            size_t left = num_bytes - at;
+            TRY(post_part(mover, t, at, left < PIECE_PART_BYTES ? left : (size_t)PIECE_PART_BYTES));
         }
-        if (mover->num_parts == 0) { return STATUS_OK; }
-        const Part* oldest = &mover->parts[mover->first];
-        int done = 0;
-        TRY(take_part(mover, &done));
-        if (done) {
-            backoff = (Backoff){0};
-            continue;
-        }
-        if (backoff_gives_up(&backoff, world->timeout_ns)) {
-            return FAIL(STATUS_COMM,
-                        "moving pieces: rank %d waits for rank %s to %s, nothing moved for %.1f s ---> see "
-                        "what rank %d does, or raise --comm-timeout",
-                        world->transport->rank, TRANSPORT_RANK(world->transport, oldest->peer),
-                        oldest->is_receive ? "send" : "take", (double)world->timeout_ns / 1e9, oldest->peer);
-        }
-        backoff_pause(&backoff);
     }
+    while (mover->num_done < mover->num_posted) { TRY(end_part(mover)); }
+    return STATUS_OK;
 }
 
 // --- all of it ---------------------------------------------------------------------------------------------
@@ -295,16 +249,7 @@ static Status run_transfers(Mover* mover) {
 static Status copy_own(const Mover* mover, const PieceTransfer* t) {
     unsigned char *to = place_of(mover, t, true), *from = place_of(mover, t, false);
     size_t num_bytes = transfer_bytes(mover, t);
-    if (mover->room == NULL) {
-        memcpy(to, from, num_bytes);
-        return STATUS_OK;
-    }
-    for (size_t at = 0; at < num_bytes; at += PIECE_PART_BYTES) {
-        size_t part_bytes = num_bytes - at < PIECE_PART_BYTES ? num_bytes - at : (size_t)PIECE_PART_BYTES;
-        TRY(mover->memory->read(mover->memory->ctx, mover->room, from + at, part_bytes));
-        TRY(mover->memory->write(mover->memory->ctx, to + at, mover->room, part_bytes));
-    }
-    return STATUS_OK;
+    return session_copy(mover->device, to, from, num_bytes);
 }
 
 static Status check_lists(const PieceLists* lists) {
@@ -321,7 +266,7 @@ static Status move_all(Mover* mover, int32_t num_stages, Arena* arena) {
     TRY(tell(tables, world, mover->lists, arena));
     Status status =
         piece_route(&mover->route, tables, world->num_ranks, num_stages, world->transport->rank, arena);
-    if (status == STATUS_OK && is_remote(mover)) {
+    if (status == STATUS_OK && mover->device.api != NULL) {
         mover->room = (unsigned char*)arena_alloc_raw(arena, (size_t)PIECE_PARTS_AHEAD * PIECE_PART_BYTES);
         if (mover->room == NULL) { status = FAIL(STATUS_NO_MEMORY, "no memory to move pieces through"); }
     }
@@ -336,10 +281,10 @@ static Status move_all(Mover* mover, int32_t num_stages, Arena* arena) {
     return collective_all_reduce_sum(world, &mover->moved_bytes, 1);
 }
 
-Status piece_move(Collective* world, int32_t num_stages, const PieceMemory* memory, const PieceLists* lists,
+Status piece_move(Collective* world, int32_t num_stages, Device device, const PieceLists* lists,
                   int64_t* moved_bytes) {
     Arena arena = {0};
-    Mover mover = {.world = world, .memory = memory, .lists = lists};
+    Mover mover = {.world = world, .device = device, .lists = lists};
     Status status = move_all(&mover, num_stages, &arena);
     if (!mover.is_under_way) { arena_free(&arena); }
     if (status == STATUS_OK && moved_bytes != NULL) { *moved_bytes = (int64_t)mover.moved_bytes; }
@@ -928,21 +873,11 @@ int dynapipe_resplit(Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int32
     return (int)resplit(dp, out, max_ranges, num_ranges);
 }
 
-static Status read_device(void* ctx, void* to, const void* from, size_t num_bytes) {
-    return session_device_read((const Dynapipe*)ctx, to, from, num_bytes);
-}
-
-static Status write_device(void* ctx, void* to, const void* from, size_t num_bytes) {
-    return session_device_write((const Dynapipe*)ctx, to, from, num_bytes);
-}
-
 int dynapipe_move(Dynapipe* dp, const DynapipePiece_v1* have, int32_t num_have, const DynapipePiece_v1* want,
                   int32_t num_want) {
-    const PieceMemory device = {.read = read_device, .write = write_device, .ctx = dp};
     const PieceLists lists = {have, want, num_have, num_want};
     int64_t moved_bytes = 0;
-    Status status =
-        piece_move(&dp->world, dp->num_stages, dp->device.api != NULL ? &device : NULL, &lists, &moved_bytes);
+    Status status = piece_move(&dp->world, dp->num_stages, dp->device, &lists, &moved_bytes);
     dp->resplit.moved_bytes += moved_bytes;
     dp->resplit.moved_ns = clock_now_ns();
     return (int)status;

@@ -27,15 +27,15 @@ static Status reduce_gradients(Dynapipe* dp) {
 }
 
 // Sums queued on a device follow the last job at once, and the host waits for all of it together.
-static Status run_and_reduce(Dynapipe* dp, const ExecutorStep* run) {
+static Status run_and_reduce(Dynapipe* dp) {
+    TRY(executor_start(dp->executor));
     if (dp->sums.api->is_queued) {
-        TRY(executor_start(dp->executor, run));
         TRY(executor_queue_begin(dp->executor, TRACE_REDUCE));
         TRY(reduce_gradients(dp));
         TRY(executor_queue_end(dp->executor));
         return executor_finish(dp->executor);
     }
-    TRY(executor_run(dp->executor, run));
+    TRY(executor_finish(dp->executor));
     int64_t reduce_begin_ns = clock_now_ns();
     TRY(reduce_gradients(dp));
     executor_trace_add(dp->executor, TRACE_REDUCE, reduce_begin_ns, clock_now_ns());
@@ -51,28 +51,16 @@ static void print_position(const Dynapipe* dp, const char* message) {
     fflush(stderr);
 }
 
-static ExecutorStep executor_step(const Dynapipe* dp, const SessionStep* step) {
-    return (ExecutorStep){
-        .plan = &step->plan,
-        .batches = step->batches,
-        .losses = step->losses,
-        .arena = dp->memory,
-        .arena_bytes = dp->memory_bytes,
-    };
-}
-
 // All ranks run the same plan, and expect the messages that the others send.
-static Status agree(Dynapipe* dp, const SessionStep* step) {
+static Status agree(Dynapipe* dp, const ExecutorStep* run, const SessionStep* step) {
     StepClaim claim = {.plan_hash = step->plan_hashes[0], .replica_hash = step->plan_hashes[1]};
-    ExecutorStep run = executor_step(dp, step);
-    TRY(executor_claim(dp->executor, &run, &claim));
+    TRY(executor_prepare_step(dp->executor, run, &claim));
     return step_agree(&dp->world, dp->num_stages, &claim, dp->next_step + 1);
 }
 
-static Status run_pipeline(Dynapipe* dp, SessionStep* step) {
+static Status run_pipeline(Dynapipe* dp) {
     dp->ranges[0].api->zero_gradients(dp->ranges[0].model);
-    ExecutorStep run = executor_step(dp, step);
-    Status status = run_and_reduce(dp, &run);
+    Status status = run_and_reduce(dp);
     if (status != STATUS_OK && dp->device.api != NULL) {
         char message[1024];
         snprintf(message, sizeof message, "%s", status_message());
@@ -169,10 +157,15 @@ static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     TRY(session_plan_get(dp, dp->next_step, &step));
     dp->now = step;
     TRY(session_reserve(dp, step->plan.ranks[dp->transport.rank].arena_bytes));
-    TRY(agree(dp, step));
+    const ExecutorStep run = {.plan = &step->plan,
+                              .batches = step->batches,
+                              .losses = step->losses,
+                              .arena = dp->memory,
+                              .arena_bytes = dp->memory_bytes};
+    TRY(agree(dp, &run, step));
     warn_of_bound(dp, &step->plan);
     int64_t pipeline_begin_ns = clock_now_ns();
-    TRY(run_pipeline(dp, step));
+    TRY(run_pipeline(dp));
     dp->pipeline_ns = pipeline_end_ns(executor_trace(dp->executor)) - pipeline_begin_ns;
     dp->next_step++;
     if (dp->next_step == dp->num_steps) { TRY(session_verify_wait(dp)); }
@@ -215,6 +208,13 @@ static int32_t target_tokens(const Dynapipe* dp, int32_t num_tokens) {
     return (int32_t)((part + longest - 1) / longest);
 }
 
+static ExecutorPass eval_pass(const Dynapipe* dp, const DynapipeBatch* batches, int32_t num_batches) {
+    return (ExecutorPass){.placement = &dp->request.placement,
+                          .num_stages = dp->num_stages,
+                          .batches = batches,
+                          .num_batches = num_batches};
+}
+
 // Bytes of a forward pass with all tokens in one sequence and supervised: the largest for that many tokens.
 static Status forward_bytes(int64_t* num_bytes, const Dynapipe* dp, int32_t num_tokens) {
     int32_t num_targets = target_tokens(dp, num_tokens);
@@ -229,11 +229,8 @@ static Status forward_bytes(int64_t* num_bytes, const Dynapipe* dp, int32_t num_
         .num_dec_squares = (int64_t)num_targets * num_targets,
         .num_cross = (int64_t)num_tokens * num_targets,
     };
-    ExecutorForward forward = {.placement = &dp->request.placement,
-                               .num_stages = dp->num_stages,
-                               .batches = &batch,
-                               .num_batches = 1};
-    return executor_forward_bytes(num_bytes, dp->executor, &forward);
+    ExecutorPass pass = eval_pass(dp, &batch, 1);
+    return executor_pass_bytes(num_bytes, NULL, dp->executor, &pass);
 }
 
 // The most tokens, up to the longest sequence, whose forward pass --memory-limit allows this rank.
@@ -381,16 +378,13 @@ static Status split_batch(Dynapipe* dp, EvalWork* work, const LoaderBatch* batch
 
 static Status run_forward(Dynapipe* dp, const DynapipeBatch* batches, float** losses, int32_t num_batches) {
     int64_t num_bytes;
-    ExecutorForward forward = {.placement = &dp->request.placement,
-                               .num_stages = dp->num_stages,
-                               .batches = batches,
-                               .num_batches = num_batches,
-                               .losses = losses};
-    TRY(executor_forward_bytes(&num_bytes, dp->executor, &forward));
+    ExecutorPass pass = eval_pass(dp, batches, num_batches);
+    TRY(executor_pass_bytes(&num_bytes, NULL, dp->executor, &pass));
     TRY(session_reserve(dp, num_bytes));
-    forward.arena = dp->memory;
-    forward.arena_bytes = dp->memory_bytes;
-    return executor_run_forward(dp->executor, &forward);
+    pass.losses = losses;
+    pass.arena = dp->memory;
+    pass.arena_bytes = dp->memory_bytes;
+    return executor_run_pass(dp->executor, &pass);
 }
 
 static void add_losses(const Dynapipe* dp, const EvalWork* work, double* sums, double* rows) {

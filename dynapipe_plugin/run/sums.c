@@ -4,58 +4,42 @@
 #include <stdlib.h>
 #include <string.h>
 
-// What a rank sends: num_params, number of groups, types, and (group, begin, count) of each group.
 typedef struct {
     int64_t group, begin, count;
 } Row;
 
 typedef struct {
     int64_t num_params, num_rows, param_type, grad_type;
+} Head;
+
+typedef struct {
+    Head head;
     const Row* rows;
 } Table;
 
-enum { HEAD_VALUES = 4, ROW_VALUES = 3 };
-
-// --- telling ---------------------------------------------------------------------------------------------
-static Status pack(int64_t** out, size_t* num_bytes, const DynapipeParams_v1* params, Arena* arena) {
-    size_t num_values = HEAD_VALUES + (size_t)params->num_tied * ROW_VALUES;
-    int64_t* values = ARENA_NEW(arena, int64_t, num_values);
-    if (values == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d groups", params->num_tied); }
-    values[0] = params->num_params;
-    values[1] = params->num_tied;
-    values[2] = params->param_type;
-    values[3] = params->grad_type;
-    for (int32_t i = 0; i < params->num_tied; i++) {
-        int64_t* row = values + HEAD_VALUES + i * ROW_VALUES;
-        row[0] = params->tied[i].group;
-        row[1] = params->tied[i].begin;
-        row[2] = params->tied[i].count;
-    }
-    *out = values;
-    *num_bytes = num_values * sizeof *values;
-    return STATUS_OK;
-}
-
+// Every rank tells all others what it has: a Head and its Rows.
 static Status read_tables(Table** out, Collective* world, const DynapipeParams_v1* params, Arena* arena) {
-    int64_t* mine = NULL;
-    size_t num_bytes = 0;
-    unsigned char* bytes = NULL;
-    Table* tables = ARENA_NEW(arena, Table, world->num_ranks);
-    if (tables == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", world->num_ranks); }
-    TRY(pack(&mine, &num_bytes, params, arena));
-    TRY(collective_share_bytes(world, mine, num_bytes, &bytes, arena));
-    const int64_t* at = (const int64_t*)(const void*)bytes;
-    for (int32_t r = 0; r < world->num_ranks; r++) {
-        tables[r] = (Table){at[0], at[1], at[2], at[3], (const Row*)(const void*)(at + HEAD_VALUES)};
-        at += HEAD_VALUES + at[1] * ROW_VALUES;
+    size_t num_bytes = sizeof(Head) + (size_t)params->num_tied * sizeof(Row);
+    unsigned char *mine, *at;
+    ARENA_TRY_NEW(mine, arena, unsigned char, num_bytes);
+    ARENA_TRY_NEW(*out, arena, Table, world->num_ranks);
+    *(Head*)(void*)mine = (Head){params->num_params, params->num_tied, params->param_type, params->grad_type};
+    Row* rows = (Row*)(void*)(mine + sizeof(Head));
+    for (int32_t i = 0; i < params->num_tied; i++) {
+        rows[i] = (Row){params->tied[i].group, params->tied[i].begin, params->tied[i].count};
     }
-    *out = tables;
+    TRY(collective_share_bytes(world, mine, num_bytes, &at, arena));
+    for (int32_t r = 0; r < world->num_ranks; r++) {
+        Table* table = &(*out)[r];
+        *table = (Table){*(const Head*)(const void*)at, (const Row*)(const void*)(at + sizeof(Head))};
+        at += sizeof(Head) + (size_t)table->head.num_rows * sizeof(Row);
+    }
     return STATUS_OK;
 }
 
 // --- checking --------------------------------------------------------------------------------------------
 static const Row* find_row(const Table* table, int64_t group) {
-    for (int64_t i = 0; i < table->num_rows; i++) {
+    for (int64_t i = 0; i < table->head.num_rows; i++) {
         if (table->rows[i].group == group) { return &table->rows[i]; }
     }
     return NULL;
@@ -64,14 +48,14 @@ static const Row* find_row(const Table* table, int64_t group) {
 #define TIED_REMEDY "---> DynapipeParams_v1.tied of that rank"
 
 static Status check_rank(const Table* table, int32_t rank) {
-    for (int64_t i = 0; i < table->num_rows; i++) {
+    for (int64_t i = 0; i < table->head.num_rows; i++) {
         const Row* row = &table->rows[i];
         if (row->group < 0 || row->begin < 0 || row->count < 1 ||
-            row->count > table->num_params - row->begin) {
+            row->count > table->head.num_params - row->begin) {
             return FAIL(STATUS_OUT_OF_RANGE,
                         "rank %d: tied group %lld is %lld values from %lld, of %lld parameters " TIED_REMEDY,
                         rank, (long long)row->group, (long long)row->count, (long long)row->begin,
-                        (long long)table->num_params);
+                        (long long)table->head.num_params);
         }
         for (int64_t k = 0; k < i; k++) {
             const Row* other = &table->rows[k];
@@ -90,7 +74,7 @@ static Status check_rank(const Table* table, int32_t rank) {
 
 // All copies of a group are of one length.
 static Status check_lengths(const Table* tables, int32_t rank) {
-    for (int64_t i = 0; i < tables[rank].num_rows; i++) {
+    for (int64_t i = 0; i < tables[rank].head.num_rows; i++) {
         const Row* row = &tables[rank].rows[i];
         for (int32_t r = 0; r < rank; r++) {
             const Row* other = find_row(&tables[r], row->group);
@@ -106,25 +90,29 @@ static Status check_lengths(const Table* tables, int32_t rank) {
 
 static Status check_replica(const Table* tables, int32_t rank, int32_t first) {
     const Table *mine = &tables[rank], *other = &tables[first];
-    bool is_same = mine->num_params == other->num_params && mine->num_rows == other->num_rows &&
-                   memcmp(mine->rows, other->rows, (size_t)mine->num_rows * sizeof(Row)) == 0;
+    bool is_same = mine->head.num_params == other->head.num_params &&
+                   mine->head.num_rows == other->head.num_rows &&
+                   memcmp(mine->rows, other->rows, (size_t)mine->head.num_rows * sizeof(Row)) == 0;
     if (is_same) { return STATUS_OK; }
     return FAIL(STATUS_MISMATCH,
                 "ranks %d and %d are replicas of a stage, but one has %lld parameters and %lld tied groups, "
                 "the other %lld and %lld (or other places) ---> they need the same model, laid out alike",
-                first, rank, (long long)other->num_params, (long long)other->num_rows,
-                (long long)mine->num_params, (long long)mine->num_rows);
+                first, rank, (long long)other->head.num_params, (long long)other->head.num_rows,
+                (long long)mine->head.num_params, (long long)mine->head.num_rows);
 }
 
 // Sums among copies and replicas are of values of one type.
 static Status check_types(const Table* tables, int32_t rank) {
     const Table *mine = &tables[rank], *first = &tables[0];
-    if (mine->param_type == first->param_type && mine->grad_type == first->grad_type) { return STATUS_OK; }
+    if (mine->head.param_type == first->head.param_type && mine->head.grad_type == first->head.grad_type) {
+        return STATUS_OK;
+    }
     return FAIL(
         STATUS_MISMATCH,
         "ranks 0 and %d: parameters of type %d and %d, gradients of type %d and %d ---> all ranks need "
         "the same: param_type and grad_type of DynapipeParams_v1",
-        rank, (int)first->param_type, (int)mine->param_type, (int)first->grad_type, (int)mine->grad_type);
+        rank, (int)first->head.param_type, (int)mine->head.param_type, (int)first->head.grad_type,
+        (int)mine->head.grad_type);
 }
 
 static Status check_tables(const Table* tables, int32_t num_ranks, int32_t num_stages) {
@@ -152,7 +140,7 @@ static int32_t stages_with(TiedHolders* out, const Table* tables, int32_t num_st
 static int64_t next_group(const Table* tables, int32_t num_stages, int64_t last) {
     int64_t next = -1;
     for (int32_t s = 0; s < num_stages; s++) {
-        for (int64_t i = 0; i < tables[s].num_rows; i++) {
+        for (int64_t i = 0; i < tables[s].head.num_rows; i++) {
             int64_t group = tables[s].rows[i].group;
             if (group > last && (next < 0 || group < next)) { next = group; }
         }
@@ -176,8 +164,8 @@ static Status add_holders(TiedGroups* out, const Collective* world, int32_t num_
 static Status make_groups(TiedGroups* out, const Collective* world, int32_t num_stages, const Table* tables) {
     const Table* mine = &tables[world->my_idx];
     int64_t most = 0;
-    for (int32_t s = 0; s < num_stages; s++) { most += tables[s].num_rows; }
-    out->groups = (TiedGroup*)calloc((size_t)mine->num_rows + 1, sizeof *out->groups);
+    for (int32_t s = 0; s < num_stages; s++) { most += tables[s].head.num_rows; }
+    out->groups = (TiedGroup*)calloc((size_t)mine->head.num_rows + 1, sizeof *out->groups);
     out->holders = (TiedHolders*)calloc((size_t)most + 1, sizeof *out->holders);
     if (out->groups == NULL || out->holders == NULL) {
         return FAIL(STATUS_NO_MEMORY, "no memory for %lld tied groups", (long long)most);

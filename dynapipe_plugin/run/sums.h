@@ -70,7 +70,6 @@ void tied_groups_free(TiedGroups* tied);  // an all-zero one is fine
 // members of a group make the same calls in the same order: all of a replica's transfers, then its tied
 // groups in ascending number (why: above), then the replicas' sums. Copies get the same bits: one rank adds,
 // the others take its result.
-// get the same bits: one rank adds, the others take its result.
 
 typedef struct {
     const char* name;  // for logs: "host", "nccl"

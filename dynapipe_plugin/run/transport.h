@@ -20,12 +20,12 @@ irecv: the buffer is free by then. test() reports to the host, as everywhere.
 #include "../../util/program.h"
 #include "../../util/status.h"
 
-// 0 <= tag < TRANSPORT_TAG_END; the check decorator uses as many again. MPI itself promises 2^15 only, but no
-// implementation that we know has fewer than 2^21.
+// 0 <= tag < TRANSPORT_TAG_END. MPI itself promises 2^15 only, but no implementation that we know has fewer
+// than 2^21.
 enum { TRANSPORT_TAG_END = 1 << 20 };
 
 typedef struct {
-    const char* name;  // for logs: "loopback", "mpi", "mpi+check"
+    const char* name;  // for logs: "loopback", "mpi"
 
     // Start moving `num_bytes` bytes; must not block. The buffer belongs to the transport until test()
     // reports done. Messages between two ranks with equal tags arrive in send order.
@@ -91,11 +91,6 @@ Status transport_loopback_open(Transport* out, int32_t num_ranks);
 Status transport_mpi_open(Transport* out, int* argc, char*** argv);
 #endif
 
-// Wrap `inner`: verifies that tags are in range, sizes agree on both ends, buffers in flight are not changed
-// or posted twice, receive buffers are filled with NaN until their data is there, and nothing is in flight at
-// close. Takes over `inner`.
-Status transport_check_open(Transport* out, Transport inner);
-
 static inline Status transport_close(Transport* transport) {
     if (transport->api == NULL) { return STATUS_OK; }
     Status status = transport->api->close(transport->ctx);
@@ -110,11 +105,8 @@ static inline Status transport_close(Transport* transport) {
 enum {
     TAG_STEP = 0,                         // executor_tag()
     TAG_FORWARD = TRANSPORT_TAG_END / 4,  // + executor_tag() of micro-batch 0, as these pass in their order
-    TAG_PROGRESS = TAG_FORWARD + (1 << 12),  // hosts.c
-    TAG_LINK,                                // hosts.c
     TAG_COLLECTIVE = TRANSPORT_TAG_END / 2,  // + operation (collective.c)
-    TAG_PIECES = TRANSPORT_TAG_END / 4 * 3,  // session_resplit.c
-    TAG_ROLL,                                // session.c
+    TAG_ROLL = TRANSPORT_TAG_END / 4 * 3,    // session.c
 };
 
 // --- backoff ---------------------------------------------------------------------------------------------

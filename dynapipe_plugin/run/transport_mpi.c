@@ -314,9 +314,9 @@ static Status check_tags(MPI_Comm comm) {
     const int* largest = NULL;
     int has_it = 0;
     MPI_Comm_get_attr(comm, MPI_TAG_UB, &largest, &has_it);
-    if (has_it && *largest >= 2 * TRANSPORT_TAG_END - 1) { return STATUS_OK; }
+    if (has_it && *largest >= TRANSPORT_TAG_END - 1) { return STATUS_OK; }
     return FAIL(STATUS_COMM, "mpi: tags up to %d, %d are needed ---> use another MPI, such as Open MPI",
-                has_it ? *largest : 32767, 2 * TRANSPORT_TAG_END - 1);
+                has_it ? *largest : 32767, TRANSPORT_TAG_END - 1);
 }
 
 Status transport_mpi_open(Transport* out, int* argc, char*** argv) {

@@ -880,7 +880,7 @@ static void print_microbatch(const Plan* plan, const PlanMicrobatch* mb, FILE* o
     }
     fprintf(out, "], \"padded\": %s, \"recompute\": [", mb->layout == LAYOUT_PADDED ? "true" : "false");
     for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
-        fprintf(out, "%s\"%s\"", k > 0 ? ", " : "", plan_recompute_words[mb->recompute[k]]);
+        fprintf(out, "%s\"%s\"", k > 0 ? ", " : "", cost_mode_names[mb->recompute[k]]);
     }
     fprintf(out, "]}");
 }

@@ -8,8 +8,6 @@
 #include "cost_model.h"
 #include "../../util/files.h"
 
-static void cost_file_print(const CostModel* model, const Machine* machine, const char* signature, FILE* out);
-
 // STATUS_BAD_FORMAT with the line, the field and the word.
 static Status cost_reader_fail(const CostReader* r, const char* expected) {
     int shown = r->word_bytes < 40 ? r->word_bytes : 40;
@@ -317,8 +315,7 @@ static void head_print(const CostModel* m, FILE* out) {
             (long long)m->head_param_bytes);
 }
 
-static void cost_file_print(const CostModel* model, const Machine* machine, const char* signature,
-                            FILE* out) {
+void cost_file_print(const CostModel* model, const Machine* machine, const char* signature, FILE* out) {
     CostModel* m = (CostModel*)model;  // only read; avoids a const twin of the two look-ups
     fprintf(out, "dynapipe-costs 4\nsignature %s\n", signature ? signature : "any");
     measured_print(&m->measured, out);
@@ -625,8 +622,8 @@ static Status lines_parse(CostModel* out, Seen* seen, CostReader* r, const char*
     return status == STATUS_OK ? status : FAIL(status, "%s: %s", r->name, message);
 }
 
-static Status cost_file_parse(CostModel* out, Machine* machine, const char* text, const char* name,
-                              const char* signature) {
+Status cost_file_parse(CostModel* out, Machine* machine, const char* text, const char* name,
+                       const char* signature) {
     CostModel* model = (CostModel*)calloc(1, sizeof *model);
     if (!model) { return FAIL(STATUS_NO_MEMORY, "%s: cost model", name); }
     CostReader reader = {.name = name, .cursor = text, .word = ""};

@@ -44,3 +44,7 @@ The lines of a cost file in which ranks differ.
 Status cost_file_load(CostModel* out, Machine* machine, const char* path, const char* signature);
 Status cost_file_save(const CostModel* model, const Machine* machine, const char* path,
                       const char* signature);
+// The same as text in memory, for a checked model; `name` is for messages.
+void cost_file_print(const CostModel* model, const Machine* machine, const char* signature, FILE* out);
+Status cost_file_parse(CostModel* out, Machine* machine, const char* text, const char* name,
+                       const char* signature);

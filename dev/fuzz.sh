@@ -19,7 +19,7 @@ case ${1:-} in
 esac
 out=build/fuzz
 opt=${FUZZ_OPT:--O2}
-flags="-std=gnu11 -g -DDYNAPIPE_ZLIB -DDYNAPIPE_ZSTD $opt -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+flags="-std=gnu11 -g $opt -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 objects_at=$out/obj$opt
 found=${FUZZ_FOUND:-$out/corpus}
 seeds=$out/seeds
@@ -52,7 +52,7 @@ fi
 
 # Everything that parses, in an archive: a target is linked with what it needs, since whatever is linked costs time in each execution.
 sources=$(ls util/*.c dynapipe_plugin/plan/*.c \
-    dynapipe_plugin/adapters/*.c trainer/logger.c trainer/checkpoint_timed.c \
+    dynapipe_plugin/adapters/*.c trainer/logger.c trainer/train_flags.c \
     $(ls dynapipe_plugin/run/*.c | grep -v transport_mpi) dynapipe_plugin/measure/*.c dataloader/*.c dataloader/records/*.c dataloader/tokenizer/hf_*.c dataloader/tokenizer/bpe.c dataloader/prepare/sample_writer.c tool/*.c \
     llmc/*.c llmc/cpu/*.c test/fuzz/memory_*.c)
 object_of() { echo "$objects_at/${1//\//_}.o"; }
@@ -79,7 +79,7 @@ exec 9>&-
 wrapped=$(sed -n 's/^WRAP(\([a-z]*\)).*/-Wl,--wrap=\1/p' test/fuzz/memory_*.c)
 build_target() {
     # shellcheck disable=SC2086
-    clang $flags -fsanitize=fuzzer $wrapped "test/fuzz/fuzz_$1.c" "$objects_at/parsers.a" -lpcre2-8 -ljansson -lz -lzstd -lopenblas -fopenmp -lm -lpthread \
+    clang $flags -fsanitize=fuzzer $wrapped "test/fuzz/fuzz_$1.c" "$objects_at/parsers.a" -lpcre2-8 -ljansson -lopenblas -fopenmp -lm -lpthread \
         -o "$out/fuzz_$1.new" && mv "$out/fuzz_$1.new" "$out/fuzz_$1"
 }
 

@@ -7,7 +7,7 @@ declare -A need=(
     [openmpi-bin]="command -v mpirun" [libopenmpi-dev]="command -v mpicc"
     [libopenblas-openmp-dev]="ls /usr/lib/*/openblas-openmp/libopenblas.so"
     [libpcre2-dev]="ls /usr/include/pcre2.h" [libjansson-dev]="ls /usr/include/jansson.h"
-    [zlib1g-dev]="ls /usr/include/zlib.h" [libzstd-dev]="ls /usr/include/zstd.h"
+    [gzip]="command -v gzip" [zstd]="command -v zstd"
     [libsentencepiece-dev]="ls /usr/include/sentencepiece_processor.h" [g++]="command -v g++"
 )
 if [ "${1:-}" = "--dev" ] || [ -n "${CI:-}" ]; then

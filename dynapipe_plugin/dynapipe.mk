@@ -19,7 +19,7 @@
 #
 # More may be set: DYNAPIPE_OUT (build/dynapipe), DYNAPIPE_CC (a C11 compiler; $(CC)), DYNAPIPE_OPT (-O2), DYNAPIPE_CXX (for
 # SentencePiece; $(CXX)), DYNAPIPE_MPICC, or DYNAPIPE_MPI_CFLAGS and DYNAPIPE_MPI_LIBS; DYNAPIPE_NO_MPI=1: one process;
-# SENTENCEPIECE=, ZLIB=, ZSTD= (none), CUDA_HOME, NCCL_HOME, NO_NCCL=1, V=1 (show the commands).
+# SENTENCEPIECE= (none), CUDA_HOME, NCCL_HOME, NO_NCCL=1, V=1 (show the commands).
 
 ifneq ($(filter-out 0,$(DYNAPIPE)),)
 dynapipe_goal := $(.DEFAULT_GOAL)
@@ -46,7 +46,7 @@ DYNAPIPE_OPT ?= -O2
 
 # Never the tree's flags: with -Ofast a planner's decisions would depend on the compiler, and all ranks must plan alike.
 DYNAPIPE_CPPFLAGS := -DDYNAPIPE
-dynapipe_flags_prepare = -std=gnu11 -g -fPIC $(DYNAPIPE_OPT) -fno-fast-math -ffp-contract=off -pthread $(DYNAPIPE_TEXT_CFLAGS) $(DYNAPIPE_UNPACK_CFLAGS) \
+dynapipe_flags_prepare = -std=gnu11 -g -fPIC $(DYNAPIPE_OPT) -fno-fast-math -ffp-contract=off -pthread $(DYNAPIPE_TEXT_CFLAGS) \
                          $(if $(SENTENCEPIECE),-DDYNAPIPE_SPIECE_LINKED)
 dynapipe_flags_cpu = -std=gnu11 -g -fPIC $(DYNAPIPE_OPT) -fno-fast-math -ffp-contract=off -pthread $(DYNAPIPE_TEXT_CFLAGS) \
                      $(if $(DYNAPIPE_HAS_MPI),-DDYNAPIPE_MPI $(DYNAPIPE_MPI_CFLAGS))
@@ -129,9 +129,8 @@ prepare_data: $(DYNAPIPE_OUT)/prepare_data
 	@cp $< $@
 $(DYNAPIPE_OUT)/prepare_data: $(DYNAPIPE_OUT)/prepare_data.o
 	$(dynapipe_say_spiece)
-	$(dynapipe_say_unpack)
 	$(if $(SENTENCEPIECE),$(dynapipe_quiet)$(DYNAPIPE_CXX) -x c++ -std=c++17 -DDYNAPIPE_SPIECE $(DYNAPIPE_OPT) -c $(DYNAPIPE_DIR)/prepare_data.c -o $(DYNAPIPE_OUT)/spiece.o)
-	$(dynapipe_quiet)$(DYNAPIPE_CC) $< $(if $(SENTENCEPIECE),$(DYNAPIPE_OUT)/spiece.o) $(DYNAPIPE_TEXT_LIBS) $(DYNAPIPE_SPIECE_LIBS) $(DYNAPIPE_UNPACK_LIBS) -lm -lpthread -o $@
+	$(dynapipe_quiet)$(DYNAPIPE_CC) $< $(if $(SENTENCEPIECE),$(DYNAPIPE_OUT)/spiece.o) $(DYNAPIPE_TEXT_LIBS) $(DYNAPIPE_SPIECE_LIBS) -lm -lpthread -o $@
 # (override: they are added to what a command line sets, too)
 ifneq ($(strip $(DYNAPIPE_TARGETS)),)
 $(DYNAPIPE_TARGETS): $(DYNAPIPE_LIB)

@@ -32,17 +32,6 @@ DYNAPIPE_PREPARE_SRCS   := $(wildcard $(DYNAPIPE_ROOT)dataloader/prepare/*.c $(D
 DYNAPIPE_TOKENIZER_SRCS := $(filter-out %/spiece_missing.c,$(wildcard $(DYNAPIPE_ROOT)dataloader/tokenizer/*.c))
 DYNAPIPE_SPIECE_SRC      = $(DYNAPIPE_ROOT)dataloader/tokenizer/$(if $(SENTENCEPIECE),spiece.cpp,spiece_missing.c)
 DYNAPIPE_SPIECE_LIBS     = $(if $(SENTENCEPIECE),-lsentencepiece -lstdc++)
-# .gz and .zst: works without them, too (ZLIB=, ZSTD=), and then says so of such a file.
-dynapipe_find_header     = $(firstword $(wildcard $(addsuffix /$(1),/usr/include /usr/local/include $(patsubst -I%,%,$(filter -I%,$(CFLAGS) $(CPPFLAGS))))))
-ifeq ($(origin ZLIB),undefined)
-ZLIB := $(call dynapipe_find_header,zlib.h)
-endif
-ifeq ($(origin ZSTD),undefined)
-ZSTD := $(call dynapipe_find_header,zstd.h)
-endif
-DYNAPIPE_UNPACK_CFLAGS   = $(if $(ZLIB),-DDYNAPIPE_ZLIB) $(if $(ZSTD),-DDYNAPIPE_ZSTD)
-DYNAPIPE_UNPACK_LIBS     = $(if $(ZLIB),-lz) $(if $(ZSTD),-lzstd)
-dynapipe_say_unpack      = $(if $(and $(ZLIB),$(ZSTD)),,@echo "prepare_data: without$(if $(ZLIB),, zlib (zlib1g-dev))$(if $(ZSTD),, libzstd (libzstd-dev)) ---> to read packed files: apt-get install it, then make again")
 dynapipe_say_spiece      = $(if $(SENTENCEPIECE),,@echo "prepare_data: without SentencePiece ---> for T5's tokens: apt-get install libsentencepiece-dev g++, then make again")
 
 # --- MPI: any that has a compiler wrapper or a pkg-config file ---------------------------------------------------

@@ -224,7 +224,7 @@ done
 same "packed text with a mark and CRLF" "$work/text.said" "$work/gpt2.answers"
 head -c 100 "$work/forms/packed.jsonl.gz" >"$work/broken.gz"
 "$generate" "$work/gpt2" --file "$work/broken.gz" >/dev/null 2>"$work/broken.err"
-[ $? = 1 ] && grep -q "broken.gz: packed data breaks off --->" "$work/broken.err"
+[ $? = 1 ] && grep -q "broken.gz: packed data is damaged or cut off --->" "$work/broken.err"
 ok $? "a damaged file is an error: $(cat "$work/broken.err")"
 refuses 1 "model_00000060.bin:1: a NUL byte, so neither text nor JSON" "$work/gpt2" --file "$work/gpt2/model_00000060.bin"
 echo '{"inputs": "big", "id": 123456789012345678, "x": 2}' >"$work/number.jsonl"

@@ -174,6 +174,10 @@ static void chats_in_turns(void) {
     expect("{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, "
            "{\"text\": \"b\"}]}]}\n",
            "U[]ab.\n");
+    // a last turn with an answer and no input
+    expect(CHAT(SAYS("user", "a") ",{\"role\": \"assistant\", \"content\": \"b\", \"weight\": 0}," SAYS(
+               "assistant", "c")),
+           "U[]a.|* b!|N.=c\n");
     expect(CHAT(""), "BAD");
     expect(CHAT(SAYS("assistant", "b")), "BAD");
     expect(CHAT(SAYS("nobody", "b")), "BAD");

@@ -137,7 +137,7 @@ static Status replica_simulate(int64_t* makespan_ns, const Plan* plan, const Pla
     ARENA_TRY_NEW(modes, arena, uint8_t, (int64_t)K * M);
     for (int32_t m = 0; m < M; m++) {
         const PlanMicrobatch* mb = &plan->mbs[begin + m];
-        mbs[m] = (Microbatch){.layout = (MbLayout)mb->layout, .replica = r, .shape = mb->shape};
+        mbs[m] = (Microbatch){.layout = (MbLayout)mb->layout, .shape = mb->shape};
         places[m] = m;
         for (int32_t k = 0; k < K; k++) { modes[(int64_t)k * M + m] = mb->recompute[k]; }
     }
@@ -884,7 +884,7 @@ static void print_microbatch(const Plan* plan, const PlanMicrobatch* mb, FILE* o
     }
     fprintf(out, "], \"padded\": %s, \"recompute\": [", mb->layout == LAYOUT_PADDED ? "true" : "false");
     for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
-        fprintf(out, "%s\"%s\"", k > 0 ? ", " : "", plan_recompute_words[mb->recompute[k]]);
+        fprintf(out, "%s\"%s\"", k > 0 ? ", " : "", cost_mode_names[mb->recompute[k]]);
     }
     fprintf(out, "]}");
 }

@@ -201,9 +201,8 @@ static Status open_next(Prompts* p, bool* is_open) {
     int32_t file = p->next_file++;
     if (p->is_stdin) {
         int copy = dup(STDIN_FILENO);
-        FILE* stream = copy >= 0 ? fdopen(copy, "rb") : NULL;
-        if (stream == NULL) { return FAIL(STATUS_IO, "%s: cannot read: %s", p->name, strerror(errno)); }
-        TRY(record_reader_open_stream(&p->reader, stream, p->name, &options));
+        if (copy < 0) { return FAIL(STATUS_IO, "%s: cannot read: %s", p->name, strerror(errno)); }
+        TRY(record_reader_open(&p->reader, copy, p->name, &options));
     } else {
         TRY(record_files_read(&p->files, file, &options, &p->reader));
     }

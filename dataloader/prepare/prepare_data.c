@@ -522,7 +522,7 @@ static Status count_file(Prepare* prep, RecordReader* reader) {
     for (;;) {
         Record record;
         Status status = record_reader_next(reader, &record);
-        report_progress(&prep->report, "checking", byte_source_position(reader->values.source));
+        report_progress(&prep->report, "checking", json_values_position(&reader->values));
         if (status == STATUS_BAD_FORMAT) {
             TRY(pass_over(prep));
             continue;
@@ -595,7 +595,7 @@ static Status write_file(Prepare* prep, RecordReader* reader) {
     for (;;) {
         Record record;
         Status status = record_reader_next(reader, &record);
-        report_progress(&prep->report, "writing", byte_source_position(reader->values.source));
+        report_progress(&prep->report, "writing", json_values_position(&reader->values));
         if (status == STATUS_BAD_FORMAT) { continue; }  // reported by pass 1
         TRY(status);
         if (record.end) { return STATUS_OK; }
@@ -646,11 +646,10 @@ static Status fail_without_samples(const Prepare* prep) {
 static Status open_tokenizer(Prepare* prep) {
     const PrepareOptions* options = prep->options;
     TokenizerOptions source = {.choice = (TokenizerChoice)options->tokenizer,
-                               .vocab = options->vocab,
-                               .merges = options->merges,
-                               .model = options->model,
                                .extra_ids = options->extra_ids,
-                               .file = options->file};
+                               .paths = {options->vocab, options->merges}};
+    if (options->model != NULL) { source.paths[0] = options->model; }
+    if (options->file != NULL) { source.paths[0] = options->file; }
     TRY(tokenizer_open(&prep->tokenizer, &source));
     SampleMaker* maker = &prep->maker;
     maker->tokenizer = prep->tokenizer;

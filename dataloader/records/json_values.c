@@ -1,249 +1,91 @@
+#define _GNU_SOURCE  // pipe2
 #include "json_values.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
 #include <stdarg.h>
-#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
-
-#ifdef DYNAPIPE_ZLIB
-#include <zlib.h>
-#endif
-#ifdef DYNAPIPE_ZSTD
-#include <zstd.h>
-#endif
-
-enum { PACKED_BYTES = 1 << 16, MAGIC_BYTES = 4 };
-
-typedef enum { PLAIN, GZIP, ZSTANDARD } Packing;
-
-struct ByteSource {
-    FILE* stream;
-    char* name;
-    Packing packing;
-    unsigned char packed[PACKED_BYTES];  // bytes [begin, end) are read and not yet used
-    size_t begin, end;
-    int64_t position;
-    bool in_part;  // a packed part has begun and not ended
-#ifdef DYNAPIPE_ZLIB
-    z_stream gzip;
-    bool has_gzip;
-#endif
-#ifdef DYNAPIPE_ZSTD
-    ZSTD_DStream* zstandard;
-#endif
-};
-
-// Returns what a pipe has at once instead of filling 64 KiB, because an interactive caller waits for each
-// answer.
-static Status read_more(ByteSource* source) {
-    unsigned char* to = source->packed + source->end;
-    size_t room = PACKED_BYTES - source->end, got;
-    if (fileno(source->stream) < 0) {  // a memory stream
-        got = fread(to, 1, room, source->stream);
-        if (got == 0 && ferror(source->stream)) {
-            return FAIL(STATUS_IO, "%s: cannot read: %s", source->name, strerror(errno));
-        }
-    } else {
-        ssize_t num_bytes;
-        do { num_bytes = read(fileno(source->stream), to, room); } while (num_bytes < 0 && errno == EINTR);
-        if (num_bytes < 0) { return FAIL(STATUS_IO, "%s: cannot read: %s", source->name, strerror(errno)); }
-        got = (size_t)num_bytes;
-    }
-    source->end += got;
-    source->position += (int64_t)got;
-    return STATUS_OK;
-}
-
-static Status fill(ByteSource* source) {
-    source->begin = source->end = 0;
-    return read_more(source);
-}
-
-static Status fail_missing(const ByteSource* source, const char* what, const char* package) {
-    return FAIL(STATUS_BAD_OPTION,
-                "%s: packed, and this program is built without %s ---> unpack it first, or install %s "
-                "and make again",
-                source->name, what, package);
-}
-
-static void byte_source_close(ByteSource* source) {
-    if (source == NULL) { return; }
-#ifdef DYNAPIPE_ZLIB
-    if (source->has_gzip) { inflateEnd(&source->gzip); }
-#endif
-#ifdef DYNAPIPE_ZSTD
-    ZSTD_freeDStream(source->zstandard);
-#endif
-    fclose(source->stream);
-    free(source->name);
-    free(source);
-}
-
-static Status open_packing(ByteSource* source) {
-    static const unsigned char gzip_magic[] = {0x1f, 0x8b}, zstandard_magic[] = {0x28, 0xb5, 0x2f, 0xfd};
-    TRY(fill(source));
-    // a pipe may return fewer bytes than the signature needs
-    for (size_t had = 0; source->end > had && source->end < MAGIC_BYTES;) {
-        const size_t of_gzip = source->end < sizeof gzip_magic ? source->end : sizeof gzip_magic;
-        if (memcmp(source->packed, gzip_magic, of_gzip) != 0 &&
-            memcmp(source->packed, zstandard_magic, source->end) != 0) {
-            break;
-        }
-        had = source->end;
-        TRY(read_more(source));
-    }
-    if (source->end >= 2 && memcmp(source->packed, gzip_magic, 2) == 0) { source->packing = GZIP; }
-    if (source->end >= 4 && memcmp(source->packed, zstandard_magic, 4) == 0) { source->packing = ZSTANDARD; }
-    if (source->packing == GZIP) {
-#ifdef DYNAPIPE_ZLIB
-        source->has_gzip = inflateInit2(&source->gzip, 16 + MAX_WBITS) == Z_OK;
-        if (!source->has_gzip) { return FAIL(STATUS_NO_MEMORY, "%s: no memory to unpack it", source->name); }
-#else
-        return fail_missing(source, "zlib", "zlib1g-dev");
-#endif
-    }
-    if (source->packing == ZSTANDARD) {
-#ifdef DYNAPIPE_ZSTD
-        source->zstandard = ZSTD_createDStream();
-        if (source->zstandard == NULL) {
-            return FAIL(STATUS_NO_MEMORY, "%s: no memory to unpack it", source->name);
-        }
-        ZSTD_initDStream(source->zstandard);
-#else
-        return fail_missing(source, "libzstd", "libzstd-dev");
-#endif
-    }
-    (void)fail_missing;
-    return STATUS_OK;
-}
-
-Status byte_source_open_stream(ByteSource** out, FILE* stream, const char* name) {
-    ByteSource* source = calloc(1, sizeof *source);
-    char* copy = strdup(name);
-    if (source == NULL || copy == NULL) {
-        fclose(stream);
-        free(source);
-        free(copy);
-        return FAIL(STATUS_NO_MEMORY, "%s: no memory to read it", name);
-    }
-    source->stream = stream;
-    source->name = copy;
-    Status status = open_packing(source);
-    if (status != STATUS_OK) {
-        byte_source_close(source);
-        return status;
-    }
-    *out = source;
-    return STATUS_OK;
-}
-
-// --- unpacking -------------------------------------------------------------------------------------------
-
-#if defined DYNAPIPE_ZLIB || defined DYNAPIPE_ZSTD
-static Status fail_damaged(const ByteSource* source, const char* reason) {
-    return FAIL(STATUS_IO, "%s: packed data is damaged: %s ---> download or pack it again", source->name,
-                reason);
-}
-#endif
-
-#ifdef DYNAPIPE_ZLIB
-// One step: consumes packed bytes, produces bytes, or both.
-static Status unpack_gzip(ByteSource* source, void* out, size_t num_bytes, size_t* got) {
-    z_stream* gzip = &source->gzip;
-    if (!source->in_part && inflateReset(gzip) != Z_OK) { return fail_damaged(source, "no gzip"); }
-    gzip->next_in = source->packed + source->begin;
-    gzip->avail_in = (uInt)(source->end - source->begin);
-    gzip->next_out = out;
-    gzip->avail_out = (uInt)(num_bytes < PACKED_BYTES ? num_bytes : PACKED_BYTES);
-    size_t room = gzip->avail_out;
-    int result = inflate(gzip, Z_NO_FLUSH);
-    if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR) {
-        return fail_damaged(source, gzip->msg != NULL ? gzip->msg : "no gzip");
-    }
-    source->begin = source->end - gzip->avail_in;
-    source->in_part = result != Z_STREAM_END;
-    *got = room - gzip->avail_out;
-    return STATUS_OK;
-}
-#endif
-
-#ifdef DYNAPIPE_ZSTD
-static Status unpack_zstandard(ByteSource* source, void* out, size_t num_bytes, size_t* got) {
-    ZSTD_inBuffer from = {source->packed, source->end, source->begin};
-    ZSTD_outBuffer to = {out, num_bytes, 0};
-    size_t left = ZSTD_decompressStream(source->zstandard, &to, &from);
-    if (ZSTD_isError(left)) { return fail_damaged(source, ZSTD_getErrorName(left)); }
-    source->begin = from.pos;
-    source->in_part = left != 0;
-    *got = to.pos;
-    return STATUS_OK;
-}
-#endif
-
-static Status unpack(ByteSource* source, void* out, size_t num_bytes, size_t* got) {
-#ifdef DYNAPIPE_ZLIB
-    if (source->packing == GZIP) { return unpack_gzip(source, out, num_bytes, got); }
-#endif
-#ifdef DYNAPIPE_ZSTD
-    if (source->packing == ZSTANDARD) { return unpack_zstandard(source, out, num_bytes, got); }
-#endif
-    size_t held = source->end - source->begin;
-    *got = held < num_bytes ? held : num_bytes;
-    memcpy(out, source->packed + source->begin, *got);
-    source->begin += *got;
-    return STATUS_OK;
-}
-
-// Reads up to num_bytes > 0 bytes into `out`; *got is 0 only at the end. STATUS_IO names a file that cannot
-// be read, or whose packed data is damaged or truncated.
-static Status byte_source_read(ByteSource* source, void* out, size_t num_bytes, size_t* got) {
-    *got = 0;
-    for (;;) {
-        if (source->begin < source->end || source->in_part) {
-            size_t used = source->begin;
-            TRY(unpack(source, out, num_bytes, got));
-            if (*got > 0) { return STATUS_OK; }
-            if (source->begin > used) { continue; }
-        }
-        if (source->begin < source->end) {
-            return FAIL(STATUS_IO, "%s: packed data is damaged ---> download or pack it again", source->name);
-        }
-        TRY(fill(source));
-        if (source->end == 0 && source->in_part) {
-            return FAIL(STATUS_IO, "%s: packed data breaks off ---> download or pack it again", source->name);
-        }
-        if (source->end == 0) { return STATUS_OK; }
-    }
-}
-
-int64_t byte_source_position(const ByteSource* source) {
-    return source->position;
-}
-
-// --- json values ---------------------------------------------------------------------------------------
 
 enum { READ_BYTES = 1 << 16 };
 
-Status json_values_open(JsonValues* out, ByteSource* source, const char* path, size_t max_bytes) {
-    JsonValues values = {.source = source,
+extern char** environ;
+
+// --- bytes -----------------------------------------------------------------------------------------------
+
+// A packed file is unpacked by a child process that inherits the descriptor, so its offset remains the
+// position in the file. A pipe has no offset and is read as it is.
+static Status start_unpacker(JsonValues* values) {
+    unsigned char magic[4] = {0};
+    ssize_t got = pread(values->file, magic, sizeof magic, lseek(values->file, 0, SEEK_CUR));
+    bool is_gzip = got >= 2 && memcmp(magic, "\x1f\x8b", 2) == 0;
+    bool is_zstd = got == 4 && memcmp(magic, "\x28\xb5\x2f\xfd", 4) == 0;
+    if (!is_gzip && !is_zstd) { return STATUS_OK; }
+    char* arguments[] = {is_gzip ? (char*)"gzip" : (char*)"zstd", (char*)"-dc", NULL};
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) { return FAIL(STATUS_IO, "%s: %s", values->path, strerror(errno)); }
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, values->file, STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+    int error = posix_spawnp(&values->unpacker, arguments[0], &actions, NULL, arguments, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+    values->in = ends[0];
+    if (error == 0) { return STATUS_OK; }
+    values->unpacker = 0;
+    return FAIL(STATUS_BAD_OPTION, "%s: packed, and %s cannot be run: %s ---> install it, or unpack the file",
+                values->path, arguments[0], strerror(error));
+}
+
+// *got is 0 only at the end. A pipe returns what it has, because an interactive caller waits for each answer.
+static Status read_bytes(JsonValues* values, void* out, size_t num_bytes, size_t* got) {
+    ssize_t length;
+    do { length = read(values->in, out, num_bytes); } while (length < 0 && errno == EINTR);
+    if (length < 0) { return FAIL(STATUS_IO, "%s: cannot read: %s", values->path, strerror(errno)); }
+    *got = (size_t)length;
+    if (length > 0 || values->unpacker == 0) { return STATUS_OK; }
+    int state = -1;
+    waitpid(values->unpacker, &state, 0);
+    values->unpacker = 0;
+    if (state == 0) { return STATUS_OK; }
+    return FAIL(STATUS_IO, "%s: packed data is damaged or cut off ---> download or pack it again",
+                values->path);
+}
+
+Status json_values_open(JsonValues* out, int file, const char* path, size_t max_bytes) {
+    JsonValues values = {.file = file,
+                         .in = file,
                          .path = strdup(path),
                          .max_bytes = max_bytes > 0 ? max_bytes : JSON_VALUES_MAX_BYTES,
                          .next_line = 1};
-    if (values.path == NULL) {
-        byte_source_close(source);
-        return FAIL(STATUS_NO_MEMORY, "%s: no memory to read it", path);
+    Status status = values.path != NULL ? start_unpacker(&values)
+                                        : FAIL(STATUS_NO_MEMORY, "%s: no memory to read it", path);
+    if (status != STATUS_OK) {
+        json_values_close(&values);
+        return status;
     }
     *out = values;
     return STATUS_OK;
 }
 
 void json_values_close(JsonValues* values) {
-    byte_source_close(values->source);
+    if (values->path == NULL) { return; }
+    if (values->in != values->file) { close(values->in); }
+    if (values->unpacker > 0) { waitpid(values->unpacker, NULL, 0); }
+    close(values->file);
     free(values->path);
     free(values->buffer);
     *values = (JsonValues){0};
+}
+
+int64_t json_values_position(const JsonValues* values) {
+    return lseek(values->file, 0, SEEK_CUR);
 }
 
 Status json_values_fail(const JsonValues* values, const char* format, ...) {
@@ -280,7 +122,7 @@ static Status fill_buffer(JsonValues* values) {
         values->capacity = capacity;
     }
     size_t got;
-    TRY(byte_source_read(values->source, values->buffer + values->end, READ_BYTES, &got));
+    TRY(read_bytes(values, values->buffer + values->end, READ_BYTES, &got));
     values->end += got;
     values->at_end = got == 0;
     return STATUS_OK;

@@ -1,38 +1,27 @@
 /*
-json_values.h -- the bytes of a file, plain or compressed with gzip (.gz) or Zstandard (.zst).
+json_values.h -- the values of a JSON file as texts: lines of JSON, the elements of one JSON array, or
+consecutive objects.
 
-The format is detected from the first bytes, not the name. A file of several compressed parts is read to its
-end. Uses zlib (1.2) and libzstd (1.4); built without one of them, its files are refused with a message.
+A file that begins with '[' is an array. One that begins with an object of several lines contains objects with
+optional commas between them; any other has one value per line, blank lines are ignored. A byte-order mark is
+skipped. Values are separated by brackets and quotes alone; the caller parses them. A value beyond the limit
+is skipped without being stored. Files packed by gzip or Zstandard (by their first bytes) are unpacked by the
+programs gzip and zstd.
 */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
+#include <sys/types.h>
 #include "../../util/status.h"
-
-typedef struct ByteSource ByteSource;
-
-// The same for an open stream, which the source then owns (also on failure); `name` is the path in
-// messages.
-Status byte_source_open_stream(ByteSource** out, FILE* stream, const char* name);
-
-int64_t byte_source_position(const ByteSource* source);  // bytes read of the file, for progress
-
-/*
-Splits a file into record texts: lines of JSON, the elements of one JSON array, or consecutive objects.
-
-A file that begins with '[' is an array. One that begins with an object of several lines contains objects with
-optional commas between them; any other has one value per line, blank lines are ignored. A byte-order mark is
-skipped. Values are separated by brackets and quotes alone; the caller parses them. A value beyond the limit
-is skipped without being stored.
-*/
 
 enum { JSON_VALUES_MAX_BYTES = 1 << 28 };
 
 typedef struct {
-    ByteSource* source;
+    int file;        // descriptor
+    int in;          // `file`, or a pipe from the program that unpacks it
+    pid_t unpacker;  // 0: none
     char* path;
     char* buffer;  // bytes [begin, end) are read and not yet used
     size_t begin, end, capacity;
@@ -44,9 +33,10 @@ typedef struct {
     bool at_end, is_begun, is_open, is_array, is_spread, array_ended;
 } JsonValues;
 
-// Takes ownership of the source, also on failure. max_bytes 0: JSON_VALUES_MAX_BYTES.
-Status json_values_open(JsonValues* out, ByteSource* source, const char* path, size_t max_bytes);
-void json_values_close(JsonValues* values);  // an all-zero one is allowed
+// Takes ownership of the descriptor, also on failure. max_bytes 0: JSON_VALUES_MAX_BYTES.
+Status json_values_open(JsonValues* out, int file, const char* path, size_t max_bytes);
+void json_values_close(JsonValues* values);              // an all-zero one is allowed
+int64_t json_values_position(const JsonValues* values);  // bytes read of the file, for progress
 
 // The next value's text, valid until the next call; *text NULL: end. STATUS_BAD_FORMAT: this value is lost,
 // the next call continues after it. Any other failure is final.

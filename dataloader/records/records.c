@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -388,41 +389,28 @@ static RecordForm recognise(const json_t* root, bool asks) {
     return has(root, "text") ? RECORD_TEXT : RECORD_FORMS;
 }
 
-static bool is_name(const char* name, const char* of) {
-    return of != NULL && strcmp(name, of) == 0;
-}
-
-// If the record has exactly one other text, it may be the field.
-static Status fail_missing(const Content* c, const char* field) {
-    const char *inputs = forms[c->form].inputs, *targets = forms[c->form].targets, *other = NULL, *name;
-    int num_others = 0;
+static Status fail_fields(const Content* c, const char* what) {
+    char names[200] = "";
+    const char* name;
     json_t* value;
     json_object_foreach((json_t*)(uintptr_t)c->root, name, value) {
-        bool is_known =
-            is_name(name, inputs) || is_name(name, targets) || is_name(name, forms[c->form].context);
-        if (is_known || strcmp(name, "task") == 0 || !json_is_string(value)) { continue; }
-        num_others++;
-        other = name;
-    }
-    if (num_others == 0 || inputs == NULL) {
-        return json_values_fail(c->values, "field \"%s\" is missing", field);
-    }
-    if (num_others > 1) {
-        return json_values_fail(c->values,
-                                "field \"%s\" is missing ---> say which there are: --inputs-field and "
-                                "--targets-field",
-                                field);
+        size_t length = strlen(names);
+        if (length >= 120) { break; }
+        snprintf(names + length, sizeof names - length, "%s%.40s", length > 0 ? ", " : "", name);
     }
     return json_values_fail(c->values,
-                            "field \"%s\" is missing ---> if it is \"%.60s\": --inputs-field %.60s "
-                            "--targets-field %.60s",
-                            field, other, field == inputs ? other : inputs,
-                            field == inputs ? targets : other);
+                            "%s, it has {%s} ---> name the fields to be read and learnt: --inputs-field and "
+                            "--targets-field",
+                            what, names);
 }
 
 static Status take_field(RecordText* out, const Content* c, const char* field) {
     const json_t* value = json_object_get(c->root, field);
-    if (value == NULL) { return fail_missing(c, field); }
+    if (value == NULL) {
+        char what[100];
+        snprintf(what, sizeof what, "field \"%.60s\" is missing", field);
+        return fail_fields(c, what);
+    }
     if (is_scalar(value)) { return scalar_text(out, value, c->arena); }
     return json_values_fail(c->values, "field \"%s\" is %s, not a text or a number", field, type_name(value));
 }
@@ -448,57 +436,24 @@ static Status read_pair(Content* c) {
     return join_texts(&turn->inputs, parts, 3, c->arena);
 }
 
-// The name of the first list of objects that are not messages; *num_lists: how many there are.
-static const char* find_list(const json_t* root, int* num_lists) {
-    const char *name, *found = NULL;
-    json_t *value, *element;
+// The only list of objects that are not messages, of an object that is not a record; NULL: none.
+static json_t* list_of(const json_t* root, const RecordFields* fields) {
+    bool is_record =
+        !json_is_object(root) || (fields->targets != NULL ? has(root, fields->targets)
+                                                          : recognise(root, fields->asks) != RECORD_FORMS);
+    const char* name;
+    json_t *value, *element, *found = NULL;
     size_t i;
-    *num_lists = 0;
+    if (is_record) { return NULL; }
     json_object_foreach((json_t*)(uintptr_t)root, name, value) {
         bool is_list = json_array_size(value) > 0;
         json_array_foreach(value, i, element) {
             is_list = is_list && json_is_object(element) && !has(element, "role") && !has(element, "from");
         }
-        if (!is_list) { continue; }
-        if (found == NULL) { found = name; }
-        (*num_lists)++;
+        if (is_list && found != NULL) { return NULL; }
+        if (is_list) { found = value; }
     }
     return found;
-}
-
-// The only list of an object that is not a record; NULL: none.
-static json_t* list_of(const json_t* root, const RecordFields* fields) {
-    int num_lists = 0;
-    bool is_record =
-        !json_is_object(root) || (fields->targets != NULL ? has(root, fields->targets)
-                                                          : recognise(root, fields->asks) != RECORD_FORMS);
-    const char* name = is_record ? NULL : find_list(root, &num_lists);
-    return num_lists == 1 ? json_object_get(root, name) : NULL;
-}
-
-static Status fail_unknown(const Content* c) {
-    char names[200] = "";
-    const char* name;
-    json_t* value;
-    json_object_foreach((json_t*)(uintptr_t)c->root, name, value) {
-        size_t length = strlen(names);
-        if (length >= 120) { break; }
-        snprintf(names + length, sizeof names - length, "%s%.40s", length > 0 ? ", " : "", name);
-    }
-    int num_lists;
-    const char* list = find_list(c->root, &num_lists);
-    if (list == NULL) {
-        return json_values_fail(
-            c->values,
-            "no form of data that is known here has the fields {%s} ---> --inputs-field and "
-            "--targets-field, or field \"inputs\" and \"targets\"",
-            names);
-    }
-    return json_values_fail(
-        c->values,
-        "no form of data that is known here has the fields {%s} ---> if \"%.40s\" has the "
-        "records, take them out: jq -c '.\"%.40s\"[]'",
-        names, list, list);
 }
 
 // Texts are in `root` and `arena`. STATUS_BAD_FORMAT names the field that is missing or of the wrong type.
@@ -512,7 +467,7 @@ static Status read_content(Content* c, const RecordFields* fields) {
         c->targets_field = fields->targets;
     } else {
         c->form = recognise(c->root, c->asks);
-        if (c->form == RECORD_FORMS) { return fail_unknown(c); }
+        if (c->form == RECORD_FORMS) { return fail_fields(c, "not a known form of record"); }
         if (is_chat(c->form)) {
             const char* before = forms[c->form].inputs;
             return read_chat(c, before != NULL ? json_object_get(c->root, before) : NULL,
@@ -823,13 +778,7 @@ static Status field_text(RecordText* out, const Content* c, const Known* known, 
             return STATUS_OK;
         }
     }
-    const json_t* value = json_object_get(c->root, name);
-    if (value == NULL) {
-        return json_values_fail(c->values, "field \"%.80s\" of the template is missing", name);
-    }
-    if (is_scalar(value)) { return scalar_text(out, value, c->arena); }
-    return json_values_fail(c->values, "field \"%.80s\" of the template is %s, not a text or a number", name,
-                            type_name(value));
+    return take_field(out, c, name);
 }
 
 // Text with doubled braces replaced by single ones.
@@ -916,41 +865,38 @@ Status record_template_ask(const RecordTemplate* form, RecordText text, const Js
 
 // --- reading ---------------------------------------------------------------------------------------------
 
-static char* base_name(const char* path) {
-    static const char* const endings[] = {".gz", ".zst", ".jsonl", ".ndjson", ".json"};
-    const char* slash = strrchr(path, '/');
-    char* name = strdup(slash != NULL ? slash + 1 : path);
-    if (name == NULL) { return NULL; }
-    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
-        size_t length = strlen(name), ending = strlen(endings[i]);
-        if (length > ending && strcmp(name + length - ending, endings[i]) == 0) {
-            name[length - ending] = '\0';
-        }
-    }
-    if (strlen(name) > RECORD_MAX_TASK_BYTES) { name[RECORD_MAX_TASK_BYTES] = '\0'; }
-    return name;
+// Cuts the ending off.
+static bool strip(char* name, const char* ending) {
+    size_t length = strlen(name), num_bytes = strlen(ending);
+    bool has_it = length > num_bytes && strcmp(name + length - num_bytes, ending) == 0;
+    if (has_it) { name[length - num_bytes] = '\0'; }
+    return has_it;
 }
 
-Status record_reader_open_stream(RecordReader* reader, FILE* stream, const char* path,
-                                 const RecordOptions* options) {
+static bool strip_endings(char* name) {
+    if (!strip(name, ".gz")) { strip(name, ".zst"); }
+    return strip(name, ".jsonl") || strip(name, ".ndjson") || strip(name, ".json");
+}
+
+static const char* base_name(const char* path) {
+    const char* slash = strrchr(path, '/');
+    return slash != NULL ? slash + 1 : path;
+}
+
+Status record_reader_open(RecordReader* reader, int file, const char* path, const RecordOptions* options) {
     *reader = (RecordReader){.options = *options};
     if (reader->options.task_field == NULL) { reader->options.task_field = "task"; }
-    ByteSource* source;
-    TRY(byte_source_open_stream(&source, stream, path));
-    TRY(json_values_open(&reader->values, source, path, options->max_bytes));
-    reader->file_task = base_name(path);
+    TRY(json_values_open(&reader->values, file, path, options->max_bytes));
+    reader->file_task = strdup(base_name(path));
     if (reader->file_task == NULL) {
         record_reader_close(reader);
         return FAIL(STATUS_NO_MEMORY, "%s: no memory to read it", path);
     }
+    strip_endings(reader->file_task);
+    if (strlen(reader->file_task) > RECORD_MAX_TASK_BYTES) {
+        reader->file_task[RECORD_MAX_TASK_BYTES] = '\0';
+    }
     return STATUS_OK;
-}
-
-Status record_reader_open(RecordReader* reader, const char* path, const RecordOptions* options) {
-    *reader = (RecordReader){0};
-    FILE* stream = fopen(path, "rbe");
-    if (stream == NULL) { return FAIL(STATUS_IO, "%s: cannot open: %s", path, strerror(errno)); }
-    return record_reader_open_stream(reader, stream, path, options);
 }
 
 void record_reader_close(RecordReader* reader) {
@@ -1056,7 +1002,9 @@ Status record_reader_next(RecordReader* reader, Record* out) {
 
 // --- files -----------------------------------------------------------------------------------------------
 
-enum { PATH_BYTES = 4096, COPY_BYTES = 1 << 16 };
+enum { PATH_BYTES = 4096 };
+
+static Status add_path(RecordFiles* files, const char* path);
 
 static Status add_file(RecordFiles* files, const char* path, int copy, int64_t num_bytes) {
     if (files->num_files == files->capacity) {
@@ -1073,120 +1021,69 @@ static Status add_file(RecordFiles* files, const char* path, int copy, int64_t n
     return STATUS_OK;
 }
 
-static Status copy_bytes(int from, int to, const char* name, int64_t* num_bytes) {
-    char* bytes = malloc(COPY_BYTES);
-    if (bytes == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory to read it", name); }
-    Status status = STATUS_OK;
-    for (ssize_t got = 1; got != 0 && status == STATUS_OK;) {
-        got = read(from, bytes, COPY_BYTES);
-        if (got < 0 && errno == EINTR) { continue; }
-        if (got < 0) { status = FAIL(STATUS_IO, "%s: cannot read: %s", name, strerror(errno)); }
-        for (ssize_t at = 0; at < got && status == STATUS_OK;) {
-            ssize_t put = write(to, bytes + at, (size_t)(got - at));
-            if (put < 0 && errno != EINTR) {
-                status = FAIL(STATUS_IO,
-                              "%s: cannot copy it to a temporary file: %s ---> set TMPDIR to a folder with "
-                              "room",
-                              name, strerror(errno));
-            }
-            at += put > 0 ? put : 0;
-        }
-        *num_bytes += got > 0 ? got : 0;
-    }
-    free(bytes);
-    return status;
-}
-
-// Copies an open file to an unnamed one.
-static Status add_copy(RecordFiles* files, int from, const char* name) {
+// Copies a stream to an unnamed file.
+static Status add_copy(RecordFiles* files, FILE* from, const char* name) {
     const char* folder = getenv("TMPDIR");
-    char path[PATH_BYTES];
+    char path[PATH_BYTES], bytes[1 << 14];
     snprintf(path, sizeof path, "%s/prepare_data_XXXXXX",
              folder != NULL && folder[0] != '\0' ? folder : "/tmp");
     int copy = mkstemp(path);
-    if (copy < 0) {
-        return FAIL(STATUS_IO, "%s: cannot create: %s ---> set TMPDIR to a folder with room", path,
-                    strerror(errno));
-    }
-    unlink(path);
+    FILE* to = copy >= 0 ? fdopen(dup(copy), "wb") : NULL;
     int64_t num_bytes = 0;
-    Status status = copy_bytes(from, copy, name, &num_bytes);
-    if (status == STATUS_OK) { status = add_file(files, name, copy, num_bytes); }
-    if (status != STATUS_OK) { close(copy); }
+    if (copy >= 0) { unlink(path); }
+    for (size_t got; to != NULL && (got = fread(bytes, 1, sizeof bytes, from)) > 0;) {
+        num_bytes += (int64_t)fwrite(bytes, 1, got, to);
+    }
+    bool failed = to == NULL || ferror(to);
+    failed = (to != NULL && fclose(to) != 0) || failed;
+    Status status =
+        failed ? FAIL(STATUS_IO, "%s: cannot copy it to %s: %s ---> set TMPDIR to a folder with room", name,
+                      path, strerror(errno))
+        : ferror(from) ? FAIL(STATUS_IO, "%s: cannot read: %s", name, strerror(errno))
+                       : add_file(files, name, copy, num_bytes);
+    if (status != STATUS_OK && copy >= 0) { close(copy); }
     return status;
 }
 
 bool record_files_is_data(const char* path) {
-    static const char* const endings[] = {".json", ".jsonl", ".ndjson"};
-    static const char* const packings[] = {"", ".gz", ".zst"};
-    const char* slash = strrchr(path, '/');
-    const char* name = slash != NULL ? slash + 1 : path;
-    size_t length = strlen(name);
-    for (int e = 0; e < 3 && name[0] != '.'; e++) {
-        for (int p = 0; p < 3; p++) {
-            char ending[16];
-            int chars = snprintf(ending, sizeof ending, "%s%s", endings[e], packings[p]);
-            if (length > (size_t)chars && strcmp(name + length - (size_t)chars, ending) == 0) { return true; }
-        }
-    }
-    return false;
+    char name[PATH_BYTES];
+    snprintf(name, sizeof name, "%s", base_name(path));
+    return name[0] != '.' && strip_endings(name);
 }
-
-static int is_data_entry(const struct dirent* entry) {
-    return record_files_is_data(entry->d_name);
-}
-
-static int32_t count_folders(const char* folder) {
-    DIR* stream = opendir(folder);
-    int32_t num_folders = 0;
-    for (struct dirent* entry; stream != NULL && (entry = readdir(stream)) != NULL;) {
-        char path[PATH_BYTES];
-        struct stat info;
-        if (entry->d_name[0] == '.') { continue; }
-        int length = snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        num_folders += length < PATH_BYTES && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-    }
-    if (stream != NULL) { closedir(stream); }
-    return num_folders;
-}
-
-static Status add_path(RecordFiles* files, const char* path, bool in_folder);
 
 static Status add_folder(RecordFiles* files, const char* folder) {
     struct dirent** entries;
-    int num_entries = scandir(folder, &entries, is_data_entry, alphasort);
+    int num_entries = scandir(folder, &entries, NULL, alphasort);
     if (num_entries < 0) { return FAIL(STATUS_IO, "%s: cannot list: %s", folder, strerror(errno)); }
     Status status = STATUS_OK;
-    int32_t num_folders = count_folders(folder);
-    files->num_folders += num_folders;
-    if (num_entries == 0) {
-        status =
-            FAIL(STATUS_IO, "%s: no *.json or *.jsonl (.gz, .zst) in this folder%s ---> name the files%s",
-                 folder, num_folders > 0 ? ", and those in it are not read" : "",
-                 num_folders > 0 ? ", or the folders" : "");
-    }
+    int32_t num_folders = 0, num_files = files->num_files;
     for (int i = 0; i < num_entries; i++) {
         char path[PATH_BYTES];
-        int length = snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name);
-        if (status == STATUS_OK && length >= PATH_BYTES) {
-            status = FAIL(STATUS_IO, "%.60s...: path too long", folder);
+        struct stat info;
+        snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name);
+        if (status == STATUS_OK && entries[i]->d_name[0] != '.' && stat(path, &info) == 0) {
+            num_folders += S_ISDIR(info.st_mode);
+            if (!S_ISDIR(info.st_mode) && record_files_is_data(path)) { status = add_path(files, path); }
         }
-        if (status == STATUS_OK) { status = add_path(files, path, true); }
         free(entries[i]);
     }
     free(entries);
-    return status;
+    files->num_folders += num_folders;
+    if (status != STATUS_OK || files->num_files > num_files) { return status; }
+    return FAIL(STATUS_IO, "%s: no *.json or *.jsonl (.gz, .zst) in this folder%s ---> name the files%s",
+                folder, num_folders > 0 ? ", and those in it are not read" : "",
+                num_folders > 0 ? ", or the folders" : "");
 }
 
-static Status add_path(RecordFiles* files, const char* path, bool in_folder) {
+static Status add_path(RecordFiles* files, const char* path) {
     struct stat info;
-    if (strcmp(path, "-") == 0) { return add_copy(files, STDIN_FILENO, "stdin"); }
+    if (strcmp(path, "-") == 0) { return add_copy(files, stdin, "stdin"); }
     if (stat(path, &info) != 0) { return FAIL(STATUS_IO, "%s: %s", path, strerror(errno)); }
-    if (S_ISDIR(info.st_mode)) { return in_folder ? STATUS_OK : add_folder(files, path); }
+    if (S_ISDIR(info.st_mode)) { return add_folder(files, path); }
     if (S_ISREG(info.st_mode)) { return add_file(files, path, -1, info.st_size); }
     FILE* stream = fopen(path, "rbe");
     if (stream == NULL) { return FAIL(STATUS_IO, "%s: cannot open: %s", path, strerror(errno)); }
-    Status status = add_copy(files, fileno(stream), path);
+    Status status = add_copy(files, stream, path);
     fclose(stream);
     return status;
 }
@@ -1194,7 +1091,7 @@ static Status add_path(RecordFiles* files, const char* path, bool in_folder) {
 Status record_files_open(RecordFiles* out, char** paths, int num_paths) {
     *out = (RecordFiles){0};
     for (int i = 0; i < num_paths; i++) {
-        Status status = add_path(out, paths[i], false);
+        Status status = add_path(out, paths[i]);
         if (status != STATUS_OK) {
             record_files_close(out);
             return status;
@@ -1215,11 +1112,8 @@ void record_files_close(RecordFiles* files) {
 Status record_files_read(const RecordFiles* files, int32_t file, const RecordOptions* options,
                          RecordReader* out) {
     const RecordFile* from = &files->files[file];
-    if (from->copy < 0) { return record_reader_open(out, from->path, options); }
-    int copy = dup(from->copy);
-    FILE* stream = copy >= 0 && lseek(copy, 0, SEEK_SET) == 0 ? fdopen(copy, "rb") : NULL;
-    if (stream == NULL) {
-        return FAIL(STATUS_IO, "%s: cannot read its copy: %s", from->path, strerror(errno));
-    }
-    return record_reader_open_stream(out, stream, from->path, options);
+    int copy = from->copy < 0 ? open(from->path, O_RDONLY | O_CLOEXEC) : dup(from->copy);
+    if (copy < 0) { return FAIL(STATUS_IO, "%s: cannot open: %s", from->path, strerror(errno)); }
+    if (from->copy >= 0) { lseek(copy, 0, SEEK_SET); }
+    return record_reader_open(out, copy, from->path, options);
 }

@@ -147,11 +147,9 @@ typedef struct {
     size_t list_at;
 } RecordReader;
 
-Status record_reader_open(RecordReader* reader, const char* path, const RecordOptions* options);
-// The reader owns the stream, also on failure; `path` is used in messages and as the samples' task. On
+// The reader owns the descriptor, also on failure; `path` is used in messages and as the samples' task. On
 // failure there is nothing to close.
-Status record_reader_open_stream(RecordReader* reader, FILE* stream, const char* path,
-                                 const RecordOptions* options);
+Status record_reader_open(RecordReader* reader, int file, const char* path, const RecordOptions* options);
 void record_reader_close(RecordReader* reader);  // an all-zero reader is allowed
 // The next record. STATUS_BAD_FORMAT: only this one is lost, the next call continues. Any other failure is
 // final.

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE  // open_memstream
 #include "hf_tokenizer.h"
 
 #include <jansson.h>
@@ -7,20 +8,112 @@
 #include <stdlib.h>
 #include <string.h>
 #include "bpe.h"
+#include "../../util/arena.h"
 #include "../../util/files.h"
 
 #define BLANK "\xe2\x96\x81"  // U+2581, which stands for a blank in pieces
 #define AS_T5                                                                                          \
     "---> of Unigram, only what T5's tokenizer.json has works; else give spiece.model to --tokenizer " \
     "sentencepiece"
+#define AS_GPT2 "---> of BPE, only what GPT-2's tokenizer.json has works"
+#define WORKS "---> a tokenizer.json as of T5 (Unigram) or of GPT-2 (byte-level BPE) works"
+
+// --- rules -----------------------------------------------------------------------------------------------
+
+// What the value at a path like "model.vocab" must be: values as JSON, "|" between them. A missing value is
+// null.
+typedef struct {
+    const char *path, *allowed;
+} Rule;
+
+static const Rule bpe_rules[] = {
+    {"model.continuing_subword_prefix", "null|\"\""},
+    {"model.end_of_word_suffix", "null|\"\""},
+    {"model.byte_fallback", "null|false"},
+    {"model.ignore_merges", "null|false"},
+    {"model.dropout", "null|0|0.0"},
+    {"normalizer", "null"},
+    {"pre_tokenizer.type", "\"ByteLevel\""},
+    {"pre_tokenizer.add_prefix_space", "false"},
+    {"pre_tokenizer.use_regex", "null|true"},
+    {"post_processor.type", "null|\"ByteLevel\""},
+    {NULL, NULL},
+};
+static const Rule unigram_rules[] = {
+    {"model.byte_fallback", "null|false"},
+    {"post_processor.type", "\"TemplateProcessing\""},
+    {NULL, NULL},
+};
+static const Rule metaspace_rules[] = {
+    {"type", "\"Metaspace\""},
+    {"replacement", "\"" BLANK "\""},
+    {"prepend_scheme", "null|\"always\""},
+    {"add_prefix_space", "null|true"},
+    {"split", "null|true"},
+    {NULL, NULL},
+};
+static const Rule word_split_rules[] = {{"type", "\"WhitespaceSplit\""}, {NULL, NULL}};
+static const Rule character_map_rules[] = {{"type", "\"Precompiled\""}, {NULL, NULL}};
+static const Rule strip_rules[] = {
+    {"type", "\"Strip\""}, {"strip_left", "false"}, {"strip_right", "true"}, {NULL, NULL}};
+static const Rule fold_rules[] = {{"type", "\"Replace\""},
+                                  {"pattern.Regex", "\" {2,}\""},
+                                  {"content", "\" \"|\"" BLANK "\""},
+                                  {NULL, NULL}};
+
+// NULL: nothing there.
+static const json_t* value_at(const json_t* root, const char* path) {
+    for (char name[64]; root != NULL && *path != '\0'; path += strspn(path, ".")) {
+        size_t length = strcspn(path, ".");
+        snprintf(name, sizeof name, "%.*s", (int)length, path);
+        root =
+            json_is_array(root) ? json_array_get(root, strtoul(name, NULL, 10)) : json_object_get(root, name);
+        path += length;
+    }
+    return root;
+}
+
+// The value as JSON, cut to 60 bytes.
+static void print_value(char out[64], const json_t* value) {
+    char* text = value != NULL ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    snprintf(out, 64, "%.60s", text != NULL ? text : "null");
+    free(text);
+}
+
+static const Rule* broken_rule(const json_t* root, const Rule* rules) {
+    for (; rules->path != NULL; rules++) {
+        char text[64];
+        print_value(text, value_at(root, rules->path));
+        size_t length = strlen(text);
+        const char* at = rules->allowed;
+        while (at != NULL && !(strncmp(at, text, length) == 0 && (at[length] == '|' || at[length] == '\0'))) {
+            at = strchr(at, '|');
+            at = at != NULL ? at + 1 : NULL;
+        }
+        if (at == NULL) { return rules; }
+    }
+    return NULL;
+}
+
+static Status check_rules(const json_t* root, const Rule* rules, const char* name, const char* prefix,
+                          const char* remedy) {
+    const Rule* broken = broken_rule(root, rules);
+    if (broken == NULL) { return STATUS_OK; }
+    char text[64];
+    print_value(text, value_at(root, broken->path));
+    return FAIL(STATUS_BAD_FORMAT, "%s: %s%s is %s, not %s %s", name, prefix, broken->path, text,
+                broken->allowed, remedy);
+}
+
+// --- Unigram ---------------------------------------------------------------------------------------------
 
 // As in sentencepiece_model.proto.
 enum { PIECE_NORMAL = 1, PIECE_UNKNOWN = 2, PIECE_CONTROL = 3 };
 
 typedef struct {
     const json_t* root;
-    const json_t* model;
     const char* name;
+    Arena arena;
     size_t num_pieces;     // of the model and the added tokens
     const char** pieces;   // [num_pieces], borrowed from root
     double* scores;        // [num_pieces]
@@ -29,28 +122,31 @@ typedef struct {
     const char *eos, *unk;
 } Unigram;
 
-// The "type" of a part; "null" if the part is missing, "?" if it has no type.
-static const char* hf_unigram_type(const json_t* part) {
-    if (part == NULL || json_is_null(part)) { return "null"; }
-    const char* type = json_string_value(json_object_get(part, "type"));
-    return type != NULL ? type : "?";
-}
-
-static bool is_type(const json_t* part, const char* type) {
-    return strcmp(hf_unigram_type(part), type) == 0;
-}
-
 // Part i of a "Sequence" (its parts are in `field`), or the part itself; NULL after the end.
 static const json_t* step_of(const json_t* part, const char* field, size_t i) {
-    if (is_type(part, "Sequence")) { return json_array_get(json_object_get(part, field), i); }
-    return i == 0 && !is_type(part, "null") ? part : NULL;
+    const char* type = json_string_value(json_object_get(part, "type"));
+    if (type != NULL && strcmp(type, "Sequence") == 0) {
+        return json_array_get(json_object_get(part, field), i);
+    }
+    return i == 0 && json_is_object(part) ? part : NULL;
 }
 
-// --- pieces ----------------------------------------------------------------------------------------------
-
 static Status take_pieces(Unigram* u) {
-    size_t i;
-    const json_t *pair, *vocab = json_object_get(u->model, "vocab");
+    const json_t *vocab = value_at(u->root, "model.vocab"), *added = value_at(u->root, "added_tokens");
+    const json_t *pair, *token, *unk = value_at(u->root, "model.unk_id");
+    size_t i, in_model = json_array_size(vocab);
+    if (in_model == 0) {
+        return FAIL(STATUS_BAD_FORMAT,
+                    "%s: model.vocab is no list [[\"piece\", score], ...] ---> download it again", u->name);
+    }
+    u->num_pieces = in_model;
+    json_array_foreach(added, i, token) {
+        json_int_t id = json_integer_value(json_object_get(token, "id"));
+        u->num_pieces += id >= 0 && (size_t)id >= in_model;
+    }
+    ARENA_TRY_NEW(u->pieces, &u->arena, const char*, u->num_pieces);
+    ARENA_TRY_NEW(u->scores, &u->arena, double, u->num_pieces);
+    ARENA_TRY_NEW(u->types, &u->arena, uint8_t, u->num_pieces);
     json_array_foreach(vocab, i, pair) {
         const char* piece = json_string_value(json_array_get(pair, 0));
         const json_t* score = json_array_get(pair, 1);
@@ -62,18 +158,13 @@ static Status take_pieces(Unigram* u) {
         u->scores[i] = json_number_value(score);
         u->types[i] = PIECE_NORMAL;
     }
-    const json_t* unk = json_object_get(u->model, "unk_id");
-    if (!json_is_integer(unk) || json_integer_value(unk) < 0 ||
-        (size_t)json_integer_value(unk) >= json_array_size(vocab)) {
+    json_int_t unk_id = json_is_integer(unk) ? json_integer_value(unk) : -1;
+    if (unk_id < 0 || (size_t)unk_id >= in_model) {
         return FAIL(STATUS_BAD_FORMAT, "%s: model.unk_id names none of the %zu pieces " AS_T5, u->name,
-                    json_array_size(vocab));
+                    in_model);
     }
-    size_t unk_id = (size_t)json_integer_value(unk);
     u->types[unk_id] = PIECE_UNKNOWN;
     u->unk = u->pieces[unk_id];
-    if (json_is_true(json_object_get(u->model, "byte_fallback"))) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: model.byte_fallback is true " AS_T5, u->name);
-    }
     return STATUS_OK;
 }
 
@@ -82,25 +173,17 @@ static Status take_pieces(Unigram* u) {
 static Status take_added(Unigram* u) {
     size_t i;
     const json_t* token;
-    json_array_foreach(json_object_get(u->root, "added_tokens"), i, token) {
+    json_array_foreach(value_at(u->root, "added_tokens"), i, token) {
         const char* content = json_string_value(json_object_get(token, "content"));
-        const json_t* id_value = json_object_get(token, "id");
-        json_int_t id = json_integer_value(id_value);
-        if (content == NULL || content[0] == '\0' || !json_is_integer(id_value) || id < 0 ||
-            (size_t)id >= u->num_pieces) {
+        const json_t* value = json_object_get(token, "id");
+        json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
+        bool in_range = content != NULL && content[0] != '\0' && id >= 0 && (size_t)id < u->num_pieces;
+        bool is_free = in_range && (u->pieces[id] == NULL || strcmp(u->pieces[id], content) == 0);
+        if (!is_free || !json_is_true(json_object_get(token, "special"))) {
             return FAIL(STATUS_BAD_FORMAT,
-                        "%s: added_tokens[%zu] \"%.60s\": id %lld ---> ids must be 0 ... %zu, without a gap",
-                        u->name, i, content != NULL ? content : "", (long long)id, u->num_pieces - 1);
-        }
-        if (!json_is_true(json_object_get(token, "special"))) {
-            return FAIL(STATUS_BAD_FORMAT,
-                        "%s: added_tokens[%zu] \"%.60s\" is not special, so it is searched in texts " AS_T5,
-                        u->name, i, content);
-        }
-        if (u->pieces[id] != NULL && strcmp(u->pieces[id], content) != 0) {
-            return FAIL(STATUS_BAD_FORMAT,
-                        "%s: added_tokens[%zu] \"%.60s\" has the id %lld of \"%.60s\" " AS_T5, u->name, i,
-                        content, (long long)id, u->pieces[id]);
+                        "%s: added_tokens[%zu] \"%.60s\" is not a special token with an id of its own, 0 ... "
+                        "%zu " AS_T5,
+                        u->name, i, content != NULL ? content : "", u->num_pieces - 1);
         }
         u->pieces[id] = content;
         if (u->types[id] != PIECE_UNKNOWN) { u->types[id] = PIECE_CONTROL; }
@@ -110,8 +193,7 @@ static Status take_added(Unigram* u) {
             return FAIL(STATUS_BAD_FORMAT, "%s: added_tokens: none has the id %zu " AS_T5, u->name, i);
         }
         // such a piece would let the library join words, which Hugging Face splits
-        bool spans = strstr(u->pieces[i] + 1, BLANK) != NULL && u->types[i] == PIECE_NORMAL;
-        if (spans) {
+        if (strstr(u->pieces[i] + 1, BLANK) != NULL && u->types[i] == PIECE_NORMAL) {
             return FAIL(STATUS_BAD_FORMAT, "%s: model.vocab[%zu] \"%.60s\" spans words " AS_T5, u->name, i,
                         u->pieces[i]);
         }
@@ -119,162 +201,64 @@ static Status take_added(Unigram* u) {
     return STATUS_OK;
 }
 
-static Status allocate_pieces(Unigram* u) {
-    const json_t* vocab = json_object_get(u->model, "vocab");
-    size_t i, in_model = json_array_size(vocab), added = 0;
-    const json_t* token;
-    if (!json_is_array(vocab) || in_model == 0) {
-        return FAIL(STATUS_BAD_FORMAT,
-                    "%s: model.vocab is no list [[\"piece\", score], ...] ---> download it again", u->name);
-    }
-    json_array_foreach(json_object_get(u->root, "added_tokens"), i, token) {
-        json_int_t id = json_integer_value(json_object_get(token, "id"));
-        added += id >= 0 && (size_t)id >= in_model;
-    }
-    u->num_pieces = in_model + added;
-    u->pieces = calloc(u->num_pieces, sizeof u->pieces[0]);
-    u->scores = calloc(u->num_pieces, sizeof u->scores[0]);
-    u->types = calloc(u->num_pieces, sizeof u->types[0]);
-    return u->pieces != NULL && u->scores != NULL && u->types != NULL
-               ? STATUS_OK
-               : FAIL(STATUS_NO_MEMORY, "%s: no memory for %zu pieces", u->name, u->num_pieces);
-}
-
-// --- processing before and after the model ----------------------------------------------------------------
-
-static Status check_metaspace(const json_t* step, const char* name) {
-    const char* replacement = json_string_value(json_object_get(step, "replacement"));
-    if (replacement == NULL || strcmp(replacement, BLANK) != 0) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: pre_tokenizer: Metaspace.replacement is not " BLANK " " AS_T5,
-                    name);
-    }
-    const char* prepend = json_string_value(json_object_get(step, "prepend_scheme"));
-    if (prepend != NULL && strcmp(prepend, "always") != 0) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: pre_tokenizer: Metaspace.prepend_scheme is not \"always\" " AS_T5,
-                    name);
-    }
-    if (json_is_false(json_object_get(step, "add_prefix_space"))) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: pre_tokenizer: Metaspace.add_prefix_space is false " AS_T5, name);
-    }
-    if (json_is_false(json_object_get(step, "split"))) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: pre_tokenizer: Metaspace.split is false " AS_T5, name);
-    }
-    return STATUS_OK;
-}
-
-// Metaspace, with or without WhitespaceSplit before it.
-static Status check_pre_tokenizer(const Unigram* u, bool* splits) {
-    const json_t* part = json_object_get(u->root, "pre_tokenizer");
-    const json_t* first = step_of(part, "pretokenizers", 0);
-    *splits = is_type(first, "WhitespaceSplit");
-    const json_t* metaspace = step_of(part, "pretokenizers", *splits ? 1 : 0);
-    if (!is_type(metaspace, "Metaspace") || step_of(part, "pretokenizers", *splits ? 2 : 1) != NULL) {
-        return FAIL(STATUS_BAD_FORMAT,
-                    "%s: pre_tokenizer is \"%.60s\"%s, not WhitespaceSplit and Metaspace " AS_T5, u->name,
-                    hf_unigram_type(part), is_type(part, "Sequence") ? " of other parts" : "");
-    }
-    return check_metaspace(metaspace, u->name);
-}
-
-static bool is_right_strip(const json_t* step) {
-    return is_type(step, "Strip") && json_is_false(json_object_get(step, "strip_left")) &&
-           json_is_true(json_object_get(step, "strip_right"));
-}
-
-// Folds consecutive blanks.
-static bool is_blank_folding(const json_t* step) {
-    const char* pattern = json_string_value(json_object_get(json_object_get(step, "pattern"), "Regex"));
-    const char* content = json_string_value(json_object_get(step, "content"));
-    return is_type(step, "Replace") && pattern != NULL && strcmp(pattern, " {2,}") == 0 && content != NULL &&
-           (strcmp(content, BLANK) == 0 || strcmp(content, " ") == 0);
-}
-
-// The character map, then stripping and folding of blanks as WhitespaceSplit does. SentencePiece does both,
-// so without WhitespaceSplit both must be present.
-static Status check_normalizer(Unigram* u, bool splits) {
-    const json_t* part = json_object_get(u->root, "normalizer");
+// Before the model: Metaspace, with or without WhitespaceSplit before it; the character map, then stripping
+// and folding of blanks as WhitespaceSplit does. SentencePiece does both, so without WhitespaceSplit both
+// must be present.
+static Status check_steps(Unigram* u) {
+    const json_t *split = value_at(u->root, "pre_tokenizer"), *map = value_at(u->root, "normalizer"), *step;
+    bool splits = broken_rule(step_of(split, "pretokenizers", 0), word_split_rules) == NULL;
     bool strips = splits, folds = splits;
-    for (size_t i = 0;; i++) {
-        const json_t* step = step_of(part, "normalizers", i);
-        if (step == NULL) { break; }
-        bool known = i == 0 ? is_type(step, "Precompiled") : is_right_strip(step) || is_blank_folding(step);
-        if (!known) {
-            return FAIL(STATUS_BAD_FORMAT,
-                        "%s: normalizer: step %zu is \"%.60s\" as T5 does not have it " AS_T5, u->name, i,
-                        hf_unigram_type(step));
-        }
-        if (i == 0) { u->charsmap = json_string_value(json_object_get(step, "precompiled_charsmap")); }
-        strips = strips || is_right_strip(step);
-        folds = folds || is_blank_folding(step);
+    TRY(check_rules(step_of(split, "pretokenizers", splits), metaspace_rules, u->name,
+                    "pre_tokenizer: Metaspace.", AS_T5));
+    bool has_more = step_of(split, "pretokenizers", (size_t)splits + 1) != NULL;
+    TRY(check_rules(step_of(map, "normalizers", 0), character_map_rules, u->name, "normalizer: first step's ",
+                    AS_T5));
+    u->charsmap = json_string_value(value_at(step_of(map, "normalizers", 0), "precompiled_charsmap"));
+    for (size_t i = 1; (step = step_of(map, "normalizers", i)) != NULL; i++) {
+        bool is_strip = broken_rule(step, strip_rules) == NULL,
+             is_fold = broken_rule(step, fold_rules) == NULL;
+        has_more = has_more || (!is_strip && !is_fold);
+        strips = strips || is_strip;
+        folds = folds || is_fold;
     }
-    if (u->charsmap == NULL) {
-        return FAIL(STATUS_BAD_FORMAT,
-                    "%s: normalizer has no \"Precompiled\" with precompiled_charsmap " AS_T5, u->name);
-    }
-    if (!strips || !folds) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: normalizer leaves %s, and there is no WhitespaceSplit " AS_T5,
-                    u->name, strips ? "runs of blanks" : "blanks at the end");
-    }
-    return STATUS_OK;
+    if (!has_more && u->charsmap != NULL && strips && folds) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_FORMAT, "%s: %s " AS_T5, u->name,
+                has_more              ? "pre_tokenizer or normalizer has steps that T5 does not have"
+                : u->charsmap == NULL ? "normalizer has no precompiled_charsmap"
+                                      : "normalizer leaves blanks at the end or in a row");
 }
 
 // One end-of-text token after the text and nothing else.
 static Status take_eos(Unigram* u) {
-    const json_t* part = json_object_get(u->root, "post_processor");
-    const json_t* single = json_object_get(part, "single");
-    if (!is_type(part, "TemplateProcessing")) {
-        return FAIL(STATUS_BAD_FORMAT,
-                    "%s: post_processor is \"%.60s\", not \"TemplateProcessing\" with </s> " AS_T5, u->name,
-                    hf_unigram_type(part));
-    }
-    const json_t* text = json_object_get(json_array_get(single, 0), "Sequence");
-    const json_t* end = json_object_get(json_array_get(single, 1), "SpecialToken");
-    u->eos = json_string_value(json_object_get(end, "id"));
-    if (json_array_size(single) != 2 || text == NULL || u->eos == NULL) {
+    const json_t* single = value_at(u->root, "post_processor.single");
+    u->eos = json_string_value(value_at(single, "1.SpecialToken.id"));
+    if (json_array_size(single) != 2 || value_at(single, "0.Sequence") == NULL || u->eos == NULL) {
         return FAIL(STATUS_BAD_FORMAT, "%s: post_processor.single is not the text and an end token " AS_T5,
                     u->name);
     }
-    size_t id = 0;
-    while (id < u->num_pieces && strcmp(u->pieces[id], u->eos) != 0) { id++; }
-    if (id == u->num_pieces || u->types[id] != PIECE_CONTROL) {
-        return FAIL(STATUS_BAD_FORMAT,
-                    "%s: post_processor: \"%.60s\" is no special token of added_tokens " AS_T5, u->name,
-                    u->eos);
+    for (size_t id = 0; id < u->num_pieces; id++) {
+        if (u->types[id] == PIECE_CONTROL && strcmp(u->pieces[id], u->eos) == 0) { return STATUS_OK; }
     }
-    return STATUS_OK;
+    return FAIL(STATUS_BAD_FORMAT, "%s: post_processor: \"%.60s\" is no special token of added_tokens " AS_T5,
+                u->name, u->eos);
 }
 
 // --- writing the model -----------------------------------------------------------------------------------
 
-static int base64_digit(char c) {
-    if (c >= 'A' && c <= 'Z') { return c - 'A'; }
-    if (c >= 'a' && c <= 'z') { return c - 'a' + 26; }
-    if (c >= '0' && c <= '9') { return c - '0' + 52; }
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
-// The bytes of the character map; the caller frees them.
-static Status decode_base64(const Unigram* u, unsigned char** out, size_t* num_bytes) {
-    size_t length = strlen(u->charsmap);
-    unsigned char* bytes = malloc(length + 1);
-    if (bytes == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for the character map", u->name); }
-    while (length > 0 && u->charsmap[length - 1] == '=') { length--; }
-    uint32_t bits = 0;
+// Decodes base64 into the arena; false if it is none.
+static bool decode_base64(Unigram* u, unsigned char** out, size_t* num_bytes) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t length = strcspn(u->charsmap, "=");
+    *out = ARENA_NEW(&u->arena, unsigned char, length + 1);
     *num_bytes = 0;
-    for (size_t i = 0; i < length; i++) {
-        int digit = base64_digit(u->charsmap[i]);
-        if (digit < 0) {
-            free(bytes);
-            return FAIL(
-                STATUS_BAD_FORMAT,
-                "%s: normalizer: precompiled_charsmap is no base64 at character %zu ---> download it again",
-                u->name, i);
-        }
-        bits = bits << 6 | (uint32_t)digit;
-        if (i % 4 != 0) { bytes[(*num_bytes)++] = (unsigned char)(bits >> (6 - 2 * (i % 4))); }
+    uint32_t bits = 0;
+    for (size_t i = 0; *out != NULL && i < length; i++) {
+        const char* digit = strchr(digits, u->charsmap[i]);
+        if (digit == NULL) { return false; }
+        bits = bits << 6 | (uint32_t)(digit - digits);
+        if (i % 4 != 0) { (*out)[(*num_bytes)++] = (unsigned char)(bits >> (6 - 2 * (i % 4))); }
     }
-    *out = bytes;
-    return STATUS_OK;
+    return *out != NULL;
 }
 
 static void put_varint(FILE* out, uint64_t value) {
@@ -324,125 +308,28 @@ static void write_model(FILE* out, const Unigram* u, const unsigned char* charsm
     put_bytes(out, 2, charsmap, charsmap_bytes);
 }
 
-static Status encode_model(const Unigram* u, char** model, size_t* num_bytes) {
-    unsigned char* charsmap = NULL;
-    size_t charsmap_bytes = 0;
-    TRY(decode_base64(u, &charsmap, &charsmap_bytes));
+// The caller frees *model.
+static Status convert(Unigram* u, char** model, size_t* num_bytes) {
+    unsigned char* charsmap;
+    size_t charsmap_bytes;
+    TRY(take_pieces(u));
+    TRY(check_rules(u->root, unigram_rules, u->name, "", AS_T5));
+    TRY(take_added(u));
+    TRY(check_steps(u));
+    TRY(take_eos(u));
+    if (!decode_base64(u, &charsmap, &charsmap_bytes)) {
+        return FAIL(STATUS_BAD_FORMAT,
+                    "%s: normalizer: precompiled_charsmap is no base64 ---> download it again", u->name);
+    }
     FILE* out = open_memstream(model, num_bytes);
     if (out != NULL) { write_model(out, u, charsmap, charsmap_bytes); }
-    free(charsmap);
-    bool failed = out == NULL || ferror(out);
-    if (out != NULL && fclose(out) != 0) { failed = true; }
-    return failed ? FAIL(STATUS_NO_MEMORY, "%s: no memory for its model", u->name) : STATUS_OK;
+    return out != NULL && fclose(out) == 0 ? STATUS_OK
+                                           : FAIL(STATUS_NO_MEMORY, "%s: no memory for its model", u->name);
 }
-
-static Status convert(Unigram* u, char** model, size_t* num_bytes) {
-    bool splits;
-    TRY(allocate_pieces(u));
-    TRY(take_pieces(u));
-    TRY(take_added(u));
-    TRY(check_pre_tokenizer(u, &splits));
-    TRY(check_normalizer(u, splits));
-    TRY(take_eos(u));
-    return encode_model(u, model, num_bytes);
-}
-
-// The caller frees *model. `name` is used in messages.
-static Status hf_unigram_to_model(const json_t* root, const char* name, char** model, size_t* num_bytes) {
-    Unigram u = {.root = root, .model = json_object_get(root, "model"), .name = name};
-    Status status = convert(&u, model, num_bytes);
-    free(u.pieces);
-    free(u.scores);
-    free(u.types);
-    return status;
-}
-
-#define WORKS "---> a tokenizer.json as of T5 (Unigram) or of GPT-2 (byte-level BPE) works"
-#define AS_GPT2 "---> of BPE, only what GPT-2's tokenizer.json has works"
 
 // --- byte-level BPE --------------------------------------------------------------------------------------
 
-static bool is_null_or(const json_t* value, const char* text) {
-    return value == NULL || json_is_null(value) ||
-           (json_is_string(value) && strcmp(json_string_value(value), text) == 0);
-}
-
-static Status check_bpe_model(const json_t* model, const char* name) {
-    static const char* const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
-    static const char* const flags[] = {"byte_fallback", "ignore_merges"};
-    for (int i = 0; i < 2; i++) {
-        const json_t* affix = json_object_get(model, affixes[i]);
-        if (!is_null_or(affix, "")) {
-            return FAIL(STATUS_BAD_FORMAT, "%s: model.%s is not empty " AS_GPT2, name, affixes[i]);
-        }
-        if (json_is_true(json_object_get(model, flags[i]))) {
-            return FAIL(STATUS_BAD_FORMAT, "%s: model.%s is true " AS_GPT2, name, flags[i]);
-        }
-    }
-    const json_t* dropout = json_object_get(model, "dropout");
-    if (dropout != NULL && !json_is_null(dropout) && json_number_value(dropout) != 0) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: model.dropout makes tokens random ---> set it to null", name);
-    }
-    return STATUS_OK;
-}
-
-static Status check_bpe_steps(const json_t* root, const char* name) {
-    const char* normalizer = hf_unigram_type(json_object_get(root, "normalizer"));
-    if (strcmp(normalizer, "null") != 0) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: normalizer is \"%.60s\", not null " AS_GPT2, name, normalizer);
-    }
-    const json_t* split = json_object_get(root, "pre_tokenizer");
-    if (strcmp(hf_unigram_type(split), "ByteLevel") != 0) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: pre_tokenizer is \"%.60s\", not \"ByteLevel\" " AS_GPT2, name,
-                    hf_unigram_type(split));
-    }
-    if (!json_is_false(json_object_get(split, "add_prefix_space"))) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: pre_tokenizer.add_prefix_space is not false " AS_GPT2, name);
-    }
-    if (json_is_false(json_object_get(split, "use_regex"))) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: pre_tokenizer.use_regex is false " AS_GPT2, name);
-    }
-    const char* ending = hf_unigram_type(json_object_get(root, "post_processor"));
-    if (strcmp(ending, "null") != 0 && strcmp(ending, "ByteLevel") != 0) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: post_processor is \"%.60s\", not null or \"ByteLevel\" " AS_GPT2,
-                    name, ending);
-    }
-    return STATUS_OK;
-}
-
-// Tokens searched in the text before splitting: only end-of-text, which texts do not contain.
-static Status check_bpe_added(const json_t* root, const char* name) {
-    size_t i;
-    const json_t *token, *added = json_object_get(root, "added_tokens");
-    json_array_foreach(added, i, token) {
-        const char* content = json_string_value(json_object_get(token, "content"));
-        if (content == NULL || strcmp(content, BPE_EOT_TEXT) != 0) {
-            return FAIL(STATUS_BAD_FORMAT,
-                        "%s: added_tokens[%zu] is \"%.60s\" ---> of BPE, only " BPE_EOT_TEXT
-                        " may be added; leave the token out, or give vocab.json and merges.txt to "
-                        "--tokenizer gpt2",
-                        name, i, content != NULL ? content : "no string");
-        }
-    }
-    return STATUS_OK;
-}
-
 // "left right" or ["left", "right"], depending on the version.
-static Status print_merge(FILE* out, const json_t* merge, const char* name, size_t i) {
-    const char *left = json_string_value(merge), *right = NULL;
-    if (json_array_size(merge) == 2) {
-        left = json_string_value(json_array_get(merge, 0));
-        right = json_string_value(json_array_get(merge, 1));
-    }
-    if (left == NULL || (right == NULL) == (json_is_array(merge) != 0) || strchr(left, '\n') != NULL ||
-        (right != NULL && strchr(right, '\n') != NULL)) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: model.merges[%zu] is not two tokens ---> download it again", name,
-                    i);
-    }
-    fprintf(out, right != NULL ? "%s %s\n" : "%s\n", left, right);
-    return STATUS_OK;
-}
-
 static Status print_merges(HfTokenizer* hf, const json_t* merges, const char* name) {
     size_t num_bytes, i;
     const json_t* merge;
@@ -450,23 +337,40 @@ static Status print_merges(HfTokenizer* hf, const json_t* merges, const char* na
     if (out == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its merges", name); }
     Status status = STATUS_OK;
     json_array_foreach(merges, i, merge) {
-        if (status == STATUS_OK) { status = print_merge(out, merge, name, i); }
+        const char *left = json_string_value(json_array_get(merge, 0)),
+                   *right = json_string_value(json_array_get(merge, 1)), *both = json_string_value(merge);
+        bool is_pair = json_array_size(merge) == 2 && left != NULL && right != NULL;
+        if (both == NULL && !is_pair) {
+            status = FAIL(STATUS_BAD_FORMAT, "%s: model.merges[%zu] is not two tokens ---> download it again",
+                          name, i);
+            break;
+        }
+        fprintf(out, is_pair ? "%s %s\n" : "%s\n", is_pair ? left : both, right);
     }
     return fclose(out) == 0 || status != STATUS_OK
                ? status
                : FAIL(STATUS_NO_MEMORY, "%s: no memory for its merges", name);
 }
 
-static Status take_bpe(HfTokenizer* hf, const json_t* root, const json_t* model, const char* name) {
+// Added tokens are searched in texts: only end-of-text may be one, which texts do not contain.
+static Status take_bpe(HfTokenizer* hf, const json_t* root, const char* name) {
+    const json_t *vocab = value_at(root, "model.vocab"), *merges = value_at(root, "model.merges"), *token;
+    size_t i;
     hf->kind = HF_BPE;
-    const json_t *vocab = json_object_get(model, "vocab"), *merges = json_object_get(model, "merges");
     if (!json_is_object(vocab) || !json_is_array(merges)) {
         return FAIL(STATUS_BAD_FORMAT, "%s: model.%s ---> download it again", name,
                     json_is_object(vocab) ? "merges is no list" : "vocab is no object {\"token\": id, ...}");
     }
-    TRY(check_bpe_model(model, name));
-    TRY(check_bpe_steps(root, name));
-    TRY(check_bpe_added(root, name));
+    TRY(check_rules(root, bpe_rules, name, "", AS_GPT2));
+    json_array_foreach(value_at(root, "added_tokens"), i, token) {
+        const char* content = json_string_value(json_object_get(token, "content"));
+        if (content != NULL && strcmp(content, BPE_EOT_TEXT) == 0) { continue; }
+        return FAIL(STATUS_BAD_FORMAT,
+                    "%s: added_tokens[%zu] is \"%.60s\" ---> of BPE, only " BPE_EOT_TEXT
+                    " may be added; leave the token out, or give vocab.json and merges.txt to "
+                    "--tokenizer gpt2",
+                    name, i, content != NULL ? content : "no string");
+    }
     hf->vocab = json_dumps(vocab, JSON_COMPACT);
     if (hf->vocab == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its vocabulary", name); }
     return print_merges(hf, merges, name);
@@ -476,21 +380,21 @@ static Status take_bpe(HfTokenizer* hf, const json_t* root, const json_t* model,
 
 static Status take(HfTokenizer* hf, const json_t* root, const char* name) {
     const json_t* model = json_object_get(root, "model");
-    if (!json_is_object(model)) {
-        return FAIL(STATUS_BAD_FORMAT,
-                    "%s: \"model\" is no object: no tokenizer.json of Hugging Face's " WORKS, name);
-    }
     const char* type = json_string_value(json_object_get(model, "type"));
     if (type == NULL) {  // older files have no type; the vocabulary's form decides
-        bool has_merges = json_object_get(model, "merges") != NULL;
-        type = json_is_array(json_object_get(model, "vocab")) ? "Unigram" : has_merges ? "BPE" : "none";
+        type = json_is_array(json_object_get(model, "vocab")) ? "Unigram"
+               : json_object_get(model, "merges") != NULL     ? "BPE"
+                                                              : "none";
     }
-    if (strcmp(type, "BPE") == 0) { return take_bpe(hf, root, model, name); }
-    if (strcmp(type, "Unigram") == 0) {
-        hf->kind = HF_UNIGRAM;
-        return hf_unigram_to_model(root, name, &hf->model, &hf->model_bytes);
+    if (strcmp(type, "BPE") == 0) { return take_bpe(hf, root, name); }
+    if (strcmp(type, "Unigram") != 0) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: model.type is \"%.60s\" " WORKS, name, type);
     }
-    return FAIL(STATUS_BAD_FORMAT, "%s: model.type is \"%.60s\" " WORKS, name, type);
+    Unigram u = {.root = root, .name = name};
+    hf->kind = HF_UNIGRAM;
+    Status status = convert(&u, &hf->model, &hf->model_bytes);
+    arena_free(&u.arena);
+    return status;
 }
 
 Status hf_tokenizer_parse(HfTokenizer* out, const char* name, const char* text, size_t num_bytes) {

@@ -7,56 +7,55 @@
 #include <unistd.h>
 #include "hf_tokenizer.h"
 #include "spiece.h"
+#include "../../util/arena.h"
 #include "../../util/files.h"
 #include "../../util/numbers.h"
 
 enum {
     MAX_TEXT_BYTES = 1 << 30,
     MAX_TOKEN_BYTES = 255,
-    NUM_FILES = 4,
+    NUM_CHOICES = CHOICE_HF + 1,
     BYT5_FIRST_BYTE = 3,
-    BYT5_FIRST_SENTINEL = 259,
-    BYT5_TOKENS = 384,
+    BYT5_SENTINELS = 125,
+    T5_SENTINELS = 100,
+    PATH_CHARS = 4200,
 };
 
-static const char* const file_names[NUM_FILES] = {"vocab.json", "merges.txt", "spiece.model",
-                                                  "tokenizer.json"};
+static const char* const file_names[NUM_CHOICES][2] = {[CHOICE_GPT2] = {"vocab.json", "merges.txt"},
+                                                       [CHOICE_SENTENCEPIECE] = {"spiece.model"},
+                                                       [CHOICE_HF] = {"tokenizer.json"}};
 
 struct Tokenizer {
+    TokenizerOptions options;
     SampleVocab vocab;
-    Bpe* bpe;                      // bytes, gpt2, hf as BPE; otherwise NULL
+    Bpe* bpe;                      // gpt2, hf as BPE; otherwise NULL
     const SpieceLibrary* library;  // of `pieces`
     SpieceModel* pieces;           // sentencepiece, hf as Unigram; otherwise NULL
-    const char* paths[NUM_FILES];  // files read, in the order of file_names; NULL: not read
-    unsigned char* text;           // bytes of all tokens, one after the other
-    uint32_t* text_begin;          // [num_tokens + 1]
-    size_t text_capacity;
+    int32_t first_byte;            // bytes, byt5: the token of byte 0
+    Arena arena;                   // memory of the texts
+    const unsigned char** texts;   // of each token
+    uint8_t* text_bytes;
 };
 
 // --- texts of tokens --------------------------------------------------------------------------------------
 
 static Status start_texts(Tokenizer* t, int32_t num_tokens) {
-    t->text_begin = calloc((size_t)num_tokens + 1, sizeof t->text_begin[0]);
-    return t->text_begin != NULL ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "no memory for %d tokens", num_tokens);
+    ARENA_TRY_NEW(t->texts, &t->arena, const unsigned char*, num_tokens);
+    ARENA_TRY_NEW(t->text_bytes, &t->arena, uint8_t, num_tokens);
+    return STATUS_OK;
 }
 
 // Adds the text of the next token, vocab.num_tokens.
 static Status add_text(Tokenizer* t, const void* bytes, size_t num_bytes) {
     int32_t token = t->vocab.num_tokens;
-    size_t begin = t->text_begin[token];
     if (num_bytes < 1 || num_bytes > MAX_TOKEN_BYTES) {
         return FAIL(STATUS_BAD_FORMAT, "token %d has %zu bytes, outside 1 ... %d ---> use another vocabulary",
                     token, num_bytes, MAX_TOKEN_BYTES);
     }
-    if (begin + num_bytes > t->text_capacity) {
-        size_t capacity = 2 * t->text_capacity + 4096;
-        unsigned char* grown = realloc(t->text, capacity);
-        if (grown == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for the text of %d tokens", token); }
-        t->text = grown;
-        t->text_capacity = capacity;
-    }
-    memcpy(t->text + begin, bytes, num_bytes);
-    t->text_begin[token + 1] = (uint32_t)(begin + num_bytes);
+    unsigned char* text;
+    ARENA_TRY_NEW(text, &t->arena, unsigned char, num_bytes);
+    t->texts[token] = memcpy(text, bytes, num_bytes);
+    t->text_bytes[token] = (uint8_t)num_bytes;
     t->vocab.num_tokens++;
     return STATUS_OK;
 }
@@ -90,9 +89,9 @@ static Status add_piece(Tokenizer* t, int32_t id) {
 static uint64_t hash_texts(const Tokenizer* t) {
     uint64_t hash = HASH_SEED;
     for (int32_t token = 0; token < t->vocab.num_tokens; token++) {
-        uint64_t num_bytes = t->text_begin[token + 1] - t->text_begin[token];
+        uint64_t num_bytes = t->text_bytes[token];
         hash = hash_bytes(hash, &num_bytes, sizeof num_bytes);
-        hash = hash_bytes(hash, t->text + t->text_begin[token], num_bytes);
+        hash = hash_bytes(hash, t->texts[token], num_bytes);
     }
     hash = hash_finish(hash);
     return hash != 0 ? hash : 1;  // 0: unknown
@@ -100,12 +99,12 @@ static uint64_t hash_texts(const Tokenizer* t) {
 
 // --- opening -----------------------------------------------------------------------------------------------
 
-static Status take_bpe(Tokenizer* t, SampleTokenizer kind) {
-    t->vocab.tokenizer = kind;
-    t->vocab.eot_token = bpe_eot_token(t->bpe);
-    t->vocab.pad_token = -1;
-    t->vocab.input_end = INPUT_END_NEWLINE;
+static Status take_bpe(Tokenizer* t) {
     int32_t num_tokens = bpe_num_tokens(t->bpe);
+    t->vocab = (SampleVocab){.eot_token = bpe_eot_token(t->bpe),
+                             .pad_token = -1,
+                             .tokenizer = TOKENIZER_GPT2,
+                             .input_end = INPUT_END_NEWLINE};
     TRY(start_texts(t, num_tokens));
     for (int32_t token = 0; token < num_tokens; token++) {
         int32_t num_bytes;
@@ -115,19 +114,31 @@ static Status take_bpe(Tokenizer* t, SampleTokenizer kind) {
     return STATUS_OK;
 }
 
-static Status open_byt5(Tokenizer* t) {
-    static const char* const specials[BYT5_FIRST_BYTE] = {"<pad>", "</s>", "<unk>"};
-    t->vocab.tokenizer = TOKENIZER_BYT5;
-    t->vocab.eot_token = 1;
-    t->vocab.pad_token = 0;
-    t->vocab.input_end = INPUT_END_EOT;
-    TRY(start_texts(t, BYT5_TOKENS));
-    for (int32_t token = 0; token < BYT5_TOKENS; token++) {
-        unsigned char byte = (unsigned char)(token - BYT5_FIRST_BYTE);
-        TRY(token < BYT5_FIRST_BYTE       ? add_text(t, specials[token], strlen(specials[token]))
-            : token < BYT5_FIRST_SENTINEL ? add_text(t, &byte, 1)
-                                          : add_sentinel(t, token - BYT5_FIRST_SENTINEL));
+static Status add_bytes(Tokenizer* t) {
+    t->first_byte = t->vocab.num_tokens;
+    for (int i = 0; i < 256; i++) {
+        unsigned char byte = (unsigned char)i;
+        TRY(add_text(t, &byte, 1));
     }
+    return STATUS_OK;
+}
+
+static Status open_bytes(Tokenizer* t) {
+    t->vocab = (SampleVocab){
+        .eot_token = 256, .pad_token = -1, .tokenizer = TOKENIZER_BYTES, .input_end = INPUT_END_NEWLINE};
+    TRY(start_texts(t, 257));
+    TRY(add_bytes(t));
+    return add_text(t, BPE_EOT_TEXT, strlen(BPE_EOT_TEXT));
+}
+
+static Status open_byt5(Tokenizer* t) {
+    t->vocab = (SampleVocab){.eot_token = 1, .tokenizer = TOKENIZER_BYT5, .input_end = INPUT_END_EOT};
+    TRY(start_texts(t, BYT5_FIRST_BYTE + 256 + BYT5_SENTINELS));
+    TRY(add_text(t, "<pad>", 5));
+    TRY(add_text(t, "</s>", 4));
+    TRY(add_text(t, "<unk>", 5));
+    TRY(add_bytes(t));
+    for (int32_t i = 0; i < BYT5_SENTINELS; i++) { TRY(add_sentinel(t, i)); }
     return STATUS_OK;
 }
 
@@ -159,15 +170,16 @@ static Status find_library(Tokenizer* t, const char* what) {
                                      what);
 }
 
-static Status open_sentencepiece(Tokenizer* t, const TokenizerOptions* options) {
+static Status open_sentencepiece(Tokenizer* t) {
+    const char* path = t->options.paths[0];
     char* model;
     size_t num_bytes;
     TRY(find_library(t, "--tokenizer sentencepiece"));
-    TRY(file_read_text(&model, &num_bytes, options->model));
-    Status status = t->library->open(&t->pieces, model, num_bytes, options->model);
+    TRY(file_read_text(&model, &num_bytes, path));
+    Status status = t->library->open(&t->pieces, model, num_bytes, path);
     free(model);
     TRY(status);
-    return take_pieces(t, options->model, options->extra_ids);
+    return take_pieces(t, path, t->options.extra_ids);
 }
 
 // Hugging Face splits words at white space before the character map, SentencePiece at blanks after it; T5's
@@ -203,43 +215,43 @@ static Status take_hf_pieces(Tokenizer* t, const HfTokenizer* hf, const char* na
     return check_white_space(t, name);
 }
 
-static Status take_hf_bpe(Tokenizer* t, const HfTokenizer* hf, const char* name) {
-    char vocab_name[4200], merges_name[4200];
-    snprintf(vocab_name, sizeof vocab_name, "%s: model.vocab", name);
-    snprintf(merges_name, sizeof merges_name, "%s: model.merges", name);
-    BpeTable vocab = {vocab_name, hf->vocab, strlen(hf->vocab)};
-    BpeTable merges = {merges_name, hf->merges, strlen(hf->merges)};
-    TRY(bpe_open_tables(&t->bpe, &vocab, &merges));
-    return take_bpe(t, TOKENIZER_GPT2);
-}
-
-static Status open_hf(Tokenizer* t, const char* path) {
+static Status open_hf(Tokenizer* t) {
+    const char* path = t->options.paths[0];
     HfTokenizer hf;
     TRY(hf_tokenizer_open(&hf, path));
-    Status status = hf.kind == HF_BPE ? take_hf_bpe(t, &hf, path) : take_hf_pieces(t, &hf, path);
+    Status status;
+    if (hf.kind == HF_UNIGRAM) {
+        status = take_hf_pieces(t, &hf, path);
+    } else {
+        BpeTable vocab = {path, hf.vocab, strlen(hf.vocab)}, merges = {path, hf.merges, strlen(hf.merges)};
+        status = bpe_open(&t->bpe, &vocab, &merges);
+        if (status == STATUS_OK) { status = take_bpe(t); }
+    }
     hf_tokenizer_close(&hf);
     return status;
 }
 
-static Status open_choice(Tokenizer* t, const TokenizerOptions* options) {
-    switch (options->choice) {
-        case CHOICE_BYTES: TRY(bpe_open_bytes(&t->bpe)); return take_bpe(t, TOKENIZER_BYTES);
-        case CHOICE_GPT2:
-            t->paths[0] = options->vocab;
-            t->paths[1] = options->merges;
-            TRY(bpe_open(&t->bpe, options->vocab, options->merges));
-            return take_bpe(t, TOKENIZER_GPT2);
-        case CHOICE_BYT5: return open_byt5(t);
-        case CHOICE_SENTENCEPIECE: t->paths[2] = options->model; return open_sentencepiece(t, options);
-        case CHOICE_HF: t->paths[3] = options->file; return open_hf(t, options->file);
+static Status open_gpt2(Tokenizer* t) {
+    BpeTable tables[2] = {{.name = t->options.paths[0]}, {.name = t->options.paths[1]}};
+    char* texts[2] = {NULL, NULL};
+    Status status = STATUS_OK;
+    for (int i = 0; i < 2 && status == STATUS_OK; i++) {
+        status = file_read_text(&texts[i], &tables[i].num_bytes, tables[i].name);
+        tables[i].text = texts[i];
     }
-    return FAIL(STATUS_OUT_OF_RANGE, "tokenizer %d", (int)options->choice);
+    if (status == STATUS_OK) { status = bpe_open(&t->bpe, &tables[0], &tables[1]); }
+    free(texts[0]);
+    free(texts[1]);
+    return status == STATUS_OK ? take_bpe(t) : status;
 }
 
 Status tokenizer_open(Tokenizer** out, const TokenizerOptions* options) {
+    static Status (*const open[NUM_CHOICES])(Tokenizer * t) = {open_bytes, open_gpt2, open_byt5,
+                                                               open_sentencepiece, open_hf};
     Tokenizer* t = calloc(1, sizeof *t);
     if (t == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a tokenizer"); }
-    Status status = open_choice(t, options);
+    t->options = *options;
+    Status status = open[options->choice](t);
     if (status != STATUS_OK) {
         tokenizer_close(t);
         return status;
@@ -253,8 +265,7 @@ void tokenizer_close(Tokenizer* t) {
     if (t == NULL) { return; }
     bpe_close(t->bpe);
     if (t->library != NULL) { t->library->close(t->pieces); }
-    free(t->text);
-    free(t->text_begin);
+    arena_free(&t->arena);
     free(t);
 }
 
@@ -265,9 +276,10 @@ const SampleVocab* tokenizer_vocab(const Tokenizer* t) {
 }
 
 static Status append(Tokenizer* t, const char* text, size_t num_bytes, BpeTokens* out) {
+    if (t->bpe != NULL) { return bpe_encode(t->bpe, text, num_bytes, out); }
     if (t->pieces == NULL) {
         for (size_t i = 0; i < num_bytes; i++) {
-            TRY(bpe_tokens_add(out, (unsigned char)text[i] + BYT5_FIRST_BYTE));
+            TRY(bpe_tokens_add(out, (unsigned char)text[i] + t->first_byte));
         }
         return STATUS_OK;
     }
@@ -279,7 +291,6 @@ static Status append(Tokenizer* t, const char* text, size_t num_bytes, BpeTokens
 }
 
 Status tokenizer_encode(Tokenizer* t, const char* text, size_t num_bytes, BpeTokens* out) {
-    if (t->bpe != NULL) { return bpe_encode(t->bpe, text, num_bytes, out); }
     if (num_bytes > MAX_TEXT_BYTES) {
         return FAIL(STATUS_OUT_OF_RANGE, "a text of %zu bytes ---> split it into texts under %d bytes",
                     num_bytes, MAX_TEXT_BYTES);
@@ -292,8 +303,8 @@ Status tokenizer_encode(Tokenizer* t, const char* text, size_t num_bytes, BpeTok
 
 const unsigned char* tokenizer_token_text(const Tokenizer* t, int32_t token, int32_t* num_bytes) {
     if (token < 0 || token >= t->vocab.num_tokens) { return NULL; }
-    *num_bytes = (int32_t)(t->text_begin[token + 1] - t->text_begin[token]);
-    return t->text + t->text_begin[token];
+    *num_bytes = t->text_bytes[token];
+    return t->texts[token];
 }
 
 // --- saving ------------------------------------------------------------------------------------------------
@@ -314,81 +325,58 @@ static Status save_texts(const Tokenizer* t, const char* path) {
 }
 
 Status tokenizer_save(const Tokenizer* t, const char* folder) {
-    char path[4200];
+    char path[PATH_CHARS];
     snprintf(path, sizeof path, "%s/tokenizer.bin", folder);
     TRY(save_texts(t, path));
-    for (int i = 0; i < NUM_FILES; i++) {
-        if (t->paths[i] == NULL) { continue; }
-        snprintf(path, sizeof path, "%s/%s", folder, file_names[i]);
-        TRY(file_copy(t->paths[i], path));
+    for (int i = 0; i < 2 && file_names[t->options.choice][i] != NULL; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, file_names[t->options.choice][i]);
+        TRY(file_copy(t->options.paths[i], path));
     }
     return STATUS_OK;
 }
 
 const char* tokenizer_foreign_file(const Tokenizer* t, const char* folder) {
-    for (int i = 0; i < NUM_FILES; i++) {
-        char path[4200];
-        snprintf(path, sizeof path, "%s/%s", folder, file_names[i]);
-        if (t->paths[i] == NULL && access(path, F_OK) == 0) { return file_names[i]; }
+    for (int i = 0; i < 2 * NUM_CHOICES; i++) {
+        const char* name = file_names[i / 2][i % 2];
+        char path[PATH_CHARS];
+        snprintf(path, sizeof path, "%s/%s", folder, name != NULL ? name : "");
+        if (name != NULL && i / 2 != (int)t->options.choice && access(path, F_OK) == 0) { return name; }
     }
     return NULL;
 }
 
 // --- tokenizer folder -------------------------------------------------------------------------------------
 
-enum { T5_SENTINELS = 100 };
-
-static bool find(TokenizerFolder* f, int which, const char* folder, const char* name) {
-    snprintf(f->paths[which], sizeof f->paths[which], "%s/%s", folder, name);
-    return access(f->paths[which], R_OK) == 0;
-}
-
-static bool find_gpt2(TokenizerFolder* f, TokenizerOptions* options, const char* folder) {
-    if (!find(f, 0, folder, "vocab.json") || !find(f, 1, folder, "merges.txt")) { return false; }
-    options->choice = CHOICE_GPT2;
-    options->vocab = f->paths[0];
-    options->merges = f->paths[1];
-    return true;
-}
-
-static bool find_spiece(TokenizerFolder* f, TokenizerOptions* options, const char* folder) {
-    if (!find(f, 0, folder, "spiece.model")) { return false; }
-    options->choice = CHOICE_SENTENCEPIECE;
-    options->model = f->paths[0];
-    options->extra_ids = T5_SENTINELS;
-    return true;
-}
-
-static bool find_hf(TokenizerFolder* f, TokenizerOptions* options, const char* folder) {
-    if (!find(f, 0, folder, "tokenizer.json")) { return false; }
-    options->choice = CHOICE_HF;
-    options->file = f->paths[0];
+static bool find(TokenizerFolder* f, TokenizerOptions* out, const char* folder, TokenizerChoice choice) {
+    *out = (TokenizerOptions){choice, {f->paths[0], f->paths[1]}, T5_SENTINELS};
+    for (int i = 0; i < 2 && file_names[choice][i] != NULL; i++) {
+        snprintf(f->paths[i], sizeof f->paths[i], "%s/%s", folder, file_names[choice][i]);
+        if (access(f->paths[i], R_OK) != 0) { return false; }
+    }
     return true;
 }
 
 // Hugging Face's files of ByT5 have no vocabulary, only its class name.
-static bool find_byt5(TokenizerFolder* f, TokenizerOptions* options, const char* folder) {
-    char* text;
+static bool names_byt5(const char* folder) {
+    char path[PATH_CHARS], *text;
     size_t num_bytes;
-    if (!find(f, 0, folder, "tokenizer_config.json")) { return false; }
-    if (file_read_text(&text, &num_bytes, f->paths[0]) != STATUS_OK) { return false; }
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
+    if (file_read_text(&text, &num_bytes, path) != STATUS_OK) { return false; }
     bool is_byt5 = strstr(text, "\"ByT5Tokenizer\"") != NULL;
     free(text);
-    options->choice = CHOICE_BYT5;
     return is_byt5;
 }
 
 // If a folder has files of several tokenizers, data.json selects.
-static bool choose(TokenizerFolder* f, TokenizerOptions* options, const char* folder) {
-    switch (f->data.vocab.tokenizer) {
-        case TOKENIZER_BYTES: options->choice = CHOICE_BYTES; return true;
-        case TOKENIZER_BYT5: options->choice = CHOICE_BYT5; return true;
-        case TOKENIZER_GPT2: return find_gpt2(f, options, folder) || find_hf(f, options, folder);
-        case TOKENIZER_SENTENCEPIECE: return find_spiece(f, options, folder) || find_hf(f, options, folder);
-        default:
-            return find_hf(f, options, folder) || find_spiece(f, options, folder) ||
-                   find_gpt2(f, options, folder) || find_byt5(f, options, folder);
-    }
+static bool choose(TokenizerFolder* f, TokenizerOptions* out, const char* folder) {
+    SampleTokenizer kind = f->data.vocab.tokenizer;
+    if (kind == TOKENIZER_BYTES) { return find(f, out, folder, CHOICE_BYTES); }
+    if (kind == TOKENIZER_BYT5) { return find(f, out, folder, CHOICE_BYT5); }
+    if (kind == TOKENIZER_UNKNOWN && find(f, out, folder, CHOICE_HF)) { return true; }
+    if (kind != TOKENIZER_GPT2 && find(f, out, folder, CHOICE_SENTENCEPIECE)) { return true; }
+    if (kind != TOKENIZER_SENTENCEPIECE && find(f, out, folder, CHOICE_GPT2)) { return true; }
+    if (kind != TOKENIZER_UNKNOWN) { return find(f, out, folder, CHOICE_HF); }
+    return names_byt5(folder) && find(f, out, folder, CHOICE_BYT5);
 }
 
 static Status open_files(TokenizerFolder* f, TokenizerOptions* options, const char* folder) {
@@ -415,7 +403,7 @@ static Status open_files(TokenizerFolder* f, TokenizerOptions* options, const ch
 
 static Status open_folder(TokenizerFolder* f, const char* folder) {
     bool has_data;
-    TokenizerOptions options = {.choice = CHOICE_BYTES};
+    TokenizerOptions options;
     TRY(data_json_read(&f->data, folder, &has_data));
     if (!choose(f, &options, folder)) {
         return FAIL(

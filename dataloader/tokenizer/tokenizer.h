@@ -33,10 +33,8 @@ typedef enum { CHOICE_BYTES, CHOICE_GPT2, CHOICE_BYT5, CHOICE_SENTENCEPIECE, CHO
 
 typedef struct {
     TokenizerChoice choice;
-    const char *vocab, *merges;  // gpt2: paths of vocab.json and merges.txt
-    const char* model;           // sentencepiece: path of spiece.model
-    int32_t extra_ids;           // sentencepiece: sentinels after the pieces; T5 100, mT5 0
-    const char* file;            // hf: path of tokenizer.json
+    const char* paths[2];  // gpt2: vocab.json, merges.txt; sentencepiece: spiece.model; hf: tokenizer.json
+    int32_t extra_ids;     // sentencepiece: sentinels after the pieces; T5 100, mT5 0
 } TokenizerOptions;
 
 typedef struct Tokenizer Tokenizer;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "../plan/cost_file.h"
+#include "../plan/cost_model.h"
 #include "../plan/placement.h"
 #include "session.h"
 #include "../../util/numbers.h"
@@ -277,7 +277,8 @@ Status session_position_append(void** own, const void** position, size_t* num_by
 static Status costs_of(Text* text, const Dynapipe* dp) {
     TRY(text_open(text));
     if (dp->costs.num_enc_layers > 0) {
-        cost_file_print(&dp->costs, &dp->machine, dp->model_name, text->out);
+        const char* name = dp->model_name[0] != '\0' ? dp->model_name : "any";
+        cost_file_print(&dp->costs, &dp->machine, name, text->out);
     }
     return text_close(text);
 }

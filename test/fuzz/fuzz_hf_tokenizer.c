@@ -44,9 +44,9 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     } else {
         BpeTable vocab = {"vocab", hf.vocab, strlen(hf.vocab)},
                  merges = {"merges", hf.merges, strlen(hf.merges)};
-        BpeVocab tables;
-        REQUIRE(bpe_vocab_parse(&tables, &vocab, &merges) != STATUS_NO_MEMORY);
-        bpe_vocab_free(&tables);
+        Bpe* bpe = NULL;
+        REQUIRE(bpe_open(&bpe, &vocab, &merges) != STATUS_NO_MEMORY);
+        bpe_close(bpe);
     }
     hf_tokenizer_close(&hf);
     return 0;

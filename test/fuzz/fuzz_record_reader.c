@@ -1,8 +1,10 @@
 // fuzz_record_reader.c -- any bytes as a file of records, packed or not: the reader ends, and what it calls a
 // sample keeps its promises.
-#include <stdio.h>
+#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "../../dataloader/records/records.h"
 #include "fuzz.h"
@@ -10,14 +12,15 @@
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     if (num_bytes == 0) { return 0; }
     size_t max_line_bytes = data[0] % 4 == 0 ? 64 : 0;  // sometimes a limit that lines exceed
-    FILE* stream = fmemopen((void*)(uintptr_t)data, num_bytes, "rb");
+    int file = memfd_create("fuzz", 0);
+    REQUIRE(file >= 0 && pwrite(file, data, num_bytes, 0) == (ssize_t)num_bytes);
     static const char* const forms[] = {"plain", "alpaca", "chatml", "{inputs} {a} {targets}{{"};
     RecordTemplate form;
     RecordReader reader;
-    REQUIRE(stream != NULL && record_template_open(&form, forms[data[0] / 4 % 4], NULL) == STATUS_OK);
+    REQUIRE(record_template_open(&form, forms[data[0] / 4 % 4], NULL) == STATUS_OK);
     const bool asks = data[0] / 16 % 2 == 1;  // what is to be answered may have no targets
     RecordOptions options = {.fields = {.asks = asks}, .form = &form, .max_bytes = max_line_bytes};
-    Status status = record_reader_open_stream(&reader, stream, "fuzz.jsonl", &options);
+    Status status = record_reader_open(&reader, file, "fuzz.jsonl", &options);
     if (status != STATUS_OK) {
         record_template_close(&form);
         return 0;

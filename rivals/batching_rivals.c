@@ -11,19 +11,14 @@ its micro-batch, and attends across its samples; as many windows per micro-batch
 
 Where kernels take sequences, tokens or squared lengths up to a limit (ShapeRules), a micro-batch ends before
 it would exceed it.
-
-The first recompute mode in which every micro-batch keeps to its share of memory is taken, else the first in
-which each fits alone.
 */
 #include "rivals.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "balance.h"
-#include "../dynapipe_plugin/plan/schedule.h"
+
 #include "../dynapipe_plugin/plan/simulate.h"
-#include "../dynapipe_plugin/plan/problem.h"
-#include "../dynapipe_plugin/plan/types.h"
 
 static int64_t tokens_of(const PlanSample* sample) {
     return (int64_t)sample->enc_tokens + sample->dec_tokens;
@@ -55,18 +50,27 @@ static int64_t budget_tokens(const PlanProblem* problem) {
     return problem->request->mb_tokens > 0 ? problem->request->mb_tokens : window_tokens(problem).both;
 }
 
-Status microbatch_list_choose_mode(MicrobatchList* list, const PlanProblem* problem, const char* unit) {
+// Does every micro-batch keep to its share of memory (or else: fit alone) in this mode?
+static bool all_fit(const MicrobatchList* list, const PlanProblem* problem, RecomputeMode mode, bool held) {
+    for (int32_t m = 0; m < list->num_mbs; m++) {
+        MicrobatchCost cost = microbatch_cost(problem, mode, SHARE_PIPELINE, &list->mbs[m].shape);
+        if (!(held ? cost.fits_held : cost.fits_alone)) { return false; }
+    }
+    return true;
+}
+
+// The recompute mode of a finished list: the first in which every micro-batch keeps to its share of memory,
+// else the first in which each fits alone.
+static Status choose_mode(MicrobatchList* list, const PlanProblem* problem) {
+    const char* name = batching_policy(problem->request->batching)->name;
     for (int attempt = 0; attempt < 2 * problem->num_modes; attempt++) {
         RecomputeMode mode = problem->modes[attempt % problem->num_modes];
-        bool all = true;
-        for (int32_t m = 0; m < list->num_mbs && all; m++) {
-            Microbatch* mb = &list->mbs[m];
-            MicrobatchCost cost = microbatch_cost(problem, mode, SHARE_PIPELINE, &mb->shape);
-            all = attempt < problem->num_modes ? cost.fits_held : cost.fits_alone;
-            mb->mode = mode;
-            mb->work_ns = cost.work_ns;
+        if (!all_fit(list, problem, mode, attempt < problem->num_modes)) { continue; }
+        for (int32_t m = 0; m < list->num_mbs; m++) {
+            list->mbs[m].mode = mode;
+            list->mbs[m].work_ns = microbatch_work_ns(problem, mode, &list->mbs[m].shape);
         }
-        if (all) { return STATUS_OK; }
+        return STATUS_OK;
     }
     for (int32_t m = 0; m < list->num_mbs; m++) {
         const Microbatch* mb = &list->mbs[m];
@@ -76,16 +80,14 @@ Status microbatch_list_choose_mode(MicrobatchList* list, const PlanProblem* prob
         }
         if (fits) { continue; }
         char what[128];
-        int32_t num_segments = 0, first = list->sequences[mb->sequence_begin].segment_begin;
-        for (int32_t q = mb->sequence_begin; q < mb->sequence_end; q++) {
-            num_segments += list->sequences[q].segment_end - list->sequences[q].segment_begin;
-        }
-        snprintf(what, sizeof what, "%s %d, of %d samples from sample %d on,", unit, m, num_segments,
-                 list->segments[first].sample_idx);
+        int32_t first = list->sequences[mb->sequence_begin].segment_begin,
+                end = list->sequences[mb->sequence_end - 1].segment_end;
+        snprintf(what, sizeof what, "--batching %s: micro-batch %d, of %d samples from sample %d on,", name,
+                 m, end - first, list->segments[first].sample_idx);
         return microbatch_infeasible(problem, &mb->shape, what);
     }
-    return FAIL(STATUS_INFEASIBLE, "%s: no recompute mode serves all of them ---> raise --memory-limit",
-                unit);
+    return FAIL(STATUS_INFEASIBLE,
+                "--batching %s: no recompute mode serves all micro-batches ---> raise --memory-limit", name);
 }
 
 static bool kernels_take(const PlanProblem* problem, const MbShape* shape) {
@@ -103,10 +105,27 @@ static MbShape equal_sequences(int64_t num, int64_t enc, int64_t dec) {
 }
 
 static Status reserve(MicrobatchList* out, const PlanProblem* problem, int32_t** order, Arena* arena) {
-    *order = ARENA_NEW(arena, int32_t, problem->num_samples);
-    if (!*order) { return FAIL(STATUS_NO_MEMORY, "order of %d samples", problem->num_samples); }
+    ARENA_TRY_NEW(*order, arena, int32_t, problem->num_samples);
     for (int32_t i = 0; i < problem->num_samples; i++) { (*order)[i] = i; }
     return microbatch_list_reserve(out, problem->num_samples, problem->num_samples, arena);
+}
+
+// One ragged micro-batch for each group of samples, in this order of the groups.
+static Status list_groups(MicrobatchList* out, const PlanProblem* problem, const int32_t* group_of,
+                          const int32_t* groups, int32_t num_groups, Arena* arena) {
+    int32_t *begin, *ids, N = problem->num_samples;
+    ARENA_TRY_NEW(begin, arena, int32_t, num_groups + 2);
+    ARENA_TRY_NEW(ids, arena, int32_t, N);
+    out->num_mbs = out->num_sequences = out->num_segments = 0;
+    for (int32_t i = 0; i < N; i++) { begin[group_of[i] + 2]++; }
+    for (int32_t g = 0; g < num_groups; g++) { begin[g + 2] += begin[g + 1]; }
+    for (int32_t i = 0; i < N; i++) { ids[begin[group_of[i] + 1]++] = i; }
+    for (int32_t k = 0; k < num_groups; k++) {
+        int32_t g = groups[k], num = begin[g + 1] - begin[g];
+        if (num == 0) { continue; }
+        microbatch_list_append(out, problem, LAYOUT_RAGGED, problem->modes[0], ids + begin[g], num);
+    }
+    return STATUS_OK;
 }
 
 // --- packed -----------------------------------------------------------------------------------------------
@@ -148,112 +167,37 @@ Status microbatch_packed_build(MicrobatchList* out, const PlanProblem* problem, 
         }
         microbatch_list_close(out, problem);
     }
-    return microbatch_list_choose_mode(out, problem, "--batching packed: micro-batch");
+    return choose_mode(out, problem);
 }
 
 // --- packed-ragged ----------------------------------------------------------------------------------------
 
-// Packs by how much room they have left: a bucket of packs per number of tokens, and a tree over the buckets
-// that finds the smallest room that is enough in O(log budget).
-typedef struct {
-    int64_t leaves;  // power of two > budget
-    int32_t* head;   // [leaves] a pack with this much room, -1: none
-    int32_t* next;   // [packs] others with as much room
-    bool* any;       // [2 * leaves] is there a pack below this node?
-} Rooms;
-
-static void rooms_mark(Rooms* rooms, int64_t room) {
-    int64_t node = rooms->leaves + room;
-    rooms->any[node] = rooms->head[room] >= 0;
-    for (node /= 2; node >= 1; node /= 2) {
-        rooms->any[node] = rooms->any[2 * node] || rooms->any[2 * node + 1];
-    }
-}
-
-static void rooms_put(Rooms* rooms, int64_t room, int32_t pack) {
-    rooms->next[pack] = rooms->head[room];
-    rooms->head[room] = pack;
-    rooms_mark(rooms, room);
-}
-
-// Takes out a pack with the least room >= `needed`; -1: none. Its room is left in *room.
-static int32_t rooms_take(Rooms* rooms, int64_t needed, int64_t* room) {
-    int64_t node = rooms->leaves + needed;
-    while (node > 1 && !rooms->any[node]) {
-        while (node > 1 && (node & 1)) { node /= 2; }  // up, until there is a right sibling
-        if (node == 1) { return -1; }
-        node++;
-    }
-    if (node <= 1) { return -1; }
-    while (node < rooms->leaves) { node = rooms->any[2 * node] ? 2 * node : 2 * node + 1; }
-    *room = node - rooms->leaves;
-    int32_t pack = rooms->head[*room];
-    rooms->head[*room] = rooms->next[pack];
-    rooms_mark(rooms, *room);
-    return pack;
-}
-
-static bool takes_another(const PlanProblem* problem, const MbShape* pack) {
-    MbShape grown = *pack;
-    mb_shape_add(&grown, 1, 0, 0);
-    return kernels_take(problem, &grown);
-}
-
-// The pack that was taken, if with the sample it stays within the kernels' limits; else -1, and the pack
-// stays where it was.
-static int32_t pack_with(Rooms* rooms, int32_t pack, int64_t room, const MbShape* shape,
-                         const PlanProblem* problem, const PlanSample* sample) {
-    MbShape grown = *shape;
-    mb_shape_add(&grown, sample->enc_tokens, sample->dec_tokens, 0);
-    if (kernels_take(problem, &grown)) { return pack; }
-    rooms_put(rooms, room, pack);
-    return -1;
-}
-
-static Status rooms_make(Rooms* out, int64_t budget, int32_t num_packs, Arena* arena) {
-    out->leaves = 1;
-    while (out->leaves <= budget) { out->leaves *= 2; }
-    out->head = ARENA_NEW(arena, int32_t, out->leaves);
-    out->next = ARENA_NEW(arena, int32_t, num_packs);
-    out->any = ARENA_NEW(arena, bool, 2 * out->leaves);
-    if (!out->head || !out->next || !out->any) {
-        return FAIL(STATUS_NO_MEMORY, "packs of %lld", (long long)budget);
-    }
-    for (int64_t i = 0; i < out->leaves; i++) { out->head[i] = -1; }
-    return STATUS_OK;
-}
-
 Status microbatch_packed_ragged_build(MicrobatchList* out, const PlanProblem* problem, Arena* arena) {
-    int32_t *order, num_packs = 0, N = problem->num_samples;
-    TRY(reserve(out, problem, &order, arena));
+    int32_t *order, *packs, *pack_of, num_packs = 0, N = problem->num_samples;
+    int64_t budget = budget_tokens(problem);
+    MbShape* shapes;
+    TRY(reserve(out, problem, &packs, arena));
+    ARENA_TRY_NEW(order, arena, int32_t, N);
+    ARENA_TRY_NEW(pack_of, arena, int32_t, N);
+    ARENA_TRY_NEW(shapes, arena, MbShape, N);
     TRY(sample_order_sorted(order, problem->samples, N, arena));
-    int64_t budget = budget_tokens(problem), total = 0;
-    for (int32_t i = 0; i < N; i++) { total += tokens_of(&problem->samples[i]); }
-    budget = budget < total ? budget : total;  // a larger one changes nothing, and costs memory here
-    Rooms rooms = {0};
-    TRY(rooms_make(&rooms, budget, N, arena));
-    int32_t *pack_of = ARENA_NEW(arena, int32_t, N), *ids = ARENA_NEW(arena, int32_t, N);
-    int32_t* begin = ARENA_NEW(arena, int32_t, N + 2);
-    MbShape* shapes = ARENA_NEW(arena, MbShape, N);
-    if (!pack_of || !ids || !begin || !shapes) { return FAIL(STATUS_NO_MEMORY, "packs of %d samples", N); }
     for (int32_t k = 0; k < N; k++) {
         const PlanSample* sample = &problem->samples[order[k]];
-        int64_t room = 0, tokens = tokens_of(sample);
-        int32_t pack = tokens <= budget ? rooms_take(&rooms, tokens, &room) : -1;
-        if (pack >= 0) { pack = pack_with(&rooms, pack, room, &shapes[pack], problem, sample); }
-        if (pack < 0) { pack = num_packs++, room = tokens <= budget ? budget : tokens; }
-        mb_shape_add(&shapes[pack], sample->enc_tokens, sample->dec_tokens, 0);
-        if (takes_another(problem, &shapes[pack])) { rooms_put(&rooms, room - tokens, pack); }
-        pack_of[k] = pack;
-        begin[pack + 2]++;
+        int32_t best = num_packs;
+        for (int32_t p = 0; p < num_packs; p++) {
+            int64_t tokens = shapes[p].enc_tokens + shapes[p].dec_tokens;
+            if (tokens + tokens_of(sample) > budget) { continue; }
+            if (best < num_packs && tokens <= shapes[best].enc_tokens + shapes[best].dec_tokens) { continue; }
+            MbShape grown = shapes[p];
+            mb_shape_add(&grown, sample->enc_tokens, sample->dec_tokens, 0);
+            if (kernels_take(problem, &grown)) { best = p; }
+        }
+        num_packs += best == num_packs;
+        mb_shape_add(&shapes[best], sample->enc_tokens, sample->dec_tokens, 0);
+        pack_of[order[k]] = best;
     }
-    for (int32_t p = 0; p < num_packs; p++) { begin[p + 2] += begin[p + 1]; }
-    for (int32_t k = 0; k < N; k++) { ids[begin[pack_of[k] + 1]++] = order[k]; }
-    for (int32_t p = 0; p < num_packs; p++) {
-        microbatch_list_append(out, problem, LAYOUT_RAGGED, problem->modes[0], ids + begin[p],
-                               begin[p + 1] - begin[p]);
-    }
-    return microbatch_list_choose_mode(out, problem, "--batching packed-ragged: micro-batch");
+    TRY(list_groups(out, problem, pack_of, packs, num_packs, arena));
+    return choose_mode(out, problem);
 }
 
 // --- padded, tokens ---------------------------------------------------------------------------------------
@@ -291,7 +235,7 @@ Status microbatch_padded_build(MicrobatchList* out, const PlanProblem* problem, 
         }
         microbatch_list_append(out, problem, LAYOUT_PADDED, problem->modes[0], order + begin, end - begin);
     }
-    return microbatch_list_choose_mode(out, problem, "--batching padded: micro-batch");
+    return choose_mode(out, problem);
 }
 
 Status microbatch_tokens_build(MicrobatchList* out, const PlanProblem* problem, Arena* arena) {
@@ -313,7 +257,7 @@ Status microbatch_tokens_build(MicrobatchList* out, const PlanProblem* problem, 
         }
         microbatch_list_append(out, problem, layout, problem->modes[0], order + begin, end - begin);
     }
-    return microbatch_list_choose_mode(out, problem, "--batching tokens: micro-batch");
+    return choose_mode(out, problem);
 }
 
 // --- kk ----------------------------------------------------------------------------------------------------
@@ -336,105 +280,50 @@ static int compare_groups(const void* a, const void* b) {
     return (x->group > y->group) - (x->group < y->group);
 }
 
-typedef struct {
-    const PlanProblem* problem;
-    int64_t* work_ns;   // [N] of each sample
-    int32_t* group_of;  // [N]
-    int32_t* ids;       // [N]
-    int32_t* end;       // [N]
-    Group* groups;      // [N]
-} Balance;
-
-static Status balance_init(Balance* b, const PlanProblem* problem, Arena* arena) {
-    int32_t N = problem->num_samples;
-    *b = (Balance){.problem = problem,
-                   .work_ns = ARENA_NEW(arena, int64_t, N),
-                   .group_of = ARENA_NEW(arena, int32_t, N),
-                   .ids = ARENA_NEW(arena, int32_t, N),
-                   .end = ARENA_NEW(arena, int32_t, N),
-                   .groups = ARENA_NEW(arena, Group, N)};
-    if (!b->work_ns || !b->group_of || !b->ids || !b->end || !b->groups) {
-        return FAIL(STATUS_NO_MEMORY, "equal micro-batches of %d samples", N);
-    }
+Status microbatch_kk_build(MicrobatchList* out, const PlanProblem* problem, Arena* arena) {
+    int32_t N = problem->num_samples, R = problem->R, *group_of, *order;
+    int64_t tokens = 0, longest = 0, budget = problem->request->mb_tokens, *work_ns;
+    Group* groups;
+    TRY(reserve(out, problem, &order, arena));
+    ARENA_TRY_NEW(group_of, arena, int32_t, N);
+    ARENA_TRY_NEW(work_ns, arena, int64_t, N);
+    ARENA_TRY_NEW(groups, arena, Group, N);
     for (int32_t i = 0; i < N; i++) {
         const PlanSample* sample = &problem->samples[i];
         MbShape shape = {0};
         mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
-        b->work_ns[i] = microbatch_work_ns(problem, problem->modes[0], &shape);
+        work_ns[i] = microbatch_work_ns(problem, problem->modes[0], &shape);
+        tokens += tokens_of(sample);
+        longest = max_of(longest, tokens_of(sample));
     }
-    return STATUS_OK;
-}
-
-// ids: samples by group, ascending; those of group g end at end[g].
-static void sort_by_group(const Balance* b, int32_t num_groups) {
-    int32_t N = b->problem->num_samples;
-    for (int32_t g = 0; g < num_groups; g++) { b->end[g] = 0; }
-    for (int32_t i = 0; i < N; i++) { b->end[b->group_of[i]]++; }
-    for (int32_t g = num_groups - 1, end = N; g >= 0; g--) {  // where each begins
-        end -= b->end[g];
-        b->end[g] = end;
-    }
-    for (int32_t i = 0; i < N; i++) { b->ids[b->end[b->group_of[i]]++] = i; }
-}
-
-// Largest in the middle, smallest at both ends.
-static void list_groups(MicrobatchList* out, const Balance* b, int32_t num_groups) {
-    const PlanProblem* problem = b->problem;
-    out->num_mbs = out->num_sequences = out->num_segments = 0;
-    sort_by_group(b, num_groups);
-    for (int32_t k = 0; k < num_groups; k++) {
-        int32_t rank = 2 * k < num_groups ? num_groups - 1 - 2 * k : 2 * k - num_groups;
-        int32_t group = b->groups[rank].group, begin = group > 0 ? b->end[group - 1] : 0;
-        int32_t num = b->end[group] - begin;
-        if (num == 0) { continue; }
-        microbatch_list_append(out, problem, LAYOUT_RAGGED, problem->modes[0], b->ids + begin, num);
-    }
-}
-
-static bool keeps_share(const MicrobatchList* list, const PlanProblem* problem) {
-    for (int k = 0; k < problem->num_modes; k++) {
-        bool all = true;
-        for (int32_t m = 0; m < list->num_mbs && all; m++) {
-            all = microbatch_cost(problem, problem->modes[k], SHARE_PIPELINE, &list->mbs[m].shape).fits_held;
-        }
-        if (all) { return true; }
-    }
-    return false;
-}
-
-Status microbatch_kk_build(MicrobatchList* out, const PlanProblem* problem, Arena* arena) {
-    Balance b;
-    int32_t N = problem->num_samples, R = problem->R;
-    int64_t tokens = 0, longest = 0, budget = problem->request->mb_tokens;
-    TRY(balance_init(&b, problem, arena));
-    TRY(microbatch_list_reserve(out, N, N, arena));
-    for (int32_t i = 0; i < N; i++) {
-        int64_t both = (int64_t)problem->samples[i].enc_tokens + problem->samples[i].dec_tokens;
-        tokens += both;
-        longest = both > longest ? both : longest;
-    }
-    int64_t most = N < PLAN_MAX_REPLICAS ? N : PLAN_MAX_REPLICAS;  // that largest differencing takes
+    int64_t most = N < PLAN_MAX_REPLICAS ? N : PLAN_MAX_REPLICAS;
     if (budget <= 0) { budget = problem->request->max_seq_tokens + problem->request->max_target_tokens; }
-    if (budget < longest) { budget = longest; }
-    int64_t num_groups = ((tokens + budget - 1) / budget + R - 1) / R * R;
-    for (;;) {
-        if (num_groups > most) { num_groups = most; }
-        TRY(balance_assign(b.group_of, b.work_ns, N, (int32_t)num_groups, arena));
-        for (int32_t g = 0; g < num_groups; g++) { b.groups[g] = (Group){0, g}; }
-        for (int32_t i = 0; i < N; i++) { b.groups[b.group_of[i]].work_ns += b.work_ns[i]; }
-        qsort(b.groups, (size_t)num_groups, sizeof *b.groups, compare_groups);
-        list_groups(out, &b, (int32_t)num_groups);
-        if (num_groups == most || keeps_share(out, problem)) { break; }
-        num_groups = (num_groups * 5 / 4 + R) / R * R;
+    budget = max_of(budget, longest);
+    int64_t num = ((tokens + budget - 1) / budget + R - 1) / R * R;
+    for (bool fits = false;; num = (num * 5 / 4 + R) / R * R) {
+        if (num > most) { num = most; }
+        TRY(balance_difference(group_of, work_ns, N, (int32_t)num, arena));
+        for (int32_t g = 0; g < num; g++) { groups[g] = (Group){0, g}; }
+        for (int32_t i = 0; i < N; i++) { groups[group_of[i]].work_ns += work_ns[i]; }
+        qsort(groups, (size_t)num, sizeof *groups, compare_groups);
+        for (int32_t k = 0; k < num; k++) {  // the largest in the middle
+            order[k] = groups[2 * k < num ? num - 1 - 2 * k : 2 * k - num].group;
+        }
+        TRY(list_groups(out, problem, group_of, order, (int32_t)num, arena));
+        for (int k = 0; k < problem->num_modes && !fits; k++) {
+            fits = all_fit(out, problem, problem->modes[k], true);
+        }
+        if (num == most || fits) { return choose_mode(out, problem); }
     }
-    return microbatch_list_choose_mode(out, problem, "micro-batch");
 }
 
 // --- drafts ------------------------------------------------------------------------------------------------
 
-Status pipe_variants_best(PipeVariantBest* out, const PipeProblem* pipe, const int32_t* order,
-                          const PipeVariant* variants, int32_t num_variants, Arena* scratch) {
-    PipeVariantBest best = {.makespan_ns = INT64_MAX};
+Status pipe_variants_best(int64_t* makespan_ns, int32_t* variant, const PipeProblem* pipe,
+                          const int32_t* order, const PipeVariant* variants, int32_t num_variants,
+                          Arena* scratch) {
+    *makespan_ns = INT64_MAX;
+    *variant = 0;
     for (int32_t i = 0; i < num_variants; i++) {
         PipeSchedule schedule;
         PipeTimeline timeline;
@@ -447,15 +336,17 @@ Status pipe_variants_best(PipeVariantBest* out, const PipeProblem* pipe, const i
         for (int32_t s = 0; s < pipe->P; s++) {
             fits &= timeline.peak_bytes[s] <= pipe->memory_limit_bytes[s];
         }
-        if (fits && timeline.makespan_ns < best.makespan_ns) {
-            best = (PipeVariantBest){timeline.makespan_ns, i};
-        }
+        if (!fits || timeline.makespan_ns >= *makespan_ns) { continue; }
+        *makespan_ns = timeline.makespan_ns;
+        *variant = i;
     }
-    *out = best;
     return STATUS_OK;
 }
 
-int32_t rival_variants(PipeVariant out[RIVAL_MAX_VARIANTS], const PlanRequest* request) {
+enum { MAX_VARIANTS = 3 };
+
+// The schedules that the request allows this batching. Returns how many.
+static int32_t variants_of(PipeVariant out[MAX_VARIANTS], const PlanRequest* request) {
     static const char* const names[2][3] = {{"1f1b", "adaptive", "gpipe"},
                                             {"1f1b+w", "adaptive+w", "gpipe+w"}};
     static const PipePolicy* const policies[] = {&pipe_policy_1f1b, &pipe_policy_adaptive,
@@ -482,8 +373,8 @@ int32_t rival_variants(PipeVariant out[RIVAL_MAX_VARIANTS], const PlanRequest* r
 // These micro-batches on these replicas, each under the schedule that suits it best.
 static Status make_draft(Draft* out, const PlanProblem* problem, const MicrobatchList* list,
                          const ReplicaMbs* replicas, bool recompute_all, Arena* arena, Arena scratch[2]) {
-    PipeVariant variants[RIVAL_MAX_VARIANTS];
-    int32_t num_variants = rival_variants(variants, problem->request), *order;
+    PipeVariant variants[MAX_VARIANTS];
+    int32_t num_variants = variants_of(variants, problem->request), *order;
     Draft draft = {.list = *list, .placement = problem->placement};
     ARENA_TRY_NEW(draft.replica, arena, DraftReplica, problem->R);
     ARENA_TRY_NEW(order, arena, int32_t, list->num_mbs);
@@ -491,7 +382,7 @@ static Status make_draft(Draft* out, const PlanProblem* problem, const Microbatc
     for (int32_t r = 0; r < problem->R; r++) {
         DraftReplica* replica = &draft.replica[r];
         ReplicaProblem pipe;
-        PipeVariantBest best;
+        int32_t best;
         replica->mbs = replicas->mbs + replicas->begin[r];
         replica->M = replicas->begin[r + 1] - replicas->begin[r];
         if (recompute_all) {
@@ -501,10 +392,10 @@ static Status make_draft(Draft* out, const PlanProblem* problem, const Microbatc
         arena_reset(&scratch[0]);
         TRY(replica_problem_make(&pipe, problem, list, r, replica->mbs, replica->M, replica->modes,
                                  &scratch[0]));
-        TRY(pipe_variants_best(&best, &pipe.pipe, order, variants, num_variants, &scratch[1]));
-        replica->variant = variants[best.variant];
-        replica->makespan_ns = best.makespan_ns;
-        if (best.makespan_ns > draft.makespan_ns) { draft.makespan_ns = best.makespan_ns; }
+        TRY(pipe_variants_best(&replica->makespan_ns, &best, &pipe.pipe, order, variants, num_variants,
+                               &scratch[1]));
+        replica->variant = variants[best];
+        if (replica->makespan_ns > draft.makespan_ns) { draft.makespan_ns = replica->makespan_ns; }
     }
     *out = draft;
     return STATUS_OK;
@@ -536,9 +427,8 @@ static Status make_drafts(Draft* out, int32_t* num, const PlanProblem* problem, 
 }
 
 Status rival_drafts(Draft out[RIVAL_MAX_DRAFTS], int32_t* num, const PlanProblem* problem,
-                    const PlanProblem* batching, int32_t effort, Arena* arena) {
+                    const PlanProblem* batching, Arena* arena) {
     Arena scratch[2] = {{0}};
-    (void)effort;
     if (batching_is_original(problem->request)) {
         Status status = original_draft(out, batching, arena);
         *num = status == STATUS_OK;
@@ -553,7 +443,7 @@ Status rival_drafts(Draft out[RIVAL_MAX_DRAFTS], int32_t* num, const PlanProblem
 const BatchingPolicy dynapipe_rivals[BATCHING_COUNT] = {
     [BATCHING_DYNAPIPE] = {"dynapipe",
                            "DynaPipe's own method (EuroSys'24): its dynamic program, orders and schedules",
-                           microbatch_dp_build_original, rival_drafts},
+                           microbatch_build_original, rival_drafts},
     [BATCHING_PACKED] = {"packed", "fixed windows of the longest length; attends across samples",
                          microbatch_packed_build, rival_drafts},
     [BATCHING_PACKED_RAGGED] = {"packed-ragged", "best fit into a fixed token budget, attention per sample",

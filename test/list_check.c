@@ -52,7 +52,7 @@ Status list_check(const MicrobatchList* list, const PlanProblem* problem, Arena*
         }
         for (; next < mb->sequence_end; next++) { TRY(sequence_check(list, problem, next, seen, &shape)); }
         MicrobatchCost cost = microbatch_cost(problem, mb->mode, SHARE_ALONE, &shape);
-        if (!shape_equal(&shape, &mb->shape) || cost.work_ns != mb->work_ns || mb->replica >= problem->R) {
+        if (!shape_equal(&shape, &mb->shape) || cost.work_ns != mb->work_ns) {
             return FAIL(STATUS_INVALID_PLAN, "micro-batch %d: shape, work or replica is not what it says", m);
         }
         if (!cost.fits_alone) {

@@ -2,8 +2,7 @@
 #include "../dynapipe_plugin/plan/bound.h"
 #include "../dynapipe_plugin/plan/simulate.h"
 
-#include "../dynapipe_plugin/plan/batching.h"
-#include "../rivals/balance.h"
+#include "../rivals/rivals.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "case_problem.h"
 #include "random_plan.h"

@@ -10,10 +10,6 @@
 #include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/types.h"
 #include "../dynapipe_plugin/run/hosts.h"
-#include "../llmc/gpt2.h"
-#include "../llmc/models.h"
-#include "../llmc/t5.h"
-#include "../trainer/llmc_model.h"
 #include "../util/numbers.h"
 #include "../util/program.h"
 #include "clock_model.h"
@@ -268,25 +264,6 @@ static void without_a_folder_it_is_measured_each_time(void) {
     setenv("DYNAPIPE_CACHE", cache_dir, 1);
 }
 
-static void folders_are_looked_for_in_order(void) {
-    char path[MEASURE_PATH_CHARS];
-    CostMeasured about = {.interface = 1, .num_ranks = 8, .ranks_per_host = 8};
-    char* home = strdup(getenv("HOME") != NULL ? getenv("HOME") : "");
-    unsetenv("DYNAPIPE_CACHE");
-    setenv("XDG_CACHE_HOME", "/xdg", 1);
-    setenv("HOME", "/home/me", 1);
-    CHECK(measure_kept_path(path, "gpt2 C 64/..", &about));
-    CHECK(strncmp(path, "/xdg/dynapipe/gpt2_C_64_.._ranks_8_", 35) == 0);
-    unsetenv("XDG_CACHE_HOME");
-    CHECK(measure_kept_path(path, "gpt2", &about));
-    CHECK(strncmp(path, "/home/me/.cache/dynapipe/gpt2_ranks_8_", 38) == 0);
-    unsetenv("HOME");
-    CHECK(!measure_kept_path(path, "gpt2", &about));
-    setenv("HOME", home, 1);
-    setenv("DYNAPIPE_CACHE", cache_dir, 1);
-    free(home);
-}
-
 // --costs is used as it is, however short what was measured for it; another model's is refused on all ranks.
 static void a_file_that_is_named_is_taken_or_refused(void) {
     char path[MEASURE_PATH_CHARS], *text;
@@ -332,73 +309,43 @@ static void what_ranks_differ_in_is_kept(void) {
 
 // --- models that are none ----------------------------------------------------------------------------------
 
-static void check_blocks(void (*spoil)(ClockModel*), const char* words) {
-    ClockModel model;
-    clock_model_init(&model, 4, 0, false, false);
-    CHECK_OK(measure_check(&model.blocks));
-    spoil(&model);
-    CHECK_FAILS(measure_check(&model.blocks), STATUS_OUT_OF_RANGE, words);
-}
-
-static void no_forward(ClockModel* model) {
-    model->api.forward = NULL;
-}
-
-static void no_drop(ClockModel* model) {
-    model->blocks.drop = NULL;
-}
-
-static void two_lines(ClockModel* model) {
-    model->blocks.signature = "clock\nC 24";
-}
-
-static void blank_at_end(ClockModel* model) {
-    model->blocks.signature = "clock ";
-}
-
-static void no_layers(ClockModel* model) {
-    model->blocks.num_layers = 0;
-}
-
-static void no_words(ClockModel* model) {
-    model->blocks.vocab = 0;
-}
-
 static void nothing(void) {
 }
 
-static void model_of_another_header(ClockModel* model) {
-    model->api.reserved[2] = nothing;
-}
-
-static void blocks_of_another_header(ClockModel* model) {
-    model->blocks.reserved[0] = nothing;
-}
-
-static void number_of_another_header(ClockModel* model) {
-    model->blocks.reserved_numbers[2] = 1;
-}
-
-static void shapes_of_another_header(ClockModel* model) {
-    model->blocks.shapes.reserved[1] = -1;
-}
-
-static void long_multiples(ClockModel* model) {
-    model->blocks.shapes = (DynapipeShapes_v1){.padded = 1, .seq_multiple = 65536, .tokens_multiple = 65535};
-}
-
+// Each with one thing wrong.
 static void models_that_are_none_are_refused(void) {
-    check_blocks(no_forward, "the model clock has no forward --->");
-    check_blocks(no_drop, "is NULL --->");
-    check_blocks(two_lines, "signature --->");
-    check_blocks(blank_at_end, "signature --->");
-    check_blocks(no_layers, "0 layers");
-    check_blocks(no_words, "vocabulary of 0");
-    check_blocks(model_of_another_header, "DynapipeModel_v1.reserved[2] is set");
-    check_blocks(blocks_of_another_header, "DynapipeBlocks_v1.reserved[0] is set");
-    check_blocks(number_of_another_header, "DynapipeBlocks_v1.reserved_numbers[2] is set");
-    check_blocks(shapes_of_another_header, "DynapipeShapes_v1.reserved[1] is set");
-    check_blocks(long_multiples, "a window alone for a multiple of 4294901760 tokens");
+    static const char* const words[] = {"the model clock has no forward --->",
+                                        "is NULL --->",
+                                        "signature --->",
+                                        "signature --->",
+                                        "0 layers",
+                                        "vocabulary of 0",
+                                        "DynapipeModel_v1.reserved[2] is set",
+                                        "DynapipeBlocks_v1.reserved[0] is set",
+                                        "DynapipeBlocks_v1.reserved_numbers[2] is set",
+                                        "DynapipeShapes_v1.reserved[1] is set",
+                                        "a window alone for a multiple of 4294901760 tokens"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        ClockModel model;
+        clock_model_init(&model, 4, 0, false, false);
+        DynapipeBlocks_v1* blocks = &model.blocks;
+        CHECK_OK(measure_check(blocks));
+        if (i == 0) { model.api.forward = NULL; }
+        if (i == 1) { blocks->drop = NULL; }
+        if (i == 2) { blocks->signature = "clock\nC 24"; }
+        if (i == 3) { blocks->signature = "clock "; }
+        if (i == 4) { blocks->num_layers = 0; }
+        if (i == 5) { blocks->vocab = 0; }
+        if (i == 6) { model.api.reserved[2] = nothing; }
+        if (i == 7) { blocks->reserved[0] = nothing; }
+        if (i == 8) { blocks->reserved_numbers[2] = 1; }
+        if (i == 9) { blocks->shapes.reserved[1] = -1; }
+        if (i == 10) {
+            blocks->shapes =
+                (DynapipeShapes_v1){.padded = 1, .seq_multiple = 65536, .tokens_multiple = 65535};
+        }
+        CHECK_FAILS(measure_check(blocks), STATUS_OUT_OF_RANGE, words[i]);
+    }
 }
 
 // Before the data are known; a decoder without targets.
@@ -620,27 +567,11 @@ static void state_is_that_of_the_ranges(void) {
     CHECK_EQ(costs.tied_stack_bytes, 4 * 7);
 }
 
-// Replicas share the optimizer's 8 bytes of a value, a piece at a time.
-static void replicas_share_the_optimizer(void) {
-    make_costs(5, 0, false, false);
-    CostModel alone = costs;
-    const MeasureLengths lengths = {LONGEST, 0};
-    CHECK_OK(measure_bytes_fill(&costs, &clock_model.blocks, &lengths, 4, 1));
-    for (int p = 0; p < PIECE_COUNT; p++) {
-        int64_t num_values = alone.part_state_bytes[p] / 16;
-        CHECK_EQ(costs.part_state_bytes[p], 8 * num_values + (8 * num_values + 3) / 4);
-        CHECK_EQ(costs.part_param_bytes[p], 4 * num_values);
-    }
-}
-
-// --- lines -------------------------------------------------------------------------------------------------
-
 // === measure_times =======================================================================================
 // Measuring models that take a known time: every curve finds its own share, whatever
 // the chain's length and layout; a model whose backward is one job; all ranks end with the same numbers, the
-// mean of theirs. And on real ones, the curves that each kind has.
+// mean of theirs.
 
-static OpsContext* ops;
 static CostModel measure_times_costs;
 
 // --- a session as far as measuring looks at it ---------------------------------------------------------
@@ -656,21 +587,34 @@ static void device_release(void* ctx, void* memory) {
     free(memory);
 }
 
-// As far as measuring asks a GPU.
-static const DynapipeDevice_v1 device = {.name = "test", .alloc = device_alloc, .release = device_release};
+static Status device_copy(void* ctx, void* to, const void* from, int64_t num_bytes) {
+    (void)ctx;
+    memcpy(to, from, (size_t)num_bytes);
+    return STATUS_OK;
+}
 
-static Status session_on(Dynapipe* dp, Transport* transport) {
+// As far as measuring asks a GPU.
+static const DynapipeDevice_v1 device = {
+    .name = "test", .alloc = device_alloc, .release = device_release, .copy = device_copy};
+
+static Status session_on(Dynapipe* dp, Transport* transport, int32_t num_replicas) {
     int32_t ranks[RANKS_MAX];
-    *dp = (Dynapipe){.transport = *transport, .num_stages = transport->num_ranks, .num_replicas = 1};
+    *dp = (Dynapipe){.transport = *transport, .num_replicas = num_replicas};
+    dp->num_stages = transport->num_ranks / num_replicas;
     for (int32_t r = 0; r < transport->num_ranks; r++) { ranks[r] = r; }
-    return collective_init(&dp->world, &dp->transport, ranks, transport->num_ranks, INT64_C(20000000000));
+    TRY(collective_init(&dp->world, &dp->transport, ranks, transport->num_ranks, INT64_C(20000000000)));
+    if (num_replicas == 1) { return STATUS_OK; }
+    for (int32_t r = 0; r < num_replicas; r++) {
+        ranks[r] = r * dp->num_stages + transport->rank % dp->num_stages;
+    }
+    return collective_init(&dp->replicas, &dp->transport, ranks, num_replicas, INT64_C(20000000000));
 }
 
 static Status measure_on(CostModel* out, Transport* transport, const DynapipeBlocks_v1* blocks,
                          const Measure* about) {
     Dynapipe dp;
     Measure m = *about;
-    TRY(session_on(&dp, transport));
+    TRY(session_on(&dp, transport, 1));
     m.dp = &dp;
     if (m.clock_ns == NULL && transport->num_ranks > 1) { dp.device.api = &device; }
     m.blocks = blocks;
@@ -821,18 +765,6 @@ static void little_time_leaves_no_part_out(void) {
     }
 }
 
-static void what_fails_is_named(void) {
-    static ClockModel model;
-    Transport transport;
-    Measure about = {.max_tokens = 64, .lengths = {64, 0}, .clock_ns = clock_model_ns};
-    clock_model_init(&model, 3, 0, false, false);
-    model.fails_at = 20;
-    CHECK_OK(transport_loopback_open(&transport, 1));
-    CHECK_FAILS(measure_on(&measure_times_costs, &transport, &model.blocks, &about), STATUS_DEVICE,
-                "backward_inputs: the clock stands still");
-    transport_close(&transport);
-}
-
 // --- ranks -------------------------------------------------------------------------------------------------
 
 enum { NUM_RANKS = 4 };
@@ -873,40 +805,6 @@ static void one_rank_that_fails_ends_all(void) {
     for (int on_device = 0; on_device < 2; on_device++) {
         Failure failure = {on_device};
         CHECK_EQ(ranks_run(NUM_RANKS, ranks_body, &failure, results, 1), 0);
-    }
-}
-
-// --- real models -------------------------------------------------------------------------------------------
-
-static void real_kinds_have_their_curves(void) {
-    const unsigned enc = 1 << FEATURE_ENC_TOKENS, enc_squares = 1 << FEATURE_ENC_SQUARES;
-    const unsigned dec = 1 << FEATURE_DEC_TOKENS, dec_squares = 1 << FEATURE_DEC_SQUARES;
-    const unsigned cross = 1 << FEATURE_CROSS_PRODUCTS, rows = 1 << FEATURE_SUPERVISED;
-    static const char* const descriptors[] = {"l2c32h1", "t5:l2d2c32h1", "byt5:l2c64h2k16f40"};
-    for (int i = 0; i < 3; i++) {
-        const bool t5 = i > 0;
-        const unsigned expected[PART_COUNT] = {
-            [PART_EMBEDDING] = enc | (t5 ? dec : 0),
-            [PART_ENC_LAYER] = enc | enc_squares,
-            [PART_DEC_LAYER] = t5 ? enc | dec | dec_squares | cross : 0,
-            [PART_HEAD] = (t5 ? dec : enc) | rows,
-        };
-        ModelConfig config;
-        LlmcBlocks about;
-        CHECK(model_parse(&config, models_kind_of(descriptors[i]), descriptors[i], 300, 256));
-        DynapipeBlocks_v1 blocks = dynapipe_llmc_blocks(&about, &config, ops);
-        measure(&blocks, 256, t5 ? 128 : 0, NULL);
-        for (int part = 0; part < PART_COUNT; part++) {
-            for (int f = 0; f < FEATURE_COUNT; f++) {
-                CHECK_EQ(measure_times_costs.parts[RECOMPUTE_NONE][part].time_ns[JOB_F].curves[f].num_knots >
-                             0,
-                         (expected[part] >> f) & 1);
-            }
-            measure_times_costs.parts[RECOMPUTE_NONE][part].offered = true;
-        }
-        measure_times_costs.num_enc_layers = 1;
-        CHECK_OK(cost_model_check(&measure_times_costs));
-        CHECK(measure_times_costs.update_ns_per_byte > 0);
     }
 }
 
@@ -983,19 +881,6 @@ typedef struct {
     } of[MEASURE_MACHINE_NUM_RANKS];
 } Case;
 
-static Status measure_machine_open_session(Dynapipe* dp, Transport* transport, int32_t num_replicas) {
-    int32_t ranks[RANKS_MAX];
-    *dp = (Dynapipe){.transport = *transport, .num_replicas = num_replicas};
-    dp->num_stages = transport->num_ranks / num_replicas;
-    for (int32_t r = 0; r < transport->num_ranks; r++) { ranks[r] = r; }
-    TRY(collective_init(&dp->world, &dp->transport, ranks, transport->num_ranks, INT64_C(20000000000)));
-    if (num_replicas == 1) { return STATUS_OK; }
-    for (int32_t r = 0; r < num_replicas; r++) {
-        ranks[r] = r * dp->num_stages + transport->rank % dp->num_stages;
-    }
-    return collective_init(&dp->replicas, &dp->transport, ranks, num_replicas, INT64_C(20000000000));
-}
-
 static Status measure_body(Transport* t, void* arg) {
     Case* about = arg;
     Slow slow = {.inner = *t, .slow_peer = -1, .delay_ns = about->delay_ns};
@@ -1008,7 +893,7 @@ static Status measure_body(Transport* t, void* arg) {
     EXPECT(made != NULL);
     clock_model_init(&model, 4, 0, false, false);
     if (t->rank == 2) { model.slower = about->slower; }
-    TRY(measure_machine_open_session(&dp, &transport, about->num_replicas));
+    TRY(session_on(&dp, &transport, about->num_replicas));
     Measure m = {.dp = &dp,
                  .blocks = &model.blocks,
                  .max_tokens = 128,
@@ -1074,8 +959,9 @@ static void a_slow_link_is_found(void) {
         CHECK_EQ(about->of[0].costs.machine.num_ranks, MEASURE_MACHINE_NUM_RANKS);
         for (int32_t r = 0; r + 1 < MEASURE_MACHINE_NUM_RANKS; r++) {
             CHECK(ranks[r].link_bytes_per_ns > 0);
-            CHECK((ranks[r].link_latency_ns >= (double)delay_ns) == (r == link));
+            CHECK(ranks[r].link_latency_ns <= ranks[link].link_latency_ns);
         }
+        CHECK(ranks[link].link_latency_ns >= (double)delay_ns);
         CHECK_EQ(ranks[MEASURE_MACHINE_NUM_RANKS - 1].link_bytes_per_ns, 0);
         CHECK(about->of[0].costs.model.comm_latency_ns >= (double)delay_ns / 3);
     }
@@ -1155,7 +1041,6 @@ int main(int argc, char** argv) {
     RUN(what_is_of_no_use_is_measured_anew);
     RUN(without_a_folder_it_is_measured_each_time);
     RUN(a_file_that_is_named_is_taken_or_refused);
-    RUN(folders_are_looked_for_in_order);
     RUN(what_ranks_differ_in_is_kept);
     RUN(models_that_are_none_are_refused);
     RUN(calls_out_of_order_are_refused);
@@ -1166,18 +1051,13 @@ int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(no_range_asks_for_more);
     RUN(state_is_that_of_the_ranges);
-    RUN(replicas_share_the_optimizer);
-    ops = ops_create(1);
     RUN(every_feature_finds_its_time);
     RUN(padded_layouts_are_kept_to);
     RUN(short_chains_are_right_in_sum);
     RUN(a_backward_that_is_one_job_is_measured_whole);
     RUN(little_time_leaves_no_part_out);
-    RUN(what_fails_is_named);
     RUN(all_ranks_know_the_mean);
     RUN(one_rank_that_fails_ends_all);
-    RUN(real_kinds_have_their_curves);
-    ops_free(ops);
     RUN(a_slow_rank_is_found);
     RUN(noise_is_no_difference);
     RUN(a_slow_link_is_found);

@@ -19,20 +19,16 @@
 static Status plan_memory_check(const PlanMemory* memory, const Plan* plan, const PlanRequest* request);
 
 Status plan_file_load(Plan* out, const char* path, Arena* arena) {
-    char* text = NULL;
+    char *text, why[700];
     size_t num_bytes = 0;
     TRY(file_read_text(&text, &num_bytes, path));
-    Status status;
-    if (num_bytes > 0 && text[0] == '{') {
-        status = FAIL(STATUS_BAD_FORMAT, "%s: a plan as JSON ---> give its text form, from plan --text FILE",
-                      path);
-    } else if (memchr(text, '\0', num_bytes) != NULL) {
-        status = FAIL(STATUS_BAD_FORMAT, "%s: no text ---> give a plan from plan --text FILE", path);
-    } else {
-        status = plan_parse(out, text, path, arena);
-    }
+    Status status = num_bytes > 0 && text[0] == '{' ? FAIL(STATUS_BAD_FORMAT, "%s: a plan as JSON", path)
+                    : memchr(text, '\0', num_bytes) ? FAIL(STATUS_BAD_FORMAT, "%s: no text", path)
+                                                    : plan_parse(out, text, path, arena);
     free(text);
-    return status;
+    if (status == STATUS_OK || strstr(status_message(), "--->") != NULL) { return status; }
+    snprintf(why, sizeof why, "%s", status_message());
+    return FAIL(status, "%s ---> give a plan's text form, from plan --text FILE", why);
 }
 
 // --- checking a plan --------------------------------------------------------------------------------------
@@ -137,7 +133,7 @@ static Status replica_simulate(int64_t* makespan_ns, const Plan* plan, const Pla
     ARENA_TRY_NEW(modes, arena, uint8_t, (int64_t)K * M);
     for (int32_t m = 0; m < M; m++) {
         const PlanMicrobatch* mb = &plan->mbs[begin + m];
-        mbs[m] = (Microbatch){.layout = (MbLayout)mb->layout, .replica = r, .shape = mb->shape};
+        mbs[m] = (Microbatch){.layout = (MbLayout)mb->layout, .shape = mb->shape};
         places[m] = m;
         for (int32_t k = 0; k < K; k++) { modes[(int64_t)k * M + m] = mb->recompute[k]; }
     }
@@ -884,7 +880,7 @@ static void print_microbatch(const Plan* plan, const PlanMicrobatch* mb, FILE* o
     }
     fprintf(out, "], \"padded\": %s, \"recompute\": [", mb->layout == LAYOUT_PADDED ? "true" : "false");
     for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
-        fprintf(out, "%s\"%s\"", k > 0 ? ", " : "", plan_recompute_words[mb->recompute[k]]);
+        fprintf(out, "%s\"%s\"", k > 0 ? ", " : "", cost_mode_names[mb->recompute[k]]);
     }
     fprintf(out, "]}");
 }

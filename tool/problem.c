@@ -682,7 +682,7 @@ Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t 
     analytic_costs(out, &config, options->replicas ? options->replicas : 1);
     if (options->costs == NULL) { return cost_model_check(out); }
     CostModel model = *out;
-    TRY(cost_model_load(out, options->costs, NULL));
+    TRY(cost_file_load(out, NULL, options->costs, NULL));
     if (counts_bytes(out)) { return STATUS_OK; }
     if (options->model == NULL) {
         return FAIL(

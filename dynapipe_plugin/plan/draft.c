@@ -398,7 +398,7 @@ static bool change(Fit* fit, int32_t* num_raises, int32_t* num_rounds) {
     ReplicaPlan* plan = fit->plan;
     const ScheduleChoice choice = fit->problem->request->schedule;
     const PipePolicy* policy = plan->variant.policy;
-    bool adapts = policy == &pipe_policy_adaptive || policy == &pipe_policy_cyclic_limited;
+    bool adapts = policy != NULL && policy->keeps_limit;
     if (choice == SCHEDULE_AUTO && policy != NULL && !adapts) {
         bool splits = plan->variant.split_backward;
         plan->variant = (PipeVariant){.name = splits ? "adaptive+w" : "adaptive",

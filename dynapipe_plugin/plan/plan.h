@@ -61,6 +61,14 @@ typedef enum { INSTR_LIST(X) INSTR_COUNT } InstrKind;
 typedef enum { BUFFER_LIST(X) BUFFER_COUNT } BufferKind;
 #undef X
 
+static inline bool plan_instr_is_job(InstrKind kind) {
+    return kind <= INSTR_REC;
+}
+
+static inline JobKind plan_instr_job(InstrKind kind) {
+    return kind == INSTR_FWD ? JOB_F : kind == INSTR_BWD ? JOB_B : kind == INSTR_WGT ? JOB_W : JOB_R;
+}
+
 typedef struct {
     uint8_t kind;   // InstrKind
     int16_t chunk;  // of a job; of a transfer, the one whose input or output moves; K + s: the head's share

@@ -255,7 +255,10 @@ static Status plan_by_search(Planning* planning) {
         if (status != STATUS_OK && planning->best_draft == NULL) {
             return why_nothing_fits(planning, status);
         }
-        if (planning->best_ns <= draft->makespan_ns + draft->makespan_ns / FIT_COST) { break; }
+        if (planning->best_draft != NULL &&
+            planning->best_ns - draft->makespan_ns <= draft->makespan_ns / FIT_COST) {
+            break;
+        }
         for (int32_t s = 0; s < planning->problem.P; s++) { planning->headroom_bytes[s] += over_bytes[s]; }
     }
     return STATUS_OK;
@@ -263,12 +266,9 @@ static Status plan_by_search(Planning* planning) {
 
 // --- methods of rivals/ -----------------------------------------------------------------------------------
 
-enum { RIVAL_EFFORT = 300 };
-
 // In less and less memory, until some draft can be made to fit; of several drafts the fastest is kept.
 static Status plan_by_rival(Planning* planning) {
     static const int32_t percents[] = {100, 90, 75, 50};
-    int32_t effort = planning->request.effort > 0 ? planning->request.effort : RIVAL_EFFORT;
     Status first = STATUS_OK;
     char failure[512] = "";
     for (size_t i = 0; i < sizeof percents / sizeof *percents && planning->best_draft == NULL; i++) {
@@ -280,7 +280,7 @@ static Status plan_by_rival(Planning* planning) {
             batching.available_bytes[s] -= batching.available_bytes[s] / 100 * (100 - percents[i]);
         }
         Status status = batching_policy(planning->request.batching)
-                            ->drafts(drafts, &num, &planning->problem, &batching, effort, &planning->lists);
+                            ->drafts(drafts, &num, &planning->problem, &batching, &planning->lists);
         for (int32_t k = 0; k < num; k++) {
             int64_t over_bytes[PLAN_MAX_STAGES];
             if (planning->best_draft != NULL && drafts[k].makespan_ns >= planning->best_ns) { break; }

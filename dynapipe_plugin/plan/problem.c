@@ -417,7 +417,6 @@ Status microbatch_list_reserve(MicrobatchList* list, int32_t max_mbs, int32_t nu
 void microbatch_list_open(MicrobatchList* list, MbLayout layout, RecomputeMode mode) {
     list->mbs[list->num_mbs] = (Microbatch){.layout = layout,
                                             .mode = mode,
-                                            .replica = -1,
                                             .sequence_begin = list->num_sequences,
                                             .sequence_end = list->num_sequences};
 }
@@ -635,67 +634,4 @@ Status microbatch_infeasible(const PlanProblem* problem, const MbShape* shape, c
         what, (long long)(shape->enc_tokens + shape->dec_tokens), (long long)shape->supervised_tokens,
         (long long)best_alone, best_stage, cost_mode_names[best_mode], (long long)best_over,
         plan_problem_limit_words(words, problem, best_stage), could_recompute ? ", --recompute auto" : "");
-}
-
-// --- prices for the dynamic program ------------------------------------------------------------------------
-
-void microbatch_pricer_make(MicrobatchPricer* out, const PlanProblem* problem, RecomputeMode mode,
-                            MicrobatchShare share) {
-    *out = (MicrobatchPricer){problem, mode, share};
-}
-
-MicrobatchCost microbatch_price(const MicrobatchPricer* pricer, const MbShape* shape) {
-    return microbatch_cost(pricer->problem, pricer->mode, pricer->share, shape);
-}
-
-// The steepest line from the origin that stays below the curve. Between knots the ratio y / x is monotone, so
-// its least is at a knot, far out, or where the first segment was cut off at 0.
-static double slope_below(const CostCurve* curve) {
-    int n = curve->num_knots;
-    const double *x = curve->x, *y = curve->y;
-    if (n == 0) { return 0; }
-    if (n == 1) { return y[0] / x[0]; }
-    if (y[0] - x[0] * ((y[1] - y[0]) / (x[1] - x[0])) < 0) { return 0; }
-    double least = (y[n - 1] - y[n - 2]) / (x[n - 1] - x[n - 2]);
-    for (int i = 0; i < n; i++) {
-        if (x[i] > 0 && y[i] / x[i] < least) { least = y[i] / x[i]; }
-    }
-    return least;
-}
-
-// Of all chunks of stage s (a share of the head is left out: the line stays below).
-static double line_of_stage(double slope[FEATURE_COUNT], const MicrobatchPricer* pricer, int32_t s) {
-    const PlanProblem* problem = pricer->problem;
-    const CostPartMode* parts = problem->costs->parts[pricer->mode];
-    double constant = 0;
-    for (int f = 0; f < FEATURE_COUNT; f++) { slope[f] = 0; }
-    for (int32_t k = 0; k < problem->K; k++) {
-        int32_t count[PIECE_COUNT];
-        if (problem->placement.stage_of[k] != s) { continue; }
-        cost_stage_parts(count, problem->costs, &problem->chunks[k]);
-        for (int part = 0; part < PART_COUNT; part++) {
-            for (int kind = 0; kind < JOB_COUNT && count[part] > 0; kind++) {
-                const CostFormula* formula = &parts[part].time_ns[kind];
-                if (kind == (int)JOB_R && !problem->costs->recompute_is_job[pricer->mode]) { continue; }
-                constant += count[part] * formula->constant;
-                for (int f = 0; f < FEATURE_COUNT; f++) {
-                    slope[f] += count[part] * slope_below(&formula->curves[f]);
-                }
-            }
-        }
-    }
-    return constant;
-}
-
-void microbatch_price_line(double* constant, double slope[FEATURE_COUNT], const MicrobatchPricer* pricer) {
-    double best = -1;
-    for (int32_t s = 0; s < pricer->problem->P; s++) {
-        double slow = pricer->problem->stage_slow[s];
-        double b[FEATURE_COUNT], c = slow * line_of_stage(b, pricer, s), sum = c;
-        for (int f = 0; f < FEATURE_COUNT; f++) { sum += b[f] *= slow; }
-        if (sum <= best) { continue; }
-        best = sum;
-        *constant = c;
-        memcpy(slope, b, sizeof b);
-    }
 }

@@ -130,7 +130,6 @@ its stage. No list is ever empty (num_samples >= 1).
 typedef struct {
     MbLayout layout;
     RecomputeMode mode;  // on all stages; what the pass assumed, a later pass may choose again
-    int32_t replica;     // -1: left to balance_replicas
     int32_t sequence_begin, sequence_end;  // into MicrobatchList.sequences
     MbShape shape;
     int64_t work_ns;  // all jobs of this micro-batch on its slowest stage
@@ -205,18 +204,3 @@ MicrobatchCost microbatch_cost(const PlanProblem* problem, RecomputeMode mode, M
 // The message for a micro-batch that does not fit alone in any allowed mode; `what` begins it, e.g. "sample
 // 17".
 Status microbatch_infeasible(const PlanProblem* problem, const MbShape* shape, const char* what);
-
-// Used by a dynamic program for many shapes.
-typedef struct {
-    const PlanProblem* problem;  // borrowed
-    RecomputeMode mode;
-    MicrobatchShare share;
-} MicrobatchPricer;
-
-void microbatch_pricer_make(MicrobatchPricer* out, const PlanProblem* problem, RecomputeMode mode,
-                            MicrobatchShare share);
-MicrobatchCost microbatch_price(const MicrobatchPricer* pricer, const MbShape* shape);
-
-// A line below the work of the slowest stage: work >= constant + sum of slope * feature, up to the rounding
-// of its jobs (less than 1 ns each). Where features add up, so does the line.
-void microbatch_price_line(double* constant, double slope[FEATURE_COUNT], const MicrobatchPricer* pricer);

@@ -86,19 +86,14 @@ static inline const PipeCost* pipe_cost(const PipeProblem* problem, int32_t row,
 // A policy turns a problem into a schedule; `order` is the sequence in which micro-batches enter stage 0.
 typedef struct {
     const char* name;
-    const char* help;
     Status (*build)(PipeSchedule* out, const PipeProblem* problem, const int32_t* order, bool split_backward,
                     Arena* arena);
+    bool keeps_limit;  // waits where memory is short
 } PipePolicy;
 
 extern const PipePolicy pipe_policy_gpipe, pipe_policy_1f1b, pipe_policy_adaptive;
-extern const PipePolicy pipe_policy_cyclic, pipe_policy_cyclic_limited;  // the original's
 
 // --- lists being written -----------------------------------------------------------------------------
-
-/*
-Job lists being written: what the policies pipe_gpipe, pipe_1f1b and pipe_adaptive share.
-*/
 
 // Empty lists with room for every job of every micro-batch (F, R, B, W).
 Status pipe_schedule_init(PipeSchedule* out, const PipeProblem* problem, Arena* arena);
@@ -108,6 +103,10 @@ static inline void pipe_schedule_push(PipeSchedule* schedule, int32_t s, JobKind
     schedule->jobs[s][schedule->num_jobs[s]++] =
         (PipeJob){.kind = (uint8_t)kind, .chunk = (int16_t)row, .mb = m};
 }
+
+// [R] B [W] of a chunk one after the other.
+void pipe_schedule_push_backward(PipeSchedule* schedule, const PipeProblem* problem, int32_t s, int32_t chunk,
+                                 int32_t m, bool split_backward);
 
 // F of its chunks, its share, [R] B of its chunks, one micro-batch after the other on every stage: the least
 // memory that any schedule needs.

@@ -69,12 +69,13 @@ typedef struct {
 typedef struct {
     const PlanProblem* problem;
     MbLayout layout;
-    const PipePolicy* policy;          // the schedule that is prescribed; NULL: adaptive
-    int64_t budget;                    // jobs that may still be simulated, and other work converted to jobs
-    int32_t num_weights;               // 1, or 2: work in encoder layers and in decoder layers
-    int64_t* weight[2];                // [num_samples] in 2^-40 of the batch
-    int32_t* by_size;                  // [num_samples] ids, largest first
-    double* slow;                      // [R] how many times as long a replica takes for the same samples
+    const PipePolicy* policy;  // the schedule that is prescribed; NULL: adaptive
+    int64_t budget;            // jobs that may still be simulated, and other work converted to jobs
+    int32_t num_weights;       // 1, or 2: work in encoder layers and in decoder layers
+    int64_t* weight[2];        // [num_samples] in 2^-40 of the batch
+    int32_t* by_size;          // [num_samples] ids, largest first
+    int32_t* replica;          // [R] in an order that depends on their ranks only: all below count in it
+    double* slow;              // [R] how many times as long a replica takes for the same samples
     int32_t probe[PLAN_MAX_REPLICAS];  // replicas that candidates are tried on, the most informative first
     int32_t num_probes;
     Share* dealt;  // [R] ragged: the samples of each replica
@@ -540,8 +541,8 @@ static Status state_make(State* out, bool* fits, Search* search, const Candidate
     const Share* share;
     TRY(share_of(&share, search, candidate, r));
     State state = {.problem = problem,
-                   .ranks = plan_problem_ranks(problem, r),
-                   .replica = r,
+                   .ranks = plan_problem_ranks(problem, search->replica[r]),
+                   .replica = search->replica[r],
                    .P = problem->P,
                    .K = candidate->placement.num_chunks,
                    .num_rows = placement_num_rows(&candidate->placement, problem->P),
@@ -1279,11 +1280,54 @@ static Candidate last_resort(const PlanProblem* problem) {
     return candidate;
 }
 
+static int compare_ranks(const PlanProblem* problem, int32_t a, int32_t b) {
+    size_t bytes = (size_t)problem->P * sizeof(MachineRank);
+    return problem->differs ? memcmp(plan_problem_ranks(problem, a), plan_problem_ranks(problem, b), bytes)
+                            : 0;
+}
+
+// Replicas sorted by their ranks, so that the plan does not depend on how they are numbered.
+static Status sort_replicas(Search* search) {
+    const PlanProblem* problem = search->problem;
+    ARENA_TRY_NEW(search->replica, &search->lists, int32_t, problem->R);
+    ARENA_TRY_NEW(search->slow, &search->lists, double, problem->R);
+    for (int32_t r = 0; r < problem->R; r++) {
+        int32_t i = r;
+        for (; i > 0 && compare_ranks(problem, search->replica[i - 1], r) > 0; i--) {
+            search->replica[i] = search->replica[i - 1];
+        }
+        search->replica[i] = r;
+    }
+    for (int32_t r = 0; r < problem->R; r++) {
+        search->slow[r] = problem->replica_slow[search->replica[r]];
+        search->probe[r] = r;
+    }
+    search->num_probes = problem->R < MAX_PROBES ? problem->R : MAX_PROBES;
+    return STATUS_OK;
+}
+
+enum { OWN_PART = 4 };  // of the budget, for settings of unequal replicas
+
+// Each group of equal replicas gets settings of its own where there are several. (Padded samples would have
+// to be distributed anew.)
 static Status make_states(State* states, Search* search, const Candidate* best) {
-    for (int32_t r = 0; r < search->problem->R; r++) {
+    const PlanProblem* problem = search->problem;
+    const int32_t *replica = search->replica, R = problem->R;
+    bool own = search->layout != LAYOUT_PADDED && best->makespan_ns < INT64_MAX &&
+               compare_ranks(problem, replica[0], replica[R - 1]) != 0;
+    int64_t part = search->budget / OWN_PART / R;
+    Candidate settings = *best;
+    for (int32_t r = 0; r < R; r++) {
         bool fits;
-        TRY(state_make(&states[r], &fits, search, best, r, &search->lists));
-        if (!fits) { return FAIL(STATUS_INFEASIBLE, "search: replica %d does not fit", r); }
+        if (own && (r == 0 || compare_ranks(problem, replica[r - 1], replica[r]) != 0)) {
+            settings = *best;
+            settings.misses = 0;
+            search->num_probes = 1, search->probe[0] = r;
+            TRY(evaluate(&settings, search, INT64_MAX));
+            TRY(tune_settings(&settings, search, search->budget - part));
+        }
+        TRY(state_make(&states[r], &fits, search, &settings, r, &search->lists));
+        if (!fits) { return FAIL(STATUS_INFEASIBLE, "search: replica %d does not fit", replica[r]); }
         TRY(simulate(&states[r].makespan_ns, search, &states[r], INT64_MAX));
     }
     return STATUS_OK;
@@ -1294,13 +1338,8 @@ static Status search_all(Draft* out, Search* search, Arena* arena) {
     int32_t R = problem->R;
     Candidate best;
     State* states;
-    ARENA_TRY_NEW(search->slow, &search->lists, double, R);
     ARENA_TRY_NEW(states, &search->lists, State, R);
-    for (int32_t r = 0; r < R; r++) {
-        search->slow[r] = problem->replica_slow[r];
-        search->probe[r] = r;
-    }
-    search->num_probes = R < MAX_PROBES ? R : MAX_PROBES;
+    TRY(sort_replicas(search));
     TRY(weigh(search));
     TRY(deal_samples(search));
     Status status = construct(&best, search);

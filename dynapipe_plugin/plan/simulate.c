@@ -763,8 +763,8 @@ static Status adaptive_build(PipeSchedule* out, const PipeProblem* problem, cons
 
 const PipePolicy pipe_policy_adaptive = {
     .name = "adaptive",
-    .help = "backward first, then forward while memory lasts, then weight gradients",
     .build = adaptive_build,
+    .keeps_limit = true,
 };
 
 // --- pipe_simulate ---------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ $(DYNAPIPE_PLAN_OUT)/%.o: %.c
 	@echo "cc $<"
 	$(CC) $(filter-out $(LLMC_CUDA_FLAGS),$(CFLAGS_ALL)) $(filter-out -DDYNAPIPE_CUDA -DDYNAPIPE_NVTX,$(DYNAPIPE_CFLAGS)) -c $< -o $@
 # The trainer with a fault in its transfers, for test/test_cuda_train.sh: NO_EVENT, SWAPPED_SEND.
-$(OUT)/train_gpt2-fault_%: $(OUT)/train_gpt2.o $(TRAINER_OBJS) $(PLUGIN_TRAINER_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+$(OUT)/train_gpt2-fault_%: $(OUT)/train_gpt2.o $(TRAINER_OBJS) $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(CC) $(CFLAGS_ALL) $(DYNAPIPE_CFLAGS) -DDYNAPIPE_FAULT_$* -c $(DYNAPIPE_DIR)/cuda/links_nccl.c -o $(OUT)/fault_$*.o
 	$(LINK) $(CFLAGS_LINK) $(filter-out %/links_nccl.o,$^) $(OUT)/fault_$*.o $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 # Sums between GPUs, and messages, for test/test_cuda_train.sh.

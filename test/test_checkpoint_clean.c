@@ -6,7 +6,7 @@
 #include "../llmc/llmc_error.h"
 #include "../llmc/checkpoint.h"
 #include "../util/checkpoint_files.h"
-#include "../trainer/checkpoint_timed.h"
+#include "../trainer/logger.h"
 #include "test.h"
 
 static char directory[] = "/tmp/test_checkpoint_clean_XXXXXX";

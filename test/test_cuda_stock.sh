@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Law: the stock trainer on a GPU (emulated here) is the CPU's. fp32: every loss within 1e-4. bf16: within 2e-3; a
+# Law: the trainer without MPI on a GPU (emulated here) is the CPU's. fp32: every loss within 1e-4. bf16: within 2e-3; a
 # logit of size 1 is off by 2^-8 at most, the mean over the 256 tokens of a step by some thirtieth of that, a norm or
 # a layer that was left out by far more than either. A run that stopped goes on bit for bit, in whatever order the
 # streams run, and each build goes on from the other's checkpoints, as close as its own rounding.
@@ -44,7 +44,7 @@ ok() {  # 0|1 (0: fine), what
 run() {  # name, build, arguments...: output in $work/NAME.log, checkpoints in $work/NAME
     local name=$1 which=$2
     shift 2
-    timeout -k 5 120 "${trainer[$which]}" -i "$work/data/train.bin" -t 64 -b 2 -d 256 -c 0.1 -s 0 -o "$work/$name" \
+    timeout -k 5 120 "${trainer[$which]}" -i "$work/data/train.bin" -t 64 -b 2 -d 256 -c 0.1 -s 0 --refit off -o "$work/$name" \
         "$@" >"$work/$name.log" 2>&1 || { echo "$name: the run failed"; tail -5 "$work/$name.log"; }
 }
 

@@ -3,7 +3,7 @@
 # data, tasks of any name, a -d that holds no sample.
 # concerns: dataloader dynapipe_plugin/run/session
 . "$(dirname "$0")/train_lib.sh"
-trainer=$PWD/$trainer stock=$PWD/$build/train_gpt2 prepare=$PWD/$build/prepare_data
+trainer=$PWD/$trainer prepare=$PWD/$build/prepare_data
 
 # Lines of text; in the second file one letter of one target is another. Both have the same lengths everywhere.
 awk 'BEGIN {for (i = 0; i < 600; i++) {s = ""; for (k = 0; k < 3 + i * 7 % 60; k++) s = s sprintf("%c", 97 + (i * k * k + k) % 26)
@@ -37,11 +37,6 @@ refuses "damaged/train.bin: bytes " "a flipped bit, on 2 ranks" 2 -i "$work/dama
 ok $? "and no checkpoint is left"
 run taken 2 -i "$work/damaged/train.bin" $small -x 3 --stages 2 --verify 0
 ok $? "--verify 0 takes it"
-timeout -k 5 60 "$stock" -i "$work/damaged/train.bin" $small -b 2 -t 64 -d 128 -x 3 >"$work/bad.log" 2>&1
-said "damaged/train.bin: bytes " "a flipped bit, stock trainer" $?
-"$stock" -i "$work/damaged/train.bin" $small -b 2 -t 64 -d 128 -x 3 --verify 0 >"$work/taken.log" 2>&1
-ok $? "--verify 0, stock trainer"
-
 # --- other text: on one rank (each started in a folder of its own), and in a run that goes on ----------------------------------
 there() {  # folder of rank 0, of rank 1, arguments...: the same command line on both
     local a=$1 b=$2
@@ -63,19 +58,13 @@ run moved 2 -i "$work/moved/train.bin" $small -x 4 --stages 2 -o "$work/kept" -y
 ok $? "going on with the same text elsewhere"
 printf '%s\n' 'import struct, sys' 'tokens = [50256 if i % 50 == 0 else i * int(sys.argv[2]) % 50000 for i in range(4096)]' \
     'open(sys.argv[1], "wb").write(struct.pack("<256i", 20240520, 1, 4096, *[0] * 253) + struct.pack("<4096H", *tokens))' >"$work/llmc.py"
-for kind in text llmc; do
-    old=$work/text/train.bin new=$work/other/train.bin model="-e l1c32h4 -b 2 -t 32 -d 64 -v 0 -s 0"
-    if [ $kind = llmc ]; then
-        old=$work/old.bin new=$work/new.bin
-        python3 "$work/llmc.py" "$old" 7 && python3 "$work/llmc.py" "$new" 11
-    fi
-    timeout -k 5 60 "$stock" -i "$old" $model -x 2 -o "$work/stock-$kind" >"$work/stock.log" 2>&1
-    ok $? "stock trainer, $kind: a run"
-    timeout -k 5 60 "$stock" -i "$new" $model -x 3 -o "$work/stock-$kind" -y 1 >"$work/bad.log" 2>&1
-    said "saved with other contents of this file" "stock trainer, $kind: going on with changed text" $?
-    timeout -k 5 60 "$stock" -i "$old" $model -x 3 -o "$work/stock-$kind" -y 1 >"$work/bad.log" 2>&1
-    ok $? "stock trainer, $kind: going on with the same"
-done
+model="-e l1c32h4 -t 32 -d 640 -v 0 -s 0 -o $work/llmc"
+python3 "$work/llmc.py" "$work/old.bin" 7 && python3 "$work/llmc.py" "$work/new.bin" 11
+run llmc 1 -i "$work/old.bin" $model -x 2
+ok $? "llm.c's tokens: a run"
+refuses "saved with other contents of this file" "llm.c's tokens: going on with changed text" 1 -i "$work/new.bin" $model -x 3 -y 1
+run llmc 1 -i "$work/old.bin" $model -x 3 -y 1
+ok $? "llm.c's tokens: going on with the same"
 
 # --- vocabularies of one size, told apart by their hash (byte 56 of the header; the header's own hash is mended) ----------------
 cat >"$work/vocab.py" <<'EOF2'
@@ -97,8 +86,6 @@ EOF2
 python3 "$work/vocab.py" "$work/text/train.bin" "$work/vocab.bin"
 refuses "have vocabularies of 257 tokens each, but not the same" "validation data of another vocabulary" 2 \
     -i "$work/text/train.bin" -j "$work/vocab.bin" $small -x 1 --stages 2
-timeout -k 5 60 "$stock" -i "$work/text/train.bin" -j "$work/vocab.bin" -e l1c32h4 -b 2 -t 32 -x 1 >"$work/bad.log" 2>&1
-said "have vocabularies of 257 tokens each, but not the same" "the same, stock trainer" $?
 
 # --- tasks of any name --------------------------------------------------------------------------------------
 odd=$work/$(printf 'l\xe4st.jsonl')  # a file's name is its samples' task; this one is no UTF-8

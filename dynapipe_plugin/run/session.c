@@ -369,6 +369,14 @@ static Status open_transport(Dynapipe* dp, int* argc, char*** argv) {
 #else
     (void)argc;
     (void)argv;
+    const char* started = getenv("OMPI_COMM_WORLD_SIZE");
+    if (started == NULL) { started = getenv("PMI_SIZE"); }
+    if (started != NULL && atoi(started) > 1) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "%d processes were started, but this program was built without MPI ---> build it with "
+                    "DYNAPIPE=1, or start it without mpirun",
+                    atoi(started));
+    }
     TRY(transport_loopback_open(&dp->transport, 1));
 #endif
     return STATUS_OK;
@@ -438,6 +446,7 @@ void dynapipe_close(Dynapipe* dp) {
     session_release(dp);
     session_device_close(dp);
     free(dp->position);
+    free(dp->saved_costs);
     free(dp->task_names);
     free(dp->val_task);
     free(dp->task_sum);

@@ -139,8 +139,8 @@ echo "built in $SECONDS s"
 } | run_all "$jobs"
 timed=$(grep -wE "${alone// /|}" <<<"$scripts" | sed 's/.*/& bash test\/&.sh/')
 run_all 1 <<<"$timed"
-disturbed=$(while read -r name command; do read -r _ f _ <"$out/log/$name.count" && [ "$f" -eq 0 ] || echo "$name $command"; done <<<"$timed")
-if [ -n "${disturbed// /}" ] && [ -n "$timed" ]; then
+disturbed=$(while read -r name command && [ -n "$name" ]; do read -r _ f _ <"$out/log/$name.count" && [ "$f" -eq 0 ] || echo "$name $command"; done <<<"$timed")
+if [ -n "$disturbed" ]; then
     echo "once more, since other work on this machine disturbs what they measure:"
     run_all 1 <<<"$disturbed"
 fi

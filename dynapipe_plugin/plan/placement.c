@@ -338,7 +338,9 @@ static int64_t lack_of(int32_t* fullest, const PlacementRoom* room, const Placem
         int64_t limit_bytes = room->limit_bytes[s];
         if (limit_bytes == 0) { continue; }
         int64_t free_bytes = limit_bytes - cost_rank_state_bytes(room->costs, &has[s]);
-        int64_t left = (int64_t)((double)free_bytes * 1000 / (double)limit_bytes);
+        int64_t left = free_bytes / 1000 < -limit_bytes  // so that squares can be added
+                           ? -1000 * 1000
+                           : (int64_t)((double)free_bytes * 1000 / (double)limit_bytes);
         if (left < least_left) { least_left = left, *fullest = s; }
         if (left < room->wanted) { lack += (room->wanted - left) * (room->wanted - left); }
     }

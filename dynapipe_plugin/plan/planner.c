@@ -255,7 +255,10 @@ static Status plan_by_search(Planning* planning) {
         if (status != STATUS_OK && planning->best_draft == NULL) {
             return why_nothing_fits(planning, status);
         }
-        if (planning->best_ns <= draft->makespan_ns + draft->makespan_ns / FIT_COST) { break; }
+        if (planning->best_draft != NULL &&
+            planning->best_ns - draft->makespan_ns <= draft->makespan_ns / FIT_COST) {
+            break;
+        }
         for (int32_t s = 0; s < planning->problem.P; s++) { planning->headroom_bytes[s] += over_bytes[s]; }
     }
     return STATUS_OK;

@@ -38,6 +38,7 @@ int LLVMFuzzerInitialize(int* argc, char*** argv) {
                 STATUS_OK);
     }
     REQUIRE(bpe_open(&bpe, &tables[0], &tables[1]) == STATUS_OK);
+    for (int i = 0; i < 2; i++) { free((char*)(uintptr_t)tables[i].text); }
     return 0;
 }
 

@@ -185,13 +185,11 @@ static void errors_name_file_line_and_remedy(void) {
 
 static void the_command_writes_a_page(void) {
     write_text(metrics_path, "{\"step\":1,\"loss\":2}\n");
-    char* good[] = {"report", metrics_path, folder, "-o", page_path, NULL};
-    CHECK_EQ(command_report(5, good), TOOL_OK);
+    char* good[] = {"dynapipe", "report", metrics_path, folder, "-o", page_path, NULL};
+    CHECK_EQ(tool_main(6, good), TOOL_OK);
     CHECK(access(page_path, R_OK) == 0);
-    char* missing[] = {"report", "/nonexistent/metrics.jsonl", "--out", page_path, NULL};
-    CHECK_EQ(command_report(4, missing), TOOL_FAILED);
-    char* unwritable[] = {"report", metrics_path, "-o", "/nonexistent/page.html", NULL};
-    CHECK_EQ(command_report(4, unwritable), TOOL_FAILED);
+    char* missing[] = {"dynapipe", "report", "/nonexistent/metrics.jsonl", "--out", page_path, NULL};
+    CHECK_EQ(tool_main(5, missing), TOOL_FAILED);
     unlink(page_path);
 }
 

@@ -19,20 +19,16 @@
 static Status plan_memory_check(const PlanMemory* memory, const Plan* plan, const PlanRequest* request);
 
 Status plan_file_load(Plan* out, const char* path, Arena* arena) {
-    char* text = NULL;
+    char *text, why[700];
     size_t num_bytes = 0;
     TRY(file_read_text(&text, &num_bytes, path));
-    Status status;
-    if (num_bytes > 0 && text[0] == '{') {
-        status = FAIL(STATUS_BAD_FORMAT, "%s: a plan as JSON ---> give its text form, from plan --text FILE",
-                      path);
-    } else if (memchr(text, '\0', num_bytes) != NULL) {
-        status = FAIL(STATUS_BAD_FORMAT, "%s: no text ---> give a plan from plan --text FILE", path);
-    } else {
-        status = plan_parse(out, text, path, arena);
-    }
+    Status status = num_bytes > 0 && text[0] == '{' ? FAIL(STATUS_BAD_FORMAT, "%s: a plan as JSON", path)
+                    : memchr(text, '\0', num_bytes) ? FAIL(STATUS_BAD_FORMAT, "%s: no text", path)
+                                                    : plan_parse(out, text, path, arena);
     free(text);
-    return status;
+    if (status == STATUS_OK || strstr(status_message(), "--->") != NULL) { return status; }
+    snprintf(why, sizeof why, "%s", status_message());
+    return FAIL(status, "%s ---> give a plan's text form, from plan --text FILE", why);
 }
 
 // --- checking a plan --------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include "../plan/cost_model.h"
 #include "../plan/placement.h"
 #include "session.h"
 #include "../../util/numbers.h"
@@ -238,14 +239,12 @@ static Status text_close(Text* text) {
 // Options are kept with the position in the data, so that a trainer that resumes from a checkpoint prints
 // the differences:
 //
-//     8 bytes "dpipopt1", uint32 number of bytes, lines "--mixture=proportional"; then the position itself
+//     8 bytes "dpipopt1", uint32 number of bytes, lines "--mixture=proportional"
+//     8 bytes "dpipcos1", uint32 number of bytes, the costs that plans are made with, as a cost file
+//     the position itself
 
-static const char SETTINGS_MAGIC[8] = {'d', 'p', 'i', 'p', 'o', 'p', 't', '1'};
-
-typedef struct {
-    char magic[8];
-    uint32_t num_bytes;
-} SettingsHeader;
+static const char SETTINGS_MAGIC[] = "dpipopt1", COSTS_MAGIC[] = "dpipcos1";
+enum { MAGIC_BYTES = 8, SECTION_BYTES = MAGIC_BYTES + sizeof(uint32_t) };
 
 // The position holds the training data's own. Losses on other validation text cannot be compared.
 static void add_validation_contents(const Dynapipe* dp, FILE* out) {
@@ -279,57 +278,141 @@ Status session_position_append(void** own, const void** position, size_t* num_by
     return STATUS_OK;
 }
 
-Status session_settings_add(Dynapipe* dp, const void** position, size_t* num_bytes) {
-    const void *loaders_own = *position, *all;
-    void* before = NULL;
-    size_t all_bytes = sizeof(SettingsHeader);
-    Text text;
-    TRY(settings_of(&text, dp));
-    SettingsHeader header = {.num_bytes = (uint32_t)text.num_chars};
-    memcpy(header.magic, SETTINGS_MAGIC, sizeof header.magic);
-    all = &header;
-    Status status = session_position_append(&before, &all, &all_bytes, text.text, text.num_chars);
-    if (status == STATUS_OK) {
-        status = session_position_append(&dp->position, &all, &all_bytes, loaders_own, *num_bytes);
+static Status costs_of(Text* text, const Dynapipe* dp) {
+    TRY(text_open(text));
+    if (dp->costs.num_enc_layers > 0) {
+        const char* name = dp->model_name[0] != '\0' ? dp->model_name : "any";
+        cost_file_print(&dp->costs, &dp->machine, name, text->out);
     }
-    free(before);
-    free(text.text);
+    return text_close(text);
+}
+
+static void put_section(FILE* out, const char* magic, const Text* text) {
+    uint32_t num_bytes = (uint32_t)text->num_chars;
+    fwrite(magic, 1, MAGIC_BYTES, out);
+    fwrite(&num_bytes, 1, sizeof num_bytes, out);
+    fwrite(text->text, 1, text->num_chars, out);
+}
+
+Status session_settings_add(Dynapipe* dp, const void** position, size_t* num_bytes) {
+    Text words = {0}, costs = {0}, all = {0};
+    Status status = settings_of(&words, dp);
+    if (status == STATUS_OK) { status = costs_of(&costs, dp); }
+    if (status == STATUS_OK) { status = text_open(&all); }
+    if (status == STATUS_OK) {
+        put_section(all.out, SETTINGS_MAGIC, &words);
+        put_section(all.out, COSTS_MAGIC, &costs);
+        fwrite(*position, 1, *num_bytes, all.out);
+        status = text_close(&all);
+    }
+    free(words.text);
+    free(costs.text);
     TRY(status);
-    *position = all;
-    *num_bytes = all_bytes;
+    free(dp->position);
+    *position = dp->position = all.text;
+    *num_bytes = all.num_chars;
     return STATUS_OK;
 }
 
-Status session_settings_take(const Dynapipe* dp, const void** position, size_t* num_bytes) {
-    SettingsHeader header;
+// Removes a section; its text, for the caller to free. NULL: there is none, or no memory.
+static char* take_section(const char* magic, const void** position, size_t* num_bytes) {
+    const char* begin = (const char*)*position;
+    uint32_t text_bytes;
+    if (*num_bytes < SECTION_BYTES || memcmp(begin, magic, MAGIC_BYTES) != 0) { return NULL; }
+    memcpy(&text_bytes, begin + MAGIC_BYTES, sizeof text_bytes);
+    if (text_bytes > *num_bytes - SECTION_BYTES) { return NULL; }
+    *position = begin + SECTION_BYTES + text_bytes;
+    *num_bytes -= SECTION_BYTES + text_bytes;
+    return strndup(begin + SECTION_BYTES, text_bytes);
+}
+
+Status session_settings_take(Dynapipe* dp, const void** position, size_t* num_bytes) {
     Text now;
-    bool is_whole = *num_bytes >= sizeof header;
-    if (is_whole) { memcpy(&header, *position, sizeof header); }
-    is_whole = is_whole && memcmp(header.magic, SETTINGS_MAGIC, sizeof header.magic) == 0 &&
-               header.num_bytes <= *num_bytes - sizeof header;
-    if (!is_whole) {
+    char* saved = take_section(SETTINGS_MAGIC, position, num_bytes);
+    if (saved == NULL) {
         return FAIL(STATUS_BAD_FORMAT, "the checkpoint's position in the data is not one that this program "
                                        "saved ---> begin with its model (-e), or use another checkpoint");
     }
-    const char* text = (const char*)*position + sizeof header;
-    TRY(settings_of(&now, dp));
-    char* saved = strndup(text, header.num_bytes);
-    if (saved != NULL && dp->transport.rank == 0) { settings_print_differences(stderr, saved, now.text); }
+    free(dp->saved_costs);
+    dp->saved_costs = take_section(COSTS_MAGIC, position, num_bytes);
+    Status status = settings_of(&now, dp);
+    if (status == STATUS_OK && dp->transport.rank == 0) {
+        settings_print_differences(stderr, saved, now.text);
+    }
     free(saved);
-    free(now.text);
-    *position = text + header.num_bytes;
-    *num_bytes -= sizeof header + header.num_bytes;
+    if (status == STATUS_OK) { free(now.text); }
+    return status;
+}
+
+// The next line of a cost file that is not about times; the end: none.
+static const char* skip_times(const char* line) {
+    static const char* const keys[] = {"measured ", "comm ", "reduce ", "rank "};
+    char word[8];
+    for (; *line != '\0'; line += strcspn(line, "\n"), line += *line != '\0') {
+        bool is_time = sscanf(line, "part %*s mode %*s %7s", word) == 1 && strcmp(word, "time") == 0;
+        for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+            is_time |= strncmp(line, keys[i], strlen(keys[i])) == 0;
+        }
+        if (!is_time) { break; }
+    }
+    return line;
+}
+
+// Cost files of one model: layers, bytes and parameters.
+static bool same_but_for_times(const char* a, const char* b) {
+    for (a = skip_times(a), b = skip_times(b); *a != '\0' && *b != '\0';) {
+        size_t num_chars = strcspn(a, "\n");
+        if (strncmp(a, b, num_chars) != 0 || b[num_chars] != a[num_chars]) { return false; }
+        a = skip_times(a + num_chars + (a[num_chars] != '\0'));
+        b = skip_times(b + num_chars + (b[num_chars] != '\0'));
+    }
+    return *a == *b;
+}
+
+// The saved costs, if they are of this run's ranks.
+static Status parse_saved(bool* fits, CostModel* out, Machine* machine, const Dynapipe* dp) {
+    const CostMeasured *then = &out->measured, *now = &dp->costs.measured;
+    TRY(cost_file_parse(out, machine, dp->saved_costs, "the checkpoint's costs", NULL));
+    *fits = then->num_ranks == now->num_ranks && then->ranks_per_host == now->ranks_per_host &&
+            then->num_replicas == now->num_replicas && then->interface == now->interface &&
+            (machine->num_ranks == 0 || machine->num_ranks == dp->transport.num_ranks);
     return STATUS_OK;
 }
 
+Status session_costs_restore(Dynapipe* dp, bool* differ) {
+    Text now;
+    *differ = false;
+    bool is_told = dp->options.costs != NULL || dp->options.measure == MEASURE_AGAIN;
+    if (dp->saved_costs == NULL || dp->costs.num_enc_layers == 0 || is_told) { return STATUS_OK; }
+    TRY(costs_of(&now, dp));
+    bool is_other = strcmp(now.text, dp->saved_costs) != 0 && same_but_for_times(now.text, dp->saved_costs);
+    free(now.text);
+    if (!is_other) { return STATUS_OK; }
+    CostModel* saved = (CostModel*)malloc(sizeof *saved);
+    Machine machine = {0};
+    Status status = saved != NULL ? parse_saved(differ, saved, &machine, dp)
+                                  : FAIL(STATUS_NO_MEMORY, "no memory for a cost model");
+    if (status == STATUS_OK && *differ) {
+        dp->costs = *saved;
+        status = session_machine_restore(dp, &machine);
+        if (dp->transport.rank == 0) {
+            printf("costs: as in the checkpoint, so that plans are those of an uninterrupted run\n");
+            fflush(stdout);
+        }
+    }
+    free((void*)machine.ranks);
+    free(saved);
+    return status;
+}
+
 // --- the same on all ranks ---------------------------------------------------------------------------------
-// Lines "name=value" are compared by one hash; where that differs, the first rank with another hash than
-// rank 0 gets rank 0's lines, finds the first that differs, and tells all.
+// Lines "name=value" are compared by one hash; where that differs, every rank gets the lines of all, and
+// finds the same first difference.
 
 enum { NAME_CHARS = 120, VALUE_CHARS = 120 };
 
 typedef struct {
-    char name[NAME_CHARS], first[VALUE_CHARS], mine[VALUE_CHARS];  // of rank 0 and of the one that differs
+    char name[NAME_CHARS], in_a[VALUE_CHARS], in_b[VALUE_CHARS];
 } Difference;
 
 static void take_value(char out[VALUE_CHARS], const char* value, size_t num_chars) {
@@ -341,19 +424,17 @@ static void take_value(char out[VALUE_CHARS], const char* value, size_t num_char
 }
 
 // The first line of `a` that is different or missing in `b`.
-static bool find_difference(Difference* out, const char* a, const char* b, bool a_is_mine) {
+static bool find_difference(Difference* out, const char* a, const char* b) {
     for (const char* line = a; *line != '\0';) {
         size_t line_chars = strcspn(line, "\n"), name_chars = strcspn(line, "=\n"), value_chars;
-        char name[NAME_CHARS];
-        snprintf(name, sizeof name, "%.*s", (int)name_chars, line);
-        const char* other = settings_find(b, name, &value_chars);
+        snprintf(out->name, sizeof out->name, "%.*s", (int)name_chars, line);
+        const char* other = settings_find(b, out->name, &value_chars);
         const char* value = line + name_chars + (line[name_chars] == '=');
         size_t my_chars = (size_t)(line + line_chars - value);
         bool differs = other == NULL || value_chars != my_chars || memcmp(other, value, my_chars) != 0;
-        if (differs && name_chars < sizeof name) {
-            snprintf(out->name, sizeof out->name, "%s", name);
-            take_value(a_is_mine ? out->mine : out->first, value, my_chars);
-            take_value(a_is_mine ? out->first : out->mine, other, value_chars);
+        if (differs && name_chars < sizeof out->name) {
+            take_value(out->in_a, value, my_chars);
+            take_value(out->in_b, other, value_chars);
             return true;
         }
         line += line_chars + (line[line_chars] == '\n');
@@ -361,27 +442,29 @@ static bool find_difference(Difference* out, const char* a, const char* b, bool 
     return false;
 }
 
-// On all ranks alike: rank `differs` has other lines than rank 0.
-static Status tell_difference(Dynapipe* dp, const char* what, const char* mine, int32_t differs) {
-    uint64_t num_bytes = strlen(mine) + 1;
-    Difference found = {.name = "their order", .first = "its own", .mine = "its own"};
-    TRY(collective_broadcast(&dp->world, &num_bytes, sizeof num_bytes, 0));
-    char* first = (char*)malloc(num_bytes);
-    if (first == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory to compare %s", what); }
-    if (dp->transport.rank == 0) { memcpy(first, mine, num_bytes); }
-    Status status = collective_broadcast(&dp->world, first, num_bytes, 0);
-    if (status == STATUS_OK && dp->transport.rank == differs &&
-        !find_difference(&found, first, mine, false)) {
-        find_difference(&found, mine, first, true);
+// On all ranks alike: rank `other` has other lines than rank 0.
+static Status tell_difference(Dynapipe* dp, const char* what, const char* mine, int32_t other) {
+    Arena arena = {0};
+    unsigned char* all;
+    Difference found = {"their order", "its own", "its own"}, back;
+    Status status = collective_share_bytes(&dp->world, mine, strlen(mine) + 1, &all, &arena);
+    if (status == STATUS_OK) {
+        const char *first = (const char*)all, *of_other = first;
+        for (int32_t r = 0; r < other; r++) { of_other += strlen(of_other) + 1; }
+        if (!find_difference(&found, first, of_other) && find_difference(&back, of_other, first)) {
+            found = back;
+            memcpy(found.in_a, back.in_b, VALUE_CHARS);
+            memcpy(found.in_b, back.in_a, VALUE_CHARS);
+        }
+        if (strcmp(found.in_a, found.in_b) == 0) { snprintf(found.name, NAME_CHARS, "their order"); }
     }
-    free(first);
+    arena_free(&arena);
     TRY(status);
-    TRY(collective_broadcast(&dp->world, &found, sizeof found, differs));
     return FAIL(
         STATUS_MISMATCH,
         "%s: %s is %s on rank %s, %s on rank %s ---> all ranks need the same program, data, cost file "
         "and options",
-        what, found.name, found.mine, TRANSPORT_RANK(&dp->transport, differs), found.first,
+        what, found.name, found.in_b, TRANSPORT_RANK(&dp->transport, other), found.in_a,
         TRANSPORT_RANK(&dp->transport, 0));
 }
 
@@ -392,12 +475,12 @@ Status session_same(Dynapipe* dp, const char* what, const char* lines) {
     if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     all[dp->transport.rank] = hash_finish(hash_bytes(HASH_SEED, lines, strlen(lines)));
     Status status = collective_share(&dp->world, all, sizeof *all);
-    int32_t differs = 0;
+    int32_t other = 0;
     for (int32_t r = num_ranks - 1; r > 0; r--) {
-        if (all[r] != all[0]) { differs = r; }
+        if (all[r] != all[0]) { other = r; }
     }
     free(all);
-    return status != STATUS_OK || differs == 0 ? status : tell_difference(dp, what, lines, differs);
+    return status != STATUS_OK || other == 0 ? status : tell_difference(dp, what, lines, other);
 }
 
 static Status same_text(Dynapipe* dp, const char* what, Text* lines) {

@@ -491,7 +491,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
 sample_file: any bytes as a sample file: refused, or every sample can be read.
 
 The first byte of an input says how it is parsed, the rest is the file. Random bytes never carry the right
-checksums, so bit 0 puts both right first: the checks behind them are what is to be tried. Bit 1: verify.
+checksums, so bit 0 puts both right first: the checks after them are what is to be tried.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -538,15 +538,15 @@ static void repair(unsigned char* bytes, size_t num_bytes) {
     memcpy(bytes, &header, sizeof header);
 }
 
-// Whatever was accepted must be usable, and a verified file must have no bad token.
-static void use(SampleFile* file, bool verified) {
+// Whatever was accepted must be usable.
+static void use(SampleFile* file) {
     int32_t tokens[64];
     for (int64_t s = 0; s < file->num_samples; s++) {
         REQUIRE(file->index[s].task < (uint32_t)file->num_tasks);
         int64_t length = (int64_t)file->index[s].n_input + file->index[s].n_target;
         int64_t count = length < 64 ? length : 64;
         Status status = sample_file_read(file, s, length - count, count, tokens);
-        REQUIRE(status == STATUS_OK || (!verified && status == STATUS_BAD_FORMAT));
+        REQUIRE(status == STATUS_OK || status == STATUS_BAD_FORMAT);
         const SampleGap* gaps;
         int32_t num_gaps = sample_file_gaps(file, s, &gaps);
         for (int32_t g = 0; g < num_gaps; g++) {
@@ -561,7 +561,7 @@ static void use(SampleFile* file, bool verified) {
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     if (num_bytes < 1) { return 0; }
-    bool repaired = data[0] & 1, verify = data[0] & 2;
+    bool repaired = data[0] & 1;
     data += 1;
     num_bytes -= 1;
     unsigned char* bytes = malloc(num_bytes + (num_bytes == 0));
@@ -569,8 +569,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     memcpy(bytes, data, num_bytes);
     if (repaired) { repair(bytes, num_bytes); }
     SampleFile file;
-    if (sample_file_parse(&file, "fuzz.bin", bytes, num_bytes, verify) == STATUS_OK) {
-        use(&file, verify);
+    if (sample_file_parse(&file, "fuzz.bin", bytes, num_bytes) == STATUS_OK) {
+        use(&file);
         sample_file_close(&file);
     }
     free(bytes);

@@ -249,7 +249,7 @@ refuses 1 "blank.txt: empty, no prompt in it" "$work/gpt2" --file "$work/blank.t
 long=$(seq -s' ' 500 | head -c 600)
 was_cut() {  # what, folder, text that is left, words, arguments...
     is_asked "$1" "$2" "$3" "${@:5}"
-    "$generate" "$work/gpt2" --tokenizer "$work/$2" --max-tokens 24 "${@:5}" 2>&1 >/dev/null | grep -qF "1 of 1 prompts are longer than the model's 128 tokens: $4 is left out"
+    "$generate" "$work/gpt2" --tokenizer "$work/$2" --max-tokens 24 "${@:5}" 2>&1 >/dev/null | grep -qF "1 of 1 prompts are longer than the model's 128 tokens: $4 was cut"
     ok $? "$1: told"
 }
 was_cut "the end of a question" question "Question: ${long:0:85}"$'\nAnswer: ' "the end of the input" --prompt "$long"
@@ -265,7 +265,7 @@ chat user a assistant b user "${long:0:40}" assistant d user e >"$work/fewer.jso
 form "$chats"
 for f in turns fewer; do formed --file "$work/$f.jsonl" --max-tokens 40 --temperature 1 | generated >"$work/$f.said"; done
 same "of a chat turns go, the oldest behind the first" "$work/turns.said" "$work/fewer.said"
-"$generate" "$work/gpt2" --tokenizer "$work/form" --max-tokens 40 --file "$work/turns.jsonl" 2>&1 >/dev/null | grep -q "tokens: of the earlier turns some is left out"
+"$generate" "$work/gpt2" --tokenizer "$work/form" --max-tokens 40 --file "$work/turns.jsonl" 2>&1 >/dev/null | grep -q "tokens: of the earlier turns some was cut"
 ok $? "which is told"
 
 # --- quiet --------------------------------------------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ ok $([ $? = 1 ]; echo $?) "a full disk: $(cat "$work/full.err")"
 head -c 3000 /dev/zero | tr '\0' a >"$work/long.txt"
 "$generate" "$work/gpt2" --file "$work/long.txt" --max-tokens 24 >"$work/long.jsonl" 2>"$work/long.err"
 ok $? "a long prompt: $(cat "$work/long.err")"
-grep -q "1 of 1 prompts are longer than the model's 128 tokens: the end of the input is left out" "$work/long.err"
+grep -q "1 of 1 prompts are longer than the model's 128 tokens: the end of the input was cut" "$work/long.err"
 ok $? "a long prompt is told: $(cat "$work/long.err")"
 "$generate" --help | awk 'length > 100 { exit 1 }'
 ok $? "--help fits"

@@ -755,7 +755,7 @@ static void print_cuts(const Generation* g) {
                                                [CUT_TURNS] = "some earlier turns"};
     for (int i = 0; i < NUM_CUTS; i++) {
         if (g->num_cut[i] == 0) { continue; }
-        fprintf(stderr, "%lld of %lld prompts are longer than the model's %d tokens: %s was cut\n",
+        fprintf(stderr, "%lld of %lld prompts are longer than the model's %d tokens: cut %s\n",
                 (long long)g->num_cut[i], (long long)g->num_done, g->model->model.config.max_seq_len,
                 what[i]);
     }

@@ -686,9 +686,9 @@ static void wrong_positions_are_refused(void) {
 
     other.max_seq_tokens = 50;
     other.long_samples = LONG_SKIP;
-    check_refused(&first, pattern, other, "saved with 300 samples, the data has");
+    check_refused(&first, pattern, other, "saved with another number of samples");
     cut.max_seq_tokens = 120;  // cuts, but skips nothing
-    check_refused(&first, pattern, cut, "resume with the same data and -t");
+    check_refused(&first, pattern, cut, "saved with other task names or lengths");
     loader = open_loader(&cut);
     CHECK_OK(loader_next(loader, &second, &arena));
     loader_close(loader);
@@ -696,7 +696,7 @@ static void wrong_positions_are_refused(void) {
     check_refused(&second, pattern, cut, "other cuts");
     other = options;
     other.shuffle = false;
-    check_refused(&first, pattern, other, "saved with shuffling");
+    check_refused(&first, pattern, other, "saved with the other --shuffle");
 
     // Other text of the same lengths is another file; the same under another name is not. Nor are fewer or
     // more files the same data.

@@ -563,8 +563,8 @@ static Status choose_sentinels(Loader* loader) {
     int32_t first = options->sentinel_first;
     if (first == 0 && begin == end) {
         return FAIL(STATUS_BAD_OPTION,
-                    "%s: its tokenizer has no sentinels for --span-corruption ---> name tokens that the text "
-                    "does not have with --sentinel-first and --sentinel-step",
+                    "%s: its tokenizer has no sentinels for --span-corruption ---> --debug sentinel-first=ID, "
+                    "a token that the text does not have",
                     file->path);
     }
     if (first == 0) { first = step > 0 ? begin : end - 1; }
@@ -582,7 +582,7 @@ static Status choose_sentinels(Loader* loader) {
     bool has_pad = file->pad_token >= low && file->pad_token <= high;
     if (spans->num_sentinels < 1 || low < 0 || high >= file->vocab || has_eot || has_pad) {
         return FAIL(STATUS_BAD_OPTION,
-                    "--sentinel-first %d: tokens %d to %d would be sentinels, of a vocabulary of %d with "
+                    "--debug sentinel-first=%d: tokens %d to %d would be sentinels, of a vocabulary of %d with "
                     "end-of-text %d and padding %d ---> choose others",
                     first, low, high, file->vocab, file->eot_token, file->pad_token);
     }

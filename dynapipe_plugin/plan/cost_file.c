@@ -216,7 +216,7 @@ static Status walk_costs(TextWalk* walk, CostModel* m, MachineRank** ranks, int3
     return text_literal(walk, "end\n");
 }
 
-static void print_costs(const CostModel* model, const Machine* machine, const char* signature, FILE* out) {
+void cost_file_print(const CostModel* model, const Machine* machine, const char* signature, FILE* out) {
     TextWalk walk = {.mode = TEXT_PRINT, .out = out};
     int32_t num_ranks = machine != NULL ? machine->num_ranks : 0;
     MachineRank* ranks = num_ranks > 0 ? (MachineRank*)machine->ranks : NULL;
@@ -224,7 +224,7 @@ static void print_costs(const CostModel* model, const Machine* machine, const ch
 }
 
 void cost_model_print(const CostModel* model, const char* signature, FILE* out) {
-    print_costs(model, NULL, signature, out);
+    cost_file_print(model, NULL, signature, out);
 }
 
 Status cost_file_save(const CostModel* model, const Machine* machine, const char* path,
@@ -235,7 +235,7 @@ Status cost_file_save(const CostModel* model, const Machine* machine, const char
     size_t num_bytes = 0;
     FILE* memory = open_memstream(&text, &num_bytes);
     if (!memory) { return FAIL(STATUS_NO_MEMORY, "%s: cost model text", path); }
-    print_costs(model, machine, signature, memory);
+    cost_file_print(model, machine, signature, memory);
     FileWriter* writer = (FileWriter*)malloc(sizeof *writer);
     Status status = fclose(memory) == 0 && writer != NULL
                         ? file_writer_open(writer, path)
@@ -249,8 +249,8 @@ Status cost_file_save(const CostModel* model, const Machine* machine, const char
     return status;
 }
 
-static Status parse_costs(CostModel* out, Machine* machine, const char* text, const char* name,
-                          const char* signature) {
+Status cost_file_parse(CostModel* out, Machine* machine, const char* text, const char* name,
+                       const char* signature) {
     TextWalk walk = {.mode = TEXT_PARSE, .name = name, .at = text, .end = text + strlen(text), .line = 1};
     MachineRank* ranks = NULL;
     int32_t num_ranks = 0;
@@ -277,7 +277,7 @@ static Status parse_costs(CostModel* out, Machine* machine, const char* text, co
 }
 
 Status cost_model_parse(CostModel* out, const char* text, const char* name, const char* signature) {
-    return parse_costs(out, NULL, text, name, signature);
+    return cost_file_parse(out, NULL, text, name, signature);
 }
 
 Status cost_file_load(CostModel* out, Machine* machine, const char* path, const char* signature) {
@@ -285,7 +285,7 @@ Status cost_file_load(CostModel* out, Machine* machine, const char* path, const 
     size_t num_bytes = 0;
     TRY(file_read_text(&text, &num_bytes, path));
     Status status = strlen(text) == num_bytes
-                        ? parse_costs(out, machine, text, path, signature)
+                        ? cost_file_parse(out, machine, text, path, signature)
                         : FAIL(STATUS_BAD_FORMAT, "%s: holds a zero byte ---> give a text file", path);
     free(text);
     return status;

@@ -155,6 +155,9 @@ struct Machine;
 Status cost_file_load(CostModel* out, struct Machine* machine, const char* path, const char* signature);
 Status cost_file_save(const CostModel* model, const struct Machine* machine, const char* path,
                       const char* signature);
+void cost_file_print(const CostModel* model, const struct Machine* machine, const char* signature, FILE* out);
+Status cost_file_parse(CostModel* out, struct Machine* machine, const char* text, const char* name,
+                       const char* signature);
 void cost_model_print(const CostModel* model, const char* signature, FILE* out);
 Status cost_model_parse(CostModel* out, const char* text, const char* name, const char* signature);
 

@@ -446,6 +446,7 @@ void dynapipe_close(Dynapipe* dp) {
     session_release(dp);
     session_device_close(dp);
     free(dp->position);
+    free(dp->saved_costs);
     free(dp->task_names);
     free(dp->val_task);
     free(dp->task_sum);

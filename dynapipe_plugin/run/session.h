@@ -97,10 +97,14 @@ Status session_same_options(Dynapipe* dp, int argc, char** argv);  // and what i
 Status session_same_run(Dynapipe* dp);
 Status session_same_model(Dynapipe* dp);  // its shape and costs, the machine
 
-// Options come before the position in the data that a checkpoint keeps. add: *position in memory of dp's.
-// take: removes them; prints on rank 0 what differs now.
+// Options and costs come before the position in the data that a checkpoint keeps. add: *position in memory of
+// dp's. take: removes them; prints on rank 0 which options differ now.
 Status session_settings_add(Dynapipe* dp, const void** position, size_t* num_bytes);
-Status session_settings_take(const Dynapipe* dp, const void** position, size_t* num_bytes);
+Status session_settings_take(Dynapipe* dp, const void** position, size_t* num_bytes);
+// A run that resumes plans with the costs of its checkpoint, whatever was measured since, unless --costs or
+// --measure again asks for others: where they are of the same model, kernels and ranks. *differ: they are
+// others than those found now, and take their place. On all ranks alike.
+Status session_costs_restore(Dynapipe* dp, bool* differ);
 // *own becomes a copy of *position with `more` after it, and *position is that.
 Status session_position_append(void** own, const void** position, size_t* num_bytes, const void* more,
                                size_t more_bytes);
@@ -245,8 +249,9 @@ typedef struct {
     Placement before;    // the placement that it ended
     Placement restored;  // of a checkpoint
     bool has_restored, has_restored_times;
-    int32_t effort_then;  // of plans after the move
-    void* position;       // in the data after the last step, while no step is planned
+    bool has_saved_costs;  // plans are made with a checkpoint's costs: so may be the placement
+    int32_t effort_then;   // of plans after the move
+    void* position;        // in the data after the last step, while no step is planned
     size_t position_bytes;
     void* record;  // session_resplit_position()'s last
     int64_t asked_ns, moved_ns, moved_bytes;
@@ -444,6 +449,7 @@ struct Dynapipe {
     int64_t step_begin_ns, step_end_ns, pipeline_ns;  // of dynapipe_step; of the executor
     bool says_bound;                                  // by how much a bound exceeded its plan
     void* position;                                   // dynapipe_position()'s last
+    char* saved_costs;                                // of the checkpoint that the run resumes from; or NULL
     double *task_sum, *task_rows, *task_loss;         // [num_tasks], one allocation
     Arena eval_arena;
     int32_t eval_tokens;         // limit of a forward pass, on every rank; 0: not known yet
@@ -537,6 +543,7 @@ int32_t session_last_stage(const Dynapipe* dp);
 int64_t session_planning_ns(int64_t step_ns, int32_t num_threads, int32_t num_replicas);
 // Measured ranks and links: plans are made for them from now on.
 Status session_machine_take(Dynapipe* dp, const Machine* machine);
+Status session_machine_restore(Dynapipe* dp, const Machine* machine);  // the same; memory stays
 // The rest of each rank's memory, model state included; a rank passes its own. --memory-limit stays one
 // number for all unless a rank has less; where none was given, each has its own, or, where these are almost
 // alike, the least. A collective.

@@ -628,6 +628,8 @@ int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32
     Status status = session_settings_take(dp, &position, &num_bytes);
     if (status != STATUS_OK) { return (int)status; }
     session_report_goes_on(dp);
+    status = session_costs_restore(dp, &dp->resplit.has_saved_costs);
+    if (status != STATUS_OK) { return (int)status; }
     session_resplit_restore(dp, position, &num_bytes);
     status = session_refit_restore(&dp->refit, position, &num_bytes);
     if (status == STATUS_OK) { status = loader_restore(dp->train, (const uint8_t*)position, num_bytes); }

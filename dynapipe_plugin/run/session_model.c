@@ -209,6 +209,23 @@ Status session_machine_take(Dynapipe* dp, const Machine* machine) {
     return STATUS_OK;
 }
 
+Status session_machine_restore(Dynapipe* dp, const Machine* machine) {
+    if (machine->num_ranks == 0 && dp->machine_ranks == NULL) { return STATUS_OK; }
+    TRY(need_ranks(dp));
+    for (int32_t r = 0; r < dp->machine.num_ranks; r++) {
+        MachineRank* rank = &dp->machine_ranks[r];
+        int64_t limit_bytes = rank->memory_limit_bytes;
+        *rank = machine_rank(machine, r);
+        rank->memory_limit_bytes = limit_bytes;
+    }
+    if (machine_differs(&dp->machine)) { return STATUS_OK; }
+    free(dp->machine_ranks);
+    dp->machine_ranks = NULL;
+    dp->machine.num_ranks = 0;
+    dp->machine.ranks = NULL;
+    return STATUS_OK;
+}
+
 void session_machine_free(Dynapipe* dp) {
     free(dp->machine_ranks);
     dp->machine_ranks = NULL;
@@ -509,7 +526,9 @@ static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs, int32_t max_rang
     TRY(check_model(dp, costs));
     dp->costs = costs->model;
     TRY(cost_model_check(&dp->costs));
+    bool differ;
     TRY(session_machine_take(dp, &costs->machine));
+    TRY(session_costs_restore(dp, &differ));
     if (dp->links == NULL) { TRY(session_device_open(dp, NULL)); }
     TRY(session_device_limit(dp));
     fill_request(dp, costs);

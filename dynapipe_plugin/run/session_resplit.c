@@ -464,7 +464,8 @@ Status session_resplit_position(Dynapipe* dp, const void** position, size_t* num
     SessionResplit* resplit = &dp->resplit;
     const int32_t P = dp->num_stages;
     bool may_move = resplit->kind == RESPLIT_AUTO && (resplit->has_searched || resplit->is_due);
-    if (!resplit->has_moved && !may_move && !has_choice(dp)) { return STATUS_OK; }
+    bool has_costs = P > 1 && dp->costs.num_enc_layers > 0;  // they chose the placement
+    if (!resplit->has_moved && !may_move && !has_choice(dp) && !has_costs) { return STATUS_OK; }
     int32_t values[MOST_VALUES];
     Record record = {.moved_step = resplit->moved_step,
                      .effort = dp->request.effort,
@@ -512,7 +513,7 @@ static bool find_record(Record* out, const char** body, const char* bytes, size_
 static bool is_taken(const Dynapipe* dp, const Placement* saved) {
     Told told;
     const char* next = first_told(&dp->resplit);
-    if (dp->resplit.kind == RESPLIT_OFF) { return false; }
+    if (dp->resplit.kind == RESPLIT_OFF && !dp->resplit.has_saved_costs) { return false; }
     bool has_told = next != NULL && next_told(&told, &next) && told.step <= dp->first_step;
     return has_told || session_placed_fits(dp, saved);
 }
@@ -572,7 +573,8 @@ void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_byt
     if (!find_record(&record, &body, (const char*)position, *num_bytes)) { return; }
     *num_bytes = (size_t)(body - (const char*)position);
     memcpy(values, body, values_bytes(&record));
-    bool is_other = take_pulls(dp, &record);  // then so may be the split that was chosen here, and its effort
+    // then so may be the split that was chosen here, and its effort
+    bool is_other = take_pulls(dp, &record) || resplit->has_saved_costs;
     bool is_of_model = record.num_stages == P && record.num_layers == num_layers && record.moved_step >= 0 &&
                        record.effort >= 0 && record.effort <= MOST_EFFORT;
     if (!is_of_model || !take_placement(&now, values, record.num_values, &at, P, num_layers)) { return; }

@@ -424,7 +424,7 @@ static Status show(const PlanOptions* options, const Problem* problem, const Pla
     printf("\n");
     waterfall_print(&waterfall, stdout);
     if (options->explain) {
-        PlanExplain about = {plan, request, &problem->costs, memory, &waterfall};
+        PlanExplain about = {plan, request, &problem->costs, &waterfall};
         printf("\n");
         plan_explain_print(&about, stdout);
     }

@@ -37,6 +37,47 @@ double trace_rank_idle_predicted(const Plan* plan, int32_t rank) {
     return plan->makespan_ns > 0 ? 1.0 - (double)busy_ns / (double)plan->makespan_ns : 0.0;
 }
 
+// --- instructions and their events -------------------------------------------------------------------------
+
+// By kind, chunk and microbatch.
+typedef struct {
+    int64_t key;
+    int32_t event;
+} Keyed;
+
+static int compare_keys(const void* a, const void* b) {
+    int64_t x = ((const Keyed*)a)->key, y = ((const Keyed*)b)->key;
+    return (x > y) - (x < y);
+}
+
+static int64_t key_of(const Plan* plan, const PlanInstr* instr) {
+    int64_t row = plan_instr_row(&plan->placement, plan->P, instr);
+    return ((row + 1) * INSTR_COUNT + instr->kind) * (plan->M + 1) + instr->mb + 1;
+}
+
+Status trace_match(int32_t** event_of, const Plan* plan, const TraceRank* trace, Arena* arena) {
+    const PlanRank* list = &plan->ranks[trace->rank];
+    Keyed* events;
+    int32_t num_events = 0;
+    ARENA_TRY_NEW(events, arena, Keyed, trace->num_events);
+    ARENA_TRY_NEW(*event_of, arena, int32_t, list->num_instrs);
+    for (int32_t i = 0; i < trace->num_events; i++) {
+        const TraceEvent* e = &trace->events[i];
+        if (e->kind >= INSTR_COUNT) { continue; }
+        PlanInstr instr = {
+            .kind = (uint8_t)e->kind, .chunk = (int16_t)e->chunk, .mb = e->mb, .peer = e->peer};
+        events[num_events++] = (Keyed){key_of(plan, &instr), i};
+    }
+    qsort(events, (size_t)num_events, sizeof *events, compare_keys);
+    for (int32_t i = 0; i < list->num_instrs; i++) {
+        const Keyed wanted = {key_of(plan, &list->instrs[i]), 0};
+        const Keyed* found =
+            (const Keyed*)bsearch(&wanted, events, (size_t)num_events, sizeof *events, compare_keys);
+        (*event_of)[i] = found != NULL ? found->event : -1;
+    }
+    return STATUS_OK;
+}
+
 // --- jobs ------------------------------------------------------------------------------------------------
 
 typedef struct {
@@ -399,20 +440,8 @@ static void write_piece(TraceWriter* w, const TraceEvent* e) {
     }
 }
 
-// The plan's instruction for an event of a rank, its `nth` by begin: events are close to their instructions
-// in order. -1: none.
-static int64_t planned_for(const PlanRank* list, const TraceEvent* e, int32_t nth) {
-    bool is_planned = trace_kind_is_job(e->kind) || side_of(e->kind) != SIDE_JOBS;
-    for (int32_t k = 0; k < list->num_instrs && is_planned; k++) {
-        const PlanInstr* instr = &list->instrs[(nth + k) % list->num_instrs];
-        bool is_it = instr->kind == e->kind && instr->mb == e->mb && instr->chunk == e->chunk &&
-                     instr->peer == e->peer;
-        if (is_it) { return instr->end_ns - instr->begin_ns; }
-    }
-    return -1;
-}
-
-static void write_event(TraceWriter* w, int32_t rank, int32_t tid, const TraceEvent* e, int32_t nth) {
+// planned_ns -1: the plan has no such instruction.
+static void write_event(TraceWriter* w, int32_t rank, int32_t tid, const TraceEvent* e, int64_t planned_ns) {
     const char* kind = trace_kind_text(e->kind);
     const char* category = trace_kind_is_job(e->kind)      ? "job"
                            : side_of(e->kind) != SIDE_JOBS ? "transfer"
@@ -427,7 +456,6 @@ static void write_event(TraceWriter* w, int32_t rank, int32_t tid, const TraceEv
     if (e->mb >= 0) { fprintf(w->file, ",\"mb\":%d,\"chunk\":%d", (int)e->mb, (int)e->chunk); }
     if (e->peer >= 0) { fprintf(w->file, ",\"peer\":%d", (int)e->peer); }
     if (w->process == PROCESS_MEASURED) {
-        int64_t planned_ns = planned_for(&w->step->plan->ranks[rank], e, nth);
         fprintf(w->file, ",\"begin_ns\":%lld,\"end_ns\":%lld,\"wait_ns\":%lld", (long long)e->begin_ns,
                 (long long)e->end_ns, (long long)e->wait_ns);
         if (planned_ns >= 0) { fprintf(w->file, ",\"planned_ns\":%lld", (long long)planned_ns); }
@@ -461,31 +489,20 @@ static void write_arrow(TraceWriter* w, int32_t tid, const TraceEvent* e) {
 
 // --- memory ------------------------------------------------------------------------------------------------
 
-// The list with the times at which `rank` ran its jobs. false: these are other jobs.
-static bool time_list(PlanInstr* out, const PlanRank* list, const TraceRank* rank) {
-    int32_t e = 0;
-    for (int32_t i = 0; i < list->num_instrs; i++) {
-        out[i] = list->instrs[i];
-        out[i].begin_ns = out[i].end_ns = 0;
-        if (!trace_kind_is_job(out[i].kind)) { continue; }
-        while (e < rank->num_events && !trace_kind_is_job(rank->events[e].kind)) { e++; }
-        const TraceEvent* event = e < rank->num_events ? &rank->events[e++] : NULL;
-        if (event == NULL || event->kind != out[i].kind || event->mb != out[i].mb ||
-            event->chunk != out[i].chunk) {
-            return false;
-        }
-        out[i].begin_ns = event->begin_ns;
-        out[i].end_ns = event->end_ns;
-    }
-    return true;
-}
-
-static Status write_memory(TraceWriter* w, const TraceRank* rank, Arena* arena) {
+// The list with the times at which `rank` ran its jobs; nothing where these are other jobs.
+static Status write_memory(TraceWriter* w, const TraceRank* rank, const int32_t* event_of, Arena* arena) {
     PlanRank list = w->step->plan->ranks[rank->rank];
     PlanInstr* instrs;
     MemoryCurve curve;
     ARENA_TRY_NEW(instrs, arena, PlanInstr, list.num_instrs);
-    if (!time_list(instrs, &list, rank)) { return STATUS_OK; }
+    for (int32_t i = 0; i < list.num_instrs; i++) {
+        instrs[i] = list.instrs[i];
+        instrs[i].begin_ns = instrs[i].end_ns = 0;
+        if (!trace_kind_is_job(instrs[i].kind)) { continue; }
+        if (event_of[i] < 0) { return STATUS_OK; }
+        instrs[i].begin_ns = rank->events[event_of[i]].begin_ns;
+        instrs[i].end_ns = rank->events[event_of[i]].end_ns;
+    }
     list.instrs = instrs;
     TRY(memory_curve_make(&curve, &list, w->step->memory_rule, arena));
     for (int32_t i = 0; i < curve.num_steps; i++) {
@@ -537,15 +554,24 @@ static Status make_lanes(TraceWriter* w, const TraceRank* rank, int32_t** out, A
 }
 
 static Status write_rank(TraceWriter* w, const TraceRank* rank, Arena* arena) {
-    int32_t* lanes;
+    const PlanRank* list = &w->step->plan->ranks[rank->rank];
+    int32_t *lanes, *event_of;
+    int64_t* planned_ns;
     TRY(make_lanes(w, rank, &lanes, arena));
+    TRY(trace_match(&event_of, w->step->plan, rank, arena));
+    ARENA_TRY_NEW(planned_ns, arena, int64_t, rank->num_events);
+    for (int32_t i = 0; i < rank->num_events; i++) { planned_ns[i] = -1; }
+    for (int32_t i = 0; i < list->num_instrs; i++) {
+        bool is_planned = event_of[i] >= 0 && !plan_instr_is_wait(list->instrs[i].kind);
+        if (is_planned) { planned_ns[event_of[i]] = list->instrs[i].end_ns - list->instrs[i].begin_ns; }
+    }
     for (int32_t i = 0; i < rank->num_events; i++) {
         const TraceEvent* e = &rank->events[i];
         int32_t tid = tid_of(rank->rank, side_of(e->kind), lanes[i]);
-        write_event(w, rank->rank, tid, e, i);
+        write_event(w, rank->rank, tid, e, planned_ns[i]);
         write_arrow(w, tid, e);
     }
-    return write_memory(w, rank, arena);
+    return write_memory(w, rank, event_of, arena);
 }
 
 // --- the whole ---------------------------------------------------------------------------------------------

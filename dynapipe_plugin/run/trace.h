@@ -45,6 +45,10 @@ bool trace_kind_is_job(int32_t kind);
 // Part of the plan's makespan in which that rank runs no job.
 double trace_rank_idle_predicted(const Plan* plan, int32_t rank);
 
+// The event of each instruction of plan->ranks[trace->rank], -1: it has none. The list is in its own order,
+// events are in that in which they began; every instruction is in a list once.
+Status trace_match(int32_t** event_of, const Plan* plan, const TraceRank* trace, Arena* arena);
+
 // --- jobs ------------------------------------------------------------------------------------------------
 // The jobs of some steps as a rank measured them, with the terms of the cost model for each (for refits).
 // Jobs of all chunks of a rank, and of its share of the head, use the same terms. Not included: forward

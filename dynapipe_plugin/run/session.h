@@ -30,7 +30,6 @@ session.h -- the inside of a Dynapipe: what its modules share.
 #include "collective.h"
 #include "executor.h"
 #include "hosts.h"
-#include "session_errors.h"
 #include "sums.h"
 #include "trace.h"
 #include "transport.h"
@@ -113,12 +112,6 @@ char* session_run_command(int argc, char** argv);  // for the caller to free; NU
 char* session_run_json(const Dynapipe* dp);        // the record of a start in metrics.jsonl, likewise
 
 // --- plan_ahead: the next steps' plans, made in a background thread while a step runs ----------------------
-//
-//     TRY(plan_ahead_start(&ahead, make, ctx, first_step, end_step, num_ahead));
-//     for (int64_t step = first_step; step < end_step; step++) {
-//         TRY(plan_ahead_get(ahead, &slot));   // waits if the plan is not there yet
-//         ... run the plan in slot; it stays as it is until the next get ...
-//     }
 //
 // The caller owns num_ahead + 1 slots; make(ctx, step, slot) fills one: for first_step, first_step + 1, ...
 // in order, always in the same thread, never for the slot of the step in progress. So what only `make`

@@ -149,7 +149,6 @@ typedef struct {
     PipeProblem problem;
     PipeSchedule schedule;
     PipeTimeline timeline;
-    CommOrder order;
     RankBytes* bytes;
 } Case;
 
@@ -172,23 +171,28 @@ static void draw(Case* it, Rng* rng, int32_t round, Arena* arena) {
     int32_t* enter = random_order(rng, M, arena);
     CHECK_OK(pipe_policy_adaptive.build(&it->schedule, &it->problem, enter, round % 2, arena));
     CHECK_OK(pipe_simulate(&it->timeline, &it->problem, &it->schedule, arena));
-    CHECK_OK(comm_order_make(&it->order, &it->problem, &it->schedule, &it->timeline, arena));
 }
 
 static void make(PlanRank* out, const Case* it, int32_t s, bool with_slack, int64_t enough_bytes,
                  Arena* arena) {
-    RankListInput input = {.problem = &it->problem,
-                           .schedule = &it->schedule,
-                           .timeline = &it->timeline,
-                           .order = &it->order,
-                           .bytes = it->bytes,
-                           .with_slack = with_slack};
-    *out = (PlanRank){0};
-    CHECK_OK(rank_list_make(out, &input, s, 1000, enough_bytes, arena));
+    PlanRank ranks[PLAN_MAX_STAGES] = {0};
+    int64_t scratch_bytes[PLAN_MAX_STAGES];
+    PipeTimeline timeline = it->timeline;
+    ReplicaListsInput input = {.problem = &it->problem,
+                               .schedule = &it->schedule,
+                               .bytes = it->bytes,
+                               .scratch_bytes = scratch_bytes,
+                               .with_slack = with_slack};
+    for (int32_t k = 0; k < it->problem.P; k++) {
+        scratch_bytes[k] = 1000;
+        input.enough_bytes[k] = k == s ? enough_bytes : INT64_MAX;
+    }
+    CHECK_OK(replica_lists_make(ranks, &timeline, &input, arena));
+    *out = ranks[s];
 }
 
 static bool is_wait(const PlanInstr* instr) {
-    return instr->kind == INSTR_WAIT_ACT || instr->kind == INSTR_WAIT_GRAD;
+    return plan_instr_is_wait(instr->kind);
 }
 
 // Jobs and transfers each in the same order; between them slack moves what it likes.

@@ -684,7 +684,7 @@ static const Command commands[] = {
     {"bound", ON_PROBLEM, "no plan can be faster: all parts of that bound",
      "Prints every part of the lower bound: no plan of this batch is faster.\n", SPECS(command_bound_specs),
      1, 1, command_bound},
-    {"check", "PLAN.txt", "every rule a plan must keep; with --problem times, memory too",
+    {"check", "PLAN.txt", "every rule a plan must keep; --problem: times, memory",
      "Checks a plan's text: every sample once, inputs before jobs, buffers apart, sends meet receives,\n"
      "no deadlock. Exit status 1 and the broken rule where it is not valid, 3 where it does not fit.\n",
      SPECS(check_specs), 1, 1, command_check},

@@ -2,6 +2,7 @@
 #include "../dynapipe_plugin/plan/simulate.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -834,107 +835,94 @@ Status plan_json_check(const Plan* plan) {
     return STATUS_OK;
 }
 
-static void chunk_layers(int32_t num[2], const PlanJson* about, int32_t k) {
-    LayerRange layers = about->plan->placement.chunks[k];
-    num[0] = num[1] = 0;
-    for (int32_t l = layers.layer_begin; l < layers.layer_end; l++) { num[l >= about->num_enc_layers]++; }
+static json_t* chunk_layers(const PlanJson* about, int32_t k, int32_t stage) {
+    const LayerRange* layers = &about->plan->placement.chunks[k];
+    int32_t num[2] = {0, 0};
+    for (int32_t l = layers->layer_begin; l < layers->layer_end; l++) { num[l >= about->num_enc_layers]++; }
+    return stage < 0 ? json_pack("[i,i]", num[0], num[1]) : json_pack("[i,i,i]", stage, num[0], num[1]);
 }
 
-static void print_stages(const PlanJson* about, FILE* out) {
-    fprintf(out, "\"stage_layers\": [");
-    for (int32_t s = 0; s < about->plan->P; s++) {
-        int32_t num[2];
-        chunk_layers(num, about, s);
-        fprintf(out, "%s[%d, %d]", s > 0 ? ", " : "", num[0], num[1]);
-    }
-    fprintf(out, "]");
-}
-
-// A head split by vocabulary is divided into HEAD_UNITS, in proportion to the shares.
-static void print_placement(const PlanJson* about, FILE* out) {
+// stage_layers of the plain pipeline; else the placement. A head split by vocabulary is divided into
+// HEAD_UNITS, in proportion to the shares.
+static void add_placement(json_t* root, const PlanJson* about) {
     const Placement* placement = &about->plan->placement;
-    fprintf(out, "\"placement\": {\"chunks\": [");
+    bool is_linear = placement_is_linear(placement, about->plan->P);
+    json_t *chunks = json_array(), *share = json_array();
     for (int32_t k = 0; k < placement->num_chunks; k++) {
-        int32_t num[2];
-        chunk_layers(num, about, k);
-        fprintf(out, "%s[%d, %d, %d]", k > 0 ? ", " : "", placement->stage_of[k], num[0], num[1]);
+        json_array_append_new(chunks, chunk_layers(about, k, is_linear ? -1 : placement->stage_of[k]));
     }
-    fprintf(out, "]");
     for (int32_t s = 0; s < about->plan->P && placement->head != HEAD_WHOLE; s++) {
-        int32_t units = placement->head_begin[s + 1] - placement->head_begin[s];
-        if (s == 0) {
-            fprintf(out, ", \"head\": {\"by\": \"%s\", \"share\": [", head_names[placement->head]);
-        }
-        fprintf(out, "%s%.10g", s > 0 ? ", " : "", (double)units / HEAD_UNITS);
-        if (s == about->plan->P - 1) { fprintf(out, "]}"); }
+        double units = placement->head_begin[s + 1] - placement->head_begin[s];
+        json_array_append_new(share, json_real(units / HEAD_UNITS));
     }
-    fprintf(out, "}");
-}
-
-static void print_microbatch(const Plan* plan, const PlanMicrobatch* mb, FILE* out) {
-    int32_t begin = plan->sequences[mb->sequence_begin].segment_begin;
-    int32_t end = plan->sequences[mb->sequence_end - 1].segment_end;
-    fprintf(out, "{\"samples\": [");
-    for (int32_t k = begin; k < end; k++) {
-        fprintf(out, "%s%d", k > begin ? ", " : "", plan->segments[k].sample_idx);
-    }
-    fprintf(out, "], \"padded\": %s, \"recompute\": [", mb->layout == LAYOUT_PADDED ? "true" : "false");
-    for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
-        fprintf(out, "%s\"%s\"", k > 0 ? ", " : "", cost_mode_names[mb->recompute[k]]);
-    }
-    fprintf(out, "]}");
-}
-
-// A job of the plain pipeline, of one of several chunks, or of a share of the head.
-static void plan_json_print_job(const Plan* plan, const PlanInstr* instr, int32_t first_mb, FILE* out) {
-    JobKind kind = plan_instr_job((InstrKind)instr->kind);
-    int32_t m = instr->mb - first_mb;
-    if (placement_is_linear(&plan->placement, plan->P)) {
-        fprintf(out, "[\"%c\", %d]", "FBWR"[kind], m);
-    } else if (instr->chunk < plan->placement.num_chunks) {
-        fprintf(out, "[\"%c\", %d, %d]", "FBWR"[kind], m, instr -> chunk);
+    if (is_linear) {
+        json_object_set(root, "stage_layers", chunks);
+    } else if (placement->head == HEAD_WHOLE) {
+        json_object_set_new(root, "placement", json_pack("{s:O}", "chunks", chunks));
     } else {
-        fprintf(out, "[\"%c\", %d]", kind == JOB_F ? 'H' : 'V', m);
+        json_object_set_new(root, "placement",
+                            json_pack("{s:O,s:{s:s,s:O}}", "chunks", chunks, "head", "by",
+                                      head_names[placement->head], "share", share));
     }
+    json_decref(chunks);
+    json_decref(share);
 }
 
-static void print_orders(const Plan* plan, int32_t r, int32_t first_mb, FILE* out) {
-    for (int32_t s = 0; s < plan->P; s++) {
-        const PlanRank* rank = &plan->ranks[r * plan->P + s];
-        const char* comma = "";
-        fprintf(out, "%s\n    [", s > 0 ? "," : "");
-        for (int32_t i = 0; i < rank->num_instrs; i++) {
-            const PlanInstr* instr = &rank->instrs[i];
-            if (!plan_instr_is_job((InstrKind)instr->kind)) { continue; }
-            fprintf(out, "%s", comma);
-            plan_json_print_job(plan, instr, first_mb, out);
-            comma = ", ";
-        }
-        fprintf(out, "]");
+static json_t* microbatch_json(const Plan* plan, int32_t m) {
+    const PlanMicrobatch* mb = &plan->mbs[m];
+    json_t *samples = json_array(), *recompute = json_array();
+    for (int32_t k = first_segment(plan, m); k < end_segment(plan, m); k++) {
+        json_array_append_new(samples, json_integer(plan->segments[k].sample_idx));
     }
+    for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
+        json_array_append_new(recompute, json_string(cost_mode_names[mb->recompute[k]]));
+    }
+    return json_pack("{s:o,s:b,s:o}", "samples", samples, "padded", mb->layout == LAYOUT_PADDED, "recompute",
+                     recompute);
+}
+
+// Jobs of the plain pipeline, of one of several chunks, or of a share of the head.
+static json_t* order_json(const Plan* plan, int32_t rank, int32_t first_mb) {
+    static const char* const kinds[] = {"F", "B", "W", "R"};
+    bool is_linear = placement_is_linear(&plan->placement, plan->P);
+    json_t* order = json_array();
+    for (int32_t i = 0; i < plan->ranks[rank].num_instrs; i++) {
+        const PlanInstr* instr = &plan->ranks[rank].instrs[i];
+        if (!plan_instr_is_job((InstrKind)instr->kind)) { continue; }
+        JobKind kind = plan_instr_job((InstrKind)instr->kind);
+        int32_t m = instr->mb - first_mb;
+        bool is_share = instr->chunk >= plan->placement.num_chunks;
+        const char* name = !is_share ? kinds[kind] : kind == JOB_F ? "H" : "V";
+        json_array_append_new(order, is_linear || is_share ? json_pack("[s,i]", name, m)
+                                                           : json_pack("[s,i,i]", name, m, instr->chunk));
+    }
+    return order;
 }
 
 void plan_json_print(FILE* out, const void* plan_json) {
     const PlanJson* about = plan_json;
     const Plan* plan = about->plan;
+    json_t *root = json_object(), *replicas = json_array();
     int32_t m = 0;
-    fprintf(out, "{");
-    (placement_is_linear(&plan->placement, plan->P) ? print_stages : print_placement)(about, out);
-    fprintf(out, ",\n \"replicas\": [");
+    add_placement(root, about);
     for (int32_t r = 0; r < plan->R; r++) {
         int32_t first_mb = m;
-        fprintf(out, "%s\n  {\"microbatches\": [", r > 0 ? "," : "");
+        json_t *mbs = json_array(), *stages = json_array();
         for (; m < plan->M && plan->mbs[m].replica == r; m++) {
-            fprintf(out, "%s\n    ", m > first_mb ? "," : "");
-            print_microbatch(plan, &plan->mbs[m], out);
+            json_array_append_new(mbs, microbatch_json(plan, m));
         }
-        fprintf(out, "],\n   \"stages\": [");
-        print_orders(plan, r, first_mb, out);
-        fprintf(out, "]}");
+        for (int32_t s = 0; s < plan->P; s++) {
+            json_array_append_new(stages, order_json(plan, r * plan->P + s, first_mb));
+        }
+        json_array_append_new(replicas, json_pack("{s:o,s:o}", "microbatches", mbs, "stages", stages));
     }
-    fprintf(out,
-            "],\n \"predicted_makespan_ms\": %.6f, \"lower_bound_ms\": %.6f, \"planning_cpu_ms\": %.3f,\n"
-            " \"policy\": \"%s\", \"schedule\": \"%s\"}\n",
-            (double)plan->makespan_ns / NS_PER_MS, (double)plan->bound_ns / NS_PER_MS,
-            (double)about->planning_cpu_ns / NS_PER_MS, plan->policy, plan->schedule);
+    json_object_set_new(root, "replicas", replicas);
+    json_object_set_new(root, "predicted_makespan_ms", json_real((double)plan->makespan_ns / NS_PER_MS));
+    json_object_set_new(root, "lower_bound_ms", json_real((double)plan->bound_ns / NS_PER_MS));
+    json_object_set_new(root, "planning_cpu_ms", json_real((double)about->planning_cpu_ns / NS_PER_MS));
+    json_object_set_new(root, "policy", json_string(plan->policy));
+    json_object_set_new(root, "schedule", json_string(plan->schedule));
+    json_dumpf(root, out, JSON_REAL_PRECISION(15));
+    fputc('\n', out);
+    json_decref(root);
 }

@@ -24,6 +24,7 @@ checker's lists and is released there.
 #include "../plan/types.h"
 #include "../run/device.h"
 #include "../run/session.h"
+#include "measure_bytes.h"
 
 // num_bytes where values live (or in this process), between two guards.
 typedef struct CheckBuffer {
@@ -392,12 +393,6 @@ static void same_gradients(Checker* c, const CheckChain* chain, const float* exp
 
 // --- microbatches ----------------------------------------------------------------------------------------
 
-// Tokens, targets and keys follow from `id`: the same wherever the sample stands.
-typedef struct {
-    int32_t id, tokens[2];  // of the encoder or only side, of the decoder
-    int32_t num_rows;       // the last ones are supervised (of the decoder, if there is one)
-} CheckSample;
-
 typedef struct {
     DynapipeBatch batch;
     char what[112];  // "2 sequences of 5, 3 tokens, padded to 8"
@@ -414,7 +409,7 @@ static int32_t at_most(const Checker* c, int32_t num_tokens) {
 }
 
 // The tokens that all windows of a side are padded to; 0: they are not.
-static int32_t padded_tokens(const Checker* c, const CheckSample* samples, int32_t num, int side,
+static int32_t padded_tokens(const Checker* c, const MadeWindow* samples, int32_t num, int side,
                              int32_t padding) {
     const ShapeRules rules = session_rules(&c->blocks->shapes);
     int32_t longest = 0;
@@ -426,7 +421,7 @@ static int32_t padded_tokens(const Checker* c, const CheckSample* samples, int32
 }
 
 // Within the kernels' limits?
-static bool is_allowed(const Checker* c, const CheckSample* samples, int32_t num, int32_t padding) {
+static bool is_allowed(const Checker* c, const MadeWindow* samples, int32_t num, int32_t padding) {
     const ShapeRules rules = session_rules(&c->blocks->shapes);
     int32_t enc = padded_tokens(c, samples, num, 0, padding),
             dec = padded_tokens(c, samples, num, 1, padding);
@@ -437,7 +432,7 @@ static bool is_allowed(const Checker* c, const CheckSample* samples, int32_t num
     return shape_rules_allow(&rules, &shape);
 }
 
-static void shorten(const Checker* c, CheckSample* sample, int32_t num_tokens) {
+static void shorten(const Checker* c, MadeWindow* sample, int32_t num_tokens) {
     for (int side = 0; side < 2; side++) {
         if (sample->tokens[side] > num_tokens) { sample->tokens[side] = num_tokens; }
     }
@@ -446,11 +441,12 @@ static void shorten(const Checker* c, CheckSample* sample, int32_t num_tokens) {
 }
 
 // One sample; four, of which one is not supervised; a long and a short one, with sizes that need no rounding.
-static int32_t standard_samples(const Checker* c, CheckSample out[MOST_SAMPLES], int32_t idx) {
-    static const CheckSample standard[CHECK_STANDARD][MOST_SAMPLES] = {
-        {{1, {7, 4}, 3}},
-        {{2, {5, 3}, 2}, {3, {1, 2}, 1}, {4, {3, 1}, 0}, {5, {4, 5}, 4}},
-        {{6, {30, 2}, 15}, {7, {2, 30}, 1}},  // 32 tokens, 16 rows: what sizes are rounded up to
+static int32_t standard_samples(const Checker* c, MadeWindow out[MOST_SAMPLES], int32_t idx) {
+    static const MadeWindow standard[CHECK_STANDARD][MOST_SAMPLES] = {
+        {{1, {7, 4}, 3, {0, 0}}},
+        {{2, {5, 3}, 2, {0, 0}}, {3, {1, 2}, 1, {0, 0}}, {4, {3, 1}, 0, {0, 0}}, {5, {4, 5}, 4, {0, 0}}},
+        {{6, {30, 2}, 15, {0, 0}},
+         {7, {2, 30}, 1, {0, 0}}},  // 32 tokens, 16 rows: what sizes are rounded up to
     };
     int32_t num = idx == 0 ? 1 : idx == 1 ? 4 : 2, longest = at_most(c, 30);
     for (int32_t i = 0; i < num; i++) {
@@ -463,57 +459,7 @@ static int32_t standard_samples(const Checker* c, CheckSample out[MOST_SAMPLES],
     return num;
 }
 
-// One side of a microbatch, encoder or decoder.
-typedef struct {
-    int32_t *cu_seqlens, *tokens, *positions, *seq_lens;
-    uint32_t* keys;
-    int32_t num_tokens, longest;
-    int64_t num_squares;
-    bool has_padding;
-} Side;
-
-static Side make_side(Checker* c, const CheckSample* samples, int32_t num, int which, int32_t T) {
-    Side side = {0};
-    int32_t most = 0;
-    for (int32_t i = 0; i < num; i++) { most += T > 0 ? T : samples[i].tokens[which]; }
-    side.cu_seqlens = CHECK_NEW(c, int32_t, num + 1);
-    side.tokens = CHECK_NEW(c, int32_t, most);
-    side.positions = CHECK_NEW(c, int32_t, most);
-    side.seq_lens = CHECK_NEW(c, int32_t, num);
-    side.keys = CHECK_NEW(c, uint32_t, most);
-    for (int32_t i = 0; i < num; i++) {
-        Rng rng = rng_seed((uint64_t)samples[i].id * 2 + (uint64_t)which);
-        int32_t length = samples[i].tokens[which], window = T > 0 ? T : length;
-        for (int32_t t = 0; t < window; t++) {
-            side.tokens[side.num_tokens] = rng_between(&rng, 0, c->blocks->vocab - 1);
-            side.positions[side.num_tokens] = t;
-            side.keys[side.num_tokens++] = (uint32_t)rng_u64(&rng);
-        }
-        side.seq_lens[i] = length;
-        side.has_padding |= window > length;
-        side.num_squares += (int64_t)window * window;
-        side.cu_seqlens[i + 1] = side.num_tokens;
-        if (window > side.longest) { side.longest = window; }
-    }
-    return side;
-}
-
-static void make_rows(Checker* c, DynapipeBatch* batch, const Side* side, const CheckSample* samples) {
-    int32_t *rows = CHECK_NEW(c, int32_t, side->num_tokens),
-            *targets = CHECK_NEW(c, int32_t, side->num_tokens);
-    for (int32_t i = 0; i < batch->num_seqs; i++) {
-        Rng rng = rng_seed((uint64_t)samples[i].id + 1000003);
-        for (int32_t left = samples[i].num_rows; left > 0; left--) {  // counted from the sample's end
-            rows[batch->num_rows] = side->cu_seqlens[i] + side->seq_lens[i] - left;
-            targets[batch->num_rows++] = rng_between(&rng, 0, c->blocks->vocab - 1);
-        }
-    }
-    batch->rows = rows;
-    batch->targets = targets;
-    batch->row_tasks = CHECK_NEW(c, int32_t, side->num_tokens);
-}
-
-static void describe(const Checker* c, CheckBatch* out, const CheckSample* samples, int32_t T) {
+static void describe(const Checker* c, CheckBatch* out, const MadeWindow* samples, int32_t T) {
     int32_t num = out->batch.num_seqs;
     size_t room = sizeof out->what;  // for 4 samples at most
     int used = snprintf(out->what, room, "%d sequence%s of ", (int)num, num > 1 ? "s" : "");
@@ -527,53 +473,32 @@ static void describe(const Checker* c, CheckBatch* out, const CheckSample* sampl
 }
 
 // padding: windows are that many tokens longer than the longest; 0: as the shapes ask, else ragged.
-static CheckBatch* check_batch(Checker* c, const CheckSample* samples, int32_t num, int32_t padding) {
+static CheckBatch* check_batch(Checker* c, const MadeWindow* samples, int32_t num, int32_t padding) {
     CheckBatch* out = CHECK_NEW(c, CheckBatch, 1);
-    DynapipeBatch* batch = &out->batch;
+    MadeWindow windows[MOST_SAMPLES];
     while (padding > 0 && !is_allowed(c, samples, num, padding)) { padding--; }
-    int32_t T = padded_tokens(c, samples, num, 0, padding);
-    Side enc = make_side(c, samples, num, 0, T), dec;
-    if (at_most(c, enc.longest) < enc.longest) {
+    for (int32_t i = 0; i < num; i++) {
+        windows[i] = samples[i];
+        for (int side = 0; side < 2; side++) {
+            windows[i].padded[side] = padded_tokens(c, samples, num, side, padding);
+        }
+    }
+    int32_t T = windows[0].padded[0];
+    if (at_most(c, T) < T) {
         must(c,
              FAIL(STATUS_OUT_OF_RANGE,
                   "windows must be padded to %d tokens, max_seq_tokens is %d ---> check a model that takes "
                   "longer sequences",
-                  (int)enc.longest, (int)c->blocks->max_seq_tokens));
+                  (int)T, (int)c->blocks->max_seq_tokens));
     }
-    batch->num_seqs = num;
-    batch->num_tokens = enc.num_tokens;
-    batch->max_seq_tokens = enc.longest;
-    batch->num_squares = enc.num_squares;
-    batch->cu_seqlens = enc.cu_seqlens;
-    batch->tokens = enc.tokens;
-    batch->positions = enc.positions;
-    batch->seq_lens = enc.has_padding ? enc.seq_lens : NULL;
-    batch->token_keys = enc.keys;
-    batch->loss_scale = LOSS_SCALE;
+    must(c, made_batch(&out->batch, windows, num, c->blocks->vocab, &c->arena));
+    out->batch.loss_scale = LOSS_SCALE;
     describe(c, out, samples, T);
-    if (!c->has_decoder) {
-        make_rows(c, batch, &enc, samples);
-        return out;
-    }
-    dec = make_side(c, samples, num, 1, padded_tokens(c, samples, num, 1, padding));
-    batch->num_dec_tokens = dec.num_tokens;
-    batch->max_dec_seq_tokens = dec.longest;
-    batch->num_dec_squares = dec.num_squares;
-    batch->dec_cu_seqlens = dec.cu_seqlens;
-    batch->dec_tokens = dec.tokens;
-    batch->dec_positions = dec.positions;
-    batch->dec_seq_lens = dec.has_padding ? dec.seq_lens : NULL;
-    batch->dec_token_keys = dec.keys;
-    for (int32_t i = 0; i < num; i++) {
-        batch->num_cross += (int64_t)(enc.cu_seqlens[i + 1] - enc.cu_seqlens[i]) *
-                            (dec.cu_seqlens[i + 1] - dec.cu_seqlens[i]);
-    }
-    make_rows(c, batch, &dec, samples);
     return out;
 }
 
 static CheckBatch* standard_batch(Checker* c, int32_t idx, int32_t padding) {
-    CheckSample samples[MOST_SAMPLES];
+    MadeWindow samples[MOST_SAMPLES];
     int32_t num = standard_samples(c, samples, idx);
     return check_batch(c, samples, num, padding);
 }
@@ -900,10 +825,10 @@ static bool covers(const DynapipeBatch* b, const DynapipeBatch* a) {
 static void make_grid(Checker* c, CheckBatch** out) {
     static const int32_t seqs[3] = {1, 2, 4}, lengths[3] = {1, 6, 17}, dec_lengths[2] = {1, 5};
     for (int i = 0; i < GRID; i++) {
-        CheckSample samples[MOST_SAMPLES];
+        MadeWindow samples[MOST_SAMPLES];
         for (int32_t s = 0; s < seqs[i % 3]; s++) {
             int32_t dec_tokens = c->has_decoder ? dec_lengths[i / 9 % 2] : 0;
-            samples[s] = (CheckSample){s, {at_most(c, lengths[i / 3 % 3]), dec_tokens}, 1};
+            samples[s] = (MadeWindow){s, {at_most(c, lengths[i / 3 % 3]), dec_tokens}, 1, {0, 0}};
             if (i / 18 == 1) { samples[s].num_rows = samples[s].tokens[c->has_decoder]; }
         }
         out[i] = check_batch(c, samples, seqs[i % 3], 0);
@@ -1263,7 +1188,7 @@ static void check_layout(Checker* c, const Results* expected, const CheckChain* 
 static void law_grouping(Checker* c) {
     CheckChain whole = check_chain(c, NULL, 0);
     for (int32_t b = 1; b < CHECK_STANDARD; b++) {
-        CheckSample samples[MOST_SAMPLES];
+        MadeWindow samples[MOST_SAMPLES];
         int32_t num = standard_samples(c, samples, b), row = 0;
         CheckBatch* batch = check_batch(c, samples, num, 0);
         Results sum = {CHECK_NEW(c, float, batch->batch.num_rows), CHECK_NEW(c, float, whole.num_values)};

@@ -86,7 +86,7 @@ typedef struct {
     Measure* measure;
     MeasureModel model;
     bool is_first, is_last;
-    MeasureArrays arrays;
+    Arena arena;    // of the batch
     float* losses;  // host
     void *in, *out, *dout, *din, *acts, *scratch;
 } Bench;
@@ -130,7 +130,7 @@ static void bench_free(Bench* bench) {
         }
     }
     free(bench->losses);
-    measure_arrays_free(&bench->arrays);
+    arena_free(&bench->arena);
     measure_drop(bench->measure->blocks, &bench->model);
 }
 
@@ -195,7 +195,7 @@ static Status init_here(Bench* bench, MeasureSlice slice, const MeasureShape* sh
     bench->losses = (float*)calloc((size_t)bytes.num_tokens + 1, sizeof(float));
     if (bench->losses == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for losses"); }
     bench->measure->blocks->api->zero_gradients(bench->model.model);  // touch their pages
-    return measure_arrays_init(&bench->arrays, bytes.num_tokens);
+    return STATUS_OK;
 }
 
 // --- times of this rank ------------------------------------------------------------------------------------
@@ -277,7 +277,8 @@ static Status time_here(BenchTimes* out, Bench* bench, const MeasureShape* shape
     Runs runs = {.num_jobs = blocks->api->backward_weights != NULL ? 3 : 2, .queued = {1, 1, 1}};
     DynapipeBatch batch;
     double run_ns;
-    measure_shape_batch(&batch, &bench->arrays, shape, blocks->vocab);
+    arena_reset(&bench->arena);
+    TRY(measure_shape_batch(&batch, shape, blocks->vocab, &bench->arena));
     TRY(run_once(&run_ns, &runs, bench, &batch));
     const bool counts = run_ns >= LONG_RUN_NS;
     double spent_ns = counts ? run_ns : 0;

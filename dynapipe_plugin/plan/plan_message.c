@@ -23,31 +23,18 @@ bool plan_placement_is_sane(const Placement* placement, int32_t P) {
 
 // --- instructions ------------------------------------------------------------------------------------
 
-// The row at the other end of an activation or a part of a gradient that concerns the last chunk.
-static int32_t share_of_peer(const Placement* placement, int32_t P, const PlanInstr* instr) {
-    return instr->peer < 0 ? -1 : placement->num_chunks + instr->peer % P;
-}
-
 bool plan_message_of(PlanMessage* out, const Placement* placement, int32_t P, const PlanInstr* instr) {
     int32_t K = placement->num_chunks, chunk = instr->chunk, row = chunk;
-    int32_t behind = chunk < K - 1 ? chunk + 1 : chunk == K - 1 ? share_of_peer(placement, P, instr) : -1;
-    PipeMessageKind kind;
-    switch ((InstrKind)instr->kind) {
-        case INSTR_SEND_ACT:
-        case INSTR_WAIT_ACT: row = behind;  // fall through
-        case INSTR_RECV_ACT: kind = MESSAGE_ACT; break;
-        case INSTR_RECV_GRAD: row = behind;  // fall through
-        case INSTR_SEND_GRAD:
-        case INSTR_WAIT_GRAD: kind = MESSAGE_GRAD; break;
-        case INSTR_SEND_FACT:
-        case INSTR_WAIT_FACT:
-        case INSTR_RECV_FACT: kind = MESSAGE_FACTORS; break;
-        default: return false;
+    if (instr->kind < INSTR_RECV_ACT || instr->kind >= INSTR_COUNT) { return false; }
+    uint8_t kind = plan_instr_message(instr->kind);
+    bool receives = plan_instr_is_recv(instr->kind);
+    // Who sends an activation, and who receives a gradient, names the chunk before its row.
+    if (kind == MESSAGE_ACT ? !receives : kind == MESSAGE_GRAD && receives) {
+        row = chunk < K - 1 ? chunk + 1 : chunk == K - 1 && instr->peer >= 0 ? K + instr->peer % P : -1;
     }
-    bool is_there = chunk >= 0 && row > 0 && plan_has_row(placement, P, row) &&
-                    (kind != MESSAGE_FACTORS || (row >= K && placement->head == HEAD_BY_VOCABULARY));
-    *out = (PlanMessage){.kind = (uint8_t)kind, .row = (int16_t)row};
-    return is_there;
+    *out = (PlanMessage){.kind = kind, .row = (int16_t)row};
+    return chunk >= 0 && row > 0 && plan_has_row(placement, P, row) &&
+           (kind != MESSAGE_FACTORS || (row >= K && placement->head == HEAD_BY_VOCABULARY));
 }
 
 int32_t plan_instr_row(const Placement* placement, int32_t P, const PlanInstr* instr) {

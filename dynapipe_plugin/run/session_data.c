@@ -135,8 +135,8 @@ Status session_verify_wait(Dynapipe* dp) {
     if (status != STATUS_OK || dp->is_verified) { return status; }
     left_bytes = sample_verify_left_bytes(dp->verify);
     if (left_bytes > 0 && is_main && !dp->says_left) {
-        printf("told to end before all of the data is verified: rank 0 has %s of its part left,\n"
-               "  which a run that goes on reads\n",
+        printf("stopped before all of the data was verified: rank 0 has %s left; the resumed run verifies "
+               "it\n",
                BYTES_TEXT(left_bytes));
         fflush(stdout);
         dp->says_left = true;
@@ -624,7 +624,7 @@ int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32
     uint64_t seed = loader_info(dp->train)->seed, option = (uint64_t)dp->options.seed;
     if (status == STATUS_OK && seed != option && dp->run.overfit == 0 && dp->transport.rank == 0) {
         fprintf(stderr,
-                "warning: --seed %llu is not used: the run that goes on draws its data by --seed %llu\n  "
+                "warning: --seed %llu is not used: the resumed run keeps --seed %llu\n  "
                 "---> give "
                 "--seed %llu; another -o for a new run\n",
                 (unsigned long long)option, (unsigned long long)seed, (unsigned long long)seed);

@@ -65,8 +65,8 @@ void session_account_warn(const Dynapipe* dp) {
     if (!session_shares_cores(dp)) { return; }
     int32_t t = hosts->threads[h];
     fprintf(stderr,
-            "warning: %d ranks of %d thread%s share %d core%s: times mean nothing, steps are predicted for\n"
-            "  these cores, no costs are refit ---> fewer ranks a host, or --threads\n",
+            "warning: %d ranks of %d thread%s share %d core%s: times are not meaningful, steps\n"
+            "  are predicted for shared cores, costs are not refit ---> fewer ranks a host, or --threads\n",
             hosts->sharers[h], t, t == 1 ? "" : "s", hosts->cores[h], hosts->cores[h] == 1 ? "" : "s");
 }
 
@@ -553,8 +553,7 @@ static Status show_step(Dynapipe* dp, int32_t step) {
     const bool is_main = dp->transport.rank == 0;
     if (is_main && dp->options.print_plan) {
         printf("\nthe plan of step %d%s\n", step,
-               session_shares_cores(dp) ? ", in times of ranks that have cores of their own; here they share"
-                                        : "");
+               session_shares_cores(dp) ? ", with times of ranks that do not share cores; here they do" : "");
         plan_print_table(plan, stdout);
         plan_print_timeline(plan, TIMELINE_COLUMNS, stdout);
         printf("\n");
@@ -620,14 +619,14 @@ static double median_percent(const SessionSummary* run, int which, bool without_
 static void print_summary(const Dynapipe* dp) {
     const SessionSummary* run = &dp->summary;
     printf("steps %d to %d: %.4g ms each | %.0f tok/s, %.0f supervised | pad %.1f%% | idle %.1f%%\n"
-           "waited for plans %.1f%% of the time; the largest rank: %s planned, %s used\n",
+           "waited for plans %.1f%% of the time; memory of the fullest rank: %s planned, %s used\n",
            dp->next_step - run->num_steps + 1, dp->next_step, run->ns / run->num_steps / 1e6,
            run->total * 1e9 / run->ns, run->supervised * 1e9 / run->ns,
            padding_percent(run->total, run->computed), 100 * run->idle / run->num_steps,
            100 * run->plan_wait_ns / run->ns, BYTES_TEXT(run->peak_bytes), BYTES_TEXT(run->rss_bytes));
     printf(
         "against the prediction (medians): steps %+.1f%% (jobs %+.1f%%, transfers %+.1f%%, waiting %+.1f%%)\n"
-        "steps without sign %.1f%%\n",
+        "absolute error of a step %.1f%%\n",
         median_percent(run, SUMMARY_OFF, false), median_percent(run, SUMMARY_JOBS, false),
         median_percent(run, SUMMARY_TRANSFERS, false), median_percent(run, SUMMARY_WAITING, false),
         median_percent(run, SUMMARY_OFF, true));

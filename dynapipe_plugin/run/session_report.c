@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "../plan/plan_message.h"
 #include "../plan/replay.h"
 #include "session.h"
 #include "trace.h"
@@ -75,45 +74,16 @@ void session_account_warn(const Dynapipe* dp) {
 // Every stage sends the spans of its instructions to the first stage of its replica, which splits the error;
 // the statistics of the step bring it to all.
 
-// An instruction or an event by kind, chunk and micro-batch, for a search among the others.
-typedef struct {
-    int64_t key;
-    int32_t idx;
-} Keyed;
-
-static int compare_keys(const void* a, const void* b) {
-    int64_t x = ((const Keyed*)a)->key, y = ((const Keyed*)b)->key;
-    return (x > y) - (x < y);
-}
-
-static int64_t key_of(const Plan* plan, const PlanInstr* instr, int32_t mb) {
-    int64_t row = plan_instr_row(&plan->placement, plan->P, instr);
-    return ((row + 1) * INSTR_COUNT + instr->kind) * (plan->M + 1) + mb + 1;
-}
-
-// The span of every instruction of my list, in its order: the trace has them in the order in which they
-// began.
+// The span of every instruction of my list, in its order.
 static Status my_spans(SessionSpan** out, const Dynapipe* dp, Arena* arena) {
-    const Plan* plan = &dp->now->plan;
-    const PlanRank* list = &plan->ranks[dp->transport.rank];
     const TraceRank* trace = executor_trace(dp->executor);
-    Keyed* keys;
-    ARENA_TRY_NEW(keys, arena, Keyed, list->num_instrs);
-    ARENA_TRY_NEW(*out, arena, SessionSpan, list->num_instrs);
-    for (int32_t i = 0; i < list->num_instrs; i++) {
-        keys[i] = (Keyed){key_of(plan, &list->instrs[i], list->instrs[i].mb), i};
-    }
-    qsort(keys, (size_t)list->num_instrs, sizeof *keys, compare_keys);
-    for (int32_t i = 0; i < trace->num_events; i++) {
-        const TraceEvent* event = &trace->events[i];
-        if (event->kind >= INSTR_COUNT) { continue; }
-        PlanInstr instr = {.kind = (uint8_t)event->kind, .chunk = (int16_t)event->chunk, .peer = event->peer};
-        Keyed wanted = {key_of(plan, &instr, event->mb), 0};
-        const Keyed* found =
-            (const Keyed*)bsearch(&wanted, keys, (size_t)list->num_instrs, sizeof *keys, compare_keys);
-        if (found == NULL) { continue; }
-        (*out)[found->idx] =
-            (SessionSpan){event->begin_ns - dp->clock_offset_ns, event->end_ns - dp->clock_offset_ns};
+    int32_t num_instrs = dp->now->plan.ranks[dp->transport.rank].num_instrs, *event_of;
+    TRY(trace_match(&event_of, &dp->now->plan, trace, arena));
+    ARENA_TRY_NEW(*out, arena, SessionSpan, num_instrs);
+    for (int32_t i = 0; i < num_instrs; i++) {
+        if (event_of[i] < 0) { continue; }
+        const TraceEvent* event = &trace->events[event_of[i]];
+        (*out)[i] = (SessionSpan){event->begin_ns - dp->clock_offset_ns, event->end_ns - dp->clock_offset_ns};
     }
     return STATUS_OK;
 }

@@ -33,7 +33,14 @@ class Chunk:
         self.kind, self.names = classify(plain)
         self.is_static = bool(re.match(r'\s*static\b', plain))
         self.is_forward = self.kind == 'type' and '{' not in plain and bool(re.match(r'\s*(typedef\s+)?(struct|union)\b', plain))
-        self.words = set(re.findall(r'[A-Za-z_]\w*', plain))
+        self.words = words_of(plain, self.kind)
+
+
+def words_of(plain, kind):
+    """Names that it may refer to: no members, neither where a struct declares them nor where they are read or set."""
+    if kind == 'type' and re.match(r'\s*(typedef\s+)?(struct|union)\b', plain):
+        return set(re.findall(r'[A-Za-z_]\w*(?!\w|\s*[;,\[:)])', plain))
+    return set(re.findall(r'(?<![\w.])(?<!->)[A-Za-z_]\w*', plain))
 
 
 def classify(plain):

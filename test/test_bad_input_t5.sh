@@ -133,7 +133,7 @@ ok $? "and its export says so"
 refuses "its decoder starts with token 0, the data has no padding token" "data without padding, a model of Hugging Face" 2 \
     $plain -e $golden/hf_byt5 --stages 2
 refuses "has no sentinels for --span-corruption" "corrupted spans without sentinels" 2 $plain -e byt5:l2d2c32h4 --stages 2 --span-corruption on
-refuses "would be sentinels" "sentinels that the text has" 1 $good --span-corruption on --sentinel-first 1
+refuses "would be sentinels" "sentinels that the text has" 1 $good --span-corruption on --debug sentinel-first=1
 refuses "--noise-density" "noise of all tokens" 1 $good --span-corruption on --noise-density 1
 refuses "--mean-noise-span" "spans of less than nothing" 1 $good --span-corruption on --mean-noise-span -2
 finish

@@ -94,7 +94,7 @@ rng = random.Random(7)
 tokens = [50256 if i % 150 == 0 else rng.randrange(200) for i in range(9000)]
 open(sys.argv[1], "wb").write(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253) + struct.pack(f"<{len(tokens)}H", *tokens))
 END
-texts="-i $work/llmc.bin -d 2000 -e t5:l1d2c16h2 -t 100 --target-tokens 40 -l 1e-3 -k constant -v 0 -s 0 --span-corruption on --sentinel-first 50255"
+texts="-i $work/llmc.bin -d 2000 -e t5:l1d2c16h2 -t 100 --target-tokens 40 -l 1e-3 -k constant -v 0 -s 0 --span-corruption on --debug sentinel-first=50255"
 run llmc 1 $texts -o "$work/llmc" -x 4
 run llmc-3x1 3 $texts -o "$work/llmc-3x1" -x 4 --stages 3
 near llmc llmc-3x1 2e-5 "llm.c's tokens with corrupted spans, 3x1 and 1x1"

@@ -121,8 +121,8 @@ static void the_plugins_options_are_kept(void) {
         {{"--span-corruption=on", NULL}, "warning: --span-corruption is on, saved with off\n"},
         {{"--noise-density=0.3", NULL}, "warning: --noise-density is 0.3, saved with 0.15\n"},
         {{"--mean-noise-span=4", NULL}, "warning: --mean-noise-span is 4, saved with 0\n"},
-        {{"--sentinel-first=9", NULL}, "warning: --sentinel-first is 9, saved with 0\n"},
-        {{"--sentinel-step=-1", NULL}, "warning: --sentinel-step is -1, saved with 0\n"},
+        {{"--debug=sentinel-first=9", NULL}, "warning: --sentinel-first is 9, saved with 0\n"},
+        {{"--debug=sentinel-step=-1", NULL}, "warning: --sentinel-step is -1, saved with 0\n"},
         {{"--stages=2", "--replicas=3", "--recompute=full", "--schedule=gpipe", "--debug=effort=9", NULL},
          ""},
     };

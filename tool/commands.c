@@ -424,7 +424,7 @@ static Status show(const PlanOptions* options, const Problem* problem, const Pla
     printf("\n");
     waterfall_print(&waterfall, stdout);
     if (options->explain) {
-        PlanExplain about = {plan, request, &problem->costs, memory, &waterfall};
+        PlanExplain about = {plan, request, &problem->costs, &waterfall};
         printf("\n");
         plan_explain_print(&about, stdout);
     }
@@ -684,7 +684,7 @@ static const Command commands[] = {
     {"bound", ON_PROBLEM, "no plan can be faster: all parts of that bound",
      "Prints every part of the lower bound: no plan of this batch is faster.\n", SPECS(command_bound_specs),
      1, 1, command_bound},
-    {"check", "PLAN.txt", "every rule a plan must keep; with --problem times, memory too",
+    {"check", "PLAN.txt", "every rule a plan must keep; --problem: times, memory",
      "Checks a plan's text: every sample once, inputs before jobs, buffers apart, sends meet receives,\n"
      "no deadlock. Exit status 1 and the broken rule where it is not valid, 3 where it does not fit.\n",
      SPECS(check_specs), 1, 1, command_check},
@@ -702,8 +702,7 @@ static const Command commands[] = {
     {"report", "RUN...", "training runs as one page of charts",
      "Draws what the trainer logged in its -o directory (or metrics.jsonl in there): loss, loss\n"
      "per task, throughput, padding, idle time, predicted against measured step time, MFU, memory\n"
-     "and planning, over the steps. Several runs stand side by side. Validation losses come from\n"
-     "main.log beside it where no record has them. The page needs no network.\n",
+     "and planning, over the steps. Several runs stand side by side. The page needs no network.\n",
      SPECS(command_report_specs), 1, REPORT_MAX_RUNS, command_report},
 };
 enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };

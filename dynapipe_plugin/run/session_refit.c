@@ -81,7 +81,7 @@ static void print_version(SessionRefit* refit, const RefitVersion* version, cons
                 version->agreed, r, refit->said_ranks[r], since);
     }
     if (num_lines > MOST_LINES) {
-        fprintf(out, "refit after step %d: so do %d others, not as before\n", version->agreed,
+        fprintf(out, "refit after step %d: %d more ranks have changed their speed\n", version->agreed,
                 num_lines - MOST_LINES);
     }
     fflush(out);

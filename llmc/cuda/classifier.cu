@@ -27,10 +27,11 @@ static __device__ __forceinline__ void softmax_add(Softmax* seen, const Vec<floa
         if (v + i >= V || v + i == target) { x[i] = -INFINITY; }
         max = fmaxf(max, x[i]);
     }
-    if (max == -INFINITY) { return; }  // nothing but the target or padding: exp(-inf + inf) would be NaN
-    float sum = seen->sum * floatx_exp(seen->max - max);
+    const float shift =
+        max == -INFINITY ? 0.0f : max;  // nothing but the target or padding: not exp(-inf + inf)
+    float sum = seen->sum * floatx_exp(seen->max - shift);
 #pragma unroll
-    for (int i = 0; i < N; i++) { sum += floatx_exp(x[i] - max); }
+    for (int i = 0; i < N; i++) { sum += floatx_exp(x[i] - shift); }
     seen->max = max;
     seen->sum = sum;
 }
@@ -58,7 +59,8 @@ static __device__ __forceinline__ Softmax softmax_row(floatX* kept, const floatX
         }
     }
     const float max = block_max(seen.max, shared);
-    const float sum = seen.max == -INFINITY ? 0.0f : seen.sum * floatx_exp(seen.max - max);
+    const float sum =
+        seen.max == max ? seen.sum : seen.sum * floatx_exp(seen.max - max);  // 0, or a NaN, times 0
     return Softmax{max, block_sum(sum, shared)};
 }
 

@@ -1,11 +1,7 @@
 // test_cuda_head.c -- a model on several ranks of a GPU (all in this process): any ranges on any rank, the
 // head shared by rows or by vocabulary; losses and gradients are those of the whole model on the same GPU,
 // and answers too. What the whole one does is compared with a CPU elsewhere (test_cuda_train.sh).
-#include "cuda_test.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
+#include "../ops_test.h"
 
 #include "../../util/status.h"
 #include "../../llmc/gpt2.h"
@@ -51,15 +47,15 @@ static float* zeros(int64_t num_values) {
 // As a checkpoint has them, larger than a fresh model's: losses far from log V. The caller frees them.
 static float* params_of(const ModelConfig* config) {
     Model whole;
-    model_init(&whole, config, 0, model_num_layers(config), true, cuda_test_ops);
+    model_init(&whole, config, 0, model_num_layers(config), true, ops);
     model_init_random(&whole, 7);
     float* params = zeros(whole.num_params);
     floatX* raw = malloc((size_t)whole.num_params * sizeof *raw);
     if (raw == NULL) { exit(1); }
-    ops_download(cuda_test_ops, raw, whole.params, (size_t)whole.num_params * sizeof *raw);
+    ops_download(ops, raw, whole.params, (size_t)whole.num_params * sizeof *raw);
     floatx_to_floats(params, raw, (size_t)whole.num_params);
     for (int64_t i = 0; i < whole.num_params; i++) {
-        params[i] += 0.05f * (float)(rng_between(&cuda_test_rng, -100, 100)) / 100.0f;
+        params[i] += 0.05f * (float)(rng_between(&test_rng, -100, 100)) / 100.0f;
     }
     free(raw);
     model_free(&whole);
@@ -75,7 +71,7 @@ static PartLayout whole_layout(const ModelConfig* config) {
 static double worst_grad(const ModelConfig* config, const float* a, const float* b) {
     Model whole;
     const ModelPart part = model_part(0, model_num_layers(config), true);
-    model_init_counts(&whole, config, &part, cuda_test_ops);
+    model_init_counts(&whole, config, &part, ops);
     double worst = 0.0, most = 0.0;
     for (int64_t i = 0; i < model_num_params(config); i++) { most = fmax(most, fabs((double)b[i])); }
     for (int i = 0; i < whole.num_slices; i++) {
@@ -131,10 +127,10 @@ static void any_layout_is_the_whole_model(void) {
         const ModelConfig config = config_of(k);
         float* params = params_of(&config);
         for (int round = 0; round < NUM_ROUNDS; round++) {
-            const int most_rows = round < 5 ? PART_BATCH_MAX_TOKENS : rng_between(&cuda_test_rng, 0, 2);
-            const PartRun run = {&config, round % 2 ? 0.2f : 0.0f, cuda_test_ops, params};
-            const PartLayout layout = part_layout_random(&cuda_test_rng, &config, (ModelSharing)(round % 3));
-            part_batch_random(&own, &cuda_test_rng, &config, rng_between(&cuda_test_rng, 1, 2), most_rows);
+            const int most_rows = round < 5 ? PART_BATCH_MAX_TOKENS : rng_between(&test_rng, 0, 2);
+            const PartRun run = {&config, round % 2 ? 0.2f : 0.0f, ops, params};
+            const PartLayout layout = part_layout_random(&test_rng, &config, (ModelSharing)(round % 3));
+            part_batch_random(&own, &test_rng, &config, rng_between(&test_rng, 1, 2), most_rows);
             check_layout(&run, &layout, &own.batch);
         }
         free(params);
@@ -148,10 +144,10 @@ static void losses_alone_are_the_whole_models(void) {
         const ModelConfig config = config_of(k);
         const PartLayout one = whole_layout(&config);
         float* params = params_of(&config);
-        const PartRun run = {&config, 0.0f, cuda_test_ops, params};
+        const PartRun run = {&config, 0.0f, ops, params};
         for (int sharing = 1; sharing < 3; sharing++) {
-            const PartLayout layout = part_layout_random(&cuda_test_rng, &config, (ModelSharing)sharing);
-            part_batch_random(&own, &cuda_test_rng, &config, 4, PART_BATCH_MAX_TOKENS);
+            const PartLayout layout = part_layout_random(&test_rng, &config, (ModelSharing)sharing);
+            part_batch_random(&own, &test_rng, &config, 4, PART_BATCH_MAX_TOKENS);
             own.batch.token_keys = own.batch.dec_token_keys = NULL;
             part_chain_validate(&run, &one, &own.batch, whole);
             part_chain_validate(&run, &layout, &own.batch, parts);
@@ -188,11 +184,11 @@ static void answers_are_the_whole_models(void) {
         const ModelConfig config = config_of(k);
         const PartLayout one = whole_layout(&config);
         float* params = params_of(&config);
-        const PartRun run = {&config, 0.0f, cuda_test_ops, params};
+        const PartRun run = {&config, 0.0f, ops, params};
         for (int sharing = 1; sharing < 3; sharing++) {
             int32_t whole[PART_BATCH_MAX_SEQS], parts[PART_BATCH_MAX_SEQS];
-            const PartLayout layout = part_layout_random(&cuda_test_rng, &config, (ModelSharing)sharing);
-            part_batch_random(&own, &cuda_test_rng, &config, 4, 0);
+            const PartLayout layout = part_layout_random(&test_rng, &config, (ModelSharing)sharing);
+            part_batch_random(&own, &test_rng, &config, 4, 0);
             own.batch.token_keys = own.batch.dec_token_keys = NULL;
             say(&run, &one, &own.batch, whole);
             say(&run, &layout, &own.batch, parts);
@@ -203,10 +199,9 @@ static void answers_are_the_whole_models(void) {
 }
 
 int main(int argc, char** argv) {
-    cuda_test_begin(argc, argv);
+    ops_test_begin(argc, argv);
     RUN(any_layout_is_the_whole_model);
     RUN(losses_alone_are_the_whole_models);
     RUN(answers_are_the_whole_models);
-    cuda_test_end();
-    return test_end();
+    return ops_test_end();
 }

@@ -681,7 +681,7 @@ static void write_arrow(TraceWriter* w, int32_t tid, const TraceEvent* e) {
 static Status write_memory(TraceWriter* w, const TraceRank* rank, const int32_t* event_of, Arena* arena) {
     PlanRank list = w->step->plan->ranks[rank->rank];
     PlanInstr* instrs;
-    MemoryCurve curve;
+    MemoryCurve curve = {0};
     ARENA_TRY_NEW(instrs, arena, PlanInstr, list.num_instrs);
     for (int32_t i = 0; i < list.num_instrs; i++) {
         instrs[i] = list.instrs[i];

@@ -56,7 +56,9 @@ static Status body(Transport* t, void* arg) {
                          .arena_bytes = plan->ranks[t->rank].arena_bytes};
     Executor* executor = NULL;
     Status status = executor_create(&executor, ranges, num_views, t, (int64_t)20 * 1000000000);
-    if (status == STATUS_OK) { status = executor_run(executor, &step); }
+    if (status == STATUS_OK) { status = executor_prepare_step(executor, &step, NULL); }
+    if (status == STATUS_OK) { status = executor_start(executor); }
+    if (status == STATUS_OK) { status = executor_finish(executor); }
     if (status != STATUS_OK) {  // nobody may write into the arena after it is freed
         char why[1024];
         snprintf(why, sizeof why, "%s", status_message());

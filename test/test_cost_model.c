@@ -121,8 +121,6 @@ static void huge_costs_saturate(void) {
     CHECK_EQ(cost_transfer_ns(&model, INT64_MAX), COST_LIMIT);
     model.comm_bytes_per_ns = 0;
     CHECK_EQ(cost_transfer_ns(&model, 1000), 0);
-    model.update_ns_per_byte = 0;
-    CHECK_EQ(cost_reduce_ns(&model, &stage, 1), 0);  // one rank: nobody to reduce with
 }
 
 // Three copies of T5's embedding at most: of the first stage, where the decoder begins, and of a tied head;
@@ -141,31 +139,37 @@ static void copies_of_the_embedding_are_exchanged(void) {
     model.tied_param_bytes = 400;
     model.tied_stack_bytes = 20;
     for (int tied = 0; tied < 2; tied++) {
-        int64_t once = tied ? 400 : 0;  // there and back at 2 bytes per ns
+        int64_t once = tied ? 400 : 0, untied = 400 - once;  // there and back at 2 bytes per ns
         model.part_param_bytes[PART_HEAD] = 450;
         model.part_state_bytes[PART_HEAD] = 1800;
         model.tied_head_state_bytes = tied ? 1600 : 0;
         const struct {
-            LayerRange layers;
-            int32_t s, P;
-            int64_t tied_ns, param_bytes, state_bytes;
+            int32_t P, cuts[5];
+            struct {
+                int64_t tied_ns, param_bytes, state_bytes;
+            } ranks[4];
         } cases[] = {
-            {{0, 2}, 0, 3, 400 + 20, 400 + 2 * 1000 + 20, 1600},
-            {{2, 4}, 1, 3, 400 + 20 + 20, 400 + 1000 + 2000 + 20 + 20 + 7, 1600},
-            {{4, 6}, 2, 3, once + 20, 450 + 2 * 2000 + 20, 1800},
-            {{6, 6}, 3, 4, once, 450, 1800},
-            {{3, 6}, 1, 2, 400, 3 * 2000 + 20 + 450 + (tied ? 0 : 400), 1800 + (tied ? 0 : 1600)},
-            {{0, 3}, 0, 2, 400, 400 + 3 * 1000 + 20 + 7, 1600},
-            {{0, 4}, 0, 2, once + 20, 400 + 3 * 1000 + 2000 + 20 + 20 + 7, 1600},
-            {{4, 5}, 1, 3, 20, 2000 + 20, 0},
-            {{0, 6}, 0, 1, 0, 3 * 3000 + 47 + 450 + (tied ? 0 : 400), 1800 + (tied ? 0 : 1600)},
+            {1, {0, 6}, {{0, 9497 + untied, 1800 + 4 * untied}}},
+            {2, {0, 3, 6}, {{400, 3427, 1600}, {400, 6470 + untied, 1800 + 4 * untied}}},
+            {3, {0, 2, 4, 6}, {{420, 2420, 1600}, {440, 3447, 1600}, {once + 20, 4470, 1800}}},
+            {4, {0, 2, 4, 6, 6}, {{420, 2420, 1600}, {440, 3447, 1600}, {20, 4020, 0}, {once, 450, 1800}}},
         };
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-            CostStage stage = cost_stage_make(&model, &cases[i].layers, cases[i].s, cases[i].P);
-            CHECK_EQ(cost_update_ns(&model, &stage, 1), 3 * cases[i].param_bytes);
-            CHECK_EQ(cost_reduce_ns(&model, &stage, 1), cases[i].tied_ns);
-            CHECK_EQ(cost_reduce_ns(&model, &stage, 2), cases[i].tied_ns + (cases[i].param_bytes + 1) / 2);
-            CHECK_EQ(cost_state_bytes(&model, &stage), cases[i].state_bytes);
+            LayerRange layers[4];
+            Placement placement = {0};
+            CostRank ranks[4];
+            for (int32_t s = 0; s < cases[i].P; s++) {
+                layers[s] = (LayerRange){cases[i].cuts[s], cases[i].cuts[s + 1]};
+            }
+            placement_linear(&placement, layers, cases[i].P);
+            cost_ranks_make(ranks, &model, &placement, cases[i].P);
+            for (int32_t s = 0; s < cases[i].P; s++) {
+                int64_t params = cases[i].ranks[s].param_bytes, tied_ns = cases[i].ranks[s].tied_ns;
+                CHECK_EQ(cost_rank_update_ns(&model, &ranks[s], 1), 3 * params);
+                CHECK_EQ(cost_rank_reduce_ns(&model, &ranks[s], 1), tied_ns);
+                CHECK_EQ(cost_rank_reduce_ns(&model, &ranks[s], 2), tied_ns + (params + 1) / 2);
+                CHECK_EQ(cost_rank_state_bytes(&model, &ranks[s]), cases[i].ranks[s].state_bytes);
+            }
         }
     }
 }
@@ -459,8 +463,6 @@ static void ranks_have_every_tensor_once(void) {
         for (int32_t s = 0; s < P && placement_is_linear(&placement, P); s++) {
             CostStage stage = cost_stage_make(&model, &placement.chunks[s], s, P);
             CHECK_EQ(cost_state_bytes(&model, &stage), cost_rank_state_bytes(&model, &ranks[s]));
-            CHECK_EQ(cost_reduce_ns(&model, &stage, 3), cost_rank_reduce_ns(&model, &ranks[s], 3));
-            CHECK_EQ(cost_update_ns(&model, &stage, 1.5), cost_rank_update_ns(&model, &ranks[s], 1.5));
         }
     }
     CHECK(num_shared > 500);

@@ -43,8 +43,8 @@ ok $? "all ranks were stopped for 2.5 s (a paused machine): the run goes on, $(g
 start '^step +5/' stopped 2 $base -x 100000 --comm-timeout 2
 kill -STOP $(train_pids | tail -1)
 wait $job
-[ $? -ne 0 ] && grep -q 'no sign of life from rank 1 --->' "$work/stopped.log"
-ok $? "one rank stays stopped: $(grep -o 'no sign of life from rank .* --->' "$work/stopped.log")"
+[ $? -ne 0 ] && grep -q 'no message from rank 1 --->' "$work/stopped.log"
+ok $? "one rank stays stopped: $(grep -o 'no message from rank .* --->' "$work/stopped.log")"
 
 # A file-size limit stands in for a full disk: the model file does not fit (MPI's own shared memory files do).
 big="-i $work/data/train.bin -e l4c384h4 -t 256 -d 2000 -v 0 -s 0 --stages 2"

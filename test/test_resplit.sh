@@ -96,7 +96,7 @@ placed() {  # name, model's words, options, to
     ok $? "$1: told that placement and its shares, it begins there: $(grep -m1 '^stages' "$work/$1_told.log")"
     cp -r "$work/$1_moved" "$work/$1_back"
     train "$1_back" 2 $2 -x 6 --stages 2 $3 -y 3
-    grep -q "^layers are where this run's options have them: " "$work/$1_back.log" && ! grep -q "^layers move" "$work/$1_back.log" &&
+    grep -q "^layers are placed by this run's options: " "$work/$1_back.log" && ! grep -q "^layers move" "$work/$1_back.log" &&
         grep -qF "(the checkpoint was saved with $4)" "$work/$1_back.log"
     ok $? "$1: told $3, it says that the checkpoint was saved with another"
     difference=$(loss_difference "$1" "$1_back" 1e-4)

@@ -38,7 +38,7 @@ for layout in 2x2 4x1 1x1; do
 done
 
 # Where ranks share cores, that is said, and the step that is promised is one on these cores.
-! grep -q 'share [0-9]* cores*: times mean nothing' "$work/whole.log" || grep -qE '(^stages: .*;|^) +a step of about [0-9.]+ m?s on these cores' "$work/whole.log"
+! grep -q 'share [0-9]* cores*: times are not meaningful' "$work/whole.log" || grep -qE '(^stages: .*;|^) +a step of about [0-9.]+ m?s on these cores' "$work/whole.log"
 ok $? "shared cores: $(grep -m1 '^stages:' "$work/whole.log")"
 
 # Validation fits into --memory-limit, in smaller micro-batches: the same loss. (A run beyond its limit ends.)
@@ -56,7 +56,7 @@ done
 cp -r "$work/whole" "$work/other"
 rm -f "$work/other"/*_00000010*
 train other 4 --stages 4 -x 6 -y 1 -e l2c32h4 --seed 7
-grep -q 'warning: -e l2c32h4 is not used' "$work/other.log" && grep -q 'warning: --seed 7 is not used.*by --seed 42$' "$work/other.log"
+grep -q 'warning: -e l2c32h4 is not used' "$work/other.log" && grep -q 'warning: --seed 7 is not used.*keeps --seed 42$' "$work/other.log"
 ok $? "a resumed run warns of another -e and --seed"
 ! grep -q 'warning.*is not used' "$work/resume-2x2.log"
 ok $? "and not of the same ones"

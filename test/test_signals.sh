@@ -66,8 +66,8 @@ stopped() {  # exit status, expected, signal said, name
     start '^step +2/' verifying 2 -i "$work/long/train.bin" -e l2c32h2 -t 128 -v 0 -s 0 -x 400000 -o "$work/verifying" -d 1500 --refit off --stages 2
     kill -TERM "$(ranks_of "$job" | tail -1)"
     unset LD_PRELOAD
-    await '^stopped by' "$work/verifying.log" && grep -qE '^told to end before all of the data is verified: .*[0-9] MiB' "$work/verifying.log"
-    ok $? "verifying: $(grep '^told to end' "$work/verifying.log")"
+    await '^stopped by' "$work/verifying.log" && grep -qE '^stopped before all of the data was verified: .*[0-9] MiB' "$work/verifying.log"
+    ok $? "verifying: $(grep '^stopped before' "$work/verifying.log")"
     touch "$work/verifying.go"
     wait "$job"
     stopped $? 0 SIGTERM verifying

@@ -424,7 +424,7 @@ static Status show(const PlanOptions* options, const Problem* problem, const Pla
     printf("\n");
     waterfall_print(&waterfall, stdout);
     if (options->explain) {
-        PlanExplain about = {plan, request, &problem->costs, memory, &waterfall};
+        PlanExplain about = {plan, request, &problem->costs, &waterfall};
         printf("\n");
         plan_explain_print(&about, stdout);
     }
@@ -702,8 +702,7 @@ static const Command commands[] = {
     {"report", "RUN...", "training runs as one page of charts",
      "Draws what the trainer logged in its -o directory (or metrics.jsonl in there): loss, loss\n"
      "per task, throughput, padding, idle time, predicted against measured step time, MFU, memory\n"
-     "and planning, over the steps. Several runs stand side by side. Validation losses come from\n"
-     "main.log beside it where no record has them. The page needs no network.\n",
+     "and planning, over the steps. Several runs stand side by side. The page needs no network.\n",
      SPECS(command_report_specs), 1, REPORT_MAX_RUNS, command_report},
 };
 enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };

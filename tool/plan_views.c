@@ -592,40 +592,6 @@ static double percent(int64_t part, int64_t whole) {
     return whole > 0 ? 100.0 * (double)part / (double)whole : 0;
 }
 
-// --- choices ----------------------------------------------------------------------------------------------
-
-static int64_t tokens_of(const Plan* plan, int32_t m) {
-    return plan->mbs[m].shape.enc_tokens + plan->mbs[m].shape.dec_tokens;
-}
-
-// How many micro-batches replica r has, and the first of them.
-static int32_t count_of(const Plan* plan, int32_t r, int32_t* first) {
-    int32_t num = 0;
-    for (int32_t m = plan->M - 1; m >= 0; m--) {
-        if (plan->mbs[m].replica != r) { continue; }
-        *first = m;
-        num++;
-    }
-    return num;
-}
-
-static void explain_microbatches(const Plan* plan, FILE* out) {
-    int64_t least = INT64_MAX, most = 0, sum = 0, num_padded = 0;
-    int32_t first = 0, num = count_of(plan, 0, &first), last = num > 0 ? first + num - 1 : 0;
-    for (int32_t m = 0; m < plan->M; m++) {
-        int64_t tokens = tokens_of(plan, m);
-        least = tokens < least ? tokens : least;
-        most = tokens > most ? tokens : most;
-        sum += tokens;
-        num_padded += plan->mbs[m].layout != LAYOUT_RAGGED;
-    }
-    fprintf(out,
-            "- Micro-batches: %d of %d samples, %" PRId64 " to %" PRId64 " tokens (mean %" PRId64
-            "); replica 0 begins with %" PRId64 " and ends with %" PRId64 ". %s.\n",
-            plan->M, plan->N, least, most, sum / plan->M, tokens_of(plan, first), tokens_of(plan, last),
-            num_padded == 0 ? "Nothing is padded" : "Samples are padded to the longest of their micro-batch");
-}
-
 // "8", or "5+3" of two stacks: of a stage's chunks one after the other.
 static void print_stage_layers(const PlanExplain* about, int32_t s, FILE* out) {
     const Placement* placement = &about->plan->placement;
@@ -673,49 +639,6 @@ static void explain_placement(const Plan* plan, FILE* out) {
         fprintf(out, " %.0f", 100.0 * units / HEAD_UNITS);
     }
     fprintf(out, " %% of it on each stage.\n");
-}
-
-static void explain_schedule(const Plan* plan, FILE* out) {
-    int64_t num_w = 0, num_b = 0;  // of chunks; a share's W is always one
-    for (int32_t r = 0; r < plan->P * plan->R; r++) {
-        for (int32_t i = 0; i < plan->ranks[r].num_instrs; i++) {
-            bool of_share = plan->ranks[r].instrs[i].chunk >= plan->placement.num_chunks;
-            num_w += plan->ranks[r].instrs[i].kind == INSTR_WGT && !of_share;
-            num_b += plan->ranks[r].instrs[i].kind == INSTR_BWD;
-        }
-    }
-    fprintf(out, "- Schedule: %s; %s.\n", plan->schedule,
-            num_w == 0       ? "weight gradients are part of the backward"
-            : num_w == num_b ? "weight gradients are jobs of their own, which fill waits"
-                             : "some weight gradients are jobs of their own, which fill waits");
-}
-
-static void explain_memory(const PlanExplain* about, FILE* out) {
-    const Plan* plan = about->plan;
-    int32_t K = plan->placement.num_chunks;
-    int64_t num_recomputed = 0, num_all = (int64_t)plan->M * K;
-    for (int32_t m = 0; m < plan->M; m++) {
-        for (int32_t k = 0; k < K; k++) { num_recomputed += plan->mbs[m].recompute[k] != RECOMPUTE_NONE; }
-    }
-    int32_t fullest = 0;
-    for (int32_t r = 1; r < plan->P * plan->R; r++) {
-        int64_t most = about->memory[fullest].state_bytes + about->memory[fullest].peak_bytes;
-        if (about->memory[r].state_bytes + about->memory[r].peak_bytes > most) { fullest = r; }
-    }
-    const PlanMemory* memory = &about->memory[fullest];
-    fprintf(out, "- Memory: stage %d of replica %d is the fullest, %s", fullest % plan->P, fullest / plan->P,
-            BYTES_TEXT(memory->state_bytes + memory->peak_bytes));
-    int64_t limit_bytes = problem_limit_bytes(about->request, fullest);
-    if (limit_bytes > 0) {
-        fprintf(out, " of %s (%.0f %%)", BYTES_TEXT(limit_bytes),
-                percent(memory->state_bytes + memory->peak_bytes, limit_bytes));
-    }
-    if (num_recomputed == 0) {
-        fprintf(out, "; nothing is recomputed.\n");
-    } else {
-        fprintf(out, "; %.0f %% of the forwards (micro-batch x chunk) are recomputed to fit.\n",
-                percent(num_recomputed, num_all));
-    }
 }
 
 // --- lost time --------------------------------------------------------------------------------------------
@@ -809,11 +732,8 @@ void plan_explain_print(const PlanExplain* about, FILE* out) {
     size_t num_bytes;
     FILE* words = open_memstream(&text, &num_bytes);
     if (words == NULL) { return; }
-    explain_microbatches(about->plan, words);
     explain_stages(about, words);
     explain_placement(about->plan, words);
-    explain_schedule(about->plan, words);
-    explain_memory(about, words);
     explain_pace(about->plan, words);
     explain_loss(about->waterfall, words);
     if (fclose(words) == 0) { print_wrapped(text, out); }

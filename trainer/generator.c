@@ -202,7 +202,7 @@ static Status open_next(Prompts* p, bool* is_open) {
 static void pass_over(Prompts* p) {
     if (++p->num_bad <= BAD_SHOWN) { fprintf(stderr, "skipped %s\n", status_message()); }
     if (p->num_bad == BAD_SHOWN + 1) {
-        fprintf(stderr, "skipped records beyond the first %d are only counted\n", BAD_SHOWN);
+        fprintf(stderr, "further skipped records are counted only (after %d)\n", BAD_SHOWN);
     }
 }
 
@@ -752,10 +752,10 @@ static void print_cuts(const Generation* g) {
                                                [LONG_CUT_START] = "the beginning of the input",
                                                [LONG_CUT_MIDDLE] = "the middle of the input",
                                                [CUT_TEXT] = "the beginning",
-                                               [CUT_TURNS] = "of the earlier turns some"};
+                                               [CUT_TURNS] = "some earlier turns"};
     for (int i = 0; i < NUM_CUTS; i++) {
         if (g->num_cut[i] == 0) { continue; }
-        fprintf(stderr, "%lld of %lld prompts are longer than the model's %d tokens: %s is left out\n",
+        fprintf(stderr, "%lld of %lld prompts are longer than the model's %d tokens: cut %s\n",
                 (long long)g->num_cut[i], (long long)g->num_done, g->model->model.config.max_seq_len,
                 what[i]);
     }

@@ -676,38 +676,10 @@ int64_t cost_rank_update_ns(const CostModel* model, const CostRank* rank, double
     return cost_round(gradient_bytes(model, rank) * model->update_ns_per_byte * slow);
 }
 
-// --- one chunk alone -------------------------------------------------------------------------------------
-
-// Does another rank have the embedding or a copy of it?
-static bool embedding_elsewhere(const CostModel* model, const CostStage* stage) {
-    if (!stage->has_embedding) { return true; }
-    bool decoder_begins_later =
-        model->num_dec_layers > 0 && stage->layers.layer_end <= model->num_enc_layers &&
-        stage->layers.layer_end > 0;  // a chunk without layers (bounds): what follows it is unknown
-    return decoder_begins_later || (model->tied_head_state_bytes > 0 && !stage->has_head);
-}
-
-static CostRank alone(const CostModel* model, const CostStage* stage) {
+int64_t cost_state_bytes(const CostModel* model, const CostStage* stage) {
     CostRank rank = {.matrix = 0};
     add_chunk(&rank, model, stage);
-    bool is_shared = tied_part(model, &rank) > 0 && embedding_elsewhere(model, stage);
-    rank.tied_bytes = (is_shared ? (double)model->tied_param_bytes : 0) + stack_bytes(model, &rank);
-    return rank;
-}
-
-int64_t cost_state_bytes(const CostModel* model, const CostStage* stage) {
-    CostRank rank = alone(model, stage);
     return cost_rank_state_bytes(model, &rank);
-}
-
-int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas) {
-    CostRank rank = alone(model, stage);
-    return cost_rank_reduce_ns(model, &rank, num_replicas);
-}
-
-int64_t cost_update_ns(const CostModel* model, const CostStage* stage, double slow) {
-    CostRank rank = alone(model, stage);
-    return cost_rank_update_ns(model, &rank, slow);
 }
 
 // --- terms and factors -------------------------------------------------------------------------------

@@ -441,10 +441,8 @@ double cost_reduce_ns_per_byte(const CostModel* model, int32_t num_replicas);
 // together, once the norm of the gradients is known, so every order waits for the rank with most parameters.
 int64_t cost_rank_update_ns(const CostModel* model, const CostRank* rank, double slow);
 
-// The same for a rank that has only this chunk, the head whole; other ranks have the rest of the model.
+// Of a rank that has only this chunk, the head whole.
 int64_t cost_state_bytes(const CostModel* model, const CostStage* stage);
-int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas);
-int64_t cost_update_ns(const CostModel* model, const CostStage* stage, double slow);
 
 // --- terms and factors -------------------------------------------------------------------------------
 

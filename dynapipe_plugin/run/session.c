@@ -159,11 +159,10 @@ static void name_missing(const Dynapipe* dp, const Roll* roll) {
         size_t used = strlen(text);
         snprintf(text + used, sizeof text - used, " and %d more", num_missing - MOST_NAMED);
     }
-    fprintf(
-        stderr,
-        "no sign of life from %s ---> see whether the host is up and its network too, and what its ranks do; "
-        "a job that takes longer than --comm-timeout %d looks like that as well\n",
-        text, dp->options.comm_timeout_s);
+    fprintf(stderr,
+            "no message from %s ---> check that its host and network are up, and what its ranks do; "
+            "a job longer than --comm-timeout %d looks the same\n",
+            text, dp->options.comm_timeout_s);
     fflush(stderr);
 }
 

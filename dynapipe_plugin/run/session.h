@@ -30,7 +30,6 @@ session.h -- the inside of a Dynapipe: what its modules share.
 #include "collective.h"
 #include "executor.h"
 #include "hosts.h"
-#include "session_errors.h"
 #include "sums.h"
 #include "trace.h"
 #include "transport.h"
@@ -114,12 +113,6 @@ char* session_run_json(const Dynapipe* dp);        // the record of a start in m
 
 // --- plan_ahead: the next steps' plans, made in a background thread while a step runs ----------------------
 //
-//     TRY(plan_ahead_start(&ahead, make, ctx, first_step, end_step, num_ahead));
-//     for (int64_t step = first_step; step < end_step; step++) {
-//         TRY(plan_ahead_get(ahead, step, &slot));   // waits if the plan is not there yet
-//         ... run the plan in slot; it stays as it is until the next get ...
-//     }
-//
 // The caller owns num_ahead + 1 slots; make(ctx, step, slot) fills one: for first_step, first_step + 1, ...
 // in order, always in the same thread, never for the slot of the step in progress. So what only `make`
 // touches needs no lock. It must not use MPI. num_ahead 0 plans inside get(), without a thread.
@@ -130,9 +123,9 @@ typedef Status (*PlanAheadMake)(void* ctx, int64_t step, int32_t slot);
 
 Status plan_ahead_start(PlanAhead** out, PlanAheadMake make, void* ctx, int64_t first_step, int64_t end_step,
                         int32_t num_ahead);
-// Steps come in order (else STATUS_OUT_OF_RANGE). The slot of the step before goes back to the planner. A
-// failed make() returns its status and message here, and for every later step.
-Status plan_ahead_get(PlanAhead* ahead, int64_t step, int32_t* slot);
+// The next step, before end_step. The slot of the step before goes back to the planner. A failed make()
+// returns its status and message here, and for every later step.
+Status plan_ahead_get(PlanAhead* ahead, int32_t* slot);
 // Until every step that has a slot is made. A failed make() is reported here and by the get() of its step.
 Status plan_ahead_wait_all(PlanAhead* ahead);
 int64_t plan_ahead_wait_ns(const PlanAhead* ahead);  // how long the last get() waited
@@ -519,7 +512,7 @@ void session_verify_stop(Dynapipe* dp);
 enum { SESSION_MIXTURE = 4 };
 Status session_mixture(StageBatch out[SESSION_MIXTURE], int32_t* num_batches, Dynapipe* dp, Arena* arena);
 void session_plan_stop(Dynapipe* dp);
-Status session_plan_get(Dynapipe* dp, int32_t step, SessionStep** out);
+Status session_plan_get(Dynapipe* dp, SessionStep** out);  // the next step
 // Grow the arena to `num_bytes`; outside the step loop its address is stable. STATUS_INFEASIBLE: beyond the
 // limit.
 Status session_reserve(Dynapipe* dp, int64_t num_bytes);

@@ -295,7 +295,7 @@ enum { LEAST_PLANNING_NS = 1000000, MOST_PLANNING_NS = 400000000 };
 #define PLANNING_LOSS_NS INT64_C(100000)
 
 Status session_mixture(StageBatch out[SESSION_MIXTURE], int32_t* num_batches, Dynapipe* dp, Arena* arena) {
-    const uint8_t* position;
+    const uint8_t* position = NULL;
     size_t num_bytes;
     *num_batches = 0;
     TRY(loader_position(dp->train, &position, &num_bytes, arena));
@@ -352,12 +352,11 @@ static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t 
     if (session_placed_by_list(dp) && choice->num_splits <= 1) {
         printf(" (as given);");
     } else {
-        printf("%s (of %d splits planned for %d batches, %.1f s);", strlen(text) > 40 ? "\n       " : "",
-               choice->num_splits, num_batches, seconds);
+        printf("%s (the best of %d splits for %d batches, planned in %.1f s);",
+               strlen(text) > 40 ? "\n       " : "", choice->num_splits, num_batches, seconds);
     }
     printf("\n        a step of about %s%s", TIME_TEXT(step_ns + session_update_ns(dp), 3),
            step_ns != choice->makespan_ns ? " on these cores" : "");
-    if (dp->request.effort > 0) { printf(", planned at effort %d", dp->request.effort); }
     printf("\n");
     if (progress->reason != NULL && dp->transport.num_ranks > 1) {
         printf("messages %s: %s\n", progress_words(progress->pulls), progress->reason);

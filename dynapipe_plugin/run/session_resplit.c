@@ -524,7 +524,7 @@ static void print_left(const Dynapipe* dp, const Placement* saved) {
     if (dp->transport.rank != 0 || placement_equal(saved, placement, dp->num_stages)) { return; }
     placement_print(now, placement, dp->num_stages);
     placement_print(before, saved, dp->num_stages);
-    printf("layers are where this run's options have them: %s\n"
+    printf("layers are placed by this run's options: %s\n"
            "        (the checkpoint was saved with %s)\n",
            now, before);
     fflush(stdout);
@@ -550,7 +550,7 @@ static bool take_pulls(Dynapipe* dp, const Record* record) {
     if (!is_other) { return false; }
     dp->machine.pulls = pulls;
     if (dp->transport.rank == 0) {
-        printf("messages: planned as in the checkpoint, as if they %s (--debug progress=on|off decides)\n",
+        printf("messages: the checkpoint's plans assume that they %s (--debug progress=on|off decides)\n",
                progress_words(pulls));
         fflush(stdout);
     }

@@ -52,15 +52,20 @@ static bool is_slow(const uint8_t* data, size_t num_bytes) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
-    static ToolRun* const commands[] = {command_plan,  command_check,  command_diff,
-                                        command_bound, command_replay, command_report};
+    static const char* const names[] = {"plan", "check", "diff", "bound", "replay", "report"};
     if (num_bytes < 1 || is_slow(data + 1, num_bytes - 1)) { return 0; }
     FuzzWords words;
     fuzz_words_split(&words, "command", data + 1, num_bytes - 1);
+    char** argv = calloc((size_t)words.argc + 2, sizeof *argv);
+    REQUIRE(argv != NULL);
+    argv[0] = words.argv[0];
+    argv[1] = (char*)(uintptr_t)names[data[0] % 6];
+    memcpy(argv + 2, words.argv + 1, (size_t)(words.argc - 1) * sizeof *argv);
     memory_files_only(true);
-    int status = commands[data[0] % 6](words.argc, words.argv);
+    int status = tool_main(words.argc + 1, argv);
     memory_files_only(false);
     REQUIRE(status >= TOOL_OK && status <= TOOL_INFEASIBLE);
+    free(argv);
     free(words.text);
     return 0;
 }
@@ -104,8 +109,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
 #endif
 
 #ifdef FUZZ_metrics
-// metrics: any bytes as metrics.jsonl and, behind the first empty line, main.log: refused with file
-// and line, or rising steps that a page can be drawn of. libFuzzer: -max_len=1024
+// metrics: any bytes as metrics.jsonl: refused with file and line, or rising steps that a page can be drawn
+// of. libFuzzer: -max_len=1024
 #include <stdio.h>
 
 #include "../../tool/report.h"
@@ -136,9 +141,7 @@ static void draw(const json_t* run) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
-    size_t log_at, metrics_bytes = fuzz_first_bytes(data, num_bytes, &log_at);
-    memory_files_set("memory/metrics.jsonl", data, metrics_bytes);
-    memory_files_set("memory/main.log", data + log_at, num_bytes - log_at);
+    memory_files_set("memory/metrics.jsonl", data, num_bytes);
     json_t* run;
     Status status = report_run_load(&run, "memory/metrics.jsonl");
     if (status == STATUS_OK) {

@@ -270,7 +270,7 @@ static Status plan_by_search(Planning* planning) {
 static Status plan_by_rival(Planning* planning) {
     static const int32_t percents[] = {100, 90, 75, 50};
     Status first = STATUS_OK;
-    char failure[512] = "";
+    char failure[STATUS_MESSAGE_BYTES] = "";
     for (size_t i = 0; i < sizeof percents / sizeof *percents && planning->best_draft == NULL; i++) {
         PlanProblem batching = planning->problem;
         Draft* drafts;

@@ -704,7 +704,8 @@ static Status check_chunk(const SampleVerify* verify, int64_t chunk) {
 static void* work(void* ctx) {
     SampleVerify* verify = (SampleVerify*)ctx;
     pthread_mutex_lock(&verify->lock);
-    while (!verify->stop && verify->status == STATUS_OK && verify->next < verify->end) {
+    while (!__atomic_load_n(&verify->stop, __ATOMIC_SEQ_CST) && verify->status == STATUS_OK &&
+           verify->next < verify->end) {
         int64_t chunk = verify->next++;
         pthread_mutex_unlock(&verify->lock);
         Status status = check_chunk(verify, chunk);

@@ -7,7 +7,7 @@
 enum { ROUNDS = 2 };  // the emulator is slow
 #include "../llmc/cuda/context.h"
 #include "../llmc/cuda/embedding_sort.h"
-#include "../llmc/cuda/matmul_cache.h"
+#include "../llmc/cuda/matmul.h"
 #else
 enum { ROUNDS = 3 };
 #include "../llmc/cpu/fast_math.h"
@@ -818,15 +818,15 @@ static void norms_equal_the_reference(void) {
 }
 static void products_equal_the_reference(void) {
 #ifdef LLMC_CUDA
-    const int as_created = matmul_cache_restrictions(ops);
+    const int as_created = matmul_restrictions(ops);
     const int restrictions[] = {as_created, MATMUL_NO_IN_PLACE, MATMUL_NO_EPILOGUES, MATMUL_NO_LIBRARY};
     for (int k = 0; k < 4; k++) {
-        matmul_cache_restrict(ops, restrictions[k]);
-        matmul_cache_restrict(other_ops, restrictions[k]);
+        matmul_restrict(ops, restrictions[k]);
+        matmul_restrict(other_ops, restrictions[k]);
         CHECK_ALL(products, k == 1 ? 24 : 14);
     }
-    matmul_cache_restrict(ops, as_created);
-    matmul_cache_restrict(other_ops, as_created);
+    matmul_restrict(ops, as_created);
+    matmul_restrict(other_ops, as_created);
 #else
     CHECK_ALL(products, 40);
 #endif

@@ -41,9 +41,6 @@ static const OptionSpec specs[] = {
     {"--export-hf", OPTION_STRING, FIELD(export_dir), NULL,    0, 0,    NULL, "DIR",   "at the end, write the model for Hugging Face transformers (-x 0: without training)"},
     {"--verify", OPTION_INT, FIELD(verify),          "1",      0, 1,    NULL, "0|1",   "0: do not compare checkpoints and data with the checksums saved with them"},
     {"--peak-tflops", OPTION_DOUBLE, FIELD(peak_tflops), "0",  0, 1e6,  NULL, "X",     "peak TFLOP/s of a rank, for MFU; 0: of its GPU, where known"},
-#ifdef LLMC_CUDA
-    {"--log-kernels", OPTION_STRING, FIELD(log_kernels), NULL, 0, 0,    NULL, "FILE",  "log each distinct matrix product and the cuBLASLt algorithm and kernels used for it; 1: to standard output"},
-#endif
 };
 // llm.c's flags without effect here: accepted, so that its scripts run unchanged.
 static const struct {

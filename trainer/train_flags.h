@@ -30,7 +30,6 @@ typedef struct {
     int32_t warmup_steps;                                         // -u
     int32_t val_every, val_batches, sample_every, sample_tokens;  // -v -m -s -g
     int32_t answers, overfit, zero_stage, overwrite, verify;      // --answers -a -z --overwrite --verify
-    const char* log_kernels;                                      // --log-kernels, in builds for GPUs
 } TrainFlags;
 
 // STATUS_BAD_OPTION: the message names the flag and the remedy. What llm.c has and this trainer does not need

@@ -1025,9 +1025,6 @@ static void build(Trainer* t) {
     }
     agree(t, t->is_main ? open_on_main(t) : STATUS_OK);
     t->ops = ops_create(dynapipe_threads(t->dp));
-#ifdef LLMC_CUDA
-    if (flags->log_kernels != NULL) { ops_log_kernels(t->ops, flags->log_kernels); }
-#endif
     open_data(t);
     t->num_steps = t->info.num_steps;
     t->lr_schedule.peak = (float)flags->lr;

@@ -36,7 +36,7 @@ VARIANTS = {
     "placements with more room": ("if (!request->choose_stages || placement_has_enough(&room, &place)) { continue; }", "continue;"),
     "roomiest placements first": ("    sort_by_room(out, num, problem);\n", ""),
     "shared heads": ("head <= HEAD_BY_VOCABULARY; head++", "head <= HEAD_WHOLE; head++"),
-    "setting: number of micro-batches": ("            if (value >= 6) { return false; }", "            return false;"),
+    "setting: number of microbatches": ("            if (value >= 6) { return false; }", "            return false;"),
     "setting: recomputation": ("            if (value >= num_rules) { return false; }", "            return false;"),
     "setting: numbers in flight": ("            return candidate->in_flight != before.in_flight;", "            return false;"),
     "setting: order": ("return value <= 4 && value != before.before;", "return false;"),
@@ -55,7 +55,7 @@ VARIANTS = {
     "half the budget": ("    return jobs > least ? jobs : least;", "    return (jobs > least ? jobs : least) / 2;"),
     "twice the budget": ("    return jobs > least ? jobs : least;", "    return (jobs > least ? jobs : least) * 2;"),
     "move: recomputation": ("    if (pick < 16 && modes)", "    if (false && modes)"),
-    "move: number of micro-batches": ("    if (pick < 5)", "    if (false)"),
+    "move: number of microbatches": ("    if (pick < 5)", "    if (false)"),
 }
 
 

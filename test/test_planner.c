@@ -142,7 +142,7 @@ static void one_of_1024_ranks_plans_its_own(void) {
     }
     CHECK(plan_hash_decisions(&plans[0]) == plan_hash_decisions(&plans[1]));
     CHECK(plan_hash_replica(&plans[0], 37) == plan_hash_replica(&plans[1], 37));
-    printf("16 x 64, %d samples, %d micro-batches: %.0f ms for all ranks' lists, %.0f ms for one replica's\n",
+    printf("16 x 64, %d samples, %d microbatches: %.0f ms for all ranks' lists, %.0f ms for one replica's\n",
            NUM, plans[0].M, ms[0], ms[1]);
     arena_free(&arena);
 }
@@ -309,7 +309,7 @@ static void memory_gets_tighter(void) {
         problem.request.memory_limit_bytes = limit_bytes + (least_bytes - limit_bytes) / 6 * step;
         if (step == 6) { problem.request.memory_limit_bytes = least_bytes; }
         CHECK_OK(make(&plan, &arena));
-        printf("     limit %.2f GB: %.1f ms, %d micro-batches, %s\n",
+        printf("     limit %.2f GB: %.1f ms, %d microbatches, %s\n",
                (double)problem.request.memory_limit_bytes / 1e9, (double)plan.makespan_ns / 1e6, plan.M,
                plan.schedule);
         CHECK(plan.makespan_ns >= roomy_ns * 95 / 100);
@@ -379,7 +379,7 @@ static void planning_is_fast(void) {
         int64_t begin_ns = clock_cpu_ns();
         CHECK_OK(make(&plan, &arena));
         int64_t took_ns = clock_cpu_ns() - begin_ns;
-        printf("     %d stages x %d replicas, %d samples: %.1f ms for %.0f ms of work, %d micro-batches, "
+        printf("     %d stages x %d replicas, %d samples: %.1f ms for %.0f ms of work, %d microbatches, "
                "%.3f x bound\n",
                cases[i].P, cases[i].R, cases[i].N, (double)took_ns / 1e6, (double)plan.makespan_ns / 1e6,
                plan.M, (double)plan.makespan_ns / (double)plan.bound_ns);

@@ -1168,7 +1168,7 @@ static inline int dynapipe_probe_losses(const DynapipeCpuProbe* probe) {
         }
         snprintf(
             dynapipe_cpu_model.why, sizeof dynapipe_cpu_model.why,
-            "gpt2_forward() of a sequence has the loss %.7g by itself, %.7g as a slice's micro-batch (%d "
+            "gpt2_forward() of a sequence has the loss %.7g by itself, %.7g as a slice's microbatch (%d "
             "sequences, T = 1): it is not computed token by token but for the calls of llm.c ---> "
             "doc/porting.md, CPU trainer",
             probe->theirs[i], probe->ours[i], probe->batch.num_seqs);
@@ -1186,7 +1186,7 @@ static inline int dynapipe_probe_gradients(const DynapipeCpuProbe* probe) {
         snprintf(
             dynapipe_cpu_model.why, sizeof dynapipe_cpu_model.why,
             "gpt2_backward() of a sequence has gradients of norm %.7g for parameter tensor %d by itself, "
-            "%.7g as a slice's micro-batch (T = 1) ---> doc/porting.md, CPU trainer",
+            "%.7g as a slice's microbatch (T = 1) ---> doc/porting.md, CPU trainer",
             probe->their_norm[i], i, probe->our_norm[i]);
         return 1;
     }

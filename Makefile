@@ -220,11 +220,6 @@ $(OUT)/tests: test/tests.c $(OUT)/tests_table.c $(TEST_SRCS:%.c=$(OUT)/%.o) $(RI
 $(OUT)/test_%: $(OUT)/test/test_%.o $(RIVALS_OBJS) $(OUT)/libtested.a
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(TESTED_LIBS) -Wl,--defsym=main=main_$(@F) -o $@
 
-# The same file as C++, for test/test_interface.sh.
-$(OUT)/interface_cxx: test/test_interface.c $(DYNAPIPE_DIR)/dynapipe.h $(LLMC_OBJS) $(DYNAPIPE_OBJS)
-	$(CXX) -std=c++17 -g -Wall -Wextra -Wpedantic $(OPT) -x c++ -c $< -o $@.o
-	$(CXX) $(OPT) -fopenmp $@.o $(filter %.o,$^) $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
-
 # Run by test/test_mpi_transport.sh under mpirun; the second with messages cut in small chunks.
 $(OUT)/mpi_transport: $(OUT)/test/mpi/transport_main.o $(OUT)/libtested.a
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(TESTED_LIBS) -o $@

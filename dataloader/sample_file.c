@@ -567,7 +567,7 @@ static Status match(glob_t* out, size_t* num_paths, const char* pattern) {
 
 Status sample_shards_first_path(char** out, const char* pattern) {
     glob_t matches;
-    size_t num_paths;
+    size_t num_paths = 0;
     bool is_pattern = strpbrk(pattern, "*?[") != NULL && access(pattern, F_OK) != 0;
     if (is_pattern) { TRY(match(&matches, &num_paths, pattern)); }
     char* path = strdup(is_pattern ? matches.gl_pathv[0] : pattern);
@@ -579,7 +579,7 @@ Status sample_shards_first_path(char** out, const char* pattern) {
 
 Status sample_shards_open(SampleShards* out, const char* pattern, int32_t cut_tokens, bool tokens_only) {
     glob_t matches;
-    size_t num_paths;
+    size_t num_paths = 0;
     TRY(match(&matches, &num_paths, pattern));
     SampleShards shards = {0};
     Status status = open_paths(&shards, matches.gl_pathv, num_paths, cut_tokens, tokens_only);

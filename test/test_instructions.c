@@ -10,33 +10,6 @@ static uint64_t seed;
 // --- comm order ------------------------------------------------------------------------------------------
 // both ends of every pair see one order, nothing deadlocks, and plans keep every rule.
 
-static RandomPlan random_about(Rng* rng, int32_t round) {
-    int32_t P = rng_between(rng, 1, 6);
-    return (RandomPlan){.P = P,
-                        .R = rng_between(rng, 1, 3),
-                        .num_layers = P + rng_between(rng, 0, 5),
-                        .num_samples = rng_between(rng, 1, 40),
-                        .max_tokens = rng_between(rng, 1, 300),
-                        .packed = round % 2,
-                        .recompute = round % 3 > 0,
-                        .placed = round % 4 > 0,
-                        .tight = round % 2};
-}
-
-// random_plan runs plan_check on each: order of jobs, buffers, sizes, rendezvous without buffers.
-static void plans_of_random_pipelines_keep_every_rule(void) {
-    Rng rng = rng_seed(seed);
-    Arena arena = {0};
-    for (int32_t round = 0; round < 400; round++) {
-        arena_reset(&arena);
-        RandomPlan about = random_about(&rng, round);
-        Plan plan;
-        PlanSample* samples = random_plan(&plan, &rng, &about, &arena);
-        CHECK_OK(plan_check(&plan, samples, about.num_samples));
-    }
-    arena_free(&arena);
-}
-
 // Transfers between two stages, as one of them lists them, in words that both ends share.
 static int32_t pair_order(const CommOrder* order, const Placement* placement, int32_t P, int32_t s,
                           int32_t peer, int32_t* out) {
@@ -431,7 +404,6 @@ static void lists_fit_where_their_jobs_fit(void) {
 
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
-    RUN(plans_of_random_pipelines_keep_every_rule);
     RUN(both_ends_see_one_order);
     RUN(slack_stays_within_memory);
     RUN(lists_fit_where_their_jobs_fit);

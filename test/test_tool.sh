@@ -268,6 +268,9 @@ tool plan $lengths $common --policy packed --text "$work/plan.txt" && tool check
 ok $? "packed"
 sed -n 's|^cost_model/analytic ||p' test/fuzz/corpus.txt | base64 -d >"$work/costs"
 tool plan $lengths --stages 2 --batch-tokens 2000 --costs "$work/costs"; ok $? "measured costs"
+make -s BUILD="${BUILD:-release}" "$build/profile_costs" >"$work/build.log" 2>&1 && timeout 60 "$build/profile_costs" --model l4c64h4 --tokens 64 --vocab 257 --seconds 0.5 --out "$work/measured" >"$work/profile.log" 2>&1 &&
+    tool plan $lengths --stages 2 --batch-tokens 2000 --costs "$work/measured" --model l4c64h4
+ok $? "costs of profile_costs: $(grep '^wrote' "$work/profile.log" | sed "s|$work/||")"
 printf 'dynapipe-costs 4\nsignature gpt2 C 96 NH 4 Vp 384 threads 1\n' >"$work/narrow"
 refuses 2 "C 96 NH 4" plan $lengths --costs "$work/narrow" --model l4c64h4
 cp "$work/narrow" "$work/known"

@@ -33,7 +33,7 @@ static TraceRank measured_rank(Rng* rng, const Plan* plan, int32_t r, int64_t ze
         TraceEvent* e = &out.events[out.num_events++];
         *e = (TraceEvent){.kind = instr->kind, .chunk = instr->chunk, .mb = instr->mb, .peer = instr->peer};
         int64_t begin_ns = zero_ns + 1000 * instr->begin_ns, ns = 1000 * (instr->end_ns - instr->begin_ns);
-        bool is_job = trace_kind_is_job(instr->kind);
+        bool is_job = plan_instr_is_job((InstrKind)instr->kind);
         e->begin_ns = !is_job                 ? begin_ns - rng_between(rng, 0, 3000)
                       : out.end_ns > begin_ns ? out.end_ns
                                               : begin_ns;

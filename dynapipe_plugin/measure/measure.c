@@ -829,7 +829,7 @@ static Status measure_sums(CostModel* out, const Measure* m) {
     Dynapipe* dp = m->dp;
     out->reduce_bytes_per_ns = out->comm_bytes_per_ns;
     if (dp->num_replicas < 2 || dp->replicas.num_ranks < 2 || measure_is_gpu(m)) { return STATUS_OK; }
-    double bytes_per_ns;
+    double bytes_per_ns = 0;
     TRY(link_probe_sums(&bytes_per_ns, &dp->replicas));
     double ns_per_byte = 1 / bytes_per_ns;
     TRY(collective_all_reduce_sum(&dp->world, &ns_per_byte, 1));
@@ -1076,10 +1076,10 @@ bool measure_kept_load(CostModel* out, Machine* machine, char* why, const char* 
     CostModel* kept = (CostModel*)malloc(sizeof *kept);
     Machine of_kept = {0};
     bool is_read = kept != NULL && cost_file_load(kept, &of_kept, path, signature) == STATUS_OK;
-    if (!is_read) { snprintf(why, 256, "%s", kept != NULL ? status_message() : "no memory"); }
+    if (!is_read) { snprintf(why, STATUS_MESSAGE_BYTES, "%s", kept != NULL ? status_message() : "no memory"); }
     bool is_good = is_read && serves(&kept->measured, about);
     if (is_good && of_kept.num_ranks != 0 && of_kept.num_ranks != about->num_ranks) {
-        snprintf(why, 256, "it describes %d ranks, there are %d", of_kept.num_ranks, about->num_ranks);
+        snprintf(why, STATUS_MESSAGE_BYTES, "it describes %d ranks, there are %d", of_kept.num_ranks, about->num_ranks);
         is_good = false;
     }
     if (is_good) { *out = *kept; }
@@ -1119,7 +1119,7 @@ typedef struct {
 } Found;
 
 static void find_kept(Found* found, const Measure* m, const char* path) {
-    char why[256];
+    char why[STATUS_MESSAGE_BYTES];
     CostMeasured about = about_of(m);
     found->is_known =
         measure_kept_load(&found->model, &found->machine, why, path, m->blocks->signature, &about);

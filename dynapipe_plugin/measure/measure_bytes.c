@@ -69,8 +69,8 @@ void measure_drop(const DynapipeBlocks_v1* blocks, MeasureModel* model) {
 }
 
 bool measure_shares_head(const DynapipeBlocks_v1* blocks) {
-    return !blocks->shapes.head_has_layer && measure_num_layers(blocks) > 0 &&
-           (blocks->shapes.head_by_rows || blocks->api->part_bytes != NULL);
+    bool by_vocabulary = blocks->api->part_bytes != NULL && !blocks->shapes.head_has_layer;
+    return measure_num_layers(blocks) > 0 && (blocks->shapes.head_by_rows || by_vocabulary);
 }
 
 // Of a head that can be shared: the last layer alone, the same where it feeds the head, and a share by rows.

@@ -262,7 +262,7 @@ Status cost_file_parse(CostModel* out, Machine* machine, const char* text, const
     if (status == STATUS_OK) {
         status = cost_model_check(model);
         if (status == STATUS_OK) { status = machine_check(&found, num_ranks); }
-        char message[512];
+        char message[STATUS_MESSAGE_BYTES];
         snprintf(message, sizeof message, "%s", status_message());
         if (status != STATUS_OK) { status = FAIL(status, "%s: %s", name, message); }
     }

@@ -176,7 +176,7 @@ static bool parse_chunks(Placement* out, int32_t P, const char* text) {
 static Status check_chunks(const Placement* placement, int32_t P, int32_t num_layers, bool head_has_layer,
                            const char* text) {
     Placement chunks = *placement;
-    char message[256];
+    char message[STATUS_MESSAGE_BYTES];
     chunks.head = HEAD_WHOLE;
     if (placement_check(&chunks, P, num_layers, head_has_layer) == STATUS_OK) { return STATUS_OK; }
     snprintf(message, sizeof message, "%s", status_message());

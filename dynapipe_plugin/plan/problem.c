@@ -10,11 +10,8 @@
 static int64_t microbatch_jobs_ns(const CostJobs* jobs);
 
 static Status modes_choose(PlanProblem* out) {
-    static const bool allowed[][RECOMPUTE_COUNT] = {
-        [RECOMPUTE_CHOICE_NONE] = {[RECOMPUTE_NONE] = true},
-        [RECOMPUTE_CHOICE_FULL] = {[RECOMPUTE_FULL] = true},
-        [RECOMPUTE_CHOICE_AUTO] = {true, true, true},
-    };
+    // none, full, auto
+    static const bool allowed[][RECOMPUTE_COUNT] = {{true}, {false, false, true}, {true, true, true}};
     for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
         if (allowed[out->request->recompute][mode] && cost_mode_offered(out->costs, (RecomputeMode)mode)) {
             out->modes[out->num_modes++] = (RecomputeMode)mode;
@@ -289,9 +286,11 @@ static Status check_longest(const ShapeRules* rules, const char* option, int64_t
 }
 
 static Status check_padded(const PlanRequest* request) {
-    static const char* const ragged[BATCHING_COUNT] = {
-        [BATCHING_PACKED] = "packed", [BATCHING_PACKED_RAGGED] = "packed-ragged", [BATCHING_KK] = "kk"};
-    const char* name = ragged[request->batching];
+    Batching batching = request->batching;
+    const char* name = batching == BATCHING_PACKED          ? "packed"
+                       : batching == BATCHING_PACKED_RAGGED ? "packed-ragged"
+                       : batching == BATCHING_KK            ? "kk"
+                                                            : NULL;
     if (name != NULL) {
         return FAIL(STATUS_BAD_OPTION,
                     "--batching %s: the model's kernels take padded windows only, one sample in each ---> "

@@ -533,7 +533,7 @@ void session_plan_stop(Dynapipe* dp) {
 
 Status session_plan_get(Dynapipe* dp, SessionStep** out) {
     TRY(session_plan_start(dp));
-    int32_t slot;
+    int32_t slot = 0;
     TRY(plan_ahead_get(dp->ahead, &slot));
     *out = &dp->slots[slot];
     return STATUS_OK;

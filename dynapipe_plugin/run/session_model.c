@@ -295,7 +295,7 @@ enum { LEAST_PLANNING_NS = 1000000, MOST_PLANNING_NS = 400000000 };
 #define PLANNING_LOSS_NS INT64_C(100000)
 
 Status session_mixture(StageBatch out[SESSION_MIXTURE], int32_t* num_batches, Dynapipe* dp, Arena* arena) {
-    const uint8_t* position;
+    const uint8_t* position = NULL;
     size_t num_bytes;
     *num_batches = 0;
     TRY(loader_position(dp->train, &position, &num_bytes, arena));

@@ -128,7 +128,7 @@ static Status take_debug(SessionOptions* out) {
         int num_words = value != NULL ? 3 : 2;
         Status status = options_take(debug_specs, NUM_DEBUG_SPECS, out, &num_words, words, NULL);
         if (status == STATUS_BAD_OPTION) {  // its message begins with the name
-            char message[512];
+            char message[STATUS_MESSAGE_BYTES];
             snprintf(message, sizeof message, "%s", status_message());
             return FAIL(status, "--debug %s", strncmp(message, "--", 2) == 0 ? message + 2 : message);
         }

@@ -23,17 +23,13 @@ const char* trace_kind_text(int32_t kind) {
     return kind >= 0 && kind < TRACE_KIND_COUNT ? kind_text[kind] : "unknown";
 }
 
-bool trace_kind_is_job(int32_t kind) {
-    return kind == INSTR_FWD || kind == INSTR_BWD || kind == INSTR_WGT || kind == INSTR_REC;
-}
-
 // --- idle time -------------------------------------------------------------------------------------------
 double trace_rank_idle_predicted(const Plan* plan, int32_t rank) {
     const PlanRank* list = &plan->ranks[rank];
     int64_t busy_ns = 0;
     for (int32_t i = 0; i < list->num_instrs; i++) {
         const PlanInstr* instr = &list->instrs[i];
-        if (trace_kind_is_job(instr->kind)) { busy_ns += instr->end_ns - instr->begin_ns; }
+        if (plan_instr_is_job((InstrKind)instr->kind)) { busy_ns += instr->end_ns - instr->begin_ns; }
     }
     return plan->makespan_ns > 0 ? 1.0 - (double)busy_ns / (double)plan->makespan_ns : 0.0;
 }
@@ -631,10 +627,10 @@ static void write_piece(TraceWriter* w, const TraceEvent* e) {
 // planned_ns -1: the plan has no such instruction.
 static void write_event(TraceWriter* w, int32_t rank, int32_t tid, const TraceEvent* e, int64_t planned_ns) {
     const char* kind = trace_kind_text(e->kind);
-    const char* category = trace_kind_is_job(e->kind)      ? "job"
-                           : side_of(e->kind) != SIDE_JOBS ? "transfer"
-                           : plan_instr_is_wait(e->kind)   ? "wait"
-                                                           : "other";
+    const char* category = plan_instr_is_job((InstrKind)e->kind) ? "job"
+                           : side_of(e->kind) != SIDE_JOBS       ? "transfer"
+                           : plan_instr_is_wait(e->kind)         ? "wait"
+                                                                 : "other";
     write_span(w, tid, e->begin_ns, e->end_ns);
     fprintf(w->file, "\"name\":\"%s", kind);
     if (e->mb >= 0) { fprintf(w->file, " mb %d", (int)e->mb); }
@@ -647,7 +643,7 @@ static void write_event(TraceWriter* w, int32_t rank, int32_t tid, const TraceEv
         fprintf(w->file, ",\"begin_ns\":%lld,\"end_ns\":%lld,\"wait_ns\":%lld", (long long)e->begin_ns,
                 (long long)e->end_ns, (long long)e->wait_ns);
         if (planned_ns >= 0) { fprintf(w->file, ",\"planned_ns\":%lld", (long long)planned_ns); }
-        if (planned_ns >= 0 && trace_kind_is_job(e->kind)) {
+        if (planned_ns >= 0 && plan_instr_is_job((InstrKind)e->kind)) {
             fprintf(w->file, ",\"off_ns\":%lld", (long long)(e->end_ns - e->begin_ns - planned_ns));
         }
     }
@@ -681,12 +677,12 @@ static void write_arrow(TraceWriter* w, int32_t tid, const TraceEvent* e) {
 static Status write_memory(TraceWriter* w, const TraceRank* rank, const int32_t* event_of, Arena* arena) {
     PlanRank list = w->step->plan->ranks[rank->rank];
     PlanInstr* instrs;
-    MemoryCurve curve;
+    MemoryCurve curve = {0};
     ARENA_TRY_NEW(instrs, arena, PlanInstr, list.num_instrs);
     for (int32_t i = 0; i < list.num_instrs; i++) {
         instrs[i] = list.instrs[i];
         instrs[i].begin_ns = instrs[i].end_ns = 0;
-        if (!trace_kind_is_job(instrs[i].kind)) { continue; }
+        if (!plan_instr_is_job((InstrKind)instrs[i].kind)) { continue; }
         if (event_of[i] < 0) { return STATUS_OK; }
         instrs[i].begin_ns = rank->events[event_of[i]].begin_ns;
         instrs[i].end_ns = rank->events[event_of[i]].end_ns;

@@ -40,7 +40,6 @@ typedef struct {
 } TraceRank;
 
 const char* trace_kind_text(int32_t kind);  // "fwd", "send_act", "reduce" ...
-bool trace_kind_is_job(int32_t kind);
 
 // Part of the plan's makespan in which that rank runs no job.
 double trace_rank_idle_predicted(const Plan* plan, int32_t rank);

@@ -393,8 +393,6 @@ Status sample_order_make(int32_t* order, const PlanSample* samples, int32_t num_
 
 // --- micro-batches -----------------------------------------------------------------------------------
 
-// Building lists.
-
 Status microbatch_list_reserve(MicrobatchList* list, int32_t max_mbs, int32_t num_samples, Arena* arena) {
     *list = (MicrobatchList){.mbs = ARENA_NEW(arena, Microbatch, max_mbs),
                              .sequences = ARENA_NEW(arena, PlanSequence, num_samples),

@@ -860,20 +860,6 @@ static int32_t add_places(Placement* out, int32_t num, const PlanProblem* proble
     return num;
 }
 
-// Those whose model state leaves most room come first.
-static void sort_by_room(Placement* places, int32_t num, const PlanProblem* problem) {
-    const PlacementRoom room = {problem->costs, problem->limit_bytes, problem->P, ROOM_WANTED,
-                                problem->request->rules.head_has_layer};
-    int64_t lacks[MAX_PLACES];
-    for (int32_t i = 0; i < num; i++) {
-        const Placement place = places[i];
-        int64_t lack = placement_lack(&room, &place);
-        int32_t k = i;
-        for (; k > 0 && lacks[k - 1] > lack; k--) { lacks[k] = lacks[k - 1], places[k] = places[k - 1]; }
-        lacks[k] = lack, places[k] = place;
-    }
-}
-
 static int32_t make_places(Placement out[MAX_PLACES], const PlanProblem* problem) {
     const PlanRequest* request = problem->request;
     const PlacementChoice asked = request->placements;
@@ -906,7 +892,6 @@ static int32_t make_places(Placement out[MAX_PLACES], const PlanProblem* problem
         }
     }
     if (num == 0) { out[num++] = problem->placement; }
-    sort_by_room(out, num, problem);
     return num;
 }
 

@@ -307,7 +307,7 @@ typedef struct {
 typedef struct {
     int32_t P, L;
     bool head_has_layer;
-    double part_ns[PART_COUNT];
+    double part_ns[2][PART_COUNT], part_bytes[3][PART_COUNT];  // kept, recomputed; the longest
     int64_t limit_bytes;
     LayerRange stages[8];  // the split under trial
     Grade best;
@@ -318,16 +318,27 @@ static Grade grade_of(const Brute* brute) {
     for (int32_t s = 0; s < brute->P; s++) {
         const LayerRange* layers = &brute->stages[s];
         CostStage stage = cost_stage_make(&costs, layers, s, brute->P);
-        double ns = s == 0 ? brute->part_ns[PART_EMBEDDING] : 0;
-        if (s == brute->P - 1) { ns += brute->part_ns[PART_HEAD]; }
-        for (int32_t l = layers->layer_begin; l < layers->layer_end; l++) {
-            ns += brute->part_ns[l < costs.num_enc_layers ? PART_ENC_LAYER : PART_DEC_LAYER];
+        double ns[2], bytes[3], free_bytes = INFINITY, share = 0, held = brute->P - s + 1;
+        for (int k = 2; k >= 0; k--) {
+            const double *part_ns = brute->part_ns[k % 2], *part_bytes = brute->part_bytes[k];
+            ns[k % 2] = (s == 0) * part_ns[PART_EMBEDDING] + (s == brute->P - 1) * part_ns[PART_HEAD];
+            bytes[k] = (s == 0) * part_bytes[PART_EMBEDDING] + (s == brute->P - 1) * part_bytes[PART_HEAD];
+            for (int32_t l = layers->layer_begin; l < layers->layer_end; l++) {
+                int part = l < costs.num_enc_layers ? PART_ENC_LAYER : PART_DEC_LAYER;
+                ns[k % 2] += part_ns[part];
+                bytes[k] += part_bytes[part];
+            }
         }
-        if (brute->limit_bytes > 0 && cost_state_bytes(&costs, &stage) >= brute->limit_bytes) {
-            ns = INFINITY;
+        if (brute->limit_bytes > 0) {
+            free_bytes = (double)(brute->limit_bytes - cost_state_bytes(&costs, &stage));
+            if (free_bytes < held * bytes[0]) {
+                share = fmin((held * bytes[0] - free_bytes) / (held * (bytes[0] - bytes[1]) + 1), 1);
+            }
         }
-        grade.slowest = fmax(grade.slowest, ns);
-        grade.squares += ns * ns;
+        double stage_ns = (1 - share) * ns[0] + share * ns[1];
+        if (free_bytes <= 0 || free_bytes < fmax((held - 1) * bytes[1], bytes[2])) { stage_ns = INFINITY; }
+        grade.slowest = fmax(grade.slowest, stage_ns);
+        grade.squares += stage_ns * stage_ns;
     }
     return grade;
 }
@@ -373,18 +384,33 @@ static void split_equals_brute_force(void) {
         for (int32_t i = 0; i < num; i++) {
             mb_shape_add(&all, samples[i].enc_tokens, samples[i].dec_tokens, samples[i].supervised_tokens);
         }
-        int64_t state = 0;
+        double even = 0;
         for (int part = 0; part < PART_COUNT; part++) {
-            const CostFormula* time_ns = costs.parts[RECOMPUTE_NONE][part].time_ns;
-            for (int kind = JOB_F; kind <= JOB_W; kind++) {
-                brute.part_ns[part] += cost_formula_value(&time_ns[kind], &all);
+            for (int k = 0; k < 2; k++) {
+                const CostPartMode* mode = &costs.parts[k == 0 ? RECOMPUTE_NONE : RECOMPUTE_FULL][part];
+                for (int kind = JOB_F; kind < JOB_COUNT; kind++) {
+                    brute.part_ns[k][part] += cost_formula_value(&mode->time_ns[kind], &all);
+                }
+                brute.part_bytes[k][part] =
+                    cost_formula_value(&mode->stored_bytes, &all) / fmin(4 * P * request.R, num);
             }
-            state += costs.part_state_bytes[part] * (part == PART_ENC_LAYER   ? enc
-                                                     : part == PART_DEC_LAYER ? dec
-                                                                              : 1);
+            for (int32_t i = 0; i < num; i++) {
+                MbShape one = {0};
+                mb_shape_add(&one, samples[i].enc_tokens, samples[i].dec_tokens,
+                             samples[i].supervised_tokens);
+                double bytes = cost_formula_value(&costs.parts[RECOMPUTE_FULL][part].stored_bytes, &one);
+                brute.part_bytes[2][part] = fmax(brute.part_bytes[2][part], bytes);
+            }
+            even += (part == PART_ENC_LAYER   ? enc
+                     : part == PART_DEC_LAYER ? dec
+                                              : 1) *
+                    ((double)costs.part_state_bytes[part] +
+                     fmax(brute.part_bytes[2][part], P * brute.part_bytes[0][part])) /
+                    P;
         }
         if (rng_below(&rng, 3) > 0) {
-            brute.limit_bytes = request.memory_limit_bytes = state / P * rng_between(&rng, 40, 200) / 100 + 1;
+            brute.limit_bytes = request.memory_limit_bytes =
+                (int64_t)(even * rng_between(&rng, 20, 150) / 100) + 1;
         }
         CHECK_OK(stage_split_make(stages, &request, &costs, samples, num, 1));
         try_all(&brute, 0, 0);
@@ -404,6 +430,8 @@ static void split_equals_brute_force(void) {
         num_limited += brute.limit_bytes > 0;
         num_impossible += is_impossible;
     }
+    printf("     head alone %d, limited %d, impossible %d, both stacks %d\n", num_alone, num_limited,
+           num_impossible, num_both);
     CHECK(num_alone > 10 && num_limited > 60 && num_impossible > 10 && num_both > 10);
 }
 

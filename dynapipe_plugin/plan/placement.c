@@ -389,9 +389,9 @@ static void try_shares(Placement* best, int64_t* least, const PlacementRoom* roo
     }
 }
 
-bool placement_has_enough(const PlacementRoom* room, const Placement* placement) {
+int64_t placement_lack(const PlacementRoom* room, const Placement* placement) {
     int32_t fullest;
-    return lack_of(&fullest, room, placement) == 0;
+    return lack_of(&fullest, room, placement);
 }
 
 int64_t placement_make_room(Placement* placement, const PlacementRoom* room, bool moves_head) {
@@ -421,17 +421,24 @@ these
 
 Even, since the ramp passes every stage; of equally even ones the one with fewer layers on early stages, which
 hold the most micro-batches. Times are those of all jobs of the sample mix in chunks of a typical micro-batch,
-nothing recomputed, on a stage's ranks sharing the work by their speed. Stages whose model state exceeds their
-memory are impossible; room for activations is made later (placement_make_room, the search).
+on a stage's ranks sharing the work by their speed. Beside its model state a stage must hold P - s of these
+chunks, or the longest sample, recomputed; of P - s + 1 chunks as many are recomputed as must be. Room for
+buffers is made later (placement_make_room, the search).
 */
 
 enum { CHUNKS_PER_STAGE = 4 };
+
+// Of one part, or of a stage: the whole mix's jobs, activations of an average chunk and of the longest
+// sample; lean: recomputed.
+typedef struct {
+    double ns, lean_ns, bytes, lean_bytes, longest_lean_bytes;
+} PartCost;
 
 typedef struct {
     const CostModel* costs;
     int32_t P, L;
     bool head_has_layer;
-    double part_ns[PART_COUNT];            // of the whole mix
+    PartCost part[PART_COUNT];
     double slow[PLAN_MAX_STAGES];          // how many times as long the stage's jobs take
     int64_t limit_bytes[PLAN_MAX_STAGES];  // the least of the stage's ranks; 0: none
 } Split;
@@ -440,14 +447,25 @@ static double stage_ns(const Split* split, int32_t s, int32_t begin, int32_t end
     const LayerRange layers = {begin, end};
     const CostStage stage = cost_stage_make(split->costs, &layers, s, split->P);
     int32_t count[PIECE_COUNT];
-    double ns = 0;
+    PartCost sum = {0, 0, 0, 0, 0};
+    double share = 0;
     if (!stage_may_have(&layers, s, split->P, split->head_has_layer)) { return INFINITY; }
-    if (split->limit_bytes[s] > 0 && cost_state_bytes(split->costs, &stage) >= split->limit_bytes[s]) {
-        return INFINITY;
-    }
     cost_stage_parts(count, split->costs, &stage);
-    for (int part = 0; part < PART_COUNT; part++) { ns += count[part] * split->part_ns[part]; }
-    return ns * split->slow[s];
+    for (int part = 0; part < PART_COUNT; part++) {
+        sum.ns += count[part] * split->part[part].ns;
+        sum.lean_ns += count[part] * split->part[part].lean_ns;
+        sum.bytes += count[part] * split->part[part].bytes;
+        sum.lean_bytes += count[part] * split->part[part].lean_bytes;
+        sum.longest_lean_bytes += count[part] * split->part[part].longest_lean_bytes;
+    }
+    if (split->limit_bytes[s] > 0) {
+        double free_bytes = (double)(split->limit_bytes[s] - cost_state_bytes(split->costs, &stage));
+        double in_flight = split->P - s + 1, over_bytes = in_flight * sum.bytes - free_bytes;
+        double least_bytes = fmax((in_flight - 1) * sum.lean_bytes, sum.longest_lean_bytes);
+        if (free_bytes <= 0 || free_bytes < least_bytes) { return INFINITY; }
+        if (over_bytes > 0) { share = fmin(over_bytes / (in_flight * (sum.bytes - sum.lean_bytes) + 1), 1); }
+    }
+    return (sum.ns + share * (sum.lean_ns - sum.ns)) * split->slow[s];
 }
 
 // The split with the fastest slowest stage, or with a cap the most even one within it. Returns its slowest,
@@ -460,7 +478,8 @@ static double best_split(LayerRange* out, const Split* split, double cap_ns, dou
             double least = INFINITY;
             for (int32_t k = s; k <= l; k++) {  // ascending: ties keep the smaller k
                 double ns = best[k] < INFINITY ? stage_ns(split, s, k, l) : INFINITY;
-                double value = cap_ns < INFINITY ? best[k] + ns * ns : fmax(best[k], ns);
+                double units = floor(ns / cap_ns * 0x1p20);  // whole, so that ties are exact
+                double value = cap_ns < INFINITY ? best[k] + units * units : fmax(best[k], ns);
                 if (ns > cap_ns || value >= least) { continue; }
                 least = value;
                 from[s * (L + 1) + l] = k;
@@ -476,6 +495,8 @@ static double best_split(LayerRange* out, const Split* split, double cap_ns, dou
 }
 
 static void mix_make(Split* split, const PlanSample* samples, int32_t num_samples, int64_t num_chunks) {
+    int lean_mode = RECOMPUTE_FULL;
+    while (lean_mode > 0 && !cost_mode_offered(split->costs, (RecomputeMode)lean_mode)) { lean_mode--; }
     if (num_chunks > num_samples) { num_chunks = num_samples; }
     for (int64_t c = 0; c < num_chunks; c++) {
         MbShape shape = {0};
@@ -483,10 +504,24 @@ static void mix_make(Split* split, const PlanSample* samples, int32_t num_sample
             mb_shape_add(&shape, samples[i].enc_tokens, samples[i].dec_tokens, samples[i].supervised_tokens);
         }
         for (int part = 0; part < PART_COUNT; part++) {
-            const CostFormula* time_ns = split->costs->parts[RECOMPUTE_NONE][part].time_ns;
-            for (int kind = JOB_F; kind <= JOB_W; kind++) {
-                split->part_ns[part] += cost_formula_value(&time_ns[kind], &shape);
+            const CostPartMode *kept = &split->costs->parts[RECOMPUTE_NONE][part],
+                               *lean = &split->costs->parts[lean_mode][part];
+            PartCost* sum = &split->part[part];
+            for (int kind = JOB_F; kind < JOB_COUNT; kind++) {
+                if (kind != JOB_R) { sum->ns += cost_formula_value(&kept->time_ns[kind], &shape); }
+                if (kind == JOB_R && !split->costs->recompute_is_job[lean_mode]) { continue; }
+                sum->lean_ns += cost_formula_value(&lean->time_ns[kind], &shape);
             }
+            sum->bytes += cost_formula_value(&kept->stored_bytes, &shape) / (double)num_chunks;
+            sum->lean_bytes += cost_formula_value(&lean->stored_bytes, &shape) / (double)num_chunks;
+        }
+    }
+    for (int32_t i = 0; i < num_samples; i++) {
+        MbShape alone = {0};
+        mb_shape_add(&alone, samples[i].enc_tokens, samples[i].dec_tokens, samples[i].supervised_tokens);
+        for (int part = 0; part < PART_COUNT; part++) {
+            double bytes = cost_formula_value(&split->costs->parts[lean_mode][part].stored_bytes, &alone);
+            split->part[part].longest_lean_bytes = fmax(split->part[part].longest_lean_bytes, bytes);
         }
     }
 }

@@ -98,9 +98,11 @@ typedef struct {
     bool head_has_layer;  // ShapeRules
 } PlacementRoom;
 
-// Is the state of every stage below its limit? Does every stage have what is wanted?
+// Is the state of every stage below its limit?
 bool placement_has_room(const PlacementRoom* room, const Placement* placement);
-bool placement_has_enough(const PlacementRoom* room, const Placement* placement);
+
+// Squares of what stages lack of what is wanted.
+int64_t placement_lack(const PlacementRoom* room, const Placement* placement);
 
 // Squares of what stages lack then; 0: nothing. moves_head: the shares may change.
 int64_t placement_make_room(Placement* placement, const PlacementRoom* room, bool moves_head);

@@ -1,5 +1,5 @@
 # make help          lists the targets
-# BUILD=release|asan|tsan|cover|simulated    CC=gcc|clang    DYNAPIPE=1 (train_gpt2 with the plugin and MPI)    V=1 (show commands)
+# BUILD=release|asan|tsan|cover|simulated    CC=gcc|clang    DYNAPIPE=1 (trainers with MPI; without: one process)    V=1 (show commands)
 # WERROR=1           a warning ends the build: in make test, not for users, whose compilers may be newer than ours
 
 BUILD     ?= release
@@ -55,12 +55,10 @@ PREPARE_OBJS   := $(DYNAPIPE_PREPARE_SRCS:%.c=$(OUT)/%.o)
 RECORD_OBJS    := $(filter $(OUT)/dataloader/records/%,$(PREPARE_OBJS))
 
 LLMC_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard llmc/*.c llmc/cpu/*.c))
-TRAINER_OBJS = $(patsubst %,$(OUT)/%.o,trainer/trainer trainer/logger trainer/checkpoint_timed dataloader/data_json)
+TRAINER_OBJS = $(patsubst %,$(OUT)/%.o,trainer/trainer trainer/train_flags trainer/logger trainer/answers dataloader/data_json)
 # this repository's models as the plugin takes them
 LLMC_BLOCKS_OBJS = $(patsubst %,$(OUT)/trainer/%.o,llmc_model)
-PLUGIN_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_dynapipe answers) $(LLMC_BLOCKS_OBJS)
 GENERATOR_OBJS = $(OUT)/trainer/generator.o $(OUT)/dataloader/data_json.o
-STOCK_TRAINER_OBJS = $(patsubst %,$(OUT)/trainer/%.o,source_stock answers) $(OUT)/dataloader/streams.o
 TEST_SRCS := $(wildcard test/test_*.c)
 TESTS     := $(patsubst test/%.c,%,$(TEST_SRCS))
 TEST_LIB  := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(TEST_SRCS) test/tests.c,$(wildcard test/*.c)))
@@ -108,11 +106,11 @@ test-all:                                  ## every test that needs no GPU, the 
 check:                                     ## unit tests only
 	@dev/run_tests.sh --unit
 
-# --- programs: linked under $(OUT), then put beside this Makefile; of the trainers train_X-stock and -dynapipe stay, train_X is the last made ---------------------------------------------
-train_gpt2: $(OUT)/train_gpt2$(if $(DYNAPIPE),-dynapipe)   ## the trainer of GPT-2; DYNAPIPE=1: with the plugin, over MPI
-	@cp $< $@-$(if $(DYNAPIPE),dynapipe,stock) && ln -f $@-$(if $(DYNAPIPE),dynapipe,stock) $@
+# --- programs: linked under $(OUT), then put beside this Makefile; train_X is the trainer that was made last, with or without MPI ---------------------------------------------
+train_gpt2: $(OUT)/train_gpt2$(if $(DYNAPIPE),-dynapipe)   ## the trainer of GPT-2; DYNAPIPE=1: on ranks of MPI, without: in one process
+	@cp $< $@
 train_t5: $(OUT)/train_t5$(if $(DYNAPIPE),-dynapipe)       ## the trainer of T5, FLAN-T5, ByT5; DYNAPIPE=1 as above
-	@cp $< $@-$(if $(DYNAPIPE),dynapipe,stock) && ln -f $@-$(if $(DYNAPIPE),dynapipe,stock) $@
+	@cp $< $@
 prepare_data: $(OUT)/prepare_data          ## JSONL -> sample files
 	@cp $< $@
 profile_costs: $(OUT)/profile_costs        ## measure this machine's stages for the planner
@@ -141,7 +139,7 @@ profile_costscu:                           ## measure this machine's GPUs for th
 	@$(MAKE) BACKEND=cuda cuda-found $(CUDA_OUT)/profile_costs
 	@cp $(CUDA_OUT)/profile_costs $@
 
-# The same file is CUDA for nvcc and plain C here. The stock trainer links neither the planner nor MPI.
+# The same file is CUDA for nvcc and plain C here.
 ifeq ($(BACKEND),cpu)
 $(OUT)/train_gpt2.o $(OUT)/train_t5.o: $(OUT)/%.o: %.cu
 	@mkdir -p $(@D)
@@ -149,10 +147,14 @@ $(OUT)/train_gpt2.o $(OUT)/train_t5.o: $(OUT)/%.o: %.cu
 	$(CC) -x c $(CFLAGS_ALL) -c $< -o $@
 endif
 TRAINERS := train_gpt2 train_t5
-$(TRAINERS:%=$(OUT)/%): $(OUT)/%: $(OUT)/%.o $(TRAINER_OBJS) $(STOCK_TRAINER_OBJS) $(LLMC_OBJS) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
-	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(if $(filter emu,$(BACKEND)),$(DYNAPIPE_LIBS)) $(TEXT_LIBS) $(LIBS) -o $@
-$(TRAINERS:%=$(OUT)/%-dynapipe): $(OUT)/%-dynapipe: $(OUT)/%.o $(TRAINER_OBJS) $(PLUGIN_TRAINER_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+$(TRAINERS:%=$(OUT)/%-dynapipe): $(OUT)/%-dynapipe: $(OUT)/%.o $(TRAINER_OBJS) $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
+# In one process, without MPI.
+$(TRAINERS:%=$(OUT)/%): $(OUT)/%: $(OUT)/%.o $(TRAINER_OBJS) $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(OUT)/session_alone.o $(filter-out %/run/session.o %/run/transport_mpi.o,$(DYNAPIPE_OBJS))
+	$(LINK) $(CFLAGS_LINK) $^ $(BLAS_LIBS) $(CUDA_LIBS) $(if $(filter emu,$(BACKEND)),$(DYNAPIPE_LIBS)) $(TEXT_LIBS) $(LIBS) -o $@
+$(OUT)/session_alone.o: $(DYNAPIPE_DIR)/run/session.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(filter-out -DDYNAPIPE_MPI,$(DYNAPIPE_CFLAGS)) -c $< -o $@
 $(OUT)/prepare_data: $(PREPARE_OBJS) $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(DYNAPIPE_LOADER_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(dynapipe_say_spiece)
 	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(SPIECE_LIBS) $(LIBS) -o $@
@@ -200,7 +202,7 @@ $(OUT)/dev/bench_single: $(OUT)/dev/bench_single.o $(LLMC_OBJS) $(DYNAPIPE_BASE_
 $(OUT)/test/test_t5_bucket.o: DYNAPIPE_CFLAGS = -O3 -ffast-math $(ARCH) -ffp-contract=fast
 
 # Everything that unit tests may call, in one library, and all of them in one program: `tests NAME [--seed N]`. `make $(OUT)/test_x` links one alone.
-$(OUT)/libtested.a: $(OUT)/trainer/answers.o $(OUT)/trainer/logger.o $(OUT)/trainer/checkpoint_timed.o $(TEST_DATA_OBJS) $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS) \
+$(OUT)/libtested.a: $(OUT)/trainer/answers.o $(OUT)/trainer/logger.o $(OUT)/trainer/train_flags.o $(TEST_DATA_OBJS) $(LLMC_BLOCKS_OBJS) $(TEST_LIB) $(TOOL_LINK) $(LLMC_OBJS) $(DYNAPIPE_OBJS) \
         $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/adapters/%.o,dynapipe_llmc) $(GENERATOR_OBJS) \
         $(TOKENIZER_OBJS) $(SPIECE_OBJ) $(RECORD_OBJS)
 	@rm -f $@
@@ -217,11 +219,6 @@ $(OUT)/tests: test/tests.c $(OUT)/tests_table.c $(TEST_SRCS:%.c=$(OUT)/%.o) $(RI
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(TESTED_LIBS) -o $@
 $(OUT)/test_%: $(OUT)/test/test_%.o $(RIVALS_OBJS) $(OUT)/libtested.a
 	$(CC) $(CFLAGS_ALL) -fopenmp $^ $(TESTED_LIBS) -Wl,--defsym=main=main_$(@F) -o $@
-
-# The same file as C++, for test/test_interface.sh.
-$(OUT)/interface_cxx: test/test_interface.c $(DYNAPIPE_DIR)/dynapipe.h $(LLMC_OBJS) $(DYNAPIPE_OBJS)
-	$(CXX) -std=c++17 -g -Wall -Wextra -Wpedantic $(OPT) -x c++ -c $< -o $@.o
-	$(CXX) $(OPT) -fopenmp $@.o $(filter %.o,$^) $(BLAS_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 
 # Run by test/test_mpi_transport.sh under mpirun; the second with messages cut in small chunks.
 $(OUT)/mpi_transport: $(OUT)/test/mpi/transport_main.o $(OUT)/libtested.a
@@ -281,6 +278,6 @@ bench-simulated:                           ## training steps on 2 to 16 virtual 
 dist:                                      ## the plugin as a few files in dist/, as install.sh copies them
 	@python3 dev/dist.py
 clean:                                     ## remove what was built
-	rm -rf build dist train_gpt2 train_t5 $(foreach m,gpt2 t5,train_$m-stock train_$m-dynapipe) train_gpt2cu train_t5cu prepare_data profile_costs profile_costscu make_tasks generate dynapipe
+	rm -rf build dist train_gpt2 train_t5 train_gpt2cu train_t5cu prepare_data profile_costs profile_costscu make_tasks generate dynapipe
 
 -include $(shell find $(sort $(OUT) $(DYNAPIPE_PLAN_OUT)) -name '*.d' -not -path '*/foreign*' 2>/dev/null)

@@ -109,6 +109,11 @@ $(OUT)/%.o: %.cu $(EMU_REWRITE)
 	$(CXX) $(EMU_CXXFLAGS) -iquote $(<D) -include $(EMU)/cuda_emu.h -c $(@:.o=.emu.cpp) -o $@
 endif
 
+# Of operations and kernels: test/test_cuda_kernels.sh and dev/gpu_check.sh run them.
+KERNEL_TESTS := test_ops test_ops_attention test_transformer $(basename $(notdir $(wildcard test/cuda/test_cuda_*.c)))
+.PHONY: print-kernel-tests
+print-kernel-tests:
+	@echo $(KERNEL_TESTS)
 # The emulator's own tests, run by test/test_cuda_emu.sh; and all that tests run on it in this precision, before any of them does:
 # they may run side by side.
 ifeq ($(BACKEND),emu)
@@ -116,7 +121,7 @@ $(OUT)/cuda_emu_%: $(OUT)/$(EMU)/tests/%.o $(EMU_OBJS)
 	$(CXX) $(EMU_CXXFLAGS) $^ -lopenblas $(DYNAPIPE_LIBS) $(LIBS) -o $@
 .PHONY: emulated-tests
 emulated-tests: $(addprefix $(OUT)/,train_gpt2 train_t5 profile_costs train_gpt2-dynapipe train_t5-dynapipe \
-    $(basename $(notdir $(wildcard test/cuda/test_cuda_*.c))) \
+    $(KERNEL_TESTS) \
     $(if $(filter FP32,$(PRECISION)),cuda_emu_kernels cuda_emu_streams cuda_emu_faults cuda_sums cuda_links train_gpt2-fault_NO_EVENT train_gpt2-fault_SWAPPED_SEND \
         $(if $(and $(HAS_NCCL),$(DYNAPIPE_HAS_MPI)),cuda_emu_nccl),cuda_check cuda_bench_steps))
 endif
@@ -128,7 +133,7 @@ $(DYNAPIPE_PLAN_OUT)/%.o: %.c
 	@echo "cc $<"
 	$(CC) $(filter-out $(LLMC_CUDA_FLAGS),$(CFLAGS_ALL)) $(filter-out -DDYNAPIPE_CUDA -DDYNAPIPE_NVTX,$(DYNAPIPE_CFLAGS)) -c $< -o $@
 # The trainer with a fault in its transfers, for test/test_cuda_train.sh: NO_EVENT, SWAPPED_SEND.
-$(OUT)/train_gpt2-fault_%: $(OUT)/train_gpt2.o $(TRAINER_OBJS) $(PLUGIN_TRAINER_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
+$(OUT)/train_gpt2-fault_%: $(OUT)/train_gpt2.o $(TRAINER_OBJS) $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(CC) $(CFLAGS_ALL) $(DYNAPIPE_CFLAGS) -DDYNAPIPE_FAULT_$* -c $(DYNAPIPE_DIR)/cuda/links_nccl.c -o $(OUT)/fault_$*.o
 	$(LINK) $(CFLAGS_LINK) $(filter-out %/links_nccl.o,$^) $(OUT)/fault_$*.o $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 # Sums between GPUs, and messages, for test/test_cuda_train.sh.
@@ -139,25 +144,14 @@ $(OUT)/cuda_sums $(OUT)/cuda_links: $(OUT)/cuda_%: $(OUT)/test/mpi/%_main.o $(EM
 # Our models under dynapipe_check_model(), for test/test_cuda_check.sh.
 $(OUT)/cuda_check: $(OUT)/test/test_check_llmc.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
-$(OUT)/test_cuda_head: LIBS += $(TEXT_LIBS)
-$(OUT)/test_cuda_head: $(OUT)/test/part_chain.o $(LLMC_OBJS)
+$(OUT)/test_transformer: $(OUT)/test/test_transformer.o $(OUT)/test/part_chain.o $(LLMC_OBJS) $(DYNAPIPE_BASE_OBJS)
+	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 # What the operations alone need, without a model.
 OPERATIONS_OBJS = $(CUDA_OPS_OBJS) $(OUT)/llmc/peak_flops.o $(DYNAPIPE_BASE_OBJS)
-# A CUDA kernel test: the operations of cuda/, and those of cpu/ behind names of their own (cpu_*).
-$(OUT)/test_cuda_%: $(OUT)/test/cuda/test_cuda_%.o $(OUT)/test/cuda/cuda_test.o $(OUT)/cpu_ops.o $(OPERATIONS_OBJS)
-	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) -lopenblas $(DYNAPIPE_LIBS) $(LIBS) -o $@
-CPU_OBJS := $(patsubst %.c,$(DYNAPIPE_PLAN_OUT)/%.o,$(wildcard llmc/cpu/*.c)) $(OUT)/cpu/test/cuda/cpu_ops.o
-$(DYNAPIPE_PLAN_OUT)/llmc/cpu/%.o: llmc/cpu/%.c
-	@mkdir -p $(@D)
-	@echo "cc $<"
-	$(CC) $(filter-out $(LLMC_CUDA_FLAGS),$(CFLAGS_ALL)) $(CFLAGS_llmc) -c $< -o $@
-$(OUT)/cpu/%.o: %.c
-	@mkdir -p $(@D)
-	@echo "cc $<"
-	$(CC) $(filter-out $(LLMC_CUDA_FLAGS),$(CFLAGS_ALL)) $(CFLAGS_llmc) -c $< -o $@
-$(OUT)/cpu_ops.o: $(CPU_OBJS)
-	ld -r $^ -o $@
-	objcopy -w --keep-global-symbol='cpu_*' $@
+$(OUT)/test_ops $(OUT)/test_ops_attention: $(OUT)/test_%: $(OUT)/test/test_%.o $(OPERATIONS_OBJS)
+	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(LIBS) -o $@
+$(OUT)/test_cuda_%: $(OUT)/test/cuda/test_cuda_%.o $(OPERATIONS_OBJS)
+	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(LIBS) -o $@
 # Measurements (dev/gpu_check.sh): operations, and the model's steps in one process.
 BENCH_OBJS := $(OUT)/dev/cuda_bench/bench.o $(OUT)/dev/cuda_bench/ceilings.o
 $(OUT)/cuda_bench_operations $(OUT)/cuda_bench_shares: $(OUT)/cuda_bench_%: $(OUT)/dev/cuda_bench/%.o $(BENCH_OBJS) $(OPERATIONS_OBJS)

@@ -18,35 +18,33 @@ enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
 // clang-format off
 static const OptionSpec specs[] = {
-    {"--prompt",      OPTION_STRING, offsetof(GeneratorOptions, prompt),      NULL,  0, 0,       NULL, "TEXT", "what to answer"},
-    {"--file",        OPTION_STRING, offsetof(GeneratorOptions, file),        NULL,  0, 0,       NULL, "FILE", "prompts: lines of text, or records as of prepare_data (or a folder of them, plain, .gz or .zst); answers are lines of JSON"},
-    {"--inputs-field", OPTION_STRING, offsetof(GeneratorOptions, inputs_field), NULL, 0, 0,      NULL, "NAME", "field of a record with the inputs; default: as the data was prepared, else recognised"},
-    {"--targets-field", OPTION_STRING, offsetof(GeneratorOptions, targets_field), NULL, 0, 0,    NULL, "NAME", "field with the right answer, where there is one"},
+    {"--prompt",      OPTION_STRING, offsetof(GeneratorOptions, prompt),      NULL,  0, 0,       NULL, "TEXT", "the prompt to answer"},
+    {"--file",        OPTION_STRING, offsetof(GeneratorOptions, file),        NULL,  0, 0,       NULL, "FILE", "prompts: lines of text, or records as for prepare_data (or a folder of them, plain, .gz or .zst); prints lines of JSON"},
+    {"--inputs-field", OPTION_STRING, offsetof(GeneratorOptions, inputs_field), NULL, 0, 0,      NULL, "NAME", "field with the inputs; default: as for the training data"},
+    {"--targets-field", OPTION_STRING, offsetof(GeneratorOptions, targets_field), NULL, 0, 0,    NULL, "NAME", "field with the right answer, if there is one"},
     {"--task-field",  OPTION_STRING, offsetof(GeneratorOptions, task_field),  NULL,  0, 0,       NULL, "NAME", "field with the task's name"},
-    {"--tokenizer",   OPTION_STRING, offsetof(GeneratorOptions, tokenizer),   NULL,  0, 0,       NULL, "DIR", "where the tokenizer's files are; else beside the weights"},
-    {"--max-tokens",  OPTION_INT,    offsetof(GeneratorOptions, max_tokens),  "256", 1, 1 << 20, NULL, "N", "longest answer"},
-    {"--temperature", OPTION_DOUBLE, offsetof(GeneratorOptions, temperature), "0",   0, 100,     NULL, "X", "0: always the likeliest token; 1: as likely as the model says"},
-    {"--top-k",       OPTION_INT,    offsetof(GeneratorOptions, top_k),       "0",   0, 1 << 30, NULL, "N", "draw from the N likeliest tokens; 0: all"},
-    {"--top-p",       OPTION_DOUBLE, offsetof(GeneratorOptions, top_p),       "1",   0, 1,       NULL, "X", "draw from the fewest tokens that have this probability together"},
-    {"--seed",        OPTION_INT64,  offsetof(GeneratorOptions, seed),        "1",   0, 4e9,     NULL, "N", "of what is drawn: prompt i draws with seed + i"},
-    {"--raw",         OPTION_BOOL,   offsetof(GeneratorOptions, raw),         NULL,  0, 0,       NULL, NULL, "go on with the text as it is: without the data's template, and what ends its inputs"},
-    {"--long-samples", OPTION_CHOICE, offsetof(GeneratorOptions, long_samples), "auto", 0, 0,    "auto|cut-input-end|cut-input-start|cut-input-middle", NULL, "what goes of inputs that are too long; auto: as the data was prepared, else cut-input-end"},
-    {"--batch",       OPTION_INT,    offsetof(GeneratorOptions, max_slots),   "16",  1, 1024,    NULL, "N", "prompts of a file that are answered together"},
+    {"--tokenizer",   OPTION_STRING, offsetof(GeneratorOptions, tokenizer),   NULL,  0, 0,       NULL, "DIR", "folder of the tokenizer; default: that of the model"},
+    {"--max-tokens",  OPTION_INT,    offsetof(GeneratorOptions, max_tokens),  "256", 1, 1 << 20, NULL, "N", "longest answer in tokens"},
+    {"--temperature", OPTION_DOUBLE, offsetof(GeneratorOptions, temperature), "0",   0, 100,     NULL, "X", "sampling temperature; 0: greedy"},
+    {"--top-k",       OPTION_INT,    offsetof(GeneratorOptions, top_k),       "0",   0, 1 << 30, NULL, "N", "sample from the N likeliest tokens; 0: from all"},
+    {"--top-p",       OPTION_DOUBLE, offsetof(GeneratorOptions, top_p),       "1",   0, 1,       NULL, "X", "nucleus sampling: from the fewest tokens with this total probability"},
+    {"--seed",        OPTION_INT64,  offsetof(GeneratorOptions, seed),        "1",   0, 4e9,     NULL, "N", "of sampling; prompt i uses seed + i"},
+    {"--raw",         OPTION_BOOL,   offsetof(GeneratorOptions, raw),         NULL,  0, 0,       NULL, NULL, "continue the text as it is, without the data's template"},
+    {"--long-samples", OPTION_CHOICE, offsetof(GeneratorOptions, long_samples), "auto", 0, 0,    "auto|cut-input-end|cut-input-start|cut-input-middle", NULL, "which part of too long inputs to cut; auto: as for the training data"},
+    {"--batch",       OPTION_INT,    offsetof(GeneratorOptions, max_slots),   "16",  1, 1024,    NULL, "N", "prompts of a file answered at a time"},
     {"--threads",     OPTION_INT,    offsetof(GeneratorOptions, threads),     "0",   0, 1024,    NULL, "N", "cores; 0: OMP_NUM_THREADS, else all"},
-    {"--quiet",       OPTION_BOOL,   offsetof(GeneratorOptions, quiet),       NULL,  0, 0,       NULL, NULL, "answers only: no line on the model or the CPU, no count of right answers"},
+    {"--quiet",       OPTION_BOOL,   offsetof(GeneratorOptions, quiet),       NULL,  0, 0,       NULL, NULL, "print answers only"},
 };
 // clang-format on
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
 
 static void print_help(void) {
     printf("usage: generate MODEL [--prompt TEXT | --file FILE] [options]\n"
-           "Answers of a trained model; MODEL is the folder of a run (-o of the trainer; its newest\n"
-           "checkpoint), a model_*.bin, or a folder of Hugging Face's files. Without --prompt and --file,\n"
-           "lines of standard input are prompts. A prompt is put into the form that the training data had\n"
-           "(--raw: is not). Records of JSON come back with \"generated\", and where they have targets, how "
-           "many\n"
-           "are right is counted by task, on standard error; bad ones are skipped, and said.\n"
-           "Exit status: 0 done, 1 failed, 2 wrong option.\n\n");
+           "Answers of a trained model. MODEL: the folder of a run (its newest checkpoint), a model_*.bin, or\n"
+           "a folder of Hugging Face files. Without --prompt and --file, lines of standard input are prompts.\n"
+           "Prompts get the template of the training data (--raw: none). JSON records are printed with the\n"
+           "answer as \"generated\"; if they have targets, right answers are counted by task on standard error.\n"
+           "Bad records are skipped with a message. Exit status: 0 done, 1 failed, 2 wrong option.\n\n");
     options_print(specs, NUM_SPECS, stdout);
 }
 
@@ -54,7 +52,7 @@ static Status parse(GeneratorOptions* options, int argc, char** argv) {
     TRY(options_defaults(specs, NUM_SPECS, options));
     TRY(options_take(specs, NUM_SPECS, options, &argc, argv, NULL));
     if (argc < 2) {
-        return FAIL(STATUS_BAD_OPTION, "no model ---> generate out/mine --prompt \"...\"; --help tells more");
+        return FAIL(STATUS_BAD_OPTION, "no model ---> generate out/mine --prompt \"...\"; see --help");
     }
     for (int i = 1; i < argc; i++) {
         if (argv[i][0] == '-' || i > 1) {
@@ -69,7 +67,7 @@ static Status parse(GeneratorOptions* options, int argc, char** argv) {
     }
     if (options->top_p <= 0) { return FAIL(STATUS_BAD_OPTION, "--top-p: 0 ---> above 0, 1 is all"); }
     if (options->temperature <= 0 && (options->top_k > 0 || options->top_p < 1)) {
-        fprintf(stderr, "warning: --top-k and --top-p do nothing at --temperature 0 ---> --temperature 1\n");
+        fprintf(stderr, "warning: --top-k and --top-p have no effect at --temperature 0 ---> --temperature 1\n");
     }
     return STATUS_OK;
 }

@@ -16,7 +16,7 @@ copy, or give to ./dynapipe plan. Start it with as many ranks per machine as tra
 #include "util/options.h"
 #include "util/program.h"
 #include "dynapipe_plugin/measure/measure.h"
-#include "dynapipe_plugin/plan/cost_file.h"
+#include "dynapipe_plugin/plan/cost_model.h"
 #include "dynapipe_plugin/plan/types.h"
 #include "llmc/models.h"
 #include "trainer/llmc_model.h"

@@ -30,13 +30,13 @@ const DataTemplate data_plain = {.prompt = "{inputs}",
 static const struct {
     const char *group, *name;
     size_t offset;
-} texts[] = {FORM(name),    FORM(context),  FORM(next), FORM(joint),     FORM(turn_end),
+} data_texts[] = {FORM(name),    FORM(context),  FORM(next), FORM(joint),     FORM(turn_end),
              FORM(prompt),  FORM(system),   FORM(user), FORM(assistant), FORM(record),
              FIELD(inputs), FIELD(targets), FIELD(task)};
-enum { NUM_TEXTS = sizeof texts / sizeof texts[0] };
+enum { NUM_TEXTS = sizeof data_texts / sizeof data_texts[0] };
 
 static const char** text_of(const DataJson* data, int i) {
-    return (const char**)((uintptr_t)data + texts[i].offset);
+    return (const char**)((uintptr_t)data + data_texts[i].offset);
 }
 
 static void path_in(char out[PATH_CHARS], const char* folder, const char* name) {
@@ -56,12 +56,12 @@ char* data_json_text(const DataJson* data) {
     for (int i = 0; i < NUM_TEXTS && is_text; i++) {
         const char* text = *text_of(data, i);
         if (text == NULL) { continue; }
-        json_t* group = json_object_get(root, texts[i].group);
+        json_t* group = json_object_get(root, data_texts[i].group);
         if (group == NULL) {
-            json_object_set_new(root, texts[i].group, json_object());
-            group = json_object_get(root, texts[i].group);
+            json_object_set_new(root, data_texts[i].group, json_object());
+            group = json_object_get(root, data_texts[i].group);
         }
-        is_text = json_object_set_new(group, texts[i].name, json_string(text)) == 0;
+        is_text = json_object_set_new(group, data_texts[i].name, json_string(text)) == 0;
     }
     if (is_text && data->long_samples != LONG_CUT_END) {
         json_object_set_new(root, "long_samples", json_string(long_names[data->long_samples]));
@@ -126,11 +126,11 @@ static Status read_all(DataJson* out, const json_t* root, const char* path) {
     out->vocab.hash = hash != NULL ? strtoull(hash, NULL, 16) : 0;
     out->long_samples = (LongSamples)long_samples;
     for (int i = 0; i < NUM_TEXTS; i++) {
-        const json_t* value = json_object_get(json_object_get(root, texts[i].group), texts[i].name);
+        const json_t* value = json_object_get(json_object_get(root, data_texts[i].group), data_texts[i].name);
         if (value == NULL) { continue; }
         if (!json_is_string(value)) {
-            return FAIL(STATUS_BAD_FORMAT, "%s: \"%s\": \"%s\" is no text " AGAIN, path, texts[i].group,
-                        texts[i].name);
+            return FAIL(STATUS_BAD_FORMAT, "%s: \"%s\": \"%s\" is no text " AGAIN, path, data_texts[i].group,
+                        data_texts[i].name);
         }
         *text_of(out, i) = json_string_value(value);
     }

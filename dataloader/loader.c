@@ -166,7 +166,6 @@ struct Loader {
     TextPieces pieces;
     LoaderInfo info;
     Arena arena;                       // memory of the arrays, except those of `mixture` and `samples`
-    int64_t alone_tokens;              // tokens of samples that form a batch alone
     int64_t *task_cut, *task_skipped;  // [num_tasks]
     int64_t* task_begin;               // [num_tasks + 1] into `order`
     uint32_t* order;                   // [num_samples] ids by task, then in file order
@@ -183,6 +182,16 @@ struct Loader {
 };
 
 // --- text pieces ---------------------------------------------------------------------------------------
+
+// The last i of [0, n) with begins[i] <= x; begins[0] <= x.
+static int64_t last_at_most(const int64_t* begins, int64_t n, int64_t x) {
+    int64_t begin = 0, end = n;
+    while (end - begin > 1) {
+        int64_t middle = begin + (end - begin) / 2;
+        *(begins[middle] <= x ? &begin : &end) = middle;
+    }
+    return begin;
+}
 
 // Tokens [begin, end) of a sample, without the one at `hole` (-1: none), are its text.
 typedef struct {
@@ -223,11 +232,7 @@ static Status text_pieces_init(TextPieces* out, const SampleShards* shards, int3
 }
 
 static TextPiece text_pieces_get(const TextPieces* pieces, const SampleShards* shards, int64_t idx) {
-    int64_t begin = 0, end = shards->first_sample[shards->num_files];  // the sample lies in [begin, end)
-    while (end - begin > 1) {
-        int64_t middle = begin + (end - begin) / 2;
-        *(pieces->first_piece[middle] <= idx ? &begin : &end) = middle;
-    }
+    int64_t begin = last_at_most(pieces->first_piece, shards->first_sample[shards->num_files], idx);
     int64_t first_token = (idx - pieces->first_piece[begin]) * pieces->piece_tokens;
     int64_t num_tokens = text_tokens(text_range(shards, begin)) - first_token;
     if (num_tokens > pieces->piece_tokens) { num_tokens = pieces->piece_tokens; }
@@ -558,8 +563,8 @@ static Status choose_sentinels(Loader* loader) {
     int32_t first = options->sentinel_first;
     if (first == 0 && begin == end) {
         return FAIL(STATUS_BAD_OPTION,
-                    "%s: its tokenizer has no sentinels for --span-corruption ---> name tokens that the text "
-                    "does not have with --sentinel-first and --sentinel-step",
+                    "%s: its tokenizer has no sentinels for --span-corruption ---> --debug sentinel-first=ID, "
+                    "a token that the text does not have",
                     file->path);
     }
     if (first == 0) { first = step > 0 ? begin : end - 1; }
@@ -577,7 +582,7 @@ static Status choose_sentinels(Loader* loader) {
     bool has_pad = file->pad_token >= low && file->pad_token <= high;
     if (spans->num_sentinels < 1 || low < 0 || high >= file->vocab || has_eot || has_pad) {
         return FAIL(STATUS_BAD_OPTION,
-                    "--sentinel-first %d: tokens %d to %d would be sentinels, of a vocabulary of %d with "
+                    "--debug sentinel-first=%d: tokens %d to %d would be sentinels, of a vocabulary of %d with "
                     "end-of-text %d and padding %d ---> choose others",
                     first, low, high, file->vocab, file->eot_token, file->pad_token);
     }
@@ -739,14 +744,6 @@ static int64_t model_tokens(const PlanSample* lengths) {
 
 // --- opening ---------------------------------------------------------------------------------------------
 
-static void count_tokens(Loader* loader, int64_t num_tokens) {
-    bool alone = num_tokens > loader->options.batch_tokens;
-    loader->info.num_tokens += num_tokens;
-    loader->info.num_alone += alone;
-    loader->alone_tokens += alone ? num_tokens : 0;
-    if (num_tokens > loader->info.longest_tokens) { loader->info.longest_tokens = num_tokens; }
-}
-
 // Counts the usable samples, then lists them by task.
 static Status list_samples(Loader* loader, const char* pattern) {
     if (loader->num_ids == 0) {
@@ -757,6 +754,7 @@ static Status list_samples(Loader* loader, const char* pattern) {
                     pattern, (long long)loader->num_ids);
     }
     LoaderSample sample;
+    int64_t shared_tokens = 0, batch_tokens = loader->options.batch_tokens;
     loader->info.num_skipped = loader->pieces.num_empty;
     for (int64_t id = 0; id < loader->num_ids; id++) {
         SampleFate fate = get_sample(loader, id, 0, &sample);
@@ -766,8 +764,13 @@ static Status list_samples(Loader* loader, const char* pattern) {
         loader->task_skipped[sample.task] += fate == SAMPLE_SKIPPED;
         if (fate == SAMPLE_SKIPPED) { continue; }
         PlanSample lengths = sample_lengths(loader, &sample);
+        int64_t num_tokens = model_tokens(&lengths);
+        bool alone = num_tokens > loader->options.batch_tokens;
         loader->info.num_samples++;
-        count_tokens(loader, model_tokens(&lengths));
+        loader->info.num_tokens += num_tokens;
+        loader->info.num_alone += alone;
+        shared_tokens += alone ? 0 : num_tokens;
+        if (num_tokens > loader->info.longest_tokens) { loader->info.longest_tokens = num_tokens; }
         TRY(largest_samples_add(&loader->info.largest, &lengths));
         loader->task_begin[sample.task + 1]++;
     }
@@ -781,6 +784,7 @@ static Status list_samples(Loader* loader, const char* pattern) {
             options->encoder_decoder ? " or the longest target" : "",
             options->encoder_decoder ? "them" : "-t");
     }
+    loader->info.num_batches = loader->info.num_alone + (shared_tokens + batch_tokens - 1) / batch_tokens;
     ARENA_TRY_NEW(loader->order, &loader->arena, uint32_t, loader->info.num_samples);
     int32_t num_tasks = loader->shards.num_tasks;
     for (int32_t k = 0; k < num_tasks; k++) { loader->task_begin[k + 1] += loader->task_begin[k]; }
@@ -829,9 +833,6 @@ static void fill_info(Loader* loader) {
     info->pad_token = file->pad_token;
     info->tokenizer = file->tokenizer;
     info->vocab_hash = loader->shards.known->vocab_hash;
-    int64_t batch_tokens = loader->options.batch_tokens,
-            shared_tokens = info->num_tokens - loader->alone_tokens;
-    info->num_batches = info->num_alone + (shared_tokens + batch_tokens - 1) / batch_tokens;
 }
 
 static Status loader_open_in(Loader* loader, const char* pattern, const LoaderOptions* options) {
@@ -1051,33 +1052,18 @@ Status loader_restore(Loader* loader, const uint8_t* position, size_t position_b
     memcpy(&head, position, sizeof head);
     TRY(check_record(position, position_bytes, &head));
     TRY(sample_shards_check_contents(&loader->shards, position + sizeof head, head.num_files));
-    if (head.num_tasks != loader->shards.num_tasks) {
+    bool shuffle = head.shuffle != 0;
+    const char* other = head.num_tasks != loader->shards.num_tasks     ? "other tasks"
+                        : head.num_samples != loader->info.num_samples ? "another number of samples"
+                        : head.data_hash != loader->data_hash          ? "other task names or lengths"
+                        : shuffle != loader->options.shuffle           ? "the other --shuffle"
+                        : head.options_hash != loader->options_hash    ? "other cuts or other span corruption"
+                                                                       : NULL;
+    if (other != NULL) {
         return FAIL(STATUS_MISMATCH,
-                    "data position: saved with %d tasks, the data has %d ---> resume with the same data",
-                    head.num_tasks, loader->shards.num_tasks);
-    }
-    if (head.num_samples != loader->info.num_samples) {
-        return FAIL(STATUS_MISMATCH,
-                    "data position: saved with %lld samples, the data has %lld ---> resume with the same "
-                    "data, -t and "
-                    "--long-samples",
-                    (long long)head.num_samples, (long long)loader->info.num_samples);
-    }
-    if (head.data_hash != loader->data_hash) {
-        return FAIL(
-            STATUS_MISMATCH,
-            "data position: saved with other task names or lengths ---> resume with the same data and -t");
-    }
-    if ((head.shuffle != 0) != loader->options.shuffle) {
-        return FAIL(STATUS_MISMATCH,
-                    "data position: saved %s shuffling ---> resume with the same data options",
-                    head.shuffle ? "with" : "without");
-    }
-    if (head.options_hash != loader->options_hash) {
-        return FAIL(STATUS_MISMATCH,
-                    "data position: saved with another longest target, other cuts or other span corruption "
-                    "---> resume with the same --target-tokens (without it: -t), --long-samples and "
-                    "--span-corruption options");
+                    "data position: saved with %s ---> resume with the same data, -t, --target-tokens, "
+                    "--long-samples and --span-corruption options",
+                    other);
     }
     loader->info.seed = head.seed;
     loader->step = head.step;

@@ -15,32 +15,10 @@
 #include "../util/numbers.h"
 #include "../util/program.h"
 
-static Status llmc_tokens_parse(SampleFile* file, const void* data, size_t num_bytes, bool with_index,
-                                bool verify);
-
-static Status sample_file_check_chunk(const SampleFile* file, int64_t chunk);
-
 _Static_assert(sizeof(SampleFormatHeader) == SAMPLE_FORMAT_HEADER_BYTES, "header layout");
 _Static_assert(sizeof(SampleIndex) == 24 && sizeof(SampleGap) == 8, "index layout");
 
 #define AGAIN "---> run prepare_data again"
-
-static Status check_magic(const char* path, const void* data, size_t num_bytes) {
-    if (num_bytes < 8) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: %zu bytes, too short for any sample file " AGAIN, path,
-                    num_bytes);
-    }
-    if (memcmp(data, SAMPLE_FORMAT_MAGIC, 8) == 0) { return STATUS_OK; }
-    int32_t first;
-    memcpy(&first, data, sizeof first);
-    if (first == 20240326) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: magic: this is a model checkpoint, not data ---> pass it with -e",
-                    path);
-    }
-    return FAIL(STATUS_BAD_FORMAT,
-                "%s: magic: neither a sample file nor an llm.c token file ---> make one with prepare_data",
-                path);
-}
 
 static Status check_header(const char* path, const SampleFormatHeader* header) {
     if (header->version != SAMPLE_FORMAT_VERSION) {
@@ -51,15 +29,12 @@ static Status check_header(const char* path, const SampleFormatHeader* header) {
         return FAIL(STATUS_BAD_FORMAT, "%s: header checksum does not match, the file is damaged " AGAIN,
                     path);
     }
-    if (header->bytes_per_token != 2 && header->bytes_per_token != 4) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: bytes per token is %u, not 2 or 4 " AGAIN, path,
-                    header->bytes_per_token);
-    }
     const uint32_t last_token = header->vocab - 1;
     const struct {
         const char* what;
         uint32_t value, least, most;
-    } fields[] = {{"number of tasks", header->num_tasks, 0, SAMPLE_FILE_MAX_TASKS},
+    } fields[] = {{"bytes per token", header->bytes_per_token == 2 ? 4 : header->bytes_per_token, 4, 4},
+                  {"number of tasks", header->num_tasks, 0, SAMPLE_FILE_MAX_TASKS},
                   {"vocab", header->vocab, 1, INT32_MAX},
                   {"end-of-text token", header->eot_token, 0, last_token},
                   {"tokenizer", header->tokenizer, 0, TOKENIZER_SENTENCEPIECE},
@@ -76,120 +51,80 @@ static Status check_header(const char* path, const SampleFormatHeader* header) {
 
 // Copies the task names; *at moves from their begin to the begin of the index.
 static Status parse_names(SampleFile* file, const unsigned char* data, size_t num_bytes, size_t* at) {
-    size_t begin = *at, end = begin;
-    for (int32_t k = 0; k < file->num_tasks; k++) {
-        if (num_bytes - end < 2) {
-            return FAIL(STATUS_BAD_FORMAT, "%s: truncated in the name of task %d " AGAIN, file->path, k);
-        }
-        size_t length = data[end] | (size_t)data[end + 1] << 8;
-        if (length < 1 || length > SAMPLE_FILE_MAX_NAME || length > num_bytes - end - 2) {
-            return FAIL(STATUS_BAD_FORMAT,
-                        "%s: name of task %d: %zu bytes, outside 1 ... %d or the file " AGAIN, file->path, k,
-                        length, SAMPLE_FILE_MAX_NAME);
-        }
-        if (memchr(data + end + 2, '\0', length) != NULL) {
-            return FAIL(STATUS_BAD_FORMAT, "%s: name of task %d contains a zero byte " AGAIN, file->path, k);
-        }
-        end += 2 + length;
+    file->task_names =
+        (const char**)malloc((size_t)file->num_tasks * (sizeof(char*) + SAMPLE_FILE_MAX_NAME + 1) + 1);
+    if (file->task_names == NULL) {
+        return FAIL(STATUS_NO_MEMORY, "%s: no memory for its tasks", file->path);
     }
-    for (; end % 8 != 0; end++) {
-        if (end >= num_bytes || data[end] != 0) {
-            return FAIL(STATUS_BAD_FORMAT, "%s: byte %zu after the task names is not 0 " AGAIN, file->path,
-                        end);
-        }
-    }
-    *at = end;
-    size_t pointers_bytes = (size_t)file->num_tasks * sizeof(char*);
-    char** names = (char**)malloc(pointers_bytes + (end - begin) + 1);
-    if (names == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for the task names", file->path); }
-    char* text = (char*)names + pointers_bytes;
+    char* text = (char*)(file->task_names + file->num_tasks);
     for (int32_t k = 0; k < file->num_tasks; k++) {
-        size_t length = data[begin] | (size_t)data[begin + 1] << 8;
-        memcpy(text, data + begin + 2, length);
+        size_t left = num_bytes - *at, length = left < 2 ? 0 : data[*at] | (size_t)data[*at + 1] << 8;
+        if (length < 1 || length > SAMPLE_FILE_MAX_NAME || length + 2 > left ||
+            memchr(data + *at + 2, '\0', length) != NULL) {
+            return FAIL(STATUS_BAD_FORMAT, "%s: name of task %d is truncated, or not 1 ... %d bytes " AGAIN,
+                        file->path, k, SAMPLE_FILE_MAX_NAME);
+        }
+        memcpy(text, data + *at + 2, length);
         text[length] = '\0';
-        names[k] = text;
+        file->task_names[k] = text;
         text += length + 1;
-        begin += 2 + length;
+        *at += 2 + length;
     }
-    file->task_names = (const char**)names;
+    for (; *at % 8 != 0; ++*at) {
+        if (*at >= num_bytes || data[*at] != 0) {
+            return FAIL(STATUS_BAD_FORMAT, "%s: byte %zu after the task names is not 0 " AGAIN, file->path,
+                        *at);
+        }
+    }
     return STATUS_OK;
 }
 
-// In order, inside the target, with learnt tokens before, between and after them.
-static Status check_gaps(const SampleFile* file, int64_t i) {
-    const SampleIndex* sample = &file->index[i];
-    int64_t begin = sample->first_gap, end = i + 1 < file->num_samples ? sample[1].first_gap : file->num_gaps;
-    int64_t learnt_to = sample->n_input, length = (int64_t)sample->n_input + sample->n_target;
-    bool ok = begin <= end && end <= file->num_gaps && (i > 0 || begin == 0);
-    for (int64_t g = begin; ok && g < end; g++) {
-        ok = file->gaps[g].begin > learnt_to && file->gaps[g].end > file->gaps[g].begin &&
-             file->gaps[g].end < length;
-        learnt_to = file->gaps[g].end;
-    }
-    if (ok) { return STATUS_OK; }
-    return FAIL(STATUS_BAD_FORMAT,
-                "%s: index of sample %lld: gaps %lld to %lld of %lld are none of its target " AGAIN,
-                file->path, (long long)i, (long long)begin, (long long)end, (long long)file->num_gaps);
-}
-
-// Samples are contiguous and end with the last token.
+// Samples are contiguous and end with the last token; gaps are in order, inside the target, with learnt
+// tokens before, between and after them.
 static Status check_index(const SampleFile* file) {
     uint64_t first_token = 0, num_tokens = (uint64_t)file->num_tokens;
+    uint32_t gap = 0;
     for (int64_t i = 0; i < file->num_samples; i++) {
-        SampleIndex sample = file->index[i];
-        uint64_t length = (uint64_t)sample.n_input + sample.n_target;
-        if (sample.first_token != first_token || length > num_tokens - first_token) {
+        const SampleIndex* sample = &file->index[i];
+        uint64_t length = (uint64_t)sample->n_input + sample->n_target;
+        int64_t end_gap = i + 1 < file->num_samples ? sample[1].first_gap : file->num_gaps;
+        bool ok = sample->first_token == first_token && length <= num_tokens - first_token && length >= 2 &&
+                  length <= INT32_MAX && sample->n_target >= 1 && sample->task < (uint32_t)file->num_tasks &&
+                  sample->first_gap == gap && end_gap >= gap && end_gap <= file->num_gaps;
+        for (uint32_t learnt_to = sample->n_input; ok && gap < end_gap; gap++) {
+            ok = file->gaps[gap].begin > learnt_to && file->gaps[gap].end > file->gaps[gap].begin &&
+                 file->gaps[gap].end < length;
+            learnt_to = file->gaps[gap].end;
+        }
+        if (!ok) {
             return FAIL(
                 STATUS_BAD_FORMAT,
-                "%s: index of sample %lld: tokens %llu and %llu more, expected to begin at %llu of %llu "
-                "" AGAIN,
-                file->path, (long long)i, (unsigned long long)sample.first_token, (unsigned long long)length,
-                (unsigned long long)first_token, (unsigned long long)num_tokens);
+                "%s: index of sample %lld: tokens %llu + %u + %u, task %u or gaps from %u on are none of "
+                "the file " AGAIN,
+                file->path, (long long)i, (unsigned long long)sample->first_token, sample->n_input,
+                sample->n_target, sample->task, sample->first_gap);
         }
-        if (length < 2 || length > INT32_MAX || sample.n_target < 1) {
-            return FAIL(
-                STATUS_BAD_FORMAT,
-                "%s: index of sample %lld: %u input and %u target tokens, expected a target and 2 ... "
-                "2^31 - 1 in all " AGAIN,
-                file->path, (long long)i, sample.n_input, sample.n_target);
-        }
-        if (sample.task >= (uint32_t)file->num_tasks) {
-            return FAIL(STATUS_BAD_FORMAT, "%s: index of sample %lld: task is %u of %d " AGAIN, file->path,
-                        (long long)i, sample.task, file->num_tasks);
-        }
-        TRY(check_gaps(file, i));
         first_token += length;
     }
-    if (first_token != num_tokens) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: index covers %llu of %llu tokens " AGAIN, file->path,
-                    (unsigned long long)first_token, (unsigned long long)num_tokens);
-    }
-    return STATUS_OK;
+    if (first_token == num_tokens && gap == file->num_gaps) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_FORMAT, "%s: index covers %llu of %llu tokens " AGAIN, file->path,
+                (unsigned long long)first_token, (unsigned long long)num_tokens);
 }
 
-static Status check_contents(const SampleFile* file) {
-    for (int64_t c = 0; c < sample_file_num_chunks(file); c++) { TRY(sample_file_check_chunk(file, c)); }
-    for (int64_t i = 0; i < file->num_samples; i++) {
-        int64_t length = (int64_t)file->index[i].n_input + file->index[i].n_target;
-        int32_t piece[1024], last = -1;
-        for (int64_t first = 0; first < length; first += 1024) {
-            int64_t count = length - first < 1024 ? length - first : 1024;
-            TRY(sample_file_read(file, i, first, count, piece));
-            last = piece[count - 1];
-        }
-        if (last != file->eot_token) {
-            return FAIL(STATUS_BAD_FORMAT,
-                        "%s: target of sample %lld ends with token %d, not end-of-text %d " AGAIN, file->path,
-                        (long long)i, last, file->eot_token);
-        }
-    }
-    return STATUS_OK;
-}
-
-static Status parse_own(SampleFile* file, const unsigned char* data, size_t num_bytes, bool with_index,
-                        bool verify) {
-    TRY(check_magic(file->path, data, num_bytes));
+static Status parse_own(SampleFile* file, const unsigned char* data, size_t num_bytes, bool with_index) {
     SampleFormatHeader header;
+    if (num_bytes < 8 || memcmp(data, SAMPLE_FORMAT_MAGIC, 8) != 0) {
+        int32_t first = 0;
+        memcpy(&first, data, num_bytes < sizeof first ? 0 : sizeof first);
+        bool is_model = first == 20240326;
+        return is_model
+                   ? FAIL(STATUS_BAD_FORMAT,
+                          "%s: magic: this is a model checkpoint, not data ---> pass it with -e", file->path)
+                   : FAIL(STATUS_BAD_FORMAT,
+                          "%s: magic: neither a sample file nor an llm.c token file ---> make one with "
+                          "prepare_data",
+                          file->path);
+    }
     if (num_bytes < sizeof header) {
         return FAIL(STATUS_BAD_FORMAT, "%s: truncated: %zu bytes, the header alone has %zu " AGAIN,
                     file->path, num_bytes, sizeof header);
@@ -200,102 +135,44 @@ static Status parse_own(SampleFile* file, const unsigned char* data, size_t num_
     file->vocab = (int32_t)header.vocab;
     file->eot_token = (int32_t)header.eot_token;
     file->tokenizer = (SampleTokenizer)header.tokenizer;
-    file->pad_token = header.pad_token == UINT32_MAX ? -1 : (int32_t)header.pad_token;
+    file->pad_token = (int32_t)header.pad_token;
     file->input_end = (SampleInputEnd)header.input_end;
     file->vocab_hash = header.vocab_hash;
     file->input_tail = (int32_t)header.input_tail;
     file->bytes_per_token = (int32_t)header.bytes_per_token;
     size_t at = sizeof header;
     TRY(parse_names(file, data, num_bytes, &at));
-    uint64_t left_bytes = num_bytes - at, gaps_bytes = header.num_gaps * sizeof(SampleGap);
-    uint64_t index_bytes = header.num_samples * sizeof(SampleIndex) + gaps_bytes;
-    bool fits = header.num_samples <= left_bytes / sizeof(SampleIndex) && index_bytes <= left_bytes &&
-                header.num_tokens <= (left_bytes - index_bytes) / header.bytes_per_token;
+    // Counts beyond the file's length would overflow the sum.
+    bool fits = header.num_samples <= num_bytes && header.num_tokens <= num_bytes;
+    uint64_t index_bytes = fits ? header.num_samples * sizeof(SampleIndex) : 0;
+    uint64_t gaps_bytes = header.num_gaps * sizeof(SampleGap);
     uint64_t tokens_bytes = fits ? header.num_tokens * header.bytes_per_token : 0;
-    uint64_t front_bytes = index_bytes + sample_format_num_chunks(tokens_bytes) * sizeof(uint64_t);
-    fits = fits && front_bytes + tokens_bytes <= left_bytes;
-    if (!fits || front_bytes + tokens_bytes != left_bytes) {
+    uint64_t hashes_bytes = sample_format_num_chunks(tokens_bytes) * sizeof(uint64_t);
+    uint64_t front_bytes = at + index_bytes + gaps_bytes + hashes_bytes;
+    if (!fits || front_bytes + tokens_bytes != num_bytes) {
         return FAIL(STATUS_BAD_FORMAT,
-                    "%s: %s: %llu bytes after the task names do not match %llu samples, %u gaps and %llu "
-                    "tokens of %u bytes " AGAIN,
-                    file->path, fits ? "too long" : "truncated", (unsigned long long)left_bytes,
-                    (unsigned long long)header.num_samples, header.num_gaps,
+                    "%s: %s: %zu bytes do not match %llu samples, %u gaps and %llu tokens of %u bytes " AGAIN,
+                    file->path, fits && front_bytes + tokens_bytes < num_bytes ? "too long" : "truncated",
+                    num_bytes, (unsigned long long)header.num_samples, header.num_gaps,
                     (unsigned long long)header.num_tokens, header.bytes_per_token);
     }
-    const unsigned char* front = data + sizeof header;
-    file->num_tokens = (int64_t)header.num_tokens;
-    file->chunk_hashes = (const uint64_t*)(const void*)(data + at + index_bytes);
-    file->tokens_at = (int64_t)(at + front_bytes);
-    file->tokens = data + file->tokens_at;
-    file->content_id = header.header_checksum;
-    if (hash_finish(hash_bytes(HASH_SEED, front, at + front_bytes - sizeof header)) != header.checksum) {
+    uint64_t hash = hash_bytes(HASH_SEED, data + sizeof header, (size_t)front_bytes - sizeof header);
+    if (hash_finish(hash) != header.checksum) {
         return FAIL(STATUS_BAD_FORMAT,
                     "%s: checksum of task names and index does not match, the file is damaged " AGAIN,
                     file->path);
     }
+    file->num_tokens = (int64_t)header.num_tokens;
+    file->chunk_hashes = (const uint64_t*)(const void*)(data + front_bytes - hashes_bytes);
+    file->tokens_at = (int64_t)front_bytes;
+    file->tokens = data + front_bytes;
+    file->content_id = header.header_checksum;
     if (!with_index) { return STATUS_OK; }
     file->num_samples = (int64_t)header.num_samples;
     file->index = (const SampleIndex*)(const void*)(data + at);
     file->num_gaps = header.num_gaps;
-    file->gaps = (const SampleGap*)(const void*)(data + at + index_bytes - gaps_bytes);
-    if (file->num_samples == 0 && file->num_gaps > 0) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: gaps, but no samples " AGAIN, file->path);
-    }
-    TRY(check_index(file));
-    return verify ? check_contents(file) : STATUS_OK;
-}
-
-static Status parse(SampleFile* out, const char* path, const void* data, size_t num_bytes, bool with_index,
-                    bool verify) {
-    if ((uintptr_t)data % 8 != 0) {
-        return FAIL(STATUS_OUT_OF_RANGE, "%s: memory is not aligned to 8 bytes", path);
-    }
-    size_t path_bytes = strlen(path) + 1;
-    char* path_copy = (char*)malloc(path_bytes);
-    if (path_copy == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its path", path); }
-    memcpy(path_copy, path, path_bytes);
-    SampleFile file = {.path = path_copy};
-    Status status = llmc_tokens_recognize(data, num_bytes)
-                        ? llmc_tokens_parse(&file, data, num_bytes, with_index, verify)
-                        : parse_own(&file, (const unsigned char*)data, num_bytes, with_index, verify);
-    if (status != STATUS_OK) {
-        sample_file_close(&file);
-        return status;
-    }
-    *out = file;
-    return STATUS_OK;
-}
-
-static Status open_path(SampleFile* out, const char* path, bool with_index, bool verify) {
-    FileMap map;
-    TRY(file_map_open(&map, path));
-    Status status = parse(out, path, map.data, map.num_bytes, with_index, verify);
-    if (status != STATUS_OK) {
-        file_map_close(&map);
-        return status;
-    }
-    out->map = map;
-    return STATUS_OK;
-}
-
-Status sample_file_open(SampleFile* out, const char* path, bool verify) {
-    return open_path(out, path, true, verify);
-}
-
-Status sample_file_open_tokens(SampleFile* out, const char* path) {
-    return open_path(out, path, false, false);
-}
-
-Status sample_file_parse(SampleFile* out, const char* name, const void* data, size_t num_bytes, bool verify) {
-    return parse(out, name, data, num_bytes, true, verify);
-}
-
-void sample_file_close(SampleFile* file) {
-    file_map_close(&file->map);
-    free((void*)(uintptr_t)file->path);
-    free(file->task_names);
-    free(file->owned_index);
-    *file = (SampleFile){0};
+    file->gaps = (const SampleGap*)(const void*)(data + at + index_bytes);
+    return check_index(file);
 }
 
 // --- chunks ------------------------------------------------------------------------------------------------
@@ -304,30 +181,30 @@ static uint64_t tokens_bytes(const SampleFile* file) {
     return (uint64_t)file->num_tokens * (uint64_t)file->bytes_per_token;
 }
 
-int64_t sample_file_num_chunks(const SampleFile* file) {
+static int64_t num_chunks(const SampleFile* file) {
     return (int64_t)sample_format_num_chunks(tokens_bytes(file));
 }
 
-static uint64_t sample_file_chunk_hash(const SampleFile* file, int64_t chunk) {
-    const unsigned char* begin = (const unsigned char*)file->tokens + chunk * SAMPLE_FORMAT_CHUNK_BYTES;
-    return sample_format_chunk_hash(begin, sample_format_chunk_bytes(tokens_bytes(file), (uint64_t)chunk));
-}
-
-// Is the chunk intact? STATUS_BAD_FORMAT names the bytes. Chunks of llm.c files are not checked.
-static Status sample_file_check_chunk(const SampleFile* file, int64_t chunk) {
-    if (file->chunk_hashes == NULL || sample_file_chunk_hash(file, chunk) == file->chunk_hashes[chunk]) {
-        return STATUS_OK;
+// In pieces, so that stopping need not wait for a chunk on a slow disk: 0 if stopped.
+static uint64_t hash_chunk(const SampleFile* file, int64_t chunk, const bool* stop) {
+    enum { PIECE_BYTES = 1 << 16 };  // hash_bytes() can be continued after multiples of 8
+    size_t left = sample_format_chunk_bytes(tokens_bytes(file), (uint64_t)chunk);
+    const unsigned char* at = (const unsigned char*)file->tokens + chunk * SAMPLE_FORMAT_CHUNK_BYTES;
+    uint64_t hash = HASH_SEED;
+    for (size_t piece; left > 0; left -= piece, at += piece) {
+        if (stop != NULL && __atomic_load_n(stop, __ATOMIC_SEQ_CST)) { return 0; }
+        piece = left < PIECE_BYTES ? left : (size_t)PIECE_BYTES;
+        hash = hash_bytes(hash, at, piece);
     }
-    int64_t begin = file->tokens_at + chunk * SAMPLE_FORMAT_CHUNK_BYTES;
-    int64_t num_bytes = (int64_t)sample_format_chunk_bytes(tokens_bytes(file), (uint64_t)chunk);
-    return FAIL(
-        STATUS_BAD_FORMAT,
-        "%s: bytes %lld ... %lld are not as they were written, the file is damaged ---> run prepare_data "
-        "again, or copy the file again from where it is whole",
-        file->path, (long long)begin, (long long)(begin + num_bytes - 1));
+    return hash_finish(hash);
 }
 
 // --- tokens ------------------------------------------------------------------------------------------------
+
+static uint32_t token_at(const SampleFile* file, int64_t i) {
+    return file->bytes_per_token == 2 ? ((const uint16_t*)file->tokens)[i]
+                                      : ((const uint32_t*)file->tokens)[i];
+}
 
 Status sample_file_read_tokens(const SampleFile* file, int64_t first, int64_t count, int32_t* out) {
     if (first < 0 || count < 0 || count > file->num_tokens || first > file->num_tokens - count) {
@@ -335,32 +212,17 @@ Status sample_file_read_tokens(const SampleFile* file, int64_t first, int64_t co
                     (long long)first, (long long)count, (long long)file->num_tokens);
     }
     uint32_t largest = 0;
-    if (file->bytes_per_token == 2) {
-        const uint16_t* tokens = (const uint16_t*)file->tokens + first;
-        for (int64_t i = 0; i < count; i++) {
-            largest = tokens[i] > largest ? tokens[i] : largest;
-            out[i] = tokens[i];
-        }
-    } else {
-        const uint32_t* tokens = (const uint32_t*)file->tokens + first;
-        for (int64_t i = 0; i < count; i++) {
-            largest = tokens[i] > largest ? tokens[i] : largest;
-            out[i] = (int32_t)tokens[i];
-        }
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t token = token_at(file, first + i);
+        largest = token > largest ? token : largest;
+        out[i] = (int32_t)token;
     }
-    if (largest >= (uint32_t)file->vocab) {
-        return FAIL(STATUS_BAD_FORMAT,
-                    "%s: token id %u beyond the vocabulary of %d, the file is damaged " AGAIN, file->path,
-                    largest, file->vocab);
-    }
-    return STATUS_OK;
+    if (largest < (uint32_t)file->vocab) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_FORMAT, "%s: token id %u beyond the vocabulary of %d, the file is damaged " AGAIN,
+                file->path, largest, file->vocab);
 }
 
 Status sample_file_read(const SampleFile* file, int64_t sample, int64_t first, int64_t count, int32_t* out) {
-    if (sample < 0 || sample >= file->num_samples) {
-        return FAIL(STATUS_OUT_OF_RANGE, "%s: sample %lld of %lld", file->path, (long long)sample,
-                    (long long)file->num_samples);
-    }
     SampleIndex index = file->index[sample];
     int64_t length = (int64_t)index.n_input + index.n_target;
     if (first < 0 || count < 0 || count > length || first > length - count) {
@@ -392,11 +254,8 @@ static const LlmcFormat formats[] = {
 };
 
 static const LlmcFormat* format_find(const void* data, size_t num_bytes) {
-    int32_t magic;
-    if (num_bytes < sizeof magic) { return NULL; }
-    memcpy(&magic, data, sizeof magic);
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
-        if (formats[i].magic == magic) { return &formats[i]; }
+        if (num_bytes >= 4 && memcmp(data, &formats[i].magic, 4) == 0) { return &formats[i]; }
     }
     return NULL;
 }
@@ -409,137 +268,84 @@ bool llmc_tokens_is(const SampleFile* file) {
     return file->owned_index != NULL && file->chunk_hashes == NULL;
 }
 
-static int64_t strip_suffix(const char* name, int64_t length, const char* suffix) {
-    int64_t suffix_length = (int64_t)strlen(suffix);
-    bool ends =
-        length > suffix_length && memcmp(name + length - suffix_length, suffix, (size_t)suffix_length) == 0;
-    return ends ? length - suffix_length : length;
+static size_t strip_suffix(const char* name, size_t length, const char* suffix) {
+    size_t num = strlen(suffix);
+    bool ends = length > num && memcmp(name + length - num, suffix, num) == 0;
+    return ends ? length - num : length;
 }
 
 // "data/TinyStories_train_000001.bin" is task "TinyStories".
 static Status name_task(SampleFile* file) {
     const char* slash = strrchr(file->path, '/');
     const char* name = slash != NULL ? slash + 1 : file->path;
-    int64_t length = strip_suffix(name, (int64_t)strlen(name), ".bin");
-    int64_t digits = length;
+    size_t length = strip_suffix(name, strlen(name), ".bin"), digits = length;
     while (digits > 0 && isdigit((unsigned char)name[digits - 1])) { digits--; }
     if (digits > 1 && digits < length && name[digits - 1] == '_') { length = digits - 1; }
     length = strip_suffix(name, strip_suffix(name, length, "_train"), "_val");
     if (length > SAMPLE_FILE_MAX_NAME) { length = SAMPLE_FILE_MAX_NAME; }
-    char** names = (char**)malloc(sizeof(char*) + (size_t)length + 1);
+    char** names = (char**)calloc(1, sizeof(char*) + length + 1);
     if (names == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for the task name", file->path); }
-    names[0] = (char*)(names + 1);
-    memcpy(names[0], name, (size_t)length);
-    names[0][length] = '\0';
+    names[0] = (char*)memcpy(names + 1, name, length);
     file->task_names = (const char**)names;
     file->num_tasks = 1;
     return STATUS_OK;
 }
 
-static int32_t token_at(const SampleFile* file, int64_t i) {
-    return file->bytes_per_token == 2 ? ((const uint16_t*)file->tokens)[i]
-                                      : (int32_t)((const uint32_t*)file->tokens)[i];
-}
-
 bool llmc_tokens_begins(const SampleFile* file, int64_t sample) {
-    return token_at(file, (int64_t)file->index[sample].first_token) == file->eot_token;
-}
-
-// First end-of-text token at or after i, or the end of the file.
-static int64_t find_eot(const SampleFile* file, int64_t i) {
-    if (file->bytes_per_token == 2) {
-        const uint16_t* tokens = (const uint16_t*)file->tokens;
-        while (i < file->num_tokens && tokens[i] != file->eot_token) { i++; }
-    } else {
-        const uint32_t* tokens = (const uint32_t*)file->tokens;
-        while (i < file->num_tokens && tokens[i] != (uint32_t)file->eot_token) { i++; }
-    }
-    return i;
-}
-
-static Status index_reserve(SampleFile* file, int64_t* capacity) {
-    if (file->num_samples < *capacity) { return STATUS_OK; }
-    *capacity = *capacity * 2 + 64;
-    SampleIndex* grown = (SampleIndex*)realloc(file->owned_index, (size_t)*capacity * sizeof(SampleIndex));
-    if (grown == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its index", file->path); }
-    file->owned_index = grown;
-    return STATUS_OK;
+    return token_at(file, (int64_t)file->index[sample].first_token) == (uint32_t)file->eot_token;
 }
 
 // Index all documents.
 static Status build_index(SampleFile* file) {
     int64_t capacity = 0;
     for (int64_t begin = 0, end; begin < file->num_tokens; begin = end) {
-        end = find_eot(file, begin + 1);
+        end = begin + 1;
+        while (end < file->num_tokens && token_at(file, end) != (uint32_t)file->eot_token) { end++; }
         file->num_dropped += end - begin < 2;
         if (end - begin < 2) { continue; }
-        TRY(index_reserve(file, &capacity));
-        file->owned_index[file->num_samples++] = (SampleIndex){
-            .first_token = (uint64_t)begin, .n_input = 1, .n_target = (uint32_t)(end - begin - 1)};
+        if (file->num_samples == capacity) {
+            capacity = capacity * 2 + 64;
+            SampleIndex* grown = (SampleIndex*)realloc(file->owned_index, (size_t)capacity * sizeof *grown);
+            if (grown == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its index", file->path); }
+            file->owned_index = grown;
+        }
+        SampleIndex document = {(uint64_t)begin, 1, (uint32_t)(end - begin - 1), 0, 0};
+        file->owned_index[file->num_samples++] = document;
     }
     file->index = file->owned_index;
     return STATUS_OK;
 }
 
-static Status check_ids(const SampleFile* file) {
-    for (int64_t i = 0; i < file->num_tokens; i++) {
-        if ((uint32_t)token_at(file, i) >= (uint32_t)file->vocab) {
-            return FAIL(STATUS_BAD_FORMAT,
-                        "%s: token %lld is %u, beyond the vocabulary of %d ---> write the file again",
-                        file->path, (long long)i, (unsigned)token_at(file, i), file->vocab);
-        }
-    }
-    return STATUS_OK;
-}
-
 // The content_id of a file that stores no hashes, from the hashes of its chunks.
-static uint64_t llmc_tokens_content_id(const SampleFile* file, const uint64_t* chunk_hashes) {
+static uint64_t llmc_content_id(const SampleFile* file, const uint64_t* hashes) {
     int64_t header[2] = {file->num_tokens, file->vocab};
-    size_t hashes_bytes = (size_t)sample_file_num_chunks(file) * sizeof *chunk_hashes;
     uint64_t hash = hash_bytes(HASH_SEED, header, sizeof header);
-    return hash_finish(hash_bytes(hash, chunk_hashes, hashes_bytes));
+    return hash_finish(hash_bytes(hash, hashes, (size_t)num_chunks(file) * sizeof *hashes));
 }
 
 static Status find_content_id(SampleFile* file) {
-    int64_t num_chunks = sample_file_num_chunks(file);
-    uint64_t* hashes = (uint64_t*)malloc(((size_t)num_chunks + 1) * sizeof *hashes);
+    uint64_t* hashes = (uint64_t*)malloc(((size_t)num_chunks(file) + 1) * sizeof *hashes);
     if (hashes == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its hashes", file->path); }
-    for (int64_t c = 0; c < num_chunks; c++) { hashes[c] = sample_file_chunk_hash(file, c); }
-    file->content_id = llmc_tokens_content_id(file, hashes);
+    for (int64_t c = 0; c < num_chunks(file); c++) { hashes[c] = hash_chunk(file, c, NULL); }
+    file->content_id = llmc_content_id(file, hashes);
     free(hashes);
     return STATUS_OK;
 }
 
-// Fills `file`, whose path is set, from the bytes of a token file. On failure the caller closes `file`.
-// with_index: finds the documents, which reads the whole file, and computes its content_id. verify: checks
-// every token id.
-static Status llmc_tokens_parse(SampleFile* file, const void* data, size_t num_bytes, bool with_index,
-                                bool verify) {
-    const LlmcFormat* format = format_find(data, num_bytes);
+// with_index: finds the documents, which reads the whole file, and computes its content_id.
+static Status parse_llmc(SampleFile* file, const unsigned char* data, size_t num_bytes,
+                         const LlmcFormat* format, bool with_index) {
     int32_t header[3] = {0};
-    if (num_bytes >= sizeof header) { memcpy(header, data, sizeof header); }
-    if (format == NULL || num_bytes < LLMC_HEADER_BYTES) {
+    memcpy(header, data, num_bytes < sizeof header ? 4 : sizeof header);
+    uint64_t data_bytes = num_bytes < LLMC_HEADER_BYTES ? 0 : num_bytes - LLMC_HEADER_BYTES;
+    if (num_bytes < LLMC_HEADER_BYTES || header[1] != format->version || header[2] < 0 ||
+        (uint64_t)header[2] * (uint64_t)format->bytes_per_token != data_bytes) {
         return FAIL(
             STATUS_BAD_FORMAT,
-            "%s: llm.c token file of %zu bytes, shorter than its header ---> download or tokenize the "
-            "data again",
-            file->path, num_bytes);
-    }
-    if (header[1] != format->version) {
-        return FAIL(
-            STATUS_BAD_FORMAT,
-            "%s: llm.c token file of version %d, this program reads %d ---> tokenize the data again with "
-            "a current llm.c",
-            file->path, header[1], format->version);
-    }
-    uint64_t num_tokens = (num_bytes - LLMC_HEADER_BYTES) / (size_t)format->bytes_per_token;
-    if (header[2] < 0 || (uint64_t)header[2] != num_tokens ||
-        (num_bytes - LLMC_HEADER_BYTES) % (size_t)format->bytes_per_token != 0) {
-        return FAIL(
-            STATUS_BAD_FORMAT,
-            "%s: number of tokens is %d, the file's length says %llu ---> download or tokenize the data "
-            "again",
-            file->path, header[2], (unsigned long long)num_tokens);
+            "%s: llm.c token file of version %d, %d tokens and %zu bytes, this program reads version %d "
+            "with %d bytes a token after %d ---> download or tokenize the data again",
+            file->path, header[1], header[2], num_bytes, format->version, format->bytes_per_token,
+            LLMC_HEADER_BYTES);
     }
     file->num_tokens = header[2];
     file->bytes_per_token = format->bytes_per_token;
@@ -548,12 +354,61 @@ static Status llmc_tokens_parse(SampleFile* file, const void* data, size_t num_b
     file->tokenizer = format->tokenizer;
     file->pad_token = -1;
     file->tokens_at = LLMC_HEADER_BYTES;
-    file->tokens = (const unsigned char*)data + LLMC_HEADER_BYTES;
+    file->tokens = data + LLMC_HEADER_BYTES;
     TRY(name_task(file));
-    if (verify) { TRY(check_ids(file)); }
     if (!with_index) { return STATUS_OK; }
     TRY(find_content_id(file));
     return build_index(file);
+}
+
+// --- opening -----------------------------------------------------------------------------------------------
+
+static Status parse(SampleFile* out, const char* path, const void* data, size_t num_bytes, bool with_index) {
+    SampleFile file = {0};
+    file.path = strdup(path);
+    if (file.path == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its path", path); }
+    const LlmcFormat* format = format_find(data, num_bytes);
+    Status status = format != NULL
+                        ? parse_llmc(&file, (const unsigned char*)data, num_bytes, format, with_index)
+                        : parse_own(&file, (const unsigned char*)data, num_bytes, with_index);
+    if (status != STATUS_OK) {
+        sample_file_close(&file);
+        return status;
+    }
+    *out = file;
+    return STATUS_OK;
+}
+
+static Status open_path(SampleFile* out, const char* path, bool with_index) {
+    FileMap map;
+    TRY(file_map_open(&map, path));
+    Status status = parse(out, path, map.data, map.num_bytes, with_index);
+    if (status != STATUS_OK) {
+        file_map_close(&map);
+        return status;
+    }
+    out->map = map;
+    return STATUS_OK;
+}
+
+Status sample_file_open(SampleFile* out, const char* path) {
+    return open_path(out, path, true);
+}
+
+Status sample_file_open_tokens(SampleFile* out, const char* path) {
+    return open_path(out, path, false);
+}
+
+Status sample_file_parse(SampleFile* out, const char* name, const void* data, size_t num_bytes) {
+    return parse(out, name, data, num_bytes, true);
+}
+
+void sample_file_close(SampleFile* file) {
+    file_map_close(&file->map);
+    free((void*)(uintptr_t)file->path);
+    free(file->task_names);
+    free(file->owned_index);
+    *file = (SampleFile){0};
 }
 
 // --- cutting texts ---------------------------------------------------------------------------------------
@@ -655,7 +510,7 @@ static Status unite_tasks(SampleShards* shards, const SampleFile* file, int32_t*
 
 static Status open_file(SampleShards* shards, const char* path, int32_t cut_tokens, bool tokens_only) {
     SampleFile* file = &shards->files[shards->num_files];
-    TRY(tokens_only ? sample_file_open_tokens(file, path) : sample_file_open(file, path, false));
+    TRY(open_path(file, path, !tokens_only));
     int32_t f = shards->num_files++;
     if (f == 0) { shards->known = file; }
     if (f > 0) { TRY(check_agreement(shards->known, file)); }
@@ -712,7 +567,7 @@ static Status match(glob_t* out, size_t* num_paths, const char* pattern) {
 
 Status sample_shards_first_path(char** out, const char* pattern) {
     glob_t matches;
-    size_t num_paths;
+    size_t num_paths = 0;
     bool is_pattern = strpbrk(pattern, "*?[") != NULL && access(pattern, F_OK) != 0;
     if (is_pattern) { TRY(match(&matches, &num_paths, pattern)); }
     char* path = strdup(is_pattern ? matches.gl_pathv[0] : pattern);
@@ -724,7 +579,7 @@ Status sample_shards_first_path(char** out, const char* pattern) {
 
 Status sample_shards_open(SampleShards* out, const char* pattern, int32_t cut_tokens, bool tokens_only) {
     glob_t matches;
-    size_t num_paths;
+    size_t num_paths = 0;
     TRY(match(&matches, &num_paths, pattern));
     SampleShards shards = {0};
     Status status = open_paths(&shards, matches.gl_pathv, num_paths, cut_tokens, tokens_only);
@@ -789,7 +644,7 @@ int32_t sample_shards_file(const SampleShards* shards, int64_t id) {
     return begin;
 }
 
-// --- sample verify -------------------------------------------------------------------------------------
+// --- verification --------------------------------------------------------------------------------------
 
 enum { VERIFY_NICENESS = 10 };  // a tenth of a contended core, all of an idle one
 
@@ -802,115 +657,78 @@ typedef struct {
 struct SampleVerify {
     VerifyFile* files;
     int32_t num_files;
-    int64_t end;             // end of this part of all chunks
-    int64_t next, num_left;  // atomic, like the two below
-    bool stop, is_damaged;
+    int64_t end;  // end of this part of all chunks
+    bool stop;    // atomic, so that a chunk can be left
     pthread_mutex_t lock;
-    pthread_cond_t done;  // num_left is 0, or is_damaged
-    Status status;        // under `lock`, of the first damaged chunk
+    pthread_cond_t done;     // num_left is 0, or damage
+    int64_t next, num_left;  // under `lock`, like the next two
+    Status status;           // of the first damaged chunk
     char message[1024];
-    pthread_t thread, helper;
-    bool has_thread, has_helper;
+    pthread_t threads[2];  // at low priority; for waiting callers, at theirs
+    bool has_thread[2];
 };
-
-static long page_bytes(void) {
-    return sysconf(_SC_PAGESIZE);
-}
 
 // Requests the chunk's pages at once, or releases them, so that they do not count as memory of the process.
 // (Pages that the loader needs are mapped again, from the page cache.)
 static void advise(const SampleFile* file, int64_t chunk, int advice) {
     if (file->map.data == NULL) { return; }  // memory of the caller
-    int64_t page = page_bytes(), begin = file->tokens_at + chunk * SAMPLE_FORMAT_CHUNK_BYTES;
+    int64_t page = sysconf(_SC_PAGESIZE), begin = file->tokens_at + chunk * SAMPLE_FORMAT_CHUNK_BYTES;
     int64_t end = begin + SAMPLE_FORMAT_CHUNK_BYTES, last = (int64_t)file->map.num_bytes;
     begin = begin / page * page;
-    end = (end < last ? end : last);
-    if (begin < end) { madvise((void*)(uintptr_t)(file->map.data + begin), (size_t)(end - begin), advice); }
-}
-
-// File of a chunk.
-static const VerifyFile* find_file(const SampleVerify* verify, int64_t chunk) {
-    int32_t begin = 0, end = verify->num_files;  // the file lies in [begin, end)
-    while (end - begin > 1) {
-        int32_t middle = begin + (end - begin) / 2;
-        *(verify->files[middle].first_chunk <= chunk ? &begin : &end) = middle;
-    }
-    return &verify->files[begin];
-}
-
-// In pieces, so that stopping need not wait for a chunk on a slow disk: 0 if stopped.
-static uint64_t hash_chunk(const SampleVerify* verify, const SampleFile* file, int64_t chunk) {
-    enum { PIECE_BYTES = 1 << 16 };  // hash_bytes() can be continued after multiples of 8
-    const uint64_t all_bytes = (uint64_t)file->num_tokens * (uint64_t)file->bytes_per_token;
-    const size_t num_bytes = sample_format_chunk_bytes(all_bytes, (uint64_t)chunk);
-    const unsigned char* begin = (const unsigned char*)file->tokens + chunk * SAMPLE_FORMAT_CHUNK_BYTES;
-    uint64_t hash = HASH_SEED;
-    for (size_t at = 0; at < num_bytes; at += PIECE_BYTES) {
-        if (__atomic_load_n(&verify->stop, __ATOMIC_SEQ_CST)) { return 0; }
-        hash =
-            hash_bytes(hash, begin + at, num_bytes - at < PIECE_BYTES ? num_bytes - at : (size_t)PIECE_BYTES);
-    }
-    return hash_finish(hash);
+    madvise((void*)(uintptr_t)(file->map.data + begin), (size_t)((end < last ? end : last) - begin), advice);
 }
 
 static Status check_chunk(const SampleVerify* verify, int64_t chunk) {
-    const VerifyFile* of = find_file(verify, chunk);
-    int64_t c = chunk - of->first_chunk;
-    Status status = STATUS_OK;
-    advise(of->file, c, MADV_WILLNEED);
-    uint64_t hash = hash_chunk(verify, of->file, c);
-    if (of->hashes != NULL) {
-        of->hashes[c] = hash;
-    } else if (hash != of->file->chunk_hashes[c] && !__atomic_load_n(&verify->stop, __ATOMIC_SEQ_CST)) {
-        status = sample_file_check_chunk(of->file, c);  // records the message
+    const VerifyFile* of = &verify->files[verify->num_files - 1];
+    while (of->first_chunk > chunk) { of--; }
+    const SampleFile* file = of->file;
+    chunk -= of->first_chunk;
+    advise(file, chunk, MADV_WILLNEED);
+    uint64_t hash = hash_chunk(file, chunk, &verify->stop);
+    advise(file, chunk, MADV_DONTNEED);
+    if (of->hashes != NULL) { of->hashes[chunk] = hash; }
+    if (of->hashes != NULL || hash == file->chunk_hashes[chunk] ||
+        __atomic_load_n(&verify->stop, __ATOMIC_SEQ_CST)) {
+        return STATUS_OK;
     }
-    advise(of->file, c, MADV_DONTNEED);
-    return status;
-}
-
-static void note_damage(SampleVerify* verify, Status status) {
-    pthread_mutex_lock(&verify->lock);
-    if (verify->status == STATUS_OK) {
-        verify->status = status;
-        snprintf(verify->message, sizeof verify->message, "%s", status_message());
-    }
-    __atomic_store_n(&verify->is_damaged, true, __ATOMIC_SEQ_CST);
-    pthread_cond_broadcast(&verify->done);
-    pthread_mutex_unlock(&verify->lock);
+    int64_t begin = file->tokens_at + chunk * SAMPLE_FORMAT_CHUNK_BYTES;
+    int64_t num_bytes = (int64_t)sample_format_chunk_bytes(tokens_bytes(file), (uint64_t)chunk);
+    return FAIL(
+        STATUS_BAD_FORMAT,
+        "%s: bytes %lld ... %lld are not as they were written, the file is damaged ---> run prepare_data "
+        "again, or copy the file again from where it is whole",
+        file->path, (long long)begin, (long long)(begin + num_bytes - 1));
 }
 
 // Processes chunks until none are left, one is damaged, or it is stopped.
-static void work(SampleVerify* verify) {
-    while (!__atomic_load_n(&verify->stop, __ATOMIC_SEQ_CST) &&
-           !__atomic_load_n(&verify->is_damaged, __ATOMIC_SEQ_CST)) {
-        int64_t chunk = __atomic_fetch_add(&verify->next, 1, __ATOMIC_SEQ_CST);
-        if (chunk >= verify->end) { return; }
+static void* work(void* ctx) {
+    SampleVerify* verify = (SampleVerify*)ctx;
+    pthread_mutex_lock(&verify->lock);
+    while (!__atomic_load_n(&verify->stop, __ATOMIC_SEQ_CST) && verify->status == STATUS_OK &&
+           verify->next < verify->end) {
+        int64_t chunk = verify->next++;
+        pthread_mutex_unlock(&verify->lock);
         Status status = check_chunk(verify, chunk);
-        if (__atomic_load_n(&verify->stop, __ATOMIC_SEQ_CST)) { return; }
-        if (status != STATUS_OK) { note_damage(verify, status); }
-        if (__atomic_fetch_sub(&verify->num_left, 1, __ATOMIC_SEQ_CST) == 1) {
-            pthread_mutex_lock(&verify->lock);
-            pthread_cond_broadcast(&verify->done);
-            pthread_mutex_unlock(&verify->lock);
+        pthread_mutex_lock(&verify->lock);
+        if (status != STATUS_OK && verify->status == STATUS_OK) {
+            verify->status = status;
+            snprintf(verify->message, sizeof verify->message, "%s", status_message());
         }
+        verify->num_left--;
+        if (verify->num_left == 0 || status != STATUS_OK) { pthread_cond_broadcast(&verify->done); }
     }
-}
-
-// For waiting callers, at their own priority.
-static void* run_helper(void* ctx) {
-    work((SampleVerify*)ctx);
+    pthread_mutex_unlock(&verify->lock);
     return NULL;
 }
 
-static void* run_thread(void* ctx) {
+static void* work_slowly(void* ctx) {
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), VERIFY_NICENESS);  // of this thread only, on Linux
-    work((SampleVerify*)ctx);
-    return NULL;
+    return work(ctx);
 }
 
-// Files with chunks.
+// Lists the files with chunks; *total: their number.
 static Status list_files(SampleVerify* verify, SampleShards* const* shards, int32_t num_shards,
-                         int64_t* num_chunks) {
+                         int64_t* total) {
     size_t most = 0;
     for (int32_t s = 0; s < num_shards; s++) { most += (size_t)shards[s]->num_files; }
     verify->files = (VerifyFile*)calloc(most + 1, sizeof *verify->files);
@@ -918,14 +736,14 @@ static Status list_files(SampleVerify* verify, SampleShards* const* shards, int3
     for (int32_t s = 0; s < num_shards; s++) {
         for (int32_t f = 0; f < shards[s]->num_files; f++) {
             SampleFile* file = &shards[s]->files[f];
-            int64_t chunks = sample_file_num_chunks(file);
             bool is_known = file->chunk_hashes == NULL && file->content_id != 0;
-            if (chunks == 0 || is_known) { continue; }
+            if (num_chunks(file) == 0 || is_known) { continue; }
             VerifyFile* of = &verify->files[verify->num_files++];
-            *of = (VerifyFile){.file = file, .first_chunk = *num_chunks};
-            *num_chunks += chunks;
+            of->file = file;
+            of->first_chunk = *total;
+            *total += num_chunks(file);
             if (file->chunk_hashes != NULL) { continue; }
-            of->hashes = (uint64_t*)calloc((size_t)chunks, sizeof *of->hashes);
+            of->hashes = (uint64_t*)calloc((size_t)num_chunks(file), sizeof *of->hashes);
             if (of->hashes == NULL) {
                 return FAIL(STATUS_NO_MEMORY, "%s: no memory for its hashes", file->path);
             }
@@ -938,25 +756,24 @@ Status sample_verify_start(SampleVerify** out, SampleShards* const* shards, int3
                            int32_t num_parts) {
     SampleVerify* verify = (SampleVerify*)calloc(1, sizeof *verify);
     if (verify == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory to verify the data"); }
-    pthread_mutex_init(&verify->lock, NULL);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&verify->done, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    int64_t num_chunks = 0;
-    Status status = list_files(verify, shards, num_shards, &num_chunks);
+    pthread_mutex_init(&verify->lock, NULL);
+    int64_t total = 0;
+    Status status = list_files(verify, shards, num_shards, &total);
     if (status != STATUS_OK) {
         sample_verify_stop(verify);
         return status;
     }
-    int64_t begin = num_chunks * part / num_parts;
-    verify->end = num_chunks * (part + 1) / num_parts;
-    __atomic_store_n(&verify->next, begin, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&verify->num_left, verify->end - begin, __ATOMIC_SEQ_CST);
+    verify->next = total * part / num_parts;
+    verify->end = total * (part + 1) / num_parts;
+    verify->num_left = verify->end - verify->next;
     // Without a thread, the waiting caller does all the work.
-    verify->has_thread =
-        !SIMULATED && begin < verify->end && pthread_create(&verify->thread, NULL, run_thread, verify) == 0;
+    verify->has_thread[0] = !SIMULATED && verify->num_left > 0 &&
+                            pthread_create(&verify->threads[0], NULL, work_slowly, verify) == 0;
     *out = verify;
     return STATUS_OK;
 }
@@ -964,8 +781,9 @@ Status sample_verify_start(SampleVerify** out, SampleShards* const* shards, int3
 void sample_verify_stop(SampleVerify* verify) {
     if (verify == NULL) { return; }
     __atomic_store_n(&verify->stop, true, __ATOMIC_SEQ_CST);
-    if (verify->has_thread) { pthread_join(verify->thread, NULL); }
-    if (verify->has_helper) { pthread_join(verify->helper, NULL); }
+    for (int i = 0; i < 2; i++) {
+        if (verify->has_thread[i]) { pthread_join(verify->threads[i], NULL); }
+    }
     for (int32_t f = 0; f < verify->num_files; f++) { free(verify->files[f].hashes); }
     free(verify->files);
     pthread_cond_destroy(&verify->done);
@@ -974,50 +792,45 @@ void sample_verify_stop(SampleVerify* verify) {
 }
 
 Status sample_verify_damage(SampleVerify* verify) {
-    if (verify == NULL || !__atomic_load_n(&verify->is_damaged, __ATOMIC_SEQ_CST)) { return STATUS_OK; }
-    return FAIL(verify->status, "%s", verify->message);
-}
-
-// Not in the caller: a piece on a slow disk may exceed its wait time.
-static void start_helper(SampleVerify* verify) {
-    if (verify->has_helper || __atomic_load_n(&verify->next, __ATOMIC_SEQ_CST) >= verify->end) { return; }
-    verify->has_helper = !SIMULATED && pthread_create(&verify->helper, NULL, run_helper, verify) == 0;
-    if (!verify->has_helper && !verify->has_thread) { work(verify); }
-}
-
-static struct timespec after(int64_t wait_ns) {
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    int64_t ns = at.tv_nsec + wait_ns;
-    at.tv_sec += (time_t)(ns / 1000000000);
-    at.tv_nsec = (long)(ns % 1000000000);
-    return at;
+    if (verify == NULL) { return STATUS_OK; }
+    pthread_mutex_lock(&verify->lock);
+    Status status = verify->status;
+    pthread_mutex_unlock(&verify->lock);
+    return status == STATUS_OK ? STATUS_OK : FAIL(status, "%s", verify->message);
 }
 
 Status sample_verify_wait(SampleVerify* verify, int64_t wait_ns, bool* is_done) {
     *is_done = true;
     if (verify == NULL) { return STATUS_OK; }
-    start_helper(verify);
-    struct timespec end = after(wait_ns);
-    bool is_late = false;
-    pthread_mutex_lock(&verify->lock);
-    while (!is_late && __atomic_load_n(&verify->num_left, __ATOMIC_SEQ_CST) > 0 &&
-           !__atomic_load_n(&verify->is_damaged, __ATOMIC_SEQ_CST)) {
-        is_late = pthread_cond_timedwait(&verify->done, &verify->lock, &end) == ETIMEDOUT;
+    struct timespec end;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    int64_t ns = end.tv_nsec + wait_ns;
+    end.tv_sec += (time_t)(ns / 1000000000);
+    end.tv_nsec = (long)(ns % 1000000000);
+    // Not in the caller: a piece on a slow disk may exceed its wait time.
+    if (!verify->has_thread[1] && !SIMULATED && sample_verify_left_bytes(verify) > 0) {
+        verify->has_thread[1] = pthread_create(&verify->threads[1], NULL, work, verify) == 0;
     }
+    if (!verify->has_thread[0] && !verify->has_thread[1]) { work(verify); }
+    pthread_mutex_lock(&verify->lock);
+    while (verify->num_left > 0 && verify->status == STATUS_OK) {
+        if (pthread_cond_timedwait(&verify->done, &verify->lock, &end) == ETIMEDOUT) { break; }
+    }
+    *is_done = verify->num_left == 0;
     pthread_mutex_unlock(&verify->lock);
     TRY(sample_verify_damage(verify));
-    *is_done = __atomic_load_n(&verify->num_left, __ATOMIC_SEQ_CST) == 0;
     for (int32_t f = 0; f < verify->num_files && *is_done; f++) {
         VerifyFile* of = &verify->files[f];
-        if (of->hashes == NULL) { continue; }
-        of->file->content_id = llmc_tokens_content_id(of->file, of->hashes);
+        if (of->hashes != NULL) { of->file->content_id = llmc_content_id(of->file, of->hashes); }
     }
     return STATUS_OK;
 }
 
 int64_t sample_verify_left_bytes(const SampleVerify* verify) {
-    return verify == NULL
-               ? 0
-               : __atomic_load_n(&verify->num_left, __ATOMIC_SEQ_CST) * (int64_t)SAMPLE_FORMAT_CHUNK_BYTES;
+    if (verify == NULL) { return 0; }
+    pthread_mutex_t* lock = (pthread_mutex_t*)(uintptr_t)&verify->lock;
+    pthread_mutex_lock(lock);
+    int64_t num_left = verify->num_left;
+    pthread_mutex_unlock(lock);
+    return num_left * (int64_t)SAMPLE_FORMAT_CHUNK_BYTES;
 }

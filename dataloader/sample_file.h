@@ -29,7 +29,7 @@ end-of-text
 Targets are learnt. The input of a conversation is the text before the first answer, the target everything
 after. The other side's messages in the target are gaps: read, but not learnt.
 
-Opening checks everything except the tokens; chunks can be checked in any order, by several ranks
+Opening checks everything except the tokens; their chunks can be checked in any order, by several ranks
 (sample_verify_start()). The header checksum covers the whole file, hash over hash: equal checksums mean equal
 contents.
 
@@ -110,18 +110,17 @@ typedef struct {
     const void* tokens;
     int64_t tokens_at;  // byte of the file
     int32_t bytes_per_token;
-    const uint64_t*
-        chunk_hashes;  // [sample_file_num_chunks()] into the map; NULL: an llm.c file, which has none
+    const uint64_t* chunk_hashes;  // [chunks] into the map; NULL: an llm.c file, which has none
     SampleIndex* owned_index;
 } SampleFile;
 
-// `verify` also reads the whole file: every chunk, and every token id below vocab. Otherwise everything
-// except the tokens is checked. Messages name file, field and remedy.
-Status sample_file_open(SampleFile* out, const char* path, bool verify);
+// Everything is checked except the tokens' hashes (sample_verify_start()). Messages name file, field and
+// remedy.
+Status sample_file_open(SampleFile* out, const char* path);
 void sample_file_close(SampleFile* file);  // an all-zero file is allowed
 
 // The same from memory: `data` is aligned to 8 bytes and valid until close; `name` is the path in messages.
-Status sample_file_parse(SampleFile* out, const char* name, const void* data, size_t num_bytes, bool verify);
+Status sample_file_parse(SampleFile* out, const char* name, const void* data, size_t num_bytes);
 
 // Only header and tokens (num_samples 0, no index), for streams over all tokens: an llm.c file is not
 // scanned.
@@ -135,9 +134,6 @@ Status sample_file_read_tokens(const SampleFile* file, int64_t first, int64_t co
 
 // The number of gaps of a sample; *out: the gaps.
 int32_t sample_file_gaps(const SampleFile* file, int64_t sample, const SampleGap** out);
-
-// Chunks of the tokens, counted from 0. Read-only: any thread.
-int64_t sample_file_num_chunks(const SampleFile* file);
 
 // Was `file` opened (with its index) from an llm.c file? Do these bytes begin one?
 bool llmc_tokens_is(const SampleFile* file);
@@ -260,5 +256,3 @@ static inline size_t sample_format_chunk_bytes(uint64_t num_bytes, uint64_t chun
 static inline uint64_t sample_format_chunk_hash(const void* chunk, size_t num_bytes) {
     return hash_finish(hash_bytes(HASH_SEED, chunk, num_bytes));
 }
-
-// --- opening from memory ----------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# dev/fuzz.sh [SECONDS | --runs N] [NAME...]: test/fuzz/fuzz_NAME.c (all of them) under libFuzzer with address and undefined-behaviour
-# sanitizers, SECONDS [60] or N executions each. Seeds come from test/fuzz/corpus.txt (lines of NAME/SEED and its bytes in base64), words from test/fuzz/NAME.dict, flags from a
+# dev/fuzz.sh [SECONDS | --runs N] [NAME...]: the targets NAME of test/fuzz/fuzz_*.c (all of them) under libFuzzer with address and undefined-behaviour
+# sanitizers, SECONDS [60] or N executions each. Seeds come from test/fuzz/corpus.txt (lines of NAME/SEED and its bytes in base64), words from test/fuzz/words.dict, flags from a
 # target's line "// libFuzzer: FLAGS"; new inputs are kept in build/fuzz/corpus/NAME for the next run, crashing inputs in build/fuzz. Executions
 # are counted in build/fuzz/corpus.txt (name, executions, seconds, coverage, exit status).
 # dev/fuzz.sh --keep [NAME...]: the seeds of NAME become the fewest inputs, each below 4 KiB, that cover what was found.
@@ -52,9 +52,9 @@ fi
 
 # Everything that parses, in an archive: a target is linked with what it needs, since whatever is linked costs time in each execution.
 sources=$(ls util/*.c dynapipe_plugin/plan/*.c \
-    dynapipe_plugin/adapters/*.c trainer/logger.c trainer/checkpoint_timed.c \
+    dynapipe_plugin/adapters/*.c trainer/logger.c trainer/train_flags.c \
     $(ls dynapipe_plugin/run/*.c | grep -v transport_mpi) dynapipe_plugin/measure/*.c dataloader/*.c dataloader/records/*.c dataloader/tokenizer/hf_*.c dataloader/tokenizer/bpe.c dataloader/prepare/sample_writer.c tool/*.c \
-    llmc/*.c llmc/cpu/*.c test/fuzz/memory_*.c)
+    llmc/*.c llmc/cpu/*.c test/fuzz/memory_files.c)
 object_of() { echo "$objects_at/${1//\//_}.o"; }
 build_lib() {
     local source object
@@ -76,18 +76,19 @@ fi
 exec 9>&-
 
 # Calls that open and read files find those of test/fuzz/memory_files.h.
-wrapped=$(sed -n 's/^WRAP(\([a-z]*\)).*/-Wl,--wrap=\1/p' test/fuzz/memory_*.c)
+wrapped=$(sed -n 's/^WRAP(\([a-z]*\)).*/-Wl,--wrap=\1/p' test/fuzz/memory_files.c)
 build_target() {
     # shellcheck disable=SC2086
-    clang $flags -fsanitize=fuzzer $wrapped "test/fuzz/fuzz_$1.c" "$objects_at/parsers.a" -lpcre2-8 -ljansson -lopenblas -fopenmp -lm -lpthread \
+    clang $flags -DFUZZ_$1 -fsanitize=fuzzer $wrapped "$(grep -l "^#ifdef FUZZ_$1\$" test/fuzz/fuzz_*.c)" "$objects_at/parsers.a" -lpcre2-8 -ljansson -lopenblas -fopenmp -lm -lpthread \
         -o "$out/fuzz_$1.new" && mv "$out/fuzz_$1.new" "$out/fuzz_$1"
 }
 
 run_target() {
     local name=$1 log=$out/log/$1.log own=$seeds/$1 words='' more began=$SECONDS rc runs cover
     [ -d "$own" ] || own=
-    [ -e "test/fuzz/$name.dict" ] && words=-dict=test/fuzz/$name.dict
-    more=$(sed -n 's/^.*libFuzzer: *//p' "test/fuzz/fuzz_$name.c")
+    awk -v name="$name" '/^# / {on = $2 == name} on' test/fuzz/words.dict >"$out/$name.dict"
+    [ -s "$out/$name.dict" ] && words=-dict=$out/$name.dict
+    more=$(sed -n "/^#ifdef FUZZ_$name\$/,/^#endif/s/^.*libFuzzer: *//p" test/fuzz/fuzz_*.c)
     mkdir -p "$found/$name"
     if ! build_target "$name" >"$log" 2>&1; then
         tail -20 "$log"
@@ -133,10 +134,7 @@ keep_corpus() {
 
 names=("$@")
 if [ ${#names[@]} -eq 0 ]; then
-    for target in test/fuzz/fuzz_*.c; do
-        target=$(basename "$target" .c)
-        names+=("${target#fuzz_}")
-    done
+    mapfile -t names < <(sed -n 's/^#ifdef FUZZ_//p' test/fuzz/fuzz_*.c)
 fi
 failed=0 running=0
 for name in "${names[@]}"; do

@@ -96,7 +96,7 @@ part_needs() {
     return $rc
 }
 
-kernel_tests() { ls test/cuda/test_cuda_*.c | sed 's|.*/||; s|\.c$||'; }
+kernel_tests() { make -s BACKEND=$backend print-kernel-tests | tr " " "\n"; }
 
 part_build() {
     local rc=0 t targets=() between=()
@@ -229,7 +229,7 @@ part_train() {
 
 # One test under one tool; 0, 9 (found something), 124, 137 (not through, so nothing is known), 77 (the tool does not work on this machine).
 sanitize_one() {  # tool, program, log
-    timeout -k 5 "${SANITIZER_SECONDS:-60}" compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 5 "$2" >"$3" 2>&1
+    timeout -k 5 "${SANITIZER_SECONDS:-240}" compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 5 "$2" >"$3" 2>&1
     local rc=$?
     grep -qE 'Device not supported|not supported on this' "$3" && return 77
     [ $rc -ne 124 ] && [ $rc -ne 137 ] || echo "ran out of time ---> SANITIZER_SECONDS=N, dev/gpu_check.sh sanitizer" >>"$3"
@@ -240,7 +240,7 @@ part_sanitizer() {
     [ -n "${EMULATED:-}" ] && { echo "the emulator has AddressSanitizer instead: BUILD=asan"; return $skip; }
     command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer ---> it is in the CUDA toolkit's bin"; return $skip; }
     for tool in memcheck racecheck; do
-        for t in $(kernel_tests | grep -v test_cuda_head); do  # whole models, of kernels that the others have
+        for t in $(kernel_tests | grep -v test_transformer); do  # whole models, of kernels that the others have
             sanitize_one $tool "$bf16/$t" "$work/sanitize-$tool-$t.log" &
             pids+=($!) names+=("$tool $t")
             while [ "$(jobs -rp | wc -l)" -ge $((cores > 8 ? 8 : cores)) ]; do sleep 0.1; done

@@ -22,7 +22,7 @@ export DYNAPIPE_CACHE=$PWD/build/costs  # tests measure for themselves, not for 
 out=build/$build$([[ "${CC:-gcc}" == clang* ]] && echo -clang)
 limit_s=${TEST_SECONDS:-300}
 jobs=${TEST_JOBS:-$(($(env -u OMP_NUM_THREADS nproc) + 1))}  # (nproc prints OMP_NUM_THREADS where that is set)
-alone="test_planner_targets test_failures test_output test_measured_runs"
+alone="test_planner_targets test_failures test_output"
 mkdir -p "$out/log"
 
 # Sets p, f and s from a test's exit status and its log. A status that the closing line does not explain is a failure.
@@ -139,8 +139,8 @@ echo "built in $SECONDS s"
 } | run_all "$jobs"
 timed=$(grep -wE "${alone// /|}" <<<"$scripts" | sed 's/.*/& bash test\/&.sh/')
 run_all 1 <<<"$timed"
-disturbed=$(while read -r name command; do read -r _ f _ <"$out/log/$name.count" && [ "$f" -eq 0 ] || echo "$name $command"; done <<<"$timed")
-if [ -n "${disturbed// /}" ] && [ -n "$timed" ]; then
+disturbed=$(while read -r name command && [ -n "$name" ]; do read -r _ f _ <"$out/log/$name.count" && [ "$f" -eq 0 ] || echo "$name $command"; done <<<"$timed")
+if [ -n "$disturbed" ]; then
     echo "once more, since other work on this machine disturbs what they measure:"
     run_all 1 <<<"$disturbed"
 fi

@@ -37,12 +37,13 @@ has() {
 start_of() {
     case $1 in
         cpu) say "make train_gpt2 prepare_data DYNAPIPE=1"
-            say "./prepare_data --out data/mine mine.jsonl"
-            say "mpirun -np 2 ./train_gpt2 --stages 2 --train-data data/mine/train.bin --val-data data/mine/val.bin" ;;
+            say "./prepare_data --tokenizer gpt2 --vocab vocab.json --merges merges.txt --out data/mine mine.jsonl"
+            say "mpirun -np 2 ./train_gpt2 --stages 2 --model gpt2_124M.bin --train-data data/mine/train.bin --val-data data/mine/val.bin" ;;
         cuda) say "make train_gpt2cu prepare_data DYNAPIPE=1"
-            say "./prepare_data --out data/mine mine.jsonl"
-            say "mpirun -np 2 ./train_gpt2cu --stages 2 -i data/mine/train.bin -j data/mine/val.bin" ;;
-        llama3) start_of cuda | sed 's/gpt2/llama3/g' ;;
+            say "./prepare_data --tokenizer gpt2 --vocab vocab.json --merges merges.txt --out data/mine mine.jsonl"
+            say "mpirun -np 2 ./train_gpt2cu --stages 2 -e gpt2_124M_bf16.bin -i data/mine/train.bin -j data/mine/val.bin" ;;
+        llama3) say "make train_llama3cu DYNAPIPE=1"
+            say "mpirun -np 2 ./train_llama3cu --stages 2 -e MODEL.bin -i TRAIN.bin -j VAL.bin    (llm.c's token files)" ;;
     esac
 }
 # The edits of its file: function|where|piece of code|lines or what replaces the piece|why. where: above the function, first in
@@ -125,6 +126,7 @@ work_out() {
         [ -z "$(tail -c1 "$tree/$file")" ] && no_newline='' || no_newline=1
         table=$(edits_of "$family") file=$file no_newline=$no_newline report=$work/report awk -f "$edits_awk" "$tree/$file" >"$work/b/$file" || exit 2
     done <<<"$tasks"
+    awk '!seen[$0]++' "$work/report" >"$work/once" && mv "$work/once" "$work/report"  # (two rows may find the same text)
     (cd "$work" && diff -u -r a b) | sed 's/^\(---\|+++\) \([ab][^\t]*\)\t.*/\1 \2/; /^diff /d' >"$work/patch"
 }
 print_report() {  # word for what is to be added; sets num_add, num_open
@@ -196,7 +198,7 @@ install() {
     fi
     [ "$num_open" -eq 0 ] || { say "$num_open places were not found ---> put these lines there by hand; --check knows them afterwards"; exit 1; }
     while read -r family file; do start_of "$family" | sed 's/^/then: /'; done <<<"$tasks"
-    say 'mine.jsonl has a line {"task": "name", "inputs": "text", "targets": "text"} for each sample; ./prepare_data --help: other tokenizers'
+    say 'mine.jsonl has a line {"task": "name", "inputs": "text", "targets": "text"} for each sample. vocab.json, merges.txt: GPT-2'"'"'s, from its page at Hugging Face; the model file: llm.c'"'"'s README'
 }
 
 # All of it, or nothing.
@@ -222,7 +224,7 @@ remove() {
     done)
     [ -z "$left" ] || { printf '%s\n' "$left" >&2; die 1 "these lines name the plugin and are not as install.sh put them" "take them out by hand, then again"; }
     for patch in "$work"/tree/*; do [ ! -e "$patch" ] || cmp -s "$patch" "$tree/${patch##*/}" || { cat "$patch" >"$tree/${patch##*/}" && say "lines out of: ${patch##*/}"; }; done
-    if [ -e "$tree/dynapipe_plugin" ] || [ -L "$tree/dynapipe_plugin" ] || [ -d "$state" ]; then remove_folder; else say "nothing of the plugin's was there to be removed"; fi
+    if [ -e "$tree/dynapipe_plugin" ] || [ -L "$tree/dynapipe_plugin" ] || [ -d "$state" ]; then remove_folder; else recognise && say "nothing of the plugin's was there to be removed"; fi
 }
 
 command='' apply='' link='' tree=''

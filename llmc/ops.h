@@ -54,11 +54,6 @@ int ops_num_threads(const OpsContext* ops);          // 1 on a GPU
 void* ops_stream(const OpsContext* ops);             // cudaStream_t of all operations; NULL on a CPU
 const char* ops_device_name(const OpsContext* ops);  // "NVIDIA H200"; "cpu"
 double ops_peak_flops(const OpsContext* ops);  // FLOP/s of its products in this build; 0: unknown, as on CPUs
-#ifdef LLMC_CUDA
-// From now on logs a line for each distinct matrix product with its cuBLASLt algorithm. Appends to the
-// file; "1": standard output.
-void ops_log_kernels(OpsContext* ops, const char* path);
-#endif
 
 // --- memory, order -----------------------------------------------------------------------------------------
 // Zeroed device memory; on failure the program ends with a message that includes `what`.

@@ -4,7 +4,7 @@ t5_bucket.h -- T5's relative positions in buckets (Raffel et al. 2020, section 2
 A distance j - i (key minus query) of less than num_buckets / 2 has its own bucket; larger ones share buckets
 that grow logarithmically up to max_distance; beyond it is the last bucket. Bidirectional: half the buckets
 are for j > i; otherwise these count as distance 0. As in Hugging Face's _relative_position_bucket. The host
-converts the logarithm to integer thresholds once, so nothing depends on logf. test_ops_attention.c compares
+converts the logarithm to integer thresholds once, so nothing depends on logf. test_t5_bucket.c compares
 it with the formula.
 */
 #pragma once

@@ -90,19 +90,3 @@ void gpt2_golden_params(Model* model) {
         }
     }
 }
-
-double gpt2_golden_worst_error(const Model* model, const float* values, const float* whole) {
-    double worst = 0.0;
-    for (int i = 0; i < model->num_slices; i++) {
-        const TensorSlice* slice = &model->slices[i];
-        double largest = 0.0, difference = 0.0;
-        for (int64_t j = 0; j < slice->num_values; j++) {
-            double a = values[slice->offset + j], b = whole[slice->file_offset + j];
-            largest = fmax(largest, fabs(b));
-            difference = isfinite(a) ? fmax(difference, fabs(a - b)) : INFINITY;
-        }
-        double error = difference == 0.0 ? 0.0 : difference / largest;
-        if (!(error <= worst)) { worst = error; }
-    }
-    return worst;
-}

@@ -22,7 +22,3 @@ void gpt2_golden_params(Model* model);
 
 // Uniform in [-1, 1): the values that goldens' parameters are made of, by their index in the checkpoint.
 float gpt2_golden_value(int64_t idx);
-
-// Largest |a - b| over largest |b|, tensor by tensor; the worst of them. `values` lies as
-// model->params, `whole` as a checkpoint.
-double gpt2_golden_worst_error(const Model* model, const float* values, const float* whole);

@@ -70,7 +70,9 @@ train() {  # name, ranks, options...
 for ranks in 1x1 2x1 1x2 2x2; do train "$ranks" $((${ranks%x*} * ${ranks#*x})) --stages "${ranks%x*}" -n 3; done
 EMU_SEED=7 train other-order 4 --stages 4 -r 0
 train staged 2 --stages 2 --transport mpi
-train pieces 2 --stages 2 --placement interleaved
+train pieces 2 --stages 2 --placement interleaved --head whole
+train rows 2 --stages 2 --placement vee --head rows
+train rows-replicas 4 --stages 2 --head rows
 train recompute 2 --stages 2 --stage-split 2,2 --recompute full --debug dump-plan="$work/recompute.plan"
 # shellcheck disable=SC2086
 "$work/one_by_one" "$work/data/train.bin" "$tree/model.bin" 128 600 6 1e-3 $gradients >"$work/plain.log" 2>"$work/plain.txt"
@@ -157,13 +159,13 @@ forked fused_classifier "made 0 calls of fused_classifier()"
 forked layernorm_backward "made 0 calls of layernorm_backward()"
 forked head_forward "made 0 calls of matmul_forward_cublaslt() with the head's weights"
 forked head_backward "made 0 calls of matmul_backward() with the head's weights"
-forked positions "by gpt2_validate() on the whole model"
+forked positions "loss by gpt2_validate() is"
 forked order "is not at that tensor of fill_in_parameter_sizes()"
 forked total "do not add up to num_parameters"
 sed -i 's/ \*gatew;/ *gatew, *more;/' "$work/fork/train_gpt2.cu"
 # shellcheck disable=SC2086
 g++ -std=gnu++20 -DCUDA_EMU -w -isystem "$include" -I. -include test/cuda_emu/cuda_emu.h -DDYNAPIPE $mpi -x c++ -fsyntax-only "$work/fork/train_gpt2.cu" 2>&1 |
-    grep -q "error.*ParameterTensors has other tensors than NUM_PARAMETER_TENSORS says"
+    grep -q "error.*ParameterTensors has other tensors than NUM_PARAMETER_TENSORS"
 ok $? "a tensor that is not in NUM_PARAMETER_TENSORS: does not compile, in words"
 trainer=$work/with/trainer
 

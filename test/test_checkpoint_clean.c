@@ -6,7 +6,7 @@
 #include "../llmc/llmc_error.h"
 #include "../llmc/checkpoint.h"
 #include "../util/checkpoint_files.h"
-#include "../trainer/checkpoint_timed.h"
+#include "../trainer/logger.h"
 #include "test.h"
 
 static char directory[] = "/tmp/test_checkpoint_clean_XXXXXX";
@@ -157,6 +157,25 @@ static void names_of_a_folder_count(void) {
     CHECK(unlink(from) == 0);
 }
 
+// The newest and multiples stay, as do later steps of an earlier run: what was just saved is never what goes.
+static void newest_and_multiples_are_kept(void) {
+    static const char* const late[] = {"DONE_00000999", "model_00000999.bin"};
+    CHECK_EQ(checkpoint_find_latest("/nowhere/at/all"), -1);
+    make(late, 2);
+    for (int step = 10; step <= 120; step += 10) { CHECK(llmc_ok(checkpoint_mark_done(directory, step))); }
+    CHECK_EQ(checkpoint_find_latest(directory), 999);
+    checkpoint_prune(directory, 120, 0, 50);
+    CHECK(checkpoint_has_done(directory, 10));
+    checkpoint_prune(directory, 120, 3, 50);
+    for (int step = 10; step <= 120; step += 10) {
+        CHECK_EQ(checkpoint_has_done(directory, step), step >= 100 || step % 50 == 0);
+    }
+    CHECK_EQ(count_there(late, 2), 2);
+    checkpoint_unmark(directory, 999);  // about to be written anew
+    CHECK_EQ(checkpoint_find_latest(directory), 120);
+    CHECK_EQ(checkpoint_remove_others(directory, -1), 4);
+}
+
 // --- by the clock ------------------------------------------------------------------------------------------
 
 // As the trainer does: what was said before is what the next piece of the run knows.
@@ -245,6 +264,7 @@ int main(void) {
     RUN(an_earlier_runs_checkpoints_go);
     RUN(steps_before_are_found);
     RUN(names_of_a_folder_count);
+    RUN(newest_and_multiples_are_kept);
     RUN(pieces_of_a_run_forget_what_the_last_one_saved);
     RUN(a_multiple_is_kept);
     RUN(other_settings_have_no_such_line);

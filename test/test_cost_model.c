@@ -1,6 +1,5 @@
 // test_cost_model.c -- costs of jobs, ranks and machines: formulas, tables, shares, analytic estimates.
 #include "../dynapipe_plugin/plan/bound.h"
-#include "../dynapipe_plugin/plan/cost_file.h"
 #include "../dynapipe_plugin/plan/cost_model.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/types.h"
@@ -41,6 +40,7 @@ static MbShape random_shape(Rng* rng) {
     MbShape shape;
     for (int f = 0; f < FEATURE_COUNT; f++) {
         *field_of(&shape, f) = rng_between(rng, 0, rng_below(rng, 4) ? 3000 : 100000000);
+        if (rng_below(rng, 20) == 0) { *field_of(&shape, f) <<= 30; }  // costs saturate
     }
     return shape;
 }
@@ -66,8 +66,8 @@ static void formula_has_the_documented_value(void) {
     CHECK_NEAR(cost_formula_value(&f, &(MbShape){.enc_tokens = 51}), 11, 1e-9);
 }
 
-// A larger shape never costs less; all costs at once are the same numbers as one by one; none is negative.
-static void costs_are_monotone_and_consistent(void) {
+// A larger shape never costs less; nothing is negative.
+static void costs_are_monotone(void) {
     Rng rng = rng_seed(seed);
     for (int round = 0; round < 300; round++) {
         CostJobs jobs[4], more[4];
@@ -88,13 +88,8 @@ static void costs_are_monotone_and_consistent(void) {
         cost_stages(more, &model, stages, P, mode, &larger);
         for (int32_t s = 0; s < P; s++) {
             for (int kind = 0; kind < JOB_COUNT; kind++) {
-                CHECK_EQ(jobs[s].job_ns[kind], cost_job_ns(&model, &stages[s], (JobKind)kind, mode, &shape));
                 CHECK(jobs[s].job_ns[kind] >= 0 && jobs[s].job_ns[kind] <= more[s].job_ns[kind]);
             }
-            CHECK_EQ(jobs[s].stored_bytes, cost_stored_bytes(&model, &stages[s], mode, &shape));
-            CHECK_EQ(jobs[s].forward_bytes, cost_forward_bytes(&model, &stages[s], mode, &shape));
-            CHECK_EQ(jobs[s].boundary_bytes, cost_boundary_bytes(&model, &stages[s], &shape));
-            CHECK_EQ(jobs[s].scratch_bytes, cost_scratch_bytes(&model, &stages[s], &shape));
             CHECK(jobs[s].stored_bytes <= more[s].stored_bytes &&
                   jobs[s].forward_bytes <= more[s].forward_bytes);
             CHECK(jobs[s].boundary_bytes <= more[s].boundary_bytes &&
@@ -102,38 +97,6 @@ static void costs_are_monotone_and_consistent(void) {
             if (mode == RECOMPUTE_NONE) { CHECK_EQ(jobs[s].job_ns[JOB_R] + jobs[s].forward_bytes, 0); }
         }
         CHECK_EQ(jobs[P - 1].boundary_bytes, 0);
-    }
-}
-
-// Cutting the layers differently moves cost between stages but neither makes nor loses any (but for
-// rounding).
-static void stages_add_up_to_the_model(void) {
-    Rng rng = rng_seed(seed + 1);
-    for (int round = 0; round < 100; round++) {
-        PlanRequest request = {.P = rng_between(&rng, 1, 5)};
-        linear_cost_model(&model, &rng, 5, 3);
-        equal_stages(&request, 8);
-        LayerRange all = {0, 8};
-        CostStage whole = cost_stage_make(&model, &all, 0, 1);
-        MbShape shape = random_shape(&rng);
-        int64_t sum_ns = 0, sum_bytes = 0;
-        for (int32_t s = 0; s < request.P; s++) {
-            CostStage stage = cost_stage_make(&model, &request.placement.chunks[s], s, request.P);
-            sum_ns += cost_job_ns(&model, &stage, JOB_B, RECOMPUTE_NONE, &shape);
-            sum_bytes += cost_state_bytes(&model, &stage);
-            CHECK_EQ(stage.has_dec_embedding,
-                     s > 0 && stage.layers.layer_begin <= 5 && stage.layers.layer_end > 5);
-            // what more than one stage has
-            if (stage.has_dec_embedding) { sum_bytes -= model.part_state_bytes[PART_EMBEDDING]; }
-            if (stage.has_dec_embedding && stage.has_head) { sum_bytes += model.tied_head_state_bytes; }
-            if (s > 0 && stage.layers.layer_begin < 5) { sum_bytes -= model.part_state_bytes[ONCE_ENC]; }
-            if (stage.layers.layer_begin > 5 && stage.layers.layer_begin < 8) {
-                sum_bytes -= model.part_state_bytes[ONCE_DEC];
-            }
-        }
-        if (request.P > 1) { sum_bytes -= model.tied_head_state_bytes; }
-        CHECK_NEAR(sum_ns, cost_job_ns(&model, &whole, JOB_B, RECOMPUTE_NONE, &shape), 5);
-        CHECK_EQ(sum_bytes, cost_state_bytes(&model, &whole));
     }
 }
 
@@ -158,33 +121,6 @@ static void huge_costs_saturate(void) {
     CHECK_EQ(cost_transfer_ns(&model, INT64_MAX), COST_LIMIT);
     model.comm_bytes_per_ns = 0;
     CHECK_EQ(cost_transfer_ns(&model, 1000), 0);
-    model.update_ns_per_byte = 0;
-    CHECK_EQ(cost_reduce_ns(&model, &stage, 1), 0);  // one rank: nobody to reduce with
-}
-
-// Behind a stage's last job: tied gradients between first and last stage, a ring over replicas; and the
-// update.
-static void tail_has_the_documented_value(void) {
-    memset(&model, 0, sizeof model);
-    model.num_enc_layers = 4;
-    model.part_param_bytes[PART_ENC_LAYER] = 1000;
-    model.part_param_bytes[PART_EMBEDDING] = 500;
-    model.reduce_bytes_per_ns = 2;
-    model.update_ns_per_byte = 3;
-    model.tied_param_bytes = 400;
-    model.part_state_bytes[PART_EMBEDDING] = model.part_state_bytes[PART_HEAD] = 1600;
-    model.part_param_bytes[PART_HEAD] = 400;
-    model.tied_head_state_bytes = 1600;
-    LayerRange first = {0, 2}, middle = {2, 3}, all = {0, 4};
-    CostStage stages[] = {cost_stage_make(&model, &first, 0, 3), cost_stage_make(&model, &middle, 1, 3),
-                          cost_stage_make(&model, &all, 0, 1)};
-    CHECK_EQ(cost_reduce_ns(&model, &stages[0], 1), 2 * 400 / 2);
-    CHECK_EQ(cost_reduce_ns(&model, &stages[0], 4), 2 * 400 / 2 + 2500 * 2 * 3 / 4 / 2);
-    CHECK_EQ(cost_reduce_ns(&model, &stages[1], 2), 1000 * 2 / 2 / 2);
-    CHECK_EQ(cost_reduce_ns(&model, &stages[2], 1), 0);  // first and last at once: nothing is tied
-    CHECK_EQ(cost_update_ns(&model, &stages[0], 1), 2500 * 3);
-    CHECK_EQ(cost_update_ns(&model, &stages[1], 1.5), 1500 * 3);
-    CHECK_EQ(cost_update_ns(&model, &stages[2], 1), 4500 * 3);
 }
 
 // Three copies of T5's embedding at most: of the first stage, where the decoder begins, and of a tied head;
@@ -203,154 +139,115 @@ static void copies_of_the_embedding_are_exchanged(void) {
     model.tied_param_bytes = 400;
     model.tied_stack_bytes = 20;
     for (int tied = 0; tied < 2; tied++) {
-        int64_t once = tied ? 400 : 0;  // there and back at 2 bytes per ns
+        int64_t once = tied ? 400 : 0, untied = 400 - once;  // there and back at 2 bytes per ns
         model.part_param_bytes[PART_HEAD] = 450;
         model.part_state_bytes[PART_HEAD] = 1800;
         model.tied_head_state_bytes = tied ? 1600 : 0;
         const struct {
-            LayerRange layers;
-            int32_t s, P;
-            int64_t tied_ns, param_bytes, state_bytes;
+            int32_t P, cuts[5];
+            struct {
+                int64_t tied_ns, param_bytes, state_bytes;
+            } ranks[4];
         } cases[] = {
-            {{0, 2}, 0, 3, 400 + 20, 400 + 2 * 1000 + 20, 1600},
-            {{2, 4}, 1, 3, 400 + 20 + 20, 400 + 1000 + 2000 + 20 + 20 + 7, 1600},
-            {{4, 6}, 2, 3, once + 20, 450 + 2 * 2000 + 20, 1800},
-            {{6, 6}, 3, 4, once, 450, 1800},
-            {{3, 6}, 1, 2, 400, 3 * 2000 + 20 + 450 + (tied ? 0 : 400), 1800 + (tied ? 0 : 1600)},
-            {{0, 3}, 0, 2, 400, 400 + 3 * 1000 + 20 + 7, 1600},
-            {{0, 4}, 0, 2, once + 20, 400 + 3 * 1000 + 2000 + 20 + 20 + 7, 1600},
-            {{4, 5}, 1, 3, 20, 2000 + 20, 0},
-            {{0, 6}, 0, 1, 0, 3 * 3000 + 47 + 450 + (tied ? 0 : 400), 1800 + (tied ? 0 : 1600)},
+            {1, {0, 6}, {{0, 9497 + untied, 1800 + 4 * untied}}},
+            {2, {0, 3, 6}, {{400, 3427, 1600}, {400, 6470 + untied, 1800 + 4 * untied}}},
+            {3, {0, 2, 4, 6}, {{420, 2420, 1600}, {440, 3447, 1600}, {once + 20, 4470, 1800}}},
+            {4, {0, 2, 4, 6, 6}, {{420, 2420, 1600}, {440, 3447, 1600}, {20, 4020, 0}, {once, 450, 1800}}},
         };
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-            CostStage stage = cost_stage_make(&model, &cases[i].layers, cases[i].s, cases[i].P);
-            CHECK_EQ(cost_update_ns(&model, &stage, 1), 3 * cases[i].param_bytes);
-            CHECK_EQ(cost_reduce_ns(&model, &stage, 1), cases[i].tied_ns);
-            CHECK_EQ(cost_reduce_ns(&model, &stage, 2), cases[i].tied_ns + (cases[i].param_bytes + 1) / 2);
-            CHECK_EQ(cost_state_bytes(&model, &stage), cases[i].state_bytes);
-        }
-    }
-}
-
-static void text_round_trips(void) {
-    Rng rng = rng_seed(seed + 3);
-    for (int round = 0; round < 60; round++) {
-        random_cost_model(&model, &rng, rng_between(&rng, 1, 9), rng_between(&rng, 0, 9));
-        model.parts[RECOMPUTE_FULL][PART_HEAD].offered = rng_below(&rng, 2);
-        char* text = text_of(&model, "gpt2 C 8");
-        CHECK_OK(cost_model_parse(&other, text, "costs", "gpt2 C 8"));
-        char* again = text_of(&other, "gpt2 C 8");
-        CHECK(strcmp(text, again) == 0);
-        CHECK_EQ(cost_mode_offered(&other, RECOMPUTE_FULL), model.parts[RECOMPUTE_FULL][PART_HEAD].offered);
-        size_t rest = offsetof(CostModel, stage_stored_bytes);  // all that is not by part
-        CHECK_EQ(memcmp((char*)&other + rest, (char*)&model + rest, sizeof model - rest), 0);
-        for (int k = 0; k < 20; k++) {  // to the last bit
-            MbShape shape = random_shape(&rng);
-            for (int part = 0; part < PART_COUNT; part++) {
-                double a = cost_formula_value(&model.parts[0][part].time_ns[JOB_F], &shape);
-                CHECK(a == cost_formula_value(&other.parts[0][part].time_ns[JOB_F], &shape));
+            LayerRange layers[4];
+            Placement placement = {0};
+            CostRank ranks[4];
+            for (int32_t s = 0; s < cases[i].P; s++) {
+                layers[s] = (LayerRange){cases[i].cuts[s], cases[i].cuts[s + 1]};
+            }
+            placement_linear(&placement, layers, cases[i].P);
+            cost_ranks_make(ranks, &model, &placement, cases[i].P);
+            for (int32_t s = 0; s < cases[i].P; s++) {
+                int64_t params = cases[i].ranks[s].param_bytes, tied_ns = cases[i].ranks[s].tied_ns;
+                CHECK_EQ(cost_rank_update_ns(&model, &ranks[s], 1), 3 * params);
+                CHECK_EQ(cost_rank_reduce_ns(&model, &ranks[s], 1), tied_ns);
+                CHECK_EQ(cost_rank_reduce_ns(&model, &ranks[s], 2), tied_ns + (params + 1) / 2);
+                CHECK_EQ(cost_rank_state_bytes(&model, &ranks[s]), cases[i].ranks[s].state_bytes);
             }
         }
-        free(text);
-        free(again);
     }
 }
 
-static void files_are_saved_and_bound_to_a_model(void) {
-    Rng rng = rng_seed(seed + 4);
+// The text says the same again, to the last bit, ranks included; a file belongs to one model; a broken model
+// is not written.
+static void files_keep_everything(void) {
+    Rng rng = rng_seed(seed + 3);
     char path[] = "/tmp/test_cost_model_XXXXXX";
     close(mkstemp(path));
-    random_cost_model(&model, &rng, 4, 0);
-    CHECK_OK(cost_model_save(&model, path, "gpt2 C 64 NH 2 V 300 threads 1"));
-    CHECK_OK(cost_model_load(&other, path, "gpt2 C 64 NH 2 V 300 threads 1"));
-    CHECK_OK(cost_model_load(&other, path, NULL));
-    CHECK_EQ(memcmp(&model.boundary_bytes, &other.boundary_bytes, sizeof model.boundary_bytes), 0);
-    CHECK_FAILS(cost_model_load(&other, path, "gpt2 C 128"), STATUS_MISMATCH, "./profile_costs");
-    CHECK_FAILS(cost_model_load(&other, "/no/such/file", NULL), STATUS_IO, "/no/such/file");
-    model.comm_latency_ns = NAN;
-    CHECK_FAILS(cost_model_save(&model, path, "x"), STATUS_BAD_FORMAT, "comm latency_ns");
-    unlink(path);
-}
-
-// What is said of each rank comes back to the last bit; who reads the costs alone need not know.
-static void files_keep_what_ranks_differ_in(void) {
-    Rng rng = rng_seed(seed + 6);
-    char path[] = "/tmp/test_cost_model_XXXXXX";
-    close(mkstemp(path));
-    random_cost_model(&model, &rng, 4, 0);
-    for (int32_t n = 0; n < 20; n++) {
+    for (int32_t round = 0; round < 60; round++) {
         MachineRank ranks[20];
-        for (int32_t r = 0; r < n; r++) {
+        int32_t num_ranks = round % 20;
+        random_cost_model(&model, &rng, rng_between(&rng, 1, 9), rng_between(&rng, 0, 9));
+        model.parts[RECOMPUTE_FULL][PART_HEAD].offered = rng_below(&rng, 2);
+        for (int32_t r = 0; r < num_ranks; r++) {
             ranks[r] = (MachineRank){.memory_limit_bytes = rng_below(&rng, 1000)};
             for (int k = 0; k < JOB_COUNT; k++) { ranks[r].slow[k] = 0.5 + rng_below(&rng, 1000) / 997.0; }
             ranks[r].link_latency_ns = rng_below(&rng, 1000) / 7.0;
             ranks[r].link_bytes_per_ns = rng_below(&rng, 1000) / 7.0;
         }
-        Machine machine = {.num_ranks = n, .ranks = ranks}, back;
-        CHECK_OK(cost_file_save(&model, &machine, path, "x"));
-        CHECK_OK(cost_file_load(&other, &back, path, "x"));
-        CHECK_EQ(back.num_ranks, n);
-        CHECK_EQ(machine_hash(&back), machine_hash(&machine));
+        Machine on = {.num_ranks = num_ranks, .ranks = ranks}, back;
+        CHECK_OK(cost_file_save(&model, &on, path, "gpt2 C 8"));
+        CHECK_OK(cost_file_load(&other, &back, path, "gpt2 C 8"));
+        CHECK(machine_hash(&back) == machine_hash(&on));
         free((void*)back.ranks);
-        CHECK_OK(cost_model_load(&other, path, "x"));
-        char *text = text_of(&model, "x"), *again = text_of(&other, "x");
+        char *text = text_of(&model, "gpt2 C 8"), *again = text_of(&other, "gpt2 C 8");
         CHECK(strcmp(text, again) == 0);
+        CHECK_EQ(cost_mode_offered(&other, RECOMPUTE_FULL), model.parts[RECOMPUTE_FULL][PART_HEAD].offered);
+        size_t rest = offsetof(CostModel, stage_stored_bytes);  // all that is not by part
+        CHECK_EQ(memcmp((char*)&other + rest, (char*)&model + rest, sizeof model - rest), 0);
         free(text);
         free(again);
     }
+    CHECK_OK(cost_file_load(&other, NULL, path, NULL));
+    CHECK_FAILS(cost_file_load(&other, NULL, path, "gpt2 C 128"), STATUS_MISMATCH, "./profile_costs");
+    CHECK_FAILS(cost_file_load(&other, NULL, "/no/such/file", NULL), STATUS_IO, "/no/such/file");
+    const MachineRank stands_still = {.slow = {1, 0, 1, 1}};
+    const Machine one = {.num_ranks = 1, .ranks = &stands_still};
+    CHECK_FAILS(cost_file_save(&model, &one, path, NULL), STATUS_OUT_OF_RANGE, "0 times as long for B");
+    model.comm_latency_ns = NAN;
+    CHECK_FAILS(cost_file_save(&model, NULL, path, "x"), STATUS_BAD_FORMAT, "comm latency_ns");
     unlink(path);
 }
 
-// One edit of a good text each; the message names file, line and field, or what is missing.
+// One edit of a good text each; the message names file and line, and what was expected.
 static void broken_texts_are_refused(void) {
     static const struct {
         const char *from, *to, *words;
     } edits[] = {
-        {"dynapipe-costs 4", "dynapipe-costs 2", "costs:1:2: \"2\""},
-        {"layers 2 0", "layers 2 0\nmeasured interface 0", "expected ranks"},
-        {"layers 2 0", "layers 2 0\nrank 1 slow", "ranks in order, from 0 on"},
-        {"layers 2 0", "layers 2 0\nrank 0 slow F 1 B 1 W 1 R 1 memory 0", "expected link"},
-        {"signature toy", "# signature", "no line \"signature"},
+        {"dynapipe-costs 4", "dynapipe-costs 2", "costs:1: expected 4, found '2'"},
+        {"layers 2 0", "measured interface 1\nlayers 2 0", "expected ranks"},
+        {"recompute none", "rank 1 slow\nrecompute none", "'1' is not a number in 0 ... 0"},
+        {"recompute none", "rank 0 slow F 1 B 1 W 1 R 1 memory 0\nrecompute none", "expected link"},
+        {"signature toy", "sign toy", "costs:2: expected signature"},
         {"layers 2 0", "layers 0 0", "layers: 0 and 0"},
-        {"layers 2 0", "layers 2000 0", "costs:3:2"},
-        {"layers 2 0", "layers 2 0 1", "costs:3:4: \"1\" ---> expected the end of the line"},
-        {"layers 2 0", "layers 2.5 0", "whole number"},
-        {"comm latency_ns ", "comm latency_ns 0x", "costs:4:3"},
+        {"layers 2 0", "layers 2 0 1", "costs:3: expected end of line, found '1'"},
+        {"layers 2 0", "layers 2.5 0", "'2.5' is not a number"},
+        {"comm latency_ns ", "comm latency_ns 0x", "costs:4: latency_ns: "},
         {"comm latency_ns ", "comm latency_ns -", "comm latency_ns is -"},
-        {"reduce bytes_per_ns", "reduce bytes", "expected bytes_per_ns"},
-        {"state embedding bytes", "state sofa bytes", "expected embedding, enc_layer"},
-        {"recompute full job", "recompute full inside", "is not a job of its own"},
-        {"recompute none inside", "recompute none job", "... R"},
-        {"recompute none inside", "recompute none inside\nrecompute none inside", "given before"},
-        {"mode none time F const", "mode none time F konst", "expected const"},
+        {"state embedding bytes", "state sofa bytes", "expected embedding"},
+        {"recompute full job", "recompute full inside", "expected stored, found 'time'"},
         {"mode none time F const ", "mode none time F const nan", "a finite decimal number"},
         {"mode none time F const ", "mode none time F const 1e999", "a finite decimal number"},
-        {"part enc_layer mode none stored", "part enc_layer mode full stored", "given before"},
-        {"part enc_layer mode none time F", "# ", "no line \"enc_layer ... F\""},
-        {"enc_tokens 1:7\n", "enc_tokens 1:\n", "a finite decimal number"},
-        {"enc_tokens 1:7\n", "enc_tokens\n", "a knot x:y"},
+        {"part enc_layer mode none stored", "part enc_layer mode full stored", "expected none"},
+        {"enc_tokens 1:7\n", "enc_tokens\n", "'' is not a finite decimal number"},
         {"enc_tokens 1:7\n", "enc_tokens 1:7 enc_tokens 1:7\n", "every feature once"},
         {"enc_tokens 1:7\n", "enc_tokens 5:7 4:8\n", "do not ascend"},
-        {"enc_tokens 1:7\n", "enc_tokens 5:7 6:3\n", "do not ascend"},
         {"enc_tokens 1:7\n", "enc_tokens 0:7\n", "beyond 0"},
         {"enc_tokens 1:7\n", "enc_tokens 1:-7\n", "finite numbers, 0 to"},
         {"enc_tokens 1:7\n", "tokens 1:7\n", "a feature: seqs"},
-        {"boundary const", "border const", "expected signature"},
-        {"\nend\n", "\n", "no line \"end\""},
-        {"\nend\n", "\nend\nlayers 2 0\n", "nothing after end"},
+        {"\nend\n", "\nend\nlayers 2 0\n", "expected the end of the file"},
     };
     Rng rng = rng_seed(seed + 5);
     linear_cost_model(&model, &rng, 2, 0);
-    model.parts[RECOMPUTE_NONE][PART_ENC_LAYER].time_ns[JOB_F] = (CostFormula){0};
     model.boundary_bytes = (CostFormula){.curves[FEATURE_ENC_TOKENS] = {1, {1}, {7}}};
     char* text = text_of(&model, "toy");
     CHECK_OK(cost_model_parse(&other, text, "costs", NULL));
-    const MachineRank stands_still = {.slow = {1, 0, 1, 1}};
-    const Machine machine = {.num_ranks = 1, .ranks = &stands_still};
-    char path[] = "/tmp/test_cost_model_XXXXXX";
-    close(mkstemp(path));
-    CHECK_FAILS(cost_file_save(&model, &machine, path, NULL), STATUS_OUT_OF_RANGE, "0 times as long for B");
-    unlink(path);
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         char* place = strstr(text, edits[i].from);
         CHECK(place != NULL);
@@ -390,27 +287,7 @@ static void damaged_texts_are_survived(void) {
 // --- cost table ------------------------------------------------------------------------------------------
 // the fast evaluation says what the formulas say, to the last bit.
 
-static CostModel model;
 static CostTable big_table;
-
-static int64_t random_count(Rng* rng) {
-    switch (rng_below(rng, 5)) {
-        case 0: return 0;
-        case 1: return rng_between(rng, 1, 200);
-        case 2: return (int64_t)rng_below(rng, 1u << 31) << 31;  // costs saturate
-        default: return rng_between(rng, 0, 5000000);
-    }
-}
-
-static MbShape cost_table_random_shape(Rng* rng) {
-    return (MbShape){.num_seqs = random_count(rng),
-                     .enc_tokens = random_count(rng),
-                     .enc_squares = random_count(rng),
-                     .dec_tokens = random_count(rng),
-                     .dec_squares = random_count(rng),
-                     .cross_products = random_count(rng),
-                     .supervised_tokens = random_count(rng)};
-}
 
 // Every second model is of lines, some have a mode that recomputes inside backward, some formulas are zero.
 static void random_model(Rng* rng, int32_t enc, int32_t dec) {
@@ -433,24 +310,17 @@ static void random_model(Rng* rng, int32_t enc, int32_t dec) {
 
 // By the formulas, one quantity of one chunk at a time.
 static int64_t quantity_of(const CostStage* stage, RecomputeMode mode, int quantity, const MbShape* shape) {
-    const CostFormula* whole = quantity == COST_STORED    ? &model.stage_stored_bytes
-                               : quantity == COST_FORWARD ? &model.stage_forward_bytes
-                                                          : NULL;
-    bool is_job = model.recompute_is_job[mode];
-    double sum = whole != NULL ? cost_formula_value(whole, shape) : 0;
-    int32_t count[PIECE_COUNT];
-    if (!is_job && (quantity == COST_FORWARD || quantity == (int)JOB_R)) { return 0; }
+    int32_t count[PIECE_COUNT], bytes = quantity - COST_STORED;
+    double sum = 0;
+    if (!cost_mode_has(&model, mode, quantity)) { return 0; }
     cost_stage_parts(count, &model, stage);
+    if (bytes >= 0) { sum = cost_formula_value(cost_bytes_formula(&model, COST_BYTES_STAGE + bytes), shape); }
     for (int part = 0; part < PART_COUNT; part++) {
-        const CostPartMode* m = &model.parts[mode][part];
-        const CostFormula* formula = quantity == COST_STORED    ? &m->stored_bytes
-                                     : quantity == COST_FORWARD ? &m->forward_bytes
-                                                                : &m->time_ns[quantity];
+        const CostFormula* formula = cost_part_formula(&model, (int)mode, part, quantity);
         if (count[part] > 0) { sum += count[part] * cost_formula_value(formula, shape); }
     }
-    for (int i = 0; i < ONCE_COUNT && whole != NULL; i++) {
-        const CostFormula* once =
-            quantity == COST_STORED ? &model.once_stored_bytes[i] : &model.once_forward_bytes[i];
+    for (int i = 0; i < ONCE_COUNT && bytes >= 0; i++) {
+        const CostFormula* once = cost_bytes_formula(&model, COST_BYTES_ONCE + 2 * i + bytes);
         if (count[PART_COUNT + i] > 0) { sum += cost_formula_value(once, shape); }
     }
     return cost_round(sum);
@@ -508,7 +378,7 @@ static void jobs_are_those_of_the_formulas(void) {
         cost_table_init(&big_table, &model);
         for (int k = 0; k < 5; k++) {
             RecomputeMode mode = (RecomputeMode)rng_below(&rng, RECOMPUTE_COUNT);
-            MbShape shape = cost_table_random_shape(&rng);
+            MbShape shape = random_shape(&rng);
             CostParts parts;
             cost_parts(&parts, &big_table, mode, &shape);
             cost_jobs_of_stages(jobs, &model, stages, P, &parts);
@@ -523,67 +393,9 @@ static void jobs_are_those_of_the_formulas(void) {
     }
 }
 
-// Before rounding, too.
-static void parts_are_the_formulas_to_the_last_bit(void) {
-    Rng rng = rng_seed(seed + 3);
-    for (int round = 0; round < 1000; round++) {
-        random_model(&rng, 3, 3);
-        cost_table_init(&big_table, &model);
-        RecomputeMode mode = (RecomputeMode)rng_below(&rng, RECOMPUTE_COUNT);
-        MbShape shape = cost_table_random_shape(&rng);
-        CostParts parts;
-        cost_parts(&parts, &big_table, mode, &shape);
-        for (int part = 0; part < PART_COUNT; part++) {
-            const CostPartMode* m = &model.parts[mode][part];
-            for (int kind = 0; kind < JOB_COUNT; kind++) {
-                bool used = kind != JOB_R || model.recompute_is_job[mode];
-                CHECK(parts.part[part][kind] == (used ? cost_formula_value(&m->time_ns[kind], &shape) : 0));
-            }
-            CHECK(parts.part[part][COST_STORED] == cost_formula_value(&m->stored_bytes, &shape));
-        }
-        CHECK(parts.stage[COST_STORED] == cost_formula_value(&model.stage_stored_bytes, &shape));
-    }
-}
-
-// Parts are per layer: moving a layer between two stages needs no new evaluation.
-static void parts_serve_every_split(void) {
-    Rng rng = rng_seed(seed + 1);
-    for (int round = 0; round < 200; round++) {
-        random_model(&rng, 4, 4);
-        cost_table_init(&big_table, &model);
-        MbShape shape = cost_table_random_shape(&rng);
-        CostParts parts;
-        cost_parts(&parts, &big_table, RECOMPUTE_FULL, &shape);
-        for (int32_t cut = 1; cut < 8; cut++) {
-            LayerRange layers[2] = {{0, cut}, {cut, 8}};
-            for (int32_t s = 0; s < 2; s++) {
-                CostStage stage = cost_stage_make(&model, &layers[s], s, 2);
-                CostJobs jobs;
-                cost_jobs_of_stage(&jobs, &model, &stage, &parts);
-                check_jobs(&jobs, &stage, RECOMPUTE_FULL, &shape);
-            }
-        }
-    }
-}
-
-// A model without decoder layers has nothing of them, whatever its formulas say.
-static void absent_parts_cost_nothing(void) {
-    Rng rng = rng_seed(seed + 2);
-    random_cost_model(&model, &rng, 3, 0);
-    cost_table_init(&big_table, &model);
-    CostParts parts;
-    MbShape shape = {1, 100, 10000, 100, 10000, 10000, 50};
-    cost_parts(&parts, &big_table, RECOMPUTE_NONE, &shape);
-    for (int q = 0; q < COST_QUANTITIES; q++) { CHECK_EQ(parts.part[PART_DEC_LAYER][q], 0); }
-    CHECK(parts.part[PART_ENC_LAYER][JOB_F] > 0);
-    CHECK_EQ(parts.part[PART_ENC_LAYER][JOB_R] + parts.part[PART_ENC_LAYER][COST_FORWARD], 0);
-}
-
 // --- cost rank -------------------------------------------------------------------------------------------
 // what a rank has of any placement: every piece of the model somewhere, nothing twice on
 // a rank; and shares of the head, which together are the head.
-
-static CostModel cost_rank_model;
 
 // The same, tensor by tensor: what of the embedding's matrix and the head's a stage has, in 1 / 2^20 of it.
 typedef struct {
@@ -595,13 +407,11 @@ static Tensors tensors_of(const Placement* placement, int32_t s) {
     int32_t K = placement->num_chunks;
     for (int32_t k = 0; k < K; k++) {
         LayerRange layers = placement->chunks[k];
-        bool begins_dec = cost_rank_model.num_dec_layers > 0 &&
-                          layers.layer_begin <= cost_rank_model.num_enc_layers &&
-                          cost_rank_model.num_enc_layers < layers.layer_end;
+        bool begins_dec = model.num_dec_layers > 0 && layers.layer_begin <= model.num_enc_layers &&
+                          model.num_enc_layers < layers.layer_end;
         if (placement->stage_of[k] == s && (k == 0 || begins_dec)) { out.embedding = 1; }
     }
-    int32_t begin = placement->head_begin[s], end = placement->head_begin[s + 1],
-            Vp = cost_rank_model.head_vocab;
+    int32_t begin = placement->head_begin[s], end = placement->head_begin[s + 1], Vp = model.head_vocab;
     if (!placement_has_share(placement, s)) { return out; }
     out.matrix = (end - begin) / (double)HEAD_UNITS;
     if (Vp > 0) {
@@ -609,29 +419,29 @@ static Tensors tensors_of(const Placement* placement, int32_t s) {
         out.matrix = ((end == HEAD_UNITS ? Vp : to) - from) / (double)Vp;
     }
     if (placement->head == HEAD_BY_ROWS) { out.matrix = 1; }
-    if (cost_rank_model.head_is_tied && out.embedding > 0) { out.matrix = 0; }
+    if (model.head_is_tied && out.embedding > 0) { out.matrix = 0; }
     return out;
 }
 
 static double state_of(const Placement* placement, int32_t s) {
-    const int64_t* state = cost_rank_model.part_state_bytes;
+    const int64_t* state = model.part_state_bytes;
     Tensors tensors = tensors_of(placement, s);
-    double sum = tensors.embedding * (double)state[PART_EMBEDDING] +
-                 tensors.matrix * (double)cost_rank_model.head_state_bytes;
+    double sum =
+        tensors.embedding * (double)state[PART_EMBEDDING] + tensors.matrix * (double)model.head_state_bytes;
     bool has[PIECE_COUNT] = {false};
-    int32_t K = placement->num_chunks, enc = cost_rank_model.num_enc_layers;
+    int32_t K = placement->num_chunks, enc = model.num_enc_layers;
     for (int32_t k = 0; k < K; k++) {
         LayerRange layers = placement->chunks[k];
         if (placement->stage_of[k] != s) { continue; }
         for (int32_t l = layers.layer_begin; l < layers.layer_end; l++) {
             sum += (double)state[l < enc ? PART_ENC_LAYER : PART_DEC_LAYER];
             has[l < enc ? ONCE_ENC : ONCE_DEC] = true;
-            has[ONCE_ENC_END] |= l == enc - 1 && cost_rank_model.num_dec_layers > 0;
+            has[ONCE_ENC_END] |= l == enc - 1 && model.num_dec_layers > 0;
         }
         has[placement->head == HEAD_WHOLE ? PART_HEAD : ONCE_CHAIN_END] |= k == K - 1;
     }
     for (int piece = 0; piece < PIECE_COUNT; piece++) { sum += has[piece] ? (double)state[piece] : 0; }
-    if (has[PART_HEAD] && tensors.embedding > 0) { sum -= (double)cost_rank_model.tied_head_state_bytes; }
+    if (has[PART_HEAD] && tensors.embedding > 0) { sum -= (double)model.tied_head_state_bytes; }
     return sum;
 }
 
@@ -643,21 +453,16 @@ static void ranks_have_every_tensor_once(void) {
         int32_t dec = rng_below(&rng, 2) ? rng_between(&rng, 1, 2 * P) : 0;
         Placement placement;
         CostRank ranks[PLAN_MAX_STAGES];
-        random_cost_model(&cost_rank_model, &rng, enc, dec);
+        random_cost_model(&model, &rng, enc, dec);
         random_placement(&placement, &rng, P, enc + dec);
-        cost_ranks_make(ranks, &cost_rank_model, &placement, P);
+        cost_ranks_make(ranks, &model, &placement, P);
         num_shared += placement.head != HEAD_WHOLE;
         for (int32_t s = 0; s < P; s++) {
-            CHECK_NEAR(cost_rank_state_bytes(&cost_rank_model, &ranks[s]), state_of(&placement, s), 1);
+            CHECK_NEAR(cost_rank_state_bytes(&model, &ranks[s]), state_of(&placement, s), 1);
         }
         for (int32_t s = 0; s < P && placement_is_linear(&placement, P); s++) {
-            CostStage stage = cost_stage_make(&cost_rank_model, &placement.chunks[s], s, P);
-            CHECK_EQ(cost_state_bytes(&cost_rank_model, &stage),
-                     cost_rank_state_bytes(&cost_rank_model, &ranks[s]));
-            CHECK_EQ(cost_reduce_ns(&cost_rank_model, &stage, 3),
-                     cost_rank_reduce_ns(&cost_rank_model, &ranks[s], 3));
-            CHECK_EQ(cost_update_ns(&cost_rank_model, &stage, 1.5),
-                     cost_rank_update_ns(&cost_rank_model, &ranks[s], 1.5));
+            CostStage stage = cost_stage_make(&model, &placement.chunks[s], s, P);
+            CHECK_EQ(cost_state_bytes(&model, &stage), cost_rank_state_bytes(&model, &ranks[s]));
         }
     }
     CHECK(num_shared > 500);
@@ -666,13 +471,13 @@ static void ranks_have_every_tensor_once(void) {
 // Gradients of the embedding's matrix: who alone has it exchanges nothing, who has a part exchanges that
 // part.
 static void tied_gradients_are_exchanged(void) {
-    memset(&cost_rank_model, 0, sizeof cost_rank_model);
-    cost_rank_model.num_enc_layers = 4;
-    cost_rank_model.reduce_bytes_per_ns = 1;
-    cost_rank_model.tied_param_bytes = cost_rank_model.head_param_bytes = 1000;
-    cost_rank_model.head_state_bytes = cost_rank_model.tied_head_state_bytes = 4000;
-    cost_rank_model.part_state_bytes[PART_EMBEDDING] = cost_rank_model.part_state_bytes[PART_HEAD] = 4000;
-    cost_rank_model.head_is_tied = true;
+    memset(&model, 0, sizeof model);
+    model.num_enc_layers = 4;
+    model.reduce_bytes_per_ns = 1;
+    model.tied_param_bytes = model.head_param_bytes = 1000;
+    model.head_state_bytes = model.tied_head_state_bytes = 4000;
+    model.part_state_bytes[PART_EMBEDDING] = model.part_state_bytes[PART_HEAD] = 4000;
+    model.head_is_tied = true;
     const struct {
         Placement placement;
         int64_t tied[2];
@@ -700,23 +505,21 @@ static void tied_gradients_are_exchanged(void) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         CostRank ranks[2];
-        cost_ranks_make(ranks, &cost_rank_model, &cases[i].placement, 2);
+        cost_ranks_make(ranks, &model, &cases[i].placement, 2);
         for (int32_t s = 0; s < 2; s++) {
-            CHECK_EQ(cost_rank_reduce_ns(&cost_rank_model, &ranks[s], 1), 2 * cases[i].tied[s]);
+            CHECK_EQ(cost_rank_reduce_ns(&model, &ranks[s], 1), 2 * cases[i].tied[s]);
         }
     }
-    cost_rank_model.head_is_tied =
-        false;  // the head has a matrix of its own: by rows copies of it, by vocabulary none
-    cost_rank_model.tied_head_state_bytes = 0;
+    model.head_is_tied = false;  // the head has a matrix of its own: by rows copies of it, by vocabulary none
+    model.tied_head_state_bytes = 0;
     CostRank ranks[2];
-    cost_ranks_make(ranks, &cost_rank_model, &cases[3].placement, 2);
-    CHECK(cost_rank_reduce_ns(&cost_rank_model, &ranks[0], 1) == 2000 &&
-          cost_rank_reduce_ns(&cost_rank_model, &ranks[1], 1) == 2000);
-    cost_ranks_make(ranks, &cost_rank_model, &cases[2].placement, 2);
-    CHECK(cost_rank_reduce_ns(&cost_rank_model, &ranks[0], 1) == 0 &&
-          cost_rank_reduce_ns(&cost_rank_model, &ranks[1], 1) == 0);
-    CHECK_EQ(cost_rank_state_bytes(&cost_rank_model, &ranks[0]), 4000 + 1000);
-    CHECK_EQ(cost_rank_state_bytes(&cost_rank_model, &ranks[1]), 3000);
+    cost_ranks_make(ranks, &model, &cases[3].placement, 2);
+    CHECK(cost_rank_reduce_ns(&model, &ranks[0], 1) == 2000 &&
+          cost_rank_reduce_ns(&model, &ranks[1], 1) == 2000);
+    cost_ranks_make(ranks, &model, &cases[2].placement, 2);
+    CHECK(cost_rank_reduce_ns(&model, &ranks[0], 1) == 0 && cost_rank_reduce_ns(&model, &ranks[1], 1) == 0);
+    CHECK_EQ(cost_rank_state_bytes(&model, &ranks[0]), 4000 + 1000);
+    CHECK_EQ(cost_rank_state_bytes(&model, &ranks[1]), 3000);
 }
 
 // Shares of any sizes take what the whole head takes, and its constant once more for every share.
@@ -727,9 +530,9 @@ static void shares_are_the_head(void) {
         Placement placement;
         CostTable table;
         CostParts parts;
-        random_cost_model(&cost_rank_model, &rng, P, 0);
+        random_cost_model(&model, &rng, P, 0);
         do { random_placement(&placement, &rng, P, P); } while (placement.head == HEAD_WHOLE);
-        cost_table_init(&table, &cost_rank_model);
+        cost_table_init(&table, &model);
         MbShape shape = {.num_seqs = 1, .enc_tokens = rng_between(&rng, 1, 900)};
         shape.supervised_tokens = rng_between(&rng, 0, (int32_t)shape.enc_tokens);
         cost_parts(&parts, &table, RECOMPUTE_NONE, &shape);
@@ -739,7 +542,7 @@ static void shares_are_the_head(void) {
         bool by_rows = placement.head == HEAD_BY_ROWS;
         for (int32_t s = 0; s < P; s++) {
             CostJobs jobs;
-            cost_jobs_of_share(&jobs, &cost_rank_model, cost_share_of(&placement, s), &parts);
+            cost_jobs_of_share(&jobs, &model, cost_share_of(&placement, s), &parts);
             CHECK(placement_has_share(&placement, s) ||
                   (jobs.job_ns[JOB_F] == 0 && jobs.boundary_bytes == 0));
             CHECK(jobs.job_ns[JOB_B] == 0 && jobs.job_ns[JOB_R] == 0 && jobs.forward_bytes == 0);
@@ -764,22 +567,20 @@ static void shares_are_the_head(void) {
 static void transfers_pass_all_links_between(void) {
     MachineRank ranks[4] = {
         {.link_bytes_per_ns = 4}, {.link_bytes_per_ns = 1}, {.link_bytes_per_ns = 2}, {.slow = {1}}};
-    memset(&cost_rank_model, 0, sizeof cost_rank_model);
-    cost_rank_model.comm_bytes_per_ns = 8;
-    CHECK_EQ(machine_between_ns(ranks, &cost_rank_model, 2, 2, 800), 0);
-    CHECK_EQ(machine_between_ns(ranks, &cost_rank_model, 0, 1, 800), 200);
-    CHECK_EQ(machine_between_ns(ranks, &cost_rank_model, 0, 2, 800), 800);
-    CHECK_EQ(machine_between_ns(ranks, &cost_rank_model, 3, 0, 800), 800);
-    CHECK_EQ(machine_between_ns(ranks, &cost_rank_model, 3, 2, 800), 400);
-    CHECK_EQ(machine_between_ns(NULL, &cost_rank_model, 3, 0, 800), 100);
-    CHECK_EQ(machine_between_ns(NULL, &cost_rank_model, 3, 3, 800), 0);
+    memset(&model, 0, sizeof model);
+    model.comm_bytes_per_ns = 8;
+    CHECK_EQ(machine_between_ns(ranks, &model, 2, 2, 800), 0);
+    CHECK_EQ(machine_between_ns(ranks, &model, 0, 1, 800), 200);
+    CHECK_EQ(machine_between_ns(ranks, &model, 0, 2, 800), 800);
+    CHECK_EQ(machine_between_ns(ranks, &model, 3, 0, 800), 800);
+    CHECK_EQ(machine_between_ns(ranks, &model, 3, 2, 800), 400);
+    CHECK_EQ(machine_between_ns(NULL, &model, 3, 0, 800), 100);
+    CHECK_EQ(machine_between_ns(NULL, &model, 3, 3, 800), 0);
 }
 
 // --- cost analytic ---------------------------------------------------------------------------------------
 // the stand-in: GPT-2 and T5 by their flops, counted here again, and its shares of
 // work.
-
-static CostModel model, cost_analytic_other;
 
 // The stand-in: sane, monotone, doubling the rates halves the time, and its bytes are llmc/gpt2's.
 static void analytic_gpt_is_sane(void) {
@@ -817,8 +618,8 @@ static void analytic_gpt_is_sane(void) {
     int64_t layer_params = 12 * 768 * 768 + 13 * 768;
     CHECK_EQ(cost_state_bytes(&model, &middle), 3 * layer_params * (8 + 4));
     about.flops_per_ns *= 2, about.attention_flops_per_ns *= 2, about.bytes_per_ns *= 2;
-    cost_model_analytic_gpt(&cost_analytic_other, &about);
-    CHECK_NEAR(cost_job_ns(&cost_analytic_other, &middle, JOB_F, RECOMPUTE_NONE, &shape), forward_ns / 2, 2);
+    cost_model_analytic_gpt(&other, &about);
+    CHECK_NEAR(cost_job_ns(&other, &middle, JOB_F, RECOMPUTE_NONE, &shape), forward_ns / 2, 2);
 }
 
 // --- T5 ----------------------------------------------------------------------------------------------------
@@ -842,39 +643,6 @@ static CostAnalytic flops_only(int32_t channels, int32_t num_heads, int32_t ffn_
 
 static double part_flops(int part, JobKind kind, const MbShape* shape) {
     return cost_formula_value(&model.parts[RECOMPUTE_NONE][part].time_ns[kind], shape);
-}
-
-typedef struct {
-    double encoder, decoder, cross_keys, head;  // shares of a forward; cross_keys is part of the decoder's
-} Shares;
-
-static Shares shares_of(const CostAnalytic* about, int32_t enc_tokens, int32_t dec_tokens) {
-    cost_model_analytic(&model, about);
-    CHECK_OK(cost_model_check(&model));
-    MbShape shape = {0}, keys = {.enc_tokens = enc_tokens};
-    mb_shape_add(&shape, enc_tokens, dec_tokens, dec_tokens);
-    double enc = about->num_layers * part_flops(PART_ENC_LAYER, JOB_F, &shape);
-    double dec = about->num_dec_layers * part_flops(PART_DEC_LAYER, JOB_F, &shape);
-    double cross = about->num_dec_layers * part_flops(PART_DEC_LAYER, JOB_F, &keys);
-    double head = part_flops(PART_HEAD, JOB_F, &shape), sum = enc + dec + head;
-    return (Shares){enc / sum, dec / sum, cross / sum, head / sum};
-}
-
-// What is known of the families, roughly: an XL's encoder has 67 % at 512 + 114 tokens, 77 % at 512 + 32,
-// ByT5 small's 88 %; keys and values of cross-attention are 12 % of an XL at 512 + 114.
-static void t5_shares_are_those_known(void) {
-    CostAnalytic xl = flops_only(2048, 32, 5120, 24, 24, true, 32128);
-    CostAnalytic byt5 = flops_only(1472, 6, 3584, 12, 4, true, 384);
-    Shares longer = shares_of(&xl, 512, 114), shorter = shares_of(&xl, 512, 32);
-    CHECK_NEAR(longer.encoder, 0.67, 0.035);
-    CHECK_NEAR(longer.cross_keys, 0.12, 0.01);
-    CHECK_NEAR(shorter.encoder, 0.77, 0.035);
-    CHECK_NEAR(shares_of(&byt5, 512, 114).encoder, 0.88, 0.035);
-    // counted by hand
-    CHECK_NEAR(longer.encoder, 0.695, 0.001);
-    CHECK_NEAR(longer.cross_keys, 0.116, 0.001);
-    CHECK_NEAR(longer.head, 0.008, 0.001);
-    CHECK_NEAR(shorter.encoder, 0.804, 0.001);
 }
 
 // Every product of one layer, one by one, as llmc/t5 makes them: rows x columns x depth.
@@ -903,33 +671,6 @@ static void t5_flops_are_those_of_its_products(void) {
             CHECK_NEAR(part_flops(PART_HEAD, kind, &shape), 2 * C * V * R, 1);
         }
     }
-}
-
-static void t5_is_sane(void) {
-    CostAnalytic about = flops_only(512, 8, 2048, 6, 6, false, 32128);
-    about.flops_per_ns = 40, about.attention_flops_per_ns = 20, about.bytes_per_ns = 10;
-    about.launch_ns = 1000, about.tied_head = true;
-    LayerRange layers = {4, 8};
-    MbShape shape = {0};
-    mb_shape_add(&shape, 512, 114, 114);
-    cost_model_analytic(&model, &about);
-    CHECK_OK(cost_model_check(&model));
-    CHECK(model.num_enc_layers == 6 && model.num_dec_layers == 6);
-    CHECK(cost_mode_offered(&model, RECOMPUTE_FULL) && !cost_mode_offered(&model, RECOMPUTE_SELECTIVE));
-    CostStage middle = cost_stage_make(&model, &layers, 1, 3);
-    int64_t forward_ns = cost_job_ns(&model, &middle, JOB_F, RECOMPUTE_NONE, &shape);
-    CHECK_EQ(cost_job_ns(&model, &middle, JOB_R, RECOMPUTE_NONE, &shape), 0);
-    CHECK_EQ(cost_job_ns(&model, &middle, JOB_R, RECOMPUTE_FULL, &shape), forward_ns);
-    CHECK(cost_forward_bytes(&model, &middle, RECOMPUTE_FULL, &shape) <
-          cost_stored_bytes(&model, &middle, RECOMPUTE_FULL, &shape) / 2);
-    // a decoder layer is priced by both lengths, an encoder layer by its own alone
-    MbShape more_enc = shape, more_dec = shape;
-    more_enc.enc_tokens += 100, more_dec.dec_tokens += 100;
-    CHECK(part_flops(PART_DEC_LAYER, JOB_F, &more_enc) > part_flops(PART_DEC_LAYER, JOB_F, &shape));
-    CHECK(part_flops(PART_ENC_LAYER, JOB_F, &more_dec) == part_flops(PART_ENC_LAYER, JOB_F, &shape));
-    about.flops_per_ns *= 2, about.attention_flops_per_ns *= 2, about.bytes_per_ns *= 2, about.launch_ns /= 2;
-    cost_model_analytic(&cost_analytic_other, &about);
-    CHECK_NEAR(cost_job_ns(&cost_analytic_other, &middle, JOB_F, RECOMPUTE_NONE, &shape), forward_ns / 2, 2);
 }
 
 // --- machine ---------------------------------------------------------------------------------------------
@@ -987,88 +728,6 @@ static void ranks_that_are_alike_change_nothing(void) {
         CHECK_EQ(with.makespan_ns, without.makespan_ns);
         CHECK(plan_hash(&with) == plan_hash(&without));
         CHECK_EQ(with.bound_ns, without.bound_ns);
-    }
-    arena_free(&arena);
-}
-
-// Every job's time a multiple of 2: half of it is a whole number.
-static void even_formula(CostFormula* formula) {
-    formula->constant = 2 * floor(formula->constant / 2);
-    formula->floor = 0;
-    for (int f = 0; f < FEATURE_COUNT; f++) {
-        CostCurve* curve = &formula->curves[f];
-        if (curve->num_knots > 0) { *curve = (CostCurve){1, {1}, {2 * ceil(curve->y[0] / curve->x[0] / 2)}}; }
-    }
-}
-
-static void even_costs(CostModel* costs) {
-    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
-        for (int part = 0; part < PART_COUNT; part++) {
-            for (int kind = 0; kind < JOB_COUNT; kind++) {
-                even_formula(&costs->parts[mode][part].time_ns[kind]);
-            }
-        }
-    }
-    costs->comm_bytes_per_ns = costs->reduce_bytes_per_ns = 0;
-    costs->update_ns_per_byte = 2;
-}
-
-static void all_ranks_take(double slow) {
-    for (int32_t r = 0; r < machine.machine.num_ranks; r++) {
-        machine.ranks[r] = (MachineRank){.slow = {slow, slow, slow, slow}};
-    }
-}
-
-// Baselines decide by comparing times alone, so theirs is the same plan in half the time; ours stops
-// searching by thousandths of a makespan, so it may be another one.
-static void twice_the_speed_is_half_the_time(void) {
-    Rng rng = rng_seed(seed + 1);
-    Arena arena = {0};
-    for (int32_t round = 0; round < 40; round++) {
-        Plan slow, fast;
-        arena_reset(&arena);
-        random_batch(&rng, round, 40);
-        even_costs(&problem.costs);
-        machine.machine = (Machine){problem.request.P * problem.request.R, machine.ranks, false};
-        all_ranks_take(4);
-        CHECK_OK(plan(&slow, &machine.machine, &arena));
-        all_ranks_take(2);
-        CHECK_OK(plan(&fast, &machine.machine, &arena));
-        int64_t twice_ns = 2 * fast.makespan_ns;
-        if (problem.request.batching == BATCHING_DYNAMIC) {
-            CHECK_NEAR(twice_ns, slow.makespan_ns, 0.02 * (double)slow.makespan_ns);
-        } else if (problem.request.batching !=
-                   BATCHING_DYNAPIPE) {  // its orders are drawn from rounded times
-            CHECK_EQ(twice_ns, slow.makespan_ns);
-        }
-    }
-    arena_free(&arena);
-}
-
-// Replicas in another order: the same batch in about the same time; for baselines, with the same work on
-// each.
-static void replicas_may_change_places(void) {
-    Rng rng = rng_seed(seed + 2);
-    Arena arena = {0};
-    for (int32_t round = 0; round < 30; round++) {
-        Plan before, after;
-        arena_reset(&arena);
-        random_batch(&rng, round, 60);
-        problem.request.R = 3;
-        random_machine(&machine, &problem, &rng);
-        CHECK_OK(plan(&before, &machine.machine, &arena));
-        int32_t P = problem.request.P;
-        MachineRank moved[64];
-        memcpy(moved, machine.ranks, sizeof moved);
-        for (int32_t r = 0; r < 3; r++) {
-            memcpy(&machine.ranks[r * P], &moved[(r + 1) % 3 * P], (size_t)P * sizeof *moved);
-        }
-        CHECK_OK(plan(&after, &machine.machine, &arena));
-        double tolerance = problem.request.batching == BATCHING_DYNAMIC ? 0.02 : 0;
-        if (problem.request.batching == BATCHING_DYNAPIPE) {
-            continue;
-        }  // deals its lists as if all were alike
-        CHECK_NEAR(after.makespan_ns, before.makespan_ns, tolerance * (double)before.makespan_ns);
     }
     arena_free(&arena);
 }
@@ -1178,32 +837,21 @@ static void factors_are_applied(void) {
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(formula_has_the_documented_value);
-    RUN(costs_are_monotone_and_consistent);
-    RUN(stages_add_up_to_the_model);
+    RUN(costs_are_monotone);
     RUN(huge_costs_saturate);
-    RUN(tail_has_the_documented_value);
     RUN(copies_of_the_embedding_are_exchanged);
-    RUN(text_round_trips);
-    RUN(files_are_saved_and_bound_to_a_model);
-    RUN(files_keep_what_ranks_differ_in);
+    RUN(files_keep_everything);
     RUN(broken_texts_are_refused);
     RUN(damaged_texts_are_survived);
     RUN(jobs_are_those_of_the_formulas);
-    RUN(parts_are_the_formulas_to_the_last_bit);
-    RUN(parts_serve_every_split);
-    RUN(absent_parts_cost_nothing);
     RUN(ranks_have_every_tensor_once);
     RUN(tied_gradients_are_exchanged);
     RUN(shares_are_the_head);
     RUN(transfers_pass_all_links_between);
     RUN(analytic_gpt_is_sane);
-    RUN(t5_shares_are_those_known);
     RUN(t5_flops_are_those_of_its_products);
-    RUN(t5_is_sane);
     RUN(factors_are_applied);
     RUN(ranks_that_are_alike_change_nothing);
-    RUN(twice_the_speed_is_half_the_time);
-    RUN(replicas_may_change_places);
     RUN(knowing_is_better);
     RUN(no_rank_gets_more_than_it_has);
     return test_end();

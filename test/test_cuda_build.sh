@@ -41,14 +41,14 @@ build() {  # program, its make target's arguments...
     make -j"$JOBS" "$@" >"$work/$name.log" 2>&1 && ! grep -qi warning "$work/$name.log"
     ok $? "make $*: without a warning, $((SECONDS - begin)) s" "$work/$name.log"
 }
-build stock train_gpt2cu
+build alone train_gpt2cu
 build profiler profile_costscu
 build trainer train_gpt2cu DYNAPIPE=1
-build t5-stock train_t5cu
+build t5-alone train_t5cu
 build t5-trainer train_t5cu DYNAPIPE=1
 [ -n "${FULL:-}" ] ||
     build others BACKEND=cuda OTHER_CARDS="80 100" cuda-other-cards
-stock=build/release-cuda-bf16/train_gpt2 trainer=build/release-cuda-bf16/train_gpt2-dynapipe t5=build/release-cuda-bf16/train_t5 profiler=build/release-cuda-bf16/profile_costs
+alone=build/release-cuda-bf16/train_gpt2 trainer=build/release-cuda-bf16/train_gpt2-dynapipe t5=build/release-cuda-bf16/train_t5 profiler=build/release-cuda-bf16/profile_costs
 
 dev/kernel_resources.sh >"$work/resources.log" 2>&1
 rc=$?
@@ -71,7 +71,7 @@ if nvidia-smi -L >/dev/null 2>&1; then
 else
     make -s build/release/bench_lengths >/dev/null 2>&1 && build/release/bench_lengths --out "$work/train.bin" --samples 50 --vocab 300 >/dev/null
     args=(-i "$work/train.bin" -e l2c64h2 -t 64 -b 1 -x 1 -v 0 -s 0)
-    no_gpu train_gpt2cu 1 "$stock" "${args[@]}"
+    no_gpu train_gpt2cu 1 "$alone" "${args[@]}"
     no_gpu profile_costscu 1 "$profiler" --model l2c64h2
     no_gpu train_gpt2cu-dynapipe 1 "$trainer" "${args[@]}"
     no_gpu train_t5cu 1 "$t5" "${args[@]}" -e t5:l1d1c64h2

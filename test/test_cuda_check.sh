@@ -57,10 +57,10 @@ ok $? "a card that others fill: $(grep -om1 '^4 ranks.*' "$work/gpu_check.log")"
 
 # One test hangs, the others are through.
 # shellcheck disable=SC2016
-stand_in compute-sanitizer 'case "$*" in *racecheck*test_cuda_gelu*) sleep 20;; esac; echo "========= ERROR SUMMARY: 0 errors"'
+stand_in compute-sanitizer 'case "$*" in *racecheck*test_ops_attention*) sleep 20;; esac; echo "========= ERROR SUMMARY: 0 errors"'
 SANITIZER_SECONDS=1 gpu_check sanitizer
-[ $? -eq 1 ] && grep -q '^- racecheck test_cuda_gelu: \*\*out of time\*\*' "$work"/out/gpu-*.md && grep -q '^- memcheck test_cuda_gelu: ERROR SUMMARY: 0' "$work"/out/gpu-*.md
-ok $? "a sanitizer that runs out of time is a failure: $(grep -hom1 'racecheck test_cuda_gelu.*' "$work"/out/gpu-*.md)"
+[ $? -eq 1 ] && grep -q '^- racecheck test_ops_attention: \*\*out of time\*\*' "$work"/out/gpu-*.md && grep -q '^- memcheck test_ops_attention: ERROR SUMMARY: 0' "$work"/out/gpu-*.md
+ok $? "a sanitizer that runs out of time is a failure: $(grep -hom1 'racecheck test_ops_attention.*' "$work"/out/gpu-*.md)"
 
 # Targets: PyTorch's where it is there, else a list's.
 tables() {

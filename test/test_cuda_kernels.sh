@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Every test of a CUDA kernel, test/cuda/test_cuda_*.c, on the emulator, in bf16 and float32, under two orders of streams
+# Every test of an operation or a CUDA kernel (test_ops*.c, cuda/test_cuda_*.c) on the emulator, in bf16 and float32, under two orders of streams
 # (EMU_SEED) and two seeds of inputs. Laws are in those files; here: they are built, without a warning, and hold.
-# concerns: llmc/cuda test/cuda test/cuda_emu
+# concerns: llmc/cuda test/cuda test/ops test/test_ops test/test_transformer test/cuda_emu
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
@@ -37,7 +37,7 @@ count() {  # exit status, log, what: adds up the closing line
     fi
 }
 
-names=$(cd test/cuda && ls test_cuda_*.c | sed 's/\.c$//')
+names=$(make -s BACKEND=emu print-kernel-tests)
 for precision in BF16 FP32; do
     out=build/release-emu-${precision,,}
     # shellcheck disable=SC2086
@@ -50,7 +50,7 @@ for precision in BF16 FP32; do
     fi
     for name in $names; do
         for seed in 1 $([ $precision = FP32 ] || echo 2); do
-            EMU_SEED=$seed timeout -k 5 120 "$out/$name" --seed "$seed" >"$work/log" 2>&1
+            EMU_SEED=$seed timeout -k 5 500 "$out/$name" --seed "$seed" >"$work/log" 2>&1
             count $? "$work/log" "$name, $precision, seed $seed"
         done
     done

@@ -84,7 +84,7 @@ prepared csv "inputs -> targets" 2
 check "standard output, and a limit" [ "$(run huggingface --file "$dir/table.csv" --limit 1 --out - | wc -l)" -eq 1 ]
 if [ -e "$dir/texts.parquet" ]; then
     check "Parquet" run huggingface --file "$dir/texts.parquet" --fields text --out "$dir/parquet.jsonl" >/dev/null
-    prepared parquet "text (all of it is learnt)" "2,500"
+    prepared parquet "text (all of it is learnt)" 2500
     check "Tulu's Parquet" run tulu3 --file "$dir/train-00000.parquet" --out "$dir/tulu3p.jsonl" >/dev/null
     check "has the same records" cmp -s "$dir/tulu3.jsonl" "$dir/tulu3p.jsonl"
 else

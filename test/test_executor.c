@@ -267,7 +267,9 @@ static void forward_only_gives_the_same_losses(void) {
     }
 }
 
-// Without join() jobs read what has not arrived: the device is late enough to show it.
+#ifndef __SANITIZE_THREAD__
+// Without join() jobs read what has not arrived: the device is late enough to show it. (To that sanitizer it
+// is a race.)
 static void a_forgotten_join_shows(void) {
     Rng rng = rng_seed(seed + 2);
     int shown = 0;
@@ -277,6 +279,7 @@ static void a_forgotten_join_shows(void) {
     }
     CHECK(shown >= 8);
 }
+#endif
 
 // Both ends must call the same transfers a pair, or one of them would wait for ever.
 static void both_ends_of_a_link_form_the_same_groups(void) {
@@ -464,7 +467,9 @@ int main(int argc, char** argv) {
     RUN(any_plan_gives_the_gradients_of_the_plain_loop);
     RUN(a_late_device_gives_the_same);
     RUN(forward_only_gives_the_same_losses);
+#ifndef __SANITIZE_THREAD__
     RUN(a_forgotten_join_shows);
+#endif
     RUN(both_ends_of_a_link_form_the_same_groups);
     RUN(buffers_too_small_for_the_model_are_refused);
     RUN(a_plan_for_others_is_refused);

@@ -115,7 +115,7 @@ raw=$(draw --raw)
 [ "$(formed --raw --prompt $'Q: big\nA:')" = "$(formed --prompt big)" ]
 ok $? "a template stands around a prompt"
 form '{"prompt": "Q: {inputs}\nHint: {hint}\nA:"}'
-refuses 1 "--prompt: a text is not enough, the data's template has {hint} besides the inputs" "$work/gpt2" --tokenizer "$work/form" --prompt big
+refuses 1 "--prompt: text alone is not enough, the data's template has {hint}" "$work/gpt2" --tokenizer "$work/form" --prompt big
 echo '{"question": "big", "hint": "so"}' >"$work/hint.jsonl"
 [ "$(formed --raw --prompt $'Q: big\nHint: so\nA:')" = "$(formed --file "$work/hint.jsonl" | generated)" ]
 ok $? "a template's fields come from the record"
@@ -183,10 +183,10 @@ is_asked "own names without a template" unframed $'big\n' --file "$work/unframed
 is_asked "names as options" unframed $'small\n' --file "$work/unframed.jsonl" --inputs-field bar
 own several '{"context": "so", "question": "big", "answer": "small"}' --template '{context}\nQ: {question}\nA: {answer}'
 is_asked "a template with several fields" several $'so\nQ: big\nA: ' --file "$work/several.jsonl"
-refuses 1 "the data's template has {context} besides the inputs" "$work/gpt2" --tokenizer "$work/several" --prompt big
-refuses 1 "the data's template has {context} besides the inputs" "$work/gpt2" --tokenizer "$work/several" --file "$work/gpt2.asked"
+refuses 1 "the data's template has {context}" "$work/gpt2" --tokenizer "$work/several" --prompt big
+refuses 1 "the data's template has {context}" "$work/gpt2" --tokenizer "$work/several" --file "$work/gpt2.asked"
 own story '{"text": "Once upon"}' --template 'Tell:\n{text}'
-refuses 1 "the data's template has no place for a prompt" "$work/gpt2" --tokenizer "$work/story" --prompt big
+refuses 1 "the data's template has no {inputs}" "$work/gpt2" --tokenizer "$work/story" --prompt big
 own text '{"text": "Once upon"}'
 is_asked "a text is gone on with" text "Once upon" --file "$work/text.jsonl"
 
@@ -249,7 +249,7 @@ refuses 1 "blank.txt: empty, no prompt in it" "$work/gpt2" --file "$work/blank.t
 long=$(seq -s' ' 500 | head -c 600)
 was_cut() {  # what, folder, text that is left, words, arguments...
     is_asked "$1" "$2" "$3" "${@:5}"
-    "$generate" "$work/gpt2" --tokenizer "$work/$2" --max-tokens 24 "${@:5}" 2>&1 >/dev/null | grep -qF "1 of 1 prompts are longer than the model's 128 tokens: $4 is left out"
+    "$generate" "$work/gpt2" --tokenizer "$work/$2" --max-tokens 24 "${@:5}" 2>&1 >/dev/null | grep -qF "1 of 1 prompts are longer than the model's 128 tokens: cut $4"
     ok $? "$1: told"
 }
 was_cut "the end of a question" question "Question: ${long:0:85}"$'\nAnswer: ' "the end of the input" --prompt "$long"
@@ -265,7 +265,7 @@ chat user a assistant b user "${long:0:40}" assistant d user e >"$work/fewer.jso
 form "$chats"
 for f in turns fewer; do formed --file "$work/$f.jsonl" --max-tokens 40 --temperature 1 | generated >"$work/$f.said"; done
 same "of a chat turns go, the oldest behind the first" "$work/turns.said" "$work/fewer.said"
-"$generate" "$work/gpt2" --tokenizer "$work/form" --max-tokens 40 --file "$work/turns.jsonl" 2>&1 >/dev/null | grep -q "tokens: of the earlier turns some is left out"
+"$generate" "$work/gpt2" --tokenizer "$work/form" --max-tokens 40 --file "$work/turns.jsonl" 2>&1 >/dev/null | grep -q "tokens: cut some earlier turns"
 ok $? "which is told"
 
 # --- quiet --------------------------------------------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ ok $([ $? = 1 ]; echo $?) "a full disk: $(cat "$work/full.err")"
 head -c 3000 /dev/zero | tr '\0' a >"$work/long.txt"
 "$generate" "$work/gpt2" --file "$work/long.txt" --max-tokens 24 >"$work/long.jsonl" 2>"$work/long.err"
 ok $? "a long prompt: $(cat "$work/long.err")"
-grep -q "1 of 1 prompts are longer than the model's 128 tokens: the end of the input is left out" "$work/long.err"
+grep -q "1 of 1 prompts are longer than the model's 128 tokens: cut the end of the input" "$work/long.err"
 ok $? "a long prompt is told: $(cat "$work/long.err")"
 "$generate" --help | awk 'length > 100 { exit 1 }'
 ok $? "--help fits"

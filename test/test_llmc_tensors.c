@@ -1,12 +1,10 @@
 // test_llmc_tensors.c -- models of made-up tensors cut anywhere: the slices are the whole, each value once
-// (tied ones on both ends), and files hold the whole model whoever writes and reads it.
+// (tied ones on both ends). That files hold the whole model, whoever writes and reads it:
+// test_adapter_cpu.sh.
 #include <stdbool.h>
-#include <fcntl.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #include "../dynapipe_plugin/adapters/dynapipe_llmc.h"
-#include "../util/checkpoint_files.h"
 #include "../util/numbers.h"
 #include "../util/status.h"
 #include "test.h"
@@ -53,20 +51,8 @@ static void fill(Case* it) {
     it->whole = malloc(sizeof(float) * (size_t)(it->total + 1));
     for (int64_t i = 0; i < it->total; i++) { it->whole[i] = (float)i; }
     for (int32_t s = 0; s < it->num_stages; s++) {
-        const DynapipeSlice* slice = &it->slices[s];
-        it->part[s] = malloc(sizeof(float) * (size_t)(slice->num_values + 1));
-        for (int32_t t = 0; t < it->tensors.num_tensors; t++) {
-            DynapipeTensorPiece pieces[DYNAPIPE_MAX_RANGES];
-            int32_t num = dynapipe_tensors_pieces(&it->tensors, slice, t, pieces);
-            int64_t at = slice->begin[t];
-            for (int32_t p = 0; p < num; p++) {
-                CHECK_EQ(pieces[p].begin, at);
-                memcpy(it->part[s] + at, it->whole + pieces[p].whole,
-                       sizeof(float) * (size_t)pieces[p].count);
-                at += pieces[p].count;
-            }
-            CHECK_EQ(at, slice->begin[t] + slice->count[t]);
-        }
+        it->part[s] = malloc(sizeof(float) * (size_t)(it->slices[s].num_values + 1));
+        dynapipe_tensors_copy(&it->tensors, &it->slices[s], it->part[s], it->whole, sizeof(float), NULL);
     }
 }
 
@@ -83,10 +69,11 @@ static Case make_case(Rng* rng) {
         where[t] = of_layers ? 0 : ends[rng_below(rng, 3)];
     }
     int32_t num_layers = rng_between(rng, 1, MOST_LAYERS);
-    CHECK_OK((Status)dynapipe_tensors_init(&it.tensors, num_tensors, num_layers, one, two, where));
     for (int32_t t = 0; t < num_tensors; t++) {
         it.total += (int64_t)(two[t] > one[t] ? num_layers * (int64_t)one[t] : (int64_t)one[t]);
     }
+    CHECK_OK((Status)dynapipe_tensors_init(&it.tensors, num_tensors, num_layers, one, two, where,
+                                           (size_t)it.total));
     CHECK_EQ(dynapipe_tensors_total(&it.tensors), it.total);
     cut(&it, rng);
     fill(&it);
@@ -120,90 +107,24 @@ static void slices_are_the_whole(void) {
     }
 }
 
-static int num_copied;
-static void to_host(void* host, const void* values, size_t num_bytes) {
-    memcpy(host, values, num_bytes);
-    num_copied++;
-}
-static void from_host(void* values, const void* host, size_t num_bytes) {
-    memcpy(values, host, num_bytes);
-    num_copied++;
-}
-
-// Behind `at` other bytes, which stay.
-static void files_hold_the_whole(void) {
-    enum { AT = 20 };
-    const DynapipeCopies copies = {to_host, from_host}, *ways[] = {NULL, &copies};
-    Rng rng = rng_seed(seed + 1);
-    char path[64], aside[80];
-    snprintf(path, sizeof path, "/tmp/test_llmc_tensors_%ld", (long)getpid());
-    snprintf(aside, sizeof aside, "%s.tmp", path);
-    int fd = open(aside, O_RDWR | O_CREAT | O_TRUNC, 0600);
-    CHECK(fd >= 0);
-    for (int i = 0; i < MODELS; i++) {
-        Case it = make_case(&rng);
-        const DynapipeCopies* way = ways[i % 2];
-        uint64_t sum = 0, written = 0, expected = 0;
-        DynapipeBody body = {.at = AT, .value_bytes = 4, .file_at = AT - 8, .sum = &sum};
-        checkpoint_sum_add(&expected, 2, it.whole, it.total, 4);
-        float* read = malloc(sizeof(float) * (size_t)(it.total + 1));
-        CHECK(ftruncate(fd, 0) == 0 && ftruncate(fd, AT + 4 * it.total) == 0);
-        for (int32_t s = 0; s < it.num_stages; s++) {
-            CHECK_OK(
-                (Status)dynapipe_tensors_write(path, &body, &it.slices[s], &it.tensors, it.part[s], way));
-        }
-        CHECK_EQ(pread(fd, read, (size_t)(4 * it.total), AT), 4 * it.total);
-        CHECK(memcmp(read, it.whole, (size_t)(4 * it.total)) == 0);
-        CHECK(rename(aside, path) == 0);
-        written = sum;
-        sum = 0;
-        cut(&it, &rng);  // others read it
-        for (int32_t s = 0; s < it.num_stages; s++) {
-            const DynapipeSlice* slice = &it.slices[s];
-            float* part = calloc((size_t)slice->num_values + 1, sizeof(float));
-            CHECK_OK((Status)dynapipe_tensors_read(path, &body, slice, &it.tensors, part, way));
-            for (int32_t t = 0; t < it.tensors.num_tensors; t++) {
-                DynapipeTensorPiece pieces[DYNAPIPE_MAX_RANGES];
-                int32_t num = dynapipe_tensors_pieces(&it.tensors, slice, t, pieces);
-                for (int32_t p = 0; p < num; p++) {
-                    CHECK(memcmp(part + pieces[p].begin, it.whole + pieces[p].whole,
-                                 4 * (size_t)pieces[p].count) == 0);
-                }
-            }
-            free(part);
-        }
-        CHECK(written == expected && sum == expected);
-        CHECK(rename(path, aside) == 0);
-        free(read);
-        free_case(&it);
-    }
-    CHECK(num_copied > 0);
-    close(fd);
-    unlink(aside);
-}
-
 static void what_cannot_be_cut_is_refused(void) {
     DynapipeTensors tensors;
     const size_t one[] = {4, 6}, two[] = {8, 6}, uneven[] = {7, 6};
     const int32_t where[] = {0, DYNAPIPE_TENSOR_FIRST}, nowhere[] = {0, 0};
-    CHECK_OK((Status)dynapipe_tensors_init(&tensors, 2, 3, one, two, where));
-    CHECK_FAILS((Status)dynapipe_tensors_init(&tensors, 2, 3, one, uneven, where), STATUS_OUT_OF_RANGE,
+    CHECK_OK((Status)dynapipe_tensors_init(&tensors, 2, 3, one, two, where, 18));
+    CHECK_FAILS((Status)dynapipe_tensors_init(&tensors, 2, 3, one, uneven, where, 18), STATUS_OUT_OF_RANGE,
                 "cannot be cut");
-    CHECK_FAILS((Status)dynapipe_tensors_init(&tensors, 2, 3, one, two, nowhere), STATUS_OUT_OF_RANGE,
-                "nothing says which range");
-    CHECK_FAILS((Status)dynapipe_tensors_init(&tensors, 2, 0, one, two, where), STATUS_OUT_OF_RANGE,
+    CHECK_FAILS((Status)dynapipe_tensors_init(&tensors, 2, 3, one, two, nowhere, 18), STATUS_OUT_OF_RANGE,
+                "does not know which range");
+    CHECK_FAILS((Status)dynapipe_tensors_init(&tensors, 2, 0, one, two, where, 6), STATUS_OUT_OF_RANGE,
                 "at least 1");
-    DynapipeSlice slice = dynapipe_tensors_slice(&tensors, &(DynapipeRange){.begin = 0, .end = 5}, 1);
-    float values[18];
-    DynapipeBody body = {.value_bytes = 4};
-    CHECK_FAILS((Status)dynapipe_tensors_read("/no/such/file", &body, &slice, &tensors, values, NULL),
-                STATUS_IO, "/no/such/file");
+    CHECK_FAILS((Status)dynapipe_tensors_init(&tensors, 2, 3, one, two, where, 17), STATUS_OUT_OF_RANGE,
+                "do not add up");
 }
 
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(slices_are_the_whole);
-    RUN(files_hold_the_whole);
     RUN(what_cannot_be_cut_is_refused);
     return test_end();
 }

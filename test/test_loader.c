@@ -57,22 +57,23 @@ static void check_shares(const LoaderOptions* options, const double expected[K])
     mixture_free(&mixture);
 }
 
-static void proportional_follows_the_examples(void) {
-    LoaderOptions options = {.mixture = MIXTURE_PROPORTIONAL};
-    check_shares(&options, (double[K]){10, 400, 3000, 0, 90});
-    options.mixture_cap = 300;
-    check_shares(&options, (double[K]){10, 300, 300, 0, 90});
-}
-
-static void temperature_flattens(void) {
-    LoaderOptions options = {.mixture = MIXTURE_TEMPERATURE, .temperature = 2, .mixture_cap = 900};
-    check_shares(&options, (double[K]){sqrt(10), sqrt(400), sqrt(900), 0, sqrt(90)});
-    options.temperature = 1;
-    check_shares(&options, (double[K]){10, 400, 900, 0, 90});
-    options.temperature = 1e6;
-    check_shares(&options, (double[K]){1, 1, 1, 0, 1});
-    options.temperature = 0.05;
-    check_shares(&options, (double[K]){0, pow(400.0 / 900, 20), 1, 0, 0});
+static void shares_are_as_asked(void) {
+    static const struct {
+        LoaderOptions options;
+        double shares[K];
+    } cases[] = {
+        {{.mixture = MIXTURE_PROPORTIONAL}, {10, 400, 3000, 0, 90}},
+        {{.mixture = MIXTURE_PROPORTIONAL, .mixture_cap = 300}, {10, 300, 300, 0, 90}},
+        {{.mixture = MIXTURE_TEMPERATURE, .temperature = 2, .mixture_cap = 900},
+         {3.1622777, 20, 30, 0, 9.4868330}},
+        {{.mixture = MIXTURE_TEMPERATURE, .temperature = 1, .mixture_cap = 900}, {10, 400, 900, 0, 90}},
+        {{.mixture = MIXTURE_TEMPERATURE, .temperature = 1e6}, {1, 1, 1, 0, 1}},
+        {{.mixture = MIXTURE_TEMPERATURE, .temperature = 0.05, .mixture_cap = 900}, {0, 9.0453e-8, 1, 0, 0}},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "sort=3,copy=1"}, {0, 3, 0, 0, 1}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        check_shares(&cases[i].options, cases[i].shares);
+    }
 }
 
 // Names of any bytes, some within others.
@@ -174,7 +175,7 @@ static bool undo(Undone* out, const SpanCorruption* spans, const int32_t* input,
                  const int32_t* target, int32_t n_target) {
     out->num_spans = out->num_tokens = 0;
     int32_t t = 0, num_kept = 0;
-    if (input[n_input - 1] != EOT || target[n_target - 1] != EOT) { return false; }
+    if (input[n_input - 1] != spans->eot_token || target[n_target - 1] != spans->eot_token) { return false; }
     for (int32_t i = 0; i < n_input - 1; i++) {
         int32_t s = sentinel_of(spans, input[i]);
         if (s < 0) {
@@ -339,23 +340,28 @@ static void all_are_covered_by_few(void) {
     }
 }
 
-// --- sample cut --------------------
+// --- loader -----------------------------------------------------------------------------------------------
 
-enum { NUM_TASKS = 4, NUM_SAMPLES = 300, SAMPLE_CUT_LONGEST = 200, VOCAB = 500 };
+enum { NUM_TASKS = 4, NUM_SAMPLES = 300, LONGEST_SAMPLE = 200, VOCAB = 500 };
 
+// Three files of random samples, conversations among them, that every test reads.
 static char dir[64], pattern[80];
 static MadeData data;
 
 static LoaderOptions usual_options(void) {
     return (LoaderOptions){
-        .batch_tokens = 700, .max_seq_tokens = SAMPLE_CUT_LONGEST, .seed = seed, .shuffle = true};
+        .batch_tokens = 700, .max_seq_tokens = LONGEST_SAMPLE, .seed = seed, .shuffle = true};
+}
+
+static Loader* open_path(const char* path, const LoaderOptions* options) {
+    Loader* loader = NULL;
+    CHECK_OK(loader_open(&loader, path, options));
+    if (loader == NULL) { exit(1); }
+    return loader;
 }
 
 static Loader* open_loader(const LoaderOptions* options) {
-    Loader* loader = NULL;
-    CHECK_OK(loader_open(&loader, pattern, options));
-    if (loader == NULL) { exit(1); }
-    return loader;
+    return open_path(pattern, options);
 }
 
 // What the loader has ids for: samples, and texts as consecutive pieces, of which each begins with the last
@@ -380,7 +386,7 @@ static int32_t made_pieces(int32_t limit, LongSamples way, MadePiece* out) {
 
 // The definition, on all places of a sample: which of them are drawn. 0: it is skipped.
 static int32_t places_drawn(const MadePiece* piece, int32_t limit, LongSamples way,
-                            int32_t out[SAMPLE_CUT_LONGEST]) {
+                            int32_t out[LONGEST_SAMPLE]) {
     const MadeSample* made = &data.samples[piece->id];
     const MadeGaps* gaps = &data.gaps[piece->id];
     int32_t tail = data.input_tail;
@@ -417,7 +423,7 @@ static void check_drawn(const Loader* loader, const LoaderSample* drawn, const M
                         const int32_t* places, int32_t num_places) {
     const MadeSample* made = &data.samples[piece->id];
     const MadeGaps* made_gaps = &data.gaps[piece->id];
-    int32_t tokens[SAMPLE_CUT_LONGEST + 1], n_learnt = 0, n_answer = 0, first_target = made->n_input;
+    int32_t tokens[LONGEST_SAMPLE + 1], n_learnt = 0, n_answer = 0, first_target = made->n_input;
     if (piece->begin > 0) { first_target = piece->begin + 1; }
     CHECK_EQ(drawn->n_input + drawn->n_target, num_places);
     CHECK_OK(loader_read(loader, drawn, tokens));
@@ -439,18 +445,18 @@ static void check_drawn(const Loader* loader, const LoaderSample* drawn, const M
     CHECK(num_gaps == 0 || gaps[0].begin == made_gaps->gaps[0].begin);
 }
 
+// In file order, every sample within the limits once, cut by definition; all of the others are counted.
 static void long_samples_are_cut_or_skipped_and_counted(void) {
-    static MadePiece pieces[NUM_SAMPLES * SAMPLE_CUT_LONGEST];
+    static MadePiece pieces[NUM_SAMPLES * LONGEST_SAMPLE];
     int32_t num_texts = 0;
-    for (int32_t limit = 1; limit <= SAMPLE_CUT_LONGEST; limit += 13) {
+    for (int32_t limit = 5; limit <= LONGEST_SAMPLE; limit += 13) {
         for (int way = LONG_CUT_END; way <= LONG_SKIP; way++) {
             LoaderOptions options = usual_options();
             options.max_seq_tokens = limit;
             options.long_samples = (LongSamples)way;
             options.shuffle = false;
             int64_t num_cut = 0, num_skipped = 0, of_task[NUM_TASKS] = {0};
-            int32_t places[SAMPLE_CUT_LONGEST + 1],
-                num_pieces = made_pieces(limit, options.long_samples, pieces);
+            int32_t places[LONGEST_SAMPLE + 1], num_pieces = made_pieces(limit, options.long_samples, pieces);
             num_texts += num_pieces > NUM_SAMPLES;
             for (int32_t id = 0; id < num_pieces; id++) {
                 const MadeSample* made = &data.samples[pieces[id].id];
@@ -460,32 +466,35 @@ static void long_samples_are_cut_or_skipped_and_counted(void) {
                 num_cut += num > 0 && less;
                 of_task[made->task] += less;
             }
-            if (num_skipped == num_pieces) { continue; }
             Loader* loader = open_loader(&options);
-            CHECK_EQ(loader_info(loader)->num_cut, num_cut);
-            CHECK_EQ(loader_info(loader)->num_skipped, num_skipped);
-            CHECK_EQ(loader_info(loader)->num_samples, num_pieces - num_skipped);
-            for (int32_t k = 0; k < loader_info(loader)->num_tasks; k++) {
+            const LoaderInfo* info = loader_info(loader);
+            CHECK_EQ(info->num_cut, num_cut);
+            CHECK_EQ(info->num_skipped, num_skipped);
+            CHECK_EQ(info->num_samples, num_pieces - num_skipped);
+            for (int32_t k = 0; k < info->num_tasks; k++) {
                 int32_t made_task = 0;
                 while (strcmp(loader_task_name(loader, k), maker_task_name(made_task)) != 0) { made_task++; }
-                CHECK_EQ(loader_info(loader)->task_cut[k] + loader_info(loader)->task_skipped[k],
-                         of_task[made_task]);
+                CHECK_EQ(info->task_cut[k] + info->task_skipped[k], of_task[made_task]);
             }
             Arena arena = {0};
             LoaderBatch batch = {0};
-            int64_t num_samples = 0, num_tokens = 0;
+            int64_t num_samples = 0, num_tokens = 0, last_id = -1;
             while (!batch.end && test_failures == 0) {
                 CHECK_OK(loader_next(loader, &batch, &arena));
                 for (int32_t i = 0; i < batch.num_samples; i++) {
                     const MadePiece* piece = &pieces[batch.samples[i].id];
                     int32_t num = places_drawn(piece, limit, options.long_samples, places);
                     check_drawn(loader, &batch.samples[i], piece, places, num);
+                    CHECK(batch.samples[i].id > last_id);
+                    last_id = batch.samples[i].id;
                 }
                 num_samples += batch.num_samples;
                 num_tokens += batch.num_tokens;
             }
-            CHECK_EQ(num_samples, loader_info(loader)->num_samples);
-            CHECK_EQ(num_tokens, loader_info(loader)->num_tokens);
+            CHECK_EQ(num_samples, info->num_samples);
+            CHECK_EQ(num_tokens, info->num_tokens);
+            CHECK_OK(loader_next(loader, &batch, &arena));
+            CHECK(batch.end && batch.num_samples == 0 && batch.num_tokens == 0);
             loader_close(loader);
             arena_free(&arena);
         }
@@ -493,105 +502,22 @@ static void long_samples_are_cut_or_skipped_and_counted(void) {
     CHECK(num_texts > 0);
 }
 
-// --- loader --------------------
-
-enum { LOADER_NUM_TASKS = 4, LOADER_NUM_SAMPLES = 300, LOADER_LONGEST = 200, LOADER_VOCAB = 500 };
-
-// Three files of random samples that every test reads.
-static char dir[64], loader_pattern[80];
-static MadeData loader_data;
-
-static LoaderOptions loader_usual_options(void) {
-    return (LoaderOptions){
-        .batch_tokens = 700, .max_seq_tokens = LOADER_LONGEST, .seed = seed, .shuffle = true};
-}
-
-static Loader* loader_open_loader(const LoaderOptions* options) {
-    Loader* loader = NULL;
-    CHECK_OK(loader_open(&loader, loader_pattern, options));
-    if (loader == NULL) { exit(1); }
-    return loader;
-}
-
-static bool equal_batches(const LoaderBatch* a, const LoaderBatch* b) {
-    return a->num_samples == b->num_samples && a->step == b->step && a->end == b->end &&
-           a->num_tokens == b->num_tokens && a->supervised_tokens == b->supervised_tokens &&
-           memcmp(a->samples, b->samples, (size_t)a->num_samples * sizeof *a->samples) == 0 &&
-           memcmp(a->lengths, b->lengths, (size_t)a->num_samples * sizeof *a->lengths) == 0 &&
-           a->position_bytes == b->position_bytes && memcmp(a->position, b->position, a->position_bytes) == 0;
-}
-
-static void equal_seeds_draw_equal_streams(void) {
-    LoaderOptions options = loader_usual_options(), other_options = options;
-    other_options.seed++;
-    Loader *a = loader_open_loader(&options), *b = loader_open_loader(&options),
-           *other = loader_open_loader(&other_options);
-    Arena arena = {0};
-    int num_same = 0;
-    for (int step = 0; step < 60; step++) {
-        LoaderBatch x, y, z;
-        CHECK_OK(loader_next(a, &x, &arena));
-        CHECK_OK(loader_next(b, &y, &arena));
-        CHECK_OK(loader_next(other, &z, &arena));
-        CHECK(equal_batches(&x, &y));
-        CHECK_EQ(x.step, step);
-        num_same += x.samples[0].id == z.samples[0].id;
-    }
-    CHECK(num_same < 10);
-    loader_close(a);
-    loader_close(b);
-    loader_close(other);
-    arena_free(&arena);
-}
-
-// From the position of every batch, a loader opened on another seed goes on exactly as the first one
-// did.
-static void every_position_is_restored_exactly(void) {
-    enum { STEPS = 70 };
-    for (int shuffle = 0; shuffle < 2; shuffle++) {
-        LoaderOptions options = loader_usual_options();
-        options.shuffle = shuffle;
-        Loader* loader = loader_open_loader(&options);
-        options.seed += 99;
-        Arena arena = {0};
-        LoaderBatch batches[STEPS], again;
-        for (int step = 0; step < STEPS; step++) { CHECK_OK(loader_next(loader, &batches[step], &arena)); }
-        Loader* other = loader_open_loader(&options);
-        for (int step = STEPS - 2; step >= 0 && test_failures == 0; step--) {
-            CHECK_OK(loader_restore(other, batches[step].position, batches[step].position_bytes));
-            for (int next = step + 1; next < STEPS && next < step + 5; next++) {
-                CHECK_OK(loader_next(other, &again, &arena));
-                CHECK(equal_batches(&again, &batches[next]));
-            }
-        }
-        loader_rewind(loader);
-        CHECK_OK(loader_next(loader, &again, &arena));
-        CHECK(equal_batches(&again, &batches[0]));
-        loader_close(loader);
-        loader_close(other);
-        arena_free(&arena);
-    }
-}
-
 // Within a task, draws n*e ... n*(e+1) - 1 are all its n samples, in an order of their own.
 static void every_epoch_of_a_task_is_complete(void) {
-    LoaderOptions options = loader_usual_options();
+    LoaderOptions options = usual_options();
     options.mixture = MIXTURE_TEMPERATURE;
     options.temperature = 3;
-    Loader* loader = loader_open_loader(&options);
+    Loader* loader = open_loader(&options);
     Arena arena = {0};
-    int32_t of_task[LOADER_NUM_TASKS] = {0}, drawn[LOADER_NUM_TASKS] = {0}, times[LOADER_NUM_SAMPLES] = {0},
-            num_equal = 0;
-    static int64_t first_epoch[LOADER_NUM_TASKS][LOADER_NUM_SAMPLES];
-    int32_t task_of_made[LOADER_NUM_TASKS];
-    for (int32_t k = 0; k < LOADER_NUM_TASKS; k++) {
-        for (int32_t m = 0; m < LOADER_NUM_TASKS; m++) {
+    int32_t of_task[NUM_TASKS] = {0}, drawn[NUM_TASKS] = {0}, times[NUM_SAMPLES] = {0}, num_equal = 0;
+    static int64_t first_epoch[NUM_TASKS][NUM_SAMPLES];
+    int32_t task_of_made[NUM_TASKS];
+    for (int32_t k = 0; k < NUM_TASKS; k++) {
+        for (int32_t m = 0; m < NUM_TASKS; m++) {
             if (strcmp(loader_task_name(loader, k), maker_task_name(m)) == 0) { task_of_made[m] = k; }
         }
     }
-    for (int32_t id = 0; id < LOADER_NUM_SAMPLES; id++) {
-        of_task[task_of_made[loader_data.samples[id].task]]++;
-    }
+    for (int32_t id = 0; id < NUM_SAMPLES; id++) { of_task[task_of_made[data.samples[id].task]]++; }
     for (int step = 0; step < 200; step++) {
         LoaderBatch batch;
         CHECK_OK(loader_next(loader, &batch, &arena));
@@ -599,7 +525,7 @@ static void every_epoch_of_a_task_is_complete(void) {
         for (int32_t i = 0; i < batch.num_samples; i++) {
             int64_t id = batch.samples[i].id;
             int32_t k = batch.samples[i].task;
-            CHECK_EQ(k, task_of_made[loader_data.samples[id].task]);
+            CHECK_EQ(k, task_of_made[data.samples[id].task]);
             int32_t epoch = drawn[k] / of_task[k], place = drawn[k] % of_task[k];
             CHECK_EQ(times[id], epoch);
             times[id]++;
@@ -608,7 +534,7 @@ static void every_epoch_of_a_task_is_complete(void) {
             num_equal += epoch == 1 && first_epoch[k][place] == id;
         }
     }
-    for (int32_t k = 0; k < LOADER_NUM_TASKS; k++) { CHECK(drawn[k] > 3 * of_task[k]); }
+    for (int32_t k = 0; k < NUM_TASKS; k++) { CHECK(drawn[k] > 3 * of_task[k]); }
     CHECK(num_equal < 30);  // about one a task where epochs are independent
     loader_close(loader);
     arena_free(&arena);
@@ -618,11 +544,20 @@ static void every_epoch_of_a_task_is_complete(void) {
 static void batches_are_full(void) {
     Rng rng = rng_seed(seed);
     for (int round = 0; round < 20; round++) {
-        LoaderOptions options = loader_usual_options();
+        LoaderOptions options = usual_options();
         options.batch_tokens = rng_between(&rng, 1, 1000);
         options.shuffle = round % 3 > 0;
         options.supervise_inputs = round % 2;
-        Loader* loader = loader_open_loader(&options);
+        Loader* loader = open_loader(&options);
+        int64_t num_alone = 0, shared_tokens = 0;
+        for (int32_t id = 0; id < NUM_SAMPLES; id++) {
+            int64_t run = data.samples[id].n_input + data.samples[id].n_target - 1;
+            num_alone += run > options.batch_tokens;
+            shared_tokens += run > options.batch_tokens ? 0 : run;
+        }
+        CHECK_EQ(loader_info(loader)->num_alone, num_alone);
+        CHECK_EQ(loader_info(loader)->num_batches,
+                 num_alone + (shared_tokens + options.batch_tokens - 1) / options.batch_tokens);
         Arena arena = {0};
         LoaderBatch batch = {0}, next;
         CHECK_OK(loader_next(loader, &batch, &arena));
@@ -631,8 +566,8 @@ static void batches_are_full(void) {
             for (int32_t i = 0; i < batch.num_samples; i++) {
                 const LoaderSample* sample = &batch.samples[i];
                 int32_t run = sample->n_input + sample->n_target - 1;
-                int32_t supervised = 0;                                // token t predicts t + 1
-                const MadeGaps* gaps = &loader_data.gaps[sample->id];  // nothing is cut here
+                int32_t supervised = 0;                         // token t predicts t + 1
+                const MadeGaps* gaps = &data.gaps[sample->id];  // nothing is cut here
                 for (int32_t t = 0; t < run; t++) {
                     bool learnt = t + 1 >= sample->n_input && !maker_in_gap(gaps, t + 1);
                     supervised += options.supervise_inputs || learnt;
@@ -656,81 +591,40 @@ static void batches_are_full(void) {
     }
 }
 
-static void without_shuffle_every_sample_comes_once_in_order(void) {
-    LoaderOptions options = loader_usual_options();
-    options.shuffle = false;
-    Loader* loader = loader_open_loader(&options);
+// The mixture reaches the stream.
+static void tasks_come_in_their_proportions(void) {
+    LoaderOptions options = usual_options();
+    options.mixture = MIXTURE_WEIGHTS;
+    options.weights = "sort=3,copy=1";
+    Loader* loader = open_loader(&options);
     Arena arena = {0};
-    CHECK_EQ(loader_info(loader)->num_samples, LOADER_NUM_SAMPLES);
-    for (int pass = 0; pass < 2; pass++) {
-        int64_t id = 0, num_tokens = 0;
-        LoaderBatch batch = {0};
-        while (!batch.end && id < LOADER_NUM_SAMPLES) {
-            CHECK_OK(loader_next(loader, &batch, &arena));
-            num_tokens += batch.num_tokens;
-            for (int32_t i = 0; i < batch.num_samples; i++, id++) {
-                CHECK_EQ(batch.samples[i].id, id);
-                int32_t tokens[LOADER_LONGEST];
-                CHECK_OK(loader_read(loader, &batch.samples[i], tokens));
-                for (int32_t t = 0; t < batch.samples[i].n_input + batch.samples[i].n_target; t++) {
-                    CHECK_EQ(tokens[t], maker_token(&loader_data, id, t));
-                }
-            }
-        }
-        CHECK(batch.end);
-        CHECK_EQ(id, LOADER_NUM_SAMPLES);
-        CHECK_EQ(num_tokens, loader_info(loader)->num_tokens);
+    int num_sort = 0, num_drawn = 0;
+    for (int step = 0; step < 300; step++) {
+        LoaderBatch batch;
+        arena_reset(&arena);
         CHECK_OK(loader_next(loader, &batch, &arena));
-        CHECK(batch.end && batch.num_samples == 0 && batch.num_tokens == 0);
-        loader_rewind(loader);
+        for (int32_t i = 0; i < batch.num_samples; i++, num_drawn++) {
+            bool is_sort = strcmp(loader_task_name(loader, batch.samples[i].task), "sort") == 0;
+            CHECK(is_sort || strcmp(loader_task_name(loader, batch.samples[i].task), "copy") == 0);
+            num_sort += is_sort;
+        }
     }
-    LoaderSample beyond = {.id = LOADER_NUM_SAMPLES, .n_input = 1, .n_target = 1};
-    int32_t token[2];
-    CHECK_FAILS(loader_read(loader, &beyond, token), STATUS_OUT_OF_RANGE, "sample 300 of 300");
+    CHECK(num_drawn > 1000);
+    CHECK_NEAR(num_sort, num_drawn * 0.75, 6);
     loader_close(loader);
     arena_free(&arena);
 }
 
-// The mixture reaches the stream: counts of tasks over many batches, for the three kinds.
-static void tasks_come_in_their_proportions(void) {
-    double of_task[LOADER_NUM_TASKS] = {0};
-    for (int32_t id = 0; id < LOADER_NUM_SAMPLES; id++) { of_task[loader_data.samples[id].task]++; }
-    for (int kind = 0; kind < 3; kind++) {
-        LoaderOptions options = loader_usual_options();
-        options.mixture = (MixtureKind)kind;
-        options.mixture_cap = 70;
-        options.temperature = 2;
-        options.weights = "sort=3,copy=1";
-        Loader* loader = loader_open_loader(&options);
-        double share[LOADER_NUM_TASKS], whole = 0, drawn[LOADER_NUM_TASKS] = {0}, num_drawn = 0;
-        for (int k = 0; k < LOADER_NUM_TASKS; k++) {
-            double capped = of_task[k] < 70 ? of_task[k] : 70;
-            double weight[] = {0, 3, 1, 0};  // add, sort, copy, facts
-            share[k] = kind == 0 ? capped : kind == 1 ? __builtin_sqrt(capped) : weight[k];
-            whole += share[k];
-        }
-        Arena arena = {0};
-        for (int step = 0; step < 300; step++) {
-            LoaderBatch batch;
-            arena_reset(&arena);
-            CHECK_OK(loader_next(loader, &batch, &arena));
-            for (int32_t i = 0; i < batch.num_samples; i++, num_drawn++) {
-                const char* name = loader_task_name(loader, batch.samples[i].task);
-                for (int k = 0; k < LOADER_NUM_TASKS; k++) {
-                    drawn[k] += strcmp(name, maker_task_name(k)) == 0;
-                }
-            }
-        }
-        CHECK(num_drawn > 1000);
-        for (int k = 0; k < LOADER_NUM_TASKS; k++) { CHECK_NEAR(drawn[k], num_drawn * share[k] / whole, 6); }
-        loader_close(loader);
-        arena_free(&arena);
-    }
+static void check_refused(const LoaderBatch* saved, const char* path, LoaderOptions options,
+                          const char* words) {
+    Loader* loader = open_path(path, &options);
+    CHECK_FAILS(loader_restore(loader, saved->position, saved->position_bytes), STATUS_MISMATCH, words);
+    loader_close(loader);
 }
 
 static void wrong_positions_are_refused(void) {
-    LoaderOptions options = loader_usual_options();
-    Loader* loader = loader_open_loader(&options);
+    LoaderOptions options = usual_options(), cut = options, other = options;
+    Loader* loader = open_loader(&options);
     Arena arena = {0};
     LoaderBatch first, second, again;
     CHECK_OK(loader_next(loader, &first, &arena));
@@ -750,208 +644,87 @@ static void wrong_positions_are_refused(void) {
     // None of that moved the loader.
     CHECK_OK(loader_next(loader, &again, &arena));
     CHECK_EQ(again.step, 2);
-    CHECK_OK(loader_restore(loader, first.position, first.position_bytes));
-    CHECK_OK(loader_next(loader, &again, &arena));
-    CHECK(equal_batches(&again, &second));
     loader_close(loader);
 
-    char one_file[80];
-    snprintf(one_file, sizeof one_file, "%s/train_1.bin", dir);
-    CHECK_OK(loader_open(&loader, one_file, &options));
-    CHECK_FAILS(loader_restore(loader, first.position, first.position_bytes), STATUS_MISMATCH,
-                "train_1.bin: saved with 3 files of data, now it is one of 1 --->");
-    loader_close(loader);
-    options.max_seq_tokens = 50;
-    options.long_samples = LONG_SKIP;
-    loader = loader_open_loader(&options);
-    CHECK_FAILS(loader_restore(loader, first.position, first.position_bytes), STATUS_MISMATCH,
-                "saved with 300 samples, the data has");
-    loader_close(loader);
-    options = loader_usual_options();
-    options.max_seq_tokens = 120;  // cuts, but skips nothing
-    loader = loader_open_loader(&options);
-    CHECK_FAILS(loader_restore(loader, first.position, first.position_bytes), STATUS_MISMATCH,
-                "resume with the same data and -t");
+    other.max_seq_tokens = 50;
+    other.long_samples = LONG_SKIP;
+    check_refused(&first, pattern, other, "saved with another number of samples");
+    cut.max_seq_tokens = 120;  // cuts, but skips nothing
+    check_refused(&first, pattern, cut, "saved with other task names or lengths");
+    loader = open_loader(&cut);
     CHECK_OK(loader_next(loader, &second, &arena));
     loader_close(loader);
-    options.long_samples = LONG_CUT_MIDDLE;  // as many tokens, but others
-    loader = loader_open_loader(&options);
-    CHECK_FAILS(loader_restore(loader, second.position, second.position_bytes), STATUS_MISMATCH,
-                "saved with another longest target, other cuts");
+    cut.long_samples = LONG_CUT_MIDDLE;  // as many tokens, but others
+    check_refused(&second, pattern, cut, "other cuts");
+    other = options;
+    other.shuffle = false;
+    check_refused(&first, pattern, other, "saved with the other --shuffle");
+
+    // Other text of the same lengths is another file; the same under another name is not. Nor are fewer or
+    // more files the same data.
+    char moved[64], files[80], fewer[80];
+    maker_dir_create(moved);
+    snprintf(files, sizeof files, "%s/*.bin", moved);
+    snprintf(fewer, sizeof fewer, "%s/[ab].bin", moved);
+    maker_write(&data, 0, 100, moved, "a.bin");
+    maker_write(&data, 100, 200, moved, "b.bin");
+    maker_write(&data, 200, 300, moved, "c.bin");
+    loader = open_path(files, &options);
+    CHECK_OK(loader_restore(loader, first.position, first.position_bytes));
     loader_close(loader);
-    options = loader_usual_options();
-    options.shuffle = false;
-    loader = loader_open_loader(&options);
-    CHECK_FAILS(loader_restore(loader, first.position, first.position_bytes), STATUS_MISMATCH,
-                "saved with shuffling");
-    loader_close(loader);
+    check_refused(&first, fewer, options, "a.bin: saved with 3 files of data, now it is one of 2");
+    MadeData changed = data;  // tokens are by id: other ones
+    changed.samples += 100;
+    changed.gaps += 100;
+    maker_write(&changed, 0, 100, moved, "b.bin");
+    check_refused(&first, files, options, "b.bin: saved with other contents of this file");
+    maker_write(&data, 0, 100, moved, "d.bin");
+    check_refused(&first, files, options, "a.bin: saved with 3 files of data, now it is one of 4");
+    maker_dir_remove(moved);
     arena_free(&arena);
 }
 
-// Shards of an llm.c data set are one task; long documents are cut, and every prediction is made once.
-static void llmc_documents_lose_nothing(void) {
+static void what_cannot_be_opened_is_named(void) {
+    static MadeSample samples[] = {{0, 50, 10}, {0, 10, 80}};
+    MadeData made = {.vocab = VOCAB, .num_samples = 2, .samples = samples};
+    maker_write(&made, 0, 2, dir, "long.bin");
+    maker_write(&made, 0, 0, dir, "empty.bin");
+    maker_write(&made, 0, 1, dir, "torn.bin");
+    const struct {
+        const char* file;
+        LoaderOptions options;
+        Status status;
+        const char* words;
+    } cases[] = {
+        {"val*.bin", {.batch_tokens = 9, .max_seq_tokens = 9}, STATUS_IO, "val*.bin: no file matches --->"},
+        {"torn.bin", {.batch_tokens = 9, .max_seq_tokens = 9}, STATUS_BAD_FORMAT, "torn.bin: truncated"},
+        {"empty.bin",
+         {.batch_tokens = 9, .max_seq_tokens = 9},
+         STATUS_BAD_FORMAT,
+         "empty.bin: no samples --->"},
+        {"long.bin", {.max_seq_tokens = 9}, STATUS_BAD_OPTION, "-d: 0"},
+        {"long.bin", {.batch_tokens = 9}, STATUS_BAD_OPTION, "-t: 0"},
+        {"long.bin",
+         {.batch_tokens = 9, .max_seq_tokens = 58, .long_samples = LONG_SKIP},
+         STATUS_BAD_OPTION,
+         "long.bin: all 2 samples are longer than -t 58"},
+        {"long.bin",
+         {.batch_tokens = 9, .max_seq_tokens = 9, .encoder_decoder = true},
+         STATUS_BAD_OPTION,
+         "0 tokens in a target --->"},
+        {"train_0.bin",
+         {.batch_tokens = 9, .max_seq_tokens = 9, .encoder_decoder = true, .max_target_tokens = 9},
+         STATUS_BAD_OPTION,
+         "run prepare_data again with --turns apart"},
+    };
     char path[128];
-    int32_t tokens[1000], num_predictions = 0;
-    Rng rng = rng_seed(seed);
-    for (int f = 0; f < 2; f++) {
-        for (int32_t i = 0; i < 1000; i++) {
-            tokens[i] = i == 0 || rng_below(&rng, 120) == 0 ? 50256 : (int32_t)rng_below(&rng, 50256);
-            num_predictions += i > 0 && tokens[i] != 50256;
-        }
-        snprintf(path, sizeof path, "%s/web_train_00000%d.bin", dir, f);
-        maker_write_llmc(path, 20240520, 1, tokens, 1000);
-    }
-    snprintf(path, sizeof path, "%s/web_train_*.bin", dir);
-    LoaderOptions options = loader_usual_options();
-    options.max_seq_tokens = 50;
-    options.shuffle = false;
-    Loader* loader = NULL;
-    Arena arena = {0};
-    LoaderBatch batch = {0};
-    CHECK_OK(loader_open(&loader, path, &options));
-    CHECK_EQ(loader_info(loader)->num_tasks, 1);
-    CHECK(strcmp(loader_task_name(loader, 0), "web") == 0);
-    CHECK_EQ(loader_info(loader)->vocab, 50257);
-    CHECK_EQ(loader_info(loader)->eot_token, 50256);
-    CHECK_EQ((int32_t)loader_info(loader)->tokenizer, TOKENIZER_GPT2);
-    CHECK_EQ(loader_info(loader)->num_cut, 0);
-    CHECK_EQ(loader_info(loader)->num_tokens, num_predictions);
-    int64_t supervised_tokens = 0;
-    while (!batch.end) {
-        CHECK_OK(loader_next(loader, &batch, &arena));
-        for (int32_t i = 0; i < batch.num_samples; i++) { CHECK(batch.lengths[i].enc_tokens <= 50); }
-        supervised_tokens += batch.supervised_tokens;
-    }
-    CHECK_EQ(supervised_tokens, num_predictions);
-    loader_close(loader);
-    arena_free(&arena);
-}
-
-// --- loader files --------------------
-
-enum { LOADER_FILES_NUM_SAMPLES = 300, LOADER_FILES_LONGEST = 200, LOADER_FILES_VOCAB = 500 };
-
-// Three files of random samples that every test reads.
-static char dir[64], loader_files_pattern[80];
-static MadeData loader_files_data;
-
-static LoaderOptions loader_files_usual_options(void) {
-    return (LoaderOptions){
-        .batch_tokens = 700, .max_seq_tokens = LOADER_FILES_LONGEST, .seed = seed, .shuffle = true};
-}
-
-static Loader* loader_files_open_loader(const LoaderOptions* options) {
-    Loader* loader = NULL;
-    CHECK_OK(loader_open(&loader, loader_files_pattern, options));
-    if (loader == NULL) { exit(1); }
-    return loader;
-}
-
-// Other text of the same lengths is another file; the same under another name is not. Nor are all but one of
-// the files, or one more, the same data.
-static void a_position_is_of_the_contents(void) {
-    LoaderOptions options = loader_files_usual_options();
-    Arena arena = {0};
-    LoaderBatch batch;
-    Loader* loader = loader_files_open_loader(&options);
-    CHECK_OK(loader_next(loader, &batch, &arena));
-    int64_t num_tokens = loader_info(loader)->num_tokens;
-    loader_close(loader);
-    char other[64], files[80];
-    maker_dir_create(other);
-    snprintf(files, sizeof files, "%s/*.bin", other);
-    maker_write(&loader_files_data, 0, 100, other, "a.bin");
-    maker_write(&loader_files_data, 100, 200, other, "b.bin");
-    maker_write(&loader_files_data, 200, 300, other, "c.bin");
-    CHECK_OK(loader_open(&loader, files, &options));
-    CHECK_OK(loader_restore(loader, batch.position, batch.position_bytes));
-    loader_close(loader);
-    char fewer[80];
-    snprintf(fewer, sizeof fewer, "%s/[ab].bin", other);
-    CHECK_OK(loader_open(&loader, fewer, &options));
-    CHECK_FAILS(loader_restore(loader, batch.position, batch.position_bytes), STATUS_MISMATCH,
-                "a.bin: saved with 3 files of data, now it is one of 2");
-    loader_close(loader);
-    maker_write(&loader_files_data, 0, 100, other, "d.bin");
-    CHECK_OK(loader_open(&loader, files, &options));
-    CHECK_FAILS(loader_restore(loader, batch.position, batch.position_bytes), STATUS_MISMATCH,
-                "a.bin: saved with 3 files of data, now it is one of 4");
-    loader_close(loader);
-    snprintf(fewer, sizeof fewer, "%s/d.bin", other);
-    CHECK_EQ(unlink(fewer), 0);
-    MadeData changed = {
-        .vocab = LOADER_FILES_VOCAB, .num_samples = 100, .samples = loader_files_data.samples + 100};
-    maker_write(&changed, 0, 100, other, "b.bin");  // tokens are by id: other ones
-    CHECK_OK(loader_open(&loader, files, &options));
-    CHECK_EQ(loader_info(loader)->num_tokens, num_tokens);
-    CHECK_FAILS(loader_restore(loader, batch.position, batch.position_bytes), STATUS_MISMATCH,
-                "b.bin: saved with other contents of this file");
-    loader_close(loader);
-    maker_dir_remove(other);
-    arena_free(&arena);
-}
-
-// A batch that cannot hold one sample: these are counted, and each is a batch in one pass.
-static void samples_longer_than_a_batch_are_counted(void) {
-    MadeSample samples[] = {
-        {0, 30, 6}, {0, 2, 3}, {0, 2, 3}, {1, 10, 2}, {0, 3, 3}};  // 35, 4, 4, 11, 5 tokens
-    MadeData made = {.vocab = LOADER_FILES_VOCAB, .num_samples = 5, .samples = samples};
-    static const struct {
-        int64_t batch_tokens, num_alone, num_batches;
-    } cases[] = {{10, 2, 2 + 2}, {3, 5, 5}, {11, 1, 1 + 3}, {35, 0, 2}, {1000, 0, 1}};
-    char one[64], path[80];
-    maker_dir_create(one);
-    maker_write(&made, 0, 5, one, "long.bin");
-    snprintf(path, sizeof path, "%s/long.bin", one);
+    snprintf(path, sizeof path, "%s/torn.bin", dir);
+    CHECK_EQ(truncate(path, 120), 0);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        LoaderOptions options = loader_files_usual_options();
         Loader* loader;
-        options.batch_tokens = cases[i].batch_tokens;
-        CHECK_OK(loader_open(&loader, path, &options));
-        CHECK_EQ(loader_info(loader)->num_alone, cases[i].num_alone);
-        CHECK_EQ(loader_info(loader)->num_batches, cases[i].num_batches);
-        CHECK_EQ(loader_info(loader)->longest_tokens, 35);
-        loader_close(loader);
+        snprintf(path, sizeof path, "%s/%s", dir, cases[i].file);
+        CHECK_FAILS(loader_open(&loader, path, &cases[i].options), cases[i].status, cases[i].words);
     }
-    maker_dir_remove(one);
-}
-
-static void disagreeing_files_are_both_named(void) {
-    LoaderOptions options = loader_files_usual_options();
-    Loader* loader;
-    char path[128];
-    MadeSample sample = {0, 1, 1};
-    MadeData other = {.vocab = 300, .num_samples = 1, .samples = &sample};
-    maker_write(&other, 0, 1, dir, "train_9.bin");
-    CHECK_FAILS(loader_open(&loader, loader_files_pattern, &options), STATUS_MISMATCH,
-                "train_0.bin has vocab 500");
-    CHECK_FAILS(loader_open(&loader, loader_files_pattern, &options), STATUS_MISMATCH,
-                "train_9.bin has 300 --->");
-    snprintf(path, sizeof path, "%s/train_9.bin", dir);
-    CHECK_EQ(truncate(path, 98), 0);
-    CHECK_FAILS(loader_open(&loader, loader_files_pattern, &options), STATUS_BAD_FORMAT,
-                "train_9.bin: truncated");
-    unlink(path);
-    snprintf(path, sizeof path, "%s/val*.bin", dir);
-    CHECK_FAILS(loader_open(&loader, path, &options), STATUS_IO, "val*.bin: no file matches --->");
-    maker_write(&other, 0, 0, dir, "empty.bin");
-    snprintf(path, sizeof path, "%s/empty.bin", dir);
-    CHECK_FAILS(loader_open(&loader, path, &options), STATUS_BAD_FORMAT, "empty.bin: no samples --->");
-    unlink(path);
-    options.batch_tokens = 0;
-    CHECK_FAILS(loader_open(&loader, loader_files_pattern, &options), STATUS_BAD_OPTION, "-d: 0");
-    options = loader_files_usual_options();
-    options.max_seq_tokens = 0;
-    CHECK_FAILS(loader_open(&loader, loader_files_pattern, &options), STATUS_BAD_OPTION, "-t: 0");
-    MadeSample pair[] = {{0, 50, 10}, {0, 10, 80}};
-    MadeData only_long = {.vocab = LOADER_FILES_VOCAB, .num_samples = 2, .samples = pair};
-    maker_write(&only_long, 0, 2, dir, "long.bin");
-    snprintf(path, sizeof path, "%s/long.bin", dir);
-    options.max_seq_tokens = 58;
-    options.long_samples = LONG_SKIP;
-    CHECK_FAILS(loader_open(&loader, path, &options), STATUS_BAD_OPTION,
-                "long.bin: all 2 samples are longer than -t 58");
-    unlink(path);
 }
 
 // A file of one sample whose vocabulary has this hash.
@@ -966,139 +739,32 @@ static void write_of_vocab(const char* name, uint64_t hash) {
     CHECK_OK(sample_writer_finish(writer));
 }
 
-static Loader* open_named(const char* name) {
+static SampleShards open_vocabs(const char* name) {
     char path[128];
-    LoaderOptions options = loader_files_usual_options();
-    Loader* loader = NULL;
+    SampleShards shards = {0};
     snprintf(path, sizeof path, "%s/%s", dir, name);
-    CHECK_OK(loader_open(&loader, path, &options));
-    return loader;
+    CHECK_OK(sample_shards_open(&shards, path, 0, false));
+    return shards;
 }
 
 // Vocabularies of one size are told apart by their hash wherever both are known: among the files of a stream,
 // one of which may not know its own, and between two streams.
 static void other_vocabularies_are_refused(void) {
     char path[128];
-    LoaderOptions options = loader_files_usual_options();
-    Loader* refused;
-    write_of_vocab("v_unknown.bin", 0);
-    write_of_vocab("v_one.bin", 1);
-    write_of_vocab("v_two.bin", 2);
-    Loader *unknown = open_named("v_unknown.bin"), *one = open_named("v_one.bin"),
-           *two = open_named("v_two.bin");
-    Loader* both = open_named("v_[ou]n[ek]*.bin");
-    CHECK_EQ(loader_info(unknown)->vocab_hash, 0);
-    CHECK_EQ(loader_info(both)->vocab_hash, 1);
-    Loader* all[] = {unknown, one, two, both};
-    for (int a = 0; a < 4; a++) {
-        for (int b = 0; b < 4; b++) {
-            bool differ = (a == 2) != (b == 2) && a != 0 && b != 0;
-            Status status = sample_shards_check_vocab(loader_shards(all[a]), loader_shards(all[b]));
-            CHECK_EQ(status, differ ? STATUS_MISMATCH : STATUS_OK);
-        }
-    }
-    CHECK_FAILS(sample_shards_check_vocab(loader_shards(both), loader_shards(two)), STATUS_MISMATCH,
-                "v_one.bin");
-    CHECK(strstr(status_message(), "v_two.bin") != NULL &&
-          strstr(status_message(), "---> prepare both") != NULL);
-    for (int i = 0; i < 4; i++) { loader_close(all[i]); }
-    write_of_vocab("v_three.bin",
-                   2);  // of v_one, v_three, v_two, v_unknown; then with the unknown one in front
+    write_of_vocab("v_a_unknown.bin", 0);
+    write_of_vocab("v_b_one.bin", 1);
+    write_of_vocab("v_c_two.bin", 2);
+    SampleShards unknown = open_vocabs("v_a*"), both = open_vocabs("v_[ab]*"), two = open_vocabs("v_c*"), all;
+    CHECK_EQ(both.known->vocab_hash, 1);
+    CHECK_OK(sample_shards_check_vocab(&unknown, &two));
+    CHECK_OK(sample_shards_check_vocab(&both, &unknown));
+    CHECK_FAILS(sample_shards_check_vocab(&both, &two), STATUS_MISMATCH, "v_b_one.bin and");
+    CHECK(strstr(status_message(), "v_c_two.bin have vocabularies of 10 tokens each") != NULL);
     snprintf(path, sizeof path, "%s/v_*.bin", dir);
-    CHECK_FAILS(loader_open(&refused, path, &options), STATUS_MISMATCH, "v_three.bin have vocabularies");
-    write_of_vocab("v_a.bin", 0);
-    CHECK_FAILS(loader_open(&refused, path, &options), STATUS_MISMATCH, "v_one.bin and");
-}
-
-// --- loader pairs --------------------
-
-enum {
-    LOADER_PAIRS_NUM_TASKS = 4,
-    LOADER_PAIRS_NUM_SAMPLES = 300,
-    LOADER_PAIRS_LONGEST = 200,
-    LOADER_PAIRS_VOCAB = 500
-};
-
-static char dir[64], pairs_path[80];
-static MadeData loader_pairs_data;
-
-static LoaderOptions pair_options(void) {
-    return (LoaderOptions){.batch_tokens = 700,
-                           .max_seq_tokens = LOADER_PAIRS_LONGEST,
-                           .encoder_decoder = true,
-                           .max_target_tokens = LOADER_PAIRS_LONGEST,
-                           .seed = seed,
-                           .shuffle = true};
-}
-
-static Loader* loader_pairs_open_loader(const LoaderOptions* options) {
-    Loader* loader = NULL;
-    CHECK_OK(loader_open(&loader, pairs_path, options));
-    if (loader == NULL) { exit(1); }
-    return loader;
-}
-
-static int32_t least(int32_t a, int32_t b) {
-    return a < b ? a : b;
-}
-
-// What is drawn of a sample: the end of its input, all of its target, and its tokens are the file's.
-static void loader_pairs_check_drawn(const Loader* loader, const LoaderSample* drawn,
-                                     const LoaderOptions* options) {
-    const MadeSample* made = &loader_pairs_data.samples[drawn->id];
-    CHECK_EQ(drawn->n_input, least(made->n_input, options->max_seq_tokens));
-    CHECK_EQ(drawn->n_target, made->n_target);
-    int32_t tokens[2 * LOADER_PAIRS_LONGEST];
-    CHECK_OK(loader_read(loader, drawn, tokens));
-    for (int32_t i = 0; i < drawn->n_input; i++) {
-        CHECK_EQ(tokens[i], maker_token(&loader_pairs_data, drawn->id, made->n_input - drawn->n_input + i));
-    }
-    for (int32_t i = 0; i < drawn->n_target; i++) {
-        CHECK_EQ(tokens[drawn->n_input + i], maker_token(&loader_pairs_data, drawn->id, made->n_input + i));
-    }
-}
-
-static void long_sides_are_cut_or_skipped_and_counted(void) {
-    Rng rng = rng_seed(seed);
-    for (int round = 0; round < 24 && test_failures == 0; round++) {
-        LoaderOptions options = pair_options();
-        options.max_seq_tokens = rng_between(&rng, 2, round % 2 ? 30 : LOADER_PAIRS_LONGEST);
-        options.max_target_tokens = rng_between(&rng, 2, round % 3 ? 30 : LOADER_PAIRS_LONGEST);
-        options.long_samples = round % 4 < 2 ? LONG_CUT_START : LONG_SKIP;
-        options.shuffle = false;
-        int64_t num_cut = 0, num_skipped = 0, num_tokens = 0, num_drawn = 0;
-        bool skip = options.long_samples == LONG_SKIP;
-        for (int32_t id = 0; id < LOADER_PAIRS_NUM_SAMPLES; id++) {
-            const MadeSample* made = &loader_pairs_data.samples[id];
-            bool input_long = made->n_input > options.max_seq_tokens;
-            bool skipped = made->n_target > options.max_target_tokens || (skip && input_long);
-            num_skipped += skipped;
-            num_cut += input_long && !skipped;
-        }
-        Loader* loader = loader_pairs_open_loader(&options);
-        CHECK_EQ(loader_info(loader)->num_cut, num_cut);
-        CHECK_EQ(loader_info(loader)->num_skipped, num_skipped);
-        CHECK_EQ(loader_info(loader)->num_samples, LOADER_PAIRS_NUM_SAMPLES - num_skipped);
-        Arena arena = {0};
-        for (LoaderBatch batch = {0}; !batch.end && test_failures == 0;) {
-            CHECK_OK(loader_next(loader, &batch, &arena));
-            for (int32_t i = 0; i < batch.num_samples; i++, num_drawn++) {
-                const MadeSample* made = &loader_pairs_data.samples[batch.samples[i].id];
-                loader_pairs_check_drawn(loader, &batch.samples[i], &options);
-                CHECK(!skip || (batch.samples[i].n_input == made->n_input &&
-                                batch.samples[i].n_target == made->n_target));
-            }
-            num_tokens += batch.num_tokens;
-        }
-        CHECK_EQ(num_drawn, loader_info(loader)->num_samples);
-        CHECK_EQ(num_tokens, loader_info(loader)->num_tokens);
-        loader_close(loader);
-        arena_free(&arena);
-    }
-    LoaderOptions options = pair_options();
-    options.max_target_tokens = 0;
-    Loader* loader;
-    CHECK_FAILS(loader_open(&loader, pairs_path, &options), STATUS_BAD_OPTION, "0 tokens in a target --->");
+    CHECK_FAILS(sample_shards_open(&all, path, 0, false), STATUS_MISMATCH, "---> prepare both");
+    sample_shards_close(&unknown);
+    sample_shards_close(&both);
+    sample_shards_close(&two);
 }
 
 // --- loader text --------------------
@@ -1106,19 +772,19 @@ static void long_sides_are_cut_or_skipped_and_counted(void) {
 // ByT5's ids: bytes are 3 ... 258, sentinels 259 ... 383.
 enum {
     PAD = 0,
-    LOADER_TEXT_EOT = 1,
+    BYT5_EOT = 1,
     FIRST_BYTE = 3,
-    LOADER_TEXT_FIRST_SENTINEL = 259,
-    LOADER_TEXT_VOCAB = 384,
+    BYT5_FIRST_SENTINEL = 259,
+    BYT5_VOCAB = 384,
     NUM_TEXTS = 60,
-    LOADER_TEXT_LONGEST = 400
+    LONGEST_TEXT = 400
 };
 
-static char dir[64], loader_text_pattern[80];
+static char text_pattern[80];
 
 // The texts that the files hold, without end-of-text.
 static int32_t text_tokens[NUM_TEXTS];
-static int32_t texts[NUM_TEXTS][LOADER_TEXT_LONGEST];
+static int32_t texts[NUM_TEXTS][LONGEST_TEXT];
 
 static LoaderOptions text_options(void) {
     return (LoaderOptions){.batch_tokens = 900,
@@ -1131,34 +797,15 @@ static LoaderOptions text_options(void) {
                            .shuffle = true};
 }
 
-static Loader* loader_text_open_loader(const char* path, const LoaderOptions* options) {
-    Loader* loader = NULL;
-    CHECK_OK(loader_open(&loader, path, options));
-    if (loader == NULL) { exit(1); }
-    return loader;
-}
-
 // The text of a drawn sample; its length.
-static int32_t loader_text_undo(const Loader* loader, const LoaderSample* sample, int32_t first_sentinel,
-                                int32_t step, int32_t eot, int32_t* text) {
+static int32_t undo_drawn(const Loader* loader, const LoaderSample* sample, const SpanCorruption* spans,
+                          int32_t* text) {
     static int32_t tokens[1000];
+    static Undone undone;
     CHECK_OK(loader_read(loader, sample, tokens));
-    const int32_t* target = tokens + sample->n_input;
-    int32_t n = 0, num_spans = 0;
-    CHECK_EQ(tokens[sample->n_input - 1], eot);
-    CHECK_EQ(target[sample->n_target - 1], eot);
-    for (int32_t i = 0; i < sample->n_input - 1; i++) {
-        if (tokens[i] != first_sentinel + num_spans * step) {
-            text[n++] = tokens[i];
-            continue;
-        }
-        CHECK_EQ(*target, tokens[i]);
-        target++;
-        num_spans++;
-        while (*target != eot && *target != first_sentinel + num_spans * step) { text[n++] = *target++; }
-    }
-    CHECK_EQ(target + 1 - tokens, sample->n_input + sample->n_target);
-    return n;
+    CHECK(undo(&undone, spans, tokens, sample->n_input, tokens + sample->n_input, sample->n_target));
+    memcpy(text, undone.text, (size_t)undone.num_tokens * sizeof *text);
+    return undone.num_tokens;
 }
 
 // One pass in file order: every text comes whole, in pieces, and every piece but the last is as long as fits.
@@ -1167,7 +814,8 @@ static void check_pass(const char* path, int32_t first_sentinel, int32_t step, i
     options.shuffle = false;
     options.sentinel_first = first_sentinel;
     options.sentinel_step = step;
-    Loader* loader = loader_text_open_loader(path, &options);
+    SpanCorruption spans = {0, 0, first_sentinel, step, 100, eot};
+    Loader* loader = open_path(path, &options);
     Arena arena = {0};
     int32_t t = 0, at = 0, num_pieces = 0, piece_tokens = 0;
     int64_t num_tokens = 0;
@@ -1176,8 +824,7 @@ static void check_pass(const char* path, int32_t first_sentinel, int32_t step, i
         CHECK_OK(loader_next(loader, &batch, &arena));
         for (int32_t i = 0; i < batch.num_samples; i++, num_pieces++) {
             const LoaderSample* sample = &batch.samples[i];
-            int32_t text[LOADER_TEXT_LONGEST],
-                n = loader_text_undo(loader, sample, first_sentinel, step, eot, text);
+            int32_t text[LONGEST_TEXT], n = undo_drawn(loader, sample, &spans, text);
             CHECK(t < NUM_TEXTS);
             CHECK(at + n <= text_tokens[t]);
             if (test_failures > 0) { break; }
@@ -1211,18 +858,18 @@ static void check_pass(const char* path, int32_t first_sentinel, int32_t step, i
 // Texts as samples of two files, divided into input and target somewhere.
 static void write_samples(SampleInputEnd input_end) {
     Rng rng = rng_seed(seed + 5);
-    SampleVocab vocab = {LOADER_TEXT_VOCAB, LOADER_TEXT_EOT, PAD, TOKENIZER_BYT5, input_end, 0, 0};
+    SampleVocab vocab = {BYT5_VOCAB, BYT5_EOT, PAD, TOKENIZER_BYT5, input_end, 0, 0};
     SampleWriter* writer = NULL;
     for (int32_t t = 0; t < NUM_TEXTS; t++) {
         char path[128];
         snprintf(path, sizeof path, "%s/text_%d.bin", dir, t / 40);
         if (t % 40 == 0) { CHECK_OK(sample_writer_open(&writer, path, &vocab)); }
-        int32_t input[LOADER_TEXT_LONGEST + 1], target[LOADER_TEXT_LONGEST + 1], n = text_tokens[t];
+        int32_t input[LONGEST_TEXT + 1], target[LONGEST_TEXT + 1], n = text_tokens[t];
         int32_t n_input = rng_below(&rng, 3) ? rng_between(&rng, 0, n) : 0;
         memcpy(input, texts[t], sizeof *input * (size_t)n_input);
         memcpy(target, texts[t] + n_input, sizeof *target * (size_t)(n - n_input));
-        target[n - n_input] = LOADER_TEXT_EOT;
-        if (input_end == INPUT_END_EOT) { input[n_input] = LOADER_TEXT_EOT; }
+        target[n - n_input] = BYT5_EOT;
+        if (input_end == INPUT_END_EOT) { input[n_input] = BYT5_EOT; }
         CHECK_OK(sample_writer_add(writer, "text", input, n_input + (input_end == INPUT_END_EOT), target,
                                    n - n_input + 1));
         if (t % 40 == 39 || t == NUM_TEXTS - 1) { CHECK_OK(sample_writer_finish(writer)); }
@@ -1234,22 +881,22 @@ static void every_text_comes_whole(void) {
     text_tokens[1] = 0;  // input </s>, target </s>
     text_tokens[NUM_TEXTS - 1] = 0;
     write_samples(INPUT_END_EOT);
-    check_pass(loader_text_pattern, LOADER_TEXT_FIRST_SENTINEL, 1, LOADER_TEXT_EOT);
-    check_pass(loader_text_pattern, 383, -1, LOADER_TEXT_EOT);
+    check_pass(text_pattern, BYT5_FIRST_SENTINEL, 1, BYT5_EOT);
+    check_pass(text_pattern, 383, -1, BYT5_EOT);
     LoaderOptions options = text_options();
-    Loader* loader = loader_text_open_loader(loader_text_pattern, &options);
+    Loader* loader = open_path(text_pattern, &options);
     CHECK_EQ(loader_info(loader)->num_skipped, 2);
     CHECK_EQ(loader_info(loader)->num_cut, 0);
     loader_close(loader);
     text_tokens[1] = 7;
     text_tokens[NUM_TEXTS - 1] = 2;
     write_samples(INPUT_END_NONE);
-    check_pass(loader_text_pattern, LOADER_TEXT_FIRST_SENTINEL, 1, LOADER_TEXT_EOT);
+    check_pass(text_pattern, BYT5_FIRST_SENTINEL, 1, BYT5_EOT);
 }
 
 // A document of an llm.c file begins with end-of-text, the first of a shard perhaps not.
 static void documents_come_whole(void) {
-    static int32_t tokens[NUM_TEXTS * (LOADER_TEXT_LONGEST + 1)];
+    static int32_t tokens[NUM_TEXTS * (LONGEST_TEXT + 1)];
     for (int with_eot = 0; with_eot < 2; with_eot++) {
         int32_t n = 0, first_tokens = text_tokens[0];
         text_tokens[0] = with_eot ? 1 : 5;
@@ -1265,40 +912,45 @@ static void documents_come_whole(void) {
     }
 }
 
-// Draw `num_steps` batches; all tokens of all samples go to `out`.
-static int32_t draw(Loader* loader, int num_steps, int32_t* out, LoaderBatch* last, Arena* arena) {
-    int32_t n = 0;
-    for (int step = 0; step < num_steps; step++) {
-        CHECK_OK(loader_next(loader, last, arena));
-        for (int32_t i = 0; i < last->num_samples; i++) {
-            CHECK_OK(loader_read(loader, &last->samples[i], out + n));
-            n += last->samples[i].n_input + last->samples[i].n_target;
-        }
-    }
-    return n;
+static bool equal_batches(const LoaderBatch* a, const LoaderBatch* b) {
+    return a->num_samples == b->num_samples && a->step == b->step && a->end == b->end &&
+           a->num_tokens == b->num_tokens && a->supervised_tokens == b->supervised_tokens &&
+           memcmp(a->samples, b->samples, (size_t)a->num_samples * sizeof *a->samples) == 0 &&
+           memcmp(a->lengths, b->lengths, (size_t)a->num_samples * sizeof *a->lengths) == 0 &&
+           a->position_bytes == b->position_bytes && memcmp(a->position, b->position, a->position_bytes) == 0;
 }
 
-static void equal_seeds_and_resumed_runs_have_equal_spans(void) {
-    static int32_t a[50000], b[50000], c[50000];
-    LoaderOptions options = text_options();
-    Loader *first = loader_text_open_loader(loader_text_pattern, &options),
-           *second = loader_text_open_loader(loader_text_pattern, &options);
-    options.seed += 77;
-    Loader* resumed = loader_text_open_loader(loader_text_pattern, &options);
-    Arena arena = {0};
-    LoaderBatch batch, other;
-    int32_t n = draw(first, 20, a, &batch, &arena);
-    CHECK_EQ(draw(second, 20, b, &other, &arena), n);
-    CHECK(memcmp(a, b, sizeof *a * (size_t)n) == 0);
-    CHECK(draw(resumed, 20, b, &other, &arena) != n || memcmp(a, b, sizeof *a * (size_t)n) != 0);
-    CHECK_OK(loader_restore(resumed, batch.position, batch.position_bytes));
-    n = draw(first, 20, b, &batch, &arena);
-    CHECK_EQ(draw(resumed, 20, c, &other, &arena), n);
-    CHECK(memcmp(b, c, sizeof *b * (size_t)n) == 0);
-    loader_close(first);
-    loader_close(second);
-    loader_close(resumed);
-    arena_free(&arena);
+// From the position of every batch, a loader opened on another seed goes on exactly as the first one did: in
+// random order, in file order, and with span corruption, whose spans follow from noise_key.
+static void every_position_is_restored_exactly(void) {
+    enum { STEPS = 70 };
+    write_samples(INPUT_END_EOT);
+    for (int kind = 0; kind < 3; kind++) {
+        LoaderOptions options = kind < 2 ? usual_options() : text_options();
+        const char* path = kind < 2 ? pattern : text_pattern;
+        options.shuffle = kind != 1;
+        Loader* loader = open_path(path, &options);
+        options.seed += 99;
+        Arena arena = {0};
+        LoaderBatch batches[STEPS], again;
+        for (int step = 0; step < STEPS; step++) { CHECK_OK(loader_next(loader, &batches[step], &arena)); }
+        Loader* other = open_path(path, &options);
+        CHECK_OK(loader_next(other, &again, &arena));
+        CHECK(kind == 1 || memcmp(again.samples, batches[0].samples, sizeof *again.samples) != 0);
+        for (int step = STEPS - 2; step >= 0 && test_failures == 0; step--) {
+            CHECK_OK(loader_restore(other, batches[step].position, batches[step].position_bytes));
+            for (int next = step + 1; next < STEPS && next < step + 5; next++) {
+                CHECK_OK(loader_next(other, &again, &arena));
+                CHECK(equal_batches(&again, &batches[next]));
+            }
+        }
+        loader_rewind(loader);
+        CHECK_OK(loader_next(loader, &again, &arena));
+        CHECK(equal_batches(&again, &batches[0]));
+        loader_close(loader);
+        loader_close(other);
+        arena_free(&arena);
+    }
 }
 
 // What a tokenizer keeps for sentinels, and what the options make of it: the sentinels of a text with many
@@ -1331,8 +983,8 @@ static void sentinels_are_the_tokenizers(void) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int32_t target[1501];
         for (int32_t t = 0; t < 1500; t++) { target[t] = 3; }
-        target[1500] = LOADER_TEXT_EOT;
-        SampleVocab vocab = {cases[i].vocab, LOADER_TEXT_EOT, PAD, cases[i].tokenizer, INPUT_END_EOT, 0, 0};
+        target[1500] = BYT5_EOT;
+        SampleVocab vocab = {cases[i].vocab, BYT5_EOT, PAD, cases[i].tokenizer, INPUT_END_EOT, 0, 0};
         SampleWriter* writer;
         CHECK_OK(sample_writer_open(&writer, path, &vocab));
         CHECK_OK(sample_writer_add(writer, "text", target + 1500, 1, target, 1501));
@@ -1350,7 +1002,7 @@ static void sentinels_are_the_tokenizers(void) {
             CHECK_FAILS(loader_open(&loader, path, &options), STATUS_BAD_OPTION, cases[i].words);
             continue;
         }
-        loader = loader_text_open_loader(path, &options);
+        loader = open_path(path, &options);
         LoaderSample sample;
         CHECK_OK(loader_sample(loader, 0, &sample));
         int32_t tokens[4000], num_spans = 0;
@@ -1363,7 +1015,7 @@ static void sentinels_are_the_tokenizers(void) {
         CHECK_EQ(num_spans, cases[i].num_spans);
         loader_close(loader);
         options.mean_noise_span = 0;  // 225 of the 1500 tokens are noise
-        loader = loader_text_open_loader(path, &options);
+        loader = open_path(path, &options);
         CHECK_OK(loader_sample(loader, 0, &sample));
         int32_t usual = cases[i].tokenizer == TOKENIZER_BYT5 ? 11 : 75;
         CHECK_EQ(sample.n_target, 225 + (usual < num_spans ? usual : num_spans) + 1);
@@ -1372,53 +1024,40 @@ static void sentinels_are_the_tokenizers(void) {
 }
 
 static void bad_options_and_other_positions_are_refused(void) {
-    Loader* loader;
-    LoaderOptions options = text_options();
-    options.encoder_decoder = false;
-    CHECK_FAILS(loader_open(&loader, loader_text_pattern, &options), STATUS_BAD_OPTION,
-                "--span-corruption on: needs");
-    options = text_options();
-    options.noise_density = 1;
-    CHECK_FAILS(loader_open(&loader, loader_text_pattern, &options), STATUS_BAD_OPTION, "--noise-density 1");
-    options.noise_density = -0.1;
-    CHECK_FAILS(loader_open(&loader, loader_text_pattern, &options), STATUS_BAD_OPTION,
-                "--noise-density -0.1");
-    options = text_options();
-    options.mean_noise_span = 0.5;
-    CHECK_FAILS(loader_open(&loader, loader_text_pattern, &options), STATUS_BAD_OPTION,
-                "--mean-noise-span 0.5");
-    options = text_options();
-    options.max_target_tokens = 2;
-    CHECK_FAILS(loader_open(&loader, loader_text_pattern, &options), STATUS_BAD_OPTION,
-                "targets of 2 tokens: too short");
+    LoaderOptions options = text_options(), wrong[5];
+    static const char* const words[] = {"--span-corruption on: needs", "--noise-density 1",
+                                        "--noise-density -0.1", "--mean-noise-span 0.5",
+                                        "targets of 2 tokens: too short"};
+    for (int i = 0; i < 5; i++) { wrong[i] = options; }
+    wrong[0].encoder_decoder = false;
+    wrong[1].noise_density = 1;
+    wrong[2].noise_density = -0.1;
+    wrong[3].mean_noise_span = 0.5;
+    wrong[4].max_target_tokens = 2;
+    for (int i = 0; i < 5; i++) {
+        Loader* loader;
+        CHECK_FAILS(loader_open(&loader, text_pattern, &wrong[i]), STATUS_BAD_OPTION, words[i]);
+    }
 
-    options = text_options();
     options.mean_noise_span = 4.1;  // no ties: a little more or less makes no other lengths
     options.noise_density = 0.1511;
     options.sentinel_first = 321;  // as many above as below
-    loader = loader_text_open_loader(loader_text_pattern, &options);
+    Loader* loader = open_path(text_pattern, &options);
     Arena arena = {0};
     LoaderBatch batch;
     CHECK_OK(loader_next(loader, &batch, &arena));
-    LoaderSample wrong = batch.samples[0];
-    wrong.n_input++;
+    LoaderSample sample = batch.samples[0];
+    sample.n_input++;
     int32_t tokens[1000];
-    CHECK_FAILS(loader_read(loader, &wrong, tokens), STATUS_OUT_OF_RANGE, "as corrupted it has");
+    CHECK_FAILS(loader_read(loader, &sample, tokens), STATUS_OUT_OF_RANGE, "as corrupted it has");
     loader_close(loader);
-    for (int i = 0; i < 5; i++) {
-        options = text_options();
-        options.sentinel_first = i == 1 ? 322 : 321;
-        options.sentinel_step = i == 2 ? -1 : 0;
-        options.mean_noise_span = i == 3 ? 4.1001 : 4.1;
-        options.noise_density = i == 4 ? 0.151101 : 0.1511;
-        loader = loader_text_open_loader(loader_text_pattern, &options);
-        if (i == 0) {
-            CHECK_OK(loader_restore(loader, batch.position, batch.position_bytes));
-        } else {
-            CHECK_FAILS(loader_restore(loader, batch.position, batch.position_bytes), STATUS_MISMATCH,
-                        "other span corruption --->");
-        }
-        loader_close(loader);
+    for (int i = 0; i < 4; i++) { wrong[i] = options; }
+    wrong[0].sentinel_first = 322;
+    wrong[1].sentinel_step = -1;
+    wrong[2].mean_noise_span = 4.1001;
+    wrong[3].noise_density = 0.151101;
+    for (int i = 0; i < 4; i++) {
+        check_refused(&batch, text_pattern, wrong[i], "other span corruption --->");
     }
     arena_free(&arena);
 }
@@ -1427,8 +1066,7 @@ int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     Rng rng;
     RUN(every_number_comes_once);
-    RUN(proportional_follows_the_examples);
-    RUN(temperature_flattens);
+    RUN(shares_are_as_asked);
     RUN(names_of_any_bytes_are_weighed);
     RUN(bad_mixtures_name_the_remedy);
     RUN(undoing_gives_back_the_text);
@@ -1437,78 +1075,32 @@ int main(int argc, char** argv) {
     RUN(every_division_is_as_likely);
     RUN(all_are_covered_by_few);
     maker_dir_create(dir);
-    snprintf(pattern, sizeof pattern, "%s/train.bin", dir);
+    snprintf(pattern, sizeof pattern, "%s/train_?.bin", dir);
+    snprintf(text_pattern, sizeof text_pattern, "%s/text_?.bin", dir);
     rng = rng_seed(seed);
-    data = maker_random(&rng, NUM_SAMPLES, NUM_TASKS, SAMPLE_CUT_LONGEST, VOCAB);
+    data = maker_random(&rng, NUM_SAMPLES, NUM_TASKS, LONGEST_SAMPLE, VOCAB);
     maker_add_gaps(&rng, &data);
     data.input_tail = 2;
-    maker_write(&data, 0, NUM_SAMPLES, dir, "train.bin");
-    RUN(long_samples_are_cut_or_skipped_and_counted);
-    maker_dir_remove(dir);
-    maker_free(&data);
-    maker_dir_create(dir);
-    snprintf(loader_pattern, sizeof loader_pattern, "%s/train_?.bin", dir);
-    rng = rng_seed(seed);
-    loader_data = maker_random(&rng, LOADER_NUM_SAMPLES, LOADER_NUM_TASKS, LOADER_LONGEST, LOADER_VOCAB);
-    maker_add_gaps(&rng, &loader_data);
-    loader_data.input_tail = 2;
-    for (int32_t f = 0; f < 3; f++) {
-        char name[32];
-        snprintf(name, sizeof name, "train_%d.bin", f);
-        maker_write(&loader_data, f * 100, f * 100 + 100, dir, name);
+    maker_write(&data, 0, 100, dir, "train_0.bin");
+    maker_write(&data, 100, 200, dir, "train_1.bin");
+    maker_write(&data, 200, 300, dir, "train_2.bin");
+    for (int32_t t = 0; t < NUM_TEXTS; t++) {
+        text_tokens[t] = rng_between(&rng, 1, rng_below(&rng, 3) ? 60 : LONGEST_TEXT);
+        for (int32_t i = 0; i < LONGEST_TEXT; i++) { texts[t][i] = rng_between(&rng, FIRST_BYTE, 258); }
     }
-    RUN(equal_seeds_draw_equal_streams);
-    RUN(every_position_is_restored_exactly);
+    RUN(long_samples_are_cut_or_skipped_and_counted);
     RUN(every_epoch_of_a_task_is_complete);
     RUN(batches_are_full);
-    RUN(without_shuffle_every_sample_comes_once_in_order);
     RUN(tasks_come_in_their_proportions);
     RUN(wrong_positions_are_refused);
-    RUN(llmc_documents_lose_nothing);
-    maker_dir_remove(dir);
-    maker_free(&loader_data);
-    rng = rng_seed(seed);
-    maker_dir_create(dir);
-    snprintf(loader_files_pattern, sizeof loader_files_pattern, "%s/train_*.bin", dir);
-    loader_files_data =
-        maker_random(&rng, LOADER_FILES_NUM_SAMPLES, 4, LOADER_FILES_LONGEST, LOADER_FILES_VOCAB);
-    maker_write(&loader_files_data, 0, 100, dir, "train_0.bin");
-    maker_write(&loader_files_data, 100, 200, dir, "train_1.bin");
-    maker_write(&loader_files_data, 200, 300, dir, "train_2.bin");
-    RUN(a_position_is_of_the_contents);
-    RUN(samples_longer_than_a_batch_are_counted);
-    RUN(disagreeing_files_are_both_named);
+    RUN(what_cannot_be_opened_is_named);
     RUN(other_vocabularies_are_refused);
-    maker_free(&loader_files_data);
-    maker_dir_remove(dir);
-    maker_dir_create(dir);
-    snprintf(pairs_path, sizeof pairs_path, "%s/train.bin", dir);
-    rng = rng_seed(seed);
-    loader_pairs_data = maker_random(&rng, LOADER_PAIRS_NUM_SAMPLES, LOADER_PAIRS_NUM_TASKS,
-                                     LOADER_PAIRS_LONGEST, LOADER_PAIRS_VOCAB);
-    for (int32_t id = 0; id < 10; id++) {
-        loader_pairs_data.samples[id].n_input = 0;
-        loader_pairs_data.samples[id].n_target += 1;
-    }
-    maker_write(&loader_pairs_data, 0, LOADER_PAIRS_NUM_SAMPLES, dir, "train.bin");
-    RUN(long_sides_are_cut_or_skipped_and_counted);
-    maker_dir_remove(dir);
-    maker_free(&loader_pairs_data);
-    maker_dir_create(dir);
-    snprintf(loader_text_pattern, sizeof loader_text_pattern, "%s/text_?.bin", dir);
-    rng = rng_seed(seed);
-    for (int32_t t = 0; t < NUM_TEXTS; t++) {
-        text_tokens[t] =
-            rng_below(&rng, 3) ? rng_between(&rng, 1, 60) : rng_between(&rng, 1, LOADER_TEXT_LONGEST);
-        for (int32_t i = 0; i < LOADER_TEXT_LONGEST; i++) {
-            texts[t][i] = rng_between(&rng, FIRST_BYTE, 258);
-        }
-    }
+    RUN(every_position_is_restored_exactly);
     RUN(every_text_comes_whole);
     RUN(documents_come_whole);
-    RUN(equal_seeds_and_resumed_runs_have_equal_spans);
     RUN(sentinels_are_the_tokenizers);
     RUN(bad_options_and_other_positions_are_refused);
     maker_dir_remove(dir);
+    maker_free(&data);
     return test_end();
 }

@@ -3,7 +3,6 @@
 #include "../util/numbers.h"
 #include "../dynapipe_plugin/measure/measure_bytes.h"
 #include "../dynapipe_plugin/plan/cost_model.h"
-#include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/types.h"
 #include "../dynapipe_plugin/run/session.h"
 #include "../llmc/gpt2.h"
@@ -284,36 +283,6 @@ static void estimated_bytes_are_near(void) {
     }
 }
 
-// --- plans -------------------------------------------------------------------------------------------------
-
-// Where a batch fits into some memory, it fits into more, down to little above what its longest sample needs.
-static void more_memory_never_hurts(void) {
-    for (int i = 0; i < 2; i++) {
-        DynapipeCosts* costs = costs_make(&configs[i], 1, 0);
-        PlanSample samples[80];
-        Rng rng = rng_seed(5);
-        for (int32_t k = 0; k < 80; k++) {
-            int32_t n = rng_between(&rng, 8, k % 10 == 0 ? 200 : 60), m = rng_between(&rng, 1, n);
-            samples[k] =
-                (PlanSample){.enc_tokens = n, .dec_tokens = i == GPT2 ? 0 : m, .supervised_tokens = m};
-        }
-        PlanRequest request = {.recompute = RECOMPUTE_CHOICE_AUTO, .P = 1, .R = 1, .max_seq_tokens = 200};
-        request.placement.chunks[0] = (LayerRange){0, model_num_layers(&configs[i])};
-        int32_t num_fitting = 0;
-        for (int64_t limit_bytes = 2 << 20; limit_bytes < 12 << 20; limit_bytes += 100 * 1000) {
-            Arena arena = {0};
-            Plan plan;
-            request.memory_limit_bytes = limit_bytes;
-            Status status = plan_make(&plan, &request, &costs->model, samples, 80, &arena);
-            CHECK(num_fitting == 0 || status == STATUS_OK);
-            num_fitting += status == STATUS_OK;
-            arena_free(&arena);
-        }
-        CHECK(num_fitting > 70);
-        free(costs);
-    }
-}
-
 // --- a shared head
 // -------------------------------------------------------------------------------------------
 
@@ -424,7 +393,6 @@ int main(void) {
     RUN(tied_gradients_are_those_of_the_kind);
     RUN(estimated_bytes_are_near);
     RUN(shared_heads_get_what_they_ask_for);
-    RUN(more_memory_never_hurts);
     ops_free(ops);
     return test_end();
 }

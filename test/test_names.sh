@@ -2,7 +2,7 @@
 # Laws of names in somebody else's tree: the plugin's library exports nothing but dynapipe_*, so that a program may have functions
 # of any name, even of every name that ours call each other by; headers that a trainer includes define DYNAPIPE* macros alone;
 # no header of the tree takes the place of one of ours; dynapipe.h compiles as C99, C11, C++17 and by nvcc beside headers full
-# of the family's names, in several files of one program.
+# of the family's names, in several files of one program, and lays out structs and functions as programs were compiled with them.
 cd "$(dirname "$0")/.." || exit 1
 . test/foreign_tree.sh
 none() { ok "$([ -s "$work/said" ]; echo $((1 - $?)))" "$1"; }  # $work/said has nothing
@@ -75,6 +75,28 @@ none "dynapipe.h with -DDYNAPIPE: the same"
 for name in $family_macros; do macros_of dynapipe_plugin/dynapipe.h | grep -x "$name"; done >"$work/said"
 none "none is a macro of the family"
 
+# What dynapipe.h has outside of braces and parentheses, and in the braces of an enum.
+names_of() {
+    sed '/^#ifdef __cplusplus/,/^#endif/d' "$1" | gcc -w -fpreprocessed -dD -E -P -x c - | awk '
+        /^#define/ {print $2}
+        !/^#/ {text = text " " $0}
+        END {
+            for (i = 1; i <= length(text); i++) {
+                c = substr(text, i, 1)
+                if (c ~ /[A-Za-z0-9_]/) {word = word c} else if (word != "") {last = word; word = ""}
+                if (c == "{") {is_enum[++depth] = last == "enum"; last = ""} else if (c == "}") {depth--}
+                parens += (c == "(") - (c == ")")
+                is_name = c ~ /[A-Za-z0-9_]/ && parens == 0 && (depth == 0 || (depth == 1 && is_enum[1]))
+                out = out (is_name ? c : " ")
+            }
+            gsub(/ +/, "\n", out)
+            print out
+        }' | grep -E '^[A-Za-z_]' | sort -u | grep -vxE 'typedef|struct|enum|static|inline|extern|const|int|void|char|double|size_t|u?int(32|64)_t|FILE'
+}
+names_of dynapipe_plugin/dynapipe.h >"$work/names"
+grep -vE '^(dynapipe_|Dynapipe|DYNAPIPE_)' "$work/names" >"$work/said"
+[ "$(wc -l <"$work/names")" -gt 60 ] && { cat dynapipe_plugin/dynapipe.h; echo 'typedef struct { int a; } Batch;'; } >planted.h && names_of planted.h | grep -qx Batch && none "$(wc -l <"$work/names") names of dynapipe.h begin with the project's"
+
 # --- dynapipe.h in several files of one program, beside the family's header ----------------------------------------
 printf '#include "dynapipe_plugin/dynapipe.h"\n#include "family.h"\nint other_file_ranks(Dynapipe* dp);\nint other_file_ranks(Dynapipe* dp) { return dynapipe_num_ranks(dp); }\n' >second.c
 printf '#include "family.h"\n#include "dynapipe_plugin/dynapipe.h"\n#include "dynapipe_plugin/dynapipe.h"\nextern "C" int other_file_ranks(Dynapipe* dp) { return dynapipe_num_ranks(dp); }\n' >second.cpp
@@ -92,9 +114,15 @@ together() {  # what, first's compiler and file..., --, second's
     ok $? "$what: two files, one program"
 }
 strict="-Wall -Wextra -Wpedantic -Werror"
+pins() {  # compiler and language...
+    "$@" -g $strict -Idynapipe_plugin -c "$plugin/test/golden/interface_pins.c" -o pins.o >"$work/said" 2>&1 && "${linker:-g++}" pins.o $links -o pins >>"$work/said" 2>&1 && timeout 60 ./pins >>"$work/said" 2>&1
+    ok $? "structs, functions and numbers are those of interface 1 ($1)"
+}
+pins gcc -std=c11
 if command -v g++ >/dev/null; then
     # shellcheck disable=SC2086
     {
+        pins g++ -std=c++17 -x c++
         together "C99 and C11" gcc -std=c99 $strict train_gpt2.c -- gcc -std=c11 $strict second.c
         together "C11 and C++17" gcc -std=c11 $strict train_gpt2.c -- g++ -std=c++17 $strict second.cpp
         together "C++17 and C++20" g++ -std=c++17 $strict first.cpp -- g++ -std=c++20 $strict second.cpp

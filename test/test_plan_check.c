@@ -48,7 +48,8 @@ static void move_instr(PlanRank* rank, int32_t i, int32_t j) {
     rank->instrs[j] = moved;
 }
 
-static bool drop_receive(Mutant* mutant) {
+static bool drop_receive(Mutant* mutant, int unused) {
+    (void)unused;
     PlanRank* rank = any_rank(mutant);
     static const InstrKind kinds[] = {INSTR_RECV_ACT, INSTR_RECV_GRAD, INSTR_RECV_FACT};
     int32_t i = any_instr(mutant, rank, kinds[rng_below(mutant->rng, 3)]);
@@ -62,7 +63,8 @@ static bool drop_receive(Mutant* mutant) {
     return true;
 }
 
-static bool swap_transfers_at_one_end(Mutant* mutant) {
+static bool swap_transfers_at_one_end(Mutant* mutant, int unused) {
+    (void)unused;
     PlanRank* rank = any_rank(mutant);
     int32_t previous = -1;
     for (int32_t i = 0; i < rank->num_instrs; i++) {
@@ -95,7 +97,8 @@ static PlanBuffer* filled_by(const Mutant* mutant, const PlanRank* rank, const P
 
 // A receive ahead of a send to the same rank that the other end wants first: every list is in order by
 // itself, and yet.
-static bool receive_before_send(Mutant* mutant) {
+static bool receive_before_send(Mutant* mutant, int unused) {
+    (void)unused;
     PlanRank* rank = any_rank(mutant);
     for (int32_t i = 1; i < rank->num_instrs; i++) {
         if (rank->instrs[i].kind != INSTR_RECV_GRAD) { continue; }
@@ -124,7 +127,8 @@ static bool receive_before_send(Mutant* mutant) {
     return false;
 }
 
-static bool swap_jobs(Mutant* mutant) {
+static bool swap_jobs(Mutant* mutant, int unused) {
+    (void)unused;
     PlanRank* rank = any_rank(mutant);
     int32_t i = any_instr(mutant, rank, INSTR_FWD);
     if (i < 0) { return false; }
@@ -150,13 +154,15 @@ static bool swap_rows(Mutant* mutant, PlanRank* rank, InstrKind kind, int32_t ch
     return true;
 }
 
-static bool take_before_handed_over(Mutant* mutant) {
+static bool take_before_handed_over(Mutant* mutant, int unused) {
+    (void)unused;
     int32_t k = (int32_t)rng_below(mutant->rng, (uint32_t)mutant->plan->placement.num_chunks);
     return rng_below(mutant->rng, 2) ? swap_rows(mutant, any_rank(mutant), INSTR_FWD, k, INSTR_FWD, k + 1)
                                      : swap_rows(mutant, any_rank(mutant), INSTR_BWD, k + 1, INSTR_BWD, k);
 }
 
-static bool share_out_of_turn(Mutant* mutant) {
+static bool share_out_of_turn(Mutant* mutant, int unused) {
+    (void)unused;
     const Plan* plan = mutant->plan;
     PlanRank* rank = any_rank(mutant);
     int32_t K = plan->placement.num_chunks, share = K + (int32_t)(rank - plan->ranks) % plan->P;
@@ -168,49 +174,8 @@ static bool share_out_of_turn(Mutant* mutant) {
     }
 }
 
-static bool share_goes_back(Mutant* mutant) {
-    PlanRank* rank = any_rank(mutant);
-    int32_t i = any_instr(mutant, rank, INSTR_WGT);
-    if (i < 0 || rank->instrs[i].chunk < mutant->plan->placement.num_chunks) { return false; }
-    rank->instrs[i].kind = rng_below(mutant->rng, 2) ? INSTR_BWD : INSTR_REC;
-    return true;
-}
-
-static bool other_chunk(Mutant* mutant) {
-    PlanRank* rank = any_rank(mutant);
-    if (rank->num_instrs == 0) { return false; }
-    PlanInstr* instr = &rank->instrs[rng_below(mutant->rng, (uint32_t)rank->num_instrs)];
-    instr->chunk = (int16_t)(instr->chunk + (rng_below(mutant->rng, 2) ? 1 : -1));
-    return true;
-}
-
-static bool buffer_of_other_chunk(Mutant* mutant) {
-    PlanRank* rank = any_rank(mutant);
-    if (rank->num_buffers == 0) { return false; }
-    PlanBuffer* buffer = &rank->buffers[rng_below(mutant->rng, (uint32_t)rank->num_buffers)];
-    buffer->chunk = (int16_t)(buffer->chunk + (rng_below(mutant->rng, 2) ? 1 : -1));
-    return true;
-}
-
-static bool chunk_elsewhere(Mutant* mutant) {
-    const Plan* plan = mutant->plan;
-    int32_t k = (int32_t)rng_below(mutant->rng, (uint32_t)plan->placement.num_chunks);
-    int16_t* stage = &mutant->plan->placement.stage_of[k];
-    *stage = (int16_t)((*stage + 1) % plan->P);
-    return plan->P > 1;
-}
-
-static bool chunk_nowhere(Mutant* mutant) {
-    mutant->plan->placement.stage_of[0] = (int16_t)(rng_below(mutant->rng, 2) ? mutant->plan->P : -1);
-    return true;
-}
-
-static bool head_not_whole(Mutant* mutant) {
-    mutant->plan->placement.head_begin[mutant->plan->P]--;
-    return mutant->plan->placement.head != HEAD_WHOLE;
-}
-
-static bool share_taken_over(Mutant* mutant) {
+static bool share_taken_over(Mutant* mutant, int unused) {
+    (void)unused;
     Placement* placement = &mutant->plan->placement;
     if (placement->head == HEAD_WHOLE || mutant->plan->P < 2) { return false; }
     bool had = placement_has_share(placement, 0);
@@ -221,14 +186,8 @@ static bool share_taken_over(Mutant* mutant) {
     return true;
 }
 
-static bool other_split_of_head(Mutant* mutant) {
-    Placement* placement = &mutant->plan->placement;
-    if (placement->head == HEAD_WHOLE) { return false; }
-    placement->head = placement->head == HEAD_BY_ROWS ? HEAD_BY_VOCABULARY : HEAD_BY_ROWS;
-    return true;
-}
-
-static bool receive_after_use(Mutant* mutant) {
+static bool receive_after_use(Mutant* mutant, int unused) {
+    (void)unused;
     PlanRank* rank = any_rank(mutant);
     int32_t i = any_instr(mutant, rank, INSTR_RECV_ACT);
     if (i < 0) { return false; }
@@ -236,7 +195,8 @@ static bool receive_after_use(Mutant* mutant) {
     return true;
 }
 
-static bool wait_before_send(Mutant* mutant) {
+static bool wait_before_send(Mutant* mutant, int unused) {
+    (void)unused;
     PlanRank* rank = any_rank(mutant);
     int32_t i = any_instr(mutant, rank, INSTR_WAIT_GRAD);
     if (i < 0) { return false; }
@@ -244,39 +204,8 @@ static bool wait_before_send(Mutant* mutant) {
     return true;
 }
 
-static bool repeat_job(Mutant* mutant) {
-    PlanRank* rank = any_rank(mutant);
-    int32_t i = any_instr(mutant, rank, INSTR_WGT);
-    if (i < 0 || rank->instrs[i].chunk >= mutant->plan->placement.num_chunks) { return false; }
-    rank->instrs[i].kind = INSTR_BWD;
-    return true;
-}
-
-static bool wrong_peer(Mutant* mutant) {
-    PlanRank* rank = any_rank(mutant);
-    int32_t i = any_instr(mutant, rank, INSTR_SEND_ACT);
-    if (i < 0) { return false; }
-    rank->instrs[i].peer--;
-    return true;
-}
-
-static bool foreign_microbatch(Mutant* mutant) {
-    PlanRank* rank = any_rank(mutant);
-    int32_t i = any_instr(mutant, rank, INSTR_FWD);
-    if (i < 0) { return false; }
-    rank->instrs[i].mb = mutant->plan->M;
-    return true;
-}
-
-static bool job_after_step(Mutant* mutant) {
-    PlanRank* rank = any_rank(mutant);
-    int32_t i = any_instr(mutant, rank, INSTR_BWD);
-    if (i < 0) { return false; }
-    rank->instrs[i].end_ns = mutant->plan->makespan_ns + 1;
-    return true;
-}
-
-static bool overlap_buffers(Mutant* mutant) {
+static bool overlap_buffers(Mutant* mutant, int unused) {
+    (void)unused;
     PlanRank* rank = any_rank(mutant);
     PlanBuffer *a = any_buffer(mutant, rank, -1), *b = any_buffer(mutant, rank, -1);
     if (a == NULL || a == b || a->num_bytes == 0 || b->num_bytes == 0) { return false; }
@@ -286,44 +215,8 @@ static bool overlap_buffers(Mutant* mutant) {
     return true;
 }
 
-static bool end_life_early(Mutant* mutant) {
-    PlanBuffer* buffer = any_buffer(mutant, any_rank(mutant), BUFFER_FORWARD);
-    if (buffer == NULL || buffer->instr_end - buffer->instr_begin < 2) { return false; }
-    buffer->instr_end--;
-    return true;
-}
-
-static bool begin_life_late(Mutant* mutant) {
-    PlanBuffer* buffer = any_buffer(mutant, any_rank(mutant), BUFFER_FORWARD);
-    if (buffer == NULL || buffer->instr_end - buffer->instr_begin < 2) { return false; }
-    buffer->instr_begin++;
-    return true;
-}
-
-static bool unaligned_buffer(Mutant* mutant) {
-    PlanBuffer* buffer = any_buffer(mutant, any_rank(mutant), -1);
-    if (buffer == NULL) { return false; }
-    buffer->offset_bytes += 8;
-    return true;
-}
-
-static bool buffer_outside(Mutant* mutant) {
-    PlanRank* rank = any_rank(mutant);
-    PlanBuffer* buffer = any_buffer(mutant, rank, -1);
-    if (buffer == NULL || buffer->num_bytes == 0) { return false; }
-    buffer->offset_bytes = rank->arena_bytes;
-    return true;
-}
-
-static bool drop_buffer(Mutant* mutant) {
-    PlanRank* rank = any_rank(mutant);
-    PlanBuffer* buffer = any_buffer(mutant, rank, -1);
-    if (buffer == NULL) { return false; }
-    *buffer = rank->buffers[--rank->num_buffers];
-    return true;
-}
-
-static bool shorter_message(Mutant* mutant) {
+static bool shorter_message(Mutant* mutant, int unused) {
+    (void)unused;
     PlanRank* rank = any_rank(mutant);
     PlanBuffer* buffer = any_buffer(mutant, rank, -1);
     if (buffer == NULL || buffer->kind == BUFFER_ACTS || buffer->kind == BUFFER_FORWARD) { return false; }
@@ -336,7 +229,8 @@ static bool shorter_message(Mutant* mutant) {
 }
 
 // What shares send and get, at the last chunk's rank.
-static bool shorter_part(Mutant* mutant) {
+static bool shorter_part(Mutant* mutant, int unused) {
+    (void)unused;
     PlanRank* rank = any_rank(mutant);
     BufferKind kind = rng_below(mutant->rng, 2) ? BUFFER_PART : BUFFER_FACT;
     int32_t own =
@@ -350,107 +244,148 @@ static bool shorter_part(Mutant* mutant) {
     return false;
 }
 
-static bool exceed_limit(Mutant* mutant) {
-    PlanRank* rank = any_rank(mutant);
-    rank->own_limit_bytes = 0;
-    mutant->plan->memory_limit_bytes = rank->arena_bytes + rank->state_bytes - 1;
-    return mutant->plan->memory_limit_bytes > 0;
-}
+// One number of the plan is another.
+typedef enum {
+    CUT_SAMPLE,
+    DUPLICATE_SAMPLE,
+    OTHER_BATCH,
+    WRONG_SHAPE,
+    WRONG_PADDING,
+    OTHER_REPLICA,
+    LAYERS_APART,
+    CHUNK_ELSEWHERE,
+    CHUNK_NOWHERE,
+    HEAD_NOT_WHOLE,
+    OTHER_SPLIT,
+    BOUND_BEYOND
+} PlanEdit;
 
-static bool duplicate_sample(Mutant* mutant) {
+static bool edit_plan(Mutant* mutant, int edit) {
     Plan* plan = mutant->plan;
-    if (plan->num_segments < 2) { return false; }
-    plan->segments[1].sample_idx = plan->segments[0].sample_idx;
-    plan->segments[1].num_tokens = plan->segments[0].num_tokens;
-    return true;
+    Placement* placement = &plan->placement;
+    PlanMicrobatch* last = &plan->mbs[plan->M - 1];
+    int16_t* stage = &placement->stage_of[rng_below(mutant->rng, (uint32_t)placement->num_chunks)];
+    switch ((PlanEdit)edit) {
+        case CUT_SAMPLE: plan->segments[0].num_tokens--; return true;
+        case DUPLICATE_SAMPLE:
+            if (plan->num_segments > 1) { plan->segments[1] = plan->segments[0]; }
+            return plan->num_segments > 1;
+        case OTHER_BATCH: mutant->samples[plan->segments[0].sample_idx].enc_tokens++; return true;
+        case WRONG_SHAPE: last->shape.supervised_tokens++; return true;
+        case WRONG_PADDING: plan->sequences[0].enc_tokens--; return true;
+        case OTHER_REPLICA: last->replica = plan->R - 1 - last->replica; return plan->R > 1;
+        case LAYERS_APART: placement->chunks[placement->num_chunks - 1].layer_begin++; return true;
+        case CHUNK_ELSEWHERE: *stage = (int16_t)((*stage + 1) % plan->P); return plan->P > 1;
+        case CHUNK_NOWHERE: *stage = (int16_t)(rng_below(mutant->rng, 2) ? plan->P : -1); return true;
+        case HEAD_NOT_WHOLE: placement->head_begin[plan->P]--; return placement->head != HEAD_WHOLE;
+        case OTHER_SPLIT:
+            if (placement->head == HEAD_WHOLE) { return false; }
+            placement->head = placement->head == HEAD_BY_ROWS ? HEAD_BY_VOCABULARY : HEAD_BY_ROWS;
+            return true;
+        default: plan->bound_ns = plan->makespan_ns + 1; return true;
+    }
 }
 
-static bool cut_sample(Mutant* mutant) {
-    mutant->plan->segments[0].num_tokens--;
-    return true;
-}
+// Of an instruction.
+typedef enum {
+    WRONG_PEER,
+    FOREIGN_MB,
+    AFTER_STEP,
+    REPEATED,
+    OF_NO_SHARE,
+    NOT_DROPPED,
+    OTHER_CHUNK
+} InstrEdit;
 
-static bool other_batch(Mutant* mutant) {
-    mutant->samples[mutant->plan->segments[0].sample_idx].enc_tokens++;
-    return true;
-}
-
-static bool wrong_shape(Mutant* mutant) {
-    mutant->plan->mbs[mutant->plan->M - 1].shape.supervised_tokens++;
-    return true;
-}
-
-static bool wrong_padding(Mutant* mutant) {
-    mutant->plan->sequences[0].enc_tokens--;
-    return true;
-}
-
-static bool layers_apart(Mutant* mutant) {
-    mutant->plan->placement.chunks[mutant->plan->placement.num_chunks - 1].layer_begin++;
-    return true;
-}
-
-static bool bound_beyond_makespan(Mutant* mutant) {
-    mutant->plan->bound_ns = mutant->plan->makespan_ns + 1;
-    return true;
-}
-
-static bool recompute_of_what_is_kept(Mutant* mutant) {
+static bool edit_instr(Mutant* mutant, int edit) {
+    static const InstrKind kinds[] = {INSTR_SEND_ACT, INSTR_FWD, INSTR_BWD, INSTR_WGT, INSTR_WGT, INSTR_REC};
     PlanRank* rank = any_rank(mutant);
-    int32_t i = any_instr(mutant, rank, INSTR_REC);
+    int32_t K = mutant->plan->placement.num_chunks, i = -1;
+    if (edit != OTHER_CHUNK) { i = any_instr(mutant, rank, kinds[edit]); }
+    if (edit == OTHER_CHUNK && rank->num_instrs > 0) {
+        i = (int32_t)rng_below(mutant->rng, (uint32_t)rank->num_instrs);
+    }
     if (i < 0) { return false; }
-    mutant->plan->mbs[rank->instrs[i].mb].recompute[rank->instrs[i].chunk] = RECOMPUTE_NONE;
-    return true;
+    PlanInstr* instr = &rank->instrs[i];
+    bool is_share = instr->chunk >= K;
+    switch ((InstrEdit)edit) {
+        case WRONG_PEER: instr->peer--; return true;
+        case FOREIGN_MB: instr->mb = mutant->plan->M; return true;
+        case AFTER_STEP: instr->end_ns = mutant->plan->makespan_ns + 1; return true;
+        case REPEATED: instr->kind = INSTR_BWD; return !is_share;
+        case OF_NO_SHARE: instr->kind = rng_below(mutant->rng, 2) ? INSTR_BWD : INSTR_REC; return is_share;
+        case NOT_DROPPED: mutant->plan->mbs[instr->mb].recompute[instr->chunk] = RECOMPUTE_NONE; return true;
+        default: instr->chunk = (int16_t)(instr->chunk + (rng_below(mutant->rng, 2) ? 1 : -1)); return true;
+    }
 }
 
-static bool other_replica(Mutant* mutant) {
-    Plan* plan = mutant->plan;
-    plan->mbs[plan->M - 1].replica = plan->R - 1 - plan->mbs[plan->M - 1].replica;
-    return plan->R > 1;
+// Of a buffer, or of all.
+typedef enum { ENDS_EARLY, BEGINS_LATE, UNALIGNED, OUTSIDE, DROPPED, OF_OTHER_CHUNK, OVER_LIMIT } BufferEdit;
+
+static bool edit_buffer(Mutant* mutant, int edit) {
+    PlanRank* rank = any_rank(mutant);
+    PlanBuffer* buffer = any_buffer(mutant, rank, edit <= BEGINS_LATE ? (int32_t)BUFFER_FORWARD : -1);
+    if (buffer == NULL) { return false; }
+    bool lives_long = buffer->instr_end - buffer->instr_begin > 1;
+    switch ((BufferEdit)edit) {
+        case ENDS_EARLY: buffer->instr_end--; return lives_long;
+        case BEGINS_LATE: buffer->instr_begin++; return lives_long;
+        case UNALIGNED: buffer->offset_bytes += 8; return true;
+        case OUTSIDE: buffer->offset_bytes = rank->arena_bytes; return buffer->num_bytes > 0;
+        case DROPPED: *buffer = rank->buffers[--rank->num_buffers]; return true;
+        case OF_OTHER_CHUNK:
+            buffer->chunk = (int16_t)(buffer->chunk + (rng_below(mutant->rng, 2) ? 1 : -1));
+            return true;
+        default:
+            rank->own_limit_bytes = 0;
+            mutant->plan->memory_limit_bytes = rank->arena_bytes + rank->state_bytes - 1;
+            return mutant->plan->memory_limit_bytes > 0;
+    }
 }
 
 static const struct {
-    bool (*mutate)(Mutant* mutant);
+    bool (*mutate)(Mutant* mutant, int edit);
+    int edit;
     const char* words;  // "": one of several rules may see it first
 } mutations[] = {
-    {drop_receive, "is missing"},
-    {swap_transfers_at_one_end, ""},
-    {receive_before_send, "wait for each other"},
-    {swap_jobs, ""},
-    {receive_after_use, "before what it needs"},
-    {wait_before_send, "before what it needs"},
-    {repeat_job, "a second time"},
-    {wrong_peer, ""},
-    {foreign_microbatch, "not a micro-batch of this replica"},
-    {job_after_step, "not within the step"},
-    {overlap_buffers, "overlap"},
-    {end_life_early, ""},
-    {begin_life_late, ""},
-    {unaligned_buffer, "not aligned"},
-    {buffer_outside, "not inside the arena"},
-    {drop_buffer, ""},
-    {shorter_message, "bytes"},
-    {shorter_part, "bytes"},
-    {exceed_limit, "beyond the memory limit"},
-    {duplicate_sample, ""},
-    {cut_sample, "not whole"},
-    {other_batch, "not whole"},
-    {wrong_shape, "shape is not that of"},
-    {wrong_padding, ""},
-    {layers_apart, "not next to those before"},
-    {bound_beyond_makespan, "below the bound"},
-    {recompute_of_what_is_kept, "not recomputed here"},
-    {other_replica, ""},
-    {take_before_handed_over, "before what it needs"},
-    {share_out_of_turn, "before what it needs"},
-    {share_goes_back, "a share of the head has no such job"},
-    {other_chunk, ""},
-    {buffer_of_other_chunk, ""},
-    {chunk_elsewhere, ""},
-    {chunk_nowhere, "lies on stage"},
-    {head_not_whole, "shares of the head"},
-    {share_taken_over, ""},
-    {other_split_of_head, ""},
+    {drop_receive, 0, "is missing"},
+    {swap_transfers_at_one_end, 0, ""},
+    {receive_before_send, 0, "wait for each other"},
+    {swap_jobs, 0, ""},
+    {receive_after_use, 0, "before what it needs"},
+    {wait_before_send, 0, "before what it needs"},
+    {overlap_buffers, 0, "overlap"},
+    {shorter_message, 0, "bytes"},
+    {shorter_part, 0, "bytes"},
+    {take_before_handed_over, 0, "before what it needs"},
+    {share_out_of_turn, 0, "before what it needs"},
+    {share_taken_over, 0, ""},
+    {edit_instr, REPEATED, "a second time"},
+    {edit_instr, WRONG_PEER, ""},
+    {edit_instr, FOREIGN_MB, "not a micro-batch of this replica"},
+    {edit_instr, AFTER_STEP, "not within the step"},
+    {edit_instr, OF_NO_SHARE, "a share of the head has no such job"},
+    {edit_instr, NOT_DROPPED, "not recomputed here"},
+    {edit_instr, OTHER_CHUNK, ""},
+    {edit_buffer, ENDS_EARLY, ""},
+    {edit_buffer, BEGINS_LATE, ""},
+    {edit_buffer, UNALIGNED, "not aligned"},
+    {edit_buffer, OUTSIDE, "not inside the arena"},
+    {edit_buffer, DROPPED, ""},
+    {edit_buffer, OF_OTHER_CHUNK, ""},
+    {edit_buffer, OVER_LIMIT, "beyond the memory limit"},
+    {edit_plan, DUPLICATE_SAMPLE, ""},
+    {edit_plan, CUT_SAMPLE, "not whole"},
+    {edit_plan, OTHER_BATCH, "not whole"},
+    {edit_plan, WRONG_SHAPE, "shape is not that of"},
+    {edit_plan, WRONG_PADDING, ""},
+    {edit_plan, LAYERS_APART, "not next to those before"},
+    {edit_plan, BOUND_BEYOND, "below the bound"},
+    {edit_plan, OTHER_REPLICA, ""},
+    {edit_plan, CHUNK_ELSEWHERE, ""},
+    {edit_plan, CHUNK_NOWHERE, "lies on stage"},
+    {edit_plan, HEAD_NOT_WHOLE, "shares of the head"},
+    {edit_plan, OTHER_SPLIT, ""},
 };
 enum { NUM_MUTATIONS = sizeof mutations / sizeof mutations[0] };
 
@@ -493,7 +428,7 @@ static void every_mutation_is_caught(void) {
             copy_plan(&copy, &plan, &arena);
             CHECK_OK(plan_check(&copy, own_samples, 14));
             Mutant mutant = {&copy, own_samples, &rng};
-            if (!mutations[i].mutate(&mutant)) { continue; }
+            if (!mutations[i].mutate(&mutant, mutations[i].edit)) { continue; }
             num_applied[i]++;
             Status status = plan_check(&copy, own_samples, 14);
             bool caught = status == STATUS_INVALID_PLAN || status == STATUS_DEADLOCK;

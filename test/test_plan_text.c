@@ -1,34 +1,10 @@
 // test_plan_text.c -- plans as text.
 #include "../dynapipe_plugin/plan/plan_text.h"
-#include "../dynapipe_plugin/plan/simulate.h"
 #include "../util/files.h"
 #include "random_plan.h"
 #include "test.h"
 
 static uint64_t seed;
-
-static void pipe_timeline_print(const PipeProblem* problem, const PipeSchedule* schedule,
-                                const PipeTimeline* timeline, int32_t width, FILE* out) {
-    for (int32_t s = 0; s < problem->P; s++) {
-        TimelineRow row;
-        timeline_row_open(&row, s, timeline->makespan_ns, width, out);
-        for (int32_t i = 0; i < schedule->num_jobs[s]; i++) {
-            PipeJob job = schedule->jobs[s][i];
-            PipeSpan span = timeline->job[s][i];
-            timeline_row_add(&row, (JobKind)job.kind, job.mb, span.begin_ns, span.end_ns);
-        }
-        timeline_row_close(&row);
-        if (pipe_num_rows(problem) == problem->P) { continue; }
-        timeline_row_open_chunks(&row, s, timeline->makespan_ns, width, out);
-        for (int32_t i = 0; i < schedule->num_jobs[s]; i++) {
-            PipeJob job = schedule->jobs[s][i];
-            PipeSpan span = timeline->job[s][i];
-            timeline_row_add_chunk(&row, job.chunk, job.chunk >= pipe_num_chunks(problem), span.begin_ns,
-                                   span.end_ns);
-        }
-        timeline_row_close_chunks(&row);
-    }
-}
 
 // --- plan io ---------------------------------------------------------------------------------------------
 // plan text: round trips, golden text, hostile text; timelines as in STYLE.
@@ -57,7 +33,7 @@ static void make_plan(Plan* out, Rng* rng, Arena* arena) {
     out->memory_limit_bytes = (int64_t)rng_below(rng, 3) << 40;
 }
 
-// parse(print(p)) == p, field by field through the hash, and the text again byte by byte.
+// parse(print(p)) == p, and the text again byte by byte.
 static void parse_of_print_is_the_plan(void) {
     Rng rng = rng_seed(seed);
     Arena arena = {0};
@@ -71,77 +47,10 @@ static void parse_of_print_is_the_plan(void) {
         CHECK(plan_hash(&plan) == plan_hash(&parsed));
         char* again = print_plan(&parsed, &again_bytes);
         CHECK(num_bytes == again_bytes && memcmp(text, again, num_bytes) == 0);
-        CHECK_EQ(parsed.mbs[parsed.M - 1].sequence_end, plan.mbs[plan.M - 1].sequence_end);
-        CHECK_EQ(parsed.ranks[0].num_buffers, plan.ranks[0].num_buffers);
+        CHECK(plan_hash_decisions(&plan) == plan_hash_decisions(&parsed));
         free(text);
         free(again);
     }
-    arena_free(&arena);
-}
-
-// No field escapes the hash: change any, and it differs.
-static void hash_covers_every_field(void) {
-    Rng rng = rng_seed(seed);
-    Arena arena = {0};
-    Plan plan;
-    do {
-        arena_reset(&arena);
-        make_plan(&plan, &rng, &arena);
-    } while (plan.P < 2 || plan.ranks[0].num_instrs == 0 || plan.placement.head == HEAD_WHOLE);
-    uint64_t before = plan_hash(&plan);
-    PlanRank* rank = &plan.ranks[0];
-    int32_t* const words[] = {&plan.N,
-                              &plan.placement.chunks[1].layer_end,
-                              &plan.mbs[0].replica,
-                              &plan.sequences[0].enc_tokens,
-                              &plan.sequences[0].dec_tokens,
-                              &plan.segments[0].sample_idx,
-                              &plan.segments[0].first_token,
-                              &plan.segments[0].num_tokens,
-                              &rank->instrs[0].mb,
-                              &rank->instrs[0].peer,
-                              &rank->buffers[0].mb,
-                              &rank->buffers[0].instr_begin,
-                              &rank->buffers[0].instr_end,
-                              &plan.mbs[0].sequence_end,
-                              &plan.sequences[0].segment_end};
-    int64_t* const longs[] = {&plan.makespan_ns,
-                              &plan.bound_ns,
-                              &plan.memory_limit_bytes,
-                              &rank->arena_bytes,
-                              &rank->state_bytes,
-                              &rank->instrs[0].begin_ns,
-                              &rank->instrs[0].end_ns,
-                              &rank->buffers[0].offset_bytes,
-                              &rank->buffers[0].num_bytes,
-                              &plan.mbs[0].shape.num_seqs,
-                              &plan.mbs[0].shape.enc_tokens,
-                              &plan.mbs[0].shape.enc_squares,
-                              &plan.mbs[0].shape.dec_tokens,
-                              &plan.mbs[0].shape.dec_squares,
-                              &plan.mbs[0].shape.cross_products,
-                              &plan.mbs[0].shape.supervised_tokens};
-    uint8_t* const bytes[] = {&plan.mbs[0].layout, &plan.mbs[0].recompute[1], &rank->instrs[0].kind,
-                              &rank->buffers[0].kind, &plan.placement.head};
-    int16_t* const shorts[] = {&plan.placement.stage_of[1], &plan.placement.head_begin[1],
-                               &rank->instrs[0].chunk, &rank->buffers[0].chunk};
-#define EACH_CHANGES_THE_HASH(fields, bit)                            \
-    for (size_t i = 0; i < sizeof(fields) / sizeof(fields)[0]; i++) { \
-        *(fields)[i] ^= (bit);                                        \
-        CHECK(plan_hash(&plan) != before);                            \
-        *(fields)[i] ^= (bit);                                        \
-    }
-    EACH_CHANGES_THE_HASH(words, 1)
-    EACH_CHANGES_THE_HASH(longs, 1)
-    EACH_CHANGES_THE_HASH(bytes, 1)
-    EACH_CHANGES_THE_HASH(shorts, 1)
-    plan.policy[0]++;
-    CHECK(plan_hash(&plan) != before);
-    plan.policy[0]--;
-    plan.pulls = !plan.pulls;
-    CHECK(plan_hash(&plan) != before);
-    plan.pulls = !plan.pulls;
-    CHECK(plan_hash(&plan) == before);
     arena_free(&arena);
 }
 
@@ -188,7 +97,7 @@ static void bad_heads_name_the_line(void) {
         const char *text, *words;
     } cases[] = {
         {"", "t:1: expected dynapipe-plan"},
-        {"dynapipe-plan 1\n", "t:1: version '1' of dynapipe-plan is not known"},
+        {"dynapipe-plan 1\n", "t:1: expected 2, found '1'"},
         {"dynapipe-plan 2\nstages 129 replicas", "t:2: stages: '129' is not a number in 1 ... 128"},
         {"dynapipe-plan 2\nstages 4 replicas 2 chunks 4 microbatches 999999999 samples 1",
          "t:2: microbatches: '999999999'"},
@@ -252,57 +161,49 @@ static void text_is_golden(void) {
     check_golden("test/golden/plan_placed.txt", 18, true);
 }
 
-// The picture of STYLE 4.5, and weight gradients and recomputation beside it; two chunks a stage with the
-// head on both.
+// Two stages: forward, backward, weight gradients, recomputation; two chunks on the first, a share of the
+// head.
 static void timeline_is_the_known_picture(void) {
     static const char expected[] =
-        "stage 0 |aabbccdd............AAAAeeBBBBffCCCC..DDDD..EEEE..FFFF| idle 33 %\n"
-        "stage 1 |..aabbcc........AAAAddBBBBeeCCCCffDDDD..EEEE..FFFF....| idle 33 %\n"
-        "stage 2 |....aabb....AAAAccBBBBddCCCCeeDDDDffEEEE..FFFF........| idle 33 %\n"
-        "stage 3 |......aaAAAAbbBBBBccCCCCddDDDDeeEEEEffFFFF............| idle 33 %\n"
-        "stage 0 |aa~~..AA++| idle 20 %\n"
-        "stage 1 |..aaAA++..| idle 40 %\n"
-        "stage 0 |aabb....aaaaAAbbbbBBAA++BB++++| idle 13 %\n"
-        "        |0000    33**3333**3300*3000*30|\n"
-        "stage 1 |..aabbaabbaa..AAbbAABBBB++++++| idle 13 %\n"
-        "        |  11112222**  22**112211*21*21|\n";
-    PipeCost costs[24], two[2], few[12];
-    for (int32_t i = 0; i < 24; i++) { costs[i] = (PipeCost){.job_ns = {2, 4, 0, 0}}; }
-    for (int32_t i = 0; i < 12; i++) { few[i] = (PipeCost){.job_ns = {2, i < 8 ? 2 : 0, 1, 0}}; }
-    two[0] = (PipeCost){.job_ns = {2, 2, 2, 2}, .mode = RECOMPUTE_FULL, .drops = true};
-    two[1] = (PipeCost){.job_ns = {2, 2, 2, 0}};
-    PipeProblem problems[2] = {{.P = 4, .M = 6, .cost = costs}, {.P = 2, .M = 1, .cost = two}};
-    const int32_t order[] = {0, 1, 2, 3, 4, 5};
-    Arena arena = {0};
+        "; letter = micro-batch: a forward, A backward, + weight gradients, ~ forward again, . idle;\n"
+        "below it the chunk, 0 to 9, a to z, * its share of the head\n"
+        "stage 0 |aabb..~AA+| idle 20 %\n"
+        "        |0022  0000|\n"
+        "stage 1 |..aabbBB..| idle 40 %\n"
+        "        |  11**11  |\n";
+    PlanInstr first[] = {{INSTR_FWD, 0, 3, -1, 0, 2},
+                         {INSTR_FWD, 2, 4, -1, 2, 4},
+                         {INSTR_REC, 0, 3, -1, 6, 7},
+                         {INSTR_BWD, 0, 3, -1, 7, 9},
+                         {INSTR_WGT, 0, 3, -1, 9, 10}};
+    PlanInstr second[] = {{INSTR_RECV_ACT, 1, 3, 0, 0, 2},
+                          {INSTR_FWD, 1, 3, -1, 2, 4},
+                          {INSTR_FWD, 4, 4, -1, 4, 6},
+                          {INSTR_BWD, 1, 4, -1, 6, 8}};
+    PlanMicrobatch mbs[5] = {{.replica = 0}};
+    PlanRank ranks[4] = {{0}, {0}, {.num_instrs = 5, .instrs = first}, {.num_instrs = 4, .instrs = second}};
+    Plan plan = {.P = 2,
+                 .R = 2,
+                 .M = 5,
+                 .mbs = mbs,
+                 .ranks = ranks,
+                 .makespan_ns = 10,
+                 .placement = {.num_chunks = 3, .stage_of = {0, 1, 0}, .head = HEAD_BY_ROWS}};
+    mbs[3].replica = mbs[4].replica = 1;
     char* text = NULL;
     size_t num_bytes;
     FILE* file = open_memstream(&text, &num_bytes);
-    for (int32_t i = 0; i < 2; i++) {
-        PipeSchedule schedule;
-        PipeTimeline timeline;
-        CHECK_OK(pipe_policy_1f1b.build(&schedule, &problems[i], order, i == 1, &arena));
-        CHECK_OK(pipe_simulate(&timeline, &problems[i], &schedule, &arena));
-        pipe_timeline_print(&problems[i], &schedule, &timeline, (int32_t)timeline.makespan_ns, file);
-    }
-    Placement vee = {
-        .num_chunks = 4, .stage_of = {0, 1, 1, 0}, .head = HEAD_BY_VOCABULARY, .head_begin = {0, 512, 1024}};
-    PipeProblem placed = {.P = 2, .M = 2, .placement = &vee, .cost = few};
-    PipeSchedule schedule;
-    PipeTimeline timeline;
-    CHECK_OK(pipe_policy_adaptive.build(&schedule, &placed, order, true, &arena));
-    CHECK_OK(pipe_simulate(&timeline, &placed, &schedule, &arena));
-    pipe_timeline_print(&placed, &schedule, &timeline, (int32_t)timeline.makespan_ns, file);
+    plan_print_timeline(&plan, 10, file);
     fclose(file);
-    if (strcmp(text, expected) != 0) { printf("%s", text); }
-    CHECK(strcmp(text, expected) == 0);
+    const char *from = strchr(text, ';'), *second_replica = strstr(text, "replica 1\n");
+    CHECK(strncmp(from, expected, strstr(expected, "stage 0") - expected) == 0);
+    CHECK(second_replica != NULL && strcmp(second_replica + 10, strstr(expected, "stage 0")) == 0);
     free(text);
-    arena_free(&arena);
 }
 
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(parse_of_print_is_the_plan);
-    RUN(hash_covers_every_field);
     RUN(hostile_text_is_refused);
     RUN(bad_heads_name_the_line);
     RUN(text_is_golden);

@@ -171,28 +171,6 @@ static void plans_keep_the_rules(void) {
     arena_free(&arena);
 }
 
-// A thousand like samples, of which a micro-batch may have four.
-static void a_limit_is_kept_by_the_search(void) {
-    Rng rng = rng_seed(seed + 1);
-    Arena arena = {0};
-    static const ShapeRules limits[] = {
-        {.max_squares = 4 * 96 * 96 + 5}, {.max_tokens = 4 * 96 + 5}, {.max_seqs = 4}};
-    for (int round = 0; round < 6; round++) {
-        Plan plan;
-        random_problem(&problem, &rng, 1000);
-        problem.request.batching = BATCHING_DYNAMIC;
-        problem.request.effort = 200;
-        problem.request.layout = round % 2 ? LAYOUT_PADDED : LAYOUT_RAGGED;
-        for (int32_t i = 0; i < 1000; i++) { problem.samples[i] = (PlanSample){96, 0, 10}; }
-        problem.request.rules = limits[round / 2];
-        CHECK_OK(make(&plan, &arena));
-        CHECK(plan.M >= 250 && plan.M < 600);
-        CHECK_OK(plan_check_shapes(&plan, &problem.request.rules));
-        arena_reset(&arena);
-    }
-    arena_free(&arena);
-}
-
 // --- the check -------------------------------------------------------------------------------------------
 
 static void a_plan_that_breaks_a_rule_is_found(void) {
@@ -303,13 +281,49 @@ static void a_sample_that_is_too_much_is_named(void) {
     arena_free(&arena);
 }
 
+// An encoder-decoder's samples: bands of like encoder lengths, longest first, each by decoder length, which
+// falls in one and rises in the next. Every sample once.
+static void samples_lie_on_a_snake(void) {
+    enum { MOST = 200 };
+    Rng rng = rng_seed(seed + 5);
+    Arena arena = {0};
+    for (int32_t round = 0; round < 100; round++) {
+        PlanSample samples[MOST];
+        int32_t order[MOST], num = rng_between(&rng, 1, MOST);
+        bool is_in[MOST] = {false};
+        for (int32_t i = 0; i < num; i++) {
+            samples[i] =
+                (PlanSample){rng_between(&rng, 1, round % 2 ? 1000 : 40), rng_between(&rng, 1, 30), 0};
+        }
+        CHECK_OK(sample_order_make(order, samples, num, &arena));
+        bool rises = false;
+        for (int32_t begin = 0, end; begin < num; begin = end, rises = !rises) {
+            int32_t longest = 0;
+            for (int32_t i = begin; i < num; i++) {
+                int32_t enc = samples[order[i]].enc_tokens;
+                longest = enc > longest ? enc : longest;
+            }
+            int32_t width = longest / 8 > 16 ? longest / 8 : 16;
+            for (end = begin; end < num && longest - samples[order[end]].enc_tokens < width; end++) {
+                int32_t id = order[end], before = end > begin ? samples[order[end - 1]].dec_tokens : 0;
+                CHECK(!is_in[id] && (end == begin || (rises ? before <= samples[id].dec_tokens
+                                                            : before >= samples[id].dec_tokens)));
+                is_in[id] = true;
+            }
+            for (int32_t i = end; i < num; i++) { CHECK(longest - samples[order[i]].enc_tokens >= width); }
+        }
+        arena_reset(&arena);
+    }
+    arena_free(&arena);
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(padding_is_the_least_that_serves);
     RUN(plans_keep_the_rules);
-    RUN(a_limit_is_kept_by_the_search);
     RUN(a_plan_that_breaks_a_rule_is_found);
     RUN(what_cannot_be_is_said);
     RUN(a_sample_that_is_too_much_is_named);
+    RUN(samples_lie_on_a_snake);
     return test_end();
 }

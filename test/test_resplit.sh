@@ -4,7 +4,7 @@
 . "$(dirname "$0")/train_lib.sh"
 make_data 300 120 byt5
 same_plans="--batching tokens --schedule 1f1b --split-backward off --recompute none"
-base="--refit off -i $work/data/train.bin -t 64 -d 400 -l 1e-3 -k constant -v 0 -s 0 -n 3 -nk 9 --debug effort=50 --debug measure-seconds=0 --comm-timeout 30"
+base="--refit off -i $work/data/train.bin -t 64 -d 400 -l 1e-3 -k constant -v 0 -s 0 -n 3 -nk 9 --debug effort=50 --debug measure-seconds=0,progress=off --comm-timeout 30"
 gpt="-e l4c32h2 $base" pairs="-e t5:l2c32h2 $base"
 
 train() {  # name, ranks, options...
@@ -46,11 +46,13 @@ ok $? "what was saved behind a move goes on at 2 x 2 with another split: losses 
 plans() {  # name
     sed -nE 's/^\{"step":([789]),"loss":([0-9.]+),.*"predicted_ms":([0-9.]+),.*"refit_step":([0-9]+),.*/\1:\2:\3:\4/p' "$work/$1/metrics.jsonl"
 }
-if [ "$(nproc)" -ge 2 ]; then  # on one core nothing is refit
+if [ "$(getconf _NPROCESSORS_ONLN)" -ge 2 ]; then  # on one core nothing is refit
     refit="$gpt --refit auto --resplit auto -x 9 --stages 2"
     train whole 2 $refit
     cp -r "$work/whole" "$work/goes_on"
-    train goes_on 2 $refit -y 6
+    DYNAPIPE_CACHE="$work/other_costs" train goes_on 2 $refit -y 6  # as on a machine that measured otherwise
+    grep -q "^measured" "$work/goes_on.log" && grep -q "^costs: as in the checkpoint" "$work/goes_on.log"
+    ok $? "resumed without the kept costs: the checkpoint has them"
     [ "$(plans whole | cut -d: -f4 | tr '\n' ' ')" = "4 4 4 " ] && [ "$(plans whole)" = "$(plans goes_on)" ] &&
         cmp -s "$work/whole/model_00000009.bin" "$work/goes_on/model_00000009.bin"
     ok $? "resumed with --refit auto: plans, losses and the last model as of the whole run"
@@ -94,7 +96,7 @@ placed() {  # name, model's words, options, to
     ok $? "$1: told that placement and its shares, it begins there: $(grep -m1 '^stages' "$work/$1_told.log")"
     cp -r "$work/$1_moved" "$work/$1_back"
     train "$1_back" 2 $2 -x 6 --stages 2 $3 -y 3
-    grep -q "^layers are where this run's options have them: " "$work/$1_back.log" && ! grep -q "^layers move" "$work/$1_back.log" &&
+    grep -q "^layers are placed by this run's options: " "$work/$1_back.log" && ! grep -q "^layers move" "$work/$1_back.log" &&
         grep -qF "(the checkpoint was saved with $4)" "$work/$1_back.log"
     ok $? "$1: told $3, it says that the checkpoint was saved with another"
     difference=$(loss_difference "$1" "$1_back" 1e-4)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The laws of test_runs.sh for two stacks: the same command gives the same bits; any layout learns, resumes, validates and
-# answers as one rank does, dropout included; so do texts with corrupted spans; the stock trainer's steps are the plugin's.
+# answers as one rank does, dropout included; so do texts with corrupted spans.
 . "$(dirname "$0")/train_lib.sh"
 plugin=$build/train_t5-dynapipe
 trainer=$plugin
@@ -94,42 +94,11 @@ rng = random.Random(7)
 tokens = [50256 if i % 150 == 0 else rng.randrange(200) for i in range(9000)]
 open(sys.argv[1], "wb").write(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253) + struct.pack(f"<{len(tokens)}H", *tokens))
 END
-texts="-i $work/llmc.bin -d 2000 -e t5:l1d2c16h2 -t 100 --target-tokens 40 -l 1e-3 -k constant -v 0 -s 0 --span-corruption on --sentinel-first 50255"
+texts="-i $work/llmc.bin -d 2000 -e t5:l1d2c16h2 -t 100 --target-tokens 40 -l 1e-3 -k constant -v 0 -s 0 --span-corruption on --debug sentinel-first=50255"
 run llmc 1 $texts -o "$work/llmc" -x 4
 run llmc-3x1 3 $texts -o "$work/llmc-3x1" -x 4 --stages 3
 near llmc llmc-3x1 2e-5 "llm.c's tokens with corrupted spans, 3x1 and 1x1"
 grep -q 'starts with end-of-text (50256)' "$work/llmc.log"
 ok $? "the run says what the decoder starts with: $(grep -o 'the data has no padding.*' "$work/llmc.log")"
 
-# --- the stock trainer ------------------------------------------------------------------------------------------
-# All samples of one task are a step, so both trainers see the same ones: padded to the longest allowed, to the longest
-# of the batch, and not at all, in one piece and in three.
-grep '"reverse"' "$work/tasks.jsonl" | head -24 >"$work/task.jsonl"
-"$build/prepare_data" --tokenizer byt5 --val-fraction 0 --out "$work/task" "$work/task.jsonl" >"$work/data.log"
-model="-i $work/task/train.bin -e byt5:l2d2c32h4 -t 64 --target-tokens 32 -l 1e-3 -k constant -v 0 -s 0 -x 4"
-run tokens 1 $model -x 0
-tokens=$(sed -nE 's/^data:.* ([0-9]+) tokens;.*/\1/p' "$work/tokens.log")
-run padded 1 $model -d "$tokens" -b 24 --batching padded -o "$work/padded"
-steps() { sed -nE 's/^step +([0-9]+).*loss ([0-9.]+) +norm ([0-9.]+) .*/\1 \2 \3/p' "$work/$1.log"; }
-for name in stock stock-micro; do
-    "$build/train_t5" $model -o "$work/$name" -b $([ $name = stock ] && echo 24 || echo 8) -d $((24 * 96)) >"$work/$name.log" 2>&1
-    paste -d' ' <(steps $name) <(steps padded) |
-        awk '{d = $2 - $5; e = $3 - $6; if (d < 0) d = -d; if (e < 0) e = -e; n += d < 2e-5 && e < 2e-3} END {exit !(NR == 4 && n == 4)}'
-    ok $? "$name: losses and norms of 4 steps are the plugin's padded: $(steps $name | tail -1)"
-    "$build/tools/compare_checkpoints" "$work/$name/model_00000004.bin" "$work/padded/model_00000004.bin" 1e-3 >"$work/compare.log"
-    ok $? "$name: so is the model: $(tail -1 "$work/compare.log")"
-done
-# Saved after 3 of 6 steps, dropout's masks too.
-model="-i $work/data/train.bin -j $work/data/val.bin -e byt5:l1d2c32h4 -t 64 --target-tokens 32 -b 4 -l 1e-3 --dropout 0.1 -x 6"
-"$build/train_t5" $model -o "$work/whole" -n 3 -v 6 -m 2 -s 6 -g 8 >"$work/whole.log" 2>&1
-ok $? "the stock trainer validates and answers: $(grep -m1 'val loss' "$work/whole.log")"
-grep -q '^  answers ' "$work/whole.log"
-ok $? "and shows its answers"
-cp -r "$work/whole" "$work/on"
-rm -f "$work/on"/*_00000006*
-"$build/train_t5" $model -o "$work/on" -y 1 -v 0 -s 0 >"$work/on.log" 2>&1
-grep -q 'resumed from .*step 3' "$work/on.log" && cmp -s "$work/whole/model_00000006.bin" "$work/on/model_00000006.bin"
-ok $? "the stock trainer goes on from step 3 to the same model, bit for bit"
-! ldd "$build/train_t5" | grep -q libmpi
-ok $? "the stock trainer needs no MPI"
 finish

@@ -56,7 +56,7 @@ static void what_is_written_is_read(void) {
         MadeData data = maker_random(&rng, (int32_t)v * 40, 1 + (int32_t)v, 900, vocabs[v]);
         maker_write(&data, 0, data.num_samples, dir, "a.bin");
         SampleFile file;
-        CHECK_OK(sample_file_open(&file, path, true));
+        CHECK_OK(sample_file_open(&file, path));
         check_equal(&file, &data);
         sample_file_close(&file);
         CHECK_OK(sample_file_open_tokens(&file, path));
@@ -91,13 +91,13 @@ static SmallFile small_file(int32_t vocab) {
     return small;
 }
 
-static Status parse(const SmallFile* small, size_t num_bytes, bool verify) {
+static Status parse(const SmallFile* small, size_t num_bytes) {
     // A block of exactly this length, so that the address sanitizer sees a read behind the end.
     unsigned char* copy = malloc(num_bytes + (num_bytes == 0));
     memcpy(copy, small->bytes, num_bytes < small->num_bytes ? num_bytes : small->num_bytes);
     if (num_bytes > small->num_bytes) { memset(copy + small->num_bytes, 0, num_bytes - small->num_bytes); }
     SampleFile file = {0};
-    Status status = sample_file_parse(&file, "small.bin", copy, num_bytes, verify);
+    Status status = sample_file_parse(&file, "small.bin", copy, num_bytes);
     sample_file_close(&file);
     free(copy);
     return status;
@@ -108,27 +108,25 @@ static void every_wrong_length_is_refused(void) {
         SmallFile small = small_file(vocab);
         for (size_t n = 0; n <= small.num_bytes + 40; n++) {
             if (n == small.num_bytes) {
-                CHECK_OK(parse(&small, n, true));
+                CHECK_OK(parse(&small, n));
             } else {
-                CHECK_FAILS(parse(&small, n, false), STATUS_BAD_FORMAT, "small.bin");
-                CHECK_FAILS(parse(&small, n, false), STATUS_BAD_FORMAT, "---> run prepare_data again");
+                CHECK_FAILS(parse(&small, n), STATUS_BAD_FORMAT, "small.bin");
+                CHECK(strstr(status_message(), "--->") != NULL);
             }
         }
         free(small.bytes);
     }
 }
 
-// All but the tokens is guarded by every reader, these by their chunk.
+// All but the tokens is guarded by every reader; these by one_rank_finds_each_damage().
 static void every_flipped_bit_is_found(void) {
     SmallFile small = small_file(300);
-    for (size_t bit = 0; bit < 8 * small.num_bytes; bit++) {
+    for (size_t bit = 0; bit < 8 * small.tokens_at; bit++) {
         small.bytes[bit / 8] ^= (unsigned char)(1 << bit % 8);
-        CHECK_FAILS(parse(&small, small.num_bytes, true), STATUS_BAD_FORMAT, "small.bin");
-        Status quick = parse(&small, small.num_bytes, false);
-        CHECK_EQ(quick, bit / 8 < small.tokens_at ? STATUS_BAD_FORMAT : STATUS_OK);
+        CHECK_FAILS(parse(&small, small.num_bytes), STATUS_BAD_FORMAT, "small.bin");
         small.bytes[bit / 8] ^= (unsigned char)(1 << bit % 8);
     }
-    CHECK_OK(parse(&small, small.num_bytes, true));
+    CHECK_OK(parse(&small, small.num_bytes));
     free(small.bytes);
 }
 
@@ -145,67 +143,52 @@ static void repair_checksums(SmallFile* small) {
 }
 
 // Files that someone made on purpose: all checksums fit, one field lies.
-static void lies_are_found_behind_good_checksums(void) {
+static void lies_are_found_despite_good_checksums(void) {
     static const struct {
         size_t at, num_bytes;
         uint64_t value;
         const char* words;
-        bool only_verify;
     } lies[] = {
-        {8, 4, 3, "version 3, this program reads 4", false},
-        {12, 4, 3, "bytes per token is 3", false},
-        {16, 8, 4, "truncated", false},
-        {16, 8, UINT64_MAX, "truncated", false},
-        {16, 8, (uint64_t)1 << 61, "truncated", false},
-        {16, 8, UINT64_MAX / 24 + 1, "truncated", false},
-        {16, 8, 2, "too long", false},
-        {24, 8, UINT64_MAX, "truncated", false},
-        {24, 8, (uint64_t)1 << 63, "truncated", false},
-        {24, 8, 10, "too long", false},
-        {32, 4, 4097, "number of tasks is 4097", false},
-        {32, 4, 1, "is not 0", false},
-        {32, 4, 3, "name of task 2: 0 bytes", false},
-        {36, 4, 0, "vocab is 0", false},
-        {36, 4, 0x80000000u, "vocab is 2147483648", false},
-        {40, 4, 300, "end-of-text token is 300, outside 0 ... 299", false},
-        {44, 4, 5, "tokenizer is 5", false},
-        {48, 4, 300, "padding token is 300, outside 0 ... 299", false},
-        {48, 4, 0xfffffffeu, "padding token is 4294967294", false},
-        {52, 4, 4, "end of the input is 4", false},
-        {88, 2, 0, "name of task 0: 0 bytes", false},
-        {88, 2, 256, "name of task 0: 256 bytes", false},
-        {88, 2, 200, "name of task 0: 200 bytes", false},
-        {90, 1, 0, "contains a zero byte", false},
-        {103, 1, 1, "is not 0", false},
-        {104, 8, 1, "index of sample 0: tokens 1", false},
-        {112, 4, 0xffffffffu, "index of sample 0", false},
-        {116, 4, 0xffffffffu, "index of sample 0", false},
-        {116, 4, 3, "index of sample 1", false},
-        {120, 4, 2, "task is 2 of 2", false},
-        {124, 4, 1, "index of sample 0: gaps 1 to 0 of 1", false},
-        {148, 4, 1, "index of sample 0: gaps 0 to 1 of 1", false},
-        {172, 4, 0, "index of sample 2: gaps 0 to 1 of 1", false},
-        {172, 4, 2, "index of sample 1: gaps 0 to 2 of 1", false},
-        {176, 4, 0, "index of sample 1: gaps 0 to 1 of 1", false},
-        {176, 4, 3, "index of sample 1: gaps", false},
-        {180, 4, 4, "index of sample 1: gaps", false},
-        {64, 4, 0, "too long", false},
-        {64, 4, 2, "truncated", false},
-        {64, 4, 0xffffffffu, "truncated", false},
-        {68, 4, 0x80000000u, "tail of the input is 2147483648", false},
-        {128, 8, 6, "index of sample 1", false},
-        {128, 8, UINT64_MAX - 2, "index of sample 1", false},
-        {164, 4, 0, "index of sample 2", false},
-        {192, 2, 300, "token id 300 beyond the vocabulary of 300", true},
-        {192 + 8, 2, 7, "target of sample 0 ends with token 7", true},
+        {8, 4, 3, "version 3, this program reads 4"},
+        {12, 4, 3, "bytes per token is 3"},
+        {16, 8, 4, "truncated"},
+        {16, 8, UINT64_MAX, "truncated"},
+        {16, 8, UINT64_MAX / 24 + 1, "truncated"},
+        {16, 8, 2, "too long"},
+        {24, 8, UINT64_MAX, "truncated"},
+        {24, 8, 10, "too long"},
+        {32, 4, 4097, "number of tasks is 4097"},
+        {32, 4, 3, "name of task 2 is"},
+        {36, 4, 0, "vocab is 0"},
+        {40, 4, 300, "end-of-text token is 300, outside 0 ... 299"},
+        {44, 4, 5, "tokenizer is 5"},
+        {48, 4, 300, "padding token is 300, outside 0 ... 299"},
+        {52, 4, 4, "end of the input is 4"},
+        {64, 4, 0, "too long"},
+        {64, 4, 0xffffffffu, "truncated"},
+        {68, 4, 0x80000000u, "tail of the input is 2147483648"},
+        {88, 2, 0, "name of task 0 is"},
+        {88, 2, 256, "name of task 0 is"},
+        {90, 1, 0, "name of task 0 is"},
+        {103, 1, 1, "is not 0"},
+        {104, 8, 1, "index of sample 0: tokens 1 + 3 + 2"},
+        {116, 4, 0xffffffffu, "index of sample 0"},
+        {116, 4, 3, "index of sample 1"},
+        {120, 4, 2, "index of sample 0: tokens 0 + 3 + 2, task 2"},
+        {124, 4, 1, "index of sample 0"},
+        {128, 8, 6, "index of sample 1"},
+        {148, 4, 1, "index of sample 0"},
+        {172, 4, 0, "index of sample 2"},
+        {172, 4, 2, "index of sample 1"},
+        {176, 4, 0, "index of sample 1"},
+        {180, 4, 4, "index of sample 1"},
     };
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
         SmallFile small = small_file(300);
         memcpy(small.bytes + lies[i].at, &lies[i].value, lies[i].num_bytes);
         repair_checksums(&small);
-        CHECK_FAILS(parse(&small, small.num_bytes, true), STATUS_BAD_FORMAT, lies[i].words);
-        CHECK_FAILS(parse(&small, small.num_bytes, true), STATUS_BAD_FORMAT, "--->");
-        CHECK_EQ(parse(&small, small.num_bytes, false), lies[i].only_verify ? STATUS_OK : STATUS_BAD_FORMAT);
+        CHECK_FAILS(parse(&small, small.num_bytes), STATUS_BAD_FORMAT, lies[i].words);
+        CHECK(strstr(status_message(), "--->") != NULL);
         free(small.bytes);
     }
     SmallFile small = small_file(300);
@@ -213,10 +196,9 @@ static void lies_are_found_behind_good_checksums(void) {
     repair_checksums(&small);
     SampleFile file;
     int32_t tokens[11];
-    CHECK_OK(sample_file_parse(&file, "small.bin", small.bytes, small.num_bytes, false));
+    CHECK_OK(sample_file_parse(&file, "small.bin", small.bytes, small.num_bytes));
     CHECK_FAILS(sample_file_read(&file, 0, 0, 5, tokens), STATUS_BAD_FORMAT, "small.bin: token id");
     CHECK_OK(sample_file_read(&file, 0, 1, 4, tokens));
-    CHECK_FAILS(sample_file_read(&file, 3, 0, 1, tokens), STATUS_OUT_OF_RANGE, "sample 3 of 3");
     CHECK_FAILS(sample_file_read_tokens(&file, 5, INT64_MAX, tokens), STATUS_OUT_OF_RANGE, "of 11");
     CHECK_FAILS(sample_file_read_tokens(&file, -1, 1, tokens), STATUS_OUT_OF_RANGE, "of 11");
     sample_file_close(&file);
@@ -227,12 +209,12 @@ static void other_files_are_named_for_what_they_are(void) {
     SampleFile file;
     _Alignas(8) int32_t checkpoint[256] = {20240326, 3};
     _Alignas(8) char text[] = "{\"task\": \"add\", \"inputs\": \"1+1\"}";
-    CHECK_FAILS(sample_file_parse(&file, "m.bin", checkpoint, sizeof checkpoint, false), STATUS_BAD_FORMAT,
+    CHECK_FAILS(sample_file_parse(&file, "m.bin", checkpoint, sizeof checkpoint), STATUS_BAD_FORMAT,
                 "m.bin: magic: this is a model checkpoint");
-    CHECK_FAILS(sample_file_parse(&file, "t.jsonl", text, sizeof text, false), STATUS_BAD_FORMAT,
+    CHECK_FAILS(sample_file_parse(&file, "t.jsonl", text, sizeof text), STATUS_BAD_FORMAT,
                 "---> make one with prepare_data");
-    CHECK_FAILS(sample_file_open(&file, "/nowhere/x.bin", false), STATUS_IO, "/nowhere/x.bin: cannot open");
-    CHECK_FAILS(sample_file_open(&file, "/tmp", false), STATUS_IO, "/tmp: not a regular file");
+    CHECK_FAILS(sample_file_open(&file, "/nowhere/x.bin"), STATUS_IO, "/nowhere/x.bin: cannot open");
+    CHECK_FAILS(sample_file_open(&file, "/tmp"), STATUS_IO, "/tmp: not a regular file");
 }
 
 // A sample that is refused is not in the file; the writer goes on. Nothing appears before finish.
@@ -241,27 +223,28 @@ static void writer_refuses_bad_samples_and_goes_on(void) {
     maker_dir_create(dir);
     snprintf(path, sizeof path, "%s/w.bin", dir);
     SampleWriter* writer;
-    SampleVocab vocab = {10, 9, -1, TOKENIZER_BYTES, INPUT_END_NEWLINE, 0, 0}, bad_eot = vocab,
-                bad_pad = vocab;
-    bad_eot.eot_token = 10;
-    bad_pad.pad_token = 10;
-    CHECK_FAILS(sample_writer_open(&writer, path, &bad_eot), STATUS_OUT_OF_RANGE, "end-of-text");
-    CHECK_FAILS(sample_writer_open(&writer, path, &bad_pad), STATUS_OUT_OF_RANGE, "padding token 10");
+    SampleVocab vocab = {10, 9, -1, TOKENIZER_BYTES, INPUT_END_NEWLINE, 0, 0};
     CHECK_FAILS(sample_writer_open(&writer, "/nowhere/w.bin", &vocab), STATUS_IO, "/nowhere/w.bin");
     CHECK_OK(sample_writer_open(&writer, path, &vocab));
-    int32_t good[] = {1, 2, 9}, beyond[] = {1, 10, 9}, negative[] = {-1, 2, 9}, open_end[] = {1, 2, 3};
+    static const int32_t good[] = {1, 2, 9};
     memset(name, 'n', sizeof name);
     name[256] = '\0';
     CHECK_OK(sample_writer_add(writer, "a", good, 2, good, 3));
-    CHECK_FAILS(sample_writer_add(writer, "a", beyond, 2, good, 3), STATUS_OUT_OF_RANGE, "token id 10");
-    CHECK_FAILS(sample_writer_add(writer, "a", good, 2, negative, 3), STATUS_OUT_OF_RANGE, "token id -1");
-    CHECK_FAILS(sample_writer_add(writer, "a", good, 2, open_end, 3), STATUS_OUT_OF_RANGE, "end it with");
-    CHECK_FAILS(sample_writer_add(writer, "a", good, 0, good + 2, 1), STATUS_OUT_OF_RANGE,
-                "0 input and 1 target");
-    CHECK_FAILS(sample_writer_add(writer, "a", good, 2, good, 0), STATUS_OUT_OF_RANGE,
-                "2 input and 0 target");
-    CHECK_FAILS(sample_writer_add(writer, "a", good, INT32_MAX, good, 3), STATUS_OUT_OF_RANGE,
-                "2147483647 input");
+    static const struct {
+        int32_t tokens[3], n_input, n_target;
+        SampleGap gap;  // end 0: none
+    } bad[] = {
+        {{1, 10, 9}, 0, 3, {0, 0}}, {{-1, 2, 9}, 0, 3, {0, 0}}, {{1, 2, 3}, 0, 3, {0, 0}},
+        {{9}, 0, 1, {0, 0}},        {{1, 2, 9}, 2, 0, {0, 0}},  {{1, 2, 9}, INT32_MAX, 3, {0, 0}},
+        {{1, 2, 9}, 0, 3, {0, 1}},  {{1, 2, 9}, 0, 3, {1, 3}},  {{1, 2, 9}, 1, 2, {1, 2}},
+        {{1, 2, 9}, 0, 3, {2, 2}},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        CHECK_FAILS(sample_writer_add_gaps(writer, "a", bad[i].tokens, bad[i].n_input,
+                                           bad[i].tokens + (bad[i].n_input < 3 ? bad[i].n_input : 0),
+                                           bad[i].n_target, &bad[i].gap, bad[i].gap.end > 0),
+                    STATUS_OUT_OF_RANGE, "w.bin: sample of");
+    }
     CHECK_FAILS(sample_writer_add(writer, "", good, 2, good, 3), STATUS_OUT_OF_RANGE, "0 bytes");
     CHECK_FAILS(sample_writer_add(writer, name, good, 2, good, 3), STATUS_OUT_OF_RANGE, "256 bytes");
     name[255] = '\0';
@@ -276,19 +259,16 @@ static void writer_refuses_bad_samples_and_goes_on(void) {
     CHECK_OK(sample_writer_add(writer, "a", good, 1, good, 3));
     CHECK_EQ(maker_dir_count(dir), 0);
     CHECK_OK(sample_writer_finish(writer));
-    SampleFile file;
-    CHECK_OK(sample_file_open(&file, path, true));
-    CHECK_EQ(file.num_samples, SAMPLE_FILE_MAX_TASKS + 1);
-    CHECK_EQ(file.num_tasks, SAMPLE_FILE_MAX_TASKS);
-    CHECK(strcmp(file.task_names[1], name) == 0 && strcmp(file.task_names[4095], "task 4095") == 0);
-    CHECK_EQ(file.index[4096].task, 0);
-    sample_file_close(&file);
     // An abandoned writer leaves what was there.
     CHECK_OK(sample_writer_open(&writer, path, &vocab));
     CHECK_OK(sample_writer_add(writer, "a", good, 1, good, 3));
     sample_writer_abort(writer);
-    CHECK_OK(sample_file_open(&file, path, true));
+    SampleFile file;
+    CHECK_OK(sample_file_open(&file, path));
+    CHECK_EQ(file.num_samples, SAMPLE_FILE_MAX_TASKS + 1);
     CHECK_EQ(file.num_tokens, 5 + 3 + 4094 * 4 + 4);
+    CHECK(strcmp(file.task_names[1], name) == 0 && strcmp(file.task_names[4095], "task 4095") == 0);
+    CHECK_EQ(file.index[4096].task, 0);
     sample_file_close(&file);
     maker_dir_remove(dir);
 }
@@ -359,7 +339,7 @@ static void a_full_disk_keeps_the_old_file(void) {
         CHECK(finished == STATUS_OK || strstr(status_message(), "--->") != NULL);
         CHECK_EQ(maker_dir_count(dir), 1);
         SampleFile file;
-        CHECK_OK(sample_file_open(&file, path, true));
+        CHECK_OK(sample_file_open(&file, path));
         CHECK(strcmp(file.task_names[0], num_bytes <= 200000 ? maker_task_name(0) : "new") == 0);
         sample_file_close(&file);
     }
@@ -435,7 +415,7 @@ static void documents_become_samples(void) {
         int32_t tokens[400], num_tokens = random_tokens(&rng, kind, tokens);
         maker_write_llmc(path, kind->magic, kind->version, tokens, num_tokens);
         SampleFile file;
-        CHECK_OK(sample_file_open(&file, path, true));
+        CHECK_OK(sample_file_open(&file, path));
         CHECK_EQ(file.vocab, kind->vocab);
         CHECK_EQ(file.eot_token, kind->eot_token);
         CHECK_EQ(file.num_tokens, num_tokens);
@@ -449,59 +429,38 @@ static void documents_become_samples(void) {
 }
 
 static void task_bears_the_name_of_the_data_set(void) {
-    static const struct {
-        const char *name, *task;
-    } cases[] = {
-        {"TinyStories_train.bin", "TinyStories"},
-        {"fineweb_train_000012.bin", "fineweb"},
-        {"fineweb_val_000000.bin", "fineweb"},
-        {"edu_fineweb10B_000001.bin", "edu_fineweb10B"},
-        {"tokens", "tokens"},
-        {"_12.bin", "_12"},
-        {"_train.bin", "_train"},
-        {"12.bin", "12"},
-    };
-    char dir[64], path[128];
-    maker_dir_create(dir);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        int32_t tokens[] = {50256, 1, 2};
-        snprintf(path, sizeof path, "%s/%s", dir, cases[i].name);
-        maker_write_llmc(path, 20240520, 1, tokens, 3);
+    static const char* const names[][2] = {{"TinyStories_train.bin", "TinyStories"},
+                                           {"fineweb_val_000012.bin", "fineweb"},
+                                           {"edu_fineweb10B_000001.bin", "edu_fineweb10B"},
+                                           {"tokens", "tokens"},
+                                           {"_12.bin", "_12"},
+                                           {"_train.bin", "_train"}};
+    _Alignas(8) int32_t words[258] = {20240520, 1, 4};
+    words[256] = 50256;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         SampleFile file;
-        CHECK_OK(sample_file_open(&file, path, true));
-        CHECK_EQ(file.num_tasks, 1);
-        if (strcmp(file.task_names[0], cases[i].task) != 0) {
-            printf("%s gives %s, expected %s\n", cases[i].name, file.task_names[0], cases[i].task);
-            test_failures++;
-        }
+        CHECK_OK(sample_file_parse(&file, names[i][0], words, sizeof words));
+        CHECK(file.num_tasks == 1 && strcmp(file.task_names[0], names[i][1]) == 0);
         sample_file_close(&file);
     }
-    maker_dir_remove(dir);
 }
 
 static void damaged_files_are_refused(void) {
     _Alignas(8) int32_t words[300] = {20240520, 1, 88};  // 1024 bytes, then 88 tokens of 2 bytes
     words[256] = 50256;
     SampleFile file;
-    CHECK_OK(sample_file_parse(&file, "x_train.bin", words, sizeof words, true));
+    CHECK_OK(sample_file_parse(&file, "x_train.bin", words, sizeof words));
     CHECK_EQ(file.num_samples, 1);
     sample_file_close(&file);
     for (size_t n = 0; n < sizeof words; n++) {
-        CHECK_FAILS(sample_file_parse(&file, "x.bin", words, n, false), STATUS_BAD_FORMAT, "x.bin: ");
+        CHECK_FAILS(sample_file_parse(&file, "x.bin", words, n), STATUS_BAD_FORMAT, "x.bin: ");
     }
-    words[299] = 50257;
-    CHECK_FAILS(sample_file_parse(&file, "x.bin", words, sizeof words, true), STATUS_BAD_FORMAT,
-                "token 86 is 50257, beyond the vocabulary of 50257");
     words[2] = -1;
-    CHECK_FAILS(sample_file_parse(&file, "x.bin", words, sizeof words, false), STATUS_BAD_FORMAT,
-                "number of tokens is -1, the file's length says 88 --->");
+    CHECK_FAILS(sample_file_parse(&file, "x.bin", words, sizeof words), STATUS_BAD_FORMAT,
+                "version 1, -1 tokens and 1200 bytes");
     words[1] = 2;
-    CHECK_FAILS(sample_file_parse(&file, "x.bin", words, sizeof words, false), STATUS_BAD_FORMAT,
-                "version 2, this program reads 1 --->");
-    _Alignas(8) int32_t wide[258] = {20240801, 7, 2};
-    wide[257] = -5;
-    CHECK_FAILS(sample_file_parse(&file, "w.bin", wide, sizeof wide, true), STATUS_BAD_FORMAT,
-                "token 1 is 4294967291, beyond the vocabulary of 128256");
+    CHECK_FAILS(sample_file_parse(&file, "x.bin", words, sizeof words), STATUS_BAD_FORMAT,
+                "this program reads version 1 with 2 bytes a token");
 }
 
 // --- sample verify --------------------
@@ -565,13 +524,6 @@ static int parts_with_damage(SampleShards* shards, int32_t num_parts, char messa
     return found;
 }
 
-static void whole_files_are_whole(void) {
-    char message[1024] = "";
-    SampleShards shards = open_all(false);
-    for (int32_t parts = 1; parts < 12; parts++) { CHECK_EQ(parts_with_damage(&shards, parts, message), 0); }
-    sample_shards_close(&shards);
-}
-
 // A flipped token is found by one rank of however many there are, and the message says where.
 static void one_rank_finds_each_damage(void) {
     SampleShards shards = open_all(false);
@@ -582,8 +534,9 @@ static void one_rank_finds_each_damage(void) {
         const SampleFile* file = &shards.files[f];
         int64_t at = file->tokens_at + (int64_t)rng_below(&rng, (uint32_t)file->num_tokens * 2);
         if (round < 6) { at = round < 3 ? file->tokens_at : (int64_t)file->map.num_bytes - 1; }
-        flip(names[f], 8 * at + round % 8);
         char message[1024] = "", *words;
+        CHECK_EQ(parts_with_damage(&shards, num_parts, message), 0);
+        flip(names[f], 8 * at + round % 8);
         CHECK_EQ(parts_with_damage(&shards, num_parts, message), 1);
         CHECK(strstr(message, file->path) != NULL && strstr(message, "---> run prepare_data again") != NULL);
         words = strstr(message, ": bytes ");
@@ -672,12 +625,11 @@ static void llmc_files_get_the_same_id_either_way(void) {
 
 // Count samples with these hashes, all of one task, and give back how many are held out.
 static int64_t split(double fraction, const uint64_t* hashes, int64_t n, bool* held_out) {
-    TaskTable table;
+    TaskTable table = {.fraction = fraction};
     int32_t task, other;
     int64_t num_held_out = 0;
-    CHECK_OK(task_table_open(&table, fraction, 4));
-    CHECK_OK(task_table_find(&table, "a", 1, &task));
-    CHECK_OK(task_table_find(&table, "b", 1, &other));
+    CHECK_OK(task_table_find(&table, "a", &task));
+    CHECK_OK(task_table_find(&table, "b", &other));
     for (int64_t i = 0; i < n; i++) {
         task_table_count(&table, task, hashes[i], 2 * i);
         task_table_count(&table, other, ~hashes[i], 2 * i + 1);  // another task changes nothing
@@ -725,7 +677,7 @@ int main(int argc, char** argv) {
     RUN(what_is_written_is_read);
     RUN(every_wrong_length_is_refused);
     RUN(every_flipped_bit_is_found);
-    RUN(lies_are_found_behind_good_checksums);
+    RUN(lies_are_found_despite_good_checksums);
     RUN(other_files_are_named_for_what_they_are);
     RUN(writer_refuses_bad_samples_and_goes_on);
     RUN(files_of_different_tokenizers_do_not_mix);
@@ -735,7 +687,6 @@ int main(int argc, char** argv) {
     RUN(damaged_files_are_refused);
     maker_dir_create(dir);
     write_files();
-    RUN(whole_files_are_whole);
     RUN(one_rank_finds_each_damage);
     RUN(it_can_be_stopped_at_any_time);
     RUN(nobody_waits_longer_than_he_will);

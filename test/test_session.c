@@ -25,35 +25,49 @@
 // What the parts of a session share: tasks by name over both data sets, memory kept to its
 // limit.
 
-// A session of one rank, as far as `open` takes it, with the options' defaults.
+// A session on this end, which it takes over, with the options' defaults.
+static Status open_on(Dynapipe** out, Transport* transport, int32_t num_stages) {
+    char stages[16], *words[] = {"test", "--stages", stages, NULL}, **argv = words;
+    int argc = 3;
+    snprintf(stages, sizeof stages, "%d", num_stages);
+    return session_open_on(out, transport, &argc, &argv);
+}
+
 static Dynapipe* session_of_one(void) {
-    char* argv[] = {"test", NULL};
-    int argc = 1;
-    Dynapipe* dp = calloc(1, sizeof *dp);
-    CHECK(dp != NULL);
-    CHECK_OK(transport_loopback_open(&dp->transport, 1));
-    CHECK_OK(session_options_take(&dp->options, &argc, argv, NULL));
-    dp->num_stages = dp->num_replicas = 1;
+    Transport end;
+    Dynapipe* dp;
+    CHECK_OK(transport_loopback_open(&end, 1));
+    CHECK_OK(open_on(&dp, &end, 1));
     return dp;
 }
 
+static char data_dir[64], data_path[128];  // of the test that runs
+
 // Samples of tasks a and b in turn (data_maker.h names them).
-static void write_two_tasks(const char* dir, const char* name, int32_t a, int32_t b) {
+static void write_two_tasks(const char* name, int32_t a, int32_t b) {
     MadeSample samples[8];
     for (int32_t i = 0; i < 8; i++) { samples[i] = (MadeSample){i % 2 == 0 ? a : b, 3, 2}; }
     MadeData data = {.vocab = 50, .num_samples = 8, .samples = samples};
-    maker_write(&data, 0, 8, dir, name);
+    maker_write(&data, 0, 8, data_dir, name);
+}
+
+static void data_begin(void) {
+    maker_dir_create(data_dir);
+    snprintf(data_path, sizeof data_path, "%s/data.bin", data_dir);
+    write_two_tasks("data.bin", 0, 1);  // add, sort
+}
+
+static void data_end(void) {
+    maker_dir_remove(data_dir);
 }
 
 static void tasks_have_one_number_by_name(void) {
-    char dir[64], train[128], val[128];
-    maker_dir_create(dir);
-    write_two_tasks(dir, "train.bin", 0, 1);  // add, sort
-    write_two_tasks(dir, "val.bin", 1, 2);    // sort, copy
-    snprintf(train, sizeof train, "%s/train.bin", dir);
-    snprintf(val, sizeof val, "%s/val.bin", dir);
+    char val[128];
+    data_begin();
+    write_two_tasks("val.bin", 1, 2);  // sort, copy
+    snprintf(val, sizeof val, "%s/val.bin", data_dir);
     Dynapipe* dp = session_of_one();
-    DynapipeRun_v1 run = {.train_pattern = train,
+    DynapipeRun_v1 run = {.train_pattern = data_path,
                           .val_pattern = val,
                           .batch_tokens = 100,
                           .max_seq_tokens = 16,
@@ -66,7 +80,7 @@ static void tasks_have_one_number_by_name(void) {
     CHECK_EQ(dp->val_task[0], 1);
     CHECK_EQ(dp->val_task[1], 2);
     dynapipe_close(dp);
-    maker_dir_remove(dir);
+    data_end();
 }
 
 // What was reserved is there, and stays where it is while it grows.
@@ -91,53 +105,11 @@ static void the_arena_grows_in_place_up_to_the_limit(void) {
     dynapipe_close(dp);
 }
 
-// A vee of 4 layers over two stages, the head's matrix shared 1 to 3: the arena has what all of a rank's
-// chunks and its share leave.
-static void the_arena_is_what_all_of_a_rank_leaves(void) {
-    enum { LAYER = 1000, EMBEDDING = 70000, MATRIX = 64000 };
-    static Dynapipe dp;
-    dp = (Dynapipe){.num_stages = 2, .options.memory_limit_bytes = 1 << 20};
-    dp.costs.num_enc_layers = 4;
-    dp.costs.part_state_bytes[PART_ENC_LAYER] = LAYER;
-    dp.costs.part_state_bytes[PART_EMBEDDING] = EMBEDDING;
-    dp.costs.head_state_bytes = MATRIX;
-    Placement* placement = &dp.request.placement;
-    *placement = (Placement){.num_chunks = 3,
-                             .stage_of = {0, 1, 0},
-                             .chunks = {{0, 1}, {1, 2}, {2, 4}},
-                             .head = HEAD_BY_VOCABULARY};
-    placement->head_begin[1] = 256;
-    placement->head_begin[2] = 1024;
-    CHECK_EQ(session_arena_limit(&dp), (1 << 20) - 3 * LAYER - EMBEDDING - MATRIX / 4);
-    dp.stage = dp.transport.rank = 1;
-    CHECK_EQ(session_arena_limit(&dp), (1 << 20) - LAYER - MATRIX / 4 * 3);
-    dp.options.memory_limit_bytes = 0;
-    CHECK_EQ(session_arena_limit(&dp), INT64_MAX);
-}
-
-// All ranks begin the update together, so a step ends with the rank that takes longest: the most parameters,
-// or the slowest.
-static void the_slowest_update_ends_a_step(void) {
-    static Dynapipe dp;
-    MachineRank ranks[2] = {machine_rank(NULL, 0), machine_rank(NULL, 1)};
-    Machine machine = {.num_ranks = 2, .ranks = ranks};
-    dp = (Dynapipe){.transport.num_ranks = 2, .num_stages = 2, .num_replicas = 1};
-    dp.costs.num_enc_layers = 3;
-    dp.costs.update_ns_per_byte = 2;
-    dp.costs.part_param_bytes[PART_ENC_LAYER] = 1000;
-    dp.request.placement.chunks[0] = (LayerRange){0, 2};
-    dp.request.placement.chunks[1] = (LayerRange){2, 3};
-    placement_linear(&dp.request.placement, dp.request.placement.chunks, 2);
-    dp.request.machine = &machine;
-    CHECK_EQ(session_update_ns(&dp), 2 * 2000);
-    ranks[1].slow[JOB_W] = 3;
-    CHECK_EQ(session_update_ns(&dp), 3 * 2 * 1000);
-}
-
-// JSON has neither: the record of a run that diverges is one all the same.
-static void not_a_number_is_null(void) {
+// JSON has no NaN and no infinity: the record of a run that diverges is one all the same. JSON is UTF-8,
+// names are bytes: none is left out for that.
+static void a_record_is_json_whatever_is_in_it(void) {
     Dynapipe* dp = session_of_one();
-    const char* names[] = {"add", "sort", "copy"};
+    const char* names[] = {"h\xc3\xb6her=1,2", "\xff\x1b[31m", "a\"b\\"};
     double losses[] = {1.5, INFINITY, NAN}, stats[SESSION_STATS] = {0};
     stats[STAT_PREDICTED_NS] = 2e6;
     stats[STAT_STEP_NS] = 3.5e6;
@@ -151,38 +123,17 @@ static void not_a_number_is_null(void) {
     dp->now = &step;
     dp->last.loss = NAN;
     dp->last.task_loss = losses;
-    char* text = session_metrics_json(dp, &report);
-    CHECK(text != NULL);
-    CHECK(
-        strstr(
-            text,
-            "\"step\":7,\"loss\":null,\"task_loss\":{\"add\":1.5,\"sort\":null},\"norm\":null,\"lr\":0.1") !=
-        NULL);
-    CHECK(strstr(text, "\"predicted_ms\":2.0,\"jobs_off_ms\":1.0,"
-                       "\"transfers_off_ms\":-0.25,\"waiting_off_ms\":0.75,") != NULL);
-    free(text);
-    dp->task_names = NULL;
-    dp->rank_stats = NULL;
-    dp->now = NULL;
-    dynapipe_close(dp);
-}
-
-// JSON is UTF-8, names are bytes: none is left out for that.
-static void every_task_is_in_the_record(void) {
-    Dynapipe* dp = session_of_one();
-    const char* names[] = {"h\xc3\xb6her=1,2", "\xff\x1b[31m", "a\"b\\"};
-    double losses[] = {1, 2, 3}, stats[SESSION_STATS] = {0};
-    SessionStep step = {0};
-    DynapipeReport_v1 report = {.step = 1};
-    dp->num_tasks = 3;
-    dp->task_names = names;
-    dp->rank_stats = stats;
-    dp->now = &step;
-    dp->last.task_loss = losses;
-    char* text = session_metrics_json(dp, &report);
-    CHECK(text != NULL && strstr(text, "\"task_loss\":{\"h\xc3\xb6her=1,2\":1.0,\"\\\\xff\\\\x1b[31m\":2.0,"
-                                       "\"a\\\"b\\\\\":3.0}") != NULL);
-    free(text);
+    for (int i = 0; i < 2; i++) {
+        char* text = session_metrics_json(dp, &report);
+        CHECK(text != NULL &&
+              strstr(text, i == 0 ? "\"step\":7,\"loss\":null,\"task_loss\":{\"h\xc3\xb6her=1,2\":1.5,"
+                                    "\"\\\\xff\\\\x1b[31m\":null},\"norm\":null,\"lr\":0.1"
+                                  : "\"a\\\"b\\\\\":3.0}") != NULL);
+        CHECK(strstr(text, "\"predicted_ms\":2.0,\"jobs_off_ms\":1.0,"
+                           "\"transfers_off_ms\":-0.25,\"waiting_off_ms\":0.75,") != NULL);
+        free(text);
+        losses[2] = 3;
+    }
     dp->task_names = NULL;
     dp->rank_stats = NULL;
     dp->now = NULL;
@@ -211,9 +162,10 @@ static DynapipeCosts* costs_of(int32_t num_layers, DynapipeShapes_v1 shapes, boo
     return costs;
 }
 
-static Dynapipe* session_with_data(const char* train, int32_t num_stages) {
+static Dynapipe* session_with_data(int32_t num_stages) {
     Dynapipe* dp = session_of_one();
-    DynapipeRun_v1 run = {.train_pattern = train, .batch_tokens = 100, .max_seq_tokens = 18, .num_steps = 1};
+    DynapipeRun_v1 run = {
+        .train_pattern = data_path, .batch_tokens = 100, .max_seq_tokens = 18, .num_steps = 1};
     CHECK_OK((Status)dynapipe_open_data(dp, &run));
     dp->num_stages = num_stages;
     dp->transport.num_ranks = 8;  // as far as messages go
@@ -222,13 +174,10 @@ static Dynapipe* session_with_data(const char* train, int32_t num_stages) {
 
 // What kernels ask for reaches the planner, or is refused before anything is planned.
 static void what_the_model_asks_for_is_obeyed_or_refused(void) {
-    char dir[64], train[128];
     DynapipeRange range;
     int32_t num_ranges;
-    maker_dir_create(dir);
-    write_two_tasks(dir, "train.bin", 0, 1);
-    snprintf(train, sizeof train, "%s/train.bin", dir);
-    Dynapipe* dp = session_with_data(train, 1);
+    data_begin();
+    Dynapipe* dp = session_with_data(1);
     DynapipeShapes_v1 shapes = {.padded = 1,
                                 .seq_multiple = 2,
                                 .tokens_multiple = 6,
@@ -251,7 +200,7 @@ static void what_the_model_asks_for_is_obeyed_or_refused(void) {
                                                &num_ranges),
                 STATUS_BAD_OPTION, "--split-backward on: the model's backward cannot be divided");
     dynapipe_close(dp);
-    dp = session_with_data(train, 8);
+    dp = session_with_data(8);
     CHECK_FAILS((Status)dynapipe_choose_stages(dp, costs_of(2, shapes, true), &range, 1, &num_ranges),
                 STATUS_BAD_OPTION,
                 "--stages 8: the model has 2 layers, and every stage needs one ---> at most --stages 2, on 8 "
@@ -264,7 +213,7 @@ static void what_the_model_asks_for_is_obeyed_or_refused(void) {
     CHECK_FAILS((Status)dynapipe_choose_stages(dp, costs_of(3, shapes, true), &range, 1, &num_ranges),
                 STATUS_BAD_OPTION, "each at least 1 (this model's head needs one, too)");
     dynapipe_close(dp);
-    maker_dir_remove(dir);
+    data_end();
 }
 
 // What a program leaves in members that are kept for later came from another header, or from nowhere.
@@ -304,19 +253,16 @@ static Status restore(Dynapipe* dp, const LoaderBatch* batch, int32_t step) {
 
 // A program that goes on restores before its stages are chosen, or after; the stages are those of the start.
 static void a_position_outlives_the_choice_of_stages(void) {
-    char dir[64], train[128];
     DynapipeRange range;
     int32_t num_ranges;
     Arena arena = {0};
     LoaderBatch batch;
-    maker_dir_create(dir);
-    write_two_tasks(dir, "train.bin", 0, 1);
-    snprintf(train, sizeof train, "%s/train.bin", dir);
-    Dynapipe* dp = session_with_data(train, 1);
+    data_begin();
+    Dynapipe* dp = session_with_data(1);
     for (int i = 0; i < 3; i++) { CHECK_OK(loader_next(dp->train, &batch, &arena)); }
     dynapipe_close(dp);
     for (int restored_first = 0; restored_first < 2; restored_first++) {
-        dp = session_with_data(train, 1);
+        dp = session_with_data(1);
         CHECK(!stands_at(dp, &batch));
         if (restored_first) { CHECK_OK(restore(dp, &batch, 3)); }
         CHECK_OK((Status)dynapipe_choose_stages(dp, costs_of(2, (DynapipeShapes_v1){0}, true), &range, 1,
@@ -329,22 +275,20 @@ static void a_position_outlives_the_choice_of_stages(void) {
         dynapipe_close(dp);
     }
     arena_free(&arena);
-    maker_dir_remove(dir);
+    data_end();
 }
 
 // The mixture is that of the run's first batches, wherever the loader stands.
 static void the_mixture_is_that_of_the_start(void) {
-    char dir[64], train[128];
     StageBatch first[SESSION_MIXTURE], later[SESSION_MIXTURE];
     int32_t num_first, num_later;
     Arena arena = {0};
     LoaderBatch batch;
-    maker_dir_create(dir);
     Rng rng = rng_seed(7);
     MadeData data = maker_random(&rng, 60, 2, 16, 50);
-    maker_write(&data, 0, 60, dir, "train.bin");
-    snprintf(train, sizeof train, "%s/train.bin", dir);
-    Dynapipe* dp = session_with_data(train, 1);
+    data_begin();
+    maker_write(&data, 0, 60, data_dir, "data.bin");
+    Dynapipe* dp = session_with_data(1);
     CHECK_OK(session_mixture(first, &num_first, dp, &arena));
     for (int i = 0; i < 3; i++) { CHECK_OK(loader_next(dp->train, &batch, &arena)); }
     CHECK_OK(session_mixture(later, &num_later, dp, &arena));
@@ -358,58 +302,7 @@ static void the_mixture_is_that_of_the_start(void) {
     dynapipe_close(dp);
     maker_free(&data);
     arena_free(&arena);
-    maker_dir_remove(dir);
-}
-
-// --- a step ----------------------------------------------------------------------------------------------
-
-static const DynapipeShapes_v1 step_shapes = {
-    .padded = 1, .seq_multiple = 2, .tokens_multiple = 6, .max_squares = 1200, .head_has_layer = 1};
-static int32_t num_forwards;
-
-// The toy, if its batch is what it asked for.
-static int checked_forward(void* model, const DynapipeBatch* batch, const void* in, void* out, void* acts,
-                           void* scratch, float* losses, int flags) {
-    int32_t T = batch->max_seq_tokens;
-    bool padded = true;
-    for (int32_t i = 0; i < batch->num_seqs; i++) {
-        padded &= batch->cu_seqlens[i + 1] - batch->cu_seqlens[i] == T;
-    }
-    num_forwards++;
-    if (!padded || T % 2 != 0 || batch->num_tokens % 6 != 0 || batch->num_squares > 1200) { return 1; }
-    if (batch->num_squares != (int64_t)batch->num_seqs * T * T) { return 2; }
-    return toy_api_joint.forward(model, batch, in, out, acts, scratch, losses, flags);
-}
-
-// Data, planning, collation, a model whose backward is one job: what the kernels ask for arrives there.
-static void a_step_keeps_what_the_model_asks_for(void) {
-    char dir[64], train[128];
-    DynapipeRange range;
-    DynapipeStep_v1 step;
-    int32_t num_ranges, rank = 0;
-    static ToyModel toy = {.layer_end = 2, .is_first = true, .is_last = true};
-    DynapipeModel_v1 api = toy_api_joint;
-    api.forward = checked_forward;
-    DynapipeParams_v1 params = {
-        .params = toy.da, .grads = toy.da, .num_params = sizeof toy.da / sizeof(float)};
-    maker_dir_create(dir);
-    write_two_tasks(dir, "train.bin", 0, 1);
-    snprintf(train, sizeof train, "%s/train.bin", dir);
-    Dynapipe* dp = session_with_data(train, 1);
-    dp->transport.num_ranks = dp->plan_threads = 1;
-    CHECK_OK(collective_init(&dp->world, &dp->transport, &rank, 1, 0));
-    CHECK_OK(collective_init(&dp->replicas, &dp->transport, &rank, 1, 0));
-    CHECK_OK((Status)dynapipe_choose_stages(dp, costs_of(2, step_shapes, false), &range, 1, &num_ranges));
-    CHECK_OK((Status)dynapipe_attach(dp, 0, &api, &toy, &params));
-    CHECK_OK((Status)dynapipe_step(dp, &step));
-    CHECK(num_forwards > 0 && toy.num_violations == 0);
-    CHECK(step.computed_tokens > step.total_tokens && step.computed_tokens % 6 == 0);
-    for (int32_t r = 0; r < dp->now->plan.ranks[0].num_instrs; r++) {
-        CHECK(dp->now->plan.ranks[0].instrs[r].kind != INSTR_WGT);
-    }
-    CHECK_OK((Status)dynapipe_share_params(dp));
-    dynapipe_close(dp);
-    maker_dir_remove(dir);
+    data_end();
 }
 
 // === session_machine =====================================================================================
@@ -431,63 +324,59 @@ static const MachineRank speeds[NUM_RANKS] = {
 
 static Status body(Transport* t, void* arg) {
     const Case* c = arg;
-    const int32_t all[NUM_RANKS] = {0, 1, 2};
-    Dynapipe dp = {.transport = *t, .options.memory_limit_bytes = c->given_bytes, .machine.pulls = true};
+    Dynapipe* dp;
+    TRY(open_on(&dp, t, NUM_RANKS));
+    dp->options.memory_limit_bytes = c->given_bytes;
+    dp->machine.pulls = true;
     const Machine measured = {.num_ranks = c->with_speeds ? NUM_RANKS : 0, .ranks = speeds};
-    TRY(collective_init(&dp.world, &dp.transport, all, NUM_RANKS, INT64_C(20000000000)));
-    TRY(session_machine_take(&dp, &measured));
-    EXPECT(dp.request.machine == &dp.machine && dp.machine.pulls);
-    TRY(session_machine_limit(&dp, c->mine_bytes[t->rank]));
-    if (c->taken_bytes[0] > 0) { TRY(session_machine_take_bytes(&dp, c->taken_bytes[t->rank])); }
-    EXPECT(dp.options.memory_limit_bytes == c->common_bytes);
-    EXPECT(dp.request.memory_limit_bytes == c->common_bytes);
+    TRY(session_machine_take(dp, &measured));
+    EXPECT(dp->request.machine == &dp->machine && dp->machine.pulls);
+    TRY(session_machine_limit(dp, c->mine_bytes[dynapipe_rank(dp)]));
+    if (c->taken_bytes[0] > 0) { TRY(session_machine_take_bytes(dp, c->taken_bytes[dynapipe_rank(dp)])); }
+    EXPECT(dp->options.memory_limit_bytes == c->common_bytes);
+    EXPECT(dp->request.memory_limit_bytes == c->common_bytes);
     bool differ = c->with_speeds;
     for (int32_t r = 0; r < NUM_RANKS; r++) {
-        MachineRank rank = machine_rank(&dp.machine, r);
+        MachineRank rank = machine_rank(&dp->machine, r);
         EXPECT(rank.memory_limit_bytes == c->own_bytes[r]);
         EXPECT(rank.slow[JOB_F] == (c->with_speeds ? speeds[r].slow[JOB_F] : 1));
         differ |= c->own_bytes[r] > 0;
     }
-    EXPECT(dp.machine.num_ranks == (differ ? NUM_RANKS : 0));
-    int64_t own = c->own_bytes[t->rank];
-    EXPECT(session_machine_limit_bytes(&dp) == (own > 0 ? own : c->common_bytes));
-    TRY(machine_check(&dp.machine, NUM_RANKS));
-    session_machine_free(&dp);
-    collective_free(&dp.world);
+    EXPECT(dp->machine.num_ranks == (differ ? NUM_RANKS : 0));
+    int64_t own = c->own_bytes[dynapipe_rank(dp)];
+    EXPECT(session_machine_limit_bytes(dp) == (own > 0 ? own : c->common_bytes));
+    TRY(machine_check(&dp->machine, NUM_RANKS));
+    dynapipe_close(dp);
     return STATUS_OK;
 }
 
-static void run_case(Case c) {
-    static RankResult results[RANKS_MAX];
-    CHECK_EQ(ranks_run(NUM_RANKS, body, &c, results, 1), 0);
-}
-
-static void memory_that_is_alike_is_the_least(void) {
-    run_case((Case){.mine_bytes = {6400 * MIB, 6401 * MIB, 6464 * MIB}, .common_bytes = 6400 * MIB});
-}
-
-static void a_rank_that_has_less_has_its_own(void) {
-    run_case((Case){.mine_bytes = {6400 * MIB, 3200 * MIB, 6464 * MIB},
-                    .common_bytes = 6464 * MIB,
-                    .own_bytes = {6400 * MIB, 3200 * MIB, 0}});
-}
-
-static void a_limit_that_is_given_holds_for_those_that_have_it(void) {
-    run_case((Case){.mine_bytes = {6400 * MIB, 3200 * MIB, 6464 * MIB},
-                    .given_bytes = 5 * MIB + 1,
-                    .common_bytes = 5 * MIB + 1});
-    run_case((Case){.mine_bytes = {6400 * MIB, 3200 * MIB, -1},
-                    .given_bytes = 5000 * MIB,
-                    .with_speeds = true,
-                    .common_bytes = 5000 * MIB,
-                    .own_bytes = {0, 3200 * MIB, 64 * MIB}});
-}
-
-static void what_is_taken_later_is_taken_from_all(void) {
-    run_case((Case){.mine_bytes = {6400 * MIB, 3200 * MIB, 6464 * MIB},
-                    .taken_bytes = {MIB, 65 * MIB, -MIB},
-                    .common_bytes = 6336 * MIB,
-                    .own_bytes = {6272 * MIB, 3072 * MIB, 0}});
+static void memory_is_one_number_where_that_serves(void) {
+    static RankResult machine_results[RANKS_MAX];
+    Case cases[] = {
+        // alike: the least
+        {.mine_bytes = {6400 * MIB, 6401 * MIB, 6464 * MIB}, .common_bytes = 6400 * MIB},
+        // a rank that has less has its own
+        {.mine_bytes = {6400 * MIB, 3200 * MIB, 6464 * MIB},
+         .common_bytes = 6464 * MIB,
+         .own_bytes = {6400 * MIB, 3200 * MIB, 0}},
+        // a given limit holds for those that have it
+        {.mine_bytes = {6400 * MIB, 3200 * MIB, 6464 * MIB},
+         .given_bytes = 5 * MIB + 1,
+         .common_bytes = 5 * MIB + 1},
+        {.mine_bytes = {6400 * MIB, 3200 * MIB, -1},
+         .given_bytes = 5000 * MIB,
+         .with_speeds = true,
+         .common_bytes = 5000 * MIB,
+         .own_bytes = {0, 3200 * MIB, 64 * MIB}},
+        // what is lost later is taken from all
+        {.mine_bytes = {6400 * MIB, 3200 * MIB, 6464 * MIB},
+         .taken_bytes = {MIB, 65 * MIB, -MIB},
+         .common_bytes = 6336 * MIB,
+         .own_bytes = {6272 * MIB, 3072 * MIB, 0}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        CHECK_EQ(ranks_run(NUM_RANKS, body, &cases[i], machine_results, 1), 0);
+    }
 }
 
 // === session_model =======================================================================================
@@ -499,31 +388,11 @@ static RankResult results[RANKS_MAX];
 enum { NUM_STAGES = 3 };
 
 // A session as far as dynapipe_choose_stages() takes it.
-static Status session_on(Dynapipe* dp, Transport* transport) {
-    char* argv[] = {"test", NULL};
-    int argc = 1;
-    int32_t ranks[RANKS_MAX];
-    *dp = (Dynapipe){.transport = *transport, .num_stages = NUM_STAGES};
-    dp->num_replicas = transport->num_ranks / NUM_STAGES;
-    dp->stage = transport->rank % NUM_STAGES;
-    dp->replica = transport->rank / NUM_STAGES;
-    dp->request.placement.num_chunks = NUM_STAGES;
-    for (int32_t s = 0; s < NUM_STAGES; s++) { dp->request.placement.stage_of[s] = (int16_t)s; }
-    TRY(session_options_take(&dp->options, &argc, argv, NULL));
-    for (int32_t r = 0; r < transport->num_ranks; r++) { ranks[r] = r; }
-    TRY(collective_init(&dp->world, &dp->transport, ranks, transport->num_ranks, INT64_C(20000000000)));
-    for (int32_t r = 0; r < dp->num_replicas; r++) { ranks[r] = r * NUM_STAGES + dp->stage; }
-    TRY(collective_init(&dp->replicas, &dp->transport, ranks, dp->num_replicas, INT64_C(20000000000)));
-    return session_device_open(dp, NULL);
-}
-
-static void session_off(Dynapipe* dp) {
-    executor_free(dp->executor);
-    free(dp->tied_given);
-    session_device_close(dp);
-    tied_groups_free(&dp->tied);
-    collective_free(&dp->replicas);
-    collective_free(&dp->world);
+static Status session_on(Dynapipe** out, Transport* transport) {
+    TRY(open_on(out, transport, NUM_STAGES));
+    (*out)->request.placement.num_chunks = NUM_STAGES;
+    for (int32_t s = 0; s < NUM_STAGES; s++) { (*out)->request.placement.stage_of[s] = (int16_t)s; }
+    return session_device_open(*out, NULL);
 }
 
 // Layers 0 and 1, 2 and 3, 4 and 5: boundaries of 8 and of 3 channels.
@@ -544,91 +413,41 @@ static DynapipeParams_v1 params_of(ToyModel* toy, const DynapipeTied* tied, int3
 
 static Status attach_body(Transport* t, void* arg) {
     (void)arg;
-    Dynapipe dp;
+    Dynapipe* dp;
     TRY(session_on(&dp, t));
-    ToyModel toy = toy_of(dp.stage);
-    DynapipeTied tied = {4, 2 * dp.stage, 6};
+    ToyModel toy = toy_of(dp->stage);
+    DynapipeTied tied = {4, 2 * dp->stage, 6};
     DynapipeParams_v1 params = params_of(&toy, &tied, 1);
     DynapipeStep_v1 step;
     int64_t begin, end;
     double loss;
-    EXPECT(dynapipe_step(&dp, &step) == STATUS_BAD_OPTION);
+    EXPECT(dynapipe_step(dp, &step) == STATUS_BAD_OPTION);
     EXPECT(strstr(status_message(), "no model for range 0 of 1 ---> dynapipe_attach()") != NULL);
-    EXPECT(dynapipe_share_params(&dp) == STATUS_BAD_OPTION);
+    EXPECT(dynapipe_share_params(dp) == STATUS_BAD_OPTION);
     DynapipeSpan span;
     int32_t num_spans;
-    EXPECT(dynapipe_counted(&dp, &span, 1, &num_spans) == STATUS_BAD_OPTION);
-    EXPECT(dynapipe_validate(&dp, 1, &loss, NULL) == STATUS_BAD_OPTION);
-    EXPECT(dynapipe_attach(&dp, 1, &toy_api, &toy, &params) == STATUS_OUT_OF_RANGE);
+    EXPECT(dynapipe_counted(dp, &span, 1, &num_spans) == STATUS_BAD_OPTION);
+    EXPECT(dynapipe_validate(dp, 1, &loss, NULL) == STATUS_BAD_OPTION);
+    EXPECT(dynapipe_attach(dp, 1, &toy_api, &toy, &params) == STATUS_OUT_OF_RANGE);
     EXPECT(strstr(status_message(), "a model for range 1: this rank has 1") != NULL);
-    EXPECT(dynapipe_attach(&dp, -1, &toy_api, &toy, &params) == STATUS_OUT_OF_RANGE);
+    EXPECT(dynapipe_attach(dp, -1, &toy_api, &toy, &params) == STATUS_OUT_OF_RANGE);
     params.tied = NULL;
-    EXPECT(dynapipe_attach(&dp, 0, &toy_api, &toy, &params) == STATUS_OUT_OF_RANGE);
+    EXPECT(dynapipe_attach(dp, 0, &toy_api, &toy, &params) == STATUS_OUT_OF_RANGE);
     params.tied = &tied;
-    TRY((Status)dynapipe_attach(&dp, 0, &toy_api, &toy, &params));
-    EXPECT(dynapipe_attach(&dp, 0, &toy_api, &toy, &params) == STATUS_OUT_OF_RANGE);
+    TRY((Status)dynapipe_attach(dp, 0, &toy_api, &toy, &params));
+    EXPECT(dynapipe_attach(dp, 0, &toy_api, &toy, &params) == STATUS_OUT_OF_RANGE);
     EXPECT(strstr(status_message(), "range 0 has a model already") != NULL);
-    EXPECT(dp.tied.num_groups == 1 && dp.tied.groups[0].begin == 2 * dp.stage && dp.params.num_tied == 0);
-    dp.run.zero_stage = 1;
-    dynapipe_shard(&dp, &begin, &end);
-    EXPECT(begin == collective_slice(params.num_params, 2, dp.replica));
-    EXPECT(end == collective_slice(params.num_params, 2, dp.replica + 1));
-    session_off(&dp);
+    EXPECT(dp->tied.num_groups == 1 && dp->tied.groups[0].begin == 2 * dp->stage && dp->params.num_tied == 0);
+    dp->run.zero_stage = 1;
+    dynapipe_shard(dp, &begin, &end);
+    EXPECT(begin == collective_slice(params.num_params, 2, dp->replica));
+    EXPECT(end == collective_slice(params.num_params, 2, dp->replica + 1));
+    dynapipe_close(dp);
     return STATUS_OK;
 }
 
 static void each_range_gets_one_model(void) {
     CHECK_EQ(ranks_run(2 * NUM_STAGES, attach_body, NULL, results, 1), 0);
-}
-
-// --- several ranges a rank, the head shared --------------------------------------------------------------
-
-// A vee of six layers over three stages, a layer each; stages 0 and 2 have shares of the head.
-static void place_vee(Placement* out, HeadSplit head) {
-    const int16_t stage_of[] = {0, 1, 2, 2, 1, 0}, begin[] = {0, 512, 512, 1024};
-    *out = (Placement){.num_chunks = 6, .head = (uint8_t)head};
-    for (int32_t k = 0; k < 6; k++) {
-        out->stage_of[k] = stage_of[k];
-        out->chunks[k] = (LayerRange){k, k + 1};
-    }
-    memcpy(out->head_begin, begin, sizeof begin);
-}
-
-static ToyModel toy_of_row(HeadSplit head, int32_t row) {
-    bool is_share = row >= 6, is_last = row == 5;
-    ToyModel toy = {.layer_begin = is_share ? 6 : row,
-                    .layer_end = is_share ? 6 : row + 1,
-                    .is_first = row == 0,
-                    .is_last = is_last && head == HEAD_WHOLE};
-    if (is_last && head != HEAD_WHOLE) { toy.head = DYNAPIPE_HEAD_FEEDS; }
-    if (is_share) { toy.head = head == HEAD_BY_ROWS ? DYNAPIPE_HEAD_BY_ROWS : DYNAPIPE_HEAD_BY_VOCABULARY; }
-    return toy;
-}
-
-static Status shared_body(Transport* t, void* arg) {
-    const HeadSplit head = *(const HeadSplit*)arg;
-    Dynapipe dp;
-    TRY(session_on(&dp, t));
-    place_vee(&dp.request.placement, head);
-    int32_t rows[3] = {dp.stage, 5 - dp.stage, 6 + dp.stage}, num_ranges = session_num_ranges(&dp);
-    EXPECT(num_ranges == 2 + (head != HEAD_WHOLE && dp.stage != 1));
-    ToyModel toys[3];
-    const DynapipeParams_v1 params = params_of(&toys[0], NULL, 0);
-    Status status = STATUS_OK;
-    for (int32_t i = num_ranges - 1; i >= 0; i--) {  // in any order
-        toys[i] = toy_of_row(head, rows[i]);
-        status = (Status)dynapipe_attach(&dp, i, &toy_api, &toys[i], i == 0 ? &params : NULL);
-        EXPECT(i == 0 || status == STATUS_OK);
-    }
-    EXPECT(status == STATUS_OK);
-    TRY(collective_barrier(&dp.world));
-    session_off(&dp);
-    return STATUS_OK;
-}
-
-static void ranges_and_shares_are_attached_in_any_order(void) {
-    HeadSplit heads[] = {HEAD_WHOLE, HEAD_BY_ROWS, HEAD_BY_VOCABULARY};
-    for (int i = 0; i < 3; i++) { CHECK_EQ(ranks_run(NUM_STAGES, shared_body, &heads[i], results, 1), 0); }
 }
 
 // --- tables that are not complete ------------------------------------------------------------------------
@@ -642,16 +461,16 @@ static Status refuses(Dynapipe* dp, const DynapipeModel_v1* api, ToyModel* toy,
 
 static Status incomplete_body(Transport* t, void* arg) {
     (void)arg;
-    Dynapipe dp;
+    Dynapipe* dp;
     TRY(session_on(&dp, t));
-    ToyModel toy = toy_of(dp.stage);
+    ToyModel toy = toy_of(dp->stage);
     const DynapipeParams_v1 right = params_of(&toy, NULL, 0);
-    TRY(refuses(&dp, NULL, &toy, &right, "no table of functions (api)"));
-#define WITHOUT(member)                                                                \
-    do {                                                                               \
-        DynapipeModel_v1 api = toy_api;                                                \
-        api.member = NULL;                                                             \
-        TRY(refuses(&dp, &api, &toy, &right, " has no " #member " ---> of Dynapipe")); \
+    TRY(refuses(dp, NULL, &toy, &right, "no table of functions (api)"));
+#define WITHOUT(member)                                                               \
+    do {                                                                              \
+        DynapipeModel_v1 api = toy_api;                                               \
+        api.member = NULL;                                                            \
+        TRY(refuses(dp, &api, &toy, &right, " has no " #member " ---> of Dynapipe")); \
     } while (0)
     WITHOUT(acts_bytes);
     WITHOUT(scratch_bytes);
@@ -663,33 +482,33 @@ static Status incomplete_body(Transport* t, void* arg) {
 #undef WITHOUT
     DynapipeParams_v1 params = right;
     params.grads = NULL;
-    TRY(refuses(&dp, &toy_api, &toy, &params, "parameters, but no array of them or of their gradients"));
+    TRY(refuses(dp, &toy_api, &toy, &params, "parameters, but no array of them or of their gradients"));
     params = right;
     params.params = NULL;
-    TRY(refuses(&dp, &toy_api, &toy, &params, "parameters, but no array of them"));
-    TRY(refuses(&dp, &toy_api, &toy, NULL, "0 parameters, but no array of them"));
+    TRY(refuses(dp, &toy_api, &toy, &params, "parameters, but no array of them"));
+    TRY(refuses(dp, &toy_api, &toy, NULL, "0 parameters, but no array of them"));
     params = right;
     params.num_params = -1;
-    TRY(refuses(&dp, &toy_api, &toy, &params, "-1 parameters, but no array"));
+    TRY(refuses(dp, &toy_api, &toy, &params, "-1 parameters, but no array"));
     params = right;
     params.reserved[3] = 1;
-    TRY(refuses(&dp, &toy_api, &toy, &params, "DynapipeParams_v1.reserved[3] is set"));
+    TRY(refuses(dp, &toy_api, &toy, &params, "DynapipeParams_v1.reserved[3] is set"));
     DynapipeModel_v1 newer = toy_api;
     newer.reserved[0] = (void (*)(void))(uintptr_t)1;
-    TRY(refuses(&dp, &newer, &toy, &right, "DynapipeModel_v1.reserved[0] is set"));
+    TRY(refuses(dp, &newer, &toy, &right, "DynapipeModel_v1.reserved[0] is set"));
     params = right;
     params.grad_type = 3;
-    TRY(refuses(&dp, &toy_api, &toy, &params, "gradients of type 3 ---> DYNAPIPE_FLOAT32 (0)"));
+    TRY(refuses(dp, &toy_api, &toy, &params, "gradients of type 3 ---> DYNAPIPE_FLOAT32 (0)"));
     params.grad_type = DYNAPIPE_FLOAT16;
     params.param_type = -1;
-    TRY(refuses(&dp, &toy_api, &toy, &params, "parameters of type -1, gradients of type 2"));
+    TRY(refuses(dp, &toy_api, &toy, &params, "parameters of type -1, gradients of type 2"));
     params = right;
-    params.grad_type = t->rank == 1 ? DYNAPIPE_BFLOAT16 : DYNAPIPE_FLOAT32;
-    EXPECT(dynapipe_attach(&dp, 0, &toy_api, &toy, &params) == STATUS_MISMATCH);
+    params.grad_type = dp->transport.rank == 1 ? DYNAPIPE_BFLOAT16 : DYNAPIPE_FLOAT32;
+    EXPECT(dynapipe_attach(dp, 0, &toy_api, &toy, &params) == STATUS_MISMATCH);
     EXPECT(strstr(status_message(), "ranks 0 and 1: parameters of type 0 and 0, gradients of type 0 and 1") !=
            NULL);
-    TRY((Status)dynapipe_attach(&dp, 0, &toy_api_joint, &toy, &right));  // what may be NULL
-    session_off(&dp);
+    TRY((Status)dynapipe_attach(dp, 0, &toy_api_joint, &toy, &right));  // what may be NULL
+    dynapipe_close(dp);
     return STATUS_OK;
 }
 
@@ -743,24 +562,18 @@ static Status count_spans(Counting* c, Dynapipe* dp) {
 
 static Status count_body(Transport* t, void* arg) {
     Counting* c = arg;
-    int32_t P = c->layout.num_stages, ranks[RANKS_MAX];
-    Dynapipe dp = {.transport = *t, .num_stages = P, .num_replicas = c->layout.num_replicas};
-    dp.stage = t->rank % P;
-    dp.replica = t->rank / P;
-    dp.run.zero_stage = c->zero_stage;
-    const ExecutorRange range = {&toy_api, NULL};
-    TRY(executor_create(&dp.executor, &range, 1, &dp.transport, 0));
-    for (int32_t r = 0; r < t->num_ranks; r++) { ranks[r] = r; }
-    TRY(collective_init(&dp.world, &dp.transport, ranks, t->num_ranks, INT64_C(20000000000)));
+    Dynapipe* dp;
     DynapipeTied list[TIED_CASE_GROUPS];
-    dp.params = (DynapipeParams_v1){.num_params = c->layout.num_params[dp.stage], .tied = list};
-    dp.params.num_tied = tied_case_list(&c->layout, dp.stage, list);
-    TRY(tied_groups_open(&dp.tied, &dp.world, P, &dp.params));
-    Status status = count_spans(c, &dp);
-    executor_free(dp.executor);
-    tied_groups_free(&dp.tied);
-    collective_free(&dp.world);
-    return status;
+    const ExecutorRange range = {&toy_api, NULL};
+    TRY(open_on(&dp, t, c->layout.num_stages));
+    dp->run.zero_stage = c->zero_stage;
+    dp->params = (DynapipeParams_v1){.num_params = c->layout.num_params[dp->stage], .tied = list};
+    dp->params.num_tied = tied_case_list(&c->layout, dp->stage, list);
+    TRY(executor_create(&dp->executor, &range, 1, &dp->transport, 0));
+    TRY(tied_groups_open(&dp->tied, &dp->world, dp->num_stages, &dp->params));
+    TRY(count_spans(c, dp));
+    dynapipe_close(dp);
+    return STATUS_OK;
 }
 
 // A group that some stage has: once; a stage's own values: once.
@@ -854,39 +667,37 @@ static void run(const SessionSameCase* given) {
 }
 
 static void the_first_line_that_differs_is_told(void) {
-    run(&(SessionSameCase){.lines = "a=1\nb=2\n", .other_lines = "a=1\nb=2\n"});
-    run(&(SessionSameCase){.lines = "", .other_lines = ""});
-    run(&(SessionSameCase){.lines = "a=1\nb=2\nc=3\n",
-                           .other_lines = "a=1\nb=7\nc=4\n",
-                           .expected = "test: b is 7 on rank 2, 2 on rank 0 --->"});
-    run(&(SessionSameCase){
-        .lines = "a=1\nb=2\n", .other_lines = "a=1\n", .expected = "b is none on rank 2, 2 on rank 0"});
-    run(&(SessionSameCase){
-        .lines = "a=1\n", .other_lines = "a=1\nb=2\n", .expected = "b is 2 on rank 2, none on rank 0"});
-    run(&(SessionSameCase){
-        .lines = "a=1\n", .other_lines = "a=\n", .expected = "a is none on rank 2, 1 on rank 0"});
-    run(&(SessionSameCase){
-        .lines = "a=1\nb=2\n", .other_lines = "b=2\na=1\n", .expected = "test: their order is "});
+    static const char* const cases[][3] = {
+        {"a=1\nb=2\n", "a=1\nb=2\n", NULL},
+        {"", "", NULL},
+        {"a=1\nb=2\nc=3\n", "a=1\nb=7\nc=4\n", "test: b is 7 on rank 2, 2 on rank 0 --->"},
+        {"a=1\nb=2\n", "a=1\n", "b is none on rank 2, 2 on rank 0"},
+        {"a=1\n", "a=1\nb=2\n", "b is 2 on rank 2, none on rank 0"},
+        {"a=1\n", "a=\n", "a is none on rank 2, 1 on rank 0"},
+        {"a=1\nb=2\n", "b=2\na=1\n", "test: their order is "},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        run(&(SessionSameCase){.lines = cases[i][0], .other_lines = cases[i][1], .expected = cases[i][2]});
+    }
 }
 
 static void options_are_told_by_their_names(void) {
-    run(&(SessionSameCase){.words = {"p", "-x", "5", "--stages", "3"},
-                           .other_words = {"q", "--stages=3", "-x", "5"}});
-    run(&(SessionSameCase){.words = {"p", "--stages", "3"},
-                           .other_words = {"p", "--stages", "1"},
-                           .expected = "options: --stages is 1 on rank 2, 3 on rank 0"});
-    run(&(SessionSameCase){.words = {"p", "-x", "-1", "-l", "3"},
-                           .other_words = {"p", "-x", "-1", "-l", "4"},
-                           .expected = "options: -l is 4 on rank 2, 3 on rank 0"});
-    run(&(SessionSameCase){.words = {"p", "-x", "-1"},
-                           .other_words = {"p", "-x", "-2"},
-                           .expected = "options: -x is -2 on rank 2, -1 on rank 0"});
-    run(&(SessionSameCase){.words = {"p", "-q", "-r", "a"},
-                           .other_words = {"p", "-r", "a"},
-                           .expected = "options: -q is none on rank 2, given on rank 0"});
-    run(&(SessionSameCase){.words = {"p", "train.bin"},
-                           .other_words = {"p", "other.bin"},
-                           .expected = "word 1 of the command is other.bin on rank 2, train.bin on rank 0"});
+    SessionSameCase cases[] = {
+        {.words = {"p", "-x", "5", "--stages", "3"}, .other_words = {"q", "--stages=3", "-x", "5"}},
+        {.words = {"p", "--stages", "3"},
+         .other_words = {"p", "--stages", "1"},
+         .expected = "options: --stages is 1 on rank 2, 3 on rank 0"},
+        {.words = {"p", "-x", "-1", "-l", "3"},
+         .other_words = {"p", "-x", "-1", "-l", "4"},
+         .expected = "options: -l is 4 on rank 2, 3 on rank 0"},
+        {.words = {"p", "-q", "-r", "a"},
+         .other_words = {"p", "-r", "a"},
+         .expected = "options: -q is none on rank 2, given on rank 0"},
+        {.words = {"p", "train.bin"},
+         .other_words = {"p", "other.bin"},
+         .expected = "word 1 of the command is other.bin on rank 2, train.bin on rank 0"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) { run(&cases[i]); }
 }
 
 static void a_run_is_told_by_what_it_is(void) {
@@ -901,20 +712,14 @@ static void a_run_is_told_by_what_it_is(void) {
 static void costs_are_told_by_their_lines(void) {
     static SessionSameCase it = {.is_model = true, .expected = "what it costs: comm latency_ns is 77 "};
     static RandomProblem problem;
-    char dir[64], path[128];
     Rng rng = rng_seed(seed);
-    MadeSample samples[8];
-    for (int32_t i = 0; i < 8; i++) { samples[i] = (MadeSample){0, 3, 2}; }
-    MadeData data = {.vocab = 50, .num_samples = 8, .samples = samples};
-    maker_dir_create(dir);
-    maker_write(&data, 0, 8, dir, "train.bin");
-    snprintf(path, sizeof path, "%s/train.bin", dir);
+    data_begin();
     random_problem(&problem, &rng, 5);
-    it.data = path;
+    it.data = data_path;
     it.costs = it.other_costs = problem.costs;
     it.other_costs.comm_latency_ns = 77;
     run(&it);
-    maker_dir_remove(dir);
+    data_end();
 }
 
 // === session_eval ========================================================================================
@@ -1060,6 +865,19 @@ static MadeData make_data(Rng* rng, int32_t num_samples) {
     return data;
 }
 
+static MadeData eval_begin(int32_t num_samples) {
+    Rng rng = rng_seed((uint64_t)num_samples);
+    data_begin();
+    MadeData data = make_data(&rng, num_samples);
+    maker_write(&data, 0, num_samples, data_dir, "data.bin");
+    return data;
+}
+
+static void eval_end(MadeData* data) {
+    maker_free(data);
+    data_end();
+}
+
 // A session of one rank with these validation data and the counter in it.
 static Dynapipe* open_session(const char* path, Counter* counter, int32_t max_target_tokens) {
     static DynapipeModel_v1 api;
@@ -1069,16 +887,8 @@ static Dynapipe* open_session(const char* path, Counter* counter, int32_t max_ta
         api.infer_bytes = no_bytes;
         api.cache_bytes = cache_bytes;
     }
-    char* argv[] = {"test", NULL};
-    int argc = 1, rank = 0;
-    Dynapipe* dp = calloc(1, sizeof *dp);
-    CHECK(dp != NULL);
-    CHECK_OK(transport_loopback_open(&dp->transport, 1));
-    CHECK_OK(session_options_take(&dp->options, &argc, argv, NULL));
-    CHECK_OK(collective_init(&dp->world, &dp->transport, &rank, 1, 0));
-    CHECK_OK(collective_init(&dp->replicas, &dp->transport, &rank, 1, 0));
-    CHECK_OK(collective_init(&dp->pipeline, &dp->transport, &rank, 1, 0));
-    dp->num_stages = dp->num_replicas = dp->request.P = 1;
+    Dynapipe* dp = session_of_one();
+    dp->request.P = 1;
     dp->request.placement.num_chunks = 1;
     dp->request.rules = counter->rules;
     DynapipeRun_v1 run = {.train_pattern = path,
@@ -1116,53 +926,37 @@ static void check_validation(const char* path, const MadeData* data, int32_t max
 }
 
 static void every_row_is_counted_once(void) {
-    char dir[64], path[128];
-    Rng rng = rng_seed(1);
-    maker_dir_create(dir);
-    snprintf(path, sizeof path, "%s/val.bin", dir);
-    MadeData data = make_data(&rng, 60);
-    maker_write(&data, 0, 60, dir, "val.bin");
-    check_validation(path, &data, LONGEST_TARGET, (ShapeRules){0});
-    check_validation(path, &data, 0, (ShapeRules){0});
+    MadeData data = eval_begin(60);
+    check_validation(data_path, &data, LONGEST_TARGET, (ShapeRules){0});
+    check_validation(data_path, &data, 0, (ShapeRules){0});
     // 40 + 14, and together 54, are multiples of 2; half of the squares that the tokens alone would let
-    check_validation(path, &data, LONGEST_TARGET,
+    check_validation(data_path, &data, LONGEST_TARGET,
                      (ShapeRules){.padded = true, .seq_multiple = 2, .tokens_multiple = 2});
-    check_validation(path, &data, 0, (ShapeRules){.padded = true, .seq_multiple = 1, .tokens_multiple = 6});
-    check_validation(path, &data, 0, (ShapeRules){.max_squares = 54 * 54});
-    check_validation(path, &data, 0, (ShapeRules){.max_seqs = 2});
-    maker_free(&data);
-    maker_dir_remove(dir);
+    check_validation(data_path, &data, 0,
+                     (ShapeRules){.padded = true, .seq_multiple = 1, .tokens_multiple = 6});
+    check_validation(data_path, &data, 0, (ShapeRules){.max_squares = 54 * 54});
+    check_validation(data_path, &data, 0, (ShapeRules){.max_seqs = 2});
+    eval_end(&data);
 }
 
 // The longest sample alone is more than the kernels count.
 static void a_sample_beyond_the_kernels_is_named(void) {
-    char dir[64], path[128];
-    Rng rng = rng_seed(3);
-    maker_dir_create(dir);
-    snprintf(path, sizeof path, "%s/val.bin", dir);
-    MadeData data = make_data(&rng, 10);
-    maker_write(&data, 0, 10, dir, "val.bin");
+    MadeData data = eval_begin(10);
     Counter counter = {.rules = {.max_squares = LONGEST_INPUT * LONGEST_INPUT - 1}};
-    Dynapipe* dp = open_session(path, &counter, LONGEST_TARGET);
+    Dynapipe* dp = open_session(data_path, &counter, LONGEST_TARGET);
     double loss;
     CHECK_FAILS((Status)dynapipe_validate(dp, -1, &loss, NULL), STATUS_INFEASIBLE,
                 "a sample of 40 + 14 tokens: squared lengths of 1600 and 196, products of 560; the model's "
                 "kernels count up to 1599 of each (max_squares) --->");
     dynapipe_close(dp);
-    maker_free(&data);
-    maker_dir_remove(dir);
+    eval_end(&data);
 }
 
 static void generation_counts_its_windows(void) {
-    char dir[64], path[128];
-    Rng rng = rng_seed(5);
-    maker_dir_create(dir);
-    snprintf(path, sizeof path, "%s/val.bin", dir);
-    MadeData data = make_data(&rng, 30);
-    maker_write(&data, 0, 30, dir, "val.bin");
+    MadeData data = eval_begin(30);
     for (int sides = 1; sides <= 2; sides++) {
         Counter counter = {.answers = true};
-        Dynapipe* dp = open_session(path, &counter, sides == 2 ? LONGEST_TARGET : 0);
+        Dynapipe* dp = open_session(data_path, &counter, sides == 2 ? LONGEST_TARGET : 0);
         const DynapipeAnswer_v1* answers;
         int64_t samples[] = {3, 0, 7, 20};
         CHECK_OK((Status)dynapipe_generate(dp, samples, 4, 5, &answers));
@@ -1170,40 +964,28 @@ static void generation_counts_its_windows(void) {
         CHECK_EQ(counter.num_calls, 5);
         dynapipe_close(dp);
     }
-    maker_free(&data);
-    maker_dir_remove(dir);
+    eval_end(&data);
 }
 
 static void a_model_without_infer_says_so(void) {
-    char dir[64], path[128];
-    Rng rng = rng_seed(4);
-    maker_dir_create(dir);
-    snprintf(path, sizeof path, "%s/val.bin", dir);
-    MadeData data = make_data(&rng, 10);
-    maker_write(&data, 0, 10, dir, "val.bin");
+    MadeData data = eval_begin(10);
     Counter counter = {0};
-    Dynapipe* dp = open_session(path, &counter, LONGEST_TARGET);
+    Dynapipe* dp = open_session(data_path, &counter, LONGEST_TARGET);
     const DynapipeAnswer_v1* answers;
     int64_t sample = 0;
     CHECK_FAILS((Status)dynapipe_generate(dp, &sample, 1, 5, &answers), STATUS_BAD_OPTION,
                 "the model counter cannot answer: it has no infer()");
     dynapipe_close(dp);
-    maker_free(&data);
-    maker_dir_remove(dir);
+    eval_end(&data);
 }
 
 // As much as the longest pair takes: nothing changes. A byte less: a sample that does not fit is named, with
 // both sides of what would.
 static void a_memory_limit_counts_both_sides(void) {
-    char dir[64], path[128];
-    Rng rng = rng_seed(2);
-    maker_dir_create(dir);
-    snprintf(path, sizeof path, "%s/val.bin", dir);
-    MadeData data = make_data(&rng, 40);
-    maker_write(&data, 0, 40, dir, "val.bin");
+    MadeData data = eval_begin(40);
     int64_t longest_bytes = LONGEST_INPUT * ENC_BYTES + LONGEST_TARGET * DEC_BYTES;
     Counter counter = {0};
-    Dynapipe* dp = open_session(path, &counter, LONGEST_TARGET);
+    Dynapipe* dp = open_session(data_path, &counter, LONGEST_TARGET);
     double loss;
     dp->options.memory_limit_bytes = longest_bytes;
     CHECK_OK((Status)dynapipe_validate(dp, -1, &loss, NULL));
@@ -1211,43 +993,37 @@ static void a_memory_limit_counts_both_sides(void) {
     CHECK_EQ(dp->eval_target_tokens, LONGEST_TARGET);
     CHECK(counter.most_bytes <= longest_bytes);
     dynapipe_close(dp);
-    dp = open_session(path, &counter, LONGEST_TARGET);
+    dp = open_session(data_path, &counter, LONGEST_TARGET);
     dp->options.memory_limit_bytes = longest_bytes - 1;
     CHECK_FAILS((Status)dynapipe_validate(dp, -1, &loss, NULL), STATUS_INFEASIBLE,
                 "a sample of 40 + 14 tokens, but --memory-limit");
     CHECK(strstr(status_message(), "leaves room for 39 + 14 --->") != NULL);
     dynapipe_close(dp);
     // Without that sample, half of the memory.
-    maker_write(&data, 1, 40, dir, "val.bin");
+    maker_write(&data, 1, 40, data_dir, "data.bin");
     counter = (Counter){0};
-    dp = open_session(path, &counter, LONGEST_TARGET);
+    dp = open_session(data_path, &counter, LONGEST_TARGET);
     dp->options.memory_limit_bytes = longest_bytes / 2 + DEC_BYTES;
     CHECK_OK((Status)dynapipe_validate(dp, -1, &loss, NULL));
     CHECK(counter.most_bytes <= dp->options.memory_limit_bytes && counter.num_calls > 1);
     CHECK(counter.most_tokens <= dp->eval_tokens && counter.most_dec_tokens <= dp->eval_target_tokens);
     dynapipe_close(dp);
-    maker_free(&data);
-    maker_dir_remove(dir);
+    eval_end(&data);
 }
 
 // It is seen between batches, and what was asked for is not there: no loss of half the data. Last of all, as
 // the process has seen a signal from then on.
 static void a_signal_breaks_off(void) {
-    char dir[64], path[128];
-    Rng rng = rng_seed(6);
-    maker_dir_create(dir);
-    snprintf(path, sizeof path, "%s/val.bin", dir);
-    MadeData data = make_data(&rng, 120);
-    maker_write(&data, 0, 120, dir, "val.bin");
+    MadeData data = eval_begin(120);
     Counter whole = {0}, counter = {.answers = true};
-    Dynapipe* dp = open_session(path, &whole, LONGEST_TARGET);
+    Dynapipe* dp = open_session(data_path, &whole, LONGEST_TARGET);
     double loss;
     dynapipe_watch_signals(dp);
     CHECK_OK((Status)dynapipe_validate(dp, -1, &loss, NULL));
     CHECK(isfinite(loss));
     CHECK_EQ(dynapipe_stop_signal(dp), 0);
     dynapipe_close(dp);
-    dp = open_session(path, &counter, LONGEST_TARGET);
+    dp = open_session(data_path, &counter, LONGEST_TARGET);
     dynapipe_watch_signals(dp);
     counter.raise_at = 2;
     CHECK_OK((Status)dynapipe_validate(dp, -1, &loss, NULL));
@@ -1260,8 +1036,7 @@ static void a_signal_breaks_off(void) {
     CHECK_OK((Status)dynapipe_generate(dp, samples, 2, 5, &answers));
     CHECK_EQ(counter.num_calls, 0);
     dynapipe_close(dp);
-    maker_free(&data);
-    maker_dir_remove(dir);
+    eval_end(&data);
 }
 
 // === session_verify ======================================================================================
@@ -1284,18 +1059,14 @@ typedef struct {
 
 static char here[64], there[64];  // two folders, as on two machines
 
-static Status session_verify_open_session(Dynapipe* dp, Transport* transport, const Start* start) {
-    char* argv[] = {"test", NULL};
-    int argc = 1;
-    int32_t ranks[SESSION_VERIFY_NUM_RANKS] = {0, 1, 2};
-    dp->transport = *transport;
-    dp->num_stages = SESSION_VERIFY_NUM_RANKS;
-    dp->num_replicas = 1;
-    dp->watches_signals = start->watching_rank == transport->rank;
-    TRY(session_options_take(&dp->options, &argc, argv, NULL));
-    TRY(collective_init(&dp->world, &dp->transport, ranks, SESSION_VERIFY_NUM_RANKS, start->timeout_ns));
-    DynapipeRun_v1 run = {.train_pattern = start->train[transport->rank],
-                          .val_pattern = start->with_val ? start->val[transport->rank] : NULL,
+static Status session_verify_open_session(Dynapipe** out, Transport* transport, const Start* start) {
+    const int32_t rank = transport->rank;
+    TRY(open_on(out, transport, SESSION_VERIFY_NUM_RANKS));
+    Dynapipe* dp = *out;
+    dp->watches_signals = start->watching_rank == rank;
+    dp->world.timeout_ns = start->timeout_ns;
+    DynapipeRun_v1 run = {.train_pattern = start->train[rank],
+                          .val_pattern = start->with_val ? start->val[rank] : NULL,
                           .batch_tokens = 4096,
                           .max_seq_tokens = 1024,
                           .num_steps = 1,
@@ -1306,9 +1077,8 @@ static Status session_verify_open_session(Dynapipe* dp, Transport* transport, co
 static Status start_body(Transport* t, void* arg) {
     Start* start = arg;
     int32_t r = t->rank;
-    Dynapipe* dp = calloc(1, sizeof *dp);
-    EXPECT(dp != NULL);
-    start->open[r] = session_verify_open_session(dp, t, start);
+    Dynapipe* dp;
+    start->open[r] = session_verify_open_session(&dp, t, start);
     start->verifies[r] = dp->verify != NULL;
     if (start->open[r] == STATUS_OK) {
         // As before a checkpoint, after a step: it waits until all of the part is verified.
@@ -1331,7 +1101,6 @@ static Status start_body(Transport* t, void* arg) {
     if (start->open[r] != STATUS_OK || start->wait[r] != STATUS_OK) {
         snprintf(start->message[r], sizeof start->message[r], "%s", status_message());
     }
-    dp->transport = (Transport){0};  // the test's
     dynapipe_close(dp);
     return STATUS_OK;
 }
@@ -1428,24 +1197,6 @@ static void other_text_of_the_same_lengths_is_refused(void) {
     end();
 }
 
-static void llmc_files_are_compared_too(void) {
-    int32_t tokens[64];
-    begin();
-    for (int text = 0; text < 2; text++) {
-        char path[128];
-        for (int i = 0; i < 64; i++) { tokens[i] = i % 16 == 0 ? 50256 : i; }
-        snprintf(path, sizeof path, "%s/web.bin", here);
-        maker_write_llmc(path, 20240520, 1, tokens, 64);
-        tokens[63] += text;
-        snprintf(path, sizeof path, "%s/web.bin", there);
-        maker_write_llmc(path, 20240520, 1, tokens, 64);
-        const Start* start = run_start("web.bin", NULL, false);
-        if (text == 0) { expect_opened(start); }
-        if (text == 1) { expect_refused(start, "/web.bin: contents (-i): rank 1 has"); }
-    }
-    end();
-}
-
 // A damaged chunk is seen by the rank whose part it is: rank 0's and 2's are of train_0 and val, `there` is
 // whole.
 // A bit of a token, `from_end` bytes before the file's end; again: as it was.
@@ -1461,56 +1212,25 @@ static void flip(const char* folder, const char* name, off_t from_end) {
     close(fd);
 }
 
-// Rank 1 has files of its own: whichever is damaged, the first or the last, nobody else would see it.
-static void a_copy_is_read_by_who_has_it(void) {
-    static const char* const names[] = {"train_0.bin", "val.bin"};
+// Rank 1 has files of its own: whichever is damaged, nobody else would see it. All end together, by the words
+// of the rank that found it.
+static void whoever_has_a_damaged_file_finds_it(void) {
+    static const struct {
+        const char *folder, *name;
+        int32_t finder;
+    } cases[] = {{there, "train_0.bin", 1}, {there, "val.bin", 1}, {here, "val.bin", 2}};
     begin();
-    for (int i = 0; i < 2; i++) {
-        flip(there, names[i], 3);
+    for (int i = 0; i < 3; i++) {
+        flip(cases[i].folder, cases[i].name, 3);
         const Start* start = run_start("train_*.bin", "val.bin", false);
-        for (int r = 0; r < SESSION_VERIFY_NUM_RANKS; r++) { CHECK_EQ(start->wait[r], STATUS_BAD_FORMAT); }
-        CHECK_EQ(start->damage[1], STATUS_BAD_FORMAT);
-        flip(there, names[i], 3);
+        for (int r = 0; r < SESSION_VERIFY_NUM_RANKS; r++) {
+            CHECK_EQ(start->open[r], STATUS_OK);
+            CHECK_EQ(start->wait[r], STATUS_BAD_FORMAT);
+            CHECK_EQ(start->damage[r], r == cases[i].finder ? STATUS_BAD_FORMAT : STATUS_OK);
+            CHECK(strstr(start->message[r], cases[i].name) != NULL);
+        }
+        flip(cases[i].folder, cases[i].name, 3);
     }
-    end();
-}
-
-static void one_rank_finds_damage(void) {
-    begin();
-    flip(here, "val.bin", 3);
-    const Start* start = run_start("train_*.bin", "val.bin", false);
-    for (int r = 0; r < SESSION_VERIFY_NUM_RANKS; r++) {
-        CHECK_EQ(start->open[r], STATUS_OK);
-        CHECK_EQ(start->wait[r], STATUS_BAD_FORMAT);  // they end together, by the words of one
-        CHECK_EQ(start->damage[r], r == 2 ? STATUS_BAD_FORMAT : STATUS_OK);
-        CHECK(strstr(start->message[r], "val.bin: bytes ") != NULL);
-    }
-    expect_opened(run_start("train_*.bin", "val.bin", true));
-    end();
-}
-
-// The validation data of another vocabulary of the same size.
-static void another_tokenizer_is_refused(void) {
-    begin();
-    char path[128];
-    int32_t tokens[] = {1, 2, 49};
-    for (int i = 0; i < 4; i++) {
-        snprintf(path, sizeof path, "%s/%s.bin", i % 2 ? here : there, i < 2 ? "val" : "train");
-        SampleVocab vocab = {.num_tokens = 50,
-                             .eot_token = 49,
-                             .pad_token = -1,
-                             .tokenizer = TOKENIZER_BYTES,
-                             .input_end = INPUT_END_NEWLINE,
-                             .hash = i < 2 ? 7 : 8};
-        SampleWriter* writer;
-        CHECK_OK(sample_writer_open(&writer, path, &vocab));
-        CHECK_OK(sample_writer_add(writer, "t", tokens, 2, tokens, 3));
-        CHECK_OK(sample_writer_finish(writer));
-    }
-    const Start* start = run_start("train.bin", "val.bin", false);
-    expect_refused(start, "/train.bin and ");
-    expect_refused(start, "/val.bin have vocabularies of 50 tokens each, but not the same");
-    expect_opened(run_start("train_*.bin", "val.bin", false));  // whose hash is not known
     end();
 }
 
@@ -1531,14 +1251,10 @@ static void a_slow_part_is_waited_for(void) {
 
 // Signals that ranks have seen, and which of them all end by: SIGINT, as it gives the exit status.
 static void of_different_signals_all_take_one(void) {
-    const double seen[][SESSION_VERIFY_NUM_RANKS] = {{0, 0, 0},
-                                                     {SIGTERM, SIGINT, SIGUSR1},
-                                                     {SIGINT, 0, SIGTERM},
-                                                     {0, SIGTERM, SIGINT},
-                                                     {SIGTERM, 0, SIGUSR1},
-                                                     {0, 0, SIGTERM}};
-    const int expected[] = {0, SIGINT, SIGINT, SIGINT, SIGUSR1, SIGTERM};
-    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+    const double seen[][SESSION_VERIFY_NUM_RANKS] = {
+        {0, 0, 0}, {SIGTERM, SIGINT, SIGUSR1}, {SIGTERM, 0, SIGUSR1}};
+    const int expected[] = {0, SIGINT, SIGUSR1};
+    for (size_t i = 0; i < 3; i++) {
         Dynapipe dp = {.transport = {.num_ranks = SESSION_VERIFY_NUM_RANKS}};
         double of_ranks[2 * SESSION_VERIFY_NUM_RANKS];
         for (int r = 0; r < 2 * SESSION_VERIFY_NUM_RANKS; r++) {
@@ -1550,7 +1266,7 @@ static void of_different_signals_all_take_one(void) {
     Dynapipe later = {.transport = {.num_ranks = SESSION_VERIFY_NUM_RANKS}, .stop_signal = SIGTERM};
     session_stop_take(&later, seen[0], 1);
     CHECK_EQ(later.stop_signal, SIGTERM);
-    session_stop_take(&later, seen[2], 1);
+    session_stop_take(&later, seen[1], 1);
     CHECK_EQ(later.stop_signal, SIGINT);
 }
 
@@ -1565,7 +1281,6 @@ static void who_is_told_to_end_does_not_wait(void) {
     for (int r = 0; r < SESSION_VERIFY_NUM_RANKS; r++) {
         CHECK_EQ(start->wait[r], STATUS_OK);
         CHECK_EQ(start->stop_signal[r], SIGUSR1);
-        CHECK(start->took_ns[r] < 1500000000);
         CHECK(start->left_bytes[r] > 0);
     }
     end();
@@ -1613,7 +1328,7 @@ static void every_step_comes_once_and_stays_until_the_next(void) {
         CHECK_OK(plan_ahead_start(&ahead, make, &maker, first, first + num_steps, num_ahead));
         for (int64_t step = first; step < first + num_steps; step++) {
             int32_t slot = -1;
-            CHECK_OK(plan_ahead_get(ahead, step, &slot));
+            CHECK_OK(plan_ahead_get(ahead, &slot));
             CHECK(slot >= 0 && slot <= num_ahead);
             if (slot < 0) { break; }
             for (int look = 0; look < 3; look++) {
@@ -1622,26 +1337,10 @@ static void every_step_comes_once_and_stays_until_the_next(void) {
             }
             CHECK(plan_ahead_wait_ns(ahead) >= 0);
         }
-        int32_t slot;
-        CHECK_FAILS(plan_ahead_get(ahead, first + num_steps, &slot), STATUS_OUT_OF_RANGE, "was asked for");
         plan_ahead_stop(ahead);
         CHECK_EQ(atomic_load(&maker.num_made), num_steps);
         CHECK(!maker.disorder);
     }
-}
-
-static void steps_are_asked_for_in_order(void) {
-    Maker maker = {.next_step = 5, .fail_at = -1};
-    PlanAhead* ahead;
-    int32_t slot;
-    CHECK_OK(plan_ahead_start(&ahead, make, &maker, 5, 20, 2));
-    CHECK_FAILS(plan_ahead_get(ahead, 6, &slot), STATUS_OUT_OF_RANGE, "step 6 was asked for, next is 5");
-    CHECK_OK(plan_ahead_get(ahead, 5, &slot));
-    CHECK_FAILS(plan_ahead_get(ahead, 5, &slot), STATUS_OUT_OF_RANGE, "step 5 was asked for, next is 6");
-    CHECK_OK(plan_ahead_get(ahead, 6, &slot));
-    plan_ahead_stop(ahead);
-    CHECK_FAILS(plan_ahead_start(&ahead, make, &maker, 0, 1, -1), STATUS_OUT_OF_RANGE, "-1 steps");
-    plan_ahead_stop(NULL);
 }
 
 // Planning runs at most num_ahead steps ahead of the step in use, and does run that far.
@@ -1652,31 +1351,15 @@ static void the_planner_runs_num_ahead_steps_ahead(void) {
     CHECK_OK(plan_ahead_start(&ahead, make, &maker, 0, 100, 3));
     CHECK_OK(plan_ahead_wait_all(ahead));
     CHECK_EQ(atomic_load(&maker.num_made), 4);  // nothing is in use yet
-    CHECK_OK(plan_ahead_get(ahead, 0, &slot));
+    CHECK_OK(plan_ahead_get(ahead, &slot));
     pause_us(2000);
     CHECK_EQ(atomic_load(&maker.num_made), 4);  // step 0 keeps its slot
-    CHECK_OK(plan_ahead_get(ahead, 1, &slot));
+    CHECK_OK(plan_ahead_get(ahead, &slot));
     CHECK_OK(plan_ahead_wait_all(ahead));
     CHECK_EQ(atomic_load(&maker.num_made), 5);
     CHECK_EQ(slot, 1);
     CHECK_EQ(maker.slot_step[0], 4);
     plan_ahead_stop(ahead);
-}
-
-static void waiting_is_measured(void) {
-    for (int32_t num_ahead = 0; num_ahead < 2; num_ahead++) {
-        Maker maker = {.next_step = 0, .fail_at = -1, .make_us = 20000};
-        PlanAhead* ahead;
-        int32_t slot;
-        CHECK_OK(plan_ahead_start(&ahead, make, &maker, 0, 2, num_ahead));
-        CHECK_OK(plan_ahead_get(ahead, 0, &slot));
-        CHECK(plan_ahead_wait_ns(ahead) > 10000000);
-        if (num_ahead > 0) { CHECK_OK(plan_ahead_wait_all(ahead)); }
-        CHECK_OK(plan_ahead_get(ahead, 1, &slot));
-        int64_t wait_ns = plan_ahead_wait_ns(ahead);
-        CHECK(num_ahead == 0 ? wait_ns >= 20000000 : wait_ns < 10000000);
-        plan_ahead_stop(ahead);
-    }
 }
 
 static void a_failure_arrives_with_its_message_at_its_step(void) {
@@ -1685,24 +1368,12 @@ static void a_failure_arrives_with_its_message_at_its_step(void) {
         PlanAhead* ahead;
         int32_t slot;
         CHECK_OK(plan_ahead_start(&ahead, make, &maker, 0, 10, num_ahead));
-        for (int64_t step = 0; step < 3; step++) { CHECK_OK(plan_ahead_get(ahead, step, &slot)); }
-        CHECK_FAILS(plan_ahead_get(ahead, 3, &slot), STATUS_INFEASIBLE, "step 3 does not fit");
-        CHECK_FAILS(plan_ahead_get(ahead, 4, &slot), STATUS_INFEASIBLE, "step 3 does not fit");
+        for (int64_t step = 0; step < 3; step++) { CHECK_OK(plan_ahead_get(ahead, &slot)); }
+        CHECK_FAILS(plan_ahead_get(ahead, &slot), STATUS_INFEASIBLE, "step 3 does not fit");
+        CHECK_FAILS(plan_ahead_get(ahead, &slot), STATUS_INFEASIBLE, "step 3 does not fit");
         CHECK_FAILS(plan_ahead_wait_all(ahead), STATUS_INFEASIBLE, "step 3 does not fit");
         plan_ahead_stop(ahead);
         CHECK_EQ(maker.next_step, 4);  // nothing was tried after it
-    }
-}
-
-static void stopping_early_ends_cleanly(void) {
-    for (int i = 0; i < 50; i++) {
-        Maker maker = {.next_step = 0, .fail_at = -1, .make_us = i};
-        PlanAhead* ahead;
-        CHECK_OK(plan_ahead_start(&ahead, make, &maker, 0, 1000, 1 + i % 4));
-        int32_t slot;
-        if (i % 2) { CHECK_OK(plan_ahead_get(ahead, 0, &slot)); }
-        plan_ahead_stop(ahead);
-        CHECK(atomic_load(&maker.num_made) <= 6);
     }
 }
 
@@ -1750,21 +1421,13 @@ static void ranks_of_a_process_share_its_cores(void) {
 int main(int argc, char** argv) {
     RUN(tasks_have_one_number_by_name);
     RUN(the_arena_grows_in_place_up_to_the_limit);
-    RUN(the_arena_is_what_all_of_a_rank_leaves);
-    RUN(the_slowest_update_ends_a_step);
-    RUN(not_a_number_is_null);
-    RUN(every_task_is_in_the_record);
+    RUN(a_record_is_json_whatever_is_in_it);
     RUN(what_the_model_asks_for_is_obeyed_or_refused);
     RUN(members_kept_for_later_are_zero);
     RUN(a_position_outlives_the_choice_of_stages);
     RUN(the_mixture_is_that_of_the_start);
-    RUN(a_step_keeps_what_the_model_asks_for);
-    RUN(memory_that_is_alike_is_the_least);
-    RUN(a_rank_that_has_less_has_its_own);
-    RUN(a_limit_that_is_given_holds_for_those_that_have_it);
-    RUN(what_is_taken_later_is_taken_from_all);
+    RUN(memory_is_one_number_where_that_serves);
     RUN(each_range_gets_one_model);
-    RUN(ranges_and_shares_are_attached_in_any_order);
     RUN(what_a_model_lacks_is_named);
     RUN(every_parameter_is_counted_once);
     seed = test_seed(argc, argv);
@@ -1781,20 +1444,14 @@ int main(int argc, char** argv) {
     test_seed(argc, argv);
     RUN(the_same_text_may_lie_elsewhere);
     RUN(other_text_of_the_same_lengths_is_refused);
-    RUN(llmc_files_are_compared_too);
-    RUN(one_rank_finds_damage);
-    RUN(a_copy_is_read_by_who_has_it);
-    RUN(another_tokenizer_is_refused);
+    RUN(whoever_has_a_damaged_file_finds_it);
     RUN(a_slow_part_is_waited_for);
     RUN(of_different_signals_all_take_one);
     RUN(who_is_told_to_end_does_not_wait);
     plan_ahead_seed = test_seed(argc, argv);
     RUN(every_step_comes_once_and_stays_until_the_next);
-    RUN(steps_are_asked_for_in_order);
     RUN(the_planner_runs_num_ahead_steps_ahead);
-    RUN(waiting_is_measured);
     RUN(a_failure_arrives_with_its_message_at_its_step);
-    RUN(stopping_early_ends_cleanly);
     RUN(quotas_are_whole_cores);
     RUN(ranks_of_a_process_share_its_cores);
     return test_end();

@@ -1,6 +1,6 @@
 // test_session_errors.c -- the parts of an error add up, nothing is off where all went as planned, and what
 // is late is counted where it belongs.
-#include "../dynapipe_plugin/run/session_errors.h"
+#include "../dynapipe_plugin/run/trace.h"
 
 #include "../dynapipe_plugin/plan/plan_message.h"
 #include "../dynapipe_plugin/plan/plan_text.h"

@@ -174,18 +174,6 @@ static void saving_changes_nothing(void) {
     }
 }
 
-static void refit_changes_plans(void) {
-    Run* other = &resumed;
-    *other = (Run){.slow = 1, .save_after = 0};
-    run_all(other);
-    int32_t num_equal = 0;
-    for (int32_t step = 0; step < NUM_STEPS; step++) {
-        num_equal += other->hashes[0][step] == whole.hashes[0][step];
-    }
-    // as long as both have met the same times, and what was planned by then
-    CHECK(num_equal >= SLOW_STEP + NUM_AHEAD && num_equal < NUM_STEPS);
-}
-
 static Status restore(SessionRefit* refit, uint8_t* record, size_t* num_bytes) {
     session_refit_free(refit);
     session_refit_init(refit, true);
@@ -346,43 +334,15 @@ static void nothing_is_known_before_a_plan(void) {
     session_refit_free(&dp.refit);
 }
 
-// Nothing found of ranks, nothing known of them: their plans are those of ranks that are alike.
-static void ranks_as_predicted_are_alike(void) {
-    const MachineRank alike[NUM_RANKS] = {
-        {.slow = {1, 1, 1, 1}}, {.slow = {1, 1, 1, 1}}, {.slow = {1, 1, 1, 1}}, {.slow = {1, 1, 1, 1}}};
-    for (int32_t i = 0; i < 3; i++) {
-        SessionRefit refit;
-        const CostModel* costs;
-        const Machine* machine;
-        const Machine base = {
-            .num_ranks = i == 1 ? NUM_RANKS : 0, .ranks = i == 1 ? alike : NULL, .pulls = i == 2};
-        session_refit_init(&refit, true);
-        CHECK_OK(session_refit_start(&refit, &file, &base, 0, NUM_RANKS, NUM_AHEAD));
-        RefitOfRank* found = malloc(NUM_RANKS * sizeof *found);
-        for (int32_t r = 0; r < NUM_RANKS; r++) {
-            found[r] = (RefitOfRank){.jobs = refit_rank_one(), .link = 1};
-        }
-        refit.versions = malloc(sizeof *refit.versions);
-        refit.versions[0] = (RefitVersion){4, 6, cost_scale_one(), found};
-        refit.num_versions = 1;
-        CHECK_EQ(session_refit_costs(&refit, 6, &costs, &machine), 4);
-        CHECK_EQ(machine->num_ranks, 0);
-        CHECK_EQ(machine->pulls, i == 2);
-        session_refit_free(&refit);
-    }
-}
-
 int main(void) {
     costs_make();
     RUN(a_rank_that_becomes_slow_is_found_within_ten_steps);
     RUN(a_resumed_run_plans_as_the_whole_one);
     RUN(saving_changes_nothing);
-    RUN(refit_changes_plans);
     RUN(records_of_others_say_what_still_holds);
     RUN(a_damaged_record_is_not_taken);
     RUN(plans_know_the_machine_and_what_was_found);
     RUN(a_record_holds_for_the_same_speeds);
-    RUN(ranks_as_predicted_are_alike);
     RUN(nothing_is_known_before_a_plan);
     return test_end();
 }

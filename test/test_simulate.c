@@ -2,219 +2,15 @@
 // bubbles.
 #include "../dynapipe_plugin/plan/schedule.h"
 #include "../dynapipe_plugin/plan/simulate.h"
-#include "../util/program.h"
 #include "random_plan.h"
 #include "test.h"
 
 static uint64_t seed;
 
 // --- pipe ------------------------------------------------------------------------------------------------
-// the simulator against an independent replay, and the laws of GPipe and 1F1B.
+// the laws of GPipe and 1F1B.
 
 static const PipePolicy* const policies[] = {&pipe_policy_gpipe, &pipe_policy_1f1b, &pipe_policy_adaptive};
-enum { NUM_POLICIES = 3 };
-
-// --- an independent replay: the rules of the planning cases' judge ---------------------------------------
-
-// By brute force: always the ready job of smallest (begin, stage); arrivals and links looked up anew each
-// time.
-typedef struct {
-    int64_t makespan_ns;
-    int64_t peak_bytes[PLAN_MAX_STAGES];
-    bool deadlock;
-} Replayed;
-
-typedef struct {
-    int64_t at_ns;
-    int32_t acquires;  // releases (0) before acquisitions (1) of one instant
-    int64_t bytes;
-} Change;
-
-static int compare_changes(const void* a, const void* b) {
-    const Change *x = a, *y = b;
-    if (x->at_ns != y->at_ns) { return x->at_ns < y->at_ns ? -1 : 1; }
-    return x->acquires - y->acquires;
-}
-
-static int64_t most_held(Change* changes, int32_t num) {
-    int64_t held = 0, most = 0;
-    qsort(changes, (size_t)num, sizeof(Change), compare_changes);
-    for (int32_t i = 0; i < num; i++) {
-        held += changes[i].bytes;
-        if (held > most) { most = held; }
-    }
-    return most;
-}
-
-static bool has_weight_job(const PipeSchedule* schedule, int32_t s, int32_t row, int32_t mb) {
-    for (int32_t i = 0; i < schedule->num_jobs[s]; i++) {
-        const PipeJob* job = &schedule->jobs[s][i];
-        if (job->kind == JOB_W && job->chunk == row && job->mb == mb) { return true; }
-    }
-    return false;
-}
-
-enum { MAX_P = 8, MAX_ROWS = 4 * MAX_P, MAX_M = 40 };
-
-typedef struct {
-    const PipeProblem* problem;
-    int32_t K;
-    int64_t done[JOB_COUNT][MAX_ROWS][MAX_M];              // -1: not yet
-    int64_t act[MAX_ROWS][MAX_M], fact[MAX_ROWS][MAX_M];   // arrivals
-    int64_t grad[MAX_ROWS][MAX_M], part[MAX_ROWS][MAX_M];  // the gradient of an output; a share's part
-    int64_t clock[MAX_P], link[MAX_P];
-    Change changes[MAX_P][8 * MAX_M * 4];
-    int32_t num_changes[MAX_P], pos[MAX_P];
-} Replay;
-
-static int64_t input_at(const Replay* r, PipeJob job) {
-    const Placement* placement = r->problem->placement;
-    int32_t k = job.chunk, m = job.mb;
-    if (job.kind == JOB_F) { return k == 0 ? 0 : r->act[k][m]; }
-    if (job.kind == JOB_W && k >= r->K && placement->head == HEAD_BY_VOCABULARY) { return r->fact[k][m]; }
-    if (job.kind != JOB_B) { return 0; }
-    if (k < r->K - 1) { return r->grad[k][m]; }
-    if (!pipe_shares_head(r->problem)) { return r->done[JOB_F][k][m]; }
-    int64_t last = 0;
-    for (int32_t s = 0; s < r->problem->P; s++) {
-        if (!placement_has_share(placement, s)) { continue; }
-        int64_t at = r->part[r->K + s][m];
-        if (at < 0) { return -1; }
-        last = at > last ? at : last;
-    }
-    return last;
-}
-
-static int64_t carry(Replay* r, int32_t from, int32_t to, int64_t ns) {
-    if (from == to) { return r->clock[from]; }
-    r->link[from] = (r->link[from] > r->clock[from] ? r->link[from] : r->clock[from]) + ns;
-    return r->link[from];
-}
-
-static void send_on(Replay* r, int32_t s, PipeJob job) {
-    const PipeProblem* problem = r->problem;
-    int32_t k = job.chunk, m = job.mb, K = r->K;
-    if (k >= K) {
-        if (job.kind == JOB_F) {
-            r->part[k][m] = carry(r, s, pipe_stage_of(problem, K - 1), pipe_cost(problem, k, m)->part_ns);
-        }
-        return;
-    }
-    if (job.kind == JOB_F && k < K - 1) {
-        r->act[k + 1][m] = carry(r, s, pipe_stage_of(problem, k + 1), pipe_cost(problem, k, m)->transfer_ns);
-    }
-    if (job.kind == JOB_B && k > 0) {
-        int64_t ns = pipe_cost(problem, k - 1, m)->transfer_ns;
-        r->grad[k - 1][m] = carry(r, s, pipe_stage_of(problem, k - 1), ns);
-    }
-    for (int32_t x = 0; x < problem->P && k == K - 1 && pipe_shares_head(problem); x++) {
-        if (!placement_has_share(problem->placement, x)) { continue; }
-        const PipeCost* share = pipe_cost(problem, K + x, m);
-        if (job.kind == JOB_F) { r->act[K + x][m] = carry(r, s, x, share->transfer_ns); }
-        bool has_factors = problem->placement->head == HEAD_BY_VOCABULARY;
-        if (job.kind == JOB_B && has_factors) { r->fact[K + x][m] = carry(r, s, x, share->factor_ns); }
-    }
-}
-
-static void change(Replay* r, int32_t s, int64_t at_ns, int32_t acquires, int64_t bytes) {
-    r->changes[s][r->num_changes[s]++] = (Change){at_ns, acquires, acquires ? bytes : -bytes};
-}
-
-static void count_memory(Replay* r, int32_t s, PipeJob job, int64_t begin_ns, bool has_w) {
-    const PipeCost* cost = pipe_cost(r->problem, job.chunk, job.mb);
-    int64_t end_ns = r->clock[s];
-    if (job.kind == JOB_F) {
-        change(r, s, begin_ns, 1, cost->input_bytes);
-        change(r, s, begin_ns, 1, cost->drops ? cost->forward_bytes : cost->stored_bytes);
-        if (cost->drops) { change(r, s, end_ns, 0, cost->forward_bytes); }
-    }
-    if (job.kind == JOB_R) { change(r, s, begin_ns, 1, cost->stored_bytes); }
-    if (job.kind == JOB_B) { change(r, s, end_ns, 0, cost->input_bytes); }
-    if (job.kind == JOB_W || (job.kind == JOB_B && !has_w)) { change(r, s, end_ns, 0, cost->stored_bytes); }
-}
-
-static Replayed replay(const PipeProblem* problem, const PipeSchedule* schedule) {
-    static Replay r;
-    memset(&r, 0, sizeof r);
-    memset(r.done, -1, sizeof r.done);
-    memset(r.act, -1, sizeof r.act);
-    memset(r.grad, -1, sizeof r.grad);
-    memset(r.part, -1, sizeof r.part);
-    memset(r.fact, -1, sizeof r.fact);
-    r.problem = problem;
-    r.K = pipe_num_chunks(problem);
-    Replayed out = {0};
-    for (;;) {
-        int32_t s = -1;
-        int64_t begin_ns = 0;
-        for (int32_t x = 0; x < problem->P; x++) {
-            if (r.pos[x] == schedule->num_jobs[x]) { continue; }
-            int64_t at = input_at(&r, schedule->jobs[x][r.pos[x]]);
-            if (at < 0) { continue; }
-            if (at < r.clock[x]) { at = r.clock[x]; }
-            if (s >= 0 && at >= begin_ns) { continue; }
-            s = x;
-            begin_ns = at;
-        }
-        if (s < 0) { break; }
-        PipeJob job = schedule->jobs[s][r.pos[s]++];
-        const PipeCost* cost = pipe_cost(problem, job.chunk, job.mb);
-        bool has_w = has_weight_job(schedule, s, job.chunk, job.mb);
-        r.clock[s] = begin_ns + cost->job_ns[job.kind];
-        if (job.kind == JOB_B && !has_w) { r.clock[s] += cost->job_ns[JOB_W]; }
-        r.done[job.kind][job.chunk][job.mb] = r.clock[s];
-        count_memory(&r, s, job, begin_ns, has_w);
-        send_on(&r, s, job);
-    }
-    for (int32_t s = 0; s < problem->P; s++) {
-        int64_t end_ns = r.clock[s] + problem->tail_ns[s];
-        out.deadlock |= r.pos[s] < schedule->num_jobs[s];
-        out.makespan_ns = out.makespan_ns > end_ns ? out.makespan_ns : end_ns;
-        out.peak_bytes[s] = most_held(r.changes[s], r.num_changes[s]);
-    }
-    return out;
-}
-
-// The simulator agrees with the replay in time, memory and deadlocks, for policies and for shuffled orders.
-static void simulator_agrees_with_replay(void) {
-    Rng rng = rng_seed(seed);
-    Arena arena = {0};
-    int32_t num_deadlocks = 0, num_invalid = 0;
-    for (int32_t round = 0; round < 1500; round++) {
-        arena_reset(&arena);
-        int32_t P = rng_between(&rng, 1, 6), M = rng_between(&rng, 1, 12);
-        bool placed = round % 5 > 1;
-        RandomPipe about = {.transfers = round % 2, .drops_percent = round % 3 * 30, .placed = placed};
-        PipeProblem problem = random_pipe(&rng, P, M, &about, &arena);
-        for (int32_t s = 0; s < P; s++) { problem.tail_ns[s] = rng_between(&rng, 0, 100); }
-        PipeSchedule schedule;
-        bool split = rng_below(&rng, 2);
-        int32_t* order = random_order(&rng, M, &arena);
-        const PipePolicy* policy = placed ? &pipe_policy_adaptive : policies[round % NUM_POLICIES];
-        if (placed && round % 4 == 0) { random_pipe_limit(&problem, &rng, 10, 40); }
-        CHECK_OK(policy->build(&schedule, &problem, order, split, &arena));
-        int32_t num_swaps = rng_between(&rng, 0, round % 2 * 4);
-        for (int32_t i = 0; i < num_swaps; i++) {
-            int32_t s = rng_between(&rng, 0, P - 1), n = schedule.num_jobs[s];
-            int32_t a = rng_between(&rng, 0, n - 1), b = rng_between(&rng, 0, n - 1);
-            PipeJob job = schedule.jobs[s][a];
-            schedule.jobs[s][a] = schedule.jobs[s][b];
-            schedule.jobs[s][b] = job;
-        }
-        PipeTimeline timeline;
-        Status status = pipe_simulate(&timeline, &problem, &schedule, &arena);
-        num_invalid += status == STATUS_INVALID_PLAN;
-        num_deadlocks += status == STATUS_DEADLOCK;
-        if (status == STATUS_INVALID_PLAN) { continue; }
-        Replayed expected = replay(&problem, &schedule);
-        CHECK_EQ(status == STATUS_DEADLOCK, expected.deadlock);
-        if (status != STATUS_OK) { continue; }
-        CHECK_EQ(timeline.makespan_ns, expected.makespan_ns);
-        for (int32_t s = 0; s < P; s++) { CHECK_EQ(timeline.peak_bytes[s], expected.peak_bytes[s]); }
-    }
-    CHECK(num_deadlocks > 0 && num_invalid > 0);
-    arena_free(&arena);
-}
 
 // M equal micro-batches on equal stages: 1F1B and GPipe take (M + P - 1)(f + b); 1F1B holds min(P - s, M).
 static void equal_microbatches_meet_the_closed_form(void) {
@@ -274,32 +70,6 @@ static void wrong_schedules_are_refused(void) {
     CHECK_FAILS(pipe_simulate(&timeline, &problem, &schedule, &arena), STATUS_DEADLOCK,
                 "stage 0 waits with B0 of chunk 0, stage 1 waits with F1 of chunk 1");
     arena_free(&arena);
-}
-
-// The search runs hundreds of these a step. Reported, and bounded loosely: machines differ.
-static void simulation_is_fast(void) {
-    Rng rng = rng_seed(seed);
-    Arena arena = {0}, temporary = {0};
-    PipeProblem problem = random_pipe(&rng, 4, 32, &(RandomPipe){.transfers = true}, &arena);
-    int32_t* order = random_order(&rng, 32, &arena);
-    PipeSchedule schedule;
-    PipeTimeline timeline;
-    int64_t build_ns = 0, simulate_ns = 0;
-    enum { ROUNDS = 2000 };
-    for (int32_t round = 0; round < ROUNDS; round++) {
-        arena_reset(&temporary);
-        int64_t begin_ns = clock_cpu_ns();
-        CHECK_OK(pipe_policy_adaptive.build(&schedule, &problem, order, true, &temporary));
-        int64_t middle_ns = clock_cpu_ns();
-        CHECK_OK(pipe_simulate(&timeline, &problem, &schedule, &temporary));
-        build_ns += middle_ns - begin_ns;
-        simulate_ns += clock_cpu_ns() - middle_ns;
-    }
-    printf("     4 stages x 32 micro-batches, split backward: adaptive %.1f us, simulate %.1f us\n",
-           (double)build_ns / ROUNDS / 1e3, (double)simulate_ns / ROUNDS / 1e3);
-    CHECK(simulate_ns / ROUNDS < 1000000);
-    arena_free(&arena);
-    arena_free(&temporary);
 }
 
 // --- pipe adaptive ---------------------------------------------------------------------------------------
@@ -400,31 +170,6 @@ static int64_t makespan_of(const PipePolicy* policy, const PipeProblem* problem,
     return timeline.makespan_ns;
 }
 
-// Equal micro-batches: as fast as 1F1B, and faster with W as filler. Unequal ones: faster on average, which
-// is what the slack in flight is for.
-static void slack_and_filler_pay(void) {
-    Rng rng = rng_seed(seed);
-    Arena arena = {0};
-    int64_t sum_1f1b = 0, sum_adaptive = 0, sum_split = 0;
-    for (int32_t round = 0; round < 300; round++) {
-        arena_reset(&arena);
-        int32_t P = rng_between(&rng, 2, 6), M = rng_between(&rng, P, 24);
-        PipeProblem equal = random_pipe(&rng, P, M, &(RandomPipe){.equal = true}, &arena);
-        int64_t joint_ns = makespan_of(&pipe_policy_1f1b, &equal, false, &arena);
-        CHECK_EQ(makespan_of(&pipe_policy_adaptive, &equal, false, &arena), joint_ns);
-        CHECK(makespan_of(&pipe_policy_adaptive, &equal, true, &arena) < joint_ns);
-        PipeProblem unequal = random_pipe(&rng, P, M, &(RandomPipe){.transfers = true}, &arena);
-        sum_1f1b += makespan_of(&pipe_policy_1f1b, &unequal, false, &arena);
-        sum_adaptive += makespan_of(&pipe_policy_adaptive, &unequal, false, &arena);
-        sum_split += makespan_of(&pipe_policy_adaptive, &unequal, true, &arena);
-    }
-    printf("     unequal: 1f1b 100 %%, adaptive %.1f %%, with split backward %.1f %%\n",
-           100.0 * (double)sum_adaptive / (double)sum_1f1b, 100.0 * (double)sum_split / (double)sum_1f1b);
-    CHECK(sum_adaptive * 100 < sum_1f1b * 95);
-    CHECK(sum_split * 100 < sum_adaptive * 97);
-    arena_free(&arena);
-}
-
 // R runs once, between F and B, and ahead of time where the stage would idle.
 static void recomputation_uses_idle_time(void) {
     PipeCost costs[2] = {
@@ -442,6 +187,36 @@ static void recomputation_uses_idle_time(void) {
 // --- pipe pulled -----------------------------------------------------------------------------------------
 // receivers that fetch their messages: against a walk tick by tick, and its laws.
 
+typedef struct {
+    int64_t at_ns;
+    int32_t acquires;  // releases (0) before acquisitions (1) of one instant
+    int64_t bytes;
+} Change;
+
+static int compare_changes(const void* a, const void* b) {
+    const Change *x = a, *y = b;
+    if (x->at_ns != y->at_ns) { return x->at_ns < y->at_ns ? -1 : 1; }
+    return x->acquires - y->acquires;
+}
+
+static int64_t most_held(Change* changes, int32_t num) {
+    int64_t held = 0, most = 0;
+    qsort(changes, (size_t)num, sizeof(Change), compare_changes);
+    for (int32_t i = 0; i < num; i++) {
+        held += changes[i].bytes;
+        if (held > most) { most = held; }
+    }
+    return most;
+}
+
+static bool has_weight_job(const PipeSchedule* schedule, int32_t s, int32_t row, int32_t mb) {
+    for (int32_t i = 0; i < schedule->num_jobs[s]; i++) {
+        const PipeJob* job = &schedule->jobs[s][i];
+        if (job->kind == JOB_W && job->chunk == row && job->mb == mb) { return true; }
+    }
+    return false;
+}
+
 enum {
     PIPE_PULLED_MAX_P = 6,
     PIPE_PULLED_MAX_M = 14,
@@ -449,16 +224,16 @@ enum {
     MAX_SENT = PIPE_PULLED_MAX_P + 1
 };
 
-// A machine of P cores that looks around at every tick. Job times are at least 1, so what begins in a tick
-// makes no message in that tick.
+// A machine of P cores that looks around at every tick: messages are pulled, or sent over links. Job times
+// are at least 1, so what begins in a tick makes no message in that tick.
 typedef struct {
     int64_t busy_until[PIPE_PULLED_MAX_P], end_ns[PIPE_PULLED_MAX_P][MAX_JOBS],
         begin_ns[PIPE_PULLED_MAX_P][MAX_JOBS];
     int32_t pos[PIPE_PULLED_MAX_P];
     int64_t ready_at[PIPE_PULLED_MAX_P]
                     [MAX_JOBS];  // counts messages: of equals, who came first is taken first
-    bool taken[PIPE_PULLED_MAX_P][MAX_JOBS][MAX_SENT];  // message k of that job
-    int64_t num_made;
+    int64_t arrives[PIPE_PULLED_MAX_P][MAX_JOBS][MAX_SENT];  // message k of that job; 0: not yet known
+    int64_t link_ns[PIPE_PULLED_MAX_P], num_made;
     int64_t makespan_ns;
     bool deadlock;
 } Ticks;
@@ -502,7 +277,7 @@ static bool find_message(Found* out, const Ticks* t, const PipeProblem* problem,
         for (int32_t i = 0; from != s && i < t->pos[from]; i++) {
             int32_t rows[MAX_SENT], num = receivers(rows, problem, schedule->jobs[from][i]);
             for (int32_t k = 0; k < num; k++) {
-                if (pipe_stage_of(problem, rows[k]) != s || t->taken[from][i][k]) { continue; }
+                if (pipe_stage_of(problem, rows[k]) != s || t->arrives[from][i][k] > 0) { continue; }
                 int64_t end_ns = t->end_ns[from][i], made = t->ready_at[from][i];
                 if (end_ns > now || end_ns > best_ns || (end_ns == best_ns && made >= best_made)) {
                     continue;
@@ -518,7 +293,7 @@ static bool find_message(Found* out, const Ticks* t, const PipeProblem* problem,
 
 // Did every job that gives to this one run, and was its message taken?
 static bool input_is_here(const Ticks* t, const PipeProblem* problem, const PipeSchedule* schedule, int32_t s,
-                          PipeJob job) {
+                          PipeJob job, int64_t now) {
     int32_t K = pipe_num_chunks(problem);
     if (job.kind == JOB_R || (job.kind == JOB_W && job.chunk < K)) { return true; }
     int32_t num_inputs = job.kind == JOB_F ? job.chunk > 0 : job.kind == JOB_B ? job.chunk < K - 1 : 0;
@@ -534,41 +309,40 @@ static bool input_is_here(const Ticks* t, const PipeProblem* problem, const Pipe
                 bool is_gradient = sent.kind == JOB_B || sent.chunk >= K;
                 bool wants_gradient = job.kind != JOB_F;
                 if (rows[k] != job.chunk || is_gradient != wants_gradient) { continue; }
-                num_inputs -= from == s || t->taken[from][i][k];
+                int64_t at = from == s ? t->end_ns[from][i] : t->arrives[from][i][k];
+                num_inputs -= at > 0 && at <= now;
             }
         }
     }
     return num_inputs == 0;
 }
 
-static bool is_divided(const PipeSchedule* schedule, int32_t s, PipeJob job) {
-    for (int32_t i = 0; i < schedule->num_jobs[s]; i++) {
-        PipeJob other = schedule->jobs[s][i];
-        if (other.kind == JOB_W && other.chunk == job.chunk && other.mb == job.mb) { return true; }
-    }
-    return false;
-}
-
 // One thing that stage s does in this tick; false: nothing.
 static bool act(Ticks* t, const PipeProblem* problem, const PipeSchedule* schedule, int32_t s, int64_t now) {
     Found found;
     if (t->busy_until[s] > now) { return false; }
-    if (find_message(&found, t, problem, schedule, s, now)) {
-        t->taken[found.from][found.job][found.k] = true;
+    if (problem->pulls && find_message(&found, t, problem, schedule, s, now)) {
         t->busy_until[s] = now + copy_ns(problem, schedule->jobs[found.from][found.job], found.row);
+        t->arrives[found.from][found.job][found.k] = t->busy_until[s];
         return true;
     }
     int32_t i = t->pos[s];
     if (i == schedule->num_jobs[s]) { return false; }
     PipeJob job = schedule->jobs[s][i];
-    if (!input_is_here(t, problem, schedule, s, job)) { return false; }
+    if (!input_is_here(t, problem, schedule, s, job, now)) { return false; }
     const PipeCost* cost = pipe_cost(problem, job.chunk, job.mb);
     int64_t ns = cost->job_ns[job.kind];
-    if (job.kind == JOB_B && !is_divided(schedule, s, job)) { ns += cost->job_ns[JOB_W]; }
+    if (job.kind == JOB_B && !has_weight_job(schedule, s, job.chunk, job.mb)) { ns += cost->job_ns[JOB_W]; }
     t->begin_ns[s][i] = now;
     t->end_ns[s][i] = t->busy_until[s] = now + ns;
     t->ready_at[s][i] = ++t->num_made;
     t->pos[s]++;
+    int32_t rows[MAX_SENT], num = problem->pulls ? 0 : receivers(rows, problem, job);
+    for (int32_t k = 0; k < num; k++) {  // one link for all that a stage sends
+        if (pipe_stage_of(problem, rows[k]) == s) { continue; }
+        int64_t begin_ns = t->link_ns[s] > now + ns ? t->link_ns[s] : now + ns;
+        t->arrives[s][i][k] = t->link_ns[s] = begin_ns + copy_ns(problem, job, rows[k]);
+    }
     return true;
 }
 
@@ -578,6 +352,7 @@ static void tick_through(Ticks* t, const PipeProblem* problem, const PipeSchedul
         for (int32_t s = 0; s < problem->P; s++) {
             while (act(t, problem, schedule, s, now)) {}
             last = t->busy_until[s] > last ? t->busy_until[s] : last;
+            last = t->link_ns[s] > last ? t->link_ns[s] : last;
         }
     }
     for (int32_t s = 0; s < problem->P; s++) {
@@ -585,6 +360,29 @@ static void tick_through(Ticks* t, const PipeProblem* problem, const PipeSchedul
         t->makespan_ns = end_ns > t->makespan_ns ? end_ns : t->makespan_ns;
         t->deadlock |= t->pos[s] < schedule->num_jobs[s];
     }
+}
+
+// What the stage's jobs hold at most, by their times.
+static int64_t most_bytes(const Ticks* t, const PipeProblem* problem, const PipeSchedule* schedule,
+                          int32_t s) {
+    static Change changes[3 * MAX_JOBS];
+    int32_t num = 0;
+    for (int32_t i = 0; i < schedule->num_jobs[s]; i++) {
+        PipeJob job = schedule->jobs[s][i];
+        const PipeCost* cost = pipe_cost(problem, job.chunk, job.mb);
+        bool has_w = has_weight_job(schedule, s, job.chunk, job.mb);
+        int64_t begins = 0, ends = 0;
+        if (job.kind == JOB_F) {
+            begins = cost->input_bytes + (cost->drops ? cost->forward_bytes : cost->stored_bytes);
+            ends = cost->drops ? cost->forward_bytes : 0;
+        }
+        if (job.kind == JOB_R) { begins = cost->stored_bytes; }
+        if (job.kind == JOB_B) { ends = cost->input_bytes; }
+        if (job.kind == JOB_W || (job.kind == JOB_B && !has_w)) { ends += cost->stored_bytes; }
+        changes[num++] = (Change){t->begin_ns[s][i], 1, begins};
+        changes[num++] = (Change){t->end_ns[s][i], 0, -ends};
+    }
+    return most_held(changes, num);
 }
 
 static PipeProblem draw(Rng* rng, int32_t round, Arena* arena) {
@@ -618,6 +416,8 @@ static void simulation_is_what_ticks_make_of_it(void) {
         static Ticks ticks;
         arena_reset(&arena);
         PipeProblem problem = draw(&rng, round, &arena);
+        problem.pulls = round % 4 < 2;
+        if (problem.placement != NULL && round % 8 == 0) { random_pipe_limit(&problem, &rng, 10, 40); }
         PipeSchedule schedule;
         PipeTimeline timeline;
         int32_t* order = random_order(&rng, problem.M, &arena);
@@ -640,6 +440,7 @@ static void simulation_is_what_ticks_make_of_it(void) {
         num_run++;
         CHECK_EQ(timeline.makespan_ns, ticks.makespan_ns);
         for (int32_t s = 0; s < problem.P; s++) {
+            CHECK_EQ(timeline.peak_bytes[s], most_bytes(&ticks, &problem, &schedule, s));
             for (int32_t i = 0; i < schedule.num_jobs[s]; i++) {
                 CHECK_EQ(timeline.job[s][i].begin_ns, ticks.begin_ns[s][i]);
                 CHECK_EQ(timeline.job[s][i].end_ns, ticks.end_ns[s][i]);
@@ -677,68 +478,6 @@ static void search_and_simulator_agree(void) {
             CHECK(timeline.peak_bytes[s] <= problem.memory_limit_bytes[s]);
         }
     }
-    arena_free(&arena);
-}
-
-// Messages that take no time are there at once however they travel; those that do cost no less when pulled
-// than nothing.
-static void without_transfer_times_pulling_changes_nothing(void) {
-    Rng rng = rng_seed(seed + 2);
-    Arena arena = {0};
-    int32_t num_longer = 0;
-    for (int32_t round = 0; round < 600; round++) {
-        arena_reset(&arena);
-        PipeProblem problem = draw(&rng, 3 * round, &arena);  // no transfer times
-        PipeSchedule schedule;
-        PipeTimeline pulled, sent, slow;
-        int32_t* order = random_order(&rng, problem.M, &arena);
-        CHECK_OK(pipe_policy_adaptive.build(&schedule, &problem, order, round % 2, &arena));
-        CHECK_OK(pipe_simulate(&pulled, &problem, &schedule, &arena));
-        problem.pulls = false;
-        CHECK_OK(pipe_simulate(&sent, &problem, &schedule, &arena));
-        CHECK_EQ(pulled.makespan_ns, sent.makespan_ns);
-        for (int32_t s = 0; s < problem.P; s++) {
-            for (int32_t i = 0; i < schedule.num_jobs[s]; i++) {
-                CHECK_EQ(pulled.job[s][i].begin_ns, sent.job[s][i].begin_ns);
-            }
-        }
-        PipeCost* costs = (PipeCost*)(uintptr_t)problem.cost;
-        int32_t K = pipe_num_chunks(&problem);
-        for (int32_t i = 0; i < pipe_num_rows(&problem) * problem.M; i++) {
-            int32_t row = i / problem.M, to = row < K - 1 ? row + 1 : K - 1;
-            bool is_sent = pipe_stage_of(&problem, row) != pipe_stage_of(&problem, to);
-            costs[i].transfer_ns = costs[i].part_ns = is_sent ? rng_between(&rng, 0, 5) : 0;
-        }
-        problem.pulls = true;
-        CHECK_OK(pipe_simulate(&slow, &problem, &schedule, &arena));
-        CHECK(slow.makespan_ns >= pulled.makespan_ns);
-        num_longer += slow.makespan_ns > pulled.makespan_ns;
-    }
-    CHECK(num_longer > 300);
-    arena_free(&arena);
-}
-
-// One message, by hand: ready at 10, its receiver computes until 14, copies until 17.
-static void a_message_waits_for_its_receiver(void) {
-    Arena arena = {0};
-    PipeCost costs[4] = {{.job_ns = {10, 1, 0, 0}, .transfer_ns = 3},
-                         {.job_ns = {4, 1, 0, 0}, .transfer_ns = 3},
-                         {.job_ns = {4, 8, 0, 0}},
-                         {.job_ns = {2, 1, 0, 0}}};
-    PipeProblem problem = {
-        .P = 2, .M = 2, .cost = costs, .memory_limit_bytes = {INT64_MAX, INT64_MAX}, .pulls = true};
-    PipeJob jobs0[] = {{JOB_F, 0, 1}, {JOB_F, 0, 0}, {JOB_B, 0, 1}, {JOB_B, 0, 0}};
-    PipeJob jobs1[] = {{JOB_F, 1, 1}, {JOB_B, 1, 1}, {JOB_F, 1, 0}, {JOB_B, 1, 0}};
-    PipeSchedule schedule = {.num_jobs = {4, 4}, .jobs = {jobs0, jobs1}};
-    PipeTimeline t;
-    CHECK_OK(pipe_simulate(&t, &problem, &schedule, &arena));
-    CHECK_EQ(t.send[0][0].begin_ns, 4);   // stage 1 waits: at once
-    CHECK_EQ(t.job[1][0].begin_ns, 7);    // F1 until 9, B1 until 10
-    CHECK_EQ(t.send[1][1].begin_ns, 14);  // stage 0 computes F0 from 4 to 14
-    CHECK_EQ(t.job[0][2].begin_ns, 17);
-    CHECK_EQ(t.send[0][1].begin_ns, 14);
-    CHECK_EQ(t.job[1][2].begin_ns, 17);  // F0 until 21, B0 until 29
-    CHECK_EQ(t.job[0][3].begin_ns, 32);
     arena_free(&arena);
 }
 
@@ -798,24 +537,6 @@ static Measured split_order(const PipePolicy* policy, int32_t P, int32_t M, int3
     Measured got = measure(&pipe, &schedule, arena);
     CHECK(got.peak <= held);
     return got;
-}
-
-static void one_f_one_b(void) {
-    Arena arena = {0};
-    for (int32_t P = 1; P <= 8; P++) {
-        for (int32_t M = 1; M <= 24; M++) {
-            arena_reset(&arena);
-            PipeProblem pipe = equal_pipe(P, M, 30, 20, 20, &arena);
-            int32_t* order = ARENA_NEW(&arena, int32_t, M);
-            for (int32_t m = 0; m < M; m++) { order[m] = m; }
-            PipeSchedule schedule;
-            CHECK_OK(pipe_policy_1f1b.build(&schedule, &pipe, order, false, &arena));
-            Measured got = measure(&pipe, &schedule, &arena);
-            CHECK_EQ(got.makespan_ns, (M + P - 1) * 70);
-            CHECK_EQ((got.makespan_ns - M * 70) * (M + P - 1), (P - 1) * got.makespan_ns);
-        }
-    }
-    arena_free(&arena);
 }
 
 // The adaptive order: ZB-H2's values with room for 2 P - 1. With room for P it stays above ZB-H1's where M >
@@ -896,19 +617,13 @@ static void controllable_memory(void) {
 
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
-    RUN(simulator_agrees_with_replay);
     RUN(equal_microbatches_meet_the_closed_form);
     RUN(wrong_schedules_are_refused);
-    RUN(simulation_is_fast);
     RUN(memory_limit_holds_at_any_instant);
     RUN(in_flight_stays_within_the_rule);
-    RUN(slack_and_filler_pay);
     RUN(recomputation_uses_idle_time);
     RUN(simulation_is_what_ticks_make_of_it);
     RUN(search_and_simulator_agree);
-    RUN(without_transfer_times_pulling_changes_nothing);
-    RUN(a_message_waits_for_its_receiver);
-    RUN(one_f_one_b);
     RUN(adaptive_has_no_idle_time_either);
     RUN(controllable_memory);
     return test_end();

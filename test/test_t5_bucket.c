@@ -1,6 +1,6 @@
 // Law of t5_bucket.h: buckets are the formula's in whole numbers, whatever the compiler makes of a logarithm.
 // The Makefile compiles this file with -Ofast -march=native, where the formula in float32 puts distance 64
-// into a wrong bucket. (test_ops_attention.c has the formula, without those flags.)
+// into a wrong bucket.
 #include "../llmc/t5_bucket.h"
 #include "test.h"
 

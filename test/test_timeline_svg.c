@@ -214,36 +214,10 @@ static void hostile_titles_stay_text(void) {
     arena_free(&arena);
 }
 
-// Of many replicas the slowest is drawn.
-static void the_slowest_of_many_replicas_is_drawn(void) {
-    Rng rng = rng_seed(seed);
-    Arena arena = {0};
-    Plan plan;
-    random_plan(&plan, &rng,
-                &(RandomPlan){.P = 4, .R = 12, .max_tokens = 300, .num_layers = 8, .num_samples = 300},
-                &arena);
-    char* text = draw(&(TimelinePlan){&plan, "x"}, 1, &(TimelineInfo){.title = "x"});
-    Box box;
-    int64_t end_ns = 0;
-    CHECK(next_box(&box, text) != NULL && strstr(text, "the slowest") != NULL);
-    int32_t replica = box.rank / plan.P;
-    for (const char* at = text; (at = next_box(&box, at)) != NULL;) { CHECK_EQ(box.rank / plan.P, replica); }
-    for (int32_t s = 0; s < plan.P; s++) {
-        const PlanRank* rank = &plan.ranks[replica * plan.P + s];
-        for (int32_t i = 0; i < rank->num_instrs; i++) {
-            if (rank->instrs[i].end_ns > end_ns) { end_ns = rank->instrs[i].end_ns; }
-        }
-    }
-    CHECK_EQ(end_ns, plan.makespan_ns);
-    free(text);
-    arena_free(&arena);
-}
-
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(every_job_is_one_box_at_its_time);
     RUN(memory_is_drawn_to_scale);
     RUN(hostile_titles_stay_text);
-    RUN(the_slowest_of_many_replicas_is_drawn);
     return test_end();
 }

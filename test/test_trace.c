@@ -33,7 +33,7 @@ static TraceRank measured_rank(Rng* rng, const Plan* plan, int32_t r, int64_t ze
         TraceEvent* e = &out.events[out.num_events++];
         *e = (TraceEvent){.kind = instr->kind, .chunk = instr->chunk, .mb = instr->mb, .peer = instr->peer};
         int64_t begin_ns = zero_ns + 1000 * instr->begin_ns, ns = 1000 * (instr->end_ns - instr->begin_ns);
-        bool is_job = trace_kind_is_job(instr->kind);
+        bool is_job = plan_instr_is_job((InstrKind)instr->kind);
         e->begin_ns = !is_job                 ? begin_ns - rng_between(rng, 0, 3000)
                       : out.end_ns > begin_ns ? out.end_ns
                                               : begin_ns;
@@ -113,6 +113,44 @@ static const json_t* event_at(const json_t* events, const json_t* row, int64_t a
 }
 
 // --- laws --------------------------------------------------------------------------------------------------
+
+// Events in any order, some missing, others of no instruction: each instruction finds its own.
+static void every_instruction_finds_its_event(void) {
+    Rng rng = rng_seed(seed + 9);
+    for (int trial = 0; trial < 60; trial++) {
+        Arena arena = {0};
+        Plan plan;
+        RandomPlan about = {.P = rng_between(&rng, 1, 5), .R = rng_between(&rng, 1, 2), .num_samples = 20};
+        about.num_layers = about.P + 2;
+        about.max_tokens = 50;
+        about.placed = rng_below(&rng, 2);
+        about.recompute = rng_below(&rng, 2);
+        random_plan(&plan, &rng, &about, &arena);
+        int32_t r = rng_between(&rng, 0, plan.P * plan.R - 1), *event_of;
+        const PlanRank* list = &plan.ranks[r];
+        int32_t* at = ARENA_NEW(&arena, int32_t, list->num_instrs + 1);  // of an instruction's event
+        TraceRank trace = {.rank = r, .num_events = list->num_instrs + 1};
+        trace.events = ARENA_NEW(&arena, TraceEvent, trace.num_events);
+        for (int32_t i = 0; i < trace.num_events; i++) {
+            int32_t k = rng_between(&rng, 0, i);
+            at[i] = at[k];
+            at[k] = i;
+        }
+        for (int32_t i = 0; i < trace.num_events; i++) {
+            const PlanInstr* instr = &list->instrs[i];
+            bool is_missing = i == list->num_instrs || rng_below(&rng, 8) == 0;
+            trace.events[at[i]] =
+                is_missing
+                    ? (TraceEvent){TRACE_REDUCE, -1, -1, -1, 0, 0, 0}
+                    : (TraceEvent){
+                          .kind = instr->kind, .chunk = instr->chunk, .mb = instr->mb, .peer = instr->peer};
+            if (is_missing) { at[i] = -1; }
+        }
+        CHECK_OK(trace_match(&event_of, &plan, &trace, &arena));
+        for (int32_t i = 0; i < list->num_instrs; i++) { CHECK_EQ(event_of[i], at[i]); }
+        arena_free(&arena);
+    }
+}
 
 static void every_instruction_is_there_once(void) {
     Rng rng = rng_seed(seed);
@@ -458,6 +496,7 @@ static void both_ends_must_say_so(void) {
 
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
+    RUN(every_instruction_finds_its_event);
     RUN(every_instruction_is_there_once);
     RUN(rows_nest_and_have_one_name);
     RUN(arrows_lead_from_send_to_receive);

@@ -21,42 +21,17 @@
 #include "../util/program.h"
 #include "../util/status.h"
 
-int tool_fail(Status status) {
-    fprintf(stderr, "error: %s\n", status_message());
-    return status == STATUS_INFEASIBLE   ? TOOL_INFEASIBLE
-           : status == STATUS_BAD_OPTION ? TOOL_WRONG_USE
-                                         : TOOL_FAILED;
-}
+// One call of a command: its options, the files named, memory for all it makes.
+typedef struct {
+    const void* options;
+    int num_files;
+    char** files;
+    Arena* arena;
+    int exit_status;  // of a call that does not fail: TOOL_OK, or TOOL_FAILED where the answer is no
+} Call;
 
-static void print_help(const ToolUsage* usage, const char* command) {
-    printf("usage: ./dynapipe %s %s [options]\n%s", command, usage->arguments, usage->about);
-    if (usage->num_specs > 0) { printf("options [default]:\n"); }
-    options_print(usage->specs, usage->num_specs, stdout);
-}
-
-// Fills `options`. *help: --help was there and has been printed. Afterwards argv[1 .. argc) are the files.
-static Status tool_take(const ToolUsage* usage, void* options, int* argc, char** argv, bool* help) {
-    *help = false;
-    TRY(options_defaults(usage->specs, usage->num_specs, options));
-    TRY(options_take(usage->specs, usage->num_specs, options, argc, argv, NULL));
-    if (options_want_help(*argc, argv)) {
-        print_help(usage, argv[0]);
-        *help = true;
-        return STATUS_OK;
-    }
-    for (int i = 1; i < *argc; i++) {
-        if (argv[i][0] == '-' && argv[i][1] != '\0') {
-            return FAIL(STATUS_BAD_OPTION, "%s: unknown option ---> --help lists all", argv[i]);
-        }
-    }
-    int num_files = *argc - 1;
-    if (num_files < usage->min_files || num_files > usage->max_files) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "%s: %d files ---> usage: ./dynapipe %s %s [options]; --help lists them", argv[0],
-                    num_files, argv[0], usage->arguments);
-    }
-    return STATUS_OK;
-}
+// Writes a temporary file, then renames it ("-": stdout). print() writes to the given stream.
+typedef void ToolPrint(FILE* out, const void* what);
 
 static Status tool_write(const char* path, ToolPrint* print, const void* what) {
     if (strcmp(path, "-") == 0) {
@@ -82,20 +57,6 @@ static Status tool_write(const char* path, ToolPrint* print, const void* what) {
     return status;
 }
 
-// --- a command on a problem --------------------------------------------------------------------------------
-
-int problem_command(const ToolUsage* usage, void* options, int argc, char** argv, ProblemCommand* run) {
-    bool help;
-    Status status = tool_take(usage, options, &argc, argv, &help);
-    if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }
-    Arena arena = {0};
-    Problem* problem = calloc(1, sizeof *problem);
-    status = problem != NULL ? run(options, argv[1], problem, &arena) : FAIL(STATUS_NO_MEMORY, "no memory");
-    free(problem);
-    arena_free(&arena);
-    return status == STATUS_OK ? TOOL_OK : tool_fail(status);
-}
-
 // --- ./dynapipe check --------------------------------------------------------------------------------------
 
 typedef struct {
@@ -104,77 +65,45 @@ typedef struct {
 } CheckOptions;
 
 // clang-format off
-static const OptionSpec specs[] = {
+static const OptionSpec check_specs[] = {
     {"--problem", OPTION_STRING, offsetof(CheckOptions, problem_path), NULL, 0, 0, NULL, "FILE", "the problem it was made for: check samples, times and memory as well"},
     PROBLEM_OPTIONS(CheckOptions, problem),
 };
 // clang-format on
 
-static const ToolUsage usage = {
-    .arguments = "PLAN.txt",
-    .about =
-        "Checks a plan's text: every sample once, inputs before jobs, buffers apart, sends meet receives,\n"
-        "no deadlock. Exit status 1 and the broken rule where it is not valid, 3 where it does not fit.\n",
-    .specs = specs,
-    .num_specs = sizeof specs / sizeof specs[0],
-    .min_files = 1,
-    .max_files = 1,
-};
-
-static Status run(const void* taken, const char* path, Problem* problem, Arena* arena) {
-    const CheckOptions* options = taken;
+static Status command_check(Call* call) {
+    const CheckOptions* options = call->options;
+    Problem* problem;
     Plan plan;
-    TRY(plan_file_load(&plan, path, arena));
+    ARENA_TRY_NEW(problem, call->arena, Problem, 1);
+    TRY(plan_file_load(&plan, call->files[0], call->arena));
     if (options->problem_path != NULL) {
-        TRY(problem_load(problem, options->problem_path, &options->problem, arena));
-        TRY(plan_verify_problem(&plan, problem, arena));
+        TRY(problem_load(problem, options->problem_path, &options->problem, call->arena));
+        TRY(plan_verify_problem(&plan, problem, call->arena));
     } else {
-        TRY(plan_verify_structure(&plan, arena));
+        TRY(plan_verify_structure(&plan, call->arena));
     }
     printf("%s: valid%s;\n  %d micro-batches of %d samples, %d stages x %d replicas, %s, hash %016" PRIx64
            "\n",
-           PRINTABLE(path), options->problem_path != NULL ? ", times and memory as the problem has them" : "",
-           plan.M, plan.N, plan.P, plan.R, TIME_TEXT(plan.makespan_ns, 6), plan_hash(&plan));
+           PRINTABLE(call->files[0]),
+           options->problem_path != NULL ? ", times and memory as the problem has them" : "", plan.M, plan.N,
+           plan.P, plan.R, TIME_TEXT(plan.makespan_ns, 6), plan_hash(&plan));
     return STATUS_OK;
-}
-
-int command_check(int argc, char** argv) {
-    CheckOptions options = {0};
-    return problem_command(&usage, &options, argc, argv, run);
 }
 
 // --- ./dynapipe diff ---------------------------------------------------------------------------------------
 
-static const ToolUsage command_diff_usage = {
-    .arguments = "A.txt B.txt",
-    .about =
-        "Says what differs between two plans (plan --text FILE): micro-batches, replicas, orders, makespan,\n"
-        "memory; the value of A first. Exit status 1 where something does.\n",
-    .min_files = 2,
-    .max_files = 2,
-};
-
-static Status command_diff_run(char** paths, int32_t* num_differences, Arena* arena) {
+static Status command_diff(Call* call) {
     Plan plans[2];
+    int32_t num_differences;
     for (int i = 0; i < 2; i++) {
-        TRY(plan_file_load(&plans[i], paths[i], arena));
-        TRY(plan_verify_structure(&plans[i], arena));
+        TRY(plan_file_load(&plans[i], call->files[i], call->arena));
+        TRY(plan_verify_structure(&plans[i], call->arena));
     }
-    TRY(plan_diff(&plans[0], &plans[1], stdout, num_differences, arena));
-    if (*num_differences == 0) { printf("the same plan\n"); }
+    TRY(plan_diff(&plans[0], &plans[1], stdout, &num_differences, call->arena));
+    if (num_differences == 0) { printf("the same plan\n"); }
+    call->exit_status = num_differences == 0 ? TOOL_OK : TOOL_FAILED;
     return STATUS_OK;
-}
-
-int command_diff(int argc, char** argv) {
-    bool help;
-    int32_t num_differences = 0;
-    Status status = tool_take(&command_diff_usage, NULL, &argc, argv, &help);
-    if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }
-    Arena arena = {0};
-    status = command_diff_run(argv + 1, &num_differences, &arena);
-    arena_free(&arena);
-    if (status != STATUS_OK) { return tool_fail(status); }
-    return num_differences == 0 ? TOOL_OK : TOOL_FAILED;
 }
 
 // --- ./dynapipe bound --------------------------------------------------------------------------------------
@@ -192,15 +121,6 @@ static const OptionSpec command_bound_specs[] = {
     PROBLEM_OPTIONS(BoundOptions, problem),
 };
 // clang-format on
-
-static const ToolUsage command_bound_usage = {
-    .arguments = "PROBLEM.json|LENGTHS.csv|train.bin",
-    .about = "Prints every part of the lower bound: no plan of this batch is faster.\n",
-    .specs = command_bound_specs,
-    .num_specs = sizeof command_bound_specs / sizeof command_bound_specs[0],
-    .min_files = 1,
-    .max_files = 1,
-};
 
 // The work and memory of each stage in any plan: all samples as one micro-batch without recomputation.
 static void print_stages(const PlanProblem* batch) {
@@ -255,12 +175,14 @@ static void print_part(const char* name, int64_t part_ns, int64_t bound_ns, cons
            strcmp(name, "bound") != 0 && part_ns == bound_ns && bound_ns > 0 ? "  (the largest)" : "");
 }
 
-static Status command_bound_run(const void* taken, const char* path, Problem* problem, Arena* arena) {
-    const BoundOptions* options = taken;
+static Status command_bound(Call* call) {
+    const BoundOptions* options = call->options;
+    Problem* problem;
     PlanProblem batch;
     LowerBound bound;
     char what[96];
-    TRY(problem_load(problem, path, &options->problem, arena));
+    ARENA_TRY_NEW(problem, call->arena, Problem, 1);
+    TRY(problem_load(problem, call->files[0], &options->problem, call->arena));
     TRY(problem_split_stages(problem, options->stage_split));
     bool any_layers = strcmp(options->stage_split, "auto") == 0;  // else what is not told is linear and whole
     const char* placement = options->placement != NULL ? options->placement : any_layers ? "auto" : NULL;
@@ -268,6 +190,10 @@ static Status command_bound_run(const void* taken, const char* path, Problem* pr
     if (placement != NULL || head != NULL) { TRY(problem_place(problem, placement, head)); }
     const PlanRequest* request = &problem->request;
     bool is_free = request->placements != PLACEMENT_GIVEN || request->heads != HEAD_CHOICE_GIVEN;
+    if (problem->request.memory_limit_bytes > 0 || problem->request.machine != NULL) {  // is there any plan?
+        Plan plan;
+        TRY(plan_make(&plan, request, &problem->costs, problem->samples, problem->num_samples, call->arena));
+    }
     TRY(plan_problem_init(&batch, &problem->request, &problem->costs, problem->samples,
                           problem->num_samples));
     lower_bound_make(&bound, &batch, false);
@@ -286,11 +212,6 @@ static Status command_bound_run(const void* taken, const char* path, Problem* pr
                "the same, in the memory there is; 0: no more than stage");
     print_stages(&batch);
     return STATUS_OK;
-}
-
-int command_bound(int argc, char** argv) {
-    BoundOptions options = {0};
-    return problem_command(&command_bound_usage, &options, argc, argv, command_bound_run);
 }
 
 // --- ./dynapipe plan ---------------------------------------------------------------------------------------
@@ -330,15 +251,6 @@ static const OptionSpec command_plan_specs[] = {
 };
 // clang-format on
 enum { LAYOUT_CHOICE_AUTO, LAYOUT_CHOICE_RAGGED, LAYOUT_CHOICE_PADDED };
-
-static const ToolUsage command_plan_usage = {
-    .arguments = "PROBLEM.json|LENGTHS.csv|train.bin",
-    .about = "Plans one batch and prints micro-batches, timeline, memory and bound.\n",
-    .specs = command_plan_specs,
-    .num_specs = sizeof command_plan_specs / sizeof command_plan_specs[0],
-    .min_files = 1,
-    .max_files = 1,
-};
 
 static Status request_make(Problem* problem, const PlanOptions* options) {
     PlanRequest* request = &problem->request;
@@ -512,7 +424,7 @@ static Status show(const PlanOptions* options, const Problem* problem, const Pla
     printf("\n");
     waterfall_print(&waterfall, stdout);
     if (options->explain) {
-        PlanExplain about = {plan, request, &problem->costs, memory, &waterfall};
+        PlanExplain about = {plan, request, &problem->costs, &waterfall};
         printf("\n");
         plan_explain_print(&about, stdout);
     }
@@ -520,10 +432,14 @@ static Status show(const PlanOptions* options, const Problem* problem, const Pla
     return STATUS_OK;
 }
 
-static Status command_plan_run(const void* taken, const char* path, Problem* problem, Arena* arena) {
-    const PlanOptions* options = taken;
+static Status command_plan(Call* call) {
+    const PlanOptions* options = call->options;
+    const char* path = call->files[0];
+    Arena* arena = call->arena;
+    Problem* problem;
     Plan plan;
     TRY(check_places(options));
+    ARENA_TRY_NEW(problem, arena, Problem, 1);
     TRY(problem_load(problem, path, &options->problem, arena));
     TRY(request_make(problem, options));
     int64_t begin_ns = clock_cpu_ns();
@@ -539,11 +455,6 @@ static Status command_plan_run(const void* taken, const char* path, Problem* pro
     TRY(write_files(options, path, problem, &plan, planning_cpu_ns, arena));
     if (is_stdout(options->json) || is_stdout(options->text) || is_stdout(options->svg)) { return STATUS_OK; }
     return show(options, problem, &plan, planning_cpu_ns, arena);
-}
-
-int command_plan(int argc, char** argv) {
-    PlanOptions options = {0};
-    return problem_command(&command_plan_usage, &options, argc, argv, command_plan_run);
 }
 
 // --- ./dynapipe replay -------------------------------------------------------------------------------------
@@ -563,23 +474,9 @@ static const OptionSpec command_replay_specs[] = {
     {"--seed",       OPTION_INT64,  COMMAND_REPLAY_FIELD(seed),       "1",   0, 9e18, NULL, "N", "of the noise; the same for all plans"},
     {"--slow-stage", OPTION_STRING, COMMAND_REPLAY_FIELD(slow_stage), NULL,  0, 0,    NULL, "S:X", "jobs of stage S take X times as long as planned, e.g. 0:1.2"},
     {"--trace",      OPTION_STRING, COMMAND_REPLAY_FIELD(trace),      NULL,  0, 0,    NULL, "FILE", "no plans: the step of the trainer's --trace, its critical path"},
-    {"--what-if",    OPTION_STRING, COMMAND_REPLAY_FIELD(what_if),    NULL,  0, 0,    NULL, "LIST", "of it: link=2x,rank=1:1.5x,jitter=0,jobs=planned,late=0,order=PLAN"},
+    {"--what-if",    OPTION_STRING, COMMAND_REPLAY_FIELD(what_if),    NULL,  0, 0,    NULL, "LIST", "of it: link=2x,rank=1:1.5x,jitter=0,jobs=planned,late=0"},
 };
 // clang-format on
-
-static const ToolUsage command_replay_usage = {
-    .arguments = "PLAN... | --trace FILE",
-    .about =
-        "Keeps a plan's orders and draws every job's and transfer's duration anew. Several plans meet the\n"
-        "same noise. PLAN is what plan --text or --debug dump-plan=FILE of the trainer wrote.\n"
-        "--trace: the measured step from its jobs, messages and waits, where its time went, and what\n"
-        "it would have taken with faster links, no jitter, no late messages, another order, a faster\n"
-        "rank; + joins changes.\n",
-    .specs = command_replay_specs,
-    .num_specs = sizeof command_replay_specs / sizeof command_replay_specs[0],
-    .min_files = 0,
-    .max_files = 1000,
-};
 
 static Status parse_slow_stage(ReplayNoise* noise, const char* text) {
     if (text == NULL) { return STATUS_OK; }
@@ -632,15 +529,16 @@ static Status replay_file(const char* path, int name_chars, const ReplayNoise* n
     return STATUS_OK;
 }
 
-static Status command_replay_run(const ReplayOptions* options, int num_files, char** files, Arena* arena) {
+static Status replay_plans(const Call* call) {
+    const ReplayOptions* options = call->options;
     ReplayNoise noise = {.noise_permille = (int32_t)lround(options->noise * 1000),
                          .trials = options->trials,
                          .seed = (uint64_t)options->seed};
-    TRY(parse_slow_stage(&noise, options->slow_stage));
     int name_chars = 4, best = 0;
     int64_t best_ns = INT64_MAX;
-    for (int i = 0; i < num_files; i++) {
-        int chars = (int)strlen(files[i]);
+    TRY(parse_slow_stage(&noise, options->slow_stage));
+    for (int i = 0; i < call->num_files; i++) {
+        int chars = (int)strlen(call->files[i]);
         name_chars = chars > name_chars ? chars : name_chars;
     }
     printf("noise %.1f%%, %d trials, seed %" PRId64 "%s%s; times in ms\n", noise.noise_permille / 10.0,
@@ -648,51 +546,35 @@ static Status command_replay_run(const ReplayOptions* options, int num_files, ch
            options->slow_stage != NULL ? options->slow_stage : "");
     printf("%-*s %9s %9s %9s %9s %9s %8s  waiting grows most\n", name_chars, "plan", "planned", "P50", "mean",
            "P90", "worst", "P90 off");
-    for (int i = 0; i < num_files; i++) {
+    for (int i = 0; i < call->num_files; i++) {
         int64_t p90_ns;
-        arena_reset(arena);
-        TRY(replay_file(files[i], name_chars, &noise, &p90_ns, arena));
+        arena_reset(call->arena);
+        TRY(replay_file(call->files[i], name_chars, &noise, &p90_ns, call->arena));
         if (p90_ns < best_ns) {
             best = i;
             best_ns = p90_ns;
         }
     }
-    if (num_files > 1) { printf("best P90: %s\n", files[best]); }
+    if (call->num_files > 1) { printf("best P90: %s\n", call->files[best]); }
     return STATUS_OK;
 }
 
-static Status check_sources(const ReplayOptions* options, int num_files) {
-    if ((options->trace != NULL) != (num_files > 0) && (options->trace != NULL || options->what_if == NULL)) {
-        return STATUS_OK;
+static Status command_replay(Call* call) {
+    const ReplayOptions* options = call->options;
+    TraceReplay* replay;
+    bool is_trace = options->trace != NULL;
+    if (is_trace == (call->num_files > 0) || (!is_trace && options->what_if != NULL)) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "replay: %s ---> usage: ./dynapipe replay PLAN..., or --trace FILE [--what-if LIST]",
+                    is_trace              ? "plans and a trace"
+                    : call->num_files > 0 ? "--what-if is for a trace"
+                                          : "no plan");
     }
-    return FAIL(STATUS_BAD_OPTION,
-                "replay: %s ---> usage: ./dynapipe replay PLAN..., or --trace FILE [--what-if LIST]",
-                options->trace != NULL ? "plans and a trace"
-                : num_files > 0        ? "--what-if is for a trace"
-                                       : "no plan");
-}
-
-static Status run_trace(const ReplayOptions* options, Arena* arena) {
-    TraceReplay* replay = arena_alloc(arena, sizeof *replay);
-    if (replay == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a trace"); }
-    TRY(trace_replay_make(replay, options->trace, options->what_if, arena));
+    if (!is_trace) { return replay_plans(call); }
+    ARENA_TRY_NEW(replay, call->arena, TraceReplay, 1);
+    TRY(trace_replay_make(replay, options->trace, options->what_if, call->arena));
     trace_replay_print(replay, stdout);
     return STATUS_OK;
-}
-
-int command_replay(int argc, char** argv) {
-    ReplayOptions options = {0};
-    bool help;
-    Status status = tool_take(&command_replay_usage, &options, &argc, argv, &help);
-    if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }
-    Arena arena = {0};
-    status = check_sources(&options, argc - 1);
-    if (status == STATUS_OK) {
-        status = options.trace != NULL ? run_trace(&options, &arena)
-                                       : command_replay_run(&options, argc - 1, argv + 1, &arena);
-    }
-    arena_free(&arena);
-    return status == STATUS_OK ? TOOL_OK : tool_fail(status);
 }
 
 // --- ./dynapipe report -------------------------------------------------------------------------------------
@@ -708,28 +590,6 @@ static const OptionSpec command_report_specs[] = {
     {"--what-if", OPTION_STRING, offsetof(ReportOptions, what_if), NULL, 0, 0, NULL, "LIST", "of that step, as ./dynapipe replay"},
 };
 // clang-format on
-
-static const ToolUsage command_report_usage = {
-    .arguments = "RUN...",
-    .about = "Draws what the trainer logged in its -o directory (or metrics.jsonl in there): loss, loss\n"
-             "per task, throughput, padding, idle time, predicted against measured step time, MFU, memory\n"
-             "and planning, over the steps. Several runs stand side by side. Validation losses come from\n"
-             "main.log beside it where no record has them. The page needs no network.\n",
-    .specs = command_report_specs,
-    .num_specs = sizeof command_report_specs / sizeof command_report_specs[0],
-    .min_files = 1,
-    .max_files = REPORT_MAX_RUNS,
-};
-
-static Status load_trace(TraceReplay** out, const ReportOptions* options, Arena* arena) {
-    *out = NULL;
-    if (options->trace == NULL) { return STATUS_OK; }
-    TraceReplay* replay = arena_alloc(arena, sizeof *replay);
-    if (replay == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for it", options->trace); }
-    TRY(trace_replay_make(replay, options->trace, options->what_if, arena));
-    *out = replay;
-    return STATUS_OK;
-}
 
 // A trace of another run would be drawn as a step of this one. Compare the predicted step times, which both
 // have.
@@ -767,22 +627,25 @@ static void print_report(FILE* out, const void* taken) {
     report_print(out, page->runs, page->trace);
 }
 
-static Status command_report_run(const ReportOptions* options, char** paths, int num_runs, json_t* runs,
-                                 Arena* arena) {
-    TraceReplay* trace;
-    TRY(load_trace(&trace, options, arena));
-    for (int k = 0; k < num_runs; k++) {
+static Status load_report(json_t* runs, const Call* call) {
+    const ReportOptions* options = call->options;
+    TraceReplay* trace = NULL;
+    if (options->trace != NULL) {
+        ARENA_TRY_NEW(trace, call->arena, TraceReplay, 1);
+        TRY(trace_replay_make(trace, options->trace, options->what_if, call->arena));
+    }
+    for (int k = 0; k < call->num_files; k++) {
         json_t* run;
-        TRY(report_run_load(&run, paths[k]));
+        TRY(report_run_load(&run, call->files[k]));
         json_array_append_new(runs, run);
     }
     if (trace != NULL) {
-        TRY(check_same_run(&trace->file, json_array_get(runs, 0), options->trace, paths[0]));
+        TRY(check_same_run(&trace->file, json_array_get(runs, 0), options->trace, call->files[0]));
     }
     TRY(tool_write(options->out, print_report, &(ReportPage){runs, trace}));
     if (strcmp(options->out, "-") == 0) { return STATUS_OK; }
     printf("%s:", options->out);
-    for (int k = 0; k < num_runs; k++) {
+    for (int k = 0; k < call->num_files; k++) {
         const json_t* run = json_array_get(runs, (size_t)k);
         printf("%s %zu steps, %zu tasks",
                k == 0       ? ""
@@ -795,19 +658,134 @@ static Status command_report_run(const ReportOptions* options, char** paths, int
     return STATUS_OK;
 }
 
-int command_report(int argc, char** argv) {
-    static char long_name[] = "--out";
-    ReportOptions options = {0};
-    bool help;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "-o") == 0) { argv[i] = long_name; }
-    }
-    Status status = tool_take(&command_report_usage, &options, &argc, argv, &help);
-    if (status != STATUS_OK || help) { return status == STATUS_OK ? TOOL_OK : tool_fail(status); }
-    Arena arena = {0};
+static Status command_report(Call* call) {
     json_t* runs = json_array();
-    status = command_report_run(&options, argv + 1, argc - 1, runs, &arena);
+    Status status = load_report(runs, call);
     json_decref(runs);
+    return status;
+}
+
+// --- all commands ------------------------------------------------------------------------------------------
+
+typedef struct {
+    const char *name, *arguments, *help, *about;  // help: one line; about: of its own --help
+    const OptionSpec* specs;
+    int num_specs, min_files, max_files;
+    Status (*run)(Call* call);
+} Command;
+
+#define SPECS(table) table, sizeof table / sizeof *table
+static const char ON_PROBLEM[] = "PROBLEM.json|LENGTHS.csv|train.bin";
+
+static const Command commands[] = {
+    {"plan", ON_PROBLEM, "plan one batch: table, timeline, memory, bound",
+     "Plans one batch and prints micro-batches, timeline, memory and bound.\n", SPECS(command_plan_specs), 1,
+     1, command_plan},
+    {"bound", ON_PROBLEM, "no plan can be faster: all parts of that bound",
+     "Prints every part of the lower bound: no plan of this batch is faster.\n", SPECS(command_bound_specs),
+     1, 1, command_bound},
+    {"check", "PLAN.txt", "every rule a plan must keep; --problem: times, memory",
+     "Checks a plan's text: every sample once, inputs before jobs, buffers apart, sends meet receives,\n"
+     "no deadlock. Exit status 1 and the broken rule where it is not valid, 3 where it does not fit.\n",
+     SPECS(check_specs), 1, 1, command_check},
+    {"diff", "A.txt B.txt", "what differs between two plans",
+     "Prints what differs between two plans (plan --text FILE): micro-batches, replicas, orders, makespan,\n"
+     "memory; the value of A first. Exit status 1 where something does.\n",
+     NULL, 0, 2, 2, command_diff},
+    {"replay", "PLAN... | --trace FILE", "plans when times are off; a measured step again",
+     "Keeps a plan's orders and draws every job's and transfer's duration anew. Several plans meet the\n"
+     "same noise. PLAN is what plan --text or --debug dump-plan=FILE of the trainer wrote.\n"
+     "--trace: the measured step from its jobs, messages and waits, where its time went, and what\n"
+     "it would have taken with faster links, no jitter, no late messages, a faster rank; + joins\n"
+     "changes.\n",
+     SPECS(command_replay_specs), 0, 1000, command_replay},
+    {"report", "RUN...", "training runs as one page of charts",
+     "Draws what the trainer logged in its -o directory (or metrics.jsonl in there): loss, loss\n"
+     "per task, throughput, padding, idle time, predicted against measured step time, MFU, memory\n"
+     "and planning, over the steps. Several runs stand side by side. The page needs no network.\n",
+     SPECS(command_report_specs), 1, REPORT_MAX_RUNS, command_report},
+};
+enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };
+
+static void print_help(const Command* command) {
+    if (command != NULL) {
+        printf("usage: ./dynapipe %s %s [options]\n%s", command->name, command->arguments, command->about);
+        if (command->num_specs > 0) { printf("options [default]:\n"); }
+        options_print(command->specs, command->num_specs, stdout);
+        return;
+    }
+    printf("usage: ./dynapipe COMMAND FILE... [options]\n\n");
+    for (int i = 0; i < NUM_COMMANDS; i++) {
+        printf("  %-7s %-34s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
+    }
+    printf("\n./dynapipe COMMAND --help lists its options. Exit status: 0 done; 1 it failed, or the answer\n"
+           "is no (plans differ, a plan breaks a rule); 2 wrong use; 3 nothing fits in memory.\n");
+}
+
+static Status run_command(Call* call, const Command* command, void* options, int argc, char** argv) {
+    static char out_option[] = "--out";
+    for (int i = 1; i < argc && command->run == command_report; i++) {
+        if (strcmp(argv[i], "-o") == 0) { argv[i] = out_option; }
+    }
+    TRY(options_defaults(command->specs, command->num_specs, options));
+    TRY(options_take(command->specs, command->num_specs, options, &argc, argv, NULL));
+    if (options_want_help(argc, argv)) {
+        print_help(command);
+        return STATUS_OK;
+    }
+    for (int i = 1; i < argc; i++) {
+        if (argv[i][0] == '-' && argv[i][1] != '\0') {
+            return FAIL(STATUS_BAD_OPTION, "%s: unknown option ---> --help lists all", argv[i]);
+        }
+    }
+    call->options = options;
+    call->num_files = argc - 1;
+    call->files = argv + 1;
+    if (call->num_files < command->min_files || call->num_files > command->max_files) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "%s: %d files ---> usage: ./dynapipe %s %s [options]; --help lists them", command->name,
+                    call->num_files, command->name, command->arguments);
+    }
+    return command->run(call);
+}
+
+static Status find_command(const Command** out, int argc, char** argv) {
+    *out = NULL;
+    for (int i = 0; i < NUM_COMMANDS && argc > 1; i++) {
+        if (strcmp(argv[1], commands[i].name) == 0) { *out = &commands[i]; }
+    }
+    if (*out != NULL) { return STATUS_OK; }
+    return argc < 2
+               ? FAIL(STATUS_BAD_OPTION, "no command ---> ./dynapipe --help lists them")
+               : FAIL(STATUS_BAD_OPTION, "%s: no such command ---> ./dynapipe --help lists them", argv[1]);
+}
+
+int tool_main(int argc, char** argv) {
+    union {
+        CheckOptions check;
+        BoundOptions bound;
+        PlanOptions plan;
+        ReplayOptions replay;
+        ReportOptions report;
+    } options;
+    Arena arena = {0};
+    Call call = {.arena = &arena, .exit_status = TOOL_OK};
+    const Command* command;
+    memset(&options, 0, sizeof options);
+    if (argc > 1 && (strcmp(argv[1], "help") == 0 || options_want_help(2, argv))) {
+        print_help(NULL);
+        return TOOL_OK;
+    }
+    if (version_is_wanted(argc, argv)) {
+        version_print("dynapipe", stdout);
+        return TOOL_OK;
+    }
+    Status status = find_command(&command, argc, argv);
+    if (status == STATUS_OK) { status = run_command(&call, command, &options, argc - 1, argv + 1); }
     arena_free(&arena);
-    return status == STATUS_OK ? TOOL_OK : tool_fail(status);
+    if (status == STATUS_OK) { return call.exit_status; }
+    fprintf(stderr, "error: %s\n", status_message());
+    return status == STATUS_INFEASIBLE   ? TOOL_INFEASIBLE
+           : status == STATUS_BAD_OPTION ? TOOL_WRONG_USE
+                                         : TOOL_FAILED;
 }

@@ -2,6 +2,7 @@
 #include "../dynapipe_plugin/plan/simulate.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,20 +20,16 @@
 static Status plan_memory_check(const PlanMemory* memory, const Plan* plan, const PlanRequest* request);
 
 Status plan_file_load(Plan* out, const char* path, Arena* arena) {
-    char* text = NULL;
+    char *text, why[700];
     size_t num_bytes = 0;
     TRY(file_read_text(&text, &num_bytes, path));
-    Status status;
-    if (num_bytes > 0 && text[0] == '{') {
-        status = FAIL(STATUS_BAD_FORMAT, "%s: a plan as JSON ---> give its text form, from plan --text FILE",
-                      path);
-    } else if (memchr(text, '\0', num_bytes) != NULL) {
-        status = FAIL(STATUS_BAD_FORMAT, "%s: no text ---> give a plan from plan --text FILE", path);
-    } else {
-        status = plan_parse(out, text, path, arena);
-    }
+    Status status = num_bytes > 0 && text[0] == '{' ? FAIL(STATUS_BAD_FORMAT, "%s: a plan as JSON", path)
+                    : memchr(text, '\0', num_bytes) ? FAIL(STATUS_BAD_FORMAT, "%s: no text", path)
+                                                    : plan_parse(out, text, path, arena);
     free(text);
-    return status;
+    if (status == STATUS_OK || strstr(status_message(), "--->") != NULL) { return status; }
+    snprintf(why, sizeof why, "%s", status_message());
+    return FAIL(status, "%s ---> give a plan's text form, from plan --text FILE", why);
 }
 
 // --- checking a plan --------------------------------------------------------------------------------------
@@ -595,40 +592,6 @@ static double percent(int64_t part, int64_t whole) {
     return whole > 0 ? 100.0 * (double)part / (double)whole : 0;
 }
 
-// --- choices ----------------------------------------------------------------------------------------------
-
-static int64_t tokens_of(const Plan* plan, int32_t m) {
-    return plan->mbs[m].shape.enc_tokens + plan->mbs[m].shape.dec_tokens;
-}
-
-// How many micro-batches replica r has, and the first of them.
-static int32_t count_of(const Plan* plan, int32_t r, int32_t* first) {
-    int32_t num = 0;
-    for (int32_t m = plan->M - 1; m >= 0; m--) {
-        if (plan->mbs[m].replica != r) { continue; }
-        *first = m;
-        num++;
-    }
-    return num;
-}
-
-static void explain_microbatches(const Plan* plan, FILE* out) {
-    int64_t least = INT64_MAX, most = 0, sum = 0, num_padded = 0;
-    int32_t first = 0, num = count_of(plan, 0, &first), last = num > 0 ? first + num - 1 : 0;
-    for (int32_t m = 0; m < plan->M; m++) {
-        int64_t tokens = tokens_of(plan, m);
-        least = tokens < least ? tokens : least;
-        most = tokens > most ? tokens : most;
-        sum += tokens;
-        num_padded += plan->mbs[m].layout != LAYOUT_RAGGED;
-    }
-    fprintf(out,
-            "- Micro-batches: %d of %d samples, %" PRId64 " to %" PRId64 " tokens (mean %" PRId64
-            "); replica 0 begins with %" PRId64 " and ends with %" PRId64 ". %s.\n",
-            plan->M, plan->N, least, most, sum / plan->M, tokens_of(plan, first), tokens_of(plan, last),
-            num_padded == 0 ? "Nothing is padded" : "Samples are padded to the longest of their micro-batch");
-}
-
 // "8", or "5+3" of two stacks: of a stage's chunks one after the other.
 static void print_stage_layers(const PlanExplain* about, int32_t s, FILE* out) {
     const Placement* placement = &about->plan->placement;
@@ -676,49 +639,6 @@ static void explain_placement(const Plan* plan, FILE* out) {
         fprintf(out, " %.0f", 100.0 * units / HEAD_UNITS);
     }
     fprintf(out, " %% of it on each stage.\n");
-}
-
-static void explain_schedule(const Plan* plan, FILE* out) {
-    int64_t num_w = 0, num_b = 0;  // of chunks; a share's W is always one
-    for (int32_t r = 0; r < plan->P * plan->R; r++) {
-        for (int32_t i = 0; i < plan->ranks[r].num_instrs; i++) {
-            bool of_share = plan->ranks[r].instrs[i].chunk >= plan->placement.num_chunks;
-            num_w += plan->ranks[r].instrs[i].kind == INSTR_WGT && !of_share;
-            num_b += plan->ranks[r].instrs[i].kind == INSTR_BWD;
-        }
-    }
-    fprintf(out, "- Schedule: %s; %s.\n", plan->schedule,
-            num_w == 0       ? "weight gradients are part of the backward"
-            : num_w == num_b ? "weight gradients are jobs of their own, which fill waits"
-                             : "some weight gradients are jobs of their own, which fill waits");
-}
-
-static void explain_memory(const PlanExplain* about, FILE* out) {
-    const Plan* plan = about->plan;
-    int32_t K = plan->placement.num_chunks;
-    int64_t num_recomputed = 0, num_all = (int64_t)plan->M * K;
-    for (int32_t m = 0; m < plan->M; m++) {
-        for (int32_t k = 0; k < K; k++) { num_recomputed += plan->mbs[m].recompute[k] != RECOMPUTE_NONE; }
-    }
-    int32_t fullest = 0;
-    for (int32_t r = 1; r < plan->P * plan->R; r++) {
-        int64_t most = about->memory[fullest].state_bytes + about->memory[fullest].peak_bytes;
-        if (about->memory[r].state_bytes + about->memory[r].peak_bytes > most) { fullest = r; }
-    }
-    const PlanMemory* memory = &about->memory[fullest];
-    fprintf(out, "- Memory: stage %d of replica %d is the fullest, %s", fullest % plan->P, fullest / plan->P,
-            BYTES_TEXT(memory->state_bytes + memory->peak_bytes));
-    int64_t limit_bytes = problem_limit_bytes(about->request, fullest);
-    if (limit_bytes > 0) {
-        fprintf(out, " of %s (%.0f %%)", BYTES_TEXT(limit_bytes),
-                percent(memory->state_bytes + memory->peak_bytes, limit_bytes));
-    }
-    if (num_recomputed == 0) {
-        fprintf(out, "; nothing is recomputed.\n");
-    } else {
-        fprintf(out, "; %.0f %% of the forwards (micro-batch x chunk) are recomputed to fit.\n",
-                percent(num_recomputed, num_all));
-    }
 }
 
 // --- lost time --------------------------------------------------------------------------------------------
@@ -812,11 +732,8 @@ void plan_explain_print(const PlanExplain* about, FILE* out) {
     size_t num_bytes;
     FILE* words = open_memstream(&text, &num_bytes);
     if (words == NULL) { return; }
-    explain_microbatches(about->plan, words);
     explain_stages(about, words);
     explain_placement(about->plan, words);
-    explain_schedule(about->plan, words);
-    explain_memory(about, words);
     explain_pace(about->plan, words);
     explain_loss(about->waterfall, words);
     if (fclose(words) == 0) { print_wrapped(text, out); }
@@ -838,107 +755,94 @@ Status plan_json_check(const Plan* plan) {
     return STATUS_OK;
 }
 
-static void chunk_layers(int32_t num[2], const PlanJson* about, int32_t k) {
-    LayerRange layers = about->plan->placement.chunks[k];
-    num[0] = num[1] = 0;
-    for (int32_t l = layers.layer_begin; l < layers.layer_end; l++) { num[l >= about->num_enc_layers]++; }
+static json_t* chunk_layers(const PlanJson* about, int32_t k, int32_t stage) {
+    const LayerRange* layers = &about->plan->placement.chunks[k];
+    int32_t num[2] = {0, 0};
+    for (int32_t l = layers->layer_begin; l < layers->layer_end; l++) { num[l >= about->num_enc_layers]++; }
+    return stage < 0 ? json_pack("[i,i]", num[0], num[1]) : json_pack("[i,i,i]", stage, num[0], num[1]);
 }
 
-static void print_stages(const PlanJson* about, FILE* out) {
-    fprintf(out, "\"stage_layers\": [");
-    for (int32_t s = 0; s < about->plan->P; s++) {
-        int32_t num[2];
-        chunk_layers(num, about, s);
-        fprintf(out, "%s[%d, %d]", s > 0 ? ", " : "", num[0], num[1]);
-    }
-    fprintf(out, "]");
-}
-
-// A head split by vocabulary is divided into HEAD_UNITS, in proportion to the shares.
-static void print_placement(const PlanJson* about, FILE* out) {
+// stage_layers of the plain pipeline; else the placement. A head split by vocabulary is divided into
+// HEAD_UNITS, in proportion to the shares.
+static void add_placement(json_t* root, const PlanJson* about) {
     const Placement* placement = &about->plan->placement;
-    fprintf(out, "\"placement\": {\"chunks\": [");
+    bool is_linear = placement_is_linear(placement, about->plan->P);
+    json_t *chunks = json_array(), *share = json_array();
     for (int32_t k = 0; k < placement->num_chunks; k++) {
-        int32_t num[2];
-        chunk_layers(num, about, k);
-        fprintf(out, "%s[%d, %d, %d]", k > 0 ? ", " : "", placement->stage_of[k], num[0], num[1]);
+        json_array_append_new(chunks, chunk_layers(about, k, is_linear ? -1 : placement->stage_of[k]));
     }
-    fprintf(out, "]");
     for (int32_t s = 0; s < about->plan->P && placement->head != HEAD_WHOLE; s++) {
-        int32_t units = placement->head_begin[s + 1] - placement->head_begin[s];
-        if (s == 0) {
-            fprintf(out, ", \"head\": {\"by\": \"%s\", \"share\": [", head_names[placement->head]);
-        }
-        fprintf(out, "%s%.10g", s > 0 ? ", " : "", (double)units / HEAD_UNITS);
-        if (s == about->plan->P - 1) { fprintf(out, "]}"); }
+        double units = placement->head_begin[s + 1] - placement->head_begin[s];
+        json_array_append_new(share, json_real(units / HEAD_UNITS));
     }
-    fprintf(out, "}");
-}
-
-static void print_microbatch(const Plan* plan, const PlanMicrobatch* mb, FILE* out) {
-    int32_t begin = plan->sequences[mb->sequence_begin].segment_begin;
-    int32_t end = plan->sequences[mb->sequence_end - 1].segment_end;
-    fprintf(out, "{\"samples\": [");
-    for (int32_t k = begin; k < end; k++) {
-        fprintf(out, "%s%d", k > begin ? ", " : "", plan->segments[k].sample_idx);
-    }
-    fprintf(out, "], \"padded\": %s, \"recompute\": [", mb->layout == LAYOUT_PADDED ? "true" : "false");
-    for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
-        fprintf(out, "%s\"%s\"", k > 0 ? ", " : "", plan_recompute_words[mb->recompute[k]]);
-    }
-    fprintf(out, "]}");
-}
-
-// A job of the plain pipeline, of one of several chunks, or of a share of the head.
-static void plan_json_print_job(const Plan* plan, const PlanInstr* instr, int32_t first_mb, FILE* out) {
-    JobKind kind = plan_instr_job((InstrKind)instr->kind);
-    int32_t m = instr->mb - first_mb;
-    if (placement_is_linear(&plan->placement, plan->P)) {
-        fprintf(out, "[\"%c\", %d]", "FBWR"[kind], m);
-    } else if (instr->chunk < plan->placement.num_chunks) {
-        fprintf(out, "[\"%c\", %d, %d]", "FBWR"[kind], m, instr -> chunk);
+    if (is_linear) {
+        json_object_set(root, "stage_layers", chunks);
+    } else if (placement->head == HEAD_WHOLE) {
+        json_object_set_new(root, "placement", json_pack("{s:O}", "chunks", chunks));
     } else {
-        fprintf(out, "[\"%c\", %d]", kind == JOB_F ? 'H' : 'V', m);
+        json_object_set_new(root, "placement",
+                            json_pack("{s:O,s:{s:s,s:O}}", "chunks", chunks, "head", "by",
+                                      head_names[placement->head], "share", share));
     }
+    json_decref(chunks);
+    json_decref(share);
 }
 
-static void print_orders(const Plan* plan, int32_t r, int32_t first_mb, FILE* out) {
-    for (int32_t s = 0; s < plan->P; s++) {
-        const PlanRank* rank = &plan->ranks[r * plan->P + s];
-        const char* comma = "";
-        fprintf(out, "%s\n    [", s > 0 ? "," : "");
-        for (int32_t i = 0; i < rank->num_instrs; i++) {
-            const PlanInstr* instr = &rank->instrs[i];
-            if (!plan_instr_is_job((InstrKind)instr->kind)) { continue; }
-            fprintf(out, "%s", comma);
-            plan_json_print_job(plan, instr, first_mb, out);
-            comma = ", ";
-        }
-        fprintf(out, "]");
+static json_t* microbatch_json(const Plan* plan, int32_t m) {
+    const PlanMicrobatch* mb = &plan->mbs[m];
+    json_t *samples = json_array(), *recompute = json_array();
+    for (int32_t k = first_segment(plan, m); k < end_segment(plan, m); k++) {
+        json_array_append_new(samples, json_integer(plan->segments[k].sample_idx));
     }
+    for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
+        json_array_append_new(recompute, json_string(cost_mode_names[mb->recompute[k]]));
+    }
+    return json_pack("{s:o,s:b,s:o}", "samples", samples, "padded", mb->layout == LAYOUT_PADDED, "recompute",
+                     recompute);
+}
+
+// Jobs of the plain pipeline, of one of several chunks, or of a share of the head.
+static json_t* order_json(const Plan* plan, int32_t rank, int32_t first_mb) {
+    static const char* const kinds[] = {"F", "B", "W", "R"};
+    bool is_linear = placement_is_linear(&plan->placement, plan->P);
+    json_t* order = json_array();
+    for (int32_t i = 0; i < plan->ranks[rank].num_instrs; i++) {
+        const PlanInstr* instr = &plan->ranks[rank].instrs[i];
+        if (!plan_instr_is_job((InstrKind)instr->kind)) { continue; }
+        JobKind kind = plan_instr_job((InstrKind)instr->kind);
+        int32_t m = instr->mb - first_mb;
+        bool is_share = instr->chunk >= plan->placement.num_chunks;
+        const char* name = !is_share ? kinds[kind] : kind == JOB_F ? "H" : "V";
+        json_array_append_new(order, is_linear || is_share ? json_pack("[s,i]", name, m)
+                                                           : json_pack("[s,i,i]", name, m, instr->chunk));
+    }
+    return order;
 }
 
 void plan_json_print(FILE* out, const void* plan_json) {
     const PlanJson* about = plan_json;
     const Plan* plan = about->plan;
+    json_t *root = json_object(), *replicas = json_array();
     int32_t m = 0;
-    fprintf(out, "{");
-    (placement_is_linear(&plan->placement, plan->P) ? print_stages : print_placement)(about, out);
-    fprintf(out, ",\n \"replicas\": [");
+    add_placement(root, about);
     for (int32_t r = 0; r < plan->R; r++) {
         int32_t first_mb = m;
-        fprintf(out, "%s\n  {\"microbatches\": [", r > 0 ? "," : "");
+        json_t *mbs = json_array(), *stages = json_array();
         for (; m < plan->M && plan->mbs[m].replica == r; m++) {
-            fprintf(out, "%s\n    ", m > first_mb ? "," : "");
-            print_microbatch(plan, &plan->mbs[m], out);
+            json_array_append_new(mbs, microbatch_json(plan, m));
         }
-        fprintf(out, "],\n   \"stages\": [");
-        print_orders(plan, r, first_mb, out);
-        fprintf(out, "]}");
+        for (int32_t s = 0; s < plan->P; s++) {
+            json_array_append_new(stages, order_json(plan, r * plan->P + s, first_mb));
+        }
+        json_array_append_new(replicas, json_pack("{s:o,s:o}", "microbatches", mbs, "stages", stages));
     }
-    fprintf(out,
-            "],\n \"predicted_makespan_ms\": %.6f, \"lower_bound_ms\": %.6f, \"planning_cpu_ms\": %.3f,\n"
-            " \"policy\": \"%s\", \"schedule\": \"%s\"}\n",
-            (double)plan->makespan_ns / NS_PER_MS, (double)plan->bound_ns / NS_PER_MS,
-            (double)about->planning_cpu_ns / NS_PER_MS, plan->policy, plan->schedule);
+    json_object_set_new(root, "replicas", replicas);
+    json_object_set_new(root, "predicted_makespan_ms", json_real((double)plan->makespan_ns / NS_PER_MS));
+    json_object_set_new(root, "lower_bound_ms", json_real((double)plan->bound_ns / NS_PER_MS));
+    json_object_set_new(root, "planning_cpu_ms", json_real((double)about->planning_cpu_ns / NS_PER_MS));
+    json_object_set_new(root, "policy", json_string(plan->policy));
+    json_object_set_new(root, "schedule", json_string(plan->schedule));
+    json_dumpf(root, out, JSON_REAL_PRECISION(15));
+    fputc('\n', out);
+    json_decref(root);
 }

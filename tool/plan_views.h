@@ -54,11 +54,11 @@ void plan_memory_print(const PlanMemory* memory, const Plan* plan, const PlanReq
 
 // --- explanation of a plan --------------------------------------------------------------------------------
 
+// What the tables do not show: where layers and head are, which rank sets the pace, what would win time.
 typedef struct {
     const Plan* plan;
     const PlanRequest* request;
     const CostModel* costs;
-    const PlanMemory* memory;    // [P * R]
     const Waterfall* waterfall;  // of this plan
 } PlanExplain;
 

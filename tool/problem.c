@@ -149,12 +149,6 @@ typedef struct {
     int32_t most, most_target;  // tokens of a sequence, of the decoder's side
 } Cut;
 
-static Cut cut_make(const Problem* problem, const Reader* r, const ProblemOptions* options) {
-    int32_t most = options->max_tokens ? options->max_tokens : PROBLEM_MAX_TOKENS;
-    return (Cut){problem->encoder_decoder, r->target_column >= 0, most,
-                 options->max_target_tokens ? options->max_target_tokens : most};
-}
-
 static PlanSample sample_make(const Lengths* lengths, const Cut* cut) {
     int32_t input = lengths->num_input, target = lengths->num_target;
     if (cut->encoder_decoder) {
@@ -181,9 +175,11 @@ static void shuffle(Lengths* lengths, int32_t num, uint64_t seed) {
 }
 
 // Samples [begin, end) of the file: the K-th batch. A batch ends before the first sample that does not fit.
-static Status cut_batch(Problem* out, const Reader* r, const Lengths* lengths, int32_t num,
+static Status cut_batch(Problem* out, const char* name, const Lengths* lengths, int32_t num, bool has_targets,
                         const ProblemOptions* options, Arena* arena) {
-    const Cut cut = cut_make(out, r, options);
+    int32_t most = options->max_tokens ? options->max_tokens : PROBLEM_MAX_TOKENS;
+    const Cut cut = {out->encoder_decoder, has_targets, most,
+                     options->max_target_tokens ? options->max_target_tokens : most};
     int32_t batch_tokens = options->batch_tokens ? options->batch_tokens : DEFAULT_BATCH_TOKENS;
     int32_t wanted = options->batch ? options->batch : 1, batch = 1, begin = 0, end = 0;
     int64_t tokens = 0;
@@ -200,19 +196,19 @@ static Status cut_batch(Problem* out, const Reader* r, const Lengths* lengths, i
     if (end - begin > PROBLEM_MAX_SAMPLES) {
         return FAIL(STATUS_BAD_OPTION,
                     "--batch-tokens %d: %d samples of %s in a batch ---> at most %d: give less", batch_tokens,
-                    end - begin, r->name, PROBLEM_MAX_SAMPLES);
+                    end - begin, name, PROBLEM_MAX_SAMPLES);
     }
     if (batch < wanted || num == 0) {
         return FAIL(STATUS_BAD_OPTION, "--batch %d: %s has %d batches of %d tokens ---> give 1 to %d", wanted,
-                    r->name, num > 0 ? batch : 0, batch_tokens, batch);
+                    name, num > 0 ? batch : 0, batch_tokens, batch);
     }
     if (options->batch_tokens && batch == 1 && tokens < batch_tokens && end == num) {
         fprintf(stderr, "warning: --batch-tokens %d: %s has %lld in all, so the batch is smaller\n",
-                batch_tokens, PRINTABLE(r->name), (long long)tokens);
+                batch_tokens, PRINTABLE(name), (long long)tokens);
     }
     out->num_samples = end - begin;
     out->samples = ARENA_NEW(arena, PlanSample, out->num_samples);
-    if (out->samples == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for a batch", r->name); }
+    if (out->samples == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for a batch", name); }
     int32_t longest = 1, longest_target = 0;
     for (int32_t i = 0; i < out->num_samples; i++) {
         out->samples[i] = sample_make(&lengths[begin + i], &cut);
@@ -227,15 +223,11 @@ static Status cut_batch(Problem* out, const Reader* r, const Lengths* lengths, i
     return STATUS_OK;
 }
 
-Status problem_csv_parse(Problem* out, const char* text, size_t num_bytes, const char* name,
+// A batch of these samples, which `name` has.
+static Status of_lengths(Problem* out, const char* name, Lengths* lengths, int32_t num, bool has_targets,
                          const ProblemOptions* options, const CostModel* costs, Arena* arena) {
-    Reader r = {.name = name, .at = text, .end = text + num_bytes};
-    Lengths* lengths;
-    int32_t num_lines;
     memset(out, 0, sizeof *out);
-    TRY(read_header(&r));
-    TRY(read_lengths(&r, &lengths, &num_lines, arena));
-    if (options->shuffle != 0) { shuffle(lengths, num_lines, (uint64_t)options->shuffle); }
+    if (options->shuffle != 0) { shuffle(lengths, num, (uint64_t)options->shuffle); }
     out->costs = *costs;
     out->encoder_decoder = costs->num_dec_layers > 0;
     if (options->max_target_tokens && !out->encoder_decoder) {
@@ -248,8 +240,18 @@ Status problem_csv_parse(Problem* out, const char* text, size_t num_bytes, const
                                  .recompute = RECOMPUTE_CHOICE_AUTO,
                                  .memory_rule = MEMORY_BUFFERS};
     out->layers_per_stage = (costs->num_enc_layers + costs->num_dec_layers) / out->request.P;
-    TRY(cut_batch(out, &r, lengths, num_lines, options, arena));
+    TRY(cut_batch(out, name, lengths, num, has_targets, options, arena));
     return problem_split_stages(out, "equal");
+}
+
+Status problem_csv_parse(Problem* out, const char* text, size_t num_bytes, const char* name,
+                         const ProblemOptions* options, const CostModel* costs, Arena* arena) {
+    Reader r = {.name = name, .at = text, .end = text + num_bytes};
+    Lengths* lengths;
+    int32_t num;
+    TRY(read_header(&r));
+    TRY(read_lengths(&r, &lengths, &num, arena));
+    return of_lengths(out, name, lengths, num, r.target_column >= 0, options, costs, arena);
 }
 
 // --- published format -------------------------------------------------------------------------------------
@@ -682,7 +684,7 @@ Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t 
     analytic_costs(out, &config, options->replicas ? options->replicas : 1);
     if (options->costs == NULL) { return cost_model_check(out); }
     CostModel model = *out;
-    TRY(cost_model_load(out, options->costs, NULL));
+    TRY(cost_file_load(out, NULL, options->costs, NULL));
     if (counts_bytes(out)) { return STATUS_OK; }
     if (options->model == NULL) {
         return FAIL(
@@ -721,46 +723,54 @@ static Status problem_samples_vocab(int32_t* out, const char* pattern) {
     return STATUS_OK;
 }
 
-static void print_sample(const SampleFile* file, int64_t i, bool encoder_decoder, FILE* out) {
+static Lengths sample_lengths(const SampleFile* file, int64_t i, bool encoder_decoder) {
     const SampleIndex* sample = &file->index[i];
     if (encoder_decoder) {
-        fprintf(out, "%u,%u\n", sample->n_input > 0 ? sample->n_input : 1, sample->n_target);
-        return;
+        return (Lengths){sample->n_input > 0 ? (int32_t)sample->n_input : 1, (int32_t)sample->n_target};
     }
     const SampleGap* gaps;
     int32_t num_gaps = sample_file_gaps(file, i, &gaps);
     int64_t num_run = (int64_t)sample->n_input + sample->n_target - 1;
     int64_t num_learnt = (int64_t)sample->n_target - (sample->n_input == 0);
     for (int32_t g = 0; g < num_gaps; g++) { num_learnt -= gaps[g].end - gaps[g].begin; }
-    fprintf(out, "%lld,%lld\n", (long long)(num_run - num_learnt), (long long)num_learnt);
+    return (Lengths){(int32_t)(num_run - num_learnt), (int32_t)num_learnt};
 }
 
-static Status print_all(const SampleShards* shards, bool encoder_decoder, char** text, size_t* num_bytes) {
-    FILE* out = open_memstream(text, num_bytes);
-    if (out == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for the lengths of the samples"); }
-    fputs("n_input,n_target\n", out);
-    for (int32_t f = 0; f < shards->num_files; f++) {
-        for (int64_t i = 0; i < shards->files[f].num_samples; i++) {
-            print_sample(&shards->files[f], i, encoder_decoder, out);
-        }
-    }
-    return fclose(out) == 0 ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "no memory for the lengths of the samples");
-}
-
-// *text is malloc'ed. Uses max_tokens of the options: longer texts are cut into pieces.
-static Status problem_samples_lengths(char** text, size_t* num_bytes, const char* pattern,
-                                      const ProblemOptions* options, bool encoder_decoder) {
+// Uses max_tokens of the options: longer texts are cut into pieces.
+static Status problem_samples_lengths(Lengths** out, int32_t* out_num, const char* pattern,
+                                      const ProblemOptions* options, bool encoder_decoder, Arena* arena) {
     SampleShards shards;
     TRY(sample_shards_open(&shards, pattern, encoder_decoder ? 0 : options->max_tokens, false));
     bool is_plain_text = false;
-    for (int32_t f = 0; f < shards.num_files; f++) { is_plain_text |= llmc_tokens_is(&shards.files[f]); }
+    int64_t num = 0;
+    for (int32_t f = 0; f < shards.num_files; f++) {
+        is_plain_text |= llmc_tokens_is(&shards.files[f]);
+        num += shards.files[f].num_samples;
+    }
+    Lengths* lengths = ARENA_NEW(arena, Lengths, num);
     Status status =
         encoder_decoder && is_plain_text
             ? FAIL(STATUS_BAD_OPTION,
                    "%s: plain text has no targets for an encoder-decoder model ---> --model d12, or "
                    "another decoder-only one",
                    pattern)
-            : print_all(&shards, encoder_decoder, text, num_bytes);
+        : lengths == NULL || num > MAX_LINES
+            ? FAIL(STATUS_NO_MEMORY, "%s: no memory for the lengths of %lld samples", pattern, (long long)num)
+            : STATUS_OK;
+    *out_num = 0;
+    for (int32_t f = 0; f < shards.num_files && status == STATUS_OK; f++) {
+        for (int64_t i = 0; i < shards.files[f].num_samples; i++) {
+            Lengths one = sample_lengths(&shards.files[f], i, encoder_decoder);
+            if (one.num_input < 0 || one.num_target < 0 || one.num_input > PROBLEM_MAX_TOKENS ||
+                one.num_target > PROBLEM_MAX_TOKENS) {
+                status = FAIL(STATUS_BAD_FORMAT, "%s: sample %lld has more than %d tokens ---> --max-tokens",
+                              pattern, (long long)i, PROBLEM_MAX_TOKENS);
+                break;
+            }
+            if (one.num_input + one.num_target > 0) { lengths[(*out_num)++] = one; }
+        }
+    }
+    *out = lengths;
     sample_shards_close(&shards);
     return status;
 }
@@ -768,120 +778,67 @@ static Status problem_samples_lengths(char** text, size_t* num_bytes, const char
 // --- unequal ranks and links ------------------------------------------------------------------------------
 // --rank-speed, --rank-memory, --link-rate. With speed 0.7, jobs take 1 / 0.7 times the cost model's time.
 
-// The format of a list: `num` numbers of at least `least`, in `unit`.
-typedef struct {
-    const char* option;
-    const char* text;
-    int32_t num;
-    const char *numbers_of, *example;
-    double least, most;
-    bool suffixes;  // K, M, G, T: powers of 1024
-} List;
-
-static double suffix_factor(const char** at) {
+// `num` numbers from `least` to `most` with commas between; suffixes K, M, G, T are powers of 1024.
+static Status parse_list(double* out, int32_t num, double least, double most, const char* option,
+                         const char* text, const char* numbers_of) {
     static const char suffixes[] = "KMGT";
-    double factor = 1;
-    for (int i = 0; i < 4; i++) {
-        if (toupper((unsigned char)**at) != suffixes[i]) { continue; }
-        for (int k = 0; k <= i; k++) { factor *= 1024; }
-        ++*at;
-        return factor;
-    }
-    return 1;
-}
-
-static Status parse_list(double* out, const List* list) {
-    const char* at = list->text;
-    for (int32_t i = 0; i < list->num; i++) {
-        char* end = NULL;
-        bool begins = isdigit((unsigned char)*at) || *at == '.';  // no sign, no "nan"
-        out[i] = begins ? strtod(at, &end) : NAN;
-        if (begins && list->suffixes) {
-            const char* after = end;
-            out[i] *= suffix_factor(&after);
-            at = after;
-        } else if (begins) {
-            at = end;
-        }
-        bool is_last = i == list->num - 1;
-        if (!(out[i] >= list->least && out[i] <= list->most) || *at != (is_last ? '\0' : ',')) {
+    const char* at = text;
+    for (int32_t i = 0; i < num; i++) {
+        char* end = (char*)(uintptr_t)at;
+        out[i] = isdigit((unsigned char)*at) || *at == '.' ? strtod(at, &end) : NAN;  // no sign, no "nan"
+        const char* suffix = *end != '\0' ? strchr(suffixes, toupper((unsigned char)*end)) : NULL;
+        for (const char* s = suffixes; suffix != NULL && s <= suffix; s++) { out[i] *= 1024; }
+        at = end + (suffix != NULL);
+        bool is_last = i == num - 1;
+        if (!(out[i] >= least && out[i] <= most) || *at != (is_last ? '\0' : ',')) {
             return FAIL(STATUS_BAD_OPTION,
-                        "%s %.60s ---> give %d numbers from %g to %g, one for each %s, with commas between, "
-                        "such as %s",
-                        list->option, PRINTABLE(list->text), list->num, list->least, list->most,
-                        list->numbers_of, list->example);
+                        "%s %.60s ---> give %d numbers from %g to %g with commas between, one for each %s",
+                        option, PRINTABLE(text), num, least, most, numbers_of);
         }
         at += !is_last;
     }
     return STATUS_OK;
 }
 
-static Status parse_speeds(MachineRank* ranks, double* numbers, int32_t num, const char* text) {
-    List list = {.option = "--rank-speed",
-                 .text = text,
-                 .num = num,
-                 .numbers_of = "rank (stages of the first replica, of the second, ..)",
-                 .example = "1,1,0.7,1",
-                 .least = 1 / MACHINE_MOST_SLOW,
-                 .most = 1 / MACHINE_LEAST_SLOW};
-    TRY(parse_list(numbers, &list));
-    for (int32_t r = 0; r < num; r++) {
-        for (int kind = 0; kind < JOB_COUNT; kind++) { ranks[r].slow[kind] = 1 / numbers[r]; }
-    }
-    return STATUS_OK;
-}
-
-static Status parse_memory(MachineRank* ranks, double* numbers, int32_t num, const char* text) {
-    List list = {.option = "--rank-memory",
-                 .text = text,
-                 .num = num,
-                 .numbers_of = "rank in bytes (0: --memory-limit)",
-                 .example = "8G,8G,4G,8G",
-                 .most = 1e14,
-                 .suffixes = true};
-    TRY(parse_list(numbers, &list));
-    for (int32_t r = 0; r < num; r++) { ranks[r].memory_limit_bytes = (int64_t)numbers[r]; }
-    return STATUS_OK;
-}
-
-// Links lie between the stages of a replica; a GB a second is a byte a nanosecond.
-static Status parse_links(MachineRank* ranks, double* numbers, const PlanRequest* request,
-                          const CostModel* costs, const char* text) {
-    int32_t P = request->P, R = request->R;
-    List list = {.option = "--link-rate",
-                 .text = text,
-                 .num = (P - 1) * R,
-                 .numbers_of = "link between stages (of the first replica, of the second, ..) in GB/s (10^9 "
-                               "bytes; 0: the cost model's)",
-                 .example = "12,12,3.1",
-                 .most = 1e6};
-    if (P == 1) { return FAIL(STATUS_BAD_OPTION, "--link-rate: one stage has no links ---> leave it out"); }
-    TRY(parse_list(numbers, &list));
-    for (int32_t i = 0; i < list.num; i++) {
-        MachineRank* rank = &ranks[i / (P - 1) * P + i % (P - 1)];
-        rank->link_bytes_per_ns = numbers[i];
-        rank->link_latency_ns = costs->comm_latency_ns;
-    }
-    return STATUS_OK;
-}
-
-// Fills request->machine from --rank-speed, --rank-memory and --link-rate, in `arena`. STATUS_BAD_OPTION
-// names the expected count.
+// Fills request->machine from --rank-speed, --rank-memory and --link-rate, in `arena`.
 static Status problem_machine_make(Problem* out, const ProblemOptions* options, Arena* arena) {
     PlanRequest* request = &out->request;
-    int32_t num = request->P * request->R;
+    int32_t P = request->P, num = P * request->R, num_links = (P - 1) * request->R;
+    Machine* machine;
+    MachineRank* ranks;
+    double* numbers;
     if (options->rank_speed == NULL && options->rank_memory == NULL && options->link_rate == NULL) {
         return STATUS_OK;
     }
-    Machine* machine = ARENA_NEW(arena, Machine, 1);
-    MachineRank* ranks = ARENA_NEW(arena, MachineRank, num);
-    double* numbers = ARENA_NEW(arena, double, num);
-    if (!machine || !ranks || !numbers) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num); }
+    ARENA_TRY_NEW(machine, arena, Machine, 1);
+    ARENA_TRY_NEW(ranks, arena, MachineRank, num);
+    ARENA_TRY_NEW(numbers, arena, double, num);
     for (int32_t r = 0; r < num; r++) { ranks[r] = machine_rank(NULL, r); }
-    if (options->rank_speed != NULL) { TRY(parse_speeds(ranks, numbers, num, options->rank_speed)); }
-    if (options->rank_memory != NULL) { TRY(parse_memory(ranks, numbers, num, options->rank_memory)); }
-    if (options->link_rate != NULL) {
-        TRY(parse_links(ranks, numbers, request, &out->costs, options->link_rate));
+    if (options->rank_speed != NULL) {
+        TRY(parse_list(numbers, num, 1 / MACHINE_MOST_SLOW, 1 / MACHINE_LEAST_SLOW, "--rank-speed",
+                       options->rank_speed, "rank (stages of the first replica, of the second, ..)"));
+        for (int32_t i = 0; i < num * JOB_COUNT; i++) {
+            ranks[i / JOB_COUNT].slow[i % JOB_COUNT] = 1 / numbers[i / JOB_COUNT];
+        }
+    }
+    if (options->rank_memory != NULL) {
+        TRY(parse_list(numbers, num, 0, 1e14, "--rank-memory", options->rank_memory,
+                       "rank in bytes (0: --memory-limit), such as 8G,8G,4G,8G"));
+        for (int32_t r = 0; r < num; r++) { ranks[r].memory_limit_bytes = (int64_t)numbers[r]; }
+    }
+    if (options->link_rate != NULL && P == 1) {
+        return FAIL(STATUS_BAD_OPTION, "--link-rate: one stage has no links ---> leave it out");
+    }
+    if (options->link_rate != NULL) {  // a GB a second is a byte a nanosecond
+        TRY(parse_list(
+            numbers, num_links, 0, 1e6, "--link-rate", options->link_rate,
+            "link between stages (of the first replica, of the second, ..) in GB/s (10^9 bytes; 0: "
+            "the cost model's)"));
+        for (int32_t i = 0; i < num_links; i++) {
+            MachineRank* rank = &ranks[i / (P - 1) * P + i % (P - 1)];
+            rank->link_bytes_per_ns = numbers[i];
+            rank->link_latency_ns = out->costs.comm_latency_ns;
+        }
     }
     *machine = (Machine){.num_ranks = num, .ranks = ranks};
     request->machine = machine;
@@ -969,19 +926,15 @@ static Status refuse_options(const ProblemOptions* options, const char* name) {
 // `text`: the file's contents; NULL: sample files, of which only lengths are read.
 static Status parse_lengths(Problem* out, const char* text, size_t num_bytes, const char* path,
                             const ProblemOptions* options, Arena* arena) {
-    CostModel* costs = ARENA_NEW(arena, CostModel, 1);
-    if (costs == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for costs", path); }
-    int32_t vocab = 0;
+    CostModel* costs;
+    Lengths* lengths;
+    int32_t vocab = 0, num;
+    ARENA_TRY_NEW(costs, arena, CostModel, 1);
     if (text == NULL) { TRY(problem_samples_vocab(&vocab, path)); }
     TRY(problem_csv_costs(costs, options, vocab));
-    char* lengths = NULL;
-    if (text == NULL) {
-        TRY(problem_samples_lengths(&lengths, &num_bytes, path, options, costs->num_dec_layers > 0));
-        text = lengths;
-    }
-    Status status = problem_csv_parse(out, text, num_bytes, path, options, costs, arena);
-    free(lengths);
-    return status;
+    if (text != NULL) { return problem_csv_parse(out, text, num_bytes, path, options, costs, arena); }
+    TRY(problem_samples_lengths(&lengths, &num, path, options, costs->num_dec_layers > 0, arena));
+    return of_lengths(out, path, lengths, num, true, options, costs, arena);
 }
 
 // JSON without a problem is most likely a file of training records.

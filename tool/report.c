@@ -161,26 +161,6 @@ static bool add_record(json_t* run, const json_t* record) {
 
 // --- files -------------------------------------------------------------------------------------------------
 
-// JSON has no NaN or Infinity, but other programs write them. Outside strings they become an empty list,
-// which is not a number.
-static void blank_non_finite(char* line, size_t num_bytes) {
-    static const char* const words[] = {"-Infinity", "Infinity", "NaN", "-nan", "-inf", "nan", "inf"};
-    bool in_string = false;
-    for (size_t i = 0; i < num_bytes; i++) {
-        if (line[i] == '"') { in_string = !in_string; }
-        if (in_string && line[i] == '\\') { i++; }
-        if (in_string || memchr("-INni", line[i], 5) == NULL) { continue; }
-        for (int w = 0; w < 7; w++) {
-            size_t length = strlen(words[w]);
-            if (num_bytes - i < length || strncmp(line + i, words[w], length) != 0) { continue; }
-            memset(line + i, ' ', length);
-            memcpy(line + i, "[]", 2);
-            i += length - 1;
-            break;
-        }
-    }
-}
-
 static Status parse_lines(json_t* run, char* text, size_t num_bytes, const char* path) {
     int line_number = 0;
     for (size_t at = 0; at < num_bytes;) {
@@ -190,7 +170,6 @@ static Status parse_lines(json_t* run, char* text, size_t num_bytes, const char*
         line_number++;
         while (blanks < line_bytes && memchr(" \t\r", line[blanks], 3) != NULL) { blanks++; }
         if (blanks == line_bytes) { continue; }
-        blank_non_finite(line, line_bytes);
         json_error_t error;
         json_t* record = json_loadb(line, line_bytes, 0, &error);
         if (record == NULL && newline == NULL) {
@@ -212,28 +191,6 @@ static Status parse_lines(json_t* run, char* text, size_t num_bytes, const char*
                         path, line_number);
         }
     }
-    return STATUS_OK;
-}
-
-// Reads lines "s:20 tel:3.34" of main.log beside the metrics; other lines are ignored.
-static Status load_validations(json_t* run, const char* metrics_path) {
-    char path[4096], *text;
-    const char* slash = strrchr(metrics_path, '/');
-    int folder = slash != NULL ? (int)(slash - metrics_path) + 1 : 0;
-    if (snprintf(path, sizeof path, "%.*smain.log", folder, metrics_path) >= (int)sizeof path ||
-        access(path, R_OK) != 0) {
-        return STATUS_OK;
-    }
-    TRY(file_read_text(&text, NULL, path));
-    for (char* line = text; line != NULL;) {
-        double step, loss;
-        if (sscanf(line, "s:%lf tel:%lf", &step, &loss) == 2 && isfinite(step)) {
-            add_validation(run, step, loss, NULL);
-        }
-        char* newline = strchr(line, '\n');
-        line = newline != NULL ? newline + 1 : NULL;
-    }
-    free(text);
     return STATUS_OK;
 }
 
@@ -263,9 +220,6 @@ Status report_run_load(json_t** out, const char* path_or_folder) {
         status = FAIL(STATUS_BAD_FORMAT,
                       "%s:%d: no complete record ---> train with -o DIRECTORY, at least one step", path,
                       cut_line > 0 ? cut_line : 1);
-    }
-    if (status == STATUS_OK && json_array_size(get(run, "validations")) == 0) {
-        status = load_validations(run, path);
     }
     if (status != STATUS_OK) {
         json_decref(run);

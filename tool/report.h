@@ -8,9 +8,8 @@ network.
     {"kind":"validation","step":N,"loss":..,"tasks":{..}}, or {"validation":N,"loss":..,"task_loss":{..}},
         both with exact_match and rouge_l by task where there were answers
     {"refit":N,..}                                             measured steps corrected the costs
-Validation losses come from main.log beside metrics.jsonl if no record has them.
 
-A resumed run has some steps twice; the later ones count. Missing, NaN or non-numeric values become null. A
+A resumed run has some steps twice; the later ones count. Missing or non-numeric values become null. A
 truncated last line is ignored and reported.
 */
 #pragma once

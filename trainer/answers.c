@@ -102,8 +102,7 @@ static char* text_of(const TokenText* text, const int32_t* tokens, int num_token
     return fclose(memory) == 0 ? out : NULL;
 }
 
-// Generated or learned text must not control the terminal.
-static void print_lines(const char* text, size_t num_bytes, const char* line_end) {
+void answers_print_lines(const char* text, size_t num_bytes, const char* line_end) {
     enum { ESCAPED = 4 };  // a byte as \xNN
     while (num_bytes > 0) {
         const char* end = (const char*)memchr(text, '\n', num_bytes);
@@ -118,12 +117,6 @@ static void print_lines(const char* text, size_t num_bytes, const char* line_end
     }
 }
 
-void answers_print_text(const TokenText* text, const int32_t* tokens, int num_tokens) {
-    char* said = text_of(text, tokens, num_tokens, -1);
-    if (said != NULL) { print_lines(said, strlen(said), "\n"); }
-    free(said);
-}
-
 // One line of the text's beginning (or its end, where a long prompt has its question).
 static void print_excerpt(const char* title, char* text, bool of_end) {
     enum { EXCERPT_BYTES = 96 };
@@ -136,7 +129,7 @@ static void print_excerpt(const char* title, char* text, bool of_end) {
     }  // whole characters
     while (end < num_bytes && end > begin && ((unsigned char)text[end] & 0xC0) == 0x80) { end--; }
     printf("  %-8s %s", title, begin > 0 ? "..." : "");
-    if (end > begin) { print_lines(text + begin, end - begin, " / "); }
+    if (end > begin) { answers_print_lines(text + begin, end - begin, " / "); }
     printf("%s\n", num_bytes == 0 ? "(nothing)" : end < num_bytes ? "..." : "");
 }
 

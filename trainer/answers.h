@@ -21,15 +21,11 @@ bool scores_exact_match(const char* answer, const char* target);
 // 0 to 1; two texts without words: 1. Only the first 4096 words are compared.
 double scores_rouge_l(const char* answer, const char* target);
 
-// --- answers -----------------------------------------------------------------------------------------------
-/*
-Answers of a model to validation samples.
-*/
-
-// Prints the question's end, the answer's and the right answer's beginning.
+// A text; its line ends are replaced. Control characters are escaped: generated or learned text must not
+// control the terminal.
+void answers_print_lines(const char* text, size_t num_bytes, const char* line_end);
+// The question's end, the answer's and the right answer's beginning.
 void answers_show(const DynapipeAnswer_v1* answer, const TokenText* text, int32_t eot_token);
-// Prints a text with control characters escaped.
-void answers_print_text(const TokenText* text, const int32_t* tokens, int num_tokens);
 // Means by task, 0 to 1; NaN for tasks without an answer.
 void answers_score(double* exact_match, double* rouge_l, int num_tasks, const DynapipeAnswer_v1* answers,
                    int num_answers, const TokenText* text, int32_t eot_token);

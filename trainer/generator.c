@@ -19,47 +19,45 @@
 
 enum { BAD_SHOWN = 10 };
 
-static Status no_memory(void) {
-    return FAIL(STATUS_NO_MEMORY, "no memory for a prompt ---> a file with shorter lines");
-}
-
 // --- parts -------------------------------------------------------------------------------------------------
 
 static char* copy_of(const char* text, size_t num_bytes) {
-    char* copy = malloc(num_bytes + 1);
-    if (copy == NULL) { return NULL; }
+    char* copy = llmc_alloc(num_bytes + 1, "a prompt");
     memcpy(copy, text, num_bytes);
     copy[num_bytes] = '\0';
     return copy;
 }
 
-static Status add_part(Prompt* out, RecordText text, PromptPartKind kind) {
-    PromptPart* grown = realloc(out->parts, sizeof *grown * (size_t)(out->num_parts + 1));
-    if (grown == NULL) { return no_memory(); }
-    out->parts = grown;
-    PromptPart part = {copy_of(text.text, text.num_bytes), text.num_bytes, kind};
-    if (part.text == NULL) { return no_memory(); }
-    out->parts[out->num_parts++] = part;
-    return STATUS_OK;
+// `array` with room for one more item.
+static void* grown(void* array, size_t num_bytes) {
+    void* out = realloc(array, num_bytes);
+    if (out != NULL) { return out; }
+    fprintf(stderr,
+            "error: no memory for prompts and answers ---> shorter lines, or a smaller --max-tokens\n");
+    exit(EXIT_FAILURE);
+}
+
+static void add_part(Prompt* out, RecordText text, PromptPartKind kind) {
+    out->parts = grown(out->parts, sizeof *out->parts * (size_t)(out->num_parts + 1));
+    out->parts[out->num_parts++] = (PromptPart){copy_of(text.text, text.num_bytes), text.num_bytes, kind};
 }
 
 // Earlier turns as text of one input.
-static Status join(const Prompts* p, Prompt* out) {
-    char* text = NULL;
-    size_t num_bytes;
-    FILE* memory = open_memstream(&text, &num_bytes);
-    if (memory == NULL) { return no_memory(); }
+static void join(const Prompts* p, Prompt* out) {
+    size_t num_bytes = 0, ends_bytes = strlen(p->form.form.joint) + strlen(p->form.form.turn_end);
+    for (int i = 0; i < out->num_parts; i++) { num_bytes += out->parts[i].num_bytes + ends_bytes; }
+    char *text = llmc_alloc(num_bytes + 1, "a prompt"), *at = text;
     for (int i = 0; i < out->num_parts; i++) {
         const PromptPart* part = &out->parts[i];
-        if (part->kind == PART_ANSWER) { fputs(p->form.form.joint, memory); }
-        fwrite(part->text, 1, part->num_bytes, memory);
-        if (part->kind == PART_ANSWER) { fputs(p->form.form.turn_end, memory); }
+        if (part->kind == PART_ANSWER) { at = stpcpy(at, p->form.form.joint); }
+        memcpy(at, part->text, part->num_bytes);
+        at += part->num_bytes;
+        if (part->kind == PART_ANSWER) { at = stpcpy(at, p->form.form.turn_end); }
         free(part->text);
     }
-    bool is_whole = fclose(memory) == 0;
-    out->parts[0] = (PromptPart){text, num_bytes, PART_INPUT};
+    *at = '\0';
+    out->parts[0] = (PromptPart){text, (size_t)(at - text), PART_INPUT};
     out->num_parts = 1;
-    return is_whole ? STATUS_OK : no_memory();
 }
 
 // --- records -----------------------------------------------------------------------------------------------
@@ -71,62 +69,50 @@ static json_t* record_json(const Prompts* p, const Record* record) {
     return root != NULL ? root : json_incref(p->reader.root);
 }
 
-static Status set_record(const Prompts* p, Prompt* out, const Record* record) {
+static void set_record(const Prompts* p, Prompt* out, const Record* record) {
     const RecordTurn* last = &record->turns[record->num_turns - 1];
     out->record = record_json(p, record);
     out->task = copy_of(record->task.text, record->task.num_bytes);
-    if (out->task == NULL) { return no_memory(); }
     if (record->form == RECORD_TEXT && last->inputs.num_bytes == 0) {
-        return add_part(out, last->targets, PART_TEXT);  // trained without a template, so it is continued
+        add_part(out, last->targets, PART_TEXT);  // trained without a template, so it is continued
+        return;
     }
     for (int32_t t = 0; t < record->num_turns; t++) {
-        TRY(add_part(out, record->turns[t].inputs, PART_INPUT));
-        if (&record->turns[t] == last) { break; }
-        TRY(add_part(out, record->turns[t].targets, PART_ANSWER));
+        add_part(out, record->turns[t].inputs, PART_INPUT);
+        if (&record->turns[t] != last) { add_part(out, record->turns[t].targets, PART_ANSWER); }
     }
-    if (last->targets.text != NULL) {
-        out->target = copy_of(last->targets.text, last->targets.num_bytes);
-        if (out->target == NULL) { return no_memory(); }
-    }
-    return p->joins_turns && out->num_parts > 1 ? join(p, out) : STATUS_OK;
+    if (last->targets.text != NULL) { out->target = copy_of(last->targets.text, last->targets.num_bytes); }
+    if (p->joins_turns && out->num_parts > 1) { join(p, out); }
 }
 
 static Status next_record(Prompts* p, Prompt* out, bool* is_end) {
     Record record;
     TRY(record_reader_next(&p->reader, &record));
     *is_end = record.end;
-    return record.end ? STATUS_OK : set_record(p, out, &record);
+    if (!record.end) { set_record(p, out, &record); }
+    return STATUS_OK;
 }
 
 // --- texts -------------------------------------------------------------------------------------------------
 
 // A text can be inserted in one place of the template only.
 static Status check_place(const Prompts* p) {
-    char others[200] = "";
-    const char* name;
-    size_t name_chars;
+    char others[160] = "";
+    const char *name, *at = p->form.form.prompt;
+    size_t name_chars, used = 0;
     bool has_place = false;
-    for (const char* at = p->form.form.prompt;
-         (at = record_template_field(at, &name, &name_chars)) != NULL;) {
-        const bool is_place = name_chars == 6 && memcmp(name, "inputs", 6) == 0;
-        size_t length = strlen(others);
-        has_place = has_place || is_place;
-        if (is_place || length > 100) { continue; }
-        snprintf(others + length, sizeof others - length, "%s{%.*s}", length > 0 ? ", " : "",
-                 (int)(name_chars < 60 ? name_chars : 60), name);
+    while ((at = record_template_field(at, &name, &name_chars)) != NULL) {
+        bool is_place = name_chars == 6 && memcmp(name, "inputs", 6) == 0;
+        has_place |= is_place;
+        if (is_place || used > 100) { continue; }
+        used += (size_t)snprintf(others + used, sizeof others - used, "%s{%.*s}", used > 0 ? ", " : "",
+                                 (int)(name_chars < 50 ? name_chars : 50), name);
     }
-    if (has_place && others[0] == '\0') { return STATUS_OK; }
-    if (others[0] == '\0') {
-        return FAIL(
-            STATUS_BAD_OPTION,
-            "%s: the data's template has no place for a prompt ---> --raw, with the text as the data has it",
-            p->name);
-    }
-    return FAIL(
-        STATUS_BAD_OPTION,
-        "%s: a text is not enough, the data's template has %s%s ---> --file with records that have these "
-        "fields, or --raw with the text as the data has it",
-        p->name, others, has_place ? " besides the inputs" : "");
+    if (has_place && used == 0) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_OPTION, "%s: %s%s ---> %s--raw, with the text in the form of the data", p->name,
+                used > 0 ? "text alone is not enough, the data's template has "
+                         : "the data's template has no {inputs}",
+                others, used > 0 ? "--file with records that have these fields, or " : "");
 }
 
 static Status set_text(Prompts* p, Prompt* out, const char* text, size_t num_bytes) {
@@ -135,8 +121,8 @@ static Status set_text(Prompts* p, Prompt* out, const char* text, size_t num_byt
     arena_reset(&p->arena);
     TRY(record_template_ask(&p->form, (RecordText){text, num_bytes}, &values, &p->arena, &asked));
     out->line = copy_of(text, num_bytes);
-    if (out->line == NULL) { return no_memory(); }
-    return add_part(out, asked, p->options->raw ? PART_TEXT : PART_INPUT);
+    add_part(out, asked, p->options->raw ? PART_TEXT : PART_INPUT);
+    return STATUS_OK;
 }
 
 static bool is_blank_line(const char* text, size_t num_bytes) {
@@ -216,7 +202,7 @@ static Status open_next(Prompts* p, bool* is_open) {
 static void pass_over(Prompts* p) {
     if (++p->num_bad <= BAD_SHOWN) { fprintf(stderr, "skipped %s\n", status_message()); }
     if (p->num_bad == BAD_SHOWN + 1) {
-        fprintf(stderr, "skipped records beyond the first %d are only counted\n", BAD_SHOWN);
+        fprintf(stderr, "further skipped records are counted only (after %d)\n", BAD_SHOWN);
     }
 }
 
@@ -331,8 +317,6 @@ void prompt_free(Prompt* prompt) {
 // --- the model ---------------------------------------------------------------------------------------------
 // Finds the model of a path: the newest checkpoint of a folder, a file, or Hugging Face's files; and its
 // tokenizer.
-
-// Converts a failure of llmc/ to a status.
 
 static Status find_weights(GeneratorModel* g, const char* path, bool* is_hf) {
     struct stat about;
@@ -502,10 +486,6 @@ typedef struct {
     Score* scores;
 } Generation;
 
-static Status generator_answer_no_memory(void) {
-    return FAIL(STATUS_NO_MEMORY, "no memory for answers ---> a smaller --max-tokens, or --batch");
-}
-
 // --- text to tokens ----------------------------------------------------------------------------------------
 
 // The newline is text and may merge with the preceding text into one token (as in prepare_data). An earlier
@@ -515,13 +495,11 @@ static Status tokenise_part(Generation* g, const PromptPart* part, BpeTokens* ou
     const SampleInputEnd end = part->kind == PART_ANSWER                    ? INPUT_END_EOT
                                : part->kind == PART_TEXT || g->options->raw ? INPUT_END_NONE
                                                                             : vocab->input_end;
-    char* text = malloc(part->num_bytes + 1);
-    if (text == NULL) { return generator_answer_no_memory(); }
-    memcpy(text, part->text, part->num_bytes);
-    text[part->num_bytes] = '\n';
-    size_t num_bytes = part->num_bytes + (end == INPUT_END_NEWLINE ? 1 : 0);
-    Status status = tokenizer_encode(g->model->tokens.tokenizer, text, num_bytes, out);
-    free(text);
+    char* terminator = &part->text[part->num_bytes];
+    *terminator = '\n';
+    Status status = tokenizer_encode(g->model->tokens.tokenizer, part->text,
+                                     part->num_bytes + (end == INPUT_END_NEWLINE), out);
+    *terminator = '\0';
     TRY(status);
     return end == INPUT_END_EOT ? bpe_tokens_add(out, vocab->eot_token) : STATUS_OK;
 }
@@ -584,8 +562,7 @@ static void cut(Generation* g, const Prompt* prompt, BpeTokens* tokens, const in
 }
 
 static Status tokenise(Generation* g, const Prompt* prompt, BpeTokens* out) {
-    int64_t* ends = malloc(sizeof *ends * (size_t)prompt->num_parts);
-    if (ends == NULL) { return generator_answer_no_memory(); }
+    int64_t* ends = llmc_alloc(sizeof *ends * (size_t)prompt->num_parts, "a prompt");
     Status status = STATUS_OK;
     for (int i = 0; i < prompt->num_parts && status == STATUS_OK; i++) {
         status = tokenise_part(g, &prompt->parts[i], out);
@@ -603,25 +580,18 @@ static Status tokenise(Generation* g, const Prompt* prompt, BpeTokens* out) {
 static Status set_completion(Generation* g, int i) {
     BpeTokens tokens = {0};
     Status status = tokenise(g, &g->group[i], &tokens);
-    if (status == STATUS_OK) {
-        int32_t* said_tokens = malloc(sizeof(int32_t) * (size_t)g->options->max_tokens);
-        g->completions[i] =
-            (Completion){.prompt = tokens.ids, .num_prompt = (int)tokens.num_tokens, .tokens = said_tokens};
-        if (said_tokens == NULL) { status = generator_answer_no_memory(); }
-    }
-    if (status != STATUS_OK) { bpe_tokens_free(&tokens); }
-    return status;
+    g->completions[i] = (Completion){.prompt = tokens.ids, .num_prompt = (int)tokens.num_tokens};
+    if (status != STATUS_OK) { return status; }
+    g->completions[i].tokens = llmc_alloc(sizeof(int32_t) * (size_t)g->options->max_tokens, "an answer");
+    return STATUS_OK;
 }
 
 // --- tokens to text ----------------------------------------------------------------------------------------
 
 static void add_text(Answer* a, const void* bytes, size_t num_bytes) {
     if (a->text_bytes + num_bytes + 1 > a->capacity) {
-        size_t capacity = 2 * a->capacity + num_bytes + 64;
-        char* grown = realloc(a->text, capacity);
-        if (grown == NULL) { return; }
-        a->text = grown;
-        a->capacity = capacity;
+        a->capacity = 2 * a->capacity + num_bytes + 64;
+        a->text = grown(a->text, a->capacity);
     }
     memcpy(a->text + a->text_bytes, bytes, num_bytes);
     a->text_bytes += num_bytes;
@@ -640,22 +610,11 @@ static size_t whole_letters(const char* text, size_t num_bytes) {
     return num_bytes;
 }
 
-// Generated text must not control the terminal.
 static void print_text(const char* text, size_t num_bytes) {
-    enum { ESCAPED = 4 };  // a byte as \xNN
-    if (!isatty(STDOUT_FILENO)) {
+    if (isatty(STDOUT_FILENO)) {
+        answers_print_lines(text, num_bytes, "\n");
+    } else {
         fwrite(text, 1, num_bytes, stdout);
-        return;
-    }
-    for (size_t begin = 0, end; begin < num_bytes; begin = end + 1) {
-        const char* newline = memchr(text + begin, '\n', num_bytes - begin);
-        end = newline != NULL ? (size_t)(newline - text) : num_bytes;
-        size_t room = ESCAPED * (end - begin) + 1;
-        char* line = malloc(room);
-        if (line == NULL) { return; }
-        fputs(printable_bytes(line, room, text + begin, end - begin), stdout);
-        free(line);
-        if (newline != NULL) { fputc('\n', stdout); }
     }
 }
 
@@ -699,9 +658,8 @@ static bool said(void* context, const Completion* completion, int32_t token) {
 
 // The text of a form in [begin, end), with doubled braces as one.
 static char* plain_text(const char* begin, const char* end) {
-    char* text = malloc((size_t)(end - begin) + 1);
+    char* text = llmc_alloc((size_t)(end - begin) + 1, "a template");
     size_t at = 0;
-    if (text == NULL) { return NULL; }
     for (; begin < end; begin++) {
         text[at++] = *begin;
         begin += (*begin == '{' || *begin == '}') && begin + 1 < end && begin[1] == *begin;
@@ -711,7 +669,7 @@ static char* plain_text(const char* begin, const char* end) {
 }
 
 // The data's text after an answer, up to a field of the record, ends an answer.
-static Status find_stop(Generation* g) {
+static void find_stop(Generation* g) {
     const char *form = g->prompts->form.form.assistant, *name;
     size_t name_chars;
     const char* after = record_template_field(form, &name, &name_chars);
@@ -721,11 +679,9 @@ static Status find_stop(Generation* g) {
         record_template_field(after, &name, &name_chars) != NULL ? name - 1 : form + strlen(form);
     g->stop = plain_text(after, end);
     g->before = plain_text(form, before);
-    if (g->stop == NULL || g->before == NULL) { return generator_answer_no_memory(); }
     for (size_t length = strlen(g->stop); length > 0 && g->stop[length - 1] == '\n';) {
         g->stop[--length] = '\0';
     }
-    return STATUS_OK;
 }
 
 // The text before an answer, mostly a blank, is not part of it.
@@ -743,15 +699,14 @@ static json_t* json_text(const char* text, size_t num_bytes) {
     json_t* whole = json_stringn(text, num_bytes);
     if (whole != NULL) { return whole; }
     size_t room = 4 * num_bytes + 1;
-    char* mended = malloc(room);
-    if (mended == NULL) { return NULL; }
+    char* mended = llmc_alloc(room, "an answer");
     whole = json_string(printable_bytes(mended, room, text, num_bytes));
     free(mended);
     return whole;
 }
 
 // The original record, followed by the answer and its score.
-static Status print_json(const Prompt* prompt, const Answer* a, bool is_right) {
+static void print_json(const Prompt* prompt, const Answer* a, bool is_right) {
     json_t* record = prompt->record != NULL ? json_copy((json_t*)prompt->record) : json_object();
     if (prompt->line != NULL) {
         json_object_set_new(record, "inputs", json_text(prompt->line, strlen(prompt->line)));
@@ -760,41 +715,36 @@ static Status print_json(const Prompt* prompt, const Answer* a, bool is_right) {
     if (prompt->target != NULL) { json_object_set_new(record, "right", json_boolean(is_right)); }
     char* line = json_dumps(record, JSON_PRESERVE_ORDER | JSON_COMPACT);
     json_decref(record);
-    if (line == NULL) { return generator_answer_no_memory(); }
-    puts(line);
+    puts(line != NULL ? line : "{}");
     free(line);
-    return STATUS_OK;
 }
 
-static Status add_score(Generation* g, const char* task, bool is_right) {
+static void add_score(Generation* g, const char* task, bool is_right) {
     int i = 0;
     while (i < g->num_scores && strcmp(g->scores[i].task, task) != 0) { i++; }
     if (i == g->num_scores) {
-        Score* grown = realloc(g->scores, sizeof *grown * (size_t)(i + 1));
-        if (grown == NULL) { return generator_answer_no_memory(); }
-        g->scores = grown;
-        g->scores[i] = (Score){.task = strdup(task)};
-        if (g->scores[i].task == NULL) { return generator_answer_no_memory(); }
-        g->num_scores++;
+        g->scores = grown(g->scores, sizeof *g->scores * (size_t)(i + 1));
+        g->scores[g->num_scores++] = (Score){.task = copy_of(task, strlen(task))};
     }
     g->scores[i].num_right += is_right;
     g->scores[i].num_answers++;
-    return STATUS_OK;
 }
 
-static Status print_answer(Generation* g, int i) {
+static void print_answer(Generation* g, int i) {
     const Prompt* prompt = &g->group[i];
     Answer* a = &g->answers[i];
     if (!g->shows_early) { strip(g, a); }
     bool is_right =
         prompt->target != NULL && scores_exact_match(a->text != NULL ? a->text : "", prompt->target);
-    if (prompt->target != NULL) { TRY(add_score(g, prompt->task != NULL ? prompt->task : "", is_right)); }
+    if (prompt->target != NULL) { add_score(g, prompt->task != NULL ? prompt->task : "", is_right); }
     g->num_long += !g->completions[i].has_ended && !a->is_stopped;
     g->num_done++;
-    if (g->json_lines) { return print_json(prompt, a, is_right); }
+    if (g->json_lines) {
+        print_json(prompt, a, is_right);
+        return;
+    }
     if (!g->shows_early && a->text != NULL) { print_text(a->text, a->text_bytes); }
     puts("");
-    return STATUS_OK;
 }
 
 static void print_cuts(const Generation* g) {
@@ -802,10 +752,10 @@ static void print_cuts(const Generation* g) {
                                                [LONG_CUT_START] = "the beginning of the input",
                                                [LONG_CUT_MIDDLE] = "the middle of the input",
                                                [CUT_TEXT] = "the beginning",
-                                               [CUT_TURNS] = "of the earlier turns some"};
+                                               [CUT_TURNS] = "some earlier turns"};
     for (int i = 0; i < NUM_CUTS; i++) {
         if (g->num_cut[i] == 0) { continue; }
-        fprintf(stderr, "%lld of %lld prompts are longer than the model's %d tokens: %s is left out\n",
+        fprintf(stderr, "%lld of %lld prompts are longer than the model's %d tokens: cut %s\n",
                 (long long)g->num_cut[i], (long long)g->num_done, g->model->model.config.max_seq_len,
                 what[i]);
     }
@@ -865,7 +815,8 @@ static Status read_group(Generation* g, int most) {
         g->group[g->num_prompts] = prompt;
         Status status = set_completion(g, g->num_prompts);
         if (status != STATUS_OK) {
-            prompt_free(&g->group[g->num_prompts]);
+            prompt_free(&prompt);
+            free((void*)(uintptr_t)g->completions[g->num_prompts].prompt);
             return status;
         }
         g->num_prompts++;
@@ -873,7 +824,7 @@ static Status read_group(Generation* g, int most) {
     return STATUS_OK;
 }
 
-static Status answer_group(Generation* g) {
+static void answer_group(Generation* g) {
     const GeneratorOptions* o = g->options;
     g->json_lines = g->prompts->is_json || (o->file != NULL && !g->prompts->is_stdin);
     g->shows_early = !g->json_lines && g->num_prompts == 1 && isatty(STDOUT_FILENO);
@@ -886,20 +837,19 @@ static Status answer_group(Generation* g) {
                                  .said = said,
                                  .context = g};
     completion_run(&g->model->model, &options, g->completions, g->num_prompts);
-    for (int i = 0; i < g->num_prompts; i++) { TRY(print_answer(g, i)); }
+    for (int i = 0; i < g->num_prompts; i++) { print_answer(g, i); }
     fflush(stdout);
-    return STATUS_OK;
 }
 
 static Status answer_all(Generation* g) {
-    TRY(find_stop(g));
+    find_stop(g);
     TRY(count_tail(g));
     for (;;) {
         // interactive users and pipes wait for each answer
         Status status = read_group(g, g->prompts->is_stdin ? 1 : GROUP_PROMPTS);
         char why[1024];
         snprintf(why, sizeof why, "%s", status_message());
-        if (g->num_prompts > 0) { TRY(answer_group(g)); }
+        if (g->num_prompts > 0) { answer_group(g); }
         if (status != STATUS_OK) { return FAIL(status, "%s", why); }
         if (g->num_prompts == 0) {
             return g->num_done > 0 ? STATUS_OK : prompts_fail_without_any(g->prompts);
@@ -909,11 +859,8 @@ static Status answer_all(Generation* g) {
 }
 
 Status generator_answer(GeneratorModel* model, const GeneratorOptions* options, Prompts* prompts) {
-    Generation* g = calloc(1, sizeof *g);
-    if (g == NULL) { return generator_answer_no_memory(); }
-    g->model = model;
-    g->options = options;
-    g->prompts = prompts;
+    Generation* g = llmc_alloc(sizeof *g, "prompts and answers");
+    *g = (Generation){.model = model, .options = options, .prompts = prompts};
     const LongSamples of_data = model->tokens.data.long_samples;
     g->long_samples =
         of_data != LONG_SKIP ? of_data : LONG_CUT_END;  // an answer to a part is better than none

@@ -1,567 +1,147 @@
-// trainer.c -- the training run: the output folder and an earlier run in it, the model, verification,
-// checkpoints, the loop.
+// trainer.c -- the training run: data and ranks by the plugin (dynapipe.h), the model, the output folder and
+// an earlier run in it, checkpoints, validation, the loop.
 #include "trainer.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "../dataloader/data_json.h"
-#include "../util/checkpoint_files.h"
+#include "../dataloader/sample_file.h"
+#include "../dynapipe_plugin/dynapipe.h"
+#include "../llmc/checkpoint.h"
+#include "../llmc/completion.h"
+#include "../llmc/hf.h"
 #include "../llmc/llmc_error.h"
+#include "../llmc/optimizer.h"
+#include "../util/checkpoint_files.h"
 #include "../util/files.h"
 #include "../util/options.h"
 #include "../util/program.h"
+#include "answers.h"
+#include "llmc_model.h"
+#include "logger.h"
+#include "train_flags.h"
 
-enum { WHY_CHARS = 512 };  // of a message
+enum { WRONG_USE = 2 };  // exit status
 
-static void trainer_die_of_checkpoint(Trainer* t);
+// The model's origin: a descriptor, a checkpoint, Hugging Face's files, -o's newest checkpoint.
+typedef enum { MODEL_NEW, MODEL_CHECKPOINT, MODEL_HF, MODEL_RESUMED } ModelSource;
 
-static void trainer_check_sums(Trainer* t, const char* model_path, const char* state_path);
+// The seals of the initial files, and the sums of what this rank read of them.
+typedef struct {
+    CheckpointSeal model, state;
+    uint64_t model_sum, state_sum;
+} Verification;
 
-static void trainer_read_seals(Trainer* t, ModelSource source, const char* model_path);
+typedef struct {
+    const ModelKind* kind;
+    TrainFlags flags;
+    Dynapipe* dp;
+    bool is_main;  // rank 0, which prints and logs
+    OpsContext* ops;
+    DynapipeDataInfo_v1 info;
+    int64_t batch_tokens;                       // of a step, over all ranks
+    double peak_flops;                          // of all ranks; 0: unknown
+    TokenText text;                             // of the data's tokens
+    const char** task_names;                    // [info.num_tasks]
+    double *task_loss, *exact_match, *rouge_l;  // [info.num_tasks], one allocation
+    Model model;
+    Model views[DYNAPIPE_MAX_RANGES];  // one for each range of the model
+    HfConfig like;                     // of the files that the model was read from ...
+    bool has_like;                     // ... if these were Hugging Face's
+    Optimizer optimizer;
+    double* squares;  // of parameters by tensor; NULL if not needed
+    LrSchedule lr_schedule;
+    Logger logger;
+    bool warned_of_output;  // standard output is lost
+    Outlier loss_outlier, norm_outlier;
+    int step, num_steps;  // optimizer steps done, of the run
+    int resume_step;      // of the checkpoint in -o to resume from; -1: none
+    Verification begun;
+    SaveInterval save_every;
+    int saved_step;          // last saved or resumed
+    double saved_s;          // when, by dynapipe_seconds()
+    CheckpointTimed timed;   // without -n and -nk: saved by the clock or on a signal
+    bool warned_of_model;    // a difference of -e was reported
+    char* saved_model_name;  // -e at the begin of a resumed run
+    bool replaces_earlier;  // --overwrite 1, and nothing saved yet: the earlier run's checkpoints still exist
+    bool save_failed;       // the last checkpoint could not be written
+    bool has_kept_tokens;   // the data's tokenizer lies beside the checkpoints
+} Trainer;
 
-static void trainer_find_begin(Trainer* t, ModelSource source);
+// --- errors: rank 0 prints one line, and all ranks end -----------------------------------------------------
 
-static Status trainer_read_master(Trainer* t, const char* model_path, const char* state_path,
-                                  bool state_has_master);
+static _Noreturn void end_run(Trainer* t, int exit_status, const char* format, va_list args) {
+    char why[1024];
+    vsnprintf(why, sizeof why, format, args);
+    dynapipe_abort(t->dp, why);
+    exit(exit_status);
+}
 
-static SlowNotice* trainer_notice(const Trainer* t, const char* doing, int step, int64_t num_bytes);
+__attribute__((format(printf, 2, 3))) static _Noreturn void die(Trainer* t, const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    end_run(t, EXIT_FAILURE, format, args);
+}
 
-static bool trainer_all_succeeded(Trainer* t, Status status, const char* what);
+__attribute__((format(printf, 2, 3))) static _Noreturn void refuse(Trainer* t, const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    end_run(t, WRONG_USE, format, args);
+}
 
-// An error on the main rank ends all ranks.
+// Of the plugin: every rank finds the same errors in options and data.
+static void check(Trainer* t, int code) {
+    if (code == 0) { return; }
+    dynapipe_abort(t->dp, dynapipe_error());
+    exit(dynapipe_exit_status(code));
+}
+
+// Sums over all ranks, the same bits everywhere.
+static void sums(Trainer* t, double* values, int num_values) {
+    check(t, dynapipe_sum(t->dp, values, num_values));
+}
+
+static double sum(Trainer* t, double value) {
+    sums(t, &value, 1);
+    return value;
+}
+
+// An error on any rank ends all.
 static void agree(Trainer* t, Status status) {
-    if (source_sum(t->source, status == STATUS_OK ? 0 : 1) > 0) { source_die(t->source, status_message()); }
+    if (sum(t, status == STATUS_OK ? 0 : 1) > 0) { die(t, "%s", status_message()); }
 }
 
-static bool has_bytes(const char* directory, const char* name) {
-    char path[CHECKPOINT_PATH_CHARS];
-    struct stat about;
-    snprintf(path, sizeof path, "%.*s/%s", CHECKPOINT_PATH_CHARS - 32, directory, name);
-    return stat(path, &about) == 0 && about.st_size > 0;
+// Of all ranks with the same parameters, or the same shard, the one that saves them.
+static bool owns_params(const Trainer* t) {
+    return dynapipe_replica(t->dp) == 0;
 }
 
-// --- the earlier run, until this one has saved ------------------------------------------------------------
-
-static const char* const logs[] = {"main.log", "metrics.jsonl"};
-enum { NUM_LOGS = sizeof logs / sizeof logs[0] };
-
-static void log_path(char out[CHECKPOINT_PATH_CHARS], const char* directory, int idx, const char* tail) {
-    snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s/%s%s", CHECKPOINT_PATH_CHARS - 32, directory, logs[idx], tail);
+static bool owns_moments(const Trainer* t) {
+    return dynapipe_replica(t->dp) == 0 || t->flags.zero_stage > 0;
 }
 
-// A copy, because this run holds the lock of the file itself.
-static bool copy_file(const char* to, const char* from) {
-    char piece[16384];
-    FILE *in = fopen(from, "rb"), *out = in != NULL ? fopen(to, "wb") : NULL;
-    bool ok = out != NULL;
-    for (size_t num_bytes; ok && (num_bytes = fread(piece, 1, sizeof piece, in)) > 0;) {
-        ok = fwrite(piece, 1, num_bytes, out) == num_bytes;
-    }
-    ok = ok && !ferror(in);
-    if (in != NULL) { fclose(in); }
-    if (out != NULL && fclose(out) != 0) { ok = false; }
-    if (!ok && out != NULL) { unlink(to); }
-    return ok;
+// Progress lines on the main rank: "saving step 100". step < 0: none; num_bytes 0: unknown.
+static SlowNotice* notice_begin(const Trainer* t, const char* doing, int step, int64_t num_bytes) {
+    char what[96];
+    if (!t->is_main) { return NULL; }
+    snprintf(what, sizeof what, step >= 0 ? "%s step %d" : "%s", doing, step);
+    return slow_notice_begin(what, num_bytes > 0 ? checkpoint_file_bytes_done : NULL, num_bytes);
 }
 
-// Unless logs of a still earlier run are there, which is the last that saved.
-static Status keep_logs(const char* directory) {
-    char path[CHECKPOINT_PATH_CHARS], kept[CHECKPOINT_PATH_CHARS];
-    for (int i = 0; i < NUM_LOGS; i++) {
-        log_path(path, directory, i, "");
-        log_path(kept, directory, i, ".old");
-        if (access(kept, F_OK) == 0 || access(path, F_OK) != 0 || copy_file(kept, path)) { continue; }
-        return FAIL(STATUS_BAD_FORMAT, "%s: cannot be written ---> free some space",
-                    checkpoint_path_tail(kept));
-    }
-    return STATUS_OK;
+static void path_of_step(const Trainer* t, char out[CHECKPOINT_PATH_CHARS], CheckpointName name, int step) {
+    checkpoint_path(out, t->flags.output_dir, name, step);
 }
 
-// After a run that should have replaced another but never saved: the other resumes, with its own logs.
-static bool take_logs_back(const char* directory) {
-    char path[CHECKPOINT_PATH_CHARS], kept[CHECKPOINT_PATH_CHARS];
-    int num_taken = 0;
-    for (int i = 0; i < NUM_LOGS; i++) {
-        log_path(path, directory, i, "");
-        log_path(kept, directory, i, ".old");
-        if (rename(kept, path) == 0) { num_taken++; }
-    }
-    if (num_taken > 0) {
-        printf("-o %s: a run with --overwrite 1 saved nothing there; the earlier one goes on\n", directory);
-    }
-    return num_taken > 0;
-}
+// --- sums of 64 bits ---------------------------------------------------------------------------------------
 
-// Before the first step: removes what the new run replaces; truncates a resumed run's logs to its step.
-// After the first checkpoint of a run with --overwrite 1: removes the earlier run's files in -o.
-static void trainer_replace_earlier(Trainer* t) {
-    const char* directory = t->flags.output_dir;
-    if (!t->replaces_earlier) { return; }
-    t->replaces_earlier = false;
-    int num_removed = checkpoint_remove_others(directory, t->step);
-    for (int i = 0; i < NUM_LOGS; i++) {
-        char kept[CHECKPOINT_PATH_CHARS];
-        log_path(kept, directory, i, ".old");
-        unlink(kept);
-    }
-    if (num_removed > 0) {
-        printf("-o %s: %d checkpoints of the earlier run are removed\n", directory, num_removed);
-    }
-}
-
-// --- opening -----------------------------------------------------------------------------------------------
-
-static bool is_in(const char* directory, const char* file) {
-    char folder[PATH_MAX], path[PATH_MAX];
-    if (realpath(directory, folder) == NULL || realpath(file, path) == NULL) { return false; }
-    size_t num_chars = strlen(folder);
-    return strncmp(folder, path, num_chars) == 0 && path[num_chars] == '/';
-}
-
-// Existing files are removed only after this run has saved (trainer_replace_earlier).
-static Status check_earlier_run(const Trainer* t) {
-    const TrainFlags* flags = &t->flags;
-    const char* directory = flags->output_dir;
-    int latest = checkpoint_find_latest(directory);
-    bool has_logs = has_bytes(directory, "main.log") || has_bytes(directory, "metrics.jsonl");
-    if (flags->overwrite && is_in(directory, flags->model)) {
-        return FAIL(STATUS_BAD_FORMAT,
-                    "--overwrite 1: empties -o %s, and -e lies there ---> another -o, or move the model",
-                    checkpoint_path_tail(directory));
-    }
-    if ((latest < 0 && !has_logs) || flags->overwrite) { return STATUS_OK; }
-    if (flags->resume && latest < 0) {
-        printf("-o %s: no checkpoint there to go on from: a new run, in place of the logs of one that saved "
-               "none\n",
-               directory);
-    }
-    if (flags->resume) { return STATUS_OK; }
-    char what[64] = "logs, no checkpoint";
-    if (latest >= 0) { snprintf(what, sizeof what, "checkpoints up to step %d", latest); }
-    return FAIL(STATUS_BAD_FORMAT,
-                "-o %s: has an earlier run (%s) ---> -y 1 goes on from it; another -o keeps the runs "
-                "apart; --overwrite 1 puts this run in its place",
-                checkpoint_path_tail(directory), what);
-}
-
-// main.log's lock shows that no other run is active.
-static void remove_leftovers(const char* directory) {
-    int num_removed = checkpoint_remove_leftovers(directory);
-    if (num_removed > 0) {
-        printf("-o %s: %d unfinished files of a run that was killed are removed\n", directory, num_removed);
-    }
-}
-
-// The folder itself is locked while this program runs, because it has no log. On file systems without locks
-// (some network file systems) there is no protection.
-static Status open_export(Trainer* t) {
-    const char* directory = t->flags.export_dir;
-    if (directory == NULL) { return STATUS_OK; }
-    t->export_lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (t->export_lock < 0) { return STATUS_OK; }
-    if (flock(t->export_lock, LOCK_EX | LOCK_NB) == 0) {
-        hf_checkpoint_abort(directory);
-        return STATUS_OK;
-    }
-    return errno != EWOULDBLOCK
-               ? STATUS_OK
-               : FAIL(STATUS_BAD_FORMAT,
-                      "--export-hf %s: another run will write there ---> another folder, or wait until that "
-                      "run has ended",
-                      checkpoint_path_tail(directory));
-}
-
-// main.log's lock protects other logs.
-static Status open_logs(Trainer* t) {
-    const char* directory = t->flags.output_dir;
-    TRY(logger_open(&t->logger, directory));
-    if (!t->flags.resume || !take_logs_back(directory)) { return STATUS_OK; }
-    logger_close(&t->logger);
-    return logger_open(&t->logger, directory);
-}
-
-static Status open_on_main(Trainer* t) {
-    const char* directory = t->flags.output_dir;
-    TRY(open_export(t));
-    if (directory == NULL) { return STATUS_OK; }
-    TRY(open_logs(t));
-    TRY(check_earlier_run(t));
-    remove_leftovers(directory);
-    return STATUS_OK;
-}
-
-// Locks -o for this run and refuses to replace an earlier one unless requested. Only unfinished files of a
-// killed run are removed.
-static void trainer_open_output(Trainer* t) {
-    t->export_lock = -1;
-    agree(t, source_is_main(t->source) ? open_on_main(t) : STATUS_OK);
-}
-
-// --- beginning ---------------------------------------------------------------------------------------------
-
-static Status begin_logs(Trainer* t, bool is_new) {
-    const char* directory = t->flags.output_dir;
-    char metrics[CHECKPOINT_PATH_CHARS];
-    if (!is_new) { return logger_cut(&t->logger, t->step); }
-    t->replaces_earlier = t->flags.overwrite != 0;
-    if (t->replaces_earlier) { TRY(keep_logs(directory)); }
-    log_path(metrics, directory, 1, "");
-    unlink(metrics);
-    return logger_cut(&t->logger, -1);
-}
-
-// All ranks write checkpoints there. Tests with a file of the main rank that the others can see it, now
-// rather than at the first checkpoint.
-static void check_shared(Trainer* t) {
-    char path[CHECKPOINT_PATH_CHARS], why[WHY_CHARS];
-    checkpoint_path(path, t->flags.output_dir, CHECKPOINT_DONE_FILE, 0);
-    strncat(path, ".tmp", sizeof path - strlen(path) - 1);  // a name that is cleaned up as a leftover
-    int fd = source_is_main(t->source) ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644) : -1;
-    if (fd >= 0) { close(fd); }
-    source_sum(t->source, 0);  // the file exists
-    double num_blind = source_sum(t->source, access(path, F_OK) == 0 ? 0 : 1);
-    if (source_is_main(t->source)) { unlink(path); }
-    if (num_blind == 0) { return; }
-    snprintf(why, sizeof why,
-             "-o %.80s: %.0f of %d ranks do not see what rank 0 writes there ---> one folder that all "
-             "machines share",
-             checkpoint_path_tail(t->flags.output_dir), num_blind, source_num_ranks(t->source));
-    source_die(t->source, why);
-}
-
-static void trainer_begin_output(Trainer* t, ModelSource source) {
-    // (resumed runs have compared this: trainer_find_begin)
-    if (t->flags.output_dir != NULL && source != MODEL_RESUMED) { check_shared(t); }
-    bool writes = t->flags.output_dir != NULL && source_is_main(t->source);
-    agree(t, writes ? begin_logs(t, source != MODEL_RESUMED) : STATUS_OK);
-}
-
-// --- settings of the run ----------------------------------------------------------------------------------
-
-static char* trainer_settings(const Trainer* t) {
-    char* text = NULL;
-    size_t num_bytes;
-    TrainSetting setting;
-    FILE* memory = open_memstream(&text, &num_bytes);
-    if (memory == NULL) { return NULL; }
-    for (int i = 0; train_flags_setting(&t->flags, i, &setting); i++) {
-        if (strcmp(setting.name, "-e") == 0 && t->warned_of_model) {
-            continue;
-        }  // already reported with details
-        if (setting.is_text) {
-            settings_add(memory, setting.name, setting.text);
-        } else if (strcmp(setting.name, "-d") == 0) {  // 0 depends on the number of ranks
-            settings_add_number(memory, setting.name, (double)source_batch_tokens(t->source));
-        } else {
-            settings_add_number(memory, setting.name, setting.number);
-        }
-    }
-    // A resumed and completed run is bit-identical to an uninterrupted one.
-    if (t->step < t->num_steps) { checkpoint_timed_print(&t->timed, memory); }
-    return fclose(memory) == 0 ? text : NULL;
-}
-
-// The default of -e is the model at the begin of the run.
-static void keep_model_name(Trainer* t, const char* saved) {
-    size_t num_chars;
-    const char* model = settings_find(saved, "-e", &num_chars);
-    if (t->flags.model_given || model == NULL) { return; }
-    t->saved_model_name = strndup(model, num_chars);
-    if (t->saved_model_name != NULL) { t->flags.model = t->saved_model_name; }
-}
-
-static void trainer_compare_settings(Trainer* t, const char* saved) {
-    if (saved == NULL) { return; }
-    keep_model_name(t, saved);
-    char* now = trainer_settings(t);
-    if (now != NULL && source_is_main(t->source)) { settings_print_differences(stderr, saved, now); }
-    free(now);
-    t->warned_of_model = false;
-}
-
-// --- lost output ------------------------------------------------------------------------------------------
-
-static void trainer_check_printed(Trainer* t) {
-    if (source_is_main(t->source)) { standard_output_warn(&t->warned_of_output); }
-}
-
-static bool trainer_has_lost(const Trainer* t) {
-    return logger_has_lost(&t->logger) || source_lost_lines(t->source) > 0;
-}
-
-static void trainer_close_output(Trainer* t) {
-    logger_close(&t->logger);
-    if (t->export_lock >= 0) { close(t->export_lock); }
-}
-
-// --- the model of -e --------------------------------------------------------------------------------------
-// Reads a checkpoint or Hugging Face's files, or makes a new model; exports in Hugging Face's format.
-
-static bool ends_with(const char* text, const char* end) {
-    size_t length = strlen(text), end_length = strlen(end);
-    return length >= end_length && strcmp(text + length - end_length, end) == 0;
-}
-
-static ModelSource source_of(const char* model) {
-    return ends_with(model, ".bin") ? MODEL_CHECKPOINT : hf_checkpoint_is(model) ? MODEL_HF : MODEL_NEW;
-}
-
-static bool is_directory(const char* path) {
-    struct stat about;
-    return stat(path, &about) == 0 && S_ISDIR(about.st_mode);
-}
-
-// An invalid descriptor may be a mistyped path.
-static bool parse_new(ModelConfig* out, const ModelKind* kind, const char* text, int vocab, int max_seq_len) {
-    if (model_parse(out, kind, text, vocab, max_seq_len)) { return true; }
-    if (is_directory(text)) {
-        return llmc_fail("-e %.80s: a folder without config.json ---> one that transformers saved, with "
-                         "config.json and *.safetensors; or a model_*.bin",
-                         checkpoint_path_tail(text));
-    }
-    bool is_path = strchr(text, '/') != NULL || ends_with(text, ".safetensors");
-    return is_path &&
-           llmc_fail("-e %.80s: no such file or folder ---> check the path", checkpoint_path_tail(text));
-}
-
-// vocab, max_seq_len: of a new model. like (may be NULL): other fields of Hugging Face's files.
-static bool read_config(const Trainer* t, ModelConfig* out, HfConfig* like, ModelSource source,
-                        const char* path, int vocab, int max_seq_len) {
-    switch (source) {
-        case MODEL_RESUMED:
-        case MODEL_CHECKPOINT: return llmc_ok(checkpoint_read_config(out, t->kind, path));
-        case MODEL_HF: return hf_checkpoint_read_config(out, like, t->kind, path);
-        default: return parse_new(out, t->kind, path, vocab, max_seq_len);
-    }
-}
-
-// -y 1 uses the checkpoint's model; an -e of another shape is a mistake. One of the same shape still
-// provides the other fields of an export.
-static void compare_with_asked(Trainer* t, const ModelConfig* config, const char* path) {
-    const char* model = t->flags.model;
-    ModelConfig asked;
-    ModelSource source = source_of(model);
-    bool known = read_config(t, &asked, &t->like, source, model, config->vocab, config->max_seq_len);
-    ModelDifference difference;
-    if (known && config->kind->has_decoder) {
-        asked.tied_head = config->tied_head;
-    }  // tensors of a file decide
-    bool same = known && model_config_equal(&asked, config, &difference);
-    t->has_like = same && source == MODEL_HF;
-    t->warned_of_model = !same && t->flags.model_given;
-    if (!t->warned_of_model || !source_is_main(t->source)) { return; }
-    char shape[160];
-    model_describe(shape, sizeof shape, config);
-    fprintf(stderr,
-            "warning: -e %s is not used: -y 1 goes on with %s,\n  %s ---> leave -e out; another -o for a new "
-            "run\n",
-            model, path, shape);
-}
-
-static void check_data_fits(const Trainer* t, const ModelConfig* config, const char* path) {
-    char why[WHY_CHARS];
-    int num_ids = source_vocab(t->source);
-    if (config->vocab < num_ids) {
-        snprintf(
-            why, sizeof why,
-            "-e %.80s: vocabulary %d, the data has %d ids ---> another -e, or data of this model's tokenizer",
-            checkpoint_path_tail(path), config->vocab, num_ids);
-        source_die(t->source, why);
-    }
-    // positions are parameters of GPT-2's; T5's are distances
-    if (!config->kind->has_decoder && config->max_seq_len < t->flags.seq_tokens) {
-        snprintf(why, sizeof why, "-e %.80s: %d positions, -t is %d ---> another -e, or -t %d",
-                 checkpoint_path_tail(path), config->max_seq_len, t->flags.seq_tokens, config->max_seq_len);
-        source_die(t->source, why);
-    }
-}
-
-static void check_device_fits(const Trainer* t, const ModelConfig* config, const char* path) {
-    char why[WHY_CHARS];
-    if (attention_check(model_head_size(config), config->num_buckets, config->max_distance)) { return; }
-    snprintf(why, sizeof why, "-e %.80s: %s", checkpoint_path_tail(path), status_message());
-    source_die(t->source, why);
-}
-
-// Hugging Face's files define begin and end tokens of generated text. With other tokens the model has to
-// unlearn them, and without padding in the data the decoder has no start token.
-static void check_tokens_fit(const Trainer* t, const char* path) {
-    char why[WHY_CHARS];
-    int pad = source_pad_token(t->source), eot = source_eot_token(t->source);
-    const HfConfig* like = &t->like;
-    if (!t->has_like) { return; }
-    if (t->kind->has_decoder && pad < 0) {
-        snprintf(
-            why, sizeof why,
-            "-e %.80s: its decoder starts with token %d, the data has no padding token ---> data of this "
-            "model's tokenizer: prepare_data --tokenizer sentencepiece, byt5 or hf",
-            checkpoint_path_tail(path), like->start_token);
-        source_die(t->source, why);
-    }
-    bool other_start = t->kind->has_decoder && like->start_token != pad;
-    bool other_end = like->eos_token != HF_NO_TOKEN && like->eos_token != eot;
-    if ((!other_start && !other_end) || !source_is_main(t->source)) { return; }
-    fprintf(stderr,
-            "warning: -e %s %s with token %d, the data with %d\n  ---> was it made with this model's "
-            "tokenizer? (prepare_data --tokenizer)\n",
-            checkpoint_path_tail(path), other_start ? "starts answers" : "ends texts",
-            other_start ? like->start_token : like->eos_token, other_start ? pad : eot);
-}
-
-static void fill_params(Trainer* t, ModelSource source, const char* path) {
-    Model* m = &t->model;
-    bool ok = true, is_new = source == MODEL_NEW;
-    uint64_t* sum = source_owns_params(t->source) ? &t->begun.model_sum : NULL;
-    SlowNotice* notice = trainer_notice(t, is_new ? "drawing parameters" : "reading parameters", -1,
-                                        is_new ? 0 : m->num_params * (int64_t)sizeof(floatX));
-    switch (source) {
-        case MODEL_NEW: model_init_random(m, source_seed(t->source)); break;
-        case MODEL_HF:
-            ok = hf_checkpoint_read(path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params);
-            break;
-        default: ok = llmc_ok(checkpoint_read(path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params, sum));
-    }
-    slow_notice_end(notice);
-    if (!ok && source == MODEL_RESUMED) { trainer_die_of_checkpoint(t); }
-    if (!ok) { source_die(t->source, status_message()); }
-    if (source == MODEL_CHECKPOINT) { trainer_check_sums(t, path, NULL); }
-}
-
-// Appends, or begins a new line. Returns the next column.
-static int print_piece(const char* text, int column) {
-    enum { LINE_CHARS = 100 };
-    if (column + 1 + (int)strlen(text) <= LINE_CHARS) { return column + printf(" %s", text); }
-    return printf("\n  %s", text) - 1;
-}
-
-static void print_model(const Trainer* t, ModelSource source, const char* path) {
-    char shape[160], text[400];
-    const ModelConfig* config = &t->model.config;
-    if (!source_is_main(t->source)) { return; }
-    model_describe(shape, sizeof shape, config);
-    int column = printf("%s: %s,", t->kind->name, shape);
-    snprintf(text, sizeof text, "vocabulary %d, %lld parameters,", config->vocab,
-             (long long)model_num_params(config));
-    column = print_piece(text, column);
-    snprintf(text, sizeof text, "%.300s; %s on %.60s", source == MODEL_NEW ? "new" : path,
-             sizeof(floatX) == 2 ? "bf16" : "fp32", ops_device_name(source_ops(t->source)));
-    print_piece(text, column);
-    printf("\n");
-    if (t->kind->has_decoder && source_pad_token(t->source) < 0) {
-        printf("the data has no padding token: the decoder starts with end-of-text (%d)\n",
-               source_eot_token(t->source));
-    }
-}
-
-// This rank's layers of the model in -e or of the checkpoint to resume from, with values.
-static ModelSource trainer_build_model(Trainer* t) {
-    char path[CHECKPOINT_PATH_CHARS];
-    const TrainFlags* flags = &t->flags;
-    ModelConfig config;
-    ModelSource source = source_of(flags->model);
-    trainer_find_begin(t, source);
-    snprintf(path, sizeof path, "%s", flags->model);
-    if (t->resume_step >= 0) {
-        source = MODEL_RESUMED;
-        checkpoint_path(path, flags->output_dir, CHECKPOINT_MODEL_FILE, t->resume_step);
-    }
-    if (!read_config(t, &config, &t->like, source, path, source_vocab(t->source), flags->seq_tokens)) {
-        if (source == MODEL_RESUMED) { trainer_die_of_checkpoint(t); }
-        if (source == MODEL_NEW) { source_refuse(t->source, status_message()); }
-        source_die(t->source, status_message());
-    }
-    if (source == MODEL_RESUMED || source == MODEL_CHECKPOINT) { trainer_read_seals(t, source, path); }
-    t->has_like = source == MODEL_HF;
-    if (source == MODEL_RESUMED) { compare_with_asked(t, &config, path); }
-    check_data_fits(t, &config, path);
-    check_device_fits(t, &config, path);
-    check_tokens_fit(t, path);
-    const ModelPart part = source_part(t->source, &config);
-    model_init_part(&t->model, &config, &part, source_ops(t->source));
-    model_alloc_grads(&t->model);
-    t->model.dropout = (float)flags->dropout;
-    fill_params(t, source, path);
-    source_attach(t->source, &t->model);
-    print_model(t, source, path);
-    return source;
-}
-
-// The float32 master weights, if the optimizer has them and the model was read.
-static Status trainer_read_first_master(Trainer* t, ModelSource source) {
-    Optimizer* o = &t->optimizer;
-    const char* path = t->flags.model;
-    if (source == MODEL_NEW || o->master == NULL) { return STATUS_OK; }
-    if (source == MODEL_CHECKPOINT) { return trainer_read_master(t, path, NULL, false); }
-    o->master_is_set = true;
-    bool ok = hf_checkpoint_read(path, CHECKPOINT_FLOATS, &t->model, o->master, o->begin, o->end);
-    return ok ? STATUS_OK : status_last();
-}
-
-// The folder of the data's files, which has the tokenizer of prepare_data.
-static const char* trainer_data_folder(const Trainer* t, char out[CHECKPOINT_PATH_CHARS]) {
-    const char *pattern = t->flags.train_pattern, *slash = strrchr(pattern, '/');
-    snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s", slash != NULL ? (int)(slash - pattern) : 1,
-             slash != NULL ? pattern : ".");
-    return out;
-}
-
-// Tokens of config.json for a new model: from the data.
-static HfConfig config_of_data(const Trainer* t) {
-    HfConfig out = hf_config_of_model(&t->model.config, NULL);
-    int pad = source_pad_token(t->source);
-    out.eos_token = source_eot_token(t->source);
-    if (t->kind->has_decoder) {
-        out.pad_token = pad >= 0 ? pad : HF_NO_TOKEN;
-        out.start_token = pad >= 0 ? pad : out.eos_token;
-    } else {
-        out.bos_token = out.eos_token;
-    }
-    return out;
-}
-
-// --export-hf, if it was given.
-static void trainer_export(Trainer* t) {
-    char folder[CHECKPOINT_PATH_CHARS];
-    const char* directory = t->flags.export_dir;
-    if (directory == NULL) { return; }
-    bool is_main = source_is_main(t->source);
-    const HfConfig like = t->has_like ? t->like : config_of_data(t);
-    HfTokens tokens = {.folder = trainer_data_folder(t, folder), .bytes = source_has_byt5_tokens(t->source)};
-    SlowNotice* notice = trainer_notice(t, "exporting", -1, 0);
-    bool ok = !is_main || hf_checkpoint_create(directory, &t->model.config, &like, &tokens);
-    bool saved = trainer_all_succeeded(t, ok ? STATUS_OK : status_last(), "--export-hf");
-    if (saved) {
-        ok = !source_owns_params(t->source) || hf_checkpoint_write(directory, &t->model);
-        saved = trainer_all_succeeded(t, ok ? STATUS_OK : status_last(), "--export-hf");
-    }
-    if (saved) {
-        ok = !is_main || hf_checkpoint_commit(directory);
-        saved = trainer_all_succeeded(t, ok ? STATUS_OK : status_last(), "--export-hf");
-    }
-    slow_notice_end(notice);
-    if (!saved) {
-        if (is_main) { hf_checkpoint_abort(directory); }
-        t->save_failed = true;
-    } else if (is_main) {
-        printf("exported %s\n", directory);
-    }
-}
-
-// --- verification of the initial state --------------------------------------------------------------------
-// Checks that the run begins with one complete, undamaged checkpoint, the same on every rank
-// (util/checkpoint_files.h).
-
-// --- sums over ranks ---------------------------------------------------------------------------------------
-
-// 64 bits as doubles that can be added without rounding: 16 bits each.
+// As doubles that can be added without rounding: 16 bits each.
 enum { NUM_PIECES = 4 };
 
 static void to_pieces(double pieces[NUM_PIECES], uint64_t number) {
@@ -574,18 +154,196 @@ static uint64_t from_pieces(const double pieces[NUM_PIECES]) {
     return number;
 }
 
-// Sums over all ranks, mod 2^64, and whether all are `ok`. A collective.
-static bool trainer_add_sums(Trainer* t, bool ok, uint64_t* model_sum, uint64_t* state_sum) {
-    double values[1 + 2 * NUM_PIECES] = {ok ? 0 : 1};
+// Adds two numbers over all ranks, mod 2^64; did all succeed? A rank that did not prints why.
+static bool all_wrote(Trainer* t, Status status, uint64_t* model_sum, uint64_t* state_sum, const char* what) {
+    double values[1 + 2 * NUM_PIECES] = {status == STATUS_OK ? 0 : 1};
+    if (status != STATUS_OK) { fprintf(stderr, "warning: %s not saved: %s\n", what, status_message()); }
     to_pieces(values + 1, *model_sum);
     to_pieces(values + 1 + NUM_PIECES, *state_sum);
-    source_sums(t->source, values, 1 + 2 * NUM_PIECES);
+    sums(t, values, 1 + 2 * NUM_PIECES);
     *model_sum = from_pieces(values + 1);
     *state_sum = from_pieces(values + 1 + NUM_PIECES);
     return values[0] == 0;
 }
 
-// --- choice of the checkpoint -----------------------------------------------------------------------------
+static bool all_succeeded(Trainer* t, Status status, const char* what) {
+    return all_wrote(t, status, &(uint64_t){0}, &(uint64_t){0}, what);
+}
+
+// --- the output folder -------------------------------------------------------------------------------------
+
+static bool has_bytes(const char* directory, const char* name) {
+    char path[CHECKPOINT_PATH_CHARS];
+    struct stat about;
+    snprintf(path, sizeof path, "%.*s/%s", CHECKPOINT_PATH_CHARS - 32, directory, name);
+    return stat(path, &about) == 0 && about.st_size > 0;
+}
+
+static bool is_in(const char* directory, const char* file) {
+    char folder[PATH_MAX], path[PATH_MAX];
+    if (realpath(directory, folder) == NULL || realpath(file, path) == NULL) { return false; }
+    size_t num_chars = strlen(folder);
+    return strncmp(folder, path, num_chars) == 0 && path[num_chars] == '/';
+}
+
+static Status check_earlier_run(const Trainer* t) {
+    const TrainFlags* flags = &t->flags;
+    const char* directory = flags->output_dir;
+    int latest = checkpoint_find_latest(directory);
+    bool has_logs = has_bytes(directory, "main.log") || has_bytes(directory, "metrics.jsonl");
+    if (flags->overwrite && is_in(directory, flags->model)) {
+        return FAIL(STATUS_BAD_FORMAT,
+                    "--overwrite 1: would delete -e, which is in -o %s ---> another -o, or move the model",
+                    checkpoint_path_tail(directory));
+    }
+    if ((latest < 0 && !has_logs) || flags->overwrite) { return STATUS_OK; }
+    if (flags->resume && latest < 0) {
+        printf("-o %s: no checkpoint to resume from: starting a new run and replacing the logs\n", directory);
+    }
+    if (flags->resume) { return STATUS_OK; }
+    char what[64] = "logs, no checkpoint";
+    if (latest >= 0) { snprintf(what, sizeof what, "checkpoints up to step %d", latest); }
+    return FAIL(STATUS_BAD_FORMAT,
+                "-o %s: has an earlier run (%s) ---> -y 1 resumes it; another -o keeps the runs "
+                "apart; --overwrite 1 replaces it",
+                checkpoint_path_tail(directory), what);
+}
+
+// Locks main.log for this run, and refuses to replace an earlier one unless asked to. With the lock,
+// temporary files are those of a killed run.
+static Status open_on_main(Trainer* t) {
+    const char* directory = t->flags.output_dir;
+    if (t->flags.export_dir != NULL) { hf_checkpoint_abort(t->flags.export_dir); }
+    if (directory == NULL) { return STATUS_OK; }
+    TRY(logger_open(&t->logger, directory));
+    TRY(check_earlier_run(t));
+    int num_removed = checkpoint_remove_leftovers(directory);
+    if (num_removed > 0) {
+        printf("-o %s: removed %d unfinished files of a killed run\n", directory, num_removed);
+    }
+    return STATUS_OK;
+}
+
+// After the first checkpoint of a run with --overwrite 1.
+static void replace_earlier(Trainer* t) {
+    if (!t->replaces_earlier) { return; }
+    t->replaces_earlier = false;
+    int num_removed = checkpoint_remove_others(t->flags.output_dir, t->step);
+    if (num_removed > 0) {
+        printf("-o %s: removed %d checkpoints of the earlier run\n", t->flags.output_dir, num_removed);
+    }
+}
+
+// Every rank must see in `path` what rank 0 sees there.
+static void must_be_shared(Trainer* t, const char* path, bool differs, const char* problem) {
+    double num = sum(t, differs);
+    if (num == 0) { return; }
+    die(t, "%.80s: %.0f of %d ranks %s ---> a folder shared by all machines", checkpoint_path_tail(path), num,
+        dynapipe_num_ranks(t->dp), problem);
+}
+
+// With a file of the main rank, now rather than at the first checkpoint.
+static void check_shared(Trainer* t) {
+    char path[CHECKPOINT_PATH_CHARS];
+    path_of_step(t, path, CHECKPOINT_DONE_FILE, 0);
+    strncat(path, ".tmp", sizeof path - strlen(path) - 1);  // a name that is cleaned up as a leftover
+    FILE* file = t->is_main ? fopen(path, "w") : NULL;
+    if (file != NULL) { fclose(file); }
+    sum(t, 0);  // the file exists
+    must_be_shared(t, t->flags.output_dir, access(path, F_OK) != 0, "do not see what rank 0 writes there");
+    if (t->is_main) { unlink(path); }
+}
+
+// Cuts the logs back to the step that the run begins with.
+static Status begin_logs(Trainer* t, bool is_new) {
+    if (!is_new) { return logger_cut(&t->logger, t->step); }
+    char metrics[CHECKPOINT_PATH_CHARS];
+    t->replaces_earlier = t->flags.overwrite != 0;
+    snprintf(metrics, sizeof metrics, "%.*s/metrics.jsonl", CHECKPOINT_PATH_CHARS - 32, t->flags.output_dir);
+    unlink(metrics);
+    return logger_cut(&t->logger, -1);
+}
+
+static void begin_output(Trainer* t, ModelSource source) {
+    if (t->flags.output_dir == NULL) { return; }
+    if (source != MODEL_RESUMED) { check_shared(t); }  // find_begin() has compared a resumed run's files
+    agree(t, t->is_main ? begin_logs(t, source != MODEL_RESUMED) : STATUS_OK);
+}
+
+// --- settings of the run -----------------------------------------------------------------------------------
+
+static char* settings_of(const Trainer* t) {
+    char* text = NULL;
+    size_t num_bytes;
+    FILE* memory = open_memstream(&text, &num_bytes);
+    if (memory == NULL) { return NULL; }
+    train_flags_add_settings(&t->flags, memory);
+    settings_add_number(memory, "-d",
+                        (double)t->batch_tokens);  // the flag's 0 depends on the number of ranks
+    // A resumed and completed run is bit-identical to an uninterrupted one.
+    if (t->step < t->num_steps) { checkpoint_timed_print(&t->timed, memory); }
+    return fclose(memory) == 0 ? text : NULL;
+}
+
+static void compare_settings(Trainer* t, const char* saved) {
+    if (saved == NULL) { return; }
+    size_t num_chars;
+    const char* model = settings_find(saved, "-e", &num_chars);
+    // the default of -e, and what a warning has named already, is the model at the begin of the run
+    if ((t->flags.model == t->kind->usual || t->warned_of_model) && model != NULL) {
+        t->saved_model_name = strndup(model, num_chars);
+        if (t->saved_model_name != NULL) { t->flags.model = t->saved_model_name; }
+    }
+    char* now = settings_of(t);
+    if (now != NULL && t->is_main) { settings_print_differences(stderr, saved, now); }
+    free(now);
+}
+
+// --- the data ----------------------------------------------------------------------------------------------
+
+static void open_data(Trainer* t) {
+    const TrainFlags* flags = &t->flags;
+    int64_t rank_tokens = (int64_t)flags->rows * flags->seq_tokens;
+    t->batch_tokens = flags->batch_tokens > 0 ? flags->batch_tokens : rank_tokens * dynapipe_num_ranks(t->dp);
+    int32_t target_tokens = flags->target_tokens > 0 ? flags->target_tokens : flags->seq_tokens;
+    DynapipeRun_v1 run = {
+        .train_pattern = flags->train_pattern,
+        .val_pattern = flags->val_pattern,
+        .batch_tokens = t->batch_tokens,
+        .max_seq_tokens = flags->seq_tokens,
+        .max_target_tokens = t->kind->has_decoder ? target_tokens : 0,
+        .rows = flags->rows,
+        .num_steps = flags->steps,
+        .zero_stage = flags->zero_stage,
+        .overfit = flags->overfit,
+        .skip_verify = flags->verify == 0,
+    };
+    check(t, dynapipe_open_data(t->dp, &run));
+    check(t, dynapipe_data_info(t->dp, &t->info));
+    size_t num_tasks = (size_t)t->info.num_tasks;
+    t->task_loss = (double*)calloc(3 * num_tasks, sizeof(double));
+    t->task_names = (const char**)calloc(num_tasks, sizeof(char*));
+    if (t->task_loss == NULL || t->task_names == NULL) { die(t, "no memory for tasks"); }
+    t->exact_match = t->task_loss + num_tasks;
+    t->rouge_l = t->exact_match + num_tasks;
+    for (size_t i = 0; i < num_tasks; i++) { t->task_names[i] = dynapipe_task_name(t->dp, (int32_t)i); }
+    token_text_find(&t->text, flags->train_pattern);
+    if (!t->is_main) { return; }
+    if (!flags->verify) { printf("--verify 0: the data is not verified\n"); }
+    printf("data: %lld samples of %d tasks, %lld tokens; %lld longer than -t %d cut, %lld skipped\n",
+           (long long)t->info.num_samples, t->info.num_tasks, (long long)t->info.num_tokens,
+           (long long)t->info.num_truncated, flags->seq_tokens, (long long)t->info.num_skipped);
+}
+
+// The folder of the data's files, which has the tokenizer of prepare_data.
+static const char* data_folder(const Trainer* t, char out[CHECKPOINT_PATH_CHARS]) {
+    const char *pattern = t->flags.train_pattern, *slash = strrchr(pattern, '/');
+    snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s", slash != NULL ? (int)(slash - pattern) : 1,
+             slash != NULL ? pattern : ".");
+    return out;
+}
+
+// --- which checkpoint to begin with ------------------------------------------------------------------------
 
 static int step_asked_for(const TrainFlags* flags) {
     enum { NEWEST = 1 };
@@ -607,123 +365,72 @@ static void list_steps(char* out, size_t out_chars, const char* directory) {
     free(steps);
 }
 
-static void check_found(Trainer* t) {
-    const TrainFlags* flags = &t->flags;
-    char why[WHY_CHARS], steps[120];
-    if (flags->resume <= 1 || t->resume_step >= 0) { return; }
-    list_steps(steps, sizeof steps, flags->output_dir);
-    snprintf(why, sizeof why, "-y %d: no finished checkpoint of that step in -o %.80s ---> %s%s",
-             flags->resume, checkpoint_path_tail(flags->output_dir),
-             steps[0] != '\0' ? "one of those there are: -y " : "there is none: leave -y out", steps);
-    source_die(t->source, why);
-}
-
-// --- the same on every rank --------------------------------------------------------------------------------
-
-typedef struct {
-    double step, model[NUM_PIECES], state[NUM_PIECES];
-} Found;
-enum { FOUND_VALUES = sizeof(Found) / sizeof(double) };
-
-static bool same_number(const double* a, const double* b) {
-    return memcmp(a, b, sizeof(double) * NUM_PIECES) == 0;
-}
-
-static void die_of_other_file(Trainer* t, const char* path, int rank, uint64_t theirs) {
-    char why[WHY_CHARS];
-    snprintf(why, sizeof why,
-             "%.80s: rank %d %s ---> the same file for all ranks: a folder that all machines share",
-             checkpoint_path_tail(path), rank,
-             theirs == 0 ? "cannot read it" : "has another file there than rank 0");
-    source_die(t->source, why);
-}
-
-// Every rank gets the result of all; the message names the first rank that differs from rank 0.
-static void check_same(Trainer* t, const Found* found, const char* model_path, const char* state_path) {
-    char why[WHY_CHARS];
-    int num_ranks = source_num_ranks(t->source);
-    Found* all = (Found*)llmc_alloc(sizeof(Found) * (size_t)num_ranks, "what ranks found");
-    all[source_rank(t->source)] = *found;
-    source_sums(t->source, &all[0].step, num_ranks * FOUND_VALUES);
-    for (int r = 1; r < num_ranks; r++) {
-        if (all[r].step != all[0].step) {
-            snprintf(
-                why, sizeof why,
-                "-o %.80s: rank %d finds a checkpoint of step %.0f there, rank 0 of step %.0f (-1: none) "
-                "---> one folder that all machines share",
-                checkpoint_path_tail(t->flags.output_dir), r, all[r].step, all[0].step);
-            source_die(t->source, why);
-        }
-        if (!same_number(all[r].model, all[0].model)) {
-            die_of_other_file(t, model_path, r, from_pieces(all[r].model));
-        }
-        if (!same_number(all[r].state, all[0].state)) {
-            die_of_other_file(t, state_path, r, from_pieces(all[r].state));
-        }
-    }
-    free(all);
-}
-
-// Sets resume_step; all ranks find the same files. Errors end the run on all ranks. A collective.
-static void trainer_find_begin(Trainer* t, ModelSource source) {
-    char model_path[CHECKPOINT_PATH_CHARS], state_path[CHECKPOINT_PATH_CHARS] = "";
+// Sets resume_step. All ranks must find the same files. A collective.
+static void find_begin(Trainer* t, ModelSource source) {
+    enum { STEP, MODEL, STATE = MODEL + NUM_PIECES, NUM_VALUES = STATE + NUM_PIECES };
+    const char* directory = t->flags.output_dir;
+    char model_path[CHECKPOINT_PATH_CHARS], state_path[CHECKPOINT_PATH_CHARS] = "", steps[120];
+    double mine[NUM_VALUES] = {0}, main[NUM_VALUES];
     snprintf(model_path, sizeof model_path, "%s", t->flags.model);
-    t->resume_step = step_asked_for(&t->flags);
+    mine[STEP] = t->resume_step = step_asked_for(&t->flags);
     if (t->resume_step >= 0) {
-        checkpoint_path(model_path, t->flags.output_dir, CHECKPOINT_MODEL_FILE, t->resume_step);
-        checkpoint_path(state_path, t->flags.output_dir, CHECKPOINT_STATE_FILE, t->resume_step);
+        path_of_step(t, model_path, CHECKPOINT_MODEL_FILE, t->resume_step);
+        path_of_step(t, state_path, CHECKPOINT_STATE_FILE, t->resume_step);
+        to_pieces(mine + STATE, checkpoint_fingerprint(state_path));
     }
-    Found found = {.step = t->resume_step};
     bool is_file = t->resume_step >= 0 || source != MODEL_NEW;
-    if (is_file) { to_pieces(found.model, checkpoint_fingerprint(model_path)); }
-    if (state_path[0] != '\0') { to_pieces(found.state, checkpoint_fingerprint(state_path)); }
-    check_same(t, &found, model_path, state_path);
-    check_found(t);
+    if (is_file) { to_pieces(mine + MODEL, checkpoint_fingerprint(model_path)); }
+    for (int i = 0; i < NUM_VALUES; i++) { main[i] = t->is_main ? mine[i] : 0; }
+    sums(t, main, NUM_VALUES);
+    if (directory != NULL) {
+        must_be_shared(t, directory, mine[STEP] != main[STEP], "find another newest checkpoint than rank 0");
+    }
+    bool other_model = memcmp(mine + MODEL, main + MODEL, NUM_PIECES * sizeof *mine) != 0;
+    bool other_state = memcmp(mine + STATE, main + STATE, NUM_PIECES * sizeof *mine) != 0;
+    must_be_shared(t, model_path, other_model, "have another file there than rank 0, or cannot read it");
+    must_be_shared(t, state_path, other_state, "have another file there than rank 0, or cannot read it");
+    if (t->flags.resume <= 1 || t->resume_step >= 0) { return; }
+    list_steps(steps, sizeof steps, directory);
+    die(t, "-y %d: no finished checkpoint of that step in -o %.80s ---> %s%s", t->flags.resume,
+        checkpoint_path_tail(directory), steps[0] != '\0' ? "one of these: -y " : "there is none: omit -y",
+        steps);
 }
 
-// --- saved values -----------------------------------------------------------------------------------------
-
-static void trainer_die_of_checkpoint(Trainer* t) {
-    char why[WHY_CHARS];
+// Of a damaged checkpoint to resume from: names the newest one before it.
+static void die_of_checkpoint(Trainer* t) {
     const char *error = status_message(), *directory = t->flags.output_dir, *remedy = strstr(error, " ---> ");
     int what_chars = remedy != NULL ? (int)(remedy - error) : (int)strlen(error);
     int older = checkpoint_find_before(directory, t->resume_step);
     if (older > 1) {
-        snprintf(why, sizeof why, "%.*s ---> -y %d goes on from step %d, the newest before it", what_chars,
-                 error, older, older);
-    } else if (older >= 0) {  // -y 1 takes the newest
-        snprintf(why, sizeof why, "%.*s ---> remove DONE_%08d from -o %.80s, then -y 1 goes on from step %d",
-                 what_chars, error, t->resume_step, checkpoint_path_tail(directory), older);
-    } else {
-        snprintf(why, sizeof why,
-                 "%.*s ---> -o %.80s has no finished checkpoint before it: begin anew, with another -o",
-                 what_chars, error, checkpoint_path_tail(directory));
+        die(t, "%.*s ---> -y %d resumes from step %d, the newest before it", what_chars, error, older, older);
     }
-    source_die(t->source, why);
+    if (older >= 0) {  // -y 1 takes the newest
+        die(t, "%.*s ---> remove DONE_%08d from -o %.80s, then -y 1 resumes from step %d", what_chars, error,
+            t->resume_step, checkpoint_path_tail(directory), older);
+    }
+    die(t, "%.*s ---> -o %.80s has no finished checkpoint before it: start a new run, with another -o",
+        what_chars, error, checkpoint_path_tail(directory));
 }
 
 // The same ids mean other words with another tokenizer.
 static void check_vocabulary(Trainer* t, const char* path) {
-    char why[WHY_CHARS];
-    uint64_t ours = source_vocab_hash(t->source), theirs = t->begun.model.vocab_hash;
+    uint64_t ours = t->info.vocab_hash, theirs = t->begun.model.vocab_hash;
     if (ours == theirs || ours == 0 || theirs == 0) { return; }
-    snprintf(
-        why, sizeof why,
+    die(t,
         "%.200s: trained on tokens of vocabulary %016llx, -i %.80s has those of %016llx ---> data of this "
         "model's tokenizer, or another -e",
         checkpoint_path_tail(path), (unsigned long long)theirs, checkpoint_path_tail(t->flags.train_pattern),
         (unsigned long long)ours);
-    source_die(t->source, why);
 }
 
-static Status read_seals(Trainer* t, ModelSource source, const char* model_path) {
+static Status read_seals_of(Trainer* t, ModelSource source, const char* model_path) {
     Verification* begun = &t->begun;
     char state_path[CHECKPOINT_PATH_CHARS];
     int32_t model[CHECKPOINT_HEADER_INTS], state[CHECKPOINT_HEADER_INTS];
     TRY(checkpoint_header_read(model, model_path));
     TRY(checkpoint_seal_get(&begun->model, model, model_path));
     if (source != MODEL_RESUMED) { return STATUS_OK; }
-    checkpoint_path(state_path, t->flags.output_dir, CHECKPOINT_STATE_FILE, t->resume_step);
+    path_of_step(t, state_path, CHECKPOINT_STATE_FILE, t->resume_step);
     TRY(checkpoint_header_read(state, state_path));
     TRY(checkpoint_seal_get(&begun->state, state, state_path));
     return checkpoint_seal_check_pair(model, model_path, state, state_path, t->resume_step);
@@ -731,89 +438,346 @@ static Status read_seals(Trainer* t, ModelSource source, const char* model_path)
 
 // Checks that the headers of a checkpoint (with -y also its state's) are as sealed, belong together, and
 // match the data's vocabulary.
-static void trainer_read_seals(Trainer* t, ModelSource source, const char* model_path) {
-    bool verify = t->flags.verify != 0, ok = llmc_ok(read_seals(t, source, model_path));
-    if (!ok && verify && source == MODEL_RESUMED) { trainer_die_of_checkpoint(t); }
-    if (!ok && verify) { source_die(t->source, status_message()); }
+static void read_seals(Trainer* t, ModelSource source, const char* model_path) {
+    bool verify = t->flags.verify != 0;
+    if (read_seals_of(t, source, model_path) != STATUS_OK && verify) {
+        if (source == MODEL_RESUMED) { die_of_checkpoint(t); }
+        die(t, "%s", status_message());
+    }
     check_vocabulary(t, model_path);
-    if (source_is_main(t->source) && (!verify || !t->begun.model.is_sealed)) {
-        printf(verify ? "%s: not sealed (llm.c or another program wrote it), its contents are not verified\n"
-                      : "--verify 0: %s is taken as it is\n",
+    if (t->is_main && (!verify || !t->begun.model.is_sealed)) {
+        printf(verify ? "%s: not sealed (written by llm.c or another program), not verified\n"
+                      : "--verify 0: %s is not verified\n",
                model_path);
     }
     if (!verify) { t->begun = (Verification){.model_sum = 0}; }
 }
 
-// After all values have been read: checks the sums. state_path: NULL without. A collective.
-static void trainer_check_sums(Trainer* t, const char* model_path, const char* state_path) {
+// After all values have been read. state_path: NULL without. A collective.
+static void check_sums(Trainer* t, const char* model_path, const char* state_path) {
     Verification* begun = &t->begun;
     if (!begun->model.is_sealed) { return; }
-    trainer_add_sums(t, true, &begun->model_sum, &begun->state_sum);
-    if (llmc_ok(checkpoint_seal_check(&begun->model, model_path, begun->model_sum)) &&
-        (state_path == NULL || llmc_ok(checkpoint_seal_check(&begun->state, state_path, begun->state_sum)))) {
-        return;
+    all_wrote(t, STATUS_OK, &begun->model_sum, &begun->state_sum, "");
+    Status status = checkpoint_seal_check(&begun->model, model_path, begun->model_sum);
+    if (status == STATUS_OK && state_path != NULL) {
+        status = checkpoint_seal_check(&begun->state, state_path, begun->state_sum);
     }
-    if (state_path != NULL) { trainer_die_of_checkpoint(t); }
-    source_die(t->source, status_message());
+    if (status == STATUS_OK) { return; }
+    if (state_path != NULL) { die_of_checkpoint(t); }
+    die(t, "%s", status_message());
 }
 
-// --- moving layers between ranks --------------------------------------------------------------------------
-// Makes a model of the new layers and fills it from the ranks that have them. One array at a time; the old
-// one is freed when its values have moved.
+// --- the model of -e ---------------------------------------------------------------------------------------
 
-typedef struct {
-    Model model;
-    Optimizer optimizer;
-} Part;
-
-// One of the optimizer's arrays; frees `have`.
-static void move_floats(Trainer* t, CheckpointBody body, const Part* before, float** have, float* want) {
-    SourceArray from = {&before->model, before->optimizer.begin, before->optimizer.end, *have};
-    SourceArray to = {&t->model, t->optimizer.begin, t->optimizer.end, want};
-    source_move(t->source, (int)body, sizeof(float), &from, &to);
-    ops_release(before->model.ops, *have);
-    *have = NULL;
+static bool ends_with(const char* text, const char* end) {
+    size_t length = strlen(text), end_length = strlen(end);
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
-static void move_params(Trainer* t, const Part* before) {
-    SourceArray from = {&before->model, 0, before->model.num_params, before->model.params};
-    SourceArray to = {&t->model, 0, t->model.num_params, t->model.params};
-    source_move(t->source, CHECKPOINT_PARAMS, sizeof(floatX), &from, &to);
+static ModelSource source_of(const char* model) {
+    return ends_with(model, ".bin") ? MODEL_CHECKPOINT : hf_checkpoint_is(model) ? MODEL_HF : MODEL_NEW;
 }
 
-void trainer_resplit(Trainer* t) {
-    int64_t begin, end;
+// An invalid descriptor may be a mistyped path.
+static bool parse_new(ModelConfig* out, const ModelKind* kind, const char* text, int vocab, int max_seq_len) {
+    struct stat about;
+    if (model_parse(out, kind, text, vocab, max_seq_len)) { return true; }
+    if (stat(text, &about) == 0 && S_ISDIR(about.st_mode)) {
+        return llmc_fail("-e %.80s: a folder without config.json ---> one that transformers saved, with "
+                         "config.json and *.safetensors; or a model_*.bin",
+                         checkpoint_path_tail(text));
+    }
+    bool is_path = strchr(text, '/') != NULL || ends_with(text, ".safetensors");
+    return is_path &&
+           llmc_fail("-e %.80s: no such file or folder ---> check the path", checkpoint_path_tail(text));
+}
+
+// vocab, max_seq_len: of a new model. like: other fields of Hugging Face's files.
+static bool read_config(const Trainer* t, ModelConfig* out, HfConfig* like, ModelSource source,
+                        const char* path, int vocab, int max_seq_len) {
+    switch (source) {
+        case MODEL_RESUMED:
+        case MODEL_CHECKPOINT: return llmc_ok(checkpoint_read_config(out, t->kind, path));
+        case MODEL_HF: return hf_checkpoint_read_config(out, like, t->kind, path);
+        default: return parse_new(out, t->kind, path, vocab, max_seq_len);
+    }
+}
+
+// -y 1 uses the checkpoint's model; an -e of another shape is a mistake. One of the same shape still
+// provides the other fields of an export.
+static void compare_with_asked(Trainer* t, const ModelConfig* config, const char* path) {
+    const char* model = t->flags.model;
+    ModelConfig asked;
+    ModelDifference difference;
+    ModelSource source = source_of(model);
+    bool known = read_config(t, &asked, &t->like, source, model, config->vocab, config->max_seq_len);
+    if (known && config->kind->has_decoder) {
+        asked.tied_head = config->tied_head;
+    }  // a file's tensors decide
+    bool same = known && model_config_equal(&asked, config, &difference);
+    t->has_like = same && source == MODEL_HF;
+    t->warned_of_model = !same && model != t->kind->usual;
+    if (!t->warned_of_model || !t->is_main) { return; }
+    char shape[160];
+    model_describe(shape, sizeof shape, config);
+    fprintf(stderr,
+            "warning: -e %s is not used: -y resumes %s,\n  %s ---> omit -e; another -o for a new run\n",
+            model, path, shape);
+}
+
+static void check_fits(Trainer* t, const ModelConfig* config, const char* path) {
+    const char* tail = checkpoint_path_tail(path);
+    if (config->vocab < t->info.vocab) {
+        die(t,
+            "-e %.80s: vocabulary %d, the data has %d ids ---> another -e, or data of this model's tokenizer",
+            tail, config->vocab, t->info.vocab);
+    }
+    // positions are parameters of GPT-2's; T5's are distances
+    if (!config->kind->has_decoder && config->max_seq_len < t->flags.seq_tokens) {
+        die(t, "-e %.80s: %d positions, -t is %d ---> another -e, or -t %d", tail, config->max_seq_len,
+            t->flags.seq_tokens, config->max_seq_len);
+    }
+    if (!attention_check(model_head_size(config), config->num_buckets, config->max_distance)) {
+        die(t, "-e %.80s: %s", tail, status_message());
+    }
+}
+
+// Hugging Face's files define begin and end tokens of generated text. With other tokens the model has to
+// unlearn them, and without padding in the data the decoder has no start token.
+static void check_tokens_fit(Trainer* t, const char* path) {
+    int pad = t->info.pad_token, eot = t->info.eot_token;
+    const HfConfig* like = &t->like;
+    if (!t->has_like) { return; }
+    if (t->kind->has_decoder && pad < 0) {
+        die(t,
+            "-e %.80s: its decoder starts with token %d, the data has no padding token ---> data of this "
+            "model's tokenizer: prepare_data --tokenizer sentencepiece, byt5 or hf",
+            checkpoint_path_tail(path), like->start_token);
+    }
+    bool other_start = t->kind->has_decoder && like->start_token != pad;
+    bool other_end = like->eos_token != HF_NO_TOKEN && like->eos_token != eot;
+    if ((!other_start && !other_end) || !t->is_main) { return; }
+    fprintf(stderr,
+            "warning: -e %s %s with token %d, the data with %d\n  ---> was it made with this model's "
+            "tokenizer? (prepare_data --tokenizer)\n",
+            checkpoint_path_tail(path), other_start ? "starts answers" : "ends texts",
+            other_start ? like->start_token : like->eos_token, other_start ? pad : eot);
+}
+
+static void fill_params(Trainer* t, ModelSource source, const char* path) {
+    Model* m = &t->model;
+    bool ok = true, is_new = source == MODEL_NEW;
+    uint64_t* sum_read = owns_params(t) ? &t->begun.model_sum : NULL;
+    SlowNotice* notice = notice_begin(t, is_new ? "initialising parameters" : "reading parameters", -1,
+                                      is_new ? 0 : m->num_params * (int64_t)sizeof(floatX));
+    switch (source) {
+        case MODEL_NEW: model_init_random(m, dynapipe_seed(t->dp)); break;
+        case MODEL_HF:
+            ok = hf_checkpoint_read(path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params);
+            break;
+        default:
+            ok = llmc_ok(checkpoint_read(path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params, sum_read));
+    }
+    slow_notice_end(notice);
+    if (!ok && source == MODEL_RESUMED) { die_of_checkpoint(t); }
+    if (!ok) { die(t, "%s", status_message()); }
+    if (source == MODEL_CHECKPOINT) { check_sums(t, path, NULL); }
+}
+
+static void print_model(const Trainer* t, ModelSource source, const char* path) {
+    char shape[160];
+    const ModelConfig* config = &t->model.config;
+    if (!t->is_main) { return; }
+    model_describe(shape, sizeof shape, config);
+    printf("%s: %s,\n  vocabulary %d, %lld parameters, %.300s; %s on %.60s\n", t->kind->name, shape,
+           config->vocab, (long long)model_num_params(config), source == MODEL_NEW ? "new" : path,
+           sizeof(floatX) == 2 ? "bf16" : "fp32", ops_device_name(t->ops));
+    if (t->kind->has_decoder && t->info.pad_token < 0) {
+        printf("the data has no padding token: the decoder starts with end-of-text (%d)\n",
+               t->info.eot_token);
+    }
+}
+
+// --- this rank's part of the model -------------------------------------------------------------------------
+
+static void part_of(const Trainer* t, ModelPart* out, const ModelConfig* config, const DynapipeRange* ranges,
+                    int32_t num_ranges) {
+    int32_t begin[OPS_MAX_SHARES + 1];
+    int32_t head = dynapipe_head(t->dp, begin, OPS_MAX_SHARES + 1);
+    *out = (ModelPart){.stage = dynapipe_stage(t->dp)};
+    dynapipe_llmc_part(out, config, ranges, num_ranges);
+    out->head = dynapipe_llmc_head(config, head, begin, dynapipe_num_stages(t->dp));
+}
+
+static ModelPart choose_part(Trainer* t, const ModelConfig* config) {
+    DynapipeCosts* costs;
+    DynapipeRange ranges[DYNAPIPE_MAX_RANGES];
     ModelPart part;
-    if (!source_resplit(t->source, &t->model.config, &part)) { return; }
-    Part before = {t->model, t->optimizer};
-    model_free_grads(&before.model);
-    model_init_raw(&t->model, &before.model.config, &part, before.model.ops);
-    t->model.dropout = before.model.dropout;
-    source_attach(t->source, &t->model);
-    source_shard(t->source, &begin, &end);
-    optimizer_init_raw(&t->optimizer, &before.optimizer, begin, end);
-    move_floats(t, CHECKPOINT_M, &before, &before.optimizer.m, t->optimizer.m);
-    move_floats(t, CHECKPOINT_V, &before, &before.optimizer.v, t->optimizer.v);
-    if (before.optimizer.master != NULL) {
-        move_floats(t, CHECKPOINT_MASTER, &before, &before.optimizer.master, t->optimizer.master);
+    int32_t num_ranges;
+    LlmcBlocks about;
+    check(t, dynapipe_use_stream(t->dp, ops_stream(t->ops)));
+    DynapipeBlocks_v1 blocks = dynapipe_llmc_blocks(&about, config, t->ops);
+    check(t, dynapipe_measure(t->dp, &blocks, &costs));
+    check(t, dynapipe_choose_stages(t->dp, costs, ranges, DYNAPIPE_MAX_RANGES, &num_ranges));
+    if (t->is_main) {
+        printf("ranks: %d = %d stages x %d replicas, %d threads each; %d steps of at most %lld tokens\n",
+               dynapipe_num_ranks(t->dp), dynapipe_num_stages(t->dp), dynapipe_num_replicas(t->dp),
+               dynapipe_threads(t->dp), t->info.num_steps, (long long)t->batch_tokens);
     }
-    move_params(t, &before);
-    optimizer_free(&before.optimizer);
-    model_free(&before.model);
+    part_of(t, &part, config, ranges, num_ranges);
+    return part;
 }
 
-// --- checkpoints ------------------------------------------------------------------------------------------
-
-// Adds the sums of all ranks' parts.
-static bool all_wrote(Trainer* t, Status status, uint64_t* model_sum, uint64_t* state_sum, const char* what) {
-    if (status != STATUS_OK) { fprintf(stderr, "warning: %s not saved: %s\n", what, status_message()); }
-    return trainer_add_sums(t, status == STATUS_OK, model_sum, state_sum);
+static void attach(Trainer* t) {
+    Model* model = &t->model;
+    double mine = t->flags.peak_tflops > 0 ? t->flags.peak_tflops * 1e12 : ops_peak_flops(t->ops);
+    double peaks[2] = {mine, mine > 0};
+    sums(t, peaks, 2);
+    t->peak_flops = peaks[1] == dynapipe_num_ranks(t->dp) ? peaks[0] : 0;
+    DynapipeTied tied[MODEL_MAX_TIED];
+    DynapipeParams_v1 params = dynapipe_llmc_params(model, tied);
+    int32_t num_ranges = model->part.num_ranges, num_views = num_ranges + model->part.has_share;
+    for (int32_t i = 0; i < num_views; i++) {
+        t->views[i] = i < num_ranges ? model_view(model, i) : model_share_view(model);
+        check(t, dynapipe_attach(t->dp, i, &dynapipe_llmc_model, &t->views[i], i == 0 ? &params : NULL));
+    }
 }
 
-static bool trainer_all_succeeded(Trainer* t, Status status, const char* what) {
-    uint64_t model_sum = 0, state_sum = 0;
-    return all_wrote(t, status, &model_sum, &state_sum, what);
+// Of the model in -e, or of the checkpoint to resume from, with values.
+static ModelSource build_model(Trainer* t) {
+    char path[CHECKPOINT_PATH_CHARS];
+    ModelConfig config;
+    ModelSource source = source_of(t->flags.model);
+    find_begin(t, source);
+    snprintf(path, sizeof path, "%s", t->flags.model);
+    if (t->resume_step >= 0) {
+        source = MODEL_RESUMED;
+        path_of_step(t, path, CHECKPOINT_MODEL_FILE, t->resume_step);
+    }
+    if (!read_config(t, &config, &t->like, source, path, t->info.vocab, t->flags.seq_tokens)) {
+        if (source == MODEL_RESUMED) { die_of_checkpoint(t); }
+        if (source == MODEL_NEW) { refuse(t, "%s", status_message()); }
+        die(t, "%s", status_message());
+    }
+    if (source == MODEL_RESUMED || source == MODEL_CHECKPOINT) { read_seals(t, source, path); }
+    t->has_like = source == MODEL_HF;
+    if (source == MODEL_RESUMED) { compare_with_asked(t, &config, path); }
+    check_fits(t, &config, path);
+    check_tokens_fit(t, path);
+    const ModelPart part = choose_part(t, &config);
+    model_init_part(&t->model, &config, &part, t->ops);
+    model_alloc_grads(&t->model);
+    t->model.dropout = (float)t->flags.dropout;
+    fill_params(t, source, path);
+    attach(t);
+    print_model(t, source, path);
+    return source;
 }
+
+// One array, all ranks: `have` of the old model, `want` of the new. values[i] belongs to params[begin + i].
+typedef struct {
+    const Model* model;
+    int64_t begin, end;
+    void* values;
+} PartArray;
+
+static void move_array(Trainer* t, CheckpointBody body, size_t bytes_per_value, PartArray have,
+                       PartArray want) {
+    const PartArray sides[2] = {have, want};
+    DynapipePiece_v1* pieces[2];
+    int32_t num[2];
+    for (int i = 0; i < 2; i++) {
+        const PartArray* side = &sides[i];
+        pieces[i] = (DynapipePiece_v1*)llmc_alloc(((size_t)side->model->num_slices + 1) * sizeof **pieces,
+                                                  "a list of tensors");
+        num[i] = dynapipe_llmc_pieces(pieces[i], side->model, side->begin, side->end, (uint64_t)body,
+                                      (int32_t)bytes_per_value, side->values);
+    }
+    check(t, dynapipe_move(t->dp, pieces[0], num[0], pieces[1], num[1]));
+    free(pieces[0]);
+    free(pieces[1]);
+}
+
+// Between two steps: if layers move between ranks, makes a model of the new ones and fills it from the ranks
+// that have them. The old optimizer's arrays are freed one by one, when their values have moved.
+static void resplit(Trainer* t) {
+    DynapipeRange ranges[DYNAPIPE_MAX_RANGES];
+    int32_t num_ranges;
+    ModelPart part;
+    check(t, dynapipe_resplit(t->dp, ranges, DYNAPIPE_MAX_RANGES, &num_ranges));
+    if (num_ranges == 0) { return; }
+    Model before = t->model;
+    Optimizer old = t->optimizer, *new = &t->optimizer;
+    int64_t begin, end;
+    part_of(t, &part, &before.config, ranges, num_ranges);
+    model_free_grads(&before);
+    model_init_raw(&t->model, &before.config, &part, before.ops);
+    t->model.dropout = before.dropout;
+    attach(t);
+    dynapipe_shard(t->dp, &begin, &end);
+    optimizer_init_raw(new, &old, begin, end);
+    const struct {
+        CheckpointBody body;
+        float **have, *want;
+    } arrays[] = {{CHECKPOINT_M, &old.m, new->m},
+                  {CHECKPOINT_V, &old.v, new->v},
+                  {CHECKPOINT_MASTER, &old.master, new->master}};
+    for (int i = 0; i < 3 && *arrays[i].have != NULL; i++) {
+        move_array(t, arrays[i].body, sizeof(float),
+                   (PartArray){&before, old.begin, old.end, *arrays[i].have},
+                   (PartArray){&t->model, begin, end, arrays[i].want});
+        ops_release(before.ops, *arrays[i].have);
+        *arrays[i].have = NULL;
+    }
+    move_array(t, CHECKPOINT_PARAMS, sizeof(floatX),
+               (PartArray){&before, 0, before.num_params, before.params},
+               (PartArray){&t->model, 0, t->model.num_params, t->model.params});
+    optimizer_free(&old);
+    model_free(&before);
+}
+
+// --- export ------------------------------------------------------------------------------------------------
+
+// Tokens of config.json for a new model: from the data.
+static HfConfig config_of_data(const Trainer* t) {
+    HfConfig out = hf_config_of_model(&t->model.config, NULL);
+    int pad = t->info.pad_token;
+    out.eos_token = t->info.eot_token;
+    if (t->kind->has_decoder) {
+        out.pad_token = pad >= 0 ? pad : HF_NO_TOKEN;
+        out.start_token = pad >= 0 ? pad : out.eos_token;
+    } else {
+        out.bos_token = out.eos_token;
+    }
+    return out;
+}
+
+static void export_hf(Trainer* t) {
+    char folder[CHECKPOINT_PATH_CHARS];
+    const char* directory = t->flags.export_dir;
+    if (directory == NULL) { return; }
+    const HfConfig like = t->has_like ? t->like : config_of_data(t);
+    HfTokens tokens = {.folder = data_folder(t, folder), .bytes = t->info.tokenizer == TOKENIZER_BYT5};
+    SlowNotice* notice = notice_begin(t, "exporting", -1, 0);
+    bool saved = true;
+    for (int phase = 0; phase < 3 && saved; phase++) {
+        bool ok = phase == 0
+                      ? !t->is_main || hf_checkpoint_create(directory, &t->model.config, &like, &tokens)
+                  : phase == 1 ? !owns_params(t) || hf_checkpoint_write(directory, &t->model)
+                               : !t->is_main || hf_checkpoint_commit(directory);
+        saved = all_succeeded(t, ok ? STATUS_OK : status_last(), "--export-hf");
+    }
+    slow_notice_end(notice);
+    t->save_failed |= !saved;
+    if (!t->is_main) { return; }
+    if (saved) {
+        printf("exported %s\n", directory);
+    } else {
+        hf_checkpoint_abort(directory);
+    }
+}
+
+// --- checkpoints -------------------------------------------------------------------------------------------
 
 // The parts of a checkpoint, and the sums of what this rank wrote.
 typedef struct {
@@ -825,11 +789,11 @@ static Status create_files(Trainer* t, Saving* saving) {
     const void* position;
     size_t position_bytes;
     TRY(checkpoint_create_model(saving->model_path, &t->model.config));
-    source_position(t->source, &position, &position_bytes);
+    check(t, dynapipe_position(t->dp, &position, &position_bytes));
     CheckpointRun run = {
         .step = t->step,
         .has_master = t->optimizer.master != NULL,
-        .record = {(uint8_t*)(uintptr_t)position, position_bytes, trainer_settings(t)},
+        .record = {(uint8_t*)(uintptr_t)position, position_bytes, settings_of(t)},
     };
     Status status = checkpoint_create_state(saving->state_path, &t->model.config, &run, &saving->state_sum);
     free(run.record.settings);
@@ -840,23 +804,22 @@ static Status write_slices(Trainer* t, Saving* saving) {
     const Optimizer* o = &t->optimizer;
     const Model* model = &t->model;
     const char* path = saving->state_path;
-    uint64_t* sum = &saving->state_sum;
-    if (source_owns_params(t->source)) {
+    uint64_t* state_sum = &saving->state_sum;
+    if (owns_params(t)) {
         TRY(checkpoint_write(saving->model_path, CHECKPOINT_PARAMS, model, model->params, 0,
                              model->num_params, &saving->model_sum));
     }
-    if (!source_owns_moments(t->source)) { return STATUS_OK; }
-    TRY(checkpoint_write(path, CHECKPOINT_M, model, o->m, o->begin, o->end, sum));
-    TRY(checkpoint_write(path, CHECKPOINT_V, model, o->v, o->begin, o->end, sum));
+    if (!owns_moments(t)) { return STATUS_OK; }
+    TRY(checkpoint_write(path, CHECKPOINT_M, model, o->m, o->begin, o->end, state_sum));
+    TRY(checkpoint_write(path, CHECKPOINT_V, model, o->v, o->begin, o->end, state_sum));
     if (o->master == NULL) { return STATUS_OK; }
-    return checkpoint_write(path, CHECKPOINT_MASTER, model, o->master, o->begin, o->end, sum);
+    return checkpoint_write(path, CHECKPOINT_MASTER, model, o->master, o->begin, o->end, state_sum);
 }
 
-// Every rank's part is on disk; adds the sums.
+// Every rank's part is on disk; the sums are of all.
 static Status commit(Trainer* t, const Saving* saving) {
     const char* directory = t->flags.output_dir;
-    CheckpointSeal seal = {
-        .step = t->step, .body_sum = saving->model_sum, .vocab_hash = source_vocab_hash(t->source)};
+    CheckpointSeal seal = {.step = t->step, .body_sum = saving->model_sum, .vocab_hash = t->info.vocab_hash};
     CheckpointSeal state_seal = seal;
     state_seal.body_sum = saving->state_sum;
     state_seal.model_sum = saving->model_sum;
@@ -867,21 +830,15 @@ static Status commit(Trainer* t, const Saving* saving) {
     TRY(checkpoint_file_rename(saving->state_path));
     int num_later = checkpoint_remove_later(directory, t->step);
     if (num_later > 0 && !t->replaces_earlier) {
-        printf("-o %s: %d checkpoints of steps after %d, which the run left, are removed\n", directory,
-               num_later, t->step);
+        printf("-o %s: removed %d checkpoints of steps after %d\n", directory, num_later, t->step);
     }
     return checkpoint_mark_done(directory, t->step);
 }
 
-static bool save(Trainer* t, Saving* saving) {
-    const bool is_main = source_is_main(t->source);
-    if (!trainer_all_succeeded(t, is_main ? create_files(t, saving) : STATUS_OK, "checkpoint")) {
-        return false;
-    }
-    if (!all_wrote(t, write_slices(t, saving), &saving->model_sum, &saving->state_sum, "checkpoint")) {
-        return false;
-    }
-    return trainer_all_succeeded(t, is_main ? commit(t, saving) : STATUS_OK, "checkpoint");
+static bool save_all(Trainer* t, Saving* saving) {
+    return all_succeeded(t, t->is_main ? create_files(t, saving) : STATUS_OK, "checkpoint") &&
+           all_wrote(t, write_slices(t, saving), &saving->model_sum, &saving->state_sum, "checkpoint") &&
+           all_succeeded(t, t->is_main ? commit(t, saving) : STATUS_OK, "checkpoint");
 }
 
 // With the first checkpoint, so that ./generate finds all files in one folder. The weights do not depend on
@@ -890,238 +847,292 @@ static void keep_tokens(Trainer* t) {
     char folder[CHECKPOINT_PATH_CHARS];
     if (t->has_kept_tokens) { return; }
     t->has_kept_tokens = true;
-    if (data_json_copy(trainer_data_folder(t, folder), t->flags.output_dir) != STATUS_OK) {
-        fprintf(stderr, "warning: the data's tokenizer is not beside the checkpoints: %s\n",
-                status_message());
+    if (data_json_copy(data_folder(t, folder), t->flags.output_dir) != STATUS_OK) {
+        fprintf(stderr, "warning: the tokenizer was not copied to the checkpoints: %s\n", status_message());
     }
 }
 
 // Of this rank, for progress lines.
 static int64_t bytes_to_save(const Trainer* t) {
     const Optimizer* o = &t->optimizer;
-    int64_t moments = source_owns_moments(t->source) ? o->end - o->begin : 0;
-    int64_t params = source_owns_params(t->source) ? t->model.num_params : 0;
+    int64_t moments = owns_moments(t) ? o->end - o->begin : 0;
+    int64_t params = owns_params(t) ? t->model.num_params : 0;
     return params * (int64_t)sizeof(floatX) + moments * (int64_t)sizeof(float) * (o->master != NULL ? 3 : 2);
-}
-
-// Progress on the main rank (util/program.h): "saving step 100". step < 0: none; num_bytes 0: unknown.
-static SlowNotice* trainer_notice(const Trainer* t, const char* doing, int step, int64_t num_bytes) {
-    char what[96];
-    if (!source_is_main(t->source)) { return NULL; }
-    snprintf(what, sizeof what, step >= 0 ? "%s step %d" : "%s", doing, step);
-    return slow_notice_begin(what, num_bytes > 0 ? checkpoint_file_bytes_done : NULL, num_bytes);
 }
 
 // Writes temporary files, renamed when every rank's part is on disk. A full disk loses this checkpoint, not
 // the run.
-static void trainer_save(Trainer* t) {
+static void save(Trainer* t) {
     Saving saving = {.model_sum = 0};
     const char* directory = t->flags.output_dir;
-    source_verify_data(t->source);
-    checkpoint_path(saving.model_path, directory, CHECKPOINT_MODEL_FILE, t->step);
-    checkpoint_path(saving.state_path, directory, CHECKPOINT_STATE_FILE, t->step);
-    SlowNotice* notice = trainer_notice(t, "saving", t->step, bytes_to_save(t));
-    bool saved = save(t, &saving);
+    const void* position;
+    size_t position_bytes;
+    check(t, dynapipe_position(t->dp, &position, &position_bytes));  // waits until the data is verified
+    path_of_step(t, saving.model_path, CHECKPOINT_MODEL_FILE, t->step);
+    path_of_step(t, saving.state_path, CHECKPOINT_STATE_FILE, t->step);
+    SlowNotice* notice = notice_begin(t, "saving", t->step, bytes_to_save(t));
+    t->save_failed = !save_all(t, &saving);
     slow_notice_end(notice);
-    t->save_failed = !saved;
-    if (!source_is_main(t->source)) { return; }
-    if (saved) {
-        checkpoint_prune(directory, t->step, t->flags.checkpoints_keep, t->flags.checkpoints_major);
-        printf("saved %s\n", saving.model_path);
-        trainer_replace_earlier(t);
-        keep_tokens(t);
-    } else {
+    if (!t->is_main) { return; }
+    if (t->save_failed) {
         checkpoint_file_remove_tmp(saving.model_path);
         checkpoint_file_remove_tmp(saving.state_path);
+        return;
     }
+    checkpoint_prune(directory, t->step, t->flags.checkpoints_keep, t->flags.checkpoints_major);
+    printf("saved %s\n", saving.model_path);
+    replace_earlier(t);
+    keep_tokens(t);
 }
 
 // The float32 master weights for a model file: from its state, if that has them, otherwise from the file
 // itself, which may be float32 while parameters are bf16. A build without master weights uses those of the
 // state as parameters.
-static Status trainer_read_master(Trainer* t, const char* model_path, const char* state_path,
-                                  bool state_has_master) {
+static Status read_master(Trainer* t, const char* model_path, const char* state_path, bool state_has_master) {
     Optimizer* o = &t->optimizer;
     const Model* model = &t->model;
-    uint64_t* sum = &t->begun.state_sum;
+    uint64_t* state_sum = &t->begun.state_sum;
     if (o->master == NULL) {
         if (!state_has_master) { return STATUS_OK; }
-        if (!source_owns_params(t->source)) { sum = NULL; }
         return checkpoint_read(state_path, CHECKPOINT_MASTER, model, model->params, 0, model->num_params,
-                               sum);
+                               owns_params(t) ? state_sum : NULL);
     }
     o->master_is_set = true;
     if (!state_has_master) {  // summed as parameters
         return checkpoint_read(model_path, CHECKPOINT_FLOATS, model, o->master, o->begin, o->end, NULL);
     }
-    if (!source_owns_moments(t->source)) { sum = NULL; }
-    return checkpoint_read(state_path, CHECKPOINT_MASTER, model, o->master, o->begin, o->end, sum);
+    return checkpoint_read(state_path, CHECKPOINT_MASTER, model, o->master, o->begin, o->end,
+                           owns_moments(t) ? state_sum : NULL);
 }
 
-// The state's values and record.
+// The float32 master weights, if the optimizer has them and the model was read from files of -e.
+static Status read_first_master(Trainer* t, ModelSource source) {
+    Optimizer* o = &t->optimizer;
+    const char* path = t->flags.model;
+    if (source == MODEL_NEW || o->master == NULL) { return STATUS_OK; }
+    if (source == MODEL_CHECKPOINT) { return read_master(t, path, NULL, false); }
+    o->master_is_set = true;
+    bool ok = hf_checkpoint_read(path, CHECKPOINT_FLOATS, &t->model, o->master, o->begin, o->end);
+    return ok ? STATUS_OK : status_last();
+}
+
 static Status read_state(Trainer* t, CheckpointRun* run, const char* model_path, const char* path) {
     const Optimizer* o = &t->optimizer;
-    uint64_t* sum = source_owns_moments(t->source) ? &t->begun.state_sum : NULL;
-    uint64_t* record_sum = source_is_main(t->source) ? &t->begun.state_sum : NULL;
-    TRY(checkpoint_read(path, CHECKPOINT_M, &t->model, o->m, o->begin, o->end, sum));
-    TRY(checkpoint_read(path, CHECKPOINT_V, &t->model, o->v, o->begin, o->end, sum));
-    TRY(checkpoint_read_run(run, path, &t->model.config, record_sum));
-    return trainer_read_master(t, model_path, path, run->has_master);
+    uint64_t* state_sum = owns_moments(t) ? &t->begun.state_sum : NULL;
+    TRY(checkpoint_read(path, CHECKPOINT_M, &t->model, o->m, o->begin, o->end, state_sum));
+    TRY(checkpoint_read(path, CHECKPOINT_V, &t->model, o->v, o->begin, o->end, state_sum));
+    TRY(checkpoint_read_run(run, path, &t->model.config, t->is_main ? &t->begun.state_sum : NULL));
+    return read_master(t, model_path, path, run->has_master);
 }
 
 // Resumes from resume_step, whose model has been read.
-static void trainer_resume(Trainer* t) {
+static void resume(Trainer* t) {
     char path[CHECKPOINT_PATH_CHARS], model_path[CHECKPOINT_PATH_CHARS];
     CheckpointRun run;
-    checkpoint_path(path, t->flags.output_dir, CHECKPOINT_STATE_FILE, t->resume_step);
-    checkpoint_path(model_path, t->flags.output_dir, CHECKPOINT_MODEL_FILE, t->resume_step);
-    SlowNotice* notice = trainer_notice(t, "reading the state of", t->resume_step, bytes_to_save(t));
-    if (read_state(t, &run, model_path, path) != STATUS_OK) { trainer_die_of_checkpoint(t); }
+    path_of_step(t, path, CHECKPOINT_STATE_FILE, t->resume_step);
+    path_of_step(t, model_path, CHECKPOINT_MODEL_FILE, t->resume_step);
+    SlowNotice* notice = notice_begin(t, "reading the state of", t->resume_step, bytes_to_save(t));
+    if (read_state(t, &run, model_path, path) != STATUS_OK) { die_of_checkpoint(t); }
     slow_notice_end(notice);
-    trainer_check_sums(t, model_path, path);
+    check_sums(t, model_path, path);
     if (run.record.position == NULL) {
-        source_die(t->source, "-y: llm.c wrote this state, it has no place in our data ---> start with -e");
+        die(t, "-y: llm.c wrote this state, without a position in this trainer's data ---> start with -e");
     }
     if (t->flags.verify && !t->begun.state.is_sealed) {
-        FAIL(STATUS_BAD_FORMAT, "%s: its seal is gone, the run's record is there: edited",
+        FAIL(STATUS_BAD_FORMAT, "%s: has a record of this trainer but no seal: it was edited",
              checkpoint_path_tail(path));
-        trainer_die_of_checkpoint(t);
+        die_of_checkpoint(t);
     }
     t->step = run.step;
-    source_restore(t->source, run.record.position, run.record.position_bytes, run.step);
-    checkpoint_timed_read(&t->timed, run.record.settings);  // before settings are compared: it is one of them
-    trainer_compare_settings(t, run.record.settings);
-    if (source_is_main(t->source)) {
+    check(t, dynapipe_restore(t->dp, run.record.position, run.record.position_bytes, run.step));
+    checkpoint_timed_read(&t->timed, run.record.settings);  // one of the settings that are compared
+    compare_settings(t, run.record.settings);
+    if (t->is_main) {
         checkpoint_timed_forget(&t->timed, t->flags.output_dir, t->flags.checkpoints_major);
+        printf("resumed from %s, step %d\n", path, t->step);
     }
     free(run.record.position);
     free(run.record.settings);
-    if (source_is_main(t->source)) { printf("resumed from %s, step %d\n", path, t->step); }
 }
 
 // --debug dump-gradients. Explicitly requested, so a failed write ends the run.
-static void trainer_dump_gradients(Trainer* t) {
-    const char* path = source_dump_gradients(t->source);
+static void dump_gradients(Trainer* t) {
+    const char* path = dynapipe_option(t->dp, "--dump-gradients");
     if (path == NULL) { return; }
-    bool is_main = source_is_main(t->source);
-    uint64_t sum = 0, none = 0;
-    bool saved = trainer_all_succeeded(
-        t, is_main ? checkpoint_create_gradients(path, &t->model.config) : STATUS_OK, "gradients");
+    const Optimizer* o = &t->optimizer;
+    uint64_t body_sum = 0, none = 0;
+    Status status = t->is_main ? checkpoint_create_gradients(path, &t->model.config) : STATUS_OK;
+    bool saved = all_succeeded(t, status, "gradients");
     if (saved) {
-        const Optimizer* o = &t->optimizer;
-        Status status = STATUS_OK;
-        if (source_owns_moments(t->source)) {
+        if (owns_moments(t)) {
             status = checkpoint_write(path, CHECKPOINT_FLOATS, &t->model, t->model.grads + o->begin, o->begin,
-                                      o->end, &sum);
+                                      o->end, &body_sum);
         }
-        saved = all_wrote(t, status, &sum, &none, "gradients");
+        saved = all_wrote(t, status, &body_sum, &none, "gradients");
     }
     if (saved) {
-        const CheckpointSeal seal = {
-            .step = t->step, .body_sum = sum, .vocab_hash = source_vocab_hash(t->source)};
-        Status status = is_main ? checkpoint_seal_write(path, &seal) : STATUS_OK;
-        if (is_main && status == STATUS_OK) { status = checkpoint_file_rename(path); }
-        saved = trainer_all_succeeded(t, status, "gradients");
+        const CheckpointSeal seal = {.step = t->step, .body_sum = body_sum, .vocab_hash = t->info.vocab_hash};
+        if (t->is_main) { status = checkpoint_seal_write(path, &seal); }
+        if (t->is_main && status == STATUS_OK) { status = checkpoint_file_rename(path); }
+        saved = all_succeeded(t, status, "gradients");
     }
     if (saved) { return; }
-    if (is_main) { checkpoint_file_remove_tmp(path); }
-    source_die(t->source, "--debug dump-gradients: cannot be written ---> name a file where you may write");
+    if (t->is_main) { checkpoint_file_remove_tmp(path); }
+    die(t, "--debug dump-gradients: cannot be written ---> name a file where you may write");
 }
 
-// --- the run -----------------------------------------------------------------------------------------------
-
-// --- build -----------------------------------------------------------------------------------------------
+// --- building the run --------------------------------------------------------------------------------------
 
 // Makes the folder and its parents. path: NULL if the flag was not given.
 static void must_be_directory(Trainer* t, const char* flag, const char* path) {
-    char why[640];
     if (path == NULL) { return; }
-    if (file_make_directory(path) != STATUS_OK) {
-        snprintf(why, sizeof why, "%s %.600s", flag, status_message());
-    } else if (access(path, W_OK | X_OK) != 0) {
-        snprintf(why, sizeof why, "%s %.80s: %s ---> choose a directory that you may write", flag, path,
-                 strerror(errno));
-    } else {
-        return;
-    }
-    source_die(t->source, why);
-}
-
-static void refuse_value(Trainer* t, const char* flag) {
-    char why[WHY_CHARS];
-    snprintf(why, sizeof why, "%s: %s", flag, status_message());
-    source_refuse(t->source, why);
+    if (file_make_directory(path) != STATUS_OK) { die(t, "%s %s", flag, status_message()); }
+    if (access(path, W_OK | X_OK) == 0) { return; }
+    die(t, "%s %.80s: %s ---> choose a folder where you may write", flag, path, strerror(errno));
 }
 
 // All that is wrong with the flags themselves, before anything is made: exit status 2.
 static void check_flags(Trainer* t, OptimizerKind* kind) {
     const TrainFlags* flags = &t->flags;
-    if (!optimizer_parse(kind, flags->optimizer)) { refuse_value(t, "--optimizer"); }
-    if (!lr_schedule_parse(&t->lr_schedule.kind, flags->lr_scheduler)) { refuse_value(t, "-k"); }
+    if (!optimizer_parse(kind, flags->optimizer)) { refuse(t, "--optimizer: %s", status_message()); }
+    if (!lr_schedule_parse(&t->lr_schedule.kind, flags->lr_scheduler)) {
+        refuse(t, "-k: %s", status_message());
+    }
     if (flags->train_pattern == NULL) {
-        source_refuse(t->source,
-                      "-i: no training data ---> -i DIR/train.bin; ./prepare_data makes it from JSONL");
+        refuse(t, "-i: no training data ---> -i DIR/train.bin; ./prepare_data makes it from JSONL");
     }
     const char* every = flags->checkpoint_every != NULL ? flags->checkpoint_every : SAVE_INTERVAL_USUAL;
-    if (save_interval_parse(&t->save_every, "-n", every) != STATUS_OK) {
-        source_refuse(t->source, status_message());
-    }
+    if (save_interval_parse(&t->save_every, "-n", every) != STATUS_OK) { refuse(t, "%s", status_message()); }
     bool wants_saves = flags->checkpoint_every != NULL && t->save_every.steps + t->save_every.seconds > 0;
     if (flags->output_dir == NULL && (flags->resume || wants_saves)) {
-        source_refuse(t->source, "-y and -n need a directory ---> add -o DIR");
+        refuse(t, "-y and -n need a folder ---> add -o DIR");
     }
     if (flags->resume && flags->overwrite) {
-        source_refuse(t->source,
-                      "-y and --overwrite 1: to go on from the earlier run, or to take its place? ---> give "
-                      "one of the two");
+        refuse(
+            t,
+            "-y and --overwrite 1: one resumes the earlier run, the other replaces it ---> give one of them");
     }
-}
-
-static void make_directories(Trainer* t) {
-    const TrainFlags* flags = &t->flags;
-    must_be_directory(t, "-o", flags->output_dir);
-    must_be_directory(t, "--export-hf", flags->export_dir);  // now rather than after hours of training
-    char message[WHY_CHARS];
-    if (flags->export_dir == NULL || hf_checkpoint_make_directory(flags->export_dir)) { return; }
-    snprintf(message, sizeof message, "--export-hf %s", status_message());
-    source_die(t->source, message);
 }
 
 static void build(Trainer* t) {
     OptimizerKind kind = OPTIMIZER_ADAMW;
+    const TrainFlags* flags = &t->flags;
     check_flags(t, &kind);
-    make_directories(t);
-    trainer_open_output(t);
-    source_open_data(t->source, &t->flags);
-    t->num_steps = source_num_steps(t->source);
-    t->lr_schedule.peak = (float)t->flags.lr;
-    t->lr_schedule.warmup_steps = t->flags.warmup_steps;
+    must_be_directory(t, "-o", flags->output_dir);
+    must_be_directory(t, "--export-hf", flags->export_dir);  // now rather than after hours of training
+    if (flags->export_dir != NULL && !hf_checkpoint_make_directory(flags->export_dir)) {
+        die(t, "--export-hf %s", status_message());
+    }
+    agree(t, t->is_main ? open_on_main(t) : STATUS_OK);
+    t->ops = ops_create(dynapipe_threads(t->dp));
+    open_data(t);
+    t->num_steps = t->info.num_steps;
+    t->lr_schedule.peak = (float)flags->lr;
+    t->lr_schedule.warmup_steps = flags->warmup_steps;
     t->lr_schedule.num_steps = t->num_steps;
-    t->lr_schedule.final_fraction = (float)t->flags.final_lr_fraction;
-    ModelSource source = trainer_build_model(t);
+    t->lr_schedule.final_fraction = (float)flags->final_lr_fraction;
+    ModelSource source = build_model(t);
     int64_t begin, end;
-    source_shard(t->source, &begin, &end);
-    optimizer_init(&t->optimizer, kind, begin, end, (float)t->flags.weight_decay, source_seed(t->source),
-                   source_ops(t->source));
+    dynapipe_shard(t->dp, &begin, &end);
+    optimizer_init(&t->optimizer, kind, begin, end, (float)flags->weight_decay, dynapipe_seed(t->dp), t->ops);
     if (kind == OPTIMIZER_ADAMW_SCALED) {
         size_t num_tensors = (size_t)model_num_tensors(&t->model.config);
         t->squares = (double*)llmc_alloc(num_tensors * sizeof(double), "sums by tensor");
     }
     if (source == MODEL_RESUMED) {
-        trainer_resume(t);
-    } else if (trainer_read_first_master(t, source) != STATUS_OK) {
-        source_die(t->source, status_message());
+        resume(t);
+    } else if (read_first_master(t, source) != STATUS_OK) {
+        die(t, "%s", status_message());
     }
     optimizer_set_master(&t->optimizer, &t->model);
-    trainer_begin_output(t, source);
+    begin_output(t, source);
 }
 
-// --- loop ------------------------------------------------------------------------------------------------
+// --- validation and answers --------------------------------------------------------------------------------
+
+// --answers of each task, fewer where there are many tasks.
+static int answers_per_task(const Trainer* t) {
+    enum { MOST_ANSWERS = 256 };
+    int most = MOST_ANSWERS / t->info.num_tasks;
+    return t->flags.answers < most ? t->flags.answers : most > 1 ? most : 1;
+}
+
+// Answers samples of every task; false: no task has a question.
+static bool score_answers(Trainer* t) {
+    int32_t num_samples = 0, per_task = answers_per_task(t), num_tasks = t->info.num_tasks;
+    const DynapipeAnswer_v1* answers;
+    int64_t* samples = (int64_t*)llmc_alloc(((size_t)per_task * (size_t)num_tasks + 1) * sizeof(int64_t),
+                                            "samples to answer");
+    check(t, dynapipe_pick_samples(t->dp, per_task, samples, &num_samples));
+    check(t, dynapipe_generate(t->dp, samples, num_samples, t->flags.sample_tokens, &answers));
+    free(samples);
+    answers_score(t->exact_match, t->rouge_l, num_tasks, answers, num_samples, &t->text, t->info.eot_token);
+    return num_samples > 0;
+}
+
+static void print_validation(const Trainer* t, double loss, bool with_scores) {
+    int32_t num_tasks = t->info.num_tasks;
+    printf("val loss %f", loss);
+    if (with_scores) {
+        printf(" | exact match %.1f %%, ROUGE-L %.1f (%d answers a task)",
+               100 * answers_mean(t->exact_match, num_tasks), 100 * answers_mean(t->rouge_l, num_tasks),
+               answers_per_task(t));
+    }
+    answers_print_tasks(t->task_names, num_tasks, t->task_loss, with_scores ? t->exact_match : NULL,
+                        with_scores ? t->rouge_l : NULL);
+    fflush(stdout);
+}
+
+static void validate(Trainer* t) {
+    double loss;
+    check(t, dynapipe_validate(t->dp, t->flags.val_batches, &loss, t->task_loss));
+    bool with_scores = t->flags.answers > 0 && score_answers(t);
+    if (dynapipe_stop_signal(t->dp) != 0) { return; }  // incomplete
+    if (t->is_main) { print_validation(t, loss, with_scores); }
+    DynapipeValidation_v1 validation = {
+        .step = t->step,
+        .loss = loss,
+        .task_loss = t->task_loss,
+        .exact_match = with_scores ? t->exact_match : NULL,
+        .rouge_l = with_scores ? t->rouge_l : NULL,
+        .log_dir = t->flags.output_dir,
+    };
+    check(t, dynapipe_report_validation(t->dp, &validation));
+    logger_val(&t->logger, t->step, (float)loss);
+}
+
+static void show_answers(Trainer* t, int num_samples) {
+    // samples are grouped by task: a long stride reaches another task each time
+    enum { MOST_SHOWN = 4, STRIDE = 7919 };
+    int64_t samples[MOST_SHOWN], num_val = t->info.num_val_samples;
+    const DynapipeAnswer_v1* answers;
+    if (num_samples > num_val) { num_samples = (int)num_val; }
+    for (int i = 0; i < num_samples; i++) { samples[i] = (int64_t)(t->step + i) * STRIDE % num_val; }
+    check(t, dynapipe_generate(t->dp, samples, num_samples, t->flags.sample_tokens, &answers));
+    if (dynapipe_stop_signal(t->dp) != 0) { return; }
+    for (int i = 0; i < num_samples && t->is_main; i++) {
+        answers_show(&answers[i], &t->text, t->info.eot_token);
+    }
+}
+
+static bool every(int interval, int step, bool is_last) {
+    return interval > 0 && (step % interval == 0 || is_last);
+}
+
+static void look_at_model(Trainer* t, bool is_last) {
+    enum { SAMPLES_AT_END = 4 };
+    if (t->flags.val_pattern == NULL) { return; }
+    if (every(t->flags.val_every, t->step, is_last)) { validate(t); }
+    if (t->step > 0 && every(t->flags.sample_every, t->step, is_last)) {
+        show_answers(t, is_last ? SAMPLES_AT_END : 1);
+    }
+}
+
+// --- the loop ----------------------------------------------------------------------------------------------
 
 // Squares of every parameter's gradient once: each rank's shard, without tied copies.
 static double gradient_norm(Trainer* t) {
-    double sum = source_owns_moments(t->source) ? optimizer_sum_of_squares(&t->optimizer, &t->model) : 0;
-    return sqrt(source_sum(t->source, sum));
+    return sqrt(sum(t, owns_moments(t) ? optimizer_sum_of_squares(&t->optimizer, &t->model) : 0));
 }
 
 // If the optimizer scales steps by tensor: sums over all ranks that have parts of it.
@@ -1129,106 +1140,94 @@ static void scale_steps(Trainer* t) {
     if (t->squares == NULL) { return; }
     int num_tensors = model_num_tensors(&t->model.config);
     memset(t->squares, 0, (size_t)num_tensors * sizeof *t->squares);
-    if (source_owns_moments(t->source)) { optimizer_param_squares(&t->optimizer, &t->model, t->squares); }
-    source_sums(t->source, t->squares, num_tensors);
+    if (owns_moments(t)) { optimizer_param_squares(&t->optimizer, &t->model, t->squares); }
+    sums(t, t->squares, num_tensors);
     optimizer_set_scales(&t->optimizer, &t->model, t->squares);
 }
 
+static double step_flops(const Trainer* t, const DynapipeStep_v1* last) {
+    const ModelWork work = {.tokens = last->total_tokens - last->dec_tokens,
+                            .squares = last->squares,
+                            .dec_tokens = last->dec_tokens,
+                            .dec_squares = last->dec_squares,
+                            .cross_products = last->cross_products,
+                            .rows = last->supervised_tokens};
+    return model_flops(&t->model.config, &work);
+}
+
 static void train_step(Trainer* t) {
-    SourceStep about = {.loss = source_step(t->source), .norm = 0, .lr = 0, .loss_z = 0, .norm_z = 0};
-    if (t->step == 0) { trainer_dump_gradients(t); }
-    about.norm = gradient_norm(t);
-    about.lr = lr_schedule_at(&t->lr_schedule, t->step);
-    about.loss_z = outlier_update(&t->loss_outlier, about.loss);
-    about.norm_z = outlier_update(&t->norm_outlier, about.norm);
-    if (!isfinite(about.loss) || !isfinite(about.norm)) {
-        source_die(t->source,
-                   "the loss or its gradient is not a finite number ---> try a smaller -l or a longer -u");
+    const TrainFlags* flags = &t->flags;
+    DynapipeStep_v1 last;
+    check(t, dynapipe_step(t->dp, &last));
+    if (t->step == 0) { dump_gradients(t); }
+    DynapipeReport_v1 report = {.step = t->step + 1,
+                                .norm = gradient_norm(t),
+                                .lr = lr_schedule_at(&t->lr_schedule, t->step),
+                                .loss_z = outlier_update(&t->loss_outlier, last.loss),
+                                .log_dir = flags->output_dir,
+                                .flops = step_flops(t, &last),
+                                .peak_flops = t->peak_flops};
+    report.norm_z = outlier_update(&t->norm_outlier, report.norm);
+    if (!isfinite(last.loss) || !isfinite(report.norm)) {
+        die(t, "the loss or its gradient is not a finite number ---> try a smaller -l or a longer -u");
     }
-    bool skip = (t->flags.skip_loss_z > 0 && about.loss_z > t->flags.skip_loss_z) ||
-                (t->flags.skip_norm_z > 0 && about.norm_z > t->flags.skip_norm_z);
+    bool skip = (flags->skip_loss_z > 0 && report.loss_z > flags->skip_loss_z) ||
+                (flags->skip_norm_z > 0 && report.norm_z > flags->skip_norm_z);
     if (!skip) {
-        float clip = optimizer_clip_scale(about.norm, 1);
         scale_steps(t);
-        optimizer_update(&t->optimizer, &t->model, (float)about.lr, t->step + 1, clip);
-        source_share_params(t->source);
-    } else if (source_is_main(t->source)) {
+        optimizer_update(&t->optimizer, &t->model, (float)report.lr, t->step + 1,
+                         optimizer_clip_scale(report.norm, 1));
+        check(t, dynapipe_share_params(t->dp));
+    } else if (t->is_main) {
         printf("skipped the update of step %d: loss or norm is an outlier (-sl, -sg)\n", t->step + 1);
     }
     t->step++;
-    source_report(t->source, t->step, &about);
-    logger_train(&t->logger, t->step, (float)about.loss, (float)about.lr, (float)about.norm);
-    trainer_resplit(t);
-    trainer_check_printed(t);
-}
-
-static bool every(int interval, int step, bool is_last) {
-    return interval > 0 && (step % interval == 0 || is_last);
+    check(t, dynapipe_report(t->dp, &report));
+    logger_train(&t->logger, t->step, (float)last.loss, (float)report.lr, (float)report.norm);
+    resplit(t);
+    if (t->is_main) { standard_output_warn(&t->warned_of_output); }
 }
 
 // At the end, on a signal, or by the interval; no step twice.
 static void maybe_save(Trainer* t, bool is_last, bool is_told) {
     const TrainFlags* flags = &t->flags;
-    double now_s = source_seconds(t->source);
+    double now_s = dynapipe_seconds(t->dp);
     bool is_due = is_last || is_told || save_interval_is_due(&t->save_every, t->step, now_s - t->saved_s);
     if (flags->output_dir == NULL || t->step == t->saved_step || !is_due) { return; }
     bool is_timed = !is_last && flags->checkpoint_every == NULL && flags->checkpoints_keep <= 0;
     if (is_timed) { checkpoint_timed_add(&t->timed, t->step); }
-    trainer_save(t);
+    save(t);
     t->saved_step = t->step;
     t->saved_s = now_s;
     if (t->save_failed) {
         checkpoint_timed_drop(&t->timed, t->step);
-    } else if (is_timed && source_is_main(t->source)) {
+    } else if (is_timed && t->is_main) {
         checkpoint_timed_forget(&t->timed, flags->output_dir, flags->checkpoints_major);
     }
 }
 
-enum { SAMPLES_AT_END = 4 };
-
-static void look_at_model(Trainer* t, bool is_last) {
-    const TrainFlags* flags = &t->flags;
-    if (every(flags->val_every, t->step, is_last)) {
-        double loss = source_validate(t->source, t->step, flags->val_batches);
-        if (!isnan(loss)) { logger_val(&t->logger, t->step, (float)loss); }
-    }
-    if (t->step > 0 && every(flags->sample_every, t->step, is_last)) {
-        source_show_samples(t->source, t->step, is_last ? SAMPLES_AT_END : 1, flags->sample_tokens);
-    }
-}
-
-// Stopped before the last step.
-static void say_stopped(const Trainer* t, int first_step) {
-    const char *name = stop_signal_name(source_stop_signal(t->source)), *directory = t->flags.output_dir;
-    if (!source_is_main(t->source)) { return; }
-    if (t->step == first_step) {
+static void print_stopped(const Trainer* t, int first_step) {
+    const char *name = stop_signal_name(dynapipe_stop_signal(t->dp)), *directory = t->flags.output_dir;
+    if (!t->is_main) { return; }
+    if (t->step >= t->num_steps) {
+        printf("stopped by %s after the last step: the run is complete\n", name);
+    } else if (t->step == first_step) {
         printf("stopped by %s before the first step of this run: nothing to save\n", name);
     } else if (directory == NULL) {
-        printf("stopped by %s after step %d of %d, nothing is saved ---> -o DIR saves\n", name, t->step,
+        printf("stopped by %s after step %d of %d, not saved ---> -o DIR saves\n", name, t->step,
                t->num_steps);
     } else if (t->save_failed) {
-        printf("stopped by %s after step %d of %d, which is not saved ---> -y 1 goes on from the newest that "
-               "%s has\n",
+        printf("stopped by %s after step %d of %d, not saved ---> -y 1 resumes from the newest checkpoint in "
+               "%s\n",
                name, t->step, t->num_steps, directory);
     } else {
-        printf("stopped by %s after step %d of %d, saved in %s ---> the same command with -y 1 goes on from "
-               "there\n",
-               name, t->step, t->num_steps, directory);
+        printf(
+            "stopped by %s after step %d of %d, saved in %s ---> the same command with -y 1 resumes there\n",
+            name, t->step, t->num_steps, directory);
     }
-    if (t->flags.export_dir != NULL) {
-        printf("--export-hf %s: not exported yet, the run that goes on does that at its end\n",
-               t->flags.export_dir);
+    if (t->flags.export_dir != NULL && t->step < t->num_steps) {
+        printf("--export-hf %s: not exported yet; the resumed run exports at its end\n", t->flags.export_dir);
     }
-    fflush(stdout);
-}
-
-// Stopped after all steps: the model is complete, saved and exported as usual.
-static void say_left_out(const Trainer* t) {
-    const TrainFlags* flags = &t->flags;
-    bool looks = (flags->val_every > 0 && flags->val_pattern != NULL) || flags->sample_every > 0;
-    if (!source_is_main(t->source)) { return; }
-    printf("%s after the last step: the run is complete%s\n", stop_signal_name(source_stop_signal(t->source)),
-           looks ? ", but for what was left of its last validation and samples" : "");
     fflush(stdout);
 }
 
@@ -1236,28 +1235,34 @@ static void say_left_out(const Trainer* t) {
 // step, or during validation, and saves. Returns the signal, 0: none.
 static int train(Trainer* t) {
     int first_step = t->saved_step = t->step;
-    trainer_resplit(t);  // restores the layer placement of a resumed run
+    resplit(t);  // restores the layer placement of a resumed run
     for (;;) {
         bool is_last = t->step >= t->num_steps;
-        if (source_stop_signal(t->source) == 0) { look_at_model(t, is_last); }
-        int stop_signal = source_stop_signal(t->source);
-        if (is_last && stop_signal != 0) { say_left_out(t); }
+        if (dynapipe_stop_signal(t->dp) == 0) { look_at_model(t, is_last); }
+        int stop_signal = dynapipe_stop_signal(t->dp);
         maybe_save(t, is_last, stop_signal != 0);
         if (stop_signal == 0) {  // a save waits for verification, which a signal ends
-            stop_signal = source_stop_signal(t->source);
+            stop_signal = dynapipe_stop_signal(t->dp);
             maybe_save(t, is_last, stop_signal != 0);
         }
-        if (stop_signal != 0 && !is_last) { say_stopped(t, first_step); }
+        if (stop_signal != 0) { print_stopped(t, first_step); }
         if (stop_signal != 0 || is_last) { return stop_signal; }
         train_step(t);
     }
 }
 
+// --- the program -------------------------------------------------------------------------------------------
+
 static void print_help(const ModelKind* kind) {
-    source_print_usage(stdout, kind);
-    printf("\nllm.c's flags, each with a value [default]:\n");
+    printf("usage: mpirun -np RANKS ./train_%s -i FILES [options]\n"
+           "Trains a %s on a mixture of tasks with samples of very different lengths. For every step a plan\n"
+           "decides which samples form a microbatch, and what each rank computes when.\n"
+           "RANKS = stages x replicas. One rank needs no mpirun.\n\n"
+           "llm.c's flags, and others of training, each with a value [default]:\n",
+           kind->name, kind->title);
     train_flags_print(stdout);
-    source_print_options(stdout);
+    printf("\n");
+    dynapipe_print_options(stdout);
 }
 
 static void print_version(const ModelKind* kind) {
@@ -1265,7 +1270,21 @@ static void print_version(const ModelKind* kind) {
     snprintf(program, sizeof program, "train_%s", kind->name);
     version_print(program, stdout);
     ops_print_version(stdout);
-    source_print_version(stdout);
+    dynapipe_print_version(stdout);
+}
+
+static void run_close(Trainer* t) {
+    logger_close(&t->logger);
+    optimizer_free(&t->optimizer);
+    if (t->model.params != NULL) { model_free(&t->model); }
+    token_text_free(&t->text);
+    dynapipe_close(t->dp);  // finishes its work on the stream of ops first
+    if (t->ops != NULL) { ops_free(t->ops); }
+    free(t->squares);
+    free(t->saved_model_name);
+    free(t->task_loss);
+    free(t->task_names);
+    free(t);
 }
 
 int trainer_main(int argc, char** argv, const ModelKind* kind) {
@@ -1278,27 +1297,24 @@ int trainer_main(int argc, char** argv, const ModelKind* kind) {
         return standard_output_close(EXIT_SUCCESS, EXIT_FAILURE);
     }
     t->kind = kind;
-    t->source = source_open(&argc, &argv, kind);
+    dynapipe_watch_signals(NULL);
+    check(t, dynapipe_open(&t->dp, &argc, &argv, train_flags_words()));
+    dynapipe_watch_signals(t->dp);
+    t->is_main = dynapipe_rank(t->dp) == 0;
     if (train_flags_want_help(argc, argv)) {
-        if (source_is_main(t->source)) { print_help(kind); }
-        source_close(t->source);
+        if (t->is_main) { print_help(kind); }
+        run_close(t);
         return standard_output_close(EXIT_SUCCESS, EXIT_FAILURE);
     }
-    const char* error = train_flags_parse(&t->flags, argc, argv);
-    if (error != NULL) { source_refuse(t->source, error); }
-    if (source_is_main(t->source)) { train_flags_print_passed_over(argc, argv, stdout); }
+    if (train_flags_parse(&t->flags, argc, argv, t->is_main ? stdout : NULL) != STATUS_OK) {
+        refuse(t, "%s", status_message());
+    }
     if (t->flags.model == NULL) { t->flags.model = kind->usual; }
     build(t);
     int stop_signal = train(t);
-    if (t->step >= t->num_steps) { trainer_export(t); }
+    if (t->step >= t->num_steps) { export_hf(t); }
     if (stop_signal == 0) { stop_signal = stop_signal_seen(); }  // too late, changes only the status
-    bool failed = t->save_failed || trainer_has_lost(t);
-    trainer_close_output(t);
-    optimizer_free(&t->optimizer);
-    free(t->squares);
-    free(t->saved_model_name);
-    model_free(&t->model);
-    source_close(t->source);
-    free(t);
+    bool failed = t->save_failed || logger_has_lost(&t->logger) || dynapipe_lost_lines(t->dp) > 0;
+    run_close(t);
     return standard_output_close(failed ? EXIT_FAILURE : stop_signal_exit_status(stop_signal), EXIT_FAILURE);
 }

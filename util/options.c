@@ -128,6 +128,13 @@ static Status unknown_option(const OptionSpec* specs, int num_specs, const char*
     return FAIL(STATUS_BAD_OPTION, "%s: unknown option" REMEDY, name);
 }
 
+static const OptionSpec* find_option(const OptionSpec* specs, int num_specs, const char* name) {
+    for (int i = 0; i < num_specs; i++) {
+        if (strcmp(specs[i].name, name) == 0) { return &specs[i]; }
+    }
+    return NULL;
+}
+
 static bool is_listed(const char* const* names, const char* name) {
     for (int i = 0; names != NULL && names[i] != NULL; i++) {
         if (strcmp(names[i], name) == 0) { return true; }
@@ -140,27 +147,25 @@ Status options_take(const OptionSpec* specs, int num_specs, void* options, int* 
     int kept = 1;
     for (int i = 1; i < *argc; i++) {
         const char* arg = argv[i];
-        if (strncmp(arg, "--", 2) != 0 || strcmp(arg, "--help") == 0 || strcmp(arg, "--version") == 0) {
-            argv[kept++] = argv[i];
-            continue;
-        }
-        if (arg[2] == '\0') {
+        if (strcmp(arg, "--") == 0) {
             while (++i < *argc) { argv[kept++] = argv[i]; }
             break;
         }
         char name[64];
-        size_t name_length = strcspn(arg, "=");
+        bool is_long = strncmp(arg, "--", 2) == 0;
+        size_t name_length = is_long ? strcspn(arg, "=") : strlen(arg);
         if (name_length >= sizeof name) { name_length = sizeof name - 1; }
         memcpy(name, arg, name_length);
         name[name_length] = '\0';
+        const OptionSpec* spec = find_option(specs, num_specs, name);
+        if ((spec == NULL && !is_long) || strcmp(arg, "--help") == 0 || strcmp(arg, "--version") == 0) {
+            argv[kept++] = argv[i];
+            continue;
+        }
         if (is_listed(left, name)) {
             argv[kept++] = argv[i];
             if (arg[name_length] != '=' && i + 1 < *argc) { argv[kept++] = argv[++i]; }
             continue;
-        }
-        const OptionSpec* spec = NULL;
-        for (int s = 0; s < num_specs && spec == NULL; s++) {
-            if (strcmp(specs[s].name, name) == 0) { spec = &specs[s]; }
         }
         if (spec == NULL) { return unknown_option(specs, num_specs, name); }
         const char* value = arg[name_length] == '=' ? arg + name_length + 1 : NULL;
@@ -233,17 +238,16 @@ static void add_choice(FILE* out, const char* name, const char* choices, int32_t
 
 void options_add_setting(const OptionSpec* specs, int num_specs, const void* options, const char* name,
                          FILE* out) {
-    for (int i = 0; i < num_specs; i++) {
-        if (strcmp(specs[i].name, name) != 0) { continue; }
-        const void* field = (const char*)options + specs[i].offset;
-        switch (specs[i].type) {
-            case OPTION_BOOL: settings_add(out, name, *(const bool*)field ? "on" : "off"); break;
-            case OPTION_INT: settings_add_number(out, name, *(const int32_t*)field); break;
-            case OPTION_INT64: settings_add_number(out, name, (double)*(const int64_t*)field); break;
-            case OPTION_DOUBLE: settings_add_number(out, name, *(const double*)field); break;
-            case OPTION_STRING: settings_add(out, name, *(const char* const*)field); break;
-            case OPTION_CHOICE: add_choice(out, name, specs[i].choices, *(const int32_t*)field); break;
-        }
+    const OptionSpec* spec = find_option(specs, num_specs, name);
+    if (spec == NULL) { return; }
+    const void* field = (const char*)options + spec->offset;
+    switch (spec->type) {
+        case OPTION_BOOL: settings_add(out, name, *(const bool*)field ? "on" : "off"); break;
+        case OPTION_INT: settings_add_number(out, name, *(const int32_t*)field); break;
+        case OPTION_INT64: settings_add_number(out, name, (double)*(const int64_t*)field); break;
+        case OPTION_DOUBLE: settings_add_number(out, name, *(const double*)field); break;
+        case OPTION_STRING: settings_add(out, name, *(const char* const*)field); break;
+        case OPTION_CHOICE: add_choice(out, name, spec->choices, *(const int32_t*)field); break;
     }
 }
 

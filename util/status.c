@@ -89,7 +89,7 @@ const char* printable_name(const char* name) {
     return printable(buffers[next++ % NUM_BUFFERS], NAME_BYTES, name);
 }
 
-static _Thread_local char last_message[1024];
+static _Thread_local char last_message[STATUS_MESSAGE_BYTES];
 static _Thread_local Status last_status;
 
 Status status_last(void) {

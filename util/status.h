@@ -36,6 +36,7 @@ extern "C" {
 
 Status status_last(void);  // of the last FAIL() on this thread
 
+enum { STATUS_MESSAGE_BYTES = 1024 };  // with the NUL
 // The message of the last FAIL() on this thread, "" if none; valid until the next FAIL() here.
 const char* status_message(void);
 

@@ -7,6 +7,7 @@ folder
 Record formats and templates: records/records.h. Two passes over the files: the first counts and checks, the
 second tokenises and writes, so memory use is independent of the data's size (sample_writer.h).
 */
+#define _GNU_SOURCE  // mempcpy
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,69 +27,28 @@ typedef struct {
     bool quiet;       // only sums: no formats, progress or single bad records
     int64_t num_bad;  // records
     int32_t num_files;
-    int64_t total_bytes, done_bytes;  // of this pass
-    int64_t start_ns, begin_ns, shown_ns;
-    bool progress_shown;
+    int64_t start_ns;
 } PrepareReport;
 
-enum { BAD_SHOWN = 10, FILES_SHOWN = 20, COUNT_CHARS = 32 };
+enum { BAD_SHOWN = 10, FILES_SHOWN = 20 };
 
-// 52002 as "52,002".
-static const char* count_text(char out[COUNT_CHARS], int64_t count) {
-    char digits[COUNT_CHARS];
-    int length = snprintf(digits, sizeof digits, "%lld", (long long)count), at = 0;
-    for (int i = 0; i < length; i++) {
-        if (i > 0 && (length - i) % 3 == 0) { out[at++] = ','; }
-        out[at++] = digits[i];
-    }
-    out[at] = '\0';
-    return out;
-}
-#define COUNT(count) count_text((char[COUNT_CHARS]){0}, (count))
+static int64_t done_bytes;  // of all passes, read by the thread of a slow notice
 
-static void report_begin_pass(PrepareReport* report, int64_t total_bytes) {
-    report->total_bytes = total_bytes;
-    report->done_bytes = 0;
-    report->begin_ns = report->shown_ns = clock_now_ns();
-    if (report->start_ns == 0) { report->start_ns = report->begin_ns; }
-}
-
-// On a terminal one updated line; in a log a line every 10 seconds; nothing for short work.
-static void report_progress(PrepareReport* report, const char* what, int64_t bytes_of_file) {
-    if (report->quiet) { return; }
-    int64_t now_ns = clock_now_ns();
-    bool terminal = isatty(STDERR_FILENO);
-    int64_t pause_ns = !report->progress_shown ? 2000000000 : terminal ? 200000000 : 10000000000;
-    if (now_ns - report->shown_ns < pause_ns) { return; }
-    double done = (double)(report->done_bytes + bytes_of_file), total = (double)report->total_bytes;
-    double seconds = (double)(now_ns - report->begin_ns) * 1e-9;
-    fprintf(stderr, "%s%s: %s of %s (%.0f %%), %s/s, %s left%s", terminal ? "\r" : "", what, BYTES_TEXT(done),
-            BYTES_TEXT(total), total > 0 ? 100 * done / total : 100, BYTES_TEXT(done / seconds),
-            duration_text((char[DURATION_CHARS]){0},
-                          done > 0 && total > done ? seconds * (total - done) / done : 0),
-            terminal ? "     " : "\n");
-    fflush(stderr);
-    report->shown_ns = now_ns;
-    report->progress_shown = true;
-}
-
-static void report_end_line(PrepareReport* report) {
-    if (report->progress_shown && isatty(STDERR_FILENO)) { fprintf(stderr, "\r%80s\r", ""); }
+static int64_t read_done_bytes(void) {
+    return __atomic_load_n(&done_bytes, __ATOMIC_RELAXED);
 }
 
 // Counts it; prints the first ones with the last status message.
 static void report_bad(PrepareReport* report) {
-    report->num_bad++;
-    if (report->quiet) { return; }
-    report_end_line(report);
-    if (report->num_bad <= BAD_SHOWN) {
+    if (++report->num_bad <= BAD_SHOWN && !report->quiet) {
         fprintf(stderr, "skipped %s\n", status_message());
-    } else if (report->num_bad == BAD_SHOWN + 1) {
+    }
+    if (report->num_bad == BAD_SHOWN + 1 && !report->quiet) {
         fprintf(stderr, "skipped records beyond the first %d are only counted\n", BAD_SHOWN);
     }
 }
 
-// "train.jsonl: 52,002 records, Alpaca (instruction, input -> output)"; of_form[RECORD_FORMS].
+// "train.jsonl: 52002 records, Alpaca (instruction, input -> output)"; of_form[RECORD_FORMS].
 static void report_file(PrepareReport* report, const char* path, const RecordFields* fields,
                         const int64_t* of_form, int64_t num_bad) {
     if (report->quiet) { return; }
@@ -96,21 +56,17 @@ static void report_file(PrepareReport* report, const char* path, const RecordFie
         if (report->num_files == FILES_SHOWN + 1) { printf("and more files\n"); }
         return;
     }
-    report_end_line(report);
     int64_t num_records = 0;
-    int32_t num_forms = 0;
-    for (int32_t f = 0; f < RECORD_FORMS; f++) {
-        num_records += of_form[f];
-        num_forms += of_form[f] > 0;
-    }
-    printf("%s: %s records", PRINTABLE(path), COUNT(num_records));
+    for (int32_t f = 0; f < RECORD_FORMS; f++) { num_records += of_form[f]; }
+    printf("%s: %lld records", PRINTABLE(path), (long long)num_records);
     for (int32_t f = 0; f < RECORD_FORMS; f++) {
         if (of_form[f] == 0) { continue; }
-        char text[RECORD_FORM_CHARS];
+        char text[RECORD_FORM_CHARS], share[24] = "";
+        if (of_form[f] < num_records) { snprintf(share, sizeof share, "%lld ", (long long)of_form[f]); }
         record_form_text(f, fields, text, sizeof text);
-        printf(", %s%s%s", num_forms > 1 ? COUNT(of_form[f]) : "", num_forms > 1 ? " " : "", PRINTABLE(text));
+        printf(", %s%s", share, PRINTABLE(text));
     }
-    if (num_bad > 0) { printf(", %s bad", COUNT(num_bad)); }
+    if (num_bad > 0) { printf(", %lld bad", (long long)num_bad); }
     printf("\n");
 }
 
@@ -119,78 +75,31 @@ static int compare_rows(const void* a, const void* b) {
 }
 
 // Lengths in tokens run through the model, as limited by -t.
-static void report_tasks(const PrepareReport* report, TaskTable* tasks) {
-    (void)report;
-    int64_t num_tokens = 0, num_samples = 0;
+static void report_tasks(TaskTable* tasks, int32_t max_tokens) {
+    TaskRow all = {0};
     qsort(tasks->rows, (size_t)tasks->num_tasks, sizeof tasks->rows[0], compare_rows);
-    printf("%-32s %10s %14s %8s %8s %8s\n", "task", "samples", "tokens", "median", "p90", "longest");
+    printf("%-32s %10s %14s %8s %8s\n", "task", "samples", "tokens", "mean", "longest");
     for (int32_t i = 0; i < tasks->num_tasks; i++) {
         const TaskRow* row = &tasks->rows[i];
-        num_tokens += row->num_tokens;
-        num_samples += row->num_lengths;
-        printf("%-32s %10lld %14lld %8lld %8lld %8lld\n", PRINTABLE(row->name), (long long)row->num_lengths,
-               (long long)row->num_tokens, (long long)task_table_quantile(row, 0.5),
-               (long long)task_table_quantile(row, 0.9), (long long)row->longest_tokens);
+        all.num_tokens += row->num_tokens;
+        all.num_lengths += row->num_lengths;
+        int64_t num = row->num_lengths > 0 ? row->num_lengths : 1;
+        printf("%-32s %10lld %14lld %8lld %8lld\n", PRINTABLE(row->name), (long long)row->num_lengths,
+               (long long)row->num_tokens, (long long)(row->num_tokens / num),
+               (long long)row->longest_tokens);
     }
-    printf("%-32s %10lld %14lld\n", "all", (long long)num_samples, (long long)num_tokens);
-}
-
-static void report_cuts(const TaskTable* tasks, int32_t max_tokens, const char* way) {
-    int64_t num_cut = 0, num_skipped = 0;
+    printf("%-32s %10lld %14lld\n", "all", (long long)all.num_lengths, (long long)all.num_tokens);
     for (int32_t i = 0; i < tasks->num_tasks; i++) {
         const TaskRow* row = &tasks->rows[i];
-        num_cut += row->num_cut;
-        num_skipped += row->num_skipped;
         if (row->num_cut + row->num_skipped > 0) {
-            printf("%-32s longer than %d: %s cut, %s skipped\n", PRINTABLE(row->name), max_tokens,
-                   COUNT(row->num_cut), COUNT(row->num_skipped));
+            printf("%-32s longer than %d: %lld cut, %lld skipped\n", PRINTABLE(row->name), max_tokens,
+                   (long long)row->num_cut, (long long)row->num_skipped);
         }
         if (row->num_texts > 0) {
-            printf("%-32s longer than %d: %s texts, which the trainer runs as %s pieces\n",
-                   PRINTABLE(row->name), max_tokens, COUNT(row->num_texts), COUNT(row->num_pieces));
+            printf("%-32s longer than %d: %lld texts, which the trainer runs as %lld pieces\n",
+                   PRINTABLE(row->name), max_tokens, (long long)row->num_texts, (long long)row->num_pieces);
         }
     }
-    if (num_cut + num_skipped > 0) {
-        printf("--max-tokens %d, --long-samples %s: %s cut, %s skipped\n", max_tokens, way, COUNT(num_cut),
-               COUNT(num_skipped));
-    }
-}
-
-static void report_end(const PrepareReport* report, const char* folder, const ShardWriter* train,
-                       const ShardWriter* val) {
-    printf("%s: %lld samples for training, %lld for validation, in %d and %d files", PRINTABLE(folder),
-           (long long)train->num_samples, (long long)val->num_samples, train->num_files, val->num_files);
-    if (report->num_bad > 0) { printf("; %lld bad records skipped", (long long)report->num_bad); }
-    int32_t num_removed = train->num_removed + val->num_removed;
-    if (num_removed > 0) { printf("; %d files of an earlier run removed", num_removed); }
-    printf("; %.1f s\n", (double)(clock_now_ns() - report->start_ns) * 1e-9);
-}
-
-static void report_skipped(const PrepareReport* report, const TaskTable* tasks, int32_t max_tokens) {
-    int64_t num_skipped = 0;
-    for (int32_t i = 0; i < tasks->num_tasks; i++) { num_skipped += tasks->rows[i].num_skipped; }
-    if (report->num_bad > 0) { fprintf(stderr, "%lld bad records skipped\n", (long long)report->num_bad); }
-    if (num_skipped > 0) {
-        fprintf(stderr, "%lld samples longer than --max-tokens %d skipped\n", (long long)num_skipped,
-                max_tokens);
-    }
-}
-
-// Problems that the user may have to act on are printed even with --quiet.
-static FILE* notices(const PrepareReport* report) {
-    return report->quiet ? stderr : stdout;
-}
-
-static void report_folders(const PrepareReport* report, int32_t num_folders) {
-    fprintf(notices(report), "%d %s in the given one %s not read ---> name %s as well to have %s files\n",
-            num_folders, num_folders > 1 ? "folders" : "folder", num_folders > 1 ? "are" : "is",
-            num_folders > 1 ? "them" : "it", num_folders > 1 ? "their" : "its");
-}
-
-static void report_foreign(const PrepareReport* report, const char* folder, const char* file) {
-    fprintf(notices(report),
-            "%s/%s is of another tokenizer ---> remove it, so that no export takes it for this one's\n",
-            PRINTABLE(folder), file);
 }
 
 // --- samples from records ---------------------------------------------------------------------------------
@@ -217,18 +126,11 @@ typedef struct {
     LoaderOptions limits;  // max_seq_tokens 0: none
 
     BpeTokens input, target;  // of the last sample
-    SampleGap* gaps;          // [num_gaps]
-    int32_t num_gaps, gaps_capacity;
+    SampleGap* gaps;          // [num_gaps], in the arena
+    int32_t num_gaps;
     int32_t num_pieces;  // that the trainer will run: 1, more for a long text
-    char* joined;        // a text and its end
-    size_t joined_bytes;
+    Arena arena;
 } SampleMaker;
-
-// Lengths of a piece of the last sample, 0 <= piece < num_pieces.
-typedef struct {
-    int64_t n_input, n_target;
-    int64_t run_tokens;  // through the model, limited by -t; of an encoder-decoder both sides
-} PieceLengths;
 
 // The number of tokens at the end of every input: the template's text, and the newline or </s> after it.
 static Status maker_open(SampleMaker* maker, const char* targets_field) {
@@ -243,99 +145,76 @@ static Status maker_open(SampleMaker* maker, const char* targets_field) {
 static void maker_close(SampleMaker* maker) {
     bpe_tokens_free(&maker->input);
     bpe_tokens_free(&maker->target);
-    free(maker->gaps);
-    free(maker->joined);
-}
-
-static int32_t maker_num_samples(const SampleMaker* maker, const Record* record) {
-    int32_t num_answers = 0;
-    for (int32_t t = 0; t < record->num_turns; t++) { num_answers += !record->turns[t].is_read; }
-    return maker->apart ? num_answers : 1;
-}
-
-// --- texts ------------------------------------------------------------------------------------------
-
-static Status reserve_joined(SampleMaker* maker, size_t num_bytes) {
-    if (num_bytes <= maker->joined_bytes) { return STATUS_OK; }
-    char* joined = realloc(maker->joined, 2 * num_bytes);
-    if (joined == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a text of %zu bytes", num_bytes); }
-    maker->joined = joined;
-    maker->joined_bytes = 2 * num_bytes;
-    return STATUS_OK;
-}
-
-static Status join(SampleMaker* maker, size_t* at, const char* text, size_t num_bytes) {
-    TRY(reserve_joined(maker, *at + num_bytes + 1));
-    if (num_bytes > 0) { memcpy(maker->joined + *at, text, num_bytes); }
-    *at += num_bytes;
-    return STATUS_OK;
-}
-
-// The conversation up to answer `last`, as one text.
-static Status join_history(SampleMaker* maker, const Record* record, int32_t last, size_t* num_bytes) {
-    const DataTemplate* form = &maker->form->form;
-    *num_bytes = 0;
-    for (int32_t t = 0; t <= last; t++) {
-        const RecordTurn* turn = &record->turns[t];
-        TRY(join(maker, num_bytes, turn->inputs.text, turn->inputs.num_bytes));
-        if (t == last) { break; }
-        TRY(join(maker, num_bytes, form->joint, strlen(form->joint)));
-        TRY(join(maker, num_bytes, turn->targets.text, turn->targets.num_bytes));
-        TRY(join(maker, num_bytes, form->turn_end, strlen(form->turn_end)));
-    }
-    return STATUS_OK;
+    arena_free(&maker->arena);
 }
 
 // --- tokens ------------------------------------------------------------------------------------------
 
-// The first num_bytes of `joined`, and the input's end. The newline is text and may merge with the
-// character before it into one token.
-static Status encode_input(SampleMaker* maker, size_t num_bytes, BpeTokens* out) {
-    if (maker->vocab.input_end == INPUT_END_NEWLINE) { TRY(join(maker, &num_bytes, "\n", 1)); }
-    TRY(tokenizer_encode(maker->tokenizer, num_bytes > 0 ? maker->joined : "", num_bytes, out));
+// The newline is text and may merge with the character before it into one token.
+static Status encode_input(SampleMaker* maker, RecordText text, BpeTokens* out) {
+    if (maker->vocab.input_end == INPUT_END_NEWLINE) {
+        char* line;
+        ARENA_TRY_NEW(line, &maker->arena, char, text.num_bytes + 1);
+        if (text.num_bytes > 0) { memcpy(line, text.text, text.num_bytes); }
+        line[text.num_bytes++] = '\n';
+        text.text = line;
+    }
+    TRY(tokenizer_encode(maker->tokenizer, text.text, text.num_bytes, out));
     return maker->vocab.input_end == INPUT_END_EOT ? bpe_tokens_add(out, maker->vocab.eot_token) : STATUS_OK;
 }
 
-static Status encode_answer(SampleMaker* maker, const RecordText* text, BpeTokens* out) {
-    TRY(tokenizer_encode(maker->tokenizer, text->text, text->num_bytes, out));
+static Status encode_answer(SampleMaker* maker, RecordText text, BpeTokens* out) {
+    TRY(tokenizer_encode(maker->tokenizer, text.text, text.num_bytes, out));
     return bpe_tokens_add(out, maker->vocab.eot_token);
 }
 
-static Status add_gap(SampleMaker* maker, int64_t begin, int64_t end) {
-    if (maker->num_gaps == maker->gaps_capacity) {
-        int32_t capacity = 2 * maker->gaps_capacity + 16;
-        SampleGap* grown = realloc(maker->gaps, (size_t)capacity * sizeof *grown);
-        if (grown == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a conversation"); }
-        maker->gaps = grown;
-        maker->gaps_capacity = capacity;
-    }
-    if (end > INT32_MAX) { return FAIL(STATUS_OUT_OF_RANGE, "a conversation of more than 2^31 tokens"); }
-    maker->gaps[maker->num_gaps++] = (SampleGap){(uint32_t)begin, (uint32_t)end};
-    return STATUS_OK;
-}
-
-// An answer that is not learnt is part of the text before the next one, with its end token.
-static Status encode_turns(SampleMaker* maker, const Record* record) {
+// One sample of all turns. An answer that is not learnt is part of the text before the next one, with its end
+// token.
+static Status encode_together(SampleMaker* maker, const Record* record) {
     int64_t gap_begin = 0;
     bool has_answer = false, in_gap = false;
+    ARENA_TRY_NEW(maker->gaps, &maker->arena, SampleGap, record->num_turns);
     for (int32_t t = 0; t < record->num_turns; t++) {
         const RecordTurn* turn = &record->turns[t];
         BpeTokens* to = has_answer ? &maker->target : &maker->input;
         if (!in_gap) { gap_begin = maker->input.num_tokens + maker->target.num_tokens; }
-        size_t num_bytes = 0;
-        TRY(join(maker, &num_bytes, turn->inputs.text, turn->inputs.num_bytes));
-        TRY(encode_input(maker, num_bytes, to));
+        TRY(encode_input(maker, turn->inputs, to));
         in_gap = turn->is_read;
         if (turn->is_read) {
-            TRY(encode_answer(maker, &turn->targets, to));
+            TRY(encode_answer(maker, turn->targets, to));
             continue;
         }
         int64_t gap_end = maker->input.num_tokens + maker->target.num_tokens;
-        if (has_answer && gap_end > gap_begin) { TRY(add_gap(maker, gap_begin, gap_end)); }
-        TRY(encode_answer(maker, &turn->targets, &maker->target));
+        if (has_answer && gap_end > gap_begin) {
+            maker->gaps[maker->num_gaps++] = (SampleGap){(uint32_t)gap_begin, (uint32_t)gap_end};
+        }
+        TRY(encode_answer(maker, turn->targets, &maker->target));
         has_answer = true;
     }
     return STATUS_OK;
+}
+
+// The sample of the answer in turn `last`: its input is all that was said before, as one text.
+static Status encode_apart(SampleMaker* maker, const Record* record, int32_t last) {
+    const DataTemplate* form = &maker->form->form;
+    const RecordTurn* turns = record->turns;
+    size_t num_bytes = turns[last].inputs.num_bytes, joint = strlen(form->joint),
+           end = strlen(form->turn_end);
+    for (int32_t t = 0; t < last; t++) {
+        num_bytes += turns[t].inputs.num_bytes + joint + turns[t].targets.num_bytes + end;
+    }
+    char *text, *at;
+    ARENA_TRY_NEW(text, &maker->arena, char, num_bytes);
+    at = text;
+    for (int32_t t = 0; t <= last; t++) {
+        at = (char*)mempcpy(at, turns[t].inputs.text, turns[t].inputs.num_bytes);
+        if (t == last) { break; }
+        at = (char*)mempcpy(at, form->joint, joint);
+        at = (char*)mempcpy(at, turns[t].targets.text, turns[t].targets.num_bytes);
+        at = (char*)mempcpy(at, form->turn_end, end);
+    }
+    TRY(encode_input(maker, (RecordText){text, num_bytes}, &maker->input));
+    return encode_answer(maker, turns[last].targets, &maker->target);
 }
 
 // --- limits ------------------------------------------------------------------------------------------
@@ -356,68 +235,40 @@ static void leave_out(SampleMaker* maker, const LoaderSample* cut) {
     maker->target.num_tokens = cut->n_target;
 }
 
-// Will the trainer cut it as a text? It decides by tokens alone. Encoder-decoders: as the record has it.
-static bool is_long_text(const SampleMaker* maker, bool was_text) {
-    if (maker->limits.encoder_decoder) { return was_text; }
-    bool is_text = maker->input.num_tokens == 0 && maker->num_gaps == 0;
-    return is_text && maker->limits.long_samples != LONG_SKIP;
+// The tokens of a piece of a long text's target: the last one is the first of the next, as in
+// sample_file_cut().
+static int64_t piece_target(const SampleMaker* maker, int32_t piece) {
+    int64_t most = maker->limits.max_seq_tokens, left = maker->target.num_tokens - piece * most;
+    return maker->num_pieces > 1 && left > most + 1 ? most + 1 : left;
 }
 
-static void count_pieces(SampleMaker* maker) {
-    if (maker->limits.encoder_decoder) { return; }
-    int64_t num_run = maker->target.num_tokens - 1, most = maker->limits.max_seq_tokens;
-    maker->num_pieces = (int32_t)((num_run + most - 1) / most);
-}
-
-// The last token of a piece is the first of the next, as in sample_file_cut().
-static PieceLengths maker_piece(const SampleMaker* maker, int32_t piece) {
-    int64_t n_input = maker->input.num_tokens, n_target = maker->target.num_tokens;
-    if (maker->num_pieces > 1) {
-        int64_t most = maker->limits.max_seq_tokens, left = n_target - piece * most;
-        n_target = left < most + 1 ? left : most + 1;
-    }
-    bool pairs = maker->limits.encoder_decoder;
-    return (PieceLengths){n_input, n_target,
-                          pairs ? (n_input > 0 ? n_input : 1) + n_target : n_input + n_target - 1};
-}
-
-// The turn number of the i-th learnt answer.
-static int32_t learnt_turn(const Record* record, int32_t i) {
-    int32_t t = 0;
-    while (record->turns[t].is_read || i-- > 0) { t++; }
-    return t;
-}
-
-static Status encode(SampleMaker* maker, const Record* record, int32_t i, bool is_text) {
-    if (is_text) { return encode_answer(maker, &record->turns[0].targets, &maker->target); }
-    if (!maker->apart) { return encode_turns(maker, record); }
-    size_t num_bytes;
-    int32_t turn = learnt_turn(record, i);
-    TRY(join_history(maker, record, turn, &num_bytes));
-    TRY(encode_input(maker, num_bytes, &maker->input));
-    return encode_answer(maker, &record->turns[turn].targets, &maker->target);
-}
-
-// Sample `i` of a record, below its number of samples, within the limits; *fate tells how. Nothing to write
-// if SAMPLE_SKIPPED or *is_empty (only the end token).
-static Status maker_make(SampleMaker* maker, const Record* record, int32_t i, SampleFate* fate,
+// The sample of turn t (together: of all turns), within the limits; *fate tells how. Nothing to write if
+// SAMPLE_SKIPPED or *is_empty (only the end token).
+static Status maker_make(SampleMaker* maker, const Record* record, int32_t t, SampleFate* fate,
                          bool* is_empty) {
+    const LoaderOptions* limits = &maker->limits;
     maker->input.num_tokens = maker->target.num_tokens = maker->num_gaps = 0;
     maker->num_pieces = 1;
+    arena_reset(&maker->arena);
     *fate = SAMPLE_WHOLE;
     bool is_text = record->form == RECORD_TEXT && record->turns[0].inputs.num_bytes == 0;
-    TRY(encode(maker, record, i, is_text));
+    TRY(is_text        ? encode_answer(maker, record->turns[0].targets, &maker->target)
+        : maker->apart ? encode_apart(maker, record, t)
+                       : encode_together(maker, record));
     int64_t num_tokens = maker->input.num_tokens + maker->target.num_tokens;
     *is_empty = num_tokens < 2;  // SentencePiece drops blanks
     if (num_tokens > INT32_MAX) { return FAIL(STATUS_OUT_OF_RANGE, "a sample of more than 2^31 tokens"); }
-    if (maker->limits.max_seq_tokens == 0 || *is_empty) { return STATUS_OK; }
-    if (is_long_text(maker, is_text)) {
-        count_pieces(maker);
+    if (limits->max_seq_tokens == 0 || *is_empty) { return STATUS_OK; }
+    // The trainer cuts a text by its tokens alone; of encoder-decoders it is what the record has.
+    if (limits->encoder_decoder && is_text) { return STATUS_OK; }
+    if (!limits->encoder_decoder && maker->input.num_tokens == 0 && maker->num_gaps == 0 &&
+        limits->long_samples != LONG_SKIP) {
+        maker->num_pieces = (int32_t)((num_tokens - 2) / limits->max_seq_tokens) + 1;
         return STATUS_OK;
     }
     LoaderSample sample = {.n_input = (int32_t)maker->input.num_tokens,
                            .n_target = (int32_t)maker->target.num_tokens};
-    *fate = sample_cut(&sample, &maker->limits, maker->gaps, maker->num_gaps, maker->vocab.input_tail);
+    *fate = sample_cut(&sample, limits, maker->gaps, maker->num_gaps, maker->vocab.input_tail);
     if (*fate == SAMPLE_CUT) { leave_out(maker, &sample); }
     return STATUS_OK;
 }
@@ -480,9 +331,10 @@ typedef struct {
     bool writes_lengths;
     RecordFields fields;  // input and target names of the records, if the template may have them
     bool has_fields;
-    int64_t num_records;  // of pass 1
-    int64_t num_written;  // records of pass 2
-    bool is_misused;      // an option contradicts the data
+    int64_t before_bytes;  // of the files before this one, in all passes
+    int64_t num_records;   // of pass 1
+    int64_t num_written;   // records of pass 2
+    bool is_misused;       // an option contradicts the data
     PrepareReport report;
 } Prepare;
 
@@ -517,12 +369,18 @@ static void note_fields(Prepare* prep, const RecordFields* fields) {
     prep->has_fields = is_named;
 }
 
+static Status next_record(const Prepare* prep, RecordReader* reader, Record* out) {
+    Status status = record_reader_next(reader, out);
+    int64_t now = prep->before_bytes + json_values_position(&reader->values);
+    __atomic_store_n(&done_bytes, now, __ATOMIC_RELAXED);
+    return status;
+}
+
 static Status count_file(Prepare* prep, RecordReader* reader) {
     int64_t of_form[RECORD_FORMS] = {0}, num_bad = prep->report.num_bad;
     for (;;) {
         Record record;
-        Status status = record_reader_next(reader, &record);
-        report_progress(&prep->report, "checking", json_values_position(&reader->values));
+        Status status = next_record(prep, reader, &record);
         if (status == STATUS_BAD_FORMAT) {
             TRY(pass_over(prep));
             continue;
@@ -532,7 +390,7 @@ static Status count_file(Prepare* prep, RecordReader* reader) {
         if (record.end) { break; }
         int32_t task;
         note_fields(prep, &record.fields);
-        TRY(task_table_find(&prep->tasks, record.task.text, record.task.num_bytes, &task));
+        TRY(task_table_find(&prep->tasks, record.task.text, &task));
         task_table_count(&prep->tasks, task, record_hash(prep, &record), prep->num_records++);
         of_form[record.form]++;
     }
@@ -544,9 +402,9 @@ static Status count_file(Prepare* prep, RecordReader* reader) {
 // --- pass 2: tokenise and write --------------------------------------------------------------------------
 
 // As the planner counts them: of one stack the read-only and the learnt tokens; otherwise both sides.
-static void write_length(Prepare* prep, const PieceLengths* piece, const char* task) {
+static void write_length(Prepare* prep, int64_t n_target, const char* task) {
     const SampleMaker* maker = &prep->maker;
-    int64_t n_input = piece->n_input, n_target = piece->n_target;
+    int64_t n_input = maker->input.num_tokens;
     if (!maker->limits.encoder_decoder) {
         int64_t num_run = n_input + n_target - 1;
         n_target -= n_input == 0;
@@ -556,21 +414,20 @@ static void write_length(Prepare* prep, const PieceLengths* piece, const char* t
         n_input = num_run - n_target;
     }
     char line[400];
-    size_t length = (size_t)snprintf(line, sizeof line, "%lld,%lld,%.255s\n", (long long)n_input,
-                                     (long long)n_target, task);
-    for (size_t i = 0, commas = 0; i + 1 < length; i++) {  // a comma in a name would start a new column
-        commas += line[i] == ',';
-        if ((line[i] == ',' && commas > 2) || line[i] == '\n' || line[i] == '\r') { line[i] = ' '; }
+    int at = snprintf(line, sizeof line, "%lld,%lld,", (long long)n_input, (long long)n_target);
+    int length = at + snprintf(line + at, sizeof line - (size_t)at, "%.255s\n", task);
+    for (; at < length - 1; at++) {  // a comma in a name would start a new column
+        if (strchr(",\n\r", line[at]) != NULL) { line[at] = ' '; }
     }
-    file_writer_write(&prep->lengths, line, length);
+    file_writer_write(&prep->lengths, line, (size_t)length);
 }
 
-static Status write_sample(Prepare* prep, const RecordReader* reader, const Record* record, int32_t i,
+static Status write_sample(Prepare* prep, const RecordReader* reader, const Record* record, int32_t t,
                            int32_t task, bool held_out) {
     SampleMaker* maker = &prep->maker;
     SampleFate fate;
     bool is_empty;
-    TRY(maker_make(maker, record, i, &fate, &is_empty));
+    TRY(maker_make(maker, record, t, &fate, &is_empty));
     if (is_empty) {
         (void)json_values_fail(&reader->values, "no token but the end");
         return pass_over(prep);
@@ -582,9 +439,13 @@ static Status write_sample(Prepare* prep, const RecordReader* reader, const Reco
     row->num_texts += maker->num_pieces > 1;
     row->num_pieces += maker->num_pieces > 1 ? maker->num_pieces : 0;
     for (int32_t k = 0; k < maker->num_pieces; k++) {
-        PieceLengths piece = maker_piece(maker, k);
-        task_table_add_length(&prep->tasks, task, piece.run_tokens);
-        if (prep->writes_lengths && !held_out) { write_length(prep, &piece, row->name); }
+        int64_t n_target = piece_target(maker, k), n_input = maker->input.num_tokens;
+        bool pairs = maker->limits.encoder_decoder;
+        int64_t num_run = pairs ? (n_input > 0 ? n_input : 1) + n_target : n_input + n_target - 1;
+        row->num_lengths++;
+        row->num_tokens += num_run;
+        if (num_run > row->longest_tokens) { row->longest_tokens = num_run; }
+        if (prep->writes_lengths && !held_out) { write_length(prep, n_target, row->name); }
     }
     return shard_writer_add(held_out ? &prep->val : &prep->train, row->name, maker->input.ids,
                             (int32_t)maker->input.num_tokens, maker->target.ids,
@@ -594,38 +455,43 @@ static Status write_sample(Prepare* prep, const RecordReader* reader, const Reco
 static Status write_file(Prepare* prep, RecordReader* reader) {
     for (;;) {
         Record record;
-        Status status = record_reader_next(reader, &record);
-        report_progress(&prep->report, "writing", json_values_position(&reader->values));
+        Status status = next_record(prep, reader, &record);
         if (status == STATUS_BAD_FORMAT) { continue; }  // reported by pass 1
         TRY(status);
         if (record.end) { return STATUS_OK; }
         int32_t task;
-        TRY(task_table_find(&prep->tasks, record.task.text, record.task.num_bytes, &task));
+        TRY(task_table_find(&prep->tasks, record.task.text, &task));
         bool held_out =
             task_table_holds_out(&prep->tasks, task, record_hash(prep, &record), prep->num_written++);
-        for (int32_t i = 0; i < maker_num_samples(&prep->maker, &record); i++) {
-            TRY(write_sample(prep, reader, &record, i, task, held_out));
+        const SampleMaker* maker = &prep->maker;
+        for (int32_t t = 0; t < (maker->apart ? record.num_turns : 1); t++) {
+            if (maker->apart && record.turns[t].is_read) { continue; }
+            TRY(write_sample(prep, reader, &record, t, task, held_out));
         }
     }
 }
 
 // --- the program -----------------------------------------------------------------------------------------
 
-static Status each_file(Prepare* prep, Status (*work)(Prepare* prep, RecordReader* reader)) {
+static Status each_file(Prepare* prep, const char* what,
+                        Status (*work)(Prepare* prep, RecordReader* reader)) {
     const PrepareOptions* options = prep->options;
     RecordOptions of_records = {
         .fields = options->fields, .task_field = options->task_field, .form = &prep->form};
-    report_begin_pass(&prep->report, prep->files.num_bytes);
-    for (int32_t i = 0; i < prep->files.num_files; i++) {
+    SlowNotice* notice =
+        prep->report.quiet ? NULL : slow_notice_begin(what, read_done_bytes, prep->files.num_bytes);
+    Status status = STATUS_OK;
+    prep->before_bytes = done_bytes;
+    for (int32_t i = 0; status == STATUS_OK && i < prep->files.num_files; i++) {
         RecordReader reader;
-        TRY(record_files_read(&prep->files, i, &of_records, &reader));
-        Status status = work(prep, &reader);
-        prep->report.done_bytes += prep->files.files[i].num_bytes;
+        status = record_files_read(&prep->files, i, &of_records, &reader);
+        if (status != STATUS_OK) { break; }
+        status = work(prep, &reader);
         record_reader_close(&reader);
-        TRY(status);
+        prep->before_bytes += prep->files.files[i].num_bytes;
     }
-    report_end_line(&prep->report);
-    return STATUS_OK;
+    slow_notice_end(notice);
+    return status;
 }
 
 static Status fail_without_samples(const Prepare* prep) {
@@ -690,22 +556,36 @@ static Status write_data_json(Prepare* prep) {
     return data_json_write(&data, options->out);
 }
 
+// Problems that the user may have to act on are printed even with --quiet.
 static void print_summary(Prepare* prep) {
     const PrepareOptions* options = prep->options;
-    if (prep->files.num_folders > 0) { report_folders(&prep->report, prep->files.num_folders); }
+    const ShardWriter *train = &prep->train, *val = &prep->val;
+    FILE* out = options->quiet ? stderr : stdout;
+    int64_t num_skipped = 0, num_bad = prep->report.num_bad;
+    if (!options->quiet) { report_tasks(&prep->tasks, options->max_tokens); }
+    for (int32_t i = 0; i < prep->tasks.num_tasks; i++) { num_skipped += prep->tasks.rows[i].num_skipped; }
+    if (num_skipped > 0) {
+        fprintf(out, "%lld samples longer than --max-tokens %d skipped\n", (long long)num_skipped,
+                options->max_tokens);
+    }
+    if (prep->files.num_folders > 0) {
+        fprintf(out, "%d folders in the given one are not read ---> name them as well to have their files\n",
+                prep->files.num_folders);
+    }
     const char* foreign = tokenizer_foreign_file(prep->tokenizer, options->out);
-    if (foreign != NULL) { report_foreign(&prep->report, options->out, foreign); }
-    if (options->quiet) {
-        report_skipped(&prep->report, &prep->tasks, options->max_tokens);
-        return;
+    if (foreign != NULL) {
+        fprintf(out,
+                "%s/%s is of another tokenizer ---> remove it, so that no export takes it for this one's\n",
+                PRINTABLE(options->out), foreign);
     }
-    report_tasks(&prep->report, &prep->tasks);
-    if (options->max_tokens > 0) {
-        static const char* const ways[] = {"cut-input-end", "cut-input-start", "cut-input-middle", "skip"};
-        report_cuts(&prep->tasks, options->max_tokens, ways[options->long_samples]);
-    }
-    report_end(&prep->report, options->out, &prep->train, &prep->val);
-    if (prep->val.num_samples == 0 && options->val_fraction > 0) {
+    if (num_bad > 0) { fprintf(out, "%lld bad records skipped\n", (long long)num_bad); }
+    if (options->quiet) { return; }
+    int32_t num_removed = train->num_removed + val->num_removed;
+    if (num_removed > 0) { printf("%d files of an earlier run removed\n", num_removed); }
+    printf("%s: %lld samples for training, %lld for validation, in %d and %d files; %.1f s\n",
+           PRINTABLE(options->out), (long long)train->num_samples, (long long)val->num_samples,
+           train->num_files, val->num_files, (double)(clock_now_ns() - prep->report.start_ns) * 1e-9);
+    if (val->num_samples == 0 && options->val_fraction > 0) {
         printf("no task has two samples: there is no validation file\n");
     }
 }
@@ -714,16 +594,16 @@ static Status prepare_data(Prepare* prep, char** paths, int num_paths) {
     const PrepareOptions* options = prep->options;
     TRY(record_files_open(&prep->files, paths, num_paths));
     TRY(open_tokenizer(prep));
-    TRY(task_table_open(&prep->tasks, options->val_fraction, SAMPLE_FILE_MAX_TASKS));
-    TRY(each_file(prep, count_file));
+    prep->tasks.fraction = options->val_fraction;
+    TRY(each_file(prep, "checking records", count_file));
     if (prep->num_records == 0) { return fail_without_samples(prep); }
     TRY(maker_open(&prep->maker, prep->fields.targets));
 
     TRY(file_make_directory(options->out));
-    shard_writer_init(&prep->train, options->out, "train", options->shard_tokens, &prep->maker.vocab);
-    shard_writer_init(&prep->val, options->out, "val", options->shard_tokens, &prep->maker.vocab);
+    prep->train = (ShardWriter){options->out, "train", options->shard_tokens, .vocab = prep->maker.vocab};
+    prep->val = (ShardWriter){options->out, "val", options->shard_tokens, .vocab = prep->maker.vocab};
     TRY(open_lengths(prep));
-    TRY(each_file(prep, write_file));
+    TRY(each_file(prep, "writing samples", write_file));
     if (prep->train.num_samples + prep->val.num_samples == 0 && options->max_tokens > 0) {
         return FAIL(STATUS_BAD_FORMAT,
                     "all %lld records are longer than --max-tokens %d and skipped ---> raise it, or let "
@@ -743,8 +623,8 @@ static Status prepare_data(Prepare* prep, char** paths, int num_paths) {
 }
 
 static void prepare_free(Prepare* prep) {
-    shard_writer_abort(&prep->train);
-    shard_writer_abort(&prep->val);
+    sample_writer_abort(prep->train.writer);
+    sample_writer_abort(prep->val.writer);
     if (prep->writes_lengths) { file_writer_abort(&prep->lengths); }
     task_table_close(&prep->tasks);
     maker_close(&prep->maker);
@@ -841,16 +721,13 @@ int main(int argc, char** argv) {
     PrepareOptions options = {0};
     Prepare prep = {.options = &options};
     Status status = parse(&options, &argc, argv);
-    prep.report.quiet = options.quiet;
+    prep.report = (PrepareReport){.quiet = options.quiet, .start_ns = clock_now_ns()};
     if (status == STATUS_OK) {
         status = record_template_open(&prep.form, options.template_text, options.fields.targets);
     }
     bool is_misused = status != STATUS_OK;
     if (status == STATUS_OK) { status = prepare_data(&prep, argv + 1, argc - 1); }
-    if (status != STATUS_OK) {
-        report_end_line(&prep.report);
-        fprintf(stderr, "error: %s\n", status_message());
-    }
+    if (status != STATUS_OK) { fprintf(stderr, "error: %s\n", status_message()); }
     is_misused = is_misused || prep.is_misused;
     prepare_free(&prep);
     return standard_output_close(status == STATUS_OK ? 0 : is_misused ? 2 : 1, 1);

@@ -121,7 +121,7 @@ static Status fill_buffer(JsonValues* values) {
         values->buffer = buffer;
         values->capacity = capacity;
     }
-    size_t got;
+    size_t got = 0;
     TRY(read_bytes(values, values->buffer + values->end, READ_BYTES, &got));
     values->end += got;
     values->at_end = got == 0;

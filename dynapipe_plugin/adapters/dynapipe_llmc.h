@@ -1,24 +1,26 @@
 /*
 dynapipe_llmc.h -- a run of the plugin inside a trainer of llm.c's family: what its CPU and CUDA adapters
-share.
+share, and, below, the adapter for CPU trainers.
 
     DynapipeLlmc* run = dynapipe_llmc_open(&argc, &argv, has_options);
     if (!dynapipe_llmc_is_on(run)) { ... their own loop, as ever (--fixed-length) ... }
-    dynapipe_llmc_open_data(run, &about);
-    num = dynapipe_llmc_place(run, &model, ranges);     // measures it, chooses this rank's blocks
-    for each of them: dynapipe_llmc_attach(run, i, &api, slice, &params);
-    step = dynapipe_llmc_latest(run, directory);        // dynapipe_llmc_resume() where there is one
+    dynapipe_llmc_open_data(run, &about, ...);
+    num = dynapipe_llmc_place(run, &blocks, ranges);    // measures the model, chooses this rank's ranges
+    dynapipe_llmc_begin(run, &tree, log_dir);           // where the values of these ranges are
+    for each range: dynapipe_llmc_attach(run, i, &api, range, &params);
+    dynapipe_llmc_resume(run, directory);
     for (;;) {
         loss = dynapipe_llmc_step(run);
-        ... their optimizer on the slice ...
-        dynapipe_llmc_end_step(run, &report);
-        if (dynapipe_llmc_is_due(run, step)) { dynapipe_llmc_save(run, &checkpoint, step); }
-        if (dynapipe_llmc_is_told_to_end(run)) { dynapipe_llmc_end(run, directory, step); }
+        norm = dynapipe_llmc_norm(run);
+        ... their optimizer on this rank's values ...
+        dynapipe_llmc_end_step(run);
+        dynapipe_llmc_save_if_due(run);
+        dynapipe_llmc_end_if_told(run);
     }
     status = dynapipe_llmc_close(run);
 
-Belongs to a program, so it behaves like one: what fails is said once, on rank 0, and the program ends.
-Includes nothing of llm.c and calls nothing of it: kernels and types are the including file's.
+It behaves like a part of the program: an error is printed once, on rank 0, and ends the program on all ranks.
+The functions know nothing of llm.c; types and kernels are the including file's.
 */
 #ifndef DYNAPIPE_LLMC_H
 #define DYNAPIPE_LLMC_H
@@ -31,18 +33,9 @@ extern "C" {
 
 // === tensors ========================================================================================
 /*
-the tensors of a model of llm.c's family, and the part of them that a range of blocks has.
-
 The family keeps a model as one array: tensor after tensor in a fixed order, in each all layers one after the
-other (what a checkpoint's body is, too). A slice is the same with fewer layers, and without the tensors that
-its blocks do not use: they have 0 values there, everything else of the family's code stays as it is.
-
-    DynapipeTensors tensors;        // once, from fill_in_parameter_sizes() of the tree
-    dynapipe_tensors_init(&tensors, NUM_PARAMETER_TENSORS, num_layers, sizes_of_1_layer, sizes_of_2, where);
-    DynapipeSlice slice = dynapipe_tensors_slice(&tensors, ranges, num_ranges);
-    dynapipe_tensors_pieces(): which values of the whole model's array they are
-
-Knows nothing of how values are computed, of what type they are, or where they live.
+other (what a checkpoint's body is, too). A slice, what a rank has, is the same with fewer layers and without
+the tensors that its blocks do not use: those have 0 values.
 */
 enum { DYNAPIPE_MAX_TENSORS = 64 };
 
@@ -61,12 +54,10 @@ typedef struct {
     int64_t count[DYNAPIPE_MAX_TENSORS];  // values of tensor i; with LAYERS: of one layer of it
 } DynapipeTensors;
 
-// What a rank's ranges of blocks have together. Its arrays (parameters, gradients, m, v) have num_values
-// values each; in a tensor of layers those of the first run come first.
 typedef struct {
-    int32_t num_layers;
-    int32_t has_first, has_norm, has_head;
-    int32_t num_runs;  // of layers: [run_begin, run_end) of the model's
+    int32_t num_layers, has_first, has_norm, has_head;
+    int32_t num_runs;  // of layers: [run_begin, run_end) of the model's; in a tensor those of the first run
+                       // come first
     int32_t run_begin[DYNAPIPE_MAX_RANGES], run_end[DYNAPIPE_MAX_RANGES];
     int64_t num_values;
     int64_t begin[DYNAPIPE_MAX_TENSORS];  // where tensor i begins in the slice's arrays
@@ -75,51 +66,41 @@ typedef struct {
     DynapipeTied tied[DYNAPIPE_MAX_TENSORS];
 } DynapipeSlice;
 
-// Values [begin, begin + count) of the slice's arrays are [whole, whole + count) of the whole model's.
+// What one range of blocks does, and where its layers are in its rank's slice.
 typedef struct {
-    int64_t begin, whole, count;
-} DynapipeTensorPiece;
+    int32_t first_layer, num_layers;
+    int32_t has_first, has_norm;
+    int32_t has_head;         // all of it
+    int32_t feeds, is_share;  // a head that is shared by rows
+} DynapipeRole;
 
 // sizes_of_1, sizes_of_2: values of each tensor of this model with 1 and with 2 layers. Those that grow are
-// of the layers, whatever `where` says of them; the others are where it says. Returns 0, or an error if
-// dynapipe_error() has to say something of these numbers.
+// of the layers, whatever `where` has; the others are where it says. num_values: of the whole model by the
+// tree's own count. 0, or an error whose message dynapipe_error() has.
 int dynapipe_tensors_init(DynapipeTensors* out, int32_t num_tensors, int32_t num_layers,
-                          const size_t* sizes_of_1, const size_t* sizes_of_2, const int32_t* where);
+                          const size_t* sizes_of_1, const size_t* sizes_of_2, const int32_t* where,
+                          size_t num_values);
 int64_t dynapipe_tensors_total(const DynapipeTensors* tensors);  // values of the whole model
 DynapipeSlice dynapipe_tensors_slice(const DynapipeTensors* tensors, const DynapipeRange* ranges,
                                      int32_t num_ranges);
-// The pieces of tensor i; returns how many.
-int32_t dynapipe_tensors_pieces(const DynapipeTensors* tensors, const DynapipeSlice* slice, int32_t i,
-                                DynapipeTensorPiece out[DYNAPIPE_MAX_RANGES]);
-
-// How values get to and from host memory; NULL in place of the struct: they are in host memory.
-typedef struct {
-    void (*to_host)(void* host, const void* values, size_t num_bytes);
-    void (*from_host)(void* values, const void* host, size_t num_bytes);
-} DynapipeCopies;
-
-// The whole model's values in a file, from byte `at` on. *sum grows by that of the values that go by
-// (util/checkpoint_files.h), as values of a body that begins at byte file_at; without a tied tensor's copy.
-// NULL: nobody asks.
-typedef struct {
-    int64_t at;
-    int32_t value_bytes;
-    int64_t file_at;
-    uint64_t* sum;
-} DynapipeBody;
-
-// The slice's values to PATH.tmp, and from PATH. Of a tied tensor only the first range's copy is written. The
-// file is there and long enough.
-int dynapipe_tensors_write(const char* path, const DynapipeBody* body, const DynapipeSlice* slice,
-                           const DynapipeTensors* tensors, const void* values, const DynapipeCopies* copies);
-int dynapipe_tensors_read(const char* path, const DynapipeBody* body, const DynapipeSlice* slice,
-                          const DynapipeTensors* tensors, void* values, const DynapipeCopies* copies);
+DynapipeRole dynapipe_tensors_role(const DynapipeTensors* tensors, DynapipeRange blocks, int32_t first_layer);
+// Pointers to the tensors of an array of the slice's values, those of layers at layer first_layer of the
+// slice's. A tensor of no values gets an address of its own that nobody reads.
+void dynapipe_tensors_point(const DynapipeTensors* tensors, const DynapipeSlice* slice, void* pointers,
+                            void* values, int32_t value_bytes, int32_t first_layer);
+void* dynapipe_tensors_nowhere(int32_t i);  // that address
+// Of a view of one layer: its tensors' pointers, which are those of the first, `num_layers` further.
+void dynapipe_tensors_advance(const DynapipeTensors* tensors, void* pointers, int32_t value_bytes,
+                              int32_t num_layers);
+// Copies the slice's values from the whole model's array. copy: NULL for host memory.
+void dynapipe_tensors_copy(const DynapipeTensors* tensors, const DynapipeSlice* slice, void* to,
+                           const void* whole, int32_t value_bytes,
+                           void (*copy)(void* to, const void* from, size_t num_bytes));
 
 // === a run ==========================================================================================
 typedef struct DynapipeLlmc DynapipeLlmc;
 
-// What a trainer without flags of its own is told by --options (dynapipe_llmc_open with has_options). What
-// was not given is 0, NULL or as said here.
+// What a trainer without flags of its own is told by --options. What was not given is 0 or NULL.
 typedef struct {
     const char *train_data, *val_data;  // patterns of files; NULL: those that the program names itself
     const char* model;                  // checkpoint to begin with; NULL: the program's
@@ -130,110 +111,127 @@ typedef struct {
     double lr;                          // 0: the program's
     const char* output_dir;             // checkpoints, metrics.jsonl
     const char* checkpoint_every;       // steps, or a time (util/program.h); NULL: not given
-    int32_t resume;                     // 1: go on from the newest checkpoint in output_dir; > 1: that step's
-    int32_t verify;                     // 0: checkpoints and data are taken without a look at their sums
+    int32_t resume;                     // 1: from the newest checkpoint in output_dir; > 1: from that step's
+    int32_t verify;                     // 0: checkpoints and data are taken without comparing their sums
     int32_t overwrite;                  // 1: a new run may replace an earlier one's checkpoints
     int32_t check_model;                // 1: dynapipe_check_model() in place of training
 } DynapipeLlmcOptions;
 
+// The arrays of this rank's slice, all with the same layout.
+typedef struct {
+    int32_t value_bytes;  // of a parameter, and of its gradient
+    void *params, *grads;
+    float *m, *v, *master;  // master: NULL: none
+    void* rng_states[2];    // 8 bytes each, of llm.c's state file: the model's, before the last update; NULL:
+                            // none
+    const void* header;     // what a model file begins with, of the whole model
+    int32_t header_bytes;
+} DynapipeLlmcArrays;
+
+typedef struct {
+    const DynapipeTensors* tensors;
+    const DynapipeSlice* slice;
+    // Where the arrays are now. beside: a path in a folder for temporary files; NULL: no header is needed.
+    void (*arrays)(DynapipeLlmcArrays* out, const char* beside);
+    double (*sum_squares)(const void* values, int64_t num_values);
+    // Values to and from host memory; NULL: they are there.
+    void (*to_host)(void* host, const void* values, size_t num_bytes);
+    void (*from_host)(void* values, const void* host, size_t num_bytes);
+} DynapipeLlmcTree;
+
 // --- session ---------------------------------------------------------------------------------------------
 
-// Takes --fixed-length, with has_options those above (without: the last four), and the plugin's own out of
-// argv. With --fixed-length nothing is opened: MPI, too, is left to the program.
+// Takes --fixed-length, the options above (without has_options: the last four) and the plugin's own out of
+// argv. With
+// --fixed-length nothing is opened: MPI, too, is left to the program.
 DynapipeLlmc* dynapipe_llmc_open_as(int32_t header_interface, int* argc, char*** argv, int has_options);
 static inline DynapipeLlmc* dynapipe_llmc_open(int* argc, char*** argv, int has_options) {
     return dynapipe_llmc_open_as(DYNAPIPE_INTERFACE, argc, argv, has_options);
 }
 int dynapipe_llmc_is_on(const DynapipeLlmc* run);  // NULL: no
-// Of these two NULL ends the program: the tree lacks the line that opens the run.
+// NULL ends the program in these two: the tree lacks the line that opens the run.
 const DynapipeLlmcOptions* dynapipe_llmc_options(const DynapipeLlmc* run);
 Dynapipe* dynapipe_llmc_session(const DynapipeLlmc* run);  // NULL where it is not on
-// The last call about it; NULL is fine. The program's exit status: EXIT_FAILURE where the last checkpoint,
-// lines of metrics.jsonl or standard output were lost, which was warned of when it happened.
+// The last call about it; NULL is allowed. The program's exit status: EXIT_FAILURE where the last checkpoint,
+// lines of metrics.jsonl or standard output were lost, of which a warning was printed at the time.
 int dynapipe_llmc_close(DynapipeLlmc* run);
-// Ends the program on all ranks: `code` of a dynapipe_*() call, if it is not 0; or for a reason of one's own.
+// Ends the program on all ranks: after a dynapipe_*() call, if its code is not 0; or with a message of one's
+// own.
 void dynapipe_llmc_check(DynapipeLlmc* run, int code);
-void dynapipe_llmc_die(DynapipeLlmc* run, const char* why);
-// A line that rank 0 prints, once a run for each text (a pointer to a literal).
-void dynapipe_llmc_say_once(DynapipeLlmc* run, const char* line);
-// |a - b| <= limit, and all are finite numbers. Here, as trees are compiled with -ffast-math.
-int dynapipe_llmc_is_close(double a, double b, double limit);
+void dynapipe_llmc_die(DynapipeLlmc* run, const char* format, ...);
+// A line that rank 0 prints once a run.
+void dynapipe_llmc_say_once(DynapipeLlmc* run, const char* literal);
+
+// --- is the tree what the adapter takes it for? ----------------------------------------------------------
+
+// After a forward or backward of theirs: was each wrapped function called as often as a slice needs? Ends the
+// program where one was not. wanted: < 0: not looked at.
+void dynapipe_llmc_expect_calls(DynapipeLlmc* run, const char* function, int32_t num,
+                                const char* const* names, const int* calls, const int* wanted);
+// |ours - theirs| <= limit, both finite numbers, or the program ends. (Compiled here, as trees use
+// -ffast-math.)
+void dynapipe_llmc_expect_close(DynapipeLlmc* run, double ours, double theirs, double limit,
+                                const char* what);
+// A made-up micro-batch of windows of these lengths, every token supervised. free() it.
+DynapipeBatch* dynapipe_llmc_made_up(const int* lengths, int num_seqs, int vocab);
 
 // --- data, model -----------------------------------------------------------------------------------------
 
-// Opens the data and says what is in it. model_tokens, model_vocab: longest sequence and ids of the model,
-// which the data has to keep to.
+// Remembers a loader of theirs: the first is the training's, the second the validation's. rows, tokens: their
+// B and T.
+void dynapipe_llmc_loader(DynapipeLlmc* run, const char* pattern, int rows, int tokens);
+// about: what is 0 or NULL there comes from these loaders. model_tokens, model_vocab: longest sequence and
+// ids of the model, which the data has to keep to.
 void dynapipe_llmc_open_data(DynapipeLlmc* run, const DynapipeRun_v1* about, int32_t model_tokens,
                              int32_t model_vocab);
 int32_t dynapipe_llmc_num_steps(const DynapipeLlmc* run);
+// A model file to begin with: have all ranks the same one, and if it is sealed, is it what was saved, for the
+// vocabulary of the data that is opened later? Its kind and shape are the program's to check, and so is a
+// file that no rank can open. A collective.
+void dynapipe_llmc_check_model_file(DynapipeLlmc* run, const char* path);
 // This rank's ranges; returns how many.
 int32_t dynapipe_llmc_place(DynapipeLlmc* run, const DynapipeBlocks_v1* blocks,
                             DynapipeRange out[DYNAPIPE_MAX_RANGES]);
-// The model of range idx. params: of all ranges of this rank together.
+void dynapipe_llmc_begin(DynapipeLlmc* run, const DynapipeLlmcTree* tree,
+                         const char* log_dir);  // NULL: no folder
+// params: of all ranges of this rank together, with range 0.
 void dynapipe_llmc_attach(DynapipeLlmc* run, int32_t idx, const DynapipeModel_v1* api, void* model,
                           const DynapipeParams_v1* params);
-// Can this rank run the whole model (to sample from it, say)? If not, that is said once.
+// Can this rank run the whole model (to sample from it, for example)? If not, that is printed once.
 int dynapipe_llmc_is_whole(DynapipeLlmc* run);
 
 // --- training --------------------------------------------------------------------------------------------
 
-// Gradients of the mean loss over the supervised tokens of the next batch; the loss. A loss, or norm below,
-// that is no finite number ends the program, before anything is made of it.
-double dynapipe_llmc_step(DynapipeLlmc* run);
-// Norm of the gradients of the whole model, from the squares that this rank counts (dynapipe_counted()).
-double dynapipe_llmc_norm(DynapipeLlmc* run, double counted_squares);
-// After the update: shares parameters, prints the step's line, writes metrics.jsonl.
-void dynapipe_llmc_end_step(DynapipeLlmc* run, const DynapipeReport_v1* report);
-// Mean loss over the validation data; NaN, said once, where there is none. step: updates made so far.
-double dynapipe_llmc_validate(DynapipeLlmc* run, int32_t max_batches, int32_t step, const char* log_dir);
+// Gradients of the mean loss over the supervised tokens of the next batch; the loss. A loss, or a norm below,
+// that is no finite number ends the program before it is used.
+float dynapipe_llmc_step(DynapipeLlmc* run);
+int dynapipe_llmc_has_stepped(const DynapipeLlmc* run);  // a step is made, and not ended yet
+DynapipeReport_v1*
+dynapipe_llmc_report(DynapipeLlmc* run);  // of that step, to be filled in; dynapipe_llmc_* fill the rest
+// Norm of the gradients of the whole model. Writes --debug dump-gradients=FILE after the first step.
+float dynapipe_llmc_norm(DynapipeLlmc* run);
+// After the update: shares parameters, prints the step's line, writes metrics.jsonl. Nothing if no step was
+// made.
+void dynapipe_llmc_end_step(DynapipeLlmc* run);
+int32_t dynapipe_llmc_num_done(const DynapipeLlmc* run);  // updates so far, those before this run included
+// Mean loss over the validation data, once for each step; NaN where there is none.
+float dynapipe_llmc_validate(DynapipeLlmc* run, int32_t max_batches);
 
 // --- checkpoints -----------------------------------------------------------------------------------------
 
 // llm.c's: model_%08d.bin of the whole model and state_%08d_00000.bin of one process, with the position in
-// the data behind it, and an empty DONE_%08d when both are there. Written by all ranks together, each its
-// slice, and read so: what 4 stages wrote 2 x 2 go on from, and llm.c, too (a fixed-length run starts at its
-// own data's begin).
-typedef struct {
-    const char* directory;
-    const DynapipeTensors* tensors;
-    const DynapipeSlice* slice;
-    const void* model_header;  // what a model file begins with, of the whole model
-    int32_t model_header_bytes;
-    int32_t param_bytes;  // of a value of params
-    void* params;         // the slice's
-    float *m, *v;         // the slice's
-    float* master;        // the slice's; NULL: none
-    const DynapipeCopies* copies;
-    uint64_t rng_states[2];  // of llm.c's state file: the model's, and before the last update; 0: none
-} DynapipeLlmcCheckpoint;
-
-// A new run, before its first step: refused where the folder has finished checkpoints, unless --overwrite 1.
-// Nothing after dynapipe_llmc_latest(), a second time, or without a folder.
-void dynapipe_llmc_begin(DynapipeLlmc* run, const char* directory);
-// A model file to begin with: have all ranks the same one, and if it is sealed, is it what was saved, of the
-// vocabulary of the data that is opened later? Its kind and shape are the program's to look at, and so is a
-// file that no rank can open. A collective.
-void dynapipe_llmc_check_model_file(DynapipeLlmc* run, const char* path);
-// Of a step that is saved already: nothing. Marks of later steps, another run's, go.
-void dynapipe_llmc_save(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* checkpoint, int32_t step);
-// The newest step that is DONE, or --resume's; -1: none, then a run starts afresh.
-int32_t dynapipe_llmc_latest(DynapipeLlmc* run, const char* directory);
-// Reads that step into the arrays (and rng_states), and goes to its position in the data. What is not what
-// was saved (util/checkpoint_files.h) ends the program, unless --verify 0.
-void dynapipe_llmc_resume(DynapipeLlmc* run, DynapipeLlmcCheckpoint* checkpoint, int32_t step);
-// Where --dump-gradients FILE is given: the slice's gradients (param_bytes a value) in a file like a model's.
-// After the first step; otherwise nothing happens.
-void dynapipe_llmc_dump_gradients(DynapipeLlmc* run, const DynapipeLlmcCheckpoint* checkpoint,
-                                  const void* grads);
-
-// --- ending early ----------------------------------------------------------------------------------------
-
-// Is a checkpoint of `step` due, by --checkpoint-every or as a signal ends the run? For runs with a folder.
-int dynapipe_llmc_is_due(DynapipeLlmc* run, int32_t step);
-// A signal came, and all ranks know it: `step` is to be saved, and then
-int dynapipe_llmc_is_told_to_end(const DynapipeLlmc* run);
-// says what happened and how to go on, closes the run and ends the program. directory: NULL: none.
-void dynapipe_llmc_end(DynapipeLlmc* run, const char* directory, int32_t step);
+// the data after it, and an empty DONE_%08d when both are complete. All ranks write their slices and read so:
+// what 4 stages wrote 2 x 2 go on from, and so does llm.c (a fixed-length run starts at its own data's
+// begin).
+void dynapipe_llmc_save(DynapipeLlmc* run,
+                        const char* directory);  // of a step that is saved already: nothing
+// By --checkpoint-every, where a signal ends the run, and with has_options at the last step.
+void dynapipe_llmc_save_if_due(DynapipeLlmc* run);
+// Goes on from the newest step that is DONE, or --resume's: values and position in the data. 0: there is
+// none, a new run begins. Damaged files end the program, unless --verify 0.
+int dynapipe_llmc_resume(DynapipeLlmc* run, const char* directory);
+// If a signal came: saves, prints how to go on, and ends the program.
+void dynapipe_llmc_end_if_told(DynapipeLlmc* run);
 
 #ifdef __cplusplus
 }
@@ -244,42 +242,38 @@ void dynapipe_llmc_end(DynapipeLlmc* run, const char* directory, int32_t step);
 #ifndef DYNAPIPE_MAIN
 
 // === CPU: above gpt2_forward() ======================================================================
+/*
+Included in the tree's train_gpt2.c before gpt2_forward(), and again, after #define DYNAPIPE_MAIN, before
+main(). What is between is not edited: macros wrap the functions named below; unless a slice is at work they
+do as ever.
+
+    encoder_*        only in the range with the embedding, window by window (positions begin anew)
+    attention_*      window by window: tokens of all windows follow one another, without padding
+    final layernorm, head, softmax, cross entropy: only in the range with the head; all but the layernorm only
+on supervised tokens
+
+A slice is a GPT2 of theirs ("view") with its layers only, and a micro-batch of n tokens as B = n, T = 1: all
+else that they compute is token by token. Tensors of activations have the places and sizes of their own
+tables, so what a fork adds there works. A function that is called by another name would compute with T = 1,
+so wrapped calls are counted.
+*/
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-/*
-llm.c's CPU trainer on a slice of its model: the calls of gpt2_forward() and gpt2_backward()
-that a slice makes in another way.
 
-Included in the tree's train_gpt2.c before gpt2_forward(), and again, after #define DYNAPIPE_MAIN, before
-main(). What lies between is not edited: the calls named below are wrapped by macros that do as ever unless a
-slice is at work.
-
-    encoder_*        the range with the embedding only, window by window (positions begin anew)
-    attention_*      window by window: tokens of all windows lie one after the other, without padding
-    final layernorm, head, softmax, cross entropy: the range with the head only; all but the layernorm on
-                     supervised tokens only
-
-A slice is a GPT2 of theirs ("view") with its layers only, with a micro-batch of n tokens as B = n, T = 1: all
-else that they compute is token by token. Tensors of activations have the places and sizes that their own
-tables say, so what a fork adds there works. A call that is not made under these names would be computed with
-T = 1, so each of them is counted. Without -DDYNAPIPE this file is empty.
-*/
-// A range of blocks: their model with its layers, whose tensors lie in the arrays of the whole part.
-typedef struct DynapipeCpuPart DynapipeCpuPart;
+// A range of blocks: their model with its layers, whose tensors are in the arrays of the whole part.
 typedef struct {
-    DynapipeCpuPart* part;
-    int has_first, has_norm, has_head, feeds, is_share;
+    struct DynapipeCpuPart* part;
+    DynapipeRole role;
     GPT2 model;
 } DynapipeCpuRange;
 
 // What a rank has: its ranges, and their parameters as one model.
-struct DynapipeCpuPart {
+typedef struct DynapipeCpuPart {
     DynapipeSlice slice;
     GPT2 model;
-    int num_ranges;
     DynapipeCpuRange ranges[DYNAPIPE_MAX_RANGES];
-};
+} DynapipeCpuPart;
 
 // Wrapped calls of one forward or backward.
 enum {
@@ -486,22 +480,23 @@ static inline void dynapipe_cpu_encode_backward(DynapipeCpuJob* job) {
 
 #else
 // === CPU: above main() ==============================================================================
+/*
+Their model as DynapipeModel_v1 and DynapipeBlocks_v1, over their gpt2_forward() and gpt2_backward() as
+wrapped above.
+
+    acts     their activations of n tokens | att (L, NH * squares) | inputs of the head (rows, C) | inputs,
+targets (n each) scratch  gradients of activations | preatt, or dpreatt and datt, of one window | gradient of
+the head's inputs
+
+Without a backward to come (validation, a forward that is recomputed) the activations are of one layer: their
+gpt2_forward() is called for one after the other.
+*/
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 #include <math.h>
 #include <stdio.h>
 
-/*
-the model of llm.c's CPU trainer as DynapipeModel_v1 and DynapipeBlocks_v1, over their
-gpt2_forward() and gpt2_backward() as the part above gpt2_forward() wraps them.
-
-acts:    their activations of n tokens | att (L, NH * squares) | inputs of the head (rows, C) |
-         inputs, targets (n each)
-scratch: gradients of activations | preatt, or dpreatt and datt, of one window | gradient of the head's inputs
-Without a backward to come (validation, a forward that is made again) the activations are of one layer: their
-gpt2_forward() is called for one after the other.
-*/
 #undef encoder_forward
 #undef attention_forward
 #undef layernorm_forward
@@ -514,82 +509,89 @@ gpt2_forward() is called for one after the other.
 #undef attention_backward
 #undef encoder_backward
 
-enum {
-    DYNAPIPE_CPU_PARAMS = sizeof(ParameterTensors) / sizeof(float*),
-    DYNAPIPE_CPU_ACTS = sizeof(ActivationTensors) / sizeof(float*),
-};
-// Members of their structs by number, and of which of their slots (fill_in_*_sizes) each is.
+enum { DYNAPIPE_CPU_ACTS = sizeof(ActivationTensors) / sizeof(float*) };
+// Members of their structs by number, which is that of fill_in_*_sizes() (dynapipe_cpu_check_tables()).
 #define DYNAPIPE_CPU_PARAM(name) (offsetof(ParameterTensors, name) / sizeof(float*))
 #define DYNAPIPE_CPU_ACT(name) (offsetof(ActivationTensors, name) / sizeof(float*))
 
-typedef struct {
-    const GPT2* whole;  // its parameters are where ranges have theirs from; until the model is cut
+static struct {
+    DynapipeLlmc* run;
+    GPT2* whole;        // theirs; its values are where ranges have theirs from, until the model is cut
     GPT2Config config;  // of the whole
     DynapipeTensors tensors;
-    int param_slot[DYNAPIPE_CPU_PARAMS], act_slot[DYNAPIPE_CPU_ACTS];
-    int num_threads;
+    DynapipeModel_v1 api;
+    DynapipeCpuPart* mine;                           // NULL before DYNAPIPE_FIRST
+    const void *train_loader, *val_loader, *loader;  // the last: whose batch was asked for last
+    int* no_tokens[2];                               // (B, T) zeros: what loaders hold, training's and other
+    float loss;                                      // of the step
     char signature[192];
-    char why[256];  // the last make(), forward() or backward failed
-} DynapipeCpuModel;
+} dynapipe_cpu;
 
-static DynapipeCpuModel dynapipe_cpu_model;
-// Where a tensor points that a slice has nothing of: not NULL, and no other tensor's address.
-static float dynapipe_cpu_nothing[DYNAPIPE_MAX_TENSORS];
+static inline int dynapipe_cpu_is_on(void) {
+    return dynapipe_llmc_is_on(dynapipe_cpu.run);
+}
+
+static inline Dynapipe* dynapipe_cpu_session(void) {
+    return dynapipe_llmc_session(dynapipe_cpu.run);
+}
+
+static inline const DynapipeLlmcOptions* dynapipe_cpu_options(void) {
+    return dynapipe_llmc_options(dynapipe_cpu.run);
+}
+
+// Zeros.
+static inline void* dynapipe_cpu_memory(int64_t num_bytes) {
+    void* memory = calloc(1, num_bytes > 0 ? (size_t)num_bytes : 1);
+    if (memory == NULL) {
+        dynapipe_llmc_die(dynapipe_cpu.run, "no memory for %lld bytes of the model", (long long)num_bytes);
+    }
+    return memory;
+}
 
 // --- their tables ----------------------------------------------------------------------------------------
 
-// With one value in each slot, a tensor's place is its slot. Returns 1 if each slot is one tensor's.
-static inline int dynapipe_cpu_slots(int* slot, float* const* members, int num_members, const float* memory) {
-    char is_taken[DYNAPIPE_MAX_TENSORS];
-    memset(is_taken, 0, sizeof is_taken);
-    for (int i = 0; i < num_members; i++) {
-        uintptr_t at = ((uintptr_t)members[i] - (uintptr_t)memory) / sizeof(float);
-        if (at >= (uintptr_t)num_members || is_taken[at]) { return 0; }
-        is_taken[at] = 1;
-        slot[i] = (int)at;
-    }
-    return 1;
-}
-
-static inline int dynapipe_cpu_find_slots(DynapipeCpuModel* model) {
+// Tensors come in the order of their tables. With one value in each, tensor i is at value i.
+static inline void dynapipe_cpu_check_tables(void) {
     size_t ones[DYNAPIPE_MAX_TENSORS];
     ParameterTensors params;
     ActivationTensors acts;
-    memset(&params, 0, sizeof params);
-    memset(&acts, 0, sizeof acts);
-    if (DYNAPIPE_CPU_PARAMS != NUM_PARAMETER_TENSORS || DYNAPIPE_CPU_ACTS != NUM_ACTIVATION_TENSORS ||
-        (int)DYNAPIPE_CPU_ACTS > (int)DYNAPIPE_MAX_TENSORS ||
-        (int)DYNAPIPE_CPU_PARAMS > (int)DYNAPIPE_MAX_TENSORS) {
-        return -1;
-    }
+    int is_alike = sizeof params == NUM_PARAMETER_TENSORS * sizeof(float*) &&
+                   sizeof acts == NUM_ACTIVATION_TENSORS * sizeof(float*) &&
+                   NUM_PARAMETER_TENSORS <= DYNAPIPE_MAX_TENSORS &&
+                   (int)DYNAPIPE_CPU_ACTS <= DYNAPIPE_MAX_TENSORS;
     for (int i = 0; i < DYNAPIPE_MAX_TENSORS; i++) { ones[i] = 1; }
-    float* params_memory = malloc_and_point_parameters(&params, ones);
-    float* acts_memory = malloc_and_point_activations(&acts, ones);
-    int are_slots =
-        dynapipe_cpu_slots(model->param_slot, (float**)&params, DYNAPIPE_CPU_PARAMS, params_memory) &&
-        dynapipe_cpu_slots(model->act_slot, (float**)&acts, DYNAPIPE_CPU_ACTS, acts_memory);
-    free(params_memory);
-    free(acts_memory);
-    return are_slots ? 0 : -1;
+    if (is_alike) {
+        float *params_memory = malloc_and_point_parameters(&params, ones),
+              *acts_memory = malloc_and_point_activations(&acts, ones);
+        for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
+            is_alike &= ((float**)&params)[i] == params_memory + i;
+        }
+        for (int i = 0; i < NUM_ACTIVATION_TENSORS; i++) {
+            is_alike &= ((float**)&acts)[i] == acts_memory + i;
+        }
+        free(params_memory);
+        free(acts_memory);
+    }
+    if (is_alike) { return; }
+    dynapipe_llmc_die(dynapipe_cpu.run,
+                      "ParameterTensors or ActivationTensors are not one tensor for each size of "
+                      "fill_in_*_sizes(), in that order: this model cannot be cut ---> doc/porting.md");
 }
 
-static inline int dynapipe_cpu_find_tensors(DynapipeCpuModel* model) {
-    size_t sizes_of_1[DYNAPIPE_CPU_PARAMS], sizes_of_2[DYNAPIPE_CPU_PARAMS];
-    int32_t where[DYNAPIPE_CPU_PARAMS];
-    GPT2Config config = model->config;
+static inline int dynapipe_cpu_find_tensors(void) {
+    size_t sizes_of_1[NUM_PARAMETER_TENSORS], sizes_of_2[NUM_PARAMETER_TENSORS];
+    int32_t where[NUM_PARAMETER_TENSORS];
+    GPT2Config config = dynapipe_cpu.config;
     config.num_layers = 1;
     fill_in_parameter_sizes(sizes_of_1, config);
     config.num_layers = 2;
     fill_in_parameter_sizes(sizes_of_2, config);
     memset(where, 0, sizeof where);
-    where[model->param_slot[DYNAPIPE_CPU_PARAM(wte)]] = DYNAPIPE_TENSOR_FIRST | DYNAPIPE_TENSOR_HEAD;
-    where[model->param_slot[DYNAPIPE_CPU_PARAM(wpe)]] = DYNAPIPE_TENSOR_FIRST;
-    where[model->param_slot[DYNAPIPE_CPU_PARAM(lnfw)]] = DYNAPIPE_TENSOR_NORM;
-    where[model->param_slot[DYNAPIPE_CPU_PARAM(lnfb)]] = DYNAPIPE_TENSOR_NORM;
-    int code = dynapipe_tensors_init(&model->tensors, DYNAPIPE_CPU_PARAMS, model->config.num_layers,
-                                     sizes_of_1, sizes_of_2, where);
-    if (code != 0) { return code; }
-    return (size_t)dynapipe_tensors_total(&model->tensors) == model->whole->num_parameters ? 0 : -1;
+    where[DYNAPIPE_CPU_PARAM(wte)] = DYNAPIPE_TENSOR_FIRST | DYNAPIPE_TENSOR_HEAD;
+    where[DYNAPIPE_CPU_PARAM(wpe)] = DYNAPIPE_TENSOR_FIRST;
+    where[DYNAPIPE_CPU_PARAM(lnfw)] = where[DYNAPIPE_CPU_PARAM(lnfb)] = DYNAPIPE_TENSOR_NORM;
+    return dynapipe_tensors_init(&dynapipe_cpu.tensors, NUM_PARAMETER_TENSORS, dynapipe_cpu.config.num_layers,
+                                 sizes_of_1, sizes_of_2, where, dynapipe_cpu.whole->num_parameters);
 }
 
 // --- memory of a micro-batch -----------------------------------------------------------------------------
@@ -598,49 +600,34 @@ enum { DYNAPIPE_CPU_BACKWARD = DYNAPIPE_FORWARD_KEEP | DYNAPIPE_FORWARD_HEAD };
 
 // Layers with activations of their own. Where nothing is kept for a backward, one serves all of them.
 static inline int dynapipe_cpu_kept_layers(const DynapipeCpuRange* range, int flags) {
-    int num_layers = range->model.config.num_layers;
-    return (flags & DYNAPIPE_FORWARD_KEEP) != 0 || num_layers == 0 ? num_layers : 1;
+    return (flags & DYNAPIPE_FORWARD_KEEP) != 0 || range->role.num_layers == 0 ? range->role.num_layers : 1;
 }
 
-// Rows of which the head's activations are there.
-static inline size_t dynapipe_cpu_num_rows(const DynapipeCpuRange* range, const DynapipeBatch* batch,
-                                           int flags) {
-    return range->has_head && flags != 0 ? (size_t)batch->num_rows : 0;
-}
-
-// Values of each slot, of activations or of their gradients; in *total of all. Their own numbers, but where
-// the wrapped calls have another place (att), nothing to keep, or supervised tokens only.
-static inline void dynapipe_cpu_act_sizes(size_t* sizes, size_t* total, const DynapipeCpuRange* range,
-                                          const DynapipeBatch* batch, int flags, int is_gradient) {
+// Values of each tensor of activations, or of their gradients; returns their sum. Their own numbers, but
+// where the wrapped calls have another place (att), nothing to keep, or supervised tokens only.
+static inline size_t dynapipe_cpu_act_sizes(size_t* sizes, const DynapipeCpuRange* range,
+                                            const DynapipeBatch* batch, int flags, int is_gradient) {
     GPT2Config config = range->model.config;
-    const int* slot = dynapipe_cpu_model.act_slot;
-    size_t num_rows = dynapipe_cpu_num_rows(range, batch, flags), Vp = (size_t)config.padded_vocab_size;
+    size_t num_rows = range->role.has_head && flags != 0 ? (size_t)batch->num_rows : 0, total = 0;
     config.num_layers = dynapipe_cpu_kept_layers(range, flags);
     fill_in_activation_sizes(sizes, config, batch->num_tokens, 1);
     // (what a layer leaves to the next, too, where one place serves all)
-    if (!range->has_first && (flags & DYNAPIPE_FORWARD_KEEP) != 0) {
-        sizes[slot[DYNAPIPE_CPU_ACT(encoded)]] = 0;
+    if (!range->role.has_first && (flags & DYNAPIPE_FORWARD_KEEP) != 0) {
+        sizes[DYNAPIPE_CPU_ACT(encoded)] = 0;
     }
-    if (!range->has_norm || (flags == 0 && !range->feeds)) {
-        sizes[slot[DYNAPIPE_CPU_ACT(lnf)]] = 0;
-        sizes[slot[DYNAPIPE_CPU_ACT(lnf_mean)]] = 0;
-        sizes[slot[DYNAPIPE_CPU_ACT(lnf_rstd)]] = 0;
+    if (!range->role.has_norm || (flags == 0 && !range->role.feeds)) {
+        sizes[DYNAPIPE_CPU_ACT(lnf)] = sizes[DYNAPIPE_CPU_ACT(lnf_mean)] = sizes[DYNAPIPE_CPU_ACT(lnf_rstd)] =
+            0;
     }
-    sizes[slot[DYNAPIPE_CPU_ACT(logits)]] = num_rows * Vp;
-    sizes[slot[DYNAPIPE_CPU_ACT(probs)]] = is_gradient ? 0 : num_rows * Vp;
-    *total = 0;
-    for (int i = 0; i < DYNAPIPE_CPU_ACTS; i++) { *total += sizes[i]; }
+    sizes[DYNAPIPE_CPU_ACT(logits)] = num_rows * (size_t)config.padded_vocab_size;
+    sizes[DYNAPIPE_CPU_ACT(probs)] = is_gradient ? 0 : sizes[DYNAPIPE_CPU_ACT(logits)];
+    for (int i = 0; i < DYNAPIPE_CPU_ACTS; i++) { total += sizes[i]; }
+    return total;
 }
 
-static inline void dynapipe_cpu_point(float** members, int num_members, const int* slot, const size_t* sizes,
-                                      float* memory) {
-    size_t begin[DYNAPIPE_MAX_TENSORS], at = 0;
-    for (int i = 0; i < num_members; i++) {
-        begin[i] = at;
-        at += sizes[i];
-    }
-    for (int i = 0; i < num_members; i++) {
-        members[i] = sizes[slot[i]] > 0 ? memory + begin[slot[i]] : &dynapipe_cpu_nothing[slot[i]];
+static inline void dynapipe_cpu_point_acts(ActivationTensors* out, const size_t* sizes, float* memory) {
+    for (int i = 0; i < DYNAPIPE_CPU_ACTS; memory += sizes[i++]) {
+        ((float**)out)[i] = sizes[i] > 0 ? memory : (float*)dynapipe_tensors_nowhere(i);
     }
 }
 
@@ -652,41 +639,36 @@ static inline size_t dynapipe_cpu_att_values(const DynapipeCpuRange* range, cons
 
 static inline size_t dynapipe_cpu_row_values(const DynapipeCpuRange* range, const DynapipeBatch* batch,
                                              int flags) {
-    return dynapipe_cpu_num_rows(range, batch, flags) * range->model.config.channels;
-}
-
-// Of a share of the head: inputs, logits, probabilities; in scratch losses and gradients of logits.
-static inline int64_t dynapipe_cpu_share_bytes(const DynapipeCpuRange* range, const DynapipeBatch* batch,
-                                               int is_gradient) {
-    size_t C = (size_t)range->model.config.channels, Vp = (size_t)range->model.config.padded_vocab_size;
-    size_t values = is_gradient ? 1 + Vp : C + 2 * Vp;
-    return (int64_t)(sizeof(float) * (size_t)batch->num_rows * values);
+    return range->role.has_head && flags != 0 ? (size_t)batch->num_rows * range->model.config.channels : 0;
 }
 
 static inline int64_t dynapipe_cpu_acts_bytes(void* range_, const DynapipeBatch* batch, int flags) {
     const DynapipeCpuRange* range = (const DynapipeCpuRange*)range_;
-    size_t sizes[DYNAPIPE_CPU_ACTS], total;
-    if (range->is_share) { return dynapipe_cpu_share_bytes(range, batch, 0); }
-    dynapipe_cpu_act_sizes(sizes, &total, range, batch, flags, 0);
-    total += dynapipe_cpu_att_values(range, batch, flags) + dynapipe_cpu_row_values(range, batch, flags);
-    return (int64_t)(total * sizeof(float) + 2 * (size_t)batch->num_tokens * sizeof(int));
+    size_t sizes[DYNAPIPE_CPU_ACTS], num_values;
+    if (range->role.is_share) {  // logits, probabilities
+        return (int64_t)sizeof(float) * batch->num_rows * 2 * range->model.config.padded_vocab_size;
+    }
+    num_values = dynapipe_cpu_act_sizes(sizes, range, batch, flags, 0) +
+                 dynapipe_cpu_att_values(range, batch, flags) + dynapipe_cpu_row_values(range, batch, flags);
+    return (int64_t)(num_values * sizeof(float) + 2 * (size_t)batch->num_tokens * sizeof(int));
 }
 
 static inline int64_t dynapipe_cpu_scratch_bytes(void* range_, const DynapipeBatch* batch) {
     const DynapipeCpuRange* range = (const DynapipeCpuRange*)range_;
-    size_t sizes[DYNAPIPE_CPU_ACTS], total, T = (size_t)batch->max_seq_tokens;
-    if (range->is_share) { return dynapipe_cpu_share_bytes(range, batch, 1); }
-    dynapipe_cpu_act_sizes(sizes, &total, range, batch, DYNAPIPE_CPU_BACKWARD, 1);
-    total += 2 * (size_t)range->model.config.num_heads * T * T +
-             dynapipe_cpu_row_values(range, batch, DYNAPIPE_CPU_BACKWARD);
-    return (int64_t)(total * sizeof(float));
+    size_t sizes[DYNAPIPE_CPU_ACTS], T = (size_t)batch->max_seq_tokens;
+    if (range->role.is_share) {  // gradients of losses and logits
+        return (int64_t)sizeof(float) * batch->num_rows * (1 + range->model.config.padded_vocab_size);
+    }
+    return (int64_t)(sizeof(float) * (dynapipe_cpu_act_sizes(sizes, range, batch, DYNAPIPE_CPU_BACKWARD, 1) +
+                                      2 * (size_t)range->model.config.num_heads * T * T +
+                                      dynapipe_cpu_row_values(range, batch, DYNAPIPE_CPU_BACKWARD)));
 }
 
 static inline int64_t dynapipe_cpu_boundary_bytes(void* range_, const DynapipeBatch* batch, int is_behind) {
     const DynapipeCpuRange* range = (const DynapipeCpuRange*)range_;
-    int is_rows = range->is_share || (range->feeds && is_behind);
-    return (int64_t)(is_rows ? batch->num_rows : batch->num_tokens) * range->model.config.channels *
-           (int64_t)sizeof(float);
+    int is_rows = range->role.is_share || (range->role.feeds && is_behind);
+    return (int64_t)sizeof(float) * (is_rows ? batch->num_rows : batch->num_tokens) *
+           range->model.config.channels;
 }
 
 // --- forward and backward --------------------------------------------------------------------------------
@@ -696,182 +678,151 @@ static inline int64_t dynapipe_cpu_boundary_bytes(void* range_, const DynapipeBa
 static inline size_t dynapipe_cpu_begin(DynapipeCpuJob* job, const DynapipeCpuRange* range,
                                         const DynapipeBatch* batch, void* acts_, void* scratch_, int flags) {
     float *acts = (float*)acts_, *scratch = (float*)scratch_;
-    const int* slot = dynapipe_cpu_model.act_slot;
     size_t sizes[DYNAPIPE_CPU_ACTS], total, total_grads, T = (size_t)batch->max_seq_tokens;
     GPT2* view = &job->view;
     memset(job, 0, sizeof *job);
     job->range = range;
     job->batch = batch;
+    job->has_first = range->role.has_first;
     *view = range->model;
-    job->has_first = range->has_first;
     view->config.num_layers = dynapipe_cpu_kept_layers(range, flags);
     view->batch_size = batch->num_tokens;
     view->seq_len = 1;
     view->mean_loss = 0.0f;  // to their backward: a forward was there
-    dynapipe_cpu_act_sizes(sizes, &total, range, batch, flags, 0);
-    dynapipe_cpu_point((float**)&view->acts, DYNAPIPE_CPU_ACTS, slot, sizes, acts);
+    total = dynapipe_cpu_act_sizes(sizes, range, batch, flags, 0);
+    dynapipe_cpu_point_acts(&view->acts, sizes, acts);
     view->acts_memory = acts;
     view->num_activations = total;
     job->att = acts + total;
     job->rows = job->att + dynapipe_cpu_att_values(range, batch, flags);
     view->inputs = (int*)(job->rows + dynapipe_cpu_row_values(range, batch, flags));
     view->targets = view->inputs + batch->num_tokens;
-    dynapipe_cpu_act_sizes(sizes, &total_grads, range, batch, DYNAPIPE_CPU_BACKWARD, 1);
-    dynapipe_cpu_point((float**)&view->grads_acts, DYNAPIPE_CPU_ACTS, slot, sizes, scratch);
+    total_grads = dynapipe_cpu_act_sizes(sizes, range, batch, DYNAPIPE_CPU_BACKWARD, 1);
+    dynapipe_cpu_point_acts(&view->grads_acts, sizes, scratch);
     view->grads_acts_memory = scratch;
     job->attention = scratch + total_grads;
     job->drows = job->attention + 2 * (size_t)view->config.num_heads * T * T;
     return total_grads;
 }
 
-// Of so many layers each forward and backward makes its calls, whatever the slice does in them; those of the
-// losses only where these are asked for. Returns 0, or 1: some are missing or too many, so that this tree
-// computes in another way than the slice takes it for.
-static inline int dynapipe_cpu_check_calls(const DynapipeCpuJob* job, const char* function,
-                                           const char* const names[DYNAPIPE_CPU_CALLS]) {
-    for (int i = 0; i < DYNAPIPE_CPU_CALLS; i++) {
-        int is_of_losses = i == DYNAPIPE_CPU_SOFTMAX || i == DYNAPIPE_CPU_LOSS;
-        int wanted = i == DYNAPIPE_CPU_ATTENTION ? job->view.config.num_layers : 1;
-        if (names[i] == NULL || job->calls[i] == wanted || (is_of_losses && !job->has_head)) { continue; }
-        snprintf(
-            dynapipe_cpu_model.why, sizeof dynapipe_cpu_model.why,
-            "%s() made %d calls of %s, its slice of %d layers needs %d: this tree's model is computed in "
-            "another way ---> doc/porting.md, CPU trainer",
-            function, job->calls[i], names[i], job->view.config.num_layers, wanted);
-        return 1;
-    }
-    return 0;
+// A forward or backward makes the same calls whatever its range has; those of losses only where these are
+// asked for.
+static inline void dynapipe_cpu_expect(const DynapipeCpuJob* job, int is_forward) {
+    static const char* const forward[] = {"encoder_forward()",
+                                          "attention_forward()",
+                                          "layernorm_forward() to acts.lnf",
+                                          "matmul_forward() to acts.logits",
+                                          "softmax_forward()",
+                                          "crossentropy_forward()"};
+    static const char* const backward[] = {"encoder_backward()",
+                                           "attention_backward()",
+                                           "layernorm_backward() to grads.lnfw",
+                                           "matmul_backward() to grads_acts.lnf",
+                                           "",
+                                           "crossentropy_softmax_backward()"};
+    int wanted[] = {1, job->view.config.num_layers,          1,
+                    1, job->has_head && is_forward ? 1 : -1, job->has_head ? 1 : -1};
+    dynapipe_llmc_expect_calls(dynapipe_cpu.run, is_forward ? "gpt2_forward()" : "gpt2_backward()",
+                               DYNAPIPE_CPU_CALLS, is_forward ? forward : backward, job->calls, wanted);
 }
 
-static inline int dynapipe_cpu_check_forward(const DynapipeCpuJob* job) {
-    static const char* const names[DYNAPIPE_CPU_CALLS] = {"encoder_forward()",
-                                                          "attention_forward()",
-                                                          "layernorm_forward() to acts.lnf",
-                                                          "matmul_forward() to acts.logits",
-                                                          "softmax_forward()",
-                                                          "crossentropy_forward()"};
-    return dynapipe_cpu_check_calls(job, "gpt2_forward", names);
-}
-
-static inline int dynapipe_cpu_check_backward(const DynapipeCpuJob* job) {
-    static const char* const names[DYNAPIPE_CPU_CALLS] = {"encoder_backward()",
-                                                          "attention_backward()",
-                                                          "layernorm_backward() to grads.lnfw",
-                                                          "matmul_backward() to grads_acts.lnf",
-                                                          NULL,
-                                                          "crossentropy_softmax_backward()"};
-    return dynapipe_cpu_check_calls(job, "gpt2_backward", names);
-}
-
-// What the last of the layers is of a (L, n, C) tensor.
+// The last layer of a (L, n, C) tensor.
 static inline float* dynapipe_cpu_last_layer(const DynapipeCpuJob* job, float* tensor) {
     size_t layer_values = (size_t)job->batch->num_tokens * job->view.config.channels;
     return tensor + (size_t)(job->view.config.num_layers - 1) * layer_values;
 }
 
-// A view of one layer goes on to layer l of the range.
-static inline void dynapipe_cpu_next_layer(DynapipeCpuJob* job, int l, float* in) {
-    const DynapipeCpuModel* all = &dynapipe_cpu_model;
-    const ParameterTensors* begin = &job->range->model.params;
-    for (int i = 0; i < DYNAPIPE_CPU_PARAMS; i++) {
-        int slot = all->param_slot[i];
-        if (all->tensors.where[slot] != DYNAPIPE_TENSOR_LAYERS) { continue; }
-        ((float**)&job->view.params)[i] = ((float* const*)begin)[i] + l * all->tensors.count[slot];
-    }
-    job->has_first = 0;
-    job->view.acts.encoded = in;
-}
-
-static inline void dynapipe_cpu_call_forward(DynapipeCpuJob* job) {
-    int* tokens = (int*)job->batch->tokens;  // legal targets, too
-    dynapipe_cpu_job = job;
-    gpt2_forward(&job->view, tokens, job->has_head ? tokens : NULL, job->batch->num_tokens, 1);
-    dynapipe_cpu_job = NULL;
-}
-
 // By their own products, on rows that are there alone.
 static inline void dynapipe_cpu_share_forward(const DynapipeCpuRange* range, const DynapipeBatch* batch,
-                                              const void* in, float* acts, float* losses, int flags) {
+                                              const void* in, float* logits, float* losses) {
     int R = batch->num_rows, C = range->model.config.channels, Vp = range->model.config.padded_vocab_size;
-    float *rows = acts, *logits = rows + (size_t)R * C, *probs = logits + (size_t)R * Vp;
-    if (R == 0 || flags == 0) { return; }
-    memcpy(rows, in, sizeof(float) * (size_t)R * C);
-    matmul_forward(logits, rows, range->model.params.wte, NULL, R, 1, C, Vp);
+    float* probs = logits + (size_t)R * Vp;
+    matmul_forward(logits, (float*)in, range->model.params.wte, NULL, R, 1, C, Vp);
     softmax_forward(probs, logits, R, 1, range->model.config.vocab_size, Vp);
     crossentropy_forward(losses, probs, (int*)batch->targets, R, 1, Vp);
 }
 
 static inline void dynapipe_cpu_share_backward(const DynapipeCpuRange* range, const DynapipeBatch* batch,
-                                               float* acts, void* din, float* scratch) {
+                                               const void* in, float* logits, void* din, float* dlosses) {
     int R = batch->num_rows, C = range->model.config.channels, Vp = range->model.config.padded_vocab_size;
-    float *rows = acts, *probs = rows + (size_t)R * C + (size_t)R * Vp, *dlogits = scratch + R;
-    if (R == 0) { return; }
-    for (int i = 0; i < R; i++) { scratch[i] = batch->loss_scale; }
+    float *probs = logits + (size_t)R * Vp, *dlogits = dlosses + R;
+    for (int i = 0; i < R; i++) { dlosses[i] = batch->loss_scale; }
     memset(dlogits, 0, sizeof(float) * (size_t)R * Vp);
     memset(din, 0, sizeof(float) * (size_t)R * C);
-    crossentropy_softmax_backward(dlogits, scratch, probs, (int*)batch->targets, R, 1,
+    crossentropy_softmax_backward(dlogits, dlosses, probs, (int*)batch->targets, R, 1,
                                   range->model.config.vocab_size, Vp);
-    matmul_backward((float*)din, range->model.grads.wte, NULL, dlogits, rows, range->model.params.wte, R, 1,
-                    C, Vp);
+    matmul_backward((float*)din, range->model.grads.wte, NULL, dlogits, (float*)in, range->model.params.wte,
+                    R, 1, C, Vp);
 }
 
-static inline int dynapipe_cpu_forward(void* range, const DynapipeBatch* batch, const void* in, void* out,
+static inline int dynapipe_cpu_forward(void* range_, const DynapipeBatch* batch, const void* in, void* out,
                                        void* acts, void* scratch, float* losses, int flags) {
     DynapipeCpuJob job;
-    const DynapipeCpuRange* mine = (const DynapipeCpuRange*)range;
-    if (mine->is_share) {
-        dynapipe_cpu_share_forward(mine, batch, in, (float*)acts, losses, flags);
+    const DynapipeCpuRange* range = (const DynapipeCpuRange*)range_;
+    if (range->role.is_share) {
+        if (batch->num_rows > 0 && flags != 0) {
+            dynapipe_cpu_share_forward(range, batch, in, (float*)acts, losses);
+        }
         return 0;
     }
-    int num_layers = mine->model.config.num_layers, kept = dynapipe_cpu_kept_layers(mine, flags);
-    int has_head = mine->has_head && (flags & DYNAPIPE_FORWARD_HEAD) != 0;
-    size_t num_bytes = (size_t)dynapipe_cpu_boundary_bytes(range, batch, 0);
-    dynapipe_cpu_begin(&job, mine, batch, acts, scratch, flags);
+    int num_layers = range->role.num_layers, kept = dynapipe_cpu_kept_layers(range, flags),
+        feeds = range->role.feeds;
+    int has_head = range->role.has_head && (flags & DYNAPIPE_FORWARD_HEAD) != 0;
+    int* tokens = (int*)batch->tokens;  // legal targets, too
+    size_t num_bytes = (size_t)dynapipe_cpu_boundary_bytes(range_, batch, 0);
+    dynapipe_cpu_begin(&job, range, batch, acts, scratch, flags);
     float *between = job.view.acts.encoded, *last = dynapipe_cpu_last_layer(&job, job.view.acts.residual3);
     if (in != NULL) { job.view.acts.encoded = (float*)in; }
     job.losses = losses;
     if (has_head) { memset(job.view.acts.losses, 0, sizeof(float) * (size_t)batch->num_tokens); }  // they add
     int l = 0;
     do {
-        if (l > 0) { dynapipe_cpu_next_layer(&job, l, (float*)memcpy(between, last, num_bytes)); }
+        if (l > 0) {  // the view goes on to the next layer
+            dynapipe_tensors_advance(&dynapipe_cpu.tensors, &job.view.params, sizeof(float), 1);
+            job.has_first = 0;
+            job.view.acts.encoded = (float*)memcpy(between, last, num_bytes);
+        }
         job.has_head = has_head && l + kept == num_layers;
-        job.fed = mine->feeds && l + kept == num_layers ? (float*)out : NULL;
+        job.fed = feeds && l + kept == num_layers ? (float*)out : NULL;
         job.has_norm = job.has_head || job.fed != NULL;
         memset(job.calls, 0, sizeof job.calls);
-        dynapipe_cpu_call_forward(&job);
-        if (dynapipe_cpu_check_forward(&job) != 0) { return 1; }
+        dynapipe_cpu_job = &job;
+        gpt2_forward(&job.view, tokens, job.has_head ? tokens : NULL, batch->num_tokens, 1);
+        dynapipe_cpu_job = NULL;
+        dynapipe_cpu_expect(&job, 1);
         l += kept;
     } while (l < num_layers);
-    if (out != NULL && !mine->feeds) { memcpy(out, last, num_bytes); }
+    if (out != NULL && !feeds) { memcpy(out, last, num_bytes); }
     return 0;
 }
 
-static inline int dynapipe_cpu_backward(void* range, const DynapipeBatch* batch, const void* in, void* acts,
+// Their backward is one, so there is no backward_weights.
+static inline int dynapipe_cpu_backward(void* range_, const DynapipeBatch* batch, const void* in, void* acts,
                                         const void* dout, void* din, void* scratch) {
     DynapipeCpuJob job;
-    const DynapipeCpuRange* mine = (const DynapipeCpuRange*)range;
-    if (mine->is_share) {
-        dynapipe_cpu_share_backward(mine, batch, (float*)acts, din, (float*)scratch);
+    const DynapipeCpuRange* range = (const DynapipeCpuRange*)range_;
+    if (range->role.is_share) {
+        if (batch->num_rows > 0) {
+            dynapipe_cpu_share_backward(range, batch, in, (float*)acts, din, (float*)scratch);
+        }
         return 0;
     }
-    size_t num_bytes = (size_t)dynapipe_cpu_boundary_bytes(range, batch, 0);
-    size_t num_grads = dynapipe_cpu_begin(&job, mine, batch, acts, scratch, DYNAPIPE_CPU_BACKWARD);
+    size_t num_bytes = (size_t)dynapipe_cpu_boundary_bytes(range_, batch, 0);
+    size_t num_grads = dynapipe_cpu_begin(&job, range, batch, acts, scratch, DYNAPIPE_CPU_BACKWARD);
     if (in != NULL) { job.view.acts.encoded = (float*)in; }
-    job.has_head = mine->has_head;
-    job.has_norm = mine->has_norm;
-    job.fed = mine->feeds ? (float*)dout : NULL;
+    job.has_head = range->role.has_head;
+    job.has_norm = range->role.has_norm;
+    job.fed = range->role.feeds ? (float*)dout : NULL;
     memset(scratch, 0, sizeof(float) * num_grads);
-    if (dout != NULL && !mine->feeds) {
+    if (dout != NULL && !range->role.feeds) {
         memcpy(dynapipe_cpu_last_layer(&job, job.view.grads_acts.residual3), dout, num_bytes);
     }
-    if (din != NULL) {
-        job.view.grads_acts.encoded = (float*)din;
-        memset(din, 0, num_bytes);
-    }
+    if (din != NULL) { job.view.grads_acts.encoded = (float*)memset(din, 0, num_bytes); }
     dynapipe_cpu_job = &job;
     gpt2_backward(&job.view);
     dynapipe_cpu_job = NULL;
-    return dynapipe_cpu_check_backward(&job);
+    dynapipe_cpu_expect(&job, 0);
+    return 0;
 }
 
 static inline void dynapipe_cpu_zero_gradients(void* range) {
@@ -879,132 +830,80 @@ static inline void dynapipe_cpu_zero_gradients(void* range) {
     memset(part->model.grads_memory, 0, sizeof(float) * (size_t)part->slice.num_values);
 }
 
-// Their backward is one, so there is no backward_weights.
-static inline DynapipeModel_v1 dynapipe_cpu_api(void) {
-    DynapipeModel_v1 api;
-    memset(&api, 0, sizeof api);
-    api.name = "llm.c, CPU";
-    api.acts_bytes = dynapipe_cpu_acts_bytes;
-    api.scratch_bytes = dynapipe_cpu_scratch_bytes;
-    api.boundary_bytes = dynapipe_cpu_boundary_bytes;
-    api.forward = dynapipe_cpu_forward;
-    api.backward_inputs = dynapipe_cpu_backward;
-    api.zero_gradients = dynapipe_cpu_zero_gradients;
-    return api;
-}
-
 // --- ranges ----------------------------------------------------------------------------------------------
 
-// The part's tensors, those of layers from layer `first_layer` of the part on.
-static inline void dynapipe_cpu_point_params(ParameterTensors* out, const DynapipeSlice* slice, float* memory,
-                                             int first_layer) {
-    const DynapipeCpuModel* all = &dynapipe_cpu_model;
-    for (int i = 0; i < DYNAPIPE_CPU_PARAMS; i++) {
-        int slot = all->param_slot[i];
-        int64_t at = slice->begin[slot];
-        if (all->tensors.where[slot] == DYNAPIPE_TENSOR_LAYERS) {
-            at += first_layer * all->tensors.count[slot];
-        }
-        ((float**)out)[i] = slice->count[slot] > 0 ? memory + at : &dynapipe_cpu_nothing[slot];
-    }
-}
-
-static inline int dynapipe_cpu_fill(DynapipeCpuPart* part) {
-    const DynapipeSlice* slice = &part->slice;
-    GPT2* model = &part->model;
-    model->params_memory = (float*)malloc(sizeof(float) * (size_t)slice->num_values);
-    model->grads_memory = (float*)calloc((size_t)slice->num_values, sizeof(float));
-    if (model->params_memory == NULL || model->grads_memory == NULL) { return 1; }
-    for (int i = 0; i < DYNAPIPE_CPU_PARAMS; i++) {
-        DynapipeTensorPiece pieces[DYNAPIPE_MAX_RANGES];
-        int num = dynapipe_tensors_pieces(&dynapipe_cpu_model.tensors, slice, i, pieces);
-        for (int k = 0; k < num; k++) {
-            memcpy(model->params_memory + pieces[k].begin,
-                   dynapipe_cpu_model.whole->params_memory + pieces[k].whole,
-                   sizeof(float) * (size_t)pieces[k].count);
-        }
-        model->param_sizes[i] = (size_t)slice->count[i];
-    }
-    model->num_parameters = (size_t)slice->num_values;
-    dynapipe_cpu_point_params(&model->params, slice, model->params_memory, 0);
-    dynapipe_cpu_point_params(&model->grads, slice, model->grads_memory, 0);
-    return 0;
+static inline void dynapipe_cpu_point(GPT2* model, const DynapipeCpuPart* part, int first_layer) {
+    const DynapipeTensors* all = &dynapipe_cpu.tensors;
+    const GPT2* values = &part->model;
+    if (values->params_memory == NULL) { return; }
+    dynapipe_tensors_point(all, &part->slice, &model->params, values->params_memory, sizeof(float),
+                           first_layer);
+    dynapipe_tensors_point(all, &part->slice, &model->grads, values->grads_memory, sizeof(float),
+                           first_layer);
 }
 
 static inline void dynapipe_cpu_drop(void* ctx, void* range) {
     DynapipeCpuPart* part = ((DynapipeCpuRange*)range)->part;
+    float* arrays[] = {part->model.params_memory, part->model.grads_memory, part->model.m_memory,
+                       part->model.v_memory};
     (void)ctx;
-    free(part->model.params_memory);
-    free(part->model.grads_memory);
-    free(part->model.m_memory);
-    free(part->model.v_memory);
+    for (int i = 0; i < 4; i++) { free(arrays[i]); }
     free(part);
 }
 
-// Their model with the range's layers and what of the part's tensors it uses. Returns its layers.
-static inline int dynapipe_cpu_view(DynapipeCpuRange* range, DynapipeCpuPart* part, DynapipeRange blocks,
-                                    int first_layer) {
-    DynapipeSlice own = dynapipe_tensors_slice(&dynapipe_cpu_model.tensors, &blocks, 1);
-    range->part = part;
-    range->has_first = own.has_first;
-    range->has_norm = own.has_norm;
-    range->feeds = blocks.head == DYNAPIPE_HEAD_FEEDS;
-    range->is_share = blocks.head == DYNAPIPE_HEAD_BY_ROWS;
-    range->has_head = own.has_head && !range->is_share;
-    range->model = part->model;
-    range->model.config.num_layers = own.num_layers;
-    if (part->model.params_memory == NULL) { return own.num_layers; }
-    dynapipe_cpu_point_params(&range->model.params, &part->slice, part->model.params_memory, first_layer);
-    dynapipe_cpu_point_params(&range->model.grads, &part->slice, part->model.grads_memory, first_layer);
-    return own.num_layers;
-}
-
-// NULL: no memory.
 static inline DynapipeCpuPart* dynapipe_cpu_make_part(const DynapipeRange* blocks, int num_ranges,
                                                       int has_values, DynapipeParams_v1* params) {
-    DynapipeCpuPart* part = (DynapipeCpuPart*)calloc(1, sizeof *part);
+    DynapipeCpuPart* part = (DynapipeCpuPart*)dynapipe_cpu_memory(sizeof *part);
+    DynapipeSlice* slice = &part->slice;
+    GPT2* model = &part->model;
     int num_layers = 0;
-    if (part == NULL) { return NULL; }
-    part->slice = dynapipe_tensors_slice(&dynapipe_cpu_model.tensors, blocks, num_ranges);
-    part->model = *dynapipe_cpu_model.whole;  // what a fork has there besides, too
-    part->model.params_memory = part->model.grads_memory = NULL;
-    part->model.m_memory = part->model.v_memory = NULL;
-    part->model.config.num_layers = part->slice.num_layers;
-    part->num_ranges = num_ranges;
-    part->ranges[0].part = part;
-    if (has_values && dynapipe_cpu_fill(part) != 0) {
-        dynapipe_cpu_drop(NULL, &part->ranges[0]);
-        return NULL;
+    *slice = dynapipe_tensors_slice(&dynapipe_cpu.tensors, blocks, num_ranges);
+    *model = *dynapipe_cpu.whole;  // what a fork has there besides, too
+    model->params_memory = model->grads_memory = model->m_memory = model->v_memory = NULL;
+    model->config.num_layers = slice->num_layers;
+    model->num_parameters = (size_t)slice->num_values;
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) { model->param_sizes[i] = (size_t)slice->count[i]; }
+    if (has_values) {
+        model->params_memory = (float*)dynapipe_cpu_memory(slice->num_values * (int64_t)sizeof(float));
+        model->grads_memory = (float*)dynapipe_cpu_memory(slice->num_values * (int64_t)sizeof(float));
+        dynapipe_tensors_copy(&dynapipe_cpu.tensors, slice, model->params_memory,
+                              dynapipe_cpu.whole->params_memory, sizeof(float), NULL);
     }
+    dynapipe_cpu_point(model, part, 0);
     for (int i = 0; i < num_ranges; i++) {
-        num_layers += dynapipe_cpu_view(&part->ranges[i], part, blocks[i], num_layers);
+        DynapipeCpuRange* range = &part->ranges[i];
+        range->part = part;
+        range->role = dynapipe_tensors_role(&dynapipe_cpu.tensors, blocks[i], num_layers);
+        range->model = *model;
+        range->model.config.num_layers = range->role.num_layers;
+        dynapipe_cpu_point(&range->model, part, num_layers);
+        num_layers += range->role.num_layers;
     }
     memset(params, 0, sizeof *params);
-    params->params = part->model.params_memory;
-    params->grads = part->model.grads_memory;
-    params->num_params = part->slice.num_values;
+    params->params = model->params_memory;
+    params->grads = model->grads_memory;
+    params->num_params = slice->num_values;
     params->param_type = params->grad_type = DYNAPIPE_FLOAT32;
-    params->num_tied = part->slice.num_tied;
-    params->tied = part->slice.tied;
+    params->num_tied = slice->num_tied;
+    params->tied = slice->tied;
     return part;
 }
 
 static inline int dynapipe_cpu_make(void* ctx, DynapipeRange blocks, int has_values, void** out,
                                     DynapipeParams_v1* params) {
-    DynapipeCpuPart* part = dynapipe_cpu_make_part(&blocks, 1, has_values, params);
     (void)ctx;
-    if (part == NULL) { return 1; }
-    *out = &part->ranges[0];
+    *out = &dynapipe_cpu_make_part(&blocks, 1, has_values, params)->ranges[0];
     return 0;
 }
 
-static inline double dynapipe_cpu_sum_squares(const float* values, int64_t num_values) {
+static inline double dynapipe_cpu_sum_squares(const void* values_, int64_t num_values) {
+    const float* values = (const float*)values_;
     double squares = 0;
     for (int64_t i = 0; i < num_values; i++) { squares += (double)values[i] * values[i]; }
     return squares;
 }
 
-// A step of no length, behind the norm of the gradients. Their update makes its memory at the first call.
+// A step of no length, after the norm of the gradients. Their update makes its memory at the first call.
 static inline int dynapipe_cpu_time_update(void* ctx, void* range) {
     GPT2* model = &((DynapipeCpuRange*)range)->part->model;
     volatile double squares = dynapipe_cpu_sum_squares(model->grads_memory, (int64_t)model->num_parameters);
@@ -1013,20 +912,24 @@ static inline int dynapipe_cpu_time_update(void* ctx, void* range) {
     return 0;
 }
 
-static inline const char* dynapipe_cpu_why(void* ctx) {
-    (void)ctx;
-    return dynapipe_cpu_model.why[0] != '\0' ? dynapipe_cpu_model.why : "no memory for a range of the model";
-}
-
-static inline DynapipeBlocks_v1 dynapipe_cpu_blocks(const DynapipeModel_v1* api) {
+static inline DynapipeBlocks_v1 dynapipe_cpu_blocks(void) {
+    DynapipeModel_v1* api = &dynapipe_cpu.api;
     DynapipeBlocks_v1 blocks;
-    GPT2Config* config = &dynapipe_cpu_model.config;
+    GPT2Config* config = &dynapipe_cpu.config;
+    memset(api, 0, sizeof *api);
+    api->name = "llm.c, CPU";
+    api->acts_bytes = dynapipe_cpu_acts_bytes;
+    api->scratch_bytes = dynapipe_cpu_scratch_bytes;
+    api->boundary_bytes = dynapipe_cpu_boundary_bytes;
+    api->forward = dynapipe_cpu_forward;
+    api->backward_inputs = dynapipe_cpu_backward;
+    api->zero_gradients = dynapipe_cpu_zero_gradients;
     memset(&blocks, 0, sizeof blocks);
-    snprintf(dynapipe_cpu_model.signature, sizeof dynapipe_cpu_model.signature,
+    snprintf(dynapipe_cpu.signature, sizeof dynapipe_cpu.signature,
              "llm.c CPU C %d NH %d Vp %d threads %d, compiler %.60s", config->channels, config->num_heads,
-             config->padded_vocab_size, dynapipe_cpu_model.num_threads, __VERSION__);
+             config->padded_vocab_size, dynapipe_threads(dynapipe_cpu_session()), __VERSION__);
     blocks.api = api;
-    blocks.signature = dynapipe_cpu_model.signature;
+    blocks.signature = dynapipe_cpu.signature;
     blocks.num_layers = config->num_layers;
     blocks.vocab = config->vocab_size;
     blocks.max_seq_tokens = config->max_seq_len;
@@ -1035,214 +938,104 @@ static inline DynapipeBlocks_v1 dynapipe_cpu_blocks(const DynapipeModel_v1* api)
     blocks.make = dynapipe_cpu_make;
     blocks.drop = dynapipe_cpu_drop;
     blocks.update = dynapipe_cpu_time_update;
-    blocks.why = dynapipe_cpu_why;
     return blocks;
 }
 
-// Ranges of `whole` from now on. Returns 0, or an error as dynapipe_tensors_init(); -1: this tree's structs
-// are others than its tables, or than its num_parameters.
-static inline int dynapipe_cpu_describe(const GPT2* whole, int num_threads) {
-    memset(&dynapipe_cpu_model, 0, sizeof dynapipe_cpu_model);
-    dynapipe_cpu_model.whole = whole;
-    dynapipe_cpu_model.config = whole->config;
-    dynapipe_cpu_model.num_threads = num_threads;
-    return dynapipe_cpu_find_slots(&dynapipe_cpu_model) != 0 ? -1
-                                                             : dynapipe_cpu_find_tensors(&dynapipe_cpu_model);
-}
-
-// === CPU: probe =====================================================================================
+// --- is a slice what their trainer computes? -------------------------------------------------------------
 /*
-is a slice what their trainer computes? Before the model is cut: two short made-up
-sequences of different lengths through their own gpt2_forward() and gpt2_backward(), each alone as B = 1, and
-through the slice of all blocks, one after the other as B = n, T = 1.
-
-Finds in every run what --check-model cannot see as it compares slices with slices: an attention of another
-name, rotary positions, a loss of their own, whatever knows of T and is not wrapped.
+Before the model is cut: two short made-up sequences of different lengths through their own gpt2_forward() and
+gpt2_backward(), each alone as B = 1, and through a range of all blocks, together as B = n, T = 1. This finds
+what
+--check-model cannot see, as that compares slices with slices: rotary positions, a loss of their own, whatever
+knows of T and is not wrapped. Losses have to agree within 1e-4, norms of gradients within 1e-3.
 */
-enum { DYNAPIPE_PROBE_SEQS = 2, DYNAPIPE_PROBE_LONG = 9, DYNAPIPE_PROBE_SHORT = 6 };
-enum { DYNAPIPE_PROBE_TOKENS = DYNAPIPE_PROBE_LONG + DYNAPIPE_PROBE_SHORT };
-
-typedef struct {
-    DynapipeBatch batch;  // every token of it is supervised
-    int32_t cu_seqlens[DYNAPIPE_PROBE_SEQS + 1];
-    int32_t tokens[DYNAPIPE_PROBE_TOKENS], positions[DYNAPIPE_PROBE_TOKENS], rows[DYNAPIPE_PROBE_TOKENS];
-    int32_t targets[DYNAPIPE_PROBE_TOKENS], row_tasks[DYNAPIPE_PROBE_TOKENS];
-    double theirs[DYNAPIPE_PROBE_SEQS], ours[DYNAPIPE_PROBE_SEQS];          // mean losses of the sequences
-    double their_norm[DYNAPIPE_CPU_PARAMS], our_norm[DYNAPIPE_CPU_PARAMS];  // of gradients, by tensor
-    DynapipeCpuPart part;                                                   // all blocks, their parameters
-} DynapipeCpuProbe;
-
-// --- what is computed ------------------------------------------------------------------------------------
-
-static inline void dynapipe_probe_make_up(DynapipeCpuProbe* probe, int num_seqs) {
-    static const int lengths[DYNAPIPE_PROBE_SEQS] = {DYNAPIPE_PROBE_LONG, DYNAPIPE_PROBE_SHORT};
-    const GPT2Config* config = &dynapipe_cpu_model.config;
-    DynapipeBatch* batch = &probe->batch;
-    uint32_t noise = 1;
-    memset(batch, 0, sizeof *batch);
-    for (int i = 0; i < num_seqs; i++) {
-        int T = lengths[i] < config->max_seq_len ? lengths[i] : config->max_seq_len, n = batch->num_tokens;
-        for (int t = 0; t < T; t++, n++) {
-            noise = noise * 1664525u + 1013904223u;
-            probe->tokens[n] = (int32_t)((noise >> 8) % (uint32_t)config->vocab_size);
-            noise = noise * 1664525u + 1013904223u;
-            probe->targets[n] = (int32_t)((noise >> 8) % (uint32_t)config->vocab_size);
-            probe->positions[n] = t;
-            probe->rows[n] = n;
-        }
-        batch->num_tokens = probe->cu_seqlens[i + 1] = n;
-        batch->num_squares += T * T;
-        batch->max_seq_tokens = T > batch->max_seq_tokens ? T : batch->max_seq_tokens;
-    }
-    batch->num_seqs = num_seqs;
-    batch->num_rows = batch->num_tokens;
-    batch->cu_seqlens = probe->cu_seqlens;
-    batch->tokens = probe->tokens;
-    batch->positions = probe->positions;
-    batch->rows = probe->rows;
-    batch->targets = probe->targets;
-    batch->row_tasks = probe->row_tasks;
-    batch->loss_scale = 1.0f / (float)batch->num_rows;
-}
-
-static inline void dynapipe_probe_norms(double* out, const DynapipeCpuProbe* probe) {
-    const DynapipeSlice* slice = &probe->part.slice;
-    for (int i = 0; i < DYNAPIPE_CPU_PARAMS; i++) {
-        double squares = 0;
-        for (int64_t k = slice->begin[i]; k < slice->begin[i] + slice->count[i]; k++) {
-            squares += (double)probe->part.model.grads_memory[k] * probe->part.model.grads_memory[k];
-        }
-        out[i] = sqrt(squares);
+static inline void dynapipe_cpu_norms(double* out, const DynapipeSlice* slice, const float* grads) {
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
+        out[i] = sqrt(dynapipe_cpu_sum_squares(grads + slice->begin[i], slice->count[i]));
     }
 }
 
-// One sequence alone, as ever, on a copy of their struct, so that theirs stays as unused as it is. Of the
-// first the gradients, too.
-static inline void dynapipe_probe_theirs(DynapipeCpuProbe* probe, const GPT2* whole, int i) {
+// Window i alone, as ever, on a copy of their struct, so that theirs stays as unused as it is. norms: NULL:
+// not needed.
+static inline double dynapipe_cpu_their_loss(const DynapipeBatch* batch, int i, const DynapipeSlice* slice,
+                                             double* norms) {
+    const GPT2* whole = dynapipe_cpu.whole;
     GPT2 model = *whole;
-    int t = probe->cu_seqlens[i], T = probe->cu_seqlens[i + 1] - t;
+    int t = batch->cu_seqlens[i], T = batch->cu_seqlens[i + 1] - t;
     model.acts_memory = model.grads_memory = model.grads_acts_memory = NULL;
-    gpt2_forward(&model, probe->tokens + t, probe->targets + t, 1, (size_t)T);
-    probe->theirs[i] = (double)model.mean_loss;
-    if (i == 0) {
+    gpt2_forward(&model, (int*)batch->tokens + t, (int*)batch->targets + t, 1, (size_t)T);
+    if (norms != NULL) {
         gpt2_backward(&model);
-        probe->part.model.grads_memory = model.grads_memory;
-        dynapipe_probe_norms(probe->their_norm, probe);
+        dynapipe_cpu_norms(norms, slice, model.grads_memory);
+        free(model.grads_memory);
+        free(model.grads_acts_memory);
     }
     free(model.acts_memory);
-    free(model.grads_acts_memory);
     if (model.inputs != whole->inputs) { free(model.inputs); }
     if (model.targets != whole->targets) { free(model.targets); }
+    return (double)model.mean_loss;
 }
 
-// Returns 0, or what forward() or backward() do.
-static inline int dynapipe_probe_ours(DynapipeCpuProbe* probe, void* acts, void* scratch, int has_gradients) {
-    const DynapipeBatch* batch = &probe->batch;
-    float losses[DYNAPIPE_PROBE_TOKENS];
-    int flags = DYNAPIPE_FORWARD_HEAD | (has_gradients ? DYNAPIPE_FORWARD_KEEP : 0);
-    if (dynapipe_cpu_forward(&probe->part.ranges[0], batch, NULL, NULL, acts, scratch, losses, flags) != 0) {
-        return 1;
+// Ours comes first: its counts find a call that is missing. Of one window the gradients, too.
+static inline void dynapipe_cpu_probe_windows(DynapipeCpuRange* range, int num_seqs) {
+    int max_tokens = dynapipe_cpu.config.max_seq_len,
+        flags = DYNAPIPE_FORWARD_HEAD | (num_seqs == 1 ? DYNAPIPE_FORWARD_KEEP : 0);
+    int lengths[2] = {max_tokens < 9 ? max_tokens : 9, max_tokens < 6 ? max_tokens : 6};
+    double ours[NUM_PARAMETER_TENSORS], theirs[NUM_PARAMETER_TENSORS], total = 0;
+    char what[128];
+    DynapipeBatch* batch = dynapipe_llmc_made_up(lengths, num_seqs, dynapipe_cpu.config.vocab_size);
+    void* acts = dynapipe_cpu_memory(dynapipe_cpu_acts_bytes(range, batch, flags));
+    void* scratch = dynapipe_cpu_memory(dynapipe_cpu_scratch_bytes(range, batch));
+    float losses[16];
+    dynapipe_cpu_forward(range, batch, NULL, NULL, acts, scratch, losses, flags);
+    if (num_seqs == 1) { dynapipe_cpu_backward(range, batch, NULL, acts, NULL, NULL, scratch); }
+    for (int i = 0; i < num_seqs; i++) {
+        double mean = 0;
+        for (int t = batch->cu_seqlens[i]; t < batch->cu_seqlens[i + 1]; t++) {
+            mean += losses[t] / lengths[i];
+        }
+        double their = dynapipe_cpu_their_loss(batch, i, &range->part->slice, num_seqs == 1 ? theirs : NULL);
+        dynapipe_llmc_expect_close(dynapipe_cpu.run, mean, their, 1e-4 * fabs(their),
+                                   "the loss of a made-up sequence");
     }
-    for (int i = 0; i < batch->num_seqs; i++) {
-        int T = probe->cu_seqlens[i + 1] - probe->cu_seqlens[i];
-        probe->ours[i] = 0;
-        for (int t = probe->cu_seqlens[i]; t < probe->cu_seqlens[i + 1]; t++) {
-            probe->ours[i] += (double)losses[t] / T;
+    if (num_seqs == 1) {
+        dynapipe_cpu_norms(ours, &range->part->slice, range->part->model.grads_memory);
+        for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) { total += theirs[i] * theirs[i]; }
+        for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
+            snprintf(what, sizeof what, "the norm of a made-up sequence's gradients of parameter tensor %d",
+                     i);
+            dynapipe_llmc_expect_close(dynapipe_cpu.run, ours[i], theirs[i],
+                                       1e-3 * theirs[i] + 1e-6 * sqrt(total), what);
         }
     }
-    if (!has_gradients) { return 0; }
-    dynapipe_cpu_zero_gradients(&probe->part.ranges[0]);
-    if (dynapipe_cpu_backward(&probe->part.ranges[0], batch, NULL, acts, NULL, NULL, scratch) != 0) {
-        return 1;
-    }
-    dynapipe_probe_norms(probe->our_norm, probe);
-    return 0;
-}
-
-// --- what is compared ------------------------------------------------------------------------------------
-
-static inline int dynapipe_probe_losses(const DynapipeCpuProbe* probe) {
-    for (int i = 0; i < probe->batch.num_seqs; i++) {
-        if (dynapipe_llmc_is_close(probe->ours[i], probe->theirs[i], 1e-4 * fabs(probe->theirs[i]))) {
-            continue;
-        }
-        snprintf(
-            dynapipe_cpu_model.why, sizeof dynapipe_cpu_model.why,
-            "gpt2_forward() of a sequence has the loss %.7g by itself, %.7g as a slice's micro-batch (%d "
-            "sequences, T = 1): it is not computed token by token but for the calls of llm.c ---> "
-            "doc/porting.md, CPU trainer",
-            probe->theirs[i], probe->ours[i], probe->batch.num_seqs);
-        return 1;
-    }
-    return 0;
-}
-
-static inline int dynapipe_probe_gradients(const DynapipeCpuProbe* probe) {
-    double total = 0;
-    for (int i = 0; i < DYNAPIPE_CPU_PARAMS; i++) { total += probe->their_norm[i] * probe->their_norm[i]; }
-    for (int i = 0; i < DYNAPIPE_CPU_PARAMS; i++) {
-        double limit = 1e-3 * probe->their_norm[i] + 1e-6 * sqrt(total);
-        if (dynapipe_llmc_is_close(probe->our_norm[i], probe->their_norm[i], limit)) { continue; }
-        snprintf(
-            dynapipe_cpu_model.why, sizeof dynapipe_cpu_model.why,
-            "gpt2_backward() of a sequence has gradients of norm %.7g for parameter tensor %d by itself, "
-            "%.7g as a slice's micro-batch (T = 1) ---> doc/porting.md, CPU trainer",
-            probe->their_norm[i], i, probe->our_norm[i]);
-        return 1;
-    }
-    return 0;
-}
-
-// Theirs comes behind ours: a call that is missing there is known before.
-static inline int dynapipe_probe_with(DynapipeCpuProbe* probe, const GPT2* whole, void* acts, void* scratch) {
-    probe->part.model.grads_memory = (float*)calloc(whole->num_parameters, sizeof(float));
-    if (probe->part.model.grads_memory == NULL) { return 1; }
-    probe->part.ranges[0].model.grads_memory = probe->part.model.grads_memory;
-    dynapipe_cpu_point_params(&probe->part.ranges[0].model.grads, &probe->part.slice,
-                              probe->part.model.grads_memory, 0);
-    dynapipe_probe_make_up(probe, 1);
-    int code = dynapipe_probe_ours(probe, acts, scratch, 1);
-    free(probe->part.model.grads_memory);
-    probe->part.model.grads_memory = NULL;
-    if (code != 0) { return code; }
-    dynapipe_probe_theirs(probe, whole, 0);
-    free(probe->part.model.grads_memory);
-    if (dynapipe_probe_losses(probe) != 0 || dynapipe_probe_gradients(probe) != 0) { return 1; }
-    dynapipe_probe_make_up(probe, DYNAPIPE_PROBE_SEQS);
-    if (dynapipe_probe_ours(probe, acts, scratch, 0) != 0) { return 1; }
-    dynapipe_probe_theirs(probe, whole, 1);
-    return dynapipe_probe_losses(probe);
-}
-
-// Behind dynapipe_cpu_describe(). Returns 0, or 1 and dynapipe_cpu_model.why. Takes a forward and backward of
-// 9 tokens twice, a forward of 15 and of 6, and for so long the memory of the model's gradients.
-static inline int dynapipe_probe(const GPT2* whole) {
-    DynapipeCpuProbe* probe = (DynapipeCpuProbe*)calloc(1, sizeof(DynapipeCpuProbe));
-    DynapipeRange all;
-    memset(&all, 0, sizeof all);
-    all.end = dynapipe_cpu_model.config.num_layers + 2;
-    if (probe == NULL) { return 1; }
-    probe->part.slice = dynapipe_tensors_slice(&dynapipe_cpu_model.tensors, &all, 1);
-    probe->part.model = *whole;
-    dynapipe_cpu_view(&probe->part.ranges[0], &probe->part, all, 0);
-    dynapipe_probe_make_up(probe, DYNAPIPE_PROBE_SEQS);
-    int head = DYNAPIPE_FORWARD_HEAD, keep = head | DYNAPIPE_FORWARD_KEEP;
-    int64_t kept_bytes = dynapipe_cpu_acts_bytes(&probe->part.ranges[0], &probe->batch, keep);
-    int64_t passing_bytes = dynapipe_cpu_acts_bytes(&probe->part.ranges[0], &probe->batch, head);
-    void* acts = malloc((size_t)(kept_bytes > passing_bytes ? kept_bytes : passing_bytes));
-    void* scratch = malloc((size_t)dynapipe_cpu_scratch_bytes(&probe->part.ranges[0], &probe->batch));
-    int code = acts == NULL || scratch == NULL ? 1 : dynapipe_probe_with(probe, whole, acts, scratch);
     free(acts);
     free(scratch);
-    free(probe);
-    return code;
+    free(batch);
+}
+
+// By rank 0, as all have the same model; the others wait, or end with it.
+static inline void dynapipe_cpu_probe(void) {
+    double done = 0;
+    if (dynapipe_rank(dynapipe_cpu_session()) == 0) {
+        DynapipeRange all;
+        DynapipeParams_v1 params;
+        memset(&all, 0, sizeof all);
+        all.end = dynapipe_cpu.config.num_layers + 2;
+        DynapipeCpuRange* range = &dynapipe_cpu_make_part(&all, 1, 1, &params)->ranges[0];
+        dynapipe_cpu_probe_windows(range, 1);
+        dynapipe_cpu_probe_windows(range, 2);
+        dynapipe_cpu_drop(NULL, range);
+    }
+    dynapipe_llmc_check(dynapipe_cpu.run, dynapipe_sum(dynapipe_cpu_session(), &done, 1));
+    if (dynapipe_cpu_options()->check_model) {
+        printf(
+            "ok   sequences alone in the program's own gpt2_forward() and gpt2_backward() give the same\n");
+    }
 }
 
 // === CPU: main() ====================================================================================
 /*
-llm.c's CPU trainer behind the plugin's interface, and what main() says to it.
-
-Included in the tree's train_gpt2.c just before main(). In main():
+In main():
 
     int main(int argc, char** argv) {
         DYNAPIPE_OPEN(argc, argv)                // joins the ranks, takes the --options out of argv
@@ -1250,61 +1043,27 @@ Included in the tree's train_gpt2.c just before main(). In main():
         for (int step = DYNAPIPE_FIRST(&model, 0); DYNAPIPE_STEPS_OR(step) step <= 40; step++) {
             if (DYNAPIPE_WHOLE_AND step > 0 && step % 20 == 0) { ... samples of the model's text ... }
 
-DYNAPIPE_FIRST checks and measures the model, leaves this rank its slice of it, and goes on
-from a checkpoint if told to.
+DYNAPIPE_FIRST checks and measures the model, leaves this rank its slice of it, and resumes if told to.
 
-The loop's calls keep their names and mean: dataloader_*: nothing, the plugin has the data; gpt2_forward() on
-training tokens: the first after an update is a step of all ranks, and mean_loss its loss, the others nothing;
-on validation tokens: the validation; without targets: theirs; gpt2_zero_grad(), gpt2_backward(): done in the
+The loop's calls keep their names: dataloader_*: nothing, the plugin has the data; gpt2_forward() on training
+tokens: the first after an update is a step of all ranks, mean_loss its loss, the others nothing; on
+validation tokens: the validation; without targets: theirs; gpt2_zero_grad(), gpt2_backward(): done in the
 step; gpt2_update(): theirs, on this rank's slice, then the report and maybe a checkpoint. With --fixed-length
 all of them are theirs. Without -DDYNAPIPE the words above mean nothing and cost nothing.
 */
-
-typedef struct {
-    DynapipeLlmc* run;
-    int is_on;  // 0: --fixed-length
-    DynapipeModel_v1 api;
-    DynapipeCpuPart* mine;                           // NULL before DYNAPIPE_FIRST
-    const GPT2* whole;                               // their struct: of this rank's slice, since then
-    const char *train_pattern, *val_pattern;         // the tree's, where no option names others
-    const void *train_loader, *val_loader, *loader;  // the last: whose batch was asked for last
-    int rows, seq_tokens;                            // the tree's B and T
-    int first_step, step;                            // updates made before this run, and by now
-    int validated_step;                              // that val_loss is of; -1: none
-    int has_stepped;                                 // since the last update
-    int* no_tokens[2];                               // (B, T) zeros: what loaders hold, training's and other
-    float val_loss, loss, norm, lr;
-} DynapipeCpuMain;
-
-static DynapipeCpuMain dynapipe_cpu;
-
-static inline int dynapipe_cpu_is_on(void) {
-    return dynapipe_cpu.is_on;
-}
-
-// Both --fixed-length and the plugin take these options; before DYNAPIPE_OPEN there are none.
-static inline const DynapipeLlmcOptions* dynapipe_cpu_options(void) {
-    return dynapipe_llmc_options(dynapipe_cpu.run);
-}
-
-// What other ranks print to the terminal would be rank 0's lines again.
 static inline void dynapipe_cpu_open(int* argc, char*** argv) {
     dynapipe_cpu.run = dynapipe_llmc_open(argc, argv, 1);
-    dynapipe_cpu.is_on = dynapipe_llmc_is_on(dynapipe_cpu.run);
-    dynapipe_cpu.validated_step = -1;
     if (!dynapipe_cpu_is_on()) { return; }
 #ifndef DYNAPIPE_SIMULATED  // (where all ranks are one process)
-    if (dynapipe_rank(dynapipe_llmc_session(dynapipe_cpu.run)) != 0 &&
-        freopen("/dev/null", "w", stdout) == NULL) {
+    // what other ranks print to the terminal would be rank 0's lines again
+    if (dynapipe_rank(dynapipe_cpu_session()) != 0 && freopen("/dev/null", "w", stdout) == NULL) {
         dynapipe_llmc_die(dynapipe_cpu.run, "no /dev/null");
     }
 #endif
 #ifdef _OPENMP
-    omp_set_num_threads(dynapipe_threads(dynapipe_llmc_session(dynapipe_cpu.run)));
+    omp_set_num_threads(dynapipe_threads(dynapipe_cpu_session()));
 #endif
 }
-
-// --- model and data --------------------------------------------------------------------------------------
 
 static inline const char* dynapipe_cpu_model_path(const char* theirs) {
     const char* path = dynapipe_cpu_options()->model;
@@ -1322,20 +1081,13 @@ static inline const char* dynapipe_cpu_data(const void* loader, const char* thei
 // The first loader is the training's, the second the validation's. Returns 1: theirs is not to be opened.
 static inline int dynapipe_cpu_loader(void* loader, size_t loader_bytes, const char* pattern, int B, int T,
                                       ...) {
-    if (dynapipe_cpu.train_loader == NULL) {
-        dynapipe_cpu.train_loader = loader;
-        dynapipe_cpu.train_pattern = pattern;
-        dynapipe_cpu.rows = B;
-        dynapipe_cpu.seq_tokens = T;
-    } else {
-        dynapipe_cpu.val_loader = loader;
-        dynapipe_cpu.val_pattern = pattern;
-    }
+    int is_train = dynapipe_cpu.train_loader == NULL;
+    *(is_train ? &dynapipe_cpu.train_loader : &dynapipe_cpu.val_loader) = loader;
     if (!dynapipe_cpu_is_on()) { return 0; }
+    dynapipe_llmc_loader(dynapipe_cpu.run, pattern, B, T);
     memset(loader, 0, loader_bytes);
-    int** no_tokens = &dynapipe_cpu.no_tokens[loader == dynapipe_cpu.val_loader];
-    if (*no_tokens == NULL) { *no_tokens = (int*)calloc((size_t)B * (size_t)T, sizeof(int)); }
-    if (*no_tokens == NULL) { dynapipe_llmc_die(dynapipe_cpu.run, "no memory for a batch"); }
+    int** no_tokens = &dynapipe_cpu.no_tokens[!is_train];
+    if (*no_tokens == NULL) { *no_tokens = (int*)dynapipe_cpu_memory((int64_t)sizeof(int) * B * T); }
     return 1;
 }
 
@@ -1344,146 +1096,76 @@ static inline int dynapipe_cpu_next_batch(const void* loader) {
     return dynapipe_cpu_is_on();
 }
 
-static inline void dynapipe_cpu_open_data(const GPT2* model) {
-    const DynapipeLlmcOptions* options = dynapipe_cpu_options();
-    int num_ranks = dynapipe_num_ranks(dynapipe_llmc_session(dynapipe_cpu.run));
-    int64_t rows = dynapipe_cpu.rows, seq_tokens = dynapipe_cpu.seq_tokens;
-    DynapipeRun_v1 about;
-    memset(&about, 0, sizeof about);
-    about.train_pattern = options->train_data != NULL ? options->train_data : dynapipe_cpu.train_pattern;
-    about.val_pattern = options->val_data;
-    if (options->train_data == NULL && about.val_pattern == NULL) {
-        about.val_pattern = dynapipe_cpu.val_pattern;
+static inline void dynapipe_cpu_arrays(DynapipeLlmcArrays* out, const char* beside) {
+    static int32_t header[256];
+    const GPT2Config* config = &dynapipe_cpu.config;
+    GPT2* model = dynapipe_cpu.whole;
+    int32_t fields[] = {20240326,
+                        3,
+                        config->max_seq_len,
+                        config->vocab_size,
+                        config->num_layers,
+                        config->num_heads,
+                        config->channels,
+                        config->padded_vocab_size};
+    (void)beside;
+    if (model->m_memory == NULL) {  // as their first update would
+        model->m_memory = (float*)dynapipe_cpu_memory((int64_t)(model->num_parameters * sizeof(float)));
+        model->v_memory = (float*)dynapipe_cpu_memory((int64_t)(model->num_parameters * sizeof(float)));
     }
-    about.max_seq_tokens = options->max_tokens > 0 ? options->max_tokens : (int32_t)seq_tokens;
-    about.rows = (int32_t)rows;
-    about.batch_tokens = options->batch_tokens > 0 ? options->batch_tokens : rows * seq_tokens * num_ranks;
-    about.num_steps = options->steps > 0 ? options->steps : -1;
-    dynapipe_llmc_open_data(dynapipe_cpu.run, &about, model->config.max_seq_len, model->config.vocab_size);
-}
-
-// --- the cut ---------------------------------------------------------------------------------------------
-
-// By rank 0, as all have the same model; the others wait, or end with it.
-static inline void dynapipe_cpu_probe(const GPT2* model) {
-    Dynapipe* session = dynapipe_llmc_session(dynapipe_cpu.run);
-    double done = 0;
-    if (dynapipe_rank(session) == 0 && dynapipe_probe(model) != 0) {
-        dynapipe_llmc_die(dynapipe_cpu.run, dynapipe_cpu_why(NULL));
-    }
-    dynapipe_llmc_check(dynapipe_cpu.run, dynapipe_sum(session, &done, 1));
-    if (dynapipe_cpu_options()->check_model) {
-        printf(
-            "ok   sequences alone in the program's own gpt2_forward() and gpt2_backward() give the same\n");
-    }
+    memcpy(header, fields, sizeof fields);
+    memset(out, 0, sizeof *out);
+    out->value_bytes = (int32_t)sizeof(float);
+    out->params = model->params_memory;
+    out->grads = model->grads_memory;
+    out->m = model->m_memory;
+    out->v = model->v_memory;
+    out->header = header;
+    out->header_bytes = (int32_t)sizeof header;
 }
 
 // From here on their struct is this rank's slice: what they update, zero and free.
 static inline void dynapipe_cpu_cut(GPT2* model) {
     DynapipeRange ranges[DYNAPIPE_MAX_RANGES];
     DynapipeParams_v1 params;
-    int num_threads = 1;
-#ifdef _OPENMP
-    num_threads = dynapipe_threads(dynapipe_llmc_session(dynapipe_cpu.run));
-#endif
-    int code = dynapipe_cpu_describe(model, num_threads);
-    if (code < 0) {
-        dynapipe_llmc_die(dynapipe_cpu.run,
-                          "ParameterTensors or ActivationTensors are not one tensor for each "
-                          "size that fill_in_*_sizes() says, or these are not "
-                          "num_parameters: this model cannot be cut ---> doc/porting.md");
-    }
-    dynapipe_llmc_check(dynapipe_cpu.run, code);
-    dynapipe_cpu_probe(model);
-    dynapipe_cpu.api = dynapipe_cpu_api();
-    DynapipeBlocks_v1 description = dynapipe_cpu_blocks(&dynapipe_cpu.api);
-    int num_ranges = dynapipe_llmc_place(dynapipe_cpu.run, &description, ranges);
+    DynapipeLlmcTree tree;
+    dynapipe_cpu.whole = model;
+    dynapipe_cpu.config = model->config;
+    dynapipe_cpu_check_tables();
+    dynapipe_llmc_check(dynapipe_cpu.run, dynapipe_cpu_find_tensors());
+    dynapipe_cpu_probe();
+    DynapipeBlocks_v1 blocks = dynapipe_cpu_blocks();
+    int num_ranges = dynapipe_llmc_place(dynapipe_cpu.run, &blocks, ranges);
     dynapipe_cpu.mine = dynapipe_cpu_make_part(ranges, num_ranges, 1, &params);
-    if (dynapipe_cpu.mine == NULL) { dynapipe_llmc_die(dynapipe_cpu.run, dynapipe_cpu_why(NULL)); }
     free(model->params_memory);
     *model = dynapipe_cpu.mine->model;
+    memset(&tree, 0, sizeof tree);
+    tree.tensors = &dynapipe_cpu.tensors;
+    tree.slice = &dynapipe_cpu.mine->slice;
+    tree.arrays = dynapipe_cpu_arrays;
+    tree.sum_squares = dynapipe_cpu_sum_squares;
+    dynapipe_llmc_begin(dynapipe_cpu.run, &tree, dynapipe_cpu_options()->output_dir);
     for (int i = 0; i < num_ranges; i++) {
         dynapipe_llmc_attach(dynapipe_cpu.run, i, &dynapipe_cpu.api, &dynapipe_cpu.mine->ranges[i], &params);
     }
 }
 
-// --- checkpoints -----------------------------------------------------------------------------------------
-
-static inline DynapipeLlmcCheckpoint dynapipe_cpu_checkpoint(const GPT2* model, int32_t header[256]) {
-    const GPT2Config* config = &dynapipe_cpu_model.config;
-    int32_t fields[8] = {20240326,
-                         3,
-                         config->max_seq_len,
-                         config->vocab_size,
-                         config->num_layers,
-                         config->num_heads,
-                         config->channels,
-                         config->padded_vocab_size};
-    DynapipeLlmcCheckpoint checkpoint;
-    memset(header, 0, 256 * sizeof(int32_t));
-    memcpy(header, fields, sizeof fields);
-    memset(&checkpoint, 0, sizeof checkpoint);
-    checkpoint.directory = dynapipe_cpu_options()->output_dir;
-    checkpoint.tensors = &dynapipe_cpu_model.tensors;
-    checkpoint.slice = &dynapipe_cpu.mine->slice;
-    checkpoint.model_header = header;
-    checkpoint.model_header_bytes = 256 * (int32_t)sizeof(int32_t);
-    checkpoint.param_bytes = (int32_t)sizeof(float);
-    checkpoint.params = model->params_memory;
-    checkpoint.m = model->m_memory;
-    checkpoint.v = model->v_memory;
-    return checkpoint;
-}
-
-static inline void dynapipe_cpu_save(const GPT2* model) {
+static inline int dynapipe_cpu_first(GPT2* model, int first) {
     const DynapipeLlmcOptions* options = dynapipe_cpu_options();
-    int32_t header[256];
-    int is_last = dynapipe_cpu.step == dynapipe_llmc_num_steps(dynapipe_cpu.run);
-    if (options->output_dir == NULL || dynapipe_cpu.step == dynapipe_cpu.first_step) { return; }
-    if (!dynapipe_llmc_is_due(dynapipe_cpu.run, dynapipe_cpu.step) && !is_last) { return; }
-    DynapipeLlmcCheckpoint checkpoint = dynapipe_cpu_checkpoint(model, header);
-    dynapipe_llmc_save(dynapipe_cpu.run, &checkpoint, dynapipe_cpu.step);
+    DynapipeRun_v1 about;
+    if (!dynapipe_cpu_is_on()) { return first; }
+    memset(&about, 0, sizeof about);
+    dynapipe_llmc_open_data(dynapipe_cpu.run, &about, model->config.max_seq_len, model->config.vocab_size);
+    dynapipe_cpu_cut(model);
+    if (options->resume) { dynapipe_llmc_resume(dynapipe_cpu.run, options->output_dir); }
+    return dynapipe_llmc_num_done(dynapipe_cpu.run);
 }
-
-static inline void dynapipe_cpu_resume(GPT2* model) {
-    int32_t header[256];
-    int32_t step = dynapipe_llmc_latest(dynapipe_cpu.run, dynapipe_cpu_options()->output_dir);
-    if (step < 0) { return; }
-    model->m_memory = (float*)calloc(model->num_parameters, sizeof(float));
-    model->v_memory = (float*)calloc(model->num_parameters, sizeof(float));
-    if (model->m_memory == NULL || model->v_memory == NULL) {
-        dynapipe_llmc_die(dynapipe_cpu.run, "no memory for the optimizer");
-    }
-    DynapipeLlmcCheckpoint checkpoint = dynapipe_cpu_checkpoint(model, header);
-    dynapipe_llmc_resume(dynapipe_cpu.run, &checkpoint, step);
-    dynapipe_cpu.step = step;
-}
-
-// Told to end by a signal: saves what is not saved yet, and does not return.
-static inline void dynapipe_cpu_end_if_told(const GPT2* model) {
-    if (!dynapipe_llmc_is_told_to_end(dynapipe_cpu.run)) { return; }
-    dynapipe_cpu_save(model);
-    dynapipe_llmc_end(dynapipe_cpu.run, dynapipe_cpu_options()->output_dir, dynapipe_cpu.step);
-}
-
-// --- the loop --------------------------------------------------------------------------------------------
 
 static inline void dynapipe_cpu_need_model(void) {
     if (!dynapipe_cpu_is_on() || dynapipe_cpu.mine != NULL) { return; }
     dynapipe_llmc_die(dynapipe_cpu.run,
-                      "a step before the model is cut: DYNAPIPE_FIRST is missing in the training "
-                      "loop ---> dynapipe_plugin/install.sh --check says where");
-}
-
-static inline int dynapipe_cpu_first(GPT2* model, int first) {
-    if (!dynapipe_cpu_is_on()) { return first; }
-    dynapipe_cpu_open_data(model);
-    dynapipe_cpu_cut(model);
-    if (dynapipe_cpu_options()->resume) { dynapipe_cpu_resume(model); }
-    dynapipe_llmc_begin(dynapipe_cpu.run, dynapipe_cpu_options()->output_dir);
-    dynapipe_cpu.whole = model;
-    dynapipe_cpu.first_step = dynapipe_cpu.step;
-    return dynapipe_cpu.step;
+                      "a step before the model is cut: DYNAPIPE_FIRST is missing in the training loop "
+                      "---> dynapipe_plugin/install.sh --check prints where");
 }
 
 static inline int dynapipe_cpu_counts_steps(void) {
@@ -1491,137 +1173,93 @@ static inline int dynapipe_cpu_counts_steps(void) {
     return dynapipe_cpu_is_on() || dynapipe_cpu_options()->steps > 0;
 }
 
-// Their loop's condition: behind the last step's report and their line of it.
+// Their loop's condition: after the last step's report and their line of it.
 static inline int dynapipe_cpu_has_step(int step) {
-    if (dynapipe_cpu_is_on()) { dynapipe_cpu_end_if_told(dynapipe_cpu.whole); }
-    return step <
-           (dynapipe_cpu_is_on() ? dynapipe_llmc_num_steps(dynapipe_cpu.run) : dynapipe_cpu_options()->steps);
+    if (!dynapipe_cpu_is_on()) { return step < dynapipe_cpu_options()->steps; }
+    dynapipe_llmc_end_if_told(dynapipe_cpu.run);
+    return step < dynapipe_llmc_num_steps(dynapipe_cpu.run);
 }
 
 // Sampling and the like is rank 0's, and only where it has all of the model.
 static inline int dynapipe_cpu_whole(void) {
-    return !dynapipe_cpu_is_on() || (dynapipe_llmc_is_whole(dynapipe_cpu.run) &&
-                                     dynapipe_rank(dynapipe_llmc_session(dynapipe_cpu.run)) == 0);
+    return !dynapipe_cpu_is_on() ||
+           (dynapipe_llmc_is_whole(dynapipe_cpu.run) && dynapipe_rank(dynapipe_cpu_session()) == 0);
 }
 
-// All of their batches of a validation are one of the plugin's.
-static inline float dynapipe_cpu_validate(void) {
-    if (dynapipe_cpu.validated_step != dynapipe_cpu.step) {
-        const DynapipeLlmcOptions* options = dynapipe_cpu_options();
-        dynapipe_cpu.val_loss = (float)dynapipe_llmc_validate(dynapipe_cpu.run, options->val_batches,
-                                                              dynapipe_cpu.step, options->output_dir);
-        dynapipe_cpu_end_if_told(dynapipe_cpu.whole);
-        dynapipe_cpu.validated_step = dynapipe_cpu.step;
-    }
-    return dynapipe_cpu.val_loss;
+// Their loaders' tokens are no_tokens.
+static inline int dynapipe_cpu_is_loaders(const int* tokens) {
+    return tokens != NULL && (tokens == dynapipe_cpu.no_tokens[0] || tokens == dynapipe_cpu.no_tokens[1]);
 }
 
-// What it is by the values of its arguments: `inputs` are no_tokens where they are a loader's.
-static inline void dynapipe_cpu_check_forward_args(const int* inputs, const int* targets) {
-    int is_loaders = inputs == dynapipe_cpu.no_tokens[0] || inputs == dynapipe_cpu.no_tokens[1];
-    if (targets == NULL && inputs != NULL && is_loaders) {
-        dynapipe_llmc_die(dynapipe_cpu.run,
-                          "gpt2_forward() of a loader's tokens without targets: the plugin has the data, and "
-                          "tokens only in its steps ---> run that with --fixed-length");
+static inline void dynapipe_cpu_check_forward(const int* inputs, const int* targets) {
+    const char* why = NULL;
+    dynapipe_cpu_need_model();
+    if (targets == NULL && dynapipe_cpu_is_loaders(inputs)) {
+        why = "gpt2_forward() of a loader's tokens without targets: the plugin has the data, and tokens only "
+              "in its steps "
+              "---> run that with --fixed-length";
+    } else if (targets == NULL && !dynapipe_llmc_is_whole(dynapipe_cpu.run)) {
+        why = "a forward pass of the whole model, which is cut: DYNAPIPE_WHOLE_AND is missing ---> "
+              "dynapipe_plugin/install.sh --check prints where";
+    } else if (targets != NULL && dynapipe_cpu.loader == NULL) {
+        why = "gpt2_forward() with targets before dataloader_next_batch(): is it a step or validation? ---> "
+              "ask a loader "
+              "first";
     }
-    if (targets == NULL && !dynapipe_llmc_is_whole(dynapipe_cpu.run)) {
-        dynapipe_llmc_die(dynapipe_cpu.run,
-                          "a forward pass of the whole model, which is cut: DYNAPIPE_WHOLE_AND is "
-                          "missing ---> dynapipe_plugin/install.sh --check says where");
-    }
-    if (targets != NULL && dynapipe_cpu.loader == NULL) {
-        dynapipe_llmc_die(dynapipe_cpu.run,
-                          "gpt2_forward() with targets before dataloader_next_batch(): is it "
-                          "a step or validation? ---> ask a loader first");
-    }
+    if (why != NULL) { dynapipe_llmc_die(dynapipe_cpu.run, "%s", why); }
 }
 
 // The first training forward after an update has all of its tokens, however often they go on to accumulate.
 static inline float dynapipe_cpu_train(void) {
-    if (dynapipe_cpu.has_stepped) {
+    if (dynapipe_llmc_has_stepped(dynapipe_cpu.run)) {
         dynapipe_llmc_say_once(dynapipe_cpu.run,
                                "several training batches for one gpt2_update(): the first is a step of "
                                "--batch-tokens tokens, the others are passed over");
-    } else {
-        dynapipe_cpu.loss = (float)dynapipe_llmc_step(dynapipe_cpu.run);
-        dynapipe_cpu.has_stepped = 1;
+        return dynapipe_cpu.loss;
     }
-    return dynapipe_cpu.loss;
+    return dynapipe_cpu.loss = dynapipe_llmc_step(dynapipe_cpu.run);
 }
 
-// Whose targets these are; where they were copied, those of the loader that was asked last.
-static inline int dynapipe_cpu_is_validation(const int* targets) {
-    if (targets == dynapipe_cpu.no_tokens[0] || targets == dynapipe_cpu.no_tokens[1]) {
-        return targets == dynapipe_cpu.no_tokens[1];
-    }
-    return dynapipe_cpu.loader == dynapipe_cpu.val_loader;
-}
-
-// Returns 1: done; 0: theirs is to run.
+// What a forward is follows from whose targets these are; where they were copied, from the loader that was
+// asked last. Returns 1: done; 0: theirs is to run.
 static inline int dynapipe_cpu_run_forward(GPT2* model, const int* inputs, const int* targets) {
     if (!dynapipe_cpu_is_on()) { return 0; }
-    dynapipe_cpu_need_model();
-    dynapipe_cpu_check_forward_args(inputs, targets);
+    dynapipe_cpu_check_forward(inputs, targets);
     if (targets == NULL) { return 0; }
-    model->mean_loss = dynapipe_cpu_is_validation(targets) ? dynapipe_cpu_validate() : dynapipe_cpu_train();
+    int is_validation = dynapipe_cpu_is_loaders(targets) ? targets == dynapipe_cpu.no_tokens[1]
+                                                         : dynapipe_cpu.loader == dynapipe_cpu.val_loader;
+    model->mean_loss = is_validation
+                           ? dynapipe_llmc_validate(dynapipe_cpu.run, dynapipe_cpu_options()->val_batches)
+                           : dynapipe_cpu_train();
     return 1;
 }
 
-static inline float dynapipe_cpu_norm(const GPT2* model) {
-    enum { MOST_SPANS = DYNAPIPE_MAX_TENSORS + 1 };
-    DynapipeSpan spans[MOST_SPANS];
-    int32_t num_spans;
-    double squares = 0;
-    dynapipe_llmc_check(dynapipe_cpu.run, dynapipe_counted(dynapipe_llmc_session(dynapipe_cpu.run), spans,
-                                                           MOST_SPANS, &num_spans));
-    for (int32_t s = 0; s < num_spans; s++) {
-        squares +=
-            dynapipe_cpu_sum_squares(model->grads_memory + spans[s].begin, spans[s].end - spans[s].begin);
-    }
-    return (float)dynapipe_llmc_norm(dynapipe_cpu.run, squares);
-}
-
-static inline float dynapipe_cpu_rate(float theirs) {
-    double given = dynapipe_cpu_options()->lr;
-    return dynapipe_cpu.lr = given > 0 ? (float)given : theirs;
-}
-
-static inline void dynapipe_cpu_before_update(const GPT2* model) {
-    if (!dynapipe_cpu_is_on()) { return; }
-    if (!dynapipe_cpu.has_stepped) {
+// The learning rate of the update.
+static inline float dynapipe_cpu_before_update(float theirs) {
+    float rate = dynapipe_cpu_options()->lr > 0 ? (float)dynapipe_cpu_options()->lr : theirs;
+    if (!dynapipe_cpu_is_on()) { return rate; }
+    if (!dynapipe_llmc_has_stepped(dynapipe_cpu.run)) {
         dynapipe_llmc_die(dynapipe_cpu.run,
-                          "gpt2_update() without a gpt2_forward() of training tokens since the last one: no "
-                          "gradients ---> ask the training loader, then forward, backward, update");
+                          "gpt2_update() without a gpt2_forward() of training tokens since the last one: "
+                          "no gradients ---> ask the training loader, then forward, backward, update");
     }
-    int32_t header[256];
-    DynapipeLlmcCheckpoint checkpoint = dynapipe_cpu_checkpoint(model, header);
-    dynapipe_llmc_dump_gradients(dynapipe_cpu.run, &checkpoint, model->grads_memory);
-    dynapipe_cpu.norm = dynapipe_cpu_norm(model);
+    dynapipe_llmc_norm(dynapipe_cpu.run);
+    dynapipe_llmc_report(dynapipe_cpu.run)->lr = rate;
+    return rate;
 }
 
-static inline void dynapipe_cpu_after_update(const GPT2* model) {
+static inline void dynapipe_cpu_after_update(void) {
     if (!dynapipe_cpu_is_on()) { return; }
-    DynapipeReport_v1 report;
-    memset(&report, 0, sizeof report);
-    dynapipe_cpu.has_stepped = 0;
-    report.step = ++dynapipe_cpu.step;
-    report.norm = dynapipe_cpu.norm;
-    report.lr = dynapipe_cpu.lr;
-    report.loss_z = report.norm_z = NAN;
-    report.log_dir = dynapipe_cpu_options()->output_dir;
-    dynapipe_llmc_end_step(dynapipe_cpu.run, &report);
-    dynapipe_cpu_save(model);
+    dynapipe_llmc_end_step(dynapipe_cpu.run);
+    dynapipe_llmc_save_if_due(dynapipe_cpu.run);
 }
 
 static inline void dynapipe_cpu_close(void) {
     int status = dynapipe_llmc_close(dynapipe_cpu.run);
-    for (int i = 0; i < 2; i++) {
-        free(dynapipe_cpu.no_tokens[i]);
-        dynapipe_cpu.no_tokens[i] = NULL;
-    }
+    free(dynapipe_cpu.no_tokens[0]);
+    free(dynapipe_cpu.no_tokens[1]);
     free(dynapipe_cpu.mine);  // what it points to is the model's
-    dynapipe_cpu.run = NULL;
-    dynapipe_cpu.mine = NULL;
+    memset(&dynapipe_cpu, 0, sizeof dynapipe_cpu);
     if (status != 0) { exit(status); }  // their main() would return 0
 }
 
@@ -1648,9 +1286,8 @@ static inline void dynapipe_cpu_close(void) {
                                                       : (gpt2_forward)(model, inputs, targets, __VA_ARGS__))
 #define gpt2_zero_grad(model) (dynapipe_cpu_is_on() ? (void)0 : (gpt2_zero_grad)(model))
 #define gpt2_backward(model) (dynapipe_cpu_is_on() ? (void)0 : (gpt2_backward)(model))
-#define gpt2_update(model, rate, ...)                                                               \
-    (dynapipe_cpu_before_update(model), (gpt2_update)(model, dynapipe_cpu_rate(rate), __VA_ARGS__), \
-     dynapipe_cpu_after_update(model))
+#define gpt2_update(model, rate, ...) \
+    ((gpt2_update)(model, dynapipe_cpu_before_update(rate), __VA_ARGS__), dynapipe_cpu_after_update())
 #define gpt2_free(model) (dynapipe_cpu_close(), (gpt2_free)(model))
 
 #endif

@@ -86,7 +86,7 @@ typedef struct {
     Measure* measure;
     MeasureModel model;
     bool is_first, is_last;
-    MeasureArrays arrays;
+    Arena arena;    // of the batch
     float* losses;  // host
     void *in, *out, *dout, *din, *acts, *scratch;
 } Bench;
@@ -130,7 +130,7 @@ static void bench_free(Bench* bench) {
         }
     }
     free(bench->losses);
-    measure_arrays_free(&bench->arrays);
+    arena_free(&bench->arena);
     measure_drop(bench->measure->blocks, &bench->model);
 }
 
@@ -195,7 +195,7 @@ static Status init_here(Bench* bench, MeasureSlice slice, const MeasureShape* sh
     bench->losses = (float*)calloc((size_t)bytes.num_tokens + 1, sizeof(float));
     if (bench->losses == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for losses"); }
     bench->measure->blocks->api->zero_gradients(bench->model.model);  // touch their pages
-    return measure_arrays_init(&bench->arrays, bytes.num_tokens);
+    return STATUS_OK;
 }
 
 // --- times of this rank ------------------------------------------------------------------------------------
@@ -277,7 +277,8 @@ static Status time_here(BenchTimes* out, Bench* bench, const MeasureShape* shape
     Runs runs = {.num_jobs = blocks->api->backward_weights != NULL ? 3 : 2, .queued = {1, 1, 1}};
     DynapipeBatch batch;
     double run_ns;
-    measure_shape_batch(&batch, &bench->arrays, shape, blocks->vocab);
+    arena_reset(&bench->arena);
+    TRY(measure_shape_batch(&batch, shape, blocks->vocab, &bench->arena));
     TRY(run_once(&run_ns, &runs, bench, &batch));
     const bool counts = run_ns >= LONG_RUN_NS;
     double spent_ns = counts ? run_ns : 0;
@@ -828,7 +829,7 @@ static Status measure_sums(CostModel* out, const Measure* m) {
     Dynapipe* dp = m->dp;
     out->reduce_bytes_per_ns = out->comm_bytes_per_ns;
     if (dp->num_replicas < 2 || dp->replicas.num_ranks < 2 || measure_is_gpu(m)) { return STATUS_OK; }
-    double bytes_per_ns;
+    double bytes_per_ns = 0;
     TRY(link_probe_sums(&bytes_per_ns, &dp->replicas));
     double ns_per_byte = 1 / bytes_per_ns;
     TRY(collective_all_reduce_sum(&dp->world, &ns_per_byte, 1));
@@ -997,11 +998,6 @@ static Status longest_samples(MeasureLengths* out, Dynapipe* dp) {
     return status;
 }
 
-static void widen_micro_batch(Measure* m) {
-    if (m->max_tokens < m->lengths.seq_tokens) { m->max_tokens = m->lengths.seq_tokens; }
-    if (m->max_tokens < m->lengths.target_tokens) { m->max_tokens = m->lengths.target_tokens; }
-}
-
 Status measure_wanted(Measure* out, Dynapipe* dp, const DynapipeBlocks_v1* blocks) {
     enum { CPU_TOKENS = 512, GPU_TOKENS = 16384 };
     const bool has_dec = blocks->num_dec_layers > 0;
@@ -1028,7 +1024,8 @@ Status measure_wanted(Measure* out, Dynapipe* dp, const DynapipeBlocks_v1* block
     int64_t of_step = dp->run.batch_tokens / dp->num_replicas;
     out->max_tokens =
         smaller(measure_is_gpu(out) ? GPU_TOKENS : CPU_TOKENS, up_to_power(smaller(of_step, 1 << 30)));
-    widen_micro_batch(out);
+    out->max_tokens =
+        (int32_t)larger(out->max_tokens, larger(out->lengths.seq_tokens, out->lengths.target_tokens));
     out->budget_ns = (int64_t)(dp->options.measure_seconds * 1e9);
     return STATUS_OK;
 }
@@ -1079,10 +1076,10 @@ bool measure_kept_load(CostModel* out, Machine* machine, char* why, const char* 
     CostModel* kept = (CostModel*)malloc(sizeof *kept);
     Machine of_kept = {0};
     bool is_read = kept != NULL && cost_file_load(kept, &of_kept, path, signature) == STATUS_OK;
-    if (!is_read) { snprintf(why, 256, "%s", kept != NULL ? status_message() : "no memory"); }
+    if (!is_read) { snprintf(why, STATUS_MESSAGE_BYTES, "%s", kept != NULL ? status_message() : "no memory"); }
     bool is_good = is_read && serves(&kept->measured, about);
     if (is_good && of_kept.num_ranks != 0 && of_kept.num_ranks != about->num_ranks) {
-        snprintf(why, 256, "it describes %d ranks, there are %d", of_kept.num_ranks, about->num_ranks);
+        snprintf(why, STATUS_MESSAGE_BYTES, "it describes %d ranks, there are %d", of_kept.num_ranks, about->num_ranks);
         is_good = false;
     }
     if (is_good) { *out = *kept; }
@@ -1122,7 +1119,7 @@ typedef struct {
 } Found;
 
 static void find_kept(Found* found, const Measure* m, const char* path) {
-    char why[256];
+    char why[STATUS_MESSAGE_BYTES];
     CostMeasured about = about_of(m);
     found->is_known =
         measure_kept_load(&found->model, &found->machine, why, path, m->blocks->signature, &about);
@@ -1179,19 +1176,6 @@ static Status find_costs(bool* is_known, DynapipeCosts* out, const Measure* m, c
     return status;
 }
 
-// Windows are at least as long as in the kept file, so that alternating runs do not measure again each time.
-static void widen_windows(Measure* m, const char* path) {
-    char why[256];
-    CostMeasured about = about_of(m);
-    CostModel* kept = (CostModel*)calloc(1, sizeof *kept);
-    about.seq_tokens = about.target_tokens = 0;
-    if (kept != NULL && measure_kept_load(kept, NULL, why, path, m->blocks->signature, &about)) {
-        m->lengths.seq_tokens = (int32_t)larger(kept->measured.seq_tokens, m->lengths.seq_tokens);
-        m->lengths.target_tokens = (int32_t)larger(kept->measured.target_tokens, m->lengths.target_tokens);
-    }
-    free(kept);
-}
-
 static void keep(const DynapipeCosts* costs, const Measure* m, const char* path) {
     if (path[0] == '\0') {
         printf("costs: not kept for the next start: no folder ---> set DYNAPIPE_CACHE\n");
@@ -1206,17 +1190,14 @@ static void keep(const DynapipeCosts* costs, const Measure* m, const char* path)
 // The key is rank 0's, should ranks differ in threads or cards.
 static Status measure_or_find(DynapipeCosts* out, Measure* m) {
     char path[MEASURE_PATH_CHARS];
-    bool is_known = false, is_main = m->dp->transport.rank == 0;
+    bool is_known = false;
     CostMeasured about = about_of(m);
     snprintf(m->dp->model_name, sizeof m->dp->model_name, "%s", m->blocks->signature);
     if (!measure_kept_path(path, m->blocks->signature, &about)) { path[0] = '\0'; }
     TRY(find_costs(&is_known, out, m, path));
     if (is_known) { return STATUS_OK; }
-    if (is_main && path[0] != '\0') { widen_windows(m, path); }
-    TRY(collective_broadcast(&m->dp->world, &m->lengths, sizeof m->lengths, 0));
-    widen_micro_batch(m);
     TRY(measure_fresh(out, NULL, m));
-    if (is_main) { keep(out, m, path); }
+    if (m->dp->transport.rank == 0) { keep(out, m, path); }
     return STATUS_OK;
 }
 

@@ -8,7 +8,7 @@ dynapipe_measure().
 */
 #pragma once
 
-#include "../plan/cost_file.h"
+#include "../plan/cost_model.h"
 #include "../run/session.h"
 #include "measure_bytes.h"
 

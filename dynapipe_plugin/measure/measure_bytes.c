@@ -69,8 +69,8 @@ void measure_drop(const DynapipeBlocks_v1* blocks, MeasureModel* model) {
 }
 
 bool measure_shares_head(const DynapipeBlocks_v1* blocks) {
-    return !blocks->shapes.head_has_layer && measure_num_layers(blocks) > 0 &&
-           (blocks->shapes.head_by_rows || blocks->api->part_bytes != NULL);
+    bool by_vocabulary = blocks->api->part_bytes != NULL && !blocks->shapes.head_has_layer;
+    return measure_num_layers(blocks) > 0 && (blocks->shapes.head_by_rows || by_vocabulary);
 }
 
 // Of a head that can be shared: the last layer alone, the same where it feeds the head, and a share by rows.
@@ -178,66 +178,109 @@ MbShape measure_mb_shape(const MeasureShape* shape) {
 
 // --- batches -----------------------------------------------------------------------------------------------
 
-enum { CU_SEQLENS, TOKENS, POSITIONS, DEC_CU_SEQLENS, DEC_TOKENS, DEC_POSITIONS, ROWS, TARGETS, TASKS, KEYS };
-enum { NUM_ARRAYS = KEYS + 1 };
+// One side of a microbatch, encoder (or the only one) or decoder.
+typedef struct {
+    int32_t *cu_seqlens, *tokens, *positions, *seq_lens;
+    uint32_t* keys;
+    int32_t num_tokens, longest;
+    int64_t num_squares;
+    bool has_padding;
+} MadeSide;
 
-static int32_t* array_of(const MeasureArrays* arrays, int which) {
-    return arrays->memory + (size_t)which * arrays->stride;
+static int32_t made_length(const MadeWindow* window, int side) {
+    return window->padded[side] > 0 ? window->padded[side] : window->tokens[side];
 }
 
-Status measure_arrays_init(MeasureArrays* out, int32_t max_tokens) {
-    size_t stride = (size_t)max_tokens + 1;
-    *out = (MeasureArrays){(int32_t*)calloc(NUM_ARRAYS * stride, sizeof(int32_t)), stride};
-    if (out->memory == NULL) {
-        return FAIL(STATUS_NO_MEMORY, "no memory for a micro-batch of %d tokens", max_tokens);
+static Status made_side(MadeSide* out, const MadeWindow* windows, int32_t num, int which, int32_t vocab,
+                        Arena* arena) {
+    MadeSide side = {0};
+    int64_t most = 0;
+    for (int32_t i = 0; i < num; i++) { most += made_length(&windows[i], which); }
+    ARENA_TRY_NEW(side.cu_seqlens, arena, int32_t, num + 1);
+    ARENA_TRY_NEW(side.tokens, arena, int32_t, most);
+    ARENA_TRY_NEW(side.positions, arena, int32_t, most);
+    ARENA_TRY_NEW(side.seq_lens, arena, int32_t, num);
+    ARENA_TRY_NEW(side.keys, arena, uint32_t, most);
+    for (int32_t i = 0; i < num; i++) {
+        Rng rng = rng_seed((uint64_t)windows[i].id * 2 + (uint64_t)which);
+        int32_t length = made_length(&windows[i], which);
+        for (int32_t t = 0; t < length; t++) {
+            side.tokens[side.num_tokens] = rng_between(&rng, 0, vocab - 1);
+            side.positions[side.num_tokens] = t;
+            side.keys[side.num_tokens++] = (uint32_t)rng_u64(&rng);
+        }
+        side.seq_lens[i] = windows[i].tokens[which];
+        side.has_padding |= length > side.seq_lens[i];
+        side.num_squares += (int64_t)length * length;
+        side.cu_seqlens[i + 1] = side.num_tokens;
+        if (length > side.longest) { side.longest = length; }
     }
-    for (size_t i = 0; i < stride; i++) { array_of(out, KEYS)[i] = (int32_t)(rng_mix(i + 1) >> 33); }
+    if (!side.has_padding) { side.seq_lens = NULL; }
+    *out = side;
     return STATUS_OK;
 }
 
-void measure_arrays_free(MeasureArrays* arrays) {
-    free(arrays->memory);
-    *arrays = (MeasureArrays){0};
-}
-
-static void fill_side(MeasureArrays* arrays, int first, const MeasureSide* side, int32_t long_idx,
-                      int32_t vocab) {
-    int32_t at = 0;
-    for (int32_t i = 0; i < side->num_seqs; i++) {
-        array_of(arrays, first + CU_SEQLENS)[i] = at;
-        int32_t num_tokens = i == long_idx ? side->long_tokens : side->short_tokens;
-        for (int32_t p = 0; p < num_tokens; p++, at++) {
-            array_of(arrays, first + POSITIONS)[at] = p;
-            array_of(arrays, first + TOKENS)[at] = (int32_t)((int64_t)at * 31 % vocab);
+Status made_batch(DynapipeBatch* out, const MadeWindow* windows, int32_t num, int32_t vocab, Arena* arena) {
+    const bool has_dec = windows[0].tokens[1] > 0;
+    MadeSide enc, dec = {0};
+    int32_t *rows, *targets, *tasks, num_rows = 0;
+    int64_t num_cross = 0;
+    TRY(made_side(&enc, windows, num, 0, vocab, arena));
+    if (has_dec) { TRY(made_side(&dec, windows, num, 1, vocab, arena)); }
+    const int32_t *ends = has_dec ? dec.cu_seqlens : enc.cu_seqlens, most = ends[num];
+    ARENA_TRY_NEW(rows, arena, int32_t, most);
+    ARENA_TRY_NEW(targets, arena, int32_t, most);
+    ARENA_TRY_NEW(tasks, arena, int32_t, most);
+    for (int32_t i = 0; i < num; i++) {
+        Rng rng = rng_seed((uint64_t)windows[i].id + 1000003);
+        int32_t end = ends[i] + windows[i].tokens[has_dec];
+        for (int32_t left = windows[i].num_rows; left > 0; left--) {  // counted from the sample's end
+            rows[num_rows] = end - left;
+            targets[num_rows++] = rng_between(&rng, 0, vocab - 1);
         }
+        num_cross += (int64_t)made_length(&windows[i], 0) * made_length(&windows[i], 1);
     }
-    array_of(arrays, first + CU_SEQLENS)[side->num_seqs] = at;
+    *out = (DynapipeBatch){.num_seqs = num,
+                           .num_tokens = enc.num_tokens,
+                           .num_rows = num_rows,
+                           .max_seq_tokens = enc.longest,
+                           .num_squares = enc.num_squares,
+                           .cu_seqlens = enc.cu_seqlens,
+                           .tokens = enc.tokens,
+                           .positions = enc.positions,
+                           .rows = rows,
+                           .targets = targets,
+                           .row_tasks = tasks,
+                           .loss_scale = 1.0f / (float)(num_rows > 0 ? num_rows : 1),
+                           .seq_lens = enc.seq_lens,
+                           .token_keys = enc.keys,
+                           .num_dec_tokens = dec.num_tokens,
+                           .max_dec_seq_tokens = dec.longest,
+                           .num_dec_squares = dec.num_squares,
+                           .num_cross = num_cross,
+                           .dec_cu_seqlens = dec.cu_seqlens,
+                           .dec_tokens = dec.tokens,
+                           .dec_positions = dec.positions,
+                           .dec_seq_lens = dec.seq_lens,
+                           .dec_token_keys = dec.keys};
+    return STATUS_OK;
 }
 
-void measure_shape_batch(DynapipeBatch* out, MeasureArrays* arrays, const MeasureShape* shape,
-                         int32_t vocab) {
-    const bool has_dec = shape->dec.num_seqs > 0;
-    const uint32_t* keys = (const uint32_t*)array_of(arrays, KEYS);
-    measure_shape_counts(out, shape);
-    fill_side(arrays, CU_SEQLENS, &shape->enc, 0, vocab);
-    if (has_dec) { fill_side(arrays, DEC_CU_SEQLENS, &shape->dec, is_crossed(shape), vocab); }
-    int32_t first_row = (has_dec ? out->num_dec_tokens : out->num_tokens) - shape->num_rows;
-    for (int32_t i = 0; i < shape->num_rows; i++) {
-        array_of(arrays, ROWS)[i] = first_row + i;
-        array_of(arrays, TARGETS)[i] = (int32_t)((int64_t)i * 17 % vocab);
+Status measure_shape_batch(DynapipeBatch* out, const MeasureShape* shape, int32_t vocab, Arena* arena) {
+    const MeasureSide *enc = &shape->enc, *dec = &shape->dec;
+    const bool has_dec = dec->num_seqs > 0;
+    MadeWindow* windows;
+    int32_t left = shape->num_rows;  // the last ones of all
+    ARENA_TRY_NEW(windows, arena, MadeWindow, enc->num_seqs);
+    for (int32_t i = enc->num_seqs - 1; i >= 0; i--) {
+        MadeWindow* window = &windows[i];
+        window->id = i;
+        window->tokens[0] = i == 0 ? enc->long_tokens : enc->short_tokens;
+        if (has_dec) { window->tokens[1] = i == is_crossed(shape) ? dec->long_tokens : dec->short_tokens; }
+        window->num_rows = left < window->tokens[has_dec] ? left : window->tokens[has_dec];
+        left -= window->num_rows;
     }
-    out->cu_seqlens = array_of(arrays, CU_SEQLENS);
-    out->tokens = array_of(arrays, TOKENS);
-    out->positions = array_of(arrays, POSITIONS);
-    out->rows = array_of(arrays, ROWS);
-    out->targets = array_of(arrays, TARGETS);
-    out->row_tasks = array_of(arrays, TASKS);
-    out->token_keys = keys;
-    if (!has_dec) { return; }
-    out->dec_cu_seqlens = array_of(arrays, DEC_CU_SEQLENS);
-    out->dec_tokens = array_of(arrays, DEC_TOKENS);
-    out->dec_positions = array_of(arrays, DEC_POSITIONS);
-    out->dec_token_keys = keys;
+    return made_batch(out, windows, enc->num_seqs, vocab, arena);
 }
 
 // --- lines above points ------------------------------------------------------------------------------------
@@ -575,42 +618,30 @@ static void make_shapes(Asker* a, const MeasureLengths* wanted) {
 
 // --- queries -----------------------------------------------------------------------------------------------
 
-typedef int64_t Ask(const DynapipeModel_v1* api, void* model, const DynapipeBatch* counts);
+typedef enum { ASK_KEPT, ASK_DROPPED, ASK_SCRATCH, ASK_BOUNDARY, ASK_PART, ASK_FACTORS } Ask;
 
-static int64_t ask_kept(const DynapipeModel_v1* api, void* model, const DynapipeBatch* counts) {
-    return api->acts_bytes(model, counts, DYNAPIPE_FORWARD_KEEP | DYNAPIPE_FORWARD_HEAD);
+static double ask_model(const Asker* a, Ask what, void* model, int32_t i) {
+    const DynapipeModel_v1* api = a->blocks->api;
+    const DynapipeBatch* counts = &a->batches[i];
+    const int keep = DYNAPIPE_FORWARD_KEEP | DYNAPIPE_FORWARD_HEAD;
+    return (double)(what == ASK_KEPT       ? api->acts_bytes(model, counts, keep)
+                    : what == ASK_DROPPED  ? api->acts_bytes(model, counts, 0)
+                    : what == ASK_SCRATCH  ? api->scratch_bytes(model, counts)
+                    : what == ASK_BOUNDARY ? api->boundary_bytes(model, counts, 1)
+                    : what == ASK_PART     ? api->part_bytes(model, counts, keep)
+                                           : api->factor_bytes(model, counts));
 }
 
-static int64_t ask_dropped(const DynapipeModel_v1* api, void* model, const DynapipeBatch* counts) {
-    return api->acts_bytes(model, counts, 0);
-}
-
-static int64_t ask_scratch(const DynapipeModel_v1* api, void* model, const DynapipeBatch* counts) {
-    return api->scratch_bytes(model, counts);
-}
-
-static int64_t ask_boundary(const DynapipeModel_v1* api, void* model, const DynapipeBatch* counts) {
-    return api->boundary_bytes(model, counts, 1);
-}
-
-static int64_t ask_part(const DynapipeModel_v1* api, void* model, const DynapipeBatch* counts) {
-    return api->part_bytes(model, counts, DYNAPIPE_FORWARD_KEEP | DYNAPIPE_FORWARD_HEAD);
-}
-
-static int64_t ask_factors(const DynapipeModel_v1* api, void* model, const DynapipeBatch* counts) {
-    return api->factor_bytes(model, counts);
-}
-
-static void ask_all(double value[RANGE_COUNT], const Asker* a, Ask* ask, int32_t i) {
+static void ask_all(double value[RANGE_COUNT], const Asker* a, Ask what, int32_t i) {
     for (int32_t r = 0; r < RANGE_COUNT; r++) {
-        value[r] = a->valid[r] ? (double)ask(a->blocks->api, a->models[r].model, &a->batches[i]) : 0;
+        value[r] = a->valid[r] ? ask_model(a, what, a->models[r].model, i) : 0;
     }
 }
 
-static Status fit_pieces(CostFormula out[PIECE_COUNT], Asker* a, Ask* ask) {
+static Status fit_pieces(CostFormula out[PIECE_COUNT], Asker* a, Ask what) {
     for (int32_t i = 0; i < NUM_SHAPES; i++) {
         double value[RANGE_COUNT], piece[PIECE_COUNT];
-        ask_all(value, a, ask, i);
+        ask_all(value, a, what, i);
         take_apart(piece, a, value);
         for (int32_t p = 0; p < PIECE_COUNT; p++) { a->points[p][i].y = piece[p]; }
     }
@@ -622,13 +653,11 @@ static Status fit_pieces(CostFormula out[PIECE_COUNT], Asker* a, Ask* ask) {
 static Status fit_scratch(CostFormula* out, Asker* a) {
     for (int32_t i = 0; i < NUM_SHAPES; i++) {
         double value[RANGE_COUNT], most = 0;
-        ask_all(value, a, ask_scratch, i);
+        ask_all(value, a, ASK_SCRATCH, i);
         for (int32_t r = 0; r < RANGE_COUNT; r++) { most = fmax(most, value[r]); }
         for (int h = 0; h < HEAD_RANGE_COUNT; h++) {
             void* model = a->of_head[h].model;
-            if (model != NULL) {
-                most = fmax(most, (double)ask_scratch(a->blocks->api, model, &a->batches[i]));
-            }
+            if (model != NULL) { most = fmax(most, ask_model(a, ASK_SCRATCH, model, i)); }
         }
         a->points[0][i].y = most;
     }
@@ -639,7 +668,7 @@ static Status fit_scratch(CostFormula* out, Asker* a) {
 static Status fit_boundaries(CostModel* out, Asker* a) {
     for (int32_t i = 0; i < NUM_SHAPES; i++) {
         double value[RANGE_COUNT], most[2] = {0};
-        ask_all(value, a, ask_boundary, i);
+        ask_all(value, a, ASK_BOUNDARY, i);
         for (int32_t r = 0; r < RANGE_COUNT; r++) {
             bool in_second = a->slices[r].end > a->blocks->num_layers;
             if (!a->slices[r].has_head) { most[in_second] = fmax(most[in_second], value[r]); }
@@ -652,12 +681,10 @@ static Status fit_boundaries(CostModel* out, Asker* a) {
 }
 
 // Of the range that feeds a shared head, beyond what the same range without the head has (`is_more`), or all.
-static Status fit_feeding(CostFormula* out, Asker* a, Ask* ask, bool is_more) {
-    const DynapipeModel_v1* api = a->blocks->api;
+static Status fit_feeding(CostFormula* out, Asker* a, Ask what, bool is_more) {
     for (int32_t i = 0; i < NUM_SHAPES; i++) {
-        const DynapipeBatch* counts = &a->batches[i];
-        double all = (double)ask(api, a->of_head[HEAD_RANGE_FEEDS].model, counts);
-        double plain = is_more ? (double)ask(api, a->of_head[HEAD_RANGE_PLAIN].model, counts) : 0;
+        double all = ask_model(a, what, a->of_head[HEAD_RANGE_FEEDS].model, i);
+        double plain = is_more ? ask_model(a, what, a->of_head[HEAD_RANGE_PLAIN].model, i) : 0;
         a->points[0][i].y = beyond(all, plain);
     }
     return measure_lines_fit(out, a->points[0], NUM_SHAPES);
@@ -666,8 +693,8 @@ static Status fit_feeding(CostFormula* out, Asker* a, Ask* ask, bool is_more) {
 static Status fit_bytes(CostModel* out, Asker* a) {
     const int chain_end = ONCE_CHAIN_END - PART_COUNT;
     CostFormula kept[PIECE_COUNT], dropped[PIECE_COUNT];
-    TRY(fit_pieces(kept, a, ask_kept));
-    TRY(fit_pieces(dropped, a, ask_dropped));
+    TRY(fit_pieces(kept, a, ASK_KEPT));
+    TRY(fit_pieces(dropped, a, ASK_DROPPED));
     for (int part = 0; part < PART_COUNT; part++) {
         out->parts[RECOMPUTE_NONE][part].stored_bytes = out->parts[RECOMPUTE_FULL][part].stored_bytes =
             kept[part];
@@ -681,12 +708,12 @@ static Status fit_bytes(CostModel* out, Asker* a) {
     TRY(fit_scratch(&out->scratch_bytes, a));
     TRY(fit_boundaries(out, a));
     if (!measure_shares_head(a->blocks)) { return STATUS_OK; }
-    TRY(fit_feeding(&out->once_stored_bytes[chain_end], a, ask_kept, true));
-    TRY(fit_feeding(&out->once_forward_bytes[chain_end], a, ask_dropped, true));
-    TRY(fit_feeding(&out->head_in_bytes, a, ask_boundary, false));
+    TRY(fit_feeding(&out->once_stored_bytes[chain_end], a, ASK_KEPT, true));
+    TRY(fit_feeding(&out->once_forward_bytes[chain_end], a, ASK_DROPPED, true));
+    TRY(fit_feeding(&out->head_in_bytes, a, ASK_BOUNDARY, false));
     if (a->blocks->api->part_bytes == NULL) { return STATUS_OK; }  // by rows alone
-    TRY(fit_feeding(&out->head_part_bytes, a, ask_part, false));
-    return fit_feeding(&out->head_factor_bytes, a, ask_factors, false);
+    TRY(fit_feeding(&out->head_part_bytes, a, ASK_PART, false));
+    return fit_feeding(&out->head_factor_bytes, a, ASK_FACTORS, false);
 }
 
 // --- parameters, gradients, optimizer state ----------------------------------------------------------------

@@ -13,6 +13,7 @@ model also num_seqs * max_seq_tokens and so on, which are the same).
 #pragma once
 
 #include <stdbool.h>
+#include "../../util/arena.h"
 #include "../../util/status.h"
 #include "../dynapipe.h"
 #include "../plan/cost_model.h"
@@ -72,15 +73,17 @@ void measure_shape_fit(MeasureShape* shape, const DynapipeBlocks_v1* blocks, con
 void measure_shape_counts(DynapipeBatch* out, const MeasureShape* shape);  // counts alone, arrays NULL
 MbShape measure_mb_shape(const MeasureShape* shape);                       // what the planner sees of it
 
-// Arrays of batches with up to so many tokens on either side.
+// A window of a made-up microbatch. Tokens, targets and keys follow from `id`: the same wherever it stands.
 typedef struct {
-    int32_t* memory;
-    size_t stride;
-} MeasureArrays;
+    int32_t id;
+    int32_t tokens[2];  // of the encoder or only side, of the decoder (0: none)
+    int32_t num_rows;   // the last ones are supervised (of the decoder, if there is one)
+    int32_t padded[2];  // the window's length; 0: it is not padded
+} MadeWindow;
 
-Status measure_arrays_init(MeasureArrays* out, int32_t max_tokens);
-void measure_arrays_free(MeasureArrays* arrays);  // an all-zero one is fine
-void measure_shape_batch(DynapipeBatch* out, MeasureArrays* arrays, const MeasureShape* shape, int32_t vocab);
+// num >= 1. loss_scale: of the mean over its rows.
+Status made_batch(DynapipeBatch* out, const MadeWindow* windows, int32_t num, int32_t vocab, Arena* arena);
+Status measure_shape_batch(DynapipeBatch* out, const MeasureShape* shape, int32_t vocab, Arena* arena);
 
 // --- bytes -------------------------------------------------------------------------------------------------
 

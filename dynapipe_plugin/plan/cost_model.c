@@ -11,6 +11,40 @@ const char* const cost_mode_names[RECOMPUTE_COUNT] = {"none", "selective", "full
 const char* const cost_feature_names[FEATURE_COUNT] = {
     "seqs", "enc_tokens", "enc_squares", "dec_tokens", "dec_squares", "cross_products", "supervised"};
 const char* const cost_job_names[JOB_COUNT] = {"F", "B", "W", "R"};
+const char* const cost_bytes_names[COST_NUM_BYTES] = {"boundary",
+                                                      "dec_boundary",
+                                                      "scratch",
+                                                      "stage_stored",
+                                                      "stage_forward",
+                                                      "stage_enc_stored",
+                                                      "stage_enc_forward",
+                                                      "stage_dec_stored",
+                                                      "stage_dec_forward",
+                                                      "stage_enc_end_stored",
+                                                      "stage_enc_end_forward",
+                                                      "chain_end_stored",
+                                                      "chain_end_forward",
+                                                      "head_in",
+                                                      "head_part",
+                                                      "head_factor"};
+
+CostFormula* cost_part_formula(const CostModel* model, int mode, int part, int quantity) {
+    CostPartMode* m = (CostPartMode*)&model->parts[mode][part];
+    return quantity == COST_STORED    ? &m->stored_bytes
+           : quantity == COST_FORWARD ? &m->forward_bytes
+                                      : &m->time_ns[quantity];
+}
+
+CostFormula* cost_bytes_formula(const CostModel* model, int i) {
+    CostModel* m = (CostModel*)model;
+    CostFormula* const formulas[] = {&m->boundary_bytes, &m->dec_boundary_bytes, &m->scratch_bytes,
+                                     &m->stage_stored_bytes, &m->stage_forward_bytes};
+    CostFormula* const of_head[] = {&m->head_in_bytes, &m->head_part_bytes, &m->head_factor_bytes};
+    if (i < COST_BYTES_ONCE) { return formulas[i]; }
+    if (i >= COST_BYTES_HEAD) { return of_head[i - COST_BYTES_HEAD]; }
+    int once = (i - COST_BYTES_ONCE) / 2;
+    return i % 2 != 0 ? &m->once_stored_bytes[once] : &m->once_forward_bytes[once];
+}
 
 // Every step below is monotone in v, clamps and floating-point rounding included, so a larger micro-batch
 // never costs less.
@@ -142,20 +176,6 @@ static Status formula_check(const CostFormula* formula, const char* where) {
     return STATUS_OK;
 }
 
-static Status part_check(const CostModel* model, int mode, int part) {
-    const CostPartMode* m = &model->parts[mode][part];
-    char where[80];
-    for (int kind = 0; kind < JOB_COUNT; kind++) {
-        snprintf(where, sizeof where, "part %s mode %s time %s", cost_part_names[part], cost_mode_names[mode],
-                 cost_job_names[kind]);
-        TRY(formula_check(&m->time_ns[kind], where));
-    }
-    snprintf(where, sizeof where, "part %s mode %s stored", cost_part_names[part], cost_mode_names[mode]);
-    TRY(formula_check(&m->stored_bytes, where));
-    snprintf(where, sizeof where, "part %s mode %s forward", cost_part_names[part], cost_mode_names[mode]);
-    return formula_check(&m->forward_bytes, where);
-}
-
 static Status rates_check(const CostModel* model) {
     const struct {
         const char* name;
@@ -222,38 +242,29 @@ Status cost_model_check(const CostModel* model) {
     if (model->recompute_is_job[RECOMPUTE_NONE]) {
         return FAIL(STATUS_BAD_FORMAT, "recompute none: has no job of its own ---> write \"inside\"");
     }
-    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
-        for (int part = 0; part < PART_COUNT; part++) {
-            if (model->parts[mode][part].offered) { TRY(part_check(model, mode, part)); }
-        }
+    for (int i = 0; i < RECOMPUTE_COUNT * PART_COUNT * COST_QUANTITIES; i++) {
+        int quantity = i % COST_QUANTITIES, part = i / COST_QUANTITIES % PART_COUNT;
+        int mode = i / COST_QUANTITIES / PART_COUNT;
+        char where[80];
+        if (!model->parts[mode][part].offered) { continue; }
+        snprintf(where, sizeof where, "part %s mode %s %s%s", cost_part_names[part], cost_mode_names[mode],
+                 quantity < JOB_COUNT ? "time " : "",
+                 quantity < JOB_COUNT      ? cost_job_names[quantity]
+                 : quantity == COST_STORED ? "stored"
+                                           : "forward");
+        TRY(formula_check(cost_part_formula(model, mode, part, quantity), where));
     }
-    TRY(formula_check(&model->stage_stored_bytes, "stage_stored"));
-    TRY(formula_check(&model->stage_forward_bytes, "stage_forward"));
-    for (int i = 0; i < ONCE_COUNT; i++) {
-        TRY(formula_check(&model->once_stored_bytes[i], cost_part_names[PART_COUNT + i]));
-        TRY(formula_check(&model->once_forward_bytes[i], cost_part_names[PART_COUNT + i]));
+    for (int i = 0; i < COST_NUM_BYTES; i++) {
+        TRY(formula_check(cost_bytes_formula(model, i), cost_bytes_names[i]));
     }
-    TRY(formula_check(&model->boundary_bytes, "boundary"));
-    TRY(formula_check(&model->dec_boundary_bytes, "dec_boundary"));
-    TRY(formula_check(&model->scratch_bytes, "scratch"));
-    TRY(formula_check(&model->head_in_bytes, "head_in"));
-    TRY(formula_check(&model->head_part_bytes, "head_part"));
-    TRY(formula_check(&model->head_factor_bytes, "head_factor"));
     TRY(rates_check(model));
     return tied_check(model);
 }
 
 // --- tables for inner loops --------------------------------------------------------------------------
 
-// Slopes are divided once; zeros are left out.
-
-// Slots: part[][], stage[] and once[][] of CostParts in their order, then these.
-enum { SLOT_STAGE = PART_COUNT * COST_QUANTITIES, SLOT_ONCE = SLOT_STAGE + COST_QUANTITIES };
-enum { SLOT_REST = SLOT_ONCE + 2 * ONCE_COUNT };
-enum { SLOT_BOUNDARY = SLOT_REST, SLOT_DEC_BOUNDARY, SLOT_SCRATCH };
-enum { SLOT_HEAD_IN = SLOT_SCRATCH + 1, SLOT_HEAD_PART, SLOT_HEAD_FACTOR };
-
-// --- making a table ---------------------------------------------------------------------------------------
+// Slots: part[][] of CostParts, then the formulas of bytes.
+enum { SLOT_BYTES = PART_COUNT * COST_QUANTITIES };
 
 static void add_formula(CostModeTable* table, const CostFormula* formula, int32_t slot) {
     CostSum sum = {
@@ -271,41 +282,25 @@ static void add_formula(CostModeTable* table, const CostFormula* formula, int32_
 }
 
 static void mode_init(CostModeTable* table, const CostModel* model, RecomputeMode mode) {
-    bool has_enc = model->num_enc_layers > 0, has_dec = model->num_dec_layers > 0;
-    bool has[PIECE_COUNT] = {true, has_enc, has_dec, true, has_enc, has_dec, has_enc && has_dec, true};
-    bool is_job = model->recompute_is_job[mode];
     table->num_sums = table->num_terms = 0;
-    for (int32_t part = 0; part < PART_COUNT; part++) {
-        const CostPartMode* m = &model->parts[mode][part];
-        int32_t slot = part * COST_QUANTITIES;
-        if (!has[part]) { continue; }
-        for (int32_t kind = 0; kind < JOB_COUNT; kind++) {
-            if (kind != JOB_R || is_job) { add_formula(table, &m->time_ns[kind], slot + kind); }
-        }
-        add_formula(table, &m->stored_bytes, slot + COST_STORED);
-        if (is_job) { add_formula(table, &m->forward_bytes, slot + COST_FORWARD); }
+    for (int slot = 0; slot < SLOT_BYTES; slot++) {
+        int part = slot / COST_QUANTITIES, quantity = slot % COST_QUANTITIES;
+        const CostFormula* formula = cost_part_formula(model, mode, part, quantity);
+        bool has = part == PART_ENC_LAYER   ? model->num_enc_layers > 0
+                   : part == PART_DEC_LAYER ? model->num_dec_layers > 0
+                                            : true;
+        if (part == PART_HEAD) { table->head_constant[quantity] = formula->constant; }
+        if (has && cost_mode_has(model, mode, quantity)) { add_formula(table, formula, slot); }
     }
-    const CostPartMode* head = &model->parts[mode][PART_HEAD];
-    for (int32_t kind = 0; kind < JOB_COUNT; kind++) {
-        table->head_constant[kind] = head->time_ns[kind].constant;
+    table->has_once = false;
+    for (int i = 0; i < COST_NUM_BYTES; i++) {
+        bool is_once = i >= COST_BYTES_ONCE && i < COST_BYTES_HEAD;
+        bool is_forward = i >= COST_BYTES_STAGE && i < COST_BYTES_HEAD && i % 2 == 0;
+        int32_t before = table->num_sums;
+        if (is_forward && !model->recompute_is_job[mode]) { continue; }
+        add_formula(table, cost_bytes_formula(model, i), SLOT_BYTES + i);
+        table->has_once |= is_once && table->num_sums > before;
     }
-    table->head_constant[COST_STORED] = head->stored_bytes.constant;
-    table->head_constant[COST_FORWARD] = head->forward_bytes.constant;
-    int32_t num_others = table->num_sums;
-    for (int32_t i = 0; i < ONCE_COUNT; i++) {
-        if (!has[PART_COUNT + i]) { continue; }
-        add_formula(table, &model->once_stored_bytes[i], SLOT_ONCE + 2 * i);
-        if (is_job) { add_formula(table, &model->once_forward_bytes[i], SLOT_ONCE + 2 * i + 1); }
-    }
-    table->has_once = table->num_sums > num_others;
-    add_formula(table, &model->stage_stored_bytes, SLOT_STAGE + COST_STORED);
-    if (is_job) { add_formula(table, &model->stage_forward_bytes, SLOT_STAGE + COST_FORWARD); }
-    add_formula(table, &model->boundary_bytes, SLOT_BOUNDARY);
-    add_formula(table, &model->dec_boundary_bytes, SLOT_DEC_BOUNDARY);
-    add_formula(table, &model->scratch_bytes, SLOT_SCRATCH);
-    add_formula(table, &model->head_in_bytes, SLOT_HEAD_IN);
-    add_formula(table, &model->head_part_bytes, SLOT_HEAD_PART);
-    add_formula(table, &model->head_factor_bytes, SLOT_HEAD_FACTOR);
 }
 
 void cost_table_init(CostTable* out, const CostModel* model) {
@@ -329,17 +324,19 @@ static void parts_evaluate(CostParts* out, const CostModeTable* table, const MbS
         }
         value[sum->slot] = total > sum->floor ? total : sum->floor;
     }
+    const double* bytes = value + SLOT_BYTES;
+    memset(out->stage, 0, sizeof out->stage);
     memcpy(out->part, value, sizeof out->part);
-    memcpy(out->stage, value + SLOT_STAGE, sizeof out->stage);
-    memcpy(out->once, value + SLOT_ONCE, sizeof out->once);
-    out->has_once = table->has_once;
-    out->enc_boundary_bytes = cost_round(value[SLOT_BOUNDARY]);
-    out->dec_boundary_bytes = cost_round(value[SLOT_BOUNDARY] + value[SLOT_DEC_BOUNDARY]);
-    out->scratch_bytes = cost_round(value[SLOT_SCRATCH]);
+    memcpy(out->stage + COST_STORED, bytes + COST_BYTES_STAGE, 2 * sizeof *bytes);
+    memcpy(out->once, bytes + COST_BYTES_ONCE, sizeof out->once);
     memcpy(out->head_constant, table->head_constant, sizeof out->head_constant);
-    out->head_in_bytes = value[SLOT_HEAD_IN];
-    out->head_part_bytes = value[SLOT_HEAD_PART];
-    out->head_factor_bytes = value[SLOT_HEAD_FACTOR];
+    out->has_once = table->has_once;
+    out->enc_boundary_bytes = cost_round(bytes[0]);
+    out->dec_boundary_bytes = cost_round(bytes[0] + bytes[1]);
+    out->scratch_bytes = cost_round(bytes[2]);
+    out->head_in_bytes = bytes[COST_BYTES_HEAD];
+    out->head_part_bytes = bytes[COST_BYTES_HEAD + 1];
+    out->head_factor_bytes = bytes[COST_BYTES_HEAD + 2];
     out->num_rows = shape->supervised_tokens;
 }
 
@@ -414,8 +411,6 @@ int64_t cost_boundary_bytes(const CostModel* model, const CostStage* stage, cons
 
 // --- machines ----------------------------------------------------------------------------------------
 
-static const char* const job_name[JOB_COUNT] = {"F", "B", "W", "R"};
-
 Status machine_check(const Machine* machine, int32_t num_ranks) {
     if (machine == NULL || machine->num_ranks == 0) { return STATUS_OK; }
     if (machine->num_ranks != num_ranks) {
@@ -428,7 +423,7 @@ Status machine_check(const Machine* machine, int32_t num_ranks) {
             if (!(rank->slow[kind] >= MACHINE_LEAST_SLOW && rank->slow[kind] <= MACHINE_MOST_SLOW)) {
                 return FAIL(STATUS_OUT_OF_RANGE,
                             "machine: rank %d takes %g times as long for %s ---> a number from %g to %g", r,
-                            rank->slow[kind], job_name[kind], MACHINE_LEAST_SLOW, MACHINE_MOST_SLOW);
+                            rank->slow[kind], cost_job_names[kind], MACHINE_LEAST_SLOW, MACHINE_MOST_SLOW);
             }
         }
         if (rank->memory_limit_bytes < 0 || rank->memory_limit_bytes > COST_LIMIT) {
@@ -679,38 +674,10 @@ int64_t cost_rank_update_ns(const CostModel* model, const CostRank* rank, double
     return cost_round(gradient_bytes(model, rank) * model->update_ns_per_byte * slow);
 }
 
-// --- one chunk alone -------------------------------------------------------------------------------------
-
-// Does another rank have the embedding or a copy of it?
-static bool embedding_elsewhere(const CostModel* model, const CostStage* stage) {
-    if (!stage->has_embedding) { return true; }
-    bool decoder_begins_later =
-        model->num_dec_layers > 0 && stage->layers.layer_end <= model->num_enc_layers &&
-        stage->layers.layer_end > 0;  // a chunk without layers (bounds): what follows it is unknown
-    return decoder_begins_later || (model->tied_head_state_bytes > 0 && !stage->has_head);
-}
-
-static CostRank alone(const CostModel* model, const CostStage* stage) {
+int64_t cost_state_bytes(const CostModel* model, const CostStage* stage) {
     CostRank rank = {.matrix = 0};
     add_chunk(&rank, model, stage);
-    bool is_shared = tied_part(model, &rank) > 0 && embedding_elsewhere(model, stage);
-    rank.tied_bytes = (is_shared ? (double)model->tied_param_bytes : 0) + stack_bytes(model, &rank);
-    return rank;
-}
-
-int64_t cost_state_bytes(const CostModel* model, const CostStage* stage) {
-    CostRank rank = alone(model, stage);
     return cost_rank_state_bytes(model, &rank);
-}
-
-int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas) {
-    CostRank rank = alone(model, stage);
-    return cost_rank_reduce_ns(model, &rank, num_replicas);
-}
-
-int64_t cost_update_ns(const CostModel* model, const CostStage* stage, double slow) {
-    CostRank rank = alone(model, stage);
-    return cost_rank_update_ns(model, &rank, slow);
 }
 
 // --- terms and factors -------------------------------------------------------------------------------

@@ -147,14 +147,31 @@ CostStage cost_chunk_make(const CostModel* model, const Placement* placement, in
 // Every curve ascending and finite, rates sane. Names the part and field at fault.
 Status cost_model_check(const CostModel* model);
 
-// The versioned text file ("dynapipe-costs 4") of a measurement; its lines about single ranks are read by
-// cost_file.h. print(parse(text)) == text for text that print made. A file measured on another model shape is
-// refused: `signature` (one line of words such as "gpt2 C 768 NH 12 V 50304 threads 1") must match the file's
-// unless NULL.
-Status cost_model_load(CostModel* out, const char* path, const char* signature);
-Status cost_model_save(const CostModel* model, const char* path, const char* signature);
+// The versioned text file ("dynapipe-costs 4") of a measurement, of the model and, machine not NULL, of the
+// ranks it was made on. print(parse(text)) == text for text that print made. A file measured on another model
+// shape is refused: `signature` (one line of words such as "gpt2 C 768 NH 12 V 50304 threads 1") must be the
+// file's unless NULL. *machine has no ranks where the file has none; else free((void*)machine->ranks).
+struct Machine;
+Status cost_file_load(CostModel* out, struct Machine* machine, const char* path, const char* signature);
+Status cost_file_save(const CostModel* model, const struct Machine* machine, const char* path,
+                      const char* signature);
+void cost_file_print(const CostModel* model, const struct Machine* machine, const char* signature, FILE* out);
+Status cost_file_parse(CostModel* out, struct Machine* machine, const char* text, const char* name,
+                       const char* signature);
 void cost_model_print(const CostModel* model, const char* signature, FILE* out);
 Status cost_model_parse(CostModel* out, const char* text, const char* name, const char* signature);
+
+// Formulas by number: a part's quantity (JobKind, COST_STORED, COST_FORWARD); those of bytes, with their
+// names. Those from COST_BYTES_ONCE on are 0 in many models; up to COST_BYTES_HEAD stored and forward
+// alternate from COST_BYTES_STAGE on.
+enum { COST_BYTES_STAGE = 3, COST_BYTES_ONCE = 5, COST_BYTES_HEAD = 13, COST_NUM_BYTES = 16 };
+CostFormula* cost_part_formula(const CostModel* model, int mode, int part, int quantity);
+CostFormula* cost_bytes_formula(const CostModel* model, int i);
+extern const char* const cost_bytes_names[COST_NUM_BYTES];
+// Where recomputation is a job, all; else neither R nor bytes of a forward that drops its activations.
+static inline bool cost_mode_has(const CostModel* model, RecomputeMode mode, int quantity) {
+    return model->recompute_is_job[mode] || (quantity != (int)JOB_R && quantity != COST_FORWARD);
+}
 
 // Names in text and messages.
 extern const char* const cost_part_names[PIECE_COUNT];      // "embedding", "enc_layer", ..., "stage_enc", ...
@@ -262,7 +279,7 @@ typedef struct {
     int32_t slot;                  // which value this is
 } CostSum;
 
-enum { COST_TABLE_SLOTS = (PART_COUNT + 1) * COST_QUANTITIES + 2 * ONCE_COUNT + 6 };
+enum { COST_TABLE_SLOTS = PART_COUNT * COST_QUANTITIES + COST_NUM_BYTES };
 
 typedef struct {
     int32_t num_sums, num_terms;
@@ -424,10 +441,8 @@ double cost_reduce_ns_per_byte(const CostModel* model, int32_t num_replicas);
 // together, once the norm of the gradients is known, so every order waits for the rank with most parameters.
 int64_t cost_rank_update_ns(const CostModel* model, const CostRank* rank, double slow);
 
-// The same for a rank that has only this chunk, the head whole; other ranks have the rest of the model.
+// Of a rank that has only this chunk, the head whole.
 int64_t cost_state_bytes(const CostModel* model, const CostStage* stage);
-int64_t cost_reduce_ns(const CostModel* model, const CostStage* stage, int32_t num_replicas);
-int64_t cost_update_ns(const CostModel* model, const CostStage* stage, double slow);
 
 // --- terms and factors -------------------------------------------------------------------------------
 

@@ -32,31 +32,17 @@ typedef struct {
     int64_t* arrival_ns[3];  // [rows * M]
     int64_t clock_ns[PLAN_MAX_STAGES], link_ns[PLAN_MAX_STAGES];
     int64_t begin_ns[2 * PLAN_MAX_STAGES];  // of each stage's next transfer [s] and next job [P + s]
-    int32_t winner[4 * PLAN_MAX_STAGES];    // of a tournament tree over these: [1] has the earliest
-    int32_t num_leaves;
 } Merge;
 
 // --- what comes next --------------------------------------------------------------------------------------
 
-static void play(Merge* merge, int32_t node) {
-    int32_t a = merge->winner[2 * node], b = merge->winner[2 * node + 1];
-    merge->winner[node] = merge->begin_ns[b] < merge->begin_ns[a] ? b : a;
-}
-
-static void set_begin(Merge* merge, int32_t leaf, int64_t begin_ns) {
-    if (merge->begin_ns[leaf] == begin_ns) { return; }
-    merge->begin_ns[leaf] = begin_ns;
-    for (int32_t node = (merge->num_leaves + leaf) / 2; node > 0; node /= 2) { play(merge, node); }
-}
-
-static void tournament_init(Merge* merge) {
-    int32_t P = merge->problem->P;
-    for (int32_t i = 0; i < 2 * P; i++) { merge->begin_ns[i] = NOT_READY; }
-    for (merge->num_leaves = 1; merge->num_leaves < 2 * P;) { merge->num_leaves *= 2; }
-    for (int32_t i = 0; i < merge->num_leaves; i++) {
-        merge->winner[merge->num_leaves + i] = i < 2 * P ? i : 2 * P - 1;
+// A transfer of stage i, or a job of stage i - P: the one that begins first, transfers before jobs.
+static int32_t find_next(const Merge* merge) {
+    int32_t best = 0;
+    for (int32_t i = 1; i < 2 * merge->problem->P; i++) {
+        if (merge->begin_ns[i] < merge->begin_ns[best]) { best = i; }
     }
-    for (int32_t node = merge->num_leaves - 1; node > 0; node--) { play(merge, node); }
+    return best;
 }
 
 // The kind of message that a job waits for, -1: none.
@@ -147,8 +133,8 @@ static int64_t letter_begin_ns(const Merge* merge, int32_t s, const Letter* lett
 // The next transfer or job of stage s may have changed.
 static void refresh(Merge* merge, int32_t s) {
     int32_t i = next_letter(merge, s);
-    set_begin(merge, s, i >= 0 ? letter_begin_ns(merge, s, &merge->letters[s][i]) : NOT_READY);
-    set_begin(merge, merge->problem->P + s, job_is_ready(merge, s) ? job_begin_ns(merge, s) : NOT_READY);
+    merge->begin_ns[s] = i >= 0 ? letter_begin_ns(merge, s, &merge->letters[s][i]) : NOT_READY;
+    merge->begin_ns[merge->problem->P + s] = job_is_ready(merge, s) ? job_begin_ns(merge, s) : NOT_READY;
 }
 
 // Late: a change on a stage affects all stages that send to it.
@@ -234,8 +220,6 @@ static void note_times(Merge* merge, int32_t s, const Letter* letter, int64_t be
 
 // This message of stage s's link goes into both lists.
 static void take_transfer(Merge* merge, int32_t s, int32_t i) {
-    static const InstrKind sends[] = {INSTR_SEND_ACT, INSTR_SEND_GRAD, INSTR_SEND_FACT};
-    static const InstrKind receives[] = {INSTR_RECV_ACT, INSTR_RECV_GRAD, INSTR_RECV_FACT};
     Letter letter = merge->letters[s][i];
     const PipeMessage* message = &letter.message;
     int32_t peer = message->stage;
@@ -243,12 +227,12 @@ static void take_transfer(Merge* merge, int32_t s, int32_t i) {
     int64_t begin_ns = is_late ? letter_begin_ns(merge, s, &letter) : take_ns(merge, s, &letter);
     int64_t from_ns = is_late ? later(letter.ready_ns, merge->link_ns[s]) : begin_ns;
     CommOp op = {.mb = letter.mb, .begin_ns = begin_ns, .end_ns = begin_ns + message->transfer_ns};
-    op.kind = (uint8_t)receives[message->kind];
+    op.kind = (uint8_t)plan_recv_kind(message->kind);
     op.chunk = message->row;
     op.peer = (int16_t)s;
     op.pos = receive_pos(merge, &letter, from_ns);
     push(merge, peer, op);
-    op.kind = (uint8_t)sends[message->kind];
+    op.kind = (uint8_t)plan_send_kind(message->kind);
     op.chunk = is_fact ? message->row : merge->schedule->jobs[s][letter.job].chunk;
     op.peer = (int16_t)peer;
     op.pos = letter.job + 1;
@@ -308,7 +292,6 @@ static Status merge_init(Merge* merge, Arena* arena) {
         ARENA_TRY_NEW(merge->late->send[s], arena, PipeSpan, merge->schedule->num_jobs[s]);
     }
     TRY(count_messages(merge, arena));
-    tournament_init(merge);
     for (int32_t s = 0; s < merge->problem->P; s++) { refresh(merge, s); }
     return STATUS_OK;
 }
@@ -316,8 +299,8 @@ static Status merge_init(Merge* merge, Arena* arena) {
 static Status merge_all(Merge* merge, Arena* arena) {
     int32_t P = merge->problem->P;
     TRY(merge_init(merge, arena));
-    for (;;) {  // of all candidates: the earliest begin, transfers before jobs
-        int32_t best = merge->winner[1];
+    for (;;) {
+        int32_t best = find_next(merge);
         if (merge->begin_ns[best] == NOT_READY) {
             if (!release_one(merge)) { break; }
         } else if (best < P) {
@@ -371,7 +354,11 @@ typedef struct {
 } RankPlaces;
 
 typedef struct {
-    const RankListInput* input;
+    const ReplicaListsInput* input;
+    const PipeTimeline* timeline;
+    const CommOrder* order;
+    bool is_late;  // receives stay where the order has them; otherwise they are posted as early as memory
+                   // allows
     int32_t s, num_jobs, num_ops;
     int32_t K;
     bool shares_head, by_vocabulary;
@@ -388,340 +375,6 @@ typedef struct {
     int64_t* receive_ns;    // [num_jobs + 1] begin of the first receive before this job; INT64_MAX: none
     int32_t* wait_pos;      // [num_ops] of sends: before this job; num_jobs + 1: at the end
 } RankBuffers;
-
-static PlanBuffer* rank_buffers_add(RankBuffers* list, BufferKind kind, int32_t chunk, int32_t m,
-                                    int64_t num_bytes, int32_t begin, int32_t end);
-
-static void rank_buffers_fill(RankBuffers* list);
-
-static Status rank_buffers_init(RankBuffers* list, Arena* arena, Arena* scratch);
-
-// Delays of other ranks (or leads of this one) that shall not make it wait, tried from the longest on, as
-// fractions of the makespan; the arena may grow by a fraction of its own for that.
-static const int32_t slack_parts[] = {1, 4, 16, 64};
-enum { NUM_SLACKS = sizeof slack_parts / sizeof slack_parts[0], NO_SLACK = -1, GROWTH_PARTS = 16 };
-
-// The first job of a stage that begins no earlier (by_begin), or ends no earlier; num_jobs: none.
-static int32_t first_job_from(const PipeSpan* spans, int32_t num_jobs, int64_t time_ns, bool by_begin) {
-    int32_t low = 0, high = num_jobs;
-    while (low < high) {
-        int32_t middle = (low + high) / 2;
-        if ((by_begin ? spans[middle].begin_ns : spans[middle].end_ns) >= time_ns) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    return low;
-}
-
-// When a message has certainly left its buffer: as predicted (NO_SLACK), or where it was ready only after its
-// receiver had begun the next job, and everything is late by slack_ns in addition.
-static int64_t free_at_ns(const RankBuffers* list, const CommOp* op, int64_t slack_ns) {
-    if (slack_ns == NO_SLACK) { return op->end_ns; }
-    const RankListInput* input = list->input;
-    const PipeSpan* spans = input->timeline->job[op->peer];
-    int32_t num_jobs = input->schedule->num_jobs[op->peer];
-    int32_t running = first_job_from(spans, num_jobs, op->end_ns, false);
-    return (running < num_jobs ? spans[running].end_ns : op->end_ns) + slack_ns;
-}
-
-// After the send in the sequence, and no earlier than the first job that begins when its buffer is free; not
-// before a receive that may need that memory.
-static int32_t wait_pos(const RankBuffers* list, const CommOp* op, int64_t slack_ns, int32_t last_receive) {
-    int32_t pos = first_job_from(list->spans, list->num_jobs, free_at_ns(list, op, slack_ns), true);
-    int32_t first = last_receive < op->pos ? op->pos : op->pos + 1;
-    pos = pos > first ? pos : first;
-    pos = pos > op->behind ? pos : op->behind;
-    while (pos < list->num_jobs && list->receive_ns[pos] < op->end_ns) { pos++; }
-    return pos < list->num_jobs ? pos : list->num_jobs + 1;
-}
-
-// With slack receives are posted earlier by as much, but never before another transfer.
-static void set_receives(RankBuffers* list, int64_t slack_ns) {
-    for (int32_t pos = 0; pos <= list->num_jobs; pos++) { list->receive_ns[pos] = INT64_MAX; }
-    for (int32_t i = 0; i < list->num_ops; i++) {
-        CommOp* op = &list->ops[i];
-        *op = list->input->order->ops[list->s][i];
-        if (plan_instr_is_send(op->kind)) { continue; }
-        if (slack_ns != NO_SLACK && !list->input->is_late) {
-            int32_t pos = first_job_from(list->spans, list->num_jobs, op->begin_ns - slack_ns + 1, false);
-            int32_t after = i > 0 ? list->ops[i - 1].pos : 0;
-            pos = pos > after ? pos : after;
-            op->pos = pos < op->pos ? pos : op->pos;
-        }
-        if (op->begin_ns < list->receive_ns[op->pos]) { list->receive_ns[op->pos] = op->begin_ns; }
-    }
-}
-
-// The positions of transfers, and how long sent data is kept.
-static void set_transfers(RankBuffers* list, int64_t slack_ns) {
-    int32_t last_receive = -1;
-    set_receives(list, slack_ns);
-    for (int32_t i = 0; i < list->num_ops; i++) {
-        const CommOp* op = &list->ops[i];
-        bool is_send = plan_instr_is_send(op->kind);
-        list->wait_pos[i] = is_send ? wait_pos(list, op, slack_ns, last_receive) : -1;
-        if (!is_send) { last_receive = op->pos; }
-    }
-}
-
-static bool share_memory(const PlanBuffer* a, const PlanBuffer* b) {
-    return a->num_bytes > 0 && b->num_bytes > 0 && a->offset_bytes < b->offset_bytes + b->num_bytes &&
-           b->offset_bytes < a->offset_bytes + a->num_bytes;
-}
-
-// Buffers in the order of their ends (or begins): those of instant t are buffers[begin[t] .. begin[t + 1]).
-typedef struct {
-    int32_t* begin;    // [num_jobs + 3]: instants 0 .. num_jobs + 1
-    int32_t* buffers;  // [num_buffers]
-} Times;
-
-static Status times_init(Times* times, const RankBuffers* list, Arena* arena) {
-    ARENA_TRY_NEW(times->begin, arena, int32_t, list->num_jobs + 4);
-    ARENA_TRY_NEW(times->buffers, arena, int32_t, list->num_buffers);
-    return STATUS_OK;
-}
-
-static void times_sort(Times* times, const RankBuffers* list, bool by_end) {
-    int32_t num_instants = list->num_jobs + 2, *fill = times->begin + 1;
-    for (int32_t t = 0; t < num_instants + 2; t++) { times->begin[t] = 0; }
-    for (int32_t i = 0; i < list->num_buffers; i++) {
-        const PlanBuffer* buffer = &list->buffers[i];
-        fill[1 + (by_end ? buffer->instr_end : buffer->instr_begin)]++;
-    }
-    for (int32_t t = 1; t < num_instants; t++) { fill[t + 1] += fill[t]; }
-    for (int32_t i = 0; i < list->num_buffers; i++) {  // fill[t] ends up where t + 1 begins
-        const PlanBuffer* buffer = &list->buffers[i];
-        times->buffers[fill[by_end ? buffer->instr_end : buffer->instr_begin]++] = i;
-    }
-}
-
-// Steps 3 and 4: memory that is free between two buffers of one place is used first for the later one's
-// receive, then for the earlier one's wait. The previous user of the memory is found by a search backwards in
-// time (forwards for the wait), which ends soon where memory is reused soon.
-static int32_t latest_end(const RankBuffers* list, const Times* ends, const PlanBuffer* buffer, int32_t pos) {
-    for (int32_t i = ends->begin[pos + 1] - 1; i >= 0; i--) {
-        const PlanBuffer* other = &list->buffers[ends->buffers[i]];
-        if (other != buffer && share_memory(other, buffer)) { return other->instr_end; }
-    }
-    return 0;
-}
-
-static int32_t earliest_begin(const RankBuffers* list, const Times* begins, const PlanBuffer* buffer,
-                              int32_t pos) {
-    for (int32_t i = begins->begin[pos]; i < list->num_buffers; i++) {
-        const PlanBuffer* other = &list->buffers[begins->buffers[i]];
-        if (other != buffer && share_memory(other, buffer)) { return other->instr_begin; }
-    }
-    return list->num_jobs + 1;
-}
-
-static Status stretch(RankBuffers* list, Arena* arena) {
-    Times times;
-    int32_t pos = 0;
-    TRY(times_init(&times, list, arena));
-    times_sort(&times, list, true);
-    for (int32_t i = 0; i < list->num_ops; i++) {
-        CommOp* op = &list->ops[i];
-        PlanBuffer* buffer = &list->buffers[list->buffer_of_op[i]];
-        int32_t earliest = plan_instr_is_send(op->kind) ? buffer->instr_begin + 1
-                           : list->input->is_late       ? op->pos
-                                                        : latest_end(list, &times, buffer, op->pos);
-        pos = pos > earliest ? pos : earliest;
-        op->pos = pos;
-        if (!plan_instr_is_send(op->kind) && pos < buffer->instr_begin) { buffer->instr_begin = pos; }
-    }
-    times_sort(&times, list, false);
-    for (int32_t i = 0; i < list->num_ops; i++) {
-        if (list->wait_pos[i] < 0) { continue; }
-        PlanBuffer* buffer = &list->buffers[list->buffer_of_op[i]];
-        list->wait_pos[i] = buffer->instr_end = earliest_begin(list, &times, buffer, buffer->instr_end);
-    }
-    return STATUS_OK;
-}
-
-// --- writing the list ------------------------------------------------------------------------------------
-
-typedef struct {
-    PlanRank* rank;
-    int32_t* index_of_job;   // [num_jobs]
-    int32_t* index_of_op;    // [num_ops]
-    int32_t* index_of_wait;  // [num_ops]; -1: not yet
-    int32_t* first_wait;     // [num_jobs + 2] first op that is waited for before this job, -1: none
-    int32_t* next_wait;      // [num_ops] the next one at the same place
-} Writer;
-
-static int32_t add_instr(Writer* writer, PlanInstr instr) {
-    writer->rank->instrs[writer->rank->num_instrs] = instr;
-    return writer->rank->num_instrs++;
-}
-
-static void find_waits(Writer* writer, const RankBuffers* list) {
-    for (int32_t pos = 0; pos < list->num_jobs + 2; pos++) { writer->first_wait[pos] = -1; }
-    for (int32_t i = list->num_ops - 1; i >= 0; i--) {
-        int32_t pos = list->wait_pos[i];
-        if (pos < 0) { continue; }
-        writer->index_of_wait[i] = -1;
-        writer->next_wait[i] = writer->first_wait[pos];
-        writer->first_wait[pos] = i;
-    }
-}
-
-// Waits before job `pos` for sends already written: ops[0 .. num_ops). buffer: those whose memory it takes;
-// NULL: all.
-static void write_waits(Writer* writer, const RankBuffers* list, int32_t pos, int32_t num_ops,
-                        const PlanBuffer* buffer) {
-    for (int32_t i = writer->first_wait[pos]; i >= 0 && i < num_ops; i = writer->next_wait[i]) {
-        const CommOp* op = &list->ops[i];
-        bool is_needed = buffer == NULL || share_memory(buffer, &list->buffers[list->buffer_of_op[i]]);
-        if (writer->index_of_wait[i] >= 0 || !is_needed) { continue; }
-        InstrKind kind = op->kind == INSTR_SEND_ACT    ? INSTR_WAIT_ACT
-                         : op->kind == INSTR_SEND_GRAD ? INSTR_WAIT_GRAD
-                                                       : INSTR_WAIT_FACT;
-        writer->index_of_wait[i] = add_instr(writer, (PlanInstr){
-                                                         .kind = (uint8_t)kind,
-                                                         .chunk = op->chunk,
-                                                         .mb = list->input->first_mb + op->mb,
-                                                         .peer = list->input->first_rank + op->peer,
-                                                         .begin_ns = op->end_ns,
-                                                         .end_ns = op->end_ns,
-                                                     });
-    }
-}
-
-static void write_instrs(Writer* writer, const RankBuffers* list) {
-    int32_t next_op = 0;
-    for (int32_t pos = 0; pos <= list->num_jobs + 1; pos++) {
-        for (; next_op < list->num_ops && list->ops[next_op].pos == pos; next_op++) {
-            const CommOp* op = &list->ops[next_op];
-            if (!plan_instr_is_send(op->kind)) {
-                write_waits(writer, list, pos, next_op, &list->buffers[list->buffer_of_op[next_op]]);
-            }
-            writer->index_of_op[next_op] = add_instr(writer, (PlanInstr){
-                                                                 .kind = op->kind,
-                                                                 .chunk = op->chunk,
-                                                                 .mb = list->input->first_mb + op->mb,
-                                                                 .peer = list->input->first_rank + op->peer,
-                                                                 .begin_ns = op->begin_ns,
-                                                                 .end_ns = op->end_ns,
-                                                             });
-        }
-        write_waits(writer, list, pos, next_op, NULL);
-        if (pos >= list->num_jobs) { continue; }
-        writer->index_of_job[pos] =
-            add_instr(writer, (PlanInstr){
-                                  .kind = (uint8_t)plan_job_instr(list->jobs[pos].kind),
-                                  .chunk = list->jobs[pos].chunk,
-                                  .mb = list->input->first_mb + list->jobs[pos].mb,
-                                  .peer = -1,
-                                  .begin_ns = list->spans[pos].begin_ns,
-                                  .end_ns = list->spans[pos].end_ns,
-                              });
-    }
-}
-
-// Lifetimes from jobs to instructions: from the first receive into it, until the last wait for it.
-static void write_buffers(const Writer* writer, const RankBuffers* list) {
-    for (int32_t i = 0; i < list->num_buffers; i++) {
-        PlanBuffer* buffer = &list->buffers[i];
-        if (buffer->kind == BUFFER_SCRATCH) {
-            buffer->instr_begin = 0;
-            buffer->instr_end = writer->rank->num_instrs;
-            continue;
-        }
-        buffer->instr_begin = writer->index_of_job[buffer->instr_begin];
-        buffer->instr_end =
-            buffer->instr_end <= list->num_jobs ? writer->index_of_job[buffer->instr_end - 1] + 1 : 0;
-        buffer->mb += list->input->first_mb;
-    }
-    for (int32_t i = 0; i < list->num_ops; i++) {
-        PlanBuffer* buffer = &list->buffers[list->buffer_of_op[i]];
-        if (list->wait_pos[i] >= 0) {
-            int32_t end = writer->index_of_wait[i] + 1;
-            buffer->instr_end = end > buffer->instr_end ? end : buffer->instr_end;
-        } else if (writer->index_of_op[i] < buffer->instr_begin) {
-            buffer->instr_begin = writer->index_of_op[i];
-        }
-    }
-}
-
-// Lifetimes, and how many bytes are alive at most.
-static Status set_buffers(RankBuffers* list, int64_t scratch_bytes, int64_t slack_ns, int64_t* bound_bytes,
-                          Arena* scratch) {
-    set_transfers(list, slack_ns);
-    rank_buffers_fill(list);
-    if (list->num_jobs > 0) {
-        rank_buffers_add(list, BUFFER_SCRATCH, -1, -1, scratch_bytes, 0, list->num_jobs + 1);
-    }
-    return memory_layout_bound(list->buffers, list->num_buffers, bound_bytes, scratch);
-}
-
-// The longest slack that memory allows; none where it allows none.
-static Status lay_out(RankBuffers* list, int64_t scratch_bytes, int64_t enough_bytes, int64_t* arena_bytes,
-                      Arena* scratch) {
-    int64_t bound_bytes = 0, tight_bytes = 0;
-    TRY(set_buffers(list, scratch_bytes, NO_SLACK, &bound_bytes, scratch));
-    TRY(memory_layout_place(list->buffers, list->num_buffers, enough_bytes, &tight_bytes, scratch));
-    *arena_bytes = tight_bytes;
-    if (!list->input->with_slack || tight_bytes > enough_bytes) { return STATUS_OK; }
-    int64_t most_bytes = tight_bytes + tight_bytes / GROWTH_PARTS;
-    if (most_bytes > enough_bytes) { most_bytes = enough_bytes; }
-    for (int32_t i = 0; i < NUM_SLACKS; i++) {
-        int64_t slack_ns = list->input->timeline->makespan_ns / slack_parts[i];
-        TRY(set_buffers(list, scratch_bytes, slack_ns, &bound_bytes, scratch));
-        if (bound_bytes > most_bytes) { continue; }
-        TRY(memory_layout_place(list->buffers, list->num_buffers, INT64_MAX, arena_bytes, scratch));
-        if (*arena_bytes <= most_bytes) { return STATUS_OK; }
-    }
-    TRY(set_buffers(list, scratch_bytes, NO_SLACK, &bound_bytes, scratch));
-    return memory_layout_place(list->buffers, list->num_buffers, enough_bytes, arena_bytes, scratch);
-}
-
-static Status make(PlanRank* out, const RankListInput* input, int32_t s, int64_t scratch_bytes,
-                   int64_t enough_bytes, Arena* arena, Arena* scratch) {
-    const PipeProblem* problem = input->problem;
-    int32_t K = pipe_num_chunks(problem);
-    RankBuffers list = {
-        .input = input,
-        .s = s,
-        .num_jobs = input->schedule->num_jobs[s],
-        .num_ops = input->order->num_ops[s],
-        .K = K,
-        .shares_head = pipe_shares_head(problem),
-        .by_vocabulary = pipe_shares_head(problem) && problem->placement->head == HEAD_BY_VOCABULARY,
-        .has_last = pipe_stage_of(problem, K - 1) == s,
-        .jobs = input->schedule->jobs[s],
-        .spans = input->timeline->job[s],
-    };
-    PlanRank rank = {0};
-    TRY(rank_buffers_init(&list, arena, scratch));
-    TRY(lay_out(&list, scratch_bytes, enough_bytes, &rank.arena_bytes, scratch));
-    TRY(stretch(&list, scratch));
-    Writer writer = {.rank = &rank};
-    ARENA_TRY_NEW(rank.instrs, arena, PlanInstr, list.num_jobs + 2 * (int64_t)list.num_ops);
-    ARENA_TRY_NEW(writer.index_of_job, scratch, int32_t, list.num_jobs);
-    ARENA_TRY_NEW(writer.index_of_op, scratch, int32_t, list.num_ops);
-    ARENA_TRY_NEW(writer.index_of_wait, scratch, int32_t, list.num_ops);
-    ARENA_TRY_NEW(writer.first_wait, scratch, int32_t, list.num_jobs + 2);
-    ARENA_TRY_NEW(writer.next_wait, scratch, int32_t, list.num_ops);
-    find_waits(&writer, &list);
-    write_instrs(&writer, &list);
-    write_buffers(&writer, &list);
-    rank.buffers = list.buffers;
-    rank.num_buffers = list.num_buffers;
-    rank.state_bytes = out->state_bytes;
-    *out = rank;
-    return STATUS_OK;
-}
-
-Status rank_list_make(PlanRank* out, const RankListInput* input, int32_t s, int64_t scratch_bytes,
-                      int64_t enough_bytes, Arena* arena) {
-    Arena scratch = {0};  // otherwise every rank's temporaries would stay with the plan
-    Status status = make(out, input, s, scratch_bytes, enough_bytes, arena, &scratch);
-    arena_free(&scratch);
-    return status;
-}
 
 // --- a rank's buffers --------------------------------------------------------------------------------
 
@@ -755,7 +408,7 @@ static void find_places(RankBuffers* list) {
         PipeJob job = list->jobs[i];
         places_at(list, job.chunk, job.mb)->job[job.kind] = i;
     }
-    const CommOp* ops = list->input->order->ops[list->s];
+    const CommOp* ops = list->order->ops[list->s];
     for (int32_t i = 0; i < list->num_ops; i++) {
         places_at(list, place_of_op(list, &ops[i]), ops[i].mb)->op[ops[i].kind] = i;
     }
@@ -912,6 +565,318 @@ static Status rank_buffers_init(RankBuffers* list, Arena* arena, Arena* scratch)
     return STATUS_OK;
 }
 
+// --- lifetimes and waits -------------------------------------------------------------------------------
+
+// Delays of other ranks (or leads of this one) that shall not make it wait, tried from the longest on, as
+// fractions of the makespan; the arena may grow by a fraction of its own for that.
+static const int32_t slack_parts[] = {1, 4, 16, 64};
+enum { NUM_SLACKS = sizeof slack_parts / sizeof slack_parts[0], NO_SLACK = -1, GROWTH_PARTS = 16 };
+
+// The first job of a stage that begins no earlier (by_begin), or ends no earlier; num_jobs: none.
+static int32_t first_job_from(const PipeSpan* spans, int32_t num_jobs, int64_t time_ns, bool by_begin) {
+    int32_t low = 0, high = num_jobs;
+    while (low < high) {
+        int32_t middle = (low + high) / 2;
+        if ((by_begin ? spans[middle].begin_ns : spans[middle].end_ns) >= time_ns) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return low;
+}
+
+// When a message has certainly left its buffer: as predicted (NO_SLACK), or where it was ready only after its
+// receiver had begun the next job, and everything is late by slack_ns in addition.
+static int64_t free_at_ns(const RankBuffers* list, const CommOp* op, int64_t slack_ns) {
+    if (slack_ns == NO_SLACK) { return op->end_ns; }
+    const PipeSpan* spans = list->timeline->job[op->peer];
+    int32_t num_jobs = list->input->schedule->num_jobs[op->peer];
+    int32_t running = first_job_from(spans, num_jobs, op->end_ns, false);
+    return (running < num_jobs ? spans[running].end_ns : op->end_ns) + slack_ns;
+}
+
+// After the send in the sequence, and no earlier than the first job that begins when its buffer is free; not
+// before a receive that may need that memory.
+static int32_t wait_pos(const RankBuffers* list, const CommOp* op, int64_t slack_ns, int32_t last_receive) {
+    int32_t pos = first_job_from(list->spans, list->num_jobs, free_at_ns(list, op, slack_ns), true);
+    int32_t first = last_receive < op->pos ? op->pos : op->pos + 1;
+    pos = pos > first ? pos : first;
+    pos = pos > op->behind ? pos : op->behind;
+    while (pos < list->num_jobs && list->receive_ns[pos] < op->end_ns) { pos++; }
+    return pos < list->num_jobs ? pos : list->num_jobs + 1;
+}
+
+// With slack receives are posted earlier by as much, but never before another transfer.
+static void set_receives(RankBuffers* list, int64_t slack_ns) {
+    for (int32_t pos = 0; pos <= list->num_jobs; pos++) { list->receive_ns[pos] = INT64_MAX; }
+    for (int32_t i = 0; i < list->num_ops; i++) {
+        CommOp* op = &list->ops[i];
+        *op = list->order->ops[list->s][i];
+        if (plan_instr_is_send(op->kind)) { continue; }
+        if (slack_ns != NO_SLACK && !list->is_late) {
+            int32_t pos = first_job_from(list->spans, list->num_jobs, op->begin_ns - slack_ns + 1, false);
+            int32_t after = i > 0 ? list->ops[i - 1].pos : 0;
+            pos = pos > after ? pos : after;
+            op->pos = pos < op->pos ? pos : op->pos;
+        }
+        if (op->begin_ns < list->receive_ns[op->pos]) { list->receive_ns[op->pos] = op->begin_ns; }
+    }
+}
+
+// The positions of transfers, and how long sent data is kept.
+static void set_transfers(RankBuffers* list, int64_t slack_ns) {
+    int32_t last_receive = -1;
+    set_receives(list, slack_ns);
+    for (int32_t i = 0; i < list->num_ops; i++) {
+        const CommOp* op = &list->ops[i];
+        bool is_send = plan_instr_is_send(op->kind);
+        list->wait_pos[i] = is_send ? wait_pos(list, op, slack_ns, last_receive) : -1;
+        if (!is_send) { last_receive = op->pos; }
+    }
+}
+
+static bool share_memory(const PlanBuffer* a, const PlanBuffer* b) {
+    return a->num_bytes > 0 && b->num_bytes > 0 && a->offset_bytes < b->offset_bytes + b->num_bytes &&
+           b->offset_bytes < a->offset_bytes + a->num_bytes;
+}
+
+// Buffers in the order of their ends (or begins): those of instant t are buffers[begin[t] .. begin[t + 1]).
+typedef struct {
+    int32_t* begin;    // [num_jobs + 3]: instants 0 .. num_jobs + 1
+    int32_t* buffers;  // [num_buffers]
+} Times;
+
+static Status times_init(Times* times, const RankBuffers* list, Arena* arena) {
+    ARENA_TRY_NEW(times->begin, arena, int32_t, list->num_jobs + 4);
+    ARENA_TRY_NEW(times->buffers, arena, int32_t, list->num_buffers);
+    return STATUS_OK;
+}
+
+static void times_sort(Times* times, const RankBuffers* list, bool by_end) {
+    int32_t num_instants = list->num_jobs + 2, *fill = times->begin + 1;
+    for (int32_t t = 0; t < num_instants + 2; t++) { times->begin[t] = 0; }
+    for (int32_t i = 0; i < list->num_buffers; i++) {
+        const PlanBuffer* buffer = &list->buffers[i];
+        fill[1 + (by_end ? buffer->instr_end : buffer->instr_begin)]++;
+    }
+    for (int32_t t = 1; t < num_instants; t++) { fill[t + 1] += fill[t]; }
+    for (int32_t i = 0; i < list->num_buffers; i++) {  // fill[t] ends up where t + 1 begins
+        const PlanBuffer* buffer = &list->buffers[i];
+        times->buffers[fill[by_end ? buffer->instr_end : buffer->instr_begin]++] = i;
+    }
+}
+
+// Steps 3 and 4: memory that is free between two buffers of one place is used first for the later one's
+// receive, then for the earlier one's wait. The previous user of the memory is found by a search backwards in
+// time (forwards for the wait), which ends soon where memory is reused soon.
+static int32_t latest_end(const RankBuffers* list, const Times* ends, const PlanBuffer* buffer, int32_t pos) {
+    for (int32_t i = ends->begin[pos + 1] - 1; i >= 0; i--) {
+        const PlanBuffer* other = &list->buffers[ends->buffers[i]];
+        if (other != buffer && share_memory(other, buffer)) { return other->instr_end; }
+    }
+    return 0;
+}
+
+static int32_t earliest_begin(const RankBuffers* list, const Times* begins, const PlanBuffer* buffer,
+                              int32_t pos) {
+    for (int32_t i = begins->begin[pos]; i < list->num_buffers; i++) {
+        const PlanBuffer* other = &list->buffers[begins->buffers[i]];
+        if (other != buffer && share_memory(other, buffer)) { return other->instr_begin; }
+    }
+    return list->num_jobs + 1;
+}
+
+static Status stretch(RankBuffers* list, Arena* arena) {
+    Times times;
+    int32_t pos = 0;
+    TRY(times_init(&times, list, arena));
+    times_sort(&times, list, true);
+    for (int32_t i = 0; i < list->num_ops; i++) {
+        CommOp* op = &list->ops[i];
+        PlanBuffer* buffer = &list->buffers[list->buffer_of_op[i]];
+        int32_t earliest = plan_instr_is_send(op->kind) ? buffer->instr_begin + 1
+                           : list->is_late              ? op->pos
+                                                        : latest_end(list, &times, buffer, op->pos);
+        pos = pos > earliest ? pos : earliest;
+        op->pos = pos;
+        if (!plan_instr_is_send(op->kind) && pos < buffer->instr_begin) { buffer->instr_begin = pos; }
+    }
+    times_sort(&times, list, false);
+    for (int32_t i = 0; i < list->num_ops; i++) {
+        if (list->wait_pos[i] < 0) { continue; }
+        PlanBuffer* buffer = &list->buffers[list->buffer_of_op[i]];
+        list->wait_pos[i] = buffer->instr_end = earliest_begin(list, &times, buffer, buffer->instr_end);
+    }
+    return STATUS_OK;
+}
+
+// --- writing the list ------------------------------------------------------------------------------------
+
+typedef struct {
+    PlanRank* rank;
+    int32_t* index_of_job;   // [num_jobs]
+    int32_t* index_of_op;    // [num_ops]
+    int32_t* index_of_wait;  // [num_ops]; -1: not yet
+    int32_t* first_wait;     // [num_jobs + 2] first op that is waited for before this job, -1: none
+    int32_t* next_wait;      // [num_ops] the next one at the same place
+} Writer;
+
+static int32_t add_instr(Writer* writer, PlanInstr instr) {
+    writer->rank->instrs[writer->rank->num_instrs] = instr;
+    return writer->rank->num_instrs++;
+}
+
+static void find_waits(Writer* writer, const RankBuffers* list) {
+    for (int32_t pos = 0; pos < list->num_jobs + 2; pos++) { writer->first_wait[pos] = -1; }
+    for (int32_t i = list->num_ops - 1; i >= 0; i--) {
+        int32_t pos = list->wait_pos[i];
+        if (pos < 0) { continue; }
+        writer->index_of_wait[i] = -1;
+        writer->next_wait[i] = writer->first_wait[pos];
+        writer->first_wait[pos] = i;
+    }
+}
+
+// Waits before job `pos` for sends already written: ops[0 .. num_ops). buffer: those whose memory it takes;
+// NULL: all.
+static void write_waits(Writer* writer, const RankBuffers* list, int32_t pos, int32_t num_ops,
+                        const PlanBuffer* buffer) {
+    for (int32_t i = writer->first_wait[pos]; i >= 0 && i < num_ops; i = writer->next_wait[i]) {
+        const CommOp* op = &list->ops[i];
+        bool is_needed = buffer == NULL || share_memory(buffer, &list->buffers[list->buffer_of_op[i]]);
+        if (writer->index_of_wait[i] >= 0 || !is_needed) { continue; }
+        InstrKind kind = plan_wait_kind(plan_instr_message(op->kind));
+        writer->index_of_wait[i] = add_instr(writer, (PlanInstr){
+                                                         .kind = (uint8_t)kind,
+                                                         .chunk = op->chunk,
+                                                         .mb = list->input->first_mb + op->mb,
+                                                         .peer = list->input->first_rank + op->peer,
+                                                         .begin_ns = op->end_ns,
+                                                         .end_ns = op->end_ns,
+                                                     });
+    }
+}
+
+static void write_instrs(Writer* writer, const RankBuffers* list) {
+    int32_t next_op = 0;
+    for (int32_t pos = 0; pos <= list->num_jobs + 1; pos++) {
+        for (; next_op < list->num_ops && list->ops[next_op].pos == pos; next_op++) {
+            const CommOp* op = &list->ops[next_op];
+            if (!plan_instr_is_send(op->kind)) {
+                write_waits(writer, list, pos, next_op, &list->buffers[list->buffer_of_op[next_op]]);
+            }
+            writer->index_of_op[next_op] = add_instr(writer, (PlanInstr){
+                                                                 .kind = op->kind,
+                                                                 .chunk = op->chunk,
+                                                                 .mb = list->input->first_mb + op->mb,
+                                                                 .peer = list->input->first_rank + op->peer,
+                                                                 .begin_ns = op->begin_ns,
+                                                                 .end_ns = op->end_ns,
+                                                             });
+        }
+        write_waits(writer, list, pos, next_op, NULL);
+        if (pos >= list->num_jobs) { continue; }
+        writer->index_of_job[pos] =
+            add_instr(writer, (PlanInstr){
+                                  .kind = (uint8_t)plan_job_instr(list->jobs[pos].kind),
+                                  .chunk = list->jobs[pos].chunk,
+                                  .mb = list->input->first_mb + list->jobs[pos].mb,
+                                  .peer = -1,
+                                  .begin_ns = list->spans[pos].begin_ns,
+                                  .end_ns = list->spans[pos].end_ns,
+                              });
+    }
+}
+
+// Lifetimes from jobs to instructions: from the first receive into it, until the last wait for it.
+static void write_buffers(const Writer* writer, const RankBuffers* list) {
+    for (int32_t i = 0; i < list->num_buffers; i++) {
+        PlanBuffer* buffer = &list->buffers[i];
+        if (buffer->kind == BUFFER_SCRATCH) {
+            buffer->instr_begin = 0;
+            buffer->instr_end = writer->rank->num_instrs;
+            continue;
+        }
+        buffer->instr_begin = writer->index_of_job[buffer->instr_begin];
+        buffer->instr_end =
+            buffer->instr_end <= list->num_jobs ? writer->index_of_job[buffer->instr_end - 1] + 1 : 0;
+        buffer->mb += list->input->first_mb;
+    }
+    for (int32_t i = 0; i < list->num_ops; i++) {
+        PlanBuffer* buffer = &list->buffers[list->buffer_of_op[i]];
+        if (list->wait_pos[i] >= 0) {
+            int32_t end = writer->index_of_wait[i] + 1;
+            buffer->instr_end = end > buffer->instr_end ? end : buffer->instr_end;
+        } else if (writer->index_of_op[i] < buffer->instr_begin) {
+            buffer->instr_begin = writer->index_of_op[i];
+        }
+    }
+}
+
+// Lifetimes, and how many bytes are alive at most.
+static Status set_buffers(RankBuffers* list, int64_t slack_ns, int64_t* bound_bytes, Arena* scratch) {
+    set_transfers(list, slack_ns);
+    rank_buffers_fill(list);
+    if (list->num_jobs > 0) {
+        rank_buffers_add(list, BUFFER_SCRATCH, -1, -1, list->input->scratch_bytes[list->s], 0,
+                         list->num_jobs + 1);
+    }
+    return memory_layout_bound(list->buffers, list->num_buffers, bound_bytes, scratch);
+}
+
+// The longest slack that memory allows; none where it allows none.
+static Status lay_out(RankBuffers* list, int64_t* arena_bytes, Arena* scratch) {
+    int64_t bound_bytes = 0, tight_bytes = 0, enough_bytes = list->input->enough_bytes[list->s];
+    TRY(set_buffers(list, NO_SLACK, &bound_bytes, scratch));
+    TRY(memory_layout_place(list->buffers, list->num_buffers, enough_bytes, &tight_bytes, scratch));
+    *arena_bytes = tight_bytes;
+    if (!list->input->with_slack || tight_bytes > enough_bytes) { return STATUS_OK; }
+    int64_t most_bytes = tight_bytes + tight_bytes / GROWTH_PARTS;
+    if (most_bytes > enough_bytes) { most_bytes = enough_bytes; }
+    for (int32_t i = 0; i < NUM_SLACKS; i++) {
+        int64_t slack_ns = list->timeline->makespan_ns / slack_parts[i];
+        TRY(set_buffers(list, slack_ns, &bound_bytes, scratch));
+        if (bound_bytes > most_bytes) { continue; }
+        TRY(memory_layout_place(list->buffers, list->num_buffers, INT64_MAX, arena_bytes, scratch));
+        if (*arena_bytes <= most_bytes) { return STATUS_OK; }
+    }
+    TRY(set_buffers(list, NO_SLACK, &bound_bytes, scratch));
+    return memory_layout_place(list->buffers, list->num_buffers, enough_bytes, arena_bytes, scratch);
+}
+
+// Fills instrs, buffers and arena_bytes.
+static Status rank_list_make(PlanRank* out, RankBuffers list, Arena* arena, Arena* scratch) {
+    const PipeProblem* problem = list.input->problem;
+    list.num_jobs = list.input->schedule->num_jobs[list.s];
+    list.num_ops = list.order->num_ops[list.s];
+    list.K = pipe_num_chunks(problem);
+    list.shares_head = pipe_shares_head(problem);
+    list.by_vocabulary = list.shares_head && problem->placement->head == HEAD_BY_VOCABULARY;
+    list.has_last = pipe_stage_of(problem, list.K - 1) == list.s;
+    list.jobs = list.input->schedule->jobs[list.s];
+    list.spans = list.timeline->job[list.s];
+    PlanRank rank = {0};
+    TRY(rank_buffers_init(&list, arena, scratch));
+    TRY(lay_out(&list, &rank.arena_bytes, scratch));
+    TRY(stretch(&list, scratch));
+    Writer writer = {.rank = &rank};
+    ARENA_TRY_NEW(rank.instrs, arena, PlanInstr, list.num_jobs + 2 * (int64_t)list.num_ops);
+    ARENA_TRY_NEW(writer.index_of_job, scratch, int32_t, list.num_jobs);
+    ARENA_TRY_NEW(writer.index_of_op, scratch, int32_t, list.num_ops);
+    ARENA_TRY_NEW(writer.index_of_wait, scratch, int32_t, list.num_ops);
+    ARENA_TRY_NEW(writer.first_wait, scratch, int32_t, list.num_jobs + 2);
+    ARENA_TRY_NEW(writer.next_wait, scratch, int32_t, list.num_ops);
+    find_waits(&writer, &list);
+    write_instrs(&writer, &list);
+    write_buffers(&writer, &list);
+    rank.buffers = list.buffers;
+    rank.num_buffers = list.num_buffers;
+    rank.state_bytes = out->state_bytes;
+    *out = rank;
+    return STATUS_OK;
+}
+
 // --- a replica's lists -------------------------------------------------------------------------------
 
 // A rank that does not fit takes the next smaller jobs_ahead. Its senders then hold their messages longer and
@@ -933,19 +898,15 @@ static bool next_levels(int32_t levels[PLAN_MAX_STAGES], const PlanRank* ranks,
 
 static Status make_lists(PlanRank* ranks, const ReplicaListsInput* input, const PipeTimeline* timeline,
                          const CommOrder* order, const int32_t* levels, Arena* arena) {
-    RankListInput one = {.problem = input->problem,
-                         .schedule = input->schedule,
-                         .timeline = timeline,
-                         .order = order,
-                         .bytes = input->bytes,
-                         .first_mb = input->first_mb,
-                         .first_rank = input->first_rank,
-                         .with_slack = input->with_slack};
-    for (int32_t s = 0; s < input->problem->P; s++) {
-        one.is_late = levels[s] > 0;
-        TRY(rank_list_make(&ranks[s], &one, s, input->scratch_bytes[s], input->enough_bytes[s], arena));
+    Status status = STATUS_OK;
+    for (int32_t s = 0; s < input->problem->P && status == STATUS_OK; s++) {
+        Arena scratch = {0};  // otherwise every rank's temporaries would stay with the plan
+        RankBuffers list = {
+            .input = input, .timeline = timeline, .order = order, .is_late = levels[s] > 0, .s = s};
+        status = rank_list_make(&ranks[s], list, arena, &scratch);
+        arena_free(&scratch);
     }
-    return STATUS_OK;
+    return status;
 }
 
 static Status lists_make_in(PlanRank* ranks, PipeTimeline* timeline, const ReplicaListsInput* input,

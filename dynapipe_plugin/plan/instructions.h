@@ -80,24 +80,6 @@ typedef struct {
     int64_t factor_bytes;  // of a share by vocabulary
 } RankBytes;
 
-typedef struct {
-    const PipeProblem* problem;
-    const PipeSchedule* schedule;
-    const PipeTimeline* timeline;
-    const CommOrder* order;
-    const RankBytes* bytes;  // [rows * M]
-    int32_t first_mb;        // of the replica, in Plan.mbs
-    int32_t first_rank;      // of the replica: rank of its stage 0
-    bool is_late;     // receives stay where the order has them; otherwise they are posted as early as memory
-                      // allows
-    bool with_slack;  // ranks that are late or ahead make others wait less; for the list that is run
-} RankListInput;
-
-// Fills instrs, buffers and arena_bytes; all memory from `arena`. A layout of enough_bytes is searched for
-// harder than for the smallest one (INT64_MAX: any layout).
-Status rank_list_make(PlanRank* out, const RankListInput* input, int32_t s, int64_t scratch_bytes,
-                      int64_t enough_bytes, Arena* arena);
-
 // --- a replica's lists -------------------------------------------------------------------------------
 
 /*
@@ -115,11 +97,12 @@ typedef struct {
     const RankBytes* bytes;                 // [rows * M]
     const int64_t* scratch_bytes;           // [P]
     int64_t enough_bytes[PLAN_MAX_STAGES];  // for a rank's buffers; INT64_MAX: no limit
-    int32_t first_mb, first_rank;           // as in RankListInput
-    bool with_slack;
+    int32_t first_mb;                       // of the replica, in Plan.mbs
+    int32_t first_rank;                     // of the replica: rank of its stage 0
+    bool with_slack;  // ranks that are late or ahead make others wait less; for the list that is run
 } ReplicaListsInput;
 
-// ranks: [P], of which rank_list_make fills its part, in `arena`; a rank that still does not fit has more
+// ranks: [P], with instrs, buffers and arena_bytes from `arena`; a rank that still does not fit has more
 // arena_bytes than enough_bytes. *timeline: as simulated, or with the waits where receives are late.
 Status replica_lists_make(PlanRank* ranks, PipeTimeline* timeline, const ReplicaListsInput* input,
                           Arena* arena);

@@ -174,7 +174,7 @@ static bool parse_chunks(Placement* out, int32_t P, const char* text) {
 static Status check_chunks(const Placement* placement, int32_t P, int32_t num_layers, bool head_has_layer,
                            const char* text) {
     Placement chunks = *placement;
-    char message[256];
+    char message[STATUS_MESSAGE_BYTES];
     chunks.head = HEAD_WHOLE;
     if (placement_check(&chunks, P, num_layers, head_has_layer) == STATUS_OK) { return STATUS_OK; }
     snprintf(message, sizeof message, "%s", status_message());
@@ -336,7 +336,9 @@ static int64_t lack_of(int32_t* fullest, const PlacementRoom* room, const Placem
         int64_t limit_bytes = room->limit_bytes[s];
         if (limit_bytes == 0) { continue; }
         int64_t free_bytes = limit_bytes - cost_rank_state_bytes(room->costs, &has[s]);
-        int64_t left = (int64_t)((double)free_bytes * 1000 / (double)limit_bytes);
+        int64_t left = free_bytes / 1000 < -limit_bytes  // so that squares can be added
+                           ? -1000 * 1000
+                           : (int64_t)((double)free_bytes * 1000 / (double)limit_bytes);
         if (left < least_left) { least_left = left, *fullest = s; }
         if (left < room->wanted) { lack += (room->wanted - left) * (room->wanted - left); }
     }

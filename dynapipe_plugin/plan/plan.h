@@ -29,19 +29,20 @@ How a rank runs its list (run/executor.c): strictly in order.
 #include "../../util/status.h"
 
 // clang-format off
-#define INSTR_LIST(X)                                                  \
+// Jobs in the order of JobKind, each kind of transfer in that of PipeMessageKind.
+#define INSTR_LIST(X) \
     X(INSTR_FWD,       "fwd")        /* reads IN, writes ACTS, OUT  */ \
     X(INSTR_BWD,       "bwd")        /* reads ACTS, IN, DOUT, writes DIN; weight gradients too unless wgt follows */ \
     X(INSTR_WGT,       "wgt")        /* reads ACTS, DOUT: weight gradients */ \
     X(INSTR_REC,       "rec")        /* reads IN, writes ACTS: forward again */ \
-    X(INSTR_RECV_ACT,  "recv_act")   /* IN   <- previous stage */      \
-    X(INSTR_SEND_ACT,  "send_act")   /* OUT  -> next stage */          \
-    X(INSTR_RECV_GRAD, "recv_grad")  /* DOUT <- next stage */          \
-    X(INSTR_SEND_GRAD, "send_grad")  /* DIN  -> previous stage */      \
-    X(INSTR_WAIT_ACT,  "wait_act")   /* until send_act is done */      \
-    X(INSTR_WAIT_GRAD, "wait_grad")  /* until send_grad is done */ \
+    X(INSTR_RECV_ACT,  "recv_act")   /* IN   <- previous stage */ \
+    X(INSTR_RECV_GRAD, "recv_grad")  /* DOUT <- next stage */ \
     X(INSTR_RECV_FACT, "recv_fact")  /* FACT of a share <- last chunk */ \
+    X(INSTR_SEND_ACT,  "send_act")   /* OUT  -> next stage */ \
+    X(INSTR_SEND_GRAD, "send_grad")  /* DIN  -> previous stage */ \
     X(INSTR_SEND_FACT, "send_fact")  /* FACT of a share, on the last chunk's rank -> it */ \
+    X(INSTR_WAIT_ACT,  "wait_act")   /* until send_act is done */ \
+    X(INSTR_WAIT_GRAD, "wait_grad")  /* until send_grad is done */ \
     X(INSTR_WAIT_FACT, "wait_fact")  /* until send_fact is done */
 
 #define BUFFER_LIST(X)                                                              \
@@ -60,6 +61,14 @@ How a rank runs its list (run/executor.c): strictly in order.
 typedef enum { INSTR_LIST(X) INSTR_COUNT } InstrKind;
 typedef enum { BUFFER_LIST(X) BUFFER_COUNT } BufferKind;
 #undef X
+
+static inline bool plan_instr_is_job(InstrKind kind) {
+    return kind <= INSTR_REC;
+}
+
+static inline JobKind plan_instr_job(InstrKind kind) {
+    return (JobKind)kind;
+}
 
 typedef struct {
     uint8_t kind;   // InstrKind

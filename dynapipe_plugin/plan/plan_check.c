@@ -202,16 +202,12 @@ static bool advance(const Plan* plan, const PlanReplicaPlaces* replica, RankStat
         int32_t row = plan_place_of(&plan->placement, plan->P, kind, instr->chunk, instr->peer % plan->P);
         const int32_t* at = plan_places(replica, row, instr->mb)->at;
         bool can_run = true;
-        switch (kind) {
-            case INSTR_WAIT_ACT: can_run = is_through(state, at[INSTR_SEND_ACT]); break;
-            case INSTR_WAIT_GRAD: can_run = is_through(state, at[INSTR_SEND_GRAD]); break;
-            case INSTR_WAIT_FACT: can_run = is_through(state, at[INSTR_SEND_FACT]); break;
-            default:
-                if (plan_instr_is_job(kind)) {
-                    can_run = job_can_run(plan, replica, state, instr);
-                } else {
-                    state->ops[state->posted++] = state->next;
-                }
+        if (plan_instr_is_job(kind)) {
+            can_run = job_can_run(plan, replica, state, instr);
+        } else if (plan_instr_is_wait(kind)) {
+            can_run = is_through(state, at[plan_send_kind(plan_instr_message(kind))]);
+        } else {
+            state->ops[state->posted++] = state->next;
         }
         if (!can_run) { break; }
     }

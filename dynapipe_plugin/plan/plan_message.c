@@ -2,7 +2,6 @@
 
 #include "plan.h"
 #include "simulate.h"
-#include "../../util/numbers.h"
 
 static bool is_share(const Placement* placement, int32_t row) {
     return row >= placement->num_chunks;
@@ -24,31 +23,18 @@ bool plan_placement_is_sane(const Placement* placement, int32_t P) {
 
 // --- instructions ------------------------------------------------------------------------------------
 
-// The row at the other end of an activation or a part of a gradient that concerns the last chunk.
-static int32_t share_of_peer(const Placement* placement, int32_t P, const PlanInstr* instr) {
-    return instr->peer < 0 ? -1 : placement->num_chunks + instr->peer % P;
-}
-
 bool plan_message_of(PlanMessage* out, const Placement* placement, int32_t P, const PlanInstr* instr) {
     int32_t K = placement->num_chunks, chunk = instr->chunk, row = chunk;
-    int32_t behind = chunk < K - 1 ? chunk + 1 : chunk == K - 1 ? share_of_peer(placement, P, instr) : -1;
-    PipeMessageKind kind;
-    switch ((InstrKind)instr->kind) {
-        case INSTR_SEND_ACT:
-        case INSTR_WAIT_ACT: row = behind;  // fall through
-        case INSTR_RECV_ACT: kind = MESSAGE_ACT; break;
-        case INSTR_RECV_GRAD: row = behind;  // fall through
-        case INSTR_SEND_GRAD:
-        case INSTR_WAIT_GRAD: kind = MESSAGE_GRAD; break;
-        case INSTR_SEND_FACT:
-        case INSTR_WAIT_FACT:
-        case INSTR_RECV_FACT: kind = MESSAGE_FACTORS; break;
-        default: return false;
+    if (instr->kind < INSTR_RECV_ACT || instr->kind >= INSTR_COUNT) { return false; }
+    uint8_t kind = plan_instr_message(instr->kind);
+    bool receives = plan_instr_is_recv(instr->kind);
+    // Who sends an activation, and who receives a gradient, names the chunk before its row.
+    if (kind == MESSAGE_ACT ? !receives : kind == MESSAGE_GRAD && receives) {
+        row = chunk < K - 1 ? chunk + 1 : chunk == K - 1 && instr->peer >= 0 ? K + instr->peer % P : -1;
     }
-    bool is_there = chunk >= 0 && row > 0 && plan_has_row(placement, P, row) &&
-                    (kind != MESSAGE_FACTORS || (row >= K && placement->head == HEAD_BY_VOCABULARY));
-    *out = (PlanMessage){.kind = (uint8_t)kind, .row = (int16_t)row};
-    return is_there;
+    *out = (PlanMessage){.kind = kind, .row = (int16_t)row};
+    return chunk >= 0 && row > 0 && plan_has_row(placement, P, row) &&
+           (kind != MESSAGE_FACTORS || (row >= K && placement->head == HEAD_BY_VOCABULARY));
 }
 
 int32_t plan_instr_row(const Placement* placement, int32_t P, const PlanInstr* instr) {
@@ -125,120 +111,4 @@ int32_t plan_job_makes(PlanMessage out[PLAN_MAX_MESSAGES], const Placement* plac
         if (factors) { num = add_shares(out, num, placement, P, MESSAGE_FACTORS); }
     }
     return num;
-}
-
-// --- hashes ------------------------------------------------------------------------------------------
-
-// A plan as one number: every field of plan.h, in the order of the text form.
-
-static void add(uint64_t* hash, int64_t value) {
-    *hash = hash_bytes(*hash, &value, sizeof value);
-}
-
-static void add_name(uint64_t* hash, const char* name) {
-    size_t length = strlen(name);
-    add(hash, (int64_t)length);
-    *hash = hash_bytes(*hash, name, length);
-}
-
-static void add_placement(uint64_t* hash, const Plan* plan) {
-    const Placement* placement = &plan->placement;
-    add(hash, placement->num_chunks);
-    for (int32_t k = 0; k < placement->num_chunks; k++) {
-        add(hash, placement->stage_of[k]);
-        add(hash, placement->chunks[k].layer_begin);
-        add(hash, placement->chunks[k].layer_end);
-    }
-    add(hash, placement->head);
-    for (int32_t s = 0; s <= plan->P && placement->head != HEAD_WHOLE; s++) {
-        add(hash, placement->head_begin[s]);
-    }
-}
-
-static void add_microbatch(uint64_t* hash, const Plan* plan, const PlanMicrobatch* mb) {
-    add(hash, mb->replica);
-    add(hash, mb->layout);
-    add(hash, mb->sequence_begin);
-    add(hash, mb->sequence_end);
-    add(hash, mb->shape.num_seqs);
-    add(hash, mb->shape.enc_tokens);
-    add(hash, mb->shape.enc_squares);
-    add(hash, mb->shape.dec_tokens);
-    add(hash, mb->shape.dec_squares);
-    add(hash, mb->shape.cross_products);
-    add(hash, mb->shape.supervised_tokens);
-    for (int32_t k = 0; k < plan->placement.num_chunks; k++) { add(hash, mb->recompute[k]); }
-}
-
-static void add_rank(uint64_t* hash, const PlanRank* rank) {
-    add(hash, rank->num_instrs);
-    add(hash, rank->num_buffers);
-    add(hash, rank->arena_bytes);
-    add(hash, rank->state_bytes);
-    if (rank->own_limit_bytes > 0) { add(hash, rank->own_limit_bytes); }
-    for (int32_t i = 0; i < rank->num_instrs; i++) {
-        const PlanInstr* instr = &rank->instrs[i];
-        add(hash, instr->kind);
-        add(hash, instr->chunk);
-        add(hash, instr->mb);
-        add(hash, instr->peer);
-        add(hash, instr->begin_ns);
-        add(hash, instr->end_ns);
-    }
-    for (int32_t i = 0; i < rank->num_buffers; i++) {
-        const PlanBuffer* buffer = &rank->buffers[i];
-        add(hash, buffer->kind);
-        add(hash, buffer->chunk);
-        add(hash, buffer->mb);
-        add(hash, buffer->offset_bytes);
-        add(hash, buffer->num_bytes);
-        add(hash, buffer->instr_begin);
-        add(hash, buffer->instr_end);
-    }
-}
-
-static uint64_t decisions(const Plan* plan) {
-    uint64_t hash = HASH_SEED;
-    add(&hash, plan->P);
-    add(&hash, plan->R);
-    add(&hash, plan->M);
-    add(&hash, plan->N);
-    add(&hash, plan->num_sequences);
-    add(&hash, plan->num_segments);
-    add_name(&hash, plan->policy);
-    add_name(&hash, plan->schedule);
-    if (plan->pulls) { add(&hash, 1); }
-    add(&hash, plan->memory_limit_bytes);
-    add(&hash, plan->makespan_ns);
-    add(&hash, plan->bound_ns);
-    add_placement(&hash, plan);
-    for (int32_t m = 0; m < plan->M; m++) { add_microbatch(&hash, plan, &plan->mbs[m]); }
-    for (int32_t i = 0; i < plan->num_sequences; i++) {
-        add(&hash, plan->sequences[i].segment_begin);
-        add(&hash, plan->sequences[i].segment_end);
-        add(&hash, plan->sequences[i].enc_tokens);
-        add(&hash, plan->sequences[i].dec_tokens);
-    }
-    for (int32_t i = 0; i < plan->num_segments; i++) {
-        add(&hash, plan->segments[i].sample_idx);
-        add(&hash, plan->segments[i].first_token);
-        add(&hash, plan->segments[i].num_tokens);
-    }
-    return hash;
-}
-
-uint64_t plan_hash(const Plan* plan) {
-    uint64_t hash = decisions(plan);
-    for (int32_t r = 0; r < plan->P * plan->R; r++) { add_rank(&hash, &plan->ranks[r]); }
-    return hash_finish(hash);
-}
-
-uint64_t plan_hash_decisions(const Plan* plan) {
-    return hash_finish(decisions(plan));
-}
-
-uint64_t plan_hash_replica(const Plan* plan, int32_t replica) {
-    uint64_t hash = HASH_SEED;
-    for (int32_t s = 0; s < plan->P; s++) { add_rank(&hash, &plan->ranks[replica * plan->P + s]); }
-    return hash_finish(hash);
 }

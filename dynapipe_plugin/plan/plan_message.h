@@ -30,31 +30,31 @@ typedef struct {
     int16_t stage;
 } PlanJobAt;
 
-static inline bool plan_instr_is_send(int32_t kind) {
-    return kind == INSTR_SEND_ACT || kind == INSTR_SEND_GRAD || kind == INSTR_SEND_FACT;
-}
 static inline bool plan_instr_is_recv(int32_t kind) {
-    return kind == INSTR_RECV_ACT || kind == INSTR_RECV_GRAD || kind == INSTR_RECV_FACT;
+    return kind >= INSTR_RECV_ACT && kind <= INSTR_RECV_FACT;
+}
+static inline bool plan_instr_is_send(int32_t kind) {
+    return kind >= INSTR_SEND_ACT && kind <= INSTR_SEND_FACT;
 }
 static inline bool plan_instr_is_wait(int32_t kind) {
-    return kind == INSTR_WAIT_ACT || kind == INSTR_WAIT_GRAD || kind == INSTR_WAIT_FACT;
+    return kind >= INSTR_WAIT_ACT && kind <= INSTR_WAIT_FACT;
 }
-// Of a PipeMessageKind: at its two ends, and until its buffer is free.
-static inline InstrKind plan_send_kind(uint8_t kind) {
-    return kind == MESSAGE_ACT ? INSTR_SEND_ACT : kind == MESSAGE_GRAD ? INSTR_SEND_GRAD : INSTR_SEND_FACT;
+// Of a transfer: its PipeMessageKind; of that, the instructions at its two ends, and the one that waits until
+// its buffer is free.
+static inline uint8_t plan_instr_message(int32_t kind) {
+    return (uint8_t)((kind - INSTR_RECV_ACT) % 3);
 }
 static inline InstrKind plan_recv_kind(uint8_t kind) {
-    return kind == MESSAGE_ACT ? INSTR_RECV_ACT : kind == MESSAGE_GRAD ? INSTR_RECV_GRAD : INSTR_RECV_FACT;
+    return (InstrKind)(INSTR_RECV_ACT + kind);
+}
+static inline InstrKind plan_send_kind(uint8_t kind) {
+    return (InstrKind)(INSTR_SEND_ACT + kind);
 }
 static inline InstrKind plan_wait_kind(uint8_t kind) {
-    return kind == MESSAGE_ACT ? INSTR_WAIT_ACT : kind == MESSAGE_GRAD ? INSTR_WAIT_GRAD : INSTR_WAIT_FACT;
+    return (InstrKind)(INSTR_WAIT_ACT + kind);
 }
-
 static inline InstrKind plan_job_instr(uint8_t job_kind) {
-    return job_kind == JOB_F   ? INSTR_FWD
-           : job_kind == JOB_B ? INSTR_BWD
-           : job_kind == JOB_W ? INSTR_WGT
-                               : INSTR_REC;
+    return (InstrKind)job_kind;
 }
 
 // A chunk, or a share with some units of the head.

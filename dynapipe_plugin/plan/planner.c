@@ -69,8 +69,8 @@ static Status check_request(const PlanRequest* request, const CostModel* costs) 
 // Where the search begins: the given placement, or the plain one of the requested shape. A given head stays.
 static Status place(PlanRequest* request, const CostModel* costs, const PlanSample* samples,
                     int32_t num_samples) {
-    static const HeadSplit splits[HEAD_CHOICE_COUNT] = {
-        [HEAD_CHOICE_ROWS] = HEAD_BY_ROWS, [HEAD_CHOICE_VOCABULARY] = HEAD_BY_VOCABULARY};
+    static const HeadSplit splits[HEAD_CHOICE_COUNT] = {HEAD_WHOLE, HEAD_WHOLE, HEAD_WHOLE, HEAD_BY_ROWS,
+                                                        HEAD_BY_VOCABULARY};
     Placement* placement = &request->placement;
     const Placement given = *placement;
     int32_t P = request->P, num_enc = costs->num_enc_layers, num_dec = costs->num_dec_layers;
@@ -255,7 +255,10 @@ static Status plan_by_search(Planning* planning) {
         if (status != STATUS_OK && planning->best_draft == NULL) {
             return why_nothing_fits(planning, status);
         }
-        if (planning->best_ns <= draft->makespan_ns + draft->makespan_ns / FIT_COST) { break; }
+        if (planning->best_draft != NULL &&
+            planning->best_ns - draft->makespan_ns <= draft->makespan_ns / FIT_COST) {
+            break;
+        }
         for (int32_t s = 0; s < planning->problem.P; s++) { planning->headroom_bytes[s] += over_bytes[s]; }
     }
     return STATUS_OK;
@@ -267,7 +270,7 @@ static Status plan_by_search(Planning* planning) {
 static Status plan_by_rival(Planning* planning) {
     static const int32_t percents[] = {100, 90, 75, 50};
     Status first = STATUS_OK;
-    char failure[512] = "";
+    char failure[STATUS_MESSAGE_BYTES] = "";
     for (size_t i = 0; i < sizeof percents / sizeof *percents && planning->best_draft == NULL; i++) {
         PlanProblem batching = planning->problem;
         Draft* drafts;

@@ -2,6 +2,7 @@
 #include "problem.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "placement.h"
 #include "types.h"
@@ -9,11 +10,8 @@
 static int64_t microbatch_jobs_ns(const CostJobs* jobs);
 
 static Status modes_choose(PlanProblem* out) {
-    static const bool allowed[][RECOMPUTE_COUNT] = {
-        [RECOMPUTE_CHOICE_NONE] = {[RECOMPUTE_NONE] = true},
-        [RECOMPUTE_CHOICE_FULL] = {[RECOMPUTE_FULL] = true},
-        [RECOMPUTE_CHOICE_AUTO] = {true, true, true},
-    };
+    // none, full, auto
+    static const bool allowed[][RECOMPUTE_COUNT] = {{true}, {false, false, true}, {true, true, true}};
     for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
         if (allowed[out->request->recompute][mode] && cost_mode_offered(out->costs, (RecomputeMode)mode)) {
             out->modes[out->num_modes++] = (RecomputeMode)mode;
@@ -288,9 +286,11 @@ static Status check_longest(const ShapeRules* rules, const char* option, int64_t
 }
 
 static Status check_padded(const PlanRequest* request) {
-    static const char* const ragged[BATCHING_COUNT] = {
-        [BATCHING_PACKED] = "packed", [BATCHING_PACKED_RAGGED] = "packed-ragged", [BATCHING_KK] = "kk"};
-    const char* name = ragged[request->batching];
+    Batching batching = request->batching;
+    const char* name = batching == BATCHING_PACKED          ? "packed"
+                       : batching == BATCHING_PACKED_RAGGED ? "packed-ragged"
+                       : batching == BATCHING_KK            ? "kk"
+                                                            : NULL;
     if (name != NULL) {
         return FAIL(STATUS_BAD_OPTION,
                     "--batching %s: the model's kernels take padded windows only, one sample in each ---> "
@@ -335,44 +335,31 @@ Status shape_rules_check(const PlanRequest* request) {
 
 // --- orders of samples -------------------------------------------------------------------------------
 
-// Merge sort by a total order (ids differ), then the snake.
+typedef struct {
+    int64_t key;  // one length, then the other
+    int32_t id;
+} SampleKey;
 
-typedef enum { BY_ENC, BY_DEC, BY_DEC_ASCENDING } OrderKey;
-
-// Does sample a come before sample b?
-static bool comes_first(const PlanSample* samples, int32_t a, int32_t b, OrderKey key) {
-    const PlanSample *x = &samples[a], *y = &samples[b];
-    if (key == BY_DEC_ASCENDING) {
-        if (x->dec_tokens != y->dec_tokens) { return x->dec_tokens < y->dec_tokens; }
-        return x->enc_tokens != y->enc_tokens ? x->enc_tokens < y->enc_tokens : a < b;
-    }
-    int32_t x1 = key == BY_DEC ? x->dec_tokens : x->enc_tokens,
-            x2 = key == BY_DEC ? x->enc_tokens : x->dec_tokens;
-    int32_t y1 = key == BY_DEC ? y->dec_tokens : y->enc_tokens,
-            y2 = key == BY_DEC ? y->enc_tokens : y->dec_tokens;
-    if (x1 != y1) { return x1 > y1; }
-    return x2 != y2 ? x2 > y2 : a > b;
+// Descending; a total order, since ids differ.
+static int compare_keys(const void* a, const void* b) {
+    const SampleKey *x = (const SampleKey*)a, *y = (const SampleKey*)b;
+    return x->key != y->key ? (x->key < y->key ? 1 : -1) : (x->id < y->id) - (x->id > y->id);
 }
 
-static void merge_sort(int32_t* ids, int32_t* spare, int32_t num, const PlanSample* samples, OrderKey key) {
-    for (int64_t width = 1; width < num; width *= 2) {
-        for (int64_t begin = 0; begin < num; begin += 2 * width) {
-            int64_t mid = begin + width < num ? begin + width : num, i = begin, j = mid;
-            int64_t end = begin + 2 * width < num ? begin + 2 * width : num;
-            for (int64_t k = begin; k < end; k++) {
-                bool left = j == end || (i < mid && !comes_first(samples, ids[j], ids[i], key));
-                spare[k] = left ? ids[i++] : ids[j++];
-            }
-        }
-        memcpy(ids, spare, (size_t)num * sizeof *ids);
+static void sort_samples(int32_t* ids, SampleKey* keys, int32_t num, const PlanSample* samples, bool by_dec) {
+    for (int32_t i = 0; i < num; i++) {
+        int64_t enc = samples[ids[i]].enc_tokens, dec = samples[ids[i]].dec_tokens;
+        keys[i] = (SampleKey){by_dec ? dec << 32 | enc : enc << 32 | dec, ids[i]};
     }
+    qsort(keys, (size_t)num, sizeof *keys, compare_keys);
+    for (int32_t i = 0; i < num; i++) { ids[i] = keys[i].id; }
 }
 
 Status sample_order_sorted(int32_t* order, const PlanSample* samples, int32_t num_samples, Arena* arena) {
-    int32_t* spare = ARENA_NEW(arena, int32_t, num_samples);
-    if (!spare) { return FAIL(STATUS_NO_MEMORY, "sample order of %d samples", num_samples); }
+    SampleKey* keys;
+    ARENA_TRY_NEW(keys, arena, SampleKey, num_samples);
     for (int32_t i = 0; i < num_samples; i++) { order[i] = i; }
-    merge_sort(order, spare, num_samples, samples, BY_ENC);
+    sort_samples(order, keys, num_samples, samples, false);
     return STATUS_OK;
 }
 
@@ -389,20 +376,22 @@ Status sample_order_make(int32_t* order, const PlanSample* samples, int32_t num_
     bool decoder = false;
     for (int32_t i = 0; i < num_samples; i++) { decoder |= samples[i].dec_tokens > 0; }
     if (!decoder) { return STATUS_OK; }
-    int32_t* spare = ARENA_NEW(arena, int32_t, num_samples);
-    if (!spare) { return FAIL(STATUS_NO_MEMORY, "sample order of %d samples", num_samples); }
-    OrderKey turn = BY_DEC;
-    for (int32_t begin = 0, end; begin < num_samples; begin = end) {
+    SampleKey* keys;
+    ARENA_TRY_NEW(keys, arena, SampleKey, num_samples);
+    bool turns = false;
+    for (int32_t begin = 0, end; begin < num_samples; begin = end, turns = !turns) {
         end = band_end(order, samples, begin, num_samples);
-        merge_sort(order + begin, spare, end - begin, samples, turn);
-        turn = turn == BY_DEC ? BY_DEC_ASCENDING : BY_DEC;
+        sort_samples(order + begin, keys, end - begin, samples, true);
+        for (int32_t i = begin, k = end - 1; turns && i < k; i++, k--) {
+            int32_t id = order[i];
+            order[i] = order[k];
+            order[k] = id;
+        }
     }
     return STATUS_OK;
 }
 
 // --- micro-batches -----------------------------------------------------------------------------------
-
-// Building lists.
 
 Status microbatch_list_reserve(MicrobatchList* list, int32_t max_mbs, int32_t num_samples, Arena* arena) {
     *list = (MicrobatchList){.mbs = ARENA_NEW(arena, Microbatch, max_mbs),

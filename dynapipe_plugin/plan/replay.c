@@ -182,7 +182,7 @@ static Status list_stage(Replay* it, int32_t s, Arena* arena) {
 // Receives by their times go between the jobs.
 static Status list_pulls(Replay* it, int32_t s, Arena* arena) {
     ReplayLane* lane = &it->lanes[s];
-    const PlanInstr** messages;
+    const PlanInstr** messages = NULL;
     ReplayItem *jobs = lane->items, *items;
     int32_t num_messages = 0, num_jobs = lane->num_items, job = 0, num = 0;
     TRY(list_messages(&messages, &num_messages, lane->list, arena));

@@ -20,7 +20,6 @@ messages that it does not need yet.
 #define HOT static inline __attribute__((always_inline))
 
 enum { TAKE_MESSAGE = JOB_COUNT };  // besides the jobs, what a stage may do next
-enum { FEW_STAGES = 16 };           // up to this number the first stage is found by a linear search
 
 typedef enum { TO_FORWARD, TO_BACKWARD, TO_LAST_CHUNK } SimInput;  // activation; gradient, factors; part
 
@@ -82,14 +81,12 @@ typedef struct {
     int32_t K, num_parts;
     bool has_factors;
     SimStage* stages;
-    SimRow* rows;                         // of all stages
-    SimRow** row_of;                      // [chunks and shares]; NULL: no share
-    int32_t* parts;                       // [M] of the last chunk's gradient that are known
-    int64_t* part_at;                     // [M] the latest of them
-    int64_t num_steps;                    // jobs and messages
-    int64_t next_ns[PLAN_MAX_STAGES];     // when a stage continues; NEVER: it waits
-    int32_t winner[2 * PLAN_MAX_STAGES];  // of a tournament between many stages: [1] has the earliest
-    int32_t num_leaves;
+    SimRow* rows;                      // of all stages
+    SimRow** row_of;                   // [chunks and shares]; NULL: no share
+    int32_t* parts;                    // [M] of the last chunk's gradient that are known
+    int64_t* part_at;                  // [M] the latest of them
+    int64_t num_steps;                 // jobs and messages
+    int64_t next_ns[PLAN_MAX_STAGES];  // when a stage continues; NEVER: it waits
 } Sim;
 
 static inline int64_t later(int64_t a, int64_t b) {
@@ -98,29 +95,8 @@ static inline int64_t later(int64_t a, int64_t b) {
 
 // --- the next stage ---------------------------------------------------------------------------------------
 
-HOT void set_next(Sim* sim, int32_t s, int64_t next_ns) {
-    sim->next_ns[s] = next_ns;
-    if (sim->problem->P <= FEW_STAGES) { return; }
-    for (int32_t node = (sim->num_leaves + s) / 2; node > 0; node /= 2) {
-        int32_t a = sim->winner[2 * node], b = sim->winner[2 * node + 1];
-        sim->winner[node] = sim->next_ns[b] < sim->next_ns[a] ? b : a;
-    }
-}
-
-static void stages_begin(Sim* sim) {
-    int32_t P = sim->problem->P;
-    for (sim->num_leaves = 1; sim->num_leaves < P;) { sim->num_leaves *= 2; }
-    for (int32_t s = 0; s < sim->num_leaves; s++) { sim->winner[sim->num_leaves + s] = s < P ? s : P - 1; }
-    for (int32_t node = sim->num_leaves - 1; node > 0; node--) { sim->winner[node] = sim->winner[2 * node]; }
-    for (int32_t s = 0; s < P; s++) {
-        sim->stages[s].is_open = true;
-        set_next(sim, s, 0);
-    }
-}
-
 static inline int32_t first_stage(const Sim* sim) {
     int32_t P = sim->problem->P, first = 0;
-    if (P > FEW_STAGES) { return sim->winner[1]; }
     int64_t first_ns = sim->next_ns[0];
     for (int32_t s = 1; s < P; s++) {
         bool is_first = sim->next_ns[s] < first_ns;
@@ -148,7 +124,7 @@ HOT void refresh(const Sim* sim, SimRow* row) {
 HOT void wake(Sim* sim, int32_t s, int64_t at_ns) {
     if (at_ns > sim->next_ns[s]) { return; }
     sim->stages[s].is_open = true;
-    set_next(sim, s, later(at_ns, sim->stages[s].clock_ns));
+    sim->next_ns[s] = later(at_ns, sim->stages[s].clock_ns);
 }
 
 HOT void deliver(Sim* sim, SimRow* to, SimInput input, int32_t m, int64_t at_ns) {
@@ -538,7 +514,7 @@ static inline int64_t decide(Sim* sim, int32_t s) {
 
 // False once some stage cannot end by cutoff_ns.
 static bool run(Sim* sim, int64_t cutoff_ns) {
-    stages_begin(sim);
+    for (int32_t s = 0; s < sim->problem->P; s++) { sim->stages[s].is_open = true; }
     for (;;) {
         int32_t s = first_stage(sim);
         SimStage* stage = &sim->stages[s];
@@ -547,7 +523,7 @@ static bool run(Sim* sim, int64_t cutoff_ns) {
             int64_t next_ns = decide(sim, s);
             stage->is_open = false;
             if (next_ns != sim->next_ns[s]) {
-                set_next(sim, s, next_ns);
+                sim->next_ns[s] = next_ns;
                 continue;
             }
         }
@@ -561,7 +537,7 @@ static bool run(Sim* sim, int64_t cutoff_ns) {
             run_listed(sim, s);
         }
         stage->is_open = true;
-        set_next(sim, s, stage->clock_ns);
+        sim->next_ns[s] = stage->clock_ns;
     }
 }
 

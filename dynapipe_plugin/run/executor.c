@@ -878,12 +878,6 @@ Status executor_finish(Executor* ex) {
     return STATUS_OK;
 }
 
-Status executor_run(Executor* ex, const ExecutorStep* step) {
-    TRY(executor_prepare_step(ex, step, NULL));
-    TRY(executor_start(ex));
-    return executor_finish(ex);
-}
-
 // === forward only: validation, and generation with a cache ===
 // Micro-batch after micro-batch passes through the chunks of one replica. A rank runs its rows in waves: in
 // wave w chunk k runs batch w - k, shares of the head w - K, and their parts are combined in wave w - K - 1.

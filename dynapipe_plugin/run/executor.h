@@ -5,7 +5,9 @@ executor.h -- runs one rank's instruction list of any valid plan over a model; i
     ExecutorRange ranges[] = {{&model_api, model}};         // of the placement's chunks those of this rank
     TRY(executor_create(&executor, ranges, 1, &transport, timeout_ns));
     ExecutorStep step = {.plan = &plan, .batches = ..., .losses = ..., .arena = memory, .arena_bytes = ...};
-    TRY(executor_run(executor, &step));
+    TRY(executor_prepare_step(executor, &step, NULL));
+    TRY(executor_start(executor));
+    TRY(executor_finish(executor));
     const TraceRank* trace = executor_trace(executor);
 
 Order: strictly that of the list (plan.h). Sends and receives are posted without blocking; before a job the
@@ -91,7 +93,6 @@ Status executor_prepare_step(Executor* executor, const ExecutorStep* step, StepC
 // More may be queued on the device in between; it is waited for too.
 Status executor_start(Executor* executor);
 Status executor_finish(Executor* executor);
-Status executor_run(Executor* executor, const ExecutorStep* step);  // all three
 
 // Before and after other work that is queued on the device between start and finish (TRACE_REDUCE): recorded
 // with the device's times.

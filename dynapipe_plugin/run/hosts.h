@@ -81,7 +81,7 @@ typedef struct {
 
 // "messages ..": for the banner.
 static inline const char* progress_words(bool pulls) {
-    return pulls ? "wait until their receiver has ended a job" : "travel while ranks compute";
+    return pulls ? "are received between jobs" : "are received while ranks compute";
 }
 
 // A collective of all ranks, nothing in flight.

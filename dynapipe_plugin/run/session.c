@@ -159,11 +159,10 @@ static void name_missing(const Dynapipe* dp, const Roll* roll) {
         size_t used = strlen(text);
         snprintf(text + used, sizeof text - used, " and %d more", num_missing - MOST_NAMED);
     }
-    fprintf(
-        stderr,
-        "no sign of life from %s ---> see whether the host is up and its network too, and what its ranks do; "
-        "a job that takes longer than --comm-timeout %d looks like that as well\n",
-        text, dp->options.comm_timeout_s);
+    fprintf(stderr,
+            "no message from %s ---> check that its host and network are up, and what its ranks do; "
+            "a job longer than --comm-timeout %d looks the same\n",
+            text, dp->options.comm_timeout_s);
     fflush(stderr);
 }
 
@@ -369,6 +368,14 @@ static Status open_transport(Dynapipe* dp, int* argc, char*** argv) {
 #else
     (void)argc;
     (void)argv;
+    const char* started = getenv("OMPI_COMM_WORLD_SIZE");
+    if (started == NULL) { started = getenv("PMI_SIZE"); }
+    if (started != NULL && atoi(started) > 1) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "%d processes were started, but this program was built without MPI ---> build it with "
+                    "DYNAPIPE=1, or start it without mpirun",
+                    atoi(started));
+    }
     TRY(transport_loopback_open(&dp->transport, 1));
 #endif
     return STATUS_OK;
@@ -438,6 +445,7 @@ void dynapipe_close(Dynapipe* dp) {
     session_release(dp);
     session_device_close(dp);
     free(dp->position);
+    free(dp->saved_costs);
     free(dp->task_names);
     free(dp->val_task);
     free(dp->task_sum);

@@ -30,7 +30,6 @@ session.h -- the inside of a Dynapipe: what its modules share.
 #include "collective.h"
 #include "executor.h"
 #include "hosts.h"
-#include "session_errors.h"
 #include "sums.h"
 #include "trace.h"
 #include "transport.h"
@@ -97,10 +96,14 @@ Status session_same_options(Dynapipe* dp, int argc, char** argv);  // and what i
 Status session_same_run(Dynapipe* dp);
 Status session_same_model(Dynapipe* dp);  // its shape and costs, the machine
 
-// Options come before the position in the data that a checkpoint keeps. add: *position in memory of dp's.
-// take: removes them; prints on rank 0 what differs now.
+// Options and costs come before the position in the data that a checkpoint keeps. add: *position in memory of
+// dp's. take: removes them; prints on rank 0 which options differ now.
 Status session_settings_add(Dynapipe* dp, const void** position, size_t* num_bytes);
-Status session_settings_take(const Dynapipe* dp, const void** position, size_t* num_bytes);
+Status session_settings_take(Dynapipe* dp, const void** position, size_t* num_bytes);
+// A run that resumes plans with the costs of its checkpoint, whatever was measured since, unless --costs or
+// --measure again asks for others: where they are of the same model, kernels and ranks. *differ: they are
+// others than those found now, and take their place. On all ranks alike.
+Status session_costs_restore(Dynapipe* dp, bool* differ);
 // *own becomes a copy of *position with `more` after it, and *position is that.
 Status session_position_append(void** own, const void** position, size_t* num_bytes, const void* more,
                                size_t more_bytes);
@@ -109,12 +112,6 @@ char* session_run_command(int argc, char** argv);  // for the caller to free; NU
 char* session_run_json(const Dynapipe* dp);        // the record of a start in metrics.jsonl, likewise
 
 // --- plan_ahead: the next steps' plans, made in a background thread while a step runs ----------------------
-//
-//     TRY(plan_ahead_start(&ahead, make, ctx, first_step, end_step, num_ahead));
-//     for (int64_t step = first_step; step < end_step; step++) {
-//         TRY(plan_ahead_get(ahead, step, &slot));   // waits if the plan is not there yet
-//         ... run the plan in slot; it stays as it is until the next get ...
-//     }
 //
 // The caller owns num_ahead + 1 slots; make(ctx, step, slot) fills one: for first_step, first_step + 1, ...
 // in order, always in the same thread, never for the slot of the step in progress. So what only `make`
@@ -126,9 +123,9 @@ typedef Status (*PlanAheadMake)(void* ctx, int64_t step, int32_t slot);
 
 Status plan_ahead_start(PlanAhead** out, PlanAheadMake make, void* ctx, int64_t first_step, int64_t end_step,
                         int32_t num_ahead);
-// Steps come in order (else STATUS_OUT_OF_RANGE). The slot of the step before goes back to the planner. A
-// failed make() returns its status and message here, and for every later step.
-Status plan_ahead_get(PlanAhead* ahead, int64_t step, int32_t* slot);
+// The next step, before end_step. The slot of the step before goes back to the planner. A failed make()
+// returns its status and message here, and for every later step.
+Status plan_ahead_get(PlanAhead* ahead, int32_t* slot);
 // Until every step that has a slot is made. A failed make() is reported here and by the get() of its step.
 Status plan_ahead_wait_all(PlanAhead* ahead);
 int64_t plan_ahead_wait_ns(const PlanAhead* ahead);  // how long the last get() waited
@@ -245,8 +242,9 @@ typedef struct {
     Placement before;    // the placement that it ended
     Placement restored;  // of a checkpoint
     bool has_restored, has_restored_times;
-    int32_t effort_then;  // of plans after the move
-    void* position;       // in the data after the last step, while no step is planned
+    bool has_saved_costs;  // plans are made with a checkpoint's costs: so may be the placement
+    int32_t effort_then;   // of plans after the move
+    void* position;        // in the data after the last step, while no step is planned
     size_t position_bytes;
     void* record;  // session_resplit_position()'s last
     int64_t asked_ns, moved_ns, moved_bytes;
@@ -444,6 +442,7 @@ struct Dynapipe {
     int64_t step_begin_ns, step_end_ns, pipeline_ns;  // of dynapipe_step; of the executor
     bool says_bound;                                  // by how much a bound exceeded its plan
     void* position;                                   // dynapipe_position()'s last
+    char* saved_costs;                                // of the checkpoint that the run resumes from; or NULL
     double *task_sum, *task_rows, *task_loss;         // [num_tasks], one allocation
     Arena eval_arena;
     int32_t eval_tokens;         // limit of a forward pass, on every rank; 0: not known yet
@@ -513,7 +512,7 @@ void session_verify_stop(Dynapipe* dp);
 enum { SESSION_MIXTURE = 4 };
 Status session_mixture(StageBatch out[SESSION_MIXTURE], int32_t* num_batches, Dynapipe* dp, Arena* arena);
 void session_plan_stop(Dynapipe* dp);
-Status session_plan_get(Dynapipe* dp, int32_t step, SessionStep** out);
+Status session_plan_get(Dynapipe* dp, SessionStep** out);  // the next step
 // Grow the arena to `num_bytes`; outside the step loop its address is stable. STATUS_INFEASIBLE: beyond the
 // limit.
 Status session_reserve(Dynapipe* dp, int64_t num_bytes);
@@ -537,6 +536,7 @@ int32_t session_last_stage(const Dynapipe* dp);
 int64_t session_planning_ns(int64_t step_ns, int32_t num_threads, int32_t num_replicas);
 // Measured ranks and links: plans are made for them from now on.
 Status session_machine_take(Dynapipe* dp, const Machine* machine);
+Status session_machine_restore(Dynapipe* dp, const Machine* machine);  // the same; memory stays
 // The rest of each rank's memory, model state included; a rank passes its own. --memory-limit stays one
 // number for all unless a rank has less; where none was given, each has its own, or, where these are almost
 // alike, the least. A collective.

@@ -135,8 +135,8 @@ Status session_verify_wait(Dynapipe* dp) {
     if (status != STATUS_OK || dp->is_verified) { return status; }
     left_bytes = sample_verify_left_bytes(dp->verify);
     if (left_bytes > 0 && is_main && !dp->says_left) {
-        printf("told to end before all of the data is verified: rank 0 has %s of its part left,\n"
-               "  which a run that goes on reads\n",
+        printf("stopped before all of the data was verified: rank 0 has %s left; the resumed run verifies "
+               "it\n",
                BYTES_TEXT(left_bytes));
         fflush(stdout);
         dp->says_left = true;
@@ -378,7 +378,6 @@ static void ahead_free(PlanAhead* ahead) {
 
 Status plan_ahead_start(PlanAhead** out, PlanAheadMake make, void* ctx, int64_t first_step, int64_t end_step,
                         int32_t num_ahead) {
-    if (num_ahead < 0) { return FAIL(STATUS_OUT_OF_RANGE, "plan_ahead: %d steps ahead", (int)num_ahead); }
     PlanAhead* ahead = (PlanAhead*)calloc(1, sizeof *ahead);
     if (ahead == NULL) {
         return FAIL(STATUS_NO_MEMORY, "plan_ahead: no memory for %d steps", (int)num_ahead);
@@ -399,15 +398,8 @@ Status plan_ahead_start(PlanAhead** out, PlanAheadMake make, void* ctx, int64_t 
     return STATUS_OK;
 }
 
-static Status get_locked(PlanAhead* ahead, int64_t step, int32_t* slot) {
-    int64_t nth = step - ahead->first_step, begin_ns = clock_now_ns();
-    if (ahead->failure == STATUS_OK && (nth != ahead->num_got || step >= ahead->end_step)) {
-        return FAIL(STATUS_OUT_OF_RANGE, "plan_ahead: step %lld was asked for, next is %lld of %lld..%lld",
-                    (long long)step, (long long)(ahead->first_step + ahead->num_got),
-                    (long long)ahead->first_step, (long long)ahead->end_step - 1);
-    }
-    ahead->num_got = nth + 1;  // the slot of the step before is free from here on
-    pthread_cond_broadcast(&ahead->changed);
+// The slot of the next step, once it is made; of a failed one, its status.
+static Status wait_for_step(PlanAhead* ahead, int64_t nth) {
     while (ahead->num_made <= nth && ahead->failure == STATUS_OK) {
         if (ahead->has_thread) {
             pthread_cond_wait(&ahead->changed, &ahead->lock);
@@ -415,30 +407,26 @@ static Status get_locked(PlanAhead* ahead, int64_t step, int32_t* slot) {
             make_next(ahead);
         }
     }
-    if (ahead->num_made <= nth) { return FAIL(ahead->failure, "%s", ahead->message); }
-    *slot = slot_of(ahead, nth);
-    ahead->wait_ns = clock_now_ns() - begin_ns;
-    return STATUS_OK;
+    return ahead->num_made > nth ? STATUS_OK : FAIL(ahead->failure, "%s", ahead->message);
 }
 
-Status plan_ahead_get(PlanAhead* ahead, int64_t step, int32_t* slot) {
+Status plan_ahead_get(PlanAhead* ahead, int32_t* slot) {
+    int64_t begin_ns = clock_now_ns();
     pthread_mutex_lock(&ahead->lock);
-    Status status = get_locked(ahead, step, slot);
+    int64_t nth = ahead->num_got++;  // the slot of the step before is free from here on
+    pthread_cond_broadcast(&ahead->changed);
+    Status status = wait_for_step(ahead, nth);
+    *slot = slot_of(ahead, nth);
+    ahead->wait_ns = clock_now_ns() - begin_ns;
     pthread_mutex_unlock(&ahead->lock);
     return status;
 }
 
 Status plan_ahead_wait_all(PlanAhead* ahead) {
+    Status status = STATUS_OK;
     pthread_mutex_lock(&ahead->lock);
-    while (has_room(ahead)) {
-        if (ahead->has_thread) {
-            pthread_cond_wait(&ahead->changed, &ahead->lock);
-        } else {
-            make_next(ahead);
-        }
-    }
-    Status status = ahead->failure;
-    if (status != STATUS_OK) { status = FAIL(status, "%s", ahead->message); }
+    while (has_room(ahead) && status == STATUS_OK) { status = wait_for_step(ahead, ahead->num_made); }
+    if (ahead->failure != STATUS_OK) { status = FAIL(ahead->failure, "%s", ahead->message); }
     pthread_mutex_unlock(&ahead->lock);
     return status;
 }
@@ -543,10 +531,10 @@ void session_plan_stop(Dynapipe* dp) {
     dp->now = NULL;
 }
 
-Status session_plan_get(Dynapipe* dp, int32_t step_idx, SessionStep** out) {
+Status session_plan_get(Dynapipe* dp, SessionStep** out) {
     TRY(session_plan_start(dp));
-    int32_t slot;
-    TRY(plan_ahead_get(dp->ahead, step_idx, &slot));
+    int32_t slot = 0;
+    TRY(plan_ahead_get(dp->ahead, &slot));
     *out = &dp->slots[slot];
     return STATUS_OK;
 }
@@ -628,13 +616,15 @@ int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32
     Status status = session_settings_take(dp, &position, &num_bytes);
     if (status != STATUS_OK) { return (int)status; }
     session_report_goes_on(dp);
+    status = session_costs_restore(dp, &dp->resplit.has_saved_costs);
+    if (status != STATUS_OK) { return (int)status; }
     session_resplit_restore(dp, position, &num_bytes);
     status = session_refit_restore(&dp->refit, position, &num_bytes);
     if (status == STATUS_OK) { status = loader_restore(dp->train, (const uint8_t*)position, num_bytes); }
     uint64_t seed = loader_info(dp->train)->seed, option = (uint64_t)dp->options.seed;
     if (status == STATUS_OK && seed != option && dp->run.overfit == 0 && dp->transport.rank == 0) {
         fprintf(stderr,
-                "warning: --seed %llu is not used: the run that goes on draws its data by --seed %llu\n  "
+                "warning: --seed %llu is not used: the resumed run keeps --seed %llu\n  "
                 "---> give "
                 "--seed %llu; another -o for a new run\n",
                 (unsigned long long)option, (unsigned long long)seed, (unsigned long long)seed);

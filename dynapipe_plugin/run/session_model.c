@@ -209,6 +209,23 @@ Status session_machine_take(Dynapipe* dp, const Machine* machine) {
     return STATUS_OK;
 }
 
+Status session_machine_restore(Dynapipe* dp, const Machine* machine) {
+    if (machine->num_ranks == 0 && dp->machine_ranks == NULL) { return STATUS_OK; }
+    TRY(need_ranks(dp));
+    for (int32_t r = 0; r < dp->machine.num_ranks; r++) {
+        MachineRank* rank = &dp->machine_ranks[r];
+        int64_t limit_bytes = rank->memory_limit_bytes;
+        *rank = machine_rank(machine, r);
+        rank->memory_limit_bytes = limit_bytes;
+    }
+    if (machine_differs(&dp->machine)) { return STATUS_OK; }
+    free(dp->machine_ranks);
+    dp->machine_ranks = NULL;
+    dp->machine.num_ranks = 0;
+    dp->machine.ranks = NULL;
+    return STATUS_OK;
+}
+
 void session_machine_free(Dynapipe* dp) {
     free(dp->machine_ranks);
     dp->machine_ranks = NULL;
@@ -278,7 +295,7 @@ enum { LEAST_PLANNING_NS = 1000000, MOST_PLANNING_NS = 400000000 };
 #define PLANNING_LOSS_NS INT64_C(100000)
 
 Status session_mixture(StageBatch out[SESSION_MIXTURE], int32_t* num_batches, Dynapipe* dp, Arena* arena) {
-    const uint8_t* position;
+    const uint8_t* position = NULL;
     size_t num_bytes;
     *num_batches = 0;
     TRY(loader_position(dp->train, &position, &num_bytes, arena));
@@ -335,12 +352,11 @@ static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t 
     if (session_placed_by_list(dp) && choice->num_splits <= 1) {
         printf(" (as given);");
     } else {
-        printf("%s (of %d splits planned for %d batches, %.1f s);", strlen(text) > 40 ? "\n       " : "",
-               choice->num_splits, num_batches, seconds);
+        printf("%s (the best of %d splits for %d batches, planned in %.1f s);",
+               strlen(text) > 40 ? "\n       " : "", choice->num_splits, num_batches, seconds);
     }
     printf("\n        a step of about %s%s", TIME_TEXT(step_ns + session_update_ns(dp), 3),
            step_ns != choice->makespan_ns ? " on these cores" : "");
-    if (dp->request.effort > 0) { printf(", planned at effort %d", dp->request.effort); }
     printf("\n");
     if (progress->reason != NULL && dp->transport.num_ranks > 1) {
         printf("messages %s: %s\n", progress_words(progress->pulls), progress->reason);
@@ -509,7 +525,9 @@ static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs, int32_t max_rang
     TRY(check_model(dp, costs));
     dp->costs = costs->model;
     TRY(cost_model_check(&dp->costs));
+    bool differ;
     TRY(session_machine_take(dp, &costs->machine));
+    TRY(session_costs_restore(dp, &differ));
     if (dp->links == NULL) { TRY(session_device_open(dp, NULL)); }
     TRY(session_device_limit(dp));
     fill_request(dp, costs);

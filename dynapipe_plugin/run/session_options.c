@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include "../plan/cost_model.h"
 #include "../plan/placement.h"
 #include "session.h"
 #include "../../util/numbers.h"
@@ -18,80 +19,74 @@
 static const OptionSpec specs[] = {
     {"--stages",         OPTION_INT,    FIELD(stages),     "1",  1, PLAN_MAX_STAGES, NULL, "P", "pipeline stages"},
     {"--replicas",       OPTION_INT,    FIELD(replicas),   "0",  0, 512,  NULL, "R", "data-parallel replicas of the pipeline; 0: ranks / stages"},
-    {"--stage-split",    OPTION_STRING, FIELD(stage_split), NULL, 0, 0,   NULL, "L,L,..", "layers of each stage; default: the fastest for the mixture"},
+    {"--stage-split",    OPTION_STRING, FIELD(stage_split), NULL, 0, 0,   NULL, "L,L,..", "layers of each stage; default: the fastest for the data"},
     {"--placement",      OPTION_STRING, FIELD(placement),  "auto", 0, 0, NULL, "WHERE",
-     "which pieces of the model lie on which stage. linear: one each, in order; interleaved: every stage has several, in turn; "
-     "vee: down the stages and up again; stacks: an encoder over all stages, then the decoder; auto: the fastest for the mixture; or stage:layers of every piece along "
-     "the model, such as 0:3,1:3,1:3,0:3"},
+     "model chunks on stages. linear: one each, in order; interleaved: several each, in turn; vee: down the stages and up again; stacks: the "
+     "encoder over all stages, then the decoder; auto: the fastest; or STAGE:LAYERS of every chunk, such as 0:3,1:3,1:3,0:3"},
     {"--head",           OPTION_STRING, FIELD(head),       "auto", 0, 0, NULL, "SPLIT",
-     "who computes logits and losses. whole: the last piece; rows: every stage for some of the supervised tokens; vocabulary: "
-     "every stage for some of the vocabulary; auto: the fastest for the mixture (with --stage-split whole); or vocabulary:256,256,512,0 "
-     "(rows:..), a share of 1024 for each stage"},
+     "LM head. whole: on the last chunk; rows: split over stages by supervised tokens; vocabulary: split by vocabulary; "
+     "auto: the fastest (whole, if --stage-split is given); or vocabulary:256,256,512,0 or rows:..: each stage's share of 1024"},
     {"--batching",       OPTION_CHOICE, FIELD(batching),   "dynamic", 0, 0, "dynamic|dynapipe|packed|packed-ragged|padded|tokens|kk", NULL,
-     "how samples form micro-batches. dynamic: the planner's choice, every step anew; dynapipe: as in the "
-     "EuroSys'24 paper; packed: windows of -t tokens that attend across their samples, the classic baseline "
-     "(so its gradients differ); packed-ragged: packs without that; padded: -b samples, padded to their "
-     "longest; tokens: sorted by length, up to --mb-tokens each; kk: equal work in each, smallest ones at both "
-     "ends"},
-    {"--layout",         OPTION_CHOICE, FIELD(layout),     "ragged", 0, 0, "ragged|padded", NULL, "tokens of a micro-batch, for dynamic, dynapipe, tokens"},
-    {"--schedule",       OPTION_CHOICE, FIELD(schedule),   "auto", 0, 0, "auto|gpipe|1f1b|adaptive", NULL, "pipeline order"},
-    {"--split-backward", OPTION_CHOICE, FIELD(split_backward), "auto", 0, 0, "auto|on|off", NULL, "weight gradients as jobs of their own"},
-    {"--recompute",      OPTION_CHOICE, FIELD(recompute),  "auto", 0, 0, "none|full|auto", NULL, "run forward again instead of keeping activations"},
-    {"--memory-limit",   OPTION_INT64,  FIELD(memory_limit_bytes), "0", 0, 1e18, NULL, "BYTES", "per rank, model state included (K, M, G); 0: none; on a GPU what is free on the card"},
-    {"--costs",          OPTION_STRING, FIELD(costs),      NULL, 0, 0, NULL, "FILE", "what the model costs, as ./profile_costs measured it; default: as measured here before, else measured now"},
-    {"--measure",        OPTION_CHOICE, FIELD(measure),    "auto", 0, 0, "auto|again", NULL, "again: measure what the model costs, also where that was done before"},
-    {"--mb-tokens",      OPTION_INT,    FIELD(mb_tokens),  "0",  0, 1e9,  NULL, "N", "tokens of a micro-batch for packed, packed-ragged, padded, tokens; 0: -t"},
+     "how samples form microbatches. dynamic: planned anew in every step; the others are baselines. dynapipe: the EuroSys'24 paper; "
+     "packed: windows of -t tokens with attention across samples, as in llm.c; packed-ragged: the same, attention within samples; "
+     "padded: -b samples padded to the longest; tokens: sorted by length, up to --mb-tokens each; kk: equal work in each"},
+    {"--layout",         OPTION_CHOICE, FIELD(layout),     "ragged", 0, 0, "ragged|padded", NULL, "of a microbatch, for dynamic, dynapipe, tokens"},
+    {"--schedule",       OPTION_CHOICE, FIELD(schedule),   "auto", 0, 0, "auto|gpipe|1f1b|adaptive", NULL, "pipeline schedule"},
+    {"--split-backward", OPTION_CHOICE, FIELD(split_backward), "auto", 0, 0, "auto|on|off", NULL, "schedule weight gradients separately (zero bubble)"},
+    {"--recompute",      OPTION_CHOICE, FIELD(recompute),  "auto", 0, 0, "none|full|auto", NULL, "activation checkpointing: run forward again instead of keeping activations"},
+    {"--memory-limit",   OPTION_INT64,  FIELD(memory_limit_bytes), "0", 0, 1e18, NULL, "BYTES", "per rank, model state included (K, M, G); 0: none, on a GPU what is free on the card"},
+    {"--costs",          OPTION_STRING, FIELD(costs),      NULL, 0, 0, NULL, "FILE", "costs measured by ./profile_costs; default: measured at the first start and cached"},
+    {"--measure",        OPTION_CHOICE, FIELD(measure),    "auto", 0, 0, "auto|again", NULL, "again: measure costs even if they are cached"},
+    {"--mb-tokens",      OPTION_INT,    FIELD(mb_tokens),  "0",  0, 1e9,  NULL, "N", "tokens of a microbatch, for packed, packed-ragged, padded, tokens; 0: -t"},
     {"--refit",          OPTION_CHOICE, FIELD(refit),      "auto", 0, 0, "auto|off", NULL,
-     "correct predicted times of jobs and links by measured ones, so plans may differ from run to run; "
-     "off: plans from the cost file alone, the same in every run"},
+     "correct predicted times by measured ones, so that plans may differ between runs; off: the same plans in every run"},
     {"--resplit",        OPTION_STRING, FIELD(resplit),    "auto", 0, 0, NULL, "auto|off|S:L,L,..",
-     "layers move between ranks while the run goes on. auto: where ranks turn out to take other times than thought, and that "
-     "wins more than 5 % of a step (not where layers or shares are given); S:L,L,..: after step S, to these layers of each piece that there is then, or "
-     "S:STAGE:L,STAGE:L,..[+HEAD] to any placement (more after /)"},
-    {"--long-samples",   OPTION_CHOICE, FIELD(long_samples), "cut-input-end", 0, 0, "cut-input-end|cut-input-start|cut-input-middle|skip", NULL, "samples longer than -t: what goes; the tail of the input (newline, </s>, a template's) stays, and targets are kept whole: where one alone is too long, the sample is skipped"},
+     "move layers between ranks during the run. auto: if that saves more than 5 % of a step; S:L,L,..: after step S, to these layers of each chunk; "
+     "S:STAGE:L,STAGE:L,..[+HEAD]: to any placement (more after /)"},
+    {"--long-samples",   OPTION_CHOICE, FIELD(long_samples), "cut-input-end", 0, 0, "cut-input-end|cut-input-start|cut-input-middle|skip", NULL, "samples longer than -t: which part of the input to cut; targets are never cut, a sample with a longer target is skipped"},
     {"--loss-on",        OPTION_CHOICE, FIELD(loss_on),    "targets", 0, 0, "targets|all", NULL, "supervised tokens"},
     {"--span-corruption", OPTION_CHOICE, FIELD(span_corruption), "off", 0, 0, "off|on", NULL,
-     "for encoder-decoder models: inputs and targets are made of plain text, as T5's were"},
-    {"--noise-density",  OPTION_DOUBLE, FIELD(noise_density), "0.15", 0.001, 0.999, NULL, "X", "for --span-corruption: share of the text that becomes targets"},
-    {"--mean-noise-span", OPTION_DOUBLE, FIELD(mean_noise_span), "0", 0, 1e6, NULL, "N", "tokens of a span, on average; 0: 3, of bytes 20"},
-    {"--sentinel-first", OPTION_INT,    FIELD(sentinel_first), "0", 0, 2e9, NULL, "ID", "token that stands for the first span; 0: the tokenizer's"},
-    {"--sentinel-step",  OPTION_INT,    FIELD(sentinel_step), "0", -1, 1, NULL, "1|-1", "the next spans' tokens count up or down; 0: the tokenizer's"},
-    {"--mixture",        OPTION_CHOICE, FIELD(mixture),    "proportional", 0, 0, "proportional|temperature|weights", NULL, "weights of the tasks"},
-    {"--mixture-cap",    OPTION_INT64,  FIELD(mixture_cap), "0", 0, 1e18, NULL, "N", "examples of a task that count at most; 0: all"},
+     "T5's pretraining: make inputs and targets of plain text"},
+    {"--noise-density",  OPTION_DOUBLE, FIELD(noise_density), "0.15", 0.001, 0.999, NULL, "X", "for --span-corruption: fraction of the text that becomes targets"},
+    {"--mean-noise-span", OPTION_DOUBLE, FIELD(mean_noise_span), "0", 0, 1e6, NULL, "N", "mean tokens of a span; 0: 3, of bytes 20"},
+    {"--mixture",        OPTION_CHOICE, FIELD(mixture),    "proportional", 0, 0, "proportional|temperature|weights", NULL, "sampling of tasks"},
+    {"--mixture-cap",    OPTION_INT64,  FIELD(mixture_cap), "0", 0, 1e18, NULL, "N", "count at most N examples of a task; 0: all"},
     {"--temperature",    OPTION_DOUBLE, FIELD(temperature), "2", 0.01, 100, NULL, "X", "for --mixture temperature: weight ^ (1 / X)"},
-    {"--weights",        OPTION_STRING, FIELD(weights),    NULL, 0, 0, NULL, "T=W,..", "for --mixture weights; a task that is not named gets 0. Names of the data may have = and , in them: the longest that fits is meant"},
+    {"--weights",        OPTION_STRING, FIELD(weights),    NULL, 0, 0, NULL, "T=W,..", "for --mixture weights: weight of each task; tasks not named get 0"},
     {"--seed",           OPTION_INT64,  FIELD(seed),       "42", 0, 9e18, NULL, "N", "of the data order and of new parameters"},
     {"--threads",        OPTION_INT,    FIELD(threads),    "0",  0, 1024, NULL, "N", "cores of a rank; 0: OMP_NUM_THREADS, else all cores / ranks"},
-    {"--transport",      OPTION_CHOICE, FIELD(transport),  "auto", 0, 0, "auto|nccl|mpi", NULL, "between GPUs. mpi: through the host's memory, so that ranks can share a GPU; auto: nccl"},
-    {"--comm-timeout",   OPTION_INT,    FIELD(comm_timeout_s), "300", 1, 1e6, NULL, "S", "seconds without a message before a rank gives up"},
-    {"--quiet",          OPTION_BOOL,   FIELD(quiet),      NULL, 0, 0, NULL, NULL, "no line for each step"},
-    {"--verbose",        OPTION_BOOL,   FIELD(verbose),    NULL, 0, 0, NULL, NULL, "below each step's line how it went against the plan: time, idle time, padding"},
-    {"--trace",          OPTION_STRING, FIELD(trace),      NULL, 0, 0, NULL, "FILE", "write predicted and measured timeline of --show-step (Chrome, Perfetto)"},
-    {"--show-step",      OPTION_INT,    FIELD(show_step),  "2",  1, 2e9,  NULL, "N", "the step that --trace and --debug print-plan, dump-plan show"},
+    {"--transport",      OPTION_CHOICE, FIELD(transport),  "auto", 0, 0, "auto|nccl|mpi", NULL, "between GPUs. mpi: through host memory, so that ranks can share a GPU; auto: nccl"},
+    {"--comm-timeout",   OPTION_INT,    FIELD(comm_timeout_s), "300", 1, 1e6, NULL, "S", "seconds without a message after which a rank gives up"},
+    {"--quiet",          OPTION_BOOL,   FIELD(quiet),      NULL, 0, 0, NULL, NULL, "do not print a line for each step"},
+    {"--verbose",        OPTION_BOOL,   FIELD(verbose),    NULL, 0, 0, NULL, NULL, "print a second line for each step: measured against planned time, idle time, padding"},
+    {"--trace",          OPTION_STRING, FIELD(trace),      NULL, 0, 0, NULL, "FILE", "write the predicted and the measured timeline of --show-step, for Perfetto"},
+    {"--show-step",      OPTION_INT,    FIELD(show_step),  "2",  1, 2e9,  NULL, "N", "the step for --trace and for --debug print-plan and dump-plan"},
 };
-// Set only by developers of DynaPipe, as names without the dashes: --debug effort=50,check
+// Set only by developers of DynaPipe, as names without the dashes: --debug effort=50,print-plan
 static const OptionSpec debug_specs[] = {
-    {"--effort",         OPTION_INT,    FIELD(effort),     "0",  0, 1e9,  NULL, "N", "simulations the planner may spend on a step; 0: as many as pay"},
-    {"--plan-ahead",     OPTION_INT,    FIELD(plan_ahead), "2",  1, 64,   NULL, "K", "steps planned ahead in the background"},
-    {"--plan-before",    OPTION_BOOL,   FIELD(plan_before), NULL, 0, 0,   NULL, NULL, "plan every step before the first one (to measure what planning costs)"},
-    {"--measure-seconds", OPTION_DOUBLE, FIELD(measure_seconds), "4", 0, 1e6, NULL, "S", "for that, about; a small model takes less"},
-    {"--progress",       OPTION_CHOICE, FIELD(progress),   "auto", 0, 0, "auto|on|off", NULL, "between CPUs: a thread moves messages while its rank computes; auto: where it takes next to nothing from that, measured, so that plans may differ between runs; on, off: they do not"},
-    {"--print-plan",     OPTION_BOOL,   FIELD(print_plan), NULL, 0, 0, NULL, NULL, "print the plan of --show-step: table and timeline"},
-    {"--dump-plan",      OPTION_STRING, FIELD(dump_plan),  NULL, 0, 0, NULL, "FILE", "write the plan of --show-step as text"},
-    {"--dump-gradients", OPTION_STRING, FIELD(dump_gradients), NULL, 0, 0, NULL, "FILE", "write the first step's gradients as a version 3 checkpoint"},
+    {"--effort",         OPTION_INT,    FIELD(effort),     "0",  0, 1e9,  NULL, NULL, NULL},      // simulations of the planner for a step; 0: as many as pay
+    {"--plan-ahead",     OPTION_INT,    FIELD(plan_ahead), "2",  1, 64,   NULL, NULL, NULL},      // steps planned ahead in the background
+    {"--plan-before",    OPTION_BOOL,   FIELD(plan_before), NULL, 0, 0,   NULL, NULL, NULL},      // plan every step before the first one, to measure what planning costs
+    {"--measure-seconds", OPTION_DOUBLE, FIELD(measure_seconds), "4", 0, 1e6, NULL, NULL, NULL},  // about; a small model takes less
+    // Between CPUs: a thread moves messages while its rank computes. auto: if that costs next to nothing, measured, so that plans may differ between runs
+    {"--progress",       OPTION_CHOICE, FIELD(progress),   "auto", 0, 0, "auto|on|off", NULL, NULL},
+    {"--print-plan",     OPTION_BOOL,   FIELD(print_plan), NULL, 0, 0, NULL, NULL, NULL},         // of --show-step: table and timeline
+    {"--dump-plan",      OPTION_STRING, FIELD(dump_plan),  NULL, 0, 0, NULL, NULL, NULL},         // of --show-step, as text
+    {"--dump-gradients", OPTION_STRING, FIELD(dump_gradients), NULL, 0, 0, NULL, NULL, NULL},     // of the first step, as a version 3 checkpoint
+    {"--sentinel-first", OPTION_INT,    FIELD(sentinel_first), "0", 0, 2e9, NULL, NULL, NULL},    // token of the first corrupted span; 0: the tokenizer's
+    {"--sentinel-step",  OPTION_INT,    FIELD(sentinel_step), "0", -1, 1, NULL, NULL, NULL},      // the next spans' tokens count up or down; 0: the tokenizer's
 };
-static const OptionSpec debug_help = {"--debug", OPTION_STRING, 0, NULL, 0, 0, NULL, "NAME=VALUE,..",
-    "for work on DynaPipe itself: effort=N simulations of the planner for a step, plan-ahead=K, plan-before (the first step), "
-    "measure-seconds=S, progress=auto|on|off, print-plan, dump-plan=FILE, dump-gradients=FILE"};
+#define DEBUG_LIST                                                                                                                              \
+    "effort=N, plan-ahead=K, plan-before, measure-seconds=S, progress=auto|on|off, print-plan, dump-plan=FILE, dump-gradients=FILE, " \
+    "sentinel-first=ID, sentinel-step=1|-1"
+static const OptionSpec debug_help = {"--debug", OPTION_STRING, 0, NULL, 0, 0, NULL, "NAME=VALUE,..", "for developers of DynaPipe: " DEBUG_LIST};
 // clang-format on
 enum {
     NUM_SPECS = sizeof specs / sizeof specs[0],
     NUM_DEBUG_SPECS = sizeof debug_specs / sizeof debug_specs[0]
 };
 
-#define DEBUG_NAMES                                                                                   \
-    "---> effort=N, plan-ahead=K, plan-before, measure-seconds=S, progress=auto|on|off, print-plan, " \
-    "dump-plan=FILE, dump-gradients=FILE"
+#define DEBUG_NAMES "---> " DEBUG_LIST
 
 // Takes every --debug out of argv; their values, joined, are out->debug.
 static Status find_debug(SessionOptions* out, int* argc, char** argv) {
@@ -133,7 +128,7 @@ static Status take_debug(SessionOptions* out) {
         int num_words = value != NULL ? 3 : 2;
         Status status = options_take(debug_specs, NUM_DEBUG_SPECS, out, &num_words, words, NULL);
         if (status == STATUS_BAD_OPTION) {  // its message begins with the name
-            char message[512];
+            char message[STATUS_MESSAGE_BYTES];
             snprintf(message, sizeof message, "%s", status_message());
             return FAIL(status, "--debug %s", strncmp(message, "--", 2) == 0 ? message + 2 : message);
         }
@@ -156,6 +151,15 @@ Status session_options_take(SessionOptions* out, int* argc, char** argv, const c
     TRY(options_defaults(debug_specs, NUM_DEBUG_SPECS, out));
     TRY(find_debug(out, argc, argv));
     TRY(take_debug(out));
+    for (int i = 1; i < *argc; i++) {
+        size_t num_chars = strcspn(argv[i], "=");
+        for (int k = 0; k < NUM_DEBUG_SPECS; k++) {
+            const char* name = debug_specs[k].name;
+            if (strlen(name) != num_chars || strncmp(argv[i], name, num_chars) != 0) { continue; }
+            return FAIL(STATUS_BAD_OPTION, "%s: an option for developers ---> --debug %s%s", name, name + 2,
+                        debug_specs[k].type == OPTION_BOOL ? "" : "=VALUE");
+        }
+    }
     TRY(options_take(specs, NUM_SPECS, out, argc, argv, own));
     if (out->mixture == 2 && out->weights == NULL) {
         return FAIL(STATUS_BAD_OPTION, "--mixture weights: no weights ---> add --weights task=2,other=0.5");
@@ -205,6 +209,7 @@ static void session_options_all(const SessionOptions* options, FILE* out) {
 void session_options_settings(const SessionOptions* options, FILE* out) {
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         options_add_setting(specs, NUM_SPECS, options, settings[i], out);
+        options_add_setting(debug_specs, NUM_DEBUG_SPECS, options, settings[i], out);
     }
 }
 
@@ -234,14 +239,12 @@ static Status text_close(Text* text) {
 // Options are kept with the position in the data, so that a trainer that resumes from a checkpoint prints
 // the differences:
 //
-//     8 bytes "dpipopt1", uint32 number of bytes, lines "--mixture=proportional"; then the position itself
+//     8 bytes "dpipopt1", uint32 number of bytes, lines "--mixture=proportional"
+//     8 bytes "dpipcos1", uint32 number of bytes, the costs that plans are made with, as a cost file
+//     the position itself
 
-static const char SETTINGS_MAGIC[8] = {'d', 'p', 'i', 'p', 'o', 'p', 't', '1'};
-
-typedef struct {
-    char magic[8];
-    uint32_t num_bytes;
-} SettingsHeader;
+static const char SETTINGS_MAGIC[] = "dpipopt1", COSTS_MAGIC[] = "dpipcos1";
+enum { MAGIC_BYTES = 8, SECTION_BYTES = MAGIC_BYTES + sizeof(uint32_t) };
 
 // The position holds the training data's own. Losses on other validation text cannot be compared.
 static void add_validation_contents(const Dynapipe* dp, FILE* out) {
@@ -275,57 +278,141 @@ Status session_position_append(void** own, const void** position, size_t* num_by
     return STATUS_OK;
 }
 
-Status session_settings_add(Dynapipe* dp, const void** position, size_t* num_bytes) {
-    const void *loaders_own = *position, *all;
-    void* before = NULL;
-    size_t all_bytes = sizeof(SettingsHeader);
-    Text text;
-    TRY(settings_of(&text, dp));
-    SettingsHeader header = {.num_bytes = (uint32_t)text.num_chars};
-    memcpy(header.magic, SETTINGS_MAGIC, sizeof header.magic);
-    all = &header;
-    Status status = session_position_append(&before, &all, &all_bytes, text.text, text.num_chars);
-    if (status == STATUS_OK) {
-        status = session_position_append(&dp->position, &all, &all_bytes, loaders_own, *num_bytes);
+static Status costs_of(Text* text, const Dynapipe* dp) {
+    TRY(text_open(text));
+    if (dp->costs.num_enc_layers > 0) {
+        const char* name = dp->model_name[0] != '\0' ? dp->model_name : "any";
+        cost_file_print(&dp->costs, &dp->machine, name, text->out);
     }
-    free(before);
-    free(text.text);
+    return text_close(text);
+}
+
+static void put_section(FILE* out, const char* magic, const Text* text) {
+    uint32_t num_bytes = (uint32_t)text->num_chars;
+    fwrite(magic, 1, MAGIC_BYTES, out);
+    fwrite(&num_bytes, 1, sizeof num_bytes, out);
+    fwrite(text->text, 1, text->num_chars, out);
+}
+
+Status session_settings_add(Dynapipe* dp, const void** position, size_t* num_bytes) {
+    Text words = {0}, costs = {0}, all = {0};
+    Status status = settings_of(&words, dp);
+    if (status == STATUS_OK) { status = costs_of(&costs, dp); }
+    if (status == STATUS_OK) { status = text_open(&all); }
+    if (status == STATUS_OK) {
+        put_section(all.out, SETTINGS_MAGIC, &words);
+        put_section(all.out, COSTS_MAGIC, &costs);
+        fwrite(*position, 1, *num_bytes, all.out);
+        status = text_close(&all);
+    }
+    free(words.text);
+    free(costs.text);
     TRY(status);
-    *position = all;
-    *num_bytes = all_bytes;
+    free(dp->position);
+    *position = dp->position = all.text;
+    *num_bytes = all.num_chars;
     return STATUS_OK;
 }
 
-Status session_settings_take(const Dynapipe* dp, const void** position, size_t* num_bytes) {
-    SettingsHeader header;
+// Removes a section; its text, for the caller to free. NULL: there is none, or no memory.
+static char* take_section(const char* magic, const void** position, size_t* num_bytes) {
+    const char* begin = (const char*)*position;
+    uint32_t text_bytes;
+    if (*num_bytes < SECTION_BYTES || memcmp(begin, magic, MAGIC_BYTES) != 0) { return NULL; }
+    memcpy(&text_bytes, begin + MAGIC_BYTES, sizeof text_bytes);
+    if (text_bytes > *num_bytes - SECTION_BYTES) { return NULL; }
+    *position = begin + SECTION_BYTES + text_bytes;
+    *num_bytes -= SECTION_BYTES + text_bytes;
+    return strndup(begin + SECTION_BYTES, text_bytes);
+}
+
+Status session_settings_take(Dynapipe* dp, const void** position, size_t* num_bytes) {
     Text now;
-    bool is_whole = *num_bytes >= sizeof header;
-    if (is_whole) { memcpy(&header, *position, sizeof header); }
-    is_whole = is_whole && memcmp(header.magic, SETTINGS_MAGIC, sizeof header.magic) == 0 &&
-               header.num_bytes <= *num_bytes - sizeof header;
-    if (!is_whole) {
+    char* saved = take_section(SETTINGS_MAGIC, position, num_bytes);
+    if (saved == NULL) {
         return FAIL(STATUS_BAD_FORMAT, "the checkpoint's position in the data is not one that this program "
                                        "saved ---> begin with its model (-e), or use another checkpoint");
     }
-    const char* text = (const char*)*position + sizeof header;
-    TRY(settings_of(&now, dp));
-    char* saved = strndup(text, header.num_bytes);
-    if (saved != NULL && dp->transport.rank == 0) { settings_print_differences(stderr, saved, now.text); }
+    free(dp->saved_costs);
+    dp->saved_costs = take_section(COSTS_MAGIC, position, num_bytes);
+    Status status = settings_of(&now, dp);
+    if (status == STATUS_OK && dp->transport.rank == 0) {
+        settings_print_differences(stderr, saved, now.text);
+    }
     free(saved);
-    free(now.text);
-    *position = text + header.num_bytes;
-    *num_bytes -= sizeof header + header.num_bytes;
+    if (status == STATUS_OK) { free(now.text); }
+    return status;
+}
+
+// The next line of a cost file that is not about times; the end: none.
+static const char* skip_times(const char* line) {
+    static const char* const keys[] = {"measured ", "comm ", "reduce ", "rank "};
+    char word[8];
+    for (; *line != '\0'; line += strcspn(line, "\n"), line += *line != '\0') {
+        bool is_time = sscanf(line, "part %*s mode %*s %7s", word) == 1 && strcmp(word, "time") == 0;
+        for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+            is_time |= strncmp(line, keys[i], strlen(keys[i])) == 0;
+        }
+        if (!is_time) { break; }
+    }
+    return line;
+}
+
+// Cost files of one model: layers, bytes and parameters.
+static bool same_but_for_times(const char* a, const char* b) {
+    for (a = skip_times(a), b = skip_times(b); *a != '\0' && *b != '\0';) {
+        size_t num_chars = strcspn(a, "\n");
+        if (strncmp(a, b, num_chars) != 0 || b[num_chars] != a[num_chars]) { return false; }
+        a = skip_times(a + num_chars + (a[num_chars] != '\0'));
+        b = skip_times(b + num_chars + (b[num_chars] != '\0'));
+    }
+    return *a == *b;
+}
+
+// The saved costs, if they are of this run's ranks.
+static Status parse_saved(bool* fits, CostModel* out, Machine* machine, const Dynapipe* dp) {
+    const CostMeasured *then = &out->measured, *now = &dp->costs.measured;
+    TRY(cost_file_parse(out, machine, dp->saved_costs, "the checkpoint's costs", NULL));
+    *fits = then->num_ranks == now->num_ranks && then->ranks_per_host == now->ranks_per_host &&
+            then->num_replicas == now->num_replicas && then->interface == now->interface &&
+            (machine->num_ranks == 0 || machine->num_ranks == dp->transport.num_ranks);
     return STATUS_OK;
 }
 
+Status session_costs_restore(Dynapipe* dp, bool* differ) {
+    Text now;
+    *differ = false;
+    bool is_told = dp->options.costs != NULL || dp->options.measure == MEASURE_AGAIN;
+    if (dp->saved_costs == NULL || dp->costs.num_enc_layers == 0 || is_told) { return STATUS_OK; }
+    TRY(costs_of(&now, dp));
+    bool is_other = strcmp(now.text, dp->saved_costs) != 0 && same_but_for_times(now.text, dp->saved_costs);
+    free(now.text);
+    if (!is_other) { return STATUS_OK; }
+    CostModel* saved = (CostModel*)malloc(sizeof *saved);
+    Machine machine = {0};
+    Status status = saved != NULL ? parse_saved(differ, saved, &machine, dp)
+                                  : FAIL(STATUS_NO_MEMORY, "no memory for a cost model");
+    if (status == STATUS_OK && *differ) {
+        dp->costs = *saved;
+        status = session_machine_restore(dp, &machine);
+        if (dp->transport.rank == 0) {
+            printf("costs: as in the checkpoint, so that plans are those of an uninterrupted run\n");
+            fflush(stdout);
+        }
+    }
+    free((void*)machine.ranks);
+    free(saved);
+    return status;
+}
+
 // --- the same on all ranks ---------------------------------------------------------------------------------
-// Lines "name=value" are compared by one hash; where that differs, the first rank with another hash than
-// rank 0 gets rank 0's lines, finds the first that differs, and tells all.
+// Lines "name=value" are compared by one hash; where that differs, every rank gets the lines of all, and
+// finds the same first difference.
 
 enum { NAME_CHARS = 120, VALUE_CHARS = 120 };
 
 typedef struct {
-    char name[NAME_CHARS], first[VALUE_CHARS], mine[VALUE_CHARS];  // of rank 0 and of the one that differs
+    char name[NAME_CHARS], in_a[VALUE_CHARS], in_b[VALUE_CHARS];
 } Difference;
 
 static void take_value(char out[VALUE_CHARS], const char* value, size_t num_chars) {
@@ -337,19 +424,17 @@ static void take_value(char out[VALUE_CHARS], const char* value, size_t num_char
 }
 
 // The first line of `a` that is different or missing in `b`.
-static bool find_difference(Difference* out, const char* a, const char* b, bool a_is_mine) {
+static bool find_difference(Difference* out, const char* a, const char* b) {
     for (const char* line = a; *line != '\0';) {
         size_t line_chars = strcspn(line, "\n"), name_chars = strcspn(line, "=\n"), value_chars;
-        char name[NAME_CHARS];
-        snprintf(name, sizeof name, "%.*s", (int)name_chars, line);
-        const char* other = settings_find(b, name, &value_chars);
+        snprintf(out->name, sizeof out->name, "%.*s", (int)name_chars, line);
+        const char* other = settings_find(b, out->name, &value_chars);
         const char* value = line + name_chars + (line[name_chars] == '=');
         size_t my_chars = (size_t)(line + line_chars - value);
         bool differs = other == NULL || value_chars != my_chars || memcmp(other, value, my_chars) != 0;
-        if (differs && name_chars < sizeof name) {
-            snprintf(out->name, sizeof out->name, "%s", name);
-            take_value(a_is_mine ? out->mine : out->first, value, my_chars);
-            take_value(a_is_mine ? out->first : out->mine, other, value_chars);
+        if (differs && name_chars < sizeof out->name) {
+            take_value(out->in_a, value, my_chars);
+            take_value(out->in_b, other, value_chars);
             return true;
         }
         line += line_chars + (line[line_chars] == '\n');
@@ -357,27 +442,29 @@ static bool find_difference(Difference* out, const char* a, const char* b, bool 
     return false;
 }
 
-// On all ranks alike: rank `differs` has other lines than rank 0.
-static Status tell_difference(Dynapipe* dp, const char* what, const char* mine, int32_t differs) {
-    uint64_t num_bytes = strlen(mine) + 1;
-    Difference found = {.name = "their order", .first = "its own", .mine = "its own"};
-    TRY(collective_broadcast(&dp->world, &num_bytes, sizeof num_bytes, 0));
-    char* first = (char*)malloc(num_bytes);
-    if (first == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory to compare %s", what); }
-    if (dp->transport.rank == 0) { memcpy(first, mine, num_bytes); }
-    Status status = collective_broadcast(&dp->world, first, num_bytes, 0);
-    if (status == STATUS_OK && dp->transport.rank == differs &&
-        !find_difference(&found, first, mine, false)) {
-        find_difference(&found, mine, first, true);
+// On all ranks alike: rank `other` has other lines than rank 0.
+static Status tell_difference(Dynapipe* dp, const char* what, const char* mine, int32_t other) {
+    Arena arena = {0};
+    unsigned char* all;
+    Difference found = {"their order", "its own", "its own"}, back;
+    Status status = collective_share_bytes(&dp->world, mine, strlen(mine) + 1, &all, &arena);
+    if (status == STATUS_OK) {
+        const char *first = (const char*)all, *of_other = first;
+        for (int32_t r = 0; r < other; r++) { of_other += strlen(of_other) + 1; }
+        if (!find_difference(&found, first, of_other) && find_difference(&back, of_other, first)) {
+            found = back;
+            memcpy(found.in_a, back.in_b, VALUE_CHARS);
+            memcpy(found.in_b, back.in_a, VALUE_CHARS);
+        }
+        if (strcmp(found.in_a, found.in_b) == 0) { snprintf(found.name, NAME_CHARS, "their order"); }
     }
-    free(first);
+    arena_free(&arena);
     TRY(status);
-    TRY(collective_broadcast(&dp->world, &found, sizeof found, differs));
     return FAIL(
         STATUS_MISMATCH,
         "%s: %s is %s on rank %s, %s on rank %s ---> all ranks need the same program, data, cost file "
         "and options",
-        what, found.name, found.mine, TRANSPORT_RANK(&dp->transport, differs), found.first,
+        what, found.name, found.in_b, TRANSPORT_RANK(&dp->transport, other), found.in_a,
         TRANSPORT_RANK(&dp->transport, 0));
 }
 
@@ -388,12 +475,12 @@ Status session_same(Dynapipe* dp, const char* what, const char* lines) {
     if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     all[dp->transport.rank] = hash_finish(hash_bytes(HASH_SEED, lines, strlen(lines)));
     Status status = collective_share(&dp->world, all, sizeof *all);
-    int32_t differs = 0;
+    int32_t other = 0;
     for (int32_t r = num_ranks - 1; r > 0; r--) {
-        if (all[r] != all[0]) { differs = r; }
+        if (all[r] != all[0]) { other = r; }
     }
     free(all);
-    return status != STATUS_OK || differs == 0 ? status : tell_difference(dp, what, lines, differs);
+    return status != STATUS_OK || other == 0 ? status : tell_difference(dp, what, lines, other);
 }
 
 static Status same_text(Dynapipe* dp, const char* what, Text* lines) {

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "../plan/plan_message.h"
 #include "../plan/replay.h"
 #include "session.h"
 #include "trace.h"
@@ -66,8 +65,8 @@ void session_account_warn(const Dynapipe* dp) {
     if (!session_shares_cores(dp)) { return; }
     int32_t t = hosts->threads[h];
     fprintf(stderr,
-            "warning: %d ranks of %d thread%s share %d core%s: times mean nothing, steps are predicted for\n"
-            "  these cores, no costs are refit ---> fewer ranks a host, or --threads\n",
+            "warning: %d ranks of %d thread%s share %d core%s: times are not meaningful, steps\n"
+            "  are predicted for shared cores, costs are not refit ---> fewer ranks a host, or --threads\n",
             hosts->sharers[h], t, t == 1 ? "" : "s", hosts->cores[h], hosts->cores[h] == 1 ? "" : "s");
 }
 
@@ -75,45 +74,16 @@ void session_account_warn(const Dynapipe* dp) {
 // Every stage sends the spans of its instructions to the first stage of its replica, which splits the error;
 // the statistics of the step bring it to all.
 
-// An instruction or an event by kind, chunk and micro-batch, for a search among the others.
-typedef struct {
-    int64_t key;
-    int32_t idx;
-} Keyed;
-
-static int compare_keys(const void* a, const void* b) {
-    int64_t x = ((const Keyed*)a)->key, y = ((const Keyed*)b)->key;
-    return (x > y) - (x < y);
-}
-
-static int64_t key_of(const Plan* plan, const PlanInstr* instr, int32_t mb) {
-    int64_t row = plan_instr_row(&plan->placement, plan->P, instr);
-    return ((row + 1) * INSTR_COUNT + instr->kind) * (plan->M + 1) + mb + 1;
-}
-
-// The span of every instruction of my list, in its order: the trace has them in the order in which they
-// began.
+// The span of every instruction of my list, in its order.
 static Status my_spans(SessionSpan** out, const Dynapipe* dp, Arena* arena) {
-    const Plan* plan = &dp->now->plan;
-    const PlanRank* list = &plan->ranks[dp->transport.rank];
     const TraceRank* trace = executor_trace(dp->executor);
-    Keyed* keys;
-    ARENA_TRY_NEW(keys, arena, Keyed, list->num_instrs);
-    ARENA_TRY_NEW(*out, arena, SessionSpan, list->num_instrs);
-    for (int32_t i = 0; i < list->num_instrs; i++) {
-        keys[i] = (Keyed){key_of(plan, &list->instrs[i], list->instrs[i].mb), i};
-    }
-    qsort(keys, (size_t)list->num_instrs, sizeof *keys, compare_keys);
-    for (int32_t i = 0; i < trace->num_events; i++) {
-        const TraceEvent* event = &trace->events[i];
-        if (event->kind >= INSTR_COUNT) { continue; }
-        PlanInstr instr = {.kind = (uint8_t)event->kind, .chunk = (int16_t)event->chunk, .peer = event->peer};
-        Keyed wanted = {key_of(plan, &instr, event->mb), 0};
-        const Keyed* found =
-            (const Keyed*)bsearch(&wanted, keys, (size_t)list->num_instrs, sizeof *keys, compare_keys);
-        if (found == NULL) { continue; }
-        (*out)[found->idx] =
-            (SessionSpan){event->begin_ns - dp->clock_offset_ns, event->end_ns - dp->clock_offset_ns};
+    int32_t num_instrs = dp->now->plan.ranks[dp->transport.rank].num_instrs, *event_of;
+    TRY(trace_match(&event_of, &dp->now->plan, trace, arena));
+    ARENA_TRY_NEW(*out, arena, SessionSpan, num_instrs);
+    for (int32_t i = 0; i < num_instrs; i++) {
+        if (event_of[i] < 0) { continue; }
+        const TraceEvent* event = &trace->events[event_of[i]];
+        (*out)[i] = (SessionSpan){event->begin_ns - dp->clock_offset_ns, event->end_ns - dp->clock_offset_ns};
     }
     return STATUS_OK;
 }
@@ -583,8 +553,7 @@ static Status show_step(Dynapipe* dp, int32_t step) {
     const bool is_main = dp->transport.rank == 0;
     if (is_main && dp->options.print_plan) {
         printf("\nthe plan of step %d%s\n", step,
-               session_shares_cores(dp) ? ", in times of ranks that have cores of their own; here they share"
-                                        : "");
+               session_shares_cores(dp) ? ", with times of ranks that do not share cores; here they do" : "");
         plan_print_table(plan, stdout);
         plan_print_timeline(plan, TIMELINE_COLUMNS, stdout);
         printf("\n");
@@ -650,14 +619,14 @@ static double median_percent(const SessionSummary* run, int which, bool without_
 static void print_summary(const Dynapipe* dp) {
     const SessionSummary* run = &dp->summary;
     printf("steps %d to %d: %.4g ms each | %.0f tok/s, %.0f supervised | pad %.1f%% | idle %.1f%%\n"
-           "waited for plans %.1f%% of the time; the largest rank: %s planned, %s used\n",
+           "waited for plans %.1f%% of the time; memory of the fullest rank: %s planned, %s used\n",
            dp->next_step - run->num_steps + 1, dp->next_step, run->ns / run->num_steps / 1e6,
            run->total * 1e9 / run->ns, run->supervised * 1e9 / run->ns,
            padding_percent(run->total, run->computed), 100 * run->idle / run->num_steps,
            100 * run->plan_wait_ns / run->ns, BYTES_TEXT(run->peak_bytes), BYTES_TEXT(run->rss_bytes));
     printf(
         "against the prediction (medians): steps %+.1f%% (jobs %+.1f%%, transfers %+.1f%%, waiting %+.1f%%)\n"
-        "steps without sign %.1f%%\n",
+        "absolute error of a step %.1f%%\n",
         median_percent(run, SUMMARY_OFF, false), median_percent(run, SUMMARY_JOBS, false),
         median_percent(run, SUMMARY_TRANSFERS, false), median_percent(run, SUMMARY_WAITING, false),
         median_percent(run, SUMMARY_OFF, true));

@@ -464,7 +464,8 @@ Status session_resplit_position(Dynapipe* dp, const void** position, size_t* num
     SessionResplit* resplit = &dp->resplit;
     const int32_t P = dp->num_stages;
     bool may_move = resplit->kind == RESPLIT_AUTO && (resplit->has_searched || resplit->is_due);
-    if (!resplit->has_moved && !may_move && !has_choice(dp)) { return STATUS_OK; }
+    bool has_costs = P > 1 && dp->costs.num_enc_layers > 0;  // they chose the placement
+    if (!resplit->has_moved && !may_move && !has_choice(dp) && !has_costs) { return STATUS_OK; }
     int32_t values[MOST_VALUES];
     Record record = {.moved_step = resplit->moved_step,
                      .effort = dp->request.effort,
@@ -512,7 +513,7 @@ static bool find_record(Record* out, const char** body, const char* bytes, size_
 static bool is_taken(const Dynapipe* dp, const Placement* saved) {
     Told told;
     const char* next = first_told(&dp->resplit);
-    if (dp->resplit.kind == RESPLIT_OFF) { return false; }
+    if (dp->resplit.kind == RESPLIT_OFF && !dp->resplit.has_saved_costs) { return false; }
     bool has_told = next != NULL && next_told(&told, &next) && told.step <= dp->first_step;
     return has_told || session_placed_fits(dp, saved);
 }
@@ -523,7 +524,7 @@ static void print_left(const Dynapipe* dp, const Placement* saved) {
     if (dp->transport.rank != 0 || placement_equal(saved, placement, dp->num_stages)) { return; }
     placement_print(now, placement, dp->num_stages);
     placement_print(before, saved, dp->num_stages);
-    printf("layers are where this run's options have them: %s\n"
+    printf("layers are placed by this run's options: %s\n"
            "        (the checkpoint was saved with %s)\n",
            now, before);
     fflush(stdout);
@@ -549,7 +550,7 @@ static bool take_pulls(Dynapipe* dp, const Record* record) {
     if (!is_other) { return false; }
     dp->machine.pulls = pulls;
     if (dp->transport.rank == 0) {
-        printf("messages: planned as in the checkpoint, as if they %s (--debug progress=on|off decides)\n",
+        printf("messages: the checkpoint's plans assume that they %s (--debug progress=on|off decides)\n",
                progress_words(pulls));
         fflush(stdout);
     }
@@ -572,7 +573,8 @@ void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_byt
     if (!find_record(&record, &body, (const char*)position, *num_bytes)) { return; }
     *num_bytes = (size_t)(body - (const char*)position);
     memcpy(values, body, values_bytes(&record));
-    bool is_other = take_pulls(dp, &record);  // then so may be the split that was chosen here, and its effort
+    // then so may be the split that was chosen here, and its effort
+    bool is_other = take_pulls(dp, &record) || resplit->has_saved_costs;
     bool is_of_model = record.num_stages == P && record.num_layers == num_layers && record.moved_step >= 0 &&
                        record.effort >= 0 && record.effort <= MOST_EFFORT;
     if (!is_of_model || !take_placement(&now, values, record.num_values, &at, P, num_layers)) { return; }

@@ -154,7 +154,7 @@ static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
         return FAIL(STATUS_OUT_OF_RANGE, "step %d: the run has %d steps", dp->next_step + 1, dp->num_steps);
     }
     dp->step_begin_ns = clock_now_ns();
-    TRY(session_plan_get(dp, dp->next_step, &step));
+    TRY(session_plan_get(dp, &step));
     dp->now = step;
     TRY(session_reserve(dp, step->plan.ranks[dp->transport.rank].arena_bytes));
     const ExecutorStep run = {.plan = &step->plan,

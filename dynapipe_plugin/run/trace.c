@@ -1,4 +1,4 @@
-// trace.c -- the jobs and links of a step, measured, and the file that shows it.
+// trace.c -- the jobs and links of a step, measured; its error; the file that shows it.
 #include "trace.h"
 
 #include <assert.h>
@@ -9,6 +9,7 @@
 #include "../plan/memory_layout.h"
 #include "../plan/plan_message.h"
 #include "../plan/plan_text.h"
+#include "../plan/replay.h"
 
 // clang-format off
 #define X(name, text) text,
@@ -22,19 +23,56 @@ const char* trace_kind_text(int32_t kind) {
     return kind >= 0 && kind < TRACE_KIND_COUNT ? kind_text[kind] : "unknown";
 }
 
-bool trace_kind_is_job(int32_t kind) {
-    return kind == INSTR_FWD || kind == INSTR_BWD || kind == INSTR_WGT || kind == INSTR_REC;
-}
-
 // --- idle time -------------------------------------------------------------------------------------------
 double trace_rank_idle_predicted(const Plan* plan, int32_t rank) {
     const PlanRank* list = &plan->ranks[rank];
     int64_t busy_ns = 0;
     for (int32_t i = 0; i < list->num_instrs; i++) {
         const PlanInstr* instr = &list->instrs[i];
-        if (trace_kind_is_job(instr->kind)) { busy_ns += instr->end_ns - instr->begin_ns; }
+        if (plan_instr_is_job((InstrKind)instr->kind)) { busy_ns += instr->end_ns - instr->begin_ns; }
     }
     return plan->makespan_ns > 0 ? 1.0 - (double)busy_ns / (double)plan->makespan_ns : 0.0;
+}
+
+// --- instructions and their events -------------------------------------------------------------------------
+
+// By kind, chunk and microbatch.
+typedef struct {
+    int64_t key;
+    int32_t event;
+} Keyed;
+
+static int compare_keys(const void* a, const void* b) {
+    int64_t x = ((const Keyed*)a)->key, y = ((const Keyed*)b)->key;
+    return (x > y) - (x < y);
+}
+
+static int64_t key_of(const Plan* plan, const PlanInstr* instr) {
+    int64_t row = plan_instr_row(&plan->placement, plan->P, instr);
+    return ((row + 1) * INSTR_COUNT + instr->kind) * (plan->M + 1) + instr->mb + 1;
+}
+
+Status trace_match(int32_t** event_of, const Plan* plan, const TraceRank* trace, Arena* arena) {
+    const PlanRank* list = &plan->ranks[trace->rank];
+    Keyed* events;
+    int32_t num_events = 0;
+    ARENA_TRY_NEW(events, arena, Keyed, trace->num_events);
+    ARENA_TRY_NEW(*event_of, arena, int32_t, list->num_instrs);
+    for (int32_t i = 0; i < trace->num_events; i++) {
+        const TraceEvent* e = &trace->events[i];
+        if (e->kind >= INSTR_COUNT) { continue; }
+        PlanInstr instr = {
+            .kind = (uint8_t)e->kind, .chunk = (int16_t)e->chunk, .mb = e->mb, .peer = e->peer};
+        events[num_events++] = (Keyed){key_of(plan, &instr), i};
+    }
+    qsort(events, (size_t)num_events, sizeof *events, compare_keys);
+    for (int32_t i = 0; i < list->num_instrs; i++) {
+        const Keyed wanted = {key_of(plan, &list->instrs[i]), 0};
+        const Keyed* found =
+            (const Keyed*)bsearch(&wanted, events, (size_t)num_events, sizeof *events, compare_keys);
+        (*event_of)[i] = found != NULL ? found->event : -1;
+    }
+    return STATUS_OK;
 }
 
 // --- jobs ------------------------------------------------------------------------------------------------
@@ -324,6 +362,193 @@ double trace_links_settle(double before, double now) {
     return before > 0 && now > 0 ? nearer(before, now) : 1;
 }
 
+// --- a step's error ---------------------------------------------------------------------------------------
+
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static int64_t** new_times(const Plan* plan, int32_t replica, Arena* scratch) {
+    int64_t** ns = ARENA_NEW(scratch, int64_t*, plan->P);
+    for (int32_t s = 0; s < plan->P && ns != NULL; s++) {
+        ns[s] = ARENA_NEW(scratch, int64_t, plan->ranks[replica * plan->P + s].num_instrs);
+        if (ns[s] == NULL) { return NULL; }
+    }
+    return ns;
+}
+
+static int64_t predicted_of(const SessionSpans* it, int32_t s, int32_t i) {
+    const PlanInstr* instr = &it->plan->ranks[it->replica * it->plan->P + s].instrs[i];
+    return it->predicted_ns != NULL ? it->predicted_ns[s][i] : instr->end_ns - instr->begin_ns;
+}
+
+// --- how long a transfer took ------------------------------------------------------------------------------
+
+// Where the receiver of a message has its receive.
+typedef struct {
+    int32_t* at[PLAN_MESSAGE_KINDS];  // [rows * M] instruction of the message's reader; -1: none
+} Receives;
+
+static int64_t cell_of(const Plan* plan, PlanMessage message, int32_t mb) {
+    return (int64_t)message.row * plan->M + mb;
+}
+
+static Status find_receives(Receives* out, const SessionSpans* it, Arena* scratch) {
+    const Plan* plan = it->plan;
+    int64_t num_cells = (int64_t)placement_num_rows(&plan->placement, plan->P) * plan->M;
+    for (int k = 0; k < PLAN_MESSAGE_KINDS; k++) {
+        out->at[k] = ARENA_NEW(scratch, int32_t, num_cells);
+        if (out->at[k] == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a step's errors"); }
+        for (int64_t i = 0; i < num_cells; i++) { out->at[k][i] = -1; }
+    }
+    for (int32_t s = 0; s < plan->P; s++) {
+        const PlanRank* list = &plan->ranks[it->replica * plan->P + s];
+        for (int32_t i = 0; i < list->num_instrs; i++) {
+            const PlanInstr* instr = &list->instrs[i];
+            PlanMessage message;
+            bool is_there = plan_instr_is_recv(instr->kind) &&
+                            plan_message_of(&message, &plan->placement, plan->P, instr);
+            if (is_there) { out->at[message.kind][cell_of(plan, message, instr->mb)] = i; }
+        }
+    }
+    return STATUS_OK;
+}
+
+// The first job of a list that has not ended at `ns`: jobs run one after the other. After the last:
+// num_instrs.
+static int32_t job_after(const PlanRank* list, const SessionSpan* spans, int32_t from, int64_t ns) {
+    int32_t i = from;
+    while (i < list->num_instrs &&
+           !(plan_instr_is_job((InstrKind)list->instrs[i].kind) && spans[i].end_ns > ns)) {
+        i++;
+    }
+    return i;
+}
+
+// Where to begin the search for the first job of a list that ends after an instant: these instants ascend.
+typedef struct {
+    int32_t at;
+    int64_t ns;
+} Cursor;
+
+static int32_t cursor_move(Cursor* cursor, const PlanRank* list, const SessionSpan* spans, int64_t ns) {
+    cursor->at = job_after(list, spans, ns >= cursor->ns ? cursor->at : 0, ns);
+    cursor->ns = ns;
+    return cursor->at;
+}
+
+// One end of a transfer.
+typedef struct {
+    const PlanRank* list;
+    const SessionSpan* spans;
+    Cursor* cursor;
+} End;
+
+// Time in [begin, end) in which neither end runs a job.
+static int64_t free_ns(const End ends[2], int64_t begin_ns, int64_t end_ns) {
+    int64_t at_ns = begin_ns, sum_ns = 0;
+    int32_t next[2];
+    for (int k = 0; k < 2; k++) { next[k] = cursor_move(ends[k].cursor, ends[k].list, ends[k].spans, at_ns); }
+    while (at_ns < end_ns) {
+        int64_t free_until_ns = end_ns, busy_until_ns = at_ns;
+        for (int k = 0; k < 2; k++) {
+            next[k] = job_after(ends[k].list, ends[k].spans, next[k], at_ns);
+            if (next[k] == ends[k].list->num_instrs) { continue; }
+            const SessionSpan* job = &ends[k].spans[next[k]];
+            if (job->begin_ns <= at_ns) { busy_until_ns = larger(busy_until_ns, job->end_ns); }
+            free_until_ns = smaller(free_until_ns, job->begin_ns);
+        }
+        if (busy_until_ns > at_ns) {
+            at_ns = busy_until_ns;
+            continue;
+        }
+        sum_ns += free_until_ns - at_ns;
+        at_ns = free_until_ns;
+    }
+    return sum_ns;
+}
+
+// A stage's messages, one after the other over one link, as planned.
+typedef struct {
+    const SessionSpans* all;
+    int32_t s;
+    int64_t link_ns;  // when the last message was there
+    Cursor* cursors;  // [P]
+} Sender;
+
+static int64_t transfer_ns(Sender* sender, int32_t i, int32_t peer, int32_t peer_i) {
+    const SessionSpans* it = sender->all;
+    const PlanRank* ranks = it->plan->ranks + it->replica * it->plan->P;
+    const int32_t s = sender->s;
+    const End ends[2] = {{&ranks[s], it->spans[s], &sender->cursors[s]},
+                         {&ranks[peer], it->spans[peer], &sender->cursors[peer]}};
+    int64_t planned_ns = predicted_of(it, s, i);
+    int64_t posted_ns = larger(it->spans[s][i].begin_ns, it->spans[peer][peer_i].begin_ns);
+    int64_t begin_ns = larger(posted_ns, sender->link_ns), end_ns = it->spans[peer][peer_i].end_ns;
+    sender->link_ns = larger(sender->link_ns, end_ns);
+    // seen together with the message before, or nothing travelled: unknown
+    if (end_ns <= begin_ns || (begin_ns > posted_ns && end_ns - begin_ns < planned_ns)) { return planned_ns; }
+    if (it->moves_alone || end_ns - begin_ns <= planned_ns) { return end_ns - begin_ns; }
+    return larger(planned_ns, free_ns(ends, begin_ns, end_ns));
+}
+
+// --- the two makespans -------------------------------------------------------------------------------------
+
+static bool has_run(const SessionSpan* span) {
+    return span->end_ns > span->begin_ns;
+}
+
+static Status measure_rank(int64_t* jobs_ns, int64_t* all_ns, const SessionSpans* it, int32_t s,
+                           const Receives* receives, Arena* scratch) {
+    const Plan* plan = it->plan;
+    const PlanRank* list = &plan->ranks[it->replica * plan->P + s];
+    Sender sender = {.all = it, .s = s, .cursors = ARENA_NEW(scratch, Cursor, plan->P)};
+    if (sender.cursors == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a step's errors"); }
+    for (int32_t i = 0; i < list->num_instrs; i++) {
+        const PlanInstr* instr = &list->instrs[i];
+        PlanMessage message;
+        jobs_ns[i] = all_ns[i] = predicted_of(it, s, i);
+        if (plan_instr_is_job((InstrKind)instr->kind)) {
+            if (has_run(&it->spans[s][i])) {
+                jobs_ns[i] = all_ns[i] = it->spans[s][i].end_ns - it->spans[s][i].begin_ns;
+            }
+            continue;
+        }
+        bool sends =
+            plan_instr_is_send(instr->kind) && plan_message_of(&message, &plan->placement, plan->P, instr);
+        int32_t recv = sends ? receives->at[message.kind][cell_of(plan, message, instr->mb)] : -1;
+        if (recv < 0) { continue; }
+        all_ns[i] = transfer_ns(&sender, i, plan_message_reader(&plan->placement, message).stage, recv);
+    }
+    return STATUS_OK;
+}
+
+Status session_errors_split(SessionErrors* out, const SessionSpans* it, Arena* scratch) {
+    int64_t** jobs_ns = new_times(it->plan, it->replica, scratch);
+    int64_t** all_ns = new_times(it->plan, it->replica, scratch);
+    int64_t predicted_ns, with_jobs_ns, with_all_ns;
+    if (jobs_ns == NULL || all_ns == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a step's errors"); }
+    Receives receives;
+    TRY(find_receives(&receives, it, scratch));
+    for (int32_t s = 0; s < it->plan->P; s++) {
+        TRY(measure_rank(jobs_ns[s], all_ns[s], it, s, &receives, scratch));
+    }
+    TRY(plan_makespan(&predicted_ns, it->plan, it->replica, it->predicted_ns, scratch));
+    TRY(plan_makespan(&with_jobs_ns, it->plan, it->replica, (const int64_t* const*)jobs_ns, scratch));
+    TRY(plan_makespan(&with_all_ns, it->plan, it->replica, (const int64_t* const*)all_ns, scratch));
+    out->jobs_ns = with_jobs_ns - predicted_ns;
+    out->transfers_ns = with_all_ns - with_jobs_ns;
+    return STATUS_OK;
+}
+
+double session_errors_part(const SessionErrors* errors, int64_t part_ns) {
+    return errors->predicted_ns > 0 ? (double)part_ns / (double)errors->predicted_ns : 0;
+}
+
 // --- the file ----------------------------------------------------------------------------------------------
 
 enum { PROCESS_PREDICTED = 1, PROCESS_MEASURED = 2 };
@@ -399,25 +624,13 @@ static void write_piece(TraceWriter* w, const TraceEvent* e) {
     }
 }
 
-// The plan's instruction for an event of a rank, its `nth` by begin: events are close to their instructions
-// in order. -1: none.
-static int64_t planned_for(const PlanRank* list, const TraceEvent* e, int32_t nth) {
-    bool is_planned = trace_kind_is_job(e->kind) || side_of(e->kind) != SIDE_JOBS;
-    for (int32_t k = 0; k < list->num_instrs && is_planned; k++) {
-        const PlanInstr* instr = &list->instrs[(nth + k) % list->num_instrs];
-        bool is_it = instr->kind == e->kind && instr->mb == e->mb && instr->chunk == e->chunk &&
-                     instr->peer == e->peer;
-        if (is_it) { return instr->end_ns - instr->begin_ns; }
-    }
-    return -1;
-}
-
-static void write_event(TraceWriter* w, int32_t rank, int32_t tid, const TraceEvent* e, int32_t nth) {
+// planned_ns -1: the plan has no such instruction.
+static void write_event(TraceWriter* w, int32_t rank, int32_t tid, const TraceEvent* e, int64_t planned_ns) {
     const char* kind = trace_kind_text(e->kind);
-    const char* category = trace_kind_is_job(e->kind)      ? "job"
-                           : side_of(e->kind) != SIDE_JOBS ? "transfer"
-                           : plan_instr_is_wait(e->kind)   ? "wait"
-                                                           : "other";
+    const char* category = plan_instr_is_job((InstrKind)e->kind) ? "job"
+                           : side_of(e->kind) != SIDE_JOBS       ? "transfer"
+                           : plan_instr_is_wait(e->kind)         ? "wait"
+                                                                 : "other";
     write_span(w, tid, e->begin_ns, e->end_ns);
     fprintf(w->file, "\"name\":\"%s", kind);
     if (e->mb >= 0) { fprintf(w->file, " mb %d", (int)e->mb); }
@@ -427,11 +640,10 @@ static void write_event(TraceWriter* w, int32_t rank, int32_t tid, const TraceEv
     if (e->mb >= 0) { fprintf(w->file, ",\"mb\":%d,\"chunk\":%d", (int)e->mb, (int)e->chunk); }
     if (e->peer >= 0) { fprintf(w->file, ",\"peer\":%d", (int)e->peer); }
     if (w->process == PROCESS_MEASURED) {
-        int64_t planned_ns = planned_for(&w->step->plan->ranks[rank], e, nth);
         fprintf(w->file, ",\"begin_ns\":%lld,\"end_ns\":%lld,\"wait_ns\":%lld", (long long)e->begin_ns,
                 (long long)e->end_ns, (long long)e->wait_ns);
         if (planned_ns >= 0) { fprintf(w->file, ",\"planned_ns\":%lld", (long long)planned_ns); }
-        if (planned_ns >= 0 && trace_kind_is_job(e->kind)) {
+        if (planned_ns >= 0 && plan_instr_is_job((InstrKind)e->kind)) {
             fprintf(w->file, ",\"off_ns\":%lld", (long long)(e->end_ns - e->begin_ns - planned_ns));
         }
     }
@@ -461,31 +673,20 @@ static void write_arrow(TraceWriter* w, int32_t tid, const TraceEvent* e) {
 
 // --- memory ------------------------------------------------------------------------------------------------
 
-// The list with the times at which `rank` ran its jobs. false: these are other jobs.
-static bool time_list(PlanInstr* out, const PlanRank* list, const TraceRank* rank) {
-    int32_t e = 0;
-    for (int32_t i = 0; i < list->num_instrs; i++) {
-        out[i] = list->instrs[i];
-        out[i].begin_ns = out[i].end_ns = 0;
-        if (!trace_kind_is_job(out[i].kind)) { continue; }
-        while (e < rank->num_events && !trace_kind_is_job(rank->events[e].kind)) { e++; }
-        const TraceEvent* event = e < rank->num_events ? &rank->events[e++] : NULL;
-        if (event == NULL || event->kind != out[i].kind || event->mb != out[i].mb ||
-            event->chunk != out[i].chunk) {
-            return false;
-        }
-        out[i].begin_ns = event->begin_ns;
-        out[i].end_ns = event->end_ns;
-    }
-    return true;
-}
-
-static Status write_memory(TraceWriter* w, const TraceRank* rank, Arena* arena) {
+// The list with the times at which `rank` ran its jobs; nothing where these are other jobs.
+static Status write_memory(TraceWriter* w, const TraceRank* rank, const int32_t* event_of, Arena* arena) {
     PlanRank list = w->step->plan->ranks[rank->rank];
     PlanInstr* instrs;
-    MemoryCurve curve;
+    MemoryCurve curve = {0};
     ARENA_TRY_NEW(instrs, arena, PlanInstr, list.num_instrs);
-    if (!time_list(instrs, &list, rank)) { return STATUS_OK; }
+    for (int32_t i = 0; i < list.num_instrs; i++) {
+        instrs[i] = list.instrs[i];
+        instrs[i].begin_ns = instrs[i].end_ns = 0;
+        if (!plan_instr_is_job((InstrKind)instrs[i].kind)) { continue; }
+        if (event_of[i] < 0) { return STATUS_OK; }
+        instrs[i].begin_ns = rank->events[event_of[i]].begin_ns;
+        instrs[i].end_ns = rank->events[event_of[i]].end_ns;
+    }
     list.instrs = instrs;
     TRY(memory_curve_make(&curve, &list, w->step->memory_rule, arena));
     for (int32_t i = 0; i < curve.num_steps; i++) {
@@ -537,15 +738,24 @@ static Status make_lanes(TraceWriter* w, const TraceRank* rank, int32_t** out, A
 }
 
 static Status write_rank(TraceWriter* w, const TraceRank* rank, Arena* arena) {
-    int32_t* lanes;
+    const PlanRank* list = &w->step->plan->ranks[rank->rank];
+    int32_t *lanes, *event_of;
+    int64_t* planned_ns;
     TRY(make_lanes(w, rank, &lanes, arena));
+    TRY(trace_match(&event_of, w->step->plan, rank, arena));
+    ARENA_TRY_NEW(planned_ns, arena, int64_t, rank->num_events);
+    for (int32_t i = 0; i < rank->num_events; i++) { planned_ns[i] = -1; }
+    for (int32_t i = 0; i < list->num_instrs; i++) {
+        bool is_planned = event_of[i] >= 0 && !plan_instr_is_wait(list->instrs[i].kind);
+        if (is_planned) { planned_ns[event_of[i]] = list->instrs[i].end_ns - list->instrs[i].begin_ns; }
+    }
     for (int32_t i = 0; i < rank->num_events; i++) {
         const TraceEvent* e = &rank->events[i];
         int32_t tid = tid_of(rank->rank, side_of(e->kind), lanes[i]);
-        write_event(w, rank->rank, tid, e, i);
+        write_event(w, rank->rank, tid, e, planned_ns[i]);
         write_arrow(w, tid, e);
     }
-    return write_memory(w, rank, arena);
+    return write_memory(w, rank, event_of, arena);
 }
 
 // --- the whole ---------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 /*
-trace.h -- what every rank did and when; measured jobs and links (for refits); the file of --trace.
+trace.h -- what every rank did and when; measured jobs and links (for refits); a step's error; the file of
+--trace.
 */
 #pragma once
 
@@ -8,7 +9,6 @@ trace.h -- what every rank did and when; measured jobs and links (for refits); t
 #include "../plan/refit.h"
 #include "../plan/plan.h"
 #include "../plan/types.h"
-#include "session_errors.h"
 #include "../../util/arena.h"
 #include "../../util/status.h"
 
@@ -40,10 +40,13 @@ typedef struct {
 } TraceRank;
 
 const char* trace_kind_text(int32_t kind);  // "fwd", "send_act", "reduce" ...
-bool trace_kind_is_job(int32_t kind);
 
 // Part of the plan's makespan in which that rank runs no job.
 double trace_rank_idle_predicted(const Plan* plan, int32_t rank);
+
+// The event of each instruction of plan->ranks[trace->rank], -1: it has none. The list is in its own order,
+// events are in that in which they began; every instruction is in a list once.
+Status trace_match(int32_t** event_of, const Plan* plan, const TraceRank* trace, Arena* arena);
 
 // --- jobs ------------------------------------------------------------------------------------------------
 // The jobs of some steps as a rank measured them, with the terms of the cost model for each (for refits).
@@ -114,6 +117,53 @@ void trace_links_forget(TraceLinks* links);
 double trace_links_both(LinkSeen one_end, LinkSeen other_end);
 double trace_links_settle(double before, double now);
 
+// --- a step's error --------------------------------------------------------------------------------------
+// By how much a step took longer than predicted, and whether jobs, transfers or waiting did.
+//
+//     measured - predicted = jobs + transfers + waiting          > 0: the step took longer
+//
+// Each is the time that the step would have lost by it alone, in the plan's order (m: measured, p:
+// predicted):
+//
+//     jobs       makespan(jobs m, transfers p) - makespan(jobs p, transfers p)
+//     transfers  makespan(jobs m, transfers m) - makespan(jobs m, transfers p)
+//     waiting    the rest: sends that block, messages that begin late, planning, first touch of memory,
+//                reduction, the update
+//
+// So a late job that nobody waits for counts nothing, and one that all ranks wait for counts fully,
+// on any rank. The whole step is measured, as the plan predicts it: from its beginning, the
+// wait for its plan included, until parameters are updated.
+//
+// A transfer took: from when both ends had posted it until its receiver saw it done; of that, beyond what was
+// planned, only time in which neither end was inside a job. The rest is waiting. Where the
+// transport moves data by itself (GPUs), all of it.
+
+typedef struct {
+    int64_t predicted_ns, measured_ns;
+    int64_t jobs_ns, transfers_ns, waiting_ns;  // signed; together measured - predicted
+} SessionErrors;
+
+// Of one instruction of the plan: jobs from begin to end, transfers from posting until seen done. Both 0: it
+// did not run.
+typedef struct {
+    int64_t begin_ns, end_ns;
+} SessionSpan;
+
+// What one replica did. All times by one clock.
+typedef struct {
+    const Plan* plan;
+    int32_t replica;
+    const SessionSpan* const* spans;     // [P][num_instrs]
+    const int64_t* const* predicted_ns;  // [P][num_instrs] where not the plan's own (replay.h); else NULL
+    bool moves_alone;                    // transfers, while jobs run
+} SessionSpans;
+
+// Fills jobs_ns and transfers_ns.
+Status session_errors_split(SessionErrors* out, const SessionSpans* replica, Arena* scratch);
+
+// Of a part, or of measured - predicted: as a part of what was predicted. 0 where nothing was.
+double session_errors_part(const SessionErrors* errors, int64_t part_ns);
+
 // --- the file ----------------------------------------------------------------------------------------------
 // The predicted and the measured timeline of a step in Chrome's "Trace Event Format" (object form, times in
 // microseconds): open it in ui.perfetto.dev or chrome://tracing.
@@ -130,7 +180,7 @@ double trace_links_settle(double before, double now);
 //
 // "args" of a measured event have all its times in ns (begin_ns, end_ns, wait_ns), its planned time
 // (planned_ns) and how much longer a job took (off_ns); those of the step its error and the parts of it that
-// are jobs, transfers, waiting (session_errors.h). "otherData" has stages, replicas, the placement of chunks
+// are jobs, transfers, waiting. "otherData" has stages, replicas, the placement of chunks
 // and every rank's clock. tool/trace_view.h reads the file.
 
 // Of a rank to rank 0's, and by how much that may be off.

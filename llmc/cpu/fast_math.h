@@ -5,7 +5,7 @@ fast_math.h -- exp in straight-line float arithmetic, so that loops around it ve
 2
 
 exp(r) is a polynomial of degree 6 (minimax, relative error 2e-8 before rounding); measured over all floats in
-[-87, 88]: relative error below 1.2e-7 (2 ulp), tested in test_ops_gelu.c. x < -87.3 gives exactly 0 (no
+[-87, 88]: relative error below 1.2e-7 (2 ulp), tested in test_ops.c. x < -87.3 gives exactly 0 (no
 subnormals), x > 88.3 gives exp(88.3): finite, so 1 / (1 + exp(x)) needs no special case; NaN stays NaN.
 */
 #pragma once

@@ -27,8 +27,7 @@ the tensor cores' rate there; wgmma, which reads shared memory itself, would be 
 
 bool attention_check(int head_size, int num_buckets, int max_distance) {
     if (head_size < 8 || head_size > 256 || head_size % 8 != 0) {
-        return llmc_fail("head size %d ---> on a GPU 8 to 256 in steps of 8; or train on the CPU",
-                         head_size);
+        return llmc_fail("head size %d ---> on a GPU 8 to 256 in steps of 8; or train on the CPU", head_size);
     }
     if (num_buckets == 0 ||
         (num_buckets >= 4 && num_buckets <= T5_MAX_BUCKETS && max_distance <= ATTENTION_MAX_DISTANCE)) {
@@ -146,9 +145,8 @@ size_t attention_scratch_bytes(const Attention* about, const OpsContext* ops) {
     return num_floats * sizeof(float);
 }
 
-void attention_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias, void* scratch,
-                                const floatX* dout, const floatX* out, const float* lse,
-                                const Attention* about, OpsContext* ops) {
+void attention_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias, void* scratch, const floatX* dout,
+                        const floatX* out, const float* lse, const Attention* about, OpsContext* ops) {
     AttentionCall call = call_of(about);
     if (about->q_starts != NULL) {
         fprintf(stderr, "attention: q_starts in backward ---> only forward knows queries behind a cache\n");

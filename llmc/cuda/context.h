@@ -25,8 +25,7 @@ enum { OPS_PARTIAL_FLOATS = 4 << 20 };  // 16 MiB: (2 blocks per SM, 2, C) of th
 enum { OPS_BOUNCE_BYTES = 8 << 20 };    // of each of two pinned buffers that large transfers pass through
 
 typedef struct OpsStaging OpsStaging;    // staging.cu: pinned rings for tokens and losses
-typedef struct MatmulCache MatmulCache;  // matmul_cache.cu: an algorithm per shape bucket
-typedef struct MatmulLog MatmulLog;      // matmul_log.cu: --log-kernels
+typedef struct MatmulCache MatmulCache;  // matmul.cu: an algorithm per shape bucket
 
 struct OpsContext {
     cudaStream_t stream, copy_stream;
@@ -42,7 +41,6 @@ struct OpsContext {
     cudaEvent_t bounced[2];  // after the last transfer of each
     OpsStaging* staging;
     MatmulCache* matmuls;
-    MatmulLog* matmul_log;  // NULL: none
 };
 
 // Errors of a call into CUDA end the program: nothing that a trainer could do would mend them.

@@ -2,7 +2,7 @@
 // and however far the card is behind; they live until the second ops_stage_begin(); losses are with the
 // caller after ops_sync(). Each law under several orders of the emulator's streams (EMU_SEED; on a card:
 // repeats).
-#include "cuda_test.h"
+#include "../ops_test.h"
 
 #include <cuda_runtime.h>
 #include <sys/wait.h>
@@ -10,13 +10,11 @@
 
 #include "../../llmc/cuda/staging.h"
 
-#define ops cuda_test_ops
-
-enum { NUM_ORDERS = 6, MAX_ARRAYS = 3, MAX_LEN = 900, NUM_JOBS = 120, RING_BYTES = 32 << 10 };
+enum { NUM_ORDERS = 6, NUM_STAGED = 3, MAX_LEN = 900, NUM_JOBS = 120, RING_BYTES = 32 << 10 };
 
 typedef struct {
-    const int32_t* device[MAX_ARRAYS];
-    int len[MAX_ARRAYS];
+    const int32_t* device[NUM_STAGED];
+    int len[NUM_STAGED];
 } Job;
 
 static int32_t value_of(int job, int array, int i) {
@@ -36,8 +34,8 @@ static Job stage_job(int job, int max_len) {
     static int32_t buffer[1 << 20];
     Job now = {.len = {0}};
     ops_stage_begin(ops);
-    for (int k = 0; k < MAX_ARRAYS; k++) {
-        now.len[k] = rng_between(&cuda_test_rng, 0, max_len);
+    for (int k = 0; k < NUM_STAGED; k++) {
+        now.len[k] = rng_between(&test_rng, 0, max_len);
         for (int i = 0; i < now.len[k]; i++) { buffer[i] = value_of(job, k, i); }
         now.device[k] = ops_stage(ops, buffer, (size_t)now.len[k]);
         memset(buffer, 0x77, (size_t)now.len[k] * sizeof *buffer);
@@ -47,7 +45,7 @@ static Job stage_job(int job, int max_len) {
 
 // Jobs look at their own arrays, and at those of the job before, until the next begins.
 static void run_jobs(int num_jobs, int max_len, size_t busy_bytes) {
-    const size_t max_values = (size_t)num_jobs * MAX_ARRAYS * 2 * (size_t)max_len;
+    const size_t max_values = (size_t)num_jobs * NUM_STAGED * 2 * (size_t)max_len;
     int32_t* seen = ops_alloc(ops, max_values * sizeof *seen, "a test");
     char* busy = ops_alloc(ops, busy_bytes, "a test");
     Job* jobs = calloc((size_t)num_jobs, sizeof *jobs);
@@ -56,7 +54,7 @@ static void run_jobs(int num_jobs, int max_len, size_t busy_bytes) {
     for (int j = 0; j < num_jobs; j++) {
         jobs[j] = stage_job(j, max_len);
         for (int of = j > 0 ? j - 1 : 0; of <= j; of++) {
-            for (int k = 0; k < MAX_ARRAYS; k++) {
+            for (int k = 0; k < NUM_STAGED; k++) {
                 look(seen + used, jobs[of].device[k], jobs[of].len[k], busy, busy_bytes);
                 used += (size_t)jobs[of].len[k];
             }
@@ -67,7 +65,7 @@ static void run_jobs(int num_jobs, int max_len, size_t busy_bytes) {
     int num_wrong = 0;
     for (int j = 0; j < num_jobs; j++) {
         for (int of = j > 0 ? j - 1 : 0; of <= j; of++) {
-            for (int k = 0; k < MAX_ARRAYS; k++) {
+            for (int k = 0; k < NUM_STAGED; k++) {
                 for (int i = 0; i < jobs[of].len[k]; i++) { num_wrong += host[at++] != value_of(of, k, i); }
             }
         }
@@ -157,12 +155,14 @@ static void losses_arrive(void) {
 static void many_losses_of_one_job_arrive(void) {
     enum { NUM = 9000 };
     float* losses = calloc(NUM, sizeof *losses);
-    Pair values = pair_random_floats(NUM, 1.0);
+    static Case c;
+    Array* values = in_f(&c, NUM, 1.0);
+    case_upload(&c);
     ops_stage_begin(ops);
-    for (int i = 0; i < NUM; i++) { ops_deliver(ops, losses + i, pair_f(values) + i, 1); }
+    for (int i = 0; i < NUM; i++) { ops_deliver(ops, losses + i, (float*)values->device + i, 1); }
     ops_sync(ops);
-    CHECK(memcmp(losses, values.host, NUM * sizeof *losses) == 0);
-    pair_release();
+    CHECK(memcmp(losses, values->host, NUM * sizeof *losses) == 0);
+    CHECK(case_release(&c));
     free(losses);
 }
 
@@ -209,10 +209,9 @@ static void laws_hold_whatever_the_order_of_streams(void) {
             snprintf(text, sizeof text, "%d", order);
             setenv("EMU_SEED", text, 1);
             if (freopen("/dev/null", "w", stdout) == NULL) { exit(1); }
-            cuda_test_begin(num_args, args);
+            ops_test_begin(num_args, args);
             run_all();
-            cuda_test_end();
-            exit(test_end());
+            exit(ops_test_end());
         }
         const bool ended = waitpid(child, &status, 0) == child;
         if (!ended || status != 0) { printf("EMU_SEED=%d %s fails\n", order, args[0]); }
@@ -223,8 +222,7 @@ static void laws_hold_whatever_the_order_of_streams(void) {
 int main(int argc, char** argv) {
     num_args = argc, args = argv;
     RUN(laws_hold_whatever_the_order_of_streams);  // before this process opens the card
-    cuda_test_begin(argc, argv);
+    ops_test_begin(argc, argv);
     run_all();
-    cuda_test_end();
-    return test_end();
+    return ops_test_end();
 }

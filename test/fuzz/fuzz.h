@@ -1,4 +1,5 @@
-// fuzz.h -- what every target needs: libFuzzer's entries, a condition that must hold, the input as a text.
+// fuzz.h -- what every target needs: libFuzzer's entries, a condition that must hold, the input as a text or
+// as a command line.
 #pragma once
 
 #include <stdbool.h>
@@ -36,4 +37,26 @@ static inline size_t fuzz_first_bytes(const uint8_t* data, size_t num_bytes, siz
 // Every error says what to do.
 static inline bool fuzz_has_remedy(const char* message) {
     return strstr(message, " ---> ") != NULL;
+}
+
+// The input as a command line: words between newlines.
+enum { FUZZ_MAX_WORDS = 32 };
+
+typedef struct {
+    char* text;  // free() it
+    int argc;
+    char* argv[FUZZ_MAX_WORDS + 2];  // NULL behind the last
+    char program[16];
+} FuzzWords;
+
+static inline void fuzz_words_split(FuzzWords* out, const char* program, const uint8_t* data,
+                                    size_t num_bytes) {
+    *out = (FuzzWords){.text = fuzz_text(data, num_bytes), .argc = 1};
+    memcpy(out->program, program, strlen(program) + 1);
+    out->argv[0] = out->program;
+    for (char* at = out->text; at != NULL && out->argc <= FUZZ_MAX_WORDS;) {
+        out->argv[out->argc++] = at;
+        at = strchr(at, '\n');
+        if (at != NULL) { *at++ = '\0'; }
+    }
 }

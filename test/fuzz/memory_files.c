@@ -1,5 +1,6 @@
 #include "memory_files.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -160,4 +161,85 @@ FILE* __wrap_fopen(const char* path, const char* mode) {
     if (!is_in_memory(path)) { return is_closed && !is_artifact(path) ? NULL : __real_fopen(path, mode); }
     const MemoryFile* file = find(path);
     return file != NULL ? fmemopen((void*)(uintptr_t)file->data, file->num_bytes, "rb") : NULL;
+}
+
+// --- a folder ----------------------------------------------------------------------------------------------
+
+static struct {
+    char name[MEMORY_NAME_CHARS];
+    bool is_removed;
+} entries[MEMORY_DIRECTORY_MAX];
+static int num_entries, next_entry;
+static struct dirent current;
+static char handle;  // its address is the open folder
+
+void memory_directory_clear(void) {
+    num_entries = 0;
+}
+
+int memory_directory_count(void) {
+    return num_entries;
+}
+
+const char* memory_directory_name(int i) {
+    return entries[i].name;
+}
+
+bool memory_directory_is_there(int i) {
+    return !entries[i].is_removed;
+}
+
+static int find_entry(const char* name) {
+    for (int i = 0; i < num_entries; i++) {
+        if (strcmp(entries[i].name, name) == 0) { return i; }
+    }
+    return -1;
+}
+
+bool memory_directory_has(const char* name) {
+    return find_entry(name) >= 0;
+}
+
+void memory_directory_add(const char* name) {
+    bool is_name = name[0] != '\0' && strlen(name) < MEMORY_NAME_CHARS && strchr(name, '/') == NULL;
+    if (!is_name || num_entries == MEMORY_DIRECTORY_MAX || find_entry(name) >= 0) { return; }
+    strcpy(entries[num_entries].name, name);
+    entries[num_entries++].is_removed = false;
+}
+
+WRAP(opendir)
+WRAP(readdir)
+WRAP(closedir)
+WRAP(unlink)
+
+static bool is_in_folder(const char* path) {
+    return strncmp(path, "memory", 6) == 0 && (path[6] == '/' || path[6] == '\0');
+}
+
+DIR* __wrap_opendir(const char* path) {
+    next_entry = 0;
+    return is_in_folder(path) ? (DIR*)&handle : __real_opendir(path);
+}
+
+struct dirent* __wrap_readdir(DIR* dir) {
+    if (dir != (DIR*)&handle) { return __real_readdir(dir); }
+    while (next_entry < num_entries && entries[next_entry].is_removed) { next_entry++; }
+    if (next_entry == num_entries) { return NULL; }
+    strcpy(current.d_name, entries[next_entry++].name);
+    return &current;
+}
+
+int __wrap_closedir(DIR* dir) {
+    return dir == (DIR*)&handle ? 0 : __real_closedir(dir);
+}
+
+int __wrap_unlink(const char* path) {
+    if (!is_in_folder(path)) { return __real_unlink(path); }
+    int i = path[6] == '/' ? find_entry(path + 7) : -1;
+    if (i < 0 || entries[i].is_removed) {
+        errno = ENOENT;
+        return -1;
+    }
+    entries[i].is_removed = true;
+    return 0;
 }

@@ -1,0 +1,333 @@
+// elementwise.cu -- GELU, ReLU, gated GELU, dropout, values as float32.
+#include "vector.cuh"
+#include "launch.cuh"
+#include "../dropout_bits.h"
+
+// GELU, tanh approximation (Hendrycks, Gimpel 2016, section 2), as x times a logistic function:
+//
+//     0.5 x (1 + tanh u) = x s,   s = 1 / (1 + e),   e = exp(-2 u),   u = sqrt(2 / pi) (x + 0.044715 x^3)
+//     d/dx = s + x s (1 - s) 2 u',   1 - s = e s
+//
+// Written so, nothing cancels: the relative error stays near that of exp, also in the negative tail.
+#define GELU_SCALE 1.5957691216f  // 2 sqrt(2 / pi)
+#define GELU_CUBIC (GELU_SCALE * 0.044715f)
+
+// e = exp(-2 u). From 80 on, 1 / (1 + e) is below 2e-35 and e s still finite.
+static __device__ __forceinline__ float gelu_e(float x) {
+    return floatx_exp(fminf(-x * (GELU_SCALE + GELU_CUBIC * x * x), 80.0f));
+}
+
+static __device__ __forceinline__ float gelu_divide(float a, float b) {
+#ifdef LLMC_BF16
+    return __fdividef(a, b);  // 2 ulp of float32
+#else
+    return a / b;
+#endif
+}
+
+static __device__ __forceinline__ float gelu_value(float x) {
+    return gelu_divide(x, 1.0f + gelu_e(x));
+}
+
+// d/dx; s is 1 / (1 + e).
+static __device__ __forceinline__ float gelu_slope(float x, float e, float s) {
+    return s + x * (e * s) * s * (GELU_SCALE + 3.0f * GELU_CUBIC * x * x);
+}
+
+static __device__ __forceinline__ float gelu_slope(float x) {
+    const float e = gelu_e(x);
+    return gelu_slope(x, e, gelu_divide(1.0f, 1.0f + e));
+}
+
+// GELU and its gradient (gelu.cuh) over whole arrays.
+
+constexpr int GELU_THREADS = 256, GELU_LOADS = 2;  // per thread and array: bytes in flight hide the latency
+
+// A thread's k-th vector begins at value base + k * GELU_THREADS * N: neighbours side by side.
+template <int N>
+__global__ static void gelu_forward_kernel(floatX* out, const floatX* inp, size_t num_values) {
+    const size_t base = ((size_t)blockIdx.x * GELU_LOADS * GELU_THREADS + threadIdx.x) * N;
+    Vec<floatX, N> x[GELU_LOADS];
+#pragma unroll
+    for (int k = 0; k < GELU_LOADS; k++) {
+        const size_t i = base + (size_t)(k * GELU_THREADS * N);
+        if (i < num_values) { x[k] = load_vec<N>(inp + i); }
+    }
+#pragma unroll
+    for (int k = 0; k < GELU_LOADS; k++) {
+        const size_t i = base + (size_t)(k * GELU_THREADS * N);
+        if (i >= num_values) { continue; }
+        Floats<N> y = to_floats(x[k]);
+#pragma unroll
+        for (int j = 0; j < N; j++) { y[j] = gelu_value(y[j]); }
+        store_floats(out + i, y);
+    }
+}
+
+template <int N>
+__global__ static void gelu_backward_kernel(floatX* dinp, const floatX* dout, const floatX* inp,
+                                            size_t num_values) {
+    const size_t base = ((size_t)blockIdx.x * GELU_LOADS * GELU_THREADS + threadIdx.x) * N;
+    Vec<floatX, N> x[GELU_LOADS], d[GELU_LOADS];
+#pragma unroll
+    for (int k = 0; k < GELU_LOADS; k++) {
+        const size_t i = base + (size_t)(k * GELU_THREADS * N);
+        if (i < num_values) {
+            x[k] = load_vec<N, LOAD_ONCE>(inp + i);
+            d[k] = load_vec<N, LOAD_ONCE>(dout + i);
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < GELU_LOADS; k++) {
+        const size_t i = base + (size_t)(k * GELU_THREADS * N);
+        if (i >= num_values) { continue; }
+        const Floats<N> at = to_floats(x[k]);
+        Floats<N> y = to_floats(d[k]);
+#pragma unroll
+        for (int j = 0; j < N; j++) { y[j] *= gelu_slope(at[j]); }
+        store_floats(dinp + i, y);
+    }
+}
+
+template <int N>
+static void gelu_forward_range(floatX* out, const floatX* inp, size_t num_values, OpsContext* ops) {
+    if (num_values == 0) { return; }
+    const unsigned num_blocks = blocks_for(num_values, GELU_THREADS * GELU_LOADS * N);
+    gelu_forward_kernel<N><<<num_blocks, GELU_THREADS, 0, ops->stream>>>(out, inp, num_values);
+    CHECK_LAUNCH();
+}
+
+template <int N>
+static void gelu_backward_range(floatX* dinp, const floatX* dout, const floatX* inp, size_t num_values,
+                                OpsContext* ops) {
+    if (num_values == 0) { return; }
+    const unsigned num_blocks = blocks_for(num_values, GELU_THREADS * GELU_LOADS * N);
+    gelu_backward_kernel<N><<<num_blocks, GELU_THREADS, 0, ops->stream>>>(dinp, dout, inp, num_values);
+    CHECK_LAUNCH();
+}
+
+// Whole vectors, then what is left of the last one; (T, C) of a model leaves nothing.
+void gelu_forward(floatX* out, const floatX* inp, size_t num_values, OpsContext* ops) {
+    const size_t whole = whole_vectors(num_values, out, inp);
+    gelu_forward_range<FLOATX_PER_LOAD>(out, inp, whole, ops);
+    gelu_forward_range<1>(out + whole, inp + whole, num_values - whole, ops);
+}
+
+void gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t num_values, OpsContext* ops) {
+    const size_t whole = whole_vectors(num_values, dinp, dout, inp);
+    gelu_backward_range<FLOATX_PER_LOAD>(dinp, dout, inp, whole, ops);
+    gelu_backward_range<1>(dinp + whole, dout + whole, inp + whole, num_values - whole, ops);
+}
+
+// --- gated -------------------------------------------------------------------------------------------------
+// The activations of T5's feed-forward layers: ReLU, and gated GELU (Shazeer 2020, "GLU variants
+// improve transformer": GEGLU, with GELU by tanh).
+//
+//     relu     y = x <= 0 ? 0 : x,    dx = x > 0 ? dy : 0      (a NaN stays one, so that the loss shows it)
+//     gated    y = gelu(a) b,         da = dy b gelu'(a),   db = dy gelu(a)
+//
+// A row of the gated input is a | b, F values each; everything is read and written once, in vectors where
+// whole ones fit. Rounded once, at the end.
+
+constexpr int GATED_THREADS = 256, GATED_LOADS = 2;  // per thread and array: bytes in flight hide the latency
+
+// A thread's k-th vector begins at value base + k * GATED_THREADS * N: neighbours side by side.
+template <int N, bool BACKWARD>
+__global__ static void relu_kernel(floatX* out, const floatX* dout, const floatX* inp, size_t num_values) {
+    const size_t base = ((size_t)blockIdx.x * GATED_LOADS * GATED_THREADS + threadIdx.x) * N;
+    Vec<floatX, N> x[GATED_LOADS], d[GATED_LOADS];
+#pragma unroll
+    for (int k = 0; k < GATED_LOADS; k++) {
+        const size_t i = base + (size_t)(k * GATED_THREADS * N);
+        if (i >= num_values) { continue; }
+        x[k] = load_vec<N>(inp + i);
+        if (BACKWARD) { d[k] = load_vec<N, LOAD_ONCE>(dout + i); }
+    }
+#pragma unroll
+    for (int k = 0; k < GATED_LOADS; k++) {
+        const size_t i = base + (size_t)(k * GATED_THREADS * N);
+        if (i >= num_values) { continue; }
+        const Floats<N> at = to_floats(x[k]);
+        Floats<N> y = BACKWARD ? to_floats(d[k]) : at;
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            const bool falls = BACKWARD ? !(at[j] > 0.0f) : at[j] <= 0.0f;
+            y[j] = falls ? 0.0f : y[j];
+        }
+        store_floats(out + i, y);
+    }
+}
+
+template <int N, bool BACKWARD>
+static void relu_range(floatX* out, const floatX* dout, const floatX* inp, size_t num_values,
+                       OpsContext* ops) {
+    if (num_values == 0) { return; }
+    const unsigned num_blocks = blocks_for(num_values, GATED_THREADS * GATED_LOADS * N);
+    relu_kernel<N, BACKWARD><<<num_blocks, GATED_THREADS, 0, ops->stream>>>(out, dout, inp, num_values);
+    CHECK_LAUNCH();
+}
+
+void relu_forward(floatX* out, const floatX* inp, size_t num_values, OpsContext* ops) {
+    const size_t whole = whole_vectors(num_values, out, inp);
+    relu_range<FLOATX_PER_LOAD, false>(out, NULL, inp, whole, ops);
+    relu_range<1, false>(out + whole, NULL, inp + whole, num_values - whole, ops);
+}
+
+void relu_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t num_values, OpsContext* ops) {
+    const size_t whole = whole_vectors(num_values, dinp, dout, inp);
+    relu_range<FLOATX_PER_LOAD, true>(dinp, dout, inp, whole, ops);
+    relu_range<1, true>(dinp + whole, dout + whole, inp + whole, num_values - whole, ops);
+}
+
+// --- gated GELU: one vector of a, b and y per thread and load ----------------------------------------------
+template <int N>
+__global__ static void gated_gelu_forward_kernel(floatX* out, const floatX* inp, unsigned num_vectors,
+                                                 unsigned F) {
+    const unsigned base = blockIdx.x * GATED_LOADS * GATED_THREADS + threadIdx.x, row_vectors = F / N;
+    Vec<floatX, N> a[GATED_LOADS], b[GATED_LOADS];
+#pragma unroll
+    for (int k = 0; k < GATED_LOADS; k++) {
+        const unsigned i = base + k * GATED_THREADS;
+        if (i >= num_vectors) { continue; }
+        const floatX* at = inp + ((size_t)i + (size_t)(i / row_vectors) * row_vectors) * N;
+        a[k] = load_vec<N>(at);
+        b[k] = load_vec<N>(at + F);
+    }
+#pragma unroll
+    for (int k = 0; k < GATED_LOADS; k++) {
+        const unsigned i = base + k * GATED_THREADS;
+        if (i >= num_vectors) { continue; }
+        Floats<N> y = to_floats(a[k]);
+        const Floats<N> gate = to_floats(b[k]);
+#pragma unroll
+        for (int j = 0; j < N; j++) { y[j] = gelu_value(y[j]) * gate[j]; }
+        store_floats(out + (size_t)i * N, y);
+    }
+}
+
+template <int N>
+__global__ static void gated_gelu_backward_kernel(floatX* dinp, const floatX* dout, const floatX* inp,
+                                                  unsigned num_vectors, unsigned F) {
+    const unsigned i = blockIdx.x * GATED_THREADS + threadIdx.x, row_vectors = F / N;
+    if (i >= num_vectors) { return; }
+    const size_t at = ((size_t)i + (size_t)(i / row_vectors) * row_vectors) * N;
+    const Floats<N> a = load_floats<N, LOAD_ONCE>(inp + at), b = load_floats<N, LOAD_ONCE>(inp + at + F),
+                    d = load_floats<N, LOAD_ONCE>(dout + (size_t)i * N);
+    Floats<N> da, db;
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        const float e = gelu_e(a[j]), s = gelu_divide(1.0f, 1.0f + e);
+        da[j] = d[j] * b[j] * gelu_slope(a[j], e, s);
+        db[j] = d[j] * (a[j] * s);
+    }
+    store_floats(dinp + at, da);
+    store_floats(dinp + at + F, db);
+}
+
+template <int N> static void gated_forward(floatX* out, const floatX* inp, int T, int F, OpsContext* ops) {
+    const size_t num_vectors = (size_t)T * (size_t)(F / N);
+    gated_gelu_forward_kernel<N>
+        <<<blocks_for(num_vectors, GATED_THREADS * GATED_LOADS), GATED_THREADS, 0, ops->stream>>>(
+            out, inp, (unsigned)num_vectors, (unsigned)F);
+    CHECK_LAUNCH();
+}
+
+template <int N>
+static void gated_backward(floatX* dinp, const floatX* dout, const floatX* inp, int T, int F,
+                           OpsContext* ops) {
+    const size_t num_vectors = (size_t)T * (size_t)(F / N);
+    gated_gelu_backward_kernel<N><<<blocks_for(num_vectors, GATED_THREADS), GATED_THREADS, 0, ops->stream>>>(
+        dinp, dout, inp, (unsigned)num_vectors, (unsigned)F);
+    CHECK_LAUNCH();
+}
+
+void gated_gelu_forward(floatX* out, const floatX* inp, int T, int F, OpsContext* ops) {
+    if (T == 0) { return; }
+    if (vectors_fit(F, out, inp)) {
+        gated_forward<FLOATX_PER_LOAD>(out, inp, T, F, ops);
+    } else {
+        gated_forward<1>(out, inp, T, F, ops);
+    }
+}
+
+void gated_gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, int T, int F, OpsContext* ops) {
+    if (T == 0) { return; }
+    if (vectors_fit(F, dinp, dout, inp)) {
+        gated_backward<FLOATX_PER_LOAD>(dinp, dout, inp, T, F, ops);
+    } else {
+        gated_backward<1>(dinp, dout, inp, T, F, ops);
+    }
+}
+
+// --- dropout -----------------------------------------------------------------------------------------------
+// Dropout (Srivastava et al. 2014) of rows, by bits that depend on nothing but a token's key, the
+// place in the model and the column (../dropout_bits.h): nothing is kept for backward.
+//
+// Some 10 instructions of the integer units a value: counted, not measured, 1.5e12 values a second on an
+// H200, whose memory reads and writes 1.1e12.
+
+constexpr int DROPOUT_THREADS = 256;
+
+typedef struct {
+    floatX* out;
+    const floatX* inp;  // may be out
+    const uint32_t* keys;
+    uint32_t place, threshold;  // bits below it fall
+    float scale;                // of what stays
+    unsigned num_vectors, C;    // of all rows; values of a row
+} Dropout;
+
+// A thread's vector: N values of one row.
+template <int N> __global__ static void dropout_kernel(Dropout about) {
+    const unsigned i = blockIdx.x * DROPOUT_THREADS + threadIdx.x, row_vectors = about.C / N;
+    if (i >= about.num_vectors) { return; }
+    const unsigned t = i / row_vectors, c = (i - t * row_vectors) * N;
+    Floats<N> x = load_floats<N>(about.inp + (size_t)i * N);
+    const uint32_t row = dropout_row(__ldg(about.keys + t), about.place);
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        x[j] = dropout_bits(row, c + (unsigned)j) < about.threshold ? 0.0f : x[j] * about.scale;
+    }
+    store_floats(about.out + (size_t)i * N, x);
+}
+
+template <int N> static void dropout_launch(Dropout about, int T, OpsContext* ops) {
+    const size_t num_vectors = (size_t)T * (about.C / N);
+    about.num_vectors = (unsigned)num_vectors;
+    dropout_kernel<N><<<blocks_for(num_vectors, DROPOUT_THREADS), DROPOUT_THREADS, 0, ops->stream>>>(about);
+    CHECK_LAUNCH();
+}
+
+void dropout_apply(floatX* out, const floatX* inp, const uint32_t* keys, uint32_t place, float p, int T,
+                   int C, OpsContext* ops) {
+    if (T == 0) { return; }
+    if (p == 0.0f) {
+        if (out != inp) { ops_copy(ops, out, inp, (size_t)T * (size_t)C * sizeof *out); }
+        return;
+    }
+    const Dropout about = {out, inp, keys, place, dropout_threshold(p), 1.0f / (1.0f - p), 0, (unsigned)C};
+    if (vectors_fit(C, out, inp)) {
+        dropout_launch<FLOATX_PER_LOAD>(about, T, ops);
+    } else {
+        dropout_launch<1>(about, T, ops);
+    }
+}
+
+// --- values ------------------------------------------------------------------------------------------------
+// FloatX to float32 on the device, for small tables that kernels read as floats. One value a
+// thread.
+
+constexpr int VALUES_THREADS = 256;
+
+__global__ static void __launch_bounds__(VALUES_THREADS)
+    values_to_floats_kernel(float* out, const floatX* inp, size_t num_values) {
+    const size_t i = (size_t)blockIdx.x * VALUES_THREADS + threadIdx.x;
+    if (i < num_values) { out[i] = (float)inp[i]; }
+}
+
+void values_to_floats(float* out, const floatX* inp, size_t num_values, OpsContext* ops) {
+    if (num_values == 0) { return; }
+    values_to_floats_kernel<<<blocks_for(num_values, VALUES_THREADS), VALUES_THREADS, 0, ops->stream>>>(
+        out, inp, num_values);
+    CHECK_LAUNCH();
+}

@@ -1,0 +1,139 @@
+#include "train_flags.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../util/options.h"
+
+#define FIELD(f) offsetof(TrainFlags, f)
+// clang-format off
+static const OptionSpec specs[] = {
+    {"-i",  OPTION_STRING, FIELD(train_pattern),     NULL,     0, 0,    NULL, "FILES", "training data: sample files of prepare_data, or llm.c's token files; a glob"},
+    {"-j",  OPTION_STRING, FIELD(val_pattern),       NULL,     0, 0,    NULL, "FILES", "validation data"},
+    {"-e",  OPTION_STRING, FIELD(model),             NULL,     0, 0,    NULL, "MODEL", "a checkpoint (.bin), a folder of Hugging Face files, or the shape of a new model: d12, gpt3:c768, l4c128h4 (layers, channels, heads), t5:small, flan-t5:base, byt5:l2c64h4 [d12 or t5:small]"},
+    {"-o",  OPTION_STRING, FIELD(output_dir),        NULL,     0, 0,    NULL, "DIR",   "folder for checkpoints, main.log and metrics.jsonl"},
+    {"-n",  OPTION_STRING, FIELD(checkpoint_every),  NULL,     0, 0,    NULL, "N",     "save a checkpoint every N steps, or by time: 90s, 10m, 2h; 0: only at the end [10m, of which the newest two are kept]"},
+    {"-nk", OPTION_INT,    FIELD(checkpoints_keep),  "0",      0, 2e9,  NULL, "N",     "keep only the newest N checkpoints; 0: all"},
+    {"-nm", OPTION_INT,    FIELD(checkpoints_major), "0",      0, 2e9,  NULL, "N",     "never delete checkpoints of steps divisible by N"},
+    {"-y",  OPTION_INT,    FIELD(resume),            "0",      0, 2e9,  NULL, "N",     "1: resume from the newest checkpoint in -o; above 1: from that of step N"},
+    {"-b",  OPTION_INT,    FIELD(rows),              "4",      1, 1e6,  NULL, "N",     "samples per microbatch, for --batching padded"},
+    {"-t",  OPTION_INT,    FIELD(seq_tokens),        "1024",   1, 1e6,  NULL, "N",     "longest sequence in tokens"},
+    {"--target-tokens", OPTION_INT, FIELD(target_tokens), "0", 0, 1e6,  NULL, "N",     "longest target of T5, where -t is the longest input; 0: -t"},
+    {"-d",  OPTION_INT64,  FIELD(batch_tokens),      "0",      -1, 1e12, NULL, "N",    "tokens per optimizer step; 0 or -1: b * t * ranks"},
+    {"-x",  OPTION_INT,    FIELD(steps),             "-1",     -1, 2e9, NULL, "N",     "optimizer steps; -1: one pass over the data"},
+    {"-k",  OPTION_STRING, FIELD(lr_scheduler),      "cosine", 0, 0,    NULL, "NAME",  "learning rate schedule: cosine, linear, constant, wsd"},
+    {"-l",  OPTION_DOUBLE, FIELD(lr),                "3e-4",   0, 1e3,  NULL, "X",     "peak learning rate"},
+    {"-u",  OPTION_INT,    FIELD(warmup_steps),      "0",      0, 2e9,  NULL, "N",     "warm-up steps of the learning rate"},
+    {"-q",  OPTION_DOUBLE, FIELD(final_lr_fraction), "1",      0, 1,    NULL, "X",     "final learning rate as a fraction of the peak"},
+    {"-c",  OPTION_DOUBLE, FIELD(weight_decay),      "0",      0, 1e3,  NULL, "X",     "weight decay"},
+    {"--optimizer", OPTION_STRING, FIELD(optimizer), "adamw",  0, 0,    NULL, "NAME",  "adamw, or adamw-scaled: steps relative to the size of each matrix, for T5 from scratch (-l 2e-2)"},
+    {"--dropout", OPTION_DOUBLE, FIELD(dropout),     "0",      0, 0.99, NULL, "P",     "dropout probability"},
+    {"-sl", OPTION_DOUBLE, FIELD(skip_loss_z),       "0",      0, 1e6,  NULL, "Z",     "skip the update if the loss is this many standard deviations above its recent mean; 0: never"},
+    {"-sg", OPTION_DOUBLE, FIELD(skip_norm_z),       "0",      0, 1e6,  NULL, "Z",     "the same for the gradient norm"},
+    {"-z",  OPTION_INT,    FIELD(zero_stage),        "0",      0, 3,    NULL, "N",     "1: optimizer state sharded over replicas (ZeRO-1); 2 and 3 are treated as 1"},
+    {"-v",  OPTION_INT,    FIELD(val_every),         "20",     -1, 2e9, NULL, "N",     "validate every N steps; 0 or -1: never"},
+    {"-m",  OPTION_INT,    FIELD(val_batches),       "20",     -1, 2e9, NULL, "N",     "validation batches at most; -1: all"},
+    {"--answers", OPTION_INT, FIELD(answers),        "8",      0, 1e6,  NULL, "N",     "validation questions of each task to answer at every -v, for exact match and ROUGE-L (256 in all at most); 0: none"},
+    {"-s",  OPTION_INT,    FIELD(sample_every),      "20",     -1, 2e9, NULL, "N",     "show an answer of the model every N steps; 0 or -1: never"},
+    {"-g",  OPTION_INT,    FIELD(sample_tokens),     "64",     1, 1e6,  NULL, "N",     "longest answer in tokens"},
+    {"-a",  OPTION_INT,    FIELD(overfit),           "0",      0, 1,    NULL, "0|1",   "1: train on the first batch in every step"},
+    {"--overwrite", OPTION_INT, FIELD(overwrite),    "0",      0, 1,    NULL, "0|1",   "1: a new run replaces the earlier one in -o: its logs at once, its checkpoints with the first new one"},
+    {"--export-hf", OPTION_STRING, FIELD(export_dir), NULL,    0, 0,    NULL, "DIR",   "at the end, write the model for Hugging Face transformers (-x 0: without training)"},
+    {"--verify", OPTION_INT, FIELD(verify),          "1",      0, 1,    NULL, "0|1",   "0: do not compare checkpoints and data with the checksums saved with them"},
+    {"--peak-tflops", OPTION_DOUBLE, FIELD(peak_tflops), "0",  0, 1e6,  NULL, "X",     "peak TFLOP/s of a rank, for MFU; 0: of its GPU, where known"},
+};
+// llm.c's flags without effect here: accepted, so that its scripts run unchanged.
+static const struct {
+    const char *name, *why;
+} ignored[] = {
+    {"-h", "HellaSwag is not evaluated"},
+    {"-r", "see --recompute"},
+    {"-lg", "the GPU is not logged"},
+    {"-ge", "cuBLASLt fuses GELU where that is faster"},
+    {"-f", "the build decides: PRECISION=BF16 or FP32"},
+    {"-w", "float32 master weights are always kept for bf16 parameters"},
+    {"-pi", "ranks are connected by MPI"},
+    {"-pf", "ranks are connected by MPI"},
+    {"-ps", "ranks are connected by MPI"},
+    {"-pn", "the number of ranks comes from mpirun or srun"},
+    {"-pr", "the rank comes from mpirun or srun"},
+    {"-pg", "the GPUs of a host are assigned to its ranks in turn"},
+};
+// clang-format on
+enum { NUM_SPECS = sizeof specs / sizeof specs[0], NUM_IGNORED = sizeof ignored / sizeof ignored[0] };
+
+void train_flags_print(FILE* out) {
+    options_print(specs, NUM_SPECS, out);
+    fprintf(out, "accepted and ignored:");
+    for (int i = 0; i < NUM_IGNORED; i++) { fprintf(out, " %s", ignored[i].name); }
+    fprintf(out, "\n");
+}
+
+const char* const* train_flags_words(void) {
+    static const char* words[NUM_SPECS + 1];
+    int n = 0;
+    for (int i = 0; i < NUM_SPECS; i++) {
+        if (strncmp(specs[i].name, "--", 2) == 0) { words[n++] = specs[i].name; }
+    }
+    words[n] = NULL;
+    return words;
+}
+
+bool train_flags_want_help(int argc, char** argv) {
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0) { return true; }
+        if (strcmp(argv[i], "-h") != 0) { continue; }
+        if (i + 1 == argc || strspn(argv[i + 1], "0123456789") == 0) { return true; }
+    }
+    return false;
+}
+
+// Removes the flags without effect. The rest is for options_take().
+static Status take_ignored(int* argc, char** argv, FILE* notes) {
+    int kept = 1;
+    for (int i = 1; i < *argc; i++) {
+        int idx = 0;
+        while (idx < NUM_IGNORED && strcmp(ignored[idx].name, argv[i]) != 0) { idx++; }
+        if (idx == NUM_IGNORED) {
+            argv[kept++] = argv[i];
+            if (i + 1 < *argc) { argv[kept++] = argv[++i]; }
+            continue;
+        }
+        if (++i == *argc) {
+            return FAIL(STATUS_BAD_OPTION, "%s: needs a value ---> --help lists all", ignored[idx].name);
+        }
+        if (notes != NULL) {
+            fprintf(notes, "%s %.20s: ignored: %s\n", ignored[idx].name, argv[i], ignored[idx].why);
+        }
+    }
+    *argc = kept;
+    argv[kept] = NULL;
+    return STATUS_OK;
+}
+
+Status train_flags_parse(TrainFlags* out, int argc, char** argv, FILE* notes) {
+    *out = (TrainFlags){0};
+    TRY(options_defaults(specs, NUM_SPECS, out));
+    TRY(take_ignored(&argc, argv, notes));
+    TRY(options_take(specs, NUM_SPECS, out, &argc, argv, NULL));
+    if (argc > 1) { return FAIL(STATUS_BAD_OPTION, "'%.60s': unknown flag ---> --help lists all", argv[1]); }
+    if (out->batch_tokens < 0) { out->batch_tokens = 0; }
+    if (out->zero_stage > 1) {
+        if (notes != NULL) {
+            fprintf(notes, "-z %d: treated as 1: every replica has whole gradients and parameters\n",
+                    out->zero_stage);
+        }
+        out->zero_stage = 1;
+    }
+    return STATUS_OK;
+}
+
+void train_flags_add_settings(const TrainFlags* flags, FILE* out) {
+    static const char* const names[] = {
+        "-e",        "-i",         "-j", "-b",  "-t",  "-k", "-l",
+        "-u",        "-q",         "-c", "-sl", "-sg", "-a", "--target-tokens",
+        "--dropout", "--optimizer"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        options_add_setting(specs, NUM_SPECS, flags, names[i], out);
+    }
+}

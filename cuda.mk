@@ -154,7 +154,7 @@ $(OUT)/test_cuda_%: $(OUT)/test/cuda/test_cuda_%.o $(OPERATIONS_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(LIBS) -o $@
 # Measurements (dev/gpu_check.sh): operations, and the model's steps in one process.
 BENCH_OBJS := $(OUT)/dev/cuda_bench/bench.o $(OUT)/dev/cuda_bench/ceilings.o
-$(OUT)/cuda_bench_operations $(OUT)/cuda_bench_shares: $(OUT)/cuda_bench_%: $(OUT)/dev/cuda_bench/%.o $(BENCH_OBJS) $(OPERATIONS_OBJS)
+$(OUT)/cuda_bench_operations: $(OUT)/dev/cuda_bench/operations.o $(BENCH_OBJS) $(OPERATIONS_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(LIBS) -o $@
 $(OUT)/cuda_bench_steps: $(OUT)/dev/cuda_bench/steps.o $(BENCH_OBJS) $(LLMC_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@

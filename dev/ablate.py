@@ -37,7 +37,7 @@ VARIANTS = {
     "roomiest placements first": ("    sort_by_room(out, num, problem);\n", ""),
     "settings of unequal replicas": ("    bool own = search->layout", "    bool own = false && search->layout"),
     "shared heads": ("head <= HEAD_BY_VOCABULARY; head++", "head <= HEAD_WHOLE; head++"),
-    "setting: number of micro-batches": ("            if (value >= 6) { return false; }", "            return false;"),
+    "setting: number of microbatches": ("            if (value >= 6) { return false; }", "            return false;"),
     "setting: recomputation": ("            if (value >= num_rules) { return false; }", "            return false;"),
     "setting: numbers in flight": ("            return candidate->in_flight != before.in_flight;", "            return false;"),
     "setting: order": ("return value <= 4 && value != before.before;", "return false;"),

@@ -103,7 +103,7 @@ part_build() {
     { has_mpi && [ "$(cards)" -ge 2 ]; } && between=("$fp32/cuda_links" "$fp32/cuda_sums")
     for t in $(kernel_tests); do targets+=("$bf16/$t"); done
     # What one part needs is built even if another's does not compile (-k).
-    make -k -j"$jobs" BACKEND=$backend PRECISION=BF16 "${targets[@]}" "$bf16/cuda_bench_operations" "$bf16/cuda_bench_shares" "$bf16/cuda_bench_steps" "$bf16/train_gpt2" \
+    make -k -j"$jobs" BACKEND=$backend PRECISION=BF16 "${targets[@]}" "$bf16/cuda_bench_operations" "$bf16/cuda_bench_steps" "$bf16/train_gpt2" \
         "$bf16/train_gpt2-dynapipe" "$bf16/train_t5" "$bf16/train_t5-dynapipe" "$bf16/profile_costs" || rc=1
     make -k -j"$jobs" BACKEND=$backend PRECISION=FP32 "${targets[@]//$bf16/$fp32}" "$fp32/train_gpt2" "$fp32/train_gpt2-dynapipe" \
         "$fp32/train_t5-dynapipe" "${between[@]}" || rc=1
@@ -135,10 +135,7 @@ part_kernels() {
 }
 
 part_operations() {
-    local rc=0
-    "$bf16/cuda_bench_operations" "${tiny[@]}" >"$work/operations.md" || rc=1
-    "$bf16/cuda_bench_shares" "${tiny[@]}" >>"$work/operations.md" || rc=1
-    return $rc
+    "$bf16/cuda_bench_operations" "${tiny[@]}" >"$work/operations.md"
 }
 part_steps() {
     "$bf16/cuda_bench_steps" "${tiny[@]}" ${EMULATED:+--steps 3} >"$work/steps.md"

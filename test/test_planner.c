@@ -142,7 +142,7 @@ static void one_of_1024_ranks_plans_its_own(void) {
     }
     CHECK(plan_hash_decisions(&plans[0]) == plan_hash_decisions(&plans[1]));
     CHECK(plan_hash_replica(&plans[0], 37) == plan_hash_replica(&plans[1], 37));
-    printf("16 x 64, %d samples, %d micro-batches: %.0f ms for all ranks' lists, %.0f ms for one replica's\n",
+    printf("16 x 64, %d samples, %d microbatches: %.0f ms for all ranks' lists, %.0f ms for one replica's\n",
            NUM, plans[0].M, ms[0], ms[1]);
     arena_free(&arena);
 }
@@ -284,7 +284,7 @@ static void memory_gets_tighter(void) {
         problem.request.memory_limit_bytes = limit_bytes + (least_bytes - limit_bytes) / 6 * step;
         if (step == 6) { problem.request.memory_limit_bytes = least_bytes; }
         CHECK_OK(make(&plan, &arena));
-        printf("     limit %.2f GB: %.1f ms, %d micro-batches, %s\n",
+        printf("     limit %.2f GB: %.1f ms, %d microbatches, %s\n",
                (double)problem.request.memory_limit_bytes / 1e9, (double)plan.makespan_ns / 1e6, plan.M,
                plan.schedule);
         CHECK(plan.makespan_ns >= roomy_ns * 95 / 100);

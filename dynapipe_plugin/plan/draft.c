@@ -364,7 +364,7 @@ static Status report(const Fit* fit) {
         bool adapts = request->schedule == SCHEDULE_AUTO || request->schedule == SCHEDULE_ADAPTIVE;
         return FAIL(STATUS_INFEASIBLE,
                     "%s, %lld bytes: stage %d needs %lld bytes more with schedule %s ---> %s%s"
-                    "more --stages, fewer tokens per micro-batch or a larger limit",
+                    "more --stages, fewer tokens per microbatch or a larger limit",
                     machine_limit_words(words, fit_rank(fit, s),
                                         fit->plan->problem.replica * fit->plan->problem.pipe.P + s),
                     (long long)rank_limit_bytes(fit, s), s, (long long)fit->over_bytes[s],

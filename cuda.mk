@@ -110,7 +110,7 @@ $(OUT)/%.o: %.cu $(EMU_REWRITE)
 endif
 
 # Of operations and kernels: test/test_cuda_kernels.sh and dev/gpu_check.sh run them.
-KERNEL_TESTS := test_ops test_ops_attention $(basename $(notdir $(wildcard test/cuda/test_cuda_*.c)))
+KERNEL_TESTS := test_ops test_ops_attention test_transformer $(basename $(notdir $(wildcard test/cuda/test_cuda_*.c)))
 .PHONY: print-kernel-tests
 print-kernel-tests:
 	@echo $(KERNEL_TESTS)
@@ -144,8 +144,8 @@ $(OUT)/cuda_sums $(OUT)/cuda_links: $(OUT)/cuda_%: $(OUT)/test/mpi/%_main.o $(EM
 # Our models under dynapipe_check_model(), for test/test_cuda_check.sh.
 $(OUT)/cuda_check: $(OUT)/test/test_check_llmc.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
-$(OUT)/test_cuda_head: LIBS += $(TEXT_LIBS)
-$(OUT)/test_cuda_head: $(OUT)/test/part_chain.o $(LLMC_OBJS)
+$(OUT)/test_transformer: $(OUT)/test/test_transformer.o $(OUT)/test/part_chain.o $(LLMC_OBJS) $(DYNAPIPE_BASE_OBJS)
+	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 # What the operations alone need, without a model.
 OPERATIONS_OBJS = $(CUDA_OPS_OBJS) $(OUT)/llmc/peak_flops.o $(DYNAPIPE_BASE_OBJS)
 $(OUT)/test_ops $(OUT)/test_ops_attention: $(OUT)/test_%: $(OUT)/test/test_%.o $(OPERATIONS_OBJS)
@@ -154,7 +154,7 @@ $(OUT)/test_cuda_%: $(OUT)/test/cuda/test_cuda_%.o $(OPERATIONS_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(LIBS) -o $@
 # Measurements (dev/gpu_check.sh): operations, and the model's steps in one process.
 BENCH_OBJS := $(OUT)/dev/cuda_bench/bench.o $(OUT)/dev/cuda_bench/ceilings.o
-$(OUT)/cuda_bench_operations $(OUT)/cuda_bench_shares: $(OUT)/cuda_bench_%: $(OUT)/dev/cuda_bench/%.o $(BENCH_OBJS) $(OPERATIONS_OBJS)
+$(OUT)/cuda_bench_operations: $(OUT)/dev/cuda_bench/operations.o $(BENCH_OBJS) $(OPERATIONS_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(LIBS) -o $@
 $(OUT)/cuda_bench_steps: $(OUT)/dev/cuda_bench/steps.o $(BENCH_OBJS) $(LLMC_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@

@@ -103,7 +103,7 @@ part_build() {
     { has_mpi && [ "$(cards)" -ge 2 ]; } && between=("$fp32/cuda_links" "$fp32/cuda_sums")
     for t in $(kernel_tests); do targets+=("$bf16/$t"); done
     # What one part needs is built even if another's does not compile (-k).
-    make -k -j"$jobs" BACKEND=$backend PRECISION=BF16 "${targets[@]}" "$bf16/cuda_bench_operations" "$bf16/cuda_bench_shares" "$bf16/cuda_bench_steps" "$bf16/train_gpt2" \
+    make -k -j"$jobs" BACKEND=$backend PRECISION=BF16 "${targets[@]}" "$bf16/cuda_bench_operations" "$bf16/cuda_bench_steps" "$bf16/train_gpt2" \
         "$bf16/train_gpt2-dynapipe" "$bf16/train_t5" "$bf16/train_t5-dynapipe" "$bf16/profile_costs" || rc=1
     make -k -j"$jobs" BACKEND=$backend PRECISION=FP32 "${targets[@]//$bf16/$fp32}" "$fp32/train_gpt2" "$fp32/train_gpt2-dynapipe" \
         "$fp32/train_t5-dynapipe" "${between[@]}" || rc=1
@@ -135,10 +135,7 @@ part_kernels() {
 }
 
 part_operations() {
-    local rc=0
-    "$bf16/cuda_bench_operations" "${tiny[@]}" >"$work/operations.md" || rc=1
-    "$bf16/cuda_bench_shares" "${tiny[@]}" >>"$work/operations.md" || rc=1
-    return $rc
+    "$bf16/cuda_bench_operations" "${tiny[@]}" >"$work/operations.md"
 }
 part_steps() {
     "$bf16/cuda_bench_steps" "${tiny[@]}" ${EMULATED:+--steps 3} >"$work/steps.md"
@@ -240,7 +237,7 @@ part_sanitizer() {
     [ -n "${EMULATED:-}" ] && { echo "the emulator has AddressSanitizer instead: BUILD=asan"; return $skip; }
     command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer ---> it is in the CUDA toolkit's bin"; return $skip; }
     for tool in memcheck racecheck; do
-        for t in $(kernel_tests | grep -v test_cuda_head); do  # whole models, of kernels that the others have
+        for t in $(kernel_tests | grep -v test_transformer); do  # whole models, of kernels that the others have
             sanitize_one $tool "$bf16/$t" "$work/sanitize-$tool-$t.log" &
             pids+=($!) names+=("$tool $t")
             while [ "$(jobs -rp | wc -l)" -ge $((cores > 8 ? 8 : cores)) ]; do sleep 0.1; done

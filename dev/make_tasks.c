@@ -31,11 +31,14 @@ typedef struct {
     TaskText inputs, targets;
 } TaskSample;
 
+// Writes a sample of at most max_bytes (>= TASK_MIN_BYTES), inputs and targets together.
+typedef void TaskMaker(TaskSample* out, Rng* rng, int32_t max_bytes);
+
 typedef struct {
     const char* name;
-    int32_t share;  // weight among all tasks
-    // Write a sample of at most max_bytes (>= TASK_MIN_BYTES), inputs and targets together.
-    void (*make)(TaskSample* out, Rng* rng, int32_t max_bytes);
+    int32_t share;  // weight among all tasks of its mixture
+    TaskMaker* make;
+    bool is_easy;
 } TaskSpec;
 
 enum { TASK_MIN_BYTES = 120, NUM_TASK_NAMES = 16 };
@@ -155,23 +158,14 @@ static void make_of_table(TaskSample* out, Rng* rng, const Pair* pairs, uint32_t
     task_text_add(&out->targets, "%s", pair->answer);
 }
 
-// "Anna asks: the capital of Peru?" -> "Lima"
-static void make_capital(TaskSample* out, Rng* rng, int32_t max_bytes) {
-    (void)max_bytes;
-    make_of_table(out, rng, capitals, COUNT(capitals), "the capital of");
-}
-
-// "Please: the opposite of early?" -> "late"
-static void make_opposite(TaskSample* out, Rng* rng, int32_t max_bytes) {
-    (void)max_bytes;
-    make_of_table(out, rng, opposites, COUNT(opposites), "the opposite of");
-}
-
-// "the plural of mouse?" -> "mice"
-static void make_plural(TaskSample* out, Rng* rng, int32_t max_bytes) {
-    (void)max_bytes;
-    make_of_table(out, rng, plurals, COUNT(plurals), "the plural of");
-}
+#define TABLE_TASK(name, pairs, question)                            \
+    static void name(TaskSample* out, Rng* rng, int32_t max_bytes) { \
+        (void)max_bytes;                                             \
+        make_of_table(out, rng, pairs, COUNT(pairs), question);      \
+    }
+TABLE_TASK(make_capital, capitals, "the capital of")     // "Anna asks: the capital of Peru?" -> "Lima"
+TABLE_TASK(make_opposite, opposites, "the opposite of")  // "Please: the opposite of early?" -> "late"
+TABLE_TASK(make_plural, plurals, "the plural of")        // "the plural of mouse?" -> "mice"
 
 // "Quick: what comes after May?" -> "June"
 static void make_next(TaskSample* out, Rng* rng, int32_t max_bytes) {
@@ -206,20 +200,21 @@ static const Topic moods[2] = {
 static const char* const verbs[] = {"sees", "finds", "likes", "leaves", "follows", "knows", "hears", "draws"};
 static const char* const things[] = {"room", "meal", "film", "hotel", "garden", "story", "walk", "game"};
 
-static const char* draw(Rng* rng, const char* const* words) {
-    return words[rng_below(rng, TOPIC_WORDS)];
+static const char* draw(Rng* rng, const char* const* words, uint32_t count) {
+    return words[rng_below(rng, count)];
 }
+#define DRAW(rng, words) draw((rng), (words), COUNT(words))
 
 // A sentence of at most SENTENCE_BYTES, followed by a blank.
 static void add_topic_sentence(TaskText* text, Rng* rng, const Topic* topic) {
-    const char* subject = draw(rng, topic->words);
-    const char* verb = draw(rng, verbs);
-    task_text_add(text, "The %s %s the %s. ", subject, verb, draw(rng, topic->words));
+    const char* subject = DRAW(rng, topic->words);
+    const char* verb = DRAW(rng, verbs);
+    task_text_add(text, "The %s %s the %s. ", subject, verb, DRAW(rng, topic->words));
 }
 
 static void add_mood_sentence(TaskText* text, Rng* rng, const Topic* mood) {
-    const char* thing = draw(rng, things);
-    task_text_add(text, "The %s was %s. ", thing, draw(rng, mood->words));
+    const char* thing = DRAW(rng, things);
+    task_text_add(text, "The %s was %s. ", thing, DRAW(rng, mood->words));
 }
 
 static void add_sentences(TaskText* text, Rng* rng, const Topic* topic, int32_t until_bytes,
@@ -249,12 +244,6 @@ static void make_review(TaskSample* out, Rng* rng, int32_t max_bytes) {
     task_text_add(&out->inputs, "Good or bad?");
     task_text_add(&out->targets, "%s", mood->name);
 }
-
-static const TaskSpec task_easy_specs[] = {
-    {"capital", 10, make_capital}, {"opposite", 10, make_opposite}, {"plural", 8, make_plural},
-    {"next", 8, make_next},        {"topic", 7, make_topic},        {"review", 7, make_review},
-};
-static const int task_num_easy_specs = sizeof task_easy_specs / sizeof task_easy_specs[0];
 
 // --- tasks short ---------------------------------------------------------------------------------------
 // Tasks of one line: letters, digits, small sums, number words, comparisons.
@@ -310,7 +299,7 @@ static void make_max(TaskSample* out, Rng* rng, int32_t max_bytes) {
     task_text_add(&out->targets, "%d", best);
 }
 
-// "12+7" -> "19"
+// "add 12+7" -> "19"
 static void make_add(TaskSample* out, Rng* rng, int32_t max_bytes) {
     (void)max_bytes;
     int32_t a = rng_between(rng, 0, 12), b = rng_between(rng, 0, 12);
@@ -318,7 +307,7 @@ static void make_add(TaskSample* out, Rng* rng, int32_t max_bytes) {
     task_text_add(&out->targets, "%d", a + b);
 }
 
-// "19-7" -> "12"
+// "subtract 19-7" -> "12"
 static void make_subtract(TaskSample* out, Rng* rng, int32_t max_bytes) {
     (void)max_bytes;
     int32_t a = rng_between(rng, 0, 19), b = rng_between(rng, 0, a);
@@ -381,15 +370,6 @@ static void make_count(TaskSample* out, Rng* rng, int32_t max_bytes) {
     task_text_add(&out->targets, "%d", count);
 }
 
-static const TaskSpec task_short_specs[] = {
-    {"copy", 9, make_copy},         {"reverse", 8, make_reverse},
-    {"sort", 9, make_sort},         {"max", 7, make_max},
-    {"add", 8, make_add},           {"subtract", 8, make_subtract},
-    {"to_words", 8, make_to_words}, {"to_digits", 8, make_to_digits},
-    {"compare", 8, make_compare},   {"count", 7, make_count},
-};
-static const int task_num_short_specs = sizeof task_short_specs / sizeof task_short_specs[0];
-
 // --- tasks long ----------------------------------------------------------------------------------------
 // Tasks whose answer is somewhere in a prompt of any length: tables of facts and documents.
 
@@ -398,24 +378,19 @@ static const char* const adjectives[NUM_WORDS] = {"old",   "small", "green", "qu
                                                   "round", "young", "dark",  "slow",  "brave", "plain"};
 static const char* const nouns[NUM_WORDS] = {"river", "house", "baker", "horse", "tree",  "boat",
                                              "stone", "child", "hill",  "cloud", "clock", "garden"};
-static const char* const tasks_long_verbs[NUM_WORDS] = {"sees",    "finds",   "likes",  "leaves",
-                                                        "paints",  "follows", "knows",  "hears",
-                                                        "reaches", "draws",   "guards", "misses"};
-
-static const char* tasks_long_draw(Rng* rng, const char* const* words) {
-    return words[rng_below(rng, NUM_WORDS)];
-}
+static const char* const long_verbs[NUM_WORDS] = {"sees",  "finds", "likes",   "leaves", "paints", "follows",
+                                                  "knows", "hears", "reaches", "draws",  "guards", "misses"};
 
 // A made-up sentence of 20-60 bytes, followed by a blank.
 static void add_sentence(TaskText* text, Rng* rng) {
-    const char* adjective = tasks_long_draw(rng, adjectives);
-    const char* subject = tasks_long_draw(rng, nouns);
-    const char* verb = tasks_long_draw(rng, tasks_long_verbs);
-    const char* object = tasks_long_draw(rng, nouns);
+    const char* adjective = DRAW(rng, adjectives);
+    const char* subject = DRAW(rng, nouns);
+    const char* verb = DRAW(rng, long_verbs);
+    const char* object = DRAW(rng, nouns);
     task_text_add(text, "The %s %s %s the %s", adjective, subject, verb, object);
     if (rng_below(rng, 3) == 0) {
-        adjective = tasks_long_draw(rng, adjectives);
-        object = tasks_long_draw(rng, nouns);
+        adjective = DRAW(rng, adjectives);
+        object = DRAW(rng, nouns);
         task_text_add(text, " near the %s %s", adjective, object);
     }
     task_text_add(text, ". ");
@@ -475,7 +450,7 @@ static void make_notes(TaskSample* out, Rng* rng, int32_t max_bytes) {
     for (int32_t i = 0; i < num_marked; i++) {
         int32_t room_bytes = part_bytes > FACT_BYTES ? part_bytes - FACT_BYTES : 0;
         fill_sentences(&out->inputs, rng, i * part_bytes + (int32_t)rng_below(rng, (uint32_t)room_bytes + 1));
-        const char* word = tasks_long_draw(rng, nouns);
+        const char* word = DRAW(rng, nouns);
         task_text_add(&out->inputs, "Note *%s*. ", word);
         task_text_add(&out->targets, "%s%s", i > 0 ? " " : "", word);
     }
@@ -483,18 +458,20 @@ static void make_notes(TaskSample* out, Rng* rng, int32_t max_bytes) {
     task_text_add(&out->inputs, "Marked words?");
 }
 
-static const TaskSpec task_long_specs[] = {
-    {"lookup", 9, make_lookup},
-    {"document", 7, make_document},
-    {"notes", 5, make_notes},
+static const TaskSpec tasks[] = {
+    {"copy", 9, make_copy, false},         {"reverse", 8, make_reverse, false},
+    {"sort", 9, make_sort, false},         {"max", 7, make_max, false},
+    {"add", 8, make_add, false},           {"subtract", 8, make_subtract, false},
+    {"to_words", 8, make_to_words, false}, {"to_digits", 8, make_to_digits, false},
+    {"compare", 8, make_compare, false},   {"count", 7, make_count, false},
+    {"lookup", 9, make_lookup, false},     {"document", 7, make_document, false},
+    {"notes", 5, make_notes, false},       {"capital", 10, make_capital, true},
+    {"opposite", 10, make_opposite, true}, {"plural", 8, make_plural, true},
+    {"next", 8, make_next, true},          {"topic", 7, make_topic, true},
+    {"review", 7, make_review, true},
 };
-static const int task_num_long_specs = sizeof task_long_specs / sizeof task_long_specs[0];
 
-// --- make tasks ----------------------------------------------------------------------------------------
-// make_tasks.c -- write the built-in task mixture as JSONL: ./make_tasks --out tasks.jsonl --samples 20000
-// --seed 1
-
-enum { MAX_TASKS = 32 };
+// --- the program -----------------------------------------------------------------------------------------
 
 typedef struct {
     const char* out;
@@ -535,13 +512,20 @@ static Status parse(MakeOptions* options, int argc, char** argv) {
 }
 
 // The first samples are one of each task, so that a small file has all; then tasks are drawn by their shares.
-static const TaskSpec* draw_task(Rng* rng, const TaskSpec* const* tasks, int num_tasks, int64_t n) {
-    if (n < num_tasks) { return tasks[n]; }
-    int32_t total = 0, i = 0;
-    for (int k = 0; k < num_tasks; k++) { total += tasks[k]->share; }
+static const TaskSpec* draw_task(Rng* rng, bool easy, int64_t n) {
+    int32_t total = 0, num_tasks = 0;
+    for (size_t k = 0; k < COUNT(tasks); k++) {
+        if (tasks[k].is_easy != easy) { continue; }
+        if (n == num_tasks++) { return &tasks[k]; }
+        total += tasks[k].share;
+    }
     int32_t at = (int32_t)rng_below(rng, (uint32_t)total);
-    while (at >= tasks[i]->share) { at -= tasks[i++]->share; }
-    return tasks[i];
+    const TaskSpec* task = tasks;
+    for (;; task++) {
+        if (task->is_easy != easy) { continue; }
+        if (at < task->share) { return task; }
+        at -= task->share;
+    }
 }
 
 static Status write_line(FileWriter* writer, const char* task, const TaskSample* sample) {
@@ -556,20 +540,7 @@ static Status write_line(FileWriter* writer, const char* task, const TaskSample*
     return STATUS_OK;
 }
 
-static int add_tasks(const TaskSpec** tasks, int num_tasks, const TaskSpec* list, int num_specs) {
-    for (int i = 0; i < num_specs; i++) { tasks[num_tasks++] = &list[i]; }
-    return num_tasks;
-}
-
-static int choose_tasks(const TaskSpec** tasks, Mixture mixture) {
-    if (mixture == MIXTURE_EASY) { return add_tasks(tasks, 0, task_easy_specs, task_num_easy_specs); }
-    int num_tasks = add_tasks(tasks, 0, task_short_specs, task_num_short_specs);
-    return add_tasks(tasks, num_tasks, task_long_specs, task_num_long_specs);
-}
-
 static Status make_tasks(const MakeOptions* options) {
-    const TaskSpec* tasks[MAX_TASKS];
-    int num_tasks = choose_tasks(tasks, (Mixture)options->mixture);
     Rng rng = rng_seed((uint64_t)options->seed);
     TaskSample sample = {0};
     FileWriter writer;
@@ -578,7 +549,7 @@ static Status make_tasks(const MakeOptions* options) {
     TRY(file_writer_open(&writer, options->out));
     Status status = STATUS_OK;
     for (int64_t n = 0; n < options->num_samples && status == STATUS_OK && writer.error == 0; n++) {
-        const TaskSpec* task = draw_task(&rng, tasks, num_tasks, n);
+        const TaskSpec* task = draw_task(&rng, options->mixture == MIXTURE_EASY, n);
         task_text_clear(&sample.inputs);
         task_text_clear(&sample.targets);
         // prepare_data adds a newline to the inputs and an end-of-text token to the targets
@@ -595,9 +566,8 @@ static Status make_tasks(const MakeOptions* options) {
         return status;
     }
     TRY(file_writer_commit(&writer));
-    printf("%s: %lld samples of %d tasks, mean %.0f and longest %d bytes\n", options->out,
-           (long long)options->num_samples, num_tasks, (double)num_bytes / (double)options->num_samples,
-           longest);
+    printf("%s: %lld samples, mean %.0f and longest %d bytes\n", options->out,
+           (long long)options->num_samples, (double)num_bytes / (double)options->num_samples, longest);
     return STATUS_OK;
 }
 

@@ -174,11 +174,6 @@ enum { MAX_CONFIG_BYTES = 1 << 20, MOST = 1 << 30, DEFAULT_MAX_SEQ_LEN = 512, PA
 
 static const char* const type_names[HF_NUM_TYPES] = {"gpt2", "t5", "mt5", "umt5"};
 
-// The model_type in config.json: "gpt2", "t5", "mt5", "umt5".
-static const char* hf_type_name(HfType type) {
-    return type_names[type];
-}
-
 // --- fields ------------------------------------------------------------------------------------------------
 
 typedef struct {
@@ -773,7 +768,7 @@ static bool read_shape(Source* source, const ModelKind* kind, const char* path) 
     const bool is_gpt2 = source->config.type == HF_GPT2;
     if (strcmp(kind->name, is_gpt2 ? "gpt2" : "t5") != 0) {
         return llmc_fail("%s: model_type \"%s\" is no %s ---> train it with train_%s",
-                         checkpoint_path_tail(path), hf_type_name(source->config.type), kind->title,
+                         checkpoint_path_tail(path), type_names[source->config.type], kind->title,
                          is_gpt2 ? "gpt2" : "t5");
     }
     source->config.shape.kind = kind;
@@ -847,6 +842,13 @@ static bool read_values(const Target* target, const SafetensorsTensor* tensor, f
     return true;
 }
 
+// in (rows, cols)
+static void transpose(float* out, const float* in, int64_t rows, int64_t cols) {
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t j = 0; j < cols; j++) { out[j * rows + i] = in[i * cols + j]; }
+    }
+}
+
 // All of it, since its rows are the file's columns.
 static bool read_transposed(const Target* target, const SafetensorsTensor* tensor, const HfPart* part,
                             int64_t offset) {
@@ -854,9 +856,7 @@ static bool read_transposed(const Target* target, const SafetensorsTensor* tenso
     float* theirs = llmc_alloc((size_t)(2 * rows * cols) * sizeof *theirs, "a tensor to transpose");
     float* ours = theirs + rows * cols;
     bool ok = read_values(target, tensor, theirs, 0, rows * cols, 1.0f);
-    for (int64_t i = 0; ok && i < rows; i++) {
-        for (int64_t j = 0; j < cols; j++) { ours[i * cols + j] = theirs[j * rows + i]; }
-    }
+    if (ok) { transpose(ours, theirs, cols, rows); }
     if (ok) { hf_checkpoint_put(target, ours, offset, rows * cols); }
     free(theirs);
     return ok;
@@ -944,7 +944,7 @@ bool hf_checkpoint_read(const char* path, CheckpointBody body, const Model* mode
 // The tokenizer's files, the configs and the weights are *.tmp until commit; the weights are renamed last,
 // so that they never accompany another model's config.
 
-enum { HF_CHECKPOINT_WRITE_PIECE_VALUES = 1 << 20, MAX_TOKENIZER_BYTES = 1 << 28 };
+enum { MAX_TOKENIZER_BYTES = 1 << 28 };
 
 #ifdef LLMC_BF16
 static const SafetensorsDtype DTYPE = SAFETENSORS_BF16;
@@ -1094,14 +1094,13 @@ typedef struct {
     const Safetensors* layout;
     CheckpointFile* file;
     float* piece;  // PIECE_VALUES
-} HfCheckpointWriteTarget;
+} Output;
 
 // Values [begin, end) of a part whose first value is at `offset` of the rank's array.
-static bool write_straight(const HfCheckpointWriteTarget* target, const SafetensorsTensor* tensor,
-                           int64_t offset, int64_t begin, int64_t end, float factor) {
-    for (int64_t at = begin; at < end; at += HF_CHECKPOINT_WRITE_PIECE_VALUES) {
-        int64_t num =
-            end - at < HF_CHECKPOINT_WRITE_PIECE_VALUES ? end - at : HF_CHECKPOINT_WRITE_PIECE_VALUES;
+static bool write_straight(const Output* target, const SafetensorsTensor* tensor, int64_t offset,
+                           int64_t begin, int64_t end, float factor) {
+    for (int64_t at = begin; at < end; at += PIECE_VALUES) {
+        int64_t num = end - at < PIECE_VALUES ? end - at : PIECE_VALUES;
         device_values_download(target->model->ops, target->piece, target->model->params + (offset + at),
                                (size_t)num);
         for (int64_t i = 0; i < num && factor != 1.0f; i++) { target->piece[i] *= factor; }
@@ -1110,21 +1109,19 @@ static bool write_straight(const HfCheckpointWriteTarget* target, const Safetens
     return true;
 }
 
-static bool write_transposed(const HfCheckpointWriteTarget* target, const SafetensorsTensor* tensor,
-                             const HfPart* part, int64_t offset) {
+static bool write_transposed(const Output* target, const SafetensorsTensor* tensor, const HfPart* part,
+                             int64_t offset) {
     const int64_t rows = part->rows, cols = part->cols;
     float* ours = llmc_alloc((size_t)(2 * rows * cols) * sizeof *ours, "a tensor to transpose");
     float* theirs = ours + rows * cols;
     device_values_download(target->model->ops, ours, target->model->params + offset, (size_t)(rows * cols));
-    for (int64_t i = 0; i < rows; i++) {
-        for (int64_t j = 0; j < cols; j++) { theirs[j * rows + i] = ours[i * cols + j]; }
-    }
+    transpose(theirs, ours, rows, cols);
     bool ok = safetensors_write(target->file, tensor, theirs, 0, rows * cols);
     free(ours);
     return ok;
 }
 
-static bool write_slice(const HfCheckpointWriteTarget* target, const TensorSlice* slice) {
+static bool write_slice(const Output* target, const TensorSlice* slice) {
     const ModelConfig* config = &target->model->config;
     HfPart parts[HF_MAX_PARTS];
     int num_parts = hf_names_parts(parts, config, slice->tensor, slice->layer);
@@ -1157,9 +1154,8 @@ bool hf_checkpoint_write(const char* directory, const Model* model) {
         safetensors_close(&layout);
         return false;
     }
-    const HfCheckpointWriteTarget target = {
-        model, &layout, &file,
-        llmc_alloc(HF_CHECKPOINT_WRITE_PIECE_VALUES * sizeof(float), "values on their way")};
+    const Output target = {model, &layout, &file,
+                           llmc_alloc(PIECE_VALUES * sizeof(float), "values on their way")};
     bool ok = file.num_bytes == layout.num_bytes ||
               llmc_fail("%s.tmp: is of another model ---> export each run to a directory of its own",
                         checkpoint_path_tail(path));

@@ -444,14 +444,6 @@ bool safetensors_read(const Safetensors* file, const SafetensorsTensor* tensor, 
 // --- writing -----------------------------------------------------------------------------------------------
 // Every process computes the same layout, one creates the file, all write their ranges.
 
-enum { SAFETENSORS_WRITE_LENGTH_BYTES = 8, SAFETENSORS_WRITE_PIECE_VALUES = 4096 };
-
-static const char* const dtype_names[] = {"F32", "F16", "BF16"};
-
-static int64_t bytes_per_value(SafetensorsDtype dtype) {
-    return dtype == SAFETENSORS_F32 ? 4 : 2;
-}
-
 static json_t* tensor_entry(const SafetensorsTensor* tensor) {
     json_t* shape = json_array();
     for (int i = 0; i < tensor->num_dims; i++) {
@@ -466,12 +458,12 @@ static char* make_header(const json_t* root, int64_t* header_bytes) {
     char* text = json_dumps(root, JSON_COMPACT | JSON_PRESERVE_ORDER);
     if (text == NULL) { return NULL; }
     size_t text_bytes = strlen(text), padded = (text_bytes + 7) / 8 * 8;
-    char* header = llmc_alloc(SAFETENSORS_WRITE_LENGTH_BYTES + padded, "a header");
-    for (int i = 0; i < SAFETENSORS_WRITE_LENGTH_BYTES; i++) { header[i] = (char)(padded >> 8 * i & 255); }
-    memset(header + SAFETENSORS_WRITE_LENGTH_BYTES, ' ', padded);
-    memcpy(header + SAFETENSORS_WRITE_LENGTH_BYTES, text, text_bytes);
+    char* header = llmc_alloc(LENGTH_BYTES + padded, "a header");
+    for (int i = 0; i < LENGTH_BYTES; i++) { header[i] = (char)(padded >> 8 * i & 255); }
+    memset(header + LENGTH_BYTES, ' ', padded);
+    memcpy(header + LENGTH_BYTES, text, text_bytes);
     free(text);
-    *header_bytes = (int64_t)(SAFETENSORS_WRITE_LENGTH_BYTES + padded);
+    *header_bytes = (int64_t)(LENGTH_BYTES + padded);
     return header;
 }
 
@@ -483,14 +475,13 @@ bool safetensors_layout(Safetensors* out, const SafetensorsTensor* tensors, int 
     for (int i = 0; i < num_tensors; i++) {
         SafetensorsTensor* tensor = &file.tensors[i];
         *tensor = tensors[i];
-        char* name = llmc_alloc(strlen(tensors[i].name) + 1, "a name");
-        tensor->name = strcpy(name, tensors[i].name);
-        snprintf(tensor->dtype_name, sizeof tensor->dtype_name, "%s", dtype_names[tensor->dtype]);
+        tensor->name = copy_text(tensors[i].name);
+        snprintf(tensor->dtype_name, sizeof tensor->dtype_name, "%s", dtypes[tensor->dtype].name);
         tensor->num_values = 1;
         for (int k = 0; k < tensor->num_dims; k++) { tensor->num_values *= tensor->dims[k]; }
         tensor->begin = at;
-        tensor->end = at += bytes_per_value(tensor->dtype) * tensor->num_values;
-        json_object_set_new(root, name, tensor_entry(tensor));
+        tensor->end = at += dtypes[tensor->dtype].bytes * tensor->num_values;
+        json_object_set_new(root, tensor->name, tensor_entry(tensor));
     }
     bool ok = json_object_size(root) == (size_t)num_tensors + 1;
     file.header = ok ? make_header(root, &file.header_bytes) : NULL;
@@ -522,9 +513,9 @@ bool safetensors_write(CheckpointFile* out, const SafetensorsTensor* tensor, con
     if (tensor->dtype == SAFETENSORS_F32) {
         return llmc_ok(checkpoint_file_write(out, values, 4 * (end - begin), tensor->begin + 4 * begin));
     }
-    uint16_t halves[SAFETENSORS_WRITE_PIECE_VALUES];
+    uint16_t halves[PIECE_VALUES];
     for (int64_t at = begin; at < end;) {
-        int64_t num = end - at < SAFETENSORS_WRITE_PIECE_VALUES ? end - at : SAFETENSORS_WRITE_PIECE_VALUES;
+        int64_t num = end - at < PIECE_VALUES ? end - at : PIECE_VALUES;
         for (int64_t i = 0; i < num; i++) { halves[i] = half_to_bfloat16(values[at - begin + i]); }
         if (!llmc_ok(checkpoint_file_write(out, halves, 2 * num, tensor->begin + 2 * at))) { return false; }
         at += num;

@@ -153,45 +153,34 @@ static void lies_are_found_despite_good_checksums(void) {
         {12, 4, 3, "bytes per token is 3"},
         {16, 8, 4, "truncated"},
         {16, 8, UINT64_MAX, "truncated"},
-        {16, 8, (uint64_t)1 << 61, "truncated"},
         {16, 8, UINT64_MAX / 24 + 1, "truncated"},
         {16, 8, 2, "too long"},
         {24, 8, UINT64_MAX, "truncated"},
-        {24, 8, (uint64_t)1 << 63, "truncated"},
         {24, 8, 10, "too long"},
         {32, 4, 4097, "number of tasks is 4097"},
-        {32, 4, 1, "is not 0"},
         {32, 4, 3, "name of task 2 is"},
         {36, 4, 0, "vocab is 0"},
-        {36, 4, 0x80000000u, "vocab is 2147483648"},
         {40, 4, 300, "end-of-text token is 300, outside 0 ... 299"},
         {44, 4, 5, "tokenizer is 5"},
         {48, 4, 300, "padding token is 300, outside 0 ... 299"},
-        {48, 4, 0xfffffffeu, "padding token is 4294967294"},
         {52, 4, 4, "end of the input is 4"},
         {64, 4, 0, "too long"},
-        {64, 4, 2, "truncated"},
         {64, 4, 0xffffffffu, "truncated"},
         {68, 4, 0x80000000u, "tail of the input is 2147483648"},
         {88, 2, 0, "name of task 0 is"},
         {88, 2, 256, "name of task 0 is"},
-        {88, 2, 200, "name of task 0 is"},
         {90, 1, 0, "name of task 0 is"},
         {103, 1, 1, "is not 0"},
         {104, 8, 1, "index of sample 0: tokens 1 + 3 + 2"},
-        {112, 4, 0xffffffffu, "index of sample 0"},
         {116, 4, 0xffffffffu, "index of sample 0"},
         {116, 4, 3, "index of sample 1"},
         {120, 4, 2, "index of sample 0: tokens 0 + 3 + 2, task 2"},
         {124, 4, 1, "index of sample 0"},
         {128, 8, 6, "index of sample 1"},
-        {128, 8, UINT64_MAX - 2, "index of sample 1"},
         {148, 4, 1, "index of sample 0"},
-        {164, 4, 0, "index of sample 2"},
         {172, 4, 0, "index of sample 2"},
         {172, 4, 2, "index of sample 1"},
         {176, 4, 0, "index of sample 1"},
-        {176, 4, 3, "index of sample 1"},
         {180, 4, 4, "index of sample 1"},
     };
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
@@ -440,34 +429,20 @@ static void documents_become_samples(void) {
 }
 
 static void task_bears_the_name_of_the_data_set(void) {
-    static const struct {
-        const char *name, *task;
-    } cases[] = {
-        {"TinyStories_train.bin", "TinyStories"},
-        {"fineweb_train_000012.bin", "fineweb"},
-        {"fineweb_val_000000.bin", "fineweb"},
-        {"edu_fineweb10B_000001.bin", "edu_fineweb10B"},
-        {"tokens", "tokens"},
-        {"_12.bin", "_12"},
-        {"_train.bin", "_train"},
-        {"12.bin", "12"},
-    };
-    char dir[64], path[128];
-    maker_dir_create(dir);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        int32_t tokens[] = {50256, 1, 2};
-        snprintf(path, sizeof path, "%s/%s", dir, cases[i].name);
-        maker_write_llmc(path, 20240520, 1, tokens, 3);
+    static const char* const names[][2] = {{"TinyStories_train.bin", "TinyStories"},
+                                           {"fineweb_val_000012.bin", "fineweb"},
+                                           {"edu_fineweb10B_000001.bin", "edu_fineweb10B"},
+                                           {"tokens", "tokens"},
+                                           {"_12.bin", "_12"},
+                                           {"_train.bin", "_train"}};
+    _Alignas(8) int32_t words[258] = {20240520, 1, 4};
+    words[256] = 50256;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         SampleFile file;
-        CHECK_OK(sample_file_open(&file, path));
-        CHECK_EQ(file.num_tasks, 1);
-        if (strcmp(file.task_names[0], cases[i].task) != 0) {
-            printf("%s gives %s, expected %s\n", cases[i].name, file.task_names[0], cases[i].task);
-            test_failures++;
-        }
+        CHECK_OK(sample_file_parse(&file, names[i][0], words, sizeof words));
+        CHECK(file.num_tasks == 1 && strcmp(file.task_names[0], names[i][1]) == 0);
         sample_file_close(&file);
     }
-    maker_dir_remove(dir);
 }
 
 static void damaged_files_are_refused(void) {
@@ -549,13 +524,6 @@ static int parts_with_damage(SampleShards* shards, int32_t num_parts, char messa
     return found;
 }
 
-static void whole_files_are_whole(void) {
-    char message[1024] = "";
-    SampleShards shards = open_all(false);
-    for (int32_t parts = 1; parts < 12; parts++) { CHECK_EQ(parts_with_damage(&shards, parts, message), 0); }
-    sample_shards_close(&shards);
-}
-
 // A flipped token is found by one rank of however many there are, and the message says where.
 static void one_rank_finds_each_damage(void) {
     SampleShards shards = open_all(false);
@@ -566,8 +534,9 @@ static void one_rank_finds_each_damage(void) {
         const SampleFile* file = &shards.files[f];
         int64_t at = file->tokens_at + (int64_t)rng_below(&rng, (uint32_t)file->num_tokens * 2);
         if (round < 6) { at = round < 3 ? file->tokens_at : (int64_t)file->map.num_bytes - 1; }
-        flip(names[f], 8 * at + round % 8);
         char message[1024] = "", *words;
+        CHECK_EQ(parts_with_damage(&shards, num_parts, message), 0);
+        flip(names[f], 8 * at + round % 8);
         CHECK_EQ(parts_with_damage(&shards, num_parts, message), 1);
         CHECK(strstr(message, file->path) != NULL && strstr(message, "---> run prepare_data again") != NULL);
         words = strstr(message, ": bytes ");
@@ -718,7 +687,6 @@ int main(int argc, char** argv) {
     RUN(damaged_files_are_refused);
     maker_dir_create(dir);
     write_files();
-    RUN(whole_files_are_whole);
     RUN(one_rank_finds_each_damage);
     RUN(it_can_be_stopped_at_any_time);
     RUN(nobody_waits_longer_than_he_will);

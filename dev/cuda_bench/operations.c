@@ -1,6 +1,6 @@
 /*
-operations.c -- every operation of ops.h at the shapes of GPT-2, attention also at T5's: time, and share of
-the card's measured peak.
+operations.c -- every operation of ops.h at the shapes of GPT-2, attention also at T5's, and those of a head
+shared by vocabulary among 8 ranks: time, and share of the card's measured peak.
 
     cuda_bench_operations [--sizes tiny] [--seconds 0.02]
 
@@ -17,7 +17,7 @@ backward (Dao 2023, section 3.3). Prints Markdown; the last column shows whether
 #include "../../util/numbers.h"
 #include "bench.h"
 
-enum { MAX_T = 1024, V = 50257, TARGET_PERCENT = 80 };
+enum { MAX_T = 1024, V = 50257, NUM_SHARES = 8, TARGET_PERCENT = 80 };
 
 typedef struct {
     const char* sizes;
@@ -45,6 +45,10 @@ typedef struct {
     int32_t *tokens, *positions, *targets, *row_idx, *cu;
     void *embedding_scratch, *attention_scratch;
     Attention causal;
+    // a rank's share of the head, with Vs ids, and what it combines as the rank with the hidden states
+    int Vs;
+    floatX *sums[NUM_SHARES], *target_rows[NUM_SHARES];  // (rows, C)
+    float *stats[NUM_SHARES], *factors[NUM_SHARES];      // (rows, 3), (rows, 2)
     OpsContext* ops;
 } Work;
 
@@ -89,6 +93,21 @@ typedef enum { WIDE, BYTES, FLOPS } Unit;
        scatter_rows(W->x4a, W->x4b, W->row_idx, W->rows, W->T, W->C, W->ops))                                \
     DO(fused_classifier, WIDE, 2 * X * (double)W->rows * W->Vp,                                              \
        fused_classifier(W->losses, W->logits, W->targets, 1e-3f, W->rows, W->V, W->Vp, W->ops))              \
+    DO(classifier_share, WIDE, 2 * X * (double)W->rows * W->Vs,                                              \
+       classifier_share(W->stats[0], W->logits, W->targets, true, W->rows, 0, W->Vs, W->Vs, W->ops))         \
+    DO(classifier_share_losses, WIDE, X*(double)W->rows * W->Vs,                                             \
+       classifier_share(W->stats[0], W->logits, W->targets, false, W->rows, 0, W->Vs, W->Vs, W->ops))        \
+    DO(target_rows, WIDE, X*(double)W->rows * W->C * (1 + 1.0 / NUM_SHARES),                                 \
+       target_rows(W->target_rows[0], W->weight, W->targets, W->rows, 0, W->Vs, W->C, W->ops))               \
+    DO(classifier_combine, BYTES, 20.0 * NUM_SHARES * W->rows,                                               \
+       classifier_combine(W->losses, W->factors, (const float* const*)W->stats, 1e-3f, W->rows, NUM_SHARES,  \
+                          W->ops))                                                                           \
+    DO(combine_parts, WIDE, X*(double)W->rows * W->C * (NUM_SHARES + 2),                                     \
+       combine_parts(W->x4a, (const floatX* const*)W->sums, (const floatX* const*)W->target_rows,            \
+                     (const float* const*)W->factors, W->rows, W->C, NUM_SHARES, W->ops))                    \
+    DO(classifier_factors, WIDE, 2 * X * (double)W->rows * W->C,                                             \
+       classifier_factors(W->logits, W->x4a, W->factors[0], W->targets, W->rows, W->C, 0, W->Vs, W->Vs,      \
+                          W->ops))                                                                           \
     DO(adamw_update, WIDE, (2 * X + 28) * (double)W->num_params, run_adamw(W))                               \
     DO(sum_of_squares, WIDE, 4 * (double)W->num_params,                                                      \
        (void)sum_of_squares(W->grads, (size_t)W->num_params, W->ops))                                        \
@@ -208,6 +227,26 @@ static int32_t* allocate_ints(size_t num_values) {
     return values;
 }
 
+// Each row has its target in one share: the others have an x_t of -inf.
+static void make_shares(Work* w, Bench* bench, const int32_t* targets) {
+    const size_t rows = (size_t)w->rows, num_hidden = rows * (size_t)w->C;
+    float* stats = malloc(3 * rows * sizeof *stats);
+    if (stats == NULL) { exit(EXIT_FAILURE); }
+    w->Vs = w->Vp / NUM_SHARES / 16 * 16;
+    for (int r = 0; r < NUM_SHARES; r++) {
+        w->sums[r] = bench_random(bench, num_hidden, 1);
+        w->target_rows[r] = bench_random(bench, num_hidden, 0.02);
+        w->stats[r] = bench_random_floats(bench, 3 * rows, 1);
+        w->factors[r] = bench_memory(bench, 2 * rows * sizeof(float));
+        ops_download(w->ops, stats, w->stats[r], 3 * rows * sizeof *stats);
+        for (size_t i = 0; i < rows; i++) {
+            if (targets[i] / w->Vs != r) { stats[3 * i + 2] = -INFINITY; }
+        }
+        ops_upload(w->ops, w->stats[r], stats, 3 * rows * sizeof *stats);
+    }
+    free(stats);
+}
+
 // Tokens, positions within MAX_T, targets; every second row is supervised when rows = T / 2.
 static void make_tokens(Work* w, Bench* bench, Rng* rng) {
     size_t T = (size_t)w->T;
@@ -225,6 +264,7 @@ static void make_tokens(Work* w, Bench* bench, Rng* rng) {
     for (int r = 0; r < w->rows; r++) { other[r] = r * (w->T / w->rows); }
     w->row_idx = bench_ints(bench, other, (size_t)w->rows);
     w->targets = bench_ints(bench, tokens, (size_t)w->rows);
+    make_shares(w, bench, tokens);
     free(seen);
     free(tokens);
     free(other);

@@ -263,8 +263,6 @@ Status cost_model_check(const CostModel* model) {
 
 // --- tables for inner loops --------------------------------------------------------------------------
 
-// Slopes are divided once; zeros are left out.
-
 // Slots: part[][] of CostParts, then the formulas of bytes.
 enum { SLOT_BYTES = PART_COUNT * COST_QUANTITIES };
 

@@ -1,8 +1,6 @@
 /*
 memory_layout.h -- a rank's arena: which buffers are alive in it over time, and where.
 
-How many bytes of a rank's arena are alive, over the predicted time of a step.
-
 A rank works through its list in order, so a buffer is taken when its first instruction is reached and given
 back when its last one is done. Transfers and posts take no time of their own; a wait lasts until its transfer
 has ended. Bytes are rounded up to PLAN_BUFFER_ALIGN, so the peak is memory_layout_bound's: what the best

@@ -393,14 +393,12 @@ Status sample_order_make(int32_t* order, const PlanSample* samples, int32_t num_
 
 // --- micro-batches -----------------------------------------------------------------------------------
 
-// Building lists.
-
 Status microbatch_list_reserve(MicrobatchList* list, int32_t max_mbs, int32_t num_samples, Arena* arena) {
     *list = (MicrobatchList){.mbs = ARENA_NEW(arena, Microbatch, max_mbs),
                              .sequences = ARENA_NEW(arena, PlanSequence, num_samples),
                              .segments = ARENA_NEW(arena, PlanSegment, num_samples)};
     if (!list->mbs || !list->sequences || !list->segments) {
-        return FAIL(STATUS_NO_MEMORY, "micro-batches of %d samples", num_samples);
+        return FAIL(STATUS_NO_MEMORY, "microbatches of %d samples", num_samples);
     }
     return STATUS_OK;
 }

@@ -144,10 +144,6 @@ static inline bool stage_may_have(const LayerRange* layers, int32_t k, int32_t K
 
 // --- what is asked of the planner --------------------------------------------------------------------
 
-/*
-A request to the planner: method, layout, stages and replicas, memory, effort.
-*/
-
 struct Machine;  // cost_model.h
 
 typedef enum {
@@ -228,9 +224,7 @@ typedef struct {
 
 // --- shapes ------------------------------------------------------------------------------------------
 
-// The numbers that a micro-batch's cost depends on (types.h), summed sequence by sequence.
-
-// The shape of one sequence list, from lengths; used by every pass and by run/ for evaluation batches.
+// One more sequence.
 static inline void mb_shape_add(MbShape* shape, int32_t enc_tokens, int32_t dec_tokens,
                                 int32_t supervised_tokens) {
     int64_t enc = enc_tokens, dec = dec_tokens;

@@ -67,7 +67,7 @@ TRACE_OBJS := $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/run/%.o,trace)
 # what of the loader reads sample files, where it is not linked whole
 SAMPLE_OBJS := $(OUT)/dataloader/sample_file.o
 # what the tests have besides
-TEST_DATA_OBJS := $(patsubst %,$(OUT)/dataloader/%.o,streams data_json prepare/sample_writer)
+TEST_DATA_OBJS := $(patsubst %,$(OUT)/dataloader/%.o,data_json prepare/sample_writer)
 TOOL_LINK  = $(filter-out $(OUT)/llmc/%,$(TOOL_OBJS))   # where llmc is linked whole
 SH_TESTS  := $(wildcard test/test_*.sh)
 LINK       = $(CC)

@@ -135,7 +135,7 @@ static Status measure(DynapipeBatch* out, int32_t* longest_sample, const Loader*
         out->max_dec_seq_tokens = (int32_t)max_of(sequence->dec_tokens, out->max_dec_seq_tokens);
     }
     if (num_sequences < 0 || num_tokens > INT32_MAX || num_dec_tokens > INT32_MAX) {
-        return FAIL(STATUS_INVALID_PLAN, "micro-batch of %d sequences and %lld + %lld tokens", num_sequences,
+        return FAIL(STATUS_INVALID_PLAN, "microbatch of %d sequences and %lld + %lld tokens", num_sequences,
                     (long long)num_tokens, (long long)num_dec_tokens);
     }
     out->num_seqs = num_sequences;
@@ -155,7 +155,7 @@ static Status side_init(Side* side, int32_t num_seqs, int32_t num_tokens, Arena*
                    .keys = ARENA_NEW(arena, uint32_t, num_tokens)};
     if (side->cu_seqlens == NULL || side->tokens == NULL || side->positions == NULL ||
         side->seq_lens == NULL || side->keys == NULL) {
-        return FAIL(STATUS_NO_MEMORY, "no memory for a micro-batch of %d tokens", num_tokens);
+        return FAIL(STATUS_NO_MEMORY, "no memory for a microbatch of %d tokens", num_tokens);
     }
     return STATUS_OK;
 }
@@ -263,7 +263,7 @@ Status collate(DynapipeBatch* out, const Loader* loader, const LoaderBatch* batc
                     .row_tasks = ARENA_NEW(arena, int32_t, result.num_rows),
                     .sample = ARENA_NEW(arena, int32_t, longest_sample)};
     if (at.rows == NULL || at.targets == NULL || at.row_tasks == NULL || at.sample == NULL) {
-        return FAIL(STATUS_NO_MEMORY, "no memory for a micro-batch of %d rows", result.num_rows);
+        return FAIL(STATUS_NO_MEMORY, "no memory for a microbatch of %d rows", result.num_rows);
     }
     TRY(side_init(&at.enc, num_sequences, result.num_tokens, arena));
     if (params->encoder_decoder) { TRY(side_init(&at.dec, num_sequences, result.num_dec_tokens, arena)); }

@@ -1085,10 +1085,6 @@ Status loader_sample(const Loader* loader, int64_t n, LoaderSample* out) {
     return STATUS_OK;
 }
 
-bool loader_sample_by_id(const Loader* loader, int64_t id, uint64_t pass, LoaderSample* out) {
-    return id >= 0 && id < loader->num_ids && get_sample(loader, id, pass, out) != SAMPLE_SKIPPED;
-}
-
 const LoaderInfo* loader_info(const Loader* loader) {
     return &loader->info;
 }

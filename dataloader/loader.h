@@ -125,10 +125,6 @@ void loader_rewind(Loader* loader);
 
 // Usable sample `n`, grouped by task, cut like a drawn one.
 Status loader_sample(const Loader* loader, int64_t n, LoaderSample* out);
-// Sample `id` of all in the files (pieces, with span corruption), for streams with their own order; false
-// if it is skipped or does not exist. `pass`: the epoch number, which selects the noise; 0: as without
-// shuffling.
-bool loader_sample_by_id(const Loader* loader, int64_t id, uint64_t pass, LoaderSample* out);
 // The gaps in a drawn sample's target, in its own tokens, to *out. (If the input is cut, one answer and no
 // gap is left.)
 int32_t loader_gaps(const Loader* loader, const LoaderSample* sample, const SampleGap** out);

@@ -33,10 +33,11 @@ VARIANTS = {
     "layers balanced by work (relieve)": ("request->choose_stages && relieve(", "false && relieve("),
     "placements: one chunk a stage": ("passes <= 4; passes++", "passes <= 1; passes++"),
     "placements: up to two chunks a stage": ("passes <= 4; passes++", "passes <= 2; passes++"),
-    "placements with more room": ("if (!request->choose_stages || placement_has_enough(&room, &place)) { continue; }", "continue;"),
+    "placements with more room": ("if (!request->choose_stages || placement_lack(&room, &place) == 0) { continue; }", "continue;"),
     "roomiest placements first": ("    sort_by_room(out, num, problem);\n", ""),
+    "settings of unequal replicas": ("    bool own = search->layout", "    bool own = false && search->layout"),
     "shared heads": ("head <= HEAD_BY_VOCABULARY; head++", "head <= HEAD_WHOLE; head++"),
-    "setting: number of micro-batches": ("            if (value >= 6) { return false; }", "            return false;"),
+    "setting: number of microbatches": ("            if (value >= 6) { return false; }", "            return false;"),
     "setting: recomputation": ("            if (value >= num_rules) { return false; }", "            return false;"),
     "setting: numbers in flight": ("            return candidate->in_flight != before.in_flight;", "            return false;"),
     "setting: order": ("return value <= 4 && value != before.before;", "return false;"),
@@ -54,8 +55,7 @@ VARIANTS = {
     "USUAL_EVALUATIONS 150 -> 75": ("USUAL_EVALUATIONS = 150", "USUAL_EVALUATIONS = 75"),
     "half the budget": ("    return jobs > least ? jobs : least;", "    return (jobs > least ? jobs : least) / 2;"),
     "twice the budget": ("    return jobs > least ? jobs : least;", "    return (jobs > least ? jobs : least) * 2;"),
-    "move: recomputation": ("    if (pick < 16 && modes)", "    if (false && modes)"),
-    "move: number of micro-batches": ("    if (pick < 5)", "    if (false)"),
+    "move: recomputation": ("    if (modes && rng_below", "    if (false && rng_below"),
 }
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Dynamic micro-batches against DynaPipe's, packing and padding on a pipeline of ranks, real task mixture: tokens/s, predicted
+# Dynamic microbatches against DynaPipe's, packing and padding on a pipeline of ranks, real task mixture: tokens/s, predicted
 # against measured step time, stages chosen, what planning in the background costs. Writes dev/results/pipeline.md (2 stages),
 # pipeline4.md (4) and so on; of a T5 pipeline_t5.md, pipeline4_t5.md.
 #   STAGES=2 LENGTHS="2048 4096" MODEL=l8c256h4 BATCH=16384 STEPS=4 ROUNDS=2 POLICIES="dynamic packed-ragged packed padded kk" dev/bench_pipeline.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # make run: set up, build, make a small task mixture, train a small GPT-2 on a pipeline (2 ranks; 4 as 2 stages x 2 replicas where
-# there are 4 cores) until it answers, ask it, and compare dynamic micro-batches with packing and padding on the same data and
+# there are 4 cores) until it answers, ask it, and compare dynamic microbatches with packing and padding on the same data and
 # ranks. DATA="path/*.jsonl" for your own data; RANKS, STEPS, COMPARE_STEPS, MODEL, TOKENS (longest sample),
 # BATCH_TOKENS, RUN_DIR are further wishes.
 . "$(dirname "$0")/help.sh"
@@ -45,7 +45,7 @@ if [ -z "${DATA:-}" ]; then
     ask "$out" "$data/questions.jsonl"
 fi
 
-say "Ways to form micro-batches: same data, model ($compare_model), $ranks ranks; 2 x $compare_steps steps of 8192 tokens"
+say "Ways to form microbatches: same data, model ($compare_model), $ranks ranks; 2 x $compare_steps steps of 8192 tokens"
 say_if_busy "the table says little; again on a quiet machine"
 for round in 1 2; do
     for batching in dynamic packed-ragged packed padded; do

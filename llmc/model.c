@@ -70,7 +70,7 @@ void batch_check_range(const char* what, const int32_t* values, int num_values, 
     for (int i = 0; i < num_values; i++) {
         if (values[i] < 0 || values[i] >= limit) {
             fprintf(stderr,
-                    "micro-batch: %s %d at %d is not within 0 to %d ---> prepare the data for this model\n",
+                    "microbatch: %s %d at %d is not within 0 to %d ---> prepare the data for this model\n",
                     what, values[i], i, limit - 1);
             exit(1);
         }

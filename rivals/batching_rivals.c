@@ -82,12 +82,12 @@ static Status choose_mode(MicrobatchList* list, const PlanProblem* problem) {
         char what[128];
         int32_t first = list->sequences[mb->sequence_begin].segment_begin,
                 end = list->sequences[mb->sequence_end - 1].segment_end;
-        snprintf(what, sizeof what, "--batching %s: micro-batch %d, of %d samples from sample %d on,", name,
+        snprintf(what, sizeof what, "--batching %s: microbatch %d, of %d samples from sample %d on,", name,
                  m, end - first, list->segments[first].sample_idx);
         return microbatch_infeasible(problem, &mb->shape, what);
     }
     return FAIL(STATUS_INFEASIBLE,
-                "--batching %s: no recompute mode serves all micro-batches ---> raise --memory-limit", name);
+                "--batching %s: no recompute mode serves all microbatches ---> raise --memory-limit", name);
 }
 
 static bool kernels_take(const PlanProblem* problem, const MbShape* shape) {
@@ -450,7 +450,7 @@ const BatchingPolicy dynapipe_rivals[BATCHING_COUNT] = {
                                 microbatch_packed_ragged_build, rival_drafts},
     [BATCHING_PADDED] = {"padded", "a fixed number of samples, padded to their longest",
                          microbatch_padded_build, rival_drafts},
-    [BATCHING_KK] = {"kk", "equal work per micro-batch by largest differencing, small ones at both ends",
+    [BATCHING_KK] = {"kk", "equal work per microbatch by largest differencing, small ones at both ends",
                      microbatch_kk_build, rival_drafts},
     [BATCHING_TOKENS] = {"tokens", "a fixed token budget, samples sorted by length", microbatch_tokens_build,
                          rival_drafts},

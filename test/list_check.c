@@ -48,21 +48,21 @@ Status list_check(const MicrobatchList* list, const PlanProblem* problem, Arena*
         MbShape shape = {0};
         if (mb->sequence_begin != next || mb->sequence_end <= next ||
             mb->sequence_end > list->num_sequences) {
-            return FAIL(STATUS_INVALID_PLAN, "micro-batch %d: sequences out of range", m);
+            return FAIL(STATUS_INVALID_PLAN, "microbatch %d: sequences out of range", m);
         }
         for (; next < mb->sequence_end; next++) { TRY(sequence_check(list, problem, next, seen, &shape)); }
         MicrobatchCost cost = microbatch_cost(problem, mb->mode, SHARE_ALONE, &shape);
         if (!shape_equal(&shape, &mb->shape) || cost.work_ns != mb->work_ns) {
-            return FAIL(STATUS_INVALID_PLAN, "micro-batch %d: shape, work or replica is not what it says", m);
+            return FAIL(STATUS_INVALID_PLAN, "microbatch %d: shape, work or replica is not what it says", m);
         }
         if (!cost.fits_alone) {
-            return FAIL(STATUS_INVALID_PLAN, "micro-batch %d: does not fit in memory", m);
+            return FAIL(STATUS_INVALID_PLAN, "microbatch %d: does not fit in memory", m);
         }
     }
     for (int32_t i = 0; i < problem->num_samples; i++) {
-        if (!seen[i]) { return FAIL(STATUS_INVALID_PLAN, "sample %d is in no micro-batch", i); }
+        if (!seen[i]) { return FAIL(STATUS_INVALID_PLAN, "sample %d is in no microbatch", i); }
     }
     return next == list->num_sequences
                ? STATUS_OK
-               : FAIL(STATUS_INVALID_PLAN, "%d sequences in no micro-batch", list->num_sequences - next);
+               : FAIL(STATUS_INVALID_PLAN, "%d sequences in no microbatch", list->num_sequences - next);
 }

@@ -3,7 +3,6 @@
 
 #include "../dataloader/collate.h"
 #include "data_maker.h"
-#include "../dataloader/streams.h"
 
 static uint64_t seed;
 
@@ -24,10 +23,6 @@ typedef struct {
 
 static int32_t most(int32_t a, int32_t b) {
     return a > b ? a : b;
-}
-
-static int32_t least(int32_t a, int32_t b) {
-    return a < b ? a : b;
 }
 
 // Deal the samples of a batch, in a random order, into windows: one each, or one to four each; a slice is
@@ -289,271 +284,12 @@ static void keys_tell_tokens_apart(void) {
     for (int bit = 0; bit < 32; bit++) { CHECK_NEAR(num_set[bit], n / 2.0, 5 * 0.5 * __builtin_sqrt(n)); }
 }
 
-// --- token stream --------------------
-
-enum { B = 3, T = 7, BT = B * T, NUM_FILES = 3, FILE_TOKENS = 200 };
-
-// Three shards whose tokens count up, so that a window is known by its first token.
-static void write_shards(const char* dir, int32_t num_tokens) {
-    int32_t tokens[FILE_TOKENS];
-    for (int32_t f = 0; f < NUM_FILES; f++) {
-        for (int32_t i = 0; i < num_tokens; i++) { tokens[i] = 1000 * f + i; }
-        char path[128];
-        snprintf(path, sizeof path, "%s/shard_%d.bin", dir, f);
-        maker_write_llmc(path, 20240520, 1, tokens, num_tokens - f);
-    }
-}
-
-static int32_t check_window(const int32_t* inputs, const int32_t* targets) {
-    for (int32_t i = 0; i < BT; i++) {
-        CHECK_EQ(inputs[i], inputs[0] + i);
-        CHECK_EQ(targets[i], inputs[0] + i + 1);
-    }
-    return inputs[0];
-}
-
-// As llm.c: windows of a file in order, the rest of the file dropped, then the next file, then from the
-// start.
-static void windows_follow_each_other(void) {
-    char dir[64], pattern[128];
-    maker_dir_create(dir);
-    snprintf(pattern, sizeof pattern, "%s/shard_*.bin", dir);
-    for (int32_t num_tokens = BT + NUM_FILES; num_tokens <= FILE_TOKENS; num_tokens += 5) {
-        write_shards(dir, num_tokens);
-        TokenStream* stream = NULL;
-        CHECK_OK(token_stream_open(&stream, pattern, B, T, false, seed));
-        CHECK_EQ(token_stream_info(stream)->num_tokens, 3 * num_tokens - 3);
-        CHECK(token_stream_info(stream)->vocab == 50257 && token_stream_info(stream)->eot_token == 50256);
-        int32_t inputs[BT], targets[BT];
-        int64_t position = 0;
-        for (int pass = 0; pass < 3; pass++) {
-            if (pass == 2) {
-                token_stream_info(stream)->position = 0;
-                position = 0;
-            }
-            for (int32_t f = 0; f < NUM_FILES; f++) {
-                for (int32_t begin = 0; begin + BT + 1 <= num_tokens - f; begin += BT) {
-                    CHECK_EQ(token_stream_info(stream)->position, position);
-                    CHECK_OK(token_stream_next_batch(stream, inputs, targets));
-                    CHECK_EQ(check_window(inputs, targets), 1000 * f + begin);
-                    position++;
-                }
-            }
-            CHECK_EQ(position, token_stream_info(stream)->num_batches * (pass == 1 ? 2 : 1));
-        }
-        token_stream_close(stream);
-    }
-    maker_dir_remove(dir);
-}
-
-// Shuffled: each epoch has every window once, files stay together, epochs differ, and seek finds any batch.
-static void shuffled_epochs_are_complete(void) {
-    enum { EPOCHS = 6, PER_EPOCH = 9 + 9 + 9 };
-    char dir[64], pattern[128];
-    maker_dir_create(dir);
-    snprintf(pattern, sizeof pattern, "%s/shard_*.bin", dir);
-    write_shards(dir, FILE_TOKENS);
-    TokenStream* stream = NULL;
-    CHECK_OK(token_stream_open(&stream, pattern, B, T, true, seed));
-    CHECK_EQ(token_stream_info(stream)->num_batches, PER_EPOCH);
-    int32_t inputs[BT], targets[BT], first[EPOCHS * PER_EPOCH];
-    for (int32_t e = 0; e < EPOCHS; e++) {
-        int seen[NUM_FILES][10] = {{0}}, num_file_changes = 0, num_equal = 0;
-        for (int32_t i = 0; i < PER_EPOCH; i++) {
-            CHECK_OK(token_stream_next_batch(stream, inputs, targets));
-            int32_t* at = &first[e * PER_EPOCH + i];
-            *at = check_window(inputs, targets);
-            CHECK_EQ(*at % 1000 % BT, 0);
-            seen[*at / 1000][*at % 1000 / BT]++;
-            num_file_changes += i > 0 && at[-1] / 1000 != *at / 1000;
-            num_equal += e > 0 && at[-PER_EPOCH] == *at;
-        }
-        for (int32_t f = 0; f < NUM_FILES; f++) {
-            for (int32_t w = 0; w < 9; w++) { CHECK_EQ(seen[f][w], 1); }
-        }
-        CHECK_EQ(num_file_changes, NUM_FILES - 1);
-        int num_alike = 0;  // places where the first two files have the same window
-        for (int32_t i = 0; i < 9; i++) {
-            num_alike += first[e * PER_EPOCH + i] % 1000 == first[e * PER_EPOCH + 9 + i] % 1000;
-        }
-        CHECK(num_alike < 9);
-        CHECK(num_equal < PER_EPOCH);
-    }
-    Rng rng = rng_seed(seed);
-    for (int i = 0; i < 100; i++) {
-        int32_t position = (int32_t)rng_below(&rng, EPOCHS * PER_EPOCH);
-        token_stream_info(stream)->position = position;
-        CHECK_OK(token_stream_next_batch(stream, inputs, targets));
-        CHECK_EQ(inputs[0], first[position]);
-    }
-    token_stream_close(stream);
-    maker_dir_remove(dir);
-}
-
-static void what_cannot_be_read_is_named(void) {
-    char dir[64], pattern[128];
-    maker_dir_create(dir);
-    snprintf(pattern, sizeof pattern, "%s/shard_*.bin", dir);
-    TokenStream* stream;
-    CHECK_FAILS(token_stream_open(&stream, pattern, B, T, false, 0), STATUS_IO, "no file matches");
-    write_shards(dir, BT + 2);
-    CHECK_FAILS(token_stream_open(&stream, pattern, B, T, false, 0), STATUS_BAD_OPTION,
-                "shard_2.bin: 21 tokens, a batch of -b 3 x -t 7 needs 22 --->");
-    CHECK_FAILS(token_stream_open(&stream, pattern, 0, T, false, 0), STATUS_BAD_OPTION, "-b 0, -t 7");
-    CHECK_FAILS(token_stream_open(&stream, pattern, 65536, 32768, false, 0), STATUS_BAD_OPTION, "-b 65536");
-    int32_t tokens[BT + 1] = {0}, inputs[BT], targets[BT];
-    tokens[5] = 50257;
-    char path[128];
-    snprintf(path, sizeof path, "%s/bad.bin", dir);
-    maker_write_llmc(path, 20240520, 1, tokens, BT + 1);
-    CHECK_OK(token_stream_open(&stream, path, B, T, false, 0));
-    CHECK_FAILS(token_stream_next_batch(stream, inputs, targets), STATUS_BAD_FORMAT,
-                "bad.bin: token id 50257");
-    CHECK_EQ(token_stream_info(stream)->position, 0);
-    token_stream_close(stream);
-    maker_dir_remove(dir);
-}
-
-// --- pair stream --------------------
-
-enum {
-    PAIR_STREAM_NUM_SAMPLES = 50,
-    PAIR_STREAM_LONGEST = 40,
-    PAIR_STREAM_VOCAB = 300,
-    ROWS = 7,
-    TOKENS = 25,
-    DEC_TOKENS = 12
-};
-
-static char pattern[80];
-static MadeData pair_stream_data;
-
-static LoaderOptions stream_options(bool shuffle) {
-    return (LoaderOptions){.max_seq_tokens = TOKENS,
-                           .long_samples = LONG_CUT_START,
-                           .max_target_tokens = DEC_TOKENS,
-                           .seed = seed,
-                           .shuffle = shuffle};
-}
-
-static PairStream* open_stream(int32_t rows, const LoaderOptions* options) {
-    PairStream* stream = NULL;
-    CHECK_OK(pair_stream_open(&stream, pattern, rows, options));
-    if (stream == NULL) { exit(1); }
-    return stream;
-}
-
-// Is row r sample `id`, padded? By the files alone.
-static bool row_is(const DynapipeBatch* batch, int32_t r, int32_t id) {
-    const MadeSample* made = &pair_stream_data.samples[id];
-    int32_t n_input = least(made->n_input, TOKENS), n_target = made->n_target;
-    for (int32_t i = 0; i < TOKENS; i++) {
-        int32_t token = i < n_input ? maker_token(&pair_stream_data, id, made->n_input - n_input + i) : 0;
-        if (n_input == 0 && i == 0) { token = PAIR_STREAM_VOCAB - 1; }
-        if (batch->tokens[r * TOKENS + i] != token) { return false; }
-    }
-    for (int32_t i = 0; i < DEC_TOKENS; i++) {
-        int32_t token = i > 0 && i < n_target ? maker_token(&pair_stream_data, id, made->n_input + i - 1) : 0;
-        if (batch->dec_tokens[r * DEC_TOKENS + i] != token) { return false; }
-    }
-    return true;
-}
-
-static void check_shape(const DynapipeBatch* batch, int32_t rows) {
-    CHECK_EQ(batch->num_seqs, rows);
-    CHECK_EQ(batch->num_tokens, rows * TOKENS);
-    CHECK_EQ(batch->num_dec_tokens, rows * DEC_TOKENS);
-}
-
-static void every_sample_comes_once_in_an_epoch(void) {
-    for (int shuffle = 0; shuffle < 2; shuffle++) {
-        LoaderOptions options = stream_options(shuffle);
-        PairStream* stream = open_stream(ROWS, &options);
-        CHECK_EQ(pair_stream_info(stream)->num_batches, PAIR_STREAM_NUM_SAMPLES / ROWS);
-        CHECK_EQ(loader_info(pair_stream_loader(stream))->pad_token, 0);
-        int32_t times[PAIR_STREAM_NUM_SAMPLES] = {0}, first[PAIR_STREAM_NUM_SAMPLES], num_equal = 0;
-        for (int32_t n = 0; n < 3 * PAIR_STREAM_NUM_SAMPLES && test_failures == 0;) {
-            DynapipeBatch batch;
-            CHECK_OK(pair_stream_next_batch(stream, &batch));
-            check_shape(&batch, ROWS);
-            for (int32_t r = 0; r < ROWS; r++, n++) {
-                int32_t id = 0;
-                while (id < PAIR_STREAM_NUM_SAMPLES && !row_is(&batch, r, id)) { id++; }
-                CHECK(id < PAIR_STREAM_NUM_SAMPLES);
-                if (test_failures > 0) { break; }
-                CHECK_EQ(times[id], n / PAIR_STREAM_NUM_SAMPLES);
-                times[id]++;
-                if (!shuffle) { CHECK_EQ(id, n % PAIR_STREAM_NUM_SAMPLES); }
-                if (n < PAIR_STREAM_NUM_SAMPLES) { first[n] = id; }
-                num_equal += n >= PAIR_STREAM_NUM_SAMPLES && n < 2 * PAIR_STREAM_NUM_SAMPLES &&
-                             first[n - PAIR_STREAM_NUM_SAMPLES] == id;
-            }
-        }
-        CHECK(!shuffle || num_equal < 10);
-        pair_stream_close(stream);
-    }
-}
-
-static uint64_t hash_batch(const DynapipeBatch* batch) {
-    uint64_t hash = 0;
-    for (int32_t i = 0; i < batch->num_tokens; i++) {
-        hash = rng_mix(hash + (uint64_t)batch->tokens[i] + batch->token_keys[i]);
-    }
-    for (int32_t i = 0; i < batch->num_dec_tokens; i++) {
-        hash = rng_mix(hash + (uint64_t)batch->dec_tokens[i] + batch->dec_token_keys[i]);
-    }
-    return hash;
-}
-
-static void positions_are_sought(void) {
-    enum { BATCHES = 30 };
-    LoaderOptions options = stream_options(true);
-    PairStream* stream = open_stream(ROWS, &options);
-    uint64_t hashes[BATCHES];
-    DynapipeBatch batch;
-    for (int i = 0; i < BATCHES; i++) {
-        CHECK_EQ(pair_stream_info(stream)->position, i);
-        CHECK_OK(pair_stream_next_batch(stream, &batch));
-        hashes[i] = hash_batch(&batch);
-        CHECK(i == 0 || hashes[i] != hashes[i - 1]);
-    }
-    Rng rng = rng_seed(seed);
-    for (int round = 0; round < 50; round++) {
-        int32_t i = rng_between(&rng, 0, BATCHES - 1);
-        pair_stream_info(stream)->position = i;
-        CHECK_OK(pair_stream_next_batch(stream, &batch));
-        CHECK_EQ(hash_batch(&batch), hashes[i]);
-    }
-    pair_stream_info(stream)->position = 0;
-    CHECK_OK(pair_stream_next_batch(stream, &batch));
-    CHECK_EQ(hash_batch(&batch), hashes[0]);
-    pair_stream_close(stream);
-    options.seed++;
-    stream = open_stream(ROWS, &options);
-    CHECK_OK(pair_stream_next_batch(stream, &batch));
-    CHECK(hash_batch(&batch) != hashes[0]);
-    pair_stream_close(stream);
-}
-
-// More rows than samples: the batch goes on with the next epoch.
-static void a_batch_may_hold_epochs(void) {
-    LoaderOptions options = stream_options(false);
-    PairStream* stream = open_stream(120, &options);
-    CHECK_EQ(pair_stream_info(stream)->num_batches, 1);
-    DynapipeBatch batch;
-    CHECK_OK(pair_stream_next_batch(stream, &batch));
-    check_shape(&batch, 120);
-    for (int32_t r = 0; r < 120; r++) { CHECK(row_is(&batch, r, r % PAIR_STREAM_NUM_SAMPLES)); }
-    pair_stream_close(stream);
-}
-
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     Rng rng = rng_seed(seed);
     maker_dir_create(made_dir);
     snprintf(chats_path, sizeof chats_path, "%s/chats.bin", made_dir);
     snprintf(pairs_path, sizeof pairs_path, "%s/pairs.bin", made_dir);
-    snprintf(pattern, sizeof pattern, "%s/train_?.bin", made_dir);
     chats = maker_random(&rng, NUM_SAMPLES, 5, LONGEST, VOCAB);
     pairs = maker_random(&rng, NUM_SAMPLES, 5, LONGEST, VOCAB);
     maker_add_gaps(&rng, &chats);
@@ -567,31 +303,11 @@ int main(int argc, char** argv) {
     }
     maker_write(&chats, 0, NUM_SAMPLES, made_dir, "chats.bin");
     maker_write(&pairs, 0, NUM_SAMPLES, made_dir, "pairs.bin");
-    pair_stream_data = maker_random(&rng, PAIR_STREAM_NUM_SAMPLES, 4, PAIR_STREAM_LONGEST, PAIR_STREAM_VOCAB);
-    pair_stream_data.pairs = true;
-    pair_stream_data.samples[3] = (MadeSample){1, 0, 5};
-    pair_stream_data.samples[4] = (MadeSample){2, PAIR_STREAM_LONGEST, 3};
-    pair_stream_data.samples[5] = (MadeSample){0, 9, DEC_TOKENS};
-    pair_stream_data.samples[6] = (MadeSample){0, TOKENS, DEC_TOKENS};
-    // No two alike: the test tells them by their tokens.
-    for (int32_t id = 0; id < PAIR_STREAM_NUM_SAMPLES; id++) {
-        pair_stream_data.samples[id].n_target += pair_stream_data.samples[id].n_target < 3;
-        pair_stream_data.samples[id].n_target = least(pair_stream_data.samples[id].n_target, DEC_TOKENS);
-    }
-    maker_write(&pair_stream_data, 0, 20, made_dir, "train_0.bin");
-    maker_write(&pair_stream_data, 20, PAIR_STREAM_NUM_SAMPLES, made_dir, "train_1.bin");
     RUN(every_layout_equals_its_definition);
     RUN(impossible_windows_are_refused);
     RUN(keys_tell_tokens_apart);
-    RUN(windows_follow_each_other);
-    RUN(shuffled_epochs_are_complete);
-    RUN(what_cannot_be_read_is_named);
-    RUN(every_sample_comes_once_in_an_epoch);
-    RUN(positions_are_sought);
-    RUN(a_batch_may_hold_epochs);
     maker_dir_remove(made_dir);
     maker_free(&chats);
     maker_free(&pairs);
-    maker_free(&pair_stream_data);
     return test_end();
 }

@@ -163,147 +163,6 @@ static void compose(Batch* batch, int32_t i) {
     }
 }
 
-// All compositions, replicas and orders: bound <= optimum <= plan. Ragged, nothing recomputed.
-static void bound_and_plan_enclose_the_optimum(void) {
-    Rng rng = rng_seed(seed + 2);
-    Arena arena = {0};
-    int num = 0, given_up = 0, reached = 0, by_memory = 0;
-    double sum_plan = 0, sum_bound = 0;
-    for (int round = 0; round < 160; round++) {
-        arena_reset(&arena);
-        random_problem(&problem, &rng, rng_between(&rng, 1, 4));
-        PlanRequest* request = &problem.request;
-        int32_t L = rng_between(&rng, 3, 6), P = rng_between(&rng, 1, 3);
-        (round % 2 ? linear_cost_model : random_cost_model)(&problem.costs, &rng, L, 0);
-        *request = (PlanRequest){.P = P,
-                                 .R = rng_between(&rng, 1, 2),
-                                 .layout = LAYOUT_RAGGED,
-                                 .recompute = RECOMPUTE_CHOICE_NONE,
-                                 .memory_rule = MEMORY_ACTIVATIONS};
-        equal_stages(request, L);
-        random_samples(problem.samples, problem.num_samples, &rng, 0, false);
-        if (round % 4 >= 2) { random_problem_limit_memory(&problem, rng_between(&rng, 0, 60)); }
-        if (round % 8 >= 4) {
-            random_machine(&machine, &problem, &rng);
-            request->machine = &machine.machine;
-        }
-        Plan plan;
-        PlanProblem mp;
-        LowerBound bound;
-        Status status =
-            plan_make(&plan, request, &problem.costs, problem.samples, problem.num_samples, &arena);
-        if (status == STATUS_INFEASIBLE) { continue; }
-        CHECK_OK(status);
-        CHECK_EQ(plan.bound_over_ns, 0);
-        CHECK_OK(plan_problem_init(&mp, request, &problem.costs, problem.samples, problem.num_samples));
-        CHECK_OK(lower_bound_make(&bound, &mp, false));
-        Batch batch = {.mp = &mp, .best_ns = plan.makespan_ns + MOST_BUMPED + 1, .arena = &arena};
-        compose(&batch, 0);
-        if (batch.gave_up) {
-            given_up++;
-            continue;
-        }
-        CHECK(batch.best_ns <=
-              plan.makespan_ns + (batch.num_bumped < MOST_BUMPED ? batch.num_bumped : MOST_BUMPED));
-        CHECK(bound.bound_ns <= batch.best_ns);
-        num++;
-        reached += batch.best_ns == plan.makespan_ns;
-        by_memory += bound.bound_ns == bound.memory_ns;
-        sum_plan += (double)plan.makespan_ns / (double)batch.best_ns;
-        sum_bound += (double)batch.best_ns / (double)bound.bound_ns;
-    }
-    printf("     %d batches: plan %.4f of the optimum (reached %d times), optimum %.4f of the bound "
-           "(memory's %d "
-           "times), given up %d times\n",
-           num, sum_plan / num, reached, sum_bound / num, by_memory, given_up);
-    CHECK(num > 80 && sum_plan / num < 1.2);
-    arena_free(&arena);
-}
-
-// The next split of L layers onto P stages after this one, the head alone on the last allowed; false: none.
-static bool next_split(LayerRange* stages, int32_t P, int32_t L) {
-    for (int32_t s = P - 2; s >= 0; s--) {  // cut behind stage s one layer later, those behind it at once
-        int32_t cut = stages[s].layer_end + 1;
-        if (cut + (P - 2 - s) > L) { continue; }
-        for (int32_t k = s; k < P - 1; k++) { stages[k].layer_end = stages[k + 1].layer_begin = cut + k - s; }
-        return true;
-    }
-    return false;
-}
-
-// The optimum over all splits too: no bound for any split is above it. Model state makes some impossible.
-static void bound_of_all_splits_is_below_the_optimum(void) {
-    Rng rng = rng_seed(seed + 3);
-    Arena arena = {0};
-    int num = 0, given_up = 0, by_memory = 0, num_splits = 0;
-    double sum = 0;
-    for (int round = 0; round < 240; round++) {
-        random_problem(&problem, &rng, rng_between(&rng, 1, 3));
-        PlanRequest* request = &problem.request;
-        CostModel* costs = &problem.costs;
-        int32_t L = rng_between(&rng, 3, 5), P = rng_between(&rng, 2, 3), dec = rng_between(&rng, 0, 2);
-        (round % 2 ? linear_cost_model : random_cost_model)(costs, &rng, L - dec, dec);
-        for (int part = 0; part < PART_COUNT; part++) {
-            costs->part_state_bytes[part] = (int64_t)rng_between(&rng, 0, 20) * 1000000;
-        }
-        costs->tied_head_state_bytes = 0;
-        *request = (PlanRequest){.P = P,
-                                 .R = rng_between(&rng, 1, 2),
-                                 .layout = LAYOUT_RAGGED,
-                                 .recompute = RECOMPUTE_CHOICE_NONE,
-                                 .memory_rule = MEMORY_ACTIVATIONS};
-        equal_stages(request, L);
-        random_samples(problem.samples, problem.num_samples, &rng, 0, dec > 0);
-        if (round % 4 > 0) {
-            random_problem_limit_memory(&problem, 0);
-            request->memory_limit_bytes = request->memory_limit_bytes / 100 * rng_between(&rng, 80, 160) + 1;
-        }
-        if (round % 8 >= 4) {
-            random_machine(&machine, &problem, &rng);
-            request->machine = &machine.machine;
-        }
-        Batch batch = {.best_ns = INT64_MAX, .arena = &arena};
-        for (int32_t s = 0; s < P; s++) {
-            request->placement.chunks[s] = (LayerRange){s, s < P - 1 ? s + 1 : L};
-        }
-        PlanProblem mp;
-        do {
-            if (plan_problem_init(&mp, request, costs, problem.samples, problem.num_samples)) { continue; }
-            batch.mp = &mp;
-            num_splits++;
-            compose(&batch, 0);
-        } while (next_split(request->placement.chunks, P, L));
-        int64_t limit_bytes = request->memory_limit_bytes;
-        request->choose_stages = true;
-        request->memory_limit_bytes = 0;  // the last split need not fit
-        int64_t own_limit_bytes[64];
-        for (int32_t i = 0; i < P * request->R && request->machine != NULL; i++) {
-            own_limit_bytes[i] = machine.ranks[i].memory_limit_bytes;
-            machine.ranks[i].memory_limit_bytes = 0;
-        }
-        CHECK_OK(plan_problem_init(&mp, request, costs, problem.samples, problem.num_samples));
-        request->memory_limit_bytes = limit_bytes;
-        for (int32_t i = 0; i < P * request->R && request->machine != NULL; i++) {
-            machine.ranks[i].memory_limit_bytes = own_limit_bytes[i];
-        }
-        plan_problem_limit(&mp);
-        given_up += batch.gave_up;
-        if (batch.gave_up || batch.best_ns == INT64_MAX) { continue; }
-        LowerBound bound;
-        CHECK_OK(lower_bound_make(&bound, &mp, false));
-        CHECK(bound.bound_ns <= batch.best_ns);
-        num++;
-        by_memory += bound.bound_ns == bound.memory_ns;
-        sum += (double)batch.best_ns / (double)bound.bound_ns;
-    }
-    printf("     %d batches, %d splits: optimum %.4f of the bound of all splits (memory's %d times), given "
-           "up %d "
-           "times\n",
-           num, num_splits, sum / num, by_memory, given_up);
-    CHECK(num > 100);
-    arena_free(&arena);
-}
-
 // Chunks of at least a layer, the last perhaps a whole head alone, anywhere; every stage has one. The head
 // whole or shared.
 static void place_anywhere(Placement* out, Rng* rng, int32_t P, int32_t L, bool is_whole) {
@@ -328,6 +187,18 @@ static void place_anywhere(Placement* out, Rng* rng, int32_t P, int32_t L, bool 
         out->head_begin[s] = (int16_t)rng_between(rng, out->head_begin[s - 1], HEAD_UNITS);
     }
     out->head_begin[P] = HEAD_UNITS;
+}
+
+// One chunk a stage, the last perhaps the head alone.
+static void random_split(Placement* out, Rng* rng, int32_t P, int32_t L) {
+    LayerRange stages[PLAN_MAX_STAGES] = {{0}};
+    for (int32_t s = 0, begin = 0; s < P; s++) {
+        int32_t after = P - 2 - s,
+                own = s == P - 1 ? L - begin : rng_between(rng, 1, L - begin - (after > 0 ? after : 0));
+        stages[s] = (LayerRange){begin, begin + own};
+        begin += own;
+    }
+    placement_linear(out, stages, P);
 }
 
 // Under memory limits that the problem is not asked about: no one of its placements need fit.
@@ -376,6 +247,49 @@ static void random_few(Rng* rng, int round) {
     }
 }
 
+// All compositions, replicas and orders: bound <= optimum <= plan. Ragged, nothing recomputed.
+static void bound_and_plan_enclose_the_optimum(void) {
+    Rng rng = rng_seed(seed + 2);
+    Arena arena = {0};
+    int num = 0, given_up = 0, reached = 0, by_memory = 0;
+    double sum_plan = 0, sum_bound = 0;
+    for (int round = 0; round < 160; round++) {
+        arena_reset(&arena);
+        random_few(&rng, round);
+        PlanRequest* request = &problem.request;
+        Plan plan;
+        PlanProblem mp;
+        LowerBound bound;
+        Status status =
+            plan_make(&plan, request, &problem.costs, problem.samples, problem.num_samples, &arena);
+        if (status == STATUS_INFEASIBLE) { continue; }
+        CHECK_OK(status);
+        CHECK_EQ(plan.bound_over_ns, 0);
+        CHECK_OK(plan_problem_init(&mp, request, &problem.costs, problem.samples, problem.num_samples));
+        CHECK_OK(lower_bound_make(&bound, &mp, false));
+        Batch batch = {.mp = &mp, .best_ns = plan.makespan_ns + MOST_BUMPED + 1, .arena = &arena};
+        compose(&batch, 0);
+        if (batch.gave_up) {
+            given_up++;
+            continue;
+        }
+        CHECK(batch.best_ns <=
+              plan.makespan_ns + (batch.num_bumped < MOST_BUMPED ? batch.num_bumped : MOST_BUMPED));
+        CHECK(bound.bound_ns <= batch.best_ns);
+        num++;
+        reached += batch.best_ns == plan.makespan_ns;
+        by_memory += bound.bound_ns == bound.memory_ns;
+        sum_plan += (double)plan.makespan_ns / (double)batch.best_ns;
+        sum_bound += (double)batch.best_ns / (double)bound.bound_ns;
+    }
+    printf("     %d batches: plan %.4f of the optimum (reached %d times), optimum %.4f of the bound "
+           "(memory's %d "
+           "times), given up %d times\n",
+           num, sum_plan / num, reached, sum_bound / num, by_memory, given_up);
+    CHECK(num > 80 && sum_plan / num < 1.2);
+    arena_free(&arena);
+}
+
 // No order of the jobs of any composition is faster than the bound of its placement, nor than that of all
 // placements (where the head is to be whole: of those).
 static void bounds_of_placements_are_below_the_optimum(void) {
@@ -388,18 +302,21 @@ static void bounds_of_placements_are_below_the_optimum(void) {
         random_few(&rng, round);
         PlanRequest* request = &problem.request;
         int32_t P = request->P, L = problem.costs.num_enc_layers + problem.costs.num_dec_layers;
-        bool is_whole = round % 3 == 0, joint = round / 8 % 2;
+        bool is_whole = round % 3 < 2, is_linear = round % 3 == 1, joint = round / 8 % 2;
         PlanProblem mp;
         LowerBound bound, bound_of_all;
-        request->placements = PLACEMENT_AUTO;
+        request->choose_stages = true;
+        request->placements = is_linear ? PLACEMENT_LINEAR : PLACEMENT_AUTO;
         request->heads = is_whole ? HEAD_CHOICE_WHOLE : HEAD_CHOICE_AUTO;
         problem_of_any(&mp, request);
         CHECK_OK(lower_bound_make(&bound_of_all, &mp, joint));
+        request->choose_stages = false;
         request->placements = PLACEMENT_GIVEN;
         request->heads = HEAD_CHOICE_GIVEN;
         int64_t best_ns = INT64_MAX;
         for (int i = 0; i < PLACEMENTS; i++) {
             place_anywhere(&placement, &rng, P, L, is_whole);
+            if (is_linear) { random_split(&placement, &rng, P, L); }
             request->placement = placement;
             problem_of_any(&mp, request);
             CHECK_OK(lower_bound_make(&bound, &mp, joint));
@@ -430,7 +347,6 @@ static void bounds_of_placements_are_below_the_optimum(void) {
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(bound_and_plan_enclose_the_optimum);
-    RUN(bound_of_all_splits_is_below_the_optimum);
     RUN(bounds_of_placements_are_below_the_optimum);
     return test_end();
 }

@@ -362,7 +362,7 @@ static const struct {
     {share_taken_over, 0, ""},
     {edit_instr, REPEATED, "a second time"},
     {edit_instr, WRONG_PEER, ""},
-    {edit_instr, FOREIGN_MB, "not a micro-batch of this replica"},
+    {edit_instr, FOREIGN_MB, "not a microbatch of this replica"},
     {edit_instr, AFTER_STEP, "not within the step"},
     {edit_instr, OF_NO_SHARE, "a share of the head has no such job"},
     {edit_instr, NOT_DROPPED, "not recomputed here"},
@@ -456,7 +456,7 @@ static void a_missing_sample_is_found(void) {
     samples[14] = samples[13];
     CHECK_OK(plan_check(&plan, samples, 14));
     plan.N = 15;
-    CHECK_FAILS(plan_check(&plan, samples, 15), STATUS_INVALID_PLAN, "sample 14 is in no micro-batch");
+    CHECK_FAILS(plan_check(&plan, samples, 15), STATUS_INVALID_PLAN, "sample 14 is in no microbatch");
     arena_free(&arena);
 }
 

@@ -165,7 +165,7 @@ static void text_is_golden(void) {
 // head.
 static void timeline_is_the_known_picture(void) {
     static const char expected[] =
-        "; letter = micro-batch: a forward, A backward, + weight gradients, ~ forward again, . idle;\n"
+        "; letter = microbatch: a forward, A backward, + weight gradients, ~ forward again, . idle;\n"
         "below it the chunk, 0 to 9, a to z, * its share of the head\n"
         "stage 0 |aabb..~AA+| idle 20 %\n"
         "        |0022  0000|\n"

@@ -197,7 +197,7 @@ static void a_plan_that_breaks_a_rule_is_found(void) {
     rules.tokens_multiple = 1 << 14;
     CHECK_FAILS(plan_check_shapes(&plan, &rules), STATUS_INVALID_PLAN, "are not what the kernels take");
     rules = (ShapeRules){.max_squares = 1};
-    CHECK_FAILS(plan_check_shapes(&plan, &rules), STATUS_INVALID_PLAN, "micro-batch 0: squared lengths of");
+    CHECK_FAILS(plan_check_shapes(&plan, &rules), STATUS_INVALID_PLAN, "microbatch 0: squared lengths of");
     rules = (ShapeRules){.max_tokens = 1};
     CHECK_FAILS(plan_check_shapes(&plan, &rules), STATUS_INVALID_PLAN,
                 "tokens, the model's kernels take 1 of each (max_tokens)");

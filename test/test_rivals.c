@@ -212,7 +212,7 @@ static void packed_needs_memory_for_a_window(void) {
     problem.request.max_seq_tokens = 100000;
     CHECK_OK(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 40));
     CHECK_FAILS(microbatch_packed_build(&list, &mp, &arena), STATUS_INFEASIBLE,
-                "--batching packed: micro-batch 0, of 40 samples");
+                "--batching packed: microbatch 0, of 40 samples");
     CHECK(strstr(status_message(), "--recompute") == NULL);  // recomputed, the window would not fit either
     CHECK_OK(microbatch_packed_ragged_build(&list, &mp, &arena));
     arena_free(&arena);
@@ -876,7 +876,7 @@ static void cases_come_out_as_the_original(void) {
         draft_check(&draft, &mp, &arena);
         double makespan_ms = (double)draft.makespan_ns / 1e6,
                objective_ms = (double)draft.list.objective_ns / 1e6;
-        printf("%-24s %9.2f ms, reference %9.2f ms; objective %.1f ms, %d micro-batches, reference %.1f ms, "
+        printf("%-24s %9.2f ms, reference %9.2f ms; objective %.1f ms, %d microbatches, reference %.1f ms, "
                "%d\n",
                case_names[i], makespan_ms, reference.makespan_ms, objective_ms, draft.list.num_mbs,
                reference.objective_ms, reference.num_mbs);

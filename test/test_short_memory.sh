@@ -24,7 +24,7 @@ against() {  # percent, problem and options...
 }
 for limit in 2300M 2600M 3G 4G; do against 12 test/problems/t5_small.json --memory-limit $limit; done
 for limit in 750M 800M 1500M; do against 8 test/problems/lengths.csv --model d12 --stages 4 --batch-tokens 8192 --memory-limit $limit; done
-if [ -r ../shared/data/lengths.csv ]; then  # hundreds of micro-batches
+if [ -r ../shared/data/lengths.csv ]; then  # hundreds of microbatches
     against 8 ../shared/data/lengths.csv --model d12 --batch-tokens 16384 --max-tokens 1024 --memory-limit 900M
 fi
 message=$("$build/dynapipe" plan test/problems/lengths.csv --model d12 --stages 4 --batch-tokens 8192 --memory-limit 600M 2>&1)

@@ -115,7 +115,7 @@ fi
 # --- what plan prints and writes
 small=test/problems/gpt_small.json
 tool plan $small --explain --text "$work/a.txt" --trace "$work/trace.json"
-for words in "micro-batches of 40 samples" "stage 2 |" "memory of each stage" "^bound " "^makespan .*100.00 %" \
+for words in "microbatches of 40 samples" "stage 2 |" "memory of each stage" "^bound " "^makespan .*100.00 %" \
     "^- Stages" "^- Lost against the bound" "planned in"; do
     grep -q -- "$words" "$work/out"; ok $? "plan prints: $words"
 done
@@ -158,8 +158,8 @@ tool diff "$work/a.txt" "$work/b.txt"; code=$?
 awk -F": |, " "NF == 3 && \$2 == \$3 { bad = 1 } length > 100 { bad = 1 } END { exit bad }" "$work/out"; ok $? "diff lists nothing that is equal"
 for order in gpipe 1f1b; do tool plan $small --policy packed-ragged --schedule $order --text "$work/$order.txt"; done
 tool diff "$work/gpipe.txt" "$work/1f1b.txt"
-grep -q '^replica 0, stage 0: job 3 is fwd 3 of chunk 0, bwd 0 of chunk 0$' "$work/out" && grep -q '^equal: .* 7 of 7 micro-batches, orders of 0 of 3 ranks$' "$work/out"
-ok $? "diff of two orders of the same micro-batches"
+grep -q '^replica 0, stage 0: job 3 is fwd 3 of chunk 0, bwd 0 of chunk 0$' "$work/out" && grep -q '^equal: .* 7 of 7 microbatches, orders of 0 of 3 ranks$' "$work/out"
+ok $? "diff of two orders of the same microbatches"
 tool plan $small --text "$work/c.txt" --split-backward off
 tool diff "$work/a.txt" "$work/c.txt"; [ $? -eq 1 ]; ok $? "diff of split and joint backward: $(grep -m1 job "$work/out")"
 rehash() {  # a plan's text with its hash put right, as its own message says
@@ -318,7 +318,7 @@ ok $? "T5: long inputs, a deep encoder: all cuts in it: $(grep -o '^- Stages[^,;
 printf 'dynapipe-costs 4\nsignature t5 C 64 NH 4 HS 16 F 160 gated Vp 384 threads 1\n' >"$work/gated"
 refuses 2 'C 64 NH 4 HS 16 F 256"' plan $lengths --costs "$work/gated" --model t5:l3d3c64h4
 refuses 2 "--max-target-tokens" plan $lengths --max-target-tokens 16
-# Batches of thousands of samples, of which memory keeps few: hundreds of micro-batches, and still near the bound.
+# Batches of thousands of samples, of which memory keeps few: hundreds of microbatches, and still near the bound.
 (head -1 test/problems/lengths.csv; for _ in {1..21}; do tail -n +2 test/problems/lengths.csv; done) >"$work/many.csv"
 for limit in 1500M 3G; do
     tool plan "$work/many.csv" --model d12 --stages 4 --batch-tokens 1000000 --memory-limit $limit

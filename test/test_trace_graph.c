@@ -317,7 +317,7 @@ static void what_cannot_be_is_named(void) {
         {"5.000", "[]", "event 1: its dur is 0.000 us"},
         {"9000", "4000", "event 2: times that cannot be --->"},
         {"9000", "99999999999999999", "event 2: times that cannot be --->"},
-        {"bwd", "fwd", ": rank 0: fwd of micro-batch 0 is there twice --->"}};
+        {"bwd", "fwd", ": rank 0: fwd of microbatch 0 is there twice --->"}};
     char path[] = "/tmp/test_trace_graph_XXXXXX";
     Arena arena = {0};
     TraceReplay* replay = calloc(1, sizeof *replay);

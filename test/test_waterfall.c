@@ -210,7 +210,7 @@ static void each_part_has_its_cause(void) {
     check_cause(WATERFALL_PADDING, "padding");
     plain_problem(1, 4, 8);
     problem.request.mb_samples = 4;
-    check_cause(WATERFALL_REPLICAS, "2 micro-batches on 4 replicas");
+    check_cause(WATERFALL_REPLICAS, "2 microbatches on 4 replicas");
     plain_problem(2, 1, 8);
     problem.costs.comm_latency_ns = 100000;
     problem.costs.comm_bytes_per_ns = 1;

@@ -83,7 +83,7 @@ static Status command_check(Call* call) {
     } else {
         TRY(plan_verify_structure(&plan, call->arena));
     }
-    printf("%s: valid%s;\n  %d micro-batches of %d samples, %d stages x %d replicas, %s, hash %016" PRIx64
+    printf("%s: valid%s;\n  %d microbatches of %d samples, %d stages x %d replicas, %s, hash %016" PRIx64
            "\n",
            PRINTABLE(call->files[0]),
            options->problem_path != NULL ? ", times and memory as the problem has them" : "", plan.M, plan.N,
@@ -230,8 +230,8 @@ typedef struct {
 // clang-format off
 static const OptionSpec command_plan_specs[] = {
     {"--policy",         OPTION_CHOICE, FIELD(policy),         "auto", 0, 0, "auto|dynapipe|packed|packed-ragged|padded|tokens|kk", NULL,
-     "how samples form micro-batches. auto: the best found; dynapipe: as in the EuroSys'24 paper; the others are baselines"},
-    {"--layout",         OPTION_CHOICE, FIELD(layout),         "auto", 0, 0, "auto|ragged|padded", NULL, "tokens of a micro-batch, for auto, dynapipe, tokens. auto: padded for dynapipe, else ragged"},
+     "how samples form microbatches. auto: the best found; dynapipe: as in the EuroSys'24 paper; the others are baselines"},
+    {"--layout",         OPTION_CHOICE, FIELD(layout),         "auto", 0, 0, "auto|ragged|padded", NULL, "tokens of a microbatch, for auto, dynapipe, tokens. auto: padded for dynapipe, else ragged"},
     {"--schedule",       OPTION_CHOICE, FIELD(schedule),       "auto", 0, 0, "auto|gpipe|1f1b|adaptive", NULL, "pipeline order"},
     {"--split-backward", OPTION_CHOICE, FIELD(split_backward), "auto", 0, 0, "auto|on|off", NULL, "weight gradients as jobs of their own"},
     {"--stage-split",    OPTION_STRING, FIELD(stage_split),    NULL,   0, 0, NULL, "SPLIT", "layers of each stage: auto (the search may move them), equal, or L,L,.. (encoder layers first); default: auto for policy auto, else equal"},
@@ -239,11 +239,11 @@ static const OptionSpec command_plan_specs[] = {
     {"--head",           OPTION_STRING, FIELD(head),           NULL,   0, 0, NULL, "SPLIT", "the head: auto, whole, rows, vocabulary, or vocabulary:256,256,512,0 (rows:..), a share of 1024 for each stage; default as --placement: auto or whole"},
     {"--recompute",      OPTION_CHOICE, FIELD(recompute),      "auto", 0, 0, "none|full|auto", NULL, "run forward again instead of keeping activations"},
     {"--effort",         OPTION_INT,    FIELD(effort),         "0",    0, 1e9, NULL, "N", "simulations the search may spend; 0: its default"},
-    {"--mb-tokens",      OPTION_INT,    FIELD(mb_tokens),      "0",    0, 1e9, NULL, "N", "tokens of a micro-batch for packed, packed-ragged, padded, tokens; 0: the longest sample"},
+    {"--mb-tokens",      OPTION_INT,    FIELD(mb_tokens),      "0",    0, 1e9, NULL, "N", "tokens of a microbatch for packed, packed-ragged, padded, tokens; 0: the longest sample"},
     {"--json",           OPTION_STRING, FIELD(json),           NULL,   0, 0, NULL, "FILE", "write the plan in the published form (- : stdout, and nothing else)"},
     {"--text",           OPTION_STRING, FIELD(text),           NULL,   0, 0, NULL, "FILE", "write the plan as text, for check and diff (- : the same)"},
     {"--svg",            OPTION_STRING, FIELD(svg),            NULL,   0, 0, NULL, "FILE", "draw the timeline (- : the same)"},
-    {"--compare",        OPTION_CHOICE, FIELD(compare),        "none", 0, 0, "none|dynapipe|packed|packed-ragged|padded|tokens|kk", NULL, "with --svg: draw this plan above the best of that policy (best order, size of micro-batches and split of layers, one chunk a stage), on one time axis"},
+    {"--compare",        OPTION_CHOICE, FIELD(compare),        "none", 0, 0, "none|dynapipe|packed|packed-ragged|padded|tokens|kk", NULL, "with --svg: draw this plan above the best of that policy (best order, size of microbatches and split of layers, one chunk a stage), on one time axis"},
     {"--trace",          OPTION_STRING, FIELD(trace),          NULL,   0, 0, NULL, "FILE", "write the timeline for Perfetto or chrome://tracing"},
     {"--explain",        OPTION_BOOL,   FIELD(explain),        NULL,   0, 0, NULL, NULL, "say what was chosen and where the time goes"},
     {"--width",          OPTION_INT,    FIELD(width),          "80",  20, 1000, NULL, "N", "columns of the timeline"},
@@ -362,7 +362,7 @@ static Status draw(const PlanOptions* options, const Problem* problem, const Pla
     if (compares) {
         TRY(make_best(&best, options, path, arena));
         snprintf(best_name, sizeof best_name, "%s at its best", best.policy);
-        if (strcmp(name, "dynamic") == 0) { name = "dynamic micro-batches"; }
+        if (strcmp(name, "dynamic") == 0) { name = "dynamic microbatches"; }
     }
     PlanPicture picture = {.plans = {{plan, name}, {&best, best_name}},
                            .num_plans = compares ? 2 : 1,
@@ -679,7 +679,7 @@ static const char ON_PROBLEM[] = "PROBLEM.json|LENGTHS.csv|train.bin";
 
 static const Command commands[] = {
     {"plan", ON_PROBLEM, "plan one batch: table, timeline, memory, bound",
-     "Plans one batch and prints micro-batches, timeline, memory and bound.\n", SPECS(command_plan_specs), 1,
+     "Plans one batch and prints microbatches, timeline, memory and bound.\n", SPECS(command_plan_specs), 1,
      1, command_plan},
     {"bound", ON_PROBLEM, "no plan can be faster: all parts of that bound",
      "Prints every part of the lower bound: no plan of this batch is faster.\n", SPECS(command_bound_specs),
@@ -689,7 +689,7 @@ static const Command commands[] = {
      "no deadlock. Exit status 1 and the broken rule where it is not valid, 3 where it does not fit.\n",
      SPECS(check_specs), 1, 1, command_check},
     {"diff", "A.txt B.txt", "what differs between two plans",
-     "Prints what differs between two plans (plan --text FILE): micro-batches, replicas, orders, makespan,\n"
+     "Prints what differs between two plans (plan --text FILE): microbatches, replicas, orders, makespan,\n"
      "memory; the value of A first. Exit status 1 where something does.\n",
      NULL, 0, 2, 2, command_diff},
     {"replay", "PLAN... | --trace FILE", "plans when times are off; a measured step again",

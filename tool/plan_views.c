@@ -253,7 +253,7 @@ static void diff_head(Diff* diff) {
     diff_number(diff, "stages", a->P, b->P, 1, "");
     diff_number(diff, "replicas", a->R, b->R, 1, "");
     diff_number(diff, "samples", a->N, b->N, 1, "");
-    diff_number(diff, "micro-batches", a->M, b->M, 1, "");
+    diff_number(diff, "microbatches", a->M, b->M, 1, "");
     diff_number(diff, "messages are pulled", a->pulls, b->pulls, 1, "");
     diff_text(diff, "policy", a->policy, b->policy);
     diff_text(diff, "schedule", a->schedule, b->schedule);
@@ -307,7 +307,7 @@ static void list_lonely(Diff* diff, const Plan* plan, const int32_t* twin, const
     for (int32_t m = 0; m < plan->M; m++) {
         if (twin[m] >= 0 || num++ >= MAX_LISTED) { continue; }
         int32_t begin = first_segment(plan, m), num_samples = end_segment(plan, m) - begin;
-        differ(diff, "only in %s: micro-batch %d, replica %d, %" PRId64 " tokens, samples", which, m,
+        differ(diff, "only in %s: microbatch %d, replica %d, %" PRId64 " tokens, samples", which, m,
                plan->mbs[m].replica, plan->mbs[m].shape.enc_tokens + plan->mbs[m].shape.dec_tokens);
         for (int32_t k = 0; k < num_samples && k < MAX_SAMPLES; k++) {
             fprintf(diff->out, " %d", plan->segments[begin + k].sample_idx);
@@ -328,12 +328,12 @@ static void diff_twins(Diff* diff) {
         bool same = x->replica == y->replica && !recompute && !padding;
         diff->equal_mbs += same;
         if (same || num++ >= MAX_LISTED) { continue; }
-        differ(diff, "micro-batch %d, %d:%s%s%s\n", m, diff->twin[m],
+        differ(diff, "microbatch %d, %d:%s%s%s\n", m, diff->twin[m],
                x->replica != y->replica ? " another replica" : "", padding ? " padded otherwise" : "",
                recompute ? " recomputed otherwise" : "");
     }
     if (num > MAX_LISTED) {
-        differ(diff, "%d more micro-batches on other replicas or in other modes\n", num - MAX_LISTED);
+        differ(diff, "%d more microbatches on other replicas or in other modes\n", num - MAX_LISTED);
     }
 }
 
@@ -413,7 +413,7 @@ Status plan_diff(const Plan* a, const Plan* b, FILE* out, int32_t* num_differenc
         differ(&diff, "the same jobs, but their transfers, buffers or times differ: see diff of the texts\n");
     }
     if (diff.num_differences > 0) {
-        fprintf(out, "equal: %d values, %d of %d micro-batches, orders of %d of %d ranks\n",
+        fprintf(out, "equal: %d values, %d of %d microbatches, orders of %d of %d ranks\n",
                 diff.equal_values, diff.equal_mbs, a->M, diff.equal_orders, a->P * a->R);
     }
     *num_differences = diff.num_differences;
@@ -627,7 +627,7 @@ static void explain_stages(const PlanExplain* about, FILE* out) {
 static void explain_placement(const Plan* plan, FILE* out) {
     const Placement* placement = &plan->placement;
     if (placement_is_linear(placement, plan->P)) { return; }
-    fprintf(out, "- Placement: a micro-batch passes stages");
+    fprintf(out, "- Placement: a microbatch passes stages");
     for (int32_t k = 0; k < placement->num_chunks; k++) { fprintf(out, " %d", placement->stage_of[k]); }
     if (placement->head == HEAD_WHOLE) {
         fprintf(out, "; the last one has the head.\n");
@@ -688,13 +688,13 @@ static void explain_loss(const Waterfall* fall, FILE* out) {
         [WATERFALL_COMMUNICATION] = "faster links, or fewer replicas",
         [WATERFALL_MEMORY] = "more memory, or --recompute auto",
         [WATERFALL_RECOMPUTE] = "more memory, or more stages",
-        [WATERFALL_LAUNCH] = "fewer, larger micro-batches, if memory and ramp allow",
+        [WATERFALL_LAUNCH] = "fewer, larger microbatches, if memory and ramp allow",
         [WATERFALL_PADDING] = "--layout ragged",
         [WATERFALL_ORDER] = "more --effort, --split-backward auto",
         [WATERFALL_RAMP] = "larger batches, fewer stages, or --split-backward auto",
         [WATERFALL_STAGES] = "--stage-split auto, --placement auto, --head auto",
         [WATERFALL_REPLICAS] = "more --effort, or larger batches",
-        [WATERFALL_EFFICIENCY] = "larger micro-batches",
+        [WATERFALL_EFFICIENCY] = "larger microbatches",
     };
     int64_t lost_ns = fall->makespan_ns - fall->bound_ns;
     fprintf(out, "- Lost against the bound: %s, %.1f %% of the step.\n", TIME_TEXT(lost_ns, 4),

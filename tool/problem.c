@@ -422,7 +422,7 @@ static Status mode_costs(CostModel* out, const ProblemJsonReader* r, json_t* cos
     TRY(read_layer(r, dec_mode != NULL ? dec_mode : enc_mode, "cost_model.rc decoder ", dec));
     if (mode == RECOMPUTE_NONE && (enc[KEY_CMIN] > enc[KEY_C] || (t5 && dec[KEY_CMIN] > dec[KEY_C]))) {
         fprintf(stderr,
-                "%s: cmin above c: small micro-batches are priced too low, the makespan is an estimate\n",
+                "%s: cmin above c: small microbatches are priced too low, the makespan is an estimate\n",
                 r->name);
     }
     CostPartMode* parts = out->parts[mode];

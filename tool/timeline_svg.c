@@ -345,7 +345,7 @@ static Status print_plan(const Picture* p, const char* name, double y) {
              idle_percent(plan, 0, plan->P * R));
     print_text(p, MARGIN, y + 18, "value", text);
     snprintf(text, sizeof text,
-             "batching %s, schedule %s: %d samples in %d micro-batches on %d stages x %d replicas%s",
+             "batching %s, schedule %s: %d samples in %d microbatches on %d stages x %d replicas%s",
              plan->policy, plan->schedule, plan->N, plan->M, plan->P, R,
              plan->placement.head == HEAD_BY_ROWS         ? ", head shared by rows"
              : plan->placement.head == HEAD_BY_VOCABULARY ? ", head shared by vocabulary"

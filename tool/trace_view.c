@@ -144,7 +144,7 @@ static Status read_event(TraceFileEvent* out, TraceFile* trace, int32_t rank, co
     int32_t kind = kind_of(args);
     if (kind < 0) { return fail_event(path, idx, "no such kind"); }
     int64_t mb = int_or(args, "mb", 0, TRACE_MAX_MBS - 1, -1);
-    if (kind < INSTR_COUNT && mb < 0) { return fail_event(path, idx, "no such micro-batch"); }
+    if (kind < INSTR_COUNT && mb < 0) { return fail_event(path, idx, "no such microbatch"); }
     if (!read_int(&begin_ns, args, "begin_ns", 0, MOST_NS) ||
         !read_int(&end_ns, args, "end_ns", begin_ns, MOST_NS)) {
         return fail_event(path, idx, "times that cannot be");
@@ -304,7 +304,7 @@ static Status add_rank(Maker* maker, int32_t rank) {
         if (event->kind >= TRACE_REDUCE) { continue; }
         int32_t* at = node_at(maker, rank / trace->P, event->kind, of->row, event->mb);
         if (*at != 0) {
-            return FAIL(STATUS_BAD_FORMAT, "rank %d: %s of micro-batch %d is there twice ---> %s", rank,
+            return FAIL(STATUS_BAD_FORMAT, "rank %d: %s of microbatch %d is there twice ---> %s", rank,
                         trace_kind_text(event->kind), event->mb, REMEDY);
         }
         int32_t n = *at = add_node(maker, node_kind(event->kind), rank, event->mb, before);

@@ -151,7 +151,7 @@ DynapipeBlocks_v1 dynapipe_llmc_blocks(LlmcBlocks* ctx, const ModelConfig* confi
 
 // --- the model table --------------------------------------------------------------------------------------
 
-// Micro-batch and cache have the same layout on both sides.
+// Microbatch and cache have the same layout on both sides.
 #define SAME(ours, theirs, field) _Static_assert(offsetof(ours, field) == offsetof(theirs, field), #field)
 // clang-format off
 SAME(ModelBatch, DynapipeBatch, num_seqs); SAME(ModelBatch, DynapipeBatch, num_tokens); SAME(ModelBatch, DynapipeBatch, num_rows);

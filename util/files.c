@@ -392,54 +392,32 @@ static void end_failing(LineLog* log) {
     log->is_failing = false;
 }
 
-// Restores the file after a failed write; `old` (NULL: none) is the line that was partly overwritten.
-static void take_back(LineLog* log, const char* old) {
-    int64_t old_bytes = old != NULL ? log->end - log->last : 0;
-    int error = ftruncate(log->fd, log->end - old_bytes) == 0 ? 0 : errno;
-    if (old == NULL) { return; }  // if this fails, the next line overwrites the partial one
-    if (error == 0) { error = file_write_at(log->fd, old, (size_t)old_bytes, log->last); }
-    if (error == 0) { return; }
-    log->num_lost++;
-    log->end = log->last;
-    log->last_key[0] = '\0';
-    if (ftruncate(log->fd, log->end) != 0) { return; }  // as above
-}
-
-// The last line, malloced; NULL: cannot be read.
-static char* last_line(const LineLog* log) {
-    size_t num_bytes = (size_t)(log->end - log->last);
-    char* line = (char*)malloc(num_bytes + 1);
-    if (line != NULL && pread(log->fd, line, num_bytes, log->last) == (ssize_t)num_bytes) { return line; }
-    free(line);
-    return NULL;
-}
-
-// Appends, or replaces the last line if this one has the same key.
+// Appends, or replaces the last line if this one has the same key. After a failed write no half of a line is
+// left; a line that was to be replaced is lost as well.
 static int put_line(LineLog* log, const char* line) {
     char key[LINE_LOG_KEY_CHARS];
     int64_t step;
     key_of(key, &step, log, line);
-    char* old = key[0] != '\0' && strcmp(key, log->last_key) == 0 ? last_line(log) : NULL;
-    int64_t at = old != NULL ? log->last : log->end;
+    bool replaces = key[0] != '\0' && strcmp(key, log->last_key) == 0;
+    int64_t at = replaces ? log->last : log->end;
     size_t num_bytes = strlen(line);
     char* text = (char*)malloc(num_bytes + 1);
     int error = text == NULL ? ENOMEM : 0;
-    if (error == 0 && old != NULL) { error = ftruncate(log->fd, at) == 0 ? 0 : errno; }
     if (error == 0) {
         memcpy(text, line, num_bytes);
         text[num_bytes] = '\n';
-        error = file_write_at(log->fd, text, num_bytes + 1, at);
+        error = ftruncate(log->fd, at) == 0 ? file_write_at(log->fd, text, num_bytes + 1, at) : errno;
     }
     free(text);
+    log->last = log->end = at;
     if (error == 0) {
-        log->last = at;
-        log->end = at + (int64_t)num_bytes + 1;
+        log->end += (int64_t)num_bytes + 1;
         memcpy(log->last_key, key, sizeof key);
-    } else {
-        take_back(log, old);
+        return 0;
     }
-    free(old);
-    return error;
+    log->num_lost += replaces;
+    log->last_key[0] = '\0';
+    return ftruncate(log->fd, at) == 0 ? error : errno;
 }
 
 void line_log_write(LineLog* log, const char* line) {

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# A real task mixture on one card: supervised tokens/s of dynamic micro-batches against packed, packed-ragged and padded, the same
+# A real task mixture on one card: supervised tokens/s of dynamic microbatches against packed, packed-ragged and padded, the same
 # model and data in turn; predicted against measured step time and memory. Prints Markdown. Called by dev/gpu_check.sh.
 #   TRAINER=build/release-cuda-bf16/train_gpt2-dynapipe PROFILER=.../profile_costs DATA=train.bin WORK=out/mixture \
 #   MODELS="d12 d24" LONGEST="2048 8192" BATCH=131072 MB_TOKENS=16384 STEPS=10 RUN_SECONDS=30 dev/cuda_bench/mixture.sh
-# MB_TOKENS: what a micro-batch of the three baselines holds (dynamic chooses by the card's memory and times).
+# MB_TOKENS: what a microbatch of the three baselines holds (dynamic chooses by the card's memory and times).
 # A run that fails or takes longer than RUN_SECONDS leaves an empty row; status 1 then.
 . "$(dirname "$0")/../help.sh"
 set -u
@@ -37,7 +37,7 @@ run() {  # name, options...
 
 echo "## Mixture of tasks, one card"
 echo
-echo "$(basename "$TRAINER"), $batch tokens a step, $steps steps (the first two uncounted), medians; baselines' micro-batches hold $mb_tokens tokens."
+echo "$(basename "$TRAINER"), $batch tokens a step, $steps steps (the first two uncounted), medians; baselines' microbatches hold $mb_tokens tokens."
 for model in $models; do
     for longest in $lengths; do
         costs=$WORK/costs-$model-$longest.txt

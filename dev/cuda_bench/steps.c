@@ -287,7 +287,7 @@ int main(int argc, char** argv) {
     printf("## Training steps on %s\n\nMFU is of the measured %.0f TFLOP/s (large product, %s).\n\n",
            ops_device_name(bench_ops(bench)), ceiling / 1e3, sizeof(floatX) == 2 ? "bf16" : "float32");
     printf(
-        "| model | micro-batches x sequences x tokens | best step, ms | worst | tokens/s | TFLOP/s | MFU |");
+        "| model | microbatches x sequences x tokens | best step, ms | worst | tokens/s | TFLOP/s | MFU |");
 #define X(name) printf(" " #name " |");
     PHASES(X)
 #undef X

@@ -6,7 +6,7 @@ from tool import geomean
 
 RULES = ("--layout", "padded", "--split-backward", "off", "--stage-split", "equal")
 CPU_TARGET_MS = {1: 30, 2: 60}  # by replicas
-BUDGETS = [round(256 * 2 ** (k / 2)) for k in range(13)]  # tokens of a micro-batch, two a doubling
+BUDGETS = [round(256 * 2 ** (k / 2)) for k in range(13)]  # tokens of a microbatch, two a doubling
 FEW_BUDGETS = [512, 1024, 2048, 4096, 8192]
 # policy: its options, besides a budget
 BASELINES = {"packed-ragged": ("--schedule", "1f1b"), "kk": (), "tokens": (), "padded": ()}

@@ -436,7 +436,7 @@ DynapipeBatch* dynapipe_llmc_made_up(const int* lengths, int num_seqs, int vocab
     for (int i = 0; i < num_seqs; i++) { num_tokens += lengths[i]; }
     size_t num_ints = (size_t)num_seqs + 1 + 5 * (size_t)num_tokens;
     DynapipeBatch* batch = (DynapipeBatch*)calloc(1, sizeof(DynapipeBatch) + num_ints * sizeof(int32_t));
-    if (batch == NULL) { dynapipe_llmc_die(NULL, "no memory for a micro-batch of %d tokens", num_tokens); }
+    if (batch == NULL) { dynapipe_llmc_die(NULL, "no memory for a microbatch of %d tokens", num_tokens); }
     int32_t *cu_seqlens = (int32_t*)(batch + 1), *tokens = cu_seqlens + num_seqs + 1,
             *targets = tokens + num_tokens;
     int32_t *positions = targets + num_tokens, *rows = positions + num_tokens, n = 0;

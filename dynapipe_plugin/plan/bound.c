@@ -8,8 +8,6 @@ chains and stages of a given placement, its memory, the best split of the layers
 #include <stdlib.h>
 #include <string.h>
 
-#include "types.h"
-
 // --- samples ---------------------------------------------------------------------------------------------
 //
 // Equal samples are merged, in ascending order. `least` has the samples of which no other is smaller in all
@@ -110,7 +108,6 @@ static Status batch_make(Batch* out, const PlanSample* samples, int32_t num_samp
 // A micro-batch pays max(floor, const + sum over features c_f(x_f)) for a job of a part. Its line is
 //     constant + sum over features rate_f * x_f
 // with rate_f = min over 1 <= x <= largest_f of c_f(x) / x, which on a piecewise linear c is at x = 1, at a
-// knot or at the end. A curve whose line begins below zero (a fit with a large constant) borrows from the
 // knot or at the end. A curve whose line begins below zero (a fit with a large constant) takes what it lacks
 // at zero from the constant; the rest of the constant stays. Lines add up over micro-batches, and
 // those of their samples. The largest x is that of a micro-batch of the whole batch, padded to its longest.
@@ -246,11 +243,9 @@ static double line_share(const Bound* bound, const Line* line) {
 
 // The sum over these kinds of jobs; every feature in its cheapest mode, as modes may differ.
 static Line cheapest_of(const Bound* bound, const Part* part, int kinds) {
-    Line cheapest;
-    memset(&cheapest, 0, sizeof cheapest);
+    Line cheapest = {0};
     for (int k = 0; k < bound->problem->num_modes; k++) {
-        Line sum;
-        memset(&sum, 0, sizeof sum);
+        Line sum = {0};
         for (int kind = 0; kind < JOB_COUNT; kind++) {
             if (kinds & 1 << kind) { line_add(&sum, 1, &part->job[k][kind]); }
         }
@@ -302,17 +297,9 @@ static void part_add(Part* out, const Bound* bound, double count, const Part* pa
     }
 }
 
-static void part_sum(Part* out, const Bound* bound, const int32_t count[PART_COUNT], int32_t s, bool shared) {
-    memset(out, 0, sizeof *out);
-    for (int part = 0; part < PART_COUNT; part++) {
-        if (count[part] > 0) { part_add(out, bound, count[part], &bound->part[part], s, shared); }
-    }
-}
-
 // `share` of the head: F with the gradient of inputs, and W; whole constants, no bytes.
 static void part_add_share(Part* out, const Bound* bound, double share, int32_t s, bool shared) {
-    Part head;
-    memset(&head, 0, sizeof head);
+    Part head = {0};
     for (int k = 0; k < bound->problem->num_modes; k++) {
         Line* job = head.job[k];
         job[JOB_F] = bound->head_alone[JOB_F];
@@ -357,9 +344,8 @@ static Speed speed_of(const MachineRank* ranks, int32_t num, int32_t step) {
 // Jobs of the fastest rank; of links, the lowest latency and the highest rate. What costs nothing keeps
 // factor 1.
 static MachineRank lightest_of(const PlanProblem* problem, const Speed* speed, int32_t s) {
-    MachineRank lightest;
+    MachineRank lightest = {0};
     const CostModel* costs = problem->costs;
-    memset(&lightest, 0, sizeof lightest);
     memcpy(lightest.slow, speed->least, sizeof lightest.slow);
     lightest.link_latency_ns = INFINITY;
     for (int32_t r = 0; r < problem->R; r++) {
@@ -434,12 +420,36 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+// --- one sample --------------------------------------------------------------------------------------------
+
+// Each kind of job of each part in its cheapest mode, on an average rank.
+static CostParts cheapest_parts(const Bound* bound, const PlanSample* sample) {
+    const PlanProblem* problem = bound->problem;
+    MbShape shape = {0};
+    CostParts least, one;
+    mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
+    for (int k = 0; k < problem->num_modes; k++) {
+        cost_parts(&one, &problem->table, problem->modes[k], &shape);
+        if (k == 0) { least = one; }
+        for (int part = 0; part < PART_COUNT; part++) {
+            for (int kind = 0; kind < JOB_COUNT; kind++) {
+                least.part[part][kind] = fmin(least.part[part][kind], one.part[part][kind]);
+            }
+        }
+    }
+    if (bound->head_is_whole) { return least; }
+    cost_parts(&one, &problem->table, RECOMPUTE_NONE, &shape);  // in a share nothing is recomputed
+    for (int kind = 0; kind < JOB_COUNT; kind++) {
+        least.part[PART_HEAD][kind] = fmin(least.part[PART_HEAD][kind], one.part[PART_HEAD][kind]);
+    }
+    return least;
+}
+
 // --- chains of a given placement -------------------------------------------------------------------------
 //
-// Samples alone, in whole ns: all forwards in the order of the chunks, the slowest share of the head where it
-// is shared, all backwards, then on each stage the jobs left after its last backward; transfers between
-// stages only. Jobs are the shortest of any micro-batch that contains the sample, on the fastest rank of
-// their stage.
+// Samples alone: all forwards in the order of the chunks, the slowest share of the head where it is shared,
+// all backwards, then on each stage the jobs left after its last backward; transfers between stages only.
+// Jobs are the shortest of any micro-batch that contains the sample, on the fastest rank of their stage.
 
 // Minima over all samples, of each stage.
 typedef struct {
@@ -450,135 +460,80 @@ typedef struct {
     int32_t longest_sample;               // and which sample it is
 } Chains;
 
-// Of one sample: a chunk's jobs and the boundary after it; a share's forward with its gradient of inputs.
-typedef struct {
-    int64_t *F, *B, *W, *transfer;  // [K]
-    int64_t share[PLAN_MAX_STAGES], weights[PLAN_MAX_STAGES];
-    int64_t there[PLAN_MAX_STAGES], back[PLAN_MAX_STAGES];  // hidden states to the share, its part back
-    CostJobs* jobs;                                         // [K] of one mode
-} Chain;
-
-static Status chain_alloc(Chain* out, int32_t K, Arena* arena) {
-    int64_t** arrays[] = {&out->F, &out->B, &out->W, &out->transfer};
-    out->jobs = ARENA_NEW(arena, CostJobs, K);
-    bool ok = out->jobs != NULL;
-    for (int i = 0; i < 4; i++) {
-        *arrays[i] = ARENA_NEW(arena, int64_t, K);
-        ok &= *arrays[i] != NULL;
-    }
-    return ok ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "lower bound: no host memory left");
+static void arrive(int64_t* first_ns, int64_t time_ns, bool* seen) {
+    if (!*seen) { *first_ns = smaller(*first_ns, time_ns); }
+    *seen = true;
 }
 
-// By rows, a message may shrink by a row when the micro-batch grows by one: only its latency counts.
-static void shares_make(Chain* out, const Bound* bound, const MbShape* shape) {
+// Lowers the minima, and raises the longest.
+static void chain_add(Chains* ends, const Bound* bound, const Distinct* one) {
     const PlanProblem* problem = bound->problem;
     const Placement* placement = &problem->placement;
-    bool by_rows = placement->head == HEAD_BY_ROWS;
-    CostParts parts;
-    if (placement->head == HEAD_WHOLE) { return; }
-    cost_parts(&parts, &problem->table, RECOMPUTE_NONE, shape);
-    for (int32_t s = 0; s < problem->P; s++) {
-        const MachineRank* rank = lightest(bound, s);
-        int32_t last = placement->stage_of[problem->K - 1];
-        CostJobs jobs;
-        if (!placement_has_share(placement, s)) { continue; }
-        cost_jobs_of_share(&jobs, problem->costs, cost_share_of(placement, s), &parts);
-        out->share[s] = machine_job_ns(rank, JOB_F, jobs.job_ns[JOB_F]);
-        out->weights[s] = machine_job_ns(rank, JOB_W, jobs.job_ns[JOB_W]);
-        out->there[s] = between_ns(bound, last, s, by_rows ? 0 : jobs.boundary_bytes);
-        out->back[s] = between_ns(bound, s, last, by_rows ? 0 : jobs.part_bytes);
-    }
-}
-
-static void chain_make(Chain* out, const Bound* bound, const PlanSample* sample) {
-    const PlanProblem* problem = bound->problem;
-    MbShape shape = {0};
-    mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
-    shares_make(out, bound, &shape);
-    for (int mode = 0; mode < problem->num_modes; mode++) {
-        CostParts parts;
-        cost_parts(&parts, &problem->table, problem->modes[mode], &shape);
-        cost_jobs_of_stages(out->jobs, problem->costs, problem->chunks, problem->K, &parts);
-        for (int32_t k = 0; k < problem->K; k++) {
-            const int16_t* stage_of = &problem->placement.stage_of[k];
-            const MachineRank* rank = lightest(bound, stage_of[0]);
-            int64_t ns[JOB_COUNT];
-            for (int i = 0; i < JOB_COUNT; i++) {
-                ns[i] = machine_job_ns(rank, (JobKind)i, out->jobs[k].job_ns[i]);
-            }
-            out->F[k] = mode > 0 ? smaller(out->F[k], ns[JOB_F]) : ns[JOB_F];
-            out->B[k] = mode > 0 ? smaller(out->B[k], ns[JOB_B]) : ns[JOB_B];
-            out->W[k] = mode > 0 ? smaller(out->W[k], ns[JOB_W]) : ns[JOB_W];
-            if (k == problem->K - 1) { continue; }
-            out->transfer[k] = between_ns(bound, stage_of[0], stage_of[1], out->jobs[k].boundary_bytes);
-        }
-    }
-}
-
-// All forwards, the head's shares, backwards down to each chunk, its weight gradients, the reduction there:
-// the longest of these. Lowers the minima.
-static int64_t chain_ns(const Chain* chain, Chains* ends, const Bound* bound) {
-    const Placement* placement = &bound->problem->placement;
-    bool joint = bound->joint_backward, seen[PLAN_MAX_STAGES] = {false};
-    int32_t P = bound->problem->P, K = placement->num_chunks;
-    int64_t time_ns = 0, longest = 0, head_ns = 0, after = 0;
+    const int32_t P = problem->P, K = placement->num_chunks, last = placement->stage_of[K - 1];
+    const CostParts parts = cheapest_parts(bound, &one->sample);
+    const bool joint = bound->joint_backward, by_rows = placement->head == HEAD_BY_ROWS;
+    CostJobs jobs;
+    int64_t turn_ns[PLAN_MAX_CHUNKS], weights_ns[PLAN_MAX_CHUNKS], hop_ns[PLAN_MAX_CHUNKS];
+    int64_t time_ns = 0, longest_ns = 0, head_ns = 0, after_ns = 0, back_ns[PLAN_MAX_STAGES] = {0};
+    bool seen[PLAN_MAX_STAGES] = {false}, passed[PLAN_MAX_STAGES] = {false};
     for (int32_t k = 0; k < K; k++) {
         int32_t s = placement->stage_of[k];
-        if (!seen[s]) { ends->arrival_ns[s] = smaller(ends->arrival_ns[s], time_ns); }
-        seen[s] = true;
-        time_ns += chain->F[k] + chain->transfer[k];
+        const MachineRank* rank = lightest(bound, s);
+        cost_jobs_of_stage(&jobs, problem->costs, &problem->chunks[k], &parts);
+        weights_ns[k] = joint ? 0 : machine_job_ns(rank, JOB_W, jobs.job_ns[JOB_W]);
+        turn_ns[k] = machine_job_ns(rank, JOB_B, jobs.job_ns[JOB_B]);
+        if (joint) { turn_ns[k] += machine_job_ns(rank, JOB_W, jobs.job_ns[JOB_W]); }
+        hop_ns[k] = k < K - 1 ? between_ns(bound, s, placement->stage_of[k + 1], jobs.boundary_bytes) : 0;
+        arrive(&ends->arrival_ns[s], time_ns, &seen[s]);
+        time_ns += machine_job_ns(rank, JOB_F, jobs.job_ns[JOB_F]) + hop_ns[k];
     }
     for (int32_t s = 0; s < P; s++) {
-        int64_t begin_ns = time_ns + chain->there[s], end_ns = begin_ns + chain->share[s];
+        const MachineRank* rank = lightest(bound, s);
         if (!placement_has_share(placement, s)) { continue; }
-        if (!seen[s]) { ends->arrival_ns[s] = smaller(ends->arrival_ns[s], begin_ns); }
-        head_ns = larger(head_ns, end_ns + chain->back[s] - time_ns);
-        longest = larger(longest, end_ns + chain->weights[s] + ends->reduce_ns[s]);
+        cost_jobs_of_share(&jobs, problem->costs, cost_share_of(placement, s), &parts);
+        // by rows, a message may shrink by a row when the micro-batch grows by one: only its latency counts
+        int64_t begin_ns = time_ns + between_ns(bound, last, s, by_rows ? 0 : jobs.boundary_bytes);
+        int64_t end_ns = begin_ns + machine_job_ns(rank, JOB_F, jobs.job_ns[JOB_F]);
+        int64_t after_share_ns = machine_job_ns(rank, JOB_W, jobs.job_ns[JOB_W]) + ends->reduce_ns[s];
+        back_ns[s] = between_ns(bound, s, last, by_rows ? 0 : jobs.part_bytes);
+        arrive(&ends->arrival_ns[s], begin_ns, &seen[s]);
+        head_ns = larger(head_ns, end_ns + back_ns[s] - time_ns);
+        longest_ns = larger(longest_ns, end_ns + after_share_ns);
     }
     time_ns += head_ns;
     for (int32_t k = K - 1; k >= 0; k--) {
-        int32_t s = placement->stage_of[k];
-        time_ns += chain->transfer[k];
-        time_ns += chain->B[k] + (joint ? chain->W[k] : 0);
-        longest = larger(longest, time_ns + (joint ? 0 : chain->W[k]) + ends->reduce_ns[s]);
+        time_ns += hop_ns[k] + turn_ns[k];
+        longest_ns = larger(longest_ns, time_ns + weights_ns[k] + ends->reduce_ns[placement->stage_of[k]]);
     }
-    int32_t first = placement->stage_of[0];
-    memset(seen, 0, sizeof seen);
+    const int32_t first = placement->stage_of[0];
+    const int64_t end_ns = weights_ns[0] + ends->reduce_ns[first];
     for (int32_t k = 0; k < K; k++) {
         int32_t s = placement->stage_of[k];
-        int64_t last = s == first ? 0 : (joint ? 0 : chain->W[0]) + ends->reduce_ns[first];
-        if (!seen[s]) { ends->tail_ns[s] = smaller(ends->tail_ns[s], after + last); }
-        seen[s] = true;
-        after += chain->B[k] + (joint ? chain->W[k] : 0) + chain->transfer[k];
+        arrive(&ends->tail_ns[s], after_ns + (s == first ? 0 : end_ns), &passed[s]);
+        after_ns += turn_ns[k] + hop_ns[k];
     }
-    for (int32_t s = 0; s < P; s++) {
-        if (seen[s]) { continue; }  // a share of the head alone: all backwards follow
-        int64_t last = (joint ? 0 : chain->W[0]) + ends->reduce_ns[first];
-        ends->tail_ns[s] = smaller(ends->tail_ns[s], chain->back[s] + after + last);
+    for (int32_t s = 0; s < P; s++) {  // a share of the head alone: all backwards follow
+        arrive(&ends->tail_ns[s], back_ns[s] + after_ns + end_ns, &passed[s]);
     }
-    return longest;
+    if (longest_ns > ends->longest_ns) { ends->longest_ns = longest_ns, ends->longest_sample = one->first; }
 }
 
 // Minima over all samples are those over the least, maxima those over the most.
-static Status chains_make(Chains* out, const Bound* bound, Arena* arena) {
+static Chains chains_make(const Bound* bound) {
     const Batch* batch = bound->batch;
-    Chain chain = {.share = {0}};
-    TRY(chain_alloc(&chain, bound->problem->K, arena));
-    *out = (Chains){.longest_ns = 0};
+    Chains chains = {.longest_ns = 0};
     for (int32_t s = 0; s < bound->problem->P; s++) {
-        out->arrival_ns[s] = out->tail_ns[s] = INT64_MAX;
-        out->reduce_ns[s] =
+        chains.arrival_ns[s] = chains.tail_ns[s] = INT64_MAX;
+        chains.reduce_ns[s] =
             cost_rank_reduce_ns(bound->problem->costs, &bound->problem->has[s], bound->problem->R);
     }
-    for (int32_t i = 0; i < batch->num_least + batch->num_most; i++) {
-        int32_t at = i < batch->num_least ? batch->least[i] : batch->most[i - batch->num_least];
-        chain_make(&chain, bound, &batch->samples[at].sample);
-        int64_t longest = chain_ns(&chain, out, bound);
-        if (longest > out->longest_ns) {
-            out->longest_ns = longest, out->longest_sample = batch->samples[at].first;
-        }
+    for (int32_t i = 0; i < batch->num_least; i++) {
+        chain_add(&chains, bound, &batch->samples[batch->least[i]]);
     }
-    return STATUS_OK;
+    for (int32_t i = 0; i < batch->num_most; i++) {
+        chain_add(&chains, bound, &batch->samples[batch->most[i]]);
+    }
+    return chains;
 }
 
 // --- memory of a given placement -------------------------------------------------------------------------
@@ -623,8 +578,7 @@ static Terms terms_make(const Piece* piece, const Bound* bound, int k, const dou
     const Line* job = piece->own.job[k];
     bool drops = problem->costs->recompute_is_job[problem->modes[k]] && problem->modes[k] != RECOMPUTE_NONE;
     Line work = job[JOB_F], back = job[JOB_B], through = job[JOB_F], bytes = piece->own.stored[k];
-    Terms t;
-    memset(&t, 0, sizeof t);
+    Terms t = {0};
     for (int kind = JOB_F + 1; kind < JOB_COUNT; kind++) { line_add(&work, 1, &job[kind]); }
     line_add(&back, 1, &job[JOB_R]);
     line_add(&through, 1, &piece->away);
@@ -707,31 +661,29 @@ static void link_add(Line* out, const Bound* bound, int32_t from, int32_t to) {
 static double memory_of_stage(const Bound* bound, int32_t s) {
     const PlanProblem* problem = bound->problem;
     double sum[WEIGHTS] = {0}, largest = 0, most = 0;
-    Part head, share;
-    Piece piece;
+    Part share = {0};
+    Piece piece = {0};
     piece.free_bytes =
         (double)(problem->most_limit_bytes[s] - cost_rank_state_bytes(problem->costs, &problem->has[s]));
     piece.slack_ns = (3.0 * problem->num_rows + 3.0 * problem->P + 4) * bound->most_slow;
     if (problem->most_limit_bytes[s] == 0 || piece.free_bytes <= 0) { return 0; }
-    memset(&piece.away, 0, sizeof piece.away);
     for (int32_t k = 0; k < problem->P; k++) {  // the slowest share of the head
+        Part head = {0};
         if (share_of(bound, k) <= largest) { continue; }
         largest = share_of(bound, k);
-        memset(&head, 0, sizeof head);
         part_add_share(&head, bound, largest, k, false);
         piece.away = cheapest_of(bound, &head, F);
     }
     for (int32_t k = problem->K - 1; k >= 0; k--) {
         int32_t own = problem->placement.stage_of[k];
         if (k < problem->K - 1) { link_add(&piece.away, bound, own, problem->placement.stage_of[k + 1]); }
-        memset(&piece.own, 0, sizeof piece.own);
+        piece.own = (Part){0};
         chunk_add(&piece.own, bound, k, false);
         piece.has_input = k > 0;
         if (own == s) { piece_add(sum, &piece, bound); }
         Line turn = cheapest_of(bound, &piece.own, F | B | (bound->joint_backward ? W : 0));
         line_add(&piece.away, 1, &turn);
     }
-    memset(&share, 0, sizeof share);
     if (share_of(bound, s) > 0) { part_add_share(&share, bound, share_of(bound, s), s, false); }
     Line more = cheapest_of(bound, &share, F | B | W | R);
     for (int i = 0; i < WEIGHTS; i++) {
@@ -742,16 +694,14 @@ static double memory_of_stage(const Bound* bound, int32_t s) {
 
 // --- a given placement -----------------------------------------------------------------------------------
 
-static Status given_placement(LowerBound* out, const Bound* bound, Arena* arena) {
+static void given_placement(LowerBound* out, const Bound* bound) {
     const PlanProblem* problem = bound->problem;
-    Chains ends;
-    TRY(chains_make(&ends, bound, arena));
+    const Chains ends = chains_make(bound);
     out->chain_ns = ends.longest_ns;
     out->chain_sample = ends.longest_sample;
     for (int32_t s = 0; s < problem->P; s++) {
-        Part stage;
+        Part stage = {0};
         bool has_share = share_of(bound, s) > 0;
-        memset(&stage, 0, sizeof stage);
         for (int32_t k = 0; k < problem->K; k++) {
             if (problem->placement.stage_of[k] == s) { chunk_add(&stage, bound, k, true); }
         }
@@ -767,36 +717,19 @@ static Status given_placement(LowerBound* out, const Bound* bound, Arena* arena)
             out->memory_ns = larger(out->memory_ns, ends.arrival_ns[s] + floor_ns(memory, bound) + after);
         }
     }
-    return STATUS_OK;
 }
 
 // --- bounds for any placement ----------------------------------------------------------------------------
 
-// Of one sample, or the least of several: each kind of job of each part in its cheapest mode on the fastest
-// rank; the head's shares together where it may be shared; bytes of a boundary.
+// The same on the fastest rank; the head's shares together where it may be shared.
 static CostParts sample_parts(const Bound* bound, const PlanSample* sample) {
-    const PlanProblem* problem = bound->problem;
-    MbShape shape;
-    CostParts least, one;
-    memset(&shape, 0, sizeof shape);
-    mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
-    for (int k = 0; k < problem->num_modes; k++) {
-        cost_parts(&one, &problem->table, problem->modes[k], &shape);
-        if (k == 0) { least = one; }
-        for (int part = 0; part < PART_COUNT; part++) {
-            for (int kind = 0; kind < JOB_COUNT; kind++) {
-                least.part[part][kind] = fmin(least.part[part][kind], one.part[part][kind]);
-            }
-        }
-    }
+    CostParts least = cheapest_parts(bound, sample);
     if (!bound->head_is_whole) {
-        cost_parts(&one, &problem->table, RECOMPUTE_NONE, &shape);
-        double *head = least.part[PART_HEAD], *alone = one.part[PART_HEAD];
-        head[JOB_F] = fmin(head[JOB_F], alone[JOB_F]) / problem->P;
-        head[JOB_B] = fmin(head[JOB_B], alone[JOB_B]) / problem->P;
-        head[JOB_W] = 0;
+        least.part[PART_HEAD][JOB_F] /= bound->problem->P;
+        least.part[PART_HEAD][JOB_B] /= bound->problem->P;
+        least.part[PART_HEAD][JOB_W] = 0;
     }
-    for (int part = 0; part < PART_COUNT && problem->differs; part++) {
+    for (int part = 0; part < PART_COUNT && bound->problem->differs; part++) {
         bool mixes = part == PART_HEAD && !bound->head_is_whole;  // a share's F has the gradient of inputs
         double mixed = fmin(bound->all.least[JOB_F], bound->all.least[JOB_B]);
         for (int kind = 0; kind < JOB_COUNT; kind++) {
@@ -941,9 +874,8 @@ static void stored_make(Split* out) {
     out->num_stored = batch->num_most < MOST_STORED ? batch->num_most : MOST_STORED;
     for (int32_t i = 0; i < out->num_stored; i++) {
         const PlanSample* s = &batch->samples[batch->most[i]].sample;
-        MbShape shape;
+        MbShape shape = {0};
         CostParts parts;
-        memset(&shape, 0, sizeof shape);
         mb_shape_add(&shape, s->enc_tokens, s->dec_tokens, s->supervised_tokens);
         for (int k = 0; k < problem->num_modes; k++) {
             cost_parts(&parts, &problem->table, problem->modes[k], &shape);
@@ -967,8 +899,7 @@ static void prices_make(Split* out) {
     }
     for (int32_t s = 0; s < out->P; s++) {
         for (int part = 0; part < PART_COUNT; part++) {
-            Part one;
-            memset(&one, 0, sizeof one);
+            Part one = {0};
             part_add(&one, bound, 1, &bound->part[part], s, true);
             Line work = cheapest_of(bound, &one, F | B | W | R);
             out->work[s][part] = line_share(bound, &work);
@@ -1030,10 +961,10 @@ static Status any_split(LowerBound* out, const Bound* bound, Arena* arena) {
 static Line whole_work(const Bound* bound) {
     const CostModel* costs = bound->problem->costs;
     const int32_t count[PART_COUNT] = {1, costs->num_enc_layers, costs->num_dec_layers, 0};
-    Part chain, head, share;
-    part_sum(&chain, bound, count, ANY_STAGE, true);
-    memset(&head, 0, sizeof head);
-    memset(&share, 0, sizeof share);
+    Part chain = {0}, head = {0}, share = {0};
+    for (int part = 0; part < PART_COUNT; part++) {
+        if (count[part] > 0) { part_add(&chain, bound, count[part], &bound->part[part], ANY_STAGE, true); }
+    }
     part_add(&head, bound, 1, &bound->part[PART_HEAD], ANY_STAGE, true);
     part_add_share(&share, bound, 1, ANY_STAGE, true);
     Line work = cheapest_of(bound, &chain, F | B | W | R), whole = cheapest_of(bound, &head, F | B | W | R);
@@ -1100,7 +1031,7 @@ static Status bound_make(LowerBound* out, const PlanProblem* problem, bool joint
     Line work = whole_work(bound);
     out->work_ns = floor_ns(line_slope(&work, bound->total) / problem->P / problem->R, bound);
     switch (bound->freedom) {
-        case GIVEN: TRY(given_placement(out, bound, arena)); break;
+        case GIVEN: given_placement(out, bound); break;
         case ANY_SPLIT: TRY(any_split(out, bound, arena)); break;
         default: any_placement(out, bound, &work); break;
     }
@@ -1111,8 +1042,7 @@ static Status bound_make(LowerBound* out, const PlanProblem* problem, bool joint
 
 Status lower_bound_make(LowerBound* out, const PlanProblem* problem, bool joint_backward) {
     Arena arena = {0};
-    LowerBound made;
-    memset(&made, 0, sizeof made);
+    LowerBound made = {0};
     made.stage = -1;
     *out = made;
     Status status = bound_make(&made, problem, joint_backward, &arena);

@@ -113,7 +113,8 @@ int64_t pipe_costs_make(PipeCost* out, RankBytes* bytes, int64_t stride, const P
     return scratch_bytes;
 }
 
-int64_t pipe_passing_bytes(const PipeProblem* pipe, int32_t s, int64_t scratch_bytes) {
+// What a stage's limit loses to buffers that no micro-batch holds: scratch, and the largest gradient to send.
+static int64_t pipe_passing_bytes(const PipeProblem* pipe, int32_t s, int64_t scratch_bytes) {
     int64_t gradient_bytes = 0;
     for (int32_t k = 0; k < pipe_num_chunks(pipe); k++) {
         if (pipe_stage_of(pipe, k) != s) { continue; }
@@ -125,30 +126,28 @@ int64_t pipe_passing_bytes(const PipeProblem* pipe, int32_t s, int64_t scratch_b
     return plan_align_bytes(scratch_bytes) + gradient_bytes;
 }
 
-// A stage's limit less its headroom, but no less than what its largest micro-batch needs alone.
-static int64_t leave_headroom(const PipeProblem* pipe, int32_t s, int64_t limit_bytes,
-                              int64_t headroom_bytes) {
-    int64_t least_bytes = 0;
-    for (int32_t m = 0; m < pipe->M && headroom_bytes > 0; m++) {
-        int64_t bytes = pipe_alone_bytes(pipe, s, m);
-        if (bytes > least_bytes) { least_bytes = bytes; }
+void pipe_limits_make(PipeProblem* pipe, const PlanProblem* problem, const int64_t* available_bytes,
+                      const int64_t* headroom_bytes, int64_t scratch_bytes, const MbShape* shapes) {
+    for (int32_t s = 0; s < pipe->P; s++) {
+        int64_t limit_bytes = available_bytes[s], least_bytes = 0;
+        pipe->memory_limit_bytes[s] = INT64_MAX;
+        if (limit_bytes == COST_LIMIT) { continue; }
+        if (problem->count_buffers) { limit_bytes -= pipe_passing_bytes(pipe, s, scratch_bytes); }
+        for (int32_t m = 0; m < pipe->M && headroom_bytes[s] > 0; m++) {
+            int64_t bytes = shapes == NULL || shapes[m].num_seqs == 1 ? pipe_alone_bytes(pipe, s, m) : 0;
+            if (bytes > least_bytes) { least_bytes = bytes; }
+        }
+        if (least_bytes > limit_bytes) { least_bytes = limit_bytes; }
+        limit_bytes -= headroom_bytes[s];
+        pipe->memory_limit_bytes[s] = limit_bytes > least_bytes ? limit_bytes : least_bytes;
     }
-    if (limit_bytes - headroom_bytes >= least_bytes) { return limit_bytes - headroom_bytes; }
-    return least_bytes < limit_bytes ? least_bytes : limit_bytes;
-}
-
-static PipePlace place_of(const ReplicaProblem* replica, const PlanProblem* problem) {
-    return (PipePlace){.problem = problem,
-                       .ranks = plan_problem_ranks(problem, replica->replica),
-                       .placement = &problem->placement,
-                       .chunks = problem->chunks,
-                       .P = problem->P};
 }
 
 static void price(ReplicaProblem* replica, const PlanProblem* problem, const MicrobatchList* list,
                   int32_t m) {
     PipeCost* costs = (PipeCost*)(uintptr_t)replica->pipe.cost;
-    PipePlace place = place_of(replica, problem);
+    const PipePlace place = {problem, plan_problem_ranks(problem, replica->replica), &problem->placement,
+                             problem->chunks, problem->P};
     int64_t scratch_bytes =
         pipe_costs_make(costs + m, replica->bytes + m, replica->pipe.M, &place, replica->modes + m,
                         replica->pipe.M, &list->mbs[replica->mbs[m]].shape);
@@ -158,18 +157,13 @@ static void price(ReplicaProblem* replica, const PlanProblem* problem, const Mic
 }
 
 static void set_limits(ReplicaProblem* replica, const PlanProblem* problem) {
-    PipeProblem* pipe = &replica->pipe;
-    for (int32_t s = 0; s < pipe->P; s++) {
+    int64_t available_bytes[PLAN_MAX_STAGES];
+    for (int32_t s = 0; s < problem->P; s++) {
         const MachineRank* rank = machine_stage(plan_problem_ranks(problem, replica->replica), s);
-        int64_t available_bytes = plan_problem_available(problem, rank, &problem->has[s]);
-        pipe->memory_limit_bytes[s] = INT64_MAX;
-        if (available_bytes == COST_LIMIT) { continue; }
-        if (problem->count_buffers) {
-            available_bytes -= pipe_passing_bytes(pipe, s, replica->scratch_bytes[s]);
-        }
-        available_bytes = leave_headroom(pipe, s, available_bytes, replica->headroom_bytes[s]);
-        pipe->memory_limit_bytes[s] = available_bytes;
+        available_bytes[s] = plan_problem_available(problem, rank, &problem->has[s]);
     }
+    pipe_limits_make(&replica->pipe, problem, available_bytes, replica->headroom_bytes,
+                     replica->scratch_bytes[0], NULL);
 }
 
 Status replica_problem_make(ReplicaProblem* out, const PlanProblem* problem, const MicrobatchList* list,
@@ -239,10 +233,6 @@ static bool is_over(const Fit* fit) {
     return false;
 }
 
-static bool counts_buffers(const Fit* fit) {
-    return fit->problem->count_buffers;
-}
-
 static const MachineRank* fit_rank(const Fit* fit, int32_t s) {
     return machine_stage(plan_problem_ranks(fit->problem, fit->plan->problem.replica), s);
 }
@@ -287,14 +277,14 @@ static Status lay_out(Fit* fit, bool with_slack, Arena* arena) {
                                .first_rank = fit->first_rank,
                                .with_slack = with_slack};
     for (int32_t s = 0; s < pipe->P; s++) {
-        int64_t limit_bytes = counts_buffers(fit) ? rank_limit_bytes(fit, s) : 0;
+        int64_t limit_bytes = fit->problem->count_buffers ? rank_limit_bytes(fit, s) : 0;
         plan->ranks[s].state_bytes = cost_rank_state_bytes(fit->problem->costs, &fit->problem->has[s]);
         input.enough_bytes[s] = limit_bytes > 0 ? limit_bytes - plan->ranks[s].state_bytes : INT64_MAX;
     }
     TRY(replica_lists_make(plan->ranks, &plan->timeline, &input, arena));
     for (int32_t s = 0; s < pipe->P; s++) {
         PlanRank* rank = &plan->ranks[s];
-        int64_t limit_bytes = counts_buffers(fit) ? rank_limit_bytes(fit, s) : 0;
+        int64_t limit_bytes = fit->problem->count_buffers ? rank_limit_bytes(fit, s) : 0;
         rank->own_limit_bytes = limit_bytes == fit->problem->request->memory_limit_bytes ? 0 : limit_bytes;
         int64_t over = rank->arena_bytes + rank->state_bytes - limit_bytes;
         if (limit_bytes > 0 && over > 0) { fit->over_bytes[s] = over; }
@@ -307,11 +297,10 @@ static Status attempt(Fit* fit, Arena* arena) {
     const PlanProblem* problem = fit->problem;
     TRY(schedule(fit, arena));
     if (is_over(fit) || !problem->has_limit) { return STATUS_OK; }
-    if (counts_buffers(fit)) { return lay_out(fit, false, arena); }
+    if (fit->problem->count_buffers) { return lay_out(fit, false, arena); }
     for (int32_t s = 0; s < problem->P; s++) {
-        const MachineRank* rank = machine_stage(plan_problem_ranks(problem, fit->plan->problem.replica), s);
-        int64_t over =
-            fit->plan->timeline.peak_bytes[s] - plan_problem_available(problem, rank, &problem->has[s]);
+        int64_t over = fit->plan->timeline.peak_bytes[s] -
+                       plan_problem_available(problem, fit_rank(fit, s), &problem->has[s]);
         if (over > 0) { fit->over_bytes[s] = over; }
     }
     return STATUS_OK;
@@ -375,7 +364,7 @@ static Status report(const Fit* fit) {
         bool adapts = request->schedule == SCHEDULE_AUTO || request->schedule == SCHEDULE_ADAPTIVE;
         return FAIL(STATUS_INFEASIBLE,
                     "%s, %lld bytes: stage %d needs %lld bytes more with schedule %s ---> %s%s"
-                    "more --stages, fewer tokens per micro-batch or a larger limit",
+                    "more --stages, fewer tokens per microbatch or a larger limit",
                     machine_limit_words(words, fit_rank(fit, s),
                                         fit->plan->problem.replica * fit->plan->problem.pipe.P + s),
                     (long long)rank_limit_bytes(fit, s), s, (long long)fit->over_bytes[s],

@@ -37,8 +37,11 @@ typedef struct {
 int64_t pipe_costs_make(PipeCost* out, RankBytes* bytes, int64_t stride, const PipePlace* place,
                         const uint8_t* modes, int64_t mode_stride, const MbShape* shape);
 
-// What a stage's limit loses to buffers that no micro-batch holds: scratch, and the largest gradient to send.
-int64_t pipe_passing_bytes(const PipeProblem* pipe, int32_t s, int64_t scratch_bytes);
+// memory_limit_bytes: what is available, less what no micro-batch holds (scratch, the largest gradient to
+// send), less headroom, but no less than what the largest micro-batch (where shapes are given: of one sample)
+// needs alone.
+void pipe_limits_make(PipeProblem* pipe, const PlanProblem* problem, const int64_t* available_bytes,
+                      const int64_t* headroom_bytes, int64_t scratch_bytes, const MbShape* shapes);
 
 // The scheduling problem of one replica.
 typedef struct {

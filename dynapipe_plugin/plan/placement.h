@@ -98,9 +98,8 @@ typedef struct {
     bool head_has_layer;  // ShapeRules
 } PlacementRoom;
 
-// Is the state of every stage below its limit? Does every stage have what is wanted?
+// Is the state of every stage below its limit?
 bool placement_has_room(const PlacementRoom* room, const Placement* placement);
-bool placement_has_enough(const PlacementRoom* room, const Placement* placement);
 
 // Squares of what stages lack of what is wanted.
 int64_t placement_lack(const PlacementRoom* room, const Placement* placement);
@@ -114,10 +113,9 @@ int64_t placement_make_room(Placement* placement, const PlacementRoom* room, boo
 Contiguous layers onto P stages by their mean work: where the search for a split begins.
 */
 
-// Layers onto request->P stages: minimise the slowest stage for the samples of `num_batches` global batches,
-// embedding and head included, within request->memory_limit_bytes (exact: dynamic program over contiguous
-// ranges). Every stage gets at least one layer, but the last may have the head alone (where the rules allow
-// it). request->stages and batching are ignored.
+// Layers onto request->P stages: the slowest stage as fast as can be for the samples of `num_batches` global
+// batches, model state within memory. Every stage gets at least one layer, but the last may have the head
+// alone (where the rules allow it).
 Status stage_split_make(LayerRange* out, const PlanRequest* request, const CostModel* costs,
                         const PlanSample* samples, int32_t num_samples, int32_t num_batches);
 

@@ -71,7 +71,7 @@ static Status check_microbatch(const Plan* plan, const ShapeRules* rules, int32_
     if (!shape_rules_allow(rules, &mb->shape)) {
         char words[SHAPE_WORDS];
         shape_rules_say(words, rules, &mb->shape);
-        return FAIL(STATUS_INVALID_PLAN, "micro-batch %d: %s", m, words);
+        return FAIL(STATUS_INVALID_PLAN, "microbatch %d: %s", m, words);
     }
     const PlanSequence* first = &plan->sequences[mb->sequence_begin];
     for (int32_t i = mb->sequence_begin; i < mb->sequence_end && rules->padded; i++) {
@@ -80,7 +80,7 @@ static Status check_microbatch(const Plan* plan, const ShapeRules* rules, int32_
         if (!is_whole || !side_is_padded(rules, seq->enc_tokens, first->enc_tokens, mb->shape.num_seqs) ||
             !side_is_padded(rules, seq->dec_tokens, first->dec_tokens, mb->shape.num_seqs)) {
             return FAIL(STATUS_INVALID_PLAN,
-                        "micro-batch %d, sequence %d: %d + %d tokens, one of %lld, are not what the kernels "
+                        "microbatch %d, sequence %d: %d + %d tokens, one of %lld, are not what the kernels "
                         "take",
                         m, i, seq->enc_tokens, seq->dec_tokens, (long long)mb->shape.num_seqs);
         }
@@ -131,7 +131,7 @@ static Status check_pair(const Sizes* sizes, int32_t row, BufferKind kind, int32
     const PlanBuffer *one = buffer_of(sizes, row, kind), *other = buffer_of(sizes, other_row, other_kind);
     if (one == NULL || other == NULL || one->num_bytes == other->num_bytes) { return STATUS_OK; }
     return FAIL(STATUS_INVALID_PLAN,
-                "ranks %d and %d, micro-batch %d: %s of chunk %d has %lld bytes, %s of chunk %d %lld",
+                "ranks %d and %d, microbatch %d: %s of chunk %d has %lld bytes, %s of chunk %d %lld",
                 sizes->first_rank + plan_stage_of_place(sizes->plan, row),
                 sizes->first_rank + plan_stage_of_place(sizes->plan, other_row), sizes->m,
                 plan_buffer_words[kind], one->chunk, (long long)one->num_bytes, plan_buffer_words[other_kind],
@@ -145,7 +145,7 @@ static Status check_rows(const Sizes* sizes, int32_t row) {
     TRY(check_pair(sizes, row, BUFFER_IN, row, BUFFER_DIN));
     if (in == NULL || in->num_bytes <= all_bytes) { return STATUS_OK; }
     return FAIL(STATUS_INVALID_PLAN,
-                "rank %d, micro-batch %d: in of chunk %d has %lld bytes, more than the %lld of all rows",
+                "rank %d, microbatch %d: in of chunk %d has %lld bytes, more than the %lld of all rows",
                 sizes->first_rank + plan_stage_of_place(sizes->plan, row), sizes->m, row,
                 (long long)in->num_bytes, (long long)all_bytes);
 }
@@ -352,7 +352,7 @@ static Status check_names(const Check* check, int32_t i) {
     const PlanInstr* instr = &check->list->instrs[i];
     int32_t first_rank = check->rank - check->s;
     if (instr->kind >= INSTR_COUNT) { return wrong_instr(check, i, "no such instruction"); }
-    if (!runs_here(check, instr->mb)) { return wrong_instr(check, i, "not a micro-batch of this replica"); }
+    if (!runs_here(check, instr->mb)) { return wrong_instr(check, i, "not a microbatch of this replica"); }
     if (!is_row(check, instr->chunk)) { return wrong_instr(check, i, "no such chunk"); }
     if (plan_instr_is_job((InstrKind)instr->kind)) {
         if (instr->peer != -1) { return wrong_instr(check, i, "wrong peer"); }
@@ -407,7 +407,7 @@ static Status check_before(const Check* check, int32_t m, Instr before, Instr af
     int32_t i = places_of(check, before.place, m)->at[before.kind];
     int32_t k = places_of(check, after.place, m)->at[after.kind];
     if (i < 0) {
-        return FAIL(STATUS_INVALID_PLAN, "rank %d: %s of chunk %d, micro-batch %d is missing", check->rank,
+        return FAIL(STATUS_INVALID_PLAN, "rank %d: %s of chunk %d, microbatch %d is missing", check->rank,
                     plan_instr_words[before.kind], before.place, m);
     }
     return k < 0 || i <= k ? STATUS_OK : wrong_instr(check, k, "before what it needs");
@@ -451,7 +451,7 @@ static Status check_order(const Check* check, int32_t row, int32_t m) {
         TRY(check_before(check, m, fwd, rec));
         TRY(check_before(check, m, rec, bwd));
         if (check->plan->mbs[m].recompute[row] == RECOMPUTE_NONE) {
-            return wrong_instr(check, at[INSTR_REC], "this micro-batch is not recomputed here");
+            return wrong_instr(check, at[INSTR_REC], "this microbatch is not recomputed here");
         }
     }
     TRY(check_job_order(check, row, m, JOB_F));
@@ -489,7 +489,7 @@ static Status check_buffer_places(const Check* check) {
         }
         if (buffer->kind == BUFFER_SCRATCH) {
             if (buffer->mb != -1 || buffer->chunk != -1 || num_scratch++ > 0) {
-                return wrong_buffer(check, i, "only one, of no micro-batch");
+                return wrong_buffer(check, i, "only one, of no microbatch");
             }
             if (buffer->instr_begin != 0 || buffer->instr_end != list->num_instrs) {
                 return wrong_buffer(check, i, "must live during the whole step");
@@ -497,7 +497,7 @@ static Status check_buffer_places(const Check* check) {
             continue;
         }
         if (!runs_here(check, buffer->mb)) {
-            return wrong_buffer(check, i, "not a micro-batch of this replica");
+            return wrong_buffer(check, i, "not a microbatch of this replica");
         }
         int32_t row = buffer_row(check, buffer);
         if (row < 0) { return wrong_buffer(check, i, "not a chunk of this rank"); }
@@ -585,7 +585,7 @@ static Status check_lives(const Check* check, int32_t row, int32_t m) {
     for (int32_t k = 0; k < BUFFER_SCRATCH; k++) {
         int32_t i = places->buffer[k];
         if ((i >= 0) != lives[k].needed) {
-            return FAIL(STATUS_INVALID_PLAN, "rank %d: buffer %s of chunk %d, micro-batch %d is %s",
+            return FAIL(STATUS_INVALID_PLAN, "rank %d: buffer %s of chunk %d, microbatch %d is %s",
                         check->rank, plan_buffer_words[k],
                         row < K + check->plan->P ? row : row - check->plan->P, m,
                         i < 0 ? "missing" : "not used by anything");
@@ -804,17 +804,17 @@ static Status check_sequence(const Plan* plan, int32_t m, int32_t i, const PlanS
     for (int32_t k = seq->segment_begin; k < seq->segment_end; k++) {
         PlanSegment segment = plan->segments[k];
         if (segment.sample_idx < 0 || segment.sample_idx >= plan->N) {
-            return FAIL(STATUS_INVALID_PLAN, "micro-batch %d, sequence %d: there is no sample %d", m, i,
+            return FAIL(STATUS_INVALID_PLAN, "microbatch %d, sequence %d: there is no sample %d", m, i,
                         segment.sample_idx);
         }
         if (seen[segment.sample_idx]) {
-            return FAIL(STATUS_INVALID_PLAN, "micro-batch %d, sequence %d: sample %d is there twice", m, i,
+            return FAIL(STATUS_INVALID_PLAN, "microbatch %d, sequence %d: sample %d is there twice", m, i,
                         segment.sample_idx);
         }
         seen[segment.sample_idx] = true;
         const PlanSample* sample = &samples[segment.sample_idx];
         if (segment.first_token != 0 || segment.num_tokens != sample->enc_tokens) {
-            return FAIL(STATUS_INVALID_PLAN, "micro-batch %d, sequence %d: sample %d is not whole", m, i,
+            return FAIL(STATUS_INVALID_PLAN, "microbatch %d, sequence %d: sample %d is not whole", m, i,
                         segment.sample_idx);
         }
         enc_tokens += sample->enc_tokens;
@@ -830,7 +830,7 @@ static Status check_sequence(const Plan* plan, int32_t m, int32_t i, const PlanS
     bool lengths_ok = packed ? is_longer : padded ? is_longer && as_first : is_exact;
     if (num_segments < 1 || (num_segments > 1 && !packed) || !lengths_ok) {
         return FAIL(STATUS_INVALID_PLAN,
-                    "micro-batch %d, sequence %d: %d + %d tokens for %d samples of %lld + %lld is not %s", m,
+                    "microbatch %d, sequence %d: %d + %d tokens for %d samples of %lld + %lld is not %s", m,
                     i, seq->enc_tokens, seq->dec_tokens, num_segments, (long long)enc_tokens,
                     (long long)dec_tokens, plan_layout_words[mb->layout]);
     }
@@ -858,18 +858,18 @@ static Status plan_check_batches(const Plan* plan, const PlanSample* samples, in
     for (int32_t m = 0; m < plan->M; m++) {
         const PlanMicrobatch* mb = &plan->mbs[m];
         if (mb->replica < replica || mb->replica >= plan->R || mb->layout >= LAYOUT_COUNT) {
-            return FAIL(STATUS_INVALID_PLAN, "micro-batch %d: replica %d, layout %d: out of order or range",
+            return FAIL(STATUS_INVALID_PLAN, "microbatch %d: replica %d, layout %d: out of order or range",
                         m, mb->replica, mb->layout);
         }
         replica = mb->replica;
         for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
             if (mb->recompute[k] >= RECOMPUTE_COUNT) {
-                return FAIL(STATUS_INVALID_PLAN, "micro-batch %d, chunk %d: no such recompute mode", m, k);
+                return FAIL(STATUS_INVALID_PLAN, "microbatch %d, chunk %d: no such recompute mode", m, k);
             }
         }
         if (mb->sequence_begin != next_seq || mb->sequence_end <= next_seq ||
             mb->sequence_end > plan->num_sequences) {
-            return FAIL(STATUS_INVALID_PLAN, "micro-batch %d: sequences %d ... %d are not the next ones", m,
+            return FAIL(STATUS_INVALID_PLAN, "microbatch %d: sequences %d ... %d are not the next ones", m,
                         mb->sequence_begin, mb->sequence_end);
         }
         MbShape shape = {0};
@@ -878,20 +878,20 @@ static Status plan_check_batches(const Plan* plan, const PlanSample* samples, in
             if (seq->segment_begin != next_segment || seq->segment_end < next_segment ||
                 seq->segment_end > plan->num_segments) {
                 return FAIL(STATUS_INVALID_PLAN,
-                            "micro-batch %d, sequence %d: segments are not the next ones", m, next_seq);
+                            "microbatch %d, sequence %d: segments are not the next ones", m, next_seq);
             }
             next_segment = seq->segment_end;
             TRY(check_sequence(plan, m, next_seq, samples, seen, &shape));
         }
         if (!shapes_are_equal(&shape, &mb->shape)) {
-            return FAIL(STATUS_INVALID_PLAN, "micro-batch %d: its shape is not that of its sequences", m);
+            return FAIL(STATUS_INVALID_PLAN, "microbatch %d: its shape is not that of its sequences", m);
         }
     }
     if (next_seq != plan->num_sequences || next_segment != plan->num_segments) {
-        return FAIL(STATUS_INVALID_PLAN, "plan: sequences or segments belong to no micro-batch");
+        return FAIL(STATUS_INVALID_PLAN, "plan: sequences or segments belong to no microbatch");
     }
     for (int32_t i = 0; i < num_samples; i++) {
-        if (!seen[i]) { return FAIL(STATUS_INVALID_PLAN, "plan: sample %d is in no micro-batch", i); }
+        if (!seen[i]) { return FAIL(STATUS_INVALID_PLAN, "plan: sample %d is in no microbatch", i); }
     }
     return STATUS_OK;
 }

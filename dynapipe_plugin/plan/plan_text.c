@@ -315,7 +315,7 @@ static void counts_print(char out[48], int64_t enc, int64_t dec, bool two) {
 }
 
 void plan_print_microbatches(const Plan* plan, FILE* out) {
-    fprintf(out, "%d micro-batches of %d samples, %d stages x %d replicas, policy %s, schedule %s\n", plan->M,
+    fprintf(out, "%d microbatches of %d samples, %d stages x %d replicas, policy %s, schedule %s\n", plan->M,
             plan->N, plan->P, plan->R, plan->policy, plan->schedule);
     fprintf(out, "predicted %s, bound %s (%.2f x)\n", TIME_TEXT(plan->makespan_ns, 6),
             TIME_TEXT(plan->bound_ns, 6),
@@ -426,7 +426,7 @@ static void print_row(const Plan* plan, int32_t r, int32_t first_mb, bool chunks
 void plan_print_timeline(const Plan* plan, int32_t width, FILE* out) {
     fprintf(
         out,
-        "%s; letter = micro-batch: a forward, A backward, + weight gradients, ~ forward again, . idle%s\n",
+        "%s; letter = microbatch: a forward, A backward, + weight gradients, ~ forward again, . idle%s\n",
         TIME_TEXT(plan->makespan_ns, 4),
         is_placed(plan) ? ";\nbelow it the chunk, 0 to 9, a to z, * its share of the head" : "");
     int32_t first = 0;

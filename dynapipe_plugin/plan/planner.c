@@ -156,7 +156,7 @@ static Status init_problem(Planning* planning, const CostModel* costs, const Pla
     if (status == STATUS_OK && problem->has_limit) {
         const PlacementRoom room = {costs, problem->limit_bytes, request->P, ROOM_WANTED,
                                     request->rules.head_has_layer};
-        is_short = !placement_has_enough(&room, &problem->placement) && !samples_fit(problem);
+        is_short = placement_lack(&room, &problem->placement) > 0 && !samples_fit(problem);
     }
     if (!is_short || !request->choose_stages) { return status; }
     const Placement asked = request->placement;

@@ -398,7 +398,7 @@ Status microbatch_list_reserve(MicrobatchList* list, int32_t max_mbs, int32_t nu
                              .sequences = ARENA_NEW(arena, PlanSequence, num_samples),
                              .segments = ARENA_NEW(arena, PlanSegment, num_samples)};
     if (!list->mbs || !list->sequences || !list->segments) {
-        return FAIL(STATUS_NO_MEMORY, "micro-batches of %d samples", num_samples);
+        return FAIL(STATUS_NO_MEMORY, "microbatches of %d samples", num_samples);
     }
     return STATUS_OK;
 }

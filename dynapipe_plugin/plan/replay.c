@@ -139,7 +139,7 @@ static Status check_instr(const Replay* it, int32_t s, int32_t i, int32_t* id) {
     const PlanInstr* instr = &it->lanes[s].list->instrs[i];
     PlanMessage message = {0};
     if (instr->mb < it->begin || instr->mb >= it->end) {
-        return broken(it, s, i, "the micro-batch is another's");
+        return broken(it, s, i, "the microbatch is another's");
     }
     bool is_job = plan_instr_is_job((InstrKind)instr->kind);
     if (is_job ? !plan_has_row(&plan->placement, plan->P, instr->chunk)
@@ -425,7 +425,7 @@ static Status replay_run(Replay* it) {
         if (runs && lane->next_send == lane->num_sends) { continue; }
         int32_t instr = runs ? it->messages[lane->sends[lane->next_send]].send : lane->items[lane->at].instr;
         return FAIL(STATUS_DEADLOCK,
-                    "stage %d waits for ever for the %s of micro-batch %d ---> check the plan", s,
+                    "stage %d waits for ever for the %s of microbatch %d ---> check the plan", s,
                     runs ? "receiver" : "input", lane->list->instrs[instr].mb);
     }
     return STATUS_OK;
@@ -446,7 +446,7 @@ static Status durations_set(Replay* it, int64_t** ns, const int64_t* const* inst
             if (!counts) { continue; }
             if (ns[s][i] < 0 || ns[s][i] > MOST_NS - sum_ns) {
                 return FAIL(STATUS_OUT_OF_RANGE,
-                            "stage %d, micro-batch %d: takes %lld ns ---> times of 0 ns up to days", s,
+                            "stage %d, microbatch %d: takes %lld ns ---> times of 0 ns up to days", s,
                             instr->mb, (long long)ns[s][i]);
             }
             sum_ns += ns[s][i];

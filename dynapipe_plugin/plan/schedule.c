@@ -75,7 +75,7 @@ Status pipe_problem_check_fits(const PipeProblem* problem) {
             int64_t over_bytes = pipe_alone_bytes(problem, s, m) - limit_bytes;
             if (over_bytes > 0) {
                 return FAIL(STATUS_INFEASIBLE,
-                            "stage %d: micro-batch %d alone is %lld bytes over the memory limit ---> "
+                            "stage %d: microbatch %d alone is %lld bytes over the memory limit ---> "
                             "--recompute full, more --stages, shorter samples or a larger --memory-limit",
                             s, m, (long long)over_bytes);
             }

@@ -49,7 +49,6 @@ typedef struct {
     const PlanProblem* problem;
     const MachineRank* ranks;                  // [P] that run it; NULL: all alike
     int32_t replica, P, K, num_rows, M, N;     // M micro-batches, N samples; 0: nothing to do
-    int32_t max_mbs;                           // allocated
     Placement placement;                       // and what is derived from it:
     CostStage chunks[PLAN_MAX_CHUNKS];         // .
     int64_t available_bytes[PLAN_MAX_STAGES];  // memory limit - model state
@@ -353,7 +352,7 @@ static Status share_of(const Share** out, Search* search, const Candidate* candi
 // --- one replica ------------------------------------------------------------------------------------------
 
 static void state_layout(State* state, char* block) {
-    int64_t rows = state->num_rows, M = state->max_mbs, N = state->N;
+    int64_t rows = state->num_rows, M = state->M, N = state->N;
     state->block = block;
     state->cost = (PipeCost*)block;
     state->shape = (MbShape*)(state->cost + rows * M);
@@ -422,40 +421,16 @@ static PipeProblem state_pipe(const State* state) {
     return pipe;
 }
 
-// The stage's limit less its headroom, but no less than the largest sample needs in a micro-batch by itself.
-static int64_t leave_headroom(const State* state, const PipeProblem* pipe, int32_t s, int64_t limit_bytes) {
-    int64_t headroom_bytes = state->problem->headroom_bytes[s], least_bytes = 0;
-    for (int32_t m = 0; m < state->M && headroom_bytes > 0; m++) {
-        int64_t bytes = state->shape[m].num_seqs == 1 ? pipe_alone_bytes(pipe, s, m) : 0;
-        if (bytes > least_bytes) { least_bytes = bytes; }
-    }
-    if (limit_bytes - headroom_bytes >= least_bytes) { return limit_bytes - headroom_bytes; }
-    return least_bytes < limit_bytes ? least_bytes : limit_bytes;
-}
-
 // After prices have changed.
 static void state_limits(State* state) {
-    const PlanProblem* problem = state->problem;
     PipeProblem pipe = state_pipe(state);
     int64_t scratch_bytes = 0;
     for (int32_t m = 0; m < state->M; m++) {
         if (state->scratch_bytes[m] > scratch_bytes) { scratch_bytes = state->scratch_bytes[m]; }
     }
-    for (int32_t s = 0; s < state->P; s++) {
-        int64_t* limit = &state->pipe.memory_limit_bytes[s];
-        *limit = INT64_MAX;
-        if (state->available_bytes[s] == COST_LIMIT) { continue; }
-        *limit = state->available_bytes[s];
-        if (problem->count_buffers) { *limit -= pipe_passing_bytes(&pipe, s, scratch_bytes); }
-        *limit = leave_headroom(state, &pipe, s, *limit);
-    }
-}
-
-// All micro-batches; their number may have changed.
-static void state_price_all(State* state) {
-    state->pipe.M = state->M;
-    for (int32_t m = 0; m < state->M; m++) { state_price(state, m); }
-    state_limits(state);
+    pipe_limits_make(&pipe, state->problem, state->available_bytes, state->problem->headroom_bytes,
+                     scratch_bytes, state->shape);
+    memcpy(state->pipe.memory_limit_bytes, pipe.memory_limit_bytes, sizeof pipe.memory_limit_bytes);
 }
 
 // False where parameters, gradients and optimizer of some stage do not fit.
@@ -540,20 +515,20 @@ static Status state_make(State* out, bool* fits, Search* search, const Candidate
     const PlanProblem* problem = search->problem;
     const Share* share;
     TRY(share_of(&share, search, candidate, r));
-    State state = {.problem = problem,
-                   .ranks = plan_problem_ranks(problem, search->replica[r]),
-                   .replica = search->replica[r],
-                   .P = problem->P,
-                   .K = candidate->placement.num_chunks,
-                   .num_rows = placement_num_rows(&candidate->placement, problem->P),
-                   .M = share->num_mbs,
-                   .N = share->num_ids,
-                   .max_mbs = share->num_mbs + share->num_mbs / 4 + 2,
-                   .pipe = {.P = problem->P, .pulls = machine_pulls(problem->request->machine)}};
+    State state = {
+        .problem = problem,
+        .ranks = plan_problem_ranks(problem, search->replica[r]),
+        .replica = search->replica[r],
+        .P = problem->P,
+        .K = candidate->placement.num_chunks,
+        .num_rows = placement_num_rows(&candidate->placement, problem->P),
+        .M = share->num_mbs,
+        .N = share->num_ids,
+        .pipe = {.P = problem->P, .M = share->num_mbs, .pulls = machine_pulls(problem->request->machine)}};
     *fits = state_place(&state, &candidate->placement);
     *out = state;
     if (!*fits || state.N == 0) { return STATUS_OK; }
-    size_t cells = (size_t)state.num_rows * (size_t)state.max_mbs, M = (size_t)state.max_mbs;
+    size_t M = (size_t)state.M, cells = (size_t)state.num_rows * M;
     state.block_bytes = cells * sizeof *state.cost + M * (sizeof *state.shape + sizeof *state.scratch_bytes) +
                         (2 * (size_t)state.N + M) * sizeof(int32_t) + M * (size_t)state.K;
     char* block = (char*)arena_alloc(arena, state.block_bytes);
@@ -563,7 +538,8 @@ static Status state_make(State* out, bool* fits, Search* search, const Candidate
     memcpy(state.mb_of, share->mb_of, (size_t)state.N * sizeof *state.mb_of);
     state_shape(&state, search->layout, -1);
     set_modes(&state, &candidate->rule);
-    state_price_all(&state);
+    for (int32_t m = 0; m < state.M; m++) { state_price(&state, m); }
+    state_limits(&state);
     TRY(set_order(&state, candidate->before, arena));
     PipeProblem pipe = state_pipe(&state);
     state.rule = pipe_adaptive_rule(&pipe, problem->request->split_backward != SPLIT_BACKWARD_OFF);
@@ -850,7 +826,7 @@ static int32_t add_places(Placement* out, int32_t num, const PlanProblem* proble
         for (int32_t i = 0; i < 2 * problem->P && request->choose_stages && relieve(&place, problem, work);
              i++) {}
         if (placement_has_room(&room, &place)) { out[num++] = place; }
-        if (!request->choose_stages || placement_has_enough(&room, &place)) { continue; }
+        if (!request->choose_stages || placement_lack(&room, &place) == 0) { continue; }
         Placement roomy = place;
         placement_make_room(&roomy, &room, request->heads != HEAD_CHOICE_GIVEN);
         if (placement_has_room(&room, &roomy) && !placement_equal(&roomy, &place, problem->P)) {
@@ -860,7 +836,7 @@ static int32_t add_places(Placement* out, int32_t num, const PlanProblem* proble
     return num;
 }
 
-// Those whose model state leaves most room come first.
+// Those whose model state leaves most room come first: they need the fewest micro-batches.
 static void sort_by_room(Placement* places, int32_t num, const PlanProblem* problem) {
     const PlacementRoom room = {problem->costs, problem->limit_bytes, problem->P, ROOM_WANTED,
                                 problem->request->rules.head_has_layer};
@@ -1064,46 +1040,10 @@ static bool move_mode(State* state, Rng* rng) {
     return true;
 }
 
-// Splits one micro-batch, or joins two.
-static bool move_number(State* state, Rng* rng, MbLayout layout) {
-    int32_t m = (int32_t)rng_below(rng, (uint32_t)state->M), K = state->K;
-    if (rng_below(rng, 2) == 0) {
-        int32_t added = state->M, place = added, num = 0;
-        if (added == state->max_mbs || state->shape[m].num_seqs < 2) { return false; }
-        for (int32_t i = 0; i < state->N; i++) {
-            if (state->mb_of[i] == m && num++ % 2 == 1) { state->mb_of[i] = added; }
-        }
-        memcpy(state->mode + (int64_t)added * K, state->mode + (int64_t)m * K, (size_t)K);
-        for (; state->order[place - 1] != m; place--) { state->order[place] = state->order[place - 1]; }
-        state->order[place] = added;
-        state->M++;
-        state_shape(state, layout, added);
-    } else {
-        int32_t from = (int32_t)rng_below(rng, (uint32_t)state->M), last = state->M - 1, num = 0;
-        if (m == from) { return false; }
-        for (int32_t i = 0; i < state->N; i++) {
-            int32_t* at = &state->mb_of[i];
-            if (*at == from) { *at = m; }
-            if (*at == last) { *at = from; }  // takes the free number
-        }
-        for (int32_t k = 0; k <= last; k++) {
-            int32_t at = state->order[k];
-            if (at != from) { state->order[num++] = at == last ? from : at; }
-        }
-        memmove(state->mode + (int64_t)from * K, state->mode + (int64_t)last * K, (size_t)K);
-        state->shape[from] = state->shape[last];
-        if (m == last) { m = from; }
-        state->M--;
-    }
-    state_shape(state, layout, m);
-    state_price_all(state);
-    return true;
-}
+enum { MODE_MOVES = 20 };  // percent of all, where memory is limited
 
 static bool move(State* state, Search* search, bool modes) {
-    uint32_t pick = rng_below(&search->rng, 64);
-    if (pick < 5) { return move_number(state, &search->rng, search->layout); }
-    if (pick < 16 && modes) { return move_mode(state, &search->rng); }
+    if (modes && rng_below(&search->rng, 100) < MODE_MOVES) { return move_mode(state, &search->rng); }
     return move_sample(state, &search->rng, search->layout);
 }
 

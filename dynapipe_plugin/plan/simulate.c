@@ -752,7 +752,7 @@ static Status check_job(const PipeProblem* problem, PipeJob job, uint8_t* did, i
     bool is_row = job.chunk >= 0 && job.chunk < pipe_num_rows(problem) && pipe_has_row(problem, job.chunk) &&
                   pipe_stage_of(problem, job.chunk) == s;
     if (job.kind >= JOB_COUNT || job.mb < 0 || job.mb >= problem->M || !is_row) {
-        return FAIL(STATUS_INVALID_PLAN, "stage %d, job %d: no such job, chunk or micro-batch", s, i);
+        return FAIL(STATUS_INVALID_PLAN, "stage %d, job %d: no such job, chunk or microbatch", s, i);
     }
     static const uint8_t bit[JOB_COUNT] = {DID_F, DID_B, DID_W, DID_R};
     bool drops = pipe_cost(problem, job.chunk, job.mb)->drops, is_share = job.chunk >= K;

@@ -475,7 +475,7 @@ static Status collate_mine(Dynapipe* dp, SessionStep* step, int64_t step_idx) {
         step->computed_tokens += mb->shape.enc_tokens + mb->shape.dec_tokens;
         if (mb->replica != dp->replica) { continue; }
         DynapipeBatch* batch = ARENA_NEW(&step->arena, DynapipeBatch, 1);
-        if (batch == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a micro-batch"); }
+        if (batch == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a microbatch"); }
         TRY(collate(batch, dp->train, &step->batch, plan->sequences + mb->sequence_begin,
                     mb->sequence_end - mb->sequence_begin, plan->segments, &params, &step->arena));
         batch->loss_scale =

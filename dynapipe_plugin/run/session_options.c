@@ -527,7 +527,7 @@ Status session_same_run(Dynapipe* dp) {
                    {"the longest sequence (-t)", (double)run->max_seq_tokens},
                    {"the longest target (--target-tokens)", (double)run->max_target_tokens},
                    {"the number of steps (-x)", (double)run->num_steps},
-                   {"the rows of a micro-batch (-b)", (double)run->rows},
+                   {"the rows of a microbatch (-b)", (double)run->rows},
                    {"one batch again and again (-a)", (double)run->overfit},
                    {"the sharded optimizer (-z)", (double)run->zero_stage},
                    {"whether data is verified (--verify)", run->skip_verify == 0 ? 1.0 : 0.0},
@@ -564,7 +564,7 @@ Status session_same_model(Dynapipe* dp) {
     settings_add_number(lines.out, "the vocabulary", loader_info(dp->train)->vocab);
     settings_add_number(lines.out, "whether backward is divided", dp->request.split_backward);
     settings_add_number(lines.out, "whether kernels want padding", rules->padded);
-    settings_add_number(lines.out, "the kernels' longest micro-batch", (double)rules->max_tokens);
+    settings_add_number(lines.out, "the kernels' longest microbatch", (double)rules->max_tokens);
     settings_add_number(lines.out, "the kernels' most sequences", (double)rules->max_seqs);
     settings_add_number(lines.out, "the memory limit", (double)dp->request.memory_limit_bytes);
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)machine_hash(dp->request.machine));

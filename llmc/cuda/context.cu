@@ -136,7 +136,7 @@ void* ops_alloc_raw(OpsContext* ops, size_t num_bytes, const char* what) {
         cudaMemGetInfo(&free_bytes, &total_bytes);
         fprintf(
             stderr,
-            "no memory for %zu bytes of %s: %zu of %zu are left on %s ---> a smaller model or micro-batch, "
+            "no memory for %zu bytes of %s: %zu of %zu are left on %s ---> a smaller model or microbatch, "
             "more stages, or end other programs on the card (nvidia-smi)\n",
             num_bytes, what, free_bytes, total_bytes, ops->name);
         exit(EXIT_FAILURE);

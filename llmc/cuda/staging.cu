@@ -140,7 +140,7 @@ static StagingSpan take_block(OpsContext* ops, size_t num_bytes) {
     if (staging->num_misfits++ == 0) {
         fprintf(stderr,
                 "note: %zu bytes of one job do not fit into the staging ring of %llu bytes, the host waits "
-                "---> staging_resize(), or smaller micro-batches\n",
+                "---> staging_resize(), or smaller microbatches\n",
                 num_bytes, (unsigned long long)staging->ring_bytes);
     }
     StagingBlock* block = staging->blocks;

@@ -50,7 +50,7 @@ run() {  # name, build, arguments...: output in $work/NAME.log, checkpoints in $
 
 # Losses of training and validation, in the order of the log, those of steps > $2 only.
 losses() {  # name, step
-    awk -v after="$2" 'BEGIN {s = 0} /^step/ {s = $2; sub("/.*", "", s)} /^step|^val loss/ && s + 0 > after {
+    awk -v after="$2" 'BEGIN {s = 0} /^step / {s = $2; sub("/.*", "", s)} /^step |^val loss/ && s + 0 > after {
         print $1, s, /^val/ ? $3 : $5}' "$work/$1.log"
 }
 

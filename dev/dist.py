@@ -209,7 +209,7 @@ def finish(unit, roots, api, before=(), also=(), guarded_roots=()):
                         while new in owners: new += '_'
                         names[name] = new
         for c in body:  # data that other files see keeps its linkage: C++ has no other way to declare it before
-            if c.kind == 'variable' and not c.is_static:
+            if c.kind == 'variable' and not c.is_static and not c.text.lstrip().startswith('extern'):  # (environ is libc's)
                 for name in c.names:
                     if not name.startswith('dynapipe_') and name not in all_functions: EXTERNAL[name] = 'dynapipe_' + name
         for c in body:

@@ -131,8 +131,8 @@ static inline Array* array_add(Case* c, Role role, char type, size_t n, double d
     if (c->num == MAX_ARRAYS) { must(NULL); }
     Array* a = &c->a[c->num++];
     *a = (Array){.role = role, .type = type, .n = n};
-    a->host = must(calloc(n + 1, sizeof(float)));
-    a->ref = must(calloc(n + 1, sizeof(double)));
+    a->host = (float*)must(calloc(n + 1, sizeof(float)));
+    a->ref = (double*)must(calloc(n + 1, sizeof(double)));
     for (size_t i = 0; i < n && type != 'i'; i++) { a->host[i] = role == OUT ? NAN : normal(deviation); }
     const size_t begin = shift * array_value_bytes(a), bytes = begin + n * array_value_bytes(a);
     a->memory = ops_alloc(ops, bytes + GUARD_BYTES, "a test");
@@ -180,7 +180,7 @@ static inline void array_upload(Array* a) {
         ops_upload(ops, a->device, a->host, a->n * 4);
         return;
     }
-    floatX* rounded = must(malloc((a->n + 1) * sizeof *rounded));
+    floatX* rounded = (floatX*)must(malloc((a->n + 1) * sizeof *rounded));
     floatx_from_floats(rounded, a->host, a->n);
     floatx_to_floats(a->host, rounded, a->n);
     ops_upload(ops, a->device, rounded, a->n * sizeof *rounded);
@@ -198,12 +198,12 @@ static inline void case_upload(Case* c) {
 
 // n values from `device`; free() them.
 static inline float* array_download(const Array* a) {
-    float* values = must(calloc(a->n + 1, sizeof *values));
+    float* values = (float*)must(calloc(a->n + 1, sizeof *values));
     if (a->type != 'x') {
         ops_download(ops, values, a->device, a->n * 4);
         return values;
     }
-    floatX* raw = must(malloc((a->n + 1) * sizeof *raw));
+    floatX* raw = (floatX*)must(malloc((a->n + 1) * sizeof *raw));
     ops_download(ops, raw, a->device, a->n * sizeof *raw);
     floatx_to_floats(values, raw, a->n);
     free(raw);
@@ -273,13 +273,13 @@ static inline bool array_close(const Array* a, const char* what) {
 
 // A double for each value of array k, to fill in.
 static inline double* most_of(Case* c, int k) {
-    if (c->a[k].most == NULL) { c->a[k].most = must(calloc(c->a[k].n + 1, sizeof(double))); }
+    if (c->a[k].most == NULL) { c->a[k].most = (double*)must(calloc(c->a[k].n + 1, sizeof(double))); }
     return c->a[k].most;
 }
 
 static inline void add_scratch(Case* c, size_t num_bytes) {
     c->scratch = ops_alloc(ops, num_bytes + 4, "a test");
-    float* nans = must(malloc(num_bytes + 4));
+    float* nans = (float*)must(malloc(num_bytes + 4));
     for (size_t i = 0; i < num_bytes / 4 + 1; i++) { nans[i] = NAN; }
     ops_upload(ops, c->scratch, nans, num_bytes / 4 * 4 + 4);
     free(nans);
@@ -310,7 +310,7 @@ static inline bool op_is_derivative(const Op* op, Case* c) {
     bool ok = true;
     for (int g = 0; g < 5 && (op->grads[g][0] != 0 || op->grads[g][1] != 0); g++) {
         Array *in = &c->a[op->grads[g][0]], *grad = &c->a[op->grads[g][1]];
-        double* expected = must(malloc((grad->n + 1) * sizeof *expected));
+        double* expected = (double*)must(malloc((grad->n + 1) * sizeof *expected));
         for (size_t i = 0; i < grad->n; i++) {
             expected[i] = grad->ref[i] - (grad->role == BOTH ? (double)grad->host[i] : 0.0);
         }

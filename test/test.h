@@ -14,6 +14,12 @@ takes
 
 static int test_failures, test_passed, test_failed, test_skipped;
 
+#ifdef __SANITIZE_THREAD__
+#define TEST_SEES_RACES 1  // what is a race on purpose is left out
+#else
+#define TEST_SEES_RACES 0
+#endif
+
 #define CHECK(cond)                                                  \
     do {                                                             \
         if (!(cond)) {                                               \

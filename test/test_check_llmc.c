@@ -1,5 +1,7 @@
 // test_check_llmc.c -- this repository's own models pass dynapipe_check_model(); test/test_cuda_check.sh runs
 // it on the emulator, too.
+#include <string.h>
+
 #include "../dynapipe_plugin/run/session.h"
 #include "../llmc/gpt2.h"
 #include "../llmc/llmc_error.h"
@@ -52,6 +54,27 @@ static void gpt2_with_dropout_passes(void) {
     passes(&gpt2_kind, "l2c32h4", 0.2F);
 }
 
+static const DynapipeModel_v1* gpt2_api;
+static DynapipeModel_v1 wrong;
+
+static int wrong_combine(void* model, const DynapipeBatch* batch, int32_t num_parts, const void* const* parts,
+                         void* dout, void* const* factors, float* losses) {
+    return gpt2_api->combine(model, batch, num_parts - (num_parts > 1), parts, dout, factors, losses);
+}
+
+static void a_forgotten_share_is_named(void) {
+    ModelConfig config;
+    LlmcBlocks inner;
+    CHECK(model_parse(&config, &gpt2_kind, "l2c32h4", 50, 32));
+    DynapipeBlocks_v1 blocks = dynapipe_llmc_blocks(&inner, &config, ops);
+    gpt2_api = blocks.api;
+    wrong = *blocks.api;
+    wrong.combine = wrong_combine;
+    blocks.api = &wrong;
+    CHECK(dynapipe_check_model(dp, &blocks, NULL) != 0);
+    CHECK(strstr(dynapipe_error(), "the head shared by vocabulary: losses") != NULL);
+}
+
 static void t5_passes(void) {
     passes(&t5_kind, "t5:l2d3c32h4", 0);
 }
@@ -74,6 +97,7 @@ int main(int argc, char** argv) {
     CHECK_EQ(dynapipe_use_stream(dp, ops_stream(ops)), 0);
     RUN(gpt2_passes);
     RUN(gpt2_with_dropout_passes);
+    RUN(a_forgotten_share_is_named);
     RUN(t5_passes);
     RUN(flan_t5_with_dropout_passes);
 #ifdef DYNAPIPE_CUDA

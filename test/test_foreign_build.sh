@@ -173,43 +173,8 @@ sed -i.lines '/dynapipe_plugin/d' train_gpt2.c
 ok $? "a trainer without our lines: $(grep -m1 -- '--->' "$work/said")"
 mv train_gpt2.c.lines train_gpt2.c
 
-# A trainer of a known family, with all lines but one: the bodies do not matter, only what stands in which function.
-mkdir -p "$work/family" && cd "$work/family" || exit 1
-cat >train_gpt2.c <<'END'
-typedef struct { int n; } GPT2;
-void gpt2_build_from_checkpoint(GPT2* model) { model->n = 0; }
-void encoder_forward(GPT2* model) { model->n++; }
-void layernorm_forward(GPT2* model) { model->n++; }
-void matmul_forward(GPT2* model) { model->n++; }
-void attention_forward(GPT2* model) { model->n++; }
-void softmax_forward(GPT2* model) { model->n++; }
-void crossentropy_forward(GPT2* model) { model->n++; }
-void crossentropy_softmax_backward(GPT2* model) { model->n++; }
-void matmul_backward(GPT2* model) { model->n++; }
-void layernorm_backward(GPT2* model) { model->n++; }
-void attention_backward(GPT2* model) { model->n++; }
-void encoder_backward(GPT2* model) { model->n++; }
-void gpt2_forward(GPT2* model) {
-    encoder_forward(model), layernorm_forward(model), matmul_forward(model), attention_forward(model);
-    softmax_forward(model), crossentropy_forward(model);
-}
-void gpt2_zero_grad(GPT2* model) { model->n = 0; }
-void gpt2_backward(GPT2* model) {
-    crossentropy_softmax_backward(model), matmul_backward(model), layernorm_backward(model);
-    attention_backward(model), encoder_backward(model);
-}
-void gpt2_update(GPT2* model) { model->n = 1; }
-void gpt2_free(GPT2* model) { model->n = 0; }
-int main() {
-    GPT2 model;
-    gpt2_build_from_checkpoint(&model);
-    for (int step = 0; step <= 40; step++) {
-        if (step > 0 && step % 20 == 0) { gpt2_forward(&model); }
-        gpt2_update(&model);
-    }
-    return 0;
-}
-END
+# A trainer of a known family, with all lines but one.
+cp -r "$root/test/foreign_llmc" "$work/family" && cd "$work/family" || exit 1
 foreign_makefile Makefile '$^'
 bash "$root/dynapipe_plugin/install.sh" --apply . >"$work/said" 2>&1
 ok $? "install.sh knows the family"

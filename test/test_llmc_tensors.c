@@ -17,7 +17,8 @@ enum { MOST_TENSORS = 12, MOST_LAYERS = 7, MOST_STAGES = 5, MODELS = 200 };
 typedef struct {
     DynapipeTensors tensors;
     int64_t total;
-    int32_t num_stages;
+    int32_t num_stages, num_tied;  // tensors that the head shares with the embedding
+    bool shares;                   // the head, by rows, by all stages
     DynapipeSlice slices[MOST_STAGES];
     float *whole, *part[MOST_STAGES];  // value i of the whole is i
 } Case;
@@ -26,7 +27,7 @@ typedef struct {
 static void cut(Case* it, Rng* rng) {
     DynapipeRange ranges[MOST_STAGES][MOST_LAYERS + 1];
     int32_t num[MOST_STAGES] = {0}, L = it->tensors.num_layers, layer = 0;
-    bool shares = rng_below(rng, 2) == 0;
+    bool shares = it->shares = rng_below(rng, 2) == 0;
     it->num_stages = rng_between(rng, 1, MOST_STAGES);
     while (layer < L) {
         int32_t s = rng_between(rng, 0, it->num_stages - 1), end = rng_between(rng, layer + 1, L);
@@ -67,6 +68,7 @@ static Case make_case(Rng* rng) {
         one[t] = (size_t)rng_between(rng, 1, 9);
         two[t] = of_layers ? 2 * one[t] : one[t];
         where[t] = of_layers ? 0 : ends[rng_below(rng, 3)];
+        it.num_tied += where[t] == ends[2];
     }
     int32_t num_layers = rng_between(rng, 1, MOST_LAYERS);
     for (int32_t t = 0; t < num_tensors; t++) {
@@ -92,6 +94,7 @@ static void slices_are_the_whole(void) {
         int* seen = calloc((size_t)it.total + 1, sizeof(int));
         for (int32_t s = 0; s < it.num_stages; s++) {
             const DynapipeSlice* slice = &it.slices[s];
+            CHECK_EQ(slice->num_tied, it.shares || slice->has_first || slice->has_head ? it.num_tied : 0);
             for (int64_t k = 0; k < slice->num_values; k++) { seen[(int64_t)it.part[s][k]]++; }
             for (int32_t k = 0; k < slice->num_tied && !slice->has_first; k++) {  // copies of the first's
                 CHECK(slice->has_head);

@@ -1035,27 +1035,23 @@ static std::vector<float> dynapipe_cuda_our_losses(const DynapipeBatch* batch, i
     return losses;
 }
 
-// On the first layer and on the last with the head (gradients of all layers may be more than there is room
-// for).
+// On a model of one layer (gradients of all may be more than there is room for), whose values are of no
+// interest.
 static void dynapipe_cuda_try_backward(const DynapipeBatch* batch) {
-    const int L = dynapipe_cuda.tensors.num_layers;
-    const DynapipeRange parts[2] = {{0, L == 1 ? 3 : 2, 0, 0, 0}, {L, L + 2, 0, 0, 0}};
-    DynapipeCudaZeros dout((int64_t)sizeof(floatX) * batch->num_tokens * dynapipe_cuda.config.channels);
-    DynapipeCudaZeros din((int64_t)sizeof(floatX) * batch->num_tokens * dynapipe_cuda.config.channels);
-    for (int i = 0; i < (L == 1 ? 1 : 2); i++) {
-        void* range;
-        DynapipeParams_v1 params;
-        dynapipe_cuda_make(NULL, parts[i], 1, &range, &params);
-        DynapipeCudaZeros acts(dynapipe_cuda_acts_bytes(range, batch, DYNAPIPE_CUDA_BACKWARD));
-        DynapipeCudaZeros scratch(dynapipe_cuda_scratch_bytes(range, batch));
-        bool is_last = parts[i].end == L + 2;
-        dynapipe_cuda_forward(range, batch, i > 0 ? dout.memory : NULL, NULL, acts.memory, scratch.memory,
-                              NULL, DYNAPIPE_CUDA_BACKWARD);
-        dynapipe_cuda_backward(range, batch, i > 0 ? dout.memory : NULL, acts.memory,
-                               is_last ? NULL : dout.memory, i > 0 ? din.memory : NULL, scratch.memory);
-        cudaCheck((cudaError_t)dynapipe_cuda_finish(range));
-        dynapipe_cuda_drop(NULL, range);
-    }
+    const int num_layers = dynapipe_cuda.tensors.num_layers;
+    const DynapipeRange all = {0, 3, 0, 0, 0};
+    void* range;
+    DynapipeParams_v1 params;
+    dynapipe_cuda.tensors.num_layers = 1;
+    dynapipe_cuda_make(NULL, all, 1, &range, &params);
+    DynapipeCudaZeros acts(dynapipe_cuda_acts_bytes(range, batch, DYNAPIPE_CUDA_BACKWARD));
+    DynapipeCudaZeros scratch(dynapipe_cuda_scratch_bytes(range, batch));
+    dynapipe_cuda_forward(range, batch, NULL, NULL, acts.memory, scratch.memory, NULL,
+                          DYNAPIPE_CUDA_BACKWARD);
+    dynapipe_cuda_backward(range, batch, NULL, acts.memory, NULL, NULL, scratch.memory);
+    cudaCheck((cudaError_t)dynapipe_cuda_finish(range));
+    dynapipe_cuda_drop(NULL, range);
+    dynapipe_cuda.tensors.num_layers = num_layers;
 }
 
 static void dynapipe_cuda_check_tree(const DynapipeShapes_v1* shapes) {

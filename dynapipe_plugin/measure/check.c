@@ -1217,6 +1217,190 @@ static void law_padding(Checker* c) {
     }
 }
 
+// --- law of a shared head --------------------------------------------------------------------------------
+// Shares of the head give the losses and the gradient before the last layers, [cut, head), of a head in one
+// piece, and one gradient of the matrix however it is shared.
+
+enum { MOST_SHARES = 2, ID_MULTIPLE = 16 };
+
+typedef struct {
+    const char* words;
+    int32_t head, num;  // DynapipeHead; shares
+} ShareWay;
+
+typedef struct {
+    CheckRange* range;
+    DynapipeBatch batch;  // by rows: of its rows
+    void *acts, *scratch, *factor;
+    int64_t at_bytes;  // by rows: of its hidden states among all
+} Share;
+
+typedef struct {
+    float *losses, *din, *matrix;
+    int64_t num_din, num_matrix;
+} ShareResults;
+
+static void* fresh_bytes(Checker* c, int64_t num_bytes) {
+    return check_buffer(c, num_bytes, false)->data;
+}
+
+static void share_call(Checker* c, const char* call, const ShareWay* way, int code) {
+    if (code != 0) {
+        fail(c, "%s of a head shared %s returned error %d: %s", call, way->words, code, check_why(c));
+    }
+}
+
+static Share make_share(Checker* c, const ShareWay* way, const CheckBatch* of, int32_t i) {
+    const DynapipeModel_v1* api = c->blocks->api;
+    int32_t head = c->num_blocks - 1, begin = i == 0 ? 0 : of->batch.num_rows / 2;
+    int32_t vocab = c->blocks->padded_vocab > 0 ? (int32_t)c->blocks->padded_vocab : c->blocks->vocab;
+    int32_t middle = c->blocks->vocab / 2 / ID_MULTIPLE * ID_MULTIPLE;  // ids on both sides, if there are 32
+    bool is_last = i == way->num - 1, by_rows = way->head == DYNAPIPE_HEAD_BY_ROWS;
+    DynapipeRange blocks = {.begin = head, .end = head + 1, .head = way->head};
+    Share share = {NULL, of->batch, NULL, NULL, NULL, 0};
+    if (by_rows) {
+        share.batch.num_rows = (is_last ? of->batch.num_rows : of->batch.num_rows / 2) - begin;
+        share.batch.rows += begin;
+        share.batch.targets += begin;
+        share.batch.row_tasks += begin;
+    } else {
+        blocks.vocab_begin = i == 0 ? 0 : middle;
+        blocks.vocab_end = is_last ? vocab : middle;
+    }
+    share.range = check_range(c, blocks, true);
+    void* model = share.range->model;
+    api->zero_gradients(model);
+    share.acts = fresh_bytes(c, api->acts_bytes(model, &share.batch, CHECK_KEEP));
+    share.scratch = fresh_bytes(c, api->scratch_bytes(model, &share.batch));
+    share.factor = by_rows ? NULL : fresh_bytes(c, api->factor_bytes(model, &share.batch));
+    return share;
+}
+
+// By rows the matrix' gradients add, by vocabulary they follow each other.
+static void read_matrix(Checker* c, ShareResults* out, const Share* shares, const ShareWay* way) {
+    bool adds = way->head == DYNAPIPE_HEAD_BY_ROWS;
+    for (int32_t i = 0; i < way->num; i++) {
+        int64_t num = shares[i].range->params.num_params;
+        out->num_matrix = adds ? num : out->num_matrix + num;
+    }
+    out->matrix = CHECK_NEW(c, float, out->num_matrix);
+    int64_t at = 0;
+    for (int32_t i = 0; i < way->num; i++) {
+        const DynapipeParams_v1* params = &shares[i].range->params;
+        float* one = CHECK_NEW(c, float, params->num_params);
+        check_read(c, one, params->grads, params->grad_type, params->num_params);
+        for (int64_t k = 0; k < params->num_params; k++) { out->matrix[at + k] += one[k]; }
+        at += adds ? 0 : params->num_params;
+    }
+}
+
+static ShareResults run_shares(Checker* c, const ShareWay* way, int32_t cut, const CheckBatch* of,
+                               const CheckBuffer* in) {
+    const DynapipeModel_v1* api = c->blocks->api;
+    const DynapipeBatch* batch = &of->batch;
+    bool by_rows = way->head == DYNAPIPE_HEAD_BY_ROWS;
+    DynapipeRange blocks = {.begin = cut, .end = c->num_blocks - 1, .head = DYNAPIPE_HEAD_FEEDS};
+    CheckRange* range = check_range(c, blocks, true);
+    void *feeds = range->model, *parts[MOST_SHARES] = {NULL}, *factors[MOST_SHARES] = {NULL};
+    Share shares[MOST_SHARES];
+    ShareResults out = {CHECK_NEW(c, float, batch->num_rows), NULL, NULL, 0, 0};
+    int64_t hidden_bytes = api->boundary_bytes(feeds, batch, 1), at_bytes = 0;
+    unsigned char* hidden = (unsigned char*)fresh_bytes(c, hidden_bytes);
+    unsigned char* dout = (unsigned char*)fresh_bytes(c, hidden_bytes);
+    float* losses = (float*)(void*)check_buffer(c, (int64_t)sizeof(float) * batch->num_rows, true)->data;
+    CheckBuffer* din = check_buffer(c, api->boundary_bytes(feeds, batch, 0), false);
+    void* acts = fresh_bytes(c, api->acts_bytes(feeds, batch, CHECK_KEEP));
+    void* scratch = fresh_bytes(c, api->scratch_bytes(feeds, batch));
+    api->zero_gradients(feeds);
+    share_call(c, "forward()", way,
+               api->forward(feeds, batch, in->data, hidden, acts, scratch, NULL, CHECK_KEEP));
+    for (int32_t i = 0; i < way->num; i++) {
+        shares[i] = make_share(c, way, of, i);
+        Share* s = &shares[i];
+        void* model = s->range->model;
+        factors[i] = s->factor;
+        s->at_bytes = at_bytes;
+        if (by_rows) { at_bytes += api->boundary_bytes(model, &s->batch, 0); }
+        parts[i] = by_rows ? dout + s->at_bytes
+                           : (unsigned char*)fresh_bytes(c, api->part_bytes(model, batch, CHECK_KEEP));
+        if (s->batch.num_rows == 0) { continue; }
+        float* own_losses = by_rows ? losses + (s->batch.targets - batch->targets) : NULL;
+        share_call(c, "forward()", way,
+                   api->forward(model, &s->batch, hidden + s->at_bytes, NULL, s->acts, s->scratch, own_losses,
+                                CHECK_KEEP));
+        share_call(c, "backward_inputs()", way,
+                   api->backward_inputs(model, &s->batch, hidden + s->at_bytes, s->acts, NULL, parts[i],
+                                        s->scratch));
+    }
+    if (!by_rows) {
+        share_call(c, "combine()", way,
+                   api->combine(feeds, batch, way->num, (const void* const*)parts, dout, factors, losses));
+    }
+    share_call(c, "backward_inputs()", way,
+               api->backward_inputs(feeds, batch, in->data, acts, dout, din->data, scratch));
+    for (int32_t i = 0; i < way->num && api->backward_weights != NULL; i++) {
+        Share* s = &shares[i];
+        if (s->batch.num_rows == 0) { continue; }
+        share_call(c, "backward_weights()", way,
+                   api->backward_weights(s->range->model, &s->batch, s->acts, factors[i], s->scratch));
+    }
+    share_call(c, "finish()", way, api->finish != NULL ? api->finish(feeds) : 0);
+    out.num_din = din->num_bytes / value_bytes(range->params.param_type);
+    out.din = CHECK_NEW(c, float, out.num_din);
+    check_read(c, out.din, din->data, range->params.param_type, out.num_din);
+    memcpy(out.losses, losses, (size_t)batch->num_rows * sizeof *losses);
+    read_matrix(c, &out, shares, way);
+    return out;
+}
+
+static void check_sharings(Checker* c, const CheckBatch* batch, int32_t cut, bool by_vocabulary) {
+    static const char* const remedy = "DynapipeModel_v1: shares of the head, and combine()";
+    static const ShareWay ways[] = {{"by rows, in one share", DYNAPIPE_HEAD_BY_ROWS, 1},
+                                    {"by rows", DYNAPIPE_HEAD_BY_ROWS, 2},
+                                    {"by vocabulary", DYNAPIPE_HEAD_BY_VOCABULARY, 2},
+                                    {"by vocabulary, in one share", DYNAPIPE_HEAD_BY_VOCABULARY, 1}};
+    CheckChain chain = check_chain(c, &cut, 1);
+    CheckPass pass = check_pass(c, &chain, batch);
+    ShareResults first = {NULL, NULL, NULL, 0, 0};
+    zero_gradients(c, &chain);
+    pass_forward(c, &pass);
+    CheckBuffer* in = check_buffer(c, pass.at[1].in->num_bytes, false);  // backward spoils pass.at[1].in
+    check_copy(c, in->data, pass.at[1].in->data, in->num_bytes);
+    pass_backward_inputs(c, &pass);
+    pass_backward_weights(c, &pass);
+    for (int i = 0; i < (by_vocabulary ? 4 : 2); i++) {
+        const char* words = ways[i].words;
+        ShareResults found = run_shares(c, &ways[i], cut, batch, in);
+        float* din = CHECK_NEW(c, float, found.num_din);
+        check_read(c, din, pass.at[0].dout->data, chain.ranges[1]->params.param_type, found.num_din);
+        for (int64_t k = 0; k < found.num_din; k++) {  // padding, which neither wrote
+            if (isnan(din[k]) && isnan(found.din[k])) { din[k] = found.din[k] = 0; }
+        }
+        if (i == 0) { first = found; }
+        check_same(c, losses_of(&pass), found.losses, batch->batch.num_rows, c->tolerance, remedy,
+                   "the head shared %s: losses (%s)", words, batch->what);
+        check_same(c, din, found.din, found.num_din, c->tolerance, remedy,
+                   "the head shared %s: gradient before the last layer (%s)", words, batch->what);
+        if (found.num_matrix != first.num_matrix) {
+            fail(
+                c,
+                "the head shared %s: %lld parameters, %lld in one share by rows ---> a share has rows of the "
+                "head's matrix and nothing else; padded_vocab is all of them",
+                words, (long long)found.num_matrix, (long long)first.num_matrix);
+        }
+        check_same(c, first.matrix, found.matrix, found.num_matrix, c->tolerance, remedy,
+                   "the head shared %s: gradient of the matrix (%s)", words, batch->what);
+    }
+}
+
+static void law_heads(Checker* c) {
+    bool by_vocabulary = executor_can_share(c->blocks->api, HEAD_BY_VOCABULARY);
+    bool can = (by_vocabulary || c->blocks->shapes.head_by_rows) && !c->blocks->shapes.head_has_layer;
+    for (int32_t i = 0; i < CHECK_STANDARD && can && c->num_cuts > 1; i++) {
+        check_sharings(c, standard_batch(c, i, 0), c->cuts[c->num_cuts - 2], by_vocabulary);
+    }
+}
+
 // --- law of gradients ------------------------------------------------------------------------------------
 // For a direction d in the space of parameters,
 //
@@ -1395,6 +1579,7 @@ static const struct {
     {"every cut gives the whole's losses and gradients", law_cuts},
     {"grouping samples changes nothing", law_grouping},
     {"padding changes nothing", law_padding},
+    {"a shared head gives the whole's losses and gradients", law_heads},
     {"gradients are those of finite differences", law_slopes},
 };
 enum { NUM_LAWS = sizeof laws / sizeof laws[0] };

@@ -39,7 +39,7 @@ static __device__ __forceinline__ float gelu_slope(float x) {
     return gelu_slope(x, e, gelu_divide(1.0f, 1.0f + e));
 }
 
-// GELU and its gradient (gelu.cuh) over whole arrays.
+// GELU and its gradient over whole arrays.
 
 constexpr int GELU_THREADS = 256, GELU_LOADS = 2;  // per thread and array: bytes in flight hide the latency
 

@@ -154,7 +154,7 @@ void embedding_sort(const int32_t* order[SORT_TABLES], const int32_t* const ids[
 // --- embedding ---------------------------------------------------------------------------------------------
 // Sum of token and position embedding; backward adds rows where tokens repeat, in a fixed order.
 //
-// Backward sorts the numbers of the tokens by id (embedding_sort.cu: linear, stable), so that what goes to
+// Backward sorts the numbers of the tokens by id (above: linear, stable), so that what goes to
 // one row of wte lies together, oldest first. Chunks of that order are summed side by side:
 //
 //     chunk 0: a a a b | chunk 1: b b b b | chunk 2: b c c d

@@ -3,7 +3,7 @@ norms.cu -- layer norm and RMS norm, forward and backward.
 */
 #include "launch.cuh"
 
-// What the norms of rows share forward (layernorm.cu, rmsnorm.cu): a row in registers, and
+// What the norms of rows share forward: a row in registers, and
 // which shape of kernel a number of columns takes: up to 8 vectors of 16 bytes per thread, by a warp where
 // that is enough (C <= 2048 in bf16), else by a block.
 
@@ -78,7 +78,7 @@ template <class Launch> static bool norm_by_columns(int C, Launch launch) {
 }
 
 // --- norm backward -----------------------------------------------------------------------------------------
-// What the gradients of norms share (layernorm_backward.cu, rmsnorm.cu): rows over blocks,
+// What the gradients of norms share: rows over blocks,
 // and the sums of the weights' gradients.
 //
 // A fixed number of blocks walks the rows. A row is done by 1, 2, 4 or 12 warps, so that a thread has at most
@@ -228,7 +228,7 @@ void norm_sum_partials(float* first, float* second, int num_blocks, int C, OpsCo
 //
 //     y = (x - mean) rstd w + b,   rstd = 1 / sqrt(var + 1e-5)
 //
-// A row is read once and stays in registers (norm_rows.cuh). Variance in a second pass over the registers: no
+// A row is read once and stays in registers. Variance in a second pass over the registers: no
 // cancellation. Other C (not whole vectors, or huge) take a kernel that walks the row in the cache.
 
 // THREADS per row, K vectors each.
@@ -396,7 +396,7 @@ void residual_forward(floatX* out, const floatX* a, const floatX* b, size_t num_
 //     dx = dresidual + rstd (g - mean(g) - xhat mean(g xhat)),   g = dy w,   xhat = (x - mean) rstd
 //     dw += sum over rows of dy xhat,   db += sum over rows of dy
 //
-// Rows are walked and the weights' gradients summed as norm_backward.cuh says: the result depends on shape
+// Rows are walked and the weights' gradients summed as above: the result depends on shape
 // and card only.
 
 typedef struct {
@@ -537,8 +537,8 @@ void layernorm_backward(floatX* dinp, float* dweight, float* dbias, const floatX
 //     dx = dresidual + rstd (g - xhat mean(g xhat)),   g = dy w scale,   xhat = x rstd
 //     dw += scale sum over rows of dy xhat
 //
-// In bf16 xhat is rounded before it is multiplied by w, as Hugging Face's T5 does. Rows as in layernorm.cu:
-// read once, kept in registers (norm_rows.cuh, norm_backward.cuh); other C (not whole vectors, or huge) take
+// In bf16 xhat is rounded before it is multiplied by w, as Hugging Face's T5 does. Rows as in layer norm:
+// read once, kept in registers; other C (not whole vectors, or huge) take
 // kernels that walk the row in the cache.
 
 #define RMSNORM_EPS 1e-6f

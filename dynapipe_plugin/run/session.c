@@ -371,6 +371,12 @@ static Status open_transport(Dynapipe* dp, int* argc, char*** argv) {
     const char* started = getenv("OMPI_COMM_WORLD_SIZE");
     if (started == NULL) { started = getenv("PMI_SIZE"); }
     if (started != NULL && atoi(started) > 1) {
+        const char* rank = getenv("OMPI_COMM_WORLD_RANK");
+        if (rank == NULL) { rank = getenv("PMI_RANK"); }
+        // rank 0 prints: mpirun ends all at the first exit
+        for (unsigned left_s = rank != NULL && atoi(rank) > 0 ? 5 : 0; left_s > 0;) {
+            left_s = sleep(left_s);
+        }
         return FAIL(STATUS_BAD_OPTION,
                     "%d processes were started, but this program was built without MPI ---> build it with "
                     "DYNAPIPE=1, or start it without mpirun",

@@ -119,7 +119,11 @@ static bool are_in_order(const SampleGap* gaps, int32_t num_gaps, int32_t n_inpu
 
 static Status end_chunk(SampleWriter* writer) {
     uint64_t hash = sample_format_chunk_hash(writer->chunk, writer->chunk_bytes);
-    fwrite(writer->chunk, 1, writer->chunk_bytes, writer->tokens);
+    if (fwrite(writer->chunk, 1, writer->chunk_bytes, writer->tokens) != writer->chunk_bytes ||
+        fflush(writer->tokens) != 0) {
+        return FAIL(STATUS_IO, "%s: cannot write tokens: %s ---> free space or choose another --out",
+                    writer->path, strerror(errno));
+    }
     writer->chunk_bytes = 0;
     return section_add(&writer->hashes, &hash, sizeof hash);
 }
@@ -163,8 +167,7 @@ Status sample_writer_add_gaps(SampleWriter* writer, const char* task, const int3
     TRY(put_tokens(writer, target, n_target));
     header->num_samples++;
     header->num_gaps += (uint32_t)num_gaps;
-    if (!ferror(writer->tokens)) { return STATUS_OK; }
-    return FAIL(STATUS_IO, "%s: cannot write tokens ---> free space or choose another --out", writer->path);
+    return STATUS_OK;
 }
 
 Status sample_writer_add(SampleWriter* writer, const char* task, const int32_t* input, int32_t n_input,
@@ -187,10 +190,6 @@ static Status write_file(SampleWriter* writer) {
     static const char zeros[8];
     TRY(section_add(&writer->names, zeros, (8 - writer->names.num_bytes % 8) % 8));
     if (writer->chunk_bytes > 0) { TRY(end_chunk(writer)); }
-    if (fflush(writer->tokens) != 0 || ferror(writer->tokens)) {
-        return FAIL(STATUS_IO, "%s: cannot write tokens ---> free space or choose another --out",
-                    writer->path);
-    }
     const Section* sections[] = {&writer->names, &writer->index, &writer->gaps, &writer->hashes};
     SampleFormatHeader* header = &writer->header;
     uint64_t hash = HASH_SEED;

@@ -39,12 +39,14 @@ static const OptionSpec specs[] = {
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
 
 static void print_help(void) {
-    printf("usage: generate MODEL [--prompt TEXT | --file FILE] [options]\n"
-           "Answers of a trained model. MODEL: the folder of a run (its newest checkpoint), a model_*.bin, or\n"
-           "a folder of Hugging Face files. Without --prompt and --file, lines of standard input are prompts.\n"
-           "Prompts get the template of the training data (--raw: none). JSON records are printed with the\n"
-           "answer as \"generated\"; if they have targets, right answers are counted by task on standard error.\n"
-           "Bad records are skipped with a message. Exit status: 0 done, 1 failed, 2 wrong option.\n\n");
+    printf(
+        "usage: generate MODEL [--prompt TEXT | --file FILE] [options]\n"
+        "Answers of a trained model. MODEL: the folder of a run (its newest checkpoint), a model_*.bin, or\n"
+        "a folder of Hugging Face files. Without --prompt and --file, lines of standard input are prompts.\n"
+        "Prompts get the template of the training data (--raw: none). JSON records are printed with the\n"
+        "answer as \"generated\"; if they have targets, right answers are counted by task on standard "
+        "error.\n"
+        "Bad records are skipped with a message. Exit status: 0 done, 1 failed, 2 wrong option.\n\n");
     options_print(specs, NUM_SPECS, stdout);
 }
 
@@ -67,7 +69,8 @@ static Status parse(GeneratorOptions* options, int argc, char** argv) {
     }
     if (options->top_p <= 0) { return FAIL(STATUS_BAD_OPTION, "--top-p: 0 ---> above 0, 1 is all"); }
     if (options->temperature <= 0 && (options->top_k > 0 || options->top_p < 1)) {
-        fprintf(stderr, "warning: --top-k and --top-p have no effect at --temperature 0 ---> --temperature 1\n");
+        fprintf(stderr,
+                "warning: --top-k and --top-p have no effect at --temperature 0 ---> --temperature 1\n");
     }
     return STATUS_OK;
 }

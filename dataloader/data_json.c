@@ -31,8 +31,8 @@ static const struct {
     const char *group, *name;
     size_t offset;
 } data_texts[] = {FORM(name),    FORM(context),  FORM(next), FORM(joint),     FORM(turn_end),
-             FORM(prompt),  FORM(system),   FORM(user), FORM(assistant), FORM(record),
-             FIELD(inputs), FIELD(targets), FIELD(task)};
+                  FORM(prompt),  FORM(system),   FORM(user), FORM(assistant), FORM(record),
+                  FIELD(inputs), FIELD(targets), FIELD(task)};
 enum { NUM_TEXTS = sizeof data_texts / sizeof data_texts[0] };
 
 static const char** text_of(const DataJson* data, int i) {

@@ -562,10 +562,11 @@ static Status choose_sentinels(Loader* loader) {
     if (options->sentinel_step != 0) { step = options->sentinel_step; }
     int32_t first = options->sentinel_first;
     if (first == 0 && begin == end) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "%s: its tokenizer has no sentinels for --span-corruption ---> --debug sentinel-first=ID, "
-                    "a token that the text does not have",
-                    file->path);
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "%s: its tokenizer has no sentinels for --span-corruption ---> --debug sentinel-first=ID, "
+            "a token that the text does not have",
+            file->path);
     }
     if (first == 0) { first = step > 0 ? begin : end - 1; }
     bool outside = first < begin || first >= end;  // as many as T5 has, if available
@@ -581,10 +582,11 @@ static Status choose_sentinels(Loader* loader) {
     bool has_eot = file->eot_token >= low && file->eot_token <= high;
     bool has_pad = file->pad_token >= low && file->pad_token <= high;
     if (spans->num_sentinels < 1 || low < 0 || high >= file->vocab || has_eot || has_pad) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "--debug sentinel-first=%d: tokens %d to %d would be sentinels, of a vocabulary of %d with "
-                    "end-of-text %d and padding %d ---> choose others",
-                    first, low, high, file->vocab, file->eot_token, file->pad_token);
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "--debug sentinel-first=%d: tokens %d to %d would be sentinels, of a vocabulary of %d with "
+            "end-of-text %d and padding %d ---> choose others",
+            first, low, high, file->vocab, file->eot_token, file->pad_token);
     }
     return STATUS_OK;
 }

@@ -82,8 +82,8 @@ static Status choose_mode(MicrobatchList* list, const PlanProblem* problem) {
         char what[128];
         int32_t first = list->sequences[mb->sequence_begin].segment_begin,
                 end = list->sequences[mb->sequence_end - 1].segment_end;
-        snprintf(what, sizeof what, "--batching %s: microbatch %d, of %d samples from sample %d on,", name,
-                 m, end - first, list->segments[first].sample_idx);
+        snprintf(what, sizeof what, "--batching %s: microbatch %d, of %d samples from sample %d on,", name, m,
+                 end - first, list->segments[first].sample_idx);
         return microbatch_infeasible(problem, &mb->shape, what);
     }
     return FAIL(STATUS_INFEASIBLE,

@@ -1,5 +1,5 @@
-// cost_one.h -- single numbers of the cost model, of one chunk and micro-batch: what tests compare. The planner
-// asks for all of them at once (cost_table.h).
+// cost_one.h -- single numbers of the cost model, of one chunk and micro-batch: what tests compare. The
+// planner asks for all of them at once (cost_table.h).
 #pragma once
 
 #include "../dynapipe_plugin/plan/cost_model.h"

@@ -231,7 +231,7 @@ static void write_text(const char* path, const char* text) {
 
 // Half a file; no cost file; one of another model.
 static void what_is_of_no_use_is_measured_anew(void) {
-    char path[MEASURE_PATH_CHARS], why[256], *text;
+    char path[MEASURE_PATH_CHARS], why[STATUS_MESSAGE_BYTES], *text;
     size_t num_bytes;
     CostModel model;
     CostMeasured about = {.interface = DYNAPIPE_INTERFACE, .num_ranks = 4, .num_replicas = 1};
@@ -283,7 +283,7 @@ static void a_file_that_is_named_is_taken_or_refused(void) {
 // In what ranks differ is kept with the costs, for ranks like these: all of them get it. On other ranks a
 // file that is named is used without it, one that was kept is not.
 static void what_ranks_differ_in_is_kept(void) {
-    char path[MEASURE_PATH_CHARS], why[256];
+    char path[MEASURE_PATH_CHARS], why[STATUS_MESSAGE_BYTES];
     MachineRank ranks[4];
     CostModel model;
     CostMeasured about = {.interface = DYNAPIPE_INTERFACE, .num_ranks = 4, .num_replicas = 1};

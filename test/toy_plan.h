@@ -1,5 +1,6 @@
 /*
-toy_plan.h -- random valid plans (random_plan.h) for the toy model, whose buffers have exactly what it asks for.
+toy_plan.h -- random valid plans (random_plan.h) for the toy model, whose buffers have exactly what it asks
+for.
 */
 #pragma once
 

@@ -413,8 +413,8 @@ Status plan_diff(const Plan* a, const Plan* b, FILE* out, int32_t* num_differenc
         differ(&diff, "the same jobs, but their transfers, buffers or times differ: see diff of the texts\n");
     }
     if (diff.num_differences > 0) {
-        fprintf(out, "equal: %d values, %d of %d microbatches, orders of %d of %d ranks\n",
-                diff.equal_values, diff.equal_mbs, a->M, diff.equal_orders, a->P * a->R);
+        fprintf(out, "equal: %d values, %d of %d microbatches, orders of %d of %d ranks\n", diff.equal_values,
+                diff.equal_mbs, a->M, diff.equal_orders, a->P * a->R);
     }
     *num_differences = diff.num_differences;
     return STATUS_OK;

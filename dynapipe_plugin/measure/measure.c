@@ -1069,17 +1069,20 @@ static bool serves(const CostMeasured* kept, const CostMeasured* wanted) {
            kept->seq_tokens >= wanted->seq_tokens && kept->target_tokens >= wanted->target_tokens;
 }
 
-bool measure_kept_load(CostModel* out, Machine* machine, char* why, const char* path, const char* signature,
-                       const CostMeasured* about) {
+bool measure_kept_load(CostModel* out, Machine* machine, char why[STATUS_MESSAGE_BYTES], const char* path,
+                       const char* signature, const CostMeasured* about) {
     why[0] = '\0';
     if (access(path, F_OK) != 0) { return false; }
     CostModel* kept = (CostModel*)malloc(sizeof *kept);
     Machine of_kept = {0};
     bool is_read = kept != NULL && cost_file_load(kept, &of_kept, path, signature) == STATUS_OK;
-    if (!is_read) { snprintf(why, STATUS_MESSAGE_BYTES, "%s", kept != NULL ? status_message() : "no memory"); }
+    if (!is_read) {
+        snprintf(why, STATUS_MESSAGE_BYTES, "%s", kept != NULL ? status_message() : "no memory");
+    }
     bool is_good = is_read && serves(&kept->measured, about);
     if (is_good && of_kept.num_ranks != 0 && of_kept.num_ranks != about->num_ranks) {
-        snprintf(why, STATUS_MESSAGE_BYTES, "it describes %d ranks, there are %d", of_kept.num_ranks, about->num_ranks);
+        snprintf(why, STATUS_MESSAGE_BYTES, "it describes %d ranks, there are %d", of_kept.num_ranks,
+                 about->num_ranks);
         is_good = false;
     }
     if (is_good) { *out = *kept; }

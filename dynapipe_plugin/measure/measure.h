@@ -83,9 +83,9 @@ enum { MEASURE_PATH_CHARS = 3800 };
 // false: there is no such folder ($HOME is not set either), or its name is too long.
 bool measure_kept_path(char out[MEASURE_PATH_CHARS], const char* signature, const CostMeasured* about);
 // false: there is no file, or it was not measured on this model, on ranks like these and on windows at least
-// as long; `why` (256 characters) tells why a file cannot be read, else it is "". *machine: as
+// as long; `why` tells why a file cannot be read, else it is "". *machine: as
 // cost_file_load()'s, of no rank or about->num_ranks; NULL: not wanted.
-bool measure_kept_load(CostModel* out, Machine* machine, char* why, const char* path, const char* signature,
-                       const CostMeasured* about);
+bool measure_kept_load(CostModel* out, Machine* machine, char why[STATUS_MESSAGE_BYTES], const char* path,
+                       const char* signature, const CostMeasured* about);
 Status measure_kept_save(const CostModel* model, const Machine* machine, const char* path,
                          const char* signature);

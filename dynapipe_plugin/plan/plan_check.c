@@ -858,8 +858,8 @@ static Status plan_check_batches(const Plan* plan, const PlanSample* samples, in
     for (int32_t m = 0; m < plan->M; m++) {
         const PlanMicrobatch* mb = &plan->mbs[m];
         if (mb->replica < replica || mb->replica >= plan->R || mb->layout >= LAYOUT_COUNT) {
-            return FAIL(STATUS_INVALID_PLAN, "microbatch %d: replica %d, layout %d: out of order or range",
-                        m, mb->replica, mb->layout);
+            return FAIL(STATUS_INVALID_PLAN, "microbatch %d: replica %d, layout %d: out of order or range", m,
+                        mb->replica, mb->layout);
         }
         replica = mb->replica;
         for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
@@ -877,8 +877,8 @@ static Status plan_check_batches(const Plan* plan, const PlanSample* samples, in
             const PlanSequence* seq = &plan->sequences[next_seq];
             if (seq->segment_begin != next_segment || seq->segment_end < next_segment ||
                 seq->segment_end > plan->num_segments) {
-                return FAIL(STATUS_INVALID_PLAN,
-                            "microbatch %d, sequence %d: segments are not the next ones", m, next_seq);
+                return FAIL(STATUS_INVALID_PLAN, "microbatch %d, sequence %d: segments are not the next ones",
+                            m, next_seq);
             }
             next_segment = seq->segment_end;
             TRY(check_sequence(plan, m, next_seq, samples, seen, &shape));

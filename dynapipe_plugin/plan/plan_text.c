@@ -424,11 +424,10 @@ static void print_row(const Plan* plan, int32_t r, int32_t first_mb, bool chunks
 }
 
 void plan_print_timeline(const Plan* plan, int32_t width, FILE* out) {
-    fprintf(
-        out,
-        "%s; letter = microbatch: a forward, A backward, + weight gradients, ~ forward again, . idle%s\n",
-        TIME_TEXT(plan->makespan_ns, 4),
-        is_placed(plan) ? ";\nbelow it the chunk, 0 to 9, a to z, * its share of the head" : "");
+    fprintf(out,
+            "%s; letter = microbatch: a forward, A backward, + weight gradients, ~ forward again, . idle%s\n",
+            TIME_TEXT(plan->makespan_ns, 4),
+            is_placed(plan) ? ";\nbelow it the chunk, 0 to 9, a to z, * its share of the head" : "");
     int32_t first = 0;
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
         while (first < plan->M && plan->mbs[first].replica < r / plan->P) { first++; }

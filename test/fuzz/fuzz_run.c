@@ -88,7 +88,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     Machine machine;
     const CostMeasured about = {
         .interface = 1, .num_ranks = 4, .ranks_per_host = 4, .num_replicas = 1, .seq_tokens = 64};
-    char why[256];
+    char why[STATUS_MESSAGE_BYTES];
     memory_files_set("memory/kept.costs", data, num_bytes);
     if (measure_kept_load(&model, &machine, why, "memory/kept.costs", "gpt2 C 64 NH 4", &about)) {
         REQUIRE(cost_model_check(&model) == STATUS_OK);

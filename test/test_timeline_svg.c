@@ -157,7 +157,10 @@ static void memory_is_drawn_to_scale(void) {
         random_draw(&plan, &rng, &arena);
         int64_t limits[PLAN_MAX_STAGES], peaks[PLAN_MAX_STAGES], most = 0;
         int32_t num = plan.P * plan.R;
-        if (num > 12) { continue; }
+        if (num > 12) {
+            arena_free(&arena);
+            continue;
+        }
         for (int32_t r = 0; r < num; r++) {
             MemoryCurve curve;
             CHECK_OK(memory_curve_make(&curve, &plan.ranks[r], MEMORY_BUFFERS, &arena));

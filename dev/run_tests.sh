@@ -22,7 +22,7 @@ export DYNAPIPE_CACHE=$PWD/build/costs  # tests measure for themselves, not for 
 out=build/$build$([[ "${CC:-gcc}" == clang* ]] && echo -clang)
 limit_s=${TEST_SECONDS:-300}
 jobs=${TEST_JOBS:-$(($(env -u OMP_NUM_THREADS nproc) + 1))}  # (nproc prints OMP_NUM_THREADS where that is set)
-alone="test_planner_targets test_failures test_output"
+alone="test_planner_targets test_failures test_output test_mpirun_status"
 mkdir -p "$out/log"
 
 # Sets p, f and s from a test's exit status and its log. A status that the closing line does not explain is a failure.

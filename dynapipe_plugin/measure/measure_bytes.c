@@ -73,13 +73,23 @@ bool measure_shares_head(const DynapipeBlocks_v1* blocks) {
     return measure_num_layers(blocks) > 0 && (blocks->shapes.head_by_rows || by_vocabulary);
 }
 
-// Of a head that can be shared: the last layer alone, the same where it feeds the head, and a share by rows.
-typedef enum { HEAD_RANGE_PLAIN, HEAD_RANGE_FEEDS, HEAD_RANGE_SHARE, HEAD_RANGE_COUNT } HeadRange;
+// Of a head that can be shared: the last layer alone, the same where it feeds the head, no layer that feeds
+// the head, and a share by rows.
+typedef enum {
+    HEAD_RANGE_PLAIN,
+    HEAD_RANGE_FEEDS,
+    HEAD_RANGE_FEEDS_ALONE,
+    HEAD_RANGE_SHARE,
+    HEAD_RANGE_COUNT
+} HeadRange;
 
 static Status make_head_range(MeasureModel* out, const DynapipeBlocks_v1* blocks, HeadRange which) {
     int32_t L = measure_num_layers(blocks);
     DynapipeRange range = slice_blocks(blocks, (MeasureSlice){L - 1, L, false});
     if (which == HEAD_RANGE_FEEDS) { range.head = DYNAPIPE_HEAD_FEEDS; }
+    if (which == HEAD_RANGE_FEEDS_ALONE) {
+        range = (DynapipeRange){.begin = range.end, .end = range.end, .head = DYNAPIPE_HEAD_FEEDS};
+    }
     if (which == HEAD_RANGE_SHARE) {
         range = (DynapipeRange){.begin = range.end, .end = range.end + 1, .head = DYNAPIPE_HEAD_BY_ROWS};
     }
@@ -681,11 +691,16 @@ static Status fit_boundaries(CostModel* out, Asker* a) {
 }
 
 // Of the range that feeds a shared head, beyond what the same range without the head has (`is_more`), or all.
+// What any range has, layers or none, is a part of the layers' bytes: without a layer it is counted here.
 static Status fit_feeding(CostFormula* out, Asker* a, Ask what, bool is_more) {
     for (int32_t i = 0; i < NUM_SHAPES; i++) {
         double all = ask_model(a, what, a->of_head[HEAD_RANGE_FEEDS].model, i);
         double plain = is_more ? ask_model(a, what, a->of_head[HEAD_RANGE_PLAIN].model, i) : 0;
-        a->points[0][i].y = beyond(all, plain);
+        double more = beyond(all, plain);
+        if (is_more && !a->blocks->shapes.head_has_layer) {
+            more = fmax(more, ask_model(a, what, a->of_head[HEAD_RANGE_FEEDS_ALONE].model, i));
+        }
+        a->points[0][i].y = more;
     }
     return measure_lines_fit(out, a->points[0], NUM_SHAPES);
 }
@@ -802,6 +817,7 @@ static Status ask_and_fill(CostModel* out, Asker* a, const MeasureLengths* lengt
         if (a->valid[r]) { TRY(measure_make(&a->models[r], a->blocks, a->slices[r], false)); }
     }
     for (int h = 0; h < HEAD_RANGE_COUNT && measure_shares_head(a->blocks); h++) {
+        if (h == HEAD_RANGE_FEEDS_ALONE && a->blocks->shapes.head_has_layer) { continue; }
         TRY(make_head_range(&a->of_head[h], a->blocks, (HeadRange)h));
     }
     const DynapipeParams_v1* params = &a->models[RANGE_WHOLE].params;

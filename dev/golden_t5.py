@@ -44,7 +44,7 @@ def wide_norm(self, x):
     return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
 
 
-# --- dropout by counters (llmc/dropout_bits.h, llmc/t5_layer.h) -----------------------------------------
+# --- dropout by counters (llmc/dropout_bits.h, llmc/transformer.c) -----------------------------------------
 
 DROPS = ["probabilities", "attention", "cross probabilities", "cross", "activation", "ffn"]
 keys = None  # (encoder's, decoder's) of the sample that runs; None: nothing drops

@@ -18,7 +18,7 @@ dynapipe.h -- the one header a trainer includes.
 Works from C99 and C++17. Every name begins with dynapipe/Dynapipe/DYNAPIPE. Functions return 0 or an error
 code; dynapipe_error() then returns what is wrong and what to do. Published structs are never edited: a change
 means _v2 beside _v1 (DynapipeBatch and DynapipeCache, which only the plugin makes, may grow at their end);
-test/test_interface.c keeps their sizes, places and numbers. Start a struct of these as zeros: what is 0 or
+test/golden/interface_pins.c keeps their sizes, places and numbers. Start a struct of these as zeros: what is 0 or
 NULL is the common case, and `reserved` members are refused with anything else.
 All calls of one Dynapipe come from one thread; planning runs in a thread of its own. How to bring a model of
 your own: doc/porting.md.

@@ -1,6 +1,6 @@
 /*
 case_problem.h -- reads the planning problems of ../shared/cases (their README has the formulas) into the
-planner's own types, and what the original planner reached on them. tool/problem_json.c does the reading.
+planner's own types, and what the original planner reached on them. tool/problem.c does the reading.
 */
 #pragma once
 

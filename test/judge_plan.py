@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """judge_plan.py PROBLEM.json PLAN.json: a plan in the published form, counted without the planner.
 
-Formulas as in tool/problem_json.c's head. Checks that every sample is there once, every stage runs every job of its chunks and
+Formulas as in tool/problem.c's head. Checks that every sample is there once, every stage runs every job of its chunks and
 its share of the head once, jobs find their inputs, and memory stays under the limit; then that `predicted_makespan_ms` is the
 makespan to a millionth (the planner counts in ns) and `lower_bound_ms` is not above it. Prints "ok MAKESPAN PEAK_MB..." or what
 is wrong (exit status 1). A stage's transfers leave in the order in which its jobs end, so times follow stage by stage from what

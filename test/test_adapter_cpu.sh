@@ -44,6 +44,7 @@ for ranks in 1x1 2x1 4x1 1x2 2x2; do train "$ranks" $((${ranks%x*} * ${ranks#*x}
 train pieces 2 --stages 2 --placement interleaved --head whole
 train rows 2 --stages 2 --placement vee --head rows
 train rows-replicas 4 --stages 2 --placement interleaved --head rows
+train feeds-alone 2 --stages 2 --placement 0:2,1:1,0:1,1:0 --head rows:0,1024
 train head-alone 3 --stages 3 --stage-split 2,2,0
 train layout-padded 2 --stages 2 --layout padded
 train recompute 4 --stages 2 --stage-split 2,2 --recompute full --debug dump-plan="$work/recompute.plan"

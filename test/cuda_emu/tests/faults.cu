@@ -97,7 +97,7 @@ static int off_by_one(float*) {
     return 0;
 }
 
-// The same with a guard behind the array, as every array of test/cuda/cuda_test.c has one.
+// The same with a guard behind the array, as every array of the CUDA tests has one.
 static int off_by_one_with_guard(float*) {
     float *values, guard[64], after[64];
     cudaMalloc((void**)&values, N * sizeof(float) + sizeof guard);

@@ -5,7 +5,8 @@
 #   dev/run_tests.sh --all            every script: `make test-all`
 #   dev/run_tests.sh --changed BASE   the quick ones, and slow scripts whose files (their line "# concerns: PATHS") have changed since that commit
 # A script with a line "# concerns:" is slow. BUILD and CC as in the Makefile. TEST_JOBS tests run at a time (one more than cores, since they wait for ranks
-# and time-outs); those that measure time run alone, and once more if they fail. A test exits with 0, 1 or 77 (skipped); its closing line is "N passed, N failed, N skipped". After TEST_SECONDS
+# and time-outs); those that measure time run alone. A script that fails runs once more, alone, and
+# its first log stays in the output. A test exits with 0, 1 or 77 (skipped); its closing line is "N passed, N failed, N skipped". After TEST_SECONDS
 # (300) it is killed and counts as failed. Printed of each: seconds of wall clock and of processor time. Logs: build/*/log.
 . "$(dirname "$0")/help.sh"
 set -u
@@ -137,11 +138,12 @@ echo "built in $SECONDS s"
     [ "$mode" = --unit ] || for c in layers headers; do echo "$c bash dev/check_$c.sh"; done
     for t in $unit; do echo "$t $out/tests $t"; done
 } | run_all "$jobs"
-timed=$(grep -wE "${alone// /|}" <<<"$scripts" | sed 's/.*/& bash test\/&.sh/')
-run_all 1 <<<"$timed"
-disturbed=$(while read -r name command && [ -n "$name" ]; do read -r _ f _ <"$out/log/$name.count" && [ "$f" -eq 0 ] || echo "$name $command"; done <<<"$timed")
-if [ -n "$disturbed" ]; then
-    echo "once more, since other work on this machine disturbs what they measure:"
-    run_all 1 <<<"$disturbed"
+grep -wE "${alone// /|}" <<<"$scripts" | sed 's/.*/& bash test\/&.sh/' | run_all 1
+failed=$(for name in $scripts; do
+    read -r _ f _ <"$out/log/$name.count" && [ "$f" -eq 0 ] || echo "$name bash test/$name.sh"
+done)
+if [ -n "$failed" ]; then
+    echo "once more, alone, since other work on the machine disturbs scripts that start ranks:"
+    run_all 1 <<<"$failed"
 fi
 finish $broken

@@ -183,10 +183,6 @@ static inline int norm_backward_blocks(int T, int C, int warps, int arrays, cons
     return min_int(num_blocks, OPS_PARTIAL_FLOATS / (arrays * C));
 }
 
-// norm_backward.cu: first, second (C) += the sums that norm_backward_blocks() blocks left in ops->partials.
-// second NULL: there is one array.
-void norm_sum_partials(float* first, float* second, int num_blocks, int C, OpsContext* ops);
-
 // --- norm backward -----------------------------------------------------------------------------------------
 // The last sum of the norms' gradients: of what each block has left in ops->partials.
 
@@ -215,7 +211,9 @@ __global__ static void __launch_bounds__(SUM_COLUMNS* SUM_SLICES)
     *to += sum;
 }
 
-void norm_sum_partials(float* first, float* second, int num_blocks, int C, OpsContext* ops) {
+// first, second (C) += the sums that norm_backward_blocks() blocks left in ops->partials; second NULL: one
+// array.
+static void norm_sum_partials(float* first, float* second, int num_blocks, int C, OpsContext* ops) {
     const int width = second != NULL ? 2 * C : C;
     sum_partials_kernel<<<blocks_for((size_t)width, SUM_COLUMNS), SUM_COLUMNS * SUM_SLICES, 0, ops->stream>>>(
         first, second, ops->partials, num_blocks, C, width);

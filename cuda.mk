@@ -83,30 +83,28 @@ $(OUT)/%.cards: $(OUT)/%.ptx
 	@mv $@.tmp $@
 endif
 
-# The emulator: CUDA's real headers, g++, and test/cuda_emu in place of driver, cuBLASLt and NCCL.
+# The emulator: nvcc's own objects; the PTX in them as C++ (test/ptx), and test/cuda_emu in place of the runtime, cuBLASLt and NCCL.
+# EMU_ARCH=80|90: the card whose PTX it is.
 ifeq ($(BACKEND),emu)
-EMU        ?= test/cuda_emu
-EMU_OBJS   := $(patsubst $(EMU)/%.cpp,$(OUT)/cuda_emu/%.o,$(wildcard $(EMU)/*.cpp))
-EMU_REWRITE := $(OUT)/cuda_emu/rewrite
-# -O1: half the time to compile of -O2, and tests run as fast
-EMU_CXXFLAGS = -std=gnu++20 -g1 -MMD -MP -fno-strict-aliasing -Wno-unknown-pragmas \
-               $(if $(filter release,$(BUILD)),-O1,$(OPT)) -fopenmp $(LLMC_CUDA_FLAGS) $(CXX_WARN) $(WERROR_FLAG) -I. \
-               -DCUDA_EMU -DOMPI_SKIP_MPICXX=1 $(DYNAPIPE_CFLAGS) $(CXXFLAGS)
-CUDA_LIBS  := -lopenblas -lstdc++
+EMU_ARCH     ?= 80
+EMU_OBJS     := $(patsubst %.cpp,$(OUT)/%.o,$(wildcard test/cuda_emu/*.cpp test/ptx/*.cpp))
+EMU_CXXFLAGS := -std=gnu++20 -g1 -fno-strict-aliasing -frounding-math -ffp-contract=off $(ARCH) -I. $(LLMC_CUDA_FLAGS) -DOMPI_SKIP_MPICXX=1 $(DYNAPIPE_CFLAGS)
+# Kernels are compiled once and run a little.
+PTX_CXXFLAGS := -std=gnu++20 -O1 -fno-strict-aliasing -ffp-contract=off -ftrivial-auto-var-init=pattern $(ARCH) -I. -w
+CUDA_LIBS    := -lopenblas -lstdc++
 CUDA_OPS_OBJS += $(EMU_OBJS)
-$(EMU_REWRITE): $(EMU)/rewrite.c
-	@mkdir -p $(@D)
-	$(CC) -std=gnu11 -O1 $(WARN) $< -o $@
-$(OUT)/cuda_emu/%.o: $(EMU)/%.cpp
+$(OUT)/%.o: %.cpp
 	@mkdir -p $(@D)
 	@echo "c++ $<"
-	$(CXX) $(EMU_CXXFLAGS) -c $< -o $@
-# kernel<<<...>>>() and extern __shared__ become C++; line numbers stay
-$(OUT)/%.o: %.cu $(EMU_REWRITE)
-	@mkdir -p $(@D)
-	@echo "emu $<"
-	$(EMU_REWRITE) $< >$(@:.o=.emu.cpp)
-	$(CXX) $(EMU_CXXFLAGS) -iquote $(<D) -include $(EMU)/cuda_emu.h -c $(@:.o=.emu.cpp) -o $@
+	$(CXX) $(EMU_CXXFLAGS) -O2 $(filter -fsanitize=%,$(OPT)) $(CXX_WARN) $(WERROR_FLAG) -MMD -MP -fopenmp -c $< -o $@
+$(OUT)/%.o: %.cu test/ptx/translate.py test/ptx/ptx.h
+	@rm -rf $(@:.o=.kept) && mkdir -p $(@:.o=.kept)
+	@echo "nvcc $< for the emulator"
+	$(NVCC) -std=c++20 -O3 -gencode arch=compute_$(EMU_ARCH)$(comma)code=compute_$(EMU_ARCH) $(if $(DEBUG),-lineinfo) $(LLMC_CUDA_FLAGS) $(if $(WERROR_FLAG),-Werror all-warnings) \
+	    $(addprefix -Xcompiler ,$(CXX_WARN)) -DOMPI_SKIP_MPICXX=1 $(call dynapipe_for_nvcc,$(DYNAPIPE_CFLAGS)) --keep --keep-dir $(@:.o=.kept) -MMD -MP -MF $(@:.o=.d) -c $< -o $(@:.o=.host.o)
+	@cat $(@:.o=.kept)/*.ptx >$(@:.o=.ptx) && rm -r $(@:.o=.kept)
+	if grep -q '\.entry' $(@:.o=.ptx); then python3 test/ptx/translate.py $(@:.o=.ptx) $(@:.o=.ptx.cpp) && \
+	    $(CXX) $(PTX_CXXFLAGS) -c $(@:.o=.ptx.cpp) -o $(@:.o=.ptx.o) && ld -r $(@:.o=.host.o) $(@:.o=.ptx.o) -o $@; else mv $(@:.o=.host.o) $@; fi
 endif
 
 # Of operations and kernels: test/test_cuda_kernels.sh and dev/gpu_check.sh run them.
@@ -117,8 +115,8 @@ print-kernel-tests:
 # The emulator's own tests, run by test/test_cuda_emu.sh; and all that tests run on it in this precision, before any of them does:
 # they may run side by side.
 ifeq ($(BACKEND),emu)
-$(OUT)/cuda_emu_%: $(OUT)/$(EMU)/tests/%.o $(EMU_OBJS)
-	$(CXX) $(EMU_CXXFLAGS) $^ -lopenblas $(DYNAPIPE_LIBS) $(LIBS) -o $@
+$(OUT)/cuda_emu_%: $(OUT)/test/ptx/tests/%.o $(EMU_OBJS)
+	$(CXX) -fopenmp $^ -lopenblas $(DYNAPIPE_LIBS) $(LIBS) -o $@
 .PHONY: emulated-tests
 emulated-tests: $(addprefix $(OUT)/,train_gpt2 train_t5 profile_costs train_gpt2-dynapipe train_t5-dynapipe \
     $(KERNEL_TESTS) \

@@ -1,25 +1,19 @@
 /*
-device.cpp -- the devices (like an H200 in what they allow, with few SMs), errors, and what a launch may ask
-for.
+device.cpp -- the devices (like an H200 in what they allow, with few SMs), and errors.
 */
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <map>
 
-#include "cuda_emu.h"
 #include "runtime.h"
 
 namespace emu {
 
 // CUDA C++ Programming Guide, "Compute Capabilities", 9.0.
 static constexpr int SM_THREADS = 2048, SM_BLOCKS = 32, BLOCK_THREADS = 1024;
-static constexpr size_t STATIC_SHARED = 48 << 10, BLOCK_SHARED = 227 << 10, SM_SHARED = 228 << 10,
-                        RESERVED_SHARED = 1 << 10;
+static constexpr size_t STATIC_SHARED = 48 << 10, RESERVED_SHARED = 1 << 10;
 
 static int device;
 static cudaError_t last_error;
-static std::map<const void*, int> max_shared_bytes;  // of kernels, by cudaFuncSetAttribute
 
 int current_device() {
     return device;
@@ -27,77 +21,6 @@ int current_device() {
 
 void remember_error(cudaError_t code) {
     last_error = code;
-}
-
-// --- kernels ---------------------------------------------------------------------------------
-static size_t shared_limit(const void* function) {
-    auto found = max_shared_bytes.find(function);
-    return function == nullptr || found == max_shared_bytes.end()
-               ? STATIC_SHARED
-               : std::max(STATIC_SHARED, (size_t)found->second);
-}
-
-cudaError_t set_function_attribute(const void* function, cudaFuncAttribute attribute, int value) {
-    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) { return cudaSuccess; }  // hints
-    if (value < 0 || (size_t)value > BLOCK_SHARED) {
-        return error(cudaErrorInvalidValue,
-                     "cudaFuncSetAttribute: %d bytes of shared memory; a block can have %zu", value,
-                     BLOCK_SHARED);
-    }
-    max_shared_bytes[function] = value;
-    return cudaSuccess;
-}
-
-unsigned occupancy(const void* function, int block_threads, size_t shared_bytes) {
-    if (block_threads <= 0 || block_threads > BLOCK_THREADS || shared_bytes > shared_limit(function)) {
-        return 0;
-    }
-    const size_t by_threads = (size_t)(SM_THREADS / ((block_threads + 31) / 32 * 32));
-    const size_t by_shared = SM_SHARED / (shared_bytes + RESERVED_SHARED);
-    return (unsigned)std::min({by_threads, by_shared, (size_t)SM_BLOCKS});
-}
-
-static cudaError_t check_launch(const char* name, const Config& config, const void* function) {
-    const dim3 &g = config.grid, &b = config.block;
-    const uint64_t block_threads = (uint64_t)b.x * b.y * b.z;
-    if (block_threads == 0 || block_threads > BLOCK_THREADS || b.z > 64) {
-        return error(cudaErrorInvalidConfiguration,
-                     "launch of %s: blocks of (%u,%u,%u) threads; 1 to 1024 can be", name, b.x, b.y, b.z);
-    }
-    if (g.x == 0 || g.y == 0 || g.z == 0 || g.x > 0x7fffffff || g.y > 65535 || g.z > 65535) {
-        return error(cudaErrorInvalidConfiguration,
-                     "launch of %s: a grid of (%u,%u,%u) blocks; 1 to (2^31 - 1, 65535, 65535) can be", name,
-                     g.x, g.y, g.z);
-    }
-    if (config.shared_bytes > shared_limit(function)) {
-        return error(
-            cudaErrorInvalidValue,
-            "launch of %s: %zu bytes of shared memory, %zu can be ---> cudaFuncSetAttribute(function, "
-            "cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)%s",
-            name, config.shared_bytes, shared_limit(function),
-            function == nullptr ? " and give all template arguments at the launch" : "");
-    }
-    if (config.stream != nullptr && config.stream != cudaStreamLegacy &&
-        config.stream != cudaStreamPerThread && config.stream->device != device) {
-        return error(cudaErrorInvalidResourceHandle,
-                     "launch of %s: a stream of device %d, the current device is %d", name,
-                     config.stream->device, device);
-    }
-    return cudaSuccess;
-}
-
-void launch_closure(const char* name, const Config& config, const void* function, void (*run)(void*),
-                    void (*destroy)(void*), void* closure) {
-    if (check_launch(name, config, function) != cudaSuccess) {
-        destroy(closure);
-        return;
-    }
-    const Kernel kernel = {name, config.grid, config.block, config.shared_bytes, run, closure};
-    enqueue(config.stream, name, [=] {
-        run_grid(kernel);
-        destroy(closure);
-        return true;
-    });
 }
 
 }  // namespace emu
@@ -182,8 +105,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* about, int idx) {
     about->maxGridSize[0] = 0x7fffffff;
     about->maxGridSize[1] = about->maxGridSize[2] = 65535;
     about->sharedMemPerBlock = STATIC_SHARED;
-    about->sharedMemPerBlockOptin = BLOCK_SHARED;
-    about->sharedMemPerMultiprocessor = SM_SHARED;
+    about->sharedMemPerBlockOptin = block_shared_bytes();
+    about->sharedMemPerMultiprocessor = block_shared_bytes() + RESERVED_SHARED;
     about->reservedSharedMemPerBlock = RESERVED_SHARED;
     about->regsPerBlock = about->regsPerMultiprocessor = 65536;
     about->totalGlobalMem = settings().device_bytes;
@@ -256,24 +179,6 @@ cudaError_t cudaProfilerStart(void) {
     return cudaSuccess;
 }
 cudaError_t cudaProfilerStop(void) {
-    return cudaSuccess;
-}
-
-// --- kernels ---------------------------------------------------------------------------------
-cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
-    return set_function_attribute(function, attribute, value);
-}
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* about, const void* function) {
-    memset(about, 0, sizeof *about);
-    about->maxThreadsPerBlock = BLOCK_THREADS;
-    about->maxDynamicSharedSizeBytes = (int)shared_limit(function);
-    about->numRegs = 32;
-    about->binaryVersion = about->ptxVersion = 90;
-    return cudaSuccess;
-}
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* num_blocks, const void* function,
-                                                          int block_threads, size_t shared_bytes) {
-    *num_blocks = (int)occupancy(function, block_threads, shared_bytes);
     return cudaSuccess;
 }
 

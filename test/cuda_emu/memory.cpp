@@ -12,7 +12,6 @@ numbers. Under AddressSanitizer every allocation is the heap's own, with its red
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "fiber.h"
 #include "runtime.h"
 
 namespace emu {
@@ -98,7 +97,7 @@ static bool allocate(void** pointer, size_t num_bytes, int device) {
     bool mapped = false;
     const size_t granule = settings().granule_bytes;
     num_bytes = (num_bytes + granule - 1) / granule * granule;
-#ifndef EMU_ASAN
+#ifndef __SANITIZE_ADDRESS__
     mapped = device >= 0 && num_bytes >= MAPPED_FROM_BYTES;
 #endif
     if (mapped) {

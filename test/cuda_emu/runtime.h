@@ -88,16 +88,7 @@ bool is_pinned(const void* pointer);
 const char* range_error(const void* pointer, size_t num_bytes);
 void fill_bytes(void* pointer, int value, size_t num_bytes);  // memset; a large zero fill takes no memory
 
-// --- kernels ---------------------------------------------------------------------------------
-struct Kernel {
-    const char* name;
-    dim3 grid, block;
-    size_t shared_bytes;
-    void (*run)(void* closure);
-    void* closure;
-};
-void run_grid(const Kernel& kernel);
-extern const char* running_kernel;  // nullptr: none
+size_t block_shared_bytes();                                 // most shared memory that a block may ask for
 
 }  // namespace emu
 

@@ -19,26 +19,28 @@
 
 enum { WRITER_BUFFER_BYTES = 1 << 20 };
 
+Status file_map_descriptor(FileMap* out, int fd, const char* path) {
+    struct stat info;
+    *out = (FileMap){0};
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        return FAIL(STATUS_IO, "%s: not a regular file", path);
+    }
+    if (info.st_size == 0) { return STATUS_OK; }
+    void* data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    if (data == MAP_FAILED) {
+        return FAIL(STATUS_IO, "%s: cannot map %lld bytes: %s", path, (long long)info.st_size,
+                    strerror(errno));
+    }
+    *out = (FileMap){(const unsigned char*)data, (size_t)info.st_size};
+    return STATUS_OK;
+}
+
 Status file_map_open(FileMap* out, const char* path) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) { return FAIL(STATUS_IO, "%s: cannot open: %s", path, strerror(errno)); }
-    struct stat info;
-    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-        close(fd);
-        return FAIL(STATUS_IO, "%s: not a regular file", path);
-    }
-    FileMap map = {.num_bytes = (size_t)info.st_size};
-    if (map.num_bytes > 0) {
-        void* data = mmap(NULL, map.num_bytes, PROT_READ, MAP_SHARED, fd, 0);
-        if (data == MAP_FAILED) {
-            close(fd);
-            return FAIL(STATUS_IO, "%s: cannot map %zu bytes: %s", path, map.num_bytes, strerror(errno));
-        }
-        map.data = (const unsigned char*)data;
-    }
+    Status status = file_map_descriptor(out, fd, path);
     close(fd);
-    *out = map;
-    return STATUS_OK;
+    return status;
 }
 
 void file_map_close(FileMap* map) {

@@ -27,7 +27,8 @@ typedef struct {
 } FileMap;
 
 Status file_map_open(FileMap* out, const char* path);
-void file_map_close(FileMap* map);  // an all-zero map is allowed
+Status file_map_descriptor(FileMap* out, int fd, const char* path);  // of an open file; `path` for messages
+void file_map_close(FileMap* map);                                   // an all-zero map is allowed
 
 // Read a whole text file into malloc'ed, NUL-terminated memory that the caller frees.
 Status file_read_text(char** out, size_t* out_bytes, const char* path);

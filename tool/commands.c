@@ -591,7 +591,7 @@ static const OptionSpec command_report_specs[] = {
 
 // A trace of another run would be drawn as a step of this one. Compare the predicted step times, which both
 // have.
-static Status check_same_run(const TraceFile* file, const json_t* run, const char* trace_path,
+static Status check_same_run(const TraceReplay* file, const json_t* run, const char* trace_path,
                              const char* metrics_path) {
     static const char remedy[] = "give the trace and the metrics.jsonl of one run";
     int num_ranks = (int)json_integer_value(json_object_get(run, "num_ranks"));
@@ -638,7 +638,7 @@ static Status load_report(json_t* runs, const Call* call) {
         json_array_append_new(runs, run);
     }
     if (trace != NULL) {
-        TRY(check_same_run(&trace->file, json_array_get(runs, 0), options->trace, call->files[0]));
+        TRY(check_same_run(trace, json_array_get(runs, 0), options->trace, call->files[0]));
     }
     TRY(tool_write(options->out, print_report, &(ReportPage){runs, trace}));
     if (strcmp(options->out, "-") == 0) { return STATUS_OK; }

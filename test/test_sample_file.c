@@ -324,7 +324,6 @@ static void a_full_disk_keeps_the_old_file(void) {
     tokens[99999] = 999;
     struct rlimit limit, before;
     getrlimit(RLIMIT_FSIZE, &before);
-    signal(SIGXFSZ, SIG_IGN);
     for (int num_bytes = 0; num_bytes <= 250000; num_bytes += 10000) {
         limit = (struct rlimit){(rlim_t)num_bytes, before.rlim_max};
         SampleWriter* writer = NULL;

@@ -51,7 +51,7 @@ Status sample_writer_open(SampleWriter** out, const char* path, const SampleVoca
                                           .vocab_hash = vocab->hash,
                                           .input_tail = (uint32_t)vocab->input_tail};
     memcpy(writer->header.magic, SAMPLE_FORMAT_MAGIC, sizeof writer->header.magic);
-    char tokens_path[4200];
+    char tokens_path[4300];
     snprintf(tokens_path, sizeof tokens_path, "%s.tokens.tmp", path);
     writer->path = strdup(path);
     writer->tasks = json_object();

@@ -185,6 +185,7 @@ static size_t element_end(const JsonValues* values) {
 
 Status json_values_next(JsonValues* values, const char** text, size_t* num_bytes) {
     *text = NULL;
+    *num_bytes = 0;
     int byte = skip_blanks(values);
     if (!values->is_begun) {
         values->is_begun = true;

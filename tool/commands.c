@@ -196,20 +196,18 @@ static Status command_bound(Call* call) {
     }
     TRY(plan_problem_init(&batch, &problem->request, &problem->costs, problem->samples,
                           problem->num_samples));
-    lower_bound_make(&bound, &batch, false);
+    lower_bound_make(&bound, &batch);
     print_part("bound", bound.bound_ns, bound.bound_ns,
                bound.stage >= 0 ? "no plan of this batch on these stages is faster"
                                 : "no plan of this batch is faster");
     print_part("work", bound.work_ns, bound.bound_ns, "all work, unpadded, spread over every rank");
     snprintf(what, sizeof what, "sample %d through all stages and back", bound.chain_sample);
     print_part("chain", bound.chain_ns, bound.bound_ns, what);
-    snprintf(what, sizeof what, "stage %d: first arrival, its work, what must follow", bound.stage);
+    snprintf(what, sizeof what, "stage %d: first arrival, its work, its reduction", bound.stage);
     print_part("stage", bound.stage_ns, bound.bound_ns,
                bound.stage >= 0 ? what
                : is_free        ? "even work after first arrivals; anywhere"
-                                : "first arrival, work, what follows; of the best split");
-    print_part("memory", bound.memory_ns, bound.bound_ns,
-               "the same, in the memory there is; 0: no more than stage");
+                                : "first arrival, work, reduction; of the best split");
     print_stages(&batch);
     return STATUS_OK;
 }

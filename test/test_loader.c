@@ -735,7 +735,7 @@ static void write_of_vocab(const char* name, uint64_t hash) {
     SampleVocab vocab = {10, 9, -1, TOKENIZER_GPT2, INPUT_END_NEWLINE, hash, 0};
     SampleWriter* writer;
     CHECK_OK(sample_writer_open(&writer, path, &vocab));
-    CHECK_OK(sample_writer_add(writer, "t", tokens, 2, tokens, 3));
+    CHECK_OK(sample_writer_add(writer, "t", tokens, 1, 2, NULL, 0));
     CHECK_OK(sample_writer_finish(writer));
 }
 
@@ -864,14 +864,13 @@ static void write_samples(SampleInputEnd input_end) {
         char path[128];
         snprintf(path, sizeof path, "%s/text_%d.bin", dir, t / 40);
         if (t % 40 == 0) { CHECK_OK(sample_writer_open(&writer, path, &vocab)); }
-        int32_t input[LONGEST_TEXT + 1], target[LONGEST_TEXT + 1], n = text_tokens[t];
+        int32_t tokens[LONGEST_TEXT + 2], n = text_tokens[t], end = input_end == INPUT_END_EOT;
         int32_t n_input = rng_below(&rng, 3) ? rng_between(&rng, 0, n) : 0;
-        memcpy(input, texts[t], sizeof *input * (size_t)n_input);
-        memcpy(target, texts[t] + n_input, sizeof *target * (size_t)(n - n_input));
-        target[n - n_input] = BYT5_EOT;
-        if (input_end == INPUT_END_EOT) { input[n_input] = BYT5_EOT; }
-        CHECK_OK(sample_writer_add(writer, "text", input, n_input + (input_end == INPUT_END_EOT), target,
-                                   n - n_input + 1));
+        memcpy(tokens, texts[t], sizeof *tokens * (size_t)n_input);
+        tokens[n_input] = BYT5_EOT;
+        memcpy(tokens + n_input + end, texts[t] + n_input, sizeof *tokens * (size_t)(n - n_input));
+        tokens[n + end] = BYT5_EOT;
+        CHECK_OK(sample_writer_add(writer, "text", tokens, n_input + end, n - n_input + 1, NULL, 0));
         if (t % 40 == 39 || t == NUM_TEXTS - 1) { CHECK_OK(sample_writer_finish(writer)); }
     }
 }
@@ -981,13 +980,13 @@ static void sentinels_are_the_tokenizers(void) {
     char path[128];
     snprintf(path, sizeof path, "%s/kind.bin", dir);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        int32_t target[1501];
-        for (int32_t t = 0; t < 1500; t++) { target[t] = 3; }
-        target[1500] = BYT5_EOT;
+        int32_t all[1502] = {BYT5_EOT};
+        for (int32_t t = 1; t <= 1500; t++) { all[t] = 3; }
+        all[1501] = BYT5_EOT;
         SampleVocab vocab = {cases[i].vocab, BYT5_EOT, PAD, cases[i].tokenizer, INPUT_END_EOT, 0, 0};
         SampleWriter* writer;
         CHECK_OK(sample_writer_open(&writer, path, &vocab));
-        CHECK_OK(sample_writer_add(writer, "text", target + 1500, 1, target, 1501));
+        CHECK_OK(sample_writer_add(writer, "text", all, 1, 1501, NULL, 0));
         CHECK_OK(sample_writer_finish(writer));
         LoaderOptions options = {.batch_tokens = 1,
                                  .max_seq_tokens = 5000,

@@ -116,10 +116,10 @@ static Status check_place(const Prompts* p) {
 }
 
 static Status set_text(Prompts* p, Prompt* out, const char* text, size_t num_bytes) {
-    const JsonValues values = {.path = (char*)(uintptr_t)p->name, .line_number = p->line_number};
     RecordText asked;
     arena_reset(&p->arena);
-    TRY(record_template_ask(&p->form, (RecordText){text, num_bytes}, &values, &p->arena, &asked));
+    TRY(check_place(p));
+    TRY(record_template_ask(&p->form, (RecordText){text, num_bytes}, &p->arena, &asked));
     out->line = copy_of(text, num_bytes);
     add_part(out, asked, p->options->raw ? PART_TEXT : PART_INPUT);
     return STATUS_OK;
@@ -127,75 +127,79 @@ static Status set_text(Prompts* p, Prompt* out, const char* text, size_t num_byt
 
 static bool is_blank_line(const char* text, size_t num_bytes) {
     size_t i = 0;
-    while (i < num_bytes && strchr(" \t\r", text[i]) != NULL && text[i] != '\0') { i++; }
+    while (i < num_bytes && strchr(" \t\r\n", text[i]) != NULL && text[i] != '\0') { i++; }
     return i == num_bytes;
 }
 
-static bool is_utf8(const char* text, size_t num_bytes) {
-    json_t* string = json_stringn(text, num_bytes);
-    json_decref(string);
-    return string != NULL;
-}
-
-// The next line that is not blank.
-static Status next_line(Prompts* p, Prompt* out, bool* is_end) {
-    const char* text;
-    size_t num_bytes;
-    do {
-        TRY(json_values_next_line(&p->reader.values, &text, &num_bytes));
-        *is_end = text == NULL;
-    } while (!*is_end && is_blank_line(text, num_bytes));
-    if (*is_end) { return STATUS_OK; }
+static Status set_line(Prompts* p, Prompt* out, const char* text, size_t num_bytes, int64_t line_number) {
     if (memchr(text, '\0', num_bytes) != NULL) {
         return FAIL(STATUS_IO, "%s:%lld: a NUL byte, so neither text nor JSON ---> lines of text, or of JSON",
-                    p->name, (long long)p->reader.values.line_number);
+                    p->name, (long long)line_number);
     }
-    if (!is_utf8(text, num_bytes)) { return json_values_fail(&p->reader.values, "no text in UTF-8"); }
-    TRY(check_place(p));
+    json_t* string = json_stringn(text, num_bytes);
+    json_decref(string);
+    if (string == NULL) {
+        return FAIL(STATUS_BAD_FORMAT, "%s:%lld: no text in UTF-8", p->name, (long long)line_number);
+    }
     return set_text(p, out, text, num_bytes);
 }
 
-// Reads lines as they are typed.
+// The next line of a file that is not blank.
+static Status next_line(Prompts* p, Prompt* out, bool* is_end) {
+    JsonValues* values = &p->reader.values;
+    const char* text;
+    size_t num_bytes = 0;
+    do {
+        text = json_values_next_line(values, &num_bytes);
+    } while (text != NULL && is_blank_line(text, num_bytes));
+    *is_end = text == NULL;
+    return *is_end ? STATUS_OK : set_line(p, out, text, num_bytes, values->line_number);
+}
+
+// The same of lines that are typed, or come through a pipe from someone who waits for each answer.
 static Status next_typed(Prompts* p, Prompt* out, bool* is_end) {
-    for (;;) {
-        fputs("> ", stderr);
-        fflush(stderr);
-        ssize_t length = getline(&p->line, &p->line_capacity, stdin);
-        *is_end = length < 0;
-        if (*is_end && ferror(stdin)) {
-            return FAIL(STATUS_IO, "%s: cannot read: %s", p->name, strerror(errno));
-        }
-        if (*is_end) {
-            fputs("\n", stderr);
-            return STATUS_OK;
-        }
+    ssize_t length;
+    do {
+        fputs(p->is_terminal ? "> " : "", stderr);
+        length = getline(&p->line, &p->line_capacity, stdin);
         p->line_number++;
-        while (length > 0 && strchr("\r\n", p->line[length - 1]) != NULL) { p->line[--length] = '\0'; }
-        if (is_blank_line(p->line, (size_t)length)) { continue; }
-        TRY(check_place(p));
-        return set_text(p, out, p->line, (size_t)length);
+    } while (length >= 0 && is_blank_line(p->line, (size_t)length));
+    *is_end = length < 0;
+    if (*is_end && ferror(stdin)) { return FAIL(STATUS_IO, "%s: cannot read: %s", p->name, strerror(errno)); }
+    if (*is_end) {
+        fputs(p->is_terminal ? "\n" : "", stderr);
+        return STATUS_OK;
     }
+    while (strchr("\r\n", p->line[length - 1]) != NULL && p->line[length - 1] != '\0') { length--; }
+    return set_line(p, out, p->line, (size_t)length, p->line_number);
 }
 
 // --- files -------------------------------------------------------------------------------------------------
 
 // JSON by name or first characters, otherwise lines of text.
 static Status open_next(Prompts* p, bool* is_open) {
-    *is_open = p->next_file < (p->is_stdin ? 1 : p->files.num_files);
+    *is_open = p->next_file < p->files.num_files;
     if (!*is_open) { return STATUS_OK; }
     const RecordOptions options = {.fields = p->fields, .task_field = p->task_field, .form = &p->form};
     int32_t file = p->next_file++;
-    if (p->is_stdin) {
-        int copy = dup(STDIN_FILENO);
-        if (copy < 0) { return FAIL(STATUS_IO, "%s: cannot read: %s", p->name, strerror(errno)); }
-        TRY(record_reader_open(&p->reader, copy, p->name, &options));
-    } else {
-        TRY(record_files_read(&p->files, file, &options, &p->reader));
-    }
+    TRY(record_files_read(&p->files, file, &options, &p->reader));
     p->is_reading = true;
-    TRY(json_values_is_json(&p->reader.values, &p->is_json));
-    p->is_json = p->is_json || (!p->is_stdin && record_files_is_data(p->files.files[file].path));
+    p->is_json = json_values_is_json(&p->reader.values) || record_files_is_data(p->files.files[file].path);
     return STATUS_OK;
+}
+
+// Lines of text through a pipe are read one by one; JSON, packed data and files whole.
+static Status open_input(Prompts* p) {
+    struct stat about;
+    p->is_open = true;
+    p->is_typed = p->is_terminal;
+    if (p->is_stdin && !p->is_terminal && fstat(STDIN_FILENO, &about) == 0 && !S_ISREG(about.st_mode)) {
+        int first = getc(stdin);
+        ungetc(first, stdin);
+        p->is_typed = first != EOF && memchr("{[\x1f\x28\xef", first, 5) == NULL;
+    }
+    char* path = p->is_stdin ? (char*)"-" : (char*)(uintptr_t)p->options->file;
+    return p->is_typed ? STATUS_OK : record_files_open(&p->files, &path, 1);
 }
 
 // A bad record is skipped: the first ones are printed, all are counted.
@@ -206,14 +210,17 @@ static void pass_over(Prompts* p) {
     }
 }
 
-// The next prompt of the files; at the end *out is all zero.
-static Status next_of_files(Prompts* p, Prompt* out) {
+// The next prompt of the input; at the end *out is all zero.
+static Status next_of_input(Prompts* p, Prompt* out) {
+    if (!p->is_open) { TRY(open_input(p)); }
     for (;;) {
         bool is_open = true, is_end = false;
-        if (!p->is_reading) { TRY(open_next(p, &is_open)); }
+        if (!p->is_typed && !p->is_reading) { TRY(open_next(p, &is_open)); }
         if (!is_open) { return STATUS_OK; }
-        Status status = p->is_json ? next_record(p, out, &is_end) : next_line(p, out, &is_end);
-        if (status == STATUS_OK && !is_end) { return STATUS_OK; }
+        Status status = p->is_typed  ? next_typed(p, out, &is_end)
+                        : p->is_json ? next_record(p, out, &is_end)
+                                     : next_line(p, out, &is_end);
+        if (status == STATUS_OK && (!is_end || p->is_typed)) { return STATUS_OK; }
         prompt_free(out);
         if (is_end) {
             record_reader_close(&p->reader);
@@ -228,20 +235,11 @@ static Status next_of_files(Prompts* p, Prompt* out) {
 
 Status prompts_next(Prompts* p, Prompt* out) {
     Prompt prompt = {0};
-    bool is_end = false;
     *out = prompt;
     if (p->is_at_end) { return STATUS_OK; }
-    Status status;
-    if (p->options->prompt != NULL) {
-        status = check_place(p);
-        if (status == STATUS_OK) {
-            status = set_text(p, &prompt, p->options->prompt, strlen(p->options->prompt));
-        }
-        p->is_at_end = true;
-    } else {
-        status = p->is_terminal ? next_typed(p, &prompt, &is_end) : next_of_files(p, &prompt);
-        p->is_at_end = prompt.num_parts == 0;
-    }
+    const char* text = p->options->prompt;
+    Status status = text != NULL ? set_text(p, &prompt, text, strlen(text)) : next_of_input(p, &prompt);
+    p->is_at_end = text != NULL || prompt.num_parts == 0;
     if (status != STATUS_OK) {
         prompt_free(&prompt);
         return status;
@@ -275,13 +273,11 @@ Status prompts_open(Prompts* out, const GeneratorOptions* options) {
     out->name = out->is_stdin ? "standard input" : options->file;
     out->is_terminal = out->is_stdin && isatty(STDIN_FILENO);
     struct stat about;
-    if (out->is_stdin) { return STATUS_OK; }
-    if (stat(options->file, &about) != 0) {
+    if (!out->is_stdin && stat(options->file, &about) != 0) {
         return FAIL(STATUS_IO, "--file %s: %s ---> lines of text, or of JSON", options->file,
                     strerror(errno));
     }
-    char* path = (char*)(uintptr_t)options->file;
-    return record_files_open(&out->files, &path, 1);
+    return STATUS_OK;
 }
 
 Status prompts_set_form(Prompts* p, const DataJson* data, bool joins_turns) {
@@ -509,7 +505,7 @@ static Status count_tail(Generation* g) {
     const SampleInputEnd end = g->options->raw ? INPUT_END_NONE : g->model->tokens.data.vocab.input_end;
     size_t num_bytes;
     BpeTokens tokens = {0};
-    const char* tail = record_template_tail(&g->prompts->form, NULL, &num_bytes);
+    const char* tail = record_template_tail(&g->prompts->form, &num_bytes);
     Status status = tokenizer_encode(g->model->tokens.tokenizer, tail, num_bytes, &tokens);
     g->tail = (int32_t)tokens.num_tokens + (end == INPUT_END_NEWLINE || end == INPUT_END_EOT);
     bpe_tokens_free(&tokens);

@@ -71,6 +71,7 @@ typedef struct {
     RecordReader reader;
     bool is_reading;
     bool is_stdin, is_terminal;  // is_terminal: interactive
+    bool is_open, is_typed;      // is_typed: lines from standard input, one by one
     bool is_json;                // the file that is read
     bool is_at_end;
     RecordTemplate form;

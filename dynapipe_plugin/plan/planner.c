@@ -385,12 +385,10 @@ static Status assemble(Plan* out, const PlanProblem* problem, const MicrobatchLi
 static Status finish(Plan* out, Planning* planning, Arena* arena) {
     const PlanProblem* problem = &planning->problem;
     const Draft* draft = planning->best_draft;
-    bool joint_backward = true;
     LowerBound bound;
     Plan plan;
     TRY(set_placement(planning, &planning->begin));
-    for (int32_t r = 0; r < problem->R; r++) { joint_backward &= !planning->best[r].variant.split_backward; }
-    lower_bound_make(&bound, problem, joint_backward);
+    lower_bound_make(&bound, problem);
     TRY(set_placement(planning, &draft->placement));
     for (int32_t r = 0, first_mb = 0; r < problem->R; r++) {
         ReplicaPlan* replica = &planning->best[r];

@@ -621,7 +621,7 @@ static Status open_files(Loader* loader, const char* pattern) {
     const LoaderOptions* options = &loader->options;
     bool cut = options->long_samples != LONG_SKIP && !options->encoder_decoder;
     TRY(check_options(options));
-    TRY(sample_shards_open(&loader->shards, pattern, cut ? options->max_seq_tokens : 0, false));
+    TRY(sample_shards_open(&loader->shards, pattern, cut ? options->max_seq_tokens : 0));
     loader->num_ids = loader->shards.first_sample[loader->shards.num_files];
     if (options->span_corruption) {
         TRY(open_texts(loader));

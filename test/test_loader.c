@@ -743,7 +743,7 @@ static SampleShards open_vocabs(const char* name) {
     char path[128];
     SampleShards shards = {0};
     snprintf(path, sizeof path, "%s/%s", dir, name);
-    CHECK_OK(sample_shards_open(&shards, path, 0, false));
+    CHECK_OK(sample_shards_open(&shards, path, 0));
     return shards;
 }
 
@@ -761,7 +761,7 @@ static void other_vocabularies_are_refused(void) {
     CHECK_FAILS(sample_shards_check_vocab(&both, &two), STATUS_MISMATCH, "v_b_one.bin and");
     CHECK(strstr(status_message(), "v_c_two.bin have vocabularies of 10 tokens each") != NULL);
     snprintf(path, sizeof path, "%s/v_*.bin", dir);
-    CHECK_FAILS(sample_shards_open(&all, path, 0, false), STATUS_MISMATCH, "---> prepare both");
+    CHECK_FAILS(sample_shards_open(&all, path, 0), STATUS_MISMATCH, "---> prepare both");
     sample_shards_close(&unknown);
     sample_shards_close(&both);
     sample_shards_close(&two);

@@ -115,18 +115,14 @@ static void bad_mixtures_name_the_remedy(void) {
         LoaderOptions options;
         const char* words;
     } cases[] = {
-        {{.mixture = MIXTURE_WEIGHTS}, "none given"},
-        {{.mixture = MIXTURE_WEIGHTS, .weights = "ad=1"},
-         "no task 'ad' in the data ---> the data has add, sort"},
-        {{.mixture = MIXTURE_WEIGHTS, .weights = "add"}, "'add' ---> write task=number"},
-        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=1,"}, "'' ---> write task=number"},
-        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=1x"}, "'add=1x' --->"},
-        {{.mixture = MIXTURE_WEIGHTS, .weights = "add="}, "'add=' --->"},
-        {{.mixture = MIXTURE_WEIGHTS, .weights = "=1"}, "'=1' --->"},
-        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=-1"}, "'add=-1' --->"},
-        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=nan"}, "'add=nan' --->"},
-        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=inf"}, "'add=inf' --->"},
-        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=,sort=1"}, "'add=' --->"},
+        {{.mixture = MIXTURE_WEIGHTS}, "'' is no task=number --->"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "ad=1"}, "for tasks of the data: add, sort"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add"}, "'add' is no task=number"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=1,"}, "'' is no task=number"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=1x"}, "'add=1x' is no"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=-1"}, "'add=-1' is no"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=nan"}, "'add=nan' is no"},
+        {{.mixture = MIXTURE_WEIGHTS, .weights = "add=,sort=1"}, "'add=' is no"},
         {{.mixture = MIXTURE_WEIGHTS, .weights = "add=1,sort=2,add=3"}, "task 'add' twice"},
         {{.mixture = MIXTURE_WEIGHTS, .weights = "add=0"}, "every task has weight 0"},
         {{.mixture = MIXTURE_WEIGHTS, .weights = "none=1,add=1"}, "task 'none' has no sample"},
@@ -1045,10 +1041,6 @@ static void bad_options_and_other_positions_are_refused(void) {
     Arena arena = {0};
     LoaderBatch batch;
     CHECK_OK(loader_next(loader, &batch, &arena));
-    LoaderSample sample = batch.samples[0];
-    sample.n_input++;
-    int32_t tokens[1000];
-    CHECK_FAILS(loader_read(loader, &sample, tokens), STATUS_OUT_OF_RANGE, "as corrupted it has");
     loader_close(loader);
     for (int i = 0; i < 4; i++) { wrong[i] = options; }
     wrong[0].sentinel_first = 322;

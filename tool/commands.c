@@ -412,8 +412,7 @@ static Status show(const PlanOptions* options, const Problem* problem, const Pla
     PlanMemory* memory;
     ARENA_TRY_NEW(memory, arena, PlanMemory, plan->P * plan->R);
     TRY(plan_memory_make(memory, plan, &problem->costs, request->memory_rule));
-    TRY(waterfall_make(&waterfall, plan, &problem->costs, request, problem->samples, problem->num_samples,
-                       arena));
+    TRY(waterfall_make(&waterfall, plan, &problem->costs, request, problem->samples, arena));
     plan_print_microbatches(plan, stdout);
     printf("\n");
     plan_print_timeline(plan, options->width, stdout);

@@ -150,20 +150,18 @@ static Status command_bound(Call* call) {
     }
     TRY(plan_problem_init(&batch, &problem->request, &problem->costs, problem->samples,
                           problem->num_samples));
-    lower_bound_make(&bound, &batch, false);
+    lower_bound_make(&bound, &batch);
     print_part("bound", bound.bound_ns, bound.bound_ns,
                bound.stage >= 0 ? "no plan of this batch on these stages is faster"
                                 : "no plan of this batch is faster");
     print_part("work", bound.work_ns, bound.bound_ns, "all work, unpadded, spread over every rank");
     snprintf(what, sizeof what, "sample %d through all stages and back", bound.chain_sample);
     print_part("chain", bound.chain_ns, bound.bound_ns, what);
-    snprintf(what, sizeof what, "stage %d: first arrival, its work, what must follow", bound.stage);
+    snprintf(what, sizeof what, "stage %d: first arrival, its work, its reduction", bound.stage);
     print_part("stage", bound.stage_ns, bound.bound_ns,
                bound.stage >= 0 ? what
                : is_free        ? "even work after first arrivals; anywhere"
-                                : "first arrival, work, what follows; of the best split");
-    print_part("memory", bound.memory_ns, bound.bound_ns,
-               "the same, in the memory there is; 0: no more than stage");
+                                : "first arrival, work, reduction; of the best split");
     return STATUS_OK;
 }
 
@@ -366,8 +364,7 @@ static Status show(const PlanOptions* options, const Problem* problem, const Pla
     Waterfall waterfall;
     PlanAccount account;
     TRY(plan_account_make(&account, plan, problem, arena));
-    TRY(waterfall_make(&waterfall, plan, &problem->costs, request, problem->samples, problem->num_samples,
-                       arena));
+    TRY(waterfall_make(&waterfall, plan, &problem->costs, request, problem->samples, arena));
     plan_print_microbatches(plan, stdout);
     printf("\n");
     plan_print_timeline(plan, options->width, stdout);
@@ -544,7 +541,7 @@ static const OptionSpec command_report_specs[] = {
 
 // A trace of another run would be drawn as a step of this one. Compare the predicted step times, which both
 // have.
-static Status check_same_run(const TraceFile* file, const json_t* run, const char* trace_path,
+static Status check_same_run(const TraceReplay* file, const json_t* run, const char* trace_path,
                              const char* metrics_path) {
     int num_ranks = (int)json_integer_value(json_object_get(run, "num_ranks"));
     size_t num_steps = json_array_size(json_object_get(run, "steps")), at = 0;
@@ -585,7 +582,7 @@ static Status load_report(json_t* runs, const Call* call) {
         json_array_append_new(runs, run);
     }
     if (trace != NULL) {
-        TRY(check_same_run(&trace->file, json_array_get(runs, 0), options->trace, call->files[0]));
+        TRY(check_same_run(trace, json_array_get(runs, 0), options->trace, call->files[0]));
     }
     TRY(tool_write(options->out, print_report, &(ReportPage){runs, trace}));
     if (strcmp(options->out, "-") == 0) { return STATUS_OK; }

@@ -594,23 +594,10 @@ Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t 
 
 // --- lengths of sample files -------------------------------------------------------------------------------
 
-static Status problem_samples_recognize(bool* is_samples, const char* pattern) {
-    char* path;
-    unsigned char magic[8] = {0};
-    TRY(sample_shards_first_path(&path, pattern));
-    FILE* file = fopen(path, "rb");
-    free(path);
-    *is_samples =
-        file != NULL && fread(magic, 1, sizeof magic, file) == sizeof magic &&
-        (memcmp(magic, SAMPLE_FORMAT_MAGIC, sizeof magic) == 0 || llmc_tokens_recognize(magic, sizeof magic));
-    if (file != NULL) { fclose(file); }
-    return STATUS_OK;
-}
-
 // The vocabulary size in the headers: the trainer gives a new model that many.
 static Status problem_samples_vocab(int32_t* out, const char* pattern) {
     SampleShards shards;
-    TRY(sample_shards_open(&shards, pattern, 0, true));
+    TRY(sample_shards_open(&shards, pattern, 0));
     *out = shards.known->vocab;
     sample_shards_close(&shards);
     return STATUS_OK;
@@ -633,7 +620,7 @@ static Lengths sample_lengths(const SampleFile* file, int64_t i, bool encoder_de
 static Status problem_samples_lengths(Lengths** out, int32_t* out_num, const char* pattern,
                                       const ProblemOptions* options, bool encoder_decoder, Arena* arena) {
     SampleShards shards;
-    TRY(sample_shards_open(&shards, pattern, encoder_decoder ? 0 : options->max_tokens, false));
+    TRY(sample_shards_open(&shards, pattern, encoder_decoder ? 0 : options->max_tokens));
     bool is_plain_text = false;
     int64_t num = 0;
     for (int32_t f = 0; f < shards.num_files; f++) {
@@ -863,7 +850,7 @@ Status problem_load(Problem* out, const char* path, const ProblemOptions* option
     char* text = NULL;
     size_t num_bytes = 0;
     bool is_samples;
-    TRY(problem_samples_recognize(&is_samples, path));
+    TRY(sample_shards_recognize(&is_samples, path));
     if (!is_samples) { TRY(file_read_text(&text, &num_bytes, path)); }
     Status status = parse(out, text, num_bytes, path, options, arena);
     free(text);

@@ -106,37 +106,58 @@ static Status check_place(const Prompts* p) {
 }
 
 static Status set_text(const Prompts* p, Prompt* out, RecordText text, Arena* arena) {
-    const JsonValues values = {.path = (char*)(uintptr_t)p->name};
     RecordText asked;
     TRY(check_place(p));
     out->line = (RecordText){copy_of(text, arena), text.num_bytes};
-    TRY(record_template_ask(&p->form, out->line, &values, arena, &asked));
+    TRY(record_template_ask(&p->form, out->line, arena, &asked));
     out->parts = room(arena, sizeof *out->parts);
     add_part(out, p->options->raw ? PART_TEXT : PART_INPUT, asked, arena);
+    return STATUS_OK;
+}
+
+// The next line, without its end; text NULL: none. Typed lines, and those through a pipe from someone who
+// waits for each answer, are read one by one.
+static Status read_line(Prompts* p, RecordText* out) {
+    JsonValues* values = &p->reader.values;
+    if (!p->is_typed) {
+        out->text = json_values_next_line(values, &out->num_bytes);
+        p->line_number = values->line_number;
+        return STATUS_OK;
+    }
+    fputs(p->is_terminal ? "> " : "", stderr);
+    ssize_t length = getline(&p->line, &p->line_capacity, stdin);
+    if (length < 0 && ferror(stdin)) {
+        return FAIL(STATUS_IO, "%s: cannot read: %s", p->name, strerror(errno));
+    }
+    if (length < 0) { fputs(p->is_terminal ? "\n" : "", stderr); }
+    while (length > 0 && (p->line[length - 1] == '\n' || p->line[length - 1] == '\r')) { length--; }
+    *out = (RecordText){length < 0 ? NULL : p->line, (size_t)length};
+    p->line_number++;
     return STATUS_OK;
 }
 
 // The next line that is not blank.
 static Status next_line(Prompts* p, Prompt* out, bool* is_end, Arena* arena) {
     RecordText line;
-    size_t num_blanks = 0;
+    size_t num_blanks;
     do {
-        if (p->is_terminal) { fputs("> ", stderr); }
-        TRY(json_values_next_line(&p->reader.values, &line.text, &line.num_bytes));
+        TRY(read_line(p, &line));
         *is_end = line.text == NULL;
-        for (num_blanks = 0; !*is_end && num_blanks < line.num_bytes;) {
+        if (*is_end) { return STATUS_OK; }
+        for (num_blanks = 0; num_blanks < line.num_bytes;) {
             char c = line.text[num_blanks];
             if (c != ' ' && c != '\t' && c != '\r') { break; }
             num_blanks++;
         }
-    } while (!*is_end && num_blanks == line.num_bytes);
-    if (*is_end) { return STATUS_OK; }
+    } while (num_blanks == line.num_bytes);
     if (memchr(line.text, '\0', line.num_bytes) != NULL) {
         return FAIL(STATUS_IO, "%s:%lld: a NUL byte, so neither text nor JSON ---> lines of text, or of JSON",
-                    p->name, (long long)p->reader.values.line_number);
+                    p->name, (long long)p->line_number);
     }
     json_t* utf8 = json_stringn(line.text, line.num_bytes);
-    if (utf8 == NULL) { return json_values_fail(&p->reader.values, "no text in UTF-8"); }
+    if (utf8 == NULL) {
+        return FAIL(STATUS_BAD_FORMAT, "%s:%lld: no text in UTF-8", p->name, (long long)p->line_number);
+    }
     json_decref(utf8);
     return set_text(p, out, line, arena);
 }
@@ -144,19 +165,15 @@ static Status next_line(Prompts* p, Prompt* out, bool* is_end, Arena* arena) {
 // --- prompts from files ------------------------------------------------------------------------------------
 
 Status prompts_open(Prompts* out, const GeneratorOptions* options) {
-    *out = (Prompts){.options = options, .name = "--prompt", .num_files = 1};
+    *out = (Prompts){.options = options, .name = "--prompt"};
     if (options->prompt != NULL) { return STATUS_OK; }
     out->is_stdin = options->file == NULL || strcmp(options->file, "-") == 0;
     out->name = out->is_stdin ? "standard input" : options->file;
     out->is_terminal = out->is_stdin && isatty(STDIN_FILENO);
-    if (out->is_stdin) { return STATUS_OK; }
-    if (access(options->file, F_OK) != 0) {
+    if (!out->is_stdin && access(options->file, F_OK) != 0) {
         return FAIL(STATUS_IO, "--file %s: %s ---> lines of text, or of JSON", options->file,
                     strerror(errno));
     }
-    char* path = (char*)(uintptr_t)options->file;
-    TRY(record_files_open(&out->files, &path, 1));
-    out->num_files = out->files.num_files;
     return STATUS_OK;
 }
 
@@ -174,24 +191,33 @@ void prompts_close(Prompts* p) {
     if (p->is_reading) { record_reader_close(&p->reader); }
     record_files_close(&p->files);
     record_template_close(&p->form);
+    free(p->line);
     *p = (Prompts){0};
 }
 
-// JSON by name or first characters, otherwise lines of text.
-static Status open_file(Prompts* p, int32_t file) {
-    const RecordOptions options = {.fields = p->fields, .task_field = p->task_field, .form = &p->form};
-    if (p->is_stdin) {
-        int copy = dup(STDIN_FILENO);
-        if (copy < 0) { return FAIL(STATUS_IO, "%s: cannot read: %s", p->name, strerror(errno)); }
-        TRY(record_reader_open(&p->reader, copy, p->name, &options));
-    } else {
-        TRY(record_files_read(&p->files, file, &options, &p->reader));
+// Lines of text through a pipe are read one by one; JSON, packed data and files whole.
+static Status open_input(Prompts* p) {
+    struct stat about;
+    p->is_open = true;
+    p->is_typed = p->is_terminal;
+    if (p->is_stdin && !p->is_terminal && fstat(STDIN_FILENO, &about) == 0 && !S_ISREG(about.st_mode)) {
+        int first = getc(stdin);
+        ungetc(first, stdin);
+        p->is_typed = first != EOF && memchr("{[\x1f\x28\xef", first, 5) == NULL;
     }
+    p->is_reading = p->is_typed;
+    char* path = p->is_stdin ? (char*)"-" : (char*)(uintptr_t)p->options->file;
+    return p->is_typed ? STATUS_OK : record_files_open(&p->files, &path, 1);
+}
+
+// JSON by name or first characters, otherwise lines of text.
+static Status open_file(Prompts* p) {
+    const RecordOptions options = {.fields = p->fields, .task_field = p->task_field, .form = &p->form};
+    TRY(record_files_read(&p->files, p->next_file, &options, &p->reader));
     p->is_reading = true;
-    p->is_json = false;
-    if (p->is_terminal) { return STATUS_OK; }
-    TRY(json_values_is_json(&p->reader.values, &p->is_json));
-    p->is_json = p->is_json || (!p->is_stdin && record_files_is_data(p->files.files[file].path));
+    p->is_json =
+        json_values_is_json(&p->reader.values) || record_files_is_data(p->files.files[p->next_file].path);
+    p->next_file++;
     return STATUS_OK;
 }
 
@@ -199,15 +225,18 @@ Status prompts_next(Prompts* p, Prompt* out, Arena* arena) {
     for (;;) {
         bool is_end = false;
         *out = (Prompt){0};
-        if (!p->is_reading && p->next_file == p->num_files) { return STATUS_OK; }
+        if (p->is_at_end) { return STATUS_OK; }
         if (p->options->prompt != NULL) {
-            p->next_file++;
+            p->is_at_end = true;
             return set_text(p, out, (RecordText){p->options->prompt, strlen(p->options->prompt)}, arena);
         }
-        if (!p->is_reading) { TRY(open_file(p, p->next_file++)); }
+        if (!p->is_open) { TRY(open_input(p)); }
+        if (!p->is_reading && p->next_file == p->files.num_files) { return STATUS_OK; }
+        if (!p->is_reading) { TRY(open_file(p)); }
         Status status = p->is_json ? next_record(p, out, &is_end, arena) : next_line(p, out, &is_end, arena);
         if (status == STATUS_OK && !is_end) { return STATUS_OK; }
         if (is_end) {
+            p->is_at_end = p->is_typed;
             record_reader_close(&p->reader);
             p->is_reading = false;
             continue;
@@ -375,7 +404,7 @@ static Status tokenise_part(Generation* g, const PromptPart* part) {
 static Status count_tail(Generation* g) {
     const SampleInputEnd end = end_of_input(g);
     size_t num_bytes;
-    const char* tail = record_template_tail(&g->prompts.form, NULL, &num_bytes);
+    const char* tail = record_template_tail(&g->prompts.form, &num_bytes);
     TRY(tokenizer_encode(g->tokens.tokenizer, tail, num_bytes, &g->encoded));
     g->tail = (int32_t)g->encoded.num_tokens + (end == INPUT_END_NEWLINE || end == INPUT_END_EOT);
     return STATUS_OK;

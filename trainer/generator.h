@@ -47,10 +47,14 @@ typedef struct {
     const GeneratorOptions* options;
     const char* name;  // where prompts come from, in messages
     RecordFiles files;
-    int32_t next_file, num_files;
+    int32_t next_file;
     RecordReader reader;  // of the file that is read
-    bool is_reading, is_json;
+    bool is_reading, is_json, is_at_end;
     bool is_stdin, is_terminal;  // is_terminal: interactive
+    bool is_open, is_typed;      // is_typed: lines from standard input, one by one
+    char* line;                  // the last of these
+    size_t line_capacity;
+    int64_t line_number;
     RecordTemplate form;
     RecordFields fields;
     const char* task_field;

@@ -27,82 +27,51 @@ struct CallWatch {
     int64_t timeout_ns;
     _Atomic(const char*) what;  // NULL: no call is under way
     atomic_uint num_calls;      // begun so far
-    pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t closing;
-    bool is_closing;
+    atomic_bool is_closed;      // then the thread frees it after its nap
 };
-
-static void end_run(const CallWatch* watch, const char* what) {
-    char why[320];
-    const Transport* transport = watch->transport;
-    snprintf(why, sizeof why,
-             "rank %d: error: %s: the host waits inside for %.1f s ---> see what the other ranks do "
-             "(NCCL_DEBUG=INFO), or raise --comm-timeout; --transport mpi goes without NCCL",
-             transport->rank, what, (double)watch->timeout_ns / 1e9);
-    if (transport->api->abort != NULL) { transport->api->abort(transport->ctx, why); }
-    fprintf(stderr, "%s\n", why);
-    _exit(1);
-}
-
-static bool nap(CallWatch* watch) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    int64_t ns = until.tv_nsec + watch->timeout_ns / NAPS;
-    until.tv_sec += (time_t)(ns / 1000000000);
-    until.tv_nsec = (long)(ns % 1000000000);
-    pthread_mutex_lock(&watch->lock);
-    if (!watch->is_closing) { pthread_cond_timedwait(&watch->closing, &watch->lock, &until); }
-    bool go_on = !watch->is_closing;
-    pthread_mutex_unlock(&watch->lock);
-    return go_on;
-}
 
 static void* run(void* ctx) {
     CallWatch* watch = ctx;
+    const int64_t nap_ns = watch->timeout_ns / NAPS;
+    const struct timespec nap = {(time_t)(nap_ns / 1000000000), (long)(nap_ns % 1000000000)};
     unsigned seen = 0;
-    for (int num_naps = 0; nap(watch);) {
+    for (int num_naps = 0; num_naps < NAPS && !atomic_load(&watch->is_closed);) {
+        nanosleep(&nap, NULL);
         unsigned num_calls = atomic_load(&watch->num_calls);
-        const char* what = atomic_load(&watch->what);
-        num_naps = what != NULL && num_calls == seen ? num_naps + 1 : 0;
+        num_naps = atomic_load(&watch->what) != NULL && num_calls == seen ? num_naps + 1 : 0;
         seen = num_calls;
-        if (num_naps == NAPS) { end_run(watch, what); }
     }
-    return NULL;
-}
-
-static void free_watch(CallWatch* watch) {
-    pthread_cond_destroy(&watch->closing);
-    pthread_mutex_destroy(&watch->lock);
+    if (!atomic_load(&watch->is_closed)) {
+        char why[320];
+        const Transport* transport = watch->transport;
+        snprintf(why, sizeof why,
+                 "rank %d: error: %s: the host waits inside for %.1f s ---> see what the other ranks do "
+                 "(NCCL_DEBUG=INFO), or raise --comm-timeout; --transport mpi goes without NCCL",
+                 transport->rank, atomic_load(&watch->what), (double)watch->timeout_ns / 1e9);
+        if (transport->api->abort != NULL) { transport->api->abort(transport->ctx, why); }
+        fprintf(stderr, "%s\n", why);
+        _exit(1);
+    }
     free(watch);
+    return NULL;
 }
 
 // `transport` (borrowed): its abort() ends the run. timeout_ns 0: *out is NULL, no watch.
 static Status call_watch_open(CallWatch** out, Transport* transport, int64_t timeout_ns) {
+    pthread_t thread;
     *out = NULL;
     if (timeout_ns <= 0) { return STATUS_OK; }
     CallWatch* watch = calloc(1, sizeof *watch);
     if (watch == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a watch"); }
     watch->transport = transport;
     watch->timeout_ns = timeout_ns;
-    pthread_mutex_init(&watch->lock, NULL);
-    pthread_cond_init(&watch->closing, NULL);
-    if (pthread_create(&watch->thread, NULL, run, watch) != 0) {
-        free_watch(watch);
+    if (pthread_create(&thread, NULL, run, watch) != 0) {
+        free(watch);
         return FAIL(STATUS_NO_MEMORY, "no thread for a watch ---> ulimit -u");
     }
+    pthread_detach(thread);
     *out = watch;
     return STATUS_OK;
-}
-
-static void call_watch_close(CallWatch* watch) {
-    if (watch == NULL) { return; }
-    pthread_mutex_lock(&watch->lock);
-    watch->is_closing = true;
-    pthread_cond_signal(&watch->closing);
-    pthread_mutex_unlock(&watch->lock);
-    pthread_join(watch->thread, NULL);
-    free_watch(watch);
 }
 
 // `what`: a string that stays, "NCCL: the first sum"; one call at a time.
@@ -176,13 +145,12 @@ static Status wait_for_stream(const NcclWorld* world, int64_t timeout_ns) {
         TRY(cuda_event_is_done(world->done, &done));
         if (done) { return STATUS_OK; }
         TRY(nccl_world_check(world));
-        if (backoff_gives_up(&backoff, timeout_ns)) {
+        if (!backoff_next(&backoff, false, timeout_ns)) {
             return FAIL(STATUS_COMM,
                         "NCCL: no connection with other ranks in %.0f s ---> NCCL_DEBUG=INFO prints what it "
                         "tries; --transport mpi goes without NCCL",
                         (double)timeout_ns / 1e9);
         }
-        backoff_pause(&backoff);
     }
 }
 
@@ -329,7 +297,7 @@ void nccl_world_abort(NcclWorld* w) {
 
 void nccl_world_close(NcclWorld* w) {
     if (w == NULL) { return; }
-    call_watch_close(w->watch);
+    if (w->watch != NULL) { atomic_store(&w->watch->is_closed, true); }
     close_holders(w);
     if (w->replicas != NULL) { (void)ncclCommDestroy(w->replicas); }
     if (w->pipeline != NULL) { (void)ncclCommDestroy(w->pipeline); }

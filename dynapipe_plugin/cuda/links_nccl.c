@@ -335,7 +335,6 @@ typedef struct {
     Op* ops;            // [num_requests] of the group that is open
     int32_t num_ops;
     bool in_group;
-    bool has_held;  // only with DYNAPIPE_FAULT_SWAPPED_SEND
 } Nccl;
 
 static Status add_request(Nccl* nccl) {
@@ -407,20 +406,6 @@ static Status post(Nccl* nccl, Op op, void** request) {
     nccl->num_in_flight++;
     nccl->ops[nccl->num_ops++] = op;
     *request = op.request;
-#ifdef DYNAPIPE_FAULT_SWAPPED_SEND  // a fault for test_cuda_train.sh to find: the first send after what
-                                    // follows
-    bool hold = !nccl->has_held && op.source != NULL;
-    nccl->has_held = true;
-    if (hold) { return STATUS_OK; }
-    if (nccl->num_ops == 2 && !nccl->in_group) {
-        Op held = nccl->ops[0];
-        nccl->ops[0] = nccl->ops[1];
-        nccl->num_ops = 1;
-        TRY(start_ops(nccl));
-        nccl->ops[0] = held;
-        nccl->num_ops = 1;
-    }
-#endif
     return nccl->in_group ? STATUS_OK : start_ops(nccl);
 }
 
@@ -529,110 +514,78 @@ typedef struct {
 // The members of a sum, and my index.
 typedef struct {
     ncclComm_t comm;
-    cudaStream_t stream;
     int32_t num_ranks, my_idx;
 } Members;
 
-static Members replicas_of(const NcclSums* sums) {
-    const NcclWorld* world = sums->world;
-    return (Members){world->replicas, world->stream, world->num_replicas, world->replica};
-}
-
-static Members holders_of(const NcclSums* sums, int32_t holders) {
-    const Collective* ranks = &sums->tied->holders[holders].ranks;
-    return (Members){sums->world->holders[holders], sums->world->stream, ranks->num_ranks, ranks->my_idx};
-}
-
-// The sum begins after the work queued on the compute stream so far ...
-static Status begin(const NcclWorld* world) {
-    CUDA_TRY(cudaEventRecord(world->ready, world->device->compute));
-    CUDA_TRY(cudaStreamWaitEvent(world->stream, world->ready, 0));
-    call_watch_begin(world->watch, "NCCL: a sum of gradients");
+// Everybody's slices to their owners and added there, or from their owners to all. Slices of unequal length:
+// one operation for each, all together.
+static Status queue_slices(const NcclWorld* world, Members m, unsigned char* values, int64_t num_values,
+                           DynapipeType type, int32_t value_bytes, bool reduces) {
+    const ncclDataType_t of_values = type == DYNAPIPE_FLOAT32    ? ncclFloat32
+                                     : type == DYNAPIPE_BFLOAT16 ? ncclBfloat16
+                                                                 : ncclFloat16;
+    if (num_values % m.num_ranks == 0) {
+        size_t count = (size_t)(num_values / m.num_ranks), num_bytes = count * (size_t)value_bytes;
+        unsigned char* mine = values + num_bytes * (size_t)m.my_idx;
+        NCCL_TRY(reduces ? ncclReduceScatter(values, mine, count, of_values, ncclSum, m.comm, world->stream)
+                         : ncclAllGather(mine, values, num_bytes, ncclChar, m.comm, world->stream));
+        return STATUS_OK;
+    }
+    NCCL_TRY(ncclGroupStart());
+    for (int32_t r = 0; r < m.num_ranks; r++) {
+        int64_t from = collective_slice(num_values, m.num_ranks, r);
+        size_t count = (size_t)(collective_slice(num_values, m.num_ranks, r + 1) - from);
+        unsigned char* slice = values + from * value_bytes;
+        if (count == 0) { continue; }
+        NCCL_TRY(reduces ? ncclReduce(slice, slice, count, of_values, ncclSum, r, m.comm, world->stream)
+                         : ncclBroadcast(slice, slice, count * (size_t)value_bytes, ncclChar, r, m.comm,
+                                         world->stream));
+    }
+    NCCL_TRY(ncclGroupEnd());
     return STATUS_OK;
 }
 
-// ... and later work there waits for it.
-static Status end(const NcclWorld* world, Status queued) {
+// After the work queued on the compute stream so far; later work there waits for it.
+static Status run_sum(const NcclWorld* world, Members m, void* values, int64_t num_values, DynapipeType type,
+                      int32_t value_bytes, bool reduces, bool gathers) {
+    Status status = STATUS_OK;
+    if (m.num_ranks == 1) { return STATUS_OK; }
+    CUDA_TRY(cudaEventRecord(world->ready, world->device->compute));
+    CUDA_TRY(cudaStreamWaitEvent(world->stream, world->ready, 0));
+    call_watch_begin(world->watch, "NCCL: a sum of gradients");
+    if (reduces) { status = queue_slices(world, m, values, num_values, type, value_bytes, true); }
+    if (gathers && status == STATUS_OK) {
+        status = queue_slices(world, m, values, num_values, type, value_bytes, false);
+    }
     call_watch_end(world->watch);
-    TRY(queued);
+    TRY(status);
     CUDA_TRY(cudaEventRecord(world->done, world->stream));
     CUDA_TRY(cudaStreamWaitEvent(world->device->compute, world->done, 0));
     return STATUS_OK;
 }
 
-static ncclDataType_t nccl_type(DynapipeType type) {
-    return type == DYNAPIPE_FLOAT32 ? ncclFloat32 : type == DYNAPIPE_BFLOAT16 ? ncclBfloat16 : ncclFloat16;
-}
-
-// Slices of unequal length: one operation for each, all together.
-static Status reduce_slices(Members m, unsigned char* values, int64_t num_values, DynapipeType type) {
-    NCCL_TRY(ncclGroupStart());
-    for (int32_t r = 0; r < m.num_ranks; r++) {
-        int64_t from = collective_slice(num_values, m.num_ranks, r);
-        size_t count = (size_t)(collective_slice(num_values, m.num_ranks, r + 1) - from);
-        if (count == 0) { continue; }
-        unsigned char* slice = values + from * collective_type_bytes(type);
-        NCCL_TRY(ncclReduce(slice, slice, count, nccl_type(type), ncclSum, r, m.comm, m.stream));
-    }
-    NCCL_TRY(ncclGroupEnd());
-    return STATUS_OK;
-}
-
-static Status queue_reduce_scatter(Members m, unsigned char* values, int64_t num_values, DynapipeType type) {
-    if (num_values % m.num_ranks != 0) { return reduce_slices(m, values, num_values, type); }
-    int64_t count = num_values / m.num_ranks;
-    unsigned char* mine = values + count * m.my_idx * collective_type_bytes(type);
-    NCCL_TRY(ncclReduceScatter(values, mine, (size_t)count, nccl_type(type), ncclSum, m.comm, m.stream));
-    return STATUS_OK;
-}
-
-static Status broadcast_slices(Members m, unsigned char* values, int64_t num_values,
-                               int32_t bytes_per_value) {
-    NCCL_TRY(ncclGroupStart());
-    for (int32_t r = 0; r < m.num_ranks; r++) {
-        int64_t from = collective_slice(num_values, m.num_ranks, r) * bytes_per_value;
-        int64_t to = collective_slice(num_values, m.num_ranks, r + 1) * bytes_per_value;
-        if (to == from) { continue; }
-        NCCL_TRY(
-            ncclBroadcast(values + from, values + from, (size_t)(to - from), ncclChar, r, m.comm, m.stream));
-    }
-    NCCL_TRY(ncclGroupEnd());
-    return STATUS_OK;
-}
-
-static Status queue_all_gather(Members m, unsigned char* values, int64_t num_values,
-                               int32_t bytes_per_value) {
-    if (num_values % m.num_ranks != 0) { return broadcast_slices(m, values, num_values, bytes_per_value); }
-    int64_t num_bytes = num_values / m.num_ranks * bytes_per_value;
-    NCCL_TRY(
-        ncclAllGather(values + num_bytes * m.my_idx, values, (size_t)num_bytes, ncclChar, m.comm, m.stream));
-    return STATUS_OK;
+static Members replicas_of(const NcclWorld* world) {
+    return (Members){world->replicas, world->num_replicas, world->replica};
 }
 
 // Not ncclAllReduce: that does not promise the same bits on all ranks. Here each value has one owner.
 static Status sum_copies(void* ctx, int32_t holders, void* values, int64_t num_values, DynapipeType type) {
     const NcclSums* sums = ctx;
-    Members m = holders_of(sums, holders);
-    TRY(begin(sums->world));
-    Status status = queue_reduce_scatter(m, values, num_values, type);
-    if (status == STATUS_OK) {
-        status = queue_all_gather(m, values, num_values, collective_type_bytes(type));
-    }
-    return end(sums->world, status);
+    const Collective* ranks = &sums->tied->holders[holders].ranks;
+    const Members m = {sums->world->holders[holders], ranks->num_ranks, ranks->my_idx};
+    return run_sum(sums->world, m, values, num_values, type, collective_type_bytes(type), true, true);
 }
 
 static Status reduce_scatter(void* ctx, void* values, int64_t num_values, DynapipeType type) {
-    const NcclSums* sums = ctx;
-    if (sums->world->num_replicas == 1) { return STATUS_OK; }
-    TRY(begin(sums->world));
-    return end(sums->world, queue_reduce_scatter(replicas_of(sums), values, num_values, type));
+    const NcclWorld* world = ((const NcclSums*)ctx)->world;
+    return run_sum(world, replicas_of(world), values, num_values, type, collective_type_bytes(type), true,
+                   false);
 }
 
 static Status all_gather(void* ctx, void* values, int64_t num_values, int32_t bytes_per_value) {
-    const NcclSums* sums = ctx;
-    if (sums->world->num_replicas == 1) { return STATUS_OK; }
-    TRY(begin(sums->world));
-    return end(sums->world, queue_all_gather(replicas_of(sums), values, num_values, bytes_per_value));
+    const NcclWorld* world = ((const NcclSums*)ctx)->world;
+    return run_sum(world, replicas_of(world), values, num_values, DYNAPIPE_FLOAT32, bytes_per_value, false,
+                   true);
 }
 
 static const SumsApi nccl_sums = {.name = "nccl",

@@ -125,7 +125,7 @@ static void drafts_keep_their_word(void) {
             plan_problem_init(&problem, &about.request, &about.costs, about.samples, about.num_samples);
         if (status != STATUS_OK) { continue; }
         int32_t effort = rng_between(&rng, 1, 60);
-        lower_bound_make(&bound, &problem, about.request.split_backward == SPLIT_BACKWARD_OFF);
+        lower_bound_make(&bound, &problem);
         CHECK_OK(search_draft(&draft, &problem, effort, &arena));
         if (draft.makespan_ns == INT64_MAX) {
             CHECK(about.request.memory_limit_bytes > 0);

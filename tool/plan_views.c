@@ -136,7 +136,7 @@ static Status replica_simulate(int64_t* makespan_ns, const Plan* plan, const Pla
         const PlanMicrobatch* mb = &plan->mbs[begin + m];
         mbs[m] = (Microbatch){.layout = (MbLayout)mb->layout, .shape = mb->shape};
         places[m] = m;
-        for (int32_t k = 0; k < K; k++) { modes[(int64_t)k * M + m] = mb->recompute[k]; }
+        for (int32_t k = 0; k < K; k++) { modes[m * K + k] = mb->recompute[k]; }
     }
     MicrobatchList list = {.num_mbs = M, .mbs = mbs};
     ReplicaProblem replica;

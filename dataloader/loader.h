@@ -86,7 +86,7 @@ void largest_samples_free(LargestSamples* largest);
 
 typedef struct {
     int32_t num_tasks;
-    const int64_t *task_cut, *task_skipped;  // [num_tasks] samples; skipped: without empty texts
+    int64_t *task_cut, *task_skipped;  // [num_tasks] samples; skipped: without empty texts
     int32_t vocab, eot_token;
     int32_t pad_token;  // first token of T5's decoder; -1: none
     SampleTokenizer tokenizer;

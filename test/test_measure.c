@@ -81,10 +81,13 @@ static Status measure_restored(int* code, Dynapipe* dp, const DynapipeBlocks_v1*
     size_t num_bytes;
     for (int i = 0; i < 3; i++) { TRY(loader_next(dp->train, &batch, &arena)); }
     loader_rewind(dp->train);
-    const void* position = batch.position;
-    num_bytes = batch.position_bytes;
-    TRY(session_settings_add(dp, &position, &num_bytes));
-    TRY((Status)dynapipe_restore(dp, position, num_bytes, 3));
+    Text position;
+    TRY(text_open(&position));
+    TRY(session_settings_write(dp, position.out));
+    fwrite(batch.position, 1, batch.position_bytes, position.out);
+    TRY(text_close(&position));
+    TRY((Status)dynapipe_restore(dp, position.text, position.num_chars, 3));
+    free(position.text);
     *code = dynapipe_measure(dp, blocks, costs);
     TRY(loader_position(dp->train, &now, &num_bytes, &arena));
     EXPECT(num_bytes == batch.position_bytes && memcmp(now, batch.position, num_bytes) == 0);

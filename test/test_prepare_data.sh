@@ -127,6 +127,8 @@ check "--strict writes nothing" [ ! -e "$dir/strict" ]
 : >"$dir/empty.jsonl"
 fails "$dir/empty.jsonl: no valid sample (0 bad records) ---> write lines like" ./prepare_data --out "$dir/x" "$dir/empty.jsonl"
 fails "$dir/absent.jsonl: No such file" ./prepare_data --out "$dir/x" "$dir/one.jsonl" "$dir/absent.jsonl"
+printf 'A text.\n{"text": "a record within"}\n' >"$dir/read.me"
+fails "read.me: does not begin with a record or a list of records --->" ./prepare_data --out "$dir/x" "$dir/read.me"
 mkdir "$dir/none_here"
 fails "no *.json or *.jsonl (.gz, .zst) in this folder" ./prepare_data --out "$dir/x" "$dir/none_here"
 fails "one.jsonl: cannot create directory: Not a directory --->" ./prepare_data --out "$dir/one.jsonl/x" "$dir/one.jsonl"
@@ -179,7 +181,7 @@ check "are the same data" cmp -s "$dir/stdin/train.bin" "$dir/file/train.bin"
 check "however they come" cmp -s "$dir/pipe/train.bin" "$dir/file/train.bin"
 fails "packed data is damaged or cut off" ./prepare_data --out "$dir/x" <(head -c 900 "$dir/forms/b.json.gz")
 echo '{"inputs": "a", "targets": "b", "text": "c"}' >"$dir/many.jsonl"
-misused "has no {targets}" ./prepare_data --template '{inputs} {text}' --out "$dir/x" "$dir/many.jsonl"
+misused "does not end with {targets}" ./prepare_data --template '{inputs} {text}' --out "$dir/x" "$dir/many.jsonl"
 check "refused templates write nothing" [ ! -e "$dir/x" ]
 echo '{"question": "q", "answer": "a"}' >"$dir/own.jsonl"
 check "data.json of a template with the records' names" ./prepare_data --val-fraction 0 --template 'Q: {question}\nA: {answer}' --out "$dir/template" "$dir/own.jsonl" >/dev/null

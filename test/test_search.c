@@ -129,7 +129,7 @@ static void drafts_keep_their_word(void) {
         about.request.effort = rng_between(&rng, 1, 60);
         CHECK_OK(placement_field(field, &num_places, &about.request, &about.costs, about.samples,
                                  about.num_samples, ROOM_WANTED));
-        lower_bound_make(&bound, &problem, about.request.split_backward == SPLIT_BACKWARD_OFF);
+        lower_bound_make(&bound, &problem);
         CHECK_OK(search_draft(&draft, &problem, field, num_places, &arena));
         if (draft.makespan_ns == INT64_MAX) {
             CHECK(about.request.memory_limit_bytes > 0);

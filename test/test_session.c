@@ -1,5 +1,6 @@
 // test_session.c -- the laws of a module, part by part.
 #include <fcntl.h>
+#include <jansson.h>
 #include <math.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -83,22 +84,21 @@ static void tasks_have_one_number_by_name(void) {
     data_end();
 }
 
-// What was reserved is there, and stays where it is while it grows.
-static void the_arena_grows_in_place_up_to_the_limit(void) {
+// What was reserved is there, and keeps its contents while it grows.
+static void the_arena_grows_up_to_the_limit(void) {
     Dynapipe* dp = session_of_one();
     CHECK_OK(session_reserve(dp, 80 * PLAN_BUFFER_ALIGN));
     int64_t first_bytes = dp->memory_bytes;
     CHECK(first_bytes >= 80 * PLAN_BUFFER_ALIGN);
     CHECK_EQ((uintptr_t)dp->memory % PLAN_BUFFER_ALIGN, 0);
-    char* first = dp->memory;
-    memset(first, 7, (size_t)first_bytes);
+    memset(dp->memory, 7, (size_t)first_bytes);
     CHECK_OK(session_reserve(dp, first_bytes + 1));
-    CHECK(dp->memory == first && dp->memory_bytes > first_bytes && first[first_bytes - 1] == 7);
-    CHECK_EQ(first[dp->memory_bytes - 1], 0);
+    CHECK(dp->memory_bytes > first_bytes && ((char*)dp->memory)[first_bytes - 1] == 7);
+    CHECK_EQ(((char*)dp->memory)[dp->memory_bytes - 1], 0);
     int64_t second_bytes = dp->memory_bytes;
     CHECK_OK(session_reserve(dp, 100));
     CHECK_EQ(dp->memory_bytes, second_bytes);
-    CHECK_OK(session_reserve(dp, 50 * second_bytes));  // more than was reserved: elsewhere
+    CHECK_OK(session_reserve(dp, 50 * second_bytes));
     CHECK_EQ(dp->memory_bytes, 50 * second_bytes);
     dp->options.memory_limit_bytes = 1 << 30;
     CHECK_FAILS(session_reserve(dp, INT64_C(1) << 31), STATUS_INFEASIBLE, "beyond --memory-limit");
@@ -124,7 +124,9 @@ static void a_record_is_json_whatever_is_in_it(void) {
     dp->last.loss = NAN;
     dp->last.task_loss = losses;
     for (int i = 0; i < 2; i++) {
-        char* text = session_metrics_json(dp, &report);
+        json_t* record = session_metrics_json(dp, &report);
+        char* text = json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
+        json_decref(record);
         CHECK(text != NULL &&
               strstr(text, i == 0 ? "\"step\":7,\"loss\":null,\"task_loss\":{\"h\xc3\xb6her=1,2\":1.5,"
                                     "\"\\\\xff\\\\x1b[31m\":null},\"norm\":null,\"lr\":0.1"
@@ -219,9 +221,9 @@ static void what_the_model_asks_for_is_obeyed_or_refused(void) {
 // What a program leaves in members that are kept for later came from another header, or from nowhere.
 static void members_kept_for_later_are_zero(void) {
     Dynapipe* dp = session_of_one();
-    DynapipeRun_v1 run = {.batch_tokens = 1, .reserved = {0, 0, 1}};
+    DynapipeRun_v1 run = {.batch_tokens = 1, .reserved = {0, 1}};
     CHECK_FAILS((Status)dynapipe_open_data(dp, &run), STATUS_OUT_OF_RANGE,
-                "DynapipeRun_v1.reserved[2] is set");
+                "DynapipeRun_v1.reserved[1] is set");
     DynapipeReport_v1 report = {.step = 1, .reserved = {-1}};
     CHECK_FAILS((Status)dynapipe_report(dp, &report), STATUS_OUT_OF_RANGE,
                 "DynapipeReport_v1.reserved[0] is set");
@@ -245,10 +247,14 @@ static bool stands_at(const Dynapipe* dp, const LoaderBatch* batch) {
 
 // As dynapipe_position() gives it out after a step.
 static Status restore(Dynapipe* dp, const LoaderBatch* batch, int32_t step) {
-    const void* position = batch->position;
-    size_t num_bytes = batch->position_bytes;
-    TRY(session_settings_add(dp, &position, &num_bytes));
-    return (Status)dynapipe_restore(dp, position, num_bytes, step);
+    Text text;
+    TRY(text_open(&text));
+    TRY(session_settings_write(dp, text.out));
+    fwrite(batch->position, 1, batch->position_bytes, text.out);
+    TRY(text_close(&text));
+    Status status = (Status)dynapipe_restore(dp, text.text, text.num_chars, step);
+    free(text.text);
+    return status;
 }
 
 // A program that goes on restores before its stages are chosen, or after; the stages are those of the start.
@@ -674,7 +680,6 @@ static void the_first_line_that_differs_is_told(void) {
         {"a=1\nb=2\n", "a=1\n", "b is none on rank 2, 2 on rank 0"},
         {"a=1\n", "a=1\nb=2\n", "b is 2 on rank 2, none on rank 0"},
         {"a=1\n", "a=\n", "a is none on rank 2, 1 on rank 0"},
-        {"a=1\nb=2\n", "b=2\na=1\n", "test: their order is "},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         run(&(SessionSameCase){.lines = cases[i][0], .other_lines = cases[i][1], .expected = cases[i][2]});
@@ -1401,7 +1406,6 @@ static Status find_body(Transport* t, void* arg) {
     for (int32_t r = 0; r < t->num_ranks; r++) { EXPECT(hosts.host[r] == 0); }
     bool lacks = (int64_t)hosts.threads[0] * hosts.sharers[0] > hosts.cores[0];
     EXPECT(host_cores_short(&hosts) == (lacks ? 0 : -1));
-    EXPECT(hosts.is_roomy == (hosts.cores[0] / hosts.sharers[0] > hosts.threads[0]));
     host_cores_free(&hosts);
     collective_free(&world);
     return STATUS_OK;
@@ -1420,7 +1424,7 @@ static void ranks_of_a_process_share_its_cores(void) {
 
 int main(int argc, char** argv) {
     RUN(tasks_have_one_number_by_name);
-    RUN(the_arena_grows_in_place_up_to_the_limit);
+    RUN(the_arena_grows_up_to_the_limit);
     RUN(a_record_is_json_whatever_is_in_it);
     RUN(what_the_model_asks_for_is_obeyed_or_refused);
     RUN(members_kept_for_later_are_zero);

@@ -112,18 +112,22 @@ static int word_distance(const char* a, const char* b) {
     return row[length_b];
 }
 
-static Status unknown_option(const OptionSpec* specs, int num_specs, const char* name) {
-    int best = -1, best_distance = 4;
-    for (int i = 0; i < num_specs; i++) {
-        int distance = word_distance(name, specs[i].name);
+// A suggestion differs in a quarter of the word at most (8 characters: 2, the dashes included).
+static Status unknown_option(const OptionSpec* specs, int num_specs, const char* name,
+                             const char* const* left) {
+    const char* best = NULL;
+    int best_distance = 1 + ((int)strlen(name) > 7 ? (int)strlen(name) / 4 : 1);
+    for (int i = 0; i < num_specs || (left != NULL && left[i - num_specs] != NULL); i++) {
+        const char* other = i < num_specs ? specs[i].name : left[i - num_specs];
+        int distance = word_distance(name, other);
         if (distance < best_distance) {
-            best = i;
+            best = other;
             best_distance = distance;
         }
     }
-    if (best >= 0) {
+    if (best != NULL) {
         return FAIL(STATUS_BAD_OPTION, "%s: unknown option ---> did you mean %s? --help lists all", name,
-                    specs[best].name);
+                    best);
     }
     return FAIL(STATUS_BAD_OPTION, "%s: unknown option" REMEDY, name);
 }
@@ -167,7 +171,7 @@ Status options_take(const OptionSpec* specs, int num_specs, void* options, int* 
             if (arg[name_length] != '=' && i + 1 < *argc) { argv[kept++] = argv[++i]; }
             continue;
         }
-        if (spec == NULL) { return unknown_option(specs, num_specs, name); }
+        if (spec == NULL) { return unknown_option(specs, num_specs, name, left); }
         const char* value = arg[name_length] == '=' ? arg + name_length + 1 : NULL;
         if (spec->type == OPTION_BOOL && value != NULL) {
             return FAIL(STATUS_BAD_OPTION, "%s: takes no value" REMEDY, spec->name);

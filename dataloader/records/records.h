@@ -35,9 +35,9 @@ Templates, by name or as a text with {fields}:
 The input is left of the bar, the target right of it; the end-of-text token ends the target in every template
 (in ChatML it replaces <|im_end|>). Each turn of a conversation goes through the template, the first one with
 the system's message. A user's own text may contain {inputs}, {targets}, {system} or any field of the record
-in braces; {{ and }} are braces; \n, \t and \\ are as in C. The text before {targets} (or the field recognised
-as the targets) is the input, the rest the target, in which only fixed text may follow. If the text has no
-{system}, the system's message is put in front.
+in braces; {{ and }} are braces; \n, \t and \\ are as in C. Its last field is {targets} or the field with the
+targets: the text before it is the input, the rest the target. If the text has no {system}, the system's
+message is put in front.
 */
 #pragma once
 
@@ -88,9 +88,9 @@ void record_form_text(RecordForm form, const RecordFields* fields, char* out, si
 // --- templates -------------------------------------------------------------------------------------------
 
 typedef struct {
-    DataTemplate form;   // of a custom one not split yet: only system, joint and turn_end
-    const char* custom;  // the user's text; NULL: none or already split
-    Arena arena;         // memory of its own texts
+    DataTemplate form;
+    char* custom;  // the text of a user's own one; NULL: none
+    Arena arena;   // memory of its own texts
 } RecordTemplate;
 
 // targets_field: the records' name for the targets besides {targets}; NULL: as in the records' format.
@@ -100,15 +100,12 @@ Status record_template_open(RecordTemplate* out, const char* text, const char* t
 Status record_template_of(RecordTemplate* out, const DataTemplate* form);
 void record_template_close(RecordTemplate* form);  // an all-zero one is allowed
 
-// Is it a user's own text that contains this targets field, by that name or as {targets}?
-bool record_template_names(const RecordTemplate* form, const char* targets_field);
-// Converts a custom text to data.json's texts, split at the targets. `fields`: the records' names.
-Status record_template_split(RecordTemplate* form, const RecordFields* fields);
-// The template's text after the last field of an input. targets_field: as for open.
-const char* record_template_tail(const RecordTemplate* form, const char* targets_field, size_t* num_bytes);
-// The prompt's text with `text` for {inputs}; `values` is used in messages.
-Status record_template_ask(const RecordTemplate* form, RecordText text, const JsonValues* values,
-                           Arena* arena, RecordText* out);
+// The form's `prompt` of a user's own text, for data.json: its input with {inputs} where a prompt goes.
+Status record_template_set_prompt(RecordTemplate* form, const char* inputs_field);
+// The template's text after the last field of an input.
+const char* record_template_tail(const RecordTemplate* form, size_t* num_bytes);
+// The prompt's text with `text` for {inputs}.
+Status record_template_ask(const RecordTemplate* form, RecordText text, Arena* arena, RecordText* out);
 // The first {field} from `at` on: its name, and the text after it; NULL: none.
 const char* record_template_field(const char* at, const char** name, size_t* name_chars);
 
@@ -120,7 +117,6 @@ typedef struct {
     RecordFields fields;
     const char* task_field;      // NULL: "task"
     const RecordTemplate* form;  // borrowed
-    size_t max_bytes;            // of one record; 0: JSON_VALUES_MAX_BYTES
 } RecordOptions;
 
 // The texts are valid UTF-8, NUL-terminated, and valid until the reader's next call.
@@ -139,7 +135,7 @@ typedef struct {
 typedef struct {
     JsonValues values;
     RecordOptions options;
-    char* file_task;  // base name without .jsonl, .json, .ndjson, .gz, .zst
+    char file_task[RECORD_MAX_TASK_BYTES + 1];  // base name without .jsonl, .json, .ndjson, .gz, .zst
     Arena arena;
     json_t* root;     // of the last record
     RecordText json;  // the same as text
@@ -165,7 +161,7 @@ typedef struct {
 
 typedef struct {
     RecordFile* files;
-    int32_t num_files, capacity;
+    int32_t num_files;
     int64_t num_bytes;
     int32_t num_folders;  // subfolders of the given folders, which are not read
 } RecordFiles;

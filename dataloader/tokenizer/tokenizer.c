@@ -315,11 +315,8 @@ static Status save_texts(const Tokenizer* t, const char* path) {
     int32_t header[256] = {20240328, 2, t->vocab.num_tokens, t->vocab.eot_token};
     file_writer_write(&writer, header, sizeof header);
     for (int32_t token = 0; token < t->vocab.num_tokens; token++) {
-        int32_t num_bytes;
-        const unsigned char* text = tokenizer_token_text(t, token, &num_bytes);
-        unsigned char length = (unsigned char)num_bytes;
-        file_writer_write(&writer, &length, 1);
-        file_writer_write(&writer, text, (size_t)num_bytes);
+        file_writer_write(&writer, &t->text_bytes[token], 1);
+        file_writer_write(&writer, t->texts[token], t->text_bytes[token]);
     }
     return file_writer_commit(&writer);
 }

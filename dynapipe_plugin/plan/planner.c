@@ -30,6 +30,10 @@ const BatchingPolicy* batching_policy(Batching batching) {
     return dynapipe_rivals != NULL && (uint32_t)batching < BATCHING_COUNT ? &dynapipe_rivals[batching] : NULL;
 }
 
+bool plan_has_rivals(void) {
+    return dynapipe_rivals != NULL;
+}
+
 // --- the problem -----------------------------------------------------------------------------------------
 
 // What plan_problem_init does not check.
@@ -296,12 +300,10 @@ static Status assemble(Plan* out, const PlanProblem* problem, const MicrobatchLi
 static Status finish(Plan* out, Planning* planning, Arena* arena) {
     const PlanProblem* problem = &planning->problem;
     const Draft* draft = planning->best_draft;
-    bool joint_backward = true;
     LowerBound bound;
     Plan plan;
     TRY(set_placement(planning, &planning->begin));
-    for (int32_t r = 0; r < problem->R; r++) { joint_backward &= !planning->best[r].variant.split_backward; }
-    lower_bound_make(&bound, problem, joint_backward);
+    lower_bound_make(&bound, problem);
     TRY(set_placement(planning, &draft->placement));
     for (int32_t r = 0, first_mb = 0; r < problem->R; r++) {
         ReplicaPlan* replica = &planning->best[r];

@@ -110,9 +110,8 @@ static void try_form(const DataTemplate* texts) {
         num_others += !is_inputs;
     }
     Arena arena = {0};
-    const JsonValues values = {.path = (char*)(uintptr_t) "fuzz"};
     RecordText asked;
-    Status status = record_template_ask(&form, (RecordText){"\1\2\3", 3}, &values, &arena, &asked);
+    Status status = record_template_ask(&form, (RecordText){"\1\2\3", 3}, &arena, &asked);
     REQUIRE(status == STATUS_OK || num_others > 0);
     if (status == STATUS_OK && num_others == 0) {
         size_t num_found = 0;
@@ -290,12 +289,12 @@ static size_t record_bytes;
 static void write_samples(const char* path) {
     const SampleVocab vocab = {
         .num_tokens = 257, .eot_token = 256, .pad_token = -1, .tokenizer = TOKENIZER_BYTES};
-    const int32_t tokens[] = {65, 66, 67, 68, 256};
+    const int32_t tokens[] = {65, 66, 67, 68, 69, 256};
     SampleWriter* writer;
     REQUIRE(sample_writer_open(&writer, path, &vocab) == STATUS_OK);
     for (int i = 0; i < NUM_SAMPLES; i++) {
-        REQUIRE(sample_writer_add(writer, i % 3 == 0 ? "sums" : "words", tokens, 1 + i % 4, tokens + 3, 2) ==
-                STATUS_OK);
+        REQUIRE(sample_writer_add(writer, i % 3 == 0 ? "sums" : "words", tokens + 3 - i % 4, 1 + i % 4, 2,
+                                  NULL, 0) == STATUS_OK);
     }
     REQUIRE(sample_writer_finish(writer) == STATUS_OK);
 }
@@ -449,7 +448,6 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     if (num_bytes == 0) { return 0; }
-    size_t max_line_bytes = data[0] % 4 == 0 ? 64 : 0;  // sometimes a limit that lines exceed
     int file = memfd_create("fuzz", 0);
     REQUIRE(file >= 0 && pwrite(file, data, num_bytes, 0) == (ssize_t)num_bytes);
     static const char* const forms[] = {"plain", "alpaca", "chatml", "{inputs} {a} {targets}{{"};
@@ -457,7 +455,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     RecordReader reader;
     REQUIRE(record_template_open(&form, forms[data[0] / 4 % 4], NULL) == STATUS_OK);
     const bool asks = data[0] / 16 % 2 == 1;  // what is to be answered may have no targets
-    RecordOptions options = {.fields = {.asks = asks}, .form = &form, .max_bytes = max_line_bytes};
+    RecordOptions options = {.fields = {.asks = asks}, .form = &form};
     Status status = record_reader_open(&reader, file, "fuzz.jsonl", &options);
     if (status != STATUS_OK) {
         record_template_close(&form);

@@ -19,7 +19,7 @@ refuses "value 1 of wte is no finite number" "NaN in a checkpoint" 2 -i "$work/d
 refuses "vocabulary 200" "wrong vocabulary for the checkpoint" 1 -i "$work/data/train.bin" -e "$work/vocab.bin" -t 128
 refuses "--stages 4" "more stages than layers" 4 -i "$work/data/train.bin" -e l2c32h4 -t 128 --stages 4
 refuses "--stages 2 x --replicas 3" "np is not stages x replicas" 4 $good --stages 2 --replicas 3
-refuses "--memory-limit" "memory limit too small for one sample" 2 $good --stages 2 --memory-limit 300K
+refuses "alone take" "memory limit too small for the model" 2 $good --stages 2 --memory-limit 300K
 refuses "--stage-split 0,4" "a first stage without layers" 2 $good --stages 2 --stage-split 0,4
 refuses "--stage-split 4,0,0" "more stages than the run has" 2 $good --stages 2 --stage-split 4,0,0
 "$build/dev/make_tasks" --out "$work/long.jsonl" --samples 60 --seed 7 --max-tokens 2000 >"$work/bad.log" 2>&1 &&

@@ -53,22 +53,13 @@ static void slices_cover_everything_once(void) {
     }
 }
 
-// The sum by halves: of the members that are left when the first pairs have become one.
-static double sum_by_halves(const double* values, int32_t count) {
-    int32_t half = count / 2;
-    return count == 1 ? values[0] : sum_by_halves(values, half) + sum_by_halves(values + half, half);
-}
-
 static double expected_sum(const double* of_members, int32_t num_ranks) {
-    double left[RANKS_MAX];
-    int32_t num_left = 1, num_pairs;
-    while (2 * num_left <= num_ranks) { num_left *= 2; }
-    num_pairs = num_ranks - num_left;
-    for (int32_t i = 0; i < num_left; i++) {
-        bool is_pair = i < num_pairs;
-        left[i] = is_pair ? of_members[2 * i] + of_members[2 * i + 1] : of_members[i + num_pairs];
+    double sum[RANKS_MAX];
+    memcpy(sum, of_members, (size_t)num_ranks * sizeof *sum);
+    for (int32_t d = 1; d < num_ranks; d *= 2) {
+        for (int32_t i = 0; i + d < num_ranks; i += 2 * d) { sum[i] += sum[i + d]; }
     }
-    return sum_by_halves(left, num_left);
+    return sum[0];
 }
 
 static Status share_body(Transport* t, void* arg) {

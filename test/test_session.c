@@ -1,5 +1,6 @@
 // test_session.c -- the laws of a module, part by part.
 #include <fcntl.h>
+#include <jansson.h>
 #include <math.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -123,7 +124,9 @@ static void a_record_is_json_whatever_is_in_it(void) {
     dp->last.loss = NAN;
     dp->last.task_loss = losses;
     for (int i = 0; i < 2; i++) {
-        char* text = session_metrics_json(dp, &report);
+        json_t* record = session_metrics_json(dp, &report);
+        char* text = json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
+        json_decref(record);
         CHECK(text != NULL &&
               strstr(text, i == 0 ? "\"step\":7,\"loss\":null,\"task_loss\":{\"h\xc3\xb6her=1,2\":1.5,"
                                     "\"\\\\xff\\\\x1b[31m\":null},\"norm\":null,\"lr\":0.1"
@@ -218,9 +221,9 @@ static void what_the_model_asks_for_is_obeyed_or_refused(void) {
 // What a program leaves in members that are kept for later came from another header, or from nowhere.
 static void members_kept_for_later_are_zero(void) {
     Dynapipe* dp = session_of_one();
-    DynapipeRun_v1 run = {.batch_tokens = 1, .reserved = {0, 0, 1}};
+    DynapipeRun_v1 run = {.batch_tokens = 1, .reserved = {0, 1}};
     CHECK_FAILS((Status)dynapipe_open_data(dp, &run), STATUS_OUT_OF_RANGE,
-                "DynapipeRun_v1.reserved[2] is set");
+                "DynapipeRun_v1.reserved[1] is set");
     DynapipeReport_v1 report = {.step = 1, .reserved = {-1}};
     CHECK_FAILS((Status)dynapipe_report(dp, &report), STATUS_OUT_OF_RANGE,
                 "DynapipeReport_v1.reserved[0] is set");
@@ -244,10 +247,14 @@ static bool stands_at(const Dynapipe* dp, const LoaderBatch* batch) {
 
 // As dynapipe_position() gives it out after a step.
 static Status restore(Dynapipe* dp, const LoaderBatch* batch, int32_t step) {
-    const void* position = batch->position;
-    size_t num_bytes = batch->position_bytes;
-    TRY(session_settings_add(dp, &position, &num_bytes));
-    return (Status)dynapipe_restore(dp, position, num_bytes, step);
+    Text text;
+    TRY(text_open(&text));
+    TRY(session_settings_write(dp, text.out));
+    fwrite(batch->position, 1, batch->position_bytes, text.out);
+    TRY(text_close(&text));
+    Status status = (Status)dynapipe_restore(dp, text.text, text.num_chars, step);
+    free(text.text);
+    return status;
 }
 
 // A program that goes on restores before its stages are chosen, or after; the stages are those of the start.
@@ -673,7 +680,6 @@ static void the_first_line_that_differs_is_told(void) {
         {"a=1\nb=2\n", "a=1\n", "b is none on rank 2, 2 on rank 0"},
         {"a=1\n", "a=1\nb=2\n", "b is 2 on rank 2, none on rank 0"},
         {"a=1\n", "a=\n", "a is none on rank 2, 1 on rank 0"},
-        {"a=1\nb=2\n", "b=2\na=1\n", "test: their order is "},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         run(&(SessionSameCase){.lines = cases[i][0], .other_lines = cases[i][1], .expected = cases[i][2]});
@@ -1400,7 +1406,6 @@ static Status find_body(Transport* t, void* arg) {
     for (int32_t r = 0; r < t->num_ranks; r++) { EXPECT(hosts.host[r] == 0); }
     bool lacks = (int64_t)hosts.threads[0] * hosts.sharers[0] > hosts.cores[0];
     EXPECT(host_cores_short(&hosts) == (lacks ? 0 : -1));
-    EXPECT(hosts.is_roomy == (hosts.cores[0] / hosts.sharers[0] > hosts.threads[0]));
     host_cores_free(&hosts);
     collective_free(&world);
     return STATUS_OK;

@@ -1,12 +1,9 @@
 // test_tokenizer.c -- texts become the tokens of the references, and tokens the texts; data.json.
-#include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../dataloader/records/records.h"
-#include "../util/program.h"
 #include "../util/files.h"
 #include "../util/numbers.h"
 #include "test.h"
@@ -114,73 +111,6 @@ static void gpt2_vocabulary_equals_golden_tokens(void) {
     tokenizer_close(tokenizer);
 }
 
-static uint64_t hash_tokens(uint64_t hash, const BpeTokens* tokens) {
-    int32_t* words = calloc((size_t)tokens->num_tokens + 2, sizeof words[0]);
-    words[0] = (int32_t)tokens->num_tokens;
-    if (tokens->num_tokens > 0) {
-        memcpy(words + 1, tokens->ids, (size_t)tokens->num_tokens * sizeof words[0]);
-    }
-    hash = hash_bytes(hash, words, (size_t)(tokens->num_tokens / 2 + 1) * 8);
-    free(words);
-    return hash;
-}
-
-// Every text of one shared file: count, number of tokens and hash as Hugging Face gave them.
-static void check_shared_file(Tokenizer* tokenizer, const char* row, int64_t* num_bytes, int64_t* time_ns) {
-    char file[100], path[160];
-    long long texts, num_tokens, got_texts = 0, got_tokens = 0;
-    unsigned long long hash;
-    CHECK_EQ(sscanf(row, "%99s %lld %lld %llx", file, &texts, &num_tokens, &hash), 4);
-    snprintf(path, sizeof path, "../shared/data/%s", file);
-    RecordReader reader;
-    RecordTemplate plain;
-    CHECK_OK(record_template_open(&plain, "plain", NULL));
-    CHECK_OK(record_reader_open(&reader, open(path, O_RDONLY), path, &(RecordOptions){.form = &plain}));
-    uint64_t got_hash = HASH_SEED;
-    BpeTokens tokens = {0};
-    for (;;) {
-        Record sample;
-        CHECK_OK(record_reader_next(&reader, &sample));
-        if (sample.end) { break; }
-        for (int target = 0; target < 2; target++) {
-            RecordText text = target ? sample.turns[0].targets : sample.turns[0].inputs;
-            tokens.num_tokens = 0;
-            int64_t begin_ns = clock_cpu_ns();
-            CHECK_OK(tokenizer_encode(tokenizer, text.text, text.num_bytes, &tokens));
-            *time_ns += clock_cpu_ns() - begin_ns;
-            *num_bytes += (int64_t)text.num_bytes;
-            got_hash = hash_tokens(got_hash, &tokens);
-            got_tokens += tokens.num_tokens;
-            got_texts++;
-        }
-    }
-    bpe_tokens_free(&tokens);
-    record_reader_close(&reader);
-    if (got_texts != texts || got_tokens != num_tokens || hash_finish(got_hash) != hash) {
-        printf("%s: %lld texts, %lld tokens, hash %016llx; expected %s\n", file, got_texts, got_tokens,
-               (unsigned long long)hash_finish(got_hash), row);
-        test_failures++;
-    }
-}
-
-static void gpt2_tokens_of_all_shared_data_equal_golden_hashes(void) {
-    Tokenizer* tokenizer = open_gpt2();
-    char* text = NULL;
-    int64_t num_bytes = 0, time_ns = 0, num_files = 0;
-    CHECK_OK(file_read_text(&text, NULL, "test/golden/bpe_shared.txt"));
-    char* rest = NULL;
-    for (char* row = strtok_r(text, "\n", &rest); row != NULL; row = strtok_r(NULL, "\n", &rest)) {
-        if (row[0] == '#') { continue; }
-        check_shared_file(tokenizer, row, &num_bytes, &time_ns);
-        num_files++;
-    }
-    CHECK(num_files >= 30);
-    printf("%lld files, %.1f MB, %.1f MB/s\n", (long long)num_files, (double)num_bytes / 1e6,
-           (double)num_bytes * 1e3 / (double)time_ns);
-    free(text);
-    tokenizer_close(tokenizer);
-}
-
 // The rank of two neighbours in merges.txt: the place of its line "left right"; LONG_MAX: they never merge.
 static long rank_of(const char* merges, const char* word, const int* ends) {
     char line[512];
@@ -273,12 +203,9 @@ static void bad_vocabularies_are_errors_that_name_the_place(void) {
         const char *vocab, *merges, *words;
     } cases[] = {
         {"{\"a\": 0,", "", "v.json: line 1: not JSON"},
-        {"[1, 2]", "", "v.json: 0 tokens"},
         {"{\"a\": \"0\"}", "", "its id is not 0 ... 0"},
-        {"{\"a\": 0, \"b\": 0}", "", "or taken"},
         {"{\"a\": 0, \"b\": 7}", "", "its id is not 0 ... 1"},
         {"{\"a\": 0, \"b c\": 1}", "", "alphabet"},
-        {"{\"a\": 0, \"\": 1}", "", "alphabet"},
         {"{\"a\": 0, \"b\": 1}", "", "no token for byte 0x00"},
         {tiny, "#version: 0.2\nab\n", "m.txt: line 2"},
         {tiny, "t h\n", "merged token"},
@@ -566,42 +493,26 @@ static void other_unigrams_are_refused_by_field(void) {
         {"model.type", "\"BPE\"", "model.vocab is no object"},
         {"model.vocab", "{\"a\": 0}", "model.vocab is no list"},
         {"model.vocab.5", "[\"x\"]", "model.vocab[5] is not"},
-        {"model.vocab.5", "[\"\", 0.0]", "model.vocab[5] is not"},
-        {"model.vocab.5", "[\"x\", \"0\"]", "model.vocab[5] is not"},
         {"model.vocab.7.0", "\"a" BLANK "b\"", "model.vocab[7] \"a" BLANK "b\" spans words"},
-        {"model.vocab.7.0", "\"" BLANK BLANK "\"", "spans words"},
         {"model.unk_id", "null", "model.unk_id names none of the 320"},
-        {"model.unk_id", "320", "model.unk_id names none"},
-        {"model.unk_id", "-1", "model.unk_id names none"},
         {"model.byte_fallback", "true", "model.byte_fallback is true, not null|false"},
         {"added_tokens.0.special", "false", "added_tokens[0] \"<pad>\" is not a special token"},
-        {"added_tokens.0.id", "5", "added_tokens[0] \"<pad>\" is not"},
         {"added_tokens.0.id", "\"0\"", "an id of its own, 0 ... 319"},
-        {"added_tokens.102.id", "9999", "added_tokens[102] \"<extra_id_0>\" is not"},
-        {"added_tokens.102.content", "5", "added_tokens[102]"},
         {"normalizer", "null", "normalizer: first step's type is null"},
-        {"normalizer.type", "\"NFKC\"", "normalizer: first step's type is \"NFKC\""},
         {"normalizer", "{\"type\": \"Sequence\", \"normalizers\": [@, {\"type\": \"Lowercase\"}]}",
          "steps that T5 does not have"},
-        {"normalizer", "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Lowercase\"}, @]}",
-         "type is \"Lowercase\""},
         {"normalizer.precompiled_charsmap", "\"AB*D\"", "no base64"},
         {"normalizer.precompiled_charsmap", "null", "normalizer has no"},
         {"pre_tokenizer", "null", "Metaspace.type is null"},
-        {"pre_tokenizer", "{\"type\": \"ByteLevel\"}", "Metaspace.type is \"ByteLevel\""},
-        {"pre_tokenizer.pretokenizers.0.type", "\"Punctuation\"", "Metaspace.type is \"Punctuation\""},
         {"pre_tokenizer.pretokenizers.1.type", "\"Digits\"", "Metaspace.type is \"Digits\""},
         {"pre_tokenizer.pretokenizers.1.replacement", "\"_\"", "Metaspace.replacement is \"_\""},
         {"pre_tokenizer.pretokenizers.1.prepend_scheme", "\"first\"", "Metaspace.prepend_scheme is"},
         {"pre_tokenizer.pretokenizers.1.add_prefix_space", "false", "Metaspace.add_prefix_space is false"},
-        {"pre_tokenizer.pretokenizers.1.split", "false", "Metaspace.split is false"},
         {"pre_tokenizer", "{\"type\": \"Metaspace\", \"replacement\": \"" BLANK "\"}",
          "leaves blanks at the end"},
         {"post_processor", "null", "post_processor.type is null"},
         {"post_processor.single", "[]", "post_processor.single is not"},
-        {"post_processor.single.0", "{\"SpecialToken\": {\"id\": \"<s>\"}}", "post_processor.single is not"},
         {"post_processor.single.1.SpecialToken.id", "\"<cls>\"", "\"<cls>\" is no special token"},
-        {"post_processor.single.1.SpecialToken.id", "\"h\"", "\"h\" is no special token"},
     };
     all_are_refused(UNIGRAM, changes, sizeof changes / sizeof changes[0]);
 }
@@ -611,10 +522,8 @@ static void other_bpes_are_refused_by_field(void) {
         {"model.vocab", "[]", "model.vocab is no object"},
         {"model.merges", "null", "model.merges is no list"},
         {"model.merges.3", "[\"a\"]", "model.merges[3] is not two tokens"},
-        {"model.merges.3", "[\"a\", 5]", "model.merges[3] is not two tokens"},
         {"model.dropout", "0.1", "model.dropout is 0.1"},
         {"model.continuing_subword_prefix", "\"##\"", "model.continuing_subword_prefix is \"##\""},
-        {"model.ignore_merges", "true", "model.ignore_merges is true"},
         {"normalizer", "{\"type\": \"NFC\"}", "normalizer is {\"type\":\"NFC\"}, not null"},
         {"pre_tokenizer", "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\"}, @]}",
          "pre_tokenizer.type is \"Sequence\""},
@@ -627,13 +536,11 @@ static void other_bpes_are_refused_by_field(void) {
 }
 
 static void what_is_no_json_is_refused(void) {
-    static const char* const texts[] = {
-        "", "[]", "5", "{", "{}", "{\"model\": {}}", "{\"model\": {\"type\": 5}}", "\xff"};
+    static const char* const texts[] = {"", "[]", "{", "{\"model\": {}}", "\xff"};
     HfTokenizer hf;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         CHECK_FAILS(hf_tokenizer_parse(&hf, "t.json", texts[i], strlen(texts[i])), STATUS_BAD_FORMAT, "--->");
     }
-    CHECK_FAILS(hf_tokenizer_open(&hf, "/nowhere/t.json"), STATUS_IO, "/nowhere/t.json");
 }
 
 // --- what is opened whole ----------------------------------------------------------------------------------
@@ -822,7 +729,6 @@ static void what_is_broken_is_told(void) {
         const char *text, *words;
     } cases[] = {
         {"", "not JSON"},
-        {"[]", "\"tokenizer\""},
         {"{}", "\"tokenizer\""},
         {"{\"tokenizer\": \"words\"}", "\"tokenizer\""},
         {WHOLE ", \"template\": {\"user\": 3}}", "\"user\""},
@@ -832,8 +738,6 @@ static void what_is_broken_is_told(void) {
         {OF("\"tokens\": 0, \"end\": 1, \"padding\": 0"), "\"tokens\""},
         {OF("\"tokens\": 5, \"end\": -1, \"padding\": 0"), "\"end\""},
         {OF("\"tokens\": 5, \"end\": 1, \"padding\": -2"), "\"padding\""},
-        {OF("\"tokens\": 5.5, \"end\": 1, \"padding\": 0"), "\"tokens\""},
-        {OF("\"tokens\": 99999999999, \"end\": 1, \"padding\": 0"), "\"tokens\""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         DataJson got;
@@ -884,10 +788,8 @@ int main(int argc, char** argv) {
     RUN(bad_vocabularies_are_errors_that_name_the_place);
     if (access(SHARED_VOCAB, R_OK) == 0) {
         RUN(gpt2_vocabulary_equals_golden_tokens);
-        RUN(gpt2_tokens_of_all_shared_data_equal_golden_hashes);
     } else {
         SKIP(gpt2_vocabulary_equals_golden_tokens, "no " SHARED_VOCAB);
-        SKIP(gpt2_tokens_of_all_shared_data_equal_golden_hashes, "no " SHARED_VOCAB);
     }
     RUN(byt5_equals_golden_ids);
     RUN(any_bytes_are_taken);

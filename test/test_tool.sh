@@ -158,7 +158,7 @@ tool diff "$work/a.txt" "$work/b.txt"; code=$?
 awk -F": |, " "NF == 3 && \$2 == \$3 { bad = 1 } length > 100 { bad = 1 } END { exit bad }" "$work/out"; ok $? "diff lists nothing that is equal"
 for order in gpipe 1f1b; do tool plan $small --policy packed-ragged --schedule $order --text "$work/$order.txt"; done
 tool diff "$work/gpipe.txt" "$work/1f1b.txt"
-grep -q '^replica 0, stage 0: job 3 is fwd 3 of chunk 0, bwd 0 of chunk 0$' "$work/out" && grep -q '^equal: .* 7 of 7 microbatches, orders of 0 of 3 ranks$' "$work/out"
+[ "$(grep -c '^order of replica 0, stage [0-2]: job [321] is ' "$work/out")" -eq 3 ] && ! grep -q 'microbatch of' "$work/out"
 ok $? "diff of two orders of the same microbatches"
 tool plan $small --text "$work/c.txt" --split-backward off
 tool diff "$work/a.txt" "$work/c.txt"; [ $? -eq 1 ]; ok $? "diff of split and joint backward: $(grep -m1 job "$work/out")"

@@ -29,6 +29,10 @@ const BatchingPolicy* batching_policy(Batching batching) {
     return dynapipe_rivals != NULL && (uint32_t)batching < BATCHING_COUNT ? &dynapipe_rivals[batching] : NULL;
 }
 
+bool plan_has_rivals(void) {
+    return dynapipe_rivals != NULL;
+}
+
 // --- the request -----------------------------------------------------------------------------------------
 
 static Status check_choices(const PlanRequest* request) {

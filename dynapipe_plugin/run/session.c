@@ -31,15 +31,8 @@ void dynapipe_print_version(FILE* out) {
 #include <string.h>
 #include <sys/resource.h>
 
-static Status choose_progress(Dynapipe* dp) {
-    if (dp->num_stages == 1) { return STATUS_OK; }  // no messages while ranks compute
-    TRY(progress_choose(&dp->progress, &dp->world, (ProgressChoice)dp->options.progress, &dp->cores));
-    dp->machine.pulls = dp->progress.pulls;
-    return STATUS_OK;
-}
-
 Status session_device_find(Dynapipe* dp) {
-    if (dp->options.transport != TRANSPORT_CHOICE_NCCL) { return choose_progress(dp); }
+    if (dp->options.transport != TRANSPORT_CHOICE_NCCL) { return STATUS_OK; }
     return FAIL(STATUS_BAD_OPTION,
                 "--transport nccl: this program computes on CPUs ---> leave it out, or make train_gpt2cu");
 }
@@ -450,7 +443,7 @@ void dynapipe_close(Dynapipe* dp) {
     session_resplit_free(&dp->resplit);
     session_release(dp);
     session_device_close(dp);
-    free(dp->position);
+    free(dp->position.text);
     free(dp->saved_costs);
     free(dp->task_names);
     free(dp->val_task);

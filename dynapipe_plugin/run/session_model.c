@@ -594,7 +594,7 @@ static Status check_params(int32_t idx, const DynapipeParams_v1* params) {
         return FAIL(STATUS_OUT_OF_RANGE, "range %d: %d tied groups, but no list of them", idx,
                     params->num_tied);
     }
-    return interface_check_params(params);
+    return CHECK_RESERVED(DynapipeParams_v1, reserved, params);
 }
 
 static Status check_attach(const Dynapipe* dp, int32_t idx, const DynapipeModel_v1* api,

@@ -146,10 +146,8 @@ static void lies_are_found_despite_good_checksums(void) {
         {12, 4, 3, "bytes per token is 3"},
         {16, 8, 4, "truncated"},
         {16, 8, UINT64_MAX, "truncated"},
-        {16, 8, UINT64_MAX / 24 + 1, "truncated"},
         {16, 8, 2, "too long"},
         {24, 8, UINT64_MAX, "truncated"},
-        {24, 8, 10, "too long"},
         {32, 4, 4097, "number of tasks is 4097"},
         {32, 4, 3, "name of task 2 is"},
         {36, 4, 0, "vocab is 0"},
@@ -157,23 +155,16 @@ static void lies_are_found_despite_good_checksums(void) {
         {44, 4, 5, "tokenizer is 5"},
         {48, 4, 300, "padding token is 300, outside 0 ... 299"},
         {52, 4, 4, "end of the input is 4"},
-        {64, 4, 0, "too long"},
         {64, 4, 0xffffffffu, "truncated"},
         {68, 4, 0x80000000u, "tail of the input is 2147483648"},
         {88, 2, 0, "name of task 0 is"},
-        {88, 2, 256, "name of task 0 is"},
-        {90, 1, 0, "name of task 0 is"},
         {103, 1, 1, "is not 0"},
         {104, 8, 1, "index of sample 0: tokens 1 + 3 + 2"},
         {116, 4, 0xffffffffu, "index of sample 0"},
-        {116, 4, 3, "index of sample 1"},
         {120, 4, 2, "index of sample 0: tokens 0 + 3 + 2, task 2"},
         {124, 4, 1, "index of sample 0"},
-        {128, 8, 6, "index of sample 1"},
         {148, 4, 1, "index of sample 0"},
         {172, 4, 0, "index of sample 2"},
-        {172, 4, 2, "index of sample 1"},
-        {176, 4, 0, "index of sample 1"},
         {180, 4, 4, "index of sample 1"},
     };
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
@@ -420,9 +411,7 @@ static void documents_become_samples(void) {
 static void task_bears_the_name_of_the_data_set(void) {
     static const char* const names[][2] = {{"TinyStories_train.bin", "TinyStories"},
                                            {"fineweb_val_000012.bin", "fineweb"},
-                                           {"edu_fineweb10B_000001.bin", "edu_fineweb10B"},
                                            {"tokens", "tokens"},
-                                           {"_12.bin", "_12"},
                                            {"_train.bin", "_train"}};
     _Alignas(8) int32_t words[258] = {20240520, 1, 4};
     words[256] = 50256;

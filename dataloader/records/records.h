@@ -1,43 +1,23 @@
 /*
-records.h -- samples from JSON files in the usual formats of data sets.
+records.h -- samples from JSON files in the usual formats of data sets (doc/data.md; the table in records.c).
 
-    form       fields                                        inputs -> targets
-    chat       messages: [{role, content}, ..]               what precedes each answer -> the answer
-    ShareGPT   conversations: [{from, value}, ..]            the same
-    TRL        prompt, completion: [{role, content}, ..]     the same, but only the completion is learnt
-    plain      inputs, targets
-    Alpaca     instruction, input (may be missing), output   instruction, newline, input -> output
-    Dolly      instruction, context (the same), response     instruction, newline, context -> response
-    pairs      prompt, completion; prompt, response; question, answer; input, output
-    text       text                                          nothing -> all of it
-    named      --inputs-field, --targets-field
+If two formats fit, the first in the list is taken. Numbers and truth values become their JSON text: 5, 0.1,
+true; numbers have the fewest digits that identify them. If the field `task` is missing or empty, the file's
+base name is used. Other fields are ignored. \u0000 in a text is kept (not in a task's name); invalid UTF-8
+and half surrogate pairs are bad records. A file with one object that is not a record but has a list of
+objects,
+{"data": [{..}, ..]}, is read as that list.
 
-If two formats fit, the upper one is taken. Numbers and truth values become their JSON text: 5, 0.1, true;
-numbers have the fewest digits that identify them, at most 17. If the field `task` is missing or empty, the
-file's base name is used. Other fields are ignored. \u0000 in a text is kept (not in a task's name); invalid
-UTF-8 and half surrogate pairs are bad records. A file with one object that is not a record but has a list of
-objects, {"data": [{..}, ..]}, is read as that list.
+Conversations. Consecutive messages of one side are joined by a newline. A content may be a list of {"type":
+"text", "text"}. Tool calls (tool_calls, function_call) are part of the assistant's text: one line {"name":
+"f", "arguments": {..}} each, after its content; arguments given as JSON text are kept. An answer that is
+empty or has "weight": 0 is read but not learnt; what follows the last learnt answer is dropped.
 
-Conversations. Roles: system (developer); user (human); assistant (gpt, bot, chatgpt, model), also as
-function_call; tool (function, observation, ipython), treated like a user. Consecutive messages of one side
-are joined by a newline. A content may be a list of {"type": "text", "text"}. Tool calls (tool_calls,
-function_call) are part of the assistant's text: one line {"name": "f", "arguments": {..}} each, after its
-content; arguments given as JSON text are kept. An answer that is empty or has "weight": 0 is read but not
-learnt; what follows the last learnt answer is dropped.
-
-Templates, by name or as a text with {fields}:
-
-    plain    system and newline, inputs | targets
-    alpaca   Stanford Alpaca's text: "Below is an instruction ..", ### Instruction: .. ### Response: | targets
-    chatml   <|im_start|>user, newline, inputs<|im_end|>, newline, <|im_start|>assistant, newline | targets
-    llama2   [INST] <<SYS>> system <</SYS>> inputs [/INST] | blank, targets
-
-The input is left of the bar, the target right of it; the end-of-text token ends the target in every template
-(in ChatML it replaces <|im_end|>). Each turn of a conversation goes through the template, the first one with
-the system's message. A user's own text may contain {inputs}, {targets}, {system} or any field of the record
-in braces; {{ and }} are braces; \n, \t and \\ are as in C. Its last field is {targets} or the field with the
-targets: the text before it is the input, the rest the target. If the text has no {system}, the system's
-message is put in front.
+Templates, by name (plain, alpaca, chatml, llama2) or as a text with {fields}. Each turn of a conversation
+goes through the template, the first one with the system's message. A user's own text may contain {inputs},
+{targets}, {system} or any field of the record in braces; {{ and }} are braces; \n, \t and \\ are as in C. Its
+last field is {targets} or the field with the targets: the text before it is the input, the rest the target.
+If the text has no {system}, the system's message is put in front.
 */
 #pragma once
 

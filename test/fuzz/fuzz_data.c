@@ -326,11 +326,11 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     if (num_bytes < 2) { return 0; }
     size_t input_bytes = make_input(input, data, num_bytes);
     require_split(input, input_bytes);
-    SessionRefit refit = {.is_on = true};
+    SessionRefit refit;
+    session_refit_init(&refit, true);
     REQUIRE(session_refit_restore(&refit, input, &input_bytes) == STATUS_OK ||
             fuzz_has_remedy(status_message()));
-    session_refit_forget(&refit);
-    free(refit.versions);
+    session_refit_free(&refit);
     Loader* loader = loaders[(data[0] & 4) != 0];
     Status status = loader_restore(loader, input, input_bytes);
     if (status == STATUS_OK) {

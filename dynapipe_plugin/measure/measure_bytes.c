@@ -584,13 +584,13 @@ static void make_shapes(Asker* a, const MeasureLengths* wanted) {
             if (has_dec) { *dec = draw_side(&rng, num_seqs, lengths.target_tokens); }
             shape.crossed = rng_below(&rng, 2) > 0;
         } else {
-            int32_t num_tokens = draw_count(&rng, MOST_TOKENS);
-            int32_t few =
-                has_dec ? (int32_t)rng_below(&rng, 3) : 0;  // on the encoder's side, the decoder's, both
-            *enc = few_windows(num_tokens, few == 1 ? 1 : lengths.seq_tokens);
-            *dec = few_windows(num_tokens, few == 0 && has_dec ? 1 : lengths.target_tokens);
-            enc->num_seqs = few == 0 || dec->num_seqs < enc->num_seqs ? enc->num_seqs : dec->num_seqs;
-            if (few == 1) { enc->num_seqs = dec->num_seqs; }
+            // first one token more than each power of two: there kernels begin another block
+            int32_t turn = i / 2, way = has_dec ? turn % 3 : 0, power = turn / (has_dec ? 3 : 1);
+            int32_t num_tokens = power < 17 ? (1 << power) + 1 : draw_count(&rng, MOST_TOKENS);
+            *enc = few_windows(num_tokens, way == 1 ? 1 : lengths.seq_tokens);
+            *dec = few_windows(num_tokens, way == 0 && has_dec ? 1 : lengths.target_tokens);
+            bool as_dec = way == 1 || (way == 2 && dec->num_seqs > enc->num_seqs);
+            if (as_dec) { enc->num_seqs = dec->num_seqs; }
             if (has_dec) { dec->num_seqs = enc->num_seqs; }
         }
         if (i / 2 % 2) {  // tokens become a multiple by longer windows, else by more of them

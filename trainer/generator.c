@@ -13,7 +13,7 @@
 #include "../llmc/cpu/context.h"
 #include "../llmc/hf.h"
 #include "../llmc/llmc_error.h"
-#include "../llmc/models.h"
+#include "../llmc/kinds.h"
 #include "answers.h"
 #include "../util/status.h"
 

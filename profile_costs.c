@@ -166,6 +166,7 @@ static Status profile(Profiler* p) {
     p->found = calloc((size_t)num_ranks, sizeof *p->found);
     if (p->costs == NULL || p->found == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a cost model"); }
     TRY(measure_fresh(p->costs, p->found, &m));
+    TRY(session_messages_find(p->dp, &p->costs->model.measured.messages));
     if (dynapipe_rank(p->dp) != 0) { return STATUS_OK; }
     TRY(cost_file_save(&p->costs->model, &p->costs->machine, options->out, blocks.signature));
     print_summary(p, max_target_tokens);

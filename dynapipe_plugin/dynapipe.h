@@ -305,7 +305,8 @@ typedef struct {
     int32_t zero_stage;         // 1: optimizer state shared among replicas
     int32_t overfit;            // 1: every step trains on the first batch
     int64_t skip_verify;        // 1: sample files are not read through to find damage
-    int64_t reserved[3];        // 0
+    int64_t keeps_layers;       // 1: the program never calls dynapipe_resplit(): --resplit STEP:.. is refused
+    int64_t reserved[2];        // 0
 } DynapipeRun_v1;
 
 typedef struct {

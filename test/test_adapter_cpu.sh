@@ -30,7 +30,7 @@ ok $? "--fixed-length: every digit of $(grep -c 'loss' "$work/bare.log") losses,
 ok $? "--fixed-length takes --steps and --model"
 
 # --- gradients and losses ---------------------------------------------------------------------------------------
-data="--train-data $work/data/train.bin --model $tree/model.bin --max-tokens 120 --batch-tokens 600 --lr 1e-3 --refit off --debug progress=off"
+data="--train-data $work/data/train.bin --model $tree/model.bin --max-tokens 120 --batch-tokens 600 --lr 1e-3 --refit off"
 gradients='' runs=''
 train() {  # name, ranks, options...
     local name=$1 ranks=$2

@@ -57,7 +57,7 @@ cmp -s "$work/bare.log" "$work/fixed.log" && [ "$(grep -c 'train loss' "$work/ba
 ok $? "--fixed-length: every digit as without the plugin"
 
 # --- gradients and losses ---------------------------------------------------------------------------------------
-data="-i $work/data/train.bin -j $work/data/val.bin -e $tree/model.bin -b 2 -t 128 -d 600 -x 6 -l 1e-3 --refit off --debug progress=off"
+data="-i $work/data/train.bin -j $work/data/val.bin -e $tree/model.bin -b 2 -t 128 -d 600 -x 6 -l 1e-3 --refit off"
 gradients='' runs=''
 train() {  # name, ranks, options...
     local name=$1 ranks=$2

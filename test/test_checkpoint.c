@@ -334,9 +334,9 @@ static void records_of_other_versions_are_refused(void) {
         CheckpointRun run;
         edit(path, at + 7, version, 1);
         must_say(llmc_ok(checkpoint_read_run(&run, path, saved.config, NULL)),
-                 "the run's record is of another version of this trainer ('");
+                 "the run's record is of another version of this trainer (");
     }
-    must_say(false, "('?', this one reads '3') ---> ");
+    must_say(false, "(0a, this one reads 33) ---> ");
     CheckpointRun run;
     edit(path, at, "x", 1);  // not ours
     CHECK(llmc_ok(checkpoint_read_run(&run, path, saved.config, NULL)) && run.record.position == NULL);
@@ -403,7 +403,7 @@ static void edited_headers_are_refused(void) {
     const int32_t step = STEP + 1, heads = 4, zeros[12] = {0};
     save(&saved, &layouts[0]);
     edit(path_of(CHECKPOINT_STATE_FILE, STEP), 4 * 10, &step, sizeof step);
-    must_say(load(&saved, &layouts[0]), "step 41 in its header, but it was sealed at step 40");
+    must_say(load(&saved, &layouts[0]), "its header is not the one that was sealed");
     save(&saved, &layouts[0]);
     edit(path_of(CHECKPOINT_MODEL_FILE, STEP), 4 * 5, &heads, sizeof heads);
     must_say(load(&saved, &layouts[0]), "its header is not the one that was sealed");
@@ -542,8 +542,8 @@ static void broken_files_are_named(void) {
         {CHECKPOINT_STATE_FILE, 1, 2, "version 2 is not 1"},
         {CHECKPOINT_STATE_FILE, 2, 8, "process 0 of 8 wrote it"},
         {CHECKPOINT_STATE_FILE, 10, -1, "step -1"},
-        {CHECKPOINT_STATE_FILE, after_v + 2, 5, "the run's record has 39 bytes, not 5 + 16"},
-        {CHECKPOINT_STATE_FILE, after_v + 9, 5, "damaged (hash)"},
+        {CHECKPOINT_STATE_FILE, after_v + 2, 5, "the run's record is damaged ("},
+        {CHECKPOINT_STATE_FILE, after_v + 9, 5, "the run's record is damaged ("},
     };
     ModelConfig config;
     CheckpointRun run;

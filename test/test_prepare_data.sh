@@ -85,9 +85,9 @@ if ldd ./prepare_data | grep -q sentencepiece; then
     check "sentencepiece: tokens are the golden ones" [ "$(echo $(sample "$dir/t5/train.bin"))" = "$(($(wc -w <<<"$ids") + 1)) 3 $ids 1 3 4 1" ]
     check "spiece.model lies beside" cmp -s test/golden/spiece_tiny.model "$dir/t5/spiece.model"
     check "tokenizer.bin" [ "$(od -An -tu4 -N 16 "$dir/t5/tokenizer.bin" | tr -s ' ')" = " 20240328 2 320 1" ]
-    check "hf" ./prepare_data --tokenizer hf --file test/golden/spiece_tiny_tokenizer.json --val-fraction 0 --out "$dir/t5" "$dir/t5.jsonl" >"$dir/log"
+    check "hf" ./prepare_data --tokenizer hf --file test/golden/bpe_tiny_tokenizer.json --val-fraction 0 --out "$dir/t5" "$dir/t5.jsonl" >"$dir/log"
     check "an earlier tokenizer's file is named" grep -q "$dir/t5/spiece.model is of another tokenizer ---> remove it" "$dir/log"
-    check "tokenizer.json lies beside" cmp -s test/golden/spiece_tiny_tokenizer.json "$dir/t5/tokenizer.json"
+    check "tokenizer.json lies beside" cmp -s test/golden/bpe_tiny_tokenizer.json "$dir/t5/tokenizer.json"
     good t " " " " a b c >"$dir/blank.jsonl"
     check "without an end they are bad lines" ./prepare_data --tokenizer sentencepiece --model test/golden/spiece_tiny.model --input-end none \
         --val-fraction 0 --out "$dir/blank" "$dir/blank.jsonl" >"$dir/log" 2>"$dir/err"
@@ -98,7 +98,7 @@ else
     skipped=$((skipped + 1))
     echo "skip sentencepiece: prepare_data is built without it ---> dev/setup.sh"
 fi
-fails 'model.type is "none"' ./prepare_data --tokenizer hf --file test/golden/bpe_tiny_vocab.json --out "$dir/x" "$dir/one.jsonl"
+fails 'pre_tokenizer.type is null' ./prepare_data --tokenizer hf --file test/golden/bpe_tiny_vocab.json --out "$dir/x" "$dir/one.jsonl"
 check "refused ones write nothing" [ ! -e "$dir/x" ]
 
 # --- bad lines
@@ -127,6 +127,8 @@ check "--strict writes nothing" [ ! -e "$dir/strict" ]
 : >"$dir/empty.jsonl"
 fails "$dir/empty.jsonl: no valid sample (0 bad records) ---> write lines like" ./prepare_data --out "$dir/x" "$dir/empty.jsonl"
 fails "$dir/absent.jsonl: No such file" ./prepare_data --out "$dir/x" "$dir/one.jsonl" "$dir/absent.jsonl"
+printf 'A text.\n{"text": "a record within"}\n' >"$dir/read.me"
+fails "read.me: does not begin with a record or a list of records --->" ./prepare_data --out "$dir/x" "$dir/read.me"
 mkdir "$dir/none_here"
 fails "no *.json or *.jsonl (.gz, .zst) in this folder" ./prepare_data --out "$dir/x" "$dir/none_here"
 fails "one.jsonl: cannot create directory: Not a directory --->" ./prepare_data --out "$dir/one.jsonl/x" "$dir/one.jsonl"
@@ -179,7 +181,7 @@ check "are the same data" cmp -s "$dir/stdin/train.bin" "$dir/file/train.bin"
 check "however they come" cmp -s "$dir/pipe/train.bin" "$dir/file/train.bin"
 fails "packed data is damaged or cut off" ./prepare_data --out "$dir/x" <(head -c 900 "$dir/forms/b.json.gz")
 echo '{"inputs": "a", "targets": "b", "text": "c"}' >"$dir/many.jsonl"
-misused "has no {targets}" ./prepare_data --template '{inputs} {text}' --out "$dir/x" "$dir/many.jsonl"
+misused "does not end with {targets}" ./prepare_data --template '{inputs} {text}' --out "$dir/x" "$dir/many.jsonl"
 check "refused templates write nothing" [ ! -e "$dir/x" ]
 echo '{"question": "q", "answer": "a"}' >"$dir/own.jsonl"
 check "data.json of a template with the records' names" ./prepare_data --val-fraction 0 --template 'Q: {question}\nA: {answer}' --out "$dir/template" "$dir/own.jsonl" >/dev/null

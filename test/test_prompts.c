@@ -27,10 +27,11 @@ static void expect_bytes(const char* bytes, size_t num_bytes, const DataJson* da
     options.file = path;
     Prompts prompts;
     Prompt prompt;
+    Arena arena = {0};
     CHECK_EQ(prompts_open(&prompts, &options), STATUS_OK);
     CHECK_EQ(prompts_set_form(&prompts, data, joins), STATUS_OK);
     for (;;) {
-        Status status = prompts_next(&prompts, &prompt);
+        Status status = prompts_next(&prompts, &prompt, &arena);
         if (status != STATUS_OK) {
             strcat(got, "FAILED");
             CHECK(strstr(status_message(), "--->") != NULL && strstr(status_message(), path) != NULL);
@@ -48,10 +49,10 @@ static void expect_bytes(const char* bytes, size_t num_bytes, const DataJson* da
         }
         snprintf(got + strlen(got), sizeof got - strlen(got), "%s%s\n", prompt.target != NULL ? "=" : "",
                  prompt.target != NULL ? prompt.target : "");
-        prompt_free(&prompt);
     }
     for (int64_t i = 0; i < prompts.num_bad; i++) { strcat(got, "BAD"); }
     prompts_close(&prompts);
+    arena_free(&arena);
     unlink(path);
     if (strcmp(got, expected) != 0) { printf("%s\n  got      %s\n  expected %s\n", bytes, got, expected); }
     CHECK(strcmp(got, expected) == 0);
@@ -91,9 +92,10 @@ static void a_template_with_more_fields_needs_records(void) {
     const GeneratorOptions options = {.prompt = "a"};
     Prompts prompts;
     Prompt prompt;
+    Arena arena = {0};
     CHECK_EQ(prompts_open(&prompts, &options), STATUS_OK);
     CHECK_EQ(prompts_set_form(&prompts, &more, false), STATUS_OK);
-    CHECK_EQ(prompts_next(&prompts, &prompt), STATUS_BAD_OPTION);
+    CHECK_EQ(prompts_next(&prompts, &prompt, &arena), STATUS_BAD_OPTION);
     CHECK(strstr(status_message(), "--prompt: ") != NULL && strstr(status_message(), "{extra}") != NULL);
     CHECK(strstr(status_message(), "--file") != NULL && strstr(status_message(), "--raw") != NULL);
     prompts_close(&prompts);
@@ -102,6 +104,7 @@ static void a_template_with_more_fields_needs_records(void) {
     CHECK_EQ(prompts_open(&prompts, &options), STATUS_OK);
     CHECK_EQ(prompts_set_form(&prompts, &more, false), STATUS_BAD_OPTION);
     prompts_close(&prompts);
+    arena_free(&arena);
 }
 
 static void records_by_the_names_that_data_has(void) {

@@ -19,6 +19,12 @@
     "{\"role\": \"assistant\", \"content\": \"a1\"}, {\"role\": \"tool\", \"content\": \"t\"}, "      \
     "{\"role\": \"assistant\", \"content\": \"a2\"}, {\"role\": \"user\", \"content\": \"bye\"}]}"
 
+#define SAYS(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
+#define CHAT(messages) "{\"messages\": [" messages "]}"
+#define CALL(arguments)                                                                        \
+    "{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"id\": \"1\", \"type\": " \
+    "\"function\", \"function\": {\"name\": \"f\", \"arguments\": " arguments "}}]}"
+
 static void open_with(RecordReader* reader, const char* text, size_t num_bytes, const char* path,
                       const RecordOptions* options) {
     int file = memfd_create("records", 0);
@@ -54,13 +60,8 @@ static void check_end(RecordReader* reader) {
 static uint64_t seed;
 static RecordTemplate plain;
 
-static void open_bytes(RecordReader* reader, const char* text, size_t num_bytes, size_t max_line_bytes) {
-    RecordOptions options = {.form = &plain, .max_bytes = max_line_bytes};
-    open_with(reader, text, num_bytes, "dir/tasks.jsonl", &options);
-}
-
 static void open_text(RecordReader* reader, const char* text) {
-    open_bytes(reader, text, strlen(text), 0);
+    open_with(reader, text, strlen(text), "dir/tasks.jsonl", &(RecordOptions){.form = &plain});
 }
 
 // Two records, 1 -> ] and "{ -> 4, among so many bad ones.
@@ -104,9 +105,7 @@ static void every_bad_line_is_named_and_costs_only_itself(void) {
         {"{\"inputs\": \"a\", \"targets\": \"b\"} {}", "not JSON"},
         {"[1, 2]", "an array, not an object"},
         {"null", "null, not an object"},
-        {"{}", "it has {}"},
         {"{\"a\": 1, \"b\": 2}", "it has {a, b} ---> name the fields"},
-        {"{\"messages\": []}", "without an answer"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}]}", "without an answer"},
         {"{\"messages\": [{\"role\": \"judge\", \"content\": \"q\"}]}", "role \"judge\" is none of"},
         {"{\"messages\": [{\"content\": \"q\"}]}", "message 1 has no \"role\""},
@@ -117,19 +116,29 @@ static void every_bad_line_is_named_and_costs_only_itself(void) {
         {"{\"inputs\": \"a\"}", "field \"targets\" is missing"},
         {"{\"inputs\": [5], \"targets\": \"b\"}", "field \"inputs\" is an array, not a text or a number"},
         {"{\"input\": \"a\", \"label\": \"b\"}", "\"output\" is missing, it has {input, label} --->"},
-        {"{\"inputs\": \"a\", \"targets\": null}", "field \"targets\" is null, not a text or a number"},
-        {"{\"inputs\": \"a\", \"targets\": [\"b\"]}", "field \"targets\" is an array"},
         {"{\"task\": {}, \"inputs\": \"a\", \"targets\": \"b\"}", "field \"task\" is an object"},
-        {"{\"task\": \"a\\u0000b\", \"inputs\": \"a\", \"targets\": \"b\"}", "field \"task\" has a NUL"},
+        {"{\"task\": \"a\\u0000b\", \"inputs\": \"a\", \"targets\": \"b\"}",
+         "field \"task\" has a NUL character, or more than 255 bytes: 3"},
         {"{\"inputs\": \"\", \"targets\": \"\"}", "both empty"},
         {"{\"inputs\": \"\xff\", \"targets\": \"b\"}", "not JSON"},
-        {"{\"inputs\": \"\xed\xa0\x80\", \"targets\": \"b\"}", "not JSON"},
-        {"{\"inputs\": \"\\ud800\", \"targets\": \"b\"}", "not JSON"},
         {"{\"inputs\": \"a\", \"inputs\": \"b\", \"targets\": \"c\"}", "duplicate"},
         {"{\"inputs\": \"raw \x01 control\", \"targets\": \"b\"}", "not JSON"},
+        {CHAT("{\"role\": \"assistant\", \"content\": null}"), "content of message 1 is null"},
+        {CHAT("{\"role\": \"assistant\", \"content\": null, \"tool_calls\": []}"),
+         "content of message 1 is null"},
+        {CHAT("{\"role\": \"user\", \"content\": null, \"tool_calls\": [{\"name\": \"f\"}]}"),
+         "content of message 1 is null"},
+        {CHAT("{\"role\": \"assistant\", \"tool_calls\": [5]}"),
+         "message 1: a call of a tool without a function's name"},
+        {CHAT(SAYS("assistant", "a") ", {\"role\": \"assistant\", \"content\": \"b\", \"weight\": 0.5}"),
+         "message 2: \"weight\" is neither 0 nor 1"},
+        {CHAT("{\"role\": \"assistant\", \"content\": \"a\", \"weight\": \"0\"}"), "\"weight\" is neither"},
+        {CHAT("{\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0}"), "empty, or not to be learnt"},
+        {CHAT(SAYS("assistant", "")), "empty, or not to be learnt"},
+        {"{\"prompt\": [" SAYS("assistant", "a") "], \"completion\": []}", "empty, or not to be learnt"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        char text[400], place[40];
+        char text[1000], place[40];
         snprintf(text, sizeof text,
                  "{\"inputs\": \"1\", \"targets\": \"2\"}\n\n%s\n{\"inputs\": \"3\", \"targets\": \"4\"}\n",
                  cases[i].line);
@@ -152,48 +161,13 @@ static void nul_characters_stay_in_texts_and_break_raw_lines(void) {
     static const char text[] = "{\"inputs\": \"a\\u0000b\", \"targets\": \"c\"}\n"
                                "{\"inputs\": \"a\0b\", \"targets\": \"c\"}\n\0\n"
                                "{\"inputs\": \"d\", \"targets\": \"e\"}\n";
-    open_bytes(&reader, text, sizeof text - 1, 0);
+    open_with(&reader, text, sizeof text - 1, "dir/tasks.jsonl", &(RecordOptions){.form = &plain});
     CHECK_OK(record_reader_next(&reader, &sample));
     CHECK(sample.turns[0].inputs.num_bytes == 3 && memcmp(sample.turns[0].inputs.text, "a\0b", 4) == 0);
     CHECK_FAILS(record_reader_next(&reader, &sample), STATUS_BAD_FORMAT, ":2: not JSON");
     CHECK_FAILS(record_reader_next(&reader, &sample), STATUS_BAD_FORMAT, ":3: not JSON");
     check_sample(&reader, "tasks", "d", "e");
     check_end(&reader);
-}
-
-// Lines of every length around the limit and around the read block; the limit itself is still good.
-static void lines_beyond_the_limit_are_passed_over(void) {
-    const size_t lengths[] = {100, 4096, 4097, 100000, 262143, 262144, 262145, 3000000, 50};
-    for (int limit = 0; limit < 2; limit++) {
-        size_t num_bytes = 0, max_line_bytes = limit ? 4096 : 0;
-        for (size_t i = 0; i < 9; i++) { num_bytes += lengths[i] + 1; }
-        char* text = malloc(num_bytes);
-        char* at = text;
-        for (size_t i = 0; i < 9; i++) {
-            static const char head[] = "{\"targets\": \"b\", \"inputs\": \"", tail[] = "\"}\n";
-            memset(at, 'x', lengths[i] + 1);
-            memcpy(at, head, sizeof head - 1);
-            memcpy(at + lengths[i] - 2, tail, sizeof tail - 1);
-            at += lengths[i] + 1;
-        }
-        RecordReader reader;
-        Record sample;
-        open_bytes(&reader, text, num_bytes, max_line_bytes);
-        for (size_t i = 0; i < 9; i++) {
-            if (limit && lengths[i] > 4096) {
-                CHECK_FAILS(record_reader_next(&reader, &sample), STATUS_BAD_FORMAT,
-                            "longer than 4096 bytes");
-            } else {
-                CHECK_OK(record_reader_next(&reader, &sample));
-                CHECK_EQ(sample.turns[0].inputs.num_bytes, lengths[i] - 30);
-            }
-            CHECK_EQ(reader.values.line_number, i + 1);
-        }
-        CHECK_EQ(json_values_position(&reader.values), num_bytes);
-        CHECK(!limit || reader.values.capacity < 2000000);
-        check_end(&reader);
-        free(text);
-    }
 }
 
 // What jansson writes, the reader reads: random texts of all code points, many lines in one stream.
@@ -249,16 +223,6 @@ static void written_samples_read_back(void) {
     }
     check_end(&reader);
     json_decref(samples);
-}
-
-static void absent_files_and_directories_are_errors(void) {
-    RecordReader reader;
-    RecordFiles files;
-    char path[] = "test/absent.jsonl";
-    char* paths[] = {path};
-    CHECK_FAILS(record_files_open(&files, paths, 1), STATUS_IO, "test/absent.jsonl: No such file");
-    open_text(&reader, "");
-    check_end(&reader);
 }
 
 // --- arrays and packings
@@ -338,22 +302,22 @@ static void packed_files_are_read_to_their_end(void) {
         off_t packed_bytes = lseek(file, 0, SEEK_END);
         for (int cut = 0; cut < 4; cut++) {
             CHECK_EQ(ftruncate(file, packed_bytes - (cut == 3 ? packed_bytes / 3 : cut)), 0);
-            lseek(file, 0, SEEK_SET);
             RecordReader reader;
-            CHECK_OK(record_reader_open(&reader, dup(file), "x.json.gz", &(RecordOptions){.form = &plain}));
+            const RecordOptions options = {.form = &plain};
             Record record = {0};
-            Status status = STATUS_OK;
-            int num = 0;
-            while (!record.end && (status = record_reader_next(&reader, &record)) == STATUS_OK) {
+            if (cut > 0) {
+                CHECK_FAILS(record_reader_open(&reader, dup(file), "x.json.gz", &options), STATUS_IO,
+                            "packed data is damaged");
+                continue;
+            }
+            CHECK_OK(record_reader_open(&reader, dup(file), "x.json.gz", &options));
+            for (int num = 0; num < LINES; num++) {
                 char inputs[20];
                 snprintf(inputs, sizeof inputs, "%d", num);
-                CHECK(record.end || text_is(record.turns[0].inputs, inputs));
-                num += !record.end;
+                CHECK_OK(record_reader_next(&reader, &record));
+                CHECK(text_is(record.turns[0].inputs, inputs));
             }
-            CHECK_EQ(status, cut == 0 ? STATUS_OK : STATUS_IO);
-            CHECK(cut > 0 ? num <= LINES : num == LINES);
-            if (cut > 0) { CHECK(strstr(status_message(), "packed data is damaged") != NULL); }
-            record_reader_close(&reader);
+            check_end(&reader);
         }
         close(file);
         unlink(path);
@@ -492,15 +456,13 @@ static void a_template_ends_with_the_targets(void) {
     static const struct {
         const char *text, *targets_field, *reason;  // NULL: fine
     } cases[] = {
-        {"{inputs}", NULL, "has no {targets}"},
-        {"{question}", NULL, "has no {targets}"},
-        {"{answer} {question}", NULL, "has no {targets}"},
-        {"{{targets}} {inputs}", NULL, "has no {targets}"},
-        {"{question} {answer}", "b", "has no {targets}"},
-        {"{targets} {inputs}", NULL,
-         "after {targets}, with which the answer begins, stands {inputs} ---> put it in front"},
-        {"{b} {targets}", "b", "after {b}, with which the answer begins, stands {targets}"},
-        {"{targets} {system}", NULL, "stands {system}"},
+        {"{inputs}", NULL, "does not end with {targets}"},
+        {"{question}", NULL, "does not end with {targets}"},
+        {"{answer} {question}", NULL, "does not end with {targets}"},
+        {"{{targets}} {inputs}", NULL, "does not end with {targets}"},
+        {"{question} {answer}", "b", "does not end with {targets}"},
+        {"{targets} {inputs}", NULL, "put it after all other fields"},
+        {"{b} {targets}", "b", "put it after all other fields"},
         {"{inputs} {targets}.{{}}", NULL, NULL},
         {"{targets}", NULL, NULL},
         {"{question} {answer}", NULL, NULL},
@@ -527,9 +489,9 @@ static void a_template_is_for_one_form(void) {
     } cases[] = {
         {"{question} {answer}",
          "{\"question\": \"q\", \"answer\": \"a\", \"inputs\": \"i\", \"targets\": \"t\"}",
-         "has no {targets}, nor the field with the targets", STATUS_BAD_OPTION},
+         "does not end with {targets} or the field with the targets", STATUS_BAD_OPTION},
         {"{answer} {output}", "{\"question\": \"q\", \"answer\": \"a\", \"output\": \"o\"}",
-         "stands {output}", STATUS_BAD_OPTION},
+         "put it after all other fields", STATUS_BAD_OPTION},
         {"{question} {answer}", "{\"inputs\": \"i\", \"targets\": \"t\"}", "field \"question\" is missing",
          STATUS_BAD_FORMAT},
     };
@@ -547,11 +509,6 @@ static void a_template_is_for_one_form(void) {
 
 // --- record chat --------------------
 
-#define SAYS(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
-#define CHAT(messages) "{\"messages\": [" messages "]}"
-#define CALL(arguments)                                                                        \
-    "{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"id\": \"1\", \"type\": " \
-    "\"function\", \"function\": {\"name\": \"f\", \"arguments\": " arguments "}}]}"
 #define TURNS 4
 
 // Turns: inputs, answer, and whether that is only read, '-', or learnt, '+'.
@@ -611,24 +568,6 @@ static const struct {
      "-+"},
 };
 
-static const struct {
-    const char *record, *reason;
-} bad[] = {
-    {CHAT("{\"role\": \"assistant\", \"content\": null}"), "content of message 1 is null"},
-    {CHAT("{\"role\": \"assistant\", \"content\": null, \"tool_calls\": []}"),
-     "content of message 1 is null"},
-    {CHAT("{\"role\": \"user\", \"content\": null, \"tool_calls\": [{\"name\": \"f\"}]}"),
-     "content of message 1 is null"},
-    {CHAT("{\"role\": \"assistant\", \"tool_calls\": [5]}"),
-     "message 1: a call of a tool without a function's name"},
-    {CHAT(SAYS("assistant", "a") ", {\"role\": \"assistant\", \"content\": \"b\", \"weight\": 0.5}"),
-     "message 2: \"weight\" is neither 0 nor 1"},
-    {CHAT("{\"role\": \"assistant\", \"content\": \"a\", \"weight\": \"0\"}"), "\"weight\" is neither"},
-    {CHAT("{\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0}"), "empty, or not to be learnt"},
-    {CHAT(SAYS("assistant", "")), "empty, or not to be learnt"},
-    {"{\"prompt\": [" SAYS("assistant", "a") "], \"completion\": []}", "empty, or not to be learnt"},
-};
-
 static void turns_are_learnt_or_read(void) {
     for (size_t i = 0; i < sizeof chats / sizeof chats[0]; i++) {
         RecordReader reader;
@@ -649,16 +588,6 @@ static void turns_are_learnt_or_read(void) {
             CHECK(ok);
             if (!ok) { printf("chat %zu: '%s' | '%s'\n", i, turn->inputs.text, turn->targets.text); }
         }
-        record_reader_close(&reader);
-    }
-}
-
-static void what_is_wrong_is_said(void) {
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        RecordReader reader;
-        Record record;
-        open_text(&reader, bad[i].record);
-        CHECK_FAILS(record_reader_next(&reader, &record), STATUS_BAD_FORMAT, bad[i].reason);
         record_reader_close(&reader);
     }
 }
@@ -729,14 +658,14 @@ static void what_is_asked_is_what_was_learnt(void) {
         CHECK_OK(record_template_open(&form, own_forms[i].form, own_forms[i].targets));
         read_one(&learns, &learnt, own_forms[i].record, &form, fields);
         CHECK_OK(record_template_open(&split, own_forms[i].form, own_forms[i].targets));
-        CHECK_OK(record_template_split(&split, &learnt.fields));
+        CHECK_OK(record_template_set_prompt(&split, learnt.fields.inputs));
         CHECK_OK(record_template_of(&again, &split.form));
         bool ok = own_forms[i].prompt == NULL || strcmp(again.form.prompt, own_forms[i].prompt) == 0;
         if (!ok) { printf("form %zu: prompt '%s'\n", i, again.form.prompt); }
         CHECK(ok);
         size_t tail_bytes, again_bytes;
-        const char* tail = record_template_tail(&form, learnt.fields.targets, &tail_bytes);
-        const char* again_tail = record_template_tail(&again, NULL, &again_bytes);
+        const char* tail = record_template_tail(&form, &tail_bytes);
+        const char* again_tail = record_template_tail(&again, &again_bytes);
         CHECK(tail_bytes == again_bytes && memcmp(tail, again_tail, tail_bytes) == 0);
         fields.asks = true;
         char* less = without_targets(own_forms[i].record, learnt.fields.targets);
@@ -768,9 +697,7 @@ int main(int argc, char** argv) {
     RUN(good_lines_come_out_whole);
     RUN(every_bad_line_is_named_and_costs_only_itself);
     RUN(nul_characters_stay_in_texts_and_break_raw_lines);
-    RUN(lines_beyond_the_limit_are_passed_over);
     RUN(written_samples_read_back);
-    RUN(absent_files_and_directories_are_errors);
     RUN(objects_of_several_lines_are_read);
     RUN(lists_that_may_be_something_else_are_left);
     RUN(packed_files_are_read_to_their_end);
@@ -779,7 +706,6 @@ int main(int argc, char** argv) {
     RUN(a_template_ends_with_the_targets);
     RUN(a_template_is_for_one_form);
     RUN(turns_are_learnt_or_read);
-    RUN(what_is_wrong_is_said);
     RUN(what_is_asked_is_what_was_learnt);
     return test_end();
 }

@@ -158,7 +158,7 @@ tool diff "$work/a.txt" "$work/b.txt"; code=$?
 awk -F": |, " "NF == 3 && \$2 == \$3 { bad = 1 } length > 100 { bad = 1 } END { exit bad }" "$work/out"; ok $? "diff lists nothing that is equal"
 for order in gpipe 1f1b; do tool plan $small --policy packed-ragged --schedule $order --text "$work/$order.txt"; done
 tool diff "$work/gpipe.txt" "$work/1f1b.txt"
-grep -q '^replica 0, stage 0: job 3 is fwd 3 of chunk 0, bwd 0 of chunk 0$' "$work/out" && grep -q '^equal: .* 7 of 7 microbatches, orders of 0 of 3 ranks$' "$work/out"
+[ "$(grep -c '^order of replica 0, stage [0-2]: job [321] is ' "$work/out")" -eq 3 ] && ! grep -q 'microbatch of' "$work/out"
 ok $? "diff of two orders of the same microbatches"
 tool plan $small --text "$work/c.txt" --split-backward off
 tool diff "$work/a.txt" "$work/c.txt"; [ $? -eq 1 ]; ok $? "diff of split and joint backward: $(grep -m1 job "$work/out")"
@@ -352,7 +352,7 @@ refuses 2 "no plan ---> usage" replay --noise 0.1
 refuses 2 "plans and a trace --->" replay "$work/auto.plan" --trace "$work/auto.plan"
 refuses 2 "what-if is for a trace --->" replay "$work/auto.plan" --what-if link=2x
 refuses 2 "---> STAGE:FACTOR" replay "$work/auto.plan" --slow-stage 1
-refuses 2 "no stage 4 --->" replay "$work/auto.plan" --slow-stage 4:1.5
+refuses 2 "a stage from 0 to 3" replay "$work/auto.plan" --slow-stage 4:1.5
 refuses 1 "auto.plan:1:" replay --trace "$work/auto.plan"
 refuses 1 "lengths.csv:1: expected dynapipe-plan" replay "$work/lengths.csv"
 

@@ -122,52 +122,6 @@ static const OptionSpec command_bound_specs[] = {
 };
 // clang-format on
 
-// The work and memory of each stage in any plan: all samples as one micro-batch without recomputation.
-static void print_stages(const PlanProblem* batch) {
-    MbShape shape = {0};
-    CostJobs jobs[PLAN_MAX_CHUNKS];
-    CostParts parts;
-    int32_t num_layers[PLAN_MAX_STAGES] = {0};
-    int64_t work_ns[PLAN_MAX_STAGES], sum_ns = 0;
-    for (int32_t i = 0; i < batch->num_samples; i++) {
-        const PlanSample* sample = &batch->samples[i];
-        mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
-    }
-    cost_stages(jobs, batch->costs, batch->chunks, batch->K, batch->modes[0], &shape);
-    cost_parts(&parts, &batch->table, RECOMPUTE_NONE, &shape);
-    for (int32_t s = 0; s < batch->P; s++) {
-        int64_t all_ns = 0;
-        for (int32_t row = 0; row < batch->num_rows; row++) {
-            CostJobs* job = &jobs[row < batch->K ? row : 0];
-            CostJobs share;
-            if (placement_stage_of(&batch->placement, row) != s) { continue; }
-            if (row >= batch->K) {
-                cost_jobs_of_share(&share, batch->costs, cost_share_of(&batch->placement, s), &parts);
-                job = &share;
-            }
-            all_ns += job->job_ns[JOB_F] + job->job_ns[JOB_B] + job->job_ns[JOB_W];
-            num_layers[s] += row < batch->K
-                                 ? batch->chunks[row].layers.layer_end - batch->chunks[row].layers.layer_begin
-                                 : 0;
-        }
-        work_ns[s] = plan_problem_stage_ns(batch, s, all_ns) / batch->R;
-        sum_ns += work_ns[s];
-    }
-    printf("\n  stage  layers      work, ms  of the mean  model state  left for the rest\n");
-    for (int32_t s = 0; s < batch->P; s++) {
-        double mean_ns = (double)sum_ns / batch->P;
-        char layers_text[PROBLEM_LAYERS_CHARS];
-        snprintf(layers_text, sizeof layers_text, "%d", num_layers[s]);
-        if (placement_is_linear(&batch->placement, batch->P)) {
-            problem_layers_text(layers_text, batch->costs, &batch->chunks[s].layers);
-        }
-        printf("  %5d  %6s  %12.3f  %9.0f %%  %11s  ", s, layers_text, (double)work_ns[s] / 1e6,
-               mean_ns > 0 ? 100.0 * (double)work_ns[s] / mean_ns : 100.0,
-               BYTES_TEXT(cost_rank_state_bytes(batch->costs, &batch->has[s])));
-        printf("%17s\n", batch->limit_bytes[s] > 0 ? BYTES_TEXT(batch->available_bytes[s]) : "no limit");
-    }
-}
-
 static void print_part(const char* name, int64_t part_ns, int64_t bound_ns, const char* what) {
     bool is_long = bound_ns >= 1000000000;  // one unit for all parts
     printf("%-7s  %12.*f %-2s  %s%s\n", name, is_long ? 6 : 3, (double)part_ns / (is_long ? 1e9 : 1e6),
@@ -196,21 +150,18 @@ static Status command_bound(Call* call) {
     }
     TRY(plan_problem_init(&batch, &problem->request, &problem->costs, problem->samples,
                           problem->num_samples));
-    lower_bound_make(&bound, &batch, false);
+    lower_bound_make(&bound, &batch);
     print_part("bound", bound.bound_ns, bound.bound_ns,
                bound.stage >= 0 ? "no plan of this batch on these stages is faster"
                                 : "no plan of this batch is faster");
     print_part("work", bound.work_ns, bound.bound_ns, "all work, unpadded, spread over every rank");
     snprintf(what, sizeof what, "sample %d through all stages and back", bound.chain_sample);
     print_part("chain", bound.chain_ns, bound.bound_ns, what);
-    snprintf(what, sizeof what, "stage %d: first arrival, its work, what must follow", bound.stage);
+    snprintf(what, sizeof what, "stage %d: first arrival, its work, its reduction", bound.stage);
     print_part("stage", bound.stage_ns, bound.bound_ns,
                bound.stage >= 0 ? what
                : is_free        ? "even work after first arrivals; anywhere"
-                                : "first arrival, work, what follows; of the best split");
-    print_part("memory", bound.memory_ns, bound.bound_ns,
-               "the same, in the memory there is; 0: no more than stage");
-    print_stages(&batch);
+                                : "first arrival, work, reduction; of the best split");
     return STATUS_OK;
 }
 
@@ -411,22 +362,19 @@ static Status show(const PlanOptions* options, const Problem* problem, const Pla
                    int64_t planning_cpu_ns, Arena* arena) {
     const PlanRequest* request = &problem->request;
     Waterfall waterfall;
-    PlanMemory* memory;
-    ARENA_TRY_NEW(memory, arena, PlanMemory, plan->P * plan->R);
-    TRY(plan_memory_make(memory, plan, &problem->costs, request->memory_rule));
-    TRY(waterfall_make(&waterfall, plan, &problem->costs, request, problem->samples, problem->num_samples,
-                       arena));
+    PlanAccount account;
+    TRY(plan_account_make(&account, plan, problem, arena));
+    TRY(waterfall_make(&waterfall, plan, &problem->costs, request, problem->samples, arena));
     plan_print_microbatches(plan, stdout);
     printf("\n");
     plan_print_timeline(plan, options->width, stdout);
     printf("\n");
-    plan_memory_print(memory, plan, request, stdout);
+    plan_memory_print(&account, plan, problem, stdout);
     printf("\n");
     waterfall_print(&waterfall, stdout);
     if (options->explain) {
-        PlanExplain about = {plan, request, &problem->costs, &waterfall};
         printf("\n");
-        plan_explain_print(&about, stdout);
+        plan_explain_print(plan, problem, &waterfall, stdout);
     }
     printf("\nplanned in %s of one core\n", TIME_TEXT(planning_cpu_ns, 3));
     return STATUS_OK;
@@ -593,28 +541,22 @@ static const OptionSpec command_report_specs[] = {
 
 // A trace of another run would be drawn as a step of this one. Compare the predicted step times, which both
 // have.
-static Status check_same_run(const TraceFile* file, const json_t* run, const char* trace_path,
+static Status check_same_run(const TraceReplay* file, const json_t* run, const char* trace_path,
                              const char* metrics_path) {
-    static const char remedy[] = "give the trace and the metrics.jsonl of one run";
     int num_ranks = (int)json_integer_value(json_object_get(run, "num_ranks"));
     size_t num_steps = json_array_size(json_object_get(run, "steps")), at = 0;
     while (at < num_steps && report_run_value(run, at, "step") != (double)file->step) { at++; }
-    if (num_ranks > 0 && num_ranks != file->P * file->R) {
-        return FAIL(STATUS_MISMATCH, "%s has %d stages x %d replicas, %s has %d ranks ---> %s", trace_path,
-                    file->P, file->R, metrics_path, num_ranks, remedy);
-    }
-    if (at == num_steps) {
-        return FAIL(STATUS_MISMATCH, "%s is of step %lld, which is not in %s ---> %s", trace_path,
-                    (long long)file->step, metrics_path, remedy);
-    }
-    double predicted_ns = 1e6 * report_run_value(run, at, "predicted_ms");
-    if (file->has_errors &&
-        fabs(predicted_ns - (double)file->errors.predicted_ns) > 1 + 1e-9 * predicted_ns) {
-        return FAIL(STATUS_MISMATCH, "%s: step %lld was predicted to take %.3f ms, in %s %.3f ms ---> %s",
-                    trace_path, (long long)file->step, (double)file->errors.predicted_ns / 1e6, metrics_path,
-                    predicted_ns / 1e6, remedy);
-    }
-    return STATUS_OK;
+    double run_ns = at < num_steps ? 1e6 * report_run_value(run, at, "predicted_ms") : 0;
+    double trace_ns = (double)file->errors.predicted_ns;
+    bool same = (num_ranks == 0 || num_ranks == file->P * file->R) && at < num_steps &&
+                (!file->has_errors || fabs(run_ns - trace_ns) <= 1 + 1e-9 * run_ns);
+    if (same) { return STATUS_OK; }
+    return FAIL(
+        STATUS_MISMATCH,
+        "%s: step %lld on %d ranks, predicted to take %.3f ms, is not in %s (%d ranks, that step %.3f "
+        "ms) ---> give the trace and the metrics.jsonl of one run",
+        trace_path, (long long)file->step, file->P * file->R, trace_ns / 1e6, metrics_path, num_ranks,
+        run_ns / 1e6);
 }
 
 typedef struct {
@@ -640,7 +582,7 @@ static Status load_report(json_t* runs, const Call* call) {
         json_array_append_new(runs, run);
     }
     if (trace != NULL) {
-        TRY(check_same_run(&trace->file, json_array_get(runs, 0), options->trace, call->files[0]));
+        TRY(check_same_run(trace, json_array_get(runs, 0), options->trace, call->files[0]));
     }
     TRY(tool_write(options->out, print_report, &(ReportPage){runs, trace}));
     if (strcmp(options->out, "-") == 0) { return STATUS_OK; }

@@ -1198,9 +1198,12 @@ static Status measure_or_find(DynapipeCosts* out, Measure* m) {
     snprintf(m->dp->model_name, sizeof m->dp->model_name, "%s", m->blocks->signature);
     if (!measure_kept_path(path, m->blocks->signature, &about)) { path[0] = '\0'; }
     TRY(find_costs(&is_known, out, m, path));
-    if (is_known) { return STATUS_OK; }
-    TRY(measure_fresh(out, NULL, m));
-    if (m->dp->transport.rank == 0) { keep(out, m, path); }
+    if (!is_known) { TRY(measure_fresh(out, NULL, m)); }
+    int32_t* messages = &out->model.measured.messages;
+    bool is_new = !is_known || *messages == MESSAGES_UNKNOWN;
+    TRY(session_messages_find(m->dp, messages));
+    is_new = is_new && (!is_known || (*messages != MESSAGES_UNKNOWN && m->dp->options.costs == NULL));
+    if (is_new && m->dp->transport.rank == 0) { keep(out, m, path); }
     return STATUS_OK;
 }
 

@@ -83,6 +83,7 @@ typedef struct {
     int32_t num_ranks, ranks_per_host;
     int32_t num_replicas;  // ranks among which sums were measured; 1: none were
     int32_t seq_tokens, target_tokens;
+    int32_t messages;  // how messages move while ranks compute (run/hosts.h); 0: not known
 } CostMeasured;
 
 typedef struct {

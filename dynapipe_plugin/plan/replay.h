@@ -13,7 +13,7 @@ function of the durations, so over whole pairs the mean is never below the plan'
 durations. z depends on seed, pair, chunk, micro-batch and job kind, not on the order of jobs: two orders of
 the same micro-batches meet the same noise.
 
-Integers only, seeded: the same numbers on every rank and compiler.
+Seeded: the same numbers on every rank and compiler.
 */
 #pragma once
 

@@ -374,15 +374,9 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
 #include "memory_files.h"
 
 static void require_sane(const TraceReplay* replay) {
-    const TraceFile* file = &replay->file;
     int64_t sum_ns = 0;
-    REQUIRE(file->P >= 1 && file->R >= 1 && replay->graph.num_nodes >= 1);
-    for (int32_t r = 0; r < file->P * file->R; r++) {
-        for (int32_t i = 0; i < file->ranks[r].num_events; i++) {
-            const TraceEvent* event = &file->ranks[r].events[i].event;
-            REQUIRE(event->begin_ns >= 0 && event->end_ns >= event->begin_ns && event->mb < file->M);
-        }
-    }
+    REQUIRE(replay->P >= 1 && replay->R >= 1 && replay->num_nodes >= 1);
+    REQUIRE(replay->replayed_ns == replay->measured_ns);
     for (int32_t part = 0; part < TRACE_PARTS; part++) { sum_ns += replay->part_ns[part]; }
     REQUIRE(sum_ns == replay->replayed_ns);
     for (int32_t i = 0; i < replay->num_rows; i++) { REQUIRE(replay->rows[i].ns >= 0); }

@@ -72,9 +72,9 @@ others() {  # words expected, edit of metrics.jsonl (sed -E)
     ! "$build/dynapipe" report "$work/others.jsonl" --trace "$work/trace.json" -o "$work/others.html" >"$work/others.log" 2>&1 && grep -q "$1 --->" "$work/others.log"
     ok $? "refused: $(sed "s|$work/||g" "$work/others.log")"
 }
-others "has 2 stages x 2 replicas, .* has 3 ranks" 's/"idle":\[[^,]*,/"idle":[/'
-others "is of step 2, which is not in .*" '/^."step":2,/d'
-others "was predicted to take .* ms, in .* ms" '/^."step":2,/s/"predicted_ms":/&1/'
+others "step 2 on 4 ranks, .* is not in .*(3 ranks, that step .* ms)" 's/"idle":\[[^,]*,/"idle":[/'
+others "step 2 on 4 ranks, .* is not in .*(4 ranks, that step 0.000 ms)" '/^."step":2,/d'
+others "step 2 on 4 ranks, .* is not in .*(4 ranks, that step .* ms)" '/^."step":2,/s/"predicted_ms":/&1/'
 
 "$trainer" --help >"$work/help"
 lost=

@@ -352,7 +352,7 @@ refuses 2 "no plan ---> usage" replay --noise 0.1
 refuses 2 "plans and a trace --->" replay "$work/auto.plan" --trace "$work/auto.plan"
 refuses 2 "what-if is for a trace --->" replay "$work/auto.plan" --what-if link=2x
 refuses 2 "---> STAGE:FACTOR" replay "$work/auto.plan" --slow-stage 1
-refuses 2 "no stage 4 --->" replay "$work/auto.plan" --slow-stage 4:1.5
+refuses 2 "a stage from 0 to 3" replay "$work/auto.plan" --slow-stage 4:1.5
 refuses 1 "auto.plan:1:" replay --trace "$work/auto.plan"
 refuses 1 "lengths.csv:1: expected dynapipe-plan" replay "$work/lengths.csv"
 

@@ -4,7 +4,7 @@
 #include "../../dataloader/tokenizer/bpe.h"
 #include "fuzz.h"
 
-#if defined(FUZZ_bpe) || defined(FUZZ_bpe_vocab)
+#ifdef FUZZ_bpe_vocab
 
 // A text's tokens spell the text where it is UTF-8; elsewhere an error and no token.
 static void fuzz_bpe_text(Bpe* bpe, const uint8_t* data, size_t num_bytes, BpeTokens* tokens) {
@@ -20,45 +20,10 @@ static void fuzz_bpe_text(Bpe* bpe, const uint8_t* data, size_t num_bytes, BpeTo
     }
     REQUIRE(status != STATUS_OK || at == num_bytes);
 }
-#endif
 
-#ifdef FUZZ_bpe
-// bpe: any bytes as a text; a cached word gives the tokens it gave before.
-#include "../../util/files.h"
-
-static Bpe* bpe;
-
-int LLVMFuzzerInitialize(int* argc, char*** argv) {
-    (void)argc;
-    (void)argv;
-    BpeTable tables[2] = {{.name = "test/golden/bpe_tiny_vocab.json"},
-                          {.name = "test/golden/bpe_tiny_merges.txt"}};
-    for (int i = 0; i < 2; i++) {
-        REQUIRE(file_read_text((char**)(uintptr_t)&tables[i].text, &tables[i].num_bytes, tables[i].name) ==
-                STATUS_OK);
-    }
-    REQUIRE(bpe_open(&bpe, &tables[0], &tables[1]) == STATUS_OK);
-    for (int i = 0; i < 2; i++) { free((char*)(uintptr_t)tables[i].text); }
-    return 0;
-}
-
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
-    BpeTokens first = {0}, again = {0};
-    fuzz_bpe_text(bpe, data, num_bytes, &first);
-    fuzz_bpe_text(bpe, data, num_bytes, &again);
-    REQUIRE(first.num_tokens == again.num_tokens);
-    size_t list_bytes = (size_t)first.num_tokens * sizeof first.ids[0];
-    REQUIRE(first.num_tokens == 0 || memcmp(first.ids, again.ids, list_bytes) == 0);
-    bpe_tokens_free(&first);
-    bpe_tokens_free(&again);
-    return 0;
-}
-#endif
-
-#ifdef FUZZ_bpe_vocab
 // bpe_vocab: any bytes as vocab.json and, after the first empty line, merges.txt, or, without one, as
-// tokenizer.json: refused with the file's name, or a tokenizer whose tokens spell what it takes. libFuzzer:
-// -max_len=4000
+// tokenizer.json: refused with the file's name, or a tokenizer whose tokens spell what it takes.
+// libFuzzer: -max_len=4000
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     size_t merges_at, vocab_bytes = fuzz_first_bytes(data, num_bytes, &merges_at);
@@ -212,7 +177,7 @@ there and the same position comes out again.
 
 The first byte of an input: bit 0 begins with a true record and takes the rest as changes to it (pairs of
 place and value); bit 1 puts the record's hash right, which random bytes never meet; bit 2: of a loader in
-file order; bit 3: a record of a split with changes (bit 1: and its hash right), read before the others.
+file order.
 */
 // libFuzzer: -max_len=256
 #include <stdio.h>
@@ -283,45 +248,8 @@ static void require_split(const uint8_t* position, size_t num_bytes) {
     REQUIRE(left_bytes <= num_bytes && dp.request.effort >= 0 && dp.request.effort <= 1000000000);
     if (resplit->has_restored) {
         REQUIRE(placement_check(&resplit->restored, 3, 8, false) == STATUS_OK);
-        REQUIRE(placement_check(&resplit->before, 3, 8, false) == STATUS_OK);
     }
-    free(dp.resplit.times_then);
-}
-
-// As a run writes it whose layers moved, then changed. Its hash and "DPSPLIT3" are its last 16 bytes; before
-// them the values of two placements (of three chunks each), the times, and the record's own fields.
-static void try_split(const uint8_t* data, size_t num_bytes, bool mends) {
-    enum {
-        LOADERS = 8,
-        VALUES = 2 * (2 + 2 * 3 + 4) * sizeof(int32_t),
-        TIMES = 3 * sizeof(double),
-        FIELDS = 32,
-        HASHED = VALUES + TIMES + FIELDS
-    };
-    static const LayerRange before[3] = {{0, 2}, {2, 5}, {5, 8}};
-    static Dynapipe dp;
-    const uint8_t loaders_own[LOADERS] = {0};
-    const void* position = loaders_own;
-    size_t all_bytes = LOADERS;
-    session_make(&dp);
-    dp.resplit.has_moved = true;
-    placement_linear(&dp.resplit.before, before, 3);
-    dp.resplit.times_then = calloc(3, sizeof(double));
-    REQUIRE(session_resplit_position(&dp, &position, &all_bytes) == STATUS_OK);
-    REQUIRE(all_bytes == LOADERS + HASHED + 16);
-    uint8_t* bytes = malloc(all_bytes);
-    REQUIRE(bytes != NULL);
-    memcpy(bytes, position, all_bytes);
-    for (size_t i = 0; i + 1 < num_bytes; i += 2) { bytes[LOADERS + data[i] % (HASHED + 16)] = data[i + 1]; }
-    if (mends) {
-        uint64_t hash = hash_finish(hash_bytes(hash_bytes(HASH_SEED, bytes + LOADERS, VALUES + TIMES),
-                                               bytes + LOADERS + VALUES + TIMES, FIELDS));
-        memcpy(bytes + LOADERS + HASHED, &hash, sizeof hash);
-    }
-    require_split(bytes, all_bytes);
-    free(bytes);
-    free(dp.resplit.times_then);
-    free(dp.resplit.record);
+    session_resplit_free(&dp.resplit);
 }
 
 static size_t make_input(uint8_t out[MAX_RECORD], const uint8_t* data, size_t num_bytes) {
@@ -361,14 +289,13 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     static Arena arena;
     uint8_t input[MAX_RECORD];
     if (num_bytes < 2) { return 0; }
-    if (data[0] & 8) { try_split(data + 1, num_bytes - 1, data[0] & 2); }
     size_t input_bytes = make_input(input, data, num_bytes);
     require_split(input, input_bytes);
-    SessionRefit refit = {.is_on = true};
+    SessionRefit refit;
+    session_refit_init(&refit, true);
     REQUIRE(session_refit_restore(&refit, input, &input_bytes) == STATUS_OK ||
             fuzz_has_remedy(status_message()));
-    session_refit_forget(&refit);
-    free(refit.versions);
+    session_refit_free(&refit);
     Loader* loader = loaders[(data[0] & 4) != 0];
     Status status = loader_restore(loader, input, input_bytes);
     if (status == STATUS_OK) {

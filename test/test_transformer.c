@@ -205,24 +205,6 @@ static PartLayout folded(const ModelConfig* config, ModelSharing sharing, const 
     return out;
 }
 
-static void known_placements_are_the_whole(void) {
-    static PartBatch own;
-    const int32_t places[][3] = {{0, 512, 1024}, {0, 0, 1024}, {0, 1024, 1024}, {0, 100, 1024}};
-    for (int k = 0; k < NUM_KINDS; k++) {
-        const ModelConfig config = config_of(k);
-        float* params = params_of(&config);
-        const PartRun run = {&config, 0.1f, ops, params};
-        part_batch_random(&own, &rng, &config, 4, PART_BATCH_MAX_TOKENS);
-        PartLayout layout = folded(&config, MODEL_HEAD_WHOLE, NULL);
-        check_layout(&run, &layout, &own.batch);
-        for (int i = 0; i < 8; i++) {
-            layout = folded(&config, i % 2 ? MODEL_HEAD_BY_ROWS : MODEL_HEAD_BY_VOCAB, places[i / 2]);
-            check_layout(&run, &layout, &own.batch);
-        }
-        free(params);
-    }
-}
-
 // All targets in one share's ids, first of the one and then of the other.
 static void targets_may_all_be_one_shares(void) {
     static PartBatch own;
@@ -362,29 +344,6 @@ static void check_logits(const Golden* g, const float* params) {
     model_free(&whole);
 }
 
-// Every cut of the chain in two (the last one: the head alone), each layer its own range.
-static void check_cuts(const PartRun* run, const Golden* g, const float* whole_losses) {
-    const int L = model_num_layers(run->config);
-    for (int cut = 0; cut <= L; cut++) {
-        PartLayout layout = {.num_ranks = 1};
-        ModelPart* part = &layout.parts[0];
-        if (cut == 0) {
-            for (int l = 0; l < L; l++) {
-                part->ranges[part->num_ranges++] =
-                    (ModelRange){l, l + 1, l + 1 < L ? MODEL_GOES_ON : MODEL_HAS_HEAD};
-            }
-        } else {
-            part->num_ranges = 2;
-            part->ranges[0] = (ModelRange){0, cut, MODEL_GOES_ON};
-            part->ranges[1] = (ModelRange){cut, L, MODEL_HAS_HEAD};
-        }
-        const Result cuts = train(run, &layout, g->batch, cut % 2 ? PART_CHAIN_RECOMPUTE : 0);
-        CHECK(memcmp(cuts.losses, whole_losses, sizeof(float) * (size_t)g->batch->num_rows) == 0);
-        CHECK(worst_grad(run->config, cuts.grads, g->grads) < 1e-5);
-        result_free(&cuts);
-    }
-}
-
 static void check_golden(const Golden* g) {
     const PartLayout one = whole_layout(g->config);
     float* params = params_of(g->config);
@@ -393,7 +352,6 @@ static void check_golden(const Golden* g) {
     CHECK(worst_loss(ours.losses, g->losses, g->batch->num_rows) < LOSS_TOLERANCE);
     CHECK(worst_grad(g->config, ours.grads, g->grads) < 1e-5);
     check_logits(g, params);
-    check_cuts(&run, g, ours.losses);
     if (g->dropped_losses != NULL) {
         run.dropout = T5_GOLDEN_DROPOUT;
         const Result dropped = train(&run, &one, g->batch, 0);
@@ -711,7 +669,6 @@ int main(int argc, char** argv) {
 #ifndef LLMC_CUDA
     RUN(pytorch_agrees);
     RUN(hugging_face_agrees);
-    RUN(known_placements_are_the_whole);
     RUN(targets_may_all_be_one_shares);
     RUN(nothing_supervised_gives_zero_gradients);
     RUN(small_losses_keep_their_digits);

@@ -14,8 +14,7 @@
 #ifdef LLMC_CUDA
 enum { ROUNDS_OF_LAYOUTS = 7, ROUNDS_OF_LOSSES = 3, ROUNDS_OF_ANSWERS = 3 };  // the emulator is slow
 #else
-#include "gpt2_golden.h"
-#include "t5_golden.h"
+#include "model_golden.h"
 enum { ROUNDS_OF_LAYOUTS = 18, ROUNDS_OF_LOSSES = 9, ROUNDS_OF_ANSWERS = 6 };
 #endif
 
@@ -72,7 +71,7 @@ static float* params_of(const ModelConfig* config) {
     for (size_t i = 0; i < num; i++) { params[i] += 0.05f * (float)rng_between(&rng, -100, 100) / 100.0f; }
     free(raw);
 #else
-    (config->kind == &gpt2_kind ? gpt2_golden_params : t5_golden_params)(&whole);
+    model_golden_params(&whole);
     memcpy(params, whole.params, (size_t)whole.num_params * sizeof *params);
 #endif
     model_free(&whole);
@@ -314,27 +313,21 @@ static void gradients_are_those_of_finite_differences(void) {
 
 // --- what others compute -----------------------------------------------------------------------------------
 
-typedef struct {
-    const ModelConfig* config;
-    const ModelBatch* batch;
-    const float *losses, *logits, *grads, *dropped_losses;
-} Golden;
-
 // The first forward of a whole model that keeps nothing: its logits.
-static void check_logits(const Golden* g, const float* params) {
+static void check_logits(const ModelGolden* g, const float* params) {
     Model whole;
-    model_init(&whole, g->config, 0, model_num_layers(g->config), true, ops);
+    model_init(&whole, &g->config, 0, model_num_layers(&g->config), true, ops);
     part_fill(&whole, params);
-    void* acts = llmc_alloc((size_t)model_acts_bytes(&whole, g->batch, MODEL_HEAD), "a test");
-    void* scratch = llmc_alloc((size_t)model_scratch_bytes(&whole, g->batch), "a test");
-    float* losses = zeros(g->batch->num_rows);
+    void* acts = llmc_alloc((size_t)model_acts_bytes(&whole, &g->batch, MODEL_HEAD), "a test");
+    void* scratch = llmc_alloc((size_t)model_scratch_bytes(&whole, &g->batch), "a test");
+    float* losses = zeros(g->batch.num_rows);
     double difference = 0.0;
-    CHECK(g->batch->num_rows <= 64);  // all at once
-    model_forward(&whole, g->batch, NULL, NULL, acts, scratch, losses, MODEL_HEAD);
-    for (int i = 0; i < g->batch->num_rows; i++) {
-        for (int v = 0; v < g->config->vocab; v++) {
-            const double ours = whole.last_logits[i * g->config->padded_vocab + v];
-            difference = fmax(difference, fabs(ours - (double)g->logits[i * g->config->vocab + v]));
+    CHECK(g->batch.num_rows <= 64);  // all at once
+    model_forward(&whole, &g->batch, NULL, NULL, acts, scratch, losses, MODEL_HEAD);
+    for (int i = 0; i < g->batch.num_rows; i++) {
+        for (int v = 0; v < g->config.vocab; v++) {
+            const double ours = whole.last_logits[i * g->config.padded_vocab + v];
+            difference = fmax(difference, fabs(ours - (double)g->logits[i * g->config.vocab + v]));
         }
     }
     CHECK(difference < 1e-5);
@@ -344,46 +337,37 @@ static void check_logits(const Golden* g, const float* params) {
     model_free(&whole);
 }
 
-static void check_golden(const Golden* g) {
-    const PartLayout one = whole_layout(g->config);
-    float* params = params_of(g->config);
-    PartRun run = {g->config, 0.0f, ops, params};
-    const Result ours = train(&run, &one, g->batch, 0);
-    CHECK(worst_loss(ours.losses, g->losses, g->batch->num_rows) < LOSS_TOLERANCE);
-    CHECK(worst_grad(g->config, ours.grads, g->grads) < 1e-5);
+static void check_golden(const ModelGolden* g) {
+    const PartLayout one = whole_layout(&g->config);
+    float* params = params_of(&g->config);
+    PartRun run = {&g->config, 0.0f, ops, params};
+    const Result ours = train(&run, &one, &g->batch, 0);
+    CHECK(worst_loss(ours.losses, g->losses, g->batch.num_rows) < LOSS_TOLERANCE);
+    CHECK(worst_grad(&g->config, ours.grads, g->grads) < 1e-5);
     check_logits(g, params);
     if (g->dropped_losses != NULL) {
-        run.dropout = T5_GOLDEN_DROPOUT;
-        const Result dropped = train(&run, &one, g->batch, 0);
-        CHECK(worst_loss(dropped.losses, g->dropped_losses, g->batch->num_rows) < LOSS_TOLERANCE);
+        run.dropout = MODEL_GOLDEN_DROPOUT;
+        const Result dropped = train(&run, &one, &g->batch, 0);
+        CHECK(worst_loss(dropped.losses, g->dropped_losses, g->batch.num_rows) < LOSS_TOLERANCE);
         result_free(&dropped);
     }
     // the tolerance is tight: a change of one gradient by 1 % of the largest is seen
     double most = 0.0;
-    for (int64_t i = 0; i < model_num_params(g->config); i++) {
+    for (int64_t i = 0; i < model_num_params(&g->config); i++) {
         most = fmax(most, fabs((double)ours.grads[i]));
     }
     ours.grads[0] += 0.01f * (float)most;
-    CHECK(worst_grad(g->config, ours.grads, g->grads) > 1e-5);
+    CHECK(worst_grad(&g->config, ours.grads, g->grads) > 1e-5);
     result_free(&ours);
     free(params);
 }
 
-static void pytorch_agrees(void) {
-    Gpt2Golden golden;
-    gpt2_golden_load(&golden);
-    golden.batch.loss_scale = 1.0f / (float)golden.batch.num_rows;
-    check_golden(&(Golden){&golden.config, &golden.batch, golden.losses, golden.logits, golden.grads, NULL});
-    gpt2_golden_free(&golden);
-}
-
-static void hugging_face_agrees(void) {
-    for (int i = 0; i < T5_NUM_GOLDENS; i++) {
-        T5Golden golden;
-        t5_golden_load(&golden, t5_golden_names[i]);
-        check_golden(&(Golden){&golden.config, &golden.batch, golden.losses, golden.logits, golden.grads,
-                               golden.dropped_losses});
-        t5_golden_free(&golden);
+static void pytorch_and_hugging_face_agree(void) {
+    for (int i = 0; i < MODEL_NUM_GOLDENS; i++) {
+        ModelGolden golden;
+        model_golden_load(&golden, i);
+        check_golden(&golden);
+        model_golden_free(&golden);
     }
 }
 
@@ -667,8 +651,7 @@ int main(int argc, char** argv) {
     RUN(losses_alone_are_the_whole_models);
     RUN(answers_are_the_whole_models);
 #ifndef LLMC_CUDA
-    RUN(pytorch_agrees);
-    RUN(hugging_face_agrees);
+    RUN(pytorch_and_hugging_face_agree);
     RUN(targets_may_all_be_one_shares);
     RUN(nothing_supervised_gives_zero_gradients);
     RUN(small_losses_keep_their_digits);

@@ -85,9 +85,9 @@ if ldd ./prepare_data | grep -q sentencepiece; then
     check "sentencepiece: tokens are the golden ones" [ "$(echo $(sample "$dir/t5/train.bin"))" = "$(($(wc -w <<<"$ids") + 1)) 3 $ids 1 3 4 1" ]
     check "spiece.model lies beside" cmp -s test/golden/spiece_tiny.model "$dir/t5/spiece.model"
     check "tokenizer.bin" [ "$(od -An -tu4 -N 16 "$dir/t5/tokenizer.bin" | tr -s ' ')" = " 20240328 2 320 1" ]
-    check "hf" ./prepare_data --tokenizer hf --file test/golden/spiece_tiny_tokenizer.json --val-fraction 0 --out "$dir/t5" "$dir/t5.jsonl" >"$dir/log"
+    check "hf" ./prepare_data --tokenizer hf --file test/golden/bpe_tiny_tokenizer.json --val-fraction 0 --out "$dir/t5" "$dir/t5.jsonl" >"$dir/log"
     check "an earlier tokenizer's file is named" grep -q "$dir/t5/spiece.model is of another tokenizer ---> remove it" "$dir/log"
-    check "tokenizer.json lies beside" cmp -s test/golden/spiece_tiny_tokenizer.json "$dir/t5/tokenizer.json"
+    check "tokenizer.json lies beside" cmp -s test/golden/bpe_tiny_tokenizer.json "$dir/t5/tokenizer.json"
     good t " " " " a b c >"$dir/blank.jsonl"
     check "without an end they are bad lines" ./prepare_data --tokenizer sentencepiece --model test/golden/spiece_tiny.model --input-end none \
         --val-fraction 0 --out "$dir/blank" "$dir/blank.jsonl" >"$dir/log" 2>"$dir/err"
@@ -98,7 +98,7 @@ else
     skipped=$((skipped + 1))
     echo "skip sentencepiece: prepare_data is built without it ---> dev/setup.sh"
 fi
-fails 'model.type is "none"' ./prepare_data --tokenizer hf --file test/golden/bpe_tiny_vocab.json --out "$dir/x" "$dir/one.jsonl"
+fails 'pre_tokenizer.type is null' ./prepare_data --tokenizer hf --file test/golden/bpe_tiny_vocab.json --out "$dir/x" "$dir/one.jsonl"
 check "refused ones write nothing" [ ! -e "$dir/x" ]
 
 # --- bad lines

@@ -93,7 +93,7 @@ static void check_draft(const Draft* draft, const PlanProblem* problem, Arena* a
         }
         for (int32_t k = 0; k < draft->placement.num_chunks; k++) {
             for (int32_t m = 0; m < M; m++) {
-                RecomputeMode mode = made.pipe.cost[k * M + m].mode;
+                RecomputeMode mode = made.modes[m * draft->placement.num_chunks + k];
                 CHECK(request.recompute == RECOMPUTE_CHOICE_AUTO ||
                       (mode == RECOMPUTE_FULL) == (request.recompute == RECOMPUTE_CHOICE_FULL));
             }
@@ -124,16 +124,20 @@ static void drafts_keep_their_word(void) {
         Status status =
             plan_problem_init(&problem, &about.request, &about.costs, about.samples, about.num_samples);
         if (status != STATUS_OK) { continue; }
-        int32_t effort = rng_between(&rng, 1, 60);
+        static Placement field[PLACEMENT_FIELD];
+        int32_t num_places;
+        about.request.effort = rng_between(&rng, 1, 60);
+        CHECK_OK(placement_field(field, &num_places, &about.request, &about.costs, about.samples,
+                                 about.num_samples, ROOM_WANTED));
         lower_bound_make(&bound, &problem);
-        CHECK_OK(search_draft(&draft, &problem, effort, &arena));
+        CHECK_OK(search_draft(&draft, &problem, field, num_places, &arena));
         if (draft.makespan_ns == INT64_MAX) {
             CHECK(about.request.memory_limit_bytes > 0);
             num_none++;
         } else {
             check_draft(&draft, &problem, &arena);
             CHECK(draft.makespan_ns >= bound.bound_ns);
-            CHECK_OK(search_draft(&again, &problem, effort, &arena));
+            CHECK_OK(search_draft(&again, &problem, field, num_places, &arena));
             CHECK(same_draft(&draft, &again, problem.R));
             num_drafts++;
         }
@@ -185,38 +189,11 @@ static void plans_of_odd_problems(void) {
     arena_free(&arena);
 }
 
-// Unequal replicas in another order: the same batch in the same time.
-static void replicas_may_change_places(void) {
-    static RandomMachine machine;
-    Rng rng = rng_seed(seed + 2);
-    Arena arena = {0};
-    for (int32_t round = 0; round < 30; round++) {
-        MachineRank before[64];
-        Plan plan, moved;
-        arena_reset(&arena);
-        random_problem(&about, &rng, 60);
-        about.request.R = 3;
-        about.request.batching = BATCHING_DYNAMIC;
-        random_machine(&machine, &about, &rng);
-        about.request.machine = &machine.machine;
-        size_t P = (size_t)about.request.P;
-        CHECK_OK(plan_make(&plan, &about.request, &about.costs, about.samples, about.num_samples, &arena));
-        memcpy(before, machine.ranks, 3 * P * sizeof *before);
-        for (size_t r = 0; r < 3; r++) {
-            memcpy(&machine.ranks[r * P], &before[(r + 1) % 3 * P], P * sizeof *before);
-        }
-        CHECK_OK(plan_make(&moved, &about.request, &about.costs, about.samples, about.num_samples, &arena));
-        CHECK_NEAR(moved.makespan_ns, plan.makespan_ns, 0.02 * (double)plan.makespan_ns);
-    }
-    arena_free(&arena);
-}
-
 // --seed N: another one; --times N: as many rounds.
 int main(int argc, char** argv) {
     if (argc == 5 && strcmp(argv[3], "--times") == 0) { times = atoi(argv[4]); }
     seed = test_seed(argc < 3 ? argc : 3, argv);
     RUN(drafts_keep_their_word);
     RUN(plans_of_odd_problems);
-    RUN(replicas_may_change_places);
     return test_end();
 }

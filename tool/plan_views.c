@@ -89,7 +89,7 @@ static Status replica_simulate(PlanAccount* out, const Plan* plan, const PlanPro
         const PlanMicrobatch* mb = &plan->mbs[begin + m];
         mbs[m] = (Microbatch){.layout = (MbLayout)mb->layout, .shape = mb->shape};
         places[m] = m;
-        for (int32_t k = 0; k < K; k++) { modes[(int64_t)k * M + m] = mb->recompute[k]; }
+        for (int32_t k = 0; k < K; k++) { modes[m * K + k] = mb->recompute[k]; }
     }
     MicrobatchList list = {.num_mbs = M, .mbs = mbs};
     TRY(replica_problem_make(&replica, batch, &list, r, places, M, modes, arena));

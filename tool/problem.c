@@ -18,9 +18,7 @@ by one end token.
 #include <string.h>
 #include "../dataloader/sample_file.h"
 #include "../dynapipe_plugin/plan/placement.h"
-#include "../llmc/gpt2.h"
-#include "../llmc/models.h"
-#include "../llmc/t5.h"
+#include "../llmc/kinds.h"
 #include "../util/files.h"
 #include "../util/numbers.h"
 
@@ -748,11 +746,7 @@ Status problem_split_stages(Problem* problem, const char* text) {
     PlanRequest* request = &problem->request;
     int32_t num_layers = problem->costs.num_enc_layers + problem->costs.num_dec_layers;
     request->choose_stages = strcmp(text, "auto") == 0;
-    if (request->choose_stages) {
-        return stage_split_make(request->placement.chunks, request, &problem->costs, problem->samples,
-                                problem->num_samples, 1);
-    }
-    return strcmp(text, "equal") == 0 ? split_equal(request, num_layers)
+    return request->choose_stages || strcmp(text, "equal") == 0 ? split_equal(request, num_layers)
                                       : stage_split_parse(request->placement.chunks, request->P, num_layers,
                                                           request->rules.head_has_layer, text);
 }

@@ -50,16 +50,12 @@ static Status pipe_of_replica(PipeProblem* out, const Fall* fall, int32_t first_
                               Ideal ideal) {
     const Plan* plan = fall->plan;
     const PlanProblem* problem = ideal.no_constants ? fall->pure : fall->problem;
-    PipePlace place = {.problem = problem,
-                       .ranks = plan_problem_ranks(problem, r),
-                       .placement = &plan->placement,
-                       .chunks = problem->chunks,
-                       .P = plan->P};
+    PipePlace place;
+    pipe_place_make(&place, problem, &plan->placement, r);
     int32_t num_rows = placement_num_rows(&plan->placement, plan->P);
     PipeCost* cells;
-    uint8_t* modes;
+    uint8_t modes[PLAN_MAX_CHUNKS];
     ARENA_TRY_NEW(cells, fall->arena, PipeCost, (int64_t)num_rows * M);
-    ARENA_TRY_NEW(modes, fall->arena, uint8_t, (int64_t)problem->K * M);
     *out = (PipeProblem){.P = plan->P, .M = M, .cost = cells, .placement = &plan->placement};
     out->pulls = machine_pulls(fall->request->machine) && !ideal.free_transfers;
     for (int32_t s = 0; s < plan->P; s++) {
@@ -71,9 +67,9 @@ static Status pipe_of_replica(PipeProblem* out, const Fall* fall, int32_t first_
         const PlanMicrobatch* mb = &plan->mbs[first_mb + m];
         MbShape shape = ideal.no_padding ? true_shape(plan, fall->samples, mb) : mb->shape;
         for (int32_t k = 0; k < problem->K; k++) {
-            modes[(int64_t)k * M + m] = ideal.no_recompute ? RECOMPUTE_NONE : mb->recompute[k];
+            modes[k] = ideal.no_recompute ? RECOMPUTE_NONE : mb->recompute[k];
         }
-        pipe_costs_make(cells + m, NULL, M, &place, modes + m, M, &shape);
+        pipe_costs_make(cells + m, NULL, M, &place, modes, &shape);
         for (int32_t row = 0; row < num_rows && ideal.free_transfers; row++) {
             PipeCost* cell = &cells[(int64_t)row * M + m];
             cell->transfer_ns = cell->part_ns = cell->factor_ns = 0;

@@ -265,7 +265,7 @@ static const char* check_why(const Checker* c) {
 
 static void check_params(Checker* c, const CheckRange* range) {
     const DynapipeParams_v1* params = &range->params;
-    must(c, interface_check_params(params));
+    must(c, CHECK_RESERVED(DynapipeParams_v1, reserved, params));
     const int32_t types[] = {params->param_type, params->grad_type};
     for (int i = 0; i < 2; i++) {
         if (types[i] >= DYNAPIPE_FLOAT32 && types[i] <= DYNAPIPE_FLOAT16) { continue; }

@@ -54,7 +54,7 @@ static Status make_range(MeasureModel* out, const DynapipeBlocks_v1* blocks, Dyn
         *out = (MeasureModel){0};
         return measure_failed(blocks, "make", error);
     }
-    Status status = interface_check_params(&out->params);
+    Status status = CHECK_RESERVED(DynapipeParams_v1, reserved, &out->params);
     if (status != STATUS_OK) { measure_drop(blocks, out); }
     return status;
 }

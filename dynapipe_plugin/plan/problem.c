@@ -145,10 +145,7 @@ static Status place(PlanProblem* out) {
 
 Status plan_problem_init(PlanProblem* out, const PlanRequest* request, const CostModel* costs,
                          const PlanSample* samples, int32_t num_samples) {
-    if (request->P < 1 || request->P > PLAN_MAX_STAGES || request->R < 1 || request->R > PLAN_MAX_REPLICAS) {
-        return FAIL(STATUS_OUT_OF_RANGE, "--stages %d --replicas %d ---> give 1 to %d and 1 to %d",
-                    request->P, request->R, PLAN_MAX_STAGES, PLAN_MAX_REPLICAS);
-    }
+    TRY(plan_request_check_ranks(request));
     TRY(samples_check(samples, num_samples));
     *out = (PlanProblem){.request = request,
                          .costs = costs,
@@ -157,7 +154,6 @@ Status plan_problem_init(PlanProblem* out, const PlanRequest* request, const Cos
                          .P = request->P,
                          .R = request->R,
                          .count_buffers = request->memory_rule == MEMORY_BUFFERS};
-    TRY(machine_check(request->machine, request->P * request->R));
     TRY(place(out));
     cost_table_init(&out->table, costs);
     plan_problem_limit(out);

@@ -115,8 +115,8 @@ Status session_settings_take(Dynapipe* dp, const void** position, size_t* num_by
 // others than those found now, and take their place. On all ranks alike.
 Status session_costs_restore(Dynapipe* dp, bool* differ);
 
-char* session_run_command(int argc, char** argv);  // for the caller to free; NULL: no memory
-struct json_t* session_run_json(const Dynapipe* dp);      // the record of a start in metrics.jsonl
+char* session_run_command(int argc, char** argv);     // for the caller to free; NULL: no memory
+struct json_t* session_run_json(const Dynapipe* dp);  // the record of a start in metrics.jsonl
 
 // --- plan_ahead: the next steps' plans, made in a background thread while a step runs ----------------------
 //
@@ -412,7 +412,7 @@ struct Dynapipe {
     bool says_bound;                                  // by how much a bound exceeded its plan
     Text position;                                    // dynapipe_position()'s last
     char* saved_costs;                                // of the checkpoint that the run resumes from; or NULL
-    double *task_sum, *task_rows, *task_loss;         // [num_tasks], one allocation
+    double *task_sum, *task_loss;                     // [num_tasks], one allocation; sums: losses, then rows
     Arena eval_arena;
     int32_t eval_tokens;         // limit of a forward pass, on every rank; 0: not known yet
     int32_t eval_target_tokens;  // and of the decoder's
@@ -444,13 +444,11 @@ Status session_stop_agree(Dynapipe* dp);
 
 // STATUS_OUT_OF_RANGE names the member of a struct that a program handed in: functions that are missing,
 // members that are reserved and not zero.
+Status interface_check_reserved(const char* name, const void* members, size_t num_bytes);
+#define CHECK_RESERVED(type, member, of) \
+    interface_check_reserved(#type "." #member, (of)->member, sizeof(of)->member)
 Status interface_check_model(const DynapipeModel_v1* api);
-Status interface_check_params(const DynapipeParams_v1* params);
 Status interface_check_blocks(const DynapipeBlocks_v1* blocks);  // its api and shapes, too
-Status interface_check_piece(const char* list, int32_t idx, const DynapipePiece_v1* piece);
-Status interface_check_run(const DynapipeRun_v1* run);
-Status interface_check_report(const DynapipeReport_v1* report);
-Status interface_check_validation(const DynapipeValidation_v1* validation);
 
 // --- session.c; where DYNAPIPE_CUDA is defined, cuda/session_cuda.c ---
 // At open: this rank's card, and whether the cards suffice for --transport. STATUS_NO_DEVICE on all ranks

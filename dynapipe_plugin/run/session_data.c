@@ -191,7 +191,6 @@ static Status number_tasks(Dynapipe* dp) {
         if (t == dp->num_tasks) { dp->task_names[dp->num_tasks++] = name; }
         dp->val_task[v] = t;
     }
-    dp->task_rows = dp->task_sum + dp->num_tasks;
     dp->task_loss = dp->task_sum + 2 * dp->num_tasks;
     return STATUS_OK;
 }
@@ -238,7 +237,7 @@ static void print_losses(const Dynapipe* dp) {
 }
 
 static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
-    TRY(interface_check_run(run));
+    TRY(CHECK_RESERVED(DynapipeRun_v1, reserved, run));
     dp->run = *run;
     TRY(session_resplit_check(dp));
     LoaderOptions options = loader_options(dp, true);

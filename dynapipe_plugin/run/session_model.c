@@ -390,22 +390,14 @@ static Status check_largest(const PlanRequest* request, const CostModel* costs,
 static Status check_state(const PlanRequest* request, const CostModel* costs) {
     const int32_t num_layers = costs->num_enc_layers + costs->num_dec_layers;
     CostRank ranks[PLAN_MAX_STAGES];
-    int64_t limits[PLAN_MAX_STAGES];
+    const PlacementScale scale = placement_scale_make(request, costs, NULL, 0, 0);
+    const int64_t* limits = scale.limit_bytes;
     Placement placement = request->placement;
     if (request->placements != PLACEMENT_GIVEN && num_layers >= request->P) {
         TRY(placement_make(&placement, PLACEMENT_LINEAR, false, request->P, costs->num_enc_layers,
                            costs->num_dec_layers));
     }
-    for (int32_t s = 0; s < request->P; s++) {
-        limits[s] = 0;
-        for (int32_t r = s; r < request->P * request->R; r += request->P) {
-            MachineRank rank = machine_rank(request->machine, r);
-            int64_t limit = machine_limit_bytes(&rank, request->memory_limit_bytes);
-            if (limits[s] == 0 || limit < limits[s]) { limits[s] = limit; }
-        }
-    }
-    PlacementRoom room = {costs, limits, request->P, 0, request->rules.head_has_layer};
-    if (request->placements != PLACEMENT_GIVEN) { placement_make_room(&placement, &room, false); }
+    if (request->placements != PLACEMENT_GIVEN) { placement_make_room(&placement, &scale, false); }
     cost_ranks_make(ranks, costs, &placement, request->P);
     for (int32_t s = 0; s < request->P; s++) {
         int64_t state = cost_rank_state_bytes(costs, &ranks[s]);
@@ -602,7 +594,7 @@ static Status check_params(int32_t idx, const DynapipeParams_v1* params) {
         return FAIL(STATUS_OUT_OF_RANGE, "range %d: %d tied groups, but no list of them", idx,
                     params->num_tied);
     }
-    return interface_check_params(params);
+    return CHECK_RESERVED(DynapipeParams_v1, reserved, params);
 }
 
 static Status check_attach(const Dynapipe* dp, int32_t idx, const DynapipeModel_v1* api,

@@ -319,7 +319,7 @@ static void write_metrics(Dynapipe* dp, const DynapipeReport_v1* report) {
 }
 
 int dynapipe_report_validation(Dynapipe* dp, const DynapipeValidation_v1* v) {
-    if (interface_check_validation(v) != STATUS_OK) { return STATUS_OUT_OF_RANGE; }
+    if (CHECK_RESERVED(DynapipeValidation_v1, reserved, v) != STATUS_OK) { return STATUS_OUT_OF_RANGE; }
     if (dp->transport.rank != 0 || !is_open(dp, v->log_dir)) { return STATUS_OK; }
     // (a resumed run repeats its last validation: that replaces the last record)
     if (v->step > dp->first_step || dp->first_step == 0) { write_run(dp); }
@@ -603,7 +603,7 @@ void session_report_close(Dynapipe* dp) {
 }
 
 static Status make_report(Dynapipe* dp, const DynapipeReport_v1* report) {
-    TRY(interface_check_report(report));
+    TRY(CHECK_RESERVED(DynapipeReport_v1, reserved, report));
     if (dp->now == NULL) {
         return FAIL(
             STATUS_OUT_OF_RANGE,

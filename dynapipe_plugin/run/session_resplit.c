@@ -48,9 +48,18 @@ typedef struct {
     bool is_under_way;    // parts may be in flight: their memory is kept
 } Mover;
 
-static Status check_pieces(const PieceLists* lists) {
-    for (int32_t i = 0; i < lists->num_have; i++) { TRY(interface_check_piece("have", i, &lists->have[i])); }
-    for (int32_t i = 0; i < lists->num_want; i++) { TRY(interface_check_piece("want", i, &lists->want[i])); }
+static Status check_pieces(const char* list, const DynapipePiece_v1* pieces, int32_t num) {
+    for (int32_t i = 0; i < num; i++) {
+        const DynapipePiece_v1* p = &pieces[i];
+        if (p->values == NULL || p->begin < 0 || p->count < 1 || p->bytes_per_value < 1 ||
+            p->begin > INT64_MAX / p->bytes_per_value - p->count) {
+            return FAIL(STATUS_OUT_OF_RANGE,
+                        "%s[%d]: %lld values from %lld, %d bytes each, at %p ---> DynapipePiece_v1: values, "
+                        "and begin and count of what there is",
+                        list, i, (long long)p->count, (long long)p->begin, p->bytes_per_value, p->values);
+        }
+        TRY(CHECK_RESERVED(DynapipePiece_v1, reserved, p));
+    }
     return STATUS_OK;
 }
 
@@ -210,7 +219,10 @@ static Status walk(Mover* mover, bool only_looks) {
 }
 
 static Status move_all(Mover* mover, Arena* arena) {
-    TRY(agree(mover->world, check_pieces(mover->lists)));
+    const PieceLists* lists = mover->lists;
+    Status valid = check_pieces("have", lists->have, lists->num_have);
+    if (valid == STATUS_OK) { valid = check_pieces("want", lists->want, lists->num_want); }
+    TRY(agree(mover->world, valid));
     TRY(tell(mover, arena));
     Status status = walk(mover, true);
     if (status == STATUS_OK && mover->device.api != NULL) {

@@ -153,9 +153,8 @@ typedef struct {
 typedef struct {
     const Plan* plan;
     int32_t replica;
-    const SessionSpan* const* spans;     // [P][num_instrs]
-    const int64_t* const* predicted_ns;  // [P][num_instrs] where not the plan's own (replay.h); else NULL
-    bool moves_alone;                    // transfers, while jobs run
+    const SessionSpan* const* spans;  // [P][num_instrs]
+    bool moves_alone;                 // transfers, while jobs run
 } SessionSpans;
 
 // Fills jobs_ns and transfers_ns.

@@ -20,7 +20,7 @@ static RandomMachine machine;
 typedef struct {
     const PlanProblem* mp;
     bool joint;
-    int32_t set_of[4];  // sample -> micro-batch
+    int32_t set_of[4];  // sample -> microbatch
     int32_t num_sets;
     int32_t replica_of[4];
     int64_t best_ns;
@@ -91,7 +91,7 @@ static CostJobs share_jobs(const PlanProblem* mp, const MbShape* shape, int32_t 
     return jobs;
 }
 
-// The optimum of one replica's micro-batches, INT64_MAX where one does not fit alone.
+// The optimum of one replica's microbatches, INT64_MAX where one does not fit alone.
 static int64_t replica_ns(Batch* batch, int32_t r) {
     const PlanProblem* mp = batch->mp;
     PipeCost cells[OPTIMUM_MAX_ROWS * OPTIMUM_MAX_MBS] = {{.stored_bytes = 0}};
@@ -136,7 +136,7 @@ static int64_t replica_ns(Batch* batch, int32_t r) {
     return optimum;
 }
 
-// Sample i into each micro-batch that there is, or a new one on any replica.
+// Sample i into each microbatch that there is, or a new one on any replica.
 static void compose(Batch* batch, int32_t i) {
     const PlanProblem* mp = batch->mp;
     if (i == mp->num_samples) {
@@ -280,9 +280,10 @@ static void bound_and_plan_enclose_the_optimum(void) {
         sum_plan += (double)plan.makespan_ns / (double)batch.best_ns;
         sum_bound += (double)batch.best_ns / (double)bound.bound_ns;
     }
-    printf("     %d batches: plan %.4f of the optimum (reached %d times), optimum %.4f of the bound, given up "
-           "%d times\n",
-           num, sum_plan / num, reached, sum_bound / num, given_up);
+    printf(
+        "     %d batches: plan %.4f of the optimum (reached %d times), optimum %.4f of the bound, given up "
+        "%d times\n",
+        num, sum_plan / num, reached, sum_bound / num, given_up);
     CHECK(num > 80 && sum_plan / num < 1.2);
     arena_free(&arena);
 }
@@ -332,10 +333,10 @@ static void bounds_of_placements_are_below_the_optimum(void) {
         num_all++;
         sum_all += (double)best_ns / (double)bound_of_all.bound_ns;
     }
-    printf(
-        "     %d batches and placements: optimum %.4f of the bound (a stage's %d times); of %d batches the best "
-        "%.4f of that of all; given up %d times\n",
-        num, sum / num, by_stage, num_all, sum_all / num_all, given_up);
+    printf("     %d batches and placements: optimum %.4f of the bound (a stage's %d times); of %d batches "
+           "the best "
+           "%.4f of that of all; given up %d times\n",
+           num, sum / num, by_stage, num_all, sum_all / num_all, given_up);
     CHECK(num > 300 && num_all > 100 && by_stage > 50);
 }
 

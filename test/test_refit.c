@@ -113,7 +113,7 @@ static void measure(TraceJobs* jobs, int num_steps, const double* slow, double n
     arena_free(&arena);
 }
 
-// What the jobs of a kind take of a micro-batch in all that stage s has; of a share, F with the gradient of
+// What the jobs of a kind take of a microbatch in all that stage s has; of a share, F with the gradient of
 // inputs.
 static double stage_ns(const CostModel* costs, int32_t s, JobKind kind, const MbShape* shape) {
     const Placement* placement = &about.request.placement;
@@ -133,7 +133,7 @@ static double stage_ns(const CostModel* costs, int32_t s, JobKind kind, const Mb
     return ns + (double)jobs.job_ns[kind];
 }
 
-// The largest error of what plans would be told a micro-batch takes on a rank, over ranks and shapes; in
+// The largest error of what plans would be told a microbatch takes on a rank, over ranks and shapes; in
 // relation to its time, or an average one's where that is longer.
 static double worst_error(const CostScale* scale, const RefitRank* ranks, const double* slow, Rng* rng) {
     enum { SHAPES = 50 };

@@ -255,7 +255,7 @@ static int64_t longest_tokens(const Problem* problem) {
     return longest;
 }
 
-// The fastest plan of that policy with free choices: any order, split backward or not, micro-batches up to
+// The fastest plan of that policy with free choices: any order, split backward or not, microbatches up to
 // 4 times the longest sample, the search's layer split, one chunk per stage. An error if none fits.
 static Status make_best(Plan* out, const PlanOptions* options, const char* path, Arena* arena) {
     static const int32_t schedules[] = {SCHEDULE_AUTO, SCHEDULE_ADAPTIVE}, halves[] = {0, 3, 4, 6, 8};

@@ -46,7 +46,7 @@ CostFormula* cost_bytes_formula(const CostModel* model, int i) {
     return i % 2 != 0 ? &m->once_stored_bytes[once] : &m->once_forward_bytes[once];
 }
 
-// Every step below is monotone in v, clamps and floating-point rounding included, so a larger micro-batch
+// Every step below is monotone in v, clamps and floating-point rounding included, so a larger microbatch
 // never costs less.
 double cost_curve_value(const CostCurve* curve, double v) {
     int n = curve->num_knots;
@@ -309,7 +309,7 @@ void cost_table_init(CostTable* out, const CostModel* model) {
     }
 }
 
-// --- one micro-batch --------------------------------------------------------------------------------------
+// --- one microbatch --------------------------------------------------------------------------------------
 
 static void parts_evaluate(CostParts* out, const CostModeTable* table, const MbShape* shape) {
     double value[COST_TABLE_SLOTS] = {0}, v[FEATURE_COUNT];

@@ -1,4 +1,4 @@
-// problem.c -- the planning problem, what its micro-batches cost, and lists of them.
+// problem.c -- the planning problem, what its microbatches cost, and lists of them.
 #include "problem.h"
 
 #include <stdio.h>
@@ -68,7 +68,7 @@ void plan_problem_limit(PlanProblem* out) {
     }
 }
 
-// All samples as one micro-batch on replica r: the slowest of its stages and of its links, which send both
+// All samples as one microbatch on replica r: the slowest of its stages and of its links, which send both
 // ways.
 static double replica_ns(const PlanProblem* problem, int32_t r, const CostJobs* jobs) {
     const MachineRank* ranks = plan_problem_ranks(problem, r);
@@ -387,7 +387,7 @@ Status sample_order_make(int32_t* order, const PlanSample* samples, int32_t num_
     return STATUS_OK;
 }
 
-// --- micro-batches -----------------------------------------------------------------------------------
+// --- microbatches -----------------------------------------------------------------------------------
 
 Status microbatch_list_reserve(MicrobatchList* list, int32_t max_mbs, int32_t num_samples, Arena* arena) {
     *list = (MicrobatchList){.mbs = ARENA_NEW(arena, Microbatch, max_mbs),
@@ -462,7 +462,7 @@ void microbatch_list_append(MicrobatchList* list, const PlanProblem* problem, Mb
     microbatch_list_close(list, problem);
 }
 
-// --- what a micro-batch costs ------------------------------------------------------------------------
+// --- what a microbatch costs ------------------------------------------------------------------------
 
 static int64_t microbatch_jobs_ns(const CostJobs* jobs) {
     return jobs->job_ns[JOB_F] + jobs->job_ns[JOB_B] + jobs->job_ns[JOB_W] + jobs->job_ns[JOB_R];
@@ -484,10 +484,10 @@ int32_t microbatch_in_flight(int32_t P, int32_t K, int32_t k) {
     return (P * (K - k) + K - 1) / K;
 }
 
-// Of one micro-batch on one stage.
+// Of one microbatch on one stage.
 typedef struct {
     int64_t work_ns;
-    int64_t held_bytes;     // as often as there are micro-batches in flight
+    int64_t held_bytes;     // as often as there are microbatches in flight
     int64_t kept_bytes;     // of one, all chunks and the share
     int64_t besides_bytes;  // of one of them, while its jobs run
 } StageLoad;

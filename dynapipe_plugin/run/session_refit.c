@@ -16,7 +16,7 @@ static const RefitVersion* last_version(const SessionRefit* refit) {
 static const double WORTH_PRINTING = 0.05;  // a change of a rank's times
 enum { MOST_LINES = 8 };
 
-// Of forward and backward together, as a micro-batch has them.
+// Of forward and backward together, as a microbatch has them.
 static double slow_of(const RefitRank* rank, const RefitSums sums[SIDE_COUNT]) {
     double forward_ns = sums[SIDE_FORWARD].predicted_ns, backward_ns = sums[SIDE_BACKWARD].predicted_ns;
     double all_ns = forward_ns + backward_ns;

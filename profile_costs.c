@@ -18,7 +18,8 @@ copy, or give to ./dynapipe plan. Start it with as many ranks per machine as tra
 #include "dynapipe_plugin/measure/measure.h"
 #include "dynapipe_plugin/plan/cost_model.h"
 #include "dynapipe_plugin/plan/types.h"
-#include "llmc/models.h"
+#include "llmc/hf.h"
+#include "llmc/kinds.h"
 #include "trainer/llmc_model.h"
 
 typedef struct {

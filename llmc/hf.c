@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include "../util/checkpoint_files.h"
 #include "llmc_error.h"
-#include "model.h"
+#include "kinds.h"
 #include "safetensors.h"
 
 // WORDS: a matrix of the vocabulary's rows (ours is padded). GATED, PLAIN: only for this type of
@@ -740,10 +740,9 @@ static bool check_copies(const Source* source, const SafetensorsTensor* embeddin
 static bool find_head(Source* source, const SafetensorsTensor* embedding) {
     HfConfig* config = &source->config;
     const SafetensorsTensor* head = hf_checkpoint_find(source, "lm_head.weight", false);
-    config->shape.tied_head = head == NULL;
-    if (head != NULL && config->head_scaled && !compare(source, embedding, head, &config->shape.tied_head)) {
-        return false;
-    }
+    bool tied = head == NULL;
+    if (head != NULL && config->head_scaled && !compare(source, embedding, head, &tied)) { return false; }
+    config->shape.tied_head = tied;
     return config->head_scaled || !config->shape.tied_head ||
            llmc_fail(
                "%s: lm_head.weight is missing, and config.json wants no factor before a tied head ---> save "
@@ -1192,4 +1191,24 @@ void hf_checkpoint_abort(const char* directory) {
                                                           : config_files[i - NUM_TOKENIZER_FILES];
         if (join(path, directory, name)) { checkpoint_file_remove_tmp(path); }
     }
+}
+
+// --- any model ---------------------------------------------------------------------------------------------
+
+bool models_is_checkpoint(const char* model) {
+    const size_t num_chars = strlen(model);
+    return num_chars > 4 && strcmp(model + num_chars - 4, ".bin") == 0;
+}
+
+static bool read_any(ModelConfig* out, const ModelKind* kind, const char* path) {
+    return models_is_checkpoint(path) ? llmc_ok(checkpoint_read_config(out, kind, path))
+                                      : hf_checkpoint_read_config(out, NULL, kind, path);
+}
+
+bool models_read_config(ModelConfig* out, const char* model, int vocab, int max_seq_len) {
+    if (!models_is_checkpoint(model) && !hf_checkpoint_is(model)) {
+        return model_parse(out, models_kind_of(model), model, vocab, max_seq_len);
+    }
+    // the kind is known from the file; otherwise the last message is about GPT-2
+    return read_any(out, &t5_kind, model) || read_any(out, &gpt2_kind, model);
 }

@@ -3,7 +3,7 @@ gpt2_golden.h -- the small GPT-2 of dev/golden_gpt2.py: its batch, parameters, a
 */
 #pragma once
 
-#include "../llmc/gpt2.h"
+#include "../llmc/kinds.h"
 
 typedef struct {
     ModelConfig config;

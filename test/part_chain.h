@@ -5,7 +5,7 @@ shares of the head, and the jobs of one micro-batch over them, in memory full of
 #pragma once
 
 #include "../util/numbers.h"
-#include "../llmc/head.h"
+#include "../llmc/model.h"
 
 enum { PART_CHAIN_MAX_RANKS = 8, PART_CHAIN_MAX_CHUNKS = 16 };
 

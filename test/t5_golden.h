@@ -4,7 +4,7 @@ them.
 */
 #pragma once
 
-#include "../llmc/t5.h"
+#include "../llmc/kinds.h"
 
 enum { T5_NUM_GOLDENS = 3 };
 static const float T5_GOLDEN_DROPOUT = 0.25f;

@@ -9,9 +9,8 @@
 #include <unistd.h>
 
 #include "../util/numbers.h"
-#include "../llmc/gpt2.h"
+#include "../llmc/kinds.h"
 #include "../llmc/llmc_error.h"
-#include "../llmc/t5.h"
 #include "test.h"
 
 enum { NUM_FLIPS = 600, STEP = 40 };
@@ -533,8 +532,8 @@ static void broken_files_are_named(void) {
         {CHECKPOINT_MODEL_FILE, 0, 20240520, "magic 20240520 is not 20240326"},
         {CHECKPOINT_MODEL_FILE, 1, 5, "but its header asks for"},  // half as long
         {CHECKPOINT_MODEL_FILE, 1, 4, "version 4 is not 3 or 5"},
-        {CHECKPOINT_MODEL_FILE, 2, 0, "the longest sequence 0"},
-        {CHECKPOINT_MODEL_FILE, 3, -3, "the vocabulary -3"},
+        {CHECKPOINT_MODEL_FILE, 2, 0, "longest sequence 0"},
+        {CHECKPOINT_MODEL_FILE, 3, -3, "vocabulary -3"},
         {CHECKPOINT_MODEL_FILE, 3, 33, "padded vocabulary 32 is less than the vocabulary 33"},
         {CHECKPOINT_MODEL_FILE, 4, 5, "but its header asks for"},
         {CHECKPOINT_MODEL_FILE, 4, 2147483647, "layers 2147483647"},

@@ -39,20 +39,6 @@ typedef struct {
     int64_t num_values;
 } Case;
 
-static void slices_cover_everything_once(void) {
-    Rng rng = rng_seed(seed);
-    for (int trial = 0; trial < 200; trial++) {
-        int64_t n = (int64_t)(rng_u64(&rng) >> rng_between(&rng, 2, 60));
-        int32_t R = rng_between(&rng, 1, 512);
-        CHECK_EQ(collective_slice(n, R, 0), 0);
-        CHECK_EQ(collective_slice(n, R, R), n);
-        for (int32_t i = 0; i < R; i++) {
-            int64_t length = collective_slice(n, R, i + 1) - collective_slice(n, R, i);
-            CHECK(length == n / R || length == n / R + 1);
-        }
-    }
-}
-
 static double expected_sum(const double* of_members, int32_t num_ranks) {
     double sum[RANKS_MAX];
     memcpy(sum, of_members, (size_t)num_ranks * sizeof *sum);
@@ -400,7 +386,6 @@ static void sums_tell_messages_apart(void) {
 
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
-    RUN(slices_cover_everything_once);
     RUN(few_values_agree_everywhere);
     RUN(shared_blocks_are_everybodys);
     RUN(who_was_stopped_looks_again);

@@ -2,11 +2,10 @@
 // lies on several ranks is in groups that they name alike; random values, checkpoints, Hugging Face's files
 // and the optimizer do not depend on who has what.
 #include "../llmc/checkpoint.h"
-#include "../llmc/gpt2.h"
+#include "../llmc/kinds.h"
 #include "../llmc/hf.h"
 #include "../llmc/llmc_error.h"
 #include "../llmc/optimizer.h"
-#include "../llmc/t5.h"
 
 #include <unistd.h>
 

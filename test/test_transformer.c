@@ -5,8 +5,7 @@
 // computes is compared with a CPU elsewhere (test_cuda_train.sh).
 #include "../llmc/llmc_error.h"
 #include "../llmc/floatx.h"
-#include "../llmc/gpt2.h"
-#include "../llmc/t5.h"
+#include "../llmc/kinds.h"
 
 #include <math.h>
 
@@ -577,27 +576,6 @@ static void bytes_are_straight_lines(void) {
     }
 }
 
-// --- dropout
-// ------------------------------------------------------------------------------------------------
-
-static void no_two_dropouts_share_a_place(void) {
-    for (int k = 0; k < NUM_KINDS; k++) {
-        const ModelConfig config = config_of(k);
-        const int L = model_num_layers(&config), num = (L + 1) * MODEL_DROPS_PER_LAYER;
-        bool is_taken[100] = {false};
-        for (int i = 0; i < L * (int)MODEL_DROPS_PER_LAYER + 4; i++) {
-            const int layer = i / MODEL_DROPS_PER_LAYER, outer = i - L * (int)MODEL_DROPS_PER_LAYER;
-            const bool is_dec = layer >= config.num_layers;
-            const uint32_t place =
-                outer >= 0 ? model_drop_place_outside(&config, outer & 1, (ModelOuterDrop)(outer / 2))
-                           : model_drop_place(&config, is_dec, layer - (is_dec ? config.num_layers : 0),
-                                              (ModelDrop)(i % MODEL_DROPS_PER_LAYER));
-            CHECK(place < (uint32_t)num && num < 100 && !is_taken[place]);
-            is_taken[place] = true;
-        }
-    }
-}
-
 #endif  // LLMC_CUDA
 
 // --- generation --------------------------------------------------------------------------------------------
@@ -740,7 +718,6 @@ int main(int argc, char** argv) {
     RUN(gradients_are_those_of_finite_differences);
     RUN(grouping_and_padding_change_nothing);
     RUN(bytes_are_straight_lines);
-    RUN(no_two_dropouts_share_a_place);
 #endif
     ops_free(ops);
     return test_end();

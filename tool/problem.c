@@ -18,9 +18,7 @@ by one end token.
 #include <string.h>
 #include "../dataloader/sample_file.h"
 #include "../dynapipe_plugin/plan/placement.h"
-#include "../llmc/gpt2.h"
-#include "../llmc/models.h"
-#include "../llmc/t5.h"
+#include "../llmc/kinds.h"
 #include "../util/files.h"
 #include "../util/numbers.h"
 

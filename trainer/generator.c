@@ -15,7 +15,7 @@
 #include "../llmc/cpu/context.h"
 #include "../llmc/hf.h"
 #include "../llmc/llmc_error.h"
-#include "../llmc/models.h"
+#include "../llmc/kinds.h"
 #include "answers.h"
 
 enum { BAD_SHOWN = 10 };

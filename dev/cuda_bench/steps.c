@@ -20,10 +20,9 @@ attention causal, as in llm.c); of a T5, where not every token uses every parame
 #include "../../util/options.h"
 #include "../../util/numbers.h"
 #include "../../llmc/cuda/context.h"
-#include "../../llmc/gpt2.h"
+#include "../../llmc/kinds.h"
 #include "../../llmc/llmc_error.h"
 #include "../../llmc/optimizer.h"
-#include "../../llmc/t5.h"
 #include "bench.h"
 
 typedef struct {

@@ -857,7 +857,7 @@ static void head_costs(CostPartMode* part, const CostAnalytic* a, double floats_
     add_rounded_line(&part->stored_bytes, FEATURE_SUPERVISED, (Vp + 2 * C) * value + floats_per_row * 4);
 }
 
-// Of a shared head (llmc/head.h): normed rows go to the shares. By rows their gradient comes back; by
+// Of a shared head (llmc/model.h): normed rows go to the shares. By rows their gradient comes back; by
 // vocabulary two terms of the gradient and three numbers a row, for which two are sent back. The chain then
 // ends with gathered rows, the norm's numbers, and the stream.
 static void shared_head_costs(CostModel* out, const CostAnalytic* a) {
@@ -987,12 +987,12 @@ static void t5_stage_bytes(CostModel* out, const CostAnalytic* a) {
                 *enc_once = &out->once_forward_bytes[ONCE_ENC - PART_COUNT],
                 *dec_once = &out->once_forward_bytes[ONCE_DEC - PART_COUNT],
                 *end_once = &out->once_forward_bytes[ONCE_ENC_END - PART_COUNT];
-    add_rounded_line(enc, FEATURE_ENC_TOKENS, (3 * I + C) * value);
-    add_rounded_line(dec, FEATURE_DEC_TOKENS, (4 * I + 3 * C) * value);
+    add_rounded_line(enc, FEATURE_ENC_TOKENS, 3 * I * value);
+    add_rounded_line(dec, FEATURE_DEC_TOKENS, (4 * I + C) * value);
     add_rounded_line(dec, FEATURE_ENC_TOKENS, (2 * I + C) * value);  // keys and values; enc_out
-    add_rounded_line(enc_end, FEATURE_ENC_TOKENS, C * value + 4);
+    add_rounded_line(enc_end, FEATURE_ENC_TOKENS, 2 * C * value + 4);
     add_rounded_line(enc_once, FEATURE_ENC_TOKENS, shared);
-    add_rounded_line(dec_once, FEATURE_DEC_TOKENS, shared + C * value);
+    add_rounded_line(dec_once, FEATURE_DEC_TOKENS, shared);
     add_rounded_line(dec_once, FEATURE_ENC_TOKENS, 2 * I * value);
     add_rounded_line(end_once, FEATURE_ENC_TOKENS, C * value);
     add_rounded_line(&out->boundary_bytes, FEATURE_ENC_TOKENS, C * value);

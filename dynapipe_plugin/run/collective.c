@@ -120,11 +120,7 @@ Status collective_wait(Collective* c, CollectiveOp op, int64_t round) {
         const CollectiveRequest* missing;
         TRY(poll_requests(c, round, &moved, &missing));
         if (missing == NULL) { return STATUS_OK; }
-        if (moved) {
-            backoff = (Backoff){0};
-            continue;
-        }
-        if (backoff_gives_up(&backoff, c->timeout_ns)) {
+        if (!backoff_next(&backoff, moved, c->timeout_ns)) {
             return FAIL(
                 STATUS_COMM,
                 "%s: rank %d waits for rank %s to %s %zu bytes, nothing moved for %.1f s ---> see what "
@@ -133,7 +129,6 @@ Status collective_wait(Collective* c, CollectiveOp op, int64_t round) {
                 missing->is_receive ? "send" : "take", missing->num_bytes, (double)c->timeout_ns / 1e9,
                 (int)c->ranks[missing->idx]);
         }
-        backoff_pause(&backoff);
     }
 }
 

@@ -795,18 +795,20 @@ Status executor_finish(Executor* ex) {
 // wait for each other in a circle. In generation (one batch) the shares by vocabulary answer, or by rows the
 // first of them, for all sequences; the last chunk's rank picks the best answer.
 typedef struct {
+    bool takes_part;              // generation uses only the first share by rows
+    bool returns_part;            // a share whose part, or answer, the last chunk's rank combines with others
+    bool has_in;                  // in a place of its own; a share that lies with the last chunk reads there
+    bool has_out;                 // else it is in the input of the next row
     int64_t in, out;              // offsets in the arena
     int64_t in_bytes, out_bytes;  // of one of the two, rounded up
-} RowPlaces;
+} PassRow;
 
 typedef struct {
     Executor* ex;
     const ExecutorPass* of;
-    const DynapipeBatch* batches;  // [num_batches]
-    int32_t num_batches;
     bool infers;             // generation
     DynapipeBatch seq_rows;  // of generation: the batch as the hidden states have it, a row of each sequence
-    RowPlaces places[PLAN_MAX_ROWS];
+    PassRow rows[PLAN_MAX_ROWS];
     int64_t acts, scratch, end;  // offsets
 } Pass;
 
@@ -818,70 +820,58 @@ static void raise_to(int64_t* largest, int64_t num_bytes) {
     if (aligned(num_bytes) > *largest) { *largest = aligned(num_bytes); }
 }
 
-// Generation uses only the first share by rows.
-static bool takes_part(const Pass* pass, const Row* row) {
-    const Placement* placement = pass->ex->placement;
-    if (!pass->infers || !row->is_share || placement->head == HEAD_BY_VOCABULARY) { return true; }
-    for (int32_t s = 0; s < row->stage; s++) {
-        if (placement_has_share(placement, s)) { return false; }
-    }
-    return true;
-}
-
-// A share whose part, or answer, the last chunk's rank combines with others.
-static bool returns_part(const Pass* pass, const Row* row) {
-    return pass->infers ? row->is_share && takes_part(pass, row) : executor_by_vocabulary(pass->ex, row);
-}
-
 // --- lengths and places ------------------------------------------------------------------------------------
-static DynapipeBatch pass_batch(const Pass* pass, const Row* row, int32_t b) {
-    if (pass->infers) { return row->is_share ? pass->seq_rows : pass->batches[b]; }
+static DynapipeBatch pass_batch(const Pass* pass, int32_t idx, int32_t b, int32_t* first) {
+    const Row* row = &pass->ex->rows[idx];
+    *first = 0;
+    if (pass->infers) { return row->is_share ? pass->seq_rows : pass->of->batches[b]; }
+    return executor_rows_of(pass->ex, row, &pass->of->batches[b], first);
+}
+
+static int64_t pass_in_bytes(const Pass* pass, int32_t idx, int32_t b) {
+    const Row* row = &pass->ex->rows[idx];
     int32_t first;
-    return executor_rows_of(pass->ex, row, &pass->batches[b], &first);
+    DynapipeBatch part = pass_batch(pass, idx, b, &first);
+    return row->is_first ? 0 : row->api->boundary_bytes(row->model, &part, row->is_mine ? 0 : 1);
 }
 
-static int64_t pass_in_bytes(const Pass* pass, const Row* row, int32_t b) {
-    if (row->is_first) { return 0; }
-    DynapipeBatch part = pass_batch(pass, row, b);
-    return row->api->boundary_bytes(row->model, &part, row->is_mine ? 0 : 1);
-}
-
-static int64_t pass_out_bytes(const Pass* pass, const Row* row, int32_t b) {
-    const DynapipeBatch* batch = &pass->batches[b];
-    if (row->is_end || (row->is_share && !returns_part(pass, row))) { return 0; }
+static int64_t pass_out_bytes(const Pass* pass, int32_t idx, int32_t b) {
+    const Row* row = &pass->ex->rows[idx];
+    const DynapipeBatch* batch = &pass->of->batches[b];
+    if (row->is_end || (row->is_share && !pass->rows[idx].returns_part)) { return 0; }
     if (row->is_share && pass->infers) { return row->api->pick_bytes(row->model, &pass->seq_rows); }
     if (row->is_share) { return batch->num_rows > 0 ? row->api->part_bytes(row->model, batch, HEAD) : 0; }
     return row->api->boundary_bytes(row->model, row->feeds && pass->infers ? &pass->seq_rows : batch, 1);
 }
 
-// A share that lies with the last chunk reads its hidden states there.
-static bool needs_in(const Row* row) {
-    return !row->is_first && !(row->is_share && row->prev >= 0);
-}
-
-static bool needs_out(const Row* row) {
-    return row->is_share || row->next < 0;
-}
-
 static void pass_layout(Pass* pass) {
     const Executor* ex = pass->ex;
+    const Placement* placement = ex->placement;
+    const int32_t num_batches = pass->of->num_batches, num_each = num_batches > 1 ? 2 : 1;
     int64_t acts_bytes = 0, scratch_bytes = 0, at = 0;
+    int32_t first_share = 0;
+    while (first_share < ex->num_stages && !placement_has_share(placement, first_share)) { first_share++; }
     for (int32_t i = 0; i < ex->num_rows; i++) {
         const Row* row = &ex->rows[i];
-        RowPlaces* places = &pass->places[i];
-        for (int32_t b = 0; b < pass->num_batches && takes_part(pass, row); b++) {
-            DynapipeBatch part = pass_batch(pass, row, b);
-            if (needs_in(row)) { raise_to(&places->in_bytes, pass_in_bytes(pass, row, b)); }
-            if (needs_out(row)) { raise_to(&places->out_bytes, pass_out_bytes(pass, row, b)); }
+        PassRow* places = &pass->rows[i];
+        const bool by_rows = executor_by_rows(ex, row);
+        *places = (PassRow){.takes_part = !pass->infers || !by_rows || row->stage == first_share,
+                            .has_in = !row->is_first && !(row->is_share && row->prev >= 0),
+                            .has_out = row->is_share || row->next < 0,
+                            .in = at};
+        places->returns_part = row->is_share && places->takes_part && (pass->infers || !by_rows);
+        for (int32_t b = 0; b < num_batches && places->takes_part; b++) {
+            int32_t first;
+            DynapipeBatch part = pass_batch(pass, i, b, &first);
+            if (places->has_in) { raise_to(&places->in_bytes, pass_in_bytes(pass, i, b)); }
+            if (places->has_out) { raise_to(&places->out_bytes, pass_out_bytes(pass, i, b)); }
             if (row->is_mine && pass->infers) {
-                raise_to(&scratch_bytes, row->api->infer_bytes(row->model, &pass->batches[b]));
+                raise_to(&scratch_bytes, row->api->infer_bytes(row->model, &pass->of->batches[b]));
             } else if (row->is_mine) {
                 raise_to(&acts_bytes, row->api->acts_bytes(row->model, &part, HEAD));
                 raise_to(&scratch_bytes, row->api->scratch_bytes(row->model, &part));
             }
         }
-        int64_t num_each = pass->num_batches > 1 ? 2 : 1;
-        places->in = at;
         places->out = at + num_each * places->in_bytes;
         at = places->out + num_each * places->out_bytes;
     }
@@ -898,38 +888,25 @@ static unsigned char* pass_out(const Pass* pass, int32_t idx, int32_t b);
 
 static unsigned char* pass_in(const Pass* pass, int32_t idx, int32_t b) {
     const Row* row = &pass->ex->rows[idx];
-    const RowPlaces* places = &pass->places[idx];
+    const PassRow* places = &pass->rows[idx];
     RowState state = {0};
     if (row->is_first) { return NULL; }
-    if (needs_in(row)) { return pass_at(pass, places->in + b % 2 * places->in_bytes); }
-    if (!pass->infers) { executor_measure(pass->ex, idx, &pass->batches[b], &state); }
+    if (places->has_in) { return pass_at(pass, places->in + b % 2 * places->in_bytes); }
+    if (!pass->infers) { executor_measure(pass->ex, idx, &pass->of->batches[b], &state); }
     return pass_out(pass, row->prev, b) + state.part_at;
 }
 
 static unsigned char* pass_out(const Pass* pass, int32_t idx, int32_t b) {
     const Row* row = &pass->ex->rows[idx];
-    const RowPlaces* places = &pass->places[idx];
-    if (row->is_end || (row->is_share && !returns_part(pass, row))) { return NULL; }
-    if (!needs_out(row)) { return pass_in(pass, row->next, b); }
+    const PassRow* places = &pass->rows[idx];
+    if (row->is_end || (row->is_share && !places->returns_part)) { return NULL; }
+    if (!places->has_out) { return pass_in(pass, row->next, b); }
     return pass_at(pass, places->out + b % 2 * places->out_bytes);
 }
 
 // --- transfers -------------------------------------------------------------------------------------------
-static Status pass_post(const Pass* pass, int32_t idx, int32_t b, InstrKind kind, int32_t stage, Link link) {
-    Executor* ex = pass->ex;
-    const Row* row = &ex->rows[idx];
-    bool is_part = kind == INSTR_SEND_GRAD || kind == INSTR_RECV_GRAD,
-         is_next = !row->is_share && link == LINK_OUT;
-    bool is_in = link == LINK_IN || (row->is_share && link == LINK_OUT);
-    void* data = is_in ? pass_in(pass, idx, b) : pass_out(pass, idx, b);
-    int64_t num_bytes = is_in ? pass_in_bytes(pass, row, b) : pass_out_bytes(pass, row, b);
-    return transfers_post(&ex->transfers, (TransferName){(int32_t)kind, row->row, b}, ex->first_rank + stage,
-                          TAG_FORWARD + executor_tag(ex, 0, row->row + is_next, is_part), data, num_bytes,
-                          &executor_state(ex, idx, b)->transfer[link]);
-}
-
 static bool has_batch(const Pass* pass, int32_t b) {
-    return b >= 0 && b < pass->num_batches;
+    return b >= 0 && b < pass->of->num_batches;
 }
 
 // The batch that a row runs in a wave.
@@ -937,34 +914,37 @@ static int32_t batch_in(const Executor* ex, const Row* row, int32_t wave) {
     return wave - (row->is_share ? ex->placement->num_chunks : row->row);
 }
 
-// The inputs of this rank's rows in that wave; parts of others are read a wave after they are made.
-static Status pass_receive(const Pass* pass, int32_t wave) {
-    const Executor* ex = pass->ex;
-    for (int32_t i = 0; i < ex->num_rows; i++) {
-        const Row* row = &ex->rows[i];
-        int32_t b = batch_in(ex, row, wave) - !row->is_mine;
-        if (!has_batch(pass, b) || !takes_part(pass, row)) { continue; }
-        if (row->is_mine && row->prev < 0 && !row->is_first) {
-            TRY(pass_post(pass, i, b, INSTR_RECV_ACT, row->prev_stage, LINK_IN));
-        } else if (!row->is_mine && returns_part(pass, row)) {
-            TRY(pass_post(pass, i, b, INSTR_RECV_GRAD, row->stage, LINK_DOUT));
-        }
-    }
-    return STATUS_OK;
+static Status pass_post(const Pass* pass, int32_t idx, int32_t b, InstrKind kind, int32_t stage, Link link) {
+    Executor* ex = pass->ex;
+    const Row* row = &ex->rows[idx];
+    if (!has_batch(pass, b)) { return STATUS_OK; }
+    bool is_part = kind == INSTR_SEND_GRAD || kind == INSTR_RECV_GRAD;
+    bool is_next = !row->is_share && link == LINK_OUT;
+    bool is_in = link == LINK_IN || (row->is_share && link == LINK_OUT);
+    void* data = is_in ? pass_in(pass, idx, b) : pass_out(pass, idx, b);
+    int64_t num_bytes = is_in ? pass_in_bytes(pass, idx, b) : pass_out_bytes(pass, idx, b);
+    return transfers_post(&ex->transfers, (TransferName){(int32_t)kind, row->row, b}, ex->first_rank + stage,
+                          TAG_FORWARD + executor_tag(ex, 0, row->row + is_next, is_part), data, num_bytes,
+                          &executor_state(ex, idx, b)->transfer[link]);
 }
 
-// The outputs of this rank's rows in the wave; hidden states go to every share on other ranks.
-static Status pass_send(const Pass* pass, int32_t wave) {
+// The inputs of this rank's rows in that wave, or their outputs. Hidden states go to every share on other
+// ranks; their parts are read a wave after they are made.
+static Status pass_exchange(const Pass* pass, int32_t wave, bool sends) {
     const Executor* ex = pass->ex;
     for (int32_t i = 0; i < ex->num_rows; i++) {
         const Row* row = &ex->rows[i];
-        int32_t b = row->is_mine ? batch_in(ex, row, wave) : wave - ex->placement->num_chunks + 1;
-        if (!has_batch(pass, b) || !takes_part(pass, row)) { continue; }
+        const bool returns = pass->rows[i].returns_part, comes = row->prev < 0 && !row->is_first;
+        const int32_t b = batch_in(ex, row, wave);
+        if (!pass->rows[i].takes_part) { continue; }
         if (!row->is_mine) {
-            TRY(pass_post(pass, i, b, INSTR_SEND_ACT, row->stage, LINK_OUT));
-        } else if (row->is_share && row->prev < 0 && returns_part(pass, row)) {
+            if (sends) { TRY(pass_post(pass, i, b + 1, INSTR_SEND_ACT, row->stage, LINK_OUT)); }
+            if (!sends && returns) { TRY(pass_post(pass, i, b - 1, INSTR_RECV_GRAD, row->stage, LINK_DOUT)); }
+        } else if (!sends && comes) {
+            TRY(pass_post(pass, i, b, INSTR_RECV_ACT, row->prev_stage, LINK_IN));
+        } else if (sends && row->is_share && comes && returns) {
             TRY(pass_post(pass, i, b, INSTR_SEND_GRAD, row->prev_stage, LINK_DIN));
-        } else if (!row->is_share && !row->is_end && !row->feeds && row->next < 0) {
+        } else if (sends && !row->is_share && row->next_stage >= 0 && row->next < 0) {
             TRY(pass_post(pass, i, b, INSTR_SEND_ACT, row->next_stage, LINK_OUT));
         }
     }
@@ -977,35 +957,21 @@ static Status pass_wait(const Pass* pass, int32_t idx, int32_t b, Link link, con
     return *state == TRANSFER_NONE ? STATUS_OK : transfers_wait(&pass->ex->transfers, state, name);
 }
 
-// Its input is there, and its output's place, used by batch b - 2, is free.
-static Status pass_wait_for_places(const Pass* pass, int32_t idx, int32_t b) {
-    const Executor* ex = pass->ex;
-    const Row* row = &ex->rows[idx];
-    TRY(pass_wait(pass, idx, b, LINK_IN, row));
-    if (b < 2) { return STATUS_OK; }
-    TRY(pass_wait(pass, idx, b - 2, LINK_OUT, row));
-    TRY(pass_wait(pass, idx, b - 2, LINK_DIN, row));
-    for (int32_t i = 0; row->feeds && i < ex->num_rows; i++) {
-        TRY(pass_wait(pass, i, b - 2, LINK_OUT, row));
-    }
-    return STATUS_OK;
-}
-
 // --- jobs ------------------------------------------------------------------------------------------------
 static int64_t cache_bytes(const Row* row, const DynapipeCache* cache) {
     return row->is_mine && !row->is_share ? aligned(row->api->cache_bytes(row->model, cache)) : 0;
 }
 
 static int call_infer(const Pass* pass, int32_t idx) {
-    const ExecutorPass* f = pass->of;
+    const ExecutorPass* of = pass->of;
     const Row* row = &pass->ex->rows[idx];
-    DynapipeCache cache = *f->cache;
+    DynapipeCache cache = *of->cache;
     for (int32_t i = 0; i < idx; i++) {
-        cache.memory = (unsigned char*)cache.memory + cache_bytes(&pass->ex->rows[i], f->cache);
+        cache.memory = (unsigned char*)cache.memory + cache_bytes(&pass->ex->rows[i], of->cache);
     }
-    return row->api->infer(row->model, f->batches, row->is_share ? NULL : &cache, pass_in(pass, idx, 0),
+    return row->api->infer(row->model, of->batches, row->is_share ? NULL : &cache, pass_in(pass, idx, 0),
                            pass_out(pass, idx, 0), pass_at(pass, pass->scratch),
-                           row->is_end ? f->next : NULL);
+                           row->is_end ? of->next : NULL);
 }
 
 static int call_forward(const Pass* pass, int32_t idx, int32_t b) {
@@ -1013,7 +979,7 @@ static int call_forward(const Pass* pass, int32_t idx, int32_t b) {
     const Row* row = &ex->rows[idx];
     DynapipeBatch* part = &executor_state(ex, idx, b)->part;  // stays while the call is under way
     int32_t first;
-    *part = executor_rows_of(ex, row, &pass->batches[b], &first);
+    *part = pass_batch(pass, idx, b, &first);
     if (row->is_share && part->num_rows == 0) { return 0; }
     float* losses = row->is_end || executor_by_rows(ex, row) ? pass->of->losses[b] + first : NULL;
     return row->api->forward(row->model, part, pass_in(pass, idx, b), pass_out(pass, idx, b),
@@ -1027,11 +993,17 @@ static Status pass_job_begin(const Pass* pass, TraceEvent** event, const Row* ro
     return executor_job_begin(pass->ex, event, (TransferName){INSTR_FWD, row->row, b}, before_ns);
 }
 
+// Once its input is there, and its output's place, used by batch b - 2, is free.
 static Status pass_run_row(const Pass* pass, int32_t idx, int32_t b) {
-    const Row* row = &pass->ex->rows[idx];
+    const Executor* ex = pass->ex;
+    const Row* row = &ex->rows[idx];
     int64_t before_ns = clock_now_ns();
     TraceEvent* event;
-    TRY(pass_wait_for_places(pass, idx, b));
+    TRY(pass_wait(pass, idx, b, LINK_IN, row));
+    for (int32_t i = 0; i < ex->num_rows && b >= 2; i++) {
+        if (i == idx || row->feeds) { TRY(pass_wait(pass, i, b - 2, LINK_OUT, row)); }
+        if (i == idx) { TRY(pass_wait(pass, i, b - 2, LINK_DIN, row)); }
+    }
     TRY(pass_job_begin(pass, &event, row, b, before_ns));
     int rc = pass->infers ? call_infer(pass, idx) : call_forward(pass, idx, b);
     return executor_job_end(pass->ex, row, event, rc);
@@ -1041,8 +1013,7 @@ static Status pass_run_row(const Pass* pass, int32_t idx, int32_t b) {
 // shares.
 static Status pass_combine(const Pass* pass, int32_t b) {
     Executor* ex = pass->ex;
-    const bool infers = pass->infers;
-    const DynapipeBatch* batch = &pass->batches[b];
+    const DynapipeBatch* batch = &pass->of->batches[b];
     const Row* last = NULL;
     const void* parts[PLAN_MAX_STAGES];
     int32_t num_parts = 0;
@@ -1051,50 +1022,42 @@ static Status pass_combine(const Pass* pass, int32_t b) {
     for (int32_t i = 0; i < ex->num_rows; i++) {
         const Row* row = &ex->rows[i];
         if (row->feeds) { last = row; }
-        if (last == NULL || !returns_part(pass, row)) { continue; }
+        if (last == NULL || !pass->rows[i].returns_part) { continue; }
         TRY(pass_wait(pass, i, b, LINK_DOUT, row));
         parts[num_parts++] = pass_out(pass, i, b);
     }
-    if (num_parts == 0 || (infers ? batch->num_seqs : batch->num_rows) == 0) { return STATUS_OK; }
+    if (num_parts == 0 || (pass->infers ? batch->num_seqs : batch->num_rows) == 0) { return STATUS_OK; }
     TRY(pass_job_begin(pass, &event, last, b, before_ns));
-    int rc = infers
+    int rc = pass->infers
                  ? last->api->pick(last->model, batch, num_parts, parts, pass->of->next)
                  : last->api->combine(last->model, batch, num_parts, parts, NULL, NULL, pass->of->losses[b]);
     return executor_job_end(ex, last, event, rc);
 }
 
 // --- waves -----------------------------------------------------------------------------------------------
-static Status pass_jobs(const Pass* pass, int32_t wave) {
+static Status pass_wave(const Pass* pass, int32_t wave) {
     const Executor* ex = pass->ex;
-    int32_t combined = wave - ex->placement->num_chunks - 1;
+    const Transport* transport = ex->transfers.transport;
+    const bool has_groups = transport->api->group_begin != NULL;
+    const int32_t combined = wave - ex->placement->num_chunks - 1;
+    if (!has_groups) { TRY(pass_exchange(pass, wave + 1, false)); }
     if (has_batch(pass, combined)) { TRY(pass_combine(pass, combined)); }
     for (int32_t i = ex->num_rows - 1; i >= 0; i--) {  // a row's input is read before it is overwritten
-        const Row* row = &ex->rows[i];
-        int32_t b = batch_in(ex, row, wave);
-        if (row->is_mine && has_batch(pass, b) && takes_part(pass, row)) { TRY(pass_run_row(pass, i, b)); }
+        int32_t b = batch_in(ex, &ex->rows[i], wave);
+        bool runs = ex->rows[i].is_mine && has_batch(pass, b) && pass->rows[i].takes_part;
+        if (runs) { TRY(pass_run_row(pass, i, b)); }
     }
-    return STATUS_OK;
-}
-
-static Status pass_wave(const Pass* pass, int32_t wave) {
-    const Transport* transport = pass->ex->transfers.transport;
-    if (transport->api->group_begin == NULL) {
-        TRY(pass_receive(pass, wave + 1));
-        TRY(pass_jobs(pass, wave));
-        return pass_send(pass, wave);
+    if (has_groups) {
+        TRY(transport->api->group_begin(transport->ctx));
+        TRY(pass_exchange(pass, wave + 1, false));
     }
-    TRY(pass_jobs(pass, wave));
-    TRY(transport->api->group_begin(transport->ctx));
-    TRY(pass_receive(pass, wave + 1));
-    TRY(pass_send(pass, wave));
-    return transport->api->group_end(transport->ctx);
+    TRY(pass_exchange(pass, wave, true));
+    return has_groups ? transport->api->group_end(transport->ctx) : STATUS_OK;
 }
 
 static Status pass_open(Pass* pass, Executor* ex, const ExecutorPass* of) {
-    const bool infers = of->cache != NULL;
-    *pass = (Pass){.ex = ex, .of = of, .batches = of->batches, .num_batches = of->num_batches};
-    pass->infers = infers;
-    if (infers) {
+    *pass = (Pass){.ex = ex, .of = of, .infers = of->cache != NULL};
+    if (pass->infers) {
         pass->seq_rows = *of->batches;
         pass->seq_rows.num_rows = of->batches->num_seqs;
     }
@@ -1122,9 +1085,9 @@ Status executor_run_pass(Executor* ex, const ExecutorPass* of) {
         return FAIL(STATUS_OUT_OF_RANGE, "rank %d: a forward pass needs %lld bytes, the arena has %lld",
                     (int)ex->rank, (long long)pass.end, (long long)of->arena_bytes);
     }
-    TRY(reserve_states(ex, pass.num_batches));
-    TRY(transfers_begin(&ex->transfers, 4 * pass.num_batches * (ex->num_rows + 1) + EXECUTOR_SPARE_EVENTS));
-    int32_t num_waves = pass.num_batches + ex->placement->num_chunks + 1;
+    TRY(reserve_states(ex, of->num_batches));
+    TRY(transfers_begin(&ex->transfers, 4 * of->num_batches * (ex->num_rows + 1) + EXECUTOR_SPARE_EVENTS));
+    int32_t num_waves = of->num_batches + ex->placement->num_chunks + 1;
     for (int32_t wave = 0; wave < num_waves; wave++) { TRY(pass_wave(&pass, wave)); }
     return executor_finish(ex);
 }

@@ -113,9 +113,8 @@ enum {
 // How a rank waits for a transfer: spin a little, then give the core away, then sleep.
 //
 //     Backoff wait = {0};
-//     while (!arrived()) {
-//         if (backoff_gives_up(&wait, timeout_ns)) { return fail(); }
-//         backoff_pause(&wait);
+//     while (!arrived(&moved)) {
+//         if (!backoff_next(&wait, moved, timeout_ns)) { return fail(); }
 //     }
 //
 // Waiting ranks share cores with computing ranks (4 ranks on 2 cores), so waiting must cost almost nothing;
@@ -154,10 +153,6 @@ static inline bool backoff_gives_up_at(Backoff* wait, int64_t timeout_ns, int64_
     return timeout_ns > 0 && wait->waited_ns > timeout_ns;
 }
 
-static inline bool backoff_gives_up(Backoff* wait, int64_t timeout_ns) {
-    return backoff_gives_up_at(wait, timeout_ns, clock_now_ns());
-}
-
 static inline void backoff_pause(Backoff* wait) {
     if (wait->num_pauses < BACKOFF_SPINS) {
         wait->num_pauses++;
@@ -171,4 +166,15 @@ static inline void backoff_pause(Backoff* wait) {
         struct timespec nap = {0, BACKOFF_SLEEP_NS};
         nanosleep(&nap, NULL);
     }
+}
+
+// After a poll: waits a little, or begins anew if something moved. False: it gives up.
+static inline bool backoff_next(Backoff* wait, bool moved, int64_t timeout_ns) {
+    if (moved) {
+        *wait = (Backoff){0};
+        return true;
+    }
+    if (backoff_gives_up_at(wait, timeout_ns, clock_now_ns())) { return false; }
+    backoff_pause(wait);
+    return true;
 }

@@ -57,8 +57,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
 
 #ifdef FUZZ_bpe_vocab
 // bpe_vocab: any bytes as vocab.json and, after the first empty line, merges.txt, or, without one, as
-// tokenizer.json: refused with the file's name, or a tokenizer whose tokens spell what it takes. libFuzzer:
-// -max_len=4000
+// tokenizer.json: refused with the file's name, or a tokenizer whose tokens spell what it takes.
+// libFuzzer: -max_len=4000
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     size_t merges_at, vocab_bytes = fuzz_first_bytes(data, num_bytes, &merges_at);
@@ -212,7 +212,7 @@ there and the same position comes out again.
 
 The first byte of an input: bit 0 begins with a true record and takes the rest as changes to it (pairs of
 place and value); bit 1 puts the record's hash right, which random bytes never meet; bit 2: of a loader in
-file order; bit 3: a record of a split with changes (bit 1: and its hash right), read before the others.
+file order.
 */
 // libFuzzer: -max_len=256
 #include <stdio.h>
@@ -283,45 +283,8 @@ static void require_split(const uint8_t* position, size_t num_bytes) {
     REQUIRE(left_bytes <= num_bytes && dp.request.effort >= 0 && dp.request.effort <= 1000000000);
     if (resplit->has_restored) {
         REQUIRE(placement_check(&resplit->restored, 3, 8, false) == STATUS_OK);
-        REQUIRE(placement_check(&resplit->before, 3, 8, false) == STATUS_OK);
     }
-    free(dp.resplit.times_then);
-}
-
-// As a run writes it whose layers moved, then changed. Its hash and "DPSPLIT3" are its last 16 bytes; before
-// them the values of two placements (of three chunks each), the times, and the record's own fields.
-static void try_split(const uint8_t* data, size_t num_bytes, bool mends) {
-    enum {
-        LOADERS = 8,
-        VALUES = 2 * (2 + 2 * 3 + 4) * sizeof(int32_t),
-        TIMES = 3 * sizeof(double),
-        FIELDS = 32,
-        HASHED = VALUES + TIMES + FIELDS
-    };
-    static const LayerRange before[3] = {{0, 2}, {2, 5}, {5, 8}};
-    static Dynapipe dp;
-    const uint8_t loaders_own[LOADERS] = {0};
-    const void* position = loaders_own;
-    size_t all_bytes = LOADERS;
-    session_make(&dp);
-    dp.resplit.has_moved = true;
-    placement_linear(&dp.resplit.before, before, 3);
-    dp.resplit.times_then = calloc(3, sizeof(double));
-    REQUIRE(session_resplit_position(&dp, &position, &all_bytes) == STATUS_OK);
-    REQUIRE(all_bytes == LOADERS + HASHED + 16);
-    uint8_t* bytes = malloc(all_bytes);
-    REQUIRE(bytes != NULL);
-    memcpy(bytes, position, all_bytes);
-    for (size_t i = 0; i + 1 < num_bytes; i += 2) { bytes[LOADERS + data[i] % (HASHED + 16)] = data[i + 1]; }
-    if (mends) {
-        uint64_t hash = hash_finish(hash_bytes(hash_bytes(HASH_SEED, bytes + LOADERS, VALUES + TIMES),
-                                               bytes + LOADERS + VALUES + TIMES, FIELDS));
-        memcpy(bytes + LOADERS + HASHED, &hash, sizeof hash);
-    }
-    require_split(bytes, all_bytes);
-    free(bytes);
-    free(dp.resplit.times_then);
-    free(dp.resplit.record);
+    session_resplit_free(&dp.resplit);
 }
 
 static size_t make_input(uint8_t out[MAX_RECORD], const uint8_t* data, size_t num_bytes) {
@@ -361,7 +324,6 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     static Arena arena;
     uint8_t input[MAX_RECORD];
     if (num_bytes < 2) { return 0; }
-    if (data[0] & 8) { try_split(data + 1, num_bytes - 1, data[0] & 2); }
     size_t input_bytes = make_input(input, data, num_bytes);
     require_split(input, input_bytes);
     SessionRefit refit = {.is_on = true};

@@ -206,11 +206,11 @@ ok $? "a written model is one to begin with"
     )
     for fork in "${forks[@]}"; do
         cp "$tree/train_gpt2.c" "$work/kept.c"
-        sed -i "${fork#*|}" "$tree/train_gpt2.c"
+        sed -i "${fork#*|}" "$tree"/{train_gpt2.c,ops.h}
         cmp -s "$tree/train_gpt2.c" "$work/kept.c" && ok 1 "${fork%%|*}: nothing was changed"
         make_tree DYNAPIPE=1 DYNAPIPE_TARGETS=train_gpt2
         refuses "${fork%%|*}" "a tree where that is so" 2 --train-data "$work/data/train.bin" --model "$tree/model.bin" --stages 2 --steps 9
-        cp "$work/kept.c" "$tree/train_gpt2.c"
+        cp "$work/kept.c" "$tree/train_gpt2.c" && cp test/foreign_llmc/ops.h "$tree"
     done
 }
 cp "$tree/train_gpt2.c" "$work/kept.c" && sed -i 's/\bcrossentropy_forward\b/my_&/' "$tree/train_gpt2.c"

@@ -520,33 +520,6 @@ static void placed_plans_end_when_the_simulator_says(void) {
     arena_free(&arena);
 }
 
-// A core for every rank: jobs take what was planned, and the step too.
-static void placed_plans_with_enough_cores_stay(void) {
-    Rng rng = rng_seed(seed + 1);
-    Arena arena = {0};
-    for (int32_t round = 0; round < 300; round++) {
-        arena_reset(&arena);
-        Placed placed;
-        random_placed(&placed, &rng, round % 2, &arena);
-        int32_t host[PLAN_MAX_STAGES] = {0}, P = placed.plan.P, threads = 1, cores = P;
-        SharedCores shared = {1, host, &cores, &threads, &P, &P};
-        const int64_t* planned_ns[PLAN_MAX_STAGES];
-        int64_t **ns, out_ns, work_ns = 0;
-        CHECK_OK(shared_cores_stretch(&ns, &out_ns, &placed.plan, 0, &shared, &arena));
-        CHECK_EQ(out_ns, placed.timeline.last_end_ns);
-        list_times(planned_ns, &placed.plan, &arena);
-        for (int32_t s = 0; s < P; s++) {
-            size_t num_bytes = (size_t)placed.plan.ranks[s].num_instrs * sizeof **ns;
-            CHECK(memcmp(ns[s], planned_ns[s], num_bytes) == 0);
-            work_ns += placed.timeline.busy_ns[s];
-        }
-        cores = 1;  // of P that want one: no sooner, and no later than one job after the other
-        CHECK_OK(shared_cores_stretch(&ns, &out_ns, &placed.plan, 0, &shared, &arena));
-        CHECK(out_ns >= placed.timeline.last_end_ns && out_ns >= work_ns);
-    }
-    arena_free(&arena);
-}
-
 // Receives stand before everything else.
 static void post_at_once(Plan* plan) {
     for (int32_t s = 0; s < plan->P; s++) {
@@ -561,7 +534,7 @@ static void post_at_once(Plan* plan) {
 }
 
 // Plans whose receives are late where memory is short, as a list says and the simulator does not know: they
-// end when they say, and so they do with a core for every rank.
+// end when they say.
 static void late_receives_hold_transfers_up(void) {
     Rng rng = rng_seed(seed + 2);
     Arena arena = {0};
@@ -569,7 +542,7 @@ static void late_receives_hold_transfers_up(void) {
     for (int32_t round = 0; round < 200; round++) {
         arena_reset(&arena);
         Plan plan;
-        int32_t P = rng_between(&rng, 2, 5), host[PLAN_MAX_STAGES] = {0}, threads = 1;
+        int32_t P = rng_between(&rng, 2, 5);
         RandomPlan about = {.P = P,
                             .R = 1,
                             .num_layers = P + 2,
@@ -579,15 +552,12 @@ static void late_receives_hold_transfers_up(void) {
                             .recompute = true,
                             .placed = round % 2,
                             .tight = true};
-        SharedCores shared = {1, host, &P, &threads, &P, &P};
-        int64_t **ns, makespan_ns, shared_ns, last_ns;
+        int64_t makespan_ns, last_ns;
         random_plan(&plan, &rng, &about, &arena);
         last_ns = plan.makespan_ns - plan_tail_ns(&plan);
         CHECK_OK(plan_makespan(&makespan_ns, &plan, 0, NULL, &arena));
         CHECK(makespan_ns == last_ns ||
               (plan.pulls && makespan_ns < last_ns));  // pulled in no time: replay.c
-        CHECK_OK(shared_cores_stretch(&ns, &shared_ns, &plan, 0, &shared, &arena));
-        CHECK_EQ(shared_ns, makespan_ns);
         post_at_once(&plan);
         CHECK_OK(plan_makespan(&makespan_ns, &plan, 0, NULL, &arena));
         CHECK(makespan_ns <= last_ns);
@@ -608,7 +578,6 @@ int main(int argc, char** argv) {
     RUN(a_slow_stage_takes_its_factor);
     RUN(impossible_noise_is_refused);
     RUN(placed_plans_end_when_the_simulator_says);
-    RUN(placed_plans_with_enough_cores_stay);
     RUN(late_receives_hold_transfers_up);
     return test_end();
 }

@@ -937,43 +937,39 @@ static void a_signal_breaks_off(void) {
 }
 
 // === verified data =======================================================================================
-// Ranks train on the same text, undamaged and of one tokenizer, or not at all.
+// Ranks train on the same text, undamaged, or not at all. Rank 1 has files of its own, as on another machine.
 
-// What each rank is given, and what it found.
 typedef struct {
-    char train[NUM_RANKS][128], val[NUM_RANKS][128];
-    bool with_val, skip_verify;
-    int watching_rank;   // that is told of signals; -1: none
-    int64_t timeout_ns;  // of messages
+    const char *train, *val;  // names; val NULL: none
+    bool skip_verify, tells_rank_2;
+    int64_t timeout_ns;  // of messages; 0: 20 s
+    // what each rank found
     Status open[NUM_RANKS], wait[NUM_RANKS], damage[NUM_RANKS];
     bool verifies[NUM_RANKS];
     int64_t left_bytes[NUM_RANKS], took_ns[NUM_RANKS];
     int32_t stop_signal[NUM_RANKS];
-    char message[NUM_RANKS][1024];
+    char message[NUM_RANKS][STATUS_MESSAGE_BYTES];
 } Start;
 
-static char here[64], there[64];  // two folders, as on two machines
+static char here[64], there[64];
 
-static Status open_verified(Dynapipe** out, Transport* transport, const Start* start) {
-    const int32_t rank = transport->rank;
-    TRY(open_on(out, transport, NUM_RANKS));
-    Dynapipe* dp = *out;
-    dp->watches_signals = start->watching_rank == rank;
-    dp->world.timeout_ns = start->timeout_ns;
-    DynapipeRun_v1 run = {.train_pattern = start->train[rank],
-                          .val_pattern = start->with_val ? start->val[rank] : NULL,
+static Status start_body(Transport* t, void* arg) {
+    Start* start = arg;
+    const int32_t r = t->rank;
+    Dynapipe* dp;
+    char train[128], val[128];
+    snprintf(train, sizeof train, "%s/%s", r == 1 ? there : here, start->train);
+    snprintf(val, sizeof val, "%s/%s", r == 1 ? there : here, start->val != NULL ? start->val : "");
+    TRY(open_on(&dp, t, NUM_RANKS));
+    dp->watches_signals = start->tells_rank_2 && r == 2;
+    dp->world.timeout_ns = start->timeout_ns > 0 ? start->timeout_ns : INT64_C(20000000000);
+    DynapipeRun_v1 run = {.train_pattern = train,
+                          .val_pattern = start->val != NULL ? val : NULL,
                           .batch_tokens = 4096,
                           .max_seq_tokens = 1024,
                           .num_steps = 1,
                           .skip_verify = start->skip_verify};
-    return (Status)dynapipe_open_data(dp, &run);
-}
-
-static Status start_body(Transport* t, void* arg) {
-    Start* start = arg;
-    int32_t r = t->rank;
-    Dynapipe* dp;
-    start->open[r] = open_verified(&dp, t, start);
+    start->open[r] = (Status)dynapipe_open_data(dp, &run);
     start->verifies[r] = dp->verify != NULL;
     if (start->open[r] == STATUS_OK) {
         // As before a checkpoint, after a step: it waits until all of the part is verified.
@@ -987,8 +983,7 @@ static Status start_body(Transport* t, void* arg) {
         start->took_ns[r] = clock_now_ns() - begin_ns;
         start->stop_signal[r] = dynapipe_stop_signal(dp);
         start->left_bytes[r] = sample_verify_left_bytes(dp->verify);
-        // Once all have asked, one may ask alone.
-        if (start->wait[r] == STATUS_OK && r == 0) {
+        if (start->wait[r] == STATUS_OK && r == 0) {  // once all have asked, one may ask alone
             EXPECT(dynapipe_position(dp, &position, &num_bytes) == STATUS_OK);
         }
         start->damage[r] = sample_verify_damage(dp->verify);
@@ -1000,48 +995,21 @@ static Status start_body(Transport* t, void* arg) {
     return STATUS_OK;
 }
 
-// Rank 1 reads `there`, the others `here`.
-static Start* run_start_of(const char* train, const char* val, bool skip_verify, int watching_rank,
-                           int64_t timeout_ns) {
+// On all ranks, with these words where one of both fails.
+static const Start* starts(Start about, Status opened, Status waited, const char* words) {
     static Start start;
-    memset(&start, 0, sizeof start);
-    start.with_val = val != NULL;
-    start.skip_verify = skip_verify;
-    start.watching_rank = watching_rank;
-    start.timeout_ns = timeout_ns;
-    for (int r = 0; r < NUM_RANKS; r++) {
-        snprintf(start.train[r], 128, "%s/%s", r == 1 ? there : here, train);
-        snprintf(start.val[r], 128, "%s/%s", r == 1 ? there : here, val != NULL ? val : "");
-    }
+    start = about;
     CHECK_EQ(ranks_run(NUM_RANKS, start_body, &start, results, 1), 0);
+    for (int r = 0; r < NUM_RANKS; r++) {
+        CHECK_EQ(start.open[r], opened);
+        CHECK_EQ(start.wait[r], waited);
+        CHECK(strstr(start.message[r], words) != NULL);
+        if (test_failures > 0) { printf("rank %d: \"%s\", expected \"%s\"\n", r, start.message[r], words); }
+    }
     return &start;
 }
 
-static Start* run_start(const char* train, const char* val, bool skip_verify) {
-    Start* start = run_start_of(train, val, skip_verify, -1, INT64_C(20000000000));
-    for (int r = 0; r < NUM_RANKS && start->wait[r] == STATUS_OK; r++) { CHECK_EQ(start->left_bytes[r], 0); }
-    return start;
-}
-
-static void expect_opened(const Start* start) {
-    for (int r = 0; r < NUM_RANKS; r++) {
-        CHECK_EQ(start->open[r], STATUS_OK);
-        CHECK_EQ(start->wait[r], STATUS_OK);
-        if (start->message[r][0] != '\0') { printf("rank %d: %s\n", r, start->message[r]); }
-    }
-}
-
-// On all ranks, each with its own path.
-static void expect_refused(const Start* start, const char* words) {
-    for (int r = 0; r < NUM_RANKS; r++) {
-        CHECK_EQ(start->open[r], STATUS_MISMATCH);
-        bool is_said = strstr(start->message[r], words) != NULL && strstr(start->message[r], "--->") != NULL;
-        if (!is_said) { printf("rank %d: \"%s\", expected \"%s\"\n", r, start->message[r], words); }
-        CHECK(is_said);
-    }
-}
-
-// Five samples of the same lengths; `text` says which tokens.
+// Five samples of the same lengths, whose tokens depend on `text`.
 static void write_text(const char* dir, const char* name, int32_t text) {
     MadeSample samples[20];
     for (int32_t i = 0; i < 20; i++) { samples[i] = (MadeSample){i % 2, 40 + i % 5, 8}; }
@@ -1067,46 +1035,40 @@ static void end(void) {
     maker_dir_remove(there);
 }
 
-static void the_same_text_may_lie_elsewhere(void) {
+static void the_text_is_the_same_everywhere(void) {
+    const Start all = {.train = "train_*.bin", .val = "val.bin"},
+                quick = {.train = "train_*.bin", .val = "val.bin", .skip_verify = true};
     begin();
-    expect_opened(run_start("train_*.bin", "val.bin", false));
-    const Start* start = run_start("train_*.bin", NULL, true);
-    expect_opened(start);
+    const Start* start = starts(all, STATUS_OK, STATUS_OK, "");
+    for (int r = 0; r < NUM_RANKS; r++) { CHECK(start->verifies[r] && start->left_bytes[r] == 0); }
+    start = starts(quick, STATUS_OK, STATUS_OK, "");
     for (int r = 0; r < NUM_RANKS; r++) { CHECK(!start->verifies[r]); }
-    end();
-}
-
-static void other_text_of_the_same_lengths_is_refused(void) {
-    begin();
     write_both("train_1.bin", 1, 3);
-    expect_refused(run_start("train_*.bin", "val.bin", false), "/train_1.bin: contents (-i): rank 1 has");
-    expect_refused(run_start("train_*.bin", "val.bin", true), "/train_1.bin: contents (-i): rank 1 has");
+    starts(all, STATUS_MISMATCH, STATUS_OK, "/train_1.bin: contents (-i): rank 1 has");
+    starts(quick, STATUS_MISMATCH, STATUS_OK, "/train_1.bin: contents (-i): rank 1 has");
     write_both("train_1.bin", 1, 1);
     write_both("val.bin", 2, 0);
-    expect_refused(run_start("train_*.bin", "val.bin", false), "/val.bin: contents (-j): rank 1 has");
-    write_both("val.bin", 2, 2);
+    starts(all, STATUS_MISMATCH, STATUS_OK, "/val.bin: contents (-j): rank 1 has");
     write_text(there, "train_2.bin", 3);
-    expect_refused(run_start("train_*.bin", NULL, false), "number of files of -i");
+    starts((Start){.train = "train_*.bin"}, STATUS_MISMATCH, STATUS_OK, "number of files of -i");
     end();
 }
 
-// A damaged chunk is seen by the rank whose part it is: rank 0's and 2's are of train_0 and val, `there` is
-// whole.
-// A bit of a token, `from_end` bytes before the file's end; again: as it was.
-static void flip(const char* folder, const char* name, off_t from_end) {
+// A bit of a token near the file's end; again: as it was.
+static void flip(const char* folder, const char* name) {
     char path[128];
     unsigned char byte = 0;
     snprintf(path, sizeof path, "%s/%s", folder, name);
     int fd = open(path, O_RDWR);
-    off_t at = lseek(fd, -from_end, SEEK_END);
+    off_t at = lseek(fd, -3, SEEK_END);
     CHECK(at > 0 && pread(fd, &byte, 1, at) == 1);
     byte ^= 4;
     CHECK(pwrite(fd, &byte, 1, at) == 1);
     close(fd);
 }
 
-// Rank 1 has files of its own: whichever is damaged, nobody else would see it. All end together, by the words
-// of the rank that found it.
+// A damaged chunk is found by the rank whose part it is: rank 1's files are nobody else's. All end together,
+// with the message of the rank that found it.
 static void whoever_has_a_damaged_file_finds_it(void) {
     static const struct {
         const char *folder, *name;
@@ -1114,30 +1076,26 @@ static void whoever_has_a_damaged_file_finds_it(void) {
     } cases[] = {{there, "train_0.bin", 1}, {there, "val.bin", 1}, {here, "val.bin", 2}};
     begin();
     for (int i = 0; i < 3; i++) {
-        flip(cases[i].folder, cases[i].name, 3);
-        const Start* start = run_start("train_*.bin", "val.bin", false);
+        flip(cases[i].folder, cases[i].name);
+        const Start* start = starts((Start){.train = "train_*.bin", .val = "val.bin"}, STATUS_OK,
+                                    STATUS_BAD_FORMAT, cases[i].name);
         for (int r = 0; r < NUM_RANKS; r++) {
-            CHECK_EQ(start->open[r], STATUS_OK);
-            CHECK_EQ(start->wait[r], STATUS_BAD_FORMAT);
             CHECK_EQ(start->damage[r], r == cases[i].finder ? STATUS_BAD_FORMAT : STATUS_OK);
-            CHECK(strstr(start->message[r], cases[i].name) != NULL);
         }
-        flip(cases[i].folder, cases[i].name, 3);
+        flip(cases[i].folder, cases[i].name);
     }
     end();
 }
 
-// One rank's part takes four times as long as messages may: they all are whole in the end, and nobody gave
+// One rank's part takes four times as long as messages may: all of it is whole in the end, and nobody gave
 // up.
 static void a_slow_part_is_waited_for(void) {
     begin();
     slow_disk_set(1600, 1);
-    const Start* start = run_start_of("train_*.bin", "val.bin", false, -1, 400000000);
-    expect_opened(start);
+    const Start* start = starts((Start){.train = "train_*.bin", .val = NULL, .timeout_ns = 400000000},
+                                STATUS_OK, STATUS_OK, "");
     for (int r = 0; r < NUM_RANKS; r++) {
-        CHECK_EQ(start->left_bytes[r], 0);
-        CHECK_EQ(start->stop_signal[r], 0);
-        CHECK(start->took_ns[r] > 1000000000);
+        CHECK(start->left_bytes[r] == 0 && start->stop_signal[r] == 0 && start->took_ns[r] > 1000000000);
     }
     end();
 }
@@ -1167,11 +1125,10 @@ static void who_is_told_to_end_does_not_wait(void) {
     slow_disk_set(2000, 1000);  // all of them
     stop_signal_watch();
     raise(SIGUSR1);
-    const Start* start = run_start_of("train_*.bin", "val.bin", false, 2, INT64_C(20000000000));
+    const Start* start =
+        starts((Start){.train = "train_*.bin", .tells_rank_2 = true}, STATUS_OK, STATUS_OK, "");
     for (int r = 0; r < NUM_RANKS; r++) {
-        CHECK_EQ(start->wait[r], STATUS_OK);
-        CHECK_EQ(start->stop_signal[r], SIGUSR1);
-        CHECK(start->left_bytes[r] > 0);
+        CHECK(start->stop_signal[r] == SIGUSR1 && start->left_bytes[r] > 0);
     }
     end();
 }
@@ -1231,37 +1188,28 @@ static void every_step_comes_once_and_stays_until_the_next(void) {
     }
 }
 
-// Planning runs at most num_ahead steps ahead of the step in use, and does run that far.
-static void the_planner_runs_num_ahead_steps_ahead(void) {
-    Maker maker = {.next_step = 0, .fail_at = -1};
-    PlanAhead* ahead;
-    int32_t slot;
-    CHECK_OK(plan_ahead_start(&ahead, make, &maker, 0, 100, 3));
-    CHECK_OK(plan_ahead_wait_all(ahead));
-    CHECK_EQ(atomic_load(&maker.num_made), 4);  // nothing is in use yet
-    CHECK_OK(plan_ahead_get(ahead, &slot));
-    pause_us(2000);
-    CHECK_EQ(atomic_load(&maker.num_made), 4);  // step 0 keeps its slot
-    CHECK_OK(plan_ahead_get(ahead, &slot));
-    CHECK_OK(plan_ahead_wait_all(ahead));
-    CHECK_EQ(atomic_load(&maker.num_made), 5);
-    CHECK_EQ(slot, 1);
-    CHECK_EQ(maker.slot_step[0], 4);
-    plan_ahead_stop(ahead);
-}
-
-static void a_failure_arrives_with_its_message_at_its_step(void) {
-    for (int32_t num_ahead = 0; num_ahead < 5; num_ahead++) {
-        Maker maker = {.next_step = 0, .fail_at = 3};
+// Planning runs as far ahead as the slots let it; a failure arrives with its message at its step.
+static void the_planner_runs_ahead_until_it_fails(void) {
+    for (int32_t num_ahead = 1; num_ahead < 5; num_ahead++) {
+        Maker maker = {.fail_at = 7};
         PlanAhead* ahead;
         int32_t slot;
         CHECK_OK(plan_ahead_start(&ahead, make, &maker, 0, 10, num_ahead));
-        for (int64_t step = 0; step < 3; step++) { CHECK_OK(plan_ahead_get(ahead, &slot)); }
-        CHECK_FAILS(plan_ahead_get(ahead, &slot), STATUS_INFEASIBLE, "step 3 does not fit");
-        CHECK_FAILS(plan_ahead_get(ahead, &slot), STATUS_INFEASIBLE, "step 3 does not fit");
-        CHECK_FAILS(plan_ahead_wait_all(ahead), STATUS_INFEASIBLE, "step 3 does not fit");
+        for (int64_t step = 0; step < 7; step++) {
+            int64_t most = (step > 0 ? step - 1 : 0) + num_ahead + 1, made = most < 7 ? most : 7;
+            Status status = plan_ahead_wait_all(ahead);
+            CHECK(status == STATUS_OK || most > 7);
+            pause_us(500);
+            CHECK_EQ(atomic_load(&maker.num_made), made);  // the step in use keeps its slot
+            CHECK_OK(plan_ahead_get(ahead, &slot));
+            CHECK_EQ(slot, step % (num_ahead + 1));
+        }
+        for (int i = 0; i < 2; i++) {
+            CHECK_FAILS(plan_ahead_get(ahead, &slot), STATUS_INFEASIBLE, "step 7 does not fit");
+            CHECK_FAILS(plan_ahead_wait_all(ahead), STATUS_INFEASIBLE, "step 7 does not fit");
+        }
         plan_ahead_stop(ahead);
-        CHECK_EQ(maker.next_step, 4);  // nothing was tried after it
+        CHECK_EQ(maker.next_step, 8);  // nothing was tried after it
     }
 }
 
@@ -1323,15 +1271,13 @@ int main(int argc, char** argv) {
     RUN(a_sample_beyond_the_kernels_is_named);
     RUN(generation_counts_its_windows);
     RUN(a_signal_breaks_off);
-    RUN(the_same_text_may_lie_elsewhere);
-    RUN(other_text_of_the_same_lengths_is_refused);
+    RUN(the_text_is_the_same_everywhere);
     RUN(whoever_has_a_damaged_file_finds_it);
     RUN(a_slow_part_is_waited_for);
     RUN(of_different_signals_all_take_one);
     RUN(who_is_told_to_end_does_not_wait);
     RUN(every_step_comes_once_and_stays_until_the_next);
-    RUN(the_planner_runs_num_ahead_steps_ahead);
-    RUN(a_failure_arrives_with_its_message_at_its_step);
+    RUN(the_planner_runs_ahead_until_it_fails);
     RUN(quotas_are_whole_cores);
     RUN(ranks_of_a_process_share_its_cores);
     return test_end();

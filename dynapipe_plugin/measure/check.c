@@ -1517,7 +1517,7 @@ static void law_slopes(Checker* c) {
     s.moved = CHECK_NEW(c, float, whole.num_values);
     move_params(&s);
     c->is_fast = true;
-    int64_t num_pieces = whole.num_values < MOST_PIECES ? whole.num_values : MOST_PIECES;
+    const int64_t most = MOST_PIECES, num_pieces = whole.num_values < most ? whole.num_values : most;
     for (int64_t k = 0; k < num_pieces; k++) {
         int64_t begin = whole.num_values * k / num_pieces, end = whole.num_values * (k + 1) / num_pieces;
         Slope first = {0, 0, 0};

@@ -1,11 +1,9 @@
 /*
-replay.c -- the lists of one replica's ranks run again, with other durations or fewer cores.
+replay.c -- the lists of one replica's ranks run again, with other durations.
 
 Every stage has a lane, its list: a receive is posted, a send waits for its turn on the stage's link, a job
 waits for its messages. Where messages are pulled, the lane is in the order of planned times, and a receive
 takes the message between two jobs. Time goes from one instant at which something begins or ends to the next.
-A job ends when as much of it is done as it takes; where ranks share cores (SharedCores) it advances by their
-part of the time that passes.
 */
 #include "replay.h"
 
@@ -30,24 +28,17 @@ typedef struct {
     int32_t *items, num_items;  // instructions in their order
     int32_t* ids;               // [num_instrs] of the job or message
     const int64_t* ns;          // [num_instrs] how long each takes
-    int64_t* took_ns;           // [num_instrs] the same of a job as it came out; NULL: not wanted
     // The run.
     int32_t at, link_at;  // items that the lane, and its link, do next
-    bool runs;            // the item before `at` is a job of which left_ns are to be done
-    int64_t left_ns, begin_ns;
+    bool runs;            // the item before `at` is a job
+    int64_t begin_ns, end_ns;
     int64_t free_ns, link_ns;  // when the lane, and its link, are free
     int64_t last_ns, busy_ns;  // end of its last job; of all jobs together
 } Lane;
 
-typedef struct {
-    int64_t cores, wanted;  // a job advances by cores / wanted of the time that passes
-} Rate;
-
 // Jobs and messages have an id by kind, row and microbatch.
 typedef struct {
     const Plan* plan;
-    const SharedCores* shared;  // NULL: a core for everybody
-    Rate* rates;                // [num_hosts] at present
     int32_t replica, num_rows, mb_begin, num_mbs;
     int64_t num_cells;  // num_rows * num_mbs
     Lane lanes[PLAN_MAX_STAGES];
@@ -175,7 +166,6 @@ static void end_job(Replay* it, Lane* lane) {
     const PlanInstr* instr = &lane->list->instrs[lane->items[lane->at - 1]];
     PlanMessage made[PLAN_MAX_MESSAGES];
     int64_t ns = it->now_ns - lane->begin_ns;
-    if (lane->took_ns != NULL) { lane->took_ns[lane->items[lane->at - 1]] = ns; }
     lane->runs = false;
     lane->busy_ns += ns;
     lane->last_ns = lane->free_ns = it->now_ns;
@@ -219,8 +209,8 @@ static bool step(Replay* it, Lane* lane, int64_t* next_ns) {
     if (is_job(instr)) {
         lane->runs = true;
         lane->begin_ns = it->now_ns;
-        lane->left_ns = lane->ns[i];
-        if (lane->left_ns == 0) { end_job(it, lane); }
+        lane->end_ns = it->now_ns + lane->ns[i];
+        if (lane->ns[i] == 0) { end_job(it, lane); }
     } else {
         PlanMessage message;
         (void)plan_message_of(&message, &plan->placement, plan->P, instr);
@@ -247,26 +237,6 @@ static bool move_link(Replay* it, Lane* lane) {
     return lane->link_at > before;
 }
 
-static void rates_set(Replay* it) {
-    const SharedCores* shared = it->shared;
-    for (int32_t h = 0; shared != NULL && h < shared->num_hosts; h++) {
-        int64_t running = 0;
-        for (int32_t s = 0; s < it->plan->P; s++) { running += it->lanes[s].runs && shared->host[s] == h; }
-        int64_t cores = (int64_t)shared->cores[h] * shared->mine[h];
-        int64_t wanted = running * shared->threads[h] * shared->sharers[h];
-        it->rates[h] = wanted > cores ? (Rate){cores, wanted} : (Rate){1, 1};
-    }
-}
-
-static Rate rate_of(const Replay* it, int32_t s) {
-    return it->shared == NULL ? (Rate){1, 1} : it->rates[it->shared->host[s]];
-}
-
-// a * times / by without overflow.
-static int64_t part_of(int64_t a, int64_t times, int64_t by, bool up) {
-    return a / by * times + (a % by * times + (up ? by - 1 : 0)) / by;
-}
-
 static Status replay_run(Replay* it, int64_t* last_ns) {
     const int32_t P = it->plan->P;
     memcpy(it->inputs, it->first_inputs, sizeof *it->inputs * (size_t)(JOB_COUNT * it->num_cells));
@@ -279,14 +249,10 @@ static Status replay_run(Replay* it, int64_t* last_ns) {
     }
     it->now_ns = 0;
     for (int64_t next_ns = 0; next_ns < INT64_MAX;) {
-        int64_t passed_ns = next_ns - it->now_ns;
         it->now_ns = next_ns;
         for (int32_t s = 0; s < P; s++) {
             Lane* lane = &it->lanes[s];
-            if (!lane->runs) { continue; }
-            int64_t done_ns = part_of(passed_ns, rate_of(it, s).cores, rate_of(it, s).wanted, false);
-            lane->left_ns -= done_ns < lane->left_ns ? done_ns : lane->left_ns;
-            if (lane->left_ns == 0) { end_job(it, lane); }
+            if (lane->runs && lane->end_ns <= next_ns) { end_job(it, lane); }
         }
         for (bool moved = true; moved;) {
             moved = false;
@@ -296,13 +262,9 @@ static Status replay_run(Replay* it, int64_t* last_ns) {
                 moved |= !it->plan->pulls && move_link(it, &it->lanes[s]);
             }
         }
-        rates_set(it);
         for (int32_t s = 0; s < P; s++) {
             const Lane* lane = &it->lanes[s];
-            if (!lane->runs) { continue; }
-            int64_t end_ns =
-                it->now_ns + part_of(lane->left_ns, rate_of(it, s).wanted, rate_of(it, s).cores, true);
-            next_ns = end_ns < next_ns ? end_ns : next_ns;
+            if (lane->runs && lane->end_ns < next_ns) { next_ns = lane->end_ns; }
         }
     }
     *last_ns = 0;
@@ -323,22 +285,6 @@ Status plan_makespan(int64_t* out_ns, const Plan* plan, int32_t replica, const i
     int64_t* ns[PLAN_MAX_STAGES];
     TRY(replay_make(&it, ns, plan, replica, instr_ns, scratch));
     return replay_run(&it, out_ns);
-}
-
-Status shared_cores_stretch(int64_t*** instr_ns, int64_t* out_ns, const Plan* plan, int32_t replica,
-                            const SharedCores* shared, Arena* arena) {
-    Replay it;
-    int64_t *ns[PLAN_MAX_STAGES], **answer;
-    TRY(replay_make(&it, ns, plan, replica, NULL, arena));
-    it.shared = shared;
-    ARENA_TRY_NEW(it.rates, arena, Rate, shared->num_hosts);
-    ARENA_TRY_NEW(answer, arena, int64_t*, plan->P);
-    for (int32_t s = 0; s < plan->P; s++) {  // of a job its time is read before it is overwritten
-        answer[s] = it.lanes[s].took_ns = ns[s];
-    }
-    TRY(replay_run(&it, out_ns));
-    *instr_ns = answer;
-    return STATUS_OK;
 }
 
 // --- trials ------------------------------------------------------------------------------------------

@@ -409,7 +409,7 @@ Status session_errors_split(SessionErrors* out, const SessionSpans* it, Arena* s
             const PlanInstr* instr = &lists[s].instrs[i];
             const SessionSpan* span = &it->spans[s][i];
             bool is_job = plan_instr_is_job((InstrKind)instr->kind), has_run = span->end_ns > span->begin_ns;
-            int64_t ns = it->predicted_ns != NULL ? it->predicted_ns[s][i] : instr->end_ns - instr->begin_ns;
+            int64_t ns = instr->end_ns - instr->begin_ns;
             if (is_job && has_run) { jobs[s].spans[jobs[s].num++] = span; }
             jobs_ns[s][i] = all_ns[s][i] = is_job && has_run ? span->end_ns - span->begin_ns : ns;
             const SessionSpan** at =
@@ -429,7 +429,7 @@ Status session_errors_split(SessionErrors* out, const SessionSpans* it, Arena* s
             all_ns[s][i] = transfer_ns(it, ends, &it->spans[s][i], *at, all_ns[s][i], &link_ns);
         }
     }
-    TRY(plan_makespan(&predicted_ns, plan, it->replica, it->predicted_ns, scratch));
+    TRY(plan_makespan(&predicted_ns, plan, it->replica, NULL, scratch));
     TRY(plan_makespan(&with_jobs_ns, plan, it->replica, (const int64_t* const*)jobs_ns, scratch));
     TRY(plan_makespan(&with_all_ns, plan, it->replica, (const int64_t* const*)all_ns, scratch));
     out->jobs_ns = with_jobs_ns - predicted_ns;

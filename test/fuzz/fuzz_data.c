@@ -4,7 +4,7 @@
 #include "../../dataloader/tokenizer/bpe.h"
 #include "fuzz.h"
 
-#if defined(FUZZ_bpe) || defined(FUZZ_bpe_vocab)
+#ifdef FUZZ_bpe_vocab
 
 // A text's tokens spell the text where it is UTF-8; elsewhere an error and no token.
 static void fuzz_bpe_text(Bpe* bpe, const uint8_t* data, size_t num_bytes, BpeTokens* tokens) {
@@ -20,42 +20,7 @@ static void fuzz_bpe_text(Bpe* bpe, const uint8_t* data, size_t num_bytes, BpeTo
     }
     REQUIRE(status != STATUS_OK || at == num_bytes);
 }
-#endif
 
-#ifdef FUZZ_bpe
-// bpe: any bytes as a text; a cached word gives the tokens it gave before.
-#include "../../util/files.h"
-
-static Bpe* bpe;
-
-int LLVMFuzzerInitialize(int* argc, char*** argv) {
-    (void)argc;
-    (void)argv;
-    BpeTable tables[2] = {{.name = "test/golden/bpe_tiny_vocab.json"},
-                          {.name = "test/golden/bpe_tiny_merges.txt"}};
-    for (int i = 0; i < 2; i++) {
-        REQUIRE(file_read_text((char**)(uintptr_t)&tables[i].text, &tables[i].num_bytes, tables[i].name) ==
-                STATUS_OK);
-    }
-    REQUIRE(bpe_open(&bpe, &tables[0], &tables[1]) == STATUS_OK);
-    for (int i = 0; i < 2; i++) { free((char*)(uintptr_t)tables[i].text); }
-    return 0;
-}
-
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
-    BpeTokens first = {0}, again = {0};
-    fuzz_bpe_text(bpe, data, num_bytes, &first);
-    fuzz_bpe_text(bpe, data, num_bytes, &again);
-    REQUIRE(first.num_tokens == again.num_tokens);
-    size_t list_bytes = (size_t)first.num_tokens * sizeof first.ids[0];
-    REQUIRE(first.num_tokens == 0 || memcmp(first.ids, again.ids, list_bytes) == 0);
-    bpe_tokens_free(&first);
-    bpe_tokens_free(&again);
-    return 0;
-}
-#endif
-
-#ifdef FUZZ_bpe_vocab
 // bpe_vocab: any bytes as vocab.json and, after the first empty line, merges.txt, or, without one, as
 // tokenizer.json: refused with the file's name, or a tokenizer whose tokens spell what it takes.
 // libFuzzer: -max_len=4000
@@ -326,11 +291,11 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     if (num_bytes < 2) { return 0; }
     size_t input_bytes = make_input(input, data, num_bytes);
     require_split(input, input_bytes);
-    SessionRefit refit = {.is_on = true};
+    SessionRefit refit;
+    session_refit_init(&refit, true);
     REQUIRE(session_refit_restore(&refit, input, &input_bytes) == STATUS_OK ||
             fuzz_has_remedy(status_message()));
-    session_refit_forget(&refit);
-    free(refit.versions);
+    session_refit_free(&refit);
     Loader* loader = loaders[(data[0] & 4) != 0];
     Status status = loader_restore(loader, input, input_bytes);
     if (status == STATUS_OK) {

@@ -160,10 +160,11 @@ static Status body(Transport* t, void* arg) {
     }
     executor_free(executor);
     if (lazy != NULL) {
-        __atomic_add_fetch(&run->num_groups, lazy_device_num_groups(lazy), __ATOMIC_SEQ_CST);
+        const LazyCounts counts = lazy_device_counts(lazy);
+        __atomic_add_fetch(&run->num_groups, counts.num_groups, __ATOMIC_SEQ_CST);
         if (t->rank == 0) {
-            run->most_marks = lazy_device_most_marks(lazy);
-            run->largest_group = lazy_device_largest_group(lazy);
+            run->most_marks = counts.most_marks;
+            run->largest_group = counts.largest_group;
         }
         lazy_device_free(lazy);
     }

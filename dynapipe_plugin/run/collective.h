@@ -146,8 +146,7 @@ Status collective_clock_offset(Collective* c, int64_t* out_ns, int64_t* error_ns
 //
 // A transport may write past a receive that is too short (transport_mpi.c), so lengths are compared
 // beforehand. For each pair of ranks the sender of a message adds hash(tag, bytes) to its sum, the receiver
-// subtracts it: both sums add up to 0 (mod 2^64) where every message is expected. With two hashes of the plan
-// that is 16 + 8 P bytes of every rank, in one exchange.
+// subtracts it: both sums add up to 0 (mod 2^64) where every message is expected.
 typedef struct {
     uint64_t plan_hash;              // of what all ranks know of it: plan_hash_decisions()
     uint64_t replica_hash;           // of what the ranks of a replica know besides: plan_hash_replica()

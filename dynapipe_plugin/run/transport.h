@@ -103,8 +103,8 @@ static inline Status transport_close(Transport* transport) {
 // taken for another's, even where a rank ends by an error while others still run.
 
 enum {
-    TAG_STEP = 0,                         // executor_tag()
-    TAG_FORWARD = TRANSPORT_TAG_END / 4,  // + executor_tag() of micro-batch 0, as these pass in their order
+    TAG_STEP = 0,                            // executor_tag()
+    TAG_FORWARD = TRANSPORT_TAG_END / 4,     // + executor_tag() of microbatch 0, as these pass in their order
     TAG_COLLECTIVE = TRANSPORT_TAG_END / 2,  // + operation (collective.c)
     TAG_ROLL = TRANSPORT_TAG_END / 4 * 3,    // session.c
 };
@@ -117,17 +117,15 @@ enum {
 //         if (!backoff_next(&wait, moved, timeout_ns)) { return fail(); }
 //     }
 //
-// Waiting ranks share cores with computing ranks (4 ranks on 2 cores), so waiting must cost almost nothing;
-// but most messages come within microseconds, so it must not begin with a sleep. A nap of 30 us takes about
-// 85 us with Linux' default timer slack: well below the shortest job worth a micro-batch. Measured over MPI,
-// 4 ranks on 2 busy cores: a waiting rank takes 8 to 12 % of a core (naps of 100 us: 6 to 11 %, no gain worth
-// the delay). test/test_mpi_transport.sh allows 40 %.
+// Waiting ranks share cores with computing ranks, so waiting must cost almost nothing; but most messages come
+// within microseconds. A nap of 30 us takes about 85 us with Linux' default timer slack. Measured over MPI, 4
+// ranks on 2 busy cores: a waiting rank takes 8 to 12 % of a core (naps of 100 us: 6 to 11 %).
 //
 // A rank gives up after polling for timeout_ns, not after that much time: where it was stopped itself
 // (SIGSTOP, a paused machine), its message may have arrived in between, and the others may have been stopped
 // too. So the time between two polls counts for BACKOFF_LOOK_NS at most, and after a stop it polls for
 // BACKOFF_AGAIN_NS more; only BACKOFF_STOPS times, since a rank whose polls are always that far apart must
-// end too. Polls are microseconds apart, milliseconds on cores that many ranks share.
+// end too.
 
 enum { BACKOFF_SPINS = 64, BACKOFF_YIELDS = 64, BACKOFF_SLEEP_NS = 30 * 1000, BACKOFF_STOPS = 8 };
 #define BACKOFF_LOOK_NS INT64_C(100000000)

@@ -55,8 +55,8 @@ static Status run_in_flight(Transport* t) {
     return t->api->irecv(t->ctx, (t->rank + 1) % t->num_ranks, 0, bytes, 64, &request);
 }
 
-// Two ranks, with a thread that looks every 100 us. Rank 0 posts a message and computes 100 ms, rank 1 posts its
-// receive after 20 ms: when does it have the data?
+// Two ranks, with a thread that looks every 100 us. Rank 0 posts a message and computes 100 ms, rank 1 posts
+// its receive after 20 ms: when does it have the data?
 static Status run_overlap(Transport* t) {
     size_t lengths[] = {64 << 10, 1 << 20, 8 << 20};
     int32_t ranks[] = {0, 1};

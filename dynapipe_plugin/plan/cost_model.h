@@ -159,8 +159,6 @@ Status cost_file_save(const CostModel* model, const struct Machine* machine, con
 void cost_file_print(const CostModel* model, const struct Machine* machine, const char* signature, FILE* out);
 Status cost_file_parse(CostModel* out, struct Machine* machine, const char* text, const char* name,
                        const char* signature);
-void cost_model_print(const CostModel* model, const char* signature, FILE* out);
-Status cost_model_parse(CostModel* out, const char* text, const char* name, const char* signature);
 
 // Formulas by number: a part's quantity (JobKind, COST_STORED, COST_FORWARD); those of bytes, with their
 // names. Those from COST_BYTES_ONCE on are 0 in many models; up to COST_BYTES_HEAD stored and forward

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "placement.h"
-#include "types.h"
 
 static int64_t microbatch_jobs_ns(const CostJobs* jobs);
 
@@ -47,24 +46,17 @@ int64_t plan_problem_available(const PlanProblem* problem, const MachineRank* ra
     return limit_bytes > 0 ? limit_bytes - cost_rank_state_bytes(problem->costs, has) : COST_LIMIT;
 }
 
-void plan_problem_limit(PlanProblem* out) {
-    out->has_limit = false;
-    memset(out->limit_bytes, 0, sizeof out->limit_bytes);
-    memset(out->most_limit_bytes, 0, sizeof out->most_limit_bytes);
+// The least of a stage's ranks that have a limit.
+static void limits_set(PlanProblem* out) {
     int32_t num_replicas = plan_problem_ranks(out, 0) == NULL ? 1 : out->R;  // one stands for all
     for (int32_t s = 0; s < out->P; s++) {
-        bool is_free = false;
         for (int32_t r = 0; r < num_replicas; r++) {
             const MachineRank* rank = machine_stage(plan_problem_ranks(out, r), s);
             int64_t limit_bytes = machine_limit_bytes(rank, out->request->memory_limit_bytes);
-            int64_t least_bytes = out->limit_bytes[s], most_bytes = out->most_limit_bytes[s];
-            is_free |= limit_bytes == 0;
-            if (limit_bytes == 0) { continue; }
-            out->has_limit = true;
-            out->limit_bytes[s] = least_bytes > 0 && least_bytes < limit_bytes ? least_bytes : limit_bytes;
-            out->most_limit_bytes[s] = most_bytes > limit_bytes ? most_bytes : limit_bytes;
+            bool is_less = out->limit_bytes[s] == 0 || limit_bytes < out->limit_bytes[s];
+            if (limit_bytes > 0 && is_less) { out->limit_bytes[s] = limit_bytes; }
         }
-        if (is_free) { out->most_limit_bytes[s] = 0; }
+        out->has_limit |= out->limit_bytes[s] > 0;
     }
 }
 
@@ -156,7 +148,7 @@ Status plan_problem_init(PlanProblem* out, const PlanRequest* request, const Cos
                          .count_buffers = request->memory_rule == MEMORY_BUFFERS};
     TRY(place(out));
     cost_table_init(&out->table, costs);
-    plan_problem_limit(out);
+    limits_set(out);
     for (int32_t s = 0; s < out->P; s++) {
         int64_t state_bytes = cost_rank_state_bytes(costs, &out->has[s]), limit = out->limit_bytes[s];
         out->available_bytes[s] = limit > 0 ? limit - state_bytes : COST_LIMIT;

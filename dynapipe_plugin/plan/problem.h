@@ -23,13 +23,12 @@ typedef struct {
     CostStage chunks[PLAN_MAX_CHUNKS];
     CostRank has[PLAN_MAX_STAGES];  // what the ranks of a stage have of the model
     // Of the machine (cost_model.h), for passes that do not know which replica they serve.
-    int64_t limit_bytes[PLAN_MAX_STAGES];       // memory of the stage's ranks: the least; 0: no limit
-    int64_t most_limit_bytes[PLAN_MAX_STAGES];  // the most; 0: no limit on some rank
-    double stage_slow[PLAN_MAX_STAGES];         // how long jobs take there, the mean over replicas ...
-    double replica_slow[PLAN_MAX_REPLICAS];     // ... and in a replica, links considered, relative to others
-    bool differs;                               // false: these are all 1
-    bool has_limit;                             // any rank
-    int64_t available_bytes[PLAN_MAX_STAGES];   // limit_bytes - model state; COST_LIMIT where there is none
+    int64_t limit_bytes[PLAN_MAX_STAGES];      // memory of the stage's ranks: the least; 0: no limit
+    double stage_slow[PLAN_MAX_STAGES];        // how long jobs take there, the mean over replicas ...
+    double replica_slow[PLAN_MAX_REPLICAS];    // ... and in a replica, links considered, relative to others
+    bool differs;                              // false: these are all 1
+    bool has_limit;                            // any rank
+    int64_t available_bytes[PLAN_MAX_STAGES];  // limit_bytes - model state; COST_LIMIT where there is none
     // Of these, what drafts leave free for memory they do not count: by how much the instruction lists of
     // earlier ones exceeded the limit. 0 after init.
     int64_t headroom_bytes[PLAN_MAX_STAGES];
@@ -42,9 +41,6 @@ typedef struct {
 // offers no recompute mode that the request allows. Borrows all arguments.
 Status plan_problem_init(PlanProblem* out, const PlanRequest* request, const CostModel* costs,
                          const PlanSample* samples, int32_t num_samples);
-
-// has_limit and the limits of all stages, from the present request.
-void plan_problem_limit(PlanProblem* out);
 
 // The ranks of a replica, NULL: all alike; and what one has for activations, COST_LIMIT where there is no
 // limit.

@@ -212,7 +212,7 @@ void session_refit_free(SessionRefit* refit) {
 static Status hash_base(uint64_t* out, const CostModel* costs, const Machine* machine) {
     Text text;
     TRY(text_open(&text));
-    cost_model_print(costs, "", text.out);
+    cost_file_print(costs, NULL, "", text.out);
     TRY(text_close(&text));
     uint64_t hash = hash_bytes(HASH_SEED, text.text, text.num_chars);
     for (int32_t r = 0; machine != NULL && r < machine->num_ranks; r++) {

@@ -638,7 +638,7 @@ static MbShape draw_shape(Rng* rng, bool has_dec) {
     return shape;
 }
 
-// Every feature by itself, then micro-batches of several sequences of any lengths. (The jobs move a clock of
+// Every feature by itself, then microbatches of several sequences of any lengths. (The jobs move a clock of
 // their own, so what else the machine does is in nobody's time.)
 static void check_parts(const ClockModel* model, double tolerance) {
     const bool has_dec = model->blocks.num_dec_layers > 0;

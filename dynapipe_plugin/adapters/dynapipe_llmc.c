@@ -277,7 +277,8 @@ static void print_help(const char* program) {
            "  %-26s the program's own loop as it was, in one process, without the plugin\n",
            program, FIXED_LENGTH);
     options_print(specs, NUM_SPECS, stdout);
-    printf("\n");
+    printf("\nBelow and in messages -i -j -e -d -t -o -y are --train-data --val-data --model --batch-tokens "
+           "--max-tokens --output-dir --resume.\n");
     dynapipe_print_options(stdout);
 }
 

@@ -62,23 +62,6 @@ static void shapes_are_as_drawn(void) {
     CHECK_EQ(untouched.num_chunks, 77);
 }
 
-// Even shares differ by one unit at most, and are all of the head.
-static void heads_are_shared_by_all(void) {
-    for (int32_t P = 1; P <= PLAN_MAX_STAGES; P++) {
-        Placement placement;
-        CHECK_OK(placement_make(&placement, PLACEMENT_LINEAR, false, P, P, 0));
-        placement_share_head(&placement, HEAD_BY_ROWS, P);
-        CHECK_OK(placement_check(&placement, P, P, false));
-        for (int32_t s = 0; s < P; s++) {
-            int32_t units = placement.head_begin[s + 1] - placement.head_begin[s];
-            CHECK(placement_has_share(&placement, s) && units >= HEAD_UNITS / P &&
-                  units <= HEAD_UNITS / P + 1);
-        }
-        placement_share_head(&placement, HEAD_WHOLE, P);
-        CHECK(placement_is_linear(&placement, P) && !placement_has_share(&placement, 0));
-    }
-}
-
 // What any placement is, is what its text is read as.
 static void text_says_everything(void) {
     Rng rng = rng_seed(seed + 1);
@@ -330,7 +313,6 @@ static void lists_are_read(void) {
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(shapes_are_as_drawn);
-    RUN(heads_are_shared_by_all);
     RUN(text_says_everything);
     RUN(bad_text_is_refused);
     RUN(words_say_what_is_left_to_choose);

@@ -483,6 +483,11 @@ void placement_balance(Placement* placement, const PlacementScale* scale) {
     if (descend(&cut, work_loads, scale, false) < least) { *placement = cut; }
 }
 
+double placement_lack(const Placement* placement, const PlacementScale* scale) {
+    double load[PLAN_MAX_STAGES], most;
+    return squares(load, &most, room_loads, scale, placement);
+}
+
 bool placement_make_room(Placement* placement, const PlacementScale* scale, bool moves_head) {
     return descend(placement, room_loads, scale, moves_head && placement->head == HEAD_BY_VOCABULARY) == 0;
 }

@@ -104,6 +104,8 @@ typedef struct {
 PlacementScale placement_scale_make(const PlanRequest* request, const CostModel* costs,
                                     const PlanSample* samples, int32_t num_samples, int32_t wanted);
 void placement_balance(Placement* placement, const PlacementScale* scale);
+// Squares of what stages lack of what is wanted, in thousandths of their limits.
+double placement_lack(const Placement* placement, const PlacementScale* scale);
 // Has every stage what is wanted then? moves_head: the shares may change.
 bool placement_make_room(Placement* placement, const PlacementScale* scale, bool moves_head);
 

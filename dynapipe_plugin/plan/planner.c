@@ -1,6 +1,7 @@
 // planner.c -- see planner.h.
 #include "planner.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -113,7 +114,12 @@ static Status make_problem(Planning* planning, const CostModel* costs, const Pla
         }
         if (!request->choose_stages) { break; }
     }
-    planning->begin = planning->field[plainest < 0 ? 0 : plainest];
+    const PlacementScale scale = placement_scale_make(&asked, costs, samples, num_samples, 0);
+    for (int32_t i = 0, num = plainest < 0 ? planning->num_places : 0; i < num; i++) {  // the least lacking
+        double least = plainest < 0 ? INFINITY : placement_lack(&planning->field[plainest], &scale);
+        if (placement_lack(&planning->field[i], &scale) < least) { plainest = i; }
+    }
+    planning->begin = planning->field[plainest];
     return set_placement(planning, &planning->begin);
 }
 
@@ -141,7 +147,8 @@ static Status fit(int64_t over_bytes[PLAN_MAX_STAGES], Planning* planning, const
 }
 
 enum { MAX_SEARCHES = 4 };
-enum { FIT_COST = 100 };  // a fit that costs more than this part of the makespan justifies another search
+enum { MORE_HEADROOM = 2 };  // times what lists were over: the next ones are over elsewhere
+enum { FIT_COST = 100 };     // a fit that costs more than this part of the makespan justifies another search
 
 // Our method. Where the lists of the draft need more memory than the search assumed, they are made to fit;
 // where that costs time the search is repeated with so much less memory.
@@ -172,7 +179,9 @@ static Status plan_by_search(Planning* planning) {
             planning->best_ns - draft->makespan_ns <= draft->makespan_ns / FIT_COST) {
             break;
         }
-        for (int32_t s = 0; s < planning->problem.P; s++) { planning->headroom_bytes[s] += over_bytes[s]; }
+        for (int32_t s = 0; s < planning->problem.P; s++) {
+            planning->headroom_bytes[s] += MORE_HEADROOM * over_bytes[s];
+        }
     }
     return STATUS_OK;
 }

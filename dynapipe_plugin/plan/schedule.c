@@ -87,7 +87,7 @@ Status pipe_problem_check_fits(const PipeProblem* problem) {
 // --- 1F1B --------------------------------------------------------------------------------------------
 
 // 1F1B (PipeDream-flush; Narayanan et al., SC'21): stage s warms up with min(P - s, M)
-// forwards, then alternates one backward, one forward. Stage s never holds more than P - s micro-batches, and
+// forwards, then alternates one backward, one forward. Stage s never holds more than P - s microbatches, and
 // M equal ones take (M + P - 1)(f + b) where transfers are free. No memory limit is looked at.
 
 static Status one_f_one_b_build(PipeSchedule* out, const PipeProblem* problem, const int32_t* order,
@@ -114,7 +114,7 @@ const PipePolicy pipe_policy_1f1b = {
 // --- GPipe -------------------------------------------------------------------------------------------
 
 // GPipe (Huang et al., NeurIPS'19): every forward, then every backward in the same order.
-// Holds all M micro-batches on every stage; no memory limit is looked at.
+// Holds all M microbatches on every stage; no memory limit is looked at.
 
 static Status gpipe_build(PipeSchedule* out, const PipeProblem* problem, const int32_t* order,
                           bool split_backward, Arena* arena) {

@@ -646,15 +646,13 @@ static Status tune_placement(Candidate* best, Search* search, int64_t stop) {
 
 enum { USUAL_COUNT = 3 };  // microbatches for each stage, where memory allows no more
 
-// Microbatches of a replica: so many that stage s can keep P - s of them where nothing is recomputed, and
-// that the kernels take their sequences, tokens and squares.
-static int32_t usual_count(const PlanProblem* problem, const Placement* placement) {
+// Microbatches of a batch so that stage s can keep P - s of them where nothing is recomputed.
+static double count_by_memory(const PlanProblem* problem, const Placement* placement) {
     const MbShape all = average_shape(problem, 1);
-    double needed[PLAN_MAX_STAGES] = {0};
+    double needed[PLAN_MAX_STAGES] = {0}, most = 0;
     CostRank has[PLAN_MAX_STAGES];
     CostParts parts;
-    int32_t P = problem->P, K = placement->num_chunks, N = problem->num_samples;
-    int64_t most = shape_rules_least_mbs(&problem->request->rules, &all), usual = USUAL_COUNT * P;
+    int32_t P = problem->P, K = placement->num_chunks;
     cost_parts(&parts, &problem->table, problem->modes[0], &all);
     cost_ranks_make(has, problem->costs, placement, P);
     for (int32_t k = 0; k < K && problem->has_limit; k++) {
@@ -665,11 +663,19 @@ static int32_t usual_count(const PlanProblem* problem, const Placement* placemen
     }
     for (int32_t s = 0; s < P && problem->limit_bytes[s] > 0; s++) {
         int64_t free_bytes = problem->limit_bytes[s] - cost_rank_state_bytes(problem->costs, &has[s]);
-        double num_mbs = needed[s] / (double)(free_bytes > 1 ? free_bytes : 1);
-        if (num_mbs > (double)most) { most = num_mbs < N ? (int64_t)num_mbs + 1 : N; }
+        most = fmax(most, needed[s] / (double)(free_bytes > 1 ? free_bytes : 1));
     }
+    return fmin(most, problem->num_samples);
+}
+
+// Of a replica: these, or as many as the kernels' limits on sequences, tokens and squares require.
+static int32_t usual_count(const PlanProblem* problem, const Placement* placement) {
+    const MbShape all = average_shape(problem, 1);
+    int64_t most = shape_rules_least_mbs(&problem->request->rules, &all), usual = USUAL_COUNT * problem->P;
+    double by_memory = count_by_memory(problem, placement);
+    if (by_memory > (double)most) { most = (int64_t)by_memory + 1; }
     most = most / problem->R > usual ? most / problem->R : usual;
-    return (int32_t)(most < N ? most : N);
+    return (int32_t)(most < problem->num_samples ? most : problem->num_samples);
 }
 
 // A placement with usual settings; where these do not fit, with more microbatches and more recomputation.
@@ -710,7 +716,9 @@ static Candidate last_resort(const PlanProblem* problem) {
                        .makespan_ns = INT64_MAX};
 }
 
-static Status construct(Candidate* best, Search* search, const Placement* places, int32_t num_places) {
+// order: of places, those that need the fewest microbatches first; all others may find no budget left.
+static Status construct(Candidate* best, Search* search, const Placement* places, const Keyed* order,
+                        int32_t num_places) {
     const PlanProblem* problem = search->problem;
     const int64_t whole = search->budget;
     const int32_t num_probes = search->num_probes;
@@ -721,7 +729,7 @@ static Status construct(Candidate* best, Search* search, const Placement* places
     if (!problem->differs) { search->num_probes = 1; }
     for (int32_t i = 0; i < num_places; i++) {
         if (num > 0 && search->budget < whole * 3 / 4) { break; }
-        TRY(try_place(&field[num], search, &places[i],
+        TRY(try_place(&field[num], search, &places[order[i].id],
                       fastest_ns < INT64_MAX ? fastest_ns + fastest_ns / 3 : INT64_MAX));
         if (field[num].makespan_ns == INT64_MAX) { continue; }
         if (field[num].makespan_ns < fastest_ns) { fastest_ns = field[num].makespan_ns; }
@@ -946,8 +954,8 @@ enum { LEAST_EVALUATIONS = 40, USUAL_EVALUATIONS = 150 };  // of a candidate on 
 
 // By default what takes about 20 ms of a core per replica of a few hundred samples, more for large batches,
 // less per replica where there are many, and enough for some candidates in any case.
-static int64_t budget_jobs(const PlanProblem* problem, int32_t effort) {
-    int64_t N = problem->num_samples, R = problem->R, num_mbs = usual_count(problem, &problem->placement);
+static int64_t budget_jobs(const PlanProblem* problem, int64_t num_mbs) {
+    int64_t N = problem->num_samples, R = problem->R, effort = problem->request->effort;
     int64_t evaluation = OVERHEAD_JOBS + 7 * 3 * problem->P * num_mbs;  // F, B, W and prices of 3 P rows
     int64_t jobs = 400000 * R + 450 * N, most = 4000000 + 400 * N / R, least = USUAL_EVALUATIONS * evaluation;
     if (effort > 0) {
@@ -986,12 +994,23 @@ static Status search_all(Draft* out, Search* search, const Placement* places, in
     int32_t R = search->problem->R;
     Candidate best;
     State* states;
+    Keyed* order;
+    int64_t sum = 0, least;
     ARENA_TRY_NEW(states, &search->lists, State, R);
     search->num_probes = R < MAX_PROBES ? R : MAX_PROBES;
     for (int32_t i = 0; i < search->num_probes; i++) { search->probe[i] = i; }
+    ARENA_TRY_NEW(order, &search->lists, Keyed, num_places);
+    for (int32_t i = 0; i < num_places; i++) {
+        order[i] = (Keyed){-(int64_t)(1000 * count_by_memory(search->problem, &places[i])), i};
+        sum += usual_count(search->problem, &places[i]);
+    }
+    qsort(order, (size_t)num_places, sizeof *order, compare_keyed);
+    least = usual_count(search->problem, &places[order[0].id]);
+    search->budget =
+        budget_jobs(search->problem, sum / num_places < 2 * least ? sum / num_places : 2 * least);
     TRY(weigh(search));
     TRY(deal_samples(search));
-    TRY(construct(&best, search, places, num_places));
+    TRY(construct(&best, search, places, order, num_places));
     TRY(make_states(states, search, &best));
     if (best.makespan_ns < INT64_MAX) { TRY(improve_all(states, search)); }
     return make_draft(out, search, states, &best.placement, arena);
@@ -1005,7 +1024,6 @@ Status search_draft(Draft* out, const PlanProblem* problem, const Placement* pla
                      .policy = schedule == SCHEDULE_GPIPE  ? &pipe_policy_gpipe
                                : schedule == SCHEDULE_1F1B ? &pipe_policy_1f1b
                                                            : NULL,
-                     .budget = budget_jobs(problem, problem->request->effort),
                      .rng = rng_seed((uint64_t)problem->num_samples)};
     Status status = search_all(out, &search, places, num_places, arena);
     arena_free(&search.lists);

@@ -365,7 +365,7 @@ void sample_file_close(SampleFile* file) {
 // --- cutting texts ---------------------------------------------------------------------------------------
 
 // The number of pieces of sample i: 1 if it fits or is not a text.
-static int64_t num_pieces(const SampleFile* file, int64_t i, int32_t max_model_tokens) {
+static int64_t pieces_of_sample(const SampleFile* file, int64_t i, int32_t max_model_tokens) {
     const SampleGap* gaps;
     const SampleIndex* sample = &file->index[i];
     int64_t num_run = (int64_t)sample->n_input + sample->n_target - 1;
@@ -375,13 +375,13 @@ static int64_t num_pieces(const SampleFile* file, int64_t i, int32_t max_model_t
 
 Status sample_file_cut(SampleFile* file, int32_t max_model_tokens) {
     int64_t num_samples = 0, at = 0, most = max_model_tokens;
-    for (int64_t i = 0; i < file->num_samples; i++) { num_samples += num_pieces(file, i, max_model_tokens); }
+    for (int64_t i = 0; i < file->num_samples; i++) { num_samples += pieces_of_sample(file, i, max_model_tokens); }
     if (num_samples == file->num_samples) { return STATUS_OK; }
     SampleIndex* index;
     ARENA_TRY_NEW(index, &file->arena, SampleIndex, num_samples);
     for (int64_t i = 0; i < file->num_samples; i++) {
         const SampleIndex* whole = &file->index[i];
-        int64_t num = num_pieces(file, i, max_model_tokens);
+        int64_t num = pieces_of_sample(file, i, max_model_tokens);
         for (int64_t k = 0; k < num; k++, at++) {
             index[at] = *whole;
             if (num == 1) { continue; }

@@ -215,6 +215,11 @@ pins() {
     "$@" -g $strict -Idynapipe_plugin -c "$root/test/golden/interface_pins.c" -o pins.o >"$work/said" 2>&1 && g++ pins.o $links -o pins >>"$work/said" 2>&1 && timeout 60 ./pins >>"$work/said" 2>&1
     ok $? "structs, functions and numbers are those of interface 1 ($1)"
 }
+for file in dynapipe.c prepare_data.c; do
+    # shellcheck disable=SC2046
+    gcc -std=c11 -O1 -Wall -Wextra -Werror -DDYNAPIPE_MPI $(make -pn DYNAPIPE=1 2>/dev/null | sed -n 's/^DYNAPIPE_MPI_CFLAGS := //p') -c "dynapipe_plugin/$file" -o alone.o >"$work/said" 2>&1
+    ok $? "$file as C11: no warning"
+done
 if command -v g++ >/dev/null; then
     pins gcc -std=c11
     pins g++ -std=c++17 -x c++

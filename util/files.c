@@ -243,7 +243,7 @@ Status line_log_cut(LineLog* log, int64_t step) {
 
 // --- writing -----------------------------------------------------------------------------------------------
 
-static bool is_there(const LineLog* log) {
+static bool log_is_there(const LineLog* log) {
     struct stat named, opened;
     return stat(log->path, &named) == 0 && fstat(log->fd, &opened) == 0 && named.st_ino == opened.st_ino &&
            named.st_dev == opened.st_dev;
@@ -299,7 +299,7 @@ static int put_line(LineLog* log, const char* line) {
 
 void line_log_write(LineLog* log, const char* line) {
     if (!log->is_open) { return; }
-    if (!is_there(log) && make_again(log) != STATUS_OK) {
+    if (!log_is_there(log) && make_again(log) != STATUS_OK) {
         lose_line(log, status_message());
         return;
     }

@@ -572,9 +572,8 @@ void dynapipe_llmc_attach(DynapipeLlmc* run, int32_t idx, const DynapipeModel_v1
 
 int dynapipe_llmc_is_whole(DynapipeLlmc* run) {
     if (dynapipe_num_stages(run->dp) == 1) { return 1; }
-    dynapipe_llmc_say_once(run, "what runs the whole model on one rank (samples of its text, multiple-choice "
-                                "questions) is passed over: it is on several stages ---> run it on a "
-                                "checkpoint, with --stages 1");
+    dynapipe_llmc_say_once(run, "this model is split over several stages, so samples of its text and multiple-choice "
+                                "questions are skipped ---> run them from a checkpoint with --stages 1");
     return 0;
 }
 

@@ -916,7 +916,9 @@ static void write_position(const Loader* loader, uint8_t* position) {
     memcpy(head.magic, POSITION_MAGIC, sizeof head.magic);
     size_t hashed_bytes = position_bytes_of(loader) - sizeof(uint64_t);
     memcpy(position, &head, sizeof head);
-    sample_shards_write_contents(&loader->shards, position + sizeof head);
+    for (int32_t f = 0; f < loader->shards.num_files; f++) {
+        memcpy(position + sizeof head + (size_t)f * 8, &loader->shards.files[f].content_id, 8);
+    }
     size_t drawn_bytes = (size_t)head.num_tasks * sizeof *loader->drawn;
     memcpy(position + hashed_bytes - drawn_bytes, loader->drawn, drawn_bytes);
     uint64_t hash = hash_finish(hash_bytes(HASH_SEED, position, hashed_bytes));
@@ -992,6 +994,21 @@ static Status check_record(const uint8_t* position, size_t position_bytes, const
     return STATUS_OK;
 }
 
+static Status check_contents(const SampleShards* shards, const uint8_t* ids, int64_t num_files) {
+    if (num_files != shards->num_files) {
+        return FAIL(STATUS_MISMATCH,
+                    "%s: saved with %lld files of data, now it is one of %d ---> resume with the same data",
+                    shards->files[0].path, (long long)num_files, shards->num_files);
+    }
+    for (int32_t f = 0; f < shards->num_files; f++) {
+        const SampleFile* file = &shards->files[f];
+        if (memcmp(ids + (size_t)f * 8, &file->content_id, 8) == 0) { continue; }
+        return FAIL(STATUS_MISMATCH,
+                    "%s: saved with other contents of this file ---> resume with the same data", file->path);
+    }
+    return STATUS_OK;
+}
+
 Status loader_restore(Loader* loader, const uint8_t* position, size_t position_bytes) {
     PositionHead head;
     if (position_bytes < sizeof head || memcmp(position, POSITION_MAGIC, sizeof head.magic) != 0) {
@@ -1002,7 +1019,7 @@ Status loader_restore(Loader* loader, const uint8_t* position, size_t position_b
     }
     memcpy(&head, position, sizeof head);
     TRY(check_record(position, position_bytes, &head));
-    TRY(sample_shards_check_contents(&loader->shards, position + sizeof head, head.num_files));
+    TRY(check_contents(&loader->shards, position + sizeof head, head.num_files));
     bool shuffle = head.shuffle != 0;
     const char* other = head.num_tasks != loader->shards.num_tasks     ? "other tasks"
                         : head.num_samples != loader->info.num_samples ? "another number of samples"

@@ -544,33 +544,6 @@ Status sample_shards_check_vocab(const SampleShards* a, const SampleShards* b) {
     return check_vocab(a->known, b->known);
 }
 
-void sample_shards_write_contents(const SampleShards* shards, void* ids) {
-    unsigned char* at = (unsigned char*)ids;
-    for (int32_t f = 0; f < shards->num_files; f++, at += sizeof(uint64_t)) {
-        memcpy(at, &shards->files[f].content_id, sizeof(uint64_t));
-    }
-}
-
-Status sample_shards_check_contents(const SampleShards* shards, const void* ids, int64_t num_ids) {
-    if (num_ids != shards->num_files) {
-        return FAIL(STATUS_MISMATCH,
-                    "%s: saved with %lld files of data, now it is one of %d ---> resume with the same data",
-                    shards->files[0].path, (long long)num_ids, shards->num_files);
-    }
-    const unsigned char* at = (const unsigned char*)ids;
-    for (int32_t f = 0; f < shards->num_files; f++, at += sizeof(uint64_t)) {
-        const SampleFile* file = &shards->files[f];
-        uint64_t id;
-        memcpy(&id, at, sizeof id);
-        if (id == file->content_id) { continue; }
-        return FAIL(STATUS_MISMATCH,
-                    "%s: saved with other contents of this file (%016llx, now %016llx) ---> resume with the "
-                    "same data",
-                    file->path, (unsigned long long)id, (unsigned long long)file->content_id);
-    }
-    return STATUS_OK;
-}
-
 int32_t sample_shards_file(const SampleShards* shards, int64_t id) {
     int32_t begin = 0, end = shards->num_files;  // the file lies in [begin, end)
     while (end - begin > 1) {

@@ -168,11 +168,6 @@ Status sample_shards_recognize(bool* out, const char* pattern);
 // Were both made with one tokenizer, as far as recorded? STATUS_MISMATCH names a file of each.
 Status sample_shards_check_vocab(const SampleShards* a, const SampleShards* b);
 
-// The content_ids of all files, in order, to be saved with dependent data: 8 bytes each, any alignment.
-void sample_shards_write_contents(const SampleShards* shards, void* ids);
-// Do the contents match the saved ids? STATUS_MISMATCH names the changed file.
-Status sample_shards_check_contents(const SampleShards* shards, const void* ids, int64_t num_ids);
-
 // File of a sample, id in [0, first_sample[num_files]).
 int32_t sample_shards_file(const SampleShards* shards, int64_t id);
 

@@ -400,7 +400,7 @@ Status microbatch_build_original(MicrobatchList* out, const PlanProblem* problem
     return nothing_fits(&tight, order, &options);
 }
 
-// --- orders of micro-batches ------------------------------------------------------------------------------
+// --- orders of microbatches ------------------------------------------------------------------------------
 
 enum { MAX_CLUSTERS = 4, MAX_ROUNDS = 300 };
 
@@ -503,14 +503,14 @@ Status original_orders_make(int32_t* orders[ORIGINAL_MAX_ORDERS], int32_t* num, 
 // The `cyclic` order (spec section e.3), and the same with a limit. Time is global cycles; what jobs really
 // take is not considered. In every cycle every stage runs one backward, if there is one, then one forward;
 // what that makes ready is ready in the next cycle. Without a limit stage s runs F(k) in cycle s + k and B(k)
-// in cycle 2P - 1 - s + k, so it holds at most 2 (P - s) - 1 micro-batches. With a limit a forward waits
+// in cycle 2P - 1 - s + k, so it holds at most 2 (P - s) - 1 microbatches. With a limit a forward waits
 // until it fits beside what the stage holds. (The original's order of transfers is that of its jobs, which is
 // the simulator's, too.)
 typedef struct {
     int32_t next_f, next_b;    // positions in `order`
     int32_t f_ready, b_ready;  // this cycle may run positions below
     int64_t held_bytes;        // F to B: stored (where F keeps it) and input
-    int64_t dropped_bytes;     // the most that a dropped micro-batch in flight needs when it is recomputed
+    int64_t dropped_bytes;     // the most that a dropped microbatch in flight needs when it is recomputed
 } CyclicStage;
 
 static Status build_cyclic(PipeSchedule* out, const PipeProblem* problem, const int32_t* order,
@@ -589,7 +589,7 @@ static const PipeVariant variants[] = {{.name = "cyclic", .policy = &pipe_policy
                                        {.name = "cyclic-limited", .policy = &pipe_policy_cyclic_limited},
                                        {.name = "1f1b", .policy = &pipe_policy_1f1b}};
 
-// Micro-batches mbs[0 .. M) of one replica in one mode, in all orders: cyclic without a limit and, only where
+// Microbatches mbs[0 .. M) of one replica in one mode, in all orders: cyclic without a limit and, only where
 // no order of it fits, with the limit; then 1F1B. Keeps what is faster than *best.
 static Status try_mode(DraftReplica* best, const PlanProblem* problem, const MicrobatchList* list, int32_t r,
                        const int32_t* mbs, RecomputeMode mode, Rng* rng, Arena arenas[2]) {

@@ -209,7 +209,7 @@ static void add_sequence(Plan* plan, const PlanSample* samples, const int32_t* i
     mb->shape.enc_squares += (int64_t)seq->enc_tokens * seq->enc_tokens;
 }
 
-// Samples [begin, end) of ids as the next micro-batch.
+// Samples [begin, end) of ids as the next microbatch.
 static void add_microbatch(Plan* plan, Rng* rng, const RandomPlan* about, const PlanSample* samples,
                            const int32_t* ids, int32_t num_ids, int32_t replica) {
     PlanMicrobatch* mb = &plan->mbs[plan->M];
@@ -231,7 +231,7 @@ static void add_microbatch(Plan* plan, Rng* rng, const RandomPlan* about, const 
     plan->M++;
 }
 
-// Of a row of micro-batch m; chunks are drawn in their order, shares behind them.
+// Of a row of microbatch m; chunks are drawn in their order, shares behind them.
 static void draw_bytes(RankBytes* bytes, Rng* rng, const Plan* plan, int32_t M, int32_t row, int32_t m) {
     const Placement* placement = &plan->placement;
     int32_t K = placement->num_chunks;

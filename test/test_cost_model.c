@@ -22,7 +22,7 @@ static char* text_of(const CostModel* costs, const char* signature) {
     char* text = NULL;
     size_t num_bytes = 0;
     FILE* out = open_memstream(&text, &num_bytes);
-    cost_model_print(costs, signature, out);
+    cost_file_print(costs, NULL, signature, out);
     fclose(out);
     return text;
 }
@@ -245,14 +245,14 @@ static void broken_texts_are_refused(void) {
     linear_cost_model(&model, &rng, 2, 0);
     model.boundary_bytes = (CostFormula){.curves[FEATURE_ENC_TOKENS] = {1, {1}, {7}}};
     char* text = text_of(&model, "toy");
-    CHECK_OK(cost_model_parse(&other, text, "costs", NULL));
+    CHECK_OK(cost_file_parse(&other, NULL, text, "costs", NULL));
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         char* place = strstr(text, edits[i].from);
         CHECK(place != NULL);
         if (!place) { continue; }
         char* broken = malloc(strlen(text) + strlen(edits[i].to) + 1);
         sprintf(broken, "%.*s%s%s", (int)(place - text), text, edits[i].to, place + strlen(edits[i].from));
-        CHECK_FAILS(cost_model_parse(&other, broken, "costs", NULL), STATUS_BAD_FORMAT, edits[i].words);
+        CHECK_FAILS(cost_file_parse(&other, NULL, broken, "costs", NULL), STATUS_BAD_FORMAT, edits[i].words);
         free(broken);
     }
     free(text);

@@ -55,7 +55,7 @@ static void limit_memory(PipeProblem* pipe, Rng* rng) {
     for (int32_t s = 0; s < pipe->P; s++) {
         int64_t largest = 0;
         for (int32_t m = 0; m < pipe->M; m++) {
-            int64_t sum = 0;  // of one micro-batch, all that the stage has of it
+            int64_t sum = 0;  // of one microbatch, all that the stage has of it
             for (int32_t row = 0; row < pipe_num_rows(pipe); row++) {
                 if (!pipe_has_row(pipe, row) || pipe_stage_of(pipe, row) != s) { continue; }
                 PipeCost* cost = (PipeCost*)(uintptr_t)pipe_cost(pipe, row, m);

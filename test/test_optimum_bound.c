@@ -21,7 +21,7 @@ static RandomMachine machine;
 typedef struct {
     const PlanProblem* mp;
     bool joint;
-    int32_t set_of[4];  // sample -> micro-batch
+    int32_t set_of[4];  // sample -> microbatch
     int32_t num_sets;
     int32_t replica_of[4];
     int64_t best_ns;
@@ -30,7 +30,7 @@ typedef struct {
     Arena* arena;
 } Batch;
 
-// The optimum of one replica's micro-batches, INT64_MAX where one does not fit alone.
+// The optimum of one replica's microbatches, INT64_MAX where one does not fit alone.
 static int64_t replica_ns(Batch* batch, int32_t r) {
     const PlanProblem* mp = batch->mp;
     PipeCost cells[OPTIMUM_MAX_ROWS * OPTIMUM_MAX_MBS] = {{.stored_bytes = 0}};
@@ -72,7 +72,7 @@ static int64_t replica_ns(Batch* batch, int32_t r) {
     return optimum;
 }
 
-// Sample i into each micro-batch that there is, or a new one on any replica.
+// Sample i into each microbatch that there is, or a new one on any replica.
 static void compose(Batch* batch, int32_t i) {
     const PlanProblem* mp = batch->mp;
     if (i == mp->num_samples) {

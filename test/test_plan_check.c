@@ -25,7 +25,7 @@ static int32_t any_instr(Mutant* mutant, const PlanRank* rank, InstrKind kind) {
     return found;
 }
 
-// Of that micro-batch and chunk; -1: there is none.
+// Of that microbatch and chunk; -1: there is none.
 static int32_t find_instr(const PlanRank* rank, InstrKind kind, int32_t chunk, int32_t mb) {
     for (int32_t i = 0; i < rank->num_instrs; i++) {
         const PlanInstr* instr = &rank->instrs[i];
@@ -140,7 +140,7 @@ static bool swap_jobs(Mutant* mutant, int unused) {
     return true;
 }
 
-// Jobs of two rows of one micro-batch, of which one reads what the other hands over on this rank.
+// Jobs of two rows of one microbatch, of which one reads what the other hands over on this rank.
 static bool swap_rows(Mutant* mutant, PlanRank* rank, InstrKind kind, int32_t chunk, InstrKind later_kind,
                       int32_t later_chunk) {
     int32_t m = (int32_t)rng_below(mutant->rng, (uint32_t)mutant->plan->M);
@@ -445,7 +445,7 @@ static void every_mutation_is_caught(void) {
     arena_free(&arena);
 }
 
-// The batch has one sample more than the plan's micro-batches.
+// The batch has one sample more than the plan's microbatches.
 static void a_missing_sample_is_found(void) {
     Rng rng = rng_seed(seed);
     Arena arena = {0};

@@ -7,7 +7,7 @@
 static uint64_t seed;
 
 // --- shape rules -----------------------------------------------------------------------------------------
-// what a model's kernels ask of micro-batches: no plan does otherwise, padding is the
+// what a model's kernels ask of microbatches: no plan does otherwise, padding is the
 // least that serves, and what cannot be served is said in words.
 
 static RandomProblem problem;
@@ -240,7 +240,7 @@ static void what_cannot_be_is_said(void) {
     arena_free(&arena);
 }
 
-// One sample is more than the kernels take: every batching names it, or the micro-batch that it is in.
+// One sample is more than the kernels take: every batching names it, or the microbatch that it is in.
 static void a_sample_that_is_too_much_is_named(void) {
     Arena arena = {0};
     Rng rng = rng_seed(seed + 4);

@@ -271,7 +271,7 @@ static void plans_replay_to_their_makespan(void) {
     arena_free(&arena);
 }
 
-// A plan that nobody checked: jobs and transfers moved, dropped, of other micro-batches, with other times.
+// A plan that nobody checked: jobs and transfers moved, dropped, of other microbatches, with other times.
 static void broken_plans_do_no_harm(void) {
     Rng rng = rng_seed(seed);
     Arena arena = {0};

@@ -91,7 +91,7 @@ static void a_late_job_that_is_waited_for_counts_whole(void) {
     CHECK(num_tried > 40);
 }
 
-// Two stages, one micro-batch: F 0..100, act 100..110, F 110..200, B 200..400, grad 400..420, B 420..700.
+// Two stages, one microbatch: F 0..100, act 100..110, F 110..200, B 200..400, grad 400..420, B 420..700.
 static PlanInstr chain_a[] = {{INSTR_FWD, 0, 0, -1, 0, 100},
                               {INSTR_SEND_ACT, 0, 0, 1, 100, 110},
                               {INSTR_RECV_GRAD, 0, 0, 1, 400, 420},

@@ -13,7 +13,7 @@ static uint64_t seed;
 
 static const PipePolicy* const policies[] = {&pipe_policy_gpipe, &pipe_policy_1f1b, &pipe_policy_adaptive};
 
-// M equal micro-batches on equal stages: 1F1B and GPipe take (M + P - 1)(f + b); 1F1B holds min(P - s, M).
+// M equal microbatches on equal stages: 1F1B and GPipe take (M + P - 1)(f + b); 1F1B holds min(P - s, M).
 static void equal_microbatches_meet_the_closed_form(void) {
     Rng rng = rng_seed(seed);
     Arena arena = {0};
@@ -76,7 +76,7 @@ static void wrong_schedules_are_refused(void) {
 // --- pipe adaptive ---------------------------------------------------------------------------------------
 // the adaptive order: memory, in-flight caps, recomputation, W as filler.
 
-// What the largest micro-batch needs on stage s, all of them alone.
+// What the largest microbatch needs on stage s, all of them alone.
 static int64_t largest_alone_bytes(const PipeProblem* problem, int32_t s) {
     int64_t most = 0;
     for (int32_t m = 0; m < problem->M; m++) {
@@ -86,7 +86,7 @@ static int64_t largest_alone_bytes(const PipeProblem* problem, int32_t s) {
     return most;
 }
 
-// Any limit that fits one micro-batch alone gives a schedule that runs to its end and never exceeds it, even
+// Any limit that fits one microbatch alone gives a schedule that runs to its end and never exceeds it, even
 // where jobs and transfers turn out to take other times. A limit below is INFEASIBLE with stage and bytes.
 static void memory_limit_holds_at_any_instant(void) {
     Rng rng = rng_seed(seed);
@@ -483,14 +483,14 @@ static void search_and_simulator_agree(void) {
 }
 
 // --- bubble ----------------------------------------------------------------------------------------------
-// equal micro-batches reproduce the published bubbles exactly.
+// equal microbatches reproduce the published bubbles exactly.
 //
-// M equal micro-batches on P equal stages, free transfers, f = F, b = B + W:
+// M equal microbatches on P equal stages, free transfers, f = F, b = B + W:
 //   1F1B      (M + P - 1)(f + b): bubble (P - 1) / (M + P - 1) of the makespan (Narayanan et al., SC'21)
-//   ZB-H1     makespan M (F + B + W) + (P - 1)(F + B - W) with the activations of P micro-batches
+//   ZB-H1     makespan M (F + B + W) + (P - 1)(F + B - W) with the activations of P microbatches
 //   ZB-H2     idle time of a stage between its first and last job (P - 1)(F + B - 2 W), with those of 2 P - 1
 //             (Qi et al., ICLR'24, table 1; both for W <= F <= B, and the second from M = 2 P - 1 on)
-//   V-ZB      makespan 2 M (F + B + W) + (P - 1) F, with the activations of P micro-batches: no idle time
+//   V-ZB      makespan 2 M (F + B + W) + (P - 1) F, with the activations of P microbatches: no idle time
 //             but the last stage's until its first input
 //   V-Min     idle time of 2 P / (3 M) of the work, with those of (P + 4) / 3, both at most
 //   V-Half    idle time of P / (2 M) of the work, with those of (P + 2) / 2

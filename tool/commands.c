@@ -86,7 +86,7 @@ static Status command_check(Call* call) {
     printf("%s: valid%s;\n  %d microbatches of %d samples, %d stages x %d replicas, %s, hash %016" PRIx64
            "\n",
            PRINTABLE(call->files[0]),
-           options->problem_path != NULL ? ", times and memory as the problem has them" : "", plan.M, plan.N,
+           options->problem_path != NULL ? "; times and memory match the problem" : "", plan.M, plan.N,
            plan.P, plan.R, TIME_TEXT(plan.makespan_ns, 6), plan_hash(&plan));
     return STATUS_OK;
 }
@@ -160,7 +160,7 @@ static Status command_bound(Call* call) {
     snprintf(what, sizeof what, "stage %d: first arrival, its work, its reduction", bound.stage);
     print_part("stage", bound.stage_ns, bound.bound_ns,
                bound.stage >= 0 ? what
-               : is_free        ? "even work after first arrivals; anywhere"
+               : is_free        ? "work spread evenly after the first arrivals"
                                 : "first arrival, work, reduction; of the best split");
     return STATUS_OK;
 }
@@ -191,12 +191,12 @@ static const OptionSpec command_plan_specs[] = {
     {"--recompute",      OPTION_CHOICE, FIELD(recompute),      "auto", 0, 0, "none|full|auto", NULL, "run forward again instead of keeping activations"},
     {"--effort",         OPTION_INT,    FIELD(effort),         "0",    0, 1e9, NULL, "N", "simulations the search may spend; 0: its default"},
     {"--mb-tokens",      OPTION_INT,    FIELD(mb_tokens),      "0",    0, 1e9, NULL, "N", "tokens of a microbatch for packed, packed-ragged, padded, tokens; 0: the longest sample"},
-    {"--json",           OPTION_STRING, FIELD(json),           NULL,   0, 0, NULL, "FILE", "write the plan in the published form (- : stdout, and nothing else)"},
-    {"--text",           OPTION_STRING, FIELD(text),           NULL,   0, 0, NULL, "FILE", "write the plan as text, for check and diff (- : the same)"},
-    {"--svg",            OPTION_STRING, FIELD(svg),            NULL,   0, 0, NULL, "FILE", "draw the timeline (- : the same)"},
+    {"--json",           OPTION_STRING, FIELD(json),           NULL,   0, 0, NULL, "FILE", "write the plan in the published format (-: stdout, which then has nothing else)"},
+    {"--text",           OPTION_STRING, FIELD(text),           NULL,   0, 0, NULL, "FILE", "write the plan as text, for check and diff (-: stdout)"},
+    {"--svg",            OPTION_STRING, FIELD(svg),            NULL,   0, 0, NULL, "FILE", "draw the timeline (-: stdout)"},
     {"--compare",        OPTION_CHOICE, FIELD(compare),        "none", 0, 0, "none|dynapipe|packed|packed-ragged|padded|tokens|kk", NULL, "with --svg: draw this plan above the best of that policy (best order, size of microbatches and split of layers, one chunk a stage), on one time axis"},
     {"--trace",          OPTION_STRING, FIELD(trace),          NULL,   0, 0, NULL, "FILE", "write the timeline for Perfetto or chrome://tracing"},
-    {"--explain",        OPTION_BOOL,   FIELD(explain),        NULL,   0, 0, NULL, NULL, "say what was chosen and where the time goes"},
+    {"--explain",        OPTION_BOOL,   FIELD(explain),        NULL,   0, 0, NULL, NULL, "print what was chosen and where the time goes"},
     {"--width",          OPTION_INT,    FIELD(width),          "80",  20, 1000, NULL, "N", "columns of the timeline"},
     PROBLEM_OPTIONS(PlanOptions, problem),
 };
@@ -255,7 +255,7 @@ static int64_t longest_tokens(const Problem* problem) {
     return longest;
 }
 
-// The fastest plan of that policy with free choices: any order, split backward or not, micro-batches up to
+// The fastest plan of that policy with free choices: any order, split backward or not, microbatches up to
 // 4 times the longest sample, the search's layer split, one chunk per stage. An error if none fits.
 static Status make_best(Plan* out, const PlanOptions* options, const char* path, Arena* arena) {
     static const int32_t schedules[] = {SCHEDULE_AUTO, SCHEDULE_ADAPTIVE}, halves[] = {0, 3, 4, 6, 8};
@@ -418,11 +418,11 @@ typedef struct {
 // clang-format off
 static const OptionSpec command_replay_specs[] = {
     {"--noise",      OPTION_DOUBLE, COMMAND_REPLAY_FIELD(noise),      "0.1", 0, 1,    NULL, "X", "standard deviation of every duration, as a part of it"},
-    {"--trials",     OPTION_INT,    COMMAND_REPLAY_FIELD(trials),     "100", 1, 1e6,  NULL, "N", "times that the step is run through"},
-    {"--seed",       OPTION_INT64,  COMMAND_REPLAY_FIELD(seed),       "1",   0, 9e18, NULL, "N", "of the noise; the same for all plans"},
+    {"--trials",     OPTION_INT,    COMMAND_REPLAY_FIELD(trials),     "100", 1, 1e6,  NULL, "N", "how many steps to draw"},
+    {"--seed",       OPTION_INT64,  COMMAND_REPLAY_FIELD(seed),       "1",   0, 9e18, NULL, "N", "seed of the noise, the same for all plans"},
     {"--slow-stage", OPTION_STRING, COMMAND_REPLAY_FIELD(slow_stage), NULL,  0, 0,    NULL, "S:X", "jobs of stage S take X times as long as planned, e.g. 0:1.2"},
-    {"--trace",      OPTION_STRING, COMMAND_REPLAY_FIELD(trace),      NULL,  0, 0,    NULL, "FILE", "no plans: the step of the trainer's --trace, its critical path"},
-    {"--what-if",    OPTION_STRING, COMMAND_REPLAY_FIELD(what_if),    NULL,  0, 0,    NULL, "LIST", "of it: link=2x,rank=1:1.5x,jitter=0,jobs=planned,late=0"},
+    {"--trace",      OPTION_STRING, COMMAND_REPLAY_FIELD(trace),      NULL,  0, 0,    NULL, "FILE", "instead of plans: a step measured by the trainer's --trace; its critical path"},
+    {"--what-if",    OPTION_STRING, COMMAND_REPLAY_FIELD(what_if),    NULL,  0, 0,    NULL, "LIST", "how long that step would take with link=2x,rank=1:1.5x,jitter=0,jobs=planned,late=0"},
 };
 // clang-format on
 
@@ -535,7 +535,7 @@ typedef struct {
 static const OptionSpec command_report_specs[] = {
     {"--out", OPTION_STRING, offsetof(ReportOptions, out), "report.html", 0, 0, NULL, "FILE", "the page (-: standard output); also -o FILE"},
     {"--trace",   OPTION_STRING, offsetof(ReportOptions, trace),   NULL, 0, 0, NULL, "FILE", "a step of the run, from its --trace: timeline, critical path, what if"},
-    {"--what-if", OPTION_STRING, offsetof(ReportOptions, what_if), NULL, 0, 0, NULL, "LIST", "of that step, as ./dynapipe replay"},
+    {"--what-if", OPTION_STRING, offsetof(ReportOptions, what_if), NULL, 0, 0, NULL, "LIST", "for that step, as in ./dynapipe replay"},
 };
 // clang-format on
 
@@ -623,10 +623,10 @@ static const Command commands[] = {
     {"plan", ON_PROBLEM, "plan one batch: table, timeline, memory, bound",
      "Plans one batch and prints microbatches, timeline, memory and bound.\n", SPECS(command_plan_specs), 1,
      1, command_plan},
-    {"bound", ON_PROBLEM, "no plan can be faster: all parts of that bound",
-     "Prints every part of the lower bound: no plan of this batch is faster.\n", SPECS(command_bound_specs),
-     1, 1, command_bound},
-    {"check", "PLAN.txt", "every rule a plan must keep; --problem: times, memory",
+    {"bound", ON_PROBLEM, "the least time of any plan, and its parts",
+     "Prints the parts of the lower bound. No plan of this batch is faster.\n", SPECS(command_bound_specs), 1,
+     1, command_bound},
+    {"check", "PLAN.txt", "check a plan; with --problem its times and memory too",
      "Checks a plan's text: every sample once, inputs before jobs, buffers apart, sends meet receives,\n"
      "no deadlock. Exit status 1 and the broken rule where it is not valid, 3 where it does not fit.\n",
      SPECS(check_specs), 1, 1, command_check},
@@ -634,7 +634,7 @@ static const Command commands[] = {
      "Prints what differs between two plans (plan --text FILE): microbatches, replicas, orders, makespan,\n"
      "memory; the value of A first. Exit status 1 where something does.\n",
      NULL, 0, 2, 2, command_diff},
-    {"replay", "PLAN... | --trace FILE", "plans when times are off; a measured step again",
+    {"replay", "PLAN... | --trace FILE", "run plans with other times; rerun a measured step",
      "Keeps a plan's orders and draws every job's and transfer's duration anew. Several plans meet the\n"
      "same noise. PLAN is what plan --text or --debug dump-plan=FILE of the trainer wrote.\n"
      "--trace: the measured step from its jobs, messages and waits, where its time went, and what\n"

@@ -746,9 +746,10 @@ Status problem_split_stages(Problem* problem, const char* text) {
     PlanRequest* request = &problem->request;
     int32_t num_layers = problem->costs.num_enc_layers + problem->costs.num_dec_layers;
     request->choose_stages = strcmp(text, "auto") == 0;
-    return request->choose_stages || strcmp(text, "equal") == 0 ? split_equal(request, num_layers)
-                                      : stage_split_parse(request->placement.chunks, request->P, num_layers,
-                                                          request->rules.head_has_layer, text);
+    return request->choose_stages || strcmp(text, "equal") == 0
+               ? split_equal(request, num_layers)
+               : stage_split_parse(request->placement.chunks, request->P, num_layers,
+                                   request->rules.head_has_layer, text);
 }
 
 Status problem_place(Problem* problem, const char* placement, const char* head) {

@@ -136,7 +136,7 @@ static int32_t kind_of(const json_t* args) {
     return -1;
 }
 
-static Status read_step(TraceReplay* out, const json_t* args) {
+static void read_step(TraceReplay* out, const json_t* args) {
     SessionErrors* errors = &out->errors;
     read_name(out->plan_hash, sizeof out->plan_hash, args, "plan_hash");
     read_name(out->policy, sizeof out->policy, args, "policy");
@@ -146,7 +146,6 @@ static Status read_step(TraceReplay* out, const json_t* args) {
                       read_int(&errors->jobs_ns, args, "jobs_off_ns", -MOST_NS, MOST_NS) &&
                       read_int(&errors->transfers_ns, args, "transfers_off_ns", -MOST_NS, MOST_NS);
     errors->waiting_ns = errors->measured_ns - errors->predicted_ns - errors->jobs_ns - errors->transfers_ns;
-    return STATUS_OK;
 }
 
 // Of jobs and reductions a node, of sends the planned time.
@@ -208,8 +207,11 @@ static Status read_events(Reader* r, const json_t* events) {
         if (any && step != out->step) { continue; }
         any = true;
         out->step = step;
-        TRY(category != NULL && strcmp(category, "step") == 0 ? read_step(out, args)
-                                                              : read_event(r, args, i));
+        if (category != NULL && strcmp(category, "step") == 0) {
+            read_step(out, args);
+        } else {
+            TRY(read_event(r, args, i));
+        }
     }
     if (out->num_nodes > 0) { return STATUS_OK; }
     return FAIL(STATUS_BAD_FORMAT, "%s: no step was measured ---> %s", r->path, REMEDY);
@@ -239,7 +241,7 @@ static int compare_nodes(const void* a, const void* b) {
 
 // The messages of a job, and when the rank turned to it. A message that is made later, by clocks of hosts
 // that differ, is left out.
-static Status add_messages(Reader* r, int32_t n, int64_t* reached_ns) {
+static void add_messages(Reader* r, int32_t n, int64_t* reached_ns) {
     TraceReplay* out = r->out;
     TraceNode* node = &out->nodes[n];
     PlanMessage reads[PLAN_MAX_MESSAGES];
@@ -270,7 +272,6 @@ static Status add_messages(Reader* r, int32_t n, int64_t* reached_ns) {
         edge->wire_ns = planned_ns >= 0 ? smaller(larger(delay_ns, 0), planned_ns) : larger(delay_ns, 0);
         edge->late_ns = is_last || delay_ns < 0 ? delay_ns - edge->wire_ns : 0;
     }
-    return STATUS_OK;
 }
 
 // Gradients are reduced when all participants have arrived. The trace does not name them: a reduction that
@@ -299,7 +300,7 @@ static Status make_graph(Reader* r, Arena* arena) {
         }
         *at = n + 1;
         node->gap_ns = event->begin_ns;
-        TRY(add_messages(r, n, &node->gap_ns));
+        add_messages(r, n, &node->gap_ns);
     }
     for (int32_t n = 0; n < out->num_nodes; n++) {
         TraceNode* node = &out->nodes[n];

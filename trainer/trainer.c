@@ -77,24 +77,19 @@ typedef struct {
 
 // --- errors: rank 0 prints one line, and all ranks end -----------------------------------------------------
 
-static _Noreturn void end_run(Trainer* t, int exit_status, const char* format, va_list args) {
+__attribute__((format(printf, 3, 4))) static _Noreturn void end_run(Trainer* t, int exit_status,
+                                                                    const char* format, ...) {
     char why[1024];
+    va_list args;
+    va_start(args, format);
     vsnprintf(why, sizeof why, format, args);
+    va_end(args);
     dynapipe_abort(t->dp, why);
     exit(exit_status);
 }
 
-__attribute__((format(printf, 2, 3))) static _Noreturn void die(Trainer* t, const char* format, ...) {
-    va_list args;
-    va_start(args, format);
-    end_run(t, EXIT_FAILURE, format, args);
-}
-
-__attribute__((format(printf, 2, 3))) static _Noreturn void refuse(Trainer* t, const char* format, ...) {
-    va_list args;
-    va_start(args, format);
-    end_run(t, WRONG_USE, format, args);
-}
+#define die(t, ...) end_run(t, EXIT_FAILURE, __VA_ARGS__)
+#define refuse(t, ...) end_run(t, WRONG_USE, __VA_ARGS__)
 
 // Of the plugin: every rank finds the same errors in options and data.
 static void check(Trainer* t, int code) {

@@ -225,10 +225,6 @@ void cost_file_print(const CostModel* model, const Machine* machine, const char*
     (void)walk_costs(&walk, (CostModel*)model, &ranks, &num_ranks, signature);
 }
 
-void cost_model_print(const CostModel* model, const char* signature, FILE* out) {
-    cost_file_print(model, NULL, signature, out);
-}
-
 Status cost_file_save(const CostModel* model, const Machine* machine, const char* path,
                       const char* signature) {
     TRY(cost_model_check(model));
@@ -276,10 +272,6 @@ Status cost_file_parse(CostModel* out, Machine* machine, const char* text, const
     }
     free(model);
     return status;
-}
-
-Status cost_model_parse(CostModel* out, const char* text, const char* name, const char* signature) {
-    return cost_file_parse(out, NULL, text, name, signature);
 }
 
 Status cost_file_load(CostModel* out, Machine* machine, const char* path, const char* signature) {

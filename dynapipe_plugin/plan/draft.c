@@ -177,7 +177,7 @@ static int64_t largest_scratch_bytes(const ReplicaProblem* replica) {
     return most_bytes;
 }
 
-// What is available, less what no micro-batch holds (scratch, the largest gradient to send), less headroom.
+// What is available, less what no microbatch holds (scratch, the largest gradient to send), less headroom.
 void replica_problem_limit(ReplicaProblem* replica) {
     const PipePlace* place = replica->place;
     PipeProblem* pipe = &replica->pipe;
@@ -247,7 +247,7 @@ Status pipe_variant_build(PipeSchedule* out, const PipeProblem* pipe, const int3
 
 enum { MAX_RAISES = 4, MAX_RECOMPUTE_ROUNDS = 3 };
 
-// Jobs in order, and when they run. STATUS_OK with over_bytes set where a micro-batch does not fit even
+// Jobs in order, and when they run. STATUS_OK with over_bytes set where a microbatch does not fit even
 // alone.
 static Status schedule(ReplicaPlan* plan, Arena* arena) {
     PipeProblem* pipe = &plan->problem.pipe;
@@ -330,7 +330,7 @@ static bool raise_headroom(ReplicaPlan* plan) {
     return memcmp(before, replica->pipe.memory_limit_bytes, sizeof before) != 0;
 }
 
-// The micro-batch and chunk on stage s that keep most and could keep less. False: none.
+// The microbatch and chunk on stage s that keep most and could keep less. False: none.
 static bool find_largest(int32_t* chunk, int32_t* mb, const PipeProblem* pipe, int32_t s) {
     int64_t most_bytes = -1;
     for (int32_t k = 0; k < pipe_num_chunks(pipe); k++) {
@@ -346,7 +346,7 @@ static bool find_largest(int32_t* chunk, int32_t* mb, const PipeProblem* pipe, i
     return most_bytes >= 0;
 }
 
-// Drop the activations of the micro-batches that hold most on stages over the limit, until that suffices by
+// Drop the activations of the microbatches that hold most on stages over the limit, until that suffices by
 // itself; of all if `all`. False where there is nothing left to drop.
 static bool recompute_more(ReplicaPlan* plan, bool all) {
     ReplicaProblem* replica = &plan->problem;

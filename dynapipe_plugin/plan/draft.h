@@ -1,11 +1,11 @@
 /*
 draft.h -- a plan before its instruction lists, and how it becomes one that fits in memory.
 
-    ReplicaProblem  what the micro-batches of a replica take and hold on every row of its pipeline
-    Draft           what a method decides: micro-batches, who runs them in which order, what is recomputed
+    ReplicaProblem  what the microbatches of a replica take and hold on every row of its pipeline
+    Draft           what a method decides: microbatches, who runs them in which order, what is recomputed
     ReplicaPlan     one replica of it: schedule, timeline, instruction lists
 
-Bytes of a micro-batch in a chunk, each rounded up to PLAN_BUFFER_ALIGN, as schedules count them:
+Bytes of a microbatch in a chunk, each rounded up to PLAN_BUFFER_ALIGN, as schedules count them:
     stored   acts + out        (what is sent forward, then the gradient that comes back for it; of the chunk
                                that feeds a shared head: also parts, their sum and factors)
     forward  forward + out     (where F drops its activations)
@@ -21,7 +21,7 @@ lists may still come out larger: then a stage's limit is lowered by headroom_byt
 #include "schedule.h"
 #include "simulate.h"
 
-// --- what a replica's micro-batches cost ------------------------------------------------------------------
+// --- what a replica's microbatches cost ------------------------------------------------------------------
 
 // The pieces of the model on the ranks of one replica.
 typedef struct {
@@ -37,10 +37,10 @@ typedef struct {
 // False: the model state of some stage does not fit.
 bool pipe_place_make(PipePlace* out, const PlanProblem* problem, const Placement* placement, int32_t replica);
 
-// M micro-batches there, without costs or limits.
+// M microbatches there, without costs or limits.
 PipeProblem pipe_place_problem(const PipePlace* place, int32_t M);
 
-// The cost of one micro-batch on all rows: of row r in out[r * stride]. modes: [K]. bytes, laid out like
+// The cost of one microbatch on all rows: of row r in out[r * stride]. modes: [K]. bytes, laid out like
 // `out`: for the lists; NULL: not wanted. Returns its scratch bytes.
 int64_t pipe_costs_make(PipeCost* out, RankBytes* bytes, int64_t stride, const PipePlace* place,
                         const uint8_t* modes, const MbShape* shape);
@@ -56,16 +56,16 @@ typedef struct {
     RankBytes* bytes;                         // [rows * M]; NULL: not wanted
     int32_t* mbs;                             // [M] into MicrobatchList.mbs, in the order they enter stage 0
     int64_t headroom_bytes[PLAN_MAX_STAGES];  // taken from the limit ...
-    bool may_split;  // ... down to what the largest micro-batch needs alone, here: that of one sample
+    bool may_split;  // ... down to what the largest microbatch needs alone, here: that of one sample
 } ReplicaProblem;
 
 // Sets `block` and the arrays in it; returns their bytes.
 size_t replica_problem_layout(ReplicaProblem* replica, char* block);
-// Costs of micro-batch m, after its shape or modes have changed; then, the limits of all stages.
+// Costs of microbatch m, after its shape or modes have changed; then, the limits of all stages.
 void replica_problem_price(ReplicaProblem* replica, int32_t m);
 void replica_problem_limit(ReplicaProblem* replica);
 
-// Micro-batches mbs[0 .. num_mbs) of the list, in this order, on replica r. modes: [num_mbs * K]; NULL: the
+// Microbatches mbs[0 .. num_mbs) of the list, in this order, on replica r. modes: [num_mbs * K]; NULL: the
 // list's.
 Status replica_problem_make(ReplicaProblem* out, const PlanProblem* problem, const MicrobatchList* list,
                             int32_t r, const int32_t* mbs, int32_t num_mbs, const uint8_t* modes,
@@ -76,7 +76,7 @@ Status replica_problem_make(ReplicaProblem* out, const PlanProblem* problem, con
 // How the order of jobs is made.
 typedef struct {
     const char* name;          // "1f1b", "adaptive", with "+w" where backward is split
-    const PipePolicy* policy;  // NULL: one micro-batch after the other
+    const PipePolicy* policy;  // NULL: one microbatch after the other
     bool split_backward, has_rule;
     PipeAdaptiveRule rule;  // of pipe_policy_adaptive, where has_rule
 } PipeVariant;
@@ -88,7 +88,7 @@ typedef struct {
     PipeVariant variant;
     int32_t M;
     int32_t* mbs;         // [M] into Draft.list, in the order they enter stage 0
-    uint8_t* modes;       // [M * K] RecomputeMode; NULL: what each micro-batch assumed
+    uint8_t* modes;       // [M * K] RecomputeMode; NULL: what each microbatch assumed
     int64_t makespan_ns;  // INT64_MAX: does not fit as it is
 } DraftReplica;
 
@@ -115,13 +115,13 @@ typedef struct {
 // bytes by which stage s exceeds its limit. Then, until it fits:
 //     1. schedule auto: adaptive in place of a policy that does not look at memory
 //     2. adaptive: the limits are lowered by what the lists are over, a few times
-//     3. where allowed: the micro-batches that hold most on that stage are recomputed
-//     4. auto, adaptive: one micro-batch after the other
+//     3. where allowed: the microbatches that hold most on that stage are recomputed
+//     4. auto, adaptive: one microbatch after the other
 // STATUS_INFEASIBLE names stage, bytes over, and what would help. Problem and order lie in `arena`; scratch
 // is reset.
 Status replica_plan_fit(ReplicaPlan* out, int64_t over_bytes[PLAN_MAX_STAGES], const PlanProblem* problem,
                         const Draft* draft, int32_t r, const int64_t* headroom_bytes, Arena* arena,
                         Arena* scratch);
 
-// Its instruction lists, in `arena`; first_mb is the number of its first micro-batch in the plan.
+// Its instruction lists, in `arena`; first_mb is the number of its first microbatch in the plan.
 Status replica_plan_emit(ReplicaPlan* plan, int32_t first_mb, Arena* arena);

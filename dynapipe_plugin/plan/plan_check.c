@@ -8,14 +8,14 @@
 #include "schedule.h"
 #include "plan_message.h"
 
-// Instructions and buffers of a micro-batch in a place (plan_place_of) of the rank that has it: -1 where
+// Instructions and buffers of a microbatch in a place (plan_place_of) of the rank that has it: -1 where
 // there is none.
 typedef struct {
     int32_t at[INSTR_COUNT];
     int32_t buffer[BUFFER_COUNT];  // into PlanRank.buffers
 } PlanPlaces;
 
-// The micro-batches of one replica, which stand side by side in a plan that plan_check_batches has passed.
+// The microbatches of one replica, which stand side by side in a plan that plan_check_batches has passed.
 typedef struct {
     int32_t mb_begin, mb_end;
     PlanPlaces* places;  // [places * (mb_end - mb_begin)]
@@ -60,7 +60,7 @@ static bool is_multiple(int64_t num_tokens, int32_t multiple) {
     return multiple <= 1 || num_tokens % multiple == 0;
 }
 
-// One window's side among those of its micro-batch.
+// One window's side among those of its microbatch.
 static bool side_is_padded(const ShapeRules* rules, int32_t num_tokens, int32_t first_tokens,
                            int64_t num_seqs) {
     return num_tokens == first_tokens && is_multiple(num_tokens, rules->seq_multiple) &&
@@ -378,7 +378,7 @@ static Status check_instrs(const Check* check) {
 
 // --- order of instructions --------------------------------------------------------------------------------
 
-// An instruction of a place, and of one micro-batch.
+// An instruction of a place, and of one microbatch.
 typedef struct {
     int32_t place;
     InstrKind kind;
@@ -659,7 +659,7 @@ static Status plan_check_rank(const Plan* plan, int32_t rank, PlanReplicaPlaces*
     return check_overlaps(&check, arena);
 }
 
-// --- samples and micro-batches -----------------------------------------------------------------------
+// --- samples and microbatches -----------------------------------------------------------------------
 
 static Status check_shares(const Plan* plan) {
     const Placement* placement = &plan->placement;
@@ -724,7 +724,7 @@ static Status check_head(const Plan* plan, int32_t num_samples) {
     return STATUS_OK;
 }
 
-// Padding of one sequence, as the layout of its micro-batch allows.
+// Padding of one sequence, as the layout of its microbatch allows.
 static Status check_sequence(const Plan* plan, int32_t m, int32_t i, const PlanSample* samples, bool* seen,
                              MbShape* shape) {
     const PlanSequence* seq = &plan->sequences[i];
@@ -814,7 +814,7 @@ static Status plan_check_batches(const Plan* plan, const PlanSample* samples, in
     return STATUS_OK;
 }
 
-// Which micro-batches each replica has, and room for where their instructions are.
+// Which microbatches each replica has, and room for where their instructions are.
 static Status replicas_init(PlanReplicaPlaces** out, const Plan* plan, Arena* arena) {
     PlanReplicaPlaces* replicas;
     ARENA_TRY_NEW(replicas, arena, PlanReplicaPlaces, plan->R);

@@ -77,12 +77,21 @@ static Status lane_make(Replay* it, int32_t s, Arena* arena) {
     ARENA_TRY_NEW(lane->ids, arena, int32_t, list->num_instrs);
     for (int32_t i = 0; i < list->num_instrs; i++) {
         const PlanInstr* instr = &list->instrs[i];
-        bool has_mb = instr->mb >= it->mb_begin && instr->mb - it->mb_begin < it->num_mbs;
-        if (!has_mb || (is_job(instr) ? !plan_has_row(placement, plan->P, instr->chunk)
-                                      : !plan_message_of(&message, placement, plan->P, instr))) {
+        bool is_sane = instr->mb >= it->mb_begin && instr->mb - it->mb_begin < it->num_mbs;
+        if (is_job(instr)) {
+            is_sane = is_sane && plan_has_row(placement, plan->P, instr->chunk) &&
+                      placement_stage_of(placement, instr->chunk) == s;
+        } else {
+            is_sane = is_sane && plan_message_of(&message, placement, plan->P, instr) &&
+                      (plan_instr_is_recv(instr->kind) ? plan_message_reader(placement, message)
+                                                       : plan_message_maker(placement, message))
+                              .stage == s;
+        }
+        if (!is_sane) {
             return FAIL(
                 STATUS_INVALID_PLAN,
-                "replica %d stage %d, instruction %d: no such chunk or microbatch ---> check the plan",
+                "replica %d stage %d, instruction %d: its chunk or microbatch is not there ---> check "
+                "the plan",
                 it->replica, s, i);
         }
         if (is_job(instr)) {
@@ -175,7 +184,7 @@ static void end_job(Replay* it, Lane* lane) {
         int32_t id = id_of(it, made[i].kind, made[i].row, instr->mb);
         bool is_there = !plan_message_is_sent(&plan->placement, made[i]);
         if (plan->pulls && !is_there && it->send[id] >= 0) {
-            const PlanInstr* send = &lane->list->instrs[it->send[id] % lane->list->num_instrs];
+            const PlanInstr* send = &lane->list->instrs[it->send[id]];
             is_there = send->end_ns == send->begin_ns;
             it->is_open[id] = true;
         }
@@ -215,7 +224,7 @@ static bool step(Replay* it, Lane* lane, int64_t* next_ns) {
         PlanMessage message;
         (void)plan_message_of(&message, &plan->placement, plan->P, instr);
         const Lane* from = &it->lanes[plan_message_maker(&plan->placement, message).stage];
-        lane->free_ns = it->now_ns + from->ns[it->send[id] % from->list->num_instrs];
+        lane->free_ns = it->now_ns + from->ns[it->send[id]];
         deliver(it, message, instr->mb, lane->free_ns);
     }
     return true;

@@ -10,8 +10,8 @@ more than 195 %. Gradient reduction (the tail) takes what was planned.
 
 Trials come in pairs, z and -z (antithetic variates: Hammersley, Morton 1956). The makespan is a convex
 function of the durations, so over whole pairs the mean is never below the plan's, up to the rounding of
-durations. z depends on seed, pair, chunk, micro-batch and job kind, not on the order of jobs: two orders of
-the same micro-batches meet the same noise.
+durations. z depends on seed, pair, chunk, microbatch and job kind, not on the order of jobs: two orders of
+the same microbatches meet the same noise.
 
 Seeded: the same numbers on every rank and compiler.
 */

@@ -504,16 +504,24 @@ static Status executor_job_end(Executor* ex, const Row* row, TraceEvent* event, 
                 TRANSFER_WORDS(&ex->transfers, name), row->api->name, rc);
 }
 
-// --- a chunk ---------------------------------------------------------------------------------------------
+// A share of the head computes the gradient of its inputs at once.
 static int forward(const Executor* ex, int32_t idx, const PlanInstr* instr) {
     const Row* row = &ex->rows[idx];
     const RowState* state = executor_state(ex, idx, instr->mb);
-    bool is_again = instr->kind == INSTR_REC, drops = state->has_rec && !is_again;
-    void* out = is_again ? NULL : link_data(ex, idx, instr->mb, LINK_OUT);  // of rec: it was sent long ago
-    float* losses = row->is_end && !drops ? ex->step->losses[instr->mb] : NULL;
-    return row->api->forward(row->model, ex->step->batches[instr->mb], link_data(ex, idx, instr->mb, LINK_IN),
-                             out, state->buffer[drops ? BUFFER_FORWARD : BUFFER_ACTS], ex->scratch, losses,
-                             drops ? 0 : KEEP | HEAD);
+    const DynapipeBatch* batch = executor_batch(ex, idx, instr->mb);
+    const bool is_again = instr->kind == INSTR_REC, drops = state->has_rec && !is_again;
+    void *in = link_data(ex, idx, instr->mb, LINK_IN), *out = NULL,
+         *acts = state->buffer[drops ? BUFFER_FORWARD : BUFFER_ACTS];
+    float* losses = NULL;
+    if (!row->is_share && !is_again) { out = link_data(ex, idx, instr->mb, LINK_OUT); }
+    if (executor_by_rows(ex, row) || (row->is_end && !drops)) {
+        losses = ex->step->losses[instr->mb] + state->first_row;
+    }
+    int rc =
+        row->api->forward(row->model, batch, in, out, acts, ex->scratch, losses, drops ? 0 : KEEP | HEAD);
+    if (rc != 0 || !row->is_share) { return rc; }
+    return row->api->backward_inputs(row->model, batch, in, acts, NULL,
+                                     link_data(ex, idx, instr->mb, LINK_DIN), ex->scratch);
 }
 
 // From the parts of a head shared by vocabulary to the gradient of its inputs; by rows the parts are that
@@ -554,26 +562,10 @@ static int backward_weights(const Executor* ex, int32_t idx, int32_t mb) {
         link_data(ex, idx, mb, row->is_share ? LINK_FACT : LINK_DOUT), ex->scratch);
 }
 
-// --- a share of the head ---------------------------------------------------------------------------------
-// Forward and the gradient of inputs, in one.
-static int share_forward(const Executor* ex, int32_t idx, int32_t mb) {
-    const Row* row = &ex->rows[idx];
-    const DynapipeBatch* batch = executor_batch(ex, idx, mb);
-    void *in = link_data(ex, idx, mb, LINK_IN), *acts = executor_state(ex, idx, mb)->buffer[BUFFER_ACTS];
-    float* losses = NULL;
-    if (executor_by_rows(ex, row)) { losses = ex->step->losses[mb] + executor_state(ex, idx, mb)->first_row; }
-    int rc = row->api->forward(row->model, batch, in, NULL, acts, ex->scratch, losses, KEEP | HEAD);
-    if (rc != 0) { return rc; }
-    return row->api->backward_inputs(row->model, batch, in, acts, NULL, link_data(ex, idx, mb, LINK_DIN),
-                                     ex->scratch);
-}
-
-// --- any row -----------------------------------------------------------------------------------------------
 static int call_model(const Executor* ex, int32_t idx, const PlanInstr* instr) {
-    bool is_share = ex->rows[idx].is_share;
-    if (is_share && executor_batch(ex, idx, instr->mb)->num_rows == 0) { return 0; }
+    if (ex->rows[idx].is_share && executor_batch(ex, idx, instr->mb)->num_rows == 0) { return 0; }
     switch (instr->kind) {
-        case INSTR_FWD: return is_share ? share_forward(ex, idx, instr->mb) : forward(ex, idx, instr);
+        case INSTR_FWD:
         case INSTR_REC: return forward(ex, idx, instr);
         case INSTR_BWD: return backward(ex, idx, instr->mb);
         default: return backward_weights(ex, idx, instr->mb);

@@ -83,7 +83,7 @@ extern "C" {
 
 typedef enum { TRANSPORT_CHOICE_AUTO, TRANSPORT_CHOICE_NCCL, TRANSPORT_CHOICE_MPI } TransportChoice;
 
-// About what a micro-batch sends.
+// About what a microbatch sends.
 #ifdef DYNAPIPE_CUDA
 enum { LINK_PROBE_BYTES = 4 << 20 };
 #else

@@ -4,7 +4,7 @@ session.h -- the inside of a Dynapipe: what its modules share.
     session.c           open, close, ranks, ending together and early, checks of the program's structs; where
                         values live in a CPU build (GPU builds: cuda/session_cuda.c)
     session_options.c   the command line; options in a checkpoint, in metrics.jsonl, compared between ranks
-    session_data.c      data, its verification, and the steps made ahead: batch -> plan -> micro-batches
+    session_data.c      data, its verification, and the steps made ahead: batch -> plan -> microbatches
     session_model.c     what the options allow, the stage split for the mixture, the model attached
     session_step.c      one step run: execute, reduce gradients; validation
     session_generate.c  answers, with a cache of keys and values
@@ -303,7 +303,7 @@ Status piece_move(Collective* world, int32_t num_stages, Device device, const Pi
 struct DynapipeCosts {
     CostModel model;
     Machine machine;           // its ranks are in the same allocation: free() releases both
-    DynapipeShapes_v1 shapes;  // the kernels' requirements of a micro-batch (DynapipeBlocks_v1)
+    DynapipeShapes_v1 shapes;  // the kernels' requirements of a microbatch (DynapipeBlocks_v1)
     bool has_weights_job;      // the model has backward_weights: schedules may divide its backward
     HeadSplit shares_head;     // whole: not shared; by rows: only so; by vocabulary: either way
 };
@@ -314,7 +314,7 @@ typedef struct {
     LoaderBatch batch;
     Plan plan;
     uint64_t plan_hashes[2];        // plan_hash_decisions, plan_hash_replica
-    const DynapipeBatch** batches;  // [plan.M]; NULL where another replica runs the micro-batch
+    const DynapipeBatch** batches;  // [plan.M]; NULL where another replica runs the microbatch
     float** losses;                 // [plan.M] (num_rows) each; NULL like batches
     int64_t computed_tokens;
     int64_t plan_cpu_ns;  // planning time, without collation

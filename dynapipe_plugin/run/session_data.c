@@ -428,7 +428,7 @@ void plan_ahead_stop(PlanAhead* ahead) {
 }
 
 // --- steps made ahead ----------------------------------------------------------------------------------
-// The next step made in the background: draw a batch, plan it, collate my micro-batches.
+// The next step made in the background: draw a batch, plan it, collate my microbatches.
 
 // A batch that is the same in every step (-a 1): the loader returns to its start.
 static Status draw_batch(Dynapipe* dp, SessionStep* step) {

@@ -495,7 +495,7 @@ Status session_same_run(Dynapipe* dp) {
 static Status add_costs(FILE* out, const Dynapipe* dp) {
     Text costs;
     TRY(text_open(&costs));
-    cost_model_print(&dp->costs, "-", costs.out);
+    cost_file_print(&dp->costs, NULL, "-", costs.out);
     TRY(text_close(&costs));
     for (const char *line = costs.text, *end; *line != '\0'; line = end + (*end == '\n')) {
         size_t name_chars = strcspn(line, "0123456789\n");

@@ -16,7 +16,7 @@ static const RefitVersion* last_version(const SessionRefit* refit) {
 static const double WORTH_PRINTING = 0.05;  // a change of a rank's times
 enum { MOST_LINES = 8 };
 
-// Of forward and backward together, as a micro-batch has them.
+// Of forward and backward together, as a microbatch has them.
 static double slow_of(const RefitRank* rank, const RefitSums sums[SIDE_COUNT]) {
     double forward_ns = sums[SIDE_FORWARD].predicted_ns, backward_ns = sums[SIDE_BACKWARD].predicted_ns;
     double all_ns = forward_ns + backward_ns;
@@ -212,7 +212,7 @@ void session_refit_free(SessionRefit* refit) {
 static Status hash_base(uint64_t* out, const CostModel* costs, const Machine* machine) {
     Text text;
     TRY(text_open(&text));
-    cost_model_print(costs, "", text.out);
+    cost_file_print(costs, NULL, "", text.out);
     TRY(text_close(&text));
     uint64_t hash = hash_bytes(HASH_SEED, text.text, text.num_chars);
     for (int32_t r = 0; machine != NULL && r < machine->num_ranks; r++) {

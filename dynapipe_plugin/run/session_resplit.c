@@ -521,7 +521,7 @@ static bool is_present(const Dynapipe* dp, const Placement* placement) {
     return placement_equal(placement, &dp->request.placement, dp->num_stages);
 }
 
-// Time of the jobs of every rank for the samples of all batches, in one micro-batch, in its chunks and its
+// Time of the jobs of every rank for the samples of all batches, in one microbatch, in its chunks and its
 // share of the head: only compared with itself.
 static void rank_times(double* out, const Dynapipe* dp, const CostModel* costs, const Machine* machine) {
     const SessionResplit* resplit = &dp->resplit;

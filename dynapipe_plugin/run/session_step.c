@@ -231,7 +231,7 @@ static Status forward_bytes(int64_t* num_bytes, const Dynapipe* dp, int32_t num_
 }
 
 // The most tokens, up to the longest sequence, whose forward pass --memory-limit allows every rank: so they
-// cut the same micro-batches. A collective, once in a run.
+// cut the same microbatches. A collective, once in a run.
 static Status agree_on_tokens(Dynapipe* dp) {
     if (dp->eval_tokens > 0) { return STATUS_OK; }
     int32_t fits = dp->run.max_seq_tokens;
@@ -259,7 +259,7 @@ static Status agree_on_tokens(Dynapipe* dp) {
 
 // --- validation batches ------------------------------------------------------------------------------------
 
-// Micro-batches of a validation batch in the order of its samples, distributed over the replicas in turn;
+// Microbatches of a validation batch in the order of its samples, distributed over the replicas in turn;
 // ragged, unless the model's kernels take only padded windows.
 typedef struct {
     DynapipeBatch* batches;
@@ -267,7 +267,7 @@ typedef struct {
     int32_t num_batches;
 } EvalWork;
 
-// A micro-batch while it is filled.
+// A microbatch while it is filled.
 typedef struct {
     int32_t enc, dec;          // longest
     int32_t enc_pad, dec_pad;  // padded lengths, where they are padded

@@ -77,7 +77,7 @@ static int parts_of(Part out[MAX_PARTS], const ModelConfig* config, int tensor, 
 // Of the whole model; free() them.
 static Part* all_parts(const ModelConfig* config, int* num_parts) {
     Part* parts =
-        llmc_alloc(MAX_PARTS * (size_t)model_num_tensors(config) * sizeof *parts, "names of tensors");
+        llmc_alloc_raw(MAX_PARTS * (size_t)model_num_tensors(config) * sizeof *parts, "names of tensors");
     *num_parts = 0;
     for (int t = 0; t < config->kind->num_tensors; t++) {
         const TensorInfo info = config->kind->tensor(config, t);

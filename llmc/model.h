@@ -425,8 +425,10 @@ static inline int model_layer_within(int layer, int num_layers) {
 static inline ModelLayers model_layers(const Model* view, int stack) {
     const int first = stack == 0 ? 0 : view->config.num_layers;
     const int num = stack == 0 ? view->config.num_layers : view->config.num_dec_layers;
-    return (ModelLayers){model_layer_within(view->layer_begin - first, num),
-                         model_layer_within(view->layer_end - first, num)};
+    ModelLayers layers;
+    layers.begin = model_layer_within(view->layer_begin - first, num);
+    layers.end = model_layer_within(view->layer_end - first, num);
+    return layers;
 }
 
 // --- values and batches to and from the device ------------------------------------------------------------

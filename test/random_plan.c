@@ -204,9 +204,7 @@ static void add_sequence(Plan* plan, const PlanSample* samples, const int32_t* i
     }
     if (pad_to > 0) { seq->enc_tokens = pad_to; }
     seq->segment_end = plan->num_segments;
-    mb->shape.num_seqs++;
-    mb->shape.enc_tokens += seq->enc_tokens;
-    mb->shape.enc_squares += (int64_t)seq->enc_tokens * seq->enc_tokens;
+    mb_shape_add(&mb->shape, seq->enc_tokens, 0, 0);
 }
 
 // Samples [begin, end) of ids as the next microbatch.

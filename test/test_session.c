@@ -816,10 +816,12 @@ static void check_validation(const char* path, const MadeData* data, int32_t max
         num_targets[data->samples[i].task] += data->samples[i].n_target;
     }
     double loss, task_loss[2];
+    dp->val_task[0] = 1;  // as if the training data had them the other way round
+    dp->val_task[1] = 0;
     CHECK_OK((Status)dynapipe_validate(dp, -1, &loss, task_loss));
     CHECK_EQ(counter.num_rows, num_targets[0] + num_targets[1]);
-    CHECK_EQ(task_loss[0], 1.0);
-    CHECK_EQ(task_loss[1], 2.0);
+    CHECK_EQ(task_loss[1], 1.0);
+    CHECK_EQ(task_loss[0], 2.0);
     CHECK(fabs(loss * counter.num_rows - num_targets[0] - 2.0 * num_targets[1]) < 1e-9);
     CHECK(counter.most_tokens <= dp->run.max_seq_tokens && counter.most_dec_tokens <= max_target_tokens);
     CHECK(counter.num_calls < data->num_samples);  // several a time

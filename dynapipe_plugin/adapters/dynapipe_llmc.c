@@ -499,6 +499,7 @@ static void take_about(DynapipeLlmc* run, const DynapipeRun_v1* about) {
     to->num_steps = about->num_steps != 0 ? about->num_steps : options->steps > 0 ? options->steps : -1;
     to->overfit = about->overfit;
     to->skip_verify = options->verify == 0;
+    to->keeps_layers = 1;  // the adapters move none
     if (about->max_seq_tokens > 0) { to->max_seq_tokens = about->max_seq_tokens; }
     if (options->max_tokens > 0) { to->max_seq_tokens = options->max_tokens; }
     if (options->train_data != NULL || options->val_data != NULL) { to->val_pattern = options->val_data; }

@@ -189,7 +189,7 @@ static Status rates_check(const CostModel* model) {
                  {"tied stack_bytes", (double)model->tied_stack_bytes, (double)COST_LIMIT},
                  {"head state_bytes", (double)model->head_state_bytes, (double)COST_LIMIT},
                  {"head params", (double)model->head_param_bytes, (double)COST_LIMIT},
-                 {"head vocab", model->head_vocab, INT32_MAX}};
+                 {"head vocab", (double)model->head_vocab, INT32_MAX}};
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
         if (!(rates[i].value >= 0 && rates[i].value <= rates[i].most)) {
             return FAIL(STATUS_BAD_FORMAT, "%s is %g ---> give a finite number, 0 to %g", rates[i].name,

@@ -152,14 +152,16 @@ PipeProblem pipe_place_problem(const PipePlace* place, int32_t M) {
 size_t replica_problem_layout(ReplicaProblem* replica, char* block) {
     const PipePlace* place = replica->place;
     size_t M = (size_t)replica->pipe.M, K = (size_t)place->placement.num_chunks;
-    replica->block = block;
-    replica->cost = (PipeCost*)block;
-    replica->shape =
-        (MbShape*)(replica->cost + (size_t)placement_num_rows(&place->placement, replica->pipe.P) * M);
-    replica->scratch_bytes = (int64_t*)(replica->shape + M);
-    replica->modes = (uint8_t*)(replica->scratch_bytes + M);
-    replica->pipe.cost = replica->cost;
-    return (size_t)((char*)replica->modes - block) + (M * K + 7) / 8 * 8;
+    size_t cost_bytes = (size_t)placement_num_rows(&place->placement, replica->pipe.P) * M * sizeof(PipeCost);
+    size_t shape_bytes = M * sizeof(MbShape), scratch_bytes = M * sizeof(int64_t);
+    if (block != NULL) {
+        replica->block = block;
+        replica->pipe.cost = replica->cost = (PipeCost*)block;
+        replica->shape = (MbShape*)(block + cost_bytes);
+        replica->scratch_bytes = (int64_t*)(block + cost_bytes + shape_bytes);
+        replica->modes = (uint8_t*)(block + cost_bytes + shape_bytes + scratch_bytes);
+    }
+    return cost_bytes + shape_bytes + scratch_bytes + (M * K + 7) / 8 * 8;
 }
 
 void replica_problem_price(ReplicaProblem* replica, int32_t m) {

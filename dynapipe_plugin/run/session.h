@@ -221,7 +221,9 @@ struct json_t* session_refit_json(const SessionRefit* refit);  // of the last ve
 // Layers, and shares of the head, that move between ranks during a run (--resplit).
 //     auto       where refit has found that ranks take other times than predicted, a placement of the same
 //                shape is searched again; layers move where that saves more than 5 % of a step, and more than
-//                the move costs in the rest of the run. Layers or shares given one by one stay.
+//                twice the cost of the move in as many steps as since the last move, or as are left. So under
+//                load that comes and goes, moves cost at most half of what the run has lost by staying.
+//                Layers or shares given one by one stay.
 //     STEP:..    after that step, as given: to compare runs, or before a host is known to become slower
 // Every decision uses only what all ranks know alike. Steps planned ahead are planned again from the same
 // samples, so training data and order do not change. A checkpoint keeps the placement, and a run that
@@ -340,12 +342,12 @@ enum {
 };
 
 // The run as a whole, for the closing lines. Excludes the first few steps, where buffers still grow.
-enum { SUMMARY_OFF, SUMMARY_JOBS, SUMMARY_TRANSFERS, SUMMARY_WAITING, SUMMARY_LISTS };
 typedef struct {
     double ns, supervised, total, computed, idle, plan_wait_ns;  // sums over the steps counted
     double peak_bytes, rss_bytes;                                // of the rank with the largest need
-    double (*errors)[SUMMARY_LISTS];  // [num_steps] signed, parts of what was predicted
-    int32_t num_steps, max_steps;
+    SessionErrors errors;                                        // sums, too
+    int64_t off_ns;                                              // of |measured - predicted|
+    int32_t num_steps;
 } SessionSummary;
 
 typedef struct SessionDevice SessionDevice;

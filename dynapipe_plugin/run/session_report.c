@@ -501,16 +501,15 @@ static Status write_trace_file(const Dynapipe* dp, int32_t step, const Collectiv
 }
 
 static Status write_trace(Dynapipe* dp, int32_t step) {
-    Arena arena = {0};
-    CollectiveBytes* all = ARENA_NEW(&arena, CollectiveBytes, dp->transport.num_ranks);
-    unsigned char* packed = NULL;
-    size_t num_bytes = 0;
-    Status status = all != NULL ? pack_trace(&packed, &num_bytes, dp, &arena)
-                                : FAIL(STATUS_NO_MEMORY, "no memory for a trace");
-    if (status == STATUS_OK) { status = collective_gather_bytes(&dp->world, packed, num_bytes, all, &arena); }
-    if (status == STATUS_OK && dp->transport.rank == 0) { status = write_trace_file(dp, step, all, &arena); }
-    arena_free(&arena);
-    return status;
+    Arena* arena = &dp->account_arena;
+    CollectiveBytes* all;
+    unsigned char* packed;
+    size_t num_bytes;
+    arena_reset(arena);
+    ARENA_TRY_NEW(all, arena, CollectiveBytes, dp->transport.num_ranks);
+    TRY(pack_trace(&packed, &num_bytes, dp, arena));
+    TRY(collective_gather_bytes(&dp->world, packed, num_bytes, all, arena));
+    return dp->transport.rank == 0 ? write_trace_file(dp, step, all, arena) : STATUS_OK;
 }
 
 static Status show_step(Dynapipe* dp, int32_t step) {
@@ -538,19 +537,13 @@ static Status show_step(Dynapipe* dp, int32_t step) {
 static void add_to_summary(Dynapipe* dp) {
     SessionSummary* run = &dp->summary;
     if (dp->steps_reported++ < SUMMARY_SKIP_STEPS) { return; }
-    if (run->num_steps == run->max_steps) {
-        int32_t max_steps = 2 * run->max_steps + 256;
-        void* grown = realloc(run->errors, (size_t)max_steps * sizeof *run->errors);
-        if (grown == NULL) { return; }
-        run->errors = (double(*)[SUMMARY_LISTS])grown;
-        run->max_steps = max_steps;
-    }
     SessionErrors errors = step_errors(dp);
-    double* parts = run->errors[run->num_steps++];
-    parts[SUMMARY_OFF] = session_errors_part(&errors, errors.measured_ns - errors.predicted_ns);
-    parts[SUMMARY_JOBS] = session_errors_part(&errors, errors.jobs_ns);
-    parts[SUMMARY_TRANSFERS] = session_errors_part(&errors, errors.transfers_ns);
-    parts[SUMMARY_WAITING] = session_errors_part(&errors, errors.waiting_ns);
+    run->num_steps++;
+    run->errors.predicted_ns += errors.predicted_ns;
+    run->errors.jobs_ns += errors.jobs_ns;
+    run->errors.transfers_ns += errors.transfers_ns;
+    run->errors.waiting_ns += errors.waiting_ns;
+    run->off_ns += llabs((long long)(errors.measured_ns - errors.predicted_ns));
     run->ns += stat_max(dp, STAT_STEP_NS);
     run->supervised += (double)dp->last.supervised_tokens;
     run->total += (double)dp->last.total_tokens;
@@ -561,44 +554,26 @@ static void add_to_summary(Dynapipe* dp) {
     run->rss_bytes = fmax(run->rss_bytes, stat_max(dp, STAT_RSS_BYTES));
 }
 
-static int compare_doubles(const void* a, const void* b) {
-    double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
-
-// Over all steps; 0 where there is no memory.
-static double median_percent(const SessionSummary* run, int which, bool without_sign) {
-    const int32_t n = run->num_steps;
-    double* values = (double*)malloc((size_t)n * sizeof *values);
-    if (values == NULL) { return 0; }
-    for (int32_t i = 0; i < n; i++) {
-        values[i] = without_sign ? fabs(run->errors[i][which]) : run->errors[i][which];
-    }
-    qsort(values, (size_t)n, sizeof *values, compare_doubles);
-    double median = 50 * (values[(n - 1) / 2] + values[n / 2]);
-    free(values);
-    return median;
-}
-
 static void print_summary(const Dynapipe* dp) {
     const SessionSummary* run = &dp->summary;
+    const SessionErrors* errors = &run->errors;
+    double jobs = 100 * session_errors_part(errors, errors->jobs_ns),
+           transfers = 100 * session_errors_part(errors, errors->transfers_ns),
+           waiting = 100 * session_errors_part(errors, errors->waiting_ns);
     printf("steps %d to %d: %.4g ms each | %.0f tok/s, %.0f supervised | pad %.1f%% | idle %.1f%%\n"
            "waited for plans %.1f%% of the time; memory of the fullest rank: %s planned, %s used\n",
            dp->next_step - run->num_steps + 1, dp->next_step, run->ns / run->num_steps / 1e6,
            run->total * 1e9 / run->ns, run->supervised * 1e9 / run->ns,
            padding_percent(run->total, run->computed), 100 * run->idle / run->num_steps,
            100 * run->plan_wait_ns / run->ns, BYTES_TEXT(run->peak_bytes), BYTES_TEXT(run->rss_bytes));
-    printf(
-        "against the prediction (medians): steps %+.1f%% (jobs %+.1f%%, transfers %+.1f%%, waiting %+.1f%%)\n"
-        "half of all steps were within %.1f%% of the prediction\n",
-        median_percent(run, SUMMARY_OFF, false), median_percent(run, SUMMARY_JOBS, false),
-        median_percent(run, SUMMARY_TRANSFERS, false), median_percent(run, SUMMARY_WAITING, false),
-        median_percent(run, SUMMARY_OFF, true));
+    printf("against the prediction: steps %+.1f%% (jobs %+.1f%%, transfers %+.1f%%, waiting %+.1f%%)\n"
+           "on average a step was %.1f%% longer or shorter than predicted\n",
+           jobs + transfers + waiting, jobs, transfers, waiting,
+           100 * session_errors_part(errors, run->off_ns));
 }
 
 void session_report_close(Dynapipe* dp) {
     if (dp->transport.rank == 0 && dp->summary.num_steps > 0) { print_summary(dp); }
-    free(dp->summary.errors);
     line_log_close(&dp->metrics);
 }
 

@@ -136,7 +136,7 @@ Qi et al., ICLR'24).
 
 A microbatch that is much longer than others holds up the step if it has to wait at every stage. So first of
 all comes a ready F or B that is critical: what can only run after it, down to B of chunk 0, takes longer than
-all that is left to do on the stage; of several the one with most after it. critical_permille scales that.
+half of all that is left to do on the stage; of several the one with most after it.
 
 Admission: of chunk k at most max_in_flight[k] microbatches have begun F and not B; and a stage's memory is
 kept in a safe state (Dijkstra's banker): a job gets memory only if after it every microbatch that has begun
@@ -150,7 +150,6 @@ never deadlocks: the oldest microbatch is always admitted.
 
 typedef struct {
     bool split_backward;
-    int32_t critical_permille;               // of a tail that is longer than a stage's work; 0: none is
     int32_t max_in_flight[PLAN_MAX_CHUNKS];  // F begun, B not begun; >= 1
 } PipeAdaptiveRule;
 

@@ -315,8 +315,10 @@ HOT int32_t urgent_kind(const Sim* sim, const SimRow* row) {
     return row->is_share ? JOB_F : r_is_due(sim, row) ? JOB_R : JOB_B;
 }
 
-// A ready job that, with everything that can only come after it, takes longer than the stage's remaining
-// work; of several the longest.
+enum { CRITICAL = 2 };
+
+// A ready job that, with everything that can only come after it, takes longer than that part of the stage's
+// remaining work; of several the longest.
 HOT void offer_critical(Choice* best, int64_t* critical_ns, const Sim* sim, const SimStage* stage,
                         int32_t r) {
     const SimRow* row = &stage->rows[r];
@@ -382,11 +384,9 @@ HOT Choice find_filler(const Sim* sim, const SimStage* stage, int32_t num_rows) 
 // Jobs that run at once: critical jobs, then B and shares, then F.
 HOT Choice find_ready(const Sim* sim, const SimStage* stage, int32_t num_rows) {
     Choice best = {NEVER, 0, INT32_MAX, JOB_B};
-    if (sim->rule->critical_permille > 0) {
-        int64_t critical_ns = stage->left_ns * 1000 / sim->rule->critical_permille;
-        for (int32_t r = 0; r < num_rows; r++) { offer_critical(&best, &critical_ns, sim, stage, r); }
-        if (best.at_ns != NEVER) { return best; }
-    }
+    int64_t critical_ns = stage->left_ns / CRITICAL;
+    for (int32_t r = 0; r < num_rows; r++) { offer_critical(&best, &critical_ns, sim, stage, r); }
+    if (best.at_ns != NEVER) { return best; }
     for (int32_t r = num_rows - 1; r >= 0; r--) {
         if (stage->rows[r].urgent_ns <= stage->clock_ns) { offer_urgent(&best, sim, stage, r); }
     }
@@ -679,7 +679,7 @@ static Status walk_init(Sim* sim, const int32_t* order, Arena* arena) {
     memcpy(sim->order, order, sizeof *order * (size_t)M);
     sim->order[M] = M;
     for (int32_t s = 0; s < sim->problem->P; s++) { TRY(walk_stage_init(sim, s, arena)); }
-    return sim->rule->critical_permille > 0 ? critical_init(sim, arena) : STATUS_OK;
+    return critical_init(sim, arena);
 }
 
 // The makespan; INT64_MAX where some microbatch does not fit alone as counted here, where jobs wait forever,
@@ -703,7 +703,7 @@ static int64_t walk(Sim* sim, int64_t cutoff_ns) {
 }
 
 PipeAdaptiveRule pipe_adaptive_rule(const PipeProblem* problem, bool split_backward) {
-    PipeAdaptiveRule rule = {.split_backward = split_backward, .critical_permille = 2000};
+    PipeAdaptiveRule rule = {.split_backward = split_backward};
     int32_t K = pipe_num_chunks(problem);
     for (int32_t k = 0; k < K; k++) { rule.max_in_flight[k] = 2 * (K - k) - 1; }
     return rule;

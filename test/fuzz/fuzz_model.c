@@ -20,7 +20,6 @@ its record's hash; bit 7 places count from the record (bit 3: from the headers' 
 #include "../../llmc/checkpoint.h"
 #include "../../llmc/kinds.h"
 #include "../../llmc/llmc_error.h"
-#include "../../llmc/kinds.h"
 #include "memory_files.h"
 
 enum { STATE = 1, T5 = 2, CHANGES = 4, FROM_END = 8, CUT = 16, RESEAL = 32, REHASH = 64, AT_RECORD = 128 };
@@ -324,7 +323,6 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
 // error with a remedy. libFuzzer: -max_len=64
 #include "../../llmc/kinds.h"
 #include "../../llmc/llmc_error.h"
-#include "../../llmc/kinds.h"
 
 static void try_one(bool parsed, bool is_valid, const ModelConfig* config) {
     if (!parsed) {
@@ -353,7 +351,6 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
 #include "../../llmc/kinds.h"
 #include "../../llmc/hf.h"
 #include "../../llmc/llmc_error.h"
-#include "../../llmc/kinds.h"
 #include "memory_files.h"
 
 enum { MOST_VALUE_BYTES = 1 << 16 };

@@ -189,11 +189,38 @@ static void plans_of_odd_problems(void) {
     arena_free(&arena);
 }
 
+// Unequal replicas in another order: the same batch in the same time.
+static void replicas_may_change_places(void) {
+    static RandomMachine machine;
+    Rng rng = rng_seed(seed + 2);
+    Arena arena = {0};
+    for (int32_t round = 0; round < 30; round++) {
+        MachineRank before[64];
+        Plan plan, moved;
+        arena_reset(&arena);
+        random_problem(&about, &rng, 60);
+        about.request.R = 3;
+        about.request.batching = BATCHING_DYNAMIC;
+        random_machine(&machine, &about, &rng);
+        about.request.machine = &machine.machine;
+        size_t P = (size_t)about.request.P;
+        CHECK_OK(plan_make(&plan, &about.request, &about.costs, about.samples, about.num_samples, &arena));
+        memcpy(before, machine.ranks, 3 * P * sizeof *before);
+        for (size_t r = 0; r < 3; r++) {
+            memcpy(&machine.ranks[r * P], &before[(r + 1) % 3 * P], P * sizeof *before);
+        }
+        CHECK_OK(plan_make(&moved, &about.request, &about.costs, about.samples, about.num_samples, &arena));
+        CHECK_NEAR(moved.makespan_ns, plan.makespan_ns, 0.02 * (double)plan.makespan_ns);
+    }
+    arena_free(&arena);
+}
+
 // --seed N: another one; --times N: as many rounds.
 int main(int argc, char** argv) {
     if (argc == 5 && strcmp(argv[3], "--times") == 0) { times = atoi(argv[4]); }
     seed = test_seed(argc < 3 ? argc : 3, argv);
     RUN(drafts_keep_their_word);
     RUN(plans_of_odd_problems);
+    RUN(replicas_may_change_places);
     return test_end();
 }

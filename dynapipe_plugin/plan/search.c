@@ -58,11 +58,13 @@ typedef struct {
 typedef struct {
     const PlanProblem* problem;
     bool is_padded;
-    const PipePolicy* policy;   // the schedule that is prescribed; NULL: adaptive
-    int64_t budget;             // jobs that may still be simulated, and other work converted to jobs
-    int32_t num_weights;        // 1, or 2: work in encoder layers and in decoder layers
-    int64_t* weight[2];         // [num_samples] in 2^-40 of the batch
-    int32_t* by_size;           // [num_samples] ids, largest first
+    const PipePolicy* policy;  // the schedule that is prescribed; NULL: adaptive
+    int64_t budget;            // jobs that may still be simulated, and other work converted to jobs
+    int32_t num_weights;       // 1, or 2: work in encoder layers and in decoder layers
+    int64_t* weight[2];        // [num_samples] in 2^-40 of the batch
+    int32_t* by_size;          // [num_samples] ids, largest first
+    int32_t*
+        replica;  // [R] sorted by their ranks: a plan does not depend on their numbers; all below count in it
     int32_t probe[MAX_PROBES];  // replicas that candidates are tried on, the most informative first
     int32_t num_probes;
     Share* dealt;  // [R] ragged: the samples of each replica
@@ -209,7 +211,9 @@ static Status deal_samples(Search* search) {
     ARENA_TRY_NEW(replica_of, &search->lists, int32_t, N);
     ARENA_TRY_NEW(ids, &search->lists, int32_t, N);
     ARENA_TRY_NEW(search->dealt, &search->lists, Share, R);
-    for (int32_t r = 0; r < R; r++) { bins[r].per_capacity = search->problem->replica_slow[r]; }
+    for (int32_t r = 0; r < R; r++) {
+        bins[r].per_capacity = search->problem->replica_slow[search->replica[r]];
+    }
     fill_bins(replica_of, search, bins, R, search->by_size, N);
     for (int32_t r = 0; r < R; r++) {
         Share* share = &search->dealt[r];
@@ -279,7 +283,7 @@ static Status fill_padded(Deal* deal, Search* search) {
     for (int32_t b = 0; b < num; b++) {
         double best_ns = INFINITY;
         for (int32_t r = 0; r < R; r++) {
-            double here_ns = (load_ns[r] + (double)keyed[b].key) * problem->replica_slow[r];
+            double here_ns = (load_ns[r] + (double)keyed[b].key) * problem->replica_slow[search->replica[r]];
             if (here_ns < best_ns) { best_ns = here_ns, replica_of[b] = r; }
         }
         load_ns[replica_of[b]] += (double)keyed[b].key;
@@ -439,7 +443,7 @@ static Status state_make(State* out, bool* fits, Search* search, const Candidate
     PipePlace* place;
     TRY(share_of(&share, search, candidate, r));
     ARENA_TRY_NEW(place, arena, PipePlace, 1);
-    *fits = pipe_place_make(place, problem, &candidate->placement, r);
+    *fits = pipe_place_make(place, problem, &candidate->placement, search->replica[r]);
     State state = {
         .problem = {.place = place, .pipe = pipe_place_problem(place, share->num_mbs), .may_split = true},
         .N = share->num_ids};
@@ -932,7 +936,7 @@ static Status make_draft(Draft* out, const Search* search, const State* states, 
     ARENA_TRY_NEW(draft.replica, arena, DraftReplica, R);
     TRY(microbatch_list_reserve(&draft.list, N, N, arena));
     for (int32_t r = 0; r < R; r++) {
-        TRY(draft_replica(&draft.replica[r], &draft.list, search, &states[r], ids, arena));
+        TRY(draft_replica(&draft.replica[search->replica[r]], &draft.list, search, &states[r], ids, arena));
     }
     *out = draft;
     return STATUS_OK;
@@ -966,6 +970,23 @@ static int64_t budget_jobs(const PlanProblem* problem, int64_t num_mbs) {
     return jobs > least ? jobs : least;
 }
 
+static Status sort_replicas(Search* search) {
+    const PlanProblem* problem = search->problem;
+    size_t bytes = (size_t)problem->P * sizeof *plan_problem_ranks(problem, 0);
+    ARENA_TRY_NEW(search->replica, &search->lists, int32_t, problem->R);
+    for (int32_t r = 0; r < problem->R; r++) {
+        int32_t i = r;
+        for (; i > 0 && problem->differs &&
+               memcmp(plan_problem_ranks(problem, search->replica[i - 1]), plan_problem_ranks(problem, r),
+                      bytes) > 0;
+             i--) {
+            search->replica[i] = search->replica[i - 1];
+        }
+        search->replica[i] = r;
+    }
+    return STATUS_OK;
+}
+
 enum { OWN_PART = 4 };  // of the budget, for settings of unequal replicas
 
 // Unequal replicas get settings of their own. (Padded samples would have to be distributed anew.)
@@ -983,7 +1004,7 @@ static Status make_states(State* states, Search* search, const Candidate* best) 
             TRY(tune_settings(&settings, search, search->budget - part));
         }
         TRY(state_make(&states[r], &fits, search, &settings, r, &search->lists));
-        if (!fits) { return FAIL(STATUS_INFEASIBLE, "search: replica %d does not fit", r); }
+        if (!fits) { return FAIL(STATUS_INFEASIBLE, "search: replica %d does not fit", search->replica[r]); }
         TRY(simulate(&states[r].makespan_ns, search, &states[r], INT64_MAX));
     }
     return STATUS_OK;
@@ -1008,6 +1029,7 @@ static Status search_all(Draft* out, Search* search, const Placement* places, in
     least = usual_count(search->problem, &places[order[0].id]);
     search->budget =
         budget_jobs(search->problem, sum / num_places < 2 * least ? sum / num_places : 2 * least);
+    TRY(sort_replicas(search));
     TRY(weigh(search));
     TRY(deal_samples(search));
     TRY(construct(&best, search, places, order, num_places));

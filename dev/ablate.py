@@ -55,7 +55,7 @@ VARIANTS = {
     "half the budget": ("    return jobs > least ? jobs : least;", "    return (jobs > least ? jobs : least) / 2;"),
     "twice the budget": ("    return jobs > least ? jobs : least;", "    return (jobs > least ? jobs : least) * 2;"),
     "fit: search again with less memory": ("MAX_SEARCHES = 4", "MAX_SEARCHES = 1"),
-    "MORE_HEADROOM 2 -> 1": ("MORE_HEADROOM = 2", "MORE_HEADROOM = 1"),
+    "MORE_HEADROOM 3 -> 1": ("MORE_HEADROOM = 3", "MORE_HEADROOM = 1"),
     "move: recomputation": ("bool of_mode = modes && rng_below", "bool of_mode = modes && false && rng_below"),
 }
 

@@ -387,8 +387,27 @@ static Status report(const ReplicaPlan* plan) {
                 may_recompute(problem) ? "" : "--recompute full or auto, ");
 }
 
+// Fewer microbatches in flight in the chunks of stages over the limit; where each has one, in all chunks.
+// False: none has more.
+static bool admit_fewer(ReplicaPlan* plan) {
+    const PipeProblem* pipe = &plan->problem.pipe;
+    PipeVariant* variant = &plan->variant;
+    if (!variant->has_rule) { variant->rule = pipe_adaptive_rule(pipe, variant->split_backward); }
+    variant->has_rule = true;
+    bool changed = false;
+    for (int32_t all = 0; all < 2 && !changed; all++) {
+        for (int32_t k = 0; k < pipe_num_chunks(pipe); k++) {
+            int32_t* most = &variant->rule.max_in_flight[k];
+            if (*most == 1 || (!all && plan->over_bytes[pipe_stage_of(pipe, k)] <= 0)) { continue; }
+            *most = *most > pipe->M ? pipe->M : *most - (*most + 3) / 4;
+            changed = true;
+        }
+    }
+    return changed;
+}
+
 // The next change that may make it fit; false: there is none left.
-static bool change(ReplicaPlan* plan, int32_t* num_raises, int32_t* num_rounds) {
+static bool change(ReplicaPlan* plan, bool admit, int32_t* num_raises, int32_t* num_rounds) {
     const PlanProblem* problem = plan->problem.place->problem;
     const ScheduleChoice choice = problem->request->schedule;
     const PipePolicy* policy = plan->variant.policy;
@@ -401,7 +420,8 @@ static bool change(ReplicaPlan* plan, int32_t* num_raises, int32_t* num_rounds) 
     }
     if (adapts && (*num_raises)++ < MAX_RAISES && raise_headroom(plan)) { return true; }
     memset(plan->problem.headroom_bytes, 0, sizeof plan->problem.headroom_bytes);
-    bool changed = may_recompute(problem) && recompute_more(plan, *num_rounds >= MAX_RECOMPUTE_ROUNDS);
+    bool changed = (admit && adapts && admit_fewer(plan)) ||
+                   (may_recompute(problem) && recompute_more(plan, *num_rounds >= MAX_RECOMPUTE_ROUNDS));
     replica_problem_limit(&plan->problem);
     if (changed) {
         *num_raises = 0;
@@ -414,8 +434,8 @@ static bool change(ReplicaPlan* plan, int32_t* num_raises, int32_t* num_rounds) 
 }
 
 Status replica_plan_fit(ReplicaPlan* out, int64_t over_bytes[PLAN_MAX_STAGES], const PlanProblem* problem,
-                        const Draft* draft, int32_t r, const int64_t* headroom_bytes, Arena* arena,
-                        Arena* scratch) {
+                        const Draft* draft, int32_t r, const int64_t* headroom_bytes, bool admit,
+                        Arena* arena, Arena* scratch) {
     const DraftReplica* replica = &draft->replica[r];
     int32_t num_raises = 0, num_rounds = 0;
     TRY(replica_problem_make(&out->problem, problem, &draft->list, r, replica->mbs, replica->M,
@@ -431,7 +451,7 @@ Status replica_plan_fit(ReplicaPlan* out, int64_t over_bytes[PLAN_MAX_STAGES], c
             if (out->over_bytes[s] > over_bytes[s]) { over_bytes[s] = out->over_bytes[s]; }
         }
         if (!is_over(out)) { return STATUS_OK; }
-        if (!change(out, &num_raises, &num_rounds)) { return report(out); }
+        if (!change(out, admit, &num_raises, &num_rounds)) { return report(out); }
     }
 }
 

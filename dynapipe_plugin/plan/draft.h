@@ -115,13 +115,14 @@ typedef struct {
 // bytes by which stage s exceeds its limit. Then, until it fits:
 //     1. schedule auto: adaptive in place of a policy that does not look at memory
 //     2. adaptive: the limits are lowered by what the lists are over, a few times
-//     3. where allowed: the microbatches that hold most on that stage are recomputed
-//     4. auto, adaptive: one microbatch after the other
+//     3. where `admit`: fewer microbatches are in flight, first in the chunks of that stage
+//     4. where allowed: the microbatches that hold most on that stage are recomputed
+//     5. auto, adaptive: one microbatch after the other
 // STATUS_INFEASIBLE names stage, bytes over, and what would help. Problem and order lie in `arena`; scratch
 // is reset.
 Status replica_plan_fit(ReplicaPlan* out, int64_t over_bytes[PLAN_MAX_STAGES], const PlanProblem* problem,
-                        const Draft* draft, int32_t r, const int64_t* headroom_bytes, Arena* arena,
-                        Arena* scratch);
+                        const Draft* draft, int32_t r, const int64_t* headroom_bytes, bool admit,
+                        Arena* arena, Arena* scratch);
 
 // Its instruction lists, in `arena`; first_mb is the number of its first microbatch in the plan.
 Status replica_plan_emit(ReplicaPlan* plan, int32_t first_mb, Arena* arena);

@@ -127,14 +127,14 @@ static Status make_problem(Planning* planning, const CostModel* costs, const Pla
 
 // The draft with schedules whose lists fit; kept if it is the fastest so far. over_bytes: what stages lacked
 // at first.
-static Status fit(int64_t over_bytes[PLAN_MAX_STAGES], Planning* planning, const Draft* draft) {
+static Status fit(int64_t over_bytes[PLAN_MAX_STAGES], Planning* planning, const Draft* draft, bool admit) {
     int64_t makespan_ns = 0;
     memset(over_bytes, 0, sizeof *over_bytes * PLAN_MAX_STAGES);
     TRY(set_placement(planning, &draft->placement));
     for (int32_t r = 0; r < planning->problem.R; r++) {
         ReplicaPlan* replica = &planning->replicas[r];
         TRY(replica_plan_fit(replica, over_bytes, &planning->problem, draft, r, planning->headroom_bytes,
-                             &planning->lists, &planning->runs));
+                             admit, &planning->lists, &planning->runs));
         if (replica->timeline.makespan_ns > makespan_ns) { makespan_ns = replica->timeline.makespan_ns; }
     }
     if (planning->best_draft != NULL && makespan_ns >= planning->best_ns) { return STATUS_OK; }
@@ -147,7 +147,7 @@ static Status fit(int64_t over_bytes[PLAN_MAX_STAGES], Planning* planning, const
 }
 
 enum { MAX_SEARCHES = 4 };
-enum { MORE_HEADROOM = 2 };  // times what lists were over: the next ones are over elsewhere
+enum { MORE_HEADROOM = 3 };  // times what lists were over: the next ones are over elsewhere
 enum { FIT_COST = 100 };     // a fit that costs more than this part of the makespan justifies another search
 
 // Our method. Where the lists of the draft need more memory than the search assumed, they are made to fit;
@@ -169,7 +169,12 @@ static Status plan_by_search(Planning* planning) {
             for (int32_t s = 0; s < planning->problem.P; s++) { planning->headroom_bytes[s] /= 2; }
             continue;
         }
-        Status status = fit(over_bytes, planning, draft);
+        Status status = fit(over_bytes, planning, draft, false);
+        if (status == STATUS_OK && planning->best_ns - draft->makespan_ns > draft->makespan_ns / FIT_COST) {
+            int64_t same[PLAN_MAX_STAGES];
+            Status other = fit(same, planning, draft, true);
+            if (other != STATUS_OK && other != STATUS_INFEASIBLE) { return other; }
+        }
         if (status != STATUS_OK && status != STATUS_INFEASIBLE) { return status; }
         if (status != STATUS_OK && planning->best_draft == NULL) {
             int32_t misfit = find_misfit(problem);
@@ -212,7 +217,7 @@ static Status plan_by_rival(Planning* planning) {
         for (int32_t k = 0; k < num; k++) {
             int64_t over_bytes[PLAN_MAX_STAGES];
             if (planning->best_draft != NULL && drafts[k].makespan_ns >= planning->best_ns) { break; }
-            status = fit(over_bytes, planning, &drafts[k]);
+            status = fit(over_bytes, planning, &drafts[k], false);
             if (status != STATUS_OK && status != STATUS_INFEASIBLE) { return status; }
         }
         if (status != STATUS_OK && status != STATUS_INFEASIBLE) { return status; }

@@ -332,11 +332,14 @@ static Status share_of(const Share** out, Search* search, const Candidate* candi
 
 // --- one replica ------------------------------------------------------------------------------------------
 
+// Without a block: its size alone.
 static void state_layout(State* state, char* block) {
     size_t used = replica_problem_layout(&state->problem, block);
-    state->ids = (int32_t*)(void*)(block + used);
-    state->mb_of = state->ids + state->N;
-    state->order = state->mb_of + state->N;
+    if (block != NULL) {
+        state->ids = (int32_t*)(void*)(block + used);
+        state->mb_of = state->ids + state->N;
+        state->order = state->mb_of + state->N;
+    }
     state->block_bytes = used + (2 * (size_t)state->N + (size_t)state->problem.pipe.M) * sizeof(int32_t);
 }
 

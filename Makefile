@@ -62,7 +62,7 @@ GENERATOR_OBJS = $(OUT)/trainer/generator.o $(OUT)/dataloader/data_json.o
 TEST_SRCS := $(wildcard test/test_*.c)
 TESTS     := $(patsubst test/%.c,%,$(TEST_SRCS))
 TEST_LIB  := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(TEST_SRCS) test/tests.c,$(wildcard test/*.c)))
-TOOL_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard tool/*.c)) $(patsubst %,$(OUT)/llmc/%.o,gpt2 t5 model_config)
+TOOL_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard tool/*.c)) $(patsubst %,$(OUT)/llmc/%.o,kinds)
 TRACE_OBJS := $(patsubst %,$(OUT)/$(DYNAPIPE_DIR)/run/%.o,trace)
 # what of the loader reads sample files, where it is not linked whole
 SAMPLE_OBJS := $(OUT)/dataloader/sample_file.o
@@ -183,7 +183,7 @@ $(OUT)/plan_dump: $(OUT)/test/tools/plan_dump.o $(OUT)/test/random_problem.o $(D
         $(RIVALS_OBJS) $(DYNAPIPE_PLANNER_SRCS:%.c=$(OUT)/%.o)
 	$(CC) $(CFLAGS_ALL) $^ $(LIBS) -o $@
 $(OUT)/tools/refit_bench: $(OUT)/test/tools/refit_bench.o $(patsubst %,$(OUT)/test/%.o,case_problem refit_case) $(TOOL_LINK) \
-        $(patsubst %,$(OUT)/llmc/%.o,gpt2 t5 model_config) $(DYNAPIPE_OBJS)
+        $(patsubst %,$(OUT)/llmc/%.o,kinds) $(DYNAPIPE_OBJS)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $^ $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 $(OUT)/tools/plan_time: $(OUT)/test/tools/plan_time.o $(TOOL_OBJS) $(SAMPLE_OBJS) $(DYNAPIPE_BASE_OBJS) $(TRACE_OBJS) \

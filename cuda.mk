@@ -120,7 +120,7 @@ $(OUT)/cuda_emu_%: $(OUT)/test/ptx/tests/%.o $(EMU_OBJS)
 .PHONY: emulated-tests
 emulated-tests: $(addprefix $(OUT)/,train_gpt2 train_t5 profile_costs train_gpt2-dynapipe train_t5-dynapipe \
     $(KERNEL_TESTS) \
-    $(if $(filter FP32,$(PRECISION)),cuda_emu_kernels cuda_emu_streams cuda_emu_faults cuda_sums cuda_links train_gpt2-fault_NO_EVENT train_gpt2-fault_SWAPPED_SEND \
+    $(if $(filter FP32,$(PRECISION)),cuda_emu_kernels cuda_emu_streams cuda_emu_faults cuda_sums cuda_links train_gpt2-fault_NO_EVENT \
         $(if $(and $(HAS_NCCL),$(DYNAPIPE_HAS_MPI)),cuda_emu_nccl),cuda_check cuda_bench_steps))
 endif
 
@@ -130,7 +130,7 @@ $(DYNAPIPE_PLAN_OUT)/%.o: %.c
 	@mkdir -p $(@D)
 	@echo "cc $<"
 	$(CC) $(filter-out $(LLMC_CUDA_FLAGS),$(CFLAGS_ALL)) $(filter-out -DDYNAPIPE_CUDA -DDYNAPIPE_NVTX,$(DYNAPIPE_CFLAGS)) -c $< -o $@
-# The trainer with a fault in its transfers, for test/test_cuda_train.sh: NO_EVENT, SWAPPED_SEND.
+# The trainer with a fault in its transfers, for test/test_cuda_train.sh: NO_EVENT.
 $(OUT)/train_gpt2-fault_%: $(OUT)/train_gpt2.o $(TRAINER_OBJS) $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
 	$(CC) $(CFLAGS_ALL) $(DYNAPIPE_CFLAGS) -DDYNAPIPE_FAULT_$* -c $(DYNAPIPE_DIR)/cuda/links_nccl.c -o $(OUT)/fault_$*.o
 	$(LINK) $(CFLAGS_LINK) $(filter-out %/links_nccl.o,$^) $(OUT)/fault_$*.o $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@

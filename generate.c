@@ -8,7 +8,6 @@ generate.c -- answers of a trained model: to a prompt, a file of prompts, or an 
 On the CPU, in one process, without MPI. The parts are in trainer/generator.c.
 */
 #include <stdio.h>
-#include <string.h>
 
 #include "util/options.h"
 #include "util/program.h"
@@ -75,32 +74,6 @@ static Status parse(GeneratorOptions* options, int argc, char** argv) {
     return STATUS_OK;
 }
 
-static void print_model(const GeneratorModel* g) {
-    enum { LINE_CHARS = 100 };
-    char shape[160], line[320];
-    const ModelConfig* config = &g->model.config;
-    model_describe(shape, sizeof shape, config);
-    int num_chars = snprintf(line, sizeof line, "%s, %s, %lld parameters", config->kind->title, shape,
-                             (long long)model_num_params(config));
-    bool fits = strlen(g->path) + 2 + (size_t)num_chars <= LINE_CHARS;
-    fprintf(stderr, "%s:%s%s\n", g->path, fits ? " " : "\n  ", line);
-}
-
-static Status generate(const GeneratorOptions* options) {
-    GeneratorModel model = {0};
-    Prompts prompts = {0};
-    Status status = prompts_open(&prompts, options);
-    if (status == STATUS_OK) { status = generator_model_open(&model, options); }
-    if (status == STATUS_OK) {
-        if (!options->quiet) { print_model(&model); }
-        status = prompts_set_form(&prompts, &model.tokens.data, model.model.config.kind->has_decoder);
-    }
-    if (status == STATUS_OK) { status = generator_answer(&model, options, &prompts); }
-    prompts_close(&prompts);
-    generator_model_close(&model);
-    return status;
-}
-
 int main(int argc, char** argv) {
     standard_output_open(false);
     if (options_want_help(argc, argv)) {
@@ -114,7 +87,7 @@ int main(int argc, char** argv) {
     GeneratorOptions options = {0};
     Status status = parse(&options, argc, argv);
     bool is_usage = status != STATUS_OK;
-    if (status == STATUS_OK) { status = generate(&options); }
+    if (status == STATUS_OK) { status = generator_run(&options); }
     if (status != STATUS_OK) { fprintf(stderr, "error: %s\n", status_message()); }
     return standard_output_close(status == STATUS_OK ? EXIT_DONE
                                  : is_usage          ? EXIT_USAGE

@@ -18,7 +18,8 @@ copy, or give to ./dynapipe plan. Start it with as many ranks per machine as tra
 #include "dynapipe_plugin/measure/measure.h"
 #include "dynapipe_plugin/plan/cost_model.h"
 #include "dynapipe_plugin/plan/types.h"
-#include "llmc/models.h"
+#include "llmc/hf.h"
+#include "llmc/kinds.h"
 #include "trainer/llmc_model.h"
 
 typedef struct {
@@ -34,7 +35,7 @@ static const OptionSpec specs[] = {
     {"--target-tokens", OPTION_INT, offsetof(ProfileOptions, target_tokens), "0", 0, 1e6, NULL, "N", "of an encoder-decoder model: longest target, as the trainer's; 0: a quarter of --tokens"},
     {"--mb-tokens", OPTION_INT,  offsetof(ProfileOptions, mb_tokens),  "0",         0, 1e6,  NULL, "N", "largest microbatch to measure; 0: --tokens, on a GPU 16384 or more"},
     {"--vocab",   OPTION_INT,    offsetof(ProfileOptions, vocab),      "0",         0, 1e7,  NULL, "N", "vocabulary of the data (257: the bytes tokenizer); 0: the model's own"},
-    {"--seconds", OPTION_DOUBLE, offsetof(ProfileOptions, seconds),    "4",         0, 1e6,  NULL, "S", "for all of it, about; a small model takes less"},
+    {"--seconds", OPTION_DOUBLE, offsetof(ProfileOptions, seconds),    "4",         0, 1e6,  NULL, "S", "seconds to measure in all, roughly; a small model takes less"},
     {"--out",     OPTION_STRING, offsetof(ProfileOptions, out),        "costs.txt", 0, 0,    NULL, "FILE", "cost file to write"},
 };
 // clang-format on
@@ -53,47 +54,7 @@ typedef struct {
 
 // --- the summary -------------------------------------------------------------------------------------------
 
-static void print_row(const Profiler* p, int part, const char* tokens, const MbShape* shape,
-                      const char* what) {
-    printf("%12s", tokens);
-    for (JobKind kind = JOB_F; kind <= JOB_W; kind++) {
-        printf(" %12.3f",
-               cost_formula_value(&p->costs->model.parts[RECOMPUTE_NONE][part].time_ns[kind], shape) / 1e6);
-    }
-    printf("   %s\n", what);
-}
-
-static void print_layer(const Profiler* p) {
-    for (int32_t t = 32; t <= p->options.seq_tokens; t *= 4) {
-        char text[32];
-        MbShape whole = {.num_seqs = 1, .enc_tokens = t, .enc_squares = (int64_t)t * t}, parts = whole;
-        parts.enc_squares = 32 * (int64_t)t;
-        snprintf(text, sizeof text, "%d", t);
-        print_row(p, PART_ENC_LAYER, text, &parts, "sequences of 32");
-        if (t > 32) { print_row(p, PART_ENC_LAYER, text, &whole, "one sequence"); }
-    }
-}
-
-static void print_decoder_layer(const Profiler* p, int32_t max_target_tokens) {
-    for (int32_t t = 32; t <= p->options.seq_tokens; t *= 4) {
-        char text[32];
-        MbShape shape = {0};
-        int32_t target = t / 4 < max_target_tokens ? t / 4 : max_target_tokens;
-        mb_shape_add(&shape, t, target, target);
-        snprintf(text, sizeof text, "%d + %d", t, target);
-        print_row(p, PART_DEC_LAYER, text, &shape, "one sequence");
-    }
-}
-
-static void print_summary(const Profiler* p, int32_t max_target_tokens) {
-    const bool has_dec = p->config.kind->has_decoder;
-    printf("%12s %12s %12s %12s   one %slayer, ms\n", "tokens", "F", "B", "W", has_dec ? "encoder " : "");
-    print_layer(p);
-    if (has_dec) {
-        printf("%12s %12s %12s %12s   one decoder layer, ms\n", "tokens", "F", "B", "W");
-        print_decoder_layer(p, max_target_tokens);
-    }
-    const CostModel* costs = &p->costs->model;
+static void print_links(const CostModel* costs) {
     printf("transfers: %.1f us + %.2f GB/s; sums: %.2f GB/s; update: %.2f ns per parameter\n",
            costs->comm_latency_ns / 1e3, costs->comm_bytes_per_ns, costs->reduce_bytes_per_ns,
            costs->update_ns_per_byte * (double)sizeof(float));
@@ -153,11 +114,10 @@ static Status profile(Profiler* p) {
     const ProfileOptions* options = &p->options;
     LlmcBlocks about;
     DynapipeBlocks_v1 blocks = dynapipe_llmc_blocks(&about, &p->config, p->ops);
-    int32_t max_target_tokens = longest_target(options, p->config.kind);
     TRY((Status)dynapipe_use_stream(p->dp, ops_stream(p->ops)));
     Measure m = {.dp = p->dp,
                  .blocks = &blocks,
-                 .lengths = {options->seq_tokens, max_target_tokens},
+                 .lengths = {options->seq_tokens, longest_target(options, p->config.kind)},
                  .max_tokens = largest_micro_batch(options, ops_stream(p->ops) != NULL),
                  .budget_ns = (int64_t)(options->seconds * 1e9)};
     const int32_t num_ranks = dynapipe_num_ranks(p->dp);
@@ -165,9 +125,10 @@ static Status profile(Profiler* p) {
     p->found = calloc((size_t)num_ranks, sizeof *p->found);
     if (p->costs == NULL || p->found == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a cost model"); }
     TRY(measure_fresh(p->costs, p->found, &m));
+    TRY(session_messages_find(p->dp, &p->costs->model.measured.messages));
     if (dynapipe_rank(p->dp) != 0) { return STATUS_OK; }
     TRY(cost_file_save(&p->costs->model, &p->costs->machine, options->out, blocks.signature));
-    print_summary(p, max_target_tokens);
+    print_links(&p->costs->model);
     print_ranks(p);
     printf("wrote %s (%s)\n", options->out, blocks.signature);
     return STATUS_OK;

@@ -7,7 +7,7 @@ train_gpt2.cu -- trains a GPT-2.
 The same file is plain C for the CPU build and CUDA for nvcc; it has no kernels. The trainer is
 trainer/trainer.c, the model llmc/gpt2.c.
 */
-#include "llmc/gpt2.h"
+#include "llmc/kinds.h"
 #include "trainer/trainer.h"
 
 int main(int argc, char** argv) {

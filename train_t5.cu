@@ -7,7 +7,7 @@ train_t5.cu -- trains a T5 (1.0 and 1.1, FLAN-T5, ByT5, mT5, umT5).
 The same file is plain C for the CPU build and CUDA for nvcc; it has no kernels. The trainer is
 trainer/trainer.c, the model llmc/t5.c.
 */
-#include "llmc/t5.h"
+#include "llmc/kinds.h"
 #include "trainer/trainer.h"
 
 int main(int argc, char** argv) {

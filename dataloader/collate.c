@@ -16,19 +16,10 @@ typedef struct {
     const LoaderBatch* batch;
     int32_t pad_token, start_token;
     Side enc, dec;
-    int32_t *rows, *targets, *row_tasks;
+    int32_t *rows, *targets, *row_tasks;  // room for one a token
     int32_t num_rows;
     int32_t* sample;  // the tokens of one sample
 } Collation;
-
-// Of one segment: the sample's tokens [begin, end) (through the encoder, if there is one), the number of
-// decoder tokens, and the number of supervised rows: those from first_row on whose next token is not in a
-// gap.
-typedef struct {
-    int32_t begin, end, num_dec, first_row, num_rows;
-    const SampleGap* gaps;
-    int32_t num_gaps;
-} SegmentRange;
 
 // --- keys ------------------------------------------------------------------------------------------------
 
@@ -46,93 +37,32 @@ uint32_t collate_token_key(const CollateParams* params, int32_t sample_idx, int3
     return token_key(sample_key(params, sample_idx), position, is_decoder);
 }
 
-// --- counting ---------------------------------------------------------------------------------------------
-
-// Rows [*begin, *end) predict the tokens of gap g.
-static void gap_rows(const SegmentRange* range, int32_t g, int32_t* begin, int32_t* end) {
-    int32_t row = (int32_t)range->gaps[g].begin - 1;
-    int32_t gap_end = (int32_t)range->gaps[g].end - 1;
-    *begin = row < range->end ? row : range->end;
-    *end = gap_end < range->end ? gap_end : range->end;
-    if (*begin < range->first_row) { *begin = range->first_row; }
-    if (*end < *begin) { *end = *begin; }
-}
-
-static void count_rows(SegmentRange* range) {
-    range->num_rows = range->end > range->first_row ? range->end - range->first_row : 0;
-    for (int32_t g = 0; g < range->num_gaps && range->num_rows > 0; g++) {
-        int32_t begin, end;
-        gap_rows(range, g, &begin, &end);
-        range->num_rows -= end - begin;
-    }
-}
-
-static Status segment_range(SegmentRange* out, const Loader* loader, const LoaderBatch* batch,
-                            const PlanSegment* segment, const CollateParams* params) {
-    if (segment->sample_idx < 0 || segment->sample_idx >= batch->num_samples) {
-        return FAIL(STATUS_INVALID_PLAN, "segment of sample %d, the batch has %d", segment->sample_idx,
-                    batch->num_samples);
-    }
-    const LoaderSample* sample = &batch->samples[segment->sample_idx];
-    int64_t num_tokens = (int64_t)sample->n_input + sample->n_target - 1;
-    if (params->encoder_decoder) { num_tokens = sample->n_input > 0 ? sample->n_input : 1; }
-    int64_t end = (int64_t)segment->first_token + segment->num_tokens;
-    bool cut = end != num_tokens || segment->first_token != 0;
-    if (segment->first_token < 0 || segment->num_tokens < 1 || end > num_tokens ||
-        (params->encoder_decoder && cut)) {
-        return FAIL(STATUS_INVALID_PLAN, "segment of sample %d: tokens %d and %d more, the sample has %lld",
-                    segment->sample_idx, segment->first_token, segment->num_tokens, (long long)num_tokens);
-    }
-    SegmentRange range = {.begin = segment->first_token, .end = (int32_t)end};
-    if (params->encoder_decoder) {
-        range.num_dec = range.num_rows = sample->n_target;
-    } else {
-        // Token i predicts token i + 1, which is in the target from i = n_input - 1 on.
-        range.first_row = params->supervise_inputs || sample->n_input == 0 ? 0 : sample->n_input - 1;
-        if (range.first_row < range.begin) { range.first_row = range.begin; }
-        range.num_gaps = params->supervise_inputs ? 0 : loader_gaps(loader, sample, &range.gaps);
-        count_rows(&range);
-    }
-    *out = range;
-    return STATUS_OK;
-}
-
 static int64_t max_of(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-// Checks everything and counts what will be needed.
-static Status measure(DynapipeBatch* out, int32_t* longest_sample, const Loader* loader,
-                      const LoaderBatch* batch, const PlanSequence* sequences, int32_t num_sequences,
-                      const PlanSegment* segments, const CollateParams* params) {
-    int64_t num_tokens = 0, num_dec_tokens = 0, num_rows = 0;
+// The windows' sizes; *longest_sample: of those in them.
+static Status measure(DynapipeBatch* out, int32_t* longest_sample, const LoaderBatch* batch,
+                      const PlanSequence* sequences, int32_t num_sequences, const PlanSegment* segments) {
+    int64_t num_tokens = 0, num_dec_tokens = 0;
     for (int32_t s = 0; s < num_sequences; s++) {
-        const PlanSequence* sequence = &sequences[s];
-        int64_t used_tokens = 0, used_dec_tokens = 0;
-        for (int32_t g = sequence->segment_begin; g < sequence->segment_end; g++) {
-            SegmentRange range;
-            TRY(segment_range(&range, loader, batch, &segments[g], params));
-            const LoaderSample* sample = &batch->samples[segments[g].sample_idx];
-            *longest_sample = (int32_t)max_of(sample->n_input + sample->n_target, *longest_sample);
-            used_tokens += segments[g].num_tokens;
-            used_dec_tokens += range.num_dec;
-            num_rows += range.num_rows;
-        }
-        if (used_tokens < 1 || used_tokens > sequence->enc_tokens || used_dec_tokens > sequence->dec_tokens ||
-            (!params->encoder_decoder && sequence->dec_tokens != 0)) {
-            return FAIL(STATUS_INVALID_PLAN,
-                        "sequence %d: %lld tokens of samples in a window of %d (decoder %lld in %d)", s,
-                        (long long)used_tokens, sequence->enc_tokens, (long long)used_dec_tokens,
-                        sequence->dec_tokens);
-        }
-        int64_t enc = sequence->enc_tokens, dec = sequence->dec_tokens;
+        int64_t enc = sequences[s].enc_tokens, dec = sequences[s].dec_tokens;
         num_tokens += enc;
         num_dec_tokens += dec;
         out->num_squares += enc * enc;
         out->num_dec_squares += dec * dec;
         out->num_cross += enc * dec;
-        out->max_seq_tokens = (int32_t)max_of(sequence->enc_tokens, out->max_seq_tokens);
-        out->max_dec_seq_tokens = (int32_t)max_of(sequence->dec_tokens, out->max_dec_seq_tokens);
+        out->max_seq_tokens = (int32_t)max_of(enc, out->max_seq_tokens);
+        out->max_dec_seq_tokens = (int32_t)max_of(dec, out->max_dec_seq_tokens);
+        for (int32_t g = sequences[s].segment_begin; g < sequences[s].segment_end; g++) {
+            int32_t idx = segments[g].sample_idx;
+            if (idx < 0 || idx >= batch->num_samples) {
+                return FAIL(STATUS_INVALID_PLAN, "segment of sample %d, the batch has %d", idx,
+                            batch->num_samples);
+            }
+            const LoaderSample* sample = &batch->samples[idx];
+            *longest_sample = (int32_t)max_of(sample->n_input + sample->n_target, *longest_sample);
+        }
     }
     if (num_sequences < 0 || num_tokens > INT32_MAX || num_dec_tokens > INT32_MAX) {
         return FAIL(STATUS_INVALID_PLAN, "microbatch of %d sequences and %lld + %lld tokens", num_sequences,
@@ -141,22 +71,17 @@ static Status measure(DynapipeBatch* out, int32_t* longest_sample, const Loader*
     out->num_seqs = num_sequences;
     out->num_tokens = (int32_t)num_tokens;
     out->num_dec_tokens = (int32_t)num_dec_tokens;
-    out->num_rows = (int32_t)num_rows;
     return STATUS_OK;
 }
 
 // --- filling ---------------------------------------------------------------------------------------------
 
 static Status side_init(Side* side, int32_t num_seqs, int32_t num_tokens, Arena* arena) {
-    *side = (Side){.cu_seqlens = ARENA_NEW(arena, int32_t, num_seqs + 1),
-                   .tokens = ARENA_NEW(arena, int32_t, num_tokens),
-                   .positions = ARENA_NEW(arena, int32_t, num_tokens),
-                   .seq_lens = ARENA_NEW(arena, int32_t, num_seqs),
-                   .keys = ARENA_NEW(arena, uint32_t, num_tokens)};
-    if (side->cu_seqlens == NULL || side->tokens == NULL || side->positions == NULL ||
-        side->seq_lens == NULL || side->keys == NULL) {
-        return FAIL(STATUS_NO_MEMORY, "no memory for a microbatch of %d tokens", num_tokens);
-    }
+    ARENA_TRY_NEW(side->cu_seqlens, arena, int32_t, num_seqs + 1);
+    ARENA_TRY_NEW(side->tokens, arena, int32_t, num_tokens);
+    ARENA_TRY_NEW(side->positions, arena, int32_t, num_tokens);
+    ARENA_TRY_NEW(side->seq_lens, arena, int32_t, num_seqs);
+    ARENA_TRY_NEW(side->keys, arena, uint32_t, num_tokens);
     return STATUS_OK;
 }
 
@@ -195,54 +120,65 @@ static void append_pair(Collation* at, const LoaderSample* sample, uint64_t key)
     }
 }
 
-static Status append_segment(Collation* at, const PlanSegment* segment) {
-    const LoaderSample* sample = &at->batch->samples[segment->sample_idx];
-    SegmentRange range;
-    TRY(segment_range(&range, at->loader, at->batch, segment, at->params));
-    TRY(loader_read(at->loader, sample, at->sample));
-    uint64_t key = sample_key(at->params, segment->sample_idx);
-    if (at->params->encoder_decoder) {
-        append_pair(at, sample, key);
-        return STATUS_OK;
-    }
-    int32_t g = 0, gap_begin = range.end, gap_end = range.end;
-    if (range.num_gaps > 0) { gap_rows(&range, 0, &gap_begin, &gap_end); }
-    for (int32_t i = range.begin; i < range.end; i++) {
-        while (i >= gap_end && ++g < range.num_gaps) { gap_rows(&range, g, &gap_begin, &gap_end); }
-        bool in_gap = i >= gap_begin && i < gap_end;
-        if (i >= range.first_row && !in_gap) {
+// Token i predicts token i + 1, which is in the target from i = n_input - 1 on.
+static void append_tokens(Collation* at, const PlanSegment* segment, const LoaderSample* sample,
+                          uint64_t key) {
+    bool all = at->params->supervise_inputs;
+    const SampleGap* gaps = NULL;
+    int32_t num_gaps = all ? 0 : loader_gaps(at->loader, sample, &gaps), g = 0;
+    for (int32_t i = segment->first_token; i < segment->first_token + segment->num_tokens; i++) {
+        while (g < num_gaps && i + 1 >= (int32_t)gaps[g].end) { g++; }
+        bool in_gap = g < num_gaps && i + 1 >= (int32_t)gaps[g].begin;
+        if (all || (i + 1 >= sample->n_input && !in_gap)) {
             append_row(at, at->enc.num_tokens, at->sample[i + 1], sample->task);
         }
         side_append(&at->enc, at->sample[i], token_key(key, i, false));
+    }
+}
+
+static Status append_segment(Collation* at, const PlanSequence* sequence, const PlanSegment* segment) {
+    const LoaderSample* sample = &at->batch->samples[segment->sample_idx];
+    bool pairs = at->params->encoder_decoder;
+    int64_t num_tokens = pairs ? max_of(sample->n_input, 1) : (int64_t)sample->n_input + sample->n_target - 1;
+    int64_t end = (int64_t)segment->first_token + segment->num_tokens, dec = pairs ? sample->n_target : 0;
+    bool is_cut = end != num_tokens || segment->first_token != 0;
+    if (segment->first_token < 0 || segment->num_tokens < 1 || end > num_tokens || (pairs && is_cut)) {
+        return FAIL(STATUS_INVALID_PLAN, "segment of sample %d: tokens %d and %d more, the sample has %lld",
+                    segment->sample_idx, segment->first_token, segment->num_tokens, (long long)num_tokens);
+    }
+    int32_t enc_begin = at->enc.cu_seqlens[at->enc.num_seqs];
+    int32_t dec_begin = pairs ? at->dec.cu_seqlens[at->dec.num_seqs] : 0;
+    int64_t used = at->enc.num_tokens - enc_begin + (int64_t)segment->num_tokens;
+    int64_t used_dec = at->dec.num_tokens - dec_begin + dec;
+    if (used > sequence->enc_tokens || used_dec > sequence->dec_tokens) {
+        return FAIL(STATUS_INVALID_PLAN,
+                    "sequence %d: %lld tokens of samples in a window of %d (decoder %lld in %d)",
+                    at->enc.num_seqs, (long long)used, sequence->enc_tokens, (long long)used_dec,
+                    sequence->dec_tokens);
+    }
+    TRY(loader_read(at->loader, sample, at->sample));
+    uint64_t key = sample_key(at->params, segment->sample_idx);
+    if (pairs) {
+        append_pair(at, sample, key);
+    } else {
+        append_tokens(at, segment, sample, key);
     }
     return STATUS_OK;
 }
 
 static Status append_sequence(Collation* at, const PlanSequence* sequence, const PlanSegment* segments) {
+    bool pairs = at->params->encoder_decoder;
+    if (sequence->segment_end <= sequence->segment_begin || (!pairs && sequence->dec_tokens != 0)) {
+        return FAIL(STATUS_INVALID_PLAN, "sequence %d: %d samples, %d decoder tokens", at->enc.num_seqs,
+                    sequence->segment_end - sequence->segment_begin, sequence->dec_tokens);
+    }
     for (int32_t g = sequence->segment_begin; g < sequence->segment_end; g++) {
-        TRY(append_segment(at, &segments[g]));
+        TRY(append_segment(at, sequence, &segments[g]));
     }
     int32_t first_position = segments[sequence->segment_begin].first_token;
     side_end_window(&at->enc, sequence->enc_tokens, first_position, at->pad_token);
-    if (at->params->encoder_decoder) { side_end_window(&at->dec, sequence->dec_tokens, 0, at->pad_token); }
+    if (pairs) { side_end_window(&at->dec, sequence->dec_tokens, 0, at->pad_token); }
     return STATUS_OK;
-}
-
-static void take_arrays(DynapipeBatch* out, const Collation* at) {
-    const Side *enc = &at->enc, *dec = &at->dec;
-    out->cu_seqlens = enc->cu_seqlens;
-    out->tokens = enc->tokens;
-    out->positions = enc->positions;
-    out->seq_lens = enc->padded ? enc->seq_lens : NULL;
-    out->token_keys = enc->keys;
-    out->rows = at->rows;
-    out->targets = at->targets;
-    out->row_tasks = at->row_tasks;
-    out->dec_cu_seqlens = dec->cu_seqlens;
-    out->dec_tokens = dec->tokens;
-    out->dec_positions = dec->positions;
-    out->dec_seq_lens = dec->padded ? dec->seq_lens : NULL;
-    out->dec_token_keys = dec->keys;
 }
 
 Status collate(DynapipeBatch* out, const Loader* loader, const LoaderBatch* batch,
@@ -250,25 +186,36 @@ Status collate(DynapipeBatch* out, const Loader* loader, const LoaderBatch* batc
                const CollateParams* params, Arena* arena) {
     DynapipeBatch result = {0};
     int32_t longest_sample = 0;
-    TRY(measure(&result, &longest_sample, loader, batch, sequences, num_sequences, segments, params));
+    TRY(measure(&result, &longest_sample, batch, sequences, num_sequences, segments));
     int32_t pad_token = loader_info(loader)->pad_token;
+    int32_t most_rows = params->encoder_decoder ? result.num_dec_tokens : result.num_tokens;
     if (pad_token < 0) { pad_token = loader_info(loader)->eot_token; }
     Collation at = {.params = params,
                     .loader = loader,
                     .batch = batch,
                     .pad_token = params->pad_token >= 0 ? params->pad_token : pad_token,
-                    .start_token = params->start_token >= 0 ? params->start_token : pad_token,
-                    .rows = ARENA_NEW(arena, int32_t, result.num_rows),
-                    .targets = ARENA_NEW(arena, int32_t, result.num_rows),
-                    .row_tasks = ARENA_NEW(arena, int32_t, result.num_rows),
-                    .sample = ARENA_NEW(arena, int32_t, longest_sample)};
-    if (at.rows == NULL || at.targets == NULL || at.row_tasks == NULL || at.sample == NULL) {
-        return FAIL(STATUS_NO_MEMORY, "no memory for a microbatch of %d rows", result.num_rows);
-    }
+                    .start_token = params->start_token >= 0 ? params->start_token : pad_token};
+    ARENA_TRY_NEW(at.rows, arena, int32_t, most_rows);
+    ARENA_TRY_NEW(at.targets, arena, int32_t, most_rows);
+    ARENA_TRY_NEW(at.row_tasks, arena, int32_t, most_rows);
+    ARENA_TRY_NEW(at.sample, arena, int32_t, longest_sample);
     TRY(side_init(&at.enc, num_sequences, result.num_tokens, arena));
     if (params->encoder_decoder) { TRY(side_init(&at.dec, num_sequences, result.num_dec_tokens, arena)); }
     for (int32_t s = 0; s < num_sequences; s++) { TRY(append_sequence(&at, &sequences[s], segments)); }
-    take_arrays(&result, &at);
+    result.num_rows = at.num_rows;
+    result.cu_seqlens = at.enc.cu_seqlens;
+    result.tokens = at.enc.tokens;
+    result.positions = at.enc.positions;
+    result.seq_lens = at.enc.padded ? at.enc.seq_lens : NULL;
+    result.token_keys = at.enc.keys;
+    result.rows = at.rows;
+    result.targets = at.targets;
+    result.row_tasks = at.row_tasks;
+    result.dec_cu_seqlens = at.dec.cu_seqlens;
+    result.dec_tokens = at.dec.tokens;
+    result.dec_positions = at.dec.positions;
+    result.dec_seq_lens = at.dec.padded ? at.dec.seq_lens : NULL;
+    result.dec_token_keys = at.dec.keys;
     *out = result;
     return STATUS_OK;
 }

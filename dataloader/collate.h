@@ -27,7 +27,7 @@ typedef struct {
     int32_t start_token;  // before every target; -1: the same
 } CollateParams;
 
-// Builds one micro-batch from `sequences`, whose `segments` name samples of `batch` by index. Reads the
+// Builds one microbatch from `sequences`, whose `segments` name samples of `batch` by index. Reads the
 // tokens. The caller sets loss_scale.
 Status collate(DynapipeBatch* out, const Loader* loader, const LoaderBatch* batch,
                const PlanSequence* sequences, int32_t num_sequences, const PlanSegment* segments,

@@ -152,11 +152,11 @@ typedef struct {
     int64_t* first_piece;           // [samples + 1] of each sample; last: num_pieces
 } TextPieces;
 
-// Tokens [first_token, first_token + num_tokens) of the text of a sample.
+// Tokens [begin, end) of a sample, without the one at `hole` (-1: none), are its text, or a piece of it.
 typedef struct {
     int64_t sample_id;  // of all samples of all files
-    int32_t first_token, num_tokens;
-} TextPiece;
+    int64_t begin, hole, end;
+} TextRange;
 
 struct Loader {
     LoaderOptions options;  // without `weights`, which are borrowed
@@ -165,11 +165,10 @@ struct Loader {
     SpanCorruption spans;  // resolved for the data
     TextPieces pieces;
     LoaderInfo info;
-    Arena arena;                       // memory of the arrays, except those of `mixture` and `samples`
-    int64_t *task_cut, *task_skipped;  // [num_tasks]
-    int64_t* task_begin;               // [num_tasks + 1] into `order`
-    uint32_t* order;                   // [num_samples] ids by task, then in file order
-    Mixture mixture;                   // shuffle only
+    Arena arena;          // memory of the arrays, except those of `mixture` and `samples`
+    int64_t* task_begin;  // [num_tasks + 1] into `order`
+    uint32_t* order;      // [num_samples] ids by task, then in file order
+    Mixture mixture;      // shuffle only
     uint64_t data_hash, options_hash;
     // the position, with info.seed
     int64_t step;
@@ -193,63 +192,64 @@ static int64_t last_at_most(const int64_t* begins, int64_t n, int64_t x) {
     return begin;
 }
 
-// Tokens [begin, end) of a sample, without the one at `hole` (-1: none), are its text.
-typedef struct {
-    int64_t begin, hole, end;
-} TextRange;
-
 static TextRange text_range(const SampleShards* shards, int64_t sample_id) {
     int32_t f = sample_shards_file(shards, sample_id);
     const SampleFile* file = &shards->files[f];
-    const SampleIndex* index = &file->index[sample_id - shards->first_sample[f]];
+    int64_t sample = sample_id - shards->first_sample[f];
+    const SampleIndex* index = &file->index[sample];
     int64_t num_tokens = (int64_t)index->n_input + index->n_target;
-    if (llmc_tokens_is(file)) {
-        return (TextRange){llmc_tokens_begins(file, sample_id - shards->first_sample[f]), -1, num_tokens};
-    }
     bool ends = file->input_end == INPUT_END_EOT && index->n_input > 0;
-    return (TextRange){0, ends ? (int64_t)index->n_input - 1 : -1, num_tokens - 1};
+    TextRange range = {sample_id, 0, ends ? (int64_t)index->n_input - 1 : -1, num_tokens - 1};
+    if (llmc_tokens_is(file)) {
+        range = (TextRange){sample_id, llmc_tokens_begins(file, sample), -1, num_tokens};
+    }
+    return range;
 }
 
-static int64_t text_tokens(TextRange range) {
-    return range.end - range.begin - (range.hole >= 0);
+static int32_t text_tokens(const TextRange* range) {
+    return (int32_t)(range->end - range->begin - (range->hole >= range->begin && range->hole < range->end));
 }
 
 // piece_tokens >= 1. Later calls take the same shards.
 static Status text_pieces_init(TextPieces* out, const SampleShards* shards, int32_t piece_tokens,
                                Arena* arena) {
     int64_t num_samples = shards->first_sample[shards->num_files];
-    TextPieces pieces = {.piece_tokens = piece_tokens};
-    ARENA_TRY_NEW(pieces.first_piece, arena, int64_t, num_samples + 1);
+    *out = (TextPieces){.piece_tokens = piece_tokens};
+    ARENA_TRY_NEW(out->first_piece, arena, int64_t, num_samples + 1);
     for (int64_t id = 0; id < num_samples; id++) {
-        int64_t num_tokens = text_tokens(text_range(shards, id));
-        pieces.first_piece[id] = pieces.num_pieces;
-        pieces.num_pieces += (num_tokens + piece_tokens - 1) / piece_tokens;
-        pieces.num_empty += num_tokens == 0;
+        TextRange range = text_range(shards, id);
+        int64_t num_tokens = text_tokens(&range);
+        out->first_piece[id] = out->num_pieces;
+        out->num_pieces += (num_tokens + piece_tokens - 1) / piece_tokens;
+        out->num_empty += num_tokens == 0;
     }
-    pieces.first_piece[num_samples] = pieces.num_pieces;
-    *out = pieces;
+    out->first_piece[num_samples] = out->num_pieces;
     return STATUS_OK;
 }
 
-static TextPiece text_pieces_get(const TextPieces* pieces, const SampleShards* shards, int64_t idx) {
-    int64_t begin = last_at_most(pieces->first_piece, shards->first_sample[shards->num_files], idx);
-    int64_t first_token = (idx - pieces->first_piece[begin]) * pieces->piece_tokens;
-    int64_t num_tokens = text_tokens(text_range(shards, begin)) - first_token;
-    if (num_tokens > pieces->piece_tokens) { num_tokens = pieces->piece_tokens; }
-    return (TextPiece){begin, (int32_t)first_token, (int32_t)num_tokens};
+// *first_token: of the piece in its text.
+static TextRange text_pieces_get(const TextPieces* pieces, const SampleShards* shards, int64_t idx,
+                                 int32_t* first_token) {
+    int64_t id = last_at_most(pieces->first_piece, shards->first_sample[shards->num_files], idx);
+    TextRange range = text_range(shards, id);
+    *first_token = (int32_t)(idx - pieces->first_piece[id]) * pieces->piece_tokens;
+    range.begin += *first_token;
+    range.begin += range.hole >= 0 && range.begin >= range.hole;
+    int64_t end = range.begin + pieces->piece_tokens;
+    if (range.hole > range.begin && range.hole < end) { end++; }
+    if (range.end > end) { range.end = end; }
+    return range;
 }
 
-static Status text_pieces_read(const SampleShards* shards, const TextPiece* piece, int32_t* out) {
-    int32_t f = sample_shards_file(shards, piece->sample_id);
-    const SampleFile* file = &shards->files[f];
-    int64_t sample = piece->sample_id - shards->first_sample[f];
-    TextRange range = text_range(shards, piece->sample_id);
-    int64_t first = range.begin + piece->first_token, count = piece->num_tokens, before = count;
-    if (range.hole >= 0) { before = range.hole > first ? range.hole - first : 0; }
-    if (before > count) { before = count; }
-    TRY(sample_file_read(file, sample, first, before, out));
-    if (before == count) { return STATUS_OK; }
-    return sample_file_read(file, sample, first + before + 1, count - before, out + before);
+static Status text_range_read(const SampleShards* shards, const TextRange* range, int32_t* out) {
+    int32_t f = sample_shards_file(shards, range->sample_id);
+    int64_t sample = range->sample_id - shards->first_sample[f], begin = range->begin, hole = range->hole;
+    if (hole >= begin && hole < range->end) {
+        TRY(sample_file_read(&shards->files[f], sample, begin, hole - begin, out));
+        out += hole - begin;
+        begin = hole + 1;
+    }
+    return sample_file_read(&shards->files[f], sample, begin, range->end - begin, out);
 }
 
 // --- mixture -------------------------------------------------------------------------------------------
@@ -257,76 +257,51 @@ static Status text_pieces_read(const SampleShards* shards, const TextPiece* piec
 // Shares are rounded to 2^-31, so that differences of pow() between machines have no effect.
 static const double SHARE_UNITS = 2147483648.0;
 
-// An entry "task=2": the task, its weight, and the entry's length.
-typedef struct {
-    int32_t task;
-    double weight;
-    size_t num_bytes;  // 0: no match
-} WeightEntry;
-
-static bool has_odd_bytes(const char* name) {
-    while (*name >= 0x20 && *name < 0x7f) { name++; }
-    return *name != '\0';
-}
-
-// Does `text` begin with task k's name, "=" and a weight, up to a comma or the end? Names may contain "="
-// and ","; the longest match is taken.
-static void try_spelling(WeightEntry* best, const char* text, const char* spelling, int32_t k) {
-    size_t name_bytes = strlen(spelling);
-    if (strncmp(text, spelling, name_bytes) != 0 || text[name_bytes] != '=') { return; }
+// The length of an entry "task=2" of this task at the begin of `text`, up to a comma or the end; 0: it is
+// none.
+static size_t match_entry(const char* text, const char* task, double* weight) {
+    size_t name_bytes = strlen(task);
+    if (strncmp(text, task, name_bytes) != 0 || text[name_bytes] != '=') { return 0; }
     const char* number = text + name_bytes + 1;
     char* end;
-    double weight = strtod(number, &end);
-    bool is_weight = end != number && (*end == ',' || *end == '\0') && weight >= 0 && weight <= 1e30;
-    size_t num_bytes = (size_t)(end - text);
-    if (is_weight && num_bytes > best->num_bytes) { *best = (WeightEntry){k, weight, num_bytes}; }
-}
-
-// A name may be given literally or in its printed form (status.h).
-static WeightEntry find_entry(const char* text, int32_t num_tasks, const char* const* task_names) {
-    WeightEntry best = {0};
-    for (int32_t k = 0; k < num_tasks; k++) {
-        try_spelling(&best, text, task_names[k], k);
-        if (has_odd_bytes(task_names[k])) { try_spelling(&best, text, PRINTABLE(task_names[k]), k); }
-    }
-    return best;
-}
-
-// Error: no entry begins at `text`, because the name is unknown or the number is missing.
-static Status refuse_entry(const char* text, int32_t num_tasks, const char* const* task_names) {
-    size_t entry_bytes = strcspn(text, ","), name_bytes = entry_bytes;
-    while (name_bytes > 0 && text[name_bytes - 1] != '=') { name_bytes--; }
-    const char* number = text + name_bytes;
-    char* end = NULL;
-    double weight = name_bytes > 0 ? strtod(number, &end) : 0;
-    if (name_bytes < 2 || end != text + entry_bytes || end == number || !(weight >= 0) || weight > 1e30) {
-        return FAIL(STATUS_BAD_OPTION, "mixture weights: '%.*s' ---> write task=number, number >= 0",
-                    (int)entry_bytes, text);
-    }
-    char known[512] = "";
-    for (int32_t k = 0; k < num_tasks && strlen(known) < 400; k++) {
-        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%.64s", k > 0 ? ", " : "",
-                 task_names[k]);
-    }
-    return FAIL(STATUS_BAD_OPTION, "mixture weights: no task '%.*s' in the data ---> the data has %s%s",
-                (int)name_bytes - 1, text, known, num_tasks > 0 && strlen(known) >= 400 ? ", ..." : "");
+    *weight = strtod(number, &end);
+    bool is_weight = end != number && (*end == ',' || *end == '\0') && *weight >= 0 && *weight <= 1e30;
+    return is_weight ? (size_t)(end - text) : 0;
 }
 
 // "task=2,other=0.5"
 static Status parse_weights(double* raw, const char* text, int32_t num_tasks, const char* const* task_names) {
-    if (text == NULL || text[0] == '\0') {
-        return FAIL(STATUS_BAD_OPTION, "mixture weights: none given ---> give task=2,other=0.5");
-    }
     for (int32_t k = 0; k < num_tasks; k++) { raw[k] = -1; }
-    for (const char* at = text;; at++) {
-        WeightEntry entry = find_entry(at, num_tasks, task_names);
-        if (entry.num_bytes == 0) { return refuse_entry(at, num_tasks, task_names); }
-        if (raw[entry.task] >= 0) {
-            return FAIL(STATUS_BAD_OPTION, "mixture weights: task '%s' twice ---> name it once",
-                        task_names[entry.task]);
+    for (const char* at = text != NULL ? text : "";; at++) {
+        int32_t task = 0;
+        size_t longest = 0;
+        double weight = 0, found;
+        for (int32_t k = 0; k < 2 * num_tasks; k++) {  // as they are, then in their printed form (status.h)
+            const char* name = k < num_tasks ? task_names[k] : PRINTABLE(task_names[k - num_tasks]);
+            size_t num_bytes = match_entry(at, name, &found);
+            if (num_bytes <= longest) { continue; }
+            longest = num_bytes;
+            task = k % num_tasks;
+            weight = found;
         }
-        raw[entry.task] = entry.weight;
-        at += entry.num_bytes;
+        if (longest == 0) {
+            char known[512] = "";
+            for (int32_t k = 0; k < num_tasks && strlen(known) < 400; k++) {
+                size_t length = strlen(known);
+                snprintf(known + length, sizeof known - length, "%s%.64s", k > 0 ? ", " : "", task_names[k]);
+            }
+            return FAIL(
+                STATUS_BAD_OPTION,
+                "mixture weights: '%.*s' is no task=number ---> give a number >= 0 for tasks of the data: "
+                "%s%s",
+                (int)strcspn(at, ","), at, known, strlen(known) >= 400 ? ", ..." : "");
+        }
+        if (raw[task] >= 0) {
+            return FAIL(STATUS_BAD_OPTION, "mixture weights: task '%s' twice ---> name it once",
+                        task_names[task]);
+        }
+        raw[task] = weight;
+        at += longest;
         if (*at == '\0') { break; }
     }
     for (int32_t k = 0; k < num_tasks; k++) { raw[k] = raw[k] > 0 ? raw[k] : 0; }
@@ -538,29 +513,19 @@ static Status check_targets(const Loader* loader) {
     return STATUS_OK;
 }
 
-// The sentinel ids of a tokenizer, [*begin, *end), and their order in step. none: an empty range.
-static void tokenizer_sentinels(const SampleFile* file, int32_t* begin, int32_t* end, int32_t* step) {
-    *begin = *end = 0;
-    *step = -1;
-    if (file->tokenizer == TOKENIZER_SENTENCEPIECE && file->vocab > T5_SENTINELS) {
-        *begin = file->vocab - T5_SENTINELS;  // <extra_id_0> is the last
-        *end = file->vocab;
-    }
-    if (file->tokenizer == TOKENIZER_BYT5 && file->vocab > BYT5_FIRST_SENTINEL) {
-        *begin = BYT5_FIRST_SENTINEL;  // Hugging Face counts up, other tools down
-        *end = file->vocab;
-        *step = 1;
-    }
-}
-
 static Status choose_sentinels(Loader* loader) {
     const SampleFile* file = &loader->shards.files[0];
     const LoaderOptions* options = &loader->options;
-    SpanCorruption* spans = &loader->spans;
-    int32_t begin, end, step;
-    tokenizer_sentinels(file, &begin, &end, &step);
+    int32_t begin = 0, end = 0, step = -1, first = options->sentinel_first;
+    if (file->tokenizer == TOKENIZER_SENTENCEPIECE && file->vocab > T5_SENTINELS) {
+        begin = file->vocab - T5_SENTINELS;  // <extra_id_0> is the last
+        end = file->vocab;
+    } else if (file->tokenizer == TOKENIZER_BYT5 && file->vocab > BYT5_FIRST_SENTINEL) {
+        begin = BYT5_FIRST_SENTINEL;  // Hugging Face counts up, other tools down
+        end = file->vocab;
+        step = 1;
+    }
     if (options->sentinel_step != 0) { step = options->sentinel_step; }
-    int32_t first = options->sentinel_first;
     if (first == 0 && begin == end) {
         return FAIL(
             STATUS_BAD_OPTION,
@@ -569,25 +534,23 @@ static Status choose_sentinels(Loader* loader) {
             file->path);
     }
     if (first == 0) { first = step > 0 ? begin : end - 1; }
-    bool outside = first < begin || first >= end;  // as many as T5 has, if available
-    if (outside) {
+    if (first < begin || first >= end) {  // as many as T5 has, if available
         begin = first - T5_SENTINELS + 1 > 0 ? first - T5_SENTINELS + 1 : 0;
         end = file->vocab - first < T5_SENTINELS ? file->vocab : first + T5_SENTINELS;
     }
-    spans->sentinel_first = first;
-    spans->sentinel_step = step;
-    spans->num_sentinels = step > 0 ? end - first : first - begin + 1;
-    int32_t last = first + (spans->num_sentinels - 1) * step;
-    int32_t low = first < last ? first : last, high = first < last ? last : first;
+    int32_t low = step > 0 ? first : begin, high = step > 0 ? end - 1 : first;
     bool has_eot = file->eot_token >= low && file->eot_token <= high;
     bool has_pad = file->pad_token >= low && file->pad_token <= high;
-    if (spans->num_sentinels < 1 || low < 0 || high >= file->vocab || has_eot || has_pad) {
+    if (low > high || low < 0 || high >= file->vocab || has_eot || has_pad) {
         return FAIL(
             STATUS_BAD_OPTION,
             "--debug sentinel-first=%d: tokens %d to %d would be sentinels, of a vocabulary of %d with "
             "end-of-text %d and padding %d ---> choose others",
             first, low, high, file->vocab, file->eot_token, file->pad_token);
     }
+    loader->spans.sentinel_first = first;
+    loader->spans.sentinel_step = step;
+    loader->spans.num_sentinels = high - low + 1;
     return STATUS_OK;
 }
 
@@ -621,7 +584,7 @@ static Status open_files(Loader* loader, const char* pattern) {
     const LoaderOptions* options = &loader->options;
     bool cut = options->long_samples != LONG_SKIP && !options->encoder_decoder;
     TRY(check_options(options));
-    TRY(sample_shards_open(&loader->shards, pattern, cut ? options->max_seq_tokens : 0, false));
+    TRY(sample_shards_open(&loader->shards, pattern, cut ? options->max_seq_tokens : 0));
     loader->num_ids = loader->shards.first_sample[loader->shards.num_files];
     if (options->span_corruption) {
         TRY(open_texts(loader));
@@ -645,11 +608,12 @@ static LoaderSample whole_sample(const SampleShards* shards, int64_t id) {
 }
 
 static LoaderSample piece_sample(const Loader* loader, int64_t id, uint64_t pass) {
-    TextPiece piece = text_pieces_get(&loader->pieces, &loader->shards, id);
-    SpanLengths lengths = span_corruption_lengths(&loader->spans, piece.num_tokens);
+    int32_t first_token;
+    TextRange piece = text_pieces_get(&loader->pieces, &loader->shards, id, &first_token);
+    SpanLengths lengths = span_corruption_lengths(&loader->spans, text_tokens(&piece));
     return (LoaderSample){.id = id,
                           .task = whole_sample(&loader->shards, piece.sample_id).task,
-                          .first_token = piece.first_token,
+                          .first_token = first_token,
                           .n_input = lengths.n_input,
                           .n_target = lengths.n_target,
                           .n_answer = lengths.n_target,
@@ -693,19 +657,15 @@ static PlanSample sample_lengths(const Loader* loader, const LoaderSample* sampl
 // --- tokens ----------------------------------------------------------------------------------------------
 
 static Status read_corrupted(const Loader* loader, const LoaderSample* sample, int32_t* out) {
-    TextPiece piece = text_pieces_get(&loader->pieces, &loader->shards, sample->id);
-    SpanLengths lengths = span_corruption_lengths(&loader->spans, piece.num_tokens);
-    if (lengths.n_input != sample->n_input || lengths.n_target != sample->n_target) {
-        return FAIL(STATUS_OUT_OF_RANGE, "sample %lld: %d + %d tokens, as corrupted it has %d + %d",
-                    (long long)sample->id, sample->n_input, sample->n_target, lengths.n_input,
-                    lengths.n_target);
-    }
-    int32_t* text = (int32_t*)malloc((size_t)piece.num_tokens * sizeof *text);
-    if (text == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d tokens", piece.num_tokens); }
-    Status status = text_pieces_read(&loader->shards, &piece, text);
+    int32_t first_token;
+    TextRange piece = text_pieces_get(&loader->pieces, &loader->shards, sample->id, &first_token);
+    int32_t num_tokens = text_tokens(&piece);
+    int32_t* text = (int32_t*)malloc((size_t)num_tokens * sizeof *text);
+    if (text == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d tokens", num_tokens); }
+    Status status = text_range_read(&loader->shards, &piece, text);
     if (status == STATUS_OK) {
-        span_corruption_apply(&loader->spans, sample->noise_key, text, piece.num_tokens, out,
-                              out + lengths.n_input);
+        span_corruption_apply(&loader->spans, sample->noise_key, text, num_tokens, out,
+                              out + sample->n_input);
     }
     free(text);
     return status;
@@ -738,13 +698,11 @@ Status loader_read(const Loader* loader, const LoaderSample* sample, int32_t* ou
     return sample_file_read(file, idx, first, count - front, out + front);
 }
 
-// --- loader --------------------------------------------------------------------------------------------
+// --- opening ---------------------------------------------------------------------------------------------
 
 static int64_t model_tokens(const PlanSample* lengths) {
     return (int64_t)lengths->enc_tokens + lengths->dec_tokens;
 }
-
-// --- opening ---------------------------------------------------------------------------------------------
 
 // Counts the usable samples, then lists them by task.
 static Status list_samples(Loader* loader, const char* pattern) {
@@ -762,8 +720,8 @@ static Status list_samples(Loader* loader, const char* pattern) {
         SampleFate fate = get_sample(loader, id, 0, &sample);
         loader->info.num_cut += fate == SAMPLE_CUT;
         loader->info.num_skipped += fate == SAMPLE_SKIPPED;
-        loader->task_cut[sample.task] += fate == SAMPLE_CUT;
-        loader->task_skipped[sample.task] += fate == SAMPLE_SKIPPED;
+        loader->info.task_cut[sample.task] += fate == SAMPLE_CUT;
+        loader->info.task_skipped[sample.task] += fate == SAMPLE_SKIPPED;
         if (fate == SAMPLE_SKIPPED) { continue; }
         PlanSample lengths = sample_lengths(loader, &sample);
         int64_t num_tokens = model_tokens(&lengths);
@@ -824,38 +782,29 @@ static uint64_t hash_options(const Loader* loader) {
     return hash_finish(hash_bytes(hash, shares, sizeof shares));
 }
 
-static void fill_info(Loader* loader) {
+static Status loader_open_in(Loader* loader, const char* pattern, const LoaderOptions* options) {
     LoaderInfo* info = &loader->info;
+    loader->options = *options;
+    loader->options.weights = NULL;  // borrowed while opening
+    TRY(open_files(loader, pattern));
     const SampleFile* file = &loader->shards.files[0];
-    info->num_tasks = loader->shards.num_tasks;
-    info->task_cut = loader->task_cut;
-    info->task_skipped = loader->task_skipped;
+    int32_t num_tasks = info->num_tasks = loader->shards.num_tasks;
     info->vocab = file->vocab;
     info->eot_token = file->eot_token;
     info->pad_token = file->pad_token;
     info->tokenizer = file->tokenizer;
     info->vocab_hash = loader->shards.known->vocab_hash;
-}
-
-static Status loader_open_in(Loader* loader, const char* pattern, const LoaderOptions* options) {
-    loader->options = *options;
-    loader->options.weights = NULL;  // borrowed while opening
-    TRY(open_files(loader, pattern));
-    int32_t num_tasks = loader->shards.num_tasks;
     int64_t* num_samples;
     ARENA_TRY_NEW(loader->task_begin, &loader->arena, int64_t, num_tasks + 1);
     ARENA_TRY_NEW(loader->drawn, &loader->arena, uint64_t, num_tasks);
-    ARENA_TRY_NEW(loader->task_cut, &loader->arena, int64_t, num_tasks);
-    ARENA_TRY_NEW(loader->task_skipped, &loader->arena, int64_t, num_tasks);
+    ARENA_TRY_NEW(info->task_cut, &loader->arena, int64_t, num_tasks);
+    ARENA_TRY_NEW(info->task_skipped, &loader->arena, int64_t, num_tasks);
     ARENA_TRY_NEW(num_samples, &loader->arena, int64_t, num_tasks);
     TRY(list_samples(loader, pattern));
-    for (int32_t k = 0; k < num_tasks; k++) {
-        num_samples[k] = loader->task_begin[k + 1] - loader->task_begin[k];
-    }
+    for (int32_t k = 0; k < num_tasks; k++) { num_samples[k] = (int64_t)loader->drawn[k]; }
     if (options->shuffle) {
         TRY(mixture_create(&loader->mixture, options, num_tasks, loader->shards.task_names, num_samples));
     }
-    fill_info(loader);
     loader->data_hash = hash_data(loader);
     loader->options_hash = hash_options(loader);
     loader_rewind(loader);
@@ -967,7 +916,9 @@ static void write_position(const Loader* loader, uint8_t* position) {
     memcpy(head.magic, POSITION_MAGIC, sizeof head.magic);
     size_t hashed_bytes = position_bytes_of(loader) - sizeof(uint64_t);
     memcpy(position, &head, sizeof head);
-    sample_shards_write_contents(&loader->shards, position + sizeof head);
+    for (int32_t f = 0; f < loader->shards.num_files; f++) {
+        memcpy(position + sizeof head + (size_t)f * 8, &loader->shards.files[f].content_id, 8);
+    }
     size_t drawn_bytes = (size_t)head.num_tasks * sizeof *loader->drawn;
     memcpy(position + hashed_bytes - drawn_bytes, loader->drawn, drawn_bytes);
     uint64_t hash = hash_finish(hash_bytes(HASH_SEED, position, hashed_bytes));
@@ -1043,6 +994,21 @@ static Status check_record(const uint8_t* position, size_t position_bytes, const
     return STATUS_OK;
 }
 
+static Status check_contents(const SampleShards* shards, const uint8_t* ids, int64_t num_files) {
+    if (num_files != shards->num_files) {
+        return FAIL(STATUS_MISMATCH,
+                    "%s: saved with %lld files of data, now it is one of %d ---> resume with the same data",
+                    shards->files[0].path, (long long)num_files, shards->num_files);
+    }
+    for (int32_t f = 0; f < shards->num_files; f++) {
+        const SampleFile* file = &shards->files[f];
+        if (memcmp(ids + (size_t)f * 8, &file->content_id, 8) == 0) { continue; }
+        return FAIL(STATUS_MISMATCH,
+                    "%s: saved with other contents of this file ---> resume with the same data", file->path);
+    }
+    return STATUS_OK;
+}
+
 Status loader_restore(Loader* loader, const uint8_t* position, size_t position_bytes) {
     PositionHead head;
     if (position_bytes < sizeof head || memcmp(position, POSITION_MAGIC, sizeof head.magic) != 0) {
@@ -1053,7 +1019,7 @@ Status loader_restore(Loader* loader, const uint8_t* position, size_t position_b
     }
     memcpy(&head, position, sizeof head);
     TRY(check_record(position, position_bytes, &head));
-    TRY(sample_shards_check_contents(&loader->shards, position + sizeof head, head.num_files));
+    TRY(check_contents(&loader->shards, position + sizeof head, head.num_files));
     bool shuffle = head.shuffle != 0;
     const char* other = head.num_tasks != loader->shards.num_tasks     ? "other tasks"
                         : head.num_samples != loader->info.num_samples ? "another number of samples"

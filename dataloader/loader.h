@@ -86,7 +86,7 @@ void largest_samples_free(LargestSamples* largest);
 
 typedef struct {
     int32_t num_tasks;
-    const int64_t *task_cut, *task_skipped;  // [num_tasks] samples; skipped: without empty texts
+    int64_t *task_cut, *task_skipped;  // [num_tasks] samples; skipped: without empty texts
     int32_t vocab, eot_token;
     int32_t pad_token;  // first token of T5's decoder; -1: none
     SampleTokenizer tokenizer;
@@ -136,16 +136,17 @@ Status loader_read(const Loader* loader, const LoaderSample* sample, int32_t* ou
 // Element i of the permutation of 0 ... n - 1 selected by `key`; i < n, 1 <= n <= 2^62. Needs no memory.
 uint64_t shuffle_index(uint64_t n, uint64_t key, uint64_t i);
 
-// T5's pre-training objective: spans of a text are replaced by sentinels, and the target contains them.
+// T5's pre-training objective (Raffel et al., JMLR 2020, section 3.1.4, with the rounding of its released
+// code): spans of a text are replaced by sentinels, and the target contains them.
 //
 //     text    a b c d e f g h        noise: c d and h
 //     input   a b <0> e f g <1> </s>
 //     target  <0> c d <1> h </s>
 //
-// Raffel et al. (T5, JMLR 2020, section 3.1.4), with the rounding of its released code: of n tokens round(n
-// * density) are noise, in round(noise / mean span) spans; the text begins with unchanged tokens and ends
-// with noise. The lengths of spans and of the parts between are drawn uniformly from all that have these
-// sums, so both sides' lengths depend on n only. With too few sentinels there are fewer, longer spans.
+// Of n tokens round(n * density) are noise, in round(noise / mean span) spans; the text begins with unchanged
+// tokens and ends with noise. The lengths of spans and of the parts between are drawn uniformly from all that
+// have these sums, so both sides' lengths depend on n only. With too few sentinels there are fewer, longer
+// spans.
 typedef struct {
     double noise_density;                   // share of tokens, in (0, 1)
     double mean_span;                       // tokens, >= 1

@@ -51,12 +51,7 @@ static Status check_header(const char* path, const SampleFormatHeader* header) {
 
 // Copies the task names; *at moves from their begin to the begin of the index.
 static Status parse_names(SampleFile* file, const unsigned char* data, size_t num_bytes, size_t* at) {
-    file->task_names =
-        (const char**)malloc((size_t)file->num_tasks * (sizeof(char*) + SAMPLE_FILE_MAX_NAME + 1) + 1);
-    if (file->task_names == NULL) {
-        return FAIL(STATUS_NO_MEMORY, "%s: no memory for its tasks", file->path);
-    }
-    char* text = (char*)(file->task_names + file->num_tasks);
+    ARENA_TRY_NEW(file->task_names, &file->arena, const char*, file->num_tasks);
     for (int32_t k = 0; k < file->num_tasks; k++) {
         size_t left = num_bytes - *at, length = left < 2 ? 0 : data[*at] | (size_t)data[*at + 1] << 8;
         if (length < 1 || length > SAMPLE_FILE_MAX_NAME || length + 2 > left ||
@@ -64,10 +59,9 @@ static Status parse_names(SampleFile* file, const unsigned char* data, size_t nu
             return FAIL(STATUS_BAD_FORMAT, "%s: name of task %d is truncated, or not 1 ... %d bytes " AGAIN,
                         file->path, k, SAMPLE_FILE_MAX_NAME);
         }
-        memcpy(text, data + *at + 2, length);
-        text[length] = '\0';
-        file->task_names[k] = text;
-        text += length + 1;
+        char* name;
+        ARENA_TRY_NEW(name, &file->arena, char, length + 1);
+        file->task_names[k] = (const char*)memcpy(name, data + *at + 2, length);
         *at += 2 + length;
     }
     for (; *at % 8 != 0; ++*at) {
@@ -111,19 +105,15 @@ static Status check_index(const SampleFile* file) {
                 (unsigned long long)first_token, (unsigned long long)num_tokens);
 }
 
-static Status parse_own(SampleFile* file, const unsigned char* data, size_t num_bytes, bool with_index) {
+static Status parse_own(SampleFile* file, const unsigned char* data, size_t num_bytes) {
     SampleFormatHeader header;
     if (num_bytes < 8 || memcmp(data, SAMPLE_FORMAT_MAGIC, 8) != 0) {
         int32_t first = 0;
         memcpy(&first, data, num_bytes < sizeof first ? 0 : sizeof first);
-        bool is_model = first == 20240326;
-        return is_model
-                   ? FAIL(STATUS_BAD_FORMAT,
-                          "%s: magic: this is a model checkpoint, not data ---> pass it with -e", file->path)
-                   : FAIL(STATUS_BAD_FORMAT,
-                          "%s: magic: neither a sample file nor an llm.c token file ---> make one with "
-                          "prepare_data",
-                          file->path);
+        return FAIL(STATUS_BAD_FORMAT, "%s: magic: %s", file->path,
+                    first == 20240326 ? "this is a model checkpoint, not data ---> pass it with -e"
+                                      : "neither a sample file nor an llm.c token file ---> make one with "
+                                        "prepare_data");
     }
     if (num_bytes < sizeof header) {
         return FAIL(STATUS_BAD_FORMAT, "%s: truncated: %zu bytes, the header alone has %zu " AGAIN,
@@ -167,7 +157,6 @@ static Status parse_own(SampleFile* file, const unsigned char* data, size_t num_
     file->tokens_at = (int64_t)front_bytes;
     file->tokens = data + front_bytes;
     file->content_id = header.header_checksum;
-    if (!with_index) { return STATUS_OK; }
     file->num_samples = (int64_t)header.num_samples;
     file->index = (const SampleIndex*)(const void*)(data + at);
     file->num_gaps = header.num_gaps;
@@ -206,22 +195,6 @@ static uint32_t token_at(const SampleFile* file, int64_t i) {
                                       : ((const uint32_t*)file->tokens)[i];
 }
 
-Status sample_file_read_tokens(const SampleFile* file, int64_t first, int64_t count, int32_t* out) {
-    if (first < 0 || count < 0 || count > file->num_tokens || first > file->num_tokens - count) {
-        return FAIL(STATUS_OUT_OF_RANGE, "%s: tokens %lld and %lld more, of %lld", file->path,
-                    (long long)first, (long long)count, (long long)file->num_tokens);
-    }
-    uint32_t largest = 0;
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t token = token_at(file, first + i);
-        largest = token > largest ? token : largest;
-        out[i] = (int32_t)token;
-    }
-    if (largest < (uint32_t)file->vocab) { return STATUS_OK; }
-    return FAIL(STATUS_BAD_FORMAT, "%s: token id %u beyond the vocabulary of %d, the file is damaged " AGAIN,
-                file->path, largest, file->vocab);
-}
-
 Status sample_file_read(const SampleFile* file, int64_t sample, int64_t first, int64_t count, int32_t* out) {
     SampleIndex index = file->index[sample];
     int64_t length = (int64_t)index.n_input + index.n_target;
@@ -229,7 +202,15 @@ Status sample_file_read(const SampleFile* file, int64_t sample, int64_t first, i
         return FAIL(STATUS_OUT_OF_RANGE, "%s: tokens %lld and %lld more of sample %lld, which has %lld",
                     file->path, (long long)first, (long long)count, (long long)sample, (long long)length);
     }
-    return sample_file_read_tokens(file, (int64_t)index.first_token + first, count, out);
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t token = token_at(file, (int64_t)index.first_token + first + i);
+        largest = token > largest ? token : largest;
+        out[i] = (int32_t)token;
+    }
+    if (largest < (uint32_t)file->vocab) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_FORMAT, "%s: token id %u beyond the vocabulary of %d, the file is damaged " AGAIN,
+                file->path, largest, file->vocab);
 }
 
 int32_t sample_file_gaps(const SampleFile* file, int64_t sample, const SampleGap** out) {
@@ -260,12 +241,8 @@ static const LlmcFormat* format_find(const void* data, size_t num_bytes) {
     return NULL;
 }
 
-bool llmc_tokens_recognize(const void* data, size_t num_bytes) {
-    return format_find(data, num_bytes) != NULL;
-}
-
 bool llmc_tokens_is(const SampleFile* file) {
-    return file->owned_index != NULL && file->chunk_hashes == NULL;
+    return file->chunk_hashes == NULL;
 }
 
 static size_t strip_suffix(const char* name, size_t length, const char* suffix) {
@@ -283,10 +260,10 @@ static Status name_task(SampleFile* file) {
     if (digits > 1 && digits < length && name[digits - 1] == '_') { length = digits - 1; }
     length = strip_suffix(name, strip_suffix(name, length, "_train"), "_val");
     if (length > SAMPLE_FILE_MAX_NAME) { length = SAMPLE_FILE_MAX_NAME; }
-    char** names = (char**)calloc(1, sizeof(char*) + length + 1);
-    if (names == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for the task name", file->path); }
-    names[0] = (char*)memcpy(names + 1, name, length);
-    file->task_names = (const char**)names;
+    char* task;
+    ARENA_TRY_NEW(file->task_names, &file->arena, const char*, 1);
+    ARENA_TRY_NEW(task, &file->arena, char, length + 1);
+    file->task_names[0] = (const char*)memcpy(task, name, length);
     file->num_tasks = 1;
     return STATUS_OK;
 }
@@ -295,46 +272,29 @@ bool llmc_tokens_begins(const SampleFile* file, int64_t sample) {
     return token_at(file, (int64_t)file->index[sample].first_token) == (uint32_t)file->eot_token;
 }
 
-// Index all documents.
+// Counts the documents, then lists them.
 static Status build_index(SampleFile* file) {
-    int64_t capacity = 0;
-    for (int64_t begin = 0, end; begin < file->num_tokens; begin = end) {
-        end = begin + 1;
-        while (end < file->num_tokens && token_at(file, end) != (uint32_t)file->eot_token) { end++; }
-        file->num_dropped += end - begin < 2;
-        if (end - begin < 2) { continue; }
-        if (file->num_samples == capacity) {
-            capacity = capacity * 2 + 64;
-            SampleIndex* grown = (SampleIndex*)realloc(file->owned_index, (size_t)capacity * sizeof *grown);
-            if (grown == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its index", file->path); }
-            file->owned_index = grown;
+    SampleIndex* index = NULL;
+    for (int pass = 0; pass < 2; pass++) {
+        file->num_samples = file->num_dropped = 0;
+        for (int64_t begin = 0, end; begin < file->num_tokens; begin = end) {
+            end = begin + 1;
+            while (end < file->num_tokens && token_at(file, end) != (uint32_t)file->eot_token) { end++; }
+            file->num_dropped += end - begin < 2;
+            if (end - begin < 2) { continue; }
+            SampleIndex document = {(uint64_t)begin, 1, (uint32_t)(end - begin - 1), 0, 0};
+            if (pass == 1) { index[file->num_samples] = document; }
+            file->num_samples++;
         }
-        SampleIndex document = {(uint64_t)begin, 1, (uint32_t)(end - begin - 1), 0, 0};
-        file->owned_index[file->num_samples++] = document;
+        if (pass == 0) { ARENA_TRY_NEW(index, &file->arena, SampleIndex, file->num_samples); }
     }
-    file->index = file->owned_index;
+    file->index = index;
     return STATUS_OK;
 }
 
-// The content_id of a file that stores no hashes, from the hashes of its chunks.
-static uint64_t llmc_content_id(const SampleFile* file, const uint64_t* hashes) {
-    int64_t header[2] = {file->num_tokens, file->vocab};
-    uint64_t hash = hash_bytes(HASH_SEED, header, sizeof header);
-    return hash_finish(hash_bytes(hash, hashes, (size_t)num_chunks(file) * sizeof *hashes));
-}
-
-static Status find_content_id(SampleFile* file) {
-    uint64_t* hashes = (uint64_t*)malloc(((size_t)num_chunks(file) + 1) * sizeof *hashes);
-    if (hashes == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its hashes", file->path); }
-    for (int64_t c = 0; c < num_chunks(file); c++) { hashes[c] = hash_chunk(file, c, NULL); }
-    file->content_id = llmc_content_id(file, hashes);
-    free(hashes);
-    return STATUS_OK;
-}
-
-// with_index: finds the documents, which reads the whole file, and computes its content_id.
+// Finds the documents, which reads the whole file, and computes its content_id of its chunks' hashes.
 static Status parse_llmc(SampleFile* file, const unsigned char* data, size_t num_bytes,
-                         const LlmcFormat* format, bool with_index) {
+                         const LlmcFormat* format) {
     int32_t header[3] = {0};
     memcpy(header, data, num_bytes < sizeof header ? 4 : sizeof header);
     uint64_t data_bytes = num_bytes < LLMC_HEADER_BYTES ? 0 : num_bytes - LLMC_HEADER_BYTES;
@@ -356,21 +316,26 @@ static Status parse_llmc(SampleFile* file, const unsigned char* data, size_t num
     file->tokens_at = LLMC_HEADER_BYTES;
     file->tokens = data + LLMC_HEADER_BYTES;
     TRY(name_task(file));
-    if (!with_index) { return STATUS_OK; }
-    TRY(find_content_id(file));
+    int64_t about[2] = {file->num_tokens, file->vocab};
+    uint64_t hash = hash_bytes(HASH_SEED, about, sizeof about);
+    for (int64_t c = 0; c < num_chunks(file); c++) {
+        uint64_t of_chunk = hash_chunk(file, c, NULL);
+        hash = hash_bytes(hash, &of_chunk, sizeof of_chunk);
+    }
+    file->content_id = hash_finish(hash);
     return build_index(file);
 }
 
 // --- opening -----------------------------------------------------------------------------------------------
 
-static Status parse(SampleFile* out, const char* path, const void* data, size_t num_bytes, bool with_index) {
+Status sample_file_parse(SampleFile* out, const char* name, const void* data, size_t num_bytes) {
     SampleFile file = {0};
-    file.path = strdup(path);
-    if (file.path == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its path", path); }
     const LlmcFormat* format = format_find(data, num_bytes);
-    Status status = format != NULL
-                        ? parse_llmc(&file, (const unsigned char*)data, num_bytes, format, with_index)
-                        : parse_own(&file, (const unsigned char*)data, num_bytes, with_index);
+    char* path = ARENA_NEW(&file.arena, char, strlen(name) + 1);
+    if (path == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its path", name); }
+    file.path = strcpy(path, name);
+    Status status = format != NULL ? parse_llmc(&file, (const unsigned char*)data, num_bytes, format)
+                                   : parse_own(&file, (const unsigned char*)data, num_bytes);
     if (status != STATUS_OK) {
         sample_file_close(&file);
         return status;
@@ -379,10 +344,10 @@ static Status parse(SampleFile* out, const char* path, const void* data, size_t 
     return STATUS_OK;
 }
 
-static Status open_path(SampleFile* out, const char* path, bool with_index) {
+Status sample_file_open(SampleFile* out, const char* path) {
     FileMap map;
     TRY(file_map_open(&map, path));
-    Status status = parse(out, path, map.data, map.num_bytes, with_index);
+    Status status = sample_file_parse(out, path, map.data, map.num_bytes);
     if (status != STATUS_OK) {
         file_map_close(&map);
         return status;
@@ -391,30 +356,16 @@ static Status open_path(SampleFile* out, const char* path, bool with_index) {
     return STATUS_OK;
 }
 
-Status sample_file_open(SampleFile* out, const char* path) {
-    return open_path(out, path, true);
-}
-
-Status sample_file_open_tokens(SampleFile* out, const char* path) {
-    return open_path(out, path, false);
-}
-
-Status sample_file_parse(SampleFile* out, const char* name, const void* data, size_t num_bytes) {
-    return parse(out, name, data, num_bytes, true);
-}
-
 void sample_file_close(SampleFile* file) {
     file_map_close(&file->map);
-    free((void*)(uintptr_t)file->path);
-    free(file->task_names);
-    free(file->owned_index);
+    arena_free(&file->arena);
     *file = (SampleFile){0};
 }
 
 // --- cutting texts ---------------------------------------------------------------------------------------
 
 // The number of pieces of sample i: 1 if it fits or is not a text.
-static int64_t num_pieces(const SampleFile* file, int64_t i, int32_t max_model_tokens) {
+static int64_t pieces_of_sample(const SampleFile* file, int64_t i, int32_t max_model_tokens) {
     const SampleGap* gaps;
     const SampleIndex* sample = &file->index[i];
     int64_t num_run = (int64_t)sample->n_input + sample->n_target - 1;
@@ -423,27 +374,24 @@ static int64_t num_pieces(const SampleFile* file, int64_t i, int32_t max_model_t
 }
 
 Status sample_file_cut(SampleFile* file, int32_t max_model_tokens) {
-    int64_t num_samples = 0, at = 0;
-    for (int64_t i = 0; i < file->num_samples; i++) { num_samples += num_pieces(file, i, max_model_tokens); }
+    int64_t num_samples = 0, at = 0, most = max_model_tokens;
+    for (int64_t i = 0; i < file->num_samples; i++) { num_samples += pieces_of_sample(file, i, max_model_tokens); }
     if (num_samples == file->num_samples) { return STATUS_OK; }
-    SampleIndex* index = (SampleIndex*)malloc((size_t)num_samples * sizeof *index);
-    if (index == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its index", file->path); }
+    SampleIndex* index;
+    ARENA_TRY_NEW(index, &file->arena, SampleIndex, num_samples);
     for (int64_t i = 0; i < file->num_samples; i++) {
-        SampleIndex piece = file->index[i];
-        int64_t num = num_pieces(file, i, max_model_tokens), length = (int64_t)piece.n_input + piece.n_target;
+        const SampleIndex* whole = &file->index[i];
+        int64_t num = pieces_of_sample(file, i, max_model_tokens);
         for (int64_t k = 0; k < num; k++, at++) {
-            index[at] = piece;
-            if (num == 1) { break; }
-            int64_t left = length - k * max_model_tokens;
-            int64_t num_tokens = left < (int64_t)max_model_tokens + 1 ? left : (int64_t)max_model_tokens + 1;
-            index[at].first_token += (uint64_t)(k * max_model_tokens);
+            index[at] = *whole;
+            if (num == 1) { continue; }
+            int64_t left = (int64_t)whole->n_input + whole->n_target - k * most;
+            index[at].first_token += (uint64_t)(k * most);
             index[at].n_input = k > 0 || llmc_tokens_is(file);
-            index[at].n_target = (uint32_t)num_tokens - index[at].n_input;
+            index[at].n_target = (uint32_t)(left < most + 1 ? left : most + 1) - index[at].n_input;
         }
-        at += num == 1;
     }
-    free(file->owned_index);
-    file->index = file->owned_index = index;
+    file->index = index;
     file->num_samples = num_samples;
     return STATUS_OK;
 }
@@ -474,66 +422,57 @@ static Status check_vocab(const SampleFile* a, const SampleFile* b) {
 
 static Status check_agreement(const SampleFile* a, const SampleFile* b) {
     TRY(check_vocab(a, b));
-    if (a->input_end != b->input_end && a->input_end != INPUT_END_UNKNOWN &&
-        b->input_end != INPUT_END_UNKNOWN) {
-        return FAIL(STATUS_MISMATCH,
-                    "%s ends its inputs another way than %s ---> prepare both with one --input-end", a->path,
-                    b->path);
+    if (a->input_end == b->input_end || a->input_end == INPUT_END_UNKNOWN ||
+        b->input_end == INPUT_END_UNKNOWN) {
+        return STATUS_OK;
+    }
+    return FAIL(STATUS_MISMATCH,
+                "%s ends its inputs another way than %s ---> prepare both with one --input-end", a->path,
+                b->path);
+}
+
+// Most files list the same tasks in the same order, so each is looked for at its own number first.
+static Status unite_tasks(SampleShards* shards, int32_t most_tasks) {
+    ARENA_TRY_NEW(shards->task_names, &shards->arena, const char*, most_tasks);
+    ARENA_TRY_NEW(shards->task_of, &shards->arena, int32_t*, shards->num_files);
+    for (int32_t f = 0; f < shards->num_files; f++) {
+        const SampleFile* file = &shards->files[f];
+        ARENA_TRY_NEW(shards->task_of[f], &shards->arena, int32_t, file->num_tasks);
+        for (int32_t k = 0; k < file->num_tasks; k++) {
+            int32_t task = k;
+            if (k >= shards->num_tasks || strcmp(shards->task_names[k], file->task_names[k]) != 0) {
+                task = 0;
+            }
+            while (task < shards->num_tasks && strcmp(shards->task_names[task], file->task_names[k]) != 0) {
+                task++;
+            }
+            if (task == shards->num_tasks) { shards->task_names[shards->num_tasks++] = file->task_names[k]; }
+            shards->task_of[f][k] = task;
+        }
     }
     return STATUS_OK;
 }
 
-// Number of the task, or num_tasks. Most files list the same tasks in the same order, so `guess` is tried
-// first.
-static int32_t find_task(const SampleShards* shards, const char* name, int32_t guess) {
-    if (guess < shards->num_tasks && strcmp(shards->task_names[guess], name) == 0) { return guess; }
-    int32_t k = 0;
-    while (k < shards->num_tasks && strcmp(shards->task_names[k], name) != 0) { k++; }
-    return k;
-}
-
-static Status unite_tasks(SampleShards* shards, const SampleFile* file, int32_t** task_of) {
-    size_t most_tasks = (size_t)shards->num_tasks + (size_t)file->num_tasks;
-    const char** names = (const char**)realloc(shards->task_names, (most_tasks + 1) * sizeof *names);
-    if (names != NULL) { shards->task_names = names; }
-    *task_of = (int32_t*)malloc(((size_t)file->num_tasks + 1) * sizeof **task_of);
-    if (names == NULL || *task_of == NULL) {
-        return FAIL(STATUS_NO_MEMORY, "%s: no memory for its tasks", file->path);
+static Status open_paths(SampleShards* shards, char** paths, size_t num_paths, int32_t cut_tokens) {
+    int32_t most_tasks = 0;
+    ARENA_TRY_NEW(shards->files, &shards->arena, SampleFile, num_paths);
+    ARENA_TRY_NEW(shards->first_sample, &shards->arena, int64_t, num_paths + 1);
+    for (size_t i = 0; i < num_paths; i++) {
+        SampleFile* file = &shards->files[i];
+        TRY(sample_file_open(file, paths[i]));
+        shards->num_files++;
+        if (i == 0) { shards->known = file; }
+        TRY(check_agreement(shards->known, file));
+        if (shards->known->vocab_hash == 0 && file->vocab_hash != 0) { shards->known = file; }
+        if (cut_tokens > 0) { TRY(sample_file_cut(file, cut_tokens)); }
+        shards->first_sample[i + 1] = shards->first_sample[i] + file->num_samples;
+        most_tasks += file->num_tasks;
     }
-    for (int32_t k = 0; k < file->num_tasks; k++) {
-        int32_t task = find_task(shards, file->task_names[k], k);
-        if (task == shards->num_tasks) { shards->task_names[shards->num_tasks++] = file->task_names[k]; }
-        (*task_of)[k] = task;
-    }
-    return STATUS_OK;
-}
-
-static Status open_file(SampleShards* shards, const char* path, int32_t cut_tokens, bool tokens_only) {
-    SampleFile* file = &shards->files[shards->num_files];
-    TRY(open_path(file, path, !tokens_only));
-    int32_t f = shards->num_files++;
-    if (f == 0) { shards->known = file; }
-    if (f > 0) { TRY(check_agreement(shards->known, file)); }
-    if (shards->known->vocab_hash == 0 && file->vocab_hash != 0) { shards->known = file; }
-    if (cut_tokens > 0) { TRY(sample_file_cut(file, cut_tokens)); }
-    shards->first_sample[f + 1] = shards->first_sample[f] + file->num_samples;
-    return unite_tasks(shards, file, &shards->task_of[f]);
+    return unite_tasks(shards, most_tasks);
 }
 
 static int compare_paths(const void* a, const void* b) {
     return strcmp(*(char* const*)a, *(char* const*)b);
-}
-
-static Status open_paths(SampleShards* shards, char** paths, size_t num_paths, int32_t cut_tokens,
-                         bool tokens_only) {
-    shards->files = (SampleFile*)calloc(num_paths, sizeof *shards->files);
-    shards->first_sample = (int64_t*)calloc(num_paths + 1, sizeof *shards->first_sample);
-    shards->task_of = (int32_t**)calloc(num_paths, sizeof *shards->task_of);
-    if (shards->files == NULL || shards->first_sample == NULL || shards->task_of == NULL) {
-        return FAIL(STATUS_NO_MEMORY, "%s: no memory for %zu files", paths[0], num_paths);
-    }
-    for (size_t i = 0; i < num_paths; i++) { TRY(open_file(shards, paths[i], cut_tokens, tokens_only)); }
-    return STATUS_OK;
 }
 
 static bool is_tokenizer(const char* path) {
@@ -565,24 +504,27 @@ static Status match(glob_t* out, size_t* num_paths, const char* pattern) {
     return STATUS_OK;
 }
 
-Status sample_shards_first_path(char** out, const char* pattern) {
+Status sample_shards_recognize(bool* out, const char* pattern) {
     glob_t matches;
     size_t num_paths = 0;
+    unsigned char magic[8] = {0};
     bool is_pattern = strpbrk(pattern, "*?[") != NULL && access(pattern, F_OK) != 0;
     if (is_pattern) { TRY(match(&matches, &num_paths, pattern)); }
-    char* path = strdup(is_pattern ? matches.gl_pathv[0] : pattern);
+    FILE* file = fopen(is_pattern ? matches.gl_pathv[0] : pattern, "rb");
     if (is_pattern) { globfree(&matches); }
-    if (path == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for the list of files", pattern); }
-    *out = path;
+    *out =
+        file != NULL && fread(magic, 1, sizeof magic, file) == sizeof magic &&
+        (memcmp(magic, SAMPLE_FORMAT_MAGIC, sizeof magic) == 0 || format_find(magic, sizeof magic) != NULL);
+    if (file != NULL) { fclose(file); }
     return STATUS_OK;
 }
 
-Status sample_shards_open(SampleShards* out, const char* pattern, int32_t cut_tokens, bool tokens_only) {
+Status sample_shards_open(SampleShards* out, const char* pattern, int32_t cut_tokens) {
     glob_t matches;
     size_t num_paths = 0;
     TRY(match(&matches, &num_paths, pattern));
     SampleShards shards = {0};
-    Status status = open_paths(&shards, matches.gl_pathv, num_paths, cut_tokens, tokens_only);
+    Status status = open_paths(&shards, matches.gl_pathv, num_paths, cut_tokens);
     globfree(&matches);
     if (status != STATUS_OK) {
         sample_shards_close(&shards);
@@ -593,46 +535,13 @@ Status sample_shards_open(SampleShards* out, const char* pattern, int32_t cut_to
 }
 
 void sample_shards_close(SampleShards* shards) {
-    for (int32_t f = 0; f < shards->num_files; f++) {
-        sample_file_close(&shards->files[f]);
-        free(shards->task_of[f]);
-    }
-    free(shards->files);
-    free(shards->first_sample);
-    free(shards->task_of);
-    free(shards->task_names);
+    for (int32_t f = 0; f < shards->num_files; f++) { sample_file_close(&shards->files[f]); }
+    arena_free(&shards->arena);
     *shards = (SampleShards){0};
 }
 
 Status sample_shards_check_vocab(const SampleShards* a, const SampleShards* b) {
     return check_vocab(a->known, b->known);
-}
-
-void sample_shards_write_contents(const SampleShards* shards, void* ids) {
-    unsigned char* at = (unsigned char*)ids;
-    for (int32_t f = 0; f < shards->num_files; f++, at += sizeof(uint64_t)) {
-        memcpy(at, &shards->files[f].content_id, sizeof(uint64_t));
-    }
-}
-
-Status sample_shards_check_contents(const SampleShards* shards, const void* ids, int64_t num_ids) {
-    if (num_ids != shards->num_files) {
-        return FAIL(STATUS_MISMATCH,
-                    "%s: saved with %lld files of data, now it is one of %d ---> resume with the same data",
-                    shards->files[0].path, (long long)num_ids, shards->num_files);
-    }
-    const unsigned char* at = (const unsigned char*)ids;
-    for (int32_t f = 0; f < shards->num_files; f++, at += sizeof(uint64_t)) {
-        const SampleFile* file = &shards->files[f];
-        uint64_t id;
-        memcpy(&id, at, sizeof id);
-        if (id == file->content_id || id == 0 || file->content_id == 0) { continue; }
-        return FAIL(STATUS_MISMATCH,
-                    "%s: saved with other contents of this file (%016llx, now %016llx) ---> resume with the "
-                    "same data",
-                    file->path, (unsigned long long)id, (unsigned long long)file->content_id);
-    }
-    return STATUS_OK;
 }
 
 int32_t sample_shards_file(const SampleShards* shards, int64_t id) {
@@ -649,12 +558,12 @@ int32_t sample_shards_file(const SampleShards* shards, int64_t id) {
 enum { VERIFY_NICENESS = 10 };  // a tenth of a contended core, all of an idle one
 
 typedef struct {
-    SampleFile* file;
+    const SampleFile* file;
     int64_t first_chunk;  // of this file among those of all
-    uint64_t* hashes;     // [its chunks] of a file without content_id; else NULL
 } VerifyFile;
 
 struct SampleVerify {
+    Arena arena;
     VerifyFile* files;
     int32_t num_files;
     int64_t end;  // end of this part of all chunks
@@ -686,9 +595,7 @@ static Status check_chunk(const SampleVerify* verify, int64_t chunk) {
     advise(file, chunk, MADV_WILLNEED);
     uint64_t hash = hash_chunk(file, chunk, &verify->stop);
     advise(file, chunk, MADV_DONTNEED);
-    if (of->hashes != NULL) { of->hashes[chunk] = hash; }
-    if (of->hashes != NULL || hash == file->chunk_hashes[chunk] ||
-        __atomic_load_n(&verify->stop, __ATOMIC_SEQ_CST)) {
+    if (hash == file->chunk_hashes[chunk] || __atomic_load_n(&verify->stop, __ATOMIC_SEQ_CST)) {
         return STATUS_OK;
     }
     int64_t begin = file->tokens_at + chunk * SAMPLE_FORMAT_CHUNK_BYTES;
@@ -729,24 +636,15 @@ static void* work_slowly(void* ctx) {
 // Lists the files with chunks; *total: their number.
 static Status list_files(SampleVerify* verify, SampleShards* const* shards, int32_t num_shards,
                          int64_t* total) {
-    size_t most = 0;
-    for (int32_t s = 0; s < num_shards; s++) { most += (size_t)shards[s]->num_files; }
-    verify->files = (VerifyFile*)calloc(most + 1, sizeof *verify->files);
-    if (verify->files == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory to verify %zu files", most); }
+    int32_t most = 0;
+    for (int32_t s = 0; s < num_shards; s++) { most += shards[s]->num_files; }
+    ARENA_TRY_NEW(verify->files, &verify->arena, VerifyFile, most);
     for (int32_t s = 0; s < num_shards; s++) {
         for (int32_t f = 0; f < shards[s]->num_files; f++) {
-            SampleFile* file = &shards[s]->files[f];
-            bool is_known = file->chunk_hashes == NULL && file->content_id != 0;
-            if (num_chunks(file) == 0 || is_known) { continue; }
-            VerifyFile* of = &verify->files[verify->num_files++];
-            of->file = file;
-            of->first_chunk = *total;
+            const SampleFile* file = &shards[s]->files[f];
+            if (llmc_tokens_is(file) || num_chunks(file) == 0) { continue; }
+            verify->files[verify->num_files++] = (VerifyFile){file, *total};
             *total += num_chunks(file);
-            if (file->chunk_hashes != NULL) { continue; }
-            of->hashes = (uint64_t*)calloc((size_t)num_chunks(file), sizeof *of->hashes);
-            if (of->hashes == NULL) {
-                return FAIL(STATUS_NO_MEMORY, "%s: no memory for its hashes", file->path);
-            }
         }
     }
     return STATUS_OK;
@@ -784,8 +682,7 @@ void sample_verify_stop(SampleVerify* verify) {
     for (int i = 0; i < 2; i++) {
         if (verify->has_thread[i]) { pthread_join(verify->threads[i], NULL); }
     }
-    for (int32_t f = 0; f < verify->num_files; f++) { free(verify->files[f].hashes); }
-    free(verify->files);
+    arena_free(&verify->arena);
     pthread_cond_destroy(&verify->done);
     pthread_mutex_destroy(&verify->lock);
     free(verify);
@@ -818,12 +715,7 @@ Status sample_verify_wait(SampleVerify* verify, int64_t wait_ns, bool* is_done) 
     }
     *is_done = verify->num_left == 0;
     pthread_mutex_unlock(&verify->lock);
-    TRY(sample_verify_damage(verify));
-    for (int32_t f = 0; f < verify->num_files && *is_done; f++) {
-        VerifyFile* of = &verify->files[f];
-        if (of->hashes != NULL) { of->file->content_id = llmc_content_id(of->file, of->hashes); }
-    }
-    return STATUS_OK;
+    return sample_verify_damage(verify);
 }
 
 int64_t sample_verify_left_bytes(const SampleVerify* verify) {

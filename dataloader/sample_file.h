@@ -45,6 +45,7 @@ so that all shards of a data set are one task.
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "../util/arena.h"
 #include "../util/files.h"
 #include "../util/numbers.h"
 #include "../util/status.h"
@@ -95,23 +96,23 @@ typedef struct {
 
 typedef struct {
     FileMap map;
-    const char* path;  // owned copy
+    Arena arena;  // path, task names and, for llm.c files and cut texts, the index
+    const char* path;
     int64_t num_samples, num_tokens;
     int32_t num_tasks, vocab, eot_token, pad_token, input_tail;  // as in SampleVocab
     SampleTokenizer tokenizer;
     SampleInputEnd input_end;
     uint64_t vocab_hash;
-    uint64_t content_id;       // equal: the same samples. 0: an llm.c file that has not been read yet
+    uint64_t content_id;       // equal: the same samples
     int64_t num_dropped;       // llm.c files: documents of one token, which predict nothing
-    const char** task_names;   // [num_tasks], NUL-terminated, owned
-    const SampleIndex* index;  // [num_samples]; into the map, or owned, for llm.c files and cut texts
+    const char** task_names;   // [num_tasks], NUL-terminated
+    const SampleIndex* index;  // [num_samples]
     const SampleGap* gaps;     // [num_gaps] into the map
     int64_t num_gaps;
     const void* tokens;
     int64_t tokens_at;  // byte of the file
     int32_t bytes_per_token;
     const uint64_t* chunk_hashes;  // [chunks] into the map; NULL: an llm.c file, which has none
-    SampleIndex* owned_index;
 } SampleFile;
 
 // Everything is checked except the tokens' hashes (sample_verify_start()). Messages name file, field and
@@ -122,24 +123,15 @@ void sample_file_close(SampleFile* file);  // an all-zero file is allowed
 // The same from memory: `data` is aligned to 8 bytes and valid until close; `name` is the path in messages.
 Status sample_file_parse(SampleFile* out, const char* name, const void* data, size_t num_bytes);
 
-// Only header and tokens (num_samples 0, no index), for streams over all tokens: an llm.c file is not
-// scanned.
-Status sample_file_open_tokens(SampleFile* out, const char* path);
-
 // Copies tokens [first, first + count) of a sample, widened; a token id >= vocab is STATUS_BAD_FORMAT.
 Status sample_file_read(const SampleFile* file, int64_t sample, int64_t first, int64_t count, int32_t* out);
-
-// The same for tokens [first, first + count) of the whole file.
-Status sample_file_read_tokens(const SampleFile* file, int64_t first, int64_t count, int32_t* out);
 
 // The number of gaps of a sample; *out: the gaps.
 int32_t sample_file_gaps(const SampleFile* file, int64_t sample, const SampleGap** out);
 
-// Was `file` opened (with its index) from an llm.c file? Do these bytes begin one?
-bool llmc_tokens_is(const SampleFile* file);
-bool llmc_tokens_recognize(const void* data, size_t num_bytes);
-bool llmc_tokens_begins(const SampleFile* file,
-                        int64_t sample);  // with end-of-text: all except a shard's first
+bool llmc_tokens_is(const SampleFile* file);  // one of llm.c's?
+// Does this document begin with end-of-text: all except a shard's first?
+bool llmc_tokens_begins(const SampleFile* file, int64_t sample);
 
 // Cuts every document of llm.c's files, and every text (a target without input and gaps) of the others,
 // into pieces that run at most max_model_tokens tokens through the model. The last token of a piece is the
@@ -157,6 +149,7 @@ of appearance. A sample's id counts through all files.
 */
 
 typedef struct {
+    Arena arena;  // memory of the arrays
     int32_t num_files;
     SampleFile* files;
     int64_t* first_sample;  // [num_files + 1] id of each file's first sample; last: the total
@@ -166,20 +159,14 @@ typedef struct {
     const SampleFile* known;  // the first with a known vocabulary hash; else the first
 } SampleShards;
 
-// cut_tokens > 0: sample_file_cut(). tokens_only: sample_file_open_tokens(). STATUS_IO if nothing matches.
-Status sample_shards_open(SampleShards* out, const char* pattern, int32_t cut_tokens, bool tokens_only);
-// The first file that it would open, malloc'ed; a name without a pattern is returned as it is.
-Status sample_shards_first_path(char** out, const char* pattern);
+// cut_tokens > 0: sample_file_cut(). STATUS_IO if nothing matches.
+Status sample_shards_open(SampleShards* out, const char* pattern, int32_t cut_tokens);
 void sample_shards_close(SampleShards* shards);  // all-zero ones are allowed
+// Is the first file that it would open, as far as it can be read, one of samples or of llm.c's tokens?
+Status sample_shards_recognize(bool* out, const char* pattern);
 
 // Were both made with one tokenizer, as far as recorded? STATUS_MISMATCH names a file of each.
 Status sample_shards_check_vocab(const SampleShards* a, const SampleShards* b);
-
-// The content_ids of all files, in order, to be saved with dependent data: 8 bytes each, any alignment.
-void sample_shards_write_contents(const SampleShards* shards, void* ids);
-// Do the contents match the saved ids? STATUS_MISMATCH names the changed file. An id of 0, saved or
-// current, matches any.
-Status sample_shards_check_contents(const SampleShards* shards, const void* ids, int64_t num_ids);
 
 // File of a sample, id in [0, first_sample[num_files]).
 int32_t sample_shards_file(const SampleShards* shards, int64_t id);
@@ -196,14 +183,13 @@ Checks all tokens once, in the background of the training, by all ranks together
 
 Each chunk of the files is read by one rank. When a rank waits, a second thread takes chunks at normal
 priority, so a low-priority thread without a core does not block it, and neither does a slow disk. llm.c's
-token files have no stored hashes; if they have not been read yet, they are hashed here, and get their
-content_id with sample_verify_wait().
+token files have no stored hashes: there is nothing to be verified.
 */
 
 typedef struct SampleVerify SampleVerify;
 
 // Part `part` of 0 ... num_parts - 1 of the chunks of these files, which must live until
-// sample_verify_stop(). llm.c files without a content_id need num_parts 1.
+// sample_verify_stop().
 Status sample_verify_start(SampleVerify** out, SampleShards* const* shards, int32_t num_shards, int32_t part,
                            int32_t num_parts);
 void sample_verify_stop(SampleVerify* verify);  // NULL is allowed

@@ -18,10 +18,10 @@ import sys
 import tempfile
 
 SHARED = "../shared"
-SOURCE = "dynapipe_plugin/plan/search.c"
+SOURCES = [f"dynapipe_plugin/plan/{name}.c" for name in ("search", "placement", "planner")]
 SEEDS = (0, 1, 2)
 SEED = ("rng_seed((uint64_t)problem->num_samples)", "rng_seed((uint64_t)problem->num_samples + {})")
-# name: text of the source, and what takes its place
+# name: a text of one of the sources, and what takes its place
 VARIANTS = {
     "local search on replicas": ("    if (best.makespan_ns < INT64_MAX) { TRY(improve_all(states, search)); }\n", ""),
     "exchange between replicas": ("        TRY(exchange(", "        if (false) TRY(exchange("),
@@ -30,13 +30,13 @@ VARIANTS = {
     "FINALISTS 3 -> 1": ("FINALISTS = 3", "FINALISTS = 1"),
     "settings of the leader": ("            if (i > 0) {", "            if (false) {"),
     "layers and head shares by descent": ("i < num && problem->P > 1; i++) {\n        part =", "false; i++) {\n        part ="),
-    "layers balanced by work (relieve)": ("request->choose_stages && relieve(", "false && relieve("),
-    "placements: one chunk a stage": ("passes <= 4; passes++", "passes <= 1; passes++"),
-    "placements: up to two chunks a stage": ("passes <= 4; passes++", "passes <= 2; passes++"),
-    "placements with more room": ("if (!request->choose_stages || placement_lack(&room, &place) == 0) { continue; }", "continue;"),
-    "roomiest placements first": ("    sort_by_room(out, num, problem);\n", ""),
-    "settings of unequal replicas": ("    bool own = search->layout", "    bool own = false && search->layout"),
-    "shared heads": ("head <= HEAD_BY_VOCABULARY; head++", "head <= HEAD_WHOLE; head++"),
+    "layers balanced by work": ("        placement_balance(place, scale);\n", ""),
+    "placements: one chunk a stage": ("passes <= MAX_PASSES; passes++", "passes <= 1; passes++"),
+    "placements: up to two chunks a stage": ("passes <= MAX_PASSES; passes++", "passes <= 2; passes++"),
+    "placements with more room": ("        num += !placement_equal(&out[num], place, request->P);", ""),
+    "roomiest placements first": ("    qsort(order, (size_t)num_places, sizeof *order, compare_keyed);\n", ""),
+    "settings of unequal replicas": ("    bool own = problem->differs", "    bool own = false && problem->differs"),
+    "shared heads": ("head < HEAD_COUNT; head++) {\n        Placement* place", "head <= HEAD_WHOLE; head++) {\n        Placement* place"),
     "setting: number of microbatches": ("            if (value >= 6) { return false; }", "            return false;"),
     "setting: recomputation": ("            if (value >= num_rules) { return false; }", "            return false;"),
     "setting: numbers in flight": ("            return candidate->in_flight != before.in_flight;", "            return false;"),
@@ -47,15 +47,16 @@ VARIANTS = {
     "recomputation of early chunks": ("        if (num_chunks > problem->P) { out[num++]", "        if (false) { out[num++]"),
     "USUAL_COUNT 3 -> 2": ("USUAL_COUNT = 3", "USUAL_COUNT = 2"),
     "USUAL_COUNT 3 -> 5": ("USUAL_COUNT = 3", "USUAL_COUNT = 5"),
-    "count by memory": ("        if (num_mbs > (double)most) {", "        if (false) {"),
-    "TELLING 1000 -> 1000000": ("TELLING = 1000", "TELLING = 1000000"),
+    "count by memory": ("    if (by_memory > (double)most) {", "    if (false) {"),
     "MAX_PROBES 4 -> 1": ("MAX_PROBES = 4", "MAX_PROBES = 1"),
     "LEFT_FOR_FIELD 45 -> 60": ("LEFT_FOR_FIELD = 45", "LEFT_FOR_FIELD = 60"),
     "LEFT_FOR_LAYERS 30 -> 15": ("LEFT_FOR_LAYERS = 30", "LEFT_FOR_LAYERS = 15"),
     "USUAL_EVALUATIONS 150 -> 75": ("USUAL_EVALUATIONS = 150", "USUAL_EVALUATIONS = 75"),
     "half the budget": ("    return jobs > least ? jobs : least;", "    return (jobs > least ? jobs : least) / 2;"),
     "twice the budget": ("    return jobs > least ? jobs : least;", "    return (jobs > least ? jobs : least) * 2;"),
-    "move: recomputation": ("    if (modes && rng_below", "    if (false && rng_below"),
+    "fit: search again with less memory": ("MAX_SEARCHES = 4", "MAX_SEARCHES = 1"),
+    "MORE_HEADROOM 3 -> 1": ("MORE_HEADROOM = 3", "MORE_HEADROOM = 1"),
+    "move: recomputation": ("bool of_mode = modes && rng_below", "bool of_mode = modes && false && rng_below"),
 }
 
 
@@ -103,6 +104,18 @@ def generated(work, seed, num):
     return found
 
 
+def with_buffers():
+    """problems as training has them: every buffer counts against the limit"""
+    lengths = f"{SHARED}/data/lengths.csv"
+    shapes = [("d12", 4, 1, 16384, "900M"), ("d12", 2, 1, 16384, "1600M"), ("d12", 8, 1, 16384, "1200M"), ("d12", 4, 2, 16384, "1100M"),
+              ("d24", 8, 1, 32768, "4G"), ("flan-t5:small", 4, 1, 32768, "1G"), ("flan-t5:base", 8, 1, 32768, "2G")]
+    found = [[f"{model} {P}x{R} {limit}", lengths, ["--model", model, "--stages", str(P), "--replicas", str(R), "--batch-tokens", str(tokens),
+              "--max-tokens", "1024", "--memory-limit", limit]] for model, P, R, tokens, limit in shapes]
+    small = [["--memory-limit", limit, "--model", "d12", "--stages", "4", "--batch-tokens", "8192"] for limit in ("750M", "800M", "1500M")]
+    found += [[f"small {options[1]}", "test/problems/lengths.csv", options] for options in small]
+    return found + [[f"t5 {limit}", "test/problems/t5_small.json", ["--memory-limit", limit]] for limit in ("2300M", "3G")]
+
+
 def plan(program, path, options):
     """makespan in ms and planning time in ms; None where nothing fits"""
     done = subprocess.run([program, "plan", path, "--json", "/dev/stdout", *options], capture_output=True, text=True, timeout=600)
@@ -111,20 +124,28 @@ def plan(program, path, options):
 
 
 def build(name, edits, into):
-    with open(SOURCE) as file:
-        before = text = file.read()
+    before = {}
+    for path in SOURCES:
+        with open(path) as file:
+            before[path] = file.read()
+    after = dict(before)
     for old, new in edits:
-        if old not in text:
-            sys.exit(f"{name}: {SOURCE} has no line {old!r}")
-        text = text.replace(old, new)
+        path = next((path for path in SOURCES if old in before[path]), None)
+        if path is None:
+            sys.exit(f"{name}: no source has a line {old!r}")
+        after[path] = after[path].replace(old, new)
     try:
-        with open(SOURCE, "w") as file:
-            file.write(text)
+        for path in SOURCES:
+            if after[path] != before[path]:
+                with open(path, "w") as file:
+                    file.write(after[path])
         subprocess.run(["make", "-s", "WERROR=0", "build/release/dynapipe"], check=True, capture_output=True)
         shutil.copy("build/release/dynapipe", into)
     finally:
-        with open(SOURCE, "w") as file:
-            file.write(before)
+        for path in SOURCES:
+            if after[path] != before[path]:
+                with open(path, "w") as file:
+                    file.write(before[path])
     return into
 
 
@@ -157,18 +178,21 @@ def main():
     names = options.only.split(",") if options.only else list(VARIANTS)
     with tempfile.TemporaryDirectory() as work:
         cases = [[name, f"{SHARED}/cases/{name}.json", []] for name in sorted(json.load(open(f"{SHARED}/cases/reference.json")))]
-        cases += generated(work, 1, 39)
+        num_shared = len(cases)
+        cases += generated(work, 1, 18)
+        num_generated = len(cases) - num_shared
+        cases += with_buffers()
         base = measure("as it is", [], cases, seeds, work)
         lines = ["# What each part of the search brings", "",
-                 f"`dev/ablate.sh{' --quick' if options.quick else ''}`: the planner with one part switched off or one constant changed, on the 7 shared cases and",
-                 f"{len(cases) - 7} generated ones, {len(seeds)} random seed{'s' if len(seeds) > 1 else ''}. Percent by which the makespan is longer than with the search as it is: geometric mean,",
+                 f"`dev/ablate.sh{' --quick' if options.quick else ''}`: the planner with one part switched off or one constant changed, on the {num_shared} shared cases,",
+                 f"{num_generated} generated ones and {len(cases) - num_shared - num_generated} in which every buffer counts, {len(seeds)} random seed{'s' if len(seeds) > 1 else ''}. Percent by which the makespan is longer than with the search as it is: geometric mean,",
                  "worst and best case; planning time, times that of the search as it is; cases for which nothing is found.", "",
                  "| switched off or changed | mean % | worst % | best % | time | not found |", "|---|---:|---:|---:|---:|---:|"]
         for name in names:
             lines.append(row(name, base, measure(name, [VARIANTS[name]], cases, seeds, work)))
             print(lines[-1], flush=True)
-    with open(options.out, "w") as file:
-        file.write("\n".join(lines) + "\n")
+            with open(options.out, "w") as file:
+                file.write("\n".join(lines) + "\n")
 
 
 main()

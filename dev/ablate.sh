@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What each part and constant of the planner's search brings, on shared and generated cases: writes dev/results/ablation.md.
-#   dev/ablate.sh            three random seeds, about an hour
+#   dev/ablate.sh            three random seeds, about a quarter of an hour on one core
 #   dev/ablate.sh --quick    one seed
 #   dev/ablate.sh --only 'half the budget,FIELD 12 -> 24'
 . "$(dirname "$0")/help.sh"

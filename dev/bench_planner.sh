@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The planner against the original, its lower bound and the practice of today, on the problems of ../shared/cases; every
-# makespan by their judge. Writes dev/results/planner.md and planner_summary.md (5 minutes); then dev/check_docs.sh --renew.
+# makespan by their judge. Writes dev/results/planner.md (5 minutes); then dev/check_docs.sh --renew.
 # Fails where another policy is ahead.
 #   dev/bench_planner.sh                            all tables
-#   dev/bench_planner.sh --only policies,timing     these, on stdout only; names: dev/planner_bench/__main__.py
+#   dev/bench_planner.sh --only policies,timing     these, on stdout only; names: dev/planner_bench.py
 #   dev/bench_planner.sh --scale                    planning for many ranks: dev/results/planner_scale.md (6 minutes, most of it callgrind)
 . "$(dirname "$0")/help.sh"
 set -eu
@@ -15,8 +15,8 @@ fi
 make -s build/release/dynapipe >&2
 if [ "${1:-}" = --scale ]; then
     make -s build/release/tools/plan_time >&2
-    exec python3 dev/planner_bench --scale --out dev/results/planner_scale.md
+    exec python3 dev/planner_bench.py --scale --out dev/results/planner_scale.md
 fi
-if [ $# -gt 0 ]; then exec python3 dev/planner_bench "$@"; fi
+if [ $# -gt 0 ]; then exec python3 dev/planner_bench.py "$@"; fi
 mkdir -p dev/results
-python3 dev/planner_bench --out dev/results/planner.md --summary dev/results/planner_summary.md
+python3 dev/planner_bench.py --out dev/results/planner.md

@@ -13,12 +13,11 @@
 #include <string.h>
 #include <time.h>
 
-#include "../llmc/gpt2.h"
+#include "../llmc/kinds.h"
 #include "../llmc/hf.h"
 #include "../llmc/llmc_error.h"
 #include "../llmc/mt19937.h"
 #include "../llmc/optimizer.h"
-#include "../llmc/t5.h"
 
 #define PHASES(X) X(zero) X(forward) X(backward_inputs) X(backward_weights) X(norm) X(adamw)
 #define X(name) PHASE_##name,

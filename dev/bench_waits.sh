@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Two real ranks: idle time against the plan's, and dynamic against packed-ragged, with messages that a thread moves and messages that
-# wait for their receiver; interleaved. Wants two quiet cores, takes about 20 minutes. Prints a table.
-#   MODEL=l8c256h4 BATCH=16384 LONGEST=2048 STEPS=10 SKIP=5 ROUNDS=3 PROGRESS="auto off" POLICIES="dynamic packed-ragged" SHARED=../shared dev/bench_waits.sh
+# wait for their receiver; interleaved. MESSAGES: as in a cost file, a thread that looks every 1000000 ns, or 2, pulled. Wants two quiet cores, takes about 20 minutes. Prints a table.
+#   MODEL=l8c256h4 BATCH=16384 LONGEST=2048 STEPS=10 SKIP=5 ROUNDS=3 MESSAGES="1000000 2" POLICIES="dynamic packed-ragged" SHARED=../shared dev/bench_waits.sh
 # SHARED: where data/*.jsonl and tokenizer/ of GPT-2 are (V 50257); without them the built-in tasks as bytes.
 . "$(dirname "$0")/help.sh"
 set -eu
@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
 export OMP_NUM_THREADS=1
 model=${MODEL:-l8c256h4} batch=${BATCH:-16384} longest=${LONGEST:-2048} steps=${STEPS:-10} skip=${SKIP:-5} rounds=${ROUNDS:-3} shared=${SHARED:-../shared}
-progress=${PROGRESS:-auto off} policies=${POLICIES:-dynamic packed-ragged}
+messages=${MESSAGES:-1000000 2} policies=${POLICIES:-dynamic packed-ragged}
 out=out/bench-waits
 make -s programs
 mkdir -p $out
@@ -31,24 +31,25 @@ all() { for round in $(seq "$rounds"); do "$1" "$2-$round" "$3"; done; }
 dynapipe_plugin/mpirun.sh -np 2 ./profile_costs --model "$model" --tokens "$longest" --vocab $vocab --seconds "${PROFILE_SECONDS:-8}" \
     --out $out/costs.txt >$out/profile.log
 for round in $(seq "$rounds"); do
-    for how in $progress; do
+    for how in $messages; do
+        sed -E "s/^(measured .* targets [0-9]+).*/\\1 messages $how/" $out/costs.txt >$out/costs-$how.txt
         for policy in $policies; do
             name=$policy-$how-$round
             rm -rf "${out:?}/$name"
             timeout -k 10 1200 dynapipe_plugin/mpirun.sh -np 2 ./train_gpt2 -i $out/data/train.bin -e "$model" -t "$longest" -d "$batch" -v 0 -s 0 \
-                -x "$steps" -n 0 --stages 2 --costs $out/costs.txt --batching "$policy" --debug progress="$how" -o "$out/$name" \
+                -x "$steps" -n 0 --stages 2 --costs $out/costs-$how.txt --batching "$policy" -o "$out/$name" \
                 --trace "$out/$name.json" --debug dump-plan="$out/$name.plan" --show-step "$steps" --verbose >"$out/$name.log" 2>&1 || { tail -5 "$out/$name.log"; exit 1; }
             rm -f "$out/$name"/*.bin
-            echo "round $round: $policy, --debug progress=$how: $(grep -m1 '^messages' "$out/$name.log")" >&2
+            echo "round $round: $policy, messages $how: $(grep -m1 '^messages' "$out/$name.log")" >&2
         done
     done
 done
 
 echo "$model, V $vocab, $batch tokens a step, longest $longest, 2 ranks, one thread each, $rounds rounds of $steps steps, the first $skip of each left out"
 echo
-echo "| batching | --progress | tokens/s | dynamic is faster by | idle | planned | first step / median |"
+echo "| batching | messages | tokens/s | dynamic is faster by | idle | planned | first step / median |"
 echo "|---|---|---|---|---|---|---|"
-for how in $progress; do
+for how in $messages; do
     for policy in $policies; do
         run=$policy-$how
         ms=$(all field "$run" step_ms | median)

@@ -1,23 +1,18 @@
 #!/usr/bin/env python3
 """Golden tokens for test/test_tokenizer.c, made with Hugging Face's `tokenizers` (pip install tokenizers).
 
-    dev/golden_bpe.py --tokenizer ../shared/tokenizer --data ../shared/data
+    dev/golden_bpe.py --tokenizer ../shared/tokenizer
 
 Writes test/golden/bpe_tiny_vocab.json, bpe_tiny_merges.txt (a small vocabulary trained on the texts below),
-bpe_texts.json (the texts with their tokens in both vocabularies) and bpe_shared.txt (for each file of --data: number of
-texts and tokens, and the hash of util/numbers.h of all tokens). The texts below are our own; neither GPT-2's vocabulary nor the
-data is copied.
+and bpe_texts.json (the texts with their tokens in both vocabularies). The texts below are our own; GPT-2's vocabulary is not
+copied.
 """
 import argparse
-import glob
 import json
 import os
 import random
-import struct
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-MASK = (1 << 64) - 1
 
 TEXTS = [
     "", " ", "  ", "   ", "\n", "\n\n", "\t", "a", " a", "  a", "a ", "a  ", "\r\n", "\0", "a\0b",
@@ -52,27 +47,6 @@ def random_texts(count, seed):
     return ["".join(rng.choice(alphabet) for _ in range(rng.randint(1, 40))) for _ in range(count)]
 
 
-def mix(x):
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9 & MASK
-    x = (x ^ (x >> 27)) * 0x94d049bb133111eb & MASK
-    return x ^ (x >> 31)
-
-
-def hash_words(state, words):
-    """The hash of util/numbers.h over 8-byte words."""
-    for word in words:
-        state = (state ^ word) * 0x100000001b3 & MASK
-        state ^= state >> 29
-    return state
-
-
-def hash_tokens(state, ids):
-    """One text: the number of its tokens, then the tokens, as int32, a zero behind where their number is even."""
-    data = struct.pack(f"<i{len(ids)}i", len(ids), *ids)
-    data += b"\0" * (-len(data) % 8)
-    return hash_words(state, struct.unpack(f"<{len(data) // 8}Q", data))
-
-
 def byte_level(model):
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
@@ -101,7 +75,6 @@ def train_tiny(texts, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", default="../shared/tokenizer", help="folder with vocab.json and merges.txt")
-    parser.add_argument("--data", default="../shared/data", help="folder with *.jsonl")
     parser.add_argument("--out", default="test/golden")
     args = parser.parse_args()
     os.makedirs(args.out, exist_ok=True)
@@ -112,15 +85,6 @@ def main():
         rows = zip(texts, encode_all(tiny, texts), encode_all(gpt2, texts))
         lines = [json.dumps({"text": t, "tiny": a, "gpt2": b}, separators=(",", ":")) for t, a, b in rows]
         f.write("[\n" + ",\n".join(lines) + "\n]\n")
-    with open(f"{args.out}/bpe_shared.txt", "w", encoding="ascii") as f:
-        f.write("# file texts tokens hash: inputs and targets of every line in GPT-2's vocabulary (dev/golden_bpe.py)\n")
-        for path in sorted(glob.glob(f"{args.data}/*.jsonl")):
-            rows = [json.loads(line) for line in open(path, encoding="utf-8")]
-            ids = encode_all(gpt2, [row[k] for row in rows for k in ("inputs", "targets")])
-            state = 0xcbf29ce484222325
-            for text_ids in ids:
-                state = hash_tokens(state, text_ids)
-            f.write(f"{os.path.basename(path)} {len(ids)} {sum(map(len, ids))} {mix(state):016x}\n")
 
 
 if __name__ == "__main__":

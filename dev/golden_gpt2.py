@@ -3,7 +3,7 @@
 A GPT-2 of 3 layers, 32 channels, 4 heads, 100 words on a ragged batch: logits and losses of the supervised
 rows, and all gradients of sum(loss) / rows. Computed in float64; the float32 run must agree. Parameters are
 not stored: they are param_value(i) for the i-th value of the checkpoint's order, here and in
-test/gpt2_golden.c.
+test/model_golden.c.
 
     gpt2_small.bin  int32[16]: magic, maxT, V, L, NH, C, Vp, sequences, tokens, rows
                     int32 cu_seqlens, tokens, positions, rows, targets

@@ -5,7 +5,7 @@ that buckets tell apart: logits and losses of all decoder tokens, and all gradie
 Computed in float64, one sample at a time without padding; the same batch padded, with masks, and the float32
 run must agree. Losses once more with dropout 0.25 at all of T5's places, its bits being those of
 llmc/dropout_bits.h. Parameters are not stored: they are param_value(i) for the i-th value of the checkpoint's
-order, here and in test/t5_golden.c.
+order, here and in test/model_golden.c.
 
     t5_v10.bin   ReLU, tied head, heads * head size = C
     t5_v11.bin   gated, head of its own, heads * head size < C, 2 + 3 layers

@@ -21,10 +21,12 @@ gives the same bytes everywhere.
 #include "../util/program.h"
 #include "../util/numbers.h"
 
-// A growing text, NUL-terminated; all zero is empty. Ends the program where memory is out.
+enum { MOST_TOKENS = 1 << 20 };
+
+// NUL-terminated; no maker exceeds its max_bytes.
 typedef struct {
-    char* text;
-    int32_t num_bytes, capacity;
+    int32_t num_bytes;
+    char text[MOST_TOKENS + 256];
 } TaskText;
 
 typedef struct {
@@ -49,32 +51,10 @@ static const char* const task_names[NUM_TASK_NAMES] = {"Anna", "Ben",  "Carl", "
 
 static void task_text_add(TaskText* text, const char* format, ...) {
     va_list args;
-    for (;;) {
-        int32_t room = text->capacity - text->num_bytes;
-        va_start(args, format);
-        int length = vsnprintf(room > 0 ? text->text + text->num_bytes : NULL, (size_t)room, format, args);
-        va_end(args);
-        if (length < room) {
-            text->num_bytes += length;
-            return;
-        }
-        text->capacity = 2 * text->capacity + length + 256;
-        text->text = realloc(text->text, (size_t)text->capacity);
-        if (text->text == NULL) {
-            fprintf(stderr, "error: no memory for a text of %d bytes\n", text->capacity);
-            exit(1);
-        }
-    }
-}
-
-static void task_text_clear(TaskText* text) {
-    text->num_bytes = 0;
-    task_text_add(text, "%s", "");
-}
-
-static void task_text_free(TaskText* text) {
-    free(text->text);
-    *text = (TaskText){0};
+    va_start(args, format);
+    text->num_bytes +=
+        vsnprintf(text->text + text->num_bytes, sizeof text->text - (size_t)text->num_bytes, format, args);
+    va_end(args);
 }
 
 // A number >= base with a heavy tail: within [base, 2 base) half of the time, [2 base, 4 base) a quarter,
@@ -486,7 +466,7 @@ static const OptionSpec specs[] = {
     {"--out",        OPTION_STRING, offsetof(MakeOptions, out),         NULL,    0, 0, NULL, "FILE", "JSONL file to write"},
     {"--samples",    OPTION_INT64,  offsetof(MakeOptions, num_samples), "20000", 1, 1e9, NULL, "N", "number of lines"},
     {"--seed",       OPTION_INT64,  offsetof(MakeOptions, seed),        "1",     0, 0, NULL, "N", "same seed, same file"},
-    {"--max-tokens", OPTION_INT,    offsetof(MakeOptions, max_tokens),  "2000",  TASK_MIN_BYTES, 1 << 20, NULL, "N",
+    {"--max-tokens", OPTION_INT,    offsetof(MakeOptions, max_tokens),  "2000",  TASK_MIN_BYTES, MOST_TOKENS, NULL, "N",
      "longest sample, with the bytes tokenizer"},
     {"--mixture",    OPTION_CHOICE, offsetof(MakeOptions, mixture),     "full",  0, 0, "full|easy", NULL,
      "easy: tasks that a model of a million parameters answers after a minute (make run)"},
@@ -542,7 +522,7 @@ static Status write_line(FileWriter* writer, const char* task, const TaskSample*
 
 static Status make_tasks(const MakeOptions* options) {
     Rng rng = rng_seed((uint64_t)options->seed);
-    TaskSample sample = {0};
+    static TaskSample sample;
     FileWriter writer;
     int32_t longest = 0;
     int64_t num_bytes = 0;
@@ -550,8 +530,8 @@ static Status make_tasks(const MakeOptions* options) {
     Status status = STATUS_OK;
     for (int64_t n = 0; n < options->num_samples && status == STATUS_OK && writer.error == 0; n++) {
         const TaskSpec* task = draw_task(&rng, options->mixture == MIXTURE_EASY, n);
-        task_text_clear(&sample.inputs);
-        task_text_clear(&sample.targets);
+        sample.inputs.num_bytes = sample.targets.num_bytes = 0;
+        sample.targets.text[0] = '\0';
         // prepare_data adds a newline to the inputs and an end-of-text token to the targets
         task->make(&sample, &rng, options->max_tokens - 2);
         int32_t length = sample.inputs.num_bytes + sample.targets.num_bytes + 2;
@@ -559,8 +539,6 @@ static Status make_tasks(const MakeOptions* options) {
         num_bytes += length;
         status = write_line(&writer, task->name, &sample);
     }
-    task_text_free(&sample.inputs);
-    task_text_free(&sample.targets);
     if (status != STATUS_OK) {
         file_writer_abort(&writer);
         return status;

@@ -3,7 +3,8 @@
 #   dev/run_tests.sh                  unit tests and the quick scripts: `make test`
 #   dev/run_tests.sh --unit           unit tests only: `make check`
 #   dev/run_tests.sh --all            every script: `make test-all`
-#   dev/run_tests.sh --changed BASE   the quick ones, and slow scripts whose files (their line "# concerns: PATHS") have changed since that commit
+#   dev/run_tests.sh --changed BASE   the quick ones, and slow scripts whose files (their line "# concerns: PATHS") have changed since that commit, those with
+#                                     the most changed lines first, as far as they begin within SLOW_SECONDS (360); the others are named at the end
 # A script with a line "# concerns:" is slow. BUILD and CC as in the Makefile. TEST_JOBS tests run at a time (one more than cores, since they wait for ranks
 # and time-outs); those that measure time run alone. A script that fails runs once more, alone, and
 # its first log stays in the output. A test exits with 0, 1 or 77 (skipped); its closing line is "N passed, N failed, N skipped". After TEST_SECONDS
@@ -45,6 +46,10 @@ count() {  # exit status, log
 run_one() {  # name, command...: its counts go to log/NAME.count
     local name=$1 log=$out/log/$1.log begin=$SECONDS rc why child spent
     shift
+    if [ "$(date +%s)" -ge "${SLOW_UNTIL:-9999999999}" ] && grep -qs '^# concerns:' "test/$name.sh"; then
+        echo "$name" >>"$out/log/not_run"
+        return
+    fi
     timeout -k 10 "$limit_s" "$@" >"$log" 2>&1 </dev/null &
     child=$!  # leads a process group of its own, so an interrupt must be passed on
     # shellcheck disable=SC2064
@@ -93,25 +98,29 @@ finish() {
     exit
 }
 
-# Scripts to run, by name. The longest first, so that none of them is what all wait for in the end.
+# Scripts to run, by name: the quick ones, the longest first, so that none of them is what all wait for in the end; then the slow ones.
 pick_scripts() {
-    local script changed paths
-    changed=$([ "$1" != --changed ] || git diff --name-only "$2" HEAD)
+    local script lines paths
     for script in $(ls -S test/test_*.sh); do
         paths=$(sed -n 's/^# concerns: *//p' "$script")
+        lines=1
+        if [ "$1" = --changed ] && [ -n "$paths" ]; then
+            lines=$(awk -v paths="^(${paths// /|}|$script)" '$3 ~ paths { n += $1 + $2 } END { print n + 0 }' <<<"$changed")
+        fi
         case $1 in
             --all) ;;
-            --changed) [ -z "$paths" ] || grep -qE "^(${paths// /|}|$script)" <<<"$changed" || continue ;;
+            --changed) [ "$lines" -gt 0 ] || continue ;;
             *) [ -z "$paths" ] || continue ;;
         esac
-        basename "$script" .sh
-    done
+        echo "${paths:+1} $lines $(basename "$script" .sh)"
+    done | sort -s -k1,1 -k2,2nr -t ' ' | awk '{ print $NF }'
 }
 mode=${1:-quick}
-scripts=$([ "$mode" = --unit ] || pick_scripts "$mode" "${2:-}")
+changed=$([ "$mode" != --changed ] || git diff --numstat "$2" HEAD)
+scripts=$([ "$mode" = --unit ] || pick_scripts "$mode")
 unit=$(cd test && ls test_*.c | sed 's/\.c$//')
 
-rm -f "$out"/log/*.count
+rm -f "$out"/log/*.count "$out/log/not_run"
 targets="$out/tests"
 # What several scripts use is built once, before they start.
 [ -z "$scripts" ] || targets+=" $out/train_gpt2 $out/train_gpt2-dynapipe $out/train_t5 $out/train_t5-dynapipe $out/prepare_data $out/profile_costs $out/generate $out/dev/make_tasks $out/dynapipe $out/tools/plain_gradients $out/tools/compare_checkpoints"
@@ -127,6 +136,7 @@ if grep -q 'warning:' "$out/log/build.log"; then
     broken=1
     echo "FAIL  build has warnings"
 fi
+[ "$mode" != --changed ] || export SLOW_UNTIL=$(($(date +%s) + ${SLOW_SECONDS:-360}))
 if grep -q test_cuda_ <<<"$scripts" && command -v g++ >/dev/null && [ -n "$(make -s BACKEND=emu print-cuda-include)" ]; then
     for precision in FP32 BF16; do  # a failure here is reported by the tests
         make --no-print-directory -s -j"$jobs" BACKEND=emu PRECISION=$precision emulated-tests >"$out/log/build-$precision.log" 2>&1
@@ -140,10 +150,12 @@ echo "built in $SECONDS s"
 } | run_all "$jobs"
 grep -wE "${alone// /|}" <<<"$scripts" | sed 's/.*/& bash test\/&.sh/' | run_all 1
 failed=$(for name in $scripts; do
-    read -r _ f _ <"$out/log/$name.count" && [ "$f" -eq 0 ] || echo "$name bash test/$name.sh"
+    grep -qsx "$name" "$out/log/not_run" || { read -r _ f _ <"$out/log/$name.count" && [ "$f" -eq 0 ]; } || echo "$name bash test/$name.sh"
 done)
+unset SLOW_UNTIL
 if [ -n "$failed" ]; then
     echo "once more, alone, since other work on the machine disturbs scripts that start ranks:"
     run_all 1 <<<"$failed"
 fi
+[ ! -e "$out/log/not_run" ] || echo "not run here, as time was short: $(tr '\n' ' ' <"$out/log/not_run")---> make test-all"
 finish $broken

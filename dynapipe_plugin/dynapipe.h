@@ -18,10 +18,9 @@ dynapipe.h -- the one header a trainer includes.
 Works from C99 and C++17. Every name begins with dynapipe/Dynapipe/DYNAPIPE. Functions return 0 or an error
 code; dynapipe_error() then returns what is wrong and what to do. Published structs are never edited: a change
 means _v2 beside _v1 (DynapipeBatch and DynapipeCache, which only the plugin makes, may grow at their end);
-test/golden/interface_pins.c keeps their sizes, places and numbers. Start a struct of these as zeros: what is 0 or
-NULL is the common case, and `reserved` members are refused with anything else.
-All calls of one Dynapipe come from one thread; planning runs in a thread of its own. How to bring a model of
-your own: doc/porting.md.
+test/golden/interface_pins.c keeps their sizes, places and numbers. Start a struct of these as zeros: what is
+0 or NULL is the common case, and `reserved` members are refused with anything else. All calls of one Dynapipe
+come from one thread; planning runs in a thread of its own. How to bring a model of your own: doc/porting.md.
 */
 #pragma once
 
@@ -37,8 +36,8 @@ extern "C" {
 // the library's.
 #define DYNAPIPE_INTERFACE 1
 
-// One micro-batch as the model sees it: sequences one after the other. Host memory, the same object with the
-// same contents in all calls about this micro-batch, from forward to backward_weights.
+// One microbatch as the model sees it: sequences one after the other. Host memory, the same object with the
+// same contents in all calls about this microbatch, from forward to backward_weights.
 typedef struct {
     int32_t num_seqs;           // attention windows
     int32_t num_tokens;         // of all of them, padding included
@@ -91,7 +90,7 @@ typedef struct {
 // A model (one range of blocks on this rank) as the executor calls it. All pointers are device memory where
 // values live (host memory in the CPU build); batches, losses and ids are host memory. Return 0 or an error.
 // acts, scratch, in, out, din and dout are at multiples of 256 bytes. `acts` may be at another place, with
-// the same contents, from one call about a micro-batch to the next: it must not contain pointers into itself.
+// the same contents, from one call about a microbatch to the next: it must not contain pointers into itself.
 typedef struct {
     const char* name;
 
@@ -114,7 +113,7 @@ typedef struct {
     // at once.
     int (*backward_inputs)(void* model, const DynapipeBatch* batch, const void* in, void* acts,
                            const void* dout, void* din, void* scratch);
-    // Adds to the gradients of weights. Called exactly once after backward_inputs of that micro-batch. NULL:
+    // Adds to the gradients of weights. Called exactly once after backward_inputs of that microbatch. NULL:
     // a model whose backward cannot be divided, which does all of it in backward_inputs.
     int (*backward_weights)(void* model, const DynapipeBatch* batch, void* acts, const void* dout,
                             void* scratch);
@@ -187,7 +186,7 @@ typedef struct {
 typedef enum {
     DYNAPIPE_HEAD_AS_BLOCKS,      // by its blocks: it has all of it, or nothing
     DYNAPIPE_HEAD_FEEDS,          // ends after the last layer with the final norm, hands over supervised rows
-    DYNAPIPE_HEAD_BY_ROWS,        // a share: the head's block, for some rows of each micro-batch
+    DYNAPIPE_HEAD_BY_ROWS,        // a share: the head's block, for some rows of each microbatch
     DYNAPIPE_HEAD_BY_VOCABULARY,  // a share: these ids of the head's block
 } DynapipeHead;
 typedef struct {
@@ -198,16 +197,16 @@ typedef struct {
 } DynapipeRange;
 enum { DYNAPIPE_MAX_RANGES = 64 };
 
-// What a model's kernels require of a micro-batch (not of infer(), whose windows may have any lengths). All
-// zeros: ragged, no requirement. `padded`: all windows of a micro-batch have one length T, a multiple of
+// What a model's kernels require of a microbatch (not of infer(), whose windows may have any lengths). All
+// zeros: ragged, no requirement. `padded`: all windows of a microbatch have one length T, a multiple of
 // seq_multiple, and num_seqs * T is one of tokens_multiple (0: 1).
 typedef struct {
     int32_t padded;
     int32_t seq_multiple, tokens_multiple;
-    int64_t max_squares;     // num_squares of a micro-batch, at most: where kernels count in int; 0: any
+    int64_t max_squares;     // num_squares of a microbatch, at most: where kernels count in int; 0: any
     int32_t head_has_layer;  // 1: the head is never a range alone
-    int32_t max_tokens;      // num_tokens of a micro-batch, and num_dec_tokens, at most; 0: any
-    int32_t max_seqs;        // num_seqs of a micro-batch, at most; 0: any
+    int32_t max_tokens;      // num_tokens of a microbatch, and num_dec_tokens, at most; 0: any
+    int32_t max_seqs;        // num_seqs of a microbatch, at most; 0: any
     int64_t
         head_by_rows;  // 1: ranks may share the head by rows, not by vocabulary: no part_bytes and the like
     int64_t reserved[3];  // 0
@@ -300,12 +299,13 @@ typedef struct {
     int64_t batch_tokens;       // tokens of a step over all ranks, at most
     int32_t max_seq_tokens;     // longest sequence; of an encoder-decoder: longest input
     int32_t max_target_tokens;  // > 0: an encoder-decoder model, and its longest target
-    int32_t rows;               // samples per micro-batch of --batching padded
+    int32_t rows;               // samples per microbatch of --batching padded
     int32_t num_steps;          // planning stops there; < 0: one pass over the data
     int32_t zero_stage;         // 1: optimizer state shared among replicas
     int32_t overfit;            // 1: every step trains on the first batch
     int64_t skip_verify;        // 1: sample files are not read through to find damage
-    int64_t reserved[3];        // 0
+    int64_t keeps_layers;       // 1: the program never calls dynapipe_resplit(): --resplit STEP:.. is refused
+    int64_t reserved[2];        // 0
 } DynapipeRun_v1;
 
 typedef struct {

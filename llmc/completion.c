@@ -194,17 +194,13 @@ typedef struct {
     float* logits;          // (Vp) the same
     int32_t* of_slot;       // (num_slots) the completion's index; -1: free
     int num_open;
-    // per call: tokens and positions (longest prompt or num_slots), the others (num_slots + 1)
+    int32_t* numbers;  // the following: per call, of tokens or sequences
     int32_t *tokens, *positions, *cu_seqlens, *dec_tokens, *dec_positions, *dec_cu_seqlens;
     int32_t *slots, *num_before, *num_enc, *next;
 } Run;
 
 static bool has_sides(const Run* r) {
     return r->model->config.kind->has_decoder;
-}
-
-static int32_t* ints(int num_values) {
-    return (int32_t*)llmc_alloc(sizeof(int32_t) * (size_t)num_values, "completions");
 }
 
 static int longest_prompt(const Run* r) {
@@ -240,19 +236,21 @@ static void run_open(Run* r) {
     r->places = (SamplingPlace*)llmc_alloc(sizeof(SamplingPlace) * (size_t)config->vocab, "logits");
     r->row = (floatX*)llmc_alloc(sizeof(floatX) * (size_t)config->padded_vocab, "logits");
     r->logits = (float*)llmc_alloc(sizeof(float) * (size_t)config->padded_vocab, "logits");
-    r->tokens = ints(T);
-    r->positions = ints(T);
-    int32_t** rest[] = {&r->cu_seqlens, &r->dec_tokens, &r->dec_positions, &r->dec_cu_seqlens, &r->slots,
-                        &r->num_before, &r->num_enc,    &r->next,          &r->of_slot};
-    for (int i = 0; i < 9; i++) { *rest[i] = ints(num_slots + 1); }
+    int32_t** arrays[] = {&r->tokens,        &r->positions,      &r->cu_seqlens, &r->dec_tokens,
+                          &r->dec_positions, &r->dec_cu_seqlens, &r->slots,      &r->num_before,
+                          &r->num_enc,       &r->next,           &r->of_slot};
+    const size_t num_arrays = sizeof arrays / sizeof *arrays, room = (size_t)T + 1;
+    r->numbers = (int32_t*)llmc_alloc(num_arrays * room * sizeof(int32_t), "completions");
+    for (size_t i = 0; i < num_arrays; i++) { *arrays[i] = r->numbers + i * room; }
     for (int i = 0; i < num_slots; i++) { r->of_slot[i] = -1; }
 }
 
 static void run_close(Run* r) {
-    void* memory[] = {r->generators, r->places,     r->row,        r->logits,        r->tokens,
-                      r->positions,  r->cu_seqlens, r->dec_tokens, r->dec_positions, r->dec_cu_seqlens,
-                      r->slots,      r->num_before, r->num_enc,    r->next,          r->of_slot};
-    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) { free(memory[i]); }
+    free(r->generators);
+    free(r->places);
+    free(r->row);
+    free(r->logits);
+    free(r->numbers);
     ops_release(r->model->ops, r->scratch);
     ops_release(r->model->ops, r->cache.memory);
 }

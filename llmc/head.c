@@ -1,116 +1,96 @@
-#include "head.h"
-
+// head.c -- jobs of a share of the head (model.h), which do not depend on the kind of model.
 #include <assert.h>
 #include <stddef.h>
 
-#include "model.h"
 #include "llmc_error.h"
-
-enum { HEAD_CHUNK_ROWS = 64 };  // rows of logits at a time, without KEEP
+#include "model.h"
 
 static const int64_t X_BYTES = sizeof(floatX), FLOAT_BYTES = sizeof(float);
-
-// 16 values are 64 bytes in float32, and 16 rows of an even number of bf16 values.
-static int64_t round_up_16(int64_t count) {
-    return (count + 15) / 16 * 16;
-}
-
-static char* take(char** cursor, int64_t num_bytes) {
-    char* begin = *cursor;
-    *cursor += num_bytes;
-    return begin;
-}
+static char nowhere[1];  // base if only bytes are needed
 
 // --- division of the head ---------------------------------------------------------------------------------
-
-static int32_t matrix_row(const ModelConfig* config, int32_t place) {
-    const int64_t row = (int64_t)config->padded_vocab * place / MODEL_HEAD_PLACES;
-    return place == MODEL_HEAD_PLACES ? config->padded_vocab : (int32_t)(row / 16 * 16);
-}
 
 ModelHead head_of_places(const ModelConfig* config, ModelSharing sharing, int num_stages,
                          const int32_t* places) {
     ModelHead head = {.sharing = sharing, .num_stages = num_stages};
     assert(num_stages <= OPS_MAX_SHARES);
     for (int s = 0; s <= num_stages; s++) {
-        head.begin[s] = sharing == MODEL_HEAD_BY_VOCAB ? matrix_row(config, places[s]) : places[s];
+        const int64_t row = (int64_t)config->padded_vocab * places[s] / MODEL_HEAD_PLACES;
+        head.begin[s] = sharing != MODEL_HEAD_BY_VOCAB   ? places[s]
+                        : places[s] == MODEL_HEAD_PLACES ? config->padded_vocab
+                                                         : (int32_t)(row / 16 * 16);
     }
     return head;
 }
 
-// --- messages ----------------------------------------------------------------------------------------------
+static bool is_by_vocab(const Model* view) {
+    return view->part.head.sharing == MODEL_HEAD_BY_VOCAB;
+}
+
+// --- memory ------------------------------------------------------------------------------------------------
 
 // A part by vocabulary: for each row the loss statistics of classifier_share(), and with KEEP the two terms
 // of its gradient.
 typedef struct {
     float* stats;            // (num_rows, 3)
     floatX *sums, *targets;  // (num_rows, C)
+    int64_t num_bytes;
 } Part;
 
-// Returns its bytes.
-static int64_t split_part(Part* out, const ModelConfig* config, int num_rows, int flags, const void* memory) {
-    const int64_t R = round_up_16(num_rows), RC = R * config->channels;
-    char* cursor = (char*)(uintptr_t)memory;
-    const char* begin = cursor;
-    *out = (Part){.stats = (float*)(void*)take(&cursor, R * 3 * FLOAT_BYTES)};
+static Part split_part(const ModelConfig* config, int num_rows, int flags, const void* memory) {
+    const int64_t R = model_round_up(num_rows), row_bytes = config->channels * X_BYTES;
+    char *const begin = (char*)(uintptr_t)memory, *cursor = begin;
+    Part part = {.stats = (float*)(void*)model_take(&cursor, R * 3 * FLOAT_BYTES)};
     if (flags & MODEL_KEEP) {
-        out->sums = (floatX*)(void*)take(&cursor, RC * X_BYTES);
-        out->targets = (floatX*)(void*)take(&cursor, RC * X_BYTES);
+        part.sums = (floatX*)(void*)model_take(&cursor, R * row_bytes);
+        part.targets = (floatX*)(void*)model_take(&cursor, R * row_bytes);
     }
-    return cursor - begin;
+    part.num_bytes = cursor - begin;
+    return part;
 }
 
 int64_t head_rows_bytes(const ModelConfig* config, int num_rows) {
     return (int64_t)num_rows * config->channels * X_BYTES;
 }
-
 int64_t head_part_bytes(const ModelConfig* config, int num_rows, int flags) {
-    static char nowhere[1];
-    Part part;
-    return split_part(&part, config, num_rows, flags, nowhere);
+    return split_part(config, num_rows, flags, nowhere).num_bytes;
 }
-
 int64_t head_factor_bytes(int num_rows) {
-    return round_up_16(num_rows) * 2 * FLOAT_BYTES;
+    return model_round_up(num_rows) * 2 * FLOAT_BYTES;
 }
-
-// --- a share's jobs ----------------------------------------------------------------------------------------
 
 typedef struct {
     int num_rows;    // capacity
     floatX* rows;    // (num_rows, C) the hidden states, with KEEP
     float* stats;    // as in a part, with KEEP, by vocabulary
     floatX* logits;  // (num_rows, head_rows), with KEEP replaced by the values that gradients need
+    int64_t num_bytes;
 } Acts;
 
-static bool is_by_vocab(const Model* share) {
-    return share->part.head.sharing == MODEL_HEAD_BY_VOCAB;
-}
-
-static int64_t split_acts(Acts* out, const Model* share, int num_rows, int flags, const void* memory) {
-    int64_t R = round_up_16(num_rows);
-    char* cursor = (char*)(uintptr_t)memory;
-    const char* begin = cursor;
-    *out = (Acts){0};
+static Acts split_acts(const Model* share, int num_rows, int flags, void* memory) {
+    int64_t R = model_round_up(num_rows);
+    char *const begin = (char*)memory, *cursor = begin;
+    Acts acts = {.rows = NULL};
     if (flags & MODEL_KEEP) {
-        out->rows = (floatX*)(void*)take(&cursor, R * share->config.channels * X_BYTES);
-        if (is_by_vocab(share)) { out->stats = (float*)(void*)take(&cursor, R * 3 * FLOAT_BYTES); }
-    } else if (R > HEAD_CHUNK_ROWS) {
-        R = HEAD_CHUNK_ROWS;
+        acts.rows = (floatX*)(void*)model_take(&cursor, R * share->config.channels * X_BYTES);
+        if (is_by_vocab(share)) { acts.stats = (float*)(void*)model_take(&cursor, R * 3 * FLOAT_BYTES); }
+    } else if (R > MODEL_HEAD_ROWS) {
+        R = MODEL_HEAD_ROWS;
     }
-    out->num_rows = (int)R;
-    out->logits = (floatX*)(void*)take(&cursor, R * share->head_rows * X_BYTES);
-    return cursor - begin;
+    acts.num_rows = (int)R;
+    acts.logits = (floatX*)(void*)model_take(&cursor, R * share->head_rows * X_BYTES);
+    acts.num_bytes = cursor - begin;
+    return acts;
 }
 
 int64_t head_acts_bytes(const Model* share, const ModelBatch* batch, int flags) {
-    static char nowhere[1];
-    Acts acts;
-    return split_acts(&acts, share, batch->num_rows, flags, nowhere);
+    return split_acts(share, batch->num_rows, flags, nowhere).num_bytes;
 }
 
-static const floatX* matrix(const Model* share) {
-    return share->params + share->head_offset;
+// --- training ----------------------------------------------------------------------------------------------
+
+const floatX* head_matrix(const Model* view) {
+    return view->params + view->head_offset;
 }
 
 // Begins a job.
@@ -120,101 +100,80 @@ static const int32_t* stage_targets(const Model* share, const ModelBatch* batch)
     return batch_stage(share->ops, batch->targets, batch->num_rows);
 }
 
-static void logits_forward(const Model* share, floatX* logits, const floatX* rows, int num_rows) {
-    if (share->head_rows == 0) { return; }
-    matmul_forward(logits, rows, matrix(share), NULL, num_rows, share->config.channels, share->head_rows,
-                   share->ops);
+static void logits_forward(const Model* view, floatX* logits, const floatX* rows, int num_rows) {
+    if (view->head_rows == 0) { return; }
+    matmul_forward(logits, rows, head_matrix(view), NULL, num_rows, view->config.channels, view->head_rows,
+                   view->ops);
 }
 
-// numbers: losses, or by vocabulary stats.
-static void rows_forward(const Model* share, float* numbers, floatX* logits, const floatX* rows,
-                         const int32_t* targets, int num_rows, float dlogits_scale) {
-    logits_forward(share, logits, rows, num_rows);
-    if (is_by_vocab(share)) {
-        classifier_share(numbers, logits, targets, dlogits_scale != 0.0f, num_rows, share->head_id,
-                         share->head_ids, share->head_rows, share->ops);
+void head_rows_forward(const Model* view, float* numbers, floatX* logits, const floatX* rows,
+                       const int32_t* targets, int num_rows, float dlogits_scale) {
+    logits_forward(view, logits, rows, num_rows);
+    if (is_by_vocab(view)) {
+        classifier_share(numbers, logits, targets, dlogits_scale != 0.0f, num_rows, view->head_id,
+                         view->head_ids, view->head_rows, view->ops);
     } else {
-        fused_classifier(numbers, logits, targets, dlogits_scale, num_rows, share->head_ids, share->head_rows,
-                         share->ops);
+        fused_classifier(numbers, logits, targets, dlogits_scale, num_rows, view->head_ids, view->head_rows,
+                         view->ops);
     }
 }
 
-static void forward_kept(const Model* share, const ModelBatch* batch, const void* in, void* acts,
-                         const int32_t* targets, float* results) {
-    const int R = batch->num_rows;
-    Acts kept;
-    assert(batch->loss_scale != 0.0f);  // 0 would leave logits in place of the gradients
-    split_acts(&kept, share, R, MODEL_KEEP | MODEL_HEAD, acts);
-    ops_copy(share->ops, kept.rows, in, (size_t)head_rows_bytes(&share->config, R));
-    rows_forward(share, is_by_vocab(share) ? kept.stats : results, kept.logits, kept.rows, targets, R,
-                 batch->loss_scale);
-}
-
-static void forward_losses(const Model* share, const ModelBatch* batch, const void* in, void* out, void* acts,
-                           const int32_t* targets, float* results) {
-    const int R = batch->num_rows, per_row = is_by_vocab(share) ? 3 : 1;
-    Acts chunk;
-    Part part;
-    split_acts(&chunk, share, R, MODEL_HEAD, acts);
-    split_part(&part, &share->config, R, MODEL_HEAD, out);
-    float* numbers = is_by_vocab(share) ? part.stats : results;
-    for (int begin = 0; begin < R; begin += chunk.num_rows) {
-        const int num_rows = R - begin < chunk.num_rows ? R - begin : chunk.num_rows;
-        rows_forward(share, numbers + (int64_t)begin * per_row, chunk.logits,
-                     (const floatX*)in + (int64_t)begin * share->config.channels, targets + begin, num_rows,
-                     0.0f);
-    }
-}
-
-void head_forward(const Model* share, const ModelBatch* batch, const void* in, void* out, void* acts,
+void head_forward(const Model* share, const ModelBatch* batch, const void* in, void* out, void* memory,
                   float* losses, int flags) {
-    const int R = batch->num_rows;
+    const int R = batch->num_rows, C = share->config.channels, per_row = is_by_vocab(share) ? 3 : 1;
     if (R == 0 || flags == 0) { return; }
+    const bool keep = flags & MODEL_KEEP;
+    const Acts acts = split_acts(share, R, flags, memory);
     const int32_t* targets = stage_targets(share, batch);
-    float* results = is_by_vocab(share) ? NULL : ops_results(share->ops, losses, (size_t)R);
-    if (flags & MODEL_KEEP) {
-        forward_kept(share, batch, in, acts, targets, results);
-    } else {
-        forward_losses(share, batch, in, out, acts, targets, results);
+    float* numbers = !is_by_vocab(share) ? ops_results(share->ops, losses, (size_t)R)
+                     : keep              ? acts.stats
+                                         : split_part(&share->config, R, flags, out).stats;
+    const floatX* rows = (const floatX*)in;
+    assert(!keep || batch->loss_scale != 0.0f);  // 0 would leave logits in place of the gradients
+    if (keep) {
+        ops_copy(share->ops, acts.rows, in, (size_t)head_rows_bytes(&share->config, R));
+        rows = acts.rows;
     }
-    if (results != NULL) { ops_deliver(share->ops, losses, results, (size_t)R); }
+    for (int begin = 0; begin < R; begin += acts.num_rows) {
+        const int num_rows = R - begin < acts.num_rows ? R - begin : acts.num_rows;
+        head_rows_forward(share, numbers + (int64_t)begin * per_row, acts.logits, rows + (int64_t)begin * C,
+                          targets + begin, num_rows, keep ? batch->loss_scale : 0.0f);
+    }
+    if (!is_by_vocab(share)) { ops_deliver(share->ops, losses, numbers, (size_t)R); }
 }
 
-void head_backward_inputs(const Model* share, const ModelBatch* batch, void* acts, void* din) {
+void head_backward_inputs(const Model* share, const ModelBatch* batch, void* memory, void* din) {
     const int R = batch->num_rows, C = share->config.channels;
     OpsContext* ops = share->ops;
     if (R == 0) { return; }
-    Acts kept;
-    split_acts(&kept, share, R, MODEL_KEEP | MODEL_HEAD, acts);
-    Part part = {.sums = (floatX*)din};
+    const Acts acts = split_acts(share, R, MODEL_KEEP, memory);
+    floatX* sums = (floatX*)din;
     if (is_by_vocab(share)) {
         const int32_t* targets = stage_targets(share, batch);
-        split_part(&part, &share->config, R, MODEL_KEEP | MODEL_HEAD, din);
-        ops_copy(ops, part.stats, kept.stats, (size_t)R * 3 * sizeof(float));
-        target_rows(part.targets, matrix(share), targets, R, share->head_id, share->head_ids, C, ops);
+        const Part part = split_part(&share->config, R, MODEL_KEEP, din);
+        ops_copy(ops, part.stats, acts.stats, (size_t)R * 3 * sizeof(float));
+        target_rows(part.targets, head_matrix(share), targets, R, share->head_id, share->head_ids, C, ops);
+        sums = part.sums;
     }
     if (share->head_rows > 0) {
-        matmul_backward_input(part.sums, kept.logits, matrix(share), R, C, share->head_rows, ops);
+        matmul_backward_input(sums, acts.logits, head_matrix(share), R, C, share->head_rows, ops);
     } else {
-        ops_zero(ops, part.sums, (size_t)head_rows_bytes(&share->config, R));
+        ops_zero(ops, sums, (size_t)head_rows_bytes(&share->config, R));
     }
 }
 
-void head_backward_weights(const Model* share, const ModelBatch* batch, void* acts, const void* dout) {
+void head_backward_weights(const Model* share, const ModelBatch* batch, void* memory, const void* dout) {
     const int R = batch->num_rows, C = share->config.channels;
     if (R == 0 || share->head_rows == 0) { return; }
-    Acts kept;
-    split_acts(&kept, share, R, MODEL_KEEP | MODEL_HEAD, acts);
+    const Acts acts = split_acts(share, R, MODEL_KEEP, memory);
     if (is_by_vocab(share)) {
         const int32_t* targets = stage_targets(share, batch);
-        classifier_factors(kept.logits, kept.rows, (const float*)dout, targets, R, C, share->head_id,
+        classifier_factors(acts.logits, acts.rows, (const float*)dout, targets, R, C, share->head_id,
                            share->head_ids, share->head_rows, share->ops);
     }
-    matmul_backward_weight(share->grads + share->head_offset, NULL, kept.logits, kept.rows, R, C,
+    matmul_backward_weight(share->grads + share->head_offset, NULL, acts.logits, acts.rows, R, C,
                            share->head_rows, share->ops);
 }
-
-// --- the rank with the hidden states ----------------------------------------------------------------------
 
 void head_combine(Model* view, const ModelBatch* batch, int num_parts, const void* const* parts, void* dout,
                   void* const* factors, float* losses) {
@@ -225,8 +184,7 @@ void head_combine(Model* view, const ModelBatch* batch, int num_parts, const voi
     assert(model_feeds_head(view) && is_by_vocab(view) && num_parts <= OPS_MAX_SHARES);
     if (R == 0) { return; }
     for (int i = 0; i < num_parts; i++) {
-        Part part;
-        split_part(&part, &view->config, R, dout != NULL ? MODEL_KEEP | MODEL_HEAD : MODEL_HEAD, parts[i]);
+        const Part part = split_part(&view->config, R, dout != NULL ? MODEL_KEEP : 0, parts[i]);
         stats[i] = part.stats;
         sums[i] = part.sums;
         targets[i] = part.targets;
@@ -255,39 +213,41 @@ int64_t head_pick_bytes(const ModelBatch* batch) {
 }
 
 int64_t head_infer_bytes(const Model* share, const ModelBatch* batch) {
-    return round_up_16(batch->num_seqs) * share->head_rows * X_BYTES;
+    return model_round_up(batch->num_seqs) * share->head_rows * X_BYTES;
+}
+
+void head_likeliest(const Model* view, int32_t* next, floatX* logits, const floatX* rows, int num_rows) {
+    logits_forward(view, logits, rows, num_rows);
+    argmax_rows(next, logits, num_rows, view->head_ids, view->head_rows, view->ops);
 }
 
 void head_infer(const Model* share, const ModelBatch* batch, const void* in, void* out, void* scratch) {
     const int B = batch->num_seqs;
     if (B == 0) { return; }
-    float* logits = llmc_alloc((size_t)B * sizeof *logits, "picks");
-    int32_t* ids = llmc_alloc((size_t)B * sizeof *ids, "picks");
-    Pick* picks = llmc_alloc((size_t)B * sizeof *picks, "picks");
+    Pick* picks = (Pick*)llmc_alloc((size_t)B * (sizeof *picks + sizeof(float) + sizeof(int32_t)), "picks");
+    float* logits = (float*)(picks + B);
+    int32_t* ids = (int32_t*)(logits + B);
     logits_forward(share, (floatX*)scratch, (const floatX*)in, B);
     argmax_share(logits, ids, (const floatX*)scratch, B, share->head_id, share->head_ids, share->head_rows,
                  share->ops);
     for (int i = 0; i < B; i++) { picks[i] = (Pick){logits[i], ids[i]}; }
     ops_upload(share->ops, out, picks, (size_t)B * sizeof *picks);
-    free(logits);
-    free(ids);
     free(picks);
 }
 
 void head_pick(const Model* view, const ModelBatch* batch, int num_picks, const void* const* picks,
                int32_t* next) {
-    const int B = batch->num_seqs;
+    const size_t B = (size_t)batch->num_seqs;
     if (B == 0) { return; }
-    Pick* best = llmc_alloc((size_t)B * sizeof *best, "picks");
-    Pick* other = llmc_alloc((size_t)B * sizeof *other, "picks");
-    ops_download(view->ops, best, picks[0], (size_t)B * sizeof *best);
+    Pick* best = (Pick*)llmc_alloc(2 * B * sizeof *best, "picks");
+    Pick* other = best + B;
+    ops_download(view->ops, best, picks[0], B * sizeof *best);
     for (int s = 1; s < num_picks; s++) {
-        ops_download(view->ops, other, picks[s], (size_t)B * sizeof *other);
-        for (int i = 0; i < B; i++) {
+        ops_download(view->ops, other, picks[s], B * sizeof *other);
+        for (size_t i = 0; i < B; i++) {
             if (other[i].logit > best[i].logit) { best[i] = other[i]; }
         }
     }
-    for (int i = 0; i < B; i++) { next[i] = best[i].id; }
+    for (size_t i = 0; i < B; i++) { next[i] = best[i].id; }
     free(best);
-    free(other);
 }

@@ -1,4 +1,4 @@
-// hf.c -- Hugging Face checkpoints. Names of tensors: one table, keyed by kind and our name of the tensor.
+// hf.c -- Hugging Face checkpoints: names of tensors, config.json, weights.
 #include "hf.h"
 
 #include <errno.h>
@@ -12,133 +12,84 @@
 #include <unistd.h>
 #include "../util/checkpoint_files.h"
 #include "llmc_error.h"
-#include "model.h"
+#include "kinds.h"
 #include "safetensors.h"
 
-// WORDS: a matrix of the vocabulary's rows (ours is padded). GATED, PLAIN: only for this type of
-// feed-forward.
-typedef enum { MATRIX, VECTOR, TRANSPOSED, WORDS, GATED, PLAIN } Form;
+enum { MAX_PARTS = 3, NAME_CHARS = 112, PIECE_VALUES = 1 << 20 };
 
+static bool join(char out[CHECKPOINT_PATH_CHARS], const char* directory, const char* name) {
+    int num_chars = snprintf(out, CHECKPOINT_PATH_CHARS, "%s/%s", directory, name);
+    return (num_chars > 0 && num_chars < CHECKPOINT_PATH_CHARS - 8) ||
+           llmc_fail("%s: path too long ---> use a shorter one", checkpoint_path_tail(directory));
+}
+
+static bool exists(const char* path) {
+    struct stat info;
+    return stat(path, &info) == 0;
+}
+
+// --- names -------------------------------------------------------------------------------------------------
+
+// Rows [row_begin, row_begin + rows) of a tensor of ours. Rows in no part are the vocabulary's padding, zero.
 typedef struct {
-    const char *kind, *tensor;
-    Form form;
-    const char* names[HF_MAX_PARTS];  // %d: the layer
-} Row;
+    char name[NAME_CHARS];  // GPT-2: without "transformer."
+    int64_t row_begin, rows, cols;
+    bool is_vector;   // one dimension in the file (rows is 1)
+    bool transposed;  // (cols, rows) in the file: GPT-2's "Conv1D"
+} Part;
 
-// clang-format off
-#define GPT2_ROW(tensor, form, name) {"gpt2", tensor, form, {name}}
-#define T5_ROW(tensor, form, ...)    {"t5", tensor, form, {__VA_ARGS__}}
-#define ENC "encoder.block.%d.layer."
-#define DEC "decoder.block.%d.layer."
-static const Row table[] = {
-    GPT2_ROW("wte",      WORDS,      "wte.weight"),
-    GPT2_ROW("wpe",      MATRIX,     "wpe.weight"),
-    GPT2_ROW("ln1w",     VECTOR,     "h.%d.ln_1.weight"),
-    GPT2_ROW("ln1b",     VECTOR,     "h.%d.ln_1.bias"),
-    GPT2_ROW("qkvw",     TRANSPOSED, "h.%d.attn.c_attn.weight"),
-    GPT2_ROW("qkvb",     VECTOR,     "h.%d.attn.c_attn.bias"),
-    GPT2_ROW("attprojw", TRANSPOSED, "h.%d.attn.c_proj.weight"),
-    GPT2_ROW("attprojb", VECTOR,     "h.%d.attn.c_proj.bias"),
-    GPT2_ROW("ln2w",     VECTOR,     "h.%d.ln_2.weight"),
-    GPT2_ROW("ln2b",     VECTOR,     "h.%d.ln_2.bias"),
-    GPT2_ROW("fcw",      TRANSPOSED, "h.%d.mlp.c_fc.weight"),
-    GPT2_ROW("fcb",      VECTOR,     "h.%d.mlp.c_fc.bias"),
-    GPT2_ROW("fcprojw",  TRANSPOSED, "h.%d.mlp.c_proj.weight"),
-    GPT2_ROW("fcprojb",  VECTOR,     "h.%d.mlp.c_proj.bias"),
-    GPT2_ROW("lnfw",     VECTOR,     "ln_f.weight"),
-    GPT2_ROW("lnfb",     VECTOR,     "ln_f.bias"),
-
-    T5_ROW("shared",    WORDS,  "shared.weight"),
-    T5_ROW("enc_norm1", VECTOR, ENC "0.layer_norm.weight"),
-    T5_ROW("enc_qkv",   MATRIX, ENC "0.SelfAttention.q.weight", ENC "0.SelfAttention.k.weight", ENC "0.SelfAttention.v.weight"),
-    T5_ROW("enc_o",     MATRIX, ENC "0.SelfAttention.o.weight"),
-    T5_ROW("enc_bias",  MATRIX, ENC "0.SelfAttention.relative_attention_bias.weight"),
-    T5_ROW("enc_norm2", VECTOR, ENC "1.layer_norm.weight"),
-    T5_ROW("enc_wi",    PLAIN,  ENC "1.DenseReluDense.wi.weight"),
-    T5_ROW("enc_wi",    GATED,  ENC "1.DenseReluDense.wi_0.weight", ENC "1.DenseReluDense.wi_1.weight"),
-    T5_ROW("enc_wo",    MATRIX, ENC "1.DenseReluDense.wo.weight"),
-    T5_ROW("enc_norm",  VECTOR, "encoder.final_layer_norm.weight"),
-    T5_ROW("dec_norm1", VECTOR, DEC "0.layer_norm.weight"),
-    T5_ROW("dec_qkv",   MATRIX, DEC "0.SelfAttention.q.weight", DEC "0.SelfAttention.k.weight", DEC "0.SelfAttention.v.weight"),
-    T5_ROW("dec_o",     MATRIX, DEC "0.SelfAttention.o.weight"),
-    T5_ROW("dec_bias",  MATRIX, DEC "0.SelfAttention.relative_attention_bias.weight"),
-    T5_ROW("dec_norm2", VECTOR, DEC "1.layer_norm.weight"),
-    T5_ROW("dec_xq",    MATRIX, DEC "1.EncDecAttention.q.weight"),
-    T5_ROW("dec_xkv",   MATRIX, DEC "1.EncDecAttention.k.weight", DEC "1.EncDecAttention.v.weight"),
-    T5_ROW("dec_xo",    MATRIX, DEC "1.EncDecAttention.o.weight"),
-    T5_ROW("dec_norm3", VECTOR, DEC "2.layer_norm.weight"),
-    T5_ROW("dec_wi",    PLAIN,  DEC "2.DenseReluDense.wi.weight"),
-    T5_ROW("dec_wi",    GATED,  DEC "2.DenseReluDense.wi_0.weight", DEC "2.DenseReluDense.wi_1.weight"),
-    T5_ROW("dec_wo",    MATRIX, DEC "2.DenseReluDense.wo.weight"),
-    T5_ROW("dec_norm",  VECTOR, "decoder.final_layer_norm.weight"),
-    T5_ROW("head",      WORDS,  "lm_head.weight"),
-};
-// clang-format on
-
-static const Row* find_row(const ModelConfig* config, const char* tensor) {
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        const Row* row = &table[i];
-        if (strcmp(row->kind, config->kind->name) != 0 || strcmp(row->tensor, tensor) != 0) { continue; }
-        if (row->form == (config->gated ? PLAIN : GATED)) { continue; }
-        return row;
-    }
-    fprintf(stderr, "hf_names: %s has no name for %s ---> a bug, add it to the table\n", config->kind->name,
-            tensor);
-    abort();
+static bool is_gpt2(const ModelConfig* config) {
+    return config->kind == &gpt2_kind;
 }
 
-static void print_name(char* out, const char* format, int layer) {
-    const char* place = strstr(format, "%d");
-    if (place == NULL) {
-        snprintf(out, HF_NAME_CHARS, "%s", format);
-    } else {
-        snprintf(out, HF_NAME_CHARS, "%.*s%d%s", (int)(place - format), format, layer, place + 2);
-    }
-}
-
-int hf_names_parts(HfPart out[HF_MAX_PARTS], const ModelConfig* config, int tensor, int layer) {
+// layer: in its stack, as TensorSlice.layer (-1: none). How many: at least 1.
+static int parts_of(Part out[MAX_PARTS], const ModelConfig* config, int tensor, int layer) {
     const TensorInfo info = config->kind->tensor(config, tensor);
-    const Row* row = find_row(config, info.name);
+    const bool of_vocab = tensor == MODEL_EMBEDDING || tensor == model_head_tensor(config);
+    const char* names = info.hf_names;
+    const int before = (int)strcspn(names, "{"),
+              after = (int)strcspn(names, "}") + (strchr(names, '}') != NULL);
     int num_parts = 0;
-    while (num_parts < HF_MAX_PARTS && row->names[num_parts] != NULL) { num_parts++; }
-    const int64_t padding = row->form == WORDS ? config->padded_vocab - config->vocab : 0;
+    for (const char* at = names + before; num_parts == 0 || *at == ','; num_parts++) {
+        const int num_chars = *at == '\0' ? 0 : (int)strcspn(at + 1, ",}");
+        char pattern[NAME_CHARS];
+        snprintf(pattern, sizeof pattern, "%.*s%.*s%s", before, names, num_chars, at + (*at != '\0'),
+                 names + after);
+        const char* place = strstr(pattern, "%d");
+        if (place == NULL) {
+            memcpy(out[num_parts].name, pattern, sizeof pattern);
+        } else {
+            snprintf(out[num_parts].name, NAME_CHARS, "%.*s%d%.80s", (int)(place - pattern), pattern,
+                     layer < 0 ? 0 : layer, place + 2);
+        }
+        at += num_chars + (*at != '\0');
+    }
     for (int p = 0; p < num_parts; p++) {
-        const int64_t part_rows = (info.rows - padding) / num_parts;
-        out[p] = (HfPart){.row_begin = p * part_rows, .rows = part_rows, .cols = info.cols};
-        out[p].is_vector = row->form == VECTOR;
-        out[p].transposed = row->form == TRANSPOSED;
-        print_name(out[p].name, row->names[p], layer < 0 ? 0 : layer);
+        out[p].rows = (of_vocab ? config->vocab : info.rows) / num_parts;
+        out[p].row_begin = p * out[p].rows;
+        out[p].cols = info.cols;
+        out[p].is_vector = info.rows == 1 && !info.decay;
+        out[p].transposed = is_gpt2(config) && info.place == TENSOR_PER_LAYER && info.decay;
     }
     return num_parts;
 }
 
-// 0: not in this config.
-static int num_layers_of(const ModelConfig* config, int tensor) {
-    const TensorInfo info = config->kind->tensor(config, tensor);
-    return info.rows == 0                       ? 0
-           : info.place == TENSOR_PER_LAYER     ? config->num_layers
-           : info.place == TENSOR_PER_DEC_LAYER ? config->num_dec_layers
-                                                : 1;
-}
-
-const HfPart* hf_names_next(HfNames* at) {
-    if (at->part == at->num_parts) {
-        at->layer += at->num_parts > 0;
-        while (at->tensor < at->config->kind->num_tensors &&
-               at->layer >= num_layers_of(at->config, at->tensor)) {
-            at->tensor++;
-            at->layer = 0;
-        }
-        if (at->tensor == at->config->kind->num_tensors) { return NULL; }
-        at->num_parts = hf_names_parts(at->parts, at->config, at->tensor, at->layer);
-        at->part = 0;
+// Of the whole model; free() them.
+static Part* all_parts(const ModelConfig* config, int* num_parts) {
+    Part* parts =
+        llmc_alloc_raw(MAX_PARTS * (size_t)model_num_tensors(config) * sizeof *parts, "names of tensors");
+    *num_parts = 0;
+    for (int t = 0; t < config->kind->num_tensors; t++) {
+        const TensorInfo info = config->kind->tensor(config, t);
+        const int num_layers = model_num_copies(config, &info);
+        for (int l = 0; l < num_layers; l++) { *num_parts += parts_of(parts + *num_parts, config, t, l); }
     }
-    return &at->parts[at->part++];
+    return parts;
 }
 
 // The names in GPT-2's bodies have the prefix "transformer." (except the head), or none.
 static const char* hf_names_prefix(const ModelConfig* config) {
-    return strcmp(config->kind->name, "gpt2") == 0 ? "transformer." : "";
+    return is_gpt2(config) ? "transformer." : "";
 }
 
 // "h.", a number, `end`.
@@ -150,9 +101,7 @@ static bool is_layers(const char* name, const char* end) {
 
 // Buffers saved by old versions; name without prefix.
 static bool hf_names_is_buffer(const ModelConfig* config, const char* name) {
-    if (strcmp(config->kind->name, "gpt2") == 0) {
-        return is_layers(name, ".attn.bias") || is_layers(name, ".attn.masked_bias");
-    }
+    if (is_gpt2(config)) { return is_layers(name, ".attn.bias") || is_layers(name, ".attn.masked_bias"); }
     return strcmp(name, "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight") == 0;
 }
 
@@ -160,7 +109,7 @@ static bool hf_names_is_buffer(const ModelConfig* config, const char* name) {
 static const char* hf_names_embedding_copy(const ModelConfig* config, const char* name) {
     static const char* const t5[] = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight", NULL};
     static const char* const gpt2[] = {"lm_head.weight", NULL};
-    const char* const* names = strcmp(config->kind->name, "gpt2") == 0 ? gpt2 : t5;
+    const char* const* names = is_gpt2(config) ? gpt2 : t5;
     while (name != NULL && strcmp(*names++, name) != 0) {}
     return *names;
 }
@@ -223,6 +172,10 @@ static json_t* find(const Reader* r, const char* key, bool nullable) {
     return nullable && json_is_null(value) ? NULL : value;
 }
 
+static bool fits(const Reader* r, const char* key, const json_t* value, bool has_type, const char* type) {
+    return value == NULL || has_type || llmc_fail("%s: %s ---> must be %s", r->name, key, type);
+}
+
 static bool read_int(const Reader* r, const char* key, const char* alias, bool nullable, int low,
                      int fallback, int* out) {
     json_t* value = find(r, key, nullable);
@@ -237,20 +190,14 @@ static bool read_int(const Reader* r, const char* key, const char* alias, bool n
 
 static bool read_bool(const Reader* r, const char* key, bool fallback, bool* out) {
     json_t* value = find(r, key, false);
-    if (value != NULL && !json_is_boolean(value)) {
-        return llmc_fail("%s: %s ---> must be true or false", r->name, key);
-    }
     *out = value == NULL ? fallback : json_is_true(value);
-    return true;
+    return fits(r, key, value, json_is_boolean(value), "true or false");
 }
 
 static bool read_text(const Reader* r, const char* key, const char* fallback, const char** out) {
     json_t* value = find(r, key, false);
-    if (value != NULL && !json_is_string(value)) {
-        return llmc_fail("%s: %s ---> must be a text", r->name, key);
-    }
     *out = value == NULL ? fallback : json_string_value(value);
-    return true;
+    return fits(r, key, value, json_is_string(value), "a text");
 }
 
 // A token, or the first of several (eos_token_id may be a list).
@@ -288,9 +235,7 @@ static bool require_text(const Reader* r, const char* key, const char* wanted) {
 static bool require_epsilon(const Reader* r, double wanted) {
     json_t* value = find(r, "layer_norm_epsilon", false);
     double epsilon = json_number_value(value);
-    if (value != NULL && !json_is_number(value)) {
-        return llmc_fail("%s: layer_norm_epsilon ---> must be a number", r->name);
-    }
+    if (!fits(r, "layer_norm_epsilon", value, json_is_number(value), "a number")) { return false; }
     return value == NULL || fabs(epsilon - wanted) <= 1e-6 * wanted ||
            llmc_fail("%s: layer_norm_epsilon is %g, which is not supported, %g is ---> use another model",
                      r->name, epsilon, wanted);
@@ -308,9 +253,7 @@ static bool require_architecture(const Reader* r) {
                                         "UMT5ForConditionalGeneration",
                                         "UMT5Model"};
     json_t* list = find(r, "architectures", true);
-    if (list != NULL && !json_is_array(list)) {
-        return llmc_fail("%s: architectures ---> must be a list of names", r->name);
-    }
+    if (!fits(r, "architectures", list, json_is_array(list), "a list of names")) { return false; }
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char* name = json_string_value(json_array_get(list, i));
         bool is_known = false;
@@ -462,16 +405,16 @@ bool hf_config_parse(HfConfig* out, const char* text, size_t num_bytes, const ch
 
 bool hf_config_read(HfConfig* out, const char* path) {
     struct stat info;
-    bool is_directory = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    const bool is_directory = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
     const char* slash = strrchr(path, '/');
-    int folder_chars = is_directory ? (int)strlen(path) : slash == NULL ? 0 : (int)(slash - path);
-    const char* folder = folder_chars > 0 ? path : slash == path ? "" : ".";
-    char config_path[CHECKPOINT_PATH_CHARS];
-    int num_chars = snprintf(config_path, sizeof config_path, "%.*s/config.json",
-                             folder_chars > 0 ? folder_chars : (int)strlen(folder), folder);
-    if (num_chars < 0 || (size_t)num_chars >= sizeof config_path) {
-        return llmc_fail("%s: path too long ---> use a shorter one", checkpoint_path_tail(path));
-    }
+    char folder[CHECKPOINT_PATH_CHARS], config_path[CHECKPOINT_PATH_CHARS];
+    snprintf(folder, sizeof folder, "%.*s",
+             is_directory    ? CHECKPOINT_PATH_CHARS
+             : slash == NULL ? 0
+                             : (int)(slash - path),
+             path);
+    if (!is_directory && slash == NULL) { strcpy(folder, "."); }
+    if (!join(config_path, folder, "config.json")) { return false; }
     CheckpointFile file;
     if (!llmc_ok(checkpoint_file_open(&file, config_path))) { return false; }
     const char* name = checkpoint_path_tail(config_path);
@@ -593,16 +536,13 @@ static char* hf_config_generation_text(const HfConfig* config) {
 // First all names and shapes of the file are checked against the whole model, then the slice's values are
 // read.
 
-enum { PIECE_VALUES = 1 << 20, FULL_NAME_CHARS = HF_NAME_CHARS + 16 };
-
 bool hf_checkpoint_is(const char* path) {
     struct stat info;
-    size_t num_chars = strlen(path);
+    const size_t num_chars = strlen(path);
     if (stat(path, &info) != 0) { return false; }
     if (S_ISDIR(info.st_mode)) {
         char config[CHECKPOINT_PATH_CHARS];
-        int num = snprintf(config, sizeof config, "%s/config.json", path);
-        return num > 0 && (size_t)num < sizeof config && stat(config, &info) == 0;
+        return join(config, path, "config.json") && exists(config);
     }
     static const char* const ends[] = {".safetensors", ".safetensors.index.json"};
     for (int i = 0; i < 2; i++) {
@@ -620,14 +560,14 @@ typedef struct {
 } Source;
 
 static const SafetensorsTensor* hf_checkpoint_find(const Source* source, const char* name, bool with_prefix) {
-    char full[FULL_NAME_CHARS];
-    snprintf(full, sizeof full, "%.15s%.95s", with_prefix ? source->prefix : "", name);
+    char full[NAME_CHARS + 16];
+    snprintf(full, sizeof full, "%.15s%.111s", with_prefix ? source->prefix : "", name);
     return safetensors_find(&source->file, full);
 }
 
 // --- names and shapes --------------------------------------------------------------------------------------
 
-static bool fail_shape(const Source* source, const SafetensorsTensor* tensor, const HfPart* part) {
+static bool fail_shape(const Source* source, const SafetensorsTensor* tensor, const Part* part) {
     char theirs[96] = "", ours[48];
     for (int i = 0; i < tensor->num_dims && strlen(theirs) < 64; i++) {
         size_t at = strlen(theirs);
@@ -645,7 +585,7 @@ static bool fail_shape(const Source* source, const SafetensorsTensor* tensor, co
         safetensors_path(&source->file, tensor), tensor->name, theirs, ours);
 }
 
-static bool check_part(const Source* source, const SafetensorsTensor* tensor, const HfPart* part) {
+static bool check_part(const Source* source, const SafetensorsTensor* tensor, const Part* part) {
     const int64_t* dims = tensor->dims;
     bool ok = part->is_vector    ? tensor->num_dims == 1 && dims[0] == part->cols
               : part->transposed ? tensor->num_dims == 2 && dims[0] == part->cols && dims[1] == part->rows
@@ -658,17 +598,19 @@ static bool check_part(const Source* source, const SafetensorsTensor* tensor, co
 
 // Tensors of the file that the model has, as flags.
 static bool find_parts(const Source* source, bool* is_known) {
-    HfNames names = {.config = &source->config.shape};
-    for (const HfPart* part; (part = hf_names_next(&names)) != NULL;) {
-        const SafetensorsTensor* tensor = hf_checkpoint_find(source, part->name, true);
-        if (tensor == NULL) {
-            return llmc_fail("%s: %s%s is missing ---> use the config.json of these weights",
-                             checkpoint_path_tail(source->file.files[0].path), source->prefix, part->name);
-        }
-        if (!check_part(source, tensor, part)) { return false; }
-        is_known[tensor - source->file.tensors] = true;
+    int num_parts;
+    Part* parts = all_parts(&source->config.shape, &num_parts);
+    bool ok = true;
+    for (int p = 0; ok && p < num_parts; p++) {
+        const SafetensorsTensor* tensor = hf_checkpoint_find(source, parts[p].name, true);
+        ok = tensor != NULL
+                 ? check_part(source, tensor, &parts[p])
+                 : llmc_fail("%s: %s%s is missing ---> use the config.json of these weights",
+                             checkpoint_path_tail(source->file.files[0].path), source->prefix, parts[p].name);
+        if (ok) { is_known[tensor - source->file.tensors] = true; }
     }
-    return true;
+    free(parts);
+    return ok;
 }
 
 static bool check_no_others(const Source* source, const bool* is_known) {
@@ -717,8 +659,8 @@ static bool compare(const Source* source, const SafetensorsTensor* a, const Safe
 }
 
 static const SafetensorsTensor* find_embedding(const Source* source) {
-    HfPart parts[HF_MAX_PARTS];
-    hf_names_parts(parts, &source->config.shape, 0, -1);  // the first tensor of every kind
+    Part parts[MAX_PARTS];
+    parts_of(parts, &source->config.shape, 0, -1);  // the first tensor of every kind
     return hf_checkpoint_find(source, parts[0].name, true);
 }
 
@@ -740,10 +682,9 @@ static bool check_copies(const Source* source, const SafetensorsTensor* embeddin
 static bool find_head(Source* source, const SafetensorsTensor* embedding) {
     HfConfig* config = &source->config;
     const SafetensorsTensor* head = hf_checkpoint_find(source, "lm_head.weight", false);
-    config->shape.tied_head = head == NULL;
-    if (head != NULL && config->head_scaled && !compare(source, embedding, head, &config->shape.tied_head)) {
-        return false;
-    }
+    bool tied = head == NULL;
+    if (head != NULL && config->head_scaled && !compare(source, embedding, head, &tied)) { return false; }
+    config->shape.tied_head = tied;
     return config->head_scaled || !config->shape.tied_head ||
            llmc_fail(
                "%s: lm_head.weight is missing, and config.json wants no factor before a tied head ---> save "
@@ -809,7 +750,6 @@ typedef struct {
     void* values;        // of the device
     int64_t first;       // values[0] belongs to params[first]
     int64_t begin, end;  // of params: the requested part
-    float* piece;        // PIECE_VALUES
 } Target;
 
 // Stores num_values at `offset` of the flat array; values outside [begin, end) are skipped.
@@ -849,44 +789,39 @@ static void transpose(float* out, const float* in, int64_t rows, int64_t cols) {
     }
 }
 
-// All of it, since its rows are the file's columns.
-static bool read_transposed(const Target* target, const SafetensorsTensor* tensor, const HfPart* part,
-                            int64_t offset) {
-    const int64_t rows = part->rows, cols = part->cols;
-    float* theirs = llmc_alloc((size_t)(2 * rows * cols) * sizeof *theirs, "a tensor to transpose");
-    float* ours = theirs + rows * cols;
-    bool ok = read_values(target, tensor, theirs, 0, rows * cols, 1.0f);
-    if (ok) { transpose(ours, theirs, cols, rows); }
-    if (ok) { hf_checkpoint_put(target, ours, offset, rows * cols); }
+// A transposed one as a whole, since its rows are the file's columns.
+static bool read_part(const Target* target, const SafetensorsTensor* tensor, const Part* part, int64_t offset,
+                      float factor) {
+    const int64_t num_values = part->rows * part->cols, step = part->transposed ? num_values : PIECE_VALUES;
+    int64_t from = target->begin > offset ? target->begin - offset : 0;
+    int64_t to = target->end - offset < num_values ? target->end - offset : num_values;
+    if (part->transposed) { from = 0, to = num_values; }
+    float *theirs = llmc_alloc_raw((size_t)(2 * step) * sizeof *theirs, "values of a tensor"), *ours = theirs;
+    bool ok = true;
+    for (int64_t at = from; ok && at < to; at += step) {
+        const int64_t num = to - at < step ? to - at : step;
+        ok = read_values(target, tensor, theirs, at, at + num, factor);
+        if (ok && part->transposed) { transpose(ours = theirs + step, theirs, part->cols, part->rows); }
+        if (ok) { hf_checkpoint_put(target, ours, offset + at, num); }
+    }
     free(theirs);
     return ok;
 }
 
-static bool read_straight(const Target* target, const SafetensorsTensor* tensor, const HfPart* part,
-                          int64_t offset, float factor) {
-    int64_t from = target->begin > offset ? target->begin - offset : 0, num_values = part->rows * part->cols;
-    int64_t to = target->end - offset < num_values ? target->end - offset : num_values;
-    for (int64_t at = from; at < to; at += PIECE_VALUES) {
-        int64_t num = to - at < PIECE_VALUES ? to - at : PIECE_VALUES;
-        if (!read_values(target, tensor, target->piece, at, at + num, factor)) { return false; }
-        hf_checkpoint_put(target, target->piece, offset + at, num);
-    }
-    return true;
-}
-
 // The vocabulary's padding.
 static void put_zeros(const Target* target, int64_t offset, int64_t num_values) {
-    memset(target->piece, 0, PIECE_VALUES * sizeof *target->piece);
+    float* zeros = llmc_alloc(PIECE_VALUES * sizeof *zeros, "padding");
     for (int64_t at = 0; at < num_values; at += PIECE_VALUES) {
-        int64_t num = num_values - at < PIECE_VALUES ? num_values - at : PIECE_VALUES;
-        hf_checkpoint_put(target, target->piece, offset + at, num);
+        const int64_t num = num_values - at < PIECE_VALUES ? num_values - at : PIECE_VALUES;
+        hf_checkpoint_put(target, zeros, offset + at, num);
     }
+    free(zeros);
 }
 
 static bool read_slice(const Target* target, const TensorSlice* slice) {
     const HfConfig* config = &target->source->config;
-    HfPart parts[HF_MAX_PARTS];
-    int num_parts = hf_names_parts(parts, &config->shape, slice->tensor, slice->layer);
+    Part parts[MAX_PARTS];
+    int num_parts = parts_of(parts, &config->shape, slice->tensor, slice->layer);
     const int64_t tensor_offset = slice->offset - slice->first;
     int64_t num_done = 0;
     for (int p = 0; p < num_parts; p++) {
@@ -899,9 +834,7 @@ static bool read_slice(const Target* target, const TensorSlice* slice) {
         float factor = is_scaled && strcmp(parts[p].name, "lm_head.weight") == 0
                            ? 1.0f / sqrtf((float)config->shape.channels)
                            : 1.0f;
-        bool ok = parts[p].transposed ? read_transposed(target, tensor, &parts[p], offset)
-                                      : read_straight(target, tensor, &parts[p], offset, factor);
-        if (!ok) { return false; }
+        if (!read_part(target, tensor, &parts[p], offset, factor)) { return false; }
     }
     int64_t num_values = model_tensor_values(&config->shape, slice->tensor);
     if (num_done < num_values) { put_zeros(target, tensor_offset + num_done, num_values - num_done); }
@@ -925,8 +858,7 @@ bool hf_checkpoint_read(const char* path, CheckpointBody body, const Model* mode
     Source source;
     if (!open_source(&source, model->config.kind, path)) { return false; }
     bool ok = check_same_shape(&source, model, path) && check_tensors(&source);
-    Target target = {&source, body, model, values, begin, 0, 0, NULL};
-    target.piece = llmc_alloc(PIECE_VALUES * sizeof *target.piece, "values on their way");
+    Target target = {&source, body, model, values, begin, 0, 0};
     for (int i = 0; ok && i < model->num_slices; i++) {
         const TensorSlice* slice = &model->slices[i];
         const int64_t slice_end = slice->offset + slice->num_values;
@@ -935,7 +867,6 @@ bool hf_checkpoint_read(const char* path, CheckpointBody body, const Model* mode
         if (target.begin >= target.end) { continue; }
         ok = read_slice(&target, slice);
     }
-    free(target.piece);
     safetensors_close(&source.file);
     return ok;
 }
@@ -954,17 +885,19 @@ static const SafetensorsDtype DTYPE = SAFETENSORS_F32;
 static const char DTYPE_NAME[] = "float32";
 #endif
 
-static const char WEIGHTS[] = "model.safetensors";
-static const char* const tokenizer_files[] = {"spiece.model",
-                                              "tokenizer.json",
-                                              "tokenizer_config.json",
-                                              "special_tokens_map.json",
-                                              "added_tokens.json",
-                                              "vocab.json",
-                                              "merges.txt",
-                                              "data.json"};  // data.json is ours: template, end of inputs
-enum { NUM_TOKENIZER_FILES = sizeof tokenizer_files / sizeof *tokenizer_files };
-static const char* const config_files[] = {"config.json", "generation_config.json"};
+// In the order of their renaming; data.json is ours: template, end of inputs.
+static const char* const files[] = {"spiece.model",
+                                    "tokenizer.json",
+                                    "tokenizer_config.json",
+                                    "special_tokens_map.json",
+                                    "added_tokens.json",
+                                    "vocab.json",
+                                    "merges.txt",
+                                    "data.json",
+                                    "config.json",
+                                    "generation_config.json",
+                                    "model.safetensors"};
+enum { NUM_TOKENIZER_FILES = 8, CONFIG_FILE = 8, GENERATION_FILE, WEIGHTS_FILE, NUM_FILES };
 
 // <pad>, </s>, <unk>, 256 bytes, 125 sentinels: 384 tokens.
 static const char BYTE_TOKENIZER[] = "{\n"
@@ -974,17 +907,6 @@ static const char BYTE_TOKENIZER[] = "{\n"
                                      "  \"eos_token\": \"</s>\",\n"
                                      "  \"unk_token\": \"<unk>\"\n"
                                      "}\n";
-
-static bool join(char out[CHECKPOINT_PATH_CHARS], const char* directory, const char* name) {
-    int num_chars = snprintf(out, CHECKPOINT_PATH_CHARS, "%s/%s", directory, name);
-    return (num_chars > 0 && num_chars < CHECKPOINT_PATH_CHARS - 8) ||
-           llmc_fail("%s: path too long ---> use a shorter one", checkpoint_path_tail(directory));
-}
-
-static bool exists(const char* path) {
-    struct stat info;
-    return stat(path, &info) == 0;
-}
 
 // --- small files -------------------------------------------------------------------------------------------
 
@@ -1018,8 +940,8 @@ static bool write_tokenizer(const char* directory, const HfTokens* tokens) {
     for (int i = 0; tokens != NULL && tokens->folder != NULL && i < NUM_TOKENIZER_FILES; i++) {
         char from[CHECKPOINT_PATH_CHARS];
         if (bytes && i != NUM_TOKENIZER_FILES - 1) { continue; }  // not for byte tokenizers
-        if (!join(from, tokens->folder, tokenizer_files[i])) { return false; }
-        if (exists(from) && !copy_tmp(directory, tokenizer_files[i], from)) { return false; }
+        if (!join(from, tokens->folder, files[i])) { return false; }
+        if (exists(from) && !copy_tmp(directory, files[i], from)) { return false; }
     }
     return true;
 }
@@ -1027,8 +949,8 @@ static bool write_tokenizer(const char* directory, const HfTokens* tokens) {
 static bool write_configs(const char* directory, const HfConfig* config) {
     char* text = hf_config_text(config, DTYPE_NAME);
     char* generation = hf_config_generation_text(config);
-    bool ok = write_tmp(directory, config_files[0], text, (int64_t)strlen(text)) &&
-              write_tmp(directory, config_files[1], generation, (int64_t)strlen(generation));
+    bool ok = write_tmp(directory, files[CONFIG_FILE], text, (int64_t)strlen(text)) &&
+              write_tmp(directory, files[GENERATION_FILE], generation, (int64_t)strlen(generation));
     free(text);
     free(generation);
     return ok;
@@ -1036,26 +958,25 @@ static bool write_configs(const char* directory, const HfConfig* config) {
 
 // --- the weights' file -------------------------------------------------------------------------------------
 
-static SafetensorsTensor file_tensor(const HfPart* part, char* name, const ModelConfig* config) {
+static SafetensorsTensor file_tensor(const Part* part, char* name, const ModelConfig* config) {
     SafetensorsTensor tensor = {.name = name, .dtype = DTYPE, .num_dims = part->is_vector ? 1 : 2};
-    snprintf(name, HF_NAME_CHARS, "%.15s%.80s", hf_names_prefix(config), part->name);
+    snprintf(name, NAME_CHARS, "%.15s%.95s", hf_names_prefix(config), part->name);
     tensor.dims[0] = part->is_vector || part->transposed ? part->cols : part->rows;
     tensor.dims[1] = part->is_vector ? 0 : part->transposed ? part->rows : part->cols;
     return tensor;
 }
 
 static bool make_layout(Safetensors* out, const ModelConfig* config) {
-    int num_tensors = 0;
-    for (HfNames names = {.config = config}; hf_names_next(&names) != NULL;) { num_tensors++; }
-    SafetensorsTensor* tensors = llmc_alloc((size_t)num_tensors * sizeof *tensors, "names of tensors");
-    char(*texts)[HF_NAME_CHARS] = llmc_alloc((size_t)num_tensors * sizeof *texts, "names of tensors");
-    HfNames names = {.config = config};
-    for (int i = 0; i < num_tensors; i++) {
-        tensors[i] = file_tensor(hf_names_next(&names), texts[i], config);
+    int num_parts;
+    Part* parts = all_parts(config, &num_parts);
+    SafetensorsTensor* tensors = llmc_alloc((size_t)num_parts * sizeof *tensors, "names of tensors");
+    for (int i = 0; i < num_parts; i++) {
+        const Part part = parts[i];
+        tensors[i] = file_tensor(&part, parts[i].name, config);
     }
-    bool ok = safetensors_layout(out, tensors, num_tensors);
+    const bool ok = safetensors_layout(out, tensors, num_parts);
     free(tensors);
-    free(texts);
+    free(parts);
     return ok;
 }
 
@@ -1076,7 +997,7 @@ bool hf_checkpoint_create(const char* directory, const ModelConfig* config, cons
     const HfConfig theirs = hf_config_of_model(config, like);
     char path[CHECKPOINT_PATH_CHARS];
     Safetensors layout;
-    if (!hf_checkpoint_make_directory(directory) || !join(path, directory, WEIGHTS) ||
+    if (!hf_checkpoint_make_directory(directory) || !join(path, directory, files[WEIGHTS_FILE]) ||
         !make_layout(&layout, config)) {
         return false;
     }
@@ -1093,42 +1014,33 @@ typedef struct {
     const Model* model;
     const Safetensors* layout;
     CheckpointFile* file;
-    float* piece;  // PIECE_VALUES
 } Output;
 
 // Values [begin, end) of a part whose first value is at `offset` of the rank's array.
-static bool write_straight(const Output* target, const SafetensorsTensor* tensor, int64_t offset,
-                           int64_t begin, int64_t end, float factor) {
-    for (int64_t at = begin; at < end; at += PIECE_VALUES) {
-        int64_t num = end - at < PIECE_VALUES ? end - at : PIECE_VALUES;
-        device_values_download(target->model->ops, target->piece, target->model->params + (offset + at),
-                               (size_t)num);
-        for (int64_t i = 0; i < num && factor != 1.0f; i++) { target->piece[i] *= factor; }
-        if (!safetensors_write(target->file, tensor, target->piece, at, at + num)) { return false; }
+static bool write_part(const Output* target, const SafetensorsTensor* tensor, const Part* part,
+                       int64_t offset, int64_t begin, int64_t end, float factor) {
+    const int64_t step = part->transposed ? part->rows * part->cols : PIECE_VALUES;
+    float *ours = llmc_alloc_raw((size_t)(2 * step) * sizeof *ours, "values of a tensor"), *theirs = ours;
+    bool ok = true;
+    for (int64_t at = begin; ok && at < end; at += step) {
+        const int64_t num = end - at < step ? end - at : step;
+        device_values_download(target->model->ops, ours, target->model->params + (offset + at), (size_t)num);
+        for (int64_t i = 0; i < num && factor != 1.0f; i++) { ours[i] *= factor; }
+        if (part->transposed) { transpose(theirs = ours + step, ours, part->rows, part->cols); }
+        ok = safetensors_write(target->file, tensor, theirs, at, at + num);
     }
-    return true;
-}
-
-static bool write_transposed(const Output* target, const SafetensorsTensor* tensor, const HfPart* part,
-                             int64_t offset) {
-    const int64_t rows = part->rows, cols = part->cols;
-    float* ours = llmc_alloc((size_t)(2 * rows * cols) * sizeof *ours, "a tensor to transpose");
-    float* theirs = ours + rows * cols;
-    device_values_download(target->model->ops, ours, target->model->params + offset, (size_t)(rows * cols));
-    transpose(theirs, ours, rows, cols);
-    bool ok = safetensors_write(target->file, tensor, theirs, 0, rows * cols);
     free(ours);
     return ok;
 }
 
 static bool write_slice(const Output* target, const TensorSlice* slice) {
     const ModelConfig* config = &target->model->config;
-    HfPart parts[HF_MAX_PARTS];
-    int num_parts = hf_names_parts(parts, config, slice->tensor, slice->layer);
+    Part parts[MAX_PARTS];
+    int num_parts = parts_of(parts, config, slice->tensor, slice->layer);
     // transformers scales the input of every umT5 head; ours is scaled if it is tied
     const bool is_scaled = config->bias_per_layer && !config->tied_head;
     for (int p = 0; p < num_parts; p++) {
-        char name[HF_NAME_CHARS];
+        char name[NAME_CHARS];
         const SafetensorsTensor wanted = file_tensor(&parts[p], name, config);
         const SafetensorsTensor* tensor = safetensors_find(target->layout, wanted.name);
         const int64_t part_begin = parts[p].row_begin * parts[p].cols - slice->first;  // in the slice
@@ -1137,10 +1049,9 @@ static bool write_slice(const Output* target, const TensorSlice* slice) {
         const int64_t end = tensor->num_values < left ? tensor->num_values : left;
         float factor =
             is_scaled && strcmp(parts[p].name, "lm_head.weight") == 0 ? sqrtf((float)config->channels) : 1.0f;
-        bool ok = parts[p].transposed
-                      ? write_transposed(target, tensor, &parts[p], slice->offset + part_begin)
-                      : write_straight(target, tensor, slice->offset + part_begin, begin, end, factor);
-        if (!ok) { return false; }
+        if (!write_part(target, tensor, &parts[p], slice->offset + part_begin, begin, end, factor)) {
+            return false;
+        }
     }
     return true;
 }
@@ -1149,47 +1060,58 @@ bool hf_checkpoint_write(const char* directory, const Model* model) {
     char path[CHECKPOINT_PATH_CHARS];
     Safetensors layout;
     CheckpointFile file;
-    if (!join(path, directory, WEIGHTS) || !make_layout(&layout, &model->config)) { return false; }
+    if (!join(path, directory, files[WEIGHTS_FILE]) || !make_layout(&layout, &model->config)) {
+        return false;
+    }
     if (!llmc_ok(checkpoint_file_open_tmp(&file, path))) {
         safetensors_close(&layout);
         return false;
     }
-    const Output target = {model, &layout, &file,
-                           llmc_alloc(PIECE_VALUES * sizeof(float), "values on their way")};
+    const Output target = {model, &layout, &file};
     bool ok = file.num_bytes == layout.num_bytes ||
               llmc_fail("%s.tmp: is of another model ---> export each run to a directory of its own",
                         checkpoint_path_tail(path));
     for (int i = 0; ok && i < model->num_slices; i++) {
         ok = model->slices[i].tied_copy || write_slice(&target, &model->slices[i]);
     }
-    free(target.piece);
     safetensors_close(&layout);
     if (!ok) { checkpoint_file_close(&file); }
     return ok && llmc_ok(checkpoint_file_sync(&file));
 }
 
-static bool commit_one(const char* directory, const char* name) {
-    char path[CHECKPOINT_PATH_CHARS], tmp[CHECKPOINT_PATH_CHARS + 8];
-    if (!join(path, directory, name)) { return false; }
-    snprintf(tmp, sizeof tmp, "%s.tmp", path);
-    return !exists(tmp) || llmc_ok(checkpoint_file_rename(path));
-}
-
 bool hf_checkpoint_commit(const char* directory) {
-    char path[CHECKPOINT_PATH_CHARS];
-    for (int i = 0; i < NUM_TOKENIZER_FILES; i++) {
-        if (!commit_one(directory, tokenizer_files[i])) { return false; }
+    for (int i = 0; i < NUM_FILES; i++) {
+        char path[CHECKPOINT_PATH_CHARS], tmp[CHECKPOINT_PATH_CHARS + 8];
+        if (!join(path, directory, files[i])) { return false; }
+        snprintf(tmp, sizeof tmp, "%s.tmp", path);
+        if ((exists(tmp) || i == WEIGHTS_FILE) && !llmc_ok(checkpoint_file_rename(path))) { return false; }
     }
-    return commit_one(directory, config_files[0]) && commit_one(directory, config_files[1]) &&
-           join(path, directory, WEIGHTS) && llmc_ok(checkpoint_file_rename(path));
+    return true;
 }
 
 void hf_checkpoint_abort(const char* directory) {
-    char path[CHECKPOINT_PATH_CHARS];
-    for (int i = 0; i < NUM_TOKENIZER_FILES + 3; i++) {
-        const char* name = i < NUM_TOKENIZER_FILES        ? tokenizer_files[i]
-                           : i == NUM_TOKENIZER_FILES + 2 ? WEIGHTS
-                                                          : config_files[i - NUM_TOKENIZER_FILES];
-        if (join(path, directory, name)) { checkpoint_file_remove_tmp(path); }
+    for (int i = 0; i < NUM_FILES; i++) {
+        char path[CHECKPOINT_PATH_CHARS];
+        if (join(path, directory, files[i])) { checkpoint_file_remove_tmp(path); }
     }
+}
+
+// --- any model ---------------------------------------------------------------------------------------------
+
+bool models_is_checkpoint(const char* model) {
+    const size_t num_chars = strlen(model);
+    return num_chars > 4 && strcmp(model + num_chars - 4, ".bin") == 0;
+}
+
+static bool read_any(ModelConfig* out, const ModelKind* kind, const char* path) {
+    return models_is_checkpoint(path) ? llmc_ok(checkpoint_read_config(out, kind, path))
+                                      : hf_checkpoint_read_config(out, NULL, kind, path);
+}
+
+bool models_read_config(ModelConfig* out, const char* model, int vocab, int max_seq_len) {
+    if (!models_is_checkpoint(model) && !hf_checkpoint_is(model)) {
+        return model_parse(out, models_kind_of(model), model, vocab, max_seq_len);
+    }
+    // the kind is known from the file; otherwise the last message is about GPT-2
+    return read_any(out, &t5_kind, model) || read_any(out, &gpt2_kind, model);
 }

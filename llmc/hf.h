@@ -1,12 +1,5 @@
 /*
-hf.h -- Hugging Face checkpoints: names of tensors (each of ours is one, two or three of theirs), config,
-weights.
-
-    HfPart parts[HF_MAX_PARTS];
-    int num_parts = hf_names_parts(parts, &config, tensor, layer);   // enc_qkv of layer 3: its q, k, v
-
-A part is rows [row_begin, row_begin + rows) of our tensor. Rows in no part are the vocabulary's padding,
-zero.
+hf.h -- Hugging Face checkpoints: config, weights.
 */
 #pragma once
 
@@ -16,27 +9,6 @@ zero.
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-enum { HF_MAX_PARTS = 3, HF_NAME_CHARS = 96 };
-
-typedef struct {
-    char name[HF_NAME_CHARS];  // GPT-2: without "transformer."
-    int64_t row_begin, rows, cols;
-    bool is_vector;   // one dimension in the file (rows is 1)
-    bool transposed;  // (cols, rows) in the file: GPT-2's "Conv1D"
-} HfPart;
-
-// layer: in its stack, as TensorSlice.layer (-1: none). At least 1 part.
-int hf_names_parts(HfPart out[HF_MAX_PARTS], const ModelConfig* config, int tensor, int layer);
-
-// All parts of the whole model:  HfNames at = {.config = &config};  for (const HfPart* part; (part =
-// hf_names_next(&at));)
-typedef struct {
-    const ModelConfig* config;
-    int tensor, layer, part, num_parts;  // of the next
-    HfPart parts[HF_MAX_PARTS];
-} HfNames;
-const HfPart* hf_names_next(HfNames* at);  // NULL at the end; valid until the next call
 
 // --- config.json -------------------------------------------------------------------------------------------
 /*
@@ -124,6 +96,13 @@ bool hf_checkpoint_create(const char* directory, const ModelConfig* config, cons
 bool hf_checkpoint_write(const char* directory, const Model* model);
 bool hf_checkpoint_commit(const char* directory);
 void hf_checkpoint_abort(const char* directory);
+
+// --- any model ---------------------------------------------------------------------------------------------
+
+bool models_is_checkpoint(const char* model);  // by its name, *.bin
+// The shape of a descriptor, a checkpoint (.bin) or Hugging Face's files (a folder, a .safetensors), of any
+// kind. vocab, max_seq_len: for a descriptor; 0: the kind's.
+bool models_read_config(ModelConfig* out, const char* model, int vocab, int max_seq_len);
 
 #ifdef __cplusplus
 }

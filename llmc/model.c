@@ -7,21 +7,17 @@
 #include "llmc_error.h"
 #include "mt19937.h"
 
+// In pieces, because bf16 is converted on the host.
 enum { PIECE_VALUES = 1 << 20 };
 
-static size_t piece_at(size_t begin, size_t num_values) {
-    return num_values - begin < PIECE_VALUES ? num_values - begin : PIECE_VALUES;
-}
-
-static void* piece_alloc(size_t num_values, size_t bytes_per_value) {
-    return llmc_alloc(piece_at(0, num_values) * bytes_per_value, "values on their way");
-}
-
-#ifdef LLMC_BF16
 void device_values_upload(OpsContext* ops, floatX* memory, const float* host, size_t num_values) {
-    floatX* piece = piece_alloc(num_values, sizeof *piece);
+    if (sizeof(floatX) == sizeof(float)) {
+        ops_upload(ops, memory, host, num_values * sizeof *memory);
+        return;
+    }
+    floatX* piece = llmc_alloc(PIECE_VALUES * sizeof *piece, "values on their way");
     for (size_t begin = 0; begin < num_values; begin += PIECE_VALUES) {
-        size_t n = piece_at(begin, num_values);
+        const size_t n = num_values - begin < PIECE_VALUES ? num_values - begin : PIECE_VALUES;
         floatx_from_floats(piece, host + begin, n);
         ops_upload(ops, memory + begin, piece, n * sizeof *piece);
     }
@@ -29,39 +25,15 @@ void device_values_upload(OpsContext* ops, floatX* memory, const float* host, si
 }
 
 void device_values_download(OpsContext* ops, float* host, const floatX* memory, size_t num_values) {
-    floatX* piece = piece_alloc(num_values, sizeof *piece);
+    if (sizeof(floatX) == sizeof(float)) {
+        ops_download(ops, host, memory, num_values * sizeof *memory);
+        return;
+    }
+    floatX* piece = llmc_alloc(PIECE_VALUES * sizeof *piece, "values on their way");
     for (size_t begin = 0; begin < num_values; begin += PIECE_VALUES) {
-        size_t n = piece_at(begin, num_values);
+        const size_t n = num_values - begin < PIECE_VALUES ? num_values - begin : PIECE_VALUES;
         ops_download(ops, piece, memory + begin, n * sizeof *piece);
         floatx_to_floats(host + begin, piece, n);
-    }
-    free(piece);
-}
-#else
-void device_values_upload(OpsContext* ops, floatX* memory, const float* host, size_t num_values) {
-    ops_upload(ops, memory, host, num_values * sizeof *memory);
-}
-
-void device_values_download(OpsContext* ops, float* host, const floatX* memory, size_t num_values) {
-    ops_download(ops, host, memory, num_values * sizeof *memory);
-}
-#endif
-
-void device_values_fill(OpsContext* ops, floatX* memory, float value, size_t num_values) {
-    float* piece = piece_alloc(num_values, sizeof *piece);
-    for (size_t i = 0; i < piece_at(0, num_values); i++) { piece[i] = value; }
-    for (size_t begin = 0; begin < num_values; begin += PIECE_VALUES) {
-        device_values_upload(ops, memory + begin, piece, piece_at(begin, num_values));
-    }
-    free(piece);
-}
-
-void device_values_to_floats(OpsContext* ops, float* out, const floatX* in, size_t num_values) {
-    float* piece = piece_alloc(num_values, sizeof *piece);
-    for (size_t begin = 0; begin < num_values; begin += PIECE_VALUES) {
-        size_t n = piece_at(begin, num_values);
-        device_values_download(ops, piece, in + begin, n);
-        ops_upload(ops, out + begin, piece, n * sizeof *piece);
     }
     free(piece);
 }
@@ -152,20 +124,12 @@ static void add_slice(Model* model, TensorSlice slice) {
     model->num_params += slice.num_values;
 }
 
-// Layers of a stack that the view has.
-static void local_layers(const Model* view, TensorPlace place, int* begin, int* end) {
-    const bool is_enc = place == TENSOR_PER_LAYER;
-    *begin = is_enc ? model_enc_begin(view) : model_dec_begin(view);
-    *end = is_enc ? model_enc_end(view) : model_dec_end(view);
-}
-
 static void add_layers(Model* model, const TensorInfo* info, TensorSlice slice) {
     const int64_t begin_of_file = slice.file_offset;
     for (int i = 0; i < model->part.num_ranges; i++) {
         const Model view = piece(model, i);
-        int begin, end;
-        local_layers(&view, info->place, &begin, &end);
-        for (slice.layer = begin; slice.layer < end; slice.layer++) {
+        const ModelLayers layers = model_layers(&view, info->place == TENSOR_PER_DEC_LAYER);
+        for (slice.layer = layers.begin; slice.layer < layers.end; slice.layer++) {
             slice.file_offset = begin_of_file + slice.layer * slice.num_values;
             add_slice(model, slice);
         }
@@ -182,12 +146,9 @@ static int stack_of_bias(const ModelKind* kind, int t) {  // -1: no bias table
     return t == MODEL_EMBEDDING ? -1 : t == kind->stacks[0].bias ? 0 : t == kind->stacks[1].bias ? 1 : -1;
 }
 
-static int stack_begin(const Model* view, int stack) {
-    return stack == 0 ? model_enc_begin(view) : model_dec_begin(view);
-}
-static int stack_layers(const Model* view, int stack) {
-    return stack == 0 ? model_enc_end(view) - model_enc_begin(view)
-                      : model_dec_end(view) - model_dec_begin(view);
+static bool has_layers(const Model* view, int stack) {
+    const ModelLayers layers = model_layers(view, stack);
+    return layers.begin < layers.end;
 }
 
 // A tensor outside the layers: is it in the view?
@@ -195,13 +156,13 @@ static bool has_whole(const Model* view, int t) {
     const ModelConfig* config = &view->config;
     const ModelKind* kind = config->kind;
     const ModelLinear enc_end = kind->stacks[0].norm_end;
-    const bool begins_decoder = stack_layers(view, 1) > 0 && model_dec_begin(view) == 0;
+    const bool begins_decoder = has_layers(view, 1) && model_layers(view, 1).begin == 0;
     if (t == model_head_tensor(config) && view->has_head) { return true; }
     if (t == MODEL_EMBEDDING) { return view->is_first || begins_decoder; }
     if (t == kind->positions) { return view->is_first; }
-    if (stack_of_bias(kind, t) >= 0) { return stack_layers(view, stack_of_bias(kind, t)) > 0; }
+    if (stack_of_bias(kind, t) >= 0) { return has_layers(view, stack_of_bias(kind, t)); }
     if (kind->has_decoder && (t == enc_end.weight || t == enc_end.bias)) {
-        return stack_layers(view, 0) > 0 && model_enc_end(view) == config->num_layers;
+        return has_layers(view, 0) && model_layers(view, 0).end == config->num_layers;
     }
     return t != kind->head && view->is_last;  // the final norm
 }
@@ -210,7 +171,7 @@ static bool has_whole(const Model* view, int t) {
 static bool is_whole_copy(const Model* view, int t) {
     const int stack = stack_of_bias(view->config.kind, t);
     if (t == MODEL_EMBEDDING) { return !view->is_first; }
-    return stack >= 0 && stack_begin(view, stack) > 0;
+    return stack >= 0 && model_layers(view, stack).begin > 0;
 }
 
 // May several ranges have it?
@@ -302,9 +263,9 @@ static Model view_of(const Model* model, int idx) {
     for (int i = view.num_slices - 1; i >= 0; i--) {
         const TensorSlice* slice = &view.slices[i];
         if (slice->layer >= 0) {
-            int begin, end;
-            local_layers(&view, view.config.kind->tensor(&view.config, slice->tensor).place, &begin, &end);
-            if (slice->layer < begin || slice->layer >= end) { continue; }
+            const TensorPlace place = view.config.kind->tensor(&view.config, slice->tensor).place;
+            const ModelLayers layers = model_layers(&view, place == TENSOR_PER_DEC_LAYER);
+            if (slice->layer < layers.begin || slice->layer >= layers.end) { continue; }
         }
         view.slice_idx[slice->tensor] = i;
     }
@@ -439,41 +400,41 @@ static void draw_all(Draws* d, int tensor, int layer, float std) {
 static void draw_layer(Draws* d, const ModelStack* stack, int layer, const ModelStds* stds) {
     const ModelConfig* config = &d->model->config;
     const int64_t I = (int64_t)config->num_heads * model_head_size(config);
-    if (stds->q == stds->kv) {
-        draw_all(d, stack->qkv.weight, layer, stds->q);
-    } else {
-        for (int part = 0; part < 3; part++) {
-            draw(d, stack->qkv.weight, layer, part * I, I, part == 0 ? stds->q : stds->kv);
+    for (int j = 0; j < stack->num_blocks; j++) {
+        const ModelBlock* block = &stack->blocks[j];
+        const bool is_ffn = block->type == BLOCK_FFN, is_self = block->type == BLOCK_SELF;
+        if (is_self && stds->q != stds->kv) {
+            for (int part = 0; part < 3; part++) {
+                draw(d, block->in.weight, layer, part * I, I, part == 0 ? stds->q : stds->kv);
+            }
+        } else {
+            draw_all(d, block->in.weight, layer, is_ffn ? stds->wi : stds->q);
         }
+        for (int part = 0; part < 2 && block->type == BLOCK_CROSS; part++) {
+            draw(d, block->kv.weight, layer, part * I, I, stds->kv);
+        }
+        draw_all(d, block->out.weight, layer, is_ffn ? stds->wo : stds->o);
     }
-    draw_all(d, stack->o.weight, layer, stds->o);
-    if (stack->xq.weight != 0) {
-        draw_all(d, stack->xq.weight, layer, stds->q);
-        draw(d, stack->xkv.weight, layer, 0, I, stds->kv);
-        draw(d, stack->xkv.weight, layer, I, I, stds->kv);
-        draw_all(d, stack->xo.weight, layer, stds->o);
-    }
-    draw_all(d, stack->wi.weight, layer, stds->wi);
-    draw_all(d, stack->wo.weight, layer, stds->wo);
     if (stack->bias != 0 && config->bias_per_layer) { draw_all(d, stack->bias, layer, stds->bias); }
 }
 
 static bool is_norm_weight(const ModelKind* kind, int t) {
+    bool is_norm = false;
     for (int s = 0; s < 2; s++) {
         const ModelStack* stack = &kind->stacks[s];
-        if (t != 0 && (t == stack->norm_self.weight || t == stack->norm_cross.weight ||
-                       t == stack->norm_ffn.weight || t == stack->norm_end.weight)) {
-            return true;
-        }
+        is_norm |= stack->num_blocks > 0 && t == stack->norm_end.weight;
+        for (int j = 0; j < stack->num_blocks; j++) { is_norm |= t == stack->blocks[j].norm.weight; }
     }
-    return false;
+    return is_norm;
 }
 
-static void fill_norms(Model* model) {
+static void fill_norms(Draws* d) {
+    const Model* model = d->model;
+    for (int64_t c = 0; c < model->config.channels; c++) { d->values[c] = 1.0f; }
     for (int i = 0; i < model->num_slices; i++) {
         const TensorSlice* slice = &model->slices[i];
         if (!is_norm_weight(model->config.kind, slice->tensor)) { continue; }
-        device_values_fill(model->ops, model->params + slice->offset, 1.0f, (size_t)slice->num_values);
+        device_values_upload(model->ops, model->params + slice->offset, d->values, (size_t)slice->num_values);
     }
 }
 
@@ -507,6 +468,6 @@ void model_init_random(Model* model, uint32_t seed) {
     if (model_head_tensor(config) != MODEL_EMBEDDING) {
         draw(&d, kind->head, -1, 0, config->vocab, stds.head);
     }
+    fill_norms(&d);
     free(d.values);
-    fill_norms(model);
 }

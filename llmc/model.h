@@ -14,12 +14,11 @@ flat parameters, and a table of functions.
 
 Layers are numbered along the chain: GPT-2's L layers; T5's encoder layers [0, Le), then its decoder layers
 [Le, Le + Ld). The first range has the embedding, the one where the decoder begins that stack's embedding, the
-last one the head, or the input of the head's shares on all ranks (head.h). The head may be a range of its
-own, [L, L). The single-device model is the range [0, L). Trainer, optimizer, checkpoints and profiler use
-only this interface.
+last one the head, or the input of the head's shares on all ranks. The head may be a range of its own,
+[L, L). The single-device model is the range [0, L).
 
-A kind is a few tables (gpt2.c, t5.c): its tensors, which of them each block of its stacks uses, descriptors.
-transformer.c contains the passes; model_config.c contains what depends on the config only.
+A kind is a few tables (kinds.c): its tensors, which of them each block of its stacks uses. model.c has what a
+rank has, transformer.c the passes, head.c those of a share of the head.
 */
 #pragma once
 
@@ -27,6 +26,7 @@ transformer.c contains the passes; model_config.c contains what depends on the c
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../dynapipe_plugin/dynapipe.h"
 #include "ops.h"
 
 #ifdef __cplusplus
@@ -48,45 +48,16 @@ typedef struct {
     int head_size;                  // HS; NH * HS need not be C; 0: C / NH
     int ffn_channels;               // F; 0: 4 C
     int num_buckets, max_distance;  // of the relative position bias
-    bool gated;                     // feed-forward: gelu(x W0) * (x W1); else relu(x W)
-    bool tied_head;                 // head = embedding, hidden states times C^-1/2
-    bool bias_per_layer;            // umT5; else one table of biases for each stack
+    int gated;                      // 0, 1: feed-forward gelu(x W0) * (x W1); else relu(x W)
+    int tied_head;                  // 0, 1: head = embedding, hidden states times C^-1/2
+    int bias_per_layer;             // 0, 1: umT5; else one table of biases for each stack
     const ModelKind* kind;
 } ModelConfig;
 
-// Input of a job for a micro-batch (host memory, may be freed after the call). Same conventions as ops.h.
-// Same layout as the plugin's struct (dynapipe.h); fields that no pass reads are for its reports.
-typedef struct {
-    int num_seqs, num_tokens, num_rows, max_seq_tokens;
-    int64_t num_squares;
-    const int32_t *cu_seqlens, *tokens, *positions;
-    const int32_t *rows, *targets;  // (num_rows) supervised tokens (of the decoder, where there is one)
-    const int32_t* row_tasks;
-    float loss_scale;            // scale of every row's gradient: 1 / supervised tokens of the step
-    const int32_t* seq_lens;     // (num_seqs) tokens of each that are not padding; NULL: all
-    const uint32_t* token_keys;  // (num_tokens) of dropout; NULL: no dropout (evaluation)
-    // the decoder's side of the same sequences; otherwise 0 and NULL
-    int num_dec_tokens, max_dec_seq_tokens;
-    int64_t num_dec_squares, num_cross;
-    const int32_t *dec_cu_seqlens, *dec_tokens, *dec_positions, *dec_seq_lens;
-    const uint32_t* dec_token_keys;
-} ModelBatch;
-
-// Keys and values of earlier tokens, for generation: up to max_tokens tokens per slot (a sequence) of the
-// last stack, and of the cross-attention. Same layout as the plugin's.
-typedef struct {
-    int num_slots, max_tokens;
-    int max_enc_tokens;         // of a slot's encoder side; 0 without
-    const int32_t* slots;       // (batch.num_seqs) the slot of each sequence of the batch
-    const int32_t* num_before;  // (batch.num_seqs) tokens in the slot; the batch's are appended
-    const int32_t* num_enc;     // (batch.num_seqs) encoder tokens of the slot, this batch's included
-    void* memory;               // of the device, model_cache_bytes()
-} ModelCache;
-
-enum {
-    MODEL_KEEP = 1,  // keep activations in acts for a later backward
-    MODEL_HEAD = 2   // the last slice computes losses
-};
+// Input of a job for a microbatch (host memory), the cache of generation, flags of a forward: the plugin's.
+typedef DynapipeBatch ModelBatch;
+typedef DynapipeCache ModelCache;
+enum { MODEL_KEEP = DYNAPIPE_FORWARD_KEEP, MODEL_HEAD = DYNAPIPE_FORWARD_HEAD };
 
 // --- tensors -----------------------------------------------------------------------------------------------
 
@@ -99,7 +70,8 @@ typedef struct {
     const char* name;
     TensorPlace place;
     int64_t rows, cols;
-    bool decay;  // a matrix: weight decay applies
+    bool decay;            // a matrix: weight decay applies
+    const char* hf_names;  // in Hugging Face's files; %d: the layer, {a,b}: equal parts of the rows
 } TensorInfo;
 
 // The position of a tensor (per layer, for per-layer ones) in this rank's flat array and in the whole
@@ -129,7 +101,7 @@ typedef struct {
     ModelEnd end;                // if not GOES_ON, layer_end is the chain's end
 } ModelRange;
 
-// How the ranks of a replica share the head. By rows: stage s has the whole matrix, and of a micro-batch's
+// How the ranks of a replica share the head. By rows: stage s has the whole matrix, and of a microbatch's
 // supervised rows those from begin[s] to begin[s + 1], in 1024ths. By vocabulary: it has these rows of the
 // padded matrix, and computes the logits of their ids.
 typedef enum { MODEL_HEAD_WHOLE, MODEL_HEAD_BY_ROWS, MODEL_HEAD_BY_VOCAB } ModelSharing;
@@ -193,11 +165,18 @@ typedef struct {
     int weight, bias;
 } ModelLinear;
 
-// The tensors of one stack of layers.
+// A step of the stream of a layer: attention among a stack's own tokens, to the encoder's output,
+// feed-forward.
+typedef enum { BLOCK_SELF, BLOCK_CROSS, BLOCK_FFN, BLOCK_NUM_TYPES } ModelBlockType;
 typedef struct {
-    ModelLinear norm_self, qkv, o;
-    ModelLinear norm_cross, xq, xkv, xo;  // of a decoder after an encoder
-    ModelLinear norm_ffn, wi, wo;
+    ModelBlockType type;
+    ModelLinear norm, in, kv, out;  // in: q, k and v; q; or up. kv: of BLOCK_CROSS
+} ModelBlock;
+
+enum { MODEL_MAX_BLOCKS = 3 };
+typedef struct {
+    int num_blocks;  // of a layer
+    ModelBlock blocks[MODEL_MAX_BLOCKS];
     ModelLinear norm_end;
     int bias;  // of relative positions; 0: none
     bool is_causal;
@@ -223,16 +202,14 @@ struct ModelKind {
     ModelActivation activation;
     bool scaled_scores;  // by 1 / sqrt(head size)
     bool drops_more;     // dropout also after activations and after the final norms
-
-    // Parses a descriptor ("d12", "flan-t5:base", "byt5:l2c64h4"). vocab and max_seq_len: 0: the kind's
-    // defaults. false: status_message() lists the valid ones.
-    bool (*parse)(ModelConfig* out, const char* descriptor, int vocab, int max_seq_len);
     TensorInfo (*tensor)(const ModelConfig* config, int tensor);
     ModelStds (*stds)(const ModelConfig* config);
 };
 
-// --- functions of a config (model_config.c) ---------------------------------------------------------------
+// --- functions of a config (kinds.c) ----------------------------------------------------------------------
 
+// Parses a descriptor ("d12", "flan-t5:base", "byt5:l2c64h4"). vocab and max_seq_len: 0: the kind's defaults.
+// false: status_message() lists the valid ones.
 bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor, int vocab, int max_seq_len);
 // Is the config valid? false: the message begins with `what` (a file or option) and names the field.
 bool model_check(const ModelConfig* config, const char* what);
@@ -271,32 +248,8 @@ typedef struct {
 } ModelDifference;
 bool model_config_equal(const ModelConfig* theirs, const ModelConfig* ours, ModelDifference* difference);
 
-// The places of dropout, numbered in the whole model so that the mask does not depend on the ranges.
-typedef enum {
-    MODEL_DROP_PROBABILITIES,
-    MODEL_DROP_ATTENTION,
-    MODEL_DROP_CROSS_PROBABILITIES,
-    MODEL_DROP_CROSS,
-    MODEL_DROP_ACTIVATION,
-    MODEL_DROP_FFN,
-    MODEL_DROPS_PER_LAYER
-} ModelDrop;
-typedef enum {
-    MODEL_DROP_EMBEDDING,
-    MODEL_DROP_END
-} ModelOuterDrop;  // after the embedding, after the final norm
-static inline uint32_t model_drop_place(const ModelConfig* config, bool is_decoder, int layer,
-                                        ModelDrop drop) {
-    return (uint32_t)((is_decoder ? config->num_layers : 0) + layer) * MODEL_DROPS_PER_LAYER + (uint32_t)drop;
-}
-static inline uint32_t model_drop_place_outside(const ModelConfig* config, bool is_decoder,
-                                                ModelOuterDrop drop) {
-    return (uint32_t)model_num_layers(config) * MODEL_DROPS_PER_LAYER + 2 * (uint32_t)drop +
-           (uint32_t)is_decoder;
-}
-
 // --- passes (transformer.c) -------------------------------------------------------------------------------
-// All take a view: of a range as described here, or of a share of the head as described in head.h.
+// All take a view: of a range as described here, or of a share of the head as described below.
 
 // Buffers, in bytes, from the counts of `batch` only (all tokens, rows, num_seqs, longest): linear in the
 // counts rounded up to 16. acts: kept for backward (KEEP) or of a forward without KEEP; scratch: of any
@@ -312,10 +265,8 @@ int64_t model_boundary_bytes(const Model* model, const ModelBatch* batch, bool i
 // may then be NULL. A token, position or target out of range ends the program.
 void model_forward(Model* model, const ModelBatch* batch, const void* in, void* out, void* acts,
                    void* scratch, float* losses, int flags);
-// acts: of a forward with KEEP (and HEAD). dout: NULL on the head's range; din: NULL on the first. Turns
+// acts: of a forward with KEEP and HEAD. dout: NULL on the head's range; din: NULL on the first. Turns
 // acts into what backward_weights needs; gradients of small parameters (norms, bias tables) are added here.
-// KEEP without HEAD on the range with the whole head keeps the layers only (there must be one): backward
-// then starts from a `dout` of the last layer's output.
 void model_backward_inputs(Model* model, const ModelBatch* batch, const void* in, void* acts,
                            const void* dout, void* din, void* scratch);
 // Once, at any time after backward_inputs, with the same dout.
@@ -324,12 +275,88 @@ void model_backward_weights(Model* model, const ModelBatch* batch, void* acts, c
 
 // Generation: the new tokens of some slots, following those in the cache. On the head's range, the most
 // likely next token of each sequence goes to `next` (num_seqs, host); a range that feeds the head writes
-// (num_seqs, C) of hidden states to `out`, a share as in head.h. No dropout. (Encoder-decoder: a batch has
+// (num_seqs, C) of hidden states to `out`, a share its picks. No dropout. (Encoder-decoder: a batch has
 // encoder tokens, once, or decoder tokens, or both.) scratch: model_infer_bytes().
 int64_t model_cache_bytes(const Model* model, const ModelCache* cache);
 int64_t model_infer_bytes(const Model* model, const ModelBatch* batch);
 void model_infer(Model* model, const ModelBatch* batch, const ModelCache* cache, const void* in, void* out,
                  void* scratch, int32_t* next);
+
+// --- a shared head (head.c)
+// -----------------------------------------------------------------------------------
+/*
+The head shared by the ranks of a replica: the work of each share, and how their parts are combined.
+
+    range that feeds the head           each share of it (model_share_view)
+    forward: hidden states of rows ---> H: forward(KEEP | HEAD, in: rows), backward_inputs(din: its part)
+    head_combine() (by vocabulary)  <-- part
+      losses, gradient of the rows
+      factors  -----------------------> V: backward_weights(dout: factors), any time
+    backward_inputs(dout: gradient)
+
+Hidden states are those of the supervised rows after the final norm (and after dropout and T5's C^-1/2),
+(num_rows, C). By rows: a share gets the rows of its places, with their targets, as its whole batch. It
+computes their losses, and its part is their gradient (num_rows, C), adjacent to the others', so nothing is
+combined and dout of V is NULL. By vocabulary: a share gets all rows and processes its ids (Yeung et al. 2025;
+formulas: ops.h). It leaves `losses` unchanged, and without KEEP (validation) its `out` is a part with losses
+only. Shares do not depend on the kind of model, and only generation uses scratch.
+*/
+
+// places: [num_stages + 1] at which stages begin, ascending, 0 to MODEL_HEAD_PLACES. By vocabulary the
+// corresponding rows of the matrix: multiples of 16, or all of them.
+ModelHead head_of_places(const ModelConfig* config, ModelSharing sharing, int num_stages,
+                         const int32_t* places);
+// The supervised row of a microbatch at which a place begins.
+static inline int head_batch_row(int num_rows, int place) {
+    return (int)((int64_t)num_rows * place / MODEL_HEAD_PLACES);
+}
+
+// Bytes of hidden states and of their gradient; num_rows rows are contiguous.
+int64_t head_rows_bytes(const ModelConfig* config, int num_rows);
+// By vocabulary; flags as in the share's forward. A part with losses only is the beginning of one with
+// gradients.
+int64_t head_part_bytes(const ModelConfig* config, int num_rows, int flags);
+int64_t head_factor_bytes(int num_rows);
+
+// By vocabulary; `view` is the range that feeds the head. parts: of all stages with a share, ascending, on
+// the device. losses (num_rows): host memory, valid after ops_sync(). dout (num_rows, C), for
+// backward_inputs, and every share's factors; both NULL: only losses.
+void head_combine(Model* view, const ModelBatch* batch, int num_parts, const void* const* parts, void* dout,
+                  void* const* factors, float* losses);
+
+// A share's infer() takes one row of hidden states per sequence and writes its picks to `out`, on the
+// device: its most likely id, and the logit. By rows every share has all ids, so one share suffices.
+int64_t head_pick_bytes(const ModelBatch* batch);
+// Combines picks of shares, ascending: the most likely ids, the first of equals, to `next` (num_seqs,
+// host).
+void head_pick(const Model* view, const ModelBatch* batch, int num_picks, const void* const* picks,
+               int32_t* next);
+
+// Jobs of a share, and what it has in common with the range that has the whole head; called by transformer.c.
+int64_t head_acts_bytes(const Model* share, const ModelBatch* batch, int flags);
+void head_forward(const Model* share, const ModelBatch* batch, const void* in, void* out, void* acts,
+                  float* losses, int flags);
+void head_backward_inputs(const Model* share, const ModelBatch* batch, void* acts, void* din);
+void head_backward_weights(const Model* share, const ModelBatch* batch, void* acts, const void* dout);
+int64_t head_infer_bytes(const Model* share, const ModelBatch* batch);
+void head_infer(const Model* share, const ModelBatch* batch, const void* in, void* out, void* scratch);
+enum { MODEL_HEAD_ROWS = 64 };  // rows of logits at a time, without KEEP
+const floatX* head_matrix(const Model* view);
+// numbers: losses, or by vocabulary classifier_share()'s stats; as in fused_classifier().
+void head_rows_forward(const Model* view, float* numbers, floatX* logits, const floatX* rows,
+                       const int32_t* targets, int num_rows, float dlogits_scale);
+void head_likeliest(const Model* view, int32_t* next, floatX* logits, const floatX* rows, int num_rows);
+
+// 16 values are 64 bytes in float32, and 16 rows of an even number of bf16 values: rounding tokens and rows
+// up keeps every buffer aligned.
+static inline int64_t model_round_up(int64_t count) {
+    return (count + 15) / 16 * 16;
+}
+static inline char* model_take(char** cursor, int64_t num_bytes) {
+    char* begin = *cursor;
+    *cursor += num_bytes;
+    return begin;
+}
 
 // --- the model of a rank (model.c) ------------------------------------------------------------------------
 
@@ -387,18 +414,21 @@ static inline float* model_grad(const Model* model, int tensor, int local_layer)
     return model->grads + model->slices[model->slice_idx[tensor] + local_layer].offset;
 }
 
-// Which layers of the view are the encoder's and the decoder's, counted from the stack's first.
-static inline int model_enc_begin(const Model* m) {
-    return m->layer_begin < m->config.num_layers ? m->layer_begin : m->config.num_layers;
+// Layers of the view that belong to a stack (0, or 1: the decoder after an encoder), counted from the stack's
+// first.
+typedef struct {
+    int begin, end;
+} ModelLayers;
+static inline int model_layer_within(int layer, int num_layers) {
+    return layer < 0 ? 0 : layer < num_layers ? layer : num_layers;
 }
-static inline int model_enc_end(const Model* m) {
-    return m->layer_end < m->config.num_layers ? m->layer_end : m->config.num_layers;
-}
-static inline int model_dec_begin(const Model* m) {
-    return m->layer_begin > m->config.num_layers ? m->layer_begin - m->config.num_layers : 0;
-}
-static inline int model_dec_end(const Model* m) {
-    return m->layer_end > m->config.num_layers ? m->layer_end - m->config.num_layers : 0;
+static inline ModelLayers model_layers(const Model* view, int stack) {
+    const int first = stack == 0 ? 0 : view->config.num_layers;
+    const int num = stack == 0 ? view->config.num_layers : view->config.num_dec_layers;
+    ModelLayers layers;
+    layers.begin = model_layer_within(view->layer_begin - first, num);
+    layers.end = model_layer_within(view->layer_end - first, num);
+    return layers;
 }
 
 // --- values and batches to and from the device ------------------------------------------------------------
@@ -407,9 +437,6 @@ static inline int model_dec_end(const Model* m) {
 // float32 is exact; to bf16 rounds to nearest.
 void device_values_upload(OpsContext* ops, floatX* memory, const float* host, size_t num_values);
 void device_values_download(OpsContext* ops, float* host, const floatX* memory, size_t num_values);
-void device_values_fill(OpsContext* ops, floatX* memory, float value, size_t num_values);
-// out[i] = in[i], both on the device.
-void device_values_to_floats(OpsContext* ops, float* out, const floatX* in, size_t num_values);
 
 // Ends the program unless the ids are within [0, limit); `what` names them in the message.
 void batch_check_range(const char* what, const int32_t* values, int num_values, int limit);

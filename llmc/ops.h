@@ -4,7 +4,7 @@ ops.h -- every operation of the trainer, with shapes.
 Two implementations: cpu/ (float32, OpenBLAS + OpenMP; the reference) and cuda/ (bf16 or float32).
 Conventions:
 
-    T           tokens of a micro-batch, of all sequences together, laid one after the other; no padding
+    T           tokens of a microbatch, of all sequences together, laid one after the other; no padding
     C           channels; NH heads, HS = C / NH; OC output channels of a matrix
     V           vocabulary; Vp its padded row length
     cu_seqlens  (num_seqs + 1) sequence i is the rows [cu_seqlens[i], cu_seqlens[i + 1])
@@ -13,7 +13,7 @@ Conventions:
 Attention stays inside a sequence. Gradients of parameters and of inputs marked += are added, all other
 outputs are overwritten. Input gradient and weight gradient of a matrix are separate calls, so a schedule can
 use the second one to fill idle time. Gradients of parameters are float32 in every build: a step sums many
-micro-batches, and bf16 would lose the small ones. Everything is deterministic: the same call gives the same
+microbatches, and bf16 would lose the small ones. Everything is deterministic: the same call gives the same
 bits (for the same number of threads).
 
 Pointers are device memory: on a GPU from ops_alloc(), on a CPU any. Operations are queued in the order of the
@@ -161,7 +161,7 @@ void gated_gelu_backward(floatX* dinp, const floatX* dout, const floatX* inp, in
 
 // --- dropout (Srivastava et al. 2014) ---------------------------------------------------------------------
 // The mask is a hash (dropout_bits.h) of a token key, the place in the model and the column: no state,
-// nothing kept for backward, independent of the rest of the micro-batch. Remaining values are divided by
+// nothing kept for backward, independent of the rest of the microbatch. Remaining values are divided by
 // (1 - p). keys (T): one number for each token of a sample in a step, from the data loader. place: one number
 // for each dropout of the model. out may be inp; backward is the same call on the gradient. p 0: a copy.
 void dropout_apply(floatX* out, const floatX* inp, const uint32_t* keys, uint32_t place, float p, int T,

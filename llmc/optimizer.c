@@ -97,8 +97,8 @@ void optimizer_free(Optimizer* optimizer) {
 
 void optimizer_set_master(Optimizer* optimizer, const Model* model) {
     if (optimizer->master == NULL || optimizer->master_is_set) { return; }
-    device_values_to_floats(optimizer->ops, optimizer->master, model->params + optimizer->begin,
-                            (size_t)(optimizer->end - optimizer->begin));
+    values_to_floats(optimizer->master, model->params + optimizer->begin,
+                     (size_t)(optimizer->end - optimizer->begin), optimizer->ops);
     optimizer->master_is_set = true;
 }
 

@@ -1,4 +1,4 @@
-// balance.c -- micro-batches onto replicas (rivals.h): multi-way largest differencing (Karmarkar & Karp 1982;
+// balance.c -- microbatches onto replicas (rivals.h): multi-way largest differencing (Karmarkar & Karp 1982;
 // spec section d), or, where replicas differ, largest first.
 #include "rivals.h"
 
@@ -19,28 +19,16 @@ typedef struct {
     Bin* bins;
 } Tuple;
 
-static bool tuple_before(const Tuple* a, const Tuple* b) {
-    return a->spread != b->spread ? a->spread > b->spread : a->age < b->age;
-}
-
-static void heap_push(Tuple* heap, int32_t* num, Tuple tuple) {
-    int32_t i = (*num)++;
-    for (; i > 0 && tuple_before(&tuple, &heap[(i - 1) / 2]); i = (i - 1) / 2) {
-        heap[i] = heap[(i - 1) / 2];
+// Removes the tuple of the widest spread.
+static Tuple take_widest(Tuple* tuples, int32_t* num) {
+    int32_t best = 0;
+    for (int32_t i = 1; i < *num; i++) {
+        int64_t wider = tuples[i].spread - tuples[best].spread;
+        if (wider > 0 || (wider == 0 && tuples[i].age < tuples[best].age)) { best = i; }
     }
-    heap[i] = tuple;
-}
-
-static Tuple heap_pop(Tuple* heap, int32_t* num) {
-    Tuple top = heap[0], last = heap[--*num];
-    int32_t i = 0;
-    for (int32_t child; (child = 2 * i + 1) < *num; i = child) {
-        if (child + 1 < *num && tuple_before(&heap[child + 1], &heap[child])) { child++; }
-        if (!tuple_before(&heap[child], &last)) { break; }
-        heap[i] = heap[child];
-    }
-    heap[i] = last;
-    return top;
+    Tuple widest = tuples[best];
+    tuples[best] = tuples[--*num];
+    return widest;
 }
 
 // Bin k of `a` takes in bin R - 1 - k of `b`, empty ones counted; then they are sorted again (stably).
@@ -92,12 +80,12 @@ static Status sorted_jobs(Job** out, const int64_t* work_ns, int32_t M, Arena* a
 }
 
 Status balance_difference(int32_t* replica_of, const int64_t* work_ns, int32_t M, int32_t R, Arena* arena) {
-    Tuple* heap;
+    Tuple* tuples;
     Job* jobs;
     Bin *bins, *sorted;
     int32_t *next, num = 0, age = 0;
     TRY(sorted_jobs(&jobs, work_ns, M, arena));
-    ARENA_TRY_NEW(heap, arena, Tuple, M);
+    ARENA_TRY_NEW(tuples, arena, Tuple, M);
     ARENA_TRY_NEW(next, arena, int32_t, M);
     ARENA_TRY_NEW(bins, arena, Bin, M);
     ARENA_TRY_NEW(sorted, arena, Bin, R);
@@ -105,16 +93,18 @@ Status balance_difference(int32_t* replica_of, const int64_t* work_ns, int32_t M
         int32_t id = jobs[age].id;
         bins[age] = (Bin){jobs[age].work, id, id};
         next[id] = -1;
-        heap_push(heap, &num, (Tuple){R > 1 ? jobs[age].work : 0, age, 1, 1, &bins[age]});
+        tuples[num++] = (Tuple){R > 1 ? jobs[age].work : 0, age, 1, 1, &bins[age]};
     }
     while (num > 1) {
-        Tuple a = heap_pop(heap, &num), b = heap_pop(heap, &num);
+        Tuple a = take_widest(tuples, &num), b = take_widest(tuples, &num);
         TRY(tuple_merge(&a, &b, R, next, sorted, arena));
         a.age = age++;
-        heap_push(heap, &num, a);
+        tuples[num++] = a;
     }
-    for (int32_t k = 0; k < heap->num_bins; k++) {
-        for (int32_t i = heap->bins[k].head; i >= 0; i = next[i]) { replica_of[i] = R - heap->num_bins + k; }
+    for (int32_t k = 0; k < tuples->num_bins; k++) {
+        for (int32_t i = tuples->bins[k].head; i >= 0; i = next[i]) {
+            replica_of[i] = R - tuples->num_bins + k;
+        }
     }
     return STATUS_OK;
 }

@@ -3,13 +3,13 @@ batching_rivals.c -- how trainers make batches today, without a look at the pipe
 
     packed         next-fit, in the order the samples came, into windows of max_seq_tokens (of the decoder's
 side max_target_tokens; both must fit); each window is padded to that length, the decoder's to the longest of
-its micro-batch, and attends across its samples; as many windows per micro-batch as mb_tokens hold
-    packed-ragged  best fit decreasing into packs of mb_tokens, one pack per micro-batch, attention per sample
+its microbatch, and attends across its samples; as many windows per microbatch as mb_tokens hold
+    packed-ragged  best fit decreasing into packs of mb_tokens, one pack per microbatch, attention per sample
     padded         mb_samples samples in the order they came, padded to their longest
-    tokens         sorted by length, a new micro-batch where the budget of mb_tokens would be exceeded
+    tokens         sorted by length, a new microbatch where the budget of mb_tokens would be exceeded
 (computed tokens: padding counts in layout padded)
 
-Where kernels take sequences, tokens or squared lengths up to a limit (ShapeRules), a micro-batch ends before
+Where kernels take sequences, tokens or squared lengths up to a limit (ShapeRules), a microbatch ends before
 it would exceed it.
 */
 #include "rivals.h"
@@ -50,7 +50,7 @@ static int64_t budget_tokens(const PlanProblem* problem) {
     return problem->request->mb_tokens > 0 ? problem->request->mb_tokens : window_tokens(problem).both;
 }
 
-// Does every micro-batch keep to its share of memory (or else: fit alone) in this mode?
+// Does every microbatch keep to its share of memory (or else: fit alone) in this mode?
 static bool all_fit(const MicrobatchList* list, const PlanProblem* problem, RecomputeMode mode, bool held) {
     for (int32_t m = 0; m < list->num_mbs; m++) {
         MicrobatchCost cost = microbatch_cost(problem, mode, SHARE_PIPELINE, &list->mbs[m].shape);
@@ -59,7 +59,7 @@ static bool all_fit(const MicrobatchList* list, const PlanProblem* problem, Reco
     return true;
 }
 
-// The recompute mode of a finished list: the first in which every micro-batch keeps to its share of memory,
+// The recompute mode of a finished list: the first in which every microbatch keeps to its share of memory,
 // else the first in which each fits alone.
 static Status choose_mode(MicrobatchList* list, const PlanProblem* problem) {
     const char* name = batching_policy(problem->request->batching)->name;
@@ -110,7 +110,7 @@ static Status reserve(MicrobatchList* out, const PlanProblem* problem, int32_t**
     return microbatch_list_reserve(out, problem->num_samples, problem->num_samples, arena);
 }
 
-// One ragged micro-batch for each group of samples, in this order of the groups.
+// One ragged microbatch for each group of samples, in this order of the groups.
 static Status list_groups(MicrobatchList* out, const PlanProblem* problem, const int32_t* group_of,
                           const int32_t* groups, int32_t num_groups, Arena* arena) {
     int32_t *begin, *ids, N = problem->num_samples;
@@ -220,7 +220,7 @@ Status microbatch_padded_build(MicrobatchList* out, const PlanProblem* problem, 
     int32_t *order, N = problem->num_samples;
     int64_t num = problem->request->mb_samples;
     TRY(reserve(out, problem, &order, arena));
-    if (num <= 0) {  // so many that an average micro-batch has the budget
+    if (num <= 0) {  // so many that an average microbatch has the budget
         int64_t total = 0;
         for (int32_t i = 0; i < N; i++) { total += tokens_of(&problem->samples[i]); }
         num = budget_tokens(problem) * N / total;
@@ -262,10 +262,10 @@ Status microbatch_tokens_build(MicrobatchList* out, const PlanProblem* problem, 
 
 // --- kk ----------------------------------------------------------------------------------------------------
 //
-// Equal work in every micro-batch: what trainers with balanced ragged batches do today.
+// Equal work in every microbatch: what trainers with balanced ragged batches do today.
 //
-// Samples are spread over the fewest micro-batches of mb_tokens tokens on average (a multiple of the
-// replicas) by largest differencing on what each sample takes, attention included; more micro-batches where
+// Samples are spread over the fewest microbatches of mb_tokens tokens on average (a multiple of the
+// replicas) by largest differencing on what each sample takes, attention included; more microbatches where
 // they do not keep to their share of memory. The smallest come first and last. The pipeline is not looked at.
 
 typedef struct {
@@ -370,7 +370,7 @@ static int32_t variants_of(PipeVariant out[MAX_VARIANTS], const PlanRequest* req
     return num;
 }
 
-// These micro-batches on these replicas, each under the schedule that suits it best.
+// These microbatches on these replicas, each under the schedule that suits it best.
 static Status make_draft(Draft* out, const PlanProblem* problem, const MicrobatchList* list,
                          const ReplicaMbs* replicas, bool recompute_all, Arena* arena, Arena scratch[2]) {
     PipeVariant variants[MAX_VARIANTS];
@@ -401,7 +401,7 @@ static Status make_draft(Draft* out, const PlanProblem* problem, const Microbatc
     return STATUS_OK;
 }
 
-// The batching's micro-batches, and where memory may bind the same with everything recomputed.
+// The batching's microbatches, and where memory may bind the same with everything recomputed.
 static Status make_drafts(Draft* out, int32_t* num, const PlanProblem* problem, const PlanProblem* batching,
                           Arena* arena, Arena scratch[2]) {
     MicrobatchList list;

@@ -26,82 +26,43 @@ static void swap_ints(int32_t* a, int32_t* b) {
 
 // --- a short path -----------------------------------------------------------------------------------------
 //
-// Strips to begin with, then 2-opt and or-opt moves (Bentley, ORSA J. Computing 1992), all made of reversals
-// of a stretch of the path.
+// From the point with the largest sum always to the nearest one left, then 2-opt: stretches of the path are
+// reversed as long as that shortens it.
 
-enum { MAX_SWEEPS = 20, MAX_STRETCH = 3 };
-
-typedef struct {
-    const PathPoint* points;
-    int32_t num, *path;
-} Walk;
-
-// Between the points at two places; beyond the ends of the path there is nothing, at distance 0.
-static int64_t between(const Walk* walk, int32_t p, int32_t q) {
-    if (p < 0 || q < 0 || p >= walk->num || q >= walk->num) { return 0; }
-    const PathPoint *a = &walk->points[walk->path[p]], *b = &walk->points[walk->path[q]];
+static int64_t distance(const PathPoint* a, const PathPoint* b) {
     return (int64_t)abs(a->x - b->x) + abs(a->y - b->y);
 }
 
-static void reverse(Walk* walk, int32_t i, int32_t j) {
-    for (; i < j; i++, j--) { swap_ints(&walk->path[i], &walk->path[j]); }
-}
-
-// 2-opt: the stretch that begins at i is reversed.
-static bool turn_stretch(Walk* walk, int32_t i) {
-    bool turned = false;
-    for (int32_t j = i + 1; j < walk->num; j++) {
-        if (between(walk, i - 1, j) + between(walk, i, j + 1) <
-            between(walk, i - 1, i) + between(walk, j, j + 1)) {
-            reverse(walk, i, j);
-            turned = true;
-        }
-    }
-    return turned;
-}
-
-// or-opt: the stretch [i, j] goes between places q and q + 1 outside of it, reversed or not.
-static bool move_stretch(Walk* walk, int32_t i, int32_t j) {
-    int64_t removed = between(walk, i - 1, i) + between(walk, j, j + 1) - between(walk, i - 1, j + 1);
-    for (int32_t q = -1; q < walk->num && removed > 0; q++) {
-        if (q >= i - 1 && q <= j) { continue; }
-        int64_t here = between(walk, q, q + 1);
-        bool straight = between(walk, q, i) + between(walk, j, q + 1) - here < removed;
-        bool turned = between(walk, q, j) + between(walk, i, q + 1) - here < removed;
-        if (!straight && !turned) { continue; }
-        int32_t first = q > j ? i : q + 1, last = q > j ? q : j, length = j - i + 1;
-        reverse(walk, first, last);  // the stretch, turned, and the rest backwards
-        if (q > j) {
-            reverse(walk, first, last - length);
-        } else {
-            reverse(walk, first + length, last);
-        }
-        if (straight) { reverse(walk, q > j ? last - length + 1 : first, q > j ? last : first + length - 1); }
-        return true;
-    }
-    return false;
+static bool is_before(const PathPoint* points, int32_t a, int32_t b, const PathPoint* last) {
+    return last != NULL ? distance(last, &points[a]) < distance(last, &points[b])
+                        : points[a].x + points[a].y > points[b].x + points[b].y;
 }
 
 Status short_path_make(int32_t* path, const PathPoint* points, int32_t num, Arena* arena) {
-    Walk walk = {points, num, path};
-    Keyed* keyed;
-    int32_t num_strips = 1;
-    ARENA_TRY_NEW(keyed, arena, Keyed, num);
-    while ((int64_t)num_strips * num_strips * 2 < num) { num_strips++; }
-    for (int32_t a = 0; a < num; a++) { keyed[a] = (Keyed){points[a].x, a}; }
-    qsort(keyed, (size_t)num, sizeof *keyed, compare_keyed);
-    for (int32_t i = 0; i < num; i++) {  // strips along x, upwards and downwards in turn
-        int64_t strip = (int64_t)i * num_strips / num, y = points[keyed[i].id].y;
-        keyed[i].key = (strip << 32) + (strip % 2 ? (INT64_C(1) << 31) - y : y);
+    (void)arena;
+    for (int32_t i = 0; i < num; i++) { path[i] = i; }
+    for (int32_t i = 0; i < num; i++) {
+        int32_t best = i;
+        for (int32_t k = i + 1; k < num; k++) {
+            if (is_before(points, path[k], path[best], i > 0 ? &points[path[i - 1]] : NULL)) { best = k; }
+        }
+        swap_ints(&path[i], &path[best]);
     }
-    qsort(keyed, (size_t)num, sizeof *keyed, compare_keyed);
-    for (int32_t i = 0; i < num; i++) { path[i] = keyed[i].id; }
     bool better = true;
-    for (int sweep = 0; better && sweep < MAX_SWEEPS; sweep++) {
+    while (better) {
         better = false;
         for (int32_t i = 0; i < num; i++) {
-            better |= turn_stretch(&walk, i);
-            for (int32_t j = i; j < num && j < i + MAX_STRETCH; j++) { better |= move_stretch(&walk, i, j); }
+            for (int32_t j = i + 1; j < num; j++) {  // the stretch [i, j]; beyond the ends there is nothing
+                const PathPoint *first = &points[path[i]], *last = &points[path[j]];
+                const PathPoint* before = i > 0 ? &points[path[i - 1]] : NULL;
+                const PathPoint* after = j + 1 < num ? &points[path[j + 1]] : NULL;
+                int64_t won = 0;
+                if (before != NULL) { won += distance(before, first) - distance(before, last); }
+                if (after != NULL) { won += distance(last, after) - distance(first, after); }
+                if (won <= 0) { continue; }
+                for (int32_t a = i, b = j; a < b; a++, b--) { swap_ints(&path[a], &path[b]); }
+                better = true;
+            }
         }
     }
     return STATUS_OK;
@@ -232,7 +193,7 @@ typedef struct {
     int32_t N;
     int32_t* num;  // [N + 1] intervals that end before sample n: (n-1, n], (n-2, n], ...
     int64_t** t;   // [N + 1] their times
-    int64_t total, longest_single_ns;
+    int64_t total;
     int64_t* caps;       // values of t_max
     int64_t cap_weight;  // R * objective = cap * cap_weight + f
     int64_t* f;          // [N + 1]
@@ -258,35 +219,8 @@ static MicrobatchCost grow(Interval* g, const Cutting* cutting, int32_t at) {
     return microbatch_cost(problem, cutting->options->mode, cutting->options->share, &g->shape);
 }
 
-// Longer intervals cannot be part of an optimum: micro-batches of up to twice the longest sample, as many
-// samples each as fit, are better than any partition with one of these, whose work is at least about that of
-// all samples at once.
-static int64_t longest_useful_ns(const Cutting* cutting) {
-    const int64_t cap_ns = 2 * cutting->longest_single_ns;
-    MbShape all = {0};
-    int64_t sum_ns = 0;
-    if (cutting->cap_weight == 0) { return INT64_MAX; }
-    for (int32_t begin = 0, end; begin < cutting->N; begin = end) {
-        Interval g = {0};
-        int64_t ns = 0;
-        for (end = begin; end < cutting->N; end++) {
-            MicrobatchCost cost = grow(&g, cutting, end);
-            if (end > begin && (!cost.fits_held || cost.work_ns > cap_ns)) { break; }
-            ns = cost.work_ns;
-        }
-        sum_ns += ns;
-    }
-    for (int32_t i = 0; i < cutting->N; i++) {
-        const PlanSample* sample = &cutting->problem->samples[i];
-        mb_shape_add(&all, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
-    }
-    int64_t least_ns = microbatch_work_ns(cutting->problem, cutting->options->mode, &all) / 10 * 9;
-    int64_t saved_ns = sum_ns > least_ns ? sum_ns - least_ns : 0;
-    return cap_ns + cutting->options->thinning_ns + saved_ns / cutting->cap_weight;
-}
-
 // Times ascend with length, and memory too: the first interval that is too large ends its row.
-static Status make_intervals(Cutting* cutting, int64_t longest_ns, Arena* arena) {
+static Status make_intervals(Cutting* cutting, Arena* arena) {
     int64_t* row;
     ARENA_TRY_NEW(row, arena, int64_t, cutting->N);
     cutting->total = 0;
@@ -295,7 +229,7 @@ static Status make_intervals(Cutting* cutting, int64_t longest_ns, Arena* arena)
         int32_t num = 0;
         for (; num < n; num++) {
             MicrobatchCost cost = grow(&g, cutting, n - 1 - num);
-            if (!cost.fits_held || cost.work_ns > longest_ns) { break; }
+            if (!cost.fits_held) { break; }
             row[num] = cost.work_ns;
         }
         cutting->num[n] = num;
@@ -378,21 +312,13 @@ static void search_caps(Cutting* cutting, int32_t lo, int32_t hi, int64_t least)
     }
 }
 
-static Status cut_up_to(Cutting* cutting, int64_t longest_ns, Arena* arena) {
-    int32_t num_caps = 0, lo = 0;
-    cutting->best = INT64_MAX;
-    cutting->best_cap = -1;
-    TRY(make_intervals(cutting, longest_ns, arena));
-    TRY(make_caps(cutting, &num_caps, arena));
-    while (lo < num_caps && cutting->caps[lo] < cutting->longest_single_ns) { lo++; }
-    if (lo < num_caps) { search_caps(cutting, lo, num_caps - 2, try_cap(cutting, num_caps - 1)); }
-    return STATUS_OK;
-}
-
 Status original_cut(OriginalCuts* out, const PlanProblem* problem, const int32_t* order,
                     const OriginalCutOptions* options, Arena* arena) {
     int32_t N = problem->num_samples, num = 0;
-    Cutting cutting = {.problem = problem,
+    int64_t longest_single_ns = 0;
+    Cutting cutting = {.best = INT64_MAX,
+                       .best_cap = -1,
+                       .problem = problem,
                        .options = options,
                        .order = order,
                        .N = N,
@@ -405,10 +331,13 @@ Status original_cut(OriginalCuts* out, const PlanProblem* problem, const int32_t
         Interval single = {0};
         MicrobatchCost cost = grow(&single, &cutting, i);
         if (!cost.fits_held) { return STATUS_INFEASIBLE; }
-        if (cost.work_ns > cutting.longest_single_ns) { cutting.longest_single_ns = cost.work_ns; }
+        if (cost.work_ns > longest_single_ns) { longest_single_ns = cost.work_ns; }
     }
-    TRY(cut_up_to(&cutting, longest_useful_ns(&cutting), arena));
-    if (cutting.best_cap < 0) { TRY(cut_up_to(&cutting, INT64_MAX, arena)); }
+    int32_t num_caps = 0, lo = 0;
+    TRY(make_intervals(&cutting, arena));
+    TRY(make_caps(&cutting, &num_caps, arena));
+    while (lo < num_caps && cutting.caps[lo] < longest_single_ns) { lo++; }
+    if (lo < num_caps) { search_caps(&cutting, lo, num_caps - 2, try_cap(&cutting, num_caps - 1)); }
     if (cutting.best_cap < 0) { return STATUS_INFEASIBLE; }
     solve_cap(&cutting, cutting.caps[cutting.best_cap]);
     for (int32_t n = N; n > 0; n = cutting.from[n]) { num++; }
@@ -471,7 +400,7 @@ Status microbatch_build_original(MicrobatchList* out, const PlanProblem* problem
     return nothing_fits(&tight, order, &options);
 }
 
-// --- orders of micro-batches ------------------------------------------------------------------------------
+// --- orders of microbatches ------------------------------------------------------------------------------
 
 enum { MAX_CLUSTERS = 4, MAX_ROUNDS = 300 };
 
@@ -574,14 +503,14 @@ Status original_orders_make(int32_t* orders[ORIGINAL_MAX_ORDERS], int32_t* num, 
 // The `cyclic` order (spec section e.3), and the same with a limit. Time is global cycles; what jobs really
 // take is not considered. In every cycle every stage runs one backward, if there is one, then one forward;
 // what that makes ready is ready in the next cycle. Without a limit stage s runs F(k) in cycle s + k and B(k)
-// in cycle 2P - 1 - s + k, so it holds at most 2 (P - s) - 1 micro-batches. With a limit a forward waits
+// in cycle 2P - 1 - s + k, so it holds at most 2 (P - s) - 1 microbatches. With a limit a forward waits
 // until it fits beside what the stage holds. (The original's order of transfers is that of its jobs, which is
 // the simulator's, too.)
 typedef struct {
     int32_t next_f, next_b;    // positions in `order`
     int32_t f_ready, b_ready;  // this cycle may run positions below
     int64_t held_bytes;        // F to B: stored (where F keeps it) and input
-    int64_t dropped_bytes;     // the most that a dropped micro-batch in flight needs when it is recomputed
+    int64_t dropped_bytes;     // the most that a dropped microbatch in flight needs when it is recomputed
 } CyclicStage;
 
 static Status build_cyclic(PipeSchedule* out, const PipeProblem* problem, const int32_t* order,
@@ -660,7 +589,7 @@ static const PipeVariant variants[] = {{.name = "cyclic", .policy = &pipe_policy
                                        {.name = "cyclic-limited", .policy = &pipe_policy_cyclic_limited},
                                        {.name = "1f1b", .policy = &pipe_policy_1f1b}};
 
-// Micro-batches mbs[0 .. M) of one replica in one mode, in all orders: cyclic without a limit and, only where
+// Microbatches mbs[0 .. M) of one replica in one mode, in all orders: cyclic without a limit and, only where
 // no order of it fits, with the limit; then 1F1B. Keeps what is faster than *best.
 static Status try_mode(DraftReplica* best, const PlanProblem* problem, const MicrobatchList* list, int32_t r,
                        const int32_t* mbs, RecomputeMode mode, Rng* rng, Arena arenas[2]) {

@@ -18,17 +18,17 @@ of their centroids, cut to integers; inside a cluster samples keep their order. 
 with the longer samples. Beyond ORIGINAL_MAX_LINKAGE different lengths, clusters are squares of 12 x 12
 tokens.
 
-Micro-batches are consecutive samples in this order:
+Microbatches are consecutive samples in this order:
     minimise   (P - 1) * t_max + (1 / R) * sum of t        over partitions with every t <= t_max
     f(0) = 0,  f(n) = min { f(i) + t(i, n) : i < n, (i, n] fits in memory, t(i, n) <= t_max }
     ties: smallest i
 t(i, n) is the time of all jobs on the slowest stage. Values of t_max are thinned to one per 5 ms, and the
-first of these is taken that is feasible: memory per micro-batch available / P, then available, each without
+first of these is taken that is feasible: memory per microbatch available / P, then available, each without
 recomputation, then with. "Available" is that of the tightest stage.
 
-Orders. Up to k micro-batches (k = 4, or 3 where there are more than 20): all. More: k-means in four features
+Orders. Up to k microbatches (k = 4, or 3 where there are more than 20): all. More: k-means in four features
 (forward time of the first and the last layer, backward time of the last and the first), then for every order
-of the clusters one order of the micro-batches, shuffled inside each cluster; last the order they came in.
+of the clusters one order of the microbatches, shuffled inside each cluster; last the order they came in.
 
 Where it differs from theirs: our random numbers have a seed; the path is found by 2-opt, not by a
 travelling-salesman solver; a short batch, where all times lie within 5 ms, is tried with every t_max; where
@@ -37,7 +37,7 @@ the original gives up, a replica comes out with a makespan of INT64_MAX, and the
 
 MicrobatchBuild microbatch_build_original;
 
-// STATUS_INFEASIBLE: no micro-batches fit even one at a time (message: stage, bytes over, remedy).
+// STATUS_INFEASIBLE: no microbatches fit even one at a time (message: stage, bytes over, remedy).
 Status original_draft(Draft* out, const PlanProblem* problem, Arena* arena);
 
 // Parts of it, for tests.
@@ -49,7 +49,7 @@ typedef struct {
     MbLayout layout;  // RAGGED or PADDED
 } OriginalCutOptions;
 
-// Cuts of order[0 .. N): micro-batch k is order[cut[k] .. cut[k + 1]).
+// Cuts of order[0 .. N): microbatch k is order[cut[k] .. cut[k + 1]).
 typedef struct {
     int32_t num_mbs;
     int32_t* cut;          // [num_mbs + 1]
@@ -81,7 +81,7 @@ typedef struct {
     double us[ORIGINAL_FEATURES];
 } OriginalPoint;
 
-// orders[*num][M] of micro-batches with these features.
+// orders[*num][M] of microbatches with these features.
 Status original_orders_make(int32_t* orders[ORIGINAL_MAX_ORDERS], int32_t* num, const OriginalPoint* points,
                             int32_t M, Rng* rng, Arena* arena);
 
@@ -93,7 +93,7 @@ extern const PipePolicy pipe_policy_cyclic, pipe_policy_cyclic_limited;
 // ascending order of their sums. Each gets a job where M >= R; ties go to the smaller index.
 Status balance_difference(int32_t* replica_of, const int64_t* work_ns, int32_t M, int32_t R, Arena* arena);
 
-// Replica r runs micro-batches mbs[begin[r]] .. mbs[begin[r + 1] - 1] of the list, in list order.
+// Replica r runs microbatches mbs[begin[r]] .. mbs[begin[r + 1] - 1] of the list, in list order.
 typedef struct {
     int32_t R;
     int32_t begin[PLAN_MAX_REPLICAS + 1];

@@ -1,4 +1,4 @@
-// cost_one.h -- single numbers of the cost model, of one chunk and micro-batch: what tests compare. The
+// cost_one.h -- single numbers of the cost model, of one chunk and microbatch: what tests compare. The
 // planner asks for all of them at once (cost_table.h).
 #pragma once
 

@@ -132,8 +132,8 @@ static inline void maker_write(const MadeData* data, int32_t begin, int32_t end,
         int32_t* tokens = (int32_t*)calloc((size_t)length, sizeof *tokens);
         for (int32_t i = 0; i < length; i++) { tokens[i] = maker_token(data, id, i); }
         MadeGaps gaps = data->gaps != NULL ? data->gaps[id] : (MadeGaps){.num_gaps = 0};
-        CHECK_OK(sample_writer_add_gaps(writer, maker_task_name(sample.task), tokens, sample.n_input,
-                                        tokens + sample.n_input, sample.n_target, gaps.gaps, gaps.num_gaps));
+        CHECK_OK(sample_writer_add(writer, maker_task_name(sample.task), tokens, sample.n_input,
+                                   sample.n_target, gaps.gaps, gaps.num_gaps));
         free(tokens);
     }
     CHECK_OK(sample_writer_finish(writer));

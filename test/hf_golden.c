@@ -5,10 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../llmc/gpt2.h"
+#include "../llmc/kinds.h"
 #include "../llmc/llmc_error.h"
 #include "../llmc/safetensors.h"
-#include "../llmc/t5.h"
 
 enum { ENC_TOKENS = 11, DEC_TOKENS = 6 };
 

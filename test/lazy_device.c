@@ -132,10 +132,14 @@ static Status run_some(LazyDevice* lazy) {
 }
 
 // --- the model -------------------------------------------------------------------------------------------
-static Work* queue(LazyDevice* lazy, Work work) {
+static void add_work(LazyDevice* lazy, Work work) {
     if (lazy->num_work == MAX_WORK) { abort(); }
-    lazy->work[lazy->num_work] = work;
-    return &lazy->work[lazy->num_work++];
+    lazy->work[lazy->num_work++] = work;
+}
+
+static void queue(LazyModel* model, Work work) {
+    work.toy = model->toy;
+    add_work(model->lazy, work);
 }
 
 static int64_t lazy_acts_bytes(void* model, const DynapipeBatch* batch, int flags) {
@@ -152,53 +156,34 @@ static int64_t lazy_boundary_bytes(void* model, const DynapipeBatch* batch, int 
 
 static int lazy_forward(void* model, const DynapipeBatch* batch, const void* in, void* out, void* acts,
                         void* scratch, float* losses, int flags) {
-    LazyModel* m = model;
-    queue(
-        m->lazy,
-        (Work){
-            WORK_FORWARD, m->toy, batch, in, NULL, out, acts, NULL, scratch, losses, flags, 0, 0, {0}, {0}});
+    queue(model, (Work){.kind = WORK_FORWARD,
+                        .batch = batch,
+                        .in = in,
+                        .out = out,
+                        .acts = acts,
+                        .scratch = scratch,
+                        .losses = losses,
+                        .flags = flags});
     return 0;
 }
 
 static int lazy_backward_inputs(void* model, const DynapipeBatch* batch, const void* in, void* acts,
                                 const void* dout, void* din, void* scratch) {
-    LazyModel* m = model;
-    queue(m->lazy, (Work){WORK_BACKWARD_INPUTS,
-                          m->toy,
-                          batch,
-                          in,
-                          dout,
-                          NULL,
-                          acts,
-                          din,
-                          scratch,
-                          NULL,
-                          0,
-                          0,
-                          0,
-                          {0},
-                          {0}});
+    queue(model, (Work){.kind = WORK_BACKWARD_INPUTS,
+                        .batch = batch,
+                        .in = in,
+                        .acts = acts,
+                        .dout = dout,
+                        .din = din,
+                        .scratch = scratch});
     return 0;
 }
 
 static int lazy_backward_weights(void* model, const DynapipeBatch* batch, void* acts, const void* dout,
                                  void* scratch) {
-    LazyModel* m = model;
-    queue(m->lazy, (Work){WORK_BACKWARD_WEIGHTS,
-                          m->toy,
-                          batch,
-                          NULL,
-                          dout,
-                          NULL,
-                          acts,
-                          NULL,
-                          scratch,
-                          NULL,
-                          0,
-                          0,
-                          0,
-                          {0},
-                          {0}});
+    queue(model,
+          (Work){
+              .kind = WORK_BACKWARD_WEIGHTS, .batch = batch, .acts = acts, .dout = dout, .scratch = scratch});
     return 0;
 }
 
@@ -212,15 +197,14 @@ static int64_t lazy_factor_bytes(void* model, const DynapipeBatch* batch) {
 
 static int lazy_combine(void* model, const DynapipeBatch* batch, int32_t num_parts, const void* const* parts,
                         void* dout, void* const* factors, float* losses) {
-    LazyModel* m = model;
-    Work work = {.kind = WORK_COMBINE, .toy = m->toy, .batch = batch, .din = dout, .losses = losses};
+    Work work = {.kind = WORK_COMBINE, .batch = batch, .din = dout, .losses = losses};
     if (num_parts > MAX_PARTS) { abort(); }
     work.num_parts = num_parts;
     for (int32_t p = 0; p < num_parts; p++) {
         work.parts[p] = parts[p];
         if (factors != NULL) { work.factors[p] = factors[p]; }
     }
-    queue(m->lazy, work);
+    queue(model, work);
     return 0;
 }
 
@@ -293,7 +277,7 @@ static Status device_mark(void* ctx, int32_t* out) {
     if (lazy->num_marks - lazy->num_passed > lazy->most_marks) {
         lazy->most_marks = lazy->num_marks - lazy->num_passed;
     }
-    queue(lazy, (Work){.kind = WORK_MARK, .idx = *out});
+    add_work(lazy, (Work){.kind = WORK_MARK, .idx = *out});
     return STATUS_OK;
 }
 
@@ -355,7 +339,7 @@ static Status lazy_join(void* ctx, void* request, int* joined) {
     // Now and then as with staging: not before the data is there.
     *joined = move->is_done || rng_between(&lazy->rng, 0, 3) > 0;
     if (*joined && !lazy->forgets) {
-        queue(lazy, (Work){.kind = WORK_JOIN, .idx = (int)(move - lazy->moves)});
+        add_work(lazy, (Work){.kind = WORK_JOIN, .idx = (int)(move - lazy->moves)});
     }
     return STATUS_OK;
 }
@@ -415,14 +399,6 @@ void lazy_device_forget_joins(LazyDevice* lazy) {
     lazy->forgets = true;
 }
 
-int lazy_device_num_groups(const LazyDevice* lazy) {
-    return lazy->num_groups;
-}
-
-int lazy_device_largest_group(const LazyDevice* lazy) {
-    return lazy->largest_group;
-}
-
-int lazy_device_most_marks(const LazyDevice* lazy) {
-    return lazy->most_marks;
+LazyCounts lazy_device_counts(const LazyDevice* lazy) {
+    return (LazyCounts){lazy->num_groups, lazy->largest_group, lazy->most_marks};
 }

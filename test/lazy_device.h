@@ -28,7 +28,8 @@ Device lazy_device(LazyDevice* lazy);
 Transport lazy_transport(LazyDevice* lazy);
 extern const DynapipeModel_v1 lazy_model_api;     // `model` is a LazyModel*
 void lazy_device_forget_joins(LazyDevice* lazy);  // a fault: join() does nothing
-// Marks queued and not passed, at most so far: two for each job.
-int lazy_device_most_marks(const LazyDevice* lazy);
-int lazy_device_num_groups(const LazyDevice* lazy);
-int lazy_device_largest_group(const LazyDevice* lazy);  // transfers of it
+typedef struct {
+    int num_groups, largest_group;  // of transfers
+    int most_marks;                 // queued and not passed, at most so far: two for each job
+} LazyCounts;
+LazyCounts lazy_device_counts(const LazyDevice* lazy);

@@ -72,7 +72,7 @@ PartLayout part_layout_random(Rng* rng, const ModelConfig* config, ModelSharing 
     return out;
 }
 
-// --- micro-batches -----------------------------------------------------------------------------------------
+// --- microbatches -----------------------------------------------------------------------------------------
 
 void part_batch_random(PartBatch* out, Rng* rng, const ModelConfig* config, int num_seqs, int most_rows) {
     const bool has_decoder = config->kind->has_decoder;
@@ -273,7 +273,7 @@ static void run_shares(Ranks* ranks, Chunk* feeds, const ModelBatch* batch, void
                  drows != NULL ? ranks->factors : NULL, losses);
 }
 
-// --- a micro-batch -----------------------------------------------------------------------------------------
+// --- a microbatch -----------------------------------------------------------------------------------------
 
 // Forward of all chunks; returns the last one.
 static Chunk* forward_all(Ranks* ranks, const ModelBatch* batch, float* losses, int flags, int acts_flags) {

@@ -1,11 +1,11 @@
 /*
 part_chain.h -- a model of any kind laid out on several ranks, all in this process: ranks with any ranges and
-shares of the head, and the jobs of one micro-batch over them, in memory full of NaN.
+shares of the head, and the jobs of one microbatch over them, in memory full of NaN.
 */
 #pragma once
 
 #include "../util/numbers.h"
-#include "../llmc/head.h"
+#include "../llmc/model.h"
 
 enum { PART_CHAIN_MAX_RANKS = 8, PART_CHAIN_MAX_CHUNKS = 16 };
 
@@ -23,7 +23,7 @@ PartLayout part_layout_random(Rng* rng, const ModelConfig* config, ModelSharing 
 void part_layout_share(PartLayout* layout, const ModelConfig* config, ModelSharing sharing,
                        const int32_t* places);
 
-// --- micro-batches -----------------------------------------------------------------------------------------
+// --- microbatches -----------------------------------------------------------------------------------------
 
 enum { PART_BATCH_MAX_SEQS = 6, PART_BATCH_MAX_TOKENS = 40 * PART_BATCH_MAX_SEQS };
 typedef struct {

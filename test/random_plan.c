@@ -204,12 +204,10 @@ static void add_sequence(Plan* plan, const PlanSample* samples, const int32_t* i
     }
     if (pad_to > 0) { seq->enc_tokens = pad_to; }
     seq->segment_end = plan->num_segments;
-    mb->shape.num_seqs++;
-    mb->shape.enc_tokens += seq->enc_tokens;
-    mb->shape.enc_squares += (int64_t)seq->enc_tokens * seq->enc_tokens;
+    mb_shape_add(&mb->shape, seq->enc_tokens, 0, 0);
 }
 
-// Samples [begin, end) of ids as the next micro-batch.
+// Samples [begin, end) of ids as the next microbatch.
 static void add_microbatch(Plan* plan, Rng* rng, const RandomPlan* about, const PlanSample* samples,
                            const int32_t* ids, int32_t num_ids, int32_t replica) {
     PlanMicrobatch* mb = &plan->mbs[plan->M];
@@ -231,7 +229,7 @@ static void add_microbatch(Plan* plan, Rng* rng, const RandomPlan* about, const 
     plan->M++;
 }
 
-// Of a row of micro-batch m; chunks are drawn in their order, shares behind them.
+// Of a row of microbatch m; chunks are drawn in their order, shares behind them.
 static void draw_bytes(RankBytes* bytes, Rng* rng, const Plan* plan, int32_t M, int32_t row, int32_t m) {
     const Placement* placement = &plan->placement;
     int32_t K = placement->num_chunks;

@@ -10,7 +10,7 @@ Shared by the tests of the planner and of the executor: any plan they lead to mu
 #include "../dynapipe_plugin/plan/instructions.h"
 
 typedef struct {
-    bool equal;       // all micro-batches and stages alike
+    bool equal;       // all microbatches and stages alike
     bool transfers;   // links take time
     bool zero_times;  // some jobs take no time at all
     int32_t drops_percent;
@@ -20,7 +20,7 @@ typedef struct {
 // Memory limits are INT64_MAX; lives in `arena`.
 PipeProblem random_pipe(Rng* rng, int32_t P, int32_t M, const RandomPipe* about, Arena* arena);
 
-// A limit for every stage: `tenths` / 10 of what the largest micro-batch needs alone, at least.
+// A limit for every stage: `tenths` / 10 of what the largest microbatch needs alone, at least.
 void random_pipe_limit(PipeProblem* problem, Rng* rng, int32_t least_tenths, int32_t most_tenths);
 
 // A shuffle of 0 .. M - 1.
@@ -38,16 +38,16 @@ void random_placement(Placement* out, Rng* rng, int32_t P, int32_t num_layers);
 PipeSchedule random_jobs(Rng* rng, const PipeProblem* problem, Arena* arena);
 
 // A plan from random times, made without cost model or search: any policy or order, split or joint backward,
-// ragged, padded or packed micro-batches, replicas that may be empty, recomputation here and there, the head
+// ragged, padded or packed microbatches, replicas that may be empty, recomputation here and there, the head
 // alone on the last stage.
 typedef struct {
     int32_t P, R;
     int32_t num_layers;  // >= P
     int32_t num_samples;
     int32_t max_tokens;  // of one sample
-    bool packed;         // packed micro-batches may occur
-    bool recompute;      // full recomputation of some micro-batches on some chunks
-    // What the buffers of micro-batch m of a row (a chunk; K + s: a share) take, and the scratch it needs
+    bool packed;         // packed microbatches may occur
+    bool recompute;      // full recomputation of some microbatches on some chunks
+    // What the buffers of microbatch m of a row (a chunk; K + s: a share) take, and the scratch it needs
     // there. in_bytes of a chunk must equal out_bytes of the one before. NULL: random.
     void (*bytes)(RankBytes* out, int64_t* scratch_bytes, const Plan* plan, int32_t m, int32_t row,
                   void* context);

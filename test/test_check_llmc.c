@@ -3,9 +3,8 @@
 #include <string.h>
 
 #include "../dynapipe_plugin/run/session.h"
-#include "../llmc/gpt2.h"
+#include "../llmc/kinds.h"
 #include "../llmc/llmc_error.h"
-#include "../llmc/t5.h"
 #include "../trainer/llmc_model.h"
 #include "test.h"
 

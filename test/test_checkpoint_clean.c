@@ -84,18 +84,6 @@ static void what_was_never_renamed_goes(void) {
     CHECK_EQ(checkpoint_remove_leftovers("/nowhere/at/all"), 0);
 }
 
-static void a_mark_is_of_the_step_that_it_names(void) {
-    make(saved, SAVED);
-    make(others, OTHERS);
-    int* steps;
-    CHECK_EQ(checkpoint_list_done(directory, &steps), 3);
-    CHECK_EQ(steps[0], 2);
-    CHECK_EQ(steps[1], 12345678);
-    CHECK_EQ(steps[2], 100000000);
-    free(steps);
-    CHECK(!checkpoint_has_done(directory, 7));
-}
-
 static void an_earlier_runs_checkpoints_go(void) {
     make(unfinished, UNFINISHED);
     CHECK_EQ(checkpoint_find_latest(directory), 100000000);
@@ -260,7 +248,6 @@ static void other_settings_have_no_such_line(void) {
 int main(void) {
     if (mkdtemp(directory) == NULL) { return 1; }
     RUN(what_was_never_renamed_goes);
-    RUN(a_mark_is_of_the_step_that_it_names);
     RUN(an_earlier_runs_checkpoints_go);
     RUN(steps_before_are_found);
     RUN(names_of_a_folder_count);

@@ -242,8 +242,8 @@ static void impossible_windows_are_refused(void) {
         {{0, 1, n, 0}, {0, INT32_MAX, INT32_MAX}, "segment of sample 0"},
         {{0, 1, n, 0}, {0, 0, 0}, "and 0 more"},
         {{0, 1, n - 1, 0}, {0, 0, n}, "sequence 0"},
-        {{0, 0, n, 0}, {0, 0, n}, "sequence 0: 0 tokens"},
-        {{0, 1, n, 1}, {0, 0, n}, "decoder 0 in 1"},
+        {{0, 0, n, 0}, {0, 0, n}, "sequence 0: 0 samples"},
+        {{0, 1, n, 1}, {0, 0, n}, "1 decoder tokens"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         DynapipeBatch got;

@@ -39,36 +39,13 @@ typedef struct {
     int64_t num_values;
 } Case;
 
-static void slices_cover_everything_once(void) {
-    Rng rng = rng_seed(seed);
-    for (int trial = 0; trial < 200; trial++) {
-        int64_t n = (int64_t)(rng_u64(&rng) >> rng_between(&rng, 2, 60));
-        int32_t R = rng_between(&rng, 1, 512);
-        CHECK_EQ(collective_slice(n, R, 0), 0);
-        CHECK_EQ(collective_slice(n, R, R), n);
-        for (int32_t i = 0; i < R; i++) {
-            int64_t length = collective_slice(n, R, i + 1) - collective_slice(n, R, i);
-            CHECK(length == n / R || length == n / R + 1);
-        }
-    }
-}
-
-// The sum by halves: of the members that are left when the first pairs have become one.
-static double sum_by_halves(const double* values, int32_t count) {
-    int32_t half = count / 2;
-    return count == 1 ? values[0] : sum_by_halves(values, half) + sum_by_halves(values + half, half);
-}
-
 static double expected_sum(const double* of_members, int32_t num_ranks) {
-    double left[RANKS_MAX];
-    int32_t num_left = 1, num_pairs;
-    while (2 * num_left <= num_ranks) { num_left *= 2; }
-    num_pairs = num_ranks - num_left;
-    for (int32_t i = 0; i < num_left; i++) {
-        bool is_pair = i < num_pairs;
-        left[i] = is_pair ? of_members[2 * i] + of_members[2 * i + 1] : of_members[i + num_pairs];
+    double sum[RANKS_MAX];
+    memcpy(sum, of_members, (size_t)num_ranks * sizeof *sum);
+    for (int32_t d = 1; d < num_ranks; d *= 2) {
+        for (int32_t i = 0; i + d < num_ranks; i += 2 * d) { sum[i] += sum[i + d]; }
     }
-    return sum_by_halves(left, num_left);
+    return sum[0];
 }
 
 static Status share_body(Transport* t, void* arg) {
@@ -409,7 +386,6 @@ static void sums_tell_messages_apart(void) {
 
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
-    RUN(slices_cover_everything_once);
     RUN(few_values_agree_everywhere);
     RUN(shared_blocks_are_everybodys);
     RUN(who_was_stopped_looks_again);

@@ -1,9 +1,7 @@
 // test_cost_model.c -- costs of jobs, ranks and machines: formulas, tables, shares, analytic estimates.
-#include "../dynapipe_plugin/plan/bound.h"
 #include "../dynapipe_plugin/plan/cost_model.h"
 #include "../dynapipe_plugin/plan/planner.h"
 #include "../dynapipe_plugin/plan/types.h"
-#include "../tool/waterfall.h"
 #include "cost_one.h"
 #include "random_plan.h"
 #include "random_problem.h"
@@ -24,7 +22,7 @@ static char* text_of(const CostModel* costs, const char* signature) {
     char* text = NULL;
     size_t num_bytes = 0;
     FILE* out = open_memstream(&text, &num_bytes);
-    cost_model_print(costs, signature, out);
+    cost_file_print(costs, NULL, signature, out);
     fclose(out);
     return text;
 }
@@ -247,40 +245,16 @@ static void broken_texts_are_refused(void) {
     linear_cost_model(&model, &rng, 2, 0);
     model.boundary_bytes = (CostFormula){.curves[FEATURE_ENC_TOKENS] = {1, {1}, {7}}};
     char* text = text_of(&model, "toy");
-    CHECK_OK(cost_model_parse(&other, text, "costs", NULL));
+    CHECK_OK(cost_file_parse(&other, NULL, text, "costs", NULL));
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         char* place = strstr(text, edits[i].from);
         CHECK(place != NULL);
         if (!place) { continue; }
         char* broken = malloc(strlen(text) + strlen(edits[i].to) + 1);
         sprintf(broken, "%.*s%s%s", (int)(place - text), text, edits[i].to, place + strlen(edits[i].from));
-        CHECK_FAILS(cost_model_parse(&other, broken, "costs", NULL), STATUS_BAD_FORMAT, edits[i].words);
+        CHECK_FAILS(cost_file_parse(&other, NULL, broken, "costs", NULL), STATUS_BAD_FORMAT, edits[i].words);
         free(broken);
     }
-    free(text);
-}
-
-// Random damage never crashes, and what is accepted still passes the check (run under the sanitizers too).
-static void damaged_texts_are_survived(void) {
-    Rng rng = rng_seed(seed + 6);
-    random_cost_model(&model, &rng, 2, 1);
-    char* text = text_of(&model, "toy");
-    size_t num_bytes = strlen(text);
-    int accepted = 0;
-    for (int round = 0; round < 3000; round++) {
-        char* damaged = malloc(num_bytes + 1);
-        memcpy(damaged, text, num_bytes + 1);
-        if (round % 2) { damaged[rng_below(&rng, (uint32_t)num_bytes)] = 0; }
-        for (int k = 0; k < 3; k++) {
-            damaged[rng_below(&rng, (uint32_t)num_bytes)] = " \n#:.e-+0129azF\x80"[rng_below(&rng, 16)];
-        }
-        if (cost_model_parse(&other, damaged, "costs", NULL) == STATUS_OK) {
-            accepted++;
-            CHECK_OK(cost_model_check(&other));
-        }
-        free(damaged);
-    }
-    CHECK(accepted > 0 && accepted < 3000);
     free(text);
 }
 
@@ -339,14 +313,10 @@ static void check_jobs(const CostJobs* jobs, const CostStage* stage, RecomputeMo
                        const MbShape* shape) {
     for (int kind = 0; kind < JOB_COUNT; kind++) {
         CHECK_EQ(jobs->job_ns[kind], quantity_of(stage, mode, kind, shape));
-        CHECK_EQ(jobs->job_ns[kind], cost_job_ns(&model, stage, (JobKind)kind, mode, shape));
     }
     CHECK_EQ(jobs->stored_bytes, quantity_of(stage, mode, COST_STORED, shape));
-    CHECK_EQ(jobs->stored_bytes, cost_stored_bytes(&model, stage, mode, shape));
     CHECK_EQ(jobs->forward_bytes, quantity_of(stage, mode, COST_FORWARD, shape));
-    CHECK_EQ(jobs->forward_bytes, cost_forward_bytes(&model, stage, mode, shape));
     CHECK_EQ(jobs->boundary_bytes, boundary_of(stage, shape));
-    CHECK_EQ(jobs->boundary_bytes, cost_boundary_bytes(&model, stage, shape));
     CHECK_EQ(jobs->scratch_bytes, cost_round(cost_formula_value(&model.scratch_bytes, shape)));
     CHECK(jobs->part_bytes == 0 && jobs->factor_bytes == 0);
 }
@@ -469,57 +439,36 @@ static void ranks_have_every_tensor_once(void) {
 }
 
 // Gradients of the embedding's matrix: who alone has it exchanges nothing, who has a part exchanges that
-// part.
+// part. A head with a matrix of its own: by rows copies of it, by vocabulary nothing.
 static void tied_gradients_are_exchanged(void) {
-    memset(&model, 0, sizeof model);
-    model.num_enc_layers = 4;
-    model.reduce_bytes_per_ns = 1;
-    model.tied_param_bytes = model.head_param_bytes = 1000;
-    model.head_state_bytes = model.tied_head_state_bytes = 4000;
-    model.part_state_bytes[PART_EMBEDDING] = model.part_state_bytes[PART_HEAD] = 4000;
-    model.head_is_tied = true;
-    const struct {
-        Placement placement;
-        int64_t tied[2];
-    } cases[] = {
-        {{.num_chunks = 2, .chunks = {{0, 2}, {2, 4}}, .stage_of = {0, 1}}, {1000, 1000}},
-        {{.num_chunks = 3, .chunks = {{0, 1}, {1, 3}, {3, 4}}, .stage_of = {0, 1, 0}}, {0, 0}},
-        {{.num_chunks = 2,
-          .chunks = {{0, 2}, {2, 4}},
-          .stage_of = {0, 1},
-          .head = HEAD_BY_VOCABULARY,
-          .head_begin = {0, 256, 1024}},
-         {750, 750}},
-        {{.num_chunks = 2,
-          .chunks = {{0, 2}, {2, 4}},
-          .stage_of = {0, 1},
-          .head = HEAD_BY_ROWS,
-          .head_begin = {0, 256, 1024}},
-         {1000, 1000}},
-        {{.num_chunks = 2,
-          .chunks = {{0, 2}, {2, 4}},
-          .stage_of = {0, 1},
-          .head = HEAD_BY_ROWS,
-          .head_begin = {0, 1024, 1024}},
-         {0, 0}},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    static const struct {
+        HeadSplit by;
+        int16_t units, back;  // of stage 0; is the last chunk there too?
+        int64_t tied[2], own[2];
+    } cases[] = {{HEAD_WHOLE, 0, 0, {1000, 1000}, {0, 0}},
+                 {HEAD_WHOLE, 0, 1, {0, 0}, {0, 0}},
+                 {HEAD_BY_VOCABULARY, 256, 0, {750, 750}, {0, 0}},
+                 {HEAD_BY_ROWS, 256, 0, {1000, 1000}, {1000, 1000}},
+                 {HEAD_BY_ROWS, 1024, 0, {0, 0}, {0, 0}}};
+    for (int i = 0; i < 10; i++) {
+        bool tied = i % 2;
         CostRank ranks[2];
-        cost_ranks_make(ranks, &model, &cases[i].placement, 2);
+        model = (CostModel){.num_enc_layers = 4, .reduce_bytes_per_ns = 1, .head_is_tied = tied};
+        model.tied_param_bytes = model.head_param_bytes = 1000;
+        model.head_state_bytes = model.part_state_bytes[PART_EMBEDDING] = model.part_state_bytes[PART_HEAD] =
+            4000;
+        model.tied_head_state_bytes = tied ? 4000 : 0;
+        Placement placement = {.num_chunks = 3, .chunks = {{0, 1}, {1, 3}, {3, 4}}, .stage_of = {0, 1, 1}};
+        placement.stage_of[2] = !cases[i / 2].back;
+        placement.head = (uint8_t)cases[i / 2].by;
+        placement.head_begin[1] = cases[i / 2].units;
+        placement.head_begin[2] = HEAD_UNITS;
+        cost_ranks_make(ranks, &model, &placement, 2);
         for (int32_t s = 0; s < 2; s++) {
-            CHECK_EQ(cost_rank_reduce_ns(&model, &ranks[s], 1), 2 * cases[i].tied[s]);
+            CHECK_EQ(cost_rank_reduce_ns(&model, &ranks[s], 1),
+                     2 * (tied ? cases[i / 2].tied : cases[i / 2].own)[s]);
         }
     }
-    model.head_is_tied = false;  // the head has a matrix of its own: by rows copies of it, by vocabulary none
-    model.tied_head_state_bytes = 0;
-    CostRank ranks[2];
-    cost_ranks_make(ranks, &model, &cases[3].placement, 2);
-    CHECK(cost_rank_reduce_ns(&model, &ranks[0], 1) == 2000 &&
-          cost_rank_reduce_ns(&model, &ranks[1], 1) == 2000);
-    cost_ranks_make(ranks, &model, &cases[2].placement, 2);
-    CHECK(cost_rank_reduce_ns(&model, &ranks[0], 1) == 0 && cost_rank_reduce_ns(&model, &ranks[1], 1) == 0);
-    CHECK_EQ(cost_rank_state_bytes(&model, &ranks[0]), 4000 + 1000);
-    CHECK_EQ(cost_rank_state_bytes(&model, &ranks[1]), 3000);
 }
 
 // Shares of any sizes take what the whole head takes, and its constant once more for every share.
@@ -561,21 +510,6 @@ static void shares_are_the_head(void) {
         if (by_rows) { CHECK(in_bytes == all && part_bytes == all); }
         if (!by_rows) { CHECK_EQ(in_bytes, num * cost_round(parts.head_in_bytes)); }
     }
-}
-
-// A transfer is as slow as the slowest link on its way, either direction; none to itself.
-static void transfers_pass_all_links_between(void) {
-    MachineRank ranks[4] = {
-        {.link_bytes_per_ns = 4}, {.link_bytes_per_ns = 1}, {.link_bytes_per_ns = 2}, {.slow = {1}}};
-    memset(&model, 0, sizeof model);
-    model.comm_bytes_per_ns = 8;
-    CHECK_EQ(machine_between_ns(ranks, &model, 2, 2, 800), 0);
-    CHECK_EQ(machine_between_ns(ranks, &model, 0, 1, 800), 200);
-    CHECK_EQ(machine_between_ns(ranks, &model, 0, 2, 800), 800);
-    CHECK_EQ(machine_between_ns(ranks, &model, 3, 0, 800), 800);
-    CHECK_EQ(machine_between_ns(ranks, &model, 3, 2, 800), 400);
-    CHECK_EQ(machine_between_ns(NULL, &model, 3, 0, 800), 100);
-    CHECK_EQ(machine_between_ns(NULL, &model, 3, 3, 800), 0);
 }
 
 // --- cost analytic ---------------------------------------------------------------------------------------
@@ -732,54 +666,6 @@ static void ranks_that_are_alike_change_nothing(void) {
     arena_free(&arena);
 }
 
-// What a plan takes on a machine that it was not made for: its own job lists, simulated there.
-static int64_t judged_ns(const Plan* made, const Machine* on, Arena* arena) {
-    PlanRequest request = problem.request;
-    Waterfall waterfall;
-    Plan judged = *made;
-    request.machine = on;
-    judged.makespan_ns = 0;
-    request.placement = made->placement;
-    // the waterfall's first level is the plan's job lists on the request's machine: it says what it found
-    Status status = waterfall_make(&waterfall, &judged, &problem.costs, &request, problem.samples,
-                                   problem.num_samples, arena);
-    const char* found = strstr(status_message(), "its jobs take ");
-    CHECK(status == STATUS_INVALID_PLAN && found != NULL);
-    return found != NULL ? strtoll(found + strlen("its jobs take "), NULL, 10) : 0;
-}
-
-// A plan that was made for the machine it runs on beats one that was not; and is never below the bound.
-static void knowing_is_better(void) {
-    Rng rng = rng_seed(seed + 3);
-    Arena arena = {0};
-    double sum = 0, sum_bound = 0;
-    int num = 0, num_worse = 0;
-    for (int32_t round = 0; round < 60; round++) {
-        Plan knowing, not_knowing;
-        arena_reset(&arena);
-        random_batch(&rng, round, 80);
-        problem.request.batching = BATCHING_DYNAMIC;
-        problem.request.layout = LAYOUT_RAGGED;
-        problem.request.choose_stages = round % 2;
-        problem.request.effort = 0;
-        random_machine(&machine, &problem, &rng);
-        CHECK_OK(plan(&not_knowing, NULL, &arena));
-        CHECK_OK(plan(&knowing, &machine.machine, &arena));
-        int64_t there_ns = judged_ns(&not_knowing, &machine.machine, &arena);
-        CHECK(knowing.bound_ns <= knowing.makespan_ns && knowing.bound_ns <= there_ns);
-        CHECK_EQ(judged_ns(&knowing, &machine.machine, &arena), knowing.makespan_ns);
-        num_worse += knowing.makespan_ns > there_ns + there_ns / 1000;
-        sum += (double)there_ns / (double)knowing.makespan_ns;
-        sum_bound += (double)knowing.makespan_ns / (double)knowing.bound_ns;
-        num++;
-    }
-    printf("     %d machines: not knowing takes %.3f times as long, knowing is slower %d times; %.3f of its "
-           "bound\n",
-           num, sum / num, num_worse, sum_bound / num);
-    CHECK(sum / num > 1.1 && num_worse <= num / 10);
-    arena_free(&arena);
-}
-
 // Each rank keeps to what it has; the plan says so itself, without the machine.
 static void no_rank_gets_more_than_it_has(void) {
     Rng rng = rng_seed(seed + 4);
@@ -811,27 +697,27 @@ static void no_rank_gets_more_than_it_has(void) {
 
 // --- the machine itself ----------------------------------------------------------------------------------
 
-static void factors_are_applied(void) {
-    CostModel* costs = &problem.costs;
-    *costs = (CostModel){.comm_latency_ns = 10, .comm_bytes_per_ns = 2};
-    MachineRank rank = machine_rank(NULL, 0);
+// A transfer is as slow as the slowest link on its way, either direction; none to itself.
+static void machines_change_times(void) {
+    MachineRank ranks[4] = {{{1.5, 2, 3, 1}, 1000, 1, 4},
+                            {{1, 1, 1, 1}, 0, 0, 1},
+                            {{1, 1, 1, 1}, 0, 0, 2},
+                            {{1, 1, 0, 1}, 0, 0, 0}};
+    const Machine four = {.num_ranks = 4, .ranks = ranks};
+    model = (CostModel){.comm_latency_ns = 10, .comm_bytes_per_ns = 8};
     CHECK_EQ(machine_job_ns(NULL, JOB_F, 7), 7);
-    CHECK_EQ(machine_job_ns(&rank, JOB_F, 7), 7);
-    CHECK_EQ(machine_transfer_ns(&rank, costs, 100), 60);
-    CHECK_EQ(machine_limit_bytes(&rank, 5), 5);
-    rank = (MachineRank){{1.5, 2, 3, 1}, 1000, 1, 4};
-    CHECK_EQ(machine_job_ns(&rank, JOB_F, 7), 11);
-    CHECK_EQ(machine_transfer_ns(&rank, costs, 100), 26);
-    CHECK_EQ(machine_transfer_ns(NULL, costs, 100), 60);
-    CHECK_EQ(machine_limit_bytes(&rank, 5), 1000);
-    CHECK(machine_replica(&(Machine){.num_ranks = 0}, 0) == NULL && machine_replica(NULL, 4) == NULL);
-    Machine two = {.num_ranks = 2, .ranks = (MachineRank[]){rank, rank}};
-    CHECK(machine_replica(&two, 1) == &two.ranks[1]);
-    CHECK_FAILS(machine_check(&two, 3), STATUS_OUT_OF_RANGE, "tells of 2 ranks, there are 3 --->");
-    MachineRank bad[2] = {rank, rank};
-    bad[1].slow[JOB_W] = 0;
-    CHECK_FAILS(machine_check(&(Machine){.num_ranks = 2, .ranks = bad}, 2), STATUS_OUT_OF_RANGE,
-                "rank 1 takes 0 times as long for W --->");
+    CHECK_EQ(machine_job_ns(&ranks[0], JOB_F, 7), 11);
+    CHECK_EQ(machine_limit_bytes(&ranks[0], 5), 1000);
+    CHECK_EQ(machine_limit_bytes(&ranks[1], 5), 5);
+    CHECK_EQ(machine_transfer_ns(&ranks[3], &model, 800), 110);
+    CHECK_EQ(machine_between_ns(ranks, &model, 2, 2, 800), 0);
+    CHECK_EQ(machine_between_ns(ranks, &model, 0, 1, 800), 201);
+    CHECK_EQ(machine_between_ns(ranks, &model, 3, 0, 800), 800);
+    CHECK_EQ(machine_between_ns(NULL, &model, 3, 0, 800), 110);
+    CHECK_EQ(machine_between_ns(NULL, &model, 3, 3, 800), 0);
+    CHECK(machine_replica(NULL, 4) == NULL && machine_replica(&four, 1) == &ranks[1]);
+    CHECK_FAILS(machine_check(&four, 3), STATUS_OUT_OF_RANGE, "tells of 4 ranks, there are 3 --->");
+    CHECK_FAILS(machine_check(&four, 4), STATUS_OUT_OF_RANGE, "rank 3 takes 0 times as long for W --->");
 }
 
 int main(int argc, char** argv) {
@@ -842,17 +728,14 @@ int main(int argc, char** argv) {
     RUN(copies_of_the_embedding_are_exchanged);
     RUN(files_keep_everything);
     RUN(broken_texts_are_refused);
-    RUN(damaged_texts_are_survived);
     RUN(jobs_are_those_of_the_formulas);
     RUN(ranks_have_every_tensor_once);
     RUN(tied_gradients_are_exchanged);
     RUN(shares_are_the_head);
-    RUN(transfers_pass_all_links_between);
+    RUN(machines_change_times);
     RUN(analytic_gpt_is_sane);
     RUN(t5_flops_are_those_of_its_products);
-    RUN(factors_are_applied);
     RUN(ranks_that_are_alike_change_nothing);
-    RUN(knowing_is_better);
     RUN(no_rank_gets_more_than_it_has);
     return test_end();
 }

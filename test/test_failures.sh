@@ -92,7 +92,7 @@ ok $? "and ends where the first run did, bit for bit"
 step6 && cp "$work/kept/state_00000004_00000.bin" "$work/seal/state_00000006_00000.bin"
 refuses "sealed at step 4, not 6 as its name says" "the state of another step" 2 $base --stages 2 -x 8 -y 1 -o "$work/seal"
 step6 && printf '\7' | dd of="$work/seal/state_00000006_00000.bin" bs=4 seek=10 conv=notrunc 2>/dev/null
-refuses "step 7 in its header, but it was sealed at step 6" "an edited step" 2 $base --stages 2 -x 8 -y 1 -o "$work/seal"
+refuses "its header is not the one that was sealed" "an edited step" 2 $base --stages 2 -x 8 -y 1 -o "$work/seal"
 cp "$work/kept/model_00000006.bin" "$work/begin.bin" && damage "$work/begin.bin" 20000
 from="-i $work/data/train.bin -t 128 -d 2000 -x 1 -v 0 -s 0 --stages 2"
 refuses "begin.bin: its contents are not those that were saved" "a damaged -e" 2 $from -e "$work/begin.bin"

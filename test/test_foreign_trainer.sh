@@ -17,7 +17,7 @@ build() {  # name, arguments of make...
     make --no-print-directory -s -j2 -C "$trainer_dir" CC=gcc DYNAPIPE_OUT="$PWD/$lib" OUT="$work/$name" "$@" >"$work/$name.build" 2>&1 &&
         ! grep -E 'warning:|error:' "$work/$name.build"
     ok $? "$name builds, without a warning"
-    [ -x "$work/$name/train_llama" ] || { cat "$work/$name.build"; finish; }
+    [ -x "$work/$name/train_mini" ] || { cat "$work/$name.build"; finish; }
 }
 
 # Steps of 60 lines: letters, then the first half of them backwards. What goes to prepare_data and what its own loop reads.
@@ -38,7 +38,7 @@ make_lines() {
 on_ranks() {  # name, program, ranks, arguments...
     local name=$1 program=$2 ranks=$3
     shift 3
-    timeout -k 5 120 mpirun -np "$ranks" "$work/$program/train_llama" -i "$work/data/train.bin" -t 128 -d "$tokens" \
+    timeout -k 5 120 mpirun -np "$ranks" "$work/$program/train_mini" -i "$work/data/train.bin" -t 128 -d "$tokens" \
         "$@" >"$work/$name.log" 2>&1
 }
 
@@ -56,7 +56,7 @@ falls() {  # log, what
     ok $? "$2: the loss falls, $first to $last"
 }
 
-! grep -h '#include "' $trainer_dir/*.[ch] | grep -vE '"(../../dynapipe_plugin/dynapipe|kernels|llama|llama_dynapipe|train_llama)\.h"'
+! grep -h '#include "' $trainer_dir/*.[ch] | grep -vE '"(../../dynapipe_plugin/dynapipe|mini)\.h"'
 ok $? "it includes dynapipe.h, and nothing else of this project"
 
 # What doc/porting.md names is there: functions of the interface, and of the example.
@@ -73,14 +73,12 @@ make_lines
 ok $? "lines for both: $(tail -1 "$work/data.log" | sed "s|$work/||")"
 tokens=$(awk -F'\t' '{n += length($1) + length($2) + 1} END {print n}' "$work/lines.tsv")
 
-"$work/own/train_llama" -i "$work/lines.tsv" -b 4 -t 64 -x 12 >"$work/fixed.log" 2>&1
-falls "$work/fixed.log" "its own fixed-length loop"
 for case in "c 0" "cpp 1"; do
     read -r program tied <<<"$case"
-    "$work/$program/train_llama" -c 1 -w "$tied" -L 3 -C 16 -F 24 >"$work/check.log" 2>&1
+    "$work/$program/train_mini" -c 1 -w "$tied" -L 3 -C 16 -F 24 >"$work/check.log" 2>&1
     ok $? "$program, tied $tied: the checker finds nothing in $(grep -c '^ok ' "$work/check.log") laws"
     grep -v '^ok ' "$work/check.log"
-    "$work/own/train_llama" -i "$work/lines.tsv" -1 -x 6 -w "$tied" >"$work/own.log" 2>&1
+    "$work/own/train_mini" -i "$work/lines.tsv" -x 6 -w "$tied" >"$work/own.log" 2>&1
     on_ranks "$program" "$program" 4 -x 6 -w "$tied" --stages 2 -j "$work/data/train.bin"
     equal "$work/$program.log" "$work/own.log" "$program, tied $tied, 2 stages x 2 replicas against its own loop, a sample at a time"
     falls "$work/$program.log" "$program, tied $tied"
@@ -93,16 +91,16 @@ equal "$work/resumed.log" "$work/c.log" "3 steps, and 3 more from the checkpoint
 
 # Mistakes of a porter, put in: each is found, by the words that fit.
 planted() {  # words, sed expression
-    sed "$2" $trainer_dir/llama_dynapipe.c >"$work/planted/llama_dynapipe.c"
-    ! cmp -s "$work/planted/llama_dynapipe.c" $trainer_dir/llama_dynapipe.c &&
-        make --no-print-directory -s -C "$trainer_dir" CC=gcc CFLAGS='-O1 -fopenmp -I.' DYNAPIPE_OUT="$PWD/$lib" OUT="$work/planted" DYNAPIPE=1 \
-            SOURCES="train_llama.c llama.c kernels.c train_dynapipe.c $work/planted/llama_dynapipe.c" >"$work/planted.log" 2>&1 &&
-        "$work/planted/train_llama" -c 1 -L 2 -C 16 -F 24 >"$work/planted.log" 2>&1
+    sed "$2" $trainer_dir/mini_dynapipe.c >"$work/planted/mini_dynapipe.c"
+    ! cmp -s "$work/planted/mini_dynapipe.c" $trainer_dir/mini_dynapipe.c &&
+        make --no-print-directory -s -C "$trainer_dir" CC=gcc CFLAGS='-O1 -I.' DYNAPIPE_OUT="$PWD/$lib" OUT="$work/planted" DYNAPIPE=1 \
+            SOURCES="train_mini.c mini.c $work/planted/mini_dynapipe.c" >"$work/planted.log" 2>&1 &&
+        "$work/planted/train_mini" -c 1 -L 2 -C 16 -F 24 >"$work/planted.log" 2>&1
     [ $? -eq 1 ] && grep '^FAIL' "$work/planted.log" | grep -qF -- "$1"
     ok $? "planted: $(grep -m1 '^FAIL' "$work/planted.log" | cut -c 1-150)"
 }
 mkdir "$work/planted"
-planted 'by the gradients it would by' '/rope(r.dq + begin/,/-1);/d'
-planted 'after its scratch' 's/int64_t of_token = 3 \* c->channels + c->hidden/int64_t of_token = 2 * c->channels + c->hidden/'
-planted 'is not a number' 's/matmul_backward(NULL, g->wdown + l \* C \* F, a.dy,/matmul_backward(NULL, g->wdown + l * C * F, (float*)scratch,/'
+planted 'by the gradients it would by' '/mini_embed_backward/d'
+planted 'after its scratch' 's/(of_x + mini_room/(mini_room/'
+planted 'is not a number' 's/mini_layer_backward_weights(/layer.dy = (float*)scratch; &/'
 finish

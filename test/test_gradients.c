@@ -11,9 +11,7 @@ gradients. test_runs.sh has the same under mpirun.
 
 #include "../dynapipe_plugin/dynapipe.h"
 #include "../dynapipe_plugin/run/session.h"
-#include "../llmc/gpt2.h"
-#include "../llmc/models.h"
-#include "../llmc/t5.h"
+#include "../llmc/kinds.h"
 #include "../trainer/llmc_model.h"
 #include "data_maker.h"
 #include "plain_gradients.h"

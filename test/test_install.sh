@@ -104,53 +104,44 @@ END
 }
 
 however_it_is_written() {
+    local written
+    for written in 'CRLF|s/$/\r/' 'main( void )|s/^int main().*/int main( void )\n{/; s/^int main(void).*/int\nmain( void )\n{/' \
+        'main that has options|s/^int main([a-z]*)/int main(int argc, char *argv[])/' 'blanks where one likes|s/step = 0; step/step=0;  step/'; do
+        tree_of "${written%%|*}"
+        sed -i "${written#*|}" "$file"
+        comes_and_goes "${written%%|*}"
+    done
     tree_of crlf
     sed -i 's/$/\r/' "$file"
-    comes_and_goes "CRLF"
     run --apply "$tree"
     is "CRLF: every line ends so" "$(grep -vc $'\r$' "$file")" 0
     tree_of "no newline"
     printf 'train_gpt2: train_gpt2.c\n\tcc $^' >"$tree/Makefile"
     printf '%s' "$(cat "$file")" >"$file"
     comes_and_goes "no last newline"
-    tree_of void
-    sed -i 's/^int main().*/int main( void )\n{/; s/^int main(void).*/int\nmain( void )\n{/' "$file"
-    comes_and_goes "main( void )"
-    tree_of options
-    sed -i 's/^int main([a-z]*)/int main(int argc, char *argv[])/' "$file"
-    comes_and_goes "main that has options"
-    tree_of renamed
+    tree_of "other names"
     mv "$file" "$tree/trainer.c"
-    comes_and_goes "a renamed file"
-    tree_of GNU
     mv "$tree/Makefile" "$tree/GNUmakefile"
     printf '# -include dynapipe_plugin/dynapipe.mk\n' >>"$tree/GNUmakefile"
-    comes_and_goes "the file that make reads, past a comment"
-    tree_of "a row of words"
-    sed -i 's/step = 0; step/step=0;  step/' "$file"
-    comes_and_goes "blanks where one likes"
+    comes_and_goes "a renamed file, and the file that make reads, past a comment"
 }
 
 a_place_is_missing() {
-    tree_of "no loop"
-    sed -i 's/step = 0; step/step = 1; step/' "$file"
-    run --apply "$tree"
-    is "a missing place" $? 1
-    says "a missing place" "0 lines with  step = 0; step  in main(): step = DYNAPIPE_FIRST("
-    grep -q DYNAPIPE_OPEN "$file"
-    ok $? "a missing place: the others are placed"
-    run --check "$tree"
-    is "a missing place: --check" $? 1
-    tree_of "two loops"
-    sed -i 's/^    DataLoader train_loader, .*/    for (int step = 0; step < 1; step++) {}\n&/' "$file"
-    run --apply "$tree"
-    is "two such places" $? 1
-    says "two such places" "2 lines with  step = 0; step"
-    tree_of "two mains"
-    printf '#ifdef OTHER\nint main(void) {\n    return 0;\n}\n#endif\n' >>"$file"
-    run --apply "$tree"
-    is "two mains" $? 1
-    says "two mains" "main() is defined 2 times"
+    local place what edit
+    for place in 'no loop|0 lines with  step = 0; step  in main(): step = DYNAPIPE_FIRST(|s/step = 0; step/step = 1; step/' \
+        'two loops|2 lines with  step = 0; step|s/^    DataLoader train_loader, .*/    for (int step = 0; step < 1; step++) {}\n&/' \
+        'two mains|main() is defined 2 times|$a #ifdef OTHER\nint main(void) {\n    return 0;\n}\n#endif'; do
+        IFS='|' read -r place what edit <<<"$place"
+        tree_of "$place"
+        sed -i "$edit" "$file"
+        run --apply "$tree"
+        is "$place" $? 1
+        says "$place" "$what"
+        [ "$place" = "two mains" ] || grep -q DYNAPIPE_OPEN "$file"
+        ok $? "$place: the others are placed"
+        run --check "$tree"
+        is "$place: --check" $? 1
+    done
 }
 
 somebody_changed_it() {

@@ -150,8 +150,8 @@ mv "$work/moved" "$work/gone"
 wait $!
 [ $? -eq 0 ] && grep -q 'main.log: was removed; made again' "$work/moved.log" && grep -q 'metrics.jsonl: was removed; made again' "$work/moved.log"
 ok $? "a folder that is gone is made again"
-[ "$(grep -c '^{"step".*}$' "$work/moved/metrics.jsonl")" -eq 400 ] && [ "$(wc -l <"$work/moved/main.log")" -eq 400 ] && [ -e "$work/moved/DONE_00000400" ]
-ok $? "with every line, and the checkpoint"
+[ "$(cat "$work"/{gone,moved}/metrics.jsonl | grep -c '^{"step".*}$')" -eq 400 ] && [ "$(cat "$work"/{gone,moved}/main.log | wc -l)" -eq 400 ] && [ -e "$work/moved/DONE_00000400" ]
+ok $? "for the lines from then on, and the checkpoint"
 
 # --- output that does not arrive ---------------------------------------------------------------------------------
 "$build/train_gpt2" $alone -x 40 -o "$work/head" 2>"$work/head.log" | head -1 >/dev/null

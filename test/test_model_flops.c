@@ -1,8 +1,7 @@
 // Model FLOPs against a count over the table of tensors and over all pairs of tokens; what cards do at most.
 #include "../util/numbers.h"
-#include "../llmc/gpt2.h"
+#include "../llmc/kinds.h"
 #include "../llmc/peak_flops.h"
-#include "../llmc/t5.h"
 
 #include "test.h"
 

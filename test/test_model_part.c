@@ -2,11 +2,10 @@
 // lies on several ranks is in groups that they name alike; random values, checkpoints, Hugging Face's files
 // and the optimizer do not depend on who has what.
 #include "../llmc/checkpoint.h"
-#include "../llmc/gpt2.h"
+#include "../llmc/kinds.h"
 #include "../llmc/hf.h"
 #include "../llmc/llmc_error.h"
 #include "../llmc/optimizer.h"
-#include "../llmc/t5.h"
 
 #include <unistd.h>
 
@@ -171,67 +170,6 @@ static void copies_are_in_groups(void) {
     }
 }
 
-// A fold: embedding and head on one rank are one matrix; of two ranges of a stack one table of biases.
-static void what_a_rank_has_twice_it_has_once(void) {
-    const ModelConfig gpt2 = config_of(0), t5 = config_of(1);
-    const ModelPart fold = {.num_ranges = 2, .ranges = {{0, 1}, {3, 4, MODEL_HAS_HEAD}}};
-    const ModelPart stacks = {.num_ranges = 3, .ranges = {{0, 1}, {2, 3}, {4, 5, MODEL_HAS_HEAD}}};
-    Model model;
-    model_init_counts(&model, &gpt2, &fold, ops);
-    const int64_t C = gpt2.channels, of_layer = 12 * C * C + 13 * C;
-    CHECK_EQ(model.num_params, 256 * C + 20 * C + 2 * of_layer + 2 * C);
-    const Model first = model_view(&model, 0), last = model_view(&model, 1);
-    CHECK(first.is_first && !first.is_last && !first.has_head);
-    CHECK(!last.is_first && last.is_last && last.has_head);
-    CHECK_EQ(first.slices[first.slice_idx[GPT2_qkvw]].layer, 0);
-    CHECK_EQ(last.slices[last.slice_idx[GPT2_qkvw]].layer, 3);
-    CHECK_EQ(last.slice_idx[GPT2_wte], first.slice_idx[GPT2_wte]);
-    model_free(&model);
-    model_init_counts(&model, &t5, &stacks, ops);
-    int num[T5_NUM_TENSORS] = {0};
-    for (int i = 0; i < model.num_slices; i++) { num[model.slices[i].tensor]++; }
-    CHECK_EQ(num[T5_shared], 1);
-    CHECK_EQ(num[T5_enc_bias], 1);
-    CHECK_EQ(num[T5_dec_bias], 1);
-    CHECK_EQ(num[T5_enc_qkv], 1);
-    CHECK_EQ(num[T5_dec_qkv], 2);
-    CHECK_EQ(model_view(&model, 2).slice_idx[T5_dec_qkv], model_view(&model, 1).slice_idx[T5_dec_qkv] + 1);
-    CHECK_EQ(model_view(&model, 1).slice_idx[T5_enc_qkv], -1);
-    model_free(&model);
-}
-
-// A share of no rows, of padding alone, and inside the whole matrix.
-static void shares_of_any_length(void) {
-    const ModelConfig config = config_of(0);
-    const int64_t C = config.channels;
-    ModelPart part = {
-        .num_ranges = 1,
-        .ranges = {{0, 2}},
-        .head = {.sharing = MODEL_HEAD_BY_VOCAB, .num_stages = 4, .begin = {0, 48, 48, 144, 256}},
-        .has_share = true};
-    for (part.stage = 0; part.stage < 4; part.stage++) {
-        const int begin = part.head.begin[part.stage], rows = part.head.begin[part.stage + 1] - begin;
-        for (int has_embedding = 0; has_embedding < 2; has_embedding++) {
-            Model model;
-            part.num_ranges = has_embedding;
-            model_init_counts(&model, &config, &part, ops);
-            const Model share = model_share_view(&model);
-            CHECK_EQ(share.head_id, begin);
-            CHECK_EQ(share.head_rows, rows);
-            CHECK_EQ(share.head_ids, part.stage == 3 ? 0 : part.stage == 2 ? 131 - 48 : rows);
-            ModelTied tied[MODEL_MAX_TIED];
-            CHECK_EQ(model_tied(&model, tied), has_embedding ? 3 : rows > 0 ? 1 : 0);
-            if (has_embedding) {
-                CHECK_EQ(share.head_offset, begin * C);
-            } else {
-                CHECK_EQ(model.num_params, rows * C);
-                CHECK_EQ(share.head_offset, 0);
-            }
-            model_free(&model);
-        }
-    }
-}
-
 // --- values ------------------------------------------------------------------------------------------------
 
 static void random_values_do_not_depend_on_ranks(void) {
@@ -388,8 +326,6 @@ int main(int argc, char** argv) {
     if (mkdtemp(directory) == NULL) { return 1; }
     RUN(every_value_is_counted_once);
     RUN(copies_are_in_groups);
-    RUN(what_a_rank_has_twice_it_has_once);
-    RUN(shares_of_any_length);
     RUN(random_values_do_not_depend_on_ranks);
     RUN(checkpoints_do_not_depend_on_ranks);
     RUN(exports_do_not_depend_on_ranks);

@@ -55,7 +55,7 @@ static void limit_memory(PipeProblem* pipe, Rng* rng) {
     for (int32_t s = 0; s < pipe->P; s++) {
         int64_t largest = 0;
         for (int32_t m = 0; m < pipe->M; m++) {
-            int64_t sum = 0;  // of one micro-batch, all that the stage has of it
+            int64_t sum = 0;  // of one microbatch, all that the stage has of it
             for (int32_t row = 0; row < pipe_num_rows(pipe); row++) {
                 if (!pipe_has_row(pipe, row) || pipe_stage_of(pipe, row) != s) { continue; }
                 PipeCost* cost = (PipeCost*)(uintptr_t)pipe_cost(pipe, row, m);
@@ -68,35 +68,7 @@ static void limit_memory(PipeProblem* pipe, Rng* rng) {
     }
 }
 
-static void optimum_is_that_of_all_orders(void) {
-    static const struct {
-        int32_t P, M;
-        bool split;
-    } sizes[] = {{2, 2, false}, {2, 2, true}, {2, 3, false}, {3, 2, false}};
-    Rng rng = rng_seed(seed);
-    Arena arena = {0}, runs = {0};
-    for (int round = 0; round < 320; round++) {
-        int32_t P = sizes[round % 4].P, M = sizes[round % 4].M;
-        bool split = sizes[round % 4].split;
-        arena_reset(&arena);
-        PipeProblem pipe = random_pipe(&rng, P, M, &(RandomPipe){.transfers = round % 3 > 0}, &arena);
-        if (round / 4 % 2) { limit_memory(&pipe, &rng); }
-        for (int32_t s = 0; s < P; s++) { pipe.tail_ns[s] = rng_between(&rng, 0, 50); }
-        for (int32_t i = 0; i < (P - 1) * M && round % 3 == 2; i++) {  // links that are the bottleneck
-            ((PipeCost*)(uintptr_t)pipe.cost)[i].transfer_ns = rng_between(&rng, 0, 200);
-        }
-        PipeSchedule schedule = {0};
-        for (int32_t s = 0; s < P; s++) { schedule.jobs[s] = ARENA_NEW(&arena, PipeJob, M * JOB_COUNT); }
-        int64_t best_ns = INT64_MAX;
-        try_all(&best_ns, &pipe, &schedule, 0, split, &runs);
-        arena_reset(&runs);
-        CHECK_EQ(optimum_make(&pipe, split, INT64_MAX, MAX_NODES), best_ns);
-    }
-    arena_free(&runs);
-    arena_free(&arena);
-}
-
-// The same where the chunks of two stages lie in any order, and the head is whole or shared.
+// Where the chunks of two stages lie in any order, and the head is whole or shared.
 static void optimum_of_placements_is_that_of_all_orders(void) {
     Rng rng = rng_seed(seed + 5);
     Arena arena = {0}, runs = {0};
@@ -132,7 +104,6 @@ static void optimum_of_placements_is_that_of_all_orders(void) {
 
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
-    RUN(optimum_is_that_of_all_orders);
     RUN(optimum_of_placements_is_that_of_all_orders);
     return test_end();
 }

@@ -36,7 +36,7 @@ awk '{ split("step_ms predicted_ms jobs_off_ms transfers_off_ms waiting_off_ms",
        for (k = 1; k <= 5; k++) { at = index($0, "\"" key[k] "\":"); ms[k] = substr($0, at + length(key[k]) + 3) + 0 }
        off = ms[1] - ms[2] - ms[3] - ms[4] - ms[5]; if (ms[1] <= 0 || ms[2] <= 0 || off > 1e-3 || off < -1e-3) bad = 1 } END { exit bad }' "$work/steps.jsonl"
 ok $? "jobs, transfers and waiting add up to what a step took beyond its prediction"
-[ "$(grep -cE '^ +([-+][0-9.]+%|[0-9.]+x) of prediction, idle .* \(plan .*%\)' "$work/seen.log")" -eq 3 ] && grep -qE '^against the prediction \(medians\): steps [-+][0-9.]+% .*waiting [-+][0-9.]+%' "$work/seen.log"
+[ "$(grep -cE '^ +([-+][0-9.]+%|[0-9.]+x) of prediction, idle .* \(plan .*%\)' "$work/seen.log")" -eq 3 ] && grep -qE '^against the prediction: steps [-+][0-9.]+% .*waiting [-+][0-9.]+%' "$work/seen.log"
 ok $? "signed errors in the step lines and at the end"
 
 if command -v python3 >/dev/null; then
@@ -72,9 +72,9 @@ others() {  # words expected, edit of metrics.jsonl (sed -E)
     ! "$build/dynapipe" report "$work/others.jsonl" --trace "$work/trace.json" -o "$work/others.html" >"$work/others.log" 2>&1 && grep -q "$1 --->" "$work/others.log"
     ok $? "refused: $(sed "s|$work/||g" "$work/others.log")"
 }
-others "has 2 stages x 2 replicas, .* has 3 ranks" 's/"idle":\[[^,]*,/"idle":[/'
-others "is of step 2, which is not in .*" '/^."step":2,/d'
-others "was predicted to take .* ms, in .* ms" '/^."step":2,/s/"predicted_ms":/&1/'
+others "step 2 on 4 ranks, .* is not in .*(3 ranks, that step .* ms)" 's/"idle":\[[^,]*,/"idle":[/'
+others "step 2 on 4 ranks, .* is not in .*(4 ranks, that step 0.000 ms)" '/^."step":2,/d'
+others "step 2 on 4 ranks, .* is not in .*(4 ranks, that step .* ms)" '/^."step":2,/s/"predicted_ms":/&1/'
 
 "$trainer" --help >"$work/help"
 lost=

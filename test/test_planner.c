@@ -107,46 +107,6 @@ static void check_parts(const Plan* whole, Arena* arena) {
     request->one_replica = false;
 }
 
-// 16 stages x 64 replicas: what a rank makes of it, and what that takes.
-static void one_of_1024_ranks_plans_its_own(void) {
-    enum { NUM = 2000 };
-    CostAnalytic about = {.num_layers = 48,
-                          .channels = 1600,
-                          .num_heads = 25,
-                          .padded_vocab = 50304,
-                          .max_tokens = 4096,
-                          .bytes_per_value = 2,
-                          .flops_per_ns = 1e5,
-                          .attention_flops_per_ns = 5e4,
-                          .bytes_per_ns = 2000,
-                          .launch_ns = 5e3,
-                          .comm_latency_ns = 10e3,
-                          .comm_bytes_per_ns = 25,
-                          .num_replicas = 64};
-    Rng rng = rng_seed(seed);
-    Arena arena = {0};
-    Plan plans[2];
-    double ms[2];
-    random_problem(&problem, &rng, 5);
-    cost_model_analytic_gpt(&problem.costs, &about);
-    problem.num_samples = NUM;
-    random_samples(problem.samples, NUM, &rng, 0, false);
-    problem.request = (PlanRequest){.P = 16, .R = 64, .max_seq_tokens = 1 << 20, .effort = 20};
-    equal_stages(&problem.request, about.num_layers);
-    for (int32_t i = 0; i < 2; i++) {
-        problem.request.one_replica = i == 1;
-        problem.request.my_replica = 37;
-        int64_t begin_ns = clock_cpu_ns();
-        CHECK_OK(make(&plans[i], &arena));
-        ms[i] = (double)(clock_cpu_ns() - begin_ns) / 1e6;
-    }
-    CHECK(plan_hash_decisions(&plans[0]) == plan_hash_decisions(&plans[1]));
-    CHECK(plan_hash_replica(&plans[0], 37) == plan_hash_replica(&plans[1], 37));
-    printf("16 x 64, %d samples, %d microbatches: %.0f ms for all ranks' lists, %.0f ms for one replica's\n",
-           NUM, plans[0].M, ms[0], ms[1]);
-    arena_free(&arena);
-}
-
 // Hundreds of random problems, every batching, schedule, layout and recompute choice.
 static void random_problems_give_valid_plans(void) {
     static RandomMachine machine;
@@ -343,40 +303,14 @@ static void plan_is_golden(void) {
     arena_free(&arena);
 }
 
-static void pictures_fit_the_plan(void) {
-    Arena arena = {0};
-    Plan plan = {0};
-    gpt_problem(2, 2, 24, 5);
-    CHECK_OK(make(&plan, &arena));
-    char* text = NULL;
-    size_t num_bytes;
-    FILE* file = open_memstream(&text, &num_bytes);
-    plan_print_table(&plan, file);
-    plan_print_timeline(&plan, 60, file);
-    fclose(file);
-    printf("%s", text);
-    int32_t num_rows = 0;
-    for (const char* at = text; (at = strstr(at, "\nstage ")) != NULL; at++) {
-        const char* bar = strchr(at, '|');
-        CHECK(bar != NULL && bar[61] == '|');
-        num_rows++;
-    }
-    CHECK_EQ(num_rows, 4);
-    CHECK(strstr(text, "replica 1") != NULL && strstr(text, "bound") != NULL);
-    free(text);
-    arena_free(&arena);
-}
-
 // --seed N: another one; --times N: as many rounds.
 int main(int argc, char** argv) {
     if (argc == 5 && strcmp(argv[3], "--times") == 0) { times = atoi(argv[4]); }
     seed = test_seed(argc < 3 ? argc : 3, argv);
-    RUN(one_of_1024_ranks_plans_its_own);
     RUN(random_problems_give_valid_plans);
     RUN(baselines_are_hardly_ever_faster);
     RUN(memory_gets_tighter);
     RUN(odd_layouts_work);
     RUN(plan_is_golden);
-    RUN(pictures_fit_the_plan);
     return test_end();
 }

@@ -11,4 +11,4 @@ if ! command -v python3 >/dev/null || [ ! -r ../shared/cases/evaluate.py ]; then
     exit 77
 fi
 make -s -j2 BUILD="${BUILD:-release}" "$build/dynapipe" || exit 1
-exec timeout -k 5 240 python3 dev/planner_bench --check --tool "$build/dynapipe"
+exec timeout -k 5 240 python3 dev/planner_bench.py --check --tool "$build/dynapipe"

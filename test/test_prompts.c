@@ -21,16 +21,20 @@ static void expect_bytes(const char* bytes, size_t num_bytes, const DataJson* da
                          const GeneratorOptions* how, bool joins, const char* expected) {
     char path[] = "/tmp/test_prompts_XXXXXX", got[2000] = "";
     int fd = mkstemp(path);
-    CHECK(fd >= 0 && write(fd, bytes, num_bytes) == (ssize_t)num_bytes);
+    for (size_t i = 0; i < num_bytes; i++) {  // JSON is written with ' for " in here
+        char byte = (char)(bytes[i] == '\'' ? '"' : bytes[i]);
+        CHECK_EQ(write(fd, &byte, 1), 1);
+    }
     close(fd);
     GeneratorOptions options = *how;
     options.file = path;
     Prompts prompts;
     Prompt prompt;
+    Arena arena = {0};
     CHECK_EQ(prompts_open(&prompts, &options), STATUS_OK);
     CHECK_EQ(prompts_set_form(&prompts, data, joins), STATUS_OK);
     for (;;) {
-        Status status = prompts_next(&prompts, &prompt);
+        Status status = prompts_next(&prompts, &prompt, &arena);
         if (status != STATUS_OK) {
             strcat(got, "FAILED");
             CHECK(strstr(status_message(), "--->") != NULL && strstr(status_message(), path) != NULL);
@@ -48,10 +52,10 @@ static void expect_bytes(const char* bytes, size_t num_bytes, const DataJson* da
         }
         snprintf(got + strlen(got), sizeof got - strlen(got), "%s%s\n", prompt.target != NULL ? "=" : "",
                  prompt.target != NULL ? prompt.target : "");
-        prompt_free(&prompt);
     }
     for (int64_t i = 0; i < prompts.num_bad; i++) { strcat(got, "BAD"); }
     prompts_close(&prompts);
+    arena_free(&arena);
     unlink(path);
     if (strcmp(got, expected) != 0) { printf("%s\n  got      %s\n  expected %s\n", bytes, got, expected); }
     CHECK(strcmp(got, expected) == 0);
@@ -86,14 +90,15 @@ static void a_template_with_more_fields_needs_records(void) {
     expect_of("a\n", &more, false, false, "FAILED");
     expect_of("a\n", &none, false, false, "FAILED");
     expect_of("a\n", &own, false, false, "Pa.\n");
-    expect_of("{\"inputs\": \"a\", \"extra\": 3}\n{\"inputs\": \"a\"}\n", &more, false, false, "Pa/3.\nBAD");
-    expect_of("{\"inputs\": \"a\", \"ask\": \"b\", \"extra\": \"x\"}\n", &own, false, false, "Rb/x.\n");
+    expect_of("{'inputs': 'a', 'extra': 3}\n{'inputs': 'a'}\n", &more, false, false, "Pa/3.\nBAD");
+    expect_of("{'inputs': 'a', 'ask': 'b', 'extra': 'x'}\n", &own, false, false, "Rb/x.\n");
     const GeneratorOptions options = {.prompt = "a"};
     Prompts prompts;
     Prompt prompt;
+    Arena arena = {0};
     CHECK_EQ(prompts_open(&prompts, &options), STATUS_OK);
     CHECK_EQ(prompts_set_form(&prompts, &more, false), STATUS_OK);
-    CHECK_EQ(prompts_next(&prompts, &prompt), STATUS_BAD_OPTION);
+    CHECK_EQ(prompts_next(&prompts, &prompt, &arena), STATUS_BAD_OPTION);
     CHECK(strstr(status_message(), "--prompt: ") != NULL && strstr(status_message(), "{extra}") != NULL);
     CHECK(strstr(status_message(), "--file") != NULL && strstr(status_message(), "--raw") != NULL);
     prompts_close(&prompts);
@@ -102,28 +107,25 @@ static void a_template_with_more_fields_needs_records(void) {
     CHECK_EQ(prompts_open(&prompts, &options), STATUS_OK);
     CHECK_EQ(prompts_set_form(&prompts, &more, false), STATUS_BAD_OPTION);
     prompts_close(&prompts);
+    arena_free(&arena);
 }
 
 static void records_by_the_names_that_data_has(void) {
-    expect("{\"inputs\": \"a\", \"targets\": \"b\", \"extra\": \"x\"}\n", "Pa.=b\n");
-    expect("{\"inputs\": \"a\", \"targets\": null}\n", "Pa.\n");
-    expect("{\"question\": \"a\", \"answer\": \"b\"}\n{\"prompt\": \"c\", \"completion\": \"\"}\n",
-           "Pa.=b\nPc.=\n");
-    expect("{\"prompt\": \"a\", \"response\": \"b\"}\n{\"question\": \"c\", \"targets\": \"d\"}\n",
-           "Pa.=b\nPc.\n");
-    expect("{\"instruction\": \"a\", \"input\": \"\", \"output\": \"b\"}\n", "Pa.=b\n");
-    expect("{\"instruction\": \"a\", \"input\": \"c d\", \"output\": \"b\"}\n", "Pa\nc d.=b\n");
-    expect("{\"instruction\": \"a\", \"input\": \"c\"}\n{\"instruction\": \"a\", \"context\": \"d\"}\n",
-           "Pa\nc.\nPa\nd.\n");
-    expect("{\"text\": \"a\"}\n", "~a\n");
+    expect("{'inputs': 'a', 'targets': 'b', 'extra': 'x'}\n", "Pa.=b\n");
+    expect("{'inputs': 'a', 'targets': null}\n", "Pa.\n");
+    expect("{'question': 'a', 'answer': 'b'}\n{'prompt': 'c', 'completion': ''}\n", "Pa.=b\nPc.=\n");
+    expect("{'prompt': 'a', 'response': 'b'}\n{'question': 'c', 'targets': 'd'}\n", "Pa.=b\nPc.\n");
+    expect("{'instruction': 'a', 'input': '', 'output': 'b'}\n", "Pa.=b\n");
+    expect("{'instruction': 'a', 'input': 'c d', 'output': 'b'}\n", "Pa\nc d.=b\n");
+    expect("{'instruction': 'a', 'input': 'c'}\n{'instruction': 'a', 'context': 'd'}\n", "Pa\nc.\nPa\nd.\n");
+    expect("{'text': 'a'}\n", "~a\n");
     DataJson with_context = forms;
     char context[] = "C{instruction}+{context}";
     with_context.form.context = context;
-    expect_of("{\"instruction\": \"a\", \"input\": \"c\"}\n{\"instruction\": \"a\", \"context\": \"d\", "
-              "\"response\": \"r\"}\n",
+    expect_of("{'instruction': 'a', 'input': 'c'}\n{'instruction': 'a', 'context': 'd', 'response': 'r'}\n",
               &with_context, false, false, "Ca+c\nCa+d=r\n");
-    expect("{\"inputs\": [3]}\n{\"targets\": \"b\"}\n{\"inputs\": \"\"}\n{\n", "BADBADBADBAD");
-    expect("{\"inputs\": \"a\"}\n[1]\n{\"inputs\": \"b\"}\n", "Pa.\nPb.\nBAD");
+    expect("{'inputs': [3]}\n{'targets': 'b'}\n{'inputs': ''}\n{\n", "BADBADBADBAD");
+    expect("{'inputs': 'a'}\n[1]\n{'inputs': 'b'}\n", "Pa.\nPb.\nBAD");
 }
 
 static void records_by_names_of_their_own(void) {
@@ -131,26 +133,25 @@ static void records_by_names_of_their_own(void) {
     DataJson named = forms;
     named.inputs_field = ask;
     named.targets_field = say;
-    const char* lines =
-        "{\"ask\": \"a\", \"say\": 5}\n{\"ask\": \"b\"}\n{\"inputs\": \"c\", \"targets\": \"d\"}\n";
+    const char* lines = "{'ask': 'a', 'say': 5}\n{'ask': 'b'}\n{'inputs': 'c', 'targets': 'd'}\n";
     expect_of(lines, &named, false, false, "Pa.=5\nPb.\nBAD");
     const GeneratorOptions of_options = {.inputs_field = "inputs", .targets_field = "targets"};
     expect_bytes(lines, strlen(lines), &named, &of_options, false, "Pc.=d\nBADBAD");
     const GeneratorOptions of_one = {.inputs_field = "ask"};
     expect_bytes(lines, strlen(lines), &forms, &of_one, false, "Pa.\nPb.\nBAD");
     named.inputs_field = NULL;  // a text: what is there of it is gone on with
-    expect_of("{\"say\": \"a\"}\n{\"ask\": \"b\"}\n", &named, false, false, "~a\nBAD");
+    expect_of("{'say': 'a'}\n{'ask': 'b'}\n", &named, false, false, "~a\nBAD");
 }
 
 // What prepare_data reads, however it is written.
 static void arrays_marks_and_line_ends(void) {
-    expect("[{\"inputs\": \"a\"},\n {\"inputs\": \"b\"}]", "Pa.\nPb.\n");
-    expect("\xef\xbb\xbf \r\n[\r\n{\"inputs\": \"a\"}\r\n]", "Pa.\n");
-    expect("\xef\xbb\xbf{\"inputs\": \"a\"}\r\n\r\n{\"inputs\": \"b\"}\r\n", "Pa.\nPb.\n");
+    expect("[{'inputs': 'a'},\n {'inputs': 'b'}]", "Pa.\nPb.\n");
+    expect("\xef\xbb\xbf \r\n[\r\n{'inputs': 'a'}\r\n]", "Pa.\n");
+    expect("\xef\xbb\xbf{'inputs': 'a'}\r\n\r\n{'inputs': 'b'}\r\n", "Pa.\nPb.\n");
 }
 
-#define SAYS(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
-#define CHAT(messages) "{\"messages\": [" messages "]}\n"
+#define SAYS(role, text) "{'role': '" role "', 'content': '" text "'}"
+#define CHAT(messages) "{'messages': [" messages "]}\n"
 
 static void chats_in_turns(void) {
     expect(CHAT(SAYS("user", "a")), "U[]a.\n");
@@ -167,22 +168,20 @@ static void chats_in_turns(void) {
     // one side in a row, tools, other names
     expect(CHAT(SAYS("user", "a") "," SAYS("tool", "b") "," SAYS("assistant", "c") "," SAYS("model", "d")),
            "U[]a\nb.=c\nd\n");
-    expect("{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}, {\"from\": \"gpt\", \"value\": "
-           "\"b\"}, "
-           "{\"from\": \"human\", \"value\": \"c\"}]}\n",
+    expect("{'conversations': [{'from': 'human', 'value': 'a'}, {'from': 'gpt', 'value': 'b'}, {'from': "
+           "'human', 'value': 'c'}]}\n",
            "U[]a.|* b!|Nc.\n");
-    expect("{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, "
-           "{\"text\": \"b\"}]}]}\n",
+    expect("{'messages': [{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}, {'text': 'b'}]}]}\n",
            "U[]ab.\n");
     // a last turn with an answer and no input
-    expect(CHAT(SAYS("user", "a") ",{\"role\": \"assistant\", \"content\": \"b\", \"weight\": 0}," SAYS(
-               "assistant", "c")),
-           "U[]a.|* b!|N.=c\n");
+    expect(
+        CHAT(SAYS("user", "a") ",{'role': 'assistant', 'content': 'b', 'weight': 0}," SAYS("assistant", "c")),
+        "U[]a.|* b!|N.=c\n");
     expect(CHAT(""), "BAD");
     expect(CHAT(SAYS("assistant", "b")), "BAD");
     expect(CHAT(SAYS("nobody", "b")), "BAD");
-    expect("{\"messages\": [{\"role\": \"user\"}]}\n", "BAD");
-    expect("{\"messages\": [{\"role\": \"user\", \"content\": [{\"image\": \"x\"}]}]}\n", "BAD");
+    expect("{'messages': [{'role': 'user'}]}\n", "BAD");
+    expect("{'messages': [{'role': 'user', 'content': [{'image': 'x'}]}]}\n", "BAD");
 }
 
 int main(void) {

@@ -12,22 +12,53 @@
 // --- record check --------------------
 
 // A conversation of two answers: joined messages, a content in parts, a tool, and a last word that asks.
-#define TALK                                                                                          \
-    "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": "  \
-    "\"q1\"}, "                                                                                       \
-    "{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"q\"}, {\"text\": \"2\"}]}, " \
-    "{\"role\": \"assistant\", \"content\": \"a1\"}, {\"role\": \"tool\", \"content\": \"t\"}, "      \
-    "{\"role\": \"assistant\", \"content\": \"a2\"}, {\"role\": \"user\", \"content\": \"bye\"}]}"
+#define TALK                                                                                                 \
+    "{'messages': [{'role': 'system', 'content': 'S'}, {'role': 'user', 'content': 'q1'}, {'role': 'user', " \
+    "'content': [{'type': 'text', 'text': 'q'}, {'text': '2'}]}, {'role': 'assistant', 'content': 'a1'}, "   \
+    "{'role': 'tool', 'content': 't'}, {'role': 'assistant', 'content': 'a2'}, {'role': 'user', 'content': " \
+    "'bye'}]}"
+
+#define SAYS(role, text) "{'role': '" role "', 'content': '" text "'}"
+#define CHAT(messages) "{'messages': [" messages "]}"
+#define CALL(arguments)                                                                                  \
+    "{'role': 'assistant', 'content': null, 'tool_calls': [{'id': '1', 'type': 'function', 'function': " \
+    "{'name': 'f', 'arguments': " arguments "}}]}"
+
+// JSON is written with ' for " in here.
+static char* quoted(const char* text, size_t num_bytes) {
+    static char out[4096];
+    CHECK(num_bytes < sizeof out);
+    for (size_t i = 0; i < num_bytes; i++) { out[i] = (char)(text[i] == '\'' ? '"' : text[i]); }
+    out[num_bytes] = '\0';
+    return out;
+}
+
+#define QUOTED(text) quoted(text, strlen(text))
 
 static void open_with(RecordReader* reader, const char* text, size_t num_bytes, const char* path,
                       const RecordOptions* options) {
     int file = memfd_create("records", 0);
-    CHECK_EQ(pwrite(file, text, num_bytes, 0), num_bytes);
+    CHECK_EQ(pwrite(file, quoted(text, num_bytes), num_bytes, 0), num_bytes);
     CHECK_OK(record_reader_open(reader, file, path, options));
 }
 
 static bool text_is(RecordText text, const char* expected) {
-    return text.text != NULL && strcmp(text.text, expected) == 0 && strlen(expected) == text.num_bytes;
+    return text.text != NULL && strcmp(text.text, QUOTED(expected)) == 0 &&
+           strlen(expected) == text.num_bytes;
+}
+
+// Inputs and targets of each turn, "~" between them, "*" before targets that are only read.
+static bool turns_are(const Record* record, const char* expected) {
+    char got[2000] = "";
+    for (int32_t t = 0; t < record->num_turns; t++) {
+        const RecordTurn* turn = &record->turns[t];
+        size_t at = strlen(got);
+        snprintf(got + at, sizeof got - at, "%s%s~%s%s", t > 0 ? "~" : "", turn->inputs.text,
+                 turn->is_read ? "*" : "", turn->targets.text);
+    }
+    bool same = strcmp(got, QUOTED(expected)) == 0;
+    if (!same) { printf("is        %s\nand not   %s\n", got, QUOTED(expected)); }
+    return same;
 }
 
 static void check_sample(RecordReader* reader, const char* task, const char* inputs, const char* targets) {
@@ -54,13 +85,8 @@ static void check_end(RecordReader* reader) {
 static uint64_t seed;
 static RecordTemplate plain;
 
-static void open_bytes(RecordReader* reader, const char* text, size_t num_bytes, size_t max_line_bytes) {
-    RecordOptions options = {.form = &plain, .max_bytes = max_line_bytes};
-    open_with(reader, text, num_bytes, "dir/tasks.jsonl", &options);
-}
-
 static void open_text(RecordReader* reader, const char* text) {
-    open_bytes(reader, text, strlen(text), 0);
+    open_with(reader, text, strlen(text), "dir/tasks.jsonl", &(RecordOptions){.form = &plain});
 }
 
 // Two records, 1 -> ] and "{ -> 4, among so many bad ones.
@@ -72,7 +98,7 @@ static bool check_two(RecordReader* reader, int num_bad) {
         if (status == STATUS_OK && record.end) { break; }
         bad += status == STATUS_BAD_FORMAT;
         if (status != STATUS_OK) { continue; }
-        CHECK(text_is(record.turns[0].inputs, good == 0 ? "1" : "\"{"));
+        CHECK(text_is(record.turns[0].inputs, good == 0 ? "1" : "'{"));
         CHECK(text_is(record.turns[0].targets, good == 0 ? "]" : "4"));
         good++;
     }
@@ -83,12 +109,9 @@ static bool check_two(RecordReader* reader, int num_bad) {
 
 static void good_lines_come_out_whole(void) {
     RecordReader reader;
-    open_text(&reader,
-              "\xef\xbb\xbf{\"task\": \"a\", \"inputs\": \"x\\ty\", \"targets\": \"\\u00e9\\ud83d\\ude00\"}\n"
-              "\n  \t\r\n"
-              "{\"extra\": [1, {\"deep\": 123456789012345678901234567890}], \"targets\": \"t\", \"inputs\": "
-              "\"\"}\r\n"
-              "{\"task\": \"\", \"inputs\": \"no newline at the end\", \"targets\": \"\"}");
+    open_text(&reader, "\xef\xbb\xbf{'task': 'a', 'inputs': 'x\\ty', 'targets': '\\u00e9\\ud83d\\ude00'}\n\n "
+                       " \t\r\n{'extra': [1, {'deep': 123456789012345678901234567890}], 'targets': 't', "
+                       "'inputs': ''}\r\n{'task': '', 'inputs': 'no newline at the end', 'targets': ''}");
     check_sample(&reader, "a", "x\ty", "\xc3\xa9\xf0\x9f\x98\x80");
     check_sample(&reader, "tasks", "", "t");
     CHECK_EQ(reader.values.line_number, 4);
@@ -100,45 +123,49 @@ static void every_bad_line_is_named_and_costs_only_itself(void) {
     static const struct {
         const char *line, *reason;
     } cases[] = {
-        {"{\"inputs\": \"a\", \"targets\": \"b\"", "not JSON at byte"},
-        {"{\"inputs\": \"a\", \"targets\": \"b\"} {}", "not JSON"},
+        {"{'inputs': 'a', 'targets': 'b'", "not JSON at byte"},
+        {"{'inputs': 'a', 'targets': 'b'} {}", "not JSON"},
         {"[1, 2]", "an array, not an object"},
         {"null", "null, not an object"},
-        {"{}", "it has {}"},
-        {"{\"a\": 1, \"b\": 2}", "it has {a, b} ---> name the fields"},
-        {"{\"messages\": []}", "without an answer"},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}]}", "without an answer"},
-        {"{\"messages\": [{\"role\": \"judge\", \"content\": \"q\"}]}", "role \"judge\" is none of"},
-        {"{\"messages\": [{\"content\": \"q\"}]}", "message 1 has no \"role\""},
-        {"{\"messages\": [{\"role\": \"assistant\", \"content\": null}]}", "content of message 1 is null"},
-        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"\"}]}",
-         "answers of the conversation are empty"},
-        {"{\"instruction\": \"a\", \"input\": [7], \"output\": \"b\"}", "field \"input\" is an array"},
-        {"{\"inputs\": \"a\"}", "field \"targets\" is missing"},
-        {"{\"inputs\": [5], \"targets\": \"b\"}", "field \"inputs\" is an array, not a text or a number"},
-        {"{\"input\": \"a\", \"label\": \"b\"}", "\"output\" is missing, it has {input, label} --->"},
-        {"{\"inputs\": \"a\", \"targets\": null}", "field \"targets\" is null, not a text or a number"},
-        {"{\"inputs\": \"a\", \"targets\": [\"b\"]}", "field \"targets\" is an array"},
-        {"{\"task\": {}, \"inputs\": \"a\", \"targets\": \"b\"}", "field \"task\" is an object"},
-        {"{\"task\": \"a\\u0000b\", \"inputs\": \"a\", \"targets\": \"b\"}", "field \"task\" has a NUL"},
-        {"{\"inputs\": \"\", \"targets\": \"\"}", "both empty"},
-        {"{\"inputs\": \"\xff\", \"targets\": \"b\"}", "not JSON"},
-        {"{\"inputs\": \"\xed\xa0\x80\", \"targets\": \"b\"}", "not JSON"},
-        {"{\"inputs\": \"\\ud800\", \"targets\": \"b\"}", "not JSON"},
-        {"{\"inputs\": \"a\", \"inputs\": \"b\", \"targets\": \"c\"}", "duplicate"},
-        {"{\"inputs\": \"raw \x01 control\", \"targets\": \"b\"}", "not JSON"},
+        {"{'a': 1, 'b': 2}", "it has {a, b} ---> name the fields"},
+        {"{'messages': [{'role': 'user', 'content': 'q'}]}", "without an answer"},
+        {"{'messages': [{'role': 'judge', 'content': 'q'}]}", "role 'judge' is none of"},
+        {"{'messages': [{'content': 'q'}]}", "message 1 has no 'role'"},
+        {"{'messages': [{'role': 'assistant', 'content': null}]}", "content of message 1 is null"},
+        {"{'messages': [{'role': 'assistant', 'content': ''}]}", "answers of the conversation are empty"},
+        {"{'instruction': 'a', 'input': [7], 'output': 'b'}", "field 'input' is an array"},
+        {"{'inputs': 'a'}", "field 'targets' is missing"},
+        {"{'inputs': [5], 'targets': 'b'}", "field 'inputs' is an array, not a text or a number"},
+        {"{'input': 'a', 'label': 'b'}", "'output' is missing, it has {input, label} --->"},
+        {"{'task': {}, 'inputs': 'a', 'targets': 'b'}", "field 'task' is an object"},
+        {"{'task': 'a\\u0000b', 'inputs': 'a', 'targets': 'b'}",
+         "field 'task' has a NUL character, or more than 255 bytes: 3"},
+        {"{'inputs': '', 'targets': ''}", "both empty"},
+        {"{'inputs': '\xff', 'targets': 'b'}", "not JSON"},
+        {"{'inputs': 'a', 'inputs': 'b', 'targets': 'c'}", "duplicate"},
+        {"{'inputs': 'raw \x01 control', 'targets': 'b'}", "not JSON"},
+        {CHAT("{'role': 'assistant', 'content': null}"), "content of message 1 is null"},
+        {CHAT("{'role': 'assistant', 'content': null, 'tool_calls': []}"), "content of message 1 is null"},
+        {CHAT("{'role': 'user', 'content': null, 'tool_calls': [{'name': 'f'}]}"),
+         "content of message 1 is null"},
+        {CHAT("{'role': 'assistant', 'tool_calls': [5]}"), "message 1: a call of a tool without"},
+        {CHAT(SAYS("assistant", "a") ", {'role': 'assistant', 'content': 'b', 'weight': 0.5}"),
+         "message 2: 'weight' is neither 0 nor 1"},
+        {CHAT("{'role': 'assistant', 'content': 'a', 'weight': '0'}"), "'weight' is neither"},
+        {CHAT("{'role': 'assistant', 'content': 'a', 'weight': 0}"), "empty, or not to be learnt"},
+        {CHAT(SAYS("assistant", "")), "empty, or not to be learnt"},
+        {"{'prompt': [" SAYS("assistant", "a") "], 'completion': []}", "empty, or not to be learnt"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        char text[400], place[40];
+        char text[1000], place[40];
         snprintf(text, sizeof text,
-                 "{\"inputs\": \"1\", \"targets\": \"2\"}\n\n%s\n{\"inputs\": \"3\", \"targets\": \"4\"}\n",
-                 cases[i].line);
+                 "{'inputs': '1', 'targets': '2'}\n\n%s\n{'inputs': '3', 'targets': '4'}\n", cases[i].line);
         snprintf(place, sizeof place, "dir/tasks.jsonl:3: ");
         RecordReader reader;
         Record sample;
         open_text(&reader, text);
         check_sample(&reader, "tasks", "1", "2");
-        CHECK_FAILS(record_reader_next(&reader, &sample), STATUS_BAD_FORMAT, cases[i].reason);
+        CHECK_FAILS(record_reader_next(&reader, &sample), STATUS_BAD_FORMAT, QUOTED(cases[i].reason));
         CHECK(strncmp(status_message(), place, strlen(place)) == 0);
         for (const char* c = status_message(); *c != '\0'; c++) { CHECK(*c >= ' ' && *c <= '~'); }
         check_sample(&reader, "tasks", "3", "4");
@@ -149,51 +176,15 @@ static void every_bad_line_is_named_and_costs_only_itself(void) {
 static void nul_characters_stay_in_texts_and_break_raw_lines(void) {
     RecordReader reader;
     Record sample;
-    static const char text[] = "{\"inputs\": \"a\\u0000b\", \"targets\": \"c\"}\n"
-                               "{\"inputs\": \"a\0b\", \"targets\": \"c\"}\n\0\n"
-                               "{\"inputs\": \"d\", \"targets\": \"e\"}\n";
-    open_bytes(&reader, text, sizeof text - 1, 0);
+    static const char text[] = "{'inputs': 'a\\u0000b', 'targets': 'c'}\n{'inputs': 'a\0b', 'targets': "
+                               "'c'}\n\0\n{'inputs': 'd', 'targets': 'e'}\n";
+    open_with(&reader, text, sizeof text - 1, "dir/tasks.jsonl", &(RecordOptions){.form = &plain});
     CHECK_OK(record_reader_next(&reader, &sample));
     CHECK(sample.turns[0].inputs.num_bytes == 3 && memcmp(sample.turns[0].inputs.text, "a\0b", 4) == 0);
     CHECK_FAILS(record_reader_next(&reader, &sample), STATUS_BAD_FORMAT, ":2: not JSON");
     CHECK_FAILS(record_reader_next(&reader, &sample), STATUS_BAD_FORMAT, ":3: not JSON");
     check_sample(&reader, "tasks", "d", "e");
     check_end(&reader);
-}
-
-// Lines of every length around the limit and around the read block; the limit itself is still good.
-static void lines_beyond_the_limit_are_passed_over(void) {
-    const size_t lengths[] = {100, 4096, 4097, 100000, 262143, 262144, 262145, 3000000, 50};
-    for (int limit = 0; limit < 2; limit++) {
-        size_t num_bytes = 0, max_line_bytes = limit ? 4096 : 0;
-        for (size_t i = 0; i < 9; i++) { num_bytes += lengths[i] + 1; }
-        char* text = malloc(num_bytes);
-        char* at = text;
-        for (size_t i = 0; i < 9; i++) {
-            static const char head[] = "{\"targets\": \"b\", \"inputs\": \"", tail[] = "\"}\n";
-            memset(at, 'x', lengths[i] + 1);
-            memcpy(at, head, sizeof head - 1);
-            memcpy(at + lengths[i] - 2, tail, sizeof tail - 1);
-            at += lengths[i] + 1;
-        }
-        RecordReader reader;
-        Record sample;
-        open_bytes(&reader, text, num_bytes, max_line_bytes);
-        for (size_t i = 0; i < 9; i++) {
-            if (limit && lengths[i] > 4096) {
-                CHECK_FAILS(record_reader_next(&reader, &sample), STATUS_BAD_FORMAT,
-                            "longer than 4096 bytes");
-            } else {
-                CHECK_OK(record_reader_next(&reader, &sample));
-                CHECK_EQ(sample.turns[0].inputs.num_bytes, lengths[i] - 30);
-            }
-            CHECK_EQ(reader.values.line_number, i + 1);
-        }
-        CHECK_EQ(json_values_position(&reader.values), num_bytes);
-        CHECK(!limit || reader.values.capacity < 2000000);
-        check_end(&reader);
-        free(text);
-    }
 }
 
 // What jansson writes, the reader reads: random texts of all code points, many lines in one stream.
@@ -251,22 +242,12 @@ static void written_samples_read_back(void) {
     json_decref(samples);
 }
 
-static void absent_files_and_directories_are_errors(void) {
-    RecordReader reader;
-    RecordFiles files;
-    char path[] = "test/absent.jsonl";
-    char* paths[] = {path};
-    CHECK_FAILS(record_files_open(&files, paths, 1), STATUS_IO, "test/absent.jsonl: No such file");
-    open_text(&reader, "");
-    check_end(&reader);
-}
-
 // --- arrays and packings
 // -----------------------------------------------------------------------------------------
 
-#define ONE "{\"inputs\": \"1\",\n  \"targets\": \"]\"\n}"
-#define TWO "{\n\"inputs\":\n\"\\\"{\",\n\"meta\":\n{\n\"x\": [\n{\n}\n]\n},\n\"targets\": \"4\"}"
-#define GOOD_LINES "{\"inputs\": \"1\", \"targets\": \"]\"}\n{\"inputs\": \"\\\"{\", \"targets\": \"4\"}\n"
+#define ONE "{'inputs': '1',\n  'targets': ']'\n}"
+#define TWO "{\n'inputs':\n'\\'{',\n'meta':\n{\n'x': [\n{\n}\n]\n},\n'targets': '4'}"
+#define GOOD_LINES "{'inputs': '1', 'targets': ']'}\n{'inputs': '\\'{', 'targets': '4'}\n"
 
 // Objects of several lines, one after another; a broken one costs itself, and no line of another.
 static void objects_of_several_lines_are_read(void) {
@@ -278,24 +259,24 @@ static void objects_of_several_lines_are_read(void) {
         {"\xef\xbb\xbf\n" ONE "\r\n\r\n" TWO "\r\n", 0},
         {ONE ",\n" TWO ",\n", 0},
         {ONE TWO, 0},
-        {ONE "\n{\n\"inputs\": \"cut\n" TWO, 1},               // within a string
-        {ONE "\n{\n\"inputs\": [\n{\"x\": 1\n]\n}\n" TWO, 1},  // a bracket is missing
-        {ONE "\n}\n]\n" TWO, 2},                               // brackets too many
+        {ONE "\n{\n'inputs': 'cut\n" TWO, 1},              // within a string
+        {ONE "\n{\n'inputs': [\n{'x': 1\n]\n}\n" TWO, 1},  // a bracket is missing
+        {ONE "\n}\n]\n" TWO, 2},                           // brackets too many
         {ONE "\nhello {\n" TWO, 1},
-        {ONE "\n" TWO "\n{\n\"inputs\": ", 1},  // the file is cut off
-        {"{\"inputs\": [\n}\n" ONE TWO, 1},
-        {"{\"inputs\": \"a\", \"targets\": \"b\"\n" GOOD_LINES, 1},  // lines, of which the first is cut off
-        {"{\"inputs\": \"a\n" GOOD_LINES, 1},
+        {ONE "\n" TWO "\n{\n'inputs': ", 1},  // the file is cut off
+        {"{'inputs': [\n}\n" ONE TWO, 1},
+        {"{'inputs': 'a', 'targets': 'b'\n" GOOD_LINES, 1},  // lines, of which the first is cut off
+        {"{'inputs': 'a\n" GOOD_LINES, 1},
         // one array, however its lines are broken
         {"[" ONE "," TWO "]", 0},
         {"\xef\xbb\xbf \n[\n" ONE "\n,\n\n" TWO "\n]\n\n", 0},
-        {"[ " ONE ", 5, [1, {\"a\": []}], \"]\", {\"x\": {\"y\": 1}},\n" TWO " ]", 4},
+        {"[ " ONE ", 5, [1, {'a': []}], ']', {'x': {'y': 1}},\n" TWO " ]", 4},
         {"[" ONE " } " TWO, 2},
-        {"[" ONE ", " TWO ", {\"inputs\": \"", 1},
+        {"[" ONE ", " TWO ", {'inputs': '", 1},
         {"[" ONE ", " TWO "] {}", 1},
         // the list of a single object, wherever its lines break
-        {"{\"version\": 1, \"tags\": [\"a\"], \"data\": [" ONE ", " TWO "]}", 0},
-        {"{\n\"data\": [\n" ONE ",\n{}, " TWO "\n]\n}\n", 1},
+        {"{'version': 1, 'tags': ['a'], 'data': [" ONE ", " TWO "]}", 0},
+        {"{\n'data': [\n" ONE ",\n{}, " TWO "\n]\n}\n", 1},
     };
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         RecordReader reader;
@@ -307,9 +288,9 @@ static void objects_of_several_lines_are_read(void) {
 
 // Only a file that is nothing else is taken apart, and only where there is one list to take.
 static void lists_that_may_be_something_else_are_left(void) {
-    static const char* const texts[] = {"{\"train\": [{\"a\": 1}], \"test\": [{\"a\": 2}]}",
-                                        "{\"dialog\": [{\"role\": \"user\", \"text\": \"a\"}]}",
-                                        "{\"data\": [{\"text\": 1}, 2]}"};
+    static const char* const texts[] = {"{'train': [{'a': 1}], 'test': [{'a': 2}]}",
+                                        "{'dialog': [{'role': 'user', 'text': 'a'}]}",
+                                        "{'data': [{'text': 1}, 2]}"};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         RecordReader reader;
         Record record;
@@ -338,22 +319,22 @@ static void packed_files_are_read_to_their_end(void) {
         off_t packed_bytes = lseek(file, 0, SEEK_END);
         for (int cut = 0; cut < 4; cut++) {
             CHECK_EQ(ftruncate(file, packed_bytes - (cut == 3 ? packed_bytes / 3 : cut)), 0);
-            lseek(file, 0, SEEK_SET);
             RecordReader reader;
-            CHECK_OK(record_reader_open(&reader, dup(file), "x.json.gz", &(RecordOptions){.form = &plain}));
+            const RecordOptions options = {.form = &plain};
             Record record = {0};
-            Status status = STATUS_OK;
-            int num = 0;
-            while (!record.end && (status = record_reader_next(&reader, &record)) == STATUS_OK) {
+            if (cut > 0) {
+                CHECK_FAILS(record_reader_open(&reader, dup(file), "x.json.gz", &options), STATUS_IO,
+                            "packed data is damaged");
+                continue;
+            }
+            CHECK_OK(record_reader_open(&reader, dup(file), "x.json.gz", &options));
+            for (int num = 0; num < LINES; num++) {
                 char inputs[20];
                 snprintf(inputs, sizeof inputs, "%d", num);
-                CHECK(record.end || text_is(record.turns[0].inputs, inputs));
-                num += !record.end;
+                CHECK_OK(record_reader_next(&reader, &record));
+                CHECK(text_is(record.turns[0].inputs, inputs));
             }
-            CHECK_EQ(status, cut == 0 ? STATUS_OK : STATUS_IO);
-            CHECK(cut > 0 ? num <= LINES : num == LINES);
-            if (cut > 0) { CHECK(strstr(status_message(), "packed data is damaged") != NULL); }
-            record_reader_close(&reader);
+            check_end(&reader);
         }
         close(file);
         unlink(path);
@@ -363,83 +344,48 @@ static void packed_files_are_read_to_their_end(void) {
 // --- record form --------------------
 
 static const struct {
-    const char *form, *record, *inputs[2], *targets[2];
+    const char *form, *record, *turns;  // turns: inputs~targets~inputs~targets
     RecordForm kind;
 } forms[] = {
-    {"plain", "{\"inputs\": \"i\", \"targets\": \"t\"}", {"i"}, {"t"}, RECORD_PLAIN},
-    {"plain",
-     "{\"instruction\": \"i\", \"input\": \"c\", \"output\": \"o\"}",
-     {"i\nc"},
-     {"o"},
-     RECORD_ALPACA},
-    {"plain", "{\"instruction\": \"i\", \"input\": \"\", \"output\": \"o\"}", {"i"}, {"o"}, RECORD_ALPACA},
-    {"plain",
-     "{\"instruction\": \"i\", \"context\": \"c\", \"response\": \"r\", \"category\": \"x\"}",
-     {"i\nc"},
-     {"r"},
+    {"plain", "{'inputs': 'i', 'targets': 't'}", "i~t", RECORD_PLAIN},
+    {"plain", "{'instruction': 'i', 'input': 'c', 'output': 'o'}", "i\nc~o", RECORD_ALPACA},
+    {"plain", "{'instruction': 'i', 'input': '', 'output': 'o'}", "i~o", RECORD_ALPACA},
+    {"plain", "{'instruction': 'i', 'context': 'c', 'response': 'r', 'category': 'x'}", "i\nc~r",
      RECORD_DOLLY},
-    {"plain", "{\"prompt\": \"p\", \"completion\": \"c\"}", {"p"}, {"c"}, RECORD_PROMPT},
-    {"plain", "{\"prompt\": \"p\", \"response\": \"c\"}", {"p"}, {"c"}, RECORD_RESPONSE},
-    {"plain", "{\"input\": \"i\", \"output\": \"o\"}", {"i"}, {"o"}, RECORD_INPUT},
-    {"plain", "{\"question\": 0.1, \"answer\": 42}", {"0.1"}, {"42"}, RECORD_QUESTION},
-    {"plain", "{\"inputs\": -3e2, \"targets\": false}", {"-300"}, {"false"}, RECORD_PLAIN},
-    {"plain",
-     "{\"instruction\": \"i\", \"input\": 1e300, \"output\": 0.30000000000000004}",
-     {"i\n1e+300"},
-     {"0.30000000000000004"},
-     RECORD_ALPACA},
-    {"plain", "{\"text\": \"t\", \"meta\": {}}", {""}, {"t"}, RECORD_TEXT},
-    {"plain", TALK, {"S\nq1\nq2", "t"}, {"a1", "a2"}, RECORD_CHAT},
-    {"plain",
-     "{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", \"value\": \"a\"}]}",
-     {"q"},
-     {"a"},
+    {"plain", "{'prompt': 'p', 'completion': 'c'}", "p~c", RECORD_PROMPT},
+    {"plain", "{'prompt': 'p', 'response': 'c'}", "p~c", RECORD_RESPONSE},
+    {"plain", "{'input': 'i', 'output': 'o'}", "i~o", RECORD_INPUT},
+    {"plain", "{'question': 0.1, 'answer': 42}", "0.1~42", RECORD_QUESTION},
+    {"plain", "{'inputs': -3e2, 'targets': false}", "-300~false", RECORD_PLAIN},
+    {"plain", "{'instruction': 'i', 'input': 1e300, 'output': 0.30000000000000004}",
+     "i\n1e+300~0.30000000000000004", RECORD_ALPACA},
+    {"plain", "{'text': 't', 'meta': {}}", "~t", RECORD_TEXT},
+    {"plain", TALK, "S\nq1\nq2~a1~t~a2", RECORD_CHAT},
+    {"plain", "{'conversations': [{'from': 'human', 'value': 'q'}, {'from': 'gpt', 'value': 'a'}]}", "q~a",
      RECORD_SHAREGPT},
-    {"plain", "{\"conversations\": [{\"from\": \"gpt\", \"value\": \"a\"}]}", {""}, {"a"}, RECORD_SHAREGPT},
+    {"plain", "{'conversations': [{'from': 'gpt', 'value': 'a'}]}", "~a", RECORD_SHAREGPT},
     {"plain",
-     "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": "
-     "\"a\"}, "
-     "{\"role\": \"assistant\", \"content\": \"b\"}]}",
-     {"q"},
-     {"a\nb"},
+     "{'messages': [{'role': 'user', 'content': 'q'}, {'role': 'assistant', 'content': 'a'}, {'role': "
+     "'assistant', 'content': 'b'}]}",
+     "q~a\nb", RECORD_CHAT},
+    {"chatml", TALK,
+     "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nq1\nq2<|im_end|>\n<|im_start|>assistant\n~a1~\n<|im_"
+     "start|>user\nt<|im_end|>\n<|im_start|>assistant\n~a2",
      RECORD_CHAT},
-    {"chatml",
-     TALK,
-     {"<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nq1\nq2<|im_end|>\n<|im_start|>assistant\n",
-      "\n<|im_start|>user\nt<|im_end|>\n<|im_start|>assistant\n"},
-     {"a1", "a2"},
-     RECORD_CHAT},
-    {"llama2",
-     TALK,
-     {"[INST] <<SYS>>\nS\n<</SYS>>\n\nq1\nq2 [/INST]", "[INST] t [/INST]"},
-     {" a1", " a2"},
-     RECORD_CHAT},
-    {"alpaca",
-     "{\"instruction\": \"i\", \"input\": \"c\", \"output\": \"o\"}",
-     {"Below is an instruction that describes a task, paired with an input that provides further context. "
-      "Write a "
-      "response that appropriately completes the request.\n\n### Instruction:\ni\n\n### Input:\nc\n\n### "
-      "Response:\n"},
-     {"o"},
+    {"llama2", TALK, "[INST] <<SYS>>\nS\n<</SYS>>\n\nq1\nq2 [/INST]~ a1~[INST] t [/INST]~ a2", RECORD_CHAT},
+    {"alpaca", "{'instruction': 'i', 'input': 'c', 'output': 'o'}",
+     "Below is an instruction that describes a task, paired with an input that provides further context. "
+     "Write a response that appropriately completes the request.\n\n### Instruction:\ni\n\n### "
+     "Input:\nc\n\n### Response:\n~o",
      RECORD_ALPACA},
-    {"alpaca",
-     "{\"inputs\": \"i\", \"targets\": \"t\"}",
-     {"Below is an instruction that describes a task. Write a response that appropriately completes the "
-      "request.\n\n### Instruction:\ni\n\n### Response:\n"},
-     {"t"},
+    {"alpaca", "{'inputs': 'i', 'targets': 't'}",
+     "Below is an instruction that describes a task. Write a response that appropriately completes the "
+     "request.\n\n### Instruction:\ni\n\n### Response:\n~t",
      RECORD_PLAIN},
-    {"Q: {inputs}\\nA: {targets}!",
-     "{\"question\": \"q\", \"answer\": \"a\"}",
-     {"Q: q\nA: "},
-     {"a!"},
-     RECORD_QUESTION},
-    {"{{{n}}} {question}|{answer}",
-     "{\"question\": \"q\", \"answer\": \"a\", \"n\": 3}",
-     {"{3} q|"},
-     {"a"},
-     RECORD_QUESTION},
-    {"<{system}> {inputs} {targets}", TALK, {"<S> q1\nq2 ", "<> t "}, {"a1", "a2"}, RECORD_CHAT},
-    {"{inputs}?{targets}", TALK, {"S\nq1\nq2?", "t?"}, {"a1", "a2"}, RECORD_CHAT},
+    {"Q: {inputs}\\nA: {targets}!", "{'question': 'q', 'answer': 'a'}", "Q: q\nA: ~a!", RECORD_QUESTION},
+    {"{{{n}}} {question}|{answer}", "{'question': 'q', 'answer': 'a', 'n': 3}", "{3} q|~a", RECORD_QUESTION},
+    {"<{system}> {inputs} {targets}", TALK, "<S> q1\nq2 ~a1~<> t ~a2", RECORD_CHAT},
+    {"{inputs}?{targets}", TALK, "S\nq1\nq2?~a1~t?~a2", RECORD_CHAT},
 };
 
 static void every_form_and_template_reads_as_it_should(void) {
@@ -451,25 +397,15 @@ static void every_form_and_template_reads_as_it_should(void) {
         open_with(&reader, forms[i].record, strlen(forms[i].record), "x", &(RecordOptions){.form = &form});
         CHECK_OK(record_reader_next(&reader, &record));
         CHECK_EQ(record.form, forms[i].kind);
-        CHECK_EQ(record.num_turns, forms[i].inputs[1] != NULL ? 2 : 1);
-        for (int32_t t = 0; t < record.num_turns; t++) {
-            bool ok = text_is(record.turns[t].inputs, forms[i].inputs[t]) &&
-                      text_is(record.turns[t].targets, forms[i].targets[t]);
-            if (!ok) {
-                printf("form %zu: '%s' | '%s'\n", i, record.turns[t].inputs.text,
-                       record.turns[t].targets.text);
-            }
-            CHECK(ok);
-        }
+        CHECK(turns_are(&record, forms[i].turns));
         check_end(&reader);
         record_template_close(&form);
     }
 }
 
 static void fields_may_have_names_of_their_own(void) {
-    static const char text[] =
-        "{\"a\": 1.5, \"b\": true, \"kind\": \"k\"}\n{\"a\": \"x\", \"b\": 12, \"kind\": \"k\"}\n"
-        "{\"a\": [], \"b\": \"y\"}\n{\"a\": \"x\"}\n";
+    static const char text[] = "{'a': 1.5, 'b': true, 'kind': 'k'}\n{'a': 'x', 'b': 12, 'kind': 'k'}\n{'a': "
+                               "[], 'b': 'y'}\n{'a': 'x'}\n";
     RecordReader reader;
     Record record;
     RecordTemplate form;
@@ -477,8 +413,8 @@ static void fields_may_have_names_of_their_own(void) {
     open_with(&reader, text, strlen(text), "dir/tasks.ndjson.gz", &options);
     check_sample(&reader, "k", "1.5", "true");
     check_sample(&reader, "k", "x", "12");
-    CHECK_FAILS(record_reader_next(&reader, &record), STATUS_BAD_FORMAT, ":3: field \"a\" is an array");
-    CHECK_FAILS(record_reader_next(&reader, &record), STATUS_BAD_FORMAT, ":4: field \"b\" is missing");
+    CHECK_FAILS(record_reader_next(&reader, &record), STATUS_BAD_FORMAT, QUOTED(":3: field 'a' is an array"));
+    CHECK_FAILS(record_reader_next(&reader, &record), STATUS_BAD_FORMAT, QUOTED(":4: field 'b' is missing"));
     CHECK_EQ(strcmp(reader.file_task, "tasks"), 0);
     check_end(&reader);
     CHECK_FAILS(record_template_open(&form, "gpt9", NULL), STATUS_BAD_OPTION,
@@ -492,15 +428,13 @@ static void a_template_ends_with_the_targets(void) {
     static const struct {
         const char *text, *targets_field, *reason;  // NULL: fine
     } cases[] = {
-        {"{inputs}", NULL, "has no {targets}"},
-        {"{question}", NULL, "has no {targets}"},
-        {"{answer} {question}", NULL, "has no {targets}"},
-        {"{{targets}} {inputs}", NULL, "has no {targets}"},
-        {"{question} {answer}", "b", "has no {targets}"},
-        {"{targets} {inputs}", NULL,
-         "after {targets}, with which the answer begins, stands {inputs} ---> put it in front"},
-        {"{b} {targets}", "b", "after {b}, with which the answer begins, stands {targets}"},
-        {"{targets} {system}", NULL, "stands {system}"},
+        {"{inputs}", NULL, "does not end with {targets}"},
+        {"{question}", NULL, "does not end with {targets}"},
+        {"{answer} {question}", NULL, "does not end with {targets}"},
+        {"{{targets}} {inputs}", NULL, "does not end with {targets}"},
+        {"{question} {answer}", "b", "does not end with {targets}"},
+        {"{targets} {inputs}", NULL, "put it after all other fields"},
+        {"{b} {targets}", "b", "put it after all other fields"},
         {"{inputs} {targets}.{{}}", NULL, NULL},
         {"{targets}", NULL, NULL},
         {"{question} {answer}", NULL, NULL},
@@ -525,12 +459,11 @@ static void a_template_is_for_one_form(void) {
         const char *text, *record, *reason;
         Status status;
     } cases[] = {
-        {"{question} {answer}",
-         "{\"question\": \"q\", \"answer\": \"a\", \"inputs\": \"i\", \"targets\": \"t\"}",
-         "has no {targets}, nor the field with the targets", STATUS_BAD_OPTION},
-        {"{answer} {output}", "{\"question\": \"q\", \"answer\": \"a\", \"output\": \"o\"}",
-         "stands {output}", STATUS_BAD_OPTION},
-        {"{question} {answer}", "{\"inputs\": \"i\", \"targets\": \"t\"}", "field \"question\" is missing",
+        {"{question} {answer}", "{'question': 'q', 'answer': 'a', 'inputs': 'i', 'targets': 't'}",
+         "does not end with {targets} or the field with the targets", STATUS_BAD_OPTION},
+        {"{answer} {output}", "{'question': 'q', 'answer': 'a', 'output': 'o'}",
+         "put it after all other fields", STATUS_BAD_OPTION},
+        {"{question} {answer}", "{'inputs': 'i', 'targets': 't'}", "field 'question' is missing",
          STATUS_BAD_FORMAT},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -539,7 +472,7 @@ static void a_template_is_for_one_form(void) {
         Record record;
         CHECK_OK(record_template_open(&form, cases[i].text, NULL));
         open_with(&reader, cases[i].record, strlen(cases[i].record), "x", &(RecordOptions){.form = &form});
-        CHECK_FAILS(record_reader_next(&reader, &record), cases[i].status, cases[i].reason);
+        CHECK_FAILS(record_reader_next(&reader, &record), cases[i].status, QUOTED(cases[i].reason));
         record_reader_close(&reader);
         record_template_close(&form);
     }
@@ -547,86 +480,43 @@ static void a_template_is_for_one_form(void) {
 
 // --- record chat --------------------
 
-#define SAYS(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
-#define CHAT(messages) "{\"messages\": [" messages "]}"
-#define CALL(arguments)                                                                        \
-    "{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"id\": \"1\", \"type\": " \
-    "\"function\", \"function\": {\"name\": \"f\", \"arguments\": " arguments "}}]}"
-#define TURNS 4
-
-// Turns: inputs, answer, and whether that is only read, '-', or learnt, '+'.
 static const struct {
-    const char *record, *turns[TURNS][2], *learnt;
+    const char *record, *turns;
 } chats[] = {
-    {CHAT(SAYS("user", "q") ", " CALL("\"{\\\"x\\\": 5}\"") ", " SAYS("tool", "r") ", " SAYS("assistant",
-                                                                                             "a")),
-     {{"q", "{\"name\": \"f\", \"arguments\": {\"x\": 5}}"}, {"r", "a"}},
-     "++"},
-    {CHAT(CALL("{\"x\": 5, \"y\": [0.1, true, null, \"ä\\n\"], \"z\": {}}")),
-     {{"", "{\"name\": \"f\", \"arguments\": {\"x\": 5, \"y\": [0.1, true, null, \"ä\\n\"], \"z\": {}}}"}},
-     "+"},
-    {CHAT(CALL("\"\"")), {{"", "{\"name\": \"f\", \"arguments\": {}}"}}, "+"},
-    {CHAT(CALL("\"x = 5\"")), {{"", "{\"name\": \"f\", \"arguments\": \"x = 5\"}"}}, "+"},
-    {CHAT(
-         "{\"role\": \"assistant\", \"content\": \"see\", \"tool_calls\": [{\"name\": \"f\"}, {\"function\": "
-         "{\"name\": \"\\\"g\"}}]}"),
-     {{"", "see\n{\"name\": \"f\", \"arguments\": {}}\n{\"name\": \"\\\"g\", \"arguments\": {}}"}},
-     "+"},
-    {CHAT("{\"role\": \"assistant\", \"content\": null, \"function_call\": {\"name\": \"f\", \"arguments\": "
-          "\"{}\"}}"),
-     {{"", "{\"name\": \"f\", \"arguments\": {}}"}},
-     "+"},
-    {"{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"function_call\", \"value\": "
-     "\"{f}\"}, "
-     "{\"from\": \"observation\", \"value\": \"o\"}, {\"from\": \"gpt\", \"value\": \"a\"}]}",
-     {{"q", "{f}"}, {"o", "a"}},
-     "++"},
+    {CHAT(SAYS("user", "q") ", " CALL("'{\\'x\\': 5}'") ", " SAYS("tool", "r") ", " SAYS("assistant", "a")),
+     "q~{'name': 'f', 'arguments': {'x': 5}}~r~a"},
+    {CHAT(CALL("{'x': 5, 'y': [0.1, true, null, 'ä\\n'], 'z': {}}")),
+     "~{'name': 'f', 'arguments': {'x': 5, 'y': [0.1, true, null, 'ä\\n'], 'z': {}}}"},
+    {CHAT(CALL("''")), "~{'name': 'f', 'arguments': {}}"},
+    {CHAT(CALL("'x = 5'")), "~{'name': 'f', 'arguments': 'x = 5'}"},
+    {CHAT("{'role': 'assistant', 'content': 'see', 'tool_calls': [{'name': 'f'}, {'function': {'name': "
+          "'\\'g'}}]}"),
+     "~see\n{'name': 'f', 'arguments': {}}\n{'name': '\\'g', 'arguments': {}}"},
+    {CHAT("{'role': 'assistant', 'content': null, 'function_call': {'name': 'f', 'arguments': '{}'}}"),
+     "~{'name': 'f', 'arguments': {}}"},
+    {"{'conversations': [{'from': 'human', 'value': 'q'}, {'from': 'function_call', 'value': '{f}'}, "
+     "{'from': 'observation', 'value': 'o'}, {'from': 'gpt', 'value': 'a'}]}",
+     "q~{f}~o~a"},
     // empty answers, and answers of weight 0
     {CHAT(SAYS("user", "q") ", " SAYS("assistant", "") ", " SAYS("user", "r") ", " SAYS("assistant", "a")),
-     {{"q", ""}, {"r", "a"}},
-     "-+"},
-    {CHAT(SAYS("user", "q") ", " SAYS("assistant", "") ", " SAYS("assistant", "a")), {{"q", "a"}}, "+"},
+     "q~*~r~a"},
+    {CHAT(SAYS("user", "q") ", " SAYS("assistant", "") ", " SAYS("assistant", "a")), "q~a"},
     {CHAT(SAYS("user", "q") ", " SAYS("assistant", "a") ", " SAYS("user", "r") ", " SAYS("assistant", "")),
-     {{"q", "a"}},
-     "+"},
-    {CHAT(SAYS("user", "q") ", {\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0}, " SAYS(
-         "user", "r") ", "
-                      "{\"role\": \"assistant\", \"content\": \"b\", \"weight\": 1}, " SAYS(
-                          "user", "s") ", "
-                                       "{\"role\": \"assistant\", \"content\": \"c\", \"weight\": 0.0}"),
-     {{"q", "a"}, {"r", "b"}},
-     "-+"},
-    {CHAT(SAYS("user", "q") ", {\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0}, " SAYS(
-         "assistant", "b")),
-     {{"q", "a"}, {"", "b"}},
-     "-+"},
-    {CHAT("{\"role\": \"user\", \"content\": \"q\", \"weight\": 0}, " SAYS("assistant", "b")),
-     {{"q", "b"}},
-     "+"},
+     "q~a"},
+    {CHAT(SAYS("user", "q") ", {'role': 'assistant', 'content': 'a', 'weight': 0}, " SAYS(
+         "user",
+         "r") ", {'role': 'assistant', 'content': 'b', 'weight': 1}, " SAYS("user",
+                                                                            "s") ", {'role': 'assistant', "
+                                                                                 "'content': 'c', 'weight': "
+                                                                                 "0.0}"),
+     "q~*a~r~b"},
+    {CHAT(SAYS("user", "q") ", {'role': 'assistant', 'content': 'a', 'weight': 0}, " SAYS("assistant", "b")),
+     "q~*a~~b"},
+    {CHAT("{'role': 'user', 'content': 'q', 'weight': 0}, " SAYS("assistant", "b")), "q~b"},
     // what a prompt says is read, also by the assistant
-    {"{\"prompt\": [" SAYS("system", "S") ", " SAYS("user", "q") ", " SAYS("assistant", "a") ", " SAYS(
-         "user", "r") "], "
-                      "\"completion\": [" SAYS("assistant", "b") "]}",
-     {{"S\nq", "a"}, {"r", "b"}},
-     "-+"},
-};
-
-static const struct {
-    const char *record, *reason;
-} bad[] = {
-    {CHAT("{\"role\": \"assistant\", \"content\": null}"), "content of message 1 is null"},
-    {CHAT("{\"role\": \"assistant\", \"content\": null, \"tool_calls\": []}"),
-     "content of message 1 is null"},
-    {CHAT("{\"role\": \"user\", \"content\": null, \"tool_calls\": [{\"name\": \"f\"}]}"),
-     "content of message 1 is null"},
-    {CHAT("{\"role\": \"assistant\", \"tool_calls\": [5]}"),
-     "message 1: a call of a tool without a function's name"},
-    {CHAT(SAYS("assistant", "a") ", {\"role\": \"assistant\", \"content\": \"b\", \"weight\": 0.5}"),
-     "message 2: \"weight\" is neither 0 nor 1"},
-    {CHAT("{\"role\": \"assistant\", \"content\": \"a\", \"weight\": \"0\"}"), "\"weight\" is neither"},
-    {CHAT("{\"role\": \"assistant\", \"content\": \"a\", \"weight\": 0}"), "empty, or not to be learnt"},
-    {CHAT(SAYS("assistant", "")), "empty, or not to be learnt"},
-    {"{\"prompt\": [" SAYS("assistant", "a") "], \"completion\": []}", "empty, or not to be learnt"},
+    {"{'prompt': [" SAYS("system", "S") ", " SAYS("user", "q") ", " SAYS("assistant", "a") ", " SAYS(
+         "user", "r") "], 'completion': [" SAYS("assistant", "b") "]}",
+     "S\nq~*a~r~b"},
 };
 
 static void turns_are_learnt_or_read(void) {
@@ -634,31 +524,8 @@ static void turns_are_learnt_or_read(void) {
         RecordReader reader;
         Record record;
         open_text(&reader, chats[i].record);
-        int32_t num_turns = (int32_t)strlen(chats[i].learnt);
-        if (num_turns == 0) {
-            CHECK_FAILS(record_reader_next(&reader, &record), STATUS_BAD_FORMAT, "not JSON");
-        } else {
-            CHECK_OK(record_reader_next(&reader, &record));
-            CHECK_EQ(record.num_turns, num_turns);
-        }
-        for (int32_t t = 0; t < num_turns && record.num_turns == num_turns; t++) {
-            const RecordTurn* turn = &record.turns[t];
-            bool ok = text_is(turn->inputs, chats[i].turns[t][0]) &&
-                      text_is(turn->targets, chats[i].turns[t][1]) &&
-                      turn->is_read == (chats[i].learnt[t] == '-');
-            CHECK(ok);
-            if (!ok) { printf("chat %zu: '%s' | '%s'\n", i, turn->inputs.text, turn->targets.text); }
-        }
-        record_reader_close(&reader);
-    }
-}
-
-static void what_is_wrong_is_said(void) {
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        RecordReader reader;
-        Record record;
-        open_text(&reader, bad[i].record);
-        CHECK_FAILS(record_reader_next(&reader, &record), STATUS_BAD_FORMAT, bad[i].reason);
+        CHECK_OK(record_reader_next(&reader, &record));
+        CHECK(turns_are(&record, chats[i].turns));
         record_reader_close(&reader);
     }
 }
@@ -669,28 +536,25 @@ static void what_is_wrong_is_said(void) {
 static const struct {
     const char *form, *record, *inputs, *targets, *prompt;  // prompt: data.json's
 } own_forms[] = {
-    {"Question: {question}\\nAnswer: {answer}", "{\"question\": \"q\", \"answer\": \"a\"}", NULL, NULL,
+    {"Question: {question}\\nAnswer: {answer}", "{'question': 'q', 'answer': 'a'}", NULL, NULL,
      "Question: {inputs}\nAnswer: "},
-    {"Q: {foo}\\nA: {bar}!", "{\"foo\": \"q\", \"bar\": \"a\"}", "foo", "bar", "Q: {inputs}\nA: "},
-    {"Q: {inputs}\\nA: {bar}", "{\"foo\": 5, \"bar\": true}", "foo", "bar", "Q: {inputs}\nA: "},
-    {"{foo}{foo} {inputs} {targets}", "{\"foo\": \"q\", \"bar\": \"a\"}", "foo", "bar",
-     "{inputs}{inputs} {inputs} "},
-    {"{{{foo}}} {system}({n}) {targets}", "{\"foo\": \"q\", \"n\": 2, \"bar\": \"a\"}", "foo", "bar",
+    {"Q: {foo}\\nA: {bar}!", "{'foo': 'q', 'bar': 'a'}", "foo", "bar", "Q: {inputs}\nA: "},
+    {"Q: {inputs}\\nA: {bar}", "{'foo': 5, 'bar': true}", "foo", "bar", "Q: {inputs}\nA: "},
+    {"{foo}{foo} {inputs} {targets}", "{'foo': 'q', 'bar': 'a'}", "foo", "bar", "{inputs}{inputs} {inputs} "},
+    {"{{{foo}}} {system}({n}) {targets}", "{'foo': 'q', 'n': 2, 'bar': 'a'}", "foo", "bar",
      "{{{inputs}}} ({n}) "},
-    {"{content}: {other} => {targets}",
-     "{\"content\": \"c\", \"other\": \"o\", \"inputs\": \"i\", \"targets\": \"t\"}", NULL, NULL,
-     "{content}: {other} => "},
-    {"Title: {content}\\n{bar} {story}", "{\"content\": \"c\", \"story\": \"s\", \"bar\": \"b\"}", NULL,
-     "story", "Title: {content}\n{bar} "},
-    {"Tell:\\n{text}", "{\"text\": \"t\"}", NULL, NULL, "Tell:\n"},
-    {"I: {instruction}\\nO: {output}", "{\"instruction\": \"i\", \"input\": \"c\", \"output\": \"o\"}", NULL,
-     NULL, "I: {inputs}\nO: "},
-    {"I: {instruction}\\nC: {input}\\nO: {output}",
-     "{\"instruction\": \"i\", \"input\": \"c\", \"output\": \"o\"}", NULL, NULL,
-     "I: {inputs}\nC: {input}\nO: "},
-    {"{question} {hint} {answer}", "{\"question\": \"q\", \"hint\": \"h\", \"answer\": \"a\"}", NULL, NULL,
+    {"{content}: {other} => {targets}", "{'content': 'c', 'other': 'o', 'inputs': 'i', 'targets': 't'}", NULL,
+     NULL, "{content}: {other} => "},
+    {"Title: {content}\\n{bar} {story}", "{'content': 'c', 'story': 's', 'bar': 'b'}", NULL, "story",
+     "Title: {content}\n{bar} "},
+    {"Tell:\\n{text}", "{'text': 't'}", NULL, NULL, "Tell:\n"},
+    {"I: {instruction}\\nO: {output}", "{'instruction': 'i', 'input': 'c', 'output': 'o'}", NULL, NULL,
+     "I: {inputs}\nO: "},
+    {"I: {instruction}\\nC: {input}\\nO: {output}", "{'instruction': 'i', 'input': 'c', 'output': 'o'}", NULL,
+     NULL, "I: {inputs}\nC: {input}\nO: "},
+    {"{question} {hint} {answer}", "{'question': 'q', 'hint': 'h', 'answer': 'a'}", NULL, NULL,
      "{inputs} {hint} "},
-    {"alpaca", "{\"instruction\": \"i\", \"input\": \"c\", \"output\": \"o\"}", NULL, NULL, NULL},
+    {"alpaca", "{'instruction': 'i', 'input': 'c', 'output': 'o'}", NULL, NULL, NULL},
     {"chatml", TALK, NULL, NULL, NULL},
     {"llama2", TALK, NULL, NULL, NULL},
     {"{system}{inputs}?{targets}.", TALK, NULL, NULL, "{inputs}?"},
@@ -709,7 +573,7 @@ static bool same_text(RecordText a, RecordText b) {
 
 // Its last targets gone; a conversation's last answer with them.
 static char* without_targets(const char* text, const char* field) {
-    json_t* root = json_loads(text, 0, NULL);
+    json_t* root = json_loads(QUOTED(text), 0, NULL);
     json_t* messages = json_object_get(root, "messages");
     if (field != NULL) { json_object_del(root, field); }
     for (int i = 0; i < 2 && messages != NULL; i++) {  // "bye", then the answer before it
@@ -729,14 +593,14 @@ static void what_is_asked_is_what_was_learnt(void) {
         CHECK_OK(record_template_open(&form, own_forms[i].form, own_forms[i].targets));
         read_one(&learns, &learnt, own_forms[i].record, &form, fields);
         CHECK_OK(record_template_open(&split, own_forms[i].form, own_forms[i].targets));
-        CHECK_OK(record_template_split(&split, &learnt.fields));
+        CHECK_OK(record_template_set_prompt(&split, learnt.fields.inputs));
         CHECK_OK(record_template_of(&again, &split.form));
         bool ok = own_forms[i].prompt == NULL || strcmp(again.form.prompt, own_forms[i].prompt) == 0;
         if (!ok) { printf("form %zu: prompt '%s'\n", i, again.form.prompt); }
         CHECK(ok);
         size_t tail_bytes, again_bytes;
-        const char* tail = record_template_tail(&form, learnt.fields.targets, &tail_bytes);
-        const char* again_tail = record_template_tail(&again, NULL, &again_bytes);
+        const char* tail = record_template_tail(&form, &tail_bytes);
+        const char* again_tail = record_template_tail(&again, &again_bytes);
         CHECK(tail_bytes == again_bytes && memcmp(tail, again_tail, tail_bytes) == 0);
         fields.asks = true;
         char* less = without_targets(own_forms[i].record, learnt.fields.targets);
@@ -768,9 +632,7 @@ int main(int argc, char** argv) {
     RUN(good_lines_come_out_whole);
     RUN(every_bad_line_is_named_and_costs_only_itself);
     RUN(nul_characters_stay_in_texts_and_break_raw_lines);
-    RUN(lines_beyond_the_limit_are_passed_over);
     RUN(written_samples_read_back);
-    RUN(absent_files_and_directories_are_errors);
     RUN(objects_of_several_lines_are_read);
     RUN(lists_that_may_be_something_else_are_left);
     RUN(packed_files_are_read_to_their_end);
@@ -779,7 +641,6 @@ int main(int argc, char** argv) {
     RUN(a_template_ends_with_the_targets);
     RUN(a_template_is_for_one_form);
     RUN(turns_are_learnt_or_read);
-    RUN(what_is_wrong_is_said);
     RUN(what_is_asked_is_what_was_learnt);
     return test_end();
 }

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/train_lib.sh"
 make_data 300 120 byt5
 same_plans="--batching tokens --schedule 1f1b --split-backward off --recompute none"
-base="--refit off -i $work/data/train.bin -t 64 -d 400 -l 1e-3 -k constant -v 0 -s 0 -n 3 -nk 9 --debug effort=50 --debug measure-seconds=0,progress=off --comm-timeout 30"
+base="--refit off -i $work/data/train.bin -t 64 -d 400 -l 1e-3 -k constant -v 0 -s 0 -n 3 -nk 9 --debug effort=50 --debug measure-seconds=0 --comm-timeout 30"
 gpt="-e l4c32h2 $base" pairs="-e t5:l2c32h2 $base"
 
 train() {  # name, ranks, options...
@@ -108,10 +108,10 @@ placed linear "$gpt" "--placement linear --head whole" "0:1,1:2,0:1+vocabulary:5
 trainer=$build/train_t5-dynapipe
 placed stacks "$pairs" "--placement stacks --head rows" "1:1,0:1,1:1,0:1+vocabulary:0,1024"
 
-refuses "--resplit 3:1,3: layers of 2 chunks, there are 4 then" "layers of stages where those have two chunks" \
-    2 $pairs -o "$work/bad" -x 6 --stages 2 --placement interleaved --resplit 3:1,3
+refuses "--resplit 3:1,2,1: no split of 4 layers onto 2 stages" "layers of more stages than there are" \
+    2 $pairs -o "$work/bad" -x 6 --stages 2 --resplit 3:1,2,1
 refuses "--placement 0:1,1:2: " "not all layers" 2 $pairs -o "$work/bad" -x 6 --stages 2 --placement 0:1,1:2
 refuses "--placement vees ---> auto, linear," "no such word" 2 $pairs -o "$work/bad" -x 6 --stages 2 --placement vees
 refuses "--head rows:1,1022 ---> auto, whole," "not all of the head" 2 $pairs -o "$work/bad" -x 6 --stages 2 --head rows:1,1022
-refuses "--resplit ..:4,4" "of another model" 2 $pairs -o "$work/bad" -x 6 --stages 2 --stage-split 2,2 --resplit 3:4,4
+refuses "--resplit 3:4,4" "of another model" 2 $pairs -o "$work/bad" -x 6 --stages 2 --stage-split 2,2 --resplit 3:4,4
 finish

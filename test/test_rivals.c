@@ -2,6 +2,8 @@
 // definitions, and what it reached on the shared cases; drafts are what they claim to be.
 #include "../rivals/rivals.h"
 
+#include <math.h>
+
 #include "../dynapipe_plugin/plan/simulate.h"
 #include "case_problem.h"
 #include "list_check.h"
@@ -166,36 +168,6 @@ static void every_policy_keeps_its_law(void) {
     arena_free(&arena);
 }
 
-static void policies_are_registered_by_name(void) {
-    static const char* const names[] = {"dynamic", "dynapipe", "packed", "packed-ragged",
-                                        "padded",  "tokens",   "kk"};
-    for (int b = 0; b < BATCHING_COUNT; b++) {
-        CHECK_EQ(strcmp(batching_policy((Batching)b)->name, names[b]), 0);
-        CHECK(b == BATCHING_DYNAMIC || batching_policy((Batching)b)->build != NULL);
-        CHECK(strlen(batching_policy((Batching)b)->help) > 0);
-    }
-}
-
-// Sequences 5 3 3 2 2 1 into packs of 8: best fit decreasing fills two to the brim.
-static void best_fit_fills_the_packs(void) {
-    static const int32_t lengths[] = {2, 5, 3, 2, 3, 1};
-    Rng rng = rng_seed(seed);
-    Arena arena = {0};
-    PlanProblem mp;
-    MicrobatchList list;
-    linear_cost_model(&problem.costs, &rng, 2, 0);
-    problem.request = (PlanRequest){.P = 1, .R = 1, .mb_tokens = 8, .max_seq_tokens = 8};
-    equal_stages(&problem.request, 2);
-    problem.num_samples = 6;
-    for (int i = 0; i < 6; i++) { problem.samples[i] = (PlanSample){lengths[i], 0, 0}; }
-    CHECK_OK(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 6));
-    CHECK_OK(microbatch_packed_ragged_build(&list, &mp, &arena));
-    CHECK_EQ(list.num_mbs, 2);
-    CHECK_EQ(list.mbs[0].shape.enc_tokens, 8);
-    CHECK_EQ(list.mbs[0].shape.enc_squares, 25 + 9);
-    arena_free(&arena);
-}
-
 // A limit that holds any sample but no whole window: packed says so, packed-ragged goes on.
 static void packed_needs_memory_for_a_window(void) {
     Rng rng = rng_seed(seed + 1);
@@ -234,7 +206,7 @@ static PipeProblem random_pipe(PipeCost* costs, int32_t P, int32_t M, Rng* rng) 
 }
 
 // Stage s runs F(k) in cycle s + k and B(k) in cycle 2P - 1 - s + k, backward first: its list is exactly
-// that, whatever the jobs take; and it holds 2 (P - s) - 1 micro-batches at most.
+// that, whatever the jobs take; and it holds 2 (P - s) - 1 microbatches at most.
 static void cyclic_runs_each_job_in_its_cycle(void) {
     Rng rng = rng_seed(seed);
     Arena arena = {0};
@@ -384,7 +356,7 @@ static void differencing_is_karmarkar_karp(void) {
     arena_free(&arena);
 }
 
-// Every micro-batch once, in list order; each replica has one where there are enough.
+// Every microbatch once, in list order; each replica has one where there are enough.
 static void lists_partition_the_micro_batches(void) {
     Rng rng = rng_seed(seed + 2);
     Arena arena = {0};
@@ -529,94 +501,43 @@ static void order_keeps_clusters_together(void) {
 
 // --- the path --------------------------------------------------------------------------------------------
 
-enum { EXACT_MOST = 12 };
-
-static int64_t path_length(const int32_t* path, const PathPoint* points, int32_t num) {
-    int64_t length = 0;
-    for (int32_t i = 1; i < num; i++) {
-        length += llabs((long long)points[path[i]].x - points[path[i - 1]].x) +
-                  llabs((long long)points[path[i]].y - points[path[i - 1]].y);
-    }
-    return length;
+// Between two places of the path; beyond its ends there is nothing.
+static int64_t gap(const PathPoint* points, const int32_t* path, int32_t i, int32_t j, int32_t num) {
+    if (i < 0 || j >= num) { return 0; }
+    return llabs((long long)points[path[i]].x - points[path[j]].x) +
+           llabs((long long)points[path[i]].y - points[path[j]].y);
 }
 
-// Held and Karp 1962: shortest[set][last] over all sets of points.
-static int64_t shortest_path(const PathPoint* points, int32_t num) {
-    static int64_t shortest[1 << EXACT_MOST][EXACT_MOST];
-    int64_t best = INT64_MAX;
-    for (uint32_t set = 1; set < 1u << num; set++) {
-        for (int32_t last = 0; last < num; last++) {
-            int64_t least = INT64_MAX;
-            if (!(set >> last & 1)) { continue; }
-            uint32_t rest = set & ~(1u << last);
-            for (int32_t k = 0; k < num; k++) {
-                if (!(rest >> k & 1)) { continue; }
-                int64_t d = shortest[rest][k] + llabs((long long)points[k].x - points[last].x) +
-                            llabs((long long)points[k].y - points[last].y);
-                least = d < least ? d : least;
-            }
-            shortest[set][last] = rest == 0 ? 0 : least;
-            if (set == (1u << num) - 1 && shortest[set][last] < best) { best = shortest[set][last]; }
-        }
-    }
-    return best;
-}
-
-static void path_is_close_to_the_shortest(void) {
+// Every point once, and no stretch of the path gains by being reversed; near 0.93 sqrt(num * area), the
+// length of the best tours by L1 distance, in a square of random points.
+static void no_reversal_shortens_the_path(void) {
+    enum { MOST = 200, SIDE = 10000 };
     Rng rng = rng_seed(seed + 3);
     Arena arena = {0};
-    double worst = 1, sum = 0;
-    int num_exact = 0, rounds = 200;
-    for (int round = 0; round < rounds; round++) {
-        PathPoint points[EXACT_MOST];
-        int32_t num = rng_between(&rng, 1, EXACT_MOST), path[EXACT_MOST];
-        bool seen[EXACT_MOST] = {false};
-        int32_t most_x = rng_between(&rng, 1, 1000), most_y = rng_between(&rng, 1, 1000);
+    for (int round = 0; round < 40; round++) {
+        PathPoint points[MOST];
+        int32_t num = round < 5 ? MOST : rng_between(&rng, 1, 40), path[MOST];
+        bool seen[MOST] = {false};
         for (int32_t i = 0; i < num; i++) {
-            points[i] = (PathPoint){rng_between(&rng, 0, most_x), rng_between(&rng, 0, most_y)};
+            points[i] = (PathPoint){rng_between(&rng, 0, SIDE), rng_between(&rng, 0, SIDE)};
         }
         CHECK_OK(short_path_make(path, points, num, &arena));
+        int64_t length = 0;
         for (int32_t i = 0; i < num; i++) {
             CHECK(path[i] >= 0 && path[i] < num && !seen[path[i]]);
             seen[path[i]] = true;
+            length += i > 0 ? gap(points, path, i - 1, i, num) : 0;
+            for (int32_t j = i; j < num; j++) {
+                CHECK(gap(points, path, i - 1, i, num) + gap(points, path, j, j + 1, num) <=
+                      gap(points, path, i - 1, j, num) + gap(points, path, i, j + 1, num));
+            }
         }
-        int64_t ours = path_length(path, points, num), best = shortest_path(points, num);
-        CHECK(ours >= best);
-        double ratio = best > 0 ? (double)ours / (double)best : 1;
-        worst = ratio > worst ? ratio : worst;
-        sum += ratio;
-        num_exact += ours == best;
-        arena_reset(&arena);
+        CHECK(num < MOST || (double)length < 1.15 * SIDE * sqrt(MOST));
     }
-    printf("up to %d points: shortest in %d of %d, mean %.4f, worst %.4f\n", EXACT_MOST, num_exact, rounds,
-           sum / rounds, worst);
-    CHECK(num_exact >= rounds * 2 / 3 && sum / rounds < 1.02);
     arena_free(&arena);
 }
 
-// Random points in a square: the shortest L1 tour is near 0.9 sqrt(num * area) (Euclidean 0.7124, and L1
-// lengths are 4 / pi longer on average). Wrongly kept moves and kicks show here, where small cases forgive
-// them.
-static void random_square_is_walked_well(void) {
-    Rng rng = rng_seed(seed + 5);
-    Arena arena = {0};
-    static PathPoint points[400];
-    static int32_t path[400];
-    double sum = 0;
-    for (int round = 0; round < 10; round++) {
-        for (int32_t i = 0; i < 400; i++) {
-            points[i] = (PathPoint){rng_between(&rng, 0, 10000), rng_between(&rng, 0, 10000)};
-        }
-        CHECK_OK(short_path_make(path, points, 400, &arena));
-        sum += (double)path_length(path, points, 400) / (20 * 10000.0);
-        arena_reset(&arena);
-    }
-    printf("400 points in a square: %.3f sqrt(num * area)\n", sum / 10);
-    CHECK(sum / 10 < 1.1);
-    arena_free(&arena);
-}
-
-// --- the original's micro-batches -------------------------------------------------------------------------
+// --- the original's microbatches -------------------------------------------------------------------------
 
 // Time of order[begin..end), or -1 where the options do not allow it.
 static int64_t interval_ns(const PlanProblem* mp, const int32_t* order, int32_t begin, int32_t end,
@@ -735,7 +656,7 @@ static void too_little_memory_names_the_sample(void) {
     arena_free(&arena);
 }
 
-// --- the original's orders of micro-batches
+// --- the original's orders of microbatches
 // ----------------------------------------------------------------------------------------------
 
 static bool is_permutation(const int32_t* order, int32_t M) {
@@ -896,8 +817,6 @@ static void cases_come_out_as_the_original(void) {
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(every_policy_keeps_its_law);
-    RUN(policies_are_registered_by_name);
-    RUN(best_fit_fills_the_packs);
     RUN(packed_needs_memory_for_a_window);
     RUN(cyclic_runs_each_job_in_its_cycle);
     RUN(limited_cyclic_keeps_the_limit);
@@ -906,8 +825,7 @@ int main(int argc, char** argv) {
     RUN(clusters_are_complete_linkage);
     RUN(many_lengths_are_clustered_as_tightly);
     RUN(order_keeps_clusters_together);
-    RUN(path_is_close_to_the_shortest);
-    RUN(random_square_is_walked_well);
+    RUN(no_reversal_shortens_the_path);
     RUN(cuts_are_the_best);
     RUN(too_little_memory_names_the_sample);
     RUN(orders_are_those_of_the_original);

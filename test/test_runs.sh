@@ -37,10 +37,6 @@ for layout in 2x2 4x1 1x1; do
     ok $? "resumed at $layout: goes on with step 6"
 done
 
-# Where ranks share cores, that is said, and the step that is promised is one on these cores.
-! grep -q 'share [0-9]* cores*: times are not meaningful' "$work/whole.log" || grep -qE '(^stages: .*;|^) +a step of about [0-9.]+ m?s on these cores' "$work/whole.log"
-ok $? "shared cores: $(grep -m1 '^stages:' "$work/whole.log")"
-
 # Validation fits into --memory-limit, in smaller microbatches: the same loss. (A run beyond its limit ends.)
 val="-i $work/data/train.bin -j $work/data/val.bin -e l4c32h4 -t 4096 -d 3000 -x 1 -v 1 -m 3 -s 1 -g 4"
 run val-roomy 1 $val

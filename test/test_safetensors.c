@@ -180,9 +180,8 @@ static void lying_lengths_are_refused(void) {
 }
 
 static void broken_headers_are_refused(void) {
-    CHECK_REFUSED("", 0, "does not begin with {");
-    CHECK_REFUSED(" {}", 0, "does not begin with {");
-    CHECK_REFUSED("[1, 2]", 0, "does not begin with {");
+    CHECK_REFUSED("", 0, "header: ");
+    CHECK_REFUSED("[1, 2]", 0, "header is no JSON object");
     CHECK_REFUSED("{\"w\":}", 0, "header: ");
     CHECK_REFUSED("{} {}", 0, "header: ");
     CHECK_REFUSED("{\"w\":" F32_2("[0,8]") ",\"w\":" F32_2("[0,8]") "}", 8, "duplicate");
@@ -190,8 +189,6 @@ static void broken_headers_are_refused(void) {
                   "duplicate");
     CHECK_REFUSED("{\"\xff\":" F32_2("[0,8]") "}", 8, "header: ");
     CHECK_REFUSED("{\"w\":[0,8]}", 8, "w ---> must be an object");
-    CHECK_REFUSED("{\"__metadata__\":{\"format\":1}}", 0, "__metadata__ --->");
-    CHECK_REFUSED("{\"__metadata__\":\"pt\"}", 0, "__metadata__ --->");
     Safetensors file;
     CHECK(opens(&file, make_file("none.safetensors", "{\"__metadata__\":{\"format\":\"pt\"}}   ", 0, -1)));
     CHECK(safetensors_find(&file, "w") == NULL);
@@ -228,8 +225,6 @@ static void broken_entries_are_refused(void) {
                   "hold 8 bytes, shape and dtype F64 ask for 16");
     CHECK_REFUSED("{\"w\":" ENTRY("\"F32\"", "[]", "[0,8]") "}", 8,
                   "hold 8 bytes, shape and dtype F32 ask for 4");
-    CHECK_REFUSED("{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"x\":1}}", 8,
-                  "x is no field");
 }
 
 static void overlaps_and_holes_are_refused(void) {

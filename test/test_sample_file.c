@@ -1,5 +1,5 @@
 // test_sample_file.c -- sample files: written and read back, damaged, cut, verified beside the training;
-// llm.c's own token files; and what prepare_data counts of each task.
+// llm.c's own token files.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -28,16 +28,12 @@ static void check_equal(const SampleFile* file, const MadeData* data) {
     int64_t at = 0;
     for (int32_t id = 0; id < data->num_samples && test_failures == 0; id++) {
         MadeSample sample = data->samples[id];
-        int32_t tokens[1000], all[1000], length = sample.n_input + sample.n_target;
+        int32_t tokens[1000], length = sample.n_input + sample.n_target;
         CHECK_EQ(file->index[id].n_input, sample.n_input);
         CHECK_EQ(file->index[id].n_target, sample.n_target);
         CHECK(strcmp(file->task_names[file->index[id].task], maker_task_name(sample.task)) == 0);
         CHECK_OK(sample_file_read(file, id, 0, length, tokens));
-        CHECK_OK(sample_file_read_tokens(file, at, length, all));
-        for (int32_t i = 0; i < length; i++) {
-            CHECK_EQ(tokens[i], maker_token(data, id, i));
-            CHECK_EQ(tokens[i], all[i]);
-        }
+        for (int32_t i = 0; i < length; i++) { CHECK_EQ(tokens[i], maker_token(data, id, i)); }
         CHECK_OK(sample_file_read(file, id, length / 2, length - length / 2, tokens));
         CHECK_EQ(tokens[0], maker_token(data, id, length / 2));
         CHECK_FAILS(sample_file_read(file, id, 1, length, tokens), STATUS_OUT_OF_RANGE, "tokens 1");
@@ -58,9 +54,6 @@ static void what_is_written_is_read(void) {
         SampleFile file;
         CHECK_OK(sample_file_open(&file, path));
         check_equal(&file, &data);
-        sample_file_close(&file);
-        CHECK_OK(sample_file_open_tokens(&file, path));
-        CHECK(file.num_samples == 0 && file.index == NULL && file.num_tokens >= 2 * data.num_samples);
         sample_file_close(&file);
         maker_free(&data);
     }
@@ -153,10 +146,8 @@ static void lies_are_found_despite_good_checksums(void) {
         {12, 4, 3, "bytes per token is 3"},
         {16, 8, 4, "truncated"},
         {16, 8, UINT64_MAX, "truncated"},
-        {16, 8, UINT64_MAX / 24 + 1, "truncated"},
         {16, 8, 2, "too long"},
         {24, 8, UINT64_MAX, "truncated"},
-        {24, 8, 10, "too long"},
         {32, 4, 4097, "number of tasks is 4097"},
         {32, 4, 3, "name of task 2 is"},
         {36, 4, 0, "vocab is 0"},
@@ -164,23 +155,16 @@ static void lies_are_found_despite_good_checksums(void) {
         {44, 4, 5, "tokenizer is 5"},
         {48, 4, 300, "padding token is 300, outside 0 ... 299"},
         {52, 4, 4, "end of the input is 4"},
-        {64, 4, 0, "too long"},
         {64, 4, 0xffffffffu, "truncated"},
         {68, 4, 0x80000000u, "tail of the input is 2147483648"},
         {88, 2, 0, "name of task 0 is"},
-        {88, 2, 256, "name of task 0 is"},
-        {90, 1, 0, "name of task 0 is"},
         {103, 1, 1, "is not 0"},
         {104, 8, 1, "index of sample 0: tokens 1 + 3 + 2"},
         {116, 4, 0xffffffffu, "index of sample 0"},
-        {116, 4, 3, "index of sample 1"},
         {120, 4, 2, "index of sample 0: tokens 0 + 3 + 2, task 2"},
         {124, 4, 1, "index of sample 0"},
-        {128, 8, 6, "index of sample 1"},
         {148, 4, 1, "index of sample 0"},
         {172, 4, 0, "index of sample 2"},
-        {172, 4, 2, "index of sample 1"},
-        {176, 4, 0, "index of sample 1"},
         {180, 4, 4, "index of sample 1"},
     };
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
@@ -199,8 +183,6 @@ static void lies_are_found_despite_good_checksums(void) {
     CHECK_OK(sample_file_parse(&file, "small.bin", small.bytes, small.num_bytes));
     CHECK_FAILS(sample_file_read(&file, 0, 0, 5, tokens), STATUS_BAD_FORMAT, "small.bin: token id");
     CHECK_OK(sample_file_read(&file, 0, 1, 4, tokens));
-    CHECK_FAILS(sample_file_read_tokens(&file, 5, INT64_MAX, tokens), STATUS_OUT_OF_RANGE, "of 11");
-    CHECK_FAILS(sample_file_read_tokens(&file, -1, 1, tokens), STATUS_OUT_OF_RANGE, "of 11");
     sample_file_close(&file);
     free(small.bytes);
 }
@@ -226,10 +208,10 @@ static void writer_refuses_bad_samples_and_goes_on(void) {
     SampleVocab vocab = {10, 9, -1, TOKENIZER_BYTES, INPUT_END_NEWLINE, 0, 0};
     CHECK_FAILS(sample_writer_open(&writer, "/nowhere/w.bin", &vocab), STATUS_IO, "/nowhere/w.bin");
     CHECK_OK(sample_writer_open(&writer, path, &vocab));
-    static const int32_t good[] = {1, 2, 9};
+    static const int32_t good[] = {1, 2, 1, 2, 9};
     memset(name, 'n', sizeof name);
     name[256] = '\0';
-    CHECK_OK(sample_writer_add(writer, "a", good, 2, good, 3));
+    CHECK_OK(sample_writer_add(writer, "a", good, 2, 3, NULL, 0));
     static const struct {
         int32_t tokens[3], n_input, n_target;
         SampleGap gap;  // end 0: none
@@ -240,28 +222,27 @@ static void writer_refuses_bad_samples_and_goes_on(void) {
         {{1, 2, 9}, 0, 3, {2, 2}},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        CHECK_FAILS(sample_writer_add_gaps(writer, "a", bad[i].tokens, bad[i].n_input,
-                                           bad[i].tokens + (bad[i].n_input < 3 ? bad[i].n_input : 0),
-                                           bad[i].n_target, &bad[i].gap, bad[i].gap.end > 0),
+        CHECK_FAILS(sample_writer_add(writer, "a", bad[i].tokens, bad[i].n_input, bad[i].n_target,
+                                      &bad[i].gap, bad[i].gap.end > 0),
                     STATUS_OUT_OF_RANGE, "w.bin: sample of");
     }
-    CHECK_FAILS(sample_writer_add(writer, "", good, 2, good, 3), STATUS_OUT_OF_RANGE, "0 bytes");
-    CHECK_FAILS(sample_writer_add(writer, name, good, 2, good, 3), STATUS_OUT_OF_RANGE, "256 bytes");
+    CHECK_FAILS(sample_writer_add(writer, "", good, 2, 3, NULL, 0), STATUS_OUT_OF_RANGE, "0 bytes");
+    CHECK_FAILS(sample_writer_add(writer, name, good, 2, 3, NULL, 0), STATUS_OUT_OF_RANGE, "256 bytes");
     name[255] = '\0';
-    CHECK_OK(sample_writer_add(writer, name, NULL, 0, good, 3));
+    CHECK_OK(sample_writer_add(writer, name, good + 2, 0, 3, NULL, 0));
     for (int i = 2; i < SAMPLE_FILE_MAX_TASKS; i++) {
         char task[32];
         snprintf(task, sizeof task, "task %d", i);
-        CHECK_OK(sample_writer_add(writer, task, good, 1, good, 3));
+        CHECK_OK(sample_writer_add(writer, task, good + 1, 1, 3, NULL, 0));
     }
-    CHECK_FAILS(sample_writer_add(writer, "one more", good, 1, good, 3), STATUS_OUT_OF_RANGE,
+    CHECK_FAILS(sample_writer_add(writer, "one more", good + 1, 1, 3, NULL, 0), STATUS_OUT_OF_RANGE,
                 "one more than 4096");
-    CHECK_OK(sample_writer_add(writer, "a", good, 1, good, 3));
+    CHECK_OK(sample_writer_add(writer, "a", good + 1, 1, 3, NULL, 0));
     CHECK_EQ(maker_dir_count(dir), 0);
     CHECK_OK(sample_writer_finish(writer));
     // An abandoned writer leaves what was there.
     CHECK_OK(sample_writer_open(&writer, path, &vocab));
-    CHECK_OK(sample_writer_add(writer, "a", good, 1, good, 3));
+    CHECK_OK(sample_writer_add(writer, "a", good + 1, 1, 3, NULL, 0));
     sample_writer_abort(writer);
     SampleFile file;
     CHECK_OK(sample_file_open(&file, path));
@@ -298,15 +279,15 @@ static void files_of_different_tokenizers_do_not_mix(void) {
             SampleWriter* writer;
             snprintf(path, sizeof path, "%s/%d.bin", dir, f);
             CHECK_OK(sample_writer_open(&writer, path, vocab));
-            CHECK_OK(sample_writer_add(writer, "a", tokens, 2, tokens, 2));
+            CHECK_OK(sample_writer_add(writer, "a", tokens, 0, 2, NULL, 0));
             CHECK_OK(sample_writer_finish(writer));
         }
         snprintf(path, sizeof path, "%s/*.bin", dir);
         SampleShards shards = {0};
         if (others[i].words == NULL) {
-            CHECK_OK(sample_shards_open(&shards, path, 0, false));
+            CHECK_OK(sample_shards_open(&shards, path, 0));
         } else {
-            CHECK_FAILS(sample_shards_open(&shards, path, 0, false), STATUS_MISMATCH, others[i].words);
+            CHECK_FAILS(sample_shards_open(&shards, path, 0), STATUS_MISMATCH, others[i].words);
         }
         sample_shards_close(&shards);
     }
@@ -325,14 +306,13 @@ static void a_full_disk_keeps_the_old_file(void) {
     tokens[99999] = 999;
     struct rlimit limit, before;
     getrlimit(RLIMIT_FSIZE, &before);
-    signal(SIGXFSZ, SIG_IGN);
     for (int num_bytes = 0; num_bytes <= 250000; num_bytes += 10000) {
         limit = (struct rlimit){(rlim_t)num_bytes, before.rlim_max};
         SampleWriter* writer = NULL;
         setrlimit(RLIMIT_FSIZE, &limit);
         SampleVocab vocab = {1000, 999, -1, TOKENIZER_BYTES, INPUT_END_NEWLINE, 0, 0};
         Status status = sample_writer_open(&writer, path, &vocab);
-        if (status == STATUS_OK) { status = sample_writer_add(writer, "new", tokens, 0, tokens, 100000); }
+        if (status == STATUS_OK) { status = sample_writer_add(writer, "new", tokens, 0, 100000, NULL, 0); }
         Status finished = writer == NULL ? STATUS_IO : sample_writer_finish(writer);
         setrlimit(RLIMIT_FSIZE, &before);
         CHECK_EQ(finished, num_bytes <= 200000 ? STATUS_IO : STATUS_OK);
@@ -431,9 +411,7 @@ static void documents_become_samples(void) {
 static void task_bears_the_name_of_the_data_set(void) {
     static const char* const names[][2] = {{"TinyStories_train.bin", "TinyStories"},
                                            {"fineweb_val_000012.bin", "fineweb"},
-                                           {"edu_fineweb10B_000001.bin", "edu_fineweb10B"},
                                            {"tokens", "tokens"},
-                                           {"_12.bin", "_12"},
                                            {"_train.bin", "_train"}};
     _Alignas(8) int32_t words[258] = {20240520, 1, 4};
     words[256] = 50256;
@@ -469,9 +447,12 @@ enum { NUM_FILES = 3, LONG_TOKENS = 700000 };  // a sample of 1.3 MiB
 
 static Status wait_all(SampleVerify* verify) {
     bool is_done = false;
-    Status status = STATUS_OK;
-    while (status == STATUS_OK && !is_done) { status = sample_verify_wait(verify, 1000000000, &is_done); }
-    return status;
+    for (int turn = 0; turn < 60; turn++) {
+        TRY(sample_verify_wait(verify, 1000000000, &is_done));
+        if (is_done) { return STATUS_OK; }
+    }
+    printf("FAIL verification does not end\n");
+    exit(1);
 }
 static char dir[64];
 
@@ -499,11 +480,11 @@ static void flip(const char* name, int64_t bit) {
     close(fd);
 }
 
-static SampleShards open_all(bool tokens_only) {
+static SampleShards open_all(void) {
     SampleShards shards = {0};
     char pattern[128];
     path_of(pattern, "*.bin");
-    CHECK_OK(sample_shards_open(&shards, pattern, 0, tokens_only));
+    CHECK_OK(sample_shards_open(&shards, pattern, 0));
     return shards;
 }
 
@@ -526,7 +507,7 @@ static int parts_with_damage(SampleShards* shards, int32_t num_parts, char messa
 
 // A flipped token is found by one rank of however many there are, and the message says where.
 static void one_rank_finds_each_damage(void) {
-    SampleShards shards = open_all(false);
+    SampleShards shards = open_all();
     Rng rng = rng_seed(seed);
     for (int32_t round = 0; round < 40; round++) {
         static const char* const names[] = {"a.bin", "b.bin", "c.bin"};
@@ -550,7 +531,7 @@ static void one_rank_finds_each_damage(void) {
 
 // Nobody need wait for the end, nor ask; nothing is left running (the sanitizers would say so).
 static void it_can_be_stopped_at_any_time(void) {
-    SampleShards shards = open_all(false);
+    SampleShards shards = open_all();
     SampleShards* twice[] = {&shards, &shards};
     for (int round = 0; round < 20; round++) {
         SampleVerify* verify;
@@ -569,7 +550,7 @@ static void it_can_be_stopped_at_any_time(void) {
 
 // Who waits is back in time, even where a single chunk takes longer; a thread that it brought goes on.
 static void nobody_waits_longer_than_he_will(void) {
-    SampleShards shards = open_all(false);
+    SampleShards shards = open_all();
     SampleShards* list[] = {&shards};
     SampleVerify* verify;
     bool is_done;
@@ -591,87 +572,6 @@ static void nobody_waits_longer_than_he_will(void) {
     sample_shards_close(&shards);
 }
 
-// llm.c's files have nothing to be compared with, but a name of their contents, whoever reads them.
-static void llmc_files_get_the_same_id_either_way(void) {
-    enum { NUM_TOKENS = 1200000 };
-    int32_t* tokens = malloc(NUM_TOKENS * sizeof *tokens);
-    uint64_t ids[2] = {0};
-    char path[128];
-    path_of(path, "text.bin");
-    for (int round = 0; round < 2; round++) {
-        for (int i = 0; i < NUM_TOKENS; i++) { tokens[i] = i % 1000 == 0 ? 50256 : i % 50000; }
-        if (round == 1) { tokens[NUM_TOKENS - 5]++; }
-        maker_write_llmc(path, 20240520, 1, tokens, NUM_TOKENS);
-        SampleShards scanned = {0}, plain = {0};
-        CHECK_OK(sample_shards_open(&scanned, path, 0, false));
-        CHECK_OK(sample_shards_open(&plain, path, 0, true));
-        CHECK(scanned.files[0].content_id != 0 && plain.files[0].content_id == 0);
-        SampleShards* list[] = {&scanned, &plain};
-        SampleVerify* verify;
-        CHECK_OK(sample_verify_start(&verify, list, 2, 0, 1));
-        CHECK_OK(wait_all(verify));
-        CHECK(plain.files[0].content_id == scanned.files[0].content_id);
-        ids[round] = plain.files[0].content_id;
-        sample_verify_stop(verify);
-        sample_shards_close(&scanned);
-        sample_shards_close(&plain);
-    }
-    CHECK(ids[0] != ids[1]);
-    free(tokens);
-    unlink(path);
-}
-
-// --- task table --------------------
-
-// Count samples with these hashes, all of one task, and give back how many are held out.
-static int64_t split(double fraction, const uint64_t* hashes, int64_t n, bool* held_out) {
-    TaskTable table = {.fraction = fraction};
-    int32_t task, other;
-    int64_t num_held_out = 0;
-    CHECK_OK(task_table_find(&table, "a", &task));
-    CHECK_OK(task_table_find(&table, "b", &other));
-    for (int64_t i = 0; i < n; i++) {
-        task_table_count(&table, task, hashes[i], 2 * i);
-        task_table_count(&table, other, ~hashes[i], 2 * i + 1);  // another task changes nothing
-    }
-    for (int64_t i = 0; i < n; i++) {
-        held_out[i] = task_table_holds_out(&table, task, hashes[i], 2 * i);
-        num_held_out += held_out[i];
-    }
-    task_table_close(&table);
-    return num_held_out;
-}
-
-// Every task with two samples or more has some on either side; where that holds by itself, the hash decides
-// alone.
-static void every_task_has_samples_on_both_sides(void) {
-    Rng rng = rng_seed(seed);
-    const double fractions[] = {0.001, 0.02, 0.3, 0.9};
-    for (int trial = 0; trial < 4000; trial++) {
-        uint64_t hashes[40];
-        bool held_out[40];
-        double fraction = fractions[trial % 4];
-        int64_t n = rng_between(&rng, 0, 40), num_below = 0;
-        for (int64_t i = 0; i < n; i++) {
-            hashes[i] = i > 0 && rng_below(&rng, 4) == 0 ? hashes[i - 1] : rng_u64(&rng);
-            num_below += (double)hashes[i] < fraction * 0x1p64;
-        }
-        int64_t num_held_out = split(fraction, hashes, n, held_out);
-        if (n < 2) {
-            CHECK_EQ(num_held_out, 0);
-        } else if (num_below == 0) {
-            CHECK_EQ(num_held_out, 1);
-            for (int64_t i = 0; i < n; i++) {
-                for (int64_t k = 0; held_out[i] && k < n; k++) { CHECK(hashes[i] <= hashes[k]); }
-            }
-        } else if (num_below == n) {
-            CHECK_EQ(num_held_out, n - 1);
-        } else {
-            for (int64_t i = 0; i < n; i++) { CHECK_EQ(held_out[i], (double)hashes[i] < fraction * 0x1p64); }
-        }
-    }
-}
-
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(what_is_written_is_read);
@@ -690,8 +590,6 @@ int main(int argc, char** argv) {
     RUN(one_rank_finds_each_damage);
     RUN(it_can_be_stopped_at_any_time);
     RUN(nobody_waits_longer_than_he_will);
-    RUN(llmc_files_get_the_same_id_either_way);
     maker_dir_remove(dir);
-    RUN(every_task_has_samples_on_both_sides);
     return test_end();
 }

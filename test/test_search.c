@@ -93,7 +93,7 @@ static void check_draft(const Draft* draft, const PlanProblem* problem, Arena* a
         }
         for (int32_t k = 0; k < draft->placement.num_chunks; k++) {
             for (int32_t m = 0; m < M; m++) {
-                RecomputeMode mode = made.pipe.cost[k * M + m].mode;
+                RecomputeMode mode = made.modes[m * draft->placement.num_chunks + k];
                 CHECK(request.recompute == RECOMPUTE_CHOICE_AUTO ||
                       (mode == RECOMPUTE_FULL) == (request.recompute == RECOMPUTE_CHOICE_FULL));
             }
@@ -124,16 +124,20 @@ static void drafts_keep_their_word(void) {
         Status status =
             plan_problem_init(&problem, &about.request, &about.costs, about.samples, about.num_samples);
         if (status != STATUS_OK) { continue; }
-        int32_t effort = rng_between(&rng, 1, 60);
-        lower_bound_make(&bound, &problem, about.request.split_backward == SPLIT_BACKWARD_OFF);
-        CHECK_OK(search_draft(&draft, &problem, effort, &arena));
+        static Placement field[PLACEMENT_FIELD];
+        int32_t num_places;
+        about.request.effort = rng_between(&rng, 1, 60);
+        CHECK_OK(placement_field(field, &num_places, &about.request, &about.costs, about.samples,
+                                 about.num_samples, ROOM_WANTED));
+        lower_bound_make(&bound, &problem);
+        CHECK_OK(search_draft(&draft, &problem, field, num_places, &arena));
         if (draft.makespan_ns == INT64_MAX) {
             CHECK(about.request.memory_limit_bytes > 0);
             num_none++;
         } else {
             check_draft(&draft, &problem, &arena);
             CHECK(draft.makespan_ns >= bound.bound_ns);
-            CHECK_OK(search_draft(&again, &problem, effort, &arena));
+            CHECK_OK(search_draft(&again, &problem, field, num_places, &arena));
             CHECK(same_draft(&draft, &again, problem.R));
             num_drafts++;
         }

@@ -91,7 +91,7 @@ static void a_late_job_that_is_waited_for_counts_whole(void) {
     CHECK(num_tried > 40);
 }
 
-// Two stages, one micro-batch: F 0..100, act 100..110, F 110..200, B 200..400, grad 400..420, B 420..700.
+// Two stages, one microbatch: F 0..100, act 100..110, F 110..200, B 200..400, grad 400..420, B 420..700.
 static PlanInstr chain_a[] = {{INSTR_FWD, 0, 0, -1, 0, 100},
                               {INSTR_SEND_ACT, 0, 0, 1, 100, 110},
                               {INSTR_RECV_GRAD, 0, 0, 1, 400, 420},
@@ -193,49 +193,6 @@ static void a_shared_head_waits_for_all_of_its_parts(void) {
     CHECK_EQ(errors.transfers_ns, 25);
 }
 
-// --- shared cores ------------------------------------------------------------------------------------------
-
-static int64_t stretched_ns(const Plan* plan, int32_t cores, int32_t threads, int32_t times, Arena* arena) {
-    int32_t host[PLAN_MAX_STAGES] = {0}, sharers = plan->P * times;
-    SharedCores shared = {1, host, &cores, &threads, &sharers, &plan->P};
-    int64_t** ns;
-    int64_t out_ns = 0, again_ns = 0;
-    CHECK_OK(shared_cores_stretch(&ns, &out_ns, plan, 0, &shared, arena));
-    CHECK_OK(plan_makespan(&again_ns, plan, 0, (const int64_t* const*)ns, arena));
-    CHECK(llabs(again_ns - out_ns) <= 2 * plan->M);
-    return out_ns;
-}
-
-static void shared_cores_lie_between_the_makespan_and_all_work(void) {
-    Rng rng = rng_seed(seed + 2);
-    for (int32_t round = 0; round < 40; round++) {
-        Step step;
-        step_init(&step, &rng);
-        int64_t work_ns = 0, planned_ns = makespan_of(&step), before_ns = INT64_MAX / 4;
-        for (int32_t s = 0; s < step.plan.P; s++) {
-            for (int32_t i = 0; i < step.plan.ranks[s].num_instrs; i++) {
-                const PlanInstr* instr = &step.plan.ranks[s].instrs[i];
-                if (plan_instr_is_job((InstrKind)instr->kind)) { work_ns += instr->end_ns - instr->begin_ns; }
-            }
-        }
-        CHECK_EQ(stretched_ns(&step.plan, step.plan.P, 1, 1, &step.arena), planned_ns);
-        CHECK_EQ(stretched_ns(&step.plan, 2 * step.plan.P, 1, 2, &step.arena), planned_ns);
-        for (int32_t cores = 1; cores <= step.plan.P; cores++) {
-            int64_t ns = stretched_ns(&step.plan, cores, 1, 1, &step.arena);
-            CHECK(ns >= planned_ns && ns >= work_ns / cores && ns <= before_ns + before_ns / 100 + 1000);
-            CHECK(llabs(stretched_ns(&step.plan, 2 * cores, 2, 1, &step.arena) - ns) <= ns / 1000 + 1000);
-            before_ns = ns;
-        }
-        arena_free(&step.arena);
-    }
-    Plan plan = chain_plan();  // never two at a time: one core is enough
-    Arena arena = {0};
-    CHECK_EQ(stretched_ns(&plan, 1, 1, 1, &arena), 700);
-    CHECK_EQ(stretched_ns(&plan, 1, 2, 1, &arena), 2 * (700 - 30) + 30);
-    CHECK_EQ(stretched_ns(&plan, 1, 1, 3, &arena), 3 * (700 - 30) + 30);
-    arena_free(&arena);
-}
-
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(as_planned_nothing_is_off);
@@ -243,6 +200,5 @@ int main(int argc, char** argv) {
     RUN(a_transfer_counts_while_both_ends_are_free);
     RUN(a_late_job_that_nobody_waits_for_counts_nothing);
     RUN(a_shared_head_waits_for_all_of_its_parts);
-    RUN(shared_cores_lie_between_the_makespan_and_all_work);
     return test_end();
 }

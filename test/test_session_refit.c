@@ -66,12 +66,15 @@ static void note_versions(const SessionRefit* refit, Run* run, int32_t step) {
 }
 
 static Status save(SessionRefit* refit, Run* run) {
-    const void* position = loader;
-    size_t num_bytes = sizeof loader;
-    TRY(session_refit_position(refit, &position, &num_bytes));
-    EXPECT(num_bytes <= MOST_RECORD && memcmp(position, loader, sizeof loader) == 0);
-    if (refit->rank == 0) { memcpy(run->record, position, num_bytes); }
-    if (refit->rank == 0) { run->record_bytes = num_bytes; }
+    Text text;
+    TRY(text_open(&text));
+    fwrite(loader, 1, sizeof loader, text.out);
+    session_refit_write(refit, text.out);
+    TRY(text_close(&text));
+    EXPECT(text.num_chars <= MOST_RECORD);
+    if (refit->rank == 0) { memcpy(run->record, text.text, text.num_chars); }
+    if (refit->rank == 0) { run->record_bytes = text.num_chars; }
+    free(text.text);
     return STATUS_OK;
 }
 
@@ -263,7 +266,6 @@ static void plans_know_the_machine_and_what_was_found(void) {
         for (int32_t r = 0; r < NUM_RANKS; r++) {
             found[r] = (RefitOfRank){.jobs = {{1.25, 1.25, 1.25}}, .link = r < 2 ? 1 : 2};
         }
-        refit.versions = malloc(sizeof *refit.versions);
         refit.versions[0] = (RefitVersion){4, 6, cost_scale_one(), found};
         refit.num_versions = 1;
         CHECK_EQ(session_refit_costs(&refit, 5, &costs, &machine), 0);

@@ -5,7 +5,7 @@ needs=pgrep
 . "$(dirname "$0")/train_lib.sh"
 make_data 800 120
 launch=$PWD/dynapipe_plugin/mpirun.sh
-base="-i $work/data/train.bin -j $work/data/val.bin -e l2c32h2 -t 128 -d 1500 -v 0 -s 0 --debug progress=off --refit off"
+base="-i $work/data/train.bin -j $work/data/val.bin -e l2c32h2 -t 128 -d 1500 -v 0 -s 0 --refit off"
 newest() { printf '%08d' "$(find "$work/$1" -name 'DONE_*' | sed 's/.*_0*//' | sort -n | tail -1)"; }
 mpicc -shared -fPIC -O1 test/tools/fault_shim.c -o "$work/fault.so" -ldl
 for shim in stalled_disk fast_clock; do gcc -shared -fPIC -O1 test/tools/$shim.c -o "$work/$shim.so" -ldl; done

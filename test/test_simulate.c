@@ -1,5 +1,6 @@
 // test_simulate.c -- schedules in time: laws of any order, of the adaptive one, of pulled messages; published
 // bubbles.
+#include "../dynapipe_plugin/plan/placement.h"
 #include "../dynapipe_plugin/plan/schedule.h"
 #include "../dynapipe_plugin/plan/simulate.h"
 #include "random_plan.h"
@@ -12,7 +13,7 @@ static uint64_t seed;
 
 static const PipePolicy* const policies[] = {&pipe_policy_gpipe, &pipe_policy_1f1b, &pipe_policy_adaptive};
 
-// M equal micro-batches on equal stages: 1F1B and GPipe take (M + P - 1)(f + b); 1F1B holds min(P - s, M).
+// M equal microbatches on equal stages: 1F1B and GPipe take (M + P - 1)(f + b); 1F1B holds min(P - s, M).
 static void equal_microbatches_meet_the_closed_form(void) {
     Rng rng = rng_seed(seed);
     Arena arena = {0};
@@ -75,7 +76,7 @@ static void wrong_schedules_are_refused(void) {
 // --- pipe adaptive ---------------------------------------------------------------------------------------
 // the adaptive order: memory, in-flight caps, recomputation, W as filler.
 
-// What the largest micro-batch needs on stage s, all of them alone.
+// What the largest microbatch needs on stage s, all of them alone.
 static int64_t largest_alone_bytes(const PipeProblem* problem, int32_t s) {
     int64_t most = 0;
     for (int32_t m = 0; m < problem->M; m++) {
@@ -85,7 +86,7 @@ static int64_t largest_alone_bytes(const PipeProblem* problem, int32_t s) {
     return most;
 }
 
-// Any limit that fits one micro-batch alone gives a schedule that runs to its end and never exceeds it, even
+// Any limit that fits one microbatch alone gives a schedule that runs to its end and never exceeds it, even
 // where jobs and transfers turn out to take other times. A limit below is INFEASIBLE with stage and bytes.
 static void memory_limit_holds_at_any_instant(void) {
     Rng rng = rng_seed(seed);
@@ -482,74 +483,71 @@ static void search_and_simulator_agree(void) {
 }
 
 // --- bubble ----------------------------------------------------------------------------------------------
-// equal micro-batches reproduce the published bubbles exactly.
+// equal microbatches reproduce the published bubbles exactly.
 //
-// M equal micro-batches on P equal stages, free transfers, f = F, b = B + W:
+// M equal microbatches on P equal stages, free transfers, f = F, b = B + W:
 //   1F1B      (M + P - 1)(f + b): bubble (P - 1) / (M + P - 1) of the makespan (Narayanan et al., SC'21)
-//   ZB-H1     makespan M (F + B + W) + (P - 1)(F + B - W) with the activations of P micro-batches
+//   ZB-H1     makespan M (F + B + W) + (P - 1)(F + B - W) with the activations of P microbatches
 //   ZB-H2     idle time of a stage between its first and last job (P - 1)(F + B - 2 W), with those of 2 P - 1
 //             (Qi et al., ICLR'24, table 1; both for W <= F <= B, and the second from M = 2 P - 1 on)
-//   V-ZB      makespan 2 M (F + B + W) + (P - 1) F, with the activations of P micro-batches: no idle time
+//   V-ZB      makespan 2 M (F + B + W) + (P - 1) F, with the activations of P microbatches: no idle time
 //             but the last stage's until its first input
 //   V-Min     idle time of 2 P / (3 M) of the work, with those of (P + 4) / 3, both at most
 //   V-Half    idle time of P / (2 M) of the work, with those of (P + 2) / 2
 //             (Qi et al., NeurIPS'24; F = B = W, two chunks a stage, down and up again)
 
-static PipeProblem equal_pipe(int32_t P, int32_t M, int64_t F, int64_t B, int64_t W, Arena* arena) {
-    PipeCost* cells = ARENA_NEW(arena, PipeCost, (int64_t)P * M);
-    PipeProblem pipe = {.P = P, .M = M, .cost = cells};
-    for (int32_t i = 0; i < P * M; i++) {
-        cells[i] = (PipeCost){.job_ns = {[JOB_F] = F, [JOB_B] = B, [JOB_W] = W}, .stored_bytes = 100};
+// One chunk a stage, or two, down the stages and up again; room for `held` chunks' activations on each.
+static PipeProblem equal_pipe(int32_t P, int32_t M, int32_t passes, int64_t job_ns, int32_t held,
+                              Arena* arena) {
+    int32_t K = passes * P;
+    Placement* placement = ARENA_NEW(arena, Placement, 1);
+    PipeCost* cells = ARENA_NEW(arena, PipeCost, (int64_t)K * M);
+    CHECK(placement_deal(placement, passes, true, false, P, K, 0));
+    for (int32_t i = 0; i < K * M; i++) {
+        cells[i] = (PipeCost){.job_ns = {job_ns, job_ns, job_ns}, .stored_bytes = 100};
     }
-    for (int32_t s = 0; s < P; s++) { pipe.memory_limit_bytes[s] = INT64_MAX; }
+    PipeProblem pipe = {.P = P, .M = M, .placement = placement, .cost = cells};
+    for (int32_t s = 0; s < P; s++) { pipe.memory_limit_bytes[s] = held * 100; }
     return pipe;
 }
 
 typedef struct {
     int64_t makespan_ns;
     int64_t idle_ns;  // of the worst stage, between its first and last job
-    int64_t peak;     // micro-batches held by the worst stage
 } Measured;
 
-static Measured measure(const PipeProblem* pipe, const PipeSchedule* schedule, Arena* arena) {
+// The adaptive order, split, at most in_flight microbatches of each chunk (0: as usual).
+static Measured measure(int32_t P, int32_t M, int32_t passes, int64_t job_ns, int32_t held, int32_t in_flight,
+                        Arena* arena) {
+    PipeProblem pipe = equal_pipe(P, M, passes, job_ns, held, arena);
+    PipeAdaptiveRule rule = pipe_adaptive_rule(&pipe, true);
+    int32_t* order = ARENA_NEW(arena, int32_t, M);
+    PipeSchedule schedule;
     PipeTimeline timeline;
-    Measured out = {0};
-    CHECK_OK(pipe_simulate(&timeline, pipe, schedule, arena));
-    out.makespan_ns = timeline.makespan_ns;
-    for (int32_t s = 0; s < pipe->P; s++) {
-        int32_t last = schedule->num_jobs[s] - 1;
+    for (int32_t m = 0; m < M; m++) { order[m] = m; }
+    for (int32_t k = 0; k < passes * P && in_flight > 0; k++) { rule.max_in_flight[k] = in_flight; }
+    CHECK_OK(pipe_adaptive_build(&schedule, &pipe, order, &rule, arena));
+    CHECK_OK(pipe_simulate(&timeline, &pipe, &schedule, arena));
+    Measured out = {.makespan_ns = timeline.makespan_ns};
+    for (int32_t s = 0; s < P; s++) {
+        int32_t last = schedule.num_jobs[s] - 1;
         int64_t idle = timeline.job[s][last].end_ns - timeline.job[s][0].begin_ns - timeline.busy_ns[s];
         out.idle_ns = idle > out.idle_ns ? idle : out.idle_ns;
-        out.peak = timeline.peak_bytes[s] / 100 > out.peak ? timeline.peak_bytes[s] / 100 : out.peak;
+        CHECK(timeline.peak_bytes[s] <= held * 100);
     }
     return out;
-}
-
-// A split order where every stage has room for `held` micro-batches, from forward to weights.
-static Measured split_order(const PipePolicy* policy, int32_t P, int32_t M, int32_t held, const int64_t ns[3],
-                            Arena* arena) {
-    PipeProblem pipe = equal_pipe(P, M, ns[0], ns[1], ns[2], arena);
-    int32_t* order = ARENA_NEW(arena, int32_t, M);
-    for (int32_t m = 0; m < M; m++) { order[m] = m; }
-    for (int32_t s = 0; s < P; s++) { pipe.memory_limit_bytes[s] = held * 100; }
-    PipeSchedule schedule;
-    CHECK_OK(policy->build(&schedule, &pipe, order, true, arena));
-    Measured got = measure(&pipe, &schedule, arena);
-    CHECK(got.peak <= held);
-    return got;
 }
 
 // The adaptive order: ZB-H2's values with room for 2 P - 1. With room for P it stays above ZB-H1's where M >
 // P: it prefers F to W, so a stage's memory is full of forwards when W would have let the next one in.
 static void adaptive_has_no_idle_time_either(void) {
-    static const int64_t ns[3] = {10, 10, 10};
     Arena arena = {0};
     for (int32_t P = 1; P <= 8; P++) {
         int64_t most_over = 0;
         for (int32_t M = P; M <= 3 * P + 2; M++) {
             arena_reset(&arena);
-            Measured h1 = split_order(&pipe_policy_adaptive, P, M, P, ns, &arena);
-            Measured h2 = split_order(&pipe_policy_adaptive, P, M, 2 * P - 1, ns, &arena);
+            Measured h1 = measure(P, M, 1, 10, P, 0, &arena);
+            Measured h2 = measure(P, M, 1, 10, 2 * P - 1, 0, &arena);
             if (M >= 2 * P - 1) {
                 CHECK_EQ(h2.makespan_ns, M * 30 + (P - 1) * 10);
                 CHECK_EQ(h2.idle_ns, 0);
@@ -563,50 +561,17 @@ static void adaptive_has_no_idle_time_either(void) {
     arena_free(&arena);
 }
 
-// F = B = W = 1 for each of two chunks, down the stages and up again.
-static PipeProblem vee_pipe(int32_t P, int32_t M, Arena* arena) {
-    int32_t K = 2 * P;
-    Placement* placement = ARENA_NEW(arena, Placement, 1);
-    PipeCost* cells = ARENA_NEW(arena, PipeCost, (int64_t)K * M);
-    placement->num_chunks = K;
-    for (int32_t k = 0; k < K; k++) {
-        placement->chunks[k] = (LayerRange){k, k + 1};
-        placement->stage_of[k] = (int16_t)(k < P ? k : K - 1 - k);
-    }
-    for (int32_t i = 0; i < K * M; i++) {
-        cells[i] = (PipeCost){.job_ns = {[JOB_F] = 1, [JOB_B] = 1, [JOB_W] = 1}, .stored_bytes = 100};
-    }
-    PipeProblem pipe = {.P = P, .M = M, .placement = placement, .cost = cells};
-    for (int32_t s = 0; s < P; s++) { pipe.memory_limit_bytes[s] = INT64_MAX; }
-    return pipe;
-}
-
-// The adaptive order with room for `held` micro-batches, and as many of each chunk in flight.
-static Measured vee(int32_t P, int32_t M, int32_t held, int32_t in_flight, Arena* arena) {
-    PipeProblem pipe = vee_pipe(P, M, arena);
-    int32_t K = 2 * P, *order = ARENA_NEW(arena, int32_t, M);
-    for (int32_t m = 0; m < M; m++) { order[m] = m; }
-    for (int32_t s = 0; s < P; s++) { pipe.memory_limit_bytes[s] = 2 * held * 100; }
-    PipeAdaptiveRule rule = pipe_adaptive_rule(&pipe, true);
-    for (int32_t k = 0; k < K; k++) { rule.max_in_flight[k] = in_flight; }
-    PipeSchedule schedule;
-    CHECK_OK(pipe_adaptive_build(&schedule, &pipe, order, &rule, arena));
-    Measured got = measure(&pipe, &schedule, arena);
-    CHECK(got.peak <= 2 * held);  // of half micro-batches
-    return got;
-}
-
 // The makespan of V-ZB exactly; that of V-Half as published or better, for some number in flight.
 static void controllable_memory(void) {
     Arena arena = {0};
     for (int32_t P = 4; P <= 16; P += 2) {
         for (int32_t M = 3 * P; M <= 5 * P; M += P) {
             arena_reset(&arena);
-            Measured zero = vee(P, M, P, P, &arena);
+            Measured zero = measure(P, M, 2, 1, 2 * P, P, &arena);
             CHECK_EQ(zero.makespan_ns, 6 * M + P - 1);
             int64_t least_ns = INT64_MAX;
             for (int32_t in_flight = P / 2; in_flight <= P + 1; in_flight++) {
-                Measured half = vee(P, M, (P + 2) / 2, in_flight, &arena);
+                Measured half = measure(P, M, 2, 1, P + 2, in_flight, &arena);
                 if (half.makespan_ns < least_ns) { least_ns = half.makespan_ns; }
             }
             CHECK(least_ns - 6 * M <= 6 * P / 2);

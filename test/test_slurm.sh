@@ -5,7 +5,7 @@
 needs=pgrep
 . "$(dirname "$0")/train_lib.sh"
 make_data 600 120
-base="-i $work/data/train.bin -e l2c32h2 -t 128 -d 1500 -v 0 -s 0 --debug progress=off --refit off --stages 2 -x 60"
+base="-i $work/data/train.bin -e l2c32h2 -t 128 -d 1500 -v 0 -s 0 --refit off --stages 2 -x 60"
 mkdir "$work/bin"
 printf '#!/bin/sh\nshift\nexec mpirun -np 2 "$@"\n' >"$work/bin/srun"  # passes signals on, as Slurm's does
 printf '#!/bin/sh\necho "$@" >>"%s/queue"\n' "$work" >"$work/bin/scontrol"

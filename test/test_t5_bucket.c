@@ -39,19 +39,6 @@ static void every_bucket_is_exact(void) {
     }
 }
 
-static void the_encoders_buckets_begin_where_they_should(void) {
-    static const int begins[8] = {8, 12, 16, 23, 32, 46, 64, 91};
-    const T5Buckets t = t5_buckets(32, 128, 1);
-    for (int i = 0; i < 8; i++) {
-        CHECK_EQ(t.begin[8 + i], begins[i]);
-        CHECK_EQ(t5_bucket(&t, -begins[i]), 8 + i);
-        CHECK_EQ(t5_bucket(&t, -(begins[i] - 1)), 7 + i);
-        CHECK_EQ(t5_bucket(&t, begins[i]), 24 + i);
-        CHECK_EQ(t5_bucket(&t, begins[i] - 1), 23 + i);
-    }
-    CHECK_EQ(t.last_begin, 91);
-}
-
 static void the_flags_are_what_they_should_be(void) {
 #ifndef __FAST_MATH__
     printf("compiled without -Ofast\n");
@@ -61,7 +48,6 @@ static void the_flags_are_what_they_should_be(void) {
 
 int main(void) {
     RUN(every_bucket_is_exact);
-    RUN(the_encoders_buckets_begin_where_they_should);
     RUN(the_flags_are_what_they_should_be);
     return test_end();
 }

@@ -167,9 +167,9 @@ static void what_is_told_wrongly_is_named_everywhere(void) {
                 "rank 0: tied group 5 is 9223");
     check_wrong(3, 1, (DynapipeTied){-5, 0, 10}, none, STATUS_OUT_OF_RANGE, "rank 3: tied group -5 is");
     check_wrong(0, 2, right, (DynapipeTied){5, 10, 10}, STATUS_OUT_OF_RANGE,
-                "rank 0: tied group 5 is listed twice");
+                "rank 0: tied groups 5 and 5 are one");
     check_wrong(0, 2, right, (DynapipeTied){6, 9, 10}, STATUS_OUT_OF_RANGE,
-                "rank 0: tied groups 5 and 6 overlap");
+                "rank 0: tied groups 5 and 6 are one, or overlap");
     check_wrong(1, 1, (DynapipeTied){5, 20, 9}, none, STATUS_MISMATCH,
                 "tied group 5: rank 0 has 10 values of it, rank 1 has 9 --->");
 }

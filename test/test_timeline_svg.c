@@ -178,7 +178,7 @@ static void memory_is_drawn_to_scale(void) {
         char* text =
             draw(&(TimelinePlan){&plan, "x"}, 1, &(TimelineInfo){.title = "x", .memory_limit_bytes = limits});
         const char *mem = text, *limit = text;
-        double byte_px = (plan.P <= 8 ? 26 : 18) / (1.06 * (double)(near ? most + most / 4 + 8 : most) + 1);
+        double byte_px = 26 / (1.06 * (double)(near ? most + most / 4 + 8 : most) + 1);
         for (int32_t r = 0; r < num; r++) {
             double bottom, y, highest = INFINITY;
             mem = strstr(mem + 1, "<path class=\"mem\"");

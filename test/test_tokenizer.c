@@ -1,16 +1,12 @@
 // test_tokenizer.c -- texts become the tokens of the references, and tokens the texts; data.json.
-#include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../dataloader/records/records.h"
-#include "../util/program.h"
 #include "../util/files.h"
 #include "../util/numbers.h"
 #include "test.h"
-#include "../dataloader/tokenizer/hf_tokenizer.h"
 #include "../dataloader/tokenizer/spiece.h"
 #include "../dataloader/tokenizer/tokenizer.h"
 #include "../llmc/completion.h"
@@ -21,9 +17,7 @@ static uint64_t seed;
 #define TINY_VOCAB "test/golden/bpe_tiny_vocab.json"
 #define TINY_MERGES "test/golden/bpe_tiny_merges.txt"
 #define MODEL "test/golden/spiece_tiny.model"
-#define UNIGRAM "test/golden/spiece_tiny_tokenizer.json"
 #define BPE "test/golden/bpe_tiny_tokenizer.json"
-#define BLANK "\xe2\x96\x81"
 #define NO_LIBRARY "built without SentencePiece"
 #define SHARED_VOCAB "../shared/tokenizer/vocab.json"
 
@@ -36,7 +30,7 @@ static Tokenizer* open_options(TokenizerOptions options) {
 
 static Tokenizer* open_choice(TokenizerChoice choice) {
     static const char* const paths[][2] = {
-        [CHOICE_GPT2] = {TINY_VOCAB, TINY_MERGES}, [CHOICE_SENTENCEPIECE] = {MODEL}, [CHOICE_HF] = {UNIGRAM}};
+        [CHOICE_GPT2] = {TINY_VOCAB, TINY_MERGES}, [CHOICE_SENTENCEPIECE] = {MODEL}, [CHOICE_HF] = {BPE}};
     return open_options((TokenizerOptions){choice, {paths[choice][0], paths[choice][1]}, 100});
 }
 
@@ -111,73 +105,6 @@ static void gpt2_vocabulary_equals_golden_tokens(void) {
     Tokenizer* tokenizer = open_gpt2();
     check_vocab(tokenizer, TOKENIZER_GPT2, 50257, 50256, -1, INPUT_END_NEWLINE);
     check_golden(tokenizer, "test/golden/bpe_texts.json", "gpt2");
-    tokenizer_close(tokenizer);
-}
-
-static uint64_t hash_tokens(uint64_t hash, const BpeTokens* tokens) {
-    int32_t* words = calloc((size_t)tokens->num_tokens + 2, sizeof words[0]);
-    words[0] = (int32_t)tokens->num_tokens;
-    if (tokens->num_tokens > 0) {
-        memcpy(words + 1, tokens->ids, (size_t)tokens->num_tokens * sizeof words[0]);
-    }
-    hash = hash_bytes(hash, words, (size_t)(tokens->num_tokens / 2 + 1) * 8);
-    free(words);
-    return hash;
-}
-
-// Every text of one shared file: count, number of tokens and hash as Hugging Face gave them.
-static void check_shared_file(Tokenizer* tokenizer, const char* row, int64_t* num_bytes, int64_t* time_ns) {
-    char file[100], path[160];
-    long long texts, num_tokens, got_texts = 0, got_tokens = 0;
-    unsigned long long hash;
-    CHECK_EQ(sscanf(row, "%99s %lld %lld %llx", file, &texts, &num_tokens, &hash), 4);
-    snprintf(path, sizeof path, "../shared/data/%s", file);
-    RecordReader reader;
-    RecordTemplate plain;
-    CHECK_OK(record_template_open(&plain, "plain", NULL));
-    CHECK_OK(record_reader_open(&reader, open(path, O_RDONLY), path, &(RecordOptions){.form = &plain}));
-    uint64_t got_hash = HASH_SEED;
-    BpeTokens tokens = {0};
-    for (;;) {
-        Record sample;
-        CHECK_OK(record_reader_next(&reader, &sample));
-        if (sample.end) { break; }
-        for (int target = 0; target < 2; target++) {
-            RecordText text = target ? sample.turns[0].targets : sample.turns[0].inputs;
-            tokens.num_tokens = 0;
-            int64_t begin_ns = clock_cpu_ns();
-            CHECK_OK(tokenizer_encode(tokenizer, text.text, text.num_bytes, &tokens));
-            *time_ns += clock_cpu_ns() - begin_ns;
-            *num_bytes += (int64_t)text.num_bytes;
-            got_hash = hash_tokens(got_hash, &tokens);
-            got_tokens += tokens.num_tokens;
-            got_texts++;
-        }
-    }
-    bpe_tokens_free(&tokens);
-    record_reader_close(&reader);
-    if (got_texts != texts || got_tokens != num_tokens || hash_finish(got_hash) != hash) {
-        printf("%s: %lld texts, %lld tokens, hash %016llx; expected %s\n", file, got_texts, got_tokens,
-               (unsigned long long)hash_finish(got_hash), row);
-        test_failures++;
-    }
-}
-
-static void gpt2_tokens_of_all_shared_data_equal_golden_hashes(void) {
-    Tokenizer* tokenizer = open_gpt2();
-    char* text = NULL;
-    int64_t num_bytes = 0, time_ns = 0, num_files = 0;
-    CHECK_OK(file_read_text(&text, NULL, "test/golden/bpe_shared.txt"));
-    char* rest = NULL;
-    for (char* row = strtok_r(text, "\n", &rest); row != NULL; row = strtok_r(NULL, "\n", &rest)) {
-        if (row[0] == '#') { continue; }
-        check_shared_file(tokenizer, row, &num_bytes, &time_ns);
-        num_files++;
-    }
-    CHECK(num_files >= 30);
-    printf("%lld files, %.1f MB, %.1f MB/s\n", (long long)num_files, (double)num_bytes / 1e6,
-           (double)num_bytes * 1e3 / (double)time_ns);
-    free(text);
     tokenizer_close(tokenizer);
 }
 
@@ -273,12 +200,9 @@ static void bad_vocabularies_are_errors_that_name_the_place(void) {
         const char *vocab, *merges, *words;
     } cases[] = {
         {"{\"a\": 0,", "", "v.json: line 1: not JSON"},
-        {"[1, 2]", "", "v.json: 0 tokens"},
         {"{\"a\": \"0\"}", "", "its id is not 0 ... 0"},
-        {"{\"a\": 0, \"b\": 0}", "", "or taken"},
         {"{\"a\": 0, \"b\": 7}", "", "its id is not 0 ... 1"},
         {"{\"a\": 0, \"b c\": 1}", "", "alphabet"},
-        {"{\"a\": 0, \"\": 1}", "", "alphabet"},
         {"{\"a\": 0, \"b\": 1}", "", "no token for byte 0x00"},
         {tiny, "#version: 0.2\nab\n", "m.txt: line 2"},
         {tiny, "t h\n", "merged token"},
@@ -321,22 +245,6 @@ static void sentencepiece_equals_golden_ids(void) {
     CHECK(shows(tokenizer, 3, " ") && shows(tokenizer, 4, "h"));
     CHECK(shows(tokenizer, 220, "<extra_id_99>") && shows(tokenizer, 319, "<extra_id_0>"));
     tokenizer_close(tokenizer);
-}
-
-// One model from either file: every id, every text, the hash.
-static void tokenizer_json_is_the_model_it_was_made_from(void) {
-    Tokenizer *hf = open_choice(CHOICE_HF), *model = open_choice(CHOICE_SENTENCEPIECE);
-    check_vocab(hf, TOKENIZER_SENTENCEPIECE, 320, 1, 0, INPUT_END_EOT);
-    check_golden(hf, "test/golden/spiece_texts.json", "pieces");
-    CHECK(tokenizer_vocab(hf)->hash == tokenizer_vocab(model)->hash);
-    for (int32_t token = 0; token < 320; token++) {
-        int32_t num_bytes, num_others;
-        const unsigned char *text = tokenizer_token_text(hf, token, &num_bytes),
-                            *other = tokenizer_token_text(model, token, &num_others);
-        CHECK(num_bytes == num_others && memcmp(text, other, (size_t)num_bytes) == 0);
-    }
-    tokenizer_close(hf);
-    tokenizer_close(model);
 }
 
 // Random bytes, UTF-8 or not: a result, and of the two byte tokenizers the bytes.
@@ -476,25 +384,14 @@ static void bad_models_are_refused(void) {
     CHECK_FAILS(open_model(model, num_bytes, 100, &tokenizer), STATUS_BAD_FORMAT, "no piece </s>");
     free(model);
 
-    // pieces and sentinels in one model, as mT5 and umT5 have them
-    HfTokenizer hf;
-    CHECK_OK(hf_tokenizer_open(&hf, "test/golden/spiece_tiny_tokenizer.json"));
-    CHECK_FAILS(open_model(hf.model, hf.model_bytes, 100, &tokenizer), STATUS_BAD_OPTION,
-                "---> --extra-ids 0");
-    CHECK_OK(open_model(hf.model, hf.model_bytes, 0, &tokenizer));
-    CHECK_EQ(tokenizer_vocab(tokenizer)->num_tokens, 320);
-    tokenizer_close(tokenizer);
-    hf_tokenizer_close(&hf);
     TokenizerOptions options = {CHOICE_SENTENCEPIECE, {"/nowhere/spiece.model"}, 0};
     CHECK_FAILS(tokenizer_open(&tokenizer, &options), STATUS_IO, "/nowhere/spiece.model");
 }
 
 static void without_the_library_the_package_is_named(void) {
-    for (int choice = CHOICE_SENTENCEPIECE; choice <= CHOICE_HF; choice++) {
-        TokenizerOptions options = {(TokenizerChoice)choice, {choice == CHOICE_HF ? UNIGRAM : MODEL}, 0};
-        Tokenizer* tokenizer;
-        CHECK_FAILS(tokenizer_open(&tokenizer, &options), STATUS_BAD_OPTION, "libsentencepiece-dev");
-    }
+    TokenizerOptions options = {CHOICE_SENTENCEPIECE, {MODEL}, 0};
+    Tokenizer* tokenizer;
+    CHECK_FAILS(tokenizer_open(&tokenizer, &options), STATUS_BAD_OPTION, "libsentencepiece-dev");
 }
 
 // --- tokenizer.json ----------------------------------------------------------------------------------------
@@ -544,77 +441,23 @@ static char* changed_text(const char* path, const Change* changes, int num_chang
     return text;
 }
 
-static void all_are_refused(const char* path, const Change* changes, size_t num_changes) {
-    for (size_t i = 0; i < num_changes; i++) {
-        char* text = changed_text(path, &changes[i], 1);
-        HfTokenizer hf;
-        int before = test_failures;
-        CHECK_FAILS(hf_tokenizer_parse(&hf, "t.json", text, strlen(text)), STATUS_BAD_FORMAT,
-                    changes[i].words);
-        CHECK(strncmp(status_message(), "t.json: ", 8) == 0 && strstr(status_message(), "--->") != NULL);
-        CHECK(hf.model == NULL && hf.vocab == NULL && hf.merges == NULL);
-        if (test_failures > before) { printf("%s: %s\n", changes[i].place, changes[i].json); }
-        hf_tokenizer_close(&hf);
-        free(text);
-    }
-}
-
-static void other_unigrams_are_refused_by_field(void) {
-    static const Change changes[] = {
-        {"model", "null", "model.type is \"none\""},
-        {"model.type", "\"WordPiece\"", "model.type is \"WordPiece\""},
-        {"model.type", "\"BPE\"", "model.vocab is no object"},
-        {"model.vocab", "{\"a\": 0}", "model.vocab is no list"},
-        {"model.vocab.5", "[\"x\"]", "model.vocab[5] is not"},
-        {"model.vocab.5", "[\"\", 0.0]", "model.vocab[5] is not"},
-        {"model.vocab.5", "[\"x\", \"0\"]", "model.vocab[5] is not"},
-        {"model.vocab.7.0", "\"a" BLANK "b\"", "model.vocab[7] \"a" BLANK "b\" spans words"},
-        {"model.vocab.7.0", "\"" BLANK BLANK "\"", "spans words"},
-        {"model.unk_id", "null", "model.unk_id names none of the 320"},
-        {"model.unk_id", "320", "model.unk_id names none"},
-        {"model.unk_id", "-1", "model.unk_id names none"},
-        {"model.byte_fallback", "true", "model.byte_fallback is true, not null|false"},
-        {"added_tokens.0.special", "false", "added_tokens[0] \"<pad>\" is not a special token"},
-        {"added_tokens.0.id", "5", "added_tokens[0] \"<pad>\" is not"},
-        {"added_tokens.0.id", "\"0\"", "an id of its own, 0 ... 319"},
-        {"added_tokens.102.id", "9999", "added_tokens[102] \"<extra_id_0>\" is not"},
-        {"added_tokens.102.content", "5", "added_tokens[102]"},
-        {"normalizer", "null", "normalizer: first step's type is null"},
-        {"normalizer.type", "\"NFKC\"", "normalizer: first step's type is \"NFKC\""},
-        {"normalizer", "{\"type\": \"Sequence\", \"normalizers\": [@, {\"type\": \"Lowercase\"}]}",
-         "steps that T5 does not have"},
-        {"normalizer", "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Lowercase\"}, @]}",
-         "type is \"Lowercase\""},
-        {"normalizer.precompiled_charsmap", "\"AB*D\"", "no base64"},
-        {"normalizer.precompiled_charsmap", "null", "normalizer has no"},
-        {"pre_tokenizer", "null", "Metaspace.type is null"},
-        {"pre_tokenizer", "{\"type\": \"ByteLevel\"}", "Metaspace.type is \"ByteLevel\""},
-        {"pre_tokenizer.pretokenizers.0.type", "\"Punctuation\"", "Metaspace.type is \"Punctuation\""},
-        {"pre_tokenizer.pretokenizers.1.type", "\"Digits\"", "Metaspace.type is \"Digits\""},
-        {"pre_tokenizer.pretokenizers.1.replacement", "\"_\"", "Metaspace.replacement is \"_\""},
-        {"pre_tokenizer.pretokenizers.1.prepend_scheme", "\"first\"", "Metaspace.prepend_scheme is"},
-        {"pre_tokenizer.pretokenizers.1.add_prefix_space", "false", "Metaspace.add_prefix_space is false"},
-        {"pre_tokenizer.pretokenizers.1.split", "false", "Metaspace.split is false"},
-        {"pre_tokenizer", "{\"type\": \"Metaspace\", \"replacement\": \"" BLANK "\"}",
-         "leaves blanks at the end"},
-        {"post_processor", "null", "post_processor.type is null"},
-        {"post_processor.single", "[]", "post_processor.single is not"},
-        {"post_processor.single.0", "{\"SpecialToken\": {\"id\": \"<s>\"}}", "post_processor.single is not"},
-        {"post_processor.single.1.SpecialToken.id", "\"<cls>\"", "\"<cls>\" is no special token"},
-        {"post_processor.single.1.SpecialToken.id", "\"h\"", "\"h\" is no special token"},
-    };
-    all_are_refused(UNIGRAM, changes, sizeof changes / sizeof changes[0]);
+static Status open_changed(const Change* changes, int num_changes, Bpe** bpe) {
+    char* text = changed_text(BPE, changes, num_changes);
+    BpeTable table = {"t.json", text, strlen(text)};
+    Status status = bpe_open(bpe, &table, NULL);
+    free(text);
+    return status;
 }
 
 static void other_bpes_are_refused_by_field(void) {
     static const Change changes[] = {
         {"model.vocab", "[]", "model.vocab is no object"},
+        {"model.type", "\"Unigram\"", "model.type is \"Unigram\""},
+        {"model.merges.2", "[\"a\", \"zq\"]", "line 3: the right token"},
         {"model.merges", "null", "model.merges is no list"},
-        {"model.merges.3", "[\"a\"]", "model.merges[3] is not two tokens"},
-        {"model.merges.3", "[\"a\", 5]", "model.merges[3] is not two tokens"},
+        {"model.merges.3", "[\"a\"]", "line 4 is not two tokens"},
         {"model.dropout", "0.1", "model.dropout is 0.1"},
         {"model.continuing_subword_prefix", "\"##\"", "model.continuing_subword_prefix is \"##\""},
-        {"model.ignore_merges", "true", "model.ignore_merges is true"},
         {"normalizer", "{\"type\": \"NFC\"}", "normalizer is {\"type\":\"NFC\"}, not null"},
         {"pre_tokenizer", "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\"}, @]}",
          "pre_tokenizer.type is \"Sequence\""},
@@ -623,103 +466,17 @@ static void other_bpes_are_refused_by_field(void) {
         {"post_processor.type", "\"TemplateProcessing\"", "post_processor.type is \"TemplateProcessing\""},
         {"added_tokens.0.content", "\"<pad>\"", "added_tokens[0] is \"<pad>\""},
     };
-    all_are_refused(BPE, changes, sizeof changes / sizeof changes[0]);
-}
-
-static void what_is_no_json_is_refused(void) {
-    static const char* const texts[] = {
-        "", "[]", "5", "{", "{}", "{\"model\": {}}", "{\"model\": {\"type\": 5}}", "\xff"};
-    HfTokenizer hf;
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-        CHECK_FAILS(hf_tokenizer_parse(&hf, "t.json", texts[i], strlen(texts[i])), STATUS_BAD_FORMAT, "--->");
+    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+        Bpe* bpe;
+        CHECK_FAILS(open_changed(&changes[i], 1, &bpe), STATUS_BAD_FORMAT, changes[i].words);
+        CHECK(strncmp(status_message(), "t.json: ", 8) == 0 && strstr(status_message(), "--->") != NULL);
     }
-    CHECK_FAILS(hf_tokenizer_open(&hf, "/nowhere/t.json"), STATUS_IO, "/nowhere/t.json");
 }
 
-// --- what is opened whole ----------------------------------------------------------------------------------
-
-static Status open_changed(const char* path, const Change* changes, int num_changes, Tokenizer** tokenizer) {
-    char name[] = "/tmp/test_hf_tokenizer_XXXXXX", *text = changed_text(path, changes, num_changes);
-    int fd = mkstemp(name);
-    CHECK_EQ(write(fd, text, strlen(text)), strlen(text));
-    close(fd);
-    free(text);
-    TokenizerOptions options = {CHOICE_HF, {name}, 0};
-    Status status = tokenizer_open(tokenizer, &options);
-    unlink(name);
-    return status;
-}
-
-// Ids of the golden texts, their sum and number mixed into one value.
-static uint64_t ids_of(const char* path, const Change* changes, int num_changes, uint64_t* vocab_hash) {
-    Tokenizer* tokenizer = NULL;
-    CHECK_OK(open_changed(path, changes, num_changes, &tokenizer));
-    if (tokenizer == NULL) { return 0; }
-    json_t *rows = json_load_file("test/golden/spiece_texts.json", JSON_ALLOW_NUL, NULL), *row;
-    BpeTokens tokens = {0};
-    uint64_t mixed = seed;
-    size_t i;
-    json_array_foreach(rows, i, row) {
-        const json_t* text = json_object_get(row, "text");
-        tokens.num_tokens = 0;
-        CHECK_OK(tokenizer_encode(tokenizer, json_string_value(text), json_string_length(text), &tokens));
-        for (int64_t k = 0; k < tokens.num_tokens; k++) {
-            mixed = rng_mix(mixed + (uint64_t)tokens.ids[k] + 1);
-        }
-        mixed = rng_mix(mixed);
-    }
-    json_decref(rows);
-    bpe_tokens_free(&tokens);
-    *vocab_hash = tokenizer_vocab(tokenizer)->hash;
-    tokenizer_close(tokenizer);
-    return mixed;
-}
-
-static void check_same(const char* path, const Change* changes, int num_changes) {
-    uint64_t plain_hash = 0, changed_hash = 1;
-    uint64_t plain = ids_of(path, NULL, 0, &plain_hash),
-             changed = ids_of(path, changes, num_changes, &changed_hash);
-    CHECK(plain == changed && plain_hash == changed_hash);
-}
-
-// As transformers wrote them over the years.
-static void other_forms_of_unigram_are_the_same(void) {
-    static const Change older[] = {
-        {"model.type", NULL, NULL},
-        {"model.byte_fallback", NULL, NULL},
-        {"pre_tokenizer.pretokenizers.1",
-         "{\"type\": \"Metaspace\", \"replacement\": \"" BLANK "\", \"str_rep\": \"" BLANK
-         "\", \"add_prefix_space\": true}",
-         NULL},
-        {"truncation", "{\"max_length\": 512}", NULL},
-        {"padding", "{\"pad_id\": 0}", NULL},
-    };
-    check_same(UNIGRAM, older, 5);
-    static const Change stripped[] = {
-        {"pre_tokenizer",
-         "{\"type\": \"Metaspace\", \"replacement\": \"" BLANK "\", \"prepend_scheme\": \"always\"}", NULL},
-        {"normalizer",
-         "{\"type\": \"Sequence\", \"normalizers\": [@, {\"type\": \"Strip\", \"strip_left\": false, "
-         "\"strip_right\": true}, "
-         "{\"type\": \"Replace\", \"pattern\": {\"Regex\": \" {2,}\"}, \"content\": \"" BLANK "\"}]}",
-         NULL},
-    };
-    check_same(UNIGRAM, stripped, 2);
-
-    // sentinels behind the vocabulary instead of in it
-    json_t* root = json_load_file(UNIGRAM, 0, NULL);
-    json_t* vocab = json_object_get(json_object_get(root, "model"), "vocab");
-    while (json_array_size(vocab) > 220) { json_array_remove(vocab, json_array_size(vocab) - 1); }
-    char* text = json_dumps(vocab, 0);
-    const Change added[] = {{"model.vocab", text, NULL}};
-    check_same(UNIGRAM, added, 1);
-    free(text);
-    json_decref(root);
-}
-
-static void other_forms_of_bpe_are_the_same(void) {
-    json_t *root = json_load_file(BPE, 0, NULL), *pair;
-    json_t* merges = json_array();
+// As transformers wrote it over the years, and vocab.json with merges.txt: the same texts become the same
+// ids.
+static void tokenizer_json_is_the_same_tokenizer(void) {
+    json_t *root = json_load_file(BPE, 0, NULL), *merges = json_array(), *pair;
     size_t i;
     json_array_foreach(json_object_get(json_object_get(root, "model"), "merges"), i, pair) {
         json_array_append_new(merges, json_sprintf("%s %s", json_string_value(json_array_get(pair, 0)),
@@ -733,25 +490,28 @@ static void other_forms_of_bpe_are_the_same(void) {
                             {"model.continuing_subword_prefix", "\"\"", NULL},
                             {"post_processor", "null", NULL},
                             {"added_tokens", "[]", NULL}};
-    check_same(BPE, older, 6);
+    Tokenizer *hf = open_choice(CHOICE_HF), *files = open_choice(CHOICE_GPT2);
+    check_golden(hf, "test/golden/bpe_texts.json", "tiny");
+    CHECK(tokenizer_vocab(hf)->hash == tokenizer_vocab(files)->hash);
+    Bpe* bpe = NULL;
+    CHECK_OK(open_changed(older, 6, &bpe));
+    Rng rng = rng_seed(seed);
+    BpeTokens a = {0}, b = {0};
+    for (int k = 0; k < 2000; k++) {
+        char word[20];
+        for (int c = 0; c < 20; c++) { word[c] = "aabbeehnrstt .1"[rng_below(&rng, 15)]; }
+        CHECK_OK(bpe_encode(bpe, word, sizeof word, &a));
+        CHECK_OK(tokenizer_encode(files, word, sizeof word, &b));
+    }
+    CHECK(a.num_tokens == b.num_tokens && memcmp(a.ids, b.ids, (size_t)a.num_tokens * sizeof *a.ids) == 0);
+    bpe_tokens_free(&a);
+    bpe_tokens_free(&b);
+    bpe_close(bpe);
+    tokenizer_close(hf);
+    tokenizer_close(files);
     free(text);
     json_decref(merges);
     json_decref(root);
-    const Change wrong = {"model.merges.2", "[\"a\", \"zq\"]", NULL};
-    Tokenizer* tokenizer;
-    CHECK_FAILS(open_changed(BPE, &wrong, 1, &tokenizer), STATUS_BAD_FORMAT, "line 3: the right token");
-}
-
-// Maps that the library refuses, and one that leaves white space as it is (none at all).
-static void other_character_maps_are_refused(void) {
-    Tokenizer* tokenizer;
-    const Change broken = {"normalizer.precompiled_charsmap", "\"AAAAQUJD\"", NULL};
-    CHECK_FAILS(open_changed(UNIGRAM, &broken, 1, &tokenizer), STATUS_BAD_FORMAT, "--->");
-    const Change none = {"normalizer.precompiled_charsmap", "\"\"", NULL};
-    CHECK_FAILS(open_changed(UNIGRAM, &none, 1, &tokenizer), STATUS_BAD_FORMAT,
-                "does not make blanks of all white space");
-    const Change twice = {"model.vocab.5.0", "\"h\"", NULL};
-    CHECK_FAILS(open_changed(UNIGRAM, &twice, 1, &tokenizer), STATUS_BAD_FORMAT, "no SentencePiece model");
 }
 
 // --- data json --------------------
@@ -822,7 +582,6 @@ static void what_is_broken_is_told(void) {
         const char *text, *words;
     } cases[] = {
         {"", "not JSON"},
-        {"[]", "\"tokenizer\""},
         {"{}", "\"tokenizer\""},
         {"{\"tokenizer\": \"words\"}", "\"tokenizer\""},
         {WHOLE ", \"template\": {\"user\": 3}}", "\"user\""},
@@ -832,8 +591,6 @@ static void what_is_broken_is_told(void) {
         {OF("\"tokens\": 0, \"end\": 1, \"padding\": 0"), "\"tokens\""},
         {OF("\"tokens\": 5, \"end\": -1, \"padding\": 0"), "\"end\""},
         {OF("\"tokens\": 5, \"end\": 1, \"padding\": -2"), "\"padding\""},
-        {OF("\"tokens\": 5.5, \"end\": 1, \"padding\": 0"), "\"tokens\""},
-        {OF("\"tokens\": 99999999999, \"end\": 1, \"padding\": 0"), "\"tokens\""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         DataJson got;
@@ -884,35 +641,22 @@ int main(int argc, char** argv) {
     RUN(bad_vocabularies_are_errors_that_name_the_place);
     if (access(SHARED_VOCAB, R_OK) == 0) {
         RUN(gpt2_vocabulary_equals_golden_tokens);
-        RUN(gpt2_tokens_of_all_shared_data_equal_golden_hashes);
     } else {
         SKIP(gpt2_vocabulary_equals_golden_tokens, "no " SHARED_VOCAB);
-        SKIP(gpt2_tokens_of_all_shared_data_equal_golden_hashes, "no " SHARED_VOCAB);
     }
     RUN(byt5_equals_golden_ids);
     RUN(any_bytes_are_taken);
     RUN(saved_text_can_be_shown);
     if (spiece_library() != NULL) {
         RUN(sentencepiece_equals_golden_ids);
-        RUN(tokenizer_json_is_the_model_it_was_made_from);
         RUN(bad_models_are_refused);
     } else {
         SKIP(sentencepiece_equals_golden_ids, NO_LIBRARY);
-        SKIP(tokenizer_json_is_the_model_it_was_made_from, NO_LIBRARY);
         SKIP(bad_models_are_refused, NO_LIBRARY);
         RUN(without_the_library_the_package_is_named);
     }
-    RUN(other_unigrams_are_refused_by_field);
     RUN(other_bpes_are_refused_by_field);
-    RUN(what_is_no_json_is_refused);
-    RUN(other_forms_of_bpe_are_the_same);
-    if (spiece_library() != NULL) {
-        RUN(other_forms_of_unigram_are_the_same);
-        RUN(other_character_maps_are_refused);
-    } else {
-        SKIP(other_forms_of_unigram_are_the_same, "built without SentencePiece");
-        SKIP(other_character_maps_are_refused, "built without SentencePiece");
-    }
+    RUN(tokenizer_json_is_the_same_tokenizer);
     CHECK(mkdtemp(folder) != NULL);
     RUN(it_comes_back_as_it_was_written);
     RUN(what_is_broken_is_told);

@@ -20,7 +20,7 @@ ok $? "prepare_data takes tasks of any name"
 ok $? "and prints no control character"
 run names 1 -i "$work/names/train.bin" -j "$work/names/val.bin" $small -x 3 --mixture weights --weights 'a=1,b=2,\x1b[31m\xe2\x80\xaered=1,l\xe4st=0.5,a=1'
 ok $? "--weights of such names: $(grep -m1 -E 'error' "$work/names.log")"
-refuses "no task 'b' in the data" "a weight for a part of a name" 1 -i "$work/names/train.bin" $small -x 3 --mixture weights --weights 'a=1,b=2,b=1'
+refuses "'b=1' is no task=number" "a weight for a part of a name" 1 -i "$work/names/train.bin" $small -x 3 --mixture weights --weights 'a=1,b=2,b=1'
 
 # --- a -d that holds no sample ----------------------------------------------------------------------------
 run tiny 2 -i "$work/text/train.bin" -e l2c32h4 -t 128 -d 10 -x 2 -v 0 -s 0 --stages 2

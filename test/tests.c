@@ -1,5 +1,6 @@
 // tests.c -- every unit test in one program: tests NAME [--seed N] runs test/NAME.c, without arguments it
 // lists the names.
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,6 +10,7 @@ extern const struct {
 } tests[];  // made by the Makefile
 
 int main(int argc, char** argv) {
+    signal(SIGXFSZ, SIG_IGN);  // as in every program
     for (int i = 0; tests[i].name != NULL; i++) {
         if (argc < 2) {
             puts(tests[i].name);

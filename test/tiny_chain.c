@@ -20,7 +20,7 @@ typedef struct {
     float kept[64 * C];  // for faults: what belongs in acts
     struct TinyJob* queue;
     int32_t num_queued;
-    int32_t staged[64];  // for a fault: the tokens of the micro-batch that came last
+    int32_t staged[64];  // for a fault: the tokens of the microbatch that came last
     const float* in;
 } Range;
 
@@ -320,7 +320,7 @@ static int tiny_backward_inputs(void* model, const DynapipeBatch* batch, const v
 
 typedef enum { TINY_F, TINY_B, TINY_W } TinyJobKind;
 
-// A call that waits for finish(). Batches live as long as their micro-batch.
+// A call that waits for finish(). Batches live as long as their microbatch.
 typedef struct TinyJob {
     TinyJobKind kind;
     const DynapipeBatch* batch;

@@ -35,7 +35,7 @@ typedef struct {
 
 extern const DynapipeModel_v1 toy_api, toy_api_joint;  // the second has no backward_weights
 
-// num_tokens random tokens, the last half of them (at least one) supervised; 0: an empty micro-batch.
+// num_tokens random tokens, the last half of them (at least one) supervised; 0: an empty microbatch.
 typedef struct {
     DynapipeBatch batch;
     int32_t tokens[64], positions[64], rows[64], targets[64], row_tasks[64], cu_seqlens[5];

@@ -22,7 +22,7 @@ static bool by_vocabulary(const ToyPlan* toy) {
 
 // --- batches -----------------------------------------------------------------------------------------------
 
-// With the counts of a micro-batch; its tokens, as many of them supervised, are made up.
+// With the counts of a microbatch; its tokens, as many of them supervised, are made up.
 static void make_batch(ToyBatch* out, uint64_t seed, const MbShape* shape) {
     int32_t num_supervised = (int32_t)shape->supervised_tokens;
     Rng rng = rng_seed(seed);
@@ -78,7 +78,7 @@ static void make(ToyPlan* out, Rng* rng, int32_t P, int32_t R, int32_t num_sampl
     RandomPlan about = {.P = P,
                         .R = R,
                         .num_samples = num_samples,
-                        .max_tokens = TOY_MAX_ROWS / 4,  // a micro-batch has 4 samples at most
+                        .max_tokens = TOY_MAX_ROWS / 4,  // a microbatch has 4 samples at most
                         .recompute = true,
                         .bytes = model_bytes,
                         .context = out,

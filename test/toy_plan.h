@@ -17,7 +17,7 @@ typedef struct {
 
 // P stages, R replicas; chunks and shares of the head anywhere.
 void toy_plan_make(ToyPlan* out, Rng* rng, int32_t P, int32_t R, int32_t num_samples, Arena* arena);
-// M micro-batches; chunk s on stage s, the head whole.
+// M microbatches; chunk s on stage s, the head whole.
 void toy_plan_make_linear(ToyPlan* out, Rng* rng, int32_t P, int32_t R, int32_t M, Arena* arena);
 
 // Of a chunk, or K + s: of the head's share of stage s.
@@ -31,5 +31,5 @@ void toy_plan_remove(ToyPlan* toy, int32_t rank, int32_t idx);
 // First instruction of that kind on a rank, -1: none. mb -1: of any.
 int32_t toy_plan_find(const ToyPlan* toy, int32_t rank, InstrKind kind, int32_t mb);
 
-// The plain loop that every plan must agree with: all layers, one micro-batch after the other.
+// The plain loop that every plan must agree with: all layers, one microbatch after the other.
 void toy_plan_run_directly(const ToyPlan* toy, ToyModel* model, float losses[][TOY_MAX_ROWS]);

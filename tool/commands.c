@@ -86,7 +86,7 @@ static Status command_check(Call* call) {
     printf("%s: valid%s;\n  %d microbatches of %d samples, %d stages x %d replicas, %s, hash %016" PRIx64
            "\n",
            PRINTABLE(call->files[0]),
-           options->problem_path != NULL ? ", times and memory as the problem has them" : "", plan.M, plan.N,
+           options->problem_path != NULL ? "; times and memory match the problem" : "", plan.M, plan.N,
            plan.P, plan.R, TIME_TEXT(plan.makespan_ns, 6), plan_hash(&plan));
     return STATUS_OK;
 }
@@ -122,52 +122,6 @@ static const OptionSpec command_bound_specs[] = {
 };
 // clang-format on
 
-// The work and memory of each stage in any plan: all samples as one micro-batch without recomputation.
-static void print_stages(const PlanProblem* batch) {
-    MbShape shape = {0};
-    CostJobs jobs[PLAN_MAX_CHUNKS];
-    CostParts parts;
-    int32_t num_layers[PLAN_MAX_STAGES] = {0};
-    int64_t work_ns[PLAN_MAX_STAGES], sum_ns = 0;
-    for (int32_t i = 0; i < batch->num_samples; i++) {
-        const PlanSample* sample = &batch->samples[i];
-        mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
-    }
-    cost_stages(jobs, batch->costs, batch->chunks, batch->K, batch->modes[0], &shape);
-    cost_parts(&parts, &batch->table, RECOMPUTE_NONE, &shape);
-    for (int32_t s = 0; s < batch->P; s++) {
-        int64_t all_ns = 0;
-        for (int32_t row = 0; row < batch->num_rows; row++) {
-            CostJobs* job = &jobs[row < batch->K ? row : 0];
-            CostJobs share;
-            if (placement_stage_of(&batch->placement, row) != s) { continue; }
-            if (row >= batch->K) {
-                cost_jobs_of_share(&share, batch->costs, cost_share_of(&batch->placement, s), &parts);
-                job = &share;
-            }
-            all_ns += job->job_ns[JOB_F] + job->job_ns[JOB_B] + job->job_ns[JOB_W];
-            num_layers[s] += row < batch->K
-                                 ? batch->chunks[row].layers.layer_end - batch->chunks[row].layers.layer_begin
-                                 : 0;
-        }
-        work_ns[s] = plan_problem_stage_ns(batch, s, all_ns) / batch->R;
-        sum_ns += work_ns[s];
-    }
-    printf("\n  stage  layers      work, ms  of the mean  model state  left for the rest\n");
-    for (int32_t s = 0; s < batch->P; s++) {
-        double mean_ns = (double)sum_ns / batch->P;
-        char layers_text[PROBLEM_LAYERS_CHARS];
-        snprintf(layers_text, sizeof layers_text, "%d", num_layers[s]);
-        if (placement_is_linear(&batch->placement, batch->P)) {
-            problem_layers_text(layers_text, batch->costs, &batch->chunks[s].layers);
-        }
-        printf("  %5d  %6s  %12.3f  %9.0f %%  %11s  ", s, layers_text, (double)work_ns[s] / 1e6,
-               mean_ns > 0 ? 100.0 * (double)work_ns[s] / mean_ns : 100.0,
-               BYTES_TEXT(cost_rank_state_bytes(batch->costs, &batch->has[s])));
-        printf("%17s\n", batch->limit_bytes[s] > 0 ? BYTES_TEXT(batch->available_bytes[s]) : "no limit");
-    }
-}
-
 static void print_part(const char* name, int64_t part_ns, int64_t bound_ns, const char* what) {
     bool is_long = bound_ns >= 1000000000;  // one unit for all parts
     printf("%-7s  %12.*f %-2s  %s%s\n", name, is_long ? 6 : 3, (double)part_ns / (is_long ? 1e9 : 1e6),
@@ -196,21 +150,18 @@ static Status command_bound(Call* call) {
     }
     TRY(plan_problem_init(&batch, &problem->request, &problem->costs, problem->samples,
                           problem->num_samples));
-    lower_bound_make(&bound, &batch, false);
+    lower_bound_make(&bound, &batch);
     print_part("bound", bound.bound_ns, bound.bound_ns,
                bound.stage >= 0 ? "no plan of this batch on these stages is faster"
                                 : "no plan of this batch is faster");
     print_part("work", bound.work_ns, bound.bound_ns, "all work, unpadded, spread over every rank");
     snprintf(what, sizeof what, "sample %d through all stages and back", bound.chain_sample);
     print_part("chain", bound.chain_ns, bound.bound_ns, what);
-    snprintf(what, sizeof what, "stage %d: first arrival, its work, what must follow", bound.stage);
+    snprintf(what, sizeof what, "stage %d: first arrival, its work, its reduction", bound.stage);
     print_part("stage", bound.stage_ns, bound.bound_ns,
                bound.stage >= 0 ? what
-               : is_free        ? "even work after first arrivals; anywhere"
-                                : "first arrival, work, what follows; of the best split");
-    print_part("memory", bound.memory_ns, bound.bound_ns,
-               "the same, in the memory there is; 0: no more than stage");
-    print_stages(&batch);
+               : is_free        ? "work spread evenly after the first arrivals"
+                                : "first arrival, work, reduction; of the best split");
     return STATUS_OK;
 }
 
@@ -240,12 +191,12 @@ static const OptionSpec command_plan_specs[] = {
     {"--recompute",      OPTION_CHOICE, FIELD(recompute),      "auto", 0, 0, "none|full|auto", NULL, "run forward again instead of keeping activations"},
     {"--effort",         OPTION_INT,    FIELD(effort),         "0",    0, 1e9, NULL, "N", "simulations the search may spend; 0: its default"},
     {"--mb-tokens",      OPTION_INT,    FIELD(mb_tokens),      "0",    0, 1e9, NULL, "N", "tokens of a microbatch for packed, packed-ragged, padded, tokens; 0: the longest sample"},
-    {"--json",           OPTION_STRING, FIELD(json),           NULL,   0, 0, NULL, "FILE", "write the plan in the published form (- : stdout, and nothing else)"},
-    {"--text",           OPTION_STRING, FIELD(text),           NULL,   0, 0, NULL, "FILE", "write the plan as text, for check and diff (- : the same)"},
-    {"--svg",            OPTION_STRING, FIELD(svg),            NULL,   0, 0, NULL, "FILE", "draw the timeline (- : the same)"},
+    {"--json",           OPTION_STRING, FIELD(json),           NULL,   0, 0, NULL, "FILE", "write the plan in the published format (-: stdout, which then has nothing else)"},
+    {"--text",           OPTION_STRING, FIELD(text),           NULL,   0, 0, NULL, "FILE", "write the plan as text, for check and diff (-: stdout)"},
+    {"--svg",            OPTION_STRING, FIELD(svg),            NULL,   0, 0, NULL, "FILE", "draw the timeline (-: stdout)"},
     {"--compare",        OPTION_CHOICE, FIELD(compare),        "none", 0, 0, "none|dynapipe|packed|packed-ragged|padded|tokens|kk", NULL, "with --svg: draw this plan above the best of that policy (best order, size of microbatches and split of layers, one chunk a stage), on one time axis"},
     {"--trace",          OPTION_STRING, FIELD(trace),          NULL,   0, 0, NULL, "FILE", "write the timeline for Perfetto or chrome://tracing"},
-    {"--explain",        OPTION_BOOL,   FIELD(explain),        NULL,   0, 0, NULL, NULL, "say what was chosen and where the time goes"},
+    {"--explain",        OPTION_BOOL,   FIELD(explain),        NULL,   0, 0, NULL, NULL, "print what was chosen and where the time goes"},
     {"--width",          OPTION_INT,    FIELD(width),          "80",  20, 1000, NULL, "N", "columns of the timeline"},
     PROBLEM_OPTIONS(PlanOptions, problem),
 };
@@ -304,7 +255,7 @@ static int64_t longest_tokens(const Problem* problem) {
     return longest;
 }
 
-// The fastest plan of that policy with free choices: any order, split backward or not, micro-batches up to
+// The fastest plan of that policy with free choices: any order, split backward or not, microbatches up to
 // 4 times the longest sample, the search's layer split, one chunk per stage. An error if none fits.
 static Status make_best(Plan* out, const PlanOptions* options, const char* path, Arena* arena) {
     static const int32_t schedules[] = {SCHEDULE_AUTO, SCHEDULE_ADAPTIVE}, halves[] = {0, 3, 4, 6, 8};
@@ -411,22 +362,19 @@ static Status show(const PlanOptions* options, const Problem* problem, const Pla
                    int64_t planning_cpu_ns, Arena* arena) {
     const PlanRequest* request = &problem->request;
     Waterfall waterfall;
-    PlanMemory* memory;
-    ARENA_TRY_NEW(memory, arena, PlanMemory, plan->P * plan->R);
-    TRY(plan_memory_make(memory, plan, &problem->costs, request->memory_rule));
-    TRY(waterfall_make(&waterfall, plan, &problem->costs, request, problem->samples, problem->num_samples,
-                       arena));
+    PlanAccount account;
+    TRY(plan_account_make(&account, plan, problem, arena));
+    TRY(waterfall_make(&waterfall, plan, &problem->costs, request, problem->samples, arena));
     plan_print_microbatches(plan, stdout);
     printf("\n");
     plan_print_timeline(plan, options->width, stdout);
     printf("\n");
-    plan_memory_print(memory, plan, request, stdout);
+    plan_memory_print(&account, plan, problem, stdout);
     printf("\n");
     waterfall_print(&waterfall, stdout);
     if (options->explain) {
-        PlanExplain about = {plan, request, &problem->costs, &waterfall};
         printf("\n");
-        plan_explain_print(&about, stdout);
+        plan_explain_print(plan, problem, &waterfall, stdout);
     }
     printf("\nplanned in %s of one core\n", TIME_TEXT(planning_cpu_ns, 3));
     return STATUS_OK;
@@ -470,11 +418,11 @@ typedef struct {
 // clang-format off
 static const OptionSpec command_replay_specs[] = {
     {"--noise",      OPTION_DOUBLE, COMMAND_REPLAY_FIELD(noise),      "0.1", 0, 1,    NULL, "X", "standard deviation of every duration, as a part of it"},
-    {"--trials",     OPTION_INT,    COMMAND_REPLAY_FIELD(trials),     "100", 1, 1e6,  NULL, "N", "times that the step is run through"},
-    {"--seed",       OPTION_INT64,  COMMAND_REPLAY_FIELD(seed),       "1",   0, 9e18, NULL, "N", "of the noise; the same for all plans"},
+    {"--trials",     OPTION_INT,    COMMAND_REPLAY_FIELD(trials),     "100", 1, 1e6,  NULL, "N", "how many steps to draw"},
+    {"--seed",       OPTION_INT64,  COMMAND_REPLAY_FIELD(seed),       "1",   0, 9e18, NULL, "N", "seed of the noise, the same for all plans"},
     {"--slow-stage", OPTION_STRING, COMMAND_REPLAY_FIELD(slow_stage), NULL,  0, 0,    NULL, "S:X", "jobs of stage S take X times as long as planned, e.g. 0:1.2"},
-    {"--trace",      OPTION_STRING, COMMAND_REPLAY_FIELD(trace),      NULL,  0, 0,    NULL, "FILE", "no plans: the step of the trainer's --trace, its critical path"},
-    {"--what-if",    OPTION_STRING, COMMAND_REPLAY_FIELD(what_if),    NULL,  0, 0,    NULL, "LIST", "of it: link=2x,rank=1:1.5x,jitter=0,jobs=planned,late=0"},
+    {"--trace",      OPTION_STRING, COMMAND_REPLAY_FIELD(trace),      NULL,  0, 0,    NULL, "FILE", "instead of plans: a step measured by the trainer's --trace; its critical path"},
+    {"--what-if",    OPTION_STRING, COMMAND_REPLAY_FIELD(what_if),    NULL,  0, 0,    NULL, "LIST", "how long that step would take with link=2x,rank=1:1.5x,jitter=0,jobs=planned,late=0"},
 };
 // clang-format on
 
@@ -587,34 +535,28 @@ typedef struct {
 static const OptionSpec command_report_specs[] = {
     {"--out", OPTION_STRING, offsetof(ReportOptions, out), "report.html", 0, 0, NULL, "FILE", "the page (-: standard output); also -o FILE"},
     {"--trace",   OPTION_STRING, offsetof(ReportOptions, trace),   NULL, 0, 0, NULL, "FILE", "a step of the run, from its --trace: timeline, critical path, what if"},
-    {"--what-if", OPTION_STRING, offsetof(ReportOptions, what_if), NULL, 0, 0, NULL, "LIST", "of that step, as ./dynapipe replay"},
+    {"--what-if", OPTION_STRING, offsetof(ReportOptions, what_if), NULL, 0, 0, NULL, "LIST", "for that step, as in ./dynapipe replay"},
 };
 // clang-format on
 
 // A trace of another run would be drawn as a step of this one. Compare the predicted step times, which both
 // have.
-static Status check_same_run(const TraceFile* file, const json_t* run, const char* trace_path,
+static Status check_same_run(const TraceReplay* file, const json_t* run, const char* trace_path,
                              const char* metrics_path) {
-    static const char remedy[] = "give the trace and the metrics.jsonl of one run";
     int num_ranks = (int)json_integer_value(json_object_get(run, "num_ranks"));
     size_t num_steps = json_array_size(json_object_get(run, "steps")), at = 0;
     while (at < num_steps && report_run_value(run, at, "step") != (double)file->step) { at++; }
-    if (num_ranks > 0 && num_ranks != file->P * file->R) {
-        return FAIL(STATUS_MISMATCH, "%s has %d stages x %d replicas, %s has %d ranks ---> %s", trace_path,
-                    file->P, file->R, metrics_path, num_ranks, remedy);
-    }
-    if (at == num_steps) {
-        return FAIL(STATUS_MISMATCH, "%s is of step %lld, which is not in %s ---> %s", trace_path,
-                    (long long)file->step, metrics_path, remedy);
-    }
-    double predicted_ns = 1e6 * report_run_value(run, at, "predicted_ms");
-    if (file->has_errors &&
-        fabs(predicted_ns - (double)file->errors.predicted_ns) > 1 + 1e-9 * predicted_ns) {
-        return FAIL(STATUS_MISMATCH, "%s: step %lld was predicted to take %.3f ms, in %s %.3f ms ---> %s",
-                    trace_path, (long long)file->step, (double)file->errors.predicted_ns / 1e6, metrics_path,
-                    predicted_ns / 1e6, remedy);
-    }
-    return STATUS_OK;
+    double run_ns = at < num_steps ? 1e6 * report_run_value(run, at, "predicted_ms") : 0;
+    double trace_ns = (double)file->errors.predicted_ns;
+    bool same = (num_ranks == 0 || num_ranks == file->P * file->R) && at < num_steps &&
+                (!file->has_errors || fabs(run_ns - trace_ns) <= 1 + 1e-9 * run_ns);
+    if (same) { return STATUS_OK; }
+    return FAIL(
+        STATUS_MISMATCH,
+        "%s: step %lld on %d ranks, predicted to take %.3f ms, is not in %s (%d ranks, that step %.3f "
+        "ms) ---> give the trace and the metrics.jsonl of one run",
+        trace_path, (long long)file->step, file->P * file->R, trace_ns / 1e6, metrics_path, num_ranks,
+        run_ns / 1e6);
 }
 
 typedef struct {
@@ -640,7 +582,7 @@ static Status load_report(json_t* runs, const Call* call) {
         json_array_append_new(runs, run);
     }
     if (trace != NULL) {
-        TRY(check_same_run(&trace->file, json_array_get(runs, 0), options->trace, call->files[0]));
+        TRY(check_same_run(trace, json_array_get(runs, 0), options->trace, call->files[0]));
     }
     TRY(tool_write(options->out, print_report, &(ReportPage){runs, trace}));
     if (strcmp(options->out, "-") == 0) { return STATUS_OK; }
@@ -681,10 +623,10 @@ static const Command commands[] = {
     {"plan", ON_PROBLEM, "plan one batch: table, timeline, memory, bound",
      "Plans one batch and prints microbatches, timeline, memory and bound.\n", SPECS(command_plan_specs), 1,
      1, command_plan},
-    {"bound", ON_PROBLEM, "no plan can be faster: all parts of that bound",
-     "Prints every part of the lower bound: no plan of this batch is faster.\n", SPECS(command_bound_specs),
-     1, 1, command_bound},
-    {"check", "PLAN.txt", "every rule a plan must keep; --problem: times, memory",
+    {"bound", ON_PROBLEM, "the least time of any plan, and its parts",
+     "Prints the parts of the lower bound. No plan of this batch is faster.\n", SPECS(command_bound_specs), 1,
+     1, command_bound},
+    {"check", "PLAN.txt", "check a plan; with --problem its times and memory too",
      "Checks a plan's text: every sample once, inputs before jobs, buffers apart, sends meet receives,\n"
      "no deadlock. Exit status 1 and the broken rule where it is not valid, 3 where it does not fit.\n",
      SPECS(check_specs), 1, 1, command_check},
@@ -692,7 +634,7 @@ static const Command commands[] = {
      "Prints what differs between two plans (plan --text FILE): microbatches, replicas, orders, makespan,\n"
      "memory; the value of A first. Exit status 1 where something does.\n",
      NULL, 0, 2, 2, command_diff},
-    {"replay", "PLAN... | --trace FILE", "plans when times are off; a measured step again",
+    {"replay", "PLAN... | --trace FILE", "run plans with other times; rerun a measured step",
      "Keeps a plan's orders and draws every job's and transfer's duration anew. Several plans meet the\n"
      "same noise. PLAN is what plan --text or --debug dump-plan=FILE of the trainer wrote.\n"
      "--trace: the measured step from its jobs, messages and waits, where its time went, and what\n"

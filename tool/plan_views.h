@@ -5,18 +5,12 @@ explain it, and write it in the published format.
 #pragma once
 
 #include <stdio.h>
-#include "../dynapipe_plugin/plan/cost_model.h"
 #include "../dynapipe_plugin/plan/plan.h"
-#include "../dynapipe_plugin/plan/types.h"
 #include "problem.h"
 #include "waterfall.h"
 
 // Reads the text form from disk; the plan's memory comes from `arena`.
 Status plan_file_load(Plan* out, const char* path, Arena* arena);
-
-// --- checking a plan --------------------------------------------------------------------------------------
-// Checks the structure and, with a problem, also samples, times and memory, recomputed from the problem's
-// costs.
 
 // Every rule of plan_check, with samples rebuilt from the plan itself (lengths from its sequences).
 Status plan_verify_structure(const Plan* plan, Arena* arena);
@@ -26,43 +20,32 @@ Status plan_verify_structure(const Plan* plan, Arena* arena);
 // memory, STATUS_INFEASIBLE.
 Status plan_verify_problem(const Plan* plan, const Problem* problem, Arena* arena);
 
-// --- comparison --------------------------------------------------------------------------------------------
-
-// *num_differences: lines printed to `out` (long lists are cut, but counted in full). Both plans must have
-// passed plan_check.
+// *num_differences: of the plans' values, microbatches and orders; at most 40 lines are printed. Both plans
+// must have passed plan_check.
 Status plan_diff(const Plan* a, const Plan* b, FILE* out, int32_t* num_differences, Arena* arena);
 
-// --- peak memory ------------------------------------------------------------------------------------------
-// MEMORY_ACTIVATIONS: model state + what backward needs of each micro-batch in each chunk of the stage,
-// from the begin of F (or of R, if F drops it) to the end of B (or of W, if W is a separate job; in a head
-// share it is); an F that drops holds its buffers while it runs. Computed from the cost model and the order
-// of jobs, independently of the plan's buffers. MEMORY_BUFFERS: model state + the arena of the plan's
-// buffers.
+// --- time and memory ---------------------------------------------------------------------------------------
+// Simulated again with the problem's costs. MEMORY_ACTIVATIONS: model state + what backward needs of each
+// microbatch. MEMORY_BUFFERS: model state + the arena of the plan's buffers.
 
 typedef struct {
     int64_t state_bytes, peak_bytes;  // of model state; of all else, at its peak
-    int64_t peak_ns;                  // time of the peak; 0 for MEMORY_BUFFERS
-    int32_t peak_mb;                  // whose forward (or recompute) makes the peak; -1: none
     int32_t most_held;                // most forwards between F and B (or W) at once, over all chunks
 } PlanMemory;
 
-// out[P * R]. The plan must have passed plan_check, so every job occurs once, in an order that can run.
-Status plan_memory_make(PlanMemory* out, const Plan* plan, const CostModel* costs, MemoryRule rule);
+typedef struct {
+    int64_t makespan_ns;
+    PlanMemory* rank;  // [P * R]
+} PlanAccount;
+
+// The plan must have passed plan_check, so every job occurs once, in an order that can run.
+Status plan_account_make(PlanAccount* out, const Plan* plan, const Problem* problem, Arena* arena);
 
 // Prints a table with one row per stage, for the replica with the highest peak.
-void plan_memory_print(const PlanMemory* memory, const Plan* plan, const PlanRequest* request, FILE* out);
+void plan_memory_print(const PlanAccount* account, const Plan* plan, const Problem* problem, FILE* out);
 
-// --- explanation of a plan --------------------------------------------------------------------------------
-
-// What the tables do not show: where layers and head are, which rank sets the pace, what would win time.
-typedef struct {
-    const Plan* plan;
-    const PlanRequest* request;
-    const CostModel* costs;
-    const Waterfall* waterfall;  // of this plan
-} PlanExplain;
-
-void plan_explain_print(const PlanExplain* about, FILE* out);
+// What the tables do not show: where the layers are, which rank sets the pace, what would win time.
+void plan_explain_print(const Plan* plan, const Problem* problem, const Waterfall* waterfall, FILE* out);
 
 // --- published format -------------------------------------------------------------------------------------
 // The input of the independent checker, and the predicted values.

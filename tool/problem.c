@@ -18,130 +18,112 @@ by one end token.
 #include <string.h>
 #include "../dataloader/sample_file.h"
 #include "../dynapipe_plugin/plan/placement.h"
-#include "../llmc/gpt2.h"
-#include "../llmc/models.h"
-#include "../llmc/t5.h"
+#include "../llmc/kinds.h"
 #include "../util/files.h"
 #include "../util/numbers.h"
-#include "../util/status.h"
 
-enum { DEFAULT_STAGES = 4, DEFAULT_BATCH_TOKENS = 65536, MAX_LINES = 1 << 26, MAX_COLUMNS = 64 };
-
-typedef struct {
-    const char *name, *at, *end;
-    int32_t line, num_columns, input_column, target_column;  // target -1: none
-} Reader;
+enum { DEFAULT_STAGES = 4, DEFAULT_BATCH_TOKENS = 65536, MAX_LINES = 1 << 26 };
 
 typedef struct {
     int32_t num_input, num_target;
 } Lengths;
 
-// --- lines -------------------------------------------------------------------------------------------------
+static int32_t least(int32_t a, int32_t b) {
+    return a < b ? a : b;
+}
+
+static int32_t most(int32_t a, int32_t b) {
+    return a > b ? a : b;
+}
+
+// --- LENGTHS.csv -------------------------------------------------------------------------------------------
 
 typedef struct {
     const char* text;
-    int32_t length;
+    int num_chars;
 } Word;
 
-// Splits the next line at commas. False at the end of the file; *num is 0 for an empty line.
-static bool next_line(Reader* r, Word words[MAX_COLUMNS], int32_t* num) {
-    if (r->at >= r->end) { return false; }
-    const char* newline = memchr(r->at, '\n', (size_t)(r->end - r->at));
-    const char* end = newline != NULL ? newline : r->end;
-    const char* next = newline != NULL ? newline + 1 : r->end;
-    while (end > r->at && (end[-1] == '\r' || end[-1] == ' ')) { end--; }
-    *num = 0;
-    for (const char* at = r->at; at < end && *num < MAX_COLUMNS;) {
-        const char* comma = memchr(at, ',', (size_t)(end - at));
-        const char* stop = comma != NULL ? comma : end;
-        while (at < stop && *at == ' ') { at++; }
-        words[(*num)++] = (Word){at, (int32_t)(stop - at < 1000 ? stop - at : 1000)};
-        at = comma != NULL ? comma + 1 : end;
-    }
-    r->at = next;
-    r->line++;
-    return true;
+// The next word of [*at, end) at commas, without blanks around it; *at is NULL after the last.
+static Word next_word(const char** at, const char* end) {
+    const char *begin = *at, *comma = memchr(begin, ',', (size_t)(end - begin));
+    const char* stop = comma != NULL ? comma : end;
+    *at = comma != NULL ? comma + 1 : NULL;
+    while (begin < stop && *begin == ' ') { begin++; }
+    while (stop > begin && (stop[-1] == ' ' || stop[-1] == '\r')) { stop--; }
+    return (Word){begin, (int)(stop - begin < 1000 ? stop - begin : 1000)};
 }
 
-static bool word_is(Word word, const char* text) {
-    return (size_t)word.length == strlen(text) && memcmp(word.text, text, strlen(text)) == 0;
+static bool word_is(Word word, const char* a, const char* b) {
+    size_t n = (size_t)word.num_chars;
+    return (n == strlen(a) && memcmp(word.text, a, n) == 0) ||
+           (n == strlen(b) && memcmp(word.text, b, n) == 0);
 }
 
-static bool word_count(Word word, int32_t* out) {
-    int64_t value = 0;
-    for (int32_t i = 0; i < word.length; i++) {
-        if (word.text[i] < '0' || word.text[i] > '9' || value > PROBLEM_MAX_TOKENS) { return false; }
-        value = value * 10 + (word.text[i] - '0');
+// -1: not a length.
+static int32_t word_length(Word word) {
+    int64_t value = word.num_chars > 0 ? 0 : -1;
+    for (int i = 0; i < word.num_chars && value >= 0; i++) {
+        bool is_digit = word.text[i] >= '0' && word.text[i] <= '9';
+        value = is_digit ? 10 * value + (word.text[i] - '0') : -1;
+        if (value > PROBLEM_MAX_TOKENS) { value = -1; }
     }
-    *out = (int32_t)value;
-    return word.length > 0 && value <= PROBLEM_MAX_TOKENS;
+    return (int32_t)value;
 }
 
-// Finds columns by name in the first line, or by position if it is numeric.
-static Status read_header(Reader* r) {
-    Word words[MAX_COLUMNS];
-    Reader first = *r;
-    int32_t num, unused;
-    r->input_column = r->target_column = -1;
-    if (!next_line(&first, words, &num) || num == 0) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: empty ---> one sample a line: n_input[,n_target]", r->name);
-    }
-    r->num_columns = num;
-    if (word_count(words[0], &unused)) {
-        r->input_column = 0;
-        r->target_column = num > 1 ? 1 : -1;
-        return STATUS_OK;
-    }
-    *r = (Reader){.name = r->name,
-                  .at = first.at,
-                  .end = r->end,
-                  .line = 1,
-                  .num_columns = num,
-                  .input_column = -1,
-                  .target_column = -1};
-    for (int32_t i = 0; i < num; i++) {
-        if (word_is(words[i], "n_input") || word_is(words[i], "input_tokens")) { r->input_column = i; }
-        if (word_is(words[i], "n_target") || word_is(words[i], "target_tokens")) { r->target_column = i; }
-    }
-    if (r->input_column >= 0) { return STATUS_OK; }
-    return FAIL(STATUS_BAD_FORMAT,
-                "%s:1: '%.*s' begins no list of lengths ---> name a column n_input (and n_target), or give "
-                "numbers only",
-                r->name, words[0].length < 40 ? words[0].length : 40, words[0].text);
-}
-
-static Status read_lengths(Reader* r, Lengths** out, int32_t* out_num, Arena* arena) {
-    Word words[MAX_COLUMNS];
-    int32_t num = 0, num_lines = 0, capacity = 1;
-    for (const char* at = r->at; at < r->end && capacity < MAX_LINES; at++) { capacity += *at == '\n'; }
-    Lengths* lengths = ARENA_NEW(arena, Lengths, capacity);
-    if (lengths == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for %d lines", r->name, capacity); }
-    while (next_line(r, words, &num)) {
-        if (num == 0) { continue; }
+// lengths: room for every line. Columns are found by name in the first line, or by position if it is numeric.
+static Status read_csv(Lengths* lengths, int32_t* num_lengths, bool* has_targets, const char* text,
+                       const char* end, const char* name) {
+    int32_t line = 0, num_columns = 0, input = -1, target = -1, num = 0;
+    for (const char* next = text; next < end; text = next) {
+        const char* newline = memchr(text, '\n', (size_t)(end - text));
+        const char* stop = newline != NULL ? newline : end;
+        next = newline != NULL ? newline + 1 : end;
+        line++;
+        while (stop > text && isspace((unsigned char)stop[-1])) { stop--; }
+        if (stop == text && line > 1) { continue; }
         Lengths sample = {0, 0};
-        bool ok = num == r->num_columns && word_count(words[r->input_column], &sample.num_input) &&
-                  (r->target_column < 0 || word_count(words[r->target_column], &sample.num_target)) &&
-                  sample.num_input + sample.num_target > 0;
-        if (!ok || num_lines == capacity) {
+        bool is_header = false;
+        int32_t column = 0;
+        Word first = {NULL, 0};
+        for (const char* at = text; at != NULL; column++) {
+            Word word = next_word(&at, stop);
+            if (column == 0) { first = word; }
+            if (line == 1 && column == 0) { is_header = word_length(word) < 0; }
+            if (is_header) {
+                if (word_is(word, "n_input", "input_tokens")) { input = column; }
+                if (word_is(word, "n_target", "target_tokens")) { target = column; }
+            } else if (line == 1 && column < 2) {
+                *(column == 0 ? &input : &target) = column;
+            }
+            if (column == input) { sample.num_input = word_length(word); }
+            if (column == target) { sample.num_target = word_length(word); }
+        }
+        if (line == 1) { num_columns = column; }
+        int shown = least(first.num_chars, 40);
+        if (is_header && input < 0) {
+            return FAIL(
+                STATUS_BAD_FORMAT,
+                "%s:1: '%.*s' begins no list of lengths ---> name a column n_input (and n_target), or "
+                "give numbers only",
+                name, shown, first.text);
+        }
+        if (is_header) { continue; }
+        if (column != num_columns || sample.num_input < 0 || sample.num_target < 0 ||
+            sample.num_input + sample.num_target == 0) {
             return FAIL(
                 STATUS_BAD_FORMAT,
                 "%s:%d: '%.*s' is no sample ---> %d columns as in the first line, lengths whole numbers, at "
                 "most %d, together 1 or more",
-                r->name, r->line, words[0].length < 40 ? words[0].length : 40, words[0].text, r->num_columns,
-                PROBLEM_MAX_TOKENS);
+                name, line, shown, first.text, num_columns, PROBLEM_MAX_TOKENS);
         }
-        lengths[num_lines++] = sample;
+        lengths[num++] = sample;
     }
-    *out = lengths;
-    *out_num = num_lines;
+    *num_lengths = num;
+    *has_targets = target >= 0;
     return STATUS_OK;
 }
 
 // --- the batch ---------------------------------------------------------------------------------------------
-
-static int32_t least(int32_t a, int32_t b) {
-    return a < b ? a : b;
-}
 
 // How lengths of the file become samples.
 typedef struct {
@@ -152,16 +134,12 @@ typedef struct {
 static PlanSample sample_make(const Lengths* lengths, const Cut* cut) {
     int32_t input = lengths->num_input, target = lengths->num_target;
     if (cut->encoder_decoder) {
-        PlanSample apart = {least(input, cut->most), least(target, cut->most_target), 0};
-        if (apart.enc_tokens == 0) { apart.enc_tokens = 1; }
-        if (apart.dec_tokens == 0) { apart.dec_tokens = 1; }
-        apart.supervised_tokens = apart.dec_tokens;
-        return apart;
+        int32_t enc = most(1, least(input, cut->most)), dec = most(1, least(target, cut->most_target));
+        return (PlanSample){enc, dec, dec};
     }
-    bool has_targets = cut->has_targets;
     int32_t tokens = least(input + target, cut->most);
-    int32_t supervised = !has_targets ? tokens : least(target, tokens);  // the input is cut first
-    return (PlanSample){tokens, 0, supervised};
+    return (PlanSample){tokens, 0,
+                        cut->has_targets ? least(target, tokens) : tokens};  // the input is cut first
 }
 
 static void shuffle(Lengths* lengths, int32_t num, uint64_t seed) {
@@ -174,14 +152,22 @@ static void shuffle(Lengths* lengths, int32_t num, uint64_t seed) {
     }
 }
 
-// Samples [begin, end) of the file: the K-th batch. A batch ends before the first sample that does not fit.
-static Status cut_batch(Problem* out, const char* name, const Lengths* lengths, int32_t num, bool has_targets,
-                        const ProblemOptions* options, Arena* arena) {
-    int32_t most = options->max_tokens ? options->max_tokens : PROBLEM_MAX_TOKENS;
-    const Cut cut = {out->encoder_decoder, has_targets, most,
-                     options->max_target_tokens ? options->max_target_tokens : most};
-    int32_t batch_tokens = options->batch_tokens ? options->batch_tokens : DEFAULT_BATCH_TOKENS;
-    int32_t wanted = options->batch ? options->batch : 1, batch = 1, begin = 0, end = 0;
+// The K-th batch of these lengths, which `name` has. A batch ends before the first sample that does not fit.
+static Status of_lengths(Problem* out, const char* name, Lengths* lengths, int32_t num, bool has_targets,
+                         const ProblemOptions* options, const CostModel* costs, Arena* arena) {
+    const int32_t batch_tokens = options->batch_tokens ? options->batch_tokens : DEFAULT_BATCH_TOKENS;
+    const int32_t wanted = options->batch ? options->batch : 1;
+    Cut cut = {.encoder_decoder = costs->num_dec_layers > 0,
+               .has_targets = has_targets,
+               .most = options->max_tokens ? options->max_tokens : PROBLEM_MAX_TOKENS};
+    cut.most_target = options->max_target_tokens ? options->max_target_tokens : cut.most;
+    if (options->max_target_tokens && !cut.encoder_decoder) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--max-target-tokens: the model has no decoder beside its encoder ---> --max-tokens, or "
+                    "--model t5:...");
+    }
+    if (options->shuffle != 0) { shuffle(lengths, num, (uint64_t)options->shuffle); }
+    int32_t batch = 1, begin = 0, end = 0;
     int64_t tokens = 0;
     for (; end < num; end++) {
         PlanSample sample = sample_make(&lengths[end], &cut);
@@ -206,52 +192,37 @@ static Status cut_batch(Problem* out, const char* name, const Lengths* lengths, 
         fprintf(stderr, "warning: --batch-tokens %d: %s has %lld in all, so the batch is smaller\n",
                 batch_tokens, PRINTABLE(name), (long long)tokens);
     }
-    out->num_samples = end - begin;
-    out->samples = ARENA_NEW(arena, PlanSample, out->num_samples);
-    if (out->samples == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for a batch", name); }
-    int32_t longest = 1, longest_target = 0;
-    for (int32_t i = 0; i < out->num_samples; i++) {
-        out->samples[i] = sample_make(&lengths[begin + i], &cut);
-        if (out->samples[i].enc_tokens > longest) { longest = out->samples[i].enc_tokens; }
-        if (out->samples[i].dec_tokens > longest_target) { longest_target = out->samples[i].dec_tokens; }
-    }
-    out->request.max_seq_tokens = options->max_tokens ? options->max_tokens : longest;
-    if (!out->encoder_decoder) { return STATUS_OK; }
-    out->request.max_target_tokens = options->max_target_tokens ? options->max_target_tokens
-                                     : options->max_tokens      ? options->max_tokens
-                                                                : longest_target;
-    return STATUS_OK;
-}
-
-// A batch of these samples, which `name` has.
-static Status of_lengths(Problem* out, const char* name, Lengths* lengths, int32_t num, bool has_targets,
-                         const ProblemOptions* options, const CostModel* costs, Arena* arena) {
-    memset(out, 0, sizeof *out);
-    if (options->shuffle != 0) { shuffle(lengths, num, (uint64_t)options->shuffle); }
-    out->costs = *costs;
-    out->encoder_decoder = costs->num_dec_layers > 0;
-    if (options->max_target_tokens && !out->encoder_decoder) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "--max-target-tokens: the model has no decoder beside its encoder ---> --max-tokens, or "
-                    "--model t5:...");
-    }
+    *out = (Problem){.costs = *costs, .encoder_decoder = cut.encoder_decoder, .num_samples = end - begin};
     out->request = (PlanRequest){.P = options->stages ? options->stages : DEFAULT_STAGES,
                                  .R = options->replicas ? options->replicas : 1,
                                  .recompute = RECOMPUTE_CHOICE_AUTO,
                                  .memory_rule = MEMORY_BUFFERS};
-    out->layers_per_stage = (costs->num_enc_layers + costs->num_dec_layers) / out->request.P;
-    TRY(cut_batch(out, name, lengths, num, has_targets, options, arena));
+    ARENA_TRY_NEW(out->samples, arena, PlanSample, out->num_samples);
+    int32_t longest = 1, longest_target = 0;
+    for (int32_t i = 0; i < out->num_samples; i++) {
+        out->samples[i] = sample_make(&lengths[begin + i], &cut);
+        longest = most(longest, out->samples[i].enc_tokens);
+        longest_target = most(longest_target, out->samples[i].dec_tokens);
+    }
+    bool is_cut = options->max_tokens || options->max_target_tokens;
+    out->request.max_seq_tokens = options->max_tokens ? options->max_tokens : longest;
+    if (cut.encoder_decoder) { out->request.max_target_tokens = is_cut ? cut.most_target : longest_target; }
     return problem_split_stages(out, "equal");
 }
 
 Status problem_csv_parse(Problem* out, const char* text, size_t num_bytes, const char* name,
                          const ProblemOptions* options, const CostModel* costs, Arena* arena) {
-    Reader r = {.name = name, .at = text, .end = text + num_bytes};
     Lengths* lengths;
-    int32_t num;
-    TRY(read_header(&r));
-    TRY(read_lengths(&r, &lengths, &num, arena));
-    return of_lengths(out, name, lengths, num, r.target_column >= 0, options, costs, arena);
+    int32_t num = 0, num_lines = 1;
+    bool has_targets = false;
+    for (size_t i = 0; i < num_bytes && num_lines < MAX_LINES; i++) { num_lines += text[i] == '\n'; }
+    if (num_bytes == 0 || num_lines == MAX_LINES) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: %s ---> one sample a line: n_input[,n_target]", name,
+                    num_bytes == 0 ? "empty" : "too many lines");
+    }
+    ARENA_TRY_NEW(lengths, arena, Lengths, num_lines);
+    TRY(read_csv(lengths, &num, &has_targets, text, text + num_bytes, name));
+    return of_lengths(out, name, lengths, num, has_targets, options, costs, arena);
 }
 
 // --- published format -------------------------------------------------------------------------------------
@@ -263,163 +234,123 @@ Per layer, milliseconds and MB (10^6 bytes), for T tokens, S squared lengths, X 
 
 A decoder layer or a recompute mode inherits missing keys from the encoder. The translation into CostModel is
 exact if cmin <= c. Otherwise the floor of B falls with T, which no CostFormula expresses; its lowest value is
-used: bwd cmin - (cmin - c). So the bound holds, small micro-batches are priced too low, and the tool prints a
+used: bwd cmin - (cmin - c). So the bound holds, small microbatches are priced too low, and the tool prints a
 note.
 */
 
 static const double NS_PER_MS = 1e6, BYTES_PER_MB = 1e6, MOST = 1e9;
-// GPT's cluster is the default.
-static const double HIDDEN = 4096, BANDWIDTH_GBPS = 4800;
+static const double HIDDEN = 4096, BANDWIDTH_GBPS = 4800;  // GPT's cluster is the default
 
+// The first error is kept; what is read after it is of no use.
 typedef struct {
     const char* name;  // of the file
     json_t* root;
-} ProblemJsonReader;
-
-// --- fields -----------------------------------------------------------------------------------------------
+    Status status;
+} Reader;
 
 // A number in [low, high]; `fallback` if the key is absent, but NAN makes the key required.
-static Status read_number(const ProblemJsonReader* r, json_t* object, const char* where, const char* key,
-                          double low, double high, double fallback, double* out) {
+static double number(Reader* r, json_t* object, const char* where, const char* key, double low, double high,
+                     double fallback) {
     json_t* value = json_object_get(object, key);
-    if (value == NULL && !isnan(fallback)) {
-        *out = fallback;
-        return STATUS_OK;
-    }
-    if (value == NULL) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: %s%s is missing ---> give a number in %g ... %g", r->name, where,
-                    key, low, high);
-    }
-    double number = json_number_value(value);
-    if (!json_is_number(value) || !(number >= low && number <= high)) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: %s%s ---> must be a number in %g ... %g", r->name, where, key,
-                    low, high);
-    }
-    *out = number;
-    return STATUS_OK;
+    if (r->status != STATUS_OK) { return low; }
+    if (value == NULL && !isnan(fallback)) { return fallback; }
+    double found = json_number_value(value);
+    if (json_is_number(value) && found >= low && found <= high) { return found; }
+    r->status = FAIL(STATUS_BAD_FORMAT, "%s: %s%s%s ---> give a number in %g ... %g", r->name, where, key,
+                     value == NULL ? " is missing" : "", low, high);
+    return low;
 }
 
-static Status read_count(const ProblemJsonReader* r, const char* key, int32_t low, int32_t high,
-                         int32_t* out) {
-    double number = 0;
-    TRY(read_number(r, r->root, "", key, low, high, NAN, &number));
-    if (number != floor(number)) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: %s %g ---> must be a whole number", r->name, key, number);
+static int32_t count(Reader* r, const char* key, int32_t high) {
+    double found = number(r, r->root, "", key, 1, high, NAN);
+    if (found != floor(found)) {
+        r->status = FAIL(STATUS_BAD_FORMAT, "%s: %s %g ---> must be a whole number", r->name, key, found);
     }
-    *out = (int32_t)number;
-    return STATUS_OK;
+    return (int32_t)found;
 }
 
-// An object; *out is NULL if it is absent and optional.
-static Status read_object(const ProblemJsonReader* r, json_t* parent, const char* where, const char* key,
-                          bool required, json_t** out) {
+// NULL if it is absent and optional.
+static json_t* object(Reader* r, json_t* parent, const char* where, const char* key, bool required) {
     json_t* value = json_object_get(parent, key);
-    if (value == NULL ? required : !json_is_object(value)) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: %s%s %s ---> give an object {...}", r->name, where, key,
-                    value == NULL ? "is missing" : "is no object");
+    if (r->status == STATUS_OK && (value == NULL ? required : !json_is_object(value))) {
+        r->status = FAIL(STATUS_BAD_FORMAT, "%s: %s%s %s ---> give an object {...}", r->name, where, key,
+                         value == NULL ? "is missing" : "is no object");
     }
-    *out = value;
-    return STATUS_OK;
+    return value;
 }
-
-// --- cost formulas ---------------------------------------------------------------------------------------
 
 enum { KEY_A, KEY_B, KEY_C, KEY_BWD, KEY_M, KEY_N, KEY_X, KEY_MX, KEY_ME, KEY_CMIN, NUM_KEYS };
 static const char* const key_names[NUM_KEYS] = {"a", "b", "c", "bwd", "m", "n", "x", "mx", "me", "cmin"};
 enum { NUM_REQUIRED = KEY_N };  // a ... m are required
 
-// Reads the layer's numbers from `object` (may be NULL); missing ones keep their values.
-static Status read_layer(const ProblemJsonReader* r, json_t* object, const char* where,
-                         double numbers[NUM_KEYS]) {
-    for (int k = 0; k < NUM_KEYS && object != NULL; k++) {
-        double low = k == KEY_BWD ? 1 : 0;
-        TRY(read_number(r, object, where, key_names[k], low, MOST, numbers[k], &numbers[k]));
+// Reads the layer's numbers from `layer` (may be NULL); missing ones keep their values.
+static void read_layer(Reader* r, json_t* layer, const char* where, double numbers[NUM_KEYS]) {
+    for (int k = 0; k < NUM_KEYS && layer != NULL; k++) {
+        numbers[k] = number(r, layer, where, key_names[k], k == KEY_BWD ? 1 : 0, MOST, numbers[k]);
     }
-    return STATUS_OK;
 }
 
-static void layer_costs(CostPartMode* out, bool dec, const double numbers[NUM_KEYS]) {
+// The formulas above; terms of 0 are left out.
+static void add_line(CostFormula* formula, CostFeature feature, double slope) {
+    if (slope > 0) { cost_formula_add_line(formula, feature, slope); }
+}
+
+static void layer_costs(CostPartMode* out, bool dec, const double n[NUM_KEYS]) {
     CostFeature tokens = dec ? FEATURE_DEC_TOKENS : FEATURE_ENC_TOKENS;
     CostFeature squares = dec ? FEATURE_DEC_SQUARES : FEATURE_ENC_SQUARES;
-    double ns[NUM_KEYS], bytes[NUM_KEYS], bwd = numbers[KEY_BWD];
-    for (int k = 0; k < NUM_KEYS; k++) {
-        ns[k] = numbers[k] * NS_PER_MS;
-        bytes[k] = numbers[k] * BYTES_PER_MB;
-    }
-    double linear[JOB_COUNT] = {[JOB_F] = 1, [JOB_B] = bwd - 1, [JOB_W] = 1};
-    double rest[JOB_COUNT] = {[JOB_F] = 1, [JOB_B] = bwd};  // W is a * T, B is the rest
+    const double linear[JOB_COUNT] = {
+        [JOB_F] = NS_PER_MS, [JOB_B] = (n[KEY_BWD] - 1) * NS_PER_MS, [JOB_W] = NS_PER_MS};
+    const double rest[JOB_COUNT] = {
+        [JOB_F] = NS_PER_MS, [JOB_B] = n[KEY_BWD] * NS_PER_MS};  // W is a T, B is the rest
     out->offered = true;
     for (int kind = 0; kind < JOB_COUNT; kind++) {
         CostFormula* time = &out->time_ns[kind];
-        time->constant = rest[kind] * ns[KEY_C];
-        time->floor = rest[kind] * ns[KEY_CMIN];
-        if (kind == JOB_B && ns[KEY_CMIN] > ns[KEY_C]) { time->floor -= ns[KEY_CMIN] - ns[KEY_C]; }
-        if (linear[kind] * ns[KEY_A] > 0) { cost_formula_add_line(time, tokens, linear[kind] * ns[KEY_A]); }
-        if (rest[kind] * ns[KEY_B] > 0) { cost_formula_add_line(time, squares, rest[kind] * ns[KEY_B]); }
-        if (dec && rest[kind] * ns[KEY_X] > 0) {
-            cost_formula_add_line(time, FEATURE_CROSS_PRODUCTS, rest[kind] * ns[KEY_X]);
-        }
+        time->constant = rest[kind] * n[KEY_C];
+        time->floor = rest[kind] * n[KEY_CMIN];
+        if (kind == JOB_B && n[KEY_CMIN] > n[KEY_C]) { time->floor -= (n[KEY_CMIN] - n[KEY_C]) * NS_PER_MS; }
+        add_line(time, tokens, linear[kind] * n[KEY_A]);
+        add_line(time, squares, rest[kind] * n[KEY_B]);
+        if (dec) { add_line(time, FEATURE_CROSS_PRODUCTS, rest[kind] * n[KEY_X]); }
     }
-    cost_formula_add_line(&out->stored_bytes, tokens, bytes[KEY_M]);
-    cost_formula_add_line(&out->stored_bytes, squares, bytes[KEY_N]);
+    add_line(&out->stored_bytes, tokens, n[KEY_M] * BYTES_PER_MB);
+    add_line(&out->stored_bytes, squares, n[KEY_N] * BYTES_PER_MB);
     if (!dec) { return; }
-    cost_formula_add_line(&out->stored_bytes, FEATURE_CROSS_PRODUCTS, bytes[KEY_MX]);
-    cost_formula_add_line(&out->stored_bytes, FEATURE_ENC_TOKENS, bytes[KEY_ME]);
+    add_line(&out->stored_bytes, FEATURE_CROSS_PRODUCTS, n[KEY_MX] * BYTES_PER_MB);
+    add_line(&out->stored_bytes, FEATURE_ENC_TOKENS, n[KEY_ME] * BYTES_PER_MB);
 }
 
-static Status head_costs(CostPartMode* out, bool dec, const ProblemJsonReader* r, json_t* head) {
-    CostFeature tokens = dec ? FEATURE_DEC_TOKENS : FEATURE_ENC_TOKENS;
+static void head_costs(CostPartMode* out, CostFeature tokens, Reader* r, json_t* head) {
     static const char where[] = "cost_model.postprocess.";
-    double a = 0, c = 0, bwd = 1;
     out->offered = true;
-    if (head == NULL) { return STATUS_OK; }
-    TRY(read_number(r, head, where, "a", 0, MOST, NAN, &a));
-    TRY(read_number(r, head, where, "c", 0, MOST, NAN, &c));
-    TRY(read_number(r, head, where, "bwd", 1, MOST, NAN, &bwd));
-    out->time_ns[JOB_F].constant = c * NS_PER_MS;
-    out->time_ns[JOB_B].constant = bwd * c * NS_PER_MS;
-    cost_formula_add_line(&out->time_ns[JOB_F], tokens, a * NS_PER_MS);
-    cost_formula_add_line(&out->time_ns[JOB_B], tokens, (bwd - 1) * a * NS_PER_MS);
-    cost_formula_add_line(&out->time_ns[JOB_W], tokens, a * NS_PER_MS);
-    return STATUS_OK;
-}
-
-// A misspelled mode must not be ignored silently.
-static Status modes_known(const ProblemJsonReader* r, json_t* costs) {
-    const char* name;
-    json_t *rc = NULL, *mode;
-    TRY(read_object(r, costs, "cost_model.", "rc", false, &rc));
-    json_object_foreach(rc, name, mode) {
-        if (strcmp(name, cost_mode_names[RECOMPUTE_SELECTIVE]) == 0) { continue; }
-        if (strcmp(name, cost_mode_names[RECOMPUTE_FULL]) == 0) { continue; }
-        return FAIL(STATUS_BAD_FORMAT, "%s: cost_model.rc.%.40s ---> must be %s or %s", r->name, name,
-                    cost_mode_names[RECOMPUTE_SELECTIVE], cost_mode_names[RECOMPUTE_FULL]);
-    }
-    return STATUS_OK;
+    if (head == NULL) { return; }
+    double a = NS_PER_MS * number(r, head, where, "a", 0, MOST, NAN);
+    double c = NS_PER_MS * number(r, head, where, "c", 0, MOST, NAN);
+    double bwd = number(r, head, where, "bwd", 1, MOST, NAN);
+    out->time_ns[JOB_F].constant = c;
+    out->time_ns[JOB_B].constant = bwd * c;
+    add_line(&out->time_ns[JOB_F], tokens, a);
+    add_line(&out->time_ns[JOB_B], tokens, (bwd - 1) * a);
+    add_line(&out->time_ns[JOB_W], tokens, a);
 }
 
 // One recompute mode: the mode's own keys, then the decoder's, then the encoder's.
-static Status mode_costs(CostModel* out, const ProblemJsonReader* r, json_t* costs, bool t5,
-                         RecomputeMode mode) {
-    json_t *rc = NULL, *own = NULL, *encoder = NULL, *decoder = NULL;
-    json_t *enc_mode = NULL, *dec_mode = NULL, *head = NULL;
-    TRY(read_object(r, costs, "cost_model.", "rc", false, &rc));
+static void mode_costs(CostModel* out, Reader* r, json_t* costs, bool t5, RecomputeMode mode) {
+    json_t* rc = object(r, costs, "cost_model.", "rc", false);
+    json_t* own = NULL;
     if (mode != RECOMPUTE_NONE) {
-        TRY(read_object(r, rc, "cost_model.rc.", cost_mode_names[mode], false, &own));
-        if (own == NULL) { return STATUS_OK; }
+        own = object(r, rc, "cost_model.rc.", cost_mode_names[mode], false);
+        if (own == NULL) { return; }
     }
-    TRY(read_object(r, costs, "cost_model.", "encoder", true, &encoder));
-    TRY(read_object(r, costs, "cost_model.", "decoder", false, &decoder));
-    TRY(read_object(r, costs, "cost_model.", "postprocess", false, &head));
-    TRY(read_object(r, own, "cost_model.rc mode ", "encoder", false, &enc_mode));
-    TRY(read_object(r, own, "cost_model.rc mode ", "decoder", false, &dec_mode));
+    json_t* enc_mode = object(r, own, "cost_model.rc mode ", "encoder", false);
+    json_t* dec_mode = object(r, own, "cost_model.rc mode ", "decoder", false);
     double enc[NUM_KEYS], dec[NUM_KEYS];
     for (int k = 0; k < NUM_KEYS; k++) { enc[k] = k < NUM_REQUIRED ? NAN : 0; }
-    TRY(read_layer(r, encoder, "cost_model.encoder.", enc));
+    read_layer(r, object(r, costs, "cost_model.", "encoder", true), "cost_model.encoder.", enc);
     memcpy(dec, enc, sizeof dec);
-    TRY(read_layer(r, decoder, "cost_model.decoder.", dec));
-    TRY(read_layer(r, enc_mode, "cost_model.rc encoder ", enc));
-    TRY(read_layer(r, dec_mode != NULL ? dec_mode : enc_mode, "cost_model.rc decoder ", dec));
+    read_layer(r, object(r, costs, "cost_model.", "decoder", false), "cost_model.decoder.", dec);
+    read_layer(r, enc_mode, "cost_model.rc encoder ", enc);
+    read_layer(r, dec_mode != NULL ? dec_mode : enc_mode, "cost_model.rc decoder ", dec);
+    if (r->status != STATUS_OK) { return; }
     if (mode == RECOMPUTE_NONE && (enc[KEY_CMIN] > enc[KEY_C] || (t5 && dec[KEY_CMIN] > dec[KEY_C]))) {
         fprintf(stderr,
                 "%s: cmin above c: small microbatches are priced too low, the makespan is an estimate\n",
@@ -429,67 +360,47 @@ static Status mode_costs(CostModel* out, const ProblemJsonReader* r, json_t* cos
     parts[PART_EMBEDDING].offered = true;
     layer_costs(&parts[PART_ENC_LAYER], false, enc);
     layer_costs(&parts[PART_DEC_LAYER], true, dec);
-    return head_costs(&parts[PART_HEAD], t5, r, head);
+    head_costs(&parts[PART_HEAD], t5 ? FEATURE_DEC_TOKENS : FEATURE_ENC_TOKENS, r,
+               object(r, costs, "cost_model.", "postprocess", false));
 }
 
 // Model state: 8 bytes per 16-bit parameter byte; optimizer state (6 of them) over the replicas with zero 1.
-static Status state_costs(CostModel* out, const ProblemJsonReader* r, json_t* costs, int32_t R) {
+static void state_and_transfer_costs(CostModel* out, Reader* r, json_t* costs, bool t5, int32_t R) {
     static const char* const keys[PART_COUNT] = {"embedding", "encoder", "decoder", NULL};
-    json_t* params = NULL;
-    double zero_stage = 0;
-    TRY(read_object(r, costs, "cost_model.", "params_mb", false, &params));
-    TRY(read_number(r, r->root, "", "zero_stage", 0, 3, 0, &zero_stage));
-    double factor = zero_stage >= 1 ? 2 + 6.0 / R : 8;
+    json_t* params = object(r, costs, "cost_model.", "params_mb", false);
+    json_t* cluster = object(r, r->root, "", "cluster", false);
+    double hidden_bytes = 2 * number(r, r->root, "", "hidden", 0, 1e6, HIDDEN);
+    double factor = number(r, r->root, "", "zero_stage", 0, 3, 0) >= 1 ? 2 + 6.0 / R : 8;
     for (int part = 0; part < PART_COUNT; part++) {
-        double bytes = 0;
-        if (keys[part] != NULL) {
-            TRY(read_number(r, params, "cost_model.params_mb.", keys[part], 0, MOST / 1e3, 0, &bytes));
-        }
-        bytes *= BYTES_PER_MB;
-        out->part_state_bytes[part] = (int64_t)(bytes * factor + 0.5);
-        out->part_param_bytes[part] = (int64_t)(bytes + 0.5);
+        double mb =
+            keys[part] != NULL ? number(r, params, "cost_model.params_mb.", keys[part], 0, MOST / 1e3, 0) : 0;
+        out->part_state_bytes[part] = (int64_t)(mb * BYTES_PER_MB * factor + 0.5);
+        out->part_param_bytes[part] = (int64_t)(mb * BYTES_PER_MB + 0.5);
     }
     out->head_state_bytes = out->part_state_bytes[PART_EMBEDDING];  // of a share; a whole head has none
     out->head_param_bytes = out->part_param_bytes[PART_EMBEDDING];
     out->head_is_tied = out->head_rows_whole = true;
-    return STATUS_OK;
-}
-
-static Status transfer_costs(CostModel* out, const ProblemJsonReader* r, bool t5) {
-    const CostFeature tokens = t5 ? FEATURE_DEC_TOKENS : FEATURE_ENC_TOKENS;
-    json_t* cluster = NULL;
-    double hidden = 0, latency_us = 0, gbps = 0;
-    TRY(read_object(r, r->root, "", "cluster", false, &cluster));
-    TRY(read_number(r, r->root, "", "hidden", 0, 1e6, HIDDEN, &hidden));
-    TRY(read_number(r, cluster, "cluster.", "intra_lat_us", 0, MOST, 0, &latency_us));
-    TRY(read_number(r, cluster, "cluster.", "intra_bw_gbps", 1e-3, MOST, BANDWIDTH_GBPS, &gbps));
-    cost_formula_add_line(&out->boundary_bytes, FEATURE_ENC_TOKENS, 2 * hidden);
-    cost_formula_add_line(&out->dec_boundary_bytes, FEATURE_DEC_TOKENS, 2 * hidden);
-    cost_formula_add_line(&out->head_in_bytes, tokens, 2 * hidden);
+    cost_formula_add_line(&out->boundary_bytes, FEATURE_ENC_TOKENS, hidden_bytes);
+    cost_formula_add_line(&out->dec_boundary_bytes, FEATURE_DEC_TOKENS, hidden_bytes);
+    cost_formula_add_line(&out->head_in_bytes, t5 ? FEATURE_DEC_TOKENS : FEATURE_ENC_TOKENS, hidden_bytes);
     out->head_part_bytes = out->head_in_bytes;
-    out->comm_latency_ns = latency_us * 1e3;
-    out->comm_bytes_per_ns = gbps / 8;
-    return STATUS_OK;
+    out->comm_latency_ns = 1e3 * number(r, cluster, "cluster.", "intra_lat_us", 0, MOST, 0);
+    out->comm_bytes_per_ns = number(r, cluster, "cluster.", "intra_bw_gbps", 1e-3, MOST, BANDWIDTH_GBPS) / 8;
 }
 
-// --- the problem -------------------------------------------------------------------------------------------
-
-static Status read_samples(Problem* out, const ProblemJsonReader* r, Arena* arena) {
+static Status read_samples(Problem* out, const Reader* r, Arena* arena) {
     json_t* samples = json_object_get(r->root, "samples");
     size_t num = json_array_size(samples);
-    if (!json_is_array(samples) || num < 1 || num > PROBLEM_MAX_SAMPLES) {
+    if (num < 1 || num > PROBLEM_MAX_SAMPLES) {
         return FAIL(STATUS_BAD_FORMAT, "%s: samples ---> give a list of 1 to %d pairs [n_enc, n_dec]",
                     r->name, PROBLEM_MAX_SAMPLES);
     }
-    out->samples = ARENA_NEW(arena, PlanSample, num);
-    if (out->samples == NULL) {
-        return FAIL(STATUS_NO_MEMORY, "%s: no memory for %zu samples", r->name, num);
-    }
+    ARENA_TRY_NEW(out->samples, arena, PlanSample, num);
     out->num_samples = (int32_t)num;
     int32_t longest = 0, most_dec = out->encoder_decoder ? PROBLEM_MAX_TOKENS : 0;
     for (int32_t i = 0; i < out->num_samples; i++) {
-        json_t *pair = json_array_get(samples, (size_t)i), *first = json_array_get(pair, 0),
-               *second = json_array_get(pair, 1);
+        json_t* pair = json_array_get(samples, (size_t)i);
+        json_t *first = json_array_get(pair, 0), *second = json_array_get(pair, 1);
         json_int_t enc = json_integer_value(first), dec = json_integer_value(second);
         if (json_array_size(pair) != 2 || !json_is_integer(first) || !json_is_integer(second) || enc < 1 ||
             enc > PROBLEM_MAX_TOKENS || dec < 0 || dec > most_dec) {
@@ -500,54 +411,50 @@ static Status read_samples(Problem* out, const ProblemJsonReader* r, Arena* aren
         int32_t dec_tokens = out->encoder_decoder ? (int32_t)dec + 2 : 0;  // begin and end
         out->samples[i] =
             (PlanSample){(int32_t)enc, dec_tokens, out->encoder_decoder ? dec_tokens : (int32_t)enc};
-        longest = enc > longest ? (int32_t)enc : longest;
-        longest = dec_tokens > longest ? dec_tokens : longest;
+        longest = most(longest, most((int32_t)enc, dec_tokens));
     }
-    out->request.max_seq_tokens = (longest + 7) / 8 * 8;  // a padded micro-batch is rounded up to 8
+    out->request.max_seq_tokens = (longest + 7) / 8 * 8;  // a padded microbatch is rounded up to 8
     return STATUS_OK;
 }
 
-static Status read_stages(Problem* out, const ProblemJsonReader* r) {
+static Status read_problem(Problem* out, Reader* r, Arena* arena) {
+    const char* model = json_string_value(json_object_get(r->root, "model"));
     PlanRequest* request = &out->request;
-    int32_t num_layers;
-    TRY(read_count(r, "n_stages", 1, PLAN_MAX_STAGES, &request->P));
-    TRY(read_count(r, "dp_size", 1, PLAN_MAX_REPLICAS, &request->R));
-    TRY(read_count(r, "layers_per_stage", 1, COST_MAX_LAYERS, &out->layers_per_stage));
-    num_layers = request->P * out->layers_per_stage;
+    if (model == NULL || (strcmp(model, "gpt") != 0 && strcmp(model, "t5") != 0)) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: model ---> must be \"gpt\" or \"t5\"", r->name);
+    }
+    bool t5 = out->encoder_decoder = strcmp(model, "t5") == 0;
+    *request = (PlanRequest){.P = count(r, "n_stages", PLAN_MAX_STAGES),
+                             .R = count(r, "dp_size", PLAN_MAX_REPLICAS),
+                             .recompute = RECOMPUTE_CHOICE_AUTO,
+                             .memory_rule = MEMORY_ACTIVATIONS};
+    int32_t layers_per_stage = count(r, "layers_per_stage", COST_MAX_LAYERS);
+    double limit_mb = number(r, r->root, "", "memory_limit", 1e-3, MOST, NAN);
+    request->memory_limit_bytes = (int64_t)(limit_mb * BYTES_PER_MB + 0.5);
+    TRY(r->status);
+    int32_t num_layers = request->P * layers_per_stage;
     if (num_layers > COST_MAX_LAYERS) {
         return FAIL(STATUS_BAD_FORMAT, "%s: layers_per_stage: %d layers together ---> at most %d", r->name,
                     num_layers, COST_MAX_LAYERS);
     }
-    if (out->encoder_decoder && request->P % 2 != 0) {
+    if (t5 && request->P % 2 != 0) {
         return FAIL(STATUS_BAD_FORMAT, "%s: n_stages %d ---> a t5 needs an even number, half of them encoder",
                     r->name, request->P);
     }
-    out->costs.num_dec_layers = out->encoder_decoder ? num_layers / 2 : 0;
+    out->costs.num_dec_layers = t5 ? num_layers / 2 : 0;
     out->costs.num_enc_layers = num_layers - out->costs.num_dec_layers;
-    double limit_mb = 0;
-    TRY(read_number(r, r->root, "", "memory_limit", 1e-3, MOST, NAN, &limit_mb));
-    request->memory_limit_bytes = (int64_t)(limit_mb * BYTES_PER_MB + 0.5);
-    return STATUS_OK;
-}
-
-static Status read_problem(Problem* out, const ProblemJsonReader* r, Arena* arena) {
-    const char* model = json_string_value(json_object_get(r->root, "model"));
-    if (model == NULL || (strcmp(model, "gpt") != 0 && strcmp(model, "t5") != 0)) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: model ---> must be \"gpt\" or \"t5\"", r->name);
-    }
-    out->encoder_decoder = strcmp(model, "t5") == 0;
-    out->request = (PlanRequest){.recompute = RECOMPUTE_CHOICE_AUTO, .memory_rule = MEMORY_ACTIVATIONS};
-    out->published = true;
-    TRY(read_stages(out, r));
     TRY(read_samples(out, r, arena));
-    json_t* costs = NULL;
-    TRY(read_object(r, r->root, "", "cost_model", true, &costs));
-    TRY(modes_known(r, costs));
-    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
-        TRY(mode_costs(&out->costs, r, costs, out->encoder_decoder, (RecomputeMode)mode));
+    json_t *costs = object(r, r->root, "", "cost_model", true), *mode;
+    const char* name;
+    json_object_foreach(object(r, costs, "cost_model.", "rc", false), name, mode) {  // none is misspelled
+        const char *selective = cost_mode_names[RECOMPUTE_SELECTIVE], *full = cost_mode_names[RECOMPUTE_FULL];
+        if (strcmp(name, selective) == 0 || strcmp(name, full) == 0) { continue; }
+        return FAIL(STATUS_BAD_FORMAT, "%s: cost_model.rc.%.40s ---> must be %s or %s", r->name, name,
+                    selective, full);
     }
-    TRY(state_costs(&out->costs, r, costs, out->request.R));
-    TRY(transfer_costs(&out->costs, r, out->encoder_decoder));
+    for (int m = 0; m < RECOMPUTE_COUNT; m++) { mode_costs(&out->costs, r, costs, t5, (RecomputeMode)m); }
+    state_and_transfer_costs(&out->costs, r, costs, t5, request->R);
+    TRY(r->status);
     TRY(cost_model_check(&out->costs));
     return problem_split_stages(out, "equal");
 }
@@ -559,14 +466,13 @@ Status problem_json_parse(Problem* out, const char* text, size_t num_bytes, cons
         return FAIL(STATUS_BAD_FORMAT, "%s: %zu bytes ---> a problem has at most %d", name, num_bytes,
                     PROBLEM_MAX_FILE_BYTES);
     }
-    ProblemJsonReader r = {.name = name, .root = json_loadb(text, num_bytes, JSON_REJECT_DUPLICATES, &error)};
-    if (r.root == NULL) {
-        return FAIL(STATUS_BAD_FORMAT, "%s:%d: %s ---> give one JSON object", name, error.line, error.text);
+    Reader r = {.name = name, .root = json_loadb(text, num_bytes, JSON_REJECT_DUPLICATES, &error)};
+    if (!json_is_object(r.root)) {
+        json_decref(r.root);
+        return FAIL(STATUS_BAD_FORMAT, "%s:%d: %s ---> give one JSON object (dynapipe_plugin/README.md)",
+                    name, r.root == NULL ? error.line : 1, r.root == NULL ? error.text : "no object");
     }
-    Status status =
-        json_is_object(r.root)
-            ? read_problem(out, &r, arena)
-            : FAIL(STATUS_BAD_FORMAT, "%s: no JSON object ---> see dynapipe_plugin/README.md", name);
+    Status status = read_problem(out, &r, arena);
     json_decref(r.root);
     return status;
 }
@@ -602,35 +508,6 @@ static void analytic_costs(CostModel* out, const ModelConfig* config, int32_t nu
 static bool counts_bytes(const CostModel* costs) {
     MbShape shape = {1, 1000, 1000000, 1000, 1000000, 1000000, 1000};
     return cost_formula_value(&costs->parts[RECOMPUTE_NONE][PART_ENC_LAYER].stored_bytes, &shape) > 0;
-}
-
-// A measured profile has times but no bytes.
-static void take_bytes(CostModel* out, const CostModel* model) {
-    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
-        for (int part = 0; part < PART_COUNT; part++) {
-            out->parts[mode][part].stored_bytes = model->parts[mode][part].stored_bytes;
-            out->parts[mode][part].forward_bytes = model->parts[mode][part].forward_bytes;
-        }
-    }
-    out->stage_stored_bytes = model->stage_stored_bytes;
-    out->stage_forward_bytes = model->stage_forward_bytes;
-    memcpy(out->once_stored_bytes, model->once_stored_bytes, sizeof out->once_stored_bytes);
-    memcpy(out->once_forward_bytes, model->once_forward_bytes, sizeof out->once_forward_bytes);
-    out->boundary_bytes = model->boundary_bytes;
-    out->dec_boundary_bytes = model->dec_boundary_bytes;
-    out->scratch_bytes = model->scratch_bytes;
-    memcpy(out->part_state_bytes, model->part_state_bytes, sizeof out->part_state_bytes);
-    memcpy(out->part_param_bytes, model->part_param_bytes, sizeof out->part_param_bytes);
-    out->tied_param_bytes = model->tied_param_bytes;
-    out->tied_head_state_bytes = model->tied_head_state_bytes;
-    out->tied_stack_bytes = model->tied_stack_bytes;
-    out->head_in_bytes = model->head_in_bytes;
-    out->head_part_bytes = model->head_part_bytes;
-    out->head_factor_bytes = model->head_factor_bytes;
-    out->head_state_bytes = model->head_state_bytes;
-    out->head_param_bytes = model->head_param_bytes;
-    out->head_vocab = model->head_vocab;
-    out->head_is_tied = model->head_is_tied;
 }
 
 // The profile names the model that it was measured on (dynapipe_llmc_signature); another shape is an error.
@@ -683,9 +560,12 @@ Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t 
     }
     analytic_costs(out, &config, options->replicas ? options->replicas : 1);
     if (options->costs == NULL) { return cost_model_check(out); }
-    CostModel model = *out;
-    TRY(cost_file_load(out, NULL, options->costs, NULL));
-    if (counts_bytes(out)) { return STATUS_OK; }
+    CostModel measured;
+    TRY(cost_file_load(&measured, NULL, options->costs, NULL));
+    if (counts_bytes(&measured)) {
+        *out = measured;
+        return STATUS_OK;
+    }
     if (options->model == NULL) {
         return FAIL(
             STATUS_BAD_OPTION,
@@ -693,31 +573,29 @@ Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t 
             "its bytes and number of layers",
             options->costs);
     }
-    take_bytes(out, &model);
-    out->num_enc_layers = config.num_layers;
-    out->num_dec_layers = config.num_dec_layers;
+    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
+        for (int part = 0; part < PART_COUNT; part++) {
+            const CostPartMode* from = &measured.parts[mode][part];
+            out->parts[mode][part].offered = from->offered;
+            memcpy(out->parts[mode][part].time_ns, from->time_ns, sizeof from->time_ns);
+        }
+    }
+    memcpy(out->recompute_is_job, measured.recompute_is_job, sizeof out->recompute_is_job);
+    out->measured = measured.measured;
+    out->comm_latency_ns = measured.comm_latency_ns;
+    out->comm_bytes_per_ns = measured.comm_bytes_per_ns;
+    out->reduce_bytes_per_ns = measured.reduce_bytes_per_ns;
+    out->update_ns_per_byte = measured.update_ns_per_byte;
+    out->head_rows_whole = measured.head_rows_whole;
     return cost_model_check(out);
 }
 
 // --- lengths of sample files -------------------------------------------------------------------------------
 
-static Status problem_samples_recognize(bool* is_samples, const char* pattern) {
-    char* path;
-    unsigned char magic[8] = {0};
-    TRY(sample_shards_first_path(&path, pattern));
-    FILE* file = fopen(path, "rb");
-    free(path);
-    *is_samples =
-        file != NULL && fread(magic, 1, sizeof magic, file) == sizeof magic &&
-        (memcmp(magic, SAMPLE_FORMAT_MAGIC, sizeof magic) == 0 || llmc_tokens_recognize(magic, sizeof magic));
-    if (file != NULL) { fclose(file); }
-    return STATUS_OK;
-}
-
 // The vocabulary size in the headers: the trainer gives a new model that many.
 static Status problem_samples_vocab(int32_t* out, const char* pattern) {
     SampleShards shards;
-    TRY(sample_shards_open(&shards, pattern, 0, true));
+    TRY(sample_shards_open(&shards, pattern, 0));
     *out = shards.known->vocab;
     sample_shards_close(&shards);
     return STATUS_OK;
@@ -740,7 +618,7 @@ static Lengths sample_lengths(const SampleFile* file, int64_t i, bool encoder_de
 static Status problem_samples_lengths(Lengths** out, int32_t* out_num, const char* pattern,
                                       const ProblemOptions* options, bool encoder_decoder, Arena* arena) {
     SampleShards shards;
-    TRY(sample_shards_open(&shards, pattern, encoder_decoder ? 0 : options->max_tokens, false));
+    TRY(sample_shards_open(&shards, pattern, encoder_decoder ? 0 : options->max_tokens));
     bool is_plain_text = false;
     int64_t num = 0;
     for (int32_t f = 0; f < shards.num_files; f++) {
@@ -868,13 +746,10 @@ Status problem_split_stages(Problem* problem, const char* text) {
     PlanRequest* request = &problem->request;
     int32_t num_layers = problem->costs.num_enc_layers + problem->costs.num_dec_layers;
     request->choose_stages = strcmp(text, "auto") == 0;
-    if (request->choose_stages) {
-        return stage_split_make(request->placement.chunks, request, &problem->costs, problem->samples,
-                                problem->num_samples, 1);
-    }
-    return strcmp(text, "equal") == 0 ? split_equal(request, num_layers)
-                                      : stage_split_parse(request->placement.chunks, request->P, num_layers,
-                                                          request->rules.head_has_layer, text);
+    return request->choose_stages || strcmp(text, "equal") == 0
+               ? split_equal(request, num_layers)
+               : stage_split_parse(request->placement.chunks, request->P, num_layers,
+                                   request->rules.head_has_layer, text);
 }
 
 Status problem_place(Problem* problem, const char* placement, const char* head) {
@@ -906,21 +781,26 @@ void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const CostModel* costs,
 // --- a file of any format ---------------------------------------------------------------------------------
 
 // Options that a published problem already contains.
-static Status refuse_options(const ProblemOptions* options, const char* name) {
-    const char* given = options->stages              ? "--stages"
-                        : options->replicas          ? "--replicas"
-                        : options->batch_tokens      ? "--batch-tokens"
-                        : options->batch             ? "--batch"
-                        : options->max_tokens        ? "--max-tokens"
-                        : options->max_target_tokens ? "--max-target-tokens"
-                        : options->shuffle           ? "--shuffle"
-                        : options->costs             ? "--costs"
-                        : options->model             ? "--model"
-                        : options->vocab             ? "--vocab"
-                                                     : NULL;
-    if (given == NULL) { return STATUS_OK; }
-    return FAIL(STATUS_BAD_OPTION, "%s: %s says that itself ---> leave it out, or edit the file", given,
-                name);
+static Status refuse_options(const ProblemOptions* o, const char* name) {
+    const struct {
+        const char* name;
+        bool is_given;
+    } options[] = {{"--stages", o->stages},
+                   {"--replicas", o->replicas},
+                   {"--batch-tokens", o->batch_tokens},
+                   {"--batch", o->batch},
+                   {"--max-tokens", o->max_tokens},
+                   {"--max-target-tokens", o->max_target_tokens},
+                   {"--shuffle", o->shuffle},
+                   {"--costs", o->costs != NULL},
+                   {"--model", o->model != NULL},
+                   {"--vocab", o->vocab}};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        if (!options[i].is_given) { continue; }
+        return FAIL(STATUS_BAD_OPTION, "%s: %s contains that itself ---> leave it out, or edit the file",
+                    options[i].name, name);
+    }
+    return STATUS_OK;
 }
 
 // `text`: the file's contents; NULL: sample files, of which only lengths are read.
@@ -937,30 +817,21 @@ static Status parse_lengths(Problem* out, const char* text, size_t num_bytes, co
     return of_lengths(out, path, lengths, num, true, options, costs, arena);
 }
 
-// JSON without a problem is most likely a file of training records.
-static bool is_data(const char* text) {
-    return (text[0] == '{' || text[0] == '[') && strstr(text, "\"cost_model\"") == NULL &&
-           strstr(text, "\"n_stages\"") == NULL && strstr(text, "\"samples\"") == NULL;
-}
-
-static Status fail_data(const char* path) {
-    return FAIL(
-        STATUS_BAD_FORMAT,
-        "%s: neither a planning problem nor lengths ---> if these are records of data: ./prepare_data --out "
-        "DIR %s, then plan 'DIR/train*.bin'",
-        path, path);
-}
-
 static Status parse(Problem* out, const char* text, size_t num_bytes, const char* path,
                     const ProblemOptions* options, Arena* arena) {
-    size_t first = 0;
     if (num_bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {  // a byte-order mark, as spreadsheets write
         text += 3;
         num_bytes -= 3;
     }
-    while (first < num_bytes && isspace((unsigned char)text[first])) { first++; }
-    if (first < num_bytes && is_data(text + first)) { return fail_data(path); }
-    if (first < num_bytes && text[first] == '{') {
+    const char first = text != NULL ? text[strspn(text, " \t\r\n")] : '\0';
+    if ((first == '{' || first == '[') && strstr(text, "\"cost_model\"") == NULL &&
+        strstr(text, "\"n_stages\"") == NULL && strstr(text, "\"samples\"") == NULL) {
+        return FAIL(STATUS_BAD_FORMAT,
+                    "%s: neither a planning problem nor lengths ---> if these are records of data: "
+                    "./prepare_data --out DIR %s, then plan 'DIR/train*.bin'",
+                    path, path);
+    }
+    if (first == '{') {
         TRY(refuse_options(options, path));
         TRY(problem_json_parse(out, text, num_bytes, path, arena));
     } else {
@@ -974,7 +845,7 @@ Status problem_load(Problem* out, const char* path, const ProblemOptions* option
     char* text = NULL;
     size_t num_bytes = 0;
     bool is_samples;
-    TRY(problem_samples_recognize(&is_samples, path));
+    TRY(sample_shards_recognize(&is_samples, path));
     if (!is_samples) { TRY(file_read_text(&text, &num_bytes, path)); }
     Status status = parse(out, text, num_bytes, path, options, arena);
     free(text);

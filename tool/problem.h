@@ -29,9 +29,7 @@ typedef struct {
     PlanRequest request;  // batching dynamic, ragged, all choices auto; stages: the equal split
     PlanSample* samples;  // in the arena
     int32_t num_samples;
-    int32_t layers_per_stage;
     bool encoder_decoder;
-    bool published;  // a PROBLEM.json: plans can be written in the published form
 } Problem;
 
 // Problem options of the command line. 0 or NULL: not given.
@@ -57,9 +55,9 @@ typedef struct {
     {"--costs",        OPTION_STRING, offsetof(Type, field.costs),        NULL, 0, 0,   NULL, "FILE", "for lengths: measured by ./profile_costs; default: an analytic estimate"}, \
     {"--model",        OPTION_STRING, offsetof(Type, field.model),        NULL, 0, 0,   NULL, "DESC", "for lengths: shape of the model, as the trainer's -e: d12 (default), flan-t5:base, ..."}, \
     {"--vocab",        OPTION_INT,    offsetof(Type, field.vocab),        NULL, 1, 1e9, NULL, "N", "for lengths: tokens of the vocabulary; default: the sample files', else GPT-2's or T5's own"}, \
-    {"--rank-speed",   OPTION_STRING, offsetof(Type, field.rank_speed),   NULL, 0, 0,   NULL, "S,S,..", "speed of every rank (rank = replica * stages + stage), 1: as the costs say; 0.7: jobs take 1/0.7 times as long"}, \
+    {"--rank-speed",   OPTION_STRING, offsetof(Type, field.rank_speed),   NULL, 0, 0,   NULL, "S,S,..", "speed of every rank (rank = replica * stages + stage), 1: as in the costs; 0.7: jobs take 1/0.7 times as long"}, \
     {"--rank-memory",  OPTION_STRING, offsetof(Type, field.rank_memory),  NULL, 0, 0,   NULL, "B,B,..", "memory of every rank in bytes (K, M, G: powers of 1024); 0: --memory-limit"}, \
-    {"--link-rate",    OPTION_STRING, offsetof(Type, field.link_rate),    NULL, 0, 0,   NULL, "G,G,..", "GB/s (10^9 bytes) between every two stages of every replica; 0: as the costs say"}
+    {"--link-rate",    OPTION_STRING, offsetof(Type, field.link_rate),    NULL, 0, 0,   NULL, "G,G,..", "GB/s (10^9 bytes) between every two stages of every replica; 0: as in the costs"}
 // clang-format on
 
 // From memory; `name` is used in messages. Samples are allocated in `arena`.
@@ -75,8 +73,8 @@ Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t 
 // Memory limit of each rank, model state included; 0: no limit.
 int64_t problem_limit_bytes(const PlanRequest* request, int32_t rank);
 
-// --stage-split: "equal" (layers_per_stage each), "auto" (stage_split_make on this batch; the search may
-// change it), or fixed layers of each stage "L,L,..".
+// --stage-split: "equal", "auto" (equal ones, from which the search may move), or fixed layers of each stage
+// "L,L,..".
 Status problem_split_stages(Problem* problem, const char* text);
 // --placement and --head (values: placement.h; NULL: not given), called after the layer split. The default
 // is auto if the search may move layers, otherwise linear and whole. Given chunks and shares are fixed.

@@ -1,17 +1,17 @@
 /*
 timeline_svg.h -- plans of one batch as a picture: jobs, transfers and memory of each rank, and the bound.
 
-    stage 0  [0][1][2][0 ][3][1 ][2 ][///][3 ]    one box a job: colour = kind, number = micro-batch
+    stage 0  [0][1][2][0 ][3][1 ][2 ][///][3 ]    one box a job: colour = kind, number = microbatch
               - -  -  -                            transfers it sends
              __/--\____/-----\____                 memory held by activations, limit as a dashed line
 
-Several plans are drawn one above the other on one time axis, with the bound of the first. If a plan has more
-than TIMELINE_MAX_ROWS ranks, only the slowest replica is drawn. Colours are from Okabe and Ito's set for
-colour-blind readers and also differ in lightness; lighter shades mark a stage's other chunks. One SVG without
-scripts, fonts or links, with a dark theme.
+Several plans are drawn one above the other on one time axis, with the bound of the first. Of more than
+TIMELINE_MAX_ROWS ranks only the slowest replica is drawn. Colours are from Okabe and Ito's set for
+colour-blind readers (jfly.uni-koeln.de/color) and also differ in lightness; a lighter shade marks a stage's
+other chunks. One SVG without scripts, fonts or links.
 
-Classes (read by test_timeline_svg): fwd bwd wgt rec; of head shares hfwd hwgt; k1 k2 mark a stage's second
-and third chunk (a fourth is drawn like the first); idle; act grad fact (sent transfers); mem limit bound.
+Classes (read by test_timeline_svg): fwd bwd wgt rec; of head shares hfwd hwgt; k1 another chunk of the stage;
+idle; act grad fact (sent transfers); mem limit bound.
 */
 #pragma once
 
@@ -21,7 +21,7 @@ and third chunk (a fourth is drawn like the first); idle; act grad fact (sent tr
 #include "../dynapipe_plugin/plan/types.h"
 #include "../util/status.h"
 
-enum { TIMELINE_MAX_ROWS = 32, TIMELINE_MAX_PLANS = 4 };
+enum { TIMELINE_MAX_ROWS = 32 };
 
 typedef struct {
     const Plan* plan;

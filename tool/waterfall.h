@@ -6,16 +6,15 @@ Jobs keep their order on each stage unless a freer order is faster:
     makespan        as predicted
     communication   transfers and gradient reduction take no time
     memory          no limit: receives as early as data comes, and the adaptive order with the same
-                    micro-batches (where memory is short). A plan that late receives make faster (another
-                    message goes first) is its own level
+                    microbatches
     recompute       nothing is recomputed
-    launch          no per-micro-batch constants, no floors
+    launch          no per-microbatch constants, no floors
     padding         true lengths
     order           jobs never wait but at the begin and end of the step (each stage: arrival + work + tail)
     ramp            only the work of the slowest stage of the slowest replica
     stages          work spread evenly over the stages of each replica
     replicas        and over the replicas
-    efficiency      curves at the cheapest rate that a micro-batch of this batch could have: the bound
+    efficiency      curves at the cheapest rate that a microbatch of this batch could have: the bound
 Each level is at least the next, so no part is negative. A level below the bound counts as the bound, so
 unavoidable costs (a head larger than a stage; constants, recomputation and layer splits that memory enforces)
 are not charged. test_waterfall.c
@@ -32,13 +31,13 @@ are not charged. test_waterfall.c
     X(WATERFALL_COMMUNICATION, "communication")     /* and gradient reduction */                \
     X(WATERFALL_MEMORY,        "memory")            /* waiting caused by the memory limit */       \
     X(WATERFALL_RECOMPUTE,     "recompute")                                                     \
-    X(WATERFALL_LAUNCH,        "launch overhead")   /* per micro-batch constants and floors */  \
+    X(WATERFALL_LAUNCH,        "launch overhead")   /* per microbatch constants and floors */  \
     X(WATERFALL_PADDING,       "padding")                                                       \
     X(WATERFALL_ORDER,         "order")             /* the rest: waits inside the step */       \
     X(WATERFALL_RAMP,          "ramp")              /* filling and draining the pipeline */     \
     X(WATERFALL_STAGES,        "stage imbalance")                                               \
     X(WATERFALL_REPLICAS,      "replica imbalance")                                             \
-    X(WATERFALL_EFFICIENCY,    "efficiency")        /* kernels slower on small micro-batches */
+    X(WATERFALL_EFFICIENCY,    "efficiency")        /* kernels slower on small microbatches */
 // clang-format on
 
 #define X(name, text) name,
@@ -47,15 +46,15 @@ typedef enum { WATERFALL_LIST(X) WATERFALL_COUNT } WaterfallPart;
 
 typedef struct {
     int64_t makespan_ns, bound_ns;
+    int64_t jobs_ns;                   // makespan of the plan's jobs in their order, received as data comes
     int64_t part_ns[WATERFALL_COUNT];  // >= 0; their sum is makespan_ns - bound_ns
 } Waterfall;
 
 extern const char* const waterfall_names[WATERFALL_COUNT];
 
-// For a plan made with this request, costs and batch. `arena` holds temporaries. STATUS_INVALID_PLAN if the
-// plan's job lists cannot run, or if their time differs from the plan's.
+// For a plan made with this request, costs and batch. `arena` holds temporaries.
 Status waterfall_make(Waterfall* out, const Plan* plan, const CostModel* costs, const PlanRequest* request,
-                      const PlanSample* samples, int32_t num_samples, Arena* arena);
+                      const PlanSample* samples, Arena* arena);
 
 // Prints a table: part, milliseconds, percent of the makespan, and a bar with one column per 2 % of the
 // makespan. Each bar begins at the end of the one above. Parts under half a column may have no bar.

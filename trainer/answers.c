@@ -8,26 +8,15 @@
 
 enum { MAX_WORDS = 4096 };
 
-static bool is_blank(char c) {
-    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
-}
-
-static void trim(const char** begin, size_t* num_chars, const char* text) {
-    *num_chars = strlen(text);
-    while (*num_chars > 0 && is_blank(text[*num_chars - 1])) { (*num_chars)--; }
-    while (*num_chars > 0 && is_blank(*text)) {
-        text++;
-        (*num_chars)--;
-    }
-    *begin = text;
-}
-
 bool scores_exact_match(const char* answer, const char* target) {
-    const char *a, *b;
-    size_t num_a, num_b;
-    trim(&a, &num_a, answer);
-    trim(&b, &num_b, target);
-    return num_a == num_b && memcmp(a, b, num_a) == 0;
+    static const char blanks[] = " \n\t\r";
+    const char *text[2] = {answer, target}, *end[2];
+    for (int i = 0; i < 2; i++) {
+        text[i] += strspn(text[i], blanks);
+        end[i] = text[i] + strlen(text[i]);
+        while (end[i] > text[i] && strchr(blanks, end[i][-1]) != NULL) { end[i]--; }
+    }
+    return end[0] - text[0] == end[1] - text[1] && memcmp(text[0], text[1], (size_t)(end[0] - text[0])) == 0;
 }
 
 typedef struct {

@@ -1,20 +1,12 @@
 /*
-generator.h -- the parts of ./generate: a model with its tokenizer, prompts, answers.
-
-    GeneratorModel model;                          // checkpoints, Hugging Face's files
-    Prompts prompts;                               // --prompt, lines of text, records
-    generator_answer(&model, &options, &prompts);  // tokens, texts, scores
-
-Errors are a Status with a message that includes the remedy (util/status.h).
+generator.h -- what ./generate does: a model with its tokenizer, prompts, answers. Errors are a Status with a
+message that includes the remedy (util/status.h).
 */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 #include "../dataloader/records/records.h"
-#include "../dataloader/tokenizer/tokenizer.h"
-#include "../llmc/completion.h"
 #include "../util/status.h"
 
 typedef struct {
@@ -30,18 +22,7 @@ typedef struct {
     bool quiet, raw;       // raw: texts are continued without a template
 } GeneratorOptions;
 
-// --- the model ---------------------------------------------------------------------------------------------
-
-typedef struct {
-    OpsContext* ops;
-    Model model;
-    TokenizerFolder tokens;
-    char path[4096];  // of the file or folder that the weights came from
-    int32_t start_token, end_token;
-} GeneratorModel;
-
-Status generator_model_open(GeneratorModel* out, const GeneratorOptions* options);
-void generator_model_close(GeneratorModel* model);  // an all-zero one is fine
+Status generator_run(const GeneratorOptions* options);
 
 // --- prompts -----------------------------------------------------------------------------------------------
 
@@ -50,7 +31,7 @@ typedef enum { PART_INPUT, PART_ANSWER, PART_TEXT } PromptPartKind;
 
 // Of a prompt: an input (with template), an earlier answer in a chat, or a text.
 typedef struct {
-    char* text;
+    char* text;  // terminated
     size_t num_bytes;
     PromptPartKind kind;
 } PromptPart;
@@ -58,9 +39,8 @@ typedef struct {
 typedef struct {
     PromptPart* parts;
     int num_parts;
-    char* line;           // original line of text; NULL: JSON
-    void* record;         // json_t* of a record, written with the answer
-    char *task, *target;  // NULL: not known
+    RecordText line, record;    // the line of text, or the record's JSON
+    const char *task, *target;  // NULL: not known
 } Prompt;
 
 typedef struct {
@@ -68,31 +48,24 @@ typedef struct {
     const char* name;  // where prompts come from, in messages
     RecordFiles files;
     int32_t next_file;
-    RecordReader reader;
-    bool is_reading;
+    RecordReader reader;  // of the file that is read
+    bool is_reading, is_json, is_at_end;
     bool is_stdin, is_terminal;  // is_terminal: interactive
-    bool is_json;                // the file that is read
-    bool is_at_end;
+    bool is_open, is_typed;      // is_typed: lines from standard input, one by one
+    char* line;                  // the last of these
+    size_t line_capacity;
+    int64_t line_number;
     RecordTemplate form;
     RecordFields fields;
     const char* task_field;
-    bool joins_turns;     // of a chat: earlier turns are text of the input (encoder-decoder)
-    int64_t num_bad;      // skipped records
-    int64_t line_number;  // of typed input
-    char* line;
-    size_t line_capacity;
-    Arena arena;
+    bool joins_turns;  // of a chat: earlier turns are text of the input (encoder-decoder)
+    int64_t num_bad;   // skipped records
 } Prompts;
 
 Status prompts_open(Prompts* out, const GeneratorOptions* options);
 // Called first: the template and field names of the model's data. `data` must outlive the prompts.
 Status prompts_set_form(Prompts* prompts, const DataJson* data, bool joins_turns);
-// At the end *out is all zero: num_parts 0. Bad records are reported, counted and skipped; a failure is
-// final.
-Status prompts_next(Prompts* prompts, Prompt* out);
+// At the end num_parts is 0. Texts are in `arena`. Bad records are reported, counted and skipped; a failure
+// is final.
+Status prompts_next(Prompts* prompts, Prompt* out, Arena* arena);
 void prompts_close(Prompts* prompts);
-void prompt_free(Prompt* prompt);
-
-// --- answers -----------------------------------------------------------------------------------------------
-
-Status generator_answer(GeneratorModel* model, const GeneratorOptions* options, Prompts* prompts);

@@ -6,10 +6,9 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include "../llmc/head.h"
-#include "../llmc/llmc_error.h"
 #include "../llmc/model.h"
-#include "../llmc/models.h"
+#include "../llmc/llmc_error.h"
+#include "../llmc/kinds.h"
 #include "../llmc/optimizer.h"
 
 // The view must be first: it is the argument of the plugin's calls.
@@ -151,61 +150,33 @@ DynapipeBlocks_v1 dynapipe_llmc_blocks(LlmcBlocks* ctx, const ModelConfig* confi
 
 // --- the model table --------------------------------------------------------------------------------------
 
-// Microbatch and cache have the same layout on both sides.
-#define SAME(ours, theirs, field) _Static_assert(offsetof(ours, field) == offsetof(theirs, field), #field)
-// clang-format off
-SAME(ModelBatch, DynapipeBatch, num_seqs); SAME(ModelBatch, DynapipeBatch, num_tokens); SAME(ModelBatch, DynapipeBatch, num_rows);
-SAME(ModelBatch, DynapipeBatch, max_seq_tokens); SAME(ModelBatch, DynapipeBatch, num_squares); SAME(ModelBatch, DynapipeBatch, cu_seqlens);
-SAME(ModelBatch, DynapipeBatch, tokens); SAME(ModelBatch, DynapipeBatch, positions); SAME(ModelBatch, DynapipeBatch, rows);
-SAME(ModelBatch, DynapipeBatch, targets); SAME(ModelBatch, DynapipeBatch, row_tasks); SAME(ModelBatch, DynapipeBatch, loss_scale);
-SAME(ModelBatch, DynapipeBatch, seq_lens); SAME(ModelBatch, DynapipeBatch, token_keys); SAME(ModelBatch, DynapipeBatch, num_dec_tokens);
-SAME(ModelBatch, DynapipeBatch, max_dec_seq_tokens); SAME(ModelBatch, DynapipeBatch, num_dec_squares); SAME(ModelBatch, DynapipeBatch, num_cross);
-SAME(ModelBatch, DynapipeBatch, dec_cu_seqlens); SAME(ModelBatch, DynapipeBatch, dec_tokens); SAME(ModelBatch, DynapipeBatch, dec_positions);
-SAME(ModelBatch, DynapipeBatch, dec_seq_lens); SAME(ModelBatch, DynapipeBatch, dec_token_keys);
-SAME(ModelCache, DynapipeCache, num_slots); SAME(ModelCache, DynapipeCache, max_tokens); SAME(ModelCache, DynapipeCache, max_enc_tokens);
-SAME(ModelCache, DynapipeCache, slots); SAME(ModelCache, DynapipeCache, num_before); SAME(ModelCache, DynapipeCache, num_enc);
-SAME(ModelCache, DynapipeCache, memory);
-// clang-format on
-_Static_assert(sizeof(ModelBatch) == sizeof(DynapipeBatch) && sizeof(ModelCache) == sizeof(DynapipeCache),
-               "and nothing after it");
-
-static const ModelBatch* ours(const DynapipeBatch* batch) {
-    return (const ModelBatch*)(const void*)batch;
-}
-static const ModelCache* our_cache(const DynapipeCache* cache) {
-    return (const ModelCache*)(const void*)cache;
-}
-
-_Static_assert((int)DYNAPIPE_FORWARD_KEEP == (int)MODEL_KEEP && (int)DYNAPIPE_FORWARD_HEAD == (int)MODEL_HEAD,
-               "both sides number their flags alike");
-
 static int64_t acts_bytes(void* model, const DynapipeBatch* batch, int flags) {
-    return model_acts_bytes(model, ours(batch), flags);
+    return model_acts_bytes(model, batch, flags);
 }
 
 static int64_t scratch_bytes(void* model, const DynapipeBatch* batch) {
-    return model_scratch_bytes(model, ours(batch));
+    return model_scratch_bytes(model, batch);
 }
 
 static int64_t boundary_bytes(void* model, const DynapipeBatch* batch, int is_behind) {
-    return model_boundary_bytes(model, ours(batch), is_behind);
+    return model_boundary_bytes(model, batch, is_behind);
 }
 
 static int forward(void* model, const DynapipeBatch* batch, const void* in, void* out, void* acts,
                    void* scratch, float* losses, int flags) {
-    model_forward(model, ours(batch), in, out, acts, scratch, losses, flags);
+    model_forward(model, batch, in, out, acts, scratch, losses, flags);
     return 0;
 }
 
 static int backward_inputs(void* model, const DynapipeBatch* batch, const void* in, void* acts,
                            const void* dout, void* din, void* scratch) {
-    model_backward_inputs(model, ours(batch), in, acts, dout, din, scratch);
+    model_backward_inputs(model, batch, in, acts, dout, din, scratch);
     return 0;
 }
 
 static int backward_weights(void* model, const DynapipeBatch* batch, void* acts, const void* dout,
                             void* scratch) {
-    model_backward_weights(model, ours(batch), acts, dout, scratch);
+    model_backward_weights(model, batch, acts, dout, scratch);
     return 0;
 }
 
@@ -219,16 +190,16 @@ static int finish(void* model) {
 }
 
 static int64_t cache_bytes(void* model, const DynapipeCache* cache) {
-    return model_cache_bytes(model, our_cache(cache));
+    return model_cache_bytes(model, cache);
 }
 
 static int64_t infer_bytes(void* model, const DynapipeBatch* batch) {
-    return model_infer_bytes(model, ours(batch));
+    return model_infer_bytes(model, batch);
 }
 
 static int infer(void* model, const DynapipeBatch* batch, const DynapipeCache* cache, const void* in,
                  void* out, void* scratch, int32_t* next) {
-    model_infer(model, ours(batch), our_cache(cache), in, out, scratch, next);
+    model_infer(model, batch, cache, in, out, scratch, next);
     return 0;
 }
 
@@ -243,18 +214,18 @@ static int64_t factor_bytes(void* model, const DynapipeBatch* batch) {
 
 static int combine(void* model, const DynapipeBatch* batch, int32_t num_parts, const void* const* parts,
                    void* dout, void* const* factors, float* losses) {
-    head_combine(model, ours(batch), num_parts, parts, dout, factors, losses);
+    head_combine(model, batch, num_parts, parts, dout, factors, losses);
     return 0;
 }
 
 static int64_t pick_bytes(void* model, const DynapipeBatch* batch) {
     (void)model;
-    return head_pick_bytes(ours(batch));
+    return head_pick_bytes(batch);
 }
 
 static int pick(void* model, const DynapipeBatch* batch, int32_t num_parts, const void* const* picks,
                 int32_t* next) {
-    head_pick(model, ours(batch), num_parts, picks, next);
+    head_pick(model, batch, num_parts, picks, next);
     return 0;
 }
 

@@ -77,24 +77,19 @@ typedef struct {
 
 // --- errors: rank 0 prints one line, and all ranks end -----------------------------------------------------
 
-static _Noreturn void end_run(Trainer* t, int exit_status, const char* format, va_list args) {
+__attribute__((format(printf, 3, 4))) static _Noreturn void end_run(Trainer* t, int exit_status,
+                                                                    const char* format, ...) {
     char why[1024];
+    va_list args;
+    va_start(args, format);
     vsnprintf(why, sizeof why, format, args);
+    va_end(args);
     dynapipe_abort(t->dp, why);
     exit(exit_status);
 }
 
-__attribute__((format(printf, 2, 3))) static _Noreturn void die(Trainer* t, const char* format, ...) {
-    va_list args;
-    va_start(args, format);
-    end_run(t, EXIT_FAILURE, format, args);
-}
-
-__attribute__((format(printf, 2, 3))) static _Noreturn void refuse(Trainer* t, const char* format, ...) {
-    va_list args;
-    va_start(args, format);
-    end_run(t, WRONG_USE, format, args);
-}
+#define die(t, ...) end_run(t, EXIT_FAILURE, __VA_ARGS__)
+#define refuse(t, ...) end_run(t, WRONG_USE, __VA_ARGS__)
 
 // Of the plugin: every rank finds the same errors in options and data.
 static void check(Trainer* t, int code) {
@@ -196,11 +191,11 @@ static Status check_earlier_run(const Trainer* t) {
                     "--overwrite 1: would delete -e, which is in -o %s ---> another -o, or move the model",
                     checkpoint_path_tail(directory));
     }
-    if ((latest < 0 && !has_logs) || flags->overwrite) { return STATUS_OK; }
-    if (flags->resume && latest < 0) {
-        printf("-o %s: no checkpoint to resume from: starting a new run and replacing the logs\n", directory);
+    if (flags->resume == 1 && latest < 0) {
+        printf("-o %s: no checkpoint to resume from: starting a new run%s\n", directory,
+               has_logs ? " and replacing the logs" : "");
     }
-    if (flags->resume) { return STATUS_OK; }
+    if ((latest < 0 && !has_logs) || flags->overwrite || flags->resume) { return STATUS_OK; }
     char what[64] = "logs, no checkpoint";
     if (latest >= 0) { snprintf(what, sizeof what, "checkpoints up to step %d", latest); }
     return FAIL(STATUS_BAD_FORMAT,
@@ -949,7 +944,8 @@ static void resume(Trainer* t) {
     compare_settings(t, run.record.settings);
     if (t->is_main) {
         checkpoint_timed_forget(&t->timed, t->flags.output_dir, t->flags.checkpoints_major);
-        printf("resumed from %s, step %d\n", path, t->step);
+        printf("resumed from %s, step %d%s\n", path, t->step,
+               t->step >= t->num_steps ? ": nothing is left to train ---> a larger -x" : "");
     }
     free(run.record.position);
     free(run.record.settings);
@@ -960,23 +956,19 @@ static void dump_gradients(Trainer* t) {
     const char* path = dynapipe_option(t->dp, "--dump-gradients");
     if (path == NULL) { return; }
     const Optimizer* o = &t->optimizer;
-    uint64_t body_sum = 0, none = 0;
+    uint64_t body_sum = 0;
+    CheckpointSeal seal = {.step = t->step, .vocab_hash = t->info.vocab_hash};
     Status status = t->is_main ? checkpoint_create_gradients(path, &t->model.config) : STATUS_OK;
     bool saved = all_succeeded(t, status, "gradients");
-    if (saved) {
-        if (owns_moments(t)) {
-            status = checkpoint_write(path, CHECKPOINT_FLOATS, &t->model, t->model.grads + o->begin, o->begin,
-                                      o->end, &body_sum);
-        }
-        saved = all_wrote(t, status, &body_sum, &none, "gradients");
+    if (saved && owns_moments(t)) {
+        status = checkpoint_write(path, CHECKPOINT_FLOATS, &t->model, t->model.grads + o->begin, o->begin,
+                                  o->end, &body_sum);
     }
-    if (saved) {
-        const CheckpointSeal seal = {.step = t->step, .body_sum = body_sum, .vocab_hash = t->info.vocab_hash};
-        if (t->is_main) { status = checkpoint_seal_write(path, &seal); }
-        if (t->is_main && status == STATUS_OK) { status = checkpoint_file_rename(path); }
-        saved = all_succeeded(t, status, "gradients");
-    }
-    if (saved) { return; }
+    saved = saved && all_wrote(t, status, &body_sum, &(uint64_t){0}, "gradients");
+    seal.body_sum = body_sum;
+    if (saved && t->is_main) { status = checkpoint_seal_write(path, &seal); }
+    if (saved && t->is_main && status == STATUS_OK) { status = checkpoint_file_rename(path); }
+    if (saved && all_succeeded(t, status, "gradients")) { return; }
     if (t->is_main) { checkpoint_file_remove_tmp(path); }
     die(t, "--debug dump-gradients: cannot be written ---> name a file where you may write");
 }
@@ -1207,25 +1199,25 @@ static void maybe_save(Trainer* t, bool is_last, bool is_told) {
 }
 
 static void print_stopped(const Trainer* t, int first_step) {
-    const char *name = stop_signal_name(dynapipe_stop_signal(t->dp)), *directory = t->flags.output_dir;
+    const char* directory = t->flags.output_dir;
+    bool is_done = t->step >= t->num_steps;
     if (!t->is_main) { return; }
-    if (t->step >= t->num_steps) {
-        printf("stopped by %s after the last step: the run is complete\n", name);
+    printf("stopped by %s ", stop_signal_name(dynapipe_stop_signal(t->dp)));
+    if (is_done) {
+        printf("after the last step: the run is complete\n");
     } else if (t->step == first_step) {
-        printf("stopped by %s before the first step of this run: nothing to save\n", name);
-    } else if (directory == NULL) {
-        printf("stopped by %s after step %d of %d, not saved ---> -o DIR saves\n", name, t->step,
-               t->num_steps);
-    } else if (t->save_failed) {
-        printf("stopped by %s after step %d of %d, not saved ---> -y 1 resumes from the newest checkpoint in "
-               "%s\n",
-               name, t->step, t->num_steps, directory);
+        printf("before the first step of this run: nothing to save\n");
     } else {
-        printf(
-            "stopped by %s after step %d of %d, saved in %s ---> the same command with -y 1 resumes there\n",
-            name, t->step, t->num_steps, directory);
+        printf("after step %d of %d, ", t->step, t->num_steps);
+        if (directory == NULL) {
+            printf("not saved ---> -o DIR saves\n");
+        } else if (t->save_failed) {
+            printf("not saved ---> -y 1 resumes from the newest checkpoint in %s\n", directory);
+        } else {
+            printf("saved in %s ---> the same command with -y 1 resumes there\n", directory);
+        }
     }
-    if (t->flags.export_dir != NULL && t->step < t->num_steps) {
+    if (t->flags.export_dir != NULL && !is_done) {
         printf("--export-hf %s: not exported yet; the resumed run exports at its end\n", t->flags.export_dir);
     }
     fflush(stdout);

@@ -43,26 +43,15 @@ void arena_free(Arena* arena);
 
 // --- page memory ---------------------------------------------------------------------------------------
 
-// Memory that grows in place; every page is touched before it is returned.
-//
-//     PageMemory memory = {0};                     // a valid, empty one
-//     page_memory_grow(&memory, num_bytes);        // memory.data: num_bytes or more, zeroed where new
-//     page_memory_free(&memory);
-//
-// The first write to a page costs 0.4 s of processor time per GiB in 4 KiB pages. Without touching, the
-// first job that writes would pay for it, and again after each move. So several times the size is reserved
-// as addresses, which is free, and new pages are touched on request. Huge pages are not requested: on
-// virtual machines the first touch of 400 MiB of them took 2.0 s instead of 0.3 s.
-
+// Memory that grows without copying; every page is touched before it is returned. The first write to a page
+// costs 0.4 s of processor time per GiB in 4 KiB pages, and the first job that writes would pay for it. Huge
+// pages are not requested: on virtual machines the first touch of 400 MiB of them took 2.0 s instead of 0.3
+// s.
 typedef struct {
-    void* data;              // aligned to PAGE_MEMORY_ALIGN; NULL: empty
-    int64_t num_bytes;       // whole pages
-    int64_t reserved_bytes;  // private to arena.c
+    void* data;         // NULL: empty
+    int64_t num_bytes;  // whole pages
 } PageMemory;
 
-enum { PAGE_MEMORY_ALIGN = 2 << 20 };  // a huge page
-
-// Grows to at least that many bytes. Contents are kept within the reserved range; beyond it data moves and
-// is zeroed. False: no memory; the old state or empty.
+// Grows to at least that many bytes, keeps the contents, and may move them. False: no memory; unchanged.
 bool page_memory_grow(PageMemory* memory, int64_t num_bytes);
 void page_memory_free(PageMemory* memory);

@@ -1,3 +1,7 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE  // fallocate
+#endif
+
 #include "checkpoint_files.h"
 
 #include <dirent.h>
@@ -11,6 +15,7 @@
 #include <unistd.h>
 
 #include "files.h"
+#include "numbers.h"
 
 // --- one file, written aside -------------------------------------------------------------------------------
 
@@ -63,8 +68,14 @@ Status checkpoint_file_create(CheckpointFile* out, const char* path, int64_t num
         return FAIL(STATUS_IO, "%s.tmp: cannot create: %s ---> choose a writable directory",
                     checkpoint_path_tail(path), strerror(errno));
     }
-    int reason = file_reserve(out->fd, num_bytes);
-    if (reason != 0) { return write_failed(out, "reserve its length", reason); }
+    int error = 0;
+    if (num_bytes > 0) {
+        do { error = fallocate(out->fd, 0, 0, (off_t)num_bytes) == 0 ? 0 : errno; } while (error == EINTR);
+    }
+    if (error == EOPNOTSUPP || error == ENOSYS) {
+        error = ftruncate(out->fd, (off_t)num_bytes) == 0 ? 0 : errno;
+    }
+    if (error != 0) { return write_failed(out, "reserve its length", error); }
     out->num_bytes = num_bytes;
     return STATUS_OK;
 }
@@ -219,33 +230,18 @@ Status checkpoint_header_read(int32_t* header, const char* path) {
     return status;
 }
 
-static Status check_sealed_header(const int32_t* header, const SealInts* ints, const char* path) {
-    const char* tail = checkpoint_path_tail(path);
-    if (ints->magic == SEAL_MAGIC && ints->header_sum == header_sum(header)) {
-        if (ints->version == SEAL_VERSION) { return STATUS_OK; }
-        return FAIL(STATUS_BAD_FORMAT, "%s: seal of version %d is not %d ---> use the program that wrote it",
-                    tail, ints->version, SEAL_VERSION);
-    }
-    if (header[0] == CHECKPOINT_STATE_MAGIC && ints->magic == SEAL_MAGIC &&
-        header[CHECKPOINT_STATE_STEP] != ints->step) {
-        return FAIL(
-            STATUS_BAD_FORMAT,
-            "%s: step %d in its header, but it was sealed at step %d: edited or damaged ---> use another "
-            "checkpoint",
-            tail, header[CHECKPOINT_STATE_STEP], ints->step);
-    }
-    return FAIL(
-        STATUS_BAD_FORMAT,
-        "%s: its header is not the one that was sealed: edited or damaged ---> use another checkpoint", tail);
-}
-
 Status checkpoint_seal_get(CheckpointSeal* out, const int32_t* header, const char* path) {
     static const SealInts none = {0, 0, 0, 0, 0, 0, 0, 0};
     SealInts ints;
     memcpy(&ints, &header[CHECKPOINT_SEAL_BEGIN], sizeof ints);
     memset(out, 0, sizeof *out);
     if (memcmp(&ints, &none, sizeof none) == 0) { return STATUS_OK; }
-    TRY(check_sealed_header(header, &ints, path));
+    if (ints.magic != SEAL_MAGIC || ints.version != SEAL_VERSION || ints.header_sum != header_sum(header)) {
+        return FAIL(
+            STATUS_BAD_FORMAT,
+            "%s: its header is not the one that was sealed: edited or damaged ---> use another checkpoint",
+            checkpoint_path_tail(path));
+    }
     out->is_sealed = true;
     out->step = ints.step;
     out->body_sum = ints.body_sum;
@@ -317,27 +313,27 @@ Status checkpoint_seal_check_pair(const int32_t* model_header, const char* model
 
 // --- fingerprints ------------------------------------------------------------------------------------------
 
-static bool fingerprint_file(uint64_t* sum, const char* path) {
+// Adds a hash of the length and of 64 blocks.
+static bool fingerprint_file(uint64_t* sum, const char* name, const char* path) {
     enum { NUM_BLOCKS = 64, BLOCK_BYTES = 4096 };
     CheckpointFile file;
-    uint32_t block[BLOCK_BYTES / 4] = {0};
+    unsigned char block[BLOCK_BYTES];
     if (checkpoint_file_open(&file, path) != STATUS_OK) { return false; }
-    const int64_t num_bytes = file.num_bytes, last = num_bytes > BLOCK_BYTES ? num_bytes - BLOCK_BYTES : 0;
+    const int64_t last = file.num_bytes > BLOCK_BYTES ? file.num_bytes - BLOCK_BYTES : 0;
+    const int64_t part = file.num_bytes - last;
+    uint64_t hash = hash_bytes(hash_bytes(HASH_SEED, &file.num_bytes, 8), name, strlen(name));
     bool ok = true;
-    checkpoint_sum_add(sum, -1, &num_bytes, 2, 4);
-    for (int64_t i = 0, at = 0; ok && i < NUM_BLOCKS && (i == 0 || at < last); i++) {
-        at = i == NUM_BLOCKS - 1 ? last : last / (NUM_BLOCKS - 1) * i;
-        int64_t part = num_bytes - at;
-        if (part > BLOCK_BYTES) { part = BLOCK_BYTES; }
-        memset(block, 0, sizeof block);
+    for (int64_t i = 0; ok && i < NUM_BLOCKS; i++) {
+        int64_t at = i == NUM_BLOCKS - 1 ? last : last / (NUM_BLOCKS - 1) * i;
         ok = checkpoint_file_read(&file, block, part, at) == STATUS_OK;
-        checkpoint_sum_add(sum, 1 + i * BLOCK_BYTES, block, BLOCK_BYTES / 4, 4);
+        hash = hash_bytes(hash, block, (size_t)part);
     }
     checkpoint_file_close(&file);
+    *sum += hash_finish(hash);
     return ok;
 }
 
-// The result does not depend on the order of the list.
+// The sum does not depend on the order of the list.
 static bool fingerprint_folder(uint64_t* sum, const char* path) {
     DIR* dir = opendir(path);
     bool ok = dir != NULL;
@@ -348,13 +344,7 @@ static bool fingerprint_folder(uint64_t* sum, const char* path) {
             continue;
         }
         snprintf(name, sizeof name, "%.*s/%.255s", CHECKPOINT_PATH_CHARS - 300, path, entry->d_name);
-        uint64_t of_name = 0, of_file = 0;
-        for (const char* c = entry->d_name; *c != '\0'; c++) {
-            uint32_t letter = (unsigned char)*c;
-            checkpoint_sum_add(&of_name, c - entry->d_name, &letter, 1, 4);
-        }
-        ok = fingerprint_file(&of_file, name) && ok;
-        *sum += of_file * (of_name | 1);
+        ok = fingerprint_file(sum, entry->d_name, name) && ok;
     }
     if (dir != NULL) { closedir(dir); }
     return ok;
@@ -364,7 +354,7 @@ uint64_t checkpoint_fingerprint(const char* path) {
     struct stat about;
     uint64_t sum = 0;
     bool is_folder = stat(path, &about) == 0 && S_ISDIR(about.st_mode);
-    if (!(is_folder ? fingerprint_folder(&sum, path) : fingerprint_file(&sum, path))) { return 0; }
+    if (!(is_folder ? fingerprint_folder(&sum, path) : fingerprint_file(&sum, "", path))) { return 0; }
     return sum != 0 ? sum : 1;
 }
 
@@ -377,8 +367,7 @@ typedef struct {
 static const char RECORD_MAGIC[8] = {'l', 'l', 'm', 'c', 'r', 'u', 'n', '3'};
 
 static uint64_t fnv1a(uint64_t hash, const void* bytes, size_t num_bytes) {
-    const uint8_t* at = (const uint8_t*)bytes;
-    for (size_t i = 0; i < num_bytes; i++) { hash = (hash ^ at[i]) * 0x100000001b3u; }
+    for (size_t i = 0; i < num_bytes; i++) { hash = (hash ^ ((const uint8_t*)bytes)[i]) * 0x100000001b3u; }
     return hash;
 }
 
@@ -410,29 +399,11 @@ Status checkpoint_record_write(CheckpointFile* file, const CheckpointRecord* rec
     return checkpoint_file_write(file, record->settings, (int64_t)about.settings_bytes, settings_at);
 }
 
-// Position and settings follow the header; settings get a NUL.
-static Status read_texts(CheckpointRecord* out, const CheckpointFile* file, const RecordHeader* about,
-                         int64_t at) {
-    const char* tail = checkpoint_path_tail(file->path);
-    const int64_t position_bytes = (int64_t)about->position_bytes;
-    out->position = (uint8_t*)malloc(about->position_bytes + 1);
-    out->settings = (char*)calloc(1, about->settings_bytes + 1);
-    if (out->position == NULL || out->settings == NULL) {
-        return FAIL(STATUS_NO_MEMORY, "%s: no memory for its record ---> free some memory", tail);
-    }
-    TRY(checkpoint_file_read(file, out->position, position_bytes, at));
-    TRY(checkpoint_file_read(file, out->settings, (int64_t)about->settings_bytes, at + position_bytes));
-    out->position_bytes = about->position_bytes;
-    if (record_hash(about, out->position, out->settings) == about->hash) { return STATUS_OK; }
-    return FAIL(STATUS_BAD_FORMAT, "%s: the run's record is damaged (hash) ---> use another checkpoint",
-                tail);
-}
-
 Status checkpoint_record_read(CheckpointRecord* out, const CheckpointFile* file, int64_t at, int64_t first,
                               uint64_t* sum) {
     const char* tail = checkpoint_path_tail(file->path);
     RecordHeader about;
-    int64_t left = file->num_bytes - at - (int64_t)sizeof about;
+    const int64_t left = file->num_bytes - at - (int64_t)sizeof about;
     memset(out, 0, sizeof *out);
     if (file->num_bytes == at) { return STATUS_OK; }
     if (left < 0 || checkpoint_file_read(file, &about, sizeof about, at) != STATUS_OK) {
@@ -442,36 +413,35 @@ Status checkpoint_record_read(CheckpointRecord* out, const CheckpointFile* file,
     const size_t version_at = sizeof RECORD_MAGIC - 1;
     if (memcmp(about.magic, RECORD_MAGIC, version_at) != 0) { return STATUS_OK; }  // llm.c's loader's
     if (about.magic[version_at] != RECORD_MAGIC[version_at]) {
-        char version = about.magic[version_at];
         return FAIL(
             STATUS_BAD_FORMAT,
-            "%s: the run's record is of another version of this trainer ('%c', this one reads '%c') ---> go "
+            "%s: the run's record is of another version of this trainer (%02x, this one reads %02x) ---> go "
             "on with that one, or begin a new run with the model (-e)",
-            tail, version >= ' ' && version <= '~' ? version : '?', RECORD_MAGIC[version_at]);
+            tail, (unsigned char)about.magic[version_at], RECORD_MAGIC[version_at]);
     }
-    if (about.position_bytes > (uint64_t)left ||
-        about.settings_bytes != (uint64_t)left - about.position_bytes) {
+    bool fits = about.position_bytes <= (uint64_t)left &&
+                about.settings_bytes == (uint64_t)left - about.position_bytes;
+    char* texts = fits ? (char*)malloc((size_t)left + 1) : NULL;
+    if (texts == NULL || checkpoint_file_read(file, texts, left, at + (int64_t)sizeof about) != STATUS_OK ||
+        record_hash(&about, texts, texts + about.position_bytes) != about.hash) {
+        free(texts);
         return FAIL(STATUS_BAD_FORMAT,
-                    "%s: the run's record has %lld bytes, not %llu + %llu ---> use another checkpoint", tail,
-                    (long long)left, (unsigned long long)about.position_bytes,
-                    (unsigned long long)about.settings_bytes);
+                    "%s: the run's record is damaged (%lld bytes) ---> use another checkpoint", tail,
+                    (long long)left);
     }
-    Status status = read_texts(out, file, &about, at + (int64_t)sizeof about);
-    if (status == STATUS_OK) {
-        checkpoint_sum_add(sum, first, &about.hash, 2, 4);
-    } else {
-        free(out->position);
-        free(out->settings);
-        memset(out, 0, sizeof *out);
-    }
-    return status;
+    texts[left] = '\0';
+    out->settings = strdup(texts + about.position_bytes);
+    out->position = (uint8_t*)texts;
+    out->position_bytes = about.position_bytes;
+    checkpoint_sum_add(sum, first, &about.hash, 2, 4);
+    return STATUS_OK;
 }
 
 // --- a folder of checkpoints -------------------------------------------------------------------------------
 
 static const char* const name_begins[] = {"model_", "state_", "DONE_"};
 static const char* const name_ends[] = {".bin", "_00000.bin", ""};
-enum { NUM_NAMES = 3, NO_STEP = -1 };
+enum { NUM_NAMES = 3 };  // marks last: they go first
 
 void checkpoint_path(char out[CHECKPOINT_PATH_CHARS], const char* directory, CheckpointName name, int step) {
     snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s/%s%0*d%s", CHECKPOINT_PATH_CHARS - 70, directory,
@@ -521,9 +491,7 @@ void checkpoint_unmark(const char* directory, int step) {
 }
 
 void checkpoint_remove(const char* directory, int step) {
-    checkpoint_unmark(directory, step);
-    remove_named(directory, CHECKPOINT_STATE_FILE, step);
-    remove_named(directory, CHECKPOINT_MODEL_FILE, step);
+    for (int name = NUM_NAMES - 1; name >= 0; name--) { remove_named(directory, (CheckpointName)name, step); }
 }
 
 static int ascending_steps(const void* a, const void* b) {
@@ -531,24 +499,25 @@ static int ascending_steps(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-int checkpoint_list_done(const char* directory, int** out) {
-    int num_steps = 0, num_allocated = 0, step;
+static int list_steps(const char* directory, CheckpointName name, const char* tail, int** out) {
+    int num_steps = 0, step;
     *out = NULL;
     DIR* dir = opendir(directory);
-    if (dir == NULL) { return 0; }
-    for (const struct dirent* entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
-        if (!is_name(entry->d_name, CHECKPOINT_DONE_FILE, "", &step)) { continue; }
-        if (num_steps == num_allocated) {
-            num_allocated = 2 * num_allocated + 16;
-            int* longer = (int*)realloc(*out, sizeof **out * (size_t)num_allocated);
-            if (longer == NULL) { break; }
-            *out = longer;
-        }
-        (*out)[num_steps++] = step;
+    for (const struct dirent* entry = dir != NULL ? readdir(dir) : NULL; entry != NULL;
+         entry = readdir(dir)) {
+        if (!is_name(entry->d_name, name, tail, &step)) { continue; }
+        int* longer = (int*)realloc(*out, sizeof **out * ((size_t)num_steps + 1));
+        if (longer == NULL) { break; }
+        *out = longer;
+        longer[num_steps++] = step;
     }
-    closedir(dir);
+    if (dir != NULL) { closedir(dir); }
     if (num_steps > 0) { qsort(*out, (size_t)num_steps, sizeof **out, ascending_steps); }
     return num_steps;
+}
+
+int checkpoint_list_done(const char* directory, int** out) {
+    return list_steps(directory, CHECKPOINT_DONE_FILE, "", out);
 }
 
 int checkpoint_find_latest(const char* directory) {
@@ -590,32 +559,33 @@ void checkpoint_prune(const char* directory, int step, int keep_newest, int keep
     free(steps);
 }
 
-// Files of one form that end in `tail`, but not those of step `kept`; returns how many.
-static int remove_files(const char* directory, CheckpointName name, const char* tail, int kept) {
-    DIR* dir = opendir(directory);
-    int num_removed = 0, step;
-    if (dir == NULL) { return 0; }
-    for (const struct dirent* entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
-        char path[CHECKPOINT_PATH_CHARS];
-        if (!is_name(entry->d_name, name, tail, &step) || step == kept) { continue; }
-        int num_chars = snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
-        if (num_chars < CHECKPOINT_PATH_CHARS && unlink(path) == 0) { num_removed++; }
-    }
-    closedir(dir);
-    return num_removed;
-}
-
 int checkpoint_remove_leftovers(const char* directory) {
     int num_removed = 0;
     for (int name = 0; name < NUM_NAMES; name++) {
-        num_removed += remove_files(directory, (CheckpointName)name, ".tmp", NO_STEP);
+        int* steps;
+        int num_steps = list_steps(directory, (CheckpointName)name, ".tmp", &steps);
+        for (int i = 0; i < num_steps; i++) {
+            char path[CHECKPOINT_PATH_CHARS];
+            checkpoint_path(path, directory, (CheckpointName)name, steps[i]);
+            checkpoint_file_remove_tmp(path);
+        }
+        free(steps);
+        num_removed += num_steps;
     }
     return num_removed;
 }
 
 int checkpoint_remove_others(const char* directory, int step) {
-    int num_marks = remove_files(directory, CHECKPOINT_DONE_FILE, "", step);
-    remove_files(directory, CHECKPOINT_MODEL_FILE, "", step);
-    remove_files(directory, CHECKPOINT_STATE_FILE, "", step);
+    int num_marks = 0;
+    for (int name = NUM_NAMES - 1; name >= 0; name--) {
+        int* steps;
+        int num_steps = list_steps(directory, (CheckpointName)name, "", &steps);
+        for (int i = 0; i < num_steps; i++) {
+            if (steps[i] == step) { continue; }
+            remove_named(directory, (CheckpointName)name, steps[i]);
+            num_marks += name == CHECKPOINT_DONE_FILE;
+        }
+        free(steps);
+    }
     return num_marks;
 }

@@ -1,12 +1,8 @@
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE  // fallocate
-#endif
-
 #include "files.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
+#include <libgen.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,31 +10,30 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { WRITER_BUFFER_BYTES = 1 << 20 };
+Status file_map_descriptor(FileMap* out, int fd, const char* path) {
+    struct stat info;
+    *out = (FileMap){0};
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        return FAIL(STATUS_IO, "%s: not a regular file", path);
+    }
+    if (info.st_size == 0) { return STATUS_OK; }
+    void* data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    if (data == MAP_FAILED) {
+        return FAIL(STATUS_IO, "%s: cannot map %lld bytes: %s", path, (long long)info.st_size,
+                    strerror(errno));
+    }
+    *out = (FileMap){(const unsigned char*)data, (size_t)info.st_size};
+    return STATUS_OK;
+}
 
 Status file_map_open(FileMap* out, const char* path) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) { return FAIL(STATUS_IO, "%s: cannot open: %s", path, strerror(errno)); }
-    struct stat info;
-    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-        close(fd);
-        return FAIL(STATUS_IO, "%s: not a regular file", path);
-    }
-    FileMap map = {.num_bytes = (size_t)info.st_size};
-    if (map.num_bytes > 0) {
-        void* data = mmap(NULL, map.num_bytes, PROT_READ, MAP_SHARED, fd, 0);
-        if (data == MAP_FAILED) {
-            close(fd);
-            return FAIL(STATUS_IO, "%s: cannot map %zu bytes: %s", path, map.num_bytes, strerror(errno));
-        }
-        map.data = (const unsigned char*)data;
-    }
+    Status status = file_map_descriptor(out, fd, path);
     close(fd);
-    *out = map;
-    return STATUS_OK;
+    return status;
 }
 
 void file_map_close(FileMap* map) {
@@ -63,87 +58,50 @@ Status file_read_text(char** out, size_t* out_bytes, const char* path) {
 }
 
 Status file_writer_open(FileWriter* writer, const char* path) {
-    *writer = (FileWriter){.fd = -1};
+    struct stat info;
+    *writer = (FileWriter){.is_in_place = stat(path, &info) == 0 && !S_ISREG(info.st_mode)};
     if (strlen(path) >= sizeof writer->path) {
         return FAIL(STATUS_IO, "%.60s...: path too long ---> use one under %zu characters", path,
                     sizeof writer->path);
     }
-    snprintf(writer->path, sizeof writer->path, "%s", path);
-    struct stat info;
-    bool in_place = stat(path, &info) == 0 && !S_ISREG(info.st_mode);
-    snprintf(writer->tmp_path, sizeof writer->tmp_path, "%s%s", path, in_place ? "" : ".tmp");
-    writer->buffer = (unsigned char*)malloc(WRITER_BUFFER_BYTES);
-    if (writer->buffer == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for a write buffer", path); }
-    writer->fd = open(writer->tmp_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (writer->fd < 0) {
-        free(writer->buffer);
-        writer->buffer = NULL;
-        return FAIL(STATUS_IO, "%s: cannot create: %s ---> choose another place", writer->tmp_path,
-                    strerror(errno));
-    }
-    return STATUS_OK;
-}
-
-static void write_fully(FileWriter* writer, const unsigned char* data, size_t num_bytes) {
-    while (num_bytes > 0 && writer->error == 0) {
-        ssize_t written = write(writer->fd, data, num_bytes);
-        if (written < 0) {
-            if (errno != EINTR) { writer->error = errno; }
-            continue;
-        }
-        data += written;
-        num_bytes -= (size_t)written;
-    }
-}
-
-static void flush_buffer(FileWriter* writer) {
-    write_fully(writer, writer->buffer, writer->buffered_bytes);
-    writer->buffered_bytes = 0;
+    strcpy(writer->path, path);
+    snprintf(writer->tmp_path, sizeof writer->tmp_path, "%s%s", path, writer->is_in_place ? "" : ".tmp");
+    writer->file = fopen(writer->tmp_path, "wbe");
+    if (writer->file != NULL) { return STATUS_OK; }
+    return FAIL(STATUS_IO, "%s: cannot create: %s ---> choose another place", writer->tmp_path,
+                strerror(errno));
 }
 
 void file_writer_write(FileWriter* writer, const void* data, size_t num_bytes) {
-    if (num_bytes > WRITER_BUFFER_BYTES - writer->buffered_bytes) { flush_buffer(writer); }
-    if (num_bytes > WRITER_BUFFER_BYTES) {
-        write_fully(writer, (const unsigned char*)data, num_bytes);
-    } else if (num_bytes > 0) {
-        memcpy(writer->buffer + writer->buffered_bytes, data, num_bytes);
-        writer->buffered_bytes += num_bytes;
-    }
+    bool failed = num_bytes > 0 && writer->error == 0 && fwrite(data, num_bytes, 1, writer->file) != 1;
+    if (failed) { writer->error = errno; }
 }
 
-// Devices and pipes cannot be renamed, kept or synced.
-static bool is_in_place(const FileWriter* writer) {
-    return strcmp(writer->tmp_path, writer->path) == 0;
-}
-
+// Devices and pipes cannot be synced, renamed or removed.
 Status file_writer_commit(FileWriter* writer) {
-    bool in_place = is_in_place(writer);
-    flush_buffer(writer);
-    if (writer->error == 0 && !in_place && fsync(writer->fd) != 0) { writer->error = errno; }
-    if (close(writer->fd) != 0 && writer->error == 0) { writer->error = errno; }
-    writer->fd = -1;
-    if (writer->error == 0 && !in_place && rename(writer->tmp_path, writer->path) != 0) {
+    if (fflush(writer->file) != 0 && writer->error == 0) { writer->error = errno; }
+    if (writer->error == 0 && !writer->is_in_place && fsync(fileno(writer->file)) != 0) {
         writer->error = errno;
     }
-    int error = writer->error;
-    if (error != 0) {
+    if (writer->error == 0 && !writer->is_in_place && rename(writer->tmp_path, writer->path) != 0) {
+        writer->error = errno;
+    }
+    if (writer->error != 0) {
         file_writer_abort(writer);
         return FAIL(STATUS_IO,
                     "%s: cannot write: %s ---> free space or choose another place; what was there is kept",
-                    writer->path, strerror(error));
+                    writer->path, strerror(writer->error));
     }
-    free(writer->buffer);
-    writer->buffer = NULL;
+    fclose(writer->file);
+    writer->file = NULL;
     return STATUS_OK;
 }
 
 void file_writer_abort(FileWriter* writer) {
-    if (writer->buffer == NULL) { return; }
-    if (writer->fd >= 0) { close(writer->fd); }
-    writer->fd = -1;
-    if (!is_in_place(writer)) { unlink(writer->tmp_path); }
-    free(writer->buffer);
-    writer->buffer = NULL;
+    if (writer->file == NULL) { return; }
+    fclose(writer->file);
+    writer->file = NULL;
+    if (!writer->is_in_place) { unlink(writer->tmp_path); }
 }
 
 Status file_write(const char* path, const void* data, size_t num_bytes) {
@@ -182,67 +140,23 @@ Status file_make_directory(const char* path) {
     return STATUS_OK;
 }
 
-// --- file part -----------------------------------------------------------------------------------------
-
-// Beyond RLIMIT_FSIZE the system sends SIGXFSZ, which would end the program, before it returns EFBIG. These
-// two block the signal in this thread and discard it.
-static sigset_t xfsz_block(void) {
-    sigset_t xfsz, before;
-    sigemptyset(&xfsz);
-    sigaddset(&xfsz, SIGXFSZ);
-    pthread_sigmask(SIG_BLOCK, &xfsz, &before);
-    return before;
-}
-
-static void xfsz_restore(sigset_t before) {
-    if (sigismember(&before, SIGXFSZ)) { return; }
-    sigset_t xfsz;
-    sigemptyset(&xfsz);
-    sigaddset(&xfsz, SIGXFSZ);
-    const struct timespec now = {0};
-    while (sigtimedwait(&xfsz, NULL, &now) == SIGXFSZ) {}
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-}
-
 int file_write_at(int fd, const void* data, size_t num_bytes, int64_t at) {
-    sigset_t before = xfsz_block();
-    int error = 0;
-    for (const char* cursor = (const char*)data; num_bytes > 0 && error == 0;) {
+    for (const char* cursor = (const char*)data; num_bytes > 0;) {
         ssize_t written = pwrite(fd, cursor, num_bytes, (off_t)at);
         if (written < 0 && errno == EINTR) { continue; }
-        if (written <= 0) {
-            error = written == 0 ? ENOSPC : errno;
-            break;
-        }
+        if (written <= 0) { return written == 0 ? ENOSPC : errno; }
         cursor += written;
         at += written;
         num_bytes -= (size_t)written;
     }
-    xfsz_restore(before);
-    return error;
-}
-
-int file_reserve(int fd, int64_t num_bytes) {
-    if (num_bytes == 0) { return 0; }
-    sigset_t before = xfsz_block();
-    int error;
-    do { error = fallocate(fd, 0, 0, (off_t)num_bytes) == 0 ? 0 : errno; } while (error == EINTR);
-    if (error == EOPNOTSUPP || error == ENOSYS) { error = ftruncate(fd, (off_t)num_bytes) == 0 ? 0 : errno; }
-    xfsz_restore(before);
-    return error;
+    return 0;
 }
 
 int file_sync_folder(const char* path) {
     char folder[4096];
     if (strlen(path) >= sizeof folder) { return ENAMETOOLONG; }
-    snprintf(folder, sizeof folder, "%s", path);
-    char* slash = strrchr(folder, '/');
-    if (slash == NULL) {
-        strcpy(folder, ".");
-    } else {
-        slash[slash == folder ? 1 : 0] = '\0';
-    }
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    strcpy(folder, path);
+    int fd = open(dirname(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) { return errno; }
     int error = fsync(fd) == 0 ? 0 : errno;
     close(fd);
@@ -268,7 +182,7 @@ Status line_log_open(LineLog* out, const char* path, LineLogKey* key, bool locke
         return FAIL(STATUS_IO, "%.60s...: path too long ---> use one under %zu characters", path,
                     sizeof out->path);
     }
-    snprintf(out->path, sizeof out->path, "%s", path);
+    strcpy(out->path, path);
     TRY(open_file(&out->fd, out));
     out->is_open = true;
     out->end = out->last = lseek(out->fd, 0, SEEK_END);
@@ -329,50 +243,27 @@ Status line_log_cut(LineLog* log, int64_t step) {
 
 // --- writing -----------------------------------------------------------------------------------------------
 
-static bool is_there(const LineLog* log) {
+static bool log_is_there(const LineLog* log) {
     struct stat named, opened;
     return stat(log->path, &named) == 0 && fstat(log->fd, &opened) == 0 && named.st_ino == opened.st_ino &&
            named.st_dev == opened.st_dev;
 }
 
-// A removed file can still be read through an open descriptor.
-static Status copy_lines(const LineLog* log, int to) {
-    char piece[16384];
-    int error = 0;
-    for (int64_t at = 0; at < log->end && error == 0;) {
-        size_t wanted = log->end - at < (int64_t)sizeof piece ? (size_t)(log->end - at) : sizeof piece;
-        ssize_t num_bytes = pread(log->fd, piece, wanted, at);
-        if (num_bytes <= 0) {
-            error = num_bytes < 0 ? errno : EIO;
-        } else {
-            error = file_write_at(to, piece, (size_t)num_bytes, at);
-            at += num_bytes;
-        }
-    }
-    if (error == 0) { return STATUS_OK; }
-    if (ftruncate(to, 0) != 0) { error = errno; }  // an empty file can be filled once there is room
-    return FAIL(STATUS_IO, "%s: is gone and cannot be made again: %s", log->path, strerror(error));
-}
-
 static Status make_again(LineLog* log) {
     char folder[LINE_LOG_PATH_CHARS];
     int fd;
-    snprintf(folder, sizeof folder, "%s", log->path);
-    char* slash = strrchr(folder, '/');
-    if (slash != NULL && slash != folder) {
-        *slash = '\0';
-        TRY(file_make_directory(folder));
-    }
+    strcpy(folder, log->path);
+    TRY(file_make_directory(dirname(folder)));
     TRY(open_file(&fd, log));
-    Status status = lseek(fd, 0, SEEK_END) == 0
-                        ? copy_lines(log, fd)
-                        : FAIL(STATUS_IO, "%s: another run's, in place of this one's", log->path);
-    if (status != STATUS_OK) {
+    if (lseek(fd, 0, SEEK_END) != 0) {
         close(fd);
-        return status;
+        return FAIL(STATUS_IO, "%s: another run's, in place of this one's", log->path);
     }
     close(log->fd);
     log->fd = fd;
+    log->end = log->last = 0;
+    log->last_key[0] = '\0';
+    fprintf(stderr, "warning: %s: was removed; made again\n", log->path);
     return STATUS_OK;
 }
 
@@ -384,14 +275,6 @@ static void lose_line(LineLog* log, const char* why) {
     log->is_failing = true;
 }
 
-static void end_failing(LineLog* log) {
-    if (log->is_failing) {
-        fprintf(stderr, "warning: %s: can be written again, %lld lines are missing\n", log->path,
-                (long long)log->num_lost);
-    }
-    log->is_failing = false;
-}
-
 // Appends, or replaces the last line if this one has the same key. After a failed write no half of a line is
 // left; a line that was to be replaced is lost as well.
 static int put_line(LineLog* log, const char* line) {
@@ -401,14 +284,8 @@ static int put_line(LineLog* log, const char* line) {
     bool replaces = key[0] != '\0' && strcmp(key, log->last_key) == 0;
     int64_t at = replaces ? log->last : log->end;
     size_t num_bytes = strlen(line);
-    char* text = (char*)malloc(num_bytes + 1);
-    int error = text == NULL ? ENOMEM : 0;
-    if (error == 0) {
-        memcpy(text, line, num_bytes);
-        text[num_bytes] = '\n';
-        error = ftruncate(log->fd, at) == 0 ? file_write_at(log->fd, text, num_bytes + 1, at) : errno;
-    }
-    free(text);
+    int error = ftruncate(log->fd, at) == 0 ? file_write_at(log->fd, line, num_bytes, at) : errno;
+    if (error == 0) { error = file_write_at(log->fd, "\n", 1, at + (int64_t)num_bytes); }
     log->last = log->end = at;
     if (error == 0) {
         log->end += (int64_t)num_bytes + 1;
@@ -422,19 +299,21 @@ static int put_line(LineLog* log, const char* line) {
 
 void line_log_write(LineLog* log, const char* line) {
     if (!log->is_open) { return; }
-    if (!is_there(log)) {
-        if (make_again(log) != STATUS_OK) {
-            lose_line(log, status_message());
-            return;
-        }
-        fprintf(stderr, "warning: %s: was removed; made again, with its lines so far\n", log->path);
-    }
-    int error = put_line(log, line);
-    if (error == 0) {
-        end_failing(log);
+    if (!log_is_there(log) && make_again(log) != STATUS_OK) {
+        lose_line(log, status_message());
         return;
     }
-    char why[LINE_LOG_PATH_CHARS + 128];
-    snprintf(why, sizeof why, "%s: cannot be written: %s ---> free some space", log->path, strerror(error));
-    lose_line(log, why);
+    int error = put_line(log, line);
+    if (error != 0) {
+        char why[LINE_LOG_PATH_CHARS + 128];
+        snprintf(why, sizeof why, "%s: cannot be written: %s ---> free some space", log->path,
+                 strerror(error));
+        lose_line(log, why);
+        return;
+    }
+    if (log->is_failing) {
+        fprintf(stderr, "warning: %s: can be written again, %lld lines are missing\n", log->path,
+                (long long)log->num_lost);
+    }
+    log->is_failing = false;
 }

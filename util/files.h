@@ -14,6 +14,7 @@ All messages name the path and the system's error.
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include "status.h"
 
 #ifdef __cplusplus
@@ -27,18 +28,18 @@ typedef struct {
 } FileMap;
 
 Status file_map_open(FileMap* out, const char* path);
-void file_map_close(FileMap* map);  // an all-zero map is allowed
+Status file_map_descriptor(FileMap* out, int fd, const char* path);  // of an open file; `path` for messages
+void file_map_close(FileMap* map);                                   // an all-zero map is allowed
 
 // Read a whole text file into malloc'ed, NUL-terminated memory that the caller frees.
 Status file_read_text(char** out, size_t* out_bytes, const char* path);
 
 typedef struct {
-    int fd;
+    FILE* file;
     int error;            // first errno, 0 while all is well
+    bool is_in_place;     // a device or pipe
     char path[4096];      // the final name
-    char tmp_path[4104];  // written until commit; == path: in place
-    unsigned char* buffer;
-    size_t buffered_bytes;
+    char tmp_path[4104];  // written until commit
 } FileWriter;
 
 Status file_writer_open(FileWriter* writer, const char* path);
@@ -53,14 +54,8 @@ Status file_copy(const char* from, const char* to);
 // Creates a directory and its parents; it may exist.
 Status file_make_directory(const char* path);
 
-// --- parts of an open file --------------------------------------------------------------------------------
-
-// All return 0 or an errno. A full disk or a file size limit (whose signal would end the program) is an
-// error like any other.
-
+// Both return 0 or an errno.
 int file_write_at(int fd, const void* data, size_t num_bytes, int64_t at);
-// Sets the file's length and reserves its space; only the length if the file system cannot reserve.
-int file_reserve(int fd, int64_t num_bytes);
 // Syncs the folder of `path`, so that renames and removals survive a crash of the machine.
 int file_sync_folder(const char* path);
 
@@ -73,8 +68,9 @@ for a while, and a removed folder.
     LineLog log;
     TRY(line_log_open(&log, "out/metrics.jsonl", key, false));
     TRY(line_log_cut(&log, 40));               // no line of a step after 40, no torn one; -1: no line at all
-    line_log_write(&log, "{\"step\":41,...}");  // never an error: what is lost is said on stderr, and counted
-line_log_write(&log, "{\"step\":41,...}");  // never an error: lost lines are reported on stderr and counted
+    line_log_write(&log, "{\"step\":41,...}");  // never an error: lost lines are reported on stderr and
+counted
+
 Lines are complete or absent; each is written at once.
 */
 
@@ -101,7 +97,7 @@ Status line_log_open(LineLog* out, const char* path, LineLogKey* key, bool locke
 // Called before the first line. Removes an incomplete last line and everything from the first line of a
 // later step on.
 Status line_log_cut(LineLog* log, int64_t step);
-// `line` has no newline. If the file or its folder has been removed, it is recreated with its lines so far.
+// `line` has no newline. If the file or its folder has been removed, it is made again.
 // If it cannot be written, the line is lost (the one it should replace stays) and the next one is tried
 // again. Both are reported once each time.
 void line_log_write(LineLog* log, const char* line);

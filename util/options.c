@@ -20,68 +20,48 @@ static int choice_index(const char* choices, const char* word) {
     }
 }
 
-static Status parse_number(const OptionSpec* spec, const char* text, double* out, int64_t* out_int) {
-    char* end;
-    errno = 0;
-    double number = strtod(text, &end);
-    int64_t integer = 0;
-    bool is_double = spec->type == OPTION_DOUBLE;
-    if (!is_double) {
-        integer = strtoll(text, &end, 10);
-        int shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
-        if (spec->type == OPTION_INT64 && shift > 0 && end != text) {
-            end++;
-            if (integer > INT64_MAX >> shift || integer < INT64_MIN >> shift) { errno = ERANGE; }
-            if (errno == 0) { integer *= (int64_t)1 << shift; }
-        }
-        number = (double)integer;
-    }
-    if (end == text || *end != '\0' || errno != 0 || !isfinite(number)) {
-        return FAIL(STATUS_BAD_OPTION, "%s: '%s' is not %s" REMEDY, spec->name, text,
-                    is_double ? "a number" : "a whole number");
-    }
-    bool has_range = spec->min != 0 || spec->max != 0;
-    if (has_range && (number < spec->min || number > spec->max)) {
-        return FAIL(STATUS_BAD_OPTION, "%s: %s is outside %g ... %g" REMEDY, spec->name, text, spec->min,
-                    spec->max);
-    }
-    *out = number;
-    *out_int = integer;
-    return STATUS_OK;
-}
-
 static Status set_value(const OptionSpec* spec, void* options, const char* text) {
     void* field = (char*)options + spec->offset;
     double number = 0;
     int64_t integer = 0;
+    char* end = (char*)(uintptr_t)text;
+    errno = 0;
     switch (spec->type) {
         case OPTION_BOOL: *(bool*)field = true; return STATUS_OK;
         case OPTION_STRING: *(const char**)field = text; return STATUS_OK;
-        case OPTION_CHOICE: {
-            int idx = choice_index(spec->choices, text);
-            if (idx < 0) {
-                return FAIL(STATUS_BAD_OPTION, "%s: '%s' is none of %s" REMEDY, spec->name, text,
-                            spec->choices);
+        case OPTION_CHOICE:
+            integer = choice_index(spec->choices, text);
+            if (integer >= 0) {
+                *(int32_t*)field = (int32_t)integer;
+                return STATUS_OK;
             }
-            *(int32_t*)field = idx;
-            return STATUS_OK;
+            return FAIL(STATUS_BAD_OPTION, "%s: '%s' is none of %s" REMEDY, spec->name, text, spec->choices);
+        case OPTION_DOUBLE: number = strtod(text, &end); break;
+        case OPTION_INT: number = (double)(integer = strtoll(text, &end, 10)); break;
+        case OPTION_INT64: {
+            integer = strtoll(text, &end, 10);
+            int shift = end == text ? 0 : *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
+            if (shift > 0 && (integer > INT64_MAX >> shift || integer < INT64_MIN >> shift)) {
+                errno = ERANGE;
+            }
+            if (shift > 0 && errno == 0) { integer *= (int64_t)1 << shift; }
+            end += shift > 0;
+            number = (double)integer;
+            break;
         }
-        case OPTION_INT:
-            TRY(parse_number(spec, text, &number, &integer));
-            if (integer > INT32_MAX || integer < INT32_MIN) {
-                return FAIL(STATUS_BAD_OPTION, "%s: %s is too large" REMEDY, spec->name, text);
-            }
-            *(int32_t*)field = (int32_t)integer;
-            return STATUS_OK;
-        case OPTION_INT64:
-            TRY(parse_number(spec, text, &number, &integer));
-            *(int64_t*)field = integer;
-            return STATUS_OK;
-        case OPTION_DOUBLE:
-            TRY(parse_number(spec, text, &number, &integer));
-            *(double*)field = number;
-            return STATUS_OK;
     }
+    if (end == text || *end != '\0' || errno != 0 || !isfinite(number)) {
+        return FAIL(STATUS_BAD_OPTION, "%s: '%s' is not %s" REMEDY, spec->name, text,
+                    spec->type == OPTION_DOUBLE ? "a number" : "a whole number");
+    }
+    bool has_range = spec->min != 0 || spec->max != 0;
+    double min = has_range ? spec->min : INT32_MIN, max = has_range ? spec->max : INT32_MAX;
+    if ((has_range || spec->type == OPTION_INT) && (number < min || number > max)) {
+        return FAIL(STATUS_BAD_OPTION, "%s: %s is outside %g ... %g" REMEDY, spec->name, text, min, max);
+    }
+    if (spec->type == OPTION_DOUBLE) { *(double*)field = number; }
+    if (spec->type == OPTION_INT) { *(int32_t*)field = (int32_t)integer; }
+    if (spec->type == OPTION_INT64) { *(int64_t*)field = integer; }
     return STATUS_OK;
 }
 
@@ -112,18 +92,22 @@ static int word_distance(const char* a, const char* b) {
     return row[length_b];
 }
 
-static Status unknown_option(const OptionSpec* specs, int num_specs, const char* name) {
-    int best = -1, best_distance = 4;
-    for (int i = 0; i < num_specs; i++) {
-        int distance = word_distance(name, specs[i].name);
+// A suggestion differs in a quarter of the word at most (8 characters: 2, the dashes included).
+static Status unknown_option(const OptionSpec* specs, int num_specs, const char* name,
+                             const char* const* left) {
+    const char* best = NULL;
+    int best_distance = 1 + ((int)strlen(name) > 7 ? (int)strlen(name) / 4 : 1);
+    for (int i = 0; i < num_specs || (left != NULL && left[i - num_specs] != NULL); i++) {
+        const char* other = i < num_specs ? specs[i].name : left[i - num_specs];
+        int distance = word_distance(name, other);
         if (distance < best_distance) {
-            best = i;
+            best = other;
             best_distance = distance;
         }
     }
-    if (best >= 0) {
+    if (best != NULL) {
         return FAIL(STATUS_BAD_OPTION, "%s: unknown option ---> did you mean %s? --help lists all", name,
-                    specs[best].name);
+                    best);
     }
     return FAIL(STATUS_BAD_OPTION, "%s: unknown option" REMEDY, name);
 }
@@ -133,13 +117,6 @@ static const OptionSpec* find_option(const OptionSpec* specs, int num_specs, con
         if (strcmp(specs[i].name, name) == 0) { return &specs[i]; }
     }
     return NULL;
-}
-
-static bool is_listed(const char* const* names, const char* name) {
-    for (int i = 0; names != NULL && names[i] != NULL; i++) {
-        if (strcmp(names[i], name) == 0) { return true; }
-    }
-    return false;
 }
 
 Status options_take(const OptionSpec* specs, int num_specs, void* options, int* argc, char** argv,
@@ -152,23 +129,19 @@ Status options_take(const OptionSpec* specs, int num_specs, void* options, int* 
             break;
         }
         char name[64];
-        bool is_long = strncmp(arg, "--", 2) == 0;
+        bool is_long = strncmp(arg, "--", 2) == 0, is_left = false;
         size_t name_length = is_long ? strcspn(arg, "=") : strlen(arg);
-        if (name_length >= sizeof name) { name_length = sizeof name - 1; }
-        memcpy(name, arg, name_length);
-        name[name_length] = '\0';
+        snprintf(name, sizeof name, "%.*s", (int)name_length, arg);
+        const char* value = is_long && arg[name_length] == '=' ? arg + name_length + 1 : NULL;
         const OptionSpec* spec = find_option(specs, num_specs, name);
-        if ((spec == NULL && !is_long) || strcmp(arg, "--help") == 0 || strcmp(arg, "--version") == 0) {
+        for (int k = 0; left != NULL && left[k] != NULL; k++) { is_left |= strcmp(left[k], name) == 0; }
+        if ((spec == NULL && !is_long) || is_left || strcmp(arg, "--help") == 0 ||
+            strcmp(arg, "--version") == 0) {
             argv[kept++] = argv[i];
+            if (is_left && value == NULL && i + 1 < *argc) { argv[kept++] = argv[++i]; }
             continue;
         }
-        if (is_listed(left, name)) {
-            argv[kept++] = argv[i];
-            if (arg[name_length] != '=' && i + 1 < *argc) { argv[kept++] = argv[++i]; }
-            continue;
-        }
-        if (spec == NULL) { return unknown_option(specs, num_specs, name); }
-        const char* value = arg[name_length] == '=' ? arg + name_length + 1 : NULL;
+        if (spec == NULL) { return unknown_option(specs, num_specs, name, left); }
         if (spec->type == OPTION_BOOL && value != NULL) {
             return FAIL(STATUS_BAD_OPTION, "%s: takes no value" REMEDY, spec->name);
         }
@@ -229,25 +202,23 @@ void options_print(const OptionSpec* specs, int num_specs, FILE* out) {
     }
 }
 
-static void add_choice(FILE* out, const char* name, const char* choices, int32_t idx) {
-    char word[64];
-    for (; idx > 0; idx--) { choices += strcspn(choices, "|") + 1; }
-    snprintf(word, sizeof word, "%.*s", (int)strcspn(choices, "|"), choices);
-    settings_add(out, name, word);
-}
-
 void options_add_setting(const OptionSpec* specs, int num_specs, const void* options, const char* name,
                          FILE* out) {
     const OptionSpec* spec = find_option(specs, num_specs, name);
     if (spec == NULL) { return; }
     const void* field = (const char*)options + spec->offset;
+    char word[64];
+    const char* choice = spec->choices;
     switch (spec->type) {
         case OPTION_BOOL: settings_add(out, name, *(const bool*)field ? "on" : "off"); break;
         case OPTION_INT: settings_add_number(out, name, *(const int32_t*)field); break;
         case OPTION_INT64: settings_add_number(out, name, (double)*(const int64_t*)field); break;
         case OPTION_DOUBLE: settings_add_number(out, name, *(const double*)field); break;
         case OPTION_STRING: settings_add(out, name, *(const char* const*)field); break;
-        case OPTION_CHOICE: add_choice(out, name, spec->choices, *(const int32_t*)field); break;
+        case OPTION_CHOICE:
+            for (int32_t k = *(const int32_t*)field; k > 0; k--) { choice += strcspn(choice, "|") + 1; }
+            snprintf(word, sizeof word, "%.*s", (int)strcspn(choice, "|"), choice);
+            settings_add(out, name, word);
     }
 }
 
@@ -286,31 +257,23 @@ const char* settings_find(const char* settings, const char* name, size_t* num_ch
     return find(settings, name, strlen(name), num_chars);
 }
 
-// Raw values, since files hold them unescaped.
-static char* shown(char out[VALUE_CHARS], const char* text, size_t num_chars) {
-    if (num_chars == 0) { return strcpy(out, "not given"); }
-    return printable_bytes(out, VALUE_CHARS, text, num_chars);
-}
-
-// One write, so that output of other processes does not split it.
-static void print_difference(FILE* out, const char* name, size_t name_chars, const char* value,
-                             size_t num_chars, const char* before, size_t num_before) {
-    char texts[3][VALUE_CHARS];
-    fprintf(out, "warning: %s is %s, saved with %s\n", shown(texts[0], name, name_chars),
-            shown(texts[1], value, num_chars), shown(texts[2], before, num_before));
-}
-
 int settings_print_differences(FILE* out, const char* saved, const char* now) {
+    static const char none[] = "not given";
     int num_differences = 0;
     for (const char* line = now; *line != '\0';) {
-        size_t line_chars = strcspn(line, "\n"), name_chars = strcspn(line, "=\n");
-        size_t num_chars = 0, num_before = 0;
+        size_t line_chars = strcspn(line, "\n"), name_chars = strcspn(line, "=\n"), num_chars = 0,
+               num_before = 0;
         const char* value = find(line, line, name_chars, &num_chars);
         const char* before = find(saved, line, name_chars, &num_before);
-        bool differs = value != NULL && before != NULL &&
-                       (num_chars != num_before || strncmp(value, before, num_chars) != 0);
-        if (differs) {
-            print_difference(out, line, name_chars, value, num_chars, before, num_before);
+        if (value != NULL && before != NULL &&
+            (num_chars != num_before || strncmp(value, before, num_chars) != 0)) {
+            char texts[3][VALUE_CHARS];  // a file's may have any bytes
+            printable_bytes(texts[0], VALUE_CHARS, line, name_chars);
+            printable_bytes(texts[1], VALUE_CHARS, num_chars > 0 ? value : none,
+                            num_chars > 0 ? num_chars : 9);
+            printable_bytes(texts[2], VALUE_CHARS, num_before > 0 ? before : none,
+                            num_before > 0 ? num_before : 9);
+            fprintf(out, "warning: %s is %s, saved with %s\n", texts[0], texts[1], texts[2]);
             num_differences++;
         }
         line += line_chars + (line[line_chars] == '\n');

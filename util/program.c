@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -105,6 +106,7 @@ static void note(int number) {
 void stop_signal_watch(void) {
     is_under_mpirun = getenv("OMPI_COMM_WORLD_SIZE") != NULL;
     struct sigaction action = {0}, before;
+    signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is an error like a full disk
     action.sa_handler = note;
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
@@ -129,56 +131,36 @@ int stop_signal_exit_status(int number) {
 
 // --- slow notice ---------------------------------------------------------------------------------------
 
-enum { FIRST_S = 2, MOST_S = 30 };
-
 struct SlowNotice {
     char what[128];
     int64_t (*done)(void);
     int64_t begin_bytes, total;
     int64_t begin_ns;
     pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t ended;
-    bool is_over;
+    sem_t ended;
 };
-
-static void say(const SlowNotice* notice) {
-    const double gib = 1.0 / (1 << 30), seconds = (double)(clock_now_ns() - notice->begin_ns) / 1e9;
-    if (notice->done == NULL) {
-        printf("%s: %.0f s\n", notice->what, seconds);
-    } else {
-        printf("%s: %.2f of %.2f GiB, %.0f s\n", notice->what,
-               (double)(notice->done() - notice->begin_bytes) * gib, (double)notice->total * gib, seconds);
-    }
-    fflush(stdout);
-}
 
 static void* watch(void* arg) {
     SlowNotice* notice = (SlowNotice*)arg;
+    const double gib = 1.0 / (1 << 30);
     struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    pthread_mutex_lock(&notice->lock);
-    int pause_s = FIRST_S;
-    while (!notice->is_over) {
-        at.tv_sec += pause_s;
-        while (!notice->is_over && pthread_cond_timedwait(&notice->ended, &notice->lock, &at) == 0) {}
-        if (!notice->is_over) { say(notice); }
-        int64_t passed_s = (clock_now_ns() - notice->begin_ns) / 1000000000;
-        pause_s = passed_s < MOST_S ? (int)passed_s : MOST_S;  // 2, 4, 8, 16 ...
-        if (pause_s < FIRST_S) { pause_s = FIRST_S; }
+    clock_gettime(CLOCK_REALTIME, &at);
+    for (int seconds = 2;; seconds = seconds < 30 ? seconds : 30) {  // after 2, 4, 8, 16, 32, 62 ...
+        at.tv_sec += seconds;
+        int rc;
+        do { rc = sem_timedwait(&notice->ended, &at); } while (rc != 0 && errno == EINTR);
+        if (rc == 0) { return NULL; }
+        double passed_s = (double)(clock_now_ns() - notice->begin_ns) / 1e9;
+        if (notice->done == NULL) {
+            printf("%s: %.0f s\n", notice->what, passed_s);
+        } else {
+            printf("%s: %.2f of %.2f GiB, %.0f s\n", notice->what,
+                   (double)(notice->done() - notice->begin_bytes) * gib, (double)notice->total * gib,
+                   passed_s);
+        }
+        fflush(stdout);
+        seconds = (int)passed_s > 2 ? (int)passed_s : 2;
     }
-    pthread_mutex_unlock(&notice->lock);
-    return NULL;
-}
-
-// Signals are for the main thread.
-static bool start(SlowNotice* notice) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    bool ok = pthread_create(&notice->thread, NULL, watch, notice) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return ok;
 }
 
 SlowNotice* slow_notice_begin(const char* what, int64_t (*done)(void), int64_t total) {
@@ -189,28 +171,22 @@ SlowNotice* slow_notice_begin(const char* what, int64_t (*done)(void), int64_t t
     notice->begin_bytes = done != NULL ? done() : 0;
     notice->total = total;
     notice->begin_ns = clock_now_ns();
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_mutex_init(&notice->lock, NULL);
-    pthread_cond_init(&notice->ended, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    if (start(notice)) { return notice; }
-    pthread_cond_destroy(&notice->ended);
-    pthread_mutex_destroy(&notice->lock);
+    sem_init(&notice->ended, 0, 0);
+    sigset_t all, before;  // signals are for the main thread
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    int error = pthread_create(&notice->thread, NULL, watch, notice);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error == 0) { return notice; }
     free(notice);
     return NULL;
 }
 
 void slow_notice_end(SlowNotice* notice) {
     if (notice == NULL) { return; }
-    pthread_mutex_lock(&notice->lock);
-    notice->is_over = true;
-    pthread_cond_signal(&notice->ended);
-    pthread_mutex_unlock(&notice->lock);
+    sem_post(&notice->ended);
     pthread_join(notice->thread, NULL);
-    pthread_cond_destroy(&notice->ended);
-    pthread_mutex_destroy(&notice->lock);
+    sem_destroy(&notice->ended);
     free(notice);
 }
 
@@ -298,70 +274,29 @@ const char* bytes_text(char out[BYTES_CHARS], double num_bytes) {
     return out;
 }
 
-static void print_rate(char* out, size_t out_bytes, double rate) {
-    const char* unit = rate >= 999.5e6 ? "G" : rate >= 999.5e3 ? "M" : rate >= 9999.5 ? "k" : "";
-    double divided = rate / (*unit == 'G' ? 1e9 : *unit == 'M' ? 1e6 : *unit == 'k' ? 1e3 : 1);
-    snprintf(out, out_bytes, *unit != '\0' && divided < 99.95 ? "%.1f%s tok/s" : "%.0f%s tok/s", divided,
-             unit);
-}
-
-enum { MOST_FIELDS = 9, FIELD_CHARS = 48 };
-
-typedef struct {
-    char text[MOST_FIELDS][FIELD_CHARS];
-    int num;
-} Fields;
-
-static char* next_field(Fields* fields) {
-    return fields->text[fields->num++];
-}
-
-// Only the known fields; has_memory: also the memory.
-static void fields_fill(Fields* fields, const StepLine* line, int digits, bool has_memory) {
-    char text[DURATION_CHARS];
-    fields->num = 0;
-    snprintf(next_field(fields), FIELD_CHARS, "step %4d/%d", line->step, line->num_steps);
-    snprintf(next_field(fields), FIELD_CHARS, "loss %.*f", digits, line->loss);
-    snprintf(next_field(fields), FIELD_CHARS, "norm %.*f", digits - 2, line->norm);
-    snprintf(next_field(fields), FIELD_CHARS, "lr %.1e", line->lr);
-    time_text(next_field(fields), line->ms * 1e6, 4);
-    print_rate(next_field(fields), FIELD_CHARS, line->tokens_per_s);
-    if (line->mfu > 0) { snprintf(next_field(fields), FIELD_CHARS, "%.0f%% MFU", 100 * line->mfu); }
-    if (has_memory && line->bytes > 0) { bytes_text(next_field(fields), line->bytes); }
-    if (line->seconds_left >= 0) {
-        snprintf(next_field(fields), FIELD_CHARS, "%s left", duration_text(text, line->seconds_left));
-    }
-}
-
-// Appends one field; false: no room.
-static bool join(char out[STEP_LINE_CHARS], size_t* num_chars, const char* text) {
-    size_t more = strlen(text);
-    if (*num_chars + more > STEP_LINE_COLUMNS) { return false; }
-    memcpy(out + *num_chars, text, more + 1);
-    *num_chars += more;
-    return true;
-}
-
-// False if the line was cut.
-static bool fields_join(char out[STEP_LINE_CHARS], const Fields* fields, const char* gap) {
-    size_t num_chars = 0;
-    for (int k = 0; k < fields->num; k++) {
-        size_t before = num_chars;
-        if ((k > 0 && !join(out, &num_chars, gap)) || !join(out, &num_chars, fields->text[k])) {
-            out[before] = '\0';
-            return false;
-        }
-    }
-    return true;
-}
-
 const char* step_line_print(char out[STEP_LINE_CHARS], const StepLine* line) {
     static const int digits[] = {6, 4, 4, 3, 3};
     enum { NUM_WAYS = sizeof digits / sizeof digits[0] };
-    for (int way = 0; way < NUM_WAYS; way++) {
-        Fields fields;
-        fields_fill(&fields, line, digits[way], way < NUM_WAYS - 1);
-        if (fields_join(out, &fields, way < 2 ? "  " : " ")) { break; }
+    double rate = line->tokens_per_s;
+    const char* unit = rate >= 999.5e6 ? "G" : rate >= 999.5e3 ? "M" : rate >= 9999.5 ? "k" : "";
+    rate /= *unit == 'G' ? 1e9 : *unit == 'M' ? 1e6 : *unit == 'k' ? 1e3 : 1;
+    for (int way = 0, num_chars = STEP_LINE_CHARS; way < NUM_WAYS && num_chars > STEP_LINE_COLUMNS; way++) {
+        char text[STEP_LINE_CHARS], mfu[400] = "", memory[40] = "", left[40] = "";
+        const char* gap = way < 2 ? "  " : " ";
+        if (line->mfu > 0) { snprintf(mfu, sizeof mfu, "%s%.0f%% MFU", gap, 100 * line->mfu); }
+        if (way < NUM_WAYS - 1 && line->bytes > 0) {
+            snprintf(memory, sizeof memory, "%s%s", gap, BYTES_TEXT(line->bytes));
+        }
+        if (line->seconds_left >= 0) {
+            char duration[DURATION_CHARS];
+            snprintf(left, sizeof left, "%s%s left", gap, duration_text(duration, line->seconds_left));
+        }
+        num_chars =
+            snprintf(text, sizeof text, "step %4d/%d%sloss %.*f%snorm %.*f%slr %.1e%s%s%s%.*f%s tok/s%s%s%s",
+                     line->step, line->num_steps, gap, digits[way], line->loss, gap, digits[way] - 2,
+                     line->norm, gap, line->lr, gap, TIME_TEXT(line->ms * 1e6, 4), gap,
+                     *unit != '\0' && rate < 99.95, rate, unit, mfu, memory, left);
+        strcpy(out, text);
     }
     return out;
 }

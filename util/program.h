@@ -34,10 +34,9 @@ static inline int64_t clock_cpu_ns(void) {
 
 // --- simulated --------------------------------------------------------------------------------------------
 
-// For ranks under a simulator: SimGrid's SMPI, built by `make simulated`.
-// All ranks run in one thread of one process, one after the other. Each has its own clock, which advances
-// by its processor time and by the simulated time of messages. So a rank has no other threads: background
-// work is done in the foreground while the clock is stopped.
+// For ranks under SimGrid's SMPI (`make simulated`): all run in one thread of one process, one after the
+// other, each with a clock of its own. So a rank has no other threads: background work is done in the
+// foreground while the clock is stopped.
 
 #ifdef DYNAPIPE_SIMULATED
 enum { SIMULATED = 1 };
@@ -63,25 +62,15 @@ static inline void simulated_clock_go_on(void) {
 
 // --- version -------------------------------------------------------------------------------------------
 
-// Build information for --version and records of runs.
-
 // From `git describe`: 12 digits, "-dirty" if files had been edited; "unknown" if the build had no git.
 const char* version_commit(void);
 // "train_gpt2 of DynaPipe for llm.c, commit 1234567890ab" and the compiler, a line.
 void version_print(const char* program, FILE* out);
-// Does argv contain --version?
 bool version_is_wanted(int argc, char** argv);
 
 // --- standard output -----------------------------------------------------------------------------------
 
-// Printed output has arrived, or the program fails with a message: a full disk, a closed descriptor, a
-// closed pipe.
-//
-//     int main(...) {
-//         standard_output_open(false);
-//         ...
-//         return standard_output_close(exit_status, EXIT_FAILURE);
-//     }
+// Printed output has arrived, or the program fails with a message: a full disk, a closed descriptor or pipe.
 
 // First call in main(). A closed standard stream cannot become one of our files; a file size limit (ulimit
 // -f) is a write error like a full disk, not a signal. outlives_readers: output to a closed pipe (head -1)
@@ -94,14 +83,9 @@ int standard_output_close(int exit_status, int if_lost);
 
 // --- stop signal ------------------------------------------------------------------------------------------
 
-// SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 (Slurm's --signal) are recorded, and the program ends after saving.
-//
-//     stop_signal_watch();                            // first in main(): what comes from now on is noted
-//     ... if (stop_signal_seen() != 0) { ... }        // at the end of a step
-//
-// A second SIGINT ends the process at once with status 130. A signal that was ignored at start (nohup, `&`
-// in a script) stays ignored. The record is per process, as signals are: the only mutable global of the
-// plugin.
+// SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 (Slurm's --signal) are recorded, and the program ends after saving. A
+// second SIGINT ends it at once with status 130; a signal that was ignored at start (nohup, `&` in a script)
+// stays ignored. The record is per process, as signals are: the only mutable global of the plugin.
 
 void stop_signal_watch(void);  // may be called again
 // The first of these signals that came; 0: none.
@@ -112,14 +96,9 @@ int stop_signal_exit_status(int number);
 
 // --- slow notice ---------------------------------------------------------------------------------------
 
-// Prints progress lines if work takes longer than two seconds.
-//
-//     SlowNotice* notice = slow_notice_begin("saving step 100", bytes_written, num_bytes);
-//     ...                                        // saving step 100: 0.52 of 1.38 GiB, 2 s
-//     slow_notice_end(notice);
-//
-// Lines are printed after 2, 4, 8, 16 and then every 30 seconds on standard output, from a sleeping thread.
-// Whole lines, because a program under mpirun may see a terminal although its output goes to a file.
+// Prints progress lines if work takes longer than two seconds: "saving step 100: 0.52 of 1.38 GiB, 2 s",
+// after 2, 4, 8, 16 and then every 30 seconds, from a sleeping thread. Whole lines, because a program under
+// mpirun may see a terminal although its output goes to a file.
 
 typedef struct SlowNotice SlowNotice;
 
@@ -130,8 +109,7 @@ void slow_notice_end(SlowNotice* notice);  // NULL is allowed
 
 // --- save interval -------------------------------------------------------------------------------------
 
-// How often a run saves: "100" (steps), "90s", "10m" or "2h" (wall clock), "0" (only at the end). Used by
-// all options for -n and --checkpoint-every.
+// How often a run saves: "100" (steps), "90s", "10m" or "2h" (wall clock), "0" (only at the end).
 
 // The default limits the loss of a killed run. A save of a large model takes a minute.
 #define SAVE_INTERVAL_USUAL "10m"
@@ -148,8 +126,7 @@ bool save_interval_is_due(const SaveInterval* every, int32_t step, double second
 
 // --- step line -----------------------------------------------------------------------------------------
 
-// A training step in a line of at most 100 columns; formats of times and bytes for readers. (Tables have
-// the unit in the column head, so that rows compare.)
+// A training step in a line of at most 100 columns:
 //
 //     step   12/1000  loss 2.345678  norm 1.2345  lr 3.0e-04  51.20 ms  40.1k tok/s  1.25 GiB  2m10s left
 

@@ -6,8 +6,24 @@ folder
 
 Record formats and templates: records/records.h. Two passes over the files: the first counts and checks, the
 second tokenises and writes, so memory use is independent of the data's size (sample_writer.h).
+
+A record becomes
+
+    together   one sample per conversation: the first input | answer, end, gap, answer, end, ..
+    apart      one sample per answer, with all that precedes it as input text: for encoder-decoder models
+
+An answer ends with the end-of-text token. An input is its text, then a newline, the end-of-text token, or
+nothing, depending on the vocabulary's input_end. A text is a target without input. Limits are applied as in
+the trainer (loader.h), but texts stay whole: the trainer cuts them into pieces for its own -t without loss.
+Here their pieces are only counted. (Pieces of an encoder-decoder's span corruption are not known here.)
+
+Validation split: a record is held out if the hash of its content is below --val-fraction * 2^64. So the split
+depends on seed and content, not on order or files, and equal records stay together. Each task of two or more
+records has at least one on each side: the record of lowest hash is held out if no other is, the one of
+highest hash never if all would be.
 */
 #define _GNU_SOURCE  // mempcpy
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,259 +37,7 @@ second tokenises and writes, so memory use is independent of the data's size (sa
 #include "../../util/options.h"
 #include "../../util/program.h"
 
-// --- reports ----------------------------------------------------------------------------------------------
-
-typedef struct {
-    bool quiet;       // only sums: no formats, progress or single bad records
-    int64_t num_bad;  // records
-    int32_t num_files;
-    int64_t start_ns;
-} PrepareReport;
-
-enum { BAD_SHOWN = 10, FILES_SHOWN = 20 };
-
-static int64_t done_bytes;  // of all passes, read by the thread of a slow notice
-
-static int64_t read_done_bytes(void) {
-    return __atomic_load_n(&done_bytes, __ATOMIC_RELAXED);
-}
-
-// Counts it; prints the first ones with the last status message.
-static void report_bad(PrepareReport* report) {
-    if (++report->num_bad <= BAD_SHOWN && !report->quiet) {
-        fprintf(stderr, "skipped %s\n", status_message());
-    }
-    if (report->num_bad == BAD_SHOWN + 1 && !report->quiet) {
-        fprintf(stderr, "skipped records beyond the first %d are only counted\n", BAD_SHOWN);
-    }
-}
-
-// "train.jsonl: 52002 records, Alpaca (instruction, input -> output)"; of_form[RECORD_FORMS].
-static void report_file(PrepareReport* report, const char* path, const RecordFields* fields,
-                        const int64_t* of_form, int64_t num_bad) {
-    if (report->quiet) { return; }
-    if (report->num_files++ >= FILES_SHOWN) {
-        if (report->num_files == FILES_SHOWN + 1) { printf("and more files\n"); }
-        return;
-    }
-    int64_t num_records = 0;
-    for (int32_t f = 0; f < RECORD_FORMS; f++) { num_records += of_form[f]; }
-    printf("%s: %lld records", PRINTABLE(path), (long long)num_records);
-    for (int32_t f = 0; f < RECORD_FORMS; f++) {
-        if (of_form[f] == 0) { continue; }
-        char text[RECORD_FORM_CHARS], share[24] = "";
-        if (of_form[f] < num_records) { snprintf(share, sizeof share, "%lld ", (long long)of_form[f]); }
-        record_form_text(f, fields, text, sizeof text);
-        printf(", %s%s", share, PRINTABLE(text));
-    }
-    if (num_bad > 0) { printf(", %lld bad", (long long)num_bad); }
-    printf("\n");
-}
-
-static int compare_rows(const void* a, const void* b) {
-    return strcmp(((const TaskRow*)a)->name, ((const TaskRow*)b)->name);
-}
-
-// Lengths in tokens run through the model, as limited by -t.
-static void report_tasks(TaskTable* tasks, int32_t max_tokens) {
-    TaskRow all = {0};
-    qsort(tasks->rows, (size_t)tasks->num_tasks, sizeof tasks->rows[0], compare_rows);
-    printf("%-32s %10s %14s %8s %8s\n", "task", "samples", "tokens", "mean", "longest");
-    for (int32_t i = 0; i < tasks->num_tasks; i++) {
-        const TaskRow* row = &tasks->rows[i];
-        all.num_tokens += row->num_tokens;
-        all.num_lengths += row->num_lengths;
-        int64_t num = row->num_lengths > 0 ? row->num_lengths : 1;
-        printf("%-32s %10lld %14lld %8lld %8lld\n", PRINTABLE(row->name), (long long)row->num_lengths,
-               (long long)row->num_tokens, (long long)(row->num_tokens / num),
-               (long long)row->longest_tokens);
-    }
-    printf("%-32s %10lld %14lld\n", "all", (long long)all.num_lengths, (long long)all.num_tokens);
-    for (int32_t i = 0; i < tasks->num_tasks; i++) {
-        const TaskRow* row = &tasks->rows[i];
-        if (row->num_cut + row->num_skipped > 0) {
-            printf("%-32s longer than %d: %lld cut, %lld skipped\n", PRINTABLE(row->name), max_tokens,
-                   (long long)row->num_cut, (long long)row->num_skipped);
-        }
-        if (row->num_texts > 0) {
-            printf("%-32s longer than %d: %lld texts, which the trainer runs as %lld pieces\n",
-                   PRINTABLE(row->name), max_tokens, (long long)row->num_texts, (long long)row->num_pieces);
-        }
-    }
-}
-
-// --- samples from records ---------------------------------------------------------------------------------
-
-/*
-From a record's texts to the tokens of samples.
-
-together   one sample per conversation: the first input | answer, end, gap, answer, end, ..
-apart      one sample per answer, with all that precedes it as input text: for encoder-decoder models
-
-A target is the answer and the end-of-text token. An input is its text, then a newline, the end-of-text token,
-or nothing, depending on the vocabulary's input_end. A text is a target without input.
-
-Limits are applied as in the trainer (loader.h), but texts stay whole: the trainer cuts them into pieces for
-its own -t without loss. Here their pieces are only counted. (Pieces of an encoder-decoder's span corruption
-are not known here.)
-*/
-
-typedef struct {
-    Tokenizer* tokenizer;  // borrowed, like all pointers up to the empty line
-    const RecordTemplate* form;
-    SampleVocab vocab;  // input_tail is set by open
-    bool apart;
-    LoaderOptions limits;  // max_seq_tokens 0: none
-
-    BpeTokens input, target;  // of the last sample
-    SampleGap* gaps;          // [num_gaps], in the arena
-    int32_t num_gaps;
-    int32_t num_pieces;  // that the trainer will run: 1, more for a long text
-    Arena arena;
-} SampleMaker;
-
-// The number of tokens at the end of every input: the template's text, and the newline or </s> after it.
-static Status maker_open(SampleMaker* maker, const char* targets_field) {
-    size_t num_bytes;
-    const char* tail = record_template_tail(maker->form, targets_field, &num_bytes);
-    TRY(tokenizer_encode(maker->tokenizer, tail, num_bytes, &maker->input));
-    bool has_end = maker->vocab.input_end == INPUT_END_NEWLINE || maker->vocab.input_end == INPUT_END_EOT;
-    maker->vocab.input_tail = (int32_t)maker->input.num_tokens + has_end;
-    return STATUS_OK;
-}
-
-static void maker_close(SampleMaker* maker) {
-    bpe_tokens_free(&maker->input);
-    bpe_tokens_free(&maker->target);
-    arena_free(&maker->arena);
-}
-
-// --- tokens ------------------------------------------------------------------------------------------
-
-// The newline is text and may merge with the character before it into one token.
-static Status encode_input(SampleMaker* maker, RecordText text, BpeTokens* out) {
-    if (maker->vocab.input_end == INPUT_END_NEWLINE) {
-        char* line;
-        ARENA_TRY_NEW(line, &maker->arena, char, text.num_bytes + 1);
-        if (text.num_bytes > 0) { memcpy(line, text.text, text.num_bytes); }
-        line[text.num_bytes++] = '\n';
-        text.text = line;
-    }
-    TRY(tokenizer_encode(maker->tokenizer, text.text, text.num_bytes, out));
-    return maker->vocab.input_end == INPUT_END_EOT ? bpe_tokens_add(out, maker->vocab.eot_token) : STATUS_OK;
-}
-
-static Status encode_answer(SampleMaker* maker, RecordText text, BpeTokens* out) {
-    TRY(tokenizer_encode(maker->tokenizer, text.text, text.num_bytes, out));
-    return bpe_tokens_add(out, maker->vocab.eot_token);
-}
-
-// One sample of all turns. An answer that is not learnt is part of the text before the next one, with its end
-// token.
-static Status encode_together(SampleMaker* maker, const Record* record) {
-    int64_t gap_begin = 0;
-    bool has_answer = false, in_gap = false;
-    ARENA_TRY_NEW(maker->gaps, &maker->arena, SampleGap, record->num_turns);
-    for (int32_t t = 0; t < record->num_turns; t++) {
-        const RecordTurn* turn = &record->turns[t];
-        BpeTokens* to = has_answer ? &maker->target : &maker->input;
-        if (!in_gap) { gap_begin = maker->input.num_tokens + maker->target.num_tokens; }
-        TRY(encode_input(maker, turn->inputs, to));
-        in_gap = turn->is_read;
-        if (turn->is_read) {
-            TRY(encode_answer(maker, turn->targets, to));
-            continue;
-        }
-        int64_t gap_end = maker->input.num_tokens + maker->target.num_tokens;
-        if (has_answer && gap_end > gap_begin) {
-            maker->gaps[maker->num_gaps++] = (SampleGap){(uint32_t)gap_begin, (uint32_t)gap_end};
-        }
-        TRY(encode_answer(maker, turn->targets, &maker->target));
-        has_answer = true;
-    }
-    return STATUS_OK;
-}
-
-// The sample of the answer in turn `last`: its input is all that was said before, as one text.
-static Status encode_apart(SampleMaker* maker, const Record* record, int32_t last) {
-    const DataTemplate* form = &maker->form->form;
-    const RecordTurn* turns = record->turns;
-    size_t num_bytes = turns[last].inputs.num_bytes, joint = strlen(form->joint),
-           end = strlen(form->turn_end);
-    for (int32_t t = 0; t < last; t++) {
-        num_bytes += turns[t].inputs.num_bytes + joint + turns[t].targets.num_bytes + end;
-    }
-    char *text, *at;
-    ARENA_TRY_NEW(text, &maker->arena, char, num_bytes);
-    at = text;
-    for (int32_t t = 0; t <= last; t++) {
-        at = (char*)mempcpy(at, turns[t].inputs.text, turns[t].inputs.num_bytes);
-        if (t == last) { break; }
-        at = (char*)mempcpy(at, form->joint, joint);
-        at = (char*)mempcpy(at, turns[t].targets.text, turns[t].targets.num_bytes);
-        at = (char*)mempcpy(at, form->turn_end, end);
-    }
-    TRY(encode_input(maker, (RecordText){text, num_bytes}, &maker->input));
-    return encode_answer(maker, turns[last].targets, &maker->target);
-}
-
-// --- limits ------------------------------------------------------------------------------------------
-
-static void leave_out(SampleMaker* maker, const LoaderSample* cut) {
-    BpeTokens* input = &maker->input;
-    int32_t at = cut->hole_tokens > 0 ? cut->hole_at : 0, left_out = cut->first_token + cut->hole_tokens;
-    if (left_out > 0) {
-        memmove(input->ids + at, input->ids + at + left_out,
-                (size_t)(cut->n_input - at) * sizeof *input->ids);
-    }
-    int32_t end = cut->n_input + cut->n_target, num_gaps = 0;  // a cut input leaves one answer
-    while (left_out == 0 && num_gaps < maker->num_gaps && maker->gaps[num_gaps].begin < (uint32_t)end) {
-        num_gaps++;
-    }
-    maker->num_gaps = num_gaps;
-    input->num_tokens = cut->n_input;
-    maker->target.num_tokens = cut->n_target;
-}
-
-// The tokens of a piece of a long text's target: the last one is the first of the next, as in
-// sample_file_cut().
-static int64_t piece_target(const SampleMaker* maker, int32_t piece) {
-    int64_t most = maker->limits.max_seq_tokens, left = maker->target.num_tokens - piece * most;
-    return maker->num_pieces > 1 && left > most + 1 ? most + 1 : left;
-}
-
-// The sample of turn t (together: of all turns), within the limits; *fate tells how. Nothing to write if
-// SAMPLE_SKIPPED or *is_empty (only the end token).
-static Status maker_make(SampleMaker* maker, const Record* record, int32_t t, SampleFate* fate,
-                         bool* is_empty) {
-    const LoaderOptions* limits = &maker->limits;
-    maker->input.num_tokens = maker->target.num_tokens = maker->num_gaps = 0;
-    maker->num_pieces = 1;
-    arena_reset(&maker->arena);
-    *fate = SAMPLE_WHOLE;
-    bool is_text = record->form == RECORD_TEXT && record->turns[0].inputs.num_bytes == 0;
-    TRY(is_text        ? encode_answer(maker, record->turns[0].targets, &maker->target)
-        : maker->apart ? encode_apart(maker, record, t)
-                       : encode_together(maker, record));
-    int64_t num_tokens = maker->input.num_tokens + maker->target.num_tokens;
-    *is_empty = num_tokens < 2;  // SentencePiece drops blanks
-    if (num_tokens > INT32_MAX) { return FAIL(STATUS_OUT_OF_RANGE, "a sample of more than 2^31 tokens"); }
-    if (limits->max_seq_tokens == 0 || *is_empty) { return STATUS_OK; }
-    // The trainer cuts a text by its tokens alone; of encoder-decoders it is what the record has.
-    if (limits->encoder_decoder && is_text) { return STATUS_OK; }
-    if (!limits->encoder_decoder && maker->input.num_tokens == 0 && maker->num_gaps == 0 &&
-        limits->long_samples != LONG_SKIP) {
-        maker->num_pieces = (int32_t)((num_tokens - 2) / limits->max_seq_tokens) + 1;
-        return STATUS_OK;
-    }
-    LoaderSample sample = {.n_input = (int32_t)maker->input.num_tokens,
-                           .n_target = (int32_t)maker->target.num_tokens};
-    *fate = sample_cut(&sample, limits, maker->gaps, maker->num_gaps, maker->vocab.input_tail);
-    if (*fate == SAMPLE_CUT) { leave_out(maker, &sample); }
-    return STATUS_OK;
-}
-
-// --- the two passes ---------------------------------------------------------------------------------------
+enum { BAD_SHOWN = 10, PATH_BYTES = 4200 };
 
 typedef enum { TURNS_AUTO, TURNS_TOGETHER, TURNS_APART } Turns;
 
@@ -299,7 +63,7 @@ static const OptionSpec specs[] = {
     {"--merges",       OPTION_STRING, FIELD(merges),       NULL,    0, 0, NULL, "FILE", "GPT-2's merges.txt, for --tokenizer gpt2"},
     {"--model",        OPTION_STRING, FIELD(model),        NULL,    0, 0, NULL, "FILE", "T5's spiece.model, for --tokenizer sentencepiece"},
     {"--extra-ids",    OPTION_INT,    FIELD(extra_ids),    "100",   0, 100000, NULL, "N", "for --tokenizer sentencepiece: sentinels after the model's pieces (T5: 100, mT5: 0)"},
-    {"--file",         OPTION_STRING, FIELD(file),         NULL,    0, 0, NULL, "FILE", "tokenizer.json as of T5 or of GPT-2, for --tokenizer hf"},
+    {"--file",         OPTION_STRING, FIELD(file),         NULL,    0, 0, NULL, "FILE", "tokenizer.json as of GPT-2, for --tokenizer hf"},
     {"--inputs-field", OPTION_STRING, FIELD(fields.inputs),  NULL,  0, 0, NULL, "NAME", "field with the inputs; default: recognised, and said"},
     {"--targets-field", OPTION_STRING, FIELD(fields.targets), NULL, 0, 0, NULL, "NAME", "field with the targets; alone: a text, all of which is learnt"},
     {"--task-field",   OPTION_STRING, FIELD(task_field),   "task",  0, 0, NULL, "NAME", "field with the task's name; where it is missing: the file's base name"},
@@ -320,39 +84,90 @@ static const OptionSpec specs[] = {
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
 
 typedef struct {
+    char* name;
+    int64_t num_records, num_below;  // pass 1; num_below: with a hash below the threshold
+    uint64_t lowest_hash, highest_hash;
+    int64_t lowest, highest;  // numbers of these records; the first if hashes are equal
+    int64_t num_samples, num_tokens, longest_tokens;  // pass 2, as the trainer runs them
+    int64_t num_cut, num_skipped;
+    int64_t num_texts, num_pieces;  // too long texts and their pieces
+} Task;
+
+// Sample files of bounded length: train.bin or, as soon as a second file is needed, train_000000.bin ... so
+// that the glob train*.bin matches all.
+typedef struct {
+    const char* name;
+    SampleWriter* writer;  // NULL: none open
+    int64_t num_samples, tokens_in_file;
+    int32_t num_files, num_removed;  // num_removed: of earlier runs
+} Split;
+
+typedef struct {
     const PrepareOptions* options;
     RecordFiles files;
     RecordTemplate form;
     Tokenizer* tokenizer;
-    SampleMaker maker;
-    TaskTable tasks;
-    ShardWriter train, val;
+    SampleVocab vocab;
+    bool apart;
+    LoaderOptions limits;  // max_seq_tokens 0: none
+    int32_t num_tasks;
+    Task* tasks;
+    json_t* task_numbers;  // by name
+    Split splits[2];       // training, validation
     FileWriter lengths;
     bool writes_lengths;
-    RecordFields fields;  // input and target names of the records, if the template may have them
-    bool has_fields;
-    int64_t before_bytes;  // of the files before this one, in all passes
-    int64_t num_records;   // of pass 1
-    int64_t num_written;   // records of pass 2
-    bool is_misused;       // an option contradicts the data
-    PrepareReport report;
+    RecordFields fields;  // of the first record
+    int64_t num_records, num_written, num_bad;
+    bool is_misused;  // an option contradicts the data
+    int64_t start_ns;
+    // the sample that is made
+    BpeTokens tokens;
+    int64_t n_input;
+    SampleGap* gaps;  // [num_gaps], in the arena
+    int32_t num_gaps, num_pieces;
+    Arena arena;
 } Prepare;
 
+static int64_t done_bytes;  // of all passes, read by the thread of a slow notice
+
+static int64_t read_done_bytes(void) {
+    return __atomic_load_n(&done_bytes, __ATOMIC_RELAXED);
+}
+
 // A bad record: the first ones are printed, all are counted, with --strict it is fatal.
-static Status pass_over(Prepare* prep) {
-    if (prep->options->strict) {
+static Status pass_over(Prepare* p) {
+    if (p->options->strict) {
         return FAIL(STATUS_BAD_FORMAT, "%s ---> mend it, or leave out --strict to skip such records",
                     status_message());
     }
-    report_bad(&prep->report);
+    if (++p->num_bad > BAD_SHOWN + 1 || p->options->quiet) { return STATUS_OK; }
+    if (p->num_bad <= BAD_SHOWN) {
+        fprintf(stderr, "skipped %s\n", status_message());
+    } else {
+        fprintf(stderr, "skipped records beyond the first %d are only counted\n", BAD_SHOWN);
+    }
     return STATUS_OK;
 }
 
-// --- pass 1: count ---------------------------------------------------------------------------------------
+// --- pass 1: count and split -----------------------------------------------------------------------------
 
-// The split depends on the content only, so a record keeps its side when files are sorted or joined.
-static uint64_t record_hash(const Prepare* prep, const Record* record) {
-    uint64_t hash = HASH_SEED ^ rng_mix((uint64_t)prep->options->seed);
+static Status find_task(Prepare* p, const char* name, Task** out) {
+    json_t* known = json_object_get(p->task_numbers, name);
+    if (known == NULL) {
+        Task* grown = realloc(p->tasks, ((size_t)p->num_tasks + 1) * sizeof *grown);
+        char* copy = strdup(name);
+        if (grown == NULL || copy == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a task"); }
+        p->tasks = grown;
+        p->tasks[p->num_tasks] = (Task){.name = copy};
+        known = json_integer(p->num_tasks++);
+        json_object_set_new_nocheck(p->task_numbers, name, known);  // file names may be no UTF-8
+    }
+    *out = &p->tasks[json_integer_value(known)];
+    return STATUS_OK;
+}
+
+static uint64_t record_hash(const Prepare* p, const Record* record) {
+    uint64_t hash = HASH_SEED ^ rng_mix((uint64_t)p->options->seed);
     hash = hash_bytes(hash, record->task.text, record->task.num_bytes);
     for (int32_t t = 0; t < record->num_turns; t++) {
         hash = hash_bytes(hash, record->turns[t].inputs.text, record->turns[t].inputs.num_bytes);
@@ -361,56 +176,202 @@ static uint64_t record_hash(const Prepare* prep, const Record* record) {
     return hash_finish(hash);
 }
 
-// If records have different names, those whose targets the template names; otherwise those of the first.
-static void note_fields(Prepare* prep, const RecordFields* fields) {
-    if (prep->has_fields) { return; }
-    bool is_named = record_template_names(&prep->form, fields->targets);
-    if (is_named || prep->fields.targets == NULL) { prep->fields = *fields; }
-    prep->has_fields = is_named;
+static bool is_below(const Prepare* p, uint64_t hash) {
+    return hash < (uint64_t)(p->options->val_fraction * 0x1p64);
 }
 
-static Status next_record(const Prepare* prep, RecordReader* reader, Record* out) {
-    Status status = record_reader_next(reader, out);
-    int64_t now = prep->before_bytes + json_values_position(&reader->values);
-    __atomic_store_n(&done_bytes, now, __ATOMIC_RELAXED);
-    return status;
-}
-
-static Status count_file(Prepare* prep, RecordReader* reader) {
-    int64_t of_form[RECORD_FORMS] = {0}, num_bad = prep->report.num_bad;
-    for (;;) {
-        Record record;
-        Status status = next_record(prep, reader, &record);
-        if (status == STATUS_BAD_FORMAT) {
-            TRY(pass_over(prep));
-            continue;
-        }
-        prep->is_misused = status == STATUS_BAD_OPTION;  // the template does not fit this format
-        TRY(status);
-        if (record.end) { break; }
-        int32_t task;
-        note_fields(prep, &record.fields);
-        TRY(task_table_find(&prep->tasks, record.task.text, &task));
-        task_table_count(&prep->tasks, task, record_hash(prep, &record), prep->num_records++);
-        of_form[record.form]++;
+static Status count_record(Prepare* p, const Record* record) {
+    Task* task;
+    TRY(find_task(p, record->task.text, &task));
+    uint64_t hash = record_hash(p, record);
+    if (p->num_records == 0) { p->fields = record->fields; }
+    if (task->num_records == 0 || hash < task->lowest_hash) {
+        task->lowest_hash = hash;
+        task->lowest = p->num_records;
     }
-    report_file(&prep->report, reader->values.path, &prep->options->fields, of_form,
-                prep->report.num_bad - num_bad);
+    if (task->num_records == 0 || hash > task->highest_hash) {
+        task->highest_hash = hash;
+        task->highest = p->num_records;
+    }
+    task->num_records++;
+    task->num_below += is_below(p, hash);
+    p->num_records++;
     return STATUS_OK;
+}
+
+static bool is_held_out(const Prepare* p, const Task* task, uint64_t hash, int64_t number) {
+    if (p->options->val_fraction == 0 || task->num_records < 2) { return false; }
+    if (task->num_below == 0) { return number == task->lowest; }
+    if (task->num_below == task->num_records) { return number != task->highest; }
+    return is_below(p, hash);
+}
+
+// --- samples from records ---------------------------------------------------------------------------------
+
+static Status encode_answer(Prepare* p, RecordText text) {
+    TRY(tokenizer_encode(p->tokenizer, text.text, text.num_bytes, &p->tokens));
+    return bpe_tokens_add(&p->tokens, p->vocab.eot_token);
+}
+
+static Status encode_input(Prepare* p, RecordText text) {
+    if (p->vocab.input_end == INPUT_END_EOT) { return encode_answer(p, text); }
+    if (p->vocab.input_end == INPUT_END_NEWLINE) {  // is text: it may merge with the character before it
+        char* line;
+        ARENA_TRY_NEW(line, &p->arena, char, text.num_bytes + 1);
+        *(char*)mempcpy(line, text.text, text.num_bytes) = '\n';
+        text = (RecordText){line, text.num_bytes + 1};
+    }
+    return tokenizer_encode(p->tokenizer, text.text, text.num_bytes, &p->tokens);
+}
+
+// An answer that is not learnt is part of the text before the next one, with its end token.
+static Status encode_together(Prepare* p, const Record* record) {
+    int64_t gap_begin = 0;
+    ARENA_TRY_NEW(p->gaps, &p->arena, SampleGap, record->num_turns);
+    for (int32_t t = 0; t < record->num_turns; t++) {
+        const RecordTurn* turn = &record->turns[t];
+        if (t > 0 && !record->turns[t - 1].is_read) { gap_begin = p->tokens.num_tokens; }
+        TRY(encode_input(p, turn->inputs));
+        int64_t gap_end = p->tokens.num_tokens;
+        TRY(encode_answer(p, turn->targets));
+        if (turn->is_read) { continue; }
+        if (gap_begin == 0) {
+            p->n_input = gap_end;
+        } else if (gap_end > gap_begin) {
+            p->gaps[p->num_gaps++] = (SampleGap){(uint32_t)gap_begin, (uint32_t)gap_end};
+        }
+    }
+    return STATUS_OK;
+}
+
+// The sample of the answer in turn `last`: its input is all that was said before, as one text.
+static Status encode_apart(Prepare* p, const Record* record, int32_t last) {
+    const DataTemplate* form = &p->form.form;
+    const RecordTurn* turns = record->turns;
+    size_t num_bytes = 0, joint = strlen(form->joint), end = strlen(form->turn_end);
+    for (int32_t t = 0; t <= last; t++) {
+        num_bytes += turns[t].inputs.num_bytes + joint + turns[t].targets.num_bytes + end;
+    }
+    char *text, *at;
+    ARENA_TRY_NEW(text, &p->arena, char, num_bytes);
+    at = text;
+    for (int32_t t = 0; t < last; t++) {
+        at = (char*)mempcpy(at, turns[t].inputs.text, turns[t].inputs.num_bytes);
+        at = (char*)mempcpy(at, form->joint, joint);
+        at = (char*)mempcpy(at, turns[t].targets.text, turns[t].targets.num_bytes);
+        at = (char*)mempcpy(at, form->turn_end, end);
+    }
+    at = (char*)mempcpy(at, turns[last].inputs.text, turns[last].inputs.num_bytes);
+    TRY(encode_input(p, (RecordText){text, (size_t)(at - text)}));
+    p->n_input = p->tokens.num_tokens;
+    return encode_answer(p, turns[last].targets);
+}
+
+// The sample of turn t (together: of all turns), within the limits. Nothing to write if SAMPLE_SKIPPED or
+// *is_empty (only the end token).
+static Status make_sample(Prepare* p, const Record* record, int32_t t, SampleFate* fate, bool* is_empty) {
+    const LoaderOptions* limits = &p->limits;
+    bool is_text = record->form == RECORD_TEXT && record->turns[0].inputs.num_bytes == 0;
+    p->tokens.num_tokens = p->n_input = p->num_gaps = 0;
+    p->num_pieces = 1;
+    arena_reset(&p->arena);
+    *fate = SAMPLE_WHOLE;
+    TRY(is_text    ? encode_answer(p, record->turns[0].targets)
+        : p->apart ? encode_apart(p, record, t)
+                   : encode_together(p, record));
+    int64_t num_tokens = p->tokens.num_tokens;
+    *is_empty = num_tokens < 2;  // SentencePiece drops blanks
+    if (num_tokens > INT32_MAX) { return FAIL(STATUS_OUT_OF_RANGE, "a sample of more than 2^31 tokens"); }
+    // Of encoder-decoders a text is what the record has.
+    if (limits->max_seq_tokens == 0 || *is_empty || (limits->encoder_decoder && is_text)) {
+        return STATUS_OK;
+    }
+    bool in_pieces = !limits->encoder_decoder && p->n_input == 0 && p->num_gaps == 0;
+    if (in_pieces && limits->long_samples != LONG_SKIP) {
+        p->num_pieces = (int32_t)((num_tokens - 2) / limits->max_seq_tokens) + 1;
+        return STATUS_OK;
+    }
+    LoaderSample cut = {.n_input = (int32_t)p->n_input, .n_target = (int32_t)(num_tokens - p->n_input)};
+    *fate = sample_cut(&cut, limits, p->gaps, p->num_gaps, p->vocab.input_tail);
+    if (*fate != SAMPLE_CUT) { return STATUS_OK; }
+    int32_t at = cut.hole_tokens > 0 ? cut.hole_at : 0, left_out = cut.first_token + cut.hole_tokens;
+    int32_t left = cut.n_input + cut.n_target;
+    memmove(p->tokens.ids + at, p->tokens.ids + at + left_out, (size_t)(left - at) * sizeof *p->tokens.ids);
+    while (p->num_gaps > 0 && (left_out > 0 || p->gaps[p->num_gaps - 1].begin >= (uint32_t)left)) {
+        p->num_gaps--;  // a cut input leaves one answer
+    }
+    p->tokens.num_tokens = left;
+    p->n_input = cut.n_input;
+    return STATUS_OK;
+}
+
+// --- sample files ----------------------------------------------------------------------------------------
+
+// number -1: the only file.
+static const char* split_path(const Prepare* p, const Split* split, int32_t number, char out[PATH_BYTES]) {
+    char digits[16] = "";
+    if (number >= 0) { snprintf(digits, sizeof digits, "_%06d", number); }
+    snprintf(out, PATH_BYTES, "%s/%s%s.bin", p->options->out, split->name, digits);
+    return out;
+}
+
+static Status split_finish_file(Split* split) {
+    SampleWriter* writer = split->writer;
+    split->writer = NULL;
+    return writer != NULL ? sample_writer_finish(writer) : STATUS_OK;
+}
+
+static Status split_add(Prepare* p, Split* split, const char* task) {
+    int64_t num_tokens = p->tokens.num_tokens;
+    if (split->writer == NULL || split->tokens_in_file + num_tokens > p->options->shard_tokens) {
+        char path[PATH_BYTES], first[PATH_BYTES];
+        TRY(split_finish_file(split));
+        if (split->num_files == 1 &&
+            rename(split_path(p, split, -1, path), split_path(p, split, 0, first)) != 0) {
+            return FAIL(STATUS_IO, "%s: cannot rename to %s: %s", path, first, strerror(errno));
+        }
+        split_path(p, split, split->num_files == 0 ? -1 : split->num_files, path);
+        TRY(sample_writer_open(&split->writer, path, &p->vocab));
+        split->tokens_in_file = 0;
+        split->num_files++;
+    }
+    TRY(sample_writer_add(split->writer, task, p->tokens.ids, (int32_t)p->n_input,
+                          (int32_t)(num_tokens - p->n_input), p->gaps, p->num_gaps));
+    split->tokens_in_file += num_tokens;
+    split->num_samples++;
+    return STATUS_OK;
+}
+
+// The sample files that an earlier run left under the next names are removed: the glob would match them.
+static Status split_finish(Prepare* p, Split* split) {
+    TRY(split_finish_file(split));
+    int32_t next = split->num_files > 1 ? split->num_files : 0;
+    for (int32_t number = split->num_files == 1 ? next : -1;; number = number < 0 ? next : number + 1) {
+        char path[PATH_BYTES], magic[8] = {0};
+        FILE* file = fopen(split_path(p, split, number, path), "rbe");
+        if (file == NULL && number >= 0) { return STATUS_OK; }
+        if (file == NULL) { continue; }
+        bool is_ours = fread(magic, 1, sizeof magic, file) == sizeof magic &&
+                       memcmp(magic, SAMPLE_FORMAT_MAGIC, sizeof magic) == 0;
+        fclose(file);
+        if (is_ours && unlink(path) != 0) {
+            return FAIL(STATUS_IO,
+                        "%s: left by an earlier run, cannot remove: %s ---> remove it, or it is read too",
+                        path, strerror(errno));
+        }
+        split->num_removed += is_ours;
+    }
 }
 
 // --- pass 2: tokenise and write --------------------------------------------------------------------------
 
 // As the planner counts them: of one stack the read-only and the learnt tokens; otherwise both sides.
-static void write_length(Prepare* prep, int64_t n_target, const char* task) {
-    const SampleMaker* maker = &prep->maker;
-    int64_t n_input = maker->input.num_tokens;
-    if (!maker->limits.encoder_decoder) {
+static void write_length(Prepare* p, int64_t n_target, const char* task) {
+    int64_t n_input = p->n_input;
+    if (!p->limits.encoder_decoder) {
         int64_t num_run = n_input + n_target - 1;
         n_target -= n_input == 0;
-        for (int32_t g = 0; g < maker->num_gaps; g++) {
-            n_target -= maker->gaps[g].end - maker->gaps[g].begin;
-        }
+        for (int32_t g = 0; g < p->num_gaps; g++) { n_target -= p->gaps[g].end - p->gaps[g].begin; }
         n_input = num_run - n_target;
     }
     char line[400];
@@ -419,218 +380,256 @@ static void write_length(Prepare* prep, int64_t n_target, const char* task) {
     for (; at < length - 1; at++) {  // a comma in a name would start a new column
         if (strchr(",\n\r", line[at]) != NULL) { line[at] = ' '; }
     }
-    file_writer_write(&prep->lengths, line, (size_t)length);
+    file_writer_write(&p->lengths, line, (size_t)length);
 }
 
-static Status write_sample(Prepare* prep, const RecordReader* reader, const Record* record, int32_t t,
-                           int32_t task, bool held_out) {
-    SampleMaker* maker = &prep->maker;
+static Status write_sample(Prepare* p, const RecordReader* reader, const Record* record, int32_t t,
+                           Task* task, bool held_out) {
     SampleFate fate;
     bool is_empty;
-    TRY(maker_make(maker, record, t, &fate, &is_empty));
+    TRY(make_sample(p, record, t, &fate, &is_empty));
     if (is_empty) {
         (void)json_values_fail(&reader->values, "no token but the end");
-        return pass_over(prep);
+        return pass_over(p);
     }
-    TaskRow* row = &prep->tasks.rows[task];
-    row->num_cut += fate == SAMPLE_CUT;
-    row->num_skipped += fate == SAMPLE_SKIPPED;
+    task->num_cut += fate == SAMPLE_CUT;
+    task->num_skipped += fate == SAMPLE_SKIPPED;
     if (fate == SAMPLE_SKIPPED) { return STATUS_OK; }
-    row->num_texts += maker->num_pieces > 1;
-    row->num_pieces += maker->num_pieces > 1 ? maker->num_pieces : 0;
-    for (int32_t k = 0; k < maker->num_pieces; k++) {
-        int64_t n_target = piece_target(maker, k), n_input = maker->input.num_tokens;
-        bool pairs = maker->limits.encoder_decoder;
-        int64_t num_run = pairs ? (n_input > 0 ? n_input : 1) + n_target : n_input + n_target - 1;
-        row->num_lengths++;
-        row->num_tokens += num_run;
-        if (num_run > row->longest_tokens) { row->longest_tokens = num_run; }
-        if (prep->writes_lengths && !held_out) { write_length(prep, n_target, row->name); }
+    task->num_texts += p->num_pieces > 1;
+    task->num_pieces += p->num_pieces > 1 ? p->num_pieces : 0;
+    for (int32_t k = 0; k < p->num_pieces; k++) {
+        // the last token of a piece is the first of the next, as in sample_file_cut()
+        int64_t most = p->limits.max_seq_tokens, n_target = p->tokens.num_tokens - p->n_input - k * most;
+        if (p->num_pieces > 1 && n_target > most + 1) { n_target = most + 1; }
+        int64_t num_run = p->n_input + n_target - 1;
+        if (p->limits.encoder_decoder) { num_run += p->n_input > 0 ? 1 : 2; }
+        task->num_samples++;
+        task->num_tokens += num_run;
+        if (num_run > task->longest_tokens) { task->longest_tokens = num_run; }
+        if (p->writes_lengths && !held_out) { write_length(p, n_target, task->name); }
     }
-    return shard_writer_add(held_out ? &prep->val : &prep->train, row->name, maker->input.ids,
-                            (int32_t)maker->input.num_tokens, maker->target.ids,
-                            (int32_t)maker->target.num_tokens, maker->gaps, maker->num_gaps);
+    return split_add(p, &p->splits[held_out], task->name);
 }
 
-static Status write_file(Prepare* prep, RecordReader* reader) {
-    for (;;) {
-        Record record;
-        Status status = next_record(prep, reader, &record);
-        if (status == STATUS_BAD_FORMAT) { continue; }  // reported by pass 1
-        TRY(status);
-        if (record.end) { return STATUS_OK; }
-        int32_t task;
-        TRY(task_table_find(&prep->tasks, record.task.text, &task));
-        bool held_out =
-            task_table_holds_out(&prep->tasks, task, record_hash(prep, &record), prep->num_written++);
-        const SampleMaker* maker = &prep->maker;
-        for (int32_t t = 0; t < (maker->apart ? record.num_turns : 1); t++) {
-            if (maker->apart && record.turns[t].is_read) { continue; }
-            TRY(write_sample(prep, reader, &record, t, task, held_out));
+static Status write_record(Prepare* p, const RecordReader* reader, const Record* record) {
+    Task* task;
+    TRY(find_task(p, record->task.text, &task));
+    bool held_out = is_held_out(p, task, record_hash(p, record), p->num_written++);
+    for (int32_t t = 0; t < (p->apart ? record->num_turns : 1); t++) {
+        if (p->apart && record->turns[t].is_read) { continue; }
+        TRY(write_sample(p, reader, record, t, task, held_out));
+    }
+    return STATUS_OK;
+}
+
+// --- reports ----------------------------------------------------------------------------------------------
+
+// "train.jsonl: 52002 records, Alpaca (instruction, input -> output)"; of_form[RECORD_FORMS].
+static void report_file(const Prepare* p, const char* path, const int64_t* of_form, int64_t num_bad) {
+    int64_t num_records = 0;
+    if (p->options->quiet) { return; }
+    for (int32_t f = 0; f < RECORD_FORMS; f++) { num_records += of_form[f]; }
+    printf("%s: %lld records", PRINTABLE(path), (long long)num_records);
+    for (int32_t f = 0; f < RECORD_FORMS; f++) {
+        if (of_form[f] == 0) { continue; }
+        char text[RECORD_FORM_CHARS], share[24] = "";
+        if (of_form[f] < num_records) { snprintf(share, sizeof share, "%lld ", (long long)of_form[f]); }
+        record_form_text((RecordForm)f, &p->options->fields, text, sizeof text);
+        printf(", %s%s", share, PRINTABLE(text));
+    }
+    if (num_bad > 0) { printf(", %lld bad", (long long)num_bad); }
+    printf("\n");
+}
+
+static int compare_tasks(const void* a, const void* b) {
+    return strcmp(((const Task*)a)->name, ((const Task*)b)->name);
+}
+
+// Lengths in tokens run through the model, as limited by -t.
+static void report_tasks(Prepare* p) {
+    int64_t num_samples = 0, num_tokens = 0;
+    int32_t most = p->options->max_tokens;
+    qsort(p->tasks, (size_t)p->num_tasks, sizeof p->tasks[0], compare_tasks);
+    printf("%-32s %10s %14s %8s %8s\n", "task", "samples", "tokens", "mean", "longest");
+    for (const Task* task = p->tasks; task < p->tasks + p->num_tasks; task++) {
+        int64_t num = task->num_samples > 0 ? task->num_samples : 1;
+        num_samples += task->num_samples;
+        num_tokens += task->num_tokens;
+        printf("%-32s %10lld %14lld %8lld %8lld\n", PRINTABLE(task->name), (long long)task->num_samples,
+               (long long)task->num_tokens, (long long)(task->num_tokens / num),
+               (long long)task->longest_tokens);
+    }
+    printf("%-32s %10lld %14lld\n", "all", (long long)num_samples, (long long)num_tokens);
+    for (const Task* task = p->tasks; task < p->tasks + p->num_tasks; task++) {
+        if (task->num_cut + task->num_skipped > 0) {
+            printf("%-32s longer than %d: %lld cut, %lld skipped\n", PRINTABLE(task->name), most,
+                   (long long)task->num_cut, (long long)task->num_skipped);
+        }
+        if (task->num_texts > 0) {
+            printf("%-32s longer than %d: %lld texts, which the trainer runs as %lld pieces\n",
+                   PRINTABLE(task->name), most, (long long)task->num_texts, (long long)task->num_pieces);
         }
     }
 }
 
-// --- the program -----------------------------------------------------------------------------------------
-
-static Status each_file(Prepare* prep, const char* what,
-                        Status (*work)(Prepare* prep, RecordReader* reader)) {
-    const PrepareOptions* options = prep->options;
-    RecordOptions of_records = {
-        .fields = options->fields, .task_field = options->task_field, .form = &prep->form};
-    SlowNotice* notice =
-        prep->report.quiet ? NULL : slow_notice_begin(what, read_done_bytes, prep->files.num_bytes);
-    Status status = STATUS_OK;
-    prep->before_bytes = done_bytes;
-    for (int32_t i = 0; status == STATUS_OK && i < prep->files.num_files; i++) {
-        RecordReader reader;
-        status = record_files_read(&prep->files, i, &of_records, &reader);
-        if (status != STATUS_OK) { break; }
-        status = work(prep, &reader);
-        record_reader_close(&reader);
-        prep->before_bytes += prep->files.files[i].num_bytes;
-    }
-    slow_notice_end(notice);
-    return status;
-}
-
-static Status fail_without_samples(const Prepare* prep) {
-    char names[400] = "";
-    for (int32_t i = 0; i < prep->files.num_files && strlen(names) < 300; i++) {
-        size_t length = strlen(names);
-        snprintf(names + length, sizeof names - length, "%s%.90s", i > 0 ? ", " : "",
-                 prep->files.files[i].path);
-    }
-    return FAIL(
-        STATUS_BAD_FORMAT,
-        "%s: no valid sample (%lld bad records) ---> write lines like {\"task\": \"sums\", \"inputs\": "
-        "\"1+1\", "
-        "\"targets\": \"2\"}",
-        names, (long long)prep->report.num_bad);
-}
-
-static Status open_tokenizer(Prepare* prep) {
-    const PrepareOptions* options = prep->options;
-    TokenizerOptions source = {.choice = (TokenizerChoice)options->tokenizer,
-                               .extra_ids = options->extra_ids,
-                               .paths = {options->vocab, options->merges}};
-    if (options->model != NULL) { source.paths[0] = options->model; }
-    if (options->file != NULL) { source.paths[0] = options->file; }
-    TRY(tokenizer_open(&prep->tokenizer, &source));
-    SampleMaker* maker = &prep->maker;
-    maker->tokenizer = prep->tokenizer;
-    maker->form = &prep->form;
-    maker->vocab = *tokenizer_vocab(prep->tokenizer);
-    bool pairs = maker->vocab.input_end == INPUT_END_EOT;
-    bool is_plain = prep->form.form.name == NULL;
-    if (options->input_end != 0) { maker->vocab.input_end = (SampleInputEnd)options->input_end; }
-    if (options->input_end == 0 && !pairs && !is_plain) { maker->vocab.input_end = INPUT_END_NONE; }
-    maker->apart = options->turns == TURNS_APART || (options->turns == TURNS_AUTO && pairs);
-    int32_t most_target = options->max_target_tokens > 0 ? options->max_target_tokens : options->max_tokens;
-    maker->limits = (LoaderOptions){.max_seq_tokens = options->max_tokens,
-                                    .max_target_tokens = most_target,
-                                    .encoder_decoder = pairs,
-                                    .long_samples = (LongSamples)options->long_samples};
-    return STATUS_OK;
-}
-
-static Status open_lengths(Prepare* prep) {
-    if (prep->options->lengths == NULL) { return STATUS_OK; }
-    static const char header[] = "n_input,n_target,task\n";
-    TRY(file_writer_open(&prep->lengths, prep->options->lengths));
-    prep->writes_lengths = true;
-    file_writer_write(&prep->lengths, header, sizeof header - 1);
-    return STATUS_OK;
-}
-
-// What ./generate needs to know about prompts.
-static Status write_data_json(Prepare* prep) {
-    const PrepareOptions* options = prep->options;
-    TRY(record_template_split(&prep->form, &prep->fields));
-    DataJson data = {.vocab = prep->maker.vocab,
-                     .inputs_field = options->fields.inputs,
-                     .targets_field = options->fields.targets,
-                     .long_samples = (LongSamples)options->long_samples};
-    if (strcmp(options->task_field, "task") != 0) { data.task_field = options->task_field; }
-    if (prep->form.form.name != NULL) { data.form = prep->form.form; }
-    return data_json_write(&data, options->out);
-}
-
 // Problems that the user may have to act on are printed even with --quiet.
-static void print_summary(Prepare* prep) {
-    const PrepareOptions* options = prep->options;
-    const ShardWriter *train = &prep->train, *val = &prep->val;
+static void print_summary(Prepare* p) {
+    const PrepareOptions* options = p->options;
+    const Split *train = &p->splits[0], *val = &p->splits[1];
     FILE* out = options->quiet ? stderr : stdout;
-    int64_t num_skipped = 0, num_bad = prep->report.num_bad;
-    if (!options->quiet) { report_tasks(&prep->tasks, options->max_tokens); }
-    for (int32_t i = 0; i < prep->tasks.num_tasks; i++) { num_skipped += prep->tasks.rows[i].num_skipped; }
+    int64_t num_skipped = 0;
+    if (!options->quiet) { report_tasks(p); }
+    for (int32_t i = 0; i < p->num_tasks; i++) { num_skipped += p->tasks[i].num_skipped; }
     if (num_skipped > 0) {
         fprintf(out, "%lld samples longer than --max-tokens %d skipped\n", (long long)num_skipped,
                 options->max_tokens);
     }
-    if (prep->files.num_folders > 0) {
+    if (p->files.num_folders > 0) {
         fprintf(out, "%d folders in the given one are not read ---> name them as well to have their files\n",
-                prep->files.num_folders);
+                p->files.num_folders);
     }
-    const char* foreign = tokenizer_foreign_file(prep->tokenizer, options->out);
+    const char* foreign = tokenizer_foreign_file(p->tokenizer, options->out);
     if (foreign != NULL) {
         fprintf(out,
                 "%s/%s is of another tokenizer ---> remove it, so that no export takes it for this one's\n",
                 PRINTABLE(options->out), foreign);
     }
-    if (num_bad > 0) { fprintf(out, "%lld bad records skipped\n", (long long)num_bad); }
+    if (p->num_bad > 0) { fprintf(out, "%lld bad records skipped\n", (long long)p->num_bad); }
     if (options->quiet) { return; }
     int32_t num_removed = train->num_removed + val->num_removed;
     if (num_removed > 0) { printf("%d files of an earlier run removed\n", num_removed); }
     printf("%s: %lld samples for training, %lld for validation, in %d and %d files; %.1f s\n",
            PRINTABLE(options->out), (long long)train->num_samples, (long long)val->num_samples,
-           train->num_files, val->num_files, (double)(clock_now_ns() - prep->report.start_ns) * 1e-9);
+           train->num_files, val->num_files, (double)(clock_now_ns() - p->start_ns) * 1e-9);
     if (val->num_samples == 0 && options->val_fraction > 0) {
         printf("no task has two samples: there is no validation file\n");
     }
 }
 
-static Status prepare_data(Prepare* prep, char** paths, int num_paths) {
-    const PrepareOptions* options = prep->options;
-    TRY(record_files_open(&prep->files, paths, num_paths));
-    TRY(open_tokenizer(prep));
-    prep->tasks.fraction = options->val_fraction;
-    TRY(each_file(prep, "checking records", count_file));
-    if (prep->num_records == 0) { return fail_without_samples(prep); }
-    TRY(maker_open(&prep->maker, prep->fields.targets));
+// --- the program -----------------------------------------------------------------------------------------
 
-    TRY(file_make_directory(options->out));
-    prep->train = (ShardWriter){options->out, "train", options->shard_tokens, .vocab = prep->maker.vocab};
-    prep->val = (ShardWriter){options->out, "val", options->shard_tokens, .vocab = prep->maker.vocab};
-    TRY(open_lengths(prep));
-    TRY(each_file(prep, "writing samples", write_file));
-    if (prep->train.num_samples + prep->val.num_samples == 0 && options->max_tokens > 0) {
-        return FAIL(STATUS_BAD_FORMAT,
-                    "all %lld records are longer than --max-tokens %d and skipped ---> raise it, or let "
-                    "--long-samples cut inputs (targets are kept whole)",
-                    (long long)prep->num_records, options->max_tokens);
+static Status read_file(Prepare* p, int32_t file, int64_t before_bytes, bool writes) {
+    const RecordFile* from = &p->files.files[file];
+    RecordOptions of_records = {
+        .fields = p->options->fields, .task_field = p->options->task_field, .form = &p->form};
+    int64_t of_form[RECORD_FORMS] = {0}, num_bad = p->num_bad;
+    RecordReader reader;
+    TRY(record_files_read(&p->files, file, &of_records, &reader));
+    Status status = STATUS_OK;
+    if (!json_values_is_json(&reader.values) && !record_files_is_data(from->path)) {
+        status =
+            FAIL(STATUS_BAD_FORMAT,
+                 "%s: does not begin with a record or a list of records ---> write a text as lines of JSON "
+                 "like {\"text\": \"...\"}, or name the file .jsonl if it is one",
+                 from->path);
     }
-    TRY(shard_writer_finish(&prep->train));
-    TRY(shard_writer_finish(&prep->val));
-    TRY(tokenizer_save(prep->tokenizer, options->out));
-    TRY(write_data_json(prep));
-    if (prep->writes_lengths) {
-        prep->writes_lengths = false;
-        TRY(file_writer_commit(&prep->lengths));
+    while (status == STATUS_OK) {
+        Record record;
+        status = record_reader_next(&reader, &record);
+        double share = (double)reader.values.at / (double)(reader.values.map.num_bytes + 1);
+        __atomic_store_n(&done_bytes, before_bytes + (int64_t)(share * (double)from->num_bytes),
+                         __ATOMIC_RELAXED);
+        if (status == STATUS_OK && record.end) { break; }
+        p->is_misused = status == STATUS_BAD_OPTION;  // the template does not fit this format
+        if (status == STATUS_OK) {
+            of_form[record.form]++;
+            status = writes ? write_record(p, &reader, &record) : count_record(p, &record);
+        } else if (status == STATUS_BAD_FORMAT) {
+            status = writes ? STATUS_OK : pass_over(p);
+        }
     }
-    print_summary(prep);
+    if (status == STATUS_OK && !writes) { report_file(p, from->path, of_form, p->num_bad - num_bad); }
+    record_reader_close(&reader);
+    return status;
+}
+
+static Status read_files(Prepare* p, const char* what, bool writes) {
+    int64_t before_bytes = done_bytes;
+    SlowNotice* notice =
+        p->options->quiet ? NULL : slow_notice_begin(what, read_done_bytes, p->files.num_bytes);
+    Status status = STATUS_OK;
+    for (int32_t i = 0; i < p->files.num_files && status == STATUS_OK; i++) {
+        status = read_file(p, i, before_bytes, writes);
+        before_bytes += p->files.files[i].num_bytes;
+    }
+    slow_notice_end(notice);
+    return status;
+}
+
+static Status open_tokenizer(Prepare* p) {
+    const PrepareOptions* options = p->options;
+    TokenizerOptions source = {.choice = (TokenizerChoice)options->tokenizer,
+                               .extra_ids = options->extra_ids,
+                               .paths = {options->vocab, options->merges}};
+    if (options->model != NULL) { source.paths[0] = options->model; }
+    if (options->file != NULL) { source.paths[0] = options->file; }
+    TRY(tokenizer_open(&p->tokenizer, &source));
+    p->vocab = *tokenizer_vocab(p->tokenizer);
+    bool pairs = p->vocab.input_end == INPUT_END_EOT, is_plain = p->form.form.name == NULL;
+    if (options->input_end != 0) { p->vocab.input_end = (SampleInputEnd)options->input_end; }
+    if (options->input_end == 0 && !pairs && !is_plain) { p->vocab.input_end = INPUT_END_NONE; }
+    p->apart = options->turns == TURNS_APART || (options->turns == TURNS_AUTO && pairs);
+    int32_t most_target = options->max_target_tokens > 0 ? options->max_target_tokens : options->max_tokens;
+    p->limits = (LoaderOptions){.max_seq_tokens = options->max_tokens,
+                                .max_target_tokens = most_target,
+                                .encoder_decoder = pairs,
+                                .long_samples = (LongSamples)options->long_samples};
+    // every input ends with the template's text, and the newline or </s> after it
+    size_t num_bytes;
+    const char* tail = record_template_tail(&p->form, &num_bytes);
+    TRY(tokenizer_encode(p->tokenizer, tail, num_bytes, &p->tokens));
+    p->vocab.input_tail = (int32_t)p->tokens.num_tokens + (p->vocab.input_end != INPUT_END_NONE);
     return STATUS_OK;
 }
 
-static void prepare_free(Prepare* prep) {
-    sample_writer_abort(prep->train.writer);
-    sample_writer_abort(prep->val.writer);
-    if (prep->writes_lengths) { file_writer_abort(&prep->lengths); }
-    task_table_close(&prep->tasks);
-    maker_close(&prep->maker);
-    tokenizer_close(prep->tokenizer);
-    record_template_close(&prep->form);
-    record_files_close(&prep->files);
+// What ./generate needs to know about prompts.
+static Status write_data_json(Prepare* p) {
+    const PrepareOptions* options = p->options;
+    TRY(record_template_set_prompt(&p->form, p->fields.inputs));
+    DataJson data = {.vocab = p->vocab,
+                     .inputs_field = options->fields.inputs,
+                     .targets_field = options->fields.targets,
+                     .long_samples = (LongSamples)options->long_samples};
+    if (strcmp(options->task_field, "task") != 0) { data.task_field = options->task_field; }
+    if (p->form.form.name != NULL) { data.form = p->form.form; }
+    return data_json_write(&data, options->out);
+}
+
+static Status prepare_data(Prepare* p, char** paths, int num_paths) {
+    const PrepareOptions* options = p->options;
+    TRY(record_files_open(&p->files, paths, num_paths));
+    TRY(open_tokenizer(p));
+    TRY(read_files(p, "checking records", false));
+    if (p->num_records == 0) {
+        return FAIL(STATUS_BAD_FORMAT,
+                    "%s%s: no valid sample (%lld bad records) ---> write lines like {\"task\": \"sums\", "
+                    "\"inputs\": \"1+1\", \"targets\": \"2\"}",
+                    p->files.files[0].path, p->files.num_files > 1 ? ", ..." : "", (long long)p->num_bad);
+    }
+    TRY(file_make_directory(options->out));
+    if (options->lengths != NULL) {
+        static const char header[] = "n_input,n_target,task\n";
+        TRY(file_writer_open(&p->lengths, options->lengths));
+        p->writes_lengths = true;
+        file_writer_write(&p->lengths, header, sizeof header - 1);
+    }
+    TRY(read_files(p, "writing samples", true));
+    if (p->splits[0].num_samples + p->splits[1].num_samples == 0 && options->max_tokens > 0) {
+        return FAIL(STATUS_BAD_FORMAT,
+                    "all %lld records are longer than --max-tokens %d and skipped ---> raise it, or let "
+                    "--long-samples cut inputs (targets are kept whole)",
+                    (long long)p->num_records, options->max_tokens);
+    }
+    TRY(split_finish(p, &p->splits[0]));
+    TRY(split_finish(p, &p->splits[1]));
+    TRY(tokenizer_save(p->tokenizer, options->out));
+    TRY(write_data_json(p));
+    if (p->writes_lengths) {
+        p->writes_lengths = false;
+        TRY(file_writer_commit(&p->lengths));
+    }
+    print_summary(p);
+    return STATUS_OK;
 }
 
 static void print_help(void) {
@@ -719,16 +718,27 @@ int main(int argc, char** argv) {
         return standard_output_close(0, 1);
     }
     PrepareOptions options = {0};
-    Prepare prep = {.options = &options};
+    Prepare p = {.options = &options,
+                 .task_numbers = json_object(),
+                 .splits = {{.name = "train"}, {.name = "val"}},
+                 .start_ns = clock_now_ns()};
     Status status = parse(&options, &argc, argv);
-    prep.report = (PrepareReport){.quiet = options.quiet, .start_ns = clock_now_ns()};
     if (status == STATUS_OK) {
-        status = record_template_open(&prep.form, options.template_text, options.fields.targets);
+        status = record_template_open(&p.form, options.template_text, options.fields.targets);
     }
-    bool is_misused = status != STATUS_OK;
-    if (status == STATUS_OK) { status = prepare_data(&prep, argv + 1, argc - 1); }
+    p.is_misused = status != STATUS_OK;
+    if (status == STATUS_OK) { status = prepare_data(&p, argv + 1, argc - 1); }
     if (status != STATUS_OK) { fprintf(stderr, "error: %s\n", status_message()); }
-    is_misused = is_misused || prep.is_misused;
-    prepare_free(&prep);
-    return standard_output_close(status == STATUS_OK ? 0 : is_misused ? 2 : 1, 1);
+    sample_writer_abort(p.splits[0].writer);
+    sample_writer_abort(p.splits[1].writer);
+    if (p.writes_lengths) { file_writer_abort(&p.lengths); }
+    for (int32_t i = 0; i < p.num_tasks; i++) { free(p.tasks[i].name); }
+    free(p.tasks);
+    json_decref(p.task_numbers);
+    bpe_tokens_free(&p.tokens);
+    arena_free(&p.arena);
+    tokenizer_close(p.tokenizer);
+    record_template_close(&p.form);
+    record_files_close(&p.files);
+    return standard_output_close(status == STATUS_OK ? 0 : p.is_misused ? 2 : 1, 1);
 }

@@ -1,8 +1,7 @@
-// sample_writer.c -- the writing half of sample_file.h: tokens go to an unnamed temporary file, the rest
-// stays in memory.
 #include "sample_writer.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +51,7 @@ Status sample_writer_open(SampleWriter** out, const char* path, const SampleVoca
                                           .vocab_hash = vocab->hash,
                                           .input_tail = (uint32_t)vocab->input_tail};
     memcpy(writer->header.magic, SAMPLE_FORMAT_MAGIC, sizeof writer->header.magic);
-    char tokens_path[4200];
+    char tokens_path[4300];
     snprintf(tokens_path, sizeof tokens_path, "%s.tokens.tmp", path);
     writer->path = strdup(path);
     writer->tasks = json_object();
@@ -101,20 +100,22 @@ static Status find_task(SampleWriter* writer, const char* name, uint32_t* task) 
     return STATUS_OK;
 }
 
-static bool are_in_vocab(const SampleWriter* writer, const int32_t* tokens, int32_t count) {
-    for (int32_t i = 0; i < count; i++) {
+static bool is_valid(const SampleWriter* writer, const int32_t* tokens, int32_t n_input, int32_t n_target,
+                     const SampleGap* gaps, int32_t num_gaps) {
+    if (n_input < 0 || n_target < 1 || n_input > INT32_MAX - n_target || n_input + n_target < 2) {
+        return false;
+    }
+    int32_t num_tokens = n_input + n_target;
+    uint32_t learnt_to = (uint32_t)n_input;
+    for (int32_t i = 0; i < num_tokens; i++) {
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= writer->header.vocab) { return false; }
     }
-    return true;
-}
-
-static bool are_in_order(const SampleGap* gaps, int32_t num_gaps, int32_t n_input, int32_t n_target) {
-    uint32_t learnt_to = (uint32_t)n_input;
     for (int32_t g = 0; g < num_gaps; g++) {
         if (gaps[g].begin <= learnt_to || gaps[g].end <= gaps[g].begin) { return false; }
         learnt_to = gaps[g].end;
     }
-    return learnt_to < (uint32_t)n_input + (uint32_t)n_target;
+    return learnt_to < (uint32_t)num_tokens && (uint32_t)tokens[num_tokens - 1] == writer->header.eot_token &&
+           (uint64_t)writer->header.num_gaps + (uint64_t)num_gaps <= UINT32_MAX;
 }
 
 static Status end_chunk(SampleWriter* writer) {
@@ -128,33 +129,15 @@ static Status end_chunk(SampleWriter* writer) {
     return section_add(&writer->hashes, &hash, sizeof hash);
 }
 
-static Status put_tokens(SampleWriter* writer, const int32_t* tokens, int32_t count) {
-    for (int32_t i = 0; i < count; i++) {
-        uint16_t narrow = (uint16_t)tokens[i];
-        if (writer->header.bytes_per_token == 2) {
-            memcpy(writer->chunk + writer->chunk_bytes, &narrow, 2);
-        } else {
-            memcpy(writer->chunk + writer->chunk_bytes, &tokens[i], 4);
-        }
-        writer->chunk_bytes += writer->header.bytes_per_token;
-        if (writer->chunk_bytes == sizeof writer->chunk) { TRY(end_chunk(writer)); }
-    }
-    writer->header.num_tokens += (uint64_t)count;
-    return STATUS_OK;
-}
-
-Status sample_writer_add_gaps(SampleWriter* writer, const char* task, const int32_t* input, int32_t n_input,
-                              const int32_t* target, int32_t n_target, const SampleGap* gaps,
-                              int32_t num_gaps) {
+Status sample_writer_add(SampleWriter* writer, const char* task, const int32_t* tokens, int32_t n_input,
+                         int32_t n_target, const SampleGap* gaps, int32_t num_gaps) {
     SampleFormatHeader* header = &writer->header;
-    bool fits = n_input >= 0 && n_target >= 1 && n_input <= INT32_MAX - n_target && n_input + n_target >= 2;
-    if (!fits || !are_in_vocab(writer, input, n_input) || !are_in_vocab(writer, target, n_target) ||
-        (uint32_t)target[n_target - 1] != header->eot_token ||
-        !are_in_order(gaps, num_gaps, n_input, n_target) ||
-        (uint64_t)header->num_gaps + (uint64_t)num_gaps > UINT32_MAX) {
-        return FAIL(STATUS_OUT_OF_RANGE, "%s: sample of %d input and %d target tokens and %d gaps: %s",
-                    writer->path, n_input, n_target, num_gaps,
-                    "a length, a token or a gap is none that the format has");
+    if (!is_valid(writer, tokens, n_input, n_target, gaps, num_gaps)) {
+        return FAIL(
+            STATUS_OUT_OF_RANGE,
+            "%s: sample of %d input and %d target tokens and %d gaps: the format has no such length, token "
+            "or gap",
+            writer->path, n_input, n_target, num_gaps);
     }
     SampleIndex index = {.first_token = header->num_tokens,
                          .n_input = (uint32_t)n_input,
@@ -163,27 +146,15 @@ Status sample_writer_add_gaps(SampleWriter* writer, const char* task, const int3
     TRY(find_task(writer, task, &index.task));
     TRY(section_add(&writer->index, &index, sizeof index));
     TRY(section_add(&writer->gaps, gaps, (size_t)num_gaps * sizeof *gaps));
-    TRY(put_tokens(writer, input, n_input));
-    TRY(put_tokens(writer, target, n_target));
+    for (int32_t i = 0; i < n_input + n_target; i++) {
+        memcpy(writer->chunk + writer->chunk_bytes, &tokens[i], header->bytes_per_token);  // little-endian
+        writer->chunk_bytes += header->bytes_per_token;
+        if (writer->chunk_bytes == sizeof writer->chunk) { TRY(end_chunk(writer)); }
+    }
+    header->num_tokens += (uint64_t)(n_input + n_target);
     header->num_samples++;
     header->num_gaps += (uint32_t)num_gaps;
     return STATUS_OK;
-}
-
-Status sample_writer_add(SampleWriter* writer, const char* task, const int32_t* input, int32_t n_input,
-                         const int32_t* target, int32_t n_target) {
-    return sample_writer_add_gaps(writer, task, input, n_input, target, n_target, NULL, 0);
-}
-
-// Copies the tokens through the chunk's memory.
-static Status append_tokens(SampleWriter* writer, FileWriter* file) {
-    rewind(writer->tokens);
-    for (size_t got; (got = fread(writer->chunk, 1, sizeof writer->chunk, writer->tokens)) > 0;) {
-        file_writer_write(file, writer->chunk, got);
-    }
-    if (!ferror(writer->tokens)) { return STATUS_OK; }
-    return FAIL(STATUS_IO, "%s: cannot read back the tokens: %s ---> free space and start again",
-                writer->path, strerror(errno));
 }
 
 static Status write_file(SampleWriter* writer) {
@@ -200,141 +171,18 @@ static Status write_file(SampleWriter* writer) {
     TRY(file_writer_open(&file, writer->path));
     file_writer_write(&file, header, sizeof *header);
     for (int i = 0; i < 4; i++) { file_writer_write(&file, sections[i]->bytes, sections[i]->num_bytes); }
-    Status status = append_tokens(writer, &file);
-    if (status != STATUS_OK) {
-        file_writer_abort(&file);
-        return status;
+    rewind(writer->tokens);
+    for (size_t got; (got = fread(writer->chunk, 1, sizeof writer->chunk, writer->tokens)) > 0;) {
+        file_writer_write(&file, writer->chunk, got);
     }
-    return file_writer_commit(&file);
+    if (!ferror(writer->tokens)) { return file_writer_commit(&file); }
+    file_writer_abort(&file);
+    return FAIL(STATUS_IO, "%s: cannot read back the tokens: %s ---> free space and start again",
+                writer->path, strerror(errno));
 }
 
 Status sample_writer_finish(SampleWriter* writer) {
     Status status = write_file(writer);
     sample_writer_abort(writer);
     return status;
-}
-
-// --- shards --------------------------------------------------------------------------------------------
-
-enum { PATH_BYTES = 4200, ALONE = -1 };
-
-static const char* shard_path(const ShardWriter* shards, int32_t number, char out[PATH_BYTES]) {
-    if (number == ALONE) {
-        snprintf(out, PATH_BYTES, "%s/%s.bin", shards->folder, shards->split);
-    } else {
-        snprintf(out, PATH_BYTES, "%s/%s_%06d.bin", shards->folder, shards->split, number);
-    }
-    return out;
-}
-
-static Status open_next(ShardWriter* shards) {
-    char path[PATH_BYTES], first[PATH_BYTES];
-    if (shards->writer != NULL) {
-        SampleWriter* writer = shards->writer;
-        shards->writer = NULL;
-        TRY(sample_writer_finish(writer));
-    }
-    if (shards->num_files == 1 &&
-        rename(shard_path(shards, ALONE, path), shard_path(shards, 0, first)) != 0) {
-        return FAIL(STATUS_IO, "%s: cannot rename to %s: %s", path, first, strerror(errno));
-    }
-    TRY(sample_writer_open(&shards->writer,
-                           shard_path(shards, shards->num_files == 0 ? ALONE : shards->num_files, path),
-                           &shards->vocab));
-    shards->tokens_in_file = 0;
-    shards->num_files++;
-    return STATUS_OK;
-}
-
-Status shard_writer_add(ShardWriter* shards, const char* task, const int32_t* input, int32_t n_input,
-                        const int32_t* target, int32_t n_target, const SampleGap* gaps, int32_t num_gaps) {
-    int64_t num_tokens = (int64_t)n_input + n_target;
-    if (shards->writer == NULL || shards->tokens_in_file + num_tokens > shards->shard_tokens) {
-        TRY(open_next(shards));
-    }
-    TRY(sample_writer_add_gaps(shards->writer, task, input, n_input, target, n_target, gaps, num_gaps));
-    shards->tokens_in_file += num_tokens;
-    shards->num_tokens += num_tokens;
-    shards->num_samples++;
-    return STATUS_OK;
-}
-
-// Removes a sample file of an earlier run; other files stay. *is_there: continue with the next number.
-static Status remove_leftover(ShardWriter* shards, int32_t number, bool* is_there) {
-    char path[PATH_BYTES], magic[8] = {0};
-    FILE* file = fopen(shard_path(shards, number, path), "rbe");
-    *is_there = file != NULL;
-    if (file == NULL) { return STATUS_OK; }
-    bool is_ours = fread(magic, 1, sizeof magic, file) == sizeof magic &&
-                   memcmp(magic, SAMPLE_FORMAT_MAGIC, sizeof magic) == 0;
-    fclose(file);
-    if (!is_ours) { return STATUS_OK; }
-    shards->num_removed++;
-    if (unlink(path) == 0) { return STATUS_OK; }
-    return FAIL(STATUS_IO, "%s: left by an earlier run, cannot remove: %s ---> remove it, or it is read too",
-                path, strerror(errno));
-}
-
-Status shard_writer_finish(ShardWriter* shards) {
-    SampleWriter* writer = shards->writer;
-    bool is_there = true;
-    shards->writer = NULL;
-    if (writer != NULL) { TRY(sample_writer_finish(writer)); }
-    if (shards->num_files != 1) { TRY(remove_leftover(shards, ALONE, &is_there)); }
-    is_there = true;
-    for (int32_t n = shards->num_files > 1 ? shards->num_files : 0; is_there; n++) {
-        TRY(remove_leftover(shards, n, &is_there));
-    }
-    return STATUS_OK;
-}
-
-// --- task table ----------------------------------------------------------------------------------------
-
-void task_table_close(TaskTable* table) {
-    for (int32_t i = 0; i < table->num_tasks; i++) { free(table->rows[i].name); }
-    free(table->rows);
-    json_decref(table->by_name);
-    *table = (TaskTable){0};
-}
-
-Status task_table_find(TaskTable* table, const char* name, int32_t* task) {
-    if (table->by_name == NULL) { table->by_name = json_object(); }
-    json_t* known = json_object_get(table->by_name, name);
-    *task = known != NULL ? (int32_t)json_integer_value(known) : table->num_tasks;
-    if (known != NULL) { return STATUS_OK; }
-    if (table->num_tasks == table->capacity) {
-        table->capacity = 2 * table->capacity + 16;
-        table->rows = realloc(table->rows, (size_t)table->capacity * sizeof *table->rows);
-    }
-    char* copy = strdup(name);
-    if (table->rows == NULL || copy == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a task"); }
-    table->rows[table->num_tasks++] = (TaskRow){.name = copy};
-    json_object_set_new_nocheck(table->by_name, name, json_integer(*task));
-    return STATUS_OK;
-}
-
-static bool is_below(const TaskTable* table, uint64_t hash) {
-    return hash < (uint64_t)(table->fraction * 0x1p64);
-}
-
-void task_table_count(TaskTable* table, int32_t task, uint64_t hash, int64_t sample) {
-    TaskRow* row = &table->rows[task];
-    if (row->num_samples == 0 || hash < row->lowest_hash) {
-        row->lowest_hash = hash;
-        row->lowest_sample = sample;
-    }
-    if (row->num_samples == 0 || hash > row->highest_hash) {
-        row->highest_hash = hash;
-        row->highest_sample = sample;
-    }
-    row->num_samples++;
-    row->num_below += is_below(table, hash);
-}
-
-bool task_table_holds_out(const TaskTable* table, int32_t task, uint64_t hash, int64_t sample) {
-    const TaskRow* row = &table->rows[task];
-    if (table->fraction == 0 || row->num_samples < 2) { return false; }
-    if (row->num_below == 0) { return sample == row->lowest_sample; }
-    if (row->num_below == row->num_samples) { return sample != row->highest_sample; }
-    return is_below(table, hash);
 }

@@ -1,91 +1,83 @@
-#define _GNU_SOURCE  // pipe2
 #include "json_values.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <spawn.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { READ_BYTES = 1 << 16 };
+// --- opening ---------------------------------------------------------------------------------------------
 
-extern char** environ;
+Status json_values_copy(int* out, FILE* from, const char* name) {
+    const char* folder = getenv("TMPDIR");
+    char path[4096], bytes[1 << 14];
+    snprintf(path, sizeof path, "%s/prepare_data_XXXXXX",
+             folder != NULL && folder[0] != '\0' ? folder : "/tmp");
+    int copy = mkstemp(path);
+    bool failed = copy < 0;
+    if (!failed) { unlink(path); }
+    for (size_t got; !failed && (got = fread(bytes, 1, sizeof bytes, from)) > 0;) {
+        failed = write(copy, bytes, got) != (ssize_t)got;
+    }
+    *out = copy;
+    if (!failed && !ferror(from)) { return STATUS_OK; }
+    Status status =
+        failed ? FAIL(STATUS_IO, "%s: cannot copy it to %s: %s ---> set TMPDIR to a folder with room", name,
+                      path, strerror(errno))
+               : FAIL(STATUS_IO, "%s: cannot read: %s", name, strerror(errno));
+    if (copy >= 0) { close(copy); }
+    return status;
+}
 
-// --- bytes -----------------------------------------------------------------------------------------------
-
-// A packed file is unpacked by a child process that inherits the descriptor, so its offset remains the
-// position in the file. A pipe has no offset and is read as it is.
-static Status start_unpacker(JsonValues* values) {
+// Replaces the descriptor of a packed file by that of its contents.
+static Status unpack(int* file, const char* path) {
     unsigned char magic[4] = {0};
-    ssize_t got = pread(values->file, magic, sizeof magic, lseek(values->file, 0, SEEK_CUR));
+    ssize_t got = pread(*file, magic, sizeof magic, 0);
     bool is_gzip = got >= 2 && memcmp(magic, "\x1f\x8b", 2) == 0;
     bool is_zstd = got == 4 && memcmp(magic, "\x28\xb5\x2f\xfd", 4) == 0;
     if (!is_gzip && !is_zstd) { return STATUS_OK; }
-    char* arguments[] = {is_gzip ? (char*)"gzip" : (char*)"zstd", (char*)"-dc", NULL};
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) { return FAIL(STATUS_IO, "%s: %s", values->path, strerror(errno)); }
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, values->file, STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-    int error = posix_spawnp(&values->unpacker, arguments[0], &actions, NULL, arguments, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    close(ends[1]);
-    values->in = ends[0];
-    if (error == 0) { return STATUS_OK; }
-    values->unpacker = 0;
-    return FAIL(STATUS_BAD_OPTION, "%s: packed, and %s cannot be run: %s ---> install it, or unpack the file",
-                values->path, arguments[0], strerror(error));
-}
-
-// *got is 0 only at the end. A pipe returns what it has, because an interactive caller waits for each answer.
-static Status read_bytes(JsonValues* values, void* out, size_t num_bytes, size_t* got) {
-    ssize_t length;
-    do { length = read(values->in, out, num_bytes); } while (length < 0 && errno == EINTR);
-    if (length < 0) { return FAIL(STATUS_IO, "%s: cannot read: %s", values->path, strerror(errno)); }
-    *got = (size_t)length;
-    if (length > 0 || values->unpacker == 0) { return STATUS_OK; }
-    int state = -1;
-    waitpid(values->unpacker, &state, 0);
-    values->unpacker = 0;
+    const char* program = is_gzip ? "gzip" : "zstd";
+    char command[80];
+    int copy = -1;
+    snprintf(command, sizeof command, "exec %s -dc </proc/%ld/fd/%d 2>/dev/null", program, (long)getpid(),
+             *file);
+    FILE* unpacked = popen(command, "re");
+    if (unpacked == NULL) { return FAIL(STATUS_IO, "%s: cannot unpack: %s", path, strerror(errno)); }
+    Status status = json_values_copy(&copy, unpacked, path);
+    int state = pclose(unpacked);
+    TRY(status);
+    close(*file);
+    *file = copy;
     if (state == 0) { return STATUS_OK; }
-    return FAIL(STATUS_IO, "%s: packed data is damaged or cut off ---> download or pack it again",
-                values->path);
+    return WEXITSTATUS(state) == 127
+               ? FAIL(STATUS_BAD_OPTION,
+                      "%s: packed, and %s cannot be run ---> install it, or unpack the file", path, program)
+               : FAIL(STATUS_IO, "%s: packed data is damaged or cut off ---> download or pack it again",
+                      path);
 }
 
-Status json_values_open(JsonValues* out, int file, const char* path, size_t max_bytes) {
-    JsonValues values = {.file = file,
-                         .in = file,
-                         .path = strdup(path),
-                         .max_bytes = max_bytes > 0 ? max_bytes : JSON_VALUES_MAX_BYTES,
-                         .next_line = 1};
-    Status status = values.path != NULL ? start_unpacker(&values)
-                                        : FAIL(STATUS_NO_MEMORY, "%s: no memory to read it", path);
-    if (status != STATUS_OK) {
-        json_values_close(&values);
-        return status;
-    }
-    *out = values;
-    return STATUS_OK;
+static size_t mark_bytes(const JsonValues* values) {
+    return values->map.num_bytes >= 3 && memcmp(values->map.data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+}
+
+Status json_values_open(JsonValues* out, int file, const char* path) {
+    *out = (JsonValues){.next_line = 1};
+    Status status = unpack(&file, path);
+    if (status == STATUS_OK) { status = file_map_descriptor(&out->map, file, path); }
+    close(file);
+    TRY(status);
+    out->at = mark_bytes(out);
+    out->path = strdup(path);
+    if (out->path != NULL) { return STATUS_OK; }
+    json_values_close(out);
+    return FAIL(STATUS_NO_MEMORY, "%s: no memory to read it", path);
 }
 
 void json_values_close(JsonValues* values) {
-    if (values->path == NULL) { return; }
-    if (values->in != values->file) { close(values->in); }
-    if (values->unpacker > 0) { waitpid(values->unpacker, NULL, 0); }
-    close(values->file);
+    file_map_close(&values->map);
     free(values->path);
-    free(values->buffer);
     *values = (JsonValues){0};
-}
-
-int64_t json_values_position(const JsonValues* values) {
-    return lseek(values->file, 0, SEEK_CUR);
 }
 
 Status json_values_fail(const JsonValues* values, const char* format, ...) {
@@ -100,268 +92,138 @@ Status json_values_fail(const JsonValues* values, const char* format, ...) {
                 reason);
 }
 
-static Status fail_too_long(const JsonValues* values) {
-    return json_values_fail(values, "longer than %zu bytes", values->max_bytes);
-}
+// --- bytes -----------------------------------------------------------------------------------------------
 
-// Reads more after `end`; bytes in use move to the front first.
-static Status fill_buffer(JsonValues* values) {
-    if (values->begin > 0) {
-        memmove(values->buffer, values->buffer + values->begin, values->end - values->begin);
-        values->end -= values->begin;
-        values->begin = 0;
-    }
-    if (values->capacity - values->end < READ_BYTES) {
-        size_t capacity = 2 * values->capacity + READ_BYTES;
-        char* buffer = realloc(values->buffer, capacity);
-        if (buffer == NULL) {
-            return FAIL(STATUS_NO_MEMORY, "%s:%lld: no memory for a record of more than %zu bytes",
-                        values->path, (long long)values->line_number, values->end);
-        }
-        values->buffer = buffer;
-        values->capacity = capacity;
-    }
-    size_t got = 0;
-    TRY(read_bytes(values, values->buffer + values->end, READ_BYTES, &got));
-    values->end += got;
-    values->at_end = got == 0;
-    return STATUS_OK;
-}
-
-// The byte at `offset` after `begin`, -1 after the last.
-static Status look(JsonValues* values, size_t offset, int* byte) {
-    while (values->end - values->begin <= offset && !values->at_end) { TRY(fill_buffer(values)); }
-    bool held = values->end - values->begin > offset;
-    *byte = held ? (unsigned char)values->buffer[values->begin + offset] : -1;
-    return STATUS_OK;
+static int byte_at(const JsonValues* values, size_t at) {
+    return at < values->map.num_bytes ? values->map.data[at] : -1;
 }
 
 static bool is_blank(int byte) {
-    return byte == ' ' || byte == '\t' || byte == '\r';
+    return byte == ' ' || byte == '\t' || byte == '\r' || byte == '\n';
 }
 
-static void drop(JsonValues* values, size_t num_bytes) {
-    values->begin += num_bytes;
+static void advance(JsonValues* values, size_t to) {
+    for (; values->at < to; values->at++) { values->next_line += values->map.data[values->at] == '\n'; }
 }
 
-// Skips blanks, line ends and, in an array, commas.
-static Status skip_blanks(JsonValues* values, bool commas, int* byte) {
-    for (;; drop(values, 1)) {
-        TRY(look(values, 0, byte));
-        values->next_line += *byte == '\n';
-        if (!is_blank(*byte) && *byte != '\n' && !(commas && *byte == ',')) { return STATUS_OK; }
-    }
+// Skips blanks, line ends and, between elements, commas; returns the next byte, -1: end.
+static int skip_blanks(JsonValues* values) {
+    bool commas = values->is_array || values->is_spread;
+    size_t at = values->at;
+    while (is_blank(byte_at(values, at)) || (commas && byte_at(values, at) == ',')) { at++; }
+    advance(values, at);
+    return byte_at(values, at);
 }
 
-// A byte-order mark. From a pipe more than the first byte is read only if it may begin one.
-static Status skip_mark(JsonValues* values) {
-    static const int mark[] = {0xef, 0xbb, 0xbf};
-    if (values->is_begun) { return STATUS_OK; }
-    for (size_t i = 0; i < 3; i++) {
-        int byte;
-        TRY(look(values, i, &byte));
-        values->is_begun = byte != mark[i];
-        if (values->is_begun) { return STATUS_OK; }
-    }
-    drop(values, 3);
-    values->is_begun = true;
-    return STATUS_OK;
+static size_t line_end(const JsonValues* values, size_t at) {
+    const unsigned char* begin = values->map.data + at;
+    const unsigned char* newline =
+        at < values->map.num_bytes ? memchr(begin, '\n', values->map.num_bytes - at) : NULL;
+    return newline != NULL ? at + (size_t)(newline - begin) : values->map.num_bytes;
 }
 
-// State of a scan through a value.
-typedef struct {
-    int64_t depth;
-    int before;      // the last byte except blanks and strings
-    bool is_spread;  // an object of several lines, not in an array
-    bool in_string, escaped, done;
-} Scan;
-
-// Does the value continue with this byte? done: it is the last.
-static bool scan_byte(Scan* scan, int byte) {
-    if (scan->in_string) {
-        bool breaks =
-            byte == '\n' && scan->is_spread;  // a JSON string has no newline: later lines are other values
-        bool ends = (byte == '"' && !scan->escaped) || breaks;
-        scan->escaped = byte == '\\' && !scan->escaped;
-        scan->in_string = !ends;
-        return true;
-    }
-    if (scan->depth == 0 && (byte == ',' || byte == ']' || byte == '}')) { return false; }
-    if (scan->is_spread && scan->depth == 1 && byte == '{' && scan->before != ':') { return false; }
-    if (byte == '"') { scan->in_string = true; }
-    if (byte == '{' || byte == '[') { scan->depth++; }
-    if (byte == '}' || byte == ']') { scan->done = --scan->depth == 0; }
-    if (!is_blank(byte) && byte != '\n') { scan->before = byte; }
-    return true;
+bool json_values_is_json(const JsonValues* values) {
+    size_t at = mark_bytes(values);
+    while (is_blank(byte_at(values, at))) { at++; }
+    for (at += byte_at(values, at) == '['; is_blank(byte_at(values, at));) { at++; }
+    return byte_at(values, at) == '{';
 }
+
+const char* json_values_next_line(JsonValues* values, size_t* num_bytes) {
+    if (values->at >= values->map.num_bytes) { return NULL; }
+    const char* text = (const char*)values->map.data + values->at;
+    size_t end = line_end(values, values->at);
+    *num_bytes = end - values->at;
+    *num_bytes -= *num_bytes > 0 && text[*num_bytes - 1] == '\r';
+    values->line_number = values->next_line;
+    advance(values, end < values->map.num_bytes ? end + 1 : end);
+    return text;
+}
+
+// --- values ----------------------------------------------------------------------------------------------
 
 // Is the object that begins here broken into lines? Then its first line ends where JSON allows a blank. (A
 // truncated one ends elsewhere, and only itself is lost.)
-static Status look_spread(JsonValues* values, bool* is_spread) {
-    Scan scan = {0};
-    *is_spread = false;
-    for (size_t i = 0; i <= values->max_bytes && !scan.done; i++) {
-        int byte;
-        TRY(look(values, i, &byte));
-        if (byte < 0) { break; }
-        if (byte == '\n') {
-            *is_spread = !scan.in_string && memchr("{[,:", scan.before, 4) != NULL;
-            break;
-        }
-        scan_byte(&scan, byte);
+static bool is_broken(const JsonValues* values) {
+    size_t at = values->at, end = line_end(values, at);
+    bool in_string = false;
+    char last = '\0';
+    for (; at < end; at++) {
+        char byte = (char)values->map.data[at];
+        if (in_string && byte == '\\') { at++; }
+        if (byte == '"') { in_string = !in_string; }
+        if (!in_string && !is_blank(byte)) { last = byte; }
     }
-    return STATUS_OK;
+    return end < values->map.num_bytes && !in_string && memchr("{[,:", last, 4) != NULL;
 }
 
-static Status open_first(JsonValues* values) {
-    int byte;
-    TRY(skip_mark(values));
-    TRY(skip_blanks(values, false, &byte));
-    values->is_open = true;
-    values->is_array = byte == '[';
-    if (values->is_array) { drop(values, 1); }
-    return byte == '{' ? look_spread(values, &values->is_spread) : STATUS_OK;
-}
-
-// The first non-blank byte from *offset on.
-static Status look_past_blanks(JsonValues* values, size_t* offset, int* byte) {
-    for (;; (*offset)++) {
-        TRY(look(values, *offset, byte));
-        if (!is_blank(*byte) && *byte != '\n') { return STATUS_OK; }
-    }
-}
-
-Status json_values_is_json(JsonValues* values, bool* is_json) {
-    size_t offset = 0;
-    int byte;
-    TRY(skip_mark(values));
-    TRY(look_past_blanks(values, &offset, &byte));
-    if (byte == '[') {
-        offset++;
-        TRY(look_past_blanks(values, &offset, &byte));
-    }
-    *is_json = byte == '{';
-    return STATUS_OK;
-}
-
-// --- lines -------------------------------------------------------------------------------------------------
-
-// The line that begins here, without its newline.
-static Status next_line(JsonValues* values, const char** text, size_t* num_bytes) {
-    size_t scanned = 0;
-    bool too_long = false;
-    values->line_number = values->next_line;
-    for (;;) {
-        size_t held = values->end - values->begin;
-        const char* begin = values->buffer + values->begin;
-        const char* newline = held > scanned ? memchr(begin + scanned, '\n', held - scanned) : NULL;
-        size_t length = newline != NULL ? (size_t)(newline - begin) : held;
-        too_long = too_long || length > values->max_bytes;
-        if (newline != NULL || values->at_end) {
-            drop(values, length + (newline != NULL));
-            values->next_line += newline != NULL;
-            *text = begin;
-            *num_bytes = length;
-            return too_long ? fail_too_long(values) : STATUS_OK;
+// The end of the element, or the object of several lines, that begins here; 0: it has none.
+static size_t element_end(const JsonValues* values) {
+    int64_t depth = 0;
+    char before = '\0';  // the last byte except blanks and strings
+    bool in_string = false, escaped = false;
+    for (size_t at = values->at; at < values->map.num_bytes; at++) {
+        char byte = (char)values->map.data[at];
+        if (in_string) {
+            // a JSON string has no newline: in a file of objects later lines are other values
+            in_string = !(byte == '"' && !escaped) && !(byte == '\n' && values->is_spread);
+            escaped = byte == '\\' && !escaped;
+            continue;
         }
-        if (too_long) {
-            drop(values, held);
-            held = 0;
+        bool opens = byte == '{' || byte == '[', closes = byte == '}' || byte == ']';
+        bool is_next = values->is_spread && depth == 1 && byte == '{' && before != ':';
+        if (is_next || (depth == 0 && (closes || byte == ','))) {
+            return at > values->at ? at : at + 1;  // an extra bracket is a value of its own
         }
-        scanned = held;
-        TRY(fill_buffer(values));
+        depth += opens - closes;
+        if (closes && depth == 0) { return at + 1; }
+        in_string = byte == '"';
+        if (!is_blank(byte)) { before = byte; }
     }
-}
-
-Status json_values_next_line(JsonValues* values, const char** text, size_t* num_bytes) {
-    int byte;
-    *text = NULL;
-    *num_bytes = 0;
-    TRY(skip_mark(values));
-    TRY(look(values, 0, &byte));
-    if (byte < 0) { return STATUS_OK; }
-    TRY(next_line(values, text, num_bytes));
-    *num_bytes -= *num_bytes > 0 && (*text)[*num_bytes - 1] == '\r';
-    return STATUS_OK;
-}
-
-// --- elements of an array ---------------------------------------------------------------------------------
-
-// The element, or the object of several lines, that begins here.
-static Status next_element(JsonValues* values, const char** text, size_t* num_bytes) {
-    size_t length = 0;
-    bool too_long = false;
-    Scan scan = {.is_spread = values->is_spread};
-    while (!scan.done) {
-        int byte;
-        TRY(look(values, length, &byte));
-        if (byte < 0) {
-            drop(values, length);
-            values->array_ended = true;
-            return json_values_fail(values, "the file ends within this record");
-        }
-        if (!scan_byte(&scan, byte)) {
-            if (byte != '}' || length > 0) { break; }  // an extra bracket is a separate value
-            scan.done = true;
-        }
-        values->next_line += byte == '\n';
-        length++;
-        if (length > values->max_bytes) {
-            too_long = true;
-            drop(values, length);
-            length = 0;
-        }
-    }
-    *text = values->buffer + values->begin;
-    *num_bytes = length;
-    drop(values, length);
-    return too_long ? fail_too_long(values) : STATUS_OK;
-}
-
-static Status next_of_array(JsonValues* values, const char** text, size_t* num_bytes) {
-    int byte;
-    TRY(skip_blanks(values, true, &byte));
-    values->line_number = values->next_line;
-    values->value_number++;
-    if (values->array_ended) {
-        if (byte < 0) { return STATUS_OK; }
-        drop(values, values->end - values->begin);
-        while (!values->at_end) {
-            TRY(fill_buffer(values));
-            drop(values, values->end - values->begin);
-        }
-        return json_values_fail(values, "something stands after the end of the array: it is not read");
-    }
-    if (byte == ']') {
-        drop(values, 1);
-        values->array_ended = true;
-        values->value_number--;
-        return next_of_array(values, text, num_bytes);
-    }
-    if (byte < 0) {
-        values->array_ended = true;
-        return json_values_fail(values, "the array has no end: the file may be cut off");
-    }
-    return next_element(values, text, num_bytes);
+    return 0;
 }
 
 Status json_values_next(JsonValues* values, const char** text, size_t* num_bytes) {
     *text = NULL;
     *num_bytes = 0;
-    if (!values->is_open) { TRY(open_first(values)); }
-    if (values->is_array) { return next_of_array(values, text, num_bytes); }
-    int byte;
-    TRY(skip_blanks(values, values->is_spread, &byte));
-    if (byte < 0) { return STATUS_OK; }
+    int byte = skip_blanks(values);
+    if (!values->is_begun) {
+        values->is_begun = true;
+        values->is_array = byte == '[';
+        values->is_spread = byte == '{' && is_broken(values);
+        advance(values, values->at + values->is_array);
+        byte = skip_blanks(values);
+    }
     values->value_number++;
     values->line_number = values->next_line;
-    return values->is_spread && byte == '{' ? next_element(values, text, num_bytes)
-                                            : next_line(values, text, num_bytes);
+    if (values->is_array && !values->has_ended && byte == ']') {
+        values->has_ended = true;
+        advance(values, values->at + 1);
+        byte = skip_blanks(values);
+        values->line_number = values->next_line;
+    }
+    if (values->is_array && values->has_ended && byte >= 0) {
+        advance(values, values->map.num_bytes);
+        return json_values_fail(values, "something stands after the end of the array: it is not read");
+    }
+    if (byte < 0 && values->is_array && !values->has_ended) {
+        values->has_ended = true;
+        return json_values_fail(values, "the array has no end: the file may be cut off");
+    }
+    if (byte < 0) { return STATUS_OK; }
+    size_t begin = values->at;
+    bool is_element = values->is_array || (values->is_spread && byte == '{');
+    size_t end = is_element ? element_end(values) : line_end(values, begin);
+    advance(values, end > 0 ? end : values->map.num_bytes);
+    if (end == 0) {
+        values->has_ended = true;
+        return json_values_fail(values, "the file ends within this record");
+    }
+    *text = (const char*)values->map.data + begin;
+    *num_bytes = end - begin;
+    return STATUS_OK;
 }
 
-Status json_values_is_last(JsonValues* values, bool* is_last) {
-    int byte;
-    TRY(skip_blanks(values, values->is_spread, &byte));
-    *is_last = byte < 0;
-    return STATUS_OK;
+bool json_values_is_last(JsonValues* values) {
+    return skip_blanks(values) < 0;
 }

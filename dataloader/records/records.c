@@ -1,3 +1,4 @@
+#define _GNU_SOURCE  // mempcpy
 #include "records.h"
 
 #include <dirent.h>
@@ -11,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// One record while it is read.
+// One record while it is read. RecordReader is the file, this what is known of the record.
 typedef struct {
     const json_t* root;
     const JsonValues* values;  // for messages
@@ -538,15 +539,6 @@ static const char* after(RecordText name) {
     return name.text + name.num_bytes + 1;
 }
 
-// The first {name} or {other}; NULL: neither.
-static const char* find_field(const char* text, const char* name, const char* other, RecordText* found) {
-    const char *end = text + strlen(text), *at = next_field(text, end, found);
-    while (at != NULL && !text_equals(*found, name) && !text_equals(*found, other)) {
-        at = next_field(after(*found), end, found);
-    }
-    return at;
-}
-
 const char* record_template_field(const char* at, const char** name, size_t* name_chars) {
     RecordText field;
     if (next_field(at, at + strlen(at), &field) == NULL) { return NULL; }
@@ -569,41 +561,28 @@ static Status check_fields(const char* text, int* num_fields) {
     return STATUS_OK;
 }
 
-// `split`: where the targets begin, NULL: nowhere. A record's field after them would be learnt as an
-// answer.
-static Status check_split(const char* text, const char* split) {
+// The last field, and only it, is the targets: a later one would be learnt as an answer. targets_field NULL:
+// not known yet, then any name that targets have. *split: where the targets begin.
+static Status check_targets(const char* text, const char* targets_field, const char** split) {
+    static const char* const names[] = {"output", "response", "completion", "answer", "text"};
     const char* end = text + strlen(text);
-    RecordText targets, later;
-    if (split == NULL) {
-        return FAIL(
-            STATUS_BAD_OPTION,
-            "--template '%.80s': has no {targets}, nor the field with the targets: nothing would be learnt "
-            "---> put {targets} after all other fields",
-            text);
-    }
-    next_field(split, end, &targets);
-    const char* other = next_field(after(targets), end, &later);
-    if (other == NULL) { return STATUS_OK; }
-    return FAIL(STATUS_BAD_OPTION,
-                "--template '%.80s': after %.*s, with which the answer begins, stands %.*s ---> put it in "
-                "front; only fixed text may follow",
-                text, (int)(after(targets) - split), split, (int)(after(later) - other), other);
-}
-
-// The targets' field may be known only from the records; then the last field must have such a name.
-static Status check_targets(const char* text, const char* targets_field) {
-    static const char* const names[] = {"targets", "output", "response", "completion", "answer", "text"};
-    const char *end = text + strlen(text), *last = NULL;
-    RecordText name, last_name = {0};
-    const char* split = find_field(text, "targets", targets_field, &name);
+    RecordText name, last = {"", 0};
+    bool is_target = false;
     for (const char* at = text; (at = next_field(at, end, &name)) != NULL; at = after(name)) {
-        last = at;
-        last_name = name;
+        if (is_target && (text_equals(last, "targets") || targets_field != NULL)) { break; }
+        *split = at;
+        last = name;
+        is_target = text_equals(name, "targets") || text_equals(name, targets_field);
+        for (size_t i = 0; targets_field == NULL && i < sizeof names / sizeof names[0]; i++) {
+            is_target = is_target || text_equals(name, names[i]);
+        }
     }
-    for (size_t i = 0; split == NULL && targets_field == NULL && i < sizeof names / sizeof names[0]; i++) {
-        if (text_equals(last_name, names[i])) { split = last; }
-    }
-    return check_split(text, split);
+    if (is_target && next_field(after(last), end, &name) == NULL) { return STATUS_OK; }
+    return FAIL(
+        STATUS_BAD_OPTION,
+        "--template '%.80s': does not end with {targets} or the field with the targets ---> put it after "
+        "all other fields; only fixed text may follow",
+        text);
 }
 
 static void unescape(char* text) {
@@ -619,6 +598,14 @@ static void unescape(char* text) {
     *to = '\0';
 }
 
+static bool has_field(const char* text, const char* field) {
+    const char* end = text + strlen(text);
+    RecordText name;
+    const char* at = next_field(text, end, &name);
+    while (at != NULL && !text_equals(name, field)) { at = next_field(after(name), end, &name); }
+    return at != NULL;
+}
+
 Status record_template_open(RecordTemplate* out, const char* text, const char* targets_field) {
     *out = (RecordTemplate){.form = data_plain};
     if (strcmp(text, "plain") == 0) { return STATUS_OK; }
@@ -628,7 +615,7 @@ Status record_template_open(RecordTemplate* out, const char* text, const char* t
         return STATUS_OK;
     }
     int num_fields;
-    RecordText unused;
+    const char* split;
     TRY(check_fields(text, &num_fields));
     if (num_fields == 0) {
         return FAIL(STATUS_BAD_OPTION,
@@ -636,16 +623,26 @@ Status record_template_open(RecordTemplate* out, const char* text, const char* t
                     "{targets} (or names of fields)",
                     text);
     }
-    TRY(check_targets(text, targets_field));
-    bool has_system = find_field(text, "system", NULL, &unused) != NULL;
-    char* custom = ARENA_NEW(&out->arena, char, strlen(text) + sizeof "{system}");
-    if (custom == NULL) { return FAIL(STATUS_NO_MEMORY, "--template: no memory"); }
-    strcpy(custom, has_system ? "" : "{system}");
-    strcat(custom, text);
-    unescape(custom);
-    out->custom = custom;
-    out->form = (DataTemplate){
-        .name = "custom", .system = has_system ? "{content}" : "{content}\n", .joint = "", .turn_end = "\n"};
+    TRY(check_targets(text, targets_field, &split));
+    bool has_system = has_field(text, "system");
+    size_t input_bytes = (size_t)(split - text) + (has_system ? 0 : strlen("{system}"));
+    char *input, *answer;
+    ARENA_TRY_NEW(out->custom, &out->arena, char, strlen(text) + 1);
+    ARENA_TRY_NEW(input, &out->arena, char, input_bytes + 1);
+    ARENA_TRY_NEW(answer, &out->arena, char, strlen(split) + 1);
+    strcpy(out->custom, text);
+    snprintf(input, input_bytes + 1, "%s%s", has_system ? "" : "{system}", text);
+    strcpy(answer, split);
+    unescape(input);
+    unescape(answer);
+    out->form = (DataTemplate){.name = "custom",
+                               .record = input,
+                               .user = input,
+                               .next = input,
+                               .assistant = answer,
+                               .system = has_system ? "{content}" : "{content}\n",
+                               .joint = "",
+                               .turn_end = "\n"};
     return STATUS_OK;
 }
 
@@ -665,98 +662,43 @@ void record_template_close(RecordTemplate* form) {
     *form = (RecordTemplate){0};
 }
 
-// The user's text up to the targets; all of it if it does not name them.
-static const char* custom_split(const RecordTemplate* form, const char* targets_field) {
-    RecordText unused;
-    const char* split = find_field(form->custom, "targets", targets_field, &unused);
-    return split != NULL ? split : form->custom + strlen(form->custom);
-}
-
-bool record_template_names(const RecordTemplate* form, const char* field) {
-    return form->custom != NULL && *custom_split(form, field) != '\0';
-}
-
-const char* record_template_tail(const RecordTemplate* form, const char* targets_field, size_t* num_bytes) {
-    const char* text = form->custom != NULL        ? form->custom
-                       : form->form.record != NULL ? form->form.record
-                                                   : form->form.prompt;
-    const char* end = form->custom != NULL ? custom_split(form, targets_field) : text + strlen(text);
+const char* record_template_tail(const RecordTemplate* form, size_t* num_bytes) {
+    const char* text = form->form.record != NULL ? form->form.record : form->form.prompt;
+    const char* end = text + strlen(text);
     RecordText name;
     while (next_field(text, end, &name) != NULL) { text = after(name); }
     *num_bytes = (size_t)(end - text);
     return text;
 }
 
-// --- a user's own text, for ./generate --------------------------------------------------------------------
-
-typedef struct {
-    const char *from, *to;  // from NULL: no field; to NULL: removed
-} Renaming;
-
-// [begin, end) with fields renamed by the first match, in the arena; NULL: no memory.
-static const char* rename_fields(const char* begin, const char* end, const Renaming* renamings, int num,
-                                 Arena* arena) {
-    char* out = ARENA_NEW(arena, char, 8 * (end - begin) + 8);  // a field is at least 3 characters, a name 7
-    char* to = out;
-    RecordText name;
-    if (out == NULL) { return NULL; }
-    for (const char* at; (at = next_field(begin, end, &name)) != NULL; begin = after(name)) {
-        int i = 0;
-        while (i < num && !text_equals(name, renamings[i].from)) { i++; }
-        const char* as = i < num ? renamings[i].to : "";
-        memcpy(to, begin, (size_t)(at - begin));
-        to += at - begin;
-        if (i == num) {
-            memcpy(to, at, name.num_bytes + 2);
-            to += name.num_bytes + 2;
-        } else if (as != NULL) {
-            to += sprintf(to, "{%s}", as);
-        }
-    }
-    memcpy(to, begin, (size_t)(end - begin));
-    to[end - begin] = '\0';
-    return out;
-}
-
-// The name of the prompt's field in [begin, end): the only field, or the inputs' field of several.
-static RecordText prompt_name(const char* begin, const char* end, const char* inputs_field) {
-    RecordText name, found = {"inputs", 6};
-    bool has_found = false, was_inputs = false;
-    for (const char* at = begin; (at = next_field(at, end, &name)) != NULL; at = after(name)) {
-        if (text_equals(name, "system")) { continue; }
-        bool is_inputs = text_equals(name, "inputs") || text_equals(name, inputs_field);
-        bool is_same =
-            found.num_bytes == name.num_bytes && memcmp(found.text, name.text, name.num_bytes) == 0;
-        if (has_found && !is_same && !(is_inputs && was_inputs)) {
-            return text_of(inputs_field != NULL ? inputs_field : "inputs");
-        }
-        found = name;
-        has_found = true;
-        was_inputs = is_inputs;
-    }
-    return found;
-}
-
-Status record_template_split(RecordTemplate* form, const RecordFields* fields) {
+// The place of a prompt is the only field, or of several the one with the inputs.
+Status record_template_set_prompt(RecordTemplate* form, const char* inputs_field) {
     if (form->custom == NULL) { return STATUS_OK; }
-    const char *begin = form->custom, *split = custom_split(form, fields->targets);
-    Arena* arena = &form->arena;
-    RecordText name = prompt_name(begin, split, fields->inputs), copy;
-    TRY(join_texts(&copy, &name, 1, arena));
-    const Renaming of_prompt[] = {{"system", NULL}, {copy.text, "inputs"}, {fields->inputs, "inputs"}};
-    const Renaming of_record[] = {{"system", NULL}}, of_turn[] = {{"inputs", "content"}};
-    const Renaming of_answer[] = {{"targets", "content"}, {fields->targets, "content"}};
-    DataTemplate* out = &form->form;
-    out->prompt = rename_fields(begin, split, of_prompt, 3, arena);
-    out->record = rename_fields(begin, split, of_record, 1, arena);
-    out->user = out->next = rename_fields(begin, split, of_turn, 1, arena);
-    out->assistant =
-        *split == '\0' ? "{content}" : rename_fields(split, split + strlen(split), of_answer, 2, arena);
-    form->custom = NULL;
-    if (out->prompt != NULL && out->record != NULL && out->user != NULL && out->assistant != NULL) {
-        return STATUS_OK;
+    const char *text = form->form.record, *end = text + strlen(text);
+    RecordText name, first = {0};
+    bool is_one = true;
+    for (const char* at = text; (at = next_field(at, end, &name)) != NULL; at = after(name)) {
+        bool is_input = text_equals(name, "inputs") || text_equals(name, inputs_field);
+        if (text_equals(name, "system")) { continue; }
+        if (first.text == NULL) { first = name; }
+        bool is_same =
+            first.num_bytes == name.num_bytes && memcmp(first.text, name.text, name.num_bytes) == 0;
+        bool was_input = text_equals(first, "inputs") || text_equals(first, inputs_field);
+        is_one = is_one && (is_same || (is_input && was_input));
     }
-    return FAIL(STATUS_NO_MEMORY, "no memory for the template");
+    char *out, *to;
+    ARENA_TRY_NEW(out, &form->arena, char,
+                  8 * (end - text) + 8);  // a field is at least 3 characters, {inputs} 8
+    to = out;
+    for (const char* at; (at = next_field(text, end, &name)) != NULL; text = after(name)) {
+        to = (char*)mempcpy(to, text, (size_t)(at - text));
+        if (text_equals(name, "system")) { continue; }
+        bool is_place = is_one || text_equals(name, "inputs") || text_equals(name, inputs_field);
+        to = is_place ? stpcpy(to, "{inputs}") : (char*)mempcpy(to, at, name.num_bytes + 2);
+    }
+    strcpy(to, text);
+    form->form.prompt = out;
+    return STATUS_OK;
 }
 
 // --- filling a template ----------------------------------------------------------------------------------
@@ -794,73 +736,54 @@ static Status plain_text(RecordText* out, const char* begin, const char* end, Ar
     return STATUS_OK;
 }
 
-// [begin, end) of a template with its fields filled in; end NULL: all of the text.
-static Status fill(RecordText* out, const Content* c, const Known* known, const char* begin,
-                   const char* end) {
+// The text of a template with its fields filled in.
+static Status fill(RecordText* out, const Content* c, const Known* known, const char* text) {
+    const char* end = text + strlen(text);
     int32_t num_parts = 0, most = 1;
-    RecordText name, *parts;
-    if (end == NULL) { end = begin + strlen(begin); }
-    for (const char* at = begin; next_field(at, end, &name) != NULL; at = after(name)) { most += 2; }
+    RecordText name, plain, *parts;
+    for (const char* at = text; next_field(at, end, &name) != NULL; at = after(name)) { most += 2; }
     ARENA_TRY_NEW(parts, c->arena, RecordText, most);
-    for (;;) {
-        const char* at = next_field(begin, end, &name);
-        TRY(plain_text(&parts[num_parts++], begin, at != NULL ? at : end, c->arena));
+    for (;; text = after(name)) {
+        const char* at = next_field(text, end, &name);
+        TRY(plain_text(&parts[num_parts++], text, at != NULL ? at : end, c->arena));
         if (at == NULL) { return join_texts(out, parts, num_parts, c->arena); }
-        RecordText plain;
         TRY(plain_text(&plain, name.text, name.text + name.num_bytes, c->arena));
         TRY(field_text(&parts[num_parts++], c, known, plain.text));
-        begin = after(name);
     }
 }
 
-// If an answer is requested, only the input.
-static Status apply_turn(RecordTurn* out, const RecordTemplate* form, const Content* c,
-                         const RecordTurn* turn, RecordText system, bool is_first, bool is_asked) {
-    const DataTemplate* texts = &form->form;
-    Known known = {.inputs = turn->inputs, .targets = turn->targets, .system = system};
-    *out = *turn;
-    if (form->custom != NULL) {
-        const char* split = custom_split(form, c->targets_field);
-        if (!is_asked) {  // a field is missing: a bad record
-            if (*split == '\0') { TRY(fill(&out->inputs, c, &known, form->custom, NULL)); }
-            TRY(check_split(form->custom, *split != '\0' ? split : NULL));
-        }
-        TRY(fill(&out->inputs, c, &known, form->custom, split));
-        return is_asked ? STATUS_OK : fill(&out->targets, c, &known, split, NULL);
-    }
-    if (is_chat(c->form)) {
-        known.content = turn->inputs;
-        TRY(fill(&out->inputs, c, &known, is_first ? texts->user : texts->next, NULL));
-    } else {
-        const char* text = texts->record != NULL ? texts->record : texts->prompt;
-        if (texts->context != NULL && c->context.text != NULL) { text = texts->context; }
-        TRY(fill(&out->inputs, c, &known, text, NULL));
-    }
-    known.content = turn->targets;
-    return is_asked ? STATUS_OK : fill(&out->targets, c, &known, texts->assistant, NULL);
-}
-
-// Applies the template to c->turns.
+// Applies the template to c->turns; of a last answer that is asked for, only to the input.
 static Status apply(const RecordTemplate* form, Content* c) {
-    bool is_custom = form->custom != NULL || form->form.record != NULL;
-    if (c->form == RECORD_TEXT && !is_custom) { return STATUS_OK; }  // plain text
+    const DataTemplate* texts = &form->form;
+    if (c->form == RECORD_TEXT && texts->record == NULL) { return STATUS_OK; }  // plain text
     RecordTurn* turns;
     ARENA_TRY_NEW(turns, c->arena, RecordTurn, c->num_turns);
     for (int32_t t = 0; t < c->num_turns; t++) {
-        RecordText system = {"", 0};
-        const Known known = {.content = c->system};
-        if (t == 0 && c->system.text != NULL) { TRY(fill(&system, c, &known, form->form.system, NULL)); }
-        TRY(apply_turn(&turns[t], form, c, &c->turns[t], system, t == 0, c->asks && t == c->num_turns - 1));
+        Known known = {.content = c->system, .system = {"", 0}};
+        if (t == 0 && c->system.text != NULL) { TRY(fill(&known.system, c, &known, texts->system)); }
+        turns[t] = c->turns[t];
+        known.inputs = turns[t].inputs;
+        known.targets = turns[t].targets;
+        known.content = is_chat(c->form) ? turns[t].inputs : (RecordText){0};
+        const char* text = is_chat(c->form) ? t == 0 ? texts->user : texts->next
+                           : texts->context != NULL && c->context.text != NULL ? texts->context
+                           : texts->record != NULL                             ? texts->record
+                                                                               : texts->prompt;
+        TRY(fill(&turns[t].inputs, c, &known, text));
+        if (c->asks && t == c->num_turns - 1) { break; }
+        known.content = turns[t].targets;
+        TRY(fill(&turns[t].targets, c, &known, texts->assistant));
     }
     c->turns = turns;
-    return STATUS_OK;
+    const char* split;
+    return form->custom != NULL ? check_targets(form->custom, c->targets_field, &split) : STATUS_OK;
 }
 
-Status record_template_ask(const RecordTemplate* form, RecordText text, const JsonValues* values,
-                           Arena* arena, RecordText* out) {
-    Content content = {.values = values, .arena = arena};
+Status record_template_ask(const RecordTemplate* form, RecordText text, Arena* arena, RecordText* out) {
+    const JsonValues values = {.path = (char*)(uintptr_t) "prompt"};
+    Content content = {.values = &values, .arena = arena};
     Known known = {.inputs = text, .system = {"", 0}};
-    return fill(out, &content, &known, form->form.prompt, NULL);
+    return fill(out, &content, &known, form->form.prompt);
 }
 
 // --- reading ---------------------------------------------------------------------------------------------
@@ -886,16 +809,9 @@ static const char* base_name(const char* path) {
 Status record_reader_open(RecordReader* reader, int file, const char* path, const RecordOptions* options) {
     *reader = (RecordReader){.options = *options};
     if (reader->options.task_field == NULL) { reader->options.task_field = "task"; }
-    TRY(json_values_open(&reader->values, file, path, options->max_bytes));
-    reader->file_task = strdup(base_name(path));
-    if (reader->file_task == NULL) {
-        record_reader_close(reader);
-        return FAIL(STATUS_NO_MEMORY, "%s: no memory to read it", path);
-    }
+    TRY(json_values_open(&reader->values, file, path));
+    snprintf(reader->file_task, sizeof reader->file_task, "%s", base_name(path));
     strip_endings(reader->file_task);
-    if (strlen(reader->file_task) > RECORD_MAX_TASK_BYTES) {
-        reader->file_task[RECORD_MAX_TASK_BYTES] = '\0';
-    }
     return STATUS_OK;
 }
 
@@ -904,94 +820,75 @@ void record_reader_close(RecordReader* reader) {
     json_decref(reader->list);
     json_values_close(&reader->values);
     arena_free(&reader->arena);
-    free(reader->file_task);
     *reader = (RecordReader){0};
 }
 
 static Status take_task(RecordReader* reader, Record* out) {
     const char* field = reader->options.task_field;
     const json_t* value = json_object_get(reader->root, field);
+    RecordText task = string_text(value);
     out->task = text_of(reader->file_task);
     if (value == NULL) { return STATUS_OK; }
     if (!json_is_string(value)) {
         return json_values_fail(&reader->values, "field \"%s\" is %s, not a string", field, type_name(value));
     }
-    RecordText task = string_text(value);
-    if (task.num_bytes > RECORD_MAX_TASK_BYTES) {
-        return json_values_fail(&reader->values, "field \"%s\" has %zu bytes, at most %d are allowed", field,
-                                task.num_bytes, RECORD_MAX_TASK_BYTES);
-    }
-    if (memchr(task.text, '\0', task.num_bytes) != NULL) {
-        return json_values_fail(&reader->values, "field \"%s\" has a NUL character", field);
+    if (task.num_bytes > RECORD_MAX_TASK_BYTES || memchr(task.text, '\0', task.num_bytes) != NULL) {
+        return json_values_fail(&reader->values,
+                                "field \"%s\" has a NUL character, or more than %d bytes: %zu", field,
+                                RECORD_MAX_TASK_BYTES, task.num_bytes);
     }
     if (task.num_bytes > 0) { out->task = task; }
     return STATUS_OK;
 }
 
-static Status take_element(RecordReader* reader) {
-    reader->root = json_incref(json_array_get(reader->list, reader->list_at++));
-    reader->values.list_number = (int64_t)reader->list_at;
-    return json_text(&reader->json, reader->root, &reader->arena);
-}
-
-// The first list that is the whole file.
-static Status open_list(RecordReader* reader) {
-    bool is_last;
-    json_t* list = reader->values.value_number == 1 && !reader->values.is_array
-                       ? list_of(reader->root, &reader->options.fields)
-                       : NULL;
-    if (list == NULL) { return STATUS_OK; }
-    TRY(json_values_is_last(&reader->values, &is_last));
-    if (!is_last) { return STATUS_OK; }
-    reader->list = json_incref(list);
-    json_decref(reader->root);
-    return take_element(reader);
-}
-
-// reader->root NULL: end.
+// The next value, or the next element of the list that is the whole file; reader->root NULL: end.
 static Status next_root(RecordReader* reader) {
     json_decref(reader->root);
     reader->root = NULL;
-    if (reader->list_at < json_array_size(reader->list)) { return take_element(reader); }
-    const char* text;
-    size_t num_bytes;
-    TRY(json_values_next(&reader->values, &text, &num_bytes));
-    if (text == NULL) { return STATUS_OK; }
-    json_error_t error;
-    size_t flags = JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL;
-    reader->root = json_loadb(text, num_bytes, flags, &error);
-    if (reader->root == NULL) {
-        return json_values_fail(&reader->values, "not JSON at byte %d: %s", error.position, error.text);
+    if (reader->list == NULL) {
+        const char* text;
+        size_t num_bytes;
+        TRY(json_values_next(&reader->values, &text, &num_bytes));
+        if (text == NULL) { return STATUS_OK; }
+        json_error_t error;
+        size_t flags = JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL;
+        reader->root = json_loadb(text, num_bytes, flags, &error);
+        if (reader->root == NULL) {
+            return json_values_fail(&reader->values, "not JSON at byte %d: %s", error.position, error.text);
+        }
+        reader->json = (RecordText){text, num_bytes};
+        bool is_first = reader->values.value_number == 1 && !reader->values.is_array;
+        json_t* list = is_first ? list_of(reader->root, &reader->options.fields) : NULL;
+        if (list == NULL || !json_values_is_last(&reader->values)) { return STATUS_OK; }
+        reader->list = json_incref(list);
+        json_decref(reader->root);
     }
-    reader->json = (RecordText){text, num_bytes};
-    return open_list(reader);
+    reader->root = json_incref(json_array_get(reader->list, reader->list_at++));
+    reader->values.list_number = (int64_t)reader->list_at;
+    return reader->root != NULL ? json_text(&reader->json, reader->root, &reader->arena) : STATUS_OK;
 }
 
 Status record_reader_next(RecordReader* reader, Record* out) {
     *out = (Record){0};
     arena_reset(&reader->arena);
     TRY(next_root(reader));
-    if (reader->root == NULL) {
-        out->end = true;
-        return STATUS_OK;
-    }
+    out->end = reader->root == NULL;
+    if (out->end) { return STATUS_OK; }
     const RecordTemplate* form = reader->options.form;
     Content content = {.root = reader->root,
                        .values = &reader->values,
                        .arena = &reader->arena,
                        .asks = reader->options.fields.asks};
-    Record record = {0};
+    Record record = {.json = reader->json};
     TRY(read_content(&content, &reader->options.fields));
     TRY(take_task(reader, &record));
     const RecordTurn* bare = content.turns;
     TRY(apply(form, &content));
     // a user's own template may use other fields as texts
-    bool is_custom = form->custom != NULL || form->form.record != NULL;
-    const RecordTurn* turn = is_custom ? &content.turns[0] : bare;
+    const RecordTurn* turn = form->form.record != NULL ? content.turns : bare;
     if (content.asks && !is_chat(content.form) && turn->inputs.num_bytes + turn->targets.num_bytes == 0) {
         return json_values_fail(&reader->values, "nothing in it to answer");
     }
-    record.json = reader->json;
     record.fields = (RecordFields){content.inputs_field, content.targets_field, content.asks};
     record.form = content.form;
     record.turns = content.turns;
@@ -1004,45 +901,26 @@ Status record_reader_next(RecordReader* reader, Record* out) {
 
 enum { PATH_BYTES = 4096 };
 
-static Status add_path(RecordFiles* files, const char* path);
-
-static Status add_file(RecordFiles* files, const char* path, int copy, int64_t num_bytes) {
-    if (files->num_files == files->capacity) {
-        int32_t capacity = 2 * files->capacity + 16;
-        RecordFile* grown = realloc(files->files, (size_t)capacity * sizeof *grown);
-        if (grown == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its name", path); }
-        files->files = grown;
-        files->capacity = capacity;
+static Status add_file(RecordFiles* files, const char* path, int copy) {
+    struct stat info = {0};
+    if (copy < 0 ? stat(path, &info) != 0 : fstat(copy, &info) != 0) {
+        return FAIL(STATUS_IO, "%s: %s", path, strerror(errno));
     }
-    char* name = strdup(path);
-    if (name == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its name", path); }
-    files->files[files->num_files++] = (RecordFile){name, copy, num_bytes};
-    files->num_bytes += num_bytes;
+    RecordFile* grown = realloc(files->files, ((size_t)files->num_files + 1) * sizeof *grown);
+    if (grown == NULL) { return FAIL(STATUS_NO_MEMORY, "%s: no memory for its name", path); }
+    files->files = grown;
+    files->files[files->num_files++] = (RecordFile){strdup(path), copy, info.st_size};
+    files->num_bytes += info.st_size;
     return STATUS_OK;
 }
 
-// Copies a stream to an unnamed file.
-static Status add_copy(RecordFiles* files, FILE* from, const char* name) {
-    const char* folder = getenv("TMPDIR");
-    char path[PATH_BYTES], bytes[1 << 14];
-    snprintf(path, sizeof path, "%s/prepare_data_XXXXXX",
-             folder != NULL && folder[0] != '\0' ? folder : "/tmp");
-    int copy = mkstemp(path);
-    FILE* to = copy >= 0 ? fdopen(dup(copy), "wb") : NULL;
-    int64_t num_bytes = 0;
-    if (copy >= 0) { unlink(path); }
-    for (size_t got; to != NULL && (got = fread(bytes, 1, sizeof bytes, from)) > 0;) {
-        num_bytes += (int64_t)fwrite(bytes, 1, got, to);
-    }
-    bool failed = to == NULL || ferror(to);
-    failed = (to != NULL && fclose(to) != 0) || failed;
-    Status status =
-        failed ? FAIL(STATUS_IO, "%s: cannot copy it to %s: %s ---> set TMPDIR to a folder with room", name,
-                      path, strerror(errno))
-        : ferror(from) ? FAIL(STATUS_IO, "%s: cannot read: %s", name, strerror(errno))
-                       : add_file(files, name, copy, num_bytes);
-    if (status != STATUS_OK && copy >= 0) { close(copy); }
-    return status;
+static Status add_stream(RecordFiles* files, FILE* from, const char* name) {
+    int copy;
+    if (from == NULL) { return FAIL(STATUS_IO, "%s: cannot open: %s", name, strerror(errno)); }
+    Status status = json_values_copy(&copy, from, name);
+    if (from != stdin) { fclose(from); }
+    TRY(status);
+    return add_file(files, name, copy);
 }
 
 bool record_files_is_data(const char* path) {
@@ -1050,6 +928,8 @@ bool record_files_is_data(const char* path) {
     snprintf(name, sizeof name, "%s", base_name(path));
     return name[0] != '.' && strip_endings(name);
 }
+
+static Status add_path(RecordFiles* files, const char* path);
 
 static Status add_folder(RecordFiles* files, const char* folder) {
     struct dirent** entries;
@@ -1061,9 +941,10 @@ static Status add_folder(RecordFiles* files, const char* folder) {
         char path[PATH_BYTES];
         struct stat info;
         snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name);
-        if (status == STATUS_OK && entries[i]->d_name[0] != '.' && stat(path, &info) == 0) {
-            num_folders += S_ISDIR(info.st_mode);
-            if (!S_ISDIR(info.st_mode) && record_files_is_data(path)) { status = add_path(files, path); }
+        bool is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+        num_folders += is_folder && entries[i]->d_name[0] != '.';
+        if (status == STATUS_OK && !is_folder && record_files_is_data(path)) {
+            status = add_path(files, path);
         }
         free(entries[i]);
     }
@@ -1077,27 +958,18 @@ static Status add_folder(RecordFiles* files, const char* folder) {
 
 static Status add_path(RecordFiles* files, const char* path) {
     struct stat info;
-    if (strcmp(path, "-") == 0) { return add_copy(files, stdin, "stdin"); }
-    if (stat(path, &info) != 0) { return FAIL(STATUS_IO, "%s: %s", path, strerror(errno)); }
-    if (S_ISDIR(info.st_mode)) { return add_folder(files, path); }
-    if (S_ISREG(info.st_mode)) { return add_file(files, path, -1, info.st_size); }
-    FILE* stream = fopen(path, "rbe");
-    if (stream == NULL) { return FAIL(STATUS_IO, "%s: cannot open: %s", path, strerror(errno)); }
-    Status status = add_copy(files, stream, path);
-    fclose(stream);
-    return status;
+    if (strcmp(path, "-") == 0) { return add_stream(files, stdin, "stdin"); }
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) { return add_folder(files, path); }
+    bool is_stream = stat(path, &info) == 0 && !S_ISREG(info.st_mode);
+    return is_stream ? add_stream(files, fopen(path, "rbe"), path) : add_file(files, path, -1);
 }
 
 Status record_files_open(RecordFiles* out, char** paths, int num_paths) {
+    Status status = STATUS_OK;
     *out = (RecordFiles){0};
-    for (int i = 0; i < num_paths; i++) {
-        Status status = add_path(out, paths[i]);
-        if (status != STATUS_OK) {
-            record_files_close(out);
-            return status;
-        }
-    }
-    return STATUS_OK;
+    for (int i = 0; i < num_paths && status == STATUS_OK; i++) { status = add_path(out, paths[i]); }
+    if (status != STATUS_OK) { record_files_close(out); }
+    return status;
 }
 
 void record_files_close(RecordFiles* files) {
@@ -1114,6 +986,5 @@ Status record_files_read(const RecordFiles* files, int32_t file, const RecordOpt
     const RecordFile* from = &files->files[file];
     int copy = from->copy < 0 ? open(from->path, O_RDONLY | O_CLOEXEC) : dup(from->copy);
     if (copy < 0) { return FAIL(STATUS_IO, "%s: cannot open: %s", from->path, strerror(errno)); }
-    if (from->copy >= 0) { lseek(copy, 0, SEEK_SET); }
     return record_reader_open(out, copy, from->path, options);
 }

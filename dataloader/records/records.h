@@ -1,43 +1,23 @@
 /*
-records.h -- samples from JSON files in the usual formats of data sets.
+records.h -- samples from JSON files in the usual formats of data sets (doc/data.md; the table in records.c).
 
-    form       fields                                        inputs -> targets
-    chat       messages: [{role, content}, ..]               what precedes each answer -> the answer
-    ShareGPT   conversations: [{from, value}, ..]            the same
-    TRL        prompt, completion: [{role, content}, ..]     the same, but only the completion is learnt
-    plain      inputs, targets
-    Alpaca     instruction, input (may be missing), output   instruction, newline, input -> output
-    Dolly      instruction, context (the same), response     instruction, newline, context -> response
-    pairs      prompt, completion; prompt, response; question, answer; input, output
-    text       text                                          nothing -> all of it
-    named      --inputs-field, --targets-field
+If two formats fit, the first in the list is taken. Numbers and truth values become their JSON text: 5, 0.1,
+true; numbers have the fewest digits that identify them. If the field `task` is missing or empty, the file's
+base name is used. Other fields are ignored. \u0000 in a text is kept (not in a task's name); invalid UTF-8
+and half surrogate pairs are bad records. A file with one object that is not a record but has a list of
+objects,
+{"data": [{..}, ..]}, is read as that list.
 
-If two formats fit, the upper one is taken. Numbers and truth values become their JSON text: 5, 0.1, true;
-numbers have the fewest digits that identify them, at most 17. If the field `task` is missing or empty, the
-file's base name is used. Other fields are ignored. \u0000 in a text is kept (not in a task's name); invalid
-UTF-8 and half surrogate pairs are bad records. A file with one object that is not a record but has a list of
-objects, {"data": [{..}, ..]}, is read as that list.
+Conversations. Consecutive messages of one side are joined by a newline. A content may be a list of {"type":
+"text", "text"}. Tool calls (tool_calls, function_call) are part of the assistant's text: one line {"name":
+"f", "arguments": {..}} each, after its content; arguments given as JSON text are kept. An answer that is
+empty or has "weight": 0 is read but not learnt; what follows the last learnt answer is dropped.
 
-Conversations. Roles: system (developer); user (human); assistant (gpt, bot, chatgpt, model), also as
-function_call; tool (function, observation, ipython), treated like a user. Consecutive messages of one side
-are joined by a newline. A content may be a list of {"type": "text", "text"}. Tool calls (tool_calls,
-function_call) are part of the assistant's text: one line {"name": "f", "arguments": {..}} each, after its
-content; arguments given as JSON text are kept. An answer that is empty or has "weight": 0 is read but not
-learnt; what follows the last learnt answer is dropped.
-
-Templates, by name or as a text with {fields}:
-
-    plain    system and newline, inputs | targets
-    alpaca   Stanford Alpaca's text: "Below is an instruction ..", ### Instruction: .. ### Response: | targets
-    chatml   <|im_start|>user, newline, inputs<|im_end|>, newline, <|im_start|>assistant, newline | targets
-    llama2   [INST] <<SYS>> system <</SYS>> inputs [/INST] | blank, targets
-
-The input is left of the bar, the target right of it; the end-of-text token ends the target in every template
-(in ChatML it replaces <|im_end|>). Each turn of a conversation goes through the template, the first one with
-the system's message. A user's own text may contain {inputs}, {targets}, {system} or any field of the record
-in braces; {{ and }} are braces; \n, \t and \\ are as in C. The text before {targets} (or the field recognised
-as the targets) is the input, the rest the target, in which only fixed text may follow. If the text has no
-{system}, the system's message is put in front.
+Templates, by name (plain, alpaca, chatml, llama2) or as a text with {fields}. Each turn of a conversation
+goes through the template, the first one with the system's message. A user's own text may contain {inputs},
+{targets}, {system} or any field of the record in braces; {{ and }} are braces; \n, \t and \\ are as in C. Its
+last field is {targets} or the field with the targets: the text before it is the input, the rest the target.
+If the text has no {system}, the system's message is put in front.
 */
 #pragma once
 
@@ -88,9 +68,9 @@ void record_form_text(RecordForm form, const RecordFields* fields, char* out, si
 // --- templates -------------------------------------------------------------------------------------------
 
 typedef struct {
-    DataTemplate form;   // of a custom one not split yet: only system, joint and turn_end
-    const char* custom;  // the user's text; NULL: none or already split
-    Arena arena;         // memory of its own texts
+    DataTemplate form;
+    char* custom;  // the text of a user's own one; NULL: none
+    Arena arena;   // memory of its own texts
 } RecordTemplate;
 
 // targets_field: the records' name for the targets besides {targets}; NULL: as in the records' format.
@@ -100,15 +80,12 @@ Status record_template_open(RecordTemplate* out, const char* text, const char* t
 Status record_template_of(RecordTemplate* out, const DataTemplate* form);
 void record_template_close(RecordTemplate* form);  // an all-zero one is allowed
 
-// Is it a user's own text that contains this targets field, by that name or as {targets}?
-bool record_template_names(const RecordTemplate* form, const char* targets_field);
-// Converts a custom text to data.json's texts, split at the targets. `fields`: the records' names.
-Status record_template_split(RecordTemplate* form, const RecordFields* fields);
-// The template's text after the last field of an input. targets_field: as for open.
-const char* record_template_tail(const RecordTemplate* form, const char* targets_field, size_t* num_bytes);
-// The prompt's text with `text` for {inputs}; `values` is used in messages.
-Status record_template_ask(const RecordTemplate* form, RecordText text, const JsonValues* values,
-                           Arena* arena, RecordText* out);
+// The form's `prompt` of a user's own text, for data.json: its input with {inputs} where a prompt goes.
+Status record_template_set_prompt(RecordTemplate* form, const char* inputs_field);
+// The template's text after the last field of an input.
+const char* record_template_tail(const RecordTemplate* form, size_t* num_bytes);
+// The prompt's text with `text` for {inputs}.
+Status record_template_ask(const RecordTemplate* form, RecordText text, Arena* arena, RecordText* out);
 // The first {field} from `at` on: its name, and the text after it; NULL: none.
 const char* record_template_field(const char* at, const char** name, size_t* name_chars);
 
@@ -120,7 +97,6 @@ typedef struct {
     RecordFields fields;
     const char* task_field;      // NULL: "task"
     const RecordTemplate* form;  // borrowed
-    size_t max_bytes;            // of one record; 0: JSON_VALUES_MAX_BYTES
 } RecordOptions;
 
 // The texts are valid UTF-8, NUL-terminated, and valid until the reader's next call.
@@ -139,7 +115,7 @@ typedef struct {
 typedef struct {
     JsonValues values;
     RecordOptions options;
-    char* file_task;  // base name without .jsonl, .json, .ndjson, .gz, .zst
+    char file_task[RECORD_MAX_TASK_BYTES + 1];  // base name without .jsonl, .json, .ndjson, .gz, .zst
     Arena arena;
     json_t* root;     // of the last record
     RecordText json;  // the same as text
@@ -165,7 +141,7 @@ typedef struct {
 
 typedef struct {
     RecordFile* files;
-    int32_t num_files, capacity;
+    int32_t num_files;
     int64_t num_bytes;
     int32_t num_folders;  // subfolders of the given folders, which are not read
 } RecordFiles;

@@ -4,6 +4,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../../util/arena.h"
@@ -149,7 +150,8 @@ static Status add_merge(Bpe* bpe, const json_t* root, const char* line, size_t n
     char both[8 * MAX_TOKEN_BYTES];
     const char* blank = (const char*)memchr(line, ' ', num_bytes);
     if (blank == NULL || num_bytes > sizeof both - 1) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: line %d is not two tokens with a blank between", path,
+        return FAIL(STATUS_BAD_FORMAT,
+                    "%s: line %d is not two tokens with a blank between ---> download it again", path,
                     line_number);
     }
     size_t left_bytes = (size_t)(blank - line), right_bytes = num_bytes - left_bytes - 1;
@@ -176,16 +178,22 @@ static Status add_merge(Bpe* bpe, const json_t* root, const char* line, size_t n
     return STATUS_OK;
 }
 
-static Status load_merges(Bpe* bpe, const json_t* root, const BpeTable* table) {
-    size_t num_lines = 1, num_slots = 16;
-    for (size_t i = 0; i < table->num_bytes; i++) { num_lines += table->text[i] == '\n'; }
-    while (num_slots < 2 * num_lines) { num_slots *= 2; }
+static Status make_merges(Bpe* bpe, size_t num_merges, const char* path) {
+    size_t num_slots = 16;
+    while (num_slots < 2 * num_merges) { num_slots *= 2; }
     bpe->merge_mask = (uint32_t)num_slots - 1;
     bpe->merges = malloc(num_slots * sizeof bpe->merges[0]);
     if (bpe->merges == NULL) {
-        return FAIL(STATUS_NO_MEMORY, "%s: no memory for %zu merges", table->name, num_lines);
+        return FAIL(STATUS_NO_MEMORY, "%s: no memory for %zu merges", path, num_merges);
     }
     memset(bpe->merges, -1, num_slots * sizeof bpe->merges[0]);
+    return STATUS_OK;
+}
+
+static Status load_merges(Bpe* bpe, const json_t* root, const BpeTable* table) {
+    size_t num_lines = 1;
+    for (size_t i = 0; i < table->num_bytes; i++) { num_lines += table->text[i] == '\n'; }
+    TRY(make_merges(bpe, num_lines, table->name));
     int32_t rank = 0;
     int line_number = 1;
     const char* end = table->text + table->num_bytes;
@@ -200,6 +208,85 @@ static Status load_merges(Bpe* bpe, const json_t* root, const BpeTable* table) {
     }
     return STATUS_OK;
 }
+
+// --- tokenizer.json --------------------------------------------------------------------------------------
+
+#define AS_GPT2                                                                                          \
+    "---> of tokenizer.json, only GPT-2's byte-level BPE works; else give vocab.json and merges.txt to " \
+    "--tokenizer gpt2, or spiece.model to --tokenizer sentencepiece"
+
+// What else the file must say: a part, its field (NULL: the part itself), and the values allowed as JSON, "|"
+// between them. A missing value is null.
+static const struct {
+    const char *part, *field, *allowed;
+} rules[] = {
+    {"model", "type", "null|\"BPE\""},
+    {"model", "continuing_subword_prefix", "null|\"\""},
+    {"model", "end_of_word_suffix", "null|\"\""},
+    {"model", "byte_fallback", "null|false"},
+    {"model", "ignore_merges", "null|false"},
+    {"model", "dropout", "null|0|0.0"},
+    {"normalizer", NULL, "null"},
+    {"pre_tokenizer", "type", "\"ByteLevel\""},
+    {"pre_tokenizer", "add_prefix_space", "false"},
+    {"pre_tokenizer", "use_regex", "null|true"},
+    {"post_processor", "type", "null|\"ByteLevel\""},
+};
+
+static Status check_rules(const json_t* root, const char* path) {
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+        const json_t* value = json_object_get(root, rules[i].part);
+        if (rules[i].field != NULL) { value = json_object_get(value, rules[i].field); }
+        char* text = value != NULL ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+        char shown[64];
+        snprintf(shown, sizeof shown, "%.60s", text != NULL ? text : "null");
+        free(text);
+        size_t length = strlen(shown);
+        const char* at = rules[i].allowed;
+        while (at != NULL &&
+               !(strncmp(at, shown, length) == 0 && (at[length] == '|' || at[length] == '\0'))) {
+            at = strchr(at, '|');
+            at = at != NULL ? at + 1 : NULL;
+        }
+        if (at != NULL) { continue; }
+        return FAIL(STATUS_BAD_FORMAT, "%s: %s%s%s is %s, not %s " AS_GPT2, path, rules[i].part,
+                    rules[i].field != NULL ? "." : "", rules[i].field != NULL ? rules[i].field : "", shown,
+                    rules[i].allowed);
+    }
+    return STATUS_OK;
+}
+
+// Merges are "left right" or ["left", "right"], depending on the version. Added tokens are searched in texts:
+// only end-of-text may be one, which texts do not contain.
+static Status load_json(Bpe* bpe, json_t* root, const char* path) {
+    json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
+    const json_t *merges = json_object_get(model, "merges"), *merge, *token;
+    size_t i;
+    TRY(check_rules(root, path));
+    if (!json_is_object(vocab) || !json_is_array(merges)) {
+        return FAIL(STATUS_BAD_FORMAT, "%s: model.%s " AS_GPT2, path,
+                    json_is_object(vocab) ? "merges is no list" : "vocab is no object {\"token\": id, ...}");
+    }
+    json_array_foreach(json_object_get(root, "added_tokens"), i, token) {
+        const char* content = json_string_value(json_object_get(token, "content"));
+        if (content != NULL && strcmp(content, BPE_EOT_TEXT) == 0) { continue; }
+        return FAIL(STATUS_BAD_FORMAT, "%s: added_tokens[%zu] is \"%.60s\", not " BPE_EOT_TEXT " " AS_GPT2,
+                    path, i, content != NULL ? content : "no string");
+    }
+    TRY(load_tokens(bpe, vocab, path));
+    TRY(make_merges(bpe, json_array_size(merges), path));
+    json_array_foreach(merges, i, merge) {
+        char line[8 * MAX_TOKEN_BYTES] = "";
+        const char *left = json_string_value(json_array_get(merge, 0)),
+                   *right = json_string_value(json_array_get(merge, 1)), *both = json_string_value(merge);
+        if (both != NULL) { snprintf(line, sizeof line, "%s", both); }
+        if (left != NULL && right != NULL) { snprintf(line, sizeof line, "%s %s", left, right); }
+        TRY(add_merge(bpe, vocab, line, strlen(line), (int32_t)i, path, (int)i + 1));
+    }
+    return STATUS_OK;
+}
+
+// --- opening ---------------------------------------------------------------------------------------------
 
 static Status compile_split(Bpe* bpe) {
     int error;
@@ -221,12 +308,14 @@ Status bpe_open(Bpe** out, const BpeTable* vocab, const BpeTable* merges) {
     json_error_t error;
     json_t* root = json_loadb(vocab->text, vocab->num_bytes, JSON_REJECT_DUPLICATES, &error);
     if (root == NULL) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: line %d: not JSON: %s", vocab->name, error.line, error.text);
+        return FAIL(STATUS_BAD_FORMAT, "%s: line %d: not JSON: %s ---> download it again", vocab->name,
+                    error.line, error.text);
     }
     Bpe* bpe = calloc(1, sizeof *bpe);
-    Status status = bpe != NULL ? load_tokens(bpe, root, vocab->name)
-                                : FAIL(STATUS_NO_MEMORY, "%s: no memory for it", vocab->name);
-    if (status == STATUS_OK) { status = load_merges(bpe, root, merges); }
+    Status status = bpe == NULL      ? FAIL(STATUS_NO_MEMORY, "%s: no memory for it", vocab->name)
+                    : merges == NULL ? load_json(bpe, root, vocab->name)
+                                     : load_tokens(bpe, root, vocab->name);
+    if (status == STATUS_OK && merges != NULL) { status = load_merges(bpe, root, merges); }
     if (status == STATUS_OK) { status = compile_split(bpe); }
     json_decref(root);
     if (status != STATUS_OK) {

@@ -36,7 +36,9 @@ typedef struct {
     size_t num_bytes;
 } BpeTable;
 
-// vocab.json and merges.txt. Messages name file, and token or line.
+// vocab.json and merges.txt, or, with merges NULL, a tokenizer.json as of GPT-2, which has both. Other
+// features (Unigram, other splits, normalizers ...) are refused by field; what does not affect encoding is
+// ignored. Messages name file, and token or line.
 Status bpe_open(Bpe** out, const BpeTable* vocab, const BpeTable* merges);
 void bpe_close(Bpe* bpe);  // NULL is allowed
 

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "hf_tokenizer.h"
 #include "spiece.h"
 #include "../../util/arena.h"
 #include "../../util/files.h"
@@ -142,7 +141,10 @@ static Status open_byt5(Tokenizer* t) {
     return STATUS_OK;
 }
 
-static Status take_pieces(Tokenizer* t, const char* name, int32_t extra_ids) {
+static Status take_pieces(Tokenizer* t, const char* name) {
+    int32_t extra_ids = t->options.extra_ids;
+    bool has_own = t->library->find(t->pieces, "<extra_id_0>") >= 0;
+    if (extra_ids < 0) { extra_ids = t->options.extra_ids = has_own ? 0 : T5_SENTINELS; }
     t->vocab.tokenizer = TOKENIZER_SENTENCEPIECE;
     t->vocab.eot_token = t->library->eos_token(t->pieces);
     t->vocab.pad_token = t->library->pad_token(t->pieces);
@@ -151,7 +153,7 @@ static Status take_pieces(Tokenizer* t, const char* name, int32_t extra_ids) {
         return FAIL(STATUS_BAD_FORMAT, "%s: no piece </s> to end a text with ---> use a model as of T5",
                     name);
     }
-    if (extra_ids > 0 && t->library->find(t->pieces, "<extra_id_0>") >= 0) {
+    if (extra_ids > 0 && has_own) {
         return FAIL(STATUS_BAD_OPTION, "%s: has pieces <extra_id_0> ... of its own ---> --extra-ids 0", name);
     }
     int32_t num_pieces = t->library->num_pieces(t->pieces);
@@ -161,85 +163,34 @@ static Status take_pieces(Tokenizer* t, const char* name, int32_t extra_ids) {
     return STATUS_OK;
 }
 
-static Status find_library(Tokenizer* t, const char* what) {
-    t->library = spiece_library();
-    return t->library != NULL ? STATUS_OK
-                              : FAIL(STATUS_BAD_OPTION,
-                                     "%s: this program was built without SentencePiece ---> install "
-                                     "libsentencepiece-dev and g++, then make prepare_data again",
-                                     what);
-}
-
 static Status open_sentencepiece(Tokenizer* t) {
     const char* path = t->options.paths[0];
     char* model;
     size_t num_bytes;
-    TRY(find_library(t, "--tokenizer sentencepiece"));
+    t->library = spiece_library();
+    if (t->library == NULL) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--tokenizer sentencepiece: this program was built without SentencePiece ---> install "
+                    "libsentencepiece-dev and g++, then make prepare_data again");
+    }
     TRY(file_read_text(&model, &num_bytes, path));
     Status status = t->library->open(&t->pieces, model, num_bytes, path);
     free(model);
     TRY(status);
-    return take_pieces(t, path, t->options.extra_ids);
+    return take_pieces(t, path);
 }
 
-// Hugging Face splits words at white space before the character map, SentencePiece at blanks after it; T5's
-// map converts all white space to blanks.
-static Status check_white_space(Tokenizer* t, const char* name) {
-    static const char* const spaces[] = {"\t",           "\n",           "\r",           "\xc2\xa0",
-                                         "\xe1\x9a\x80", "\xe2\x80\x83", "\xe2\x80\xa8", "\xe3\x80\x80"};
-    const int32_t* ids;
-    int64_t num_ids, num_expected;
-    int32_t expected[16];
-    TRY(t->library->encode(t->pieces, "a a", 3, &ids, &num_expected));
-    if (num_expected > 16) { num_expected = 0; }  // three characters: never equal
-    memcpy(expected, ids, (size_t)num_expected * sizeof ids[0]);
-    for (size_t i = 0; i < sizeof spaces / sizeof spaces[0]; i++) {
-        char text[8];
-        int length = snprintf(text, sizeof text, "a%sa", spaces[i]);
-        TRY(t->library->encode(t->pieces, text, (size_t)length, &ids, &num_ids));
-        if (num_ids != num_expected || memcmp(ids, expected, (size_t)num_ids * sizeof ids[0]) != 0) {
-            return FAIL(
-                STATUS_BAD_FORMAT,
-                "%s: normalizer: precompiled_charsmap does not make blanks of all white space ---> a map as "
-                "T5's (nmt_nfkc) works",
-                name);
-        }
-    }
-    return STATUS_OK;
-}
-
-static Status take_hf_pieces(Tokenizer* t, const HfTokenizer* hf, const char* name) {
-    TRY(find_library(t, name));
-    TRY(t->library->open(&t->pieces, hf->model, hf->model_bytes, name));
-    TRY(take_pieces(t, name, 0));
-    return check_white_space(t, name);
-}
-
-static Status open_hf(Tokenizer* t) {
-    const char* path = t->options.paths[0];
-    HfTokenizer hf;
-    TRY(hf_tokenizer_open(&hf, path));
-    Status status;
-    if (hf.kind == HF_UNIGRAM) {
-        status = take_hf_pieces(t, &hf, path);
-    } else {
-        BpeTable vocab = {path, hf.vocab, strlen(hf.vocab)}, merges = {path, hf.merges, strlen(hf.merges)};
-        status = bpe_open(&t->bpe, &vocab, &merges);
-        if (status == STATUS_OK) { status = take_bpe(t); }
-    }
-    hf_tokenizer_close(&hf);
-    return status;
-}
-
+// vocab.json and merges.txt, or tokenizer.json alone.
 static Status open_gpt2(Tokenizer* t) {
     BpeTable tables[2] = {{.name = t->options.paths[0]}, {.name = t->options.paths[1]}};
     char* texts[2] = {NULL, NULL};
     Status status = STATUS_OK;
-    for (int i = 0; i < 2 && status == STATUS_OK; i++) {
+    int num_files = t->options.choice == CHOICE_HF ? 1 : 2;
+    for (int i = 0; i < num_files && status == STATUS_OK; i++) {
         status = file_read_text(&texts[i], &tables[i].num_bytes, tables[i].name);
         tables[i].text = texts[i];
     }
-    if (status == STATUS_OK) { status = bpe_open(&t->bpe, &tables[0], &tables[1]); }
+    if (status == STATUS_OK) { status = bpe_open(&t->bpe, &tables[0], num_files == 2 ? &tables[1] : NULL); }
     free(texts[0]);
     free(texts[1]);
     return status == STATUS_OK ? take_bpe(t) : status;
@@ -247,7 +198,7 @@ static Status open_gpt2(Tokenizer* t) {
 
 Status tokenizer_open(Tokenizer** out, const TokenizerOptions* options) {
     static Status (*const open[NUM_CHOICES])(Tokenizer * t) = {open_bytes, open_gpt2, open_byt5,
-                                                               open_sentencepiece, open_hf};
+                                                               open_sentencepiece, open_gpt2};
     Tokenizer* t = calloc(1, sizeof *t);
     if (t == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a tokenizer"); }
     t->options = *options;
@@ -315,11 +266,8 @@ static Status save_texts(const Tokenizer* t, const char* path) {
     int32_t header[256] = {20240328, 2, t->vocab.num_tokens, t->vocab.eot_token};
     file_writer_write(&writer, header, sizeof header);
     for (int32_t token = 0; token < t->vocab.num_tokens; token++) {
-        int32_t num_bytes;
-        const unsigned char* text = tokenizer_token_text(t, token, &num_bytes);
-        unsigned char length = (unsigned char)num_bytes;
-        file_writer_write(&writer, &length, 1);
-        file_writer_write(&writer, text, (size_t)num_bytes);
+        file_writer_write(&writer, &t->text_bytes[token], 1);
+        file_writer_write(&writer, t->texts[token], t->text_bytes[token]);
     }
     return file_writer_commit(&writer);
 }
@@ -348,7 +296,7 @@ const char* tokenizer_foreign_file(const Tokenizer* t, const char* folder) {
 // --- tokenizer folder -------------------------------------------------------------------------------------
 
 static bool find(TokenizerFolder* f, TokenizerOptions* out, const char* folder, TokenizerChoice choice) {
-    *out = (TokenizerOptions){choice, {f->paths[0], f->paths[1]}, T5_SENTINELS};
+    *out = (TokenizerOptions){choice, {f->paths[0], f->paths[1]}, -1};
     for (int i = 0; i < 2 && file_names[choice][i] != NULL; i++) {
         snprintf(f->paths[i], sizeof f->paths[i], "%s/%s", folder, file_names[choice][i]);
         if (access(f->paths[i], R_OK) != 0) { return false; }
@@ -372,11 +320,10 @@ static bool choose(TokenizerFolder* f, TokenizerOptions* out, const char* folder
     SampleTokenizer kind = f->data.vocab.tokenizer;
     if (kind == TOKENIZER_BYTES) { return find(f, out, folder, CHOICE_BYTES); }
     if (kind == TOKENIZER_BYT5) { return find(f, out, folder, CHOICE_BYT5); }
-    if (kind == TOKENIZER_UNKNOWN && find(f, out, folder, CHOICE_HF)) { return true; }
     if (kind != TOKENIZER_GPT2 && find(f, out, folder, CHOICE_SENTENCEPIECE)) { return true; }
     if (kind != TOKENIZER_SENTENCEPIECE && find(f, out, folder, CHOICE_GPT2)) { return true; }
-    if (kind != TOKENIZER_UNKNOWN) { return find(f, out, folder, CHOICE_HF); }
-    return names_byt5(folder) && find(f, out, folder, CHOICE_BYT5);
+    if (kind == TOKENIZER_UNKNOWN && names_byt5(folder)) { return find(f, out, folder, CHOICE_BYT5); }
+    return find(f, out, folder, CHOICE_HF);
 }
 
 static Status open_files(TokenizerFolder* f, TokenizerOptions* options, const char* folder) {
@@ -384,8 +331,8 @@ static Status open_files(TokenizerFolder* f, TokenizerOptions* options, const ch
     TRY(tokenizer_open(&f->tokenizer, options));
     int32_t has = tokenizer_vocab(f->tokenizer)->num_tokens;
     if (options->choice == CHOICE_SENTENCEPIECE && expected > 0 && has != expected &&
-        expected >= has - options->extra_ids) {  // with another number of sentinels
-        options->extra_ids += expected - has;
+        expected >= has - f->tokenizer->options.extra_ids) {  // with another number of sentinels
+        options->extra_ids = f->tokenizer->options.extra_ids + expected - has;
         tokenizer_close(f->tokenizer);
         f->tokenizer = NULL;
         TRY(tokenizer_open(&f->tokenizer, options));

@@ -5,13 +5,10 @@ tokenizer.h -- text to tokens by one of several tokenizers.
     gpt2           byte-level BPE (bpe.h)                                        vocab.json and merges.txt
     byt5           the byte + 3; 0 padding, 1 </s>, 2 <unk>; 125 sentinels       nothing to read
     sentencepiece  pieces as in T5 (spiece.h), and sentinels after them         spiece.model
-    hf             either BPE or pieces (hf_tokenizer.h)                         tokenizer.json
+    hf             the same as gpt2                                              tokenizer.json
 
 Ids are those of the sentencepiece library, of GPT-2's BPE and of ByT5's tokenizer, without special tokens:
-text that spells one ("</s>", "<extra_id_0>") stays text. Hugging Face's Unigram differs from SentencePiece in
-rare texts: it also splits words at U+0085, drops a combining mark after a character that the map changes, and
-breaks ties within rounding differently (in 38 of 20968 texts of a mixture of tasks; versions of the library
-differ in as many).
+text that spells one ("</s>", "<extra_id_0>") stays text.
 
 T5's sentinels <extra_id_0> ... are ids that replace spans of text. T5 counts them from the end (<extra_id_0>
 is the last id, 32099), ByT5's tokenizer in transformers upwards from 259. They are part of the vocabulary;
@@ -34,7 +31,7 @@ typedef enum { CHOICE_BYTES, CHOICE_GPT2, CHOICE_BYT5, CHOICE_SENTENCEPIECE, CHO
 typedef struct {
     TokenizerChoice choice;
     const char* paths[2];  // gpt2: vocab.json, merges.txt; sentencepiece: spiece.model; hf: tokenizer.json
-    int32_t extra_ids;     // sentencepiece: sentinels after the pieces; T5 100, mT5 0
+    int32_t extra_ids;     // sentencepiece: sentinels after the pieces; T5 100, mT5 0; -1: by the model
 } TokenizerOptions;
 
 typedef struct Tokenizer Tokenizer;
@@ -67,9 +64,9 @@ const char* tokenizer_foreign_file(const Tokenizer* tokenizer, const char* folde
 /*
 The tokenizer of a folder: of prepared data, of checkpoints, or of Hugging Face's files.
 
-data.json names the tokenizer (data_json.h). Without it the files decide: tokenizer.json, spiece.model (with
-T5's 100 sentinels), vocab.json and merges.txt, or a tokenizer_config.json that names ByT5's. input_end is
-then end-of-text for encoder-decoder tokenizers and nothing for the others, whose prompts are continued texts.
+data.json names the tokenizer (data_json.h). Without it the files decide: spiece.model, vocab.json and
+merges.txt, a tokenizer_config.json that names ByT5's, or tokenizer.json. input_end is then end-of-text for
+encoder-decoder tokenizers and nothing for the others, whose prompts are continued texts.
 */
 
 typedef struct {

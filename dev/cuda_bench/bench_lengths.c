@@ -103,8 +103,8 @@ static Status write_sample(SampleWriter* writer, const Length* length, int32_t v
     if (tokens == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a sample of %d tokens", total); }
     for (int32_t t = 0; t < total - 1; t++) { tokens[t] = (int32_t)rng_below(rng, (uint32_t)vocab - 1); }
     tokens[total - 1] = vocab - 1;
-    Status status = sample_writer_add(writer, length->task, tokens, length->n_input, tokens + length->n_input,
-                                      length->n_target + 1);
+    Status status =
+        sample_writer_add(writer, length->task, tokens, length->n_input, length->n_target + 1, NULL, 0);
     free(tokens);
     return status;
 }

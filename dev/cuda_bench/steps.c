@@ -5,7 +5,7 @@ measured product rate (MFU), and where the time goes.
     cuda_bench_steps [--models d12,d24,d48,t5:base] [--tokens 1024] [--target-tokens 256] [--steps 8]
                      [--sizes tiny]
 
-A step: gradients to zero; micro-batches of as many sequences as fit in memory (64 at most), each forward,
+A step: gradients to zero; microbatches of as many sequences as fit in memory (64 at most), each forward,
 backward of inputs, of weights; global norm; AdamW. Flops of a token: 6 N + 6 L C T (Narayanan et al. 2021,
 attention causal, as in llm.c); of a T5, where not every token uses every parameter: 6 for each used pair, and
 12 I for each query and key. Prints the best step after the first two, and the spread.
@@ -20,10 +20,9 @@ attention causal, as in llm.c); of a T5, where not every token uses every parame
 #include "../../util/options.h"
 #include "../../util/numbers.h"
 #include "../../llmc/cuda/context.h"
-#include "../../llmc/gpt2.h"
+#include "../../llmc/kinds.h"
 #include "../../llmc/llmc_error.h"
 #include "../../llmc/optimizer.h"
-#include "../../llmc/t5.h"
 #include "bench.h"
 
 typedef struct {
@@ -85,7 +84,7 @@ static int64_t acts_bytes(const Model* model, const ModelBatch* batch) {
     return model_acts_bytes(model, batch, MODEL_KEEP | MODEL_HEAD);
 }
 
-// The most sequences of a micro-batch that fit in memory, leaving a tenth of the free memory.
+// The most sequences of a microbatch that fit in memory, leaving a tenth of the free memory.
 static ModelBatch fitting_batch(const Model* model, int seq_tokens, int target_tokens, int most) {
     size_t free_bytes = 0, total_bytes = 0;
     CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
@@ -218,7 +217,7 @@ static const char* target_text(const char* model, double tokens_per_s, bool coun
     return text;
 }
 
-// Of forward and backward of one micro-batch.
+// Of forward and backward of one microbatch.
 static double batch_flops(const Model* model, const ModelBatch* batch) {
     const ModelConfig* c = &model->config;
     const double B = batch->num_seqs, Te = batch->num_tokens, Td = batch->num_dec_tokens;
@@ -246,7 +245,7 @@ static const char* batch_text(const Trainer* t) {
     return text;
 }
 
-// num_micro micro-batches a step: one, and as many as make half a million tokens (llm.c's step).
+// num_micro microbatches a step: one, and as many as make half a million tokens (llm.c's step).
 static void measure(Trainer* t, const char* name, int num_steps, double ceiling) {
     double best_ms = INFINITY, worst_ms = 0, wall_ms, phase_ms[NUM_PHASES], best_phase_ms[NUM_PHASES] = {0};
     double loss = 0;

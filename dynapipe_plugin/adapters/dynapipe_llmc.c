@@ -277,7 +277,8 @@ static void print_help(const char* program) {
            "  %-26s the program's own loop as it was, in one process, without the plugin\n",
            program, FIXED_LENGTH);
     options_print(specs, NUM_SPECS, stdout);
-    printf("\n");
+    printf("\nBelow and in messages -i -j -e -d -t -o -y are --train-data --val-data --model --batch-tokens "
+           "--max-tokens --output-dir --resume.\n");
     dynapipe_print_options(stdout);
 }
 
@@ -498,6 +499,7 @@ static void take_about(DynapipeLlmc* run, const DynapipeRun_v1* about) {
     to->num_steps = about->num_steps != 0 ? about->num_steps : options->steps > 0 ? options->steps : -1;
     to->overfit = about->overfit;
     to->skip_verify = options->verify == 0;
+    to->keeps_layers = 1;  // the adapters move none
     if (about->max_seq_tokens > 0) { to->max_seq_tokens = about->max_seq_tokens; }
     if (options->max_tokens > 0) { to->max_seq_tokens = options->max_tokens; }
     if (options->train_data != NULL || options->val_data != NULL) { to->val_pattern = options->val_data; }
@@ -570,9 +572,8 @@ void dynapipe_llmc_attach(DynapipeLlmc* run, int32_t idx, const DynapipeModel_v1
 
 int dynapipe_llmc_is_whole(DynapipeLlmc* run) {
     if (dynapipe_num_stages(run->dp) == 1) { return 1; }
-    dynapipe_llmc_say_once(run, "what runs the whole model on one rank (samples of its text, multiple-choice "
-                                "questions) is passed over: it is on several stages ---> run it on a "
-                                "checkpoint, with --stages 1");
+    dynapipe_llmc_say_once(run, "this model is split over several stages, so samples of its text and multiple-choice "
+                                "questions are skipped ---> run them from a checkpoint with --stages 1");
     return 0;
 }
 

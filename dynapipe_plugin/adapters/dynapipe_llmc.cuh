@@ -189,7 +189,7 @@ __global__ static void dynapipe_cuda_add(floatX* sums, const floatX* values, int
 
 // llm.c's False is a true one (cuda_common.h), which its bias kernel takes for a buffer of partial sums to be
 // overwritten. Where one row of blocks fills the GPU, this "buffer" is the gradient itself: that of the last
-// micro-batch remains.
+// microbatch remains.
 static inline bool dynapipe_cuda_overwrites_bias(int OC) {
     if (!(bool)False) { return false; }
     int block_size = deviceProp.maxThreadsPerMultiProcessor == 1536 ? 768 : 1024;

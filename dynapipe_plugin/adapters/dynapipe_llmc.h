@@ -172,7 +172,7 @@ void dynapipe_llmc_expect_calls(DynapipeLlmc* run, const char* function, int32_t
 // -ffast-math.)
 void dynapipe_llmc_expect_close(DynapipeLlmc* run, double ours, double theirs, double limit,
                                 const char* what);
-// A made-up micro-batch of windows of these lengths, every token supervised. free() it.
+// A made-up microbatch of windows of these lengths, every token supervised. free() it.
 DynapipeBatch* dynapipe_llmc_made_up(const int* lengths, int num_seqs, int vocab);
 
 // --- data, model -----------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ do as ever.
     final layernorm, head, softmax, cross entropy: only in the range with the head; all but the layernorm only
 on supervised tokens
 
-A slice is a GPT2 of theirs ("view") with its layers only, and a micro-batch of n tokens as B = n, T = 1: all
+A slice is a GPT2 of theirs ("view") with its layers only, and a microbatch of n tokens as B = n, T = 1: all
 else that they compute is token by token. Tensors of activations have the places and sizes of their own
 tables, so what a fork adds there works. A function that is called by another name would compute with T = 1,
 so wrapped calls are counted.
@@ -594,7 +594,7 @@ static inline int dynapipe_cpu_find_tensors(void) {
                                  sizes_of_1, sizes_of_2, where, dynapipe_cpu.whole->num_parameters);
 }
 
-// --- memory of a micro-batch -----------------------------------------------------------------------------
+// --- memory of a microbatch -----------------------------------------------------------------------------
 
 enum { DYNAPIPE_CPU_BACKWARD = DYNAPIPE_FORWARD_KEEP | DYNAPIPE_FORWARD_HEAD };
 

@@ -27,82 +27,51 @@ struct CallWatch {
     int64_t timeout_ns;
     _Atomic(const char*) what;  // NULL: no call is under way
     atomic_uint num_calls;      // begun so far
-    pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t closing;
-    bool is_closing;
+    atomic_bool is_closed;      // then the thread frees it after its nap
 };
-
-static void end_run(const CallWatch* watch, const char* what) {
-    char why[320];
-    const Transport* transport = watch->transport;
-    snprintf(why, sizeof why,
-             "rank %d: error: %s: the host waits inside for %.1f s ---> see what the other ranks do "
-             "(NCCL_DEBUG=INFO), or raise --comm-timeout; --transport mpi goes without NCCL",
-             transport->rank, what, (double)watch->timeout_ns / 1e9);
-    if (transport->api->abort != NULL) { transport->api->abort(transport->ctx, why); }
-    fprintf(stderr, "%s\n", why);
-    _exit(1);
-}
-
-static bool nap(CallWatch* watch) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    int64_t ns = until.tv_nsec + watch->timeout_ns / NAPS;
-    until.tv_sec += (time_t)(ns / 1000000000);
-    until.tv_nsec = (long)(ns % 1000000000);
-    pthread_mutex_lock(&watch->lock);
-    if (!watch->is_closing) { pthread_cond_timedwait(&watch->closing, &watch->lock, &until); }
-    bool go_on = !watch->is_closing;
-    pthread_mutex_unlock(&watch->lock);
-    return go_on;
-}
 
 static void* run(void* ctx) {
     CallWatch* watch = ctx;
+    const int64_t nap_ns = watch->timeout_ns / NAPS;
+    const struct timespec nap = {(time_t)(nap_ns / 1000000000), (long)(nap_ns % 1000000000)};
     unsigned seen = 0;
-    for (int num_naps = 0; nap(watch);) {
+    for (int num_naps = 0; num_naps < NAPS && !atomic_load(&watch->is_closed);) {
+        nanosleep(&nap, NULL);
         unsigned num_calls = atomic_load(&watch->num_calls);
-        const char* what = atomic_load(&watch->what);
-        num_naps = what != NULL && num_calls == seen ? num_naps + 1 : 0;
+        num_naps = atomic_load(&watch->what) != NULL && num_calls == seen ? num_naps + 1 : 0;
         seen = num_calls;
-        if (num_naps == NAPS) { end_run(watch, what); }
     }
-    return NULL;
-}
-
-static void free_watch(CallWatch* watch) {
-    pthread_cond_destroy(&watch->closing);
-    pthread_mutex_destroy(&watch->lock);
+    if (!atomic_load(&watch->is_closed)) {
+        char why[320];
+        const Transport* transport = watch->transport;
+        snprintf(why, sizeof why,
+                 "rank %d: error: %s: the host waits inside for %.1f s ---> see what the other ranks do "
+                 "(NCCL_DEBUG=INFO), or raise --comm-timeout; --transport mpi goes without NCCL",
+                 transport->rank, atomic_load(&watch->what), (double)watch->timeout_ns / 1e9);
+        if (transport->api->abort != NULL) { transport->api->abort(transport->ctx, why); }
+        fprintf(stderr, "%s\n", why);
+        _exit(1);
+    }
     free(watch);
+    return NULL;
 }
 
 // `transport` (borrowed): its abort() ends the run. timeout_ns 0: *out is NULL, no watch.
 static Status call_watch_open(CallWatch** out, Transport* transport, int64_t timeout_ns) {
+    pthread_t thread;
     *out = NULL;
     if (timeout_ns <= 0) { return STATUS_OK; }
     CallWatch* watch = calloc(1, sizeof *watch);
     if (watch == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a watch"); }
     watch->transport = transport;
     watch->timeout_ns = timeout_ns;
-    pthread_mutex_init(&watch->lock, NULL);
-    pthread_cond_init(&watch->closing, NULL);
-    if (pthread_create(&watch->thread, NULL, run, watch) != 0) {
-        free_watch(watch);
+    if (pthread_create(&thread, NULL, run, watch) != 0) {
+        free(watch);
         return FAIL(STATUS_NO_MEMORY, "no thread for a watch ---> ulimit -u");
     }
+    pthread_detach(thread);
     *out = watch;
     return STATUS_OK;
-}
-
-static void call_watch_close(CallWatch* watch) {
-    if (watch == NULL) { return; }
-    pthread_mutex_lock(&watch->lock);
-    watch->is_closing = true;
-    pthread_cond_signal(&watch->closing);
-    pthread_mutex_unlock(&watch->lock);
-    pthread_join(watch->thread, NULL);
-    free_watch(watch);
 }
 
 // `what`: a string that stays, "NCCL: the first sum"; one call at a time.
@@ -176,13 +145,12 @@ static Status wait_for_stream(const NcclWorld* world, int64_t timeout_ns) {
         TRY(cuda_event_is_done(world->done, &done));
         if (done) { return STATUS_OK; }
         TRY(nccl_world_check(world));
-        if (backoff_gives_up(&backoff, timeout_ns)) {
+        if (!backoff_next(&backoff, false, timeout_ns)) {
             return FAIL(STATUS_COMM,
                         "NCCL: no connection with other ranks in %.0f s ---> NCCL_DEBUG=INFO prints what it "
                         "tries; --transport mpi goes without NCCL",
                         (double)timeout_ns / 1e9);
         }
-        backoff_pause(&backoff);
     }
 }
 
@@ -329,7 +297,7 @@ void nccl_world_abort(NcclWorld* w) {
 
 void nccl_world_close(NcclWorld* w) {
     if (w == NULL) { return; }
-    call_watch_close(w->watch);
+    if (w->watch != NULL) { atomic_store(&w->watch->is_closed, true); }
     close_holders(w);
     if (w->replicas != NULL) { (void)ncclCommDestroy(w->replicas); }
     if (w->pipeline != NULL) { (void)ncclCommDestroy(w->pipeline); }
@@ -367,7 +335,6 @@ typedef struct {
     Op* ops;            // [num_requests] of the group that is open
     int32_t num_ops;
     bool in_group;
-    bool has_held;  // only with DYNAPIPE_FAULT_SWAPPED_SEND
 } Nccl;
 
 static Status add_request(Nccl* nccl) {
@@ -439,20 +406,6 @@ static Status post(Nccl* nccl, Op op, void** request) {
     nccl->num_in_flight++;
     nccl->ops[nccl->num_ops++] = op;
     *request = op.request;
-#ifdef DYNAPIPE_FAULT_SWAPPED_SEND  // a fault for test_cuda_train.sh to find: the first send after what
-                                    // follows
-    bool hold = !nccl->has_held && op.source != NULL;
-    nccl->has_held = true;
-    if (hold) { return STATUS_OK; }
-    if (nccl->num_ops == 2 && !nccl->in_group) {
-        Op held = nccl->ops[0];
-        nccl->ops[0] = nccl->ops[1];
-        nccl->num_ops = 1;
-        TRY(start_ops(nccl));
-        nccl->ops[0] = held;
-        nccl->num_ops = 1;
-    }
-#endif
     return nccl->in_group ? STATUS_OK : start_ops(nccl);
 }
 
@@ -561,110 +514,78 @@ typedef struct {
 // The members of a sum, and my index.
 typedef struct {
     ncclComm_t comm;
-    cudaStream_t stream;
     int32_t num_ranks, my_idx;
 } Members;
 
-static Members replicas_of(const NcclSums* sums) {
-    const NcclWorld* world = sums->world;
-    return (Members){world->replicas, world->stream, world->num_replicas, world->replica};
-}
-
-static Members holders_of(const NcclSums* sums, int32_t holders) {
-    const Collective* ranks = &sums->tied->holders[holders].ranks;
-    return (Members){sums->world->holders[holders], sums->world->stream, ranks->num_ranks, ranks->my_idx};
-}
-
-// The sum begins after the work queued on the compute stream so far ...
-static Status begin(const NcclWorld* world) {
-    CUDA_TRY(cudaEventRecord(world->ready, world->device->compute));
-    CUDA_TRY(cudaStreamWaitEvent(world->stream, world->ready, 0));
-    call_watch_begin(world->watch, "NCCL: a sum of gradients");
+// Everybody's slices to their owners and added there, or from their owners to all. Slices of unequal length:
+// one operation for each, all together.
+static Status queue_slices(const NcclWorld* world, Members m, unsigned char* values, int64_t num_values,
+                           DynapipeType type, int32_t value_bytes, bool reduces) {
+    const ncclDataType_t of_values = type == DYNAPIPE_FLOAT32    ? ncclFloat32
+                                     : type == DYNAPIPE_BFLOAT16 ? ncclBfloat16
+                                                                 : ncclFloat16;
+    if (num_values % m.num_ranks == 0) {
+        size_t count = (size_t)(num_values / m.num_ranks), num_bytes = count * (size_t)value_bytes;
+        unsigned char* mine = values + num_bytes * (size_t)m.my_idx;
+        NCCL_TRY(reduces ? ncclReduceScatter(values, mine, count, of_values, ncclSum, m.comm, world->stream)
+                         : ncclAllGather(mine, values, num_bytes, ncclChar, m.comm, world->stream));
+        return STATUS_OK;
+    }
+    NCCL_TRY(ncclGroupStart());
+    for (int32_t r = 0; r < m.num_ranks; r++) {
+        int64_t from = collective_slice(num_values, m.num_ranks, r);
+        size_t count = (size_t)(collective_slice(num_values, m.num_ranks, r + 1) - from);
+        unsigned char* slice = values + from * value_bytes;
+        if (count == 0) { continue; }
+        NCCL_TRY(reduces ? ncclReduce(slice, slice, count, of_values, ncclSum, r, m.comm, world->stream)
+                         : ncclBroadcast(slice, slice, count * (size_t)value_bytes, ncclChar, r, m.comm,
+                                         world->stream));
+    }
+    NCCL_TRY(ncclGroupEnd());
     return STATUS_OK;
 }
 
-// ... and later work there waits for it.
-static Status end(const NcclWorld* world, Status queued) {
+// After the work queued on the compute stream so far; later work there waits for it.
+static Status run_sum(const NcclWorld* world, Members m, void* values, int64_t num_values, DynapipeType type,
+                      int32_t value_bytes, bool reduces, bool gathers) {
+    Status status = STATUS_OK;
+    if (m.num_ranks == 1) { return STATUS_OK; }
+    CUDA_TRY(cudaEventRecord(world->ready, world->device->compute));
+    CUDA_TRY(cudaStreamWaitEvent(world->stream, world->ready, 0));
+    call_watch_begin(world->watch, "NCCL: a sum of gradients");
+    if (reduces) { status = queue_slices(world, m, values, num_values, type, value_bytes, true); }
+    if (gathers && status == STATUS_OK) {
+        status = queue_slices(world, m, values, num_values, type, value_bytes, false);
+    }
     call_watch_end(world->watch);
-    TRY(queued);
+    TRY(status);
     CUDA_TRY(cudaEventRecord(world->done, world->stream));
     CUDA_TRY(cudaStreamWaitEvent(world->device->compute, world->done, 0));
     return STATUS_OK;
 }
 
-static ncclDataType_t nccl_type(DynapipeType type) {
-    return type == DYNAPIPE_FLOAT32 ? ncclFloat32 : type == DYNAPIPE_BFLOAT16 ? ncclBfloat16 : ncclFloat16;
-}
-
-// Slices of unequal length: one operation for each, all together.
-static Status reduce_slices(Members m, unsigned char* values, int64_t num_values, DynapipeType type) {
-    NCCL_TRY(ncclGroupStart());
-    for (int32_t r = 0; r < m.num_ranks; r++) {
-        int64_t from = collective_slice(num_values, m.num_ranks, r);
-        size_t count = (size_t)(collective_slice(num_values, m.num_ranks, r + 1) - from);
-        if (count == 0) { continue; }
-        unsigned char* slice = values + from * collective_type_bytes(type);
-        NCCL_TRY(ncclReduce(slice, slice, count, nccl_type(type), ncclSum, r, m.comm, m.stream));
-    }
-    NCCL_TRY(ncclGroupEnd());
-    return STATUS_OK;
-}
-
-static Status queue_reduce_scatter(Members m, unsigned char* values, int64_t num_values, DynapipeType type) {
-    if (num_values % m.num_ranks != 0) { return reduce_slices(m, values, num_values, type); }
-    int64_t count = num_values / m.num_ranks;
-    unsigned char* mine = values + count * m.my_idx * collective_type_bytes(type);
-    NCCL_TRY(ncclReduceScatter(values, mine, (size_t)count, nccl_type(type), ncclSum, m.comm, m.stream));
-    return STATUS_OK;
-}
-
-static Status broadcast_slices(Members m, unsigned char* values, int64_t num_values,
-                               int32_t bytes_per_value) {
-    NCCL_TRY(ncclGroupStart());
-    for (int32_t r = 0; r < m.num_ranks; r++) {
-        int64_t from = collective_slice(num_values, m.num_ranks, r) * bytes_per_value;
-        int64_t to = collective_slice(num_values, m.num_ranks, r + 1) * bytes_per_value;
-        if (to == from) { continue; }
-        NCCL_TRY(
-            ncclBroadcast(values + from, values + from, (size_t)(to - from), ncclChar, r, m.comm, m.stream));
-    }
-    NCCL_TRY(ncclGroupEnd());
-    return STATUS_OK;
-}
-
-static Status queue_all_gather(Members m, unsigned char* values, int64_t num_values,
-                               int32_t bytes_per_value) {
-    if (num_values % m.num_ranks != 0) { return broadcast_slices(m, values, num_values, bytes_per_value); }
-    int64_t num_bytes = num_values / m.num_ranks * bytes_per_value;
-    NCCL_TRY(
-        ncclAllGather(values + num_bytes * m.my_idx, values, (size_t)num_bytes, ncclChar, m.comm, m.stream));
-    return STATUS_OK;
+static Members replicas_of(const NcclWorld* world) {
+    return (Members){world->replicas, world->num_replicas, world->replica};
 }
 
 // Not ncclAllReduce: that does not promise the same bits on all ranks. Here each value has one owner.
 static Status sum_copies(void* ctx, int32_t holders, void* values, int64_t num_values, DynapipeType type) {
     const NcclSums* sums = ctx;
-    Members m = holders_of(sums, holders);
-    TRY(begin(sums->world));
-    Status status = queue_reduce_scatter(m, values, num_values, type);
-    if (status == STATUS_OK) {
-        status = queue_all_gather(m, values, num_values, collective_type_bytes(type));
-    }
-    return end(sums->world, status);
+    const Collective* ranks = &sums->tied->holders[holders].ranks;
+    const Members m = {sums->world->holders[holders], ranks->num_ranks, ranks->my_idx};
+    return run_sum(sums->world, m, values, num_values, type, collective_type_bytes(type), true, true);
 }
 
 static Status reduce_scatter(void* ctx, void* values, int64_t num_values, DynapipeType type) {
-    const NcclSums* sums = ctx;
-    if (sums->world->num_replicas == 1) { return STATUS_OK; }
-    TRY(begin(sums->world));
-    return end(sums->world, queue_reduce_scatter(replicas_of(sums), values, num_values, type));
+    const NcclWorld* world = ((const NcclSums*)ctx)->world;
+    return run_sum(world, replicas_of(world), values, num_values, type, collective_type_bytes(type), true,
+                   false);
 }
 
 static Status all_gather(void* ctx, void* values, int64_t num_values, int32_t bytes_per_value) {
-    const NcclSums* sums = ctx;
-    if (sums->world->num_replicas == 1) { return STATUS_OK; }
-    TRY(begin(sums->world));
-    return end(sums->world, queue_all_gather(replicas_of(sums), values, num_values, bytes_per_value));
+    const NcclWorld* world = ((const NcclSums*)ctx)->world;
+    return run_sum(world, replicas_of(world), values, num_values, DYNAPIPE_FLOAT32, bytes_per_value, false,
+                   true);
 }
 
 static const SumsApi nccl_sums = {.name = "nccl",

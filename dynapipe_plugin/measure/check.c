@@ -209,7 +209,7 @@ static int64_t value_bytes(int32_t type) {
     return type == DYNAPIPE_FLOAT32 ? 4 : 2;
 }
 
-// Values of a DynapipeType where values live, as floats here, and back (rounded).
+// Values of a DynapipeType where values live, as floats here.
 static void check_read(Checker* c, float* to, const void* from, int32_t type, int64_t num_values) {
     if (type == DYNAPIPE_FLOAT32) {
         check_copy(c, to, from, num_values * 4);
@@ -220,18 +220,6 @@ static void check_read(Checker* c, float* to, const void* from, int32_t type, in
     for (int64_t i = 0; i < num_values; i++) {
         to[i] = type == DYNAPIPE_FLOAT16 ? half_from_float16(halves[i]) : half_from_bfloat16(halves[i]);
     }
-}
-
-static void check_write(Checker* c, void* to, const float* from, int32_t type, int64_t num_values) {
-    if (type == DYNAPIPE_FLOAT32) {
-        check_copy(c, to, from, num_values * 4);
-        return;
-    }
-    uint16_t* halves = (uint16_t*)(void*)check_temp(c, num_values * 2 + 1);
-    for (int64_t i = 0; i < num_values; i++) {
-        halves[i] = type == DYNAPIPE_FLOAT16 ? half_to_float16(from[i]) : half_to_bfloat16(from[i]);
-    }
-    check_copy(c, to, halves, num_values * 2);
 }
 
 // Fails where values differ by more than `tolerance` of the larger of both and the array's root mean square:
@@ -277,7 +265,7 @@ static const char* check_why(const Checker* c) {
 
 static void check_params(Checker* c, const CheckRange* range) {
     const DynapipeParams_v1* params = &range->params;
-    must(c, interface_check_params(params));
+    must(c, CHECK_RESERVED(DynapipeParams_v1, reserved, params));
     const int32_t types[] = {params->param_type, params->grad_type};
     for (int i = 0; i < 2; i++) {
         if (types[i] >= DYNAPIPE_FLOAT32 && types[i] <= DYNAPIPE_FLOAT16) { continue; }
@@ -653,6 +641,7 @@ static void pass_call(Checker* c, CheckPass* pass, int32_t r, CallKind kind, int
     check_spoil(c, at->in);  // its memory is reused from here on
 }
 
+// All ranges, in the order of the job.
 static void pass_run(Checker* c, CheckPass* pass, CallKind kind, int flags, bool again) {
     int32_t num = pass->chain->num_ranges;
     if (kind == CALL_BACKWARD_WEIGHTS && c->blocks->api->backward_weights == NULL) { return; }
@@ -661,22 +650,14 @@ static void pass_run(Checker* c, CheckPass* pass, CallKind kind, int flags, bool
     }
 }
 
-static void pass_forward(Checker* c, CheckPass* pass) {
-    pass_run(c, pass, CALL_FORWARD, CHECK_KEEP, false);
-}
-
-static void pass_backward_inputs(Checker* c, CheckPass* pass) {
-    pass_run(c, pass, CALL_BACKWARD_INPUTS, CHECK_KEEP, false);
-}
-
-static void pass_backward_weights(Checker* c, CheckPass* pass) {
-    pass_run(c, pass, CALL_BACKWARD_WEIGHTS, CHECK_KEEP, false);
+static void pass_job(Checker* c, CheckPass* pass, CallKind kind) {
+    pass_run(c, pass, kind, CHECK_KEEP, false);
 }
 
 static void pass_step(Checker* c, CheckPass* pass) {
-    pass_forward(c, pass);
-    pass_backward_inputs(c, pass);
-    pass_backward_weights(c, pass);
+    pass_job(c, pass, CALL_FORWARD);
+    pass_job(c, pass, CALL_BACKWARD_INPUTS);
+    pass_job(c, pass, CALL_BACKWARD_WEIGHTS);
 }
 
 // Moves acts for backward to another place; the old place is overwritten.
@@ -922,12 +903,12 @@ static void law_bytes(Checker* c) {
         for (int32_t i = 0; i < CHECK_STANDARD; i++) {
             pass_run(c, &s.passes[i], CALL_FORWARD, 0, false);
             pass_run(c, &s.passes[i], CALL_FORWARD, DYNAPIPE_FORWARD_HEAD, false);
-            pass_forward(c, &s.passes[i]);
+            pass_job(c, &s.passes[i], CALL_FORWARD);
         }
         check_untouched(c, &s.chain, gradients, true, "forward");
         for (int32_t i = 0; i < CHECK_STANDARD; i++) {
-            pass_backward_inputs(c, &s.passes[i]);
-            pass_backward_weights(c, &s.passes[i]);
+            pass_job(c, &s.passes[i], CALL_BACKWARD_INPUTS);
+            pass_job(c, &s.passes[i], CALL_BACKWARD_WEIGHTS);
         }
         check_untouched(c, &s.chain, params, false, "forward, backward_inputs or backward_weights");
         for (int32_t i = 0; i < CHECK_STANDARD; i++) {
@@ -979,7 +960,7 @@ static void check_forward_again(Checker* c, CheckPass* pass) {
     const float* expected = pass_gradients(c, pass);
     unsigned char** outputs = copy_outputs(c, pass);
     const float* losses = copy_losses(c, pass);
-    pass_forward(c, pass);
+    pass_job(c, pass, CALL_FORWARD);
     same_outputs(c, pass, outputs, "of the same forward again", remedy);
     pass_run(c, pass, CALL_FORWARD, DYNAPIPE_FORWARD_HEAD, false);
     same_losses(c, pass, losses, "a forward with HEAD alone", "validation calls it so", c->tolerance);
@@ -988,8 +969,8 @@ static void check_forward_again(Checker* c, CheckPass* pass) {
     zero_gradients(c, pass->chain);
     pass_run(c, pass, CALL_FORWARD, CHECK_KEEP, true);
     same_losses(c, pass, losses, "a forward recomputed (out NULL)", remedy, 0);
-    pass_backward_inputs(c, pass);
-    pass_backward_weights(c, pass);
+    pass_job(c, pass, CALL_BACKWARD_INPUTS);
+    pass_job(c, pass, CALL_BACKWARD_WEIGHTS);
     same_gradients(c, pass->chain, expected, NULL, "after a recomputed forward",
                    "with KEEP, acts must hold all that backward reads, also where out is NULL");
 }
@@ -1018,14 +999,14 @@ static void law_divided(Checker* c) {
     pass_step(c, other);
     const float* joint = values_of(c, &s.chain, true);
     zero_gradients(c, &s.chain);
-    pass_forward(c, one);
-    pass_forward(c, other);
+    pass_job(c, one, CALL_FORWARD);
+    pass_job(c, other, CALL_FORWARD);
     pass_move_acts(c, one);
-    pass_backward_inputs(c, one);
-    pass_backward_inputs(c, other);
+    pass_job(c, one, CALL_BACKWARD_INPUTS);
+    pass_job(c, other, CALL_BACKWARD_INPUTS);
     pass_move_acts(c, other);
-    pass_backward_weights(c, other);
-    pass_backward_weights(c, one);
+    pass_job(c, other, CALL_BACKWARD_WEIGHTS);
+    pass_job(c, one, CALL_BACKWARD_WEIGHTS);
     same_gradients(c, &s.chain, joint, NULL, "two microbatches under way at once, weights' gradients last",
                    "what backward needs lies in that microbatch's acts: not in scratch (another job writes "
                    "there), not in the model, not in `in` (gone after backward_inputs); acts may move: no "
@@ -1053,9 +1034,9 @@ static void law_queued(Checker* c) {
     bool is_larger = passes[0].at->scratch->num_bytes > passes[1].at->scratch->num_bytes;
     passes[is_larger].at->scratch = passes[!is_larger].at->scratch;
     c->is_fast = c->is_queued = true;
-    for (int i = 0; i < 2; i++) { pass_forward(c, &passes[i]); }
-    for (int i = 0; i < 2; i++) { pass_backward_inputs(c, &passes[i]); }
-    for (int i = 1; i >= 0; i--) { pass_backward_weights(c, &passes[i]); }
+    for (int i = 0; i < 2; i++) { pass_job(c, &passes[i], CALL_FORWARD); }
+    for (int i = 0; i < 2; i++) { pass_job(c, &passes[i], CALL_BACKWARD_INPUTS); }
+    for (int i = 1; i >= 0; i--) { pass_job(c, &passes[i], CALL_BACKWARD_WEIGHTS); }
     c->is_fast = c->is_queued = false;
     check_code(c, &passes[0], whole.ranges[0], CALL_FINISH, 0);
     for (int i = 0; i < 2; i++) {
@@ -1363,11 +1344,11 @@ static void check_sharings(Checker* c, const CheckBatch* batch, int32_t cut, boo
     CheckPass pass = check_pass(c, &chain, batch);
     ShareResults first = {NULL, NULL, NULL, 0, 0};
     zero_gradients(c, &chain);
-    pass_forward(c, &pass);
+    pass_job(c, &pass, CALL_FORWARD);
     CheckBuffer* in = check_buffer(c, pass.at[1].in->num_bytes, false);  // backward spoils pass.at[1].in
     check_copy(c, in->data, pass.at[1].in->data, in->num_bytes);
-    pass_backward_inputs(c, &pass);
-    pass_backward_weights(c, &pass);
+    pass_job(c, &pass, CALL_BACKWARD_INPUTS);
+    pass_job(c, &pass, CALL_BACKWARD_WEIGHTS);
     for (int i = 0; i < (by_vocabulary ? 4 : 2); i++) {
         const char* words = ways[i].words;
         ShareResults found = run_shares(c, &ways[i], cut, batch, in);
@@ -1411,7 +1392,7 @@ static void law_heads(Checker* c) {
 // the steepest parameter alone. Parameters are moved at random first: what starts as zeros would hide what
 // comes after it. Effects below the rounding of the losses are skipped.
 
-enum { MOST_PIECES = 64, MOST_COARSE_PIECES = 6, NUM_STEPS = 6, WIDEST = 2 };
+enum { MOST_PIECES = 64, NUM_STEPS = 6, WIDEST = 2 };
 
 typedef struct {
     Checker* c;
@@ -1419,7 +1400,6 @@ typedef struct {
     CheckPass pass;
     float *params, *gradients, *moved;  // (num_params), as kept by the model; moved: of a piece
     double loss, loss_noise;            // at these parameters; the size of rounding errors
-    bool is_coarse;                     // parameters of 8 or 11 bits
     Rng rng;
 } Slopes;
 
@@ -1430,17 +1410,13 @@ static double unit(Rng* rng) {  // [-1, 1)
 static double evaluate(Slopes* s) {
     const DynapipeBatch* batch = &s->pass.of->batch;
     double loss = 0;
-    pass_forward(s->c, &s->pass);
+    pass_job(s->c, &s->pass, CALL_FORWARD);
     for (int32_t r = 0; r < batch->num_rows; r++) { loss += (double)losses_of(&s->pass)[r]; }
     return loss * (double)batch->loss_scale;
 }
 
-// Values of the model's parameters from `begin` on; `values` become those stored.
-static void write_params(Slopes* s, float* values, int64_t begin, int64_t count) {
-    int32_t type = s->range->params.param_type;
-    char* place = (char*)s->range->params.params + begin * value_bytes(type);
-    check_write(s->c, place, values, type, count);
-    check_read(s->c, values, place, type, count);
+static void write_params(Slopes* s, const float* values, int64_t begin, int64_t count) {
+    check_copy(s->c, (float*)s->range->params.params + begin, values, count * (int64_t)sizeof *values);
 }
 
 static double typical_value(const float* params, int64_t count) {
@@ -1476,23 +1452,21 @@ static Slope measure_slope(Slopes* s, const signed char* signs, int64_t begin, i
 }
 
 // A curved loss (or one with kinks) needs a short step, a flat one a long step: one of a few must agree. The
-// first changes parameters by a fiftieth at most (rounded to 8 bits: a quarter), and the loss by no more than
-// that. Returns whether one agrees; *first: the first.
+// first changes parameters by a fiftieth at most, and the loss by no more than that. Returns whether one
+// agrees; *first: the first.
 static bool direction_agrees(Slopes* s, Slope* first, const signed char* signs, int64_t begin,
                              int64_t count) {
-    static const double fine_steps[NUM_STEPS] = {1, 0.25, 4, 0x1p-4, 0x1p-6, 0x1p-8},
-                        coarse_steps[NUM_STEPS] = {1, 0.5, 4, 2, 0.25, 0.125};
-    const double most = s->is_coarse ? 0.25 : 0.02, tolerance = s->is_coarse ? 0.2 : 0.01;
-    const double seen = s->is_coarse ? 0.3 : 0.01;  // a short step agrees with anything within its noise
-    double steepness = 0, step = most * typical_value(s->params + begin, count), noise = s->loss_noise / 2;
+    static const double steps[NUM_STEPS] = {1, 0.25, 4, 0x1p-4, 0x1p-6, 0x1p-8};
+    const double MOST = 0.02, TOLERANCE = 0.01;
+    double steepness = 0, step = MOST * typical_value(s->params + begin, count), noise = s->loss_noise / 2;
     for (int64_t i = begin; i < begin + count; i++) { steepness += fabs((double)s->gradients[i]); }
-    if (steepness * step > most * s->loss) { step = most * s->loss / steepness; }
+    if (steepness * step > MOST * s->loss) { step = MOST * s->loss / steepness; }
     for (int i = 0; i < NUM_STEPS; i++) {
-        Slope slope =
-            measure_slope(s, signs, begin, count, step * (s->is_coarse ? coarse_steps : fine_steps)[i]);
+        Slope slope = measure_slope(s, signs, begin, count, step * steps[i]);
         double larger = fmax(slope.usual, fmax(fabs(slope.slope), fabs(slope.measured)));
-        bool agrees = fabs(slope.slope - slope.measured) <= tolerance * larger + noise;
-        if (agrees && (noise <= seen * larger || i == WIDEST)) { return true; }
+        bool agrees = fabs(slope.slope - slope.measured) <= TOLERANCE * larger + noise;
+        // a short step agrees with anything within its noise
+        if (agrees && (noise <= TOLERANCE * larger || i == WIDEST)) { return true; }
         if (i == 0) { *first = slope; }
     }
     return false;
@@ -1501,7 +1475,7 @@ static bool direction_agrees(Slopes* s, Slope* first, const signed char* signs, 
 static bool piece_agrees(Slopes* s, Slope* first, int64_t begin, int64_t count) {
     signed char* signs = CHECK_NEW(s->c, signed char, count);
     int64_t steepest = begin;
-    for (int is_random = 0; is_random < (s->is_coarse ? 1 : 2); is_random++) {
+    for (int is_random = 0; is_random < 2; is_random++) {
         for (int64_t i = 0; i < count; i++) {
             float gradient = s->gradients[begin + i];
             if (is_random || gradient == 0) { gradient = (float)unit(&s->rng); }
@@ -1509,7 +1483,6 @@ static bool piece_agrees(Slopes* s, Slope* first, int64_t begin, int64_t count) 
         }
         if (!direction_agrees(s, first, signs, begin, count)) { return false; }
     }
-    if (s->is_coarse) { return true; }
     for (int64_t i = begin; i < begin + count; i++) {
         if (fabsf(s->gradients[i]) > fabsf(s->gradients[steepest])) { steepest = i; }
     }
@@ -1538,14 +1511,13 @@ static void move_params(Slopes* s) {
 static void law_slopes(Checker* c) {
     CheckChain whole = check_chain(c, NULL, 0);
     Slopes s = {.c = c, .range = whole.ranges[0]};
+    if (s.range->params.param_type != DYNAPIPE_FLOAT32) { return; }  // 8 or 11 bits see too little
     s.pass = check_pass(c, &whole, standard_batch(c, 1, 0));
     s.rng = rng_seed(7);
-    s.is_coarse = s.range->params.param_type != DYNAPIPE_FLOAT32;
     s.moved = CHECK_NEW(c, float, whole.num_values);
     move_params(&s);
     c->is_fast = true;
-    int64_t most = s.is_coarse ? MOST_COARSE_PIECES : MOST_PIECES;
-    int64_t num_pieces = whole.num_values < most ? whole.num_values : most;
+    const int64_t most = MOST_PIECES, num_pieces = whole.num_values < most ? whole.num_values : most;
     for (int64_t k = 0; k < num_pieces; k++) {
         int64_t begin = whole.num_values * k / num_pieces, end = whole.num_values * (k + 1) / num_pieces;
         Slope first = {0, 0, 0};

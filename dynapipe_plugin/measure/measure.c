@@ -71,7 +71,7 @@ double measure_speed_slow(MeasureSpeed* speed, JobKind kind) {
     return mine_ns > 0 && mean_ns > 0 ? mine_ns / mean_ns : 1;
 }
 
-// --- one range of a model, with the buffers of its largest micro-batch -------------------------------------
+// --- one range of a model, with the buffers of its largest microbatch -------------------------------------
 // Every time is the mean of a few runs; on a GPU a run is several jobs queued in a row. Pages are touched
 // before the first run, as in a training step. All ranks measure the same point at the same time, so that
 // times include what they share (memory bandwidth, caches), and all get the same means, so that all decide
@@ -382,11 +382,11 @@ static Status bench_update(CostModel* out, Bench* bench) {
 
 // --- which shapes are measured -----------------------------------------------------------------------------
 //     tokens          windows of 32, a decoder's beside one token of the encoder each
-//     squares         a single long window (on a GPU: a full micro-batch of them)
+//     squares         a single long window (on a GPU: a full microbatch of them)
 //     keys, values    of a decoder layer's cross-attention: windows of 32, each with one decoder token
 //     cross products  long windows on both sides
 //     rows            of the head: from the number of supervised rows
-// Of each, from few to as many as a micro-batch has: doubled every time, and, where time is left, steps
+// Of each, from few to as many as a microbatch has: doubled every time, and, where time is left, steps
 // between.
 
 enum { SHORT_TOKENS = 32, MEASURE_MAX_POINTS = 5 * COST_MAX_KNOTS };
@@ -665,7 +665,7 @@ static void fit_part(CostModel* out, const MeasurePoints* p) {
 // A middle layer (of a chain of one, that one), the first layer with the embedding, whose part is the
 // difference, and the head alone (or, where it is never alone, with the last layer); of an encoder-decoder
 // both kinds of layer. Where one layer and all its data would stay in a cache, several in a row are timed: in
-// training a stage of several layers processes other micro-batches in between.
+// training a stage of several layers processes other microbatches in between.
 
 typedef struct {
     Bench one, deep;
@@ -882,7 +882,7 @@ static bool settle_speeds(MachineRank* ranks, int32_t num_ranks) {
     return differ;
 }
 
-// Links are compared by a message of about what a small micro-batch sends.
+// Links are compared by a message of about what a small microbatch sends.
 static bool settle_links(MachineRank* ranks, int32_t num_links) {
     enum { USUAL_BYTES = 256 << 10 };
     double least_ns = INFINITY, most_ns = 0;
@@ -1198,9 +1198,12 @@ static Status measure_or_find(DynapipeCosts* out, Measure* m) {
     snprintf(m->dp->model_name, sizeof m->dp->model_name, "%s", m->blocks->signature);
     if (!measure_kept_path(path, m->blocks->signature, &about)) { path[0] = '\0'; }
     TRY(find_costs(&is_known, out, m, path));
-    if (is_known) { return STATUS_OK; }
-    TRY(measure_fresh(out, NULL, m));
-    if (m->dp->transport.rank == 0) { keep(out, m, path); }
+    if (!is_known) { TRY(measure_fresh(out, NULL, m)); }
+    int32_t* messages = &out->model.measured.messages;
+    bool is_new = !is_known || *messages == MESSAGES_UNKNOWN;
+    TRY(session_messages_find(m->dp, messages));
+    is_new = is_new && (!is_known || (*messages != MESSAGES_UNKNOWN && m->dp->options.costs == NULL));
+    if (is_new && m->dp->transport.rank == 0) { keep(out, m, path); }
     return STATUS_OK;
 }
 

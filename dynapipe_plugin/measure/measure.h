@@ -25,7 +25,7 @@ typedef struct {
     Dynapipe* dp;
     const DynapipeBlocks_v1* blocks;
     MeasureLengths lengths;     // longest windows measured
-    int32_t max_tokens;         // largest micro-batch measured, of either side
+    int32_t max_tokens;         // largest microbatch measured, of either side
     int64_t budget_ns;          // for all points
     int64_t (*clock_ns)(void);  // the sizes to measure with; NULL: the machine's
     int32_t points_done;
@@ -51,7 +51,7 @@ DynapipeCosts* measure_costs_new(int32_t num_ranks);
 // STATUS_OUT_OF_RANGE: a model that cannot be measured.
 Status measure_check(const DynapipeBlocks_v1* blocks);
 // The shapes that this run will have: longest windows of the first batches (rounded up, so that similar runs
-// measure the same), largest micro-batch.
+// measure the same), largest microbatch.
 Status measure_wanted(Measure* out, Dynapipe* dp, const DynapipeBlocks_v1* blocks);
 
 // --- evaluation of measurements ----------------------------------------------------------------------------

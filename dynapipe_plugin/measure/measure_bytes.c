@@ -54,7 +54,7 @@ static Status make_range(MeasureModel* out, const DynapipeBlocks_v1* blocks, Dyn
         *out = (MeasureModel){0};
         return measure_failed(blocks, "make", error);
     }
-    Status status = interface_check_params(&out->params);
+    Status status = CHECK_RESERVED(DynapipeParams_v1, reserved, &out->params);
     if (status != STATUS_OK) { measure_drop(blocks, out); }
     return status;
 }
@@ -305,59 +305,49 @@ enum { CONSTANT = FEATURE_COUNT, NUM_UNKNOWNS, MAX_PIVOTS = 2000 };
 // so that all numbers are near 1.
 typedef struct {
     int32_t num_points, num_columns;
-    double* cell;  // [NUM_UNKNOWNS + 1][num_columns]
+    double* row[NUM_UNKNOWNS + 1];  // [num_columns] each
     double largest[NUM_UNKNOWNS], largest_y;
 } Tableau;
-
-static double* row_of(const Tableau* t, int32_t k) {
-    return t->cell + (size_t)k * (size_t)t->num_columns;
-}
 
 static double feature_of(const MeasurePoint* point, int32_t k) {
     return k == CONSTANT ? 1 : point->x[k];
 }
 
-static void tableau_fill(Tableau* t, const MeasurePoint* points) {
+static void tableau_fill(Tableau* t, double* cells, const MeasurePoint* points) {
     const double LEAST = 1e-4;  // of the largest y: smaller points have no more weight than that
-    int32_t rhs = t->num_columns - 1;
+    for (int32_t k = 0; k <= NUM_UNKNOWNS; k++) { t->row[k] = cells + (size_t)k * (size_t)t->num_columns; }
     for (int32_t i = 0; i < t->num_points; i++) {
         double weight = 1 / (points[i].y / t->largest_y + LEAST);
         for (int32_t k = 0; k < NUM_UNKNOWNS; k++) {
             double value = t->largest[k] > 0 ? weight * feature_of(&points[i], k) / t->largest[k] : 0;
-            row_of(t, k)[i] = value;
-            row_of(t, k)[rhs] += value;
+            t->row[k][i] = value;
+            t->row[k][t->num_columns - 1] += value;
         }
-        row_of(t, NUM_UNKNOWNS)[i] = weight * points[i].y / t->largest_y;
+        t->row[NUM_UNKNOWNS][i] = weight * points[i].y / t->largest_y;
     }
-    for (int32_t k = 0; k < NUM_UNKNOWNS; k++) { row_of(t, k)[t->num_points + k] = 1; }
+    for (int32_t k = 0; k < NUM_UNKNOWNS; k++) { t->row[k][t->num_points + k] = 1; }
 }
 
-// The column that gains most, and the row that it may replace; false: the optimum is found.
-static bool find_pivot(const Tableau* t, int32_t* row, int32_t* column) {
+// Puts the column that gains most in place of the row that limits it; false: the optimum is found.
+static bool pivot(Tableau* t) {
+    const int32_t rhs = t->num_columns - 1;
     double most = 1e-10, least = INFINITY;
-    *row = *column = -1;
-    for (int32_t c = 0; c < t->num_columns - 1; c++) {
-        if (row_of(t, NUM_UNKNOWNS)[c] > most) { most = row_of(t, NUM_UNKNOWNS)[c], *column = c; }
+    int32_t column = -1, out = -1;
+    for (int32_t c = 0; c < rhs; c++) {
+        if (t->row[NUM_UNKNOWNS][c] > most) { most = t->row[NUM_UNKNOWNS][c], column = c; }
     }
-    for (int32_t k = 0; k < NUM_UNKNOWNS && *column >= 0; k++) {
-        const double* cells = row_of(t, k);
-        if (cells[*column] <= 1e-12) { continue; }
-        double ratio = cells[t->num_columns - 1] / cells[*column];
-        if (ratio < least) { least = ratio, *row = k; }
+    for (int32_t k = 0; k < NUM_UNKNOWNS && column >= 0; k++) {
+        double ratio = t->row[k][column] > 1e-12 ? t->row[k][rhs] / t->row[k][column] : INFINITY;
+        if (ratio < least) { least = ratio, out = k; }
     }
-    return *row >= 0;
-}
-
-static void pivot(Tableau* t, int32_t pivot_row, int32_t column) {
-    double* from = row_of(t, pivot_row);
-    double scale = 1 / from[column];
-    for (int32_t c = 0; c < t->num_columns; c++) { from[c] *= scale; }
+    if (out < 0) { return false; }
+    double scale = 1 / t->row[out][column];
+    for (int32_t c = 0; c <= rhs; c++) { t->row[out][c] *= scale; }
     for (int32_t k = 0; k <= NUM_UNKNOWNS; k++) {
-        double* row = row_of(t, k);
-        double times = row[column];
-        if (k == pivot_row || times == 0) { continue; }
-        for (int32_t c = 0; c < t->num_columns; c++) { row[c] -= times * from[c]; }
+        double times = t->row[k][column];
+        for (int32_t c = 0; c <= rhs && k != out; c++) { t->row[k][c] -= times * t->row[out][c]; }
     }
+    return true;
 }
 
 // A slope that is a whole number up to rounding errors is rounded.
@@ -388,7 +378,6 @@ static void raise_lines(CostFormula* out, double slope[NUM_UNKNOWNS], const Meas
 Status measure_lines_fit(CostFormula* out, const MeasurePoint* points, int32_t num_points) {
     Tableau t = {.num_points = num_points, .num_columns = num_points + NUM_UNKNOWNS + 1};
     double slope[NUM_UNKNOWNS];
-    int32_t row, column;
     *out = (CostFormula){0};
     for (int32_t i = 0; i < num_points; i++) {
         for (int32_t k = 0; k < NUM_UNKNOWNS; k++) {
@@ -397,15 +386,15 @@ Status measure_lines_fit(CostFormula* out, const MeasurePoint* points, int32_t n
         t.largest_y = fmax(t.largest_y, points[i].y);
     }
     if (!(t.largest_y > 0)) { return STATUS_OK; }
-    t.cell = (double*)calloc((NUM_UNKNOWNS + 1) * (size_t)t.num_columns, sizeof *t.cell);
-    if (t.cell == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory to fit %d points", num_points); }
-    tableau_fill(&t, points);
-    for (int32_t i = 0; i < MAX_PIVOTS && find_pivot(&t, &row, &column); i++) { pivot(&t, row, column); }
+    double* cells = (double*)calloc((NUM_UNKNOWNS + 1) * (size_t)t.num_columns, sizeof *cells);
+    if (cells == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory to fit %d points", num_points); }
+    tableau_fill(&t, cells, points);
+    for (int32_t i = 0; i < MAX_PIVOTS && pivot(&t); i++) {}
     for (int32_t k = 0; k < NUM_UNKNOWNS; k++) {
-        double dual = -row_of(&t, NUM_UNKNOWNS)[num_points + k];
+        double dual = -t.row[NUM_UNKNOWNS][num_points + k];
         slope[k] = t.largest[k] > 0 && dual > 1e-12 ? tidy(dual * t.largest_y / t.largest[k]) : 0;
     }
-    free(t.cell);
+    free(cells);
     raise_lines(out, slope, points, num_points);
     return STATUS_OK;
 }
@@ -570,55 +559,46 @@ static MeasureSide draw_side(Rng* rng, int32_t num_seqs, int32_t longest) {
     return side;
 }
 
-static int32_t padded_tokens(const DynapipeBlocks_v1* blocks, int32_t num_tokens) {
-    const ShapeRules rules = session_rules(&blocks->shapes);
-    return rules.padded ? (int32_t)shape_rules_round(&rules, num_tokens, 1) : num_tokens;
-}
-
-// About so many tokens in as few windows as that takes.
+// So many tokens, as near as that goes, in as few windows as possible.
 static MeasureSide few_windows(int32_t num_tokens, int32_t longest) {
+    if (longest == 0) { return (MeasureSide){0}; }
     int32_t num_seqs = (num_tokens + longest - 1) / longest, window = num_tokens / num_seqs;
     return (MeasureSide){num_seqs, num_tokens - (num_seqs - 1) * window, window};
 }
 
-// Any windows, as many on both sides.
-static void draw_windows(MeasureShape* out, Rng* rng, const MeasureLengths* lengths) {
-    int32_t num_seqs = draw_count(rng, rng_below(rng, 2) ? 64 : 8192);
-    out->enc = draw_side(rng, num_seqs, lengths->seq_tokens);
-    if (lengths->target_tokens > 0) { out->dec = draw_side(rng, num_seqs, lengths->target_tokens); }
-    out->crossed = rng_below(rng, 2) > 0;
-}
-
-// Any number of tokens in as few windows as that takes on one side, windows of a token on the other; or the
-// same number on both.
-static void draw_tokens(MeasureShape* out, Rng* rng, const MeasureLengths* lengths) {
-    const bool has_dec = lengths->target_tokens > 0;
-    int32_t num_tokens = draw_count(rng, MOST_TOKENS), sides = has_dec ? (int32_t)rng_below(rng, 3) : 0;
-    MeasureSide enc = few_windows(num_tokens, lengths->seq_tokens);
-    MeasureSide dec = has_dec ? few_windows(num_tokens, lengths->target_tokens) : (MeasureSide){0};
-    int32_t num_seqs =
-        sides == 1 || (sides == 2 && dec.num_seqs > enc.num_seqs) ? dec.num_seqs : enc.num_seqs;
-    const MeasureSide ones = {num_seqs, 1, 1};
-    out->enc = sides == 1 ? ones : enc;
-    out->enc.num_seqs = num_seqs;
-    if (!has_dec) { return; }
-    out->dec = sides == 0 ? ones : dec;
-    out->dec.num_seqs = num_seqs;
-}
-
+// Half of the shapes are any windows; half any number of tokens in few windows on one side, windows of one
+// token on the other, or few on both.
 static void make_shapes(Asker* a, const MeasureLengths* wanted) {
     Rng rng = rng_seed(1);
-    const MeasureLengths lengths = {padded_tokens(a->blocks, wanted->seq_tokens),
-                                    padded_tokens(a->blocks, wanted->target_tokens)};
+    const ShapeRules rules = session_rules(&a->blocks->shapes);
+    const int64_t multiple = rules.padded ? shape_rules_multiple(&rules, 1) : 1;
+    const MeasureLengths lengths = {round_up(wanted->seq_tokens, multiple),
+                                    round_up(wanted->target_tokens, multiple)};
+    const bool has_dec = lengths.target_tokens > 0;
     for (int32_t i = 0; i < NUM_SHAPES; i++) {
         MeasureShape shape = {0};
-        (i % 2 ? draw_windows : draw_tokens)(&shape, &rng, &lengths);
+        MeasureSide *enc = &shape.enc, *dec = &shape.dec;
+        if (i % 2) {
+            int32_t num_seqs = draw_count(&rng, rng_below(&rng, 2) ? 64 : 8192);
+            *enc = draw_side(&rng, num_seqs, lengths.seq_tokens);
+            if (has_dec) { *dec = draw_side(&rng, num_seqs, lengths.target_tokens); }
+            shape.crossed = rng_below(&rng, 2) > 0;
+        } else {
+            // first one token more than each power of two: there kernels begin another block
+            int32_t turn = i / 2, way = has_dec ? turn % 3 : 0, power = turn / (has_dec ? 3 : 1);
+            int32_t num_tokens = power < 17 ? (1 << power) + 1 : draw_count(&rng, MOST_TOKENS);
+            *enc = few_windows(num_tokens, way == 1 ? 1 : lengths.seq_tokens);
+            *dec = few_windows(num_tokens, way == 0 && has_dec ? 1 : lengths.target_tokens);
+            bool as_dec = way == 1 || (way == 2 && dec->num_seqs > enc->num_seqs);
+            if (as_dec) { enc->num_seqs = dec->num_seqs; }
+            if (has_dec) { dec->num_seqs = enc->num_seqs; }
+        }
         if (i / 2 % 2) {  // tokens become a multiple by longer windows, else by more of them
-            shape.enc.long_tokens = padded_tokens(a->blocks, shape.enc.long_tokens);
-            shape.dec.long_tokens = padded_tokens(a->blocks, shape.dec.long_tokens);
+            enc->long_tokens = round_up(enc->long_tokens, multiple);
+            dec->long_tokens = round_up(dec->long_tokens, multiple);
         }
         measure_shape_fit(&shape, a->blocks, &lengths);
-        int32_t num_tokens = measure_side_tokens(lengths.target_tokens > 0 ? &shape.dec : &shape.enc);
+        int32_t num_tokens = measure_side_tokens(has_dec ? dec : enc);
         shape.num_rows = rng_below(&rng, i % 2 ? 4 : 2) == 0 ? 0 : draw_count(&rng, num_tokens);
         measure_shape_counts(&a->batches[i], &shape);
         MbShape features = measure_mb_shape(&shape);

@@ -11,8 +11,8 @@ enum { RIVAL_MAX_DRAFTS = 2 };
 typedef struct {
     const char *name, *help;
     MicrobatchBuild* build;  // NULL: ours
-    // out[0 .. *num), fastest first. `batching`: the problem that its micro-batches are made for, possibly
-    // with less memory. STATUS_INFEASIBLE: not even one micro-batch at a time fits.
+    // out[0 .. *num), fastest first. `batching`: the problem that its microbatches are made for, possibly
+    // with less memory. STATUS_INFEASIBLE: not even one microbatch at a time fits.
     Status (*drafts)(Draft out[RIVAL_MAX_DRAFTS], int32_t* num, const PlanProblem* problem,
                      const PlanProblem* batching, Arena* arena);
 } BatchingPolicy;

@@ -94,8 +94,7 @@ static Status walk_signature(TextWalk* walk, const char* signature) {
     return text_literal(walk, "\n");
 }
 
-// A line for each rank, if there are any; room doubles. (`pulls` belongs to the transport and is not
-// written.)
+// A line for each rank, if there are any; room doubles.
 static Status walk_ranks(TextWalk* walk, MachineRank** ranks, int32_t* num_ranks) {
     int32_t num = *num_ranks;
     for (int32_t n = 0; text_optional(walk, n < num, "rank "); n++) {
@@ -129,6 +128,9 @@ static Status walk_header(TextWalk* walk, CostModel* m) {
         TEXT_INT(walk, " replicas ", 0, INT32_MAX, measured->num_replicas);
         TEXT_INT(walk, " tokens ", 0, INT32_MAX, measured->seq_tokens);
         TEXT_INT(walk, " targets ", 0, INT32_MAX, measured->target_tokens);
+        if (text_optional(walk, measured->messages != 0, " messages ")) {
+            TEXT_INT(walk, "", 1, INT32_MAX, measured->messages);
+        }
         TRY(text_literal(walk, "\n"));
     }
     TEXT_INT(walk, "layers ", 0, COST_MAX_LAYERS, m->num_enc_layers);
@@ -223,10 +225,6 @@ void cost_file_print(const CostModel* model, const Machine* machine, const char*
     (void)walk_costs(&walk, (CostModel*)model, &ranks, &num_ranks, signature);
 }
 
-void cost_model_print(const CostModel* model, const char* signature, FILE* out) {
-    cost_file_print(model, NULL, signature, out);
-}
-
 Status cost_file_save(const CostModel* model, const Machine* machine, const char* path,
                       const char* signature) {
     TRY(cost_model_check(model));
@@ -274,10 +272,6 @@ Status cost_file_parse(CostModel* out, Machine* machine, const char* text, const
     }
     free(model);
     return status;
-}
-
-Status cost_model_parse(CostModel* out, const char* text, const char* name, const char* signature) {
-    return cost_file_parse(out, NULL, text, name, signature);
 }
 
 Status cost_file_load(CostModel* out, Machine* machine, const char* path, const char* signature) {

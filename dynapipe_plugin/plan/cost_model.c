@@ -46,7 +46,7 @@ CostFormula* cost_bytes_formula(const CostModel* model, int i) {
     return i % 2 != 0 ? &m->once_stored_bytes[once] : &m->once_forward_bytes[once];
 }
 
-// Every step below is monotone in v, clamps and floating-point rounding included, so a larger micro-batch
+// Every step below is monotone in v, clamps and floating-point rounding included, so a larger microbatch
 // never costs less.
 double cost_curve_value(const CostCurve* curve, double v) {
     int n = curve->num_knots;
@@ -177,45 +177,33 @@ static Status formula_check(const CostFormula* formula, const char* where) {
 }
 
 static Status rates_check(const CostModel* model) {
+    const int64_t *state = model->part_state_bytes, *params = model->part_param_bytes;
     const struct {
         const char* name;
-        double value;
-    } rates[] = {{"comm latency_ns", model->comm_latency_ns},
-                 {"comm bytes_per_ns", model->comm_bytes_per_ns},
-                 {"reduce bytes_per_ns", model->reduce_bytes_per_ns},
-                 {"reduce update_ns_per_byte", model->update_ns_per_byte}};
-    for (int i = 0; i < 4; i++) {
-        if (!number_ok(rates[i].value)) {
-            return FAIL(STATUS_BAD_FORMAT, "%s is %g ---> give a finite number, 0 to %g (rate 0: free)",
-                        rates[i].name, rates[i].value, LARGEST);
+        double value, most;
+    } rates[] = {{"comm latency_ns", model->comm_latency_ns, LARGEST},
+                 {"comm bytes_per_ns", model->comm_bytes_per_ns, LARGEST},
+                 {"reduce bytes_per_ns", model->reduce_bytes_per_ns, LARGEST},
+                 {"reduce update_ns_per_byte", model->update_ns_per_byte, LARGEST},
+                 {"reduce tied_bytes", (double)model->tied_param_bytes, (double)COST_LIMIT},
+                 {"tied stack_bytes", (double)model->tied_stack_bytes, (double)COST_LIMIT},
+                 {"head state_bytes", (double)model->head_state_bytes, (double)COST_LIMIT},
+                 {"head params", (double)model->head_param_bytes, (double)COST_LIMIT},
+                 {"head vocab", (double)model->head_vocab, INT32_MAX}};
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
+        if (!(rates[i].value >= 0 && rates[i].value <= rates[i].most)) {
+            return FAIL(STATUS_BAD_FORMAT, "%s is %g ---> give a finite number, 0 to %g", rates[i].name,
+                        rates[i].value, rates[i].most);
         }
     }
     for (int piece = 0; piece < PIECE_COUNT; piece++) {
-        int64_t state = model->part_state_bytes[piece], params = model->part_param_bytes[piece];
-        if (state < 0 || state > COST_LIMIT || params < 0 || params > COST_LIMIT) {
+        if (state[piece] < 0 || state[piece] > COST_LIMIT || params[piece] < 0 ||
+            params[piece] > COST_LIMIT) {
             return FAIL(STATUS_BAD_FORMAT, "state %s: %lld and %lld bytes ---> give 0 to %lld",
-                        cost_part_names[piece], (long long)state, (long long)params, (long long)COST_LIMIT);
+                        cost_part_names[piece], (long long)state[piece], (long long)params[piece],
+                        (long long)COST_LIMIT);
         }
     }
-    return STATUS_OK;
-}
-
-static Status tied_check(const CostModel* model) {
-    static const char* const names[] = {"reduce tied_bytes", "tied stack_bytes", "head state_bytes",
-                                        "head params"};
-    const int64_t numbers[] = {model->tied_param_bytes, model->tied_stack_bytes, model->head_state_bytes,
-                               model->head_param_bytes};
-    for (int i = 0; i < 4; i++) {
-        if (numbers[i] < 0 || numbers[i] > COST_LIMIT) {
-            return FAIL(STATUS_BAD_FORMAT, "%s is %lld ---> give a number of bytes", names[i],
-                        (long long)numbers[i]);
-        }
-    }
-    if (model->head_vocab < 0) {
-        return FAIL(STATUS_BAD_FORMAT, "head vocab is %d ---> give the rows of the matrix, or 0",
-                    model->head_vocab);
-    }
-    const int64_t *state = model->part_state_bytes, *params = model->part_param_bytes;
     int64_t copy = model->tied_head_state_bytes, tied = copy > 0 ? model->tied_param_bytes : 0;
     if (copy >= 0 && copy <= state[PART_HEAD] && copy <= state[PART_EMBEDDING] && tied <= params[PART_HEAD] &&
         tied <= params[PART_EMBEDDING]) {
@@ -257,8 +245,7 @@ Status cost_model_check(const CostModel* model) {
     for (int i = 0; i < COST_NUM_BYTES; i++) {
         TRY(formula_check(cost_bytes_formula(model, i), cost_bytes_names[i]));
     }
-    TRY(rates_check(model));
-    return tied_check(model);
+    return rates_check(model);
 }
 
 // --- tables for inner loops --------------------------------------------------------------------------
@@ -309,7 +296,7 @@ void cost_table_init(CostTable* out, const CostModel* model) {
     }
 }
 
-// --- one micro-batch --------------------------------------------------------------------------------------
+// --- one microbatch --------------------------------------------------------------------------------------
 
 static void parts_evaluate(CostParts* out, const CostModeTable* table, const MbShape* shape) {
     double value[COST_TABLE_SLOTS] = {0}, v[FEATURE_COUNT];
@@ -857,7 +844,7 @@ static void head_costs(CostPartMode* part, const CostAnalytic* a, double floats_
     add_rounded_line(&part->stored_bytes, FEATURE_SUPERVISED, (Vp + 2 * C) * value + floats_per_row * 4);
 }
 
-// Of a shared head (llmc/head.h): normed rows go to the shares. By rows their gradient comes back; by
+// Of a shared head (llmc/model.h): normed rows go to the shares. By rows their gradient comes back; by
 // vocabulary two terms of the gradient and three numbers a row, for which two are sent back. The chain then
 // ends with gathered rows, the norm's numbers, and the stream.
 static void shared_head_costs(CostModel* out, const CostAnalytic* a) {
@@ -987,12 +974,12 @@ static void t5_stage_bytes(CostModel* out, const CostAnalytic* a) {
                 *enc_once = &out->once_forward_bytes[ONCE_ENC - PART_COUNT],
                 *dec_once = &out->once_forward_bytes[ONCE_DEC - PART_COUNT],
                 *end_once = &out->once_forward_bytes[ONCE_ENC_END - PART_COUNT];
-    add_rounded_line(enc, FEATURE_ENC_TOKENS, (3 * I + C) * value);
-    add_rounded_line(dec, FEATURE_DEC_TOKENS, (4 * I + 3 * C) * value);
+    add_rounded_line(enc, FEATURE_ENC_TOKENS, 3 * I * value);
+    add_rounded_line(dec, FEATURE_DEC_TOKENS, (4 * I + C) * value);
     add_rounded_line(dec, FEATURE_ENC_TOKENS, (2 * I + C) * value);  // keys and values; enc_out
-    add_rounded_line(enc_end, FEATURE_ENC_TOKENS, C * value + 4);
+    add_rounded_line(enc_end, FEATURE_ENC_TOKENS, 2 * C * value + 4);
     add_rounded_line(enc_once, FEATURE_ENC_TOKENS, shared);
-    add_rounded_line(dec_once, FEATURE_DEC_TOKENS, shared + C * value);
+    add_rounded_line(dec_once, FEATURE_DEC_TOKENS, shared);
     add_rounded_line(dec_once, FEATURE_ENC_TOKENS, 2 * I * value);
     add_rounded_line(end_once, FEATURE_ENC_TOKENS, C * value);
     add_rounded_line(&out->boundary_bytes, FEATURE_ENC_TOKENS, C * value);

@@ -1,5 +1,5 @@
 /*
-cost_model.h -- predicts time and memory of one job of one chunk (Placement) for a micro-batch.
+cost_model.h -- predicts time and memory of one job of one chunk (Placement) for a microbatch.
 
     chunk cost = sum over its parts (layers, embedding in the first, head, where it is whole, in the last)
     part cost  = max(floor, constant + sum over features of a piecewise linear function of that feature)
@@ -83,6 +83,7 @@ typedef struct {
     int32_t num_ranks, ranks_per_host;
     int32_t num_replicas;  // ranks among which sums were measured; 1: none were
     int32_t seq_tokens, target_tokens;
+    int32_t messages;  // how messages move while ranks compute (run/hosts.h); 0: not known
 } CostMeasured;
 
 typedef struct {
@@ -98,7 +99,7 @@ typedef struct {
     CostFormula once_forward_bytes[ONCE_COUNT];
     CostFormula boundary_bytes;      // activation (or gradient) sent over a stage boundary, enc side
     CostFormula dec_boundary_bytes;  // added at boundaries within or after decoder layers
-    CostFormula scratch_bytes;       // workspace of a rank, shared by its jobs, for the largest micro-batch
+    CostFormula scratch_bytes;       // workspace of a rank, shared by its jobs, for the largest microbatch
     // Of a shared head: hidden states of all supervised rows (and their gradient, which comes back by rows);
     // by vocabulary, what every share sends back, and what it needs for its gradient of weights.
     CostFormula head_in_bytes, head_part_bytes, head_factor_bytes;
@@ -158,8 +159,6 @@ Status cost_file_save(const CostModel* model, const struct Machine* machine, con
 void cost_file_print(const CostModel* model, const struct Machine* machine, const char* signature, FILE* out);
 Status cost_file_parse(CostModel* out, struct Machine* machine, const char* text, const char* name,
                        const char* signature);
-void cost_model_print(const CostModel* model, const char* signature, FILE* out);
-Status cost_model_parse(CostModel* out, const char* text, const char* name, const char* signature);
 
 // Formulas by number: a part's quantity (JobKind, COST_STORED, COST_FORWARD); those of bytes, with their
 // names. Those from COST_BYTES_ONCE on are 0 in many models; up to COST_BYTES_HEAD stored and forward
@@ -237,8 +236,8 @@ void cost_model_analytic(CostModel* out, const CostAnalytic* about);
 A cost model made ready for inner loops: what is zero is left out, the rest lies together.
 
     CostTable   one cost model, all recompute modes                    once per batch
-    CostParts   one micro-batch in one mode: every quantity per piece  once per micro-batch and mode
-    CostJobs    that micro-batch in one chunk, in integers             once per chunk, or per move of a layer
+    CostParts   one microbatch in one mode: every quantity per piece  once per microbatch and mode
+    CostJobs    that microbatch in one chunk, in integers             once per chunk, or per move of a layer
 
 A CostModel is 200 KiB, most of it knots that are not there; a table holds 16 KiB and touches about 2.
 */
@@ -248,7 +247,7 @@ typedef struct {
     double part[PART_COUNT][COST_QUANTITIES];  // of one such part
     double stage[COST_QUANTITIES];             // on every stage (bytes only)
     double once[ONCE_COUNT][2];                // stored, forward bytes of ONCE_ENC + i, where has_once
-    double head_constant[COST_QUANTITIES];     // of part[PART_HEAD], what does not depend on the micro-batch
+    double head_constant[COST_QUANTITIES];     // of part[PART_HEAD], what does not depend on the microbatch
     bool has_once;
     int64_t enc_boundary_bytes;  // sent after a stage that ends within encoder layers ...
     int64_t dec_boundary_bytes;  // ... and after one that ends within decoder layers
@@ -257,7 +256,7 @@ typedef struct {
     int64_t num_rows;                                          // that are supervised
 } CostParts;
 
-// One micro-batch in one chunk, or in a share of the head: F with the gradient of inputs, and W. What it
+// One microbatch in one chunk, or in a share of the head: F with the gradient of inputs, and W. What it
 // receives is then boundary_bytes, what it sends back part_bytes.
 typedef struct {
     int64_t job_ns[JOB_COUNT];
@@ -384,7 +383,7 @@ What a stage's share of the head costs (Placement.head).
 A share of so many units takes its part of what the head takes beyond its constant, and the whole constant:
     H  (JOB_F)  forward and gradient of inputs in one
     V  (JOB_W)  gradient of its weights
-By rows it has some of the supervised rows of every micro-batch, and a whole matrix; by vocabulary all rows,
+By rows it has some of the supervised rows of every microbatch, and a whole matrix; by vocabulary all rows,
 and so many rows of the matrix, a multiple of SHARE_VOCAB_MULTIPLE. Nothing of it is recomputed.
 */
 

@@ -1,10 +1,11 @@
 /*
 draft.h -- a plan before its instruction lists, and how it becomes one that fits in memory.
 
-    Draft        what a method decides: micro-batches, who runs them in which order, what is recomputed
-    ReplicaPlan  one replica of it: schedule, timeline, instruction lists
+    ReplicaProblem  what the microbatches of a replica take and hold on every row of its pipeline
+    Draft           what a method decides: microbatches, who runs them in which order, what is recomputed
+    ReplicaPlan     one replica of it: schedule, timeline, instruction lists
 
-Bytes of a micro-batch in a chunk, each rounded up to PLAN_BUFFER_ALIGN, as schedules count them:
+Bytes of a microbatch in a chunk, each rounded up to PLAN_BUFFER_ALIGN, as schedules count them:
     stored   acts + out        (what is sent forward, then the gradient that comes back for it; of the chunk
                                that feeds a shared head: also parts, their sum and factors)
     forward  forward + out     (where F drops its activations)
@@ -20,42 +21,52 @@ lists may still come out larger: then a stage's limit is lowered by headroom_byt
 #include "schedule.h"
 #include "simulate.h"
 
-// --- prices -----------------------------------------------------------------------------------------------
+// --- what a replica's microbatches cost ------------------------------------------------------------------
 
-// The rows of a pipeline and their ranks: what prices of one micro-batch depend on, besides its shape and
-// modes.
+// The pieces of the model on the ranks of one replica.
 typedef struct {
     const PlanProblem* problem;  // costs, memory rule
-    const MachineRank* ranks;    // [P] that run it; NULL: all alike
-    const Placement* placement;
-    const CostStage* chunks;  // [K]
-    int32_t P;
+    const MachineRank* ranks;    // [P]; NULL: all alike
+    Placement placement;
+    CostStage chunks[PLAN_MAX_CHUNKS];
+    int64_t limit_bytes[PLAN_MAX_STAGES], state_bytes[PLAN_MAX_STAGES];  // 0: no limit
+    int64_t available_bytes[PLAN_MAX_STAGES];                            // for activations; COST_LIMIT: any
+    int64_t tail_ns[PLAN_MAX_STAGES];
 } PipePlace;
 
-// The cost of one micro-batch on all rows: of row r in out[r * stride]. modes: of chunk k modes[k *
-// mode_stride]. bytes, laid out like `out`: for the lists; NULL: not wanted. Returns its scratch bytes.
+// False: the model state of some stage does not fit.
+bool pipe_place_make(PipePlace* out, const PlanProblem* problem, const Placement* placement, int32_t replica);
+
+// M microbatches there, without costs or limits.
+PipeProblem pipe_place_problem(const PipePlace* place, int32_t M);
+
+// The cost of one microbatch on all rows: of row r in out[r * stride]. modes: [K]. bytes, laid out like
+// `out`: for the lists; NULL: not wanted. Returns its scratch bytes.
 int64_t pipe_costs_make(PipeCost* out, RankBytes* bytes, int64_t stride, const PipePlace* place,
-                        const uint8_t* modes, int64_t mode_stride, const MbShape* shape);
+                        const uint8_t* modes, const MbShape* shape);
 
-// memory_limit_bytes: what is available, less what no micro-batch holds (scratch, the largest gradient to
-// send), less headroom, but no less than what the largest micro-batch (where shapes are given: of one sample)
-// needs alone.
-void pipe_limits_make(PipeProblem* pipe, const PlanProblem* problem, const int64_t* available_bytes,
-                      const int64_t* headroom_bytes, int64_t scratch_bytes, const MbShape* shapes);
-
-// The scheduling problem of one replica.
 typedef struct {
+    const PipePlace* place;
     PipeProblem pipe;
-    int32_t replica;                          // whose ranks run it
-    RankBytes* bytes;                         // [rows * M]
-    int64_t scratch_bytes[PLAN_MAX_STAGES];   // the largest micro-batch's
-    int64_t headroom_bytes[PLAN_MAX_STAGES];  // taken from the limit
+    char* block;                              // these arrays in one block, so that a copy is one memcpy
+    PipeCost* cost;                           // [rows * M] = pipe.cost
+    MbShape* shape;                           // [M]
+    int64_t* scratch_bytes;                   // [M]
+    uint8_t* modes;                           // [M * K] RecomputeMode
+    RankBytes* bytes;                         // [rows * M]; NULL: not wanted
     int32_t* mbs;                             // [M] into MicrobatchList.mbs, in the order they enter stage 0
-    uint8_t* modes;                           // [K * M] RecomputeMode
+    int64_t headroom_bytes[PLAN_MAX_STAGES];  // taken from the limit ...
+    bool may_split;  // ... down to what the largest microbatch needs alone, here: that of one sample
 } ReplicaProblem;
 
-// Micro-batches mbs[0 .. num_mbs) of the list, in this order. modes: [K * num_mbs]; NULL: the list's. Borrows
-// the problem, whose placement it has.
+// Sets `block` and the arrays in it; returns their bytes.
+size_t replica_problem_layout(ReplicaProblem* replica, char* block);
+// Costs of microbatch m, after its shape or modes have changed; then, the limits of all stages.
+void replica_problem_price(ReplicaProblem* replica, int32_t m);
+void replica_problem_limit(ReplicaProblem* replica);
+
+// Microbatches mbs[0 .. num_mbs) of the list, in this order, on replica r. modes: [num_mbs * K]; NULL: the
+// list's.
 Status replica_problem_make(ReplicaProblem* out, const PlanProblem* problem, const MicrobatchList* list,
                             int32_t r, const int32_t* mbs, int32_t num_mbs, const uint8_t* modes,
                             Arena* arena);
@@ -65,7 +76,7 @@ Status replica_problem_make(ReplicaProblem* out, const PlanProblem* problem, con
 // How the order of jobs is made.
 typedef struct {
     const char* name;          // "1f1b", "adaptive", with "+w" where backward is split
-    const PipePolicy* policy;  // NULL: one micro-batch after the other
+    const PipePolicy* policy;  // NULL: one microbatch after the other
     bool split_backward, has_rule;
     PipeAdaptiveRule rule;  // of pipe_policy_adaptive, where has_rule
 } PipeVariant;
@@ -77,7 +88,7 @@ typedef struct {
     PipeVariant variant;
     int32_t M;
     int32_t* mbs;         // [M] into Draft.list, in the order they enter stage 0
-    uint8_t* modes;       // [K * M] RecomputeMode; NULL: what each micro-batch assumed
+    uint8_t* modes;       // [M * K] RecomputeMode; NULL: what each microbatch assumed
     int64_t makespan_ns;  // INT64_MAX: does not fit as it is
 } DraftReplica;
 
@@ -92,24 +103,26 @@ typedef struct {
 
 typedef struct {
     ReplicaProblem problem;
+    int32_t replica;
     PipeVariant variant;
     PipeSchedule schedule;
     PipeTimeline timeline;
     PlanRank ranks[PLAN_MAX_STAGES];
+    int64_t over_bytes[PLAN_MAX_STAGES];  // what the last attempt needed beyond the limit
 } ReplicaPlan;
 
 // Replica r of the draft, headroom_bytes taken from the limits of its stages. over_bytes[s] is raised to the
 // bytes by which stage s exceeds its limit. Then, until it fits:
 //     1. schedule auto: adaptive in place of a policy that does not look at memory
 //     2. adaptive: the limits are lowered by what the lists are over, a few times
-//     3. where allowed: the micro-batches that hold most on that stage are recomputed
-//     4. auto, adaptive: one micro-batch after the other
+//     3. where `admit`: fewer microbatches are in flight, first in the chunks of that stage
+//     4. where allowed: the microbatches that hold most on that stage are recomputed
+//     5. auto, adaptive: one microbatch after the other
 // STATUS_INFEASIBLE names stage, bytes over, and what would help. Problem and order lie in `arena`; scratch
 // is reset.
 Status replica_plan_fit(ReplicaPlan* out, int64_t over_bytes[PLAN_MAX_STAGES], const PlanProblem* problem,
-                        const Draft* draft, int32_t r, const int64_t* headroom_bytes, Arena* arena,
-                        Arena* scratch);
+                        const Draft* draft, int32_t r, const int64_t* headroom_bytes, bool admit,
+                        Arena* arena, Arena* scratch);
 
-// Its instruction lists, in `arena`; first_mb and first_rank are those of the replica in the plan.
-Status replica_plan_emit(ReplicaPlan* plan, const PlanProblem* problem, int32_t first_mb, int32_t first_rank,
-                         Arena* arena);
+// Its instruction lists, in `arena`; first_mb is the number of its first microbatch in the plan.
+Status replica_plan_emit(ReplicaPlan* plan, int32_t first_mb, Arena* arena);

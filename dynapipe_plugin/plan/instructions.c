@@ -346,7 +346,7 @@ Status comm_order_make_late(CommOrder* out, PipeTimeline* late, const PipeProble
 
 // --- a rank's list -----------------------------------------------------------------------------------
 
-// Indices of one micro-batch's items in one place (plan_place_of); -1: none. Jobs are job numbers, transfers
+// Indices of one microbatch's items in one place (plan_place_of); -1: none. Jobs are job numbers, transfers
 // indices into ops.
 typedef struct {
     int32_t job[JOB_COUNT];
@@ -521,7 +521,7 @@ static void add_share_buffers(RankBuffers* list, int32_t row, int32_t m) {
     use_buffer(list, fact, row, INSTR_RECV_FACT);
 }
 
-// All buffers of all micro-batches again, except scratch. num_buffers, buffer_of_op.
+// All buffers of all microbatches again, except scratch. num_buffers, buffer_of_op.
 static void rank_buffers_fill(RankBuffers* list) {
     list->num_buffers = 0;
     for (int32_t row = 0; row < pipe_num_rows(list->input->problem); row++) {

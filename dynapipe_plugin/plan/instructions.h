@@ -70,7 +70,7 @@ Time is counted in jobs of this rank: a buffer lives over jobs [begin, end). Fro
 So a rank blocks only for a missing input or for memory that is still in use.
 */
 
-// Of one micro-batch and one row of the problem: a chunk, or a share of the head.
+// Of one microbatch and one row of the problem: a chunk, or a share of the head.
 typedef struct {
     int64_t acts_bytes, forward_bytes;
     int64_t in_bytes;   // IN, and DIN of a chunk; not used on the first chunk

@@ -1,5 +1,6 @@
 #include "memory_layout.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include "plan_message.h"
 #include "schedule.h"
@@ -52,104 +53,32 @@ Status memory_curve_make(MemoryCurve* out, const PlanRank* rank, MemoryRule rule
 
 // --- layout ------------------------------------------------------------------------------------------
 
-/*
-Layout of a rank's arena (memory_layout.h).
+// Time is cut into blocks about as long as a buffer lives, and each block lists what is placed and alive in
+// it by ascending address. An item looks for its gap only in the blocks of its own life, with a cursor in
+// each that only moves up: so an order takes time linear in the buffers as long as few are alive at a time.
 
-Time is cut into blocks about as long as a buffer lives, and each block lists what is placed and alive in it
-by ascending address. An item looks for its gap only in the blocks of its own lifetime, with a cursor in each
-that only moves up: so an order takes time linear in the buffers as long as few are alive at a time. An order
-is abandoned as soon as it needs more than the best so far. While climbing, the items before the moved one
-are not placed again.
-*/
-
-enum { MAX_CLIMBS = 300, MAX_IDLE_CLIMBS = 24, MIN_BLOCK_INSTANTS = 8 };
+enum { MAX_CLIMBS = 300, MAX_IDLE_CLIMBS = 24, MIN_BLOCK_INSTANTS = 8, NUM_ORDERS = 4, ALWAYS_TRIED = 2 };
 
 typedef struct {
-    int32_t idx;  // into buffers; last tie-breaker of every comparison, so the order is total
+    int32_t idx;  // into buffers
+    int32_t begin, end, block_begin, block_end;
     int64_t num_bytes;
-    int32_t begin, end;
-    int32_t block_begin, block_end;
+    int64_t key;  // placed by falling key
 } Item;
 
 typedef struct {
     int64_t begin_bytes, end_bytes;
     int32_t begin, end;  // life
-    int32_t idx;
 } PlacedItem;
 
-// What is placed: block b has items[first[b]] .. items[first[b] + num[b] - 1], ascending begin_bytes.
 typedef struct {
-    int32_t num_blocks;
-    const int32_t* first;  // [num_blocks], room for all that ever live in the block
-    int32_t* num;          // [num_blocks]
-    PlacedItem* items;
-} Placed;
-
-// --- first fit --------------------------------------------------------------------------------------------
-
-// The lowest address where the item fits. cursor: [num_blocks], temporary.
-static int64_t find_gap(const Placed* placed, const Item* item, int32_t* cursor) {
-    int64_t at_bytes = 0, before_bytes = -1;
-    for (int32_t b = item->block_begin; b < item->block_end; b++) { cursor[b] = 0; }
-    while (at_bytes > before_bytes) {  // until all blocks agree
-        before_bytes = at_bytes;
-        for (int32_t b = item->block_begin; b < item->block_end; b++) {
-            const PlacedItem* others = placed->items + placed->first[b];
-            int32_t k = cursor[b], num = placed->num[b];
-            for (; k < num && others[k].begin_bytes - at_bytes < item->num_bytes; k++) {
-                bool alive = (others[k].begin < item->end) & (item->begin < others[k].end);
-                int64_t end_bytes = alive ? others[k].end_bytes : 0;
-                at_bytes = end_bytes > at_bytes ? end_bytes : at_bytes;
-            }
-            cursor[b] = k;
-        }
-    }
-    return at_bytes;
-}
-
-static void placed_insert(Placed* placed, const Item* item, int64_t at_bytes) {
-    PlacedItem fresh = {at_bytes, at_bytes + item->num_bytes, item->begin, item->end, item->idx};
-    for (int32_t b = item->block_begin; b < item->block_end; b++) {
-        PlacedItem* others = placed->items + placed->first[b];
-        int32_t low = 0, high = placed->num[b]++;
-        size_t num = (size_t)high;
-        while (low < high) {
-            int32_t middle = (low + high) / 2;
-            if (others[middle].begin_bytes > at_bytes) {
-                high = middle;
-            } else {
-                low = middle + 1;
-            }
-        }
-        memmove(others + low + 1, others + low, (num - (size_t)low) * sizeof *others);
-        others[low] = fresh;
-    }
-}
-
-static void placed_clear(Placed* placed) {
-    memset(placed->num, 0, (size_t)placed->num_blocks * sizeof *placed->num);
-}
-
-// Removes what is at `first` or after it in the order.
-static int64_t placed_copy_first(Placed* to, const Placed* from, const int32_t* rank, int32_t first,
-                                 int64_t* offsets) {
-    int64_t most_bytes = 0;
-    for (int32_t b = 0; b < from->num_blocks; b++) {
-        const PlacedItem* items = from->items + from->first[b];
-        PlacedItem* kept = to->items + to->first[b];
-        int32_t num = 0;
-        for (int32_t k = 0; k < from->num[b]; k++) {
-            if (rank[items[k].idx] >= first) { continue; }
-            kept[num++] = items[k];
-            offsets[items[k].idx] = items[k].begin_bytes;
-            most_bytes = items[k].end_bytes > most_bytes ? items[k].end_bytes : most_bytes;
-        }
-        to->num[b] = num;
-    }
-    return most_bytes;
-}
-
-// --- the bound --------------------------------------------------------------------------------------------
+    Item* items;  // in the order of placing
+    int32_t num_items, num_blocks;
+    int32_t *first, *num, *cursor;  // [num_blocks] of `placed`: block b has num[b] from first[b] on
+    PlacedItem* placed;
+    int64_t *offsets, *best_offsets;  // by buffer; best_: of the smallest arena so far, the latest of equals
+    int64_t best_bytes;
+} Layout;
 
 Status memory_layout_bound(const PlanBuffer* buffers, int32_t num_buffers, int64_t* bound_bytes,
                            Arena* arena) {
@@ -173,225 +102,162 @@ Status memory_layout_bound(const PlanBuffer* buffers, int32_t num_buffers, int64
     return STATUS_OK;
 }
 
-// --- orders ------------------------------------------------------------------------------------------
-
-// The first two are always tried: together they come within 0.9 % of all four (1,547 arenas of 40 plans).
-typedef enum { BY_BYTES, BY_BEGIN, BY_LIFE, BY_AREA, ORDER_COUNT } ItemOrder;
-enum { ALWAYS_TRIED = 2 };
-
-// Larger keys come first.
-static uint64_t item_key(const Item* item, ItemOrder order) {
-    uint64_t life = (uint64_t)(item->end - item->begin),
-             blocks = (uint64_t)item->num_bytes / PLAN_BUFFER_ALIGN;
-    switch (order) {
-        case BY_BYTES: return blocks;
-        case BY_LIFE: return life;
-        case BY_AREA: return blocks * life;
-        default: return INT32_MAX - (uint64_t)item->begin;
-    }
-}
-
-typedef struct {
-    uint64_t key;
-    int32_t item;
-} SortKey;
-
-// order[]: item numbers, sorted anew by one more key. Stable: least significant digit first.
-static void sort_order(int32_t* order, const Item* items, SortKey* keys, SortKey* spare, int32_t num_items,
-                       ItemOrder by) {
-    uint64_t lowest = UINT64_MAX, highest = 0;
-    for (int32_t i = 0; i < num_items; i++) {
-        uint64_t key = item_key(&items[order[i]], by);
-        keys[i] = (SortKey){key, order[i]};
-        lowest = key < lowest ? key : lowest;
-        highest = key > highest ? key : highest;
-    }
-    for (int32_t shift = 0; num_items > 1 && shift < 64 && (highest - lowest) >> shift > 0; shift += 8) {
-        int32_t begin[257] = {0};
-        for (int32_t i = 0; i < num_items; i++) { begin[((highest - keys[i].key) >> shift & 255) + 1]++; }
-        for (int32_t digit = 0; digit < 256; digit++) { begin[digit + 1] += begin[digit]; }
-        for (int32_t i = 0; i < num_items; i++) {
-            spare[begin[(highest - keys[i].key) >> shift & 255]++] = keys[i];
+// The lowest address where the item fits.
+static int64_t find_gap(const Layout* layout, const Item* item) {
+    int64_t at_bytes = 0, before_bytes = -1;
+    for (int32_t b = item->block_begin; b < item->block_end; b++) { layout->cursor[b] = 0; }
+    while (at_bytes > before_bytes) {  // until all blocks agree
+        before_bytes = at_bytes;
+        for (int32_t b = item->block_begin; b < item->block_end; b++) {
+            const PlacedItem* others = layout->placed + layout->first[b];
+            int32_t k = layout->cursor[b];
+            for (; k < layout->num[b] && others[k].begin_bytes - at_bytes < item->num_bytes; k++) {
+                bool alive = (others[k].begin < item->end) & (item->begin < others[k].end);
+                int64_t end_bytes = alive ? others[k].end_bytes : 0;
+                at_bytes = end_bytes > at_bytes ? end_bytes : at_bytes;
+            }
+            layout->cursor[b] = k;
         }
-        SortKey* sorted = spare;
-        spare = keys;
-        keys = sorted;
     }
-    for (int32_t i = 0; i < num_items; i++) { order[i] = keys[i].item; }
+    return at_bytes;
 }
 
-// --- the search -------------------------------------------------------------------------------------------
-
-typedef struct {
-    const Item* items;  // by buffer, those of no bytes left out
-    int32_t num_items;
-    int32_t* order;                   // [num_items] the order of placing
-    Placed placed, base_placed;       // base_: what climbing starts from
-    int32_t* cursor;                  // [num_blocks]
-    int64_t *offsets, *best_offsets;  // by buffer; best_: of the smallest arena so far, the latest of equals
-    int32_t* rank;                    // by buffer: place in the base's order
-    int64_t best_bytes;
-} Layout;
-
-// Place order[first ..] after those that are placed already, which take arena_bytes. Keeps the result if the
-// arena is no larger than the best so far.
-static bool try_order(Layout* layout, int32_t first, int64_t arena_bytes) {
-    for (int32_t i = first; i < layout->num_items; i++) {
-        const Item* item = &layout->items[layout->order[i]];
-        int64_t at_bytes = find_gap(&layout->placed, item, layout->cursor);
-        int64_t end_bytes = at_bytes + item->num_bytes;
-        if (end_bytes > layout->best_bytes) { return false; }
-        layout->offsets[item->idx] = at_bytes;
-        placed_insert(&layout->placed, item, at_bytes);
-        arena_bytes = end_bytes > arena_bytes ? end_bytes : arena_bytes;
+static void insert(Layout* layout, const Item* item, int64_t at_bytes) {
+    for (int32_t b = item->block_begin; b < item->block_end; b++) {
+        PlacedItem* others = layout->placed + layout->first[b];
+        int32_t low = 0, high = layout->num[b], num = layout->num[b]++;
+        while (low < high) {
+            int32_t middle = (low + high) / 2;
+            if (others[middle].begin_bytes > at_bytes) {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        memmove(others + low + 1, others + low, (size_t)(num - low) * sizeof *others);
+        others[low] = (PlacedItem){at_bytes, at_bytes + item->num_bytes, item->begin, item->end};
     }
-    layout->best_bytes = arena_bytes;
-    int64_t* offsets = layout->best_offsets;
-    layout->best_offsets = layout->offsets;
-    layout->offsets = offsets;
-    Placed placed = layout->base_placed;
-    layout->base_placed = layout->placed;
-    layout->placed = placed;
+}
+
+// Places all items in their order, the first `kept` where they are in the best layout; keeps the result if
+// the arena is within limit_bytes.
+static bool try_order(Layout* layout, int32_t kept, int64_t limit_bytes) {
+    int64_t most_bytes = 0, *offsets = layout->offsets;
+    memset(layout->num, 0, (size_t)layout->num_blocks * sizeof *layout->num);
+    for (int32_t i = 0; i < layout->num_items; i++) {
+        const Item* item = &layout->items[i];
+        int64_t at_bytes = i < kept ? layout->best_offsets[item->idx] : find_gap(layout, item);
+        int64_t end_bytes = at_bytes + item->num_bytes;
+        if (end_bytes > limit_bytes) { return false; }
+        offsets[item->idx] = at_bytes;
+        insert(layout, item, at_bytes);
+        most_bytes = end_bytes > most_bytes ? end_bytes : most_bytes;
+    }
+    layout->best_bytes = most_bytes;
+    layout->offsets = layout->best_offsets;
+    layout->best_offsets = offsets;
     return true;
 }
 
-// Start again from the first `first` items of the base. Returns the bytes that they take.
-static int64_t keep_first(Layout* layout, int32_t first) {
-    return placed_copy_first(&layout->placed, &layout->base_placed, layout->rank, first, layout->offsets);
+// Equal keys: largest first, then longest living.
+static int compare_items(const void* a, const void* b) {
+    const Item *x = (const Item*)a, *y = (const Item*)b;
+    int32_t x_life = x->end - x->begin, y_life = y->end - y->begin;
+    if (x->key != y->key) { return x->key > y->key ? -1 : 1; }
+    if (x->num_bytes != y->num_bytes) { return x->num_bytes > y->num_bytes ? -1 : 1; }
+    return x_life != y_life ? (x_life > y_life ? -1 : 1) : x->idx - y->idx;
 }
 
-// Place in the order of the item that ends where the arena ends.
-static int32_t find_top(const Layout* layout) {
-    for (int32_t i = layout->num_items - 1; i > 0; i--) {
-        const Item* item = &layout->items[layout->order[i]];
-        if (layout->best_offsets[item->idx] + item->num_bytes == layout->best_bytes) { return i; }
-    }
-    return 0;
-}
-
-// What the present order gives: the best offsets may be those of another order of the same size.
-static void base_make(Layout* layout) {
-    placed_clear(&layout->base_placed);
+// By size, begin, life or area.
+static void sort_items(Layout* layout, int32_t order) {
     for (int32_t i = 0; i < layout->num_items; i++) {
-        const Item* item = &layout->items[layout->order[i]];
-        int64_t at_bytes = find_gap(&layout->base_placed, item, layout->cursor);
-        placed_insert(&layout->base_placed, item, at_bytes);
-        layout->rank[item->idx] = i;
+        Item* item = &layout->items[i];
+        int64_t life = item->end - item->begin, blocks = item->num_bytes / PLAN_BUFFER_ALIGN;
+        const int64_t keys[NUM_ORDERS] = {blocks, -item->begin, life, blocks * life};
+        item->key = keys[order];
     }
+    qsort(layout->items, (size_t)layout->num_items, sizeof *layout->items, compare_items);
 }
 
 static void climb(Layout* layout, int64_t enough_bytes) {
-    int32_t* order = layout->order;
-    Rng rng = rng_seed((uint64_t)layout->num_items);
-    if (layout->best_bytes <= enough_bytes) { return; }
-    base_make(layout);
-    int64_t before_bytes = layout->best_bytes;
-    for (int32_t round = 0, idle = 0; round < MAX_CLIMBS && layout->best_bytes > enough_bytes; round++) {
-        idle = layout->best_bytes < before_bytes ? 0 : idle + 1;
-        before_bytes = layout->best_bytes;
-        if (idle > MAX_IDLE_CLIMBS) { return; }
-        // mostly the buffer at the top, now and then another, before some buffer ahead of it
-        uint32_t num = (uint32_t)layout->num_items;
-        int32_t from = rng_below(&rng, 4) > 0 ? find_top(layout) : (int32_t)rng_below(&rng, num);
-        if (from == 0) { from = (int32_t)rng_below(&rng, num); }
-        int32_t to = (int32_t)rng_below(&rng, (uint32_t)from + 1), moved = order[from];
-        int64_t arena_bytes = keep_first(layout, to);
-        memmove(order + to + 1, order + to, (size_t)(from - to) * sizeof *order);
-        order[to] = moved;
-        if (try_order(layout, to, arena_bytes)) {
-            for (int32_t i = to; i <= from; i++) { layout->rank[layout->items[order[i]].idx] = i; }
-            continue;
+    Item* items = layout->items;
+    uint32_t num = (uint32_t)layout->num_items;
+    Rng rng = rng_seed(num);
+    for (int32_t round = 0, idle = 0; round < MAX_CLIMBS && idle <= MAX_IDLE_CLIMBS; round++) {
+        int64_t before_bytes = layout->best_bytes;
+        if (before_bytes <= enough_bytes) { return; }
+        // mostly a buffer at the top, now and then another, before some buffer ahead of it
+        int32_t from = (int32_t)num - 1;
+        while (from > 0 && layout->best_offsets[items[from].idx] + items[from].num_bytes < before_bytes) {
+            from--;
         }
-        memmove(order + to, order + to + 1, (size_t)(from - to) * sizeof *order);
-        order[from] = moved;
+        if (from == 0 || rng_below(&rng, 4) == 0) { from = (int32_t)rng_below(&rng, num); }
+        int32_t to = (int32_t)rng_below(&rng, (uint32_t)from + 1);
+        Item moved = items[from];
+        memmove(items + to + 1, items + to, (size_t)(from - to) * sizeof *items);
+        items[to] = moved;
+        if (!try_order(layout, to, before_bytes)) {
+            memmove(items + to, items + to + 1, (size_t)(from - to) * sizeof *items);
+            items[from] = moved;
+        }
+        idle = layout->best_bytes < before_bytes ? 0 : idle + 1;
     }
 }
 
-// --- the whole --------------------------------------------------------------------------------------------
-
-static Status placed_init(Layout* layout, Item* items, Arena* arena) {
+static Status layout_make(Layout* it, const PlanBuffer* buffers, int32_t num_buffers, Arena* arena) {
     int64_t total_life = 0, num_places = 0;
-    int32_t last = 1, num_items = layout->num_items, *first;
-    for (int32_t i = 0; i < num_items; i++) {
-        total_life += items[i].end - items[i].begin;
-        last = items[i].end > last ? items[i].end : last;
-    }
-    int64_t instants = num_items > 0 ? total_life / num_items : 0;  // of a block: then 3 blocks an item or so
-    instants = instants > MIN_BLOCK_INSTANTS ? instants : (int)MIN_BLOCK_INSTANTS;
-    int32_t num_blocks = (int32_t)((last + instants - 1) / instants);
-    ARENA_TRY_NEW(first, arena, int32_t, num_blocks + 1);
-    for (int32_t i = 0; i < num_items; i++) {
-        items[i].block_begin = (int32_t)(items[i].begin / instants);
-        items[i].block_end = (int32_t)((items[i].end + instants - 1) / instants);
-        for (int32_t b = items[i].block_begin; b < items[i].block_end; b++, num_places++) { first[b + 1]++; }
-    }
-    for (int32_t b = 0; b < num_blocks; b++) { first[b + 1] += first[b]; }
-    ARENA_TRY_NEW(layout->cursor, arena, int32_t, num_blocks);
-    for (int32_t k = 0; k < 2; k++) {
-        Placed* placed = k == 0 ? &layout->placed : &layout->base_placed;
-        *placed = (Placed){.num_blocks = num_blocks, .first = first};
-        ARENA_TRY_NEW(placed->num, arena, int32_t, num_blocks);
-        ARENA_TRY_NEW(placed->items, arena, PlacedItem, num_places);
-    }
-    return STATUS_OK;
-}
-
-static Status layout_init(Layout* layout, const PlanBuffer* buffers, int32_t num_buffers, Arena* arena) {
-    Item* items;
-    *layout = (Layout){.best_bytes = INT64_MAX};
-    ARENA_TRY_NEW(items, arena, Item, num_buffers);
-    ARENA_TRY_NEW(layout->order, arena, int32_t, num_buffers);
-    ARENA_TRY_NEW(layout->offsets, arena, int64_t, num_buffers);
-    ARENA_TRY_NEW(layout->best_offsets, arena, int64_t, num_buffers);
-    ARENA_TRY_NEW(layout->rank, arena, int32_t, num_buffers);
+    int32_t last = 1;
+    *it = (Layout){.best_bytes = INT64_MAX};
+    ARENA_TRY_NEW(it->items, arena, Item, num_buffers);
+    ARENA_TRY_NEW(it->offsets, arena, int64_t, num_buffers);
+    ARENA_TRY_NEW(it->best_offsets, arena, int64_t, num_buffers);
     for (int32_t i = 0; i < num_buffers; i++) {
-        if (buffers[i].num_bytes == 0) { continue; }
-        layout->order[layout->num_items] = layout->num_items;
-        items[layout->num_items++] = (Item){.idx = i,
-                                            .num_bytes = plan_align_bytes(buffers[i].num_bytes),
-                                            .begin = buffers[i].instr_begin,
-                                            .end = buffers[i].instr_end};
+        const PlanBuffer* buffer = &buffers[i];
+        if (buffer->num_bytes == 0) { continue; }
+        it->items[it->num_items++] = (Item){.idx = i,
+                                            .begin = buffer->instr_begin,
+                                            .end = buffer->instr_end,
+                                            .num_bytes = plan_align_bytes(buffer->num_bytes)};
+        total_life += buffer->instr_end - buffer->instr_begin;
+        last = buffer->instr_end > last ? buffer->instr_end : last;
     }
-    layout->items = items;
-    return placed_init(layout, items, arena);
+    int64_t instants =
+        it->num_items > 0 ? total_life / it->num_items : 0;  // of a block: 3 blocks an item or so
+    instants = instants > MIN_BLOCK_INSTANTS ? instants : (int)MIN_BLOCK_INSTANTS;
+    it->num_blocks = (int32_t)((last + instants - 1) / instants);
+    ARENA_TRY_NEW(it->first, arena, int32_t, it->num_blocks + 1);
+    for (int32_t i = 0; i < it->num_items; i++) {
+        Item* item = &it->items[i];
+        item->block_begin = (int32_t)(item->begin / instants);
+        item->block_end = (int32_t)((item->end + instants - 1) / instants);
+        for (int32_t b = item->block_begin; b < item->block_end; b++, num_places++) { it->first[b + 1]++; }
+    }
+    for (int32_t b = 0; b < it->num_blocks; b++) { it->first[b + 1] += it->first[b]; }
+    ARENA_TRY_NEW(it->num, arena, int32_t, it->num_blocks);
+    ARENA_TRY_NEW(it->cursor, arena, int32_t, it->num_blocks);
+    ARENA_TRY_NEW(it->placed, arena, PlacedItem, num_places);
+    return STATUS_OK;
 }
 
 Status memory_layout_place(PlanBuffer* buffers, int32_t num_buffers, int64_t enough_bytes,
                            int64_t* arena_bytes, Arena* arena) {
     Layout layout;
-    SortKey *keys, *spare;
-    int32_t *by_bytes, *best_order;
     int64_t bound_bytes;
-    TRY(layout_init(&layout, buffers, num_buffers, arena));
+    int32_t best = 0, last = 0;
     TRY(memory_layout_bound(buffers, num_buffers, &bound_bytes, arena));
-    ARENA_TRY_NEW(keys, arena, SortKey, num_buffers);
-    ARENA_TRY_NEW(spare, arena, SortKey, num_buffers);
-    ARENA_TRY_NEW(by_bytes, arena, int32_t, num_buffers);
-    ARENA_TRY_NEW(best_order, arena, int32_t, num_buffers);
-    size_t order_bytes = (size_t)layout.num_items * sizeof(int32_t);
-    // Every order ends in this one where it ties: bytes, then life, then the buffer's own number.
-    sort_order(layout.order, layout.items, keys, spare, layout.num_items, BY_LIFE);
-    sort_order(layout.order, layout.items, keys, spare, layout.num_items, BY_BYTES);
-    memcpy(by_bytes, layout.order, order_bytes);
-    int32_t num_orders =
-        bound_bytes <= enough_bytes ? ORDER_COUNT : BY_BYTES + 1;  // it cannot fit: any layout will do
-    for (int32_t k = BY_BYTES; k < num_orders && layout.best_bytes > bound_bytes; k++) {
+    TRY(layout_make(&layout, buffers, num_buffers, arena));
+    bool may_fit = bound_bytes <= enough_bytes;  // else any layout will do
+    for (int32_t k = 0; k < (may_fit ? NUM_ORDERS : 1) && layout.best_bytes > bound_bytes; k++) {
         if (k >= ALWAYS_TRIED && layout.best_bytes <= enough_bytes) { break; }
-        if (k > BY_BYTES) {
-            memcpy(layout.order, by_bytes, order_bytes);
-            sort_order(layout.order, layout.items, keys, spare, layout.num_items, (ItemOrder)k);
-        }
-        int64_t before_bytes = layout.best_bytes;
-        placed_clear(&layout.placed);
-        if (try_order(&layout, 0, 0) && layout.best_bytes < before_bytes) {
-            memcpy(best_order, layout.order, order_bytes);
-        }
+        sort_items(&layout, k);
+        if (try_order(&layout, 0, layout.best_bytes - 1)) { best = k; }
+        last = k;
     }
-    memcpy(layout.order, best_order, order_bytes);
-    if (enough_bytes >= bound_bytes) { climb(&layout, enough_bytes); }
+    if (best != last) { sort_items(&layout, best); }
+    if (may_fit) { climb(&layout, enough_bytes); }
     for (int32_t i = 0; i < num_buffers; i++) {
         buffers[i].offset_bytes = buffers[i].num_bytes > 0 ? layout.best_offsets[i] : 0;
     }
-    *arena_bytes = layout.best_bytes;
+    *arena_bytes = layout.num_items > 0 ? layout.best_bytes : 0;
     return STATUS_OK;
 }

@@ -322,250 +322,256 @@ void placement_print(char out[PLACEMENT_CHARS], const Placement* placement, int3
     }
 }
 
-// --- memory of placements ----------------------------------------------------------------------------
+// --- balanced --------------------------------------------------------------------------------------------
 
-enum { MOVED_UNITS = HEAD_UNITS / 32 };
+enum { MBS_PER_STAGE = 4 };  // of a replica, usually
 
-// Squares of what stages lack; *fullest: the stage with least memory left.
-static int64_t lack_of(int32_t* fullest, const PlacementRoom* room, const Placement* placement) {
-    CostRank has[PLAN_MAX_STAGES];
-    int64_t lack = 0, least_left = INT64_MAX;
-    cost_ranks_make(has, room->costs, placement, room->P);
-    *fullest = 0;
-    for (int32_t s = 0; s < room->P; s++) {
-        int64_t limit_bytes = room->limit_bytes[s];
-        if (limit_bytes == 0) { continue; }
-        int64_t free_bytes = limit_bytes - cost_rank_state_bytes(room->costs, &has[s]);
-        int64_t left = free_bytes / 1000 < -limit_bytes  // so that squares can be added
-                           ? -1000 * 1000
-                           : (int64_t)((double)free_bytes * 1000 / (double)limit_bytes);
-        if (left < least_left) { least_left = left, *fullest = s; }
-        if (left < room->wanted) { lack += (room->wanted - left) * (room->wanted - left); }
-    }
-    return lack;
-}
-
-bool placement_has_room(const PlacementRoom* room, const Placement* placement) {
-    CostRank has[PLAN_MAX_STAGES];
-    cost_ranks_make(has, room->costs, placement, room->P);
-    for (int32_t s = 0; s < room->P; s++) {
-        int64_t limit_bytes = room->limit_bytes[s];
-        if (limit_bytes > 0 && cost_rank_state_bytes(room->costs, &has[s]) >= limit_bytes) { return false; }
-    }
-    return true;
-}
-
-static void keep_if_less(Placement* best, int64_t* least, const PlacementRoom* room, const Placement* moved) {
-    int32_t fullest;
-    int64_t lack = lack_of(&fullest, room, moved);
-    if (lack >= *least) { return; }
-    *least = lack;
-    *best = *moved;
-}
-
-// One layer off the fullest stage.
-static void try_layers(Placement* best, int64_t* least, const PlacementRoom* room, const Placement* from_here,
-                       int32_t fullest) {
-    int32_t K = from_here->num_chunks;
-    for (int32_t from = 0; from < K; from++) {
-        if (from_here->stage_of[from] != fullest) { continue; }
-        for (int32_t to = 0; to < K; to++) {
-            Placement moved = *from_here;
-            if (from_here->stage_of[to] == fullest) { continue; }
-            placement_shift_layer(&moved, from, to);
-            if (!stage_may_have(&moved.chunks[from], from, K, room->head_has_layer)) { continue; }
-            keep_if_less(best, least, room, &moved);
-        }
-    }
-}
-
-// Some units of the head from there to another stage.
-static void try_shares(Placement* best, int64_t* least, const PlacementRoom* room, const Placement* from_here,
-                       int32_t from) {
-    if (from_here->head_begin[from + 1] - from_here->head_begin[from] < MOVED_UNITS) { return; }
-    for (int32_t to = 0; to < room->P; to++) {
-        Placement moved = *from_here;
-        for (int32_t s = from + 1; s <= to; s++) { moved.head_begin[s] -= MOVED_UNITS; }
-        for (int32_t s = to + 1; s <= from; s++) { moved.head_begin[s] += MOVED_UNITS; }
-        if (to != from) { keep_if_less(best, least, room, &moved); }
-    }
-}
-
-int64_t placement_lack(const PlacementRoom* room, const Placement* placement) {
-    int32_t fullest;
-    return lack_of(&fullest, room, placement);
-}
-
-int64_t placement_make_room(Placement* placement, const PlacementRoom* room, bool moves_head) {
-    int32_t fullest;
-    int64_t lack = lack_of(&fullest, room, placement);
-    for (int64_t before = lack + 1; lack > 0 && lack < before;) {
-        Placement best = *placement;
-        before = lack;
-        try_layers(&best, &lack, room, placement, fullest);
-        if (moves_head && placement->head == HEAD_BY_VOCABULARY) {
-            try_shares(&best, &lack, room, placement, fullest);
-        }
-        *placement = best;
-        if (lack < before) { lack_of(&fullest, room, placement); }
-    }
-    return lack;
-}
-
-// --- splits into stages ------------------------------------------------------------------------------
-
-/*
-Contiguous layers onto P stages, embedding and head included; exact:
-
-    g(p, l) = min over k of max(g(p-1, k), time of layers k .. l-1 as stage p)             the slowest stage
-    h(p, l) = min over k of h(p-1, k) + (that time)^2, where no time exceeds g(P-1, L)     the most even of
-these
-
-Even, since the ramp passes every stage; of equally even ones the one with fewer layers on early stages, which
-hold the most micro-batches. Times are those of all jobs of the sample mix in chunks of a typical micro-batch,
-on a stage's ranks sharing the work by their speed. Beside its model state a stage must hold P - s of these
-chunks, or the longest sample, recomputed; of P - s + 1 chunks as many are recomputed as must be. Room for
-buffers is made later (placement_make_room, the search).
-*/
-
-enum { CHUNKS_PER_STAGE = 4 };
-
-// Of one part, or of a stage: the whole mix's jobs, activations of an average chunk and of the longest
-// sample; lean: recomputed.
-typedef struct {
-    double ns, lean_ns, bytes, lean_bytes, longest_lean_bytes;
-} PartCost;
-
-typedef struct {
-    const CostModel* costs;
-    int32_t P, L;
-    bool head_has_layer;
-    PartCost part[PART_COUNT];
-    double slow[PLAN_MAX_STAGES];          // how many times as long the stage's jobs take
-    int64_t limit_bytes[PLAN_MAX_STAGES];  // the least of the stage's ranks; 0: none
-} Split;
-
-static double stage_ns(const Split* split, int32_t s, int32_t begin, int32_t end) {
-    const LayerRange layers = {begin, end};
-    const CostStage stage = cost_stage_make(split->costs, &layers, s, split->P);
-    int32_t count[PIECE_COUNT];
-    PartCost sum = {0, 0, 0, 0, 0};
-    double share = 0;
-    if (!stage_may_have(&layers, s, split->P, split->head_has_layer)) { return INFINITY; }
-    cost_stage_parts(count, split->costs, &stage);
-    for (int part = 0; part < PART_COUNT; part++) {
-        sum.ns += count[part] * split->part[part].ns;
-        sum.lean_ns += count[part] * split->part[part].lean_ns;
-        sum.bytes += count[part] * split->part[part].bytes;
-        sum.lean_bytes += count[part] * split->part[part].lean_bytes;
-        sum.longest_lean_bytes += count[part] * split->part[part].longest_lean_bytes;
-    }
-    if (split->limit_bytes[s] > 0) {
-        double free_bytes = (double)(split->limit_bytes[s] - cost_state_bytes(split->costs, &stage));
-        double in_flight = split->P - s + 1, over_bytes = in_flight * sum.bytes - free_bytes;
-        double least_bytes = fmax((in_flight - 1) * sum.lean_bytes, sum.longest_lean_bytes);
-        if (free_bytes <= 0 || free_bytes < least_bytes) { return INFINITY; }
-        if (over_bytes > 0) { share = fmin(over_bytes / (in_flight * (sum.bytes - sum.lean_bytes) + 1), 1); }
-    }
-    return (sum.ns + share * (sum.lean_ns - sum.ns)) * split->slow[s];
-}
-
-// The split with the fastest slowest stage, or with a cap the most even one within it. Returns its slowest,
-// or its sum of squares; INFINITY: none fits. best: [L + 1]; from: [P * (L + 1)].
-static double best_split(LayerRange* out, const Split* split, double cap_ns, double* best, int32_t* from) {
-    const int32_t L = split->L;
-    for (int32_t l = 0; l <= L; l++) { best[l] = l == 0 ? 0 : INFINITY; }
-    for (int32_t s = 0; s < split->P; s++) {
-        for (int32_t l = L; l >= 0; l--) {
-            double least = INFINITY;
-            for (int32_t k = s; k <= l; k++) {  // ascending: ties keep the smaller k
-                double ns = best[k] < INFINITY ? stage_ns(split, s, k, l) : INFINITY;
-                double units = floor(ns / cap_ns * 0x1p20);  // whole, so that ties are exact
-                double value = cap_ns < INFINITY ? best[k] + units * units : fmax(best[k], ns);
-                if (ns > cap_ns || value >= least) { continue; }
-                least = value;
-                from[s * (L + 1) + l] = k;
-            }
-            best[l] = least;
-        }
-    }
-    for (int32_t s = split->P - 1, end = L; s >= 0 && best[L] < INFINITY; s--) {
-        out[s] = (LayerRange){from[s * (L + 1) + end], end};
-        end = out[s].layer_begin;
-    }
-    return best[L];
-}
-
-static void mix_make(Split* split, const PlanSample* samples, int32_t num_samples, int64_t num_chunks) {
-    int lean_mode = RECOMPUTE_FULL;
-    while (lean_mode > 0 && !cost_mode_offered(split->costs, (RecomputeMode)lean_mode)) { lean_mode--; }
-    if (num_chunks > num_samples) { num_chunks = num_samples; }
-    for (int64_t c = 0; c < num_chunks; c++) {
+PlacementScale placement_scale_make(const PlanRequest* request, const CostModel* costs,
+                                    const PlanSample* samples, int32_t num_samples, int32_t wanted) {
+    PlacementScale scale = {.costs = costs, .P = request->P, .wanted = wanted};
+    int64_t usual = (int64_t)MBS_PER_STAGE * request->P * request->R,
+            num = usual < num_samples ? usual : num_samples;
+    for (int64_t m = 0; m < num; m++) {
         MbShape shape = {0};
-        for (int64_t i = c; i < num_samples; i += num_chunks) {
+        for (int64_t i = m; i < num_samples; i += num) {
             mb_shape_add(&shape, samples[i].enc_tokens, samples[i].dec_tokens, samples[i].supervised_tokens);
         }
         for (int part = 0; part < PART_COUNT; part++) {
-            const CostPartMode *kept = &split->costs->parts[RECOMPUTE_NONE][part],
-                               *lean = &split->costs->parts[lean_mode][part];
-            PartCost* sum = &split->part[part];
-            for (int kind = JOB_F; kind < JOB_COUNT; kind++) {
-                if (kind != JOB_R) { sum->ns += cost_formula_value(&kept->time_ns[kind], &shape); }
-                if (kind == JOB_R && !split->costs->recompute_is_job[lean_mode]) { continue; }
-                sum->lean_ns += cost_formula_value(&lean->time_ns[kind], &shape);
+            const CostFormula* time_ns = costs->parts[RECOMPUTE_NONE][part].time_ns;
+            for (int kind = 0; kind < JOB_R; kind++) {
+                scale.part_ns[part] += cost_formula_value(&time_ns[kind], &shape);
             }
-            sum->bytes += cost_formula_value(&kept->stored_bytes, &shape) / (double)num_chunks;
-            sum->lean_bytes += cost_formula_value(&lean->stored_bytes, &shape) / (double)num_chunks;
         }
     }
-    for (int32_t i = 0; i < num_samples; i++) {
-        MbShape alone = {0};
-        mb_shape_add(&alone, samples[i].enc_tokens, samples[i].dec_tokens, samples[i].supervised_tokens);
-        for (int part = 0; part < PART_COUNT; part++) {
-            double bytes = cost_formula_value(&split->costs->parts[lean_mode][part].stored_bytes, &alone);
-            split->part[part].longest_lean_bytes = fmax(split->part[part].longest_lean_bytes, bytes);
-        }
-    }
-}
-
-static void ranks_make(Split* split, const PlanRequest* request) {
-    for (int32_t s = 0; s < split->P; s++) {
+    scale.head_has_layer = request->rules.head_has_layer;
+    for (int32_t s = 0; s < scale.P; s++) {
         double rate = 0;
         for (int32_t r = 0; r < request->R; r++) {
-            const MachineRank* rank = machine_stage(machine_replica(request->machine, r * split->P), s);
+            const MachineRank* rank = machine_stage(machine_replica(request->machine, r * scale.P), s);
             int64_t limit_bytes = machine_limit_bytes(rank, request->memory_limit_bytes);
-            bool is_less = split->limit_bytes[s] == 0 || limit_bytes < split->limit_bytes[s];
-            if (limit_bytes > 0 && is_less) { split->limit_bytes[s] = limit_bytes; }
+            bool is_less = scale.limit_bytes[s] == 0 || limit_bytes < scale.limit_bytes[s];
+            if (limit_bytes > 0 && is_less) { scale.limit_bytes[s] = limit_bytes; }
             rate += rank == NULL ? 1 : 1 / machine_slow(rank);
         }
-        split->slow[s] = request->R / rate;
+        scale.slow[s] = request->R / rate;
+    }
+    return scale;
+}
+
+#define EARLY 0.01  // an early chunk holds more microbatches: of equal splits the one with fewer layers there
+
+// Work of each stage.
+static void work_loads(double load[PLAN_MAX_STAGES], const PlacementScale* scale,
+                       const Placement* placement) {
+    const double* ns = scale->part_ns;
+    int32_t K = placement->num_chunks, num_enc = scale->costs->num_enc_layers;
+    for (int32_t s = 0; s < scale->P; s++) {
+        bool is_shared = placement->head != HEAD_WHOLE;
+        int32_t units = is_shared ? placement->head_begin[s + 1] - placement->head_begin[s] : 0;
+        load[s] = (double)units / HEAD_UNITS * ns[PART_HEAD];
+    }
+    for (int32_t k = 0; k < K; k++) {
+        int32_t begin = placement->chunks[k].layer_begin, end = placement->chunks[k].layer_end;
+        int32_t enc_end = end < num_enc ? end : num_enc, enc = enc_end > begin ? enc_end - begin : 0;
+        bool has_head = k == K - 1 && placement->head == HEAD_WHOLE;
+        double work_ns = enc * ns[PART_ENC_LAYER] + (end - begin - enc) * ns[PART_DEC_LAYER] +
+                         (k == 0 ? ns[PART_EMBEDDING] : 0) + (has_head ? ns[PART_HEAD] : 0);
+        load[placement->stage_of[k]] += work_ns * (1 + EARLY * (K - 1 - k) / K);
+    }
+    for (int32_t s = 0; s < scale->P; s++) { load[s] *= scale->slow[s]; }
+}
+
+// What each stage lacks of the memory that is wanted free beside its model state, in thousandths of its
+// limit.
+static void room_loads(double load[PLAN_MAX_STAGES], const PlacementScale* scale,
+                       const Placement* placement) {
+    CostRank has[PLAN_MAX_STAGES];
+    cost_ranks_make(has, scale->costs, placement, scale->P);
+    for (int32_t s = 0; s < scale->P; s++) {
+        double limit_bytes = (double)scale->limit_bytes[s];
+        double free_bytes = limit_bytes - (double)cost_rank_state_bytes(scale->costs, &has[s]);
+        load[s] = limit_bytes > 0 ? fmax(scale->wanted - floor(free_bytes * 1000 / limit_bytes), 0) : 0;
     }
 }
 
-Status stage_split_make(LayerRange* out, const PlanRequest* request, const CostModel* costs,
-                        const PlanSample* samples, int32_t num_samples, int32_t num_batches) {
-    int32_t P = request->P, L = costs->num_enc_layers + costs->num_dec_layers;
-    if (P < 1 || P > L || P > PLAN_MAX_STAGES) {
-        return FAIL(STATUS_BAD_OPTION, "--stages %d: the model has %d layers ---> give 1 to %d", P, L,
-                    L < PLAN_MAX_STAGES ? L : PLAN_MAX_STAGES);
+typedef void Loads(double load[PLAN_MAX_STAGES], const PlacementScale* scale, const Placement* placement);
+
+// Squares of the stages' loads; *most: of the most loaded.
+static double squares(double load[PLAN_MAX_STAGES], double* most, Loads* loads, const PlacementScale* scale,
+                      const Placement* placement) {
+    double sum = 0;
+    *most = 0;
+    loads(load, scale, placement);
+    for (int32_t s = 0; s < scale->P; s++) {
+        sum += load[s] * load[s];
+        *most = fmax(*most, load[s]);
     }
-    TRY(machine_check(request->machine, P * request->R));
-    Split split = {.costs = costs, .P = P, .L = L, .head_has_layer = request->rules.head_has_layer};
-    mix_make(&split, samples, num_samples, (int64_t)CHUNKS_PER_STAGE * P * request->R * num_batches);
-    ranks_make(&split, request);
-    double* best = (double*)calloc((size_t)(L + 1), sizeof *best);
-    int32_t* from = (int32_t*)calloc((size_t)P * (size_t)(L + 1), sizeof *from);
-    if (best != NULL && from != NULL) {
-        double slowest_ns = best_split(out, &split, INFINITY, best, from);
-        if (slowest_ns == INFINITY) {  // the plan will report by how much memory does not suffice
-            memset(split.limit_bytes, 0, sizeof split.limit_bytes);
-            slowest_ns = best_split(out, &split, INFINITY, best, from);
+    return sum;
+}
+
+void placement_move_units(Placement* placement, int32_t from, int32_t to, int32_t units) {
+    for (int32_t s = from; s < to; s++) { placement->head_begin[s + 1] -= (int16_t)units; }
+    for (int32_t s = to; s < from; s++) { placement->head_begin[s + 1] += (int16_t)units; }
+}
+
+// Of all layers off the most loaded stage, and units of its share, the move that lessens the squares most,
+// again and again. Returns the squares at the end.
+static double descend(Placement* placement, Loads* loads, const PlacementScale* scale, bool moves_head) {
+    enum { MOVED_UNITS = HEAD_UNITS / 32 };
+    int32_t K = placement->num_chunks, P = scale->P;
+    double load[PLAN_MAX_STAGES], after[PLAN_MAX_STAGES], most, unused;
+    double least = squares(load, &most, loads, scale, placement);
+    const bool has_layer = scale->head_has_layer || placement->head != HEAD_WHOLE;
+    for (bool found = least > 0; found;) {
+        Placement best = *placement;
+        found = false;
+        for (int32_t from = 0; from < K + P; from++) {
+            bool is_share = from >= K;
+            int32_t s = is_share ? from - K : placement->stage_of[from], num = is_share ? P : K;
+            int32_t units =
+                is_share && moves_head ? placement->head_begin[s + 1] - placement->head_begin[s] : 0;
+            if (load[s] < most || (is_share && units < MOVED_UNITS)) { continue; }
+            for (int32_t to = 0; to < num; to++) {
+                Placement moved = *placement;
+                if ((is_share ? to : placement->stage_of[to]) == s) { continue; }
+                if (is_share) {
+                    placement_move_units(&moved, s, to, MOVED_UNITS);
+                } else {
+                    placement_shift_layer(&moved, from, to);
+                    if (!stage_may_have(&moved.chunks[from], from, K, has_layer)) { continue; }
+                }
+                double sum = squares(after, &unused, loads, scale, &moved);
+                if (sum >= least * (1 - 1e-9)) { continue; }
+                least = sum;
+                best = moved;
+                found = true;
+            }
         }
-        best_split(out, &split, slowest_ns * (1 + 1e-9), best, from);
+        *placement = best;
+        squares(load, &most, loads, scale, placement);
     }
-    free(best);
-    free(from);
-    return best != NULL && from != NULL ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "stage split of %d layers", L);
+    return least;
+}
+
+// Contiguous layers of equal work to chunks whose stages are equally fast.
+static void cut_by_work(Placement* placement, const PlacementScale* scale) {
+    const double* ns = scale->part_ns;
+    int32_t K = placement->num_chunks, L = placement->chunks[K - 1].layer_end, layer = 0;
+    int32_t num_enc = scale->costs->num_enc_layers, num_last = scale->head_has_layer ? 1 : 0;
+    double rates = 0, rate = 0, done_ns = ns[PART_EMBEDDING];
+    double all_ns = done_ns + num_enc * ns[PART_ENC_LAYER] + (L - num_enc) * ns[PART_DEC_LAYER];
+    if (placement->head == HEAD_WHOLE) { all_ns += ns[PART_HEAD]; }
+    if (placement->head != HEAD_WHOLE) { num_last = 1; }
+    for (int32_t k = 0; k < K; k++) { rates += 1 / scale->slow[placement->stage_of[k]]; }
+    for (int32_t k = 0; k < K; k++) {
+        int32_t begin = layer,
+                after = k == K - 1 ? 0 : K - 2 - k + num_last;  // layers that later chunks need
+        rate += 1 / scale->slow[placement->stage_of[k]];
+        for (; layer < L - after; layer++) {
+            double layer_ns = ns[layer < num_enc ? PART_ENC_LAYER : PART_DEC_LAYER];
+            if (k < K - 1 && layer > begin && done_ns + layer_ns / 2 > all_ns * rate / rates) { break; }
+            done_ns += layer_ns;
+        }
+        placement->chunks[k] = (LayerRange){begin, layer};
+    }
+}
+
+void placement_balance(Placement* placement, const PlacementScale* scale) {
+    Placement cut = *placement;
+    cut_by_work(&cut, scale);
+    double least = descend(placement, work_loads, scale, false);
+    if (descend(&cut, work_loads, scale, false) < least) { *placement = cut; }
+}
+
+double placement_lack(const Placement* placement, const PlacementScale* scale) {
+    double load[PLAN_MAX_STAGES], most;
+    return squares(load, &most, room_loads, scale, placement);
+}
+
+bool placement_make_room(Placement* placement, const PlacementScale* scale, bool moves_head) {
+    return descend(placement, room_loads, scale, moves_head && placement->head == HEAD_BY_VOCABULARY) == 0;
+}
+
+// --- all that a request allows -----------------------------------------------------------------------------
+
+// The chunks with every head that is allowed, layers balanced; where model state leaves little room, also
+// with more room.
+static int32_t add_heads(Placement* out, int32_t num, const PlanRequest* request, const PlacementScale* scale,
+                         const Placement* chunks) {
+    const HeadChoice asked = request->heads;
+    for (int head = HEAD_WHOLE; head < HEAD_COUNT; head++) {
+        Placement* place = &out[num];
+        bool is_asked = asked == HEAD_CHOICE_GIVEN ? head == (int)request->placement.head
+                        : asked == HEAD_CHOICE_AUTO
+                            ? (request->P > 1 || head == HEAD_WHOLE) &&
+                                  (head != HEAD_BY_VOCABULARY || !request->rules.head_by_rows)
+                            : head == (int)asked - HEAD_CHOICE_WHOLE;
+        if (!is_asked) { continue; }
+        *place = *chunks;
+        placement_share_head(place, (HeadSplit)head, request->P);
+        if (asked == HEAD_CHOICE_GIVEN) { placement_copy_head(place, &request->placement); }
+        num++;
+        if (!request->choose_stages || request->P == 1) { continue; }
+        placement_balance(place, scale);
+        out[num] = *place;
+        placement_make_room(&out[num], scale, asked != HEAD_CHOICE_GIVEN);
+        num += !placement_equal(&out[num], place, request->P);
+    }
+    return num;
+}
+
+Status plan_request_check_ranks(const PlanRequest* request) {
+    if (request->P < 1 || request->P > PLAN_MAX_STAGES || request->R < 1 || request->R > PLAN_MAX_REPLICAS) {
+        return FAIL(STATUS_OUT_OF_RANGE, "--stages %d --replicas %d ---> give 1 to %d and 1 to %d",
+                    request->P, request->R, PLAN_MAX_STAGES, PLAN_MAX_REPLICAS);
+    }
+    return machine_check(request->machine, request->P * request->R);
+}
+
+Status placement_field(Placement out[PLACEMENT_FIELD], int32_t* num, const PlanRequest* request,
+                       const CostModel* costs, const PlanSample* samples, int32_t num_samples,
+                       int32_t wanted) {
+    const PlacementChoice asked = request->placements;
+    int32_t P = request->P, num_enc = costs->num_enc_layers, num_dec = costs->num_dec_layers;
+    Placement given = request->placement, shape;
+    TRY(plan_request_check_ranks(request));
+    if (P > num_enc + num_dec) {
+        return FAIL(STATUS_BAD_OPTION, "--stages %d: the model has %d layers ---> give 1 to %d", P,
+                    num_enc + num_dec, num_enc + num_dec);
+    }
+    const PlacementScale scale = placement_scale_make(request, costs, samples, num_samples, wanted);
+    bool is_free = request->choose_stages && asked != PLACEMENT_GIVEN;
+    *num = 0;
+    if (given.num_chunks == 0) { placement_linear(&given, given.chunks, P); }
+    shape = given;
+    shape.head = HEAD_WHOLE;
+    if (request->choose_stages && placement_is_linear(&shape, P)) {
+        placement_deal(&shape, 1, false, false, P, num_enc, num_dec);
+    }
+    if (P == 1 || asked == PLACEMENT_GIVEN || (!is_free && asked <= PLACEMENT_LINEAR)) {
+        TRY(placement_check(&shape, P, num_enc + num_dec, request->rules.head_has_layer));
+        *num = add_heads(out, 0, request, &scale, &shape);
+    }
+    if (P == 1 || asked == PLACEMENT_GIVEN) { return STATUS_OK; }
+    for (int32_t passes = 1; passes <= MAX_PASSES; passes++) {  // chunks a stage
+        for (int turns = 0; turns <= (passes > 1); turns++) {
+            bool by_stack = num_dec > 0 && passes % 2 == 0;
+            PlacementChoice kind = passes == 1 ? PLACEMENT_LINEAR
+                                   : turns     ? PLACEMENT_VEE
+                                               : PLACEMENT_INTERLEAVED;
+            bool is_asked =
+                asked == PLACEMENT_AUTO || asked == kind || (by_stack && asked == PLACEMENT_STACKS);
+            if (!is_asked || !placement_deal(&shape, passes, turns, by_stack, P, num_enc, num_dec)) {
+                continue;
+            }
+            *num = add_heads(out, *num, request, &scale, &shape);
+        }
+    }
+    if (*num > 0) { return STATUS_OK; }
+    TRY(placement_make(&shape, asked == PLACEMENT_AUTO ? PLACEMENT_LINEAR : asked, false, P, num_enc,
+                       num_dec));
+    *num = add_heads(out, 0, request, &scale, &shape);
+    return STATUS_OK;
 }
 
 Status stage_split_parse(LayerRange* out, int32_t P, int32_t num_layers, bool head_has_layer,

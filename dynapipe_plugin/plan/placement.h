@@ -78,46 +78,47 @@ void placement_print(char out[PLACEMENT_CHARS], const Placement* placement, int3
 extern const char* const placement_names[PLACEMENT_COUNT];  // NULL: PLACEMENT_GIVEN
 extern const char* const head_names[HEAD_COUNT];            // "whole", "rows", "vocabulary"
 
-// --- memory of placements ----------------------------------------------------------------------------
+void placement_move_units(Placement* placement, int32_t from, int32_t to, int32_t units);  // of the head
+
+// --- placements to choose from -----------------------------------------------------------------------
 
 /*
-Placements whose model state leaves room for activations on every stage.
-
-Free memory is counted in thousandths of a stage's limit. Layers move from chunk to chunk, and units of a
-shared head from stage to stage, each time the move that lessens the squares of what stages lack of
-`wanted` most, until none lacks it or no move helps. Time is ignored here: the search balances it later.
+Balanced, or with room: layers move from chunk to chunk (and units of a shared head from stage to stage), each
+time the move off the most loaded stage that lessens the squares of the stages' loads most. A load is a
+stage's work, or what it lacks of `wanted` free memory beside its model state. The first ignores memory, the
+second time: the search simulates both.
 */
 
-enum { ROOM_WANTED = 125 };
+enum { ROOM_WANTED = 125, MAX_PASSES = 4, PLACEMENT_FIELD = 6 * 2 * MAX_PASSES };
 
+// What stages are loaded with, and what they take.
 typedef struct {
     const CostModel* costs;
-    const int64_t* limit_bytes;  // [P], model state included; 0: none
-    int32_t P;
-    int32_t wanted;       // thousandths of a stage's limit, usually ROOM_WANTED
-    bool head_has_layer;  // ShapeRules
-} PlacementRoom;
+    double part_ns[PART_COUNT];            // F, B and W of all samples
+    double slow[PLAN_MAX_STAGES];          // how many times as long a stage takes
+    int64_t limit_bytes[PLAN_MAX_STAGES];  // the least of the stage's ranks, model state included; 0: none
+    int32_t P, wanted;                     // thousandths of a stage's limit, usually ROOM_WANTED
+    bool head_has_layer;                   // ShapeRules
+} PlacementScale;
 
-// Is the state of every stage below its limit?
-bool placement_has_room(const PlacementRoom* room, const Placement* placement);
+PlacementScale placement_scale_make(const PlanRequest* request, const CostModel* costs,
+                                    const PlanSample* samples, int32_t num_samples, int32_t wanted);
+void placement_balance(Placement* placement, const PlacementScale* scale);
+// Squares of what stages lack of what is wanted, in thousandths of their limits.
+double placement_lack(const Placement* placement, const PlacementScale* scale);
+// Has every stage what is wanted then? moves_head: the shares may change.
+bool placement_make_room(Placement* placement, const PlacementScale* scale, bool moves_head);
 
-// Squares of what stages lack of what is wanted.
-int64_t placement_lack(const PlacementRoom* room, const Placement* placement);
+// Numbers of stages, replicas and ranks.
+Status plan_request_check_ranks(const PlanRequest* request);
 
-// Squares of what stages lack then; 0: nothing. moves_head: the shares may change.
-int64_t placement_make_room(Placement* placement, const PlacementRoom* room, bool moves_head);
+// Every placement and head that the request allows, balanced where layers may move, and with room where these
+// have little; first the plainest. STATUS_BAD_OPTION where the shape takes more layers than there are.
+Status placement_field(Placement out[PLACEMENT_FIELD], int32_t* num, const PlanRequest* request,
+                       const CostModel* costs, const PlanSample* samples, int32_t num_samples,
+                       int32_t wanted);
 
-// --- splits into stages ------------------------------------------------------------------------------
-
-/*
-Contiguous layers onto P stages by their mean work: where the search for a split begins.
-*/
-
-// Layers onto request->P stages: the slowest stage as fast as can be for the samples of `num_batches` global
-// batches, model state within memory. Every stage gets at least one layer, but the last may have the head
-// alone (where the rules allow it).
-Status stage_split_make(LayerRange* out, const PlanRequest* request, const CostModel* costs,
-                        const PlanSample* samples, int32_t num_samples, int32_t num_batches);
+// --- layers of each stage as text --------------------------------------------------------------------
 
 // "4,4,3,1": layers of each of P stages, digits only, that add up to num_layers; the last of several may be
 // 0, the head alone, unless head_has_layer. STATUS_BAD_OPTION names the numbers it must be.

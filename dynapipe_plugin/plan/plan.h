@@ -1,9 +1,9 @@
 /*
-plan.h -- a plan: which samples form which micro-batch, and one instruction list per rank.
+plan.h -- a plan: which samples form which microbatch, and one instruction list per rank.
 
     rank = replica * P + stage
 
-An instruction is identified by micro-batch and chunk (Placement; K + s: the share of the head that
+An instruction is identified by microbatch and chunk (Placement; K + s: the share of the head that
 stage s has). Where chunk k + 1 lies on the stage of chunk k nothing is sent: fwd k writes IN of k + 1, bwd
 k + 1 writes DOUT of k. A shared head: OUT of the last chunk are the hidden states of the supervised rows,
 which go to every share (by rows: only its own); fwd of a share is its forward and the gradient of its inputs,
@@ -15,7 +15,7 @@ parse(print(p)) == p. Memory is laid out when the plan is made: every buffer has
 rank, so the step loop allocates nothing and peak memory is known.
 
 How a rank runs its list (run/executor.c): strictly in order.
-  recv_act/recv_grad  post a receive into IN/DOUT of that micro-batch; does not block
+  recv_act/recv_grad  post a receive into IN/DOUT of that microbatch; does not block
   fwd bwd wgt rec     wait until what the job reads has arrived, then compute
   send_act/send_grad  start sending OUT/DIN; does not block
   wait_act/wait_grad  wait until that send is done: its buffer is reused from here on
@@ -104,7 +104,7 @@ typedef struct {
 } PlanMicrobatch;
 
 typedef struct {
-    int32_t P, R, M, N;  // stages, replicas, micro-batches of all replicas together, samples
+    int32_t P, R, M, N;  // stages, replicas, microbatches of all replicas together, samples
     int32_t num_sequences, num_segments;
     Placement placement;
     PlanMicrobatch* mbs;  // [M], grouped by replica, in the order they enter stage 0
@@ -114,7 +114,7 @@ typedef struct {
     bool one_replica;  // not in the text, nor are the next two
     int32_t my_replica;
     int64_t last_end_ns;         // of any job of any replica, where the lists of one are here
-    char policy[32];             // how the micro-batches were made, e.g. "dynamic"
+    char policy[32];             // how the microbatches were made, e.g. "dynamic"
     char schedule[32];           // e.g. "1f1b"
     bool pulls;                  // receivers take messages between two jobs (cost_model.h)
     int64_t memory_limit_bytes;  // per rank, except for ranks with a limit of their own
@@ -149,10 +149,10 @@ Status plan_parse(Plan* out, const char* text, const char* name, Arena* arena);
 // stream).
 Status plan_check(const Plan* plan, const PlanSample* samples, int32_t num_samples);
 
-// Do the model's kernels take every micro-batch? STATUS_INVALID_PLAN names the first they do not take.
+// Do the model's kernels take every microbatch? STATUS_INVALID_PLAN names the first they do not take.
 Status plan_check_shapes(const Plan* plan, const ShapeRules* rules);
 
-// Micro-batch table (plan_print_table: and what every rank holds) and one ASCII timeline per replica, `width`
+// Microbatch table (plan_print_table: and what every rank holds) and one ASCII timeline per replica, `width`
 // columns.
 void plan_print_microbatches(const Plan* plan, FILE* out);
 void plan_print_table(const Plan* plan, FILE* out);

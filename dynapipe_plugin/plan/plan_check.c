@@ -1,20 +1,21 @@
 // plan_check.c -- every rule of a plan: shapes that the kernels take, samples, one rank, all ranks together.
 #include "plan.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include "plan_text.h"
 #include "problem.h"
 #include "schedule.h"
 #include "plan_message.h"
 
-// Instructions and buffers of a micro-batch in a place (plan_place_of) of the rank that has it: -1 where
+// Instructions and buffers of a microbatch in a place (plan_place_of) of the rank that has it: -1 where
 // there is none.
 typedef struct {
     int32_t at[INSTR_COUNT];
     int32_t buffer[BUFFER_COUNT];  // into PlanRank.buffers
 } PlanPlaces;
 
-// The micro-batches of one replica, which stand side by side in a plan that plan_check_batches has passed.
+// The microbatches of one replica, which stand side by side in a plan that plan_check_batches has passed.
 typedef struct {
     int32_t mb_begin, mb_end;
     PlanPlaces* places;  // [places * (mb_end - mb_begin)]
@@ -59,7 +60,7 @@ static bool is_multiple(int64_t num_tokens, int32_t multiple) {
     return multiple <= 1 || num_tokens % multiple == 0;
 }
 
-// One window's side among those of its micro-batch.
+// One window's side among those of its microbatch.
 static bool side_is_padded(const ShapeRules* rules, int32_t num_tokens, int32_t first_tokens,
                            int64_t num_seqs) {
     return num_tokens == first_tokens && is_multiple(num_tokens, rules->seq_multiple) &&
@@ -113,62 +114,44 @@ typedef struct {
 
 // --- messages have one size at both ends ------------------------------------------------------------------
 
-typedef struct {
-    const Plan* plan;
-    const PlanReplicaPlaces* replica;
-    int32_t first_rank, m;
-} Sizes;
-
-static const PlanBuffer* buffer_of(const Sizes* sizes, int32_t row, BufferKind kind) {
-    const PlanRank* rank = &sizes->plan->ranks[sizes->first_rank + plan_stage_of_place(sizes->plan, row)];
-    int32_t i = plan_places(sizes->replica, row, sizes->m)->buffer[kind];
-    return i < 0 ? NULL : &rank->buffers[i];
-}
-
-// Where both are there.
-static Status check_pair(const Sizes* sizes, int32_t row, BufferKind kind, int32_t other_row,
-                         BufferKind other_kind) {
-    const PlanBuffer *one = buffer_of(sizes, row, kind), *other = buffer_of(sizes, other_row, other_kind);
-    if (one == NULL || other == NULL || one->num_bytes == other->num_bytes) { return STATUS_OK; }
+// Buffers of one microbatch in two places, where both are there: as large, or (by rows) the second as most.
+static Status check_pair(const Plan* plan, const PlanReplicaPlaces* replica, int32_t m, int32_t place,
+                         BufferKind kind, int32_t other_place, BufferKind other_kind, bool by_rows) {
+    int32_t first_rank = plan->mbs[m].replica * plan->P;
+    int32_t rank = first_rank + plan_stage_of_place(plan, place);
+    int32_t other_rank = first_rank + plan_stage_of_place(plan, other_place);
+    int32_t i = plan_places(replica, place, m)->buffer[kind];
+    int32_t k = plan_places(replica, other_place, m)->buffer[other_kind];
+    if (i < 0 || k < 0) { return STATUS_OK; }
+    const PlanBuffer *one = &plan->ranks[rank].buffers[i], *other = &plan->ranks[other_rank].buffers[k];
+    if (one->num_bytes == other->num_bytes || (by_rows && other->num_bytes < one->num_bytes)) {
+        return STATUS_OK;
+    }
     return FAIL(STATUS_INVALID_PLAN,
-                "ranks %d and %d, microbatch %d: %s of chunk %d has %lld bytes, %s of chunk %d %lld",
-                sizes->first_rank + plan_stage_of_place(sizes->plan, row),
-                sizes->first_rank + plan_stage_of_place(sizes->plan, other_row), sizes->m,
-                plan_buffer_words[kind], one->chunk, (long long)one->num_bytes, plan_buffer_words[other_kind],
-                other->chunk, (long long)other->num_bytes);
+                "ranks %d and %d, microbatch %d: %s of chunk %d has %lld bytes, %s of chunk %d %lld", rank,
+                other_rank, m, plan_buffer_words[kind], one->chunk, (long long)one->num_bytes,
+                plan_buffer_words[other_kind], other->chunk, (long long)other->num_bytes);
 }
 
-// By rows a share has some of the rows that the last chunk sends.
-static Status check_rows(const Sizes* sizes, int32_t row) {
-    int64_t all_bytes = buffer_of(sizes, sizes->plan->placement.num_chunks - 1, BUFFER_OUT)->num_bytes;
-    const PlanBuffer* in = buffer_of(sizes, row, BUFFER_IN);
-    TRY(check_pair(sizes, row, BUFFER_IN, row, BUFFER_DIN));
-    if (in == NULL || in->num_bytes <= all_bytes) { return STATUS_OK; }
-    return FAIL(STATUS_INVALID_PLAN,
-                "rank %d, microbatch %d: in of chunk %d has %lld bytes, more than the %lld of all rows",
-                sizes->first_rank + plan_stage_of_place(sizes->plan, row), sizes->m, row,
-                (long long)in->num_bytes, (long long)all_bytes);
-}
-
-static Status check_bytes(const Sizes* sizes) {
-    const Plan* plan = sizes->plan;
-    int32_t K = plan->placement.num_chunks;
-    for (int32_t k = 0; k < K - 1; k++) {
-        TRY(check_pair(sizes, k, BUFFER_OUT, k + 1, BUFFER_IN));
-        TRY(check_pair(sizes, k, BUFFER_DOUT, k + 1, BUFFER_IN));
-        TRY(check_pair(sizes, k, BUFFER_DOUT, k + 1, BUFFER_DIN));
+static Status check_bytes(const Plan* plan, const PlanReplicaPlaces* replica, int32_t m) {
+    const int32_t K = plan->placement.num_chunks, last = K - 1;
+    bool by_rows = !plan_is_by_vocabulary(plan);
+    for (int32_t k = 0; k < last; k++) {
+        TRY(check_pair(plan, replica, m, k, BUFFER_OUT, k + 1, BUFFER_IN, false));
+        TRY(check_pair(plan, replica, m, k, BUFFER_DOUT, k + 1, BUFFER_IN, false));
+        TRY(check_pair(plan, replica, m, k, BUFFER_DOUT, k + 1, BUFFER_DIN, false));
     }
     if (!plan_shares_head(plan)) { return STATUS_OK; }
-    TRY(check_pair(sizes, K - 1, BUFFER_OUT, K - 1, BUFFER_DOUT));
+    TRY(check_pair(plan, replica, m, last, BUFFER_OUT, last, BUFFER_DOUT, false));
     for (int32_t row = K; row < K + plan->P; row++) {
         if (plan_stage_of_place(plan, row) < 0) { continue; }
-        if (!plan_is_by_vocabulary(plan)) {
-            TRY(check_rows(sizes, row));
+        TRY(check_pair(plan, replica, m, last, BUFFER_OUT, row, BUFFER_IN, by_rows));
+        if (by_rows) {
+            TRY(check_pair(plan, replica, m, row, BUFFER_IN, row, BUFFER_DIN, false));
             continue;
         }
-        TRY(check_pair(sizes, K - 1, BUFFER_OUT, row, BUFFER_IN));
-        TRY(check_pair(sizes, row + plan->P, BUFFER_PART, row, BUFFER_DIN));
-        TRY(check_pair(sizes, row + plan->P, BUFFER_FACT, row, BUFFER_FACT));
+        TRY(check_pair(plan, replica, m, row + plan->P, BUFFER_PART, row, BUFFER_DIN, false));
+        TRY(check_pair(plan, replica, m, row + plan->P, BUFFER_FACT, row, BUFFER_FACT, false));
     }
     return STATUS_OK;
 }
@@ -277,8 +260,7 @@ static Status plan_check_comm(const Plan* plan, const PlanReplicaPlaces* replica
     for (int32_t m = 0; m < plan->M; m++) {
         int32_t r = plan->mbs[m].replica;
         if (!plan_has_replica(plan, r)) { continue; }
-        Sizes sizes = {plan, &replicas[r], r * plan->P, m};
-        TRY(check_bytes(&sizes));
+        TRY(check_bytes(plan, &replicas[r], m));
     }
     for (int32_t r = 0; r < plan->R; r++) {
         if (plan_has_replica(plan, r)) { TRY(run_replica(plan, &replicas[r], states, r * plan->P)); }
@@ -396,7 +378,7 @@ static Status check_instrs(const Check* check) {
 
 // --- order of instructions --------------------------------------------------------------------------------
 
-// An instruction of a place, and of one micro-batch.
+// An instruction of a place, and of one microbatch.
 typedef struct {
     int32_t place;
     InstrKind kind;
@@ -601,93 +583,40 @@ static Status check_lives(const Check* check, int32_t row, int32_t m) {
 
 // --- places ------------------------------------------------------------------------------------------
 
-static bool same_time(const PlanBuffer* a, const PlanBuffer* b) {
-    return a->instr_begin < b->instr_end && b->instr_begin < a->instr_end;
+static int compare_begins(const void* a, const void* b) {
+    const PlanBuffer *x = *(const PlanBuffer*const*)a, *y = *(const PlanBuffer*const*)b;
+    return (x->instr_begin > y->instr_begin) - (x->instr_begin < y->instr_begin);
 }
 
-static bool same_place(const PlanBuffer* a, const PlanBuffer* b) {
-    return a->num_bytes > 0 && b->num_bytes > 0 && a->offset_bytes < b->offset_bytes + b->num_bytes &&
-           b->offset_bytes < a->offset_bytes + a->num_bytes;
-}
-
-// The first two that overlap, for the message.
-static Status report_overlap(const Check* check) {
-    const PlanBuffer* buffers = check->list->buffers;
-    for (int32_t i = 0; i < check->list->num_buffers; i++) {
-        for (int32_t k = 0; k < i; k++) {
-            const PlanBuffer *a = &buffers[i], *b = &buffers[k];
-            if (!same_time(a, b) || !same_place(a, b)) { continue; }
-            return FAIL(STATUS_INVALID_PLAN,
-                        "rank %d: buffers %d (%s chunk %d mb %d) and %d (%s chunk %d mb %d) overlap",
-                        check->rank, k, plan_buffer_words[b->kind], b->chunk, b->mb, i,
-                        plan_buffer_words[a->kind], a->chunk, a->mb);
-        }
-    }
-    return STATUS_OK;
-}
-
-// Buffers alive at the present instruction, by address.
-typedef struct {
-    int32_t num;
-    const PlanBuffer** buffers;
-} Alive;
-
-// The first one that begins at this address or after it.
-static int32_t alive_find(const Alive* alive, int64_t offset_bytes) {
-    int32_t low = 0, high = alive->num;
-    while (low < high) {
-        int32_t middle = (low + high) / 2;
-        if (alive->buffers[middle]->offset_bytes >= offset_bytes) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    return low;
-}
-
-// False where it overlaps one of its neighbours, and so any buffer.
-static bool alive_insert(Alive* alive, const PlanBuffer* buffer) {
-    int32_t at = alive_find(alive, buffer->offset_bytes);
-    if (at > 0 && same_place(alive->buffers[at - 1], buffer)) { return false; }
-    if (at < alive->num && same_place(alive->buffers[at], buffer)) { return false; }
-    memmove(alive->buffers + at + 1, alive->buffers + at, (size_t)(alive->num - at) * sizeof *alive->buffers);
-    alive->buffers[at] = buffer;
-    alive->num++;
-    return true;
-}
-
-static void alive_remove(Alive* alive, const PlanBuffer* buffer) {
-    int32_t at = alive_find(alive, buffer->offset_bytes);
-    alive->num--;
-    memmove(alive->buffers + at, alive->buffers + at + 1, (size_t)(alive->num - at) * sizeof *alive->buffers);
-}
-
-// Along the list: at each instruction buffers that end go first, then those that begin come.
+// Along the list: each buffer is compared with those alive when it begins.
 static Status check_overlaps(const Check* check, Arena* arena) {
     const PlanRank* list = check->list;
-    int32_t *first_begin, *first_end, *next_begin, *next_end;  // linked by instruction; buffer + 1, 0: none
-    Alive alive = {0};
-    ARENA_TRY_NEW(first_begin, arena, int32_t, list->num_instrs + 1);
-    ARENA_TRY_NEW(first_end, arena, int32_t, list->num_instrs + 1);
-    ARENA_TRY_NEW(next_begin, arena, int32_t, list->num_buffers);
-    ARENA_TRY_NEW(next_end, arena, int32_t, list->num_buffers);
-    ARENA_TRY_NEW(alive.buffers, arena, const PlanBuffer*, list->num_buffers);
+    const PlanBuffer **buffers, **alive;
+    int32_t num = 0, num_alive = 0;
+    ARENA_TRY_NEW(buffers, arena, const PlanBuffer*, list->num_buffers);
+    ARENA_TRY_NEW(alive, arena, const PlanBuffer*, list->num_buffers);
     for (int32_t i = 0; i < list->num_buffers; i++) {
-        const PlanBuffer* buffer = &list->buffers[i];
-        if (buffer->num_bytes == 0) { continue; }
-        next_begin[i] = first_begin[buffer->instr_begin];
-        first_begin[buffer->instr_begin] = i + 1;
-        next_end[i] = first_end[buffer->instr_end];
-        first_end[buffer->instr_end] = i + 1;
+        if (list->buffers[i].num_bytes > 0) { buffers[num++] = &list->buffers[i]; }
     }
-    for (int32_t t = 0; t <= list->num_instrs; t++) {
-        for (int32_t i = first_end[t]; i > 0; i = next_end[i - 1]) {
-            alive_remove(&alive, &list->buffers[i - 1]);
+    qsort(buffers, (size_t)num, sizeof *buffers, compare_begins);
+    for (int32_t i = 0; i < num; i++) {
+        const PlanBuffer* a = buffers[i];
+        int32_t num_kept = 0;
+        for (int32_t k = 0; k < num_alive; k++) {
+            const PlanBuffer* b = alive[k];
+            if (b->instr_end <= a->instr_begin) { continue; }
+            alive[num_kept++] = b;
+            if (a->offset_bytes >= b->offset_bytes + b->num_bytes ||
+                b->offset_bytes >= a->offset_bytes + a->num_bytes) {
+                continue;
+            }
+            return FAIL(STATUS_INVALID_PLAN,
+                        "rank %d: buffers %d (%s chunk %d mb %d) and %d (%s chunk %d mb %d) overlap",
+                        check->rank, (int)(b - list->buffers), plan_buffer_words[b->kind], b->chunk, b->mb,
+                        (int)(a - list->buffers), plan_buffer_words[a->kind], a->chunk, a->mb);
         }
-        for (int32_t i = first_begin[t]; i > 0; i = next_begin[i - 1]) {
-            if (!alive_insert(&alive, &list->buffers[i - 1])) { return report_overlap(check); }
-        }
+        alive[num_kept] = a;
+        num_alive = num_kept + 1;
     }
     return STATUS_OK;
 }
@@ -730,7 +659,7 @@ static Status plan_check_rank(const Plan* plan, int32_t rank, PlanReplicaPlaces*
     return check_overlaps(&check, arena);
 }
 
-// --- samples and micro-batches -----------------------------------------------------------------------
+// --- samples and microbatches -----------------------------------------------------------------------
 
 static Status check_shares(const Plan* plan) {
     const Placement* placement = &plan->placement;
@@ -795,7 +724,7 @@ static Status check_head(const Plan* plan, int32_t num_samples) {
     return STATUS_OK;
 }
 
-// Padding of one sequence, as the layout of its micro-batch allows.
+// Padding of one sequence, as the layout of its microbatch allows.
 static Status check_sequence(const Plan* plan, int32_t m, int32_t i, const PlanSample* samples, bool* seen,
                              MbShape* shape) {
     const PlanSequence* seq = &plan->sequences[i];
@@ -834,19 +763,8 @@ static Status check_sequence(const Plan* plan, int32_t m, int32_t i, const PlanS
                     i, seq->enc_tokens, seq->dec_tokens, num_segments, (long long)enc_tokens,
                     (long long)dec_tokens, plan_layout_words[mb->layout]);
     }
-    shape->num_seqs++;
-    shape->enc_tokens += seq->enc_tokens;
-    shape->enc_squares += (int64_t)seq->enc_tokens * seq->enc_tokens;
-    shape->dec_tokens += seq->dec_tokens;
-    shape->dec_squares += (int64_t)seq->dec_tokens * seq->dec_tokens;
-    shape->cross_products += (int64_t)seq->enc_tokens * seq->dec_tokens;
+    mb_shape_add(shape, seq->enc_tokens, seq->dec_tokens, 0);
     return STATUS_OK;
-}
-
-static bool shapes_are_equal(const MbShape* a, const MbShape* b) {
-    return a->num_seqs == b->num_seqs && a->enc_tokens == b->enc_tokens && a->enc_squares == b->enc_squares &&
-           a->dec_tokens == b->dec_tokens && a->dec_squares == b->dec_squares &&
-           a->cross_products == b->cross_products && a->supervised_tokens == b->supervised_tokens;
 }
 
 static Status plan_check_batches(const Plan* plan, const PlanSample* samples, int32_t num_samples,
@@ -883,7 +801,7 @@ static Status plan_check_batches(const Plan* plan, const PlanSample* samples, in
             next_segment = seq->segment_end;
             TRY(check_sequence(plan, m, next_seq, samples, seen, &shape));
         }
-        if (!shapes_are_equal(&shape, &mb->shape)) {
+        if (memcmp(&shape, &mb->shape, sizeof shape) != 0) {  // int64_t only, no padding
             return FAIL(STATUS_INVALID_PLAN, "microbatch %d: its shape is not that of its sequences", m);
         }
     }
@@ -896,7 +814,7 @@ static Status plan_check_batches(const Plan* plan, const PlanSample* samples, in
     return STATUS_OK;
 }
 
-// Which micro-batches each replica has, and room for where their instructions are.
+// Which microbatches each replica has, and room for where their instructions are.
 static Status replicas_init(PlanReplicaPlaces** out, const Plan* plan, Arena* arena) {
     PlanReplicaPlaces* replicas;
     ARENA_TRY_NEW(replicas, arena, PlanReplicaPlaces, plan->R);

@@ -8,7 +8,7 @@ plan_message.h -- which transfer a send, receive or wait is about, and which job
               K + s          F K + s          K + s              B K - 1 (combines all parts)
     FACTORS   K + s          B K - 1          K - 1              W K + s (by vocabulary)
 
-So a row and a kind identify one transfer of a micro-batch in any placement; instructions at both of its
+So a row and a kind identify one transfer of a microbatch in any placement; instructions at both of its
 ends name it in their own way (plan.h). Where both jobs lie on one stage nothing is sent, and the job that
 reads stands after the one that makes.
 */
@@ -76,7 +76,7 @@ static inline bool plan_message_is_sent(const Placement* placement, PlanMessage 
 // instruction occur once for a microbatch.
 int32_t plan_instr_row(const Placement* placement, int32_t P, const PlanInstr* instr);
 
-// Index of a list's entries about one micro-batch: the rows of the rank, and, on the last chunk's rank, one
+// Index of a list's entries about one microbatch: the rows of the rank, and, on the last chunk's rank, one
 // more for each share, K + P + s: what it sends to that share and gets from it. In such a place there is one
 // instruction and one buffer of a kind.
 static inline int32_t plan_num_places(const Placement* placement, int32_t P) {

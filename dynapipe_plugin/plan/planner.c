@@ -1,6 +1,7 @@
 // planner.c -- see planner.h.
 #include "planner.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,8 +12,9 @@
 
 // One call of plan_make.
 typedef struct {
-    PlanRequest request;  // with the placement at hand
-    Placement begin;      // where its search begins
+    PlanRequest request;      // with the placement at hand
+    Placement *field, begin;  // placements to choose from; the one that the problem is stated with
+    int32_t num_places;
     PlanProblem problem;
     ReplicaPlan *replicas, *best;             // [R] of the draft that is fitted, of the best so far
     int64_t headroom_bytes[PLAN_MAX_STAGES];  // that drafts leave unused
@@ -29,26 +31,20 @@ const BatchingPolicy* batching_policy(Batching batching) {
     return dynapipe_rivals != NULL && (uint32_t)batching < BATCHING_COUNT ? &dynapipe_rivals[batching] : NULL;
 }
 
-// --- the request -----------------------------------------------------------------------------------------
+bool plan_has_rivals(void) {
+    return dynapipe_rivals != NULL;
+}
 
-static Status check_choices(const PlanRequest* request) {
-    if ((uint32_t)request->batching >= BATCHING_COUNT || (uint32_t)request->schedule >= SCHEDULE_COUNT) {
-        return FAIL(STATUS_OUT_OF_RANGE, "plan_make: no such batching or schedule");
-    }
+// --- the problem -----------------------------------------------------------------------------------------
+
+// What plan_problem_init does not check.
+static Status check_request(const PlanRequest* request) {
     if (batching_policy(request->batching) == NULL) {
         return FAIL(
             STATUS_BAD_OPTION,
             "this program has no batching methods but its own ---> --batching dynamic, or the trainers "
             "of DynaPipe's repository to compare with others");
     }
-    if ((uint32_t)request->placements >= PLACEMENT_COUNT || (uint32_t)request->heads >= HEAD_CHOICE_COUNT) {
-        return FAIL(STATUS_OUT_OF_RANGE, "plan_make: no such placement or head");
-    }
-    return shape_rules_check(request);
-}
-
-// What plan_problem_init does not check.
-static Status check_request(const PlanRequest* request, const CostModel* costs) {
     if (request->memory_limit_bytes < 0) {
         return FAIL(STATUS_BAD_OPTION, "--memory-limit %lld ---> 0 (none) or a number of bytes",
                     (long long)request->memory_limit_bytes);
@@ -57,130 +53,33 @@ static Status check_request(const PlanRequest* request, const CostModel* costs) 
         return FAIL(STATUS_OUT_OF_RANGE, "plan_make: lists of replica %d of %d", request->my_replica,
                     request->R);
     }
-    if (batching_is_original(request) && !placement_is_linear(&request->placement, request->P)) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "--policy dynapipe: the paper's pipelines have one chunk a stage and a whole head ---> "
-                    "--placement linear --head whole, or --policy auto");
-    }
-    return placement_check(&request->placement, request->P, costs->num_enc_layers + costs->num_dec_layers,
-                           request->rules.head_has_layer);
+    return shape_rules_check(request);
 }
 
-// Where the search begins: the given placement, or the plain one of the requested shape. A given head stays.
-static Status place(PlanRequest* request, const CostModel* costs, const PlanSample* samples,
-                    int32_t num_samples) {
-    static const HeadSplit splits[HEAD_CHOICE_COUNT] = {HEAD_WHOLE, HEAD_WHOLE, HEAD_WHOLE, HEAD_BY_ROWS,
-                                                        HEAD_BY_VOCABULARY};
-    Placement* placement = &request->placement;
-    const Placement given = *placement;
-    int32_t P = request->P, num_enc = costs->num_enc_layers, num_dec = costs->num_dec_layers;
-    bool by_shape = request->placements >= PLACEMENT_INTERLEAVED && request->placements < PLACEMENT_COUNT;
-    bool has_layers = request->placements == PLACEMENT_GIVEN && given.num_chunks > 0;
-    bool head_is_given = request->heads == HEAD_CHOICE_GIVEN;
-    HeadSplit split = head_is_given ? (HeadSplit)given.head : splits[request->heads];
-    if (placement->num_chunks == 0) { placement_linear(placement, placement->chunks, P); }
-    if (by_shape) {
-        TRY(placement_make(placement, request->placements, false, P, num_enc, num_dec));
-        placement_copy_head(placement, &given);
-    } else if (request->choose_stages && split != HEAD_WHOLE && placement->num_chunks == P && !has_layers) {
-        TRY(placement_make(placement, PLACEMENT_LINEAR, false, P, num_enc, num_dec));
-    } else if (request->choose_stages && placement_is_linear(placement, P)) {
-        LayerRange stages[PLAN_MAX_STAGES];
-        TRY(stage_split_make(stages, request, costs, samples, num_samples, 1));
-        placement_linear(placement, stages, P);
-    }
-    if (head_is_given) {
-        placement_copy_head(placement, &given);
-    } else if (split != (HeadSplit)placement->head) {
-        placement_share_head(placement, split, P);
-    }
-    return STATUS_OK;
-}
-
-// The same shape with other layers; where shape and head are free, the one of all that leaves most room.
-static void make_room(PlanRequest* request, const CostModel* costs, const int64_t* limit_bytes,
-                      int32_t wanted) {
-    const HeadSplit heads[] = {HEAD_WHOLE, request->rules.head_by_rows ? HEAD_BY_ROWS : HEAD_BY_VOCABULARY};
-    const PlacementRoom room = {costs, limit_bytes, request->P, wanted, request->rules.head_has_layer};
-    const Placement asked = request->placement;
-    bool moves_head = request->heads != HEAD_CHOICE_GIVEN, is_free = request->placements == PLACEMENT_AUTO;
-    int64_t least = INT64_MAX;
-    for (int kind = PLACEMENT_AUTO; kind < PLACEMENT_COUNT && (is_free || kind == PLACEMENT_AUTO); kind++) {
-        for (int h = 0; h < 2 && least > 0; h++) {
-            Placement placement = asked;
-            Status made = kind == PLACEMENT_AUTO
-                              ? STATUS_OK
-                              : placement_make(&placement, (PlacementChoice)kind, false, request->P,
-                                               costs->num_enc_layers, costs->num_dec_layers);
-            if (made != STATUS_OK) { continue; }
-            placement_copy_head(&placement, &asked);
-            if (request->heads == HEAD_CHOICE_AUTO) {
-                placement_share_head(&placement, heads[h], request->P);
-            }
-            int64_t lack = placement_make_room(&placement, &room, moves_head);
-            if (lack >= least) { continue; }
-            least = lack;
-            request->placement = placement;
-        }
-    }
+static MbShape shape_alone(const PlanSample* sample) {
+    MbShape shape = {0};
+    mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
+    return shape;
 }
 
 // The first sample that does not fit in any mode, alone; -1: all fit.
-static int32_t find_misfit(const PlanProblem* problem, MbShape* shape) {
+static int32_t find_misfit(const PlanProblem* problem) {
     for (int32_t i = 0; i < problem->num_samples; i++) {
-        const PlanSample* sample = &problem->samples[i];
+        const MbShape shape = shape_alone(&problem->samples[i]);
         bool fits = false;
-        *shape = (MbShape){0};
-        mb_shape_add(shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
         for (int32_t k = problem->num_modes - 1; k >= 0 && !fits; k--) {
-            fits = microbatch_cost(problem, problem->modes[k], SHARE_ALONE, shape).fits_alone;
+            fits = microbatch_cost(problem, problem->modes[k], SHARE_ALONE, &shape).fits_alone;
         }
         if (!fits) { return i; }
     }
     return -1;
 }
 
-static bool samples_fit(const PlanProblem* problem) {
-    MbShape shape;
-    return find_misfit(problem, &shape) < 0;
-}
-
-// The problem with that placement; where its state or some sample beside it does not fit and the search may
-// move layers, with one that leaves more room.
-static Status init_problem(Planning* planning, const CostModel* costs, const PlanSample* samples,
-                           int32_t num_samples) {
-    PlanRequest* request = &planning->request;
-    PlanProblem* problem = &planning->problem;
-    Status status = plan_problem_init(problem, request, costs, samples, num_samples);
-    bool is_short = status == STATUS_INFEASIBLE;
-    if (status == STATUS_OK && problem->has_limit) {
-        const PlacementRoom room = {costs, problem->limit_bytes, request->P, ROOM_WANTED,
-                                    request->rules.head_has_layer};
-        is_short = placement_lack(&room, &problem->placement) > 0 && !samples_fit(problem);
-    }
-    if (!is_short || !request->choose_stages) { return status; }
-    const Placement asked = request->placement;
-    for (int32_t wanted = ROOM_WANTED; wanted <= 4 * ROOM_WANTED && is_short; wanted *= 2) {
-        request->placement = asked;
-        make_room(request, costs, problem->limit_bytes, wanted);
-        status = plan_problem_init(problem, request, costs, samples, num_samples);
-        is_short = status != STATUS_OK || !samples_fit(problem);
-    }
-    return status;
-}
-
-static Status make_problem(Planning* out, const PlanRequest* request, const CostModel* costs,
-                           const PlanSample* samples, int32_t num_samples) {
-    out->request = *request;
-    TRY(check_choices(request));
-    if (request->rules.padded) { out->request.layout = LAYOUT_PADDED; }
-    TRY(place(&out->request, costs, samples, num_samples));
-    TRY(init_problem(out, costs, samples, num_samples));
-    out->begin = out->request.placement;
-    TRY(check_request(&out->request, costs));
-    ARENA_TRY_NEW(out->replicas, &out->lists, ReplicaPlan, request->R);
-    ARENA_TRY_NEW(out->best, &out->lists, ReplicaPlan, request->R);
-    return STATUS_OK;
+static Status report_sample(const PlanProblem* problem, int32_t i) {
+    const MbShape shape = shape_alone(&problem->samples[i]);
+    char what[32];
+    snprintf(what, sizeof what, "sample %d", i);
+    return microbatch_infeasible(problem, &shape, what);
 }
 
 // The problem with this placement.
@@ -191,18 +90,51 @@ static Status set_placement(Planning* planning, const Placement* placement) {
                              problem->num_samples);
 }
 
+// With the plainest placement beside whose state every sample fits; where there is none, with more room
+// wanted. Else with the plainest one of all.
+static Status make_problem(Planning* planning, const CostModel* costs, const PlanSample* samples,
+                           int32_t num_samples) {
+    PlanRequest* request = &planning->request;
+    const PlanRequest asked = *request;
+    TRY(check_request(request));
+    planning->problem = (PlanProblem){.costs = costs, .samples = samples, .num_samples = num_samples};
+    ARENA_TRY_NEW(planning->field, &planning->lists, Placement, PLACEMENT_FIELD);
+    int32_t plainest = -1;  // whose state fits
+    for (int32_t wanted = ROOM_WANTED; wanted <= 4 * ROOM_WANTED; wanted *= 2) {
+        TRY(placement_field(planning->field, &planning->num_places, &asked, costs, samples, num_samples,
+                            wanted));
+        plainest = -1;
+        for (int32_t i = 0; i < planning->num_places; i++) {
+            planning->begin = planning->field[i];
+            Status status = set_placement(planning, &planning->begin);
+            if (status == STATUS_INFEASIBLE) { continue; }
+            TRY(status);
+            if (!planning->problem.has_limit || find_misfit(&planning->problem) < 0) { return STATUS_OK; }
+            if (plainest < 0) { plainest = i; }
+        }
+        if (!request->choose_stages) { break; }
+    }
+    const PlacementScale scale = placement_scale_make(&asked, costs, samples, num_samples, 0);
+    for (int32_t i = 0, num = plainest < 0 ? planning->num_places : 0; i < num; i++) {  // the least lacking
+        double least = plainest < 0 ? INFINITY : placement_lack(&planning->field[plainest], &scale);
+        if (placement_lack(&planning->field[i], &scale) < least) { plainest = i; }
+    }
+    planning->begin = planning->field[plainest];
+    return set_placement(planning, &planning->begin);
+}
+
 // --- fit into memory --------------------------------------------------------------------------------------
 
 // The draft with schedules whose lists fit; kept if it is the fastest so far. over_bytes: what stages lacked
 // at first.
-static Status fit(int64_t over_bytes[PLAN_MAX_STAGES], Planning* planning, const Draft* draft) {
+static Status fit(int64_t over_bytes[PLAN_MAX_STAGES], Planning* planning, const Draft* draft, bool admit) {
     int64_t makespan_ns = 0;
     memset(over_bytes, 0, sizeof *over_bytes * PLAN_MAX_STAGES);
     TRY(set_placement(planning, &draft->placement));
     for (int32_t r = 0; r < planning->problem.R; r++) {
         ReplicaPlan* replica = &planning->replicas[r];
         TRY(replica_plan_fit(replica, over_bytes, &planning->problem, draft, r, planning->headroom_bytes,
-                             &planning->lists, &planning->runs));
+                             admit, &planning->lists, &planning->runs));
         if (replica->timeline.makespan_ns > makespan_ns) { makespan_ns = replica->timeline.makespan_ns; }
     }
     if (planning->best_draft != NULL && makespan_ns >= planning->best_ns) { return STATUS_OK; }
@@ -214,30 +146,17 @@ static Status fit(int64_t over_bytes[PLAN_MAX_STAGES], Planning* planning, const
     return STATUS_OK;
 }
 
-// A sample that never fits, or the error of `status`.
-static Status why_nothing_fits(const Planning* planning, Status status) {
-    MbShape shape;
-    char what[32];
-    int32_t i = find_misfit(&planning->problem, &shape);
-    snprintf(what, sizeof what, "sample %d", i);
-    return i < 0 ? status : microbatch_infeasible(&planning->problem, &shape, what);
-}
-
 enum { MAX_SEARCHES = 4 };
-enum { FIT_COST = 100 };  // a fit that costs more than this part of the makespan justifies another search
+enum { MORE_HEADROOM = 3 };  // times what lists were over: the next ones are over elsewhere
+enum { FIT_COST = 100 };     // a fit that costs more than this part of the makespan justifies another search
 
 // Our method. Where the lists of the draft need more memory than the search assumed, they are made to fit;
 // where that costs time the search is repeated with so much less memory.
 static Status plan_by_search(Planning* planning) {
     const PlanProblem* problem = &planning->problem;
     for (int32_t i = 0; i < problem->num_samples; i++) {
-        const PlanSample* sample = &problem->samples[i];
-        MbShape shape = {0};
-        char what[32];
-        mb_shape_add(&shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
-        if (shape_rules_allow(&planning->request.rules, &shape)) { continue; }
-        snprintf(what, sizeof what, "sample %d", i);
-        return microbatch_infeasible(problem, &shape, what);
+        const MbShape shape = shape_alone(&problem->samples[i]);
+        if (!shape_rules_allow(&planning->request.rules, &shape)) { return report_sample(problem, i); }
     }
     for (int32_t i = 0; i < MAX_SEARCHES; i++) {
         int64_t over_bytes[PLAN_MAX_STAGES];
@@ -245,21 +164,29 @@ static Status plan_by_search(Planning* planning) {
         ARENA_TRY_NEW(draft, &planning->lists, Draft, 1);
         TRY(set_placement(planning, &planning->begin));
         memcpy(planning->problem.headroom_bytes, planning->headroom_bytes, sizeof planning->headroom_bytes);
-        TRY(search_draft(draft, &planning->problem, planning->request.effort, &planning->lists));
+        TRY(search_draft(draft, problem, planning->field, planning->num_places, &planning->lists));
         if (draft->makespan_ns == INT64_MAX && planning->best_draft != NULL) {  // too little is left
             for (int32_t s = 0; s < planning->problem.P; s++) { planning->headroom_bytes[s] /= 2; }
             continue;
         }
-        Status status = fit(over_bytes, planning, draft);
+        Status status = fit(over_bytes, planning, draft, false);
+        if (status == STATUS_OK && planning->best_ns - draft->makespan_ns > draft->makespan_ns / FIT_COST) {
+            int64_t same[PLAN_MAX_STAGES];
+            Status other = fit(same, planning, draft, true);
+            if (other != STATUS_OK && other != STATUS_INFEASIBLE) { return other; }
+        }
         if (status != STATUS_OK && status != STATUS_INFEASIBLE) { return status; }
         if (status != STATUS_OK && planning->best_draft == NULL) {
-            return why_nothing_fits(planning, status);
+            int32_t misfit = find_misfit(problem);
+            return misfit < 0 ? status : report_sample(problem, misfit);
         }
         if (planning->best_draft != NULL &&
             planning->best_ns - draft->makespan_ns <= draft->makespan_ns / FIT_COST) {
             break;
         }
-        for (int32_t s = 0; s < planning->problem.P; s++) { planning->headroom_bytes[s] += over_bytes[s]; }
+        for (int32_t s = 0; s < planning->problem.P; s++) {
+            planning->headroom_bytes[s] += MORE_HEADROOM * over_bytes[s];
+        }
     }
     return STATUS_OK;
 }
@@ -271,6 +198,12 @@ static Status plan_by_rival(Planning* planning) {
     static const int32_t percents[] = {100, 90, 75, 50};
     Status first = STATUS_OK;
     char failure[STATUS_MESSAGE_BYTES] = "";
+    if (batching_is_original(&planning->request) &&
+        !placement_is_linear(&planning->begin, planning->request.P)) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--policy dynapipe: the paper's pipelines have one chunk a stage and a whole head ---> "
+                    "--placement linear --head whole, or --policy auto");
+    }
     for (size_t i = 0; i < sizeof percents / sizeof *percents && planning->best_draft == NULL; i++) {
         PlanProblem batching = planning->problem;
         Draft* drafts;
@@ -284,7 +217,7 @@ static Status plan_by_rival(Planning* planning) {
         for (int32_t k = 0; k < num; k++) {
             int64_t over_bytes[PLAN_MAX_STAGES];
             if (planning->best_draft != NULL && drafts[k].makespan_ns >= planning->best_ns) { break; }
-            status = fit(over_bytes, planning, &drafts[k]);
+            status = fit(over_bytes, planning, &drafts[k], false);
             if (status != STATUS_OK && status != STATUS_INFEASIBLE) { return status; }
         }
         if (status != STATUS_OK && status != STATUS_INFEASIBLE) { return status; }
@@ -308,7 +241,7 @@ static void copy_microbatch(Plan* plan, const MicrobatchList* list, const Replic
                            .sequence_begin = plan->num_sequences,
                            .shape = from->shape};
     for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
-        to->recompute[k] = problem->modes[(int64_t)k * problem->pipe.M + m];
+        to->recompute[k] = problem->modes[m * plan->placement.num_chunks + k];
     }
     for (int32_t i = from->sequence_begin; i < from->sequence_end; i++) {
         const PlanSequence* seq = &list->sequences[i];
@@ -381,18 +314,16 @@ static Status assemble(Plan* out, const PlanProblem* problem, const MicrobatchLi
 static Status finish(Plan* out, Planning* planning, Arena* arena) {
     const PlanProblem* problem = &planning->problem;
     const Draft* draft = planning->best_draft;
-    bool joint_backward = true;
     LowerBound bound;
     Plan plan;
     TRY(set_placement(planning, &planning->begin));
-    for (int32_t r = 0; r < problem->R; r++) { joint_backward &= !planning->best[r].variant.split_backward; }
-    lower_bound_make(&bound, problem, joint_backward);
+    lower_bound_make(&bound, problem);
     TRY(set_placement(planning, &draft->placement));
     for (int32_t r = 0, first_mb = 0; r < problem->R; r++) {
         ReplicaPlan* replica = &planning->best[r];
         memset(replica->ranks, 0, sizeof replica->ranks);
         if (!planning->request.one_replica || r == planning->request.my_replica) {
-            TRY(replica_plan_emit(replica, problem, first_mb, r * problem->P, arena));
+            TRY(replica_plan_emit(replica, first_mb, arena));
         }
         first_mb += draft->replica[r].M;
     }
@@ -406,10 +337,16 @@ static Status finish(Plan* out, Planning* planning, Arena* arena) {
 
 Status plan_make(Plan* out, const PlanRequest* request, const CostModel* costs, const PlanSample* samples,
                  int32_t num_samples, Arena* arena) {
-    Planning planning = {.best_ns = INT64_MAX};
-    Status status = make_problem(&planning, request, costs, samples, num_samples);
+    Planning planning = {.request = *request, .best_ns = INT64_MAX};
+    if (request->rules.padded) { planning.request.layout = LAYOUT_PADDED; }
+    Status status = make_problem(&planning, costs, samples, num_samples);
     if (status == STATUS_OK) {
-        status = request->batching == BATCHING_DYNAMIC ? plan_by_search(&planning) : plan_by_rival(&planning);
+        planning.replicas = ARENA_NEW(&planning.lists, ReplicaPlan, request->R);
+        planning.best = ARENA_NEW(&planning.lists, ReplicaPlan, request->R);
+        bool has_memory = planning.replicas != NULL && planning.best != NULL;
+        status = !has_memory ? FAIL(STATUS_NO_MEMORY, "planner: no host memory left")
+                 : request->batching == BATCHING_DYNAMIC ? plan_by_search(&planning)
+                                                         : plan_by_rival(&planning);
     }
     if (status == STATUS_OK) { status = finish(out, &planning, arena); }
     arena_free(&planning.lists);

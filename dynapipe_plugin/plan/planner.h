@@ -31,3 +31,6 @@ Status plan_make(Plan* out, const PlanRequest* request, const CostModel* costs, 
 // The --effort that takes about this long on one core; 0 (the default) where the request leaves nothing to
 // search. From counts alone, not a clock: the same on every machine.
 int32_t plan_effort(const PlanRequest* request, int64_t planning_ns);
+
+// Does this program have methods besides ours (batching.h)?
+bool plan_has_rivals(void);

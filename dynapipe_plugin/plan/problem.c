@@ -1,11 +1,10 @@
-// problem.c -- the planning problem, what its micro-batches cost, and lists of them.
+// problem.c -- the planning problem, what its microbatches cost, and lists of them.
 #include "problem.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "placement.h"
-#include "types.h"
 
 static int64_t microbatch_jobs_ns(const CostJobs* jobs);
 
@@ -47,28 +46,21 @@ int64_t plan_problem_available(const PlanProblem* problem, const MachineRank* ra
     return limit_bytes > 0 ? limit_bytes - cost_rank_state_bytes(problem->costs, has) : COST_LIMIT;
 }
 
-void plan_problem_limit(PlanProblem* out) {
-    out->has_limit = false;
-    memset(out->limit_bytes, 0, sizeof out->limit_bytes);
-    memset(out->most_limit_bytes, 0, sizeof out->most_limit_bytes);
+// The least of a stage's ranks that have a limit.
+static void limits_set(PlanProblem* out) {
     int32_t num_replicas = plan_problem_ranks(out, 0) == NULL ? 1 : out->R;  // one stands for all
     for (int32_t s = 0; s < out->P; s++) {
-        bool is_free = false;
         for (int32_t r = 0; r < num_replicas; r++) {
             const MachineRank* rank = machine_stage(plan_problem_ranks(out, r), s);
             int64_t limit_bytes = machine_limit_bytes(rank, out->request->memory_limit_bytes);
-            int64_t least_bytes = out->limit_bytes[s], most_bytes = out->most_limit_bytes[s];
-            is_free |= limit_bytes == 0;
-            if (limit_bytes == 0) { continue; }
-            out->has_limit = true;
-            out->limit_bytes[s] = least_bytes > 0 && least_bytes < limit_bytes ? least_bytes : limit_bytes;
-            out->most_limit_bytes[s] = most_bytes > limit_bytes ? most_bytes : limit_bytes;
+            bool is_less = out->limit_bytes[s] == 0 || limit_bytes < out->limit_bytes[s];
+            if (limit_bytes > 0 && is_less) { out->limit_bytes[s] = limit_bytes; }
         }
-        if (is_free) { out->most_limit_bytes[s] = 0; }
+        out->has_limit |= out->limit_bytes[s] > 0;
     }
 }
 
-// All samples as one micro-batch on replica r: the slowest of its stages and of its links, which send both
+// All samples as one microbatch on replica r: the slowest of its stages and of its links, which send both
 // ways.
 static double replica_ns(const PlanProblem* problem, int32_t r, const CostJobs* jobs) {
     const MachineRank* ranks = plan_problem_ranks(problem, r);
@@ -145,10 +137,7 @@ static Status place(PlanProblem* out) {
 
 Status plan_problem_init(PlanProblem* out, const PlanRequest* request, const CostModel* costs,
                          const PlanSample* samples, int32_t num_samples) {
-    if (request->P < 1 || request->P > PLAN_MAX_STAGES || request->R < 1 || request->R > PLAN_MAX_REPLICAS) {
-        return FAIL(STATUS_OUT_OF_RANGE, "--stages %d --replicas %d ---> give 1 to %d and 1 to %d",
-                    request->P, request->R, PLAN_MAX_STAGES, PLAN_MAX_REPLICAS);
-    }
+    TRY(plan_request_check_ranks(request));
     TRY(samples_check(samples, num_samples));
     *out = (PlanProblem){.request = request,
                          .costs = costs,
@@ -157,10 +146,9 @@ Status plan_problem_init(PlanProblem* out, const PlanRequest* request, const Cos
                          .P = request->P,
                          .R = request->R,
                          .count_buffers = request->memory_rule == MEMORY_BUFFERS};
-    TRY(machine_check(request->machine, request->P * request->R));
     TRY(place(out));
     cost_table_init(&out->table, costs);
-    plan_problem_limit(out);
+    limits_set(out);
     for (int32_t s = 0; s < out->P; s++) {
         int64_t state_bytes = cost_rank_state_bytes(costs, &out->has[s]), limit = out->limit_bytes[s];
         out->available_bytes[s] = limit > 0 ? limit - state_bytes : COST_LIMIT;
@@ -391,7 +379,7 @@ Status sample_order_make(int32_t* order, const PlanSample* samples, int32_t num_
     return STATUS_OK;
 }
 
-// --- micro-batches -----------------------------------------------------------------------------------
+// --- microbatches -----------------------------------------------------------------------------------
 
 Status microbatch_list_reserve(MicrobatchList* list, int32_t max_mbs, int32_t num_samples, Arena* arena) {
     *list = (MicrobatchList){.mbs = ARENA_NEW(arena, Microbatch, max_mbs),
@@ -466,7 +454,7 @@ void microbatch_list_append(MicrobatchList* list, const PlanProblem* problem, Mb
     microbatch_list_close(list, problem);
 }
 
-// --- what a micro-batch costs ------------------------------------------------------------------------
+// --- what a microbatch costs ------------------------------------------------------------------------
 
 static int64_t microbatch_jobs_ns(const CostJobs* jobs) {
     return jobs->job_ns[JOB_F] + jobs->job_ns[JOB_B] + jobs->job_ns[JOB_W] + jobs->job_ns[JOB_R];
@@ -488,10 +476,10 @@ int32_t microbatch_in_flight(int32_t P, int32_t K, int32_t k) {
     return (P * (K - k) + K - 1) / K;
 }
 
-// Of one micro-batch on one stage.
+// Of one microbatch on one stage.
 typedef struct {
     int64_t work_ns;
-    int64_t held_bytes;     // as often as there are micro-batches in flight
+    int64_t held_bytes;     // as often as there are microbatches in flight
     int64_t kept_bytes;     // of one, all chunks and the share
     int64_t besides_bytes;  // of one of them, while its jobs run
 } StageLoad;

@@ -23,13 +23,12 @@ typedef struct {
     CostStage chunks[PLAN_MAX_CHUNKS];
     CostRank has[PLAN_MAX_STAGES];  // what the ranks of a stage have of the model
     // Of the machine (cost_model.h), for passes that do not know which replica they serve.
-    int64_t limit_bytes[PLAN_MAX_STAGES];       // memory of the stage's ranks: the least; 0: no limit
-    int64_t most_limit_bytes[PLAN_MAX_STAGES];  // the most; 0: no limit on some rank
-    double stage_slow[PLAN_MAX_STAGES];         // how long jobs take there, the mean over replicas ...
-    double replica_slow[PLAN_MAX_REPLICAS];     // ... and in a replica, links considered, relative to others
-    bool differs;                               // false: these are all 1
-    bool has_limit;                             // any rank
-    int64_t available_bytes[PLAN_MAX_STAGES];   // limit_bytes - model state; COST_LIMIT where there is none
+    int64_t limit_bytes[PLAN_MAX_STAGES];      // memory of the stage's ranks: the least; 0: no limit
+    double stage_slow[PLAN_MAX_STAGES];        // how long jobs take there, the mean over replicas ...
+    double replica_slow[PLAN_MAX_REPLICAS];    // ... and in a replica, links considered, relative to others
+    bool differs;                              // false: these are all 1
+    bool has_limit;                            // any rank
+    int64_t available_bytes[PLAN_MAX_STAGES];  // limit_bytes - model state; COST_LIMIT where there is none
     // Of these, what drafts leave free for memory they do not count: by how much the instruction lists of
     // earlier ones exceeded the limit. 0 after init.
     int64_t headroom_bytes[PLAN_MAX_STAGES];
@@ -42,9 +41,6 @@ typedef struct {
 // offers no recompute mode that the request allows. Borrows all arguments.
 Status plan_problem_init(PlanProblem* out, const PlanRequest* request, const CostModel* costs,
                          const PlanSample* samples, int32_t num_samples);
-
-// has_limit and the limits of all stages, from the present request.
-void plan_problem_limit(PlanProblem* out);
 
 // The ranks of a replica, NULL: all alike; and what one has for activations, COST_LIMIT where there is no
 // limit.
@@ -64,7 +60,7 @@ static inline int64_t plan_problem_stage_ns(const PlanProblem* problem, int32_t 
 // --- what kernels take -------------------------------------------------------------------------------
 
 /*
-What a model's kernels require of a micro-batch (ShapeRules).
+What a model's kernels require of a microbatch (ShapeRules).
 
     T(B) = the longest of B samples, rounded up to lcm(seq_multiple, tokens_multiple / gcd(tokens_multiple,
 B))
@@ -91,7 +87,7 @@ bool shape_rules_allow(const ShapeRules* rules, const MbShape* shape);
 bool shape_rules_limit(const ShapeRules* rules);
 // What in a shape exceeds a limit: "5 sequences, the model's kernels take 4 (max_seqs)".
 void shape_rules_say(char out[SHAPE_WORDS], const ShapeRules* rules, const MbShape* shape);
-// The least number of micro-batches for all of this.
+// The least number of microbatches for all of this.
 int64_t shape_rules_least_mbs(const ShapeRules* rules, const MbShape* all);
 
 // Can a model have such rules?
@@ -115,15 +111,15 @@ Status sample_order_make(int32_t* order, const PlanSample* samples, int32_t num_
 // Descending (enc, dec, id) whatever the model: the original without its travelling salesman.
 Status sample_order_sorted(int32_t* order, const PlanSample* samples, int32_t num_samples, Arena* arena);
 
-// --- micro-batches -----------------------------------------------------------------------------------
+// --- microbatches -----------------------------------------------------------------------------------
 
 /*
-Micro-batches of one global batch: the result of a batching pass.
+Microbatches of one global batch: the result of a batching pass.
 
-    MicrobatchList      micro-batches of all replicas together
+    MicrobatchList      microbatches of all replicas together
     MicrobatchBuild     a pass: PlanProblem -> list               (batching.h has the table)
 
-In every list each sample is in exactly one segment, and every micro-batch fits in memory when it is alone on
+In every list each sample is in exactly one segment, and every microbatch fits in memory when it is alone on
 its stage. No list is ever empty (num_samples >= 1).
 */
 
@@ -132,7 +128,7 @@ typedef struct {
     RecomputeMode mode;  // on all stages; what the pass assumed, a later pass may choose again
     int32_t sequence_begin, sequence_end;  // into MicrobatchList.sequences
     MbShape shape;
-    int64_t work_ns;  // all jobs of this micro-batch on its slowest stage
+    int64_t work_ns;  // all jobs of this microbatch on its slowest stage
 } Microbatch;
 
 // mbs are in the order they should enter stage 0 (per replica where `replica` is set): a later pass may
@@ -149,7 +145,7 @@ typedef struct {
 // STATUS_INFEASIBLE names tokens, stage, bytes over, and a remedy.
 typedef Status MicrobatchBuild(MicrobatchList* out, const PlanProblem* problem, Arena* arena);
 
-// Building a list: reserve, then for every micro-batch: open, add_sequence..., close.
+// Building a list: reserve, then for every microbatch: open, add_sequence..., close.
 Status microbatch_list_reserve(MicrobatchList* list, int32_t max_mbs, int32_t num_samples, Arena* arena);
 void microbatch_list_open(MicrobatchList* list, MbLayout layout, RecomputeMode mode);
 // One sequence of the `num` samples ids[]; padded to these lengths, which are at least the sums.
@@ -157,7 +153,7 @@ void microbatch_list_add(MicrobatchList* list, const PlanProblem* problem, const
                          int32_t enc_tokens, int32_t dec_tokens);
 void microbatch_list_close(MicrobatchList* list, const PlanProblem* problem);
 
-// One micro-batch of these samples, one sequence each: ragged, or padded to the longest (of the decoder's
+// One microbatch of these samples, one sequence each: ragged, or padded to the longest (of the decoder's
 // side up to max_target_tokens).
 void microbatch_list_append(MicrobatchList* list, const PlanProblem* problem, MbLayout layout,
                             RecomputeMode mode, const int32_t* ids, int32_t num);
@@ -165,18 +161,18 @@ void microbatch_list_append(MicrobatchList* list, const PlanProblem* problem, Mb
 int32_t microbatch_pad_tokens(const PlanProblem* problem, int32_t num_tokens, int64_t num_seqs);
 int32_t microbatch_pad_targets(const PlanProblem* problem, int32_t num_tokens, int64_t num_seqs);
 
-// --- what a micro-batch costs ------------------------------------------------------------------------
+// --- what a microbatch costs ------------------------------------------------------------------------
 
 /*
-Time and memory of one micro-batch on every stage.
+Time and memory of one microbatch on every stage.
 
-Memory of one micro-batch on stage s (buffers only where count_buffers), over its chunks and its share:
-    held  = acts + in            from F to B; several micro-batches at a time (SHARE_PIPELINE)
+Memory of one microbatch on stage s (buffers only where count_buffers), over its chunks and its share:
+    held  = acts + in            from F to B; several microbatches at a time (SHARE_PIPELINE)
     alone = all that is kept, and of one chunk the larger of B: acts (where dropped) + in + out, and F:
             forward_bytes (where it keeps nothing) + out, plus scratch    must fit in available_bytes[s]
 */
 
-// What one micro-batch costs on an average rank in every chunk, and in every share of the head: [num_rows].
+// What one microbatch costs on an average rank in every chunk, and in every share of the head: [num_rows].
 void microbatch_jobs(CostJobs* out, const PlanProblem* problem, RecomputeMode mode, const MbShape* shape);
 
 // F + B + W + R on the slowest stage.
@@ -193,7 +189,7 @@ typedef struct {
     bool fits_held;   // and held <= available / share on every stage
 } MicrobatchCost;
 
-// How many micro-batches a stage should be able to hold: of chunk k of K as many as are in flight in a full
+// How many microbatches a stage should be able to hold: of chunk k of K as many as are in flight in a full
 // pipeline, P (K - k) / K rounded up (P - s, as in 1F1B), or P everywhere as in the original, or 1 (no
 // share).
 typedef enum { SHARE_ALONE, SHARE_PIPELINE, SHARE_UNIFORM } MicrobatchShare;
@@ -201,6 +197,6 @@ int32_t microbatch_in_flight(int32_t P, int32_t K, int32_t k);
 MicrobatchCost microbatch_cost(const PlanProblem* problem, RecomputeMode mode, MicrobatchShare share,
                                const MbShape* shape);
 
-// The message for a micro-batch that does not fit alone in any allowed mode; `what` begins it, e.g. "sample
+// The message for a microbatch that does not fit alone in any allowed mode; `what` begins it, e.g. "sample
 // 17".
 Status microbatch_infeasible(const PlanProblem* problem, const MbShape* shape, const char* what);

@@ -10,10 +10,10 @@ more than 195 %. Gradient reduction (the tail) takes what was planned.
 
 Trials come in pairs, z and -z (antithetic variates: Hammersley, Morton 1956). The makespan is a convex
 function of the durations, so over whole pairs the mean is never below the plan's, up to the rounding of
-durations. z depends on seed, pair, chunk, micro-batch and job kind, not on the order of jobs: two orders of
-the same micro-batches meet the same noise.
+durations. z depends on seed, pair, chunk, microbatch and job kind, not on the order of jobs: two orders of
+the same microbatches meet the same noise.
 
-Integers only, seeded: the same numbers on every rank and compiler.
+Seeded: the same numbers on every rank and compiler.
 */
 #pragma once
 
@@ -57,35 +57,3 @@ int64_t plan_tail_ns(const Plan* plan);  // what the makespan has after the last
 static inline uint64_t replay_replica_seed(uint64_t seed, int32_t replica) {
     return seed + (uint64_t)replica * 0xd1342543de82ef95u;
 }
-
-// --- shared cores ------------------------------------------------------------------------------------
-
-/*
-Times of a plan's jobs where the ranks of a host have fewer cores than they want.
-
-A plan assumes a core per thread of every rank. Where N threads of a host share C < N cores, the system gives
-each of those that compute at an instant C / N of a core; a waiting rank takes none. So a job that
-runs while k ranks compute takes k x threads / C of its time, and less where others stand still: between the
-plan's makespan (nobody shares) and the work of all ranks divided by the cores.
-
-    cores 1, two ranks       rank 0  [F0 F0 F0 F0 F1 F1 F1 F1]          F1 and F0 share the core
-    that each want one       rank 1              [F0 F0 F0 F0]
-
-One replica is simulated; the others of a host are assumed to do the same at the same time. Integers only, no
-decision depends on it: plans stay as they are.
-*/
-
-typedef struct {
-    int32_t num_hosts;
-    const int32_t* host;     // [P] of the replica's stages, 0 .. num_hosts - 1
-    const int32_t* cores;    // [num_hosts] that ranks may use, >= 1
-    const int32_t* threads;  // [num_hosts] of every rank there, >= 1
-    const int32_t* sharers;  // [num_hosts] ranks there, those of other replicas too
-    const int32_t* mine;     // [num_hosts] of these, stages of this replica
-} SharedCores;
-
-// instr_ns[s][i]: the time of instruction i of stage s (jobs; transfers as planned), for plan_makespan() and
-// with its makespan in *out_ns, without tail. Both live in `arena`. Unchecked plans are safe:
-// STATUS_DEADLOCK, STATUS_INVALID_PLAN.
-Status shared_cores_stretch(int64_t*** instr_ns, int64_t* out_ns, const Plan* plan, int32_t replica,
-                            const SharedCores* shared, Arena* arena);

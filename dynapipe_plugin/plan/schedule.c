@@ -84,19 +84,19 @@ Status pipe_problem_check_fits(const PipeProblem* problem) {
     return STATUS_OK;
 }
 
-// --- 1F1B --------------------------------------------------------------------------------------------
+// --- 1F1B and GPipe ----------------------------------------------------------------------------------
 
-// 1F1B (PipeDream-flush; Narayanan et al., SC'21): stage s warms up with min(P - s, M)
-// forwards, then alternates one backward, one forward. Stage s never holds more than P - s micro-batches, and
-// M equal ones take (M + P - 1)(f + b) where transfers are free. No memory limit is looked at.
-
-static Status one_f_one_b_build(PipeSchedule* out, const PipeProblem* problem, const int32_t* order,
-                                bool split_backward, Arena* arena) {
-    TRY(pipe_schedule_need_linear(problem, "1f1b"));
-    TRY(pipe_schedule_init(out, problem, arena));
+// 1F1B (PipeDream-flush; Narayanan et al., SC'21): stage s warms up with min(P - s, M) forwards, then
+// alternates one backward, one forward. Stage s never holds more than P - s microbatches, and M equal ones
+// take (M + P - 1)(f + b) where transfers are free. GPipe (Huang et al., NeurIPS'19) warms up with all M, and
+// holds them all. Neither looks at a memory limit.
+static Status build_after_warmup(PipeSchedule* out, const PipeProblem* problem, const int32_t* order,
+                                 bool split_backward, bool is_gpipe, Arena* arena) {
     int32_t P = problem->P, M = problem->M;
+    TRY(pipe_schedule_need_linear(problem, is_gpipe ? "gpipe" : "1f1b"));
+    TRY(pipe_schedule_init(out, problem, arena));
     for (int32_t s = 0; s < P; s++) {
-        int32_t num_warmup = P - s < M ? P - s : M;
+        int32_t num_warmup = is_gpipe || P - s > M ? M : P - s;
         for (int32_t i = 0; i < num_warmup; i++) { pipe_schedule_push(out, s, JOB_F, s, order[i]); }
         for (int32_t i = 0; i < M; i++) {
             pipe_schedule_push_backward(out, problem, s, s, order[i], split_backward);
@@ -106,30 +106,15 @@ static Status one_f_one_b_build(PipeSchedule* out, const PipeProblem* problem, c
     return STATUS_OK;
 }
 
-const PipePolicy pipe_policy_1f1b = {
-    .name = "1f1b",
-    .build = one_f_one_b_build,
-};
-
-// --- GPipe -------------------------------------------------------------------------------------------
-
-// GPipe (Huang et al., NeurIPS'19): every forward, then every backward in the same order.
-// Holds all M micro-batches on every stage; no memory limit is looked at.
+static Status one_f_one_b_build(PipeSchedule* out, const PipeProblem* problem, const int32_t* order,
+                                bool split_backward, Arena* arena) {
+    return build_after_warmup(out, problem, order, split_backward, false, arena);
+}
 
 static Status gpipe_build(PipeSchedule* out, const PipeProblem* problem, const int32_t* order,
                           bool split_backward, Arena* arena) {
-    TRY(pipe_schedule_need_linear(problem, "gpipe"));
-    TRY(pipe_schedule_init(out, problem, arena));
-    for (int32_t s = 0; s < problem->P; s++) {
-        for (int32_t i = 0; i < problem->M; i++) { pipe_schedule_push(out, s, JOB_F, s, order[i]); }
-        for (int32_t i = 0; i < problem->M; i++) {
-            pipe_schedule_push_backward(out, problem, s, s, order[i], split_backward);
-        }
-    }
-    return STATUS_OK;
+    return build_after_warmup(out, problem, order, split_backward, true, arena);
 }
 
-const PipePolicy pipe_policy_gpipe = {
-    .name = "gpipe",
-    .build = gpipe_build,
-};
+const PipePolicy pipe_policy_1f1b = {.name = "1f1b", .build = one_f_one_b_build};
+const PipePolicy pipe_policy_gpipe = {.name = "gpipe", .build = gpipe_build};

@@ -2,11 +2,11 @@
 schedule.h -- one replica's pipeline as a scheduling problem, the order of its jobs, and the simulated
 timeline.
 
-    PipeProblem   P stages, K chunks on them (Placement), M micro-batches: what each job takes and holds
+    PipeProblem   P stages, K chunks on them (Placement), M microbatches: what each job takes and holds
     PipeSchedule  one job order per stage
     PipeTimeline  begin and end of every job and transfer, memory over time: what the simulator makes of both
 
-A row is a chunk, or, where the head is shared, K + s, the share of stage s. A micro-batch's jobs:
+A row is a chunk, or, where the head is shared, K + s, the share of stage s. A microbatch's jobs:
     F  of chunk 0, 1, .. K - 1; then, where the head is shared, of every share, once the last chunk's output
        is there: its forward and the gradient of its inputs in one
     B  of chunk K - 1 (once every share's part is back), K - 2, .. 0
@@ -50,7 +50,7 @@ typedef struct {
     int32_t mb;
 } PipeJob;
 
-// A chunk without a JOB_W for a micro-batch runs a joint backward for it.
+// A chunk without a JOB_W for a microbatch runs a joint backward for it.
 typedef struct {
     int32_t num_jobs[PLAN_MAX_STAGES];
     PipeJob* jobs[PLAN_MAX_STAGES];
@@ -83,7 +83,7 @@ static inline const PipeCost* pipe_cost(const PipeProblem* problem, int32_t row,
     return &problem->cost[(int64_t)row * problem->M + m];
 }
 
-// A policy turns a problem into a schedule; `order` is the sequence in which micro-batches enter stage 0.
+// A policy turns a problem into a schedule; `order` is the sequence in which microbatches enter stage 0.
 typedef struct {
     const char* name;
     Status (*build)(PipeSchedule* out, const PipeProblem* problem, const int32_t* order, bool split_backward,
@@ -95,7 +95,7 @@ extern const PipePolicy pipe_policy_gpipe, pipe_policy_1f1b, pipe_policy_adaptiv
 
 // --- lists being written -----------------------------------------------------------------------------
 
-// Empty lists with room for every job of every micro-batch (F, R, B, W).
+// Empty lists with room for every job of every microbatch (F, R, B, W).
 Status pipe_schedule_init(PipeSchedule* out, const PipeProblem* problem, Arena* arena);
 
 static inline void pipe_schedule_push(PipeSchedule* schedule, int32_t s, JobKind kind, int32_t row,
@@ -108,15 +108,15 @@ static inline void pipe_schedule_push(PipeSchedule* schedule, int32_t s, JobKind
 void pipe_schedule_push_backward(PipeSchedule* schedule, const PipeProblem* problem, int32_t s, int32_t chunk,
                                  int32_t m, bool split_backward);
 
-// F of its chunks, its share, [R] B of its chunks, one micro-batch after the other on every stage: the least
+// F of its chunks, its share, [R] B of its chunks, one microbatch after the other on every stage: the least
 // memory that any schedule needs.
 Status pipe_schedule_one_by_one(PipeSchedule* out, const PipeProblem* problem, const int32_t* order,
                                 Arena* arena);
 
-// Bytes that micro-batch m needs on stage s when it is alone there.
+// Bytes that microbatch m needs on stage s when it is alone there.
 int64_t pipe_alone_bytes(const PipeProblem* problem, int32_t s, int32_t m);
 
-// STATUS_INFEASIBLE where some micro-batch does not fit even alone; names stage, micro-batch and bytes over.
+// STATUS_INFEASIBLE where some microbatch does not fit even alone; names stage, microbatch and bytes over.
 Status pipe_problem_check_fits(const PipeProblem* problem);
 
 // --- the adaptive policy -----------------------------------------------------------------------------
@@ -126,31 +126,30 @@ The memory-aware greedy order: backward first, then forward, then weight gradien
 
 Walks through time once. Whenever a stage is free it runs
     B  of a chunk whose gradient is there, or F of its share of the head (R before B where F dropped its
-       activations): the oldest micro-batch's, of one micro-batch the later chunk's
+       activations): the oldest microbatch's, of one microbatch the later chunk's
     F  of a chunk whose input is there and which the admission rule lets in: the later chunk's
-    R  ahead of time, of the micro-batch whose B comes next
+    R  ahead of time, of the microbatch whose B comes next
     W  the oldest (only where backward is split; of a share always)
-in this order of preference; all micro-batches have one order on all chunks. It is the `cyclic` schedule of
+in this order of preference; all microbatches have one order on all chunks. It is the `cyclic` schedule of
 DynaPipe (spec section e.3) with real durations in place of cycles, and with W as filler (Zero Bubble,
 Qi et al., ICLR'24).
 
-A micro-batch that is much longer than others holds up the step if it has to wait at every stage. So first of
+A microbatch that is much longer than others holds up the step if it has to wait at every stage. So first of
 all comes a ready F or B that is critical: what can only run after it, down to B of chunk 0, takes longer than
-all that is left to do on the stage; of several the one with most after it. critical_permille scales that.
+half of all that is left to do on the stage; of several the one with most after it.
 
-Admission: of chunk k at most max_in_flight[k] micro-batches have begun F and not B; and a stage's memory is
-kept in a safe state (Dijkstra's banker): a job gets memory only if after it every micro-batch that has begun
+Admission: of chunk k at most max_in_flight[k] microbatches have begun F and not B; and a stage's memory is
+kept in a safe state (Dijkstra's banker): a job gets memory only if after it every microbatch that has begun
 on the stage could still be run to its end there, the oldest first, with what those before it give back. So
 only the order of jobs on a stage decides what may be admitted there, never the state of another stage: the
 limit holds whatever the jobs really take, and replaying the order (pipe_simulate) gives the times that were
-seen here. Where a micro-batch's needs exceed a stage's limit if all that it drops comes back at a time,
-micro-batches run one by one; where one alone does not fit, STATUS_INFEASIBLE names stage and bytes. The order
-never deadlocks: the oldest micro-batch is always admitted.
+seen here. Where a microbatch's needs exceed a stage's limit if all that it drops comes back at a time,
+microbatches run one by one; where one alone does not fit, STATUS_INFEASIBLE names stage and bytes. The order
+never deadlocks: the oldest microbatch is always admitted.
 */
 
 typedef struct {
     bool split_backward;
-    int32_t critical_permille;               // of a tail that is longer than a stage's work; 0: none is
     int32_t max_in_flight[PLAN_MAX_CHUNKS];  // F begun, B not begun; >= 1
 } PipeAdaptiveRule;
 

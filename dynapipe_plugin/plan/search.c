@@ -7,29 +7,29 @@
 
 #include "../../util/numbers.h"
 #include "placement.h"
-#include "schedule.h"
-#include "simulate.h"
 
-enum { MAX_PLACES = 48, MAX_RULES = RECOMPUTE_COUNT + 6, MAX_PROBES = 4 };
+enum { MAX_RULES = RECOMPUTE_COUNT + 6, MAX_PROBES = 4 };
 enum { USUAL_END = 40 };  // Candidate.end_percent
 enum { NUM_COORDINATES = 5, NUM_SETTINGS = NUM_COORDINATES * 10 };
+enum { OVERHEAD_JOBS = 30 };  // of a simulation: copying, limits
 
-// Which samples a replica computes, and in which of its num_mbs micro-batches each is.
+// Which samples a replica computes, and in which of its num_mbs microbatches each is.
 typedef struct {
     int32_t num_ids, num_mbs;
     int32_t *ids, *mb_of;  // [num_ids]; mb_of NULL: not filled yet
 } Share;
 
+// The samples as about num_mbs microbatches of each replica, the first and last of them smaller.
 typedef struct Deal {
-    int32_t num_mbs, end_percent;  // wanted, of a replica
-    Share* shares;                 // [R]
+    int32_t num_mbs, end_percent;
+    Share* shares;  // [R]
     struct Deal* next;
 } Deal;
 
 // What is recomputed at first.
 typedef struct {
     RecomputeMode mode;     // in chunks before early_percent of them, the first mode after that; or ...
-    int32_t share_percent;  // where a micro-batch keeps more than this part of its share of memory; 0: `mode`
+    int32_t share_percent;  // where a microbatch keeps more than this part of its share of memory; 0: `mode`
     int32_t early_percent;
 } ModeRule;
 
@@ -37,53 +37,43 @@ typedef struct {
     Placement placement;
     int32_t num_mbs;      // of a replica
     int32_t end_percent;  // size of the first and last, in percent of the body's; P at each end grow from it
-    int32_t before;       // quarters of the micro-batches that enter before the largest
-    int32_t in_flight;    // i: chunk k may hold i (K - k) micro-batches; 0: 2 (K - k) - 1; -i: i
+    int32_t before;       // quarters of the microbatches that enter before the largest
+    int32_t in_flight;    // i: chunk k may hold i (K - k) microbatches; 0: 2 (K - k) - 1; -i: i
     ModeRule rule;
     int32_t next_setting, misses;  // to be tried; tried since one was better
     int64_t makespan_ns;           // of the slowest replica that it is tried on; INT64_MAX: does not fit
 } Candidate;
 
-// One replica while the search improves it; its arrays lie in one block, so that a copy is one memcpy.
+// One replica while the search improves it.
 typedef struct {
-    const PlanProblem* problem;
-    const MachineRank* ranks;                  // [P] that run it; NULL: all alike
-    int32_t replica, P, K, num_rows, M, N;     // M micro-batches, N samples; 0: nothing to do
-    Placement placement;                       // and what is derived from it:
-    CostStage chunks[PLAN_MAX_CHUNKS];         // .
-    int64_t available_bytes[PLAN_MAX_STAGES];  // memory limit - model state
-    size_t block_bytes;
-    char* block;
-    PipeCost* cost;          // [rows * M]
-    int64_t* scratch_bytes;  // [M]
-    MbShape* shape;          // [M]
+    ReplicaProblem problem;  // microbatches in any order; its block has the arrays below, too
+    int32_t N;               // samples; 0: nothing to do
     int32_t *ids, *mb_of;    // [N]
     int32_t* order;          // [M]
-    uint8_t* mode;           // [M * K] RecomputeMode
-    PipeProblem pipe;
+    size_t block_bytes;
     PipeAdaptiveRule rule;
     int64_t makespan_ns;
 } State;
 
 typedef struct {
     const PlanProblem* problem;
-    MbLayout layout;
+    bool is_padded;
     const PipePolicy* policy;  // the schedule that is prescribed; NULL: adaptive
     int64_t budget;            // jobs that may still be simulated, and other work converted to jobs
     int32_t num_weights;       // 1, or 2: work in encoder layers and in decoder layers
     int64_t* weight[2];        // [num_samples] in 2^-40 of the batch
     int32_t* by_size;          // [num_samples] ids, largest first
-    int32_t* replica;          // [R] in an order that depends on their ranks only: all below count in it
-    double* slow;              // [R] how many times as long a replica takes for the same samples
-    int32_t probe[PLAN_MAX_REPLICAS];  // replicas that candidates are tried on, the most informative first
+    int32_t*
+        replica;  // [R] sorted by their ranks: a plan does not depend on their numbers; all below count in it
+    int32_t probe[MAX_PROBES];  // replicas that candidates are tried on, the most informative first
     int32_t num_probes;
     Share* dealt;  // [R] ragged: the samples of each replica
-    Deal* deals;   // one for every number of micro-batches tried
+    Deal* deals;
     Rng rng;
     Arena lists, tries, simulator;  // kept; of one candidate; of one simulation
 } Search;
 
-// --- samples into micro-batches ---------------------------------------------------------------------------
+// --- samples into microbatches ----------------------------------------------------------------------------
 
 typedef struct {
     int64_t key;
@@ -106,21 +96,22 @@ static void add_sample(MbShape* shape, const PlanSample* sample) {
     mb_shape_add(shape, sample->enc_tokens, sample->dec_tokens, sample->supervised_tokens);
 }
 
-static MbShape whole_batch(const PlanProblem* problem) {
+static MbShape average_shape(const PlanProblem* problem, int64_t num_mbs) {
     MbShape all = {0};
     for (int32_t i = 0; i < problem->num_samples; i++) { add_sample(&all, &problem->samples[i]); }
-    return all;
-}
-
-static MbShape average_shape(const PlanProblem* problem, int64_t num_mbs) {
-    const MbShape all = whole_batch(problem);
     return (MbShape){all.num_seqs / num_mbs,         all.enc_tokens / num_mbs,  all.enc_squares / num_mbs,
                      all.dec_tokens / num_mbs,       all.dec_squares / num_mbs, all.cross_products / num_mbs,
                      all.supervised_tokens / num_mbs};
 }
 
-// F, B and W of the encoder's part of the model and of the decoder's, or of all of it.
-static void work_of(double work_ns[2], const Search* search, const MbShape* shape) {
+static MbShape padded_shape(const PlanProblem* problem, int64_t num, int32_t enc, int32_t dec,
+                            int64_t supervised) {
+    int64_t T = microbatch_pad_tokens(problem, enc, num), Td = microbatch_pad_targets(problem, dec, num);
+    return (MbShape){num, num * T, num * T * T, num * Td, num * Td * Td, num * T * Td, supervised};
+}
+
+// F, B and W of the encoder's part of the model and of the decoder's, or of all of it. Returns their sum.
+static double work_of(double work_ns[2], const Search* search, const MbShape* shape) {
     const CostModel* costs = search->problem->costs;
     CostParts parts;
     cost_parts(&parts, &search->problem->table, search->problem->modes[0], shape);
@@ -135,13 +126,14 @@ static void work_of(double work_ns[2], const Search* search, const MbShape* shap
             work_ns[is_dec] += num[part] * parts.part[part][kind];
         }
     }
+    return work_ns[0] + work_ns[1];
 }
 
-// What each sample adds to an average micro-batch.
+// What each sample adds to an average microbatch.
 static Status weigh(Search* search) {
     const PlanProblem* problem = search->problem;
-    int32_t N = problem->num_samples, num_mbs = 4 * problem->P * problem->R;
-    const MbShape average = average_shape(problem, num_mbs);
+    int32_t N = problem->num_samples;
+    const MbShape average = average_shape(problem, (int64_t)4 * problem->P * problem->R);
     double without[2], with[2], sum[2] = {0}, *added;
     Keyed* keyed;
     search->num_weights = problem->costs->num_dec_layers > 0 ? 2 : 1;
@@ -172,31 +164,26 @@ typedef struct {
     int32_t num;
 } Bin;
 
-// The least filled bin for the sample; an empty one where must_be_empty.
-static int32_t emptiest(const Search* search, const Bin* bins, int32_t num_bins, int32_t id,
-                        bool must_be_empty) {
-    double a = (double)search->weight[0][id], b = search->num_weights > 1 ? (double)search->weight[1][id] : 0;
-    double least = INFINITY;
-    int32_t best = 0;
-    for (int32_t i = 0; i < num_bins; i++) {
-        double x = bins[i].load[0] + a, y = bins[i].load[1] + b,
-               full = (x > y ? x : y) * bins[i].per_capacity;
-        if (full >= least || (must_be_empty && bins[i].num > 0)) { continue; }
-        least = full;
-        best = i;
-    }
-    return best;
-}
-
 // Largest first, each where it fills least (LPT, Graham 1969), work in encoder and decoder layers counted
-// separately.
+// separately; no bin stays empty where there are samples for all.
 static void fill_bins(int32_t* bin_of, const Search* search, Bin* bins, int32_t num_bins, const int32_t* ids,
                       int32_t num_ids) {
     int32_t num_empty = num_bins;
     for (int32_t i = 0; i < num_ids; i++) {
-        Bin* bin = &bins[bin_of[i] = emptiest(search, bins, num_bins, ids[i], num_ids - i <= num_empty)];
-        num_empty -= bin->num++ == 0;
-        for (int k = 0; k < search->num_weights; k++) { bin->load[k] += (double)search->weight[k][ids[i]]; }
+        double a = (double)search->weight[0][ids[i]], least = INFINITY;
+        double b = search->num_weights > 1 ? (double)search->weight[1][ids[i]] : 0;
+        int32_t best = 0;
+        for (int32_t k = 0; k < num_bins; k++) {
+            double x = bins[k].load[0] + a, y = bins[k].load[1] + b;
+            double full = (x > y ? x : y) * bins[k].per_capacity;
+            if (full >= least || (num_ids - i <= num_empty && bins[k].num > 0)) { continue; }
+            least = full;
+            best = k;
+        }
+        num_empty -= bins[best].num++ == 0;
+        bins[best].load[0] += a;
+        bins[best].load[1] += b;
+        bin_of[i] = best;
     }
 }
 
@@ -216,7 +203,7 @@ static Status fill_ragged(Share* share, Search* search, int32_t num_mbs, int32_t
     return STATUS_OK;
 }
 
-// Samples to replicas, for ragged micro-batches.
+// Samples to replicas, for ragged microbatches.
 static Status deal_samples(Search* search) {
     int32_t N = search->problem->num_samples, R = search->problem->R, *replica_of, *ids;
     Bin* bins;
@@ -224,8 +211,9 @@ static Status deal_samples(Search* search) {
     ARENA_TRY_NEW(replica_of, &search->lists, int32_t, N);
     ARENA_TRY_NEW(ids, &search->lists, int32_t, N);
     ARENA_TRY_NEW(search->dealt, &search->lists, Share, R);
-    search->deals = NULL;
-    for (int32_t r = 0; r < R; r++) { bins[r].per_capacity = search->slow[r]; }
+    for (int32_t r = 0; r < R; r++) {
+        bins[r].per_capacity = search->problem->replica_slow[search->replica[r]];
+    }
     fill_bins(replica_of, search, bins, R, search->by_size, N);
     for (int32_t r = 0; r < R; r++) {
         Share* share = &search->dealt[r];
@@ -239,14 +227,14 @@ static Status deal_samples(Search* search) {
 }
 
 enum { MAX_CUTS = 256 };     // places where a batch may be cut
-enum { PADDED_MOST = 125 };  // work of the largest padded micro-batch, in percent of an average one's
+enum { PADDED_MOST = 125 };  // work of the largest padded microbatch, in percent of an average one's
 
-// Consecutive samples as padded micro-batches: the cuts of least work where none takes longer than `limit`.
-// cut[k]: where the micro-batch that ends before sample k begins.
+// Consecutive samples as padded microbatches: the cuts of least work where none takes longer than `limit`.
+// cut[k]: where the microbatch that ends before sample k begins.
 static void cut_padded(int32_t* cut, double* least, Search* search, const int32_t* ids, double limit) {
     const PlanProblem* problem = search->problem;
-    int32_t N = problem->num_samples, step = (N + MAX_CUTS - 1) / MAX_CUTS;
-    if (shape_rules_limit(&problem->request->rules)) { step = 1; }
+    const ShapeRules* rules = &problem->request->rules;
+    int32_t N = problem->num_samples, step = shape_rules_limit(rules) ? 1 : (N + MAX_CUTS - 1) / MAX_CUTS;
     least[0] = 0;
     for (int32_t end = N % step == 0 ? step : N % step; end <= N; end += step) {
         int32_t enc = 0, dec = 0;
@@ -254,21 +242,15 @@ static void cut_padded(int32_t* cut, double* least, Search* search, const int32_
         least[end] = INFINITY;
         for (int32_t begin = end - 1; begin >= 0; begin--) {
             const PlanSample* sample = &problem->samples[ids[begin]];
-            int64_t num = end - begin;
             double work_ns[2];
             enc = sample->enc_tokens > enc ? sample->enc_tokens : enc;
             dec = sample->dec_tokens > dec ? sample->dec_tokens : dec;
             supervised += sample->supervised_tokens;
             if ((N - begin) % step != 0 && begin > 0) { continue; }
-            int64_t T = microbatch_pad_tokens(problem, enc, num),
-                    Td = microbatch_pad_targets(problem, dec, num);
-            const MbShape shape = {num,           num * T,      num * T * T, num * Td,
-                                   num * Td * Td, num * T * Td, supervised};
-            work_of(work_ns, search, &shape);
+            const MbShape shape = padded_shape(problem, end - begin, enc, dec, supervised);
+            double work = work_of(work_ns, search, &shape);
             search->budget -= 4;
-            double work = work_ns[0] + work_ns[1];
-            bool fits = work <= limit && shape_rules_allow(&problem->request->rules, &shape);
-            if (num > step && !fits) { break; }
+            if (end - begin > step && (work > limit || !shape_rules_allow(rules, &shape))) { break; }
             if (least[begin] + work >= least[end]) { continue; }
             least[end] = least[begin] + work;
             cut[end] = begin;
@@ -276,36 +258,35 @@ static void cut_padded(int32_t* cut, double* least, Search* search, const int32_
     }
 }
 
-// Padded: samples of similar length form a micro-batch; these are distributed over the replicas.
+// Padded: samples of similar length form a microbatch; these are distributed over the replicas, largest
+// first.
 static Status fill_padded(Deal* deal, Search* search) {
     const PlanProblem* problem = search->problem;
-    int32_t N = problem->num_samples, R = problem->R, num = 0, *ids, *cut;
+    int32_t N = problem->num_samples, R = problem->R, num = 0, *ids, *cut, *replica_of;
     Keyed* keyed;
     double work_ns[2], *load_ns, *least;
     arena_reset(&search->tries);
     ARENA_TRY_NEW(ids, &search->lists, int32_t, 3 * (int64_t)N);
     ARENA_TRY_NEW(cut, &search->tries, int32_t, N + 1);
+    ARENA_TRY_NEW(least, &search->tries, double, N + 1);
     ARENA_TRY_NEW(keyed, &search->tries, Keyed, N);
+    ARENA_TRY_NEW(replica_of, &search->tries, int32_t, N);
     ARENA_TRY_NEW(load_ns, &search->tries, double, R);
     int32_t *replica_ids = ids + N, *mb_of = ids + 2 * (int64_t)N;
     TRY(sample_order_make(ids, problem->samples, N, &search->tries));
     const MbShape average = average_shape(problem, (int64_t)deal->num_mbs * R);
-    work_of(work_ns, search, &average);
-    ARENA_TRY_NEW(least, &search->tries, double, N + 1);
-    cut_padded(cut, least, search, ids, (work_ns[0] + work_ns[1]) * PADDED_MOST / 100);
+    cut_padded(cut, least, search, ids, work_of(work_ns, search, &average) * PADDED_MOST / 100);
     for (int32_t end = N; end > 0; end = cut[end]) {
         keyed[num++] = (Keyed){(int64_t)(least[end] - least[cut[end]]), end};
     }
     qsort(keyed, (size_t)num, sizeof *keyed, compare_keyed);
-    int32_t* replica_of;
-    ARENA_TRY_NEW(replica_of, &search->tries, int32_t, num);
     for (int32_t b = 0; b < num; b++) {
-        int32_t best = 0;
-        for (int32_t r = 1; r < R; r++) {
-            double here = (load_ns[r] + (double)keyed[b].key) * search->slow[r];
-            if (here < (load_ns[best] + (double)keyed[b].key) * search->slow[best]) { best = r; }
+        double best_ns = INFINITY;
+        for (int32_t r = 0; r < R; r++) {
+            double here_ns = (load_ns[r] + (double)keyed[b].key) * problem->replica_slow[search->replica[r]];
+            if (here_ns < best_ns) { best_ns = here_ns, replica_of[b] = r; }
         }
-        load_ns[replica_of[b] = best] += (double)keyed[b].key;
+        load_ns[replica_of[b]] += (double)keyed[b].key;
     }
     for (int32_t r = 0; r < R; r++) {
         Share* share = &deal->shares[r];
@@ -323,7 +304,7 @@ static Status fill_padded(Deal* deal, Search* search) {
     return STATUS_OK;
 }
 
-// Replica r's samples in about this many micro-batches.
+// Replica r's samples in about this many microbatches.
 static Status share_of(const Share** out, Search* search, const Candidate* candidate, int32_t r) {
     Deal* deal = search->deals;
     int32_t num_mbs = candidate->num_mbs, end_percent = candidate->end_percent;
@@ -336,7 +317,7 @@ static Status share_of(const Share** out, Search* search, const Candidate* candi
         deal->num_mbs = num_mbs, deal->end_percent = end_percent;
         deal->next = search->deals;
         search->deals = deal;
-        if (search->layout == LAYOUT_PADDED) { TRY(fill_padded(deal, search)); }
+        if (search->is_padded) { TRY(fill_padded(deal, search)); }
     }
     Share* share = &deal->shares[r];
     if (share->mb_of == NULL) {
@@ -351,158 +332,104 @@ static Status share_of(const Share** out, Search* search, const Candidate* candi
 
 // --- one replica ------------------------------------------------------------------------------------------
 
+// Without a block: its size alone.
 static void state_layout(State* state, char* block) {
-    int64_t rows = state->num_rows, M = state->M, N = state->N;
-    state->block = block;
-    state->cost = (PipeCost*)block;
-    state->shape = (MbShape*)(state->cost + rows * M);
-    state->scratch_bytes = (int64_t*)(state->shape + M);
-    state->ids = (int32_t*)(state->scratch_bytes + M);
-    state->mb_of = state->ids + N;
-    state->order = state->mb_of + N;
-    state->mode = (uint8_t*)(state->order + M);
-    state->pipe.cost = state->cost;
+    size_t used = replica_problem_layout(&state->problem, block);
+    if (block != NULL) {
+        state->ids = (int32_t*)(void*)(block + used);
+        state->mb_of = state->ids + state->N;
+        state->order = state->mb_of + state->N;
+    }
+    state->block_bytes = used + (2 * (size_t)state->N + (size_t)state->problem.pipe.M) * sizeof(int32_t);
+}
+
+static Status state_alloc(State* state, Arena* arena) {
+    state_layout(state, NULL);
+    char* block = (char*)arena_alloc(arena, state->block_bytes);
+    if (block == NULL) { return FAIL(STATUS_NO_MEMORY, "search: no host memory left"); }
+    state_layout(state, block);
+    return STATUS_OK;
 }
 
 // Copies the contents of `from` into the memory of `to`, which has the same sizes.
 static void state_assign(State* to, const State* from) {
-    char* block = to->block;
-    memcpy(block, from->block, from->block_bytes);
+    char* block = to->problem.block;
+    memcpy(block, from->problem.block, from->block_bytes);
     *to = *from;
     state_layout(to, block);
 }
 
 static Status state_copy(State* to, const State* from, Arena* arena) {
-    State copy = *from;
-    if (from->N > 0) {
-        copy.block = (char*)arena_alloc_raw(arena, from->block_bytes);
-        if (copy.block == NULL) { return FAIL(STATUS_NO_MEMORY, "search: no host memory left"); }
-        state_assign(&copy, from);
-    }
-    *to = copy;
+    *to = *from;
+    TRY(state_alloc(to, arena));
+    state_assign(to, from);
     return STATUS_OK;
 }
 
-// Shape of micro-batch m; m -1: of all.
-static void state_shape(State* state, MbLayout layout, int32_t m) {
-    const PlanProblem* problem = state->problem;
-    int32_t first = m < 0 ? 0 : m, last = m < 0 ? state->M - 1 : m;
-    memset(state->shape + first, 0, sizeof *state->shape * (size_t)(last - first + 1));
+// Shapes of microbatches first ... last.
+static void state_shape(State* state, bool is_padded, int32_t first, int32_t last) {
+    const PlanProblem* problem = state->problem.place->problem;
+    MbShape* shapes = state->problem.shape;
+    memset(shapes + first, 0, sizeof *shapes * (size_t)(last - first + 1));
     for (int32_t i = 0; i < state->N; i++) {
-        if (m < 0 || state->mb_of[i] == m) {
-            add_sample(&state->shape[state->mb_of[i]], &problem->samples[state->ids[i]]);
-        }
+        int32_t m = state->mb_of[i];
+        if (m >= first && m <= last) { add_sample(&shapes[m], &problem->samples[state->ids[i]]); }
     }
-    for (int32_t b = first; b <= last && layout == LAYOUT_PADDED; b++) {
-        MbShape* shape = &state->shape[b];
+    for (int32_t m = first; m <= last && is_padded; m++) {
         int32_t enc = 0, dec = 0;
         for (int32_t i = 0; i < state->N; i++) {
             const PlanSample* sample = &problem->samples[state->ids[i]];
-            if (state->mb_of[i] != b) { continue; }
+            if (state->mb_of[i] != m) { continue; }
             enc = sample->enc_tokens > enc ? sample->enc_tokens : enc;
             dec = sample->dec_tokens > dec ? sample->dec_tokens : dec;
         }
-        int64_t num = shape->num_seqs, T = microbatch_pad_tokens(problem, enc, num);
-        int64_t Td = microbatch_pad_targets(problem, dec, num);
-        *shape = (MbShape){
-            num, num * T, num * T * T, num * Td, num * Td * Td, num * T * Td, shape->supervised_tokens};
+        shapes[m] = padded_shape(problem, shapes[m].num_seqs, enc, dec, shapes[m].supervised_tokens);
     }
 }
 
-static void state_price(State* state, int32_t m) {
-    const PipePlace place = {state->problem, state->ranks, &state->placement, state->chunks, state->P};
-    state->scratch_bytes[m] = pipe_costs_make(state->cost + m, NULL, state->M, &place,
-                                              state->mode + (int64_t)m * state->K, 1, &state->shape[m]);
-}
-
-static PipeProblem state_pipe(const State* state) {
-    PipeProblem pipe = state->pipe;
-    pipe.placement = &state->placement;
-    return pipe;
-}
-
-// After prices have changed.
-static void state_limits(State* state) {
-    PipeProblem pipe = state_pipe(state);
-    int64_t scratch_bytes = 0;
-    for (int32_t m = 0; m < state->M; m++) {
-        if (state->scratch_bytes[m] > scratch_bytes) { scratch_bytes = state->scratch_bytes[m]; }
-    }
-    pipe_limits_make(&pipe, state->problem, state->available_bytes, state->problem->headroom_bytes,
-                     scratch_bytes, state->shape);
-    memcpy(state->pipe.memory_limit_bytes, pipe.memory_limit_bytes, sizeof pipe.memory_limit_bytes);
-}
-
-// False where parameters, gradients and optimizer of some stage do not fit.
-static bool state_place(State* state, const Placement* placement) {
-    const PlanProblem* problem = state->problem;
-    CostRank has[PLAN_MAX_STAGES];
-    cost_ranks_make(has, problem->costs, placement, state->P);
-    for (int32_t s = 0; s < state->P; s++) {
-        state->available_bytes[s] = plan_problem_available(problem, machine_stage(state->ranks, s), &has[s]);
-        if (state->available_bytes[s] <= 0) { return false; }
-        state->pipe.tail_ns[s] = cost_rank_reduce_ns(problem->costs, &has[s], problem->R);
-    }
-    state->placement = *placement;
-    for (int32_t k = 0; k < state->K; k++) {
-        state->chunks[k] = cost_chunk_make(problem->costs, placement, k);
-    }
-    return true;
-}
-
-// In every chunk the first mode in which the micro-batch keeps no more than `percent` of an equal share of
+// In every chunk the first mode in which the microbatch keeps no more than `percent` of an equal share of
 // the stage's memory among all that its chunks have in flight; the last mode where none does.
 static void set_modes_by_share(State* state, int32_t m, int32_t percent) {
-    const PlanProblem* problem = state->problem;
-    int32_t in_flight[PLAN_MAX_STAGES] = {0};
+    const PipePlace* place = state->problem.place;
+    const PlanProblem* problem = place->problem;
+    int32_t K = place->placement.num_chunks, in_flight[PLAN_MAX_STAGES] = {0};
     bool known[RECOMPUTE_COUNT] = {false};
     CostParts parts[RECOMPUTE_COUNT];
-    for (int32_t k = 0; k < state->K; k++) {
-        in_flight[state->placement.stage_of[k]] += microbatch_in_flight(state->P, state->K, k);
+    for (int32_t k = 0; k < K; k++) {
+        in_flight[place->placement.stage_of[k]] += microbatch_in_flight(problem->P, K, k);
     }
-    for (int32_t k = 0; k < state->K; k++) {
-        int32_t s = state->placement.stage_of[k], i = 0;
+    for (int32_t k = 0; k < K; k++) {
+        int32_t s = place->placement.stage_of[k], i = 0;
         int64_t share =
-            (state->available_bytes[s] - problem->headroom_bytes[s]) / in_flight[s] / 100 * percent;
+            (place->available_bytes[s] - problem->headroom_bytes[s]) / in_flight[s] / 100 * percent;
         for (; i < problem->num_modes - 1; i++) {
             CostJobs jobs;
-            if (!known[i]) { cost_parts(&parts[i], &problem->table, problem->modes[i], &state->shape[m]); }
+            if (!known[i]) {
+                cost_parts(&parts[i], &problem->table, problem->modes[i], &state->problem.shape[m]);
+            }
             known[i] = true;
-            cost_jobs_of_stage(&jobs, problem->costs, &state->chunks[k], &parts[i]);
+            cost_jobs_of_stage(&jobs, problem->costs, &place->chunks[k], &parts[i]);
             if (jobs.stored_bytes <= share) { break; }
         }
-        state->mode[(int64_t)m * state->K + k] = (uint8_t)problem->modes[i];
+        state->problem.modes[m * K + k] = (uint8_t)problem->modes[i];
     }
-}
-
-static void set_modes(State* state, const ModeRule* rule) {
-    int32_t K = state->K;
-    for (int32_t m = 0; m < state->M; m++) {
-        for (int32_t k = 0; k < K; k++) {
-            bool is_early = 100 * k < rule->early_percent * K;
-            state->mode[(int64_t)m * K + k] = (uint8_t)(is_early ? rule->mode : state->problem->modes[0]);
-        }
-        if (rule->share_percent > 0) { set_modes_by_share(state, m, rule->share_percent); }
-    }
-}
-
-static int64_t jobs_ns(const int64_t ns[JOB_COUNT]) {
-    return ns[JOB_F] + ns[JOB_B] + ns[JOB_W] + ns[JOB_R];
 }
 
 // The smallest enter first and last: they fill and drain the pipeline.
 static Status set_order(State* state, int32_t quarters, Arena* arena) {
+    const PipeProblem* pipe = &state->problem.pipe;
     Keyed* keyed;
-    int32_t front = 0, back = state->M - 1;
-    ARENA_TRY_NEW(keyed, arena, Keyed, state->M);
-    for (int32_t m = 0; m < state->M; m++) {
+    int32_t front = 0, back = pipe->M - 1;
+    ARENA_TRY_NEW(keyed, arena, Keyed, pipe->M);
+    for (int32_t m = 0; m < pipe->M; m++) {
         keyed[m].id = m;
-        for (int32_t row = 0; row < state->num_rows; row++) {
-            keyed[m].key -= jobs_ns(pipe_cost(&state->pipe, row, m)->job_ns);
+        for (int32_t row = 0; row < pipe_num_rows(pipe); row++) {
+            const int64_t* ns = pipe_cost(pipe, row, m)->job_ns;
+            keyed[m].key -= ns[JOB_F] + ns[JOB_B] + ns[JOB_W] + ns[JOB_R];
         }
     }
-    qsort(keyed, (size_t)state->M, sizeof *keyed, compare_keyed);
-    for (int32_t k = 0; k < state->M; k++) {
+    qsort(keyed, (size_t)pipe->M, sizeof *keyed, compare_keyed);
+    for (int32_t k = 0; k < pipe->M; k++) {
         bool is_before = (k + 1) * quarters / 4 > k * quarters / 4;
         state->order[is_before ? front++ : back--] = keyed[k].id;
     }
@@ -513,82 +440,74 @@ static Status set_order(State* state, int32_t quarters, Arena* arena) {
 static Status state_make(State* out, bool* fits, Search* search, const Candidate* candidate, int32_t r,
                          Arena* arena) {
     const PlanProblem* problem = search->problem;
+    const ModeRule* rule = &candidate->rule;
+    int32_t K = candidate->placement.num_chunks;
     const Share* share;
+    PipePlace* place;
     TRY(share_of(&share, search, candidate, r));
+    ARENA_TRY_NEW(place, arena, PipePlace, 1);
+    *fits = pipe_place_make(place, problem, &candidate->placement, search->replica[r]);
     State state = {
-        .problem = problem,
-        .ranks = plan_problem_ranks(problem, search->replica[r]),
-        .replica = search->replica[r],
-        .P = problem->P,
-        .K = candidate->placement.num_chunks,
-        .num_rows = placement_num_rows(&candidate->placement, problem->P),
-        .M = share->num_mbs,
-        .N = share->num_ids,
-        .pipe = {.P = problem->P, .M = share->num_mbs, .pulls = machine_pulls(problem->request->machine)}};
-    *fits = state_place(&state, &candidate->placement);
+        .problem = {.place = place, .pipe = pipe_place_problem(place, share->num_mbs), .may_split = true},
+        .N = share->num_ids};
     *out = state;
     if (!*fits || state.N == 0) { return STATUS_OK; }
-    size_t M = (size_t)state.M, cells = (size_t)state.num_rows * M;
-    state.block_bytes = cells * sizeof *state.cost + M * (sizeof *state.shape + sizeof *state.scratch_bytes) +
-                        (2 * (size_t)state.N + M) * sizeof(int32_t) + M * (size_t)state.K;
-    char* block = (char*)arena_alloc(arena, state.block_bytes);
-    if (block == NULL) { return FAIL(STATUS_NO_MEMORY, "search: no host memory left"); }
-    state_layout(&state, block);
+    TRY(state_alloc(&state, arena));
+    memcpy(state.problem.headroom_bytes, problem->headroom_bytes, sizeof problem->headroom_bytes);
     memcpy(state.ids, share->ids, (size_t)state.N * sizeof *state.ids);
     memcpy(state.mb_of, share->mb_of, (size_t)state.N * sizeof *state.mb_of);
-    state_shape(&state, search->layout, -1);
-    set_modes(&state, &candidate->rule);
-    for (int32_t m = 0; m < state.M; m++) { state_price(&state, m); }
-    state_limits(&state);
-    TRY(set_order(&state, candidate->before, arena));
-    PipeProblem pipe = state_pipe(&state);
-    state.rule = pipe_adaptive_rule(&pipe, problem->request->split_backward != SPLIT_BACKWARD_OFF);
-    for (int32_t k = 0; k < state.K && candidate->in_flight != 0; k++) {
-        int32_t i = candidate->in_flight;
-        state.rule.max_in_flight[k] = i < 0 ? -i : i * (state.K - k);
+    state_shape(&state, search->is_padded, 0, share->num_mbs - 1);
+    for (int32_t m = 0; m < share->num_mbs; m++) {
+        for (int32_t k = 0; k < K; k++) {
+            bool is_early = 100 * k < rule->early_percent * K;
+            state.problem.modes[m * K + k] = (uint8_t)(is_early ? rule->mode : problem->modes[0]);
+        }
+        if (rule->share_percent > 0) { set_modes_by_share(&state, m, rule->share_percent); }
+        replica_problem_price(&state.problem, m);
     }
-    search->budget -= 4 * (int64_t)state.num_rows * state.M;
+    replica_problem_limit(&state.problem);
+    TRY(set_order(&state, candidate->before, arena));
+    state.rule =
+        pipe_adaptive_rule(&state.problem.pipe, problem->request->split_backward != SPLIT_BACKWARD_OFF);
+    for (int32_t k = 0; k < K && candidate->in_flight != 0; k++) {
+        int32_t i = candidate->in_flight;
+        state.rule.max_in_flight[k] = i < 0 ? -i : i * (K - k);
+    }
+    search->budget -= 4 * (int64_t)pipe_num_rows(&state.problem.pipe) * share->num_mbs;
     *out = state;
     return STATUS_OK;
 }
 
 // Under the prescribed schedule.
-static Status simulate_policy(int64_t* makespan_ns, Search* search, const State* state,
-                              const PipeProblem* pipe, int64_t cutoff_ns) {
+static Status simulate_policy(int64_t* makespan_ns, Search* search, const State* state, int64_t cutoff_ns) {
+    const PipeProblem* pipe = &state->problem.pipe;
     PipeSchedule schedule;
     PipeTimeline timeline;
-    search->budget -= 4 * (int64_t)state->num_rows * state->M;
-    Status status =
-        search->policy->build(&schedule, pipe, state->order, state->rule.split_backward, &search->simulator);
-    if (status == STATUS_INFEASIBLE) { return STATUS_OK; }
-    TRY(status);
+    search->budget -= 4 * (int64_t)pipe_num_rows(pipe) * pipe->M;
+    TRY(search->policy->build(&schedule, pipe, state->order, state->rule.split_backward, &search->simulator));
     TRY(pipe_simulate(&timeline, pipe, &schedule, &search->simulator));
-    for (int32_t s = 0; s < state->P; s++) {
+    for (int32_t s = 0; s < pipe->P; s++) {
         if (timeline.peak_bytes[s] > pipe->memory_limit_bytes[s]) { return STATUS_OK; }
     }
     if (timeline.makespan_ns <= cutoff_ns) { *makespan_ns = timeline.makespan_ns; }
     return STATUS_OK;
 }
 
-enum { OVERHEAD_JOBS = 30 };  // of a simulation: copying, limits
-
 // At most cutoff_ns; INT64_MAX beyond, or where it does not fit.
 static Status simulate(int64_t* makespan_ns, Search* search, const State* state, int64_t cutoff_ns) {
-    const ShapeRules* rules = &state->problem->request->rules;
-    *makespan_ns = 0;
+    const ShapeRules* rules = &search->problem->request->rules;
+    *makespan_ns = state->N == 0 ? 0 : INT64_MAX;
     if (state->N == 0) { return STATUS_OK; }
-    *makespan_ns = INT64_MAX;
-    for (int32_t m = 0; m < state->M && shape_rules_limit(rules); m++) {
-        if (shape_rules_allow(rules, &state->shape[m])) { continue; }
+    for (int32_t m = 0; m < state->problem.pipe.M && shape_rules_limit(rules); m++) {
+        if (shape_rules_allow(rules, &state->problem.shape[m])) { continue; }
         search->budget--;
         return STATUS_OK;
     }
-    PipeProblem pipe = state_pipe(state);
     arena_reset(&search->simulator);
     search->budget -= OVERHEAD_JOBS + state->N / 16;
-    if (search->policy != NULL) { return simulate_policy(makespan_ns, search, state, &pipe, cutoff_ns); }
-    return pipe_adaptive_makespan(makespan_ns, &pipe, state->order, &state->rule, cutoff_ns, &search->budget,
-                                  &search->simulator);
+    if (search->policy != NULL) { return simulate_policy(makespan_ns, search, state, cutoff_ns); }
+    return pipe_adaptive_makespan(makespan_ns, &state->problem.pipe, state->order, &state->rule, cutoff_ns,
+                                  &search->budget, &search->simulator);
 }
 
 // --- candidates -------------------------------------------------------------------------------------------
@@ -621,8 +540,8 @@ static int compare_candidates(const void* a, const void* b) {
     return (x->makespan_ns > y->makespan_ns) - (x->makespan_ns < y->makespan_ns);
 }
 
-static Status try_candidate(Candidate* best, Search* search, Candidate candidate, int64_t cutoff_ns) {
-    TRY(evaluate(&candidate, search, cutoff_ns));
+static Status try_candidate(Candidate* best, Search* search, Candidate candidate) {
+    TRY(evaluate(&candidate, search, best->makespan_ns));
     if (candidate.makespan_ns < best->makespan_ns) { *best = candidate; }
     return STATUS_OK;
 }
@@ -642,10 +561,10 @@ static int32_t mode_rules(ModeRule out[MAX_RULES], const PlanProblem* problem, i
 }
 
 // Another setting of the candidate: the i-th of NUM_SETTINGS; false: there is none, or it is already set.
-static bool change_setting(Candidate* candidate, const PlanProblem* problem, int32_t i) {
-    const bool is_padded = problem->request->layout == LAYOUT_PADDED;
+static bool change_setting(Candidate* candidate, const Search* search, int32_t i) {
     static const int32_t count_percent[] = {75, 133, 50, 200, 90, 111};
     static const int32_t in_flight_percent[] = {0, 100, 150, 200, 300};  // of P; 0: 2 (K - k) - 1
+    const PlanProblem* problem = search->problem;
     const Candidate before = *candidate;
     ModeRule rules[MAX_RULES];
     int32_t num_rules = mode_rules(rules, problem, candidate->placement.num_chunks);
@@ -671,11 +590,9 @@ static bool change_setting(Candidate* candidate, const PlanProblem* problem, int
         case 3: candidate->before = value; return value <= 4 && value != before.before;
         default:
             candidate->end_percent = value == 0 ? 100 : USUAL_END;
-            return value <= 1 && candidate->end_percent != before.end_percent && !is_padded;
+            return value <= 1 && candidate->end_percent != before.end_percent && !search->is_padded;
     }
 }
-
-enum { TELLING = 1000 };  // relative difference of makespans below which settings count as equal
 
 // Coordinate descent over settings, continued from the last call. Ends where the budget reaches stop.
 static Status tune_settings(Candidate* best, Search* search, int64_t stop) {
@@ -685,28 +602,27 @@ static Status tune_settings(Candidate* best, Search* search, int64_t stop) {
         int32_t i = best->next_setting;
         best->next_setting = candidate.next_setting = (i + 1) % NUM_SETTINGS;
         best->misses++;
-        if (!change_setting(&candidate, search->problem, i)) { continue; }
-        TRY(try_candidate(best, search, candidate, before - before / TELLING));
+        if (!change_setting(&candidate, search, i)) { continue; }
+        TRY(try_candidate(best, search, candidate));
         if (best->makespan_ns < before) { best->misses = 0; }
     }
     return STATUS_OK;
 }
 
 // One layer over one boundary of the chain, or over all boundaries between two chunks.
-static bool draw_layer(Placement* placement, Search* search) {
+static bool move_layer(Placement* placement, Search* search) {
     int32_t K = placement->num_chunks;
-    bool has_layer = search->problem->request->rules.head_has_layer;
     if (K < 2 || !search->problem->request->choose_stages) { return false; }
     int32_t from = (int32_t)rng_below(&search->rng, (uint32_t)K),
             to = from + (rng_below(&search->rng, 2) ? 1 : -1);
     if (rng_below(&search->rng, 2) == 0) { to = (int32_t)rng_below(&search->rng, (uint32_t)K); }
     if (to < 0 || to >= K || to == from) { return false; }
     placement_shift_layer(placement, from, to);
-    return stage_may_have(&placement->chunks[from], from, K, has_layer);
+    return stage_may_have(&placement->chunks[from], from, K, search->problem->request->rules.head_has_layer);
 }
 
 // Some units of the head from one stage to another.
-static bool draw_share(Placement* placement, Search* search) {
+static bool move_share(Placement* placement, Search* search) {
     const PlanRequest* request = search->problem->request;
     int32_t P = request->P, units = HEAD_UNITS >> (3 + rng_below(&search->rng, 5));
     bool is_told = request->heads == HEAD_CHOICE_GIVEN && request->placements != PLACEMENT_GIVEN;
@@ -715,8 +631,7 @@ static bool draw_share(Placement* placement, Search* search) {
             to = (int32_t)rng_below(&search->rng, (uint32_t)P);
     int32_t has = placement->head_begin[from + 1] - placement->head_begin[from];
     if (units > has) { units = has; }
-    for (int32_t s = from; s < to; s++) { placement->head_begin[s + 1] -= (int16_t)units; }
-    for (int32_t s = to; s < from; s++) { placement->head_begin[s + 1] += (int16_t)units; }
+    placement_move_units(placement, from, to, units);
     return units > 0 && from != to;
 }
 
@@ -726,179 +641,25 @@ static Status tune_placement(Candidate* best, Search* search, int64_t stop) {
     for (int32_t misses = 0; misses < 3 * K * K && search->budget > stop; misses++) {
         Candidate candidate = *best;
         bool of_head = best->placement.head != HEAD_WHOLE && rng_below(&search->rng, 3) == 0;
-        if (!(of_head ? draw_share : draw_layer)(&candidate.placement, search)) { continue; }
+        if (!(of_head ? move_share : move_layer)(&candidate.placement, search)) { continue; }
         int64_t before = best->makespan_ns;
-        TRY(try_candidate(best, search, candidate, best->makespan_ns));
+        TRY(try_candidate(best, search, candidate));
         if (best->makespan_ns < before) { misses = best->misses = 0; }
     }
     return STATUS_OK;
 }
 
-// --- placements -------------------------------------------------------------------------------------------
-
-typedef struct {
-    double layer_ns[2], embedding_ns, head_ns;
-} Work;
-
-static Work work_make(const PlanProblem* problem) {
-    CostParts parts;
-    const MbShape all = whole_batch(problem);
-    cost_parts(&parts, &problem->table, problem->modes[0], &all);
-    double ns[PART_COUNT];
-    for (int part = 0; part < PART_COUNT; part++) {
-        ns[part] = parts.part[part][JOB_F] + parts.part[part][JOB_B] + parts.part[part][JOB_W];
-    }
-    return (Work){{ns[PART_ENC_LAYER], ns[PART_DEC_LAYER]}, ns[PART_EMBEDDING], ns[PART_HEAD]};
-}
-
-// Squares of the stages' work; *most_ns: of the most loaded.
-static double loads(double load_ns[PLAN_MAX_STAGES], double* most_ns, const PlanProblem* problem,
-                    const Work* work, const Placement* placement) {
-    int32_t P = problem->P, K = placement->num_chunks, num_enc = problem->costs->num_enc_layers;
-    double squares = 0;
-    for (int32_t s = 0; s < P; s++) {
-        bool is_shared = placement->head != HEAD_WHOLE;
-        double units = is_shared ? placement->head_begin[s + 1] - placement->head_begin[s] : 0;
-        load_ns[s] = units / HEAD_UNITS * work->head_ns;
-    }
-    for (int32_t k = 0; k < K; k++) {
-        int32_t begin = placement->chunks[k].layer_begin, end = placement->chunks[k].layer_end;
-        int32_t enc_end = end < num_enc ? end : num_enc, enc = enc_end > begin ? enc_end - begin : 0;
-        bool has_head = k == K - 1 && placement->head == HEAD_WHOLE;
-        load_ns[placement->stage_of[k]] += enc * work->layer_ns[0] + (end - begin - enc) * work->layer_ns[1] +
-                                           (k == 0 ? work->embedding_ns : 0) + (has_head ? work->head_ns : 0);
-    }
-    *most_ns = 0;
-    for (int32_t s = 0; s < P; s++) {
-        load_ns[s] *= problem->stage_slow[s];
-        squares += load_ns[s] * load_ns[s];
-        *most_ns = fmax(*most_ns, load_ns[s]);
-    }
-    return squares;
-}
-
-// The move of one layer off the most loaded stage that helps most; false: none does.
-static bool relieve(Placement* placement, const PlanProblem* problem, const Work* work) {
-    int32_t K = placement->num_chunks;
-    double load_ns[PLAN_MAX_STAGES], after_ns[PLAN_MAX_STAGES], most_ns, unused_ns;
-    double least = loads(load_ns, &most_ns, problem, work, placement) * (1 - 1e-9);
-    const bool has_layer = problem->request->rules.head_has_layer || placement->head != HEAD_WHOLE;
-    Placement best = *placement;
-    bool found = false;
-    for (int32_t pair = 0; pair < K * K; pair++) {
-        int32_t from = pair / K, to = pair % K;
-        if (load_ns[placement->stage_of[from]] < most_ns ||
-            placement->stage_of[to] == placement->stage_of[from]) {
-            continue;
-        }
-        placement_shift_layer(placement, from, to);
-        bool may_have = stage_may_have(&placement->chunks[from], from, K, has_layer);
-        double squares = may_have ? loads(after_ns, &unused_ns, problem, work, placement) : INFINITY;
-        if (squares < least) {
-            least = squares;
-            best = *placement;
-            found = true;
-        }
-        placement_shift_layer(placement, to, from);
-    }
-    *placement = best;
-    return found;
-}
-
-// With every head that the request allows, layers balanced. Where a stage's state leaves little room, also
-// with more room.
-static int32_t add_places(Placement* out, int32_t num, const PlanProblem* problem, const Work* work,
-                          const Placement* shape) {
-    const PlanRequest* request = problem->request;
-    const PlacementRoom room = {problem->costs, problem->limit_bytes, problem->P, ROOM_WANTED,
-                                request->rules.head_has_layer};
-    for (int head = HEAD_WHOLE; head <= HEAD_BY_VOCABULARY; head++) {
-        bool is_asked = request->heads == HEAD_CHOICE_AUTO || (int)request->heads - HEAD_CHOICE_WHOLE == head;
-        if (request->heads == HEAD_CHOICE_GIVEN) { is_asked = head == problem->placement.head; }
-        if (head == HEAD_BY_VOCABULARY && request->rules.head_by_rows) { is_asked = false; }
-        if (!is_asked || num > MAX_PLACES - 2) { continue; }
-        Placement place = *shape;
-        if (request->heads == HEAD_CHOICE_GIVEN) {
-            placement_copy_head(&place, &problem->placement);
-        } else {
-            placement_share_head(&place, (HeadSplit)head, problem->P);
-        }
-        for (int32_t i = 0; i < 2 * problem->P && request->choose_stages && relieve(&place, problem, work);
-             i++) {}
-        if (placement_has_room(&room, &place)) { out[num++] = place; }
-        if (!request->choose_stages || placement_lack(&room, &place) == 0) { continue; }
-        Placement roomy = place;
-        placement_make_room(&roomy, &room, request->heads != HEAD_CHOICE_GIVEN);
-        if (placement_has_room(&room, &roomy) && !placement_equal(&roomy, &place, problem->P)) {
-            out[num++] = roomy;
-        }
-    }
-    return num;
-}
-
-// Those whose model state leaves most room come first: they need the fewest micro-batches.
-static void sort_by_room(Placement* places, int32_t num, const PlanProblem* problem) {
-    const PlacementRoom room = {problem->costs, problem->limit_bytes, problem->P, ROOM_WANTED,
-                                problem->request->rules.head_has_layer};
-    int64_t lacks[MAX_PLACES];
-    for (int32_t i = 0; i < num; i++) {
-        const Placement place = places[i];
-        int64_t lack = placement_lack(&room, &place);
-        int32_t k = i;
-        for (; k > 0 && lacks[k - 1] > lack; k--) { lacks[k] = lacks[k - 1], places[k] = places[k - 1]; }
-        lacks[k] = lack, places[k] = place;
-    }
-}
-
-static int32_t make_places(Placement out[MAX_PLACES], const PlanProblem* problem) {
-    const PlanRequest* request = problem->request;
-    const PlacementChoice asked = request->placements;
-    const Work work = work_make(problem);
-    int32_t P = problem->P, num_enc = problem->costs->num_enc_layers,
-            num_dec = problem->costs->num_dec_layers;
-    int32_t num = 0;
-    if (P == 1 || asked == PLACEMENT_GIVEN || asked == PLACEMENT_AUTO || asked == PLACEMENT_LINEAR) {
-        out[num++] = problem->placement;
-    }
-    if (P == 1) { return num; }
-    if (asked == PLACEMENT_GIVEN) {
-        return request->heads == HEAD_CHOICE_GIVEN
-                   ? num
-                   : add_places(out, num, problem, &work, &problem->placement);
-    }
-    for (int32_t passes = 1; passes <= 4; passes++) {  // chunks a stage
-        for (int turns = 0; turns <= (passes > 1); turns++) {
-            bool by_stack = num_dec > 0 && passes % 2 == 0;
-            PlacementChoice kind = passes == 1 ? PLACEMENT_LINEAR
-                                   : turns     ? PLACEMENT_VEE
-                                               : PLACEMENT_INTERLEAVED;
-            bool is_asked =
-                asked == PLACEMENT_AUTO || asked == kind || (by_stack && asked == PLACEMENT_STACKS);
-            Placement shape;
-            if (!is_asked || !placement_deal(&shape, passes, turns, by_stack, P, num_enc, num_dec)) {
-                continue;
-            }
-            num = add_places(out, num, problem, &work, &shape);
-        }
-    }
-    if (num == 0) { out[num++] = problem->placement; }
-    sort_by_room(out, num, problem);
-    return num;
-}
-
 // --- construct --------------------------------------------------------------------------------------------
 
-enum { USUAL_COUNT = 3 };  // micro-batches for each stage, where memory allows no more
+enum { USUAL_COUNT = 3 };  // microbatches for each stage, where memory allows no more
 
-// Micro-batches of a replica: so many that stage s can keep P - s of them where nothing is recomputed, and
-// that the kernels take their sequences, tokens and squares.
-static int32_t usual_count(const PlanProblem* problem, const Placement* placement) {
-    MbShape all = whole_batch(problem);
-    double needed[PLAN_MAX_STAGES] = {0};
+// Microbatches of a batch so that stage s can keep P - s of them where nothing is recomputed.
+static double count_by_memory(const PlanProblem* problem, const Placement* placement) {
+    const MbShape all = average_shape(problem, 1);
+    double needed[PLAN_MAX_STAGES] = {0}, most = 0;
     CostRank has[PLAN_MAX_STAGES];
     CostParts parts;
-    int32_t P = problem->P, K = placement->num_chunks, N = problem->num_samples;
-    int64_t most = shape_rules_least_mbs(&problem->request->rules, &all), usual = USUAL_COUNT * P;
+    int32_t P = problem->P, K = placement->num_chunks;
     cost_parts(&parts, &problem->table, problem->modes[0], &all);
     cost_ranks_make(has, problem->costs, placement, P);
     for (int32_t k = 0; k < K && problem->has_limit; k++) {
@@ -909,81 +670,92 @@ static int32_t usual_count(const PlanProblem* problem, const Placement* placemen
     }
     for (int32_t s = 0; s < P && problem->limit_bytes[s] > 0; s++) {
         int64_t free_bytes = problem->limit_bytes[s] - cost_rank_state_bytes(problem->costs, &has[s]);
-        double num_mbs = needed[s] / (double)(free_bytes > 1 ? free_bytes : 1);
-        if (num_mbs > (double)most) { most = num_mbs < N ? (int64_t)num_mbs + 1 : N; }
+        most = fmax(most, needed[s] / (double)(free_bytes > 1 ? free_bytes : 1));
     }
-    most = most / problem->R > usual ? most / problem->R : usual;
-    return (int32_t)(most < N ? most : N);
+    return fmin(most, problem->num_samples);
 }
 
-// A placement with usual settings; where these do not fit, with more micro-batches and more recomputation.
+// Of a replica: these, or as many as the kernels' limits on sequences, tokens and squares require.
+static int32_t usual_count(const PlanProblem* problem, const Placement* placement) {
+    const MbShape all = average_shape(problem, 1);
+    int64_t most = shape_rules_least_mbs(&problem->request->rules, &all), usual = USUAL_COUNT * problem->P;
+    double by_memory = count_by_memory(problem, placement);
+    if (by_memory > (double)most) { most = (int64_t)by_memory + 1; }
+    most = most / problem->R > usual ? most / problem->R : usual;
+    return (int32_t)(most < problem->num_samples ? most : problem->num_samples);
+}
+
+// A placement with usual settings; where these do not fit, with more microbatches and more recomputation.
 static Status try_place(Candidate* out, Search* search, const Placement* placement, int64_t cutoff_ns) {
     const PlanProblem* problem = search->problem;
     int32_t num_mbs = usual_count(problem, placement);
     ModeRule rules[MAX_RULES];
     int32_t num_rules = mode_rules(rules, problem, placement->num_chunks);
-    out->placement = *placement;
-    out->makespan_ns = cutoff_ns;
     int32_t most = (problem->num_samples + problem->R - 1) / problem->R;
-    for (int64_t count = num_mbs;; count *= 2) {
+    *out = (Candidate){.placement = *placement, .makespan_ns = cutoff_ns};
+    for (int64_t count = num_mbs; out->num_mbs == 0; count *= 2) {
         Candidate candidate = {.placement = *placement,
                                .num_mbs = (int32_t)(count < most ? count : most),
                                .end_percent = USUAL_END,
                                .before = 2};
         candidate.in_flight = -candidate.num_mbs;
-        for (int32_t i = 0; i < num_rules; i++) {
+        for (int32_t i = 0; i < num_rules && out->num_mbs == 0; i++) {
             candidate.rule = rules[i];
-            bool is_tried = i < 2 || i == num_rules - 1;
-            if (out->num_mbs == 0 && is_tried) {
-                TRY(try_candidate(out, search, candidate, out->makespan_ns));
-            }
+            if (i < 2 || i == num_rules - 1) { TRY(try_candidate(out, search, candidate)); }
         }
-        if (out->num_mbs > 0 || count >= most) { break; }
-        if (cutoff_ns < INT64_MAX && count > 4 * num_mbs) { break; }
+        if (count >= most || (cutoff_ns < INT64_MAX && count > 4 * num_mbs)) { break; }
     }
     if (out->num_mbs == 0) { out->makespan_ns = INT64_MAX; }
     return STATUS_OK;
 }
 
-enum {
-    LEFT_FOR_FIELD = 45,
-    LEFT_FOR_LAYERS = 30,
-    FIELD = 12,
-    FINALISTS = 3
-};  // LEFT_FOR: percent of the budget left after it
+enum { LEFT_FOR_FIELD = 45, LEFT_FOR_LAYERS = 30 };  // percent of the budget left after each
+enum { FIELD = 12, FINALISTS = 3 };
 
-static Status construct(Candidate* best, Search* search) {
+// Where nothing is known to fit: one sample a microbatch, everything recomputed. replica_plan_fit may still
+// make it fit.
+static Candidate last_resort(const PlanProblem* problem) {
+    return (Candidate){.placement = problem->placement,
+                       .num_mbs = problem->num_samples,
+                       .end_percent = 100,
+                       .in_flight = -problem->num_samples,
+                       .rule = {problem->modes[problem->num_modes - 1], 0, 100},
+                       .makespan_ns = INT64_MAX};
+}
+
+// order: of places, those that need the fewest microbatches first; all others may find no budget left.
+static Status construct(Candidate* best, Search* search, const Placement* places, const Keyed* order,
+                        int32_t num_places) {
     const PlanProblem* problem = search->problem;
     const int64_t whole = search->budget;
-    Placement* places;
+    const int32_t num_probes = search->num_probes;
     Candidate* field;
     int64_t fastest_ns = INT64_MAX;
-    ARENA_TRY_NEW(places, &search->lists, Placement, MAX_PLACES);
-    int32_t num_places = make_places(places, problem), num = 0;
+    int32_t num = 0;
     ARENA_TRY_NEW(field, &search->lists, Candidate, num_places);
-    int32_t num_probes = search->num_probes;
     if (!problem->differs) { search->num_probes = 1; }
     for (int32_t i = 0; i < num_places; i++) {
         if (num > 0 && search->budget < whole * 3 / 4) { break; }
-        TRY(try_place(&field[num], search, &places[i],
+        TRY(try_place(&field[num], search, &places[order[i].id],
                       fastest_ns < INT64_MAX ? fastest_ns + fastest_ns / 3 : INT64_MAX));
         if (field[num].makespan_ns == INT64_MAX) { continue; }
         if (field[num].makespan_ns < fastest_ns) { fastest_ns = field[num].makespan_ns; }
         num++;
     }
     search->num_probes = num_probes;
-    if (num == 0) { return FAIL(STATUS_INFEASIBLE, "search: nothing fits in memory"); }
+    *best = last_resort(problem);
+    if (num == 0) { return STATUS_OK; }
     qsort(field, (size_t)num, sizeof *field, compare_candidates);
     if (num > FIELD) { num = FIELD; }
     int64_t part = search->budget - whole * LEFT_FOR_FIELD / 100;
-    for (int32_t round = 0, before = 0; num != before; round++) {
+    for (int32_t before = 0; num != before;) {
         before = num;
         for (int32_t i = 0; i < num; i++) {
             if (i > 0) {
                 Candidate as_first = field[0];
                 as_first.placement = field[i].placement;
                 as_first.misses = 0;
-                TRY(try_candidate(&field[i], search, as_first, field[i].makespan_ns));
+                TRY(try_candidate(&field[i], search, as_first));
             }
             TRY(tune_settings(&field[i], search, search->budget - part / 3 / num));
         }
@@ -1002,50 +774,46 @@ static Status construct(Candidate* best, Search* search) {
 
 // --- improve ----------------------------------------------------------------------------------------------
 
-// A sample to another micro-batch, or two change places.
-static bool move_sample(State* state, Rng* rng, MbLayout layout) {
+// After the samples or modes of a microbatch have changed.
+static void reprice(State* state, bool is_padded, int32_t m) {
+    state_shape(state, is_padded, m, m);
+    replica_problem_price(&state->problem, m);
+}
+
+// A sample to another microbatch, or two change places.
+static bool move_sample(State* state, Rng* rng, bool is_padded) {
     int32_t i = (int32_t)rng_below(rng, (uint32_t)state->N), j = (int32_t)rng_below(rng, (uint32_t)state->N);
     bool swaps = rng_below(rng, 2) == 0;
     int32_t from = state->mb_of[i],
-            to = swaps ? state->mb_of[j] : (int32_t)rng_below(rng, (uint32_t)state->M);
-    if (from == to || (!swaps && state->shape[from].num_seqs == 1)) { return false; }
+            to = swaps ? state->mb_of[j] : (int32_t)rng_below(rng, (uint32_t)state->problem.pipe.M);
+    if (from == to || (!swaps && state->problem.shape[from].num_seqs == 1)) { return false; }
     state->mb_of[i] = to;
     if (swaps) { state->mb_of[j] = from; }
-    state_shape(state, layout, from);
-    state_shape(state, layout, to);
-    state_price(state, from);
-    state_price(state, to);
-    state_limits(state);
+    reprice(state, is_padded, from);
+    reprice(state, is_padded, to);
     return true;
 }
 
-// One micro-batch is recomputed in another way in one chunk, up to it, or from it on.
+// One microbatch is recomputed in another way in one chunk, up to it, or from it on.
 static bool move_mode(State* state, Rng* rng) {
-    const PlanProblem* problem = state->problem;
-    int32_t m = (int32_t)rng_below(rng, (uint32_t)state->M),
-            first = (int32_t)rng_below(rng, (uint32_t)state->K);
-    int32_t last = first, changed = 0;
-    RecomputeMode mode = problem->modes[rng_below(rng, (uint32_t)problem->num_modes)];
+    const PlanProblem* problem = state->problem.place->problem;
+    int32_t K = state->problem.place->placement.num_chunks,
+            m = (int32_t)rng_below(rng, (uint32_t)state->problem.pipe.M);
+    int32_t first = (int32_t)rng_below(rng, (uint32_t)K), last = first, changed = 0;
+    uint8_t mode = (uint8_t)problem->modes[rng_below(rng, (uint32_t)problem->num_modes)];
     uint32_t range = rng_below(rng, 4);
-    if (range == 0) { last = state->K - 1; }
+    if (range == 0) { last = K - 1; }
     if (range == 1) { first = 0; }
     for (int32_t k = first; k <= last; k++) {
-        uint8_t* at = &state->mode[(int64_t)m * state->K + k];
+        uint8_t* at = &state->problem.modes[m * K + k];
         changed += *at != mode;
-        *at = (uint8_t)mode;
+        *at = mode;
     }
-    if (changed == 0) { return false; }
-    state_price(state, m);
-    state_limits(state);
-    return true;
+    if (changed > 0) { replica_problem_price(&state->problem, m); }
+    return changed > 0;
 }
 
 enum { MODE_MOVES = 20 };  // percent of all, where memory is limited
-
-static bool move(State* state, Search* search, bool modes) {
-    if (modes && rng_below(&search->rng, 100) < MODE_MOVES) { return move_mode(state, &search->rng); }
-    return move_sample(state, &search->rng, search->layout);
-}
 
 // Changes are kept unless they make it slower. Ends at stop_ns, or where the budget reaches `stop`.
 static Status improve(State* now, Search* search, int64_t stop_ns, int64_t stop) {
@@ -1056,27 +824,24 @@ static Status improve(State* now, Search* search, int64_t stop_ns, int64_t stop)
     TRY(state_copy(&trial, now, &search->tries));
     // an impossible move costs no simulation, but must not repeat without end
     for (int64_t tries = search->budget - stop; tries > 0 && search->budget > stop; tries--) {
-        int64_t ns;
+        int64_t ns = INT64_MAX;
         if (now->makespan_ns <= stop_ns) { break; }
-        if (move(&trial, search, modes)) {
+        bool of_mode = modes && rng_below(&search->rng, 100) < MODE_MOVES;
+        if (of_mode ? move_mode(&trial, &search->rng)
+                    : move_sample(&trial, &search->rng, search->is_padded)) {
+            replica_problem_limit(&trial.problem);
             TRY(simulate(&ns, search, &trial, now->makespan_ns));
-            if (ns <= now->makespan_ns && ns < INT64_MAX) {
-                trial.makespan_ns = ns;
-                state_assign(now, &trial);
-                continue;
-            }
         }
-        state_assign(&trial, now);
+        trial.makespan_ns = ns;
+        state_assign(ns < INT64_MAX ? now : &trial, ns < INT64_MAX ? &trial : now);
     }
     return STATUS_OK;
 }
 
-static void replace(State* state, MbLayout layout, int32_t i, int32_t id) {
-    int32_t m = state->mb_of[i];
+static void replace(State* state, bool is_padded, int32_t i, int32_t id) {
     state->ids[i] = id;
-    state_shape(state, layout, m);
-    state_price(state, m);
-    state_limits(state);
+    reprice(state, is_padded, state->mb_of[i]);
+    replica_problem_limit(&state->problem);
 }
 
 // Two samples change replicas where that makes the slower of both faster.
@@ -1091,11 +856,11 @@ static Status exchange(State* slow, State* fast, Search* search, int64_t stop) {
         int32_t j = (int32_t)rng_below(&search->rng, (uint32_t)fast->N), id = slow->ids[i];
         search->budget--;  // draws are cheap, but with samples of one size nothing else is spent
         if (size_of(search, id) <= size_of(search, fast->ids[j])) { continue; }
-        replace(&a, search->layout, i, fast->ids[j]);
+        replace(&a, search->is_padded, i, fast->ids[j]);
         TRY(simulate(&a.makespan_ns, search, &a, slow->makespan_ns - 1));
         b.makespan_ns = INT64_MAX;
         if (a.makespan_ns < slow->makespan_ns) {
-            replace(&b, search->layout, j, id);
+            replace(&b, search->is_padded, j, id);
             TRY(simulate(&b.makespan_ns, search, &b, slow->makespan_ns - 1));
         }
         bool helps = b.makespan_ns < slow->makespan_ns;
@@ -1137,54 +902,52 @@ static int compare_ids(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-static Status draft_replica(Draft* out, const Search* search, const State* state, int32_t* ids,
-                            Arena* arena) {
-    bool split = state->rule.split_backward;
-    DraftReplica* replica = &out->replica[state->replica];
-    *replica = (DraftReplica){.makespan_ns = state->makespan_ns};
-    replica->variant = search->policy == NULL ? (PipeVariant){split ? "adaptive+w" : "adaptive",
-                                                              &pipe_policy_adaptive, split, true, state->rule}
-                                              : (PipeVariant){.name = search->policy == &pipe_policy_1f1b
-                                                                          ? split ? "1f1b+w" : "1f1b"
-                                                                      : split ? "gpipe+w"
-                                                                              : "gpipe",
-                                                              .policy = search->policy,
-                                                              .split_backward = split};
-    replica->M = state->M;
-    ARENA_TRY_NEW(replica->mbs, arena, int32_t, state->M);
-    ARENA_TRY_NEW(replica->modes, arena, uint8_t, (int64_t)state->K * state->M);
-    for (int32_t k = 0; k < state->M; k++) {
-        int32_t m = state->order[k], num = 0;
-        for (int32_t i = 0; i < state->N; i++) {
-            if (state->mb_of[i] == m) { ids[num++] = state->ids[i]; }
+static Status draft_replica(DraftReplica* out, MicrobatchList* list, const Search* search, const State* state,
+                            int32_t* ids, Arena* arena) {
+    const PlanProblem* problem = search->problem;
+    const PipePolicy* policy = search->policy != NULL ? search->policy : &pipe_policy_adaptive;
+    bool is_split = state->rule.split_backward, adapts = policy == &pipe_policy_adaptive;
+    int32_t M = state->problem.pipe.M, K = state->problem.place->placement.num_chunks;
+    const char* name = adapts                        ? (is_split ? "adaptive+w" : "adaptive")
+                       : policy == &pipe_policy_1f1b ? (is_split ? "1f1b+w" : "1f1b")
+                                                     : (is_split ? "gpipe+w" : "gpipe");
+    *out = (DraftReplica){
+        .variant = {name, policy, is_split, adapts, state->rule}, .M = M, .makespan_ns = state->makespan_ns};
+    ARENA_TRY_NEW(out->mbs, arena, int32_t, M);
+    ARENA_TRY_NEW(out->modes, arena, uint8_t, (int64_t)K * M);
+    for (int32_t i = 0; i < M; i++) {
+        int32_t m = state->order[i], num = 0;
+        const uint8_t* modes = state->problem.modes + m * K;
+        for (int32_t k = 0; k < state->N; k++) {
+            if (state->mb_of[k] == m) { ids[num++] = state->ids[k]; }
         }
         qsort(ids, (size_t)num, sizeof *ids, compare_ids);
-        microbatch_list_append(&out->list, search->problem, search->layout,
-                               (RecomputeMode)state->mode[(int64_t)m * state->K], ids, num);
-        replica->mbs[k] = out->list.num_mbs - 1;
-        for (int32_t c = 0; c < state->K; c++) {
-            replica->modes[(int64_t)c * state->M + k] = state->mode[(int64_t)m * state->K + c];
-        }
+        microbatch_list_append(list, problem, problem->request->layout, (RecomputeMode)modes[0], ids, num);
+        out->mbs[i] = list->num_mbs - 1;
+        memcpy(out->modes + i * K, modes, (size_t)K);
     }
     return STATUS_OK;
 }
 
-static Status make_draft(Draft* out, const Search* search, const State* states, Arena* arena) {
+static Status make_draft(Draft* out, const Search* search, const State* states, const Placement* placement,
+                         Arena* arena) {
     const PlanProblem* problem = search->problem;
     int32_t N = problem->num_samples, R = problem->R, slowest, fastest, *ids;
     find_ends(&slowest, &fastest, states, R);
-    Draft draft = {.placement = states[0].placement, .makespan_ns = states[slowest].makespan_ns};
+    Draft draft = {.placement = *placement, .makespan_ns = states[slowest].makespan_ns};
     ARENA_TRY_NEW(ids, arena, int32_t, N);
     ARENA_TRY_NEW(draft.replica, arena, DraftReplica, R);
     TRY(microbatch_list_reserve(&draft.list, N, N, arena));
-    for (int32_t r = 0; r < R; r++) { TRY(draft_replica(&draft, search, &states[r], ids, arena)); }
+    for (int32_t r = 0; r < R; r++) {
+        TRY(draft_replica(&draft.replica[search->replica[r]], &draft.list, search, &states[r], ids, arena));
+    }
     *out = draft;
     return STATUS_OK;
 }
 
 enum { JOB_NS = 30 };  // per job of a simulation, with the rest of planning included
 
-// An effort counts simulations of 5 P micro-batches: their jobs F, B and W.
+// An effort counts simulations of 5 P microbatches: their jobs F, B and W.
 static int64_t effort_jobs(int32_t P) {
     return 15 * (int64_t)P * P;
 }
@@ -1198,8 +961,8 @@ enum { LEAST_EVALUATIONS = 40, USUAL_EVALUATIONS = 150 };  // of a candidate on 
 
 // By default what takes about 20 ms of a core per replica of a few hundred samples, more for large batches,
 // less per replica where there are many, and enough for some candidates in any case.
-static int64_t budget_jobs(const PlanProblem* problem, int32_t effort) {
-    int64_t N = problem->num_samples, R = problem->R, num_mbs = usual_count(problem, &problem->placement);
+static int64_t budget_jobs(const PlanProblem* problem, int64_t num_mbs) {
+    int64_t N = problem->num_samples, R = problem->R, effort = problem->request->effort;
     int64_t evaluation = OVERHEAD_JOBS + 7 * 3 * problem->P * num_mbs;  // F, B, W and prices of 3 P rows
     int64_t jobs = 400000 * R + 450 * N, most = 4000000 + 400 * N / R, least = USUAL_EVALUATIONS * evaluation;
     if (effort > 0) {
@@ -1210,100 +973,84 @@ static int64_t budget_jobs(const PlanProblem* problem, int32_t effort) {
     return jobs > least ? jobs : least;
 }
 
-// Where nothing is known to fit: one sample a micro-batch, everything recomputed. replica_plan_fit may still
-// make it fit.
-static Candidate last_resort(const PlanProblem* problem) {
-    Candidate candidate = {
-        .placement = problem->placement, .num_mbs = problem->num_samples, .end_percent = 100};
-    candidate.rule = (ModeRule){problem->modes[problem->num_modes - 1], 0, 100};
-    candidate.in_flight = -problem->num_samples;
-    return candidate;
-}
-
-static int compare_ranks(const PlanProblem* problem, int32_t a, int32_t b) {
-    size_t bytes = (size_t)problem->P * sizeof(MachineRank);
-    return problem->differs ? memcmp(plan_problem_ranks(problem, a), plan_problem_ranks(problem, b), bytes)
-                            : 0;
-}
-
-// Replicas sorted by their ranks, so that the plan does not depend on how they are numbered.
 static Status sort_replicas(Search* search) {
     const PlanProblem* problem = search->problem;
+    size_t bytes = (size_t)problem->P * sizeof *plan_problem_ranks(problem, 0);
     ARENA_TRY_NEW(search->replica, &search->lists, int32_t, problem->R);
-    ARENA_TRY_NEW(search->slow, &search->lists, double, problem->R);
     for (int32_t r = 0; r < problem->R; r++) {
         int32_t i = r;
-        for (; i > 0 && compare_ranks(problem, search->replica[i - 1], r) > 0; i--) {
+        for (; i > 0 && problem->differs &&
+               memcmp(plan_problem_ranks(problem, search->replica[i - 1]), plan_problem_ranks(problem, r),
+                      bytes) > 0;
+             i--) {
             search->replica[i] = search->replica[i - 1];
         }
         search->replica[i] = r;
     }
-    for (int32_t r = 0; r < problem->R; r++) {
-        search->slow[r] = problem->replica_slow[search->replica[r]];
-        search->probe[r] = r;
-    }
-    search->num_probes = problem->R < MAX_PROBES ? problem->R : MAX_PROBES;
     return STATUS_OK;
 }
 
 enum { OWN_PART = 4 };  // of the budget, for settings of unequal replicas
 
-// Each group of equal replicas gets settings of its own where there are several. (Padded samples would have
-// to be distributed anew.)
+// Unequal replicas get settings of their own. (Padded samples would have to be distributed anew.)
 static Status make_states(State* states, Search* search, const Candidate* best) {
     const PlanProblem* problem = search->problem;
-    const int32_t *replica = search->replica, R = problem->R;
-    bool own = search->layout != LAYOUT_PADDED && best->makespan_ns < INT64_MAX &&
-               compare_ranks(problem, replica[0], replica[R - 1]) != 0;
-    int64_t part = search->budget / OWN_PART / R;
-    Candidate settings = *best;
-    for (int32_t r = 0; r < R; r++) {
+    bool own = problem->differs && !search->is_padded && best->makespan_ns < INT64_MAX;
+    int64_t part = search->budget / OWN_PART / problem->R;
+    for (int32_t r = 0; r < problem->R; r++) {
+        Candidate settings = *best;
         bool fits;
-        if (own && (r == 0 || compare_ranks(problem, replica[r - 1], replica[r]) != 0)) {
-            settings = *best;
+        if (own && problem->R > 1) {
             settings.misses = 0;
             search->num_probes = 1, search->probe[0] = r;
             TRY(evaluate(&settings, search, INT64_MAX));
             TRY(tune_settings(&settings, search, search->budget - part));
         }
         TRY(state_make(&states[r], &fits, search, &settings, r, &search->lists));
-        if (!fits) { return FAIL(STATUS_INFEASIBLE, "search: replica %d does not fit", replica[r]); }
+        if (!fits) { return FAIL(STATUS_INFEASIBLE, "search: replica %d does not fit", search->replica[r]); }
         TRY(simulate(&states[r].makespan_ns, search, &states[r], INT64_MAX));
     }
     return STATUS_OK;
 }
 
-static Status search_all(Draft* out, Search* search, Arena* arena) {
-    const PlanProblem* problem = search->problem;
-    int32_t R = problem->R;
+static Status search_all(Draft* out, Search* search, const Placement* places, int32_t num_places,
+                         Arena* arena) {
+    int32_t R = search->problem->R;
     Candidate best;
     State* states;
+    Keyed* order;
+    int64_t sum = 0, least;
     ARENA_TRY_NEW(states, &search->lists, State, R);
+    search->num_probes = R < MAX_PROBES ? R : MAX_PROBES;
+    for (int32_t i = 0; i < search->num_probes; i++) { search->probe[i] = i; }
+    ARENA_TRY_NEW(order, &search->lists, Keyed, num_places);
+    for (int32_t i = 0; i < num_places; i++) {
+        order[i] = (Keyed){-(int64_t)(1000 * count_by_memory(search->problem, &places[i])), i};
+        sum += usual_count(search->problem, &places[i]);
+    }
+    qsort(order, (size_t)num_places, sizeof *order, compare_keyed);
+    least = usual_count(search->problem, &places[order[0].id]);
+    search->budget =
+        budget_jobs(search->problem, sum / num_places < 2 * least ? sum / num_places : 2 * least);
     TRY(sort_replicas(search));
     TRY(weigh(search));
     TRY(deal_samples(search));
-    Status status = construct(&best, search);
-    if (status == STATUS_INFEASIBLE) {
-        best = last_resort(problem);
-        best.makespan_ns = INT64_MAX;
-        status = STATUS_OK;
-    }
-    TRY(status);
+    TRY(construct(&best, search, places, order, num_places));
     TRY(make_states(states, search, &best));
     if (best.makespan_ns < INT64_MAX) { TRY(improve_all(states, search)); }
-    return make_draft(out, search, states, arena);
+    return make_draft(out, search, states, &best.placement, arena);
 }
 
-Status search_draft(Draft* out, const PlanProblem* problem, int32_t effort, Arena* arena) {
+Status search_draft(Draft* out, const PlanProblem* problem, const Placement* places, int32_t num_places,
+                    Arena* arena) {
     const ScheduleChoice schedule = problem->request->schedule;
     Search search = {.problem = problem,
-                     .layout = problem->request->layout,
+                     .is_padded = problem->request->layout == LAYOUT_PADDED,
                      .policy = schedule == SCHEDULE_GPIPE  ? &pipe_policy_gpipe
                                : schedule == SCHEDULE_1F1B ? &pipe_policy_1f1b
                                                            : NULL,
-                     .budget = budget_jobs(problem, effort),
                      .rng = rng_seed((uint64_t)problem->num_samples)};
-    Status status = search_all(out, &search, arena);
+    Status status = search_all(out, &search, places, num_places, arena);
     arena_free(&search.lists);
     arena_free(&search.tries);
     arena_free(&search.simulator);

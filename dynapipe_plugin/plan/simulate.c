@@ -30,20 +30,20 @@ typedef struct {
     int32_t from, job;       // its sender, and after which of the sender's jobs
 } SimMessage;
 
-// A chunk, or a share of the head. next_* and recomputed count micro-batches in the order of the walk, which
+// A chunk, or a share of the head. next_* and recomputed count microbatches in the order of the walk, which
 // is the same on every row.
 typedef struct {
     int64_t urgent_ns;   // arrival of what its next B (a share: F) needs; NEVER: not known
     int64_t forward_ns;  // the same of a chunk's next F; NEVER also where no more may be in flight
-    // A share has no B: next_b counts micro-batches whose W may run at any time (by vocabulary: whose factors
+    // A share has no B: next_b counts microbatches whose W may run at any time (by vocabulary: whose factors
     // have been sent).
     int32_t next_f, next_b, next_w;
     int32_t recomputed;  // position after the last R
     int32_t stage, chunk, max_in_flight;
-    bool drops;  // for some micro-batch
+    bool drops;  // for some microbatch
     bool is_share;
     bool ends_with_w;                    // of a share by vocabulary: W cannot run at any time
-    int64_t* act_at;                     // [M + 1] by micro-batch: arrival of the input; NEVER: not known yet
+    int64_t* act_at;                     // [M + 1] by microbatch: arrival of the input; NEVER: not known yet
     int64_t* grad_at;                    // [M + 1] the same of the gradient; of a share: of its factors
     const PipeCost* cost;                // [M]
     const int64_t* forward_critical_ns;  // [M] from F to the end of B of chunk 0, see critical_init()
@@ -65,8 +65,8 @@ typedef struct {
     int64_t limit_bytes;      // of the problem
     int64_t held_bytes;       // now, including pending W
     int64_t lasting_bytes;    // of these, bytes that no W alone frees
-    int64_t most_need_bytes;  // of any micro-batch
-    int64_t* held_of;         // [M] bytes that last, by micro-batch
+    int64_t most_need_bytes;  // of any microbatch
+    int64_t* held_of;         // [M] bytes that last, by microbatch
     int64_t* need_of;         // [M] the most that one will hold
 } SimStage;
 
@@ -221,11 +221,11 @@ static void take_message(Sim* sim, int32_t s) {
 // --- the adaptive walk: memory ---------------------------------------------------------------------------
 
 //
-// Micro-batches end in their order. A stage's state is safe if for every i that has begun on it
+// Microbatches end in their order. A stage's state is safe if for every i that has begun on it
 //     need(i) + sum over j > i of held(j) <= limit
 // i can end when all before it have, since pending W can run at any time (except those of a share by
-// vocabulary, which wait for another stage: there a micro-batch ends with W). A job that takes `bytes` for
-// micro-batch i is admitted if that still holds for all before i, and for i itself with `bytes` counted in
+// vocabulary, which wait for another stage: there a microbatch ends with W). A job that takes `bytes` for
+// microbatch i is admitted if that still holds for all before i, and for i itself with `bytes` counted in
 // need(i).
 
 static inline int64_t kept_bytes(const PipeCost* cost) {
@@ -236,7 +236,7 @@ static inline int64_t dropped_bytes(const PipeCost* cost) {
     return cost->drops ? cost->stored_bytes : 0;
 }
 
-// Is the state still safe when the micro-batch at `position` has taken these bytes?
+// Is the state still safe when the microbatch at `position` has taken these bytes?
 static bool stays_safe(const Sim* sim, const SimStage* stage, int32_t position, int64_t taken_bytes) {
     int32_t first = INT32_MAX, end = position + 1;
     for (int32_t r = 0; r < stage->num_rows; r++) {
@@ -254,7 +254,7 @@ static bool stays_safe(const Sim* sim, const SimStage* stage, int32_t position, 
     return true;
 }
 
-// May the stage run F (or R) of the row's micro-batch at `position` now?
+// May the stage run F (or R) of the row's microbatch at `position` now?
 HOT bool admits(const Sim* sim, const SimStage* stage, const SimRow* row, JobKind kind, int32_t position) {
     if (!stage->limited) { return true; }
     const PipeCost* cost = &row->cost[sim->order[position]];
@@ -266,7 +266,7 @@ HOT bool admits(const Sim* sim, const SimStage* stage, const SimRow* row, JobKin
            stays_safe(sim, stage, position, taken_bytes);
 }
 
-// The lasting bytes of micro-batch m change by num_bytes in total.
+// The lasting bytes of microbatch m change by num_bytes in total.
 static inline void hold(SimStage* stage, int32_t m, int64_t num_bytes) {
     stage->held_of[m] += num_bytes;
     stage->lasting_bytes += num_bytes;
@@ -315,8 +315,10 @@ HOT int32_t urgent_kind(const Sim* sim, const SimRow* row) {
     return row->is_share ? JOB_F : r_is_due(sim, row) ? JOB_R : JOB_B;
 }
 
-// A ready job that, with everything that can only come after it, takes longer than the stage's remaining
-// work; of several the longest.
+enum { CRITICAL = 2 };
+
+// A ready job that, with everything that can only come after it, takes longer than that part of the stage's
+// remaining work; of several the longest.
 HOT void offer_critical(Choice* best, int64_t* critical_ns, const Sim* sim, const SimStage* stage,
                         int32_t r) {
     const SimRow* row = &stage->rows[r];
@@ -340,7 +342,7 @@ HOT void offer_critical(Choice* best, int64_t* critical_ns, const Sim* sim, cons
     }
 }
 
-// B and shares: of those that are ready the oldest micro-batch's, of equals the later chunk's; else the first
+// B and shares: of those that are ready the oldest microbatch's, of equals the later chunk's; else the first
 // to become ready.
 HOT void offer_urgent(Choice* best, const Sim* sim, const SimStage* stage, int32_t r) {
     const SimRow* row = &stage->rows[r];
@@ -382,11 +384,9 @@ HOT Choice find_filler(const Sim* sim, const SimStage* stage, int32_t num_rows) 
 // Jobs that run at once: critical jobs, then B and shares, then F.
 HOT Choice find_ready(const Sim* sim, const SimStage* stage, int32_t num_rows) {
     Choice best = {NEVER, 0, INT32_MAX, JOB_B};
-    if (sim->rule->critical_permille > 0) {
-        int64_t critical_ns = stage->left_ns * 1000 / sim->rule->critical_permille;
-        for (int32_t r = 0; r < num_rows; r++) { offer_critical(&best, &critical_ns, sim, stage, r); }
-        if (best.at_ns != NEVER) { return best; }
-    }
+    int64_t critical_ns = stage->left_ns / CRITICAL;
+    for (int32_t r = 0; r < num_rows; r++) { offer_critical(&best, &critical_ns, sim, stage, r); }
+    if (best.at_ns != NEVER) { return best; }
     for (int32_t r = num_rows - 1; r >= 0; r--) {
         if (stage->rows[r].urgent_ns <= stage->clock_ns) { offer_urgent(&best, sim, stage, r); }
     }
@@ -679,10 +679,10 @@ static Status walk_init(Sim* sim, const int32_t* order, Arena* arena) {
     memcpy(sim->order, order, sizeof *order * (size_t)M);
     sim->order[M] = M;
     for (int32_t s = 0; s < sim->problem->P; s++) { TRY(walk_stage_init(sim, s, arena)); }
-    return sim->rule->critical_permille > 0 ? critical_init(sim, arena) : STATUS_OK;
+    return critical_init(sim, arena);
 }
 
-// The makespan; INT64_MAX where some micro-batch does not fit alone as counted here, where jobs wait forever,
+// The makespan; INT64_MAX where some microbatch does not fit alone as counted here, where jobs wait forever,
 // or once some stage cannot end by cutoff_ns.
 static int64_t walk(Sim* sim, int64_t cutoff_ns) {
     int32_t P = sim->problem->P;
@@ -703,7 +703,7 @@ static int64_t walk(Sim* sim, int64_t cutoff_ns) {
 }
 
 PipeAdaptiveRule pipe_adaptive_rule(const PipeProblem* problem, bool split_backward) {
-    PipeAdaptiveRule rule = {.split_backward = split_backward, .critical_permille = 2000};
+    PipeAdaptiveRule rule = {.split_backward = split_backward};
     int32_t K = pipe_num_chunks(problem);
     for (int32_t k = 0; k < K; k++) { rule.max_in_flight[k] = 2 * (K - k) - 1; }
     return rule;
@@ -770,7 +770,7 @@ static Status check_job(const PipeProblem* problem, PipeJob job, uint8_t* did, i
     return STATUS_OK;
 }
 
-// Every micro-batch's F and B (and R where recomputed) exactly once per chunk, F and W per share, in an order
+// Every microbatch's F and B (and R where recomputed) exactly once per chunk, F and W per share, in an order
 // that can run on each stage.
 static Status check_order(uint8_t* did, const PipeProblem* problem, const PipeSchedule* schedule) {
     int32_t K = pipe_num_chunks(problem);

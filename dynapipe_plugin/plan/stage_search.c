@@ -150,45 +150,24 @@ static Status search_splits(StageSearch* search, const Placement* begin) {
     return STATUS_OK;
 }
 
-static Status balance(LayerRange* out, const StageSearch* search, Arena* arena) {
+// The plainest placement that the request allows, layers balanced where they may move.
+static Status begin_with(Placement* out, const StageSearch* search, Arena* arena) {
     int64_t num_samples = 0;
+    int32_t num_places;
     PlanSample* samples;
+    Placement* field;
     for (int32_t b = 0; b < search->num_batches; b++) { num_samples += search->batches[b].num_samples; }
     if (num_samples > INT32_MAX) { return FAIL(STATUS_OUT_OF_RANGE, "stage_search: too many samples"); }
     ARENA_TRY_NEW(samples, arena, PlanSample, num_samples + 1);
+    ARENA_TRY_NEW(field, arena, Placement, PLACEMENT_FIELD);
     num_samples = 0;
     for (int32_t b = 0; b < search->num_batches; b++) {
         const StageBatch* batch = &search->batches[b];
         for (int32_t i = 0; i < batch->num_samples; i++) { samples[num_samples++] = batch->samples[i]; }
     }
-    PlanRequest request = search->request;
-    request.choose_stages = false;
-    return stage_split_make(out, &request, search->costs, samples, (int32_t)num_samples, search->num_batches);
-}
-
-// The plain placement of the requested kind, layers balanced where that is the linear one.
-static Status begin_with(Placement* out, const StageSearch* search, Arena* arena) {
-    const PlanRequest* request = &search->request;
-    bool by_shape = request->placements >= PLACEMENT_INTERLEAVED && request->placements < PLACEMENT_COUNT;
-    bool is_given = request->placements == PLACEMENT_GIVEN;
-    Placement placement = request->placement;
-    if (by_shape) {
-        TRY(placement_make(&placement, request->placements, false, request->P, search->costs->num_enc_layers,
-                           search->costs->num_dec_layers));
-    } else if (request->choose_stages &&
-               (!is_given || placement.num_chunks == 0 || placement_is_linear(&placement, request->P))) {
-        LayerRange balanced[PLAN_MAX_STAGES] = {{0}};
-        TRY(balance(balanced, search, arena));
-        placement_linear(&placement, balanced, request->P);
-    }
-    HeadSplit head = request->heads >= HEAD_CHOICE_WHOLE ? (HeadSplit)(request->heads - HEAD_CHOICE_WHOLE)
-                                                         : (HeadSplit)request->placement.head;
-    if (request->heads == HEAD_CHOICE_GIVEN) {
-        placement_copy_head(&placement, &request->placement);
-    } else if (placement.head != head) {
-        placement_share_head(&placement, head, request->P);
-    }
-    *out = placement;
+    TRY(placement_field(field, &num_places, &search->request, search->costs, samples, (int32_t)num_samples,
+                        ROOM_WANTED));
+    *out = field[0];
     return STATUS_OK;
 }
 

@@ -1,7 +1,7 @@
 /*
 stage_search.h -- the placement of a run: the one with the fastest plans of sampled batches.
 
-    candidates   the plain one, linear with stage_split_make of all batches; what the planner chooses for each
+    candidates   the plainest one, balanced for all batches; what the planner chooses for each
                  batch alone, among the placements and heads that the request allows
     neighbours   of the best: one layer from a chunk to another, as long as that helps
 

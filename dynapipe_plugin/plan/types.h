@@ -1,5 +1,5 @@
 /*
-types.h -- the types that all passes of the planner share: samples, sequences, micro-batches, jobs.
+types.h -- the types that all passes of the planner share: samples, sequences, microbatches, jobs.
 
 Units are part of a name: _ns, _bytes, _tokens. Times and bytes are int64_t; decisions use integers only.
 "enc" is the stack of layers that every model has (GPT: all its layers); "dec" the second stack of an
@@ -41,7 +41,7 @@ typedef struct {
     int32_t dec_tokens;                  // with padding
 } PlanSequence;
 
-// What a micro-batch costs depends on these numbers alone. Sums run over its sequences, padding included.
+// What a microbatch costs depends on these numbers alone. Sums run over its sequences, padding included.
 typedef struct {
     int64_t num_seqs;
     int64_t enc_tokens;
@@ -54,7 +54,7 @@ typedef struct {
 
 typedef enum { LAYOUT_RAGGED, LAYOUT_PADDED, LAYOUT_PACKED, LAYOUT_COUNT } MbLayout;
 
-// What a model's kernels require of a micro-batch (DynapipeShapes_v1); all zeros: nothing. `padded`: its
+// What a model's kernels require of a microbatch (DynapipeShapes_v1); all zeros: nothing. `padded`: its
 // sequences have one length, a multiple of seq_multiple, and their total tokens are a multiple of
 // tokens_multiple (0: 1); the same for the decoder's side.
 typedef struct {
@@ -68,7 +68,7 @@ typedef struct {
 } ShapeRules;
 
 // F forward, B gradient of inputs (and of weights where W is not a job of its own), W gradient of weights, R
-// recomputation before B of a micro-batch whose activations were dropped.
+// recomputation before B of a microbatch whose activations were dropped.
 typedef enum { JOB_F, JOB_B, JOB_W, JOB_R, JOB_COUNT } JobKind;
 
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_COUNT } RecomputeMode;
@@ -79,14 +79,14 @@ typedef struct {
 } LayerRange;
 
 // Who computes the head (logits, losses, their gradients). WHOLE: the last chunk. Else every stage with a
-// share: of the supervised rows of each micro-batch, with a copy of the whole matrix; or of the vocabulary,
+// share: of the supervised rows of each microbatch, with a copy of the whole matrix; or of the vocabulary,
 // with those rows of the matrix (Vocabulary Parallelism, Yeung et al., MLSys'25, with one barrier).
 typedef enum { HEAD_WHOLE, HEAD_BY_ROWS, HEAD_BY_VOCABULARY, HEAD_COUNT } HeadSplit;
 
 // A stage's share of the head is a number of these.
 enum { HEAD_UNITS = 1024 };
 
-// Which piece of the model is where. A micro-batch passes the chunks 0, 1, .. forward, and back; chunk k is
+// Which piece of the model is where. A microbatch passes the chunks 0, 1, .. forward, and back; chunk k is
 // on stage stage_of[k], a stage may have several. The first chunk also has the embedding, the last one
 // the head, unless that is shared; it then ends with the final norm. A chunk may be the head alone (or
 // what feeds it), the embedding may not. One chunk a stage, in order, is the plain pipeline ("linear").
@@ -151,7 +151,7 @@ typedef enum {
     BATCHING_DYNAPIPE,       // the original's, all of it (rivals/dynapipe_original.c; spec sections b to g)
     BATCHING_PACKED,         // dense attention over packs of max_seq_tokens
     BATCHING_PACKED_RAGGED,  // the same packs by best fit decreasing, attention per sample
-    BATCHING_PADDED,         // fixed number of samples per micro-batch, padded to their longest
+    BATCHING_PADDED,         // fixed number of samples per microbatch, padded to their longest
     BATCHING_TOKENS,         // fixed token budget, samples sorted by length
     BATCHING_KK,             // equal work by largest differencing, small ones at both ends
     BATCHING_COUNT
@@ -214,7 +214,7 @@ typedef struct {
     int32_t max_seq_tokens;         // longest sequence the model takes; padding never goes beyond
     int32_t max_target_tokens;  // of the decoder's side, where it has a limit of its own; 0: max_seq_tokens
     int32_t mb_tokens;   // budget of packed, packed-ragged, tokens and kk; 0: the longest, both sides' limits
-    int32_t mb_samples;  // of padded; 0: chosen so that an average micro-batch has mb_tokens
+    int32_t mb_samples;  // of padded; 0: chosen so that an average microbatch has mb_tokens
     int32_t effort;      // simulations the search may spend; 0: the default
     // Instruction lists, their memory and checks of my_replica alone: those that a rank runs. Everything else
     // is the same for all values.

@@ -10,7 +10,8 @@ collective.h -- sums and copies among a group of ranks, on any transport, in one
 
 Every sum has one order: the result is the same on all ranks and in every run, bit for bit. Sums of many
 values are taken in the order of the group (value of ranks[0] first, then + ranks[1], ...), by one owner, and
-handed to the others as bytes; those of few values by halves: (ranks[0] + ranks[1]) + (ranks[2] + ranks[3]),
+handed to the others as bytes; those of few values along a tree: (ranks[0] + ranks[1]) + (ranks[2] +
+ranks[3]),
 ... Values of 16 bits are added as float32, and the sum is rounded once, to nearest even. All members call the
 same operations in the same order. Several groups may share one transport as long as two groups that share two
 or more ranks do not run at the same time.
@@ -18,13 +19,10 @@ or more ranks do not run at the same time.
 Slices: index i of the group owns [n * i / R, n * (i + 1) / R) (collective_slice).
 
 Traffic: messages of at most about 1 MiB, two rounds in flight, so that adding and copying overlap with the
-transfers. reduce_scatter and all_gather move n * (R - 1) / R values per rank and direction, which is optimal;
-broadcast is a chain (every link carries the data once). Temporary memory is bounded by
-COLLECTIVE_TEMP_BYTES (with more than 256 ranks by 16 KiB per rank), and is kept for the next call.
-
-Few values are exchanged in log2 R rounds between pairs of ranks: of a sum of n doubles a
-rank sends and receives 8 n log2 R bytes (R no power of two: some up to 8 n more), and of what
-collective_share gives to all, B bytes of each, (R - 1) B.
+transfers. reduce_scatter and all_gather move n * (R - 1) / R values per rank and direction, which is optimal.
+Temporary memory is bounded by COLLECTIVE_TEMP_BYTES (with more than 256 ranks by 16 KiB per rank), and is
+kept for the next call. Few values go up and down a binomial tree, log2 R messages each way; what
+collective_share gives to all takes log2 R rounds, B bytes of each rank (R - 1) B in all.
 
 Failure: where no message has moved for timeout_ns, STATUS_COMM names which rank waits for which, in which
 operation. After any failure requests may still be pending: call the transport's abort() or close() before
@@ -148,8 +146,7 @@ Status collective_clock_offset(Collective* c, int64_t* out_ns, int64_t* error_ns
 //
 // A transport may write past a receive that is too short (transport_mpi.c), so lengths are compared
 // beforehand. For each pair of ranks the sender of a message adds hash(tag, bytes) to its sum, the receiver
-// subtracts it: both sums add up to 0 (mod 2^64) where every message is expected. With two hashes of the plan
-// that is 16 + 8 P bytes of every rank, in one exchange.
+// subtracts it: both sums add up to 0 (mod 2^64) where every message is expected.
 typedef struct {
     uint64_t plan_hash;              // of what all ranks know of it: plan_hash_decisions()
     uint64_t replica_hash;           // of what the ranks of a replica know besides: plan_hash_replica()

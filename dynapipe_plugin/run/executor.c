@@ -34,12 +34,13 @@ typedef struct {
     void* model;
 } Row;
 
-// State of one micro-batch in one row in this step.
+// State of one microbatch in one row in this step.
 typedef struct {
     unsigned char* buffer[BUFFER_COUNT];  // NULL: none
     int64_t buffer_bytes[BUFFER_COUNT];
     DynapipeBatch part;            // a share by rows: the batch with its rows only
-    int64_t part_at;               // and where these begin in (num_rows, C), in bytes
+    int32_t first_row;             // the first of these
+    int64_t part_at;               // and where they begin in (num_rows, C), in bytes
     int64_t in_bytes, out_bytes;   // of the activation that enters and leaves
     int64_t grad_bytes;            // of a share: its part
     int64_t fact_bytes;            // its factors
@@ -67,6 +68,7 @@ struct Executor {
     int16_t place_of[PLAN_MAX_ROWS];  // index of a row among those of its stage
     int32_t most_places;              // rows of the stage with most rows
     unsigned char* scratch;
+    int64_t scratch_bytes;
     const ExecutorStep* step;
 };
 
@@ -82,58 +84,26 @@ static inline bool executor_by_vocabulary(const Executor* ex, const Row* row) {
 }
 
 // === rows: which pieces of the model are on this rank, their neighbours, where their data are ===
-static bool shares_head(const Executor* ex) {
-    return ex->placement->head != HEAD_WHOLE;
-}
 
-static Row* add_row(Executor* ex, int32_t row, int32_t stage) {
-    Row* out = &ex->rows[ex->num_rows];
-    *out = (Row){.row = (int16_t)row, .stage = (int16_t)stage, .is_mine = stage == ex->stage};
-    out->prev = out->next = out->prev_stage = out->next_stage = -1;
-    ex->idx_of[row] = (int16_t)ex->num_rows++;
-    return out;
-}
-
-static void add_chunk(Executor* ex, int32_t k) {
+static Row* add_row(Executor* ex, int32_t r, int32_t stage) {
     const Placement* placement = ex->placement;
-    bool is_last = k == placement->num_chunks - 1;
-    Row* row = add_row(ex, k, placement->stage_of[k]);
-    row->is_first = k == 0;
-    row->is_end = is_last && !shares_head(ex);
-    row->feeds = is_last && shares_head(ex);
-    if (k > 0) { row->prev_stage = placement->stage_of[k - 1]; }
-    if (!is_last) { row->next_stage = placement->stage_of[k + 1]; }
-    if (k > 0 && ex->idx_of[k - 1] >= 0) {
-        row->prev = ex->idx_of[k - 1];
-        ex->rows[row->prev].next = ex->idx_of[k];
-    }
-}
-
-static void add_share(Executor* ex, int32_t s) {
-    int32_t K = ex->placement->num_chunks;
-    Row* row = add_row(ex, K + s, s);
-    row->is_share = true;
-    row->prev_stage = ex->placement->stage_of[K - 1];
-    row->prev = ex->idx_of[K - 1];
-}
-
-static void number_places(Executor* ex) {
-    const Placement* placement = ex->placement;
-    int16_t num_rows[PLAN_MAX_STAGES] = {0};
-    ex->most_places = 1;
-    for (int32_t row = 0; row < placement->num_chunks + ex->num_stages; row++) {
-        bool is_chunk = row < placement->num_chunks;
-        int32_t s = is_chunk ? placement->stage_of[row] : row - placement->num_chunks;
-        if (!is_chunk && !placement_has_share(placement, s)) { continue; }
-        ex->place_of[row] = num_rows[s]++;
-        if (num_rows[s] > ex->most_places) { ex->most_places = num_rows[s]; }
-    }
-}
-
-static Status check_placement(const Executor* ex, const Placement* placement, int32_t num_stages) {
-    if (plan_placement_is_sane(placement, num_stages)) { return STATUS_OK; }
-    return FAIL(STATUS_INVALID_PLAN, "rank %d: a placement of %d chunks on %d stages that is none",
-                (int)ex->rank, (int)placement->num_chunks, (int)num_stages);
+    const int32_t K = placement->num_chunks, before = r < K ? r - 1 : K - 1;
+    const bool is_last = r == K - 1, is_shared = placement->head != HEAD_WHOLE;
+    Row* row = &ex->rows[ex->num_rows];
+    *row = (Row){.row = (int16_t)r,
+                 .stage = (int16_t)stage,
+                 .is_mine = stage == ex->stage,
+                 .is_share = r >= K,
+                 .is_first = r == 0,
+                 .is_end = is_last && !is_shared,
+                 .feeds = is_last && is_shared,
+                 .prev = before >= 0 ? ex->idx_of[before] : (int16_t)-1,
+                 .next = -1,
+                 .prev_stage = before >= 0 ? placement->stage_of[before] : (int16_t)-1,
+                 .next_stage = r < K - 1 ? placement->stage_of[r + 1] : (int16_t)-1};
+    ex->idx_of[r] = (int16_t)ex->num_rows++;
+    if (r < K && row->prev >= 0) { ex->rows[row->prev].next = ex->idx_of[r]; }
+    return row;
 }
 
 bool executor_can_share(const DynapipeModel_v1* api, HeadSplit head) {
@@ -141,14 +111,37 @@ bool executor_can_share(const DynapipeModel_v1* api, HeadSplit head) {
     return head != HEAD_BY_VOCABULARY || (has_calls && api->backward_weights != NULL);
 }
 
-// The models of this rank's rows, in the order in which they were given.
-static Status take_ranges(Executor* ex) {
+// Fills the members under "of the step in progress": the models of this rank's rows are in the order in which
+// they were given. STATUS_INVALID_PLAN: another number of ranges, or a head that the model cannot share.
+static Status executor_place(Executor* ex, const Placement* placement, int32_t num_stages) {
+    const int32_t K = placement->num_chunks;
+    int16_t num_places[PLAN_MAX_STAGES] = {0};
     int32_t num_mine = 0;
-    for (int32_t i = 0; i < ex->num_rows; i++) {
-        Row* row = &ex->rows[i];
+    if (!plan_placement_is_sane(placement, num_stages)) {
+        return FAIL(STATUS_INVALID_PLAN, "rank %d: a placement of %d chunks on %d stages that is none",
+                    (int)ex->rank, (int)K, (int)num_stages);
+    }
+    ex->placement = placement;
+    ex->num_stages = num_stages;
+    ex->stage = ex->rank % num_stages;
+    ex->first_rank = ex->rank - ex->stage;
+    ex->num_rows = 0;
+    ex->most_places = 1;
+    ex->transfers.says_chunks = K != num_stages || placement->head != HEAD_WHOLE;
+    memset(ex->idx_of, -1, sizeof ex->idx_of);
+    for (int32_t r = 0; r < K + num_stages; r++) {
+        int32_t s = r < K ? placement->stage_of[r] : r - K;
+        if (r >= K && !placement_has_share(placement, s)) { continue; }
+        ex->place_of[r] = num_places[s]++;
+        if (num_places[s] > ex->most_places) { ex->most_places = num_places[s]; }
+        if (s != ex->stage && (r < K || placement->stage_of[K - 1] != ex->stage)) { continue; }
+        Row* row = add_row(ex, r, s);
         if (row->is_mine && num_mine < ex->num_ranges) {
             row->api = ex->ranges[num_mine].api;
             row->model = ex->ranges[num_mine].model;
+        } else if (!row->is_mine) {
+            row->api = ex->rows[row->prev].api;
+            row->model = ex->rows[row->prev].model;
         }
         num_mine += row->is_mine;
     }
@@ -157,12 +150,8 @@ static Status take_ranges(Executor* ex) {
                     (int)ex->rank, (int)num_mine, (int)ex->num_ranges);
     }
     for (int32_t i = 0; i < ex->num_rows; i++) {
-        Row* row = &ex->rows[i];
-        if (!row->is_mine) {
-            row->api = ex->rows[row->prev].api;
-            row->model = ex->rows[row->prev].model;
-        }
-        if ((row->is_share || row->feeds) && !executor_can_share(row->api, (HeadSplit)ex->placement->head)) {
+        const Row* row = &ex->rows[i];
+        if ((row->is_share || row->feeds) && !executor_can_share(row->api, (HeadSplit)placement->head)) {
             return FAIL(STATUS_INVALID_PLAN,
                         "rank %d: the model %s cannot share its head like this: no part_bytes, factor_bytes, "
                         "combine, or, by vocabulary, backward_weights ---> --head whole",
@@ -170,29 +159,6 @@ static Status take_ranges(Executor* ex) {
         }
     }
     return STATUS_OK;
-}
-
-// Fills the members under "of the step in progress". STATUS_INVALID_PLAN: another number of ranges, or a head
-// that the model cannot share.
-static Status executor_place(Executor* ex, const Placement* placement, int32_t num_stages) {
-    TRY(check_placement(ex, placement, num_stages));
-    ex->placement = placement;
-    ex->num_stages = num_stages;
-    ex->stage = ex->rank % num_stages;
-    ex->first_rank = ex->rank - ex->stage;
-    ex->num_rows = 0;
-    ex->transfers.says_chunks = placement->num_chunks != num_stages || shares_head(ex);
-    memset(ex->idx_of, -1, sizeof ex->idx_of);
-    number_places(ex);
-    int32_t K = placement->num_chunks;
-    for (int32_t k = 0; k < K; k++) {
-        if (placement->stage_of[k] == ex->stage) { add_chunk(ex, k); }
-    }
-    for (int32_t s = 0; s < num_stages; s++) {
-        bool is_seen = s == ex->stage || placement->stage_of[K - 1] == ex->stage;
-        if (is_seen && placement_has_share(placement, s)) { add_share(ex, s); }
-    }
-    return take_ranges(ex);
 }
 
 void executor_loss_rows(const Placement* placement, int32_t stage, int32_t num_rows, int32_t* begin,
@@ -206,81 +172,65 @@ void executor_loss_rows(const Placement* placement, int32_t stage, int32_t num_r
     }
 }
 
-// Do messages pass between stages a and b?
-static void add_peer(bool has[PLAN_MAX_STAGES], int32_t stage, int32_t a, int32_t b) {
-    if (a != b && a == stage) { has[b] = true; }
-    if (a != b && b == stage) { has[a] = true; }
-}
-
 int32_t executor_peers(int32_t out[PLAN_MAX_STAGES], const Placement* placement, int32_t num_stages,
                        int32_t stage) {
     bool has[PLAN_MAX_STAGES] = {false};
-    const int32_t K = placement->num_chunks;
+    const int32_t K = placement->num_chunks, last = K > 0 ? placement->stage_of[K - 1] : 0;
     int32_t num_peers = 0;
-    for (int32_t k = 0; k + 1 < K; k++) {
-        add_peer(has, stage, placement->stage_of[k], placement->stage_of[k + 1]);
+    for (int32_t k = 0; k + 1 < (K > 0 ? K : num_stages); k++) {
+        int32_t a = K > 0 ? placement->stage_of[k] : k, b = K > 0 ? placement->stage_of[k + 1] : k + 1;
+        has[a] |= b == stage;
+        has[b] |= a == stage;
+    }
+    for (int32_t s = 0; s < num_stages && K > 0; s++) {
+        if (!placement_has_share(placement, s)) { continue; }
+        has[s] |= last == stage;
+        has[last] |= s == stage;
     }
     for (int32_t s = 0; s < num_stages; s++) {
-        if (K > 0 && placement_has_share(placement, s)) {
-            add_peer(has, stage, placement->stage_of[K - 1], s);
-        }
-        if (K == 0 && s + 1 < num_stages) { add_peer(has, stage, s, s + 1); }
-    }
-    for (int32_t s = 0; s < num_stages; s++) {
-        if (has[s]) { out[num_peers++] = s; }
+        if (has[s] && s != stage) { out[num_peers++] = s; }
     }
     return num_peers;
 }
 
 // --- batches, lengths ------------------------------------------------------------------------------------
-static DynapipeBatch executor_rows_of(const Executor* ex, const Row* row, const DynapipeBatch* batch) {
+// The batch as a row's model gets it: a share by rows gets its rows only, from *first on.
+static DynapipeBatch executor_rows_of(const Executor* ex, const Row* row, const DynapipeBatch* batch,
+                                      int32_t* first) {
     DynapipeBatch part = *batch;
+    int32_t end;
+    *first = 0;
     if (!executor_by_rows(ex, row)) { return part; }
-    int32_t begin, end;
-    executor_loss_rows(ex->placement, row->stage, batch->num_rows, &begin, &end);
-    part.num_rows = end - begin;
-    if (batch->rows != NULL) { part.rows += begin; }
-    if (batch->targets != NULL) { part.targets += begin; }
-    if (batch->row_tasks != NULL) { part.row_tasks += begin; }
+    executor_loss_rows(ex->placement, row->stage, batch->num_rows, first, &end);
+    part.num_rows = end - *first;
+    if (batch->rows != NULL) { part.rows += *first; }
+    if (batch->targets != NULL) { part.targets += *first; }
+    if (batch->row_tasks != NULL) { part.row_tasks += *first; }
     return part;
 }
 
-// By rows: the index in the batch of its first row.
-static int32_t executor_first_row(const Executor* ex, const Row* row, const DynapipeBatch* batch) {
-    int32_t begin, end;
-    executor_loss_rows(ex->placement, row->stage, batch->num_rows, &begin, &end);
-    return begin;
-}
-
-static void measure_share(const Executor* ex, const Row* row, const DynapipeBatch* batch, RowState* out) {
-    out->part = executor_rows_of(ex, row, batch);
+// Sets the state's lengths; batch: whole.
+static void executor_measure(const Executor* ex, int32_t idx, const DynapipeBatch* batch, RowState* out) {
+    const Row* row = &ex->rows[idx];
+    if (!row->is_share) {
+        if (!row->is_first) { out->in_bytes = row->api->boundary_bytes(row->model, batch, 0); }
+        if (!row->is_end) { out->out_bytes = row->api->boundary_bytes(row->model, batch, 1); }
+        return;
+    }
+    DynapipeBatch ahead = *batch;
+    out->part = executor_rows_of(ex, row, batch, &ahead.num_rows);
+    out->first_row = ahead.num_rows;
     out->in_bytes = row->api->boundary_bytes(row->model, &out->part, row->is_mine ? 0 : 1);
     if (executor_by_rows(ex, row)) {
+        const Row* last = row->prev >= 0 ? &ex->rows[row->prev] : NULL;
         out->grad_bytes = out->in_bytes;
-        if (row->prev < 0) { return; }
-        DynapipeBatch ahead = out->part;
-        int32_t end;
-        executor_loss_rows(ex->placement, row->stage, batch->num_rows, &ahead.num_rows, &end);
-        const Row* last = &ex->rows[row->prev];
-        out->part_at = last->api->boundary_bytes(last->model, &ahead, 1);
+        if (last != NULL) { out->part_at = last->api->boundary_bytes(last->model, &ahead, 1); }
     } else if (batch->num_rows > 0) {
         out->grad_bytes = row->api->part_bytes(row->model, batch, KEEP | HEAD);
         out->fact_bytes = row->api->factor_bytes(row->model, batch);
     }
 }
 
-// Sets the state's lengths; batch: whole.
-static void executor_measure(const Executor* ex, int32_t idx, const DynapipeBatch* batch, RowState* out) {
-    const Row* row = &ex->rows[idx];
-    if (row->is_share) {
-        measure_share(ex, row, batch, out);
-        return;
-    }
-    if (!row->is_first) { out->in_bytes = row->api->boundary_bytes(row->model, batch, 0); }
-    if (!row->is_end) { out->out_bytes = row->api->boundary_bytes(row->model, batch, 1); }
-}
-
-// The batch as a row's model gets it.
 static const DynapipeBatch* executor_batch(const Executor* ex, int32_t idx, int32_t mb) {
     return executor_by_rows(ex, &ex->rows[idx]) ? &executor_state(ex, idx, mb)->part : ex->step->batches[mb];
 }
@@ -291,23 +241,15 @@ static int32_t message_idx(const Executor* ex, PlanMessage message, int32_t own_
     return message.row >= ex->placement->num_chunks ? ex->idx_of[message.row] : own_idx;
 }
 
-// The row that an instruction is about, -1: this rank has none.
-static int32_t instr_idx(const Executor* ex, const PlanInstr* instr) {
-    PlanMessage message;
-    if (instr->chunk < 0 || instr->chunk >= ex->placement->num_chunks + ex->num_stages) { return -1; }
-    int32_t idx = ex->idx_of[instr->chunk];
-    if (instr->kind <= INSTR_REC) { return idx; }
-    bool is_message = plan_message_of(&message, ex->placement, ex->num_stages, instr);
-    return is_message ? message_idx(ex, message, idx) : -1;
-}
-
 // `row` of the plan: of the message, the one it is the input of.
 static int32_t executor_tag(const Executor* ex, int32_t mb, int32_t row, int32_t message_kind) {
     return (mb * ex->most_places + ex->place_of[row]) * 3 + message_kind;
 }
 
-// A transfer as this rank sees it: over `link` of a row, with the tag of the row whose input it is.
+// What an instruction is about as this rank sees it: a row (-1: this rank has none), and of a transfer or
+// wait a link of it, with the tag of the row whose input it is.
 typedef struct {
+    int32_t idx;
     Link link;
     int32_t tag;
     bool is_send;
@@ -316,11 +258,18 @@ typedef struct {
 static End end_of(const Executor* ex, const PlanInstr* instr) {
     static const Link links[PLAN_MESSAGE_KINDS][2] = {
         {LINK_IN, LINK_OUT}, {LINK_DOUT, LINK_DIN}, {LINK_FACT, LINK_FACT}};
-    PlanMessage message = {0, 0};
-    bool is_send = !plan_instr_is_recv(instr->kind);
-    (void)plan_message_of(&message, ex->placement, ex->num_stages, instr);
-    return (End){links[message.kind][is_send], executor_tag(ex, instr->mb, message.row, message.kind),
-                 is_send};
+    PlanMessage message;
+    End end = {-1, LINK_IN, 0, !plan_instr_is_recv(instr->kind)};
+    if (instr->chunk < 0 || instr->chunk >= ex->placement->num_chunks + ex->num_stages) { return end; }
+    int32_t idx = ex->idx_of[instr->chunk];
+    if (instr->kind <= INSTR_REC) {
+        end.idx = idx;
+    } else if (plan_message_of(&message, ex->placement, ex->num_stages, instr)) {
+        end.idx = message_idx(ex, message, idx);
+        end.link = links[message.kind][end.is_send];
+        end.tag = executor_tag(ex, instr->mb, message.row, message.kind);
+    }
+    return end;
 }
 
 static int64_t link_bytes(const Row* row, const RowState* state, Link link) {
@@ -383,44 +332,10 @@ static Status executor_fail(const Executor* ex, const PlanInstr* instr, const ch
 }
 
 // --- buffers ---------------------------------------------------------------------------------------------
-static int32_t row_of_buffer(const Executor* ex, const PlanBuffer* b) {
-    bool is_row = b->chunk >= 0 && b->chunk < ex->placement->num_chunks + ex->num_stages;
-    return is_row ? ex->idx_of[b->chunk] : -1;
-}
-
-static Status place_buffer(Executor* ex, const PlanRank* rank, int32_t i, int32_t M) {
-    const PlanBuffer* b = &rank->buffers[i];
-    bool is_scratch = b->kind == BUFFER_SCRATCH;
-    int32_t idx = is_scratch ? -1 : row_of_buffer(ex, b);
-    if (b->kind >= BUFFER_COUNT || (!is_scratch && (b->mb < 0 || b->mb >= M || idx < 0)) ||
-        b->offset_bytes < 0 || b->num_bytes < 0 || b->offset_bytes > rank->arena_bytes - b->num_bytes ||
-        b->offset_bytes % PLAN_BUFFER_ALIGN != 0) {
-        return FAIL(STATUS_INVALID_PLAN,
-                    "rank %d: buffer %d (kind %d, chunk %d, mb %d) lies outside the arena, or its chunk is "
-                    "elsewhere",
-                    (int)ex->rank, (int)i, (int)b->kind, (int)b->chunk, (int)b->mb);
-    }
-    unsigned char* place = (unsigned char*)ex->step->arena + b->offset_bytes;
-    if (is_scratch) {
-        ex->scratch = place;
-        for (int32_t k = 0; k < M * ex->num_rows; k++) {
-            ex->states[k].buffer_bytes[BUFFER_SCRATCH] = b->num_bytes;
-        }
-        return STATUS_OK;
-    }
-    RowState* state = executor_state(ex, idx, b->mb);
-    if (state->buffer[b->kind] != NULL) {
-        return FAIL(STATUS_INVALID_PLAN, "rank %d: two buffers %s of mb %d chunk %d", (int)ex->rank,
-                    buffer_text[b->kind], (int)b->mb, (int)b->chunk);
-    }
-    state->buffer[b->kind] = place;
-    state->buffer_bytes[b->kind] = b->num_bytes;
-    return STATUS_OK;
-}
-
 static Status place_buffers(Executor* ex, const PlanRank* rank, int32_t M) {
     const ExecutorStep* step = ex->step;
     ex->scratch = NULL;
+    ex->scratch_bytes = 0;
     if (rank->arena_bytes > step->arena_bytes || (uintptr_t)step->arena % PLAN_BUFFER_ALIGN != 0) {
         return FAIL(
             STATUS_INVALID_PLAN,
@@ -428,21 +343,43 @@ static Status place_buffers(Executor* ex, const PlanRank* rank, int32_t M) {
             (int)ex->rank, (long long)rank->arena_bytes, (long long)step->arena_bytes, step->arena,
             (int)PLAN_BUFFER_ALIGN);
     }
-    for (int32_t i = 0; i < rank->num_buffers; i++) { TRY(place_buffer(ex, rank, i, M)); }
+    for (int32_t i = 0; i < rank->num_buffers; i++) {
+        const PlanBuffer* b = &rank->buffers[i];
+        const bool is_scratch = b->kind == BUFFER_SCRATCH,
+                   is_row = b->chunk >= 0 && b->chunk < ex->placement->num_chunks + ex->num_stages;
+        const int32_t idx = is_row ? ex->idx_of[b->chunk] : -1;
+        if (b->kind >= BUFFER_COUNT || (!is_scratch && (b->mb < 0 || b->mb >= M || idx < 0)) ||
+            b->offset_bytes < 0 || b->num_bytes < 0 || b->offset_bytes > rank->arena_bytes - b->num_bytes ||
+            b->offset_bytes % PLAN_BUFFER_ALIGN != 0) {
+            return FAIL(
+                STATUS_INVALID_PLAN,
+                "rank %d: buffer %d (kind %d, chunk %d, mb %d) lies outside the arena, or its chunk is "
+                "elsewhere",
+                (int)ex->rank, (int)i, (int)b->kind, (int)b->chunk, (int)b->mb);
+        }
+        unsigned char* place = (unsigned char*)step->arena + b->offset_bytes;
+        if (is_scratch) {
+            ex->scratch = place;
+            ex->scratch_bytes = b->num_bytes;
+        } else {
+            executor_state(ex, idx, b->mb)->buffer[b->kind] = place;
+            executor_state(ex, idx, b->mb)->buffer_bytes[b->kind] = b->num_bytes;
+        }
+    }
     return STATUS_OK;
 }
 
 static Status need_buffer(const Executor* ex, const PlanInstr* instr, int32_t idx, BufferKind kind,
                           int64_t num_bytes) {
-    const RowState* state = executor_state(ex, idx, instr->mb);
-    bool is_missing = kind == BUFFER_SCRATCH ? ex->scratch == NULL : state->buffer[kind] == NULL;
-    if (num_bytes <= (is_missing ? 0 : state->buffer_bytes[kind])) { return STATUS_OK; }
+    int64_t has_bytes =
+        kind == BUFFER_SCRATCH ? ex->scratch_bytes : executor_state(ex, idx, instr->mb)->buffer_bytes[kind];
+    if (num_bytes <= has_bytes) { return STATUS_OK; }
     return FAIL(
         STATUS_INVALID_PLAN,
         "rank %d: %s needs %lld bytes of %s, the plan gives %lld ---> its bytes must come from counts as "
         "dynapipe.h describes: see what dynapipe_check_model() finds",
         (int)ex->rank, TRANSFER_WORDS(&ex->transfers, name_of(instr)), (long long)num_bytes,
-        buffer_text[kind], (long long)(is_missing ? 0 : state->buffer_bytes[kind]));
+        buffer_text[kind], (long long)has_bytes);
 }
 
 // The link's data have the length they need.
@@ -453,7 +390,7 @@ static Status need_link(const Executor* ex, const PlanInstr* instr, int32_t idx,
     return need_buffer(ex, instr, place.idx, place.kind, place.at_bytes + num_bytes);
 }
 
-// A share by rows without rows in this micro-batch runs nothing.
+// A share by rows without rows in this microbatch runs nothing.
 static Status need_for_forward(const Executor* ex, const PlanInstr* instr, int32_t idx) {
     const Row* row = &ex->rows[idx];
     const DynapipeBatch* batch = executor_batch(ex, idx, instr->mb);
@@ -468,10 +405,20 @@ static Status need_for_forward(const Executor* ex, const PlanInstr* instr, int32
     return instr->kind == INSTR_FWD ? need_link(ex, instr, idx, LINK_OUT) : STATUS_OK;
 }
 
-static Status need_for_backward(const Executor* ex, const PlanInstr* instr, int32_t idx) {
-    TRY(need_link(ex, instr, idx, LINK_DIN));
-    TRY(need_link(ex, instr, idx, LINK_DOUT));
-    for (int32_t i = 0; ex->rows[idx].feeds && i < ex->num_rows; i++) {
+// Every buffer of the instruction exists and is large enough for this model.
+static Status check_buffers(const Executor* ex, const PlanInstr* instr) {
+    const End end = end_of(ex, instr);
+    switch (instr->kind) {
+        case INSTR_FWD:
+        case INSTR_REC: return need_for_forward(ex, instr, end.idx);
+        case INSTR_WGT:
+            return need_link(ex, instr, end.idx, ex->rows[end.idx].is_share ? LINK_FACT : LINK_DOUT);
+        case INSTR_BWD: break;
+        default: return need_link(ex, instr, end.idx, end.link);
+    }
+    TRY(need_link(ex, instr, end.idx, LINK_DIN));
+    TRY(need_link(ex, instr, end.idx, LINK_DOUT));
+    for (int32_t i = 0; ex->rows[end.idx].feeds && i < ex->num_rows; i++) {
         if (!executor_by_vocabulary(ex, &ex->rows[i])) { continue; }
         TRY(need_link(ex, instr, i, LINK_DIN));
         TRY(need_link(ex, instr, i, LINK_FACT));
@@ -479,86 +426,53 @@ static Status need_for_backward(const Executor* ex, const PlanInstr* instr, int3
     return STATUS_OK;
 }
 
-// Every buffer of the instruction exists and is large enough for this model.
-static Status check_buffers(const Executor* ex, const PlanInstr* instr, int32_t idx) {
-    switch (instr->kind) {
-        case INSTR_FWD:
-        case INSTR_REC: return need_for_forward(ex, instr, idx);
-        case INSTR_BWD: return need_for_backward(ex, instr, idx);
-        case INSTR_WGT: return need_link(ex, instr, idx, ex->rows[idx].is_share ? LINK_FACT : LINK_DOUT);
-        default: return need_link(ex, instr, idx, end_of(ex, instr).link);
-    }
-}
-
 // --- all of it -------------------------------------------------------------------------------------------
-// The plan was made for the batches that the model gets.
-static Status check_counts(const Executor* ex, int32_t m, const DynapipeBatch* b) {
+// A microbatch that the list has: the plan was made for this batch. Lengths of all rows, since each looks at
+// its neighbours'.
+static Status meet_batch(Executor* ex, int32_t m, const DynapipeBatch* b) {
     const MbShape* shape = &ex->step->plan->mbs[m].shape;
-    bool is_same = b->num_seqs == shape->num_seqs && b->num_tokens == shape->enc_tokens &&
-                   b->num_squares == shape->enc_squares && b->num_dec_tokens == shape->dec_tokens &&
-                   b->num_dec_squares == shape->dec_squares && b->num_cross == shape->cross_products &&
-                   b->num_rows == shape->supervised_tokens;
-    if (is_same) { return STATUS_OK; }
-    return FAIL(
-        STATUS_INVALID_PLAN,
-        "rank %d: mb %d: a batch of %d sequences, %d + %d tokens (squares %lld + %lld, products %lld) "
-        "and %d rows, the plan has %lld, %lld + %lld (%lld + %lld, %lld) and %lld",
-        (int)ex->rank, (int)m, (int)b->num_seqs, (int)b->num_tokens, (int)b->num_dec_tokens,
-        (long long)b->num_squares, (long long)b->num_dec_squares, (long long)b->num_cross, (int)b->num_rows,
-        (long long)shape->num_seqs, (long long)shape->enc_tokens, (long long)shape->dec_tokens,
-        (long long)shape->enc_squares, (long long)shape->dec_squares, (long long)shape->cross_products,
-        (long long)shape->supervised_tokens);
-}
-
-// A micro-batch that the list has: of all rows, since each looks at its neighbours'.
-static Status meet_batch(Executor* ex, int32_t m, const DynapipeBatch* batch) {
+    const int64_t has[] = {b->num_seqs,        b->num_tokens, b->num_dec_tokens, b->num_squares,
+                           b->num_dec_squares, b->num_cross,  b->num_rows};
+    const int64_t planned[] = {shape->num_seqs,         shape->enc_tokens,  shape->dec_tokens,
+                               shape->enc_squares,      shape->dec_squares, shape->cross_products,
+                               shape->supervised_tokens};
     if (executor_state(ex, 0, m)->present) { return STATUS_OK; }
-    TRY(check_counts(ex, m, batch));
+    if (memcmp(has, planned, sizeof has) != 0) {
+        return FAIL(
+            STATUS_INVALID_PLAN,
+            "rank %d: mb %d: a batch of %lld sequences, %lld + %lld tokens and %lld rows; in the plan it has "
+            "%lld, %lld + %lld and %lld, or other lengths",
+            (int)ex->rank, (int)m, (long long)has[0], (long long)has[1], (long long)has[2], (long long)has[6],
+            (long long)planned[0], (long long)planned[1], (long long)planned[2], (long long)planned[6]);
+    }
     for (int32_t i = 0; i < ex->num_rows; i++) {
-        RowState* state = executor_state(ex, i, m);
-        executor_measure(ex, i, batch, state);
-        state->present = true;
+        executor_measure(ex, i, b, executor_state(ex, i, m));
+        executor_state(ex, i, m)->present = true;
     }
     return STATUS_OK;
 }
 
-static bool makes_losses(const Executor* ex, int32_t idx) {
-    const Row* row = &ex->rows[idx];
-    return row->is_end || (row->feeds && ex->placement->head == HEAD_BY_VOCABULARY) ||
-           executor_by_rows(ex, row);
-}
-
-static Status meet_instr(Executor* ex, const PlanRank* rank, int32_t i, int32_t M) {
+static Status meet_instr(Executor* ex, const PlanInstr* instr, int32_t M) {
     const ExecutorStep* step = ex->step;
-    const PlanInstr* instr = &rank->instrs[i];
-    int32_t idx = instr->kind < INSTR_COUNT ? instr_idx(ex, instr) : -1;
     if (instr->kind >= INSTR_COUNT || instr->mb < 0 || instr->mb >= M) {
-        return FAIL(STATUS_INVALID_PLAN, "rank %d: instruction %d has kind %d, mb %d", (int)ex->rank, (int)i,
+        return FAIL(STATUS_INVALID_PLAN, "rank %d: an instruction of kind %d, mb %d", (int)ex->rank,
                     (int)instr->kind, (int)instr->mb);
     }
-    if (idx < 0) {
+    const int32_t idx = end_of(ex, instr).idx, peer_stage = instr->peer - ex->first_rank;
+    if (idx < 0 || (instr->kind > INSTR_REC && (peer_stage < 0 || peer_stage >= ex->num_stages))) {
         return executor_fail(ex, instr, "this rank has no such chunk, or its peer is not the rank of one");
     }
+    const Row* row = &ex->rows[idx];
     const DynapipeBatch* batch = step->batches[instr->mb];
     if (batch == NULL) { return executor_fail(ex, instr, "no batch for it on this rank"); }
-    if (makes_losses(ex, idx) && (step->losses == NULL || step->losses[instr->mb] == NULL) &&
-        batch->num_rows > 0) {
+    bool makes_losses =
+        row->is_end || executor_by_rows(ex, row) || (row->feeds && ex->placement->head == HEAD_BY_VOCABULARY);
+    if (makes_losses && batch->num_rows > 0 && (step->losses == NULL || step->losses[instr->mb] == NULL)) {
         return executor_fail(ex, instr, "nowhere to put its losses");
     }
     TRY(meet_batch(ex, instr->mb, batch));
-    RowState* state = executor_state(ex, idx, instr->mb);
-    state->has_wgt |= instr->kind == INSTR_WGT;
-    state->has_rec |= instr->kind == INSTR_REC;
-    return STATUS_OK;
-}
-
-// The list against the model; buffers have their places then.
-static Status executor_prepare(Executor* ex, const PlanRank* rank, int32_t M) {
-    TRY(place_buffers(ex, rank, M));
-    for (int32_t i = 0; i < rank->num_instrs; i++) { TRY(meet_instr(ex, rank, i, M)); }
-    for (int32_t i = 0; i < rank->num_instrs; i++) {
-        TRY(check_buffers(ex, &rank->instrs[i], instr_idx(ex, &rank->instrs[i])));
-    }
+    executor_state(ex, idx, instr->mb)->has_wgt |= instr->kind == INSTR_WGT;
+    executor_state(ex, idx, instr->mb)->has_rec |= instr->kind == INSTR_REC;
     return STATUS_OK;
 }
 
@@ -590,16 +504,24 @@ static Status executor_job_end(Executor* ex, const Row* row, TraceEvent* event, 
                 TRANSFER_WORDS(&ex->transfers, name), row->api->name, rc);
 }
 
-// --- a chunk ---------------------------------------------------------------------------------------------
+// A share of the head computes the gradient of its inputs at once.
 static int forward(const Executor* ex, int32_t idx, const PlanInstr* instr) {
     const Row* row = &ex->rows[idx];
     const RowState* state = executor_state(ex, idx, instr->mb);
-    bool is_again = instr->kind == INSTR_REC, drops = state->has_rec && !is_again;
-    void* out = is_again ? NULL : link_data(ex, idx, instr->mb, LINK_OUT);  // of rec: it was sent long ago
-    float* losses = row->is_end && !drops ? ex->step->losses[instr->mb] : NULL;
-    return row->api->forward(row->model, ex->step->batches[instr->mb], link_data(ex, idx, instr->mb, LINK_IN),
-                             out, state->buffer[drops ? BUFFER_FORWARD : BUFFER_ACTS], ex->scratch, losses,
-                             drops ? 0 : KEEP | HEAD);
+    const DynapipeBatch* batch = executor_batch(ex, idx, instr->mb);
+    const bool is_again = instr->kind == INSTR_REC, drops = state->has_rec && !is_again;
+    void *in = link_data(ex, idx, instr->mb, LINK_IN), *out = NULL,
+         *acts = state->buffer[drops ? BUFFER_FORWARD : BUFFER_ACTS];
+    float* losses = NULL;
+    if (!row->is_share && !is_again) { out = link_data(ex, idx, instr->mb, LINK_OUT); }
+    if (executor_by_rows(ex, row) || (row->is_end && !drops)) {
+        losses = ex->step->losses[instr->mb] + state->first_row;
+    }
+    int rc =
+        row->api->forward(row->model, batch, in, out, acts, ex->scratch, losses, drops ? 0 : KEEP | HEAD);
+    if (rc != 0 || !row->is_share) { return rc; }
+    return row->api->backward_inputs(row->model, batch, in, acts, NULL,
+                                     link_data(ex, idx, instr->mb, LINK_DIN), ex->scratch);
 }
 
 // From the parts of a head shared by vocabulary to the gradient of its inputs; by rows the parts are that
@@ -640,28 +562,10 @@ static int backward_weights(const Executor* ex, int32_t idx, int32_t mb) {
         link_data(ex, idx, mb, row->is_share ? LINK_FACT : LINK_DOUT), ex->scratch);
 }
 
-// --- a share of the head ---------------------------------------------------------------------------------
-// Forward and the gradient of inputs, in one.
-static int share_forward(const Executor* ex, int32_t idx, int32_t mb) {
-    const Row* row = &ex->rows[idx];
-    const DynapipeBatch* batch = executor_batch(ex, idx, mb);
-    void *in = link_data(ex, idx, mb, LINK_IN), *acts = executor_state(ex, idx, mb)->buffer[BUFFER_ACTS];
-    float* losses = NULL;
-    if (executor_by_rows(ex, row)) {
-        losses = ex->step->losses[mb] + executor_first_row(ex, row, ex->step->batches[mb]);
-    }
-    int rc = row->api->forward(row->model, batch, in, NULL, acts, ex->scratch, losses, KEEP | HEAD);
-    if (rc != 0) { return rc; }
-    return row->api->backward_inputs(row->model, batch, in, acts, NULL, link_data(ex, idx, mb, LINK_DIN),
-                                     ex->scratch);
-}
-
-// --- any row -----------------------------------------------------------------------------------------------
 static int call_model(const Executor* ex, int32_t idx, const PlanInstr* instr) {
-    bool is_share = ex->rows[idx].is_share;
-    if (is_share && executor_batch(ex, idx, instr->mb)->num_rows == 0) { return 0; }
+    if (ex->rows[idx].is_share && executor_batch(ex, idx, instr->mb)->num_rows == 0) { return 0; }
     switch (instr->kind) {
-        case INSTR_FWD: return is_share ? share_forward(ex, idx, instr->mb) : forward(ex, idx, instr);
+        case INSTR_FWD:
         case INSTR_REC: return forward(ex, idx, instr);
         case INSTR_BWD: return backward(ex, idx, instr->mb);
         default: return backward_weights(ex, idx, instr->mb);
@@ -741,7 +645,7 @@ void executor_trace_add(Executor* ex, TraceKind kind, int64_t begin_ns, int64_t 
     if (end_ns > trace->end_ns) { trace->end_ns = end_ns; }
 }
 
-// Room for M micro-batches, kept for the next step.
+// Room for M microbatches, kept for the next step.
 static Status reserve_states(Executor* ex, int32_t M) {
     int64_t num_states = (int64_t)M * ex->num_rows;
     if (num_states > ex->max_states) {
@@ -776,19 +680,18 @@ static Status find_groups(Executor* ex, const Plan* plan) {
 
 // --- instructions ----------------------------------------------------------------------------------------
 static Status run_transfer(Executor* ex, const PlanInstr* instr) {
-    int32_t idx = instr_idx(ex, instr);
-    RowState* state = executor_state(ex, idx, instr->mb);
-    End end = end_of(ex, instr);
+    const End end = end_of(ex, instr);
+    RowState* state = executor_state(ex, end.idx, instr->mb);
     return transfers_post(&ex->transfers, name_of(instr), instr->peer, end.tag,
-                          link_data(ex, idx, instr->mb, end.link),
-                          link_bytes(&ex->rows[idx], state, end.link), &state->transfer[end.link]);
+                          link_data(ex, end.idx, instr->mb, end.link),
+                          link_bytes(&ex->rows[end.idx], state, end.link), &state->transfer[end.link]);
 }
 
 static Status run_wait(Executor* ex, const PlanInstr* instr) {
-    int32_t idx = instr_idx(ex, instr);
+    const End end = end_of(ex, instr);
     TraceEvent* event = transfers_event(&ex->transfers, name_of(instr), instr->peer);
-    Link link = end_of(ex, instr).link;
-    TRY(transfers_wait(&ex->transfers, &executor_state(ex, idx, instr->mb)->transfer[link], name_of(instr)));
+    TRY(transfers_wait(&ex->transfers, &executor_state(ex, end.idx, instr->mb)->transfer[end.link],
+                       name_of(instr)));
     event->end_ns = clock_now_ns();
     event->wait_ns = event->end_ns - event->begin_ns;
     return STATUS_OK;
@@ -811,17 +714,15 @@ Status executor_prepare_step(Executor* ex, const ExecutorStep* step, StepClaim* 
                     (int)plan->M, (int)most_mbs);
     }
     TRY(reserve_states(ex, plan->M));
-    TRY(executor_prepare(ex, rank, plan->M));
-    for (int32_t i = 0; i < rank->num_instrs && claim != NULL; i++) {
+    TRY(place_buffers(ex, rank, plan->M));
+    for (int32_t i = 0; i < rank->num_instrs; i++) { TRY(meet_instr(ex, &rank->instrs[i], plan->M)); }
+    for (int32_t i = 0; i < rank->num_instrs; i++) {
         const PlanInstr* instr = &rank->instrs[i];
-        if (instr->kind <= INSTR_REC || plan_instr_is_wait(instr->kind)) { continue; }
-        int32_t idx = instr_idx(ex, instr), s = instr->peer - ex->first_rank;
-        if (s < 0 || s >= ex->num_stages) {
-            return executor_fail(ex, instr, "its peer is in another replica");
-        }
-        const RowState* state = executor_state(ex, idx, instr->mb);
-        End end = end_of(ex, instr);
-        step_claim_add(&claim->with[s], end.is_send, end.tag, link_bytes(&ex->rows[idx], state, end.link));
+        TRY(check_buffers(ex, instr));
+        if (instr->kind <= INSTR_REC || plan_instr_is_wait(instr->kind) || claim == NULL) { continue; }
+        const End end = end_of(ex, instr);
+        step_claim_add(&claim->with[instr->peer - ex->first_rank], end.is_send, end.tag,
+                       link_bytes(&ex->rows[end.idx], executor_state(ex, end.idx, instr->mb), end.link));
     }
     return STATUS_OK;
 }
@@ -879,25 +780,27 @@ Status executor_finish(Executor* ex) {
 }
 
 // === forward only: validation, and generation with a cache ===
-// Micro-batch after micro-batch passes through the chunks of one replica. A rank runs its rows in waves: in
+// Microbatch after microbatch passes through the chunks of one replica. A rank runs its rows in waves: in
 // wave w chunk k runs batch w - k, shares of the head w - K, and their parts are combined in wave w - K - 1.
 // The output of a wave is read in the next, so two inputs and two outputs of every row alternate, and the
 // messages of a wave are the same set on all ranks: a transport with groups gets them as one, and no ranks
 // wait for each other in a circle. In generation (one batch) the shares by vocabulary answer, or by rows the
 // first of them, for all sequences; the last chunk's rank picks the best answer.
 typedef struct {
+    bool takes_part;              // generation uses only the first share by rows
+    bool returns_part;            // a share whose part, or answer, the last chunk's rank combines with others
+    bool has_in;                  // in a place of its own; a share that lies with the last chunk reads there
+    bool has_out;                 // else it is in the input of the next row
     int64_t in, out;              // offsets in the arena
     int64_t in_bytes, out_bytes;  // of one of the two, rounded up
-} RowPlaces;
+} PassRow;
 
 typedef struct {
     Executor* ex;
     const ExecutorPass* of;
-    const DynapipeBatch* batches;  // [num_batches]
-    int32_t num_batches;
     bool infers;             // generation
     DynapipeBatch seq_rows;  // of generation: the batch as the hidden states have it, a row of each sequence
-    RowPlaces places[PLAN_MAX_ROWS];
+    PassRow rows[PLAN_MAX_ROWS];
     int64_t acts, scratch, end;  // offsets
 } Pass;
 
@@ -909,69 +812,58 @@ static void raise_to(int64_t* largest, int64_t num_bytes) {
     if (aligned(num_bytes) > *largest) { *largest = aligned(num_bytes); }
 }
 
-// Generation uses only the first share by rows.
-static bool takes_part(const Pass* pass, const Row* row) {
-    const Placement* placement = pass->ex->placement;
-    if (!pass->infers || !row->is_share || placement->head == HEAD_BY_VOCABULARY) { return true; }
-    for (int32_t s = 0; s < row->stage; s++) {
-        if (placement_has_share(placement, s)) { return false; }
-    }
-    return true;
-}
-
-// A share whose part, or answer, the last chunk's rank combines with others.
-static bool returns_part(const Pass* pass, const Row* row) {
-    return pass->infers ? row->is_share && takes_part(pass, row) : executor_by_vocabulary(pass->ex, row);
-}
-
 // --- lengths and places ------------------------------------------------------------------------------------
-static DynapipeBatch pass_batch(const Pass* pass, const Row* row, int32_t b) {
-    if (pass->infers) { return row->is_share ? pass->seq_rows : pass->batches[b]; }
-    return executor_rows_of(pass->ex, row, &pass->batches[b]);
+static DynapipeBatch pass_batch(const Pass* pass, int32_t idx, int32_t b, int32_t* first) {
+    const Row* row = &pass->ex->rows[idx];
+    *first = 0;
+    if (pass->infers) { return row->is_share ? pass->seq_rows : pass->of->batches[b]; }
+    return executor_rows_of(pass->ex, row, &pass->of->batches[b], first);
 }
 
-static int64_t pass_in_bytes(const Pass* pass, const Row* row, int32_t b) {
-    if (row->is_first) { return 0; }
-    DynapipeBatch part = pass_batch(pass, row, b);
-    return row->api->boundary_bytes(row->model, &part, row->is_mine ? 0 : 1);
+static int64_t pass_in_bytes(const Pass* pass, int32_t idx, int32_t b) {
+    const Row* row = &pass->ex->rows[idx];
+    int32_t first;
+    DynapipeBatch part = pass_batch(pass, idx, b, &first);
+    return row->is_first ? 0 : row->api->boundary_bytes(row->model, &part, row->is_mine ? 0 : 1);
 }
 
-static int64_t pass_out_bytes(const Pass* pass, const Row* row, int32_t b) {
-    const DynapipeBatch* batch = &pass->batches[b];
-    if (row->is_end || (row->is_share && !returns_part(pass, row))) { return 0; }
+static int64_t pass_out_bytes(const Pass* pass, int32_t idx, int32_t b) {
+    const Row* row = &pass->ex->rows[idx];
+    const DynapipeBatch* batch = &pass->of->batches[b];
+    if (row->is_end || (row->is_share && !pass->rows[idx].returns_part)) { return 0; }
     if (row->is_share && pass->infers) { return row->api->pick_bytes(row->model, &pass->seq_rows); }
     if (row->is_share) { return batch->num_rows > 0 ? row->api->part_bytes(row->model, batch, HEAD) : 0; }
     return row->api->boundary_bytes(row->model, row->feeds && pass->infers ? &pass->seq_rows : batch, 1);
 }
 
-// A share that lies with the last chunk reads its hidden states there.
-static bool needs_in(const Row* row) {
-    return !row->is_first && !(row->is_share && row->prev >= 0);
-}
-
-static bool needs_out(const Row* row) {
-    return row->is_share || row->next < 0;
-}
-
 static void pass_layout(Pass* pass) {
     const Executor* ex = pass->ex;
+    const Placement* placement = ex->placement;
+    const int32_t num_batches = pass->of->num_batches, num_each = num_batches > 1 ? 2 : 1;
     int64_t acts_bytes = 0, scratch_bytes = 0, at = 0;
+    int32_t first_share = 0;
+    while (first_share < ex->num_stages && !placement_has_share(placement, first_share)) { first_share++; }
     for (int32_t i = 0; i < ex->num_rows; i++) {
         const Row* row = &ex->rows[i];
-        RowPlaces* places = &pass->places[i];
-        for (int32_t b = 0; b < pass->num_batches && takes_part(pass, row); b++) {
-            DynapipeBatch part = pass_batch(pass, row, b);
-            if (needs_in(row)) { raise_to(&places->in_bytes, pass_in_bytes(pass, row, b)); }
-            if (needs_out(row)) { raise_to(&places->out_bytes, pass_out_bytes(pass, row, b)); }
+        PassRow* places = &pass->rows[i];
+        const bool by_rows = executor_by_rows(ex, row);
+        *places = (PassRow){.takes_part = !pass->infers || !by_rows || row->stage == first_share,
+                            .has_in = !row->is_first && !(row->is_share && row->prev >= 0),
+                            .has_out = row->is_share || row->next < 0,
+                            .in = at};
+        places->returns_part = row->is_share && places->takes_part && (pass->infers || !by_rows);
+        for (int32_t b = 0; b < num_batches && places->takes_part; b++) {
+            int32_t first;
+            DynapipeBatch part = pass_batch(pass, i, b, &first);
+            if (places->has_in) { raise_to(&places->in_bytes, pass_in_bytes(pass, i, b)); }
+            if (places->has_out) { raise_to(&places->out_bytes, pass_out_bytes(pass, i, b)); }
             if (row->is_mine && pass->infers) {
-                raise_to(&scratch_bytes, row->api->infer_bytes(row->model, &pass->batches[b]));
+                raise_to(&scratch_bytes, row->api->infer_bytes(row->model, &pass->of->batches[b]));
             } else if (row->is_mine) {
                 raise_to(&acts_bytes, row->api->acts_bytes(row->model, &part, HEAD));
                 raise_to(&scratch_bytes, row->api->scratch_bytes(row->model, &part));
             }
         }
-        int64_t num_each = pass->num_batches > 1 ? 2 : 1;
-        places->in = at;
         places->out = at + num_each * places->in_bytes;
         at = places->out + num_each * places->out_bytes;
     }
@@ -988,38 +880,25 @@ static unsigned char* pass_out(const Pass* pass, int32_t idx, int32_t b);
 
 static unsigned char* pass_in(const Pass* pass, int32_t idx, int32_t b) {
     const Row* row = &pass->ex->rows[idx];
-    const RowPlaces* places = &pass->places[idx];
+    const PassRow* places = &pass->rows[idx];
     RowState state = {0};
     if (row->is_first) { return NULL; }
-    if (needs_in(row)) { return pass_at(pass, places->in + b % 2 * places->in_bytes); }
-    if (!pass->infers) { executor_measure(pass->ex, idx, &pass->batches[b], &state); }
+    if (places->has_in) { return pass_at(pass, places->in + b % 2 * places->in_bytes); }
+    if (!pass->infers) { executor_measure(pass->ex, idx, &pass->of->batches[b], &state); }
     return pass_out(pass, row->prev, b) + state.part_at;
 }
 
 static unsigned char* pass_out(const Pass* pass, int32_t idx, int32_t b) {
     const Row* row = &pass->ex->rows[idx];
-    const RowPlaces* places = &pass->places[idx];
-    if (row->is_end || (row->is_share && !returns_part(pass, row))) { return NULL; }
-    if (!needs_out(row)) { return pass_in(pass, row->next, b); }
+    const PassRow* places = &pass->rows[idx];
+    if (row->is_end || (row->is_share && !places->returns_part)) { return NULL; }
+    if (!places->has_out) { return pass_in(pass, row->next, b); }
     return pass_at(pass, places->out + b % 2 * places->out_bytes);
 }
 
 // --- transfers -------------------------------------------------------------------------------------------
-static Status pass_post(const Pass* pass, int32_t idx, int32_t b, InstrKind kind, int32_t stage, Link link) {
-    Executor* ex = pass->ex;
-    const Row* row = &ex->rows[idx];
-    bool is_part = kind == INSTR_SEND_GRAD || kind == INSTR_RECV_GRAD,
-         is_next = !row->is_share && link == LINK_OUT;
-    bool is_in = link == LINK_IN || (row->is_share && link == LINK_OUT);
-    void* data = is_in ? pass_in(pass, idx, b) : pass_out(pass, idx, b);
-    int64_t num_bytes = is_in ? pass_in_bytes(pass, row, b) : pass_out_bytes(pass, row, b);
-    return transfers_post(&ex->transfers, (TransferName){(int32_t)kind, row->row, b}, ex->first_rank + stage,
-                          TAG_FORWARD + executor_tag(ex, 0, row->row + is_next, is_part), data, num_bytes,
-                          &executor_state(ex, idx, b)->transfer[link]);
-}
-
 static bool has_batch(const Pass* pass, int32_t b) {
-    return b >= 0 && b < pass->num_batches;
+    return b >= 0 && b < pass->of->num_batches;
 }
 
 // The batch that a row runs in a wave.
@@ -1027,34 +906,37 @@ static int32_t batch_in(const Executor* ex, const Row* row, int32_t wave) {
     return wave - (row->is_share ? ex->placement->num_chunks : row->row);
 }
 
-// The inputs of this rank's rows in that wave; parts of others are read a wave after they are made.
-static Status pass_receive(const Pass* pass, int32_t wave) {
-    const Executor* ex = pass->ex;
-    for (int32_t i = 0; i < ex->num_rows; i++) {
-        const Row* row = &ex->rows[i];
-        int32_t b = batch_in(ex, row, wave) - !row->is_mine;
-        if (!has_batch(pass, b) || !takes_part(pass, row)) { continue; }
-        if (row->is_mine && row->prev < 0 && !row->is_first) {
-            TRY(pass_post(pass, i, b, INSTR_RECV_ACT, row->prev_stage, LINK_IN));
-        } else if (!row->is_mine && returns_part(pass, row)) {
-            TRY(pass_post(pass, i, b, INSTR_RECV_GRAD, row->stage, LINK_DOUT));
-        }
-    }
-    return STATUS_OK;
+static Status pass_post(const Pass* pass, int32_t idx, int32_t b, InstrKind kind, int32_t stage, Link link) {
+    Executor* ex = pass->ex;
+    const Row* row = &ex->rows[idx];
+    if (!has_batch(pass, b)) { return STATUS_OK; }
+    bool is_part = kind == INSTR_SEND_GRAD || kind == INSTR_RECV_GRAD;
+    bool is_next = !row->is_share && link == LINK_OUT;
+    bool is_in = link == LINK_IN || (row->is_share && link == LINK_OUT);
+    void* data = is_in ? pass_in(pass, idx, b) : pass_out(pass, idx, b);
+    int64_t num_bytes = is_in ? pass_in_bytes(pass, idx, b) : pass_out_bytes(pass, idx, b);
+    return transfers_post(&ex->transfers, (TransferName){(int32_t)kind, row->row, b}, ex->first_rank + stage,
+                          TAG_FORWARD + executor_tag(ex, 0, row->row + is_next, is_part), data, num_bytes,
+                          &executor_state(ex, idx, b)->transfer[link]);
 }
 
-// The outputs of this rank's rows in the wave; hidden states go to every share on other ranks.
-static Status pass_send(const Pass* pass, int32_t wave) {
+// The inputs of this rank's rows in that wave, or their outputs. Hidden states go to every share on other
+// ranks; their parts are read a wave after they are made.
+static Status pass_exchange(const Pass* pass, int32_t wave, bool sends) {
     const Executor* ex = pass->ex;
     for (int32_t i = 0; i < ex->num_rows; i++) {
         const Row* row = &ex->rows[i];
-        int32_t b = row->is_mine ? batch_in(ex, row, wave) : wave - ex->placement->num_chunks + 1;
-        if (!has_batch(pass, b) || !takes_part(pass, row)) { continue; }
+        const bool returns = pass->rows[i].returns_part, comes = row->prev < 0 && !row->is_first;
+        const int32_t b = batch_in(ex, row, wave);
+        if (!pass->rows[i].takes_part) { continue; }
         if (!row->is_mine) {
-            TRY(pass_post(pass, i, b, INSTR_SEND_ACT, row->stage, LINK_OUT));
-        } else if (row->is_share && row->prev < 0 && returns_part(pass, row)) {
+            if (sends) { TRY(pass_post(pass, i, b + 1, INSTR_SEND_ACT, row->stage, LINK_OUT)); }
+            if (!sends && returns) { TRY(pass_post(pass, i, b - 1, INSTR_RECV_GRAD, row->stage, LINK_DOUT)); }
+        } else if (!sends && comes) {
+            TRY(pass_post(pass, i, b, INSTR_RECV_ACT, row->prev_stage, LINK_IN));
+        } else if (sends && row->is_share && comes && returns) {
             TRY(pass_post(pass, i, b, INSTR_SEND_GRAD, row->prev_stage, LINK_DIN));
-        } else if (!row->is_share && !row->is_end && !row->feeds && row->next < 0) {
+        } else if (sends && !row->is_share && row->next_stage >= 0 && row->next < 0) {
             TRY(pass_post(pass, i, b, INSTR_SEND_ACT, row->next_stage, LINK_OUT));
         }
     }
@@ -1067,47 +949,31 @@ static Status pass_wait(const Pass* pass, int32_t idx, int32_t b, Link link, con
     return *state == TRANSFER_NONE ? STATUS_OK : transfers_wait(&pass->ex->transfers, state, name);
 }
 
-// Its input is there, and its output's place, used by batch b - 2, is free.
-static Status pass_wait_for_places(const Pass* pass, int32_t idx, int32_t b) {
-    const Executor* ex = pass->ex;
-    const Row* row = &ex->rows[idx];
-    TRY(pass_wait(pass, idx, b, LINK_IN, row));
-    if (b < 2) { return STATUS_OK; }
-    TRY(pass_wait(pass, idx, b - 2, LINK_OUT, row));
-    TRY(pass_wait(pass, idx, b - 2, LINK_DIN, row));
-    for (int32_t i = 0; row->feeds && i < ex->num_rows; i++) {
-        TRY(pass_wait(pass, i, b - 2, LINK_OUT, row));
-    }
-    return STATUS_OK;
-}
-
 // --- jobs ------------------------------------------------------------------------------------------------
 static int64_t cache_bytes(const Row* row, const DynapipeCache* cache) {
     return row->is_mine && !row->is_share ? aligned(row->api->cache_bytes(row->model, cache)) : 0;
 }
 
 static int call_infer(const Pass* pass, int32_t idx) {
-    const ExecutorPass* f = pass->of;
+    const ExecutorPass* of = pass->of;
     const Row* row = &pass->ex->rows[idx];
-    DynapipeCache cache = *f->cache;
+    DynapipeCache cache = *of->cache;
     for (int32_t i = 0; i < idx; i++) {
-        cache.memory = (unsigned char*)cache.memory + cache_bytes(&pass->ex->rows[i], f->cache);
+        cache.memory = (unsigned char*)cache.memory + cache_bytes(&pass->ex->rows[i], of->cache);
     }
-    return row->api->infer(row->model, f->batches, row->is_share ? NULL : &cache, pass_in(pass, idx, 0),
+    return row->api->infer(row->model, of->batches, row->is_share ? NULL : &cache, pass_in(pass, idx, 0),
                            pass_out(pass, idx, 0), pass_at(pass, pass->scratch),
-                           row->is_end ? f->next : NULL);
+                           row->is_end ? of->next : NULL);
 }
 
 static int call_forward(const Pass* pass, int32_t idx, int32_t b) {
     const Executor* ex = pass->ex;
     const Row* row = &ex->rows[idx];
     DynapipeBatch* part = &executor_state(ex, idx, b)->part;  // stays while the call is under way
-    float* losses = row->is_end ? pass->of->losses[b] : NULL;
-    *part = executor_rows_of(ex, row, &pass->batches[b]);
+    int32_t first;
+    *part = pass_batch(pass, idx, b, &first);
     if (row->is_share && part->num_rows == 0) { return 0; }
-    if (executor_by_rows(ex, row)) {
-        losses = pass->of->losses[b] + executor_first_row(ex, row, &pass->batches[b]);
-    }
+    float* losses = row->is_end || executor_by_rows(ex, row) ? pass->of->losses[b] + first : NULL;
     return row->api->forward(row->model, part, pass_in(pass, idx, b), pass_out(pass, idx, b),
                              pass_at(pass, pass->acts), pass_at(pass, pass->scratch), losses, HEAD);
 }
@@ -1119,11 +985,17 @@ static Status pass_job_begin(const Pass* pass, TraceEvent** event, const Row* ro
     return executor_job_begin(pass->ex, event, (TransferName){INSTR_FWD, row->row, b}, before_ns);
 }
 
+// Once its input is there, and its output's place, used by batch b - 2, is free.
 static Status pass_run_row(const Pass* pass, int32_t idx, int32_t b) {
-    const Row* row = &pass->ex->rows[idx];
+    const Executor* ex = pass->ex;
+    const Row* row = &ex->rows[idx];
     int64_t before_ns = clock_now_ns();
     TraceEvent* event;
-    TRY(pass_wait_for_places(pass, idx, b));
+    TRY(pass_wait(pass, idx, b, LINK_IN, row));
+    for (int32_t i = 0; i < ex->num_rows && b >= 2; i++) {
+        if (i == idx || row->feeds) { TRY(pass_wait(pass, i, b - 2, LINK_OUT, row)); }
+        if (i == idx) { TRY(pass_wait(pass, i, b - 2, LINK_DIN, row)); }
+    }
     TRY(pass_job_begin(pass, &event, row, b, before_ns));
     int rc = pass->infers ? call_infer(pass, idx) : call_forward(pass, idx, b);
     return executor_job_end(pass->ex, row, event, rc);
@@ -1133,8 +1005,7 @@ static Status pass_run_row(const Pass* pass, int32_t idx, int32_t b) {
 // shares.
 static Status pass_combine(const Pass* pass, int32_t b) {
     Executor* ex = pass->ex;
-    const bool infers = pass->infers;
-    const DynapipeBatch* batch = &pass->batches[b];
+    const DynapipeBatch* batch = &pass->of->batches[b];
     const Row* last = NULL;
     const void* parts[PLAN_MAX_STAGES];
     int32_t num_parts = 0;
@@ -1143,50 +1014,42 @@ static Status pass_combine(const Pass* pass, int32_t b) {
     for (int32_t i = 0; i < ex->num_rows; i++) {
         const Row* row = &ex->rows[i];
         if (row->feeds) { last = row; }
-        if (last == NULL || !returns_part(pass, row)) { continue; }
+        if (last == NULL || !pass->rows[i].returns_part) { continue; }
         TRY(pass_wait(pass, i, b, LINK_DOUT, row));
         parts[num_parts++] = pass_out(pass, i, b);
     }
-    if (num_parts == 0 || (infers ? batch->num_seqs : batch->num_rows) == 0) { return STATUS_OK; }
+    if (num_parts == 0 || (pass->infers ? batch->num_seqs : batch->num_rows) == 0) { return STATUS_OK; }
     TRY(pass_job_begin(pass, &event, last, b, before_ns));
-    int rc = infers
+    int rc = pass->infers
                  ? last->api->pick(last->model, batch, num_parts, parts, pass->of->next)
                  : last->api->combine(last->model, batch, num_parts, parts, NULL, NULL, pass->of->losses[b]);
     return executor_job_end(ex, last, event, rc);
 }
 
 // --- waves -----------------------------------------------------------------------------------------------
-static Status pass_jobs(const Pass* pass, int32_t wave) {
+static Status pass_wave(const Pass* pass, int32_t wave) {
     const Executor* ex = pass->ex;
-    int32_t combined = wave - ex->placement->num_chunks - 1;
+    const Transport* transport = ex->transfers.transport;
+    const bool has_groups = transport->api->group_begin != NULL;
+    const int32_t combined = wave - ex->placement->num_chunks - 1;
+    if (!has_groups) { TRY(pass_exchange(pass, wave + 1, false)); }
     if (has_batch(pass, combined)) { TRY(pass_combine(pass, combined)); }
     for (int32_t i = ex->num_rows - 1; i >= 0; i--) {  // a row's input is read before it is overwritten
-        const Row* row = &ex->rows[i];
-        int32_t b = batch_in(ex, row, wave);
-        if (row->is_mine && has_batch(pass, b) && takes_part(pass, row)) { TRY(pass_run_row(pass, i, b)); }
+        int32_t b = batch_in(ex, &ex->rows[i], wave);
+        bool runs = ex->rows[i].is_mine && has_batch(pass, b) && pass->rows[i].takes_part;
+        if (runs) { TRY(pass_run_row(pass, i, b)); }
     }
-    return STATUS_OK;
-}
-
-static Status pass_wave(const Pass* pass, int32_t wave) {
-    const Transport* transport = pass->ex->transfers.transport;
-    if (transport->api->group_begin == NULL) {
-        TRY(pass_receive(pass, wave + 1));
-        TRY(pass_jobs(pass, wave));
-        return pass_send(pass, wave);
+    if (has_groups) {
+        TRY(transport->api->group_begin(transport->ctx));
+        TRY(pass_exchange(pass, wave + 1, false));
     }
-    TRY(pass_jobs(pass, wave));
-    TRY(transport->api->group_begin(transport->ctx));
-    TRY(pass_receive(pass, wave + 1));
-    TRY(pass_send(pass, wave));
-    return transport->api->group_end(transport->ctx);
+    TRY(pass_exchange(pass, wave, true));
+    return has_groups ? transport->api->group_end(transport->ctx) : STATUS_OK;
 }
 
 static Status pass_open(Pass* pass, Executor* ex, const ExecutorPass* of) {
-    const bool infers = of->cache != NULL;
-    *pass = (Pass){.ex = ex, .of = of, .batches = of->batches, .num_batches = of->num_batches};
-    pass->infers = infers;
-    if (infers) {
+    *pass = (Pass){.ex = ex, .of = of, .infers = of->cache != NULL};
+    if (pass->infers) {
         pass->seq_rows = *of->batches;
         pass->seq_rows.num_rows = of->batches->num_seqs;
     }
@@ -1214,9 +1077,9 @@ Status executor_run_pass(Executor* ex, const ExecutorPass* of) {
         return FAIL(STATUS_OUT_OF_RANGE, "rank %d: a forward pass needs %lld bytes, the arena has %lld",
                     (int)ex->rank, (long long)pass.end, (long long)of->arena_bytes);
     }
-    TRY(reserve_states(ex, pass.num_batches));
-    TRY(transfers_begin(&ex->transfers, 4 * pass.num_batches * (ex->num_rows + 1) + EXECUTOR_SPARE_EVENTS));
-    int32_t num_waves = pass.num_batches + ex->placement->num_chunks + 1;
+    TRY(reserve_states(ex, of->num_batches));
+    TRY(transfers_begin(&ex->transfers, 4 * of->num_batches * (ex->num_rows + 1) + EXECUTOR_SPARE_EVENTS));
+    int32_t num_waves = of->num_batches + ex->placement->num_chunks + 1;
     for (int32_t wave = 0; wave < num_waves; wave++) { TRY(pass_wave(&pass, wave)); }
     return executor_finish(ex);
 }

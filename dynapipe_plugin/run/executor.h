@@ -21,7 +21,7 @@ device memory. The step loop allocates nothing after a plan of the largest lengt
 On a device (executor_use_device) a job is queued, its inputs are joined to the queue (transport.h), and the
 host runs ahead; executor_finish() waits. No transfer is polled in between.
 
-Jobs:    fwd = forward; flags KEEP|HEAD, or 0 where this stage recomputes the micro-batch fully
+Jobs:    fwd = forward; flags KEEP|HEAD, or 0 where this stage recomputes the microbatch fully
          rec = forward again, KEEP|HEAD
          bwd = backward_inputs, and backward_weights at once unless the plan has a wgt for it on this rank
          wgt = backward_weights
@@ -58,7 +58,7 @@ typedef struct {
 
 typedef struct {
     const Plan* plan;                     // P * R == transport->num_ranks; rank = replica * P + stage
-    const DynapipeBatch* const* batches;  // [plan->M]; NULL where another replica runs the micro-batch
+    const DynapipeBatch* const* batches;  // [plan->M]; NULL where another replica runs the microbatch
     float* const* losses;                 // [plan->M], losses[mb][num_rows]; NULL where this rank has none
     void* arena;                          // aligned to PLAN_BUFFER_ALIGN
     int64_t arena_bytes;
@@ -73,7 +73,7 @@ void executor_free(Executor* executor);  // NULL is allowed
 // Where the model's values are, if not in this process; before the first step. `transport` must have join().
 void executor_use_device(Executor* executor, Device device);
 
-// How many of a micro-batch's num_rows supervised rows have their losses on the rank of `stage`: all where
+// How many of a microbatch's num_rows supervised rows have their losses on the rank of `stage`: all where
 // the last chunk is; where the head is shared by rows, its own; else none.
 void executor_loss_rows(const Placement* placement, int32_t stage, int32_t num_rows, int32_t* begin,
                         int32_t* end);

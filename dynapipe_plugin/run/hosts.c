@@ -80,21 +80,10 @@ static int32_t count_cores(const uint64_t mask[MASK_WORDS], int32_t quota) {
     return cores > 0 ? cores : 1;
 }
 
-// The host has a spare core, and mpirun lets the rank use it.
-static bool is_roomy(const HostCores* hosts, const int32_t* of_ranks) {
-    for (int32_t r = 0; r < hosts->num_ranks; r++) {
-        int32_t h = hosts->host[r];
-        bool on_host = hosts->cores[h] / hosts->sharers[h] > hosts->threads[h];
-        if (!on_host || of_ranks[r] <= hosts->threads[h]) { return false; }
-    }
-    return true;
-}
-
 // Hosts in the order of their first rank; the mask of a host's cores is gathered in its first rank's place.
-static void add_up(HostCores* out, Place* places, int32_t* first, int32_t* of_ranks) {
+static void add_up(HostCores* out, Place* places, int32_t* first) {
     for (int32_t r = 0; r < out->num_ranks; r++) {
         int32_t h = 0;
-        of_ranks[r] = count_cores(places[r].mask, places[r].quota);
         while (h < out->num_hosts && places[first[h]].host != places[r].host) { h++; }
         if (h == out->num_hosts) { first[out->num_hosts++] = r; }
         Place* all = &places[first[h]];
@@ -104,13 +93,12 @@ static void add_up(HostCores* out, Place* places, int32_t* first, int32_t* of_ra
         out->sharers[h]++;
         out->cores[h] = count_cores(all->mask, all->quota);
     }
-    out->is_roomy = is_roomy(out, of_ranks);
 }
 
 Status host_cores_find(HostCores* out, Collective* world, int32_t num_threads) {
     const int32_t n = world->num_ranks;
     Place* places = (Place*)calloc((size_t)n, sizeof *places);
-    int32_t* lists = (int32_t*)calloc(6 * (size_t)n, sizeof *lists);
+    int32_t* lists = (int32_t*)calloc(5 * (size_t)n, sizeof *lists);
     Status status = places != NULL && lists != NULL
                         ? STATUS_OK
                         : FAIL(STATUS_NO_MEMORY, "no memory for the hosts of %d ranks", n);
@@ -119,8 +107,8 @@ Status host_cores_find(HostCores* out, Collective* world, int32_t num_threads) {
         status = collective_share(world, places, sizeof *places);
     }
     if (status == STATUS_OK) {
-        *out = (HostCores){n, 0, lists, lists + n, lists + 2 * n, lists + 3 * n, false};
-        add_up(out, places, lists + 4 * n, lists + 5 * n);
+        *out = (HostCores){n, 0, lists, lists + n, lists + 2 * n, lists + 3 * n};
+        add_up(out, places, lists + 4 * n);
     } else {
         free(lists);
     }
@@ -150,20 +138,14 @@ int32_t host_cores_short(const HostCores* hosts) {
 enum {
     PROBE_BYTES = 1 << 20,
     SEND_AFTER_NS = 1000 * 1000,
-    ALONE_NS = 4 * 1000 * 1000,  // a network card has moved it within that time
+    ALONE_NS = 4 * 1000 * 1000,         // a network card has moved it within that time
+    SHORT_WINDOW_NS = 5 * 1000 * 1000,  // a thread needs several looks of both sides, over TCP at least,
+    LONG_WINDOW_NS = 80 * 1000 * 1000,  // and more time where others use the cores
     COST_NS = 20 * 1000 * 1000,
     COST_TRIES = 3,  // other load raises the measured cost, never lowers it
 };
 #define MOST_COST 0.02
-
-// A thread needs several looks of both sides, over TCP at least; longer where others use the cores.
-static const int64_t windows_ns[] = {5 * 1000 * 1000, 20 * 1000 * 1000, 80 * 1000 * 1000};
-enum { NUM_WINDOWS = sizeof windows_ns / sizeof windows_ns[0] };
-
-static const int64_t naps_ns[] = {1000 * 1000, 100 * 1000};
-enum { NUM_NAPS = sizeof naps_ns / sizeof naps_ns[0] };
-
-#define LAST_ROUND INT64_MAX  // of messages that are under way while the ranks meet
+static const int32_t naps_ns[] = {1000 * 1000, 100 * 1000};
 
 typedef struct {
     Collective* world;
@@ -175,9 +157,9 @@ static void compute(int64_t ns) {
     for (int64_t begin_ns = clock_now_ns(); clock_now_ns() - begin_ns < ns;) {}
 }
 
-// Over the link after every second rank, all at once; *late: on this rank it had not arrived when the job
-// ended.
-static Status send_over(const Probe* probe, int32_t parity, int64_t window_ns, bool* late) {
+// Over the link after every second rank, all at once; *num_late grows by 1 where the message had not arrived
+// when the job ended.
+static Status send_over(const Probe* probe, int32_t parity, int64_t window_ns, double* num_late) {
     Collective* world = probe->world;
     bool is_sender = world->my_idx % 2 == parity;
     int32_t peer = is_sender ? world->my_idx + 1 : world->my_idx - 1;
@@ -185,113 +167,76 @@ static Status send_over(const Probe* probe, int32_t parity, int64_t window_ns, b
     volatile unsigned char* last = &probe->got[PROBE_BYTES - 1];
     *last = 0;
     if (takes_part && !is_sender) {
-        TRY(collective_receive(world, COLLECTIVE_PROBE, LAST_ROUND, peer, probe->got, PROBE_BYTES));
+        TRY(collective_receive(world, COLLECTIVE_PROBE, INT64_MAX, peer, probe->got, PROBE_BYTES));
     }
     TRY(collective_barrier(world));
     bool is_early = *last != 0;
     if (takes_part && is_sender) {
         compute(SEND_AFTER_NS);
-        TRY(collective_send(world, COLLECTIVE_PROBE, LAST_ROUND, peer, probe->sent, PROBE_BYTES));
+        TRY(collective_send(world, COLLECTIVE_PROBE, INT64_MAX, peer, probe->sent, PROBE_BYTES));
     }
     compute(window_ns);
-    *late = takes_part && !is_sender && (is_early || *last == 0);
-    return collective_wait(world, COLLECTIVE_PROBE, LAST_ROUND);
+    *num_late += takes_part && !is_sender && (is_early || *last == 0);
+    return collective_wait(world, COLLECTIVE_PROBE, INT64_MAX);
 }
 
 // Did a message arrive during a job on every link?
 static Status all_arrive(const Probe* probe, int64_t window_ns, bool* out) {
     double num_late = 0;
-    for (int32_t parity = 0; parity < 2; parity++) {
-        bool late;
-        TRY(send_over(probe, parity, window_ns, &late));
-        num_late += late;
-    }
+    TRY(send_over(probe, 0, window_ns, &num_late));
+    TRY(send_over(probe, 1, window_ns, &num_late));
     TRY(collective_all_reduce_sum(probe->world, &num_late, 1));
     *out = num_late == 0;
     return STATUS_OK;
 }
 
-// The thread's share of a core, on the rank where it is largest, while all ranks compute and wait for a
-// message.
-static Status measure_cost(const Probe* probe, double* out) {
+// While all ranks compute and wait for a message: does the thread take too much of a core anywhere?
+static Status is_dear(const Probe* probe, bool* out) {
     Collective* world = probe->world;
     const Transport* t = world->transport;
     int32_t n = world->num_ranks, next = (world->my_idx + 1) % n, prev = (world->my_idx + n - 1) % n;
-    TRY(collective_receive(world, COLLECTIVE_PROBE, LAST_ROUND, prev, probe->got, 1));
+    TRY(collective_receive(world, COLLECTIVE_PROBE, INT64_MAX, prev, probe->got, 1));
     TRY(collective_barrier(world));
     int64_t begin_ns = clock_now_ns(), begin_cpu_ns = t->api->progress_cpu_ns(t->ctx);
     compute(COST_NS);
     int64_t cpu_ns = t->api->progress_cpu_ns(t->ctx) - begin_cpu_ns, ns = clock_now_ns() - begin_ns;
-    double is_dear = (double)cpu_ns > MOST_COST * (double)ns, cost = (double)cpu_ns / (double)ns;
-    TRY(collective_send(world, COLLECTIVE_PROBE, LAST_ROUND, next, probe->sent, 1));
-    TRY(collective_wait(world, COLLECTIVE_PROBE, LAST_ROUND));
-    double sums[2] = {is_dear, cost};
-    TRY(collective_all_reduce_sum(world, sums, 2));
-    *out = sums[0] > 0 ? 1 : sums[1] / n;  // the largest decides: all ranks wait for the slowest
+    double num_dear = (double)cpu_ns > MOST_COST * (double)ns;
+    TRY(collective_send(world, COLLECTIVE_PROBE, INT64_MAX, next, probe->sent, 1));
+    TRY(collective_wait(world, COLLECTIVE_PROBE, INT64_MAX));
+    TRY(collective_all_reduce_sum(world, &num_dear, 1));
+    *out = num_dear > 0;
     return STATUS_OK;
 }
 
-static Status switch_on(const Probe* probe, int64_t nap_ns, bool* is_on) {
+// A rank that cannot must still take part, or the others wait for its number.
+static Status switch_thread(const Probe* probe, int64_t nap_ns, bool* is_on) {
     const Transport* t = probe->world->transport;
     bool mine = false;
     TRY(collective_barrier(probe->world));
-    // A rank without links must still take part, or the others wait for its number.
-    if (t->api->progress(t->ctx, nap_ns, &mine) != STATUS_OK) { mine = false; }
-    double num_off = !mine;
+    double num_off = t->api->progress(t->ctx, nap_ns, &mine) != STATUS_OK || !mine;
     TRY(collective_all_reduce_sum(probe->world, &num_off, 1));
     *is_on = num_off == 0;
-    if (!*is_on && mine) { TRY(t->api->progress(t->ctx, 0, &mine)); }
     return STATUS_OK;
 }
 
-// The longest nap with which messages arrive; the shortest where the thread is requested and none suffices.
-// Leaves the thread on where one was found.
-static Status find_nap(const Probe* probe, Progress* out, bool is_told) {
-    for (int32_t i = 0; i < NUM_NAPS; i++) {
-        bool is_on, arrive = false;
-        TRY(switch_on(probe, naps_ns[i], &is_on));
-        if (!is_on) { break; }
-        for (int32_t k = 0; k < NUM_WINDOWS && !arrive; k++) {
-            TRY(all_arrive(probe, windows_ns[k], &arrive));
+static Status probe_all(const Probe* probe, int32_t* messages) {
+    bool arrive = false, is_on, dear = true;
+    TRY(all_arrive(probe, ALONE_NS, &arrive));
+    *messages = arrive ? MESSAGES_ALONE : MESSAGES_PULLED;
+    for (size_t i = 0; i < sizeof naps_ns / sizeof *naps_ns && !arrive; i++) {
+        TRY(switch_thread(probe, naps_ns[i], &is_on));
+        for (int64_t ns = SHORT_WINDOW_NS; is_on && !arrive && ns <= LONG_WINDOW_NS; ns *= 4) {
+            TRY(all_arrive(probe, ns, &arrive));
         }
-        out->nap_ns = naps_ns[i];
-        if (arrive || (is_told && i == NUM_NAPS - 1)) { return STATUS_OK; }
+        for (int32_t k = 0; arrive && dear && k < COST_TRIES; k++) { TRY(is_dear(probe, &dear)); }
+        if (arrive && !dear) { *messages = naps_ns[i]; }
     }
-    out->nap_ns = 0;
-    return STATUS_OK;
+    return switch_thread(probe, 0, &is_on);
 }
 
-static Status probe_all(const Probe* probe, Progress* out, ProgressChoice choice, const HostCores* hosts) {
-    bool alone = false, is_on;
-    *out = (Progress){.pulls = true, .reason = "as told"};
-    if (choice == PROGRESS_OFF) { return STATUS_OK; }
-    if (choice == PROGRESS_AUTO && host_cores_short(hosts) >= 0) {
-        *out = (Progress){.reason = "planned so, as if each thread had a core, which it has not"};
-        return STATUS_OK;
-    }
-    TRY(all_arrive(probe, ALONE_NS, &alone));
-    out->pulls = !alone;
-    out->reason = alone ? "they move by themselves" : "a thread moves nothing";
-    if (alone) { return STATUS_OK; }
-    TRY(find_nap(probe, out, choice == PROGRESS_ON));
-    bool is_free = out->nap_ns == 0 || choice == PROGRESS_ON || hosts->is_roomy;
-    for (int32_t i = 0; i < COST_TRIES && !is_free; i++) {
-        TRY(measure_cost(probe, &out->cost));
-        is_free = out->cost <= MOST_COST;
-    }
-    if (out->nap_ns > 0 && out->cost <= MOST_COST) {
-        out->pulls = false;
-        out->reason = "a thread moves them";
-        return STATUS_OK;
-    }
-    if (out->nap_ns > 0) { out->reason = "a thread would take more than 2% of the cores that compute"; }
-    out->nap_ns = 0;
-    return switch_on(probe, 0, &is_on);
-}
-
-Status progress_choose(Progress* out, Collective* world, ProgressChoice choice, const HostCores* hosts) {
+Status messages_measure(int32_t* messages, Collective* world) {
     const Transport* transport = world->transport;
-    *out = (Progress){.reason = "they move by themselves"};
+    *messages = MESSAGES_ALONE;
     if (transport->num_ranks == 1 || transport->api->progress == NULL || SIMULATED) { return STATUS_OK; }
     Probe probe = {.world = world};
     probe.sent = (unsigned char*)malloc(2 * (size_t)PROBE_BYTES);
@@ -299,9 +244,16 @@ Status progress_choose(Progress* out, Collective* world, ProgressChoice choice, 
     probe.got = probe.sent + PROBE_BYTES;
     memset(probe.sent, 1, PROBE_BYTES);
     memset(probe.got, 0, PROBE_BYTES);
-    Status status = probe_all(&probe, out, choice, hosts);
+    Status status = probe_all(&probe, messages);
     if (status == STATUS_OK) { free(probe.sent); }  // else it may still be in flight
     return status;
+}
+
+const char* messages_text(int32_t messages) {
+    return messages == MESSAGES_PULLED    ? "are received between jobs"
+           : messages == MESSAGES_ALONE   ? "are received while ranks compute: they move by themselves"
+           : messages == MESSAGES_UNKNOWN ? "are planned as if each thread had a core"
+                                          : "are received while ranks compute: a thread moves them";
 }
 
 // --- links ---------------------------------------------------------------------------------------------

@@ -16,12 +16,6 @@ int32_t local_ranks_threads(int32_t asked, int32_t num_ranks);
 
 // --- hosts and their cores -----------------------------------------------------------------------------
 /*
-Which ranks share a host, and whether it has the cores that they want.
-
-    HostCores hosts = {0};
-    TRY(host_cores_find(&hosts, &world, num_threads));    // a collective
-    if (host_cores_short(&hosts) >= 0) { ... times measured here mean little ... }
-
 Cores of a host are those that any of its ranks may run on (sched_getaffinity: mpirun binds ranks, batch
 systems assign parts of a node), and no more than its cgroup's quota (cpu.max, rounded down). Ranks that
 mpirun reports as alone on their machine are, whatever its name (a simulator's are all on one).
@@ -31,9 +25,9 @@ typedef struct {
     int32_t num_ranks, num_hosts;
     int32_t* host;                       // [num_ranks] 0 .. num_hosts - 1
     int32_t *cores, *threads, *sharers;  // [num_hosts] cores; threads of its rank with most; ranks there
-    bool is_roomy;                       // every rank has a core beyond those that its threads want
 } HostCores;
 
+// A collective.
 Status host_cores_find(HostCores* out, Collective* world, int32_t num_threads);
 void host_cores_free(HostCores* hosts);  // an all-zero one is fine
 
@@ -45,47 +39,30 @@ int32_t host_cores_quota(const char* text);
 
 // --- do messages move while their ranks compute? -------------------------------------------------------
 /*
-Whether messages move while their ranks compute, and whether a thread must move them.
-
 Most MPI implementations move a message only inside MPI calls, so one that arrives during a job waits for its
-end; the executor calls MPI between jobs. A thread that polls moves it at once, but takes its
-time from the cores that compute, unless some are idle. Which is better is measured when a session opens, in
-0.1 s, on a loaded machine in up to 1 s:
+end; the executor calls MPI between jobs. A thread that polls moves it at once, but takes its time from the
+cores that compute. Which is better is measured with the costs, in 0.1 s, on a loaded machine in up to 1 s:
 
     arrives   all ranks post 1 MiB to their neighbours and then compute without a call for some ms: is it
               there? Without the thread (a network card that moves it alone), with one that looks every 1 ms,
-              every 0.1 ms. Where others use the cores as well, for up to 80 ms: the answer is to be the same
-              in every run
-    cost      processor time of that thread while all ranks compute, of the time that has passed: it is to be
-              below 2 %, where it has no core of its own
+              every 0.1 ms
+    cost      processor time of that thread while all ranks compute, of the time that has passed: below 2 %
 
 and all ranks do the same: the thread with the longest nap that suffices, or none. Where messages do not move
-by themselves then, they are pulled (plan/cost_model.h), and plans are made for that. Where a host has fewer
-cores than threads there is no thread, and nothing is measured: times are meaningless there, and plans are
-those of a machine with a core for each.
+by themselves then, they are pulled (Machine.pulls), and plans are made for that. Plans depend on the answer,
+so it is kept with the costs (CostMeasured.messages): the same command has the same plans.
 
-Plans depend on the answer, which was measured. So a checkpoint keeps it (session_resplit.c), and a run
-that resumes plans with it; `on` and `off` are the same in every run.
-
-On GPUs the host is free while the device computes, and polls all the time: nothing is measured there.
+Where a host has fewer cores than threads there is no thread and nothing is measured: times are meaningless
+there, and plans are those of a machine with a core for each. On GPUs the host is free while the device
+computes, and polls all the time.
 */
 
-typedef enum { PROGRESS_AUTO, PROGRESS_ON, PROGRESS_OFF } ProgressChoice;
+// CostMeasured.messages; other values: a thread polls at this interval, in ns.
+enum { MESSAGES_UNKNOWN, MESSAGES_ALONE, MESSAGES_PULLED };
 
-typedef struct {
-    int64_t nap_ns;      // the thread polls at this interval; 0: there is none
-    bool pulls;          // messages wait until their receiver polls
-    double cost;         // the thread's share of a core, measured; 0: none, or a core of its own
-    const char* reason;  // of `pulls`, for the banner
-} Progress;
-
-// "messages ..": for the banner.
-static inline const char* progress_words(bool pulls) {
-    return pulls ? "are received between jobs" : "are received while ranks compute";
-}
-
-// A collective of all ranks, nothing in flight.
-Status progress_choose(Progress* out, Collective* world, ProgressChoice choice, const HostCores* hosts);
+// A collective of all ranks, nothing in flight. Leaves no thread.
+Status messages_measure(int32_t* messages, Collective* world);
+const char* messages_text(int32_t messages);  // "messages ..": for the banner
 
 // --- links ---------------------------------------------------------------------------------------------
 /*
@@ -106,7 +83,7 @@ extern "C" {
 
 typedef enum { TRANSPORT_CHOICE_AUTO, TRANSPORT_CHOICE_NCCL, TRANSPORT_CHOICE_MPI } TransportChoice;
 
-// About what a micro-batch sends.
+// About what a microbatch sends.
 #ifdef DYNAPIPE_CUDA
 enum { LINK_PROBE_BYTES = 4 << 20 };
 #else

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include "transport.h"
 #include "../../util/program.h"
@@ -24,22 +25,12 @@ void dynapipe_print_version(FILE* out) {
     session_device_print_version(out);
 }
 
-// --- where values live: this process -------------------------------------------------------------------
-// A session in this process's memory: ranks on CPUs.
+// --- where values live: in a CPU build, this process -------------------------------------------------------
 
 #ifndef DYNAPIPE_CUDA
-#include <string.h>
-#include <sys/resource.h>
-
-static Status choose_progress(Dynapipe* dp) {
-    if (dp->num_stages == 1) { return STATUS_OK; }  // no messages while ranks compute
-    TRY(progress_choose(&dp->progress, &dp->world, (ProgressChoice)dp->options.progress, &dp->cores));
-    dp->machine.pulls = dp->progress.pulls;
-    return STATUS_OK;
-}
 
 Status session_device_find(Dynapipe* dp) {
-    if (dp->options.transport != TRANSPORT_CHOICE_NCCL) { return choose_progress(dp); }
+    if (dp->options.transport != TRANSPORT_CHOICE_NCCL) { return STATUS_OK; }
     return FAIL(STATUS_BAD_OPTION,
                 "--transport nccl: this program computes on CPUs ---> leave it out, or make train_gpt2cu");
 }
@@ -84,103 +75,52 @@ Status session_copy(Device device, void* to, const void* from, size_t num_bytes)
     return STATUS_OK;
 }
 
-// --- hosts, and which ranks still answer -------------------------------------------------------------------
+// --- the roll call -----------------------------------------------------------------------------------------
 
 enum { MOST_NAMED = 8 };
 #define ROLL_NS INT64_C(2000000000)
 
-static Status session_hosts_gather(Dynapipe* dp) {
-    const int32_t num_ranks = dp->transport.num_ranks;
-    dp->hosts = (char(*)[TRANSPORT_HOST_CHARS])calloc((size_t)num_ranks, sizeof *dp->hosts);
-    if (dp->hosts == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d hosts", num_ranks); }
-    char* mine = dp->hosts[dp->transport.rank];
-    if (gethostname(mine, TRANSPORT_HOST_CHARS - 1) != 0) { snprintf(mine, TRANSPORT_HOST_CHARS, "?"); }
-    TRY(collective_share(&dp->world, dp->hosts, sizeof *dp->hosts));
-    for (int32_t r = 1; r < num_ranks; r++) {
-        if (strcmp(dp->hosts[r], dp->hosts[0]) != 0) { dp->transport.hosts = dp->hosts; }
-    }
-    return STATUS_OK;
-}
-
-// --- the roll call ---------------------------------------------------------------------------------------
-
-// `is_here`: (num_ranks) ranks that have called. Pending requests are left: the process ends.
-typedef struct {
-    void** requests;
-    bool *is_open, *is_here;
-    char* calls;
-} Roll;
-
-static void call_and_listen(const Dynapipe* dp, Roll* roll, int64_t wait_ns) {
+// After STATUS_COMM, before the end: every rank that still runs calls rank 0, which prints who does not.
+// Pending requests and their memory are left: the process ends.
+static void roll_call(const Dynapipe* dp) {
     const Transport* t = &dp->transport;
-    const int32_t num_ranks = t->num_ranks, last = num_ranks - 1;
-    const bool listens = t->rank == 0 || t->rank == last;
-    void* sent[2] = {NULL, NULL};
-    if (t->rank != 0 && t->api->isend(t->ctx, 0, TAG_ROLL, "!", 1, &sent[0]) != STATUS_OK) { sent[0] = NULL; }
-    if (t->rank != last && t->api->isend(t->ctx, last, TAG_ROLL, "!", 1, &sent[1]) != STATUS_OK) {
-        sent[1] = NULL;
+    const bool listens = t->rank == 0;
+    const int32_t num_requests = listens ? t->num_ranks : 1;
+    void** requests = (void**)calloc((size_t)t->num_ranks, sizeof *requests);  // of rank r; NULL: done
+    char *calls = (char*)calloc((size_t)t->num_ranks, 1), text[1024] = "";
+    int32_t num_missing = 0, num_open = 0;
+    if (requests == NULL || calls == NULL) { return; }
+    for (int32_t r = listens; r < num_requests; r++) {
+        Status status = listens ? t->api->irecv(t->ctx, r, TAG_ROLL, &calls[r], 1, &requests[r])
+                                : t->api->isend(t->ctx, 0, TAG_ROLL, "!", 1, &requests[0]);
+        num_open += status == STATUS_OK;
+        if (status != STATUS_OK) { requests[r] = NULL; }
     }
-    for (int32_t r = 0; r < num_ranks && listens; r++) {
-        roll->is_open[r] = r != t->rank && t->api->irecv(t->ctx, r, TAG_ROLL, &roll->calls[r], 1,
-                                                         &roll->requests[r]) == STATUS_OK;
-    }
-    int64_t begin_ns = clock_now_ns();
-    for (bool waits = true; waits && clock_now_ns() - begin_ns < wait_ns;) {
-        waits = !listens;
-        for (int32_t r = 0; r < num_ranks; r++) {
+    // Ranks give up at different times, within about a job. The first to end ends all.
+    int64_t end_ns = clock_now_ns() + (listens ? 1 : 2) * ROLL_NS + dp->options.comm_timeout_s * ROLL_NS / 40;
+    while (clock_now_ns() < end_ns && (num_open > 0 || !listens)) {
+        for (int32_t r = 0; r < num_requests; r++) {
             int done = 0;
-            if (!roll->is_open[r]) { continue; }
-            roll->is_open[r] = t->api->test(t->ctx, roll->requests[r], &done) == STATUS_OK && !done;
-            roll->is_here[r] = done != 0;
-            waits |= roll->is_open[r];
-        }
-        for (int i = 0; i < 2; i++) {
-            int done = 0;
-            if (sent[i] != NULL && (t->api->test(t->ctx, sent[i], &done) != STATUS_OK || done)) {
-                sent[i] = NULL;
-            }
+            if (requests[r] == NULL) { continue; }
+            if (t->api->test(t->ctx, requests[r], &done) == STATUS_OK && !done) { continue; }
+            requests[r] = NULL;
+            num_open--;
         }
         usleep(1000);
     }
-}
-
-static void name_missing(const Dynapipe* dp, const Roll* roll) {
-    char text[1024] = "";
-    int32_t num_missing = 0;
-    for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
-        if (roll->is_here[r]) { continue; }
-        if (num_missing++ >= MOST_NAMED) { continue; }
+    for (int32_t r = 1; r < t->num_ranks && listens; r++) {
+        if (calls[r] != '\0' || num_missing++ >= MOST_NAMED) { continue; }
         size_t used = strlen(text);
-        snprintf(text + used, sizeof text - used, "%srank %s", used > 0 ? ", " : "",
-                 TRANSPORT_RANK(&dp->transport, r));
+        snprintf(text + used, sizeof text - used, "%srank %s", used > 0 ? ", " : "", TRANSPORT_RANK(t, r));
     }
     if (num_missing == 0) { return; }
-    if (num_missing > MOST_NAMED) {
-        size_t used = strlen(text);
-        snprintf(text + used, sizeof text - used, " and %d more", num_missing - MOST_NAMED);
-    }
+    fprintf(stderr, "no message from %s", text);
+    if (num_missing > MOST_NAMED) { fprintf(stderr, " and %d more", num_missing - MOST_NAMED); }
     fprintf(stderr,
-            "no message from %s ---> check that its host and network are up, and what its ranks do; "
-            "a job longer than --comm-timeout %d looks the same\n",
-            text, dp->options.comm_timeout_s);
+            " ---> check that its host and network are up, and what its ranks do; a job longer than "
+            "--comm-timeout %d looks the same\n",
+            dp->options.comm_timeout_s);
     fflush(stderr);
-}
-
-// After STATUS_COMM, before the end: every rank that still runs calls, and rank 0 (without it the last one)
-// prints which do not. The transport is unusable afterwards.
-static void session_roll_call(const Dynapipe* dp) {
-    const int32_t num_ranks = dp->transport.num_ranks, rank = dp->transport.rank;
-    const bool listens = rank == 0 || rank == num_ranks - 1;
-    Roll roll = {.requests = (void**)calloc((size_t)num_ranks, sizeof(void*)),
-                 .is_open = (bool*)calloc(2 * (size_t)num_ranks, sizeof(bool)),
-                 .calls = (char*)calloc((size_t)num_ranks, 1)};
-    if (roll.requests == NULL || roll.is_open == NULL || roll.calls == NULL) { return; }
-    roll.is_here = roll.is_open + num_ranks;
-    roll.is_here[rank] = true;
-    // Ranks give up at different times, within about a job. The first to end ends all.
-    int64_t wait_ns = ROLL_NS + (int64_t)dp->options.comm_timeout_s * 1000000000 / 20;
-    call_and_listen(dp, &roll, listens ? wait_ns : wait_ns + ROLL_NS);
-    if (rank == 0 || (listens && !roll.is_here[0])) { name_missing(dp, &roll); }
 }
 
 // --- ending early --------------------------------------------------------------------------------------
@@ -232,10 +172,10 @@ Status session_stop_agree(Dynapipe* dp) {
     return STATUS_OK;
 }
 
-// --- reserved members --------------------------------------------------------------------------------------
+// --- what a program hands in -------------------------------------------------------------------------------
 
 // Numbers or functions, 8 bytes each.
-static Status check_reserved(const char* name, const void* members, size_t num_bytes) {
+Status interface_check_reserved(const char* name, const void* members, size_t num_bytes) {
     for (size_t i = 0; i < num_bytes / sizeof(uint64_t); i++) {
         uint64_t word;
         memcpy(&word, (const char*)members + i * sizeof word, sizeof word);
@@ -249,54 +189,18 @@ static Status check_reserved(const char* name, const void* members, size_t num_b
     return STATUS_OK;
 }
 
-#define CHECK_RESERVED(type, member, of) check_reserved(#type "." #member, (of)->member, sizeof(of)->member)
-
-Status interface_check_params(const DynapipeParams_v1* params) {
-    return CHECK_RESERVED(DynapipeParams_v1, reserved, params);
-}
-
-Status interface_check_piece(const char* list, int32_t idx, const DynapipePiece_v1* piece) {
-    if (piece->values == NULL || piece->begin < 0 || piece->count < 1 || piece->bytes_per_value < 1 ||
-        piece->begin > INT64_MAX / piece->bytes_per_value - piece->count) {
-        return FAIL(STATUS_OUT_OF_RANGE,
-                    "%s[%d]: %lld values from %lld, %d bytes each, at %p ---> DynapipePiece_v1: values, and "
-                    "begin and count of what there is",
-                    list, idx, (long long)piece->count, (long long)piece->begin, piece->bytes_per_value,
-                    piece->values);
-    }
-    return CHECK_RESERVED(DynapipePiece_v1, reserved, piece);
-}
-
-Status interface_check_run(const DynapipeRun_v1* run) {
-    return CHECK_RESERVED(DynapipeRun_v1, reserved, run);
-}
-
-Status interface_check_report(const DynapipeReport_v1* report) {
-    return CHECK_RESERVED(DynapipeReport_v1, reserved, report);
-}
-
-Status interface_check_validation(const DynapipeValidation_v1* validation) {
-    return CHECK_RESERVED(DynapipeValidation_v1, reserved, validation);
-}
-
-// --- a model ---------------------------------------------------------------------------------------------
-
-static const char* missing_of_model(const DynapipeModel_v1* api) {
-    return api->name == NULL              ? "name"
-           : api->acts_bytes == NULL      ? "acts_bytes"
-           : api->scratch_bytes == NULL   ? "scratch_bytes"
-           : api->boundary_bytes == NULL  ? "boundary_bytes"
-           : api->forward == NULL         ? "forward"
-           : api->backward_inputs == NULL ? "backward_inputs"
-           : api->zero_gradients == NULL  ? "zero_gradients"
-                                          : NULL;
-}
-
 Status interface_check_model(const DynapipeModel_v1* api) {
     if (api == NULL) {
         return FAIL(STATUS_OUT_OF_RANGE, "no table of functions (api) ---> a DynapipeModel_v1");
     }
-    const char* missing = missing_of_model(api);
+    const char* missing = api->name == NULL              ? "name"
+                          : api->acts_bytes == NULL      ? "acts_bytes"
+                          : api->scratch_bytes == NULL   ? "scratch_bytes"
+                          : api->boundary_bytes == NULL  ? "boundary_bytes"
+                          : api->forward == NULL         ? "forward"
+                          : api->backward_inputs == NULL ? "backward_inputs"
+                          : api->zero_gradients == NULL  ? "zero_gradients"
+                                                         : NULL;
     if (missing != NULL) {
         return FAIL(STATUS_OUT_OF_RANGE,
                     "the model %s has no %s ---> of DynapipeModel_v1 only backward_weights, finish, and what "
@@ -326,6 +230,19 @@ const char* dynapipe_error(void) {
     return status_message();
 }
 
+static Status find_hosts(Dynapipe* dp) {
+    const int32_t num_ranks = dp->transport.num_ranks;
+    dp->hosts = (char(*)[TRANSPORT_HOST_CHARS])calloc((size_t)num_ranks, sizeof *dp->hosts);
+    if (dp->hosts == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d hosts", num_ranks); }
+    char* mine = dp->hosts[dp->transport.rank];
+    if (gethostname(mine, TRANSPORT_HOST_CHARS - 1) != 0) { snprintf(mine, TRANSPORT_HOST_CHARS, "?"); }
+    TRY(collective_share(&dp->world, dp->hosts, sizeof *dp->hosts));
+    for (int32_t r = 1; r < num_ranks; r++) {
+        if (strcmp(dp->hosts[r], dp->hosts[0]) != 0) { dp->transport.hosts = dp->hosts; }
+    }
+    return STATUS_OK;
+}
+
 static Status place_ranks(Dynapipe* dp) {
     int32_t num_ranks = dp->transport.num_ranks;
     int32_t P = dp->options.stages, R = dp->options.replicas;
@@ -343,23 +260,14 @@ static Status place_ranks(Dynapipe* dp) {
     return STATUS_OK;
 }
 
-// `ranks` has room for all.
-static Status group_ranks(Dynapipe* dp, int32_t* ranks) {
-    int32_t P = dp->num_stages, R = dp->num_replicas;
-    int64_t timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
-    for (int32_t r = 0; r < R; r++) { ranks[r] = r * P + dp->stage; }
-    TRY(collective_init(&dp->replicas, &dp->transport, ranks, R, timeout_ns));
-    for (int32_t s = 0; s < P; s++) { ranks[s] = dp->replica * P + s; }
-    return collective_init(&dp->pipeline, &dp->transport, ranks, P, timeout_ns);
-}
-
-// Hosts may have different cores or numbers of ranks, but every rank must make the same plan: with the times
-// for the largest number of threads, which also needs the most scratch memory.
-static Status agree_on_threads(Dynapipe* dp) {
-    double most = dp->num_threads = local_ranks_threads(dp->options.threads, dp->transport.num_ranks);
-    TRY(session_most(dp, &most));
-    dp->plan_threads = (int32_t)most;
-    return STATUS_OK;
+// The n ranks first, first + step, ...
+static Status group_ranks(Collective* out, Dynapipe* dp, int32_t first, int32_t step, int32_t n) {
+    int32_t* ranks = (int32_t*)malloc(sizeof *ranks * (size_t)n);
+    if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", n); }
+    for (int32_t i = 0; i < n; i++) { ranks[i] = first + i * step; }
+    Status status = collective_init(out, &dp->transport, ranks, n, dp->world.timeout_ns);
+    free(ranks);
+    return status;
 }
 
 static Status open_transport(Dynapipe* dp, int* argc, char*** argv) {
@@ -389,25 +297,27 @@ static Status open_transport(Dynapipe* dp, int* argc, char*** argv) {
 
 static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* const* own_options) {
     dp->command = session_run_command(*argc, *argv);
+    session_refit_init(&dp->refit, false);
     if (dp->transport.api == NULL) { TRY(open_transport(dp, argc, argv)); }
-    int32_t num_ranks = dp->transport.num_ranks;
-    int32_t* ranks = (int32_t*)malloc(sizeof(int32_t) * (size_t)num_ranks);
-    if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-    for (int32_t i = 0; i < num_ranks; i++) { ranks[i] = i; }
-    Status status = collective_init(&dp->world, &dp->transport, ranks, num_ranks, END_TOGETHER_NS);
-    if (status == STATUS_OK) { status = session_options_take(&dp->options, argc, *argv, own_options); }
-    session_refit_init(&dp->refit, dp->options.refit == REFIT_AUTO);
-    if (status == STATUS_OK) { status = session_resplit_parse(&dp->resplit, dp->options.resplit); }
+    dp->world.timeout_ns = END_TOGETHER_NS;
+    TRY(group_ranks(&dp->world, dp, 0, 1, dp->transport.num_ranks));
+    TRY(session_options_take(&dp->options, argc, *argv, own_options));
+    TRY(session_resplit_parse(&dp->resplit, dp->options.resplit));
+    dp->refit.is_on = dp->options.refit == REFIT_AUTO;
     dp->world.timeout_ns = (int64_t)dp->options.comm_timeout_s * 1000000000;
-    if (status == STATUS_OK) { status = session_hosts_gather(dp); }
-    if (status == STATUS_OK) { status = session_same_options(dp, *argc, *argv); }
-    if (status == STATUS_OK) { status = place_ranks(dp); }
-    if (status == STATUS_OK) { status = group_ranks(dp, ranks); }
-    free(ranks);
-    if (status == STATUS_OK) { status = agree_on_threads(dp); }
-    if (status == STATUS_OK) { status = host_cores_find(&dp->cores, &dp->world, dp->num_threads); }
-    if (status == STATUS_OK) { status = session_device_find(dp); }
-    return status == STATUS_OK ? session_report_open(dp) : status;
+    TRY(find_hosts(dp));
+    TRY(session_same_options(dp, *argc, *argv));
+    TRY(place_ranks(dp));
+    TRY(group_ranks(&dp->replicas, dp, dp->stage, dp->num_stages, dp->num_replicas));
+    TRY(group_ranks(&dp->pipeline, dp, dp->replica * dp->num_stages, 1, dp->num_stages));
+    // Hosts may have different cores or numbers of ranks, but every rank must make the same plan: with the
+    // times for the largest number of threads, which also needs the most scratch memory.
+    double most = dp->num_threads = local_ranks_threads(dp->options.threads, dp->transport.num_ranks);
+    TRY(session_most(dp, &most));
+    dp->plan_threads = (int32_t)most;
+    TRY(host_cores_find(&dp->cores, &dp->world, dp->num_threads));
+    TRY(session_device_find(dp));
+    return session_report_open(dp);
 }
 
 Status session_open_on(Dynapipe** out, Transport* transport, int* argc, char*** argv) {
@@ -450,7 +360,7 @@ void dynapipe_close(Dynapipe* dp) {
     session_resplit_free(&dp->resplit);
     session_release(dp);
     session_device_close(dp);
-    free(dp->position);
+    free(dp->position.text);
     free(dp->saved_costs);
     free(dp->task_names);
     free(dp->val_task);
@@ -488,7 +398,7 @@ void dynapipe_abort(Dynapipe* dp, const char* why) {
         transport_close(&dp->transport);
         return;
     }
-    if (failed == STATUS_COMM) { session_roll_call(dp); }
+    if (failed == STATUS_COMM) { roll_call(dp); }
     if (dp->transport.api->abort != NULL) { dp->transport.api->abort(dp->transport.ctx, message); }
 }
 

@@ -4,7 +4,7 @@ session.h -- the inside of a Dynapipe: what its modules share.
     session.c           open, close, ranks, ending together and early, checks of the program's structs; where
                         values live in a CPU build (GPU builds: cuda/session_cuda.c)
     session_options.c   the command line; options in a checkpoint, in metrics.jsonl, compared between ranks
-    session_data.c      data, its verification, and the steps made ahead: batch -> plan -> micro-batches
+    session_data.c      data, its verification, and the steps made ahead: batch -> plan -> microbatches
     session_model.c     what the options allow, the stage split for the mixture, the model attached
     session_step.c      one step run: execute, reduce gradients; validation
     session_generate.c  answers, with a cache of keys and values
@@ -36,6 +36,8 @@ session.h -- the inside of a Dynapipe: what its modules share.
 #include "../../util/arena.h"
 #include "../../util/files.h"
 #include "../../util/status.h"
+
+struct json_t;  // of jansson.h
 
 // --- session_options.c -------------------------------------------------------------------------------------
 
@@ -70,7 +72,6 @@ typedef struct {
     // runtime
     int32_t threads, comm_timeout_s;
     int32_t transport;  // TransportChoice
-    int32_t progress;   // ProgressChoice
     // output
     const char *trace, *dump_plan, *dump_gradients;
     int32_t show_step;
@@ -96,20 +97,26 @@ Status session_same_options(Dynapipe* dp, int argc, char** argv);  // and what i
 Status session_same_run(Dynapipe* dp);
 Status session_same_model(Dynapipe* dp);  // its shape and costs, the machine
 
-// Options and costs come before the position in the data that a checkpoint keeps. add: *position in memory of
-// dp's. take: removes them; prints on rank 0 which options differ now.
-Status session_settings_add(Dynapipe* dp, const void** position, size_t* num_bytes);
+// Text in memory; text_close(): for the caller to free.
+typedef struct {
+    FILE* out;
+    char* text;
+    size_t num_chars;
+} Text;
+Status text_open(Text* text);
+Status text_close(Text* text);
+
+// Options and costs come before the position in the data that a checkpoint keeps. take: removes them; prints
+// on rank 0 which options differ now.
+Status session_settings_write(const Dynapipe* dp, FILE* out);
 Status session_settings_take(Dynapipe* dp, const void** position, size_t* num_bytes);
 // A run that resumes plans with the costs of its checkpoint, whatever was measured since, unless --costs or
 // --measure again asks for others: where they are of the same model, kernels and ranks. *differ: they are
 // others than those found now, and take their place. On all ranks alike.
 Status session_costs_restore(Dynapipe* dp, bool* differ);
-// *own becomes a copy of *position with `more` after it, and *position is that.
-Status session_position_append(void** own, const void** position, size_t* num_bytes, const void* more,
-                               size_t more_bytes);
 
-char* session_run_command(int argc, char** argv);  // for the caller to free; NULL: no memory
-char* session_run_json(const Dynapipe* dp);        // the record of a start in metrics.jsonl, likewise
+char* session_run_command(int argc, char** argv);     // for the caller to free; NULL: no memory
+struct json_t* session_run_json(const Dynapipe* dp);  // the record of a start in metrics.jsonl
 
 // --- plan_ahead: the next steps' plans, made in a background thread while a step runs ----------------------
 //
@@ -165,7 +172,8 @@ typedef struct {
     Machine machine;     // without ranks where they are alike
 } RefitModel;
 
-enum { REFIT_WORDS = 4 };  // what is printed: embedding, layers, attention, head
+// Versions that plans may still use: those of --debug plan-ahead=64, and one.
+enum { REFIT_VERSIONS = 64 / SESSION_REFIT_EVERY + 2 };
 
 typedef struct {
     bool is_on;
@@ -176,14 +184,12 @@ typedef struct {
     bool skips;              // the next step is not measured
     TraceJobs jobs;
     TraceLinks links;
-    RefitSums history[SIDE_COUNT];  // of all ranks, the same on all
-    pthread_mutex_t lock;           // of versions: the planning thread reads them
-    RefitVersion* versions;         // [num_versions] rising
+    RefitSums history[SIDE_COUNT];          // of all ranks, the same on all
+    pthread_mutex_t lock;                   // of versions: the planning thread reads them
+    RefitVersion versions[REFIT_VERSIONS];  // rising
     int32_t num_versions;
-    RefitModel planned, now;         // of the planning thread, of the steps' thread
-    double said_words[REFIT_WORDS];  // printed last: relative times
-    double* said_ranks;              // [num_ranks]
-    void* position;                  // session_refit_position()'s last
+    RefitModel planned, now;  // of the planning thread, of the steps' thread
+    double* printed;          // [num_ranks] relative times, the last that were printed
 } SessionRefit;
 
 void session_refit_init(SessionRefit* refit, bool is_on);
@@ -206,17 +212,18 @@ int32_t session_refit_costs(SessionRefit* refit, int64_t step_idx, const CostMod
 // Between two steps, on all ranks alike: the last version, valid until the next step. true: agreed on in the
 // step just run.
 bool session_refit_now(Dynapipe* dp, const CostModel** costs, const Machine** machine);
-// Appends the record to the loader's position in a checkpoint, if there is anything to record; and removes
-// it.
-Status session_refit_position(SessionRefit* refit, const void** position, size_t* num_bytes);
+// The record after the loader's position in a checkpoint, if there is anything to record; and its removal.
+void session_refit_write(const SessionRefit* refit, FILE* out);
 Status session_refit_restore(SessionRefit* refit, const void* position, size_t* num_bytes);
-char* session_refit_json(const SessionRefit* refit);  // of the last version, for the caller to free
+struct json_t* session_refit_json(const SessionRefit* refit);  // of the last version
 
 // --- session_resplit.c -------------------------------------------------------------------------------------
 // Layers, and shares of the head, that move between ranks during a run (--resplit).
 //     auto       where refit has found that ranks take other times than predicted, a placement of the same
 //                shape is searched again; layers move where that saves more than 5 % of a step, and more than
-//                the move costs in the rest of the run. Layers or shares given one by one stay.
+//                twice the cost of the move in as many steps as since the last move, or as are left. So under
+//                load that comes and goes, moves cost at most half of what the run has lost by staying.
+//                Layers or shares given one by one stay.
 //     STEP:..    after that step, as given: to compare runs, or before a host is known to become slower
 // Every decision uses only what all ranks know alike. Steps planned ahead are planned again from the same
 // samples, so training data and order do not change. A checkpoint keeps the placement, and a run that
@@ -234,19 +241,16 @@ typedef struct {
     const StageBatch* batches;
     int32_t num_batches;
     double* times_then;  // [num_ranks] of these batches, when the placement was searched or changed last
-    bool has_searched;   // since the run began
     bool is_due;         // refit has found something since
     // a move
     bool has_moved;
     int32_t moved_step;  // the last move came after so many steps
-    Placement before;    // the placement that it ended
     Placement restored;  // of a checkpoint
     bool has_restored, has_restored_times;
     bool has_saved_costs;  // plans are made with a checkpoint's costs: so may be the placement
     int32_t effort_then;   // of plans after the move
     void* position;        // in the data after the last step, while no step is planned
     size_t position_bytes;
-    void* record;  // session_resplit_position()'s last
     int64_t asked_ns, moved_ns, moved_bytes;
     bool is_moving;  // between dynapipe_resplit() and the next step
 } SessionResplit;
@@ -262,19 +266,15 @@ Status session_resplit_check(Dynapipe* dp);
 bool session_resplit_differs(const double* then, const double* now, int32_t num_ranks);
 // May a placement be changed after the last step?
 bool session_resplit_may_look(const Dynapipe* dp);
-// A step that takes then_ns, not present_ns, after a move of move_ns. is_back: it is the placement before the
-// last.
-typedef struct {
-    int64_t present_ns, then_ns, move_ns;
-    int32_t steps_left;
-    bool is_back;
-} ResplitOffer;
-bool session_resplit_pays(const ResplitOffer* offer);
+// Steps for which a placement is expected to stay as good as it looks now: as many as since the last move, or
+// the rest of the run.
+int32_t session_resplit_horizon(const Dynapipe* dp);
+// Does a move of move_ns pay, after which a step takes then_ns, not present_ns?
+bool session_resplit_pays(int64_t present_ns, int64_t then_ns, int64_t move_ns, int32_t horizon);
 // The placement given for the last step; *found false: none.
 Status session_resplit_told(const Dynapipe* dp, Placement* out, bool* found);
-// Appended to the position in the data where layers have moved or may move, or pulled messages were measured;
-// and removed.
-Status session_resplit_position(Dynapipe* dp, const void** position, size_t* num_bytes);
+// After the position in the data on several stages; and its removal.
+void session_resplit_write(const Dynapipe* dp, FILE* out);
 void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_bytes);
 
 // Values of arrays go from the ranks that have them to the ranks that want them, point to point. Every rank
@@ -286,34 +286,6 @@ void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_byt
 // distance the lower rank's.
 
 enum { PIECE_PART_BYTES = 4 << 20, PIECE_PARTS_AHEAD = 8 };
-
-// As it travels between ranks.
-typedef struct {
-    uint64_t key;
-    int64_t begin, count;     // values of the array; count >= 1
-    int64_t bytes_per_value;  // the same for all pieces of an array
-} PieceRow;
-
-typedef struct {
-    const PieceRow *have, *want;
-    int32_t num_have, num_want;
-} PieceTable;
-
-typedef struct {
-    int32_t from, to;            // ranks; the same one: a copy
-    int32_t have_idx, want_idx;  // rows of `from`'s table and of `to`'s
-    int64_t begin, count;        // values of the array
-} PieceTransfer;
-
-typedef struct {
-    PieceTransfer* transfers;  // in the same order on all ranks
-    int32_t num_transfers, max_transfers;
-} PieceRoute;
-
-// The transfers from or to rank `me`. tables: [num_ranks]. STATUS_MISMATCH: values that `me` wants and no
-// rank has, or has with another length. Pure: every rank finds the same.
-Status piece_route(PieceRoute* out, const PieceTable* tables, int32_t num_ranks, int32_t num_stages,
-                   int32_t me, Arena* arena);
 
 typedef struct {
     const DynapipePiece_v1 *have, *want;
@@ -333,7 +305,7 @@ Status piece_move(Collective* world, int32_t num_stages, Device device, const Pi
 struct DynapipeCosts {
     CostModel model;
     Machine machine;           // its ranks are in the same allocation: free() releases both
-    DynapipeShapes_v1 shapes;  // the kernels' requirements of a micro-batch (DynapipeBlocks_v1)
+    DynapipeShapes_v1 shapes;  // the kernels' requirements of a microbatch (DynapipeBlocks_v1)
     bool has_weights_job;      // the model has backward_weights: schedules may divide its backward
     HeadSplit shares_head;     // whole: not shared; by rows: only so; by vocabulary: either way
 };
@@ -344,7 +316,7 @@ typedef struct {
     LoaderBatch batch;
     Plan plan;
     uint64_t plan_hashes[2];        // plan_hash_decisions, plan_hash_replica
-    const DynapipeBatch** batches;  // [plan.M]; NULL where another replica runs the micro-batch
+    const DynapipeBatch** batches;  // [plan.M]; NULL where another replica runs the microbatch
     float** losses;                 // [plan.M] (num_rows) each; NULL like batches
     int64_t computed_tokens;
     int64_t plan_cpu_ns;  // planning time, without collation
@@ -370,12 +342,12 @@ enum {
 };
 
 // The run as a whole, for the closing lines. Excludes the first few steps, where buffers still grow.
-enum { SUMMARY_OFF, SUMMARY_JOBS, SUMMARY_TRANSFERS, SUMMARY_WAITING, SUMMARY_LISTS };
 typedef struct {
     double ns, supervised, total, computed, idle, plan_wait_ns;  // sums over the steps counted
     double peak_bytes, rss_bytes;                                // of the rank with the largest need
-    double (*errors)[SUMMARY_LISTS];  // [num_steps] signed, parts of what was predicted
-    int32_t num_steps, max_steps;
+    SessionErrors errors;                                        // sums, too
+    int64_t off_ns;                                              // of |measured - predicted|
+    int32_t num_steps;
 } SessionSummary;
 
 typedef struct SessionDevice SessionDevice;
@@ -390,7 +362,6 @@ struct Dynapipe {
     int32_t stage, replica, num_stages, num_replicas;
     char (*hosts)[TRANSPORT_HOST_CHARS];  // [num_ranks] by rank
     HostCores cores;
-    Progress progress;
     int32_t num_threads, plan_threads;  // of this rank; of the rank that has the most
     int64_t open_ns;                    // when the session was opened
     double seconds;                     // since then, by rank 0's clock, at the last report
@@ -441,9 +412,9 @@ struct Dynapipe {
     DynapipeStep_v1 last;                             // what it returned
     int64_t step_begin_ns, step_end_ns, pipeline_ns;  // of dynapipe_step; of the executor
     bool says_bound;                                  // by how much a bound exceeded its plan
-    void* position;                                   // dynapipe_position()'s last
+    Text position;                                    // dynapipe_position()'s last
     char* saved_costs;                                // of the checkpoint that the run resumes from; or NULL
-    double *task_sum, *task_rows, *task_loss;         // [num_tasks], one allocation
+    double *task_sum, *task_loss;                     // [num_tasks], one allocation; sums: losses, then rows
     Arena eval_arena;
     int32_t eval_tokens;         // limit of a forward pass, on every rank; 0: not known yet
     int32_t eval_target_tokens;  // and of the decoder's
@@ -475,13 +446,11 @@ Status session_stop_agree(Dynapipe* dp);
 
 // STATUS_OUT_OF_RANGE names the member of a struct that a program handed in: functions that are missing,
 // members that are reserved and not zero.
+Status interface_check_reserved(const char* name, const void* members, size_t num_bytes);
+#define CHECK_RESERVED(type, member, of) \
+    interface_check_reserved(#type "." #member, (of)->member, sizeof(of)->member)
 Status interface_check_model(const DynapipeModel_v1* api);
-Status interface_check_params(const DynapipeParams_v1* params);
 Status interface_check_blocks(const DynapipeBlocks_v1* blocks);  // its api and shapes, too
-Status interface_check_piece(const char* list, int32_t idx, const DynapipePiece_v1* piece);
-Status interface_check_run(const DynapipeRun_v1* run);
-Status interface_check_report(const DynapipeReport_v1* report);
-Status interface_check_validation(const DynapipeValidation_v1* validation);
 
 // --- session.c; where DYNAPIPE_CUDA is defined, cuda/session_cuda.c ---
 // At open: this rank's card, and whether the cards suffice for --transport. STATUS_NO_DEVICE on all ranks
@@ -534,6 +503,11 @@ int32_t session_last_stage(const Dynapipe* dp);
 // Planning time of a step of that length with effort 0. From predicted times, no clock: all ranks plan alike,
 // and a resumed run like an uninterrupted one.
 int64_t session_planning_ns(int64_t step_ns, int32_t num_threads, int32_t num_replicas);
+// CostMeasured.messages where it is not known; a collective. And what follows from dp->costs.
+Status session_messages_find(Dynapipe* dp, int32_t* messages);
+void session_messages_apply(Dynapipe* dp);
+// Of plans for steps of that length.
+int32_t session_effort(const Dynapipe* dp, int64_t step_ns);
 // Measured ranks and links: plans are made for them from now on.
 Status session_machine_take(Dynapipe* dp, const Machine* machine);
 Status session_machine_restore(Dynapipe* dp, const Machine* machine);  // the same; memory stays
@@ -550,9 +524,6 @@ Status session_need_model(const Dynapipe* dp);  // STATUS_BAD_OPTION: a range of
 void session_model_detach(Dynapipe* dp);        // and its arrays; their memory is the program's
 
 // --- session_report.c ---
-// Times of my replica's jobs in a plan where its hosts lack cores, and its end; *instr_ns NULL: as planned.
-Status session_predict(int64_t*** instr_ns, int64_t* predicted_ns, const Dynapipe* dp, const Plan* plan,
-                       Arena* arena);
 // The time of the update after a plan: of the slowest rank, since all begin it together.
 int64_t session_update_ns(const Dynapipe* dp);
 // Some host has fewer cores than its ranks have threads: measured job times there are not their costs.
@@ -568,5 +539,5 @@ bool session_report_shows(const Dynapipe* dp, int64_t step);
 // The run resumes after dp->first_step steps: a warning where the step to show is one of these.
 void session_report_goes_on(const Dynapipe* dp);
 void session_report_close(Dynapipe* dp);
-// One line of metrics.jsonl, for the caller to free; NULL: no memory. What is not a finite number is null.
-char* session_metrics_json(const Dynapipe* dp, const DynapipeReport_v1* report);
+// A record of metrics.jsonl; NULL: no memory. What is not a finite number is null.
+struct json_t* session_metrics_json(const Dynapipe* dp, const DynapipeReport_v1* report);

@@ -45,60 +45,44 @@ static uint64_t files_id(SampleShards* const* shards, int32_t num_shards) {
     return hash_finish(hash);
 }
 
-typedef struct {
-    int32_t idx, count;
-} VerifyPart;
-
 // Ranks with the same files share the work; a rank with a copy of its own reads all of it, since a bit may
-// have flipped in that copy only.
-static Status find_part(Dynapipe* dp, uint64_t id, VerifyPart* out) {
+// have flipped in that copy only. *idx of *count ranks.
+static Status find_part(Dynapipe* dp, uint64_t id, int32_t* idx, int32_t* count) {
     int32_t num_ranks = dp->transport.num_ranks, mine = dp->transport.rank;
-    *out = (VerifyPart){0, 1};
-    if (num_ranks == 1) { return STATUS_OK; }
     uint64_t* ids = (uint64_t*)calloc((size_t)num_ranks, sizeof *ids);
     if (ids == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     ids[mine] = id;
     Status status = collective_share(&dp->world, ids, sizeof *ids);
-    *out = (VerifyPart){0};
     for (int32_t r = 0; r < num_ranks; r++) {
-        if (ids[r] != id) { continue; }
-        out->count++;
-        out->idx += r < mine;
+        *count += ids[r] == id;
+        *idx += ids[r] == id && r < mine;
     }
     free(ids);
     return status;
 }
 
 static Status session_verify_start(Dynapipe* dp) {
-    VerifyPart part = {0};
+    int32_t idx = 0, count = 0, num_shards = dp->val != NULL ? 2 : 1;
     SampleShards* shards[2] = {loader_shards(dp->train), dp->val != NULL ? loader_shards(dp->val) : NULL};
-    int32_t num_shards = dp->val != NULL ? 2 : 1;
     TRY(agree_on_files(dp, shards[0], "-i"));
     if (dp->val != NULL) {
         TRY(sample_shards_check_vocab(shards[0], shards[1]));
         TRY(agree_on_files(dp, shards[1], "-j"));
     }
     if (dp->run.skip_verify != 0) { return STATUS_OK; }
-    TRY(find_part(dp, files_id(shards, num_shards), &part));
-    return sample_verify_start(&dp->verify, shards, num_shards, part.idx, part.count);
+    TRY(find_part(dp, files_id(shards, num_shards), &idx, &count));
+    return sample_verify_start(&dp->verify, shards, num_shards, idx, count);
 }
 
 // Values that each rank sends to the others after a turn.
 enum { TURN_BUSY, TURN_DAMAGE, TURN_SIGNAL, TURN_STATS };
 
-// Every rank ends with the message of the rank that found it.
-static Status tell_damage(Dynapipe* dp, int32_t rank, char* message, size_t message_bytes) {
-    TRY(collective_broadcast(&dp->world, message, message_bytes, rank));
-    return FAIL(STATUS_BAD_FORMAT, "%s", message);
-}
-
 // Each rank waits a little, then all know which ranks have data left, found damage, or were told to end. So
 // no rank is away longer than the others wait for it.
 static Status take_turn(Dynapipe* dp, double* of_ranks) {
-    const int32_t num_ranks = dp->transport.num_ranks;
-    double *mine = of_ranks + (size_t)dp->transport.rank * TURN_STATS, num_busy = 0;
-    char message[1024] = "";
-    bool is_done;
+    double* mine = of_ranks + (size_t)dp->transport.rank * TURN_STATS;
+    char message[STATUS_MESSAGE_BYTES] = "";
+    bool is_done, is_verified = true;
     Status status = sample_verify_wait(dp->verify, TURN_NS, &is_done);
     if (status != STATUS_OK) { snprintf(message, sizeof message, "%s", status_message()); }
     mine[TURN_BUSY] = !is_done;
@@ -106,12 +90,14 @@ static Status take_turn(Dynapipe* dp, double* of_ranks) {
     mine[TURN_SIGNAL] = session_stop_mine(dp);
     TRY(collective_share(&dp->world, of_ranks, TURN_STATS * sizeof *of_ranks));
     session_stop_take(dp, of_ranks + TURN_SIGNAL, TURN_STATS);
-    for (int32_t r = 0; r < num_ranks; r++) {
+    for (int32_t r = 0; r < dp->transport.num_ranks; r++) {
         const double* theirs = of_ranks + (size_t)r * TURN_STATS;
-        if (theirs[TURN_DAMAGE] != 0) { return tell_damage(dp, r, message, sizeof message); }
-        num_busy += theirs[TURN_BUSY];
+        is_verified = is_verified && theirs[TURN_BUSY] == 0;
+        if (theirs[TURN_DAMAGE] == 0) { continue; }
+        TRY(collective_broadcast(&dp->world, message, sizeof message, r));  // all end with its message
+        return FAIL(STATUS_BAD_FORMAT, "%s", message);
     }
-    dp->is_verified = num_busy == 0;
+    dp->is_verified = is_verified;
     return STATUS_OK;
 }
 
@@ -205,49 +191,44 @@ static Status number_tasks(Dynapipe* dp) {
         if (t == dp->num_tasks) { dp->task_names[dp->num_tasks++] = name; }
         dp->val_task[v] = t;
     }
-    dp->task_rows = dp->task_sum + dp->num_tasks;
     dp->task_loss = dp->task_sum + 2 * dp->num_tasks;
     return STATUS_OK;
 }
 
 // A step may draw its samples from the data more than once.
 static Status check_step_fits(const Dynapipe* dp) {
-    double mean_tokens =
-        (double)loader_info(dp->train)->num_tokens / (double)loader_info(dp->train)->num_samples;
+    const LoaderInfo* info = loader_info(dp->train);
+    double mean_tokens = (double)info->num_tokens / (double)info->num_samples;
     double most_tokens = floor(mean_tokens * MAX_STEP_SAMPLES);
     if ((double)dp->run.batch_tokens <= most_tokens) { return STATUS_OK; }
     return FAIL(
         STATUS_BAD_OPTION,
         "-d %lld: about %.0f samples in a step, of %lld in the data ---> at most -d %.0f (%d samples)",
         (long long)dp->run.batch_tokens, (double)dp->run.batch_tokens / mean_tokens,
-        (long long)loader_info(dp->train)->num_samples, most_tokens, MAX_STEP_SAMPLES);
+        (long long)info->num_samples, most_tokens, MAX_STEP_SAMPLES);
 }
 
-// The loader lets a long sample be a batch alone, whatever -d is.
-static void warn_of_long_samples(const Dynapipe* dp) {
-    if (loader_info(dp->train)->num_alone == 0 || dp->transport.rank != 0) { return; }
-    long long longest = loader_info(dp->train)->longest_tokens;
-    fprintf(stderr,
-            "warning: -d %lld: %lld of %lld samples are longer, up to %lld tokens; each of them is a step "
-            "alone\n  ---> -d %lld or more, or a shorter -t\n",
-            (long long)dp->run.batch_tokens, (long long)loader_info(dp->train)->num_alone,
-            (long long)loader_info(dp->train)->num_samples, longest, longest);
-}
-
-// How much each task lost to -t, so that training on part of the data does not go unnoticed.
-static void print_cuts(const Dynapipe* dp) {
+// So that training on part of the data does not go unnoticed: samples that are a step alone, since the loader
+// lets them, and how much each task lost to -t.
+static void print_losses(const Dynapipe* dp) {
     enum { TASKS_SHOWN = 8 };
     static const char* const ways[] = {"cut-input-end", "cut-input-start", "cut-input-middle", "skip"};
-    const Loader* loader = dp->train;
-    if (dp->transport.rank != 0 || loader_info(loader)->num_cut + loader_info(loader)->num_skipped == 0) {
-        return;
-    }
+    const LoaderInfo* info = loader_info(dp->train);
     int32_t num_tasks = 0;
-    for (int32_t k = 0; k < loader_info(loader)->num_tasks; k++) {
-        long long cut = loader_info(loader)->task_cut[k], skipped = loader_info(loader)->task_skipped[k];
+    if (dp->transport.rank != 0) { return; }
+    if (info->num_alone > 0) {
+        fprintf(
+            stderr,
+            "warning: -d %lld: %lld of %lld samples are longer, up to %lld tokens; each of them is a step "
+            "alone\n  ---> -d %lld or more, or a shorter -t\n",
+            (long long)dp->run.batch_tokens, (long long)info->num_alone, (long long)info->num_samples,
+            (long long)info->longest_tokens, (long long)info->longest_tokens);
+    }
+    for (int32_t k = 0; k < info->num_tasks; k++) {
+        long long cut = info->task_cut[k], skipped = info->task_skipped[k];
         if (cut + skipped == 0 || num_tasks++ >= TASKS_SHOWN) { continue; }
         fprintf(stderr, "%s%s", num_tasks == 1 ? "longer than -t: " : "; ",
-                PRINTABLE(loader_task_name(loader, k)));
+                PRINTABLE(loader_task_name(dp->train, k)));
         if (cut > 0) { fprintf(stderr, " %lld cut", cut); }
         if (skipped > 0) { fprintf(stderr, "%s %lld skipped", cut > 0 ? "," : "", skipped); }
     }
@@ -256,8 +237,9 @@ static void print_cuts(const Dynapipe* dp) {
 }
 
 static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
-    TRY(interface_check_run(run));
+    TRY(CHECK_RESERVED(DynapipeRun_v1, reserved, run));
     dp->run = *run;
+    TRY(session_resplit_check(dp));
     LoaderOptions options = loader_options(dp, true);
     TRY(loader_open(&dp->train, run->train_pattern, &options));
     TRY(check_step_fits(dp));
@@ -267,8 +249,7 @@ static Status open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
     }
     TRY(session_same_run(dp));
     TRY(session_verify_start(dp));
-    warn_of_long_samples(dp);
-    print_cuts(dp);
+    print_losses(dp);
     int64_t steps = run->num_steps;
     if (steps < 0) { steps = loader_info(dp->train)->num_batches; }
     dp->num_steps = (int32_t)(steps < INT32_MAX ? steps : INT32_MAX);
@@ -284,19 +265,20 @@ int dynapipe_open_data(Dynapipe* dp, const DynapipeRun_v1* run) {
 }
 
 int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out) {
+    const LoaderInfo* info = loader_info(dp->train);
     *out = (DynapipeDataInfo_v1){
-        .vocab = loader_info(dp->train)->vocab,
-        .eot_token = loader_info(dp->train)->eot_token,
+        .vocab = info->vocab,
+        .eot_token = info->eot_token,
         .num_tasks = dp->num_tasks,
-        .tokenizer = (int32_t)loader_info(dp->train)->tokenizer,
-        .pad_token = loader_info(dp->train)->pad_token,
-        .num_samples = loader_info(dp->train)->num_samples,
-        .num_tokens = loader_info(dp->train)->num_tokens,
-        .num_truncated = loader_info(dp->train)->num_cut,
-        .num_skipped = loader_info(dp->train)->num_skipped,
+        .tokenizer = (int32_t)info->tokenizer,
+        .pad_token = info->pad_token,
+        .num_samples = info->num_samples,
+        .num_tokens = info->num_tokens,
+        .num_truncated = info->num_cut,
+        .num_skipped = info->num_skipped,
         .num_val_samples = dp->val != NULL ? loader_info(dp->val)->num_samples : 0,
         .num_steps = dp->num_steps,
-        .vocab_hash = loader_info(dp->train)->vocab_hash,
+        .vocab_hash = info->vocab_hash,
     };
     return 0;
 }
@@ -307,8 +289,6 @@ const char* dynapipe_task_name(const Dynapipe* dp, int32_t task) {
 
 // --- plans made ahead ----------------------------------------------------------------------------------
 // One thread, a ring of slots, one lock; slot of a step = (step - first_step) % num_slots.
-
-enum { MESSAGE_BYTES = 1024 };
 
 struct PlanAhead {
     PlanAheadMake make;
@@ -324,7 +304,7 @@ struct PlanAhead {
     int64_t num_made;  // steps first_step .. first_step + num_made - 1 are in their slots
     int64_t num_got;   // handed out; the last of them is in use
     Status failure;    // of step first_step + num_made
-    char message[MESSAGE_BYTES];
+    char message[STATUS_MESSAGE_BYTES];
     int64_t wait_ns;  // of the last get()
 };
 
@@ -448,7 +428,7 @@ void plan_ahead_stop(PlanAhead* ahead) {
 }
 
 // --- steps made ahead ----------------------------------------------------------------------------------
-// The next step made in the background: draw a batch, plan it, collate my micro-batches.
+// The next step made in the background: draw a batch, plan it, collate my microbatches.
 
 // A batch that is the same in every step (-a 1): the loader returns to its start.
 static Status draw_batch(Dynapipe* dp, SessionStep* step) {
@@ -596,38 +576,55 @@ void session_release(Dynapipe* dp) {
     dp->memory_bytes = 0;
 }
 
-int dynapipe_position(const Dynapipe* dp, const void** out, size_t* num_bytes) {
-    if (dp->now == NULL && dp->resplit.position == NULL) {
-        return (int)FAIL(STATUS_OUT_OF_RANGE, "no step has run: there is no position to save");
+// Options and costs, the loader's position, what refit and resplit have decided.
+static Status write_position(Dynapipe* dp) {
+    const SessionResplit* resplit = &dp->resplit;
+    if (dp->now == NULL && resplit->position == NULL) {
+        return FAIL(STATUS_OUT_OF_RANGE, "no step has run: there is no position to save");
     }
-    Dynapipe* mine = (Dynapipe*)(uintptr_t)dp;  // storage of what is returned
-    Status status = session_verify_wait(mine);
-    if (status != STATUS_OK) { return (int)status; }
-    *out = dp->now != NULL ? dp->now->batch.position : dp->resplit.position;
-    *num_bytes = dp->now != NULL ? dp->now->batch.position_bytes : dp->resplit.position_bytes;
-    status = session_refit_position(&mine->refit, out, num_bytes);
-    if (status == STATUS_OK) { status = session_resplit_position(mine, out, num_bytes); }
-    return (int)(status == STATUS_OK ? session_settings_add(mine, out, num_bytes) : status);
+    TRY(session_verify_wait(dp));
+    free(dp->position.text);
+    TRY(text_open(&dp->position));
+    FILE* out = dp->position.out;
+    Status status = session_settings_write(dp, out);
+    if (dp->now != NULL) {
+        fwrite(dp->now->batch.position, 1, dp->now->batch.position_bytes, out);
+    } else {
+        fwrite(resplit->position, 1, resplit->position_bytes, out);
+    }
+    session_refit_write(&dp->refit, out);
+    session_resplit_write(dp, out);
+    Status closed = text_close(&dp->position);
+    return status != STATUS_OK ? status : closed;
+}
+
+int dynapipe_position(const Dynapipe* dp, const void** out, size_t* num_bytes) {
+    Status status = write_position((Dynapipe*)(uintptr_t)dp);  // storage of what is returned
+    *out = dp->position.text;
+    *num_bytes = dp->position.num_chars;
+    return (int)status;
+}
+
+static Status restore(Dynapipe* dp, const void* position, size_t num_bytes, int32_t step) {
+    session_plan_stop(dp);
+    dp->next_step = dp->first_step = step;
+    TRY(session_settings_take(dp, &position, &num_bytes));
+    session_report_goes_on(dp);
+    TRY(session_costs_restore(dp, &dp->resplit.has_saved_costs));
+    session_resplit_restore(dp, position, &num_bytes);
+    TRY(session_refit_restore(&dp->refit, position, &num_bytes));
+    TRY(loader_restore(dp->train, (const uint8_t*)position, num_bytes));
+    unsigned long long seed = loader_info(dp->train)->seed, option = (uint64_t)dp->options.seed;
+    if (seed != option && dp->run.overfit == 0 && dp->transport.rank == 0) {
+        fprintf(
+            stderr,
+            "warning: --seed %llu is not used: the resumed run keeps --seed %llu\n  ---> give --seed %llu; "
+            "another -o for a new run\n",
+            option, seed, seed);
+    }
+    return STATUS_OK;
 }
 
 int dynapipe_restore(Dynapipe* dp, const void* position, size_t num_bytes, int32_t step) {
-    session_plan_stop(dp);
-    dp->next_step = dp->first_step = step;
-    Status status = session_settings_take(dp, &position, &num_bytes);
-    if (status != STATUS_OK) { return (int)status; }
-    session_report_goes_on(dp);
-    status = session_costs_restore(dp, &dp->resplit.has_saved_costs);
-    if (status != STATUS_OK) { return (int)status; }
-    session_resplit_restore(dp, position, &num_bytes);
-    status = session_refit_restore(&dp->refit, position, &num_bytes);
-    if (status == STATUS_OK) { status = loader_restore(dp->train, (const uint8_t*)position, num_bytes); }
-    uint64_t seed = loader_info(dp->train)->seed, option = (uint64_t)dp->options.seed;
-    if (status == STATUS_OK && seed != option && dp->run.overfit == 0 && dp->transport.rank == 0) {
-        fprintf(stderr,
-                "warning: --seed %llu is not used: the resumed run keeps --seed %llu\n  "
-                "---> give "
-                "--seed %llu; another -o for a new run\n",
-                (unsigned long long)option, (unsigned long long)seed, (unsigned long long)seed);
-    }
-    return (int)status;
+    return (int)restore(dp, position, num_bytes, step);
 }

@@ -40,16 +40,16 @@ static DynapipeRange share_blocks(const Dynapipe* dp, int32_t s) {
     return range;
 }
 
+int32_t session_last_stage(const Dynapipe* dp) {
+    const Placement* placement = &dp->request.placement;
+    return placement->stage_of[placement->num_chunks - 1];
+}
+
 int32_t session_num_ranges(const Dynapipe* dp) {
     const Placement* placement = &dp->request.placement;
     int32_t num_ranges = placement_has_share(placement, dp->stage);
     for (int32_t k = 0; k < placement->num_chunks; k++) { num_ranges += placement->stage_of[k] == dp->stage; }
     return num_ranges;
-}
-
-int32_t session_last_stage(const Dynapipe* dp) {
-    const Placement* placement = &dp->request.placement;
-    return placement->stage_of[placement->num_chunks - 1];
 }
 
 Status session_ranges(const Dynapipe* dp, DynapipeRange* out, int32_t max_ranges, int32_t* num_ranges) {
@@ -178,15 +178,30 @@ bool session_placed_fits(const Dynapipe* dp, const Placement* placement) {
 }
 
 // --- machine -------------------------------------------------------------------------------------------
-// How the ranks and links of this run differ: as measured, by free memory.
+// How the ranks and links of this run differ: as measured, by free memory; how messages move.
+
+Status session_messages_find(Dynapipe* dp, int32_t* messages) {
+    const bool moves_alone = dp->device.api != NULL;
+    if (*messages != MESSAGES_UNKNOWN || host_cores_short(&dp->cores) >= 0) { return STATUS_OK; }
+    *messages = moves_alone ? MESSAGES_ALONE : MESSAGES_PULLED;
+    // a named file has to be enough for the same plans in every run
+    return moves_alone || dp->options.costs != NULL ? STATUS_OK : messages_measure(messages, &dp->world);
+}
+
+void session_messages_apply(Dynapipe* dp) {
+    const DynapipeTransport_v1* api = dp->transport.api;
+    int32_t messages = dp->costs.measured.messages;
+    bool is_on, has_thread = messages > MESSAGES_PULLED && host_cores_short(&dp->cores) < 0;
+    dp->machine.pulls = messages == MESSAGES_PULLED;
+    if (api == NULL || api->progress == NULL) { return; }
+    (void)api->progress(dp->transport.ctx, has_thread ? messages : 0, &is_on);
+}
 
 // Measured limits are rounded down to multiples of this, so that a library that takes a little more changes
 // no plan.
 #define LIMIT_STEP_BYTES (INT64_C(64) << 20)
 // Where memory differs by less, all ranks have the least of all.
 #define ALIKE 0.97
-
-// --- speed and links ---------------------------------------------------------------------------------------
 
 // Equal ranks, to be changed, where none were known to differ.
 static Status need_ranks(Dynapipe* dp) {
@@ -322,44 +337,25 @@ int64_t session_planning_ns(int64_t step_ns, int32_t num_threads, int32_t num_re
                                         : (int64_t)best_ns;
 }
 
-// A step of an average batch on the available cores: as planned, where every thread has one.
-static int64_t average_step_ns(const Dynapipe* dp, const StageChoice* choice) {
-    const SessionResplit* resplit = &dp->resplit;
-    Arena arena = {0};
-    Status status = STATUS_OK;
-    int64_t sum_ns = 0;
-    if (!session_shares_cores(dp) || choice->makespan_ns == 0) { return choice->makespan_ns; }
-    for (int32_t b = 0; b < resplit->num_batches && status == STATUS_OK; b++) {
-        const StageBatch* batch = &resplit->batches[b];
-        Plan plan;
-        int64_t **instr_ns, step_ns = 0;
-        arena_reset(&arena);
-        status = plan_make(&plan, &dp->request, &dp->costs, batch->samples, batch->num_samples, &arena);
-        if (status == STATUS_OK) { status = session_predict(&instr_ns, &step_ns, dp, &plan, &arena); }
-        sum_ns += step_ns;
-    }
-    arena_free(&arena);
-    return status == STATUS_OK ? sum_ns / resplit->num_batches : choice->makespan_ns;
+int32_t session_effort(const Dynapipe* dp, int64_t step_ns) {
+    if (dp->options.effort > 0 || step_ns == 0) { return dp->request.effort; }
+    return plan_effort(&dp->request, session_planning_ns(step_ns, dp->plan_threads, dp->num_replicas));
 }
 
 // "4,4,3,1" or "0:2,1:3,1:3,0:2+rows:256,768", and on the next line how it was found.
 static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t num_batches, double seconds) {
-    const Progress* progress = &dp->progress;
-    int64_t step_ns = average_step_ns(dp, choice);
     char text[PLACEMENT_CHARS];
     placement_print(text, &choice->placement, dp->num_stages);
     printf("stages: %s%s", text, placement_is_linear(&choice->placement, dp->num_stages) ? " layers" : "");
     if (session_placed_by_list(dp) && choice->num_splits <= 1) {
         printf(" (as given);");
-    } else {
-        printf("%s (the best of %d splits for %d batches, planned in %.1f s);",
-               strlen(text) > 40 ? "\n       " : "", choice->num_splits, num_batches, seconds);
+    } else if (choice->num_splits > 1) {
+        printf("%s (%d placements compared on %d batches in %.1f s);", strlen(text) > 40 ? "\n       " : "",
+               choice->num_splits, num_batches, seconds);
     }
-    printf("\n        a step of about %s%s", TIME_TEXT(step_ns + session_update_ns(dp), 3),
-           step_ns != choice->makespan_ns ? " on these cores" : "");
-    printf("\n");
-    if (progress->reason != NULL && dp->transport.num_ranks > 1) {
-        printf("messages %s: %s\n", progress_words(progress->pulls), progress->reason);
+    printf("\n        a step of about %s\n", TIME_TEXT(choice->makespan_ns + session_update_ns(dp), 3));
+    if (dp->num_stages > 1 && dp->device.api == NULL) {
+        printf("messages %s\n", messages_text(dp->costs.measured.messages));
     }
     fflush(stdout);
 }
@@ -390,12 +386,37 @@ static Status check_largest(const PlanRequest* request, const CostModel* costs,
                 status_message());
 }
 
+// The model's state alone is more than a rank's memory, however its layers lie.
+static Status check_state(const PlanRequest* request, const CostModel* costs) {
+    const int32_t num_layers = costs->num_enc_layers + costs->num_dec_layers;
+    CostRank ranks[PLAN_MAX_STAGES];
+    const PlacementScale scale = placement_scale_make(request, costs, NULL, 0, 0);
+    const int64_t* limits = scale.limit_bytes;
+    Placement placement = request->placement;
+    if (request->placements != PLACEMENT_GIVEN && num_layers >= request->P) {
+        TRY(placement_make(&placement, PLACEMENT_LINEAR, false, request->P, costs->num_enc_layers,
+                           costs->num_dec_layers));
+    }
+    if (request->placements != PLACEMENT_GIVEN) { placement_make_room(&placement, &scale, false); }
+    cost_ranks_make(ranks, costs, &placement, request->P);
+    for (int32_t s = 0; s < request->P; s++) {
+        int64_t state = cost_rank_state_bytes(costs, &ranks[s]);
+        if (limits[s] == 0 || state <= limits[s]) { continue; }
+        return FAIL(STATUS_INFEASIBLE,
+                    "--memory-limit: parameters, gradients and the optimizer's state alone take %.1f MiB on "
+                    "rank %d, the limit is %.1f MiB ---> a higher limit, more --stages, or -z 1 with "
+                    "--replicas",
+                    (double)state / 1048576, s, (double)limits[s] / 1048576);
+    }
+    return STATUS_OK;
+}
+
 // Where the split for the mixture leaves no room for one of the data's largest samples, a split with room for
 // it.
 static Status search_stages(StageChoice* out, PlanRequest* request, const CostModel* costs,
                             StageBatch batches[SESSION_MIXTURE + 1], int32_t num_batches,
                             const LargestSamples* largest) {
-    char failure[1024];
+    char failure[STATUS_MESSAGE_BYTES];
     TRY(stage_search(out, request, costs, batches, num_batches));
     request->placement = out->placement;
     Status status = check_largest(request, costs, largest);
@@ -429,6 +450,9 @@ static Status choose_on_first(StageChoice* out, Dynapipe* dp, StageBatch* batche
         if (found.status != STATUS_OK) {
             snprintf(found.message, sizeof found.message, "%s", status_message());
         }
+        if (found.status == STATUS_INFEASIBLE && check_state(&dp->request, &dp->costs) != STATUS_OK) {
+            snprintf(found.message, sizeof found.message, "%s", status_message());
+        }
     }
     int64_t timeout_ns = dp->world.timeout_ns;
     dp->world.timeout_ns = WAITS * timeout_ns;
@@ -454,10 +478,7 @@ static Status session_stages_choose(Dynapipe* dp) {
     dp->request.choose_stages = false;
     dp->request.placements = PLACEMENT_GIVEN;
     dp->request.heads = HEAD_CHOICE_GIVEN;
-    if (dp->options.effort == 0 && choice.makespan_ns > 0) {
-        int64_t planning_ns = session_planning_ns(choice.makespan_ns, dp->plan_threads, dp->num_replicas);
-        dp->request.effort = plan_effort(&dp->request, planning_ns);
-    }
+    dp->request.effort = session_effort(dp, choice.makespan_ns);
     if (dp->transport.rank == 0) {
         session_account_warn(dp);
         print_choice(dp, &choice, resplit->num_batches, (double)(clock_now_ns() - begin_ns) / 1e9);
@@ -528,6 +549,7 @@ static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs, int32_t max_rang
     bool differ;
     TRY(session_machine_take(dp, &costs->machine));
     TRY(session_costs_restore(dp, &differ));
+    session_messages_apply(dp);
     if (dp->links == NULL) { TRY(session_device_open(dp, NULL)); }
     TRY(session_device_limit(dp));
     fill_request(dp, costs);
@@ -546,8 +568,6 @@ int dynapipe_choose_stages(Dynapipe* dp, DynapipeCosts* costs, DynapipeRange* ou
     if (status == STATUS_OK) { status = session_ranges(dp, out, max_ranges, num_ranges); }
     return status == STATUS_OK ? (int)session_stop_agree(dp) : (int)status;
 }
-
-// --- the model attached ------------------------------------------------------------------------------------
 
 // --- attaching -------------------------------------------------------------------------------------------
 
@@ -574,7 +594,7 @@ static Status check_params(int32_t idx, const DynapipeParams_v1* params) {
         return FAIL(STATUS_OUT_OF_RANGE, "range %d: %d tied groups, but no list of them", idx,
                     params->num_tied);
     }
-    return interface_check_params(params);
+    return CHECK_RESERVED(DynapipeParams_v1, reserved, params);
 }
 
 static Status check_attach(const Dynapipe* dp, int32_t idx, const DynapipeModel_v1* api,

@@ -7,6 +7,7 @@
 #include <time.h>
 #include "../plan/cost_model.h"
 #include "../plan/placement.h"
+#include "../plan/planner.h"
 #include "session.h"
 #include "../../util/numbers.h"
 #include "../../util/options.h"
@@ -41,7 +42,7 @@ static const OptionSpec specs[] = {
     {"--refit",          OPTION_CHOICE, FIELD(refit),      "auto", 0, 0, "auto|off", NULL,
      "correct predicted times by measured ones, so that plans may differ between runs; off: the same plans in every run"},
     {"--resplit",        OPTION_STRING, FIELD(resplit),    "auto", 0, 0, NULL, "auto|off|S:L,L,..",
-     "move layers between ranks during the run. auto: if that saves more than 5 % of a step; S:L,L,..: after step S, to these layers of each chunk; "
+     "move layers between ranks during the run. auto: if that saves more than 5 % of a step; S:L,L,..: after step S, to these layers of each stage; "
      "S:STAGE:L,STAGE:L,..[+HEAD]: to any placement (more after /)"},
     {"--long-samples",   OPTION_CHOICE, FIELD(long_samples), "cut-input-end", 0, 0, "cut-input-end|cut-input-start|cut-input-middle|skip", NULL, "samples longer than -t: which part of the input to cut; targets are never cut, a sample with a longer target is skipped"},
     {"--loss-on",        OPTION_CHOICE, FIELD(loss_on),    "targets", 0, 0, "targets|all", NULL, "supervised tokens"},
@@ -61,64 +62,59 @@ static const OptionSpec specs[] = {
     {"--verbose",        OPTION_BOOL,   FIELD(verbose),    NULL, 0, 0, NULL, NULL, "print a second line for each step: measured against planned time, idle time, padding"},
     {"--trace",          OPTION_STRING, FIELD(trace),      NULL, 0, 0, NULL, "FILE", "write the predicted and the measured timeline of --show-step, for Perfetto"},
     {"--show-step",      OPTION_INT,    FIELD(show_step),  "2",  1, 2e9,  NULL, "N", "the step for --trace and for --debug print-plan and dump-plan"},
+    // Set only by developers of DynaPipe, as names without the dashes: --debug effort=50,print-plan
+    {"--effort",         OPTION_INT,    FIELD(effort),     "0",  0, 1e9,  NULL, "N", NULL},     // simulations of the planner for a step; 0: as many as pay
+    {"--plan-ahead",     OPTION_INT,    FIELD(plan_ahead), "2",  1, 64,   NULL, "K", NULL},     // steps planned ahead in the background
+    {"--plan-before",    OPTION_BOOL,   FIELD(plan_before), NULL, 0, 0,   NULL, NULL, NULL},    // plan every step before the first one, to measure what planning costs
+    {"--measure-seconds", OPTION_DOUBLE, FIELD(measure_seconds), "4", 0, 1e6, NULL, "S", NULL}, // about; a small model takes less
+    {"--print-plan",     OPTION_BOOL,   FIELD(print_plan), NULL, 0, 0, NULL, NULL, NULL},       // of --show-step: table and timeline
+    {"--dump-plan",      OPTION_STRING, FIELD(dump_plan),  NULL, 0, 0, NULL, "FILE", NULL},     // of --show-step, as text
+    {"--dump-gradients", OPTION_STRING, FIELD(dump_gradients), NULL, 0, 0, NULL, "FILE", NULL}, // of the first step, as a version 3 checkpoint
+    {"--sentinel-first", OPTION_INT,    FIELD(sentinel_first), "0", 0, 2e9, NULL, "ID", NULL},  // token of the first corrupted span; 0: the tokenizer's
+    {"--sentinel-step",  OPTION_INT,    FIELD(sentinel_step), "0", -1, 1, NULL, "1|-1", NULL},  // the next spans' tokens count up or down; 0: the tokenizer's
 };
-// Set only by developers of DynaPipe, as names without the dashes: --debug effort=50,print-plan
-static const OptionSpec debug_specs[] = {
-    {"--effort",         OPTION_INT,    FIELD(effort),     "0",  0, 1e9,  NULL, NULL, NULL},      // simulations of the planner for a step; 0: as many as pay
-    {"--plan-ahead",     OPTION_INT,    FIELD(plan_ahead), "2",  1, 64,   NULL, NULL, NULL},      // steps planned ahead in the background
-    {"--plan-before",    OPTION_BOOL,   FIELD(plan_before), NULL, 0, 0,   NULL, NULL, NULL},      // plan every step before the first one, to measure what planning costs
-    {"--measure-seconds", OPTION_DOUBLE, FIELD(measure_seconds), "4", 0, 1e6, NULL, NULL, NULL},  // about; a small model takes less
-    // Between CPUs: a thread moves messages while its rank computes. auto: if that costs next to nothing, measured, so that plans may differ between runs
-    {"--progress",       OPTION_CHOICE, FIELD(progress),   "auto", 0, 0, "auto|on|off", NULL, NULL},
-    {"--print-plan",     OPTION_BOOL,   FIELD(print_plan), NULL, 0, 0, NULL, NULL, NULL},         // of --show-step: table and timeline
-    {"--dump-plan",      OPTION_STRING, FIELD(dump_plan),  NULL, 0, 0, NULL, NULL, NULL},         // of --show-step, as text
-    {"--dump-gradients", OPTION_STRING, FIELD(dump_gradients), NULL, 0, 0, NULL, NULL, NULL},     // of the first step, as a version 3 checkpoint
-    {"--sentinel-first", OPTION_INT,    FIELD(sentinel_first), "0", 0, 2e9, NULL, NULL, NULL},    // token of the first corrupted span; 0: the tokenizer's
-    {"--sentinel-step",  OPTION_INT,    FIELD(sentinel_step), "0", -1, 1, NULL, NULL, NULL},      // the next spans' tokens count up or down; 0: the tokenizer's
-};
-#define DEBUG_LIST                                                                                                                              \
-    "effort=N, plan-ahead=K, plan-before, measure-seconds=S, progress=auto|on|off, print-plan, dump-plan=FILE, dump-gradients=FILE, " \
-    "sentinel-first=ID, sentinel-step=1|-1"
-static const OptionSpec debug_help = {"--debug", OPTION_STRING, 0, NULL, 0, 0, NULL, "NAME=VALUE,..", "for developers of DynaPipe: " DEBUG_LIST};
 // clang-format on
-enum {
-    NUM_SPECS = sizeof specs / sizeof specs[0],
-    NUM_DEBUG_SPECS = sizeof debug_specs / sizeof debug_specs[0]
-};
+enum { NUM_SPECS = sizeof specs / sizeof specs[0], NUM_DEBUG = 9, NUM_PUBLIC = NUM_SPECS - NUM_DEBUG };
 
-#define DEBUG_NAMES "---> " DEBUG_LIST
+enum { DEBUG_CHARS = 256 };
+static const char* debug_names(char out[DEBUG_CHARS], const char* before) {
+    int at = snprintf(out, DEBUG_CHARS, "%s", before);
+    for (int i = NUM_PUBLIC; i < NUM_SPECS; i++) {
+        const char* value = specs[i].value_name;
+        at += snprintf(out + at, (size_t)(DEBUG_CHARS - at), "%s%s%s%s", i > NUM_PUBLIC ? ", " : "",
+                       specs[i].name + 2, value != NULL ? "=" : "", value != NULL ? value : "");
+    }
+    return out;
+}
 
 // Takes every --debug out of argv; their values, joined, are out->debug.
 static Status find_debug(SessionOptions* out, int* argc, char** argv) {
-    int kept = 0;
-    for (int i = 0; i < *argc; i++) {
-        bool is_apart = i > 0 && strcmp(argv[i], "--debug") == 0;
-        if (is_apart && i + 1 == *argc) {
-            return FAIL(STATUS_BAD_OPTION, "--debug: needs a value " DEBUG_NAMES);
-        }
-        bool is_joined = i > 0 && strncmp(argv[i], "--debug=", 8) == 0;
-        if (i > 0 && strcmp(argv[i], "--") == 0) {
-            while (i < *argc) { argv[kept++] = argv[i++]; }
-            break;
-        }
-        if (!is_apart && !is_joined) {
+    char names[DEBUG_CHARS];
+    int kept = 0, i = 0;
+    for (; i < *argc && strcmp(argv[i], "--") != 0; i++) {
+        bool is_joined = strncmp(argv[i], "--debug=", 8) == 0;
+        if (i == 0 || (!is_joined && strcmp(argv[i], "--debug") != 0)) {
             argv[kept++] = argv[i];
             continue;
         }
         const char* value = is_joined ? argv[i] + 8 : argv[++i];
+        if (value == NULL) {
+            return FAIL(STATUS_BAD_OPTION, "--debug: needs a value %s", debug_names(names, "---> "));
+        }
         size_t num_chars = out->debug != NULL ? strlen(out->debug) : 0;
         char* all = (char*)realloc(out->debug, num_chars + strlen(value) + 2);
         if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for options"); }
         snprintf(all + num_chars, strlen(value) + 2, "%s%s", num_chars > 0 ? "," : "", value);
         out->debug = all;
     }
+    while (i < *argc) { argv[kept++] = argv[i++]; }
     if (kept < *argc) { argv[kept] = NULL; }
     *argc = kept;
     return STATUS_OK;
 }
 
 static Status take_debug(SessionOptions* out) {
-    char* rest = NULL;
+    char *rest = NULL, names[DEBUG_CHARS];
     for (char* item = out->debug != NULL ? strtok_r(out->debug, ",", &rest) : NULL; item != NULL;
          item = strtok_r(NULL, ",", &rest)) {
         char name[64], *value = strchr(item, '=');
@@ -126,7 +122,7 @@ static Status take_debug(SessionOptions* out) {
         snprintf(name, sizeof name, "--%s", item);
         char* words[] = {name, name, value, NULL};
         int num_words = value != NULL ? 3 : 2;
-        Status status = options_take(debug_specs, NUM_DEBUG_SPECS, out, &num_words, words, NULL);
+        Status status = options_take(specs + NUM_PUBLIC, NUM_DEBUG, out, &num_words, words, NULL);
         if (status == STATUS_BAD_OPTION) {  // its message begins with the name
             char message[STATUS_MESSAGE_BYTES];
             snprintf(message, sizeof message, "%s", status_message());
@@ -134,7 +130,8 @@ static Status take_debug(SessionOptions* out) {
         }
         TRY(status);
         if (num_words > 1) {
-            return FAIL(STATUS_BAD_OPTION, "--debug %s: unknown, or takes no value " DEBUG_NAMES, item);
+            return FAIL(STATUS_BAD_OPTION, "--debug %s: unknown, or takes no value %s", item,
+                        debug_names(names, "---> "));
         }
     }
     return STATUS_OK;
@@ -145,50 +142,60 @@ void session_options_free(SessionOptions* options) {
     options->debug = NULL;
 }
 
+static Status check(const SessionOptions* options) {
+    enum { BY_WEIGHTS = 2 };
+    if (options->mixture == BY_WEIGHTS && options->weights == NULL) {
+        return FAIL(STATUS_BAD_OPTION, "--mixture weights: no weights ---> add --weights task=2,other=0.5");
+    }
+    if (options->mixture != BY_WEIGHTS && options->weights != NULL) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--weights: only weighs the tasks with --mixture weights ---> add that");
+    }
+    if (options->batching != BATCHING_DYNAMIC && !plan_has_rivals()) {
+        return FAIL(STATUS_BAD_OPTION, "--batching: this program has dynamic microbatches only ---> leave it "
+                                       "out; the trainers of DynaPipe have the baselines");
+    }
+    return placement_words_check(options->stages, options->placement, options->head);
+}
+
 Status session_options_take(SessionOptions* out, int* argc, char** argv, const char* const* own) {
     *out = (SessionOptions){0};
     TRY(options_defaults(specs, NUM_SPECS, out));
-    TRY(options_defaults(debug_specs, NUM_DEBUG_SPECS, out));
     TRY(find_debug(out, argc, argv));
     TRY(take_debug(out));
     for (int i = 1; i < *argc; i++) {
         size_t num_chars = strcspn(argv[i], "=");
-        for (int k = 0; k < NUM_DEBUG_SPECS; k++) {
-            const char* name = debug_specs[k].name;
+        for (int k = NUM_PUBLIC; k < NUM_SPECS; k++) {
+            const char* name = specs[k].name;
             if (strlen(name) != num_chars || strncmp(argv[i], name, num_chars) != 0) { continue; }
             return FAIL(STATUS_BAD_OPTION, "%s: an option for developers ---> --debug %s%s", name, name + 2,
-                        debug_specs[k].type == OPTION_BOOL ? "" : "=VALUE");
+                        specs[k].type == OPTION_BOOL ? "" : "=VALUE");
         }
     }
-    TRY(options_take(specs, NUM_SPECS, out, argc, argv, own));
-    if (out->mixture == 2 && out->weights == NULL) {
-        return FAIL(STATUS_BAD_OPTION, "--mixture weights: no weights ---> add --weights task=2,other=0.5");
-    }
-    if (out->mixture != 2 && out->weights != NULL) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "--weights: only weighs the tasks with --mixture weights ---> add that");
-    }
-    return placement_words_check(out->stages, out->placement, out->head);
+    TRY(options_take(specs, NUM_PUBLIC, out, argc, argv, own));
+    return check(out);
 }
 
 void session_options_print(FILE* out) {
+    char names[DEBUG_CHARS];
+    const OptionSpec debug = {.name = "--debug",
+                              .type = OPTION_STRING,
+                              .value_name = "NAME=VALUE,..",
+                              .help = debug_names(names, "for developers of DynaPipe: ")};
     fprintf(out, "the plugin's options [default]:\n");
-    options_print(specs, NUM_SPECS, out);
-    options_print(&debug_help, 1, out);
-}
-
-static const OptionSpec* find_option(const char* name) {
-    for (int i = 0; i < NUM_SPECS + NUM_DEBUG_SPECS; i++) {
-        const OptionSpec* spec = i < NUM_SPECS ? &specs[i] : &debug_specs[i - NUM_SPECS];
-        if (strcmp(spec->name, name) == 0) { return spec; }
+    for (int i = 0; i < NUM_PUBLIC; i++) {
+        bool is_of_rivals = specs[i].offset == FIELD(batching) || specs[i].offset == FIELD(mb_tokens);
+        if (!is_of_rivals || plan_has_rivals()) { options_print(&specs[i], 1, out); }
     }
-    return NULL;
+    options_print(&debug, 1, out);
 }
 
 const char* session_options_string(const SessionOptions* options, const char* name) {
-    const OptionSpec* spec = find_option(name);
-    if (spec == NULL || spec->type != OPTION_STRING) { return NULL; }
-    return *(const char* const*)((const char*)options + spec->offset);
+    for (int i = 0; i < NUM_SPECS; i++) {
+        if (specs[i].type != OPTION_STRING || strcmp(specs[i].name, name) != 0) { continue; }
+        return *(const char* const*)((const char*)options + specs[i].offset);
+    }
+    return NULL;
 }
 
 // --seed has a message of its own: the saved one is used (dynapipe_restore()).
@@ -197,38 +204,27 @@ static const char* const settings[] = {
     "--span-corruption", "--noise-density", "--mean-noise-span", "--sentinel-first", "--sentinel-step",
     "--mixture",         "--mixture-cap",   "--temperature",     "--weights"};
 
-static void session_options_all(const SessionOptions* options, FILE* out) {
-    for (int i = 0; i < NUM_SPECS; i++) {
-        options_add_setting(specs, NUM_SPECS, options, specs[i].name, out);
-    }
-    for (int i = 0; i < NUM_DEBUG_SPECS; i++) {
-        options_add_setting(debug_specs, NUM_DEBUG_SPECS, options, debug_specs[i].name, out);
-    }
-}
-
 void session_options_settings(const SessionOptions* options, FILE* out) {
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         options_add_setting(specs, NUM_SPECS, options, settings[i], out);
-        options_add_setting(debug_specs, NUM_DEBUG_SPECS, options, settings[i], out);
+    }
+}
+
+static void print_all(const SessionOptions* options, FILE* out) {
+    for (int i = 0; i < NUM_SPECS; i++) {
+        options_add_setting(specs, NUM_SPECS, options, specs[i].name, out);
     }
 }
 
 // --- text in memory ----------------------------------------------------------------------------------------
 
-typedef struct {
-    FILE* out;
-    char* text;
-    size_t num_chars;
-} Text;
-
-static Status text_open(Text* text) {
+Status text_open(Text* text) {
     *text = (Text){NULL, NULL, 0};
     text->out = open_memstream(&text->text, &text->num_chars);
     return text->out != NULL ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "no memory for text");
 }
 
-// For the caller to free.
-static Status text_close(Text* text) {
+Status text_close(Text* text) {
     if (fclose(text->out) == 0) { return STATUS_OK; }
     free(text->text);
     text->text = NULL;
@@ -236,8 +232,8 @@ static Status text_close(Text* text) {
 }
 
 // --- kept in a checkpoint ----------------------------------------------------------------------------------
-// Options are kept with the position in the data, so that a trainer that resumes from a checkpoint prints
-// the differences:
+// Before the position in the data, so that a trainer that resumes prints which options differ, and plans with
+// the same costs:
 //
 //     8 bytes "dpipopt1", uint32 number of bytes, lines "--mixture=proportional"
 //     8 bytes "dpipcos1", uint32 number of bytes, the costs that plans are made with, as a cost file
@@ -246,71 +242,41 @@ static Status text_close(Text* text) {
 static const char SETTINGS_MAGIC[] = "dpipopt1", COSTS_MAGIC[] = "dpipcos1";
 enum { MAGIC_BYTES = 8, SECTION_BYTES = MAGIC_BYTES + sizeof(uint32_t) };
 
-// The position holds the training data's own. Losses on other validation text cannot be compared.
-static void add_validation_contents(const Dynapipe* dp, FILE* out) {
-    const SampleShards* shards = dp->val != NULL ? loader_shards(dp->val) : NULL;
-    char text[32];
-    uint64_t hash = HASH_SEED;
-    if (shards == NULL) { return; }
-    for (int32_t f = 0; f < shards->num_files; f++) {
-        hash = hash_bytes(hash, &shards->files[f].content_id, sizeof hash);
-    }
-    snprintf(text, sizeof text, "%016llx", (unsigned long long)hash_finish(hash));
-    settings_add(out, "hash of the text of -j", text);
-}
-
 static Status settings_of(Text* text, const Dynapipe* dp) {
     TRY(text_open(text));
     session_options_settings(&dp->options, text->out);
-    add_validation_contents(dp, text->out);
-    return text_close(text);
-}
-
-Status session_position_append(void** own, const void** position, size_t* num_bytes, const void* more,
-                               size_t more_bytes) {
-    char* all = (char*)malloc(*num_bytes + more_bytes + 1);
-    if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for the position in the data"); }
-    memcpy(all, *position, *num_bytes);
-    memcpy(all + *num_bytes, more, more_bytes);
-    free(*own);
-    *position = *own = all;
-    *num_bytes += more_bytes;
-    return STATUS_OK;
-}
-
-static Status costs_of(Text* text, const Dynapipe* dp) {
-    TRY(text_open(text));
-    if (dp->costs.num_enc_layers > 0) {
-        const char* name = dp->model_name[0] != '\0' ? dp->model_name : "any";
-        cost_file_print(&dp->costs, &dp->machine, name, text->out);
+    if (dp->val != NULL) {  // losses on other validation text cannot be compared
+        const SampleShards* shards = loader_shards(dp->val);
+        uint64_t hash = HASH_SEED;
+        for (int32_t f = 0; f < shards->num_files; f++) {
+            hash = hash_bytes(hash, &shards->files[f].content_id, sizeof hash);
+        }
+        fprintf(text->out, "hash of the text of -j=%016llx\n", (unsigned long long)hash_finish(hash));
     }
     return text_close(text);
 }
 
-static void put_section(FILE* out, const char* magic, const Text* text) {
+static Status costs_text(Text* text, const Dynapipe* dp, const CostModel* costs, const Machine* machine) {
+    TRY(text_open(text));
+    const char* name = dp->model_name[0] != '\0' ? dp->model_name : "any";
+    if (costs->num_enc_layers > 0) { cost_file_print(costs, machine, name, text->out); }
+    return text_close(text);
+}
+
+static void write_section(FILE* out, const char* magic, Text* text) {
     uint32_t num_bytes = (uint32_t)text->num_chars;
     fwrite(magic, 1, MAGIC_BYTES, out);
     fwrite(&num_bytes, 1, sizeof num_bytes, out);
     fwrite(text->text, 1, text->num_chars, out);
+    free(text->text);
 }
 
-Status session_settings_add(Dynapipe* dp, const void** position, size_t* num_bytes) {
-    Text words = {0}, costs = {0}, all = {0};
-    Status status = settings_of(&words, dp);
-    if (status == STATUS_OK) { status = costs_of(&costs, dp); }
-    if (status == STATUS_OK) { status = text_open(&all); }
-    if (status == STATUS_OK) {
-        put_section(all.out, SETTINGS_MAGIC, &words);
-        put_section(all.out, COSTS_MAGIC, &costs);
-        fwrite(*position, 1, *num_bytes, all.out);
-        status = text_close(&all);
-    }
-    free(words.text);
-    free(costs.text);
-    TRY(status);
-    free(dp->position);
-    *position = dp->position = all.text;
-    *num_bytes = all.num_chars;
+Status session_settings_write(const Dynapipe* dp, FILE* out) {
+    Text text;
+    TRY(settings_of(&text, dp));
+    write_section(out, SETTINGS_MAGIC, &text);
+    TRY(costs_text(&text, dp, &dp->costs, &dp->machine));
+    write_section(out, COSTS_MAGIC, &text);
     return STATUS_OK;
 }
 
@@ -344,56 +310,53 @@ Status session_settings_take(Dynapipe* dp, const void** position, size_t* num_by
     return status;
 }
 
-// The next line of a cost file that is not about times; the end: none.
-static const char* skip_times(const char* line) {
-    static const char* const keys[] = {"measured ", "comm ", "reduce ", "rank "};
-    char word[8];
-    for (; *line != '\0'; line += strcspn(line, "\n"), line += *line != '\0') {
-        bool is_time = sscanf(line, "part %*s mode %*s %7s", word) == 1 && strcmp(word, "time") == 0;
-        for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-            is_time |= strncmp(line, keys[i], strlen(keys[i])) == 0;
+// dp->costs with the times of `of`.
+static void take_times(CostModel* out, const Dynapipe* dp, const CostModel* of) {
+    *out = dp->costs;
+    out->measured = of->measured;
+    out->comm_latency_ns = of->comm_latency_ns;
+    out->comm_bytes_per_ns = of->comm_bytes_per_ns;
+    out->reduce_bytes_per_ns = of->reduce_bytes_per_ns;
+    out->update_ns_per_byte = of->update_ns_per_byte;
+    for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
+        for (int part = 0; part < PART_COUNT; part++) {
+            memcpy(out->parts[mode][part].time_ns, of->parts[mode][part].time_ns,
+                   sizeof of->parts[mode][part].time_ns);
         }
-        if (!is_time) { break; }
     }
-    return line;
 }
 
-// Cost files of one model: layers, bytes and parameters.
-static bool same_but_for_times(const char* a, const char* b) {
-    for (a = skip_times(a), b = skip_times(b); *a != '\0' && *b != '\0';) {
-        size_t num_chars = strcspn(a, "\n");
-        if (strncmp(a, b, num_chars) != 0 || b[num_chars] != a[num_chars]) { return false; }
-        a = skip_times(a + num_chars + (a[num_chars] != '\0'));
-        b = skip_times(b + num_chars + (b[num_chars] != '\0'));
-    }
-    return *a == *b;
-}
-
-// The saved costs, if they are of this run's ranks.
-static Status parse_saved(bool* fits, CostModel* out, Machine* machine, const Dynapipe* dp) {
-    const CostMeasured *then = &out->measured, *now = &dp->costs.measured;
-    TRY(cost_file_parse(out, machine, dp->saved_costs, "the checkpoint's costs", NULL));
-    *fits = then->num_ranks == now->num_ranks && then->ranks_per_host == now->ranks_per_host &&
-            then->num_replicas == now->num_replicas && then->interface == now->interface &&
-            (machine->num_ranks == 0 || machine->num_ranks == dp->transport.num_ranks);
+// The saved costs in models[0]: of the same model, kernels and ranks, with other times?
+static Status parse_saved(bool* differ, CostModel models[2], Machine* machine, const Dynapipe* dp) {
+    Text text;
+    const CostMeasured *then = &models[0].measured, *now = &dp->costs.measured;
+    TRY(cost_file_parse(&models[0], machine, dp->saved_costs, "the checkpoint's costs", NULL));
+    *differ = then->num_ranks == now->num_ranks && then->ranks_per_host == now->ranks_per_host &&
+              then->num_replicas == now->num_replicas && then->interface == now->interface &&
+              (machine->num_ranks == 0 || machine->num_ranks == dp->transport.num_ranks);
+    take_times(&models[1], dp, &models[0]);
+    TRY(costs_text(&text, dp, &models[1], machine));
+    *differ = *differ && strcmp(text.text, dp->saved_costs) == 0;
+    free(text.text);
+    TRY(costs_text(&text, dp, &dp->costs, &dp->machine));
+    *differ = *differ && strcmp(text.text, dp->saved_costs) != 0;
+    free(text.text);
     return STATUS_OK;
 }
 
 Status session_costs_restore(Dynapipe* dp, bool* differ) {
-    Text now;
     *differ = false;
     bool is_told = dp->options.costs != NULL || dp->options.measure == MEASURE_AGAIN;
-    if (dp->saved_costs == NULL || dp->costs.num_enc_layers == 0 || is_told) { return STATUS_OK; }
-    TRY(costs_of(&now, dp));
-    bool is_other = strcmp(now.text, dp->saved_costs) != 0 && same_but_for_times(now.text, dp->saved_costs);
-    free(now.text);
-    if (!is_other) { return STATUS_OK; }
-    CostModel* saved = (CostModel*)malloc(sizeof *saved);
+    if (dp->saved_costs == NULL || dp->saved_costs[0] == '\0' || dp->costs.num_enc_layers == 0 || is_told) {
+        return STATUS_OK;
+    }
     Machine machine = {0};
-    Status status = saved != NULL ? parse_saved(differ, saved, &machine, dp)
-                                  : FAIL(STATUS_NO_MEMORY, "no memory for a cost model");
+    CostModel* models = (CostModel*)malloc(2 * sizeof *models);
+    Status status = models != NULL ? parse_saved(differ, models, &machine, dp)
+                                   : FAIL(STATUS_NO_MEMORY, "no memory for a cost model");
     if (status == STATUS_OK && *differ) {
-        dp->costs = *saved;
+        dp->costs = models[0];
+        session_messages_apply(dp);
         status = session_machine_restore(dp, &machine);
         if (dp->transport.rank == 0) {
             printf("costs: as in the checkpoint, so that plans are those of an uninterrupted run\n");
@@ -401,86 +364,76 @@ Status session_costs_restore(Dynapipe* dp, bool* differ) {
         }
     }
     free((void*)machine.ranks);
-    free(saved);
+    free(models);
     return status;
 }
 
 // --- the same on all ranks ---------------------------------------------------------------------------------
-// Lines "name=value" are compared by one hash; where that differs, every rank gets the lines of all, and
-// finds the same first difference.
 
-enum { NAME_CHARS = 120, VALUE_CHARS = 120 };
+enum { NAME_CHARS = 120, VALUE_CHARS = 120, DIFFERENCE_CHARS = 512 };
 
-typedef struct {
-    char name[NAME_CHARS], in_a[VALUE_CHARS], in_b[VALUE_CHARS];
-} Difference;
-
-static void take_value(char out[VALUE_CHARS], const char* value, size_t num_chars) {
-    if (value == NULL || num_chars == 0) {
-        snprintf(out, VALUE_CHARS, "none");
-    } else {
-        printable_bytes(out, VALUE_CHARS, value, num_chars);
-    }
+static const char* shown(char out[VALUE_CHARS], const char* value, size_t num_chars) {
+    if (value == NULL || num_chars == 0) { return "none"; }
+    return printable_bytes(out, VALUE_CHARS, value, num_chars);
 }
 
-// The first line of `a` that is different or missing in `b`.
-static bool find_difference(Difference* out, const char* a, const char* b) {
-    for (const char* line = a; *line != '\0';) {
-        size_t line_chars = strcspn(line, "\n"), name_chars = strcspn(line, "=\n"), value_chars;
-        snprintf(out->name, sizeof out->name, "%.*s", (int)name_chars, line);
-        const char* other = settings_find(b, out->name, &value_chars);
-        const char* value = line + name_chars + (line[name_chars] == '=');
-        size_t my_chars = (size_t)(line + line_chars - value);
-        bool differs = other == NULL || value_chars != my_chars || memcmp(other, value, my_chars) != 0;
-        if (differs && name_chars < sizeof out->name) {
-            take_value(out->in_a, value, my_chars);
-            take_value(out->in_b, other, value_chars);
-            return true;
-        }
-        line += line_chars + (line[line_chars] == '\n');
+static bool has_line(const char* text, const char* line, size_t num_chars) {
+    for (; *text != '\0'; text += strcspn(text, "\n"), text += *text == '\n') {
+        if (strncmp(text, line, num_chars) == 0 && strcspn(text, "\n") == num_chars) { return true; }
     }
     return false;
 }
 
-// On all ranks alike: rank `other` has other lines than rank 0.
-static Status tell_difference(Dynapipe* dp, const char* what, const char* mine, int32_t other) {
-    Arena arena = {0};
-    unsigned char* all;
-    Difference found = {"their order", "its own", "its own"}, back;
-    Status status = collective_share_bytes(&dp->world, mine, strlen(mine) + 1, &all, &arena);
-    if (status == STATUS_OK) {
-        const char *first = (const char*)all, *of_other = first;
-        for (int32_t r = 0; r < other; r++) { of_other += strlen(of_other) + 1; }
-        if (!find_difference(&found, first, of_other) && find_difference(&back, of_other, first)) {
-            found = back;
-            memcpy(found.in_a, back.in_b, VALUE_CHARS);
-            memcpy(found.in_b, back.in_a, VALUE_CHARS);
-        }
-        if (strcmp(found.in_a, found.in_b) == 0) { snprintf(found.name, NAME_CHARS, "their order"); }
+// The first line "name=value" of rank 0's that is different or missing on this rank, or, is_reverse, one that
+// only this rank has.
+static bool find_difference(char out[DIFFERENCE_CHARS], const Dynapipe* dp, const char* first,
+                            const char* mine, bool is_reverse) {
+    char name[NAME_CHARS], a[VALUE_CHARS], b[VALUE_CHARS];
+    for (const char *line = is_reverse ? mine : first, *end; *line != '\0'; line = end + (*end == '\n')) {
+        size_t name_chars = strcspn(line, "=\n"), there_chars = 0;
+        end = line + strcspn(line, "\n");
+        if (has_line(is_reverse ? first : mine, line, (size_t)(end - line))) { continue; }
+        snprintf(name, sizeof name, "%.*s", (int)name_chars, line);
+        const char *there = settings_find(is_reverse ? first : mine, name, &there_chars),
+                   *here = line + name_chars + (line[name_chars] == '=');
+        const char *here_text = shown(a, here, (size_t)(end - here)),
+                   *there_text = shown(b, there, there_chars);
+        snprintf(out, DIFFERENCE_CHARS, "%s is %s on rank %s, %s on rank %s", name,
+                 is_reverse ? here_text : there_text, TRANSPORT_RANK(&dp->transport, dp->transport.rank),
+                 is_reverse ? there_text : here_text, TRANSPORT_RANK(&dp->transport, 0));
+        return true;
     }
-    arena_free(&arena);
-    TRY(status);
-    return FAIL(
-        STATUS_MISMATCH,
-        "%s: %s is %s on rank %s, %s on rank %s ---> all ranks need the same program, data, cost file "
-        "and options",
-        what, found.name, found.in_b, TRANSPORT_RANK(&dp->transport, other), found.in_a,
-        TRANSPORT_RANK(&dp->transport, 0));
+    return false;
+}
+
+// Every rank compares its lines with rank 0's and tells all what it found.
+static Status compare(Dynapipe* dp, const char* what, const char* mine, Arena* arena) {
+    int64_t num_bytes = (int64_t)strlen(mine) + 1;
+    char *first, (*found)[DIFFERENCE_CHARS];
+    TRY(collective_broadcast(&dp->world, &num_bytes, sizeof num_bytes, 0));
+    ARENA_TRY_NEW(first, arena, char, num_bytes);
+    found = (char(*)[DIFFERENCE_CHARS])arena_alloc_array(arena, (size_t)dp->world.num_ranks, sizeof *found);
+    if (found == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", dp->world.num_ranks); }
+    if (dp->transport.rank == 0) { memcpy(first, mine, (size_t)num_bytes); }
+    TRY(collective_broadcast(&dp->world, first, (size_t)num_bytes, 0));
+    char* here = found[dp->transport.rank];
+    if (!find_difference(here, dp, first, mine, false)) { find_difference(here, dp, first, mine, true); }
+    TRY(collective_share(&dp->world, found, sizeof *found));
+    for (int32_t r = 0; r < dp->world.num_ranks; r++) {
+        if (found[r][0] == '\0') { continue; }
+        return FAIL(STATUS_MISMATCH,
+                    "%s: %s ---> all ranks need the same program, data, cost file and options", what,
+                    found[r]);
+    }
+    return STATUS_OK;
 }
 
 Status session_same(Dynapipe* dp, const char* what, const char* lines) {
-    const int32_t num_ranks = dp->world.num_ranks;
-    if (num_ranks <= 1) { return STATUS_OK; }
-    uint64_t* all = (uint64_t*)calloc((size_t)num_ranks, sizeof *all);
-    if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-    all[dp->transport.rank] = hash_finish(hash_bytes(HASH_SEED, lines, strlen(lines)));
-    Status status = collective_share(&dp->world, all, sizeof *all);
-    int32_t other = 0;
-    for (int32_t r = num_ranks - 1; r > 0; r--) {
-        if (all[r] != all[0]) { other = r; }
-    }
-    free(all);
-    return status != STATUS_OK || other == 0 ? status : tell_difference(dp, what, lines, other);
+    Arena arena = {0};
+    if (dp->world.num_ranks <= 1) { return STATUS_OK; }
+    Status status = compare(dp, what, lines, &arena);
+    arena_free(&arena);
+    return status;
 }
 
 static Status same_text(Dynapipe* dp, const char* what, Text* lines) {
@@ -500,20 +453,18 @@ Status session_same_options(Dynapipe* dp, int argc, char** argv) {
     char name[NAME_CHARS];
     Text lines;
     TRY(text_open(&lines));
-    session_options_all(&dp->options, lines.out);
+    print_all(&dp->options, lines.out);
     for (int i = 1; i < argc; i++) {
-        const char* equals = is_flag(argv[i]) ? strchr(argv[i], '=') : NULL;
-        if (equals != NULL) {
-            snprintf(name, sizeof name, "%.*s", (int)(equals - argv[i]), argv[i]);
-            settings_add(lines.out, name, equals + 1);
-        } else if (!is_flag(argv[i])) {
-            snprintf(name, sizeof name, "word %d of the command", i);
-            settings_add(lines.out, name, argv[i]);
-        } else {
-            bool has_value = i + 1 < argc && !is_flag(argv[i + 1]);
-            settings_add(lines.out, argv[i], has_value ? argv[i + 1] : "given");
-            i += has_value;
-        }
+        const char* equals = strchr(argv[i], '=');
+        bool is_alone = is_flag(argv[i]) && equals == NULL;
+        bool has_value = is_alone && i + 1 < argc && !is_flag(argv[i + 1]);
+        snprintf(name, sizeof name, "word %d of the command", i);
+        if (is_flag(argv[i])) { snprintf(name, sizeof name, "%.*s", (int)strcspn(argv[i], "="), argv[i]); }
+        settings_add(lines.out, name,
+                     has_value          ? argv[++i]
+                     : is_alone         ? "given"
+                     : is_flag(argv[i]) ? equals + 1
+                                        : argv[i]);
     }
     return same_text(dp, "options", &lines);
 }
@@ -541,23 +492,25 @@ Status session_same_run(Dynapipe* dp) {
 }
 
 // A line of a cost file up to its first number is the name of what it is about.
-static void add_costs(FILE* out, const char* text) {
-    for (const char* line = text; *line != '\0';) {
-        size_t line_chars = strcspn(line, "\n"), name_chars = strcspn(line, "0123456789\n");
+static Status add_costs(FILE* out, const Dynapipe* dp) {
+    Text costs;
+    TRY(text_open(&costs));
+    cost_file_print(&dp->costs, NULL, "-", costs.out);
+    TRY(text_close(&costs));
+    for (const char *line = costs.text, *end; *line != '\0'; line = end + (*end == '\n')) {
+        size_t name_chars = strcspn(line, "0123456789\n");
+        end = line + strcspn(line, "\n");
         bool has_blank = name_chars > 0 && line[name_chars - 1] == ' ';
-        fprintf(out, "%.*s=%.*s\n", (int)(name_chars - has_blank), line, (int)(line_chars - name_chars),
-                line + name_chars);
-        line += line_chars + (line[line_chars] == '\n');
+        fprintf(out, "%.*s=%.*s\n", (int)(name_chars - has_blank), line,
+                (int)(end - line - (ptrdiff_t)name_chars), line + name_chars);
     }
+    free(costs.text);
+    return STATUS_OK;
 }
 
 Status session_same_model(Dynapipe* dp) {
     const ShapeRules* rules = &dp->request.rules;
-    char hash[32];
-    Text costs, lines;
-    TRY(text_open(&costs));
-    cost_model_print(&dp->costs, "-", costs.out);
-    TRY(text_close(&costs));
+    Text lines;
     TRY(text_open(&lines));
     settings_add_number(lines.out, "the number of layers", dp->costs.num_enc_layers);
     settings_add_number(lines.out, "the number of decoder layers", dp->costs.num_dec_layers);
@@ -567,11 +520,10 @@ Status session_same_model(Dynapipe* dp) {
     settings_add_number(lines.out, "the kernels' longest microbatch", (double)rules->max_tokens);
     settings_add_number(lines.out, "the kernels' most sequences", (double)rules->max_seqs);
     settings_add_number(lines.out, "the memory limit", (double)dp->request.memory_limit_bytes);
-    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)machine_hash(dp->request.machine));
-    settings_add(lines.out, "the hash of the ranks' speeds, memory and links", hash);
-    add_costs(lines.out, costs.text);
-    free(costs.text);
-    return same_text(dp, "the model and what it costs", &lines);
+    fprintf(lines.out, "the hash of the ranks' speeds, memory and links=%016llx\n",
+            (unsigned long long)machine_hash(dp->request.machine));
+    Status status = add_costs(lines.out, dp), same = same_text(dp, "the model and what it costs", &lines);
+    return status != STATUS_OK ? status : same;
 }
 
 // --- the record of a start ---------------------------------------------------------------------------------
@@ -584,13 +536,7 @@ static void print_word(FILE* out, const char* word) {
         return;
     }
     fputc('\'', out);
-    for (; *word != '\0'; word++) {
-        if (*word == '\'') {
-            fputs("'\\''", out);
-        } else {
-            fputc(*word, out);
-        }
-    }
+    for (; *word != '\0'; word++) { fprintf(out, *word == '\'' ? "'\\'%c" : "%c", *word); }
     fputc('\'', out);
 }
 
@@ -609,11 +555,10 @@ static json_t* json_options(const SessionOptions* options) {
     json_t* object = json_object();
     Text text;
     if (text_open(&text) != STATUS_OK) { return object; }
-    session_options_all(options, text.out);
+    print_all(options, text.out);
     if (text_close(&text) != STATUS_OK) { return object; }
     for (char *line = text.text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
-        char* equals = (char*)memchr(line, '=', (size_t)(end - line));
-        if (equals == NULL) { continue; }
+        char* equals = strchr(line, '=');
         *equals = *end = '\0';
         json_object_set_new(object, PRINTABLE(line), json_string(PRINTABLE(equals + 1)));
     }
@@ -621,20 +566,15 @@ static json_t* json_options(const SessionOptions* options) {
     return object;
 }
 
-char* session_run_json(const Dynapipe* dp) {
+json_t* session_run_json(const Dynapipe* dp) {
     char now[32], machine[192];
     time_t seconds = time(NULL);
     struct tm utc;
     strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &utc));
     snprintf(machine, sizeof machine, "%d hosts, %d ranks of %d threads: %d stages x %d replicas",
-             dp->cores.num_hosts, dp->transport.num_ranks, dp->num_threads, dynapipe_num_stages(dp),
-             dynapipe_num_replicas(dp));
-    json_t* record =
-        json_pack("{s:i,s:s,s:i,s:i,s:s,s:s,s:s,s:s,s:s,s:o}", "run", dp->first_step, "kind", "run", "step",
-                  dp->first_step, "num_steps", dp->num_steps, "time", now, "command",
-                  dp->command != NULL ? PRINTABLE(dp->command) : "", "commit", version_commit(), "model",
-                  dp->model_name, "machine", machine, "options", json_options(&dp->options));
-    char* text = record != NULL ? json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
-    json_decref(record);
-    return text;
+             dp->cores.num_hosts, dp->transport.num_ranks, dp->num_threads, dp->num_stages, dp->num_replicas);
+    return json_pack("{s:i,s:s,s:i,s:i,s:s,s:s,s:s,s:s,s:s,s:o}", "run", dp->first_step, "kind", "run",
+                     "step", dp->first_step, "num_steps", dp->num_steps, "time", now, "command",
+                     dp->command != NULL ? PRINTABLE(dp->command) : "", "commit", version_commit(), "model",
+                     dp->model_name, "machine", machine, "options", json_options(&dp->options));
 }

@@ -1,6 +1,4 @@
 // session_refit.c -- corrections of the cost model from steps that ran: in words, in a checkpoint, in plans.
-#define _GNU_SOURCE  // open_memstream
-
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,53 +6,17 @@
 #include <string.h>
 #include "session.h"
 #include "../../util/numbers.h"
-// --- in words and in metrics.jsonl ---------------------------------------------------------------------
 
-// Of what takes that part of all time; of all time.
-static const double WORTH_SAYING = 0.05, LEAST_SHARE = 0.01, WORTH_OF_ALL = 0.01;
+static const RefitVersion* last_version(const SessionRefit* refit) {
+    return refit->num_versions > 0 ? &refit->versions[refit->num_versions - 1] : NULL;
+}
+
+// --- in words and in metrics.jsonl -------------------------------------------------------------------------
+
+static const double WORTH_PRINTING = 0.05;  // a change of a rank's times
 enum { MOST_LINES = 8 };
 
-typedef enum { WORD_EMBEDDING, WORD_LAYERS, WORD_ATTENTION, WORD_HEAD } Word;
-static const char* const words[REFIT_WORDS] = {"the embedding takes", "the layers take beside attention",
-                                               "attention takes", "the head takes"};
-
-static Word word_of(int32_t term) {
-    int32_t part = term / TERM_GROUPS;
-    if (part == PART_EMBEDDING || part == PART_HEAD) {
-        return part == PART_HEAD ? WORD_HEAD : WORD_EMBEDDING;
-    }
-    return term % TERM_GROUPS == TERM_SQUARES ? WORD_ATTENTION : WORD_LAYERS;
-}
-
-// factor[word]: of all its terms together, 0 where they take almost no time; share[word]: of all time.
-static void sum_words(double factor[REFIT_WORDS], double share[REFIT_WORDS], const CostScale* scale,
-                      const RefitSums sums[SIDE_COUNT]) {
-    double file_ns[REFIT_WORDS] = {0}, found_ns[REFIT_WORDS] = {0}, all_ns = 0;
-    for (int side = 0; side < SIDE_COUNT; side++) {
-        for (int32_t c = 0; c < refit_side_columns((RefitSide)side); c++) {
-            Word word = word_of(c % PASS_TERMS);
-            CostPass pass = refit_column_pass((RefitSide)side, c);
-            double ns = sums[side].term_ns[c] * scale->factor[pass][c % PASS_TERMS] / SCALE_ONE;
-            file_ns[word] += sums[side].term_ns[c];
-            found_ns[word] += ns;
-            all_ns += ns;
-        }
-    }
-    for (int i = 0; i < REFIT_WORDS; i++) {
-        bool counts = file_ns[i] > 0 && found_ns[i] > LEAST_SHARE * all_ns;
-        share[i] = counts ? found_ns[i] / all_ns : 0;
-        factor[i] = counts ? found_ns[i] / file_ns[i] : 0;
-    }
-}
-
-static bool is_news(double factor, double share, double* printed) {
-    double change = factor == 0 ? 0 : fabs(factor / *printed - 1);
-    if (change <= WORTH_SAYING || change * share <= WORTH_OF_ALL) { return false; }
-    *printed = factor;
-    return true;
-}
-
-// Of forward and backward together, as a micro-batch has them.
+// Of forward and backward together, as a microbatch has them.
 static double slow_of(const RefitRank* rank, const RefitSums sums[SIDE_COUNT]) {
     double forward_ns = sums[SIDE_FORWARD].predicted_ns, backward_ns = sums[SIDE_BACKWARD].predicted_ns;
     double all_ns = forward_ns + backward_ns;
@@ -62,88 +24,66 @@ static double slow_of(const RefitRank* rank, const RefitSums sums[SIDE_COUNT]) {
     return all_ns > 0 ? (rank->slow[PASS_FORWARD] * forward_ns + backward * backward_ns) / all_ns : 1;
 }
 
-static void print_version(SessionRefit* refit, const RefitVersion* version, const RefitSums sums[SIDE_COUNT],
-                          FILE* out) {
-    double factor[REFIT_WORDS], share[REFIT_WORDS];
-    int32_t num_lines = 0;
-    sum_words(factor, share, &version->scale, sums);
-    for (int i = 0; i < REFIT_WORDS; i++) {
-        if (!is_news(factor[i], share[i], &refit->said_words[i])) { continue; }
-        fprintf(out, "refit after step %d: %s %.2f times as long as in the cost file\n", version->agreed,
-                words[i], factor[i]);
-    }
-    int32_t since = version->agreed - SESSION_REFIT_EVERY + 1;
+static void print_version(SessionRefit* refit, const RefitVersion* version) {
+    int32_t num_lines = 0, since = version->agreed - SESSION_REFIT_EVERY + 1;
     for (int32_t r = 0; r < refit->num_ranks; r++) {
-        if (!is_news(slow_of(&version->ranks[r].jobs, sums), 1, &refit->said_ranks[r])) { continue; }
+        double slow = slow_of(&version->ranks[r].jobs, refit->history);
+        if (fabs(slow / refit->printed[r] - 1) <= WORTH_PRINTING) { continue; }
+        refit->printed[r] = slow;
         if (++num_lines > MOST_LINES) { continue; }
-        fprintf(out,
-                "refit after step %d: rank %d takes %.2f times as long as predicted since about step %d\n",
-                version->agreed, r, refit->said_ranks[r], since);
+        printf("refit after step %d: rank %d takes %.2f times as long as predicted since about step %d\n",
+               version->agreed, r, slow, since);
     }
     if (num_lines > MOST_LINES) {
-        fprintf(out, "refit after step %d: %d more ranks have changed their speed\n", version->agreed,
-                num_lines - MOST_LINES);
+        printf("refit after step %d: %d more ranks have changed their speed\n", version->agreed,
+               num_lines - MOST_LINES);
     }
-    fflush(out);
+    fflush(stdout);
 }
 
-// --- metrics.jsonl ---------------------------------------------------------------------------------------
-
-// F, B, W; only terms that take time and differ from the cost file.
-static json_t* json_terms(const CostScale* scale, const RefitSums sums[SIDE_COUNT]) {
-    static const char* const groups[TERM_GROUPS] = {"fixed", "lengths", "squares"};
-    json_t* object = json_object();
-    for (int32_t i = 0; i < PASS_TERMS; i++) {
-        bool takes_time = sums[SIDE_FORWARD].term_ns[i] + sums[SIDE_BACKWARD].term_ns[i] > 0,
-             is_other = false;
-        json_t* passes = json_array();
-        for (int pass = 0; pass < PASS_COUNT; pass++) {
-            is_other = is_other || scale->factor[pass][i] != SCALE_ONE;
-            json_array_append_new(passes, json_real((double)scale->factor[pass][i] / SCALE_ONE));
-        }
-        char name[64];
-        snprintf(name, sizeof name, "%s %s", cost_part_names[i / TERM_GROUPS], groups[i % TERM_GROUPS]);
-        if (takes_time && is_other) {
-            json_object_set_new(object, name, passes);
-        } else {
-            json_decref(passes);
-        }
+// Adds a list, unless all values are 1.
+static void add_if_other(json_t* object, const char* name, const double* values, int num) {
+    bool is_other = false;
+    json_t* list = json_array();
+    for (int i = 0; i < num; i++) {
+        is_other |= values[i] != 1;
+        json_array_append_new(list, json_real(values[i]));
     }
-    return object;
-}
-
-// F, B, W and the link to the next rank; only ranks that are not as predicted.
-static json_t* json_ranks(const RefitVersion* version, int32_t num_ranks) {
-    json_t* object = json_object();
-    for (int32_t r = 0; r < num_ranks; r++) {
-        const RefitOfRank* rank = &version->ranks[r];
-        const double values[4] = {rank->jobs.slow[PASS_FORWARD], rank->jobs.slow[PASS_INPUTS],
-                                  rank->jobs.slow[PASS_WEIGHTS], rank->link};
-        bool is_one = true;
-        for (int i = 0; i < 4; i++) { is_one = is_one && values[i] == 1; }
-        if (is_one) { continue; }
-        json_t* list = json_array();
-        char name[16];
-        for (int i = 0; i < 4; i++) { json_array_append_new(list, json_real(values[i])); }
-        snprintf(name, sizeof name, "%d", (int)r);
+    if (is_other) {
         json_object_set_new(object, name, list);
+    } else {
+        json_decref(list);
     }
-    return object;
 }
 
-char* session_refit_json(const SessionRefit* refit) {
-    const RefitVersion* version = &refit->versions[refit->num_versions - 1];
-    json_t* record = json_pack("{s:i,s:i,s:o,s:o}", "refit", version->agreed,         //
-                               "from", version->first_step + 1,                       //
-                               "terms", json_terms(&version->scale, refit->history),  //
-                               "ranks", json_ranks(version, refit->num_ranks));
-    if (record == NULL) { return NULL; }
-    char* text = json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
-    json_decref(record);
-    return text;
+json_t* session_refit_json(const SessionRefit* refit) {
+    static const char* const groups[TERM_GROUPS] = {"fixed", "lengths", "squares"};
+    const RefitVersion* version = last_version(refit);
+    json_t *terms = json_object(), *ranks = json_object();
+    char name[64];
+    for (int32_t i = 0; i < PASS_TERMS; i++) {  // F, B, W
+        double factors[PASS_COUNT];
+        if (refit->history[SIDE_FORWARD].term_ns[i] + refit->history[SIDE_BACKWARD].term_ns[i] <= 0) {
+            continue;
+        }
+        for (int pass = 0; pass < PASS_COUNT; pass++) {
+            factors[pass] = (double)version->scale.factor[pass][i] / SCALE_ONE;
+        }
+        snprintf(name, sizeof name, "%s %s", cost_part_names[i / TERM_GROUPS], groups[i % TERM_GROUPS]);
+        add_if_other(terms, name, factors, PASS_COUNT);
+    }
+    for (int32_t r = 0; r < refit->num_ranks; r++) {  // F, B, W and the link to the next rank
+        const double *slow = version->ranks[r].jobs.slow,
+                     values[4] = {slow[PASS_FORWARD], slow[PASS_INPUTS], slow[PASS_WEIGHTS],
+                                  version->ranks[r].link};
+        snprintf(name, sizeof name, "%d", (int)r);
+        add_if_other(ranks, name, values, 4);
+    }
+    return json_pack("{s:i,s:i,s:o,s:o}", "refit", version->agreed, "from", version->first_step + 1, "terms",
+                     terms, "ranks", ranks);
 }
 
-// --- in a checkpoint -----------------------------------------------------------------------------------
+// --- in a checkpoint ---------------------------------------------------------------------------------------
 
 // The state agreed on, after the loader's position in a checkpoint.
 //
@@ -151,7 +91,7 @@ char* session_refit_json(const SessionRefit* refit) {
 
 static const char REFIT_MAGIC[8] = {'D', 'P', 'R', 'E', 'F', 'I', 'T', '2'};
 
-enum { MOST_RANKS = PLAN_MAX_STAGES * PLAN_MAX_REPLICAS, MOST_VERSIONS = 1024 };
+enum { MOST_RANKS = PLAN_MAX_STAGES * PLAN_MAX_REPLICAS };
 
 typedef struct {
     uint64_t base;
@@ -170,84 +110,59 @@ typedef struct {
     char magic[8];
 } RecordTail;
 
-_Static_assert(sizeof(VersionHead) % 8 == 0, "no padding after it");
+_Static_assert(sizeof(VersionHead) % 8 == 0 && sizeof(RecordHead) % 8 == 0, "whole words of the hash");
 
-static size_t record_bytes(int32_t num_ranks, int32_t num_versions) {
-    return sizeof(RecordHead) +
-           (size_t)num_versions * (sizeof(VersionHead) + (size_t)num_ranks * sizeof(RefitOfRank));
+static void write_part(FILE* out, RecordTail* tail, const void* data, size_t num_bytes) {
+    fwrite(data, 1, num_bytes, out);
+    tail->hash = hash_bytes(tail->hash, data, num_bytes);
+    tail->num_bytes += num_bytes;
 }
 
-// --- written ---------------------------------------------------------------------------------------------
-
-static uint8_t* put(uint8_t* at, const void* data, size_t num_bytes) {
-    memcpy(at, data, num_bytes);
-    return at + num_bytes;
-}
-
-static void write_record(uint8_t* at, const SessionRefit* refit, size_t num_bytes) {
-    const uint8_t* begin = at;
+void session_refit_write(const SessionRefit* refit, FILE* out) {
+    if (!refit->is_on || refit->num_versions == 0) { return; }
+    RecordTail tail = {.hash = HASH_SEED};
     RecordHead head = {
         .base = refit->base, .num_ranks = refit->num_ranks, .num_versions = refit->num_versions};
-    RecordTail tail = {.num_bytes = num_bytes};
+    memcpy(tail.magic, REFIT_MAGIC, sizeof REFIT_MAGIC);
     memcpy(head.history, refit->history, sizeof head.history);
-    at = put(at, &head, sizeof head);
+    write_part(out, &tail, &head, sizeof head);
     for (int32_t i = 0; i < refit->num_versions; i++) {
         const RefitVersion* version = &refit->versions[i];
         VersionHead about = {version->agreed, version->first_step, version->scale};
-        at = put(at, &about, sizeof about);
-        at = put(at, version->ranks, (size_t)refit->num_ranks * sizeof *version->ranks);
+        write_part(out, &tail, &about, sizeof about);
+        write_part(out, &tail, version->ranks, (size_t)refit->num_ranks * sizeof *version->ranks);
     }
-    tail.hash = hash_finish(hash_bytes(HASH_SEED, begin, num_bytes));
-    memcpy(tail.magic, REFIT_MAGIC, sizeof REFIT_MAGIC);
-    put(at, &tail, sizeof tail);
-}
-
-Status session_refit_position(SessionRefit* refit, const void** position, size_t* num_bytes) {
-    if (!refit->is_on || refit->num_versions == 0) { return STATUS_OK; }
-    size_t body_bytes = record_bytes(refit->num_ranks, refit->num_versions);
-    uint8_t* record = (uint8_t*)malloc(body_bytes + sizeof(RecordTail));
-    if (record == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for the position in the data"); }
-    write_record(record, refit, body_bytes);
-    Status status = session_position_append(&refit->position, position, num_bytes, record,
-                                            body_bytes + sizeof(RecordTail));
-    free(record);
-    return status;
+    tail.hash = hash_finish(tail.hash);
+    fwrite(&tail, 1, sizeof tail, out);
 }
 
 // Models of versions are dropped; session_refit_start() makes new ones.
-static void session_refit_unplan(SessionRefit* refit) {
+static void drop_models(SessionRefit* refit) {
     free(refit->planned.ranks);
     refit->planned = refit->now = (RefitModel){0};
 }
 
 void session_refit_forget(SessionRefit* refit) {
     for (int32_t i = 0; i < refit->num_versions; i++) { free(refit->versions[i].ranks); }
-    free(refit->said_ranks);
-    refit->said_ranks = NULL;
+    free(refit->printed);
+    refit->printed = NULL;
     refit->num_versions = 0;
     memset(refit->history, 0, sizeof refit->history);
     refit->base = 0;
     refit->num_ranks = 0;
 }
 
-// --- read ------------------------------------------------------------------------------------------------
-
 static Status read_versions(SessionRefit* refit, const RecordHead* head, const uint8_t* at) {
     size_t ranks_bytes = (size_t)head->num_ranks * sizeof(RefitOfRank);
-    free(refit->versions);
-    refit->versions = (RefitVersion*)calloc((size_t)head->num_versions, sizeof *refit->versions);
-    for (int32_t i = 0; i < head->num_versions && refit->versions != NULL; i++) {
+    for (int32_t i = 0; i < head->num_versions; i++) {
         VersionHead about;
         RefitOfRank* ranks = (RefitOfRank*)malloc(ranks_bytes);
-        if (ranks == NULL) { break; }
+        if (ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a checkpoint's record"); }
         memcpy(&about, at, sizeof about);
         memcpy(ranks, at + sizeof about, ranks_bytes);
         at += sizeof about + ranks_bytes;
         refit->versions[refit->num_versions++] =
             (RefitVersion){about.agreed, about.first_step, about.scale, ranks};
-    }
-    if (refit->num_versions < head->num_versions) {
-        return FAIL(STATUS_NO_MEMORY, "no memory for a checkpoint's record");
     }
     refit->base = head->base;
     refit->num_ranks = head->num_ranks;
@@ -257,64 +172,49 @@ static Status read_versions(SessionRefit* refit, const RecordHead* head, const u
 
 Status session_refit_restore(SessionRefit* refit, const void* position, size_t* num_bytes) {
     RecordTail tail;
-    RecordHead head;
+    RecordHead head = {0};
     const uint8_t* data = (const uint8_t*)position;
     session_refit_forget(refit);
-    session_refit_unplan(refit);
+    drop_models(refit);
     if (*num_bytes < sizeof tail + sizeof head) { return STATUS_OK; }
-    memcpy(&tail, data + *num_bytes - sizeof tail, sizeof tail);
-    if (memcmp(tail.magic, REFIT_MAGIC, sizeof REFIT_MAGIC) != 0) { return STATUS_OK; }
     size_t left_bytes = *num_bytes - sizeof tail;
+    memcpy(&tail, data + left_bytes, sizeof tail);
+    if (memcmp(tail.magic, REFIT_MAGIC, sizeof REFIT_MAGIC) != 0) { return STATUS_OK; }
     bool is_whole = tail.num_bytes >= sizeof head && tail.num_bytes <= left_bytes;
     const uint8_t* begin = data + left_bytes - (is_whole ? tail.num_bytes : 0);
     is_whole = is_whole && tail.hash == hash_finish(hash_bytes(HASH_SEED, begin, tail.num_bytes));
     if (is_whole) { memcpy(&head, begin, sizeof head); }
+    size_t version_bytes = sizeof(VersionHead) + (size_t)head.num_ranks * sizeof(RefitOfRank);
     is_whole = is_whole && head.num_ranks >= 1 && head.num_ranks <= MOST_RANKS && head.num_versions >= 1 &&
-               head.num_versions <= MOST_VERSIONS &&
-               record_bytes(head.num_ranks, head.num_versions) == tail.num_bytes;
+               head.num_versions <= REFIT_VERSIONS &&
+               sizeof head + (size_t)head.num_versions * version_bytes == tail.num_bytes;
     if (!is_whole) { return STATUS_OK; }  // then the loader rejects it as a position
     *num_bytes = left_bytes - tail.num_bytes;
     return refit->is_on ? read_versions(refit, &head, begin + sizeof head) : STATUS_OK;
 }
 
-// --- versions ------------------------------------------------------------------------------------------
+// --- start -------------------------------------------------------------------------------------------------
 
 void session_refit_init(SessionRefit* refit, bool is_on) {
     *refit = (SessionRefit){.is_on = is_on};
     pthread_mutex_init(&refit->lock, NULL);
 }
 
-static void forget_versions(SessionRefit* refit, int32_t from, int32_t num) {
-    for (int32_t i = from; i < from + num; i++) { free(refit->versions[i].ranks); }
-    refit->num_versions -= num;
-    if (num > 0) {
-        memmove(&refit->versions[from], &refit->versions[from + num],
-                (size_t)(refit->num_versions - from) * sizeof *refit->versions);
-    }
-}
-
 void session_refit_free(SessionRefit* refit) {
     session_refit_forget(refit);
-    session_refit_unplan(refit);
+    drop_models(refit);
     trace_jobs_free(&refit->jobs);
-    free(refit->versions);
-    free(refit->position);
     pthread_mutex_destroy(&refit->lock);
     *refit = (SessionRefit){0};
 }
 
-// --- start -----------------------------------------------------------------------------------------------
-
-// Hash of the factors' base: without memory limits, which vary from day to day, and without whether messages
-// are pulled.
+// Hash of the factors' base: without memory limits, which vary from day to day.
 static Status hash_base(uint64_t* out, const CostModel* costs, const Machine* machine) {
-    char* text = NULL;
-    size_t num_chars = 0;
-    FILE* memory = open_memstream(&text, &num_chars);
-    if (memory == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a cost model's text"); }
-    cost_model_print(costs, "", memory);
-    if (fclose(memory) != 0) { return FAIL(STATUS_NO_MEMORY, "no memory for a cost model's text"); }
-    uint64_t hash = hash_bytes(HASH_SEED, text, num_chars);
+    Text text;
+    TRY(text_open(&text));
+    cost_file_print(costs, NULL, "", text.out);
+    TRY(text_close(&text));
+    uint64_t hash = hash_bytes(HASH_SEED, text.text, text.num_chars);
     for (int32_t r = 0; machine != NULL && r < machine->num_ranks; r++) {
         MachineRank rank = machine->ranks[r];
         hash = hash_bytes(hash, rank.slow, sizeof rank.slow);
@@ -322,7 +222,7 @@ static Status hash_base(uint64_t* out, const CostModel* costs, const Machine* ma
         hash = hash_bytes(hash, &rank.link_bytes_per_ns, sizeof rank.link_bytes_per_ns);
     }
     *out = hash_finish(hash);
-    free(text);
+    free(text.text);
     return STATUS_OK;
 }
 
@@ -337,8 +237,8 @@ static RefitOfRank* new_ranks(int32_t num_ranks) {
 // Versions of a run on other ranks do not apply to these: they keep the factors of terms.
 static Status renew_ranks(SessionRefit* refit, int32_t num_ranks) {
     if (refit->num_ranks == num_ranks) { return STATUS_OK; }
-    free(refit->said_ranks);
-    refit->said_ranks = NULL;
+    free(refit->printed);
+    refit->printed = NULL;
     for (int32_t i = 0; i < refit->num_versions; i++) {
         free(refit->versions[i].ranks);
         refit->versions[i].ranks = new_ranks(num_ranks);
@@ -361,8 +261,7 @@ Status session_refit_start(SessionRefit* refit, const CostModel* costs, const Ma
     if (!refit->is_on) { return STATUS_OK; }
     TRY(hash_base(&base, costs, machine));
     if (refit->base != 0 && refit->base != base) {
-        if (rank == 0 && refit->num_versions > 0) {  // otherwise a resumed run would silently plan
-                                                     // differently
+        if (rank == 0 && refit->num_versions > 0) {
             printf("refit: what earlier steps took is not used: it was measured by another cost file, or on "
                    "ranks of other speeds\n");
             fflush(stdout);
@@ -371,15 +270,16 @@ Status session_refit_start(SessionRefit* refit, const CostModel* costs, const Ma
     }
     refit->base = base;
     TRY(renew_ranks(refit, num_ranks));
-    session_refit_unplan(refit);
+    drop_models(refit);
     refit->planned.ranks = (MachineRank*)calloc(2 * (size_t)num_ranks, sizeof(MachineRank));
-    if (refit->planned.ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
+    if (refit->printed == NULL) {
+        refit->printed = (double*)malloc((size_t)num_ranks * sizeof(double));
+        for (int32_t r = 0; r < num_ranks && refit->printed != NULL; r++) { refit->printed[r] = 1; }
+    }
+    if (refit->planned.ranks == NULL || refit->printed == NULL) {
+        return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks);
+    }
     refit->now.ranks = refit->planned.ranks + num_ranks;
-    if (refit->said_ranks != NULL) { return STATUS_OK; }  // printed before layers moved
-    refit->said_ranks = (double*)malloc((size_t)num_ranks * sizeof(double));
-    if (refit->said_ranks == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
-    for (int32_t r = 0; r < num_ranks; r++) { refit->said_ranks[r] = 1; }
-    for (int w = 0; w < REFIT_WORDS; w++) { refit->said_words[w] = 1; }
     return STATUS_OK;
 }
 
@@ -396,10 +296,6 @@ Status session_refit_note(SessionRefit* refit, const Plan* plan, const TraceRank
 
 static Status add_up(Collective* world, RefitSums sums[SIDE_COUNT]) {
     return collective_all_reduce_sum(world, (double*)sums, SIDE_COUNT * (int32_t)(sizeof *sums / 8));
-}
-
-static const RefitVersion* last_version(const SessionRefit* refit) {
-    return refit->num_versions > 0 ? &refit->versions[refit->num_versions - 1] : NULL;
 }
 
 static bool is_measured(const RefitSums block[SIDE_COUNT], CostPass pass) {
@@ -493,22 +389,17 @@ static Status make_version(RefitVersion* out, const SessionRefit* refit, const R
     return failed ? FAIL(STATUS_NO_MEMORY, "no memory for what %d ranks take", num_ranks) : STATUS_OK;
 }
 
-// Drops versions that no plan uses any more. version->ranks then belongs to the refit, or is freed.
-static Status add_version(SessionRefit* refit, const RefitVersion* version, int32_t steps_done) {
+// Drops versions that no plan uses any more.
+static void add_version(SessionRefit* refit, const RefitVersion* version, int32_t steps_done) {
     pthread_mutex_lock(&refit->lock);
-    while (refit->num_versions > 1 && refit->versions[1].first_step <= steps_done) {
-        forget_versions(refit, 0, 1);
+    while (refit->num_versions == REFIT_VERSIONS ||
+           (refit->num_versions > 1 && refit->versions[1].first_step <= steps_done)) {
+        free(refit->versions[0].ranks);
+        refit->num_versions--;
+        memmove(refit->versions, refit->versions + 1, (size_t)refit->num_versions * sizeof *version);
     }
-    RefitVersion* grown =
-        (RefitVersion*)realloc(refit->versions, (size_t)(refit->num_versions + 1) * sizeof *refit->versions);
-    if (grown != NULL) {
-        refit->versions = grown;
-        grown[refit->num_versions++] = *version;
-    }
+    refit->versions[refit->num_versions++] = *version;
     pthread_mutex_unlock(&refit->lock);
-    if (grown != NULL) { return STATUS_OK; }
-    free(version->ranks);
-    return FAIL(STATUS_NO_MEMORY, "no memory for what was measured");
 }
 
 Status session_refit_agree(SessionRefit* refit, Collective* world, int32_t steps_done) {
@@ -523,21 +414,21 @@ Status session_refit_agree(SessionRefit* refit, Collective* world, int32_t steps
     bool is_any = all[SIDE_FORWARD].num_jobs > 0 || all[SIDE_BACKWARD].num_jobs > 0;
     RefitVersion version = {.agreed = steps_done, .first_step = steps_done + refit->num_ahead};
     if (status == STATUS_OK && is_any) { status = make_version(&version, refit, &shared, values); }
-    if (status == STATUS_OK && is_any) { status = add_version(refit, &version, steps_done); }
     free(values);
     if (status != STATUS_OK || !is_any) { return status; }
+    add_version(refit, &version, steps_done);
     for (int side = 0; side < SIDE_COUNT; side++) {
         refit_sums_merge(&refit->history[side], REFIT_REMEMBERED, &all[side]);
     }
-    if (refit->rank == 0) { print_version(refit, last_version(refit), refit->history, stdout); }
+    if (refit->rank == 0) { print_version(refit, &version); }
     return STATUS_OK;
 }
 
 void session_refit_hasten(SessionRefit* refit, int32_t step_idx) {
     pthread_mutex_lock(&refit->lock);
     for (int32_t i = 0; i < refit->num_versions; i++) {
-        RefitVersion* version = &refit->versions[i];
-        if (version->first_step > step_idx) { version->first_step = step_idx; }
+        int32_t* first_step = &refit->versions[i].first_step;
+        if (*first_step > step_idx) { *first_step = step_idx; }
     }
     pthread_mutex_unlock(&refit->lock);
 }

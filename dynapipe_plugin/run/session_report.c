@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "../plan/replay.h"
 #include "session.h"
 #include "trace.h"
 #include "../../util/files.h"
@@ -17,8 +16,6 @@
 enum { CLOCK_EVERY_STEPS = 64 };  // clocks of hosts drift by about 10 us a second at worst
 enum { SUMMARY_SKIP_STEPS = 2 };  // the first steps grow buffers and warm caches
 enum { TIMELINE_COLUMNS = 80 };   // rows with their margins have 100 columns
-
-// --- what a plan takes on these hosts ----------------------------------------------------------------------
 
 int64_t session_update_ns(const Dynapipe* dp) {
     int64_t most_ns = 0;
@@ -37,37 +34,16 @@ bool session_shares_cores(const Dynapipe* dp) {
     return dp->device.api == NULL && host_cores_short(&dp->cores) >= 0;
 }
 
-Status session_predict(int64_t*** instr_ns, int64_t* predicted_ns, const Dynapipe* dp, const Plan* plan,
-                       Arena* arena) {
-    const HostCores* hosts = &dp->cores;
-    const int32_t* host = hosts->host + dp->replica * dp->num_stages;
-    int32_t* mine;
-    *instr_ns = NULL;
-    *predicted_ns = plan->makespan_ns;
-    if (!session_shares_cores(dp)) { return STATUS_OK; }
-    ARENA_TRY_NEW(mine, arena, int32_t, hosts->num_hosts);
-    for (int32_t s = 0; s < dp->num_stages; s++) { mine[host[s]]++; }
-    SharedCores shared = {.num_hosts = hosts->num_hosts,
-                          .host = host,
-                          .cores = hosts->cores,
-                          .threads = hosts->threads,
-                          .sharers = hosts->sharers,
-                          .mine = mine};
-    int64_t end_ns;
-    TRY(shared_cores_stretch(instr_ns, &end_ns, plan, dp->replica, &shared, arena));
-    *predicted_ns = end_ns + plan_tail_ns(plan);
-    return STATUS_OK;
-}
-
 void session_account_warn(const Dynapipe* dp) {
     const HostCores* hosts = &dp->cores;
     int32_t h = host_cores_short(hosts);
     if (!session_shares_cores(dp)) { return; }
     int32_t t = hosts->threads[h];
-    fprintf(stderr,
-            "warning: %d ranks of %d thread%s share %d core%s: times are not meaningful, steps\n"
-            "  are predicted for shared cores, costs are not refit ---> fewer ranks a host, or --threads\n",
-            hosts->sharers[h], t, t == 1 ? "" : "s", hosts->cores[h], hosts->cores[h] == 1 ? "" : "s");
+    fprintf(
+        stderr,
+        "warning: %d ranks of %d thread%s share %d core%s: times are not meaningful, predictions are for\n"
+        "  a core for each thread, costs are not refit ---> fewer ranks a host, or --threads\n",
+        hosts->sharers[h], t, t == 1 ? "" : "s", hosts->cores[h], hosts->cores[h] == 1 ? "" : "s");
 }
 
 // --- a step's error ----------------------------------------------------------------------------------------
@@ -99,16 +75,11 @@ static Status split_error(Dynapipe* dp, double* mine, CollectiveBytes* all, Aren
         }
         spans[s] = (const SessionSpan*)(const void*)all[s].data;
     }
-    int64_t **instr_ns, predicted_ns;
     SessionErrors errors = {0};
-    TRY(session_predict(&instr_ns, &predicted_ns, dp, plan, arena));
-    SessionSpans replica = {.plan = plan,
-                            .replica = dp->replica,
-                            .spans = spans,
-                            .predicted_ns = (const int64_t* const*)instr_ns,
-                            .moves_alone = dp->links->api->join != NULL};
+    SessionSpans replica = {
+        .plan = plan, .replica = dp->replica, .spans = spans, .moves_alone = dp->links->api->join != NULL};
     TRY(session_errors_split(&errors, &replica, arena));
-    mine[STAT_PREDICTED_NS] = (double)(predicted_ns + session_update_ns(dp));
+    mine[STAT_PREDICTED_NS] = (double)(plan->makespan_ns + session_update_ns(dp));
     mine[STAT_JOBS_OFF_NS] = (double)errors.jobs_ns;
     mine[STAT_TRANSFERS_OFF_NS] = (double)errors.transfers_ns;
     return STATUS_OK;
@@ -222,15 +193,7 @@ static json_t* json_by_task(const Dynapipe* dp, const double* values) {
     return object;
 }
 
-static char* json_line(json_t* record) {
-    char* text = record != NULL
-                     ? json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17))
-                     : NULL;
-    json_decref(record);
-    return text;
-}
-
-char* session_metrics_json(const Dynapipe* dp, const DynapipeReport_v1* report) {
+json_t* session_metrics_json(const Dynapipe* dp, const DynapipeReport_v1* report) {
     const DynapipeStep_v1* last = &dp->last;
     SessionErrors errors = step_errors(dp);
     json_t* record = json_pack(
@@ -258,7 +221,7 @@ char* session_metrics_json(const Dynapipe* dp, const DynapipeReport_v1* report) 
     if (record != NULL && report->peak_flops > 0) {
         json_object_set_new(record, "mfu", json_number_or_null(step_mfu(dp, report)));
     }
-    return json_line(record);
+    return record;
 }
 
 // {"step":12 and {"validation":12 identify a record.
@@ -325,8 +288,12 @@ static bool is_open(Dynapipe* dp, const char* log_dir) {
     return false;
 }
 
-// Frees `text`.
-static void write_record(Dynapipe* dp, char* text) {
+// Takes over `record`; NULL: no memory.
+static void write_record(Dynapipe* dp, json_t* record) {
+    char* text = record != NULL
+                     ? json_dumps(record, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17))
+                     : NULL;
+    json_decref(record);
     if (text != NULL) {
         line_log_write(&dp->metrics, text);
     } else {
@@ -352,7 +319,7 @@ static void write_metrics(Dynapipe* dp, const DynapipeReport_v1* report) {
 }
 
 int dynapipe_report_validation(Dynapipe* dp, const DynapipeValidation_v1* v) {
-    if (interface_check_validation(v) != STATUS_OK) { return STATUS_OUT_OF_RANGE; }
+    if (CHECK_RESERVED(DynapipeValidation_v1, reserved, v) != STATUS_OK) { return STATUS_OUT_OF_RANGE; }
     if (dp->transport.rank != 0 || !is_open(dp, v->log_dir)) { return STATUS_OK; }
     // (a resumed run repeats its last validation: that replaces the last record)
     if (v->step > dp->first_step || dp->first_step == 0) { write_run(dp); }
@@ -362,7 +329,7 @@ int dynapipe_report_validation(Dynapipe* dp, const DynapipeValidation_v1* v) {
     for (int i = 0; i < 3; i++) {
         if (lists[i] != NULL) { json_object_set_new(record, keys[i], json_by_task(dp, lists[i])); }
     }
-    write_record(dp, json_line(record));
+    write_record(dp, record);
     return STATUS_OK;
 }
 
@@ -424,28 +391,26 @@ static void print_line(const Dynapipe* dp, const DynapipeReport_v1* report) {
 
 // --- one step in detail ------------------------------------------------------------------------------------
 
-// Opened for append: an existing file is unchanged until its step.
-static bool can_write(const char* path) {
-    FILE* file = path != NULL ? fopen(path, "a") : NULL;
-    return path == NULL || (file != NULL && fclose(file) == 0);
+// 0, or errno. Opened for append: an existing file is unchanged until its step, and none is left behind.
+static int write_error(const char* path) {
+    if (path == NULL) { return 0; }
+    bool was_there = access(path, F_OK) == 0;
+    FILE* file = fopen(path, "a");
+    int error = file == NULL ? errno : 0;
+    if (file != NULL) { fclose(file); }
+    if (file != NULL && !was_there) { (void)unlink(path); }
+    return error;
 }
 
 Status session_report_open(Dynapipe* dp) {
-    const SessionOptions* options = &dp->options;
-    if (options->trace == NULL && options->dump_plan == NULL) { return STATUS_OK; }
-    double failures[2] = {0};
-    int error[2] = {0};
     const char* const names[2] = {"--trace", "--debug dump-plan"};
-    const char* const paths[2] = {options->trace, options->dump_plan};
-    for (int i = 0; i < 2 && dp->transport.rank == 0; i++) {
-        failures[i] = !can_write(paths[i]);
-        error[i] = errno;
-    }
-    TRY(collective_all_reduce_sum(&dp->world, failures, 2));
+    const char* const paths[2] = {dp->options.trace, dp->options.dump_plan};
     for (int i = 0; i < 2; i++) {
-        if (failures[i] == 0) { continue; }
+        double error = dp->transport.rank == 0 ? write_error(paths[i]) : 0;
+        if (paths[i] != NULL) { TRY(collective_all_reduce_sum(&dp->world, &error, 1)); }
+        if (error == 0) { continue; }
         return FAIL(STATUS_IO, "%s %s: cannot be written: %s ---> name a file in a directory that you own",
-                    names[i], paths[i], strerror(error[i]));
+                    names[i], paths[i], strerror((int)error));
     }
     return STATUS_OK;
 }
@@ -536,24 +501,22 @@ static Status write_trace_file(const Dynapipe* dp, int32_t step, const Collectiv
 }
 
 static Status write_trace(Dynapipe* dp, int32_t step) {
-    Arena arena = {0};
-    CollectiveBytes* all = ARENA_NEW(&arena, CollectiveBytes, dp->transport.num_ranks);
-    unsigned char* packed = NULL;
-    size_t num_bytes = 0;
-    Status status = all != NULL ? pack_trace(&packed, &num_bytes, dp, &arena)
-                                : FAIL(STATUS_NO_MEMORY, "no memory for a trace");
-    if (status == STATUS_OK) { status = collective_gather_bytes(&dp->world, packed, num_bytes, all, &arena); }
-    if (status == STATUS_OK && dp->transport.rank == 0) { status = write_trace_file(dp, step, all, &arena); }
-    arena_free(&arena);
-    return status;
+    Arena* arena = &dp->account_arena;
+    CollectiveBytes* all;
+    unsigned char* packed;
+    size_t num_bytes;
+    arena_reset(arena);
+    ARENA_TRY_NEW(all, arena, CollectiveBytes, dp->transport.num_ranks);
+    TRY(pack_trace(&packed, &num_bytes, dp, arena));
+    TRY(collective_gather_bytes(&dp->world, packed, num_bytes, all, arena));
+    return dp->transport.rank == 0 ? write_trace_file(dp, step, all, arena) : STATUS_OK;
 }
 
 static Status show_step(Dynapipe* dp, int32_t step) {
     const Plan* plan = &dp->now->plan;
     const bool is_main = dp->transport.rank == 0;
     if (is_main && dp->options.print_plan) {
-        printf("\nthe plan of step %d%s\n", step,
-               session_shares_cores(dp) ? ", with times of ranks that do not share cores; here they do" : "");
+        printf("\nthe plan of step %d\n", step);
         plan_print_table(plan, stdout);
         plan_print_timeline(plan, TIMELINE_COLUMNS, stdout);
         printf("\n");
@@ -574,19 +537,13 @@ static Status show_step(Dynapipe* dp, int32_t step) {
 static void add_to_summary(Dynapipe* dp) {
     SessionSummary* run = &dp->summary;
     if (dp->steps_reported++ < SUMMARY_SKIP_STEPS) { return; }
-    if (run->num_steps == run->max_steps) {
-        int32_t max_steps = 2 * run->max_steps + 256;
-        void* grown = realloc(run->errors, (size_t)max_steps * sizeof *run->errors);
-        if (grown == NULL) { return; }
-        run->errors = (double(*)[SUMMARY_LISTS])grown;
-        run->max_steps = max_steps;
-    }
     SessionErrors errors = step_errors(dp);
-    double* parts = run->errors[run->num_steps++];
-    parts[SUMMARY_OFF] = session_errors_part(&errors, errors.measured_ns - errors.predicted_ns);
-    parts[SUMMARY_JOBS] = session_errors_part(&errors, errors.jobs_ns);
-    parts[SUMMARY_TRANSFERS] = session_errors_part(&errors, errors.transfers_ns);
-    parts[SUMMARY_WAITING] = session_errors_part(&errors, errors.waiting_ns);
+    run->num_steps++;
+    run->errors.predicted_ns += errors.predicted_ns;
+    run->errors.jobs_ns += errors.jobs_ns;
+    run->errors.transfers_ns += errors.transfers_ns;
+    run->errors.waiting_ns += errors.waiting_ns;
+    run->off_ns += llabs((long long)(errors.measured_ns - errors.predicted_ns));
     run->ns += stat_max(dp, STAT_STEP_NS);
     run->supervised += (double)dp->last.supervised_tokens;
     run->total += (double)dp->last.total_tokens;
@@ -597,49 +554,31 @@ static void add_to_summary(Dynapipe* dp) {
     run->rss_bytes = fmax(run->rss_bytes, stat_max(dp, STAT_RSS_BYTES));
 }
 
-static int compare_doubles(const void* a, const void* b) {
-    double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
-
-// Over all steps; 0 where there is no memory.
-static double median_percent(const SessionSummary* run, int which, bool without_sign) {
-    const int32_t n = run->num_steps;
-    double* values = (double*)malloc((size_t)n * sizeof *values);
-    if (values == NULL) { return 0; }
-    for (int32_t i = 0; i < n; i++) {
-        values[i] = without_sign ? fabs(run->errors[i][which]) : run->errors[i][which];
-    }
-    qsort(values, (size_t)n, sizeof *values, compare_doubles);
-    double median = 50 * (values[(n - 1) / 2] + values[n / 2]);
-    free(values);
-    return median;
-}
-
 static void print_summary(const Dynapipe* dp) {
     const SessionSummary* run = &dp->summary;
+    const SessionErrors* errors = &run->errors;
+    double jobs = 100 * session_errors_part(errors, errors->jobs_ns),
+           transfers = 100 * session_errors_part(errors, errors->transfers_ns),
+           waiting = 100 * session_errors_part(errors, errors->waiting_ns);
     printf("steps %d to %d: %.4g ms each | %.0f tok/s, %.0f supervised | pad %.1f%% | idle %.1f%%\n"
            "waited for plans %.1f%% of the time; memory of the fullest rank: %s planned, %s used\n",
            dp->next_step - run->num_steps + 1, dp->next_step, run->ns / run->num_steps / 1e6,
            run->total * 1e9 / run->ns, run->supervised * 1e9 / run->ns,
            padding_percent(run->total, run->computed), 100 * run->idle / run->num_steps,
            100 * run->plan_wait_ns / run->ns, BYTES_TEXT(run->peak_bytes), BYTES_TEXT(run->rss_bytes));
-    printf(
-        "against the prediction (medians): steps %+.1f%% (jobs %+.1f%%, transfers %+.1f%%, waiting %+.1f%%)\n"
-        "absolute error of a step %.1f%%\n",
-        median_percent(run, SUMMARY_OFF, false), median_percent(run, SUMMARY_JOBS, false),
-        median_percent(run, SUMMARY_TRANSFERS, false), median_percent(run, SUMMARY_WAITING, false),
-        median_percent(run, SUMMARY_OFF, true));
+    printf("against the prediction: steps %+.1f%% (jobs %+.1f%%, transfers %+.1f%%, waiting %+.1f%%)\n"
+           "on average a step was %.1f%% longer or shorter than predicted\n",
+           jobs + transfers + waiting, jobs, transfers, waiting,
+           100 * session_errors_part(errors, run->off_ns));
 }
 
 void session_report_close(Dynapipe* dp) {
     if (dp->transport.rank == 0 && dp->summary.num_steps > 0) { print_summary(dp); }
-    free(dp->summary.errors);
     line_log_close(&dp->metrics);
 }
 
 static Status make_report(Dynapipe* dp, const DynapipeReport_v1* report) {
-    TRY(interface_check_report(report));
+    TRY(CHECK_RESERVED(DynapipeReport_v1, reserved, report));
     if (dp->now == NULL) {
         return FAIL(
             STATUS_OUT_OF_RANGE,

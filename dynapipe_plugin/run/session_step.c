@@ -42,15 +42,6 @@ static Status run_and_reduce(Dynapipe* dp) {
     return STATUS_OK;
 }
 
-// Every rank prints its position: the rank that failed first is often not at fault. Printed now, since ending
-// work on a device may end the program.
-static void print_position(const Dynapipe* dp, const char* message) {
-    char position[512];
-    executor_position(dp->executor, position, sizeof position);
-    fprintf(stderr, "[rank %d] step %d, %s: %s\n", dp->transport.rank, dp->next_step + 1, position, message);
-    fflush(stderr);
-}
-
 // All ranks run the same plan, and expect the messages that the others send.
 static Status agree(Dynapipe* dp, const ExecutorStep* run, const SessionStep* step) {
     StepClaim claim = {.plan_hash = step->plan_hashes[0], .replica_hash = step->plan_hashes[1]};
@@ -61,14 +52,16 @@ static Status agree(Dynapipe* dp, const ExecutorStep* run, const SessionStep* st
 static Status run_pipeline(Dynapipe* dp) {
     dp->ranges[0].api->zero_gradients(dp->ranges[0].model);
     Status status = run_and_reduce(dp);
-    if (status != STATUS_OK && dp->device.api != NULL) {
-        char message[1024];
-        snprintf(message, sizeof message, "%s", status_message());
-        print_position(dp, message);
-        session_device_abort(dp);
-        return FAIL(status, "%s", message);
-    }
-    return status;
+    if (status == STATUS_OK || dp->device.api == NULL) { return status; }
+    // Every rank prints its position, since the one that failed first is often not at fault, and at once,
+    // since ending work on a device may end the program.
+    char message[STATUS_MESSAGE_BYTES], position[512];
+    snprintf(message, sizeof message, "%s", status_message());
+    executor_position(dp->executor, position, sizeof position);
+    fprintf(stderr, "[rank %d] step %d, %s: %s\n", dp->transport.rank, dp->next_step + 1, position, message);
+    fflush(stderr);
+    session_device_abort(dp);
+    return FAIL(status, "%s", message);
 }
 
 // Where the last job ended: sums follow it.
@@ -81,48 +74,54 @@ static int64_t pipeline_end_ns(const TraceRank* trace) {
     return end_ns;
 }
 
-// Sum of losses and number of rows per task over the rows whose losses I have; other ranks add zeros.
-static void sum_task_losses(Dynapipe* dp, const SessionStep* step) {
+// sums: losses and then numbers of rows of each task, of the rows whose losses I have. task_of: NULL: the
+// batch's own numbers.
+static void add_losses(const Dynapipe* dp, double* sums, const DynapipeBatch* batch, const float* losses,
+                       const int32_t* task_of) {
+    int32_t begin, end;
+    executor_loss_rows(&dp->request.placement, dp->stage, batch->num_rows, &begin, &end);
+    for (int32_t i = begin; i < end; i++) {
+        int32_t task = task_of != NULL ? task_of[batch->row_tasks[i]] : batch->row_tasks[i];
+        sums[task] += losses[i];
+        sums[dp->num_tasks + task] += 1;
+    }
+}
+
+// Of all ranks: means of each task (NaN: no row; NULL: not wanted) and of all rows.
+static Status mean_losses(Dynapipe* dp, double* sums, double* loss, double* task_loss) {
+    const double* rows = sums + dp->num_tasks;
+    double sum = 0, num_rows = 0;
+    TRY(collective_all_reduce_sum(&dp->world, sums, 2 * dp->num_tasks));
+    for (int32_t t = 0; t < dp->num_tasks; t++) {
+        sum += sums[t];
+        num_rows += rows[t];
+        if (task_loss != NULL) { task_loss[t] = rows[t] > 0 ? sums[t] / rows[t] : NAN; }
+    }
+    *loss = num_rows > 0 ? sum / num_rows : NAN;
+    return STATUS_OK;
+}
+
+static Status take_losses(Dynapipe* dp, const SessionStep* step, DynapipeStep_v1* out) {
     memset(dp->task_sum, 0, 2 * sizeof(double) * (size_t)dp->num_tasks);
     for (int32_t m = 0; m < step->plan.M; m++) {
-        const DynapipeBatch* batch = step->batches[m];
-        if (batch == NULL) { continue; }
-        int32_t begin, end;
-        executor_loss_rows(&step->plan.placement, dp->stage, batch->num_rows, &begin, &end);
-        for (int32_t i = begin; i < end; i++) {
-            dp->task_sum[batch->row_tasks[i]] += step->losses[m][i];
-            dp->task_rows[batch->row_tasks[i]] += 1;
-        }
-    }
-}
-
-static void count_work(DynapipeStep_v1* out, const LoaderBatch* batch) {
-    for (int32_t i = 0; i < batch->num_samples; i++) {
-        const int64_t enc = batch->lengths[i].enc_tokens, dec = batch->lengths[i].dec_tokens;
-        out->dec_tokens += dec;
-        out->squares += enc * enc;
-        out->dec_squares += dec * dec;
-        out->cross_products += enc * dec;
-    }
-}
-
-static Status gather_losses(Dynapipe* dp, const SessionStep* step, DynapipeStep_v1* out) {
-    sum_task_losses(dp, step);
-    TRY(collective_all_reduce_sum(&dp->world, dp->task_sum, 2 * dp->num_tasks));
-    double sum = 0, rows = 0;
-    for (int32_t t = 0; t < dp->num_tasks; t++) {
-        sum += dp->task_sum[t];
-        rows += dp->task_rows[t];
-        dp->task_loss[t] = dp->task_rows[t] > 0 ? dp->task_sum[t] / dp->task_rows[t] : NAN;
+        if (step->batches[m] == NULL) { continue; }
+        add_losses(dp, dp->task_sum, step->batches[m], step->losses[m], NULL);
     }
     *out = (DynapipeStep_v1){
-        .loss = rows > 0 ? sum / rows : 0,
         .supervised_tokens = step->batch.supervised_tokens,
         .total_tokens = step->batch.num_tokens,
         .computed_tokens = step->computed_tokens,
         .task_loss = dp->task_loss,
     };
-    count_work(out, &step->batch);
+    TRY(mean_losses(dp, dp->task_sum, &out->loss, dp->task_loss));
+    if (isnan(out->loss) && out->supervised_tokens == 0) { out->loss = 0; }
+    for (int32_t i = 0; i < step->batch.num_samples; i++) {
+        const int64_t enc = step->batch.lengths[i].enc_tokens, dec = step->batch.lengths[i].dec_tokens;
+        out->dec_tokens += dec;
+        out->squares += enc * enc;
+        out->dec_squares += dec * dec;
+        out->cross_products += enc * dec;
+    }
     dp->last = *out;
     return STATUS_OK;
 }
@@ -169,7 +168,7 @@ static Status run_step(Dynapipe* dp, DynapipeStep_v1* out) {
     dp->pipeline_ns = pipeline_end_ns(executor_trace(dp->executor)) - pipeline_begin_ns;
     dp->next_step++;
     if (dp->next_step == dp->num_steps) { TRY(session_verify_wait(dp)); }
-    TRY(gather_losses(dp, step, out));
+    TRY(take_losses(dp, step, out));
     TRY(refit(dp, step));
     dp->step_end_ns = clock_now_ns();
     return STATUS_OK;
@@ -199,8 +198,6 @@ int dynapipe_share_params(Dynapipe* dp) {
 }
 
 // --- validation: forward only, on the present stages -------------------------------------------------------
-
-// --- memory ----------------------------------------------------------------------------------------------
 
 // Tokens of the decoder for this many of the encoder: the same fraction of the longest target, 0 without.
 static int32_t target_tokens(const Dynapipe* dp, int32_t num_tokens) {
@@ -233,45 +230,36 @@ static Status forward_bytes(int64_t* num_bytes, const Dynapipe* dp, int32_t num_
     return executor_pass_bytes(num_bytes, NULL, dp->executor, &pass);
 }
 
-// The most tokens, up to the longest sequence, whose forward pass --memory-limit allows this rank.
-static Status most_tokens(int32_t* out, const Dynapipe* dp) {
-    int64_t limit_bytes = session_arena_limit(dp), needed_bytes;
-    int32_t fits = 0, too_many = dp->run.max_seq_tokens + 1;
-    while (too_many - fits > 1) {
-        int32_t middle = fits + (too_many - fits) / 2;
-        TRY(forward_bytes(&needed_bytes, dp, middle));
-        *(needed_bytes <= limit_bytes ? &fits : &too_many) = middle;
-    }
-    *out = fits;
-    return STATUS_OK;
-}
-
-// The least of all ranks, so that they cut the same micro-batches. A collective, once in a run.
+// The most tokens, up to the longest sequence, whose forward pass --memory-limit allows every rank: so they
+// cut the same microbatches. A collective, once in a run.
 static Status agree_on_tokens(Dynapipe* dp) {
     if (dp->eval_tokens > 0) { return STATUS_OK; }
-    if (dp->options.memory_limit_bytes == 0) {
-        dp->eval_tokens = dp->run.max_seq_tokens;
-        dp->eval_target_tokens = dp->run.max_target_tokens;
-        return STATUS_OK;
+    int32_t fits = dp->run.max_seq_tokens;
+    if (dp->options.memory_limit_bytes > 0) {
+        int64_t limit_bytes = session_arena_limit(dp), needed_bytes;
+        int32_t too_many = fits + 1;
+        for (fits = 0; too_many - fits > 1;) {
+            int32_t middle = fits + (too_many - fits) / 2;
+            TRY(forward_bytes(&needed_bytes, dp, middle));
+            *(needed_bytes <= limit_bytes ? &fits : &too_many) = middle;
+        }
+        double most = -fits;
+        TRY(session_most(dp, &most));
+        fits = (int32_t)-most;
     }
-    int32_t mine;
-    TRY(most_tokens(&mine, dp));
-    double most = -mine;
-    TRY(session_most(dp, &most));
-    int32_t least = (int32_t)-most;
-    if (least == 0) {
+    if (fits == 0) {
         return FAIL(STATUS_INFEASIBLE,
                     "--memory-limit %lld: not one token of validation fits ---> raise it, or -v 0 -s 0",
                     (long long)dp->options.memory_limit_bytes);
     }
-    dp->eval_tokens = least;
-    dp->eval_target_tokens = target_tokens(dp, least);
+    dp->eval_tokens = fits;
+    dp->eval_target_tokens = target_tokens(dp, fits);
     return STATUS_OK;
 }
 
 // --- validation batches ------------------------------------------------------------------------------------
 
-// Micro-batches of a validation batch in the order of its samples, distributed over the replicas in turn;
+// Microbatches of a validation batch in the order of its samples, distributed over the replicas in turn;
 // ragged, unless the model's kernels take only padded windows.
 typedef struct {
     DynapipeBatch* batches;
@@ -279,7 +267,7 @@ typedef struct {
     int32_t num_batches;
 } EvalWork;
 
-// A micro-batch while it is filled.
+// A microbatch while it is filled.
 typedef struct {
     int32_t enc, dec;          // longest
     int32_t enc_pad, dec_pad;  // padded lengths, where they are padded
@@ -311,24 +299,23 @@ static bool filling_fits(const Dynapipe* dp, const Filling* filling) {
 static Status add_micro_batch(Dynapipe* dp, EvalWork* work, const LoaderBatch* batch, int32_t begin,
                               const Filling* filling) {
     Arena* arena = &dp->eval_arena;
-    int32_t end = begin + (int32_t)filling->shape.num_seqs;
-    PlanSequence* sequences = ARENA_NEW(arena, PlanSequence, end - begin);
-    PlanSegment* segments = ARENA_NEW(arena, PlanSegment, end - begin);
-    if (sequences == NULL || segments == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for validation"); }
-    for (int32_t i = 0; i < end - begin; i++) {
+    const bool is_padded = dp->request.rules.padded;
+    int32_t num_seqs = (int32_t)filling->shape.num_seqs;
+    PlanSequence* sequences;
+    PlanSegment* segments;
+    ARENA_TRY_NEW(sequences, arena, PlanSequence, num_seqs);
+    ARENA_TRY_NEW(segments, arena, PlanSegment, num_seqs);
+    for (int32_t i = 0; i < num_seqs; i++) {
         const PlanSample* sample = &batch->lengths[begin + i];
         segments[i] = (PlanSegment){begin + i, 0, sample->enc_tokens};
-        sequences[i] = (PlanSequence){i, i + 1, sample->enc_tokens, sample->dec_tokens};
-        if (!dp->request.rules.padded) { continue; }
-        sequences[i].enc_tokens = filling->enc_pad;
-        sequences[i].dec_tokens = filling->dec_pad;
+        sequences[i] = (PlanSequence){i, i + 1, is_padded ? filling->enc_pad : sample->enc_tokens,
+                                      is_padded ? filling->dec_pad : sample->dec_tokens};
     }
     DynapipeBatch* out = &work->batches[work->num_batches];
     CollateParams params = session_collate_params(dp, 0, 0);
-    TRY(collate(out, dp->val, batch, sequences, end - begin, segments, &params, arena));
+    TRY(collate(out, dp->val, batch, sequences, num_seqs, segments, &params, arena));
     out->token_keys = out->dec_token_keys = NULL;  // nothing is dropped
-    work->losses[work->num_batches] = ARENA_NEW(arena, float, out->num_rows);
-    if (work->losses[work->num_batches] == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for losses"); }
+    ARENA_TRY_NEW(work->losses[work->num_batches], arena, float, out->num_rows);
     work->num_batches++;
     return STATUS_OK;
 }
@@ -354,12 +341,9 @@ static Status check_fits(const Dynapipe* dp, const PlanSample* sample) {
 }
 
 static Status split_batch(Dynapipe* dp, EvalWork* work, const LoaderBatch* batch) {
-    work->batches = ARENA_NEW(&dp->eval_arena, DynapipeBatch, batch->num_samples);
-    work->losses = ARENA_NEW(&dp->eval_arena, float*, batch->num_samples);
+    ARENA_TRY_NEW(work->batches, &dp->eval_arena, DynapipeBatch, batch->num_samples);
+    ARENA_TRY_NEW(work->losses, &dp->eval_arena, float*, batch->num_samples);
     work->num_batches = 0;
-    if (work->batches == NULL || work->losses == NULL) {
-        return FAIL(STATUS_NO_MEMORY, "no memory for validation");
-    }
     int32_t mb_idx = 0;
     for (int32_t begin = 0, end; begin < batch->num_samples; begin = end) {
         TRY(check_fits(dp, &batch->lengths[begin]));
@@ -376,67 +360,51 @@ static Status split_batch(Dynapipe* dp, EvalWork* work, const LoaderBatch* batch
     return STATUS_OK;
 }
 
-static Status run_forward(Dynapipe* dp, const DynapipeBatch* batches, float** losses, int32_t num_batches) {
+static Status run_forward(Dynapipe* dp, const EvalWork* work, double* sums) {
     int64_t num_bytes;
-    ExecutorPass pass = eval_pass(dp, batches, num_batches);
+    ExecutorPass pass = eval_pass(dp, work->batches, work->num_batches);
     TRY(executor_pass_bytes(&num_bytes, NULL, dp->executor, &pass));
     TRY(session_reserve(dp, num_bytes));
-    pass.losses = losses;
+    pass.losses = work->losses;
     pass.arena = dp->memory;
     pass.arena_bytes = dp->memory_bytes;
-    return executor_run_pass(dp->executor, &pass);
-}
-
-static void add_losses(const Dynapipe* dp, const EvalWork* work, double* sums, double* rows) {
+    TRY(executor_run_pass(dp->executor, &pass));
     for (int32_t m = 0; m < work->num_batches; m++) {
-        int32_t begin, end;
-        executor_loss_rows(&dp->request.placement, dp->stage, work->batches[m].num_rows, &begin, &end);
-        for (int32_t i = begin; i < end; i++) {
-            int32_t task = dp->val_task[work->batches[m].row_tasks[i]];
-            sums[task] += work->losses[m][i];
-            rows[task] += 1;
-        }
+        add_losses(dp, sums, &work->batches[m], work->losses[m], dp->val_task);
     }
+    return STATUS_OK;
 }
 
 // In training tokens, a batch takes a third of the time without backward: a run that is told to end does so
 // within the time of a step. Ranks wait for each other at a check, so not at every batch.
 enum { BATCHES_BETWEEN_CHECKS = 2 };
 
-static Status validate(Dynapipe* dp, int32_t max_batches, double* loss, double* task_loss) {
-    if (dp->val == NULL) { return FAIL(STATUS_BAD_OPTION, "no validation data ---> give -j"); }
-    TRY(session_need_model(dp));
-    TRY(agree_on_tokens(dp));
-    double* sums = (double*)calloc(2 * (size_t)dp->num_tasks + 1, sizeof(double));
-    if (sums == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d tasks", dp->num_tasks); }
-    double* rows = sums + dp->num_tasks;
+static Status run_batches(Dynapipe* dp, int32_t max_batches, double* sums) {
     loader_rewind(dp->val);
-    Status status = STATUS_OK;
-    for (int32_t b = 0; status == STATUS_OK && (max_batches < 0 || b < max_batches); b++) {
-        if (b % BATCHES_BETWEEN_CHECKS == 0) { status = session_stop_agree(dp); }
-        if (status != STATUS_OK || dp->stop_signal != 0) { break; }
-        arena_reset(&dp->eval_arena);
+    for (int32_t b = 0; max_batches < 0 || b < max_batches; b++) {
         LoaderBatch batch;
-        EvalWork work;
-        status = loader_next(dp->val, &batch, &dp->eval_arena);
-        if (status != STATUS_OK || batch.num_samples == 0) { break; }
-        status = split_batch(dp, &work, &batch);
-        if (status == STATUS_OK) { status = run_forward(dp, work.batches, work.losses, work.num_batches); }
-        if (status == STATUS_OK) { add_losses(dp, &work, sums, rows); }
+        EvalWork work = {0};
+        if (b % BATCHES_BETWEEN_CHECKS == 0) { TRY(session_stop_agree(dp)); }
+        if (dp->stop_signal != 0) { break; }
+        arena_reset(&dp->eval_arena);
+        TRY(loader_next(dp->val, &batch, &dp->eval_arena));
+        if (batch.num_samples == 0) { break; }
+        TRY(split_batch(dp, &work, &batch));
+        TRY(run_forward(dp, &work, sums));
         if (batch.end) { break; }
     }
-    if (status == STATUS_OK) { status = collective_all_reduce_sum(&dp->world, sums, 2 * dp->num_tasks); }
-    double all_sum = 0, all_rows = 0;
-    for (int32_t t = 0; t < dp->num_tasks; t++) {
-        all_sum += sums[t];
-        all_rows += rows[t];
-        if (task_loss != NULL) { task_loss[t] = rows[t] > 0 ? sums[t] / rows[t] : NAN; }
-    }
-    *loss = all_rows > 0 && dp->stop_signal == 0 ? all_sum / all_rows : NAN;
-    free(sums);
-    return status;
+    return STATUS_OK;
 }
 
 int dynapipe_validate(Dynapipe* dp, int32_t max_batches, double* loss, double* task_loss) {
-    return (int)validate(dp, max_batches, loss, task_loss);
+    if (dp->val == NULL) { return (int)FAIL(STATUS_BAD_OPTION, "no validation data ---> give -j"); }
+    double* sums = (double*)calloc(2 * (size_t)dp->num_tasks + 1, sizeof(double));
+    Status status = sums != NULL ? session_need_model(dp)
+                                 : FAIL(STATUS_NO_MEMORY, "no memory for %d tasks", dp->num_tasks);
+    if (status == STATUS_OK) { status = agree_on_tokens(dp); }
+    if (status == STATUS_OK) { status = run_batches(dp, max_batches, sums); }
+    if (status == STATUS_OK) { status = mean_losses(dp, sums, loss, task_loss); }
+    if (dp->stop_signal != 0) { *loss = NAN; }
+    free(sums);
+    return (int)status;
 }

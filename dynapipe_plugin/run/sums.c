@@ -45,97 +45,58 @@ static const Row* find_row(const Table* table, int64_t group) {
     return NULL;
 }
 
-#define TIED_REMEDY "---> DynapipeParams_v1.tied of that rank"
-
-static Status check_rank(const Table* table, int32_t rank) {
-    for (int64_t i = 0; i < table->head.num_rows; i++) {
-        const Row* row = &table->rows[i];
+// What rank r has can be, and fits what the ranks before it have.
+static Status check_rank(const Table* tables, int32_t r, int32_t num_stages) {
+    const Table *mine = &tables[r], *first = &tables[r % num_stages];
+    for (int64_t i = 0; i < mine->head.num_rows; i++) {
+        const Row* row = &mine->rows[i];
         if (row->group < 0 || row->begin < 0 || row->count < 1 ||
-            row->count > table->head.num_params - row->begin) {
+            row->count > mine->head.num_params - row->begin) {
             return FAIL(STATUS_OUT_OF_RANGE,
-                        "rank %d: tied group %lld is %lld values from %lld, of %lld parameters " TIED_REMEDY,
-                        rank, (long long)row->group, (long long)row->count, (long long)row->begin,
-                        (long long)table->head.num_params);
+                        "rank %d: tied group %lld is %lld values from %lld, of %lld parameters ---> "
+                        "DynapipeParams_v1.tied of that rank",
+                        r, (long long)row->group, (long long)row->count, (long long)row->begin,
+                        (long long)mine->head.num_params);
         }
-        for (int64_t k = 0; k < i; k++) {
-            const Row* other = &table->rows[k];
-            if (other->group == row->group) {
-                return FAIL(STATUS_OUT_OF_RANGE, "rank %d: tied group %lld is listed twice " TIED_REMEDY,
-                            rank, (long long)row->group);
-            }
-            if (other->begin < row->begin + row->count && row->begin < other->begin + other->count) {
-                return FAIL(STATUS_OUT_OF_RANGE, "rank %d: tied groups %lld and %lld overlap " TIED_REMEDY,
-                            rank, (long long)other->group, (long long)row->group);
-            }
+        for (const Row* other = mine->rows; other < row; other++) {
+            bool overlap = other->begin < row->begin + row->count && row->begin < other->begin + other->count;
+            if (other->group != row->group && !overlap) { continue; }
+            return FAIL(
+                STATUS_OUT_OF_RANGE,
+                "rank %d: tied groups %lld and %lld are one, or overlap ---> DynapipeParams_v1.tied of that "
+                "rank",
+                r, (long long)other->group, (long long)row->group);
         }
-    }
-    return STATUS_OK;
-}
-
-// All copies of a group are of one length.
-static Status check_lengths(const Table* tables, int32_t rank) {
-    for (int64_t i = 0; i < tables[rank].head.num_rows; i++) {
-        const Row* row = &tables[rank].rows[i];
-        for (int32_t r = 0; r < rank; r++) {
-            const Row* other = find_row(&tables[r], row->group);
+        for (int32_t before = 0; before < r; before++) {
+            const Row* other = find_row(&tables[before], row->group);
             if (other == NULL || other->count == row->count) { continue; }
             return FAIL(STATUS_MISMATCH,
                         "tied group %lld: rank %d has %lld values of it, rank %d has %lld ---> copies of a "
                         "parameter are of one length: DynapipeParams_v1.tied",
-                        (long long)row->group, r, (long long)other->count, rank, (long long)row->count);
+                        (long long)row->group, before, (long long)other->count, r, (long long)row->count);
         }
     }
-    return STATUS_OK;
-}
-
-static Status check_replica(const Table* tables, int32_t rank, int32_t first) {
-    const Table *mine = &tables[rank], *other = &tables[first];
-    bool is_same = mine->head.num_params == other->head.num_params &&
-                   mine->head.num_rows == other->head.num_rows &&
-                   memcmp(mine->rows, other->rows, (size_t)mine->head.num_rows * sizeof(Row)) == 0;
-    if (is_same) { return STATUS_OK; }
+    const Head *here = &mine->head, *there = &tables[0].head;
+    if (here->param_type != there->param_type || here->grad_type != there->grad_type) {
+        return FAIL(
+            STATUS_MISMATCH,
+            "ranks 0 and %d: parameters of type %d and %d, gradients of type %d and %d ---> all ranks need "
+            "the same: param_type and grad_type of DynapipeParams_v1",
+            r, (int)there->param_type, (int)here->param_type, (int)there->grad_type, (int)here->grad_type);
+    }
+    there = &first->head;
+    if (here->num_params == there->num_params && here->num_rows == there->num_rows &&
+        memcmp(mine->rows, first->rows, (size_t)here->num_rows * sizeof(Row)) == 0) {
+        return STATUS_OK;
+    }
     return FAIL(STATUS_MISMATCH,
                 "ranks %d and %d are replicas of a stage, but one has %lld parameters and %lld tied groups, "
                 "the other %lld and %lld (or other places) ---> they need the same model, laid out alike",
-                first, rank, (long long)other->head.num_params, (long long)other->head.num_rows,
-                (long long)mine->head.num_params, (long long)mine->head.num_rows);
-}
-
-// Sums among copies and replicas are of values of one type.
-static Status check_types(const Table* tables, int32_t rank) {
-    const Table *mine = &tables[rank], *first = &tables[0];
-    if (mine->head.param_type == first->head.param_type && mine->head.grad_type == first->head.grad_type) {
-        return STATUS_OK;
-    }
-    return FAIL(
-        STATUS_MISMATCH,
-        "ranks 0 and %d: parameters of type %d and %d, gradients of type %d and %d ---> all ranks need "
-        "the same: param_type and grad_type of DynapipeParams_v1",
-        rank, (int)first->head.param_type, (int)mine->head.param_type, (int)first->head.grad_type,
-        (int)mine->head.grad_type);
-}
-
-static Status check_tables(const Table* tables, int32_t num_ranks, int32_t num_stages) {
-    for (int32_t r = 0; r < num_ranks; r++) { TRY(check_rank(&tables[r], r)); }
-    for (int32_t r = 0; r < num_ranks; r++) { TRY(check_lengths(tables, r)); }
-    for (int32_t r = 0; r < num_ranks; r++) { TRY(check_types(tables, r)); }
-    for (int32_t r = num_stages; r < num_ranks; r++) { TRY(check_replica(tables, r, r % num_stages)); }
-    return STATUS_OK;
+                r % num_stages, r, (long long)there->num_params, (long long)there->num_rows,
+                (long long)here->num_params, (long long)here->num_rows);
 }
 
 // --- groups ----------------------------------------------------------------------------------------------
-// Returns how many stages have it.
-static int32_t stages_with(TiedHolders* out, const Table* tables, int32_t num_stages, int64_t group) {
-    int32_t num_holders = 0;
-    *out = (TiedHolders){0};
-    for (int32_t s = 0; s < num_stages; s++) {
-        if (find_row(&tables[s], group) == NULL) { continue; }
-        out->stages[s / 64] |= UINT64_C(1) << (s % 64);
-        num_holders++;
-    }
-    return num_holders;
-}
-
 // The smallest number of a group above `last`; -1: there is none.
 static int64_t next_group(const Table* tables, int32_t num_stages, int64_t last) {
     int64_t next = -1;
@@ -148,21 +109,9 @@ static int64_t next_group(const Table* tables, int32_t num_stages, int64_t last)
     return next;
 }
 
-static Status add_holders(TiedGroups* out, const Collective* world, int32_t num_stages,
-                          const TiedHolders* stages) {
-    TiedHolders* holders = &out->holders[out->num_holders++];
-    int32_t me = world->my_idx, first = me / num_stages * num_stages;
-    int32_t ranks[PLAN_MAX_STAGES], num_ranks = 0;
-    *holders = *stages;
-    if (!tied_holders_have(stages, me - first)) { return STATUS_OK; }
-    for (int32_t s = 0; s < num_stages; s++) {
-        if (tied_holders_have(stages, s)) { ranks[num_ranks++] = first + s; }
-    }
-    return collective_init(&holders->ranks, world->transport, ranks, num_ranks, world->timeout_ns);
-}
-
 static Status make_groups(TiedGroups* out, const Collective* world, int32_t num_stages, const Table* tables) {
     const Table* mine = &tables[world->my_idx];
+    const int32_t stage = world->my_idx % num_stages, first = world->my_idx - stage;
     int64_t most = 0;
     for (int32_t s = 0; s < num_stages; s++) { most += tables[s].head.num_rows; }
     out->groups = (TiedGroup*)calloc((size_t)mine->head.num_rows + 1, sizeof *out->groups);
@@ -171,14 +120,25 @@ static Status make_groups(TiedGroups* out, const Collective* world, int32_t num_
         return FAIL(STATUS_NO_MEMORY, "no memory for %lld tied groups", (long long)most);
     }
     for (int64_t g = next_group(tables, num_stages, -1); g >= 0; g = next_group(tables, num_stages, g)) {
-        TiedHolders stages;
-        if (stages_with(&stages, tables, num_stages, g) < 2) { continue; }  // one copy is its own sum
-        int32_t h = 0;
+        TiedHolders holders = {{0}, {0}};
+        int32_t ranks[PLAN_MAX_STAGES], num_ranks = 0, h = 0;
+        for (int32_t s = 0; s < num_stages; s++) {
+            if (find_row(&tables[s], g) == NULL) { continue; }
+            holders.stages[s / 64] |= UINT64_C(1) << (s % 64);
+            ranks[num_ranks++] = first + s;
+        }
+        if (num_ranks < 2) { continue; }  // one copy is its own sum
         while (h < out->num_holders &&
-               memcmp(out->holders[h].stages, stages.stages, sizeof stages.stages) != 0) {
+               memcmp(out->holders[h].stages, holders.stages, sizeof holders.stages) != 0) {
             h++;
         }
-        if (h == out->num_holders) { TRY(add_holders(out, world, num_stages, &stages)); }
+        if (h == out->num_holders) {
+            out->holders[out->num_holders++] = holders;
+            if (tied_holders_have(&holders, stage)) {
+                TRY(collective_init(&out->holders[h].ranks, world->transport, ranks, num_ranks,
+                                    world->timeout_ns));
+            }
+        }
         const Row* row = find_row(mine, g);
         if (row == NULL) { continue; }
         out->groups[out->num_groups++] = (TiedGroup){(int32_t)g, h, row->begin, row->count};
@@ -192,7 +152,9 @@ Status tied_groups_open(TiedGroups* out, Collective* world, int32_t num_stages,
     Table* tables = NULL;
     *out = (TiedGroups){0};
     Status status = read_tables(&tables, world, params, &arena);
-    if (status == STATUS_OK) { status = check_tables(tables, world->num_ranks, num_stages); }
+    for (int32_t r = 0; r < world->num_ranks && status == STATUS_OK; r++) {
+        status = check_rank(tables, r, num_stages);
+    }
     if (status == STATUS_OK) { status = make_groups(out, world, num_stages, tables); }
     arena_free(&arena);
     if (status != STATUS_OK) { tied_groups_free(out); }

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../plan/memory_layout.h"
@@ -77,109 +78,45 @@ Status trace_match(int32_t** event_of, const Plan* plan, const TraceRank* trace,
 
 // --- jobs ------------------------------------------------------------------------------------------------
 
-typedef struct {
-    TraceJobs* jobs;
-    const Plan* plan;
-    const CostModel* costs;
-    CostStage chunks[PLAN_MAX_CHUNKS];
-    int32_t s;
-    MachineRank machine;
-    uint8_t* has;  // [rows * M] bits 1 << JobKind that this rank's list has
-} Reader;
-
-static void slow_terms(const Reader* r, double term[PASS_TERMS], JobKind kind) {
-    for (int32_t i = 0; i < PASS_TERMS; i++) { term[i] *= r->machine.slow[kind]; }
-}
-
-// Room for a job of that side; NULL: there is none left.
-static RefitJob* new_job(const Reader* r, RefitSide side, double measured_ns) {
-    TraceJobs* jobs = r->jobs;
-    if (jobs->num_jobs[side] == TRACE_JOBS_MOST || measured_ns <= 0) { return NULL; }
-    RefitJob* job = &jobs->jobs[side][jobs->num_jobs[side]];
-    *job = (RefitJob){.measured_ns = measured_ns};
-    return job;
-}
-
-static double job_ns(const RefitJob* job) {
-    double sum_ns = 0;
-    for (int32_t c = 0; c < REFIT_COLUMNS; c++) { sum_ns += job->term[c]; }
-    return sum_ns;
+static double sum_of(const double* term, int32_t num) {
+    double sum = 0;
+    for (int32_t c = 0; c < num; c++) { sum += term[c]; }
+    return sum;
 }
 
 // It counts if it was predicted to take time.
-static void keep_job(const Reader* r, RefitSide side, const RefitJob* job) {
-    if (job_ns(job) > 0) { r->jobs->num_jobs[side]++; }
+static void keep_job(TraceJobs* jobs, RefitSide side, const RefitJob* job, double measured_ns) {
+    if (jobs->num_jobs[side] == TRACE_JOBS_MOST || measured_ns <= 0) { return; }
+    RefitJob* kept = &jobs->jobs[side][jobs->num_jobs[side]++];
+    *kept = *job;
+    kept->measured_ns = measured_ns;
 }
 
-static uint8_t jobs_of(const Reader* r, int32_t row, int32_t mb) {
-    return r->has[(int64_t)row * r->plan->M + mb];
-}
+// What a job is made of: forward and gradient of inputs of a share of the head are one job, and so are the
+// gradients of a chunk whose weight gradients are no job of their own.
+typedef struct {
+    const Plan* plan;
+    const CostModel* costs;
+    const CostStage* chunks;
+    MachineRank machine;
+    int32_t s;
+    RefitJob side[SIDE_COUNT];
+} JobTerms;
 
-static void add_job(const Reader* r, JobKind kind, int32_t chunk, int32_t mb, double measured_ns) {
-    const PlanMicrobatch* about = &r->plan->mbs[mb];
-    const CostStage* stage = &r->chunks[chunk];
-    RecomputeMode mode = (RecomputeMode)about->recompute[chunk];
-    bool is_backward = kind == JOB_B || kind == JOB_W, is_dropped = jobs_of(r, chunk, mb) & 1 << JOB_R;
-    RefitSide side = is_backward ? SIDE_BACKWARD : SIDE_FORWARD;
-    if (kind == JOB_F && is_dropped && stage->has_head) { return; }
-    RefitJob* job = new_job(r, side, measured_ns);
-    if (job == NULL) { return; }
-    double* term = kind == JOB_W ? &job->term[PASS_TERMS] : job->term;
-    cost_scale_terms(term, r->costs, stage, kind, mode, &about->shape);
-    slow_terms(r, term, kind);
-    if (kind == JOB_B && !(jobs_of(r, chunk, mb) & 1 << JOB_W)) {
-        cost_scale_terms(&job->term[PASS_TERMS], r->costs, stage, JOB_W, mode, &about->shape);
-        slow_terms(r, &job->term[PASS_TERMS], JOB_W);
-    }
-    keep_job(r, side, job);
-}
-
-static void share_terms(const Reader* r, double term[PASS_TERMS], JobKind kind, const MbShape* shape) {
-    const Placement* placement = &r->plan->placement;
-    int32_t units = placement->head_begin[r->s + 1] - placement->head_begin[r->s];
-    cost_scale_share_terms(term, r->costs, (double)units / HEAD_UNITS, kind, shape);
-    slow_terms(r, term, kind);
-}
-
-// Forward and gradient of inputs of a share are one job: each is assigned its predicted part of it.
-static void add_share(const Reader* r, JobKind kind, int32_t mb, double measured_ns) {
-    const MbShape* shape = &r->plan->mbs[mb].shape;
-    RefitJob forward = {0}, backward = {0};
-    if (kind == JOB_F) {
-        share_terms(r, forward.term, JOB_F, shape);
-        share_terms(r, backward.term, JOB_B, shape);
+static void add_terms(JobTerms* it, JobKind kind, const PlanInstr* instr) {
+    const Placement* placement = &it->plan->placement;
+    const PlanMicrobatch* mb = &it->plan->mbs[instr->mb];
+    bool is_forward = kind == JOB_F || kind == JOB_R;
+    double* term =
+        it->side[is_forward ? SIDE_FORWARD : SIDE_BACKWARD].term + (kind == JOB_W ? PASS_TERMS : 0);
+    if (instr->chunk >= placement->num_chunks) {
+        int32_t units = placement->head_begin[it->s + 1] - placement->head_begin[it->s];
+        cost_scale_share_terms(term, it->costs, (double)units / HEAD_UNITS, kind, &mb->shape);
     } else {
-        share_terms(r, &backward.term[PASS_TERMS], JOB_W, shape);
+        cost_scale_terms(term, it->costs, &it->chunks[instr->chunk], kind,
+                         (RecomputeMode)mb->recompute[instr->chunk], &mb->shape);
     }
-    double forward_ns = job_ns(&forward), all_ns = forward_ns + job_ns(&backward);
-    for (int side = 0; side < SIDE_COUNT && all_ns > 0; side++) {
-        const RefitJob* part = side == SIDE_FORWARD ? &forward : &backward;
-        RefitJob* job = new_job(r, (RefitSide)side, measured_ns * job_ns(part) / all_ns);
-        if (job == NULL) { continue; }
-        memcpy(job->term, part->term, sizeof job->term);
-        keep_job(r, (RefitSide)side, job);
-    }
-}
-
-// Jobs run in the order of the list, so the n-th event of a job is the n-th job instruction.
-static void add_all(Reader* r, const PlanRank* rank, const TraceRank* trace) {
-    int32_t e = 0, K = r->plan->placement.num_chunks;
-    for (int32_t i = 0; i < rank->num_instrs; i++) {
-        const PlanInstr* instr = &rank->instrs[i];
-        if (!plan_instr_is_job((InstrKind)instr->kind)) { continue; }
-        while (e < trace->num_events && !plan_instr_is_job((InstrKind)trace->events[e].kind)) { e++; }
-        if (e == trace->num_events) { return; }
-        const TraceEvent* event = &trace->events[e++];
-        bool is_it = event->kind == instr->kind && event->mb == instr->mb && event->chunk == instr->chunk;
-        if (!is_it) { return; }
-        JobKind kind = plan_instr_job((InstrKind)instr->kind);
-        double measured_ns = (double)(event->end_ns - event->begin_ns);
-        if (instr->chunk >= K) {
-            add_share(r, kind, instr->mb, measured_ns);
-        } else {
-            add_job(r, kind, instr->chunk, instr->mb, measured_ns);
-        }
-    }
+    for (int32_t i = 0; i < PASS_TERMS; i++) { term[i] *= it->machine.slow[kind]; }
 }
 
 static Status reserve(TraceJobs* jobs) {
@@ -191,29 +128,52 @@ static Status reserve(TraceJobs* jobs) {
     return jobs->room != NULL ? STATUS_OK : FAIL(STATUS_NO_MEMORY, "no memory to measure jobs");
 }
 
+// Jobs run in the order of the list, so the n-th event of a job is the n-th job instruction.
 Status trace_jobs_add(TraceJobs* jobs, const Plan* plan, const TraceRank* trace, const CostModel* costs,
                       const Machine* machine) {
     const PlanRank* rank = &plan->ranks[trace->rank];
-    const Placement* placement = &plan->placement;
-    int64_t num_cells = (int64_t)placement_num_rows(placement, plan->P) * plan->M;
-    Reader reader = {.jobs = jobs,
-                     .plan = plan,
-                     .costs = costs,
-                     .s = trace->rank % plan->P,
-                     .machine = machine_rank(machine, trace->rank),
-                     .has = (uint8_t*)calloc((size_t)num_cells + 1, 1)};
-    for (int32_t k = 0; k < placement->num_chunks; k++) {
-        reader.chunks[k] = cost_chunk_make(costs, placement, k);
-    }
-    Status status = reader.has != NULL ? reserve(jobs) : FAIL(STATUS_NO_MEMORY, "no memory to measure jobs");
-    for (int32_t i = 0; i < rank->num_instrs && status == STATUS_OK; i++) {
+    const int32_t K = plan->placement.num_chunks;
+    int64_t num_cells = (int64_t)placement_num_rows(&plan->placement, plan->P) * plan->M;
+    CostStage chunks[PLAN_MAX_CHUNKS];
+    uint8_t* has = (uint8_t*)calloc((size_t)num_cells + 1, 1);  // bits 1 << JobKind that the list has
+    Status status = has != NULL ? reserve(jobs) : FAIL(STATUS_NO_MEMORY, "no memory to measure jobs");
+    for (int32_t k = 0; k < K; k++) { chunks[k] = cost_chunk_make(costs, &plan->placement, k); }
+    for (int32_t i = 0; i < rank->num_instrs && has != NULL; i++) {
         const PlanInstr* instr = &rank->instrs[i];
         if (!plan_instr_is_job((InstrKind)instr->kind)) { continue; }
-        reader.has[(int64_t)instr->chunk * plan->M + instr->mb] |=
+        has[(int64_t)instr->chunk * plan->M + instr->mb] |=
             (uint8_t)(1 << plan_instr_job((InstrKind)instr->kind));
     }
-    if (status == STATUS_OK) { add_all(&reader, rank, trace); }
-    free(reader.has);
+    for (int32_t i = 0, e = 0; i < rank->num_instrs && status == STATUS_OK; i++) {
+        const PlanInstr* instr = &rank->instrs[i];
+        if (!plan_instr_is_job((InstrKind)instr->kind)) { continue; }
+        while (e < trace->num_events && !plan_instr_is_job((InstrKind)trace->events[e].kind)) { e++; }
+        const TraceEvent* event = &trace->events[e++];
+        if (e > trace->num_events || event->kind != instr->kind || event->mb != instr->mb ||
+            event->chunk != instr->chunk) {
+            break;
+        }
+        const uint8_t others = has[(int64_t)instr->chunk * plan->M + instr->mb];
+        const bool is_share = instr->chunk >= K;
+        JobKind kind = plan_instr_job((InstrKind)instr->kind);
+        if (kind == JOB_F && !is_share && others & 1 << JOB_R && chunks[instr->chunk].has_head) { continue; }
+        JobTerms terms = {.plan = plan,
+                          .costs = costs,
+                          .chunks = chunks,
+                          .machine = machine_rank(machine, trace->rank),
+                          .s = trace->rank % plan->P};
+        add_terms(&terms, kind, instr);
+        if (is_share && kind == JOB_F) { add_terms(&terms, JOB_B, instr); }
+        if (!is_share && kind == JOB_B && !(others & 1 << JOB_W)) { add_terms(&terms, JOB_W, instr); }
+        double forward_ns = sum_of(terms.side[SIDE_FORWARD].term, REFIT_COLUMNS);
+        double backward_ns = sum_of(terms.side[SIDE_BACKWARD].term, REFIT_COLUMNS);
+        double ratio = (double)(event->end_ns - event->begin_ns) / (forward_ns + backward_ns);
+        if (forward_ns > 0) { keep_job(jobs, SIDE_FORWARD, &terms.side[SIDE_FORWARD], forward_ns * ratio); }
+        if (backward_ns > 0) {
+            keep_job(jobs, SIDE_BACKWARD, &terms.side[SIDE_BACKWARD], backward_ns * ratio);
+        }
+    }
+    free(has);
     return status;
 }
 
@@ -372,174 +332,106 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-static int64_t** new_times(const Plan* plan, int32_t replica, Arena* scratch) {
-    int64_t** ns = ARENA_NEW(scratch, int64_t*, plan->P);
-    for (int32_t s = 0; s < plan->P && ns != NULL; s++) {
-        ns[s] = ARENA_NEW(scratch, int64_t, plan->ranks[replica * plan->P + s].num_instrs);
-        if (ns[s] == NULL) { return NULL; }
-    }
-    return ns;
-}
-
-static int64_t predicted_of(const SessionSpans* it, int32_t s, int32_t i) {
-    const PlanInstr* instr = &it->plan->ranks[it->replica * it->plan->P + s].instrs[i];
-    return it->predicted_ns != NULL ? it->predicted_ns[s][i] : instr->end_ns - instr->begin_ns;
-}
-
-// --- how long a transfer took ------------------------------------------------------------------------------
-
-// Where the receiver of a message has its receive.
+// The jobs of a stage that ran: one after the other.
 typedef struct {
-    int32_t* at[PLAN_MESSAGE_KINDS];  // [rows * M] instruction of the message's reader; -1: none
-} Receives;
+    const SessionSpan** spans;
+    int32_t num;
+} StageJobs;
 
-static int64_t cell_of(const Plan* plan, PlanMessage message, int32_t mb) {
-    return (int64_t)message.row * plan->M + mb;
-}
-
-static Status find_receives(Receives* out, const SessionSpans* it, Arena* scratch) {
-    const Plan* plan = it->plan;
-    int64_t num_cells = (int64_t)placement_num_rows(&plan->placement, plan->P) * plan->M;
-    for (int k = 0; k < PLAN_MESSAGE_KINDS; k++) {
-        out->at[k] = ARENA_NEW(scratch, int32_t, num_cells);
-        if (out->at[k] == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a step's errors"); }
-        for (int64_t i = 0; i < num_cells; i++) { out->at[k][i] = -1; }
-    }
-    for (int32_t s = 0; s < plan->P; s++) {
-        const PlanRank* list = &plan->ranks[it->replica * plan->P + s];
-        for (int32_t i = 0; i < list->num_instrs; i++) {
-            const PlanInstr* instr = &list->instrs[i];
-            PlanMessage message;
-            bool is_there = plan_instr_is_recv(instr->kind) &&
-                            plan_message_of(&message, &plan->placement, plan->P, instr);
-            if (is_there) { out->at[message.kind][cell_of(plan, message, instr->mb)] = i; }
+// The first that has not ended at `ns`.
+static int32_t job_after(const StageJobs* jobs, int64_t ns) {
+    int32_t low = 0, high = jobs->num;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (jobs->spans[middle]->end_ns <= ns) {
+            low = middle + 1;
+        } else {
+            high = middle;
         }
     }
-    return STATUS_OK;
+    return low;
 }
 
-// The first job of a list that has not ended at `ns`: jobs run one after the other. After the last:
-// num_instrs.
-static int32_t job_after(const PlanRank* list, const SessionSpan* spans, int32_t from, int64_t ns) {
-    int32_t i = from;
-    while (i < list->num_instrs &&
-           !(plan_instr_is_job((InstrKind)list->instrs[i].kind) && spans[i].end_ns > ns)) {
-        i++;
-    }
-    return i;
-}
-
-// Where to begin the search for the first job of a list that ends after an instant: these instants ascend.
-typedef struct {
-    int32_t at;
-    int64_t ns;
-} Cursor;
-
-static int32_t cursor_move(Cursor* cursor, const PlanRank* list, const SessionSpan* spans, int64_t ns) {
-    cursor->at = job_after(list, spans, ns >= cursor->ns ? cursor->at : 0, ns);
-    cursor->ns = ns;
-    return cursor->at;
-}
-
-// One end of a transfer.
-typedef struct {
-    const PlanRank* list;
-    const SessionSpan* spans;
-    Cursor* cursor;
-} End;
-
-// Time in [begin, end) in which neither end runs a job.
-static int64_t free_ns(const End ends[2], int64_t begin_ns, int64_t end_ns) {
+// Time in [begin, end) in which neither stage runs a job.
+static int64_t free_ns(const StageJobs* const stages[2], int64_t begin_ns, int64_t end_ns) {
     int64_t at_ns = begin_ns, sum_ns = 0;
-    int32_t next[2];
-    for (int k = 0; k < 2; k++) { next[k] = cursor_move(ends[k].cursor, ends[k].list, ends[k].spans, at_ns); }
+    int32_t next[2] = {job_after(stages[0], begin_ns), job_after(stages[1], begin_ns)};
     while (at_ns < end_ns) {
         int64_t free_until_ns = end_ns, busy_until_ns = at_ns;
         for (int k = 0; k < 2; k++) {
-            next[k] = job_after(ends[k].list, ends[k].spans, next[k], at_ns);
-            if (next[k] == ends[k].list->num_instrs) { continue; }
-            const SessionSpan* job = &ends[k].spans[next[k]];
+            while (next[k] < stages[k]->num && stages[k]->spans[next[k]]->end_ns <= at_ns) { next[k]++; }
+            if (next[k] == stages[k]->num) { continue; }
+            const SessionSpan* job = stages[k]->spans[next[k]];
             if (job->begin_ns <= at_ns) { busy_until_ns = larger(busy_until_ns, job->end_ns); }
             free_until_ns = smaller(free_until_ns, job->begin_ns);
         }
-        if (busy_until_ns > at_ns) {
-            at_ns = busy_until_ns;
-            continue;
-        }
-        sum_ns += free_until_ns - at_ns;
-        at_ns = free_until_ns;
+        if (busy_until_ns == at_ns) { sum_ns += free_until_ns - at_ns; }
+        at_ns = busy_until_ns > at_ns ? busy_until_ns : free_until_ns;
     }
     return sum_ns;
 }
 
-// A stage's messages, one after the other over one link, as planned.
-typedef struct {
-    const SessionSpans* all;
-    int32_t s;
-    int64_t link_ns;  // when the last message was there
-    Cursor* cursors;  // [P]
-} Sender;
-
-static int64_t transfer_ns(Sender* sender, int32_t i, int32_t peer, int32_t peer_i) {
-    const SessionSpans* it = sender->all;
-    const PlanRank* ranks = it->plan->ranks + it->replica * it->plan->P;
-    const int32_t s = sender->s;
-    const End ends[2] = {{&ranks[s], it->spans[s], &sender->cursors[s]},
-                         {&ranks[peer], it->spans[peer], &sender->cursors[peer]}};
-    int64_t planned_ns = predicted_of(it, s, i);
-    int64_t posted_ns = larger(it->spans[s][i].begin_ns, it->spans[peer][peer_i].begin_ns);
-    int64_t begin_ns = larger(posted_ns, sender->link_ns), end_ns = it->spans[peer][peer_i].end_ns;
-    sender->link_ns = larger(sender->link_ns, end_ns);
-    // seen together with the message before, or nothing travelled: unknown
-    if (end_ns <= begin_ns || (begin_ns > posted_ns && end_ns - begin_ns < planned_ns)) { return planned_ns; }
-    if (it->moves_alone || end_ns - begin_ns <= planned_ns) { return end_ns - begin_ns; }
-    return larger(planned_ns, free_ns(ends, begin_ns, end_ns));
+// *link_ns: when the message before over the same link was there.
+static int64_t transfer_ns(const SessionSpans* it, const StageJobs* const ends[2], const SessionSpan* send,
+                           const SessionSpan* recv, int64_t planned_ns, int64_t* link_ns) {
+    int64_t posted_ns = larger(send->begin_ns, recv->begin_ns), begin_ns = larger(posted_ns, *link_ns);
+    int64_t took_ns = recv->end_ns - begin_ns;
+    *link_ns = larger(*link_ns, recv->end_ns);
+    // Seen together with the message before, or nothing was sent: unknown.
+    if (took_ns <= 0 || (begin_ns > posted_ns && took_ns < planned_ns)) { return planned_ns; }
+    if (it->moves_alone || took_ns <= planned_ns) { return took_ns; }
+    return larger(planned_ns, free_ns(ends, begin_ns, recv->end_ns));
 }
 
-// --- the two makespans -------------------------------------------------------------------------------------
-
-static bool has_run(const SessionSpan* span) {
-    return span->end_ns > span->begin_ns;
-}
-
-static Status measure_rank(int64_t* jobs_ns, int64_t* all_ns, const SessionSpans* it, int32_t s,
-                           const Receives* receives, Arena* scratch) {
-    const Plan* plan = it->plan;
-    const PlanRank* list = &plan->ranks[it->replica * plan->P + s];
-    Sender sender = {.all = it, .s = s, .cursors = ARENA_NEW(scratch, Cursor, plan->P)};
-    if (sender.cursors == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a step's errors"); }
-    for (int32_t i = 0; i < list->num_instrs; i++) {
-        const PlanInstr* instr = &list->instrs[i];
-        PlanMessage message;
-        jobs_ns[i] = all_ns[i] = predicted_of(it, s, i);
-        if (plan_instr_is_job((InstrKind)instr->kind)) {
-            if (has_run(&it->spans[s][i])) {
-                jobs_ns[i] = all_ns[i] = it->spans[s][i].end_ns - it->spans[s][i].begin_ns;
-            }
-            continue;
-        }
-        bool sends =
-            plan_instr_is_send(instr->kind) && plan_message_of(&message, &plan->placement, plan->P, instr);
-        int32_t recv = sends ? receives->at[message.kind][cell_of(plan, message, instr->mb)] : -1;
-        if (recv < 0) { continue; }
-        all_ns[i] = transfer_ns(&sender, i, plan_message_reader(&plan->placement, message).stage, recv);
-    }
-    return STATUS_OK;
+// Where the receive of a message is; of a send or receive.
+static const SessionSpan** receive_of(const SessionSpan** received, PlanMessage* message, const Plan* plan,
+                                      const PlanInstr* instr) {
+    if (!plan_message_of(message, &plan->placement, plan->P, instr)) { return NULL; }
+    int64_t row = (int64_t)message->kind * placement_num_rows(&plan->placement, plan->P) + message->row;
+    return &received[row * plan->M + instr->mb];
 }
 
 Status session_errors_split(SessionErrors* out, const SessionSpans* it, Arena* scratch) {
-    int64_t** jobs_ns = new_times(it->plan, it->replica, scratch);
-    int64_t** all_ns = new_times(it->plan, it->replica, scratch);
-    int64_t predicted_ns, with_jobs_ns, with_all_ns;
-    if (jobs_ns == NULL || all_ns == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for a step's errors"); }
-    Receives receives;
-    TRY(find_receives(&receives, it, scratch));
-    for (int32_t s = 0; s < it->plan->P; s++) {
-        TRY(measure_rank(jobs_ns[s], all_ns[s], it, s, &receives, scratch));
+    const Plan* plan = it->plan;
+    const PlanRank* lists = plan->ranks + it->replica * plan->P;
+    StageJobs jobs[PLAN_MAX_STAGES];
+    int64_t *jobs_ns[PLAN_MAX_STAGES], *all_ns[PLAN_MAX_STAGES], predicted_ns, with_jobs_ns, with_all_ns;
+    const SessionSpan** received;
+    PlanMessage message;
+    ARENA_TRY_NEW(received, scratch, const SessionSpan*,
+                  PLAN_MESSAGE_KINDS* placement_num_rows(&plan->placement, plan->P) * (int64_t)plan->M);
+    for (int32_t s = 0; s < plan->P; s++) {
+        jobs[s].num = 0;
+        ARENA_TRY_NEW(jobs[s].spans, scratch, const SessionSpan*, lists[s].num_instrs);
+        ARENA_TRY_NEW(jobs_ns[s], scratch, int64_t, lists[s].num_instrs);
+        ARENA_TRY_NEW(all_ns[s], scratch, int64_t, lists[s].num_instrs);
+        for (int32_t i = 0; i < lists[s].num_instrs; i++) {
+            const PlanInstr* instr = &lists[s].instrs[i];
+            const SessionSpan* span = &it->spans[s][i];
+            bool is_job = plan_instr_is_job((InstrKind)instr->kind), has_run = span->end_ns > span->begin_ns;
+            int64_t ns = instr->end_ns - instr->begin_ns;
+            if (is_job && has_run) { jobs[s].spans[jobs[s].num++] = span; }
+            jobs_ns[s][i] = all_ns[s][i] = is_job && has_run ? span->end_ns - span->begin_ns : ns;
+            const SessionSpan** at =
+                plan_instr_is_recv(instr->kind) ? receive_of(received, &message, plan, instr) : NULL;
+            if (at != NULL) { *at = span; }
+        }
     }
-    TRY(plan_makespan(&predicted_ns, it->plan, it->replica, it->predicted_ns, scratch));
-    TRY(plan_makespan(&with_jobs_ns, it->plan, it->replica, (const int64_t* const*)jobs_ns, scratch));
-    TRY(plan_makespan(&with_all_ns, it->plan, it->replica, (const int64_t* const*)all_ns, scratch));
+    for (int32_t s = 0; s < plan->P; s++) {
+        int64_t link_ns = 0;
+        for (int32_t i = 0; i < lists[s].num_instrs; i++) {
+            const PlanInstr* instr = &lists[s].instrs[i];
+            const SessionSpan** at =
+                plan_instr_is_send(instr->kind) ? receive_of(received, &message, plan, instr) : NULL;
+            if (at == NULL || *at == NULL) { continue; }
+            const StageJobs* const ends[2] = {&jobs[s],
+                                              &jobs[plan_message_reader(&plan->placement, message).stage]};
+            all_ns[s][i] = transfer_ns(it, ends, &it->spans[s][i], *at, all_ns[s][i], &link_ns);
+        }
+    }
+    TRY(plan_makespan(&predicted_ns, plan, it->replica, NULL, scratch));
+    TRY(plan_makespan(&with_jobs_ns, plan, it->replica, (const int64_t* const*)jobs_ns, scratch));
+    TRY(plan_makespan(&with_all_ns, plan, it->replica, (const int64_t* const*)all_ns, scratch));
     out->jobs_ns = with_jobs_ns - predicted_ns;
     out->transfers_ns = with_all_ns - with_jobs_ns;
     return STATUS_OK;
@@ -556,8 +448,6 @@ typedef enum { SIDE_JOBS, SIDE_SENDS, SIDE_RECEIVES, NUM_SIDES } TraceSide;
 // "tid" of a row: the steps first, then rank by rank. Lanes beyond the available ones share the last.
 enum { TID_STEPS = 0, TIDS_OF_SIDE = 1024, TIDS_OF_RANK = TIDS_OF_SIDE * NUM_SIDES };
 
-static const double BYTES_PER_MIB = 1024 * 1024;
-
 typedef struct {
     FILE* file;
     const TraceStep* step;
@@ -565,8 +455,14 @@ typedef struct {
     bool any_event;
 } TraceWriter;
 
-static void begin_event(TraceWriter* w) {
-    fprintf(w->file, "%s", w->any_event ? ",\n" : "\n");
+// The begin of another event, or all of it.
+static void put(TraceWriter* w, const char* format, ...) __attribute__((format(printf, 2, 3)));
+static void put(TraceWriter* w, const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    fputs(w->any_event ? ",\n" : "\n", w->file);
+    vfprintf(w->file, format, args);
+    va_end(args);
     w->any_event = true;
 }
 
@@ -579,102 +475,82 @@ static int32_t tid_of(int32_t rank, TraceSide side, int32_t lane) {
            (lane < TIDS_OF_SIDE ? lane : TIDS_OF_SIDE - 1);
 }
 
-static void write_name(TraceWriter* w, const char* what, int process, int32_t tid, const char* name) {
-    begin_event(w);
-    fprintf(w->file, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", what,
-            process, tid, name);
+static void put_name(TraceWriter* w, const char* what, int32_t tid, const char* name) {
+    put(w, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", what,
+        w->process, tid, name);
 }
 
-static void write_lane_name(TraceWriter* w, int32_t rank, TraceSide side, int32_t lane) {
-    const Plan* plan = w->step->plan;
+static void put_lane(TraceWriter* w, int32_t rank, TraceSide side, int32_t lane) {
+    const int32_t P = w->step->plan->P, tid = tid_of(rank, side, lane);
     char name[96], number[16] = "";
-    int32_t tid = tid_of(rank, side, lane);
     if (lane > 0) { snprintf(number, sizeof number, " (%d)", (int)lane + 1); }
     if (side == SIDE_JOBS) {
-        snprintf(name, sizeof name, "rank %d: replica %d, stage %d%s", (int)rank, (int)(rank / plan->P),
-                 (int)(rank % plan->P), number);
+        snprintf(name, sizeof name, "rank %d: replica %d, stage %d%s", (int)rank, (int)(rank / P),
+                 (int)(rank % P), number);
     } else {
         snprintf(name, sizeof name, "rank %d %s%s", (int)rank, side == SIDE_SENDS ? "sends" : "receives",
                  number);
     }
-    write_name(w, "thread_name", w->process, tid, name);
-    begin_event(w);
-    fprintf(
-        w->file,
-        "{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}}",
+    put_name(w, "thread_name", tid, name);
+    put(w, "{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}}",
         w->process, tid, tid);
 }
 
-// A span in a row, up to its args.
-static void write_span(TraceWriter* w, int32_t tid, int64_t begin_ns, int64_t end_ns) {
-    begin_event(w);
-    fprintf(w->file, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,", w->process, tid,
-            (double)begin_ns / 1e3, (double)(end_ns - begin_ns) / 1e3);
-}
-
-// Which of the rank's chunks; empty where each rank has one.
-static void write_piece(TraceWriter* w, const TraceEvent* e) {
-    const Placement* placement = &w->step->plan->placement;
-    bool is_plain = placement->num_chunks <= w->step->plan->P && placement->head == HEAD_WHOLE;
-    if (is_plain || e->chunk < 0) { return; }
-    if (e->chunk >= placement->num_chunks) {
-        fprintf(w->file, " head");
-    } else {
-        fprintf(w->file, " chunk %d", (int)e->chunk);
-    }
-}
-
 // planned_ns -1: the plan has no such instruction.
-static void write_event(TraceWriter* w, int32_t rank, int32_t tid, const TraceEvent* e, int64_t planned_ns) {
-    const char* kind = trace_kind_text(e->kind);
-    const char* category = plan_instr_is_job((InstrKind)e->kind) ? "job"
-                           : side_of(e->kind) != SIDE_JOBS       ? "transfer"
-                           : plan_instr_is_wait(e->kind)         ? "wait"
-                                                                 : "other";
-    write_span(w, tid, e->begin_ns, e->end_ns);
-    fprintf(w->file, "\"name\":\"%s", kind);
-    if (e->mb >= 0) { fprintf(w->file, " mb %d", (int)e->mb); }
-    write_piece(w, e);
-    fprintf(w->file, "\",\"cat\":\"%s\",\"args\":{\"step\":%lld,\"rank\":%d,\"kind\":\"%s\"", category,
-            (long long)w->step->step, (int)rank, kind);
+static void put_event(TraceWriter* w, int32_t rank, int32_t tid, const TraceEvent* e, int64_t planned_ns) {
+    const Placement* placement = &w->step->plan->placement;
+    const bool is_job = plan_instr_is_job((InstrKind)e->kind);
+    const bool has_pieces = placement->num_chunks > w->step->plan->P || placement->head != HEAD_WHOLE;
+    const char* category = is_job                          ? "job"
+                           : side_of(e->kind) != SIDE_JOBS ? "transfer"
+                           : plan_instr_is_wait(e->kind)   ? "wait"
+                                                           : "other";
+    char mb[24] = "", piece[24] = "";
+    if (e->mb >= 0) { snprintf(mb, sizeof mb, " mb %d", (int)e->mb); }
+    if (has_pieces && e->chunk >= 0) {
+        snprintf(piece, sizeof piece, e->chunk < placement->num_chunks ? " chunk %d" : " head",
+                 (int)e->chunk);
+    }
+    put(w,
+        "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"name\":\"%s%s%s\",\"cat\":\"%s\","
+        "\"args\":{\"step\":%lld,\"rank\":%d,\"kind\":\"%s\"",
+        w->process, tid, (double)e->begin_ns / 1e3, (double)(e->end_ns - e->begin_ns) / 1e3,
+        trace_kind_text(e->kind), mb, piece, category, (long long)w->step->step, (int)rank,
+        trace_kind_text(e->kind));
     if (e->mb >= 0) { fprintf(w->file, ",\"mb\":%d,\"chunk\":%d", (int)e->mb, (int)e->chunk); }
     if (e->peer >= 0) { fprintf(w->file, ",\"peer\":%d", (int)e->peer); }
     if (w->process == PROCESS_MEASURED) {
         fprintf(w->file, ",\"begin_ns\":%lld,\"end_ns\":%lld,\"wait_ns\":%lld", (long long)e->begin_ns,
                 (long long)e->end_ns, (long long)e->wait_ns);
         if (planned_ns >= 0) { fprintf(w->file, ",\"planned_ns\":%lld", (long long)planned_ns); }
-        if (planned_ns >= 0 && plan_instr_is_job((InstrKind)e->kind)) {
+        if (planned_ns >= 0 && is_job) {
             fprintf(w->file, ",\"off_ns\":%lld", (long long)(e->end_ns - e->begin_ns - planned_ns));
         }
     }
-    fprintf(w->file, "}}");
+    fputs("}}", w->file);
 }
 
 // One end of a message's arrow, inside the event: from a send's begin to the last ns of its receive. Both
 // ends identify the message by its number (plan_message.h).
-static void write_arrow(TraceWriter* w, int32_t tid, const TraceEvent* e) {
+static void put_arrow(TraceWriter* w, int32_t tid, const TraceEvent* e) {
     const Plan* plan = w->step->plan;
+    const bool is_send = side_of(e->kind) == SIDE_SENDS;
     PlanInstr instr = {.kind = (uint8_t)e->kind, .chunk = (int16_t)e->chunk, .peer = e->peer};
     PlanMessage message;
-    bool is_send = side_of(e->kind) == SIDE_SENDS;
     if (side_of(e->kind) == SIDE_JOBS || e->end_ns == e->begin_ns ||
         !plan_message_of(&message, &plan->placement, plan->P, &instr)) {
         return;
     }
     int64_t row = (int64_t)e->mb * placement_num_rows(&plan->placement, plan->P) + message.row;
-    begin_event(w);
-    fprintf(
-        w->file,
+    put(w,
         "{\"ph\":%s,\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"name\":\"message\",\"cat\":\"message\",\"id\":%lld}",
         is_send ? "\"s\"" : "\"f\",\"bp\":\"e\"", w->process, tid,
         (double)(is_send ? e->begin_ns : e->end_ns - 1) / 1e3,
         (long long)((row * PLAN_MESSAGE_KINDS + message.kind) * 2 + w->process - 1));
 }
 
-// --- memory ------------------------------------------------------------------------------------------------
-
-// The list with the times at which `rank` ran its jobs; nothing where these are other jobs.
-static Status write_memory(TraceWriter* w, const TraceRank* rank, const int32_t* event_of, Arena* arena) {
+// By the times at which `rank` ran the jobs of its list; nothing where it ran others.
+static Status put_memory(TraceWriter* w, const TraceRank* rank, const int32_t* event_of, Arena* arena) {
     PlanRank list = w->step->plan->ranks[rank->rank];
     PlanInstr* instrs;
     MemoryCurve curve = {0};
@@ -690,17 +566,14 @@ static Status write_memory(TraceWriter* w, const TraceRank* rank, const int32_t*
     list.instrs = instrs;
     TRY(memory_curve_make(&curve, &list, w->step->memory_rule, arena));
     for (int32_t i = 0; i < curve.num_steps; i++) {
-        begin_event(w);
-        fprintf(w->file,
-                "{\"ph\":\"C\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"name\":\"rank %d memory\","
-                "\"args\":{\"MiB\":%.3f}}",
-                w->process, tid_of(rank->rank, SIDE_JOBS, 0), (double)curve.steps[i].begin_ns / 1e3,
-                rank->rank, (double)curve.steps[i].num_bytes / BYTES_PER_MIB);
+        put(w,
+            "{\"ph\":\"C\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"name\":\"rank %d "
+            "memory\",\"args\":{\"MiB\":%.3f}}",
+            w->process, tid_of(rank->rank, SIDE_JOBS, 0), (double)curve.steps[i].begin_ns / 1e3, rank->rank,
+            (double)curve.steps[i].num_bytes / (1024 * 1024));
     }
     return STATUS_OK;
 }
-
-// --- rows --------------------------------------------------------------------------------------------------
 
 // Events by their begin: qsort() has no context argument.
 static int compare_begins(const void* a, const void* b) {
@@ -712,61 +585,48 @@ static int compare_begins(const void* a, const void* b) {
 
 // A viewer nests the events of a row by time, and events that overlap partly cannot nest. A rank's messages
 // may overlap, so every event gets the first free lane of its side.
-static Status make_lanes(TraceWriter* w, const TraceRank* rank, int32_t** out, Arena* arena) {
-    const TraceEvent** order;
-    int64_t* free_ns[NUM_SIDES];  // of each lane
-    int32_t num_lanes[NUM_SIDES] = {0};
-    ARENA_TRY_NEW(*out, arena, int32_t, rank->num_events);
-    ARENA_TRY_NEW(order, arena, const TraceEvent*, rank->num_events);
-    for (int side = 0; side < NUM_SIDES; side++) {
-        ARENA_TRY_NEW(free_ns[side], arena, int64_t, rank->num_events);
-    }
-    for (int32_t i = 0; i < rank->num_events; i++) { order[i] = &rank->events[i]; }
-    qsort(order, (size_t)rank->num_events, sizeof *order, compare_begins);
-    for (int32_t i = 0; i < rank->num_events; i++) {
-        TraceSide side = side_of(order[i]->kind);
-        int32_t lane = 0;
-        while (lane < num_lanes[side] && free_ns[side][lane] > order[i]->begin_ns) { lane++; }
-        if (lane == num_lanes[side]) {
-            if (lane < TIDS_OF_SIDE) { write_lane_name(w, rank->rank, side, lane); }
-            num_lanes[side]++;
-        }
-        free_ns[side][lane] = order[i]->end_ns;
-        (*out)[order[i] - rank->events] = lane;
-    }
-    return STATUS_OK;
-}
-
-static Status write_rank(TraceWriter* w, const TraceRank* rank, Arena* arena) {
+static Status put_rank(TraceWriter* w, const TraceRank* rank, Arena* arena) {
     const PlanRank* list = &w->step->plan->ranks[rank->rank];
-    int32_t *lanes, *event_of;
-    int64_t* planned_ns;
-    TRY(make_lanes(w, rank, &lanes, arena));
-    TRY(trace_match(&event_of, w->step->plan, rank, arena));
+    const TraceEvent** order;
+    int64_t *lane_ends_ns[NUM_SIDES], *planned_ns;
+    int32_t num_lanes[NUM_SIDES] = {0}, *event_of;
+    ARENA_TRY_NEW(order, arena, const TraceEvent*, rank->num_events);
     ARENA_TRY_NEW(planned_ns, arena, int64_t, rank->num_events);
-    for (int32_t i = 0; i < rank->num_events; i++) { planned_ns[i] = -1; }
+    for (int side = 0; side < NUM_SIDES; side++) {
+        ARENA_TRY_NEW(lane_ends_ns[side], arena, int64_t, rank->num_events);
+    }
+    TRY(trace_match(&event_of, w->step->plan, rank, arena));
+    for (int32_t i = 0; i < rank->num_events; i++) {
+        order[i] = &rank->events[i];
+        planned_ns[i] = -1;
+    }
     for (int32_t i = 0; i < list->num_instrs; i++) {
         bool is_planned = event_of[i] >= 0 && !plan_instr_is_wait(list->instrs[i].kind);
         if (is_planned) { planned_ns[event_of[i]] = list->instrs[i].end_ns - list->instrs[i].begin_ns; }
     }
+    qsort(order, (size_t)rank->num_events, sizeof *order, compare_begins);
     for (int32_t i = 0; i < rank->num_events; i++) {
-        const TraceEvent* e = &rank->events[i];
-        int32_t tid = tid_of(rank->rank, side_of(e->kind), lanes[i]);
-        write_event(w, rank->rank, tid, e, planned_ns[i]);
-        write_arrow(w, tid, e);
+        const TraceSide side = side_of(order[i]->kind);
+        int32_t lane = 0;
+        while (lane < num_lanes[side] && lane_ends_ns[side][lane] > order[i]->begin_ns) { lane++; }
+        if (lane == num_lanes[side] && num_lanes[side]++ < TIDS_OF_SIDE) {
+            put_lane(w, rank->rank, side, lane);
+        }
+        lane_ends_ns[side][lane] = order[i]->end_ns;
+        int32_t tid = tid_of(rank->rank, side, lane);
+        put_event(w, rank->rank, tid, order[i], planned_ns[order[i] - rank->events]);
+        put_arrow(w, tid, order[i]);
     }
-    return write_memory(w, rank, event_of, arena);
+    return put_memory(w, rank, event_of, arena);
 }
 
-// --- the whole ---------------------------------------------------------------------------------------------
-
-static void write_head(TraceWriter* w) {
+static void put_head(TraceWriter* w) {
     const TraceStep* step = w->step;
     const Placement* placement = &step->plan->placement;
     fprintf(w->file,
             "{\"displayTimeUnit\":\"ms\",\n\"otherData\":{\"format\":\"" TRACE_FORMAT
-            "\",\"stages\":%d,\"replicas\":%d,\"stage_of\":[",
-            step->plan->P, step->plan->R);
+            "\",\"stages\":%d,\"replicas\":%d,\"microbatches\":%d,\"stage_of\":[",
+            step->plan->P, step->plan->R, step->plan->M);
     for (int32_t k = 0; k < placement->num_chunks; k++) {
         fprintf(w->file, "%s%d", k > 0 ? "," : "", placement->stage_of[k]);
     }
@@ -782,15 +642,12 @@ static void write_head(TraceWriter* w) {
                 (long long)one.offset_ns, (long long)one.error_ns);
     }
     fprintf(w->file, "]},\n\"traceEvents\":[");
-    write_name(w, "process_name", PROCESS_PREDICTED, TID_STEPS, "predicted");
-    if (step->ranks == NULL) { return; }
-    write_name(w, "process_name", PROCESS_MEASURED, TID_STEPS, "measured");
-    write_name(w, "thread_name", PROCESS_MEASURED, TID_STEPS, "steps");
 }
 
-static Status write_predicted(TraceWriter* w, Arena* arena) {
+static Status put_predicted(TraceWriter* w, Arena* arena) {
     const Plan* plan = w->step->plan;
     w->process = PROCESS_PREDICTED;
+    put_name(w, "process_name", TID_STEPS, "predicted");
     for (int32_t r = 0; r < w->step->num_ranks; r++) {
         const PlanRank* list = &plan->ranks[r];
         TraceRank rank = {.rank = r};
@@ -798,34 +655,31 @@ static Status write_predicted(TraceWriter* w, Arena* arena) {
         for (int32_t i = 0; i < list->num_instrs; i++) {
             const PlanInstr* instr = &list->instrs[i];
             if (plan_instr_is_wait(instr->kind)) { continue; }
-            rank.events[rank.num_events++] = (TraceEvent){.kind = instr->kind,
-                                                          .chunk = instr->chunk,
-                                                          .mb = instr->mb,
-                                                          .peer = instr->peer,
-                                                          .begin_ns = instr->begin_ns,
-                                                          .end_ns = instr->end_ns};
+            rank.events[rank.num_events++] = (TraceEvent){
+                instr->kind, instr->chunk, instr->mb, instr->peer, instr->begin_ns, instr->end_ns, 0};
         }
-        TRY(write_rank(w, &rank, arena));
+        TRY(put_rank(w, &rank, arena));
     }
     return STATUS_OK;
 }
 
 // Times in the file count from the begin of the first rank.
-static Status write_measured(TraceWriter* w, Arena* arena) {
+static Status put_measured(TraceWriter* w, Arena* arena) {
     const TraceStep* step = w->step;
     const SessionErrors* errors = step->errors;
     int64_t begin_ns = INT64_MAX, end_ns = 0;
     w->process = PROCESS_MEASURED;
     for (int32_t k = 0; k < step->num_ranks; k++) {
-        if (step->ranks[k].begin_ns < begin_ns) { begin_ns = step->ranks[k].begin_ns; }
-        if (step->ranks[k].end_ns > end_ns) { end_ns = step->ranks[k].end_ns; }
+        begin_ns = smaller(begin_ns, step->ranks[k].begin_ns);
+        end_ns = larger(end_ns, step->ranks[k].end_ns);
     }
-    write_span(w, TID_STEPS, 0, end_ns - begin_ns);
-    fprintf(w->file,
-            "\"name\":\"step %lld\",\"cat\":\"step\",\"args\":{\"step\":%lld,\"plan_hash\":\"%016llx\","
-            "\"policy\":\"%s\",\"schedule\":\"%s\"",
-            (long long)step->step, (long long)step->step, (unsigned long long)step->plan_hash,
-            step->plan->policy, step->plan->schedule);
+    put_name(w, "process_name", TID_STEPS, "measured");
+    put_name(w, "thread_name", TID_STEPS, "steps");
+    put(w,
+        "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":0,\"dur\":%.3f,\"name\":\"step %lld\",\"cat\":\"step\","
+        "\"args\":{\"step\":%lld,\"plan_hash\":\"%016llx\",\"policy\":\"%s\",\"schedule\":\"%s\"",
+        w->process, TID_STEPS, (double)(end_ns - begin_ns) / 1e3, (long long)step->step,
+        (long long)step->step, (unsigned long long)step->plan_hash, step->plan->policy, step->plan->schedule);
     if (errors != NULL) {
         fprintf(w->file,
                 ",\"predicted_ns\":%lld,\"measured_ns\":%lld,\"jobs_off_ns\":%lld,\"transfers_off_ns\":%lld,"
@@ -833,7 +687,7 @@ static Status write_measured(TraceWriter* w, Arena* arena) {
                 (long long)errors->predicted_ns, (long long)errors->measured_ns, (long long)errors->jobs_ns,
                 (long long)errors->transfers_ns, (long long)errors->waiting_ns);
     }
-    fprintf(w->file, "}}");
+    fputs("}}", w->file);
     for (int32_t k = 0; k < step->num_ranks; k++) {
         TraceRank rank = step->ranks[k];
         ARENA_TRY_NEW(rank.events, arena, TraceEvent, rank.num_events);
@@ -842,23 +696,19 @@ static Status write_measured(TraceWriter* w, Arena* arena) {
             rank.events[i].begin_ns -= begin_ns;
             rank.events[i].end_ns -= begin_ns;
         }
-        TRY(write_rank(w, &rank, arena));
+        TRY(put_rank(w, &rank, arena));
     }
     return STATUS_OK;
 }
 
 Status trace_write(const char* path, const TraceStep* step) {
-    int32_t num_ranks = step->plan->P * step->plan->R;
-    if (step->num_ranks != num_ranks) {
-        return FAIL(STATUS_OUT_OF_RANGE, "trace: %d records for %d ranks", (int)step->num_ranks,
-                    (int)num_ranks);
-    }
+    assert(step->num_ranks == step->plan->P * step->plan->R);
     TraceWriter writer = {.file = fopen(path, "w"), .step = step};
     if (writer.file == NULL) { return FAIL(STATUS_IO, "%s: cannot be written: %s", path, strerror(errno)); }
     Arena arena = {0};
-    write_head(&writer);
-    Status status = write_predicted(&writer, &arena);
-    if (status == STATUS_OK && step->ranks != NULL) { status = write_measured(&writer, &arena); }
+    put_head(&writer);
+    Status status = put_predicted(&writer, &arena);
+    if (status == STATUS_OK && step->ranks != NULL) { status = put_measured(&writer, &arena); }
     arena_free(&arena);
     fprintf(writer.file, "\n]}\n");
     bool failed = ferror(writer.file) != 0;

@@ -73,14 +73,11 @@ void trace_jobs_forget(TraceJobs* jobs);
 void trace_jobs_free(TraceJobs* jobs);  // an all-zero one is fine
 
 // --- links -----------------------------------------------------------------------------------------------
-// How long messages over a rank's two links took, relative to the prediction. A link connects neighbours,
-// whatever chunks they have; messages to ranks further away (as slow as the slowest link on the path,
-// machine_between_ns) and those of a shared head do not count.
-//
-// Only messages that did not wait for this rank count: on a host, sends during which it ran no job and so
-// polled all the time; on a device, which knows when a transfer was under way, all. Of these the fastest few:
-// the others waited for the rank at the other end. A host's send that ends early may be a copy that MPI made:
-// there, no link is found to be faster than predicted. The cost of one poll is subtracted.
+// How long messages over a rank's two links, to its neighbours, took relative to the prediction; those of a
+// shared head do not count. Only messages that did not wait for this rank count: on a host, sends during
+// which it ran no job and so polled all the time; on a device all. Of these the fastest few: the others
+// waited for the rank at the other end. A host's send that ends early may be a copy that MPI made: there, no
+// link is found to be faster than predicted.
 //
 // On a loaded machine even the fastest may have waited. So a link keeps its prediction unless both of its
 // ends measure otherwise, twice in a row, and its transfers take a significant part of the step; of four
@@ -118,25 +115,19 @@ double trace_links_both(LinkSeen one_end, LinkSeen other_end);
 double trace_links_settle(double before, double now);
 
 // --- a step's error --------------------------------------------------------------------------------------
-// By how much a step took longer than predicted, and whether jobs, transfers or waiting did.
+// By how much a step took longer than predicted, and whether jobs, transfers or waiting did: the time that
+// the step would have lost by each alone, in the plan's order (m: measured, p: predicted).
 //
 //     measured - predicted = jobs + transfers + waiting          > 0: the step took longer
-//
-// Each is the time that the step would have lost by it alone, in the plan's order (m: measured, p:
-// predicted):
-//
 //     jobs       makespan(jobs m, transfers p) - makespan(jobs p, transfers p)
 //     transfers  makespan(jobs m, transfers m) - makespan(jobs m, transfers p)
 //     waiting    the rest: sends that block, messages that begin late, planning, first touch of memory,
 //                reduction, the update
 //
-// So a late job that nobody waits for counts nothing, and one that all ranks wait for counts fully,
-// on any rank. The whole step is measured, as the plan predicts it: from its beginning, the
-// wait for its plan included, until parameters are updated.
-//
-// A transfer took: from when both ends had posted it until its receiver saw it done; of that, beyond what was
-// planned, only time in which neither end was inside a job. The rest is waiting. Where the
-// transport moves data by itself (GPUs), all of it.
+// The whole step is measured: from its beginning, the wait for its plan included, until parameters are
+// updated. A transfer took: from when both ends had posted it until its receiver saw it done; of that, beyond
+// what was planned, only time in which neither end was inside a job (where the transport moves data by
+// itself, all of it).
 
 typedef struct {
     int64_t predicted_ns, measured_ns;
@@ -153,9 +144,8 @@ typedef struct {
 typedef struct {
     const Plan* plan;
     int32_t replica;
-    const SessionSpan* const* spans;     // [P][num_instrs]
-    const int64_t* const* predicted_ns;  // [P][num_instrs] where not the plan's own (replay.h); else NULL
-    bool moves_alone;                    // transfers, while jobs run
+    const SessionSpan* const* spans;  // [P][num_instrs]
+    bool moves_alone;                 // transfers, while jobs run
 } SessionSpans;
 
 // Fills jobs_ns and transfers_ns.
@@ -173,15 +163,11 @@ double session_errors_part(const SessionErrors* errors, int64_t part_ns);
 //     rank 0 receives    |  grad 0 ...                  |      a row has one event at a time:
 //     rank 0 receives 2  |           grad 1 ...         |      what overlaps gets a row of its own
 //
-// Complete events "X" are named like plan lines ("fwd mb 3", and where stages are more than one chunk each
-// "fwd mb 3 chunk 5" or "fwd mb 3 head"); flow events "s" and "f" are the arrow from a message's send to its
-// receive; counters "C" are the bytes of a rank's buffers that are alive, by the times of its jobs
-// (memory_layout.h). dev/check_trace.py checks a file.
-//
-// "args" of a measured event have all its times in ns (begin_ns, end_ns, wait_ns), its planned time
-// (planned_ns) and how much longer a job took (off_ns); those of the step its error and the parts of it that
-// are jobs, transfers, waiting. "otherData" has stages, replicas, the placement of chunks
-// and every rank's clock. tool/trace_view.h reads the file.
+// Events "X" are named like plan lines ("fwd mb 3", "fwd mb 3 chunk 5"); "s" and "f" are the arrow from a
+// message's send to its receive; counters "C" are the bytes of a rank's buffers that are alive, by the times
+// of its jobs. "args" of a measured event have all its times in ns; those of the step its error. "otherData"
+// has stages, replicas, microbatches, the placement and every rank's clock. dev/check_trace.py checks a file,
+// tool/trace_view.h reads it.
 
 // Of a rank to rank 0's, and by how much that may be off.
 typedef struct {

@@ -273,24 +273,13 @@ static Status fail_stuck(const Transfers* t, const uint8_t* state, TransferName 
                 TRANSPORT_RANK(t->transport, missing.peer), (double)t->timeout_ns / 1e9, (int)missing.peer);
 }
 
-// Work queued from here on waits for it. *joined is also set where it is completed and nothing needs to wait.
-static Status try_join(const Transfers* t, const uint8_t* state, int* joined) {
-    *joined = *state == TRANSFER_DONE;
-    for (int32_t i = t->num_items - 1; i >= 0 && !*joined; i--) {
+// Is it done, or on a device does work queued from here on wait for it?
+static Status is_over(const Transfers* t, const uint8_t* state, int* over) {
+    *over = *state == TRANSFER_DONE;
+    for (int32_t i = t->num_items - 1; i >= 0 && !*over && t->transport->api->join != NULL; i--) {
         if (t->items[i].state != state) { continue; }
-        return t->transport->api->join(t->transport->ctx, t->items[i].request, joined);
+        return t->transport->api->join(t->transport->ctx, t->items[i].request, over);
     }
-    return STATUS_OK;
-}
-
-static Status is_over(const Transfers* t, const uint8_t* state, bool* over) {
-    if (t->transport->api->join == NULL) {
-        *over = *state == TRANSFER_DONE;
-        return STATUS_OK;
-    }
-    int joined;
-    TRY(try_join(t, state, &joined));
-    *over = joined != 0;
     return STATUS_OK;
 }
 
@@ -298,16 +287,12 @@ Status transfers_wait(Transfers* t, const uint8_t* state, TransferName name) {
     Backoff backoff = {0};
     int64_t begin_ns = clock_now_ns();
     for (;;) {
-        bool over, moved = false;
+        int over;
+        bool moved = false;
         TRY(is_over(t, state, &over));
         if (over) { break; }
         TRY(transfers_poll(t, &moved));
-        if (moved) {
-            backoff = (Backoff){0};
-            continue;
-        }
-        if (backoff_gives_up(&backoff, t->timeout_ns)) { return fail_stuck(t, state, name); }
-        backoff_pause(&backoff);
+        if (!backoff_next(&backoff, moved, t->timeout_ns)) { return fail_stuck(t, state, name); }
     }
     if (t->transport->api->join == NULL) { t->trace.wait_ns += clock_now_ns() - begin_ns; }
     return STATUS_OK;
@@ -319,19 +304,13 @@ static Status wait_for_device(Transfers* t, int32_t most_items, int32_t most_job
     while (t->num_items > most_items || t->jobs.num_jobs - t->jobs.num_done > most_jobs) {
         bool moved = false;
         TRY(transfers_poll(t, &moved));
-        if (moved) {
-            backoff = (Backoff){0};
-            continue;
-        }
-        if (backoff_gives_up(&backoff, t->timeout_ns)) {
-            char position[512];
-            transfers_position(t, position, sizeof position);
-            return FAIL(STATUS_COMM,
-                        "rank %d: nothing moved for %.1f s, %s ---> see what the other ranks do, or raise "
-                        "--comm-timeout",
-                        (int)t->transport->rank, (double)t->timeout_ns / 1e9, position);
-        }
-        backoff_pause(&backoff);
+        if (backoff_next(&backoff, moved, t->timeout_ns)) { continue; }
+        char position[512];
+        transfers_position(t, position, sizeof position);
+        return FAIL(STATUS_COMM,
+                    "rank %d: nothing moved for %.1f s, %s ---> see what the other ranks do, or raise "
+                    "--comm-timeout",
+                    (int)t->transport->rank, (double)t->timeout_ns / 1e9, position);
     }
     return STATUS_OK;
 }

@@ -51,16 +51,10 @@ Status job_marks_read(JobMarks* m, TraceRank* trace);
 // both ranks become one group on both: on a connection that runs one operation at a time (NCCL on one stream)
 // they then use both directions at once.
 //
-// A plan that ends without groups ends with them. Let a and b be such a pair, a first. Nothing comes between
-// them in either list, so a rank that reaches a reaches b without waiting: b is posted when a is, and (no job
-// in between) their data is ready and their buffers are free at the same place of the device's queue. Without
-// groups b starts when it is at the head of both ranks' transfers, that is when a is done, and posted: it
-// waits for nothing that a did not wait for. So at the moment a starts, b can run to its end whatever the
-// other ranks do, and what needed only a waits a finite time longer. (test_executor.c runs random plans under
-// these rules.)
-//
-// Both ranks decide alike, from both lists: the k-th transfer of a link is the same on either side in a plan
-// that passes plan_check, and pairs are taken from the left.
+// A plan that ends without groups ends with them: nothing comes between the two in either list, so the second
+// waits for nothing that the first did not wait for, and runs to its end whatever other ranks do. Both ranks
+// decide alike, from both lists: the k-th transfer of a link is the same on either side in a plan that passes
+// plan_check, and pairs are taken from the left.
 
 // out[i] = 1: instruction i of `rank` starts together with instruction i + 1. out has room for the rank's
 // instructions, `room` for as many int32 as the longest list of the plan.

@@ -103,8 +103,8 @@ static inline Status transport_close(Transport* transport) {
 // taken for another's, even where a rank ends by an error while others still run.
 
 enum {
-    TAG_STEP = 0,                         // executor_tag()
-    TAG_FORWARD = TRANSPORT_TAG_END / 4,  // + executor_tag() of micro-batch 0, as these pass in their order
+    TAG_STEP = 0,                            // executor_tag()
+    TAG_FORWARD = TRANSPORT_TAG_END / 4,     // + executor_tag() of microbatch 0, as these pass in their order
     TAG_COLLECTIVE = TRANSPORT_TAG_END / 2,  // + operation (collective.c)
     TAG_ROLL = TRANSPORT_TAG_END / 4 * 3,    // session.c
 };
@@ -113,22 +113,19 @@ enum {
 // How a rank waits for a transfer: spin a little, then give the core away, then sleep.
 //
 //     Backoff wait = {0};
-//     while (!arrived()) {
-//         if (backoff_gives_up(&wait, timeout_ns)) { return fail(); }
-//         backoff_pause(&wait);
+//     while (!arrived(&moved)) {
+//         if (!backoff_next(&wait, moved, timeout_ns)) { return fail(); }
 //     }
 //
-// Waiting ranks share cores with computing ranks (4 ranks on 2 cores), so waiting must cost almost nothing;
-// but most messages come within microseconds, so it must not begin with a sleep. A nap of 30 us takes about
-// 85 us with Linux' default timer slack: well below the shortest job worth a micro-batch. Measured over MPI,
-// 4 ranks on 2 busy cores: a waiting rank takes 8 to 12 % of a core (naps of 100 us: 6 to 11 %, no gain worth
-// the delay). test/test_mpi_transport.sh allows 40 %.
+// Waiting ranks share cores with computing ranks, so waiting must cost almost nothing; but most messages come
+// within microseconds. A nap of 30 us takes about 85 us with Linux' default timer slack. Measured over MPI, 4
+// ranks on 2 busy cores: a waiting rank takes 8 to 12 % of a core (naps of 100 us: 6 to 11 %).
 //
 // A rank gives up after polling for timeout_ns, not after that much time: where it was stopped itself
 // (SIGSTOP, a paused machine), its message may have arrived in between, and the others may have been stopped
 // too. So the time between two polls counts for BACKOFF_LOOK_NS at most, and after a stop it polls for
 // BACKOFF_AGAIN_NS more; only BACKOFF_STOPS times, since a rank whose polls are always that far apart must
-// end too. Polls are microseconds apart, milliseconds on cores that many ranks share.
+// end too.
 
 enum { BACKOFF_SPINS = 64, BACKOFF_YIELDS = 64, BACKOFF_SLEEP_NS = 30 * 1000, BACKOFF_STOPS = 8 };
 #define BACKOFF_LOOK_NS INT64_C(100000000)
@@ -154,10 +151,6 @@ static inline bool backoff_gives_up_at(Backoff* wait, int64_t timeout_ns, int64_
     return timeout_ns > 0 && wait->waited_ns > timeout_ns;
 }
 
-static inline bool backoff_gives_up(Backoff* wait, int64_t timeout_ns) {
-    return backoff_gives_up_at(wait, timeout_ns, clock_now_ns());
-}
-
 static inline void backoff_pause(Backoff* wait) {
     if (wait->num_pauses < BACKOFF_SPINS) {
         wait->num_pauses++;
@@ -171,4 +164,15 @@ static inline void backoff_pause(Backoff* wait) {
         struct timespec nap = {0, BACKOFF_SLEEP_NS};
         nanosleep(&nap, NULL);
     }
+}
+
+// After a poll: waits a little, or begins anew if something moved. False: it gives up.
+static inline bool backoff_next(Backoff* wait, bool moved, int64_t timeout_ns) {
+    if (moved) {
+        *wait = (Backoff){0};
+        return true;
+    }
+    if (backoff_gives_up_at(wait, timeout_ns, clock_now_ns())) { return false; }
+    backoff_pause(wait);
+    return true;
 }

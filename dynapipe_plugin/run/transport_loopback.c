@@ -13,11 +13,10 @@
 
 typedef enum { HALF_POSTED, HALF_DONE, HALF_MISMATCH } HalfState;
 
-// One posted send or receive.
+// One posted send or receive, until its owner has seen that it is done.
 typedef struct Half Half;
 struct Half {
-    Half* next_waiting;           // in the list of its pair, while HALF_POSTED
-    Half *next_live, *prev_live;  // of its owner's live requests
+    Half* next;
     bool is_receive;
     int32_t owner, peer, tag;
     void* data;
@@ -25,18 +24,11 @@ struct Half {
     HalfState state;
 };
 
-// Waiting halves of messages src -> dst, oldest first.
-typedef struct {
-    Half *first_send, *first_receive;
-} Pair;
-
 typedef struct Hub Hub;
 typedef struct {
     Hub* hub;
     int32_t rank;
     bool closed;
-    Half* live;   // requests not yet reported done
-    Half* spare;  // used ones, kept for the next message
 } End;
 
 struct Hub {
@@ -44,85 +36,11 @@ struct Hub {
     int32_t num_ranks, num_open;
     int32_t aborted_by;  // -1: none
     char why[512];
-    Pair* pairs;  // [num_ranks * num_ranks], pairs[src * num_ranks + dst]
-    End* ends;    // [num_ranks]
+    Half* halves;  // of all ranks, oldest first
+    End* ends;     // [num_ranks]
 };
 
-static void hub_free(Hub* hub) {
-    pthread_mutex_destroy(&hub->lock);
-    free(hub->pairs);
-    free(hub->ends);
-    free(hub);
-}
-
-static Half** pair_list(Hub* hub, const Half* half, bool receives) {
-    int32_t src = half->is_receive ? half->peer : half->owner;
-    int32_t dst = half->is_receive ? half->owner : half->peer;
-    Pair* pair = &hub->pairs[(size_t)src * (size_t)hub->num_ranks + (size_t)dst];
-    return receives ? &pair->first_receive : &pair->first_send;
-}
-
-// Take the oldest half with this tag out of the list.
-static Half* list_take(Half** list, int32_t tag) {
-    for (; *list != NULL; list = &(*list)->next_waiting) {
-        if ((*list)->tag == tag) {
-            Half* found = *list;
-            *list = found->next_waiting;
-            return found;
-        }
-    }
-    return NULL;
-}
-
-static void list_append(Half** list, Half* half) {
-    while (*list != NULL) { list = &(*list)->next_waiting; }
-    half->next_waiting = NULL;
-    *list = half;
-}
-
-static void list_remove(Half** list, const Half* half) {
-    for (; *list != NULL; list = &(*list)->next_waiting) {
-        if (*list == half) {
-            *list = half->next_waiting;
-            return;
-        }
-    }
-}
-
-static void halves_join(Half* send, Half* receive) {
-    send->other_bytes = receive->num_bytes;
-    receive->other_bytes = send->num_bytes;
-    bool fits = send->num_bytes == receive->num_bytes;
-    if (fits && send->num_bytes > 0) { memcpy(receive->data, send->data, send->num_bytes); }
-    send->state = receive->state = fits ? HALF_DONE : HALF_MISMATCH;
-}
-
-static Half* half_create(End* end) {
-    Half* half = end->spare;
-    if (half != NULL) {
-        end->spare = half->next_live;
-    } else {
-        half = (Half*)malloc(sizeof *half);
-        if (half == NULL) { return NULL; }
-    }
-    *half = (Half){.next_live = end->live, .owner = end->rank};
-    if (end->live != NULL) { end->live->prev_live = half; }
-    end->live = half;
-    return half;
-}
-
-static void half_release(End* end, Half* half) {
-    if (half->prev_live != NULL) {
-        half->prev_live->next_live = half->next_live;
-    } else {
-        end->live = half->next_live;
-    }
-    if (half->next_live != NULL) { half->next_live->prev_live = half->prev_live; }
-    half->next_live = end->spare;
-    end->spare = half;
-}
-
-static Status hub_check_alive(const Hub* hub, int32_t peer) {
+static Status check_alive(const Hub* hub, int32_t peer) {
     if (hub->aborted_by >= 0) {
         return FAIL(STATUS_COMM, "loopback: rank %d gave up: %s", (int)hub->aborted_by, hub->why);
     }
@@ -130,27 +48,33 @@ static Status hub_check_alive(const Hub* hub, int32_t peer) {
     return STATUS_OK;
 }
 
-static Status post_locked(End* end, const Half* wanted, void** request) {
-    Hub* hub = end->hub;
-    TRY(hub_check_alive(hub, wanted->peer));
-    Half* half = half_create(end);
+static void join(Half* one, Half* other) {
+    Half *send = one->is_receive ? other : one, *receive = one->is_receive ? one : other;
+    bool fits = send->num_bytes == receive->num_bytes;
+    send->other_bytes = receive->num_bytes;
+    receive->other_bytes = send->num_bytes;
+    if (fits && send->num_bytes > 0) { memcpy(receive->data, send->data, send->num_bytes); }
+    send->state = receive->state = fits ? HALF_DONE : HALF_MISMATCH;
+}
+
+// Joins the oldest other half, if there is one.
+static Status post_locked(const End* end, const Half* wanted, void** request) {
+    TRY(check_alive(end->hub, wanted->peer));
+    Half *half = (Half*)malloc(sizeof *half), **at = &end->hub->halves;
     if (half == NULL) { return FAIL(STATUS_NO_MEMORY, "loopback: no memory for a request"); }
-    half->is_receive = wanted->is_receive;
-    half->peer = wanted->peer;
-    half->tag = wanted->tag;
-    half->data = wanted->data;
-    half->num_bytes = wanted->num_bytes;
-    Half* other = list_take(pair_list(hub, half, !half->is_receive), half->tag);
-    if (other == NULL) {
-        list_append(pair_list(hub, half, half->is_receive), half);
-    } else {
-        halves_join(half->is_receive ? other : half, half->is_receive ? half : other);
+    *half = *wanted;
+    half->owner = end->rank;
+    for (; *at != NULL; at = &(*at)->next) {
+        Half* other = *at;
+        bool is_other = other->is_receive != half->is_receive && other->owner == half->peer &&
+                        other->peer == half->owner && other->tag == half->tag;
+        if (is_other && other->state == HALF_POSTED && half->state == HALF_POSTED) { join(half, other); }
     }
-    *request = half;
+    *request = *at = half;
     return STATUS_OK;
 }
 
-static Status post(End* end, const Half* wanted, void** request) {
+static Status post(const End* end, const Half* wanted, void** request) {
     if (wanted->peer < 0 || wanted->peer >= end->hub->num_ranks || wanted->tag < 0) {
         return FAIL(STATUS_OUT_OF_RANGE, "loopback: rank %d, tag %d from rank %d: there are ranks 0..%d",
                     (int)wanted->peer, (int)wanted->tag, (int)end->rank, (int)end->hub->num_ranks - 1);
@@ -165,18 +89,25 @@ static Status loopback_isend(void* ctx, int32_t peer, int32_t tag, const void* d
                              void** request) {
     // The data of a send is only ever read; Half has one pointer for both directions.
     Half send = {.peer = peer, .tag = tag, .data = (void*)(uintptr_t)data, .num_bytes = num_bytes};
-    return post((End*)ctx, &send, request);
+    return post((const End*)ctx, &send, request);
 }
 
 static Status loopback_irecv(void* ctx, int32_t peer, int32_t tag, void* data, size_t num_bytes,
                              void** request) {
     Half receive = {.is_receive = true, .peer = peer, .tag = tag, .data = data, .num_bytes = num_bytes};
-    return post((End*)ctx, &receive, request);
+    return post((const End*)ctx, &receive, request);
 }
 
-static Status test_locked(End* end, Half* half, int* done) {
-    if (half->state == HALF_POSTED) { return hub_check_alive(end->hub, half->peer); }
+static void drop(Hub* hub, Half* half) {
+    Half** at = &hub->halves;
+    while (*at != half) { at = &(*at)->next; }
+    *at = half->next;
+    free(half);
+}
+
+static Status test_locked(const End* end, Half* half, int* done) {
     Status status = STATUS_OK;
+    if (half->state == HALF_POSTED) { return check_alive(end->hub, half->peer); }
     if (half->state == HALF_MISMATCH) {
         status =
             FAIL(STATUS_MISMATCH, "loopback: rank %d %s %zu bytes, tag %d, but rank %d %s %zu",
@@ -184,12 +115,12 @@ static Status test_locked(End* end, Half* half, int* done) {
                  (int)half->peer, half->is_receive ? "sends" : "expects", half->other_bytes);
     }
     *done = 1;
-    half_release(end, half);
+    drop(end->hub, half);
     return status;
 }
 
 static Status loopback_test(void* ctx, void* request, int* done) {
-    End* end = (End*)ctx;
+    const End* end = (const End*)ctx;
     *done = 0;
     pthread_mutex_lock(&end->hub->lock);
     Status status = test_locked(end, (Half*)request, done);
@@ -197,50 +128,40 @@ static Status loopback_test(void* ctx, void* request, int* done) {
     return status;
 }
 
-// No memory is accessed any more once this returns.
+// Nothing is posted once this returns, so no memory is accessed any more.
 static void loopback_abort(void* ctx, const char* why) {
-    End* end = (End*)ctx;
+    const End* end = (const End*)ctx;
     Hub* hub = end->hub;
     pthread_mutex_lock(&hub->lock);
     if (hub->aborted_by < 0) {
         hub->aborted_by = end->rank;
         snprintf(hub->why, sizeof hub->why, "%s", why);
-        memset(hub->pairs, 0, (size_t)hub->num_ranks * (size_t)hub->num_ranks * sizeof *hub->pairs);
     }
     pthread_mutex_unlock(&hub->lock);
-}
-
-static void free_list(Half* half) {
-    while (half != NULL) {
-        Half* next = half->next_live;
-        free(half);
-        half = next;
-    }
 }
 
 static Status loopback_close(void* ctx) {
     End* end = (End*)ctx;
     Hub* hub = end->hub;
+    int32_t rank = end->rank, in_flight = 0;
     pthread_mutex_lock(&hub->lock);
-    int32_t in_flight = 0;
-    for (Half* half = end->live; half != NULL; half = half->next_live) {
+    for (Half *half = hub->halves, *next; half != NULL; half = next) {
+        next = half->next;
+        if (half->owner != rank) { continue; }
         in_flight++;
-        if (half->state == HALF_POSTED) { list_remove(pair_list(hub, half, half->is_receive), half); }
+        drop(hub, half);
     }
-    free_list(end->live);
-    free_list(end->spare);
-    end->live = end->spare = NULL;
     end->closed = true;
-    bool aborted = hub->aborted_by >= 0;
-    int32_t rank = end->rank;
-    bool is_last = --hub->num_open == 0;
+    bool aborted = hub->aborted_by >= 0, is_last = --hub->num_open == 0;
     pthread_mutex_unlock(&hub->lock);
-    if (is_last) { hub_free(hub); }
-    if (in_flight > 0 && !aborted) {
-        return FAIL(STATUS_COMM, "loopback: rank %d closes with %d requests in flight", (int)rank,
-                    (int)in_flight);
+    if (is_last) {
+        pthread_mutex_destroy(&hub->lock);
+        free(hub->ends);
+        free(hub);
     }
-    return STATUS_OK;
+    if (in_flight == 0 || aborted) { return STATUS_OK; }
+    return FAIL(STATUS_COMM, "loopback: rank %d closes with %d requests in flight", (int)rank,
+                (int)in_flight);
 }
 
 static const DynapipeTransport_v1 loopback_api = {
@@ -253,19 +174,16 @@ static const DynapipeTransport_v1 loopback_api = {
 };
 
 Status transport_loopback_open(Transport* out, int32_t num_ranks) {
-    if (num_ranks < 1) { return FAIL(STATUS_OUT_OF_RANGE, "loopback: %d ranks", (int)num_ranks); }
-    size_t R = (size_t)num_ranks;
     Hub* hub = (Hub*)calloc(1, sizeof *hub);
-    Pair* pairs = (Pair*)calloc(R * R, sizeof *pairs);
-    End* ends = (End*)calloc(R, sizeof *ends);
-    if (hub == NULL || pairs == NULL || ends == NULL) {
+    End* ends = (End*)calloc((size_t)num_ranks, sizeof *ends);
+    if (hub == NULL || ends == NULL) {
         free(hub);
-        free(pairs);
         free(ends);
         return FAIL(STATUS_NO_MEMORY, "loopback: no memory for %d ranks", (int)num_ranks);
     }
-    *hub =
-        (Hub){.num_ranks = num_ranks, .num_open = num_ranks, .aborted_by = -1, .pairs = pairs, .ends = ends};
+    hub->num_ranks = hub->num_open = num_ranks;
+    hub->aborted_by = -1;
+    hub->ends = ends;
     pthread_mutex_init(&hub->lock, NULL);
     for (int32_t r = 0; r < num_ranks; r++) {
         ends[r] = (End){.hub = hub, .rank = r};

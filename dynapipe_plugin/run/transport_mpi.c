@@ -51,7 +51,6 @@ struct MpiRequest {
     MpiRequest* next;  // among the spare ones
     bool is_receive;
     int32_t peer, tag;
-    unsigned char* data;
     size_t num_bytes;
     MPI_Request handle;
 };
@@ -91,17 +90,6 @@ static void nap(int64_t ns) {
 }
 
 // --- requests --------------------------------------------------------------------------------------------
-static MpiRequest* request_create(Mpi* mpi, const MpiRequest* wanted) {
-    MpiRequest* r = mpi->spare;
-    if (r != NULL) {
-        mpi->spare = r->next;
-    } else {
-        r = (MpiRequest*)malloc(sizeof *r);
-    }
-    if (r != NULL) { *r = *wanted; }
-    return r;
-}
-
 // So many bytes, as how many values of which type.
 static int make_type(size_t num_bytes, int* count, MPI_Datatype* type) {
     const size_t chunk_bytes = TRANSPORT_MPI_CHUNK_BYTES;
@@ -119,13 +107,13 @@ static int make_type(size_t num_bytes, int* count, MPI_Datatype* type) {
     return rc;
 }
 
-static int post_request(const Mpi* mpi, MpiRequest* r) {
+static int post_request(const Mpi* mpi, MpiRequest* r, void* data) {
     int count;
     MPI_Datatype type;
     int rc = make_type(r->num_bytes, &count, &type);
     if (rc != MPI_SUCCESS) { return rc; }
-    rc = r->is_receive ? MPI_Irecv(r->data, count, type, r->peer, r->tag, mpi->comm, &r->handle)
-                       : MPI_Isend(r->data, count, type, r->peer, r->tag, mpi->comm, &r->handle);
+    rc = r->is_receive ? MPI_Irecv(data, count, type, r->peer, r->tag, mpi->comm, &r->handle)
+                       : MPI_Isend(data, count, type, r->peer, r->tag, mpi->comm, &r->handle);
     if (type != MPI_BYTE) { MPI_Type_free(&type); }  // exists as long as the request
     return rc;
 }
@@ -156,15 +144,24 @@ static const char* verb(bool is_receive) {
     return is_receive ? "receive from" : "send to";
 }
 
-static Status post(Mpi* mpi, MpiRequest wanted, void** request) {
+static Status post(Mpi* mpi, MpiRequest wanted, void* data, void** request) {
     if (wanted.peer < 0 || wanted.peer >= mpi->num_ranks || wanted.tag < 0) {
         return FAIL(STATUS_OUT_OF_RANGE, "mpi: rank %d, tag %d from rank %d: there are ranks 0..%d",
                     (int)wanted.peer, (int)wanted.tag, (int)mpi->rank, (int)mpi->num_ranks - 1);
     }
     enter(mpi);
-    MpiRequest* r = request_create(mpi, &wanted);
-    mpi->in_flight += r != NULL;
-    int rc = r != NULL ? post_request(mpi, r) : MPI_SUCCESS;
+    MpiRequest* r = mpi->spare;
+    if (r != NULL) {
+        mpi->spare = r->next;
+    } else {
+        r = (MpiRequest*)malloc(sizeof *r);
+    }
+    int rc = MPI_SUCCESS;
+    if (r != NULL) {
+        *r = wanted;
+        mpi->in_flight++;
+        rc = post_request(mpi, r, data);
+    }
     leave(mpi);
     if (r == NULL) { return FAIL(STATUS_NO_MEMORY, "mpi: no memory for a request"); }
     *request = r;
@@ -174,15 +171,13 @@ static Status post(Mpi* mpi, MpiRequest wanted, void** request) {
 static Status mpi_isend(void* ctx, int32_t peer, int32_t tag, const void* data, size_t num_bytes,
                         void** request) {
     // Of a send, the data is only read.
-    MpiRequest r = {
-        .peer = peer, .tag = tag, .data = (unsigned char*)(uintptr_t)data, .num_bytes = num_bytes};
-    return post((Mpi*)ctx, r, request);
+    return post((Mpi*)ctx, (MpiRequest){.peer = peer, .tag = tag, .num_bytes = num_bytes},
+                (void*)(uintptr_t)data, request);
 }
 
 static Status mpi_irecv(void* ctx, int32_t peer, int32_t tag, void* data, size_t num_bytes, void** request) {
-    MpiRequest r = {
-        .is_receive = true, .peer = peer, .tag = tag, .data = (unsigned char*)data, .num_bytes = num_bytes};
-    return post((Mpi*)ctx, r, request);
+    return post((Mpi*)ctx, (MpiRequest){.is_receive = true, .peer = peer, .tag = tag, .num_bytes = num_bytes},
+                data, request);
 }
 
 // Of a received message: does it have the expected length?

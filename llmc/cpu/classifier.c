@@ -3,7 +3,7 @@ classifier.c -- softmax cross entropy over the vocabulary, with the gradient wri
 
 A row (200 KB for GPT-2) stays in the second-level cache for three passes: maximum; exp and sum; scaling.
 */
-#include "classifier.h"
+#include "context.h"
 
 #include <math.h>
 #include <string.h>

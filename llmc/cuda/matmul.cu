@@ -120,7 +120,7 @@ static Problem problem_of(const Product* p) {
 }
 
 // --- algorithms --------------------------------------------------------------------------------------------
-// Token counts differ from micro-batch to micro-batch, and asking the heuristic about a new one takes the
+// Token counts differ from microbatch to microbatch, and asking the heuristic about a new one takes the
 // host 0.06 ms (ml-explore/mlx issue 3861): as long as a small product takes the card. So T is rounded up to
 // one of eight steps per octave (at most 12.5 % more), and the heuristic is asked for that T; every T of the
 // bucket uses the answer.

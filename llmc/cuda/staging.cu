@@ -7,7 +7,7 @@
 enum {
     ALIGN_BYTES = 256,      // of every array
     MAX_JOBS = 256,         // the host is not more jobs ahead of the card
-    MAX_DELIVERIES = 8192,  // between two ops_sync(): room for a step's micro-batches
+    MAX_DELIVERIES = 8192,  // between two ops_sync(): room for a step's microbatches
 };
 
 // Job j: the operations between the j-th ops_stage_begin() and the next.

@@ -120,7 +120,7 @@ static void the_host_runs_ahead(void) {
     ops_release(ops, busy);
 }
 
-// Losses of many micro-batches, each computed (copied) from what the job staged, with one ops_sync() at the
+// Losses of many microbatches, each computed (copied) from what the job staged, with one ops_sync() at the
 // end.
 static void deliver_jobs(int num_jobs, int values_per_job) {
     float* losses = calloc((size_t)(num_jobs * values_per_job), sizeof *losses);

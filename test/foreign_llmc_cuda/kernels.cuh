@@ -1,15 +1,20 @@
-// kernels.cuh -- operations of the made-up CUDA trainer, under the family's names: written here, one thread
-// for each value or row, in float32.
+// kernels.cuh -- operations of the made-up CUDA trainer, under the family's names, in float32: the larger ones
+// are the CPU tree's loops in one thread.
 #pragma once
 #include <cuda_runtime.h>
 #include <assert.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <algorithm>
 #include <type_traits>
+
+namespace loops {
+#include "ops.h"
+}
 
 typedef float floatX;
 enum { PRECISION_FP32, PRECISION_FP16, PRECISION_BF16 };
@@ -52,25 +57,14 @@ inline FILE* fopenCheck(const char* path, const char* mode) {
     int i = (int)(blockIdx.x * blockDim.x + threadIdx.x); \
     if (i >= n) { return; }
 
-// --- embedding -------------------------------------------------------------------------------------------
-__global__ void encode(int n, float* out, const int* tokens, const float* wte, const float* wpe, int T,
-                       int C) {
-    INDEX_OR_RETURN
-    out[i] = wte[(size_t)tokens[i / C] * C + i % C] + wpe[i / C % T * C + i % C];
-}
-
-__global__ void encode_back(int n, float* dwte, float* dwpe, const float* dout, const int* tokens, int N,
-                            int T) {
-    INDEX_OR_RETURN
-    for (int k = 0; k < N; k++) {
-        dwte[(size_t)tokens[k] * n + i] += dout[k * n + i];
-        dwpe[k % T * n + i] += dout[k * n + i];
-    }
-}
+// --- the CPU tree's loops --------------------------------------------------------------------------------
+#define RUN(loop, stream, ...)                    \
+    loops::loop<<<1, 1, 0, stream>>>(__VA_ARGS__); \
+    cudaCheck(cudaGetLastError())
 
 void encoder_forward(floatX* out, const int* tokens, const floatX* wte, const floatX* wpe, int B, int T,
                      int C, cudaStream_t stream) {
-    FOR_EACH(encode, B * T * C, stream, out, tokens, wte, wpe, T, C);
+    RUN(encoder_forward, stream, out, tokens, wte, wpe, B, T, C);
 }
 
 void encoder_backward(floatX* dwte, floatX* dwpe, floatX* scratch, int* indices, int4* buckets,
@@ -81,165 +75,42 @@ void encoder_backward(floatX* dwte, floatX* dwpe, floatX* scratch, int* indices,
     for (int i = 0; i < B * T; i++) { indices[i] = host_tokens[i]; }
     // as theirs: prepared on the host, read in the order of the stream
     cudaCheck(cudaMemcpyAsync(scratch, indices, sizeof(int) * B * T, cudaMemcpyHostToDevice, stream));
-    FOR_EACH(encode_back, C, stream, dwte, dwpe, dout, (int*)scratch, B * T, T);
-}
-
-// --- norms -----------------------------------------------------------------------------------------------
-__global__ void norm(int n, float* out, float* mean, float* rstd, const float* inp, const float* weight,
-                     const float* bias, int C) {
-    INDEX_OR_RETURN
-    float sum = 0, squares = 0;
-    for (int c = 0; c < C; c++) { sum += inp[i * C + c]; }
-    mean[i] = sum / C;
-    for (int c = 0; c < C; c++) { squares += (inp[i * C + c] - mean[i]) * (inp[i * C + c] - mean[i]); }
-    rstd[i] = 1 / sqrtf(squares / C + 1e-5f);
-    for (int c = 0; c < C; c++) {
-        out[i * C + c] = (inp[i * C + c] - mean[i]) * rstd[i] * weight[c] + bias[c];
-    }
-}
-
-__global__ void norm_back(int n, float* dinp, const float* dout, const float* inp, const float* weight,
-                          const float* mean, const float* rstd, int C) {
-    INDEX_OR_RETURN
-    float along = 0, level = 0;
-    for (int c = 0; c < C; c++) {
-        float normed = (inp[i * C + c] - mean[i]) * rstd[i], dnormed = dout[i * C + c] * weight[c];
-        along += dnormed * normed / C;
-        level += dnormed / C;
-    }
-    for (int c = 0; c < C; c++) {
-        float normed = (inp[i * C + c] - mean[i]) * rstd[i];
-        dinp[i * C + c] += (dout[i * C + c] * weight[c] - level - normed * along) * rstd[i];
-    }
-}
-
-__global__ void norm_back_params(int n, float* dweight, float* dbias, const float* dout, const float* inp,
-                                 const float* mean, const float* rstd, int N) {
-    INDEX_OR_RETURN
-    for (int k = 0; k < N; k++) {
-        dweight[i] += dout[k * n + i] * (inp[k * n + i] - mean[k]) * rstd[k];
-        dbias[i] += dout[k * n + i];
-    }
+    RUN(encoder_backward, stream, dwte, dwpe, dout, (const int*)scratch, B, T, C);
 }
 
 void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp, const floatX* weight,
                        const floatX* bias, int B, int T, int C, cudaStream_t stream) {
-    FOR_EACH(norm, B * T, stream, out, mean, rstd, inp, weight, bias, C);
+    RUN(layernorm_forward, stream, out, mean, rstd, inp, weight, bias, B, T, C);
 }
 
 void layernorm_backward(floatX* dinp, floatX* dweight, floatX* dbias, float* scratch, const floatX* dout,
                         const floatX* inp, const floatX* weight, const float* mean, const float* rstd, int B,
                         int T, int C, cudaStream_t stream) {
     cudaCheck(cudaMemsetAsync(scratch, 0, sizeof(float) * 1024, stream));  // as theirs: whatever B and T are
-    FOR_EACH(norm_back, B * T, stream, dinp, dout, inp, weight, mean, rstd, C);
-    FOR_EACH(norm_back_params, C, stream, dweight, dbias, dout, inp, mean, rstd, B * T);
-}
-
-// --- products --------------------------------------------------------------------------------------------
-__global__ void product(int n, float* out, const float* inp, const float* weight, const float* bias, int C,
-                        int OC) {
-    INDEX_OR_RETURN
-    float sum = bias != NULL ? bias[i % OC] : 0;
-    for (int c = 0; c < C; c++) { sum += inp[i / OC * C + c] * weight[i % OC * C + c]; }
-    out[i] = sum;
-}
-
-__global__ void product_dinp(int n, float* dinp, const float* dout, const float* weight, int C, int OC) {
-    INDEX_OR_RETURN
-    float sum = 0;
-    for (int o = 0; o < OC; o++) { sum += dout[i / C * OC + o] * weight[o * C + i % C]; }
-    dinp[i] = sum;
-}
-
-__global__ void product_dweight(int n, float* dweight, float* dbias, const float* dout, const float* inp,
-                                int C, int OC, int N) {
-    INDEX_OR_RETURN
-    float sum = 0, bias = 0;
-    for (int k = 0; k < N; k++) {
-        sum += dout[k * OC + i / C] * inp[k * C + i % C];
-        bias += dout[k * OC + i / C];
-    }
-    dweight[i] += sum;
-    if (dbias != NULL && i % C == 0) { dbias[i / C] += bias; }
+    RUN(layernorm_backward, stream, dinp, dweight, dbias, dout, inp, weight, mean, rstd, B, T, C);
 }
 
 void matmul_forward_cublaslt(floatX* out, floatX* inp, floatX* weight, floatX* bias, int B, int T, int C,
                              int OC, cudaStream_t stream) {
-    FOR_EACH(product, B * T * OC, stream, out, inp, weight, bias, C, OC);
+    RUN(matmul_forward, stream, out, inp, weight, bias, B, T, C, OC);
 }
 
 void matmul_backward(floatX* dinp, floatX* dweight, floatX* dbias, floatX* dout, floatX* inp, floatX* weight,
                      float* scratch, int B, int T, int C, int OC, cudaStream_t stream) {
     (void)scratch;
-    FOR_EACH(product_dinp, B * T * C, stream, dinp, dout, weight, C, OC);
-    FOR_EACH(product_dweight, OC * C, stream, dweight, dbias, dout, inp, C, OC, B * T);
-}
-
-// --- attention: qkv (B, T, 3C), att (B, NH, T, T), 0 above the diagonal
-// -------------------------------------
-__global__ void attend(int n, float* out, float* att, const float* qkv, int T, int C, int NH) {
-    INDEX_OR_RETURN
-    int HS = C / NH, b = i / (NH * T), h = i / T % NH, t = i % T;
-    const float* mine = qkv + (size_t)(b * T + t) * 3 * C + h * HS;
-    float *shares = att + (size_t)i * T, sum = 0;
-    for (int u = 0; u <= t; u++) {
-        const float* k = qkv + (size_t)(b * T + u) * 3 * C + C + h * HS;
-        float score = 0;
-        for (int c = 0; c < HS; c++) { score += mine[c] * k[c] / sqrtf((float)HS); }
-        sum += shares[u] = expf(score);
-    }
-    for (int u = 0; u <= t; u++) { shares[u] /= sum; }
-    for (int c = 0; c < HS; c++) {
-        float value = 0;
-        for (int u = 0; u < T; u++) {
-            value += shares[u] * qkv[(size_t)(b * T + u) * 3 * C + 2 * C + h * HS + c];
-        }
-        out[(size_t)(b * T + t) * C + h * HS + c] = value;
-    }
-}
-
-// A thread for each head of each sequence, dqkv of all its tokens.
-__global__ void attend_back(int n, float* dqkv, float* datt, const float* dout, const float* qkv,
-                            const float* att, int T, int C, int NH) {
-    INDEX_OR_RETURN
-    int HS = C / NH, b = i / NH, h = i % NH;
-    const float *shares = att + (size_t)i * T * T, scale = 1 / sqrtf((float)HS);
-    float* row = datt + (size_t)i * T * T;
-    for (int t = 0; t < T; t++, shares += T, row += T) {
-        size_t at = (size_t)(b * T + t) * 3 * C + h * HS;
-        const float* dt = dout + (size_t)(b * T + t) * C + h * HS;
-        float dot = 0;
-        for (int c = 0; c < 3 * HS; c++) {  // q of this token; k and v come from this and later ones
-            dqkv[at + c / HS * C + c % HS] = 0;
-        }
-        for (int u = 0; u <= t; u++) {
-            size_t v = (size_t)(b * T + u) * 3 * C + 2 * C + h * HS;
-            row[u] = 0;
-            for (int c = 0; c < HS; c++) {
-                row[u] += dt[c] * qkv[v + c];
-                dqkv[v + c] += shares[u] * dt[c];
-            }
-            dot += row[u] * shares[u];
-        }
-        for (int u = 0; u <= t; u++) {
-            size_t k = (size_t)(b * T + u) * 3 * C + C + h * HS;
-            float d = shares[u] * (row[u] - dot) * scale;
-            for (int c = 0; c < HS; c++) {
-                dqkv[at + c] += d * qkv[k + c];
-                dqkv[k + c] += d * qkv[at + c];
-            }
-        }
-    }
+    cudaCheck(cudaMemsetAsync(dinp, 0, sizeof(floatX) * B * T * C, stream));
+    RUN(matmul_backward, stream, dinp, dweight, dbias, dout, inp, weight, B, T, C, OC);
 }
 
 void attention_forward(floatX* out, floatX* qkv, floatX* att, int B, int T, int C, int NH,
                        cudaStream_t stream) {
-    FOR_EACH(attend, B * NH * T, stream, out, att, qkv, T, C, NH);
+    RUN(attention_forward, stream, out, (float*)NULL, att, qkv, B, T, C, NH);
 }
 
 void attention_backward(floatX* dqkv, floatX* datt, const floatX* dout, const floatX* qkv, const floatX* att,
                         int B, int T, int C, int NH, cudaStream_t stream) {
-    FOR_EACH(attend_back, B * NH, stream, dqkv, datt, dout, qkv, att, T, C, NH);
+    cudaCheck(cudaMemsetAsync(dqkv, 0, sizeof(floatX) * 3 * B * T * C, stream));
+    RUN(attention_backward, stream, dqkv, (float*)NULL, datt, dout, qkv, att, B, T, C, NH);
 }
 
 // --- value by value --------------------------------------------------------------------------------------

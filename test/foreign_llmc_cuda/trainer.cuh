@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "tokens.h"
 
 // --- ranks: one
 // ---------------------------------------------------------------------------------------------
@@ -30,46 +31,6 @@ inline void set_zero_configs(MultiGpuConfig* config, int zero_stage, size_t num_
 }
 inline float multi_gpu_cpu_float_sum(float value, MultiGpuConfig* config) {
     return value * (float)config->num_processes;
-}
-
-// --- tokens: consecutive windows of a file of 16-bit numbers
-// ----------------------------------------------------
-typedef struct {
-    int B, T;
-    size_t num_tokens, next;
-    uint16_t* tokens;
-    int *inputs, *targets;
-} DataLoader;
-
-inline void dataloader_reset(DataLoader* loader) {
-    loader->next = 0;
-}
-inline void dataloader_init(DataLoader* loader, const char* path, int B, int T, int rank, int num_ranks,
-                            int shuffles) {
-    (void)rank, (void)num_ranks, (void)shuffles;
-    FILE* file = fopenCheck(path, "rb");
-    fseek(file, 0, SEEK_END);
-    *loader = {};
-    loader->B = B;
-    loader->T = T;
-    loader->num_tokens = (size_t)ftell(file) / 2;
-    loader->tokens = (uint16_t*)mallocCheck(loader->num_tokens * 2);
-    loader->inputs = (int*)mallocCheck(sizeof(int) * B * T);
-    loader->targets = (int*)mallocCheck(sizeof(int) * B * T);
-    fseek(file, 0, SEEK_SET);
-    if (fread(loader->tokens, 2, loader->num_tokens, file) != loader->num_tokens) { exit(1); }
-    fclose(file);
-}
-inline void dataloader_next_batch(DataLoader* loader) {
-    for (int i = 0; i < loader->B * loader->T; i++, loader->next++) {
-        loader->inputs[i] = loader->tokens[loader->next % (loader->num_tokens - 1)];
-        loader->targets[i] = loader->tokens[loader->next % (loader->num_tokens - 1) + 1];
-    }
-}
-inline void dataloader_free(DataLoader* loader) {
-    free(loader->tokens);
-    free(loader->inputs);
-    free(loader->targets);
 }
 
 // --- log, random numbers

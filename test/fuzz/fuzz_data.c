@@ -4,7 +4,7 @@
 #include "../../dataloader/tokenizer/bpe.h"
 #include "fuzz.h"
 
-#if defined(FUZZ_bpe) || defined(FUZZ_bpe_vocab)
+#ifdef FUZZ_bpe_vocab
 
 // A text's tokens spell the text where it is UTF-8; elsewhere an error and no token.
 static void fuzz_bpe_text(Bpe* bpe, const uint8_t* data, size_t num_bytes, BpeTokens* tokens) {
@@ -20,44 +20,10 @@ static void fuzz_bpe_text(Bpe* bpe, const uint8_t* data, size_t num_bytes, BpeTo
     }
     REQUIRE(status != STATUS_OK || at == num_bytes);
 }
-#endif
 
-#ifdef FUZZ_bpe
-// bpe: any bytes as a text; a cached word gives the tokens it gave before.
-#include "../../util/files.h"
-
-static Bpe* bpe;
-
-int LLVMFuzzerInitialize(int* argc, char*** argv) {
-    (void)argc;
-    (void)argv;
-    BpeTable tables[2] = {{.name = "test/golden/bpe_tiny_vocab.json"},
-                          {.name = "test/golden/bpe_tiny_merges.txt"}};
-    for (int i = 0; i < 2; i++) {
-        REQUIRE(file_read_text((char**)(uintptr_t)&tables[i].text, &tables[i].num_bytes, tables[i].name) ==
-                STATUS_OK);
-    }
-    REQUIRE(bpe_open(&bpe, &tables[0], &tables[1]) == STATUS_OK);
-    for (int i = 0; i < 2; i++) { free((char*)(uintptr_t)tables[i].text); }
-    return 0;
-}
-
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
-    BpeTokens first = {0}, again = {0};
-    fuzz_bpe_text(bpe, data, num_bytes, &first);
-    fuzz_bpe_text(bpe, data, num_bytes, &again);
-    REQUIRE(first.num_tokens == again.num_tokens);
-    size_t list_bytes = (size_t)first.num_tokens * sizeof first.ids[0];
-    REQUIRE(first.num_tokens == 0 || memcmp(first.ids, again.ids, list_bytes) == 0);
-    bpe_tokens_free(&first);
-    bpe_tokens_free(&again);
-    return 0;
-}
-#endif
-
-#ifdef FUZZ_bpe_vocab
-// bpe_vocab: any bytes as vocab.json and, after the first empty line, merges.txt: refused with the
-// file's name, or a tokenizer whose tokens spell what it takes. libFuzzer: -max_len=4000
+// bpe_vocab: any bytes as vocab.json and, after the first empty line, merges.txt, or, without one, as
+// tokenizer.json: refused with the file's name, or a tokenizer whose tokens spell what it takes.
+// libFuzzer: -max_len=4000
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     size_t merges_at, vocab_bytes = fuzz_first_bytes(data, num_bytes, &merges_at);
@@ -65,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     char *first = fuzz_text(data, vocab_bytes), *second = fuzz_text(data + merges_at, num_bytes - merges_at);
     BpeTable vocab = {"v.json", first, vocab_bytes}, merges = {"m.txt", second, num_bytes - merges_at};
     Bpe* bpe;
-    Status status = bpe_open(&bpe, &vocab, &merges);
+    Status status = bpe_open(&bpe, &vocab, merges_at < num_bytes ? &merges : NULL);
     if (status == STATUS_OK) {
         BpeTokens tokens = {0};
         fuzz_bpe_text(bpe, data, num_bytes < 200 ? num_bytes : 200, &tokens);
@@ -110,9 +76,8 @@ static void try_form(const DataTemplate* texts) {
         num_others += !is_inputs;
     }
     Arena arena = {0};
-    const JsonValues values = {.path = (char*)(uintptr_t) "fuzz"};
     RecordText asked;
-    Status status = record_template_ask(&form, (RecordText){"\1\2\3", 3}, &values, &arena, &asked);
+    Status status = record_template_ask(&form, (RecordText){"\1\2\3", 3}, &arena, &asked);
     REQUIRE(status == STATUS_OK || num_others > 0);
     if (status == STATUS_OK && num_others == 0) {
         size_t num_found = 0;
@@ -147,61 +112,6 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     free(text);
     data_json_free(&first);
     data_json_free(&second);
-    return 0;
-}
-#endif
-
-#ifdef FUZZ_hf_tokenizer
-// hf_tokenizer: any bytes as tokenizer.json: an error with a remedy, or a model whose fields add up
-// to its length.
-#include <stdlib.h>
-#include <string.h>
-
-#include "../../dataloader/tokenizer/bpe.h"
-#include "../../dataloader/tokenizer/hf_tokenizer.h"
-
-static uint64_t take_varint(const unsigned char** at, const unsigned char* end) {
-    uint64_t value = 0;
-    for (int shift = 0;; shift += 7) {
-        REQUIRE(*at < end && shift < 64);
-        value |= (uint64_t)(**at & 127) << shift;
-        if (*(*at)++ < 128) { return value; }
-    }
-}
-
-// Every field of a message: a number and varint, 4 bytes, or bytes that lie inside.
-static void walk(const unsigned char* at, const unsigned char* end, int depth) {
-    while (at < end) {
-        uint64_t tag = take_varint(&at, end), length = 0;
-        REQUIRE((tag & 7) == 0 || (tag & 7) == 2 || (tag & 7) == 5);
-        if ((tag & 7) == 0) { (void)take_varint(&at, end); }
-        if ((tag & 7) == 2) { length = take_varint(&at, end); }
-        if ((tag & 7) == 5) { length = 4; }
-        REQUIRE(length <= (uint64_t)(end - at));
-        if (depth == 0) { walk(at, at + length, 1); }
-        at += length;
-    }
-}
-
-int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
-    HfTokenizer hf;
-    Status status = hf_tokenizer_parse(&hf, "t.json", (const char*)data, num_bytes);
-    if (status != STATUS_OK) {
-        REQUIRE(status == STATUS_BAD_FORMAT && strstr(status_message(), "--->") != NULL);
-        REQUIRE(hf.model == NULL && hf.vocab == NULL && hf.merges == NULL);
-        return 0;
-    }
-    if (hf.kind == HF_UNIGRAM) {
-        const unsigned char* model = (const unsigned char*)hf.model;
-        walk(model, model + hf.model_bytes, 0);
-    } else {
-        BpeTable vocab = {"vocab", hf.vocab, strlen(hf.vocab)},
-                 merges = {"merges", hf.merges, strlen(hf.merges)};
-        Bpe* bpe = NULL;
-        REQUIRE(bpe_open(&bpe, &vocab, &merges) != STATUS_NO_MEMORY);
-        bpe_close(bpe);
-    }
-    hf_tokenizer_close(&hf);
     return 0;
 }
 #endif
@@ -267,7 +177,7 @@ there and the same position comes out again.
 
 The first byte of an input: bit 0 begins with a true record and takes the rest as changes to it (pairs of
 place and value); bit 1 puts the record's hash right, which random bytes never meet; bit 2: of a loader in
-file order; bit 3: a record of a split with changes (bit 1: and its hash right), read before the others.
+file order.
 */
 // libFuzzer: -max_len=256
 #include <stdio.h>
@@ -290,12 +200,12 @@ static size_t record_bytes;
 static void write_samples(const char* path) {
     const SampleVocab vocab = {
         .num_tokens = 257, .eot_token = 256, .pad_token = -1, .tokenizer = TOKENIZER_BYTES};
-    const int32_t tokens[] = {65, 66, 67, 68, 256};
+    const int32_t tokens[] = {65, 66, 67, 68, 69, 256};
     SampleWriter* writer;
     REQUIRE(sample_writer_open(&writer, path, &vocab) == STATUS_OK);
     for (int i = 0; i < NUM_SAMPLES; i++) {
-        REQUIRE(sample_writer_add(writer, i % 3 == 0 ? "sums" : "words", tokens, 1 + i % 4, tokens + 3, 2) ==
-                STATUS_OK);
+        REQUIRE(sample_writer_add(writer, i % 3 == 0 ? "sums" : "words", tokens + 3 - i % 4, 1 + i % 4, 2,
+                                  NULL, 0) == STATUS_OK);
     }
     REQUIRE(sample_writer_finish(writer) == STATUS_OK);
 }
@@ -336,47 +246,8 @@ static void require_split(const uint8_t* position, size_t num_bytes) {
     session_resplit_restore(&dp, position, &left_bytes);
     const SessionResplit* resplit = &dp.resplit;
     REQUIRE(left_bytes <= num_bytes && dp.request.effort >= 0 && dp.request.effort <= 1000000000);
-    if (resplit->has_restored) {
-        REQUIRE(placement_check(&resplit->restored, 3, 8, false) == STATUS_OK);
-        REQUIRE(placement_check(&resplit->before, 3, 8, false) == STATUS_OK);
-    }
-    free(dp.resplit.times_then);
-}
-
-// As a run writes it whose layers moved, then changed. Its hash and "DPSPLIT3" are its last 16 bytes; before
-// them the values of two placements (of three chunks each), the times, and the record's own fields.
-static void try_split(const uint8_t* data, size_t num_bytes, bool mends) {
-    enum {
-        LOADERS = 8,
-        VALUES = 2 * (2 + 2 * 3 + 4) * sizeof(int32_t),
-        TIMES = 3 * sizeof(double),
-        FIELDS = 32,
-        HASHED = VALUES + TIMES + FIELDS
-    };
-    static const LayerRange before[3] = {{0, 2}, {2, 5}, {5, 8}};
-    static Dynapipe dp;
-    const uint8_t loaders_own[LOADERS] = {0};
-    const void* position = loaders_own;
-    size_t all_bytes = LOADERS;
-    session_make(&dp);
-    dp.resplit.has_moved = true;
-    placement_linear(&dp.resplit.before, before, 3);
-    dp.resplit.times_then = calloc(3, sizeof(double));
-    REQUIRE(session_resplit_position(&dp, &position, &all_bytes) == STATUS_OK);
-    REQUIRE(all_bytes == LOADERS + HASHED + 16);
-    uint8_t* bytes = malloc(all_bytes);
-    REQUIRE(bytes != NULL);
-    memcpy(bytes, position, all_bytes);
-    for (size_t i = 0; i + 1 < num_bytes; i += 2) { bytes[LOADERS + data[i] % (HASHED + 16)] = data[i + 1]; }
-    if (mends) {
-        uint64_t hash = hash_finish(hash_bytes(hash_bytes(HASH_SEED, bytes + LOADERS, VALUES + TIMES),
-                                               bytes + LOADERS + VALUES + TIMES, FIELDS));
-        memcpy(bytes + LOADERS + HASHED, &hash, sizeof hash);
-    }
-    require_split(bytes, all_bytes);
-    free(bytes);
-    free(dp.resplit.times_then);
-    free(dp.resplit.record);
+    if (resplit->has_restored) { REQUIRE(placement_check(&resplit->restored, 3, 8, false) == STATUS_OK); }
+    session_resplit_free(&dp.resplit);
 }
 
 static size_t make_input(uint8_t out[MAX_RECORD], const uint8_t* data, size_t num_bytes) {
@@ -416,14 +287,13 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     static Arena arena;
     uint8_t input[MAX_RECORD];
     if (num_bytes < 2) { return 0; }
-    if (data[0] & 8) { try_split(data + 1, num_bytes - 1, data[0] & 2); }
     size_t input_bytes = make_input(input, data, num_bytes);
     require_split(input, input_bytes);
-    SessionRefit refit = {.is_on = true};
+    SessionRefit refit;
+    session_refit_init(&refit, true);
     REQUIRE(session_refit_restore(&refit, input, &input_bytes) == STATUS_OK ||
             fuzz_has_remedy(status_message()));
-    session_refit_forget(&refit);
-    free(refit.versions);
+    session_refit_free(&refit);
     Loader* loader = loaders[(data[0] & 4) != 0];
     Status status = loader_restore(loader, input, input_bytes);
     if (status == STATUS_OK) {
@@ -449,7 +319,6 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     if (num_bytes == 0) { return 0; }
-    size_t max_line_bytes = data[0] % 4 == 0 ? 64 : 0;  // sometimes a limit that lines exceed
     int file = memfd_create("fuzz", 0);
     REQUIRE(file >= 0 && pwrite(file, data, num_bytes, 0) == (ssize_t)num_bytes);
     static const char* const forms[] = {"plain", "alpaca", "chatml", "{inputs} {a} {targets}{{"};
@@ -457,7 +326,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     RecordReader reader;
     REQUIRE(record_template_open(&form, forms[data[0] / 4 % 4], NULL) == STATUS_OK);
     const bool asks = data[0] / 16 % 2 == 1;  // what is to be answered may have no targets
-    RecordOptions options = {.fields = {.asks = asks}, .form = &form, .max_bytes = max_line_bytes};
+    RecordOptions options = {.fields = {.asks = asks}, .form = &form};
     Status status = record_reader_open(&reader, file, "fuzz.jsonl", &options);
     if (status != STATUS_OK) {
         record_template_close(&form);

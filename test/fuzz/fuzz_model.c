@@ -18,9 +18,8 @@ its record's hash; bit 7 places count from the record (bit 3: from the headers' 
 
 #include "../../util/files.h"
 #include "../../llmc/checkpoint.h"
-#include "../../llmc/gpt2.h"
+#include "../../llmc/kinds.h"
 #include "../../llmc/llmc_error.h"
-#include "../../llmc/t5.h"
 #include "memory_files.h"
 
 enum { STATE = 1, T5 = 2, CHANGES = 4, FROM_END = 8, CUT = 16, RESEAL = 32, REHASH = 64, AT_RECORD = 128 };
@@ -322,9 +321,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
 #ifdef FUZZ_descriptor
 // descriptor: any text as -e names a new model: a shape that passes the kind's own check, or an
 // error with a remedy. libFuzzer: -max_len=64
-#include "../../llmc/gpt2.h"
+#include "../../llmc/kinds.h"
 #include "../../llmc/llmc_error.h"
-#include "../../llmc/t5.h"
 
 static void try_one(bool parsed, bool is_valid, const ModelConfig* config) {
     if (!parsed) {
@@ -350,10 +348,9 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
 // hf_checkpoint: a config.json, behind the first empty line the JSON header of a .safetensors file
 // with zeros for values: a model whose names and shapes all fit, or refused with a remedy. The length of the
 // header is put right, as random bytes never have it. libFuzzer: -max_len=4096
-#include "../../llmc/gpt2.h"
+#include "../../llmc/kinds.h"
 #include "../../llmc/hf.h"
 #include "../../llmc/llmc_error.h"
-#include "../../llmc/t5.h"
 #include "memory_files.h"
 
 enum { MOST_VALUE_BYTES = 1 << 16 };

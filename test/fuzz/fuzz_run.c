@@ -241,19 +241,19 @@ static void try_position(const uint8_t* data, size_t num_bytes, bool marked) {
         memcpy(text + 8, &length, sizeof length);
     }
     if (session_settings_take(&session, &position, &position_bytes) == STATUS_OK) {
-        const void* back;
         REQUIRE((const char*)position + position_bytes == text + num_bytes);
-        const void* all = position;
-        size_t all_bytes = position_bytes;
-        REQUIRE(session_settings_add(&session, &all, &all_bytes) == STATUS_OK);
-        back = all;
+        Text all;
+        REQUIRE(text_open(&all) == STATUS_OK && session_settings_write(&session, all.out) == STATUS_OK);
+        fwrite(position, 1, position_bytes, all.out);
+        REQUIRE(text_close(&all) == STATUS_OK);
+        const void* back = all.text;
+        size_t all_bytes = all.num_chars;
         REQUIRE(session_settings_take(&session, &back, &all_bytes) == STATUS_OK);
         REQUIRE(all_bytes == position_bytes && memcmp(back, position, position_bytes) == 0);
+        free(all.text);
     } else {
         REQUIRE(fuzz_has_remedy(status_message()));
     }
-    free(session.position);
-    session.position = NULL;
     free(text);
 }
 

@@ -1,5 +1,5 @@
 // interface_pins.c -- dynapipe.h as programs were compiled with it: sizes and places of members, types of
-// functions, numbers. Compiled as C11 and C++17 and linked with dist/ by test_names.sh. What fails here
+// functions, numbers. Compiled as C11 and C++17 and linked with dist/ by test_foreign_build.sh. What fails here
 // is a change of the interface: the old struct stays, and a _v2 stands beside it.
 #include <dynapipe.h>
 
@@ -157,8 +157,8 @@ static const Layout layouts[] = {
 #define AT(member) offsetof(DynapipeRun_v1, member)
     {"DynapipeRun_v1", {sizeof(DynapipeRun_v1), AT(train_pattern), AT(val_pattern), AT(batch_tokens),
      AT(max_seq_tokens), AT(max_target_tokens), AT(rows), AT(num_steps), AT(zero_stage), AT(overfit),
-     AT(skip_verify), AT(reserved)},
-     {80, 0, 8, 16, 24, 28, 32, 36, 40, 44, 48, 56}},
+     AT(skip_verify), AT(keeps_layers), AT(reserved)},
+     {80, 0, 8, 16, 24, 28, 32, 36, 40, 44, 48, 56, 64}},
 #undef AT
 #define AT(member) offsetof(DynapipeDataInfo_v1, member)
     {"DynapipeDataInfo_v1", {sizeof(DynapipeDataInfo_v1), AT(vocab), AT(eot_token), AT(num_tasks), AT(tokenizer),

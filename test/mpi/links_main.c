@@ -65,24 +65,15 @@ static Placement draw_placement(Rng* rng, int32_t num_stages, int32_t c) {
     return out;
 }
 
-// Of a micro-batch's way through the chunks, and to the head's shares.
-static bool passes_between(const Placement* p, int32_t num_stages, int32_t a, int32_t b) {
-    for (int32_t k = 0; k + 1 < p->num_chunks; k++) {
-        if (p->stage_of[k] == a && p->stage_of[k + 1] == b) { return true; }
-    }
-    if (p->num_chunks == 0) { return b == a + 1 && b < num_stages; }
-    bool has_share = p->head != HEAD_WHOLE && p->head_begin[b] < p->head_begin[b + 1];
-    return has_share && p->stage_of[p->num_chunks - 1] == a;
-}
-
 static void draw_peers(Case* it, Rng* rng, int32_t num_ranks) {
     for (int32_t a = 0; a < num_ranks; a++) {
+        int32_t peers[PLAN_MAX_STAGES], num_peers = executor_peers(peers, &it->placement, num_ranks, a);
+        for (int32_t i = 0; i < num_peers; i++) { it->are_peers[1][a][peers[i]] = true; }
+    }
+    for (int32_t a = 0; a < num_ranks; a++) {
         for (int32_t b = 0; b < a; b++) {
-            bool second = passes_between(&it->placement, num_ranks, a, b) ||
-                          passes_between(&it->placement, num_ranks, b, a);
-            bool first = second && rng_below(rng, 2) == 0;
+            bool first = it->are_peers[1][a][b] && rng_below(rng, 2) == 0;
             it->are_peers[0][a][b] = it->are_peers[0][b][a] = first;
-            it->are_peers[1][a][b] = it->are_peers[1][b][a] = second;
         }
     }
 }
@@ -115,13 +106,7 @@ static int32_t list_peers(int32_t* out, const Case* it, int32_t go, int32_t rank
 
 // --- a rank ----------------------------------------------------------------------------------------------
 static Status connect_peers(Rank* rank, const Case* it, int32_t go) {
-    int32_t peers[PLAN_MAX_STAGES], listed[RANKS_MAX], me = rank->world.my_idx;
-    int32_t num_listed = list_peers(listed, it, go, me), num_peers = num_listed;
-    memcpy(peers, listed, sizeof listed);
-    if (go == 1) {
-        num_peers = executor_peers(peers, &it->placement, rank->world.num_ranks, me);
-        EXPECT(num_peers == num_listed && memcmp(peers, listed, (size_t)num_peers * sizeof *peers) == 0);
-    }
+    int32_t peers[RANKS_MAX], num_peers = list_peers(peers, it, go, rank->world.my_idx);
     return rank->by_nccl ? nccl_world_connect(rank->nccl, &rank->world, peers, num_peers)
                          : transport_staged_connect(&rank->links, peers, num_peers);
 }
@@ -220,7 +205,7 @@ static size_t free_bytes(void) {
     return left;
 }
 
-// No message takes memory of the card: what is there before the first is there behind the last.
+// No message takes memory of the card: what is there before the first is there after the last.
 static Status run_case(Rank* rank, const Case* it) {
     void* requests[ROOM];
     int32_t num_requests = 0;

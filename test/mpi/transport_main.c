@@ -1,6 +1,6 @@
 // transport_main.c -- ranks of mpirun run the cases of every transport; test/test_mpi_transport.sh drives it.
 //     mpirun -np N transport_main exchange|abort|kill|in-flight|wait|overlap
-//                                 mismatch SENT EXPECTED | progress auto|on|off
+//                                 mismatch SENT EXPECTED | measure
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -55,24 +55,16 @@ static Status run_in_flight(Transport* t) {
     return t->api->irecv(t->ctx, (t->rank + 1) % t->num_ranks, 0, bytes, 64, &request);
 }
 
-// Two ranks, with the thread. Rank 0 posts a message and computes 100 ms, rank 1 posts its receive after 20
-// ms: when does it have the data?
+// Two ranks, with a thread that looks every 100 us. Rank 0 posts a message and computes 100 ms, rank 1 posts
+// its receive after 20 ms: when does it have the data?
 static Status run_overlap(Transport* t) {
     size_t lengths[] = {64 << 10, 1 << 20, 8 << 20};
     int32_t ranks[] = {0, 1};
+    bool is_on;
     Collective c;
-    Progress progress;
     TRY(collective_init(&c, t, ranks, 2, 0));
-    int64_t probe_ns = clock_now_ns();
-    HostCores hosts;
-    TRY(host_cores_find(&hosts, &c, 1));
-    TRY(progress_choose(&progress, &c, PROGRESS_ON, &hosts));
-    host_cores_free(&hosts);
-    EXPECT(!progress.pulls && progress.nap_ns > 0);
-    if (t->rank == 0) {
-        printf("a thread that looks every %.1f ms, found in %.0f ms\n", (double)progress.nap_ns / 1e6,
-               (double)(clock_now_ns() - probe_ns) / 1e6);
-    }
+    TRY(t->api->progress(t->ctx, 100000, &is_on));
+    EXPECT(is_on);
     for (int i = 0; i < 6; i++) {
         void* request;
         char* data = calloc(1, lengths[i % 3]);
@@ -96,29 +88,19 @@ static Status run_overlap(Transport* t) {
     return STATUS_OK;
 }
 
-// What a session would choose; every rank the same. `told`: as --progress.
-static Status run_progress(Transport* t, const char* told) {
-    int32_t ranks[RANKS_MAX];
+// Whether a thread has to move messages: every rank finds the same, and what it found works.
+static Status run_measure(Transport* t) {
+    int32_t ranks[RANKS_MAX], messages;
+    bool is_on;
     Collective c;
-    Progress progress;
-    ProgressChoice choice = strcmp(told, "on") == 0    ? PROGRESS_ON
-                            : strcmp(told, "off") == 0 ? PROGRESS_OFF
-                                                       : PROGRESS_AUTO;
     for (int32_t r = 0; r < t->num_ranks; r++) { ranks[r] = r; }
     TRY(collective_init(&c, t, ranks, t->num_ranks, (int64_t)20 * 1000000000));
-    int64_t begin_ns = clock_now_ns();
-    HostCores hosts;
-    TRY(host_cores_find(&hosts, &c, 1));
-    TRY(progress_choose(&progress, &c, choice, &hosts));
-    host_cores_free(&hosts);
-    TRY(collective_all_equal_u64(&c, (uint64_t)progress.nap_ns + progress.pulls, "choice"));
-    EXPECT(!progress.pulls || progress.nap_ns == 0);
-    if (t->rank == 0) {
-        printf("progress %s: nap %.1f ms, pulls %d, %s (thread: %.2f %%; %.0f ms)\n", told,
-               (double)progress.nap_ns / 1e6, progress.pulls, progress.reason, 100 * progress.cost,
-               (double)(clock_now_ns() - begin_ns) / 1e6);
-    }
+    TRY(messages_measure(&messages, &c));
+    TRY(collective_all_equal_u64(&c, (uint64_t)messages, "choice"));
     collective_free(&c);
+    TRY(t->api->progress(t->ctx, messages > MESSAGES_PULLED ? messages : 100000, &is_on));
+    EXPECT(is_on);
+    if (t->rank == 0) { printf("messages %s (%d)\n", messages_text(messages), (int)messages); }
     return transport_cases_exchange(t, 6, 30);
 }
 
@@ -158,7 +140,7 @@ static Status run(Transport* t, int argc, char** argv) {
     if (strcmp(what, "kill") == 0) { return run_abort(t, true); }
     if (strcmp(what, "in-flight") == 0) { return run_in_flight(t); }
     if (strcmp(what, "wait") == 0) { return run_wait(t); }
-    if (strcmp(what, "progress") == 0 && argc == 3) { return run_progress(t, argv[2]); }
+    if (strcmp(what, "measure") == 0) { return run_measure(t); }
     if (strcmp(what, "overlap") == 0) { return run_overlap(t); }
     return FAIL(STATUS_BAD_OPTION, "%s: not a case", what);
 }

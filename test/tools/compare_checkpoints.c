@@ -6,8 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../llmc/gpt2.h"
-#include "../../llmc/t5.h"
+#include "../../llmc/kinds.h"
 
 static const ModelKind* kind_of(const int32_t* header) {
     return header[0] == gpt2_kind.checkpoint_magic ? &gpt2_kind

@@ -3,10 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../../llmc/gpt2.h"
+#include "../../llmc/kinds.h"
 #include "../../llmc/hf.h"
 #include "../../llmc/llmc_error.h"
-#include "../../llmc/t5.h"
 
 static bool copy(const char* from, const char* to, bool bytes) {
     HfConfig details;

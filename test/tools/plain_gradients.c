@@ -3,8 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../../llmc/gpt2.h"
-#include "../../llmc/t5.h"
+#include "../../llmc/kinds.h"
 #include "../plain_gradients.h"
 
 static void write_checkpoint(const char* path, const Model* model) {

@@ -1,4 +1,4 @@
-// plan_time.c -- CPU time of plan_make for a shared problem, for dev/planner_bench/scale.py:
+// plan_time.c -- CPU time of plan_make for a shared problem, for dev/planner_bench.py --scale:
 //
 //     plan_time PROBLEM.json all|one      lists of every replica, or of one, which is what a rank makes
 //

@@ -1,0 +1,440 @@
+// kinds.c -- GPT-2 and T5 as tables; descriptors, and what else depends on a model's config only.
+#include "kinds.h"
+
+#include <ctype.h>
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "llmc_error.h"
+#include "t5_bucket.h"
+
+// --- tables ------------------------------------------------------------------------------------------------
+
+#define WHOLE TENSOR_WHOLE
+#define LAYER TENSOR_PER_LAYER
+#define DEC_LAYER TENSOR_PER_DEC_LAYER
+#define ENC "encoder.block.%d.layer."
+#define DEC "decoder.block.%d.layer."
+#define X(name, place, rows, cols, decay, hf_names) \
+    case X_NAME(name):                              \
+        return (TensorInfo){#name, place, rows, cols, decay, hf_names};
+#define X_NAME(name) GPT2_##name
+static TensorInfo gpt2_tensor(const ModelConfig* config, int tensor) {
+    const int64_t C = config->channels, Vp = config->padded_vocab, maxT = config->max_seq_len;
+    switch ((Gpt2Tensor)tensor) {
+        GPT2_TENSORS(X)
+        default: return (TensorInfo){0};
+    }
+}
+#undef X_NAME
+#define X_NAME(name) T5_##name
+static TensorInfo t5_tensor(const ModelConfig* config, int tensor) {
+    const int64_t C = config->channels, Vp = config->padded_vocab, F = config->ffn_channels;
+    const int64_t NH = config->num_heads, I = NH * config->head_size, NB = config->num_buckets;
+    const int64_t F2 = config->gated ? 2 * F : F, head_rows = config->tied_head ? 0 : Vp;
+    const TensorPlace enc_bias_place = config->bias_per_layer ? LAYER : WHOLE;
+    const TensorPlace dec_bias_place = config->bias_per_layer ? DEC_LAYER : WHOLE;
+    switch ((T5Tensor)tensor) {
+        T5_TENSORS(X)
+        default: return (TensorInfo){0};
+    }
+}
+#undef X_NAME
+#undef X
+
+// The two that write into the residual stream are scaled by 1 / sqrt(2 L) (Radford et al. 2019).
+static ModelStds gpt2_stds(const ModelConfig* config) {
+    const float std = 0.02f, residual = 0.02f * (1.0f / sqrtf(2.0f * (float)config->num_layers));
+    return (ModelStds){
+        .embedding = std, .positions = std, .q = std, .kv = std, .o = residual, .wi = std, .wo = residual};
+}
+
+// Hugging Face's (T5PreTrainedModel._init_weights). Scores are not scaled, so q is drawn smaller instead.
+static ModelStds t5_stds(const ModelConfig* config) {
+    const double C = config->channels, HS = config->head_size, I = config->num_heads * HS;
+    const float std = (float)pow(C, -0.5);
+    return (ModelStds){.embedding = 1.0f,
+                       .q = (float)pow(C * HS, -0.5),
+                       .kv = std,
+                       .o = (float)pow(I, -0.5),
+                       .wi = std,
+                       .wo = (float)pow((double)config->ffn_channels, -0.5),
+                       .bias = std,
+                       .head = 1.0f};
+}
+
+const ModelKind gpt2_kind = {
+    .name = "gpt2",
+    .title = "GPT-2",
+    .usual = "d12",
+    .num_tensors = GPT2_NUM_TENSORS,
+    .checkpoint_magic = 20240326,
+    .stacks = {{
+        .num_blocks = 2,
+        .blocks = {{.type = BLOCK_SELF,
+                    .norm = {GPT2_ln1w, GPT2_ln1b},
+                    .in = {GPT2_qkvw, GPT2_qkvb},
+                    .out = {GPT2_attprojw, GPT2_attprojb}},
+                   {.type = BLOCK_FFN,
+                    .norm = {GPT2_ln2w, GPT2_ln2b},
+                    .in = {GPT2_fcw, GPT2_fcb},
+                    .out = {GPT2_fcprojw, GPT2_fcprojb}}},
+        .norm_end = {GPT2_lnfw, GPT2_lnfb},
+        .is_causal = true,
+    }},
+    .positions = GPT2_wpe,
+    .activation = MODEL_GELU,
+    .scaled_scores = true,
+    .tensor = gpt2_tensor,
+    .stds = gpt2_stds,
+};
+
+const ModelKind t5_kind = {
+    .name = "t5",
+    .title = "T5",
+    .usual = "t5:small",
+    .has_decoder = true,
+    .num_tensors = T5_NUM_TENSORS,
+    .checkpoint_magic = 20191023,  // of the paper, arXiv 1910.10683
+    .stacks =
+        {{
+             .num_blocks = 2,
+             .blocks = {{.type = BLOCK_SELF, .norm = {T5_enc_norm1}, .in = {T5_enc_qkv}, .out = {T5_enc_o}},
+                        {.type = BLOCK_FFN, .norm = {T5_enc_norm2}, .in = {T5_enc_wi}, .out = {T5_enc_wo}}},
+             .norm_end = {T5_enc_norm},
+             .bias = T5_enc_bias,
+         },
+         {
+             .num_blocks = 3,
+             .blocks = {{.type = BLOCK_SELF, .norm = {T5_dec_norm1}, .in = {T5_dec_qkv}, .out = {T5_dec_o}},
+                        {.type = BLOCK_CROSS,
+                         .norm = {T5_dec_norm2},
+                         .in = {T5_dec_xq},
+                         .kv = {T5_dec_xkv},
+                         .out = {T5_dec_xo}},
+                        {.type = BLOCK_FFN, .norm = {T5_dec_norm3}, .in = {T5_dec_wi}, .out = {T5_dec_wo}}},
+             .norm_end = {T5_dec_norm},
+             .bias = T5_dec_bias,
+             .is_causal = true,
+         }},
+    .head = T5_head,
+    .activation = MODEL_RELU,
+    .drops_more = true,
+    .tensor = t5_tensor,
+    .stds = t5_stds,
+};
+
+// --- descriptors -------------------------------------------------------------------------------------------
+
+typedef struct {
+    const char* name;
+    int num_layers, num_dec_layers, channels, num_heads, head_size, ffn_channels;
+} Size;
+
+typedef struct {
+    const ModelKind* kind;
+    const char* name;
+    int vocab, max_seq_len;
+    bool gated, tied_head, bias_per_layer;
+    Size sizes[9];  // the last one has no name
+} Family;
+
+// clang-format off
+#define T5V11_SIZES \
+    {{"small", 8, 8, 512, 6, 64, 1024},     {"base", 12, 12, 768, 12, 64, 2048}, {"large", 24, 24, 1024, 16, 64, 2816}, \
+     {"xl", 24, 24, 2048, 32, 64, 5120},    {"xxl", 24, 24, 4096, 64, 64, 10240}}
+static const Family families[] = {
+    // name               vocabulary longest gated  tied   bias per layer
+    {&gpt2_kind, "gpt2",       50257,  1024, false, false, false,
+     {{"d6", 6, 0, 384, 6, 0, 0},    {"d12", 12, 0, 768, 12, 0, 0},  {"d24", 24, 0, 1024, 16, 0, 0}, {"d36", 36, 0, 1280, 20, 0, 0},
+      {"d48", 48, 0, 1600, 25, 0, 0}, {"d60", 60, 0, 1920, 30, 0, 0}, {"d72", 72, 0, 2880, 30, 0, 0}, {"d84", 84, 0, 3456, 36, 0, 0}}},
+    {&gpt2_kind, "gpt3",       50257,  2048, false, false, false,
+     {{"c384", 6, 0, 384, 6, 0, 0},  {"c768", 12, 0, 768, 12, 0, 0}, {"c1024", 24, 0, 1024, 16, 0, 0}, {"c1536", 24, 0, 1536, 16, 0, 0},
+      {"c2048", 24, 0, 2048, 16, 0, 0}, {"c2560", 32, 0, 2560, 32, 0, 0}, {"c4096", 32, 0, 4096, 32, 0, 0}, {"c12288", 96, 0, 12288, 96, 0, 0}}},
+    {&t5_kind, "t5",           32128,  1024, false, true,  false,
+     {{"small", 6, 6, 512, 8, 64, 2048},    {"base", 12, 12, 768, 12, 64, 3072}, {"large", 24, 24, 1024, 16, 64, 4096},
+      {"3b", 24, 24, 1024, 32, 128, 16384}, {"11b", 24, 24, 1024, 128, 128, 65536}}},
+    {&t5_kind, "t5v1.1",       32128,  1024, true,  false, false, T5V11_SIZES},
+    {&t5_kind, "flan-t5",      32128,  1024, true,  false, false, T5V11_SIZES},
+    {&t5_kind, "byt5",           384,  1024, true,  false, false,
+     {{"small", 12, 4, 1472, 6, 64, 3584},  {"base", 18, 6, 1536, 12, 64, 3968}, {"large", 36, 12, 1536, 16, 64, 3840},
+      {"xl", 36, 12, 2560, 32, 64, 6720},   {"xxl", 36, 12, 4672, 64, 64, 12352}}},
+    {&t5_kind, "mt5",         250112,  1024, true,  false, false, T5V11_SIZES},
+    {&t5_kind, "umt5",        256384,  1024, true,  true,  true,
+     {{"small", 8, 8, 512, 6, 64, 1024},    {"base", 12, 12, 768, 12, 64, 2048}, {"xl", 24, 24, 2048, 32, 64, 5120},
+      {"xxl", 24, 24, 4096, 64, 64, 10240}}},
+};
+// clang-format on
+enum { NUM_FAMILIES = sizeof families / sizeof *families };
+
+// By the name before the colon; *text moves after it. NULL: unknown.
+static const Family* find_family(const ModelKind* kind, const char** text) {
+    for (int i = 0; i < NUM_FAMILIES; i++) {
+        const size_t num_chars = strlen(families[i].name);
+        if (families[i].kind == kind && strncmp(*text, families[i].name, num_chars) == 0 &&
+            (*text)[num_chars] == ':') {
+            *text += num_chars + 1;
+            return &families[i];
+        }
+    }
+    return kind == &gpt2_kind ? &families[0] : NULL;  // "d12" is "gpt2:d12"
+}
+
+// A letter and its count, digits only, 1 to 2^30; *text moves after them.
+static bool parse_count(const char** text, char letter, int* out) {
+    if (**text != letter || !isdigit((unsigned char)(*text)[1])) { return false; }
+    char* end;
+    const long value = strtol(*text + 1, &end, 10);
+    if (value < 1 || value > 1 << 30) { return false; }
+    *text = end;
+    *out = (int)value;
+    return true;
+}
+
+// Letters in this order; d, k and f are optional, and T5's only.
+static bool parse_shape(ModelConfig* out, const char* text) {
+    const bool is_t5 = out->kind == &t5_kind;
+    if (!parse_count(&text, 'l', &out->num_layers)) { return false; }
+    out->num_dec_layers = is_t5 ? out->num_layers : 0;
+    if (is_t5 && *text == 'd' && !parse_count(&text, 'd', &out->num_dec_layers)) { return false; }
+    if (!parse_count(&text, 'c', &out->channels) || !parse_count(&text, 'h', &out->num_heads)) {
+        return false;
+    }
+    if (!is_t5) { return *text == '\0'; }
+    const int64_t C = out->channels, F = out->gated ? (C * 5 / 2 + 7) / 8 * 8 : 4 * C;
+    out->head_size = C % out->num_heads == 0 ? (int)(C / out->num_heads) : 0;
+    out->ffn_channels = F < INT_MAX ? (int)F : INT_MAX;
+    if (*text == 'k' && !parse_count(&text, 'k', &out->head_size)) { return false; }
+    if (*text == 'f' && !parse_count(&text, 'f', &out->ffn_channels)) { return false; }
+    return *text == '\0';
+}
+
+static bool parse_name(ModelConfig* out, const Family* family, const char* text) {
+    for (const Size* s = family->sizes; s->name != NULL; s++) {
+        if (strcmp(text, s->name) != 0) { continue; }
+        out->num_layers = s->num_layers;
+        out->num_dec_layers = s->num_dec_layers;
+        out->channels = s->channels;
+        out->num_heads = s->num_heads;
+        out->head_size = s->head_size;
+        out->ffn_channels = s->ffn_channels;
+        return true;
+    }
+    return false;
+}
+
+static bool fail_unknown(const char* descriptor, const Family* family) {
+    if (family == NULL) {
+        return llmc_fail(
+            "model \"%.40s\" is unknown ---> use t5: t5v1.1: flan-t5: byt5: mt5: umt5: and a size, "
+            "such as t5:small, or a shape, such as byt5:l2c64h4",
+            descriptor);
+    }
+    if (family->kind == &gpt2_kind) {
+        return llmc_fail("model \"%.40s\" is unknown ---> use d6 d12 d24 d36 d48 d60 d72 d84, gpt3:c384 c768 "
+                         "c1024 c1536 c2048 c2560 "
+                         "c4096 c12288, layers-channels-heads such as l4c128h4, or a checkpoint *.bin",
+                         descriptor);
+    }
+    char names[80] = "";
+    for (const Size* s = family->sizes; s->name != NULL; s++) {
+        snprintf(names + strlen(names), sizeof names - strlen(names), " %s:%s", family->name, s->name);
+    }
+    return llmc_fail(
+        "model \"%.40s\" is unknown ---> use%s, or a shape such as %s:l2c64h4 or %s:l2d3c64h4k16f256",
+        descriptor, names, family->name, family->name);
+}
+
+bool model_parse(ModelConfig* out, const ModelKind* kind, const char* descriptor, int vocab,
+                 int max_seq_len) {
+    const char* text = descriptor;
+    const Family* family = find_family(kind, &text);
+    if (family == NULL) { return fail_unknown(descriptor, NULL); }
+    const bool is_t5 = kind == &t5_kind;
+    ModelConfig config = {
+        .max_seq_len = max_seq_len != 0 ? max_seq_len : family->max_seq_len,
+        .vocab = vocab != 0 ? vocab : family->vocab,
+        .num_buckets = is_t5 ? 32 : 0,
+        .max_distance = is_t5 ? 128 : 0,
+        .gated = family->gated,
+        .tied_head = family->tied_head,
+        .bias_per_layer = family->bias_per_layer,
+        .kind = kind,
+    };
+    config.padded_vocab = config.vocab <= INT_MAX - 127 ? (config.vocab + 127) / 128 * 128 : config.vocab;
+    const bool is_shape = *text == 'l' && isdigit((unsigned char)text[1]);
+    if (!(is_shape ? parse_shape(&config, text) : parse_name(&config, family, text))) {
+        return fail_unknown(descriptor, family);
+    }
+    char what[64];
+    snprintf(what, sizeof what, "model \"%.40s\"", descriptor);
+    if (!model_check(&config, what)) { return false; }
+    *out = config;
+    return true;
+}
+
+void models_signature(char* out, size_t out_bytes, const ModelConfig* config) {
+    if (!config->kind->has_decoder) {
+        snprintf(out, out_bytes, "gpt2 C %d NH %d", config->channels, config->num_heads);
+    } else {
+        snprintf(out, out_bytes, "t5 C %d NH %d HS %d F %d%s", config->channels, config->num_heads,
+                 config->head_size, config->ffn_channels, config->gated ? " gated" : "");
+    }
+}
+
+void model_describe(char* out, size_t out_chars, const ModelConfig* config) {
+    if (!config->kind->has_decoder) {
+        snprintf(out, out_chars, "%d layers, %d channels, %d heads", config->num_layers, config->channels,
+                 config->num_heads);
+    } else {
+        snprintf(out, out_chars, "%d + %d layers, %d channels, %d heads of %d, %sfeed-forward of %d",
+                 config->num_layers, config->num_dec_layers, config->channels, config->num_heads,
+                 config->head_size, config->gated ? "gated " : "", config->ffn_channels);
+    }
+}
+
+// --- fields ------------------------------------------------------------------------------------------------
+
+#define MODEL_REMEDY "give this checkpoint to -e, or leave -e out"
+// In the order of a header's ints, from [2] on; GPT-2 has the first six.
+static const struct {
+    const char *name, *remedy;
+    size_t offset;
+    int min, max;
+} fields[] = {
+    {"longest sequence", "start with the same -t", offsetof(ModelConfig, max_seq_len), 1, OPS_MAX_IDS},
+    {"vocabulary", "use data made with this checkpoint's tokenizer", offsetof(ModelConfig, vocab), 1,
+     OPS_MAX_IDS},
+    {"layers", MODEL_REMEDY, offsetof(ModelConfig, num_layers), 1, 1 << 12},
+    {"heads", MODEL_REMEDY, offsetof(ModelConfig, num_heads), 1, 1 << 12},
+    {"channels", MODEL_REMEDY, offsetof(ModelConfig, channels), 1, 1 << 16},
+    {"padded vocabulary", "use another checkpoint", offsetof(ModelConfig, padded_vocab), 1, OPS_MAX_IDS},
+    {"decoder layers", MODEL_REMEDY, offsetof(ModelConfig, num_dec_layers), 1, 1 << 12},
+    {"head size", MODEL_REMEDY, offsetof(ModelConfig, head_size), 1, 256},
+    {"feed-forward channels", MODEL_REMEDY, offsetof(ModelConfig, ffn_channels), 1, 1 << 18},
+    {"relative position buckets", MODEL_REMEDY, offsetof(ModelConfig, num_buckets), 4, T5_MAX_BUCKETS},
+    {"largest relative distance", MODEL_REMEDY, offsetof(ModelConfig, max_distance), 3, 1 << 24},
+    {"gated feed-forward", MODEL_REMEDY, offsetof(ModelConfig, gated), 0, 1},
+    {"tied head", MODEL_REMEDY, offsetof(ModelConfig, tied_head), 0, 1},
+    {"bias table per layer", MODEL_REMEDY, offsetof(ModelConfig, bias_per_layer), 0, 1},
+};
+enum { HEADER_BEGIN = 2, NUM_FIELDS = sizeof fields / sizeof *fields, NUM_COMMON = 6 };
+
+static int num_fields(const ModelKind* kind) {
+    return kind->has_decoder ? NUM_FIELDS : NUM_COMMON;
+}
+static int* field_of(ModelConfig* config, int i) {
+    return (int*)(void*)((char*)config + fields[i].offset);
+}
+static int value_of(const ModelConfig* config, int i) {
+    return *(const int*)(const void*)((const char*)config + fields[i].offset);
+}
+
+void model_to_header(int32_t* header, const ModelConfig* config) {
+    for (int i = 0; i < num_fields(config->kind); i++) { header[HEADER_BEGIN + i] = value_of(config, i); }
+}
+
+void model_from_header(ModelConfig* out, const ModelKind* kind, const int32_t* header) {
+    *out = (ModelConfig){.kind = kind};
+    for (int i = 0; i < num_fields(kind); i++) { *field_of(out, i) = header[HEADER_BEGIN + i]; }
+}
+
+bool model_check(const ModelConfig* config, const char* what) {
+    const bool shares_channels = config->head_size == 0 && config->num_heads > 0;
+    if (shares_channels && config->channels % config->num_heads != 0) {
+        return llmc_fail(
+            "%s: %d channels cannot be shared by %d heads ---> make channels a multiple of heads%s", what,
+            config->channels, config->num_heads,
+            config->kind->has_decoder ? ", or name the head size, such as l2c64h4k16" : "");
+    }
+    for (int i = 0; i < num_fields(config->kind); i++) {
+        const int value = value_of(config, i);
+        if (value >= fields[i].min && value <= fields[i].max) { continue; }
+        return llmc_fail("%s: %s %d ---> must be %d to %d", what, fields[i].name, value, fields[i].min,
+                         fields[i].max);
+    }
+    if (config->num_buckets % 2 != 0) {
+        return llmc_fail("%s: %d position buckets ---> must be even, half for each direction", what,
+                         config->num_buckets);
+    }
+    if (config->kind->has_decoder && config->max_distance <= config->num_buckets / 2) {
+        return llmc_fail("%s: largest relative distance %d ---> must be more than half the buckets", what,
+                         config->max_distance);
+    }
+    return config->padded_vocab >= config->vocab ||
+           llmc_fail("%s: padded vocabulary %d is less than the vocabulary %d ---> use another file", what,
+                     config->padded_vocab, config->vocab);
+}
+
+bool model_config_equal(const ModelConfig* theirs, const ModelConfig* ours, ModelDifference* difference) {
+    // positions are parameters of GPT-2; T5 has no such limit
+    for (int i = ours->kind->has_decoder; i < num_fields(ours->kind); i++) {
+        if (value_of(theirs, i) == value_of(ours, i)) { continue; }
+        *difference =
+            (ModelDifference){fields[i].name, fields[i].remedy, value_of(theirs, i), value_of(ours, i)};
+        return false;
+    }
+    return true;
+}
+
+// --- counts ------------------------------------------------------------------------------------------------
+
+int model_num_layers(const ModelConfig* config) {
+    return config->num_layers + config->num_dec_layers;
+}
+
+int64_t model_tensor_values(const ModelConfig* config, int tensor) {
+    const TensorInfo info = config->kind->tensor(config, tensor);
+    return info.rows * info.cols;
+}
+
+int model_num_copies(const ModelConfig* config, const TensorInfo* info) {
+    return info->rows == 0                       ? 0
+           : info->place == TENSOR_PER_LAYER     ? config->num_layers
+           : info->place == TENSOR_PER_DEC_LAYER ? config->num_dec_layers
+                                                 : 1;
+}
+
+// Of tensors before `tensor`, all layers'.
+static int num_before(const ModelConfig* config, int tensor, int64_t* num_values) {
+    int num = 0;
+    *num_values = 0;
+    for (int t = 0; t < tensor; t++) {
+        const TensorInfo info = config->kind->tensor(config, t);
+        const int copies = model_num_copies(config, &info);
+        num += copies;
+        *num_values += copies * info.rows * info.cols;
+    }
+    return num;
+}
+
+int64_t model_num_params(const ModelConfig* config) {
+    int64_t num_params;
+    num_before(config, config->kind->num_tensors, &num_params);
+    return num_params;
+}
+
+int model_num_tensors(const ModelConfig* config) {
+    int64_t num_values;
+    return num_before(config, config->kind->num_tensors, &num_values);
+}
+
+int model_tensor_number(const ModelConfig* config, const TensorSlice* slice) {
+    int64_t num_values;
+    return num_before(config, slice->tensor, &num_values) + (slice->layer > 0 ? slice->layer : 0);
+}
+
+double model_flops(const ModelConfig* config, const ModelWork* work) {
+    const double C = config->channels, I = (double)config->num_heads * model_head_size(config);
+    const double ffn = (config->gated ? 3 : 2) * C * model_ffn_channels(config);  // weights
+    const double pairs = config->kind->stacks[0].is_causal ? 2 : 4;
+    const double layer = 2 * (4 * C * I + ffn) * (double)work->tokens + pairs * I * (double)work->squares;
+    const double dec_layer = 2 * (6 * C * I + ffn) * (double)work->dec_tokens +
+                             4 * C * I * (double)work->tokens +  // keys and values of the encoder's output
+                             2 * I * (double)work->dec_squares + 4 * I * (double)work->cross_products;
+    const double head = 2 * C * config->vocab * (double)work->rows;
+    return 3 * (config->num_layers * layer + config->num_dec_layers * dec_layer + head);
+}

@@ -59,38 +59,61 @@ static uint32_t block_epoch, launch_epoch;  // when they began
 static bool is_write(PtxAccess how) {
     return how == PTX_WRITE || how == PTX_ATOMIC;
 }
-static void touch(PtxShadow& s, PtxThread* t, bool global, uint64_t address, PtxAccess how, int line) {
-    const bool write = is_write(how);
-    const uint32_t since = global ? launch_epoch : block_epoch, read_epoch = (uint32_t)(s.readers >> 32), write_epoch = (uint32_t)(s.writer >> 32);
-    const uint64_t me = ptx_reader(t), my_writer = ptx_writer(t);
-    const char *what = write ? "write" : "read", *space = global ? "global" : "shared";
-    if (write_epoch >= since && !(how == PTX_ATOMIC && (s.writer & PTX_ATOMIC_WRITER) != 0)) {
-        if (write_epoch < block_epoch) { ptx_fail(t, line, "race between blocks: %s of global memory at %#lx that another block wrote", what, (long)address); }
-        if (how == PTX_READ_ONLY) { ptx_fail(t, line, "ld.global.nc of memory at %#lx that this launch wrote", (long)address); }
-        const int writer = (int)(s.writer >> 20 & 0xfff);
-        const bool same_warp = writer / 32 == t->warp, same_warp_epoch = ((s.writer ^ my_writer) >> 1 & PTX_WRITER_EPOCH) == 0;
-        if (write_epoch == ptx_epoch && writer != t->index && (!same_warp || same_warp_epoch)) {
-            ptx_fail(t, line, "race: %s of %s memory at %#lx that thread %d of the block wrote, without %s between", what, space, (long)address, writer,
-                     same_warp ? "bar.warp.sync" : "bar.sync");
+// Memory has been written in this block or launch: was it by somebody whom nothing has ordered before this access?
+static void check_writer(const PtxShadow& s, PtxThread* t, const char* what, uint64_t address, PtxAccess how, int line) {
+    if (how == PTX_ATOMIC && (s.writer & PTX_ATOMIC_WRITER) != 0) { return; }
+    const uint32_t write_epoch = (uint32_t)(s.writer >> 32);
+    if (write_epoch < block_epoch) { ptx_fail(t, line, "race between blocks: %s of global memory at %#lx that another block wrote", what, (long)address); }
+    if (how == PTX_READ_ONLY) { ptx_fail(t, line, "ld.global.nc of memory at %#lx that this launch wrote", (long)address); }
+    const int writer = (int)(s.writer >> 20 & 0xfff);
+    const bool same_warp = writer / 32 == t->warp, same_warp_epoch = ((s.writer ^ ptx_writer(t)) >> 1 & PTX_WRITER_EPOCH) == 0;
+    if (write_epoch == ptx_epoch && writer != t->index && (!same_warp || same_warp_epoch)) {
+        ptx_fail(t, line, "race: %s of memory at %#lx that thread %d of the block wrote, without %s between", what, (long)address, writer,
+                 same_warp ? "bar.warp.sync" : "bar.sync");
+    }
+}
+// since: what was before (another launch; in shared memory, another block) does not count.
+static void touch_read(PtxShadow& s, PtxThread* t, uint32_t since, uint64_t address, PtxAccess how, uint64_t me, int line) {
+    const uint32_t write_epoch = (uint32_t)(s.writer >> 32), read_epoch = (uint32_t)(s.readers >> 32);
+    if (write_epoch >= since) { check_writer(s, t, "read", address, how, line); }
+    uint64_t readers = me | (how == PTX_READ_ONLY ? PTX_BY_NC : 0);
+    if (read_epoch == ptx_epoch) {
+        const uint64_t differs = s.readers ^ me;
+        readers |= s.readers & (PTX_BY_NC | PTX_OTHER_BLOCK);
+        if ((differs & PTX_WARPS) != 0) {
+            readers |= PTX_WARPS;
+        } else if ((differs & PTX_READER_EPOCH) == 0 && (differs & PTX_LANES) != 0) {
+            readers |= PTX_LANES;
+        }
+    } else if (read_epoch >= since) {
+        readers |= (s.readers & (PTX_BY_NC | PTX_OTHER_BLOCK)) | (read_epoch < block_epoch ? PTX_OTHER_BLOCK : 0);
+    }
+    s.readers = readers;
+}
+static void touch_write(PtxShadow& s, PtxThread* t, uint32_t since, uint64_t address, PtxAccess how, uint64_t me, int line) {
+    const uint32_t write_epoch = (uint32_t)(s.writer >> 32), read_epoch = (uint32_t)(s.readers >> 32);
+    if (write_epoch >= since) { check_writer(s, t, "write", address, how, line); }
+    if (read_epoch >= since) {
+        if (read_epoch < block_epoch || (s.readers & PTX_OTHER_BLOCK) != 0) {
+            ptx_fail(t, line, "race between blocks: write of global memory at %#lx that another block read", (long)address);
+        }
+        const uint64_t differs = s.readers ^ me;
+        if (read_epoch == ptx_epoch && ((differs & PTX_WARPS) != 0 || ((differs & PTX_READER_EPOCH) == 0 && (differs & PTX_LANES) != 0))) {
+            ptx_fail(t, line, "race: write of memory at %#lx that another thread of the block read, without a barrier between", (long)address);
+        }
+        if ((s.readers & PTX_BY_NC) != 0) { ptx_fail(t, line, "write of global memory at %#lx that this launch read by ld.global.nc", (long)address); }
+    }
+    s = {0, ptx_writer(t) | (how == PTX_ATOMIC ? PTX_ATOMIC_WRITER : 0)};
+}
+static void touch(PtxShadow* s, PtxThread* t, uint32_t since, uint64_t address, int num_bytes, PtxAccess how, int line) {
+    const uint64_t me = ptx_reader(t);
+    for (int i = 0; i < num_bytes; i += 2, s++) {
+        if (is_write(how)) {
+            touch_write(*s, t, since, address + (uint64_t)i, how, me, line);
+        } else {
+            touch_read(*s, t, since, address + (uint64_t)i, how, me, line);
         }
     }
-    const bool is_read = read_epoch >= since, by_other = global && is_read && (read_epoch < block_epoch || (s.readers & PTX_OTHER_BLOCK) != 0);
-    const bool by_nc = is_read && (s.readers & PTX_BY_NC) != 0;
-    const bool now = read_epoch == ptx_epoch, same_warp = ((s.readers ^ me) & PTX_WARPS) == 0, same_warp_epoch = ((s.readers ^ me) & PTX_READER_EPOCH) == 0;
-    const bool same_lane = ((s.readers ^ me) & PTX_LANES) == 0;
-    if (write) {
-        if (by_other) { ptx_fail(t, line, "race between blocks: write of global memory at %#lx that another block read", (long)address); }
-        if (now && (!same_warp || (same_warp_epoch && !same_lane))) {
-            ptx_fail(t, line, "race: write of %s memory at %#lx that another thread of the block read, without a barrier between", space, (long)address);
-        }
-        if (by_nc) { ptx_fail(t, line, "write of global memory at %#lx that this launch read by ld.global.nc", (long)address); }
-        s = {0, my_writer | (how == PTX_ATOMIC ? PTX_ATOMIC_WRITER : 0)};
-        return;
-    }
-    uint64_t readers = me;
-    if (now && !same_warp) { readers |= PTX_WARPS; }
-    if (now && same_warp && same_warp_epoch && !same_lane) { readers |= PTX_LANES; }
-    s.readers = readers | (by_other ? PTX_OTHER_BLOCK : 0) | (by_nc || how == PTX_READ_ONLY ? PTX_BY_NC : 0);
 }
 
 static void check_aligned(PtxThread* t, const char* space, uint64_t address, int num_bytes, int line) {
@@ -118,8 +141,8 @@ char* ptx_check_shared(PtxThread* t, uint64_t address, int num_bytes, PtxAccess 
         if (!is_write(how) && ptx_shared_shadow[i].writer >> 32 < block_epoch) {
             ptx_fail(t, line, "read of shared memory at %#lx that this block has not written", (long)(2 * i));
         }
-        touch(ptx_shared_shadow[i], t, false, 2 * i, how, line);
     }
+    touch(&ptx_shared_shadow[address / 2], t, block_epoch, address, num_bytes, how, line);
     return ptx_shared_memory + address;
 }
 
@@ -148,7 +171,7 @@ char* ptx_check_global(PtxThread* t, uint64_t address, int num_bytes, PtxAccess 
         ptx_fail(t, line, "%s of %d bytes of global memory at byte %ld of %ld", is_write(how) ? "write" : "read", num_bytes, (long)at, (long)span->num_bytes);
     }
     check_aligned(t, "global", address, num_bytes, line);
-    for (uint64_t i = at / 2; i <= (at + (uint64_t)num_bytes - 1) / 2; i++) { touch(span->shadow[i], t, true, span->begin + 2 * i, how, line); }
+    touch(span->shadow + at / 2, t, launch_epoch, address, num_bytes, how, line);
     return (char*)address;
 }
 

@@ -84,27 +84,20 @@ $(OUT)/%.cards: $(OUT)/%.ptx
 endif
 
 # The emulator: nvcc's own objects; the PTX in them as C++ (test/ptx), and test/cuda_emu in place of the runtime, cuBLASLt and NCCL.
-# EMU_ARCH=80|90: the card whose PTX it is.
 ifeq ($(BACKEND),emu)
-EMU_ARCH     ?= 80
 EMU_OBJS     := $(patsubst %.cpp,$(OUT)/%.o,$(wildcard test/cuda_emu/*.cpp test/ptx/*.cpp))
-EMU_CXXFLAGS := -std=gnu++20 -g1 -fno-strict-aliasing -frounding-math -ffp-contract=off $(ARCH) -I. $(LLMC_CUDA_FLAGS) -DOMPI_SKIP_MPICXX=1 $(DYNAPIPE_CFLAGS)
-# Kernels are compiled once and run a little.
-PTX_CXXFLAGS := -std=gnu++20 -O1 -fno-strict-aliasing -ffp-contract=off -ftrivial-auto-var-init=pattern $(ARCH) -I. -w
+EMU_CXXFLAGS := -std=gnu++20 -g1 -O2 -fno-strict-aliasing -frounding-math -ffp-contract=off $(ARCH) -I. $(LLMC_CUDA_FLAGS) -DOMPI_SKIP_MPICXX=1 $(DYNAPIPE_CFLAGS)
 CUDA_LIBS    := -lopenblas -lstdc++
 CUDA_OPS_OBJS += $(EMU_OBJS)
 $(OUT)/%.o: %.cpp
 	@mkdir -p $(@D)
 	@echo "c++ $<"
-	$(CXX) $(EMU_CXXFLAGS) -O2 $(filter -fsanitize=%,$(OPT)) $(CXX_WARN) $(WERROR_FLAG) -MMD -MP -fopenmp -c $< -o $@
-$(OUT)/%.o: %.cu test/ptx/translate.py test/ptx/ptx.h
-	@rm -rf $(@:.o=.kept) && mkdir -p $(@:.o=.kept)
+	$(CXX) $(EMU_CXXFLAGS) $(CXX_WARN) $(WERROR_FLAG) -MMD -MP -fopenmp -c $< -o $@
+$(OUT)/%.o: %.cu test/ptx/compile.sh test/ptx/translate.py test/ptx/ptx.h
+	@mkdir -p $(@D)
 	@echo "nvcc $< for the emulator"
-	$(NVCC) -std=c++20 -O3 -gencode arch=compute_$(EMU_ARCH)$(comma)code=compute_$(EMU_ARCH) $(if $(DEBUG),-lineinfo) $(LLMC_CUDA_FLAGS) $(if $(WERROR_FLAG),-Werror all-warnings) \
-	    $(addprefix -Xcompiler ,$(CXX_WARN)) -DOMPI_SKIP_MPICXX=1 $(call dynapipe_for_nvcc,$(DYNAPIPE_CFLAGS)) --keep --keep-dir $(@:.o=.kept) -MMD -MP -MF $(@:.o=.d) -c $< -o $(@:.o=.host.o)
-	@cat $(@:.o=.kept)/*.ptx >$(@:.o=.ptx) && rm -r $(@:.o=.kept)
-	if grep -q '\.entry' $(@:.o=.ptx); then python3 test/ptx/translate.py $(@:.o=.ptx) $(@:.o=.ptx.cpp) && \
-	    $(CXX) $(PTX_CXXFLAGS) -c $(@:.o=.ptx.cpp) -o $(@:.o=.ptx.o) && ld -r $(@:.o=.host.o) $(@:.o=.ptx.o) -o $@; else mv $(@:.o=.host.o) $@; fi
+	CXX="$(CXX)" test/ptx/compile.sh $< $@ $(NVCC) -std=c++20 -O3 $(if $(DEBUG),-lineinfo) $(LLMC_CUDA_FLAGS) $(if $(WERROR_FLAG),-Werror all-warnings) \
+	    $(addprefix -Xcompiler ,$(CXX_WARN)) -DOMPI_SKIP_MPICXX=1 $(call dynapipe_for_nvcc,$(DYNAPIPE_CFLAGS))
 endif
 
 # Of operations and kernels: test/test_cuda_kernels.sh and dev/gpu_check.sh run them.
@@ -117,7 +110,8 @@ print-kernel-tests:
 ifeq ($(BACKEND),emu)
 $(OUT)/cuda_emu_%: $(OUT)/test/ptx/tests/%.o $(EMU_OBJS)
 	$(CXX) -fopenmp $^ -lopenblas $(DYNAPIPE_LIBS) $(LIBS) -o $@
-.PHONY: emulated-tests
+.PHONY: emulator emulated-tests
+emulator: $(EMU_OBJS)
 emulated-tests: $(addprefix $(OUT)/,train_gpt2 train_t5 profile_costs train_gpt2-dynapipe train_t5-dynapipe \
     $(KERNEL_TESTS) \
     $(if $(filter FP32,$(PRECISION)),cuda_emu_kernels cuda_emu_streams cuda_emu_faults cuda_sums cuda_links train_gpt2-fault_NO_EVENT \

@@ -10,13 +10,13 @@ skip() {
     echo "0 passed, 0 failed, 1 skipped"
     exit 77
 }
-command -v g++ >/dev/null || skip "no g++ ---> dev/setup.sh"
+nvcc=$(make --no-print-directory -s BACKEND=emu print-nvcc)
+[ -n "$nvcc" ] || skip "no nvcc ---> cuda-nvcc, cuda-cudart-dev, libcublas-dev of CUDA 12 or later, or set CUDA_HOME"
 include=$(make --no-print-directory -s BACKEND=emu print-cuda-include)
-[ -n "$include" ] || skip "no CUDA headers (cuda_runtime.h) ---> install the CUDA toolkit, or set CUDA_HOME"
 root=$PWD tree=$work/tree emu=build/release-emu-fp32 plain_tree=$work/plain
-env -u BUILD make --no-print-directory -s -j2 BACKEND=emu PRECISION=FP32 $emu/cuda_emu_kernels >"$work/emu.log" 2>&1 || { cat "$work/emu.log"; exit 1; }
+env -u BUILD make --no-print-directory -s -j2 BACKEND=emu PRECISION=FP32 emulator >"$work/emu.log" 2>&1 || { cat "$work/emu.log"; exit 1; }
 make_data 300 120
-mpi=$(mpicc --showme:compile) mpi_libs=$(mpicc --showme:link)
+mpi=$(mpicc --showme:compile | tr " " "\n" | grep "^-[ID]") mpi_libs=$(mpicc --showme:link)
 
 # --- the tree, with and without ---------------------------------------------------------------------------------
 cp -r test/foreign_llmc_cuda "$plain_tree" && cp test/foreign_llmc/{ops,tokens}.h "$plain_tree" && cp -r "$plain_tree" "$tree"
@@ -26,25 +26,20 @@ text_of() { (cd "$1" && g++ -x c++ -std=c++17 -E -P -D__LINE__=0 -isystem "$incl
 [ "$(text_of "$tree" | cksum)" = "$(text_of "$plain_tree" | cksum)" ] && [ "$(text_of "$tree" | wc -c)" -gt 100000 ]
 ok $? "without DYNAPIPE=1: the same text, once preprocessed"
 
-# The tree as C++ for the emulator.
+# The tree for the emulator.
 build_tree() {  # where to, from, flags...
-    local to=$1 from=$2 file
+    local to=$1 from=$2
     shift 2
-    mkdir -p "$to/dynapipe_plugin"
-    cp dist/*.h "$to/dynapipe_plugin" && cp "$from"/*.h "$to"
-    for file in train_gpt2.cu kernels.cuh trainer.cuh; do $emu/cuda_emu/rewrite "$from/$file" >"$to/$file" || return; done
-    $emu/cuda_emu/rewrite dist/dynapipe_llmc.cuh >"$to/dynapipe_plugin/dynapipe_llmc.cuh" || return
-    # shellcheck disable=SC2086
-    g++ -std=gnu++20 -O1 -fno-strict-aliasing -DCUDA_EMU -Wall -Wno-unused-function -Wno-unknown-pragmas -isystem "$include" -I. \
-        -include test/cuda_emu/cuda_emu.h "$@" -x c++ -c "$to/train_gpt2.cu" -o "$to/trainer.o" &&
-        g++ "$to/trainer.o" $library $emu/cuda_emu/*.o -o "$to/trainer" -fopenmp -lopenblas $mpi_libs -ljansson -lpcre2-8 -lm -lpthread
+    mkdir -p "$to"
+    test/ptx/compile.sh "$from/train_gpt2.cu" "$to/trainer.o" "$nvcc" -std=c++17 -O2 -DOMPI_SKIP_MPICXX=1 "$@" &&
+        g++ "$to/trainer.o" $library $emu/test/{ptx,cuda_emu}/*.o -o "$to/trainer" -fopenmp -lopenblas $mpi_libs -ljansson -lpcre2-8 -lm -lpthread
 }
 library='' && build_tree "$work/bare" "$plain_tree" >"$work/make.log" 2>&1 || { cat "$work/make.log"; exit 1; }
 make -C "$tree" --no-print-directory -j2 dynapipecu DYNAPIPE=1 DYNAPIPE_OUT="$root/$build/foreign_llmc_cuda" >"$work/make.log" 2>&1 || { cat "$work/make.log"; exit 1; }
 library=$build/foreign_llmc_cuda/libdynapipe_cuda.a
 # shellcheck disable=SC2086
-build_tree "$work/with" "$tree" -DDYNAPIPE -DDYNAPIPE_TREE_LEAST_VOCAB=1 -Werror $mpi >"$work/make.log" 2>&1
-ok $? "with it: as C++, without a warning"
+build_tree "$work/with" "$tree" -DDYNAPIPE -DDYNAPIPE_TREE_LEAST_VOCAB=1 -Werror all-warnings $mpi >"$work/make.log" 2>&1
+ok $? "with it: by nvcc, without a warning"
 [ -x "$work/with/trainer" ] || { cat "$work/make.log"; exit 1; }
 trainer=$work/with/trainer
 gcc -O2 -I. test/foreign_llmc/one_by_one.c "$build"/dataloader/{sample_file,loader,collate}.o "$build"/util/*.o -lpcre2-8 -ljansson -lm -lpthread -o "$work/one_by_one" || exit 1
@@ -162,18 +157,13 @@ forked head_backward "made 0 calls of matmul_backward() with the head's weights"
 forked positions "loss by gpt2_validate() is"
 forked order "is not at that tensor of fill_in_parameter_sizes()"
 forked total "do not add up to num_parameters"
-sed -i 's/ \*gatew;/ *gatew, *more;/' "$work/fork/train_gpt2.cu"
+sed -i 's/ \*gatew;/ *gatew, *more;/' "$work/fork_tree/train_gpt2.cu"
 # shellcheck disable=SC2086
-g++ -std=gnu++20 -DCUDA_EMU -w -isystem "$include" -I. -include test/cuda_emu/cuda_emu.h -DDYNAPIPE $mpi -x c++ -fsyntax-only "$work/fork/train_gpt2.cu" 2>&1 |
+"$nvcc" -std=c++17 -w -ptx -DDYNAPIPE -DOMPI_SKIP_MPICXX=1 $mpi "$work/fork_tree/train_gpt2.cu" -o "$work/fork.ptx" 2>&1 |
     grep -q "error.*ParameterTensors has other tensors than NUM_PARAMETER_TENSORS"
 ok $? "a tensor that is not in NUM_PARAMETER_TENSORS: does not compile, in words"
 trainer=$work/with/trainer
 
-# --- nvcc -------------------------------------------------------------------------------------------------------
-if command -v nvcc >/dev/null; then
-    nvcc -std=c++17 -Werror all-warnings -DDYNAPIPE -DOMPI_SKIP_MPICXX=1 -c "$tree/train_gpt2.cu" -o "$work/nvcc.o" 2>"$work/nvcc.log"
-    ok $? "nvcc compiles it: $(head -1 "$work/nvcc.log")"
-fi
 ! grep -nE 'asm|0xffffffff|warpSize|__shfl' dynapipe_plugin/adapters/dynapipe_llmc.cuh
 ok $? "no PTX and no width of a warp in the adapter: hipify takes it"
 finish

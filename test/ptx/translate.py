@@ -49,6 +49,7 @@ def label_name(label):
 FLOAT = {
     'add': ('{0} + {1}', 'round sat'), 'sub': ('{0} - {1}', 'round sat'), 'mul': ('{0} * {1}', 'round sat'),
     'fma': ('std::fma({0}, {1}, {2})', 'round sat'), 'mad': ('std::fma({0}, {1}, {2})', 'round sat'), 'div': ('{0} / {1}', 'rn approx full'),
+    'copysign': ('std::copysign({1}, {0})', ''),  # (the first one's sign)
     'rcp': ('1 / {0}', 'rn approx'), 'sqrt': ('std::sqrt({0})', 'rn approx'), 'neg': ('-{0}', ''), 'abs': ('std::fabs({0})', ''),
     'min': ('ptx_min({0}, {1})', 'NaN'), 'max': ('ptx_max({0}, {1})', 'NaN'),
     **{name: ('', 'approx') for name in 'rsqrt ex2 lg2 tanh sin cos'.split()}}

@@ -990,23 +990,10 @@ static Status sort_replicas(Search* search) {
     return STATUS_OK;
 }
 
-enum { OWN_PART = 4 };  // of the budget, for settings of unequal replicas
-
-// Unequal replicas get settings of their own. (Padded samples would have to be distributed anew.)
 static Status make_states(State* states, Search* search, const Candidate* best) {
-    const PlanProblem* problem = search->problem;
-    bool own = problem->differs && !search->is_padded && best->makespan_ns < INT64_MAX;
-    int64_t part = search->budget / OWN_PART / problem->R;
-    for (int32_t r = 0; r < problem->R; r++) {
-        Candidate settings = *best;
+    for (int32_t r = 0; r < search->problem->R; r++) {
         bool fits;
-        if (own && problem->R > 1) {
-            settings.misses = 0;
-            search->num_probes = 1, search->probe[0] = r;
-            TRY(evaluate(&settings, search, INT64_MAX));
-            TRY(tune_settings(&settings, search, search->budget - part));
-        }
-        TRY(state_make(&states[r], &fits, search, &settings, r, &search->lists));
+        TRY(state_make(&states[r], &fits, search, best, r, &search->lists));
         if (!fits) { return FAIL(STATUS_INFEASIBLE, "search: replica %d does not fit", search->replica[r]); }
         TRY(simulate(&states[r].makespan_ns, search, &states[r], INT64_MAX));
     }

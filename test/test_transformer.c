@@ -1,8 +1,8 @@
 // Laws of a whole model: losses, logits and gradients are what PyTorch and Hugging Face compute; generation
-// says what the whole forward says; losses of a shared head keep their digits; bytes are what planning prices
-// them at. That any cut, grouping and sharing is the whole model, and gradients those of finite differences,
-// is test_check_llmc.c; any placement on any ranks, test_gradients.c; a GPU, test_cuda_check.sh and
-// test_cuda_train.sh.
+// says what the whole forward says; losses of a shared head keep their digits. That any cut, grouping and
+// sharing is the whole model, and gradients those of finite differences, is test_check_llmc.c; any placement
+// on any ranks, test_gradients.c; a GPU, test_cuda_check.sh and test_cuda_train.sh. Bytes:
+// test_measure_llmc.c.
 #include "../llmc/floatx.h"
 #include "../llmc/kinds.h"
 #include "../llmc/llmc_error.h"
@@ -245,69 +245,6 @@ static void small_losses_keep_their_digits(void) {
     model_free(&whole);
 }
 
-// --- bytes -------------------------------------------------------------------------------------------------
-
-static int64_t acts_of(const Model* model, int tokens, int dec_tokens, int rows, int flags) {
-    const ModelBatch counts = {
-        .num_seqs = 1, .num_tokens = tokens, .num_dec_tokens = dec_tokens, .num_rows = rows};
-    return model_acts_bytes(model, &counts, flags);
-}
-
-static int64_t blocks(int count) {
-    return (count + 15) / 16;
-}
-
-// Straight lines of counts, of any range; each count priced by itself is on the safe side of scratch.
-static void check_lines(const Model* m) {
-    const ModelBatch nothing = {0};
-    const int64_t enc = acts_of(m, 16, 0, 0, KEPT), dec = acts_of(m, 0, 16, 0, KEPT),
-                  row = acts_of(m, 0, 0, 16, KEPT);
-    const int64_t least = model_scratch_bytes(m, &nothing);
-    CHECK_EQ(row > 0, m->is_last);
-    for (int i = 0; i < 30; i++) {
-        const int te = rng_between(&rng, 1, 1000), r = rng_between(&rng, 0, 500),
-                  seqs = rng_between(&rng, 1, 40);
-        const int td = m->config.kind->has_decoder ? rng_between(&rng, 1, 500) : 0;
-        CHECK_EQ(acts_of(m, te, td, r, KEPT), blocks(te) * enc + blocks(td) * dec + blocks(r) * row);
-        CHECK_EQ(acts_of(m, te, td, r, 0),
-                 blocks(te) * acts_of(m, 16, 0, 0, 0) + blocks(td) * acts_of(m, 0, 16, 0, 0));
-        CHECK_EQ(acts_of(m, te, td, r, KEPT) % 64, 0);
-        const ModelBatch all = {.num_tokens = te,
-                                .num_dec_tokens = td,
-                                .num_rows = r,
-                                .num_seqs = seqs,
-                                .max_seq_tokens = te},
-                         parts[] = {{.num_tokens = te, .max_seq_tokens = te},
-                                    {.num_dec_tokens = td},
-                                    {.num_rows = r},
-                                    {.num_seqs = seqs}};
-        int64_t sum = least;
-        for (int j = 0; j < 4; j++) { sum += model_scratch_bytes(m, &parts[j]) - least; }
-        CHECK(model_scratch_bytes(m, &all) <= sum + 4 * 64 && model_scratch_bytes(m, &all) % 64 == 0);
-    }
-}
-
-static void bytes_are_straight_lines(void) {
-    for (int k = 0; k < NUM_KINDS; k++) {
-        const ModelConfig config = config_of(k);
-        const int L = model_num_layers(&config);
-        const ModelBatch batch = {.num_seqs = 1, .num_tokens = 33, .num_dec_tokens = 7, .num_rows = 7};
-        for (int begin = 0; begin <= L; begin++) {
-            for (int end = begin + (begin < L); end <= L; end++) {
-                Model here, next;
-                model_init(&here, &config, begin, end, end == L, ops);
-                check_lines(&here);
-                if (end < L) {  // both sides of a boundary see the same
-                    model_init(&next, &config, end, L, true, ops);
-                    CHECK_EQ(model_boundary_bytes(&here, &batch, 1), model_boundary_bytes(&next, &batch, 0));
-                    model_free(&next);
-                }
-                model_free(&here);
-            }
-        }
-    }
-}
-
 // --- generation --------------------------------------------------------------------------------------------
 
 enum { SLOTS = MAX_SEQS, ROUNDS = 4, MOST_TOKENS = 50 };
@@ -421,7 +358,6 @@ int main(int argc, char** argv) {
     RUN(pytorch_and_hugging_face_agree);
     RUN(small_losses_keep_their_digits);
     RUN(generation_says_what_the_forward_says);
-    RUN(bytes_are_straight_lines);
     ops_free(ops);
     return test_end();
 }

@@ -96,7 +96,7 @@ static const struct {
     {TINY_MEAN_OVER_ROWS, "against the same samples one by one, gradients"},
     {TINY_TIED_NOT_LISTED, "in params->tied of each that has it"},
     {TINY_TIED_ELSEWHERE, "the copies of tied group 3 in blocks [0, 2) and [2, 5) hold different values"},
-    {TINY_DIN_HALVED, "the model cut before block 2 (1 sequence of 7 tokens), gradients"},
+    {TINY_DIN_OFF, "the model cut before block 2 (1 sequence of 7 tokens), gradients"},
     {TINY_LAYERS_FROM_0, "the model cut before block 2 (1 sequence of 7 tokens), losses"},
     {TINY_HEAD_NOT_ALONE, "make() of blocks [4, 5) of 5 returned error 7: a head needs a layer"},
     {TINY_NO_PARAMS, "make() of blocks [0, 5) gave no parameters"},
@@ -132,7 +132,7 @@ static void every_mistake_is_named(void) {
 
 // Rounded to 8 bits: finite differences see little then, the other laws as much as before.
 static void sixteen_bits_hide_no_disorder(void) {
-    static const TinyFault faults[] = {TINY_DIN_HALVED, TINY_GRADIENTS_ASSIGNED, TINY_LOSS_IS_SCALED,
+    static const TinyFault faults[] = {TINY_DIN_OFF, TINY_GRADIENTS_ASSIGNED, TINY_LOSS_IS_SCALED,
                                        TINY_STATE_IN_MODEL, TINY_MEAN_OVER_ROWS};
     for (int i = 0; i < 5; i++) {
         Tiny tiny = {.fault = faults[i], .param_type = DYNAPIPE_BFLOAT16};

@@ -405,11 +405,12 @@ static Status check_state(const PlanRequest* request, const CostModel* costs) {
     for (int32_t s = 0; s < request->P; s++) {
         int64_t state = cost_rank_state_bytes(costs, &ranks[s]);
         if (limits[s] == 0 || state <= limits[s]) { continue; }
-        return FAIL(STATUS_INFEASIBLE,
-                    "--memory-limit: parameters, gradients and the optimizer's state alone take %.1f MiB on "
-                    "rank %d, the limit is %.1f MiB ---> a higher limit, more --stages, or -z 1 with "
-                    "--replicas",
-                    (double)state / 1048576, s, (double)limits[s] / 1048576);
+        return FAIL(
+            STATUS_INFEASIBLE,
+            "--memory-limit: parameters, gradients and the optimizer's state alone take %s on rank %d, the "
+            "limit is %s ---> a higher limit (such as 12G), more --stages, or -z 1 with "
+            "--replicas",
+            BYTES_TEXT(state), s, BYTES_TEXT(limits[s]));
     }
     return STATUS_OK;
 }

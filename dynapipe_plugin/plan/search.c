@@ -180,8 +180,8 @@ static void restore_heap(int32_t* heap, int32_t num, const Bin* bins) {
 }
 
 // Largest first, each where it fills least (LPT, Graham 1969), work in encoder and decoder layers counted
-// separately; no bin stays empty where there are samples for all. With one weight, bins of capacity 1 are in a
-// heap: of these only the emptiest is looked at.
+// separately; no bin stays empty where there are samples for all. With one weight, bins of capacity 1 are in
+// a heap: of these only the emptiest is looked at.
 static Status fill_bins(int32_t* bin_of, Search* search, Bin* bins, int32_t num_bins, const int32_t* ids,
                         int32_t num_ids, Arena* arena) {
     int32_t num_empty = num_bins, num_looked = 0, *looked;

@@ -14,7 +14,7 @@
 #define FAULTS(X)                                                                                                \
     X(NONE) X(SCRATCH_OVERRUN) X(ACTS_TOO_FEW) X(LOSS_FOR_EACH_TOKEN) X(WRITES_BEFORE_OUT) X(CHANGES_IN)           \
     X(FEWER_BYTES_FOR_MORE_ROWS) X(BYTES_FROM_ARRAYS) X(BOUNDARIES_DISAGREE) X(NEGATIVE_BYTES)                     \
-    X(OUT_IS_ADDED_TO) X(FORWARD_REMEMBERS) X(FLAGS_0_LEAVE_OUT_BIAS) X(FORWARD_ADDS_GRADIENTS) X(NO_ACTS_WITHOUT_OUT) \
+    X(OUT_IS_ADDED_TO) X(FORWARD_REMEMBERS) X(FORWARD_ADDS_GRADIENTS) X(NO_ACTS_WITHOUT_OUT) \
     X(STATE_IN_MODEL) X(STATE_IN_SCRATCH) X(WEIGHTS_READ_IN) X(GRADIENTS_ASSIGNED) X(ZEROES_HALF)                  \
     X(LOSS_IS_SCALED) X(MEAN_OVER_ROWS) X(TIED_NOT_LISTED) X(TIED_ELSEWHERE) X(DIN_OFF) X(OTHER_LAYERS)        \
     X(HEAD_NOT_ALONE) X(NO_PARAMS) X(FEWER_PARAMS_WITHOUT_VALUES) X(ACROSS_WINDOWS) X(ROWS_REVERSED)               \
@@ -154,10 +154,7 @@ static int tiny_forward(void* model, const DynapipeBatch* batch, const void* in,
         if (has(range, OUT_IS_ADDED_TO)) { x[0] += 0 * before; }
         if (has(range, WRITES_BEFORE_OUT)) { x[-2] = 0; }
         bool is_long = range->blocks.end - range->blocks.begin > 2;
-        if (flags == 0 &&
-            (has(range, FLAGS_0_LEAVE_OUT_BIAS) || (has(range, FLAGS_0_STAY_AT_A_LAYER) && is_long))) {
-            x[0] += 1;
-        }
+        if (has(range, FLAGS_0_STAY_AT_A_LAYER) && flags == 0 && is_long) { x[0] += 1; }
     }
     range->last = batch;
     for (int32_t r = 0; losses != NULL && r < b.num_rows; r++) {
@@ -434,7 +431,6 @@ static const struct {
     {NEGATIVE_BYTES, "a buffer of -1 bytes is asked for"},
     {OUT_IS_ADDED_TO, "losses: value 0 of 3 is not a number"},
     {FORWARD_REMEMBERS, "of the same forward again (1 sequence of 7 tokens), differs from byte 0 "},
-    {FLAGS_0_LEAVE_OUT_BIAS, "with flags 0 (1 sequence of 7 tokens), differs from byte"},
     {FLAGS_0_STAY_AT_A_LAYER, "out of blocks [0, 3), with flags 0 (1 sequence of 7 tokens), differs"},
     {FORWARD_ADDS_GRADIENTS, "forward changed gradients"},
     {NO_ACTS_WITHOUT_OUT, "after a recomputed forward: gradients of blocks [0, 2)"},

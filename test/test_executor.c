@@ -453,8 +453,18 @@ static Status run_mode(const Run* run, Executor* executor, int32_t rank, ToyMode
                                   : infer_all(run, executor, rank, arena, losses);
 }
 
+// A model that cannot divide its backward: all of it here.
+static int backward_joint(void* model, const DynapipeBatch* batch, const void* in, void* acts,
+                          const void* dout, void* din, void* scratch) {
+    int rc = toy_api.backward_inputs(model, batch, in, acts, dout, din, scratch);
+    return rc != 0 ? rc : toy_api.backward_weights(model, batch, acts, dout, scratch);
+}
+
 static Status body(Transport* t, void* arg) {
     Run* run = arg;
+    DynapipeModel_v1 joint = toy_api;
+    joint.backward_inputs = backward_joint;
+    joint.backward_weights = NULL;
     ToyModel* models = run->models[t->rank];
     ExecutorRange ranges[TOY_MAX_ROWS_HERE];
     int32_t rows[TOY_MAX_ROWS_HERE], num_here = toy_plan_rows(run->toy, t->rank, rows);
@@ -464,7 +474,7 @@ static Status body(Transport* t, void* arg) {
         models[i].pause_ns = run->pause_ns;
         models[i].fail_at_job = t->rank == run->fail_rank ? run->fail_at_job : 0;
         models[i].device = lazy;
-        ranges[i].api = lazy != NULL ? &lazy->api : run->is_joint ? &toy_api_joint : &toy_api;
+        ranges[i].api = lazy != NULL ? &lazy->api : run->is_joint ? &joint : &toy_api;
         ranges[i].model = &models[i];
     }
     void* arena = aligned_alloc(PLAN_BUFFER_ALIGN, ARENA_BYTES);

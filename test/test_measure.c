@@ -361,19 +361,25 @@ static void write_data(int32_t longest) {
     maker_write(&data, 0, 4, data_dir, "train.bin");
 }
 
+// A session as far as measuring looks at it.
+static Status session_on(Dynapipe* dp, Transport* transport, int32_t num_replicas) {
+    int32_t ranks[RANKS_MAX];
+    *dp = (Dynapipe){.transport = *transport, .num_replicas = num_replicas};
+    dp->num_stages = transport->num_ranks / num_replicas;
+    TRY(ranks_world(&dp->world, &dp->transport));
+    if (num_replicas == 1) { return STATUS_OK; }
+    for (int32_t r = 0; r < num_replicas; r++) {
+        ranks[r] = r * dp->num_stages + transport->rank % dp->num_stages;
+    }
+    return collective_init(&dp->replicas, &dp->transport, ranks, num_replicas, INT64_C(20000000000));
+}
+
 static Status open_session(Dynapipe* dp, Transport* transport, Start* start) {
     char* argv[] = {"test", (char*)(uintptr_t)start->option[0], (char*)(uintptr_t)start->option[1], NULL};
     int argc = start->option[0] == NULL ? 1 : start->option[1] == NULL ? 2 : 3;
     char pattern[128];
-    dp->transport = *transport;
-    dp->num_stages = transport->num_ranks;
-    dp->num_replicas = 1;
-    if (start->shares_update) {
-        dp->num_replicas = dp->num_stages;
-        dp->num_stages = 1;
-    }
+    TRY(session_on(dp, transport, start->shares_update ? transport->num_ranks : 1));
     TRY(session_options_take(&dp->options, &argc, argv, NULL));
-    TRY(ranks_world(&dp->world, &dp->transport));
     snprintf(pattern, sizeof pattern, "%s/train.bin", data_dir);
     DynapipeRun_v1 run = {.train_pattern = pattern,
                           .batch_tokens = 4096,
@@ -878,20 +884,6 @@ static void state_is_that_of_the_ranges(void) {
 // mean of theirs.
 
 static CostModel measure_times_costs;
-
-// --- a session as far as measuring looks at it ---------------------------------------------------------
-
-static Status session_on(Dynapipe* dp, Transport* transport, int32_t num_replicas) {
-    int32_t ranks[RANKS_MAX];
-    *dp = (Dynapipe){.transport = *transport, .num_replicas = num_replicas};
-    dp->num_stages = transport->num_ranks / num_replicas;
-    TRY(ranks_world(&dp->world, &dp->transport));
-    if (num_replicas == 1) { return STATUS_OK; }
-    for (int32_t r = 0; r < num_replicas; r++) {
-        ranks[r] = r * dp->num_stages + transport->rank % dp->num_stages;
-    }
-    return collective_init(&dp->replicas, &dp->transport, ranks, num_replicas, INT64_C(20000000000));
-}
 
 static Status measure_on(CostModel* out, Transport* transport, const DynapipeBlocks_v1* blocks,
                          const Measure* about) {

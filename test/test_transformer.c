@@ -1,9 +1,7 @@
 // Laws of a whole model: losses, logits and gradients are what PyTorch and Hugging Face compute; generation
-// says what the whole forward says; losses of a shared head keep their digits. That any cut, grouping and
-// sharing is the whole model, and gradients those of finite differences, is test_check_llmc.c; any placement
-// on any ranks, test_gradients.c; a GPU, test_cuda_check.sh and test_cuda_train.sh. Bytes:
-// test_measure_llmc.c.
-#include "../llmc/floatx.h"
+// says what the whole forward says. That any cut, grouping and sharing is the whole model, and gradients
+// those of finite differences, is test_check_llmc.c; any placement on any ranks, test_gradients.c; a GPU,
+// test_cuda_check.sh and test_cuda_train.sh; bytes, test_measure_llmc.c.
 #include "../llmc/kinds.h"
 #include "../llmc/llmc_error.h"
 
@@ -113,71 +111,6 @@ static void pytorch_and_hugging_face_agree(void) {
         check_golden(&golden);
         model_golden_free(&golden);
     }
-}
-
-// --- a shared head -----------------------------------------------------------------------------------------
-
-// Targets that are all but certain: what is left of the loss to six digits, by vocabulary from parts of it.
-static void small_losses_keep_their_digits(void) {
-    enum { CERTAIN = 77, STAGES = 3 };
-    static const int32_t places[STAGES + 1] = {0, 300, 700, MODEL_HEAD_PLACES};
-    ModelGolden golden;
-    Model whole, ranks[STAGES];
-    model_golden_load(&golden, 0);
-    const ModelConfig config = golden.config;
-    const int C = config.channels, L = model_num_layers(&config);
-    float losses[MOST_ROWS], whole_losses[MOST_ROWS];
-    int32_t targets[MOST_ROWS];
-    void* parts[STAGES];
-    const ModelBatch* batch = &golden.batch;
-    for (int i = 0; i < batch->num_rows; i++) { targets[i] = CERTAIN; }
-    golden.batch.targets = targets;
-    whole_model(&whole, &config);
-    for (int c = 0; c < C; c++) {  // every normed row is of ones, so a logit is the sum of the matrix' row
-        whole.params[model_find(&whole, GPT2_lnfw, -1)->offset + c] = 0.0f;
-        whole.params[model_find(&whole, GPT2_lnfb, -1)->offset + c] = 1.0f;
-        whole.params[model_find(&whole, GPT2_wte, -1)->offset + CERTAIN * C + c] = 25.0f / (float)C;
-    }
-    run(&whole, batch, MODEL_HEAD, whole_losses);
-    void* rows = room(head_rows_bytes(&config, batch->num_rows));
-    for (int s = 0; s < STAGES; s++) {
-        ModelPart part = {.num_ranges = s == 0, .ranges = {{0, L, MODEL_FEEDS_HEAD}}};
-        part.head = head_of_places(&config, MODEL_HEAD_BY_VOCAB, STAGES, places);
-        part.stage = s;
-        part.has_share = true;
-        model_init_part(&ranks[s], &config, &part, ops);
-        for (int i = 0; i < ranks[s].num_slices; i++) {
-            const TensorSlice* slice = &ranks[s].slices[i];
-            model_set_values(&ranks[s], slice, whole.params + slice->file_offset, slice->first,
-                             slice->num_values);
-        }
-        Model view = s == 0 ? model_view(&ranks[0], 0) : model_share_view(&ranks[s]);
-        void *acts = room(model_acts_bytes(&view, batch, MODEL_HEAD)),
-             *scratch = room(model_scratch_bytes(&view, batch));
-        if (s == 0) {
-            model_forward(&view, batch, NULL, rows, acts, scratch, NULL, MODEL_HEAD);
-            free(acts);
-            view = model_share_view(&ranks[0]);
-            acts = room(model_acts_bytes(&view, batch, MODEL_HEAD));
-        }
-        parts[s] = room(head_part_bytes(&config, batch->num_rows, MODEL_HEAD));
-        model_forward(&view, batch, rows, parts[s], acts, scratch, NULL, MODEL_HEAD);
-        free(acts);
-        free(scratch);
-    }
-    Model feeds = model_view(&ranks[0], 0);
-    head_combine(&feeds, batch, STAGES, (const void* const*)parts, NULL, NULL, losses);
-    for (int i = 0; i < batch->num_rows; i++) {
-        CHECK(whole_losses[i] > 0.0f && whole_losses[i] < 1e-8f);
-        CHECK_NEAR((double)(losses[i] / whole_losses[i]), 1.0, 1e-5);
-    }
-    for (int s = 0; s < STAGES; s++) {
-        free(parts[s]);
-        model_free(&ranks[s]);
-    }
-    free(rows);
-    model_free(&whole);
-    model_golden_free(&golden);
 }
 
 // --- generation --------------------------------------------------------------------------------------------
@@ -317,7 +250,6 @@ int main(int argc, char** argv) {
     rng = rng_seed(test_seed(argc, argv));
     ops = ops_create(0);
     RUN(pytorch_and_hugging_face_agree);
-    RUN(small_losses_keep_their_digits);
     RUN(generation_says_what_the_forward_says);
     ops_free(ops);
     return test_end();

@@ -347,13 +347,6 @@ static void toy_zero_gradients(void* model) {
     memset(toy->dh, 0, sizeof toy->dh);
 }
 
-// A model that cannot divide its backward: all of it here.
-static int toy_backward_joint(void* model, const DynapipeBatch* batch, const void* in, void* acts,
-                              const void* dout, void* din, void* scratch) {
-    int rc = toy_backward_inputs(model, batch, in, acts, dout, din, scratch);
-    return rc != 0 ? rc : toy_backward_weights(model, batch, acts, dout, scratch);
-}
-
 const DynapipeModel_v1 toy_api = {
     .name = "toy",
     .acts_bytes = toy_acts_bytes,
@@ -362,19 +355,6 @@ const DynapipeModel_v1 toy_api = {
     .forward = toy_forward,
     .backward_inputs = toy_backward_inputs,
     .backward_weights = toy_backward_weights,
-    .zero_gradients = toy_zero_gradients,
-    .part_bytes = toy_part_bytes,
-    .factor_bytes = toy_factor_bytes,
-    .combine = toy_combine,
-};
-
-const DynapipeModel_v1 toy_api_joint = {
-    .name = "toy",
-    .acts_bytes = toy_acts_bytes,
-    .scratch_bytes = toy_scratch_bytes,
-    .boundary_bytes = toy_boundary_bytes,
-    .forward = toy_forward,
-    .backward_inputs = toy_backward_joint,
     .zero_gradients = toy_zero_gradients,
     .part_bytes = toy_part_bytes,
     .factor_bytes = toy_factor_bytes,

@@ -37,7 +37,7 @@ typedef struct {
     int32_t num_violations;  // calls that break dynapipe.h: a missing pointer, weights before inputs
 } ToyModel;
 
-extern const DynapipeModel_v1 toy_api, toy_api_joint;  // the second has no backward_weights
+extern const DynapipeModel_v1 toy_api;
 
 // num_tokens random tokens, the last half of them (at least one) supervised; 0: an empty microbatch.
 typedef struct {

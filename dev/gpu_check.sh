@@ -237,7 +237,7 @@ part_sanitizer() {
     [ -n "${EMULATED:-}" ] && { echo "the emulator has AddressSanitizer instead: BUILD=asan"; return $skip; }
     command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer ---> it is in the CUDA toolkit's bin"; return $skip; }
     for tool in memcheck racecheck; do
-        for t in $(kernel_tests | grep -v test_transformer); do  # whole models, of kernels that the others have
+        for t in $(kernel_tests); do
             sanitize_one $tool "$bf16/$t" "$work/sanitize-$tool-$t.log" &
             pids+=($!) names+=("$tool $t")
             while [ "$(jobs -rp | wc -l)" -ge $((cores > 8 ? 8 : cores)) ]; do sleep 0.1; done

@@ -9,14 +9,14 @@
 
 #include <unistd.h>
 
-#include "part_chain.h"
+#include "../util/numbers.h"
 #include "test.h"
 
 static OpsContext* ops;
 static Rng rng;
 static char directory[] = "/tmp/test_model_part_XXXXXX";
 
-enum { NUM_KINDS = 4, ROUNDS = 24, MOST_TIED = PART_CHAIN_MAX_RANKS * MODEL_MAX_TIED };
+enum { NUM_KINDS = 4, ROUNDS = 24, MAX_RANKS = 8 };
 
 static ModelConfig config_of(int k) {
     static const struct {
@@ -61,13 +61,77 @@ static float* make_values(const ModelConfig* config) {
     return values;
 }
 
+// --- who has what ------------------------------------------------------------------------------------------
+
+typedef struct {
+    int num_ranks;
+    ModelPart parts[MAX_RANKS];
+} PartLayout;
+
+// Ascending places at which stages begin; some have none.
+static void places_random(int num_ranks, int32_t* places) {
+    memset(places, 0, sizeof *places * (size_t)num_ranks);
+    for (int s = 1; s < num_ranks; s++) {
+        places[s] = rng_below(&rng, 4) == 0 ? places[s - 1] : rng_between(&rng, 0, MODEL_HEAD_PLACES);
+    }
+    for (int i = 1; i < num_ranks; i++) {  // a handful: by insertion
+        for (int k = i; k > 0 && places[k] < places[k - 1]; k--) {
+            const int32_t kept = places[k];
+            places[k] = places[k - 1];
+            places[k - 1] = kept;
+        }
+    }
+    places[num_ranks] = MODEL_HEAD_PLACES;
+}
+
+static void add_range(ModelPart* part, ModelRange range) {
+    part->ranges[part->num_ranges++] = range;
+}
+
+// The chain cut at random, its chunks anywhere; the head as `sharing` says, with shares of any length.
+static PartLayout layout_random(const ModelConfig* config, ModelSharing sharing) {
+    const int L = model_num_layers(config);
+    PartLayout out = {.num_ranks = rng_between(&rng, 1, 5)};
+    const ModelEnd end = sharing == MODEL_HEAD_WHOLE ? MODEL_HAS_HEAD : MODEL_FEEDS_HEAD;
+    const bool is_end_alone = rng_below(&rng, 4) == 0;
+    if (sharing != MODEL_HEAD_WHOLE) {
+        int32_t places[MAX_RANKS + 1];
+        places_random(out.num_ranks, places);
+        for (int r = 0; r < out.num_ranks; r++) {
+            out.parts[r].head = head_of_places(config, sharing, out.num_ranks, places);
+            out.parts[r].stage = r;
+            out.parts[r].has_share = places[r] < places[r + 1];
+        }
+    }
+    for (int begin = 0; begin < L;) {
+        const int num = 1 + rng_between(&rng, 0, 2);
+        const int stop = begin + num < L ? begin + num : L;
+        const bool is_end = stop == L && !is_end_alone;
+        ModelPart* part = &out.parts[rng_below(&rng, (uint32_t)out.num_ranks)];
+        add_range(part, (ModelRange){begin, stop, is_end ? end : MODEL_GOES_ON});
+        begin = stop;
+    }
+    if (is_end_alone) {
+        add_range(&out.parts[rng_below(&rng, (uint32_t)out.num_ranks)], (ModelRange){L, L, end});
+    }
+    return out;
+}
+
+// Fills a rank's values from a checkpoint's.
+static void fill(Model* model, const float* params) {
+    for (int i = 0; i < model->num_slices; i++) {
+        const TensorSlice* slice = &model->slices[i];
+        model_set_values(model, slice, params + slice->file_offset, slice->first, slice->num_values);
+    }
+}
+
 typedef struct {
     PartLayout layout;
-    Model models[PART_CHAIN_MAX_RANKS];
+    Model models[MAX_RANKS];
 } Ranks;
 
 static void ranks_open(Ranks* out, const ModelConfig* config, int round) {
-    out->layout = part_layout_random(&rng, config, (ModelSharing)(round % 3));
+    out->layout = layout_random(config, (ModelSharing)(round % 3));
     for (int r = 0; r < out->layout.num_ranks; r++) {
         model_init_part(&out->models[r], config, &out->layout.parts[r], ops);
     }
@@ -202,7 +266,7 @@ static void checkpoints_do_not_depend_on_ranks(void) {
         ranks_open(&ranks, &config, k / NUM_KINDS);
         for (int r = 0; r < ranks.layout.num_ranks; r++) {
             Model* model = &ranks.models[r];
-            part_fill(model, values);
+            fill(model, values);
             for (int i = 0; i < model->num_slices; i++) {  // what a copy says must not reach the file
                 const TensorSlice* slice = &model->slices[i];
                 if (slice->tied_copy) {
@@ -243,7 +307,7 @@ static void exports_do_not_depend_on_ranks(void) {
         bool ok = hf_checkpoint_create(folder, &config, NULL, NULL);
         ranks_open(&ranks, &config, k / NUM_KINDS);
         for (int r = 0; ok && r < ranks.layout.num_ranks; r++) {
-            part_fill(&ranks.models[r], values);
+            fill(&ranks.models[r], values);
             ok = hf_checkpoint_write(folder, &ranks.models[r]);
         }
         ok = ok && hf_checkpoint_commit(folder);
@@ -277,15 +341,15 @@ static void the_optimizer_does_not_depend_on_ranks(void) {
                *mine = calloc((size_t)num_tensors, sizeof *mine), norms[2] = {0.0};
         float* values = make_values(&config);
         Ranks ranks;
-        Model all[PART_CHAIN_MAX_RANKS + 1];
-        Optimizer optimizers[PART_CHAIN_MAX_RANKS + 1];
+        Model all[MAX_RANKS + 1];
+        Optimizer optimizers[MAX_RANKS + 1];
         ranks_open(&ranks, &config, k / NUM_KINDS);
         const int num_ranks = ranks.layout.num_ranks;
         model_init(&all[num_ranks], &config, 0, model_num_layers(&config), true, ops);  // the whole
         for (int r = 0; r <= num_ranks; r++) {
             if (r < num_ranks) { all[r] = ranks.models[r]; }
             model_alloc_grads(&all[r]);
-            part_fill(&all[r], values);
+            fill(&all[r], values);
             optimizer_init(&optimizers[r], kind, 0, all[r].num_params, 0.1f, 1, ops);
             for (int i = 0; i < all[r].num_slices; i++) {
                 const TensorSlice* slice = &all[r].slices[i];

@@ -588,11 +588,10 @@ static Status compare(Dynapipe* dp, const SameCase* it, int who) {
 
 static Status same_body(Transport* t, void* arg) {
     const SameCase* it = arg;
-    const int32_t ranks[] = {0, 1, 2};
     Dynapipe* dp = calloc(1, sizeof *dp);
     EXPECT(dp != NULL);
     dp->transport = *t;
-    TRY(collective_init(&dp->world, &dp->transport, ranks, NUM_RANKS, INT64_C(20000000000)));
+    TRY(ranks_world(&dp->world, &dp->transport));
     Status status = compare(dp, it, t->rank == 2);
     bool is_named = status == STATUS_OK || strstr(status_message(), it->expected) != NULL;
     if (!is_named) { printf("rank %d: \"%s\", not \"%s\"\n", t->rank, status_message(), it->expected); }
@@ -1230,8 +1229,7 @@ static void quotas_are_whole_cores(void) {
 static Status find_body(Transport* t, void* arg) {
     Collective world = {0};
     HostCores hosts = {0};
-    int32_t ranks[8] = {0, 1, 2, 3, 4, 5, 6, 7};
-    TRY(collective_init(&world, t, ranks, t->num_ranks, INT64_C(20000000000)));
+    TRY(ranks_world(&world, t));
     TRY(host_cores_find(&hosts, &world, *(int32_t*)arg + t->rank));  // the last has the most threads
     EXPECT(hosts.num_ranks == t->num_ranks && hosts.num_hosts == 1);
     EXPECT(hosts.sharers[0] == t->num_ranks && hosts.threads[0] == *(int32_t*)arg + t->num_ranks - 1);

@@ -59,17 +59,18 @@ static double worst_loss(const float* a, const float* b, int num_rows) {
     return worst;
 }
 
-// Losses, and with KEEP gradients, which are added.
+// Losses, and with KEEP gradients, which are added. whole->last_logits lives until the next run.
 static void run(Model* whole, const ModelBatch* batch, int flags, float* losses) {
-    void *acts = room(model_acts_bytes(whole, batch, flags)),
-         *scratch = room(model_scratch_bytes(whole, batch));
+    static void *acts, *scratch;
+    free(acts);
+    free(scratch);
+    acts = room(model_acts_bytes(whole, batch, flags));
+    scratch = room(model_scratch_bytes(whole, batch));
     model_forward(whole, batch, NULL, NULL, acts, scratch, losses, flags);
     if (flags & MODEL_KEEP) {
         model_backward_inputs(whole, batch, NULL, acts, NULL, NULL, scratch);
         model_backward_weights(whole, batch, acts, NULL, scratch);
     }
-    free(acts);
-    free(scratch);
 }
 
 static void check_golden(const ModelGolden* g) {

@@ -7,7 +7,7 @@
 // numbers: as easy as 1, 2, 3", section 5.3). No state: the same counter and key give the same 4 x 32 bits on
 // any thread.
 
-static __device__ __forceinline__ uint4 philox4x32(uint4 counter, uint2 key) {
+[[maybe_unused]] static __device__ __forceinline__ uint4 philox4x32(uint4 counter, uint2 key) {
 #pragma unroll
     for (int round = 0; round < 10; round++) {
         const uint64_t a = (uint64_t)0xd2511f53u * counter.x, b = (uint64_t)0xcd9e8d57u * counter.z;

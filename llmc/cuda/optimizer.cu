@@ -37,12 +37,14 @@ typedef struct {
     uint32_t t, seed;
 } AdamwFactors;
 
+// What is fused is written out, and a product that must not be is __fmul_rn: nvcc chose differently for 1
+// value and for 4, and replicas, whose slices begin anywhere, drifted apart (doc/cuda.md, "The same bits").
 static __device__ __forceinline__ float adamw_value(float param, float* m, float* v, float grad,
                                                     const AdamwFactors& by) {
-    const float g = grad * by.grad_scale;
-    *m += by.rest1 * (g - *m);
-    *v = by.beta2 * *v + by.rest2 * (g * g);
-    return param * by.keep - by.step * *m / (sqrtf(*v) * by.scale2 + by.eps);
+    const float g = __fmul_rn(grad, by.grad_scale);
+    *m = fmaf(by.rest1, g - *m, *m);
+    *v = fmaf(by.beta2, *v, by.rest2 * (g * g));
+    return fmaf(param, by.keep, -(by.step * *m / fmaf(sqrtf(*v), by.scale2, by.eps)));
 }
 
 #ifdef LLMC_BF16

@@ -89,7 +89,7 @@ template <class Launch> static bool norm_by_columns(int C, Launch launch) {
 // One block of 12 warps per SM: 168 registers a thread, and 3 arrays x 4 vectors x 384 threads of loads in
 // flight.
 constexpr int BACKWARD_THREADS = 384, BACKWARD_WARPS = BACKWARD_THREADS / WARP_THREADS;
-constexpr int COLUMNS_PER_THREAD = sizeof(floatX) == 2 ? 32 : 16;
+constexpr int BACKWARD_MAX_VECTORS = 4;  // of a thread
 
 // Sums over the WARPS warps of a row. `shared` alternates between two places, so one barrier is enough: who
 // writes a place again has passed the barrier of the other, behind everybody's reads of this one.
@@ -143,42 +143,50 @@ static __device__ __forceinline__ void write_partials(float* partials, float* to
     }
 }
 
-// Warps of a row in backward; 0: its columns are too many for registers.
-static inline int norm_backward_warps(int C) {
-    const int max_columns = COLUMNS_PER_THREAD * WARP_THREADS;  // of one warp
-    for (int warps = 1; warps <= BACKWARD_WARPS; warps = warps == 4 ? BACKWARD_WARPS : warps * 2) {
-        if (C <= warps * max_columns) { return warps; }
-    }
-    return 0;
-}
-
 // A row is K vectors of each thread of WARPS warps.
 template <int k, int warps> struct NormBackwardShape { static constexpr int K = k, WARPS = warps; };
 
-template <int WARPS, class Launch> static void norm_backward_by_vectors(int C, Launch launch) {
-    constexpr int MAX_K = COLUMNS_PER_THREAD / FLOATX_PER_LOAD, THREADS = WARPS * WARP_THREADS;
-    switch ((C + THREADS * FLOATX_PER_LOAD - 1) / (THREADS * FLOATX_PER_LOAD)) {
-        case 1: launch(NormBackwardShape<1, WARPS>()); return;
-        case 2: launch(NormBackwardShape<2, WARPS>()); return;
-        case 3: launch(NormBackwardShape<3, WARPS>()); return;
-        default: launch(NormBackwardShape<MAX_K, WARPS>()); return;
+// launch(NormBackwardShape) for rows of C values in whole vectors: the fewest warps, then the fewest vectors;
+// false: too long for registers.
+template <class Launch> static bool norm_backward_by_columns(int C, Launch launch) {
+    constexpr int COLUMNS = WARP_THREADS * FLOATX_PER_LOAD;  // of one vector of a warp's threads
+    const int vectors = (C + COLUMNS - 1) / COLUMNS;
+    switch (vectors) {
+        case 1: launch(NormBackwardShape<1, 1>()); return true;
+        case 2: launch(NormBackwardShape<2, 1>()); return true;
+        case 3: launch(NormBackwardShape<3, 1>()); return true;
+        case 4: launch(NormBackwardShape<4, 1>()); return true;
+        default: break;
     }
+    if (vectors > BACKWARD_MAX_VECTORS * BACKWARD_WARPS) { return false; }
+    if (vectors <= 6) {
+        launch(NormBackwardShape<3, 2>());
+    } else if (vectors <= 8) {
+        launch(NormBackwardShape<4, 2>());
+    } else if (vectors <= 12) {
+        launch(NormBackwardShape<3, 4>());
+    } else if (vectors <= 16) {
+        launch(NormBackwardShape<4, 4>());
+    } else if (vectors <= 24) {
+        launch(NormBackwardShape<2, BACKWARD_WARPS>());
+    } else if (vectors <= 36) {
+        launch(NormBackwardShape<3, BACKWARD_WARPS>());
+    } else {
+        launch(NormBackwardShape<4, BACKWARD_WARPS>());
+    }
+    return true;
 }
 
-// launch(NormBackwardShape) for rows of C values, done by norm_backward_warps(C) > 0 warps.
-template <class Launch> static void norm_backward_by_columns(int C, Launch launch) {
-    switch (norm_backward_warps(C)) {
-        case 1: norm_backward_by_vectors<1>(C, launch); return;
-        case 2: norm_backward_by_vectors<2>(C, launch); return;
-        case 4: norm_backward_by_vectors<4>(C, launch); return;
-        default: norm_backward_by_vectors<BACKWARD_WARPS>(C, launch); return;
-    }
+// Bytes of shared memory for `arrays` (1, 2) sums of C floats, where a block has several rows at a time. At
+// most 32 KiB (2 arrays, 4 warps, 4 vectors of 16 bytes): a launch needs cudaFuncSetAttribute from 48 KiB on.
+template <int WARPS> static size_t norm_backward_shared(int C, int arrays) {
+    constexpr int MAX_COLUMNS = WARPS * WARP_THREADS * BACKWARD_MAX_VECTORS * FLOATX_PER_LOAD;
+    static_assert(WARPS == BACKWARD_WARPS || 2 * MAX_COLUMNS * sizeof(float) <= 32 << 10);
+    return WARPS == BACKWARD_WARPS ? 0 : (size_t)(arrays * C) * sizeof(float);
 }
 
-// Blocks that walk T rows, `warps` a row (0: a block a row), with `arrays` sums of C floats of each in
-// ops->partials.
-static inline int norm_backward_blocks(int T, int C, int warps, int arrays, const OpsContext* ops) {
-    const int rows_per_block = warps == 0 ? 1 : BACKWARD_WARPS / warps;
+// Blocks that walk T rows, rows_per_block at a time, with `arrays` sums of C floats of each in ops->partials.
+static inline int norm_backward_blocks(int T, int C, int rows_per_block, int arrays, const OpsContext* ops) {
     const int num_blocks = min_int(ops->num_sms, (T + rows_per_block - 1) / rows_per_block);
     return min_int(num_blocks, OPS_PARTIAL_FLOATS / (arrays * C));
 }
@@ -256,7 +264,7 @@ __global__ static void __launch_bounds__(NORM_THREADS)
         if (first + k * THREADS * N >= C) { continue; }
         const Floats<N> value = to_floats(x[k]);
 #pragma unroll
-        for (int i = 0; i < N; i++) { squares += (value[i] - m) * (value[i] - m); }
+        for (int i = 0; i < N; i++) { squares = fmaf(value[i] - m, value[i] - m, squares); }
     }
     const float r = 1.0f / sqrtf(row_sum<THREADS>(squares, shared) / (float)C + 1e-5f);
 #pragma unroll
@@ -267,7 +275,7 @@ __global__ static void __launch_bounds__(NORM_THREADS)
         const Floats<N> shift = load_floats<N, LOAD_READ_ONLY>(bias + c);
         Floats<N> y = to_floats(x[k]);
 #pragma unroll
-        for (int i = 0; i < N; i++) { y[i] = (y[i] - m) * r * w[i] + shift[i]; }
+        for (int i = 0; i < N; i++) { y[i] = fmaf((y[i] - m) * r, w[i], shift[i]); }
         store_floats(out + row + c, y);
     }
     if (first == 0) {
@@ -294,10 +302,10 @@ __global__ static void __launch_bounds__(NORM_THREADS)
     float sum = 0.0f, squares = 0.0f;
     for (int c = begin; c < C; c += stride) { sum += (float)x[c]; }
     const float m = block_sum(sum, shared) / (float)C;
-    for (int c = begin; c < C; c += stride) { squares += ((float)x[c] - m) * ((float)x[c] - m); }
+    for (int c = begin; c < C; c += stride) { squares = fmaf((float)x[c] - m, (float)x[c] - m, squares); }
     const float r = 1.0f / sqrtf(block_sum(squares, shared) / (float)C + 1e-5f);
     for (int c = begin; c < C; c += stride) {
-        out[row + c] = (floatX)(((float)x[c] - m) * r * (float)weight[c] + (float)bias[c]);
+        out[row + c] = (floatX)fmaf(((float)x[c] - m) * r, (float)weight[c], (float)bias[c]);
     }
     if (begin == 0) {
         mean[blockIdx.x] = m;
@@ -503,11 +511,12 @@ __global__ static void __launch_bounds__(BACKWARD_THREADS) layernorm_backward_an
     }
 }
 
-template <int WARPS, int K>
-static void launch_backward(const NormBackward* about, int num_blocks, OpsContext* ops) {
-    const size_t shared_bytes = WARPS < BACKWARD_WARPS ? 2 * (size_t)about->C * sizeof(float) : 0;
-    layernorm_backward_kernel<WARPS, K><<<num_blocks, BACKWARD_THREADS, shared_bytes, ops->stream>>>(*about);
+template <int WARPS, int K> static int launch_backward(const NormBackward* about, OpsContext* ops) {
+    const int num_blocks = norm_backward_blocks(about->T, about->C, BACKWARD_WARPS / WARPS, 2, ops);
+    layernorm_backward_kernel<WARPS, K>
+        <<<num_blocks, BACKWARD_THREADS, norm_backward_shared<WARPS>(about->C, 2), ops->stream>>>(*about);
     CHECK_LAUNCH();
+    return num_blocks;
 }
 
 void layernorm_backward(floatX* dinp, float* dweight, float* dbias, const floatX* dresidual,
@@ -515,14 +524,15 @@ void layernorm_backward(floatX* dinp, float* dweight, float* dbias, const floatX
                         const float* rstd, int T, int C, OpsContext* ops) {
     if (T == 0) { return; }
     const NormBackward about = {dinp, ops->partials, dresidual, dout, inp, weight, mean, rstd, T, C};
-    const int warps = vectors_fit(C, dinp, dresidual, dout, inp, weight) ? norm_backward_warps(C) : 0;
-    const int num_blocks = norm_backward_blocks(T, C, warps, 2, ops);
-    if (warps == 0) {
+    int num_blocks = 0;
+    const bool launched =
+        vectors_fit(C, dinp, dresidual, dout, inp, weight) && norm_backward_by_columns(C, [&](auto shape) {
+            num_blocks = launch_backward<shape.WARPS, shape.K>(&about, ops);
+        });
+    if (!launched) {
+        num_blocks = norm_backward_blocks(T, C, 1, 2, ops);
         layernorm_backward_any_kernel<<<num_blocks, BACKWARD_THREADS, 0, ops->stream>>>(about);
         CHECK_LAUNCH();
-    } else {
-        norm_backward_by_columns(
-            C, [&](auto shape) { launch_backward<shape.WARPS, shape.K>(&about, num_blocks, ops); });
     }
     norm_sum_partials(dweight, dbias, num_blocks, C, ops);
 }
@@ -570,7 +580,7 @@ __global__ static void __launch_bounds__(NORM_THREADS) rmsnorm_rows_kernel(RmsNo
         if (first + k * THREADS * N >= C) { continue; }
         const Floats<N> value = to_floats(x[k]);
 #pragma unroll
-        for (int i = 0; i < N; i++) { squares += value[i] * value[i]; }
+        for (int i = 0; i < N; i++) { squares = fmaf(value[i], value[i], squares); }
     }
     const float r = rms_reciprocal(row_sum<THREADS>(squares, shared), C);
 #pragma unroll
@@ -603,7 +613,7 @@ __global__ static void __launch_bounds__(NORM_THREADS) rmsnorm_any_kernel(RmsNor
         x = about.residual + row;
     }
     float squares = 0.0f;
-    for (int c = begin; c < C; c += stride) { squares += (float)x[c] * (float)x[c]; }
+    for (int c = begin; c < C; c += stride) { squares = fmaf((float)x[c], (float)x[c], squares); }
     const float r = rms_reciprocal(block_sum(squares, shared), C);
     for (int c = begin; c < C; c += stride) {
         const float xhat = (float)(floatX)((float)x[c] * r);
@@ -746,11 +756,12 @@ __global__ static void __launch_bounds__(BACKWARD_THREADS)
     }
 }
 
-template <int WARPS, int K>
-static void launch_backward(const RmsNormBackward* about, int num_blocks, OpsContext* ops) {
-    const size_t shared_bytes = WARPS < BACKWARD_WARPS ? (size_t)about->C * sizeof(float) : 0;
-    rmsnorm_backward_kernel<WARPS, K><<<num_blocks, BACKWARD_THREADS, shared_bytes, ops->stream>>>(*about);
+template <int WARPS, int K> static int launch_backward(const RmsNormBackward* about, OpsContext* ops) {
+    const int num_blocks = norm_backward_blocks(about->T, about->C, BACKWARD_WARPS / WARPS, 1, ops);
+    rmsnorm_backward_kernel<WARPS, K>
+        <<<num_blocks, BACKWARD_THREADS, norm_backward_shared<WARPS>(about->C, 1), ops->stream>>>(*about);
     CHECK_LAUNCH();
+    return num_blocks;
 }
 
 void rmsnorm_backward(floatX* dinp, float* dweight, const floatX* dresidual, const floatX* dout,
@@ -758,14 +769,15 @@ void rmsnorm_backward(floatX* dinp, float* dweight, const floatX* dresidual, con
                       OpsContext* ops) {
     if (T == 0) { return; }
     const RmsNormBackward about = {dinp, ops->partials, dresidual, dout, inp, weight, rstd, scale, T, C};
-    const int warps = vectors_fit(C, dinp, dresidual, dout, inp, weight) ? norm_backward_warps(C) : 0;
-    const int num_blocks = norm_backward_blocks(T, C, warps, 1, ops);
-    if (warps == 0) {
+    int num_blocks = 0;
+    const bool launched =
+        vectors_fit(C, dinp, dresidual, dout, inp, weight) && norm_backward_by_columns(C, [&](auto shape) {
+            num_blocks = launch_backward<shape.WARPS, shape.K>(&about, ops);
+        });
+    if (!launched) {
+        num_blocks = norm_backward_blocks(T, C, 1, 1, ops);
         rmsnorm_backward_any_kernel<<<num_blocks, BACKWARD_THREADS, 0, ops->stream>>>(about);
         CHECK_LAUNCH();
-    } else {
-        norm_backward_by_columns(
-            C, [&](auto shape) { launch_backward<shape.WARPS, shape.K>(&about, num_blocks, ops); });
     }
     norm_sum_partials(dweight, NULL, num_blocks, C, ops);
 }

@@ -76,15 +76,17 @@ static void dembedding_reference(Case* c) {
 }
 
 // --- norms -------------------------------------------------------------------------------------------------
-// Every path of a GPU: a warp a row with 1 to 8 vectors a thread, a block a row, columns that are no whole
-// vectors, rows beyond what registers hold.
+// Every kernel of a GPU, in both precisions. A negative C is in units of what a warp has in vectors of 16
+// bytes, not quite full. Each fourth case begins at any address (op_check_case).
 static void norm_shape(Case* c) {
-    static const int chosen[][2] = {{5, 13},    {0, 24},    {1, 9},    {2, 300},  {5, 264},  {3, 520},
-                                    {2, 768},   {7, 1024},  {2, 1600}, {2, 2304}, {3, 3000}, {2, 8200},
-                                    {2, 16392}, {1, 16391}, {199, 24}, {64, 40},  {150, 96}};
-    const int num = sizeof chosen / sizeof *chosen;
+    static const int chosen[][2] = {{5, 13},  {0, 24},   {1, 9},   {2, 300},   {150, 96}, {5, -2},
+                                    {2, -3},  {199, 24}, {2, -4},  {3, -6},    {2, -8},   {2, 264},
+                                    {2, -12}, {2, -16},  {2, -24}, {1, 16391}, {199, 24}, {2, -36},
+                                    {2, -48}, {64, 40},  {2, -64}, {1, -65}};
+    const int num = sizeof chosen / sizeof *chosen, vector = 16 / (int)sizeof(floatX);
     c->T = between(1, 200), c->C = between(16, 300);
     if (c->i + 1 < num) { c->T = chosen[c->i + 1][0], c->C = chosen[c->i + 1][1]; }
+    if (c->C < 0) { c->C = (-32 * c->C - 3) * vector; }
     c->scale = (float[]){1.0f, 0.03608439f, 1.0f, -2.5f}[(c->i + 4) % 4];  // 768^-1/2
     c->flag = c->i % 3 == 0;                                               // no gradient of the residual
 }
@@ -738,11 +740,17 @@ static void adamw_make(Case* c) {
         v->host[i] = 0.5f * (g * g + m->host[i] * m->host[i]) + 1e-6f;
     }
 }
+// Parameters [begin, end) of the case, which are those from first_idx + begin on of the model.
+static void adamw_slice(const Case* c, size_t begin, size_t end, int64_t first_idx, const AdamwUpdate* about,
+                        OpsContext* context) {
+    adamw_update(AX(0) + begin, sizeof(floatX) == 2 ? AF(1) + begin : NULL, AF(3) + begin, AF(4) + begin,
+                 AF(2) + begin, end - begin, first_idx + (int64_t)begin, about, context);
+}
+// On a GPU in vectors of 4, or one by one.
 static void adamw_call(const Case* c, OpsContext* context) {
     for (int t = 1; t <= NUM_STEPS; t++) {
         const AdamwUpdate about = adamw_about(t);
-        float* master = sizeof(floatX) == 2 ? AF(1) : NULL;
-        adamw_update(AX(0), master, AF(3), AF(4), AF(2), (size_t)c->T, 17, &about, context);
+        adamw_slice(c, 0, (size_t)c->T, 16 + c->i % 2, &about, context);
     }
 }
 static void adamw_reference(Case* c) {
@@ -767,18 +775,20 @@ static void adamw_reference(Case* c) {
 }
 
 // --- all of them -------------------------------------------------------------------------------------------
+#define ANYWHERE .shift_in = true, .shift_out = true
+#define SAME_ANYWHERE ANYWHERE, .same_anywhere = true
 #define OP(text, stem) .name = text, .make = stem##_make, .call = stem##_call, .reference = stem##_reference
-static const Op embeddings = {OP("embedding_forward", embedding)};
-static const Op dembeddings = {OP("embedding_backward", dembedding)};
+static const Op embeddings = {OP("embedding_forward", embedding), ANYWHERE};
+static const Op dembeddings = {OP("embedding_backward", dembedding), ANYWHERE};
 static const Op norms[] = {
-    {OP("layernorm_forward", layernorm)},
-    {OP("residual_layernorm_forward", residual_layernorm), .aliases = {{0, 4}, {0, 5}}},
+    {OP("layernorm_forward", layernorm), ANYWHERE},
+    {OP("residual_layernorm_forward", residual_layernorm), .aliases = {{0, 4}, {0, 5}}, ANYWHERE},
     {OP("layernorm_backward", dlayernorm), .loss = dlayernorm_loss, .grads = {{5, 0}, {6, 1}},
-     .aliases = {{0, 3}, {0, 4}}},
-    {OP("rmsnorm_forward", rmsnorm)},
-    {OP("residual_rmsnorm_forward", residual_rmsnorm), .aliases = {{0, 3}, {0, 4}}},
+     .aliases = {{0, 3}, {0, 4}}, ANYWHERE},
+    {OP("rmsnorm_forward", rmsnorm), ANYWHERE},
+    {OP("residual_rmsnorm_forward", residual_rmsnorm), .aliases = {{0, 3}, {0, 4}}, ANYWHERE},
     {OP("rmsnorm_backward", drmsnorm), .loss = drmsnorm_loss, .grads = {{4, 0}, {5, 1}},
-     .aliases = {{0, 2}, {0, 3}}},
+     .aliases = {{0, 2}, {0, 3}}, ANYWHERE},
 };
 static const Op products[] = {
     {OP("matmul_forward", matmul), .shift_in = true},
@@ -788,22 +798,24 @@ static const Op products[] = {
     {OP("matmul_gelu_backward_input", dmatmul_gelu), .aliases = {{0, 1}}, .alias_is_close = true},
 };
 static const Op elementwise[] = {
-    {OP("gelu_forward", gelu), .shift_in = true, .shift_out = true},
-    {OP("gelu_backward", dgelu), .loss = dgelu_loss, .grads = {{2, 0}}, .aliases = {{0, 1}, {0, 2}}},
-    {OP("relu_forward", relu), .aliases = {{0, 1}}, .shift_in = true, .shift_out = true},
-    {OP("relu_backward", drelu), .aliases = {{0, 1}, {0, 2}}},
-    {OP("gated_gelu_forward", gated)},
-    {OP("gated_gelu_backward", dgated), .loss = dgated_loss, .grads = {{2, 0}}, .aliases = {{0, 2}}},
-    {OP("residual_forward", residual), .aliases = {{0, 1}, {0, 2}}},
-    {OP("dropout_apply", dropout), .aliases = {{0, 1}}, .shift_in = true, .shift_out = true},
+    {OP("gelu_forward", gelu), SAME_ANYWHERE},
+    {OP("gelu_backward", dgelu), .loss = dgelu_loss, .grads = {{2, 0}}, .aliases = {{0, 1}, {0, 2}},
+     SAME_ANYWHERE},
+    {OP("relu_forward", relu), .aliases = {{0, 1}}, SAME_ANYWHERE},
+    {OP("relu_backward", drelu), .aliases = {{0, 1}, {0, 2}}, SAME_ANYWHERE},
+    {OP("gated_gelu_forward", gated), SAME_ANYWHERE},
+    {OP("gated_gelu_backward", dgated), .loss = dgated_loss, .grads = {{2, 0}}, .aliases = {{0, 2}},
+     SAME_ANYWHERE},
+    {OP("residual_forward", residual), .aliases = {{0, 1}, {0, 2}}, SAME_ANYWHERE},
+    {OP("dropout_apply", dropout), .aliases = {{0, 1}}, SAME_ANYWHERE},
     {OP("copy, values_to_floats", copy)},
 };
 static const Op rows[] = {
-    {OP("gather_rows", gather)},
-    {OP("scatter_rows", scatter)},
-    {OP("place_rows", place)},
+    {OP("gather_rows", gather), SAME_ANYWHERE},
+    {OP("scatter_rows", scatter), SAME_ANYWHERE},
+    {OP("place_rows", place), SAME_ANYWHERE},
 };
-static const Op classifier = {OP("fused_classifier", classifier)};
+static const Op classifier = {OP("fused_classifier", classifier), ANYWHERE};
 static const Op adamw = {OP("adamw_update", adamw)};
 
 #define CHECK_ALL(list, num_cases) \
@@ -844,13 +856,40 @@ static void updates_equal_the_reference(void) {
     op_check(&adamw, 20);
 }
 
+// Replicas update slices that begin anywhere: their values must not drift apart. Half of the models begin two
+// values before a multiple of 4, where addresses and indices never are multiples of 4 together.
+static void any_cut_of_an_update_gives_the_same_bits(void) {
+    for (int i = 1; i < 20; i++) {
+        static Case of_update;
+        Case* c = &of_update;
+        *c = (Case){.i = i};
+        adamw_make(c);
+        case_upload(c);
+        const AdamwUpdate about = adamw_about(i);
+        const size_t n = (size_t)c->T;
+        const int64_t first_idx = i % 2 * 2;
+        adamw_slice(c, 0, n, first_idx, &about, ops);
+        float* whole[5];
+        for (int k = 0; k < 5; k++) { whole[k] = array_download(&c->a[k]); }
+        case_upload(c);
+        for (size_t at = 0, end; at < n; at = end) {
+            end = at + (size_t)between(1, (int)n / 3 + 1);
+            end = end < n ? end : n;
+            adamw_slice(c, at, end, first_idx, &about, other_ops);
+        }
+        for (int k = 0; k < 5; k++) {
+            CHECK(array_is(&c->a[k], whole[k]));
+            free(whole[k]);
+        }
+        CHECK(case_release(c));
+    }
+}
+
 // --- a head shared by vocabulary ---------------------------------------------------------------------------
 // Cut anywhere (shares of one id, of padding, of nothing), all shares together give the losses, the logits'
 // gradient and the hidden rows' gradient of the whole one.
-enum { HEAD_C = 24 };
-
 typedef struct {
-    int num_rows, V, Vp, num_shares, begin[OPS_MAX_SHARES + 1];
+    int num_rows, V, Vp, num_shares, begin[OPS_MAX_SHARES + 1], C;
 } Cut;
 
 static int num_ids(const Cut* s, int r) {
@@ -863,15 +902,15 @@ static void check_shares(const Cut* s, const Case* whole, double scale) {
     static Case shares;
     Case* c = &shares;
     *c = (Case){.i = 0};
-    const size_t n = (size_t)s->num_rows, Vp = (size_t)s->Vp;
+    const size_t n = (size_t)s->num_rows, Vp = (size_t)s->Vp, C = (size_t)s->C;
     const float *x = whole->a[0].host, *w = whole->a[1].host;
     const int32_t *targets = (const int32_t*)whole->a[2].device, *ids = (const int32_t*)whole->a[2].host;
     const floatX *sums[OPS_MAX_SHARES], *own[OPS_MAX_SHARES];
     float *stats[OPS_MAX_SHARES], *tried[OPS_MAX_SHARES], *factors[OPS_MAX_SHARES];
-    Array *losses = out_f(c, n), *dinp = out_x(c, n * HEAD_C);
+    Array *losses = out_f(c, n), *dinp = out_x(c, n * C);
     for (int r = 0; r < s->num_shares; r++) {
         const int begin = s->begin[r], Vs = s->begin[r + 1] - begin;
-        Array *part = in_x(c, n * (size_t)Vs, 0), *weight = in_x(c, (size_t)Vs * HEAD_C, 0),
+        Array *part = in_x(c, n * (size_t)Vs, 0), *weight = in_x(c, (size_t)Vs * C, 0),
               *ones = in_x(c, n * 8, 0);
         for (size_t t = 0; t < n; t++) {
             for (int v = 0; v < Vs; v++) {
@@ -879,9 +918,9 @@ static void check_shares(const Cut* s, const Case* whole, double scale) {
                     begin + v < s->V ? x[t * Vp + (size_t)(begin + v)] : 1000.0f;
             }
         }
-        memcpy(weight->host, w + begin * HEAD_C, weight->n * sizeof(float));
+        memcpy(weight->host, w + (size_t)begin * C, weight->n * sizeof(float));
         for (size_t i = 0; i < n * 8; i++) { ones->host[i] = 1.0f; }
-        out_f(c, n * 3), out_f(c, n * 3), out_f(c, n * 2), out_x(c, n * HEAD_C), out_x(c, n * HEAD_C);
+        out_f(c, n * 3), out_f(c, n * 3), out_f(c, n * 2), out_x(c, n * C), out_x(c, n * C);
     }
     case_upload(c);
     enum { PART, WEIGHT, ONES, STATS, TRIED, FACTORS, SUM, OWN, ARRAYS };
@@ -893,12 +932,12 @@ static void check_shares(const Cut* s, const Case* whole, double scale) {
         classifier_share(tried[r], a[PART].device, targets, false, s->num_rows, begin, V, Vs, ops);
         CHECK(array_is(&a[PART], a[PART].host));  // without gradients: unchanged
         classifier_share(stats[r], a[PART].device, targets, true, s->num_rows, begin, V, Vs, ops);
-        ops_zero(ops, a[SUM].device, n * HEAD_C * sizeof(floatX));
+        ops_zero(ops, a[SUM].device, n * C * sizeof(floatX));
         if (Vs > 0 && n > 0) {
-            matmul_backward_input(a[SUM].device, a[PART].device, a[WEIGHT].device, s->num_rows, HEAD_C, Vs,
+            matmul_backward_input(a[SUM].device, a[PART].device, a[WEIGHT].device, s->num_rows, s->C, Vs,
                                   ops);
         }
-        target_rows(a[OWN].device, a[WEIGHT].device, targets, s->num_rows, begin, V, HEAD_C, ops);
+        target_rows(a[OWN].device, a[WEIGHT].device, targets, s->num_rows, begin, V, s->C, ops);
     }
     float* kept = NULL;
     classifier_combine(losses->device, NULL, (const float* const*)tried, 0.0f, s->num_rows, s->num_shares,
@@ -907,7 +946,7 @@ static void check_shares(const Cut* s, const Case* whole, double scale) {
     classifier_combine(losses->device, factors, (const float* const*)stats, (float)scale, s->num_rows,
                        s->num_shares, ops);
     CHECK(array_is(losses, kept));
-    combine_parts(dinp->device, sums, own, (const float* const*)factors, s->num_rows, HEAD_C, s->num_shares,
+    combine_parts(dinp->device, sums, own, (const float* const*)factors, s->num_rows, s->C, s->num_shares,
                   ops);
 
     double *d = must(calloc((n + 1) * Vp, sizeof *d)), *row = must(malloc(Vp * sizeof *row));
@@ -916,15 +955,15 @@ static void check_shares(const Cut* s, const Case* whole, double scale) {
         for (size_t v = 0; v < Vp; v++) { row[v] = (double)x[t * Vp + v]; }
         losses->ref[t] = classifier_row(d + t * Vp, row, ids[t], scale, s->V),
         most[t] = loss_most(losses->ref[t]);
-        for (int k = 0; k < HEAD_C; k++) { dinp->ref[t * HEAD_C + (size_t)k] = 0.0; }
+        for (int k = 0; k < s->C; k++) { dinp->ref[t * C + (size_t)k] = 0.0; }
         for (size_t v = 0; v < (size_t)s->V; v++) {
-            for (int k = 0; k < HEAD_C; k++) {
-                dinp->ref[t * HEAD_C + (size_t)k] += d[t * Vp + v] * (double)w[v * HEAD_C + (size_t)k];
+            for (int k = 0; k < s->C; k++) {
+                dinp->ref[t * C + (size_t)k] += d[t * Vp + v] * (double)w[v * C + (size_t)k];
             }
         }
     }
     CHECK(array_close(losses, "losses of shares"));
-    dinp->row = HEAD_C;
+    dinp->row = C;
     dinp->tolerance = (sizeof(floatX) == 2 ? 0.02 : 1e-4);
     CHECK(array_close(dinp, "gradient of hidden rows"));
 
@@ -955,17 +994,18 @@ static void check_shares(const Cut* s, const Case* whole, double scale) {
 }
 
 static Cut cut_of(int i) {
-    static const Cut chosen[] = {{3, 50257, 50304, 4, {0, 12576, 25152, 37728, 50304}},
-                                 {1, 140001, 140016, 2, {0, 16, 140016}},
-                                 {4, 700, 701, 3, {0, 233, 467, 701}},
-                                 {5, 100, 144, 4, {0, 16, 96, 112, 144}},
-                                 {2, 40, 40, 3, {0, 16, 16, 40}},
-                                 {40, 1, 16, 1, {0, 16}},
-                                 {0, 20, 32, 2, {0, 16, 32}}};
+    static const Cut chosen[] = {{3, 50257, 50304, 4, {0, 12576, 25152, 37728, 50304}, 24},
+                                 {1, 140001, 140016, 2, {0, 16, 140016}, 21},
+                                 {4, 700, 701, 3, {0, 233, 467, 701}, 24},
+                                 {5, 100, 144, 4, {0, 16, 96, 112, 144}, 21},
+                                 {2, 40, 40, 3, {0, 16, 16, 40}, 24},
+                                 {40, 1, 16, 1, {0, 16}, 21},
+                                 {0, 20, 32, 2, {0, 16, 32}, 24}};
     enum { NUM_CHOSEN = sizeof chosen / sizeof *chosen };
     if (i < NUM_CHOSEN) { return chosen[i]; }
     const int step = i % 3 == 0 ? 1 : 16;
     Cut s = {.num_rows = between(1, 30),
+             .C = i % 2 ? 21 : 24,
              .V = between(2, 900),
              .num_shares = i == NUM_CHOSEN ? OPS_MAX_SHARES : between(1, 6)};
     s.Vp = (s.V + step - 1) / step * step + step * between(0, 2);
@@ -984,7 +1024,7 @@ static void shares_are_the_whole_head(void) {
         whole = (Case){.i = i};
         const Cut s = cut_of(i);
         Array* x = in_x(&whole, (size_t)s.num_rows * (size_t)s.Vp, 2.0);
-        in_x(&whole, (size_t)s.Vp * HEAD_C, 1.0);
+        in_x(&whole, (size_t)s.Vp * (size_t)s.C, 1.0);
         int32_t* targets = (int32_t*)in_i(&whole, (size_t)s.num_rows, s.V)->host;
         for (int t = 0; t < s.num_rows; t++) {
             float* row = x->host + (size_t)t * (size_t)s.Vp;
@@ -1049,6 +1089,30 @@ static void largest_of_shares_is_the_rows(void) {
 }
 
 // --- what else ---------------------------------------------------------------------------------------------
+// Where a stage begins, the sum of its first norm has been written by another: the same norm as of a fused
+// addition.
+static void a_norm_of_a_written_sum_is_the_fused_one(void) {
+    for (int i = 1; i < 2 * 22; i++) {
+        static Case of_norm;
+        Case* c = &of_norm;
+        *c = (Case){.i = i / 2};
+        const bool rms = i % 2;
+        rms ? residual_rmsnorm_make(c) : residual_layernorm_make(c);
+        case_upload(c);
+        rms ? residual_rmsnorm_call(c, ops) : residual_layernorm_call(c, ops);
+        float *out = array_download(&c->a[1]), *rstd = array_download(&c->a[rms ? 2 : 3]);
+        if (rms) {
+            rmsnorm_forward(AX(1), AF(2), AX(0), AX(5), c->scale, c->T, c->C, ops);
+        } else {
+            layernorm_forward(AX(1), AF(2), AF(3), AX(0), AX(6), AX(7), c->T, c->C, ops);
+        }
+        CHECK(array_is(&c->a[1], out) && array_is(&c->a[rms ? 2 : 3], rstd));
+        free(out);
+        free(rstd);
+        CHECK(case_release(c));
+    }
+}
+
 // In double, from any beginning, whatever the number of threads; 2^28 beside many ones: float32 would lose
 // those.
 static void a_sum_of_squares_is_exact_enough(void) {
@@ -1136,14 +1200,14 @@ static void masks_are_fair_and_independent(void) {
 static void many_blocks_add_up(void) {
     const int num_sms = ops->num_sms;
     ops->num_sms = other_ops->num_sms = 132;
-    CHECK(op_check_case(&norms[2], 14));
-    CHECK(op_check_case(&norms[5], 14));
+    CHECK(op_check_case(&norms[2], 15));
+    CHECK(op_check_case(&norms[5], 15));
     ops->num_sms = other_ops->num_sms = num_sms;
 }
 
 // inp * rstd becomes a floatX before the product with the weight, on every path.
 static void the_norm_is_rounded_before_the_weight(void) {
-    for (int i = 1; i < 16; i++) {
+    for (int i = 1; i < 21; i++) {
         static Case of_norm;
         Case* c = &of_norm;
         *c = (Case){.i = i};
@@ -1216,7 +1280,7 @@ static float rounded_by_philox(float value, int64_t idx, const AdamwUpdate* abou
     return half_from_bfloat16((uint16_t)((bits + (c[idx % 4] & 0xffffu)) >> 16));
 }
 
-// Predicted exactly: of the master copy, for any seed, step and cut, over indices of more than 32 bits;
+// Predicted exactly: of the master copy, for any seed and step, over indices of more than 32 bits;
 // infinity and NaN stay what they are.
 static void params_are_rounded_by_philox(void) {
     uint32_t known[4] = {~0u, ~0u, ~0u, ~0u};
@@ -1235,12 +1299,8 @@ static void params_are_rounded_by_philox(void) {
             c->a[1].host[5] = INFINITY, c->a[1].host[6] = NAN, c->a[2].host[5] = c->a[2].host[6] = 0.0f;
         }
         case_upload(c);
-        const size_t n = (size_t)c->T, cuts[] = {0, n / 3, n / 2, n};
-        for (int k = 0; k < 3; k++) {
-            const size_t at = cuts[k];
-            adamw_update(AX(0) + at, AF(1) + at, AF(3) + at, AF(4) + at, AF(2) + at, cuts[k + 1] - at,
-                         firsts[i % 5] + (int64_t)at, &about, ops);
-        }
+        const size_t n = (size_t)c->T;
+        adamw_slice(c, 0, n, firsts[i % 5], &about, ops);
         float *params = array_download(&c->a[0]), *master = array_download(&c->a[1]);
         int num_wrong = 0;
         for (size_t k = 0; k < n; k++) {
@@ -1291,8 +1351,10 @@ int main(int argc, char** argv) {
     RUN(rows_are_where_they_belong);
     RUN(losses_and_gradients_equal_the_reference);
     RUN(updates_equal_the_reference);
+    RUN(any_cut_of_an_update_gives_the_same_bits);
     RUN(shares_are_the_whole_head);
     RUN(largest_of_shares_is_the_rows);
+    RUN(a_norm_of_a_written_sum_is_the_fused_one);
     RUN(a_sum_of_squares_is_exact_enough);
 #ifndef LLMC_CUDA
     RUN(exp_is_accurate_everywhere);

@@ -67,18 +67,17 @@ static void random_lengths(Shape* s, int num_seqs, int most) {
 // Edges of tiles; very many and very short; long ones (on a CPU: several tasks for each head); large scores
 // and biases, whose exponentials would overflow; then every kind, any head size.
 static void shape_of(Shape* s, int i) {
-    static const int kinds[] = {0,
-                                CROSS,
-                                CAUSAL,
-                                BIAS | BIDIRECTIONAL,
-                                BIAS | CAUSAL,
-                                BIAS | CROSS | BIDIRECTIONAL,
-                                CAUSAL | CROSS | BIAS};
-    static const int more[] = {0, DROPOUT, PADDED | EMPTY, DROPOUT | PADDED, EMPTY};
-    static const int HSs[] = {64, 32, 128, 40, 96, 8, 256, 80, 160, 192, 232};
+    static const int kinds[2][4] = {
+        {0, CROSS, CAUSAL, CAUSAL | CROSS},
+        {BIAS | BIDIRECTIONAL, BIAS | CAUSAL, BIAS | CROSS | BIDIRECTIONAL, CAUSAL | CROSS | BIAS}};
+    static const int more[] = {0, PADDED | EMPTY, PADDED, EMPTY, 0};
+    static const int HSs[2][6] = {{32, 64, 96, 128, 192, 256}, {8, 40, 80, 104, 160, 232}};
     static const int edges[] = {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129};
-    s->kind = kinds[(i + 7) % 7] | more[(i + 5) % 5];
-    s->NH = 1 + (i + 3) % 3, s->HS = HSs[(i + 11) % 11], s->deviation = 1.0;
+    // From i = 10 on each 24 have every kernel of a GPU: with bias or without, with dropout or without, of
+    // every head size.
+    const int variant = (i + 2) / 6 % 4, HS = (i + 2) % 6;
+    s->kind = kinds[variant % 2][below(4)] | (variant / 2 ? DROPOUT : 0) | more[(i + 5) % 5];
+    s->NH = 1 + (i + 3) % 3, s->HS = HSs[below(2)][HS], s->deviation = 1.0;
     s->max_distance = i % 2 ? 128 : 40;
     if (i < 0) {
         s->NH = 2, s->HS = 8, s->kind = BIAS | CROSS | PADDED | DROPOUT;

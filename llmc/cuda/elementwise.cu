@@ -8,13 +8,15 @@
 //     0.5 x (1 + tanh u) = x s,   s = 1 / (1 + e),   e = exp(-2 u),   u = sqrt(2 / pi) (x + 0.044715 x^3)
 //     d/dx = s + x s (1 - s) 2 u',   1 - s = e s
 //
-// Written so, nothing cancels: the relative error stays near that of exp, also in the negative tail.
+// Written so, nothing cancels: the relative error stays near that of exp, also in the negative tail. What is
+// fused is written out: a value must not depend on whether it is one of a vector (doc/cuda.md, "The same
+// bits").
 #define GELU_SCALE 1.5957691216f  // 2 sqrt(2 / pi)
 #define GELU_CUBIC (GELU_SCALE * 0.044715f)
 
 // e = exp(-2 u). From 80 on, 1 / (1 + e) is below 2e-35 and e s still finite.
 static __device__ __forceinline__ float gelu_e(float x) {
-    return floatx_exp(fminf(-x * (GELU_SCALE + GELU_CUBIC * x * x), 80.0f));
+    return floatx_exp(fminf(-x * fmaf(GELU_CUBIC * x, x, GELU_SCALE), 80.0f));
 }
 
 static __device__ __forceinline__ float gelu_divide(float a, float b) {
@@ -26,17 +28,17 @@ static __device__ __forceinline__ float gelu_divide(float a, float b) {
 }
 
 static __device__ __forceinline__ float gelu_value(float x) {
-    return gelu_divide(x, 1.0f + gelu_e(x));
+    return gelu_divide(x, __fadd_rn(1.0f, gelu_e(x)));
 }
 
 // d/dx; s is 1 / (1 + e).
 static __device__ __forceinline__ float gelu_slope(float x, float e, float s) {
-    return s + x * (e * s) * s * (GELU_SCALE + 3.0f * GELU_CUBIC * x * x);
+    return fmaf(x * (e * s) * s, fmaf(3.0f * GELU_CUBIC * x, x, GELU_SCALE), s);
 }
 
 static __device__ __forceinline__ float gelu_slope(float x) {
     const float e = gelu_e(x);
-    return gelu_slope(x, e, gelu_divide(1.0f, 1.0f + e));
+    return gelu_slope(x, e, gelu_divide(1.0f, __fadd_rn(1.0f, e)));
 }
 
 // GELU and its gradient over whole arrays.
@@ -216,7 +218,7 @@ __global__ static void gated_gelu_backward_kernel(floatX* dinp, const floatX* do
     Floats<N> da, db;
 #pragma unroll
     for (int j = 0; j < N; j++) {
-        const float e = gelu_e(a[j]), s = gelu_divide(1.0f, 1.0f + e);
+        const float e = gelu_e(a[j]), s = gelu_divide(1.0f, __fadd_rn(1.0f, e));
         da[j] = d[j] * b[j] * gelu_slope(a[j], e, s);
         db[j] = d[j] * (a[j] * s);
     }

@@ -108,7 +108,7 @@ $(OUT)/%.o: %.cu test/ptx/translate.py test/ptx/ptx.h
 endif
 
 # Of operations and kernels: test/test_cuda_kernels.sh and dev/gpu_check.sh run them.
-KERNEL_TESTS := test_ops test_ops_attention test_transformer $(basename $(notdir $(wildcard test/cuda/test_cuda_*.c)))
+KERNEL_TESTS := test_ops test_ops_attention $(basename $(notdir $(wildcard test/cuda/test_cuda_*.c)))
 .PHONY: print-kernel-tests
 print-kernel-tests:
 	@echo $(KERNEL_TESTS)
@@ -141,8 +141,6 @@ $(OUT)/cuda_sums $(OUT)/cuda_links: $(OUT)/cuda_%: $(OUT)/test/mpi/%_main.o $(EM
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 # Our models under dynapipe_check_model(), for test/test_cuda_check.sh.
 $(OUT)/cuda_check: $(OUT)/test/test_check_llmc.o $(LLMC_BLOCKS_OBJS) $(LLMC_OBJS) $(DYNAPIPE_OBJS)
-	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
-$(OUT)/test_transformer: $(OUT)/test/test_transformer.o $(OUT)/test/part_chain.o $(LLMC_OBJS) $(DYNAPIPE_BASE_OBJS)
 	$(LINK) $(CFLAGS_LINK) $^ $(CUDA_LIBS) $(DYNAPIPE_LIBS) $(TEXT_LIBS) $(LIBS) -o $@
 # What the operations alone need, without a model.
 OPERATIONS_OBJS = $(CUDA_OPS_OBJS) $(OUT)/llmc/peak_flops.o $(DYNAPIPE_BASE_OBJS)

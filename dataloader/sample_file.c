@@ -110,7 +110,7 @@ static Status parse_own(SampleFile* file, const unsigned char* data, size_t num_
     if (num_bytes < 8 || memcmp(data, SAMPLE_FORMAT_MAGIC, 8) != 0) {
         int32_t first = 0;
         memcpy(&first, data, num_bytes < sizeof first ? 0 : sizeof first);
-        return FAIL(STATUS_BAD_FORMAT, "%s: magic: %s", file->path,
+        return FAIL(STATUS_BAD_FORMAT, "%s: %s", file->path,
                     first == 20240326 ? "this is a model checkpoint, not data ---> pass it with -e"
                                       : "neither a sample file nor an llm.c token file ---> make one with "
                                         "prepare_data");
@@ -375,7 +375,9 @@ static int64_t pieces_of_sample(const SampleFile* file, int64_t i, int32_t max_m
 
 Status sample_file_cut(SampleFile* file, int32_t max_model_tokens) {
     int64_t num_samples = 0, at = 0, most = max_model_tokens;
-    for (int64_t i = 0; i < file->num_samples; i++) { num_samples += pieces_of_sample(file, i, max_model_tokens); }
+    for (int64_t i = 0; i < file->num_samples; i++) {
+        num_samples += pieces_of_sample(file, i, max_model_tokens);
+    }
     if (num_samples == file->num_samples) { return STATUS_OK; }
     SampleIndex* index;
     ARENA_TRY_NEW(index, &file->arena, SampleIndex, num_samples);

@@ -35,7 +35,6 @@ VARIANTS = {
     "placements: up to two chunks a stage": ("passes <= MAX_PASSES; passes++", "passes <= 2; passes++"),
     "placements with more room": ("        num += !placement_equal(&out[num], place, request->P);", ""),
     "roomiest placements first": ("    qsort(order, (size_t)num_places, sizeof *order, compare_keyed);\n", ""),
-    "settings of unequal replicas": ("    bool own = problem->differs", "    bool own = false && problem->differs"),
     "shared heads": ("head < HEAD_COUNT; head++) {\n        Placement* place", "head <= HEAD_WHOLE; head++) {\n        Placement* place"),
     "setting: number of microbatches": ("            if (value >= 6) { return false; }", "            return false;"),
     "setting: recomputation": ("            if (value >= num_rules) { return false; }", "            return false;"),
@@ -55,7 +54,8 @@ VARIANTS = {
     "half the budget": ("    return jobs > least ? jobs : least;", "    return (jobs > least ? jobs : least) / 2;"),
     "twice the budget": ("    return jobs > least ? jobs : least;", "    return (jobs > least ? jobs : least) * 2;"),
     "fit: search again with less memory": ("MAX_SEARCHES = 4", "MAX_SEARCHES = 1"),
-    "MORE_HEADROOM 3 -> 1": ("MORE_HEADROOM = 3", "MORE_HEADROOM = 1"),
+    "MORE_HEADROOM 2 -> 1": ("MORE_HEADROOM = 2", "MORE_HEADROOM = 1"),
+    "MORE_HEADROOM 2 -> 3": ("MORE_HEADROOM = 2", "MORE_HEADROOM = 3"),
     "move: recomputation": ("bool of_mode = modes && rng_below", "bool of_mode = modes && false && rng_below"),
 }
 

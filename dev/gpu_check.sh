@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything to run where an NVIDIA GPU is at hand, in under 8 minutes (16 cores): builds for this card, runs all kernel tests on it,
-# compares training with the CPU's, measures, and writes dev/results/gpu-CARD.md; full logs and the report also to $OUT (out/gpu_check).
+# compares training with the CPU's, measures, and writes dev/results/gpu-CARD.md; that and all output are $OUT/gpu-CARD.tgz (out/gpu_check).
 #   dev/gpu_check.sh [PART ...]     parts: needs build kernels train operations steps sanitizer mixture torch (default: all)
 #   EMULATED=1 dev/gpu_check.sh     the same on the CPU emulator, tiny sizes: shows that the script works; no report in dev/results
 # A part that fails or runs out of its time does not stop the others; exit status 1 then. Needs nvcc, gcc, make, jansson, pcre2,
@@ -40,15 +40,16 @@ else
 fi
 bf16=build/release-$backend-bf16 fp32=build/release-$backend-fp32
 has_mpi() { command -v mpirun >/dev/null && command -v "${DYNAPIPE_MPICC:-mpicc}" >/dev/null; }
-card_name() {
-    if [ -n "${EMULATED:-}" ]; then echo emulator; else nvidia-smi --query-gpu=name --format=csv,noheader | head -1; fi
-}
+# nvidia-smi of the cards that CUDA shows, in its order.
+export CUDA_DEVICE_ORDER=PCI_BUS_ID
+query() { nvidia-smi ${CUDA_VISIBLE_DEVICES:+-i "$CUDA_VISIBLE_DEVICES"} --format=csv,noheader,nounits "$@"; }
+card_name() { if [ -n "${EMULATED:-}" ]; then echo emulator; else query --query-gpu=name | head -1; fi; }
 # Exit status of a part that does not apply here; its last line holds the reason.
 skip=77
 
 # Ranks that share a card also share its memory and its time; they are not synchronised, so each gets some slack.
 free_mib() {  # of the card that has least
-    if [ -n "${EMULATED:-}" ]; then echo 8192; else nvidia-smi --query-gpu=memory.free --format=csv,noheader,nounits | sort -n | head -1; fi
+    if [ -n "${EMULATED:-}" ]; then echo 8192; else query --query-gpu=memory.free | sort -n | head -1; fi
 }
 rank_limits() {  # ranks: seconds, MiB of each; MiB 0: too little is free
     local per_card mib
@@ -65,6 +66,20 @@ check_shm() {
     [ "$(cards)" -lt 2 ]  # one card: ranks exchange little
 }
 
+# What would fail late, or make all times worthless.
+check_cards() {
+    local rc=0 driver toolkit kinds others
+    driver=$(nvidia-smi | sed -nE 's/.*CUDA Version: *([0-9]+)\..*/\1/p')
+    toolkit=$(sed -nE 's/^nvcc ([0-9]+)\..*/\1/p' "$work/found")
+    [ "${driver:-99}" -ge "${toolkit:-0}" ] || { echo "the driver is for CUDA $driver, nvcc is of CUDA $toolkit ---> a newer driver, or NVCC=/usr/local/cuda-$driver.x/bin/nvcc"; rc=1; }
+    kinds=$(query --query-gpu=name | sort -u | paste -sd,)
+    [ "${kinds/,/}" = "$kinds" ] || echo "cards of several kinds: $kinds; the first is measured ---> CUDA_VISIBLE_DEVICES=... of one kind"
+    others=$(query --query-compute-apps=pid,process_name,used_memory | paste -sd\;)
+    [ -z "$others" ] || { echo "others use the card: $others MiB ---> end them, or all times are theirs too"; rc=1; }
+    has_nccl || [ "$(cards)" -lt 2 ] || { echo "$(cards) cards, but no NCCL: nothing between cards is tested ---> libnccl-dev, or NCCL_HOME=/path"; rc=1; }
+    return $rc
+}
+
 # --- parts: each writes its section of the report to $work/NAME.md -------------------------------------------
 can_link() {  # header, library
     printf '#include <%s>\nint main(void) { return 0; }\n' "$1" | ${CC:-gcc} -x c - -o "$work/probe" "-l$2" 2>/dev/null
@@ -78,15 +93,14 @@ part_needs() {
         missing+=("pcre2 (libpcre2-dev): data")
     can_link cblas.h openblas || missing+=("OpenBLAS (libopenblas-openmp-dev): kernel tests compare with the CPU's operations")
     if [ -z "${EMULATED:-}" ]; then
-        nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit --format=csv,noheader || missing+=("a card (nvidia-smi)")
-        make -s BACKEND=cuda DYNAPIPE=1 cuda-found || rc=1
-    fi
-    [ -n "${EMULATED:-}" ] || check_shm || rc=1
-    if has_mpi && [ -z "${EMULATED:-}" ]; then
-        for ranks in 2 4; do
+        make -s BACKEND=cuda DYNAPIPE=1 cuda-found >"$work/found" 2>&1 || rc=1
+        cat "$work/found"
+        if query --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit; then check_cards || rc=1; else missing+=("a card (nvidia-smi)"); fi
+        check_shm || rc=1
+        for ranks in 1 $(has_mpi && echo 2 4); do
             read -r seconds mib <<<"$(rank_limits $ranks)"
             [ "$mib" -gt 0 ] && echo "$ranks ranks on $(cards) card(s): at most $seconds s and $mib MiB each" ||
-                echo "$ranks ranks on $(cards) card(s): $(free_mib) MiB are too little, left out ---> see nvidia-smi for who has the rest"
+                { echo "$ranks ranks on $(cards) card(s): $(free_mib) MiB are too little, left out ---> see nvidia-smi for who has the rest"; [ $ranks -gt 1 ] || rc=1; }
         done
     fi
     has_mpi || echo "no MPI (mpirun, mpicc) ---> only one rank is tested; see DYNAPIPE_MPICC, OPAL_PREFIX"
@@ -100,7 +114,7 @@ kernel_tests() { make -s BACKEND=$backend print-kernel-tests | tr " " "\n"; }
 
 part_build() {
     local rc=0 t targets=() between=()
-    { has_mpi && [ "$(cards)" -ge 2 ]; } && between=("$fp32/cuda_links" "$fp32/cuda_sums")
+    { has_mpi && has_nccl && [ "$(cards)" -ge 2 ]; } && between=("$fp32/cuda_links" "$fp32/cuda_sums")
     for t in $(kernel_tests); do targets+=("$bf16/$t"); done
     # What one part needs is built even if another's does not compile (-k).
     make -k -j"$jobs" BACKEND=$backend PRECISION=BF16 "${targets[@]}" "$bf16/cuda_bench_operations" "$bf16/cuda_bench_steps" "$bf16/train_gpt2" \
@@ -149,7 +163,8 @@ difference() {
     awk 'NR == FNR {a[$1] = $2; next} $1 in a {d = 1 - $2 / a[$1]; if (d < 0) d = -d; if (d > m) m = d; if (!(d >= 0)) bad = 1; n++}
          END {if (n == 0 || bad) print "none"; else printf "%.2e\n", m}' <(losses "$1") <(losses "$2")
 }
-cards() { if [ -n "${EMULATED:-}" ]; then echo "${EMU_DEVICES:-8}"; else nvidia-smi -L | wc -l; fi; }
+cards() { if [ -n "${EMULATED:-}" ]; then echo "${EMU_DEVICES:-8}"; else query --query-gpu=name | wc -l; fi; }
+has_nccl() { [ -n "$(make -s BACKEND=$backend --eval='print-nccl: ; @echo $(HAS_NCCL)' print-nccl)" ]; }
 train() {  # name, trainer, ranks, options...
     local name=$1 trainer=$2 ranks=$3 launcher=() seconds mib limit=()
     shift 3
@@ -174,7 +189,7 @@ train_all() {  # program, model in words, "stages x replicas ...", options...
             if [ $count -gt 1 ]; then
                 has_mpi || continue
                 transports=(mpi)
-                [ "$(cards)" -lt $count ] || transports+=(nccl)  # a card each
+                [ "$(cards)" -lt $count ] || ! has_nccl || transports+=(nccl)  # a card each
                 [ "$(rank_limits $count | cut -d' ' -f2)" -gt 0 ] || { echo "$program, $precision, $ranks: too little memory for $count ranks"; continue; }
             fi
             for transport in "${transports[@]}"; do
@@ -196,7 +211,7 @@ train_all() {  # program, model in words, "stages x replicas ...", options...
 between_cards() {
     local rc=0 ranks what verdict
     ranks=$(($(cards) < 4 ? $(cards) : 4))
-    has_mpi && [ $ranks -ge 2 ] || return 0
+    has_mpi && has_nccl && [ $ranks -ge 2 ] || return 0
     for what in links sums; do
         verdict=ok
         timeout -k 5 60 mpirun --quiet -np $ranks "$fp32/cuda_$what" nccl >"$work/$what.log" 2>&1 || { verdict="**FAIL**" rc=1; tail -5 "$work/$what.log"; }
@@ -237,7 +252,7 @@ part_sanitizer() {
     [ -n "${EMULATED:-}" ] && { echo "the emulator has AddressSanitizer instead: BUILD=asan"; return $skip; }
     command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer ---> it is in the CUDA toolkit's bin"; return $skip; }
     for tool in memcheck racecheck; do
-        for t in $(kernel_tests | grep -v test_transformer); do  # whole models, of kernels that the others have
+        for t in $(kernel_tests); do
             sanitize_one $tool "$bf16/$t" "$work/sanitize-$tool-$t.log" &
             pids+=($!) names+=("$tool $t")
             while [ "$(jobs -rp | wc -l)" -ge $((cores > 8 ? 8 : cores)) ]; do sleep 0.1; done
@@ -355,5 +370,6 @@ for log in "$work"/*.log; do echo "=== $log"; cat "$log"; done >"$OUT/logs.txt"
 if [ -z "${EMULATED:-}" ] && [ $# -eq 0 ]; then mkdir -p dev/results && cp "$report" dev/results/; fi
 echo
 cat "$work/summary"
-echo "report: $report; all output: $OUT/logs.txt; $SECONDS s"
+tar -czf "${report%.md}.tgz" -C "$OUT" "$(basename "$report")" logs.txt
+echo "report: $report; $SECONDS s; please send ${report%.md}.tgz, which has the report and all output"
 exit $failed

@@ -61,3 +61,9 @@ Status ranks_wait(Transport* transport, void* request) {
     }
     return STATUS_OK;
 }
+
+Status ranks_world(Collective* out, Transport* transport) {
+    int32_t ranks[RANKS_MAX];
+    for (int32_t r = 0; r < transport->num_ranks; r++) { ranks[r] = r; }
+    return collective_init(out, transport, ranks, transport->num_ranks, INT64_C(20000000000));
+}

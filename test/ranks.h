@@ -10,6 +10,7 @@ test.h's counters belong to the main thread, so a body reports by its Status; EX
 #pragma once
 
 #include "../util/status.h"
+#include "../dynapipe_plugin/run/collective.h"
 #include "../dynapipe_plugin/run/transport.h"
 
 enum { RANKS_MAX = 16 };
@@ -34,3 +35,5 @@ int ranks_run(int32_t num_ranks, RankBody body, void* arg, RankResult* results, 
 
 // Poll until done, at most 20 seconds.
 Status ranks_wait(Transport* transport, void* request);
+// Of all ranks; messages may take 20 seconds.
+Status ranks_world(Collective* out, Transport* transport);

@@ -18,6 +18,7 @@ refuses "vocabulary 200" "wrong vocabulary for the checkpoint" 1 -i "$work/data/
 refuses "--stages 4" "more stages than layers" 4 -i "$work/data/train.bin" -e l2c32h4 -t 128 --stages 4
 refuses "--stages 2 x --replicas 3" "np is not stages x replicas" 4 $good --stages 2 --replicas 3
 refuses "alone take" "memory limit too small for the model" 2 $good --stages 2 --memory-limit 300K
+refuses "alone take" "memory limit too small for the model on one stage" 2 $good --stages 1 --memory-limit 300K
 refuses "--stage-split 0,4" "a first stage without layers" 2 $good --stages 2 --stage-split 0,4
 "$build/dev/make_tasks" --out "$work/long.jsonl" --samples 60 --seed 7 --max-tokens 2000 >"$work/bad.log" 2>&1 &&
     "$build/prepare_data" --out "$work/long" "$work/long.jsonl" >>"$work/bad.log" 2>&1
@@ -25,7 +26,7 @@ refuses "--stage-split 0,4" "a first stage without layers" 2 $good --stages 2 --
 awk 'length > most {most = length; line = $0} END {print line}' "$work/long.jsonl" >"$work/rare.jsonl"
 for _ in $(seq 12); do cat "$work/tasks.jsonl"; done >>"$work/rare.jsonl"
 "$build/prepare_data" --out "$work/rare" "$work/rare.jsonl" >"$work/bad.log" 2>&1
-refuses "of the data's largest samples, whenever it is drawn (a smaller -t cuts it): " "a rare sample that no memory is left for" 2 \
+refuses "one of the data's largest samples (a smaller -t cuts it) would end the run when it is drawn: " "a rare sample that no memory is left for" 2 \
     -i "$work/rare/train.bin" -e l4c32h4 -t 2048 -d 2000 -x 1 -v 0 -s 0 --stages 2 --memory-limit 3M
 refuses "leaves room for" "a sample of validation that no memory is left for" 2 \
     -i "$work/data/train.bin" -j "$work/long/train.bin" -e l4c32h4 -t 2048 -d 2000 -x 1 -v 1 -s 0 --stages 2 --memory-limit 4M

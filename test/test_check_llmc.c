@@ -82,6 +82,10 @@ static void flan_t5_with_dropout_passes(void) {
     passes(&t5_kind, "flan-t5:l2c32h4", 0.2F);
 }
 
+static void umt5_with_biases_in_every_layer_passes(void) {
+    passes(&t5_kind, "umt5:l2d2c32h4", 0.2F);
+}
+
 // On a GPU, the whole session; else without MPI.
 int main(int argc, char** argv) {
 #ifdef DYNAPIPE_CUDA
@@ -99,6 +103,7 @@ int main(int argc, char** argv) {
     RUN(a_forgotten_share_is_named);
     RUN(t5_passes);
     RUN(flan_t5_with_dropout_passes);
+    RUN(umt5_with_biases_in_every_layer_passes);
 #ifdef DYNAPIPE_CUDA
     dynapipe_close(dp);
 #else

@@ -9,7 +9,7 @@
 #include "../dynapipe_plugin/run/executor.h"
 #include "ranks.h"
 #include "test.h"
-#include "toy_plan.h"
+#include "toy_model.h"
 
 static uint64_t seed;
 static RankResult results[RANKS_MAX];
@@ -147,8 +147,7 @@ static void bytes_reach_everybody_and_come_back(void) {
 static Status unequal_body(Transport* t, void* arg) {
     (void)arg;
     Collective c;
-    int32_t ranks[] = {0, 1, 2, 3};
-    TRY(collective_init(&c, t, ranks, 4, (int64_t)20 * SECOND_NS));
+    TRY(ranks_world(&c, t));
     Status status = collective_all_equal_u64(&c, t->rank == 2 ? 7 : 5, "hash of the plan of step 12");
     EXPECT(status == STATUS_MISMATCH);
     EXPECT(strstr(status_message(), "step 12: rank 2 has 0000000000000007, rank 0 has") != NULL);
@@ -288,7 +287,6 @@ static Status agree_body(Transport* t, void* arg) {
     int32_t rows[TOY_MAX_ROWS_HERE], num_here = toy_plan_rows(it->toy, t->rank, rows);
     DynapipeModel_v1 api = toy_api;
     const DynapipeBatch* batches[MAX_MBS];
-    int32_t ranks[RANKS_MAX];
     Executor* executor;
     Collective world;
     if (t->rank == it->wrong_rank) { api.boundary_bytes = it->wrong_after ? shorter_after : shorter_before; }
@@ -296,11 +294,10 @@ static Status agree_body(Transport* t, void* arg) {
         models[i] = toy_plan_model(it->toy, rows[i]);
         pieces[i] = (ExecutorRange){&api, &models[i]};
     }
-    for (int32_t r = 0; r < t->num_ranks; r++) { ranks[r] = r; }
     for (int32_t m = 0; m < plan->M; m++) {
         batches[m] = plan->mbs[m].replica == t->rank / plan->P ? &it->toy->batches[m].batch : NULL;
     }
-    TRY(collective_init(&world, t, ranks, t->num_ranks, (int64_t)20 * 1000000000));
+    TRY(ranks_world(&world, t));
     TRY(executor_create(&executor, pieces, num_here, t, 0));
     float room[TOY_MAX_ROWS], *losses[MAX_MBS];
     for (int32_t m = 0; m < plan->M; m++) { losses[m] = room; }

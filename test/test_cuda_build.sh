@@ -48,6 +48,18 @@ build t5-alone train_t5cu
 build t5-trainer train_t5cu DYNAPIPE=1
 [ -n "${FULL:-}" ] ||
     build others BACKEND=cuda OTHER_CARDS="80 100" cuda-other-cards
+# Kernels whose values must not depend on which of their instances runs (doc/cuda.md, "The same bits"): ptxas may fuse a product
+# and a sum that are not marked .rn, in each as it likes.
+# shellcheck disable=SC2016
+[ -n "${FULL:-}" ] || {
+    awk '/[.]entry/ { kernel = $0; split("", product) }
+         { gsub(/[,;]/, "") }
+         $1 == "mul.f32" { product[$2] }
+         $1 ~ /^(add|sub)[.]f32$/ && ($3 in product || $4 in product) && kernel ~ /adamw|gelu|norm_(rows|any)/ { print kernel; n++ }
+         $1 == "fma.rn.f32" { fused++ }
+         END { exit n > 0 || fused == 0 }' build/release-cuda-bf16/llmc/cuda/{optimizer,elementwise,norms}.ptx >"$work/fusible.log" 2>&1
+    ok $? "the PTX leaves ptxas no sum of a product where bits must be equal" "$work/fusible.log"
+}
 alone=build/release-cuda-bf16/train_gpt2 trainer=build/release-cuda-bf16/train_gpt2-dynapipe t5=build/release-cuda-bf16/train_t5 profiler=build/release-cuda-bf16/profile_costs
 
 dev/kernel_resources.sh >"$work/resources.log" 2>&1

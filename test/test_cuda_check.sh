@@ -39,7 +39,8 @@ gpu_check() {  # part: output in gpu_check.log
 }
 # One card with 40 GiB free; /dev/shm as a container has it.
 # shellcheck disable=SC2016
-stand_in nvidia-smi 'case "$*" in -L) seq ${CARDS:-1};; *memory.free*) echo ${FREE:-40960};; *compute_cap*) echo 9.0;; *) echo "NVIDIA Stand-in";; esac'
+stand_in nvidia-smi 'case "$*" in "") echo "| CUDA Version: ${DRIVER:-99.0} |";; *compute-apps*) [ -z "$OTHERS" ] || echo "$OTHERS";; *memory.free*) echo ${FREE:-40960};;
+    *compute_cap*) echo ${CARD:-9.0};; *) for i in $(seq ${CARDS:-1}); do echo "NVIDIA Stand-in${KINDS:+ $i}"; done;; esac'
 # shellcheck disable=SC2016
 stand_in df 'printf "Filesystem 1024-blocks Used Available Capacity Mounted\nshm 65536 0 ${SHM_KIB:-65536} 0%% /dev/shm\n"'
 gpu_check --part needs
@@ -54,6 +55,22 @@ ok $? "with four cards it is a failure, and each rank has its own"
 SHM_KIB=4000000 FREE=4096 gpu_check --part needs
 ! grep -q '^/dev/shm' "$work/gpu_check.log" && grep -q '^4 ranks on 1 card(s): 4096 MiB are too little, left out --->' "$work/gpu_check.log"
 ok $? "a card that others fill: $(grep -om1 '^4 ranks.*' "$work/gpu_check.log")"
+# name, exit status, what it says, variables: of a machine that is otherwise fit.
+machine() {
+    local name=$1 status=$2 says=$3 rc
+    shift 3
+    (export SHM_KIB=4000000 "$@"; gpu_check --part needs)
+    rc=$?
+    [ $rc -eq "$status" ] && grep -qE "$says" "$work/gpu_check.log"
+    ok $? "$name (exit $rc): $(grep -oEm1 "$says" "$work/gpu_check.log" | cut -c1-110)"
+}
+machine "a machine that has all" 0 '^NVIDIA Stand-in' FREE=40960
+machine "a driver that is too old" 1 '^the driver is for CUDA 11, nvcc is of CUDA [0-9]+ --->.*' DRIVER=11.8
+machine "a card too old" 1 'sm_75 has no bf16 on tensor cores --->.*' CARD=7.5
+machine "a card too small" 1 '^1 ranks on 1 card\(s\): 1400 MiB are too little, left out --->.*' FREE=1400
+machine "cards of two kinds" 0 '^cards of several kinds: NVIDIA Stand-in 1,NVIDIA Stand-in 2; the first is measured --->.*' CARDS=2 KINDS=1
+machine "no NCCL for two cards" 1 '^2 cards, but no NCCL.*--->.*' CARDS=2 NO_NCCL=1
+machine "somebody else on the card" 1 '^others use the card: 4711, python, 2000 MiB --->.*' "OTHERS=4711, python, 2000"
 
 # One test hangs, the others are through.
 # shellcheck disable=SC2016
@@ -61,6 +78,8 @@ stand_in compute-sanitizer 'case "$*" in *racecheck*test_ops_attention*) sleep 2
 SANITIZER_SECONDS=1 gpu_check sanitizer
 [ $? -eq 1 ] && grep -q '^- racecheck test_ops_attention: \*\*out of time\*\*' "$work"/out/gpu-*.md && grep -q '^- memcheck test_ops_attention: ERROR SUMMARY: 0' "$work"/out/gpu-*.md
 ok $? "a sanitizer that runs out of time is a failure: $(grep -hom1 'racecheck test_ops_attention.*' "$work"/out/gpu-*.md)"
+tar -xzOf "$work"/out/gpu-stand.tgz logs.txt 2>&1 | grep -q 'ran out of time --->' && tar -tzf "$work"/out/gpu-stand.tgz | grep -q '^gpu-stand.md$'
+ok $? "one file to send: $(grep -om1 'please send .*' "$work/gpu_check.log")"
 
 # Targets: PyTorch's where it is there, else a list's.
 tables() {

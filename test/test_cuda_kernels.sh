@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every test of an operation or a CUDA kernel (test_ops*.c, cuda/test_cuda_*.c) on the emulator, in bf16 and float32, under two orders of streams
 # (EMU_SEED) and two seeds of inputs. Laws are in those files; here: they are built, without a warning, and hold.
-# concerns: llmc/cuda test/cuda test/ops test/test_ops test/test_transformer test/cuda_emu
+# concerns: llmc/cuda test/cuda test/ops test/test_ops test/cuda_emu
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh

@@ -51,8 +51,7 @@ static uint64_t seed;
 static char dir[64], train[128], val[128], costs_path[512];
 static int64_t num_places;  // floats of the whole model
 
-// --- one rank
-// --------------------------------------------------------------------------------------------------
+// --- one rank ----------------------------------------------------------------------------------------------
 
 static Status checked(int code) {
     return (Status)code;
@@ -204,8 +203,7 @@ static void agrees(Case c, const Case* one) {
     }
 }
 
-// --- models
-// ----------------------------------------------------------------------------------------------------
+// --- models ------------------------------------------------------------------------------------------------
 
 // What all cases of a model are compared with: the plain loop's gradients, and one rank's validation and
 // answers.

@@ -282,8 +282,7 @@ static void estimated_bytes_are_near(void) {
     }
 }
 
-// --- a shared head
-// -------------------------------------------------------------------------------------------
+// --- a shared head -----------------------------------------------------------------------------------------
 
 // Stage 1 has all layers and feeds the head (and has what of it lies before `begin`), stage 2 this share.
 static Placement shared_placement(int32_t L, HeadSplit head, int32_t begin, int32_t end) {

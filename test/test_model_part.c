@@ -9,14 +9,14 @@
 
 #include <unistd.h>
 
-#include "part_chain.h"
+#include "random_plan.h"
 #include "test.h"
 
 static OpsContext* ops;
 static Rng rng;
 static char directory[] = "/tmp/test_model_part_XXXXXX";
 
-enum { NUM_KINDS = 4, ROUNDS = 24, MOST_TIED = PART_CHAIN_MAX_RANKS * MODEL_MAX_TIED };
+enum { NUM_KINDS = 4, ROUNDS = 24, MAX_RANKS = 8 };
 
 static ModelConfig config_of(int k) {
     static const struct {
@@ -61,20 +61,51 @@ static float* make_values(const ModelConfig* config) {
     return values;
 }
 
+// --- who has what ------------------------------------------------------------------------------------------
+
+// Fills a rank's values from a checkpoint's.
+static void fill(Model* model, const float* params) {
+    for (int i = 0; i < model->num_slices; i++) {
+        const TensorSlice* slice = &model->slices[i];
+        model_set_values(model, slice, params + slice->file_offset, slice->first, slice->num_values);
+    }
+}
+
 typedef struct {
-    PartLayout layout;
-    Model models[PART_CHAIN_MAX_RANKS];
+    int num_ranks;
+    Model models[MAX_RANKS];
 } Ranks;
 
-static void ranks_open(Ranks* out, const ModelConfig* config, int round) {
-    out->layout = part_layout_random(&rng, config, (ModelSharing)(round % 3));
-    for (int r = 0; r < out->layout.num_ranks; r++) {
-        model_init_part(&out->models[r], config, &out->layout.parts[r], ops);
+// Any placement; now and then the last rank has a share of the head alone, or nothing.
+static void ranks_open(Ranks* out, const ModelConfig* config) {
+    const int L = model_num_layers(config), P = rng_between(&rng, 1, L < 5 ? L : 5);
+    ModelPart parts[MAX_RANKS] = {0};
+    Placement placement;
+    int32_t places[MAX_RANKS + 1];
+    random_placement(&placement, &rng, P, L);
+    const int num_here = P > 1 && rng_below(&rng, 4) == 0 ? P - 1 : P;
+    const bool is_whole = placement.head == HEAD_WHOLE;
+    for (int k = 0; k < placement.num_chunks; k++) {
+        const ModelEnd end = is_whole ? MODEL_HAS_HEAD : MODEL_FEEDS_HEAD;
+        ModelPart* part = &parts[placement.stage_of[k] % num_here];
+        part->ranges[part->num_ranges++] =
+            (ModelRange){placement.chunks[k].layer_begin, placement.chunks[k].layer_end,
+                         k + 1 < placement.num_chunks ? MODEL_GOES_ON : end};
+    }
+    for (int s = 0; s <= P; s++) { places[s] = placement.head_begin[s]; }
+    out->num_ranks = P;
+    for (int s = 0; s < P; s++) {
+        const ModelSharing sharing =
+            placement.head == HEAD_BY_ROWS ? MODEL_HEAD_BY_ROWS : MODEL_HEAD_BY_VOCAB;
+        if (!is_whole) { parts[s].head = head_of_places(config, sharing, P, places); }
+        parts[s].stage = s;
+        parts[s].has_share = placement_has_share(&placement, s);
+        model_init_part(&out->models[s], config, &parts[s], ops);
     }
 }
 
 static void ranks_close(Ranks* ranks) {
-    for (int r = 0; r < ranks->layout.num_ranks; r++) { model_free(&ranks->models[r]); }
+    for (int r = 0; r < ranks->num_ranks; r++) { model_free(&ranks->models[r]); }
 }
 
 static int64_t num_wrong(const Model* model, const float* whole) {
@@ -96,8 +127,8 @@ static void every_value_is_counted_once(void) {
         const int64_t num_params = model_num_params(&config);
         int* num_counts = calloc((size_t)num_params, sizeof *num_counts);
         Ranks ranks;
-        ranks_open(&ranks, &config, k / NUM_KINDS);
-        for (int r = 0; r < ranks.layout.num_ranks; r++) {
+        ranks_open(&ranks, &config);
+        for (int r = 0; r < ranks.num_ranks; r++) {
             const Model* model = &ranks.models[r];
             int64_t offset = 0, file_end = 0;
             for (int i = 0; i < model->num_slices; i++) {
@@ -140,9 +171,9 @@ static void copies_are_in_groups(void) {
         const int64_t num_params = model_num_params(&config);
         int* group_of = calloc((size_t)num_params, sizeof *group_of);  // 0: seen by nobody, -1: in none
         Ranks ranks;
-        ranks_open(&ranks, &config, k / NUM_KINDS);
+        ranks_open(&ranks, &config);
         int64_t num_clashes = 0;
-        for (int r = 0; r < ranks.layout.num_ranks; r++) {
+        for (int r = 0; r < ranks.num_ranks; r++) {
             const Model* model = &ranks.models[r];
             ModelTied tied[MODEL_MAX_TIED];
             const int num_tied = model_tied(model, tied);
@@ -179,8 +210,8 @@ static void random_values_do_not_depend_on_ranks(void) {
         Ranks ranks;
         model_init(&whole, &config, 0, model_num_layers(&config), true, ops);
         model_init_random(&whole, 42);
-        ranks_open(&ranks, &config, k / NUM_KINDS);
-        for (int r = 0; r < ranks.layout.num_ranks; r++) {
+        ranks_open(&ranks, &config);
+        for (int r = 0; r < ranks.num_ranks; r++) {
             model_init_random(&ranks.models[r], 42);
             CHECK_EQ(num_wrong(&ranks.models[r], whole.params), 0);
         }
@@ -199,10 +230,10 @@ static void checkpoints_do_not_depend_on_ranks(void) {
         Ranks ranks;
         uint64_t sum = 0, sum_read = 0;
         bool ok = llmc_ok(checkpoint_create_model(path, &config));
-        ranks_open(&ranks, &config, k / NUM_KINDS);
-        for (int r = 0; r < ranks.layout.num_ranks; r++) {
+        ranks_open(&ranks, &config);
+        for (int r = 0; r < ranks.num_ranks; r++) {
             Model* model = &ranks.models[r];
-            part_fill(model, values);
+            fill(model, values);
             for (int i = 0; i < model->num_slices; i++) {  // what a copy says must not reach the file
                 const TensorSlice* slice = &model->slices[i];
                 if (slice->tied_copy) {
@@ -218,8 +249,8 @@ static void checkpoints_do_not_depend_on_ranks(void) {
         ok = ok && llmc_ok(checkpoint_file_rename(path));
         CHECK(ok);
         ranks_close(&ranks);
-        ranks_open(&ranks, &config, (k + 1) / NUM_KINDS);
-        for (int r = 0; r < ranks.layout.num_ranks; r++) {
+        ranks_open(&ranks, &config);
+        for (int r = 0; r < ranks.num_ranks; r++) {
             Model* model = &ranks.models[r];
             ok = llmc_ok(checkpoint_read(path, CHECKPOINT_PARAMS, model, model->params, 0, model->num_params,
                                          &sum_read));
@@ -241,15 +272,15 @@ static void exports_do_not_depend_on_ranks(void) {
         float* values = make_values(&config);
         Ranks ranks;
         bool ok = hf_checkpoint_create(folder, &config, NULL, NULL);
-        ranks_open(&ranks, &config, k / NUM_KINDS);
-        for (int r = 0; ok && r < ranks.layout.num_ranks; r++) {
-            part_fill(&ranks.models[r], values);
+        ranks_open(&ranks, &config);
+        for (int r = 0; ok && r < ranks.num_ranks; r++) {
+            fill(&ranks.models[r], values);
             ok = hf_checkpoint_write(folder, &ranks.models[r]);
         }
         ok = ok && hf_checkpoint_commit(folder);
         ranks_close(&ranks);
-        ranks_open(&ranks, &config, (k + NUM_KINDS) / NUM_KINDS);
-        for (int r = 0; ok && r < ranks.layout.num_ranks; r++) {
+        ranks_open(&ranks, &config);
+        for (int r = 0; ok && r < ranks.num_ranks; r++) {
             Model* model = &ranks.models[r];
             const int64_t cut = model->num_params / 2;
             memset(model->params, 0xff, (size_t)model->num_params * sizeof(floatX));
@@ -277,15 +308,15 @@ static void the_optimizer_does_not_depend_on_ranks(void) {
                *mine = calloc((size_t)num_tensors, sizeof *mine), norms[2] = {0.0};
         float* values = make_values(&config);
         Ranks ranks;
-        Model all[PART_CHAIN_MAX_RANKS + 1];
-        Optimizer optimizers[PART_CHAIN_MAX_RANKS + 1];
-        ranks_open(&ranks, &config, k / NUM_KINDS);
-        const int num_ranks = ranks.layout.num_ranks;
+        Model all[MAX_RANKS + 1];
+        Optimizer optimizers[MAX_RANKS + 1];
+        ranks_open(&ranks, &config);
+        const int num_ranks = ranks.num_ranks;
         model_init(&all[num_ranks], &config, 0, model_num_layers(&config), true, ops);  // the whole
         for (int r = 0; r <= num_ranks; r++) {
             if (r < num_ranks) { all[r] = ranks.models[r]; }
             model_alloc_grads(&all[r]);
-            part_fill(&all[r], values);
+            fill(&all[r], values);
             optimizer_init(&optimizers[r], kind, 0, all[r].num_params, 0.1f, 1, ops);
             for (int i = 0; i < all[r].num_slices; i++) {
                 const TensorSlice* slice = &all[r].slices[i];

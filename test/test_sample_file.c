@@ -192,7 +192,7 @@ static void other_files_are_named_for_what_they_are(void) {
     _Alignas(8) int32_t checkpoint[256] = {20240326, 3};
     _Alignas(8) char text[] = "{\"task\": \"add\", \"inputs\": \"1+1\"}";
     CHECK_FAILS(sample_file_parse(&file, "m.bin", checkpoint, sizeof checkpoint), STATUS_BAD_FORMAT,
-                "m.bin: magic: this is a model checkpoint");
+                "m.bin: this is a model checkpoint");
     CHECK_FAILS(sample_file_parse(&file, "t.jsonl", text, sizeof text), STATUS_BAD_FORMAT,
                 "---> make one with prepare_data");
     CHECK_FAILS(sample_file_open(&file, "/nowhere/x.bin"), STATUS_IO, "/nowhere/x.bin: cannot open");

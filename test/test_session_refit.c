@@ -101,13 +101,12 @@ static Status train(SessionRefit* refit, Run* run, Collective* world) {
 }
 
 static Status body(Transport* transport, void* arg) {
-    static const int32_t ranks[NUM_RANKS] = {0, 1, 2, 3};
     Run* run = arg;
     SessionRefit refit;
     Collective world;
     size_t num_bytes = run->record_bytes;
     session_refit_init(&refit, true);
-    TRY(collective_init(&world, transport, ranks, NUM_RANKS, INT64_C(20000000000)));
+    TRY(ranks_world(&world, transport));
     Status status = run->first_step > 0 ? session_refit_restore(&refit, run->record, &num_bytes) : STATUS_OK;
     if (status == STATUS_OK && run->first_step > 0 && num_bytes != sizeof loader) {
         status = FAIL(STATUS_COUNT, "%zu bytes are left to the loader", num_bytes);

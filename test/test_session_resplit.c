@@ -325,7 +325,6 @@ static void what_is_given_stays(void) {
 static RankResult results[RANKS_MAX];
 
 enum { MAX_ARRAYS = 3, MAX_PIECES = 32 };
-#define TIMEOUT_NS INT64_C(20000000000)
 
 // --- random layouts ----------------------------------------------------------------------------------------
 
@@ -472,19 +471,13 @@ static bool all_arrived(const Case* it, const DynapipePiece_v1* piece, int32_t r
     return right;
 }
 
-static Status world_init(Collective* world, Transport* t) {
-    int32_t ranks[RANKS_MAX];
-    for (int32_t r = 0; r < t->num_ranks; r++) { ranks[r] = r; }
-    return collective_init(world, t, ranks, t->num_ranks, TIMEOUT_NS);
-}
-
 static Status move_body(Transport* t, void* arg) {
     const Case* it = arg;
     const Layout* mine = &it->ranks[t->rank];
     DynapipePiece_v1 have[MAX_PIECES], want[MAX_PIECES];
     Collective world;
     int64_t moved_bytes = -1;
-    TRY(world_init(&world, t));
+    TRY(ranks_world(&world, t));
     TRY(make_pieces(have, it, mine->have, mine->num_have, true, t->rank));
     TRY(make_pieces(want, it, mine->want, mine->num_want, false, t->rank));
     PieceLists lists = {have, want, mine->num_have, mine->num_want};
@@ -531,7 +524,7 @@ static Status missing_body(Transport* t, void* arg) {
     int32_t kind = *(const int32_t*)arg;
     float values[8] = {0};
     Collective world;
-    TRY(world_init(&world, t));
+    TRY(ranks_world(&world, t));
     DynapipePiece_v1 have = {.key = 1, .count = 8, .bytes_per_value = 4, .values = values};
     DynapipePiece_v1 want = {.key = 1, .begin = 4, .count = 2, .bytes_per_value = 4, .values = values};
     float room[8];

@@ -65,8 +65,7 @@ static Status sums_body(Transport* t, void* arg) {
     const TiedCase* it = arg;
     int32_t P = it->num_stages, stage = t->rank % P, ranks[RANKS_MAX];
     Collective world, replicas;
-    for (int32_t r = 0; r < t->num_ranks; r++) { ranks[r] = r; }
-    TRY(collective_init(&world, t, ranks, t->num_ranks, (int64_t)20 * SECOND_NS));
+    TRY(ranks_world(&world, t));
     for (int32_t r = 0; r < it->num_replicas; r++) { ranks[r] = r * P + stage; }
     TRY(collective_init(&replicas, t, ranks, it->num_replicas, (int64_t)20 * SECOND_NS));
     DynapipeTied list[TIED_CASE_GROUPS];
@@ -124,7 +123,7 @@ static Status wrong_body(Transport* t, void* arg) {
     const Wrong* wrong = arg;
     Collective world;
     TiedGroups tied;
-    TRY(collective_init(&world, t, (int32_t[]){0, 1, 2, 3}, 4, (int64_t)20 * SECOND_NS));
+    TRY(ranks_world(&world, t));
     DynapipeParams_v1 params = {.num_params = wrong->num_params[t->rank],
                                 .num_tied = wrong->num_tied[t->rank],
                                 .tied = wrong->list[t->rank]};

@@ -180,9 +180,10 @@ static Status parse_lines(json_t* run, char* text, size_t num_bytes, const char*
         bool is_known = is_object && add_record(run, record);
         json_decref(record);
         if (!is_object) {
-            return FAIL(STATUS_BAD_FORMAT,
-                        "%s:%d: %s ---> one record a line, as the trainer writes with -o; delete that line",
-                        path, line_number, malformed ? error.text : "not an object");
+            return FAIL(
+                STATUS_BAD_FORMAT,
+                "%s:%d: %s ---> one record a line, as the trainer writes metrics.jsonl into its -o DIRECTORY",
+                path, line_number, malformed ? error.text : "not an object");
         }
         if (!is_known) {
             return FAIL(STATUS_BAD_FORMAT,

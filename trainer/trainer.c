@@ -1066,7 +1066,7 @@ static void print_validation(const Trainer* t, double loss, bool with_scores) {
     int32_t num_tasks = t->info.num_tasks;
     printf("val loss %f", loss);
     if (with_scores) {
-        printf(" | exact match %.1f %%, ROUGE-L %.1f (%d answers a task)",
+        printf(" | exact match %.1f %%, ROUGE-L %.1f (at most %d answers a task)",
                100 * answers_mean(t->exact_match, num_tasks), 100 * answers_mean(t->rouge_l, num_tasks),
                answers_per_task(t));
     }

@@ -30,7 +30,7 @@ Status file_map_descriptor(FileMap* out, int fd, const char* path) {
 
 Status file_map_open(FileMap* out, const char* path) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) { return FAIL(STATUS_IO, "%s: cannot open: %s", path, strerror(errno)); }
+    if (fd < 0) { return FAIL(STATUS_IO, "%s: cannot open: %s ---> check the path", path, strerror(errno)); }
     Status status = file_map_descriptor(out, fd, path);
     close(fd);
     return status;

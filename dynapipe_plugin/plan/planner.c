@@ -147,7 +147,7 @@ static Status fit(int64_t over_bytes[PLAN_MAX_STAGES], Planning* planning, const
 }
 
 enum { MAX_SEARCHES = 4 };
-enum { MORE_HEADROOM = 3 };  // times what lists were over: the next ones are over elsewhere
+enum { MORE_HEADROOM = 2 };  // times what lists were over: the next ones are over elsewhere
 enum { FIT_COST = 100 };     // a fit that costs more than this part of the makespan justifies another search
 
 // Our method. Where the lists of the draft need more memory than the search assumed, they are made to fit;

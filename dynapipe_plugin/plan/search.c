@@ -164,19 +164,43 @@ typedef struct {
     int32_t num;
 } Bin;
 
+static bool is_fuller(const Bin* bins, int32_t a, int32_t b) {
+    return bins[a].load[0] != bins[b].load[0] ? bins[a].load[0] > bins[b].load[0] : a > b;
+}
+
+// The first one has become fuller.
+static void restore_heap(int32_t* heap, int32_t num, const Bin* bins) {
+    int32_t at = 0, id = heap[0];
+    for (int32_t child = 1; child < num; child = 2 * at + 1) {
+        child += child + 1 < num && is_fuller(bins, heap[child], heap[child + 1]);
+        if (!is_fuller(bins, id, heap[child])) { break; }
+        heap[at] = heap[child], at = child;
+    }
+    heap[at] = id;
+}
+
 // Largest first, each where it fills least (LPT, Graham 1969), work in encoder and decoder layers counted
-// separately; no bin stays empty where there are samples for all.
-static void fill_bins(int32_t* bin_of, const Search* search, Bin* bins, int32_t num_bins, const int32_t* ids,
-                      int32_t num_ids) {
-    int32_t num_empty = num_bins;
+// separately; no bin stays empty where there are samples for all. With one weight, bins of capacity 1 are in
+// a heap: of these only the emptiest is looked at.
+static Status fill_bins(int32_t* bin_of, Search* search, Bin* bins, int32_t num_bins, const int32_t* ids,
+                        int32_t num_ids, Arena* arena) {
+    int32_t num_empty = num_bins, num_looked = 0, *looked;
+    ARENA_TRY_NEW(looked, arena, int32_t, 2 * (int64_t)num_bins);
+    int32_t *heap = looked + num_bins, num_heap = 0;
+    for (int32_t k = 0; k < num_bins; k++) {
+        bool is_plain = search->num_weights == 1 && bins[k].per_capacity == 1;
+        *(is_plain ? &heap[num_heap++] : &looked[num_looked++]) = k;
+    }
     for (int32_t i = 0; i < num_ids; i++) {
         double a = (double)search->weight[0][ids[i]], least = INFINITY;
         double b = search->num_weights > 1 ? (double)search->weight[1][ids[i]] : 0;
-        int32_t best = 0;
-        for (int32_t k = 0; k < num_bins; k++) {
+        int32_t best = num_bins;
+        for (int32_t n = 0; n < num_looked + (num_heap > 0); n++) {
+            int32_t k = n < num_looked ? looked[n] : heap[0];
             double x = bins[k].load[0] + a, y = bins[k].load[1] + b;
             double full = (x > y ? x : y) * bins[k].per_capacity;
-            if (full >= least || (num_ids - i <= num_empty && bins[k].num > 0)) { continue; }
+            if (full > least || (full == least && k > best)) { continue; }
+            if (num_ids - i <= num_empty && bins[k].num > 0) { continue; }
             least = full;
             best = k;
         }
@@ -184,7 +208,10 @@ static void fill_bins(int32_t* bin_of, const Search* search, Bin* bins, int32_t 
         bins[best].load[0] += a;
         bins[best].load[1] += b;
         bin_of[i] = best;
+        if (num_heap > 0 && best == heap[0]) { restore_heap(heap, num_heap, bins); }
     }
+    search->budget -= (int64_t)num_ids * (num_looked + (num_heap > 0 ? 16 : 0)) / 20;
+    return STATUS_OK;
 }
 
 static Status fill_ragged(Share* share, Search* search, int32_t num_mbs, int32_t end_percent) {
@@ -197,10 +224,8 @@ static Status fill_ragged(Share* share, Search* search, int32_t num_mbs, int32_t
         int32_t end = b < num_mbs - 1 - b ? b : num_mbs - 1 - b;
         bins[b].per_capacity = end >= depth ? 1 : 100.0 / (end_percent + (100.0 - end_percent) * end / depth);
     }
-    fill_bins(share->mb_of, search, bins, num_mbs, share->ids, share->num_ids);
     share->num_mbs = num_mbs;
-    search->budget -= (int64_t)share->num_ids * num_mbs / 20;
-    return STATUS_OK;
+    return fill_bins(share->mb_of, search, bins, num_mbs, share->ids, share->num_ids, &search->tries);
 }
 
 // Samples to replicas, for ragged microbatches.
@@ -214,7 +239,7 @@ static Status deal_samples(Search* search) {
     for (int32_t r = 0; r < R; r++) {
         bins[r].per_capacity = search->problem->replica_slow[search->replica[r]];
     }
-    fill_bins(replica_of, search, bins, R, search->by_size, N);
+    TRY(fill_bins(replica_of, search, bins, R, search->by_size, N, &search->lists));
     for (int32_t r = 0; r < R; r++) {
         Share* share = &search->dealt[r];
         share->ids = ids;
@@ -990,23 +1015,10 @@ static Status sort_replicas(Search* search) {
     return STATUS_OK;
 }
 
-enum { OWN_PART = 4 };  // of the budget, for settings of unequal replicas
-
-// Unequal replicas get settings of their own. (Padded samples would have to be distributed anew.)
 static Status make_states(State* states, Search* search, const Candidate* best) {
-    const PlanProblem* problem = search->problem;
-    bool own = problem->differs && !search->is_padded && best->makespan_ns < INT64_MAX;
-    int64_t part = search->budget / OWN_PART / problem->R;
-    for (int32_t r = 0; r < problem->R; r++) {
-        Candidate settings = *best;
+    for (int32_t r = 0; r < search->problem->R; r++) {
         bool fits;
-        if (own && problem->R > 1) {
-            settings.misses = 0;
-            search->num_probes = 1, search->probe[0] = r;
-            TRY(evaluate(&settings, search, INT64_MAX));
-            TRY(tune_settings(&settings, search, search->budget - part));
-        }
-        TRY(state_make(&states[r], &fits, search, &settings, r, &search->lists));
+        TRY(state_make(&states[r], &fits, search, best, r, &search->lists));
         if (!fits) { return FAIL(STATUS_INFEASIBLE, "search: replica %d does not fit", search->replica[r]); }
         TRY(simulate(&states[r].makespan_ns, search, &states[r], INT64_MAX));
     }

@@ -382,8 +382,10 @@ static Status check_largest(const PlanRequest* request, const CostModel* costs,
     }
     arena_free(&arena);
     if (status != STATUS_INFEASIBLE) { return status; }
-    return FAIL(status, "of the data's largest samples, whenever it is drawn (a smaller -t cuts it): %s",
-                status_message());
+    return FAIL(
+        status,
+        "one of the data's largest samples (a smaller -t cuts it) would end the run when it is drawn: %s",
+        status_message());
 }
 
 // The model's state alone is more than a rank's memory, however its layers lie.
@@ -393,20 +395,22 @@ static Status check_state(const PlanRequest* request, const CostModel* costs) {
     const PlacementScale scale = placement_scale_make(request, costs, NULL, 0, 0);
     const int64_t* limits = scale.limit_bytes;
     Placement placement = request->placement;
-    if (request->placements != PLACEMENT_GIVEN && num_layers >= request->P) {
+    bool is_given = !request->choose_stages;
+    if (!is_given && num_layers >= request->P) {
         TRY(placement_make(&placement, PLACEMENT_LINEAR, false, request->P, costs->num_enc_layers,
                            costs->num_dec_layers));
     }
-    if (request->placements != PLACEMENT_GIVEN) { placement_make_room(&placement, &scale, false); }
+    if (!is_given) { placement_make_room(&placement, &scale, false); }
     cost_ranks_make(ranks, costs, &placement, request->P);
     for (int32_t s = 0; s < request->P; s++) {
         int64_t state = cost_rank_state_bytes(costs, &ranks[s]);
         if (limits[s] == 0 || state <= limits[s]) { continue; }
-        return FAIL(STATUS_INFEASIBLE,
-                    "--memory-limit: parameters, gradients and the optimizer's state alone take %.1f MiB on "
-                    "rank %d, the limit is %.1f MiB ---> a higher limit, more --stages, or -z 1 with "
-                    "--replicas",
-                    (double)state / 1048576, s, (double)limits[s] / 1048576);
+        return FAIL(
+            STATUS_INFEASIBLE,
+            "--memory-limit: parameters, gradients and the optimizer's state alone take %s on rank %d, the "
+            "limit is %s ---> a higher limit (such as 12G), more --stages, or -z 1 with "
+            "--replicas",
+            BYTES_TEXT(state), s, BYTES_TEXT(limits[s]));
     }
     return STATUS_OK;
 }

@@ -43,7 +43,7 @@ static const OptionSpec specs[] = {
      "correct predicted times by measured ones, so that plans may differ between runs; off: the same plans in every run"},
     {"--resplit",        OPTION_STRING, FIELD(resplit),    "auto", 0, 0, NULL, "auto|off|S:L,L,..",
      "move layers between ranks during the run. auto: if that saves more than 5 % of a step; S:L,L,..: after step S, to these layers of each stage; "
-     "S:STAGE:L,STAGE:L,..[+HEAD]: to any placement (more after /)"},
+     "S:STAGE:L,STAGE:L,..[+HEAD]: to any placement (more after /). Forks of llm.c keep their layers"},
     {"--long-samples",   OPTION_CHOICE, FIELD(long_samples), "cut-input-end", 0, 0, "cut-input-end|cut-input-start|cut-input-middle|skip", NULL, "samples longer than -t: which part of the input to cut; targets are never cut, a sample with a longer target is skipped"},
     {"--loss-on",        OPTION_CHOICE, FIELD(loss_on),    "targets", 0, 0, "targets|all", NULL, "supervised tokens"},
     {"--span-corruption", OPTION_CHOICE, FIELD(span_corruption), "off", 0, 0, "off|on", NULL,

@@ -262,8 +262,7 @@ Status session_refit_start(SessionRefit* refit, const CostModel* costs, const Ma
     TRY(hash_base(&base, costs, machine));
     if (refit->base != 0 && refit->base != base) {
         if (rank == 0 && refit->num_versions > 0) {
-            printf("refit: what earlier steps took is not used: it was measured by another cost file, or on "
-                   "ranks of other speeds\n");
+            printf("refit: begins anew, the ranks or their measured costs are not those before\n");
             fflush(stdout);
         }
         session_refit_forget(refit);

@@ -161,9 +161,11 @@ $(OUT)/bench_lengths: $(OUT)/dev/cuda_bench/bench_lengths.o $(OUT)/dataloader/pr
 	$(CC) $(CFLAGS_ALL) $^ $(TEXT_LIBS) $(LIBS) -o $@
 
 # --- what was found, and what to do where something is missing -------------------------------------------------
-.PHONY: print-cuda-include
+.PHONY: print-cuda-include print-nvcc
 print-cuda-include:
 	@echo "$(CUDA_INCLUDE)"
+print-nvcc:
+	@echo "$(and $(CUDA_INCLUDE),$(NVCC))"
 .PHONY: cuda-found
 cuda-found:
 	@fail() { echo "$$1 ---> $$2" >&2; exit 2; }; \

@@ -329,6 +329,11 @@ static void matmul_shape(Case* c) {
     if (c->i + 1 < (int)(sizeof chosen / sizeof *chosen)) {
         c->T = chosen[c->i + 1][0], c->C = chosen[c->i + 1][1], c->OC = chosen[c->i + 1][2];
     }
+#ifdef LLMC_CUDA
+    if (matmul_restrictions(ops) & MATMUL_NO_LIBRARY) {  // tiles of 16 x 16: three are as good as many
+        c->T = c->T < 40 ? c->T : 40, c->C = c->C < 50 ? c->C : 50, c->OC = c->OC < 44 ? c->OC : 44;
+    }
+#endif
     c->flag = c->i % 2 == 1;  // no bias
 }
 

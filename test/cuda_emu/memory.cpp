@@ -27,6 +27,15 @@ const Allocation* find_allocation(const void* pointer) {
     return (const char*)pointer < before.begin + before.num_bytes ? &before : nullptr;
 }
 
+static constexpr size_t SHADOW_FACTOR = 8;
+void* shadow_of(const Allocation* a) {
+    if (a->shadow == nullptr) {
+        a->shadow = mmap(nullptr, a->num_bytes * SHADOW_FACTOR + SHADOW_FACTOR, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (a->shadow == MAP_FAILED) { fail("no memory to watch %zu bytes", a->num_bytes); }
+    }
+    return a->shadow;
+}
+
 bool is_device_pointer(const void* pointer) {
     const Allocation* found = find_allocation(pointer);
     return found != nullptr && found->device >= 0;
@@ -107,7 +116,7 @@ static bool allocate(void** pointer, size_t num_bytes, int device) {
     }
     if (*pointer == nullptr) { return false; }
     if (!mapped) { memset(*pointer, 0xff, num_bytes); }
-    allocations[(char*)*pointer] = {(char*)*pointer, num_bytes, device, false, mapped, false};
+    allocations[(char*)*pointer] = {(char*)*pointer, num_bytes, device, false, mapped, false, nullptr};
     used_bytes[device] += num_bytes;
     return true;
 }
@@ -118,6 +127,7 @@ static bool release(void* pointer) {
     const Allocation gone = found->second;
     used_bytes[gone.device] -= gone.num_bytes;
     allocations.erase(found);
+    if (gone.shadow != nullptr) { munmap(gone.shadow, gone.num_bytes * SHADOW_FACTOR + SHADOW_FACTOR); }
     if (gone.registered) { return true; }
     if (gone.mapped) {
         munmap(gone.begin, gone.num_bytes);

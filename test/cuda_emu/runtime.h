@@ -80,15 +80,17 @@ struct Allocation {
     bool registered;  // cudaHostRegister
     bool mapped;      // made by mmap
     bool managed;     // cudaMallocManaged: a copy may call it either side's
+    mutable void* shadow = nullptr;
 };
 const Allocation* find_allocation(const void* pointer);  // nullptr: pageable, or nobody's
+void* shadow_of(const Allocation* allocation);  // eight times its bytes, at first 0, for who watches accesses
 bool is_device_pointer(const void* pointer);
 bool is_pinned(const void* pointer);
 // nullptr, or what is wrong with these bytes, in words.
 const char* range_error(const void* pointer, size_t num_bytes);
 void fill_bytes(void* pointer, int value, size_t num_bytes);  // memset; a large zero fill takes no memory
 
-size_t block_shared_bytes();                                 // most shared memory that a block may ask for
+size_t block_shared_bytes();  // most shared memory that a block may ask for
 
 }  // namespace emu
 

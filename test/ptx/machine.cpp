@@ -15,14 +15,14 @@ target. Whatever PTX leaves undefined ends the program. EMU_SEED: the order of b
 #include <map>
 #include <string>
 #include <sys/mman.h>
-#include <unordered_map>
 #include <vector>
 
 #include "test/cuda_emu/runtime.h"
 #include "test/ptx/machine.h"
 
-uint32_t ptx_ntid[3], ptx_ctaid[3], ptx_nctaid[3], ptx_shared_begin[64], ptx_dynamic_begin, ptx_launch;
-bool ptx_watch_global;
+uint32_t ptx_ntid[3], ptx_ctaid[3], ptx_nctaid[3], ptx_shared_begin[64], ptx_dynamic_begin, ptx_launch, ptx_epoch, ptx_warp_epoch[32];
+alignas(4096) char ptx_shared_memory[PTX_SHARED_BYTES];
+PtxShadow ptx_shared_shadow[PTX_SHARED_BYTES / 2];
 
 static PtxKernel* kernel;
 static const char* params;
@@ -54,53 +54,66 @@ uint64_t ptx_clock() {
 }
 
 // --- races ---------------------------------------------------------------------------------------------------------
-// Epochs count up over the process: of a block with each bar.sync, of a warp with each bar.warp.sync of all its lanes.
-static uint32_t epoch, block_epoch, launch_epoch, warp_epoch[32];
-struct Granule {  // of two bytes: who wrote last, and who has read since
-    uint32_t write_epoch, write_warp_epoch, read_epoch, read_warp_epoch;
-    uint32_t block_read_launch;  // a block that is over read it in that launch (of launch_epoch)
-    uint32_t read_only_launch;   // ld.global.nc read it in that launch (of ptx_launch)
-    uint32_t copy_epoch;         // cp.async of thread copier - 1 began then
-    int16_t copier, writer, read_warp, read_lane;
-    bool atomic;
-};
-enum { SEVERAL = -1 };
+static uint32_t block_epoch, launch_epoch;  // when they began
 
-static const char* const SPACES[] = {"shared", "global"};
-
-static void touch(Granule& g, PtxThread* t, bool global, uint64_t address, bool write, bool atomic, int line) {
-    const uint32_t since = global ? launch_epoch : block_epoch, my_warp_epoch = warp_epoch[t->warp];
-    const char *what = write ? "write" : "read", *space = SPACES[global];
-    if (g.write_epoch >= since && !(atomic && g.atomic)) {
-        if (g.write_epoch < block_epoch) { ptx_fail(t, line, "race between blocks: %s of global memory at %#lx that another block wrote", what, (long)address); }
-        const bool same_warp = g.writer / 32 == t->warp;
-        if (g.write_epoch == epoch && g.writer != t->index && (!same_warp || g.write_warp_epoch == my_warp_epoch)) {
-            ptx_fail(t, line, "race: %s of %s memory at %#lx that thread %d of the block wrote, without %s between", what, space, (long)address, g.writer,
-                     same_warp ? "bar.warp.sync" : "bar.sync");
+static bool is_write(PtxAccess how) {
+    return how == PTX_WRITE || how == PTX_ATOMIC;
+}
+// Memory has been written in this block or launch: was it by somebody whom nothing has ordered before this access?
+static void check_writer(const PtxShadow& s, PtxThread* t, const char* what, uint64_t address, PtxAccess how, int line) {
+    if (how == PTX_ATOMIC && (s.writer & PTX_ATOMIC_WRITER) != 0) { return; }
+    const uint32_t write_epoch = (uint32_t)(s.writer >> 32);
+    if (write_epoch < block_epoch) { ptx_fail(t, line, "race between blocks: %s of global memory at %#lx that another block wrote", what, (long)address); }
+    if (how == PTX_READ_ONLY) { ptx_fail(t, line, "ld.global.nc of memory at %#lx that this launch wrote", (long)address); }
+    const int writer = (int)(s.writer >> 20 & 0xfff);
+    const bool same_warp = writer / 32 == t->warp, same_warp_epoch = ((s.writer ^ ptx_writer(t)) >> 1 & PTX_WRITER_EPOCH) == 0;
+    if (write_epoch == ptx_epoch && writer != t->index && (!same_warp || same_warp_epoch)) {
+        ptx_fail(t, line, "race: %s of memory at %#lx that thread %d of the block wrote, without %s between", what, (long)address, writer,
+                 same_warp ? "bar.warp.sync" : "bar.sync");
+    }
+}
+// since: what was before (another launch; in shared memory, another block) does not count.
+static void touch_read(PtxShadow& s, PtxThread* t, uint32_t since, uint64_t address, PtxAccess how, uint64_t me, int line) {
+    const uint32_t write_epoch = (uint32_t)(s.writer >> 32), read_epoch = (uint32_t)(s.readers >> 32);
+    if (write_epoch >= since) { check_writer(s, t, "read", address, how, line); }
+    uint64_t readers = me | (how == PTX_READ_ONLY ? PTX_BY_NC : 0);
+    if (read_epoch == ptx_epoch) {
+        const uint64_t differs = s.readers ^ me;
+        readers |= s.readers & (PTX_BY_NC | PTX_OTHER_BLOCK);
+        if ((differs & PTX_WARPS) != 0) {
+            readers |= PTX_WARPS;
+        } else if ((differs & PTX_READER_EPOCH) == 0 && (differs & PTX_LANES) != 0) {
+            readers |= PTX_LANES;
+        }
+    } else if (read_epoch >= since) {
+        readers |= (s.readers & (PTX_BY_NC | PTX_OTHER_BLOCK)) | (read_epoch < block_epoch ? PTX_OTHER_BLOCK : 0);
+    }
+    s.readers = readers;
+}
+static void touch_write(PtxShadow& s, PtxThread* t, uint32_t since, uint64_t address, PtxAccess how, uint64_t me, int line) {
+    const uint32_t write_epoch = (uint32_t)(s.writer >> 32), read_epoch = (uint32_t)(s.readers >> 32);
+    if (write_epoch >= since) { check_writer(s, t, "write", address, how, line); }
+    if (read_epoch >= since) {
+        if (read_epoch < block_epoch || (s.readers & PTX_OTHER_BLOCK) != 0) {
+            ptx_fail(t, line, "race between blocks: write of global memory at %#lx that another block read", (long)address);
+        }
+        const uint64_t differs = s.readers ^ me;
+        if (read_epoch == ptx_epoch && ((differs & PTX_WARPS) != 0 || ((differs & PTX_READER_EPOCH) == 0 && (differs & PTX_LANES) != 0))) {
+            ptx_fail(t, line, "race: write of memory at %#lx that another thread of the block read, without a barrier between", (long)address);
+        }
+        if ((s.readers & PTX_BY_NC) != 0) { ptx_fail(t, line, "write of global memory at %#lx that this launch read by ld.global.nc", (long)address); }
+    }
+    s = {0, ptx_writer(t) | (how == PTX_ATOMIC ? PTX_ATOMIC_WRITER : 0)};
+}
+static void touch(PtxShadow* s, PtxThread* t, uint32_t since, uint64_t address, int num_bytes, PtxAccess how, int line) {
+    const uint64_t me = ptx_reader(t);
+    for (int i = 0; i < num_bytes; i += 2, s++) {
+        if (is_write(how)) {
+            touch_write(*s, t, since, address + (uint64_t)i, how, me, line);
+        } else {
+            touch_read(*s, t, since, address + (uint64_t)i, how, me, line);
         }
     }
-    if (!write) {
-        if (global && g.read_epoch >= since && g.read_epoch < block_epoch) { g.block_read_launch = launch_epoch; }
-        if (g.read_epoch != epoch) {
-            g.read_epoch = epoch, g.read_warp = (int16_t)t->warp, g.read_lane = (int16_t)t->lane, g.read_warp_epoch = my_warp_epoch;
-        } else if (g.read_warp != t->warp) {
-            g.read_warp = SEVERAL;
-        } else if (g.read_warp_epoch != my_warp_epoch) {
-            g.read_warp_epoch = my_warp_epoch, g.read_lane = (int16_t)t->lane;
-        } else if (g.read_lane != t->lane) {
-            g.read_lane = SEVERAL;
-        }
-        return;
-    }
-    if (global && (g.block_read_launch == launch_epoch || (g.read_epoch >= since && g.read_epoch < block_epoch))) {
-        ptx_fail(t, line, "race between blocks: write of global memory at %#lx that another block read", (long)address);
-    }
-    if (g.read_epoch == epoch && (g.read_warp != t->warp || (g.read_warp_epoch == my_warp_epoch && g.read_lane != t->lane))) {
-        ptx_fail(t, line, "race: write of %s memory at %#lx that another thread of the block read, without a barrier between", space, (long)address);
-    }
-    if (global && g.read_only_launch == ptx_launch) { ptx_fail(t, line, "write of global memory at %#lx that this launch read by ld.global.nc", (long)address); }
-    g.write_epoch = epoch, g.write_warp_epoch = my_warp_epoch, g.writer = (int16_t)t->index, g.atomic = atomic;
-    g.read_epoch = 0;
 }
 
 static void check_aligned(PtxThread* t, const char* space, uint64_t address, int num_bytes, int line) {
@@ -108,35 +121,29 @@ static void check_aligned(PtxThread* t, const char* space, uint64_t address, int
 }
 
 // --- shared memory -------------------------------------------------------------------------------------------------
-static constexpr uint32_t SHARED_BYTES = 256 << 10;
-alignas(4096) static char shared[SHARED_BYTES];
-static Granule shared_granules[SHARED_BYTES / 2];
+static uint64_t copiers[PTX_SHARED_BYTES / 2];  // of two bytes: the epoch 32 | thread + 1 of a cp.async that is under way there
 struct Range {
     uint32_t begin, end;
 };
 static std::vector<Range> ranges;  // of the kernel's variables
 
-static char* access_shared(PtxThread* t, uint64_t address, int num_bytes, bool write, bool atomic, int line) {
+char* ptx_check_shared(PtxThread* t, uint64_t address, int num_bytes, PtxAccess how, int line) {
     check_aligned(t, "shared", address, num_bytes, line);
     if (std::none_of(ranges.begin(), ranges.end(), [=](Range r) { return address >= r.begin && address + (uint64_t)num_bytes <= r.end; })) {
         ptx_fail(t, line, "%d bytes of shared memory at %#lx: in no variable (dynamic memory: %#x to %#x)", num_bytes, (long)address, ranges.back().begin,
                  ranges.back().end);
     }
     for (uint64_t i = address / 2; i <= (address + (uint64_t)num_bytes - 1) / 2; i++) {
-        Granule& g = shared_granules[i];
-        if (g.copier != 0 && g.copy_epoch >= block_epoch) {
-            ptx_fail(t, line, "%s of shared memory at %#lx: cp.async of thread %d is under way there", write ? "write" : "read", (long)(2 * i), g.copier - 1);
+        if (copiers[i] >> 32 >= block_epoch) {
+            ptx_fail(t, line, "%s of shared memory at %#lx: cp.async of thread %d is under way there", is_write(how) ? "write" : "read", (long)(2 * i),
+                     (int)(uint32_t)copiers[i] - 1);
         }
-        if (!write && g.write_epoch < block_epoch) { ptx_fail(t, line, "read of shared memory at %#lx that this block has not written", (long)(2 * i)); }
-        touch(g, t, false, 2 * i, write, atomic, line);
+        if (!is_write(how) && ptx_shared_shadow[i].writer >> 32 < block_epoch) {
+            ptx_fail(t, line, "read of shared memory at %#lx that this block has not written", (long)(2 * i));
+        }
     }
-    return shared + address;
-}
-char* ptx_shared(PtxThread* t, uint64_t address, int num_bytes, int line, bool write) {
-    return access_shared(t, address, num_bytes, write, false, line);
-}
-char* ptx_atomic_shared(PtxThread* t, uint64_t address, int num_bytes, int line) {
-    return access_shared(t, address, num_bytes, true, true, line);
+    touch(&ptx_shared_shadow[address / 2], t, block_epoch, address, num_bytes, how, line);
+    return ptx_shared_memory + address;
 }
 
 // --- other memory --------------------------------------------------------------------------------------------------
@@ -150,59 +157,22 @@ char* ptx_local(PtxThread* t, char* local, uint64_t local_bytes, uint64_t addres
     if (address + (uint64_t)num_bytes > local_bytes) { ptx_fail(t, line, "local memory: byte %ld of %ld", (long)address, (long)local_bytes); }
     return local + address;
 }
-
-static Granule* global_granule(uint64_t address) {
-    static auto& pages = *new std::unordered_map<uint64_t, Granule*>;  // of 4 KiB
-    static uint64_t last_page = ~0ull;
-    static Granule* last;
-    const uint64_t page = address >> 12;
-    if (page != last_page) {
-        Granule*& found = pages[page];
-        if (found == nullptr) { found = (Granule*)calloc(2048, sizeof(Granule)); }
-        last = found, last_page = page;
-    }
-    return last + (address & 4095) / 2;
-}
-static char* access_global(PtxThread* t, uint64_t address, int num_bytes, bool write, bool atomic, bool read_only, int line, PtxSpan* span) {
+char* ptx_check_global(PtxThread* t, uint64_t address, int num_bytes, PtxAccess how, int line, PtxSpan* span) {
     if (address >= PTX_SHARED_WINDOW) { ptx_fail(t, line, "global memory at %#lx, an address of another space", (long)address); }
     if (span->launch != ptx_launch || address - span->begin >= span->num_bytes) {
         const emu::Allocation* found = emu::find_allocation((const void*)address);
-        if (found == nullptr) { ptx_fail(t, line, "%s of %d bytes of global memory at %#lx: in no allocation", write ? "write" : "read", num_bytes, (long)address); }
-        *span = {(uint64_t)found->begin, found->num_bytes, ptx_launch};
+        if (found == nullptr) {
+            ptx_fail(t, line, "%s of %d bytes of global memory at %#lx: in no allocation", is_write(how) ? "write" : "read", num_bytes, (long)address);
+        }
+        *span = {(uint64_t)found->begin, found->num_bytes, (PtxShadow*)emu::shadow_of(found), ptx_launch};
     }
-    if (address + (uint64_t)num_bytes > span->begin + span->num_bytes) {
-        ptx_fail(t, line, "%s of %d bytes of global memory at byte %ld of %ld", write ? "write" : "read", num_bytes, (long)(address - span->begin), (long)span->num_bytes);
+    const uint64_t at = address - span->begin;
+    if (at + (uint64_t)num_bytes > span->num_bytes) {
+        ptx_fail(t, line, "%s of %d bytes of global memory at byte %ld of %ld", is_write(how) ? "write" : "read", num_bytes, (long)at, (long)span->num_bytes);
     }
     check_aligned(t, "global", address, num_bytes, line);
-    if (!ptx_watch_global) { return (char*)address; }
-    for (uint64_t at = address; at < address + (uint64_t)num_bytes; at += 2) {
-        Granule& g = *global_granule(at);
-        if (read_only) {
-            if (g.write_epoch >= launch_epoch) { ptx_fail(t, line, "ld.global.nc of memory at %#lx that this launch wrote", (long)at); }
-            g.read_only_launch = ptx_launch;
-        }
-        touch(g, t, true, at, write, atomic, line);
-    }
+    touch(span->shadow + at / 2, t, launch_epoch, address, num_bytes, how, line);
     return (char*)address;
-}
-char* ptx_global(PtxThread* t, uint64_t address, int num_bytes, int line, bool write, bool read_only, PtxSpan* span) {
-    return access_global(t, address, num_bytes, write, false, read_only, line, span);
-}
-char* ptx_atomic_global(PtxThread* t, uint64_t address, int num_bytes, int line) {
-    PtxSpan span = {};
-    return access_global(t, address, num_bytes, true, true, false, line, &span);
-}
-static char* access_generic(PtxThread* t, char* local, uint64_t local_bytes, uint64_t address, int num_bytes, bool write, bool atomic, int line) {
-    if (address >= PTX_LOCAL_WINDOW) { return ptx_local(t, local, local_bytes, address - PTX_LOCAL_WINDOW, num_bytes, line); }
-    if (address >= PTX_SHARED_WINDOW) { return access_shared(t, address - PTX_SHARED_WINDOW, num_bytes, write, atomic, line); }
-    PtxSpan span = {};
-    return access_global(t, address, num_bytes, write, atomic, false, line, &span);
-}
-char* ptx_generic(PtxThread* t, char* local, uint64_t local_bytes, uint64_t address, int num_bytes, int line, bool write) {
-    return access_generic(t, local, local_bytes, address, num_bytes, write, false, line);
-}
-char* ptx_atomic_generic(PtxThread* t, char* local, uint64_t local_bytes, uint64_t address, int num_bytes, int line) {
-    return access_generic(t, local, local_bytes, address, num_bytes, true, true, line);
 }
 
 // --- cp.async ------------------------------------------------------------------------------------------------------
@@ -214,15 +184,14 @@ struct Copy {
 static std::vector<Copy> copies[1024];  // of each thread
 static int copy_group[1024];
 
-void ptx_copy(PtxThread* t, uint64_t to, uint64_t from, int num_bytes, uint32_t source_bytes, int line) {
+void ptx_copy(PtxThread* t, uint64_t to, uint64_t from, int num_bytes, uint32_t source_bytes, int line, PtxSpan* span) {
     if (source_bytes > (uint32_t)num_bytes) { ptx_fail(t, line, "cp.async of %d bytes from %u", num_bytes, source_bytes); }
-    access_shared(t, (uint32_t)to, num_bytes, true, false, line);
-    PtxSpan span = {};
+    ptx_check_shared(t, (uint32_t)to, num_bytes, PTX_WRITE, line);
     check_aligned(t, "global", from, source_bytes > 0 ? num_bytes : 1, line);
-    for (uint32_t i = 0; i < source_bytes; i += 2) { access_global(t, from + i, 2, false, false, false, line, &span); }
-    for (int i = 0; i < num_bytes; i += 2) {
-        Granule& g = shared_granules[((uint32_t)to + (uint32_t)i) / 2];
-        g.copier = (int16_t)(t->index + 1), g.copy_epoch = epoch;
+    for (uint32_t i = 0; i < source_bytes; i += 2) { ptx_check_global(t, from + i, 2, PTX_READ, line, span); }
+    for (uint32_t i = (uint32_t)to / 2; i < ((uint32_t)to + (uint32_t)num_bytes) / 2; i++) {
+        copiers[i] = (uint64_t)ptx_epoch << 32 | (uint32_t)(t->index + 1);
+        ptx_shared_shadow[i] = {};
     }
     copies[t->index].push_back({(uint32_t)to, from, num_bytes, (int)source_bytes, copy_group[t->index], line});
 }
@@ -233,13 +202,9 @@ void ptx_copy_wait(PtxThread* t, int groups) {
     if (groups < 0) { copy_group[t->index]++, groups = 0; }
     std::erase_if(copies[t->index], [=](const Copy& c) {
         if (c.group >= copy_group[t->index] - groups) { return false; }
-        memcpy(shared + c.to, (const void*)c.from, (size_t)c.source_bytes);
-        memset(shared + c.to + c.source_bytes, 0, (size_t)(c.num_bytes - c.source_bytes));
-        for (int i = 0; i < c.num_bytes; i += 2) {
-            Granule& g = shared_granules[(c.to + (uint32_t)i) / 2];
-            g.copier = 0;
-            g.write_epoch = epoch, g.write_warp_epoch = warp_epoch[t->warp], g.writer = (int16_t)t->index, g.read_epoch = 0, g.atomic = false;
-        }
+        memcpy(ptx_shared_memory + c.to, (const void*)c.from, (size_t)c.source_bytes);
+        memset(ptx_shared_memory + c.to + c.source_bytes, 0, (size_t)(c.num_bytes - c.source_bytes));
+        for (uint32_t i = c.to / 2; i < (c.to + (uint32_t)c.num_bytes) / 2; i++) { copiers[i] = 0, ptx_shared_shadow[i] = {0, ptx_writer(t)}; }
         return true;
     });
 }
@@ -420,7 +385,7 @@ uint32_t ptx_redux_bits(PtxThread* t, PtxFold how, bool is_signed, uint32_t valu
     return mine.out[0];
 }
 static void run_warp_sync(WarpOp& op) {
-    warp_epoch[op.warp] += op.arrived == (exists[op.warp] & ~ended[op.warp]);  // of part of a warp: orders nothing here
+    ptx_warp_epoch[op.warp] += op.arrived == (exists[op.warp] & ~ended[op.warp]);  // of part of a warp: orders nothing here
 }
 void ptx_warp_sync(PtxThread* t, uint32_t mask, int line) {
     Lane mine;
@@ -464,7 +429,7 @@ static void run_ldmatrix(WarpOp& op) {
     const bool transposed = op.lanes[0]->mode > 7;
     for (int m = 0; m < count; m++) {
         uint16_t rows[8][8];
-        for (int r = 0; r < 8; r++) { memcpy(rows[r], access_shared(&threads[op.warp * 32 + 8 * m + r], op.lanes[8 * m + r]->in[0], 16, false, false, op.line), 16); }
+        for (int r = 0; r < 8; r++) { memcpy(rows[r], ptx_shared<16, PTX_READ>(&threads[op.warp * 32 + 8 * m + r], op.lanes[8 * m + r]->in[0], op.line), 16); }
         for_lanes(op, [&](int lane, Lane& me) {
             const int row = lane / 4, column = 2 * (lane % 4);
             me.out[m] = transposed ? (uint32_t)rows[column + 1][row] << 16 | rows[column][row] : (uint32_t)rows[row][column + 1] << 16 | rows[row][column];
@@ -500,7 +465,7 @@ static void open_barrier(Barrier& b, const PtxThread* but) {
         make_ready(w, b.lanes[w] & ~(but != nullptr && but->warp == w ? 1u << but->lane : 0));
     }
     b = {};
-    epoch++;
+    ptx_epoch++;
 }
 PtxBarrier ptx_barrier(PtxThread* t, uint32_t number, uint32_t wanted, bool predicate, int line) {
     Barrier& b = barriers[number & 15];
@@ -550,11 +515,11 @@ static void make_fiber(int i) {
 
 static void run_block() {
     num_live = num_threads;
-    block_epoch = ++epoch;
+    block_epoch = ++ptx_epoch;
     ready_warps = 0;
     for (int w = 0; w < num_warps; w++) {
         ended[w] = ready[w] = 0;
-        warp_epoch[w]++;
+        ptx_warp_epoch[w]++;
         make_ready(w, exists[w]);
     }
     running = next_thread();
@@ -567,16 +532,15 @@ static uint32_t place_shared(uint32_t at, int align_, size_t num_bytes) {
     at = (at / align + 1) * align;
     if (at / align % 2 == 0) { at += align; }
     ranges.push_back({at, at + (uint32_t)num_bytes});
-    if (ranges.back().end > SHARED_BYTES) { emu::fail("%s: %u bytes of shared memory", kernel->name, ranges.back().end); }
+    if (ranges.back().end > PTX_SHARED_BYTES) { emu::fail("%s: %u bytes of shared memory", kernel->name, ranges.back().end); }
     return at;
 }
 
 void ptx_run(PtxKernel* k, const uint32_t grid[3], const uint32_t block[3], size_t dynamic_bytes, const char* param_values, int num_param_bytes) {
-    static const bool watch = getenv("EMU_RACES") == nullptr || atoi(getenv("EMU_RACES")) != 0;
-    kernel = k, params = param_values, param_bytes = num_param_bytes, ptx_watch_global = watch;
+    kernel = k, params = param_values, param_bytes = num_param_bytes;
     k->num_launches++;
     ptx_launch++;
-    launch_epoch = ++epoch;
+    launch_epoch = ++ptx_epoch;
     memcpy(ptx_ntid, block, sizeof ptx_ntid);
     memcpy(ptx_nctaid, grid, sizeof ptx_nctaid);
     num_threads = (int)(block[0] * block[1] * block[2]);

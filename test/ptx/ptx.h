@@ -55,7 +55,6 @@ constexpr uint64_t PTX_SHARED_WINDOW = 0x5a00000000000000u, PTX_LOCAL_WINDOW = 0
 extern uint32_t ptx_ntid[3], ptx_ctaid[3], ptx_nctaid[3];
 extern uint32_t ptx_shared_begin[64], ptx_dynamic_begin;  // of the running kernel's variables
 extern uint32_t ptx_launch;                               // counts up
-extern bool ptx_watch_global;                             // races in global memory
 
 // Of a program that PTX leaves undefined: prints where, and ends. `line` is the PTX file's everywhere.
 [[noreturn]] void ptx_fail(const PtxThread* t, int line, const char* format, ...) __attribute__((format(printf, 3, 4)));
@@ -63,27 +62,62 @@ extern bool ptx_watch_global;                             // races in global mem
 uint64_t ptx_clock();
 
 // --- memory: the place of an access, or the end --------------------------------------------------------------------
+// Epochs count up over the process: of all with each bar.sync and block, of a warp with each bar.warp.sync of all its lanes.
+extern uint32_t ptx_epoch, ptx_warp_epoch[32];
+struct PtxShadow {      // of two bytes: who has accessed them last (machine.cpp: touch)
+    uint64_t readers;   // since they were written: epoch 32 | warp 6 | lane 6 (63: several) | two flags | warp's epoch 18
+    uint64_t writer;    // epoch 32 | thread 12 | warp's epoch 19 | atomic 1
+};
+constexpr uint64_t PTX_WARPS = 63u << 26, PTX_LANES = 63u << 20, PTX_BY_NC = 1u << 19, PTX_OTHER_BLOCK = 1u << 18, PTX_READER_EPOCH = (1u << 18) - 1;
+constexpr uint64_t PTX_WRITER_EPOCH = (1u << 19) - 1, PTX_ATOMIC_WRITER = 1;
+constexpr uint32_t PTX_SHARED_BYTES = 256 << 10;
+extern char ptx_shared_memory[PTX_SHARED_BYTES];
+extern PtxShadow ptx_shared_shadow[PTX_SHARED_BYTES / 2];
 struct PtxSpan {  // the allocation that an instruction found last
     uint64_t begin, num_bytes;
+    PtxShadow* shadow;
     uint32_t launch;
 };
+enum PtxAccess { PTX_READ, PTX_READ_ONLY, PTX_WRITE, PTX_ATOMIC };  // READ_ONLY: ld.global.nc
 const char* ptx_param(PtxThread* t, uint64_t address, int num_bytes, int line);
 char* ptx_local(PtxThread* t, char* local, uint64_t local_bytes, uint64_t address, int num_bytes, int line);
-char* ptx_shared(PtxThread* t, uint64_t address, int num_bytes, int line, bool write);
-char* ptx_generic(PtxThread* t, char* local, uint64_t local_bytes, uint64_t address, int num_bytes, int line, bool write);
-char* ptx_global(PtxThread* t, uint64_t address, int num_bytes, int line, bool write, bool read_only, PtxSpan* span);
-char* ptx_atomic_global(PtxThread* t, uint64_t address, int num_bytes, int line);
-char* ptx_atomic_shared(PtxThread* t, uint64_t address, int num_bytes, int line);
-char* ptx_atomic_generic(PtxThread* t, char* local, uint64_t local_bytes, uint64_t address, int num_bytes, int line);
-#define PTX_GLOBAL(t, address, num, line, write, read_only)                                                              \
-    ({                                                                                                                   \
-        static PtxSpan span;                                                                                             \
-        const uint64_t at = (address);                                                                                   \
-        !ptx_watch_global && span.launch == ptx_launch && span.num_bytes >= (num) && at - span.begin <= span.num_bytes - (num) && (at & ((num) - 1)) == 0 \
-            ? (char*)at                                                                                                  \
-            : ptx_global(t, at, num, line, write, read_only, &span);                                                     \
-    })
-void ptx_copy(PtxThread* t, uint64_t to, uint64_t from, int num_bytes, uint32_t source_bytes, int line);  // cp.async
+char* ptx_check_shared(PtxThread* t, uint64_t address, int num_bytes, PtxAccess how, int line);
+char* ptx_check_global(PtxThread* t, uint64_t address, int num_bytes, PtxAccess how, int line, PtxSpan* span);
+
+inline uint64_t ptx_reader(const PtxThread* t) {
+    return (uint64_t)ptx_epoch << 32 | (uint64_t)t->warp << 26 | (uint64_t)t->lane << 20 | (ptx_warp_epoch[t->warp] & PTX_READER_EPOCH);
+}
+inline uint64_t ptx_writer(const PtxThread* t) {
+    return (uint64_t)ptx_epoch << 32 | (uint64_t)t->index << 20 | (ptx_warp_epoch[t->warp] & PTX_WRITER_EPOCH) << 1;
+}
+// Is such an access on record already, and nothing that it could meet since?
+template <int N, PtxAccess HOW> inline bool ptx_known(const PtxThread* t, const PtxShadow* s) {
+    if (HOW == PTX_ATOMIC) { return false; }
+    const uint64_t me = HOW == PTX_WRITE ? ptx_writer(t) : ptx_reader(t), several = me >> 26 | 63;
+    for (int i = 0; i < std::max(1, N / 2); i++) {
+        const uint64_t r = s[i].readers & ~(PTX_BY_NC | PTX_OTHER_BLOCK);
+        const bool known = HOW == PTX_WRITE ? s[i].writer == me && s[i].readers == 0 : r == me || r == (me | PTX_LANES) || r >> 26 == several;
+        if (!known || (HOW == PTX_READ_ONLY && (s[i].readers & PTX_BY_NC) == 0)) { return false; }
+    }
+    return true;
+}
+template <int N, PtxAccess HOW> char* ptx_shared(PtxThread* t, uint64_t address, int line) {
+    if (address < PTX_SHARED_BYTES && address % N == 0 && ptx_known<N, HOW>(t, &ptx_shared_shadow[address / 2])) { return ptx_shared_memory + address; }
+    return ptx_check_shared(t, address, N, HOW, line);
+}
+template <int N, PtxAccess HOW> char* ptx_global(PtxThread* t, uint64_t address, int line, PtxSpan* span) {
+    const uint64_t at = address - span->begin;
+    if (span->launch == ptx_launch && span->num_bytes >= N && at <= span->num_bytes - N && address % N == 0 && ptx_known<N, HOW>(t, span->shadow + at / 2)) {
+        return (char*)address;
+    }
+    return ptx_check_global(t, address, N, HOW, line, span);
+}
+template <int N, PtxAccess HOW> char* ptx_generic(PtxThread* t, char* local, uint64_t local_bytes, uint64_t address, int line, PtxSpan* span) {
+    if (address < PTX_SHARED_WINDOW) { return ptx_global<N, HOW>(t, address, line, span); }
+    if (address < PTX_LOCAL_WINDOW) { return ptx_shared<N, HOW>(t, address - PTX_SHARED_WINDOW, line); }
+    return ptx_local(t, local, local_bytes, address - PTX_LOCAL_WINDOW, N, line);
+}
+void ptx_copy(PtxThread* t, uint64_t to, uint64_t from, int num_bytes, uint32_t source_bytes, int line, PtxSpan* span);  // cp.async
 void ptx_copy_commit(PtxThread* t);
 void ptx_copy_wait(PtxThread* t, int groups);  // -1: all
 

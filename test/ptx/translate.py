@@ -310,19 +310,19 @@ class Translator:
         if base is None: self.fail('of another space')
         return self.write(a[0], t, f"{self.read(a[1], 'u64')} {'-' if 'to' in mods else '+'} {base}")
 
-    def memory(self, mods, address, num_bytes, write):
-        """Where num_bytes at an address operand are: a pointer, as an expression."""
+    def memory(self, mods, address, num_bytes, how):
+        """Where num_bytes at an address operand are: a pointer p. how: READ, WRITE or ATOMIC."""
         where, of_variable = self.address(address)
         space = next((m.split('::')[0] for m in mods if re.match(r'(global|shared|local|param|const)\b', m)), 'generic')
         self.only([m for m in mods if m.split('::')[0] != space and not m.startswith(('L1::', 'L2::'))], ' '.join(CACHE_HINTS) + ' v2 v4 v8')
-        if of_variable == 'param' and not write: space = 'param'
-        if space in ('const', 'param') and (write or space == 'const'): self.fail('space')
-        if space in ('local', 'generic'): local = 'local, sizeof local' if self.kernel.local else 'nullptr, 0'
-        way = f"{where}, {num_bytes}, {self.line}"
-        return {'param': f'ptx_param(t, {way})', 'local': f'ptx_local(t, {local}, {way})' if space == 'local' else '',
-                'shared': f"ptx_shared(t, {way}, {str(write).lower()})",
-                'global': f"PTX_GLOBAL(t, {way}, {str(write).lower()}, {str('nc' in mods).lower()})",
-                'generic': f'ptx_generic(t, {local}, {way}, {str(write).lower()})' if space == 'generic' else ''}[space]
+        if of_variable == 'param' and how == 'READ': space = 'param'
+        if space == 'const' or (space == 'param' and how != 'READ'): self.fail('space')
+        local = 'local, sizeof local' if self.kernel.local else 'nullptr, 0'
+        if space == 'param': return f'const char* p = ptx_param(t, {where}, {num_bytes}, {self.line});'
+        if space == 'local': return f'char* p = ptx_local(t, {local}, {where}, {num_bytes}, {self.line});'
+        of = f"<{num_bytes}, PTX_{'READ_ONLY' if 'nc' in mods else how}>"
+        if space == 'shared': return f'char* p = ptx_shared{of}(t, {where}, {self.line});'
+        return f"static PtxSpan span; char* p = ptx_{space}{of}(t, {local + ', ' if space == 'generic' else ''}{where}, {self.line}, &span);"
 
     def vector(self, mods, operand):
         parts = elements(operand)
@@ -331,13 +331,13 @@ class Translator:
 
     def do_ld(self, mods, all_mods, t, a):
         parts, n = self.vector(mods, a[0]), size_of(t)  # all values before any register: the address may be among them
-        return (f'{{ const char* p = {self.memory(mods, a[1], n * len(parts), False)}; '
+        return (f"{{ {self.memory(mods, a[1], n * len(parts), 'READ')} "
                 + ' '.join(f'const {c_type(t)} x{i} = load<{c_type(t)}>(p + {i * n});' for i in range(len(parts)))
                 + ' ' + ' '.join(self.write(p, t, f'x{i}') for i, p in enumerate(parts)) + ' }')
 
     def do_st(self, mods, all_mods, t, a):
         parts, n = self.vector(mods, a[1]), size_of(t)
-        return (f'{{ char* p = {self.memory(mods, a[0], n * len(parts), True)}; '
+        return (f"{{ {self.memory(mods, a[0], n * len(parts), 'WRITE')} "
                 + ' '.join(f'store<{c_type(t)}>(p + {i * n}, {self.read(p, t)});' for i, p in enumerate(parts)) + ' }')
 
     def do_cp(self, mods, all_mods, t, a):
@@ -349,7 +349,7 @@ class Translator:
         self.only([m for m in rest if not m.startswith('L2::')], 'ca cg shared shared::cta global')
         if int(a[2]) not in ((16,) if 'cg' in rest else (4, 8, 16)): self.fail('size')
         source = self.read(a[3], 'u32') if len(a) > 3 else a[2]
-        return f'ptx_copy(t, {self.address(a[0])[0]}, {self.address(a[1])[0]}, {a[2]}, {source}, {self.line});'
+        return f'{{ static PtxSpan span; ptx_copy(t, {self.address(a[0])[0]}, {self.address(a[1])[0]}, {a[2]}, {source}, {self.line}, &span); }}'
 
     # integers that are wider than their operands
     def do_mul(self, mods, all_mods, t, a):
@@ -441,11 +441,8 @@ class Translator:
     def do_atom(self, mods, all_mods, t, a):
         how = next((m for m in mods if m in ('add', 'min', 'max', 'and', 'or', 'xor', 'exch', 'cas')), None)
         if how is None: self.fail('is not known')
-        place = self.memory([m for m in mods if m not in (how, 'noftz')], a[1], size_of(t), True)
-        place = re.sub(r'^PTX_GLOBAL\((.*), true, false\)$', r'ptx_atomic_global(\1)', place)
-        place = re.sub(r'^ptx_(shared|generic)\((.*), true\)$', r'ptx_atomic_\1(\2)', place)
-        call = f"ptx_atomic<{c_type(t)}>({place}, PTX_{how.upper()}, {', '.join(self.read(v, t) for v in a[2:])})"
-        return self.write(a[0], t, call)
+        place = self.memory([m for m in mods if m not in (how, 'noftz')], a[1], size_of(t), 'ATOMIC')
+        return f"{{ {place} " + self.write(a[0], t, f"ptx_atomic<{c_type(t)}>(p, PTX_{how.upper()}, {', '.join(self.read(v, t) for v in a[2:])})") + ' }'
 
     def do_red(self, mods, all_mods, t, a):
         return self.do_atom(mods, all_mods, t, ['_'] + a)

@@ -1,9 +1,10 @@
-// kernels.cu -- the kernel language and the tensor-core instructions, against plain loops on the host.
+// kernels.cu -- warps, barriers, launches and the instructions of tensor cores, against plain loops on the host.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "../../../llmc/cuda/tensor_core.cuh"
 #include "../../test.h"
 
 // Memory that both sides can read: pinned.
@@ -137,34 +138,6 @@ static void shared_memory_has_its_limits(void) {
     CHECK_EQ(cudaGetLastError(), cudaSuccess);
 }
 
-__global__ static void never_written(float* out) {
-    extern __shared__ float dynamic[];
-    __shared__ float fixed[4];
-    out[threadIdx.x] = threadIdx.x < 4 ? fixed[threadIdx.x] : dynamic[threadIdx.x];
-    __syncthreads();
-    fixed[threadIdx.x % 4] = dynamic[threadIdx.x] = 1.0f;  // the next block must not see it
-}
-
-static void shared_memory_starts_as_nan(void) {
-    float* out = shared_array<float>(8);
-    never_written<<<3, 8, 8 * sizeof(float)>>>(out);
-    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    for (int i = 0; i < 8; i++) { CHECK(out[i] != out[i]); }
-}
-
-// A program of C++17 may have a lerp, and a device as many multiprocessors as the run says.
-__device__ static float lerp(float a, float b, float weight) {
-    return b + weight * (a - b);
-}
-__global__ static void mix(float* out) {
-    out[threadIdx.x] = lerp((float)threadIdx.x, 8.0f, 0.5f);
-}
-static void programs_have_their_own_names(void) {
-    float* out = shared_array<float>(8);
-    mix<<<1, 8>>>(out);
-    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    for (int i = 0; i < 8; i++) { CHECK_EQ((int)(2 * out[i]), i + 8); }
-}
 static void the_device_is_as_large_as_asked(void) {
     const char* asked = getenv("EMU_SMS");
     int num_sms = 0;
@@ -173,33 +146,28 @@ static void the_device_is_as_large_as_asked(void) {
 }
 
 // --- tensor cores ---------------------------------------------------------------------------------
-// out (16 x 8) = a (16 x 16) b (16 x 8): a by cp.async and ldmatrix, b row-major (.trans) and column-major.
-__global__ static void tensor_product(float* out, const __nv_bfloat16* a, const __nv_bfloat16* b,
-                                      float* differs) {
-    __shared__ __align__(16) __nv_bfloat16 a_tile[16 * 16], b_tile[16 * 8], b_columns[8 * 16];
+// out (16 x 8) = 1 + a (16 x 16) b (16 x 8): a by cp.async and ldmatrix, b row-major (.trans) and column-major; zeros behind it.
+__global__ static void tensor_product(float* out, const __nv_bfloat16* a, const __nv_bfloat16* b, float* differs) {
+    __shared__ __align__(16) __nv_bfloat16 a_tile[16 * 16], b_tile[32 * 8], b_columns[8 * 32];
     const int lane = (int)threadIdx.x;
-    emu::cp_async_16(&a_tile[lane * 8], &a[lane * 8], 16);
-    emu::cp_async_commit();
-    for (int i = lane; i < 128; i += 32) {
-        b_tile[i] = b[i];
-        b_columns[i % 8 * 16 + i / 8] = b[i];
-    }
-    emu::cp_async_wait(0);
+    cp_async_16(&a_tile[lane * 8], &a[lane * 8], 16);
+    cp_async_16(&b_tile[lane * 8], &b[lane * 8], lane < 16 ? 16 : 0);
+    for (int i = lane; i < 256; i += 32) { b_columns[i % 8 * 32 + i / 8] = i < 128 ? b[i] : __float2bfloat16(0.0f); }
+    cp_async_wait_all();
     __syncwarp();
-    uint32_t ra[4], rb[2], rc[2], quad[4];
-    emu::ldmatrix_x4(ra, &a_tile[lane % 16 * 16 + lane / 16 * 8]);
-    emu::ldmatrix_x2_trans(rb, &b_tile[lane % 16 * 8]);
-    emu::ldmatrix_x2(rc, &b_columns[lane % 8 * 16 + lane / 8 % 2 * 8]);
-    emu::ldmatrix_x4_trans(quad, &b_tile[lane % 16 * 8]);  // lanes 16 .. 31 name the same rows again
-    differs[lane] = rb[0] != rc[0] || rb[1] != rc[1] || quad[2] != rb[0] || quad[1] != rb[1];
+    uint32_t ra[4], rows[4], columns[4];
+    ldmatrix_x4(ra, shared_address(&a_tile[lane % 16 * 16 + lane / 16 * 8]));
+    ldmatrix_x4_trans(rows, shared_address(&b_tile[lane * 8]));
+    ldmatrix_x4(columns, shared_address(&b_columns[lane % 8 * 32 + lane / 8 * 8]));
+    for (int i = 0; i < 4; i++) { differs[lane * 4 + i] = (float)(rows[i] != columns[i] || (i >= 2 && rows[i] != 0)); }
     float sum[4] = {1.0f, 1.0f, 1.0f, 1.0f};
-    emu::mma_m16n8k16(sum, ra, rb, sum);
+    mma_bf16(sum, ra, rows[0], rows[1]);
     for (int i = 0; i < 4; i++) { out[(lane / 4 + 8 * (i / 2)) * 8 + 2 * (lane % 4) + i % 2] = sum[i]; }
 }
 
 static void tensor_cores_multiply(void) {
     __nv_bfloat16 *a = shared_array<__nv_bfloat16>(256), *b = shared_array<__nv_bfloat16>(128);
-    float *out = shared_array<float>(128), *differs = shared_array<float>(32);
+    float *out = shared_array<float>(128), *differs = shared_array<float>(128);
     for (int i = 0; i < 256; i++) { a[i] = __float2bfloat16((float)(i * 37 % 19 - 9)); }
     for (int i = 0; i < 128; i++) { b[i] = __float2bfloat16((float)(i * 53 % 23 - 11)); }
     tensor_product<<<1, 32>>>(out, a, b, differs);
@@ -207,47 +175,11 @@ static void tensor_cores_multiply(void) {
     for (int row = 0; row < 16; row++) {
         for (int column = 0; column < 8; column++) {
             float sum = 1.0f;
-            for (int k = 0; k < 16; k++) {
-                sum += __bfloat162float(a[row * 16 + k]) * __bfloat162float(b[k * 8 + column]);
-            }
+            for (int k = 0; k < 16; k++) { sum += __bfloat162float(a[row * 16 + k]) * __bfloat162float(b[k * 8 + column]); }
             CHECK_EQ((int)out[row * 8 + column], (int)sum);
         }
     }
-    for (int lane = 0; lane < 32; lane++) { CHECK_EQ((int)differs[lane], 0); }
-}
-
-__global__ static void copy_groups(uint4* out, const uint4* in) {
-    __shared__ uint4 tile[4];
-    for (int i = 0; i < 3; i++) {
-        emu::cp_async_16(&tile[i], &in[i], i == 2 ? 4 : 16);
-        emu::cp_async_commit();
-    }
-    emu::cp_async_wait(2);
-    out[0] = tile[0];
-    out[1] = tile[1];  // still under way
-    emu::cp_async_4(&tile[3].x, &in[1].y, 4);
-    emu::cp_async_4(&tile[3].y, &in[1].z, 0);
-    out[4] = tile[3];
-    emu::cp_async_wait_all();
-    out[2] = tile[1];
-    out[3] = tile[2];
-    out[5] = tile[3];
-}
-
-static void copies_are_pending_until_waited_for(void) {
-    uint4 *in = shared_array<uint4>(3), *out = shared_array<uint4>(6);
-    for (unsigned i = 0; i < 3; i++) { in[i] = make_uint4(4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3); }
-    copy_groups<<<1, 1>>>(out, in);
-    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    CHECK_EQ(out[0].w, 3);
-    CHECK_EQ(out[1].x, 0xffffffff);
-    CHECK_EQ(out[2].y, 5);
-    CHECK_EQ(out[3].x, 8);
-    CHECK_EQ(out[3].y, 0);
-    CHECK_EQ(out[4].x, 0xffffffff);
-    CHECK_EQ(out[5].x, 5);
-    CHECK_EQ(out[5].y, 0);
-    CHECK_EQ(out[5].z, 0xffffffff);  // 4 bytes and no more
+    for (int i = 0; i < 128; i++) { CHECK_EQ((int)differs[i], 0); }
 }
 
 int main(void) {
@@ -255,10 +187,7 @@ int main(void) {
     RUN(every_thread_of_every_block_runs_once);
     RUN(lanes_exchange_values);
     RUN(shared_memory_has_its_limits);
-    RUN(shared_memory_starts_as_nan);
-    RUN(programs_have_their_own_names);
     RUN(the_device_is_as_large_as_asked);
     RUN(tensor_cores_multiply);
-    RUN(copies_are_pending_until_waited_for);
     return test_end();
 }

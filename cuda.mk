@@ -101,7 +101,7 @@ $(OUT)/%.o: %.cu test/ptx/translate.py test/ptx/ptx.h
 	@rm -rf $(@:.o=.kept) && mkdir -p $(@:.o=.kept)
 	@echo "nvcc $< for the emulator"
 	$(NVCC) -std=c++20 -O3 -gencode arch=compute_$(EMU_ARCH)$(comma)code=compute_$(EMU_ARCH) $(if $(DEBUG),-lineinfo) $(LLMC_CUDA_FLAGS) $(if $(WERROR_FLAG),-Werror all-warnings) \
-	    $(addprefix -Xcompiler ,$(CXX_WARN)) -DOMPI_SKIP_MPICXX=1 $(call dynapipe_for_nvcc,$(DYNAPIPE_CFLAGS)) --keep --keep-dir $(@:.o=.kept) -MMD -MP -MF $(@:.o=.d) -c $< -o $(@:.o=.host.o)
+	    $(addprefix -Xcompiler ,$(CXX_WARN)) -DOMPI_SKIP_MPICXX=1 $(call dynapipe_for_nvcc,$(DYNAPIPE_CFLAGS)) --keep --keep-dir $(@:.o=.kept) -MMD -MP -MT $@ -MF $(@:.o=.d) -c $< -o $(@:.o=.host.o)
 	@cat $(@:.o=.kept)/*.ptx >$(@:.o=.ptx) && rm -r $(@:.o=.kept)
 	if grep -q '\.entry' $(@:.o=.ptx); then python3 test/ptx/translate.py $(@:.o=.ptx) $(@:.o=.ptx.cpp) && \
 	    $(CXX) $(PTX_CXXFLAGS) -c $(@:.o=.ptx.cpp) -o $(@:.o=.ptx.o) && ld -r $(@:.o=.host.o) $(@:.o=.ptx.o) -o $@; else mv $(@:.o=.host.o) $@; fi

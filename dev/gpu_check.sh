@@ -249,7 +249,7 @@ sanitize_one() {  # tool, program, log
 }
 part_sanitizer() {
     local rc=0 t tool pids=() names=() i status
-    [ -n "${EMULATED:-}" ] && { echo "the emulator has AddressSanitizer instead: BUILD=asan"; return $skip; }
+    [ -n "${EMULATED:-}" ] && { echo "the emulator checks accesses and races in every run"; return $skip; }
     command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer ---> it is in the CUDA toolkit's bin"; return $skip; }
     for tool in memcheck racecheck; do
         for t in $(kernel_tests); do

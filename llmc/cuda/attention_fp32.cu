@@ -156,6 +156,8 @@ __global__ static void __launch_bounds__(128) attention_forward_kernel(Attention
     }
 }
 
+// D = 32 spills 8 bytes on sm_80: ptxas stays at 64 registers, for 8 blocks on an SM. With
+// __launch_bounds__(128, 1) it takes 80, spills none, and 6 blocks fit; which is faster was not measured.
 template <int D, bool BIAS, bool DROPOUT>
 __global__ static void __launch_bounds__(128) attention_dq_kernel(AttentionCall x) {
     using S = Shape<D>;

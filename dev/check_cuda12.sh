@@ -51,7 +51,7 @@ one() {  # source: its PTX by headers of CUDA 12
 }
 host() {  # source: C and C++ files, of the plugin, the measurements and the emulator
     local compile=(gcc -std=gnu11) mpi=()
-    [[ $1 == *.cpp ]] && compile=(g++ -std=gnu++20 -DCUDA_EMU -DOMPI_SKIP_MPICXX=1)
+    [[ $1 == *.cpp ]] && compile=(g++ -std=gnu++20 -DOMPI_SKIP_MPICXX=1)
     if command -v mpicc >/dev/null; then read -ra mpi <<<"-DDYNAPIPE_MPI $(mpicc --showme:compile 2>/dev/null)"; fi
     if "${compile[@]}" -fsyntax-only -Wall -Wextra -Wno-unused-parameter -Werror "${includes[@]/#-I/-isystem}" -I. -DLLMC_CUDA -DDYNAPIPE_CUDA \
         -DLLMC_BF16 "${mpi[@]}" "$1" >"$work/$(basename "$1").log" 2>&1; then

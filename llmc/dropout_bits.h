@@ -8,7 +8,7 @@ A value is dropped if its 32 bits are below dropout_threshold(p). Counter-based 
 
 #include <stdint.h>
 
-#if defined(__CUDACC__) || defined(CUDA_EMU)
+#if defined(__CUDACC__)
 #define DROPOUT_INLINE static inline __host__ __device__
 #else
 #define DROPOUT_INLINE static inline

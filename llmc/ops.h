@@ -30,7 +30,7 @@ from the caller.
 // The type of parameters and activations. Build flags: LLMC_CUDA (kernels of cuda/), LLMC_BF16 with it.
 #if !defined(LLMC_BF16)
 typedef float floatX;
-#elif defined(__CUDACC__) || defined(CUDA_EMU)
+#elif defined(__CUDACC__)
 #include <cuda_bf16.h>
 typedef __nv_bfloat16 floatX;
 #else

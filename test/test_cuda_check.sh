@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # This repository's models under dynapipe_check_model() where values live on a GPU: the emulator's, in bf16. And dev/gpu_check.sh,
 # which nobody runs here: what it makes of a machine that has what it needs, or has not, with stand-ins for the machine's tools.
-# concerns: llmc/cuda dynapipe_plugin/cuda dynapipe_plugin/measure dev/gpu_check.sh test/cuda_emu
+# concerns: llmc/cuda dynapipe_plugin/cuda dynapipe_plugin/measure dev/gpu_check.sh test/cuda_emu test/ptx
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
@@ -13,8 +13,7 @@ skip() {  # what is missing, remedy
 }
 command -v g++ >/dev/null || skip "no g++" "dev/setup.sh"
 command -v mpicc >/dev/null || skip "no mpicc" "dev/setup.sh"
-[ -n "$(command -v nvcc)$(ls /usr/local/cuda/include/cuda_runtime.h 2>/dev/null)" ] ||
-    skip "no CUDA toolkit here" "install one for its headers"
+[ -n "$(make -s BACKEND=emu print-nvcc)" ] || skip "no nvcc" "install cuda-nvcc, cuda-cudart-dev and libcublas-dev of CUDA 12 or later, or set CUDA_HOME"
 out=build/release-emu-bf16
 make -s -j2 BACKEND=emu PRECISION=BF16 $out/cuda_check $out/cuda_bench_steps 2>&1 || exit 1
 work=$(mktemp -d)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every test of an operation or a CUDA kernel (test_ops*.c, cuda/test_cuda_*.c) on the emulator, in bf16 and float32, under two orders of streams
 # (EMU_SEED) and two seeds of inputs. Laws are in those files; here: they are built, without a warning, and hold.
-# concerns: llmc/cuda test/cuda test/ops test/test_ops test/cuda_emu
+# concerns: llmc/cuda test/cuda test/ops test/test_ops test/cuda_emu test/ptx
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
@@ -15,13 +15,7 @@ skip() {  # what is missing, remedy
     echo "0 passed, 0 failed, 1 skipped"
     exit 77
 }
-command -v g++ >/dev/null || skip "no g++" "dev/setup.sh"
-echo '#include <cublasLt.h>
-#include <cuda_bf16.h>' >"$work/headers.cpp"
-# shellcheck disable=SC2016
-include=$(make -s BACKEND=emu --eval='print: ; @echo $(CUDA_INCLUDE)' print 2>/dev/null)
-g++ -std=c++17 ${include:+-I"$include"} -fsyntax-only "$work/headers.cpp" 2>/dev/null ||
-    skip "no CUDA headers (cuda_bf16.h, cublasLt.h)" "install the CUDA toolkit (12.0 or later), or set CUDA_HOME"
+[ -n "$(make -s BACKEND=emu print-nvcc)" ] || skip "no nvcc" "install cuda-nvcc, cuda-cudart-dev and libcublas-dev of CUDA 12 or later, or set CUDA_HOME"
 
 count() {  # exit status, log, what: adds up the closing line
     local p=0 f=0 s=0

@@ -4,7 +4,7 @@
 # a layer that was left out by far more than either. A run that stopped goes on bit for bit, in whatever order the
 # streams run, and each build goes on from the other's checkpoints, as close as its own rounding.
 # Law: the profiler measures that model and writes a cost file of that precision and card.
-# concerns: llmc/cuda trainer test/cuda_emu
+# concerns: llmc/cuda trainer test/cuda_emu test/ptx
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . dev/mpi_env.sh
@@ -15,8 +15,8 @@ export DYNAPIPE_CACHE=$work/costs
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
 
-if [ -z "$(make -s BACKEND=emu print-cuda-include)" ]; then
-    echo "skip test_cuda_stock: no cuda_runtime.h ---> install the CUDA toolkit's headers, or set CUDA_HOME"
+if [ -z "$(make -s BACKEND=emu print-nvcc)" ]; then
+    echo "skip test_cuda_stock: no nvcc ---> install cuda-nvcc, cuda-cudart-dev and libcublas-dev of CUDA 12 or later, or set CUDA_HOME"
     echo "0 passed, 0 failed, 1 skipped"
     exit 77
 fi

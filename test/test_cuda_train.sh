@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Laws of whole runs on emulated GPUs (test/cuda_emu): the trainer with kernels, streams, NCCL and staging learns what the CPU's
+# Laws of whole runs on emulated GPUs (test/ptx, test/cuda_emu): the trainer with kernels, streams, NCCL and staging learns what the CPU's
 # does, on 2 stages x 2 replicas, whatever order streams run in; what is missing or in the wrong place is caught; and without
 # the cards it asks for it says so and ends with status 2.
-# concerns: llmc/cuda llmc/model dynapipe_plugin/cuda dynapipe_plugin/run test/cuda_emu
+# concerns: llmc/cuda llmc/model dynapipe_plugin/cuda dynapipe_plugin/run test/cuda_emu test/ptx
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/train_lib.sh"
-[ -n "$(command -v nvcc)$(ls /usr/local/cuda/include/cuda_runtime.h 2>/dev/null)" ] || {
-    echo "skip $(basename "$0" .sh): no CUDA toolkit here ---> install one for its headers"
+[ -n "$(make -s BACKEND=emu print-nvcc)" ] || {
+    echo "skip $(basename "$0" .sh): no nvcc ---> install cuda-nvcc, cuda-cudart-dev and libcublas-dev of CUDA 12 or later, or set CUDA_HOME"
     echo "0 passed, 0 failed, 1 skipped"
     exit 77
 }

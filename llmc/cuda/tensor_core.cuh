@@ -1,5 +1,5 @@
 /*
-tensor_core.cuh -- the PTX that attention needs, one instruction a function; on the emulator its stand-ins.
+tensor_core.cuh -- the PTX that attention needs, one instruction a function.
 
 PTX ISA 8.0: 9.7.13 (mma, ldmatrix), 9.7.8.22 (cp.async); all from sm_80 on. Fragments of mma.m16n8k16, lane =
 4 g + t, each register two bf16 (the lower index in the lower half):
@@ -17,95 +17,58 @@ with _trans of its transpose.
 // c += a b
 static __device__ __forceinline__ void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                                 uint32_t b1) {
-#ifdef CUDA_EMU
-    const uint32_t b[2] = {b0, b1};
-    emu::mma_m16n8k16(c, a, b, c);
-#else
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
                  "{%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#endif
 }
 
-// A place in shared memory as ldmatrix wants it, 32 bits on a card: cheap to compute with.
-#ifdef CUDA_EMU
-typedef uintptr_t SharedAddress;
-#else
+// A place in shared memory as ldmatrix wants it: 32 bits, cheap to compute with.
 typedef uint32_t SharedAddress;
-#endif
 static __device__ __forceinline__ SharedAddress shared_address(const void* smem) {
-#ifdef CUDA_EMU
-    return (SharedAddress)smem;
-#else
     return (SharedAddress)__cvta_generic_to_shared(smem);
-#endif
 }
 
 static __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], SharedAddress row) {
-#ifdef CUDA_EMU
-    emu::ldmatrix_x4(r, (const void*)row);
-#else
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(row)
                  : "memory");
-#endif
 }
 
 static __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], SharedAddress row) {
-#ifdef CUDA_EMU
-    emu::ldmatrix_x4_trans(r, (const void*)row);
-#else
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(row)
                  : "memory");
-#endif
 }
 
 // 16 bytes from global to shared memory; num_bytes 0: zeros, gmem is not read.
 static __device__ __forceinline__ void cp_async_16(void* smem, const void* gmem, int num_bytes) {
-#ifdef CUDA_EMU
-    emu::cp_async_16(smem, gmem, num_bytes);
-#else
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :
                  : "r"(shared_address(smem)), "l"(gmem), "r"(num_bytes)
                  : "memory");
-#endif
 }
 
 // 4 bytes; 0: zero.
 static __device__ __forceinline__ void cp_async_4(void* smem, const void* gmem, int num_bytes) {
-#ifdef CUDA_EMU
-    emu::cp_async_4(smem, gmem, num_bytes);
-#else
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
                  :
                  : "r"(shared_address(smem)), "l"(gmem), "r"(num_bytes)
                  : "memory");
-#endif
 }
 
 // All copies of this thread so far have arrived (those of others: after a barrier behind this).
 static __device__ __forceinline__ void cp_async_wait_all() {
-#ifdef CUDA_EMU
-    emu::cp_async_wait_all();
-#else
     asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
 }
 
 // 2^x, relative error 2^-22; -infinity gives 0.
 static __device__ __forceinline__ float exp2_approx(float x) {
-#ifdef CUDA_EMU
-    return exp2f(x);
-#else
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
-#endif
 }
 
 static __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
@@ -114,10 +77,6 @@ static __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
 }
 
 static __device__ __forceinline__ char* dynamic_shared() {
-#ifdef CUDA_EMU
-    return (char*)emu::dynamic_shared();
-#else
     extern __shared__ __align__(128) char dynamic_shared_memory[];
     return dynamic_shared_memory;
-#endif
 }

@@ -55,6 +55,7 @@ constexpr uint64_t PTX_SHARED_WINDOW = 0x5a00000000000000u, PTX_LOCAL_WINDOW = 0
 extern uint32_t ptx_ntid[3], ptx_ctaid[3], ptx_nctaid[3];
 extern uint32_t ptx_shared_begin[64], ptx_dynamic_begin;  // of the running kernel's variables
 extern uint32_t ptx_launch;                               // counts up
+extern bool ptx_alone;                                    // it has one thread, which races with none
 
 // Of a program that PTX leaves undefined: prints where, and ends. `line` is the PTX file's everywhere.
 [[noreturn]] void ptx_fail(const PtxThread* t, int line, const char* format, ...) __attribute__((format(printf, 3, 4)));
@@ -107,7 +108,7 @@ template <int N, PtxAccess HOW> char* ptx_shared(PtxThread* t, uint64_t address,
 }
 template <int N, PtxAccess HOW> char* ptx_global(PtxThread* t, uint64_t address, int line, PtxSpan* span) {
     const uint64_t at = address - span->begin;
-    if (span->launch == ptx_launch && span->num_bytes >= N && at <= span->num_bytes - N && address % N == 0 && ptx_known<N, HOW>(t, span->shadow + at / 2)) {
+    if (span->launch == ptx_launch && span->num_bytes >= N && at <= span->num_bytes - N && address % N == 0 && (ptx_alone || ptx_known<N, HOW>(t, span->shadow + at / 2))) {
         return (char*)address;
     }
     return ptx_check_global(t, address, N, HOW, line, span);

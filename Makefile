@@ -13,7 +13,7 @@ SMPI_HELPERS   := $(shell smpicc -show 2>/dev/null | grep -oE -- '-include [^ ]+
 endif
 BACKEND   ?= cpu
 PRECISION ?= BF16
-BACKEND_SUFFIX := $(if $(filter-out cpu,$(BACKEND)),-$(BACKEND)-$(if $(filter BF16,$(PRECISION)),bf16,fp32))
+BACKEND_SUFFIX := $(if $(filter-out cpu,$(BACKEND)),-$(BACKEND)$(if $(filter emu,$(BACKEND)),$(EMU_ARCH))-$(if $(filter BF16,$(PRECISION)),bf16,fp32))
 OUT       := build/$(BUILD)$(if $(filter clang%,$(CC)),-clang)$(BACKEND_SUFFIX)
 WERROR_FLAG := $(if $(filter-out 0,$(WERROR)),-Werror)
 WARN      := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes $(WERROR_FLAG)

@@ -13,7 +13,7 @@ skip() {
 nvcc=$(make --no-print-directory -s BACKEND=emu print-nvcc)
 [ -n "$nvcc" ] || skip "no nvcc ---> cuda-nvcc, cuda-cudart-dev, libcublas-dev of CUDA 12 or later, or set CUDA_HOME"
 include=$(make --no-print-directory -s BACKEND=emu print-cuda-include)
-root=$PWD tree=$work/tree emu=build/release-emu-fp32 plain_tree=$work/plain
+root=$PWD tree=$work/tree emu=build/release-emu${EMU_ARCH-}-fp32 plain_tree=$work/plain
 env -u BUILD make --no-print-directory -s -j2 BACKEND=emu PRECISION=FP32 emulator >"$work/emu.log" 2>&1 || { cat "$work/emu.log"; exit 1; }
 make_data 300 120
 mpi=$(mpicc --showme:compile | tr " " "\n" | grep "^-[ID]") mpi_libs=$(mpicc --showme:link)

@@ -14,7 +14,7 @@ skip() {  # what is missing, remedy
 command -v g++ >/dev/null || skip "no g++" "dev/setup.sh"
 command -v mpicc >/dev/null || skip "no mpicc" "dev/setup.sh"
 [ -n "$(make -s BACKEND=emu print-nvcc)" ] || skip "no nvcc" "install cuda-nvcc, cuda-cudart-dev and libcublas-dev of CUDA 12 or later, or set CUDA_HOME"
-out=build/release-emu-bf16
+out=build/release-emu${EMU_ARCH-}-bf16
 make -s -j2 BACKEND=emu PRECISION=BF16 $out/cuda_check $out/cuda_bench_steps 2>&1 || exit 1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -20,7 +20,7 @@ finish() {
 nvcc=$(make --no-print-directory -s BACKEND=emu print-nvcc)
 [ -n "$nvcc" ] || { skip "CUDA emulator" "no nvcc ---> cuda-nvcc, cuda-cudart-dev, libcublas-dev of CUDA 12 or later, or set CUDA_HOME"; finish; }
 
-out=build/release-emu-fp32
+out=build/release-emu${EMU_ARCH-}-fp32
 include=$(make --no-print-directory -s BACKEND=emu print-cuda-include)
 mpi=$(command -v mpirun >/dev/null && command -v mpicc >/dev/null && [ -e "$include/nccl.h" ] && echo yes)
 work=$(mktemp -d)
@@ -60,7 +60,7 @@ expect "no device" bad "no CUDA-capable device" env EMU_DEVICES=0 $out/cuda_emu_
 expect "no driver" bad "driver version is insufficient" env EMU_NO_DEVICE=35 $out/cuda_emu_faults device right
 
 # One fault of each kind, in a kernel like those of each file of llmc/cuda (test/ptx/tests/faults.cu); right without it.
-"$(dirname "$nvcc")/ptxas" -arch=sm_80 -v $out/test/ptx/tests/faults.ptx -o "$work/cubin" 2>&1 |
+"$(dirname "$nvcc")/ptxas" -arch="sm_${EMU_ARCH:-80}" -v $out/test/ptx/tests/faults.ptx -o "$work/cubin" 2>&1 |
     sed -nE "s/.*Compiling entry function '([^']*)'.*/\1/p; s/.*Used ([0-9]+) registers.*/\1/p" | paste - - >"$work/registers"
 export EMU_REGISTERS=$work/registers
 fault() {  # name, words that it must end with

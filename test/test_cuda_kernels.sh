@@ -33,7 +33,7 @@ count() {  # exit status, log, what: adds up the closing line
 
 names=$(make -s BACKEND=emu print-kernel-tests)
 for precision in BF16 FP32; do
-    out=build/release-emu-${precision,,}
+    out=build/release-emu${EMU_ARCH-}-${precision,,}
     # shellcheck disable=SC2086
     if ! make -s -j2 BACKEND=emu PRECISION=$precision $(printf "$out/%s " $names) >"$work/build" 2>&1 ||
         grep -q 'warning:' "$work/build"; then

@@ -19,7 +19,7 @@ make_emulated() {  # precision, build, target...
 }
 make_emulated FP32 release train_gpt2-dynapipe train_t5-dynapipe train_gpt2-fault_NO_EVENT cuda_sums cuda_links
 make_emulated BF16 release train_gpt2-dynapipe train_t5-dynapipe profile_costs
-release=build/release-emu cpu=$trainer
+release=build/release-emu${EMU_ARCH-} cpu=$trainer
 fp32=$release-fp32/train_gpt2 bf16=$release-bf16/train_gpt2
 
 make_data 300 120 byt5
@@ -114,7 +114,7 @@ NCCL_RUNTIME_CONNECT=1 connections late
 [ $? -ne 0 ] && grep -q 'no room to connect' "$work/late.log" && ! grep -q '^step .*1/' "$work/late.log" &&
     [ "$(grep -c '^warning: NCCL_RUNTIME_CONNECT=1 is set' "$work/late.log")" -eq 1 ] && ! grep -q NCCL_RUNTIME_CONNECT "$work/early.log"
 ok $? "NCCL_RUNTIME_CONNECT=1, step 1 connects: $(grep -om1 'error.*out of memory[^)]*' "$work/late.log" | cut -c1-120)"
-NCCL_RUNTIME_CONNECT=1 timeout -k 5 60 mpirun --quiet -np 2 build/release-emu-fp32/cuda_sums alone >"$work/alone.log" 2>&1
+NCCL_RUNTIME_CONNECT=1 timeout -k 5 60 mpirun --quiet -np 2 build/release-emu${EMU_ARCH-}-fp32/cuda_sums alone >"$work/alone.log" 2>&1
 [ $? -eq 1 ] && [ "$(grep -c '^rank 0: error: NCCL: a sum of gradients: the host waits inside for 1.0 s' "$work/alone.log")" -eq 1 ]
 ok $? "a host that waits inside NCCL for a rank that does not come: $(grep -om1 'error.*s --->' "$work/alone.log")"
 
@@ -168,19 +168,19 @@ fi
 # --- sums alone: tied groups on random stages, then replicas -------------------------------------------------------
 for transport in nccl mpi; do
     for ranks in 3 4; do
-        EMU_SEED=$ranks EMU_NCCL_SERIAL=1 timeout -k 5 60 mpirun -np $ranks build/release-emu-fp32/cuda_sums $transport >"$work/sums.log" 2>&1
+        EMU_SEED=$ranks EMU_NCCL_SERIAL=1 timeout -k 5 60 mpirun -np $ranks build/release-emu${EMU_ARCH-}-fp32/cuda_sums $transport >"$work/sums.log" 2>&1
         rc=$?
         ok $rc "tied groups of $ranks ranks by $transport are the sums of plain loops"
         [ $rc -eq 0 ] || head -3 "$work/sums.log"
     done
 done
-NCCL_RUNTIME_CONNECT=1 timeout -k 5 60 mpirun -np 4 build/release-emu-fp32/cuda_sums nccl >"$work/sums.log" 2>&1
+NCCL_RUNTIME_CONNECT=1 timeout -k 5 60 mpirun -np 4 build/release-emu${EMU_ARCH-}-fp32/cuda_sums nccl >"$work/sums.log" 2>&1
 [ $? -ne 0 ] && grep -q 'free_bytes() == before_bytes' "$work/sums.log"
 ok $? "they take no memory; where NCCL connects late they would"
 
 # --- messages alone: any two ranks, some from one to all of its peers ------------------------------------------------
 links() {  # ranks, mode
-    EMU_SEED=$1 EMU_NCCL_SERIAL=1 timeout -k 5 60 mpirun -np "$1" build/release-emu-fp32/cuda_links "$2" >"$work/links.log" 2>&1
+    EMU_SEED=$1 EMU_NCCL_SERIAL=1 timeout -k 5 60 mpirun -np "$1" build/release-emu${EMU_ARCH-}-fp32/cuda_links "$2" >"$work/links.log" 2>&1
 }
 for transport in nccl mpi; do
     for ranks in 3 4; do
@@ -199,7 +199,7 @@ ok $? "through pinned memory they are refused: $(grep -om1 'rank . is no peer.*'
 
 # --- the profiler measures the links that training will use ----------------------------------------------------
 for transport in nccl mpi; do
-    EMU_DEVICES=2 timeout -k 5 60 mpirun -np 2 build/release-emu-bf16/profile_costs --model l2c64h2 --tokens 32 --mb-tokens 64 --vocab 257 \
+    EMU_DEVICES=2 timeout -k 5 60 mpirun -np 2 build/release-emu${EMU_ARCH-}-bf16/profile_costs --model l2c64h2 --tokens 32 --mb-tokens 64 --vocab 257 \
         --seconds 0.0001 --transport $transport --out "$work/costs.txt" >"$work/profile.log" 2>&1 &&
         grep -qE '^transfers: [0-9.]+ us \+ [0-9.]+ GB/s' "$work/profile.log" && grep -q 'bf16 CUDA_emulated' "$work/costs.txt"
     rc=$?

@@ -156,7 +156,7 @@ double bench_ns(Bench* bench, BenchRun* run, void* ctx, bool cold) {
     ops_sync(bench->ops);
     CUDA_CHECK(cudaEventElapsedTime(&ms[0], bench->begin[0], bench->end[0]));
     double fit = 1e3 * bench->seconds / ((double)ms[0] + 0.1);
-    int num_runs = bench->tiny || fit < MIN_RUNS ? MIN_RUNS : fit > MAX_RUNS ? MAX_RUNS : (int)fit;
+    int num_runs = bench->tiny ? 1 : fit < MIN_RUNS ? MIN_RUNS : fit > MAX_RUNS ? MAX_RUNS : (int)fit;
     for (int i = 0; i < num_runs; i++) { queue(bench, run, ctx, cold, i); }
     ops_sync(bench->ops);
     for (int i = 0; i < num_runs; i++) {

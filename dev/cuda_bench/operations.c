@@ -2,7 +2,7 @@
 operations.c -- every operation of ops.h at the shapes of GPT-2, attention also at T5's, and those of a head
 shared by vocabulary among 8 ranks: time, and share of the card's measured peak.
 
-    cuda_bench_operations [--sizes tiny] [--seconds 0.02]
+    cuda_bench_operations [--sizes tiny|few] [--seconds 0.02]
 
 Peaks are measured first. Bytes are those that must move at least once (arrays read + arrays written), not the
 actual traffic; flops of attention are 4 HS per pair of query and visible key forward, 2.5 times as many
@@ -24,9 +24,18 @@ typedef struct {
     double seconds;
 } Options;
 
+// Of the attention tables: tokens, heads, and what lengths are divided by; T5's sequences, heads, tokens of both stacks; and models.
+typedef struct {
+    const char* name;
+    int T, NH, shrink, num_seqs, t5_NH, enc, dec, first_model, end_model;
+} Sizes;
+static const Sizes all_sizes[] = {{"gpt2", 65536, 12, 1, 128, 12, 512, 114, 0, 3},
+                                  {"tiny", 96, 2, 128, 2, 2, 40, 9, 3, 4},
+                                  {"few", 1024, 2, 8, 1, 2, 512, 114, 4, 5}};
+
 static const OptionSpec specs[] = {
-    {"--sizes", OPTION_STRING, offsetof(Options, sizes), "gpt2", 0, 0, NULL, "gpt2|tiny",
-     "tiny: for the emulator"},
+    {"--sizes", OPTION_STRING, offsetof(Options, sizes), "gpt2", 0, 0, NULL, "gpt2|tiny|few",
+     "for the emulator: tiny, or few tokens of GPT-2's width (dev/count_kernels.sh)"},
     {"--seconds", OPTION_DOUBLE, offsetof(Options, seconds), "0.02", 0, 100, NULL, "S", "for one point"},
 };
 enum { NUM_SPECS = sizeof specs / sizeof specs[0] };
@@ -352,7 +361,7 @@ static void measure_model(Work* w, Bench* bench, Verdict* all) {
 }
 
 // Causal attention of head size 64 on 64k tokens, several mixtures of lengths.
-static void measure_attention(Bench* bench, Verdict* all) {
+static void measure_attention(Bench* bench, const Sizes* sizes, Verdict* all) {
     // Targets: TFLOP/s that these kernels should reach on an H200, less for short sequences, whose diagonal
     // tiles are half empty. dev/gpu_check.sh replaces them by PyTorch's of the same run, if available.
     static const struct {
@@ -363,12 +372,7 @@ static void measure_attention(Bench* bench, Verdict* all) {
                  {"1 ... 2048", 1, 2048, {180, 130}},
                  {"1 ... 8192", 1, 8192, {220, 155}},
                  {"all 8192", 8192, 8192, {250, 175}}};
-    Work w = {.name = "attention", .T = 65536, .C = 768, .NH = 12, .ops = bench_ops(bench)};
-    if (bench_tiny(bench)) {
-        w.T = 96;
-        w.C = 128;
-        w.NH = 2;
-    }
+    Work w = {.name = "attention", .T = sizes->T, .C = 64 * sizes->NH, .NH = sizes->NH, .ops = bench_ops(bench)};
     size_t T = (size_t)w.T, C = (size_t)w.C;
     w.lse = bench_memory(bench, (size_t)w.NH * T * sizeof(float));
     w.x4a = bench_random(bench, T * C, 1);
@@ -381,7 +385,7 @@ static void measure_attention(Bench* bench, Verdict* all) {
     for (int k = 0; k < 4; k++) {
         Rng rng = rng_seed(7);
         int32_t* cu = allocate_ints(T + 1);
-        int shrink = bench_tiny(bench) ? 128 : 1;
+        int shrink = sizes->shrink;
         int min_len = kinds[k].min_len / shrink + 1, max_len = kinds[k].max_len / shrink + 1;
         if (shrink == 1) {
             min_len--;
@@ -482,9 +486,8 @@ static double make_general(General* x, Bench* bench, const GeneralKind* kind, in
     return num_seqs * (kind->causal ? len * (len + 1) / 2 : len * num_keys);
 }
 
-static void measure_t5_attention(Bench* bench, const Verdict* all) {
-    const bool tiny = bench_tiny(bench);
-    const int num_seqs = tiny ? 2 : 128, NH = tiny ? 2 : 12, enc = tiny ? 40 : 512, dec = tiny ? 9 : 114;
+static void measure_t5_attention(Bench* bench, const Sizes* sizes, const Verdict* all) {
+    const int num_seqs = sizes->num_seqs, NH = sizes->t5_NH, enc = sizes->enc, dec = sizes->dec;
     const GeneralKind kinds[] = {{"encoder, without bias", enc, enc, 0, 0, false, 0},
                                  {"encoder", enc, enc, 0, 1, false, 0},
                                  {"encoder, dropout", enc, enc, 0, 1, false, 0.1f},
@@ -520,7 +523,9 @@ int main(int argc, char** argv) {
         options_print(specs, NUM_SPECS, stderr);
         return 1;
     }
-    bool tiny = strcmp(options.sizes, "tiny") == 0;
+    const Sizes* sizes = all_sizes;
+    while (strcmp(options.sizes, sizes->name) != 0) { sizes++; }
+    bool tiny = sizes->shrink > 1;
     Bench* bench = bench_open(tiny, options.seconds);
     Verdict all = {.judges = !tiny,
                    .copy = bench_large_copy_bytes_per_ns(bench),
@@ -533,12 +538,13 @@ int main(int argc, char** argv) {
         {.name = "124M", .T = 16384, .C = 768, .NH = 12, .num_params = 124475904},
         {.name = "350M", .T = 8192, .C = 1024, .NH = 16, .num_params = 354871296},
         {.name = "1.5B", .T = 8192, .C = 1600, .NH = 25, .num_params = 1557686400 / 4},  // a quarter: memory
-        {.name = "tiny", .T = 48, .C = 64, .NH = 2, .num_params = 5000},
+        {.name = "tiny", .T = 48, .C = 64, .NH = 2, .num_params = 5000, .V = 200},
+        {.name = "few tokens", .T = 128, .C = 768, .NH = 12, .num_params = 1 << 20},
     };
-    measure_attention(bench, &all);
-    measure_t5_attention(bench, &all);
-    for (int i = tiny ? 3 : 0; i < (tiny ? 4 : 3); i++) {
-        models[i].V = tiny ? 200 : V;
+    measure_attention(bench, sizes, &all);
+    measure_t5_attention(bench, sizes, &all);
+    for (int i = sizes->first_model; i < sizes->end_model; i++) {
+        if (models[i].V == 0) { models[i].V = V; }
         models[i].Vp = (models[i].V + 127) / 128 * 128;
         models[i].rows = models[i].T / 2;
         measure_model(&models[i], bench, &all);

@@ -2,9 +2,7 @@
 launch.cpp -- what nvcc's host code calls for its kernels: registration, launches and their limits.
 
 EMU_SHARED_BYTES=232448: shared memory that a block may ask for (H100, B200: 227 KiB; A100: 166912; RTX 30, 40, 50: 101376).
-EMU_REGISTERS=file of lines "kernel registers" (ptxas -v): a launch must find them. EMU_COUNTS=file: for each launched kernel a line
-"path name launches", then for each basic block "line:times,memory,mma,shuffle,barrier,float,other" (times that a thread went through
-it, instructions in it).
+EMU_REGISTERS=file of lines "kernel registers" (ptxas -v): a launch must find them. EMU_COUNTS=file: count.cpp.
 */
 #include <algorithm>
 #include <cstdio>
@@ -30,17 +28,9 @@ static std::map<std::string, PtxKernel*>& kernels() {  // of this program; used 
     return all;
 }
 static void write_counts() {
-    FILE* out = fopen(getenv("EMU_COUNTS"), "a");
-    if (out == nullptr) { return; }
-    for (const auto& [name, k] : kernels()) {
-        fprintf(out, "%s %s %ld", k->path, k->name, k->num_launches);
-        for (int i = 0; i < k->num_blocks; i++) {
-            fprintf(out, " %d:%lu", k->blocks[i].line, (unsigned long)k->counts[i]);
-            for (int count : k->blocks[i].counts) { fprintf(out, ",%d", count); }
-        }
-        fputc('\n', out);
-    }
-    fclose(out);
+    std::vector<const PtxKernel*> all;
+    for (const auto& [name, k] : kernels()) { all.push_back(k); }
+    ptx_write_counts(all);
 }
 PtxRegister::PtxRegister(PtxKernel* k) {
     if (kernels().empty() && getenv("EMU_COUNTS") != nullptr) { atexit(write_counts); }

@@ -188,6 +188,10 @@ static int copy_group[1024];
 void ptx_copy(PtxThread* t, uint64_t to, uint64_t from, int num_bytes, uint32_t source_bytes, int line, PtxSpan* span) {
     if (source_bytes > (uint32_t)num_bytes) { ptx_fail(t, line, "cp.async of %d bytes from %u", num_bytes, source_bytes); }
     ptx_check_shared(t, (uint32_t)to, num_bytes, PTX_WRITE, line);
+    if (ptx_counting) {
+        ptx_count(t, (uint32_t)to, num_bytes, -line);  // its own request
+        ptx_count(t, from, (int)source_bytes, line);
+    }
     check_aligned(t, "global", from, source_bytes > 0 ? num_bytes : 1, line);
     for (uint32_t i = 0; i < source_bytes; i += 2) { ptx_check_global(t, from + i, 2, PTX_READ, line, span); }
     for (uint32_t i = (uint32_t)to / 2; i < ((uint32_t)to + (uint32_t)num_bytes) / 2; i++) {
@@ -566,7 +570,9 @@ void ptx_run(PtxKernel* k, const uint32_t grid[3], const uint32_t block[3], size
         const uint64_t n = (first + i * step) % num_blocks;
         ptx_ctaid[0] = (uint32_t)(n % grid[0]), ptx_ctaid[1] = (uint32_t)(n / grid[0] % grid[1]), ptx_ctaid[2] = (uint32_t)(n / grid[0] / grid[1]);
         run_block();
+        if (ptx_counting) { ptx_count_block(k); }
     }
+    if (ptx_counting) { ptx_count_launch(k); }
     kernel = nullptr;
 }
 

@@ -85,6 +85,10 @@ char* ptx_local(PtxThread* t, char* local, uint64_t local_bytes, uint64_t addres
 char* ptx_check_shared(PtxThread* t, uint64_t address, int num_bytes, PtxAccess how, int line);
 char* ptx_check_global(PtxThread* t, uint64_t address, int num_bytes, PtxAccess how, int line, PtxSpan* span);
 
+// count.cpp
+extern bool ptx_counting;
+void ptx_count(const PtxThread* t, uint64_t address, int num_bytes, int line);
+
 inline uint64_t ptx_reader(const PtxThread* t) {
     return (uint64_t)ptx_epoch << 32 | (uint64_t)t->warp << 26 | (uint64_t)t->lane << 20 | (ptx_warp_epoch[t->warp] & PTX_READER_EPOCH);
 }
@@ -103,10 +107,12 @@ template <int N, PtxAccess HOW> inline bool ptx_known(const PtxThread* t, const 
     return true;
 }
 template <int N, PtxAccess HOW> char* ptx_shared(PtxThread* t, uint64_t address, int line) {
+    if (ptx_counting) { ptx_count(t, address, N, line); }
     if (address < PTX_SHARED_BYTES && address % N == 0 && ptx_known<N, HOW>(t, &ptx_shared_shadow[address / 2])) { return ptx_shared_memory + address; }
     return ptx_check_shared(t, address, N, HOW, line);
 }
 template <int N, PtxAccess HOW> char* ptx_global(PtxThread* t, uint64_t address, int line, PtxSpan* span) {
+    if (ptx_counting) { ptx_count(t, address, N, line); }
     const uint64_t at = address - span->begin;
     if (span->launch == ptx_launch && span->num_bytes >= N && at <= span->num_bytes - N && address % N == 0 && (ptx_alone || ptx_known<N, HOW>(t, span->shadow + at / 2))) {
         return (char*)address;

@@ -54,7 +54,7 @@ static __device__ __forceinline__ Softmax softmax_row(floatX* kept, const floatX
         for (int k = 0; k < CLASSIFIER_UNROLL; k++) {
             const int v = v0 + k * stride;
             if (v >= V) { continue; }
-            if constexpr (KEEP) { store_vec(kept + v, x[k]); }
+            if constexpr (KEEP) { store_shared_vec(kept + v, x[k]); }
             softmax_add(&seen, x[k], v, target, V);
         }
     }
@@ -165,7 +165,7 @@ static __device__ __forceinline__ float row_max(floatX* kept, const floatX* row,
         for (int k = 0; k < SHARE_UNROLL; k++) {
             const int v = v0 + k * stride;
             if (v >= V) { continue; }
-            if constexpr (KEEP) { store_vec(kept + v, vecs[k]); }
+            if constexpr (KEEP) { store_shared_vec(kept + v, vecs[k]); }
             const Floats<N> x = to_floats(vecs[k]);
 #pragma unroll
             for (int i = 0; i < N; i++) { max = is_other(v + i, target, V) ? fmaxf(max, x[i]) : max; }

@@ -282,7 +282,9 @@ enum { SUM_WARPS = 8, SUM_THREADS = 32 * SUM_WARPS, MIN_CHUNK_ROWS = 4 * SUM_WAR
 template <int N>
 __global__ static void __launch_bounds__(SUM_THREADS)
     column_sums_kernel(float* dbias, float* partials, const floatX* dout, int T, int OC, int chunk_rows) {
-    __shared__ float sums[SUM_WARPS][WARP_THREADS * N];
+    // Value i of a lane at i * STRIDE: no two lanes meet in a bank, when they write nor when they read columns in order.
+    constexpr int STRIDE = WARP_THREADS + WARP_THREADS / N;
+    __shared__ float sums[SUM_WARPS][STRIDE * N];
     const int lane = warp_lane(), warp = warp_idx();
     const int column = ((int)blockIdx.x * WARP_THREADS + lane) * N;
     const int begin = (int)blockIdx.y * chunk_rows, end = min(T, begin + chunk_rows);
@@ -296,16 +298,17 @@ __global__ static void __launch_bounds__(SUM_THREADS)
         }
     }
 #pragma unroll
-    for (int i = 0; i < N; i++) { sums[warp][i * WARP_THREADS + lane] = sum[i]; }  // each lane its own bank
+    for (int i = 0; i < N; i++) { sums[warp][i * STRIDE + lane] = sum[i]; }
     __syncthreads();
-    if (column >= OC) { return; }
-    for (int i = warp; i < N; i += SUM_WARPS) {  // value i of each lane
+    for (int i = (int)threadIdx.x; i < WARP_THREADS * N; i += SUM_THREADS) {
+        const int c = (int)blockIdx.x * WARP_THREADS * N + i;
+        if (c >= OC) { return; }
         float total = 0.0f;
-        for (int w = 0; w < SUM_WARPS; w++) { total += sums[w][i * WARP_THREADS + lane]; }
+        for (int w = 0; w < SUM_WARPS; w++) { total += sums[w][i % N * STRIDE + i / N]; }
         if (gridDim.y == 1) {
-            dbias[column + i] += total;
+            dbias[c] += total;
         } else {
-            partials[(size_t)blockIdx.y * OC + column + i] = total;
+            partials[(size_t)blockIdx.y * OC + c] = total;
         }
     }
 }

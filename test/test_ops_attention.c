@@ -326,7 +326,7 @@ static const Op backward = {
     .grads = {{BACKWARD_BASE + Q, DQ}, {BACKWARD_BASE + KV, DKV}, {BACKWARD_BASE + BIASES, DBIAS}}};
 
 static void outputs_equal_the_reference(void) {
-    op_check(&forward, 52);
+    op_check(&forward, 58);
 }
 static void gradients_equal_the_reference(void) {
     op_check(&backward, 40);

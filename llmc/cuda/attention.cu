@@ -128,7 +128,11 @@ __global__ static void zero_padding_kernel(floatX* dk, floatX* dv, Attention abo
 void attention_forward(floatX* out, float* lse, const Attention* about, OpsContext* ops) {
     AttentionCall call = call_of(about);
     call.out = out, call.lse = lse;
-    attention_launch_forward(&call, ops);
+    if (about->q_starts != NULL && about->num_q_tokens <= about->num_seqs && call.drop_below == 0) {
+        attention_launch_decode(&call, ops);
+    } else {
+        attention_launch_forward(&call, ops);
+    }
 }
 
 static size_t delta_floats(const Attention* about) {

@@ -36,6 +36,7 @@ enum {
 // attention_forward.cu, attention_dq.cu, attention_dkv.cu: bf16; attention_fp32.cu: float32. Head size
 // checked.
 void attention_launch_forward(const AttentionCall* call, OpsContext* ops);
+void attention_launch_decode(const AttentionCall* call, OpsContext* ops);  // any head size; without dropout
 int attention_launch_dq(const AttentionCall* call, OpsContext* ops);  // returns the rows of a block
 void attention_launch_dkv(const AttentionCall* call, OpsContext* ops);
 

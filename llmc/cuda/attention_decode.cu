@@ -1,0 +1,100 @@
+/*
+attention_decode.cu -- attention of single queries against a cache of keys and values, forward: a decoder's step.
+
+A block has a query of a head. A key's row is read by `lanes` neighbouring threads, 16 bytes each (float32 rows of more than
+512 bytes: twice); each group of lanes takes every num_groups-th key with an online softmax of its own, and at the end the groups'
+sums are added in their order. Bound by reading keys and values once; the tile kernels compute 64 or 128 rows for the one.
+*/
+#include "attention.cuh"
+#include "launch.cuh"
+
+enum {
+    DECODE_THREADS = 128,
+    MIN_LANES = 4,
+    VECTOR = FLOATX_PER_LOAD,
+    LANE_VECTORS = (256 + 32 * VECTOR - 1) / (32 * VECTOR),  // of the longest row
+    DECODE_FLOATS = DECODE_THREADS * VECTOR * LANE_VECTORS,  // of all groups' outputs, at most
+};
+
+static __device__ __forceinline__ float power_of_two(float x) {
+#ifdef LLMC_BF16
+    return exp2_approx(x);
+#else
+    return exp2f(x);
+#endif
+}
+
+__global__ static void __launch_bounds__(DECODE_THREADS) attention_decode_kernel(AttentionCall x, int lanes) {
+    __shared__ alignas(16) float outs[DECODE_FLOATS];
+    __shared__ float maxs[DECODE_THREADS / MIN_LANES], sums[DECODE_THREADS / MIN_LANES];
+    const Attention& about = x.about;
+    AttentionPlace place;
+    if (!attention_place<false>(&place, about, 1)) { return; }
+    const int query = attention_first_query(&place, about, 1), num_keys = attention_keys_seen(about, place, query, 1);
+    const int HS = about.head_size, lane = (int)threadIdx.x % lanes, group = (int)threadIdx.x / lanes,
+              num_groups = DECODE_THREADS / lanes;
+    const size_t head_at = (size_t)(place.h * HS), row = (size_t)(place.q_begin + query);
+    Floats<VECTOR> q[LANE_VECTORS], o[LANE_VECTORS];
+#pragma unroll
+    for (int n = 0; n < LANE_VECTORS; n++) {
+        const int c = (lane + n * lanes) * VECTOR;
+        q[n] = o[n] = floats_of<VECTOR>(0.0f);
+        if (c < HS) { q[n] = load_floats<VECTOR>(about.q + row * (size_t)about.q_stride + head_at + c); }
+    }
+    float max = -INFINITY, sum = 0.0f;
+    for (int k0 = 0; k0 < num_keys; k0 += num_groups) {
+        const int key = k0 + group;
+        const size_t at = (size_t)(place.k_begin + key) * (size_t)about.kv_stride + head_at;
+        Floats<VECTOR> v[LANE_VECTORS];
+        float s = 0.0f;
+#pragma unroll
+        for (int n = 0; n < LANE_VECTORS; n++) {
+            const int c = (lane + n * lanes) * VECTOR;
+            v[n] = floats_of<VECTOR>(0.0f);
+            if (key >= num_keys || c >= HS) { continue; }
+            const Floats<VECTOR> k = load_floats<VECTOR>(about.k + at + c);
+            v[n] = load_floats<VECTOR>(about.v + at + c);
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) { s += q[n][i] * k[i]; }
+        }
+        for (int step = lanes / 2; step > 0; step /= 2) { s += __shfl_xor_sync(0xffffffffu, s, step); }
+        if (key >= num_keys) { continue; }
+        s *= about.scale * LOG2_E;
+        if (about.bias != NULL) { s += about.bias[t5_bucket(&x.buckets, key - query) * about.num_heads + place.h] * LOG2_E; }
+        const float next = fmaxf(max, s), shrink = power_of_two(max - next), p = power_of_two(s - next);
+        max = next, sum = sum * shrink + p;
+#pragma unroll
+        for (int n = 0; n < LANE_VECTORS; n++) {
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) { o[n][i] = o[n][i] * shrink + p * v[n][i]; }
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < LANE_VECTORS; n++) {
+        const int c = (lane + n * lanes) * VECTOR;
+        if (c < HS) { store_vec(outs + group * HS + c, o[n]); }
+    }
+    if (lane == 0) { maxs[group] = max, sums[group] = sum; }
+    __syncthreads();
+    float most = -INFINITY, all = 0.0f;
+    for (int g = 0; g < num_groups; g++) { most = fmaxf(most, maxs[g]); }
+    for (int g = 0; g < num_groups; g++) { all += maxs[g] > -INFINITY ? sums[g] * power_of_two(maxs[g] - most) : 0.0f; }
+    for (int c = (int)threadIdx.x; c < HS; c += DECODE_THREADS) {
+        float out = 0.0f;
+        for (int g = 0; g < num_groups; g++) { out += maxs[g] > -INFINITY ? outs[g * HS + c] * power_of_two(maxs[g] - most) : 0.0f; }
+        x.out[row * (size_t)(about.num_heads * HS) + head_at + (size_t)c] = (floatX)(all > 0.0f ? out / all : 0.0f);
+    }
+    if (threadIdx.x == 0) {
+        x.lse[(size_t)place.h * (size_t)about.num_q_tokens + row] = all > 0.0f ? most * LN_2 + logf(all) : 0.0f;
+    }
+}
+
+void attention_launch_decode(const AttentionCall* call, OpsContext* ops) {
+    const Attention& about = call->about;
+    int lanes = MIN_LANES;
+    while (lanes < 32 && lanes * VECTOR < about.head_size) { lanes *= 2; }
+    const unsigned num_tiles = attention_num_tiles(about.num_q_tokens, about.num_seqs, 1);
+    if (about.num_q_tokens == 0) { return; }
+    attention_decode_kernel<<<num_tiles * (unsigned)about.num_heads, DECODE_THREADS, 0, ops->stream>>>(*call, lanes);
+    CHECK_LAUNCH();
+}

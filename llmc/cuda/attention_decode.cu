@@ -11,6 +11,7 @@ sums are added in their order. Bound by reading keys and values once; the tile k
 enum {
     DECODE_THREADS = 128,
     MIN_LANES = 4,
+    STEP_KEYS = 4,  // of a group, together
     VECTOR = FLOATX_PER_LOAD,
     LANE_VECTORS = (256 + 32 * VECTOR - 1) / (32 * VECTOR),  // of the longest row
     DECODE_FLOATS = DECODE_THREADS * VECTOR * LANE_VECTORS,  // of all groups' outputs, at most
@@ -42,31 +43,59 @@ __global__ static void __launch_bounds__(DECODE_THREADS) attention_decode_kernel
         if (c < HS) { q[n] = load_floats<VECTOR>(about.q + row * (size_t)about.q_stride + head_at + c); }
     }
     float max = -INFINITY, sum = 0.0f;
-    for (int k0 = 0; k0 < num_keys; k0 += num_groups) {
-        const int key = k0 + group;
-        const size_t at = (size_t)(place.k_begin + key) * (size_t)about.kv_stride + head_at;
-        Floats<VECTOR> v[LANE_VECTORS];
-        float s = 0.0f;
+    for (int k0 = 0; k0 < num_keys; k0 += STEP_KEYS * num_groups) {
+        Vec<floatX, VECTOR> k[STEP_KEYS][LANE_VECTORS], v[STEP_KEYS][LANE_VECTORS];
+        float s[STEP_KEYS], next = max;
 #pragma unroll
-        for (int n = 0; n < LANE_VECTORS; n++) {
-            const int c = (lane + n * lanes) * VECTOR;
-            v[n] = floats_of<VECTOR>(0.0f);
-            if (key >= num_keys || c >= HS) { continue; }
-            const Floats<VECTOR> k = load_floats<VECTOR>(about.k + at + c);
-            v[n] = load_floats<VECTOR>(about.v + at + c);
+        for (int j = 0; j < STEP_KEYS; j++) {  // all on their way before one is used; a key that is not there is the last one
+            const int key = min(k0 + j * num_groups + group, num_keys - 1);
+            const size_t at = (size_t)(place.k_begin + key) * (size_t)about.kv_stride + head_at;
 #pragma unroll
-            for (int i = 0; i < VECTOR; i++) { s += q[n][i] * k[i]; }
+            for (int n = 0; n < LANE_VECTORS; n++) {
+                const int c = min((lane + n * lanes) * VECTOR, HS - VECTOR);  // (q is 0 beyond)
+                k[j][n] = load_vec<VECTOR>(about.k + at + c), v[j][n] = load_vec<VECTOR>(about.v + at + c);
+            }
         }
-        for (int step = lanes / 2; step > 0; step /= 2) { s += __shfl_xor_sync(0xffffffffu, s, step); }
-        if (key >= num_keys) { continue; }
-        s *= about.scale * LOG2_E;
-        if (about.bias != NULL) { s += about.bias[t5_bucket(&x.buckets, key - query) * about.num_heads + place.h] * LOG2_E; }
-        const float next = fmaxf(max, s), shrink = power_of_two(max - next), p = power_of_two(s - next);
-        max = next, sum = sum * shrink + p;
+#pragma unroll
+        for (int j = 0; j < STEP_KEYS; j++) {
+            s[j] = 0.0f;
+#pragma unroll
+            for (int n = 0; n < LANE_VECTORS; n++) {
+                const Floats<VECTOR> values = to_floats(k[j][n]);
+#pragma unroll
+                for (int i = 0; i < VECTOR; i++) { s[j] += q[n][i] * values[i]; }
+            }
+        }
+        for (int step = lanes / 2; step > 0; step /= 2) {
+#pragma unroll
+            for (int j = 0; j < STEP_KEYS; j++) { s[j] += __shfl_xor_sync(0xffffffffu, s[j], step); }
+        }
+#pragma unroll
+        for (int j = 0; j < STEP_KEYS; j++) {
+            const int key = k0 + j * num_groups + group;
+            s[j] *= about.scale * LOG2_E;
+            if (about.bias != NULL) { s[j] += about.bias[t5_bucket(&x.buckets, key - query) * about.num_heads + place.h] * LOG2_E; }
+            s[j] = key < num_keys ? s[j] : -INFINITY;
+            next = fmaxf(next, s[j]);
+        }
+        if (next == -INFINITY) { continue; }
+        const float shrink = power_of_two(max - next);
+        max = next, sum *= shrink;
 #pragma unroll
         for (int n = 0; n < LANE_VECTORS; n++) {
 #pragma unroll
-            for (int i = 0; i < VECTOR; i++) { o[n][i] = o[n][i] * shrink + p * v[n][i]; }
+            for (int i = 0; i < VECTOR; i++) { o[n][i] *= shrink; }
+        }
+#pragma unroll
+        for (int j = 0; j < STEP_KEYS; j++) {
+            const float p = power_of_two(s[j] - next);
+            sum += p;
+#pragma unroll
+            for (int n = 0; n < LANE_VECTORS; n++) {
+                const Floats<VECTOR> values = to_floats(v[j][n]);
+#pragma unroll
+                for (int i = 0; i < VECTOR; i++) { o[n][i] += p * values[i]; }
+            }
         }
     }
 #pragma unroll

@@ -7,6 +7,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 what=${1:-counts}
+case $what in counts | worst | coverage) ;; *) echo "count_kernels: $what ---> counts, worst or coverage" >&2; exit 1 ;; esac
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export EMU_COUNTS=$work/counts

@@ -595,7 +595,7 @@ static void use_cache(const Job* job, const Block* b, Attention* about) {
         place_rows(values, I, about->v, about->kv_stride, rows->rows, T, I, m->ops);
         about->kv_stride = I;
     }
-    about->q_starts = rows->starts;
+    about->q_starts = rows->starts;  // (of cross-attention: behind all keys, which hides none)
     about->k = keys;
     about->v = values;
     about->cu_k = rows->begins;

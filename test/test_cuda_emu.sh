@@ -83,6 +83,15 @@ expect "shared_limit: right, but not on a card with 99 KiB" bad "102400 \+ 0 byt
     env EMU_SHARED_BYTES=101376 $out/cuda_emu_faults shared_limit right
 fault registers "1024 threads of [0-9]+ registers"
 unset EMU_REGISTERS
+# Counts (test/ptx/count.cpp): requests, transactions, those needed; and blocks that a run went through.
+for kind in "right 32 4" "faulty 4 1"; do
+    read -r which sectors wavefronts <<<"$kind"
+    EMU_COUNTS=$work/$which EMU_ACCESSES=1 $out/cuda_emu_faults traffic $which >"$log" 2>&1
+    expect "counts of accesses, $which" 0 "" bash -c "sed -n '/scatter/,/^kernel/p' $work/$which | sed -E 's/ [0-9]+/ L/' | sort | uniq -c |
+        tr -s ' ' | grep -c -e '^ 1 global L 1 $sectors 4' -e '^ 2 shared L 1 $wavefronts 1' | grep -x 2"
+done
+expect "coverage" 0 "100 % of .*scatter" python3 test/ptx/report.py coverage "$work/right"
+expect "coverage: what was not launched" 0 "through_shared.*never launched" python3 test/ptx/report.py coverage "$work/right"
 # A missing event shows in some orders only: right under all of eight seeds, wrong under at least one.
 wrong=0 right=0
 for seed in 1 2 3 4 5 6 7 8; do

@@ -20,21 +20,21 @@ backward (Dao 2023, section 3.3). Prints Markdown; the last column shows whether
 enum { MAX_T = 1024, V = 50257, NUM_SHARES = 8, TARGET_PERCENT = 80 };
 
 typedef struct {
-    const char* sizes;
+    int32_t sizes;  // index into all_sizes
     double seconds;
 } Options;
 
-// Of the attention tables: tokens, heads, and what lengths are divided by; T5's sequences, heads, tokens of both stacks; and models.
 typedef struct {
-    const char* name;
-    int T, NH, shrink, num_seqs, t5_NH, enc, dec, first_model, end_model;
+    int T, NH, shrink;              // attention: tokens, heads, what lengths are divided by
+    int num_seqs, t5_NH, enc, dec;  // T5's: sequences, heads, tokens of both stacks
+    int first_model, end_model;
 } Sizes;
-static const Sizes all_sizes[] = {{"gpt2", 65536, 12, 1, 128, 12, 512, 114, 0, 3},
-                                  {"tiny", 96, 2, 128, 2, 2, 40, 9, 3, 4},
-                                  {"few", 1024, 2, 8, 1, 2, 512, 114, 4, 5}};
+static const Sizes all_sizes[] = {{65536, 12, 1, 128, 12, 512, 114, 0, 3},  // gpt2, tiny, few
+                                  {96, 2, 128, 2, 2, 40, 9, 3, 4},
+                                  {1024, 2, 8, 1, 2, 512, 114, 4, 5}};
 
 static const OptionSpec specs[] = {
-    {"--sizes", OPTION_STRING, offsetof(Options, sizes), "gpt2", 0, 0, NULL, "gpt2|tiny|few",
+    {"--sizes", OPTION_CHOICE, offsetof(Options, sizes), "gpt2", 0, 0, "gpt2|tiny|few", NULL,
      "for the emulator: tiny, or few tokens of GPT-2's width (dev/count_kernels.sh)"},
     {"--seconds", OPTION_DOUBLE, offsetof(Options, seconds), "0.02", 0, 100, NULL, "S", "for one point"},
 };
@@ -372,7 +372,7 @@ static void measure_attention(Bench* bench, const Sizes* sizes, Verdict* all) {
                  {"1 ... 2048", 1, 2048, {180, 130}},
                  {"1 ... 8192", 1, 8192, {220, 155}},
                  {"all 8192", 8192, 8192, {250, 175}}};
-    Work w = {.name = "attention", .T = sizes->T, .C = 64 * sizes->NH, .NH = sizes->NH, .ops = bench_ops(bench)};
+    Work w = {.T = sizes->T, .C = 64 * sizes->NH, .NH = sizes->NH, .ops = bench_ops(bench)};
     size_t T = (size_t)w.T, C = (size_t)w.C;
     w.lse = bench_memory(bench, (size_t)w.NH * T * sizeof(float));
     w.x4a = bench_random(bench, T * C, 1);
@@ -463,7 +463,7 @@ static double make_general(General* x, Bench* bench, const GeneralKind* kind, in
                              .num_k_tokens = (int)Tk,
                              .num_heads = NH,
                              .head_size = 64,
-                             .q_starts = kind->num_q == 1 ? bench_memory(bench, (size_t)num_seqs * sizeof(int32_t)) : NULL,
+                             .q_starts = kind->num_q > 1 ? NULL : equal_sequences(bench, num_seqs, 0),
                              .k_lens = kind->padded ? bench_ints(bench, lens, (size_t)num_seqs) : NULL,
                              .causal = kind->causal,
                              .scale = 1.0f,
@@ -525,8 +525,7 @@ int main(int argc, char** argv) {
         options_print(specs, NUM_SPECS, stderr);
         return 1;
     }
-    const Sizes* sizes = all_sizes;
-    while (strcmp(options.sizes, sizes->name) != 0) { sizes++; }
+    const Sizes* sizes = &all_sizes[options.sizes];
     bool tiny = sizes->shrink > 1;
     Bench* bench = bench_open(tiny, options.seconds);
     Verdict all = {.judges = !tiny,

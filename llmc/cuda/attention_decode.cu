@@ -1,9 +1,11 @@
 /*
-attention_decode.cu -- attention of single queries against a cache of keys and values, forward: a decoder's step.
+attention_decode.cu -- attention of single queries against a cache of keys and values, forward: a decoder's
+step.
 
-A block has a query of a head. A key's row is read by `lanes` neighbouring threads, 16 bytes each (float32 rows of more than
-512 bytes: twice); each group of lanes takes every num_groups-th key with an online softmax of its own, and at the end the groups'
-sums are added in their order. Bound by reading keys and values once; the tile kernels compute 64 or 128 rows for the one.
+A block has a query of a head. A key's row is read by `lanes` neighbouring threads, 16 bytes each (float32
+rows of more than 512 bytes: twice); each group of lanes takes every num_groups-th key with an online softmax
+of its own, and at the end the groups' sums are added in their order. Bound by reading keys and values once;
+the tile kernels compute up to 128 rows for the one.
 */
 #include "attention.cuh"
 #include "launch.cuh"
@@ -17,21 +19,14 @@ enum {
     DECODE_FLOATS = DECODE_THREADS * VECTOR * LANE_VECTORS,  // of all groups' outputs, at most
 };
 
-static __device__ __forceinline__ float power_of_two(float x) {
-#ifdef LLMC_BF16
-    return exp2_approx(x);
-#else
-    return exp2f(x);
-#endif
-}
-
 __global__ static void __launch_bounds__(DECODE_THREADS) attention_decode_kernel(AttentionCall x, int lanes) {
     __shared__ alignas(16) float outs[DECODE_FLOATS];
     __shared__ float maxs[DECODE_THREADS / MIN_LANES], sums[DECODE_THREADS / MIN_LANES];
     const Attention& about = x.about;
     AttentionPlace place;
     if (!attention_place<false>(&place, about, 1)) { return; }
-    const int query = attention_first_query(&place, about, 1), num_keys = attention_keys_seen(about, place, query, 1);
+    const int query = attention_first_query(&place, about, 1);
+    const int num_keys = attention_keys_seen(about, place, query, 1);
     const int HS = about.head_size, lane = (int)threadIdx.x % lanes, group = (int)threadIdx.x / lanes,
               num_groups = DECODE_THREADS / lanes;
     const size_t head_at = (size_t)(place.h * HS), row = (size_t)(place.q_begin + query);
@@ -47,8 +42,8 @@ __global__ static void __launch_bounds__(DECODE_THREADS) attention_decode_kernel
         Vec<floatX, VECTOR> k[STEP_KEYS][LANE_VECTORS], v[STEP_KEYS][LANE_VECTORS];
         float s[STEP_KEYS], next = max;
 #pragma unroll
-        for (int j = 0; j < STEP_KEYS; j++) {  // all on their way before one is used; a key that is not there is the last one
-            const int key = min(k0 + j * num_groups + group, num_keys - 1);
+        for (int j = 0; j < STEP_KEYS; j++) {  // all are on their way before one is used
+            const int key = min(k0 + j * num_groups + group, num_keys - 1);  // beyond: masked below
             const size_t at = (size_t)(place.k_begin + key) * (size_t)about.kv_stride + head_at;
 #pragma unroll
             for (int n = 0; n < LANE_VECTORS; n++) {
@@ -73,13 +68,15 @@ __global__ static void __launch_bounds__(DECODE_THREADS) attention_decode_kernel
 #pragma unroll
         for (int j = 0; j < STEP_KEYS; j++) {
             const int key = k0 + j * num_groups + group;
-            s[j] *= about.scale * LOG2_E;
-            if (about.bias != NULL) { s[j] += about.bias[t5_bucket(&x.buckets, key - query) * about.num_heads + place.h] * LOG2_E; }
+            s[j] *= about.scale;
+            if (about.bias != NULL) {
+                s[j] += about.bias[t5_bucket(&x.buckets, key - query) * about.num_heads + place.h];
+            }
             s[j] = key < num_keys ? s[j] : -INFINITY;
             next = fmaxf(next, s[j]);
         }
         if (next == -INFINITY) { continue; }
-        const float shrink = power_of_two(max - next);
+        const float shrink = floatx_exp(max - next);
         max = next, sum *= shrink;
 #pragma unroll
         for (int n = 0; n < LANE_VECTORS; n++) {
@@ -88,7 +85,7 @@ __global__ static void __launch_bounds__(DECODE_THREADS) attention_decode_kernel
         }
 #pragma unroll
         for (int j = 0; j < STEP_KEYS; j++) {
-            const float p = power_of_two(s[j] - next);
+            const float p = floatx_exp(s[j] - next);
             sum += p;
 #pragma unroll
             for (int n = 0; n < LANE_VECTORS; n++) {
@@ -107,14 +104,15 @@ __global__ static void __launch_bounds__(DECODE_THREADS) attention_decode_kernel
     __syncthreads();
     float most = -INFINITY, all = 0.0f;
     for (int g = 0; g < num_groups; g++) { most = fmaxf(most, maxs[g]); }
-    for (int g = 0; g < num_groups; g++) { all += maxs[g] > -INFINITY ? sums[g] * power_of_two(maxs[g] - most) : 0.0f; }
+    most = most == -INFINITY ? 0.0f : most;  // no key at all: out 0, lse 0
+    for (int g = 0; g < num_groups; g++) { all += sums[g] * floatx_exp(maxs[g] - most); }
     for (int c = (int)threadIdx.x; c < HS; c += DECODE_THREADS) {
-        float out = 0.0f;
-        for (int g = 0; g < num_groups; g++) { out += maxs[g] > -INFINITY ? outs[g * HS + c] * power_of_two(maxs[g] - most) : 0.0f; }
-        x.out[row * (size_t)(about.num_heads * HS) + head_at + (size_t)c] = (floatX)(all > 0.0f ? out / all : 0.0f);
+        float total = 0.0f;
+        for (int g = 0; g < num_groups; g++) { total += outs[g * HS + c] * floatx_exp(maxs[g] - most); }
+        x.out[row * (size_t)(about.num_heads * HS) + head_at + c] = (floatX)(all > 0.0f ? total / all : 0.0f);
     }
     if (threadIdx.x == 0) {
-        x.lse[(size_t)place.h * (size_t)about.num_q_tokens + row] = all > 0.0f ? most * LN_2 + logf(all) : 0.0f;
+        x.lse[(size_t)place.h * (size_t)about.num_q_tokens + row] = all > 0.0f ? most + logf(all) : 0.0f;
     }
 }
 
@@ -122,8 +120,9 @@ void attention_launch_decode(const AttentionCall* call, OpsContext* ops) {
     const Attention& about = call->about;
     int lanes = MIN_LANES;
     while (lanes < 32 && lanes * VECTOR < about.head_size) { lanes *= 2; }
-    const unsigned num_tiles = attention_num_tiles(about.num_q_tokens, about.num_seqs, 1);
     if (about.num_q_tokens == 0) { return; }
-    attention_decode_kernel<<<num_tiles * (unsigned)about.num_heads, DECODE_THREADS, 0, ops->stream>>>(*call, lanes);
+    const unsigned num_tiles = attention_num_tiles(about.num_q_tokens, about.num_seqs, 1);
+    attention_decode_kernel<<<num_tiles*(unsigned)about.num_heads, DECODE_THREADS, 0, ops->stream>>>(*call,
+                                                                                                     lanes);
     CHECK_LAUNCH();
 }

@@ -282,7 +282,8 @@ enum { SUM_WARPS = 8, SUM_THREADS = 32 * SUM_WARPS, MIN_CHUNK_ROWS = 4 * SUM_WAR
 template <int N>
 __global__ static void __launch_bounds__(SUM_THREADS)
     column_sums_kernel(float* dbias, float* partials, const floatX* dout, int T, int OC, int chunk_rows) {
-    // Value i of a lane at i * STRIDE: no two lanes meet in a bank, when they write nor when they read columns in order.
+    // Value i of a lane at i * STRIDE: no two lanes meet in a bank, neither here nor when columns are read in
+    // order.
     constexpr int STRIDE = WARP_THREADS + WARP_THREADS / N;
     __shared__ float sums[SUM_WARPS][STRIDE * N];
     const int lane = warp_lane(), warp = warp_idx();

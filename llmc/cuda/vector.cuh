@@ -78,14 +78,15 @@ static __device__ __forceinline__ void store_vec(T* to, const Vec<T, N>& vec) {
     }
 }
 
-// To shared memory by one instruction: nvcc may split a plain store of what it has in parts, and then lanes 16 bytes
-// apart meet in the same banks.
-template <class T, int N> static __device__ __forceinline__ void store_shared_vec(T* to, const Vec<T, N>& vec) {
+// To shared memory by one instruction: nvcc may split a plain store of what it has in parts, and then lanes
+// 16 bytes apart meet in the same banks.
+template <class T, int N>
+static __device__ __forceinline__ void store_shared_vec(T* to, const Vec<T, N>& vec) {
     static_assert(sizeof vec == sizeof(uint4));
     uint4 word;
     memcpy(&word, &vec, sizeof word);
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"((unsigned)__cvta_generic_to_shared(to)), "r"(word.x),
-                 "r"(word.y), "r"(word.z), "r"(word.w)
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"((unsigned)__cvta_generic_to_shared(to)),
+                 "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w)
                  : "memory");
 }
 

@@ -43,8 +43,8 @@ static std::map<const PtxKernel*, Counts>& counts() {
     static auto& all = *new std::map<const PtxKernel*, Counts>;
     return all;
 }
-static std::vector<Access> warps[32];                 // of the running block
-static std::unordered_map<int, int> passes[1024];     // of each thread, by line
+static std::vector<Access> warps[32];              // of the running block
+static std::unordered_map<int, int> passes[1024];  // of each thread, by line
 static std::unordered_set<uint64_t> launch_sectors;
 
 void ptx_count(const PtxThread* t, uint64_t address, int num_bytes, int line) {

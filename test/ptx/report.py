@@ -3,7 +3,7 @@
 coverage: basic blocks of each kernel that no run went through, with lines of the source where it was compiled with DEBUG=1.
 counts: a table in Markdown of each launched kernel: instructions, memory, and what limits it on two cards.
 worst: the instructions whose accesses touch most more than they need."""
-import os, re, subprocess, sys
+import functools, os, re, subprocess, sys
 from collections import defaultdict
 
 # NVIDIA's white papers on Hopper (H100 SXM) and Ada (RTX 4090): SMs, GHz, GB/s, dense bf16 TFLOP/s with float32 sums.
@@ -41,19 +41,21 @@ def read(path):
     return {key: (short(name), k) for (key, k), name in zip(kernels.items(), names)}
 
 
-def place(path, line):
-    """Where a line of PTX comes from: FILE:LINE if the PTX says it."""
-    sources, found = {}, None
-    try: text = open(path).read().split('\n')
-    except OSError: text = []
-    for s in text:
-        m = re.match(r'\s*\.file\s+(\d+)\s+"([^"]*)"', s)
-        if m: sources[m.group(1)] = os.path.basename(m.group(2))
-    for s in text[line - 1:] + text[line - 2::-1]:
+@functools.cache
+def ptx(path):
+    """Lines of a PTX file, and its sources by number."""
+    lines = open(path).read().split('\n') if os.path.exists(path) else []
+    files = (re.match(r'\s*\.file\s+(\d+)\s+"([^"]*)"', s) for s in lines)
+    return lines, {m.group(1): os.path.basename(m.group(2)) for m in files if m}
+
+
+def place(path, line, is_block):
+    """Where a line of PTX comes from: FILE:LINE if the PTX says it. A .loc stands before its instructions, but after the label of a block."""
+    lines, sources = ptx(path)
+    for s in lines[line - 1:] if is_block else lines[line - 1::-1]:
         m = re.match(r'\s*\.loc\s+(\d+)\s+(\d+)', s)
-        if m: found = f'{sources.get(m.group(1), "?")}:{m.group(2)}'
-        if m: break
-    return found or str(line)
+        if m: return f'{sources.get(m.group(1), "?")}:{m.group(2)}'
+    return str(line)
 
 
 def coverage(kernels):
@@ -63,7 +65,7 @@ def coverage(kernels):
         reached += len(k.blocks) - len(missed)
         total += len(k.blocks)
         never += k.launches == 0
-        where = 'never launched' if k.launches == 0 else ' '.join(sorted({place(path, line) for line in missed}))
+        where = 'never launched' if k.launches == 0 else ' '.join(sorted({place(path, line, True) for line in missed}))
         print(f'{100 * (len(k.blocks) - len(missed)) // max(1, len(k.blocks)):3d} % of {len(k.blocks):4d} blocks  {path} {name}  {where}')
     print(f'{reached} of {total} basic blocks of {len(kernels)} kernels; {never} kernels never launched')
 
@@ -93,7 +95,7 @@ def worst(kernels):
     for (path, _), (name, k) in kernels.items():
         for space, traffic in k.traffic.items():
             for line, t in traffic.items():
-                key = f'{name} {place(path, abs(line))} {space}'
+                key = f'{name} {place(path, abs(line), False)} {space}'
                 lines[key] = [a + b for a, b in zip(lines[key], t)]
     for key, (requests, got, least) in sorted(lines.items(), key=lambda x: x[1][2] - x[1][1]):
         if got > 1.25 * least: print(f'{key}: {requests} requests, {got} transactions, {least} needed')

@@ -15,6 +15,7 @@ faulty` must end with the words beside it in test/test_cuda_emu.sh.
     product         attention: mma.sync where a lane has gone
     shared_limit    attention: more shared memory than was asked for by cudaFuncSetAttribute
     registers       classifier: more threads than there are registers for
+    traffic         (no mistake) accesses that count.cpp counts: scattered, and faulty: side by side
     event           streams: a consumer that does not wait for its producer
 */
 #include <cuda_runtime.h>
@@ -189,6 +190,18 @@ static int registers(float*) {
     return cudaGetLastError() != cudaSuccess || cudaDeviceSynchronize() != cudaSuccess;
 }
 
+// 32 lanes: rows of 8 floats apart in global memory, 4 floats apart in shared memory; faulty: side by side.
+__global__ static void scatter(float* out, int global_step, int shared_step) {
+    __shared__ float tile[32 * 4];
+    tile[threadIdx.x * shared_step] = (float)threadIdx.x;
+    __syncwarp();
+    out[threadIdx.x * global_step] = tile[threadIdx.x * shared_step];
+}
+static int traffic(float*) {
+    scatter<<<1, 32>>>(device_array<float>(N), faulty ? 1 : 8, faulty ? 1 : 4);
+    return cudaDeviceSynchronize() != cudaSuccess;
+}
+
 static int event(float* out) {
     cudaStream_t producer, consumer;
     cudaEvent_t ready;
@@ -216,7 +229,7 @@ int main(int argc, char** argv) {
         const char* name;
         int (*run)(float* out);
     } programs[] = {PROGRAM(shifted), PROGRAM(beyond),    PROGRAM(tile),      PROGRAM(unwritten), PROGRAM(copy),         PROGRAM(barrier),   PROGRAM(warp),  PROGRAM(blocks),
-                    PROGRAM(read_only), PROGRAM(divergent), PROGRAM(product), PROGRAM(shared_limit), PROGRAM(registers), PROGRAM(event), PROGRAM(device)};
+                    PROGRAM(read_only), PROGRAM(divergent), PROGRAM(product), PROGRAM(shared_limit), PROGRAM(registers), PROGRAM(traffic), PROGRAM(event), PROGRAM(device)};
     if (argc != 3) { return 2; }
     faulty = strcmp(argv[2], "faulty") == 0;
     float* out;

@@ -96,7 +96,7 @@ $(OUT)/%.o: %.cpp
 $(OUT)/%.o: %.cu test/ptx/compile.sh test/ptx/translate.py test/ptx/ptx.h
 	@mkdir -p $(@D)
 	@echo "nvcc $< for the emulator"
-	CXX="$(CXX)" test/ptx/compile.sh $< $@ $(NVCC) -std=c++20 -O3 $(if $(DEBUG),-lineinfo) $(LLMC_CUDA_FLAGS) $(if $(WERROR_FLAG),-Werror all-warnings) \
+	CXX="$(CXX)" test/ptx/compile.sh $< $@ $(NVCC) -std=c++20 -O3 -lineinfo $(LLMC_CUDA_FLAGS) $(if $(WERROR_FLAG),-Werror all-warnings) \
 	    $(addprefix -Xcompiler ,$(CXX_WARN)) -DOMPI_SKIP_MPICXX=1 $(call dynapipe_for_nvcc,$(DYNAPIPE_CFLAGS))
 endif
 

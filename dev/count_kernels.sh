@@ -14,8 +14,8 @@ export EMU_COUNTS=$work/counts
 if [ "$what" = coverage ]; then
     for test in kernels train; do bash test/test_cuda_$test.sh >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }; done
 else
-    bench=build/release-emu-bf16/cuda_bench_operations
-    make -s -j"$(nproc)" BACKEND=emu PRECISION=BF16 DEBUG=1 $bench >&2
+    bench=build/release-emu${EMU_ARCH-}-bf16/cuda_bench_operations
+    make -s -j"$(nproc)" BACKEND=emu PRECISION=BF16 $bench >&2
     EMU_ACCESSES=1 $bench --sizes few >"$work/log" || { cat "$work/log"; exit 1; }
 fi
 python3 test/ptx/report.py "$what" "$EMU_COUNTS"

@@ -38,7 +38,8 @@ if [ -n "${EMULATED:-}" ]; then
 else
     export GPU_ARCHS=${GPU_ARCHS:-native}
 fi
-bf16=build/release-$backend-bf16 fp32=build/release-$backend-fp32
+release=build/release-$backend${EMULATED:+${EMU_ARCH-}}
+bf16=$release-bf16 fp32=$release-fp32
 has_mpi() { command -v mpirun >/dev/null && command -v "${DYNAPIPE_MPICC:-mpicc}" >/dev/null; }
 # nvidia-smi of the cards that CUDA shows, in its order.
 export CUDA_DEVICE_ORDER=PCI_BUS_ID

@@ -25,11 +25,11 @@ must_build() {
 }
 must_build "$build/train_gpt2" "$build/train_t5" "$build/prepare_data" "$build/dev/make_tasks"
 for precision in FP32 BF16; do
-    out=$build-emu-${precision,,}
+    out=$build-emu${EMU_ARCH-}-${precision,,}
     must_build BACKEND=emu PRECISION=$precision "$out/train_gpt2" "$out/train_t5" "$out/profile_costs"
 done
-declare -A trainer=([cpu]=$build/train_gpt2 [fp32]=$build-emu-fp32/train_gpt2 [bf16]=$build-emu-bf16/train_gpt2
-    [cpu-t5]=$build/train_t5 [fp32-t5]=$build-emu-fp32/train_t5 [bf16-t5]=$build-emu-bf16/train_t5)
+declare -A trainer=([cpu]=$build/train_gpt2 [fp32]=$build-emu${EMU_ARCH-}-fp32/train_gpt2 [bf16]=$build-emu${EMU_ARCH-}-bf16/train_gpt2
+    [cpu-t5]=$build/train_t5 [fp32-t5]=$build-emu${EMU_ARCH-}-fp32/train_t5 [bf16-t5]=$build-emu${EMU_ARCH-}-bf16/train_t5)
 
 ok() {  # 0|1 (0: fine), what
     if [ "$1" -eq 0 ]; then
@@ -100,7 +100,7 @@ for precision in fp32 bf16; do
     run cpu-of-$precision cpu $model -y 1
     agree cpu-of-$precision cpu ${tolerance[$precision]} 3
 
-    out=$build-emu-$precision
+    out=$build-emu${EMU_ARCH-}-$precision
     timeout -k 5 60 "$out/profile_costs" --model l2c64h2 --vocab 257 --tokens 64 --mb-tokens 128 --seconds 0 \
         --out "$work/$precision.costs" >"$work/costs.log" 2>&1
     grep -q "^signature gpt2 C 64 NH 2 Vp 384 $precision [A-Za-z0-9_.-]*$" "$work/$precision.costs" ||
@@ -150,7 +150,7 @@ done
 EMU_NO_DEVICE=100 "${trainer[bf16]}" -i "$work/data/train.bin" -t 64 >"$work/none.log" 2>&1
 [ $? -eq 2 ] && grep -q -- "---> " "$work/none.log"
 ok $? "without a GPU: exit status 2, and what to do"
-EMU_DEVICE_BYTES=150e6 timeout -k 5 60 "$build-emu-bf16/profile_costs" --vocab 257 --tokens 64 --out "$work/none" \
+EMU_DEVICE_BYTES=150e6 timeout -k 5 60 "$build-emu${EMU_ARCH-}-bf16/profile_costs" --vocab 257 --tokens 64 --out "$work/none" \
     >"$work/none.log" 2>&1
 [ $? -eq 1 ] && grep -q -- "--mb-tokens" "$work/none.log" && ! [ -e "$work/none" ]
 ok $? "profiler on a full card: $(head -c 120 "$work/none.log")"

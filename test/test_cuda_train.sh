@@ -12,7 +12,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 }
 make_emulated() {  # precision, build, target...
     local precision=$1 build=$2 out
-    out=build/$build-emu-${precision,,}
+    out=build/$build-emu${EMU_ARCH-}-${precision,,}
     shift 2
     make -s -j2 BACKEND=emu PRECISION="$precision" BUILD="$build" "${@/#/$out/}" >"$work/build.log" 2>&1 ||
         { grep -iE 'error|undefined' "$work/build.log" | head; exit 1; }
@@ -156,11 +156,11 @@ if [ -n "${SANITIZE:-}" ]; then
     make_emulated BF16 asan train_gpt2-dynapipe train_t5-dynapipe
     export ASAN_OPTIONS=detect_leaks=0  # MPI's
     export EMU_DEVICE_BYTES=1e9         # memory of an arena is real here, all of it
-    emulated asan build/asan-emu-bf16/train_gpt2-dynapipe -z 1 --resplit 1:1,3
+    emulated asan build/asan-emu${EMU_ARCH-}-bf16/train_gpt2-dynapipe -z 1 --resplit 1:1,3
     as_on_the_cpu asan 2e-2 "bf16 under AddressSanitizer, NCCL"
-    EMU_DEVICES=1 emulated asan-mpi build/asan-emu-bf16/train_gpt2-dynapipe --transport mpi
+    EMU_DEVICES=1 emulated asan-mpi build/asan-emu${EMU_ARCH-}-bf16/train_gpt2-dynapipe --transport mpi
     as_on_the_cpu asan-mpi 2e-2 "bf16 under AddressSanitizer, through MPI"
-    t5 asan-t5 3 build/asan-emu-bf16 $pairs -e flan-t5:l2d2c64h2k32f128 --stages 3
+    t5 asan-t5 3 build/asan-emu${EMU_ARCH-}-bf16 $pairs -e flan-t5:l2d2c64h2k32f128 --stages 3
     as_on_the_cpu asan-t5 2e-2 "T5 in bf16 under AddressSanitizer, NCCL" cpu-gated
     unset EMU_DEVICE_BYTES
 fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """report.py coverage|counts|worst FILE: what EMU_COUNTS=FILE gathered (count.cpp).
-coverage: basic blocks of each kernel that no run went through, with lines of the source where it was compiled with DEBUG=1.
+coverage: basic blocks of each kernel that no run went through.
 counts: a table in Markdown of each launched kernel: instructions, memory, and what limits it on two cards.
 worst: the instructions whose accesses touch most more than they need."""
 import functools, os, re, subprocess, sys
@@ -50,7 +50,7 @@ def ptx(path):
 
 
 def place(path, line, is_block):
-    """Where a line of PTX comes from: FILE:LINE if the PTX says it. A .loc stands before its instructions, but after the label of a block."""
+    """Where a line of PTX comes from. A .loc stands before its instructions, but after the label of a block."""
     lines, sources = ptx(path)
     for s in lines[line - 1:] if is_block else lines[line - 1::-1]:
         m = re.match(r'\s*\.loc\s+(\d+)\s+(\d+)', s)

@@ -18,7 +18,7 @@ template <int D, bool DROPOUT> struct DqShape {
     static constexpr int KEYS = D <= 64 ? 64 : D <= 192 ? 32 : 16, STEP = D == 64 ? 32 : 16;
     static constexpr bool Q_IN_REGISTERS = D <= 64 && !DROPOUT;
     static constexpr int Q_BYTES = ROWS * D * 2, K_BYTES = KEYS * D * 2;
-    static constexpr int DS_STRIDE = STEP + 9;  // odd, for diagonals; fragments: 2-way bank conflicts
+    static constexpr int DS_STRIDE = STEP + 5;  // odd, for diagonals; fragments: 2-way bank conflicts
     static constexpr int DROP_BYTES = DROPOUT ? 2 * KEYS * 4 : 0;  // the keys' keys
     static constexpr int SHARED_BYTES = 2 * Q_BYTES + 4 * K_BYTES + DROP_BYTES;
     // with a bias: its table, the sums by distance of each warp, and each warp's ds

@@ -796,11 +796,11 @@ static const Op norms[] = {
      .aliases = {{0, 2}, {0, 3}}, ANYWHERE},
 };
 static const Op products[] = {
-    {OP("matmul_forward", matmul), .shift_in = true},
-    {OP("matmul_backward_input", dmatmul_input), .shift_in = true},
-    {OP("matmul_backward_weight", dmatmul_weight), .shift_in = true},
-    {OP("matmul_gelu_forward", matmul_gelu), .shift_in = true},
-    {OP("matmul_gelu_backward_input", dmatmul_gelu), .aliases = {{0, 1}}, .alias_is_close = true},
+    {OP("matmul_forward", matmul), .product = true, .shift_in = true},
+    {OP("matmul_backward_input", dmatmul_input), .product = true, .shift_in = true},
+    {OP("matmul_backward_weight", dmatmul_weight), .product = true, .shift_in = true},
+    {OP("matmul_gelu_forward", matmul_gelu), .product = true, .shift_in = true},
+    {OP("matmul_gelu_backward_input", dmatmul_gelu), .aliases = {{0, 1}}, .product = true},
 };
 static const Op elementwise[] = {
     {OP("gelu_forward", gelu), SAME_ANYWHERE},

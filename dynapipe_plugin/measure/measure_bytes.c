@@ -517,13 +517,10 @@ static void take_apart(double piece[PIECE_COUNT], const Asker* a, const double v
     static const Difference one_enc[] = {{RANGE_ENC, -1}, {RANGE_ENC_END, -1}};
     for (int32_t p = 0; p < PIECE_COUNT; p++) { piece[p] = 0; }
     double layer = piece[PART_ENC_LAYER] = first_difference(a, value, enc_layer, 4);
-    double once = piece[ONCE_ENC] = beyond(first_difference(a, value, one_enc, 2), layer);
-    piece[PART_EMBEDDING] = beyond(value[RANGE_FIRST], layer + once);
-    piece[ONCE_ENC_END] = beyond(value[RANGE_ENC_END], layer + once);
+    piece[ONCE_ENC] = beyond(first_difference(a, value, one_enc, 2), layer);
     piece[PART_DEC_LAYER] = first_difference(a, value, dec_layer, 4);
-    piece[ONCE_DEC] = beyond(fmax(value[RANGE_DEC], value[RANGE_DEC_FIRST]), piece[PART_DEC_LAYER]);
-    for (int with_head = 0; with_head < 2; with_head++) {  // the head is raised for what no piece before it
-                                                           // has
+    // the others are what ranges have beyond these, the head last
+    for (int with_head = 0; with_head < 2; with_head++) {
         for (int32_t r = 0; r < RANGE_COUNT; r++) {
             if (!a->valid[r] || a->slices[r].has_head != (with_head == 1)) { continue; }
             double sum = 0;

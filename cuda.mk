@@ -36,6 +36,15 @@ CUDA_OPS_OBJS   := $(patsubst %.cu,$(OUT)/%.o,$(wildcard llmc/cuda/*.cu))
 LLMC_OBJS        = $(patsubst %.c,$(OUT)/%.o,$(wildcard llmc/*.c)) $(CUDA_OPS_OBJS)
 BLAS_LIBS       :=
 CXX_WARN        := -Wall -Wextra -Wno-unused-parameter
+NVCC_RELEASE    := $(if $(NVCC),$(shell $(NVCC) --version 2>/dev/null | sed -nE 's/.*release ([0-9]+\.[0-9]+).*/\1/p'))
+NVCC_WERROR     := -Werror all-warnings
+NVCC_FLAGS       = -std=c++20 -O3 $(NVCC_CARDS) $(if $(WERROR_FLAG),$(NVCC_WERROR)) $(LLMC_CUDA_FLAGS) $(addprefix -Xcompiler ,$(CXX_WARN)) \
+                   -DOMPI_SKIP_MPICXX=1 $(call dynapipe_for_nvcc,$(DYNAPIPE_CFLAGS))
+# Other flags than last time (cards, DEBUG, NCCL; not WERROR): everything of CUDA anew. Read by dev/kernel_resources.sh too.
+NVCC_SAID        = $(strip nvcc $(NVCC_RELEASE) $(subst $(NVCC_WERROR),,$(NVCC_FLAGS)) $(EMU_CXXFLAGS))
+$(OUT)/nvcc_flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(NVCC_SAID)' | cmp -s - $@ || echo '$(NVCC_SAID)' >$@
 endif
 
 ifeq ($(BACKEND),cuda)
@@ -44,26 +53,18 @@ GPU_ARCHS    ?= 80 90 100
 CARDS        := $(if $(filter native,$(GPU_ARCHS)),$(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv$(comma)noheader 2>/dev/null))))
 ASKED        := $(if $(filter native,$(GPU_ARCHS)),$(filter-out %N/A%,$(CARDS)),$(GPU_ARCHS))
 NVCC_KNOWS   := $(if $(NVCC),$(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code 2>/dev/null)))
-NVCC_RELEASE := $(if $(NVCC),$(shell $(NVCC) --version 2>/dev/null | sed -nE 's/.*release ([0-9]+\.[0-9]+).*/\1/p'))
 ARCHS        := $(shell printf '%s\n' $(filter $(NVCC_KNOWS),$(ASKED)) | sort -n)
 # One PTX, of the oldest card asked for, is what all of them are compiled from, and what later ones run: a third less to
 # compile than PTX for each. (GPU_ARCHS=native: that card's own.)
 VIRTUAL      := compute_$(or $(PTX_ARCH),$(firstword $(ARCHS)))
 GENCODE      := $(foreach a,$(ARCHS),-gencode arch=$(VIRTUAL)$(comma)code=sm_$(a)) \
                 $(if $(filter native,$(GPU_ARCHS)),,$(if $(ARCHS),-gencode arch=$(VIRTUAL)$(comma)code=$(VIRTUAL)))
-NVCC_WERROR  := -Werror all-warnings
-NVCC_FLAGS   := -std=c++20 -O3 $(GENCODE) --threads 0 $(if $(WERROR_FLAG),$(NVCC_WERROR)) $(if $(DEBUG),-lineinfo) $(LLMC_CUDA_FLAGS) \
-                $(addprefix -Xcompiler ,$(CXX_WARN)) -DOMPI_SKIP_MPICXX=1 $(call dynapipe_for_nvcc,$(DYNAPIPE_CFLAGS))
+NVCC_CARDS   := $(GENCODE) --threads 0 $(if $(DEBUG),-lineinfo)
 CUDA_LIBS    := $(addprefix -L,$(CUDA_LIB)) -lcublasLt $(if $(HAS_NCCL),$(if $(NCCL_HOME),-L$(NCCL_HOME)/lib) -lnccl) \
                 $(foreach d,$(CUDA_LIB) $(and $(HAS_NCCL),$(NCCL_HOME),$(NCCL_HOME)/lib),-Xlinker -rpath$(comma)$(d))
 DYNAPIPE_LIBS := $(call dynapipe_for_nvcc,$(DYNAPIPE_LIBS))
 LINK         := $(NVCC) $(GENCODE) -Xcompiler -fopenmp
 CFLAGS_LINK  :=
-# Other flags than last time (cards, DEBUG, NCCL; not WERROR): everything of CUDA anew. Read by dev/kernel_resources.sh too.
-NVCC_SAID    := nvcc $(NVCC_RELEASE) $(subst $(NVCC_WERROR) ,,$(NVCC_FLAGS))
-$(OUT)/nvcc_flags: FORCE
-	@mkdir -p $(@D)
-	@echo '$(NVCC_SAID)' | cmp -s - $@ || echo '$(NVCC_SAID)' >$@
 # Beside each object: what ptxas says of its kernels (registers, spills).
 $(OUT)/%.o: %.cu $(OUT)/nvcc_flags
 	@mkdir -p $(@D) $(if $(KEEP_PTX),$(@:.o=.kept))
@@ -89,15 +90,15 @@ EMU_OBJS     := $(patsubst %.cpp,$(OUT)/%.o,$(wildcard test/cuda_emu/*.cpp test/
 EMU_CXXFLAGS := -std=gnu++20 -g1 -O2 -fno-strict-aliasing -frounding-math -ffp-contract=off $(ARCH) -I. $(LLMC_CUDA_FLAGS) -DOMPI_SKIP_MPICXX=1 $(DYNAPIPE_CFLAGS)
 CUDA_LIBS    := -lopenblas -lstdc++
 CUDA_OPS_OBJS += $(EMU_OBJS)
-$(OUT)/%.o: %.cpp
+NVCC_CARDS   := -lineinfo
+$(OUT)/%.o: %.cpp $(OUT)/nvcc_flags
 	@mkdir -p $(@D)
 	@echo "c++ $<"
 	$(CXX) $(EMU_CXXFLAGS) $(CXX_WARN) $(WERROR_FLAG) -MMD -MP -fopenmp -c $< -o $@
-$(OUT)/%.o: %.cu test/ptx/compile.sh test/ptx/translate.py test/ptx/ptx.h
+$(OUT)/%.o: %.cu test/ptx/compile.sh test/ptx/translate.py test/ptx/ptx.h $(OUT)/nvcc_flags
 	@mkdir -p $(@D)
 	@echo "nvcc $< for the emulator"
-	CXX="$(CXX)" test/ptx/compile.sh $< $@ $(NVCC) -std=c++20 -O3 -lineinfo $(LLMC_CUDA_FLAGS) $(if $(WERROR_FLAG),-Werror all-warnings) \
-	    $(addprefix -Xcompiler ,$(CXX_WARN)) -DOMPI_SKIP_MPICXX=1 $(call dynapipe_for_nvcc,$(DYNAPIPE_CFLAGS))
+	CXX="$(CXX)" test/ptx/compile.sh $< $@ $(NVCC) $(NVCC_FLAGS)
 endif
 
 # Of operations and kernels: test/test_cuda_kernels.sh and dev/gpu_check.sh run them.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every test of an operation or a CUDA kernel (test_ops*.c, cuda/test_cuda_*.c) on the emulator, in bf16 and float32, under two orders of streams
-# (EMU_SEED) and two seeds of inputs. Laws are in those files; here: they are built, without a warning, and hold.
+# (EMU_SEED) and two seeds of inputs. Laws are in those files; here: they are built, without a warning, hold, and launch every kernel.
 # concerns: llmc/cuda test/cuda test/ops test/test_ops test/cuda_emu test/ptx
 set -u
 cd "$(dirname "$0")/.."
@@ -32,6 +32,7 @@ count() {  # exit status, log, what: adds up the closing line
 }
 
 names=$(make -s BACKEND=emu print-kernel-tests)
+export EMU_COUNTS=${EMU_COUNTS-$work/counts}
 for precision in BF16 FP32; do
     out=build/release-emu${EMU_ARCH-}-${precision,,}
     # shellcheck disable=SC2086
@@ -49,5 +50,8 @@ for precision in BF16 FP32; do
         done
     done
 done
+reached=$(python3 test/ptx/report.py coverage "$EMU_COUNTS" | tail -1)
+case $reached in *"; 0 kernels never launched") passed=$((passed + 1)) verdict="ok  " ;; *) failed=$((failed + 1)) verdict=FAIL ;; esac
+echo "$verdict $reached"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

@@ -15,11 +15,11 @@ enum { ROUNDS = 3 };
 
 // --- embedding ---------------------------------------------------------------------------------------------
 // One token; one id only; chunks of 32, full and not; several blocks of a sort; ids of three bytes; long
-// runs.
+// runs; long rows.
 static void embedding_shape(Case* c) {
     static const int chosen[][4] = {
-        {5, 13, 7, 6},    {0, 8, 5, 5},        {1, 8, 3, 1},       {2, 9, 1, 1},      {33, 16, 1, 33},
-        {64, 264, 64, 2}, {3000, 8, 70000, 9}, {3000, 7, 2, 3000}, {1025, 8, 400, 1}, {97, 520, 3, 97}};
+        {5, 13, 7, 6},    {0, 8, 5, 5},        {1, 8, 3, 1},       {2, 9, 1, 1},      {33, 1032, 1, 33},
+        {64, 264, 64, 2}, {3000, 8, 70000, 9}, {3000, 7, 2, 3000}, {1025, 8, 400, 1}, {97, 1032, 3, 97}};
     const int* s = chosen[c->i < 9 ? c->i + 1 : 1];
     c->T = s[0], c->C = s[1], c->OC = s[2], c->S = s[3];
     if (c->i >= 9) {
@@ -81,14 +81,14 @@ static void dembedding_reference(Case* c) {
 static void norm_shape(Case* c) {
     static const int chosen[][2] = {{5, 13},  {0, 24},   {1, 9},   {2, 300},   {150, 96}, {5, -2},
                                     {2, -3},  {199, 24}, {2, -4},  {3, -6},    {2, -8},   {2, 264},
-                                    {2, -12}, {2, -16},  {2, -24}, {1, 16391}, {199, 24}, {2, -36},
+                                    {2, -12}, {2, -16},  {2, -24}, {6, 5575},  {199, 24}, {2, -32},
                                     {2, -48}, {64, 40},  {2, -64}, {1, -65}};
     const int num = sizeof chosen / sizeof *chosen, vector = 16 / (int)sizeof(floatX);
     c->T = between(1, 200), c->C = between(16, 300);
     if (c->i + 1 < num) { c->T = chosen[c->i + 1][0], c->C = chosen[c->i + 1][1]; }
     if (c->C < 0) { c->C = (-32 * c->C - 3) * vector; }
     c->scale = (float[]){1.0f, 0.03608439f, 1.0f, -2.5f}[(c->i + 4) % 4];  // 768^-1/2
-    c->flag = c->i % 3 == 0;                                               // no gradient of the residual
+    c->flag = c->i % 9 == 6;                                               // no gradient of the residual
 }
 
 // Roundings of float32 to a value of the outputs' size, then one to floatX; a sum is off by sqrt(C / lanes).
@@ -314,7 +314,7 @@ static void matmul_shape(Case* c) {
         {17, 33, 1},
         {1, 1, 16},
         {2049, 8, 9},
-        {3001, 8, 264}
+        {3000, 8, 264}
 #ifndef LLMC_CUDA
         ,
         {200, 5000, 48},
@@ -334,7 +334,7 @@ static void matmul_shape(Case* c) {
         c->T = c->T < 40 ? c->T : 40, c->C = c->C < 50 ? c->C : 50, c->OC = c->OC < 44 ? c->OC : 44;
     }
 #endif
-    c->flag = c->i % 2 == 1;  // no bias
+    c->flag = c->i % 3 == 2;  // no bias
 }
 
 // A sum of `terms`, each rounded once, in units of its spread; few outputs may all be near zero.
@@ -601,7 +601,7 @@ static void dropout_reference(Case* c) {
 // --- rows --------------------------------------------------------------------------------------------------
 // OC distinct rows of T, in any order; none, all and one among the first cases.
 static Array* in_rows(Case* c) {
-    c->T = c->i == 2 ? 1 : between(1, 200), c->C = c->i == 5 ? 1608 : between(8, 300);
+    c->T = c->i == 2 ? 1 : between(1, 200), c->C = c->i == 4 ? 1608 : c->i == 5 ? 1611 : between(8, 300);
     if (c->i % 2 == 0) { c->C = c->C / 8 * 8; }
     c->OC = c->i == 0 ? 0 : c->i < 3 ? c->T : between(0, c->T);
     int32_t rows[200];
@@ -671,10 +671,10 @@ static void copy_reference(Case* c) {
 static void classifier_make(Case* c) {
     static const int chosen[][3] = {{3, 9, 12},    {0, 7, 8},       {1, 2, 8},         {3, 2, 2},
                                     {2, 7, 8},     {2, 1000, 1024}, {1, 50257, 50304}, {1, 120001, 120008},
-                                    {3, 700, 701}, {1, 1, 8}};
+                                    {3, 700, 701}, {1, 1, 8},       {1, 120001, 120008}};
     c->T = between(1, 40), c->C = between(2, 700);
     c->OC = c->i % 3 == 0 ? c->C : (c->C + 7) / 8 * 8 + (c->i % 3 == 1 ? 64 : 0);
-    if (c->i < 9) { c->T = chosen[c->i + 1][0], c->C = chosen[c->i + 1][1], c->OC = chosen[c->i + 1][2]; }
+    if (c->i < 10) { c->T = chosen[c->i + 1][0], c->C = chosen[c->i + 1][1], c->OC = chosen[c->i + 1][2]; }
     c->scale = c->i % 4 == 3 ? 0.0f : 1.0f / (float)(c->T + 1);
     out_f(c, (size_t)c->T);
     Array *logits = both_x(c, (size_t)c->T * (size_t)c->OC), *targets = in_i(c, (size_t)c->T, c->C);
@@ -1001,9 +1001,9 @@ static void check_shares(const Cut* s, const Case* whole, double scale) {
 static Cut cut_of(int i) {
     static const Cut chosen[] = {{3, 50257, 50304, 4, {0, 12576, 25152, 37728, 50304}, 24},
                                  {1, 140001, 140016, 2, {0, 16, 140016}, 21},
-                                 {4, 700, 701, 3, {0, 233, 467, 701}, 24},
-                                 {5, 100, 144, 4, {0, 16, 96, 112, 144}, 21},
-                                 {2, 40, 40, 3, {0, 16, 16, 40}, 24},
+                                 {4, 7000, 7001, 3, {0, 2333, 4670, 7001}, 24},
+                                 {5, 100, 144, 4, {0, 16, 96, 112, 144}, 1033},
+                                 {2, 40, 40, 3, {0, 16, 16, 40}, 1032},
                                  {40, 1, 16, 1, {0, 16}, 21},
                                  {0, 20, 32, 2, {0, 16, 32}, 24}};
     enum { NUM_CHOSEN = sizeof chosen / sizeof *chosen };
@@ -1052,7 +1052,7 @@ static void shares_are_the_whole_head(void) {
 // Rows' largest, the first of equals, and the largest of the shares' largest; padding above all must not
 // matter.
 static void largest_of_shares_is_the_rows(void) {
-    for (int i = 2; i < 10 * ROUNDS; i++) {
+    for (int i = 0; i < 10 * ROUNDS; i++) {
         static Case c;
         c = (Case){.i = i};
         const Cut s = cut_of(i);
@@ -1205,8 +1205,8 @@ static void masks_are_fair_and_independent(void) {
 static void many_blocks_add_up(void) {
     const int num_sms = ops->num_sms;
     ops->num_sms = other_ops->num_sms = 132;
-    CHECK(op_check_case(&norms[2], 15));
-    CHECK(op_check_case(&norms[5], 15));
+    CHECK(op_check_case(&norms[2], 6));
+    CHECK(op_check_case(&norms[5], 6));
     ops->num_sms = other_ops->num_sms = num_sms;
 }
 
@@ -1324,7 +1324,7 @@ static void params_are_rounded_by_philox(void) {
 // Without a master copy steps of an eighth of a unit still arrive, in the mean: m = -1, v = 1 stay, a step is
 // lr.
 static void small_steps_are_not_lost_without_master(void) {
-    enum { N = 4000, STEPS = 16 };
+    enum { N = 4001, STEPS = 16 };
     static Case of_update;
     Case* c = &of_update;
     *c = (Case){.i = 1};

@@ -5,8 +5,8 @@
 // Tolerances. With u = FLOATX_EPS, in bf16: p and ds are rounded before they are multiplied, which puts each
 // product off by 0.42 u of itself (root mean square of a rounding error); a sum of products of either sign is
 // off by as much of its own size, and rounding it on the way out adds 0.42 u: 0.6 u of the array's root mean
-// square. The largest of 1e5 errors is 5 times as much, and where large products cancel twice that. float32:
-// sums of some 300 products. In both, scores of size x are off by x u' (u' of float32), and exp passes that
+// square. The largest of 1e5 errors is 5 times as much, and 20 times where large products of few queries
+// cancel (in 14 runs of all cases: 12 u). float32: sums of some 300 products. In both, scores of size x are off by x u' (u' of float32), and exp passes that
 // on. Where a query sees one key its dq is 0: two sums of products of size 1 in another order, up to 5e-5
 // whatever the array's size.
 #include "ops_test.h"
@@ -15,7 +15,7 @@
 #include "../llmc/t5_bucket.h"
 
 #ifdef LLMC_BF16
-static const double MAX_ERROR = 8 * FLOATX_EPS, RMS_ERROR = FLOATX_EPS;
+static const double MAX_ERROR = 16 * FLOATX_EPS, RMS_ERROR = FLOATX_EPS;
 #else
 static const double MAX_ERROR = 2e-5, RMS_ERROR = 4e-6;
 #endif
@@ -78,7 +78,7 @@ static void shape_of(Shape* s, int i) {
     const int variant = (i + 2) / 6 % 4, HS = (i + 2) % 6;
     s->kind = kinds[variant % 2][below(4)] | (variant / 2 ? DROPOUT : 0) | more[(i + 5) % 5];
     s->NH = 1 + (i + 3) % 3, s->HS = HSs[below(2)][HS], s->deviation = 1.0;
-    s->max_distance = i % 2 ? 128 : 40;
+    s->max_distance = i % 5 < 2 ? 128 : 24;
     if (i < 0) {
         s->NH = 2, s->HS = 8, s->kind = BIAS | CROSS | PADDED | DROPOUT;
         random_lengths(s, 3, 12);
@@ -89,7 +89,7 @@ static void shape_of(Shape* s, int i) {
         s->kind = i == 1 ? CAUSAL : BIAS | BIDIRECTIONAL, s->NH = 1, s->HS = 64;
         set_lengths(s, 14, edges, edges);
     } else if (i == 3) {
-        s->kind = CAUSAL, s->HS = 32;
+        s->kind = CAUSAL | BIAS, s->HS = 32;
         random_lengths(s, MAX_SEQS, 3);
     } else if (i <= 6) {
         s->kind = (int[]){CAUSAL, BIAS | BIDIRECTIONAL | CROSS, CROSS}[i - 4], s->NH = 1, s->HS = 32;
@@ -103,7 +103,7 @@ static void shape_of(Shape* s, int i) {
         s->deviation = i == 7 ? 12.0 : i == 8 ? 6.0 : 1.0;
         set_lengths(s, 3, (int[]){1, 70, 130}, NULL);
     } else {
-        random_lengths(s, between(1, 6), s->HS > 64 ? 60 : 150);
+        random_lengths(s, between(2, 6), s->HS > 64 ? 60 : 150);
     }
     for (int k = 0; k < s->num_seqs; k++) {
         const int len = s->cu_k[k + 1] - s->cu_k[k];
@@ -111,18 +111,20 @@ static void shape_of(Shape* s, int i) {
     }
 }
 
-// Forward only: the last queries of each sequence against keys that lie anywhere; cu_k ends nowhere.
+// Forward only: the last queries of each sequence against keys that lie anywhere, cu_k ends nowhere; or one
+// sequence against all keys.
 static void make_cache(Shape* s, int i) {
     const int room = s->HS > 64 ? 70 : 150;
-    s->kind = (s->kind & ~PADDED) | CACHE | CROSS, s->num_seqs = 1 + i % 5;
+    s->kind |= PADDED | CACHE | CROSS, s->num_seqs = 1 + i % 5;
     for (int k = 0; k < s->num_seqs; k++) {
-        const int num_q = i % 2 == 0 || k % 2 == 0 ? 1 : between(0, room / 2);
+        const int num_q = i % 4 == 0 || k % 2 == 0 ? 1 : between(0, room / 2);
         s->cu_q[k + 1] = s->cu_q[k] + num_q;
         s->cu_k[k] = (s->num_seqs - 1 - k) * room;
         s->q_starts[k] = between(0, room - num_q);
         s->k_lens[k] = s->q_starts[k] + num_q;
     }
     s->cu_k[s->num_seqs] = -1, s->num_k = s->num_seqs * room;
+    if (s->num_seqs == 1) { s->kind &= ~PADDED, s->cu_k[1] = s->k_lens[0] = room; }
 }
 
 static void in_ints(Case* c, const int32_t* values, int n) {
@@ -177,7 +179,7 @@ static Attention about_of(const Case* c) {
                        .num_k_tokens = s->num_k,
                        .num_heads = s->NH,
                        .head_size = s->HS,
-                       .k_lens = s->kind & (PADDED | CACHE) ? AI(b + K_LENS) : NULL,
+                       .k_lens = s->kind & PADDED ? AI(b + K_LENS) : NULL,
                        .q_starts = s->kind & CACHE ? AI(b + Q_STARTS) : NULL,
                        .causal = s->kind & CAUSAL,
                        .scale = 1.0f / sqrtf((float)s->HS),
@@ -258,7 +260,7 @@ static void all_queries(Case* c, double* out, double* lse, bool backward) {
 static void set_tolerance(Case* c, int k) {
     const Shape* s = c->detail;
     const double of_exp = s->deviation > 1.0 ? 2e-5 * s->deviation * s->deviation : 0.0;
-    c->a[k].tolerance = MAX_ERROR * (s->deviation > 1.0 ? 4.0 : 1.0) + of_exp,
+    c->a[k].tolerance = MAX_ERROR * (s->deviation > 1.0 ? 2.0 : 1.0) + of_exp,
     c->a[k].rms_tolerance = RMS_ERROR + of_exp, c->a[k].cancelled = CANCELLED;
 }
 
@@ -326,14 +328,15 @@ static const Op backward = {
     .grads = {{BACKWARD_BASE + Q, DQ}, {BACKWARD_BASE + KV, DKV}, {BACKWARD_BASE + BIASES, DBIAS}}};
 
 static void outputs_equal_the_reference(void) {
-    op_check(&forward, 58);
+    op_check(&forward, 64);
 }
 static void gradients_equal_the_reference(void) {
     op_check(&backward, 40);
 }
 
+// Alone they have no padding, or k_lens where the batch has none.
 static void a_batch_is_its_sequences_one_by_one(void) {
-    for (int i = 10; i < 22; i++) {
+    for (int i = 34; i < 58; i++) {
         static Case batch;
         Case* c = &batch;
         *c = (Case){.i = i};
@@ -347,13 +350,14 @@ static void a_batch_is_its_sequences_one_by_one(void) {
         float *whole_out = array_download(out), *dq = array_download(&c->a[DQ]),
               *dkv = array_download(&c->a[DKV]);
         case_upload(c);
+        ops_zero(ops, c->a[DKV].device, c->a[DKV].n * sizeof(floatX));
         for (int seq = 0; seq < s->num_seqs; seq++) {
             static Case ends;
             Case* one = &ends;
             *one = (Case){.i = i};
             const int q0 = s->cu_q[seq], k0 = s->cu_k[seq];
             const int len = s->cu_q[seq + 1] - q0, q_at = q0 * s->C, kv_at = k0 * 2 * s->C;
-            in_ints(one, (int32_t[]){0, len}, 2), in_ints(one, (int32_t[]){0, s->cu_k[seq + 1] - k0}, 2);
+            in_ints(one, (int32_t[]){0, len}, 2), in_ints(one, (int32_t[]){0, s->k_lens[seq]}, 2);
             Array *its_lse = in_f(one, (size_t)(len * s->NH), 0), *dbias = both_f(one, c->a[DBIAS].n);
             for (int k = 0; k < len * s->NH; k++) {
                 its_lse->host[k] = c->a[OF_LSE].host[k / len * s->num_q + q0 + k % len];
@@ -363,8 +367,8 @@ static void a_batch_is_its_sequences_one_by_one(void) {
             a.q += q0 * s->q_stride, a.k += kv_at, a.v += kv_at, a.q_keys += q0, a.k_keys += k0,
                 a.num_seqs = 1;
             a.cu_q = one->a[0].device, a.cu_k = one->a[1].device;
-            if (a.k_lens != NULL) { a.k_lens += seq; }
-            a.num_q_tokens = len, a.num_k_tokens = s->cu_k[seq + 1] - k0;
+            a.k_lens = a.k_lens == NULL ? AI(s->base + K_LENS) + seq : NULL;
+            a.num_q_tokens = len, a.num_k_tokens = s->k_lens[seq];
             attention_forward((floatX*)out->device + q_at, lse->device, &a, ops);
             attention_backward(AX(DQ) + q0 * s->q_stride, AX(DKV) + kv_at, AX(DKV) + kv_at + s->C,
                                a.bias != NULL ? dbias->device : NULL, c->scratch, AX(DOUT) + q_at,

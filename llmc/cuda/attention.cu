@@ -70,19 +70,19 @@ static AttentionCall call_of(const Attention* about) {
 __global__ static void delta_kernel(float* delta, const floatX* dout, const floatX* out, int num_rows, int NH,
                                     int HS) {
     constexpr int VECTOR = 16 / (int)sizeof(floatX);
-    const size_t row_head = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / 8;
-    const bool there = row_head < (size_t)num_rows * (size_t)NH;
+    const unsigned row_head = blockIdx.x * (blockDim.x / 8) + threadIdx.x / 8;
+    const bool there = row_head < (unsigned)num_rows * (unsigned)NH;
     float sum = 0.0f;
     for (int c = (int)threadIdx.x % 8 * VECTOR; there && c < HS; c += 8 * VECTOR) {
         alignas(16) floatX a[VECTOR], b[VECTOR];
-        *reinterpret_cast<uint4*>(a) = *reinterpret_cast<const uint4*>(dout + row_head * (size_t)HS + c);
-        *reinterpret_cast<uint4*>(b) = *reinterpret_cast<const uint4*>(out + row_head * (size_t)HS + c);
+        *reinterpret_cast<uint4*>(a) = *reinterpret_cast<const uint4*>(dout + (size_t)row_head * (size_t)HS + c);
+        *reinterpret_cast<uint4*>(b) = *reinterpret_cast<const uint4*>(out + (size_t)row_head * (size_t)HS + c);
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) { sum += (float)a[i] * (float)b[i]; }
     }
     for (int step = 4; step > 0; step /= 2) { sum += __shfl_xor_sync(0xffffffffu, sum, step); }
     if (there && threadIdx.x % 8 == 0) {
-        delta[row_head % (size_t)NH * (size_t)num_rows + row_head / (size_t)NH] = sum;
+        delta[(size_t)(row_head % (unsigned)NH) * (size_t)num_rows + row_head / (unsigned)NH] = sum;
     }
 }
 

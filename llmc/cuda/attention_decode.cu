@@ -29,6 +29,7 @@ __global__ static void __launch_bounds__(DECODE_THREADS) attention_decode_kernel
     const int num_keys = attention_keys_seen(about, place, query, 1);
     const int HS = about.head_size, lane = (int)threadIdx.x % lanes, group = (int)threadIdx.x / lanes,
               num_groups = DECODE_THREADS / lanes;
+    __builtin_assume(num_groups > 0);
     const size_t head_at = (size_t)(place.h * HS), row = (size_t)(place.q_begin + query);
     Floats<VECTOR> q[LANE_VECTORS], o[LANE_VECTORS];
 #pragma unroll

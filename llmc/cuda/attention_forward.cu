@@ -191,7 +191,7 @@ __global__ static void __launch_bounds__(128) attention_forward_kernel(Attention
             const int row = row0 + 16 * m + 8 * half + lane / 4;
             if (lane % 4 == 0 && row < num_rows) {
                 x.lse[(size_t)place.h * (size_t)about.num_q_tokens + (size_t)(place.q_begin + q0 + row)] =
-                    all > 0.0f ? max[m][half] * LN_2 + logf(all) : 0.0f;
+                    all > 0.0f ? (max[m][half] + __log2f(all)) * LN_2 : 0.0f;
             }
         }
     }

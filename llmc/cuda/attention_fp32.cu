@@ -87,7 +87,10 @@ template <class S> struct Row {
 template <class S>
 static __device__ __forceinline__ void tile_load(float* tile, const float* from, int stride, int num_rows,
                                                  int HS) {
-    for (int i = (int)threadIdx.x; i < S::TILE_FLOATS / 4; i += S::THREADS) {
+    static_assert(S::TILE_FLOATS / 4 % S::THREADS == 0);
+#pragma unroll 4
+    for (int turn = 0; turn < S::TILE_FLOATS / 4 / S::THREADS; turn++) {
+        const int i = turn * S::THREADS + (int)threadIdx.x;
         const int row = i / (S::D / 4), c = i % (S::D / 4) * 4;
         float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (row < num_rows && c < HS) {

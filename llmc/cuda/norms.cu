@@ -430,6 +430,7 @@ __global__ static void __launch_bounds__(BACKWARD_THREADS) layernorm_backward_ke
         dw[k] = db[k] = floats_of<N>(0.0f);
     }
     int round = 0;
+    __builtin_assume((int)blockIdx.x * GROUPS < T);  // norm_backward_blocks()
     // all threads of a block go the same number of rounds: they meet in row_sums
     for (int t0 = (int)blockIdx.x * GROUPS; t0 < T; t0 += (int)gridDim.x * GROUPS, round++) {
         const int t = t0 + group, end = t < T ? C : 0;  // no columns where there is no row
@@ -678,6 +679,7 @@ __global__ static void __launch_bounds__(BACKWARD_THREADS) rmsnorm_backward_kern
         dw[0][k] = floats_of<N>(0.0f);
     }
     int round = 0;
+    __builtin_assume((int)blockIdx.x * GROUPS < T);  // norm_backward_blocks()
     // all threads of a block go the same number of rounds: they meet in row_sums
     for (int t0 = (int)blockIdx.x * GROUPS; t0 < T; t0 += (int)gridDim.x * GROUPS, round++) {
         const int t = t0 + group, end = t < T ? C : 0;  // no columns where there is no row

@@ -9,15 +9,16 @@ or zeros.
 
 constexpr int ROWS_THREADS = 256, ROWS_WARPS = ROWS_THREADS / WARP_THREADS, ROWS_UNROLL = 4;
 
-// Copies one row by one warp, ROWS_UNROLL loads of a thread in flight; from NULL: zeros.
-template <int N> static __device__ __forceinline__ void copy_row(floatX* to, const floatX* from, int C) {
+// Copies one row by one warp, ROWS_UNROLL loads of a thread in flight; where there is none: zeros.
+template <int N>
+static __device__ __forceinline__ void copy_row(floatX* to, const floatX* from, int C, bool is_there = true) {
     const int stride = WARP_THREADS * N;
     for (int c0 = warp_lane() * N; c0 < C; c0 += ROWS_UNROLL * stride) {
         Vec<floatX, N> x[ROWS_UNROLL];
 #pragma unroll
         for (int k = 0; k < ROWS_UNROLL; k++) {
             const int c = c0 + k * stride;
-            x[k] = from != NULL && c < C ? load_vec<N, LOAD_ONCE>(from + c)
+            x[k] = is_there && c < C ? load_vec<N, LOAD_ONCE>(from + c)
                                          : from_floats<floatX>(floats_of<N>(0.0f));
         }
 #pragma unroll
@@ -52,7 +53,7 @@ __global__ static void __launch_bounds__(ROWS_THREADS)
     const int t = (int)blockIdx.x * ROWS_WARPS + warp_idx();
     if (t >= num) { return; }
     const int i = inverse[t];
-    copy_row<N>(out + (size_t)t * (size_t)C, i >= 0 ? inp + (size_t)i * (size_t)C : NULL, C);
+    copy_row<N>(out + (size_t)t * (size_t)C, inp + (int64_t)i * C, C, i >= 0);
 }
 
 void gather_rows(floatX* out, const floatX* inp, const int32_t* rows, int num_rows, int C, OpsContext* ops) {
@@ -75,8 +76,7 @@ __global__ static void __launch_bounds__(ROWS_THREADS)
     const int i = (int)blockIdx.x * ROWS_WARPS + warp_idx();
     if (i >= num_rows) { return; }
     const int target = targets[i] - begin;
-    const floatX* from = target >= 0 && target < V ? weight + (size_t)target * (size_t)C : NULL;
-    copy_row<N>(out + (size_t)i * (size_t)C, from, C);
+    copy_row<N>(out + (size_t)i * (size_t)C, weight + (int64_t)target * C, C, target >= 0 && target < V);
 }
 
 void target_rows(floatX* out, const floatX* weight, const int32_t* targets, int num_rows, int begin, int V,

@@ -336,7 +336,7 @@ void embedding_backward(float* dwte, float* dwpe, void* scratch, const floatX* d
     about.chunk_tokens = tokens_at_least > CHUNK_TOKENS_MIN ? tokens_at_least : CHUNK_TOKENS_MIN;
     about.num_chunks = (T + about.chunk_tokens - 1) / about.chunk_tokens;
     if (vectors_fit(C, dout, dwte, dwpe, ops->partials)) {
-        launch_sums<FLOATX_PER_LOAD>(&about, ops);
+        launch_sums<16 / sizeof(float)>(&about, ops);  // wider ones of dout have float4s apart
     } else {
         launch_sums<1>(&about, ops);
     }

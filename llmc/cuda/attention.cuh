@@ -167,8 +167,6 @@ static __device__ __forceinline__ void distance_sums_add(DistanceSums* s, const 
     __syncwarp();
 }
 
-static_assert(T5_MAX_BUCKETS <= 128);  // a thread for each
-
 // All warps: sums (num_warps, stride) of the block become its partial of every bucket.
 static __device__ __forceinline__ void distance_sums_end(DistanceSums* s, const AttentionCall& x,
                                                          const float* all, int stride, int num_warps) {
@@ -179,21 +177,24 @@ static __device__ __forceinline__ void distance_sums_end(DistanceSums* s, const 
     if (threadIdx.x % 32 == 0) { s->sums[0] += s->low, s->sums[2 * s->limit] += s->high; }
     __syncthreads();
     const T5Buckets& t = x.buckets;
-    const int b = (int)threadIdx.x;
-    if (b >= t.num_buckets) { return; }
-    const bool after = b >= t.num_side_buckets;  // keys behind the query
-    const int side = after ? b - t.num_side_buckets : b;
-    const int near = t.begin[side], far = side + 1 < t.num_side_buckets ? t.begin[side + 1] - 1 : s->limit;
-    int from = after ? max(near, 1) : -far, to = after ? far : -near;
-    if (b == 0 && !t.bidirectional) { to = s->limit; }
-    float sum = 0.0f;
-    for (int w = 0; w < num_warps; w++) {
-        for (int d = from; d <= to; d++) { sum += all[w * stride + s->limit + d]; }
+    for (int b = (int)threadIdx.x; b < t.num_buckets; b += (int)blockDim.x) {
+        const bool after = b >= t.num_side_buckets;  // keys behind the query
+        const int side = after ? b - t.num_side_buckets : b;
+        const int near = t.begin[side],
+                  far = side + 1 < t.num_side_buckets ? t.begin[side + 1] - 1 : s->limit;
+        int from = after ? max(near, 1) : -far, to = after ? far : -near;
+        if (b == 0 && !t.bidirectional) { to = s->limit; }
+        float sum = 0.0f;
+        for (int w = 0; w < num_warps; w++) {
+            for (int d = from; d <= to; d++) { sum += all[w * stride + s->limit + d]; }
+        }
+        x.dbias_partials[(size_t)blockIdx.x * (size_t)t.num_buckets + (size_t)b] = sum;
     }
-    x.dbias_partials[(size_t)blockIdx.x * (size_t)t.num_buckets + (size_t)b] = sum;
 }
 
 static __device__ __forceinline__ void distance_sums_none(const AttentionCall& x) {
-    const int b = (int)threadIdx.x, num_buckets = x.buckets.num_buckets;
-    if (b < num_buckets) { x.dbias_partials[(size_t)blockIdx.x * (size_t)num_buckets + (size_t)b] = 0.0f; }
+#pragma unroll 1
+    for (int b = (int)threadIdx.x; b < x.buckets.num_buckets; b += (int)blockDim.x) {
+        x.dbias_partials[(size_t)blockIdx.x * (size_t)x.buckets.num_buckets + (size_t)b] = 0.0f;
+    }
 }

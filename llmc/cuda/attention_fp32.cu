@@ -88,7 +88,7 @@ template <class S>
 static __device__ __forceinline__ void tile_load(float* tile, const float* from, int stride, int num_rows,
                                                  int HS) {
     static_assert(S::TILE_FLOATS / 4 % S::THREADS == 0);
-#pragma unroll 4
+#pragma unroll 2
     for (int turn = 0; turn < S::TILE_FLOATS / 4 / S::THREADS; turn++) {
         const int i = turn * S::THREADS + (int)threadIdx.x;
         const int row = i / (S::D / 4), c = i % (S::D / 4) * 4;

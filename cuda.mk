@@ -111,10 +111,10 @@ print-kernel-tests:
 ifeq ($(BACKEND),emu)
 $(OUT)/cuda_emu_%: $(OUT)/test/ptx/tests/%.o $(EMU_OBJS)
 	$(CXX) -fopenmp $^ -lopenblas $(DYNAPIPE_LIBS) $(LIBS) -o $@
-.PHONY: emulator emulated-tests
+.PHONY: emulator emulated-kernels emulated-tests
 emulator: $(EMU_OBJS)
-emulated-tests: $(addprefix $(OUT)/,train_gpt2 train_t5 profile_costs train_gpt2-dynapipe train_t5-dynapipe \
-    $(KERNEL_TESTS) \
+emulated-kernels: $(addprefix $(OUT)/,$(KERNEL_TESTS))
+emulated-tests: emulated-kernels $(addprefix $(OUT)/,train_gpt2 train_t5 profile_costs train_gpt2-dynapipe train_t5-dynapipe \
     $(if $(filter FP32,$(PRECISION)),cuda_emu_kernels cuda_emu_streams cuda_emu_faults cuda_sums cuda_links train_gpt2-fault_NO_EVENT \
         $(if $(and $(HAS_NCCL),$(DYNAPIPE_HAS_MPI)),cuda_emu_nccl),cuda_check cuda_bench_steps))
 endif

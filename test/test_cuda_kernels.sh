@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Every test of an operation or a CUDA kernel (test_ops*.c, cuda/test_cuda_*.c) on the emulator, in bf16 and float32, under two orders of streams
-# (EMU_SEED) and two seeds of inputs. Laws are in those files; here: they are built, without a warning, hold, and launch every kernel.
-# concerns: llmc/cuda test/cuda test/ops test/test_ops test/cuda_emu test/ptx
+# Every test of an operation or a CUDA kernel (test_ops*.c, cuda/test_cuda_*.c) on the emulator, in bf16 and float32. Laws are in those files; here: they
+# are built, without a warning, hold, and launch every kernel; with EMU_ARCH=90 (make test-all) for other inputs, and in another order of streams and
+# threads.
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
@@ -31,23 +31,19 @@ count() {  # exit status, log, what: adds up the closing line
     fi
 }
 
-names=$(make -s BACKEND=emu print-kernel-tests)
+seed=$((1 + ${EMU_ARCH:-0}))
 export EMU_COUNTS=${EMU_COUNTS-$work/counts}
 for precision in BF16 FP32; do
     out=build/release-emu${EMU_ARCH-}-${precision,,}
-    # shellcheck disable=SC2086
-    if ! make -s -j2 BACKEND=emu PRECISION=$precision $(printf "$out/%s " $names) >"$work/build" 2>&1 ||
-        grep -q 'warning:' "$work/build"; then
+    if ! make -s -j2 BACKEND=emu PRECISION=$precision emulated-kernels >"$work/build" 2>&1 || grep -q 'warning:' "$work/build"; then
         failed=$((failed + 1))
         echo "FAIL build of $precision"
         grep -E -A5 'warning:|error:|\*\*\*' "$work/build" | head -30
         continue
     fi
-    for name in $names; do
-        for seed in 1 $([ $precision = FP32 ] || echo 2); do
-            EMU_SEED=$seed timeout -k 5 500 "$out/$name" --seed "$seed" >"$work/log" 2>&1
-            count $? "$work/log" "$name, $precision, seed $seed"
-        done
+    for name in $(make -s BACKEND=emu print-kernel-tests); do
+        EMU_SEED=$seed timeout -k 5 500 "$out/$name" --seed $seed >"$work/log" 2>&1
+        count $? "$work/log" "$name, $precision, seed $seed"
     done
 done
 reached=$(python3 test/ptx/report.py coverage "$EMU_COUNTS" | tail -1)

@@ -2,7 +2,7 @@
 # Run tests and add up their closing lines.
 #   dev/run_tests.sh                  unit tests and the quick scripts: `make test`
 #   dev/run_tests.sh --unit           unit tests only: `make check`
-#   dev/run_tests.sh --all            every script: `make test-all`
+#   dev/run_tests.sh --all            every script: `make test-all`; those that run kernels for sm_80, and as NAME@90 for sm_90
 #   dev/run_tests.sh --changed BASE   the quick ones, and slow scripts whose files (their line "# concerns: PATHS") have changed since that commit, those with
 #                                     the most changed lines first, as far as they begin within SLOW_SECONDS (360); the others are named at the end
 # A script with a line "# concerns:" is slow. BUILD and CC as in the Makefile. TEST_JOBS tests run at a time (one more than cores, since they wait for ranks
@@ -82,6 +82,9 @@ if [ "${1:-}" = --one ]; then
     exit 0
 fi
 
+with_command() {  # after each name of a script
+    sed -nE 's/^([a-z_0-9]+)@?([0-9]*)$/& env EMU_ARCH=\2 bash test\/\1.sh/p'
+}
 run_all() {  # number of jobs; stdin: lines of "name command..."
     xargs -r -P "$1" -L 1 bash dev/run_tests.sh --one
 }
@@ -113,6 +116,7 @@ pick_scripts() {
             *) [ -z "$paths" ] || continue ;;
         esac
         echo "${paths:+1} $lines $(basename "$script" .sh)"
+        [ "$1" != --all ] || ! grep -q EMU_ARCH "$script" || echo "1 $lines $(basename "$script" .sh)@90"
     done | sort -s -k1,1 -k2,2nr -t ' ' | awk '{ print $NF }'
 }
 mode=${1:-quick}
@@ -137,25 +141,27 @@ if grep -q 'warning:' "$out/log/build.log"; then
     echo "FAIL  build has warnings"
 fi
 [ "$mode" != --changed ] || export SLOW_UNTIL=$(($(date +%s) + ${SLOW_SECONDS:-360}))
-if grep -q test_cuda_ <<<"$scripts" && command -v g++ >/dev/null && [ -n "$(make -s BACKEND=emu print-cuda-include)" ]; then
-    for precision in FP32 BF16; do  # a failure here is reported by the tests
-        make --no-print-directory -s -j"$jobs" BACKEND=emu PRECISION=$precision emulated-tests >"$out/log/build-$precision.log" 2>&1
+on_emulator=$(grep ^test_cuda_ <<<"$scripts")
+if [ -n "$on_emulator" ] && command -v g++ >/dev/null && [ -n "$(make -s BACKEND=emu print-cuda-include)" ]; then
+    for build_of in FP32 BF16 $([ "$mode" != --all ] || echo FP32@90 BF16@90); do  # a failure here is reported by the tests
+        make --no-print-directory -s -j"$jobs" BACKEND=emu PRECISION="${build_of%@90}" EMU_ARCH="${build_of:5}" \
+            "$([ "$on_emulator" = test_cuda_kernels ] && echo emulated-kernels || echo emulated-tests)" >"$out/log/build-$build_of.log" 2>&1
     done
 fi
 echo "built in $SECONDS s"
 {
-    grep -vwE "${alone// /|}" <<<"$scripts" | sed '/./!d; s/.*/& bash test\/&.sh/'
+    grep -vwE "${alone// /|}" <<<"$scripts" | with_command
     [ "$mode" = --unit ] || for c in layers headers; do echo "$c bash dev/check_$c.sh"; done
     for t in $unit; do echo "$t $out/tests $t"; done
 } | run_all "$jobs"
-grep -wE "${alone// /|}" <<<"$scripts" | sed 's/.*/& bash test\/&.sh/' | run_all 1
+grep -wE "${alone// /|}" <<<"$scripts" | with_command | run_all 1
 failed=$(for name in $scripts; do
-    grep -qsx "$name" "$out/log/not_run" || { read -r _ f _ <"$out/log/$name.count" && [ "$f" -eq 0 ]; } || echo "$name bash test/$name.sh"
+    grep -qsx "$name" "$out/log/not_run" || { read -r _ f _ <"$out/log/$name.count" && [ "$f" -eq 0 ]; } || echo "$name"
 done)
 unset SLOW_UNTIL
 if [ -n "$failed" ]; then
     echo "once more, alone, since other work on the machine disturbs scripts that start ranks:"
-    run_all 1 <<<"$failed"
+    with_command <<<"$failed" | run_all 1
 fi
 [ ! -e "$out/log/not_run" ] || echo "not run here, as time was short: $(tr '\n' ' ' <"$out/log/not_run")---> make test-all"
 finish $broken

@@ -1,5 +1,5 @@
 // ops.h -- the larger operations of the made-up trainers, in plain loops; every backward adds to its outputs.
-// In the CUDA tree (test/foreign_llmc_cuda) they are kernels of one thread.
+// In the CUDA tree (test/foreign_llmc_cuda) an OP is a kernel of one thread.
 #pragma once
 #include <math.h>
 #include <stddef.h>
@@ -58,8 +58,8 @@ OP void layernorm_backward(float* dinp, float* dweight, float* dbias, const floa
     }
 }
 
-OP void matmul_forward(float* out, const float* inp, const float* weight, const float* bias, int B, int T,
-                       int C, int OC) {
+static inline void matmul_forward(float* out, const float* inp, const float* weight, const float* bias, int B,
+                                  int T, int C, int OC) {
     for (int n = 0; n < B * T; n++) {
         for (int o = 0; o < OC; o++) {
             float sum = bias != NULL ? bias[o] : 0;
@@ -69,8 +69,8 @@ OP void matmul_forward(float* out, const float* inp, const float* weight, const 
     }
 }
 
-OP void matmul_backward(float* dinp, float* dweight, float* dbias, const float* dout, const float* inp,
-                        const float* weight, int B, int T, int C, int OC) {
+static inline void matmul_backward(float* dinp, float* dweight, float* dbias, const float* dout,
+                                   const float* inp, const float* weight, int B, int T, int C, int OC) {
     for (int n = 0; n < B * T; n++) {
         for (int o = 0; o < OC; o++) {
             float d = dout[n * OC + o];
@@ -84,7 +84,8 @@ OP void matmul_backward(float* dinp, float* dweight, float* dbias, const float* 
 }
 
 // qkv (B, T, 3C), att (B, NH, T, T); preatt is not needed
-OP void attention_forward(float* out, float* preatt, float* att, float* qkv, int B, int T, int C, int NH) {
+static inline void attention_forward(float* out, float* preatt, float* att, float* qkv, int B, int T, int C,
+                                     int NH) {
     int HS = C / NH;
     (void)preatt;
     memset(out, 0, sizeof(float) * (size_t)B * T * C);
@@ -105,8 +106,8 @@ OP void attention_forward(float* out, float* preatt, float* att, float* qkv, int
     }
 }
 
-OP void attention_backward(float* dqkv, float* dpreatt, float* datt, const float* dout, const float* qkv,
-                           const float* att, int B, int T, int C, int NH) {
+static inline void attention_backward(float* dqkv, float* dpreatt, float* datt, const float* dout,
+                                      const float* qkv, const float* att, int B, int T, int C, int NH) {
     int HS = C / NH;
     (void)dpreatt;
     for (int i = 0; i < B * NH * T; i++) {

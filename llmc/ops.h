@@ -172,6 +172,25 @@ void dropout_apply(floatX* out, const floatX* inp, const uint32_t* keys, uint32_
 // (256 characters) lists what it supports. Call it before building a model: the operations end the program.
 bool attention_check(int head_size, int num_buckets, int max_distance);
 
+// Sequence 0 may be a piece of a sample that is cut along its tokens, whose keys and values are kept from
+// piece to piece: its keys are rows [0, num_keys) of k, v here instead of Attention.k, v. They come first
+// among all keys (cu_k[1] == num_keys; k_keys). Those from own_begin on are this batch's: key t of all keys
+// is row t - own_begin of Attention.k, v and of dk, dv, which lack the keys before. Forward reads the rows
+// here, where the caller has copied the piece's own ones. Backward is for the last piece first; c_j is the
+// gradient of row j from this piece's queries:
+//     j <  own_begin   dk[j] here = (is_last ? 0 : dk[j]) + c_j
+//     j >= own_begin   dk[j - own_begin] of the batch = c_j + (is_last ? 0 : dk[j] here)
+// and dv likewise. No sequence is padded (k_lens NULL).
+typedef struct {
+    const floatX *k, *v;  // row j at k + j * stride; NULL: no piece
+    int stride;
+    int num_keys;
+    int own_begin;   // of self-attention q_start; of cross-attention 0 in the first piece, then num_keys
+    int q_start;     // the place of its first query among its keys (causal mask, bias)
+    float *dk, *dv;  // at the same places, in values; backward only
+    bool is_last;
+} AttentionKept;
+
 typedef struct {
     const floatX *q, *k, *v;     // token t's row begins at q + t * q_stride; heads side by side
     int q_stride, kv_stride;     // values
@@ -195,6 +214,7 @@ typedef struct {
     float dropout;
     uint32_t dropout_place;
     const uint32_t *q_keys, *k_keys;  // (num_q_tokens), (num_k_tokens)
+    AttentionKept kept;
 } Attention;
 void attention_forward(floatX* out,  // (num_q_tokens, num_heads * head_size)
                        float* lse,   // (num_heads, num_q_tokens)

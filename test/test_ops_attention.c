@@ -1,6 +1,7 @@
 // Laws of attention_*, on the CPU and on a GPU (ops_test.h): equal to a reference in double, whose gradients
 // are derivatives, for causal, bidirectional and cross attention, with T5's position bias, padding, dropout,
-// a cache of keys, and sequences without queries or keys; a batch is its sequences one by one, bit for bit.
+// a cache of keys, sequences without queries or keys, and a sequence in pieces; a batch is its sequences one
+// by one, bit for bit.
 //
 // Tolerances. With u = FLOATX_EPS, in bf16: p and ds are rounded before they are multiplied, which puts each
 // product off by 0.42 u of itself (root mean square of a rounding error); a sum of products of either sign is
@@ -127,13 +128,28 @@ static void make_cache(Shape* s, int i) {
     if (s->num_seqs == 1) { s->kind &= ~PADDED, s->cu_k[1] = s->k_lens[0] = room; }
 }
 
-static void in_ints(Case* c, const int32_t* values, int n) {
-    memcpy(in_i(c, (size_t)n, 0)->host, values, (size_t)n * sizeof *values);
+// Of pieces: of every kind, with dropout or without, every head size, and on a CPU of several tasks for a
+// head.
+static void cut_shape_of(Shape* s, int i) {
+    static const int kinds[] = {CAUSAL, CAUSAL | BIAS, CROSS}, HSs[] = {40, 64, 96, 128, 160, 256};
+    const int most = i < 3 && ops_stream(ops) == NULL ? 1300 : i / 6 % 6 > 2 ? 90 : 200;
+    int lengths[2][3];
+    s->kind = kinds[i % 3] | (i / 3 % 2 ? DROPOUT : 0), s->HS = HSs[i / 6 % 6], s->NH = 1 + i % 2;
+    s->deviation = 1.0, s->max_distance = 40;
+    for (int k = 0; k < 6; k++) { lengths[k / 3][k % 3] = k % 3 == 0 ? between(most / 2, most) : below(40); }
+    set_lengths(s, 1 + below(3), lengths[0], lengths[1]);
+    for (int k = 0; k < s->num_seqs; k++) { s->k_lens[k] = s->cu_k[k + 1] - s->cu_k[k]; }
+}
+
+static Array* in_ints(Case* c, const int32_t* values, int n) {
+    Array* a = in_i(c, (size_t)n, 0);
+    memcpy(a->host, values, (size_t)n * sizeof *values);
+    return a;
 }
 
 static Shape* make_shape(Case* c, int base) {
     Shape* s = c->detail = must(calloc(1, sizeof *s));
-    shape_of(s, c->i);
+    (c->flag ? cut_shape_of : shape_of)(s, c->i);
     s->base = base, s->C = s->NH * s->HS,
     s->q_stride = c->i % 2 ? s->C : 3 * s->C;  // packed q, k, v: columns beside
     if (base == FORWARD_BASE && c->i >= 40) { make_cache(s, c->i); }
@@ -383,10 +399,109 @@ static void a_batch_is_its_sequences_one_by_one(void) {
     }
 }
 
+// --- pieces ------------------------------------------------------------------------------------------------
+
+// Queries [begin, end) of sequence 0, and of the last piece the other sequences.
+typedef struct {
+    int begin, end, num_seqs, num_q;
+    Array *cu_q, *cu_k, *lse, *of_lse;
+} Piece;
+
+static void add_piece(Case* c, Piece* p, int begin, int end) {
+    const Shape* s = c->detail;
+    const bool is_last = end == s->cu_q[1];
+    int32_t cu_q[MAX_SEQS + 1] = {0}, cu_k[MAX_SEQS + 1];
+    memcpy(cu_k, s->cu_k, sizeof cu_k);
+    if (!(s->kind & CROSS)) { cu_k[1] = end; }
+    *p = (Piece){.begin = begin, .end = end, .num_seqs = is_last ? s->num_seqs : 1};
+    for (int i = 1; i <= p->num_seqs; i++) { cu_q[i] = (i == 1 ? end : s->cu_q[i]) - begin; }
+    p->num_q = cu_q[p->num_seqs];
+    p->cu_q = in_ints(c, cu_q, p->num_seqs + 1), p->cu_k = in_ints(c, cu_k, p->num_seqs + 1);
+    p->lse = out_f(c, (size_t)(p->num_q * s->NH)), p->of_lse = in_f(c, (size_t)(p->num_q * s->NH), 0);
+    for (int k = 0; k < p->num_q * s->NH; k++) {
+        p->of_lse->host[k] = c->a[OF_LSE].host[k / p->num_q * s->num_q + begin + k % p->num_q];
+    }
+}
+
+static Attention about_piece(const Case* c, const Piece* p, const Array* kept, const Array* dkept,
+                             int stride) {
+    const Shape* s = c->detail;
+    Attention a = about_of(c);
+    a.kept = (AttentionKept){.k = kept->device, .stride = stride, .dk = dkept->device};
+    a.kept.v = a.kept.k + s->C, a.kept.dv = a.kept.dk + s->C;
+    a.kept.num_keys = s->kind & CROSS ? s->cu_k[1] : p->end;
+    a.kept.own_begin = s->kind & CROSS && p->begin > 0 ? a.kept.num_keys : p->begin;
+    a.kept.q_start = s->kind & CROSS ? 0 : p->begin;
+    a.kept.is_last = p->end == s->cu_q[1];
+    a.q += p->begin * s->q_stride, a.q_keys += p->begin;
+    a.k += a.kept.own_begin * a.kv_stride, a.v += a.kept.own_begin * a.kv_stride;
+    a.cu_q = p->cu_q->device, a.cu_k = p->cu_k->device;
+    a.num_seqs = p->num_seqs, a.num_q_tokens = p->num_q,
+    a.num_k_tokens = ((int32_t*)p->cu_k->host)[p->num_seqs];
+    return a;
+}
+
+static void pieces_are_the_whole_sequence(void) {
+    enum { MOST_PIECES = 4 };
+    static const char* const names[] = {"pieces: dq", "pieces: dk, dv", "pieces: dbias"};
+    for (int i = 0; i < 36; i++) {
+        static Case cut;
+        Case* c = &cut;
+        *c = (Case){.i = i, .flag = true};
+        backward_make(c);
+        const Shape* s = c->detail;
+        const int num = between(2, MOST_PIECES), stride = (2 + i % 2) * s->C, C = s->C;
+        const size_t num_kept = (size_t)(s->cu_k[1] * stride);
+        Piece pieces[MOST_PIECES];
+        Array *out = out_x(c, (size_t)(s->num_q * C)), *kept = out_x(c, num_kept),
+              *dkept = out_f(c, num_kept);
+        for (int p = 0, begin = 0; p < num; p++) {
+            const int left = num - 1 - p, end = left > 0 ? between(begin + 1, s->cu_q[1] - left) : s->cu_q[1];
+            add_piece(c, &pieces[p], begin, end);
+            begin = end;
+        }
+        case_upload(c);
+        const Attention whole = about_of(c);
+        OpsContext* context = i % 2 ? other_ops : ops;
+        for (int p = 0; p < num; p++) {
+            const Attention a = about_piece(c, &pieces[p], kept, dkept, stride);
+            for (int j = a.kept.own_begin; j < a.kept.num_keys; j++) {
+                ops_copy(context, (floatX*)kept->device + j * stride,
+                         a.k + (j - a.kept.own_begin) * a.kv_stride, 2 * (size_t)C * sizeof(floatX));
+            }
+            attention_forward((floatX*)out->device + pieces[p].begin * C, pieces[p].lse->device, &a, context);
+        }
+        for (int p = num - 1; p >= 0; p--) {
+            const Attention a = about_piece(c, &pieces[p], kept, dkept, stride);
+            floatX *dk = AX(DKV) + a.kept.own_begin * a.kv_stride,
+                   *dq = AX(DQ) + pieces[p].begin * s->q_stride;
+            CHECK(attention_scratch_bytes(&a, context) <= attention_scratch_bytes(&whole, context));
+            attention_backward(dq, dk, dk + C, a.bias != NULL ? AF(DBIAS) : NULL, c->scratch,
+                               AX(DOUT) + pieces[p].begin * C, AX(OF_OUT) + pieces[p].begin * C,
+                               pieces[p].of_lse->device, &a, context);
+        }
+        memcpy(out->ref, R(OF_OUT), out->n * sizeof *out->ref);
+        backward_reference(c);
+        set_tolerance(c, (int)(out - c->a));
+        bool ok = array_close(out, "pieces: out");
+        for (int p = 0; p < num; p++) {
+            Array* lse = pieces[p].lse;
+            for (size_t k = 0; k < lse->n; k++) { lse->ref[k] = (double)pieces[p].of_lse->host[k]; }
+            lse->tolerance = 2e-5;
+            ok &= array_close(lse, "pieces: lse");
+        }
+        for (int k = DQ; k <= DBIAS; k++) { ok &= array_close(&c->a[k], names[k]); }
+        if (!ok) { printf("case %d, kind %d, %d pieces\n", i, s->kind, num); }
+        CHECK(ok);
+        CHECK(case_release(c));
+    }
+}
+
 int main(int argc, char** argv) {
     ops_test_begin(argc, argv);
     RUN(outputs_equal_the_reference);
     RUN(gradients_equal_the_reference);
     RUN(a_batch_is_its_sequences_one_by_one);
+    RUN(pieces_are_the_whole_sequence);
     return ops_test_end();
 }

@@ -34,9 +34,12 @@ typedef struct {
     const Attention* about;
     const T5Buckets* buckets;  // not looked at without a bias
     int h, q_begin, k_begin;
-    int num_q, num_k;  // num_k: without padding
-    int q_start;       // place among the keys of the first query
-    int HS, HSp;       // HSp: HS rounded up to TILE_LANES
+    int num_q, num_k;     // num_k: without padding
+    int q_start;          // place among the keys of the first query
+    int HS, HSp;          // HSp: HS rounded up to TILE_LANES
+    bool is_piece;        // its keys are in about->kept
+    const floatX *k, *v;  // of the head's first key
+    size_t kv_stride;
 } AttentionGeneral;
 
 typedef struct {
@@ -115,6 +118,11 @@ static T5Buckets attention_buckets(const Attention* about) {
 
 static AttentionGeneral attention_head(const Attention* about, const T5Buckets* buckets, int seq, int h) {
     const int q_begin = about->cu_q[seq], k_begin = about->cu_k[seq];
+    const AttentionKept* kept = &about->kept;
+    const bool is_piece = seq == 0 && kept->k != NULL;
+    const size_t stride = (size_t)(is_piece ? kept->stride : about->kv_stride);
+    const size_t at =
+        (size_t)(is_piece ? 0 : k_begin - kept->own_begin) * stride + (size_t)(h * about->head_size);
     return (AttentionGeneral){.about = about,
                               .buckets = buckets,
                               .h = h,
@@ -123,9 +131,15 @@ static AttentionGeneral attention_head(const Attention* about, const T5Buckets* 
                               .num_q = about->cu_q[seq + 1] - q_begin,
                               .num_k =
                                   about->k_lens != NULL ? about->k_lens[seq] : about->cu_k[seq + 1] - k_begin,
-                              .q_start = about->q_starts != NULL ? about->q_starts[seq] : 0,
+                              .q_start = about->q_starts != NULL ? about->q_starts[seq]
+                                         : is_piece              ? kept->q_start
+                                                                 : 0,
                               .HS = about->head_size,
-                              .HSp = tile_round_up(about->head_size)};
+                              .HSp = tile_round_up(about->head_size),
+                              .is_piece = is_piece,
+                              .k = (is_piece ? kept->k : about->k) + at,
+                              .v = (is_piece ? kept->v : about->v) + at,
+                              .kv_stride = stride};
 }
 
 // The number of keys that the queries [q0, q0 + num_queries) see.
@@ -260,8 +274,8 @@ static void drop(float* restrict s, const uint32_t* restrict rows, const Attenti
 // o (num_queries, HSp) = or += p^T v
 static void add_values(float* o, const float* p, const AttentionGeneral* x, const AttentionGeneralTile* tile,
                        float* packed) {
-    const size_t stride = (size_t)x->about->kv_stride;
-    const floatX* v = attention_row(x->about->v, x->about->kv_stride, x->k_begin + tile->k0, x);
+    const size_t stride = x->kv_stride;
+    const floatX* v = x->v + (size_t)tile->k0 * stride;
     // copying v is too expensive for the few queries of a decoding step
     const bool direct = tile->num_queries <= TILE_ROWS && x->HS == x->HSp;
     if (!direct) { tile_pack(packed, v, stride, tile->num_keys, x->HS, 1.0f); }
@@ -272,7 +286,7 @@ static void add_values(float* o, const float* p, const AttentionGeneral* x, cons
 
 static void forward_tile(floatX* out, float* lse, const AttentionGeneral* x, int q0, OpsContext* ops) {
     const Attention* a = x->about;
-    const size_t stride = (size_t)a->kv_stride;
+    const size_t stride = x->kv_stride;
     float *s = ops_tile(ops, 0), *qT = ops_tile(ops, 1), *v = ops_tile(ops, 2);
     float *o = ops_tile(ops, 3), max[TILE], sum[TILE], shrink[TILE];
     uint32_t rows[TILE];
@@ -283,9 +297,9 @@ static void forward_tile(floatX* out, float* lse, const AttentionGeneral* x, int
     for (int t = 0; t < TILE; t++) { max[t] = -INFINITY, sum[t] = 0.0f; }
     for (int k0 = 0; k0 < k_end; k0 += TILE) {
         const AttentionGeneralTile tile = attention_tile(x, q0, num_queries, k0, k_end);
-        const floatX* k = attention_row(a->k, a->kv_stride, x->k_begin + k0, x);
+        const floatX* k = x->k + (size_t)k0 * stride;
         tile_prefetch(k, stride, tile.num_keys, HS);
-        tile_prefetch(attention_row(a->v, a->kv_stride, x->k_begin + k0, x), stride, tile.num_keys, HS);
+        tile_prefetch(x->v + (size_t)k0 * stride, stride, tile.num_keys, HS);
         attention_scores(s, x, &tile, k, stride, qT);
         attention_softmax_tile(s, max, sum, shrink, tile.num_keys, tile.num_lanes, tile.diagonal);
         if (a->dropout > 0.0f) {
@@ -484,10 +498,10 @@ static void backward_tile(Queries* y, Task* x, const AttentionGeneralTile* tile)
     const Attention* a = head->about;
     const size_t HSp = (size_t)head->HSp, at = (size_t)(tile->k0 - x->first_key) * HSp;
     const int HS = head->HS, num_queries = tile->num_queries, num_keys = tile->num_keys;
-    const floatX* v = attention_row(a->v, a->kv_stride, head->k_begin + tile->k0, head);
-    tile_prefetch(v, (size_t)a->kv_stride, num_keys, HS);
+    const floatX* v = head->v + (size_t)tile->k0 * head->kv_stride;
+    tile_prefetch(v, head->kv_stride, num_keys, HS);
     attention_scores(y->s, head, tile, x->k + at, HSp, y->qT);
-    tile_product(y->dp, TILE, v, (size_t)a->kv_stride, 1, y->dT, TILE, num_keys, num_queries, HS, false,
+    tile_product(y->dp, TILE, v, head->kv_stride, 1, y->dT, TILE, num_keys, num_queries, HS, false,
                  tile->diagonal ? TILE_C_UPPER : TILE_DENSE);
     if (a->dropout > 0.0f) {
         softmax_backward_dropped(y, head, tile);
@@ -504,7 +518,8 @@ static void backward_tile(Queries* y, Task* x, const AttentionGeneralTile* tile)
 
 // The first query that sees the task's keys, rounded down to a tile.
 static int first_query(const Task* x) {
-    return x->head.about->causal ? x->first_key : 0;
+    const int ahead = x->first_key - x->head.q_start;
+    return x->head.about->causal && ahead > 0 ? ahead / TILE * TILE : 0;
 }
 
 static void backward_queries(Task* x) {
@@ -545,13 +560,20 @@ static void add_share(const Task* x, floatX* dq, size_t stride, double* dbias) {
     for (int b = 0; b < head->about->num_buckets; b++) { dbias[b] += x->dbias[b]; }
 }
 
-static void store_keys(floatX* rows, const float* from, const Task* x) {
+// To the batch's rows, or a piece's sums (ops.h: AttentionKept).
+static void store_keys(floatX* rows, float* sums, const float* from, const Task* x) {
     const AttentionGeneral* head = &x->head;
-    const int stride = head->about->kv_stride;
-    floatX* to =
-        rows + (size_t)(head->k_begin + x->first_key) * (size_t)stride + (size_t)(head->h * head->HS);
-    for (int j = 0; j < x->num_keys; j++) {
-        memcpy(to + (size_t)j * (size_t)stride, from + j * head->HSp, (size_t)head->HS * sizeof *to);
+    const Attention* a = head->about;
+    const size_t head_at = (size_t)(head->h * head->HS), bytes = (size_t)head->HS * sizeof *rows;
+    for (int j = 0; j < x->num_keys; j++, from += head->HSp) {
+        const int t = head->k_begin + x->first_key + j, own = t - a->kept.own_begin;
+        float* sum = head->is_piece ? sums + (size_t)t * (size_t)a->kept.stride + head_at : NULL;
+        float* to = own < 0 ? sum : rows + (size_t)own * (size_t)a->kv_stride + head_at;
+        if (sum == NULL || a->kept.is_last) {
+            memcpy(to, from, bytes);
+        } else {
+            for (int c = 0; c < head->HS; c++) { to[c] = sum[c] + from[c]; }
+        }
     }
 }
 
@@ -565,12 +587,12 @@ static void backward_task(const Backward* all, const AttentionGeneral* head, int
     x.k = mine, x.dk = mine + values, x.dv = mine + 2 * values;
     x.dq = part == 0 ? dq : mine + 3 * values;
     x.dq_stride = part == 0 ? (size_t)a->q_stride : (size_t)head->HSp;
-    const floatX* k = attention_row(a->k, a->kv_stride, head->k_begin + first_key, head);
-    tile_pack(x.k, k, (size_t)a->kv_stride, num_keys, head->HS, 1.0f);
+    const floatX* k = head->k + (size_t)first_key * head->kv_stride;
+    tile_pack(x.k, k, head->kv_stride, num_keys, head->HS, 1.0f);
     memset(x.dk, 0, 2 * values * sizeof *x.dk);  // dk, dv
     backward_queries(&x);
-    store_keys(all->dk, x.dk, &x);
-    store_keys(all->dv, x.dv, &x);
+    store_keys(all->dk, a->kept.dk, x.dk, &x);
+    store_keys(all->dv, a->kept.dv, x.dv, &x);
     wait_for_turn(&all->turns[at], part);
     add_share(&x, dq, (size_t)a->q_stride,
               all->wants_dbias ? all->dbias + at * (size_t)a->num_buckets : NULL);

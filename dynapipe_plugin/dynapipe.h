@@ -41,7 +41,7 @@ extern "C" {
 typedef struct {
     int32_t num_seqs;           // attention windows
     int32_t num_tokens;         // of all of them, padding included
-    int32_t num_rows;           // supervised tokens; at least 1, but 0 in infer(), or in queries of bytes
+    int32_t num_rows;           // supervised tokens; may be 0 in infer(), in queries of bytes, and of a piece
     int32_t max_seq_tokens;     // longest window
     int64_t num_squares;        // sum of squared lengths of the windows, padding included
     const int32_t* cu_seqlens;  // (num_seqs + 1) window i is tokens [cu_seqlens[i], cu_seqlens[i+1])
@@ -66,6 +66,19 @@ typedef struct {
     const int32_t* dec_positions;
     const int32_t* dec_seq_lens;
     const uint32_t* dec_token_keys;
+    // Only with DynapipeModel_v1.kept_bytes: window 0 may be a piece of a sample that is cut along its tokens
+    // (a decoder's, where there is one), tokens [kept_begin, kept_begin + its length) of kept_tokens, whose
+    // positions begin at kept_begin. Other windows are beside a sample's last piece only. An encoder's side
+    // is whole, in the first piece's microbatch; later ones have 0 encoder tokens in window 0. No window is
+    // padded. forward() is called for the first piece first, and every piece leaves the keys and values of
+    // its tokens in `kept` (again when it is recomputed); backward_inputs() for the last piece first, and
+    // sums of their gradients are in `dkept`, which begins undefined. kept_tokens 0: window 0 is whole.
+    int32_t kept_tokens, kept_begin;
+    int32_t kept_enc_tokens;    // encoder tokens of that sample, in every piece; 0 without a decoder
+    const uint32_t* kept_keys;  // (kept_begin) token keys of the tokens before the piece; NULL as token_keys
+    const uint32_t* kept_enc_keys;  // (kept_enc_tokens) of its encoder tokens
+    void *kept, *dkept;             // kept_bytes() of the range that is called
+    int64_t num_prefix;             // window 0's tokens times kept_begin
 } DynapipeBatch;
 
 // Combinations in use: 0 (training, recomputed before backward), KEEP | HEAD (training), HEAD (validation).
@@ -156,7 +169,11 @@ typedef struct {
     int64_t (*pick_bytes)(void* model, const DynapipeBatch* batch);
     int (*pick)(void* model, const DynapipeBatch* batch, int32_t num_parts, const void* const* picks,
                 int32_t* next);
-    void (*reserved[3])(void);  // NULL
+    // (optional) Bytes of batch->kept (is_gradient 0) and of batch->dkept (1) for this range, from
+    // kept_tokens and kept_enc_tokens alone. scratch_bytes() of a piece must be no more than of the same
+    // batch with window 0's earlier tokens in it. NULL: the model takes no pieces.
+    int64_t (*kept_bytes)(void* model, const DynapipeBatch* batch, int is_gradient);
+    void (*reserved[2])(void);  // NULL
 } DynapipeModel_v1;
 
 // A parameter that several ranges have a copy of (a tied embedding, a table of biases): values [begin, begin

@@ -95,6 +95,7 @@ SAME(DynapipeModel_v1, combine, int,
      (void*, const DynapipeBatch*, int32_t, const void* const*, void*, void* const*, float*));
 SAME(DynapipeModel_v1, pick_bytes, int64_t, (void*, const DynapipeBatch*));
 SAME(DynapipeModel_v1, pick, int, (void*, const DynapipeBatch*, int32_t, const void* const*, int32_t*));
+SAME(DynapipeModel_v1, kept_bytes, int64_t, (void*, const DynapipeBatch*, int));
 SAME(DynapipeBlocks_v1, make, int, (void*, DynapipeRange, int, void**, DynapipeParams_v1*));
 SAME(DynapipeBlocks_v1, drop, void, (void*, void*));
 SAME(DynapipeBlocks_v1, update, int, (void*, void*));
@@ -116,8 +117,11 @@ static const Layout layouts[] = {
     {"DynapipeBatch", {sizeof(DynapipeBatch), AT(num_seqs), AT(num_tokens), AT(num_rows), AT(max_seq_tokens),
      AT(num_squares), AT(cu_seqlens), AT(tokens), AT(positions), AT(rows), AT(targets), AT(row_tasks),
      AT(loss_scale), AT(seq_lens), AT(token_keys), AT(num_dec_tokens), AT(max_dec_seq_tokens), AT(num_dec_squares),
-     AT(num_cross), AT(dec_cu_seqlens), AT(dec_tokens), AT(dec_positions), AT(dec_seq_lens), AT(dec_token_keys)},
-     {160, 0, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 100, 104, 112, 120, 128, 136, 144, 152}},
+     AT(num_cross), AT(dec_cu_seqlens), AT(dec_tokens), AT(dec_positions), AT(dec_seq_lens), AT(dec_token_keys),
+     AT(kept_tokens), AT(kept_begin), AT(kept_enc_tokens), AT(kept_keys), AT(kept_enc_keys), AT(kept), AT(dkept),
+     AT(num_prefix)},
+     {216, 0, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 100, 104, 112, 120, 128, 136, 144, 152,
+     160, 164, 168, 176, 184, 192, 200, 208}},
 #undef AT
 #define AT(member) offsetof(DynapipeCache, member)
     {"DynapipeCache", {sizeof(DynapipeCache), AT(num_slots), AT(max_tokens), AT(max_enc_tokens), AT(slots),
@@ -127,8 +131,9 @@ static const Layout layouts[] = {
 #define AT(member) offsetof(DynapipeModel_v1, member)
     {"DynapipeModel_v1", {sizeof(DynapipeModel_v1), AT(name), AT(acts_bytes), AT(scratch_bytes), AT(boundary_bytes),
      AT(forward), AT(backward_inputs), AT(backward_weights), AT(zero_gradients), AT(finish), AT(cache_bytes),
-     AT(infer_bytes), AT(infer), AT(part_bytes), AT(factor_bytes), AT(combine), AT(pick_bytes), AT(pick), AT(reserved)},
-     {160, 0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128, 136}},
+     AT(infer_bytes), AT(infer), AT(part_bytes), AT(factor_bytes), AT(combine), AT(pick_bytes), AT(pick),
+     AT(kept_bytes), AT(reserved)},
+     {160, 0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128, 136, 144}},
 #undef AT
 #define AT(member) offsetof(DynapipeTied, member)
     {"DynapipeTied", {sizeof(DynapipeTied), AT(group), AT(begin), AT(count)},

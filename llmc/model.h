@@ -258,6 +258,7 @@ bool model_config_equal(const ModelConfig* theirs, const ModelConfig* ours, Mode
 int64_t model_acts_bytes(const Model* model, const ModelBatch* batch, int flags);
 int64_t model_scratch_bytes(const Model* model, const ModelBatch* batch);
 int64_t model_boundary_bytes(const Model* model, const ModelBatch* batch, bool is_behind);
+int64_t model_kept_bytes(const Model* model, const ModelBatch* batch, bool is_gradient);  // of pieces
 
 // in: NULL on the first range; out: NULL on the head's. losses (num_rows): with HEAD on the head's range;
 // host memory, valid after ops_sync(). KEEP | HEAD: batch->loss_scale != 0. Flags 0: only `out` is needed

@@ -20,6 +20,12 @@ At a boundary:  inside the first stack x (T, C);  between the stacks enc_out (T 
 enc_out, then x (T dec, C), each with its tokens rounded up to 16;  after the last layer x, or, of a range
 that feeds the head's shares, the normed rows (num_rows, C).
 
+Pieces. Window 0 may be a piece of a sample that is cut along its tokens (dynapipe.h). The last stack's
+attentions then read its keys and values from batch->kept, where every forward copies those of its own tokens;
+of each layer self-attention's (kept_tokens, 2I), then cross-attention's (kept_enc_tokens, 2I). batch->dkept
+has the same places. Encoder tokens of the sample are in its first piece, whose backward is the last one: it
+finds the sums of all pieces' gradients of their keys, and gives enc_out its gradient.
+
 Dropout. Forward drops in place, right after the operation. Backward applies the same mask to the gradient,
 recomputed; if the unmasked gradient is still needed, on the way to scratch.
 */
@@ -260,6 +266,13 @@ typedef struct {
         *starts;  // (num_seqs) first row of the slot; tokens after and before this call
 } CacheRows;
 
+// Where window 0 is a piece: keys of the last stack's self-attention, or of its cross-attention.
+typedef struct {
+    int num_keys, own_begin;     // of window 0; the first own_begin are earlier pieces'
+    const int32_t *cu_k, *rows;  // rows (num_keys - own_begin): of `kept`, for its own
+    const uint32_t* k_keys;
+} PieceKeys;
+
 // One pass of a range over a microbatch.
 typedef struct {
     Model* model;
@@ -278,6 +291,7 @@ typedef struct {
     floatX* denc;                   // ... and with the next one
     const ModelCache* cache;        // generation
     CacheRows cache_rows[2];        // of the last stack's tokens, of the encoder's
+    PieceKeys piece[2];             // the same
     int32_t* numbers;               // of the host, until the job is done
 } Job;
 
@@ -316,6 +330,47 @@ static void stage_side(Job* job, Side side) {
     }
 }
 
+// Keys of window 0 that are in no microbatch but an earlier piece's.
+static int piece_own_begin(const ModelBatch* batch, bool is_cross) {
+    return !is_cross ? batch->kept_begin : batch->kept_begin > 0 ? batch->kept_enc_tokens : 0;
+}
+
+// Does another piece of the sample come after this one?
+static bool piece_goes_on(const Model* m, const ModelBatch* batch) {
+    return batch->kept_tokens > batch->kept_begin + host_side(batch, last_side(m)).cu_seqlens[1];
+}
+
+// `numbers`: room for num_seqs + 1 and all keys. Returns its end.
+static int32_t* stage_piece(Job* job, bool is_cross, int32_t* numbers) {
+    const ModelBatch* batch = job->host;
+    const BatchSide host = host_side(batch, is_cross ? ENC : last_side(job->model));
+    const uint32_t* before = is_cross ? batch->kept_enc_keys : batch->kept_keys;
+    const int own_begin = piece_own_begin(batch, is_cross), num_keys = own_begin + host.num_tokens;
+    OpsContext* ops = job->model->ops;
+    PieceKeys* piece = &job->piece[is_cross];
+    int32_t *cu_k = numbers, *keys = numbers + job->num_seqs + 1;
+    piece->own_begin = own_begin;
+    piece->num_keys = own_begin + host.cu_seqlens[1];
+    for (int i = 0; i <= job->num_seqs; i++) { cu_k[i] = host.cu_seqlens[i] + (i > 0 ? own_begin : 0); }
+    piece->cu_k = ops_stage(ops, cu_k, (size_t)job->num_seqs + 1);
+    piece->rows = batch_stage(ops, host.positions, host.cu_seqlens[1]);
+    if (job->dropout == 0.0f) { return keys; }
+    for (int i = 0; i < num_keys; i++) {
+        keys[i] = (int32_t)(i < own_begin ? before[i] : host.keys[i - own_begin]);
+    }
+    piece->k_keys = (const uint32_t*)ops_stage(ops, keys, (size_t)num_keys);
+    return keys + num_keys;
+}
+
+static void stage_pieces(Job* job) {
+    const ModelBatch* batch = job->host;
+    const int num_numbers = 2 * (job->num_seqs + 1) + batch->kept_begin + batch->kept_enc_tokens +
+                            batch->num_tokens + batch->num_dec_tokens;
+    job->numbers = (int32_t*)llmc_alloc((size_t)num_numbers * sizeof(int32_t), "keys of a piece");
+    int32_t* end = stage_piece(job, false, job->numbers);
+    if (last_side(job->model) == DEC) { stage_piece(job, true, end); }
+}
+
 // Begins a job's staging. An id out of range ends the program.
 static Job begin_job(Model* m, const ModelBatch* batch, void* acts, void* scratch, int flags) {
     Job job = {.model = m,
@@ -329,6 +384,7 @@ static Job begin_job(Model* m, const ModelBatch* batch, void* acts, void* scratc
     const int num_last = last_side(m) == DEC ? batch->num_dec_tokens : batch->num_tokens;
     ops_stage_begin(m->ops);
     for (int side = ENC; side <= (int)last_side(m); side++) { stage_side(&job, (Side)side); }
+    if (batch->kept_tokens > 0 && blocks_of(m, last_side(m)) > 0) { stage_pieces(&job); }
     if (!m->is_last || flags & INFER) { return job; }
     batch_check_range("row", batch->rows, job.num_rows, num_last);
     job.rows = batch_stage(m->ops, batch->rows, job.num_rows);
@@ -515,6 +571,45 @@ static void linear_backward_weight(const Job* job, ModelLinear w, int l, const f
 
 // --- attention ---------------------------------------------------------------------------------------------
 
+// Of each layer of the last stack, (rows, 2I).
+static int64_t kept_layer_values(const Model* m, const ModelBatch* batch) {
+    const int64_t num_rows = model_round_up(batch->kept_tokens) + model_round_up(batch->kept_enc_tokens);
+    return num_rows * 2 * heads_width(m);
+}
+
+int64_t model_kept_bytes(const Model* m, const ModelBatch* batch, bool is_gradient) {
+    const ModelLayers layers = model_layers(m, last_side(m));
+    return (layers.end - layers.begin) * kept_layer_values(m, batch) * (is_gradient ? FLOAT_BYTES : X_BYTES);
+}
+
+static bool is_piece(const Job* job, const Block* b) {
+    return b->side == last_side(job->model) && job->host != NULL && job->host->kept_tokens > 0;
+}
+
+static void use_kept(const Job* job, const Block* b, Attention* about) {
+    const Model* m = job->model;
+    const ModelBatch* batch = job->host;
+    const bool is_cross = b->about->type == BLOCK_CROSS;
+    const PieceKeys* piece = &job->piece[is_cross];
+    const int I = heads_width(m);
+    const int64_t at =
+        b->layer * kept_layer_values(m, batch) + (is_cross ? model_round_up(batch->kept_tokens) * 2 * I : 0);
+    const floatX* keys = (const floatX*)batch->kept + at;
+    float* dkeys = batch->dkept != NULL ? (float*)batch->dkept + at : NULL;
+    about->cu_k = piece->cu_k;
+    about->k_keys = piece->k_keys;
+    about->num_k_tokens += piece->own_begin;
+    about->kept = (AttentionKept){.k = keys,
+                                  .v = keys + I,
+                                  .stride = 2 * I,
+                                  .num_keys = piece->num_keys,
+                                  .own_begin = piece->own_begin,
+                                  .q_start = is_cross ? 0 : piece->own_begin,
+                                  .dk = dkeys,
+                                  .dv = dkeys != NULL ? dkeys + I : NULL,
+                                  .is_last = !piece_goes_on(m, batch)};
+}
+
 static Attention attention_of(const Job* job, const Block* b) {
     const ModelConfig* config = &job->model->config;
     const ModelStack* stack = stack_of(job->model, b->side);
@@ -549,6 +644,7 @@ static Attention attention_of(const Job* job, const Block* b) {
         about.max_distance = config->max_distance;
         about.bias_bidirectional = !about.causal;
     }
+    if (is_piece(job, b)) { use_kept(job, b, &about); }
     return about;
 }
 
@@ -632,6 +728,11 @@ static void block_forward(const Job* job, const Block* b) {
     }
     Attention attention = attention_of(job, b);
     if (job->cache != NULL && b->side == last_side(m)) { use_cache(job, b, &attention); }
+    if (is_piece(job, b)) {
+        const PieceKeys* piece = &job->piece[about->type == BLOCK_CROSS];
+        place_rows((floatX*)(uintptr_t)attention.kept.k, attention.kept.stride, attention.k,
+                   attention.kv_stride, piece->rows, piece->num_keys - piece->own_begin, 2 * width, m->ops);
+    }
     attention_forward(b->inner, b->lse, &attention, m->ops);
 }
 
@@ -763,12 +864,14 @@ void model_forward(Model* m, const ModelBatch* batch, const void* in, void* out,
         head_forward(m, batch, in, out, acts, losses, flags);
         return;
     }
-    if (m->has_head && flags == 0) { return; }  // no output is read before the recompute
+    // no output is read before the recompute, but a later piece reads keys
+    if (m->has_head && flags == 0 && !piece_goes_on(m, batch)) { return; }
     Job job = begin_job(m, batch, acts, scratch, flags);
     const floatX* x = layers_forward(&job, (const floatX*)in, (floatX*)out);
     if (m->is_last && (flags & MODEL_HEAD || model_feeds_head(m))) {
         rows_forward(&job, x, (floatX*)out, losses);
     }
+    free(job.numbers);
 }
 
 // --- generation --------------------------------------------------------------------------------------------
@@ -982,6 +1085,7 @@ void model_backward_inputs(Model* m, const ModelBatch* batch, const void* in, vo
         }
         stack_backward_inputs(&job, ENC, (const floatX*)in, (floatX*)din);
     }
+    free(job.numbers);
 }
 
 // --- backward: one product per matrix from the kept gradients and activations ------------------------------
@@ -1027,6 +1131,7 @@ void model_backward_weights(Model* m, const ModelBatch* batch, void* acts, const
         }
         if (begins(m, (Side)i)) { embedding_backward_weights(&job, (Side)i); }
     }
+    free(job.numbers);
 }
 
 // --- scratch, in bytes -------------------------------------------------------------------------------------
@@ -1048,7 +1153,12 @@ static int64_t side_scratch_bytes(const Model* m, const ModelBatch* batch, Side 
         floatX* const none = (floatX*)(void*)nowhere;
         const Block b = {.about = &stack->blocks[j], .side = side, .in = none, .kv = none};
         if (b.about->type == BLOCK_FFN) { continue; }
-        const Attention about = attention_of(&job, &b);
+        Attention about = attention_of(&job, &b);
+        if (side == last_side(m)) {
+            const bool is_cross = b.about->type == BLOCK_CROSS;
+            const int num_own = is_cross || side == ENC ? batch->num_tokens : batch->num_dec_tokens;
+            about.num_k_tokens = (int)model_round_up(num_own + piece_own_begin(batch, is_cross));
+        }
         wide = larger(wide, T * I * X_BYTES + (int64_t)attention_scratch_bytes(&about, m->ops));
     }
     return T * C * X_BYTES + round_up_64(wide);

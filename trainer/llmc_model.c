@@ -162,6 +162,10 @@ static int64_t boundary_bytes(void* model, const DynapipeBatch* batch, int is_be
     return model_boundary_bytes(model, batch, is_behind);
 }
 
+static int64_t kept_bytes(void* model, const DynapipeBatch* batch, int is_gradient) {
+    return model_kept_bytes(model, batch, is_gradient);
+}
+
 static int forward(void* model, const DynapipeBatch* batch, const void* in, void* out, void* acts,
                    void* scratch, float* losses, int flags) {
     model_forward(model, batch, in, out, acts, scratch, losses, flags);
@@ -247,6 +251,7 @@ const DynapipeModel_v1 dynapipe_llmc_model = {
     .combine = combine,
     .pick_bytes = pick_bytes,
     .pick = pick,
+    .kept_bytes = kept_bytes,
 };
 
 // --- parameters, blocks ----------------------------------------------------------------------------------

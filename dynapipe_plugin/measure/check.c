@@ -497,16 +497,17 @@ static CheckBatch* standard_batch(Checker* c, int32_t idx, int32_t padding) {
 // copied.
 typedef struct {
     CheckBuffer *acts[4], *in, *out, *din, *dout, *scratch;  // acts by flags
+    CheckBuffer *kept, *dkept;                               // of a piece, shared with the sample's others
 } PassRange;
 
 typedef struct {
     const CheckChain* chain;
-    const CheckBatch* of;
+    CheckBatch* of;
     PassRange* at;        // [num_ranges]
     CheckBuffer* losses;  // (num_rows), host
 } CheckPass;
 
-static CheckPass check_pass(Checker* c, const CheckChain* chain, const CheckBatch* of) {
+static CheckPass check_pass(Checker* c, const CheckChain* chain, CheckBatch* of) {
     const DynapipeModel_v1* api = c->blocks->api;
     const DynapipeBatch* batch = &of->batch;
     CheckPass pass = {chain, of, CHECK_NEW(c, PassRange, chain->num_ranges), NULL};
@@ -546,7 +547,7 @@ typedef struct {
     const unsigned char* before;  // contents that the call may only read; NULL: it may write
 } CheckUse;
 
-enum { USE_WRITTEN, USE_ACTS, USE_SCRATCH, USE_LOSSES, USE_IN, USE_DOUT, NUM_USES };
+enum { USE_WRITTEN, USE_ACTS, USE_SCRATCH, USE_LOSSES, USE_KEPT, USE_DKEPT, USE_IN, USE_DOUT, NUM_USES };
 
 static void* data_of(const CheckBuffer* buffer) {
     return buffer != NULL ? buffer->data : NULL;
@@ -558,7 +559,8 @@ static const char* overrun_remedy(int use) {
            : use == USE_SCRATCH ? "scratch_bytes() is what the neediest of forward, backward_inputs and "
                                   "backward_weights uses"
            : use == USE_LOSSES  ? "one loss for each supervised row, not for each token"
-                                : "boundary_bytes() returns less than is written there";
+           : use == USE_KEPT || use == USE_DKEPT ? "kept_bytes() returns less than is written there"
+                                                 : "boundary_bytes() returns less than is written there";
 }
 
 // Guards are intact, and read-only buffers are unchanged.
@@ -602,7 +604,7 @@ static void check_code(Checker* c, const CheckPass* pass, const CheckRange* rang
 // before.
 static void pass_call(Checker* c, CheckPass* pass, int32_t r, CallKind kind, int flags, bool again) {
     const DynapipeModel_v1* api = c->blocks->api;
-    const DynapipeBatch* batch = &pass->of->batch;
+    DynapipeBatch* batch = &pass->of->batch;
     const CheckRange* range = pass->chain->ranges[r];
     PassRange* at = &pass->at[r];
     bool is_forward = kind == CALL_FORWARD, is_last = r == pass->chain->num_ranges - 1;
@@ -620,6 +622,8 @@ static void pass_call(Checker* c, CheckPass* pass, int32_t r, CallKind kind, int
                                {"acts", *acts, NULL},
                                {"scratch", at->scratch, NULL},
                                {"losses", has_losses ? pass->losses : NULL, NULL},
+                               {"kept", at->kept, NULL},
+                               {"dkept", at->dkept, NULL},
                                {"in", kind == CALL_BACKWARD_WEIGHTS ? NULL : at->in, NULL},
                                {"dout", is_forward ? NULL : at->dout, NULL}};
     for (int i = USE_IN; i < NUM_USES && !c->is_fast; i++) {
@@ -628,6 +632,7 @@ static void pass_call(Checker* c, CheckPass* pass, int32_t r, CallKind kind, int
     void *in = data_of(uses[USE_IN].buffer), *dout = data_of(uses[USE_DOUT].buffer), *to = data_of(written);
     float* losses = (float*)data_of(uses[USE_LOSSES].buffer);
     void *kept = (*acts)->data, *scratch = at->scratch->data;
+    batch->kept = data_of(at->kept), batch->dkept = is_forward ? NULL : data_of(at->dkept);
     int code = is_forward ? api->forward(range->model, batch, in, to, kept, scratch, losses, flags)
                : kind == CALL_BACKWARD_INPUTS
                    ? api->backward_inputs(range->model, batch, in, kept, dout, to, scratch)
@@ -694,7 +699,7 @@ typedef struct {
     float *losses, *gradients;  // (rows), (chain's values)
 } Results;
 
-static Results check_run(Checker* c, const CheckChain* chain, const CheckBatch* batch) {
+static Results check_run(Checker* c, const CheckChain* chain, CheckBatch* batch) {
     CheckPass pass = check_pass(c, chain, batch);
     Results results;
     results.gradients = pass_gradients(c, &pass);
@@ -1156,8 +1161,8 @@ static void law_cuts(Checker* c) {
 }
 
 // `expected`, in another layout.
-static void check_layout(Checker* c, const Results* expected, const CheckChain* chain,
-                         const CheckBatch* batch, const char* than, const char* remedy) {
+static void check_layout(Checker* c, const Results* expected, const CheckChain* chain, CheckBatch* batch,
+                         const char* than, const char* remedy) {
     Results found = check_run(c, chain, batch);
     check_same(c, expected->losses, found.losses, batch->batch.num_rows, c->tolerance, remedy,
                "%s, against %s, losses", batch->what, than);
@@ -1195,6 +1200,160 @@ static void law_padding(Checker* c) {
         check_layout(c, &expected, &whole, standard_batch(c, b, 3), plain->what,
                      "a window's tokens are those before seq_lens; padding after them has no loss, and what "
                      "looks ahead (encoders, cross-attention) must not see it");
+    }
+}
+
+// --- law of pieces ----------------------------------------------------------------------------------------
+// A sample cut along its tokens, each piece in a microbatch of its own: forward in their order, backward in
+// the opposite one.
+
+enum { MOST_CUT = 4, CUT_TOKENS = 21 };
+
+// Of one side: tokens [begin, end) of window 0, and the other windows where `end` is its last token.
+static void piece_side(Checker* c, DynapipeBatch* b, bool is_decoder, int32_t begin, int32_t end) {
+    const int32_t* whole = is_decoder ? b->dec_cu_seqlens : b->cu_seqlens;
+    int32_t *cu_seqlens = CHECK_NEW(c, int32_t, b->num_seqs + 1), longest = 0;
+    int64_t num_squares = 0;
+    for (int32_t i = 0; i < b->num_seqs; i++) {
+        cu_seqlens[i + 1] = (i == 0 ? end : whole[i + 1]) - begin;
+        int64_t num = cu_seqlens[i + 1] - cu_seqlens[i];
+        num_squares += num * num;
+        if (num > longest) { longest = (int32_t)num; }
+    }
+    if (is_decoder) {
+        b->dec_cu_seqlens = cu_seqlens;
+        b->num_dec_tokens = cu_seqlens[b->num_seqs];
+        b->max_dec_seq_tokens = longest;
+        b->num_dec_squares = num_squares;
+        b->dec_tokens += begin, b->dec_positions += begin, b->dec_token_keys += begin;
+    } else {
+        b->cu_seqlens = cu_seqlens;
+        b->num_tokens = cu_seqlens[b->num_seqs];
+        b->max_seq_tokens = longest;
+        b->num_squares = num_squares;
+        b->tokens += begin, b->positions += begin, b->token_keys += begin;
+    }
+}
+
+// A piece's arrays are parts of the whole microbatch's.
+static CheckBatch* piece_batch(Checker* c, const CheckBatch* whole, int32_t begin, int32_t end) {
+    CheckBatch* out = CHECK_NEW(c, CheckBatch, 1);
+    DynapipeBatch* b = &out->batch;
+    const DynapipeBatch* w = &whole->batch;
+    const int32_t num_tokens = (c->has_decoder ? w->dec_cu_seqlens : w->cu_seqlens)[1];
+    int32_t first_row = 0, *rows = CHECK_NEW(c, int32_t, w->num_rows);
+    *b = *w;
+    b->num_seqs = end == num_tokens ? w->num_seqs : 1;
+    piece_side(c, b, c->has_decoder, begin, end);
+    if (c->has_decoder) {
+        const int32_t num_enc = w->cu_seqlens[1];
+        piece_side(c, b, false, begin == 0 ? 0 : num_enc, num_enc);
+        b->kept_enc_tokens = num_enc;
+        b->kept_enc_keys = w->token_keys;
+        b->num_cross = (int64_t)num_enc * (end - begin);
+        if (b->num_seqs > 1) { b->num_cross += w->num_cross - (int64_t)num_enc * num_tokens; }
+    }
+    int32_t tokens_end = begin + (c->has_decoder ? b->num_dec_tokens : b->num_tokens);
+    while (first_row < w->num_rows && w->rows[first_row] < begin) { first_row++; }
+    b->num_rows = 0;
+    for (int32_t r = first_row; r < w->num_rows && w->rows[r] < tokens_end; r++) {
+        rows[b->num_rows++] = w->rows[r] - begin;
+    }
+    b->rows = rows;
+    b->targets += first_row, b->row_tasks += first_row;
+    b->kept_tokens = num_tokens;
+    b->kept_begin = begin;
+    b->kept_keys = c->has_decoder ? w->dec_token_keys : w->token_keys;
+    b->num_prefix = (int64_t)begin * (end - begin);
+    snprintf(out->what, sizeof out->what, "tokens [%d, %d) of %d%s", (int)begin, (int)end, (int)num_tokens,
+             b->num_seqs > 1 ? ", and other sequences" : "");
+    return out;
+}
+
+// One pass for each piece; every range's `kept` and `dkept` are theirs together.
+static void make_pieces(Checker* c, CheckPass* out, int num, const CheckChain* chain, const CheckBatch* whole,
+                        Rng* rng) {
+    const DynapipeModel_v1* api = c->blocks->api;
+    const int32_t num_tokens = (c->has_decoder ? whole->batch.dec_cu_seqlens : whole->batch.cu_seqlens)[1];
+    for (int32_t p = 0, begin = 0, end; p < num; p++, begin = end) {
+        end = p == num - 1 ? num_tokens : rng_between(rng, begin + 1, num_tokens - (num - 1 - p));
+        out[p] = check_pass(c, chain, piece_batch(c, whole, begin, end));
+        const DynapipeBatch* batch = &out[p].of->batch;
+        for (int32_t r = 0; r < chain->num_ranges; r++) {
+            const CheckRange* range = chain->ranges[r];
+            PassRange *at = &out[p].at[r], *first = &out[0].at[r];
+            int64_t kept = api->kept_bytes(range->model, batch, 0),
+                    dkept = api->kept_bytes(range->model, batch, 1);
+            if (p == 0) {
+                at->kept = check_buffer(c, kept, false);
+                at->dkept = check_buffer(c, dkept, false);
+            } else {
+                at->kept = first->kept;
+                at->dkept = first->dkept;
+            }
+            int64_t of_whole = api->scratch_bytes(range->model, &whole->batch);
+            if (kept != at->kept->num_bytes || dkept != at->dkept->num_bytes ||
+                at->scratch->num_bytes > of_whole) {
+                fail(c,
+                     "blocks [%d, %d): %lld bytes kept and %lld of gradients for the first piece, %lld and "
+                     "%lld "
+                     "for %s; %lld bytes of scratch there, %lld for the whole ---> kept_bytes() is of "
+                     "kept_tokens "
+                     "and kept_enc_tokens alone, scratch_bytes() no more than the whole's",
+                     BLOCKS(range), (long long)at->kept->num_bytes, (long long)at->dkept->num_bytes,
+                     (long long)kept, (long long)dkept, out[p].of->what, (long long)at->scratch->num_bytes,
+                     (long long)of_whole);
+            }
+        }
+    }
+}
+
+static void check_pieces(Checker* c, const CheckChain* chain, int num, bool is_recomputed, bool is_divided,
+                         Rng* rng) {
+    static const char* const remedy = "a piece's tokens see the earlier pieces' through `kept`; a backward "
+                                      "adds the gradients of their keys and "
+                                      "values to dkept (the last piece's writes them) and takes those of its "
+                                      "own; positions begin at kept_begin";
+    MadeWindow samples[3] = {
+        {11, {CUT_TOKENS, 0}, 12, {0, 0}}, {12, {5, 0}, 3, {0, 0}}, {13, {2, 0}, 1, {0, 0}}};
+    CheckPass passes[MOST_CUT];
+    int32_t row = 0;
+    for (int i = 0; i < 3 && c->has_decoder; i++) {
+        samples[i].tokens[1] = samples[i].tokens[0];
+        samples[i].tokens[0] = 9 - 3 * i;
+    }
+    for (int i = 0; i < 3; i++) { shorten(c, &samples[i], at_most(c, CUT_TOKENS)); }
+    CheckBatch* whole = check_batch(c, samples, 3, 0);
+    Results expected = check_run(c, chain, whole);
+    float* losses = CHECK_NEW(c, float, whole->batch.num_rows);
+    make_pieces(c, passes, num, chain, whole, rng);
+    zero_gradients(c, chain);
+    for (int p = 0; p < num; p++) {
+        pass_run(c, &passes[p], CALL_FORWARD, is_recomputed ? 0 : CHECK_KEEP, false);
+    }
+    for (int p = num - 1; p >= 0; p--) {
+        if (is_recomputed) { pass_run(c, &passes[p], CALL_FORWARD, CHECK_KEEP, true); }
+        pass_job(c, &passes[p], CALL_BACKWARD_INPUTS);
+        if (!is_divided) { pass_job(c, &passes[p], CALL_BACKWARD_WEIGHTS); }
+    }
+    for (int p = 0; p < num; p++) {
+        if (is_divided) { pass_job(c, &passes[p], CALL_BACKWARD_WEIGHTS); }
+        memcpy(losses + row, losses_of(&passes[p]), (size_t)passes[p].losses->num_bytes);
+        row += passes[p].of->batch.num_rows;
+    }
+    check_same(c, expected.losses, losses, whole->batch.num_rows, c->tolerance, remedy,
+               "%d pieces of %s, losses", num, whole->what);
+    same_gradients(c, chain, expected.gradients, NULL, whole->what, remedy);
+}
+
+static void law_pieces(Checker* c) {
+    Rng rng = rng_seed(5);
+    if (c->blocks->api->kept_bytes == NULL) { return; }
+    for (int i = 0; i < 6; i++) {
+        CheckChain chain = i % 3 == 0   ? check_chain(c, NULL, 0)
+                           : i % 3 == 1 ? check_chain(c, c->cuts + c->num_cuts / 2, 1)
+                                        : check_chain(c, c->cuts, c->num_cuts);
+        check_pieces(c, &chain, 2 + i / 2, i % 2, i / 3, &rng);
     }
 }
 
@@ -1334,7 +1493,7 @@ static ShareResults run_shares(Checker* c, const ShareWay* way, int32_t cut, con
     return out;
 }
 
-static void check_sharings(Checker* c, const CheckBatch* batch, int32_t cut, bool by_vocabulary) {
+static void check_sharings(Checker* c, CheckBatch* batch, int32_t cut, bool by_vocabulary) {
     static const char* const remedy = "DynapipeModel_v1: shares of the head, and combine()";
     static const ShareWay ways[] = {{"by rows, in one share", DYNAPIPE_HEAD_BY_ROWS, 1},
                                     {"by rows", DYNAPIPE_HEAD_BY_ROWS, 2},
@@ -1379,6 +1538,10 @@ static void law_heads(Checker* c) {
     bool can = (by_vocabulary || c->blocks->shapes.head_by_rows) && !c->blocks->shapes.head_has_layer;
     for (int32_t i = 0; i < CHECK_STANDARD && can && c->num_cuts > 1; i++) {
         check_sharings(c, standard_batch(c, i, 0), c->cuts[c->num_cuts - 2], by_vocabulary);
+    }
+    MadeWindow unsupervised = {14, {3, c->has_decoder ? 3 : 0}, 0, {0, 0}};  // as a piece may be
+    if (can && c->num_cuts > 1 && c->blocks->api->kept_bytes != NULL) {
+        check_sharings(c, check_batch(c, &unsupervised, 1, 0), c->cuts[c->num_cuts - 2], by_vocabulary);
     }
 }
 
@@ -1551,6 +1714,7 @@ static const struct {
     {"every cut gives the whole's losses and gradients", law_cuts},
     {"grouping samples changes nothing", law_grouping},
     {"padding changes nothing", law_padding},
+    {"pieces of a sample give the whole's losses and gradients", law_pieces},
     {"a shared head gives the whole's losses and gradients", law_heads},
     {"gradients are those of finite differences", law_slopes},
 };

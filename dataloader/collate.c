@@ -19,6 +19,8 @@ typedef struct {
     int32_t *rows, *targets, *row_tasks;  // room for one a token
     int32_t num_rows;
     int32_t* sample;  // the tokens of one sample
+    DynapipeBatch* out;
+    Arena* arena;
 } Collation;
 
 // --- keys ------------------------------------------------------------------------------------------------
@@ -106,15 +108,18 @@ static void append_row(Collation* at, int32_t row, int32_t target, int32_t task)
     at->row_tasks[at->num_rows++] = task;
 }
 
-static void append_pair(Collation* at, const LoaderSample* sample, uint64_t key) {
-    for (int32_t i = 0; i < sample->n_input; i++) {
-        side_append(&at->enc, at->sample[i], token_key(key, i, false));
-    }
-    if (sample->n_input == 0) {
-        side_append(&at->enc, loader_info(at->loader)->eot_token, token_key(key, 0, false));
+static int32_t encoder_tokens(const LoaderSample* sample) {
+    return (int32_t)max_of(sample->n_input, 1);
+}
+
+// Decoder tokens [begin, end), and with the first of them the encoder's.
+static void append_pair(Collation* at, const LoaderSample* sample, int32_t begin, int32_t end, uint64_t key) {
+    for (int32_t i = 0; i < encoder_tokens(sample) && begin == 0; i++) {
+        int32_t token = sample->n_input > 0 ? at->sample[i] : loader_info(at->loader)->eot_token;
+        side_append(&at->enc, token, token_key(key, i, false));
     }
     const int32_t* target = at->sample + sample->n_input;
-    for (int32_t i = 0; i < sample->n_target; i++) {
+    for (int32_t i = begin; i < end; i++) {
         append_row(at, at->dec.num_tokens, target[i], sample->task);
         side_append(&at->dec, i == 0 ? at->start_token : target[i - 1], token_key(key, i, true));
     }
@@ -136,21 +141,52 @@ static void append_tokens(Collation* at, const PlanSegment* segment, const Loade
     }
 }
 
+// The sample's (decoder) tokens before the segment and all of its encoder tokens are kept from earlier
+// pieces.
+static Status describe_piece(Collation* at, const PlanSegment* segment, const LoaderSample* sample,
+                             int32_t num_tokens, uint64_t key) {
+    bool pairs = at->params->encoder_decoder;
+    int32_t begin = segment->first_token, num_enc = pairs ? encoder_tokens(sample) : 0;
+    uint32_t *keys, *enc_keys;
+    ARENA_TRY_NEW(keys, at->arena, uint32_t, begin);
+    ARENA_TRY_NEW(enc_keys, at->arena, uint32_t, num_enc);
+    for (int32_t i = 0; i < begin; i++) { keys[i] = token_key(key, i, pairs); }
+    for (int32_t i = 0; i < num_enc; i++) { enc_keys[i] = token_key(key, i, false); }
+    at->out->kept_tokens = num_tokens;
+    at->out->kept_begin = begin;
+    at->out->kept_enc_tokens = num_enc;
+    at->out->kept_keys = keys;
+    at->out->kept_enc_keys = enc_keys;
+    at->out->num_prefix = (int64_t)segment->num_tokens * begin;
+    if (begin > 0) { at->out->num_cross += (int64_t)segment->num_tokens * num_enc; }
+    return STATUS_OK;
+}
+
 static Status append_segment(Collation* at, const PlanSequence* sequence, const PlanSegment* segment) {
     const LoaderSample* sample = &at->batch->samples[segment->sample_idx];
-    bool pairs = at->params->encoder_decoder;
-    int64_t num_tokens = pairs ? max_of(sample->n_input, 1) : (int64_t)sample->n_input + sample->n_target - 1;
-    int64_t end = (int64_t)segment->first_token + segment->num_tokens, dec = pairs ? sample->n_target : 0;
-    bool is_cut = end != num_tokens || segment->first_token != 0;
-    if (segment->first_token < 0 || segment->num_tokens < 1 || end > num_tokens || (pairs && is_cut)) {
+    bool pairs = at->params->encoder_decoder, is_first = at->enc.num_seqs == 0;
+    bool is_cut_pair = pairs && is_first && sequence->dec_tokens < sample->n_target;
+    int64_t num_tokens = is_cut_pair ? sample->n_target
+                         : pairs     ? encoder_tokens(sample)
+                                     : (int64_t)sample->n_input + sample->n_target - 1;
+    int64_t end = (int64_t)segment->first_token + segment->num_tokens;
+    bool is_piece = end != num_tokens || segment->first_token != 0;
+    bool may_be_piece = is_first && pairs == is_cut_pair &&
+                        sequence->segment_end - sequence->segment_begin == 1 &&
+                        (end == num_tokens || at->out->num_seqs == 1);
+    if (segment->first_token < 0 || segment->num_tokens < 1 || end > num_tokens ||
+        (is_piece && !may_be_piece)) {
         return FAIL(STATUS_INVALID_PLAN, "segment of sample %d: tokens %d and %d more, the sample has %lld",
                     segment->sample_idx, segment->first_token, segment->num_tokens, (long long)num_tokens);
     }
     int32_t enc_begin = at->enc.cu_seqlens[at->enc.num_seqs];
     int32_t dec_begin = pairs ? at->dec.cu_seqlens[at->dec.num_seqs] : 0;
-    int64_t used = at->enc.num_tokens - enc_begin + (int64_t)segment->num_tokens;
-    int64_t used_dec = at->dec.num_tokens - dec_begin + dec;
-    if (used > sequence->enc_tokens || used_dec > sequence->dec_tokens) {
+    int32_t num_dec = !pairs ? 0 : is_piece ? segment->num_tokens : sample->n_target;
+    int32_t num_enc = !pairs ? segment->num_tokens : segment->first_token == 0 ? encoder_tokens(sample) : 0;
+    int64_t used = at->enc.num_tokens - enc_begin + (int64_t)num_enc;
+    int64_t used_dec = at->dec.num_tokens - dec_begin + (int64_t)num_dec;
+    if (used > sequence->enc_tokens || used_dec > sequence->dec_tokens ||
+        (is_piece && (used < sequence->enc_tokens || used_dec < sequence->dec_tokens))) {
         return FAIL(STATUS_INVALID_PLAN,
                     "sequence %d: %lld tokens of samples in a window of %d (decoder %lld in %d)",
                     at->enc.num_seqs, (long long)used, sequence->enc_tokens, (long long)used_dec,
@@ -158,8 +194,9 @@ static Status append_segment(Collation* at, const PlanSequence* sequence, const 
     }
     TRY(loader_read(at->loader, sample, at->sample));
     uint64_t key = sample_key(at->params, segment->sample_idx);
+    if (is_piece) { TRY(describe_piece(at, segment, sample, (int32_t)num_tokens, key)); }
     if (pairs) {
-        append_pair(at, sample, key);
+        append_pair(at, sample, segment->first_token, segment->first_token + num_dec, key);
     } else {
         append_tokens(at, segment, sample, key);
     }
@@ -176,8 +213,8 @@ static Status append_sequence(Collation* at, const PlanSequence* sequence, const
         TRY(append_segment(at, sequence, &segments[g]));
     }
     int32_t first_position = segments[sequence->segment_begin].first_token;
-    side_end_window(&at->enc, sequence->enc_tokens, first_position, at->pad_token);
-    if (pairs) { side_end_window(&at->dec, sequence->dec_tokens, 0, at->pad_token); }
+    side_end_window(&at->enc, sequence->enc_tokens, pairs ? 0 : first_position, at->pad_token);
+    if (pairs) { side_end_window(&at->dec, sequence->dec_tokens, first_position, at->pad_token); }
     return STATUS_OK;
 }
 
@@ -193,6 +230,8 @@ Status collate(DynapipeBatch* out, const Loader* loader, const LoaderBatch* batc
     Collation at = {.params = params,
                     .loader = loader,
                     .batch = batch,
+                    .out = &result,
+                    .arena = arena,
                     .pad_token = params->pad_token >= 0 ? params->pad_token : pad_token,
                     .start_token = params->start_token >= 0 ? params->start_token : pad_token};
     ARENA_TRY_NEW(at.rows, arena, int32_t, most_rows);

@@ -7,6 +7,10 @@ prediction is in the target and not in a gap, or all of them. Encoder-decoder: t
 token. Row i predicts token i of the target, all rows are supervised, and rows and targets belong to the
 decoder's side. Segments are then whole samples and cover both sides.
 
+The first window may be a piece of a sample (dynapipe.h): one segment of part of it, without padding; other
+windows only beside a sample's last piece. An encoder-decoder's piece is one of decoder tokens, which its
+segment then counts; its window has the encoder's tokens in the first piece and none in later ones.
+
 Padding contains pad_token, continues the positions, comes after a window's samples and is never supervised;
 seq_lens (NULL if a side has no padding) gives its begin.
 */

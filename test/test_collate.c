@@ -13,7 +13,7 @@ enum { NUM_SAMPLES = 150, LONGEST = 60, VOCAB = 400, MAX_BATCH = 600, START = 3 
 static char made_dir[64], chats_path[80], pairs_path[80];
 static MadeData chats, pairs;
 
-typedef enum { RAGGED, PADDED, PACKED, SLICED, NUM_LAYOUTS } Layout;
+typedef enum { RAGGED, PADDED, PACKED, NUM_LAYOUTS } Layout;
 
 typedef struct {
     PlanSequence sequences[MAX_BATCH];
@@ -25,8 +25,7 @@ static int32_t most(int32_t a, int32_t b) {
     return a > b ? a : b;
 }
 
-// Deal the samples of a batch, in a random order, into windows: one each, or one to four each; a slice is
-// part of a sample.
+// Deal the samples of a batch, in a random order, into windows: one each, or one to four each.
 static void deal(Windows* out, Rng* rng, const LoaderBatch* batch, Layout layout, bool is_pairs) {
     *out = (Windows){0};
     int32_t longest = 0, longest_dec = 0;
@@ -41,10 +40,6 @@ static void deal(Windows* out, Rng* rng, const LoaderBatch* batch, Layout layout
         sequence->segment_begin = i;
         for (int32_t n = 0; n < take && i < batch->num_samples; n++, i++) {
             PlanSegment* segment = &out->segments[i];
-            if (layout == SLICED && !is_pairs) {
-                segment->first_token = rng_between(rng, 0, segment->num_tokens - 1);
-                segment->num_tokens = rng_between(rng, 1, segment->num_tokens - segment->first_token);
-            }
             sequence->enc_tokens += segment->num_tokens;
             sequence->dec_tokens += batch->lengths[segment->sample_idx].dec_tokens;
         }
@@ -70,7 +65,7 @@ static const LoaderSample* find_place(const Windows* windows, const LoaderBatch*
         const LoaderSample* sample = &batch->samples[segment->sample_idx];
         int32_t num_tokens = is_decoder ? sample->n_target : segment->num_tokens;
         *sample_idx = segment->sample_idx;
-        *i = p + (is_decoder ? 0 : segment->first_token);
+        *i = p;
         if (p < num_tokens) { return sample; }
         p -= num_tokens;
     }
@@ -114,11 +109,10 @@ static void check_side(const DynapipeBatch* got, const Windows* windows, const L
     for (int32_t s = 0; s < windows->num_sequences && test_failures == 0; s++) {
         const PlanSequence* sequence = &windows->sequences[s];
         int32_t num_tokens = is_decoder ? sequence->dec_tokens : sequence->enc_tokens, num_real = 0;
-        int32_t first_position = windows->segments[sequence->segment_begin].first_token;
         for (int32_t p = 0; p < num_tokens; p++, at++) {
             int32_t sample_idx, i;
             const LoaderSample* sample = find_place(windows, batch, s, p, is_decoder, &sample_idx, &i);
-            CHECK_EQ(side.positions[at], p + (is_decoder ? 0 : first_position));
+            CHECK_EQ(side.positions[at], p);
             if (sample == NULL) {
                 CHECK_EQ(side.tokens[at], pad);
                 side.num_padding++;
@@ -212,11 +206,116 @@ static void every_layout_equals_its_definition(void) {
             CHECK(is_pairs ||
                   (got.dec_tokens == NULL && got.dec_cu_seqlens == NULL && got.num_dec_tokens == 0));
             check_squares(&got, &windows);
-            if (layout != SLICED) { CHECK_EQ(got.num_rows, batch.supervised_tokens); }
+            CHECK_EQ(got.num_rows, batch.supervised_tokens);
         }
         loader_close(loader);
         arena_reset(&arena);
     }
+    arena_free(&arena);
+}
+
+// Tokens [begin, end) of the whole's first window, and its other windows where they are there.
+static void check_piece_side(const GotSide* got, const GotSide* whole, int32_t begin, int32_t end) {
+    CHECK(got->seq_lens == NULL);
+    for (int32_t s = 0; s <= got->num_seqs; s++) {
+        CHECK_EQ(got->cu_seqlens[s], s == 0 ? 0 : (s == 1 ? end : whole->cu_seqlens[s]) - begin);
+    }
+    CHECK_EQ(got->num_tokens, got->cu_seqlens[got->num_seqs]);
+    for (int32_t t = 0; t < got->num_tokens && test_failures == 0; t++) {
+        CHECK_EQ(got->tokens[t], whole->tokens[begin + t]);
+        CHECK_EQ(got->positions[t], whole->positions[begin + t]);
+        CHECK_EQ(got->keys[t], whole->keys[begin + t]);
+    }
+}
+
+static void check_piece(const DynapipeBatch* got, const DynapipeBatch* whole, bool is_pairs, int32_t begin,
+                        int32_t end, int32_t* row) {
+    GotSide side = side_of(got, is_pairs), all = side_of(whole, is_pairs), enc = side_of(got, false),
+            all_enc = side_of(whole, false);
+    int32_t num_enc = is_pairs ? whole->cu_seqlens[1] : 0;
+    int64_t num_cross = is_pairs ? (int64_t)num_enc * (end - begin) : 0;
+    check_piece_side(&side, &all, begin, end);
+    if (is_pairs) { check_piece_side(&enc, &all_enc, begin == 0 ? 0 : num_enc, num_enc); }
+    for (int32_t s = 1; s < got->num_seqs && is_pairs; s++) {
+        num_cross += (int64_t)(enc.cu_seqlens[s + 1] - enc.cu_seqlens[s]) *
+                     (side.cu_seqlens[s + 1] - side.cu_seqlens[s]);
+    }
+    CHECK_EQ(got->num_cross, num_cross);
+    for (int32_t r = 0; r < got->num_rows; r++, ++*row) {
+        CHECK_EQ(got->rows[r], whole->rows[*row] - begin);
+        CHECK_EQ(got->targets[r], whole->targets[*row]);
+        CHECK_EQ(got->row_tasks[r], whole->row_tasks[*row]);
+    }
+    CHECK(got->kept_tokens == all.cu_seqlens[1] && got->kept_begin == begin &&
+          got->kept_enc_tokens == num_enc);
+    CHECK_EQ(got->num_prefix, (int64_t)begin * (end - begin));
+    for (int32_t t = 0; t < begin; t++) { CHECK_EQ(got->kept_keys[t], all.keys[t]); }
+    for (int32_t t = 0; t < num_enc; t++) { CHECK_EQ(got->kept_enc_keys[t], all_enc.keys[t]); }
+}
+
+static void pieces_joined_are_the_whole(void) {
+    Rng rng = rng_seed(seed);
+    Arena arena = {0};
+    int num_cut = 0;
+    for (int round = 0; round < 120 && test_failures == 0; round++) {
+        bool is_pairs = round % 2;
+        LoaderOptions options = {.batch_tokens = rng_between(&rng, 1, MAX_BATCH),
+                                 .max_seq_tokens = LONGEST,
+                                 .max_target_tokens = LONGEST,
+                                 .encoder_decoder = is_pairs,
+                                 .supervise_inputs = round / 2 % 2,
+                                 .seed = (uint64_t)round,
+                                 .shuffle = true};
+        CollateParams params = {.seed = 7,
+                                .step = round,
+                                .supervise_inputs = options.supervise_inputs,
+                                .encoder_decoder = is_pairs,
+                                .pad_token = -1,
+                                .start_token = -1};
+        Loader* loader = NULL;
+        LoaderBatch batch;
+        Windows windows;
+        DynapipeBatch whole, got;
+        CHECK_OK(loader_open(&loader, is_pairs ? pairs_path : chats_path, &options));
+        CHECK_OK(loader_next(loader, &batch, &arena));
+        deal(&windows, &rng, &batch, RAGGED, is_pairs);
+        CHECK_OK(collate(&whole, loader, &batch, windows.sequences, windows.num_sequences, windows.segments,
+                         &params, &arena));
+        CHECK(whole.kept_tokens == 0 && whole.kept_keys == NULL);
+        int32_t num_tokens = is_pairs ? whole.dec_cu_seqlens[1] : whole.cu_seqlens[1], row = 0;
+        PlanSequence* sequence = &windows.sequences[0];
+        PlanSegment* segment = &windows.segments[0];
+        for (int32_t begin = 0, end; begin < num_tokens && num_tokens > 1; begin = end) {
+            int32_t most_tokens = begin == 0 ? num_tokens - 1 : num_tokens - begin;
+            segment->first_token = begin;
+            segment->num_tokens = rng_between(&rng, 1, most_tokens);
+            end = begin + segment->num_tokens;
+            *(is_pairs ? &sequence->dec_tokens : &sequence->enc_tokens) = segment->num_tokens;
+            if (is_pairs && begin > 0) { sequence->enc_tokens = 0; }
+            int32_t num = windows.num_sequences;
+            if (end < num_tokens && num > 1) {
+                CHECK_FAILS(
+                    collate(&got, loader, &batch, windows.sequences, num, windows.segments, &params, &arena),
+                    STATUS_INVALID_PLAN, "segment of sample");
+                num = 1;
+            }
+            CHECK_OK(
+                collate(&got, loader, &batch, windows.sequences, num, windows.segments, &params, &arena));
+            check_piece(&got, &whole, is_pairs, begin, end, &row);
+            num_cut++;
+            PlanSequence second[2] = {windows.sequences[1], *sequence}, padded = *sequence;
+            padded.enc_tokens++;
+            CHECK_FAILS(collate(&got, loader, &batch, &padded, 1, windows.segments, &params, &arena),
+                        STATUS_INVALID_PLAN, "sequence 0");
+            if (windows.num_sequences < 2) { continue; }
+            CHECK_FAILS(collate(&got, loader, &batch, second, 2, windows.segments, &params, &arena),
+                        STATUS_INVALID_PLAN, "of sample");
+        }
+        CHECK(row == whole.num_rows || num_tokens == 1);
+        loader_close(loader);
+        arena_reset(&arena);
+    }
+    CHECK(num_cut > 200);
     arena_free(&arena);
 }
 
@@ -304,6 +403,7 @@ int main(int argc, char** argv) {
     maker_write(&chats, 0, NUM_SAMPLES, made_dir, "chats.bin");
     maker_write(&pairs, 0, NUM_SAMPLES, made_dir, "pairs.bin");
     RUN(every_layout_equals_its_definition);
+    RUN(pieces_joined_are_the_whole);
     RUN(impossible_windows_are_refused);
     RUN(keys_tell_tokens_apart);
     maker_dir_remove(made_dir);

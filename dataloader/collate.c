@@ -213,7 +213,7 @@ static Status append_sequence(Collation* at, const PlanSequence* sequence, const
         TRY(append_segment(at, sequence, &segments[g]));
     }
     int32_t first_position = segments[sequence->segment_begin].first_token;
-    side_end_window(&at->enc, sequence->enc_tokens, pairs ? 0 : first_position, at->pad_token);
+    side_end_window(&at->enc, sequence->enc_tokens, first_position, at->pad_token);
     if (pairs) { side_end_window(&at->dec, sequence->dec_tokens, first_position, at->pad_token); }
     return STATUS_OK;
 }

@@ -43,9 +43,9 @@ static void check(const Attention& about) {
         fprintf(stderr, "attention: %s\n", status_message());
         exit(EXIT_FAILURE);
     }
-    if (about.q_stride % vector != 0 || about.kv_stride % vector != 0) {
-        fprintf(stderr, "attention: rows %d and %d values apart ---> multiples of 16 bytes\n", about.q_stride,
-                about.kv_stride);
+    if (about.q_stride % vector != 0 || about.kv_stride % vector != 0 || about.kept.stride % vector != 0) {
+        fprintf(stderr, "attention: rows %d, %d and %d values apart ---> multiples of 16 bytes\n",
+                about.q_stride, about.kv_stride, about.kept.stride);
         exit(EXIT_FAILURE);
     }
     if (about.dropout > 0.0f && (about.q_keys == NULL || about.k_keys == NULL)) {
@@ -64,6 +64,21 @@ static AttentionCall call_of(const Attention* about) {
         call.buckets = t5_buckets(about->num_buckets, about->max_distance, about->bias_bidirectional);
     }
     return call;
+}
+
+// The calls that one is: a piece's, whose keys are the kept ones, and that of the other sequences.
+static int split_call(AttentionCall out[2], const AttentionCall* call) {
+    const AttentionKept& kept = call->about.kept;
+    const size_t missing = (size_t)kept.own_begin * (size_t)call->about.kv_stride;
+    out[0] = out[1] = *call;
+    if (kept.k == NULL) { return 1; }
+    Attention &piece = out[0].about, &others = out[1].about;
+    piece.num_seqs = 1;
+    piece.k = kept.k, piece.v = kept.v, piece.kv_stride = kept.stride;
+    out[1].first_seq = 1;
+    others.k -= missing, others.v -= missing, others.kept = {};
+    for (int i = 0; i < 2 && call->dk != NULL; i++) { out[i].dk -= missing, out[i].dv -= missing; }
+    return others.num_seqs > 1 ? 2 : 1;
 }
 
 // 8 lanes for each row of a head, 16 bytes a lane and turn.
@@ -131,7 +146,9 @@ void attention_forward(floatX* out, float* lse, const Attention* about, OpsConte
     if (about->q_starts != NULL && about->num_q_tokens <= about->num_seqs && call.drop_below == 0) {
         attention_launch_decode(&call, ops);
     } else {
-        attention_launch_forward(&call, ops);
+        AttentionCall calls[2];
+        const int num = split_call(calls, &call);
+        for (int i = 0; i < num; i++) { attention_launch_forward(&calls[i], ops); }
     }
 }
 
@@ -159,7 +176,7 @@ void attention_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias, void* 
     const int NH = about->num_heads;
     float* delta = (float*)scratch;
     call.out = (floatX*)out, call.lse = (float*)lse, call.dout = dout, call.delta = delta;
-    call.dq = dq, call.dk = dk, call.dv = dv;
+    call.dq = dq, call.dk = dk, call.dv = dv, call.dkv_stride = about->kv_stride;
     if (about->bias != NULL && dbias != NULL) { call.dbias_partials = delta + delta_floats(about); }
     const size_t num_lanes = (size_t)about->num_q_tokens * (size_t)NH * 8;
     if (num_lanes > 0) {
@@ -167,15 +184,18 @@ void attention_backward(floatX* dq, floatX* dk, floatX* dv, float* dbias, void* 
             delta, dout, out, about->num_q_tokens, NH, about->head_size);
         CHECK_LAUNCH();
     }
-    attention_launch_dkv(&call, ops);
+    AttentionCall calls[2];
+    const int num_calls = split_call(calls, &call);
+    for (int i = 0; i < num_calls; i++) { attention_launch_dkv(&calls[i], ops); }
     if (about->k_lens != NULL && about->num_k_tokens > 0) {
         zero_padding_kernel<<<(unsigned)((about->num_k_tokens + 3) / 4), 128, 0, ops->stream>>>(
             dk, dv, *about, NH * about->head_size);
         CHECK_LAUNCH();
     }
-    const int dq_rows = attention_launch_dq(&call, ops);
-    if (call.dbias_partials != NULL) {
-        const int num_tiles = (int)attention_num_tiles(about->num_q_tokens, about->num_seqs, dq_rows);
+    for (int i = 0; i < num_calls; i++) {
+        const int dq_rows = attention_launch_dq(&calls[i], ops);
+        if (call.dbias_partials == NULL) { continue; }
+        const int num_tiles = (int)attention_num_tiles(about->num_q_tokens, calls[i].about.num_seqs, dq_rows);
         dbias_kernel<<<(unsigned)NH, (unsigned)(about->num_buckets * SUM_LANES), 0, ops->stream>>>(
             dbias, call.dbias_partials, num_tiles, NH, about->num_buckets);
         CHECK_LAUNCH();

@@ -4,6 +4,7 @@ attention.cuh -- what all attention kernels share: their argument, which tile a 
 Sequence i has its tiles from block tile_start(i) = cu[i] / rows + i on: never fewer than ceil(length / rows)
 before tile_start(i + 1), so the host needs no lengths; blocks beyond a sequence's last tile have nothing to
 do. A tile is cut from the sequence's start: a sequence gives the same bits alone and in any batch.
+A piece of a sample (ops.h: AttentionKept) is a call of its own, with about.k, v the kept ones.
 */
 #pragma once
 
@@ -23,6 +24,8 @@ typedef struct {
     const floatX* dout;
     const float* delta;  // (num_heads, num_q_tokens) rowsum(dout out)
     floatX *dq, *dk, *dv;
+    int dkv_stride;
+    int first_seq;          // sequences before it are another call's
     float* dbias_partials;  // (blocks of dq, num_heads, num_buckets), or NULL
     uint32_t drop_below;    // probabilities whose bits are below this fall; 0: no dropout
     float keep_scale;       // of the others
@@ -58,8 +61,9 @@ typedef struct {
 
 // Block b has head b % NH of tile b / NH of the queries, or with KEYS of the keys; false: nothing to do.
 template <bool KEYS>
-static __device__ __forceinline__ bool attention_place(AttentionPlace* place, const Attention& about,
+static __device__ __forceinline__ bool attention_place(AttentionPlace* place, const AttentionCall& x,
                                                        int rows) {
+    const Attention& about = x.about;
     const int32_t* cu = KEYS ? about.cu_k : about.cu_q;
     const int tile = (int)blockIdx.x / about.num_heads, lane = (int)threadIdx.x % 32;
     place->h = (int)blockIdx.x % about.num_heads;
@@ -79,14 +83,14 @@ static __device__ __forceinline__ bool attention_place(AttentionPlace* place, co
     place->seq = seq;
     place->tile = tile - (cu[seq] / rows + seq);
     place->num_tiles = (num_rows + rows - 1) / rows;
-    return place->tile < place->num_tiles;
+    return place->tile < place->num_tiles && seq >= x.first_seq;
 }
 
-// Forward: the block's first query, by its place among the keys, where q_starts[i] of the sequence's queries
-// are missing in front: `place` counts them from here on, but they have no rows.
+// The block's first query, by its place among the keys, where q_starts[i] of the sequence's queries are
+// missing in front, or a piece's: `place` counts them from here on, but they have no rows.
 static __device__ __forceinline__ int attention_first_query(AttentionPlace* place, const Attention& about,
                                                             int rows) {
-    const int num_missing = about.q_starts != NULL ? about.q_starts[place->seq] : 0;
+    const int num_missing = about.q_starts != NULL ? about.q_starts[place->seq] : about.kept.q_start;
     place->q_begin -= num_missing, place->num_q += num_missing;
     return num_missing + (place->num_tiles - 1 - place->tile) * rows;
 }

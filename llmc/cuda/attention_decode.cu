@@ -24,7 +24,7 @@ __global__ static void __launch_bounds__(DECODE_THREADS) attention_decode_kernel
     __shared__ float maxs[DECODE_THREADS / MIN_LANES], sums[DECODE_THREADS / MIN_LANES];
     const Attention& about = x.about;
     AttentionPlace place;
-    if (!attention_place<false>(&place, about, 1)) { return; }
+    if (!attention_place<false>(&place, x, 1)) { return; }
     const int query = attention_first_query(&place, about, 1);
     const int num_keys = attention_keys_seen(about, place, query, 1);
     const int HS = about.head_size, lane = (int)threadIdx.x % lanes, group = (int)threadIdx.x / lanes,

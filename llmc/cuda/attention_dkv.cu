@@ -106,20 +106,48 @@ softmax_backward_dropped(float (&dp)[MT][N / 8][4], float (&p)[MT][N / 8][4], co
     }
 }
 
+// Of a piece: c (16 MT, D) is multiplied with `factor`, and joins rows of `sums` (ops.h: AttentionKept), of
+// which the first num_before are earlier pieces'.
+template <int D, int MT>
+static __device__ __forceinline__ void accumulators_join(float (&c)[MT][D / 8][4], float factor, float* sums,
+                                                         const AttentionKept& kept, int num_rows,
+                                                         int num_before, int HS) {
+    const int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int row = 16 * m + 8 * half + g;
+            if (row >= num_rows) { continue; }
+            float2* at = reinterpret_cast<float2*>(sums + (size_t)row * (size_t)kept.stride + 2 * t);
+#pragma unroll
+            for (int n = 0; n < D / 8; n++) {
+                if (8 * n + 2 * t >= HS) { break; }
+                float2 sum = kept.is_last ? make_float2(0.0f, 0.0f) : at[4 * n];
+                sum.x += c[m][n][2 * half] * factor, sum.y += c[m][n][2 * half + 1] * factor;
+                if (row < num_before) { at[4 * n] = sum; }
+                c[m][n][2 * half] = sum.x, c[m][n][2 * half + 1] = sum.y;
+            }
+        }
+    }
+}
+
+// Blocks of an SM: without the number for D = 96, ptxas takes up to 190 registers, for 2 of them.
 template <int D, bool BIAS, bool DROPOUT, Which WHICH>
-__global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall x) {
+__global__ static void __launch_bounds__(128, D == 96 ? 3 : 0) attention_dkv_kernel(AttentionCall x) {
     using S = DkvShape<D, DROPOUT>;
     constexpr int THREADS = 32 * S::WARPS, MT = S::MT, QUERIES = S::QUERIES, STEP = S::STEP;
     const Attention& about = x.about;
     AttentionPlace place;
-    if (!attention_place<true>(&place, about, S::KEYS)) { return; }
+    if (!attention_place<true>(&place, x, S::KEYS)) { return; }
     const int HS = about.head_size, warp = (int)threadIdx.x / 32;
     const int k0 = place.tile * S::KEYS, num_rows = min(S::KEYS, place.num_k - k0), row0 = 16 * MT * warp;
-    const int first_step = about.causal ? k0 / QUERIES : 0, num_steps = (place.num_q + QUERIES - 1) / QUERIES;
+    const int key0 = k0 - about.kept.q_start;  // the first key's place, counted from the first query's
+    const int first_step = about.causal ? max(key0, 0) / QUERIES : 0,
+              num_steps = (place.num_q + QUERIES - 1) / QUERIES;
     char *k_tile = dynamic_shared(), *v_tile = k_tile + S::K_BYTES, *stages = v_tile + S::K_BYTES;
     float* table = (float*)(stages + 2 * S::STAGE_BYTES);
     const size_t head_at = (size_t)(place.h * HS), sums_at = (size_t)place.h * (size_t)about.num_q_tokens;
-    const size_t kv_at = (size_t)(place.k_begin + k0) * (size_t)about.kv_stride + head_at;
     const int out_stride = about.num_heads * HS;
 
     uint32_t q_key = 0;  // of this thread's query of the tile that is on its way
@@ -141,6 +169,8 @@ __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall
         }
         if (DROPOUT && which == 0) { q_key = i < num_queries ? about.q_keys[row + (size_t)i] : 0; }
     };
+    const int key = place.k_begin + k0;  // of all
+    const size_t kv_at = (size_t)key * (size_t)about.kv_stride + head_at;
     tile_load<D, S::KEYS, THREADS>(k_tile, about.k + kv_at, about.kv_stride, num_rows, HS);
     tile_load<D, S::KEYS, THREADS>(v_tile, about.v + kv_at, about.kv_stride, num_rows, HS);
     if (first_step < num_steps) { load_queries(first_step); }
@@ -157,7 +187,7 @@ __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int r = row0 + 16 * m + 8 * half + (int)threadIdx.x % 32 / 4;
-            k_keys[m][half] = r < num_rows ? about.k_keys[place.k_begin + k0 + r] : 0;
+            k_keys[m][half] = r < num_rows ? about.k_keys[key + r] : 0;
         }
     }
     const float factor = about.scale * LOG2_E;
@@ -175,7 +205,7 @@ __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall
         const float* lse = (const float*)(q_tile + 2 * S::Q_BYTES);
 #pragma unroll 1
         for (int i = 0; i < QUERIES; i += STEP) {
-            const int q0 = step * QUERIES + i, distance = k0 + row0 - q0;
+            const int q0 = step * QUERIES + i, distance = key0 + row0 - q0;
             if (q0 >= place.num_q || (about.causal && distance > STEP - 1)) { continue; }
             float p[MT][STEP / 8][4];
             product_transposed<D, MT, STEP>(p, k_rows, q_tile, i);
@@ -203,20 +233,24 @@ __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall
     cp_async_wait_all();
     __syncthreads();
     if (row0 >= num_rows) { return; }
-    float scales[MT][2], keep_scales[MT][2];
+    // Its rows of dk and dv, and of a piece those among the kept ones.
+    const int num_left = num_rows - row0;
+    auto store = [&](floatX* to, float* sums, char* tile, float(&c)[MT][D / 8][4], float factor) {
+        int num_before = 0;  // rows of earlier pieces
+        to += (size_t)(key + row0) * (size_t)x.dkv_stride + head_at;
+        if (sums != NULL) {
+            num_before = about.kept.own_begin - key - row0;
+            sums += (size_t)(key + row0) * (size_t)about.kept.stride + head_at;
+            accumulators_join<D, MT>(c, factor, sums, about.kept, num_left, num_before, HS);
+            factor = 1.0f;
+        }
+        float factors[MT][2];
 #pragma unroll
-    for (int m = 0; m < MT; m++) {
-        scales[m][0] = scales[m][1] = about.scale;
-        keep_scales[m][0] = keep_scales[m][1] = DROPOUT ? x.keep_scale : 1.0f;
-    }
-    const size_t at = kv_at + (size_t)row0 * (size_t)about.kv_stride;
-    if (WHICH != DV) {
-        accumulators_store<D, MT>(x.dk + at, about.kv_stride, num_rows - row0, HS, k_tile, row0, dk, scales);
-    }
-    if (WHICH != DK) {
-        accumulators_store<D, MT>(x.dv + at, about.kv_stride, num_rows - row0, HS, v_tile, row0, dv,
-                                  keep_scales);
-    }
+        for (int m = 0; m < MT; m++) { factors[m][0] = factors[m][1] = factor; }
+        accumulators_store<D, MT>(to, x.dkv_stride, num_left, HS, tile, row0, c, factors, num_before);
+    };
+    if (WHICH != DV) { store(x.dk, about.kept.dk, k_tile, dk, about.scale); }
+    if (WHICH != DK) { store(x.dv, about.kept.dv, v_tile, dv, DROPOUT ? x.keep_scale : 1.0f); }
 }
 
 template <int D, bool BIAS, bool DROPOUT, Which WHICH>

@@ -95,20 +95,21 @@ static __device__ __forceinline__ void bias_backward(DistanceSums* sums, float* 
     }
 }
 
+// Blocks of an SM: without the number for D = 32, ptxas may take 8 to 30 registers more, for 3 of them.
 template <int D, bool BIAS, bool DROPOUT>
-__global__ static void __launch_bounds__(128) attention_dq_kernel(AttentionCall x) {
+__global__ static void __launch_bounds__(128, D == 32 ? 4 : 0) attention_dq_kernel(AttentionCall x) {
     using S = DqShape<D, DROPOUT>;
     constexpr int THREADS = 32 * S::WARPS, MT = S::MT, KEYS = S::KEYS, STEP = S::STEP;
     const Attention& about = x.about;
     AttentionPlace place;
-    if (!attention_place<false>(&place, about, S::ROWS)) {
+    if (!attention_place<false>(&place, x, S::ROWS)) {
         if (BIAS && x.dbias_partials != NULL) { distance_sums_none(x); }
         return;
     }
     const int HS = about.head_size, warp = (int)threadIdx.x / 32, g = (int)threadIdx.x % 32 / 4;
     const int q0 = (place.num_tiles - 1 - place.tile) * S::ROWS, num_rows = min(S::ROWS, place.num_q - q0);
-    const int row0 = 16 * MT * warp, first = q0 + row0;
-    const int num_keys = attention_keys_seen(about, place, q0, num_rows),
+    const int row0 = 16 * MT * warp, first = about.kept.q_start + q0 + row0;  // by its place among the keys
+    const int num_keys = attention_keys_seen(about, place, about.kept.q_start + q0, num_rows),
               num_steps = (num_keys + KEYS - 1) / KEYS;
     char *q_tile = dynamic_shared(), *dout_tile = q_tile + S::Q_BYTES, *kv = dout_tile + S::Q_BYTES;
     uint32_t* k_keys = (uint32_t*)(kv + 4 * S::K_BYTES);
@@ -117,7 +118,8 @@ __global__ static void __launch_bounds__(128) attention_dq_kernel(AttentionCall 
               limit = BIAS ? bias_limit(x.buckets) : 0;
     all_sums += table_floats;
     float* stage = all_sums + S::WARPS * table_floats + warp * 16 * S::DS_STRIDE;
-    const size_t head_at = (size_t)(place.h * HS), row = (size_t)(place.q_begin + q0);
+    const size_t head_at = (size_t)(place.h * HS);
+    const int row = place.q_begin + q0;
     const size_t k_at = (size_t)place.k_begin * (size_t)about.kv_stride + head_at;
     const int out_stride = about.num_heads * HS;
 
@@ -132,9 +134,9 @@ __global__ static void __launch_bounds__(128) attention_dq_kernel(AttentionCall 
                                        num_keys - step * KEYS);
         }
     };
-    tile_load<D, S::ROWS, THREADS>(q_tile, about.q + row * (size_t)about.q_stride + head_at, about.q_stride,
-                                   num_rows, HS);
-    tile_load<D, S::ROWS, THREADS>(dout_tile, x.dout + row * (size_t)out_stride + head_at, out_stride,
+    tile_load<D, S::ROWS, THREADS>(q_tile, about.q + (size_t)row * (size_t)about.q_stride + head_at,
+                                   about.q_stride, num_rows, HS);
+    tile_load<D, S::ROWS, THREADS>(dout_tile, x.dout + (size_t)row * (size_t)out_stride + head_at, out_stride,
                                    num_rows, HS);
     if (num_steps > 0) { load_keys(0); }
     if (BIAS) { bias_table_fill(table, x, place.h); }
@@ -151,13 +153,13 @@ __global__ static void __launch_bounds__(128) attention_dq_kernel(AttentionCall 
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int r = row0 + 16 * m + 8 * half + g;
-            const size_t at = (size_t)place.h * (size_t)about.num_q_tokens + row + (size_t)r;
+            const size_t at = (size_t)place.h * (size_t)about.num_q_tokens + (size_t)(row + r);
             lse[m][half] = r < num_rows ? x.lse[at] * LOG2_E : INFINITY;
             delta[m][half] = r < num_rows ? x.delta[at] : 0.0f;
         }
     }
     uint32_t drop_rows[MT][2];
-    if (DROPOUT) { load_drop_rows<MT>(drop_rows, x, place, first); }
+    if (DROPOUT) { load_drop_rows<MT>(drop_rows, x, place, q0 + row0); }
     const float factor = about.scale * LOG2_E;
     for (int step = 0; step < num_steps; step++) {
         cp_async_wait_all();
@@ -190,7 +192,7 @@ __global__ static void __launch_bounds__(128) attention_dq_kernel(AttentionCall 
         float scales[MT][2];
 #pragma unroll
         for (int m = 0; m < MT; m++) { scales[m][0] = scales[m][1] = about.scale; }
-        floatX* to = x.dq + (row + (size_t)row0) * (size_t)about.q_stride + head_at;
+        floatX* to = x.dq + (size_t)(row + row0) * (size_t)about.q_stride + head_at;
         accumulators_store<D, MT>(to, about.q_stride, num_rows - row0, HS, q_tile, row0, dq, scales);
     }
     if (BIAS && x.dbias_partials != NULL) { distance_sums_end(&sums, x, all_sums, table_floats, S::WARPS); }

@@ -119,7 +119,7 @@ __global__ static void __launch_bounds__(128) attention_forward_kernel(Attention
     constexpr int THREADS = 32 * S::WARPS, MT = S::MT, KEYS = S::KEYS;
     const Attention& about = x.about;
     AttentionPlace place;
-    if (!attention_place<false>(&place, about, S::ROWS)) { return; }
+    if (!attention_place<false>(&place, x, S::ROWS)) { return; }
     const int HS = about.head_size, warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int q0 = attention_first_query(&place, about, S::ROWS), num_rows = min(S::ROWS, place.num_q - q0);
     const int row0 = 16 * MT * warp,

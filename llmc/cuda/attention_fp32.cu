@@ -53,6 +53,15 @@ template <class S> struct Row {
             }
         }
     }
+    __device__ __forceinline__ void add(const float* row, int HS) {
+        Row other;
+        other.load(row, HS, true);
+#pragma unroll
+        for (int c = 0; c < S::CHUNKS; c++) {
+            at[c].x += other.at[c].x, at[c].y += other.at[c].y, at[c].z += other.at[c].z,
+                at[c].w += other.at[c].w;
+        }
+    }
     __device__ __forceinline__ static float4 chunk(const float* shared_row, int c) {
         return reinterpret_cast<const float4*>(shared_row)[(int)threadIdx.x % S::LANES + c * S::LANES];
     }
@@ -105,7 +114,7 @@ __global__ static void __launch_bounds__(128) attention_forward_kernel(Attention
     using S = Shape<D>;
     const Attention& about = x.about;
     AttentionPlace place;
-    if (!attention_place<false>(&place, about, S::ROWS)) { return; }
+    if (!attention_place<false>(&place, x, S::ROWS)) { return; }
     const int HS = about.head_size, q0 = attention_first_query(&place, about, S::ROWS);
     const int i = q0 + (int)threadIdx.x / S::LANES, row = place.q_begin + i;  // query of the sequence; of all
     const int num_keys = attention_keys_seen(about, place, q0, S::ROWS);
@@ -166,12 +175,12 @@ __global__ static void __launch_bounds__(128) attention_dq_kernel(AttentionCall 
     using S = Shape<D>;
     const Attention& about = x.about;
     AttentionPlace place;
-    if (!attention_place<false>(&place, about, S::ROWS)) {
+    if (!attention_place<false>(&place, x, S::ROWS)) {
         if (BIAS && x.dbias_partials != NULL) { distance_sums_none(x); }
         return;
     }
     const int HS = about.head_size, warp = (int)threadIdx.x / 32;
-    const int q0 = (place.num_tiles - 1 - place.tile) * S::ROWS;
+    const int q0 = attention_first_query(&place, about, S::ROWS);
     const int i = q0 + (int)threadIdx.x / S::LANES, row = place.q_begin + i;
     const bool there = i < place.num_q;
     const int num_keys = attention_keys_seen(about, place, q0, S::ROWS);
@@ -235,8 +244,8 @@ __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall
     using S = Shape<D>;
     const Attention& about = x.about;
     AttentionPlace place;
-    if (!attention_place<true>(&place, about, S::ROWS)) { return; }
-    const int HS = about.head_size, k0 = place.tile * S::ROWS;
+    if (!attention_place<true>(&place, x, S::ROWS)) { return; }
+    const int HS = about.head_size, k0 = place.tile * S::ROWS, q_start = about.kept.q_start;
     const int j = k0 + (int)threadIdx.x / S::LANES, row = place.k_begin + j;  // key of the sequence; of all
     float *q_tile = (float*)dynamic_shared(), *dout_tile = q_tile + S::TILE_FLOATS;
     float *lse = dout_tile + S::TILE_FLOATS, *delta = lse + S::COLUMNS, *table = delta + 2 * S::COLUMNS;
@@ -249,7 +258,8 @@ __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall
     k.load(about.k + at, HS, j < place.num_k);
     v.load(about.v + at, HS, j < place.num_k);
     dk.zero(), dv.zero();
-    for (int q0 = about.causal ? k0 / S::COLUMNS * S::COLUMNS : 0; q0 < place.num_q; q0 += S::COLUMNS) {
+    for (int q0 = about.causal ? max(k0 - q_start, 0) / S::COLUMNS * S::COLUMNS : 0; q0 < place.num_q;
+         q0 += S::COLUMNS) {
         const size_t q_row = (size_t)(place.q_begin + q0);
         const int num_queries = place.num_q - q0, c = (int)threadIdx.x;
         __syncthreads();
@@ -267,7 +277,7 @@ __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall
             const float s = k.dot(q_tile + i * D) * about.scale * LOG2_E;
             float dp = v.dot(dout_tile + i * D), kept = 1.0f;
             if (DROPOUT) { kept = drops(x, hashes[i], k_key) ? 0.0f : x.keep_scale, dp *= kept; }
-            const int away = j - (q0 + i);
+            const int away = j - q_start - (q0 + i);
             const float bias = BIAS ? bias_at(table, limit, away) : 0.0f;
             const float p = about.causal && away > 0 ? 0.0f : exp2f(s + bias - lse[i]);
             dv.add(DROPOUT ? p * kept : p, dout_tile + i * D);
@@ -275,8 +285,19 @@ __global__ static void __launch_bounds__(128) attention_dkv_kernel(AttentionCall
         }
     }
     if (j >= place.num_k) { return; }
-    dk.store(x.dk + at, HS, about.scale);
-    dv.store(x.dv + at, HS, 1.0f);
+    const AttentionKept& kept = about.kept;
+    const size_t to = (size_t)row * (size_t)x.dkv_stride + head_at;
+    dk.scale(about.scale);
+    if (kept.dk != NULL) {
+        const size_t sums_at = (size_t)j * (size_t)kept.stride + head_at;
+        if (!kept.is_last) { dk.add(kept.dk + sums_at, HS), dv.add(kept.dv + sums_at, HS); }
+        if (j < kept.own_begin) {
+            dk.store(kept.dk + sums_at, HS, 1.0f), dv.store(kept.dv + sums_at, HS, 1.0f);
+            return;
+        }
+    }
+    dk.store(x.dk + to, HS, 1.0f);
+    dv.store(x.dv + to, HS, 1.0f);
 }
 
 typedef void (*Kernel)(AttentionCall);

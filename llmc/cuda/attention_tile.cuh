@@ -169,12 +169,12 @@ static __device__ __forceinline__ void mask_scores(float (&s)[MT][N / 8][4], int
     }
 }
 
-// c (16 MT, D), row r times factor[m][r / 8], to rows of `to`, num_rows of them, in whole chunks through rows
-// row0 .. of a tile that only this warp still uses.
+// c (16 MT, D), row r times factor[m][r / 8], to rows [from_row, num_rows) of `to`, in whole chunks through
+// rows row0 .. of a tile that only this warp still uses.
 template <int D, int MT>
 static __device__ __forceinline__ void
 accumulators_store(floatX* to, int stride, int num_rows, int HS, char* tile, int row0,
-                   const float (&c)[MT][D / 8][4], const float (&factor)[MT][2]) {
+                   const float (&c)[MT][D / 8][4], const float (&factor)[MT][2], int from_row = 0) {
     const int lane = (int)threadIdx.x % 32;
     __syncwarp();
 #pragma unroll
@@ -193,7 +193,7 @@ accumulators_store(floatX* to, int stride, int num_rows, int HS, char* tile, int
     constexpr int chunks = D / 8;
     for (int i = lane; i < 16 * MT * chunks; i += 32) {
         const int row = i / chunks, chunk = i % chunks;
-        if (row < num_rows && chunk * 8 < HS) {
+        if (row >= from_row && row < num_rows && chunk * 8 < HS) {
             *reinterpret_cast<uint4*>(to + (size_t)row * (size_t)stride + chunk * 8) =
                 *reinterpret_cast<const uint4*>(tile + tile_at<D>(row0 + row, chunk));
         }

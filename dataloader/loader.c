@@ -654,6 +654,24 @@ static PlanSample sample_lengths(const Loader* loader, const LoaderSample* sampl
                         .supervised_tokens = loader->options.supervise_inputs ? num_tokens : learnt};
 }
 
+// Which tokens of a sample with gaps are supervised. Token i predicts token i + 1.
+static Status add_spans(PlanSample* lengths, const Loader* loader, const LoaderSample* sample, Arena* arena) {
+    const SampleGap* gaps;
+    const bool all = loader->options.supervise_inputs || loader->options.encoder_decoder;
+    const int32_t num_gaps = all ? 0 : loader_gaps(loader, sample, &gaps);
+    const int32_t end = sample->n_input + sample->n_target;
+    PlanSpan* spans;
+    if (num_gaps == 0) { return STATUS_OK; }
+    ARENA_TRY_NEW(spans, arena, PlanSpan, num_gaps + 1);
+    for (int32_t g = 0, begin = sample->n_input > 0 ? sample->n_input : 1; g <= num_gaps; g++) {
+        int32_t until = g < num_gaps ? (int32_t)gaps[g].begin : end;
+        if (until > begin) { spans[lengths->num_spans++] = (PlanSpan){begin - 1, until - 1}; }
+        begin = g < num_gaps && (int32_t)gaps[g].end > begin ? (int32_t)gaps[g].end : begin;
+    }
+    lengths->spans = spans;
+    return STATUS_OK;
+}
+
 // --- tokens ----------------------------------------------------------------------------------------------
 
 static Status read_corrupted(const Loader* loader, const LoaderSample* sample, int32_t* out) {
@@ -954,6 +972,7 @@ Status loader_next(Loader* loader, LoaderBatch* out, Arena* arena) {
     for (int64_t i = 0; i < num_samples; i++) {
         batch.samples[i] = loader->samples[i];
         batch.lengths[i] = sample_lengths(loader, &batch.samples[i]);
+        TRY(add_spans(&batch.lengths[i], loader, &batch.samples[i], arena));
     }
     write_position(loader, batch.position);
     *out = batch;

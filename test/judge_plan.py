@@ -6,7 +6,9 @@ its share of the head once, jobs find their inputs, and memory stays under the l
 makespan to a millionth (the planner counts in ns) and `lower_bound_ms` is not above it. Prints "ok MAKESPAN PEAK_MB..." or what
 is wrong (exit status 1). A stage's transfers leave in the order in which its jobs end, so times follow stage by stage from what
 is known: no events, no clock. By vocabulary V waits for its factors, which B of the last chunk makes: they leave behind its
-gradient, and take no time themselves.
+gradient, and take no time themselves. Tokens [begin, end) of one more sample, a piece, attend to all before them: on a chunk
+F of the pieces ascend and B descend, keys and values stay until the piece's gradients are complete, and those of all but the
+last have float32 gradients from the last piece's B on.
 """
 import json
 import sys
@@ -29,9 +31,19 @@ class Shape:
         if mb["padded"]:
             longest = tuple(up8(max(p[k] for p in pairs)) for k in (0, 1))
             pairs = [longest] * len(pairs)
+            require("piece" not in mb, "a padded microbatch with a piece")
         self.T = [sum(p[k] for p in pairs) for k in (0, 1)]
         self.S = [sum(p[k] ** 2 for p in pairs) for k in (0, 1)]
         self.X = sum(e * d for e, d in pairs)
+        if "piece" in mb:  # the encoder is whole, with the first one
+            begin, n = mb["piece"]["begin"], mb["piece"]["end"] - mb["piece"]["begin"]
+            e = problem["samples"][mb["piece"]["sample"]][0]
+            encoder = [e] if t5 and begin == 0 else []
+            for kind, values in ((0, encoder), (t5, [n])):
+                self.T[kind] += sum(values)
+                self.S[kind] += sum(v * v for v in values)
+            self.S[t5] += 2 * n * begin
+            self.X += e * n if t5 else 0
 
 
 def layer_keys(costs, kind, mode):
@@ -48,7 +60,7 @@ def layer_keys(costs, kind, mode):
 def chunk_cost(problem, place, k, shape, mode):
     """ms of F, of B with W, of W alone; MB stored"""
     costs, forward, backward, weights, stored = problem["cost_model"], 0, 0, 0, 0
-    for kind in (0, 1):
+    for kind in (0, 1) if shape.T[0] else (1,):
         keys = layer_keys(costs, kind, mode)
         linear = keys["a"] * shape.T[kind]
         one = linear + keys["b"] * shape.S[kind] + keys["c"] + (keys.get("x", 0) * shape.X if kind else 0)
@@ -115,9 +127,39 @@ class Replica:
         self.shapes = [Shape(problem, mb) for mb in self.mbs]
         self.arrived = {(0, "F", m): 0.0 for m in range(len(self.mbs))}  # what a job of a row waits for; a share is (-1 - stage)
         self.parts = {}
+        self.pieces = {}  # of a sample, as tokens go
+        for m in sorted((m for m, mb in enumerate(self.mbs) if "piece" in mb), key=lambda m: self.mbs[m]["piece"]["begin"]):
+            self.pieces.setdefault(self.mbs[m]["piece"]["sample"], []).append(m)
+        self.check_pieces()
+        self.arrived |= {(place.first_dec, "F", m): 0.0 for m, shape in enumerate(self.shapes) if not shape.T[0]}
         self.done, self.link, self.clock = {}, [0.0] * place.P, [0.0] * place.P
         self.held = [state_mb(problem, place, s) for s in range(place.P)]
         self.peak = list(self.held)
+
+    def check_pieces(self):
+        for i, pieces in self.pieces.items():
+            end = 0
+            for m in pieces:
+                require(self.mbs[m]["piece"]["begin"] == end < self.mbs[m]["piece"]["end"], f"sample {i}: pieces do not follow each other")
+                require(m == pieces[-1] or not self.mbs[m]["samples"], f"sample {i}: a piece before its last is not alone")
+                end = self.mbs[m]["piece"]["end"]
+            e, d = self.problem["samples"][i]
+            require(end == (d + 2 if self.problem["model"] == "t5" else e), f"sample {i}: pieces end at {end}")
+            for s, order in enumerate(self.orders):
+                for row in self.place.rows(s):
+                    for kind, wanted in (("F", pieces), ("B", pieces[::-1])):
+                        found = [j[1] for j in order if j[0] == kind and j[1] in pieces and self.row(s, j) == row]
+                        require(found == [m for m in wanted if m in found], f"stage {s}: {kind} of pieces as {found}")
+
+    def is_idle(self, row, m):
+        """a later piece in front of the decoder"""
+        return 0 <= row < self.place.first_dec and not self.shapes[m].T[0]
+
+    def kept(self, row, m):
+        """MB of keys and values that are no activations, and of their gradients in float32"""
+        piece, mode = self.mbs[m]["piece"], self.mbs[m]["recompute"]
+        mb = self.place.layers[row][self.problem["model"] == "t5"] * self.problem.get("hidden", 4096) * (piece["end"] - piece["begin"]) / 1e6
+        return 4 * mb * ((mode[row] if isinstance(mode, list) else mode) != "none"), 8 * mb
 
     def row(self, s, job):
         if job[0] in "HV":
@@ -169,7 +211,7 @@ class Replica:
             if len(self.parts[m]) == len(shares):
                 self.arrived[place.last, "B", m] = max(self.parts[m])
         elif kind == "B":
-            if row > 0:
+            if row > 0 and not self.is_idle(row - 1, m):
                 self.arrived[row - 1, "B", m] = self.send(s, place.stage[row - 1], between(row - 1))
             for x in shares if row == place.last and place.by == "vocabulary" else []:
                 self.arrived[-1 - x, "V", m] = self.clock[s] if x == s else max(self.clock[s], self.link[s])
@@ -187,11 +229,16 @@ class Replica:
         ms, mb = self.duration(s, row, kind, m)
         self.clock[s] = max(self.clock[s], at) + ms
         self.done[row, kind, m] = self.clock[s]
+        pieces = self.pieces[self.mbs[m]["piece"]["sample"]] if row >= 0 and "piece" in self.mbs[m] else []
+        if pieces:
+            mb += self.kept(row, m)[0]
+        if kind == "B" and pieces and m == pieces[-1]:
+            self.held[s] += sum(self.kept(row, x)[1] for x in pieces[:-1])
         if kind == "F":
             self.held[s] += mb
-            self.peak[s] = max(self.peak[s], self.held[s])
-        elif kind == "W" or (kind == "B" and not self.is_split(s, row, m)):
-            self.held[s] -= mb
+        self.peak[s] = max(self.peak[s], self.held[s])
+        if kind == "W" or (kind == "B" and not self.is_split(s, row, m)):
+            self.held[s] -= mb + (self.kept(row, m)[1] if pieces and m != pieces[-1] else 0)
         self.hand_on(s, row, kind, m)
         return True
 
@@ -208,7 +255,8 @@ class Replica:
             for row in self.place.rows(s):
                 wanted = [(-1 - s, "H"), (-1 - s, "V")] if row == "share" else [(row, "F"), (row, "B")]
                 for m in range(len(self.mbs)):
-                    require(all((r, kind, m) in self.done for r, kind in wanted), f"stage {s}: a job of {row} is missing")
+                    missing = [(r, kind) for r, kind in wanted if (r, kind, m) not in self.done and not self.is_idle(r, m)]
+                    require(not missing, f"stage {s}: jobs are missing: {missing}")
             require(self.peak[s] <= self.problem["memory_limit"] + 1e-3, f"stage {s}: {self.peak[s]:.3f} MB")
         return max(self.clock), self.peak
 
@@ -218,7 +266,8 @@ def main():
     place, total = Place(problem, plan), problem["n_stages"] * problem["layers_per_stage"]
     wanted = [total // 2, total // 2] if problem["model"] == "t5" else [total, 0]
     require([sum(row[k] for row in place.layers) for k in (0, 1)] == wanted, f"layers {place.layers}")
-    seen = sorted(i for r in plan["replicas"] for mb in r["microbatches"] for i in mb["samples"])
+    mbs = [mb for r in plan["replicas"] for mb in r["microbatches"]]
+    seen = sorted([i for mb in mbs for i in mb["samples"]] + [mb["piece"]["sample"] for mb in mbs if mb.get("piece", {}).get("begin") == 0])
     require(seen == list(range(len(problem["samples"]))), "a sample is missing or there twice")
     require(len(plan["replicas"]) == problem["dp_size"], "not as many replicas as the problem")
     counted = [Replica(problem, place, r).run() for r in plan["replicas"]]

@@ -34,8 +34,14 @@ static void add_sample(Model* model, const Loader* loader, const LoaderBatch* ba
         rows[num_rows] = t;
         targets[num_rows++] = tokens[sample->n_input + t];
     }
+    const SampleGap* gaps;
+    const int num_gaps = two_sides ? 0 : loader_gaps(loader, sample, &gaps);
     for (int t = 0; !two_sides && t < n - 1; t++) {
-        if (t + 1 < sample->n_input) { continue; }  // predicts a token of the input
+        bool is_learnt = t + 1 >= sample->n_input;  // else it predicts a token of the input
+        for (int g = 0; g < num_gaps; g++) {
+            is_learnt &= t + 1 < (int)gaps[g].begin || t + 1 >= (int)gaps[g].end;
+        }
+        if (!is_learnt) { continue; }
         rows[num_rows] = t;
         targets[num_rows++] = tokens[t + 1];
     }

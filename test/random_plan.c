@@ -30,7 +30,14 @@ PipeProblem random_placed_pipe(Rng* rng, int32_t P, int32_t M, const Placement* 
         .job_ns = {[JOB_F] = pick(rng, 1, 50), [JOB_B] = pick(rng, 1, 50), [JOB_W] = pick(rng, 1, 50)},
         .stored_bytes = 100};
     for (int32_t s = 0; s < P; s++) { problem.memory_limit_bytes[s] = INT64_MAX; }
+    if (about->pieces) {
+        int32_t* before = ARENA_NEW(arena, int32_t, M);
+        for (int32_t m = 0; m < M; m++) { before[m] = m > 0 && rng_below(rng, 3) == 0 ? m - 1 : -1; }
+        problem.piece_before = before;
+    }
     for (int32_t m = 0; m < M; m++) {
+        bool is_first =
+            about->pieces && problem.piece_before[m] < 0 && m + 1 < M && problem.piece_before[m + 1] == m;
         int64_t scale = pick(rng, 1, 9), boundary_bytes = pick(rng, 1, 40);
         for (int32_t row = 0; row < num_rows; row++) {
             PipeCost* cost = &costs[(int64_t)row * M + m];
@@ -44,6 +51,9 @@ PipeProblem random_placed_pipe(Rng* rng, int32_t P, int32_t M, const Placement* 
             cost->transfer_ns = about->transfers && sends ? pick(rng, 0, 15) : 0;
             cost->part_ns = about->transfers && row >= K ? pick(rng, 0, 15) : 0;
             cost->factor_ns = about->transfers && row >= K ? pick(rng, 0, 3) : 0;
+            if (is_first && row < K) {
+                cost->kept_bytes = pick(rng, 0, 60), cost->kept_grad_bytes = pick(rng, 0, 90);
+            }
             cost->drops = row < K && (int32_t)rng_below(rng, 100) < about->drops_percent;
             if (cost->drops) {
                 cost->mode = RECOMPUTE_FULL;
@@ -138,7 +148,12 @@ static bool shares_are_done(const Draw* draw, int32_t m) {
 static bool can_run(const Draw* draw, int32_t row, int32_t m, JobKind kind) {
     int32_t K = pipe_num_chunks(draw->problem);
     bool is_share = row >= K, drops = pipe_cost(draw->problem, row, m)->drops;
+    const int32_t before = is_share ? -1 : pipe_piece_before(draw->problem, m);
     if (is_done(draw, row, m, kind)) { return false; }
+    if (kind == JOB_F && before >= 0 && !is_done(draw, row, before, JOB_F)) { return false; }
+    for (int32_t i = 0; i < draw->problem->M && kind == JOB_B && !is_share; i++) {
+        if (pipe_piece_before(draw->problem, i) == m && !is_done(draw, row, i, JOB_B)) { return false; }
+    }
     if (kind == JOB_F) { return row == 0 || is_done(draw, is_share ? K - 1 : row - 1, m, JOB_F); }
     if (!is_done(draw, row, m, JOB_F)) { return false; }
     if (kind == JOB_R) { return drops && !is_share; }
@@ -189,6 +204,18 @@ int32_t* random_order(Rng* rng, int32_t M, Arena* arena) {
     return order;
 }
 
+int32_t* random_pipe_order(Rng* rng, const PipeProblem* problem, Arena* arena) {
+    int32_t *firsts = random_order(rng, problem->M, arena), *order = ARENA_NEW(arena, int32_t, problem->M);
+    for (int32_t i = 0, num = 0; i < problem->M; i++) {
+        if (pipe_piece_before(problem, firsts[i]) >= 0) { continue; }
+        for (int32_t m = firsts[i]; m == firsts[i] || (m < problem->M && pipe_piece_before(problem, m) >= 0);
+             m++) {
+            order[num++] = m;
+        }
+    }
+    return order;
+}
+
 // --- whole plans -----------------------------------------------------------------------------------------
 
 static void add_sequence(Plan* plan, const PlanSample* samples, const int32_t* ids, int32_t num_ids,
@@ -207,26 +234,55 @@ static void add_sequence(Plan* plan, const PlanSample* samples, const int32_t* i
     mb_shape_add(&mb->shape, seq->enc_tokens, 0, 0);
 }
 
-// Samples [begin, end) of ids as the next microbatch.
-static void add_microbatch(Plan* plan, Rng* rng, const RandomPlan* about, const PlanSample* samples,
-                           const int32_t* ids, int32_t num_ids, int32_t replica) {
-    PlanMicrobatch* mb = &plan->mbs[plan->M];
-    *mb = (PlanMicrobatch){.replica = replica, .sequence_begin = plan->num_sequences};
-    mb->layout = (uint8_t)rng_below(rng, about->packed ? LAYOUT_COUNT : LAYOUT_PACKED);
-    int32_t longest = 0;
-    for (int32_t i = 0; i < num_ids; i++) {
-        if (samples[ids[i]].enc_tokens > longest) { longest = samples[ids[i]].enc_tokens; }
-    }
-    for (int32_t i = 0; i < num_ids;) {
-        int32_t num = mb->layout == LAYOUT_PACKED ? rng_between(rng, 1, num_ids - i) : 1;
-        add_sequence(plan, samples, ids + i, num, mb->layout == LAYOUT_PADDED ? longest : 0);
-        i += num;
-    }
+static void end_microbatch(Plan* plan, Rng* rng, const RandomPlan* about) {
+    PlanMicrobatch* mb = &plan->mbs[plan->M++];
     mb->sequence_end = plan->num_sequences;
     for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
         mb->recompute[k] = about->recompute && rng_below(rng, 2) ? RECOMPUTE_FULL : RECOMPUTE_NONE;
     }
-    plan->M++;
+}
+
+// Piece by piece, each in a microbatch of its own, but the last, which is the next one's first sequence.
+static void cut_sample(Plan* plan, Rng* rng, const RandomPlan* about, const PlanSample* samples, int32_t id,
+                       int32_t replica) {
+    int32_t tokens = samples[id].enc_tokens, num = rng_between(rng, 2, tokens < 4 ? tokens : 4);
+    for (int32_t k = 0, begin = 0; k < num; k++) {
+        int32_t end = k == num - 1 ? tokens : rng_between(rng, begin + 1, tokens - (num - 1 - k));
+        PlanMicrobatch* mb = &plan->mbs[plan->M];
+        *mb = (PlanMicrobatch){.replica = replica,
+                               .layout = LAYOUT_RAGGED,
+                               .continues = k > 0,
+                               .sequence_begin = plan->num_sequences};
+        plan->sequences[plan->num_sequences++] = (PlanSequence){.segment_begin = plan->num_segments,
+                                                                .segment_end = plan->num_segments + 1,
+                                                                .enc_tokens = end - begin};
+        plan->segments[plan->num_segments++] = (PlanSegment){id, begin, end - begin};
+        mb_shape_add_piece(&mb->shape, &samples[id], begin, end);
+        begin = end;
+        if (k < num - 1) { end_microbatch(plan, rng, about); }
+    }
+}
+
+// Samples [begin, end) of ids as the next microbatch; where the first one is cut, the last of several.
+static void add_microbatch(Plan* plan, Rng* rng, const RandomPlan* about, const PlanSample* samples,
+                           const int32_t* ids, int32_t num_ids, int32_t replica) {
+    bool is_cut = about->pieces && samples[ids[0]].enc_tokens > 1 && rng_below(rng, 2) == 0;
+    if (is_cut) { cut_sample(plan, rng, about, samples, ids[0], replica); }
+    PlanMicrobatch* mb = &plan->mbs[plan->M];
+    if (!is_cut) {
+        *mb = (PlanMicrobatch){.replica = replica, .sequence_begin = plan->num_sequences};
+        mb->layout = (uint8_t)rng_below(rng, about->packed ? LAYOUT_COUNT : LAYOUT_PACKED);
+    }
+    int32_t longest = 0;
+    for (int32_t i = 0; i < num_ids; i++) {
+        if (samples[ids[i]].enc_tokens > longest) { longest = samples[ids[i]].enc_tokens; }
+    }
+    for (int32_t i = is_cut; i < num_ids;) {
+        int32_t num = mb->layout == LAYOUT_PACKED ? rng_between(rng, 1, num_ids - i) : 1;
+        add_sequence(plan, samples, ids + i, num, mb->layout == LAYOUT_PADDED ? longest : 0);
+        i += num;
+    }
+    end_microbatch(plan, rng, about);
 }
 
 // Of a row of microbatch m; chunks are drawn in their order, shares behind them.
@@ -273,6 +329,13 @@ static void set_ranks(Plan* plan, Rng* rng, const RandomPlan* about, int32_t rep
     PipeProblem problem =
         random_placed_pipe(rng, P, M, placement, &(RandomPipe){.transfers = rng_below(rng, 2)}, arena);
     problem.pulls = plan->pulls;
+    int32_t* before = ARENA_NEW(arena, int32_t, M);
+    bool has_pieces = false;
+    for (int32_t m = 0; m < M; m++) {
+        before[m] = plan->mbs[first_mb + m].continues ? m - 1 : -1;
+        has_pieces |= before[m] >= 0;
+    }
+    if (has_pieces) { problem.piece_before = before; }
     int32_t num_rows = pipe_num_rows(&problem);
     RankBytes* bytes = ARENA_NEW(arena, RankBytes, (int64_t)num_rows * M);
     int64_t scratch_bytes[PLAN_MAX_STAGES] = {0};
@@ -295,11 +358,17 @@ static void set_ranks(Plan* plan, Rng* rng, const RandomPlan* about, int32_t rep
             cost->stored_bytes = cell->acts_bytes;
             cost->input_bytes = cell->in_bytes;
             cost->forward_bytes = cell->forward_bytes;
+            if (row >= plan->placement.num_chunks || before[m] >= 0 || m + 1 == M || before[m + 1] < 0) {
+                continue;
+            }
+            cost->kept_bytes = cell->kept_bytes = pick(rng, 0, 3000);
+            cost->kept_grad_bytes = cell->kept_grad_bytes = pick(rng, 0, 6000);
         }
     }
     int32_t* order = ARENA_NEW(arena, int32_t, M);
     for (int32_t m = 0; m < M; m++) { order[m] = m; }
     int32_t way = (int32_t)rng_below(rng, 3);
+    if (has_pieces && !about->placed) { way = 2; }
     PipeSchedule schedule;
     PipeTimeline timeline;
     Status status = STATUS_OK;
@@ -335,9 +404,9 @@ PlanSample* random_plan(Plan* out, Rng* rng, const RandomPlan* about, Arena* are
     plan.pulls = (plan.P + N) % 3 == 1;  // without a draw: other things stay as they are
     PlanSample* samples = ARENA_NEW(arena, PlanSample, N);
     int32_t* ids = random_order(rng, N, arena);
-    plan.mbs = ARENA_NEW(arena, PlanMicrobatch, N);
-    plan.sequences = ARENA_NEW(arena, PlanSequence, N);
-    plan.segments = ARENA_NEW(arena, PlanSegment, N);
+    plan.mbs = ARENA_NEW(arena, PlanMicrobatch, 4 * N);
+    plan.sequences = ARENA_NEW(arena, PlanSequence, 4 * N);
+    plan.segments = ARENA_NEW(arena, PlanSegment, 4 * N);
     plan.ranks = ARENA_NEW(arena, PlanRank, plan.P * plan.R);
     for (int32_t i = 0; i < N; i++) {
         samples[i].enc_tokens = rng_between(rng, 1, about->max_tokens);

@@ -15,6 +15,7 @@ typedef struct {
     bool zero_times;  // some jobs take no time at all
     int32_t drops_percent;
     bool placed;  // chunks anywhere, every stage has one; the head whole or shared
+    bool pieces;  // some microbatches have a piece of the sample of which the one before has one
 } RandomPipe;
 
 // Memory limits are INT64_MAX; lives in `arena`.
@@ -23,8 +24,9 @@ PipeProblem random_pipe(Rng* rng, int32_t P, int32_t M, const RandomPipe* about,
 // A limit for every stage: `tenths` / 10 of what the largest microbatch needs alone, at least.
 void random_pipe_limit(PipeProblem* problem, Rng* rng, int32_t least_tenths, int32_t most_tenths);
 
-// A shuffle of 0 .. M - 1.
+// A shuffle of 0 .. M - 1; of microbatches, where pieces of a sample stay together.
 int32_t* random_order(Rng* rng, int32_t M, Arena* arena);
+int32_t* random_pipe_order(Rng* rng, const PipeProblem* problem, Arena* arena);
 
 // A problem of that placement, which it borrows (NULL: linear); costs of shares among it.
 PipeProblem random_placed_pipe(Rng* rng, int32_t P, int32_t M, const Placement* placement,
@@ -54,6 +56,7 @@ typedef struct {
     void* context;
     bool placed;  // any placement; else chunk s on stage s and the head whole
     bool tight;   // ranks may have less memory than they would take: some receives are late
+    bool pieces;  // some samples are cut
 } RandomPlan;
 
 // Has passed plan_check. Returns the samples it is made for, [about->num_samples]; all in `arena`.

@@ -141,6 +141,9 @@ static void bounds_are_reached(void) {
         LowerBound bound;
         bool is_one = round % 2;
         random_problem(&problem, &rng, is_one ? 1 : rng_between(&rng, 2, 50));
+        for (int32_t i = 0; i < problem.num_samples; i++) {  // else microbatches need not pay for the head
+            problem.samples[i].supervised_tokens += problem.samples[i].supervised_tokens == 0;
+        }
         PlanRequest* request = &problem.request;
         if (!is_one) {
             linear_cost_model(&problem.costs, &rng, 3, 0);
@@ -174,7 +177,7 @@ static void straight_lines_count_in_full(void) {
     problem.request = (PlanRequest){.P = 1, .R = 1};
     equal_stages(&problem.request, 1);
     problem.num_samples = NUM;
-    for (int i = 0; i < NUM; i++) { problem.samples[i] = (PlanSample){TOKENS, 0, 0}; }
+    for (int i = 0; i < NUM; i++) { problem.samples[i] = plan_sample(TOKENS, 0, 1); }
     bound_of(&bound);
     CHECK_NEAR(bound.work_ns, (double)NUM * TOKENS * (20 + TOKENS / 16.0), 3.0 * NUM);
 }

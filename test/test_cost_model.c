@@ -28,14 +28,14 @@ static char* text_of(const CostModel* costs, const char* signature) {
 }
 
 static int64_t* field_of(MbShape* shape, int f) {
-    int64_t* const fields[] = {&shape->num_seqs,         &shape->enc_tokens,  &shape->enc_squares,
-                               &shape->dec_tokens,       &shape->dec_squares, &shape->cross_products,
-                               &shape->supervised_tokens};
+    int64_t* const fields[] = {&shape->num_seqs,          &shape->enc_tokens,     &shape->enc_squares,
+                               &shape->dec_tokens,        &shape->dec_squares,    &shape->cross_products,
+                               &shape->supervised_tokens, &shape->prefix_products};
     return fields[f];
 }
 
 static MbShape random_shape(Rng* rng) {
-    MbShape shape;
+    MbShape shape = {0};
     for (int f = 0; f < FEATURE_COUNT; f++) {
         *field_of(&shape, f) = rng_between(rng, 0, rng_below(rng, 4) ? 3000 : 100000000);
         if (rng_below(rng, 20) == 0) { *field_of(&shape, f) <<= 30; }  // costs saturate
@@ -102,7 +102,7 @@ static void huge_costs_saturate(void) {
     Rng rng = rng_seed(seed + 2);
     LayerRange all = {0, 1024};
     CostStage stage = cost_stage_make(&model, &all, 0, 1);
-    MbShape shape = {INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX};
+    MbShape shape = {INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, 0, 0};
     linear_cost_model(&model, &rng, 1024, 0);
     model.parts[RECOMPUTE_NONE][PART_ENC_LAYER].time_ns[JOB_F].constant = 1e18;
     CHECK_OK(cost_model_check(&model));
@@ -218,7 +218,7 @@ static void broken_texts_are_refused(void) {
     static const struct {
         const char *from, *to, *words;
     } edits[] = {
-        {"dynapipe-costs 4", "dynapipe-costs 2", "costs:1: expected 4, found '2'"},
+        {"dynapipe-costs 5", "dynapipe-costs 2", "costs:1: expected 5, found '2'"},
         {"layers 2 0", "measured interface 1\nlayers 2 0", "expected ranks"},
         {"recompute none", "rank 1 slow\nrecompute none", "'1' is not a number in 0 ... 0"},
         {"recompute none", "rank 0 slow F 1 B 1 W 1 R 1 memory 0\nrecompute none", "expected link"},

@@ -103,6 +103,21 @@ EMU_SEED=7 EMU_DEVICES=1 placed vee-mpi vee vocabulary --transport mpi $validate
 as_on_the_cpu vee-mpi 1e-4 "the vee on one GPU through MPI, and validation" cpu-val
 same_answers vee-mpi cpu-val "the vee on one GPU through MPI"
 
+# --- samples in pieces: keys and values of earlier pieces on the card, their gradients in float32 ------------------------
+mv "$work/data" "$work/usual"
+make_data 40 400
+mv "$work/data" "$work/long"
+mv "$work/usual" "$work/data"
+long="-i $work/long/train.bin -e l4c64h2 -t 400 -d 900 -x 1 -v 0 -s 0 --dropout 0.1 --refit off --debug effort=50 --debug measure-seconds=0 --comm-timeout 30"
+trainer=$cpu run cpu-long 1 $long --debug dump-gradients="$work/cpu-long.bin"
+for transport in nccl mpi; do
+    EMU_SEED=8 EMU_NCCL_SERIAL=1 trainer=$fp32-dynapipe run pieces-$transport 4 $long --stages 4 --transport $transport --debug dump-gradients="$work/pieces.bin" \
+        --show-step 1 --debug dump-plan="$work/pieces.plan"
+    as_on_the_cpu pieces-$transport 1e-4 "samples in pieces, $transport" cpu-long
+    "$build/tools/compare_checkpoints" "$work/pieces.bin" "$work/cpu-long.bin" 1e-5 >"$work/compare.log" && grep -q ' continues ' "$work/pieces.plan"
+    ok $? "$(grep -c ' continues ' "$work/pieces.plan") later pieces, $transport: gradients, $(tail -1 "$work/compare.log")"
+done
+
 # --- NCCL's connections: each of them more than the margin that the memory limit leaves ------------------------------------
 connections() {  # name, arguments...
     EMU_DEVICE_BYTES=12e9 EMU_NCCL_CONNECT_BYTES=6e8 emulated "$1" "$fp32-dynapipe" --comm-timeout 10 "${@:2}"

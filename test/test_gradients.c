@@ -19,8 +19,9 @@ gradients. test_runs.sh has the same under mpirun.
 #include "test.h"
 
 enum {
-    MAX_TOKENS = 128,
     MAX_TARGETS = 40,
+    LONG_TOKENS = 700,  // of samples that are cut; of their targets:
+    LONG_TARGETS = 400,
     BATCH_TOKENS = 2000,
     SEED = 42,
     NUM_SAMPLES = 300,
@@ -48,7 +49,8 @@ typedef struct {
 } Case;
 
 static uint64_t seed;
-static char dir[64], train[128], val[128], costs_path[512];
+static char dir[64], train[128], val[128], costs_path[512], plan_path[128];
+static int32_t max_tokens = 128, max_targets = MAX_TARGETS;
 static int64_t num_places;  // floats of the whole model
 
 // --- one rank ----------------------------------------------------------------------------------------------
@@ -117,13 +119,13 @@ static Status train_one_step(Dynapipe* dp, Case* c, Model* model, OpsContext* op
     DynapipeRun_v1 run = {.train_pattern = train,
                           .val_pattern = val,
                           .batch_tokens = BATCH_TOKENS,
-                          .max_seq_tokens = MAX_TOKENS,
-                          .max_target_tokens = c->kind->has_decoder ? MAX_TARGETS : 0,
+                          .max_seq_tokens = max_tokens,
+                          .max_target_tokens = c->kind->has_decoder ? max_targets : 0,
                           .num_steps = 1,
                           .zero_stage = c->zero_stage};
     TRY(checked(dynapipe_open_data(dp, &run)));
     TRY(checked(dynapipe_data_info(dp, &info)));
-    EXPECT(model_parse(&config, c->kind, c->descriptor, info.vocab, MAX_TOKENS));
+    EXPECT(model_parse(&config, c->kind, c->descriptor, info.vocab, max_tokens));
     DynapipeBlocks_v1 blocks = dynapipe_llmc_blocks(&about, &config, ops);
     TRY(checked(dynapipe_measure(dp, &blocks, &costs)));
     TRY(checked(dynapipe_choose_stages(dp, costs, ranges, DYNAPIPE_MAX_RANGES, &num_ranges)));
@@ -144,6 +146,7 @@ static Status train_one_step(Dynapipe* dp, Case* c, Model* model, OpsContext* op
         TRY(checked(dynapipe_attach(dp, i, &dynapipe_llmc_model, &views[i], i == 0 ? &params : NULL)));
     }
     TRY(checked(dynapipe_step(dp, &step)));
+    if (plan_path[0] != '\0') { TRY(checked(dynapipe_report(dp, &(DynapipeReport_v1){.step = 1}))); }
     if (c->expected != NULL) { c->difference[dynapipe_rank(dp)] = compare(dp, model, c); }
     if (c->gradients != NULL) { copy_out(c, model); }
     return c->generates ? validate(dp, c) : STATUS_OK;
@@ -209,10 +212,10 @@ static void agrees(Case c, const Case* one) {
 // answers.
 static Case reference(const ModelKind* kind, const char* descriptor) {
     LoaderOptions options = {.batch_tokens = BATCH_TOKENS,
-                             .max_seq_tokens = MAX_TOKENS,
+                             .max_seq_tokens = max_tokens,
                              .seed = SEED,
                              .encoder_decoder = kind->has_decoder,
-                             .max_target_tokens = kind->has_decoder ? MAX_TARGETS : 0,
+                             .max_target_tokens = kind->has_decoder ? max_targets : 0,
                              .shuffle = true};
     Model model;
     OpsContext* ops = ops_create(1);
@@ -356,6 +359,98 @@ static void dense_packs_are_another_loss(void) {
     free((void*)(uintptr_t)one.expected);
 }
 
+// --- pieces ------------------------------------------------------------------------------------------------
+
+// Later pieces of samples in the plan of the last case.
+static int32_t count_pieces(void) {
+    char* text = NULL;
+    int32_t num = 0;
+    CHECK_OK(file_read_text(&text, NULL, plan_path));
+    for (const char* at = text; at != NULL && (at = strstr(at, " continues ")) != NULL; at++) { num++; }
+    free(text);
+    return num;
+}
+
+// Some samples much longer than others; of an only stack, answers with gaps between them.
+static void write_long_data(bool has_gaps) {
+    Rng rng = rng_seed(seed + 2);
+    MadeData data = maker_random(&rng, 80, 4, 200, VOCAB);
+    MadeGaps* gaps = calloc((size_t)data.num_samples, sizeof *gaps);
+    data.pairs = true;
+    for (int i = 0; i < data.num_samples; i++) {
+        MadeSample* sample = &data.samples[i];
+        sample->n_input += sample->n_input == 0;
+        if (i % 5 == 0) { sample->n_input = 200 + i, sample->n_target = LONG_TARGETS - i; }
+        for (int g = 0; g < 2 && sample->n_target > 60; g++) {
+            uint32_t begin = (uint32_t)(sample->n_input + 20 + g * sample->n_target / 2);
+            gaps[i].gaps[gaps[i].num_gaps++] = (SampleGap){.begin = begin, .end = begin + 9};
+        }
+    }
+    if (has_gaps) { data.gaps = gaps; }
+    snprintf(train, sizeof train, "%s/long.bin", dir);
+    maker_write(&data, 0, data.num_samples, dir, "long.bin");
+    data.gaps = NULL;
+    free(gaps);
+    maker_free(&data);
+}
+
+// A batch of one long sample and short ones, in a pipeline, is faster in pieces; gradients are the same.
+static void pieces_agree(void) {
+    static const char* const options[] = {
+        "",
+        "--recompute full",
+        "--split-backward off --slices 2",
+        "--placement vee --head vocabulary --slices 3",
+        "--placement interleaved --head rows",
+        "--placement linear --head whole --recompute auto --memory-limit 24M"};
+    static const struct {
+        const ModelKind* kind;
+        const char* descriptor;
+        float dropout;
+    } models[] = {{&gpt2_kind, "l8c32h4", 0},
+                  {&gpt2_kind, "l8c32h4", 0.1f},
+                  {&t5_kind, "t5:l4d8c32h4k16f64", 0},
+                  {&t5_kind, "umt5:l4d8c32h4k16f48", 0.1f}};
+    max_tokens = LONG_TOKENS, max_targets = LONG_TARGETS;
+    for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
+        int32_t num_pieces = 0, num_cases = 0;
+        plan_path[0] = '\0';
+        write_long_data(!models[k].kind->has_decoder);
+        Case whole = reference(models[k].kind, models[k].descriptor), one = whole;
+        float* dropped = calloc((size_t)num_places, sizeof *dropped);
+        if (models[k].dropout > 0) {
+            one.dropout = models[k].dropout;
+            one.generates = false;
+            one.gradients = dropped;
+            snprintf(one.options, sizeof one.options, "--slices off");
+            CHECK(run_case(&one));
+            one.gradients = NULL;
+            one.expected = dropped;
+        }
+        snprintf(plan_path, sizeof plan_path, "%s/plan", dir);
+        for (int i = 0; i < 6; i++) {
+            Case c = {.kind = one.kind,
+                      .descriptor = one.descriptor,
+                      .dropout = one.dropout,
+                      .P = 2 + i % 3,
+                      .R = 1};
+            c.R = i == 1 ? 2 : 1;
+            c.zero_stage = c.R > 1;
+            snprintf(c.options, sizeof c.options, "%s --show-step 1 --quiet --debug dump-plan=%s", options[i],
+                     plan_path);
+            agrees(c, &one);
+            int32_t num = count_pieces();
+            num_pieces += num;
+            num_cases += num > 0;
+        }
+        printf("     %s, dropout %g: %d more pieces in %d plans\n", one.descriptor, (double)one.dropout,
+               num_pieces, num_cases);
+        CHECK(num_cases >= 3);
+        free(dropped);
+        free((void*)(uintptr_t)whole.expected);
+    }
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     Rng rng = rng_seed(seed + 1);
@@ -373,6 +468,7 @@ int main(int argc, char** argv) {
     RUN(t5_with_biases_in_every_layer_agrees);
     RUN(dropout_agrees);
     RUN(dense_packs_are_another_loss);
+    RUN(pieces_agree);
     maker_free(&data);
     maker_dir_remove(dir);
     return test_end();

@@ -310,8 +310,8 @@ static void all_are_covered_by_few(void) {
         PlanSample all[NUM];
         int32_t most = round % 5 == 0 ? 3 : 500;
         for (int32_t i = 0; i < NUM; i++) {
-            all[i] = (PlanSample){rng_between(&rng, 1, most), round % 2 * rng_between(&rng, 1, most),
-                                  rng_between(&rng, 1, most)};
+            all[i] = plan_sample(rng_between(&rng, 1, most), round % 2 * rng_between(&rng, 1, most),
+                                 rng_between(&rng, 1, most));
             CHECK_OK(largest_samples_add(&largest, &all[i]));
         }
         for (int32_t i = 0; i < NUM; i++) { CHECK(num_covering(&largest, &all[i]) >= 1); }
@@ -832,11 +832,19 @@ static void documents_come_whole(void) {
     }
 }
 
+static bool equal_lengths(const PlanSample* a, const PlanSample* b) {
+    return a->enc_tokens == b->enc_tokens && a->dec_tokens == b->dec_tokens &&
+           a->supervised_tokens == b->supervised_tokens && a->num_spans == b->num_spans &&
+           (a->num_spans == 0 || memcmp(a->spans, b->spans, (size_t)a->num_spans * sizeof *a->spans) == 0);
+}
+
 static bool equal_batches(const LoaderBatch* a, const LoaderBatch* b) {
+    for (int32_t i = 0; i < a->num_samples && i < b->num_samples; i++) {
+        if (!equal_lengths(&a->lengths[i], &b->lengths[i])) { return false; }
+    }
     return a->num_samples == b->num_samples && a->step == b->step && a->end == b->end &&
            a->num_tokens == b->num_tokens && a->supervised_tokens == b->supervised_tokens &&
            memcmp(a->samples, b->samples, (size_t)a->num_samples * sizeof *a->samples) == 0 &&
-           memcmp(a->lengths, b->lengths, (size_t)a->num_samples * sizeof *a->lengths) == 0 &&
            a->position_bytes == b->position_bytes && memcmp(a->position, b->position, a->position_bytes) == 0;
 }
 

@@ -113,8 +113,8 @@ static void check_batch(ClockModel* about, const DynapipeBatch* b) {
 
 static int take_time(const ClockRange* range, const DynapipeBatch* b, int job) {
     ClockModel* about = range->about;
-    MbShape shape = {b->num_seqs,        b->num_tokens, b->num_squares, b->num_dec_tokens,
-                     b->num_dec_squares, b->num_cross,  b->num_rows};
+    MbShape shape = {b->num_seqs,  b->num_tokens, b->num_squares, b->num_dec_tokens, b->num_dec_squares,
+                     b->num_cross, b->num_rows,   b->kept_begin,  b->num_prefix};
     MbShape enc_side = {.enc_tokens = shape.enc_tokens}, dec_side = {.dec_tokens = shape.dec_tokens};
     check_batch(about, b);
     double ns = range->enc * clock_model_part_ns(about, PART_ENC_LAYER, job, &shape) +
@@ -490,7 +490,7 @@ static void the_next_start_measures_nothing(void) {
 
 // Ranks with other kernels: what a plan gives is enough for the neediest, everywhere.
 static void the_neediest_rank_decides(void) {
-    const MbShape shape = {1, 100, 10000, 0, 0, 0, 100};
+    const MbShape shape = {1, 100, 10000, 0, 0, 0, 100, 0, 0};
     const CostStage stages[] = {{.layers = {0, 1}, .has_embedding = true},
                                 {.layers = {3, 4}, .has_head = true}};
     CostModel alike = run_start(4, NULL, NULL)->costs[0];
@@ -637,7 +637,7 @@ static void models_that_are_none_are_refused(void) {
                                         "signature --->",
                                         "0 layers",
                                         "vocabulary of 0",
-                                        "DynapipeModel_v1.reserved[2] is set",
+                                        "DynapipeModel_v1.reserved[1] is set",
                                         "DynapipeBlocks_v1.reserved[0] is set",
                                         "DynapipeBlocks_v1.reserved_numbers[2] is set"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -651,7 +651,7 @@ static void models_that_are_none_are_refused(void) {
             case 2: blocks->signature = "clock "; break;
             case 3: blocks->num_layers = 0; break;
             case 4: blocks->vocab = 0; break;
-            case 5: model.api.reserved[2] = nothing; break;
+            case 5: model.api.reserved[1] = nothing; break;
             case 6: blocks->reserved[0] = nothing; break;
             case 7: blocks->reserved_numbers[2] = 1; break;
         }

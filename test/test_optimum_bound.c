@@ -56,7 +56,7 @@ static int64_t replica_ns(Batch* batch, int32_t r) {
         if (place.limit_bytes[s] > 0) { pipe.memory_limit_bytes[s] = place.available_bytes[s]; }
     }
     for (int32_t m = 0; m < M; m++) {
-        pipe_costs_make(cells + m, NULL, M, &place, modes, &shapes[m]);
+        pipe_costs_make(cells + m, NULL, M, &place, modes, &shapes[m], NULL);
         for (int32_t row = 0; row < pipe_num_rows(&pipe); row++) {
             PipeCost* cell = &cells[row * M + m];
             if (!pipe_has_row(&pipe, row)) { continue; }

@@ -223,7 +223,8 @@ static bool shorter_message(Mutant* mutant, int unused) {
     int32_t share = buffer->chunk - mutant->plan->placement.num_chunks;
     bool at_last = buffer->kind == BUFFER_PART || buffer->kind == BUFFER_FACT;
     if (at_last && share == (rank - mutant->plan->ranks) % mutant->plan->P) { return false; }  // never sent
-    if (buffer->kind == BUFFER_SCRATCH || buffer->num_bytes == 0) { return false; }
+    bool is_kept = buffer->kind == BUFFER_KEPT || buffer->kind == BUFFER_DKEPT;
+    if (buffer->kind == BUFFER_SCRATCH || is_kept || buffer->num_bytes == 0) { return false; }
     buffer->num_bytes--;
     return true;
 }
@@ -345,6 +346,31 @@ static bool edit_buffer(Mutant* mutant, int edit) {
     }
 }
 
+enum { NOT_NEXT, NOT_CONTINUED, OUT_OF_ORDER };
+
+// Of a microbatch with a later piece of a sample.
+static bool edit_piece(Mutant* mutant, int edit) {
+    Plan* plan = mutant->plan;
+    int32_t m = (int32_t)rng_below(mutant->rng, (uint32_t)plan->M);
+    PlanSegment* piece = &plan->segments[plan->sequences[plan->mbs[m].sequence_begin].segment_begin];
+    if (!plan->mbs[m].continues) { return false; }
+    if (edit == NOT_NEXT) { piece->first_token++; }
+    if (edit == NOT_CONTINUED) { plan->mbs[m].continues = false; }
+    if (edit != OUT_OF_ORDER) { return true; }
+    for (int32_t r = 0; r < plan->P * plan->R; r++) {  // it and the piece before it change places on a chunk
+        PlanRank* rank = &plan->ranks[r];
+        for (int32_t i = 0; i < rank->num_instrs; i++) {
+            PlanInstr* instr = &rank->instrs[i];
+            int32_t chunk = instr->chunk, before = find_instr(rank, INSTR_FWD, chunk, m - 1);
+            if (instr->kind != INSTR_FWD || instr->mb != m || before < 0 || chunk > 0) { continue; }
+            instr->mb = m - 1;
+            rank->instrs[before].mb = m;
+            return true;
+        }
+    }
+    return false;
+}
+
 static const struct {
     bool (*mutate)(Mutant* mutant, int edit);
     int edit;
@@ -377,8 +403,8 @@ static const struct {
     {edit_buffer, OF_OTHER_CHUNK, ""},
     {edit_buffer, OVER_LIMIT, "beyond the memory limit"},
     {edit_plan, DUPLICATE_SAMPLE, ""},
-    {edit_plan, CUT_SAMPLE, "not whole"},
-    {edit_plan, OTHER_BATCH, "not whole"},
+    {edit_plan, CUT_SAMPLE, ""},
+    {edit_plan, OTHER_BATCH, ""},
     {edit_plan, WRONG_SHAPE, "shape is not that of"},
     {edit_plan, WRONG_PADDING, ""},
     {edit_plan, LAYERS_APART, "not next to those before"},
@@ -389,6 +415,9 @@ static const struct {
     {edit_plan, CHUNK_NOWHERE, "lies on stage"},
     {edit_plan, HEAD_NOT_WHOLE, "shares of the head"},
     {edit_plan, OTHER_SPLIT, ""},
+    {edit_piece, NOT_NEXT, "is not the next one, or not alone"},
+    {edit_piece, NOT_CONTINUED, ""},
+    {edit_piece, OUT_OF_ORDER, ""},
 };
 enum { NUM_MUTATIONS = sizeof mutations / sizeof mutations[0] };
 
@@ -421,7 +450,8 @@ static void every_mutation_is_caught(void) {
                             .packed = round % 2,
                             .recompute = round % 3,
                             .placed = round % 4 > 0,
-                            .tight = round % 2};
+                            .tight = round % 2,
+                            .pieces = round % 5 < 2};
         Plan plan;
         PlanSample* samples = random_plan(&plan, &rng, &about, &arena);
         for (int32_t i = 0; i < NUM_MUTATIONS; i++) {

@@ -250,7 +250,7 @@ static void a_sample_that_is_too_much_is_named(void) {
     request->recompute = RECOMPUTE_CHOICE_AUTO;
     request->max_seq_tokens = 0;
     request->mb_tokens = 0;
-    for (int32_t i = 0; i < 20; i++) { problem.samples[i] = (PlanSample){40, 0, 5}; }
+    for (int32_t i = 0; i < 20; i++) { problem.samples[i] = plan_sample(40, 0, 5); }
     problem.samples[7].enc_tokens = 2000;
     for (int i = 0; i < 2 * BATCHING_COUNT; i++) {
         Plan plan;
@@ -278,7 +278,7 @@ static void samples_lie_on_a_snake(void) {
         bool is_in[MOST] = {false};
         for (int32_t i = 0; i < num; i++) {
             samples[i] =
-                (PlanSample){rng_between(&rng, 1, round % 2 ? 1000 : 40), rng_between(&rng, 1, 30), 0};
+                plan_sample(rng_between(&rng, 1, round % 2 ? 1000 : 40), rng_between(&rng, 1, 30), 0);
         }
         CHECK_OK(sample_order_make(order, samples, num, &arena));
         bool rises = false;

@@ -240,8 +240,8 @@ static void plans_replay_to_their_makespan(void) {
         Plan plan;
         if (round % 2) {
             int32_t P = rng_between(&rng, 1, 5), N = rng_between(&rng, 1, 40);
-            RandomPlan about = {P,    rng_between(&rng, 1, 3), P + 2, N, 200, true, true, NULL,
-                                NULL, round % 4 == 1,          false};
+            RandomPlan about = {P,    rng_between(&rng, 1, 3), P + 2, N,    200, true, true, NULL,
+                                NULL, round % 4 == 1,          false, false};
             random_plan(&plan, &rng, &about, &arena);
         } else {
             random_problem(&problem, &rng, rng_between(&rng, 1, 40));
@@ -289,6 +289,7 @@ static void broken_plans_do_no_harm(void) {
                             NULL,
                             NULL,
                             round % 2,
+                            false,
                             false};
         random_plan(&plan, &rng, &about, &arena);
         for (int32_t k = rng_between(&rng, 1, 5); k > 0; k--) {

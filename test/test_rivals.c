@@ -247,7 +247,7 @@ static void packed_needs_memory_for_a_window(void) {
         .P = 2, .R = 2, .batching = BATCHING_PACKED, .recompute = RECOMPUTE_CHOICE_NONE, .mb_tokens = 300};
     equal_stages(&problem.request, 4);
     problem.num_samples = 40;
-    for (int i = 0; i < 40; i++) { problem.samples[i] = (PlanSample){300, 0, 100}; }
+    for (int i = 0; i < 40; i++) { problem.samples[i] = plan_sample(300, 0, 100); }
     random_problem_limit_memory(&problem, 300);
     problem.request.max_seq_tokens = 100000;
     CHECK_OK(plan_problem_init(&mp, &problem.request, &problem.costs, problem.samples, 40));
@@ -464,7 +464,7 @@ static int64_t distance2(int32_t i, int32_t j) {
 
 static void random_lengths(int32_t num, Rng* rng, int32_t most_enc, int32_t most_dec) {
     for (int32_t i = 0; i < num; i++) {
-        samples[i] = (PlanSample){rng_between(rng, 1, most_enc), rng_between(rng, 2, most_dec), 1};
+        samples[i] = plan_sample(rng_between(rng, 1, most_enc), rng_between(rng, 2, most_dec), 1);
     }
 }
 

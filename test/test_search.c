@@ -12,6 +12,7 @@
 static uint64_t seed;
 static int32_t times = 1;  // as many rounds
 static RandomProblem about;
+static int32_t num_pieces;  // in drafts, but for first ones
 
 // --- drafts -----------------------------------------------------------------------------------------------
 
@@ -38,11 +39,14 @@ static void odd_problem(Rng* rng, int32_t round) {
     about.request.recompute = (RecomputeChoice)rng_below(rng, 3);
     about.request.split_backward = (SplitBackward)rng_below(rng, 3);
     about.request.max_seq_tokens = 40000;
+    about.request.max_pieces = rng_between(rng, 0, PLAN_MAX_PIECES);
+    about.costs.kept_bytes = rng_between(rng, 0, 3000),
+    about.costs.kept_grad_bytes = rng_between(rng, 0, 6000);
     int32_t kind = round % (2 * ODD_KINDS);
     for (int32_t i = 0; i < N; i++) {
         PlanSample* sample = &about.samples[i];
         if (kind == ODD_EQUAL) { *sample = about.samples[0]; }
-        if (kind == ODD_ONES) { *sample = (PlanSample){1, num_dec > 0, rng_below(rng, 2)}; }
+        if (kind == ODD_ONES) { *sample = plan_sample(1, num_dec > 0, rng_below(rng, 2)); }
         if (kind == ODD_SPARSE) { sample->dec_tokens = 0; }
         if (kind == ODD_SPARSE || kind == ODD_NOTHING) { sample->supervised_tokens = 0; }
     }
@@ -54,12 +58,16 @@ static void odd_problem(Rng* rng, int32_t round) {
     }
 }
 
-// Every sample once; every replica's makespan as the simulator has it.
+// Every sample once, or its first piece; every replica's makespan as the simulator has it.
 static void check_draft(const Draft* draft, const PlanProblem* problem, Arena* arena) {
     int32_t num_seen = 0;
     bool seen[64] = {false};
     for (int32_t k = 0; k < draft->list.num_segments; k++) {
         int32_t id = draft->list.segments[k].sample_idx;
+        if (draft->list.segments[k].first_token > 0) {
+            num_pieces++;
+            continue;
+        }
         CHECK(id >= 0 && id < problem->num_samples && !seen[id]);
         seen[id] = true;
         num_seen++;
@@ -147,7 +155,9 @@ static void drafts_keep_their_word(void) {
             break;
         }
     }
-    printf("     %d drafts, nothing found for %d\n", num_drafts, num_none);
+    printf("     %d drafts, %d more pieces of samples, nothing found for %d\n", num_drafts, num_pieces,
+           num_none);
+    CHECK(num_pieces > 200 * times);
     CHECK(num_drafts > 250 * times && num_none < num_drafts / 2);
     arena_free(&arena);
 }

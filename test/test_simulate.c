@@ -95,8 +95,10 @@ static void memory_limit_holds_at_any_instant(void) {
     for (int32_t round = 0; round < 3000; round++) {
         arena_reset(&arena);
         int32_t P = rng_between(&rng, 1, 6), M = rng_between(&rng, 1, 14);
-        RandomPipe about = {
-            .transfers = round % 2, .zero_times = round % 5 == 0, .drops_percent = round % 4 * 33};
+        RandomPipe about = {.transfers = round % 2,
+                            .zero_times = round % 5 == 0,
+                            .drops_percent = round % 4 * 33,
+                            .pieces = round % 3 == 0};
         PipeProblem problem = random_pipe(&rng, P, M, &about, &arena);
         bool fits = true;
         for (int32_t s = 0; s < P; s++) {
@@ -107,7 +109,7 @@ static void memory_limit_holds_at_any_instant(void) {
         }
         PipeSchedule schedule;
         bool split = rng_below(&rng, 2);
-        int32_t* order = random_order(&rng, M, &arena);
+        int32_t* order = random_pipe_order(&rng, &problem, &arena);
         Status status = pipe_policy_adaptive.build(&schedule, &problem, order, split, &arena);
         CHECK_EQ(status == STATUS_OK, fits);
         if (status != STATUS_OK) {
@@ -379,7 +381,14 @@ static int64_t most_bytes(const Ticks* t, const PipeProblem* problem, const Pipe
         }
         if (job.kind == JOB_R) { begins = cost->stored_bytes; }
         if (job.kind == JOB_B) { ends = cost->input_bytes; }
-        if (job.kind == JOB_W || (job.kind == JOB_B && !has_w)) { ends += cost->stored_bytes; }
+        if (job.kind == JOB_W || (job.kind == JOB_B && !has_w)) {
+            ends += cost->stored_bytes + cost->kept_bytes + cost->kept_grad_bytes;
+        }
+        int32_t first = job.mb;  // keys and values are with the first piece, gradients begin with the last
+        while (pipe_piece_before(problem, first) >= 0) { first--; }
+        bool is_last = job.mb + 1 == problem->M || pipe_piece_before(problem, job.mb + 1) != job.mb;
+        if (job.kind == JOB_F) { begins += cost->kept_bytes; }
+        if (job.kind == JOB_B && is_last) { begins += pipe_cost(problem, job.chunk, first)->kept_grad_bytes; }
         changes[num++] = (Change){t->begin_ns[s][i], 1, begins};
         changes[num++] = (Change){t->end_ns[s][i], 0, -ends};
     }
@@ -388,7 +397,10 @@ static int64_t most_bytes(const Ticks* t, const PipeProblem* problem, const Pipe
 
 static PipeProblem draw(Rng* rng, int32_t round, Arena* arena) {
     int32_t P = rng_between(rng, 1, PIPE_PULLED_MAX_P), M = rng_between(rng, 1, PIPE_PULLED_MAX_M);
-    RandomPipe about = {.transfers = round % 3 > 0, .drops_percent = round % 4 * 25, .placed = round % 5 > 2};
+    RandomPipe about = {.transfers = round % 3 > 0,
+                        .drops_percent = round % 4 * 25,
+                        .placed = round % 5 > 2,
+                        .pieces = round % 7 < 3};
     PipeProblem problem = random_pipe(rng, P, M, &about, arena);
     PipeCost* costs = (PipeCost*)(uintptr_t)problem.cost;
     int32_t K = pipe_num_chunks(&problem);
@@ -421,9 +433,10 @@ static void simulation_is_what_ticks_make_of_it(void) {
         if (problem.placement != NULL && round % 8 == 0) { random_pipe_limit(&problem, &rng, 10, 40); }
         PipeSchedule schedule;
         PipeTimeline timeline;
-        int32_t* order = random_order(&rng, problem.M, &arena);
-        const PipePolicy* policy =
-            problem.placement != NULL ? &pipe_policy_adaptive : policies[rng_below(&rng, 3)];
+        int32_t* order = random_pipe_order(&rng, &problem, &arena);
+        const PipePolicy* policy = problem.placement != NULL || problem.piece_before != NULL
+                                       ? &pipe_policy_adaptive
+                                       : policies[rng_below(&rng, 3)];
         CHECK_OK(policy->build(&schedule, &problem, order, rng_below(&rng, 2), &arena));
         for (int32_t i = round % 2 * rng_between(&rng, 0, 3); i > 0; i--) {
             int32_t s = rng_between(&rng, 0, problem.P - 1), n = schedule.num_jobs[s];
@@ -469,7 +482,7 @@ static void search_and_simulator_agree(void) {
         PipeSchedule schedule;
         PipeTimeline timeline;
         int64_t makespan_ns, budget = 0;
-        int32_t* order = random_order(&rng, problem.M, &arena);
+        int32_t* order = random_pipe_order(&rng, &problem, &arena);
         CHECK_OK(pipe_adaptive_build(&schedule, &problem, order, &rule, &arena));
         CHECK_OK(pipe_simulate(&timeline, &problem, &schedule, &arena));
         CHECK_OK(pipe_adaptive_makespan(&makespan_ns, &problem, order, &rule, INT64_MAX, &budget, &arena));

@@ -92,7 +92,7 @@ static void plain_problem(int32_t P, int32_t R, int32_t num_samples) {
                                     .split_backward = SPLIT_BACKWARD_OFF};
     equal_stages(&problem.request, P);
     problem.num_samples = num_samples;
-    for (int32_t i = 0; i < num_samples; i++) { problem.samples[i] = (PlanSample){160, 0, 160}; }
+    for (int32_t i = 0; i < num_samples; i++) { problem.samples[i] = plan_sample(160, 0, 160); }
 }
 
 // The whole gap is one part, but for a few ns of rounding.

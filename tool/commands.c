@@ -138,6 +138,7 @@ static Status command_bound(Call* call) {
     ARENA_TRY_NEW(problem, call->arena, Problem, 1);
     TRY(problem_load(problem, call->files[0], &options->problem, call->arena));
     TRY(problem_split_stages(problem, options->stage_split));
+    TRY(plan_slices_parse(&problem->request.max_pieces, "auto"));
     bool any_layers = strcmp(options->stage_split, "auto") == 0;  // else what is not told is linear and whole
     const char* placement = options->placement != NULL ? options->placement : any_layers ? "auto" : NULL;
     const char* head = options->head != NULL ? options->head : any_layers ? "auto" : NULL;
@@ -172,7 +173,7 @@ typedef struct {
     int32_t policy, compare, layout, schedule, split_backward, recompute;
     int32_t effort, mb_tokens, width;
     double noise;
-    const char *stage_split, *placement, *head, *json, *svg, *trace, *text;
+    const char *stage_split, *placement, *head, *slices, *json, *svg, *trace, *text;
     bool explain;
 } PlanOptions;
 
@@ -189,6 +190,7 @@ static const OptionSpec command_plan_specs[] = {
     {"--placement",      OPTION_STRING, FIELD(placement),      NULL,   0, 0, NULL, "WHERE", "auto, linear, interleaved, vee, stacks, or stage:layers of every chunk along the model, such as 0:3,1:3,1:3,0:3; default: auto where the search may move layers, else linear"},
     {"--head",           OPTION_STRING, FIELD(head),           NULL,   0, 0, NULL, "SPLIT", "the head: auto, whole, rows, vocabulary, or vocabulary:256,256,512,0 (rows:..), a share of 1024 for each stage; default as --placement: auto or whole"},
     {"--recompute",      OPTION_CHOICE, FIELD(recompute),      "auto", 0, 0, "none|full|auto", NULL, "run forward again instead of keeping activations"},
+    {"--slices",         OPTION_STRING, FIELD(slices),         "auto", 0, 0, NULL, "N", "cut long samples along their tokens into at most N pieces, for auto; off: never; auto: up to 8"},
     {"--effort",         OPTION_INT,    FIELD(effort),         "0",    0, 1e9, NULL, "N", "simulations the search may spend; 0: its default"},
     {"--mb-tokens",      OPTION_INT,    FIELD(mb_tokens),      "0",    0, 1e9, NULL, "N", "tokens of a microbatch for packed, packed-ragged, padded, tokens; 0: the longest sample"},
     {"--json",           OPTION_STRING, FIELD(json),           NULL,   0, 0, NULL, "FILE", "write the plan in the published format (-: stdout, which then has nothing else)"},
@@ -214,6 +216,7 @@ static Status request_make(Problem* problem, const PlanOptions* options) {
     request->recompute = (RecomputeChoice)options->recompute;
     request->effort = options->effort;
     request->mb_tokens = options->mb_tokens;
+    TRY(plan_slices_parse(&request->max_pieces, options->slices));
     const char* split = options->stage_split != NULL            ? options->stage_split
                         : request->batching == BATCHING_DYNAMIC ? "auto"
                                                                 : "equal";

@@ -36,11 +36,35 @@ Status plan_file_load(Plan* out, const char* path, Arena* arena) {
 
 // --- checks ------------------------------------------------------------------------------------------------
 
+// A piece of a sample gets the supervised tokens of its microbatch, as far as it has tokens for them.
+static Status take_piece(int64_t* supervised, const PlanSegment* piece, const PlanSequence* seq,
+                         PlanSample* sample, Arena* arena) {
+    int32_t num = *supervised < piece->num_tokens ? (int32_t)*supervised : piece->num_tokens;
+    PlanSpan* spans;
+    ARENA_TRY_NEW(spans, arena, PlanSpan, sample->num_spans + 1);
+    if (sample->num_spans > 0) { memcpy(spans, sample->spans, sizeof *spans * (size_t)sample->num_spans); }
+    spans[sample->num_spans++] = (PlanSpan){piece->first_token, piece->first_token + num};
+    sample->spans = spans;
+    sample->enc_tokens += seq->enc_tokens, sample->dec_tokens += seq->dec_tokens;
+    sample->supervised_tokens += num;
+    *supervised -= num;
+    return STATUS_OK;
+}
+
 // One sample of a microbatch gets all its supervised tokens, one of a window all its decoder tokens: the
 // plan holds only the sums, and plan_check only compares sums.
-static void take_samples(const Plan* plan, const PlanMicrobatch* mb, PlanSample* samples) {
+static Status take_samples(const Plan* plan, int32_t m, PlanSample* samples, Arena* arena) {
+    const PlanMicrobatch* mb = &plan->mbs[m];
     int64_t supervised = mb->shape.supervised_tokens;
-    for (int32_t i = mb->sequence_begin; i < mb->sequence_end; i++) {
+    int32_t i = mb->sequence_begin;
+    if (plan_has_piece(plan, m) && i < mb->sequence_end) {
+        const PlanSequence* seq = &plan->sequences[i++];
+        const PlanSegment* piece = &plan->segments[seq->segment_begin];
+        if (piece->sample_idx >= 0 && piece->sample_idx < plan->N && seq->segment_end > seq->segment_begin) {
+            TRY(take_piece(&supervised, piece, seq, &samples[piece->sample_idx], arena));
+        }
+    }
+    for (; i < mb->sequence_end; i++) {
         const PlanSequence* seq = &plan->sequences[i];
         for (int32_t k = seq->segment_begin; k < seq->segment_end; k++) {
             int32_t id = plan->segments[k].sample_idx;
@@ -51,6 +75,7 @@ static void take_samples(const Plan* plan, const PlanMicrobatch* mb, PlanSample*
             supervised = 0;
         }
     }
+    return STATUS_OK;
 }
 
 Status plan_verify_structure(const Plan* plan, Arena* arena) {
@@ -68,7 +93,7 @@ Status plan_verify_structure(const Plan* plan, Arena* arena) {
             const PlanSequence* seq = &plan->sequences[i];
             sane = seq->segment_begin >= 0 && seq->segment_end <= plan->num_segments;
         }
-        if (sane) { take_samples(plan, mb, samples); }  // otherwise plan_check reports the error
+        if (sane) { TRY(take_samples(plan, m, samples, arena)); }  // otherwise plan_check reports the error
     }
     return plan_check(plan, samples, plan->N);
 }
@@ -88,6 +113,9 @@ static Status replica_simulate(PlanAccount* out, const Plan* plan, const PlanPro
     for (int32_t m = 0; m < M; m++) {
         const PlanMicrobatch* mb = &plan->mbs[begin + m];
         mbs[m] = (Microbatch){.layout = (MbLayout)mb->layout, .shape = mb->shape};
+        if (plan_has_piece(plan, begin + m)) {
+            mbs[m].piece = plan->segments[first_segment(plan, begin + m)];
+        }
         places[m] = m;
         for (int32_t k = 0; k < K; k++) { modes[m * K + k] = mb->recompute[k]; }
     }
@@ -499,18 +527,27 @@ static void add_placement(json_t* root, const PlanJson* about) {
 static json_t* microbatch_json(const Plan* plan, int32_t m) {
     const PlanMicrobatch* mb = &plan->mbs[m];
     json_t *samples = json_array(), *recompute = json_array();
-    for (int32_t k = first_segment(plan, m); k < end_segment(plan, m); k++) {
+    bool has_piece = plan_has_piece(plan, m);
+    for (int32_t k = first_segment(plan, m) + has_piece; k < end_segment(plan, m); k++) {
         json_array_append_new(samples, json_integer(plan->segments[k].sample_idx));
     }
     for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
         json_array_append_new(recompute, json_string(cost_mode_names[mb->recompute[k]]));
     }
-    return json_pack("{s:o,s:b,s:o}", "samples", samples, "padded", mb->layout == LAYOUT_PADDED, "recompute",
-                     recompute);
+    json_t* json = json_pack("{s:o,s:b,s:o}", "samples", samples, "padded", mb->layout == LAYOUT_PADDED,
+                             "recompute", recompute);
+    if (has_piece) {
+        const PlanSegment* piece = &plan->segments[first_segment(plan, m)];
+        int32_t end = piece->first_token + piece->num_tokens;
+        json_object_set_new(
+            json, "piece",
+            json_pack("{s:i,s:i,s:i}", "sample", piece->sample_idx, "begin", piece->first_token, "end", end));
+    }
+    return json;
 }
 
 // Jobs of the plain pipeline, of one of several chunks, or of a share of the head.
-static json_t* order_json(const Plan* plan, int32_t rank, int32_t first_mb) {
+static json_t* order_json(const Plan* plan, int32_t rank, int32_t first_mb, int32_t first_dec) {
     static const char* const kinds[] = {"F", "B", "W", "R"};
     bool is_linear = placement_is_linear(&plan->placement, plan->P);
     json_t* order = json_array();
@@ -519,6 +556,9 @@ static json_t* order_json(const Plan* plan, int32_t rank, int32_t first_mb) {
         if (!plan_instr_is_job((InstrKind)instr->kind)) { continue; }
         JobKind kind = plan_instr_job((InstrKind)instr->kind);
         int32_t m = instr->mb - first_mb;
+        const bool is_idle =
+            plan->mbs[instr->mb].shape.enc_tokens == 0;  // later pieces have no encoder's jobs
+        if (is_idle && instr->chunk < first_dec) { continue; }
         bool is_share = instr->chunk >= plan->placement.num_chunks;
         const char* name = !is_share ? kinds[kind] : kind == JOB_F ? "H" : "V";
         json_array_append_new(order, is_linear || is_share ? json_pack("[s,i]", name, m)
@@ -531,7 +571,11 @@ void plan_json_print(FILE* out, const void* plan_json) {
     const PlanJson* about = plan_json;
     const Plan* plan = about->plan;
     json_t *root = json_object(), *replicas = json_array();
-    int32_t m = 0;
+    int32_t m = 0, first_dec = 0;  // the first chunk with layers of a decoder
+    while (first_dec < plan->placement.num_chunks &&
+           plan->placement.chunks[first_dec].layer_end <= about->num_enc_layers) {
+        first_dec++;
+    }
     add_placement(root, about);
     for (int32_t r = 0; r < plan->R; r++) {
         int32_t first_mb = m;
@@ -540,7 +584,7 @@ void plan_json_print(FILE* out, const void* plan_json) {
             json_array_append_new(mbs, microbatch_json(plan, m));
         }
         for (int32_t s = 0; s < plan->P; s++) {
-            json_array_append_new(stages, order_json(plan, r * plan->P + s, first_mb));
+            json_array_append_new(stages, order_json(plan, r * plan->P + s, first_mb, first_dec));
         }
         json_array_append_new(replicas, json_pack("{s:o,s:o}", "microbatches", mbs, "stages", stages));
     }

@@ -135,11 +135,11 @@ static PlanSample sample_make(const Lengths* lengths, const Cut* cut) {
     int32_t input = lengths->num_input, target = lengths->num_target;
     if (cut->encoder_decoder) {
         int32_t enc = most(1, least(input, cut->most)), dec = most(1, least(target, cut->most_target));
-        return (PlanSample){enc, dec, dec};
+        return plan_sample(enc, dec, dec);
     }
     int32_t tokens = least(input + target, cut->most);
-    return (PlanSample){tokens, 0,
-                        cut->has_targets ? least(target, tokens) : tokens};  // the input is cut first
+    return plan_sample(tokens, 0,
+                       cut->has_targets ? least(target, tokens) : tokens);  // the input is cut first
 }
 
 static void shuffle(Lengths* lengths, int32_t num, uint64_t seed) {
@@ -290,12 +290,12 @@ static void read_layer(Reader* r, json_t* layer, const char* where, double numbe
     }
 }
 
-// The formulas above; terms of 0 are left out.
+// The formulas above; terms of 0 are left out. A piece's tokens attend to those before them, too.
 static void add_line(CostFormula* formula, CostFeature feature, double slope) {
     if (slope > 0) { cost_formula_add_line(formula, feature, slope); }
 }
 
-static void layer_costs(CostPartMode* out, bool dec, const double n[NUM_KEYS]) {
+static void layer_costs(CostPartMode* out, bool dec, bool cuts, const double n[NUM_KEYS]) {
     CostFeature tokens = dec ? FEATURE_DEC_TOKENS : FEATURE_ENC_TOKENS;
     CostFeature squares = dec ? FEATURE_DEC_SQUARES : FEATURE_ENC_SQUARES;
     const double linear[JOB_COUNT] = {
@@ -310,10 +310,12 @@ static void layer_costs(CostPartMode* out, bool dec, const double n[NUM_KEYS]) {
         if (kind == JOB_B && n[KEY_CMIN] > n[KEY_C]) { time->floor -= (n[KEY_CMIN] - n[KEY_C]) * NS_PER_MS; }
         add_line(time, tokens, linear[kind] * n[KEY_A]);
         add_line(time, squares, rest[kind] * n[KEY_B]);
+        if (cuts) { add_line(time, FEATURE_PREFIX_PRODUCTS, 2 * rest[kind] * n[KEY_B]); }
         if (dec) { add_line(time, FEATURE_CROSS_PRODUCTS, rest[kind] * n[KEY_X]); }
     }
     add_line(&out->stored_bytes, tokens, n[KEY_M] * BYTES_PER_MB);
     add_line(&out->stored_bytes, squares, n[KEY_N] * BYTES_PER_MB);
+    if (cuts) { add_line(&out->stored_bytes, FEATURE_PREFIX_PRODUCTS, 2 * n[KEY_N] * BYTES_PER_MB); }
     if (!dec) { return; }
     add_line(&out->stored_bytes, FEATURE_CROSS_PRODUCTS, n[KEY_MX] * BYTES_PER_MB);
     add_line(&out->stored_bytes, FEATURE_ENC_TOKENS, n[KEY_ME] * BYTES_PER_MB);
@@ -358,8 +360,8 @@ static void mode_costs(CostModel* out, Reader* r, json_t* costs, bool t5, Recomp
     }
     CostPartMode* parts = out->parts[mode];
     parts[PART_EMBEDDING].offered = true;
-    layer_costs(&parts[PART_ENC_LAYER], false, enc);
-    layer_costs(&parts[PART_DEC_LAYER], true, dec);
+    layer_costs(&parts[PART_ENC_LAYER], false, !t5, enc);
+    layer_costs(&parts[PART_DEC_LAYER], true, t5, dec);
     head_costs(&parts[PART_HEAD], t5 ? FEATURE_DEC_TOKENS : FEATURE_ENC_TOKENS, r,
                object(r, costs, "cost_model.", "postprocess", false));
 }
@@ -380,6 +382,7 @@ static void state_and_transfer_costs(CostModel* out, Reader* r, json_t* costs, b
     out->head_state_bytes = out->part_state_bytes[PART_EMBEDDING];  // of a share; a whole head has none
     out->head_param_bytes = out->part_param_bytes[PART_EMBEDDING];
     out->head_is_tied = out->head_rows_whole = true;
+    out->kept_bytes = (int32_t)(2 * hidden_bytes), out->kept_grad_bytes = (int32_t)(4 * hidden_bytes);
     cost_formula_add_line(&out->boundary_bytes, FEATURE_ENC_TOKENS, hidden_bytes);
     cost_formula_add_line(&out->dec_boundary_bytes, FEATURE_DEC_TOKENS, hidden_bytes);
     cost_formula_add_line(&out->head_in_bytes, t5 ? FEATURE_DEC_TOKENS : FEATURE_ENC_TOKENS, hidden_bytes);
@@ -410,7 +413,7 @@ static Status read_samples(Problem* out, const Reader* r, Arena* arena) {
         }
         int32_t dec_tokens = out->encoder_decoder ? (int32_t)dec + 2 : 0;  // begin and end
         out->samples[i] =
-            (PlanSample){(int32_t)enc, dec_tokens, out->encoder_decoder ? dec_tokens : (int32_t)enc};
+            plan_sample((int32_t)enc, dec_tokens, out->encoder_decoder ? dec_tokens : (int32_t)enc);
         longest = most(longest, most((int32_t)enc, dec_tokens));
     }
     out->request.max_seq_tokens = (longest + 7) / 8 * 8;  // a padded microbatch is rounded up to 8
@@ -506,7 +509,13 @@ static void analytic_costs(CostModel* out, const ModelConfig* config, int32_t nu
 }
 
 static bool counts_bytes(const CostModel* costs) {
-    MbShape shape = {1, 1000, 1000000, 1000, 1000000, 1000000, 1000};
+    const MbShape shape = {.num_seqs = 1,
+                           .enc_tokens = 1000,
+                           .enc_squares = 1000000,
+                           .dec_tokens = 1000,
+                           .dec_squares = 1000000,
+                           .cross_products = 1000000,
+                           .supervised_tokens = 1000};
     return cost_formula_value(&costs->parts[RECOMPUTE_NONE][PART_ENC_LAYER].stored_bytes, &shape) > 0;
 }
 

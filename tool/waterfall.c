@@ -34,9 +34,11 @@ static void raise(int64_t* level_ns, int64_t ns) {
 
 // --- one replica's pipeline, from the plan ---------------------------------------------------------------
 
-// The microbatch with the true lengths of its samples.
-static MbShape true_shape(const Plan* plan, const PlanSample* samples, const PlanMicrobatch* mb) {
+// The microbatch with the true lengths of its samples; one with a piece has them.
+static MbShape true_shape(const Plan* plan, const PlanSample* samples, int32_t m) {
+    const PlanMicrobatch* mb = &plan->mbs[m];
     MbShape shape = {0};
+    if (plan_has_piece(plan, m)) { return mb->shape; }
     for (int32_t q = mb->sequence_begin; q < mb->sequence_end; q++) {
         for (int32_t i = plan->sequences[q].segment_begin; i < plan->sequences[q].segment_end; i++) {
             const PlanSample* s = &samples[plan->segments[i].sample_idx];
@@ -55,8 +57,11 @@ static Status pipe_of_replica(PipeProblem* out, const Fall* fall, int32_t first_
     int32_t num_rows = placement_num_rows(&plan->placement, plan->P);
     PipeCost* cells;
     uint8_t modes[PLAN_MAX_CHUNKS];
+    int32_t* before;
     ARENA_TRY_NEW(cells, fall->arena, PipeCost, (int64_t)num_rows * M);
-    *out = (PipeProblem){.P = plan->P, .M = M, .cost = cells, .placement = &plan->placement};
+    ARENA_TRY_NEW(before, fall->arena, int32_t, M);
+    *out = (PipeProblem){
+        .P = plan->P, .M = M, .cost = cells, .piece_before = before, .placement = &plan->placement};
     out->pulls = machine_pulls(fall->request->machine) && !ideal.free_transfers;
     for (int32_t s = 0; s < plan->P; s++) {
         int64_t reduce_ns = cost_rank_reduce_ns(problem->costs, &problem->has[s], plan->R);
@@ -65,11 +70,12 @@ static Status pipe_of_replica(PipeProblem* out, const Fall* fall, int32_t first_
     }
     for (int32_t m = 0; m < M; m++) {
         const PlanMicrobatch* mb = &plan->mbs[first_mb + m];
-        MbShape shape = ideal.no_padding ? true_shape(plan, fall->samples, mb) : mb->shape;
+        MbShape shape = ideal.no_padding ? true_shape(plan, fall->samples, first_mb + m) : mb->shape;
         for (int32_t k = 0; k < problem->K; k++) {
             modes[k] = ideal.no_recompute ? RECOMPUTE_NONE : mb->recompute[k];
         }
-        pipe_costs_make(cells + m, NULL, M, &place, modes, &shape);
+        pipe_costs_make(cells + m, NULL, M, &place, modes, &shape, NULL);
+        before[m] = mb->continues ? m - 1 : -1;
         for (int32_t row = 0; row < num_rows && ideal.free_transfers; row++) {
             PipeCost* cell = &cells[(int64_t)row * M + m];
             cell->transfer_ns = cell->part_ns = cell->factor_ns = 0;

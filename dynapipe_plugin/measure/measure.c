@@ -88,7 +88,7 @@ typedef struct {
     bool is_first, is_last;
     Arena arena;    // of the batch
     float* losses;  // host
-    void *in, *out, *dout, *din, *acts, *scratch;
+    void *in, *out, *dout, *din, *acts, *scratch, *kept, *dkept;
 } Bench;
 
 typedef struct {
@@ -121,7 +121,8 @@ static Status take_memory(const Dynapipe* dp, void** out, int64_t num_bytes, con
 
 static void bench_free(Bench* bench) {
     const Device* device = &bench->measure->dp->device;
-    void* buffers[] = {bench->in, bench->out, bench->dout, bench->din, bench->acts, bench->scratch};
+    void* buffers[] = {bench->in,   bench->out,     bench->dout, bench->din,
+                       bench->acts, bench->scratch, bench->kept, bench->dkept};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
         if (device->api != NULL) {
             device->api->release(device->ctx, buffers[i]);
@@ -151,7 +152,7 @@ static Status fill_boundary(const Dynapipe* dp, void* memory, int64_t num_bytes)
 
 // The needs of the largest of the shapes.
 typedef struct {
-    int64_t before, after, acts, scratch;
+    int64_t before, after, acts, scratch, kept, dkept;
     int32_t num_tokens;
 } BenchBytes;
 
@@ -170,6 +171,10 @@ static BenchBytes bytes_of(const Bench* bench, const MeasureShape* shapes, int32
         most.acts =
             larger(most.acts, api->acts_bytes(model, &batch, DYNAPIPE_FORWARD_KEEP | DYNAPIPE_FORWARD_HEAD));
         most.scratch = larger(most.scratch, api->scratch_bytes(model, &batch));
+        if (shapes[i].prefix > 0) {
+            most.kept = larger(most.kept, api->kept_bytes(model, &batch, 0));
+            most.dkept = larger(most.dkept, api->kept_bytes(model, &batch, 1));
+        }
         if (!bench->is_first) { most.before = larger(most.before, api->boundary_bytes(model, &batch, 0)); }
         if (!bench->is_last) { most.after = larger(most.after, api->boundary_bytes(model, &batch, 1)); }
     }
@@ -182,6 +187,11 @@ static Status init_here(Bench* bench, MeasureSlice slice, const MeasureShape* sh
     BenchBytes bytes = bytes_of(bench, shapes, num_shapes);
     TRY(take_memory(dp, &bench->acts, bytes.acts, "activations"));
     TRY(take_memory(dp, &bench->scratch, bytes.scratch, "scratch"));
+    if (bytes.kept > 0) {
+        TRY(take_memory(dp, &bench->kept, bytes.kept, "keys and values"));
+        TRY(take_memory(dp, &bench->dkept, bytes.dkept, "gradients of keys and values"));
+        TRY(fill_boundary(dp, bench->kept, bytes.kept));
+    }
     if (!bench->is_first) {
         TRY(take_memory(dp, &bench->in, bytes.before, "inputs"));
         TRY(take_memory(dp, &bench->din, bytes.before, "gradients of inputs"));
@@ -279,6 +289,7 @@ static Status time_here(BenchTimes* out, Bench* bench, const MeasureShape* shape
     double run_ns;
     arena_reset(&bench->arena);
     TRY(measure_shape_batch(&batch, shape, blocks->vocab, &bench->arena));
+    batch.kept = bench->kept, batch.dkept = bench->dkept;
     TRY(run_once(&run_ns, &runs, bench, &batch));
     const bool counts = run_ns >= LONG_RUN_NS;
     double spent_ns = counts ? run_ns : 0;
@@ -383,6 +394,7 @@ static Status bench_update(CostModel* out, Bench* bench) {
 // --- which shapes are measured -----------------------------------------------------------------------------
 //     tokens          windows of 32, a decoder's beside one token of the encoder each
 //     squares         a single long window (on a GPU: a full microbatch of them)
+//     prefixes        a piece of a long sample, after as many tokens of it, and after three times as many
 //     keys, values    of a decoder layer's cross-attention: windows of 32, each with one decoder token
 //     cross products  long windows on both sides
 //     rows            of the head: from the number of supervised rows
@@ -506,6 +518,21 @@ static void add_long(MeasurePoints* p, const Measure* m, Side side, CostFeature 
     }
 }
 
+// Pieces of half the longest sample and of a quarter of it. An encoder-decoder's are taken for twice its
+// squares.
+static void add_prefixes(MeasurePoints* p, const Measure* m) {
+    Counts one = {.num_counts = 1, .tokens = {m->max_tokens}};
+    if (m->blocks->api->kept_bytes == NULL || m->lengths.target_tokens > 0) { return; }
+    for (int parts = 4; parts >= 2; parts -= 2) {
+        int32_t tokens = m->lengths.seq_tokens / parts;
+        for (int i = 1; i < parts && tokens >= SHORT_TOKENS; i += 2) {
+            MeasureShape shape = side_shape(m, ENCODER, tokens, tokens, 0);
+            shape.prefix = i * tokens;
+            add_point(p, shape, FEATURE_PREFIX_PRODUCTS, &one, 0);
+        }
+    }
+}
+
 // Keys and values, of encoder tokens, in every decoder layer; scores, of long windows on both sides.
 static void add_cross(MeasurePoints* p, const Measure* m) {
     Counts counts = token_counts(m, m->max_tokens);
@@ -550,6 +577,7 @@ static void list_stack(MeasurePoints* layer, MeasurePoints* embedding, const Mea
     add_tokens(layer, m, side, true);
     add_long(layer, m, side, side == ENCODER ? FEATURE_ENC_SQUARES : FEATURE_DEC_SQUARES, false);
     if (side == DECODER) { add_cross(layer, m); }
+    if (side == ENCODER) { add_prefixes(layer, m); }
     if (layer->slice.begin == first) { return; }  // the embedding is in it
     embedding->slice = (MeasureSlice){first, first + 1, false};
     embedding->part = PART_EMBEDDING;
@@ -594,7 +622,7 @@ static double time_at(const CostPartMode* part, JobKind job, const MeasureShape*
 
 static bool is_quadratic(CostFeature feature) {
     return feature == FEATURE_ENC_SQUARES || feature == FEATURE_DEC_SQUARES ||
-           feature == FEATURE_CROSS_PRODUCTS;
+           feature == FEATURE_CROSS_PRODUCTS || feature == FEATURE_PREFIX_PRODUCTS;
 }
 
 // Shapes larger than any measured are on the line of the last two knots. So a curve must not end level where
@@ -640,6 +668,16 @@ static void fit_feature(CostPartMode* part, const MeasurePoints* p, const CostPa
         fitted.y[fitted.num_knots++] = fmax(y[i], 0);
     }
     *curve = fitted;
+}
+
+// In causal layers a pair of a token and one before its piece takes twice as long as a pair of T^2.
+static void prefixes_of_squares(CostPartMode* part, CostFeature squares) {
+    for (int job = JOB_F; job <= JOB_W; job++) {
+        CostCurve* curves = part->time_ns[job].curves;
+        if (curves[FEATURE_PREFIX_PRODUCTS].num_knots > 0) { continue; }
+        curves[FEATURE_PREFIX_PRODUCTS] = curves[squares];
+        for (int i = 0; i < curves[squares].num_knots; i++) { curves[FEATURE_PREFIX_PRODUCTS].y[i] *= 2; }
+    }
 }
 
 static void fit_part(CostModel* out, const MeasurePoints* p) {
@@ -770,6 +808,8 @@ static Status measure_lists(CostModel* out, Measure* m, MeasurePoints* lists) {
         TRY(measure_points(&lists[i], m, out, i == with_update));
         share_left -= lists[i].share;
     }
+    CostPartMode* causal = &out->parts[RECOMPUTE_NONE][has_dec ? PART_DEC_LAYER : PART_ENC_LAYER];
+    prefixes_of_squares(causal, has_dec ? FEATURE_DEC_SQUARES : FEATURE_ENC_SQUARES);
     return STATUS_OK;
 }
 

@@ -168,6 +168,11 @@ void measure_shape_counts(DynapipeBatch* out, const MeasureShape* shape) {
                            .max_seq_tokens = enc->long_tokens,
                            .num_squares = squares_of(enc),
                            .loss_scale = shape->num_rows > 0 ? 1.0f / (float)shape->num_rows : 1.0f};
+    if (shape->prefix > 0) {
+        out->kept_tokens = shape->prefix + enc->long_tokens;
+        out->kept_begin = shape->prefix;
+        out->num_prefix = (int64_t)enc->long_tokens * shape->prefix;
+    }
     if (dec->num_seqs == 0) { return; }
     out->num_dec_tokens = measure_side_tokens(dec);
     out->max_dec_seq_tokens = dec->long_tokens;
@@ -183,7 +188,9 @@ MbShape measure_mb_shape(const MeasureShape* shape) {
                      .dec_tokens = measure_side_tokens(dec),
                      .dec_squares = squares_of(dec),
                      .cross_products = dec->num_seqs > 0 ? cross_of(shape) : 0,
-                     .supervised_tokens = shape->num_rows};
+                     .supervised_tokens = shape->num_rows,
+                     .prefix_tokens = shape->prefix,
+                     .prefix_products = (int64_t)enc->long_tokens * shape->prefix};
 }
 
 // --- batches -----------------------------------------------------------------------------------------------
@@ -290,7 +297,19 @@ Status measure_shape_batch(DynapipeBatch* out, const MeasureShape* shape, int32_
         window->num_rows = left < window->tokens[has_dec] ? left : window->tokens[has_dec];
         left -= window->num_rows;
     }
-    return made_batch(out, windows, enc->num_seqs, vocab, arena);
+    TRY(made_batch(out, windows, enc->num_seqs, vocab, arena));
+    if (shape->prefix == 0) { return STATUS_OK; }
+    DynapipeBatch counts;
+    uint32_t* keys;
+    measure_shape_counts(&counts, shape);
+    out->kept_tokens = counts.kept_tokens, out->kept_begin = shape->prefix,
+    out->num_prefix = counts.num_prefix;
+    ARENA_TRY_NEW(keys, arena, uint32_t, shape->prefix);
+    out->kept_keys = keys;
+    for (int32_t t = 0; t < enc->long_tokens; t++) {
+        ((int32_t*)(uintptr_t)out->positions)[t] += shape->prefix;
+    }
+    return STATUS_OK;
 }
 
 // --- lines above points ------------------------------------------------------------------------------------
@@ -708,6 +727,29 @@ static Status fit_bytes(CostModel* out, Asker* a) {
     return fit_feeding(&out->head_factor_bytes, a, ASK_FACTORS, false);
 }
 
+// Keys and values of one causal layer, for each token: what a range of two has more than a range of one, at
+// most; 0 where that is no number of bytes a token.
+static int32_t kept_bytes_of(const Asker* a, bool is_gradient) {
+    const bool has_dec = a->blocks->num_dec_layers > 0;
+    const int one = has_dec ? RANGE_DEC_FIRST : RANGE_FIRST,
+              two = has_dec ? RANGE_DEC_FIRST_TWO : RANGE_FIRST_TWO;
+    int64_t most = 0;
+    if (a->blocks->api->kept_bytes == NULL) { return 0; }
+    for (int32_t tokens = 16; tokens <= MOST_TOKENS; tokens *= 2) {
+        const DynapipeBatch batch = {.kept_tokens = tokens, .kept_enc_tokens = has_dec ? tokens : 0};
+        int64_t bytes[2];
+        for (int i = 0; i < 2; i++) {
+            int range = i == 0 ? one : a->valid[two] ? two : one;
+            bytes[i] = a->blocks->api->kept_bytes(a->models[range].model, &batch, is_gradient);
+        }
+        int64_t layer = a->valid[two] ? bytes[1] - bytes[0] : bytes[0], per = has_dec ? 2 * tokens : tokens;
+        int64_t each = ((layer > bytes[0] ? layer : bytes[0]) + per - 1) / per;
+        if (most > 0 && each != most) { return 0; }
+        most = each;
+    }
+    return most < INT32_MAX ? (int32_t)most : 0;
+}
+
 // --- parameters, gradients, optimizer state ----------------------------------------------------------------
 
 typedef struct {
@@ -804,6 +846,8 @@ static Status ask_and_fill(CostModel* out, Asker* a, const MeasureLengths* lengt
                           .num_shards = num_shards};
     fill_state(out, a, &b);
     make_shapes(a, lengths);
+    out->kept_bytes = kept_bytes_of(a, false);
+    out->kept_grad_bytes = out->kept_bytes > 0 ? kept_bytes_of(a, true) : 0;
     return fit_bytes(out, a);
 }
 
@@ -856,6 +900,8 @@ void measure_bytes_raise(CostModel* a, const CostModel* b) {
     formula_raise(&a->head_factor_bytes, &b->head_factor_bytes);
     raise_to(&a->head_state_bytes, b->head_state_bytes);
     raise_to(&a->head_param_bytes, b->head_param_bytes);
+    a->kept_bytes = b->kept_bytes > a->kept_bytes ? b->kept_bytes : a->kept_bytes;
+    a->kept_grad_bytes = b->kept_grad_bytes > a->kept_grad_bytes ? b->kept_grad_bytes : a->kept_grad_bytes;
     for (int p = 0; p < PIECE_COUNT; p++) {
         raise_to(&a->part_state_bytes[p], b->part_state_bytes[p]);
         raise_to(&a->part_param_bytes[p], b->part_param_bytes[p]);

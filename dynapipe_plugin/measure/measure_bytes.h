@@ -61,6 +61,8 @@ typedef struct {
     MeasureSide enc, dec;
     bool crossed;      // of two windows or more: the decoder's long one stands beside a short one
     int32_t num_rows;  // supervised, the last ones (of the decoder's side)
+    int32_t prefix;    // > 0, of a model with one side: the long window is a sample's last piece, after so many
+                       // tokens
 } MeasureShape;
 
 static inline int32_t measure_side_tokens(const MeasureSide* side) {

@@ -28,6 +28,8 @@ typedef struct {
     MachineRank fastest[PLAN_MAX_STAGES + 1];           // in each kind of job and on its link as fast as any
     double share_slow[PLAN_MAX_STAGES + 1][JOB_COUNT];  // of a replica's share of the work (speed_make)
     double most_slow;
+    int32_t max_pieces;  // of a sample
+    bool head_idles;     // for a microbatch there may be without supervised tokens
 } Bound;
 
 static int64_t larger(int64_t a, int64_t b) {
@@ -58,10 +60,26 @@ static void samples_make(Bound* it) {
         for (int k = 0; k < NUM_LONGEST; k++) {
             if (by[k] > most[k]) { most[k] = by[k], it->longest[k] = i; }
         }
-        it->shortest = (PlanSample){shorter(it->shortest.enc_tokens, s->enc_tokens),
-                                    shorter(it->shortest.dec_tokens, s->dec_tokens),
-                                    shorter(it->shortest.supervised_tokens, s->supervised_tokens)};
+        it->shortest = plan_sample(shorter(it->shortest.enc_tokens, s->enc_tokens),
+                                   shorter(it->shortest.dec_tokens, s->dec_tokens),
+                                   shorter(it->shortest.supervised_tokens, s->supervised_tokens));
+        it->head_idles |= s->supervised_tokens < (it->max_pieces > 1 ? plan_sample_tokens(s) : 1);
     }
+    if (it->max_pieces == 1) { return; }
+    for (int f = 0; f < FEATURE_COUNT; f++) { it->least[f] = 1; }
+    int32_t* cut = it->shortest.dec_tokens > 0 ? &it->shortest.dec_tokens : &it->shortest.enc_tokens;
+    *cut = shorter(*cut, PIECE_TILE);
+    it->shortest.supervised_tokens = 0;
+}
+
+// What certainly goes through all chunks and back at once: sample i, or the longest of its pieces.
+static PlanSample undivided(const Bound* it, int32_t i) {
+    PlanSample sample = it->problem->samples[i];
+    if (it->max_pieces == 1) { return sample; }
+    int32_t* cut = sample.dec_tokens > 0 ? &sample.dec_tokens : &sample.enc_tokens;
+    *cut = (*cut + it->max_pieces - 1) / it->max_pieces;
+    sample.supervised_tokens = 0;
+    return sample;
 }
 
 // --- lines -----------------------------------------------------------------------------------------------
@@ -94,6 +112,9 @@ static void lines_make(Bound* it) {
         for (int f = 0; f < FEATURE_COUNT; f++) {
             line->rate[f] = curve_rate(&formula->curves[f], it->least[f]);
         }
+        // of a sample of T tokens in pieces of t after p others: T^2 = sum of t^2 + 2 t p
+        double* squares = &line->rate[costs->num_dec_layers > 0 ? FEATURE_DEC_SQUARES : FEATURE_ENC_SQUARES];
+        if (it->max_pieces > 1) { *squares = fmin(*squares, line->rate[FEATURE_PREFIX_PRODUCTS] / 2); }
     }
 }
 
@@ -134,12 +155,13 @@ static double work_ns(const Bound* it, int part, int32_t i, double share) {
     const PlanProblem* problem = it->problem;
     const double* slow = it->share_slow[i];
     double constant = INFINITY, rate[FEATURE_COUNT], work = 0;
+    const bool may_idle = part == PART_HEAD && it->head_idles;
     for (int k = 0; k < (share > 0 ? 1 : problem->num_modes); k++) {
         Line sum = {0};
         for (int kind = 0; kind < JOB_COUNT; kind++) {
             const Line* line = &it->line[share > 0 ? RECOMPUTE_NONE : problem->modes[k]][part][kind];
             int as = share > 0 && kind == JOB_B ? JOB_F : kind;
-            sum.constant += line->constant * it->fastest[i].slow[as];
+            if (!may_idle) { sum.constant += line->constant * it->fastest[i].slow[as]; }
             for (int f = 0; f < FEATURE_COUNT; f++) { sum.rate[f] += line->rate[f] * slow[as]; }
         }
         constant = fmin(constant, sum.constant);
@@ -147,7 +169,9 @@ static double work_ns(const Bound* it, int part, int32_t i, double share) {
             rate[f] = k == 0 ? sum.rate[f] : fmin(rate[f], sum.rate[f]);
         }
     }
-    for (int f = 0; f < FEATURE_COUNT; f++) { work += rate[f] * it->total[f]; }
+    for (int f = 0; f < FEATURE_COUNT; f++) {
+        if (!may_idle || f == FEATURE_SUPERVISED) { work += rate[f] * it->total[f]; }
+    }
     return constant + (share > 0 ? share : 1) * work / problem->R;
 }
 
@@ -257,7 +281,8 @@ static void given_placement(LowerBound* out, const Bound* it) {
     }
     chain_ns(arrival_ns, it, &it->shortest);
     for (int k = 0; k < NUM_LONGEST; k++) {
-        int64_t time_ns = chain_ns(ignored_ns, it, &problem->samples[it->longest[k]]);
+        const PlanSample sample = undivided(it, it->longest[k]);
+        int64_t time_ns = chain_ns(ignored_ns, it, &sample);
         if (time_ns > out->chain_ns) { out->chain_ns = time_ns, out->chain_sample = it->longest[k]; }
     }
     for (int32_t s = 0; s < problem->P; s++) {
@@ -300,7 +325,8 @@ static void any_chain(LowerBound* out, const Bound* it) {
     const int32_t count[PART_COUNT] = {1, costs->num_enc_layers, costs->num_dec_layers, 1};
     double longest = 0;
     for (int k = 0; k < NUM_LONGEST; k++) {
-        CostParts parts = sample_parts(it, &it->problem->samples[it->longest[k]]);
+        const PlanSample sample = undivided(it, it->longest[k]);
+        CostParts parts = sample_parts(it, &sample);
         double time = 2 * (it->problem->P - 1) * quickest_transfer_ns(it, parts.enc_boundary_bytes);
         for (int part = 0; part < PART_COUNT; part++) {
             time += count[part] * (job_ns(it, &parts, part, JOB_F) + job_ns(it, &parts, part, JOB_B));
@@ -394,7 +420,8 @@ static void freedom_set(Bound* it) {
 }
 
 void lower_bound_make(LowerBound* out, const PlanProblem* problem) {
-    Bound bound = {.problem = problem, .most_slow = 1}, *it = &bound;
+    Bound bound = {.problem = problem, .most_slow = 1, .max_pieces = plan_problem_max_pieces(problem)};
+    Bound* it = &bound;
     *out = (LowerBound){.stage = -1};
     samples_make(it);
     freedom_set(it);

@@ -2,7 +2,8 @@
 bound.h -- a lower bound: no plan for this batch, on these stages and replicas, can be faster.
 
     work     all work, unpadded, nothing recomputed, spread evenly over P * R ranks
-    chain    the longest single sample through all chunks and back, then its weight gradients and reduction
+    chain    the longest single sample through all chunks and back, then its weight gradients and reduction;
+             where samples may be cut, the longest of its pieces
     stage    earliest arrival at a stage + a replica's share of the stage's work, with one microbatch's
              constants + its reduction, of the stage for which this is longest
     bound    the largest of these

@@ -1,7 +1,7 @@
 /*
 cost_file.c -- a cost model, and the machine it was measured on, as text.
 
-    dynapipe-costs 4
+    dynapipe-costs 5
     signature gpt2 C 768 NH 12 V 50304 threads 1
     measured interface 1 ranks 4 per_host 2 replicas 1 tokens 1024 targets 0     where it is known
     layers 12 0                                              encoder (or all), decoder
@@ -10,6 +10,7 @@ cost_file.c -- a cost model, and the machine it was measured on, as text.
     tied head_state_bytes 618135552 stack_bytes 1024         where not 0
     head vocab 50304 tied 1 whole_rows 0 state_bytes 618135552 params 154533888
                                                              of a shared head, where not all 0
+    kept bytes 6144 gradient_bytes 6144                      where samples may be cut
     state enc_layer bytes 113427456 params 28356864          one line per part; stage_enc .. where not 0
     rank 2 slow F 1.5 B 1.5 W 1.4 R 1.5 memory 0 link latency_ns 0 bytes_per_ns 0
                                                              where ranks differ: all of them, from 0 on
@@ -52,10 +53,10 @@ static Status walk_formula(TextWalk* walk, CostFormula* formula) {
     }
     while (walk->mode == TEXT_PARSE && text_word(walk).length > 0) {
         uint8_t feature = 0;
-        TRY(text_choice(
-            walk, " ",
-            "a feature: seqs enc_tokens enc_squares dec_tokens dec_squares cross_products supervised",
-            cost_feature_names, FEATURE_COUNT, 0, &feature));
+        TRY(text_choice(walk, " ",
+                        "a feature: seqs enc_tokens enc_squares dec_tokens dec_squares cross_products "
+                        "supervised prefix_products",
+                        cost_feature_names, FEATURE_COUNT, 0, &feature));
         CostCurve* curve = &formula->curves[feature];
         if (curve->num_knots > 0) { return text_fail(walk, "every feature once"); }
         do {
@@ -157,6 +158,11 @@ static Status walk_header(TextWalk* walk, CostModel* m) {
         TEXT_INT(walk, " params ", 0, COST_LIMIT, m->head_param_bytes);
         TRY(text_literal(walk, "\n"));
     }
+    if (text_optional(walk, m->kept_bytes != 0, "kept bytes ")) {
+        TEXT_INT(walk, "", 0, INT32_MAX, m->kept_bytes);
+        TEXT_INT(walk, " gradient_bytes ", 0, INT32_MAX, m->kept_grad_bytes);
+        TRY(text_literal(walk, "\n"));
+    }
     for (int piece = 0; piece < PIECE_COUNT; piece++) {
         int64_t *state = &m->part_state_bytes[piece], *params = &m->part_param_bytes[piece];
         char words[40];
@@ -193,7 +199,7 @@ static Status walk_parts(TextWalk* walk, CostModel* m, int mode) {
 
 static Status walk_costs(TextWalk* walk, CostModel* m, MachineRank** ranks, int32_t* num_ranks,
                          const char* signature) {
-    TRY(text_literal(walk, "dynapipe-costs 4\n"));
+    TRY(text_literal(walk, "dynapipe-costs 5\n"));
     TRY(walk_signature(walk, signature));
     TRY(walk_header(walk, m));
     TRY(walk_ranks(walk, ranks, num_ranks));

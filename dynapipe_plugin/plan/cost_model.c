@@ -8,8 +8,9 @@
 const char* const cost_part_names[PIECE_COUNT] = {"embedding", "enc_layer", "dec_layer",     "head",
                                                   "stage_enc", "stage_dec", "stage_enc_end", "chain_end"};
 const char* const cost_mode_names[RECOMPUTE_COUNT] = {"none", "selective", "full"};
-const char* const cost_feature_names[FEATURE_COUNT] = {
-    "seqs", "enc_tokens", "enc_squares", "dec_tokens", "dec_squares", "cross_products", "supervised"};
+const char* const cost_feature_names[FEATURE_COUNT] = {"seqs",       "enc_tokens",     "enc_squares",
+                                                       "dec_tokens", "dec_squares",    "cross_products",
+                                                       "supervised", "prefix_products"};
 const char* const cost_job_names[JOB_COUNT] = {"F", "B", "W", "R"};
 const char* const cost_bytes_names[COST_NUM_BYTES] = {"boundary",
                                                       "dec_boundary",
@@ -73,6 +74,7 @@ void cost_shape_features(double out[FEATURE_COUNT], const MbShape* shape) {
     out[FEATURE_DEC_SQUARES] = (double)shape->dec_squares;
     out[FEATURE_CROSS_PRODUCTS] = (double)shape->cross_products;
     out[FEATURE_SUPERVISED] = (double)shape->supervised_tokens;
+    out[FEATURE_PREFIX_PRODUCTS] = (double)shape->prefix_products;
 }
 
 static double formula_value(const CostFormula* formula, const double v[FEATURE_COUNT]) {
@@ -189,7 +191,9 @@ static Status rates_check(const CostModel* model) {
                  {"tied stack_bytes", (double)model->tied_stack_bytes, (double)COST_LIMIT},
                  {"head state_bytes", (double)model->head_state_bytes, (double)COST_LIMIT},
                  {"head params", (double)model->head_param_bytes, (double)COST_LIMIT},
-                 {"head vocab", (double)model->head_vocab, INT32_MAX}};
+                 {"head vocab", (double)model->head_vocab, INT32_MAX},
+                 {"kept bytes", model->kept_bytes, INT32_MAX},
+                 {"kept gradient_bytes", model->kept_grad_bytes, INT32_MAX}};
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
         if (!(rates[i].value >= 0 && rates[i].value <= rates[i].most)) {
             return FAIL(STATUS_BAD_FORMAT, "%s is %g ---> give a finite number, 0 to %g", rates[i].name,
@@ -251,7 +255,7 @@ Status cost_model_check(const CostModel* model) {
 // --- tables for inner loops --------------------------------------------------------------------------
 
 // Slots: part[][] of CostParts, then the formulas of bytes.
-enum { SLOT_BYTES = PART_COUNT * COST_QUANTITIES };
+enum { SLOT_BYTES = PART_COUNT * COST_QUANTITIES, SLOT_SCRATCH = SLOT_BYTES + 2 };
 
 static void add_formula(CostModeTable* table, const CostFormula* formula, int32_t slot) {
     CostSum sum = {
@@ -298,15 +302,24 @@ void cost_table_init(CostTable* out, const CostModel* model) {
 
 // --- one microbatch --------------------------------------------------------------------------------------
 
+// A microbatch of later pieces has no tokens for an encoder; pieces may have no supervised ones.
+static bool is_idle(int part, const MbShape* shape) {
+    return part == PART_HEAD ? shape->supervised_tokens == 0
+                             : part != PART_DEC_LAYER && shape->enc_tokens == 0;
+}
+
 static void parts_evaluate(CostParts* out, const CostModeTable* table, const MbShape* shape) {
-    double value[COST_TABLE_SLOTS] = {0}, v[FEATURE_COUNT];
+    double value[COST_TABLE_SLOTS] = {0}, v[FEATURE_COUNT], all[FEATURE_COUNT];
     cost_shape_features(v, shape);
+    cost_shape_features(all, shape);  // a piece needs no more scratch than with the tokens before it
+    all[shape->dec_tokens > 0 ? FEATURE_DEC_TOKENS : FEATURE_ENC_TOKENS] += (double)shape->prefix_tokens;
     for (int32_t i = 0; i < table->num_sums; i++) {
         const CostSum* sum = &table->sums[i];
+        const double* feature = sum->slot == SLOT_SCRATCH ? all : v;
         double total = sum->constant;
         for (int32_t k = sum->term_begin; k < sum->term_end; k++) {
             const CostTerm* term = &table->terms[k];
-            double x = v[term->feature];
+            double x = feature[term->feature];
             total += term->curve == NULL ? x * term->slope : cost_curve_value(term->curve, x);
         }
         value[sum->slot] = total > sum->floor ? total : sum->floor;
@@ -317,6 +330,12 @@ static void parts_evaluate(CostParts* out, const CostModeTable* table, const MbS
     memcpy(out->stage + COST_STORED, bytes + COST_BYTES_STAGE, 2 * sizeof *bytes);
     memcpy(out->once, bytes + COST_BYTES_ONCE, sizeof out->once);
     memcpy(out->head_constant, table->head_constant, sizeof out->head_constant);
+    for (int part = 0; part < PART_COUNT; part++) {
+        for (int kind = 0; kind < JOB_COUNT && is_idle(part, shape); kind++) { out->part[part][kind] = 0; }
+    }
+    for (int kind = 0; kind < JOB_COUNT && is_idle(PART_HEAD, shape); kind++) {
+        out->head_constant[kind] = 0;
+    }
     out->has_once = table->has_once;
     out->enc_boundary_bytes = cost_round(bytes[0]);
     out->dec_boundary_bytes = cost_round(bytes[0] + bytes[1]);
@@ -329,6 +348,10 @@ static void parts_evaluate(CostParts* out, const CostModeTable* table, const MbS
 
 void cost_parts(CostParts* out, const CostTable* table, RecomputeMode mode, const MbShape* shape) {
     parts_evaluate(out, &table->modes[mode], shape);
+}
+
+static int64_t round_up_16(int64_t count) {
+    return (count + 15) / 16 * 16;
 }
 
 static int64_t boundary_of_stage(const CostModel* model, const CostStage* stage, const CostParts* parts) {
@@ -394,6 +417,15 @@ int64_t cost_boundary_bytes(const CostModel* model, const CostStage* stage, cons
     CostJobs jobs;
     cost_stages(&jobs, model, stage, 1, RECOMPUTE_NONE, shape);
     return jobs.boundary_bytes;
+}
+
+int64_t cost_kept_bytes(const CostModel* model, const CostStage* stage, const PlanSample* sample,
+                        bool gradients) {
+    int32_t count[PIECE_COUNT];
+    cost_stage_parts(count, model, stage);
+    int64_t layers = count[model->num_dec_layers > 0 ? PART_DEC_LAYER : PART_ENC_LAYER];
+    int64_t tokens = round_up_16(sample->enc_tokens) + round_up_16(sample->dec_tokens);
+    return layers * tokens * (gradients ? model->kept_grad_bytes : model->kept_bytes);
 }
 
 // --- machines ----------------------------------------------------------------------------------------
@@ -673,7 +705,7 @@ static const TermGroup group_of[FEATURE_COUNT] = {
     [FEATURE_SEQS] = TERM_FIXED,          [FEATURE_ENC_TOKENS] = TERM_LENGTHS,
     [FEATURE_ENC_SQUARES] = TERM_SQUARES, [FEATURE_DEC_TOKENS] = TERM_LENGTHS,
     [FEATURE_DEC_SQUARES] = TERM_SQUARES, [FEATURE_CROSS_PRODUCTS] = TERM_SQUARES,
-    [FEATURE_SUPERVISED] = TERM_LENGTHS,
+    [FEATURE_SUPERVISED] = TERM_LENGTHS,  [FEATURE_PREFIX_PRODUCTS] = TERM_SQUARES,
 };
 
 CostScale cost_scale_one(void) {
@@ -716,7 +748,7 @@ void cost_scale_terms(double term[PASS_TERMS], const CostModel* model, const Cos
     cost_shape_features(feature, shape);
     cost_stage_parts(count, model, stage);
     for (int part = 0; part < PART_COUNT; part++) {
-        if (count[part] == 0) { continue; }
+        if (count[part] == 0 || is_idle(part, shape)) { continue; }
         formula_terms(&term[part * TERM_GROUPS], &model->parts[mode][part].time_ns[kind], feature);
         for (int g = 0; g < TERM_GROUPS; g++) { term[part * TERM_GROUPS + g] *= count[part]; }
     }
@@ -727,6 +759,7 @@ void cost_scale_share_terms(double term[PASS_TERMS], const CostModel* model, dou
     const CostFormula* formula = &model->parts[RECOMPUTE_NONE][PART_HEAD].time_ns[kind];
     double feature[FEATURE_COUNT], *head = &term[PART_HEAD * TERM_GROUPS];
     memset(term, 0, PASS_TERMS * sizeof *term);
+    if (is_idle(PART_HEAD, shape)) { return; }
     cost_shape_features(feature, shape);
     formula_terms(head, formula, feature);
     for (int g = 0; g < TERM_GROUPS; g++) {
@@ -790,7 +823,8 @@ static void add_rounded_line(CostFormula* formula, CostFeature feature, double b
 // What a layer computes and keeps, per token of its own side and of the encoder's.
 typedef struct {
     double flops, enc_flops;           // of matrix products
-    double square_flops, cross_flops;  // of attention, per squared length and cross product
+    double square_flops, cross_flops;  // of attention, per squared length and cross product; of a piece, each
+    double prefix_flops;               // pair with a token before it: twice the former in causal layers
     double stored_bytes, enc_stored_bytes;
     double num_params;
     CostFeature tokens, squares;
@@ -810,6 +844,9 @@ static void layer_costs(CostPartMode* part, const CostAnalytic* a, const Layer* 
         if (kind == JOB_W) { continue; }
         double pass_ns = (kind == JOB_B ? 2.5 : 1) / a->attention_flops_per_ns;
         cost_formula_add_line(time, layer->squares, pass_ns * layer->square_flops);
+        if (layer->prefix_flops > 0) {
+            cost_formula_add_line(time, FEATURE_PREFIX_PRODUCTS, pass_ns * layer->prefix_flops);
+        }
         if (layer->cross_flops > 0) {
             cost_formula_add_line(time, FEATURE_CROSS_PRODUCTS, pass_ns * layer->cross_flops);
         }
@@ -905,6 +942,7 @@ void cost_model_analytic_gpt(CostModel* out, const CostAnalytic* a) {
     CostPartMode *parts = out->parts[RECOMPUTE_NONE], *full = out->parts[RECOMPUTE_FULL];
     const Layer layer = {.flops = 24 * C * C,
                          .square_flops = 2 * C,
+                         .prefix_flops = 4 * C,
                          .stored_bytes = 16 * C * value + (4 + a->num_heads) * 4.0,
                          .num_params = 12 * C * C,
                          .tokens = FEATURE_ENC_TOKENS,
@@ -923,6 +961,7 @@ void cost_model_analytic_gpt(CostModel* out, const CostAnalytic* a) {
     add_rounded_line(&out->boundary_bytes, FEATURE_ENC_TOKENS, C * value);
     add_rounded_line(&out->scratch_bytes, FEATURE_ENC_TOKENS, 12 * C * value);
     add_rounded_line(&out->scratch_bytes, FEATURE_SUPERVISED, 2 * C * value);
+    out->kept_bytes = 2 * a->channels * a->bytes_per_value, out->kept_grad_bytes = 2 * 4 * a->channels;
     const int64_t channels = a->channels, matrix = channels * channels;
     const int64_t params[PIECE_COUNT] = {
         [PART_EMBEDDING] = (a->padded_vocab + (int64_t)a->max_tokens) * channels,
@@ -953,6 +992,7 @@ static void t5_layers(CostPartMode* parts, const CostAnalytic* a) {
     const Layer dec = {.flops = 2 * (6 * C * I + ffn),
                        .enc_flops = 4 * C * I,
                        .square_flops = 2 * I,
+                       .prefix_flops = 4 * I,
                        .cross_flops = 4 * I,
                        .stored_bytes = stored + (2 * C + 2 * I) * value + (2 * a->num_heads + 3) * 4.0,
                        .enc_stored_bytes = 2 * I * value,
@@ -1007,6 +1047,8 @@ static void cost_model_analytic_t5(CostModel* out, const CostAnalytic* a) {
     modes_finish(out);
     t5_stage_bytes(out, a);
     const int64_t channels = a->channels, inner = (int64_t)a->num_heads * a->head_size;
+    out->kept_bytes = (int32_t)(2 * inner) * a->bytes_per_value,
+    out->kept_grad_bytes = (int32_t)(2 * 4 * inner);
     const int64_t ffn = channels * a->ffn_channels * (a->gated ? 3 : 2);
     const int64_t embedding = a->padded_vocab * channels, biases = (int64_t)NUM_BUCKETS * a->num_heads;
     const int64_t params[PIECE_COUNT] = {

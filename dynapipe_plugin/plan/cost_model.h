@@ -5,7 +5,8 @@ cost_model.h -- predicts time and memory of one job of one chunk (Placement) for
     part cost  = max(floor, constant + sum over features of a piecewise linear function of that feature)
 
 and bytes that a chunk has once, whatever its layers (buffers between them, tables that they share), with the
-features of MbShape (tokens, squared lengths, cross products, supervised tokens). A straight line is the case
+features of MbShape (tokens, squared lengths, cross products, supervised tokens). A microbatch without
+tokens of the encoder, or without supervised ones, takes no time there. A straight line is the case
 of one knot. Analytic coefficients (roofline of a model's shape), a measured profile
 (`./profile_costs`, knots where the machine was measured) and the planning problems of the original all have
 this form. Shares of the head, ranks (model state, gradients of all chunks together) and machines follow
@@ -51,6 +52,7 @@ typedef enum {
     FEATURE_DEC_SQUARES,
     FEATURE_CROSS_PRODUCTS,
     FEATURE_SUPERVISED,
+    FEATURE_PREFIX_PRODUCTS,
     FEATURE_COUNT
 } CostFeature;
 
@@ -103,6 +105,9 @@ typedef struct {
     // Of a shared head: hidden states of all supervised rows (and their gradient, which comes back by rows);
     // by vocabulary, what every share sends back, and what it needs for its gradient of weights.
     CostFormula head_in_bytes, head_part_bytes, head_factor_bytes;
+    // Of a sample that is cut into pieces, in a causal layer and for each of its tokens, those of an encoder
+    // included: keys and values that its other pieces need, and their gradients. 0: samples stay whole.
+    int32_t kept_bytes, kept_grad_bytes;
     double comm_latency_ns;      // of one transfer ...
     double comm_bytes_per_ns;    // ... and its rate; <= 0: free
     double reduce_bytes_per_ns;  // gradient all-reduce over replicas, per rank; <= 0: free
@@ -138,6 +143,10 @@ typedef struct {
 int64_t cost_boundary_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape);
 int64_t cost_transfer_ns(const CostModel* model, int64_t num_bytes);
 
+// Keys and values of all pieces of a sample in a chunk, and their gradients.
+int64_t cost_kept_bytes(const CostModel* model, const CostStage* stage, const PlanSample* sample,
+                        bool gradients);
+
 // May a plan use this mode? (Offered by every part the model has.)
 bool cost_mode_offered(const CostModel* model, RecomputeMode mode);
 
@@ -148,7 +157,7 @@ CostStage cost_chunk_make(const CostModel* model, const Placement* placement, in
 // Every curve ascending and finite, rates sane. Names the part and field at fault.
 Status cost_model_check(const CostModel* model);
 
-// The versioned text file ("dynapipe-costs 4") of a measurement, of the model and, machine not NULL, of the
+// The versioned text file ("dynapipe-costs 5") of a measurement, of the model and, machine not NULL, of the
 // ranks it was made on. print(parse(text)) == text for text that print made. A file measured on another model
 // shape is refused: `signature` (one line of words such as "gpt2 C 768 NH 12 V 50304 threads 1") must be the
 // file's unless NULL. *machine has no ranks where the file has none; else free((void*)machine->ranks).

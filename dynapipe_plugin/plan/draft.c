@@ -108,8 +108,17 @@ static int64_t shares_make(PipeCost* out, RankBytes* bytes, int64_t stride, cons
     return problem->count_buffers ? parts_bytes + plan_align_bytes(cost_round(parts->head_in_bytes)) : 0;
 }
 
+static void kept_cost(PipeCost* out, RankBytes* bytes, const PipePlace* place, int32_t k,
+                      const PlanSample* cut) {
+    const CostModel* costs = place->problem->costs;
+    out->kept_bytes = plan_align_bytes(cost_kept_bytes(costs, &place->chunks[k], cut, false));
+    out->kept_grad_bytes = plan_align_bytes(cost_kept_bytes(costs, &place->chunks[k], cut, true));
+    if (bytes == NULL) { return; }
+    bytes->kept_bytes = out->kept_bytes, bytes->kept_grad_bytes = out->kept_grad_bytes;
+}
+
 int64_t pipe_costs_make(PipeCost* out, RankBytes* bytes, int64_t stride, const PipePlace* place,
-                        const uint8_t* modes, const MbShape* shape) {
+                        const uint8_t* modes, const MbShape* shape, const PlanSample* cut) {
     const PlanProblem* problem = place->problem;
     CostParts parts[RECOMPUTE_COUNT];
     bool known[RECOMPUTE_COUNT] = {false};
@@ -129,6 +138,9 @@ int64_t pipe_costs_make(PipeCost* out, RankBytes* bytes, int64_t stride, const P
         chunk_cost(&out[k * stride], place, k, mode, &jobs, in_bytes, k == K - 1 ? parts_bytes : 0);
         if (bytes != NULL) {
             bytes[k * stride] = row_bytes(&jobs, out[k * stride].drops, in_bytes, jobs.boundary_bytes);
+        }
+        if (cut != NULL) {
+            kept_cost(&out[k * stride], bytes != NULL ? &bytes[k * stride] : NULL, place, k, cut);
         }
         in_bytes = jobs.boundary_bytes;
         scratch_bytes = jobs.scratch_bytes > scratch_bytes ? jobs.scratch_bytes : scratch_bytes;
@@ -154,21 +166,44 @@ size_t replica_problem_layout(ReplicaProblem* replica, char* block) {
     size_t M = (size_t)replica->pipe.M, K = (size_t)place->placement.num_chunks;
     size_t cost_bytes = (size_t)placement_num_rows(&place->placement, replica->pipe.P) * M * sizeof(PipeCost);
     size_t shape_bytes = M * sizeof(MbShape), scratch_bytes = M * sizeof(int64_t);
+    size_t piece_bytes = M * (sizeof(PlanSegment) + sizeof(int32_t));
     if (block != NULL) {
         replica->block = block;
         replica->pipe.cost = replica->cost = (PipeCost*)block;
         replica->shape = (MbShape*)(block + cost_bytes);
         replica->scratch_bytes = (int64_t*)(block + cost_bytes + shape_bytes);
-        replica->modes = (uint8_t*)(block + cost_bytes + shape_bytes + scratch_bytes);
+        replica->piece = (PlanSegment*)(void*)(block + cost_bytes + shape_bytes + scratch_bytes);
+        replica->piece_before = (int32_t*)(replica->piece + M);
+        if (replica->pipe.piece_before != NULL) { replica->pipe.piece_before = replica->piece_before; }
+        replica->modes = (uint8_t*)(replica->piece_before + M);
     }
-    return cost_bytes + shape_bytes + scratch_bytes + (M * K + 7) / 8 * 8;
+    return cost_bytes + shape_bytes + scratch_bytes + piece_bytes + (M * K + 7) / 8 * 8;
+}
+
+void replica_problem_link(ReplicaProblem* replica) {
+    int32_t M = replica->pipe.M;
+    replica->pipe.piece_before = NULL;
+    for (int32_t m = 0; m < M; m++) {
+        const PlanSegment* piece = &replica->piece[m];
+        replica->piece_before[m] = -1;
+        if (piece->num_tokens > 0) { replica->pipe.piece_before = replica->piece_before; }
+        for (int32_t i = 0; i < M && piece->first_token > 0; i++) {
+            const PlanSegment* other = &replica->piece[i];
+            bool is_before = other->num_tokens > 0 && other->sample_idx == piece->sample_idx &&
+                             other->first_token + other->num_tokens == piece->first_token;
+            if (is_before) { replica->piece_before[m] = i; }
+        }
+    }
 }
 
 void replica_problem_price(ReplicaProblem* replica, int32_t m) {
     int64_t M = replica->pipe.M, K = replica->place->placement.num_chunks;
     RankBytes* bytes = replica->bytes == NULL ? NULL : replica->bytes + m;
-    replica->scratch_bytes[m] = pipe_costs_make(replica->cost + m, bytes, M, replica->place,
-                                                replica->modes + m * K, &replica->shape[m]);
+    const PlanSegment* piece = &replica->piece[m];
+    bool is_first = piece->num_tokens > 0 && piece->first_token == 0;
+    replica->scratch_bytes[m] = pipe_costs_make(
+        replica->cost + m, bytes, M, replica->place, replica->modes + m * K, &replica->shape[m],
+        is_first ? &replica->place->problem->samples[piece->sample_idx] : NULL);
 }
 
 static int64_t largest_scratch_bytes(const ReplicaProblem* replica) {
@@ -228,11 +263,13 @@ Status replica_problem_make(ReplicaProblem* out, const PlanProblem* problem, con
         const Microbatch* mb = &list->mbs[mbs[m]];
         replica.mbs[m] = mbs[m];
         replica.shape[m] = mb->shape;
+        replica.piece[m] = mb->piece;
         for (int32_t k = 0; k < K; k++) {
             replica.modes[m * K + k] = modes == NULL ? (uint8_t)mb->mode : modes[m * K + k];
         }
         replica_problem_price(&replica, m);
     }
+    replica_problem_link(&replica);
     replica_problem_limit(&replica);
     *out = replica;
     return STATUS_OK;

@@ -41,9 +41,10 @@ bool pipe_place_make(PipePlace* out, const PlanProblem* problem, const Placement
 PipeProblem pipe_place_problem(const PipePlace* place, int32_t M);
 
 // The cost of one microbatch on all rows: of row r in out[r * stride]. modes: [K]. bytes, laid out like
-// `out`: for the lists; NULL: not wanted. Returns its scratch bytes.
+// `out`: for the lists; NULL: not wanted. cut: the sample whose first piece is in it; NULL: none. Returns its
+// scratch bytes.
 int64_t pipe_costs_make(PipeCost* out, RankBytes* bytes, int64_t stride, const PipePlace* place,
-                        const uint8_t* modes, const MbShape* shape);
+                        const uint8_t* modes, const MbShape* shape, const PlanSample* cut);
 
 typedef struct {
     const PipePlace* place;
@@ -51,6 +52,8 @@ typedef struct {
     char* block;                              // these arrays in one block, so that a copy is one memcpy
     PipeCost* cost;                           // [rows * M] = pipe.cost
     MbShape* shape;                           // [M]
+    PlanSegment* piece;                       // [M] of a cut sample, in it; num_tokens 0: none
+    int32_t* piece_before;                    // [M] = pipe.piece_before, where there are pieces
     int64_t* scratch_bytes;                   // [M]
     uint8_t* modes;                           // [M * K] RecomputeMode
     RankBytes* bytes;                         // [rows * M]; NULL: not wanted
@@ -61,7 +64,9 @@ typedef struct {
 
 // Sets `block` and the arrays in it; returns their bytes.
 size_t replica_problem_layout(ReplicaProblem* replica, char* block);
-// Costs of microbatch m, after its shape or modes have changed; then, the limits of all stages.
+// Which microbatch has which piece: after `piece` has changed.
+void replica_problem_link(ReplicaProblem* replica);
+// Costs of microbatch m, after its shape, piece or modes have changed; then, the limits of all stages.
 void replica_problem_price(ReplicaProblem* replica, int32_t m);
 void replica_problem_limit(ReplicaProblem* replica);
 

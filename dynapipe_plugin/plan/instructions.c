@@ -477,7 +477,14 @@ static void add_head_buffers(RankBuffers* list, int32_t m) {
     }
 }
 
+// Of a sample that is cut: its pieces are in the microbatches from this one on.
+static bool is_first_piece(const RankBuffers* list, int32_t m) {
+    const PipeProblem* problem = list->input->problem;
+    return m + 1 < problem->M && pipe_piece_before(problem, m + 1) == m && pipe_piece_before(problem, m) < 0;
+}
+
 static void add_chunk_buffers(RankBuffers* list, int32_t k, int32_t m) {
+    const int32_t M = list->input->problem->M;
     const RankBytes* bytes = bytes_of(list, k, m);
     const int32_t* job = places_at(list, k, m)->job;
     int32_t f = job[JOB_F], b = job[JOB_B], r = job[JOB_R], last = larger(b, job[JOB_W]);
@@ -500,6 +507,13 @@ static void add_chunk_buffers(RankBuffers* list, int32_t k, int32_t m) {
         use_buffer(list, dout, k, INSTR_RECV_GRAD);
     } else if (list->shares_head) {
         add_head_buffers(list, m);
+    }
+    if (is_first_piece(list, m)) {
+        int32_t end = m;
+        while (end + 1 < M && pipe_piece_before(list->input->problem, end + 1) == end) { end++; }
+        int32_t begun = places_at(list, k, end)->job[JOB_B];
+        rank_buffers_add(list, BUFFER_KEPT, k, m, bytes->kept_bytes, f, b + 1);
+        rank_buffers_add(list, BUFFER_DKEPT, k, m, bytes->kept_grad_bytes, begun, b + 1);
     }
     if (r >= 0) { rank_buffers_add(list, BUFFER_FORWARD, k, m, bytes->forward_bytes, f, f + 1); }
     rank_buffers_add(list, BUFFER_ACTS, k, m, bytes->acts_bytes, r >= 0 ? r : f, last + 1);
@@ -546,7 +560,7 @@ static Status find_rows(RankBuffers* list, int64_t* num_buffers, Arena* scratch)
         bool is_end = row >= K + P;
         bool is_mine = is_end ? list->has_last && has_share(list, row - K - P) : is_here(list, row);
         list->slot_of[row] = is_mine ? list->num_slots++ : -1;
-        *num_buffers += is_mine ? (int64_t)(is_end ? 2 : 6) * problem->M : 0;
+        *num_buffers += is_mine ? (int64_t)(is_end ? 2 : 8) * problem->M : 0;
     }
     return STATUS_OK;
 }

@@ -76,8 +76,9 @@ typedef struct {
     int64_t in_bytes;   // IN, and DIN of a chunk; not used on the first chunk
     int64_t out_bytes;  // OUT and DOUT; of the last chunk the hidden states of all supervised rows, where the
                         // head is shared, else not used
-    int64_t part_bytes;    // of a share: its part of their gradient; by rows as in_bytes
-    int64_t factor_bytes;  // of a share by vocabulary
+    int64_t part_bytes;                   // of a share: its part of their gradient; by rows as in_bytes
+    int64_t factor_bytes;                 // of a share by vocabulary
+    int64_t kept_bytes, kept_grad_bytes;  // of a chunk, with the first piece of a sample (PipeCost)
 } RankBytes;
 
 // --- a replica's lists -------------------------------------------------------------------------------

@@ -54,6 +54,8 @@ How a rank runs its list (run/executor.c): strictly in order.
     X(BUFFER_DIN,     "din")     /* gradient to send; until wait_grad */            \
     X(BUFFER_PART,    "part")    /* of a share, on the last chunk's rank: its part, until bwd */ \
     X(BUFFER_FACT,    "fact")    /* factors of a share, at both ends */ \
+    X(BUFFER_KEPT,    "kept")    /* keys and values of a cut sample, with its first piece: fwd to bwd */ \
+    X(BUFFER_DKEPT,   "dkept")   /* their gradients: from bwd of the last piece to that of the first */ \
     X(BUFFER_SCRATCH, "scratch") /* workspace of every job; whole step */
 // clang-format on
 
@@ -97,7 +99,8 @@ typedef struct {
 
 typedef struct {
     int32_t replica;
-    uint8_t layout;                        // MbLayout
+    uint8_t layout;  // MbLayout
+    bool continues;  // the first sequence is the next piece of a sample of which microbatch m - 1 has one
     int32_t sequence_begin, sequence_end;  // into Plan.sequences
     MbShape shape;
     uint8_t recompute[PLAN_MAX_CHUNKS];  // RecomputeMode per chunk
@@ -124,6 +127,19 @@ typedef struct {
                             // the planner; the plan is valid. Not in the text
 } Plan;
 
+// Has the microbatch a piece of a sample that is cut, and not the last one? Any piece? The one with the
+// first?
+static inline bool plan_goes_on(const Plan* plan, int32_t m) {
+    return m + 1 < plan->M && plan->mbs[m + 1].continues;
+}
+static inline bool plan_has_piece(const Plan* plan, int32_t m) {
+    return plan->mbs[m].continues || plan_goes_on(plan, m);
+}
+static inline int32_t plan_first_piece(const Plan* plan, int32_t m) {
+    while (plan->mbs[m].continues) { m--; }
+    return m;
+}
+
 static inline int64_t plan_limit_bytes(const Plan* plan, int32_t rank) {
     int64_t own_bytes = plan->ranks[rank].own_limit_bytes;
     return own_bytes > 0 ? own_bytes : plan->memory_limit_bytes;
@@ -143,10 +159,10 @@ void plan_print(const Plan* plan, FILE* out);
 Status plan_parse(Plan* out, const char* text, const char* name, Arena* arena);
 
 // Every rule a plan must keep; the message names rank, instruction and rule. Checks, among others:
-// every sample exactly once; a job's inputs come before it; buffers that live at the same time do not overlap
-// and stay inside the arena and the memory limit; sends meet receives of the same size; and no deadlock under
-// zero-buffer rendezvous where each rank's transfers run one after the other in list order (NCCL on one
-// stream).
+// every sample exactly once, or in pieces, whose fwd ascend and bwd descend; a job's inputs come before it;
+// buffers that live at the same time do not overlap and stay inside the arena and the memory limit; sends
+// meet receives of the same size; and no deadlock under zero-buffer rendezvous where each rank's transfers
+// run one after the other in list order (NCCL on one stream).
 Status plan_check(const Plan* plan, const PlanSample* samples, int32_t num_samples);
 
 // Do the model's kernels take every microbatch? STATUS_INVALID_PLAN names the first they do not take.

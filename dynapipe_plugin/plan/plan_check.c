@@ -436,6 +436,13 @@ static Status check_order(const Check* check, int32_t row, int32_t m) {
             return wrong_instr(check, at[INSTR_REC], "this microbatch is not recomputed here");
         }
     }
+    if (!is_share && check->plan->mbs[m].continues) {
+        const int32_t* before = places_of(check, row, m - 1)->at;
+        if (before[INSTR_FWD] > at[INSTR_FWD] || before[INSTR_BWD] < at[INSTR_BWD]) {
+            return wrong_instr(check, at[INSTR_FWD],
+                               "before what it needs: of pieces fwd ascends, bwd descends");
+        }
+    }
     TRY(check_job_order(check, row, m, JOB_F));
     if (!is_share) { return check_job_order(check, row, m, JOB_B); }
     return check_job_order(check, row, m, JOB_W);
@@ -530,6 +537,12 @@ static void set_chunk_lives(Life lives[BUFFER_COUNT], const Check* check, int32_
     lives[BUFFER_FORWARD] = (Life){drops, at[INSTR_FWD], at[INSTR_FWD]};
     lives[BUFFER_DOUT] = (Life){!last, dout_from, last_use};
     lives[BUFFER_DIN] = (Life){!first && !is_given, at[INSTR_BWD], at[INSTR_WAIT_GRAD]};
+    if (!check->plan->mbs[m].continues && plan_goes_on(check->plan, m)) {
+        int32_t end = m;
+        while (plan_goes_on(check->plan, end)) { end++; }
+        lives[BUFFER_KEPT] = (Life){true, at[INSTR_FWD], at[INSTR_BWD]};
+        lives[BUFFER_DKEPT] = (Life){true, places_of(check, k, end)->at[INSTR_BWD], at[INSTR_BWD]};
+    }
     if (last && plan_shares_head(check->plan)) { set_head_lives(lives, check, m, last_use); }
 }
 
@@ -724,6 +737,42 @@ static Status check_head(const Plan* plan, int32_t num_samples) {
     return STATUS_OK;
 }
 
+// The first sequence of a microbatch with a piece: it continues that of the microbatch before, and only the
+// last one has other samples beside it.
+static Status check_piece(const Plan* plan, int32_t m, const PlanSample* samples, bool* seen,
+                          MbShape* shape) {
+    const PlanMicrobatch* mb = &plan->mbs[m];
+    const PlanSequence* seq = &plan->sequences[mb->sequence_begin];
+    const PlanSegment piece = plan->segments[seq->segment_begin];
+    bool is_known = piece.sample_idx >= 0 && piece.sample_idx < plan->N && piece.first_token >= 0 &&
+                    piece.num_tokens > 0 && seq->segment_end == seq->segment_begin + 1;
+    const PlanSample* sample = is_known ? &samples[piece.sample_idx] : NULL;
+    const MbShape before = *shape;
+    int32_t begin = 0;
+    if (is_known && mb->continues) {
+        const PlanSequence* last = &plan->sequences[mb[-1].sequence_begin];
+        const PlanSegment other = plan->segments[last->segment_begin];
+        begin = other.sample_idx == piece.sample_idx ? other.first_token + other.num_tokens : -1;
+    }
+    bool is_next = is_known && piece.first_token == begin && mb->layout == LAYOUT_RAGGED &&
+                   piece.num_tokens <= plan_sample_tokens(sample) - begin &&
+                   (!mb->continues || mb->replica == mb[-1].replica) &&
+                   seen[piece.sample_idx] == mb->continues;
+    bool is_end = is_next && begin + piece.num_tokens == plan_sample_tokens(sample);
+    if (is_next) { mb_shape_add_piece(shape, sample, begin, begin + piece.num_tokens); }
+    if (!is_next || is_end == plan_goes_on(plan, m) ||
+        (!is_end && mb->sequence_end - mb->sequence_begin > 1) ||
+        shape->enc_tokens - before.enc_tokens != seq->enc_tokens ||
+        shape->dec_tokens - before.dec_tokens != seq->dec_tokens) {
+        return FAIL(STATUS_INVALID_PLAN,
+                    "microbatch %d: a piece of sample %d, tokens %d and %d more, is not the next one, or not "
+                    "alone",
+                    m, piece.sample_idx, piece.first_token, piece.num_tokens);
+    }
+    seen[piece.sample_idx] = true;
+    return STATUS_OK;
+}
+
 // Padding of one sequence, as the layout of its microbatch allows.
 static Status check_sequence(const Plan* plan, int32_t m, int32_t i, const PlanSample* samples, bool* seen,
                              MbShape* shape) {
@@ -799,7 +848,9 @@ static Status plan_check_batches(const Plan* plan, const PlanSample* samples, in
                             m, next_seq);
             }
             next_segment = seq->segment_end;
-            TRY(check_sequence(plan, m, next_seq, samples, seen, &shape));
+            TRY(next_seq == mb->sequence_begin && plan_has_piece(plan, m)
+                    ? check_piece(plan, m, samples, seen, &shape)
+                    : check_sequence(plan, m, next_seq, samples, seen, &shape));
         }
         if (memcmp(&shape, &mb->shape, sizeof shape) != 0) {  // int64_t only, no padding
             return FAIL(STATUS_INVALID_PLAN, "microbatch %d: its shape is not that of its sequences", m);

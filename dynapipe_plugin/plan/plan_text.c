@@ -81,6 +81,12 @@ static Status walk_microbatch(TextWalk* walk, Plan* plan, int32_t m, int32_t* ne
     TEXT_INT(walk, " ", 0, INT64_MAX, mb->shape.dec_squares);
     TEXT_INT(walk, " ", 0, INT64_MAX, mb->shape.cross_products);
     TEXT_INT(walk, " ", 0, INT64_MAX, mb->shape.supervised_tokens);
+    bool continues = text_optional(walk, mb->continues, " continues ");
+    if (continues) {
+        TEXT_INT(walk, "", 0, INT64_MAX, mb->shape.prefix_tokens);
+        TEXT_INT(walk, " ", 0, INT64_MAX, mb->shape.prefix_products);
+    }
+    if (walk->mode == TEXT_PARSE) { mb->continues = continues && m > 0; }
     TRY(text_literal(walk, "\n"));
     if (walk->mode == TEXT_PARSE) {
         mb->sequence_begin = *next_seq;

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "batching.h"
@@ -238,6 +239,7 @@ static void copy_microbatch(Plan* plan, const MicrobatchList* list, const Replic
     PlanMicrobatch* to = &plan->mbs[plan->M++];
     *to = (PlanMicrobatch){.replica = r,
                            .layout = (uint8_t)from->layout,
+                           .continues = pipe_piece_before(&problem->pipe, m) >= 0,
                            .sequence_begin = plan->num_sequences,
                            .shape = from->shape};
     for (int32_t k = 0; k < plan->placement.num_chunks; k++) {
@@ -356,4 +358,20 @@ Status plan_make(Plan* out, const PlanRequest* request, const CostModel* costs, 
 
 int32_t plan_effort(const PlanRequest* request, int64_t planning_ns) {
     return request->batching == BATCHING_DYNAMIC ? search_effort(request->P, planning_ns) : 0;
+}
+
+enum { USUAL_PIECES = 8 };
+
+Status plan_slices_parse(int32_t* max_pieces, const char* text) {
+    char* end = NULL;
+    long num = strcmp(text, "auto") == 0  ? USUAL_PIECES
+               : strcmp(text, "off") == 0 ? 1
+                                          : strtol(text, &end, 10);
+    if ((end != NULL && (end == text || *end != '\0')) || num < 1 || num > PLAN_MAX_PIECES) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--slices %.40s ---> auto, off, or 1 to %d, the most pieces of a sample", text,
+                    PLAN_MAX_PIECES);
+    }
+    *max_pieces = (int32_t)num;
+    return STATUS_OK;
 }

@@ -34,3 +34,6 @@ int32_t plan_effort(const PlanRequest* request, int64_t planning_ns);
 
 // Does this program have methods besides ours (batching.h)?
 bool plan_has_rivals(void);
+
+// Of --slices: auto, off, or the most pieces of a sample.
+Status plan_slices_parse(int32_t* max_pieces, const char* text);

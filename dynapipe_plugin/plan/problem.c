@@ -381,12 +381,12 @@ Status sample_order_make(int32_t* order, const PlanSample* samples, int32_t num_
 
 // --- microbatches -----------------------------------------------------------------------------------
 
-Status microbatch_list_reserve(MicrobatchList* list, int32_t max_mbs, int32_t num_samples, Arena* arena) {
+Status microbatch_list_reserve(MicrobatchList* list, int32_t max_mbs, int32_t num_segments, Arena* arena) {
     *list = (MicrobatchList){.mbs = ARENA_NEW(arena, Microbatch, max_mbs),
-                             .sequences = ARENA_NEW(arena, PlanSequence, num_samples),
-                             .segments = ARENA_NEW(arena, PlanSegment, num_samples)};
+                             .sequences = ARENA_NEW(arena, PlanSequence, num_segments),
+                             .segments = ARENA_NEW(arena, PlanSegment, num_segments)};
     if (!list->mbs || !list->sequences || !list->segments) {
-        return FAIL(STATUS_NO_MEMORY, "microbatches of %d samples", num_samples);
+        return FAIL(STATUS_NO_MEMORY, "microbatches of %d samples", num_segments);
     }
     return STATUS_OK;
 }
@@ -415,6 +415,20 @@ void microbatch_list_add(MicrobatchList* list, const PlanProblem* problem, const
     sequence->dec_tokens = dec_tokens;
     mb_shape_add(&mb->shape, enc_tokens, dec_tokens, 0);
     mb->shape.supervised_tokens += supervised;
+    mb->sequence_end = list->num_sequences;
+}
+
+void microbatch_list_add_piece(MicrobatchList* list, const PlanProblem* problem, const PlanSegment* piece) {
+    Microbatch* mb = &list->mbs[list->num_mbs];
+    const MbShape before = mb->shape;
+    mb_shape_add_piece(&mb->shape, &problem->samples[piece->sample_idx], piece->first_token,
+                       piece->first_token + piece->num_tokens);
+    list->sequences[list->num_sequences++] =
+        (PlanSequence){.segment_begin = list->num_segments,
+                       .segment_end = list->num_segments + 1,
+                       .enc_tokens = (int32_t)(mb->shape.enc_tokens - before.enc_tokens),
+                       .dec_tokens = (int32_t)(mb->shape.dec_tokens - before.dec_tokens)};
+    list->segments[list->num_segments++] = mb->piece = *piece;
     mb->sequence_end = list->num_sequences;
 }
 

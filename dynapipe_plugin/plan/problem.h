@@ -47,6 +47,15 @@ Status plan_problem_init(PlanProblem* out, const PlanRequest* request, const Cos
 const MachineRank* plan_problem_ranks(const PlanProblem* problem, int32_t replica);
 int64_t plan_problem_available(const PlanProblem* problem, const MachineRank* rank, const CostRank* has);
 
+// Pieces into which a sample may be cut; 1: none is, by request, or since model or schedule do not allow it.
+static inline int32_t plan_problem_max_pieces(const PlanProblem* problem) {
+    const PlanRequest* request = problem->request;
+    bool may_cut = request->batching == BATCHING_DYNAMIC && request->layout == LAYOUT_RAGGED &&
+                   request->schedule != SCHEDULE_GPIPE && request->schedule != SCHEDULE_1F1B &&
+                   problem->costs->kept_bytes > 0 && request->max_pieces > 1;
+    return may_cut ? request->max_pieces : 1;
+}
+
 // [R], or NULL: all alike.
 static inline const double* plan_problem_replica_slow(const PlanProblem* problem) {
     return problem->differs ? problem->replica_slow : NULL;
@@ -119,8 +128,8 @@ Microbatches of one global batch: the result of a batching pass.
     MicrobatchList      microbatches of all replicas together
     MicrobatchBuild     a pass: PlanProblem -> list               (batching.h has the table)
 
-In every list each sample is in exactly one segment, and every microbatch fits in memory when it is alone on
-its stage. No list is ever empty (num_samples >= 1).
+In every list each sample is in exactly one segment, or in pieces that cover it, and every microbatch fits in
+memory when it is alone on its stage. No list is ever empty (num_samples >= 1).
 */
 
 typedef struct {
@@ -128,7 +137,8 @@ typedef struct {
     RecomputeMode mode;  // on all stages; what the pass assumed, a later pass may choose again
     int32_t sequence_begin, sequence_end;  // into MicrobatchList.sequences
     MbShape shape;
-    int64_t work_ns;  // all jobs of this microbatch on its slowest stage
+    PlanSegment piece;  // of a sample that is cut, its first sequence; num_tokens 0: none
+    int64_t work_ns;    // all jobs of this microbatch on its slowest stage
 } Microbatch;
 
 // mbs are in the order they should enter stage 0 (per replica where `replica` is set): a later pass may
@@ -146,11 +156,13 @@ typedef struct {
 typedef Status MicrobatchBuild(MicrobatchList* out, const PlanProblem* problem, Arena* arena);
 
 // Building a list: reserve, then for every microbatch: open, add_sequence..., close.
-Status microbatch_list_reserve(MicrobatchList* list, int32_t max_mbs, int32_t num_samples, Arena* arena);
+Status microbatch_list_reserve(MicrobatchList* list, int32_t max_mbs, int32_t num_segments, Arena* arena);
 void microbatch_list_open(MicrobatchList* list, MbLayout layout, RecomputeMode mode);
 // One sequence of the `num` samples ids[]; padded to these lengths, which are at least the sums.
 void microbatch_list_add(MicrobatchList* list, const PlanProblem* problem, const int32_t* ids, int32_t num,
                          int32_t enc_tokens, int32_t dec_tokens);
+// A piece of a sample that is cut: the first sequence of its microbatch, ragged.
+void microbatch_list_add_piece(MicrobatchList* list, const PlanProblem* problem, const PlanSegment* piece);
 void microbatch_list_close(MicrobatchList* list, const PlanProblem* problem);
 
 // One microbatch of these samples, one sequence each: ragged, or padded to the longest (of the decoder's

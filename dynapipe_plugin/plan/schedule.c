@@ -22,7 +22,7 @@ void pipe_schedule_push_backward(PipeSchedule* schedule, const PipeProblem* prob
 
 // STATUS_BAD_OPTION: this policy supports one chunk a stage only.
 static Status pipe_schedule_need_linear(const PipeProblem* problem, const char* policy) {
-    bool is_linear = pipe_num_rows(problem) == problem->P;
+    bool is_linear = pipe_num_rows(problem) == problem->P && problem->piece_before == NULL;
     for (int32_t s = 0; s < problem->P && is_linear; s++) { is_linear = pipe_stage_of(problem, s) == s; }
     return is_linear
                ? STATUS_OK
@@ -32,38 +32,57 @@ static Status pipe_schedule_need_linear(const PipeProblem* problem, const char* 
                       policy);
 }
 
+// All chunks, and the shares of the head.
+static void push_forward(PipeSchedule* out, const PipeProblem* problem, int32_t m) {
+    for (int32_t row = 0; row < pipe_num_rows(problem); row++) {
+        if (!pipe_has_row(problem, row)) { continue; }
+        pipe_schedule_push(out, pipe_stage_of(problem, row), JOB_F, row, m);
+    }
+}
+
+static void push_backward(PipeSchedule* out, const PipeProblem* problem, int32_t m) {
+    int32_t K = pipe_num_chunks(problem);
+    for (int32_t k = K - 1; k >= 0; k--) {
+        pipe_schedule_push_backward(out, problem, pipe_stage_of(problem, k), k, m, false);
+    }
+    for (int32_t row = K; row < pipe_num_rows(problem); row++) {
+        if (pipe_has_row(problem, row)) { pipe_schedule_push(out, row - K, JOB_W, row, m); }
+    }
+}
+
 Status pipe_schedule_one_by_one(PipeSchedule* out, const PipeProblem* problem, const int32_t* order,
                                 Arena* arena) {
-    int32_t K = pipe_num_chunks(problem);
     TRY(pipe_schedule_init(out, problem, arena));
-    for (int32_t i = 0; i < problem->M; i++) {
-        for (int32_t k = 0; k < K; k++) {
-            pipe_schedule_push(out, pipe_stage_of(problem, k), JOB_F, k, order[i]);
-        }
-        for (int32_t row = K; row < pipe_num_rows(problem); row++) {
-            if (pipe_has_row(problem, row)) { pipe_schedule_push(out, row - K, JOB_F, row, order[i]); }
-        }
-        for (int32_t k = K - 1; k >= 0; k--) {
-            pipe_schedule_push_backward(out, problem, pipe_stage_of(problem, k), k, order[i], false);
-        }
-        for (int32_t row = K; row < pipe_num_rows(problem); row++) {
-            if (pipe_has_row(problem, row)) { pipe_schedule_push(out, row - K, JOB_W, row, order[i]); }
-        }
+    for (int32_t first = 0, end; first < problem->M; first = end) {
+        for (end = first + 1; end < problem->M && pipe_piece_before(problem, order[end]) >= 0;) { end++; }
+        for (int32_t i = first; i < end; i++) { push_forward(out, problem, order[i]); }
+        for (int32_t i = end - 1; i >= first; i--) { push_backward(out, problem, order[i]); }
     }
     return STATUS_OK;
 }
 
 // What is kept of all chunks at a time, and the most that one of them recomputes in addition.
-int64_t pipe_alone_bytes(const PipeProblem* problem, int32_t s, int32_t m) {
-    int64_t kept_bytes = 0, most_bytes = 0;
+static void add_alone_bytes(int64_t* kept_bytes, int64_t* most_bytes, const PipeProblem* problem, int32_t s,
+                            int32_t m) {
     for (int32_t row = 0; row < pipe_num_rows(problem); row++) {
         if (pipe_stage_of(problem, row) != s || !pipe_has_row(problem, row)) { continue; }
         const PipeCost* cost = pipe_cost(problem, row, m);
         int64_t besides_bytes = cost->stored_bytes > cost->forward_bytes || !cost->drops
                                     ? cost->stored_bytes
                                     : cost->forward_bytes;
-        kept_bytes += cost->input_bytes + (cost->drops ? 0 : cost->stored_bytes);
-        if (cost->drops && besides_bytes > most_bytes) { most_bytes = besides_bytes; }
+        *kept_bytes += cost->input_bytes + cost->kept_bytes + cost->kept_grad_bytes +
+                       (cost->drops ? 0 : cost->stored_bytes);
+        if (cost->drops && besides_bytes > *most_bytes) { *most_bytes = besides_bytes; }
+    }
+}
+
+int64_t pipe_alone_bytes(const PipeProblem* problem, int32_t s, int32_t m) {
+    int64_t kept_bytes = 0, most_bytes = 0;
+    if (pipe_piece_before(problem, m) >= 0) { return 0; }
+    add_alone_bytes(&kept_bytes, &most_bytes, problem, s, m);
+    for (int32_t i = 0; i < problem->M && problem->piece_before != NULL; i++) {
+        bool is_mine = problem->piece_before[i] >= 0 && pipe_first_piece(problem, i) == m;
+        if (is_mine) { add_alone_bytes(&kept_bytes, &most_bytes, problem, s, i); }
     }
     return kept_bytes + most_bytes;
 }

@@ -12,8 +12,9 @@ A row is a chunk, or, where the head is shared, K + s, the share of stage s. A m
     B  of chunk K - 1 (once every share's part is back), K - 2, .. 0
     W  of a chunk any time after its B, if it is a job of its own; of a share (always one) after its F, or, by
        vocabulary, once the factors are there that B of the last chunk sends
-Between two rows of one stage nothing is sent.
-Integers only. Everything lives in the arena that the caller passes.
+Between two rows of one stage nothing is sent. Of a sample that is cut into pieces, a microbatch has one, and
+on every chunk F of its pieces ascend and B descend: a piece attends to those before it, and adds to the
+gradients of their keys and values. Integers only. Everything lives in the arena that the caller passes.
 */
 #pragma once
 
@@ -31,6 +32,9 @@ typedef struct {
     int64_t part_ns;         // of a share: what it sends back
     int64_t factor_ns;       // of a share by vocabulary: the transfer that its W waits for
     int64_t boundary_bytes;  // the message of transfer_ns
+    // Of a chunk, with the first piece of a sample: keys and values of all its pieces, from F to B, or W if
+    // split; their gradients, from B of the last piece on. 0 elsewhere.
+    int64_t kept_bytes, kept_grad_bytes;
     RecomputeMode mode;
     bool drops;  // F keeps nothing: a job R before B brings the activations back
 } PipeCost;
@@ -39,6 +43,8 @@ typedef struct {
     int32_t P, M;
     const Placement* placement;                   // NULL: chunk s on stage s, the head whole
     const PipeCost* cost;                         // [rows * M], cost[row * M + m]
+    const int32_t* piece_before;                  // [M] the microbatch with the piece of a sample before its
+                                                  // own; -1: none. NULL: no sample is cut
     int64_t memory_limit_bytes[PLAN_MAX_STAGES];  // for activations: limit - state - scratch; INT64_MAX: none
     int64_t tail_ns[PLAN_MAX_STAGES];             // gradient reduction after a stage's last job
     bool pulls;  // a stage takes its messages itself, between two jobs (cost_model.h, simulate.h)
@@ -83,7 +89,18 @@ static inline const PipeCost* pipe_cost(const PipeProblem* problem, int32_t row,
     return &problem->cost[(int64_t)row * problem->M + m];
 }
 
-// A policy turns a problem into a schedule; `order` is the sequence in which microbatches enter stage 0.
+static inline int32_t pipe_piece_before(const PipeProblem* problem, int32_t m) {
+    return problem->piece_before == NULL ? -1 : problem->piece_before[m];
+}
+
+// The microbatch with the first piece of the sample that microbatch m has a piece of; else m.
+static inline int32_t pipe_first_piece(const PipeProblem* problem, int32_t m) {
+    for (int32_t before; (before = pipe_piece_before(problem, m)) >= 0;) { m = before; }
+    return m;
+}
+
+// A policy turns a problem into a schedule; `order` is the sequence in which microbatches enter stage 0, the
+// pieces of a sample one after the other. 1F1B and GPipe take no pieces.
 typedef struct {
     const char* name;
     Status (*build)(PipeSchedule* out, const PipeProblem* problem, const int32_t* order, bool split_backward,
@@ -113,7 +130,8 @@ void pipe_schedule_push_backward(PipeSchedule* schedule, const PipeProblem* prob
 Status pipe_schedule_one_by_one(PipeSchedule* out, const PipeProblem* problem, const int32_t* order,
                                 Arena* arena);
 
-// Bytes that microbatch m needs on stage s when it is alone there.
+// Bytes that microbatch m needs on stage s when it is alone there; of a first piece those of all pieces, of
+// the others 0.
 int64_t pipe_alone_bytes(const PipeProblem* problem, int32_t s, int32_t m);
 
 // STATUS_INFEASIBLE where some microbatch does not fit even alone; names stage, microbatch and bytes over.

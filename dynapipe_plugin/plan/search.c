@@ -10,18 +10,21 @@
 
 enum { MAX_RULES = RECOMPUTE_COUNT + 6, MAX_PROBES = 4 };
 enum { USUAL_END = 40 };  // Candidate.end_percent
-enum { NUM_COORDINATES = 5, NUM_SETTINGS = NUM_COORDINATES * 10 };
+enum { NUM_COORDINATES = 6, NUM_SETTINGS = NUM_COORDINATES * 10 };
 enum { OVERHEAD_JOBS = 30 };  // of a simulation: copying, limits
 
-// Which samples a replica computes, and in which of its num_mbs microbatches each is.
+// Which samples a replica computes, and in which of its num_mbs microbatches each is; of one that is cut, the
+// last piece.
 typedef struct {
     int32_t num_ids, num_mbs;
     int32_t *ids, *mb_of;  // [num_ids]; mb_of NULL: not filled yet
+    PlanSegment* piece;    // [num_mbs], as in ReplicaProblem; NULL: no sample is cut
 } Share;
 
-// The samples as about num_mbs microbatches of each replica, the first and last of them smaller.
+// The samples as about num_mbs microbatches of each replica, the first and last of them smaller, and pieces
+// of samples.
 typedef struct Deal {
-    int32_t num_mbs, end_percent;
+    int32_t num_mbs, end_percent, cut_percent;
     Share* shares;  // [R]
     struct Deal* next;
 } Deal;
@@ -37,8 +40,10 @@ typedef struct {
     Placement placement;
     int32_t num_mbs;      // of a replica
     int32_t end_percent;  // size of the first and last, in percent of the body's; P at each end grow from it
-    int32_t before;       // quarters of the microbatches that enter before the largest
-    int32_t in_flight;    // i: chunk k may hold i (K - k) microbatches; 0: 2 (K - k) - 1; -i: i
+    int32_t
+        cut_percent;    // samples are cut into pieces of at most that part of an average one; 0: they are not
+    int32_t before;     // quarters of the microbatches that enter before the largest
+    int32_t in_flight;  // i: chunk k may hold i (K - k) microbatches; 0: 2 (K - k) - 1; -i: i
     ModeRule rule;
     int32_t next_setting, misses;  // to be tried; tried since one was better
     int64_t makespan_ns;           // of the slowest replica that it is tried on; INT64_MAX: does not fit
@@ -57,11 +62,13 @@ typedef struct {
 
 typedef struct {
     const PlanProblem* problem;
-    bool is_padded;
+    bool is_padded, cuts;      // cuts: candidates have samples in pieces
     const PipePolicy* policy;  // the schedule that is prescribed; NULL: adaptive
     int64_t budget;            // jobs that may still be simulated, and other work converted to jobs
     int32_t num_weights;       // 1, or 2: work in encoder layers and in decoder layers
-    int64_t* weight[2];        // [num_samples] in 2^-40 of the batch
+    int64_t* weight[2];        // [num_samples] in 2^-40 of the batch ...
+    double sum_ns[2];          // ... which takes so long
+    double most_causal_ns;     // of a sample, in the stack that may be cut
     int32_t* by_size;          // [num_samples] ids, largest first
     int32_t*
         replica;  // [R] sorted by their ranks: a plan does not depend on their numbers; all below count in it
@@ -99,15 +106,21 @@ static void add_sample(MbShape* shape, const PlanSample* sample) {
 static MbShape average_shape(const PlanProblem* problem, int64_t num_mbs) {
     MbShape all = {0};
     for (int32_t i = 0; i < problem->num_samples; i++) { add_sample(&all, &problem->samples[i]); }
-    return (MbShape){all.num_seqs / num_mbs,         all.enc_tokens / num_mbs,  all.enc_squares / num_mbs,
-                     all.dec_tokens / num_mbs,       all.dec_squares / num_mbs, all.cross_products / num_mbs,
-                     all.supervised_tokens / num_mbs};
+    return (MbShape){all.num_seqs / num_mbs,
+                     all.enc_tokens / num_mbs,
+                     all.enc_squares / num_mbs,
+                     all.dec_tokens / num_mbs,
+                     all.dec_squares / num_mbs,
+                     all.cross_products / num_mbs,
+                     all.supervised_tokens / num_mbs,
+                     0,
+                     0};
 }
 
 static MbShape padded_shape(const PlanProblem* problem, int64_t num, int32_t enc, int32_t dec,
                             int64_t supervised) {
     int64_t T = microbatch_pad_tokens(problem, enc, num), Td = microbatch_pad_targets(problem, dec, num);
-    return (MbShape){num, num * T, num * T * T, num * Td, num * Td * Td, num * T * Td, supervised};
+    return (MbShape){num, num * T, num * T * T, num * Td, num * Td * Td, num * T * Td, supervised, 0, 0};
 }
 
 // F, B and W of the encoder's part of the model and of the decoder's, or of all of it. Returns their sum.
@@ -129,6 +142,17 @@ static double work_of(double work_ns[2], const Search* search, const MbShape* sh
     return work_ns[0] + work_ns[1];
 }
 
+// The largest piece that the candidate allows, in ns of the causal stack.
+static double most_of_piece(const Search* search, const Candidate* candidate) {
+    double average_ns = (search->sum_ns[0] + search->sum_ns[1]) / search->problem->R / candidate->num_mbs;
+    return candidate->cut_percent > 0 ? average_ns * candidate->cut_percent / 100 : INFINITY;
+}
+
+static double causal_ns(const Search* search, int32_t id) {
+    int k = search->num_weights - 1;
+    return (double)search->weight[k][id] * 0x1p-40 * search->sum_ns[k];
+}
+
 // What each sample adds to an average microbatch.
 static Status weigh(Search* search) {
     const PlanProblem* problem = search->problem;
@@ -148,10 +172,12 @@ static Status weigh(Search* search) {
         work_of(with, search, &shape);
         for (int k = 0; k < 2; k++) { sum[k] += added[2 * i + k] = fmax(with[k] - without[k], 1); }
     }
+    for (int k = 0; k < search->num_weights; k++) { search->sum_ns[k] = sum[k]; }
     for (int32_t i = 0; i < N; i++) {
         for (int k = 0; k < 2; k++) {
             search->weight[k][i] = (int64_t)(added[2 * i + k] / sum[k] * 0x1p40) + 1;
         }
+        search->most_causal_ns = fmax(search->most_causal_ns, causal_ns(search, i));
         keyed[i] = (Keyed){size_of(search, i), i};
     }
     qsort(keyed, (size_t)N, sizeof *keyed, compare_keyed);
@@ -184,11 +210,12 @@ static void restore_heap(int32_t* heap, int32_t num, const Bin* bins) {
 // a heap: of these only the emptiest is looked at.
 static Status fill_bins(int32_t* bin_of, Search* search, Bin* bins, int32_t num_bins, const int32_t* ids,
                         int32_t num_ids, Arena* arena) {
-    int32_t num_empty = num_bins, num_looked = 0, *looked;
+    int32_t num_empty = 0, num_looked = 0, *looked;
     ARENA_TRY_NEW(looked, arena, int32_t, 2 * (int64_t)num_bins);
     int32_t *heap = looked + num_bins, num_heap = 0;
     for (int32_t k = 0; k < num_bins; k++) {
-        bool is_plain = search->num_weights == 1 && bins[k].per_capacity == 1;
+        bool is_plain = search->num_weights == 1 && bins[k].per_capacity == 1 && bins[k].num == 0;
+        num_empty += bins[k].num == 0;
         *(is_plain ? &heap[num_heap++] : &looked[num_looked++]) = k;
     }
     for (int32_t i = 0; i < num_ids; i++) {
@@ -214,18 +241,103 @@ static Status fill_bins(int32_t* bin_of, Search* search, Bin* bins, int32_t num_
     return STATUS_OK;
 }
 
-static Status fill_ragged(Share* share, Search* search, int32_t num_mbs, int32_t end_percent) {
+// Into how many pieces a sample is cut, where none shall take longer than that.
+static int32_t count_pieces(const Search* search, int32_t id, double most_ns) {
+    const PlanProblem* problem = search->problem;
+    int32_t num_tiles = plan_sample_tokens(&problem->samples[id]) / PIECE_TILE;
+    int32_t limit =
+        plan_problem_max_pieces(problem) < num_tiles ? plan_problem_max_pieces(problem) : num_tiles;
+    double num = fmin(ceil(causal_ns(search, id) / most_ns), limit);
+    return num > 1 ? (int32_t)num : 1;
+}
+
+// What the first `tokens` tokens of a sample cost.
+static double prefix_work(const Search* search, const PlanSample* sample, int32_t tokens) {
+    double work_ns[2];
+    MbShape shape = {0};
+    if (tokens == 0) { return 0; }
+    mb_shape_add_piece(&shape, sample, 0, tokens);
+    work_of(work_ns, search, &shape);
+    return work_ns[search->num_weights - 1];  // only the decoder's part of pairs is cut
+}
+
+// Piece k of num ends where that part of the sample's cost does, at a multiple of tiles.
+static int32_t piece_end(Search* search, const PlanSample* sample, int32_t begin, int32_t k, int32_t num) {
+    int32_t tokens = plan_sample_tokens(sample), low = begin / PIECE_TILE + 1, high = tokens / PIECE_TILE;
+    double part = prefix_work(search, sample, tokens) * (k + 1) / num;
+    if (k == num - 1) { return tokens; }
+    while (low < high) {
+        int32_t middle = (low + high) / 2;
+        search->budget--;
+        if (prefix_work(search, sample, middle * PIECE_TILE) < part) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    int32_t last = (tokens - 1) / PIECE_TILE - (num - 2 - k);  // the other pieces need some, too
+    return (low < last ? low : last) * PIECE_TILE;
+}
+
+// The pieces of a sample to share->piece[*num_mbs ..]; the last one to piece[last].
+static void cut_sample(Share* share, Search* search, int32_t id, int32_t num, int32_t* num_mbs,
+                       int32_t last) {
+    const PlanSample* sample = &search->problem->samples[id];
+    for (int32_t k = 0, begin = 0; k < num; k++) {
+        int32_t end = piece_end(search, sample, begin, k, num), m = k < num - 1 ? (*num_mbs)++ : last;
+        share->piece[m] = (PlanSegment){.sample_idx = id, .first_token = begin, .num_tokens = end - begin};
+        begin = end;
+    }
+}
+
+// Last pieces of samples that are cut have the first microbatches, the other samples go where there is room;
+// pieces that are not last have microbatches of their own, the last ones.
+static Status fill_ragged(Share* share, Search* search, const Candidate* candidate) {
+    const int32_t N = share->num_ids, depth = search->problem->P;
+    int32_t num_mbs = candidate->num_mbs, end_percent = candidate->end_percent, num_alone = 0, num_cut = 0;
+    int32_t *num, *rest, *bin_of;
     Bin* bins;
-    int32_t depth = search->problem->P;
     arena_reset(&search->tries);
-    ARENA_TRY_NEW(bins, &search->tries, Bin, num_mbs);
-    ARENA_TRY_NEW(share->mb_of, &search->lists, int32_t, share->num_ids);
-    for (int32_t b = 0; b < num_mbs; b++) {
-        int32_t end = b < num_mbs - 1 - b ? b : num_mbs - 1 - b;
+    ARENA_TRY_NEW(num, &search->tries, int32_t, N);
+    ARENA_TRY_NEW(rest, &search->tries, int32_t, 2 * (int64_t)N);
+    ARENA_TRY_NEW(share->mb_of, &search->lists, int32_t, N);
+    const double most_ns = most_of_piece(search, candidate);
+    for (int32_t i = 0; i < N; i++) {
+        num[i] = count_pieces(search, share->ids[i], most_ns);
+        num_alone += num[i] - 1;
+        num_cut += num[i] > 1;
+    }
+    int32_t num_rest = N - num_cut, num_bins = num_mbs - num_alone;
+    if (num_bins > N) { num_bins = N; }
+    if (num_bins < num_cut + (num_rest > 0)) { num_bins = num_cut + (num_rest > 0); }
+    ARENA_TRY_NEW(bins, &search->tries, Bin, num_bins);
+    if (num_cut > 0) { ARENA_TRY_NEW(share->piece, &search->lists, PlanSegment, num_bins + num_alone); }
+    for (int32_t b = 0; b < num_bins; b++) {
+        int32_t end = b < num_bins - 1 - b ? b : num_bins - 1 - b;
         bins[b].per_capacity = end >= depth ? 1 : 100.0 / (end_percent + (100.0 - end_percent) * end / depth);
     }
-    share->num_mbs = num_mbs;
-    return fill_bins(share->mb_of, search, bins, num_mbs, share->ids, share->num_ids, &search->tries);
+    share->num_mbs = num_bins;
+    num_rest = num_cut = 0;
+    for (int32_t i = 0; i < N; i++) {
+        int32_t id = share->ids[i];
+        if (num[i] == 1) {
+            rest[num_rest++] = id;
+            continue;
+        }
+        Bin* bin = &bins[num_cut];
+        cut_sample(share, search, id, num[i], &share->num_mbs, num_cut);
+        for (int k = 0; k < search->num_weights; k++) {
+            bin->load[k] = (double)search->weight[k][id] / num[i];
+        }
+        bin->num = 1;
+        share->mb_of[i] = num_cut++;
+    }
+    bin_of = rest + N;
+    TRY(fill_bins(bin_of, search, bins, num_bins, rest, num_rest, &search->tries));
+    for (int32_t i = 0, k = 0; i < N; i++) {
+        if (num[i] == 1) { share->mb_of[i] = bin_of[k++]; }
+    }
+    return STATUS_OK;
 }
 
 // Samples to replicas, for ragged microbatches.
@@ -333,13 +445,14 @@ static Status fill_padded(Deal* deal, Search* search) {
 static Status share_of(const Share** out, Search* search, const Candidate* candidate, int32_t r) {
     Deal* deal = search->deals;
     int32_t num_mbs = candidate->num_mbs, end_percent = candidate->end_percent;
-    while (deal != NULL && (deal->num_mbs != num_mbs || deal->end_percent != end_percent)) {
+    while (deal != NULL && (deal->num_mbs != num_mbs || deal->end_percent != end_percent ||
+                            deal->cut_percent != candidate->cut_percent)) {
         deal = deal->next;
     }
     if (deal == NULL) {
         ARENA_TRY_NEW(deal, &search->lists, Deal, 1);
         ARENA_TRY_NEW(deal->shares, &search->lists, Share, search->problem->R);
-        deal->num_mbs = num_mbs, deal->end_percent = end_percent;
+        deal->num_mbs = num_mbs, deal->end_percent = end_percent, deal->cut_percent = candidate->cut_percent;
         deal->next = search->deals;
         search->deals = deal;
         if (search->is_padded) { TRY(fill_padded(deal, search)); }
@@ -347,9 +460,7 @@ static Status share_of(const Share** out, Search* search, const Candidate* candi
     Share* share = &deal->shares[r];
     if (share->mb_of == NULL) {
         *share = search->dealt[r];
-        if (share->num_ids > 0) {
-            TRY(fill_ragged(share, search, num_mbs < share->num_ids ? num_mbs : share->num_ids, end_percent));
-        }
+        if (share->num_ids > 0) { TRY(fill_ragged(share, search, candidate)); }
     }
     *out = share;
     return STATUS_OK;
@@ -391,6 +502,12 @@ static Status state_copy(State* to, const State* from, Arena* arena) {
     return STATUS_OK;
 }
 
+// Is sample i of the replica cut? Then the last piece is in its microbatch.
+static bool is_cut(const State* state, int32_t i) {
+    const PlanSegment* piece = &state->problem.piece[state->mb_of[i]];
+    return piece->num_tokens > 0 && piece->sample_idx == state->ids[i];
+}
+
 // Shapes of microbatches first ... last.
 static void state_shape(State* state, bool is_padded, int32_t first, int32_t last) {
     const PlanProblem* problem = state->problem.place->problem;
@@ -398,7 +515,14 @@ static void state_shape(State* state, bool is_padded, int32_t first, int32_t las
     memset(shapes + first, 0, sizeof *shapes * (size_t)(last - first + 1));
     for (int32_t i = 0; i < state->N; i++) {
         int32_t m = state->mb_of[i];
-        if (m >= first && m <= last) { add_sample(&shapes[m], &problem->samples[state->ids[i]]); }
+        if (m < first || m > last || is_cut(state, i)) { continue; }
+        add_sample(&shapes[m], &problem->samples[state->ids[i]]);
+    }
+    for (int32_t m = first; m <= last; m++) {
+        const PlanSegment* piece = &state->problem.piece[m];
+        if (piece->num_tokens == 0) { continue; }
+        mb_shape_add_piece(&shapes[m], &problem->samples[piece->sample_idx], piece->first_token,
+                           piece->first_token + piece->num_tokens);
     }
     for (int32_t m = first; m <= last && is_padded; m++) {
         int32_t enc = 0, dec = 0;
@@ -440,23 +564,39 @@ static void set_modes_by_share(State* state, int32_t m, int32_t percent) {
     }
 }
 
-// The smallest enter first and last: they fill and drain the pipeline.
+// The smallest enter first and last: they fill and drain the pipeline. Pieces of a sample are one.
 static Status set_order(State* state, int32_t quarters, Arena* arena) {
     const PipeProblem* pipe = &state->problem.pipe;
     Keyed* keyed;
-    int32_t front = 0, back = pipe->M - 1;
+    int32_t front = 0, back = pipe->M, num = 0, *after;
     ARENA_TRY_NEW(keyed, arena, Keyed, pipe->M);
+    ARENA_TRY_NEW(after, arena, int32_t, pipe->M);
+    for (int32_t m = 0; m < pipe->M; m++) { after[m] = -1; }
     for (int32_t m = 0; m < pipe->M; m++) {
-        keyed[m].id = m;
-        for (int32_t row = 0; row < pipe_num_rows(pipe); row++) {
-            const int64_t* ns = pipe_cost(pipe, row, m)->job_ns;
-            keyed[m].key -= ns[JOB_F] + ns[JOB_B] + ns[JOB_W] + ns[JOB_R];
-        }
+        int32_t before = pipe_piece_before(pipe, m);
+        if (before >= 0) { after[before] = m; }
     }
-    qsort(keyed, (size_t)pipe->M, sizeof *keyed, compare_keyed);
-    for (int32_t k = 0; k < pipe->M; k++) {
+    for (int32_t first = 0; first < pipe->M; first++) {
+        if (pipe_piece_before(pipe, first) >= 0) { continue; }
+        keyed[num].id = first;
+        for (int32_t m = first; m >= 0; m = after[m]) {
+            for (int32_t row = 0; row < pipe_num_rows(pipe); row++) {
+                const int64_t* ns = pipe_cost(pipe, row, m)->job_ns;
+                keyed[num].key -= ns[JOB_F] + ns[JOB_B] + ns[JOB_W] + ns[JOB_R];
+            }
+        }
+        num++;
+    }
+    qsort(keyed, (size_t)num, sizeof *keyed, compare_keyed);
+    for (int32_t k = 0; k < num; k++) {
         bool is_before = (k + 1) * quarters / 4 > k * quarters / 4;
-        state->order[is_before ? front++ : back--] = keyed[k].id;
+        int32_t at = front;
+        if (!is_before) {
+            for (int32_t m = keyed[k].id; m >= 0; m = after[m]) { back--; }
+            at = back;
+        }
+        for (int32_t m = keyed[k].id; m >= 0; m = after[m]) { state->order[at++] = m; }
+        if (is_before) { front = at; }
     }
     return STATUS_OK;
 }
@@ -481,6 +621,11 @@ static Status state_make(State* out, bool* fits, Search* search, const Candidate
     memcpy(state.problem.headroom_bytes, problem->headroom_bytes, sizeof problem->headroom_bytes);
     memcpy(state.ids, share->ids, (size_t)state.N * sizeof *state.ids);
     memcpy(state.mb_of, share->mb_of, (size_t)state.N * sizeof *state.mb_of);
+    memset(state.problem.piece, 0, sizeof *state.problem.piece * (size_t)share->num_mbs);
+    if (share->piece != NULL) {
+        memcpy(state.problem.piece, share->piece, sizeof *share->piece * (size_t)share->num_mbs);
+    }
+    replica_problem_link(&state.problem);
     state_shape(&state, search->is_padded, 0, share->num_mbs - 1);
     for (int32_t m = 0; m < share->num_mbs; m++) {
         for (int32_t k = 0; k < K; k++) {
@@ -585,6 +730,9 @@ static int32_t mode_rules(ModeRule out[MAX_RULES], const PlanProblem* problem, i
     return num;
 }
 
+enum { NUM_CUTS = 5 };
+static const int32_t cut_percent[NUM_CUTS] = {100, 50, 150, 70, 200};
+
 // Another setting of the candidate: the i-th of NUM_SETTINGS; false: there is none, or it is already set.
 static bool change_setting(Candidate* candidate, const Search* search, int32_t i) {
     static const int32_t count_percent[] = {75, 133, 50, 200, 90, 111};
@@ -613,6 +761,10 @@ static bool change_setting(Candidate* candidate, const Search* search, int32_t i
                                                 : value - 5;
             return candidate->in_flight != before.in_flight;
         case 3: candidate->before = value; return value <= 4 && value != before.before;
+        case 4:
+            if (value >= NUM_CUTS || before.cut_percent == 0) { return false; }
+            candidate->cut_percent = cut_percent[value];
+            return candidate->cut_percent != before.cut_percent;
         default:
             candidate->end_percent = value == 0 ? 100 : USUAL_END;
             return value <= 1 && candidate->end_percent != before.end_percent && !search->is_padded;
@@ -722,13 +874,28 @@ static Status try_place(Candidate* out, Search* search, const Placement* placeme
         Candidate candidate = {.placement = *placement,
                                .num_mbs = (int32_t)(count < most ? count : most),
                                .end_percent = USUAL_END,
+                               .cut_percent = search->cuts ? cut_percent[0] : 0,
                                .before = 2};
+        if (search->cuts && search->most_causal_ns <= most_of_piece(search, &candidate)) { break; }
         candidate.in_flight = -candidate.num_mbs;
         for (int32_t i = 0; i < num_rules && out->num_mbs == 0; i++) {
             candidate.rule = rules[i];
             if (i < 2 || i == num_rules - 1) { TRY(try_candidate(out, search, candidate)); }
         }
         if (count >= most || (cutoff_ns < INT64_MAX && count > 4 * num_mbs)) { break; }
+    }
+    for (int32_t percent = 100; out->num_mbs == 0 && search->cuts && percent > 100 / PLAN_MAX_PIECES;
+         percent /= 2) {
+        Candidate candidate = {.placement = *placement,
+                               .num_mbs = most,
+                               .end_percent = 100,
+                               .cut_percent = percent,
+                               .in_flight = 1};
+        for (int32_t i = 0; i < num_rules;
+             i += num_rules == 1 ? 1 : num_rules - 1) {  // none recomputed, or all
+            candidate.rule = rules[i];
+            TRY(try_candidate(out, search, candidate));
+        }
     }
     if (out->num_mbs == 0) { out->makespan_ns = INT64_MAX; }
     return STATUS_OK;
@@ -748,17 +915,29 @@ static Candidate last_resort(const PlanProblem* problem) {
                        .makespan_ns = INT64_MAX};
 }
 
-// order: of places, those that need the fewest microbatches first; all others may find no budget left.
+// order: of places, those that need the fewest microbatches first; all others may find no budget left. seed,
+// not NULL: another candidate for the field, with samples cut.
 static Status construct(Candidate* best, Search* search, const Placement* places, const Keyed* order,
-                        int32_t num_places) {
+                        int32_t num_places, const Candidate* seed) {
     const PlanProblem* problem = search->problem;
     const int64_t whole = search->budget;
     const int32_t num_probes = search->num_probes;
     Candidate* field;
     int64_t fastest_ns = INT64_MAX;
     int32_t num = 0;
-    ARENA_TRY_NEW(field, &search->lists, Candidate, num_places);
+    ARENA_TRY_NEW(field, &search->lists, Candidate, (int64_t)num_places + 1);
     if (!problem->differs) { search->num_probes = 1; }
+    if (seed != NULL) {
+        Candidate candidate = *seed;
+        field[0].makespan_ns = INT64_MAX;
+        for (int32_t i = 0; i < NUM_CUTS; i++) {
+            candidate.cut_percent = cut_percent[i];
+            if (most_of_piece(search, &candidate) >= search->most_causal_ns) { continue; }
+            TRY(try_candidate(&field[0], search, candidate));
+        }
+        fastest_ns = field[0].makespan_ns;
+        num = fastest_ns < INT64_MAX;
+    }
     for (int32_t i = 0; i < num_places; i++) {
         if (num > 0 && search->budget < whole * 3 / 4) { break; }
         TRY(try_place(&field[num], search, &places[order[i].id],
@@ -805,6 +984,29 @@ static void reprice(State* state, bool is_padded, int32_t m) {
     replica_problem_price(&state->problem, m);
 }
 
+// A piece that is not its sample's last is alone.
+static bool has_more(const State* state, int32_t m) {
+    const PlanSegment* piece = &state->problem.piece[m];
+    const PlanSample* samples = state->problem.place->problem->samples;
+    return piece->num_tokens > 0 &&
+           piece->first_token + piece->num_tokens < plan_sample_tokens(&samples[piece->sample_idx]);
+}
+
+// Some tiles of tokens from a piece to the one before it, or back.
+static bool move_boundary(State* state, Rng* rng) {
+    int32_t m = (int32_t)rng_below(rng, (uint32_t)state->problem.pipe.M), before;
+    int32_t tokens = PIECE_TILE << rng_below(rng, 3), sign = rng_below(rng, 2) == 0 ? -1 : 1;
+    if ((before = pipe_piece_before(&state->problem.pipe, m)) < 0) { return false; }
+    PlanSegment *piece = &state->problem.piece[m], *first = &state->problem.piece[before];
+    if (piece->num_tokens <= sign * tokens || first->num_tokens <= -sign * tokens) { return false; }
+    piece->first_token += sign * tokens;
+    piece->num_tokens -= sign * tokens;
+    first->num_tokens += sign * tokens;
+    reprice(state, false, before);
+    reprice(state, false, m);
+    return true;
+}
+
 // A sample to another microbatch, or two change places.
 static bool move_sample(State* state, Rng* rng, bool is_padded) {
     int32_t i = (int32_t)rng_below(rng, (uint32_t)state->N), j = (int32_t)rng_below(rng, (uint32_t)state->N);
@@ -812,6 +1014,7 @@ static bool move_sample(State* state, Rng* rng, bool is_padded) {
     int32_t from = state->mb_of[i],
             to = swaps ? state->mb_of[j] : (int32_t)rng_below(rng, (uint32_t)state->problem.pipe.M);
     if (from == to || (!swaps && state->problem.shape[from].num_seqs == 1)) { return false; }
+    if (is_cut(state, i) || (swaps && is_cut(state, j)) || has_more(state, to)) { return false; }
     state->mb_of[i] = to;
     if (swaps) { state->mb_of[j] = from; }
     reprice(state, is_padded, from);
@@ -838,12 +1041,14 @@ static bool move_mode(State* state, Rng* rng) {
     return changed > 0;
 }
 
-enum { MODE_MOVES = 20 };  // percent of all, where memory is limited
+enum { MODE_MOVES = 20 };      // percent of all, where memory is limited
+enum { BOUNDARY_MOVES = 20 };  // where samples are cut
 
 // Changes are kept unless they make it slower. Ends at stop_ns, or where the budget reaches `stop`.
 static Status improve(State* now, Search* search, int64_t stop_ns, int64_t stop) {
     State trial;
     bool modes = search->problem->has_limit && search->problem->num_modes > 1;
+    bool cuts = now->problem.pipe.piece_before != NULL;
     if (now->N == 0) { return STATUS_OK; }
     arena_reset(&search->tries);
     TRY(state_copy(&trial, now, &search->tries));
@@ -852,8 +1057,10 @@ static Status improve(State* now, Search* search, int64_t stop_ns, int64_t stop)
         int64_t ns = INT64_MAX;
         if (now->makespan_ns <= stop_ns) { break; }
         bool of_mode = modes && rng_below(&search->rng, 100) < MODE_MOVES;
-        if (of_mode ? move_mode(&trial, &search->rng)
-                    : move_sample(&trial, &search->rng, search->is_padded)) {
+        bool of_pieces = cuts && !of_mode && rng_below(&search->rng, 100) < BOUNDARY_MOVES;
+        if (of_mode     ? move_mode(&trial, &search->rng)
+            : of_pieces ? move_boundary(&trial, &search->rng)
+                        : move_sample(&trial, &search->rng, search->is_padded)) {
             replica_problem_limit(&trial.problem);
             TRY(simulate(&ns, search, &trial, now->makespan_ns));
         }
@@ -881,6 +1088,7 @@ static Status exchange(State* slow, State* fast, Search* search, int64_t stop) {
         int32_t j = (int32_t)rng_below(&search->rng, (uint32_t)fast->N), id = slow->ids[i];
         search->budget--;  // draws are cheap, but with samples of one size nothing else is spent
         if (size_of(search, id) <= size_of(search, fast->ids[j])) { continue; }
+        if (is_cut(slow, i) || is_cut(fast, j)) { continue; }
         replace(&a, search->is_padded, i, fast->ids[j]);
         TRY(simulate(&a.makespan_ns, search, &a, slow->makespan_ns - 1));
         b.makespan_ns = INT64_MAX;
@@ -944,10 +1152,21 @@ static Status draft_replica(DraftReplica* out, MicrobatchList* list, const Searc
         int32_t m = state->order[i], num = 0;
         const uint8_t* modes = state->problem.modes + m * K;
         for (int32_t k = 0; k < state->N; k++) {
-            if (state->mb_of[k] == m) { ids[num++] = state->ids[k]; }
+            if (state->mb_of[k] == m && !is_cut(state, k)) { ids[num++] = state->ids[k]; }
         }
         qsort(ids, (size_t)num, sizeof *ids, compare_ids);
-        microbatch_list_append(list, problem, problem->request->layout, (RecomputeMode)modes[0], ids, num);
+        if (state->problem.piece[m].num_tokens > 0) {
+            microbatch_list_open(list, LAYOUT_RAGGED, (RecomputeMode)modes[0]);
+            microbatch_list_add_piece(list, problem, &state->problem.piece[m]);
+            for (int32_t k = 0; k < num; k++) {
+                const PlanSample* sample = &problem->samples[ids[k]];
+                microbatch_list_add(list, problem, &ids[k], 1, sample->enc_tokens, sample->dec_tokens);
+            }
+            microbatch_list_close(list, problem);
+        } else {
+            microbatch_list_append(list, problem, problem->request->layout, (RecomputeMode)modes[0], ids,
+                                   num);
+        }
         out->mbs[i] = list->num_mbs - 1;
         memcpy(out->modes + i * K, modes, (size_t)K);
     }
@@ -957,12 +1176,17 @@ static Status draft_replica(DraftReplica* out, MicrobatchList* list, const Searc
 static Status make_draft(Draft* out, const Search* search, const State* states, const Placement* placement,
                          Arena* arena) {
     const PlanProblem* problem = search->problem;
-    int32_t N = problem->num_samples, R = problem->R, slowest, fastest, *ids;
+    int32_t N = problem->num_samples, R = problem->R, num_pieces = 0, slowest, fastest, *ids;
     find_ends(&slowest, &fastest, states, R);
     Draft draft = {.placement = *placement, .makespan_ns = states[slowest].makespan_ns};
     ARENA_TRY_NEW(ids, arena, int32_t, N);
     ARENA_TRY_NEW(draft.replica, arena, DraftReplica, R);
-    TRY(microbatch_list_reserve(&draft.list, N, N, arena));
+    for (int32_t r = 0; r < R; r++) {
+        for (int32_t m = 0; m < states[r].problem.pipe.M; m++) {
+            num_pieces += states[r].N > 0 && states[r].problem.piece[m].num_tokens > 0;
+        }
+    }
+    TRY(microbatch_list_reserve(&draft.list, N + num_pieces, N + num_pieces, arena));
     for (int32_t r = 0; r < R; r++) {
         TRY(draft_replica(&draft.replica[search->replica[r]], &draft.list, search, &states[r], ids, arena));
     }
@@ -1025,6 +1249,32 @@ static Status make_states(State* states, Search* search, const Candidate* best) 
     return STATUS_OK;
 }
 
+static int64_t slowest_ns(const State* states, int32_t R) {
+    int32_t slowest, fastest;
+    find_ends(&slowest, &fastest, states, R);
+    return states[slowest].makespan_ns;
+}
+
+enum { CUTS_BUDGET = 30 };  // percent of the budget
+
+// A second search, of candidates whose long samples are cut. What the first one found stays if it is faster:
+// cuts then cost time, but no plan gets worse by them.
+static Status search_cuts(State** states, Candidate* best, Search* search, const Placement* places,
+                          const Keyed* order, int32_t num_places) {
+    const int32_t R = search->problem->R;
+    Candidate cut;
+    State* pieces;
+    search->cuts = true;
+    best->next_setting = best->misses = 0;
+    TRY(construct(&cut, search, places, order, num_places, best->makespan_ns < INT64_MAX ? best : NULL));
+    if (cut.makespan_ns == INT64_MAX) { return STATUS_OK; }
+    ARENA_TRY_NEW(pieces, &search->lists, State, R);
+    TRY(make_states(pieces, search, &cut));
+    TRY(improve_all(pieces, search));
+    if (slowest_ns(pieces, R) < slowest_ns(*states, R)) { *best = cut, *states = pieces; }
+    return STATUS_OK;
+}
+
 static Status search_all(Draft* out, Search* search, const Placement* places, int32_t num_places,
                          Arena* arena) {
     int32_t R = search->problem->R;
@@ -1047,9 +1297,14 @@ static Status search_all(Draft* out, Search* search, const Placement* places, in
     TRY(sort_replicas(search));
     TRY(weigh(search));
     TRY(deal_samples(search));
-    TRY(construct(&best, search, places, order, num_places));
+    const int64_t whole = search->budget;
+    TRY(construct(&best, search, places, order, num_places, NULL));
     TRY(make_states(states, search, &best));
     if (best.makespan_ns < INT64_MAX) { TRY(improve_all(states, search)); }
+    if (plan_problem_max_pieces(search->problem) > 1) {
+        search->budget = whole * CUTS_BUDGET / 100;
+        TRY(search_cuts(&states, &best, search, places, order, num_places));
+    }
     return make_draft(out, search, states, &best.placement, arena);
 }
 

@@ -31,7 +31,7 @@ typedef struct {
 } SimMessage;
 
 // A chunk, or a share of the head. next_* and recomputed count microbatches in the order of the walk, which
-// is the same on every row.
+// is the same on every row: F in `order`, B and R in `back`, W in this row's `back`.
 typedef struct {
     int64_t urgent_ns;   // arrival of what its next B (a share: F) needs; NEVER: not known
     int64_t forward_ns;  // the same of a chunk's next F; NEVER also where no more may be in flight
@@ -46,6 +46,7 @@ typedef struct {
     int64_t* act_at;                     // [M + 1] by microbatch: arrival of the input; NEVER: not known yet
     int64_t* grad_at;                    // [M + 1] the same of the gradient; of a share: of its factors
     const PipeCost* cost;                // [M]
+    const int32_t* back;                 // [M] of its W
     const int64_t* forward_critical_ns;  // [M] from F to the end of B of chunk 0, see critical_init()
     const int64_t* backward_critical_ns;
 } SimRow;
@@ -66,7 +67,7 @@ typedef struct {
     int64_t held_bytes;       // now, including pending W
     int64_t lasting_bytes;    // of these, bytes that no W alone frees
     int64_t most_need_bytes;  // of any microbatch
-    int64_t* held_of;         // [M] bytes that last, by microbatch
+    int64_t* held_of;         // [M] bytes that last, by microbatch; of pieces with the first one
     int64_t* need_of;         // [M] the most that one will hold
 } SimStage;
 
@@ -77,7 +78,10 @@ typedef struct {
     const uint8_t* did;            // of a given order: DID_* of every cell
     PipeSchedule* schedule;        // the resulting order; NULL: only the makespan is wanted
     const PipeAdaptiveRule* rule;  // of the walk
-    int32_t* order;                // [M + 1] of the walk; the last one is M
+    // Of the walk, [M + 1], the last one M: the microbatch at a position, forward and backward, where pieces
+    // of a sample stand in reverse; their first position; the position in `order` of back[i].
+    int32_t *order, *back, *first_at, *mirror;
+    int32_t* first_of;  // [M] the microbatch with the sample's first piece
     int32_t K, num_parts;
     bool has_factors;
     SimStage* stages;
@@ -115,8 +119,8 @@ HOT void refresh(const Sim* sim, SimRow* row) {
         row->urgent_ns = row->act_at[order[row->next_f]];
         return;
     }
-    row->urgent_ns = row->grad_at[order[row->next_b]];
-    bool may_begin = row->next_f - row->next_b < row->max_in_flight;
+    row->urgent_ns = row->grad_at[sim->back[row->next_b]];
+    bool may_begin = sim->first_at[row->next_f] - row->next_b < row->max_in_flight;
     row->forward_ns = may_begin ? row->act_at[order[row->next_f]] : NEVER;
 }
 
@@ -226,10 +230,10 @@ static void take_message(Sim* sim, int32_t s) {
 // i can end when all before it have, since pending W can run at any time (except those of a share by
 // vocabulary, which wait for another stage: there a microbatch ends with W). A job that takes `bytes` for
 // microbatch i is admitted if that still holds for all before i, and for i itself with `bytes` counted in
-// need(i).
+// need(i). The pieces of a sample count as one microbatch, since none ends before the last one has begun.
 
 static inline int64_t kept_bytes(const PipeCost* cost) {
-    return cost->input_bytes + (cost->drops ? 0 : cost->stored_bytes);
+    return cost->input_bytes + cost->kept_bytes + (cost->drops ? 0 : cost->stored_bytes);
 }
 
 static inline int64_t dropped_bytes(const PipeCost* cost) {
@@ -246,21 +250,31 @@ static bool stays_safe(const Sim* sim, const SimStage* stage, int32_t position, 
         if (row->next_f > end) { end = row->next_f; }
     }
     int64_t later_bytes = 0;
+    first = sim->first_at[first], position = sim->first_at[position];
     for (int32_t i = end - 1; i >= first; i--) {
         int32_t m = sim->order[i];
+        if (sim->first_at[i] != i) { continue; }
         if (i <= position && stage->need_of[m] + later_bytes > stage->limit_bytes) { return false; }
         later_bytes += stage->held_of[m] + (i == position ? taken_bytes : 0);
     }
     return true;
 }
 
-// May the stage run F (or R) of the row's microbatch at `position` now?
+// What the gradients of kept keys and values take from the B at `position` on: of the last piece of a sample.
+HOT int64_t gradients_begun(const Sim* sim, const SimRow* row, int32_t position) {
+    bool is_last = sim->first_at[position] == position && sim->mirror[position] != position;
+    return is_last ? row->cost[sim->order[position]].kept_grad_bytes : 0;
+}
+
+// May the stage run F, R or B of the row's microbatch at `position` now?
 HOT bool admits(const Sim* sim, const SimStage* stage, const SimRow* row, JobKind kind, int32_t position) {
     if (!stage->limited) { return true; }
-    const PipeCost* cost = &row->cost[sim->order[position]];
-    int64_t taken_bytes = kind == JOB_R ? dropped_bytes(cost)
-                          : cost->drops ? cost->input_bytes + cost->forward_bytes
-                                        : kept_bytes(cost);
+    const PipeCost* cost = &row->cost[(kind == JOB_R ? sim->back : sim->order)[position]];
+    int64_t taken_bytes = kind == JOB_R   ? dropped_bytes(cost)
+                          : kind == JOB_B ? gradients_begun(sim, row, position)
+                          : cost->drops   ? cost->input_bytes + cost->kept_bytes + cost->forward_bytes
+                                          : kept_bytes(cost);
+    if (taken_bytes == 0 && kind == JOB_B) { return true; }
     if (stage->held_bytes + taken_bytes > stage->limit_bytes) { return false; }
     return stage->most_need_bytes + stage->lasting_bytes + taken_bytes <= stage->limit_bytes ||
            stays_safe(sim, stage, position, taken_bytes);
@@ -273,26 +287,30 @@ static inline void hold(SimStage* stage, int32_t m, int64_t num_bytes) {
 }
 
 // After that job. (W of a share by rows may run at any time from now on.)
-static void memory_after(SimStage* stage, const SimRow* row, JobKind kind, int32_t m, bool split_backward) {
+static void memory_after(const Sim* sim, SimStage* stage, const SimRow* row, JobKind kind, int32_t position,
+                         int32_t m) {
     const PipeCost* cost = &row->cost[m];
+    const int32_t first = sim->first_of[m];
     int64_t kept = kept_bytes(cost), dropped = dropped_bytes(cost), all = kept + dropped;
-    int64_t input_bytes = row->is_share ? 0 : cost->input_bytes;
+    int64_t input_bytes = row->is_share ? 0 : cost->input_bytes, begun;
     switch (kind) {
         case JOB_F:
             stage->held_bytes += kept;
-            if (!row->is_share || row->ends_with_w) { hold(stage, m, kept); }
+            if (!row->is_share || row->ends_with_w) { hold(stage, first, kept); }
             break;
         case JOB_R:
             stage->held_bytes += dropped;
-            hold(stage, m, dropped);
+            hold(stage, first, dropped);
             break;
         case JOB_B:
-            stage->held_bytes -= split_backward ? input_bytes : all;
-            hold(stage, m, -all);
+            begun = gradients_begun(sim, row, position);
+            all += cost->kept_grad_bytes;
+            stage->held_bytes += begun - (sim->rule->split_backward ? input_bytes : all);
+            hold(stage, first, begun - all);
             break;
         default:
-            stage->held_bytes -= all - input_bytes;
-            if (row->ends_with_w) { hold(stage, m, -kept); }
+            stage->held_bytes -= all + cost->kept_grad_bytes - input_bytes;
+            if (row->ends_with_w) { hold(stage, first, -kept); }
             break;
     }
 }
@@ -306,7 +324,7 @@ typedef struct {
 } Choice;
 
 HOT bool r_is_due(const Sim* sim, const SimRow* row) {
-    return row->drops && row->next_b < row->next_f && row->cost[sim->order[row->next_b]].drops &&
+    return row->drops && sim->mirror[row->next_b] < row->next_f && row->cost[sim->back[row->next_b]].drops &&
            row->recomputed <= row->next_b;
 }
 
@@ -323,11 +341,12 @@ HOT void offer_critical(Choice* best, int64_t* critical_ns, const Sim* sim, cons
                         int32_t r) {
     const SimRow* row = &stage->rows[r];
     if (row->urgent_ns <= stage->clock_ns) {
-        int32_t position = row->is_share ? row->next_f : row->next_b, m = sim->order[position];
-        int64_t urgent_ns = row->is_share ? row->forward_critical_ns[m] : row->backward_critical_ns[m];
+        int32_t position = row->is_share ? row->next_f : row->next_b;
+        int64_t urgent_ns = row->is_share ? row->forward_critical_ns[sim->order[position]]
+                                          : row->backward_critical_ns[sim->back[position]];
         if (urgent_ns > *critical_ns) {
             int32_t kind = urgent_kind(sim, row);
-            if (kind == JOB_B || admits(sim, stage, row, (JobKind)kind, position)) {
+            if (admits(sim, stage, row, (JobKind)kind, position)) {
                 *critical_ns = urgent_ns;
                 *best = (Choice){stage->clock_ns, r, position, kind};
             }
@@ -351,7 +370,7 @@ HOT void offer_urgent(Choice* best, const Sim* sim, const SimStage* stage, int32
     int32_t position = row->is_share ? row->next_f : row->next_b;
     if (at_ns == best->at_ns && position >= best->position) { return; }
     int32_t kind = urgent_kind(sim, row);
-    if (kind != JOB_B && !admits(sim, stage, row, (JobKind)kind, position)) { return; }
+    if (!admits(sim, stage, row, (JobKind)kind, position)) { return; }
     *best = (Choice){at_ns, r, position, kind};
 }
 
@@ -375,7 +394,7 @@ HOT Choice find_filler(const Sim* sim, const SimStage* stage, int32_t num_rows) 
     for (int32_t r = 0; r < num_rows; r++) {
         const SimRow* row = &stage->rows[r];
         if (row->next_w >= row->next_b || row->next_w > best.position) { continue; }
-        if (row->ends_with_w && row->grad_at[sim->order[row->next_w]] > stage->clock_ns) { continue; }
+        if (row->ends_with_w && row->grad_at[row->back[row->next_w]] > stage->clock_ns) { continue; }
         best = (Choice){stage->clock_ns, r, row->next_w, JOB_W};
     }
     return best;
@@ -420,7 +439,7 @@ HOT Choice choose_among(const Sim* sim, const SimStage* stage, int32_t num_rows)
     Choice best = find_first(sim, stage, num_rows);
     const SimRow* last = &stage->rows[num_rows - 1];
     if (last->ends_with_w && last->next_w < last->next_b) {
-        int64_t at_ns = later(last->grad_at[sim->order[last->next_w]], stage->clock_ns);
+        int64_t at_ns = later(last->grad_at[last->back[last->next_w]], stage->clock_ns);
         if (at_ns < best.at_ns) { best = (Choice){at_ns, num_rows - 1, last->next_w, JOB_W}; }
     }
     return best;
@@ -441,13 +460,13 @@ static inline void run_choice(Sim* sim, int32_t s) {
     JobKind kind = (JobKind)stage->choice;
     bool split = sim->rule->split_backward;
     int32_t position = kind == JOB_F ? row->next_f : kind == JOB_W ? row->next_w : row->next_b;
-    int32_t m = sim->order[position];
+    int32_t m = (kind == JOB_F ? sim->order : kind == JOB_W ? row->back : sim->back)[position];
     const PipeCost* cost = &row->cost[m];
     int64_t job_ns = cost->job_ns[kind] + (kind == JOB_B && !split ? cost->job_ns[JOB_W] : 0);
     if (sim->schedule != NULL) { pipe_schedule_push(sim->schedule, s, kind, row->chunk, m); }
     stage->clock_ns = sim->next_ns[s] + job_ns;
     stage->left_ns -= job_ns;
-    if (stage->limited) { memory_after(stage, row, kind, m, split); }
+    if (stage->limited) { memory_after(sim, stage, row, kind, position, m); }
     switch (kind) {
         case JOB_F:
             row->next_f++;
@@ -655,16 +674,22 @@ static Status walk_stage_init(Sim* sim, int32_t s, Arena* arena) {
     }
     for (int32_t r = 0; r < stage->num_rows; r++) {
         SimRow* row = &stage->rows[r];
+        int64_t most_bytes = 0, bytes;  // that a piece takes while its jobs run
         row->max_in_flight = row->is_share ? problem->M : sim->rule->max_in_flight[row->chunk];
-        for (int32_t m = 0; m < problem->M; m++) {
+        row->back = row->is_share && !row->ends_with_w ? sim->order : sim->back;
+        for (int32_t i = 0; i < problem->M; i++) {
+            const int32_t m = sim->order[i];
             const PipeCost* cost = &row->cost[m];
             stage->left_ns += cost->job_ns[JOB_F] + cost->job_ns[JOB_W] +
                               (row->is_share ? 0 : cost->job_ns[JOB_B]) +
                               (cost->drops ? cost->job_ns[JOB_R] : 0);
             row->drops |= cost->drops;
             if (!stage->limited) { continue; }
-            stage->need_of[m] +=
-                kept_bytes(cost) + (cost->drops ? later(cost->forward_bytes, cost->stored_bytes) : 0);
+            bytes = cost->drops ? later(cost->forward_bytes, cost->stored_bytes) : 0;
+            if (sim->first_at[i] == i) { most_bytes = 0; }
+            stage->need_of[sim->first_of[m]] +=
+                kept_bytes(cost) + cost->kept_grad_bytes + (bytes > most_bytes ? bytes - most_bytes : 0);
+            most_bytes = later(bytes, most_bytes);
         }
         stage->drops |= row->drops;
         refresh(sim, row);
@@ -672,12 +697,30 @@ static Status walk_stage_init(Sim* sim, int32_t s, Arena* arena) {
     return STATUS_OK;
 }
 
-static Status walk_init(Sim* sim, const int32_t* order, Arena* arena) {
+// Pieces of a sample stand one after the other in the order; backward in reverse.
+static Status order_init(Sim* sim, const int32_t* order, Arena* arena) {
     int32_t M = sim->problem->M;
-    TRY(sim_init(sim, arena));
-    ARENA_TRY_NEW(sim->order, arena, int32_t, M + 1);
+    int32_t* all = (int32_t*)arena_alloc_raw(arena, sizeof *all * 5 * (size_t)(M + 1));
+    if (all == NULL) { return FAIL(STATUS_NO_MEMORY, "planner: no host memory left"); }
+    sim->order = all, sim->back = all + M + 1, sim->first_at = all + 2 * (M + 1);
+    sim->mirror = all + 3 * (M + 1), sim->first_of = all + 4 * (M + 1);
     memcpy(sim->order, order, sizeof *order * (size_t)M);
     sim->order[M] = M;
+    for (int32_t first = 0, end; first <= M; first = end) {
+        for (end = first + 1; end < M && pipe_piece_before(sim->problem, order[end]) >= 0;) { end++; }
+        for (int32_t i = first; i < end; i++) {
+            sim->first_at[i] = first;
+            sim->mirror[i] = first + end - 1 - i;
+            sim->back[i] = sim->order[sim->mirror[i]];
+            sim->first_of[sim->order[i]] = sim->order[first];
+        }
+    }
+    return STATUS_OK;
+}
+
+static Status walk_init(Sim* sim, const int32_t* order, Arena* arena) {
+    TRY(sim_init(sim, arena));
+    TRY(order_init(sim, order, arena));
     for (int32_t s = 0; s < sim->problem->P; s++) { TRY(walk_stage_init(sim, s, arena)); }
     return critical_init(sim, arena);
 }
@@ -755,13 +798,16 @@ static Status check_job(const PipeProblem* problem, PipeJob job, uint8_t* did, i
         return FAIL(STATUS_INVALID_PLAN, "stage %d, job %d: no such job, chunk or microbatch", s, i);
     }
     static const uint8_t bit[JOB_COUNT] = {DID_F, DID_B, DID_W, DID_R};
+    int32_t piece = job.chunk < K ? pipe_piece_before(problem, job.mb) : -1;
     bool drops = pipe_cost(problem, job.chunk, job.mb)->drops, is_share = job.chunk >= K;
     const uint8_t before[JOB_COUNT] = {0, (uint8_t)(DID_F | (drops ? DID_R : 0)),
                                        (uint8_t)(is_share ? DID_F : DID_B), DID_F};
+    const uint8_t did_piece = piece >= 0 ? did[(int64_t)job.chunk * problem->M + piece] : DID_F;
     did += (int64_t)job.chunk * problem->M + job.mb;
     bool is_again = (*did & bit[job.kind]) != 0;
     bool is_early = (*did & before[job.kind]) != before[job.kind] || (job.kind == JOB_R && !drops) ||
-                    (job.kind == JOB_B && is_share);
+                    (job.kind == JOB_B && (is_share || (did_piece & DID_B))) ||
+                    (job.kind == JOB_F && !(did_piece & DID_F));
     if (is_again || is_early) {
         return FAIL(STATUS_INVALID_PLAN, "stage %d, job %d: %c%d of chunk %d %s", s, i, job_letter[job.kind],
                     job.mb, job.chunk, is_again ? "a second time" : "before what it needs");
@@ -791,6 +837,23 @@ static Status check_order(uint8_t* did, const PipeProblem* problem, const PipeSc
     return STATUS_OK;
 }
 
+static bool is_last_piece(const PipeProblem* problem, int32_t m) {
+    for (int32_t other = 0; other < problem->M; other++) {
+        if (problem->piece_before[other] == m) { return false; }
+    }
+    return true;
+}
+
+// Of keys and values of a sample's pieces, and of their gradients: bytes that the job begins to hold.
+static int64_t kept_begun(const PipeProblem* problem, PipeJob job) {
+    if (problem->piece_before == NULL || job.chunk >= pipe_num_chunks(problem)) { return 0; }
+    const PipeCost* cost = pipe_cost(problem, job.chunk, pipe_first_piece(problem, job.mb));
+    bool begins = cost->kept_grad_bytes > 0 && job.kind == JOB_B && is_last_piece(problem, job.mb);
+    return job.kind == JOB_F ? pipe_cost(problem, job.chunk, job.mb)->kept_bytes
+           : begins          ? cost->kept_grad_bytes
+                             : 0;
+}
+
 // The most bytes held on stage s at a time, from the order of its jobs.
 static int64_t stage_peak_bytes(const Sim* sim, int32_t s) {
     const PipeProblem* problem = sim->problem;
@@ -799,17 +862,17 @@ static int64_t stage_peak_bytes(const Sim* sim, int32_t s) {
         PipeJob job = sim->given->jobs[s][i];
         const PipeCost* cost = pipe_cost(problem, job.chunk, job.mb);
         bool has_w = !is_joint(sim, (PipeJob){.kind = JOB_B, .chunk = job.chunk, .mb = job.mb});
-        int64_t begins_bytes = 0, ends_bytes = 0;
+        int64_t begins_bytes = 0, ends_bytes = 0, kept = cost->kept_bytes + cost->kept_grad_bytes;
         switch ((JobKind)job.kind) {
             case JOB_F:
                 begins_bytes = cost->input_bytes + (cost->drops ? cost->forward_bytes : cost->stored_bytes);
                 ends_bytes = cost->drops ? cost->forward_bytes : 0;
                 break;
             case JOB_R: begins_bytes = cost->stored_bytes; break;
-            case JOB_B: ends_bytes = cost->input_bytes + (has_w ? 0 : cost->stored_bytes); break;
-            default: ends_bytes = cost->stored_bytes; break;
+            case JOB_B: ends_bytes = cost->input_bytes + (has_w ? 0 : cost->stored_bytes + kept); break;
+            default: ends_bytes = cost->stored_bytes + kept; break;
         }
-        held_bytes += begins_bytes;
+        held_bytes += begins_bytes + kept_begun(problem, job);
         if (held_bytes > peak_bytes) { peak_bytes = held_bytes; }
         held_bytes -= ends_bytes;
     }

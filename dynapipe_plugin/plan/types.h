@@ -8,6 +8,7 @@ encoder-decoder model, 0 elsewhere.
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 // A stage is a rank's place in its replica, a chunk a piece of the model (Placement).
@@ -19,14 +20,28 @@ static inline int64_t plan_align_bytes(int64_t num_bytes) {
     return (num_bytes + PLAN_BUFFER_ALIGN - 1) / PLAN_BUFFER_ALIGN * PLAN_BUFFER_ALIGN;
 }
 
+// Tokens [begin, end) of a sample.
+typedef struct {
+    int32_t begin, end;
+} PlanSpan;
+
 // One sample of the global batch. Its index in the array is its id.
 typedef struct {
     int32_t enc_tokens;         // tokens that run through the (encoder) layers, >= 1
     int32_t dec_tokens;         // tokens that run through decoder layers; 0 for decoder-only models
     int32_t supervised_tokens;  // rows that reach the head, >= 0
+    int32_t num_spans;
+    const PlanSpan* spans;  // ascending: which tokens are supervised; NULL: the last supervised_tokens
 } PlanSample;
 
-// A piece of a sample; today always the whole sample (first_token 0, num_tokens = enc_tokens).
+static inline PlanSample plan_sample(int32_t enc_tokens, int32_t dec_tokens, int32_t supervised_tokens) {
+    PlanSample sample = {enc_tokens, dec_tokens, supervised_tokens, 0, NULL};
+    return sample;
+}
+
+// A sample, whole (first_token 0, num_tokens = enc_tokens), or, where it is cut into pieces, these of the
+// tokens that its causal layers read: of an encoder-decoder those of the decoder. The encoder's side
+// of a cut sample is in its first piece.
 typedef struct {
     int32_t sample_idx;
     int32_t first_token;
@@ -50,6 +65,8 @@ typedef struct {
     int64_t dec_squares;
     int64_t cross_products;     // sum of enc * dec lengths: cross-attention
     int64_t supervised_tokens;  // never padded
+    int64_t prefix_tokens;    // of a piece: tokens of its sample before it, which it attends to; and its own
+    int64_t prefix_products;  // tokens times these
 } MbShape;
 
 typedef enum { LAYOUT_RAGGED, LAYOUT_PADDED, LAYOUT_PACKED, LAYOUT_COUNT } MbLayout;
@@ -216,6 +233,7 @@ typedef struct {
     int32_t mb_tokens;   // budget of packed, packed-ragged, tokens and kk; 0: the longest, both sides' limits
     int32_t mb_samples;  // of padded; 0: chosen so that an average microbatch has mb_tokens
     int32_t effort;      // simulations the search may spend; 0: the default
+    int32_t max_pieces;  // of a sample (dynamic, ragged); 0 and 1: samples stay whole
     // Instruction lists, their memory and checks of my_replica alone: those that a rank runs. Everything else
     // is the same for all values.
     bool one_replica;
@@ -235,4 +253,38 @@ static inline void mb_shape_add(MbShape* shape, int32_t enc_tokens, int32_t dec_
     shape->dec_squares += dec * dec;
     shape->cross_products += enc * dec;
     shape->supervised_tokens += supervised_tokens;
+}
+
+// --- pieces ------------------------------------------------------------------------------------------
+
+enum { PLAN_MAX_PIECES = 16 };  // of a sample
+enum { PIECE_TILE = 64 };       // tokens: pieces end at multiples, where kernels' tiles do
+
+// The tokens along which a sample may be cut.
+static inline int32_t plan_sample_tokens(const PlanSample* sample) {
+    return sample->dec_tokens > 0 ? sample->dec_tokens : sample->enc_tokens;
+}
+
+// Supervised tokens among the first `end` of these.
+static inline int32_t plan_supervised_before(const PlanSample* sample, int32_t end) {
+    int32_t num = 0, unsupervised = plan_sample_tokens(sample) - sample->supervised_tokens;
+    if (sample->spans == NULL) { return end > unsupervised ? end - unsupervised : 0; }
+    for (int32_t i = 0; i < sample->num_spans && sample->spans[i].begin < end; i++) {
+        num += (sample->spans[i].end < end ? sample->spans[i].end : end) - sample->spans[i].begin;
+    }
+    return num;
+}
+
+static inline void mb_shape_add_piece(MbShape* shape, const PlanSample* sample, int32_t begin, int32_t end) {
+    int64_t tokens = end - begin;
+    bool is_pair = sample->dec_tokens > 0;
+    int32_t enc = !is_pair     ? end - begin
+                  : begin == 0 ? sample->enc_tokens
+                               : 0,
+            dec = is_pair ? end - begin : 0;
+    mb_shape_add(shape, enc, dec,
+                 plan_supervised_before(sample, end) - plan_supervised_before(sample, begin));
+    if (begin > 0) { shape->cross_products += is_pair ? tokens * sample->enc_tokens : 0; }
+    shape->prefix_tokens += begin;
+    shape->prefix_products += tokens * begin;
 }

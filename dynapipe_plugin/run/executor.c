@@ -38,14 +38,15 @@ typedef struct {
 typedef struct {
     unsigned char* buffer[BUFFER_COUNT];  // NULL: none
     int64_t buffer_bytes[BUFFER_COUNT];
-    DynapipeBatch part;            // a share by rows: the batch with its rows only
+    DynapipeBatch own;             // a share by rows: the batch with its rows only; a chunk with a piece of a
+                                   // sample: with this range's kept keys and values
     int32_t first_row;             // the first of these
     int64_t part_at;               // and where they begin in (num_rows, C), in bytes
     int64_t in_bytes, out_bytes;   // of the activation that enters and leaves
     int64_t grad_bytes;            // of a share: its part
     int64_t fact_bytes;            // its factors
     uint8_t transfer[LINK_COUNT];  // TransferState
-    bool present, has_wgt, has_rec;
+    bool present, has_own, has_wgt, has_rec;
 } RowState;
 
 struct Executor {
@@ -209,6 +210,16 @@ static DynapipeBatch executor_rows_of(const Executor* ex, const Row* row, const 
     return part;
 }
 
+// The batch of microbatch mb with this range's buffers of its piece.
+static void executor_keep(const Executor* ex, int32_t idx, int32_t mb, const DynapipeBatch* batch) {
+    const RowState* first = executor_state(ex, idx, plan_first_piece(ex->step->plan, mb));
+    RowState* state = executor_state(ex, idx, mb);
+    state->has_own = true;
+    state->own = *batch;
+    state->own.kept = first->buffer[BUFFER_KEPT];
+    state->own.dkept = first->buffer[BUFFER_DKEPT];
+}
+
 // Sets the state's lengths; batch: whole.
 static void executor_measure(const Executor* ex, int32_t idx, const DynapipeBatch* batch, RowState* out) {
     const Row* row = &ex->rows[idx];
@@ -218,9 +229,10 @@ static void executor_measure(const Executor* ex, int32_t idx, const DynapipeBatc
         return;
     }
     DynapipeBatch ahead = *batch;
-    out->part = executor_rows_of(ex, row, batch, &ahead.num_rows);
+    out->own = executor_rows_of(ex, row, batch, &ahead.num_rows);
+    out->has_own = executor_by_rows(ex, row);
     out->first_row = ahead.num_rows;
-    out->in_bytes = row->api->boundary_bytes(row->model, &out->part, row->is_mine ? 0 : 1);
+    out->in_bytes = row->api->boundary_bytes(row->model, &out->own, row->is_mine ? 0 : 1);
     if (executor_by_rows(ex, row)) {
         const Row* last = row->prev >= 0 ? &ex->rows[row->prev] : NULL;
         out->grad_bytes = out->in_bytes;
@@ -232,7 +244,7 @@ static void executor_measure(const Executor* ex, int32_t idx, const DynapipeBatc
 }
 
 static const DynapipeBatch* executor_batch(const Executor* ex, int32_t idx, int32_t mb) {
-    return executor_by_rows(ex, &ex->rows[idx]) ? &executor_state(ex, idx, mb)->part : ex->step->batches[mb];
+    return executor_state(ex, idx, mb)->has_own ? &executor_state(ex, idx, mb)->own : ex->step->batches[mb];
 }
 
 // --- links ------------------------------------------------------------------------------------------------
@@ -390,6 +402,22 @@ static Status need_link(const Executor* ex, const PlanInstr* instr, int32_t idx,
     return need_buffer(ex, instr, place.idx, place.kind, place.at_bytes + num_bytes);
 }
 
+// The piece's keys and values, and their gradients, are with the sample's first piece.
+static Status need_kept(const Executor* ex, const PlanInstr* instr, int32_t idx) {
+    const Row* row = &ex->rows[idx];
+    PlanInstr first = *instr;
+    first.mb = plan_first_piece(ex->step->plan, instr->mb);
+    if (row->api->kept_bytes == NULL) {
+        return executor_fail(ex, instr,
+                             "a piece of a sample, but the model has no kept_bytes() ---> --slices off");
+    }
+    for (int is_gradient = 0; is_gradient < 2; is_gradient++) {
+        TRY(need_buffer(ex, &first, idx, is_gradient ? BUFFER_DKEPT : BUFFER_KEPT,
+                        row->api->kept_bytes(row->model, executor_batch(ex, idx, instr->mb), is_gradient)));
+    }
+    return STATUS_OK;
+}
+
 // A share by rows without rows in this microbatch runs nothing.
 static Status need_for_forward(const Executor* ex, const PlanInstr* instr, int32_t idx) {
     const Row* row = &ex->rows[idx];
@@ -400,6 +428,7 @@ static Status need_for_forward(const Executor* ex, const PlanInstr* instr, int32
                         row->api->acts_bytes(row->model, batch, keeps ? KEEP | HEAD : 0)));
         TRY(need_buffer(ex, instr, idx, BUFFER_SCRATCH, row->api->scratch_bytes(row->model, batch)));
     }
+    if (!row->is_share && plan_has_piece(ex->step->plan, instr->mb)) { TRY(need_kept(ex, instr, idx)); }
     TRY(need_link(ex, instr, idx, LINK_IN));
     if (row->is_share) { return need_link(ex, instr, idx, LINK_DIN); }
     return instr->kind == INSTR_FWD ? need_link(ex, instr, idx, LINK_OUT) : STATUS_OK;
@@ -432,10 +461,10 @@ static Status check_buffers(const Executor* ex, const PlanInstr* instr) {
 static Status meet_batch(Executor* ex, int32_t m, const DynapipeBatch* b) {
     const MbShape* shape = &ex->step->plan->mbs[m].shape;
     const int64_t has[] = {b->num_seqs,        b->num_tokens, b->num_dec_tokens, b->num_squares,
-                           b->num_dec_squares, b->num_cross,  b->num_rows};
-    const int64_t planned[] = {shape->num_seqs,         shape->enc_tokens,  shape->dec_tokens,
-                               shape->enc_squares,      shape->dec_squares, shape->cross_products,
-                               shape->supervised_tokens};
+                           b->num_dec_squares, b->num_cross,  b->num_rows,       b->num_prefix};
+    const int64_t planned[] = {shape->num_seqs,          shape->enc_tokens,     shape->dec_tokens,
+                               shape->enc_squares,       shape->dec_squares,    shape->cross_products,
+                               shape->supervised_tokens, shape->prefix_products};
     if (executor_state(ex, 0, m)->present) { return STATUS_OK; }
     if (memcmp(has, planned, sizeof has) != 0) {
         return FAIL(
@@ -447,6 +476,7 @@ static Status meet_batch(Executor* ex, int32_t m, const DynapipeBatch* b) {
     }
     for (int32_t i = 0; i < ex->num_rows; i++) {
         executor_measure(ex, i, b, executor_state(ex, i, m));
+        if (!ex->rows[i].is_share && plan_has_piece(ex->step->plan, m)) { executor_keep(ex, i, m, b); }
         executor_state(ex, i, m)->present = true;
     }
     return STATUS_OK;
@@ -544,7 +574,7 @@ static int combine(const Executor* ex, int32_t idx, int32_t mb) {
 static int backward(const Executor* ex, int32_t idx, int32_t mb) {
     const Row* row = &ex->rows[idx];
     const RowState* state = executor_state(ex, idx, mb);
-    const DynapipeBatch* batch = ex->step->batches[mb];
+    const DynapipeBatch* batch = executor_batch(ex, idx, mb);
     void *acts = state->buffer[BUFFER_ACTS], *dout = link_data(ex, idx, mb, LINK_DOUT);
     int rc = row->feeds ? combine(ex, idx, mb) : 0;
     if (rc != 0) { return rc; }
@@ -969,7 +999,7 @@ static int call_infer(const Pass* pass, int32_t idx) {
 static int call_forward(const Pass* pass, int32_t idx, int32_t b) {
     const Executor* ex = pass->ex;
     const Row* row = &ex->rows[idx];
-    DynapipeBatch* part = &executor_state(ex, idx, b)->part;  // stays while the call is under way
+    DynapipeBatch* part = &executor_state(ex, idx, b)->own;  // stays while the call is under way
     int32_t first;
     *part = pass_batch(pass, idx, b, &first);
     if (row->is_share && part->num_rows == 0) { return 0; }

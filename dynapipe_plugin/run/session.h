@@ -59,7 +59,7 @@ typedef struct {
     bool plan_before;
     int32_t mb_tokens;
     int32_t refit;  // RefitChoice
-    const char* resplit;
+    const char *slices, *resplit;
     // data
     int32_t long_samples, loss_on, mixture;
     int32_t span_corruption;

@@ -524,6 +524,7 @@ static void fill_request(Dynapipe* dp, const DynapipeCosts* costs) {
     request->mb_tokens = options->mb_tokens;
     request->mb_samples = options->mb_tokens > 0 ? 0 : dp->run.rows;
     request->effort = options->effort;
+    (void)plan_slices_parse(&request->max_pieces, options->slices);  // checked with the options
 }
 
 // Can this model be run on this many stages, and with these options?

@@ -34,6 +34,7 @@ static const OptionSpec specs[] = {
     {"--layout",         OPTION_CHOICE, FIELD(layout),     "ragged", 0, 0, "ragged|padded", NULL, "of a microbatch, for dynamic, dynapipe, tokens"},
     {"--schedule",       OPTION_CHOICE, FIELD(schedule),   "auto", 0, 0, "auto|gpipe|1f1b|adaptive", NULL, "pipeline schedule"},
     {"--split-backward", OPTION_CHOICE, FIELD(split_backward), "auto", 0, 0, "auto|on|off", NULL, "schedule weight gradients separately (zero bubble)"},
+    {"--slices",         OPTION_STRING, FIELD(slices),     "auto", 0, 0, NULL, "auto|off|N", "cut long samples along their tokens into at most N pieces, which pass the pipeline one after the other; auto: up to 8"},
     {"--recompute",      OPTION_CHOICE, FIELD(recompute),  "auto", 0, 0, "none|full|auto", NULL, "activation checkpointing: run forward again instead of keeping activations"},
     {"--memory-limit",   OPTION_INT64,  FIELD(memory_limit_bytes), "0", 0, 1e18, NULL, "BYTES", "per rank, model state included (K, M, G); 0: none, on a GPU what is free on the card"},
     {"--costs",          OPTION_STRING, FIELD(costs),      NULL, 0, 0, NULL, "FILE", "costs measured by ./profile_costs; default: measured at the first start and cached"},
@@ -155,6 +156,8 @@ static Status check(const SessionOptions* options) {
         return FAIL(STATUS_BAD_OPTION, "--batching: this program has dynamic microbatches only ---> leave it "
                                        "out; the trainers of DynaPipe have the baselines");
     }
+    int32_t max_pieces;
+    TRY(plan_slices_parse(&max_pieces, options->slices));
     return placement_words_check(options->stages, options->placement, options->head);
 }
 

@@ -48,7 +48,7 @@ static void check(const Attention& about) {
                 about.q_stride, about.kv_stride, about.kept.stride);
         exit(EXIT_FAILURE);
     }
-    if (about.dropout > 0.0f && (about.q_keys == NULL || about.k_keys == NULL)) {
+    if (about.dropout > 0.0f && about.num_q_tokens > 0 && (about.q_keys == NULL || about.k_keys == NULL)) {
         fprintf(stderr, "attention: dropout without the tokens' keys ---> set q_keys and k_keys\n");
         exit(EXIT_FAILURE);
     }

@@ -170,8 +170,9 @@ typedef struct {
     int (*pick)(void* model, const DynapipeBatch* batch, int32_t num_parts, const void* const* picks,
                 int32_t* next);
     // (optional) Bytes of batch->kept (is_gradient 0) and of batch->dkept (1) for this range, from
-    // kept_tokens and kept_enc_tokens alone. scratch_bytes() of a piece must be no more than of the same
-    // batch with window 0's earlier tokens in it. NULL: the model takes no pieces.
+    // kept_tokens and kept_enc_tokens alone, 0 without layers that are cut. Of a piece, acts_bytes() must be
+    // no more than without the kept_* and num_prefix, scratch_bytes() no more than of the same batch with all
+    // of window 0's earlier tokens in it, an encoder's too. NULL: the model takes no pieces.
     int64_t (*kept_bytes)(void* model, const DynapipeBatch* batch, int is_gradient);
     void (*reserved[2])(void);  // NULL
 } DynapipeModel_v1;

@@ -19,7 +19,7 @@
     X(LOSS_IS_SCALED) X(MEAN_OVER_ROWS) X(TIED_NOT_LISTED) X(TIED_ELSEWHERE) X(DIN_OFF) X(OTHER_LAYERS)        \
     X(HEAD_NOT_ALONE) X(NO_PARAMS) X(FEWER_PARAMS_WITHOUT_VALUES) X(ACROSS_WINDOWS) X(ROWS_REVERSED)               \
     X(POINTER_IN_ACTS) X(ONE_STAGING) X(GRADIENT_3_PERCENT) X(PADDING_IS_SEEN) X(NO_GRADIENT)                      \
-    X(FORWARD_FAILS) X(FLAGS_0_STAY_AT_A_LAYER)                                                                    \
+    X(FORWARD_FAILS) X(FLAGS_0_STAY_AT_A_LAYER) X(KEPT_IS_OF_THE_PIECE) X(ACTS_GROW) X(SCRATCH_GROWS)                                                                    \
     X(NUM_FAULTS)
 // clang-format on
 #define X(name) name,
@@ -89,6 +89,7 @@ static int64_t tiny_acts_bytes(void* model, const DynapipeBatch* batch, int flag
         bytes += (1 << 20) - 1000 * batch->num_rows;
     }
     if (has(range, NEGATIVE_BYTES)) { return -1; }
+    if (has(range, ACTS_GROW)) { bytes += batch->num_prefix; }
     return bytes + (has(range, POINTER_IN_ACTS) && (flags & DYNAPIPE_FORWARD_KEEP) ? 64 : 0);
 }
 
@@ -96,7 +97,14 @@ static int64_t tiny_scratch_bytes(void* model, const DynapipeBatch* batch) {
     const Range* range = model;
     DynapipeBatch about = *batch;
     if (has(range, BYTES_FROM_ARRAYS)) { about.num_tokens = batch->cu_seqlens[batch->num_seqs]; }
-    return llmc->scratch_bytes(range->model, &about) + (int64_t)sizeof(float[KEPT_FLOATS]);
+    return llmc->scratch_bytes(range->model, &about) + (int64_t)sizeof(float[KEPT_FLOATS]) +
+           (has(range, SCRATCH_GROWS) ? 4096 * batch->kept_begin : 0);
+}
+
+static int64_t tiny_kept_bytes(void* model, const DynapipeBatch* batch, int is_gradient) {
+    const Range* range = model;
+    return llmc->kept_bytes(range->model, batch, is_gradient) +
+           (has(range, KEPT_IS_OF_THE_PIECE) && is_gradient ? batch->num_tokens : 0);
 }
 
 static int64_t tiny_boundary_bytes(void* model, const DynapipeBatch* batch, int is_after) {
@@ -335,6 +343,7 @@ static DynapipeBlocks_v1 tiny_blocks(Tiny* tiny) {
                                    .acts_bytes = tiny_acts_bytes,
                                    .scratch_bytes = tiny_scratch_bytes,
                                    .boundary_bytes = tiny_boundary_bytes,
+                                   .kept_bytes = tiny_kept_bytes,
                                    .forward = tiny_forward,
                                    .backward_inputs = tiny_backward_inputs,
                                    .backward_weights = tiny->no_weights_job ? NULL : tiny_backward_weights,
@@ -455,6 +464,9 @@ static const struct {
     {PADDING_IS_SEEN, "padded to 10, against 1 sequence of 7 tokens, losses"},
     {NO_GRADIENT, "by the gradients it would by"},
     {GRADIENT_3_PERCENT, "by the gradients it would by"},
+    {KEPT_IS_OF_THE_PIECE, "kept_bytes(1) of blocks [0, 5) is "},
+    {ACTS_GROW, " for a sample of that length ---> what pieces share belongs in kept_bytes()"},
+    {SCRATCH_GROWS, "scratch_bytes() of blocks [0, 5) is "},
     {FORWARD_FAILS, "forward of blocks [4, 5) returned error 5 (1 sequence of 7 tokens) tiny words"},
 };
 

@@ -57,7 +57,7 @@ static int64_t clock_model_ns(void) {
 
 static bool is_quadratic(int feature) {
     return feature == FEATURE_ENC_SQUARES || feature == FEATURE_DEC_SQUARES ||
-           feature == FEATURE_CROSS_PRODUCTS;
+           feature == FEATURE_CROSS_PRODUCTS || feature == FEATURE_PREFIX_PRODUCTS;
 }
 
 // What a part takes for a shape.
@@ -73,8 +73,10 @@ static double clock_model_part_ns(const ClockModel* model, int part, int job, co
     return ns * model->slower;
 }
 
+// Positions of its first window begin at `first`; `is_empty`: it has no tokens.
 static bool side_is_wrong(const ClockModel* about, const int32_t* cu_seqlens, const int32_t* tokens,
-                          const int32_t* positions, int32_t num_seqs, int32_t num_tokens, int64_t squares) {
+                          const int32_t* positions, int32_t num_seqs, int32_t num_tokens, int64_t squares,
+                          int32_t first, bool is_empty) {
     const DynapipeShapes_v1* shapes = &about->blocks.shapes;
     int64_t sum = 0;
     bool wrong =
@@ -82,8 +84,13 @@ static bool side_is_wrong(const ClockModel* about, const int32_t* cu_seqlens, co
     for (int32_t i = 0; i < num_seqs && !wrong; i++) {
         int32_t length = cu_seqlens[i + 1] - cu_seqlens[i];
         sum += (int64_t)length * length;
-        wrong |=
-            length < 1 || positions[cu_seqlens[i]] != 0 || positions[cu_seqlens[i + 1] - 1] != length - 1;
+        if (i == 0 && is_empty) {
+            wrong |= length != 0;
+            continue;
+        }
+        int32_t begin = i == 0 ? first : 0;
+        wrong |= length < 1 || positions[cu_seqlens[i]] != begin ||
+                 positions[cu_seqlens[i + 1] - 1] != begin + length - 1;
         if (shapes->padded) { wrong |= length != cu_seqlens[1] || length % shapes->seq_multiple != 0; }
     }
     if (shapes->padded) { wrong |= num_tokens % shapes->tokens_multiple != 0; }
@@ -97,10 +104,10 @@ static bool side_is_wrong(const ClockModel* about, const int32_t* cu_seqlens, co
 static void check_batch(ClockModel* about, const DynapipeBatch* b) {
     bool has_dec = about->blocks.num_dec_layers > 0;
     bool wrong = side_is_wrong(about, b->cu_seqlens, b->tokens, b->positions, b->num_seqs, b->num_tokens,
-                               b->num_squares);
+                               b->num_squares, has_dec ? 0 : b->kept_begin, has_dec && b->kept_begin > 0);
     if (has_dec) {
         wrong |= side_is_wrong(about, b->dec_cu_seqlens, b->dec_tokens, b->dec_positions, b->num_seqs,
-                               b->num_dec_tokens, b->num_dec_squares);
+                               b->num_dec_tokens, b->num_dec_squares, b->kept_begin, false);
         wrong |= b->dec_token_keys == NULL;
     }
     int32_t most = has_dec ? b->num_dec_tokens : b->num_tokens;
@@ -108,13 +115,26 @@ static void check_batch(ClockModel* about, const DynapipeBatch* b) {
         wrong |= b->rows[i] < 0 || b->rows[i] >= most || b->targets[i] >= about->blocks.vocab ||
                  b->row_tasks[i] != 0 || (i > 0 && b->rows[i] <= b->rows[i - 1]);
     }
+    if (b->kept_tokens > 0) {
+        int32_t num = (has_dec ? b->dec_cu_seqlens : b->cu_seqlens)[1];
+        wrong |= b->kept_begin + num > b->kept_tokens || b->kept_keys == NULL || b->kept == NULL ||
+                 b->dkept == NULL || b->num_prefix != (int64_t)num * b->kept_begin;
+        if (about->blocks.max_seq_tokens > 0) { wrong |= b->kept_tokens > about->blocks.max_seq_tokens; }
+        if (has_dec) { wrong |= b->kept_enc_tokens < 1 || b->num_cross != (int64_t)num * b->kept_enc_tokens; }
+    }
     about->num_wrong += wrong || b->loss_scale <= 0 || b->token_keys == NULL;
 }
 
 static int take_time(const ClockRange* range, const DynapipeBatch* b, int job) {
     ClockModel* about = range->about;
-    MbShape shape = {b->num_seqs,  b->num_tokens, b->num_squares, b->num_dec_tokens, b->num_dec_squares,
-                     b->num_cross, b->num_rows,   b->kept_begin,  b->num_prefix};
+    MbShape shape = {.num_seqs = b->num_seqs,
+                     .enc_tokens = b->num_tokens,
+                     .enc_squares = b->num_squares,
+                     .dec_tokens = b->num_dec_tokens,
+                     .dec_squares = b->num_dec_squares,
+                     .cross_products = b->num_cross,
+                     .supervised_tokens = b->num_rows,
+                     .prefix_products = b->num_prefix};
     MbShape enc_side = {.enc_tokens = shape.enc_tokens}, dec_side = {.dec_tokens = shape.dec_tokens};
     check_batch(about, b);
     double ns = range->enc * clock_model_part_ns(about, PART_ENC_LAYER, job, &shape) +
@@ -220,6 +240,14 @@ static int64_t clock_boundary_bytes(void* model, const DynapipeBatch* b, int is_
            96 * (enc.T + (both || (range->head && range->enc + range->dec == 0) ? dec.T : 0));
 }
 
+// Rows of a cut sample's tokens are aligned; those of an encoder's are wider.
+static int64_t clock_kept_bytes(void* model, const DynapipeBatch* b, int is_gradient) {
+    const ClockRange* range = model;
+    int32_t num_layers = range->about->blocks.num_dec_layers > 0 ? range->dec : range->enc;
+    int64_t layer = 96 * up(b->kept_tokens, 16) + 120 * up(b->kept_enc_tokens, 8) + range->about->more_bytes;
+    return num_layers * layer * (is_gradient ? 2 : 1);
+}
+
 // --- ranges ------------------------------------------------------------------------------------------------
 
 // A layer has 100 values, what a stack has once 7 of them tied; the embedding 500, tied to the head's.
@@ -290,11 +318,13 @@ static void clock_model_init(ClockModel* out, int32_t num_layers, int32_t num_de
                              bool head_has_layer) {
     static const double truth[PART_COUNT][FEATURE_COUNT] = {
         [PART_EMBEDDING] = {[FEATURE_ENC_TOKENS] = 200, [FEATURE_DEC_TOKENS] = 300},
-        [PART_ENC_LAYER] = {[FEATURE_ENC_TOKENS] = 1000, [FEATURE_ENC_SQUARES] = 0.8},
+        [PART_ENC_LAYER] =
+            {[FEATURE_ENC_TOKENS] = 1000, [FEATURE_ENC_SQUARES] = 0.8, [FEATURE_PREFIX_PRODUCTS] = 2.1},
         [PART_DEC_LAYER] = {[FEATURE_ENC_TOKENS] = 400,
                             [FEATURE_DEC_TOKENS] = 1500,
                             [FEATURE_DEC_SQUARES] = 0.9,
-                            [FEATURE_CROSS_PRODUCTS] = 0.7},
+                            [FEATURE_CROSS_PRODUCTS] = 0.7,
+                            [FEATURE_PREFIX_PRODUCTS] = 1.2},
         [PART_HEAD] = {[FEATURE_ENC_TOKENS] = 100, [FEATURE_SUPERVISED] = 2000},
     };
     *out = (ClockModel){.slower = 1};
@@ -302,6 +332,7 @@ static void clock_model_init(ClockModel* out, int32_t num_layers, int32_t num_de
     if (num_dec_layers > 0) {
         out->ns[PART_HEAD][FEATURE_DEC_TOKENS] = out->ns[PART_HEAD][FEATURE_ENC_TOKENS];
         out->ns[PART_HEAD][FEATURE_ENC_TOKENS] = 0;
+        out->ns[PART_ENC_LAYER][FEATURE_PREFIX_PRODUCTS] = 0;
     }
     out->api = (DynapipeModel_v1){.name = "clock",
                                   .acts_bytes = clock_acts_bytes,
@@ -310,7 +341,8 @@ static void clock_model_init(ClockModel* out, int32_t num_layers, int32_t num_de
                                   .forward = clock_forward,
                                   .backward_inputs = clock_backward_inputs,
                                   .backward_weights = clock_backward_weights,
-                                  .zero_gradients = clock_zero_gradients};
+                                  .zero_gradients = clock_zero_gradients,
+                                  .kept_bytes = clock_kept_bytes};
     out->blocks = (DynapipeBlocks_v1){.api = &out->api,
                                       .ctx = out,
                                       .signature = "clock C 24",
@@ -490,7 +522,7 @@ static void the_next_start_measures_nothing(void) {
 
 // Ranks with other kernels: what a plan gives is enough for the neediest, everywhere.
 static void the_neediest_rank_decides(void) {
-    const MbShape shape = {1, 100, 10000, 0, 0, 0, 100, 0, 0};
+    const MbShape shape = {.num_seqs = 1, .enc_tokens = 100, .enc_squares = 10000, .supervised_tokens = 100};
     const CostStage stages[] = {{.layers = {0, 1}, .has_embedding = true},
                                 {.layers = {3, 4}, .has_head = true}};
     CostModel alike = run_start(4, NULL, NULL)->costs[0];
@@ -500,6 +532,7 @@ static void the_neediest_rank_decides(void) {
     expect(&start, 4, false);
     const CostModel* other = &start.costs[0];
     const int64_t most = 3 * MORE_BYTES;
+    CHECK(other->kept_bytes > alike.kept_bytes && other->kept_grad_bytes > alike.kept_grad_bytes);
     for (int i = 0; i < 2; i++) {
         const CostStage* s = &stages[i];
         CHECK(cost_scratch_bytes(other, s, &shape) - cost_scratch_bytes(&alike, s, &shape) >= most);
@@ -787,7 +820,9 @@ static void add(SumModel* sums, int64_t given, int64_t asked) {
     sums->asked += (double)asked;
 }
 
-static void ask(SumModel sums[4], MeasureSlice slice, Rng* rng) {
+enum { NUM_ASKED = 6 };
+
+static void ask(SumModel sums[NUM_ASKED], MeasureSlice slice, Rng* rng) {
     const DynapipeBlocks_v1* blocks = &clock_model.blocks;
     const DynapipeModel_v1* api = blocks->api;
     CostStage stage = measure_slice_stage(blocks, slice);
@@ -804,6 +839,14 @@ static void ask(SumModel sums[4], MeasureSlice slice, Rng* rng) {
         if (!slice.has_head) {
             add(&sums[3], cost_boundary_bytes(&costs, &stage, &shape),
                 api->boundary_bytes(range.model, &batch, 1));
+        }
+        bool has_dec = blocks->num_dec_layers > 0;
+        batch.kept_tokens = has_dec ? batch.max_dec_seq_tokens : batch.max_seq_tokens;
+        batch.kept_enc_tokens = has_dec ? batch.max_seq_tokens : 0;
+        PlanSample cut = plan_sample(batch.max_seq_tokens, batch.max_dec_seq_tokens, 0);
+        for (int g = 0; g < 2; g++) {
+            add(&sums[4 + g], cost_kept_bytes(&costs, &stage, &cut, g),
+                api->kept_bytes(range.model, &batch, g));
         }
     }
     measure_drop(blocks, &range);
@@ -824,7 +867,7 @@ static void for_all_slices(void (*law)(MeasureSlice slice, void* ctx), void* ctx
 }
 
 typedef struct {
-    SumModel sums[4];
+    SumModel sums[NUM_ASKED];
     Rng rng;
 } Asking;
 
@@ -844,13 +887,32 @@ static void no_range_asks_for_more(void) {
         make_costs(chains[i / 4][0], chains[i / 4][1], i % 2, i / 2 % 2);
         for_all_slices(bytes_law, &a);
     }
-    static const double most[4] = {1.25, 1.35, 2,
-                                   1.4};  // over all of this; of scratch one formula serves all stages
-    static const char* const names[4] = {"kept", "dropped", "scratch", "boundary"};
-    for (int k = 0; k < 4; k++) {
+    // over all of this; of scratch one formula serves all stages, of pieces one slope both sides
+    static const double most[NUM_ASKED] = {1.25, 1.35, 2, 1.4, 1.5, 1.5};
+    static const char* const names[NUM_ASKED] = {"kept",     "dropped", "scratch",
+                                                 "boundary", "pieces",  "their gradients"};
+    for (int k = 0; k < NUM_ASKED; k++) {
         double ratio = a.sums[k].given / a.sums[k].asked;
         if (!(ratio < most[k])) { printf("%s: given %.2f times what is asked for\n", names[k], ratio); }
         CHECK(ratio >= 1 && ratio < most[k]);
+    }
+}
+
+static int64_t anywhere_kept_bytes(void* model, const DynapipeBatch* b, int is_gradient) {
+    (void)model, (void)is_gradient;
+    return 96 * b->kept_tokens;
+}
+
+// Samples stay whole where a model has no bytes of pieces, or some where no layer is cut.
+static void bytes_of_pieces_are_those_of_layers(void) {
+    MeasureLengths lengths = {LONGEST, LONGEST_TARGET};
+    make_costs(3, 3, false, false);
+    CHECK(costs.kept_bytes == 120 && costs.kept_grad_bytes == 2 * 120);
+    for (int i = 0; i < 2; i++) {
+        clock_model.api.kept_bytes = i == 0 ? NULL : anywhere_kept_bytes;
+        costs.kept_bytes = costs.kept_grad_bytes = 5;
+        CHECK_OK(measure_bytes_fill(&costs, &clock_model.blocks, &lengths, 1, 0));
+        CHECK(costs.kept_bytes == 0 && costs.kept_grad_bytes == 0);
     }
 }
 
@@ -931,11 +993,15 @@ static double whole_ns(const ClockModel* model, const CostModel* by, JobKind job
     return ns;
 }
 
-// Several windows of any lengths, a decoder's half as long.
-static MbShape draw_shape(Rng* rng, bool has_dec) {
+// Several windows of any lengths, a decoder's half as long; the first may be the second half of a sample.
+static MbShape draw_shape(Rng* rng, bool has_dec, bool may_cut) {
     MbShape shape = {0};
-    for (int i = rng_between(rng, 1, 3); i > 0; i--) {
-        mb_shape_add(&shape, rng_between(rng, 16, 160), has_dec ? rng_between(rng, 8, 80) : 0, 30);
+    bool is_cut = may_cut && rng_below(rng, 2);
+    for (int i = rng_between(rng, 1, 3); i > 0; i--, is_cut = false) {
+        PlanSample sample =
+            plan_sample(rng_between(rng, 16, 160), has_dec ? rng_between(rng, is_cut ? 64 : 8, 80) : 0, 30);
+        int32_t num_tokens = plan_sample_tokens(&sample);
+        mb_shape_add_piece(&shape, &sample, is_cut ? num_tokens / 2 : 0, num_tokens);
     }
     return shape;
 }
@@ -946,7 +1012,7 @@ static void check_parts(const ClockModel* model, double tolerance) {
     const bool has_dec = model->blocks.num_dec_layers > 0;
     Rng rng = rng_seed(3);
     for (int round = 0; round < 50; round++) {
-        MbShape shape = draw_shape(&rng, has_dec);
+        MbShape shape = draw_shape(&rng, has_dec, !model->blocks.shapes.padded);
         for (int part = 0; part < PART_COUNT; part++) {
             if (part == PART_DEC_LAYER && !has_dec) { continue; }
             for (JobKind job = JOB_F; job <= JOB_W; job++) {
@@ -1002,7 +1068,7 @@ static void short_chains_are_right_in_sum(void) {
         measure(&model.blocks, 256, chain[1] > 0 ? 128 : 0, 0);
         CHECK_EQ(model.num_wrong, 0);
         for (int k = 0; k < 20; k++) {
-            MbShape shape = draw_shape(&rng, chain[1] > 0);
+            MbShape shape = draw_shape(&rng, chain[1] > 0, true);
             double ns = whole_ns(&model, NULL, JOB_B, &shape);
             CHECK_NEAR(whole_ns(&model, &measure_times_costs, JOB_B, &shape), ns, 0.1 * ns);
         }
@@ -1018,6 +1084,25 @@ static void a_backward_that_is_one_job_is_measured_whole(void) {
     MbShape shape = {.num_seqs = 1, .enc_tokens = 100, .enc_squares = 10000, .supervised_tokens = 50};
     for (int part = 0; part < PART_COUNT; part++) {
         CHECK_EQ(measured_ns(&measure_times_costs, part, JOB_W, &shape), 0);
+    }
+}
+
+// A line found by measuring, where samples are long enough; else twice that of squares.
+static void pieces_take_their_time(void) {
+    static ClockModel model;
+    const CostFormula* layer = measure_times_costs.parts[RECOMPUTE_NONE][PART_ENC_LAYER].time_ns;
+    for (int i = 0; i < 4; i++) {
+        clock_model_init(&model, 4, 0, i == 3, false);
+        if (i == 2) { model.api.kept_bytes = NULL; }
+        if (i == 0) { model.blocks.max_seq_tokens = 300; }
+        measure(&model.blocks, i == 1 ? 200 : 400, 0, 0);
+        CHECK_EQ(model.num_wrong, 0);
+        for (int job = JOB_F; job <= JOB_W; job++) {
+            const CostCurve* curve = &layer[job].curves[FEATURE_PREFIX_PRODUCTS];
+            CHECK_EQ(curve->num_knots, i < 2 && job != JOB_W);
+            double ns = (i == 0 ? 2.1 : 1.6) * (job == JOB_B ? 2 : 1);
+            if (curve->num_knots > 0) { CHECK_NEAR(cost_curve_value(curve, 1e6), ns * 1e6, 0.01 * ns * 1e6); }
+        }
     }
 }
 
@@ -1203,11 +1288,13 @@ int main(int argc, char** argv) {
     RUN(curves_are_the_nearest_that_never_fall);
     seed = test_seed(argc, argv);
     RUN(no_range_asks_for_more);
+    RUN(bytes_of_pieces_are_those_of_layers);
     RUN(state_is_that_of_the_ranges);
     RUN(every_feature_finds_its_time);
     RUN(padded_layouts_are_kept_to);
     RUN(short_chains_are_right_in_sum);
     RUN(a_backward_that_is_one_job_is_measured_whole);
+    RUN(pieces_take_their_time);
     RUN(little_time_leaves_no_part_out);
     RUN(all_ranks_know_the_mean);
     RUN(one_rank_that_fails_ends_all);

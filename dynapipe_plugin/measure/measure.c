@@ -394,7 +394,7 @@ static Status bench_update(CostModel* out, Bench* bench) {
 // --- which shapes are measured -----------------------------------------------------------------------------
 //     tokens          windows of 32, a decoder's beside one token of the encoder each
 //     squares         a single long window (on a GPU: a full microbatch of them)
-//     prefixes        a piece of a long sample, after as many tokens of it, and after three times as many
+//     prefixes        a piece of a long sample after few and after many tokens of it
 //     keys, values    of a decoder layer's cross-attention: windows of 32, each with one decoder token
 //     cross products  long windows on both sides
 //     rows            of the head: from the number of supervised rows
@@ -518,18 +518,24 @@ static void add_long(MeasurePoints* p, const Measure* m, Side side, CostFeature 
     }
 }
 
-// Pieces of half the longest sample and of a quarter of it. An encoder-decoder's are taken for twice its
-// squares.
-static void add_prefixes(MeasurePoints* p, const Measure* m) {
-    Counts one = {.num_counts = 1, .tokens = {m->max_tokens}};
-    if (m->blocks->api->kept_bytes == NULL || m->lengths.target_tokens > 0) { return; }
-    for (int parts = 4; parts >= 2; parts -= 2) {
-        int32_t tokens = m->lengths.seq_tokens / parts;
-        for (int i = 1; i < parts && tokens >= SHORT_TOKENS; i += 2) {
-            MeasureShape shape = side_shape(m, ENCODER, tokens, tokens, 0);
-            shape.prefix = i * tokens;
-            add_point(p, shape, FEATURE_PREFIX_PRODUCTS, &one, 0);
-        }
+static bool takes_pieces(const DynapipeBlocks_v1* blocks) {
+    return blocks->api->kept_bytes != NULL && !blocks->shapes.padded;
+}
+
+// A piece, after as many tokens of its sample, and after three times as many. Shorter samples are not cut.
+// Few tokens take little time, whatever is left of it.
+static void add_prefixes(MeasurePoints* p, const Measure* m, Side side) {
+    enum { CPU_TOKENS = 256, GPU_TOKENS = 2048 };
+    const int32_t limit = m->blocks->max_seq_tokens, longest = longest_of(m, side);
+    const int32_t quarter = (limit > 0 && limit < longest ? limit : longest) / 4;
+    const int32_t most = measure_is_gpu(m) ? GPU_TOKENS : CPU_TOKENS,
+                  tokens = quarter < most ? quarter : most;
+    const Counts small = {0};
+    if (!takes_pieces(m->blocks) || tokens < PIECE_TILE) { return; }
+    for (int32_t times = 1; times <= 3; times += 2) {
+        MeasureShape shape = side_shape(m, side, tokens, tokens, 1);
+        shape.prefix = times * tokens;
+        add_point(p, shape, FEATURE_PREFIX_PRODUCTS, &small, 0);
     }
 }
 
@@ -577,7 +583,7 @@ static void list_stack(MeasurePoints* layer, MeasurePoints* embedding, const Mea
     add_tokens(layer, m, side, true);
     add_long(layer, m, side, side == ENCODER ? FEATURE_ENC_SQUARES : FEATURE_DEC_SQUARES, false);
     if (side == DECODER) { add_cross(layer, m); }
-    if (side == ENCODER) { add_prefixes(layer, m); }
+    if ((side == DECODER) == (m->blocks->num_dec_layers > 0)) { add_prefixes(layer, m, side); }
     if (layer->slice.begin == first) { return; }  // the embedding is in it
     embedding->slice = (MeasureSlice){first, first + 1, false};
     embedding->part = PART_EMBEDDING;
@@ -659,6 +665,11 @@ static void fit_feature(CostPartMode* part, const MeasurePoints* p, const CostPa
         y[n] = ns - known;
         weights[n++] = 1 / (1 + ns * ns);
     }
+    if (feature == FEATURE_PREFIX_PRODUCTS) {  // a line: in the difference of both the others' errors cancel
+        if (n < 2 || y[1] <= y[0]) { return; }
+        *curve = (CostCurve){.num_knots = 1, .x = {x[1] - x[0]}, .y = {y[1] - y[0]}};
+        return;
+    }
     measure_isotonic(y, weights, n);
     n = end_curve(x, y, n);
     if (n > 0 && feature != p->main) { fitted.x[fitted.num_knots++] = 1; }
@@ -670,13 +681,15 @@ static void fit_feature(CostPartMode* part, const MeasurePoints* p, const CostPa
     *curve = fitted;
 }
 
-// In causal layers a pair of a token and one before its piece takes twice as long as a pair of T^2.
+// Where no piece was measured: in causal layers every second product of squares is of tokens that see each
+// other.
 static void prefixes_of_squares(CostPartMode* part, CostFeature squares) {
-    for (int job = JOB_F; job <= JOB_W; job++) {
+    for (int job = JOB_F; job <= JOB_B; job++) {
         CostCurve* curves = part->time_ns[job].curves;
-        if (curves[FEATURE_PREFIX_PRODUCTS].num_knots > 0) { continue; }
-        curves[FEATURE_PREFIX_PRODUCTS] = curves[squares];
-        for (int i = 0; i < curves[squares].num_knots; i++) { curves[FEATURE_PREFIX_PRODUCTS].y[i] *= 2; }
+        int last = curves[squares].num_knots - 1;
+        if (curves[FEATURE_PREFIX_PRODUCTS].num_knots > 0 || last < 0) { continue; }
+        curves[FEATURE_PREFIX_PRODUCTS] =
+            (CostCurve){.num_knots = 1, .x = {curves[squares].x[last]}, .y = {2 * curves[squares].y[last]}};
     }
 }
 
@@ -808,8 +821,9 @@ static Status measure_lists(CostModel* out, Measure* m, MeasurePoints* lists) {
         TRY(measure_points(&lists[i], m, out, i == with_update));
         share_left -= lists[i].share;
     }
-    CostPartMode* causal = &out->parts[RECOMPUTE_NONE][has_dec ? PART_DEC_LAYER : PART_ENC_LAYER];
-    prefixes_of_squares(causal, has_dec ? FEATURE_DEC_SQUARES : FEATURE_ENC_SQUARES);
+    if (!takes_pieces(m->blocks)) { return STATUS_OK; }
+    prefixes_of_squares(&out->parts[RECOMPUTE_NONE][has_dec ? PART_DEC_LAYER : PART_ENC_LAYER],
+                        has_dec ? FEATURE_DEC_SQUARES : FEATURE_ENC_SQUARES);
     return STATUS_OK;
 }
 

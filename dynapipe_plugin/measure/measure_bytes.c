@@ -160,37 +160,46 @@ static int64_t cross_of(const MeasureShape* shape) {
     return is_crossed(shape) ? el * ds + es * dl + (others - 1) * es * ds : el * dl + others * es * ds;
 }
 
+// Of a piece that is not the first, nothing.
+static MeasureSide encoder_side(const MeasureShape* shape) {
+    bool is_earlier = shape->prefix > 0 && shape->dec.num_seqs > 0;
+    return is_earlier ? (MeasureSide){.num_seqs = shape->enc.num_seqs} : shape->enc;
+}
+
 void measure_shape_counts(DynapipeBatch* out, const MeasureShape* shape) {
-    const MeasureSide *enc = &shape->enc, *dec = &shape->dec;
-    *out = (DynapipeBatch){.num_seqs = enc->num_seqs,
-                           .num_tokens = measure_side_tokens(enc),
+    const MeasureSide enc = encoder_side(shape), *dec = &shape->dec;
+    *out = (DynapipeBatch){.num_seqs = enc.num_seqs,
+                           .num_tokens = measure_side_tokens(&enc),
                            .num_rows = shape->num_rows,
-                           .max_seq_tokens = enc->long_tokens,
-                           .num_squares = squares_of(enc),
+                           .max_seq_tokens = enc.long_tokens,
+                           .num_squares = squares_of(&enc),
                            .loss_scale = shape->num_rows > 0 ? 1.0f / (float)shape->num_rows : 1.0f};
-    if (shape->prefix > 0) {
-        out->kept_tokens = shape->prefix + enc->long_tokens;
-        out->kept_begin = shape->prefix;
-        out->num_prefix = (int64_t)enc->long_tokens * shape->prefix;
+    if (dec->num_seqs > 0) {
+        out->num_dec_tokens = measure_side_tokens(dec);
+        out->max_dec_seq_tokens = dec->long_tokens;
+        out->num_dec_squares = squares_of(dec);
+        out->num_cross = cross_of(shape);
     }
-    if (dec->num_seqs == 0) { return; }
-    out->num_dec_tokens = measure_side_tokens(dec);
-    out->max_dec_seq_tokens = dec->long_tokens;
-    out->num_dec_squares = squares_of(dec);
-    out->num_cross = cross_of(shape);
+    if (shape->prefix == 0) { return; }
+    int32_t num_tokens = dec->num_seqs > 0 ? dec->long_tokens : enc.long_tokens;
+    out->kept_tokens = shape->prefix + num_tokens;
+    out->kept_begin = shape->prefix;
+    out->kept_enc_tokens = dec->num_seqs > 0 ? shape->enc.long_tokens : 0;
+    out->num_prefix = (int64_t)num_tokens * shape->prefix;
 }
 
 MbShape measure_mb_shape(const MeasureShape* shape) {
-    const MeasureSide *enc = &shape->enc, *dec = &shape->dec;
-    return (MbShape){.num_seqs = enc->num_seqs,
-                     .enc_tokens = measure_side_tokens(enc),
-                     .enc_squares = squares_of(enc),
-                     .dec_tokens = measure_side_tokens(dec),
-                     .dec_squares = squares_of(dec),
-                     .cross_products = dec->num_seqs > 0 ? cross_of(shape) : 0,
-                     .supervised_tokens = shape->num_rows,
-                     .prefix_tokens = shape->prefix,
-                     .prefix_products = (int64_t)enc->long_tokens * shape->prefix};
+    DynapipeBatch counts;
+    measure_shape_counts(&counts, shape);
+    return (MbShape){.num_seqs = counts.num_seqs,
+                     .enc_tokens = counts.num_tokens,
+                     .enc_squares = counts.num_squares,
+                     .dec_tokens = counts.num_dec_tokens,
+                     .dec_squares = counts.num_dec_squares,
+                     .cross_products = counts.num_cross,
+                     .supervised_tokens = counts.num_rows,
+                     .prefix_tokens = counts.kept_begin,
+                     .prefix_products = counts.num_prefix};
 }
 
 // --- batches -----------------------------------------------------------------------------------------------
@@ -283,6 +292,66 @@ Status made_batch(DynapipeBatch* out, const MadeWindow* windows, int32_t num, in
     return STATUS_OK;
 }
 
+// Tokens [begin, end) of window 0 of one side, and the other windows where `end` is its last one.
+static Status piece_side(DynapipeBatch* b, bool is_decoder, int32_t begin, int32_t end, Arena* arena) {
+    const int32_t* whole = is_decoder ? b->dec_cu_seqlens : b->cu_seqlens;
+    int32_t *cu_seqlens, longest = 0;
+    int64_t num_squares = 0;
+    ARENA_TRY_NEW(cu_seqlens, arena, int32_t, b->num_seqs + 1);
+    for (int32_t i = 0; i < b->num_seqs; i++) {
+        cu_seqlens[i + 1] = (i == 0 ? end : whole[i + 1]) - begin;
+        int64_t num = cu_seqlens[i + 1] - cu_seqlens[i];
+        num_squares += num * num;
+        if (num > longest) { longest = (int32_t)num; }
+    }
+    if (is_decoder) {
+        b->dec_cu_seqlens = cu_seqlens;
+        b->num_dec_tokens = cu_seqlens[b->num_seqs];
+        b->max_dec_seq_tokens = longest;
+        b->num_dec_squares = num_squares;
+        b->dec_tokens += begin, b->dec_positions += begin, b->dec_token_keys += begin;
+    } else {
+        b->cu_seqlens = cu_seqlens;
+        b->num_tokens = cu_seqlens[b->num_seqs];
+        b->max_seq_tokens = longest;
+        b->num_squares = num_squares;
+        b->tokens += begin, b->positions += begin, b->token_keys += begin;
+    }
+    return STATUS_OK;
+}
+
+Status made_piece(DynapipeBatch* out, const DynapipeBatch* whole, int32_t begin, int32_t end, Arena* arena) {
+    const bool has_dec = whole->num_dec_tokens > 0;
+    const int32_t num_tokens = (has_dec ? whole->dec_cu_seqlens : whole->cu_seqlens)[1];
+    DynapipeBatch b = *whole;
+    int32_t first_row = 0, *rows;
+    b.num_seqs = end == num_tokens ? whole->num_seqs : 1;
+    TRY(piece_side(&b, has_dec, begin, end, arena));
+    if (has_dec) {
+        const int32_t num_enc = whole->cu_seqlens[1];
+        TRY(piece_side(&b, false, begin == 0 ? 0 : num_enc, num_enc, arena));
+        b.kept_enc_tokens = num_enc;
+        b.kept_enc_keys = whole->token_keys;
+        b.num_cross = (int64_t)num_enc * (end - begin);
+        if (b.num_seqs > 1) { b.num_cross += whole->num_cross - (int64_t)num_enc * num_tokens; }
+    }
+    int32_t tokens_end = begin + (has_dec ? b.num_dec_tokens : b.num_tokens);
+    ARENA_TRY_NEW(rows, arena, int32_t, whole->num_rows);
+    while (first_row < whole->num_rows && whole->rows[first_row] < begin) { first_row++; }
+    b.num_rows = 0;
+    for (int32_t r = first_row; r < whole->num_rows && whole->rows[r] < tokens_end; r++) {
+        rows[b.num_rows++] = whole->rows[r] - begin;
+    }
+    b.rows = rows;
+    b.targets += first_row, b.row_tasks += first_row;
+    b.kept_tokens = num_tokens;
+    b.kept_begin = begin;
+    b.kept_keys = has_dec ? whole->dec_token_keys : whole->token_keys;
+    b.num_prefix = (int64_t)begin * (end - begin);
+    *out = b;
+    return STATUS_OK;
+}
+
 Status measure_shape_batch(DynapipeBatch* out, const MeasureShape* shape, int32_t vocab, Arena* arena) {
     const MeasureSide *enc = &shape->enc, *dec = &shape->dec;
     const bool has_dec = dec->num_seqs > 0;
@@ -297,19 +366,10 @@ Status measure_shape_batch(DynapipeBatch* out, const MeasureShape* shape, int32_
         window->num_rows = left < window->tokens[has_dec] ? left : window->tokens[has_dec];
         left -= window->num_rows;
     }
+    windows[0].tokens[has_dec] += shape->prefix;
     TRY(made_batch(out, windows, enc->num_seqs, vocab, arena));
     if (shape->prefix == 0) { return STATUS_OK; }
-    DynapipeBatch counts;
-    uint32_t* keys;
-    measure_shape_counts(&counts, shape);
-    out->kept_tokens = counts.kept_tokens, out->kept_begin = shape->prefix,
-    out->num_prefix = counts.num_prefix;
-    ARENA_TRY_NEW(keys, arena, uint32_t, shape->prefix);
-    out->kept_keys = keys;
-    for (int32_t t = 0; t < enc->long_tokens; t++) {
-        ((int32_t*)(uintptr_t)out->positions)[t] += shape->prefix;
-    }
-    return STATUS_OK;
+    return made_piece(out, out, shape->prefix, windows[0].tokens[has_dec], arena);
 }
 
 // --- lines above points ------------------------------------------------------------------------------------
@@ -727,27 +787,37 @@ static Status fit_bytes(CostModel* out, Asker* a) {
     return fit_feeding(&out->head_factor_bytes, a, ASK_FACTORS, false);
 }
 
-// Keys and values of one causal layer, for each token: what a range of two has more than a range of one, at
-// most; 0 where that is no number of bytes a token.
+// Keys and values of a causal layer, for each of a sample's tokens (cost_kept_bytes): the most that any range
+// asks for, of either side's. 0, none is cut, where a range without such layers asks for some, too.
 static int32_t kept_bytes_of(const Asker* a, bool is_gradient) {
+    const DynapipeModel_v1* api = a->blocks->api;
     const bool has_dec = a->blocks->num_dec_layers > 0;
-    const int one = has_dec ? RANGE_DEC_FIRST : RANGE_FIRST,
-              two = has_dec ? RANGE_DEC_FIRST_TWO : RANGE_FIRST_TWO;
     int64_t most = 0;
-    if (a->blocks->api->kept_bytes == NULL) { return 0; }
-    for (int32_t tokens = 16; tokens <= MOST_TOKENS; tokens *= 2) {
-        const DynapipeBatch batch = {.kept_tokens = tokens, .kept_enc_tokens = has_dec ? tokens : 0};
-        int64_t bytes[2];
-        for (int i = 0; i < 2; i++) {
-            int range = i == 0 ? one : a->valid[two] ? two : one;
-            bytes[i] = a->blocks->api->kept_bytes(a->models[range].model, &batch, is_gradient);
+    for (int32_t r = 0; r < RANGE_COUNT; r++) {
+        int64_t num_layers = a->count[r][has_dec ? PART_DEC_LAYER : PART_ENC_LAYER];
+        for (int32_t i = 0; i < NUM_SHAPES && a->valid[r]; i++) {
+            int32_t enc = a->batches[i].max_seq_tokens, dec = a->batches[i].max_dec_seq_tokens;
+            DynapipeBatch cut = {.kept_tokens = has_dec ? dec : enc};
+            int64_t before = 0;
+            for (int with_enc = 0; with_enc <= has_dec; with_enc++) {
+                cut.kept_enc_tokens = with_enc ? enc : 0;
+                int64_t bytes = api->kept_bytes(a->models[r].model, &cut, is_gradient) - before;
+                int64_t num = num_layers * round_up(with_enc ? enc : cut.kept_tokens, 16);
+                if (bytes > 0 && num == 0) { return 0; }
+                if (bytes > most * num) { most = (bytes + num - 1) / num; }
+                before += bytes;
+            }
         }
-        int64_t layer = a->valid[two] ? bytes[1] - bytes[0] : bytes[0], per = has_dec ? 2 * tokens : tokens;
-        int64_t each = ((layer > bytes[0] ? layer : bytes[0]) + per - 1) / per;
-        if (most > 0 && each != most) { return 0; }
-        most = each;
     }
-    return most < INT32_MAX ? (int32_t)most : 0;
+    return most <= INT32_MAX ? (int32_t)most : 0;
+}
+
+static void fill_kept(CostModel* out, const Asker* a) {
+    out->kept_bytes = out->kept_grad_bytes = 0;
+    if (a->blocks->api->kept_bytes == NULL) { return; }
+    out->kept_bytes = kept_bytes_of(a, false);
+    out->kept_grad_bytes = kept_bytes_of(a, true);
+    if (out->kept_grad_bytes == 0) { out->kept_bytes = 0; }
 }
 
 // --- parameters, gradients, optimizer state ----------------------------------------------------------------
@@ -846,8 +916,7 @@ static Status ask_and_fill(CostModel* out, Asker* a, const MeasureLengths* lengt
                           .num_shards = num_shards};
     fill_state(out, a, &b);
     make_shapes(a, lengths);
-    out->kept_bytes = kept_bytes_of(a, false);
-    out->kept_grad_bytes = out->kept_bytes > 0 ? kept_bytes_of(a, true) : 0;
+    fill_kept(out, a);
     return fit_bytes(out, a);
 }
 

@@ -61,8 +61,9 @@ typedef struct {
     MeasureSide enc, dec;
     bool crossed;      // of two windows or more: the decoder's long one stands beside a short one
     int32_t num_rows;  // supervised, the last ones (of the decoder's side)
-    int32_t prefix;    // > 0, of a model with one side: the long window is a sample's last piece, after so many
-                       // tokens
+    // > 0: of one window, the last piece of a sample, after so many of its tokens (of the decoder's side; the
+    // encoder's is in an earlier piece)
+    int32_t prefix;
 } MeasureShape;
 
 static inline int32_t measure_side_tokens(const MeasureSide* side) {
@@ -85,6 +86,9 @@ typedef struct {
 
 // num >= 1. loss_scale: of the mean over its rows.
 Status made_batch(DynapipeBatch* out, const MadeWindow* windows, int32_t num, int32_t vocab, Arena* arena);
+// Window 0's tokens [begin, end), a decoder's where there is one; with its last token the other windows, too.
+// `kept` and `dkept` are missing. Borrows from `whole`.
+Status made_piece(DynapipeBatch* out, const DynapipeBatch* whole, int32_t begin, int32_t end, Arena* arena);
 Status measure_shape_batch(DynapipeBatch* out, const MeasureShape* shape, int32_t vocab, Arena* arena);
 
 // --- bytes -------------------------------------------------------------------------------------------------

@@ -286,7 +286,7 @@ const char* dynapipe_option(const Dynapipe* dp,
 int32_t dynapipe_rank(const Dynapipe* dp);  // rank = replica * stages + stage
 int32_t dynapipe_num_ranks(const Dynapipe* dp);
 int32_t dynapipe_stage(const Dynapipe* dp);
-int32_t dynapipe_num_stages(const Dynapipe* dp);
+int32_t dynapipe_num_stages(const Dynapipe* dp);  // --stages auto: 1 until dynapipe_choose_stages()
 int32_t dynapipe_replica(const Dynapipe* dp);
 int32_t dynapipe_num_replicas(const Dynapipe* dp);
 uint32_t dynapipe_seed(const Dynapipe* dp);  // --seed

@@ -528,9 +528,7 @@ static void analytic_gpt_is_sane(void) {
                           .attention_flops_per_ns = 20,
                           .bytes_per_ns = 10,
                           .comm_latency_ns = 5000,
-                          .comm_bytes_per_ns = 5,
-                          .num_replicas = 2,
-                          .zero_stage = 1};
+                          .comm_bytes_per_ns = 5};
     LayerRange layers = {3, 6};
     CostStage middle = cost_stage_make(&model, &layers, 1, 4);
     MbShape shape = {0};
@@ -550,7 +548,9 @@ static void analytic_gpt_is_sane(void) {
              (layer_bytes + spare_bytes) * (512 + 16));
     CHECK_EQ(cost_boundary_bytes(&model, &middle, &shape), 768 * 4 * (512 + 16));
     int64_t layer_params = 12 * 768 * 768 + 13 * 768;
-    CHECK_EQ(cost_state_bytes(&model, &middle), 3 * layer_params * (8 + 4));
+    CHECK_EQ(cost_state_bytes(&model, &middle), 3 * layer_params * (8 + 8));
+    model.num_shards = 3;
+    CHECK_EQ(cost_state_bytes(&model, &middle), 3 * layer_params * 8 + layer_params * 8);
     about.flops_per_ns *= 2, about.attention_flops_per_ns *= 2, about.bytes_per_ns *= 2;
     cost_model_analytic_gpt(&other, &about);
     CHECK_NEAR(cost_job_ns(&other, &middle, JOB_F, RECOMPUTE_NONE, &shape), forward_ns / 2, 2);

@@ -103,6 +103,9 @@ EMU_SEED=7 EMU_DEVICES=1 placed vee-mpi vee vocabulary --transport mpi $validate
 as_on_the_cpu vee-mpi 1e-4 "the vee on one GPU through MPI, and validation" cpu-val
 same_answers vee-mpi cpu-val "the vee on one GPU through MPI"
 
+EMU_SEED=8 EMU_NCCL_SERIAL=1 run auto 4 $base --memory-limit 5M
+as_on_the_cpu auto 1e-4 "$(grep -o '[24] stages x [12] replicas' "$work/auto.log"), chosen since a whole model does not fit"
+
 # --- samples in pieces: keys and values of earlier pieces on the card, their gradients in float32 ------------------------
 mv "$work/data" "$work/usual"
 make_data 40 400

@@ -548,9 +548,8 @@ static void the_neediest_rank_decides(void) {
     }
 }
 
-// Replicas that share the optimizer's state share its time, measured now or found in a file; what was
-// measured without replicas says nothing of their sums.
-static void a_shared_update_is_divided(void) {
+// What was measured without replicas says nothing of their sums: it is kept apart.
+static void sums_of_replicas_are_measured(void) {
     static Start start;
     char path[MEASURE_PATH_CHARS];
     kept_path(path, 2);
@@ -561,7 +560,7 @@ static void a_shared_update_is_divided(void) {
         CHECK_EQ(ranks_run(2, start_body, &start, results, 1), 0);
         expect(&start, 2, i == 0);
         CHECK_EQ(start.costs[0].measured.num_replicas, i == 2 ? 1 : 2);
-        if (i == 2) { CHECK(start.costs[0].update_ns_per_byte == whole / 2); }
+        if (i == 2) { CHECK(start.costs[0].update_ns_per_byte == whole); }
     }
     CHECK_EQ(maker_dir_count(cache_dir), 3);
     CHECK_EQ(unlink(path), 0);
@@ -771,7 +770,7 @@ static void make_costs(int32_t num_layers, int32_t num_dec_layers, bool padded, 
         costs.parts[RECOMPUTE_NONE][part].offered = costs.parts[RECOMPUTE_FULL][part].offered = true;
     }
     costs.recompute_is_job[RECOMPUTE_FULL] = true;
-    CHECK_OK(measure_bytes_fill(&costs, &clock_model.blocks, &lengths, 1, 0));
+    CHECK_OK(measure_bytes_fill(&costs, &clock_model.blocks, &lengths));
     CHECK_OK(cost_model_check(&costs));
     CHECK_EQ(clock_model.num_wrong, 0);
     CHECK_EQ(clock_model.num_made, 0);  // nothing but asked
@@ -911,7 +910,7 @@ static void bytes_of_pieces_are_those_of_layers(void) {
     for (int i = 0; i < 2; i++) {
         clock_model.api.kept_bytes = i == 0 ? NULL : anywhere_kept_bytes;
         costs.kept_bytes = costs.kept_grad_bytes = 5;
-        CHECK_OK(measure_bytes_fill(&costs, &clock_model.blocks, &lengths, 1, 0));
+        CHECK_OK(measure_bytes_fill(&costs, &clock_model.blocks, &lengths));
         CHECK(costs.kept_bytes == 0 && costs.kept_grad_bytes == 0);
     }
 }
@@ -1274,7 +1273,7 @@ int main(int argc, char** argv) {
     setenv("DYNAPIPE_CACHE", cache_dir, 1);
     RUN(the_next_start_measures_nothing);
     RUN(the_neediest_rank_decides);
-    RUN(a_shared_update_is_divided);
+    RUN(sums_of_replicas_are_measured);
     RUN(longer_sequences_are_measured);
     RUN(what_is_of_no_use_is_measured_anew);
     RUN(without_a_folder_it_is_measured_each_time);

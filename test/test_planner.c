@@ -213,8 +213,7 @@ static void gpt_problem(int32_t P, int32_t R, int32_t num_samples, uint64_t samp
                                                             .bytes_per_ns = 10,
                                                             .launch_ns = 5000,
                                                             .comm_latency_ns = 20000,
-                                                            .comm_bytes_per_ns = 2,
-                                                            .num_replicas = R});
+                                                            .comm_bytes_per_ns = 2});
     problem.request = (PlanRequest){.batching = BATCHING_DYNAMIC,
                                     .recompute = RECOMPUTE_CHOICE_AUTO,
                                     .P = P,

@@ -70,7 +70,7 @@ static Dynapipe* session_with_data(int32_t num_stages, const char* val) {
                           .max_seq_tokens = 18,
                           .num_steps = 1};
     CHECK_OK((Status)dynapipe_open_data(dp, &run));
-    dp->num_stages = num_stages;
+    dp->num_stages = dp->options.num_stages = num_stages;
     dp->transport.num_ranks = 8;  // as far as messages go
     return dp;
 }
@@ -175,8 +175,7 @@ static DynapipeCosts* costs_of(int32_t num_layers, DynapipeShapes_v1 shapes, boo
                           .attention_flops_per_ns = 15,
                           .bytes_per_ns = 8,
                           .launch_ns = 20e3,
-                          .comm_bytes_per_ns = 3,
-                          .num_replicas = 1};
+                          .comm_bytes_per_ns = 3};
     DynapipeCosts* costs = calloc(1, sizeof *costs);
     CHECK(costs != NULL);
     cost_model_analytic_gpt(&costs->model, &about);
@@ -264,15 +263,93 @@ static void what_the_model_asks_for_is_obeyed_or_refused(void) {
     dynapipe_close(dp);
     dp = session_with_data(8, NULL);
     CHECK_FAILS(choose(dp, &range, 2, shapes, true), STATUS_BAD_OPTION,
-                "--stages 8: the model has 2 layers, and every stage needs one ---> at most --stages 2, on 8 "
-                "ranks --stages 2 --replicas 4");
-    CHECK_FAILS(choose(dp, &range, 7, shapes, true), STATUS_BAD_OPTION,
-                "at most --stages 7, on 8 ranks --stages 4 --replicas 2");
-    dp->num_stages = 2;
+                "--stages 8: the model has 2 layers, and every stage needs one ---> at most --stages 2, or "
+                "--stages auto");
+    dp->num_stages = dp->options.num_stages = 2;
     dp->options.stage_split = "3,0";
     CHECK_FAILS(choose(dp, &range, 3, plain, true), STATUS_BAD_OPTION,
                 "each at least 1 (this model's head needs one, too)");
     dynapipe_close(dp);
+    data_end();
+}
+
+enum { SHAPE_RANKS = 4 };
+typedef struct {
+    const char *stages, *limit;
+    int32_t num_layers, zero_stage;
+    double comm_bytes_per_ns;
+    int32_t num_stages;  // found
+    int64_t step_ns;
+} ShapeCase;
+
+static Status shape_body(Transport* t, void* arg) {
+    ShapeCase* c = arg;
+    char* words[] = {
+        "test", "--stages", (char*)(uintptr_t)c->stages, "--memory-limit", (char*)(uintptr_t)c->limit, NULL};
+    char** argv = words;
+    int argc = 5;
+    Dynapipe* dp;
+    DynapipeRange ranges[DYNAPIPE_MAX_RANGES];
+    int32_t num_ranges;
+    TRY(session_open_on(&dp, t, &argc, &argv));
+    DynapipeRun_v1 run = {.train_pattern = data_path,
+                          .batch_tokens = 400,
+                          .max_seq_tokens = 64,
+                          .num_steps = 1,
+                          .zero_stage = c->zero_stage};
+    TRY((Status)dynapipe_open_data(dp, &run));
+    DynapipeCosts* costs = costs_of(c->num_layers, (DynapipeShapes_v1){0}, true);
+    costs->model.comm_bytes_per_ns = costs->model.reduce_bytes_per_ns = c->comm_bytes_per_ns;
+    Status status = (Status)dynapipe_choose_stages(dp, costs, ranges, DYNAPIPE_MAX_RANGES, &num_ranges);
+    if (status == STATUS_OK) {
+        StageChoice choice;
+        TRY(stage_search(&choice, &dp->request, &dp->costs, dp->resplit.batches, dp->resplit.num_batches, 1));
+        EXPECT(dp->num_stages * dp->num_replicas == SHAPE_RANKS && dp->request.P == dp->num_stages);
+        EXPECT(dp->replicas.num_ranks == dp->num_replicas && dp->pipeline.num_ranks == dp->num_stages);
+        EXPECT(dynapipe_stage(dp) == dynapipe_rank(dp) % dp->num_stages);
+        if (dynapipe_rank(dp) == 0) {
+            c->num_stages = dp->num_stages;
+            c->step_ns = choice.makespan_ns + session_update_ns(dp);
+        }
+    }
+    dynapipe_close(dp);
+    return status;
+}
+
+// --stages auto is within its margin of the best that --stages P finds, of those that fit in memory.
+static void the_fastest_shape_is_chosen(void) {
+    // fast links; slow ones; too little memory for a whole model
+    static const ShapeCase cases[] = {
+        {.limit = "0", .num_layers = 5, .comm_bytes_per_ns = 100},
+        {.limit = "0", .num_layers = 4, .comm_bytes_per_ns = 0.05},
+        {.limit = "5M", .num_layers = 6, .zero_stage = 1, .comm_bytes_per_ns = 100}};
+    Rng rng = rng_seed(seed);
+    MadeData data = maker_random(&rng, 200, 2, 60, 50);
+    int32_t chosen[SHAPE_RANKS + 1] = {0};
+    data_begin();
+    maker_write(&data, 0, 200, data_dir, "data.bin");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ShapeCase about = cases[i];
+        int64_t best_ns = INT64_MAX;
+        for (int P = 1; P <= SHAPE_RANKS; P *= 2) {
+            char text[8];
+            ShapeCase given = about;
+            snprintf(text, sizeof text, "%d", P);
+            given.stages = text;
+            if (ranks_run(SHAPE_RANKS, shape_body, &given, results, 0) != 0) { continue; }
+            CHECK_EQ(given.num_stages, P);
+            if (given.step_ns < best_ns) { best_ns = given.step_ns; }
+        }
+        about.stages = "auto";
+        CHECK_EQ(ranks_run(SHAPE_RANKS, shape_body, &about, results, 1), 0);
+        CHECK((double)about.step_ns <= 1.025 * (double)best_ns);
+        chosen[about.num_stages]++;
+    }
+    printf("     1, 2, 4 stages: %d, %d, %d times\n", chosen[1], chosen[2], chosen[4]);
+    CHECK(chosen[1] > 0 && chosen[1] < 3);
+    ShapeCase tight = {.stages = "auto", .limit = "10K", .num_layers = 4, .comm_bytes_per_ns = 1};
+    CHECK(ranks_run(SHAPE_RANKS, shape_body, &tight, results, 0) != 0);
+    maker_free(&data);
     data_end();
 }
 
@@ -1262,6 +1339,7 @@ int main(int argc, char** argv) {
     RUN(members_kept_for_later_are_zero);
     RUN(the_position_outlives_the_choice_of_stages);
     RUN(what_the_model_asks_for_is_obeyed_or_refused);
+    RUN(the_fastest_shape_is_chosen);
     RUN(the_arena_grows_up_to_the_limit);
     RUN(memory_is_one_number_where_that_serves);
     RUN(each_range_gets_one_model);

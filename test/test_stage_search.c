@@ -76,8 +76,10 @@ static void no_neighbour_is_faster(void) {
         StageChoice choice, again;
         int32_t P = rng_between(&rng, 2, 4), L = P + rng_between(&rng, 0, 5);
         draw_case(&about, &rng, P, L, rng_between(&rng, 6, 60));
-        CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES));
-        CHECK_OK(stage_search(&again, &about.request, &problem.costs, about.batch, NUM_BATCHES));
+        CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES,
+                              STAGE_SEARCH_USUAL_NS));
+        CHECK_OK(stage_search(&again, &about.request, &problem.costs, about.batch, NUM_BATCHES,
+                              STAGE_SEARCH_USUAL_NS));
         CHECK(memcmp(choice.placement.chunks, again.placement.chunks, sizeof choice.placement.chunks) == 0);
         CHECK_OK(placement_check(&choice.placement, P, L, false));
         CHECK_EQ(choice.makespan_ns, planned_ns(&about, choice.placement.chunks));
@@ -107,7 +109,8 @@ static void a_given_split_is_only_priced(void) {
     about.request.choose_stages = false;
     about.request.placement.chunks[0] = (LayerRange){0, 1};
     about.request.placement.chunks[1] = (LayerRange){1, 6};
-    CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES));
+    CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES,
+                          STAGE_SEARCH_USUAL_NS));
     CHECK_EQ(choice.num_splits, 1);
     CHECK_EQ(choice.placement.chunks[0].layer_end, 1);
     CHECK_EQ(choice.makespan_ns, planned_ns(&about, about.request.placement.chunks));
@@ -130,14 +133,16 @@ static void of_given_chunks_the_head_is_chosen(void) {
         int32_t num_enc = problem.costs.num_enc_layers;
         CHECK_OK(placement_make(told, PLACEMENT_VEE, false, P, num_enc, L - num_enc));
         told->chunks[0].layer_end = told->chunks[1].layer_begin = 1;
-        CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES));
+        CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES,
+                              STAGE_SEARCH_USUAL_NS));
         int64_t whole_ns = placed_ns(&about, told);
         CHECK(whole_ns == 0 || choice.makespan_ns <= whole_ns);
         CHECK_EQ(choice.makespan_ns, placed_ns(&about, &choice.placement));
         num_shared += choice.placement.head != HEAD_WHOLE;
         about.request.heads = HEAD_CHOICE_VOCABULARY;
         const Placement before = *told;
-        CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES));
+        CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES,
+                              STAGE_SEARCH_USUAL_NS));
         CHECK_EQ(choice.placement.head, HEAD_BY_VOCABULARY);
         placement_copy_head(&choice.placement, &before);
         CHECK(placement_equal(&choice.placement, &before, P));
@@ -191,10 +196,11 @@ static void where_nothing_fits_there_is_a_split_all_the_same(void) {
     StageChoice choice;
     draw_case(&about, &rng, 3, 6, 30);
     about.request.memory_limit_bytes = 1;
-    CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES));
+    CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES,
+                          STAGE_SEARCH_USUAL_NS));
     CHECK_OK(placement_check(&choice.placement, 3, 6, false));
     CHECK_EQ(choice.makespan_ns, 0);
-    CHECK_OK(stage_search(&choice, &about.request, &problem.costs, NULL, 0));
+    CHECK_OK(stage_search(&choice, &about.request, &problem.costs, NULL, 0, STAGE_SEARCH_USUAL_NS));
     CHECK_OK(placement_check(&choice.placement, 3, 6, false));
 }
 

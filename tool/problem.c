@@ -372,11 +372,12 @@ static void state_and_transfer_costs(CostModel* out, Reader* r, json_t* costs, b
     json_t* params = object(r, costs, "cost_model.", "params_mb", false);
     json_t* cluster = object(r, r->root, "", "cluster", false);
     double hidden_bytes = 2 * number(r, r->root, "", "hidden", 0, 1e6, HIDDEN);
-    double factor = number(r, r->root, "", "zero_stage", 0, 3, 0) >= 1 ? 2 + 6.0 / R : 8;
+    out->num_shards = number(r, r->root, "", "zero_stage", 0, 3, 0) >= 1 ? R : 1;
+    out->optimizer_part = 6.0 / 8;
     for (int part = 0; part < PART_COUNT; part++) {
         double mb =
             keys[part] != NULL ? number(r, params, "cost_model.params_mb.", keys[part], 0, MOST / 1e3, 0) : 0;
-        out->part_state_bytes[part] = (int64_t)(mb * BYTES_PER_MB * factor + 0.5);
+        out->part_state_bytes[part] = (int64_t)(8 * mb * BYTES_PER_MB + 0.5);
         out->part_param_bytes[part] = (int64_t)(mb * BYTES_PER_MB + 0.5);
     }
     out->head_state_bytes = out->part_state_bytes[PART_EMBEDDING];  // of a share; a whole head has none
@@ -484,7 +485,7 @@ Status problem_json_parse(Problem* out, const char* text, size_t num_bytes, cons
 
 // Rates of a current server core; they only set the proportions of the parts until ./profile_costs has
 // measured.
-static void analytic_costs(CostModel* out, const ModelConfig* config, int32_t num_replicas) {
+static void analytic_costs(CostModel* out, const ModelConfig* config) {
     enum { UPDATE_PASSES = 9 };  // values read and written per parameter: zeroing 1, norm 1, AdamW 7
     CostAnalytic about = {.num_layers = config->num_layers,
                           .num_dec_layers = config->num_dec_layers,
@@ -502,8 +503,7 @@ static void analytic_costs(CostModel* out, const ModelConfig* config, int32_t nu
                           .bytes_per_ns = 8,
                           .launch_ns = 20e3,
                           .comm_latency_ns = 20e3,
-                          .comm_bytes_per_ns = 3,
-                          .num_replicas = num_replicas};
+                          .comm_bytes_per_ns = 3};
     cost_model_analytic(out, &about);
     out->update_ns_per_byte = UPDATE_PASSES / about.bytes_per_ns;
 }
@@ -567,7 +567,7 @@ Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t 
     if (options->costs != NULL && options->model != NULL) {
         TRY(take_signature(&config, options->costs, options->vocab));
     }
-    analytic_costs(out, &config, options->replicas ? options->replicas : 1);
+    analytic_costs(out, &config);
     if (options->costs == NULL) { return cost_model_check(out); }
     CostModel measured;
     TRY(cost_file_load(&measured, NULL, options->costs, NULL));

@@ -186,24 +186,32 @@ static Status connect_early(int32_t rank) {
     return STATUS_OK;
 }
 
-static Status open_comms(NcclWorld* w, Collective* world, int32_t num_stages) {
-    int32_t rank = world->transport->rank, stage = rank % num_stages;
+// The replicas of this rank's stage.
+static Status open_replicas(NcclWorld* w, int32_t rank, int32_t num_stages, int32_t num_replicas) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 1;
+    w->num_replicas = num_replicas;
+    w->replica = rank / num_stages;
+    const int color = num_replicas > 1 ? rank % num_stages : NCCL_SPLIT_NOCOLOR;
+    NCCL_TRY(ncclCommSplit(w->pipeline, color, rank, &w->replicas, &config));
+    return STATUS_OK;
+}
+
+static Status open_comms(NcclWorld* w, Collective* world, int32_t num_stages, int32_t num_replicas) {
+    int32_t rank = world->transport->rank;
     ncclUniqueId id;
     TRY(connect_early(rank));
     if (rank == 0) { NCCL_TRY(ncclGetUniqueId(&id)); }
     TRY(collective_broadcast(world, &id, sizeof id, 0));
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 1;
-    ncclConfig_t few = config;
+    ncclConfig_t few = NCCL_CONFIG_INITIALIZER;
+    few.blocking = 1;
     few.minCTAs = 1;
     few.maxCTAs = PIPELINE_CTAS;
     NCCL_TRY(ncclCommInitRankConfig(&w->pipeline, world->num_ranks, id, rank, &few));
-    int no_color = NCCL_SPLIT_NOCOLOR;
-    NCCL_TRY(ncclCommSplit(w->pipeline, w->num_replicas > 1 ? stage : no_color, rank, &w->replicas, &config));
-    return STATUS_OK;
+    return open_replicas(w, rank, num_stages, num_replicas);
 }
 
-static Status open_world(NcclWorld* w, Collective* world, int32_t num_stages) {
+static Status open_world(NcclWorld* w, Collective* world, int32_t num_stages, int32_t num_replicas) {
     int lowest, highest;
     CUDA_TRY(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
     CUDA_TRY(cudaStreamCreateWithPriority(&w->stream, cudaStreamNonBlocking, highest));
@@ -211,7 +219,7 @@ static Status open_world(NcclWorld* w, Collective* world, int32_t num_stages) {
     CUDA_TRY(cudaEventCreateWithFlags(&w->done, cudaEventDisableTiming));
     TRY(call_watch_open(&w->watch, world->transport, world->timeout_ns));
     call_watch_begin(w->watch, "NCCL: connecting all ranks");
-    Status status = open_comms(w, world, num_stages);
+    Status status = open_comms(w, world, num_stages, num_replicas);
     call_watch_end(w->watch);
     TRY(status);
     float* data;
@@ -229,10 +237,21 @@ Status nccl_world_open(NcclWorld** out, CudaDevice* device, Collective* world, i
         free(w);
         return FAIL(STATUS_NO_MEMORY, "NCCL: no memory");
     }
-    w->num_replicas = num_replicas;
-    w->replica = world->transport->rank / num_stages;
     *out = w;  // also after a failure: the caller closes it
-    return open_world(w, world, num_stages);
+    return open_world(w, world, num_stages, num_replicas);
+}
+
+Status nccl_world_set_stages(NcclWorld* w, Collective* world, int32_t num_stages, int32_t num_replicas) {
+    if (w->num_replicas == num_replicas) { return STATUS_OK; }
+    if (w->replicas != NULL) { (void)ncclCommDestroy(w->replicas); }
+    w->replicas = NULL;
+    call_watch_begin(w->watch, "NCCL: connecting replicas");
+    Status status = open_replicas(w, world->transport->rank, num_stages, num_replicas);
+    call_watch_end(w->watch);
+    TRY(status);
+    float* data;
+    TRY(warm_up_begin(w, world, &data));
+    return warm_up_end(w, world, data, warm_up_sum(w, data, w->replicas));
 }
 
 Status nccl_world_connect(NcclWorld* w, Collective* ranks, const int32_t* peers, int32_t num_peers) {

@@ -60,6 +60,8 @@ typedef struct {
 // A collective of all ranks (`world`, which bootstraps). rank = replica * num_stages + stage.
 Status nccl_world_open(NcclWorld** out, CudaDevice* device, Collective* world, int32_t num_stages,
                        int32_t num_replicas);
+// Another number of stages than it was opened with. A collective of all ranks.
+Status nccl_world_set_stages(NcclWorld* world, Collective* ranks, int32_t num_stages, int32_t num_replicas);
 // Both directions between this rank and each of `peers` (other ranks, none twice), unless already connected.
 // A collective of all ranks, some with no peers; the relation is symmetric.
 Status nccl_world_connect(NcclWorld* world, Collective* ranks, const int32_t* peers, int32_t num_peers);

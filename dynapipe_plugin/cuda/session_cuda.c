@@ -150,6 +150,7 @@ Status session_device_open(Dynapipe* dp, void* stream) {
 static Status connect_model(Dynapipe* dp) {
     int64_t before_bytes, after_bytes, total_bytes;
     TRY(dp->device.api->memory_bytes(dp->device.ctx, &before_bytes, &total_bytes));
+    TRY(nccl_world_set_stages(dp->on->nccl, &dp->world, dp->num_stages, dp->num_replicas));
     TRY(connect_peers(dp, &dp->request.placement));
     TRY(nccl_world_open_holders(dp->on->nccl, &dp->world, &dp->tied));
     TRY(dp->device.api->memory_bytes(dp->device.ctx, &after_bytes, &total_bytes));

@@ -1075,7 +1075,8 @@ Status measure_wanted(Measure* out, Dynapipe* dp, const DynapipeBlocks_v1* block
         out->lengths.target_tokens =
             has_dec ? smaller(up_to_power(longest.target_tokens), most.target_tokens) : 0;
     }
-    int64_t of_step = dp->run.batch_tokens / dp->num_replicas;
+    // where the number of stages is to be chosen, all ranks may be one replica
+    int64_t of_step = dp->run.batch_tokens / (dp->options.num_stages > 0 ? dp->num_replicas : 1);
     out->max_tokens =
         smaller(measure_is_gpu(out) ? GPU_TOKENS : CPU_TOKENS, up_to_power(smaller(of_step, 1 << 30)));
     out->max_tokens =
@@ -1283,7 +1284,7 @@ static Status measure_bytes_all(CostModel* out, Dynapipe* dp, const DynapipeBloc
     MeasureLengths lengths = {dp->run.max_seq_tokens, dp->run.max_target_tokens};
     out->num_enc_layers = blocks->num_layers;  // times are of layers, however many there are
     out->num_dec_layers = blocks->num_dec_layers;
-    Status status = measure_bytes_fill(out, blocks, &lengths, dp->num_replicas, dp->run.zero_stage);
+    Status status = measure_bytes_fill(out, blocks, &lengths);
     uint64_t* hashes = (uint64_t*)calloc((size_t)num_ranks, sizeof *hashes);  // 0: failed
     if (hashes == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }
     if (status == STATUS_OK) {
@@ -1308,7 +1309,6 @@ static Status make_costs(DynapipeCosts* out, Dynapipe* dp, const DynapipeBlocks_
     TRY(measure_wanted(&m, dp, blocks));
     TRY(measure_or_find(out, &m));
     TRY(measure_bytes_all(&out->model, dp, blocks));
-    if (dp->run.zero_stage > 0) { out->model.update_ns_per_byte /= dp->num_replicas; }
     out->shapes = blocks->shapes;
     out->has_weights_job = blocks->api->backward_weights != NULL;
     out->shares_head = !measure_shares_head(blocks)                          ? HEAD_WHOLE

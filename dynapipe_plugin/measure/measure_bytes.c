@@ -824,14 +824,8 @@ static void fill_kept(CostModel* out, const Asker* a) {
 // --- parameters, gradients, optimizer state ----------------------------------------------------------------
 
 typedef struct {
-    int64_t param_bytes, grad_bytes, optimizer_bytes;  // of one value
-    int32_t num_shards;                                // of the optimizer's
+    int64_t grad_bytes, all_bytes;  // of one value; with the optimizer's
 } StateBytes;
-
-static int64_t state_bytes(const StateBytes* b, int64_t num_values) {
-    int64_t optimizer = num_values * b->optimizer_bytes;
-    return num_values * (b->param_bytes + b->grad_bytes) + (optimizer + b->num_shards - 1) / b->num_shards;
-}
 
 static bool has_group(const MeasureModel* range, int32_t group) {
     for (int32_t i = 0; i < range->params.num_tied; i++) {
@@ -882,27 +876,26 @@ static void fill_state(CostModel* out, const Asker* a, const StateBytes* b) {
     if (of_head > 0) { piece[PART_HEAD] = fmax(piece[PART_HEAD], (double)of_embedding); }
     for (int p = 0; p < PIECE_COUNT; p++) {
         out->part_param_bytes[p] = (int64_t)piece[p] * b->grad_bytes;
-        out->part_state_bytes[p] = state_bytes(b, (int64_t)piece[p]);
+        out->part_state_bytes[p] = (int64_t)piece[p] * b->all_bytes;
     }
     out->tied_param_bytes = of_embedding * b->grad_bytes;
     out->tied_stack_bytes = tied_values(a, middle, true) * b->grad_bytes;
-    out->tied_head_state_bytes =
-        of_head * (b->param_bytes + b->grad_bytes) + b->optimizer_bytes * of_head / b->num_shards;
+    out->tied_head_state_bytes = of_head * b->all_bytes;
     if (!measure_shares_head(a->blocks)) { return; }
     int64_t share = a->of_head[HEAD_RANGE_SHARE].params.num_params;
     int64_t norm =
         a->of_head[HEAD_RANGE_FEEDS].params.num_params - a->of_head[HEAD_RANGE_PLAIN].params.num_params;
     out->part_param_bytes[ONCE_CHAIN_END] = norm * b->grad_bytes;
-    out->part_state_bytes[ONCE_CHAIN_END] = state_bytes(b, norm);
+    out->part_state_bytes[ONCE_CHAIN_END] = norm * b->all_bytes;
     out->head_param_bytes = share * b->grad_bytes;
-    out->head_state_bytes = state_bytes(b, share);
+    out->head_state_bytes = share * b->all_bytes;
     out->head_vocab = a->blocks->padded_vocab > 0 ? (int32_t)a->blocks->padded_vocab : a->blocks->vocab;
     out->head_is_tied = out->tied_head_state_bytes > 0;
 }
 
 // --- all bytes ---------------------------------------------------------------------------------------------
 
-static Status ask_and_fill(CostModel* out, Asker* a, const MeasureLengths* lengths, int32_t num_shards) {
+static Status ask_and_fill(CostModel* out, Asker* a, const MeasureLengths* lengths) {
     for (int32_t r = 0; r < RANGE_COUNT; r++) {
         if (a->valid[r]) { TRY(measure_make(&a->models[r], a->blocks, a->slices[r], false)); }
     }
@@ -911,23 +904,23 @@ static Status ask_and_fill(CostModel* out, Asker* a, const MeasureLengths* lengt
         TRY(make_head_range(&a->of_head[h], a->blocks, (HeadRange)h));
     }
     const DynapipeParams_v1* params = &a->models[RANGE_WHOLE].params;
-    const StateBytes b = {.param_bytes = collective_type_bytes((DynapipeType)params->param_type),
-                          .grad_bytes = collective_type_bytes((DynapipeType)params->grad_type),
-                          .optimizer_bytes = a->blocks->optimizer_bytes,
-                          .num_shards = num_shards};
+    const int64_t grad_bytes = collective_type_bytes((DynapipeType)params->grad_type),
+                  param_bytes = collective_type_bytes((DynapipeType)params->param_type),
+                  all_bytes = param_bytes + grad_bytes + a->blocks->optimizer_bytes;
+    const StateBytes b = {grad_bytes, all_bytes};
+    out->optimizer_part = (double)a->blocks->optimizer_bytes / (double)all_bytes;
     fill_state(out, a, &b);
     make_shapes(a, lengths);
     fill_kept(out, a);
     return fit_bytes(out, a);
 }
 
-Status measure_bytes_fill(CostModel* out, const DynapipeBlocks_v1* blocks, const MeasureLengths* lengths,
-                          int32_t num_replicas, int32_t zero_stage) {
+Status measure_bytes_fill(CostModel* out, const DynapipeBlocks_v1* blocks, const MeasureLengths* lengths) {
     Asker* a = (Asker*)calloc(1, sizeof *a);
     if (a == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory to ask a model for its bytes"); }
     a->blocks = blocks;
     find_ranges(a);
-    Status status = ask_and_fill(out, a, lengths, zero_stage > 0 ? num_replicas : 1);
+    Status status = ask_and_fill(out, a, lengths);
     for (int32_t r = 0; r < RANGE_COUNT; r++) { measure_drop(blocks, &a->models[r]); }
     for (int h = 0; h < HEAD_RANGE_COUNT; h++) { measure_drop(blocks, &a->of_head[h]); }
     free(a);

@@ -93,10 +93,8 @@ Status measure_shape_batch(DynapipeBatch* out, const MeasureShape* shape, int32_
 
 // --- bytes -------------------------------------------------------------------------------------------------
 
-// All bytes, state and parameters; out->num_*_layers are set before. Replicas share the optimizer's state
-// where zero_stage is 1 or more.
-Status measure_bytes_fill(CostModel* out, const DynapipeBlocks_v1* blocks, const MeasureLengths* lengths,
-                          int32_t num_replicas, int32_t zero_stage);
+// All bytes, state and parameters; out->num_*_layers are set before.
+Status measure_bytes_fill(CostModel* out, const DynapipeBlocks_v1* blocks, const MeasureLengths* lengths);
 // Where two ranks' kernels need different bytes: *a is raised to the larger.
 void measure_bytes_raise(CostModel* a, const CostModel* b);
 

@@ -6,7 +6,7 @@ cost_file.c -- a cost model, and the machine it was measured on, as text.
     measured interface 1 ranks 4 per_host 2 replicas 1 tokens 1024 targets 0     where it is known
     layers 12 0                                              encoder (or all), decoder
     comm latency_ns 1000 bytes_per_ns 10
-    reduce bytes_per_ns 10 update_ns_per_byte 0.5 tied_bytes 154533888
+    reduce bytes_per_ns 10 update_ns_per_byte 0.5 tied_bytes 154533888 optimizer_part 0.5
     tied head_state_bytes 618135552 stack_bytes 1024         where not 0
     head vocab 50304 tied 1 whole_rows 0 state_bytes 618135552 params 154533888
                                                              of a shared head, where not all 0
@@ -141,6 +141,7 @@ static Status walk_header(TextWalk* walk, CostModel* m) {
     REAL("\nreduce bytes_per_ns ", m->reduce_bytes_per_ns);
     REAL(" update_ns_per_byte ", m->update_ns_per_byte);
     TEXT_INT(walk, " tied_bytes ", 0, COST_LIMIT, m->tied_param_bytes);
+    REAL(" optimizer_part ", m->optimizer_part);
     TRY(text_literal(walk, "\n"));
     if (text_optional(walk, m->tied_head_state_bytes != 0 || m->tied_stack_bytes != 0,
                       "tied head_state_bytes ")) {

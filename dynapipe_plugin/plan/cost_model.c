@@ -189,6 +189,7 @@ static Status rates_check(const CostModel* model) {
                  {"reduce update_ns_per_byte", model->update_ns_per_byte, LARGEST},
                  {"reduce tied_bytes", (double)model->tied_param_bytes, (double)COST_LIMIT},
                  {"tied stack_bytes", (double)model->tied_stack_bytes, (double)COST_LIMIT},
+                 {"reduce optimizer_part", model->optimizer_part, 1},
                  {"head state_bytes", (double)model->head_state_bytes, (double)COST_LIMIT},
                  {"head params", (double)model->head_param_bytes, (double)COST_LIMIT},
                  {"head vocab", (double)model->head_vocab, INT32_MAX},
@@ -669,13 +670,17 @@ static bool head_has_no_copy(const CostModel* model, const CostRank* rank) {
     return rank->count[PART_HEAD] > 0 && rank->count[PART_EMBEDDING] > 0 && model->tied_head_state_bytes > 0;
 }
 
+static int32_t num_shards(const CostModel* model) {
+    return model->num_shards > 1 ? model->num_shards : 1;
+}
+
 int64_t cost_rank_state_bytes(const CostModel* model, const CostRank* rank) {
     double sum = rank->matrix * (double)model->head_state_bytes;
     for (int piece = 0; piece < PIECE_COUNT; piece++) {
         sum += rank->count[piece] * (double)model->part_state_bytes[piece];
     }
     if (head_has_no_copy(model, rank)) { sum -= (double)model->tied_head_state_bytes; }
-    return cost_round(sum);
+    return cost_round(ceil(sum - sum * model->optimizer_part * (1 - 1.0 / num_shards(model))));
 }
 
 // A ring all-reduce, every rank sends 2 (R - 1) / R of the bytes.
@@ -702,7 +707,8 @@ int64_t cost_rank_reduce_ns(const CostModel* model, const CostRank* rank, int32_
 }
 
 int64_t cost_rank_update_ns(const CostModel* model, const CostRank* rank, double slow) {
-    return cost_round(gradient_bytes(model, rank) * model->update_ns_per_byte * slow);
+    double update_ns = gradient_bytes(model, rank) * model->update_ns_per_byte;
+    return cost_round(update_ns * slow / num_shards(model));
 }
 
 int64_t cost_state_bytes(const CostModel* model, const CostStage* stage) {
@@ -921,9 +927,7 @@ static void modes_finish(CostModel* out) {
 }
 
 static int64_t state_bytes(const CostAnalytic* a, int64_t num_params) {
-    int64_t shards = a->zero_stage >= 1 && a->num_replicas > 1 ? a->num_replicas : 1;
-    int64_t moments = (2 * num_params + shards - 1) / shards;  // Adam's m and v, float32
-    return 2 * num_params * a->bytes_per_value + 4 * moments;
+    return 2 * num_params * (a->bytes_per_value + 4);  // Adam's m and v are float32
 }
 
 static void machine_costs(CostModel* out, const CostAnalytic* a, const int64_t params[PIECE_COUNT]) {
@@ -933,6 +937,7 @@ static void machine_costs(CostModel* out, const CostAnalytic* a, const int64_t p
     out->comm_latency_ns = a->comm_latency_ns;
     out->comm_bytes_per_ns = a->comm_bytes_per_ns;
     out->reduce_bytes_per_ns = a->comm_bytes_per_ns;
+    out->optimizer_part = 4.0 / (a->bytes_per_value + 4);
     for (int piece = 0; piece < PIECE_COUNT; piece++) {
         out->part_param_bytes[piece] = params[piece] * a->bytes_per_value;
         out->part_state_bytes[piece] = state_bytes(a, params[piece]);

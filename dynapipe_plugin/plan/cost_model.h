@@ -125,6 +125,10 @@ typedef struct {
     // The head's matrix without the rest of the head, for ranks that have a share; where it is tied, those
     // that have the embedding have it.
     int64_t head_state_bytes, head_param_bytes;
+    // ZeRO-1: the optimizer's part of all state_bytes, and the replicas that share it and its update; 0: 1. Of
+    // the run, not of the measurement: files have the part alone.
+    double optimizer_part;
+    int32_t num_shards;
     int32_t head_vocab;  // rows of it, padded; 0: unknown, shares by vocabulary are exact fractions
     bool head_is_tied;
     bool head_rows_whole;  // by rows, too, a transfer takes as long as that of all rows
@@ -232,8 +236,6 @@ typedef struct {
     double bytes_per_ns;  // memory bandwidth, per rank
     double launch_ns;     // fixed cost of one layer's job
     double comm_latency_ns, comm_bytes_per_ns;
-    int32_t num_replicas;  // shards of the optimizer state where zero_stage is 1
-    int32_t zero_stage;
 } CostAnalytic;
 void cost_model_analytic_gpt(CostModel* out, const CostAnalytic* about);
 // T5 where there are decoder layers.

@@ -7,7 +7,6 @@
 // Fixed cost of a plan at STAGE_SEARCH_NS, and what grows with samples: sorting, lists, checks.
 #define STAGE_SEARCH_NS INT64_C(4000000)
 #define STAGE_SAMPLE_NS INT64_C(50000)
-#define STAGE_TOTAL_NS INT64_C(1500000000)
 
 // A batch's own plan chooses among many placements: it may take this many times as long as one that is
 // priced.
@@ -240,6 +239,6 @@ Status stage_search_again(StageChoice* out, int64_t* present_ns, const PlanReque
 }
 
 Status stage_search(StageChoice* out, const PlanRequest* request, const CostModel* costs,
-                    const StageBatch* batches, int32_t num_batches) {
-    return run(out, NULL, request, costs, batches, num_batches, STAGE_TOTAL_NS);
+                    const StageBatch* batches, int32_t num_batches, int64_t planning_ns) {
+    return run(out, NULL, request, costs, batches, num_batches, planning_ns);
 }

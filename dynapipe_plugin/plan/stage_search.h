@@ -6,7 +6,7 @@ stage_search.h -- the placement of a run: the one with the fastest plans of samp
     neighbours   of the best: one layer from a chunk to another, as long as that helps
 
 Every candidate is judged by planning all batches with it, at small effort. Pure and deterministic, like
-plan_make. The work is limited by counts (about a second of one core), not by a clock.
+plan_make. The work is limited by counts, not by a clock.
 */
 #pragma once
 
@@ -34,6 +34,7 @@ Status stage_search_again(StageChoice* out, int64_t* present_ns, const PlanReque
                           int64_t planning_ns);
 
 // Where request->choose_stages is set, the best split; else request->placement, its head chosen where
-// request->heads allows that; and its time.
+// request->heads allows that; and its time. In about `planning_ns` of one core.
+#define STAGE_SEARCH_USUAL_NS INT64_C(1500000000)
 Status stage_search(StageChoice* out, const PlanRequest* request, const CostModel* costs,
-                    const StageBatch* batches, int32_t num_batches);
+                    const StageBatch* batches, int32_t num_batches, int64_t planning_ns);

@@ -243,21 +243,26 @@ static Status find_hosts(Dynapipe* dp) {
     return STATUS_OK;
 }
 
+void session_set_stages(Dynapipe* dp, int32_t num_stages) {
+    dp->num_stages = num_stages;
+    dp->num_replicas = dp->transport.num_ranks / num_stages;
+    dp->stage = dp->transport.rank % num_stages;
+    dp->replica = dp->transport.rank / num_stages;
+}
+
+// Where the number of stages is chosen, which needs the model's costs, there is one until then.
 static Status place_ranks(Dynapipe* dp) {
-    int32_t num_ranks = dp->transport.num_ranks;
-    int32_t P = dp->options.stages, R = dp->options.replicas;
-    if (R == 0) { R = num_ranks / P > 0 ? num_ranks / P : 1; }
-    if (P * R != num_ranks) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "--stages %d x --replicas %d are %d ranks, but %d were started ---> mpirun -np %d, or "
-                    "other numbers",
-                    P, R, P * R, num_ranks, P * R);
-    }
-    dp->num_stages = P;
-    dp->num_replicas = R;
-    dp->stage = dp->transport.rank % P;
-    dp->replica = dp->transport.rank / P;
-    return STATUS_OK;
+    const int32_t num_ranks = dp->transport.num_ranks, R = dp->options.replicas;
+    int32_t* P = &dp->options.num_stages;
+    if (*P == 0 && R > 0) { *P = num_ranks / R > 0 ? num_ranks / R : 1; }
+    if (*P == 0 && num_ranks == 1) { *P = 1; }
+    session_set_stages(dp, *P > 0 ? *P : 1);
+    const int32_t wanted = R > 0 ? R : dp->num_replicas > 0 ? dp->num_replicas : 1;
+    if (dp->num_stages * wanted == num_ranks) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_OPTION,
+                "--stages %d x --replicas %d are %d ranks, but %d were started ---> mpirun -np %d, or other "
+                "numbers",
+                dp->num_stages, wanted, dp->num_stages * wanted, num_ranks, dp->num_stages * wanted);
 }
 
 // The n ranks first, first + step, ...
@@ -268,6 +273,13 @@ static Status group_ranks(Collective* out, Dynapipe* dp, int32_t first, int32_t 
     Status status = collective_init(out, &dp->transport, ranks, n, dp->world.timeout_ns);
     free(ranks);
     return status;
+}
+
+Status session_group_ranks(Dynapipe* dp) {
+    collective_free(&dp->replicas);
+    collective_free(&dp->pipeline);
+    TRY(group_ranks(&dp->replicas, dp, dp->stage, dp->num_stages, dp->num_replicas));
+    return group_ranks(&dp->pipeline, dp, dp->replica * dp->num_stages, 1, dp->num_stages);
 }
 
 static Status open_transport(Dynapipe* dp, int* argc, char*** argv) {
@@ -308,8 +320,7 @@ static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* co
     TRY(find_hosts(dp));
     TRY(session_same_options(dp, *argc, *argv));
     TRY(place_ranks(dp));
-    TRY(group_ranks(&dp->replicas, dp, dp->stage, dp->num_stages, dp->num_replicas));
-    TRY(group_ranks(&dp->pipeline, dp, dp->replica * dp->num_stages, 1, dp->num_stages));
+    TRY(session_group_ranks(dp));
     // Hosts may have different cores or numbers of ranks, but every rank must make the same plan: with the
     // times for the largest number of threads, which also needs the most scratch memory.
     double most = dp->num_threads = local_ranks_threads(dp->options.threads, dp->transport.num_ranks);

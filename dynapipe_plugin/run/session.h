@@ -46,7 +46,8 @@ typedef enum { MEASURE_AUTO, MEASURE_AGAIN } MeasureChoice;
 
 typedef struct {
     // layout of ranks
-    int32_t stages, replicas;
+    const char* stages;
+    int32_t num_stages, replicas;  // num_stages 0: to be chosen
     const char* stage_split;       // "4,4,3,1": layers per stage
     const char *placement, *head;  // as placement_words_check() takes them; NULL: auto
     // planning
@@ -434,6 +435,9 @@ struct Dynapipe {
 // --- session.c ---
 // dynapipe_open() on an open transport, which the session takes over: ranks of tests are threads.
 Status session_open_on(Dynapipe** out, Transport* transport, int* argc, char*** argv);
+// This rank's place among so many stages, and its groups.
+void session_set_stages(Dynapipe* dp, int32_t num_stages);
+Status session_group_ranks(Dynapipe* dp);
 // The largest value of all ranks, on all ranks. A collective.
 Status session_most(Dynapipe* dp, double* value);
 // A rank's value for the agreement to end early; and the result: of each rank the signal it has seen,

@@ -342,8 +342,20 @@ int32_t session_effort(const Dynapipe* dp, int64_t step_ns) {
     return plan_effort(&dp->request, session_planning_ns(step_ns, dp->plan_threads, dp->num_replicas));
 }
 
-// "4,4,3,1" or "0:2,1:3,1:3,0:2+rows:256,768", and on the next line how it was found.
-static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t num_batches, double seconds) {
+// Numbers of stages that were compared, and what was found for the best.
+enum { MAX_SHAPES = 32 };
+typedef struct {
+    StageChoice choice;
+    int32_t num_stages;
+    int32_t num_shapes, stages_of[MAX_SHAPES];
+    int64_t step_ns[MAX_SHAPES];  // 0: it does not fit
+    Status status;
+    char message[1024];
+} ShapeChoice;
+
+// "4,4,3,1" or "0:2,1:3,1:3,0:2+rows:256,768", and on the next lines how it was found.
+static void print_choice(const Dynapipe* dp, const ShapeChoice* found, int32_t num_batches, double seconds) {
+    const StageChoice* choice = &found->choice;
     char text[PLACEMENT_CHARS];
     placement_print(text, &choice->placement, dp->num_stages);
     printf("stages: %s%s", text, placement_is_linear(&choice->placement, dp->num_stages) ? " layers" : "");
@@ -354,6 +366,13 @@ static void print_choice(const Dynapipe* dp, const StageChoice* choice, int32_t 
                choice->num_splits, num_batches, seconds);
     }
     printf("\n        a step of about %s\n", TIME_TEXT(choice->makespan_ns + session_update_ns(dp), 3));
+    for (int32_t i = 0; i < found->num_shapes && found->num_shapes > 1; i++) {
+        const int32_t P = found->stages_of[i];
+        printf("%s%d x %d: %s%s", i == 0 ? "        stages x replicas: " : ", ", P,
+               dp->transport.num_ranks / P,
+               found->step_ns[i] > 0 ? TIME_TEXT(found->step_ns[i], 3) : "does not fit",
+               i < found->num_shapes - 1 ? "" : "\n");
+    }
     if (dp->num_stages > 1 && dp->device.api == NULL) {
         printf("messages %s\n", messages_text(dp->costs.measured.messages));
     }
@@ -419,75 +438,20 @@ static Status check_state(const PlanRequest* request, const CostModel* costs) {
 // it.
 static Status search_stages(StageChoice* out, PlanRequest* request, const CostModel* costs,
                             StageBatch batches[SESSION_MIXTURE + 1], int32_t num_batches,
-                            const LargestSamples* largest) {
+                            const LargestSamples* largest, int64_t planning_ns) {
     char failure[STATUS_MESSAGE_BYTES];
-    TRY(stage_search(out, request, costs, batches, num_batches));
+    TRY(stage_search(out, request, costs, batches, num_batches, planning_ns));
     request->placement = out->placement;
     Status status = check_largest(request, costs, largest);
     if (status != STATUS_INFEASIBLE || !request->choose_stages) { return status; }
     snprintf(failure, sizeof failure, "%s", status_message());
     batches[num_batches] = (StageBatch){largest->samples, largest->num_samples};
-    status = stage_search(out, request, costs, batches, num_batches + 1);
+    status = stage_search(out, request, costs, batches, num_batches + 1, planning_ns);
     if (status == STATUS_OK) {
         request->placement = out->placement;
         status = check_largest(request, costs, largest);
     }
     return status == STATUS_INFEASIBLE ? FAIL(status, "%s", failure) : status;
-}
-
-// Every rank would find the same; ranks that share cores would slow each other down. So the first one
-// searches, and sends the choice or the error.
-static Status choose_on_first(StageChoice* out, Dynapipe* dp, StageBatch* batches) {
-    enum { WAITS = 10 };                     // times the usual wait for a message
-    static const LargestSamples none = {0};  // a run that only inspects the model draws none to train on
-    struct {
-        StageChoice choice;
-        Status status;
-        char message[1024];
-    } found = {0};
-    if (dp->transport.rank == 0) {
-        PlanRequest request = dp->request;
-        SlowNotice* notice = slow_notice_begin("choosing stages for the mixture", NULL, 0);
-        found.status = search_stages(&found.choice, &request, &dp->costs, batches, dp->resplit.num_batches,
-                                     dp->num_steps > 0 ? &loader_info(dp->train)->largest : &none);
-        slow_notice_end(notice);
-        if (found.status != STATUS_OK) {
-            snprintf(found.message, sizeof found.message, "%s", status_message());
-        }
-        if (found.status == STATUS_INFEASIBLE && check_state(&dp->request, &dp->costs) != STATUS_OK) {
-            snprintf(found.message, sizeof found.message, "%s", status_message());
-        }
-    }
-    int64_t timeout_ns = dp->world.timeout_ns;
-    dp->world.timeout_ns = WAITS * timeout_ns;
-    Status status =
-        dp->world.num_ranks > 1 ? collective_broadcast(&dp->world, &found, sizeof found, 0) : STATUS_OK;
-    dp->world.timeout_ns = timeout_ns;
-    TRY(status);
-    *out = found.choice;
-    return found.status == STATUS_OK ? STATUS_OK : FAIL(found.status, "%s", found.message);
-}
-
-static Status session_stages_choose(Dynapipe* dp) {
-    StageChoice choice;
-    SessionResplit* resplit = &dp->resplit;
-    int64_t begin_ns = clock_now_ns();
-    if (session_shares_cores(dp)) { dp->refit.is_on = false; }
-    StageBatch* batches = ARENA_NEW(&resplit->arena, StageBatch, SESSION_MIXTURE + 1);
-    if (batches == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for batches"); }
-    TRY(session_mixture(batches, &resplit->num_batches, dp, &resplit->arena));
-    resplit->batches = batches;
-    TRY(choose_on_first(&choice, dp, batches));
-    dp->request.placement = choice.placement;
-    dp->request.choose_stages = false;
-    dp->request.placements = PLACEMENT_GIVEN;
-    dp->request.heads = HEAD_CHOICE_GIVEN;
-    dp->request.effort = session_effort(dp, choice.makespan_ns);
-    if (dp->transport.rank == 0) {
-        session_account_warn(dp);
-        print_choice(dp, &choice, resplit->num_batches, (double)(clock_now_ns() - begin_ns) / 1e9);
-    }
-    return STATUS_OK;
 }
 
 // --- choosing ------------------------------------------------------------------------------------------
@@ -530,14 +494,11 @@ static void fill_request(Dynapipe* dp, const DynapipeCosts* costs) {
 // Can this model be run on this many stages, and with these options?
 static Status check_model(const Dynapipe* dp, const DynapipeCosts* costs) {
     int32_t num_layers = costs->model.num_enc_layers + costs->model.num_dec_layers;
-    int32_t num_ranks = dp->transport.num_ranks, P = num_layers < num_ranks ? num_layers : num_ranks;
-    while (P > 1 && num_ranks % P != 0) { P--; }
     if (dp->num_stages > num_layers) {
-        return FAIL(
-            STATUS_BAD_OPTION,
-            "--stages %d: the model has %d layers, and every stage needs one ---> at most --stages %d, "
-            "on %d ranks --stages %d --replicas %d",
-            dp->num_stages, num_layers, num_layers, num_ranks, P, num_ranks / P);
+        return FAIL(STATUS_BAD_OPTION,
+                    "--stages %d: the model has %d layers, and every stage needs one ---> at most --stages "
+                    "%d, or --stages auto",
+                    dp->num_stages, num_layers, num_layers);
     }
     if (!costs->has_weights_job && dp->options.split_backward == SPLIT_BACKWARD_ON) {
         return FAIL(STATUS_BAD_OPTION,
@@ -547,8 +508,115 @@ static Status check_model(const Dynapipe* dp, const DynapipeCosts* costs) {
     return STATUS_OK;
 }
 
-static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs, int32_t max_ranges) {
+// What a step is on so many stages.
+static Status set_stages(Dynapipe* dp, const DynapipeCosts* costs, int32_t max_ranges, int32_t num_stages) {
+    session_set_stages(dp, num_stages);
+    dp->costs.num_shards = dp->run.zero_stage > 0 ? dp->num_replicas : 1;
+    fill_request(dp, costs);
     TRY(check_model(dp, costs));
+    TRY(session_placed_request(dp, costs->shares_head, max_ranges));
+    return shape_rules_check(&dp->request);
+}
+
+static Status search_placement(StageChoice* out, Dynapipe* dp, StageBatch* batches, int64_t planning_ns) {
+    static const LargestSamples none = {0};  // a run that only inspects the model draws none to train on
+    const LargestSamples* largest = dp->num_steps > 0 ? &loader_info(dp->train)->largest : &none;
+    PlanRequest request = dp->request;
+    Status status =
+        search_stages(out, &request, &dp->costs, batches, dp->resplit.num_batches, largest, planning_ns);
+    if (status == STATUS_INFEASIBLE) { (void)check_state(&dp->request, &dp->costs); }  // says it better
+    return status;
+}
+
+enum { SHAPE_GAIN = 50 };  // a part of the step that more stages must save: predictions are no more exact
+
+// Every number of stages that divides the ranks, in a part of the usual time each; then the best in all of
+// it.
+static Status search_shapes(ShapeChoice* found, Dynapipe* dp, const DynapipeCosts* costs, int32_t max_ranges,
+                            StageBatch* batches) {
+    const int32_t num_ranks = dp->transport.num_ranks;
+    const int32_t num_layers = costs->model.num_enc_layers + costs->model.num_dec_layers;
+    int64_t best_ns = INT64_MAX;
+    Status status = STATUS_OK;
+    for (int32_t P = 1; P <= num_layers && P <= PLAN_MAX_STAGES && found->num_shapes < MAX_SHAPES; P++) {
+        if (num_ranks % P == 0) { found->stages_of[found->num_shapes++] = P; }
+    }
+    for (int32_t i = 0; i < found->num_shapes; i++) {
+        StageChoice choice;
+        Status shape = set_stages(dp, costs, max_ranges, found->stages_of[i]);
+        if (shape == STATUS_OK) {
+            shape = search_placement(&choice, dp, batches, STAGE_SEARCH_USUAL_NS / found->num_shapes);
+        }
+        if (shape != STATUS_OK) {
+            status = shape;
+            continue;
+        }
+        dp->request.placement = choice.placement;
+        found->step_ns[i] = choice.makespan_ns + session_update_ns(dp);
+        if (best_ns < INT64_MAX && found->step_ns[i] > best_ns - best_ns / SHAPE_GAIN) { continue; }
+        best_ns = found->step_ns[i];
+        found->num_stages = found->stages_of[i];
+    }
+    if (found->num_stages == 0) { return status; }
+    TRY(set_stages(dp, costs, max_ranges, found->num_stages));
+    return search_placement(&found->choice, dp, batches, STAGE_SEARCH_USUAL_NS);
+}
+
+// Every rank would find the same; ranks that share cores would slow each other down. So the first one
+// searches, and sends the choice or the error.
+static Status choose_on_first(ShapeChoice* found, Dynapipe* dp, const DynapipeCosts* costs,
+                              int32_t max_ranges, StageBatch* batches) {
+    enum { WAITS = 10 };  // times the usual wait for a message
+    *found = (ShapeChoice){.num_stages = dp->options.num_stages};
+    if (dp->transport.rank == 0) {
+        SlowNotice* notice = slow_notice_begin("choosing stages for the mixture", NULL, 0);
+        if (found->num_stages > 0) {
+            found->status = set_stages(dp, costs, max_ranges, found->num_stages);
+            if (found->status == STATUS_OK) {
+                found->status = search_placement(&found->choice, dp, batches, STAGE_SEARCH_USUAL_NS);
+            }
+        } else {
+            found->status = search_shapes(found, dp, costs, max_ranges, batches);
+        }
+        slow_notice_end(notice);
+        if (found->status != STATUS_OK) {
+            snprintf(found->message, sizeof found->message, "%s", status_message());
+        }
+    }
+    int64_t timeout_ns = dp->world.timeout_ns;
+    dp->world.timeout_ns = WAITS * timeout_ns;
+    Status status =
+        dp->world.num_ranks > 1 ? collective_broadcast(&dp->world, found, sizeof *found, 0) : STATUS_OK;
+    dp->world.timeout_ns = timeout_ns;
+    TRY(status);
+    return found->status == STATUS_OK ? STATUS_OK : FAIL(found->status, "%s", found->message);
+}
+
+static Status session_stages_choose(Dynapipe* dp, const DynapipeCosts* costs, int32_t max_ranges) {
+    ShapeChoice found;
+    SessionResplit* resplit = &dp->resplit;
+    int64_t begin_ns = clock_now_ns();
+    if (session_shares_cores(dp)) { dp->refit.is_on = false; }
+    StageBatch* batches = ARENA_NEW(&resplit->arena, StageBatch, SESSION_MIXTURE + 1);
+    if (batches == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for batches"); }
+    TRY(session_mixture(batches, &resplit->num_batches, dp, &resplit->arena));
+    resplit->batches = batches;
+    TRY(choose_on_first(&found, dp, costs, max_ranges, batches));
+    TRY(set_stages(dp, costs, max_ranges, found.num_stages));
+    TRY(session_group_ranks(dp));
+    dp->request.placement = found.choice.placement;
+    dp->request.choose_stages = false;
+    dp->request.placements = PLACEMENT_GIVEN;
+    dp->request.heads = HEAD_CHOICE_GIVEN;
+    dp->request.effort = session_effort(dp, found.choice.makespan_ns);
+    if (dp->transport.rank == 0) {
+        session_account_warn(dp);
+        print_choice(dp, &found, resplit->num_batches, (double)(clock_now_ns() - begin_ns) / 1e9);
+    }
+    return STATUS_OK;
+}
+
+static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs, int32_t max_ranges) {
     dp->costs = costs->model;
     TRY(cost_model_check(&dp->costs));
     bool differ;
@@ -557,11 +625,9 @@ static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs, int32_t max_rang
     session_messages_apply(dp);
     if (dp->links == NULL) { TRY(session_device_open(dp, NULL)); }
     TRY(session_device_limit(dp));
-    fill_request(dp, costs);
-    TRY(session_placed_request(dp, costs->shares_head, max_ranges));
-    TRY(shape_rules_check(&dp->request));
+    TRY(set_stages(dp, costs, max_ranges, dp->num_stages));
     TRY(session_same_model(dp));
-    TRY(session_stages_choose(dp));
+    TRY(session_stages_choose(dp, costs, max_ranges));
     return session_resplit_begin(dp);
 }
 

@@ -1,5 +1,6 @@
 // session_options.c -- the command line; options kept in a checkpoint, compared between ranks, in
 // metrics.jsonl.
+#include <ctype.h>
 #include <jansson.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -18,7 +19,7 @@
 // Choices are in the order of the enums in plan/types.h and loader.h.
 // clang-format off
 static const OptionSpec specs[] = {
-    {"--stages",         OPTION_INT,    FIELD(stages),     "1",  1, PLAN_MAX_STAGES, NULL, "P", "pipeline stages"},
+    {"--stages",         OPTION_STRING, FIELD(stages),     "auto", 0, 0,  NULL, "P", "pipeline stages; auto: as many as make the fastest plans of the first batches, ranks / stages replicas"},
     {"--replicas",       OPTION_INT,    FIELD(replicas),   "0",  0, 512,  NULL, "R", "data-parallel replicas of the pipeline; 0: ranks / stages"},
     {"--stage-split",    OPTION_STRING, FIELD(stage_split), NULL, 0, 0,   NULL, "L,L,..", "layers of each stage; default: the fastest for the data"},
     {"--placement",      OPTION_STRING, FIELD(placement),  "auto", 0, 0, NULL, "WHERE",
@@ -143,6 +144,30 @@ void session_options_free(SessionOptions* options) {
     options->debug = NULL;
 }
 
+// What is given for a number of stages says how many there are.
+static Status take_stages(SessionOptions* options) {
+    char* end = NULL;
+    const bool is_list = options->placement != NULL && isdigit((unsigned char)options->placement[0]);
+    const char* given = options->stage_split != NULL                      ? "--stage-split"
+                        : is_list                                         ? "--placement"
+                        : head_choice(options->head) == HEAD_CHOICE_GIVEN ? "--head"
+                        : strchr(options->resplit, ':') != NULL           ? "--resplit"
+                                                                          : NULL;
+    if (strcmp(options->stages, "auto") == 0) {
+        options->num_stages = 0;
+        return given == NULL || options->replicas > 0
+                   ? STATUS_OK
+                   : FAIL(STATUS_BAD_OPTION, "%s: for how many stages? ---> --stages P", given);
+    }
+    long num = strtol(options->stages, &end, 10);
+    if (end == options->stages || *end != '\0' || num < 1 || num > PLAN_MAX_STAGES) {
+        return FAIL(STATUS_BAD_OPTION, "--stages %.40s ---> auto, or 1 to %d", PRINTABLE(options->stages),
+                    PLAN_MAX_STAGES);
+    }
+    options->num_stages = (int32_t)num;
+    return STATUS_OK;
+}
+
 static Status check(const SessionOptions* options) {
     enum { BY_WEIGHTS = 2 };
     if (options->mixture == BY_WEIGHTS && options->weights == NULL) {
@@ -158,7 +183,8 @@ static Status check(const SessionOptions* options) {
     }
     int32_t max_pieces;
     TRY(plan_slices_parse(&max_pieces, options->slices));
-    return placement_words_check(options->stages, options->placement, options->head);
+    const int32_t num_stages = options->num_stages > 0 ? options->num_stages : 1;
+    return placement_words_check(num_stages, options->placement, options->head);
 }
 
 Status session_options_take(SessionOptions* out, int* argc, char** argv, const char* const* own) {
@@ -176,6 +202,7 @@ Status session_options_take(SessionOptions* out, int* argc, char** argv, const c
         }
     }
     TRY(options_take(specs, NUM_PUBLIC, out, argc, argv, own));
+    TRY(take_stages(out));
     return check(out);
 }
 
@@ -248,6 +275,7 @@ enum { MAGIC_BYTES = 8, SECTION_BYTES = MAGIC_BYTES + sizeof(uint32_t) };
 static Status settings_of(Text* text, const Dynapipe* dp) {
     TRY(text_open(text));
     session_options_settings(&dp->options, text->out);
+    fprintf(text->out, "stages x replicas=%dx%d\n", dp->num_stages, dp->num_replicas);
     if (dp->val != NULL) {  // losses on other validation text cannot be compared
         const SampleShards* shards = loader_shards(dp->val);
         uint64_t hash = HASH_SEED;
@@ -358,6 +386,7 @@ Status session_costs_restore(Dynapipe* dp, bool* differ) {
     Status status = models != NULL ? parse_saved(differ, models, &machine, dp)
                                    : FAIL(STATUS_NO_MEMORY, "no memory for a cost model");
     if (status == STATUS_OK && *differ) {
+        models[0].num_shards = dp->costs.num_shards;
         dp->costs = models[0];
         session_messages_apply(dp);
         status = session_machine_restore(dp, &machine);

@@ -361,6 +361,17 @@ static Status deal_samples(Search* search) {
         }
         ids += share->num_ids;
     }
+    // The replica of the largest sample is tried first, then those of most samples.
+    search->probe[search->num_probes++] = replica_of[0];
+    for (int32_t r = 0; r < R; r++) {
+        int32_t i = search->num_probes;
+        if (r == replica_of[0]) { continue; }
+        if (i < MAX_PROBES) { search->num_probes++; }
+        for (; i > 1 && search->dealt[search->probe[i - 1]].num_ids < search->dealt[r].num_ids; i--) {
+            if (i < MAX_PROBES) { search->probe[i] = search->probe[i - 1]; }
+        }
+        if (i < MAX_PROBES) { search->probe[i] = r; }
+    }
     return STATUS_OK;
 }
 
@@ -952,6 +963,9 @@ static Status construct(Candidate* best, Search* search, const Placement* places
     if (num == 0) { return STATUS_OK; }
     qsort(field, (size_t)num, sizeof *field, compare_candidates);
     if (num > FIELD) { num = FIELD; }
+    // The first replica decides; without a pipeline what microbatches cost besides samples counts in all.
+    for (int32_t i = 0; i < num && problem->P == 1; i++) { TRY(evaluate(&field[i], search, INT64_MAX)); }
+    qsort(field, (size_t)num, sizeof *field, compare_candidates);
     int64_t part = search->budget - whole * LEFT_FOR_FIELD / 100;
     for (int32_t before = 0; num != before;) {
         before = num;
@@ -1284,8 +1298,6 @@ static Status search_all(Draft* out, Search* search, const Placement* places, in
     Keyed* order;
     int64_t sum = 0, least;
     ARENA_TRY_NEW(states, &search->lists, State, R);
-    search->num_probes = R < MAX_PROBES ? R : MAX_PROBES;
-    for (int32_t i = 0; i < search->num_probes; i++) { search->probe[i] = i; }
     ARENA_TRY_NEW(order, &search->lists, Keyed, num_places);
     for (int32_t i = 0; i < num_places; i++) {
         order[i] = (Keyed){-(int64_t)(1000 * count_by_memory(search->problem, &places[i])), i};

@@ -257,6 +257,13 @@ static void what_the_model_asks_for_is_obeyed_or_refused(void) {
     CHECK_FAILS(choose(dp, &range, 2, plain, false), STATUS_BAD_OPTION,
                 "--split-backward on: the model's backward cannot be divided");
     dp->options.split_backward = SPLIT_BACKWARD_AUTO;
+    dp->options.slices = "3";
+    DynapipeCosts* whole = costs_of(2, plain, true);
+    whole->model.kept_bytes = 0;
+    int32_t num_ranges;
+    CHECK_FAILS((Status)dynapipe_choose_stages(dp, whole, &range, 1, &num_ranges), STATUS_BAD_OPTION,
+                "--slices 3: the model takes no pieces of a sample");
+    dp->options.slices = "auto";
     dp->options.memory_limit_bytes = 100000;
     CHECK_FAILS(choose(dp, &range, 2, plain, true), STATUS_INFEASIBLE, "state alone take 1.");
     CHECK(strstr(status_message(), " on rank 0, the limit is ") != NULL);

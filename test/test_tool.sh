@@ -124,6 +124,22 @@ sum=$(awk '/^bound /{in_it = 1} in_it && /%/ && !/^makespan/ {for (i = 1; i <= N
 [ "$sum" = exact ]; ok $? "the waterfall's rows add up to the makespan ($sum)"
 [ -z "$have_python" ] || { python3 dev/check_trace.py "$work/trace.json" >"$work/rows.log" && grep -qE ' ([1-9][0-9]*) arrows of \1 sends, 3 counters' "$work/rows.log"
     ok $? "the trace's rows nest, every message has an arrow, every rank its memory"; }
+# The gain's figure for packs, from plans of each size of pack by themselves.
+gain="test/problems/lengths.csv --model l8c256h4 --vocab 257 --stages 4 --batch-tokens 4000"
+predicted() { tool plan "$@" && awk '/^predicted/ {print $2 * ($3 == "s," ? 1000 : 1)}' "$work/out"; }
+# shellcheck disable=SC2086
+own=$(predicted $gain) printed=$(awk '/^gain at/ {print $10; exit}' "$work/out")
+longest=$(awk '$4 == "ragged" && $6 > most {most = $6} END {print most}' "$work/out")
+# shellcheck disable=SC2086
+best=$(for tokens in $longest $((longest * 3 / 2)) $((longest * 2)) $((longest * 3)) $((longest * 4)); do
+    predicted $gain --policy packed-ragged --mb-tokens $tokens --schedule 1f1b --split-backward off --stage-split auto; done | sort -n | head -1)
+awk "BEGIN {exit !($printed > 1 && sqrt(($best / $own - $printed) ^ 2) <= 0.00501)}"; ok $? "gain over packs with 1F1B: $printed, planned alone $best / $own ms"
+# One stage, jobs that are hardly longer than a launch: few microbatches, whatever the replica of the longest sample says.
+printf '%s\n' n_input,n_target 14,1 2,1 3,1 1,1 2,1 3,1 2,1 1,1 1,1 2,1 3,1 2,1 3,1 3,1 1,1 3,1 1,1 3,1 >"$work/tiny.csv"
+for replicas in 4 8; do
+    tool plan "$work/tiny.csv" --model l5c64h4 --vocab 257 --stages 1 --replicas $replicas --batch-tokens 68
+    gain=$(awk '/^gain at/ {print $10; exit}' "$work/out"); awk "BEGIN {exit !($gain >= 1)}"; ok $? "$replicas replicas, tiny samples: $gain over packs"
+done
 tool plan $small --placement linear --svg "$work/both.svg" --compare packed-ragged && [ "$(grep -c 'class="value"' "$work/both.svg")" -eq 2 ] && grep -q 'packed-ragged at its best' "$work/both.svg"
 ok $? "two plans in one picture"
 tool plan $small --compare packed-ragged; [ $? -eq 2 ] && grep -q -- '---> --svg FILE' "$work/err"; ok $? "--compare without a picture is refused"

@@ -8,6 +8,7 @@
 #include "../dynapipe_plugin/plan/bound.h"
 #include "../dynapipe_plugin/plan/schedule.h"
 #include "../dynapipe_plugin/plan/planner.h"
+#include "../dynapipe_plugin/plan/stage_search.h"
 #include "../dynapipe_plugin/plan/replay.h"
 #include "../dynapipe_plugin/plan/types.h"
 #include "../dynapipe_plugin/run/trace.h"
@@ -249,46 +250,6 @@ static Status write_trace(const Plan* plan, MemoryRule rule, const char* path) {
     return trace_write(path, &step);
 }
 
-static int64_t longest_tokens(const Problem* problem) {
-    int64_t longest = 1;
-    for (int32_t i = 0; i < problem->num_samples; i++) {
-        int64_t tokens = problem->samples[i].enc_tokens + problem->samples[i].dec_tokens;
-        longest = tokens > longest ? tokens : longest;
-    }
-    return longest;
-}
-
-// The fastest plan of that policy with free choices: any order, split backward or not, microbatches up to
-// 4 times the longest sample, the search's layer split, one chunk per stage. An error if none fits.
-static Status make_best(Plan* out, const PlanOptions* options, const char* path, Arena* arena) {
-    static const int32_t schedules[] = {SCHEDULE_AUTO, SCHEDULE_ADAPTIVE}, halves[] = {0, 3, 4, 6, 8};
-    bool found = false;
-    Status status = STATUS_OK;
-    for (int i = 0; i < 20; i++) {
-        PlanOptions other = *options;
-        Problem problem;
-        Plan plan;
-        TRY(problem_load(&problem, path, &options->problem, arena));
-        other.policy = options->compare;
-        other.layout = LAYOUT_CHOICE_AUTO;
-        other.schedule = schedules[i % 2];
-        other.mb_tokens = (int32_t)(longest_tokens(&problem) * halves[i / 4] / 2);
-        if (i / 2 % 2 == 1 && options->split_backward == SPLIT_BACKWARD_AUTO) {
-            other.split_backward = SPLIT_BACKWARD_ON;
-        }
-        other.stage_split = "auto";
-        other.placement = other.head = NULL;
-        TRY(request_make(&problem, &other));
-        status =
-            plan_make(&plan, &problem.request, &problem.costs, problem.samples, problem.num_samples, arena);
-        if (status != STATUS_OK && status != STATUS_INFEASIBLE) { return status; }
-        if (status != STATUS_OK || (found && plan.makespan_ns >= out->makespan_ns)) { continue; }
-        *out = plan;
-        found = true;
-    }
-    return found ? STATUS_OK : status;
-}
-
 typedef struct {
     TimelinePlan plans[2];
     int32_t num_plans;
@@ -314,7 +275,9 @@ static Status draw(const PlanOptions* options, const Problem* problem, const Pla
         limits_bytes[r] = problem_limit_bytes(&problem->request, r);
     }
     if (compares) {
-        TRY(make_best(&best, options, path, arena));
+        const StageBatch batch = {problem->samples, problem->num_samples};
+        TRY(stage_rival_plan(&best, &problem->request, &problem->costs, &batch, (Batching)options->compare,
+                             SCHEDULE_AUTO, arena));
         snprintf(best_name, sizeof best_name, "%s at its best", best.policy);
         if (strcmp(name, "dynamic") == 0) { name = "dynamic microbatches"; }
     }
@@ -380,7 +343,9 @@ static Status show(const PlanOptions* options, const Problem* problem, const Pla
         plan_explain_print(plan, problem, &waterfall, stdout);
     }
     printf("\nplanned in %s of one core\n", TIME_TEXT(planning_cpu_ns, 3));
-    return STATUS_OK;
+    const StageBatch batch = {problem->samples, problem->num_samples};
+    return options->policy == BATCHING_DYNAMIC ? stage_print_gain(stdout, request, &problem->costs, &batch, 1)
+                                               : STATUS_OK;
 }
 
 static Status command_plan(Call* call) {

@@ -1,5 +1,7 @@
 #include "stage_search.h"
 
+#include <inttypes.h>
+
 #include "schedule.h"
 #include "planner.h"
 #include "placement.h"
@@ -241,4 +243,129 @@ Status stage_search_again(StageChoice* out, int64_t* present_ns, const PlanReque
 Status stage_search(StageChoice* out, const PlanRequest* request, const CostModel* costs,
                     const StageBatch* batches, int32_t num_batches, int64_t planning_ns) {
     return run(out, NULL, request, costs, batches, num_batches, planning_ns);
+}
+
+// --- rivals ------------------------------------------------------------------------------------------------
+
+// One stage a rank, the whole head on the last one, samples whole.
+static PlanRequest rival_request(const PlanRequest* request, Batching batching) {
+    PlanRequest rival = *request;
+    rival.batching = batching;
+    rival.layout =
+        batching == BATCHING_DYNAPIPE || batching == BATCHING_PADDED ? LAYOUT_PADDED : LAYOUT_RAGGED;
+    rival.max_pieces = 1;
+    rival.mb_samples = 0;
+    rival.choose_stages = true;
+    rival.placements = PLACEMENT_LINEAR;
+    rival.heads = HEAD_CHOICE_WHOLE;
+    placement_linear(&rival.placement, rival.placement.chunks, rival.P);
+    placement_share_head(&rival.placement, HEAD_WHOLE, rival.P);
+    return rival;
+}
+
+static int64_t longest_tokens(const StageBatch* batch) {
+    int64_t longest = 1;
+    for (int32_t i = 0; i < batch->num_samples; i++) {
+        int64_t tokens = batch->samples[i].enc_tokens + batch->samples[i].dec_tokens;
+        longest = tokens > longest ? tokens : longest;
+    }
+    return longest;
+}
+
+Status stage_rival_plan(Plan* out, const PlanRequest* request, const CostModel* costs,
+                        const StageBatch* batch, Batching batching, ScheduleChoice schedule, Arena* arena) {
+    static const int32_t percents[] = {100, 150, 200, 300, 400};
+    static const struct {
+        ScheduleChoice schedule;
+        SplitBackward split;
+    } all[] = {{SCHEDULE_1F1B, SPLIT_BACKWARD_OFF},
+               {SCHEDULE_AUTO, SPLIT_BACKWARD_AUTO},
+               {SCHEDULE_ADAPTIVE, SPLIT_BACKWARD_AUTO},
+               {SCHEDULE_ADAPTIVE, SPLIT_BACKWARD_ON}};
+    PlanRequest rival = rival_request(request, batching);
+    const int64_t longest = longest_tokens(batch);
+    const int num_sizes = batching == BATCHING_DYNAPIPE || batching == BATCHING_KK
+                              ? 1
+                              : (int)(sizeof percents / sizeof *percents);
+    Status status = STATUS_INFEASIBLE;
+    for (int i = 0; i < 4 * num_sizes; i++) {
+        Plan plan;
+        rival.schedule = all[i % 4].schedule;
+        rival.split_backward = all[i % 4].split;
+        rival.mb_tokens = (int32_t)(longest * percents[i / 4] / 100);
+        const bool is_1f1b = rival.schedule == SCHEDULE_1F1B;
+        if (is_1f1b != (schedule == SCHEDULE_1F1B)) { continue; }
+        if (rival.split_backward == SPLIT_BACKWARD_ON && request->split_backward == SPLIT_BACKWARD_OFF) {
+            continue;
+        }
+        Status found = plan_make(&plan, &rival, costs, batch->samples, batch->num_samples, arena);
+        if (found != STATUS_OK && found != STATUS_INFEASIBLE) { return found; }
+        if (found != STATUS_OK || (status == STATUS_OK && plan.makespan_ns >= out->makespan_ns)) { continue; }
+        *out = plan;
+        status = STATUS_OK;
+    }
+    return status;
+}
+
+typedef struct {
+    const char* name;
+    Batching batching;
+    ScheduleChoice schedule;
+} Rival;
+static const Rival rivals[] = {{"packs with 1F1B", BATCHING_PACKED_RAGGED, SCHEDULE_1F1B},
+                               {"packs in our schedule", BATCHING_PACKED_RAGGED, SCHEDULE_AUTO},
+                               {"DynaPipe (EuroSys '24)", BATCHING_DYNAPIPE, SCHEDULE_AUTO}};
+enum { NUM_RIVALS = sizeof rivals / sizeof *rivals };
+
+typedef struct {
+    int64_t tokens;            // of a step
+    double ratio[NUM_RIVALS];  // a rival's time over ours; 0: it lacks memory, or kernels for its layout
+} Gain;
+
+// Of all batches together, each cut to its first sample of so many.
+static Status gain_of(Gain* out, const PlanRequest* request, const CostModel* costs,
+                      const StageBatch* batches, int32_t num_batches, int32_t parts, Arena* arena) {
+    int64_t own_ns = 0, rival_ns[NUM_RIVALS] = {0};
+    *out = (Gain){0};
+    for (int32_t b = 0; b < num_batches; b++) {
+        StageBatch batch = batches[b];
+        Plan plan;
+        batch.num_samples = (batch.num_samples + parts - 1) / parts;
+        for (int32_t i = 0; i < batch.num_samples; i++) {
+            out->tokens += (batch.samples[i].enc_tokens + batch.samples[i].dec_tokens) / num_batches;
+        }
+        arena_reset(arena);
+        TRY(plan_make(&plan, request, costs, batch.samples, batch.num_samples, arena));
+        own_ns += plan.makespan_ns;
+        for (int i = 0; i < NUM_RIVALS; i++) {
+            Status status = stage_rival_plan(&plan, request, costs, &batch, rivals[i].batching,
+                                             rivals[i].schedule, arena);
+            if (status == STATUS_NO_MEMORY) { return status; }
+            rival_ns[i] += status == STATUS_OK ? plan.makespan_ns : COST_LIMIT;
+        }
+    }
+    for (int i = 0; i < NUM_RIVALS; i++) {
+        out->ratio[i] = rival_ns[i] < COST_LIMIT ? (double)rival_ns[i] / (double)own_ns : 0;
+    }
+    return STATUS_OK;
+}
+
+Status stage_print_gain(FILE* out, const PlanRequest* request, const CostModel* costs,
+                        const StageBatch* batches, int32_t num_batches) {
+    if (!plan_has_rivals() || request->P * request->R == 1) { return STATUS_OK; }
+    Status status = STATUS_OK;
+    Arena arena = {0};
+    for (int32_t parts = 1; parts <= 2 && status == STATUS_OK; parts++) {
+        Gain gain;
+        status = gain_of(&gain, request, costs, batches, num_batches, parts, &arena);
+        if (status != STATUS_OK) { break; }
+        fprintf(out, "gain at %" PRId64 " tokens a step:", gain.tokens);
+        for (int i = 0; i < NUM_RIVALS; i++) {
+            fprintf(out, "%s %s ", i > 0 ? "," : "", rivals[i].name);
+            fprintf(out, gain.ratio[i] > 0 ? "%.2f x" : "cannot run", gain.ratio[i]);
+        }
+        fprintf(out, "\n");
+    }
+    arena_free(&arena);
+    return status == STATUS_INFEASIBLE ? STATUS_OK : status;  // half a batch may lack samples for a rank
 }

@@ -10,8 +10,11 @@ plan_make. The work is limited by counts, not by a clock.
 */
 #pragma once
 
+#include <stdio.h>
+
 #include "../../util/status.h"
 #include "cost_model.h"
+#include "plan.h"
 #include "types.h"
 
 // One global batch of the mixture.
@@ -38,3 +41,12 @@ Status stage_search_again(StageChoice* out, int64_t* present_ns, const PlanReque
 #define STAGE_SEARCH_USUAL_NS INT64_C(1500000000)
 Status stage_search(StageChoice* out, const PlanRequest* request, const CostModel* costs,
                     const StageBatch* batches, int32_t num_batches, int64_t planning_ns);
+
+// Where the program has rivals (plan_has_rivals): the fastest plan of that policy in microbatches of 1 to 4
+// times the longest sample, one chunk a stage, layers balanced. schedule: 1F1B, or AUTO for any but that.
+Status stage_rival_plan(Plan* out, const PlanRequest* request, const CostModel* costs,
+                        const StageBatch* batch, Batching batching, ScheduleChoice schedule, Arena* arena);
+// How many times as long a step of these batches takes with each rival, and of the half of their samples.
+// Prints nothing without rivals, or on one rank.
+Status stage_print_gain(FILE* out, const PlanRequest* request, const CostModel* costs,
+                        const StageBatch* batches, int32_t num_batches);

@@ -1,5 +1,6 @@
 // session_model.c -- where the model lies: what the options allow, the stages for the mixture, the model
 // attached.
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -505,6 +506,13 @@ static Status check_model(const Dynapipe* dp, const DynapipeCosts* costs) {
                     "--split-backward on: the model's backward cannot be divided (it has no "
                     "backward_weights) ---> --split-backward auto");
     }
+    if (isdigit((unsigned char)*dp->options.slices) && dp->request.max_pieces > 1 &&
+        dp->costs.kept_bytes == 0) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--slices %s: the model takes no pieces of a sample (it has no kept_bytes) ---> "
+                    "--slices auto",
+                    dp->options.slices);
+    }
     return STATUS_OK;
 }
 
@@ -592,6 +600,8 @@ static Status choose_on_first(ShapeChoice* found, Dynapipe* dp, const DynapipeCo
     return found->status == STATUS_OK ? STATUS_OK : FAIL(found->status, "%s", found->message);
 }
 
+enum { GAIN_BATCHES = 2 };  // half a second at most
+
 static Status session_stages_choose(Dynapipe* dp, const DynapipeCosts* costs, int32_t max_ranges) {
     ShapeChoice found;
     SessionResplit* resplit = &dp->resplit;
@@ -609,11 +619,13 @@ static Status session_stages_choose(Dynapipe* dp, const DynapipeCosts* costs, in
     dp->request.placements = PLACEMENT_GIVEN;
     dp->request.heads = HEAD_CHOICE_GIVEN;
     dp->request.effort = session_effort(dp, found.choice.makespan_ns);
-    if (dp->transport.rank == 0) {
-        session_account_warn(dp);
-        print_choice(dp, &found, resplit->num_batches, (double)(clock_now_ns() - begin_ns) / 1e9);
-    }
-    return STATUS_OK;
+    if (dp->transport.rank > 0) { return STATUS_OK; }
+    session_account_warn(dp);
+    print_choice(dp, &found, resplit->num_batches, (double)(clock_now_ns() - begin_ns) / 1e9);
+    const int32_t num_batches = resplit->num_batches < GAIN_BATCHES ? resplit->num_batches : GAIN_BATCHES;
+    return dp->request.batching == BATCHING_DYNAMIC
+               ? stage_print_gain(stdout, &dp->request, &dp->costs, batches, num_batches)
+               : STATUS_OK;
 }
 
 static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs, int32_t max_ranges) {

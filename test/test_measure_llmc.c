@@ -29,8 +29,7 @@ static DynapipeCosts* costs_make(const ModelConfig* config, int32_t num_shards) 
     DynapipeBlocks_v1 blocks = dynapipe_llmc_blocks(&about, config, ops);
     MeasureLengths lengths = {4096, config->kind->has_decoder ? 4096 : 0};
     DynapipeCosts* costs = calloc(1, sizeof *costs);
-    costs->model.num_enc_layers = config->num_layers;
-    costs->model.num_dec_layers = config->num_dec_layers;
+    costs->model.chain = measure_chain(&blocks);
     for (int part = 0; part < PART_COUNT; part++) {
         costs->model.parts[RECOMPUTE_NONE][part].offered = costs->model.parts[RECOMPUTE_FULL][part].offered =
             true;
@@ -44,9 +43,8 @@ static DynapipeCosts* costs_make(const ModelConfig* config, int32_t num_shards) 
 
 // Stage [begin, end) of a chain of layers; the last where is_last, the first where it begins at 0.
 static CostStage stage_of(const CostModel* costs, int32_t begin, int32_t end, bool is_last) {
-    LayerRange layers = {begin, end};
-    int32_t P = is_last && begin == 0 ? 1 : 3;
-    return cost_stage_make(costs, &layers, begin == 0 ? 0 : is_last ? P - 1 : 1, P);
+    const BlockRange blocks = {begin, end};
+    return cost_stage_make(&costs->chain, &blocks, begin == 0, is_last);
 }
 
 // A slice that a stage may have.
@@ -99,9 +97,9 @@ static void replicas_share_moments(void) {
         int32_t L = model_num_layers(&configs[i]);
         for (int32_t cut = 1; cut < L; cut++) {
             for (int32_t s = 0; s < 2; s++) {
-                LayerRange layers = {s == 0 ? 0 : cut, s == 0 ? cut : L};
-                CostStage stage = cost_stage_make(&costs->model, &layers, s, 2);
-                int64_t num_params = slice_params(&configs[i], layers.layer_begin, layers.layer_end, s == 1),
+                const int32_t begin = s == 0 ? 0 : cut, end = s == 0 ? cut : L;
+                CostStage stage = stage_of(&costs->model, begin, end, s == 1);
+                int64_t num_params = slice_params(&configs[i], begin, end, s == 1),
                         bytes = cost_state_bytes(&costs->model, &stage);
                 int64_t least = 8 * num_params + (8 * num_params + 2) / 3;
                 CHECK(bytes >= least && bytes <= least + 1 + state_spare(&configs[i]));
@@ -306,7 +304,7 @@ static void estimated_bytes_are_near(void) {
 static Placement shared_placement(int32_t L, HeadSplit head, int32_t begin, int32_t end) {
     const int16_t begins[] = {0, 0, (int16_t)begin, (int16_t)end, HEAD_UNITS};
     Placement placement = {.num_chunks = 1, .head = (uint8_t)head};
-    placement.chunks[0] = (LayerRange){0, L};
+    placement.chunks[0] = (BlockRange){0, L};
     placement.stage_of[0] = 1;
     memcpy(placement.head_begin, begins, sizeof begins);
     return placement;

@@ -214,7 +214,8 @@ static MicrobatchCost grow(Interval* g, const Cutting* cutting, int32_t at) {
                 dec = microbatch_pad_targets(problem, g->dec, num);
         int64_t supervised = g->shape.supervised_tokens + sample->supervised_tokens;
         g->shape = (MbShape){
-            num, num * enc, num * enc * enc, num * dec, num * dec * dec, num * enc * dec, supervised, 0, 0};
+            num, num * enc, num * enc * enc, num * dec, num * dec * dec, num * enc * dec, supervised, 0,
+            0,   0};
     }
     return microbatch_cost(problem, cutting->options->mode, cutting->options->share, &g->shape);
 }

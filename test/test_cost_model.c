@@ -102,7 +102,7 @@ static void huge_costs_saturate(void) {
     Rng rng = rng_seed(seed + 2);
     LayerRange all = {0, 1024};
     CostStage stage = cost_stage_make(&model, &all, 0, 1);
-    MbShape shape = {INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, 0, 0};
+    MbShape shape = {INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, 0, 0, 0};
     linear_cost_model(&model, &rng, 1024, 0);
     model.parts[RECOMPUTE_NONE][PART_ENC_LAYER].time_ns[JOB_F].constant = 1e18;
     CHECK_OK(cost_model_check(&model));

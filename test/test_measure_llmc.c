@@ -112,18 +112,29 @@ static void replicas_share_moments(void) {
 
 // --- activations -------------------------------------------------------------------------------------------
 
-// Windows of any lengths; of two sides, any beside any.
+// Windows of any lengths; of two sides, any beside any. Half of the microbatches begin with a piece.
 static ModelBatch draw_counts(Rng* rng, bool has_dec, MbShape* shape) {
     ModelBatch counts = {.num_seqs = rng_between(rng, 1, rng_below(rng, 2) ? 5 : 200)};
     int32_t longest = rng_between(rng, 1, 3000 / counts.num_seqs + 20);
     int32_t longest_dec =
         has_dec ? rng_between(rng, 1, rng_below(rng, 2) ? 100 : 4000 / counts.num_seqs + 20) : 0;
+    bool has_piece = rng_below(rng, 2) > 0;
     *shape = (MbShape){0};
     for (int32_t i = 0; i < counts.num_seqs; i++) {
         int32_t n = rng_between(rng, 1, longest), m = has_dec ? rng_between(rng, 1, longest_dec) : 0;
         if (rng_below(rng, 8) == 0) { n = 1; }
         if (has_dec && rng_below(rng, 8) == 0) { m = 1; }
-        mb_shape_add(shape, n, m, 0);
+        const PlanSample sample = plan_sample(n, m, 0);
+        const int32_t all = plan_sample_tokens(&sample);
+        int32_t begin = 0, end = all;
+        if (has_piece && i == 0) {
+            begin = rng_between(rng, 0, all - 1);
+            if (rng_below(rng, 2)) { end = rng_between(rng, begin + 1, all); }
+            if (end < all) { counts.num_seqs = 1; }
+            counts.kept_tokens = all, counts.kept_begin = begin, counts.kept_enc_tokens = has_dec ? n : 0;
+        }
+        n = !has_dec ? end - begin : begin == 0 ? n : 0, m = has_dec ? end - begin : 0;
+        mb_shape_add_piece(shape, &sample, begin, end);
         counts.max_seq_tokens = n > counts.max_seq_tokens ? n : counts.max_seq_tokens;
         counts.max_dec_seq_tokens = m > counts.max_dec_seq_tokens ? m : counts.max_dec_seq_tokens;
     }
@@ -181,6 +192,12 @@ static void activations_are_those_of_the_slices(void) {
             given = cost_forward_bytes(&costs->model, &stage, RECOMPUTE_FULL, &shape);
             CHECK(given >= asked && (begin == end || given <= asked + spare));
             CHECK(cost_scratch_bytes(&costs->model, &stage, &shape) >= model_scratch_bytes(&model, &counts));
+            PlanSample cut = plan_sample(counts.kept_tokens, 0, 0);
+            if (kind->has_decoder) { cut = plan_sample(counts.kept_enc_tokens, counts.kept_tokens, 0); }
+            for (int is_gradient = 0; is_gradient < 2; is_gradient++) {
+                CHECK_EQ(cost_kept_bytes(&costs->model, &stage, &cut, is_gradient),
+                         model_kept_bytes(&model, &counts, is_gradient));
+            }
         }
         model_free(&model);
     }
@@ -351,13 +368,7 @@ static void check_placed(const ModelConfig* config, const DynapipeCosts* costs, 
     Model feeds = model_view(&all[0], 0), share = model_share_view(&all[1]);
     for (int n = 0; n < 40; n++) {
         MbShape shape;
-        ModelBatch c = draw_counts(rng, config->kind->has_decoder, &shape);
-        DynapipeBatch asked = {.num_seqs = c.num_seqs,
-                               .num_tokens = c.num_tokens,
-                               .num_rows = c.num_rows,
-                               .max_seq_tokens = c.max_seq_tokens,
-                               .num_dec_tokens = c.num_dec_tokens,
-                               .max_dec_seq_tokens = c.max_dec_seq_tokens};
+        const DynapipeBatch asked = draw_counts(rng, config->kind->has_decoder, &shape);
         check_shared(costs, table, &feeds, &share, placement, &asked, &shape);
     }
     for (int i = 0; i < 2; i++) { model_free(&all[i]); }

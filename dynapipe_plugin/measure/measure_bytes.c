@@ -199,7 +199,8 @@ MbShape measure_mb_shape(const MeasureShape* shape) {
                      .cross_products = counts.num_cross,
                      .supervised_tokens = counts.num_rows,
                      .prefix_tokens = counts.kept_begin,
-                     .prefix_products = counts.num_prefix};
+                     .prefix_products = counts.num_prefix,
+                     .prefix_enc_tokens = counts.kept_enc_tokens};
 }
 
 // --- batches -----------------------------------------------------------------------------------------------

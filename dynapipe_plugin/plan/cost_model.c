@@ -308,11 +308,23 @@ static bool is_idle(int part, const MbShape* shape) {
                              : part != PART_DEC_LAYER && shape->enc_tokens == 0;
 }
 
+// A piece needs no more scratch than with all tokens of its sample that are in earlier ones.
+static void add_earlier(double v[FEATURE_COUNT], const MbShape* shape) {
+    const bool has_dec = shape->dec_tokens > 0;
+    double before = (double)shape->prefix_tokens, enc = (double)shape->prefix_enc_tokens;
+    v[has_dec ? FEATURE_DEC_TOKENS : FEATURE_ENC_TOKENS] += before;
+    v[has_dec ? FEATURE_DEC_SQUARES : FEATURE_ENC_SQUARES] +=
+        before * before + 2 * (double)shape->prefix_products;
+    v[FEATURE_ENC_TOKENS] += enc;
+    v[FEATURE_ENC_SQUARES] += enc * enc;
+    v[FEATURE_CROSS_PRODUCTS] += before * enc;
+}
+
 static void parts_evaluate(CostParts* out, const CostModeTable* table, const MbShape* shape) {
     double value[COST_TABLE_SLOTS] = {0}, v[FEATURE_COUNT], all[FEATURE_COUNT];
     cost_shape_features(v, shape);
-    cost_shape_features(all, shape);  // a piece needs no more scratch than with the tokens before it
-    all[shape->dec_tokens > 0 ? FEATURE_DEC_TOKENS : FEATURE_ENC_TOKENS] += (double)shape->prefix_tokens;
+    memcpy(all, v, sizeof all);
+    add_earlier(all, shape);
     for (int32_t i = 0; i < table->num_sums; i++) {
         const CostSum* sum = &table->sums[i];
         const double* feature = sum->slot == SLOT_SCRATCH ? all : v;

@@ -85,6 +85,7 @@ static Status walk_microbatch(TextWalk* walk, Plan* plan, int32_t m, int32_t* ne
     if (continues) {
         TEXT_INT(walk, "", 0, INT64_MAX, mb->shape.prefix_tokens);
         TEXT_INT(walk, " ", 0, INT64_MAX, mb->shape.prefix_products);
+        TEXT_INT(walk, " ", 0, INT64_MAX, mb->shape.prefix_enc_tokens);
     }
     if (walk->mode == TEXT_PARSE) { mb->continues = continues && m > 0; }
     TRY(text_literal(walk, "\n"));

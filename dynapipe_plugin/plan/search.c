@@ -114,13 +114,14 @@ static MbShape average_shape(const PlanProblem* problem, int64_t num_mbs) {
                      all.cross_products / num_mbs,
                      all.supervised_tokens / num_mbs,
                      0,
+                     0,
                      0};
 }
 
 static MbShape padded_shape(const PlanProblem* problem, int64_t num, int32_t enc, int32_t dec,
                             int64_t supervised) {
     int64_t T = microbatch_pad_tokens(problem, enc, num), Td = microbatch_pad_targets(problem, dec, num);
-    return (MbShape){num, num * T, num * T * T, num * Td, num * Td * Td, num * T * Td, supervised, 0, 0};
+    return (MbShape){num, num * T, num * T * T, num * Td, num * Td * Td, num * T * Td, supervised, 0, 0, 0};
 }
 
 // F, B and W of the encoder's part of the model and of the decoder's, or of all of it. Returns their sum.

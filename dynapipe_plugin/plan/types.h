@@ -65,8 +65,9 @@ typedef struct {
     int64_t dec_squares;
     int64_t cross_products;     // sum of enc * dec lengths: cross-attention
     int64_t supervised_tokens;  // never padded
-    int64_t prefix_tokens;    // of a piece: tokens of its sample before it, which it attends to; and its own
-    int64_t prefix_products;  // tokens times these
+    // of a piece: tokens of its sample in earlier pieces, which it attends to; its own times these; and
+    // tokens of an encoder there
+    int64_t prefix_tokens, prefix_products, prefix_enc_tokens;
 } MbShape;
 
 typedef enum { LAYOUT_RAGGED, LAYOUT_PADDED, LAYOUT_PACKED, LAYOUT_COUNT } MbLayout;
@@ -284,7 +285,10 @@ static inline void mb_shape_add_piece(MbShape* shape, const PlanSample* sample, 
             dec = is_pair ? end - begin : 0;
     mb_shape_add(shape, enc, dec,
                  plan_supervised_before(sample, end) - plan_supervised_before(sample, begin));
-    if (begin > 0) { shape->cross_products += is_pair ? tokens * sample->enc_tokens : 0; }
+    if (begin > 0 && is_pair) {
+        shape->cross_products += tokens * sample->enc_tokens;
+        shape->prefix_enc_tokens += sample->enc_tokens;
+    }
     shape->prefix_tokens += begin;
     shape->prefix_products += tokens * begin;
 }

@@ -1309,6 +1309,8 @@ static Status make_costs(DynapipeCosts* out, Dynapipe* dp, const DynapipeBlocks_
     TRY(measure_or_find(out, &m));
     TRY(measure_bytes_all(&out->model, dp, blocks));
     if (dp->run.zero_stage > 0) { out->model.update_ns_per_byte /= dp->num_replicas; }
+    dp->layer_blocks = blocks->layer_blocks;
+    dp->dec_layer_blocks = blocks->dec_layer_blocks;
     out->shapes = blocks->shapes;
     out->has_weights_job = blocks->api->backward_weights != NULL;
     out->shares_head = !measure_shares_head(blocks)                          ? HEAD_WHOLE

@@ -21,8 +21,9 @@ bool measure_slice_valid(const DynapipeBlocks_v1* blocks, MeasureSlice slice) {
 // The block before which the chain is cut before this layer: the embedding is block 0, a decoder's belongs to
 // its first layer.
 static int32_t cut_before(const DynapipeBlocks_v1* blocks, int32_t layer) {
-    bool has_second = blocks->num_dec_layers > 0 && layer > blocks->num_layers;
-    return layer == 0 ? 0 : layer + 1 + has_second;
+    int32_t num_enc = blocks->num_layers, of_layer = interface_layer_blocks(blocks->layer_blocks);
+    if (layer <= num_enc) { return layer == 0 ? 0 : 1 + layer * of_layer; }
+    return 2 + num_enc * of_layer + (layer - num_enc) * interface_layer_blocks(blocks->dec_layer_blocks);
 }
 
 static DynapipeRange slice_blocks(const DynapipeBlocks_v1* blocks, MeasureSlice slice) {

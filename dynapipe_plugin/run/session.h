@@ -389,7 +389,8 @@ struct Dynapipe {
     int32_t* val_task;        // the validation data's tasks among these
 
     // model and plans
-    char model_name[192];  // as measured (DynapipeBlocks_v1.signature)
+    char model_name[192];                    // as measured (DynapipeBlocks_v1.signature)
+    int32_t layer_blocks, dec_layer_blocks;  // the same; chunks are whole layers
     CostModel costs;
     Machine machine;             // request.machine
     MachineRank* machine_ranks;  // [num_ranks] its ranks, should they differ; else NULL
@@ -451,6 +452,9 @@ Status interface_check_reserved(const char* name, const void* members, size_t nu
     interface_check_reserved(#type "." #member, (of)->member, sizeof(of)->member)
 Status interface_check_model(const DynapipeModel_v1* api);
 Status interface_check_blocks(const DynapipeBlocks_v1* blocks);  // its api and shapes, too
+static inline int32_t interface_layer_blocks(int32_t given) {    // DynapipeBlocks_v1.layer_blocks
+    return given > 0 ? given : 1;
+}
 
 // --- session.c; where DYNAPIPE_CUDA is defined, cuda/session_cuda.c ---
 // At open: this rank's card, and whether the cards suffice for --transport. STATUS_NO_DEVICE on all ranks

@@ -9,15 +9,19 @@
 #include "session.h"
 #include "../../util/program.h"
 
-// The embedding is block 0, the decoder's follows the encoder's layers, the head is last.
+// The block before which the chain is cut before this layer: the embedding is block 0, the decoder's follows
+// the encoder's layers, the head is last.
+static int32_t block_before(const Dynapipe* dp, int32_t layer) {
+    int32_t num_enc = dp->costs.num_enc_layers, of_layer = interface_layer_blocks(dp->layer_blocks);
+    if (layer <= num_enc) { return 1 + layer * of_layer; }
+    return 2 + num_enc * of_layer + (layer - num_enc) * interface_layer_blocks(dp->dec_layer_blocks);
+}
+
 static DynapipeRange chunk_blocks(const Dynapipe* dp, int32_t k) {
     const Placement* placement = &dp->request.placement;
     const LayerRange* layers = &placement->chunks[k];
-    int32_t num_enc = dp->costs.num_enc_layers, num_dec = dp->costs.num_dec_layers;
     bool is_last = k == placement->num_chunks - 1, is_shared = placement->head != HEAD_WHOLE;
-    int32_t begin = layers->layer_begin + 1, end = layers->layer_end + 1;
-    if (num_dec > 0 && layers->layer_begin > num_enc) { begin++; }
-    if (num_dec > 0 && layers->layer_end > num_enc) { end++; }
+    int32_t begin = block_before(dp, layers->layer_begin), end = block_before(dp, layers->layer_end);
     return (DynapipeRange){.begin = k == 0 ? 0 : begin,
                            .end = is_last && !is_shared ? end + 1 : end,
                            .head = is_last && is_shared ? DYNAPIPE_HEAD_FEEDS : DYNAPIPE_HEAD_AS_BLOCKS};
@@ -31,7 +35,7 @@ static int32_t first_id(const Dynapipe* dp, int32_t units) {
 
 static DynapipeRange share_blocks(const Dynapipe* dp, int32_t s) {
     const Placement* placement = &dp->request.placement;
-    int32_t num_dec = dp->costs.num_dec_layers, head = dp->costs.num_enc_layers + num_dec + 1 + (num_dec > 0);
+    int32_t head = block_before(dp, dp->costs.num_enc_layers + dp->costs.num_dec_layers);
     DynapipeRange range = {.begin = head, .end = head + 1, .head = DYNAPIPE_HEAD_BY_ROWS};
     if (placement->head == HEAD_BY_ROWS) { return range; }
     range.head = DYNAPIPE_HEAD_BY_VOCABULARY;

@@ -55,10 +55,24 @@ static void draw_slice(Rng* rng, int32_t L, int32_t* begin, int32_t* end, bool* 
     *is_last = *end == L && (*begin == L || rng_below(rng, 2));
 }
 
-// Parameters of the slice that a stage has.
+static int32_t num_layers(const ModelConfig* config) {
+    return config->num_layers + config->num_dec_layers;
+}
+
+// The slice [begin, end) of layers that a stage has.
+static void model_of(Model* out, const ModelConfig* config, int32_t begin, int32_t end, bool is_last) {
+    int32_t blocks[2] = {begin, end};
+    for (int i = 0; i < 2; i++) {
+        int32_t num_dec = blocks[i] > config->num_layers ? blocks[i] - config->num_layers : 0;
+        blocks[i] = (blocks[i] - num_dec) * config->kind->stacks[0].num_blocks +
+                    num_dec * config->kind->stacks[1].num_blocks;
+    }
+    model_init(out, config, blocks[0], blocks[1], is_last, ops);
+}
+
 static int64_t slice_params(const ModelConfig* config, int32_t begin, int32_t end, bool is_last) {
     Model model;
-    model_init(&model, config, begin, end, is_last, ops);
+    model_of(&model, config, begin, end, is_last);
     int64_t num_params = model.num_params;
     model_free(&model);
     return num_params;
@@ -75,7 +89,7 @@ static int64_t state_spare(const ModelConfig* config) {
 // Every slice: parameters, gradients, m, v.
 static void state_is_that_of_the_slices(void) {
     for (int i = 0; i < NUM_CONFIGS; i++) {
-        int32_t L = model_num_layers(&configs[i]);
+        int32_t L = num_layers(&configs[i]);
         DynapipeCosts* costs = costs_make(&configs[i], 1, 0);
         for (int32_t begin = 0; begin <= L; begin++) {
             for (int32_t end = begin < L ? begin + 1 : L; end <= L; end++) {
@@ -95,7 +109,7 @@ static void state_is_that_of_the_slices(void) {
 static void replicas_share_moments(void) {
     for (int i = 0; i < NUM_CONFIGS; i++) {
         DynapipeCosts* costs = costs_make(&configs[i], 3, 1);
-        int32_t L = model_num_layers(&configs[i]);
+        int32_t L = num_layers(&configs[i]);
         for (int32_t cut = 1; cut < L; cut++) {
             for (int32_t s = 0; s < 2; s++) {
                 LayerRange layers = {s == 0 ? 0 : cut, s == 0 ? cut : L};
@@ -174,11 +188,11 @@ static void activations_are_those_of_the_slices(void) {
         const ModelKind* kind = config->kind;
         int32_t begin, end;
         bool is_last;
-        draw_slice(&rng, model_num_layers(config), &begin, &end, &is_last);
+        draw_slice(&rng, num_layers(config), &begin, &end, &is_last);
         DynapipeCosts* costs = all[round % NUM_CONFIGS];
         CostStage stage = stage_of(&costs->model, begin, end, is_last);
         Model model;
-        model_init(&model, config, begin, end, is_last, ops);
+        model_of(&model, config, begin, end, is_last);
         for (int32_t i = 0; i < 60; i++) {
             MbShape shape;
             ModelBatch counts = draw_counts(&rng, kind->has_decoder, &shape);
@@ -209,12 +223,12 @@ static void boundaries_are_those_of_the_slices(void) {
     Rng rng = rng_seed(10);
     for (int i = 0; i < NUM_CONFIGS; i++) {
         const ModelKind* kind = configs[i].kind;
-        int32_t L = model_num_layers(&configs[i]);
+        int32_t L = num_layers(&configs[i]);
         DynapipeCosts* costs = costs_make(&configs[i], 1, 0);
         for (int32_t end = 1; end <= L; end++) {
             CostStage stage = stage_of(&costs->model, end - 1, end, false);
             Model model;
-            model_init(&model, &configs[i], end - 1, end, false, ops);
+            model_of(&model, &configs[i], end - 1, end, false);
             for (int k = 0; k < 50; k++) {
                 MbShape shape;
                 ModelBatch counts = draw_counts(&rng, kind->has_decoder, &shape);
@@ -251,7 +265,7 @@ static void estimated_bytes_are_near(void) {
     Rng rng = rng_seed(11);
     for (int i = T5; i < NUM_CONFIGS; i++) {
         const ModelConfig* config = &configs[i];
-        int32_t L = model_num_layers(config);
+        int32_t L = num_layers(config);
         CostAnalytic about = {.num_layers = config->num_layers,
                               .num_dec_layers = config->num_dec_layers,
                               .channels = config->channels,
@@ -319,7 +333,7 @@ static ModelPart shared_part(const ModelConfig* config, const Placement* placeme
         config, placement->head == HEAD_BY_ROWS ? MODEL_HEAD_BY_ROWS : MODEL_HEAD_BY_VOCAB, 4, begin);
     if (stage == 1) {
         part.num_ranges = 1;
-        part.ranges[0] = (ModelRange){0, model_num_layers(config), MODEL_FEEDS_HEAD};
+        part.ranges[0] = (ModelRange){0, model_num_blocks(config), MODEL_FEEDS_HEAD};
     }
     return part;
 }
@@ -383,9 +397,9 @@ static void shared_heads_get_what_they_ask_for(void) {
         cost_table_init(&table, &costs->model);
         CHECK_EQ(costs->model.head_vocab, configs[i].padded_vocab);
         for (int k = 0; k < 12; k++) {
-            Placement placement = shared_placement(model_num_layers(&configs[i]),
-                                                   k % 2 == 0 ? HEAD_BY_ROWS : HEAD_BY_VOCABULARY,
-                                                   shares[k / 2][0], shares[k / 2][1]);
+            Placement placement =
+                shared_placement(num_layers(&configs[i]), k % 2 == 0 ? HEAD_BY_ROWS : HEAD_BY_VOCABULARY,
+                                 shares[k / 2][0], shares[k / 2][1]);
             check_placed(&configs[i], costs, &table, &placement, &rng);
         }
         free(costs);

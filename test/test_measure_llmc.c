@@ -74,7 +74,7 @@ static int64_t state_spare(const ModelConfig* config) {
 // Every slice: parameters, gradients, m, v.
 static void state_is_that_of_the_slices(void) {
     for (int i = 0; i < NUM_CONFIGS; i++) {
-        int32_t L = model_num_layers(&configs[i]);
+        int32_t L = model_num_blocks(&configs[i]);
         DynapipeCosts* costs = costs_make(&configs[i], 1);
         for (int32_t begin = 0; begin <= L; begin++) {
             for (int32_t end = begin < L ? begin + 1 : L; end <= L; end++) {
@@ -94,7 +94,7 @@ static void state_is_that_of_the_slices(void) {
 static void replicas_share_moments(void) {
     for (int i = 0; i < NUM_CONFIGS; i++) {
         DynapipeCosts* costs = costs_make(&configs[i], 3);
-        int32_t L = model_num_layers(&configs[i]);
+        int32_t L = model_num_blocks(&configs[i]);
         for (int32_t cut = 1; cut < L; cut++) {
             for (int32_t s = 0; s < 2; s++) {
                 const int32_t begin = s == 0 ? 0 : cut, end = s == 0 ? cut : L;
@@ -173,7 +173,7 @@ static void activations_are_those_of_the_slices(void) {
         const ModelKind* kind = config->kind;
         int32_t begin, end;
         bool is_last;
-        draw_slice(&rng, model_num_layers(config), &begin, &end, &is_last);
+        draw_slice(&rng, model_num_blocks(config), &begin, &end, &is_last);
         DynapipeCosts* costs = all[round % NUM_CONFIGS];
         CostStage stage = stage_of(&costs->model, begin, end, is_last);
         Model model;
@@ -208,7 +208,7 @@ static void boundaries_are_those_of_the_slices(void) {
     Rng rng = rng_seed(10);
     for (int i = 0; i < NUM_CONFIGS; i++) {
         const ModelKind* kind = configs[i].kind;
-        int32_t L = model_num_layers(&configs[i]);
+        int32_t L = model_num_blocks(&configs[i]);
         DynapipeCosts* costs = costs_make(&configs[i], 1);
         for (int32_t end = 1; end <= L; end++) {
             CostStage stage = stage_of(&costs->model, end - 1, end, false);
@@ -250,7 +250,7 @@ static void estimated_bytes_are_near(void) {
     Rng rng = rng_seed(11);
     for (int i = T5; i < NUM_CONFIGS; i++) {
         const ModelConfig* config = &configs[i];
-        int32_t L = model_num_layers(config);
+        int32_t L = model_num_blocks(config);
         CostAnalytic about = {.num_layers = config->num_layers,
                               .num_dec_layers = config->num_dec_layers,
                               .channels = config->channels,
@@ -318,7 +318,7 @@ static ModelPart shared_part(const ModelConfig* config, const Placement* placeme
         config, placement->head == HEAD_BY_ROWS ? MODEL_HEAD_BY_ROWS : MODEL_HEAD_BY_VOCAB, 4, begin);
     if (stage == 1) {
         part.num_ranges = 1;
-        part.ranges[0] = (ModelRange){0, model_num_layers(config), MODEL_FEEDS_HEAD};
+        part.ranges[0] = (ModelRange){0, model_num_blocks(config), MODEL_FEEDS_HEAD};
     }
     return part;
 }
@@ -382,9 +382,9 @@ static void shared_heads_get_what_they_ask_for(void) {
         cost_table_init(&table, &costs->model);
         CHECK_EQ(costs->model.head_vocab, configs[i].padded_vocab);
         for (int k = 0; k < 12; k++) {
-            Placement placement = shared_placement(model_num_layers(&configs[i]),
-                                                   k % 2 == 0 ? HEAD_BY_ROWS : HEAD_BY_VOCABULARY,
-                                                   shares[k / 2][0], shares[k / 2][1]);
+            Placement placement =
+                shared_placement(model_num_blocks(&configs[i]), k % 2 == 0 ? HEAD_BY_ROWS : HEAD_BY_VOCABULARY,
+                                 shares[k / 2][0], shares[k / 2][1]);
             check_placed(&configs[i], costs, &table, &placement, &rng);
         }
         free(costs);

@@ -70,7 +70,8 @@ static void no_plan_is_faster(void) {
         CHECK_EQ(plan.bound_ns, own.bound_ns);
         CHECK(plan.makespan_ns >= own.bound_ns && own.bound_ns > 0);
         CHECK(own.bound_ns >= own.work_ns && own.bound_ns >= own.chain_ns && own.bound_ns >= own.stage_ns);
-        int64_t rounding_ns = 10 * problem.num_samples * (plan_chain_num_blocks(&problem.costs.chain) + 1 + request->P);
+        int64_t rounding_ns =
+            10 * problem.num_samples * (plan_chain_num_blocks(&problem.costs.chain) + 1 + request->P);
         if (request->machine != NULL) { rounding_ns *= 5; }
         request->choose_stages = true;
         bound_of(&split);
@@ -127,8 +128,7 @@ static void best_split_is_the_least_of_all(void) {
         problem.request.choose_stages = true;
         bound_of(&bound);
         problem.request.choose_stages = false;
-        CHECK_NEAR(bound.stage_ns, least_of_splits(0, 0, num_blocks),
-                   10.0 * problem.num_samples + 100);
+        CHECK_NEAR(bound.stage_ns, least_of_splits(0, 0, num_blocks), 10.0 * problem.num_samples + 100);
     }
 }
 

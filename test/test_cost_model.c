@@ -487,7 +487,9 @@ static void shares_are_the_head(void) {
         CostTable table;
         CostParts parts;
         random_cost_model(&model, &rng, P, 0);
-        do { random_placement(&placement, &rng, P, plan_chain_num_blocks(&model.chain)); } while (placement.head == HEAD_WHOLE);
+        do {
+            random_placement(&placement, &rng, P, plan_chain_num_blocks(&model.chain));
+        } while (placement.head == HEAD_WHOLE);
         cost_table_init(&table, &model);
         MbShape shape = {.num_seqs = 1, .enc_tokens = rng_between(&rng, 1, 900)};
         shape.supervised_tokens = rng_between(&rng, 0, (int32_t)shape.enc_tokens);

@@ -42,7 +42,7 @@ typedef struct {
 // Pieces in a range.
 typedef struct {
     ClockModel* about;
-    int32_t enc, dec;                // blocks of each stack
+    int32_t enc, dec;                   // blocks of each stack
     int32_t num[CHAIN_MAX_BLOCKS];      // of the encoder's (or only stack's), block by block of a layer
     int32_t dec_num[CHAIN_MAX_BLOCKS];  // of the decoder's
     bool embedding, dec_embedding, head, ends_enc;
@@ -212,7 +212,8 @@ static int64_t block_bytes(int32_t j, Count q, Count k, int64_t cross) {
 }
 
 // What a range has once is as large as its largest kind of block needs.
-static int64_t stack_bytes(const int32_t num[CHAIN_MAX_BLOCKS], bool is_kept, Count q, Count k, int64_t cross) {
+static int64_t stack_bytes(const int32_t num[CHAIN_MAX_BLOCKS], bool is_kept, Count q, Count k,
+                           int64_t cross) {
     int64_t bytes = 0, once = 0;
     for (int32_t j = 0; j < CHAIN_MAX_BLOCKS; j++) {
         if (num[j] == 0) { continue; }
@@ -232,7 +233,8 @@ static int64_t clock_acts_bytes(void* model, const DynapipeBatch* b, int flags) 
                         : b->num_cross;
     bool is_kept = flags & DYNAPIPE_FORWARD_KEEP;
     int64_t bytes = range->about->more_bytes;
-    bytes += stack_bytes(range->num, is_kept, enc, enc, 0) + stack_bytes(range->dec_num, is_kept, dec, enc, cross);
+    bytes +=
+        stack_bytes(range->num, is_kept, enc, enc, 0) + stack_bytes(range->dec_num, is_kept, dec, enc, cross);
     if (range->enc > 0) { bytes += up(b->num_seqs, 16) * 3000; }
     if (range->dec > 0) { bytes += up(16 * enc.T, 64); }
     if (range->embedding) { bytes += larger(3000, 12 * enc.T); }
@@ -265,9 +267,10 @@ static int64_t clock_boundary_bytes(void* model, const DynapipeBatch* b, int is_
 static int64_t clock_kept_bytes(void* model, const DynapipeBatch* b, int is_gradient) {
     const ClockRange* range = model;
     const bool has_dec = range->about->blocks.num_dec_layers > 0;
-    const int32_t *num = has_dec ? range->dec_num : range->num;
+    const int32_t* num = has_dec ? range->dec_num : range->num;
     const int32_t cross = has_dec && range->about->blocks.dec_layer_blocks > 1;  // the encoder's, in block 1
-    int64_t own = 96 * up(b->kept_tokens, 16) + range->about->more_bytes, of_enc = 120 * up(b->kept_enc_tokens, 8);
+    int64_t own = 96 * up(b->kept_tokens, 16) + range->about->more_bytes,
+            of_enc = 120 * up(b->kept_enc_tokens, 8);
     return (num[0] * own + num[cross] * of_enc) * (is_gradient ? 2 : 1);
 }
 
@@ -343,14 +346,17 @@ static const char* clock_why(void* ctx) {
     return "the clock stands still";
 }
 
-// Layers of several blocks: the first one has squares, the second what an encoder's tokens cost a decoder, each
-// a part of its own side's tokens.
+// Layers of several blocks: the first one has squares, the second what an encoder's tokens cost a decoder,
+// each a part of its own side's tokens.
 static void divide_layer(ClockModel* out, int first, int32_t num_blocks, CostFeature tokens) {
     for (int f = 0; f < FEATURE_COUNT && num_blocks > 1; f++) {
         const double whole = out->ns[first][f];
-        const int32_t of = f == FEATURE_CROSS_PRODUCTS || (f == FEATURE_ENC_TOKENS && tokens != FEATURE_ENC_TOKENS);
+        const int32_t of =
+            f == FEATURE_CROSS_PRODUCTS || (f == FEATURE_ENC_TOKENS && tokens != FEATURE_ENC_TOKENS);
         for (int32_t j = 0; j < num_blocks; j++) {
-            out->ns[first + j][f] = f == (int)tokens ? whole * (j + 1) * 2 / num_blocks / (num_blocks + 1) : j == of ? whole : 0;
+            out->ns[first + j][f] = f == (int)tokens ? whole * (j + 1) * 2 / num_blocks / (num_blocks + 1)
+                                    : j == of        ? whole
+                                                     : 0;
         }
     }
 }
@@ -818,10 +824,13 @@ static ClockModel clock_model;
 enum { LONGEST = 600, LONGEST_TARGET = 200 };
 
 // `blocks` of a layer, of a decoder's one more.
-static void make_costs(int32_t num_layers, int32_t num_dec_layers, int32_t blocks, bool padded, bool head_has_layer) {
+static void make_costs(int32_t num_layers, int32_t num_dec_layers, int32_t blocks, bool padded,
+                       bool head_has_layer) {
     MeasureLengths lengths = {LONGEST, num_dec_layers > 0 ? LONGEST_TARGET : 0};
     clock_model_init(&clock_model, num_layers, num_dec_layers, padded, head_has_layer);
-    if (blocks > 1) { clock_model_cut(&clock_model, blocks, num_dec_layers > 0 && blocks < 3 ? blocks + 1 : blocks); }
+    if (blocks > 1) {
+        clock_model_cut(&clock_model, blocks, num_dec_layers > 0 && blocks < 3 ? blocks + 1 : blocks);
+    }
     memset(&costs, 0, sizeof costs);
     costs.chain = measure_chain(&clock_model.blocks);
     for (int part = 0; part < PART_COUNT; part++) {
@@ -966,7 +975,8 @@ static void bytes_of_pieces_are_those_of_layers(void) {
     for (int blocks = 1; blocks <= 2; blocks++) {
         make_costs(3, 3, blocks, false, false);
         for (int g = 0; g < 2; g++) {
-            CHECK(costs.kept[g][0].bytes == 96 * (1 + g) && costs.kept[g][blocks - 1].enc_bytes == 120 * (1 + g));
+            CHECK(costs.kept[g][0].bytes == 96 * (1 + g) &&
+                  costs.kept[g][blocks - 1].enc_bytes == 120 * (1 + g));
             CHECK(costs.kept[g][2].bytes + costs.kept[g][2].enc_bytes == 0);
         }
         for (int i = 0; i < 2; i++) {

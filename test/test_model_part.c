@@ -88,9 +88,8 @@ static void ranks_open(Ranks* out, const ModelConfig* config) {
     for (int k = 0; k < placement.num_chunks; k++) {
         const ModelEnd end = is_whole ? MODEL_HAS_HEAD : MODEL_FEEDS_HEAD;
         ModelPart* part = &parts[placement.stage_of[k] % num_here];
-        part->ranges[part->num_ranges++] =
-            (ModelRange){placement.chunks[k].begin, placement.chunks[k].end,
-                         k + 1 < placement.num_chunks ? MODEL_GOES_ON : end};
+        part->ranges[part->num_ranges++] = (ModelRange){placement.chunks[k].begin, placement.chunks[k].end,
+                                                        k + 1 < placement.num_chunks ? MODEL_GOES_ON : end};
     }
     for (int s = 0; s <= P; s++) { places[s] = placement.head_begin[s]; }
     out->num_ranks = P;

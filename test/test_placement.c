@@ -23,7 +23,8 @@ static void check_even(const Placement* placement, const PlanChain* chain, int32
     for (int32_t k = first; k < first + num; k++) {
         const BlockRange* blocks = &placement->chunks[k];
         double has = whole ? plan_chain_length(chain, blocks) : blocks->end - blocks->begin;
-        CHECK_EQ(blocks->begin, k == first ? plan_chain_block_of(chain, begin) : placement->chunks[k - 1].end);
+        CHECK_EQ(blocks->begin,
+                 k == first ? plan_chain_block_of(chain, begin) : placement->chunks[k - 1].end);
         CHECK(!whole || has == floor(has));
         least = fmin(least, has);
         most = fmax(most, has);
@@ -83,15 +84,16 @@ static void text_says_everything(void) {
     for (int32_t round = 0; round < 500; round++) {
         char text[4096] = "", head[1024];
         int32_t P = rng_between(&rng, 1, 9), chars = 0;
-        const PlanChain chain =
-            random_chain(&rng, rng_between(&rng, P, 5 * P), rng_between(&rng, 0, 2) * rng_between(&rng, 0, P));
+        const PlanChain chain = random_chain(&rng, rng_between(&rng, P, 5 * P),
+                                             rng_between(&rng, 0, 2) * rng_between(&rng, 0, P));
         Placement drawn, read = {0};
         BlockRange stages[9];
         random_placement(&drawn, &rng, P, plan_chain_num_blocks(&chain));
         for (int32_t k = 0; k < drawn.num_chunks; k++) {
             double layers = plan_chain_length(&chain, &drawn.chunks[k]);
-            chars += snprintf(text + chars, sizeof text - (size_t)chars, "%s%d:%.*f", k > 0 ? "," : "",
-                              drawn.stage_of[k], layers == floor(layers) ? 0 : rng_between(&rng, 1, 3), layers);
+            chars +=
+                snprintf(text + chars, sizeof text - (size_t)chars, "%s%d:%.*f", k > 0 ? "," : "",
+                         drawn.stage_of[k], layers == floor(layers) ? 0 : rng_between(&rng, 1, 3), layers);
         }
         chars = snprintf(head, sizeof head, "%s", head_names[drawn.head]);
         for (int32_t s = 0; s < P && drawn.head != HEAD_WHOLE; s++) {
@@ -106,15 +108,16 @@ static void text_says_everything(void) {
         bool is_split = placement_is_linear(&drawn, P);
         if (is_split) { CHECK_OK(stage_split_parse(stages, P, &chain, false, text)); }
         if (!is_split) { CHECK_OK(placement_parse(&read, P, &chain, false, text)); }
-        CHECK(memcmp(is_split ? stages : read.chunks, drawn.chunks, (size_t)drawn.num_chunks * sizeof *stages) == 0);
+        CHECK(memcmp(is_split ? stages : read.chunks, drawn.chunks,
+                     (size_t)drawn.num_chunks * sizeof *stages) == 0);
     }
 }
 
 static void bad_text_is_refused(void) {
     static const char* const chunks[] = {
-        "",        "zigzag",   "0",       "0:",          "0:2,1:2,", "0:2,,1:2",
-        "0:2,2:2", "0:2,-1:2", "0:2 1:2", "0:2;1:2",     "0:+2,1:2", "0:2,1:2x",
-        "0:2,1:3", "0:4",      "0:0,1:4", "0:1,1:0,0:3", "1:4,1:0",  "0:99999999999999999999,1:2",
+        "",           "zigzag",    "0",           "0:",          "0:2,1:2,",  "0:2,,1:2",
+        "0:2,2:2",    "0:2,-1:2",  "0:2 1:2",     "0:2;1:2",     "0:+2,1:2",  "0:2,1:2x",
+        "0:2,1:3",    "0:4",       "0:0,1:4",     "0:1,1:0,0:3", "1:4,1:0",   "0:99999999999999999999,1:2",
         "0:.5,1:3.5", "0:1.5,1:2", "0:0.2,1:3.8", "0:1.5.5,1:2", "0.5:2,1:2", "0:1e0,1:3"};
     static const char* const heads[] = {
         "",       "half",          "whole:512,512",     "rows:",         "rows:1024",
@@ -170,7 +173,8 @@ static void a_placement_is_of_its_shape(void) {
         for (int made = 0; made < 4; made++) {
             Placement placement;
             const PlanChain chain = plan_chain_whole(12, 12);
-            CHECK_OK(placement_make(&placement, (PlacementChoice)(PLACEMENT_LINEAR + made), false, P, &chain));
+            CHECK_OK(
+                placement_make(&placement, (PlacementChoice)(PLACEMENT_LINEAR + made), false, P, &chain));
             placement.chunks[0].end = placement.chunks[1].begin = 1;
             for (int kind = 0; kind < 4; kind++) {
                 CHECK_EQ(placement_is_of(&placement, (PlacementChoice)(PLACEMENT_LINEAR + kind), P),
@@ -304,7 +308,8 @@ static void a_field_is_what_was_asked_for(void) {
         if (status != STATUS_OK) { CHECK(strstr(status_message(), "takes") != NULL); }
         CHECK(status != STATUS_OK || (num > 0 && num <= PLACEMENT_FIELD));
         for (int32_t i = 0; i < num; i++) {
-            CHECK_OK(placement_check(&field[i], request->P, &about.costs.chain, request->rules.head_has_layer));
+            CHECK_OK(
+                placement_check(&field[i], request->P, &about.costs.chain, request->rules.head_has_layer));
             CHECK(request->P == 1 || placement_is_of(&field[i], request->placements, request->P));
             CHECK(request->heads < HEAD_CHOICE_WHOLE ||
                   field[i].head == (uint8_t)request->heads - HEAD_CHOICE_WHOLE);
@@ -348,7 +353,8 @@ static void layers_are_cut_where_that_pays(void) {
         Placement whole = start, cut = start;
         scale.may_cut = false;
         placement_balance(&whole, &scale);
-        scale.may_cut = about.request.batching == BATCHING_DYNAMIC && chain->enc_blocks * chain->dec_blocks > 1;
+        scale.may_cut =
+            about.request.batching == BATCHING_DYNAMIC && chain->enc_blocks * chain->dec_blocks > 1;
         placement_balance(&cut, &scale);
         CHECK_OK(placement_check(&cut, P, chain, false));
         bool same = placement_equal(&cut, &whole, P);
@@ -413,10 +419,10 @@ static void lists_are_read(void) {
     CHECK_EQ(stage_split_parse(out, 2, &chain, true, "12,0"), STATUS_BAD_OPTION);
     CHECK_OK(stage_split_parse(out, 1, &chain, false, "12"));
     CHECK_EQ(stage_split_parse(out, 1, &none, false, "0"), STATUS_BAD_OPTION);
-    const char* bad[] = {"",         "4,4,4",    "4,4,3,1,", "4,4,3,1,0",
-                         "4,4,,4",   "4,4,3, 1", "+4,4,3,1", "0,4,4,4",
-                         "4,4,-3,7", "4,4,3,2",  "4,4,3,1 ", "4,4,2,1", "4.5,4,3,1", "4,4,3.9,.1",
-                         "x",        "4;4;3;1",  "12,0,0,0", "4,4,3,99999999999999999999"};
+    const char* bad[] = {
+        "",          "4,4,4",      "4,4,3,1,", "4,4,3,1,0", "4,4,,4",   "4,4,3, 1",
+        "+4,4,3,1",  "0,4,4,4",    "4,4,-3,7", "4,4,3,2",   "4,4,3,1 ", "4,4,2,1",
+        "4.5,4,3,1", "4,4,3.9,.1", "x",        "4;4;3;1",   "12,0,0,0", "4,4,3,99999999999999999999"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         CHECK_EQ(stage_split_parse(out, 4, &chain, false, bad[i]), STATUS_BAD_OPTION);
         CHECK(strstr(status_message(), bad[i]) != NULL &&

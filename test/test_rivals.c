@@ -205,7 +205,8 @@ static void every_policy_keeps_its_law(void) {
     for (int round = 0; round < 150; round++) {
         PlanProblem mp;
         random_problem(&problem, &rng, rng_between(&rng, 1, round % 5 == 0 ? 1 : 150));
-        for (int32_t i = 0; i < problem.num_samples && round % 2 && problem.costs.chain.num_dec_layers > 0; i++) {
+        for (int32_t i = 0; i < problem.num_samples && round % 2 && problem.costs.chain.num_dec_layers > 0;
+             i++) {
             int32_t enc = problem.samples[i].enc_tokens;  // long decoders
             problem.samples[i].enc_tokens = 1 + problem.samples[i].dec_tokens;
             problem.samples[i].dec_tokens = enc;

@@ -109,7 +109,9 @@ static const char place[] = "where the loader stands";
 static void record_of(Text* out, const char* chunks, const char* head, bool has_moved) {
     static Dynapipe dp;
     session_with_vee(&dp, "auto");
-    if (chunks != NULL) { CHECK_OK(placement_parse(&dp.request.placement, 3, &dp.costs.chain, false, chunks)); }
+    if (chunks != NULL) {
+        CHECK_OK(placement_parse(&dp.request.placement, 3, &dp.costs.chain, false, chunks));
+    }
     if (head != NULL) { CHECK_OK(placement_parse_head(&dp.request.placement, 3, head)); }
     dp.resplit.has_moved = has_moved;
     dp.resplit.moved_step = has_moved ? 12 : 0;
@@ -143,7 +145,9 @@ static void a_checkpoint_keeps_any_placement(void) {
         record_of(&record, kinds[kind][0], kinds[kind][1], true);
         session_with_vee(&dp, "auto");
         expected = dp.request.placement;
-        if (kinds[kind][0] != NULL) { CHECK_OK(placement_parse(&expected, 3, &dp.costs.chain, false, kinds[kind][0])); }
+        if (kinds[kind][0] != NULL) {
+            CHECK_OK(placement_parse(&expected, 3, &dp.costs.chain, false, kinds[kind][0]));
+        }
         if (kinds[kind][1] != NULL) { CHECK_OK(placement_parse_head(&expected, 3, kinds[kind][1])); }
         restore(&dp, &record);
         CHECK(dp.resplit.has_restored && placement_equal(&dp.resplit.restored, &expected, 3));

@@ -190,12 +190,13 @@ Status plan_verify_problem(const Plan* plan, const Problem* problem, Arena* aren
     TRY(plan_check(plan, problem->samples, problem->num_samples));
     if (plan->P != problem->request.P || plan->R != problem->request.R ||
         memcmp(theirs, ours, sizeof *ours) != 0) {
-        return FAIL(STATUS_INVALID_PLAN,
-                    "plan: %d stages x %d replicas, %d + %d layers of %d and %d blocks; the problem has %d x %d, "
-                    "%d + %d of %d and %d" REMEDY,
-                    plan->P, plan->R, theirs->num_enc_layers, theirs->num_dec_layers, theirs->enc_blocks,
-                    theirs->dec_blocks, problem->request.P, problem->request.R, ours->num_enc_layers,
-                    ours->num_dec_layers, ours->enc_blocks, ours->dec_blocks);
+        return FAIL(
+            STATUS_INVALID_PLAN,
+            "plan: %d stages x %d replicas, %d + %d layers of %d and %d blocks; the problem has %d x %d, "
+            "%d + %d of %d and %d" REMEDY,
+            plan->P, plan->R, theirs->num_enc_layers, theirs->num_dec_layers, theirs->enc_blocks,
+            theirs->dec_blocks, problem->request.P, problem->request.R, ours->num_enc_layers,
+            ours->num_dec_layers, ours->enc_blocks, ours->dec_blocks);
     }
     TRY(plan_account_make(&account, plan, problem, arena));
     if (account.makespan_ns != plan->makespan_ns) {

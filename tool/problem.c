@@ -389,7 +389,8 @@ static void state_and_transfer_costs(CostModel* out, Reader* r, json_t* costs, b
                   {"encoder", PART_ENC_BLOCK, num_blocks},
                   {"decoder", PART_DEC_BLOCK, num_blocks}};
     for (int i = 0; i < 3; i++) {
-        double mb = number(r, params, "cost_model.params_mb.", states[i].key, 0, MOST / 1e3, 0) / states[i].num;
+        double mb =
+            number(r, params, "cost_model.params_mb.", states[i].key, 0, MOST / 1e3, 0) / states[i].num;
         for (int32_t j = 0; j < states[i].num; j++) {
             out->part_state_bytes[states[i].part + j] = (int64_t)(8 * mb * BYTES_PER_MB + 0.5);
             out->part_param_bytes[states[i].part + j] = (int64_t)(mb * BYTES_PER_MB + 0.5);
@@ -459,8 +460,9 @@ static Status read_problem(Problem* out, Reader* r, Arena* arena) {
     const double of_stack = request->P * layers_per_stage / (t5 ? 2 : 1);
     const int32_t num_layers = (int32_t)of_stack, num_dec = t5 ? num_layers : 0;
     if (num_layers < 1 || num_layers + num_dec > COST_MAX_LAYERS || num_layers != of_stack) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: layers_per_stage: %g layers%s together ---> give a whole number, 1 to %d",
-                    r->name, of_stack, t5 ? " of each stack" : "", COST_MAX_LAYERS);
+        return FAIL(STATUS_BAD_FORMAT,
+                    "%s: layers_per_stage: %g layers%s together ---> give a whole number, 1 to %d", r->name,
+                    of_stack, t5 ? " of each stack" : "", COST_MAX_LAYERS);
     }
     if (t5 && request->P % 2 != 0) {
         return FAIL(STATUS_BAD_FORMAT, "%s: n_stages %d ---> a t5 needs an even number, half of them encoder",
@@ -610,11 +612,12 @@ Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t 
             options->costs);
     }
     if (out->chain.enc_blocks != chain->enc_blocks || out->chain.dec_blocks != chain->dec_blocks) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "--costs %s: of %d and %d blocks a layer, --model has %d and %d ---> give the --model it was "
-                    "measured on",
-                    options->costs, chain->enc_blocks, chain->dec_blocks, out->chain.enc_blocks,
-                    out->chain.dec_blocks);
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "--costs %s: of %d and %d blocks a layer, --model has %d and %d ---> give the --model it was "
+            "measured on",
+            options->costs, chain->enc_blocks, chain->dec_blocks, out->chain.enc_blocks,
+            out->chain.dec_blocks);
     }
     for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
         for (int part = 0; part < PART_COUNT; part++) {
@@ -782,8 +785,8 @@ Status problem_split_stages(Problem* problem, const char* text) {
                                  text);
     }
     if (placement_deal(&request->placement, 1, false, false, request->P, chain)) { return STATUS_OK; }
-    return FAIL(STATUS_BAD_OPTION, "--stages %d: the model's layers are %d blocks ---> give 1 to %d", request->P,
-                plan_chain_num_blocks(chain), plan_chain_num_blocks(chain));
+    return FAIL(STATUS_BAD_OPTION, "--stages %d: the model's layers are %d blocks ---> give 1 to %d",
+                request->P, plan_chain_num_blocks(chain), plan_chain_num_blocks(chain));
 }
 
 Status problem_place(Problem* problem, const char* placement, const char* head) {
@@ -807,7 +810,8 @@ void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const PlanChain* chain,
     if (chain->num_dec_layers == 0) {
         layers_text(out, layers[0]);
     } else {
-        snprintf(out, PROBLEM_LAYERS_CHARS, "%s+%s", layers_text(enc, layers[0]), layers_text(dec, layers[1]));
+        snprintf(out, PROBLEM_LAYERS_CHARS, "%s+%s", layers_text(enc, layers[0]),
+                 layers_text(dec, layers[1]));
     }
 }
 

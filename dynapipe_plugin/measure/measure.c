@@ -416,8 +416,8 @@ typedef struct {
     BenchTimes blocks[CHAIN_MAX_BLOCKS];  // of each of its blocks: parts of it
 } MeasuredPoint;
 
-// The points of one range: of a layer, whose blocks are the parts from `part` on, or of a part beside a layer,
-// whose time is the excess over the parts from `base` on.
+// The points of one range: of a layer, whose blocks are the parts from `part` on, or of a part beside a
+// layer, whose time is the excess over the parts from `base` on.
 typedef struct {
     MeasureSlice slice;
     MeasureSlice deep;  // of several such layers, for small shapes; empty: none
@@ -566,7 +566,8 @@ static MeasureSlice layer_slice(const DynapipeBlocks_v1* blocks, int32_t first, 
 
 // Several layers after the first of a stack, where layer_slice() takes one of these: not an encoder's last,
 // after which it ends. Empty where there are no two.
-static MeasureSlice deep_slice(const DynapipeBlocks_v1* blocks, MeasureSlice one, int32_t first, int32_t num) {
+static MeasureSlice deep_slice(const DynapipeBlocks_v1* blocks, MeasureSlice one, int32_t first,
+                               int32_t num) {
     enum { MOST_LAYERS = 4 };
     const PlanChain chain = measure_chain(blocks);
     int32_t L = plan_chain_num_blocks(&chain), stack_end = first > 0 ? L : plan_chain_first_dec(&chain);
@@ -730,7 +731,8 @@ static void fit_part(CostModel* out, const MeasurePoints* p, int32_t block) {
 // difference, and the head alone (or, where it is never alone, with the last layer); of an encoder-decoder
 // both kinds of layer. Where one layer and all its data would stay in a cache, several in a row are timed: in
 // training a stage of several layers processes other microbatches in between. A layer's time is divided among
-// its blocks in proportion to the times of each alone: so its sum is measured as that of a layer of one block.
+// its blocks in proportion to the times of each alone: so its sum is measured as that of a layer of one
+// block.
 
 typedef struct {
     Bench one, deep, blocks[CHAIN_MAX_BLOCKS];
@@ -1256,11 +1258,11 @@ static void find_named(Found* found, const Measure* m) {
     found->status = (int32_t)cost_file_load(&found->model, &found->machine, path, m->blocks->signature);
     found->is_known = true;
     if (found->status == STATUS_OK && !has_blocks_of(&found->model, m)) {
-        found->status =
-            (int32_t)FAIL(STATUS_BAD_OPTION,
-                          "--costs %s: measured on layers of %d and %d blocks, not of this model's ---> measure "
-                          "again",
-                          path, found->model.chain.enc_blocks, found->model.chain.dec_blocks);
+        found->status = (int32_t)FAIL(
+            STATUS_BAD_OPTION,
+            "--costs %s: measured on layers of %d and %d blocks, not of this model's ---> measure "
+            "again",
+            path, found->model.chain.enc_blocks, found->model.chain.dec_blocks);
     }
     snprintf(found->message, sizeof found->message, "%s", status_message());
     int32_t described = found->machine.num_ranks;

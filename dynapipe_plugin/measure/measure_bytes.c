@@ -482,8 +482,9 @@ Status measure_lines_fit(CostFormula* out, const MeasurePoint* points, int32_t n
 enum {
     STACK_FIRST,                                     // + i - 1: its first i blocks, up to 2 num
     STACK_ONE = STACK_FIRST + 2 * CHAIN_MAX_BLOCKS,  // + j: block j of its second layer
-    STACK_LAYER = STACK_ONE + CHAIN_MAX_BLOCKS,      // + j: from there on as many as a layer has
-    STACK_MORE = STACK_LAYER + CHAIN_MAX_BLOCKS,     // + j: and one more
+    STACK_LAYER = STACK_ONE + CHAIN_MAX_BLOCKS,   // + j: from there on as many as a layer has; of one layer
+                                                  // all, all but the first block
+    STACK_MORE = STACK_LAYER + CHAIN_MAX_BLOCKS,  // + j: and one more
     STACK_RANGES = STACK_MORE + CHAIN_MAX_BLOCKS
 };
 enum {
@@ -527,6 +528,10 @@ static void find_stack(Asker* a, int32_t first_range, int32_t first, int32_t end
         add_range(a, first_range + STACK_FIRST + i - 1, first, first + i, false);
     }
     const int32_t middle = first + 2 * num <= end ? first + num : first;  // of one layer, that one
+    if (middle == first && num > 1) {
+        add_range(a, first_range + STACK_LAYER + 1, first + 1, first + num, false);
+        if (first > 0) { add_range(a, first_range + STACK_LAYER, first, first + num, false); }
+    }
     for (int32_t j = 0; j < num; j++) {
         const int32_t begin = middle + j;
         add_range(a, first_range + STACK_ONE + j, begin, begin + 1, false);
@@ -534,9 +539,7 @@ static void find_stack(Asker* a, int32_t first_range, int32_t first, int32_t end
         if (begin + num <= (j == 0 ? end : last)) {
             add_range(a, first_range + STACK_LAYER + j, begin, begin + num, false);
         }
-        if (begin + num < last) {
-            add_range(a, first_range + STACK_MORE + j, begin, begin + num + 1, false);
-        }
+        if (begin + num < last) { add_range(a, first_range + STACK_MORE + j, begin, begin + num + 1, false); }
     }
 }
 
@@ -636,6 +639,7 @@ static void take_stack(double piece[PIECE_COUNT], const Asker* a, const double* 
         const int32_t layer = range + STACK_LAYER + j, more = range + STACK_MORE + j;
         bool found = difference(&block[j], a, value, more, layer) ||
                      difference(&block[j], a, value, first + num + j, first + num + j - 1) ||
+                     (j == 0 && num > 1 && difference(&block[j], a, value, first + num - 1, layer + 1)) ||
                      difference(&block[j], a, value, first + j, j > 0 ? first + j - 1 : -1);
         if (!found && j == 0) { difference(&block[j], a, value, whole, -1); }
         if (difference(&alone[j], a, value, range + STACK_ONE + j, -1)) {
@@ -1030,7 +1034,7 @@ void measure_bytes_raise(CostModel* a, const CostModel* b) {
     raise_to(&a->head_state_bytes, b->head_state_bytes);
     raise_to(&a->head_param_bytes, b->head_param_bytes);
     for (int i = 0; i < 2 * CHAIN_MAX_BLOCKS; i++) {
-        CostKept *kept = &a->kept[i / CHAIN_MAX_BLOCKS][i % CHAIN_MAX_BLOCKS];
+        CostKept* kept = &a->kept[i / CHAIN_MAX_BLOCKS][i % CHAIN_MAX_BLOCKS];
         const CostKept* other = &b->kept[i / CHAIN_MAX_BLOCKS][i % CHAIN_MAX_BLOCKS];
         if (other->bytes > kept->bytes) { kept->bytes = other->bytes; }
         if (other->enc_bytes > kept->enc_bytes) { kept->enc_bytes = other->enc_bytes; }

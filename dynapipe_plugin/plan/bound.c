@@ -113,7 +113,8 @@ static void lines_make(Bound* it) {
             line->rate[f] = curve_rate(&formula->curves[f], it->least[f]);
         }
         // of a sample of T tokens in pieces of t after p others: T^2 = sum of t^2 + 2 t p
-        double* squares = &line->rate[costs->chain.num_dec_layers > 0 ? FEATURE_DEC_SQUARES : FEATURE_ENC_SQUARES];
+        double* squares =
+            &line->rate[costs->chain.num_dec_layers > 0 ? FEATURE_DEC_SQUARES : FEATURE_ENC_SQUARES];
         if (it->max_pieces > 1) { *squares = fmin(*squares, line->rate[FEATURE_PREFIX_PRODUCTS] / 2); }
     }
 }

@@ -6,16 +6,44 @@
 #include "../../util/numbers.h"
 
 const char* const cost_part_names[PIECE_COUNT] = {
-    "embedding",        "enc_block1",       "enc_block2",       "enc_block3",       "dec_block1",
-    "dec_block2",       "dec_block3",       "head",             "stage_enc",        "stage_dec",
-    "stage_enc_block1", "stage_enc_block2", "stage_enc_block3", "stage_dec_block1", "stage_dec_block2",
-    "stage_dec_block3", "stage_enc_end",    "chain_end"};
+    "embedding",        "enc_block1",       "enc_block2",       "enc_block3",
+    "dec_block1",       "dec_block2",       "dec_block3",       "head",
+    "stage_enc",        "stage_dec",        "stage_enc_block1", "stage_enc_block2",
+    "stage_enc_block3", "stage_dec_block1", "stage_dec_block2", "stage_dec_block3",
+    "stage_enc_end",    "chain_end"};
 const char* const cost_mode_names[RECOMPUTE_COUNT] = {"none", "selective", "full"};
 const char* const cost_feature_names[FEATURE_COUNT] = {"seqs",       "enc_tokens",     "enc_squares",
                                                        "dec_tokens", "dec_squares",    "cross_products",
                                                        "supervised", "prefix_products"};
 const char* const cost_job_names[JOB_COUNT] = {"F", "B", "W", "R"};
-const char* const cost_bytes_names[COST_NUM_BYTES] = {"boundary", "dec_boundary", "scratch", "stage_stored", "stage_forward", "stage_enc_stored", "stage_enc_forward", "stage_dec_stored", "stage_dec_forward", "stage_enc_block1_stored", "stage_enc_block1_forward", "stage_enc_block2_stored", "stage_enc_block2_forward", "stage_enc_block3_stored", "stage_enc_block3_forward", "stage_dec_block1_stored", "stage_dec_block1_forward", "stage_dec_block2_stored", "stage_dec_block2_forward", "stage_dec_block3_stored", "stage_dec_block3_forward", "stage_enc_end_stored", "stage_enc_end_forward", "chain_end_stored", "chain_end_forward", "head_in", "head_part", "head_factor"};
+const char* const cost_bytes_names[COST_NUM_BYTES] = {"boundary",
+                                                      "dec_boundary",
+                                                      "scratch",
+                                                      "stage_stored",
+                                                      "stage_forward",
+                                                      "stage_enc_stored",
+                                                      "stage_enc_forward",
+                                                      "stage_dec_stored",
+                                                      "stage_dec_forward",
+                                                      "stage_enc_block1_stored",
+                                                      "stage_enc_block1_forward",
+                                                      "stage_enc_block2_stored",
+                                                      "stage_enc_block2_forward",
+                                                      "stage_enc_block3_stored",
+                                                      "stage_enc_block3_forward",
+                                                      "stage_dec_block1_stored",
+                                                      "stage_dec_block1_forward",
+                                                      "stage_dec_block2_stored",
+                                                      "stage_dec_block2_forward",
+                                                      "stage_dec_block3_stored",
+                                                      "stage_dec_block3_forward",
+                                                      "stage_enc_end_stored",
+                                                      "stage_enc_end_forward",
+                                                      "chain_end_stored",
+                                                      "chain_end_forward",
+                                                      "head_in",
+                                                      "head_part",
+                                                      "head_factor"};
 
 CostFormula* cost_part_formula(const CostModel* model, int mode, int part, int quantity) {
     CostPartMode* m = (CostPartMode*)&model->parts[mode][part];
@@ -111,12 +139,14 @@ static void count_blocks(CostStage* stage, int first, int once, int32_t num, int
     }
 }
 
-CostStage cost_stage_make(const PlanChain* chain, const BlockRange* blocks, bool has_embedding, bool has_head) {
+CostStage cost_stage_make(const PlanChain* chain, const BlockRange* blocks, bool has_embedding,
+                          bool has_head) {
     const int32_t first_dec = plan_chain_first_dec(chain);
     const int32_t begin = blocks->begin, end = blocks->end;
     const bool has_dec = end > first_dec && end > begin, begins_dec = has_dec && begin <= first_dec;
     CostStage stage = {.blocks = *blocks, .has_dec_embedding = begins_dec && !has_embedding};
-    count_blocks(&stage, PART_ENC_BLOCK, ONCE_ENC_BLOCK, chain->enc_blocks, begin, end < first_dec ? end : first_dec);
+    count_blocks(&stage, PART_ENC_BLOCK, ONCE_ENC_BLOCK, chain->enc_blocks, begin,
+                 end < first_dec ? end : first_dec);
     count_blocks(&stage, PART_DEC_BLOCK, ONCE_DEC_BLOCK, chain->dec_blocks,
                  begin < first_dec ? 0 : begin - first_dec, end - first_dec);
     stage.count[PART_EMBEDDING] = has_embedding;
@@ -922,10 +952,12 @@ static void block_costs(CostPartMode* part, const CostAnalytic* a, const Stack* 
 }
 
 // Each block as a part, or all of a layer as one.
-static void stack_costs(CostModel* out, int64_t params[PIECE_COUNT], const CostAnalytic* a, const Stack* stack) {
+static void stack_costs(CostModel* out, int64_t params[PIECE_COUNT], const CostAnalytic* a,
+                        const Stack* stack) {
     const bool is_dec = stack->tokens == FEATURE_DEC_TOKENS;
     const double value = a->bytes_per_value;
-    const int first = is_dec ? PART_DEC_BLOCK : PART_ENC_BLOCK, once = is_dec ? ONCE_DEC_BLOCK : ONCE_ENC_BLOCK;
+    const int first = is_dec ? PART_DEC_BLOCK : PART_ENC_BLOCK,
+              once = is_dec ? ONCE_DEC_BLOCK : ONCE_ENC_BLOCK;
     *(is_dec ? &out->chain.dec_blocks : &out->chain.enc_blocks) = a->by_blocks ? stack->num_blocks : 1;
     for (int i = 0; i < stack->num_blocks; i++) {
         const Block* block = &stack->blocks[i];
@@ -1070,7 +1102,8 @@ static void t5_stacks(CostModel* out, int64_t params[PIECE_COUNT], const CostAna
     const double C = a->channels, F = a->ffn_channels, F2 = a->gated ? 2 * F : F, value = a->bytes_per_value;
     const int64_t channels = a->channels, inner = (int64_t)a->num_heads * a->head_size;
     const double I = (double)inner, heads = (a->num_heads + 1) * 4.0;
-    // kept: the norm, q, k and v, attention's output, the stream; the norm, before and after the activation ..
+    // kept: the norm, q, k and v, attention's output, the stream; the norm, before and after the activation
+    // ..
     const Block self = {.flops = 2 * 4 * C * I,
                         .square_flops = 4 * I,
                         .stored_bytes = (2 * C + 4 * I) * value + heads,

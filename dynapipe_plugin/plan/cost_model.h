@@ -36,9 +36,9 @@ typedef enum {
 } CostPart;
 
 // What a chunk has once, in bytes and parameters (no time): where it has blocks of the encoder, of the
-// decoder, any block j of a layer; where the encoder ends and the decoder follows, and at the end of the chain
-// where the head is shared (the final norm, otherwise a part of the head). A chunk consists of pieces: parts
-// and these. Bounds may omit these.
+// decoder, any block j of a layer; where the encoder ends and the decoder follows, and at the end of the
+// chain where the head is shared (the final norm, otherwise a part of the head). A chunk consists of pieces:
+// parts and these. Bounds may omit these.
 enum {
     ONCE_ENC = PART_COUNT,
     ONCE_DEC,
@@ -169,7 +169,8 @@ int64_t cost_kept_bytes(const CostModel* model, const CostStage* stage, const Pl
 bool cost_mode_offered(const CostModel* model, RecomputeMode mode);
 
 // These blocks, the head whole; a chunk of a placement; the whole model, what it has once left out.
-CostStage cost_stage_make(const PlanChain* chain, const BlockRange* blocks, bool has_embedding, bool has_head);
+CostStage cost_stage_make(const PlanChain* chain, const BlockRange* blocks, bool has_embedding,
+                          bool has_head);
 CostStage cost_chunk_make(const CostModel* model, const Placement* placement, int32_t k);
 void cost_model_count(int32_t count[PART_COUNT], const PlanChain* chain);
 
@@ -206,7 +207,7 @@ static inline bool cost_mode_has(const CostModel* model, RecomputeMode mode, int
 }
 
 // Names in text and messages.
-extern const char* const cost_part_names[PIECE_COUNT];      // "embedding", "enc_block1", ..., "stage_enc", ...
+extern const char* const cost_part_names[PIECE_COUNT];  // "embedding", "enc_block1", ..., "stage_enc", ...
 extern const char* const cost_mode_names[RECOMPUTE_COUNT];  // "none", "selective", "full"
 extern const char* const cost_feature_names[FEATURE_COUNT];  // "seqs", "enc_tokens", ...
 extern const char* const cost_job_names[JOB_COUNT];          // "F", "B", "W", "R"

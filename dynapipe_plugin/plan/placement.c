@@ -150,7 +150,8 @@ static bool cuts_layers(const Placement* placement, const PlanChain* chain) {
 
 // The boundaries between two chunks, each by a layer or by a block.
 static void shift(Placement* placement, const PlanChain* chain, int32_t from, int32_t to, bool by_layers) {
-    int32_t first = from < to ? from : to, last = from < to ? to : from, first_dec = plan_chain_first_dec(chain);
+    int32_t first = from < to ? from : to, last = from < to ? to : from,
+            first_dec = plan_chain_first_dec(chain);
     for (int32_t k = first; k < last; k++) {
         int32_t at = placement->chunks[k].end, by = 1;
         if (by_layers) { by = at < first_dec + (from < to) ? chain->enc_blocks : chain->dec_blocks; }
@@ -310,8 +311,8 @@ Status placement_check(const Placement* placement, int32_t P, const PlanChain* c
         next = blocks->end;
     }
     if (next != plan_chain_num_blocks(chain)) {
-        return FAIL(STATUS_OUT_OF_RANGE, "placement: chunks have %g of %d layers", plan_chain_layers(chain, next),
-                    chain->num_enc_layers + chain->num_dec_layers);
+        return FAIL(STATUS_OUT_OF_RANGE, "placement: chunks have %g of %d layers",
+                    plan_chain_layers(chain, next), chain->num_enc_layers + chain->num_dec_layers);
     }
     for (int32_t s = 0; s < P; s++) {
         if (!has_chunk[s]) { return FAIL(STATUS_OUT_OF_RANGE, "placement: stage %d has no chunk", s); }
@@ -351,7 +352,8 @@ const char* layers_text(char out[LAYERS_CHARS], double layers) {
     return out;
 }
 
-void placement_print(char out[PLACEMENT_CHARS], const Placement* placement, const PlanChain* chain, int32_t P) {
+void placement_print(char out[PLACEMENT_CHARS], const Placement* placement, const PlanChain* chain,
+                     int32_t P) {
     size_t used = 0;
     bool plain = placement_is_linear(placement, P);
     out[0] = '\0';
@@ -382,7 +384,8 @@ enum { MBS_PER_STAGE = 4 };  // of a replica, usually
 PlacementScale placement_scale_make(const PlanRequest* request, const CostModel* costs,
                                     const PlanSample* samples, int32_t num_samples, int32_t wanted) {
     PlacementScale scale = {.costs = costs, .P = request->P, .wanted = wanted};
-    scale.may_cut = request->batching == BATCHING_DYNAMIC && costs->chain.enc_blocks * costs->chain.dec_blocks > 1;
+    scale.may_cut =
+        request->batching == BATCHING_DYNAMIC && costs->chain.enc_blocks * costs->chain.dec_blocks > 1;
     int64_t usual = (int64_t)MBS_PER_STAGE * request->P * request->R,
             num = usual < num_samples ? usual : num_samples;
     for (int64_t m = 0; m < num; m++) {
@@ -527,13 +530,15 @@ static void cut_by_work(Placement* placement, const PlacementScale* scale, bool 
         int32_t begin = next, after = k == K - 1 ? 0 : K - 2 - k + num_last;  // units that later chunks need
         rate += 1 / scale->slow[placement->stage_of[k]];
         for (; next < L - after; next++) {
-            double unit_ns = !by_layers ? ns[cost_part_of_block(chain, next)] : next < num_enc ? enc_ns : dec_ns;
+            double unit_ns = !by_layers       ? ns[cost_part_of_block(chain, next)]
+                             : next < num_enc ? enc_ns
+                                              : dec_ns;
             if (k < K - 1 && next > begin && done_ns + unit_ns / 2 > all_ns * rate / rates) { break; }
             done_ns += unit_ns;
         }
-        placement->chunks[k] = by_layers ? (BlockRange){plan_chain_block_of(chain, begin),
-                                                        plan_chain_block_of(chain, next)}
-                                         : (BlockRange){begin, next};
+        placement->chunks[k] =
+            by_layers ? (BlockRange){plan_chain_block_of(chain, begin), plan_chain_block_of(chain, next)}
+                      : (BlockRange){begin, next};
     }
 }
 
@@ -615,7 +620,8 @@ Status placement_field(Placement out[PLACEMENT_FIELD], int32_t* num, const PlanR
     Placement given = request->placement, shape;
     TRY(plan_request_check_ranks(request));
     const PlacementScale scale = placement_scale_make(request, costs, samples, num_samples, wanted);
-    const int32_t most = scale.may_cut ? plan_chain_num_blocks(chain) : chain->num_enc_layers + chain->num_dec_layers;
+    const int32_t most =
+        scale.may_cut ? plan_chain_num_blocks(chain) : chain->num_enc_layers + chain->num_dec_layers;
     if (P > most) {
         return FAIL(STATUS_BAD_OPTION, "--stages %d: the model has %d %s ---> give 1 to %d", P, most,
                     scale.may_cut ? "blocks of layers" : "layers", most);
@@ -665,12 +671,12 @@ Status stage_split_parse(BlockRange* out, int32_t P, const PlanChain* chain, boo
         begin = end;
     }
     if (good && begin == num_blocks) { return STATUS_OK; }
-    return FAIL(
-        STATUS_BAD_OPTION,
-        "--stage-split %.60s ---> give %d numbers that add up to %d layers, such as 4,4,3: each at least %s%s",
-        text, P, chain->num_enc_layers + chain->num_dec_layers,
-        chain->enc_blocks * chain->dec_blocks > 1 ? "one of its blocks (2: half a layer)" : "1",
-        head_has_layer ? " (this model's head needs one, too)"
-        : P > 1        ? ", but the last may be 0 (the head alone)"
-                       : "");
+    return FAIL(STATUS_BAD_OPTION,
+                "--stage-split %.60s ---> give %d numbers that add up to %d layers, such as 4,4,3: each at "
+                "least %s%s",
+                text, P, chain->num_enc_layers + chain->num_dec_layers,
+                chain->enc_blocks * chain->dec_blocks > 1 ? "one of its blocks (2: half a layer)" : "1",
+                head_has_layer ? " (this model's head needs one, too)"
+                : P > 1        ? ", but the last may be 0 (the head alone)"
+                               : "");
 }

@@ -55,8 +55,9 @@ void placement_copy_head(Placement* to, const Placement* from);
 // their number. Whether `from` may lose it: stage_may_have().
 void placement_shift(Placement* placement, const PlanChain* chain, int32_t from, int32_t to);
 
-// "0:3,1:2.5,1:3,0:3.5": stage and layers of every chunk, along the chain, each end at the nearest block; or a
-// shape's name; the head in `out` stays. "whole", "rows", "vocabulary", or "vocabulary:256,256,512,0": units of HEAD_UNITS.
+// "0:3,1:2.5,1:3,0:3.5": stage and layers of every chunk, along the chain, each end at the nearest block; or
+// a shape's name; the head in `out` stays. "whole", "rows", "vocabulary", or "vocabulary:256,256,512,0":
+// units of HEAD_UNITS.
 Status placement_parse(Placement* out, int32_t P, const PlanChain* chain, bool head_has_layer,
                        const char* text);
 Status placement_parse_head(Placement* out, int32_t P, const char* text);
@@ -72,7 +73,8 @@ bool placement_equal(const Placement* a, const Placement* b, int32_t P);
 // Text that placement_parse (and after '+', where the head is shared, placement_parse_head) takes; of a
 // linear one the layers of each stage, as stage_split_parse takes them. Cut where there is no room.
 enum { PLACEMENT_CHARS = 4096 };
-void placement_print(char out[PLACEMENT_CHARS], const Placement* placement, const PlanChain* chain, int32_t P);
+void placement_print(char out[PLACEMENT_CHARS], const Placement* placement, const PlanChain* chain,
+                     int32_t P);
 
 // Of all chunks of a stage.
 double placement_layers(const Placement* placement, const PlanChain* chain, int32_t s);
@@ -88,10 +90,10 @@ void placement_move_units(Placement* placement, int32_t from, int32_t to, int32_
 // --- placements to choose from -----------------------------------------------------------------------
 
 /*
-Balanced, or with room: layers (or blocks: placement_shift) move from chunk to chunk (and units of a shared head from stage to stage), each
-time the move off the most loaded stage that lessens the squares of the stages' loads most. A load is a
-stage's work, or what it lacks of `wanted` free memory beside its model state. The first ignores memory, the
-second time: the search simulates both.
+Balanced, or with room: layers (or blocks: placement_shift) move from chunk to chunk (and units of a shared
+head from stage to stage), each time the move off the most loaded stage that lessens the squares of the
+stages' loads most. A load is a stage's work, or what it lacks of `wanted` free memory beside its model state.
+The first ignores memory, the second time: the search simulates both.
 */
 
 enum { ROOM_WANTED = 125, MAX_PASSES = 4, PLACEMENT_FIELD = 6 * 2 * MAX_PASSES };
@@ -104,7 +106,7 @@ typedef struct {
     int64_t limit_bytes[PLAN_MAX_STAGES];  // the least of the stage's ranks, model state included; 0: none
     int32_t P, wanted;                     // thousandths of a stage's limit, usually ROOM_WANTED
     bool head_has_layer;                   // ShapeRules
-    bool may_cut;                          // chunks may end inside layers: ours, of a model that can be cut so
+    bool may_cut;  // chunks may end inside layers: ours, of a model that can be cut so
 } PlacementScale;
 
 PlacementScale placement_scale_make(const PlanRequest* request, const CostModel* costs,

@@ -711,8 +711,8 @@ static Status check_placement(const Plan* plan) {
         is_used[placement->stage_of[k]] = true;
     }
     if (placement->chunks[K - 1].end != plan_chain_num_blocks(&plan->chain)) {
-        return FAIL(STATUS_INVALID_PLAN, "plan: chunks have %d blocks, the model %d", placement->chunks[K - 1].end,
-                    plan_chain_num_blocks(&plan->chain));
+        return FAIL(STATUS_INVALID_PLAN, "plan: chunks have %d blocks, the model %d",
+                    placement->chunks[K - 1].end, plan_chain_num_blocks(&plan->chain));
     }
     TRY(check_shares(plan));
     for (int32_t s = 0; s < plan->P; s++) {

@@ -92,8 +92,8 @@ typedef enum { JOB_F, JOB_B, JOB_W, JOB_R, JOB_COUNT } JobKind;
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_COUNT } RecomputeMode;
 
 // A model's layers, an encoder's first; each of a stack is as many blocks, steps of the residual stream
-// (GPT-2: attention, feed-forward). Blocks are numbered along the chain. 1 a layer: a model that cannot be cut
-// inside its layers.
+// (GPT-2: attention, feed-forward). Blocks are numbered along the chain. 1 a layer: a model that cannot be
+// cut inside its layers.
 enum { CHAIN_MAX_BLOCKS = 3 };
 typedef struct {
     int32_t num_enc_layers, num_dec_layers;

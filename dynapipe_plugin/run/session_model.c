@@ -16,7 +16,8 @@ static DynapipeRange chunk_blocks(const Dynapipe* dp, int32_t k) {
     const PlanChain* chain = &dp->costs.chain;
     const int32_t first_dec = chain->num_dec_layers > 0 ? plan_chain_first_dec(chain) : INT32_MAX;
     bool is_last = k == placement->num_chunks - 1, is_shared = placement->head != HEAD_WHOLE;
-    int32_t begin = blocks->begin + 1 + (blocks->begin > first_dec), end = blocks->end + 1 + (blocks->end > first_dec);
+    int32_t begin = blocks->begin + 1 + (blocks->begin > first_dec),
+            end = blocks->end + 1 + (blocks->end > first_dec);
     return (DynapipeRange){.begin = k == 0 ? 0 : begin,
                            .end = is_last && !is_shared ? end + 1 : end,
                            .head = is_last && is_shared ? DYNAPIPE_HEAD_FEEDS : DYNAPIPE_HEAD_AS_BLOCKS};
@@ -490,10 +491,11 @@ static Status check_model(const Dynapipe* dp, const DynapipeCosts* costs) {
     const PlanChain* chain = &costs->model.chain;
     int32_t num_blocks = plan_chain_num_blocks(chain);
     if (dp->num_stages > num_blocks) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "--stages %d: the model has %d layers, %d blocks together, and every stage needs one ---> at "
-                    "most --stages %d, or --stages auto",
-                    dp->num_stages, chain->num_enc_layers + chain->num_dec_layers, num_blocks, num_blocks);
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "--stages %d: the model has %d layers, %d blocks together, and every stage needs one ---> at "
+            "most --stages %d, or --stages auto",
+            dp->num_stages, chain->num_enc_layers + chain->num_dec_layers, num_blocks, num_blocks);
     }
     if (!costs->has_weights_job && dp->options.split_backward == SPLIT_BACKWARD_ON) {
         return FAIL(STATUS_BAD_OPTION,

@@ -483,8 +483,8 @@ void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_byt
     *num_bytes = (size_t)(body - (const char*)position);
     size_t values_bytes = (size_t)record.num_values * sizeof *values;
     memcpy(values, body, values_bytes);
-    bool is_of_model = record.num_stages == P && record.num_blocks == plan_chain_num_blocks(chain) && record.moved_step >= 0 &&
-                       record.effort >= 0 && record.effort <= MOST_EFFORT;
+    bool is_of_model = record.num_stages == P && record.num_blocks == plan_chain_num_blocks(chain) &&
+                       record.moved_step >= 0 && record.effort >= 0 && record.effort <= MOST_EFFORT;
     if (!is_of_model || !take_placement(&now, values, record.num_values, P, chain)) { return; }
     if (!is_taken(dp, &now)) {
         print_left(dp, &now);

@@ -176,7 +176,7 @@ static void trainer_init(Trainer* trainer, const Options* options, OpsContext* o
     ModelConfig config;
     if (!model_parse(&config, options->kind, options->model, 0, 0)) { fail(status_message()); }
     Model* model = &trainer->model;
-    model_init(model, &config, 0, model_num_layers(&config), true, ops);
+    model_init(model, &config, 0, model_num_blocks(&config), true, ops);
     model_init_random(model, 42);
     if (options->export_dir != NULL) { export_model(model, options->export_dir); }
     model_alloc_grads(model);

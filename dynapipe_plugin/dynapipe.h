@@ -198,9 +198,10 @@ typedef struct {
     int64_t reserved[4];       // 0
 } DynapipeParams_v1;
 
-// Contiguous blocks [begin, end) of the model's chain: its embedding is block 0, then a block for each layer,
-// then the head. Of an encoder-decoder: encoder's embedding, its layers, decoder's embedding, its layers,
-// head. The head may be a range alone, the embedding may not.
+// Contiguous blocks [begin, end) of the model's chain: its embedding is block 0, then the blocks of each
+// layer in turn (one, or DynapipeBlocks_v1.layer_blocks), then the head. Of an encoder-decoder: encoder's
+// embedding, its layers' blocks, decoder's embedding, its layers' blocks, head. The head may be a range
+// alone, the embedding may not.
 typedef enum {
     DYNAPIPE_HEAD_AS_BLOCKS,      // by its blocks: it has all of it, or nothing
     DYNAPIPE_HEAD_FEEDS,          // ends after the last layer with the final norm, hands over supervised rows
@@ -253,9 +254,12 @@ typedef struct {
     int (*update)(void* ctx, void* model);
     // (optional) The program's message for an error of a function above; NULL: "error N".
     const char* (*why)(void* ctx);
-    void (*reserved[4])(void);    // NULL
-    int64_t padded_vocab;         // rows of the head's matrix; 0: vocab
-    int64_t reserved_numbers[3];  // 0
+    void (*reserved[4])(void);  // NULL
+    int64_t padded_vocab;       // rows of the head's matrix; 0: vocab
+    // Blocks of a layer, before each of which a range may begin: 1 to 3; 0: 1. All layers of a stack are
+    // alike, block by block (attention, feed-forward).
+    int32_t layer_blocks, dec_layer_blocks;
+    int64_t reserved_numbers[2];  // 0
 } DynapipeBlocks_v1;
 
 typedef struct Dynapipe Dynapipe;

@@ -384,8 +384,8 @@ bool model_config_equal(const ModelConfig* theirs, const ModelConfig* ours, Mode
 
 // --- counts ------------------------------------------------------------------------------------------------
 
-int model_num_layers(const ModelConfig* config) {
-    return config->num_layers + config->num_dec_layers;
+int model_num_blocks(const ModelConfig* config) {
+    return model_stack_blocks(config, 0) + model_stack_blocks(config, 1);
 }
 
 int64_t model_tensor_values(const ModelConfig* config, int tensor) {

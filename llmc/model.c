@@ -80,12 +80,12 @@ void model_free(Model* model) {
 
 // --- what a rank has --------------------------------------------------------------------------------------
 // Its table of tensors, views of its pieces, what is tied to other ranks. The flat array has each tensor
-// once, in checkpoint order, with the layers of all ranges; for the whole model it is the body of a
+// once, in checkpoint order, with the blocks of all ranges; for the whole model it is the body of a
 // checkpoint.
 
-ModelPart model_part(int layer_begin, int layer_end, bool has_head) {
+ModelPart model_part(int block_begin, int block_end, bool has_head) {
     return (ModelPart){.num_ranges = 1,
-                       .ranges = {{layer_begin, layer_end, has_head ? MODEL_HAS_HEAD : MODEL_GOES_ON}}};
+                       .ranges = {{block_begin, block_end, has_head ? MODEL_HAS_HEAD : MODEL_GOES_ON}}};
 }
 
 // --- pieces ------------------------------------------------------------------------------------------------
@@ -94,15 +94,15 @@ ModelPart model_part(int layer_begin, int layer_end, bool has_head) {
 static Model piece(const Model* model, int idx) {
     Model view = *model;
     if (idx == model->part.num_ranges) {
-        view.layer_begin = view.layer_end = model_num_layers(&model->config);
+        view.block_begin = view.block_end = model_num_blocks(&model->config);
         view.is_first = view.is_last = false;
         view.has_head = true;
         return view;
     }
     const ModelRange* range = &model->part.ranges[idx];
-    view.layer_begin = range->layer_begin;
-    view.layer_end = range->layer_end;
-    view.is_first = range->layer_begin == 0;
+    view.block_begin = range->block_begin;
+    view.block_end = range->block_end;
+    view.is_first = range->block_begin == 0;
     view.is_last = range->end != MODEL_GOES_ON;
     view.has_head = range->end == MODEL_HAS_HEAD;
     return view;
@@ -124,14 +124,35 @@ static void add_slice(Model* model, TensorSlice slice) {
     model->num_params += slice.num_values;
 }
 
+// The block of its layer that a tensor belongs to; a bias table to attention, the first.
+static int block_of(const ModelStack* stack, int t) {
+    for (int j = 0; j < stack->num_blocks; j++) {
+        const ModelBlock* b = &stack->blocks[j];
+        const ModelLinear all[] = {b->norm, b->in, b->kv, b->out};
+        for (int i = 0; i < 4; i++) {
+            if (t == all[i].weight || t == all[i].bias) { return j; }
+        }
+    }
+    return 0;
+}
+
+// Is a slice of a layer in the view?
+static bool has_slice(const Model* view, const TensorSlice* slice, TensorPlace place) {
+    const int s = place == TENSOR_PER_DEC_LAYER;
+    const ModelStack* stack = &view->config.kind->stacks[s];
+    const ModelBlocks blocks = model_blocks(view, s);
+    const int block = slice->layer * stack->num_blocks + block_of(stack, slice->tensor);
+    return blocks.begin <= block && block < blocks.end;
+}
+
 static void add_layers(Model* model, const TensorInfo* info, TensorSlice slice) {
     const int64_t begin_of_file = slice.file_offset;
+    const int num_layers = model_num_copies(&model->config, info);
     for (int i = 0; i < model->part.num_ranges; i++) {
         const Model view = piece(model, i);
-        const ModelLayers layers = model_layers(&view, info->place == TENSOR_PER_DEC_LAYER);
-        for (slice.layer = layers.begin; slice.layer < layers.end; slice.layer++) {
+        for (slice.layer = 0; slice.layer < num_layers; slice.layer++) {
             slice.file_offset = begin_of_file + slice.layer * slice.num_values;
-            add_slice(model, slice);
+            if (has_slice(&view, &slice, info->place)) { add_slice(model, slice); }
         }
     }
 }
@@ -146,9 +167,9 @@ static int stack_of_bias(const ModelKind* kind, int t) {  // -1: no bias table
     return t == MODEL_EMBEDDING ? -1 : t == kind->stacks[0].bias ? 0 : t == kind->stacks[1].bias ? 1 : -1;
 }
 
-static bool has_layers(const Model* view, int stack) {
-    const ModelLayers layers = model_layers(view, stack);
-    return layers.begin < layers.end;
+static bool has_blocks(const Model* view, int stack) {
+    const ModelBlocks blocks = model_blocks(view, stack);
+    return blocks.begin < blocks.end;
 }
 
 // A tensor outside the layers: is it in the view?
@@ -156,13 +177,13 @@ static bool has_whole(const Model* view, int t) {
     const ModelConfig* config = &view->config;
     const ModelKind* kind = config->kind;
     const ModelLinear enc_end = kind->stacks[0].norm_end;
-    const bool begins_decoder = has_layers(view, 1) && model_layers(view, 1).begin == 0;
+    const bool begins_decoder = has_blocks(view, 1) && model_blocks(view, 1).begin == 0;
     if (t == model_head_tensor(config) && view->has_head) { return true; }
     if (t == MODEL_EMBEDDING) { return view->is_first || begins_decoder; }
     if (t == kind->positions) { return view->is_first; }
-    if (stack_of_bias(kind, t) >= 0) { return has_layers(view, stack_of_bias(kind, t)); }
+    if (stack_of_bias(kind, t) >= 0) { return has_blocks(view, stack_of_bias(kind, t)); }
     if (kind->has_decoder && (t == enc_end.weight || t == enc_end.bias)) {
-        return has_layers(view, 0) && model_layers(view, 0).end == config->num_layers;
+        return has_blocks(view, 0) && model_blocks(view, 0).end == model_stack_blocks(config, 0);
     }
     return t != kind->head && view->is_last;  // the final norm
 }
@@ -171,7 +192,7 @@ static bool has_whole(const Model* view, int t) {
 static bool is_whole_copy(const Model* view, int t) {
     const int stack = stack_of_bias(view->config.kind, t);
     if (t == MODEL_EMBEDDING) { return !view->is_first; }
-    return stack >= 0 && model_layers(view, stack).begin > 0;
+    return stack >= 0 && model_blocks(view, stack).begin > 0;
 }
 
 // May several ranges have it?
@@ -205,13 +226,13 @@ static void add_whole(Model* model, int t, TensorSlice slice) {
 
 static void make_slices(Model* model) {
     const ModelKind* kind = model->config.kind;
-    int num_layers = 0;
+    int num_blocks = 0;  // and at most as many slices of a tensor
     for (int i = 0; i < model->part.num_ranges; i++) {
-        num_layers += model->part.ranges[i].layer_end - model->part.ranges[i].layer_begin;
+        num_blocks += model->part.ranges[i].block_end - model->part.ranges[i].block_begin;
     }
     assert(kind->num_tensors <= MODEL_MAX_TENSORS);
     model->slices =
-        llmc_alloc(sizeof *model->slices * (size_t)(kind->num_tensors * (num_layers + 1)), "tensor table");
+        llmc_alloc(sizeof *model->slices * (size_t)(kind->num_tensors * (num_blocks + 1)), "tensor table");
     int64_t file_offset = 0;
     for (int t = 0; t < kind->num_tensors; t++) {
         const TensorInfo info = kind->tensor(&model->config, t);
@@ -262,12 +283,8 @@ static Model view_of(const Model* model, int idx) {
     for (int t = 0; t < MODEL_MAX_TENSORS; t++) { view.slice_idx[t] = -1; }
     for (int i = view.num_slices - 1; i >= 0; i--) {
         const TensorSlice* slice = &view.slices[i];
-        if (slice->layer >= 0) {
-            const TensorPlace place = view.config.kind->tensor(&view.config, slice->tensor).place;
-            const ModelLayers layers = model_layers(&view, place == TENSOR_PER_DEC_LAYER);
-            if (slice->layer < layers.begin || slice->layer >= layers.end) { continue; }
-        }
-        view.slice_idx[slice->tensor] = i;
+        const TensorPlace place = view.config.kind->tensor(&view.config, slice->tensor).place;
+        if (slice->layer < 0 || has_slice(&view, slice, place)) { view.slice_idx[slice->tensor] = i; }
     }
     if (view.has_head) { find_head(&view); }
     return view;
@@ -286,21 +303,21 @@ Model model_share_view(const Model* model) {
 // --- the whole rank ---------------------------------------------------------------------------------------
 
 static void check_part(const ModelConfig* config, const ModelPart* part) {
-    const int L = model_num_layers(config);
+    const int N = model_num_blocks(config);
     assert(!part->has_share || (0 <= part->stage && part->stage < part->head.num_stages));
     assert(part->head.sharing != MODEL_HEAD_BY_VOCAB ||
            part->head.begin[part->head.num_stages] == config->padded_vocab);
     assert(0 <= part->num_ranges && part->num_ranges <= MODEL_MAX_RANGES);
     for (int i = 0; i < part->num_ranges; i++) {
         const ModelRange* range = &part->ranges[i];
-        assert(0 <= range->layer_begin && range->layer_begin <= range->layer_end && range->layer_end <= L);
-        assert(range->end == MODEL_GOES_ON ? range->layer_begin < range->layer_end : range->layer_end == L);
-        assert(i == 0 || part->ranges[i - 1].layer_end <= range->layer_begin);
+        assert(0 <= range->block_begin && range->block_begin <= range->block_end && range->block_end <= N);
+        assert(range->end == MODEL_GOES_ON ? range->block_begin < range->block_end : range->block_end == N);
+        assert(i == 0 || part->ranges[i - 1].block_end <= range->block_begin);
         assert(range->end != MODEL_HAS_HEAD || part->head.sharing == MODEL_HEAD_WHOLE);
         assert(range->end != MODEL_FEEDS_HEAD || part->head.sharing != MODEL_HEAD_WHOLE);
         (void)range;
     }
-    (void)L;
+    (void)N;
 }
 
 void model_init_counts(Model* model, const ModelConfig* config, const ModelPart* part, OpsContext* ops) {
@@ -322,9 +339,9 @@ void model_init_part(Model* model, const ModelConfig* config, const ModelPart* p
     model->params = ops_alloc(ops, (size_t)model->num_params * sizeof(floatX), "parameters");
 }
 
-void model_init(Model* model, const ModelConfig* config, int layer_begin, int layer_end, bool has_head,
+void model_init(Model* model, const ModelConfig* config, int block_begin, int block_end, bool has_head,
                 OpsContext* ops) {
-    const ModelPart part = model_part(layer_begin, layer_end, has_head);
+    const ModelPart part = model_part(block_begin, block_end, has_head);
     model_init_part(model, config, &part, ops);
 }
 

@@ -1,10 +1,10 @@
 /*
-model.h -- the common part of all models: a transformer as a chain of blocks, ranges of its layers on a rank,
-flat parameters, and a table of functions.
+model.h -- the common part of all models: a transformer as a chain of blocks, ranges of them on a rank, flat
+parameters, and a table of functions.
 
     ModelConfig config;
     if (!model_parse(&config, &t5_kind, "t5:small", vocab, 512)) { ... }
-    ModelPart part = {.num_ranges = 2, .ranges = {{0, 2}, {6, 8, MODEL_HAS_HEAD}}};
+    ModelPart part = {.num_ranges = 2, .ranges = {{0, 5}, {25, 30, MODEL_HAS_HEAD}}};
     Model model;
     model_init_part(&model, &config, &part, ops);  // one array of parameters, each tensor once
     model_alloc_grads(&model);
@@ -12,10 +12,12 @@ flat parameters, and a table of functions.
     Model view = model_view(&model, 1);  // of one range, in the same arrays
     model_forward(&view, &batch, in, out, acts, scratch, losses, MODEL_KEEP | MODEL_HEAD);
 
-Layers are numbered along the chain: GPT-2's L layers; T5's encoder layers [0, Le), then its decoder layers
-[Le, Le + Ld). The first range has the embedding, the one where the decoder begins that stack's embedding, the
-last one the head, or the input of the head's shares on all ranks. The head may be a range of its own,
-[L, L). The single-device model is the range [0, L).
+A block is a step of the residual stream: of each layer attention and feed-forward, of a decoder's after an
+encoder self-attention, cross-attention and feed-forward. Blocks are numbered along the chain, N in all:
+GPT-2's 2 L; T5's 2 Le of the encoder, then 3 Ld of the decoder. A range may begin and end with any. The first
+one has the embedding, the one where the decoder begins that stack's embedding, the last one the head, or the
+input of the head's shares on all ranks. The head may be a range of its own, [N, N). The single-device model
+is the range [0, N).
 
 A kind is a few tables (kinds.c): its tensors, which of them each block of its stacks uses. model.c has what a
 rank has, transformer.c the passes, head.c those of a share of the head.
@@ -91,14 +93,14 @@ typedef struct {
 // --- what a rank has ---------------------------------------------------------------------------------------
 
 typedef enum {
-    MODEL_GOES_ON,    // more layers follow, in another range
+    MODEL_GOES_ON,    // more blocks follow, in another range
     MODEL_HAS_HEAD,   // final norm, head, losses
     MODEL_FEEDS_HEAD  // final norm of the supervised rows, which the head's shares read
 } ModelEnd;
 
 typedef struct {
-    int layer_begin, layer_end;  // over the whole chain
-    ModelEnd end;                // if not GOES_ON, layer_end is the chain's end
+    int block_begin, block_end;  // over the whole chain
+    ModelEnd end;                // if not GOES_ON, block_end is the chain's end
 } ModelRange;
 
 // How the ranks of a replica share the head. By rows: stage s has the whole matrix, and of a microbatch's
@@ -135,14 +137,14 @@ struct Model {
     float dropout;        // p; 0: none
 
     // of a view
-    int layer_begin, layer_end;
+    int block_begin, block_end;
     bool is_first;                     // has the (encoder's) embedding
     bool is_last;                      // has the final norm
     bool has_head;                     // is_last: the whole one, else a share of it
     int64_t head_offset;               // in params and grads: its first row of the matrix
     int head_id, head_ids;             // ids [head_id, head_id + head_ids) ...
     int head_rows;                     // ... are the first of so many rows; after them is padding
-    int slice_idx[MODEL_MAX_TENSORS];  // slices[slice_idx[tensor] + l] is local layer l's; -1: not here
+    int slice_idx[MODEL_MAX_TENSORS];  // slices[slice_idx[tensor] + l] is the view's l-th; -1: not here
     const floatX* last_logits;  // (rows, Vp): the first (up to 64) rows of the last forward with head and
                                 // without keep, or all of the last infer with head; in that forward's acts or
                                 // that infer's scratch, on the device
@@ -225,7 +227,11 @@ void model_describe(char* out, size_t out_chars, const ModelConfig* config);
 double model_flops(const ModelConfig* config, const ModelWork* work);
 int64_t model_num_params(const ModelConfig* config);  // of the whole model, tied tensors counted once
 int64_t model_tensor_values(const ModelConfig* config, int tensor);  // of one layer
-int model_num_layers(const ModelConfig* config);                     // of the whole chain
+int model_num_blocks(const ModelConfig* config);                     // of the whole chain
+static inline int model_stack_blocks(const ModelConfig* config, int stack) {
+    return (stack == 0 ? config->num_layers : config->num_dec_layers) *
+           config->kind->stacks[stack].num_blocks;
+}
 static inline int model_head_size(const ModelConfig* config) {
     return config->head_size > 0 ? config->head_size : config->channels / config->num_heads;
 }
@@ -361,16 +367,16 @@ static inline char* model_take(char** cursor, int64_t num_bytes) {
 
 // --- the model of a rank (model.c) ------------------------------------------------------------------------
 
-// Of one range; has_head: with norm and head, then layer_end is the chain's end. Only the chain's last
-// range may have no layer.
-void model_init(Model* model, const ModelConfig* config, int layer_begin, int layer_end, bool has_head,
+// Of one range; has_head: with norm and head, then block_end is the chain's end. Only the chain's last
+// range may have no block.
+void model_init(Model* model, const ModelConfig* config, int block_begin, int block_end, bool has_head,
                 OpsContext* ops);
 void model_init_part(Model* model, const ModelConfig* config, const ModelPart* part, OpsContext* ops);
 // With gradients; values of both are uninitialised.
 void model_init_raw(Model* model, const ModelConfig* config, const ModelPart* part, OpsContext* ops);
 // Without values: for sizes, counts and tensors only.
 void model_init_counts(Model* model, const ModelConfig* config, const ModelPart* part, OpsContext* ops);
-ModelPart model_part(int layer_begin, int layer_end, bool has_head);  // of one range
+ModelPart model_part(int block_begin, int block_end, bool has_head);  // of one range
 
 // Of range `idx`, after gradients and dropout are set; valid as long as the model, not freed.
 Model model_view(const Model* model, int idx);
@@ -407,29 +413,29 @@ static inline bool model_is_share(const Model* view) {
     return view->has_head && !view->is_last;
 }
 
-// A view's tensor of a local layer of its stack (0 for those outside the layers).
-static inline floatX* model_tensor(const Model* model, int tensor, int local_layer) {
-    return model->params + model->slices[model->slice_idx[tensor] + local_layer].offset;
+// A view's tensor of its l-th block that has it (0 for those outside the layers).
+static inline floatX* model_tensor(const Model* model, int tensor, int l) {
+    return model->params + model->slices[model->slice_idx[tensor] + l].offset;
 }
-static inline float* model_grad(const Model* model, int tensor, int local_layer) {
-    return model->grads + model->slices[model->slice_idx[tensor] + local_layer].offset;
+static inline float* model_grad(const Model* model, int tensor, int l) {
+    return model->grads + model->slices[model->slice_idx[tensor] + l].offset;
 }
 
-// Layers of the view that belong to a stack (0, or 1: the decoder after an encoder), counted from the stack's
+// Blocks of the view that belong to a stack (0, or 1: the decoder after an encoder), counted from the stack's
 // first.
 typedef struct {
     int begin, end;
-} ModelLayers;
-static inline int model_layer_within(int layer, int num_layers) {
-    return layer < 0 ? 0 : layer < num_layers ? layer : num_layers;
+} ModelBlocks;
+static inline int model_block_within(int block, int num_blocks) {
+    return block < 0 ? 0 : block < num_blocks ? block : num_blocks;
 }
-static inline ModelLayers model_layers(const Model* view, int stack) {
-    const int first = stack == 0 ? 0 : view->config.num_layers;
-    const int num = stack == 0 ? view->config.num_layers : view->config.num_dec_layers;
-    ModelLayers layers;
-    layers.begin = model_layer_within(view->layer_begin - first, num);
-    layers.end = model_layer_within(view->layer_end - first, num);
-    return layers;
+static inline ModelBlocks model_blocks(const Model* view, int stack) {
+    const int first = stack == 0 ? 0 : model_stack_blocks(&view->config, 0);
+    const int num = model_stack_blocks(&view->config, stack);
+    ModelBlocks blocks;
+    blocks.begin = model_block_within(view->block_begin - first, num);
+    blocks.end = model_block_within(view->block_end - first, num);
+    return blocks;
 }
 
 // --- values and batches to and from the device ------------------------------------------------------------

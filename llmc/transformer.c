@@ -1,30 +1,30 @@
 /*
-transformer.c -- the passes of any model: forward, backward in two jobs, generation. A stack of layers is a
-chain of blocks (ModelBlock), numbered here from 0 to N - 1 over the layers of this range:
+transformer.c -- the passes of any model: forward, backward in two jobs, generation. Of a stack this range has
+some blocks (ModelBlock), from any to any, numbered here from 0 to N - 1:
 
     x_0 = embedding or `in`;   x_i+1 = x_i + out(inner(in(norm x_i)))
     inner:  attention of q, k, v = in(...);  with q = in(...), k, v = kv(enc_out);  or an activation
     logits = head(norm x_N) of the supervised rows; an encoder's end: enc_out = norm x_N
 
-The sum that ends a block and the next block's norm are fused into one pass.
+The sum that ends a block and the next block's norm are fused into one pass, within a range.
 
 Memory. With KEEP each block has its own buffers, and rows of slots have one slot more than blocks, so that a
 gradient is one slot after its activation and overwrites only what the block above no longer needs: dx_i is in
-slot i + 1 of x, and layer l's dqkv (dq, dkv of a cross-attention) in slot l + 1 of qkv. (x_0 has a slot only
-if the stack begins here, dx_N only if it ends here.) A range with decoder layers keeps enc_out for their
-weight gradients. Its gradient is summed from the last decoder layer down, in `din` or, if the encoder's end
-is also here, in `denc`. An activation's gradient replaces its input. Without KEEP the blocks of a stack share
-one set.
+slot i + 1 of x, and the l-th attention's dqkv (dq, dkv of a cross-attention) in slot l + 1 of qkv. (x_0 has a
+slot only if the stack begins here, dx_N only if it ends here.) A range with cross-attention keeps enc_out for
+its weight gradients. Its gradient is summed from the last cross-attention down, in `din` or, if the encoder's
+end is also here, in `denc`. An activation's gradient replaces its input. Without KEEP the blocks of a stack
+share one set.
 
 At a boundary:  inside the first stack x (T, C);  between the stacks enc_out (T enc, C);  inside the decoder
-enc_out, then x (T dec, C), each with its tokens rounded up to 16;  after the last layer x, or, of a range
-that feeds the head's shares, the normed rows (num_rows, C).
+enc_out, then x (T dec, C), each with its tokens rounded up to 16;  before the last block, which reads no
+enc_out, and after it x, or, of a range that feeds the head's shares, the normed rows (num_rows, C).
 
 Pieces. Window 0 may be a piece of a sample that is cut along its tokens (dynapipe.h). The last stack's
-attentions then read its keys and values from batch->kept, where every forward copies those of its own tokens;
-of each layer self-attention's (kept_tokens, 2I), then cross-attention's (kept_enc_tokens, 2I). batch->dkept
-has the same places. Encoder tokens of the sample are in its first piece, whose backward is the last one: it
-finds the sums of all pieces' gradients of their keys, and gives enc_out its gradient.
+attentions then read its keys and values from batch->kept, where every forward copies those of its own tokens:
+of each self-attention (kept_tokens, 2I), then of each cross-attention (kept_enc_tokens, 2I). batch->dkept has
+the same places. Encoder tokens of the sample are in its first piece, whose backward is the last one: it finds
+the sums of all pieces' gradients of their keys, and gives enc_out its gradient.
 
 Dropout. Forward drops in place, right after the operation. Backward applies the same mask to the gradient,
 recomputed; if the unmasked gradient is still needed, on the way to scratch.
@@ -51,17 +51,26 @@ static Side last_side(const Model* m) {
     return m->config.kind->has_decoder ? DEC : ENC;
 }
 static int blocks_of(const Model* m, Side side) {
-    const ModelLayers layers = model_layers(m, side);
-    return (layers.end - layers.begin) * stack_of(m, side)->num_blocks;
+    const ModelBlocks blocks = model_blocks(m, side);
+    return blocks.end - blocks.begin;
+}
+static const ModelBlock* block_about(const Model* m, Side side, int i) {
+    const ModelStack* stack = stack_of(m, side);
+    return &stack->blocks[(model_blocks(m, side).begin + i) % stack->num_blocks];
+}
+static int num_of_type(const Model* m, Side side, ModelBlockType type) {
+    int num = 0;
+    for (int i = 0; i < blocks_of(m, side); i++) { num += block_about(m, side, i)->type == type; }
+    return num;
 }
 
 // Does the stack begin here, with its embedding? Does it end here, with the head or the encoder's norm?
 static bool begins(const Model* m, Side side) {
-    return blocks_of(m, side) > 0 && model_layers(m, side).begin == 0;
+    return blocks_of(m, side) > 0 && model_blocks(m, side).begin == 0;
 }
 static bool ends(const Model* m, Side side) {
     if (side == last_side(m)) { return m->is_last; }
-    return blocks_of(m, ENC) > 0 && model_layers(m, ENC).end == m->config.num_layers;
+    return blocks_of(m, ENC) > 0 && model_blocks(m, ENC).end == model_stack_blocks(&m->config, ENC);
 }
 
 static int heads_width(const Model* m) {  // I
@@ -89,10 +98,11 @@ static int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-// The offset of the decoder's x in a boundary buffer before layer `layer` of the chain. (The encoder's part
+// The offset of the decoder's x in a boundary buffer before block `block` of the chain. (The encoder's part
 // begins at 0.)
-static int64_t boundary_dec_values(const Model* m, int layer, int num_tokens) {
-    const bool inside = layer > m->config.num_layers && layer < model_num_layers(&m->config);
+static int64_t boundary_dec_values(const Model* m, int block, int num_tokens) {
+    const bool inside =
+        block > model_stack_blocks(&m->config, ENC) && block < model_num_blocks(&m->config) - 1;
     return inside ? model_round_up(num_tokens) * m->config.channels : 0;
 }
 
@@ -100,9 +110,10 @@ int64_t model_boundary_bytes(const Model* m, const ModelBatch* batch, bool is_be
     if (is_behind ? model_feeds_head(m) : model_is_share(m)) {
         return head_rows_bytes(&m->config, batch->num_rows);
     }
-    const int layer = is_behind ? m->layer_end : m->layer_begin;
-    const int64_t dec_begin = boundary_dec_values(m, layer, batch->num_tokens);
-    const int64_t num_tokens = layer <= m->config.num_layers ? batch->num_tokens : batch->num_dec_tokens;
+    const int block = is_behind ? m->block_end : m->block_begin;
+    const bool in_decoder = block > model_stack_blocks(&m->config, ENC);
+    const int64_t dec_begin = boundary_dec_values(m, block, batch->num_tokens);
+    const int64_t num_tokens = in_decoder ? batch->num_dec_tokens : batch->num_tokens;
     return (dec_begin + model_round_up(num_tokens) * m->config.channels) * X_BYTES;
 }
 
@@ -129,7 +140,8 @@ static Stats take_stats(const Model* m, char** cursor, int64_t num_rows) {
 typedef struct {
     const ModelBlock* about;
     Side side;
-    int layer;           // local to range and stack
+    int number;          // in its stack
+    int l;               // among those of its kind in this range
     floatX *x, *x_next;  // (T, C); x_next may be NULL: not needed
     const floatX* x_in;  // x, or the range's `in`
     floatX* norm;        // (T, C) normed x
@@ -156,7 +168,7 @@ static void take_own(Block* b, const Model* m, ModelBlockType type, int64_t T, c
 
 typedef struct {
     int64_t T;  // rounded up
-    char* own;  // with KEEP each layer's own buffers
+    char* own;  // with KEEP each block's own buffers
     int64_t layer_bytes;
     floatX *x, *in[2], *kv;  // slot 0; in: of each attention
     Block shared;            // without KEEP
@@ -179,17 +191,17 @@ typedef struct {
 } Acts;
 
 static void take_kept(StackActs* s, const Model* m, Side side, int64_t Te, char** cursor) {
-    const ModelStack* stack = stack_of(m, side);
-    const int64_t TC = s->T * m->config.channels, num_blocks = blocks_of(m, side);
-    const int64_t n = num_blocks / stack->num_blocks;
-    char* const begin = s->own = *cursor;
-    Block block;
-    for (int j = 0; j < stack->num_blocks; j++) { take_own(&block, m, stack->blocks[j].type, s->T, cursor); }
-    s->layer_bytes = *cursor - begin;
-    *cursor = begin + n * s->layer_bytes;
-    for (int j = 0; j < stack->num_blocks; j++) {
-        const ModelBlockType type = stack->blocks[j].type;
-        if (type == BLOCK_FFN) { continue; }
+    const int num_blocks = blocks_of(m, side), of_layer = stack_of(m, side)->num_blocks;
+    const int64_t TC = s->T * m->config.channels;
+    s->own = *cursor;
+    for (int i = 0; i < num_blocks; i++) {
+        Block block;
+        if (i == of_layer) { s->layer_bytes = *cursor - s->own; }
+        take_own(&block, m, block_about(m, side, i)->type, s->T, cursor);
+    }
+    for (ModelBlockType type = BLOCK_SELF; type <= BLOCK_CROSS; type++) {
+        const int64_t n = num_of_type(m, side, type);
+        if (n == 0) { continue; }
         s->in[type] = take(cursor, (n + 1) * s->T * in_width(m, type));
         if (type == BLOCK_CROSS) { s->kv = take(cursor, (n + 1) * Te * 2 * heads_width(m)); }
     }
@@ -225,7 +237,7 @@ static char nowhere[1];  // base if only bytes are needed
 
 static Acts lay_out(const Model* m, const ModelBatch* batch, int flags, void* memory) {
     const int64_t C = m->config.channels, Te = model_round_up(batch->num_tokens);
-    const bool keep = flags & MODEL_KEEP, has_dec = blocks_of(m, DEC) > 0;
+    const bool keep = flags & MODEL_KEEP, has_cross = num_of_type(m, DEC, BLOCK_CROSS) > 0;
     const bool ends_encoder = last_side(m) == DEC && ends(m, ENC);
     Acts acts = {.stacks = {{.T = Te}, {.T = model_round_up(batch->num_dec_tokens)}}};
     char* const begin = memory != NULL ? (char*)memory : nowhere;
@@ -236,9 +248,9 @@ static Acts lay_out(const Model* m, const ModelBatch* batch, int flags, void* me
     }
     if (ends_encoder) {
         acts.enc_stats = keep ? take_stats(m, &cursor, Te) : acts.stacks[ENC].shared.stats;
-        if (keep && has_dec) { acts.denc = take(&cursor, Te * C); }
+        if (keep && has_cross) { acts.denc = take(&cursor, Te * C); }
     }
-    if (has_dec && (keep || ends_encoder)) { acts.enc_out = take(&cursor, Te * C); }
+    if (has_cross && (keep || ends_encoder)) { acts.enc_out = take(&cursor, Te * C); }
     if (m->is_last && (flags & (MODEL_HEAD | INFER) || model_feeds_head(m))) {
         acts.head = take_head(m, batch->num_rows, flags, &cursor);
     }
@@ -308,14 +320,14 @@ static void stage_side(Job* job, Side side) {
     const BatchSide host = host_side(job->host, side);
     BatchSide* out = &job->sides[side];
     out->num_tokens = host.num_tokens;
-    const bool has_layers =
+    const bool has_blocks =
         blocks_of(m, side) > 0 || blocks_of(m, DEC) > 0;  // cross-attention has both sides
-    if (has_layers) {
+    if (has_blocks) {
         out->cu_seqlens = batch_stage(m->ops, host.cu_seqlens, job->num_seqs + 1);
         // self-attention with a causal mask never sees padding
         if (has_decoder) { out->seq_lens = batch_stage(m->ops, host.seq_lens, job->num_seqs); }
     }
-    if (job->dropout > 0.0f && (has_layers || m->is_last)) {
+    if (job->dropout > 0.0f && (has_blocks || m->is_last)) {
         out->keys = (const uint32_t*)batch_stage(m->ops, (const int32_t*)host.keys, host.num_tokens);
     }
     if (!begins(m, side)) { return; }
@@ -438,15 +450,17 @@ static Scratch split_scratch(const Job* job, Side side) {
 // Block i of a stack, or, for its x only, N.
 static Block block_at(const Job* job, Side side, int i) {
     const Model* m = job->model;
-    const ModelStack* stack = stack_of(m, side);
     const StackActs* s = &job->acts.stacks[side];
-    const int num_blocks = blocks_of(m, side), j = i % stack->num_blocks, l = i / stack->num_blocks;
-    const ModelBlockType type = stack->blocks[j].type;
+    const int num_blocks = blocks_of(m, side), of_layer = stack_of(m, side)->num_blocks, l = i / of_layer;
+    const ModelBlock* about = block_about(m, side, i);
+    const ModelBlockType type = about->type;
     const int64_t TC = s->T * m->config.channels;
     Block b = s->shared;
     if (job->flags & MODEL_KEEP) {
         char* cursor = s->own + l * s->layer_bytes;
-        for (int k = 0; k <= j; k++) { take_own(&b, m, stack->blocks[k].type, s->T, &cursor); }
+        for (int k = l * of_layer; k <= i; k++) {
+            take_own(&b, m, block_about(m, side, k)->type, s->T, &cursor);
+        }
         if (type != BLOCK_FFN) {
             b.in = s->in[type] + l * s->T * in_width(m, type);
             b.din = b.in + s->T * in_width(m, type);
@@ -463,9 +477,10 @@ static Block block_at(const Job* job, Side side, int i) {
         b.x_next = s->x + (i + 1) % 2 * TC;
         if (type == BLOCK_FFN) { b.inner = split_scratch(job, side).wide; }
     }
-    b.about = &stack->blocks[j];
+    b.about = about;
     b.side = side;
-    b.layer = l;
+    b.number = model_blocks(m, side).begin + i;
+    b.l = l;
     b.x_in = b.x;
     if (i == 0 && !begins(m, side)) {
         b.x_in = job->in[side];
@@ -489,16 +504,17 @@ static floatX* dx_end(const Job* job, Side side) {
 // Numbered in the whole model, so that the mask does not depend on the ranges. `inner`: of probabilities or
 // activations; else of the block's output.
 static uint32_t drop_place(const Job* job, const Block* b, bool inner) {
-    const ModelConfig* config = &job->model->config;
+    const Model* m = job->model;
     const int layer =
-        (b->side == DEC ? config->num_layers : 0) + model_layers(job->model, b->side).begin + b->layer;
+        (b->side == DEC ? m->config.num_layers : 0) + b->number / stack_of(m, b->side)->num_blocks;
     return (uint32_t)layer * 2 * BLOCK_NUM_TYPES + 2 * (uint32_t)b->about->type + !inner;
 }
 
 // Of a stack's embedding, and of its final norm.
 typedef enum { DROP_EMBEDDING, DROP_END } OuterDrop;
 static uint32_t outer_place(const Job* job, Side side, OuterDrop drop) {
-    const uint32_t num_layers = (uint32_t)model_num_layers(&job->model->config);
+    const ModelConfig* config = &job->model->config;
+    const uint32_t num_layers = (uint32_t)(config->num_layers + config->num_dec_layers);
     return num_layers * 2 * BLOCK_NUM_TYPES + 2 * (uint32_t)drop + (uint32_t)side;
 }
 
@@ -571,15 +587,17 @@ static void linear_backward_weight(const Job* job, ModelLinear w, int l, const f
 
 // --- attention ---------------------------------------------------------------------------------------------
 
-// Of each layer of the last stack, (rows, 2I).
-static int64_t kept_layer_values(const Model* m, const ModelBatch* batch) {
-    const int64_t num_rows = model_round_up(batch->kept_tokens) + model_round_up(batch->kept_enc_tokens);
+// Where the l-th attention of that type of the last stack begins in `kept`. Of each (rows, 2I).
+static int64_t kept_values(const Model* m, const ModelBatch* batch, bool is_cross, int64_t l) {
+    const int64_t num_before = is_cross ? num_of_type(m, last_side(m), BLOCK_SELF) : l;
+    const int64_t num_rows = num_before * model_round_up(batch->kept_tokens) +
+                             (is_cross ? l * model_round_up(batch->kept_enc_tokens) : 0);
     return num_rows * 2 * heads_width(m);
 }
 
 int64_t model_kept_bytes(const Model* m, const ModelBatch* batch, bool is_gradient) {
-    const ModelLayers layers = model_layers(m, last_side(m));
-    return (layers.end - layers.begin) * kept_layer_values(m, batch) * (is_gradient ? FLOAT_BYTES : X_BYTES);
+    const int num_cross = num_of_type(m, last_side(m), BLOCK_CROSS);
+    return kept_values(m, batch, true, num_cross) * (is_gradient ? FLOAT_BYTES : X_BYTES);
 }
 
 static bool is_piece(const Job* job, const Block* b) {
@@ -592,8 +610,7 @@ static void use_kept(const Job* job, const Block* b, Attention* about) {
     const bool is_cross = b->about->type == BLOCK_CROSS;
     const PieceKeys* piece = &job->piece[is_cross];
     const int I = heads_width(m);
-    const int64_t at =
-        b->layer * kept_layer_values(m, batch) + (is_cross ? model_round_up(batch->kept_tokens) * 2 * I : 0);
+    const int64_t at = kept_values(m, batch, is_cross, b->l);
     const floatX* keys = (const floatX*)batch->kept + at;
     float* dkeys = batch->dkept != NULL ? (float*)batch->dkept + at : NULL;
     about->cu_k = piece->cu_k;
@@ -658,19 +675,17 @@ static void load_bias(const Job* job, Side side, bool of_layer, int l) {
                      (size_t)m->config.num_buckets * (size_t)m->config.num_heads, m->ops);
 }
 
-// Of each layer of the last stack: keys and values of its tokens, (num_slots * max_tokens, I) each, and of
+// Where the l-th attention of that type of the last stack begins in the cache. Of each self-attention: keys,
+// then values, of its tokens, (num_slots * max_tokens, I) each; of each cross-attention after these: both of
 // the encoder's tokens, (num_slots * max_enc_tokens, 2I).
-static int64_t cached_values(const Model* m, const ModelCache* cache) {
-    return (int64_t)cache->num_slots * cache->max_tokens * heads_width(m);
-}
-static int64_t cached_layer_values(const Model* m, const ModelCache* cache) {
-    const int64_t of_encoder = 2 * (int64_t)cache->num_slots * cache->max_enc_tokens * heads_width(m);
-    return 2 * cached_values(m, cache) + (last_side(m) == DEC ? of_encoder : 0);
+static int64_t cached_values(const Model* m, const ModelCache* cache, bool is_cross, int64_t l) {
+    const int64_t num_before = is_cross ? num_of_type(m, last_side(m), BLOCK_SELF) : l;
+    const int64_t num_rows = num_before * cache->max_tokens + (is_cross ? l * cache->max_enc_tokens : 0);
+    return num_rows * cache->num_slots * 2 * heads_width(m);
 }
 
 int64_t model_cache_bytes(const Model* m, const ModelCache* cache) {
-    const ModelLayers layers = model_layers(m, last_side(m));
-    return (layers.end - layers.begin) * cached_layer_values(m, cache) * X_BYTES;
+    return cached_values(m, cache, true, num_of_type(m, last_side(m), BLOCK_CROSS)) * X_BYTES;
 }
 
 // Appends the new keys and values to the cache; attention then reads these.
@@ -680,13 +695,12 @@ static void use_cache(const Job* job, const Block* b, Attention* about) {
     const bool is_cross = b->about->type == BLOCK_CROSS;
     const CacheRows* rows = &job->cache_rows[is_cross];
     const int I = heads_width(m), T = about->num_k_tokens;
-    floatX *keys = (floatX*)cache->memory + b->layer * cached_layer_values(m, cache), *values;
+    floatX *keys = (floatX*)cache->memory + cached_values(m, cache, is_cross, b->l), *values;
     if (is_cross) {
-        keys += 2 * cached_values(m, cache);
         values = keys + I;
         if (T > 0) { place_rows(keys, 2 * I, about->k, 2 * I, rows->rows, T, 2 * I, m->ops); }
     } else {
-        values = keys + cached_values(m, cache);
+        values = keys + (int64_t)cache->num_slots * cache->max_tokens * I;
         place_rows(keys, I, about->k, about->kv_stride, rows->rows, T, I, m->ops);
         place_rows(values, I, about->v, about->kv_stride, rows->rows, T, I, m->ops);
         about->kv_stride = I;
@@ -706,7 +720,7 @@ static void block_forward(const Job* job, const Block* b) {
     const Model* m = job->model;
     const ModelBlock* about = b->about;
     const int T = job->sides[b->side].num_tokens, Te = job->sides[ENC].num_tokens, C = m->config.channels;
-    const int width = inner_width(m, about->type), l = b->layer;
+    const int width = inner_width(m, about->type), l = b->l;
     if (about->type == BLOCK_FFN && m->config.kind->activation == MODEL_GELU) {
         matmul_gelu_forward(b->inner, b->in, b->norm, param(job, about->in.weight, l),
                             bias_param(job, about->in.bias, l), T, C, width, m->ops);
@@ -740,7 +754,7 @@ static void block_forward(const Job* job, const Block* b) {
 static const floatX* block_output(const Job* job, const Block* b) {
     const int C = job->model->config.channels;
     floatX* columns = split_scratch(job, b->side).columns;
-    linear_forward(job, b->about->out, b->layer, columns, b->inner, job->sides[b->side].num_tokens,
+    linear_forward(job, b->about->out, b->l, columns, b->inner, job->sides[b->side].num_tokens,
                    inner_width(job->model, b->about->type), C);
     drop(job, b->side, columns, drop_place(job, b, false), C);
     return columns;
@@ -768,7 +782,7 @@ static const floatX* stack_forward(Job* job, Side side, const floatX* in, floatX
     for (int i = 1; i < N; i++) {
         const Block next = block_at(job, side, i);
         block_forward(job, &b);
-        norm_forward(job, next.about->norm, next.layer, next.norm, &next.stats, b.x_in, next.x,
+        norm_forward(job, next.about->norm, next.l, next.norm, &next.stats, b.x_in, next.x,
                      block_output(job, &b), 1.0f, T);
         b = next;
     }
@@ -788,8 +802,8 @@ static const floatX* stack_forward(Job* job, Side side, const floatX* in, floatX
     return b.x_next;
 }
 
-// All layers; returns x_N of the last stack.
-static const floatX* layers_forward(Job* job, const floatX* in, floatX* out) {
+// All blocks; returns x_N of the last stack.
+static const floatX* blocks_forward(Job* job, const floatX* in, floatX* out) {
     const Model* m = job->model;
     const Side last = last_side(m);
     const int Te = job->sides[ENC].num_tokens;
@@ -803,9 +817,9 @@ static const floatX* layers_forward(Job* job, const floatX* in, floatX* out) {
         }
     }
     if (blocks_of(m, last) == 0) { return in; }
-    const int64_t in_begin = last == DEC ? boundary_dec_values(m, m->layer_begin, Te) : 0;
-    const int64_t out_begin = last == DEC ? boundary_dec_values(m, m->layer_end, Te) : 0;
-    if (out_begin > 0 && out != NULL) {
+    const int64_t in_begin = last == DEC ? boundary_dec_values(m, m->block_begin, Te) : 0;
+    const int64_t out_begin = last == DEC ? boundary_dec_values(m, m->block_end, Te) : 0;
+    if (out_begin > 0 && out != NULL && job->enc_out != out) {
         ops_copy(m->ops, out, job->enc_out, enc_bytes);
     }  // later ranges read it
     return stack_forward(job, last, in != NULL ? in + in_begin : NULL, out != NULL ? out + out_begin : NULL);
@@ -867,7 +881,7 @@ void model_forward(Model* m, const ModelBatch* batch, const void* in, void* out,
     // no output is read before the recompute, but a later piece reads keys
     if (m->has_head && flags == 0 && !piece_goes_on(m, batch)) { return; }
     Job job = begin_job(m, batch, acts, scratch, flags);
-    const floatX* x = layers_forward(&job, (const floatX*)in, (floatX*)out);
+    const floatX* x = blocks_forward(&job, (const floatX*)in, (floatX*)out);
     if (m->is_last && (flags & MODEL_HEAD || model_feeds_head(m))) {
         rows_forward(&job, x, (floatX*)out, losses);
     }
@@ -945,7 +959,7 @@ void model_infer(Model* m, const ModelBatch* batch, const ModelCache* cache, con
     const Head* head = &job.acts.head;
     job.scratch = (char*)scratch + round_up_64(job.acts.num_bytes);
     if (blocks_of(m, last_side(m)) > 0 || m->is_last) { stage_cache(&job, cache); }
-    const floatX* x = layers_forward(&job, (const floatX*)in, (floatX*)out);
+    const floatX* x = blocks_forward(&job, (const floatX*)in, (floatX*)out);
     m->last_logits = m->has_head ? head->logits : NULL;
     if (m->is_last) { rows_norm_forward(&job, m->has_head ? head->norm : (floatX*)out, x, 0, job.num_seqs); }
     if (m->has_head) { head_likeliest(m, next, head->logits, head->norm, job.num_seqs); }
@@ -966,7 +980,7 @@ static void add_enc_gradient(Job* job, const Block* b, floatX* wide) {
     const Model* m = job->model;
     const int Te = job->sides[ENC].num_tokens, C = m->config.channels;
     floatX* mine = job->denc_from == NULL ? job->denc : wide;
-    linear_backward_input(job, b->about->kv, b->layer, mine, b->dkv, Te, C, 2 * heads_width(m));
+    linear_backward_input(job, b->about->kv, b->l, mine, b->dkv, Te, C, 2 * heads_width(m));
     if (mine == wide) { residual_forward(job->denc, job->denc_from, mine, (size_t)Te * (size_t)C, m->ops); }
     job->denc_from = job->denc;
 }
@@ -975,7 +989,7 @@ static void block_backward_inputs(Job* job, const Block* b) {
     const Model* m = job->model;
     const ModelBlock* about = b->about;
     const Scratch scratch = split_scratch(job, b->side);
-    const int T = job->sides[b->side].num_tokens, C = m->config.channels, l = b->layer;
+    const int T = job->sides[b->side].num_tokens, C = m->config.channels, l = b->l;
     const int width = inner_width(m, about->type), I = heads_width(m);
     floatX* dinner = scratch.wide;
     const floatX* dy = dropped_output(job, b);
@@ -1054,7 +1068,7 @@ static void find_dout(Job* job, const floatX* dout) {
     const Side last = last_side(m);
     if (dout == NULL) { return; }
     job->dout[ENC] = dout;
-    if (last == DEC) { job->dout[DEC] = dout + boundary_dec_values(m, m->layer_end, job->host->num_tokens); }
+    if (last == DEC) { job->dout[DEC] = dout + boundary_dec_values(m, m->block_end, job->host->num_tokens); }
 }
 
 void model_backward_inputs(Model* m, const ModelBatch* batch, const void* in, void* acts, const void* dout,
@@ -1064,26 +1078,26 @@ void model_backward_inputs(Model* m, const ModelBatch* batch, const void* in, vo
         return;
     }
     const Side last = last_side(m);
-    const int64_t dec_begin = last == DEC ? boundary_dec_values(m, m->layer_begin, batch->num_tokens) : 0;
+    const int64_t dec_begin = last == DEC ? boundary_dec_values(m, m->block_begin, batch->num_tokens) : 0;
+    const size_t enc_bytes = (size_t)batch->num_tokens * (size_t)m->config.channels * sizeof(floatX);
     Job job = begin_job(m, batch, acts, scratch, MODEL_KEEP | MODEL_HEAD);
     find_dout(&job, (const floatX*)dout);
     if (m->is_last) {
         rows_backward_inputs(&job, (const floatX*)dout,
                              blocks_of(m, last) > 0 ? dx_end(&job, last) : (floatX*)din);
     }
+    const bool is_enc_later = blocks_of(m, DEC) == 0 || job.dout[DEC] != job.dout[ENC];
+    job.denc = job.acts.denc != NULL ? job.acts.denc : (floatX*)din;
+    job.denc_from = is_enc_later ? (const floatX*)dout : NULL;
     if (blocks_of(m, last) > 0) {
-        const bool in_decoder =
-            last == DEC && job.dout[DEC] != job.dout[ENC];  // later ranges read enc_out too
-        job.denc = job.acts.denc != NULL ? job.acts.denc : (floatX*)din;
-        job.denc_from = in_decoder ? (const floatX*)dout : NULL;
         stack_backward_inputs(&job, last, in != NULL ? (const floatX*)in + dec_begin : NULL,
                               din != NULL ? (floatX*)din + dec_begin : NULL);
     }
     if (last == DEC && blocks_of(m, ENC) > 0) {
-        if (ends(m, ENC)) {
-            encoder_end_backward_inputs(&job, blocks_of(m, DEC) > 0 ? job.denc : job.dout[ENC]);
-        }
+        if (ends(m, ENC)) { encoder_end_backward_inputs(&job, job.denc_from); }
         stack_backward_inputs(&job, ENC, (const floatX*)in, (floatX*)din);
+    } else if (blocks_of(m, DEC) > 0 && job.denc_from != NULL && job.denc_from != job.denc) {
+        ops_copy(m->ops, job.denc, job.denc_from, enc_bytes);  // no cross-attention here
     }
     free(job.numbers);
 }
@@ -1093,7 +1107,7 @@ void model_backward_inputs(Model* m, const ModelBatch* batch, const void* in, vo
 static void block_backward_weights(const Job* job, const Block* b) {
     const Model* m = job->model;
     const ModelBlock* about = b->about;
-    const int T = job->sides[b->side].num_tokens, C = m->config.channels, l = b->layer;
+    const int T = job->sides[b->side].num_tokens, C = m->config.channels, l = b->l;
     linear_backward_weight(job, about->out, l, dropped_output(job, b), b->inner, T,
                            inner_width(m, about->type), C);
     linear_backward_weight(job, about->in, l, b->din, b->norm, T, C, in_width(m, about->type));

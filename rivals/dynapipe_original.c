@@ -569,13 +569,24 @@ const PipePolicy pipe_policy_cyclic_limited = {
 
 // --- the draft --------------------------------------------------------------------------------------------
 
+// Of all blocks of a layer.
+static void add_layer(double ns[JOB_COUNT], const CostParts* parts, int first, int32_t num_blocks) {
+    for (int32_t j = 0; j < num_blocks; j++) {
+        for (int kind = 0; kind < JOB_COUNT; kind++) { ns[kind] += parts->part[first + j][kind]; }
+    }
+}
+
 // Time of one layer at the front of the pipeline and of one at its end, which has the head.
 static OriginalPoint features_of(const PlanProblem* problem, RecomputeMode mode, const MbShape* shape) {
     CostParts parts;
     cost_parts(&parts, &problem->table, mode, shape);
-    const CostModel* costs = problem->costs;
-    const double* first = parts.part[costs->num_enc_layers > 0 ? PART_ENC_LAYER : PART_DEC_LAYER];
-    const double* last = parts.part[costs->num_dec_layers > 0 ? PART_DEC_LAYER : PART_ENC_LAYER];
+    const PlanChain* chain = &problem->costs->chain;
+    const bool has_enc = chain->num_enc_layers > 0, has_dec = chain->num_dec_layers > 0;
+    double first[JOB_COUNT] = {0}, last[JOB_COUNT] = {0};
+    add_layer(first, &parts, has_enc ? PART_ENC_BLOCK : PART_DEC_BLOCK,
+              has_enc ? chain->enc_blocks : chain->dec_blocks);
+    add_layer(last, &parts, has_dec ? PART_DEC_BLOCK : PART_ENC_BLOCK,
+              has_dec ? chain->dec_blocks : chain->enc_blocks);
     const double* head = parts.part[PART_HEAD];
     double ns[ORIGINAL_FEATURES] = {first[JOB_F], last[JOB_F] + head[JOB_F],
                                     last[JOB_B] + last[JOB_W] + last[JOB_R] + head[JOB_B] + head[JOB_W] +

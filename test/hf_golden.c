@@ -28,7 +28,7 @@ bool hf_golden_load(Model* model, const char* path, int begin, int end, bool is_
     ModelConfig config;
     bool ok = hf_checkpoint_read_config(&config, NULL, hf_golden_kind(path), path);
     if (ok) {
-        model_init(model, &config, begin, end < 0 ? model_num_layers(&config) : end, is_last, ops);
+        model_init(model, &config, begin, end < 0 ? model_num_blocks(&config) : end, is_last, ops);
         ok = hf_checkpoint_read(path, CHECKPOINT_PARAMS, model, model->params, 0, model->num_params);
         if (!ok) { model_free(model); }
     }

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """judge_plan.py PROBLEM.json PLAN.json: a plan in the published form, counted without the planner.
 
-Formulas as in tool/problem.c's head. Checks that every sample is there once, every stage runs every job of its chunks and
+Formulas as in tool/problem.c's head. Checks that every sample and every layer
+is there once (a layer in halves only where a stage has no whole number of them, "layers_per_stage": 1.5), every stage runs every job of its chunks and
 its share of the head once, jobs find their inputs, and memory stays under the limit; then that `predicted_makespan_ms` is the
 makespan to a millionth (the planner counts in ns) and `lower_bound_ms` is not above it. Prints "ok MAKESPAN PEAK_MB..." or what
 is wrong (exit status 1). A stage's transfers leave in the order in which its jobs end, so times follow stage by stage from what
@@ -98,6 +99,10 @@ class Place:
         self.share = head.get("share", [0] * self.P)
         self.first_dec = next((k for k, row in enumerate(self.layers) if row[1]), len(rows))
         require(set(self.stage) == set(range(self.P)), "a stage without a chunk")
+        all_layers, t5 = self.P * problem["layers_per_stage"], problem["model"] == "t5"
+        require([sum(row[kind] for row in self.layers) for kind in (0, 1)] == ([all_layers / 2] * 2 if t5 else [all_layers, 0]), "not all layers, or too many")
+        unit = 1 if problem["layers_per_stage"] % 1 == 0 else 0.5
+        require(all(layers % unit == 0 for row in self.layers for layers in row), "a chunk ends inside a layer, or a half of one")
         require(len(self.share) == self.P and abs(sum(self.share) - bool(self.by)) < 1e-9, f"shares {self.share}")
 
     def rows(self, s):

@@ -85,7 +85,7 @@ void plain_gradients(Model* model, OpsContext* ops, const ModelKind* kind, const
         fprintf(stderr, "%s\n", status_message());
         exit(2);
     }
-    model_init(model, &config, 0, model_num_layers(&config), true, ops);
+    model_init(model, &config, 0, model_num_blocks(&config), true, ops);
     model_alloc_grads(model);
     model_init_random(model, (uint32_t)options->seed);
     for (int i = 0; i < batch.num_samples; i++) { add_sample(model, loader, &batch, i); }

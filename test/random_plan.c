@@ -113,8 +113,8 @@ void random_placement(Placement* out, Rng* rng, int32_t P, int32_t num_layers) {
     out->num_chunks = K;
     for (int32_t k = 0; k < K; k++) {
         int32_t with_layers = K - head_alone;
-        out->chunks[k].layer_begin = k < with_layers ? num_layers * k / with_layers : num_layers;
-        out->chunks[k].layer_end = k < with_layers ? num_layers * (k + 1) / with_layers : num_layers;
+        out->chunks[k].begin = k < with_layers ? num_layers * k / with_layers : num_layers;
+        out->chunks[k].end = k < with_layers ? num_layers * (k + 1) / with_layers : num_layers;
         int32_t lap = k / P, place = k % P;
         out->stage_of[k] = (int16_t)(shape == 2 && lap % 2 == 1 ? P - 1 - place : place);
     }
@@ -401,6 +401,7 @@ static void set_ranks(Plan* plan, Rng* rng, const RandomPlan* about, int32_t rep
 PlanSample* random_plan(Plan* out, Rng* rng, const RandomPlan* about, Arena* arena) {
     int32_t N = about->num_samples, next = 0;
     Plan plan = {.P = about->P, .R = about->R, .N = N, .policy = "random", .schedule = "random"};
+    plan.chain = plan_chain_whole(about->num_layers, 0);
     plan.pulls = (plan.P + N) % 3 == 1;  // without a draw: other things stay as they are
     PlanSample* samples = ARENA_NEW(arena, PlanSample, N);
     int32_t* ids = random_order(rng, N, arena);
@@ -416,10 +417,10 @@ PlanSample* random_plan(Plan* out, Rng* rng, const RandomPlan* about, Arena* are
     if (about->placed) {
         random_placement(&plan.placement, rng, plan.P, about->num_layers);
     } else {
-        LayerRange stages[PLAN_MAX_STAGES];
+        BlockRange stages[PLAN_MAX_STAGES];
         for (int32_t s = 0, P = plan.P - head_alone; s < plan.P; s++) {
-            stages[s].layer_begin = s < P ? about->num_layers * s / P : about->num_layers;
-            stages[s].layer_end = s < P ? about->num_layers * (s + 1) / P : about->num_layers;
+            stages[s].begin = s < P ? about->num_layers * s / P : about->num_layers;
+            stages[s].end = s < P ? about->num_layers * (s + 1) / P : about->num_layers;
         }
         placement_linear(&plan.placement, stages, plan.P);
     }

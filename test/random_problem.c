@@ -49,8 +49,12 @@ typedef void FormulaMaker(CostFormula* out, Rng* rng, bool time);
 
 static void model_make(CostModel* out, Rng* rng, int32_t num_enc, int32_t num_dec, FormulaMaker* make) {
     memset(out, 0, sizeof *out);
-    out->num_enc_layers = num_enc;
-    out->num_dec_layers = num_dec;
+    out->chain = plan_chain_whole(num_enc, num_dec);
+    Rng copy = *rng, fork = rng_seed(rng_u64(&copy));  // what follows is drawn as before
+    if (rng_below(&fork, 2)) {
+        out->chain.enc_blocks = rng_between(&fork, 1, CHAIN_MAX_BLOCKS);
+        out->chain.dec_blocks = rng_between(&fork, 1, CHAIN_MAX_BLOCKS);
+    }
     out->recompute_is_job[RECOMPUTE_FULL] = true;
     for (int part = 0; part < PART_COUNT; part++) {
         CostPartMode *none = &out->parts[RECOMPUTE_NONE][part], *full = &out->parts[RECOMPUTE_FULL][part];
@@ -90,8 +94,8 @@ static void model_make(CostModel* out, Rng* rng, int32_t num_enc, int32_t num_de
         int i = piece - PART_COUNT;
         out->part_state_bytes[piece] = head / (piece + 1);
         out->part_param_bytes[piece] = out->part_state_bytes[piece] / 4;
-        out->once_stored_bytes[i] = out->parts[RECOMPUTE_NONE][i].stored_bytes;
-        out->once_forward_bytes[i] = out->parts[RECOMPUTE_FULL][i].forward_bytes;
+        out->once_stored_bytes[i] = out->parts[RECOMPUTE_NONE][i % PART_COUNT].stored_bytes;
+        out->once_forward_bytes[i] = out->parts[RECOMPUTE_FULL][i % PART_COUNT].forward_bytes;
     }
 }
 
@@ -113,17 +117,17 @@ void random_samples(PlanSample* out, int32_t num_samples, Rng* rng, int kind, bo
     if (kind == 2) { out[rng_below(rng, (uint32_t)num_samples)].enc_tokens = 30000; }
 }
 
-void equal_stages(PlanRequest* request, int32_t num_layers) {
+void equal_stages(PlanRequest* request, int32_t num_blocks) {
     for (int32_t s = 0; s < request->P; s++) {
-        request->placement.chunks[s] = (LayerRange){(int32_t)((int64_t)num_layers * s / request->P),
-                                                    (int32_t)((int64_t)num_layers * (s + 1) / request->P)};
+        request->placement.chunks[s] = (BlockRange){(int32_t)((int64_t)num_blocks * s / request->P),
+                                                    (int32_t)((int64_t)num_blocks * (s + 1) / request->P)};
     }
 }
 
-void head_alone_stages(PlanRequest* request, int32_t num_layers) {
+void head_alone_stages(PlanRequest* request, int32_t num_blocks) {
     request->P--;
-    equal_stages(request, num_layers);
-    request->placement.chunks[request->P++] = (LayerRange){num_layers, num_layers};
+    equal_stages(request, num_blocks);
+    request->placement.chunks[request->P++] = (BlockRange){num_blocks, num_blocks};
 }
 
 void random_problem(RandomProblem* out, Rng* rng, int32_t num_samples) {
@@ -138,9 +142,10 @@ void random_problem(RandomProblem* out, Rng* rng, int32_t num_samples) {
                                  .max_seq_tokens = rng_below(rng, 2) ? 4096 : 0,
                                  .mb_tokens = rng_below(rng, 2) ? rng_between(rng, 1, 9000) : 0,
                                  .mb_samples = rng_below(rng, 2) ? rng_between(rng, 1, 9) : 0};
-    equal_stages(&out->request, num_enc + num_dec);
+    const int32_t num_blocks = plan_chain_num_blocks(&out->costs.chain);
+    equal_stages(&out->request, num_blocks);
     Rng copy = *rng, fork = rng_seed(rng_u64(&copy));  // what follows is drawn as before
-    if (P > 1 && rng_below(&fork, 4) == 0) { head_alone_stages(&out->request, num_enc + num_dec); }
+    if (P > 1 && rng_below(&fork, 4) == 0) { head_alone_stages(&out->request, num_blocks); }
     if (decoder && rng_below(&fork, 2)) { out->request.max_target_tokens = rng_between(&fork, 1, 200); }
     out->num_samples = num_samples;
     random_samples(out->samples, num_samples, rng, (int)rng_below(rng, 4), decoder);

@@ -36,6 +36,6 @@ typedef struct {
 } RandomMachine;
 void random_machine(RandomMachine* out, const RandomProblem* problem, Rng* rng);
 
-// Layers spread evenly over the stages of `request`; over all but the last, which has the head alone.
-void equal_stages(PlanRequest* request, int32_t num_layers);
-void head_alone_stages(PlanRequest* request, int32_t num_layers);
+// Blocks spread evenly over the stages of `request`; over all but the last, which has the head alone.
+void equal_stages(PlanRequest* request, int32_t num_blocks);
+void head_alone_stages(PlanRequest* request, int32_t num_blocks);

@@ -113,7 +113,7 @@ void refit_case_wrong(CostModel* out, const CostModel* truth, double head, doubl
         for (int g = 0; g < TERM_GROUPS; g++) {
             scale.factor[pass][PART_HEAD * TERM_GROUPS + g] = cost_scale_round(head);
         }
-        for (int part = PART_ENC_LAYER; part <= PART_DEC_LAYER; part++) {
+        for (int part = PART_ENC_BLOCK; part < PART_HEAD; part++) {
             scale.factor[pass][part * TERM_GROUPS + TERM_SQUARES] = cost_scale_round(attention);
         }
     }

@@ -18,15 +18,15 @@ static void bound_of(LowerBound* out) {
     lower_bound_make(out, &batch);
 }
 
-// Layers cut at random places, at least one a stage; the last may have none.
-static void random_stages(PlanRequest* request, int32_t num_layers, Rng* rng) {
+// Blocks cut at random places, at least one a stage; the last may have none.
+static void random_stages(PlanRequest* request, int32_t num_blocks, Rng* rng) {
     int32_t begin = 0, P = request->P;
-    bool bare = P > 1 && num_layers >= P && rng_below(rng, 5) == 0;
+    bool bare = P > 1 && num_blocks >= P && rng_below(rng, 5) == 0;
     for (int32_t s = 0; s < P; s++) {
         bool ends = s == P - 1 || (bare && s == P - 2);
-        int32_t after = P - 1 - s - bare, most = num_layers - begin - (after > 0 ? after : 0);
-        int32_t own = ends ? num_layers - begin : rng_between(rng, 1, most);
-        request->placement.chunks[s] = (LayerRange){begin, begin + own};
+        int32_t after = P - 1 - s - bare, most = num_blocks - begin - (after > 0 ? after : 0);
+        int32_t own = ends ? num_blocks - begin : rng_between(rng, 1, most);
+        request->placement.chunks[s] = (BlockRange){begin, begin + own};
         begin += own;
     }
 }
@@ -44,7 +44,7 @@ static void no_plan_is_faster(void) {
         arena_reset(&arena);
         random_problem(&problem, &rng, rng_between(&rng, 1, round % 4 == 0 ? 3 : 40));
         PlanRequest* request = &problem.request;
-        int32_t num_enc = problem.costs.num_enc_layers, num_dec = problem.costs.num_dec_layers;
+        int32_t num_enc = problem.costs.chain.num_enc_layers, num_dec = problem.costs.chain.num_dec_layers;
         bool is_linear = round / 2 % 2;
         if (round % 2) { linear_cost_model(&problem.costs, &rng, num_enc, num_dec); }
         request->recompute = (RecomputeChoice)rng_below(&rng, 3);
@@ -52,9 +52,9 @@ static void no_plan_is_faster(void) {
         request->batching = (Batching)(is_linear ? rng_below(&rng, BATCHING_COUNT) : 0);
         request->effort = 10;
         if (is_linear) {
-            random_stages(request, num_enc + num_dec, &rng);
+            random_stages(request, plan_chain_num_blocks(&problem.costs.chain), &rng);
         } else {
-            random_placement(&placement, &rng, request->P, num_enc + num_dec);
+            random_placement(&placement, &rng, request->P, plan_chain_num_blocks(&problem.costs.chain));
             request->placement = placement;
         }
         if (round / 4 % 2) {
@@ -70,7 +70,8 @@ static void no_plan_is_faster(void) {
         CHECK_EQ(plan.bound_ns, own.bound_ns);
         CHECK(plan.makespan_ns >= own.bound_ns && own.bound_ns > 0);
         CHECK(own.bound_ns >= own.work_ns && own.bound_ns >= own.chain_ns && own.bound_ns >= own.stage_ns);
-        int64_t rounding_ns = 10 * problem.num_samples * (num_enc + num_dec + 1 + request->P);
+        int64_t rounding_ns =
+            10 * problem.num_samples * (plan_chain_num_blocks(&problem.costs.chain) + 1 + request->P);
         if (request->machine != NULL) { rounding_ns *= 5; }
         request->choose_stages = true;
         bound_of(&split);
@@ -93,19 +94,19 @@ static void no_plan_is_faster(void) {
     arena_free(&arena);
 }
 
-// The least of the bounds of all ways to give layers [begin, ..) to the stages from s on.
-static int64_t least_of_splits(int32_t s, int32_t begin, int32_t num_layers) {
+// The least of the bounds of all ways to give blocks [begin, ..) to the stages from s on.
+static int64_t least_of_splits(int32_t s, int32_t begin, int32_t num_blocks) {
     int64_t least_ns = INT64_MAX;
-    int32_t P = problem.request.P, last = num_layers - (P - 2 - s > 0 ? P - 2 - s : 0);
+    int32_t P = problem.request.P, last = num_blocks - (P - 2 - s > 0 ? P - 2 - s : 0);
     if (s == P - 1) {
         LowerBound bound;
-        problem.request.placement.chunks[s] = (LayerRange){begin, num_layers};
+        problem.request.placement.chunks[s] = (BlockRange){begin, num_blocks};
         bound_of(&bound);
         return bound.stage_ns;
     }
     for (int32_t end = begin + 1; end <= last; end++) {
-        problem.request.placement.chunks[s] = (LayerRange){begin, end};
-        int64_t ns = least_of_splits(s + 1, end, num_layers);
+        problem.request.placement.chunks[s] = (BlockRange){begin, end};
+        int64_t ns = least_of_splits(s + 1, end, num_blocks);
         least_ns = ns < least_ns ? ns : least_ns;
     }
     return least_ns;
@@ -118,16 +119,16 @@ static void best_split_is_the_least_of_all(void) {
         int32_t num_enc = rng_between(&rng, 1, 4), num_dec = rng_between(&rng, 0, 3);
         random_problem(&problem, &rng, rng_between(&rng, 1, 20));
         linear_cost_model(&problem.costs, &rng, num_enc, num_dec);
-        problem.request.P = rng_between(&rng, 1, num_enc + num_dec < 4 ? num_enc + num_dec : 4);
+        const int32_t num_blocks = plan_chain_num_blocks(&problem.costs.chain);
+        problem.request.P = rng_between(&rng, 1, num_blocks < 4 ? num_blocks : 4);
         problem.request.R = 1;
         problem.costs.comm_bytes_per_ns = problem.costs.reduce_bytes_per_ns =
             0;  // transfers are priced apart
-        equal_stages(&problem.request, num_enc + num_dec);
+        equal_stages(&problem.request, num_blocks);
         problem.request.choose_stages = true;
         bound_of(&bound);
         problem.request.choose_stages = false;
-        CHECK_NEAR(bound.stage_ns, least_of_splits(0, 0, num_enc + num_dec),
-                   10.0 * problem.num_samples + 100);
+        CHECK_NEAR(bound.stage_ns, least_of_splits(0, 0, num_blocks), 10.0 * problem.num_samples + 100);
     }
 }
 
@@ -148,7 +149,7 @@ static void bounds_are_reached(void) {
         if (!is_one) {
             linear_cost_model(&problem.costs, &rng, 3, 0);
             *request = (PlanRequest){.P = 1, .R = 1};
-            equal_stages(request, 3);
+            equal_stages(request, plan_chain_num_blocks(&problem.costs.chain));
         }
         request->layout = LAYOUT_RAGGED;
         request->recompute = RECOMPUTE_CHOICE_NONE;
@@ -166,11 +167,11 @@ static void straight_lines_count_in_full(void) {
     enum { NUM = RANDOM_MAX_SAMPLES, TOKENS = 30000 };
     LowerBound bound;
     memset(&problem.costs, 0, sizeof problem.costs);
-    problem.costs.num_enc_layers = 1;
+    problem.costs.chain = plan_chain_whole(1, 0);
     for (int part = 0; part < PART_COUNT; part++) {
         problem.costs.parts[RECOMPUTE_NONE][part].offered = true;
     }
-    CostFormula* F = &problem.costs.parts[RECOMPUTE_NONE][PART_ENC_LAYER].time_ns[JOB_F];
+    CostFormula* F = &problem.costs.parts[RECOMPUTE_NONE][PART_ENC_BLOCK].time_ns[JOB_F];
     F->constant = 1000;
     cost_formula_add_line(F, FEATURE_ENC_TOKENS, 20);
     cost_formula_add_line(F, FEATURE_ENC_SQUARES, 1.0 / 16);

@@ -11,15 +11,16 @@
 // --- the model ---------------------------------------------------------------------------------------------
 
 // clang-format off
-#define FAULTS(X)                                                                                                \
-    X(NONE) X(SCRATCH_OVERRUN) X(ACTS_TOO_FEW) X(LOSS_FOR_EACH_TOKEN) X(WRITES_BEFORE_OUT) X(CHANGES_IN)           \
-    X(FEWER_BYTES_FOR_MORE_ROWS) X(BYTES_FROM_ARRAYS) X(BOUNDARIES_DISAGREE) X(NEGATIVE_BYTES)                     \
-    X(OUT_IS_ADDED_TO) X(FORWARD_REMEMBERS) X(FORWARD_ADDS_GRADIENTS) X(NO_ACTS_WITHOUT_OUT) \
-    X(STATE_IN_MODEL) X(STATE_IN_SCRATCH) X(WEIGHTS_READ_IN) X(GRADIENTS_ASSIGNED) X(ZEROES_HALF)                  \
-    X(LOSS_IS_SCALED) X(MEAN_OVER_ROWS) X(TIED_NOT_LISTED) X(TIED_ELSEWHERE) X(DIN_OFF) X(OTHER_LAYERS)        \
-    X(HEAD_NOT_ALONE) X(NO_PARAMS) X(FEWER_PARAMS_WITHOUT_VALUES) X(ACROSS_WINDOWS) X(ROWS_REVERSED)               \
-    X(POINTER_IN_ACTS) X(ONE_STAGING) X(GRADIENT_3_PERCENT) X(PADDING_IS_SEEN) X(NO_GRADIENT)                      \
-    X(FORWARD_FAILS) X(FLAGS_0_STAY_AT_A_LAYER) X(KEPT_IS_OF_THE_PIECE) X(ACTS_GROW) X(SCRATCH_GROWS)                                                                    \
+#define FAULTS(X)                                                                                               \
+    X(NONE) X(SCRATCH_OVERRUN) X(ACTS_TOO_FEW) X(LOSS_FOR_EACH_TOKEN) X(WRITES_BEFORE_OUT) X(CHANGES_IN)        \
+    X(FEWER_BYTES_FOR_MORE_ROWS) X(BYTES_FROM_ARRAYS) X(BOUNDARIES_DISAGREE) X(NEGATIVE_BYTES)                  \
+    X(OUT_IS_ADDED_TO) X(FORWARD_REMEMBERS) X(FORWARD_ADDS_GRADIENTS) X(NO_ACTS_WITHOUT_OUT)                    \
+    X(STATE_IN_MODEL) X(STATE_IN_SCRATCH) X(WEIGHTS_READ_IN) X(GRADIENTS_ASSIGNED) X(ZEROES_HALF)               \
+    X(LOSS_IS_SCALED) X(MEAN_OVER_ROWS) X(TIED_NOT_LISTED) X(TIED_ELSEWHERE) X(DIN_OFF) X(OTHER_LAYERS)         \
+    X(HEAD_NOT_ALONE) X(NO_PARAMS) X(FEWER_PARAMS_WITHOUT_VALUES) X(ACROSS_WINDOWS) X(ROWS_REVERSED)            \
+    X(POINTER_IN_ACTS) X(ONE_STAGING) X(GRADIENT_3_PERCENT) X(PADDING_IS_SEEN) X(NO_GRADIENT)                   \
+    X(FORWARD_FAILS) X(FLAGS_0_STAY_AT_A_LAYER) X(KEPT_IS_OF_THE_PIECE) X(ACTS_GROW) X(SCRATCH_GROWS)           \
+    X(LAYERS_UNDIVIDED) X(LAYERS_OF_THREE)                                                                      \
     X(NUM_FAULTS)
 // clang-format on
 #define X(name) name,
@@ -49,7 +50,7 @@ typedef struct {
 
 enum {
     LAYERS = 3,
-    HEAD = LAYERS + 1,
+    HEAD = 2 * LAYERS + 1,  // of each attention and feed-forward
     MOST_JOBS = 16,
     KEPT_FLOATS = 16,
     KEPT = DYNAPIPE_FORWARD_KEEP | DYNAPIPE_FORWARD_HEAD
@@ -360,6 +361,8 @@ static DynapipeBlocks_v1 tiny_blocks(Tiny* tiny) {
     blocks.make = tiny_make;
     blocks.drop = tiny_drop;
     blocks.why = tiny_why;
+    if (tiny->fault == LAYERS_UNDIVIDED) { blocks.layer_blocks = 1; }
+    if (tiny->fault == LAYERS_OF_THREE) { blocks.layer_blocks = 3; }
     blocks.shapes = (DynapipeShapes_v1){.max_tokens = tiny->max_tokens, .max_seqs = tiny->max_seqs};
     return blocks;
 }
@@ -429,7 +432,7 @@ static const struct {
     Fault fault;
     const char* words;  // of the first thing found
 } findings[] = {
-    {SCRATCH_OVERRUN, "backward_inputs of blocks [4, 5) wrote at least 64 bytes after its scratch"},
+    {SCRATCH_OVERRUN, "backward_inputs of blocks [7, 8) wrote at least 64 bytes after its scratch"},
     {ACTS_TOO_FEW, "forward of blocks [0, 2) wrote at least 4 bytes after its acts"},
     {LOSS_FOR_EACH_TOKEN, "after its losses"},
     {WRITES_BEFORE_OUT, "forward of blocks [0, 2) wrote at least 8 bytes before its out"},
@@ -440,7 +443,7 @@ static const struct {
     {NEGATIVE_BYTES, "a buffer of -1 bytes is asked for"},
     {OUT_IS_ADDED_TO, "losses: value 0 of 3 is not a number"},
     {FORWARD_REMEMBERS, "of the same forward again (1 sequence of 7 tokens), differs from byte 0 "},
-    {FLAGS_0_STAY_AT_A_LAYER, "out of blocks [0, 3), with flags 0 (1 sequence of 7 tokens), differs"},
+    {FLAGS_0_STAY_AT_A_LAYER, "out of blocks [0, 5), with flags 0 (1 sequence of 7 tokens), differs"},
     {FORWARD_ADDS_GRADIENTS, "forward changed gradients"},
     {NO_ACTS_WITHOUT_OUT, "after a recomputed forward: gradients of blocks [0, 2)"},
     {STATE_IN_MODEL, "two microbatches under way at once"},
@@ -453,21 +456,23 @@ static const struct {
     {LOSS_IS_SCALED, "losses are cross entropies in nats; loss_scale belongs to gradients alone"},
     {MEAN_OVER_ROWS, "against the same samples one by one, gradients"},
     {TIED_NOT_LISTED, "in params->tied of each that has it"},
-    {TIED_ELSEWHERE, "the copies of tied group 0 in blocks [0, 2) and [2, 5) hold different values"},
+    {TIED_ELSEWHERE, "the copies of tied group 0 in blocks [0, 2) and [2, 8) hold different values"},
     {DIN_OFF, "the model cut before block 2 (1 sequence of 7 tokens), gradients"},
     {OTHER_LAYERS, "the model cut before block 2 (1 sequence of 7 tokens), losses"},
-    {HEAD_NOT_ALONE, "make() of blocks [4, 5) of 5 returned error 7: a head needs a layer"},
-    {NO_PARAMS, "make() of blocks [0, 5) gave no parameters"},
+    {HEAD_NOT_ALONE, "make() of blocks [7, 8) of 8 returned error 7: a head needs a layer"},
+    {NO_PARAMS, "make() of blocks [0, 8) gave no parameters"},
     {FEWER_PARAMS_WITHOUT_VALUES, "3911 parameters with has_values 0, 3912 with 1"},
     {ACROSS_WINDOWS, "attention stays inside a window"},
     {ROWS_REVERSED, "losses stand in the order of batch->rows"},
     {PADDING_IS_SEEN, "padded to 10, against 1 sequence of 7 tokens, losses"},
     {NO_GRADIENT, "by the gradients it would by"},
     {GRADIENT_3_PERCENT, "by the gradients it would by"},
-    {KEPT_IS_OF_THE_PIECE, "kept_bytes(1) of blocks [0, 5) is "},
+    {KEPT_IS_OF_THE_PIECE, "kept_bytes(1) of blocks [0, 8) is "},
     {ACTS_GROW, " for a sample of that length ---> what pieces share belongs in kept_bytes()"},
-    {SCRATCH_GROWS, "scratch_bytes() of blocks [0, 5) is "},
-    {FORWARD_FAILS, "forward of blocks [4, 5) returned error 5 (1 sequence of 7 tokens) tiny words"},
+    {SCRATCH_GROWS, "scratch_bytes() of blocks [0, 8) is "},
+    {LAYERS_UNDIVIDED, "blocks [2, 3) and [3, 4), the same of two layers, have "},
+    {LAYERS_OF_THREE, "blocks [2, 3) and [5, 6), the same of two layers, have "},
+    {FORWARD_FAILS, "forward of blocks [7, 8) returned error 5 (1 sequence of 7 tokens) tiny words"},
 };
 
 // The error is the first line that fails, and each names a remedy.

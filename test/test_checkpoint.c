@@ -28,12 +28,12 @@ static const ModelConfig gpt2_config = {.kind = &gpt2_kind,
                                         .channels = 4,
                                         .padded_vocab = 32};
 
-// Chain cuts of stages, 0 after the last; replicas that share the optimizer's state.
+// Where a chain of 8 blocks is cut, 0 after the last; replicas that share the optimizer's state.
 typedef struct {
     int cuts[8], num_replicas;
 } Layout;
 static const Layout layouts[] = {
-    {{0, 4}, 1}, {{0, 1, 2, 3, 4}, 1}, {{0, 2, 4}, 2}, {{0, 3, 4, 4}, 3}, {{0, 2, 4}, 1}};
+    {{0, 8}, 1}, {{0, 3, 4, 7, 8}, 1}, {{0, 3, 8}, 2}, {{0, 7, 8, 8}, 3}, {{0, 4, 8}, 1}};
 enum { NUM_LAYOUTS = sizeof layouts / sizeof layouts[0] };
 
 static const char* path_of(CheckpointName name, int step) {
@@ -262,7 +262,7 @@ static void any_layout_seals_alike(const ModelConfig* config, bool has_master) {
 
 static void layouts_of_every_kind(void) {
     ModelConfig t5;
-    CHECK(model_parse(&t5, &t5_kind, "t5:l2d2c8h2", 20, 8));
+    CHECK(model_parse(&t5, &t5_kind, "t5:l1d2c8h2", 20, 8));
     any_layout_seals_alike(&gpt2_config, false);
     any_layout_seals_alike(&gpt2_config, true);
     any_layout_seals_alike(&t5, false);
@@ -482,7 +482,7 @@ static void bf16_models_are_read(void) {
     }
     fclose(file);
     Model model;
-    model_init(&model, &gpt2_config, 2, 4, true, ops);
+    model_init(&model, &gpt2_config, 4, 8, true, ops);
     for (int body = 0; body < 2; body++) {
         CHECK_OK(checkpoint_read(path, body == 0 ? CHECKPOINT_PARAMS : CHECKPOINT_FLOATS, &model,
                                  model.params, 0, model.num_params, NULL));
@@ -567,8 +567,8 @@ static void values_that_are_no_numbers_are_named(void) {
     static const char* const words[] = {"value 7 of fcb of layer 3 is no finite number",
                                         "value 0 of lnfw is no finite number"};
     Model parts[2];
-    model_init(&parts[0], &gpt2_config, 0, 2, false, ops);
-    model_init(&parts[1], &gpt2_config, 2, 4, true, ops);
+    model_init(&parts[0], &gpt2_config, 0, 4, false, ops);
+    model_init(&parts[1], &gpt2_config, 4, 8, true, ops);
     const int64_t places[] = {parts[1].slices[parts[1].slice_idx[GPT2_fcb] + 1].file_offset + 7,
                               parts[1].slices[parts[1].slice_idx[GPT2_lnfw]].file_offset +
                                   model_num_params(&gpt2_config)};
@@ -602,7 +602,7 @@ static void other_shapes_are_refused(void) {
     save(&saved, &layouts[0]);
     for (int i = 0; i < 6; i++) {
         Model model;
-        model_init(&model, &others[i], 0, 2, false, ops);
+        model_init(&model, &others[i], 0, 4, false, ops);
         must_say(llmc_ok(checkpoint_read(path_of(CHECKPOINT_MODEL_FILE, STEP), CHECKPOINT_PARAMS, &model,
                                          model.params, 0, model.num_params, NULL)),
                  words[i]);

@@ -74,9 +74,9 @@ static void costs_are_monotone(void) {
         int32_t enc = rng_between(&rng, 2, 6), dec = rng_between(&rng, 0, 6), P = request.P;
         random_cost_model(&model, &rng, enc, dec);
         CHECK_OK(cost_model_check(&model));
-        equal_stages(&request, enc + dec);
+        equal_stages(&request, plan_chain_num_blocks(&model.chain));
         for (int32_t s = 0; s < P; s++) {
-            stages[s] = cost_stage_make(&model, &request.placement.chunks[s], s, P);
+            stages[s] = cost_stage_make(&model.chain, &request.placement.chunks[s], s == 0, s == P - 1);
         }
         RecomputeMode mode = rng_below(&rng, 2) ? RECOMPUTE_FULL : RECOMPUTE_NONE;
         MbShape shape = random_shape(&rng), larger = shape;
@@ -100,15 +100,16 @@ static void costs_are_monotone(void) {
 
 static void huge_costs_saturate(void) {
     Rng rng = rng_seed(seed + 2);
-    LayerRange all = {0, 1024};
-    CostStage stage = cost_stage_make(&model, &all, 0, 1);
     MbShape shape = {INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, 0, 0, 0};
     linear_cost_model(&model, &rng, 1024, 0);
-    model.parts[RECOMPUTE_NONE][PART_ENC_LAYER].time_ns[JOB_F].constant = 1e18;
+    model.chain.enc_blocks = 3;
+    BlockRange all = {0, 3 * 1024};
+    CostStage stage = cost_stage_make(&model.chain, &all, true, true);
+    model.parts[RECOMPUTE_NONE][PART_ENC_BLOCK].time_ns[JOB_F].constant = 1e18;
     CHECK_OK(cost_model_check(&model));
     CHECK_EQ(cost_job_ns(&model, &stage, JOB_F, RECOMPUTE_NONE, &shape), COST_LIMIT);
     CHECK_EQ(cost_stored_bytes(&model, &stage, RECOMPUTE_FULL, &shape), COST_LIMIT);
-    model.part_state_bytes[PART_ENC_LAYER] = COST_LIMIT;
+    model.part_state_bytes[PART_ENC_BLOCK] = COST_LIMIT;
     model.tied_head_state_bytes = model.part_state_bytes[PART_HEAD] + 1;
     CHECK_FAILS(cost_model_check(&model), STATUS_BAD_FORMAT, "tied head_state_bytes");
     model.tied_head_state_bytes = 0;
@@ -125,9 +126,9 @@ static void huge_costs_saturate(void) {
 // biases of a stack go round where it has more than one stage.
 static void copies_of_the_embedding_are_exchanged(void) {
     memset(&model, 0, sizeof model);
-    model.num_enc_layers = model.num_dec_layers = 3;
-    model.part_param_bytes[PART_ENC_LAYER] = 1000;
-    model.part_param_bytes[PART_DEC_LAYER] = 2000;
+    model.chain = plan_chain_whole(3, 3);
+    model.part_param_bytes[PART_ENC_BLOCK] = 1000;
+    model.part_param_bytes[PART_DEC_BLOCK] = 2000;
     model.part_param_bytes[PART_EMBEDDING] = 400;
     model.part_param_bytes[ONCE_ENC] = model.part_param_bytes[ONCE_DEC] = 20;
     model.part_param_bytes[ONCE_ENC_END] = 7;
@@ -153,13 +154,13 @@ static void copies_of_the_embedding_are_exchanged(void) {
             {4, {0, 2, 4, 6, 6}, {{420, 2420, 1600}, {440, 3447, 1600}, {20, 4020, 0}, {once, 450, 1800}}},
         };
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-            LayerRange layers[4];
+            BlockRange stages[4];
             Placement placement = {0};
             CostRank ranks[4];
             for (int32_t s = 0; s < cases[i].P; s++) {
-                layers[s] = (LayerRange){cases[i].cuts[s], cases[i].cuts[s + 1]};
+                stages[s] = (BlockRange){cases[i].cuts[s], cases[i].cuts[s + 1]};
             }
-            placement_linear(&placement, layers, cases[i].P);
+            placement_linear(&placement, stages, cases[i].P);
             cost_ranks_make(ranks, &model, &placement, cases[i].P);
             for (int32_t s = 0; s < cases[i].P; s++) {
                 int64_t params = cases[i].ranks[s].param_bytes, tied_ns = cases[i].ranks[s].tied_ns;
@@ -218,21 +219,24 @@ static void broken_texts_are_refused(void) {
     static const struct {
         const char *from, *to, *words;
     } edits[] = {
-        {"dynapipe-costs 5", "dynapipe-costs 2", "costs:1: expected 5, found '2'"},
+        {"dynapipe-costs 6", "dynapipe-costs 2", "costs:1: expected 6, found '2'"},
         {"layers 2 0", "measured interface 1\nlayers 2 0", "expected ranks"},
         {"recompute none", "rank 1 slow\nrecompute none", "'1' is not a number in 0 ... 0"},
         {"recompute none", "rank 0 slow F 1 B 1 W 1 R 1 memory 0\nrecompute none", "expected link"},
         {"signature toy", "sign toy", "costs:2: expected signature"},
         {"layers 2 0", "layers 0 0", "layers: 0 and 0"},
-        {"layers 2 0", "layers 2 0 1", "costs:3: expected end of line, found '1'"},
+        {"layers 2 0", "layers 2 0 1", "costs:3: expected blocks, found '1'"},
+        {"blocks 2 1\n", "blocks 2 1 1\n", "costs:3: expected end of line, found '1'"},
+        {"blocks 2 1", "blocks 0 1", "costs:3: blocks: "},
+        {"blocks 2 1", "blocks 4 1", "costs:3: blocks: "},
         {"layers 2 0", "layers 2.5 0", "'2.5' is not a number"},
         {"comm latency_ns ", "comm latency_ns 0x", "costs:4: latency_ns: "},
         {"comm latency_ns ", "comm latency_ns -", "comm latency_ns is -"},
-        {"state embedding bytes", "state sofa bytes", "expected embedding"},
+        {"state embedding bytes", "state sofa bytes", "expected recompute, found 'state'"},
         {"recompute full job", "recompute full inside", "expected stored, found 'time'"},
         {"mode none time F const ", "mode none time F const nan", "a finite decimal number"},
         {"mode none time F const ", "mode none time F const 1e999", "a finite decimal number"},
-        {"part enc_layer mode none stored", "part enc_layer mode full stored", "expected none"},
+        {"part enc_block2 mode none stored", "part enc_block2 mode full stored", "expected none"},
         {"enc_tokens 1:7\n", "enc_tokens\n", "'' is not a finite decimal number"},
         {"enc_tokens 1:7\n", "enc_tokens 1:7 enc_tokens 1:7\n", "every feature once"},
         {"enc_tokens 1:7\n", "enc_tokens 5:7 4:8\n", "do not ascend"},
@@ -243,6 +247,7 @@ static void broken_texts_are_refused(void) {
     };
     Rng rng = rng_seed(seed + 5);
     linear_cost_model(&model, &rng, 2, 0);
+    model.chain.enc_blocks = 2, model.chain.dec_blocks = 1;
     model.boundary_bytes = (CostFormula){.curves[FEATURE_ENC_TOKENS] = {1, {1}, {7}}};
     char* text = text_of(&model, "toy");
     CHECK_OK(cost_file_parse(&other, NULL, text, "costs", NULL));
@@ -284,10 +289,9 @@ static void random_model(Rng* rng, int32_t enc, int32_t dec) {
 
 // By the formulas, one quantity of one chunk at a time.
 static int64_t quantity_of(const CostStage* stage, RecomputeMode mode, int quantity, const MbShape* shape) {
-    int32_t count[PIECE_COUNT], bytes = quantity - COST_STORED;
+    const int32_t *count = stage->count, bytes = quantity - COST_STORED;
     double sum = 0;
     if (!cost_mode_has(&model, mode, quantity)) { return 0; }
-    cost_stage_parts(count, &model, stage);
     if (bytes >= 0) { sum = cost_formula_value(cost_bytes_formula(&model, COST_BYTES_STAGE + bytes), shape); }
     for (int part = 0; part < PART_COUNT; part++) {
         const CostFormula* formula = cost_part_formula(&model, (int)mode, part, quantity);
@@ -302,11 +306,11 @@ static int64_t quantity_of(const CostStage* stage, RecomputeMode mode, int quant
 
 static int64_t boundary_of(const CostStage* stage, const MbShape* shape) {
     double bytes = cost_formula_value(&model.boundary_bytes, shape);
-    if (stage->layers.layer_end > model.num_enc_layers) {
+    if (stage->blocks.end > plan_chain_first_dec(&model.chain)) {
         bytes += cost_formula_value(&model.dec_boundary_bytes, shape);
     }
-    if (stage->feeds_head) { bytes = cost_formula_value(&model.head_in_bytes, shape); }
-    return stage->has_head ? 0 : cost_round(bytes);
+    if (stage->count[ONCE_CHAIN_END] > 0) { bytes = cost_formula_value(&model.head_in_bytes, shape); }
+    return stage->count[PART_HEAD] > 0 ? 0 : cost_round(bytes);
 }
 
 static void check_jobs(const CostJobs* jobs, const CostStage* stage, RecomputeMode mode,
@@ -317,7 +321,9 @@ static void check_jobs(const CostJobs* jobs, const CostStage* stage, RecomputeMo
     CHECK_EQ(jobs->stored_bytes, quantity_of(stage, mode, COST_STORED, shape));
     CHECK_EQ(jobs->forward_bytes, quantity_of(stage, mode, COST_FORWARD, shape));
     CHECK_EQ(jobs->boundary_bytes, boundary_of(stage, shape));
-    CHECK_EQ(jobs->scratch_bytes, cost_round(cost_formula_value(&model.scratch_bytes, shape)));
+    MbShape whole = *shape;  // of a piece: what its sample needs
+    *(shape->dec_tokens > 0 ? &whole.dec_squares : &whole.enc_squares) += 2 * shape->prefix_products;
+    CHECK_EQ(jobs->scratch_bytes, cost_round(cost_formula_value(&model.scratch_bytes, &whole)));
     CHECK(jobs->part_bytes == 0 && jobs->factor_bytes == 0);
 }
 
@@ -326,25 +332,26 @@ static void jobs_are_those_of_the_formulas(void) {
     Rng rng = rng_seed(seed);
     for (int round = 0; round < 1000; round++) {
         int32_t enc = rng_between(&rng, 1, 9), dec = rng_below(&rng, 2) ? rng_between(&rng, 1, 9) : 0;
-        int32_t P = rng_between(&rng, 1, enc + dec < 7 ? enc + dec : 7);
-        PlanRequest request = {.P = P};
         CostStage stages[7];
         CostJobs jobs[7], again[7], one;
         random_model(&rng, enc, dec);
-        equal_stages(&request, enc + dec);
+        const int32_t num_blocks = plan_chain_num_blocks(&model.chain);
+        int32_t P = rng_between(&rng, 1, num_blocks < 7 ? num_blocks : 7);
+        PlanRequest request = {.P = P};
+        equal_stages(&request, plan_chain_num_blocks(&model.chain));
         for (int32_t s = 0; s + 1 < P; s++) {  // uneven now and then
             if (rng_below(&rng, 3) > 0 ||
-                request.placement.chunks[s + 1].layer_end - request.placement.chunks[s].layer_end < 2) {
+                request.placement.chunks[s + 1].end - request.placement.chunks[s].end < 2) {
                 continue;
             }
-            request.placement.chunks[s].layer_end++;
-            request.placement.chunks[s + 1].layer_begin++;
+            request.placement.chunks[s].end++;
+            request.placement.chunks[s + 1].begin++;
         }
         for (int32_t s = 0; s < P; s++) {
-            stages[s] = cost_stage_make(&model, &request.placement.chunks[s], s, P);
+            stages[s] = cost_stage_make(&model.chain, &request.placement.chunks[s], s == 0, s == P - 1);
         }
-        stages[P - 1].feeds_head = rng_below(&rng, 2);
-        stages[P - 1].has_head = !stages[P - 1].feeds_head;
+        stages[P - 1].count[ONCE_CHAIN_END] = rng_below(&rng, 2);
+        stages[P - 1].count[PART_HEAD] = !stages[P - 1].count[ONCE_CHAIN_END];
         cost_table_init(&big_table, &model);
         for (int k = 0; k < 5; k++) {
             RecomputeMode mode = (RecomputeMode)rng_below(&rng, RECOMPUTE_COUNT);
@@ -376,9 +383,9 @@ static Tensors tensors_of(const Placement* placement, int32_t s) {
     Tensors out = {0, 0};
     int32_t K = placement->num_chunks;
     for (int32_t k = 0; k < K; k++) {
-        LayerRange layers = placement->chunks[k];
-        bool begins_dec = model.num_dec_layers > 0 && layers.layer_begin <= model.num_enc_layers &&
-                          model.num_enc_layers < layers.layer_end;
+        const int32_t first_dec = plan_chain_first_dec(&model.chain);
+        bool begins_dec = model.chain.num_dec_layers > 0 && placement->chunks[k].begin <= first_dec &&
+                          first_dec < placement->chunks[k].end;
         if (placement->stage_of[k] == s && (k == 0 || begins_dec)) { out.embedding = 1; }
     }
     int32_t begin = placement->head_begin[s], end = placement->head_begin[s + 1], Vp = model.head_vocab;
@@ -399,14 +406,14 @@ static double state_of(const Placement* placement, int32_t s) {
     double sum =
         tensors.embedding * (double)state[PART_EMBEDDING] + tensors.matrix * (double)model.head_state_bytes;
     bool has[PIECE_COUNT] = {false};
-    int32_t K = placement->num_chunks, enc = model.num_enc_layers;
+    int32_t K = placement->num_chunks, enc = plan_chain_first_dec(&model.chain);
     for (int32_t k = 0; k < K; k++) {
-        LayerRange layers = placement->chunks[k];
         if (placement->stage_of[k] != s) { continue; }
-        for (int32_t l = layers.layer_begin; l < layers.layer_end; l++) {
-            sum += (double)state[l < enc ? PART_ENC_LAYER : PART_DEC_LAYER];
-            has[l < enc ? ONCE_ENC : ONCE_DEC] = true;
-            has[ONCE_ENC_END] |= l == enc - 1 && model.num_dec_layers > 0;
+        for (int32_t b = placement->chunks[k].begin; b < placement->chunks[k].end; b++) {
+            int32_t j = b < enc ? b % model.chain.enc_blocks : (b - enc) % model.chain.dec_blocks;
+            sum += (double)state[(b < enc ? PART_ENC_BLOCK : PART_DEC_BLOCK) + j];
+            has[b < enc ? ONCE_ENC : ONCE_DEC] = has[(b < enc ? ONCE_ENC_BLOCK : ONCE_DEC_BLOCK) + j] = true;
+            has[ONCE_ENC_END] |= b == enc - 1 && model.chain.num_dec_layers > 0;
         }
         has[placement->head == HEAD_WHOLE ? PART_HEAD : ONCE_CHAIN_END] |= k == K - 1;
     }
@@ -424,14 +431,14 @@ static void ranks_have_every_tensor_once(void) {
         Placement placement;
         CostRank ranks[PLAN_MAX_STAGES];
         random_cost_model(&model, &rng, enc, dec);
-        random_placement(&placement, &rng, P, enc + dec);
+        random_placement(&placement, &rng, P, plan_chain_num_blocks(&model.chain));
         cost_ranks_make(ranks, &model, &placement, P);
         num_shared += placement.head != HEAD_WHOLE;
         for (int32_t s = 0; s < P; s++) {
             CHECK_NEAR(cost_rank_state_bytes(&model, &ranks[s]), state_of(&placement, s), 1);
         }
         for (int32_t s = 0; s < P && placement_is_linear(&placement, P); s++) {
-            CostStage stage = cost_stage_make(&model, &placement.chunks[s], s, P);
+            CostStage stage = cost_stage_make(&model.chain, &placement.chunks[s], s == 0, s == P - 1);
             CHECK_EQ(cost_state_bytes(&model, &stage), cost_rank_state_bytes(&model, &ranks[s]));
         }
     }
@@ -453,7 +460,7 @@ static void tied_gradients_are_exchanged(void) {
     for (int i = 0; i < 10; i++) {
         bool tied = i % 2;
         CostRank ranks[2];
-        model = (CostModel){.num_enc_layers = 4, .reduce_bytes_per_ns = 1, .head_is_tied = tied};
+        model = (CostModel){.chain = plan_chain_whole(4, 0), .reduce_bytes_per_ns = 1, .head_is_tied = tied};
         model.tied_param_bytes = model.head_param_bytes = 1000;
         model.head_state_bytes = model.part_state_bytes[PART_EMBEDDING] = model.part_state_bytes[PART_HEAD] =
             4000;
@@ -480,7 +487,9 @@ static void shares_are_the_head(void) {
         CostTable table;
         CostParts parts;
         random_cost_model(&model, &rng, P, 0);
-        do { random_placement(&placement, &rng, P, P); } while (placement.head == HEAD_WHOLE);
+        do {
+            random_placement(&placement, &rng, P, plan_chain_num_blocks(&model.chain));
+        } while (placement.head == HEAD_WHOLE);
         cost_table_init(&table, &model);
         MbShape shape = {.num_seqs = 1, .enc_tokens = rng_between(&rng, 1, 900)};
         shape.supervised_tokens = rng_between(&rng, 0, (int32_t)shape.enc_tokens);
@@ -529,8 +538,9 @@ static void analytic_gpt_is_sane(void) {
                           .bytes_per_ns = 10,
                           .comm_latency_ns = 5000,
                           .comm_bytes_per_ns = 5};
-    LayerRange layers = {3, 6};
-    CostStage middle = cost_stage_make(&model, &layers, 1, 4);
+    BlockRange layers = {3, 6};
+    const PlanChain chain = plan_chain_whole(12, 0);
+    CostStage middle = cost_stage_make(&chain, &layers, false, false);
     MbShape shape = {0};
     mb_shape_add(&shape, 512, 0, 128);
     cost_model_analytic_gpt(&model, &about);
@@ -595,12 +605,12 @@ static void t5_flops_are_those_of_its_products(void) {
         double ffn = 2 * C * F * (gated ? 3 : 2), enc = 2 * 4 * C * I * Te + ffn * Te;
         double dec = 2 * (4 + 2) * C * I * Td + 2 * 2 * C * I * Te + ffn * Td;
         double enc_attention = 2 * 2 * I * Te * Te, dec_attention = 2 * I * Td * Td + 2 * 2 * I * Te * Td;
-        CHECK_NEAR(part_flops(PART_ENC_LAYER, JOB_F, &shape), enc + enc_attention, 1);
-        CHECK_NEAR(part_flops(PART_ENC_LAYER, JOB_B, &shape), enc + 2.5 * enc_attention, 1);
-        CHECK_NEAR(part_flops(PART_ENC_LAYER, JOB_W, &shape), enc, 1);
-        CHECK_NEAR(part_flops(PART_DEC_LAYER, JOB_F, &shape), dec + dec_attention, 1);
-        CHECK_NEAR(part_flops(PART_DEC_LAYER, JOB_B, &shape), dec + 2.5 * dec_attention, 1);
-        CHECK_NEAR(part_flops(PART_DEC_LAYER, JOB_W, &shape), dec, 1);
+        CHECK_NEAR(part_flops(PART_ENC_BLOCK, JOB_F, &shape), enc + enc_attention, 1);
+        CHECK_NEAR(part_flops(PART_ENC_BLOCK, JOB_B, &shape), enc + 2.5 * enc_attention, 1);
+        CHECK_NEAR(part_flops(PART_ENC_BLOCK, JOB_W, &shape), enc, 1);
+        CHECK_NEAR(part_flops(PART_DEC_BLOCK, JOB_F, &shape), dec + dec_attention, 1);
+        CHECK_NEAR(part_flops(PART_DEC_BLOCK, JOB_B, &shape), dec + 2.5 * dec_attention, 1);
+        CHECK_NEAR(part_flops(PART_DEC_BLOCK, JOB_W, &shape), dec, 1);
         for (JobKind kind = JOB_F; kind <= JOB_W; kind++) {
             CHECK_NEAR(part_flops(PART_HEAD, kind, &shape), 2 * C * V * R, 1);
         }
@@ -637,7 +647,7 @@ static void random_batch(Rng* rng, int32_t round, int32_t most_samples) {
                              .choose_stages = round % 5 == 1,
                              .max_seq_tokens = 4096,
                              .effort = 8};
-    equal_stages(request, L);
+    equal_stages(request, plan_chain_num_blocks(&problem.costs.chain));
     random_samples(problem.samples, problem.num_samples, rng, 0, dec > 0);
 }
 

@@ -7,6 +7,7 @@ model="-i $work/data/train.bin -e l8c32h4 -t 128 -d 3000 -x 1 -v 0 -s 0"
 "$build/tools/plain_gradients" "$work/data/train.bin" l8c32h4 128 3000 42 "$work/plain.bin" || exit 1
 agree auto-4x1 4 --stages 4
 agree vee-vocabulary-zero1-2x2 4 --stages 2 --placement vee --head vocabulary -z 1
+agree half-layers-4x1 4 --stages 4 --placement 0:1.5,1:0.5,2:2,3:1.5,0:0.5,1:2
 agree interleaved-rows-recompute-3x1 3 --stages 3 --placement interleaved --head rows --recompute full --split-backward on
 
 # (AdamW's steps of values without a gradient have the sign of rounding: lost moments differ by 0.05)
@@ -31,5 +32,6 @@ model="-i $work/data/train.bin -e $shape -t 128 --target-tokens 40 -d 3000 -x 1 
 "$build/tools/plain_gradients" "$work/data/train.bin" $shape 128 3000 42 "$work/plain.bin" 40 2>/dev/null || exit 1
 agree t5-auto-4x1 4 --stages 4
 agree t5-stacks-rows-zero1-2x2 4 --stages 2 --placement stacks --head rows -z 1
+agree t5-blocks-3x1 3 --stages 3 --stage-split 2.5,2.83,2.67
 agree t5-padded-dynapipe-3x1 3 --stages 3 --batching dynapipe --layout padded
 finish

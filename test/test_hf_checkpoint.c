@@ -144,7 +144,7 @@ static void check_refused(const char* name, Edit edit, const char* config, const
     bool ok = hf_checkpoint_read_config(&out, NULL, hf_golden_kind(path), path);
     if (ok) {
         Model model;
-        model_init(&model, &out, 0, model_num_layers(&out), true, ops);
+        model_init(&model, &out, 0, model_num_blocks(&out), true, ops);
         ok = hf_checkpoint_read(path, CHECKPOINT_PARAMS, &model, model.params, 0, model.num_params);
         model_free(&model);
     }

@@ -42,12 +42,12 @@ static bool export_slices(const char* folder, const char* from, int cut, const H
     if (!load(&whole, from, 0, -1, true)) { return false; }
     bool ok = hf_checkpoint_read_config(&config, &details, whole.config.kind, from) &&
               hf_checkpoint_create(folder, &whole.config, &details, tokens);
-    const int L = model_num_layers(&whole.config);
+    const int N = model_num_blocks(&whole.config);
     model_free(&whole);
     Model slice;
     for (int s = 0; ok && s < 2; s++) {
         if (s == 0 && cut == 0) { continue; }
-        ok = load(&slice, from, s == 0 ? 0 : cut, s == 0 ? cut : L, s == 1) &&
+        ok = load(&slice, from, s == 0 ? 0 : cut, s == 0 ? cut : N, s == 1) &&
              hf_checkpoint_write(folder, &slice);
         model_free(&slice);
     }
@@ -87,7 +87,7 @@ static void exports_are_read_back_bit_for_bit(void) {
         ModelConfig config;
         CHECK(hf_checkpoint_read_config(&config, NULL, hf_golden_kind(hf_golden_path(hf_golden_names[i])),
                                         hf_golden_path(hf_golden_names[i])));
-        for (int cut = 0; cut <= model_num_layers(&config); cut++) {
+        for (int cut = 0; cut <= model_num_blocks(&config); cut++) {
             char folder[256], from[256], command[300];
             snprintf(folder, sizeof folder, "%s", path_of("export", ""));
             snprintf(from, sizeof from, "%s", hf_golden_path(hf_golden_names[i]));

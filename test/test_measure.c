@@ -42,7 +42,9 @@ typedef struct {
 // Pieces in a range.
 typedef struct {
     ClockModel* about;
-    int32_t enc, dec;
+    int32_t enc, dec;                   // blocks of each stack
+    int32_t num[CHAIN_MAX_BLOCKS];      // of the encoder's (or only stack's), block by block of a layer
+    int32_t dec_num[CHAIN_MAX_BLOCKS];  // of the decoder's
     bool embedding, dec_embedding, head, ends_enc;
     void* memory;  // of params
     DynapipeTied tied[3];
@@ -101,7 +103,10 @@ static bool side_is_wrong(const ClockModel* about, const int32_t* cu_seqlens, co
     return wrong || sum != squares;
 }
 
-static void check_batch(ClockModel* about, const DynapipeBatch* b) {
+static int64_t clock_kept_bytes(void* model, const DynapipeBatch* b, int is_gradient);
+
+static void check_batch(ClockRange* range, const DynapipeBatch* b) {
+    ClockModel* about = range->about;
     bool has_dec = about->blocks.num_dec_layers > 0;
     bool wrong = side_is_wrong(about, b->cu_seqlens, b->tokens, b->positions, b->num_seqs, b->num_tokens,
                                b->num_squares, has_dec ? 0 : b->kept_begin, has_dec && b->kept_begin > 0);
@@ -117,15 +122,16 @@ static void check_batch(ClockModel* about, const DynapipeBatch* b) {
     }
     if (b->kept_tokens > 0) {
         int32_t num = (has_dec ? b->dec_cu_seqlens : b->cu_seqlens)[1];
-        wrong |= b->kept_begin + num > b->kept_tokens || b->kept_keys == NULL || b->kept == NULL ||
-                 b->dkept == NULL || b->num_prefix != (int64_t)num * b->kept_begin;
+        wrong |= b->kept_begin + num > b->kept_tokens || b->kept_keys == NULL ||
+                 b->num_prefix != (int64_t)num * b->kept_begin;
+        wrong |= (b->kept == NULL || b->dkept == NULL) && clock_kept_bytes(range, b, 0) > 0;
         if (about->blocks.max_seq_tokens > 0) { wrong |= b->kept_tokens > about->blocks.max_seq_tokens; }
         if (has_dec) { wrong |= b->kept_enc_tokens < 1 || b->num_cross != (int64_t)num * b->kept_enc_tokens; }
     }
     about->num_wrong += wrong || b->loss_scale <= 0 || b->token_keys == NULL;
 }
 
-static int take_time(const ClockRange* range, const DynapipeBatch* b, int job) {
+static int take_time(ClockRange* range, const DynapipeBatch* b, int job) {
     ClockModel* about = range->about;
     MbShape shape = {.num_seqs = b->num_seqs,
                      .enc_tokens = b->num_tokens,
@@ -136,9 +142,12 @@ static int take_time(const ClockRange* range, const DynapipeBatch* b, int job) {
                      .supervised_tokens = b->num_rows,
                      .prefix_products = b->num_prefix};
     MbShape enc_side = {.enc_tokens = shape.enc_tokens}, dec_side = {.dec_tokens = shape.dec_tokens};
-    check_batch(about, b);
-    double ns = range->enc * clock_model_part_ns(about, PART_ENC_LAYER, job, &shape) +
-                range->dec * clock_model_part_ns(about, PART_DEC_LAYER, job, &shape);
+    check_batch(range, b);
+    double ns = 0;
+    for (int j = 0; j < CHAIN_MAX_BLOCKS; j++) {
+        ns += range->num[j] * clock_model_part_ns(about, PART_ENC_BLOCK + j, job, &shape) +
+              range->dec_num[j] * clock_model_part_ns(about, PART_DEC_BLOCK + j, job, &shape);
+    }
     if (range->embedding) { ns += clock_model_part_ns(about, PART_EMBEDDING, job, &enc_side); }
     if (range->dec_embedding) { ns += clock_model_part_ns(about, PART_EMBEDDING, job, &dec_side); }
     if (range->head) { ns += clock_model_part_ns(about, PART_HEAD, job, &shape); }
@@ -194,10 +203,24 @@ static Count count_of(const ClockModel* about, int64_t num_seqs, int64_t longest
     return (Count){num_seqs * longest, num_seqs * longest * longest};
 }
 
-// Tensors of a layer, each aligned; scores of all heads; a workspace that is the largest of three.
-static int64_t layer_bytes(Count q, Count k, int64_t cross) {
+// Tensors of a block, each aligned; of the first of a layer scores of all heads; a workspace that is the
+// largest of three.
+static int64_t block_bytes(int32_t j, Count q, Count k, int64_t cross) {
     int64_t work = larger(5000, larger(20 * q.T, 12 * k.T));
-    return up(4 * 24 * q.T, 256) + up(4 * q.T, 256) + up(4 * 2 * (q.S + cross), 256) + up(work, 256) + 64;
+    int64_t scores = j == 0 ? up(4 * 2 * (q.S + cross), 256) : 0;
+    return up(4 * (24 + 8 * j) * q.T, 256) + up(4 * q.T, 256) + scores + up(work, 256) + 64;
+}
+
+// What a range has once is as large as its largest kind of block needs.
+static int64_t stack_bytes(const int32_t num[CHAIN_MAX_BLOCKS], bool is_kept, Count q, Count k,
+                           int64_t cross) {
+    int64_t bytes = 0, once = 0;
+    for (int32_t j = 0; j < CHAIN_MAX_BLOCKS; j++) {
+        if (num[j] == 0) { continue; }
+        bytes += (is_kept ? num[j] : 1) * block_bytes(j, q, k, cross);
+        once = larger(once, up((8 + 4 * j) * q.T, 64));
+    }
+    return bytes + once;
 }
 
 static int64_t clock_acts_bytes(void* model, const DynapipeBatch* b, int flags) {
@@ -208,12 +231,12 @@ static int64_t clock_acts_bytes(void* model, const DynapipeBatch* b, int flags) 
     int64_t cross = range->about->blocks.shapes.padded
                         ? (int64_t)b->num_seqs * b->max_seq_tokens * b->max_dec_seq_tokens
                         : b->num_cross;
-    int32_t num_enc = range->enc, num_dec = range->dec;
-    if ((flags & DYNAPIPE_FORWARD_KEEP) == 0) { num_enc = num_enc > 0, num_dec = num_dec > 0; }
+    bool is_kept = flags & DYNAPIPE_FORWARD_KEEP;
     int64_t bytes = range->about->more_bytes;
-    bytes += num_enc * layer_bytes(enc, enc, 0) + num_dec * layer_bytes(dec, enc, cross);
-    if (range->enc > 0) { bytes += up(8 * enc.T, 64) + up(b->num_seqs, 16) * 3000; }
-    if (range->dec > 0) { bytes += up(8 * dec.T, 64) + up(16 * enc.T, 64); }
+    bytes +=
+        stack_bytes(range->num, is_kept, enc, enc, 0) + stack_bytes(range->dec_num, is_kept, dec, enc, cross);
+    if (range->enc > 0) { bytes += up(b->num_seqs, 16) * 3000; }
+    if (range->dec > 0) { bytes += up(16 * enc.T, 64); }
     if (range->embedding) { bytes += larger(3000, 12 * enc.T); }
     if (range->ends_enc) { bytes += up(96 * enc.T, 256); }
     bool losses = range->head && flags & DYNAPIPE_FORWARD_HEAD;
@@ -243,17 +266,22 @@ static int64_t clock_boundary_bytes(void* model, const DynapipeBatch* b, int is_
 // Rows of a cut sample's tokens are aligned; those of an encoder's are wider.
 static int64_t clock_kept_bytes(void* model, const DynapipeBatch* b, int is_gradient) {
     const ClockRange* range = model;
-    int32_t num_layers = range->about->blocks.num_dec_layers > 0 ? range->dec : range->enc;
-    int64_t layer = 96 * up(b->kept_tokens, 16) + 120 * up(b->kept_enc_tokens, 8) + range->about->more_bytes;
-    return num_layers * layer * (is_gradient ? 2 : 1);
+    const bool has_dec = range->about->blocks.num_dec_layers > 0;
+    const int32_t* num = has_dec ? range->dec_num : range->num;
+    const int32_t cross = has_dec && range->about->blocks.dec_layer_blocks > 1;  // the encoder's, in block 1
+    int64_t own = 96 * up(b->kept_tokens, 16) + range->about->more_bytes,
+            of_enc = 120 * up(b->kept_enc_tokens, 8);
+    return (num[0] * own + num[cross] * of_enc) * (is_gradient ? 2 : 1);
 }
 
 // --- ranges ------------------------------------------------------------------------------------------------
 
-// A layer has 100 values, what a stack has once 7 of them tied; the embedding 500, tied to the head's.
+// A layer's blocks have 100, 120, .. values, what a stack has once 7 of them tied; the embedding 500, tied to
+// the head's.
 static int64_t fill_params(ClockRange* range) {
-    int64_t n = 100 * (range->enc + range->dec);
+    int64_t n = 0;
     int32_t num_tied = 0;
+    for (int j = 0; j < CHAIN_MAX_BLOCKS; j++) { n += (100 + 20 * j) * (range->num[j] + range->dec_num[j]); }
     if (range->enc > 0) { range->tied[num_tied++] = (DynapipeTied){0, n, 7}, n += 7; }
     if (range->dec > 0) { range->tied[num_tied++] = (DynapipeTied){1, n, 7}, n += 7; }
     if (range->ends_enc) { n += 10; }
@@ -272,7 +300,8 @@ static int32_t within(int32_t begin, int32_t end, int32_t from, int32_t to) {
 static int clock_make(void* ctx, DynapipeRange blocks, int has_values, void** model,
                       DynapipeParams_v1* params) {
     ClockModel* about = ctx;
-    const int32_t Le = about->blocks.num_layers, Ld = about->blocks.num_dec_layers;
+    const PlanChain chain = measure_chain(&about->blocks);
+    const int32_t Le = plan_chain_first_dec(&chain), Ld = plan_chain_num_blocks(&chain) - Le;
     const int32_t head = Le + Ld + 1 + (Ld > 0);
     ClockRange* range = calloc(1, sizeof *range);
     range->about = about;
@@ -282,6 +311,10 @@ static int clock_make(void* ctx, DynapipeRange blocks, int has_values, void** mo
     range->dec_embedding = Ld > 0 && within(blocks.begin, blocks.end, Le + 1, Le + 2) > 0;
     range->head = blocks.end == head + 1;
     range->ends_enc = Ld > 0 && within(blocks.begin, blocks.end, Le, Le + 1) > 0;
+    for (int32_t b = blocks.begin; b < blocks.end; b++) {
+        if (b >= 1 && b <= Le) { range->num[(b - 1) % chain.enc_blocks]++; }
+        if (Ld > 0 && b >= Le + 2 && b < head) { range->dec_num[(b - Le - 2) % chain.dec_blocks]++; }
+    }
     bool alone = range->enc + range->dec == 0;
     bool cuts_badly = blocks.begin == 1 || (Ld > 0 && blocks.begin == Le + 2) || blocks.end > head + 1 ||
                       (Ld > 0 && blocks.end == Le + 2) || blocks.end <= blocks.begin;
@@ -313,14 +346,36 @@ static const char* clock_why(void* ctx) {
     return "the clock stands still";
 }
 
+// Layers of several blocks: the first one has squares, the second what an encoder's tokens cost a decoder,
+// each a part of its own side's tokens.
+static void divide_layer(ClockModel* out, int first, int32_t num_blocks, CostFeature tokens) {
+    for (int f = 0; f < FEATURE_COUNT && num_blocks > 1; f++) {
+        const double whole = out->ns[first][f];
+        const int32_t of =
+            f == FEATURE_CROSS_PRODUCTS || (f == FEATURE_ENC_TOKENS && tokens != FEATURE_ENC_TOKENS);
+        for (int32_t j = 0; j < num_blocks; j++) {
+            out->ns[first + j][f] = f == (int)tokens ? whole * (j + 1) * 2 / num_blocks / (num_blocks + 1)
+                                    : j == of        ? whole
+                                                     : 0;
+        }
+    }
+}
+
+static void clock_model_cut(ClockModel* out, int32_t layer_blocks, int32_t dec_layer_blocks) {
+    out->blocks.layer_blocks = layer_blocks;
+    out->blocks.dec_layer_blocks = dec_layer_blocks;
+    divide_layer(out, PART_ENC_BLOCK, layer_blocks, FEATURE_ENC_TOKENS);
+    divide_layer(out, PART_DEC_BLOCK, dec_layer_blocks, FEATURE_DEC_TOKENS);
+}
+
 // num_dec_layers 0: one stack.
 static void clock_model_init(ClockModel* out, int32_t num_layers, int32_t num_dec_layers, bool padded,
                              bool head_has_layer) {
     static const double truth[PART_COUNT][FEATURE_COUNT] = {
         [PART_EMBEDDING] = {[FEATURE_ENC_TOKENS] = 200, [FEATURE_DEC_TOKENS] = 300},
-        [PART_ENC_LAYER] =
+        [PART_ENC_BLOCK] =
             {[FEATURE_ENC_TOKENS] = 1000, [FEATURE_ENC_SQUARES] = 0.8, [FEATURE_PREFIX_PRODUCTS] = 2.1},
-        [PART_DEC_LAYER] = {[FEATURE_ENC_TOKENS] = 400,
+        [PART_DEC_BLOCK] = {[FEATURE_ENC_TOKENS] = 400,
                             [FEATURE_DEC_TOKENS] = 1500,
                             [FEATURE_DEC_SQUARES] = 0.9,
                             [FEATURE_CROSS_PRODUCTS] = 0.7,
@@ -332,7 +387,7 @@ static void clock_model_init(ClockModel* out, int32_t num_layers, int32_t num_de
     if (num_dec_layers > 0) {
         out->ns[PART_HEAD][FEATURE_DEC_TOKENS] = out->ns[PART_HEAD][FEATURE_ENC_TOKENS];
         out->ns[PART_HEAD][FEATURE_ENC_TOKENS] = 0;
-        out->ns[PART_ENC_LAYER][FEATURE_PREFIX_PRODUCTS] = 0;
+        out->ns[PART_ENC_BLOCK][FEATURE_PREFIX_PRODUCTS] = 0;
     }
     out->api = (DynapipeModel_v1){.name = "clock",
                                   .acts_bytes = clock_acts_bytes,
@@ -523,20 +578,21 @@ static void the_next_start_measures_nothing(void) {
 // Ranks with other kernels: what a plan gives is enough for the neediest, everywhere.
 static void the_neediest_rank_decides(void) {
     const MbShape shape = {.num_seqs = 1, .enc_tokens = 100, .enc_squares = 10000, .supervised_tokens = 100};
-    const CostStage stages[] = {{.layers = {0, 1}, .has_embedding = true},
-                                {.layers = {3, 4}, .has_head = true}};
     CostModel alike = run_start(4, NULL, NULL)->costs[0];
+    const BlockRange first = {0, 1}, last = {3, 4};
+    const CostStage stages[] = {cost_stage_make(&alike.chain, &first, true, false),
+                                cost_stage_make(&alike.chain, &last, false, true)};
     static Start start;
     start = (Start){.asks_for_more = true};
     CHECK_EQ(ranks_run(4, start_body, &start, results, 1), 0);
     expect(&start, 4, false);
     const CostModel* other = &start.costs[0];
     const int64_t most = 3 * MORE_BYTES;
-    CHECK(other->kept_bytes > alike.kept_bytes && other->kept_grad_bytes > alike.kept_grad_bytes);
+    for (int g = 0; g < 2; g++) { CHECK(other->kept[g][0].bytes > alike.kept[g][0].bytes); }
     for (int i = 0; i < 2; i++) {
         const CostStage* s = &stages[i];
         CHECK(cost_scratch_bytes(other, s, &shape) - cost_scratch_bytes(&alike, s, &shape) >= most);
-        if (!s->has_head) {
+        if (s->count[PART_HEAD] == 0) {
             CHECK(cost_boundary_bytes(other, s, &shape) - cost_boundary_bytes(&alike, s, &shape) >= most);
         }
         CHECK(cost_stored_bytes(other, s, RECOMPUTE_FULL, &shape) -
@@ -671,7 +727,9 @@ static void models_that_are_none_are_refused(void) {
                                         "vocabulary of 0",
                                         "DynapipeModel_v1.reserved[1] is set",
                                         "DynapipeBlocks_v1.reserved[0] is set",
-                                        "DynapipeBlocks_v1.reserved_numbers[2] is set"};
+                                        "DynapipeBlocks_v1.reserved_numbers[1] is set",
+                                        "layer_blocks 4, dec_layer_blocks 0",
+                                        "layer_blocks 2, dec_layer_blocks -1"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         ClockModel model;
         clock_model_init(&model, 4, 0, false, false);
@@ -685,7 +743,12 @@ static void models_that_are_none_are_refused(void) {
             case 4: blocks->vocab = 0; break;
             case 5: model.api.reserved[1] = nothing; break;
             case 6: blocks->reserved[0] = nothing; break;
-            case 7: blocks->reserved_numbers[2] = 1; break;
+            case 7: blocks->reserved_numbers[1] = 1; break;
+            case 8: blocks->layer_blocks = 4; break;
+            case 9:
+                blocks->layer_blocks = 2;
+                blocks->dec_layer_blocks = -1;
+                break;
         }
         CHECK_FAILS(measure_check(blocks), STATUS_OUT_OF_RANGE, words[i]);
     }
@@ -760,12 +823,16 @@ static ClockModel clock_model;
 
 enum { LONGEST = 600, LONGEST_TARGET = 200 };
 
-static void make_costs(int32_t num_layers, int32_t num_dec_layers, bool padded, bool head_has_layer) {
+// `blocks` of a layer, of a decoder's one more.
+static void make_costs(int32_t num_layers, int32_t num_dec_layers, int32_t blocks, bool padded,
+                       bool head_has_layer) {
     MeasureLengths lengths = {LONGEST, num_dec_layers > 0 ? LONGEST_TARGET : 0};
     clock_model_init(&clock_model, num_layers, num_dec_layers, padded, head_has_layer);
+    if (blocks > 1) {
+        clock_model_cut(&clock_model, blocks, num_dec_layers > 0 && blocks < 3 ? blocks + 1 : blocks);
+    }
     memset(&costs, 0, sizeof costs);
-    costs.num_enc_layers = num_layers;
-    costs.num_dec_layers = num_dec_layers;
+    costs.chain = measure_chain(&clock_model.blocks);
     for (int part = 0; part < PART_COUNT; part++) {
         costs.parts[RECOMPUTE_NONE][part].offered = costs.parts[RECOMPUTE_FULL][part].offered = true;
     }
@@ -854,7 +921,7 @@ static void ask(SumModel sums[NUM_ASKED], MeasureSlice slice, Rng* rng) {
 // --- laws --------------------------------------------------------------------------------------------------
 
 static void for_all_slices(void (*law)(MeasureSlice slice, void* ctx), void* ctx) {
-    const int32_t L = measure_num_layers(&clock_model.blocks);
+    const int32_t L = measure_num_blocks(&clock_model.blocks);
     for (int32_t begin = 0; begin <= L; begin++) {
         for (int32_t end = begin; end <= L; end++) {
             for (int has_head = 0; has_head < 2; has_head++) {
@@ -882,8 +949,8 @@ enum { NUM_CHAINS = sizeof chains / sizeof *chains };
 // Chains of one layer and more, heads alone and not, both layouts.
 static void no_range_asks_for_more(void) {
     Asking a = {.rng = rng_seed(seed)};
-    for (int i = 0; i < 4 * NUM_CHAINS; i++) {
-        make_costs(chains[i / 4][0], chains[i / 4][1], i % 2, i / 2 % 2);
+    for (int i = 0; i < 8 * NUM_CHAINS; i++) {
+        make_costs(chains[i / 8][0], chains[i / 8][1], i / 4 % 2 + 1, i % 2, i / 2 % 2);
         for_all_slices(bytes_law, &a);
     }
     // over all of this; of scratch one formula serves all stages, of pieces one slope both sides
@@ -905,13 +972,19 @@ static int64_t anywhere_kept_bytes(void* model, const DynapipeBatch* b, int is_g
 // Samples stay whole where a model has no bytes of pieces, or some where no layer is cut.
 static void bytes_of_pieces_are_those_of_layers(void) {
     MeasureLengths lengths = {LONGEST, LONGEST_TARGET};
-    make_costs(3, 3, false, false);
-    CHECK(costs.kept_bytes == 120 && costs.kept_grad_bytes == 2 * 120);
-    for (int i = 0; i < 2; i++) {
-        clock_model.api.kept_bytes = i == 0 ? NULL : anywhere_kept_bytes;
-        costs.kept_bytes = costs.kept_grad_bytes = 5;
-        CHECK_OK(measure_bytes_fill(&costs, &clock_model.blocks, &lengths));
-        CHECK(costs.kept_bytes == 0 && costs.kept_grad_bytes == 0);
+    for (int blocks = 1; blocks <= 2; blocks++) {
+        make_costs(3, 3, blocks, false, false);
+        for (int g = 0; g < 2; g++) {
+            CHECK(costs.kept[g][0].bytes == 96 * (1 + g) &&
+                  costs.kept[g][blocks - 1].enc_bytes == 120 * (1 + g));
+            CHECK(costs.kept[g][2].bytes + costs.kept[g][2].enc_bytes == 0);
+        }
+        for (int i = 0; i < 2; i++) {
+            clock_model.api.kept_bytes = i == 0 ? NULL : anywhere_kept_bytes;
+            costs.kept[0][0].bytes = costs.kept[1][0].bytes = 5;
+            CHECK_OK(measure_bytes_fill(&costs, &clock_model.blocks, &lengths));
+            CHECK(!cost_takes_pieces(&costs) && costs.kept[1][0].bytes == 0);
+        }
     }
 }
 
@@ -929,11 +1002,11 @@ static void state_law(MeasureSlice slice, void* ctx) {
 }
 
 static void state_is_that_of_the_ranges(void) {
-    for (int i = 0; i < 2 * NUM_CHAINS; i++) {
-        make_costs(chains[i / 2][0], chains[i / 2][1], false, i % 2);
+    for (int i = 0; i < 4 * NUM_CHAINS; i++) {
+        make_costs(chains[i / 4][0], chains[i / 4][1], i / 2 % 2 + 1, false, i % 2);
         for_all_slices(state_law, NULL);
     }
-    make_costs(4, 4, false, false);
+    make_costs(4, 4, 1, false, false);
     CHECK_EQ(costs.tied_param_bytes, 4 * 500);
     CHECK_EQ(costs.tied_head_state_bytes, 16 * 500);
     CHECK_EQ(costs.tied_stack_bytes, 4 * 7);
@@ -983,8 +1056,10 @@ static double measured_ns(const CostModel* model, int part, JobKind job, const M
 // apart, they are right together.
 static double whole_ns(const ClockModel* model, const CostModel* by, JobKind job, const MbShape* shape) {
     const DynapipeBlocks_v1* blocks = &model->blocks;
-    const int32_t count[PART_COUNT] = {1, blocks->num_layers, blocks->num_dec_layers, 1};
+    const PlanChain chain = measure_chain(blocks);
+    int32_t count[PART_COUNT];
     double ns = 0;
+    cost_model_count(count, &chain);
     for (int part = 0; part < PART_COUNT; part++) {
         ns += count[part] *
               (by != NULL ? measured_ns(by, part, job, shape) : clock_model_part_ns(model, part, job, shape));
@@ -1013,7 +1088,7 @@ static void check_parts(const ClockModel* model, double tolerance) {
     for (int round = 0; round < 50; round++) {
         MbShape shape = draw_shape(&rng, has_dec, !model->blocks.shapes.padded);
         for (int part = 0; part < PART_COUNT; part++) {
-            if (part == PART_DEC_LAYER && !has_dec) { continue; }
+            if (part >= PART_DEC_BLOCK && part < PART_HEAD && !has_dec) { continue; }
             for (JobKind job = JOB_F; job <= JOB_W; job++) {
                 double ns = clock_model_part_ns(model, part, job, &shape);
                 CHECK_NEAR(measured_ns(&measure_times_costs, part, job, &shape), ns, tolerance * ns + 10);
@@ -1024,12 +1099,14 @@ static void check_parts(const ClockModel* model, double tolerance) {
 
 static void every_feature_finds_its_time(void) {
     static ClockModel model;
-    for (int has_dec = 0; has_dec < 2; has_dec++) {
+    for (int i = 0; i < 4; i++) {
+        const int has_dec = i % 2;
         clock_model_init(&model, 6, has_dec ? 6 : 0, false, false);
+        if (i / 2) { clock_model_cut(&model, 2, 3); }
         measure(&model.blocks, 512, has_dec ? 256 : 0, 0);
-        check_parts(&model, 0.02);
+        check_parts(&model, i / 2 ? 0.03 : 0.02);
         CHECK_EQ(model.num_wrong, 0);
-        const CostPartMode* full = &measure_times_costs.parts[RECOMPUTE_FULL][PART_ENC_LAYER];
+        const CostPartMode* full = &measure_times_costs.parts[RECOMPUTE_FULL][PART_ENC_BLOCK];
         CHECK(full->time_ns[JOB_R].curves[FEATURE_ENC_TOKENS].num_knots > 0);
         // 10 ns for each of the first range's values, and 1000 at once; four bytes each
         CHECK_NEAR(measure_times_costs.update_ns_per_byte, 10 / 4.0, 0.5);
@@ -1089,7 +1166,7 @@ static void a_backward_that_is_one_job_is_measured_whole(void) {
 // A line found by measuring, where samples are long enough; else twice that of squares.
 static void pieces_take_their_time(void) {
     static ClockModel model;
-    const CostFormula* layer = measure_times_costs.parts[RECOMPUTE_NONE][PART_ENC_LAYER].time_ns;
+    const CostFormula* layer = measure_times_costs.parts[RECOMPUTE_NONE][PART_ENC_BLOCK].time_ns;
     for (int i = 0; i < 4; i++) {
         clock_model_init(&model, 4, 0, i == 3, false);
         if (i == 2) { model.api.kept_bytes = NULL; }
@@ -1112,7 +1189,7 @@ static void little_time_leaves_no_part_out(void) {
     measure(&model.blocks, 1024, 256, 1);
     check_parts(&model, 0.05);
     const CostFormula* head = &measure_times_costs.parts[RECOMPUTE_NONE][PART_HEAD].time_ns[JOB_F];
-    const CostFormula* layer = &measure_times_costs.parts[RECOMPUTE_NONE][PART_DEC_LAYER].time_ns[JOB_F];
+    const CostFormula* layer = &measure_times_costs.parts[RECOMPUTE_NONE][PART_DEC_BLOCK].time_ns[JOB_F];
     const CostCurve* curves[] = {&head->curves[FEATURE_SUPERVISED], &layer->curves[FEATURE_DEC_TOKENS]};
     for (int i = 0; i < 2; i++) {
         double last = curves[i]->x[curves[i]->num_knots - 1];
@@ -1146,8 +1223,8 @@ static void all_ranks_know_the_mean(void) {
     for (int r = 1; r < NUM_RANKS; r++) { CHECK_EQ(memcmp(&of_rank[r], &of_rank[0], sizeof of_rank[0]), 0); }
     clock_model_init(&model, 4, 0, false, false);
     MbShape shape = {.num_seqs = 1, .enc_tokens = 100, .enc_squares = 10000};
-    double ns = clock_model_part_ns(&model, PART_ENC_LAYER, JOB_F, &shape);
-    CHECK_NEAR(measured_ns(&of_rank[0], PART_ENC_LAYER, JOB_F, &shape), 2 * ns, 0.05 * ns);
+    double ns = clock_model_part_ns(&model, PART_ENC_BLOCK, JOB_F, &shape);
+    CHECK_NEAR(measured_ns(&of_rank[0], PART_ENC_BLOCK, JOB_F, &shape), 2 * ns, 0.05 * ns);
 }
 
 static void one_rank_that_fails_ends_all(void) {

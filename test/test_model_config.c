@@ -220,7 +220,7 @@ static double std_of(const Model* model, T5Tensor tensor, int layer, int64_t beg
 static void initial_values_are_hugging_faces(void) {
     const ModelConfig config = parse(&t5_kind, "flan-t5:l2d1c96h4k32f80", 500);
     Model model;
-    model_init(&model, &config, 0, 3, true, ops);
+    model_init(&model, &config, 0, model_num_blocks(&config), true, ops);
     model_init_random(&model, 42);
     const int64_t C = 96, HS = 32, I = 128, F = 80;
     const struct {

@@ -47,7 +47,7 @@ static float value_at(int64_t place) {
 // The whole model's values, as a checkpoint has them; padding is zero.
 static float* make_values(const ModelConfig* config) {
     Model whole;
-    const ModelPart part = model_part(0, model_num_layers(config), true);
+    const ModelPart part = model_part(0, model_num_blocks(config), true);
     model_init_counts(&whole, config, &part, ops);
     float* values = calloc((size_t)whole.num_params, sizeof *values);
     for (int i = 0; i < whole.num_slices; i++) {
@@ -78,19 +78,18 @@ typedef struct {
 
 // Any placement; now and then the last rank has a share of the head alone, or nothing.
 static void ranks_open(Ranks* out, const ModelConfig* config) {
-    const int L = model_num_layers(config), P = rng_between(&rng, 1, L < 5 ? L : 5);
+    const int N = model_num_blocks(config), P = rng_between(&rng, 1, N < 5 ? N : 5);
     ModelPart parts[MAX_RANKS] = {0};
     Placement placement;
     int32_t places[MAX_RANKS + 1];
-    random_placement(&placement, &rng, P, L);
+    random_placement(&placement, &rng, P, N);  // in blocks
     const int num_here = P > 1 && rng_below(&rng, 4) == 0 ? P - 1 : P;
     const bool is_whole = placement.head == HEAD_WHOLE;
     for (int k = 0; k < placement.num_chunks; k++) {
         const ModelEnd end = is_whole ? MODEL_HAS_HEAD : MODEL_FEEDS_HEAD;
         ModelPart* part = &parts[placement.stage_of[k] % num_here];
-        part->ranges[part->num_ranges++] =
-            (ModelRange){placement.chunks[k].layer_begin, placement.chunks[k].layer_end,
-                         k + 1 < placement.num_chunks ? MODEL_GOES_ON : end};
+        part->ranges[part->num_ranges++] = (ModelRange){placement.chunks[k].begin, placement.chunks[k].end,
+                                                        k + 1 < placement.num_chunks ? MODEL_GOES_ON : end};
     }
     for (int s = 0; s <= P; s++) { places[s] = placement.head_begin[s]; }
     out->num_ranks = P;
@@ -208,7 +207,7 @@ static void random_values_do_not_depend_on_ranks(void) {
         const ModelConfig config = config_of(k % NUM_KINDS);
         Model whole;
         Ranks ranks;
-        model_init(&whole, &config, 0, model_num_layers(&config), true, ops);
+        model_init(&whole, &config, 0, model_num_blocks(&config), true, ops);
         model_init_random(&whole, 42);
         ranks_open(&ranks, &config);
         for (int r = 0; r < ranks.num_ranks; r++) {
@@ -312,7 +311,7 @@ static void the_optimizer_does_not_depend_on_ranks(void) {
         Optimizer optimizers[MAX_RANKS + 1];
         ranks_open(&ranks, &config);
         const int num_ranks = ranks.num_ranks;
-        model_init(&all[num_ranks], &config, 0, model_num_layers(&config), true, ops);  // the whole
+        model_init(&all[num_ranks], &config, 0, model_num_blocks(&config), true, ops);  // the whole
         for (int r = 0; r <= num_ranks; r++) {
             if (r < num_ranks) { all[r] = ranks.models[r]; }
             model_alloc_grads(&all[r]);

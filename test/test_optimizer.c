@@ -15,8 +15,8 @@ static const ModelConfig config = {.kind = &gpt2_kind,
                                    .channels = 12,
                                    .padded_vocab = 64};
 
-static void open_model(Model* model, int begin, int end, bool is_last) {
-    model_init(model, &config, begin, end, is_last, ops);
+static void open_model(Model* model) {
+    model_init(model, &config, 0, model_num_blocks(&config), true, ops);
     model_alloc_grads(model);
     model_golden_params(model);
 }
@@ -70,7 +70,7 @@ static void adamw_is_the_textbooks_of(OptimizerKind kind) {
                  eps = scaled ? 1e-6 : 1e-8;
     const double clip = 0.5;
     Model model;
-    open_model(&model, 0, 2, true);
+    open_model(&model);
     size_t n = (size_t)model.num_params;
     double *params = calloc(n, sizeof *params), *m = calloc(n, sizeof *m), *v = calloc(n, sizeof *v);
     for (size_t i = 0; i < n; i++) { params[i] = (double)model.params[i]; }
@@ -110,8 +110,8 @@ static void adamw_is_the_textbooks(void) {
 // are of shards, so but for the rounding of their scales.)
 static void shards_make_the_whole_of(OptimizerKind kind) {
     Model whole, sharded;
-    open_model(&whole, 0, 2, true);
-    open_model(&sharded, 0, 2, true);
+    open_model(&whole);
+    open_model(&sharded);
     Optimizer all, shards[3];
     optimizer_init(&all, kind, 0, whole.num_params, 0.1f, 42, ops);
     for (int r = 0; r < 3; r++) {

@@ -99,15 +99,15 @@ static void compose(Batch* batch, int32_t i) {
     }
 }
 
-// Chunks of at least a layer, the last perhaps a whole head alone, anywhere; every stage has one. The head
+// Chunks of at least a block, the last perhaps a whole head alone, anywhere; every stage has one. The head
 // whole or shared.
 static void place_anywhere(Placement* out, Rng* rng, int32_t P, int32_t L, bool is_whole) {
     int32_t most = L + is_whole < 5 ? L + is_whole : 5, K = rng_between(rng, P, most), begin = 0;
     *out = (Placement){.num_chunks = K, .head = HEAD_WHOLE};
     for (int32_t k = 0; k < K; k++) {
-        int32_t behind = K - 1 - k - (is_whole && k < K - 1);  // layers that those behind need
+        int32_t behind = K - 1 - k - (is_whole && k < K - 1);  // blocks that those after it need
         int32_t own = k == K - 1 ? L - begin : rng_between(rng, 1, L - begin - behind);
-        out->chunks[k] = (LayerRange){begin, begin + own};
+        out->chunks[k] = (BlockRange){begin, begin + own};
         out->stage_of[k] = (int16_t)(k < P ? k : rng_between(rng, 0, P - 1));
         begin += own;
     }
@@ -127,11 +127,11 @@ static void place_anywhere(Placement* out, Rng* rng, int32_t P, int32_t L, bool 
 
 // One chunk a stage, the last perhaps the head alone.
 static void random_split(Placement* out, Rng* rng, int32_t P, int32_t L) {
-    LayerRange stages[PLAN_MAX_STAGES] = {{0}};
+    BlockRange stages[PLAN_MAX_STAGES] = {{0}};
     for (int32_t s = 0, begin = 0; s < P; s++) {
         int32_t after = P - 2 - s,
                 own = s == P - 1 ? L - begin : rng_between(rng, 1, L - begin - (after > 0 ? after : 0));
-        stages[s] = (LayerRange){begin, begin + own};
+        stages[s] = (BlockRange){begin, begin + own};
         begin += own;
     }
     placement_linear(out, stages, P);
@@ -170,7 +170,7 @@ static void random_few(Rng* rng, int round) {
                              .layout = LAYOUT_RAGGED,
                              .recompute = RECOMPUTE_CHOICE_NONE,
                              .memory_rule = MEMORY_ACTIVATIONS};
-    equal_stages(request, L);
+    equal_stages(request, plan_chain_num_blocks(&costs->chain));
     random_samples(problem.samples, problem.num_samples, rng, is_limited, dec > 0);
     if (is_limited) {
         random_problem_limit_memory(&problem, 0);
@@ -235,7 +235,7 @@ static void bounds_of_placements_are_below_the_optimum(void) {
     for (int round = 0; round < 200; round++) {
         random_few(&rng, round);
         PlanRequest* request = &problem.request;
-        int32_t P = request->P, L = problem.costs.num_enc_layers + problem.costs.num_dec_layers;
+        int32_t P = request->P, L = plan_chain_num_blocks(&problem.costs.chain);
         bool is_whole = round % 3 < 2, is_linear = round % 3 == 1, joint = round / 8 % 2;
         PlanProblem mp;
         LowerBound bound, bound_of_all;

@@ -276,7 +276,7 @@ static bool edit_plan(Mutant* mutant, int edit) {
         case WRONG_SHAPE: last->shape.supervised_tokens++; return true;
         case WRONG_PADDING: plan->sequences[0].enc_tokens--; return true;
         case OTHER_REPLICA: last->replica = plan->R - 1 - last->replica; return plan->R > 1;
-        case LAYERS_APART: placement->chunks[placement->num_chunks - 1].layer_begin++; return true;
+        case LAYERS_APART: placement->chunks[placement->num_chunks - 1].begin++; return true;
         case CHUNK_ELSEWHERE: *stage = (int16_t)((*stage + 1) % plan->P); return plan->P > 1;
         case CHUNK_NOWHERE: *stage = (int16_t)(rng_below(mutant->rng, 2) ? plan->P : -1); return true;
         case HEAD_NOT_WHOLE: placement->head_begin[plan->P]--; return placement->head != HEAD_WHOLE;

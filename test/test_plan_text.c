@@ -55,34 +55,35 @@ static void parse_of_print_is_the_plan(void) {
 }
 
 #define HEAD_OF_2_CHUNKS                                                                              \
-    "dynapipe-plan 2\nstages 2 replicas 1 chunks 2 microbatches 0 samples 0 sequences 0 segments 0\n" \
-    "policy a schedule b\nmemory_limit_bytes 0 makespan_ns 0 bound_ns 0\nhash 0123456789abcdef\n"
-#define TWO_CHUNKS "chunk 0 stage 0 layers 0 1\nchunk 1 stage 1 layers 1 2\n"
+    "dynapipe-plan 3\nstages 2 replicas 1 chunks 2 microbatches 0 samples 0 sequences 0 segments 0\n" \
+    "policy a schedule b\nmemory_limit_bytes 0 makespan_ns 0 bound_ns 0\nhash 0123456789abcdef\n"     \
+    "layers 1 0 blocks 2 1\n"
+#define TWO_CHUNKS "chunk 0 stage 0 blocks 0 1\nchunk 1 stage 1 blocks 1 2\n"
 
 static void bad_heads_name_the_line(void) {
     static const struct {
         const char *text, *words;
     } cases[] = {
         {"", "t:1: expected dynapipe-plan"},
-        {"dynapipe-plan 1\n", "t:1: expected 2, found '1'"},
-        {"dynapipe-plan 2\nstages 129 replicas", "t:2: stages: '129' is not a number in 1 ... 128"},
-        {"dynapipe-plan 2\nstages 4 replicas 2 chunks 4 microbatches 999999999 samples 1",
+        {"dynapipe-plan 1\n", "t:1: expected 3, found '1'"},
+        {"dynapipe-plan 3\nstages 129 replicas", "t:2: stages: '129' is not a number in 1 ... 128"},
+        {"dynapipe-plan 3\nstages 4 replicas 2 chunks 4 microbatches 999999999 samples 1",
          "t:2: microbatches: '999999999'"},
-        {"dynapipe-plan 2\nstages 04 replicas 2", "t:2: stages: '04'"},
-        {"dynapipe-plan 2\nstages -0 replicas 2", "t:2: stages: '-0'"},
-        {"dynapipe-plan 2\nstages 99999999999999999999999 replicas 2", "t:2: stages"},
-        {"dynapipe-plan 2\nstages 1 replicas 1 chunks 1 microbatches 0 samples 0 sequences 0 segments "
+        {"dynapipe-plan 3\nstages 04 replicas 2", "t:2: stages: '04'"},
+        {"dynapipe-plan 3\nstages -0 replicas 2", "t:2: stages: '-0'"},
+        {"dynapipe-plan 3\nstages 99999999999999999999999 replicas 2", "t:2: stages"},
+        {"dynapipe-plan 3\nstages 1 replicas 1 chunks 1 microbatches 0 samples 0 sequences 0 segments "
          "0\npolicy A "
          "schedule b\n",
          "t:3: expected a name"},
-        {HEAD_OF_2_CHUNKS "chunk 0 stage 2 layers 0 1\n", "t:6: stage: '2' is not a number in 0 ... 1"},
-        {HEAD_OF_2_CHUNKS "chunk 1 stage 0 layers 0 1\n", "t:6: chunk: '1'"},
-        {HEAD_OF_2_CHUNKS TWO_CHUNKS "head half\n", "t:8: expected whole, rows or vocabulary, found 'half'"},
-        {HEAD_OF_2_CHUNKS TWO_CHUNKS "head rows 1025 -1\n", "t:8: next: '1025'"},
+        {HEAD_OF_2_CHUNKS "chunk 0 stage 2 blocks 0 1\n", "t:7: stage: '2' is not a number in 0 ... 1"},
+        {HEAD_OF_2_CHUNKS "chunk 1 stage 0 blocks 0 1\n", "t:7: chunk: '1'"},
+        {HEAD_OF_2_CHUNKS TWO_CHUNKS "head half\n", "t:9: expected whole, rows or vocabulary, found 'half'"},
+        {HEAD_OF_2_CHUNKS TWO_CHUNKS "head rows 1025 -1\n", "t:9: next: '1025'"},
         {HEAD_OF_2_CHUNKS TWO_CHUNKS "head vocabulary 512 511\n",
-         "t:8: next: '511' is not a number in 512 ... 512"},
-        {HEAD_OF_2_CHUNKS TWO_CHUNKS "head rows 1024\n", "t:8: next: ''"},
-        {HEAD_OF_2_CHUNKS TWO_CHUNKS "head whole 1024\n", "t:8: expected"},
+         "t:9: next: '511' is not a number in 512 ... 512"},
+        {HEAD_OF_2_CHUNKS TWO_CHUNKS "head rows 1024\n", "t:9: next: ''"},
+        {HEAD_OF_2_CHUNKS TWO_CHUNKS "head whole 1024\n", "t:9: expected"},
     };
     Arena arena = {0};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

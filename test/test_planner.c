@@ -271,7 +271,7 @@ static void odd_layouts_work(void) {
     CHECK_OK(make(&plan, &arena));
     gpt_problem(12, 1, 30, 1);  // one layer per stage
     CHECK_OK(make(&plan, &arena));
-    problem.request.placement.chunks[3].layer_end++;
+    problem.request.placement.chunks[3].end++;
     CHECK_FAILS(make(&plan, &arena), STATUS_OUT_OF_RANGE, "chunk 4");
     gpt_problem(2, 1, 1, 1);
     problem.num_samples = 0;

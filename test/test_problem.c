@@ -89,7 +89,7 @@ static void draw_problem(Rng* rng, int32_t round) {
     if (4096 % shape_rules_multiple(&request->rules, 1) != 0) { request->max_seq_tokens = 0; }
     if (round % 3 == 0) { random_problem_limit_memory(&problem, rng_between(rng, 50, 300)); }
     if (request->rules.head_has_layer && !request->choose_stages) {
-        equal_stages(request, problem.costs.num_enc_layers + problem.costs.num_dec_layers);
+        equal_stages(request, plan_chain_num_blocks(&problem.costs.chain));
     }
 }
 
@@ -141,8 +141,8 @@ static void plans_keep_the_rules(void) {
         if (status != STATUS_OK) { break; }
         for (int32_t m = 0; m < plan.M && test_failures == 0; m++) { check_padding(&plan, m); }
         CHECK_OK(plan_check_shapes(&plan, rules));
-        const LayerRange* last = &plan.placement.chunks[plan.P - 1];
-        CHECK(!rules->head_has_layer || last->layer_end > last->layer_begin);
+        const BlockRange* last = &plan.placement.chunks[plan.P - 1];
+        CHECK(!rules->head_has_layer || last->end > last->begin);
         num_plans++;
         num_padded += rules->padded;
         num_squares += rules->max_squares > 0;
@@ -167,7 +167,7 @@ static void a_plan_that_breaks_a_rule_is_found(void) {
     problem.request.schedule = SCHEDULE_AUTO;
     problem.request.max_seq_tokens = problem.request.max_target_tokens = 0;
     problem.request.rules = (ShapeRules){.padded = true, .seq_multiple = 4, .tokens_multiple = 16};
-    equal_stages(&problem.request, problem.costs.num_enc_layers + problem.costs.num_dec_layers);
+    equal_stages(&problem.request, plan_chain_num_blocks(&problem.costs.chain));
     CHECK_OK(make(&plan, &arena));
     ShapeRules rules = problem.request.rules;
     PlanSequence* seq = &plan.sequences[plan.num_sequences - 1];
@@ -193,7 +193,7 @@ static void a_plan_that_breaks_a_rule_is_found(void) {
     CHECK_FAILS(plan_check_shapes(&plan, &rules), STATUS_INVALID_PLAN,
                 "sequences, the model's kernels take 1 (max_seqs)");
     int32_t last = plan.P - 1;
-    plan.placement.chunks[last].layer_begin = plan.placement.chunks[last].layer_end;
+    plan.placement.chunks[last].begin = plan.placement.chunks[last].end;
     rules = (ShapeRules){.head_has_layer = true};
     CHECK_FAILS(plan_check_shapes(&plan, &rules), STATUS_INVALID_PLAN, "the head alone");
     arena_free(&arena);

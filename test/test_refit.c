@@ -35,7 +35,7 @@ static void terms_add_up_to_a_job(void) {
     static CostModel model, scaled;
     Rng rng = rng_seed(seed);
     for (int trial = 0; trial < 400; trial++) {
-        int32_t num_dec = rng_between(&rng, 0, 3), L = 5 + num_dec, P = rng_between(&rng, 1, 4);
+        int32_t num_dec = rng_between(&rng, 0, 3);
         random_cost_model(&model, &rng, 5, num_dec);
         CostScale scale;
         for (int pass = 0; pass < PASS_COUNT; pass++) {
@@ -43,9 +43,9 @@ static void terms_add_up_to_a_job(void) {
         }
         cost_scale_apply(&scaled, &model, &scale);
         CHECK_OK(cost_model_check(&scaled));
-        int32_t s = rng_between(&rng, 0, P - 1);
-        LayerRange layers = {rng_between(&rng, 0, L - 1), L};
-        CostStage stage = cost_stage_make(&model, &layers, s, P);
+        const int32_t num_blocks = plan_chain_num_blocks(&model.chain);
+        BlockRange blocks = {rng_between(&rng, 0, num_blocks - 1), num_blocks};
+        CostStage stage = cost_stage_make(&model.chain, &blocks, rng_below(&rng, 2), rng_below(&rng, 2));
         MbShape shape = random_shape(&rng, num_dec > 0);
         JobKind kind = (JobKind)rng_below(&rng, JOB_COUNT);
         RecomputeMode mode = rng_below(&rng, 2) ? RECOMPUTE_FULL : RECOMPUTE_NONE;
@@ -197,7 +197,7 @@ static void a_wrong_file_is_found_out_in_any_placement(void) {
     for (int i = 0; i < 4; i++) {
         Placement* placement = &about.request.placement;
         case_make(4, 1, i % 2 ? 2 : 0.5, i < 2 ? 0.5 : 2);
-        CHECK_OK(placement_make(placement, kinds[i].placement, false, 4, 8, 0));
+        CHECK_OK(placement_make(placement, kinds[i].placement, false, 4, &about.truth.chain));
         placement_share_head(placement, kinds[i].head, 4);
         double before =
             worst_error(&(CostScale[]){cost_scale_one()}[0],

@@ -205,7 +205,8 @@ static void every_policy_keeps_its_law(void) {
     for (int round = 0; round < 150; round++) {
         PlanProblem mp;
         random_problem(&problem, &rng, rng_between(&rng, 1, round % 5 == 0 ? 1 : 150));
-        for (int32_t i = 0; i < problem.num_samples && round % 2 && problem.costs.num_dec_layers > 0; i++) {
+        for (int32_t i = 0; i < problem.num_samples && round % 2 && problem.costs.chain.num_dec_layers > 0;
+             i++) {
             int32_t enc = problem.samples[i].enc_tokens;  // long decoders
             problem.samples[i].enc_tokens = 1 + problem.samples[i].dec_tokens;
             problem.samples[i].dec_tokens = enc;
@@ -669,7 +670,7 @@ static void cuts_are_the_best(void) {
         random_problem(&problem, &rng, N);
         if (rng_below(&rng, 2)) { random_problem_limit_memory(&problem, (int32_t)rng_below(&rng, 300) - 40); }
         if (rng_below(&rng, 3) == 0) { problem.request.P = 1; }
-        equal_stages(&problem.request, problem.costs.num_enc_layers + problem.costs.num_dec_layers);
+        equal_stages(&problem.request, plan_chain_num_blocks(&problem.costs.chain));
         if (round % 2) {
             problem.request.rules.seq_multiple = rng_between(&rng, 0, 40);
             problem.request.rules.max_seqs = rng_below(&rng, 4) ? 0 : rng_between(&rng, 1, 6);

@@ -61,7 +61,7 @@ ok $? "and not of the same ones"
 train from-file 2 --stages 2 -x 1 -e "$work/whole/model_00000010.bin" --debug dump-plan="$work/plan.txt" --show-step 1 --trace "$work/trace.json" -v 1 -m 2
 grep -q '^s:1 trl:' "$work/from-file/main.log" && grep -q '^s:0 tel:' "$work/from-file/main.log"
 ok $? "main.log in llm.c's form"
-grep -q '^dynapipe-plan 2' "$work/plan.txt" && grep -q '"traceEvents"' "$work/trace.json" && grep -q '"name":"reduce"' "$work/trace.json"
+grep -q '^dynapipe-plan 3' "$work/plan.txt" && grep -q '"traceEvents"' "$work/trace.json" && grep -q '"name":"reduce"' "$work/trace.json"
 ok $? "plan and trace of a step"
 
 # Hosts with different numbers of cores: as many threads, but the same plans.

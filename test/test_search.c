@@ -25,11 +25,11 @@ static void odd_problem(Rng* rng, int32_t round) {
     int32_t R = rng_below(rng, 4) == 0 ? rng_between(rng, 5, 64) : rng_between(rng, 1, 4);
     int32_t N = rng_below(rng, 3) == 0 ? rng_between(rng, 1, 4) : rng_between(rng, 1, 40);
     random_problem(&about, rng, N);
-    int32_t num_enc = rng_between(rng, P, 2 * P), num_dec = about.costs.num_dec_layers;
-    about.costs.num_enc_layers = num_enc;
+    int32_t num_enc = rng_between(rng, P, 2 * P), num_dec = about.costs.chain.num_dec_layers;
+    about.costs.chain.num_enc_layers = num_enc;
     about.request.P = P;
     about.request.R = R;
-    equal_stages(&about.request, num_enc + num_dec);
+    equal_stages(&about.request, plan_chain_num_blocks(&about.costs.chain));
     about.request.memory_rule = rng_below(rng, 2) ? MEMORY_BUFFERS : MEMORY_ACTIVATIONS;
     about.request.choose_stages = rng_below(rng, 3) == 0;
     if (about.request.P > 1 && rng_below(rng, 2) == 0) {
@@ -40,8 +40,8 @@ static void odd_problem(Rng* rng, int32_t round) {
     about.request.split_backward = (SplitBackward)rng_below(rng, 3);
     about.request.max_seq_tokens = 40000;
     about.request.max_pieces = rng_between(rng, 0, PLAN_MAX_PIECES);
-    about.costs.kept_bytes = rng_between(rng, 0, 3000),
-    about.costs.kept_grad_bytes = rng_between(rng, 0, 6000);
+    about.costs.kept[0][0].bytes = rng_between(rng, 0, 3000);
+    about.costs.kept[1][0].bytes = rng_between(rng, 0, 6000);
     int32_t kind = round % (2 * ODD_KINDS);
     for (int32_t i = 0; i < N; i++) {
         PlanSample* sample = &about.samples[i];
@@ -97,7 +97,7 @@ static void check_draft(const Draft* draft, const PlanProblem* problem, Arena* a
         for (int32_t s = 0; s < problem->P; s++) {
             CHECK(timeline.peak_bytes[s] <= made.pipe.memory_limit_bytes[s]);
             CHECK(request.choose_stages || request.placements != PLACEMENT_GIVEN ||
-                  draft->placement.chunks[s].layer_end == problem->request->placement.chunks[s].layer_end);
+                  draft->placement.chunks[s].end == problem->request->placement.chunks[s].end);
         }
         for (int32_t k = 0; k < draft->placement.num_chunks; k++) {
             for (int32_t m = 0; m < M; m++) {

@@ -259,7 +259,7 @@ static void what_the_model_asks_for_is_obeyed_or_refused(void) {
     dp->options.split_backward = SPLIT_BACKWARD_AUTO;
     dp->options.slices = "3";
     DynapipeCosts* whole = costs_of(2, plain, true);
-    whole->model.kept_bytes = 0;
+    memset(whole->model.kept, 0, sizeof whole->model.kept);
     int32_t num_ranges;
     CHECK_FAILS((Status)dynapipe_choose_stages(dp, whole, &range, 1, &num_ranges), STATUS_BAD_OPTION,
                 "--slices 3: the model takes no pieces of a sample");
@@ -269,9 +269,10 @@ static void what_the_model_asks_for_is_obeyed_or_refused(void) {
     CHECK(strstr(status_message(), " on rank 0, the limit is ") != NULL);
     dynapipe_close(dp);
     dp = session_with_data(8, NULL);
-    CHECK_FAILS(choose(dp, &range, 2, shapes, true), STATUS_BAD_OPTION,
-                "--stages 8: the model has 2 layers, and every stage needs one ---> at most --stages 2, or "
-                "--stages auto");
+    CHECK_FAILS(
+        choose(dp, &range, 2, shapes, true), STATUS_BAD_OPTION,
+        "--stages 8: the model has 2 layers, 2 blocks together, and every stage needs one ---> at most "
+        "--stages 2, or --stages auto");
     dp->num_stages = dp->options.num_stages = 2;
     dp->options.stage_split = "3,0";
     CHECK_FAILS(choose(dp, &range, 3, plain, true), STATUS_BAD_OPTION,

@@ -45,7 +45,7 @@ static Status run_step(SessionRefit* refit, Run* run, Collective* world, int32_t
     Plan plan;
     TraceRank trace;
     slow[SLOW_RANK] = step + 1 >= SLOW_STEP ? run->slow : 1;
-    equal_stages(&request, truth.num_enc_layers);
+    equal_stages(&request, plan_chain_num_blocks(&truth.chain));
     random_samples(samples, NUM_SAMPLES, &rng, 0, false);
     session_refit_costs(refit, step, &costs, &request.machine);
     TRY(plan_make(&plan, &request, costs, samples, NUM_SAMPLES, arena));

@@ -34,9 +34,9 @@ static void the_option_is_a_word_or_steps_with_placements(void) {
 
 // 3 stages, 4 encoder and 4 decoder layers; on a rank that prints nothing.
 static void session_with(Dynapipe* dp, const char* option) {
-    const LayerRange stages[3] = {{0, 3}, {3, 6}, {6, 8}};
+    const BlockRange stages[3] = {{0, 3}, {3, 6}, {6, 8}};
     *dp = (Dynapipe){.num_stages = 3, .num_replicas = 1, .transport.rank = 1, .num_steps = 100};
-    dp->costs.num_enc_layers = dp->costs.num_dec_layers = 4;
+    dp->costs.chain = plan_chain_whole(4, 4);
     CHECK_OK(session_resplit_parse(&dp->resplit, option));
     dp->request.P = 3;
     placement_linear(&dp->request.placement, stages, 3);
@@ -46,7 +46,7 @@ static void session_with(Dynapipe* dp, const char* option) {
 static void session_with_vee(Dynapipe* dp, const char* option) {
     session_with(dp, option);
     Placement* placement = &dp->request.placement;
-    CHECK_OK(placement_parse(placement, 3, 4, 4, false, "0:1,1:1,2:2,2:1,1:1,0:2"));
+    CHECK_OK(placement_parse(placement, 3, &dp->costs.chain, false, "0:1,1:1,2:2,2:1,1:1,0:2"));
     CHECK_OK(placement_parse_head(placement, 3, "vocabulary:300,300,424"));
 }
 
@@ -69,7 +69,7 @@ static void a_placement_is_given_for_its_step(void) {
         snprintf(text, sizeof text, "%s", words[dp.next_step - 2]);
         char* head = strchr(text, '+');
         *head++ = '\0';
-        CHECK_OK(placement_parse(&expected, 3, 4, 4, false, text));
+        CHECK_OK(placement_parse(&expected, 3, &dp.costs.chain, false, text));
         CHECK_OK(placement_parse_head(&expected, 3, head));
         CHECK(placement_equal(&told, &expected, 3));
         dp.request.placement = told;
@@ -109,7 +109,9 @@ static const char place[] = "where the loader stands";
 static void record_of(Text* out, const char* chunks, const char* head, bool has_moved) {
     static Dynapipe dp;
     session_with_vee(&dp, "auto");
-    if (chunks != NULL) { CHECK_OK(placement_parse(&dp.request.placement, 3, 4, 4, false, chunks)); }
+    if (chunks != NULL) {
+        CHECK_OK(placement_parse(&dp.request.placement, 3, &dp.costs.chain, false, chunks));
+    }
     if (head != NULL) { CHECK_OK(placement_parse_head(&dp.request.placement, 3, head)); }
     dp.resplit.has_moved = has_moved;
     dp.resplit.moved_step = has_moved ? 12 : 0;
@@ -143,7 +145,9 @@ static void a_checkpoint_keeps_any_placement(void) {
         record_of(&record, kinds[kind][0], kinds[kind][1], true);
         session_with_vee(&dp, "auto");
         expected = dp.request.placement;
-        if (kinds[kind][0] != NULL) { CHECK_OK(placement_parse(&expected, 3, 4, 4, false, kinds[kind][0])); }
+        if (kinds[kind][0] != NULL) {
+            CHECK_OK(placement_parse(&expected, 3, &dp.costs.chain, false, kinds[kind][0]));
+        }
         if (kinds[kind][1] != NULL) { CHECK_OK(placement_parse_head(&expected, 3, kinds[kind][1])); }
         restore(&dp, &record);
         CHECK(dp.resplit.has_restored && placement_equal(&dp.resplit.restored, &expected, 3));
@@ -223,7 +227,7 @@ static void a_choice_is_kept_with_its_costs(void) {
         if (kind == OTHER_PLACEMENT) { session_with(&dp, "auto"); }
         if (kind == OTHER_RANKS) { dp.num_replicas = 2; }
         if (kind == OTHER_STAGES) { dp.num_stages = 4; }
-        if (kind == OTHER_MODEL) { dp.costs.num_dec_layers = 5; }
+        if (kind == OTHER_MODEL) { dp.costs.chain.num_dec_layers = 5; }
         dp.resplit.position = malloc(8);  // of the run before the restore
         dp.resplit.position_bytes = 8;
         restore(&dp, &record);

@@ -515,7 +515,8 @@ static PipeProblem equal_pipe(int32_t P, int32_t M, int32_t passes, int64_t job_
     int32_t K = passes * P;
     Placement* placement = ARENA_NEW(arena, Placement, 1);
     PipeCost* cells = ARENA_NEW(arena, PipeCost, (int64_t)K * M);
-    CHECK(placement_deal(placement, passes, true, false, P, K, 0));
+    const PlanChain chain = plan_chain_whole(K, 0);
+    CHECK(placement_deal(placement, passes, true, false, P, &chain));
     for (int32_t i = 0; i < K * M; i++) {
         cells[i] = (PipeCost){.job_ns = {job_ns, job_ns, job_ns}, .stored_bytes = 100};
     }

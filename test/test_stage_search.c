@@ -22,7 +22,7 @@ typedef struct {
 static void draw_case(Case* out, Rng* rng, int32_t P, int32_t L, int32_t num_samples) {
     random_problem(&problem, rng, num_samples);
     random_cost_model(&problem.costs, rng, rng_below(rng, 2) ? L : L / 2, 0);
-    problem.costs.num_dec_layers = L - problem.costs.num_enc_layers;
+    problem.costs.chain.num_dec_layers = L - problem.costs.chain.num_enc_layers;
     out->request = problem.request;
     out->request.P = P;
     out->request.R = rng_between(rng, 1, 2);
@@ -62,7 +62,7 @@ static int64_t placed_ns(const Case* about, const Placement* placement) {
     return fits ? sum_ns / NUM_BATCHES : 0;
 }
 
-static int64_t planned_ns(const Case* about, const LayerRange* stages) {
+static int64_t planned_ns(const Case* about, const BlockRange* stages) {
     Placement placement = {.num_chunks = 0};
     placement_linear(&placement, stages, about->request.P);
     return placed_ns(about, &placement);
@@ -81,20 +81,18 @@ static void no_neighbour_is_faster(void) {
         CHECK_OK(stage_search(&again, &about.request, &problem.costs, about.batch, NUM_BATCHES,
                               STAGE_SEARCH_USUAL_NS));
         CHECK(memcmp(choice.placement.chunks, again.placement.chunks, sizeof choice.placement.chunks) == 0);
-        CHECK_OK(placement_check(&choice.placement, P, L, false));
+        CHECK_OK(placement_check(&choice.placement, P, &problem.costs.chain, false));
         CHECK_EQ(choice.makespan_ns, planned_ns(&about, choice.placement.chunks));
         CHECK(choice.makespan_ns <= choice.balanced_ns);
         for (int32_t s = 0; s + 1 < P; s++) {
             for (int32_t step = -1; step <= 1; step += 2) {
-                LayerRange stages[PLAN_MAX_STAGES];
-                memcpy(stages, choice.placement.chunks, sizeof stages);
-                stages[s].layer_end += step;
-                stages[s + 1].layer_begin += step;
-                if (!stage_may_have(&stages[s], s, P, false) ||
-                    !stage_may_have(&stages[s + 1], s + 1, P, false)) {
+                Placement moved = choice.placement;
+                placement_shift(&moved, &problem.costs.chain, step < 0 ? s : s + 1, step < 0 ? s + 1 : s);
+                if (!stage_may_have(&moved.chunks[s], s, P, false) ||
+                    !stage_may_have(&moved.chunks[s + 1], s + 1, P, false)) {
                     continue;
                 }
-                int64_t ns = planned_ns(&about, stages);
+                int64_t ns = planned_ns(&about, moved.chunks);
                 CHECK(ns == 0 || ns >= choice.makespan_ns);
             }
         }
@@ -107,12 +105,12 @@ static void a_given_split_is_only_priced(void) {
     StageChoice choice;
     draw_case(&about, &rng, 2, 6, 30);
     about.request.choose_stages = false;
-    about.request.placement.chunks[0] = (LayerRange){0, 1};
-    about.request.placement.chunks[1] = (LayerRange){1, 6};
+    about.request.placement.chunks[0] = (BlockRange){0, 1};
+    about.request.placement.chunks[1] = (BlockRange){1, 6};
     CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES,
                           STAGE_SEARCH_USUAL_NS));
     CHECK_EQ(choice.num_splits, 1);
-    CHECK_EQ(choice.placement.chunks[0].layer_end, 1);
+    CHECK_EQ(choice.placement.chunks[0].end, 1);
     CHECK_EQ(choice.makespan_ns, planned_ns(&about, about.request.placement.chunks));
 }
 
@@ -130,9 +128,8 @@ static void of_given_chunks_the_head_is_chosen(void) {
         about.request.choose_stages = false;
         about.request.heads = HEAD_CHOICE_AUTO;
         Placement* told = &about.request.placement;
-        int32_t num_enc = problem.costs.num_enc_layers;
-        CHECK_OK(placement_make(told, PLACEMENT_VEE, false, P, num_enc, L - num_enc));
-        told->chunks[0].layer_end = told->chunks[1].layer_begin = 1;
+        CHECK_OK(placement_make(told, PLACEMENT_VEE, false, P, &problem.costs.chain));
+        told->chunks[0].end = told->chunks[1].begin = 1;
         CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES,
                               STAGE_SEARCH_USUAL_NS));
         int64_t whole_ns = placed_ns(&about, told);
@@ -165,11 +162,11 @@ static void a_search_from_a_placement_on_ends_no_slower(void) {
         draw_case(&about, &rng, P, L, rng_between(&rng, 6, 60));
         if (is_vee) { about.request.batching = BATCHING_DYNAMIC; }
         Placement* now = &about.request.placement;
-        int32_t num_enc = problem.costs.num_enc_layers;
-        CHECK_OK(
-            placement_make(now, is_vee ? PLACEMENT_VEE : PLACEMENT_LINEAR, false, P, num_enc, L - num_enc));
+        const PlanChain* chain = &problem.costs.chain;
+        const int32_t num_blocks = plan_chain_num_blocks(chain);
+        CHECK_OK(placement_make(now, is_vee ? PLACEMENT_VEE : PLACEMENT_LINEAR, false, P, chain));
         if (round % 4 == 3) { placement_share_head(now, HEAD_BY_VOCABULARY, P); }
-        for (int32_t k = 0; k < K; k++) { now->chunks[k] = (LayerRange){k, k == K - 1 ? L : k + 1}; }
+        for (int32_t k = 0; k < K; k++) { now->chunks[k] = (BlockRange){k, k == K - 1 ? num_blocks : k + 1}; }
         CHECK_OK(stage_search_again(&choice, &present_ns, &about.request, &problem.costs, about.batch,
                                     NUM_BATCHES, 150000000));
         CHECK_OK(stage_search_again(&again, &again_ns, &about.request, &problem.costs, about.batch,
@@ -180,7 +177,7 @@ static void a_search_from_a_placement_on_ends_no_slower(void) {
         CHECK(choice.makespan_ns <= present_ns || present_ns == 0);
         CHECK(choice.placement.num_chunks == K && choice.placement.head == now->head);
         CHECK(memcmp(choice.placement.stage_of, now->stage_of, (size_t)K * sizeof *now->stage_of) == 0);
-        CHECK_OK(placement_check(&choice.placement, P, L, about.request.rules.head_has_layer));
+        CHECK_OK(placement_check(&choice.placement, P, chain, about.request.rules.head_has_layer));
         num_moved += choice.makespan_ns < present_ns;
         CHECK_OK(stage_search_again(&choice, &present_ns, &about.request, &problem.costs, about.batch,
                                     NUM_BATCHES, 0));
@@ -198,10 +195,10 @@ static void where_nothing_fits_there_is_a_split_all_the_same(void) {
     about.request.memory_limit_bytes = 1;
     CHECK_OK(stage_search(&choice, &about.request, &problem.costs, about.batch, NUM_BATCHES,
                           STAGE_SEARCH_USUAL_NS));
-    CHECK_OK(placement_check(&choice.placement, 3, 6, false));
+    CHECK_OK(placement_check(&choice.placement, 3, &problem.costs.chain, false));
     CHECK_EQ(choice.makespan_ns, 0);
     CHECK_OK(stage_search(&choice, &about.request, &problem.costs, NULL, 0, STAGE_SEARCH_USUAL_NS));
-    CHECK_OK(placement_check(&choice.placement, 3, 6, false));
+    CHECK_OK(placement_check(&choice.placement, 3, &problem.costs.chain, false));
 }
 
 static void effort_grows_with_time(void) {

@@ -303,7 +303,7 @@ static void costs_make(double bytes_per_ns) {
 static void plan_step(Plan* plan, Rng* rng, Arena* arena) {
     PlanSample samples[NUM_SAMPLES];
     PlanRequest request = {.P = P, .R = 1, .max_seq_tokens = 2048, .effort = 10};
-    equal_stages(&request, costs.num_enc_layers);
+    equal_stages(&request, plan_chain_num_blocks(&costs.chain));
     random_samples(samples, NUM_SAMPLES, rng, 0, false);
     CHECK_OK(plan_make(plan, &request, &costs, samples, NUM_SAMPLES, arena));
 }
@@ -311,7 +311,7 @@ static void plan_step(Plan* plan, Rng* rng, Arena* arena) {
 static double send_ns(const Plan* plan, const PlanInstr* instr, int32_t rank, const Network* network,
                       Rng* rng) {
     int32_t from = instr->kind == INSTR_SEND_ACT ? rank : rank - 1;
-    CostStage stage = cost_stage_make(&costs, &plan->placement.chunks[from], from, P);
+    CostStage stage = cost_chunk_make(&costs, &plan->placement, from);
     double num_bytes = (double)cost_boundary_bytes(&costs, &stage, &plan->mbs[instr->mb].shape);
     double delay_ns = network->delay_ns * rng_below(rng, 1 << 20) / (1 << 20);
     return network->slow[from] * (costs.comm_latency_ns + num_bytes / costs.comm_bytes_per_ns) + delay_ns;

@@ -1,7 +1,8 @@
-// Laws of a whole model: losses, logits and gradients are what PyTorch and Hugging Face compute; generation
-// says what the whole forward says. That any cut, grouping and sharing is the whole model, and gradients
-// those of finite differences, is test_check_llmc.c; any placement on any ranks, test_gradients.c; a GPU,
-// test_cuda_check.sh and test_cuda_train.sh; bytes, test_measure_llmc.c.
+// Laws of a model, whole or cut before any of its blocks: losses, logits and gradients are what PyTorch and
+// Hugging Face compute; generation says what the forward says. That grouping and sharing change nothing, nor
+// cuts with pieces of samples, and gradients those of finite differences, is test_check_llmc.c; any placement
+// on any ranks, test_gradients.c; a GPU, test_cuda_check.sh and test_cuda_train.sh; bytes,
+// test_measure_llmc.c.
 #include "../llmc/kinds.h"
 #include "../llmc/llmc_error.h"
 
@@ -14,15 +15,16 @@
 static OpsContext* ops;
 static Rng rng;
 
-enum { MOST_ROWS = 64, KEPT = MODEL_KEEP | MODEL_HEAD };
+enum { MOST_ROWS = 64, MOST_RANGES = 32, KEPT = MODEL_KEEP | MODEL_HEAD };
 
 // --- models ------------------------------------------------------------------------------------------------
 
-static void whole_model(Model* out, const ModelConfig* config) {
-    model_init(out, config, 0, model_num_layers(config), true, ops);
-    model_alloc_grads(out);
-    model_golden_params(out);
-}
+// The ranges of a model that is cut, and what goes from one to the next.
+typedef struct {
+    int num_ranges;
+    Model ranges[MOST_RANGES];
+    void *acts[MOST_RANGES], *scratch[MOST_RANGES], *in[MOST_RANGES + 1], *din[MOST_RANGES + 1];
+} Chain;
 
 // Full of NaN.
 static void* room(int64_t num_bytes) {
@@ -30,18 +32,68 @@ static void* room(int64_t num_bytes) {
     return memset(memory, 0xff, (size_t)num_bytes + 64);
 }
 
+// cut_before[b]: a range begins with block b > 0; the last one may be the head alone.
+static void chain_open(Chain* out, const ModelConfig* config, const bool* cut_before) {
+    const int N = model_num_blocks(config);
+    *out = (Chain){0};
+    for (int begin = 0, end = 1; begin <= N; begin = end++) {
+        while (end < N && !cut_before[end]) { end++; }
+        const bool is_last = end > N || (end == N && !cut_before[N]);
+        Model* range = &out->ranges[out->num_ranges++];
+        CHECK(out->num_ranges <= MOST_RANGES);
+        model_init(range, config, begin, end < N ? end : N, is_last, ops);
+        model_alloc_grads(range);
+        model_golden_params(range);
+        if (is_last) { return; }
+    }
+}
+
+static void chain_release(Chain* chain) {
+    for (int r = 0; r < chain->num_ranges; r++) {
+        free(chain->acts[r]);
+        free(chain->scratch[r]);
+        free(chain->in[r]);
+        free(chain->din[r]);
+        chain->acts[r] = chain->scratch[r] = chain->in[r] = chain->din[r] = NULL;
+    }
+}
+
+static void chain_close(Chain* chain) {
+    chain_release(chain);
+    for (int r = 0; r < chain->num_ranges; r++) { model_free(&chain->ranges[r]); }
+}
+
+static Model* last_range(Chain* chain) {
+    return &chain->ranges[chain->num_ranges - 1];
+}
+
+// By place in the whole model; copies add.
+static float* chain_gradients(const Chain* chain) {
+    float* sums = calloc((size_t)model_num_params(&chain->ranges[0].config), sizeof *sums);
+    for (int r = 0; r < chain->num_ranges; r++) {
+        const Model* range = &chain->ranges[r];
+        for (int i = 0; i < range->num_slices; i++) {
+            const TensorSlice* slice = &range->slices[i];
+            for (int64_t j = 0; j < slice->num_values; j++) {
+                sums[slice->file_offset + j] += range->grads[slice->offset + j];
+            }
+        }
+    }
+    return sums;
+}
+
 // --- what others compute -----------------------------------------------------------------------------------
 
 // Of any tensor, in units of its largest value, at least a twentieth of the largest of all: what is the small
 // rest of larger terms (a bias table where there are few keys) has their rounding.
-static double worst_grad(const Model* whole, const float* expected) {
+static double worst_grad(const Model* whole, const float* grads, const float* expected) {
     double worst = 0.0, most = 0.0;
     for (int64_t i = 0; i < whole->num_params; i++) { most = fmax(most, fabs((double)expected[i])); }
     for (int i = 0; i < whole->num_slices; i++) {
         double largest = most / 20.0, difference = 0.0;
         for (int64_t j = 0; j < whole->slices[i].num_values; j++) {
             const int64_t at = whole->slices[i].offset + j;
-            const double x = (double)whole->grads[at], y = (double)expected[at];
+            const double x = (double)grads[at], y = (double)expected[at];
             largest = fmax(largest, fabs(y));
             difference = isfinite(x) ? fmax(difference, fabs(x - y)) : (double)INFINITY;
         }
@@ -59,57 +111,77 @@ static double worst_loss(const float* a, const float* b, int num_rows) {
     return worst;
 }
 
-// Losses, and with KEEP gradients, which are added. whole->last_logits lives until the next run.
-static void run(Model* whole, const ModelBatch* batch, int flags, float* losses) {
-    static void *acts, *scratch;
-    free(acts);
-    free(scratch);
-    acts = room(model_acts_bytes(whole, batch, flags));
-    scratch = room(model_scratch_bytes(whole, batch));
-    model_forward(whole, batch, NULL, NULL, acts, scratch, losses, flags);
-    if (flags & MODEL_KEEP) {
-        model_backward_inputs(whole, batch, NULL, acts, NULL, NULL, scratch);
-        model_backward_weights(whole, batch, acts, NULL, scratch);
+// Losses, and with KEEP gradients, which are added. last_logits live until the next run.
+static void run(Chain* chain, const ModelBatch* batch, int flags, float* losses) {
+    const int num = chain->num_ranges;
+    chain_release(chain);
+    for (int r = 0; r < num; r++) {
+        Model* range = &chain->ranges[r];
+        chain->acts[r] = room(model_acts_bytes(range, batch, flags));
+        chain->scratch[r] = room(model_scratch_bytes(range, batch));
+        if (r + 1 < num) {
+            chain->in[r + 1] = room(model_boundary_bytes(range, batch, 1));
+            chain->din[r + 1] = room(model_boundary_bytes(range, batch, 1));
+        }
+        model_forward(range, batch, chain->in[r], chain->in[r + 1], chain->acts[r], chain->scratch[r], losses,
+                      flags);
+    }
+    for (int r = num - 1; r >= 0 && flags & MODEL_KEEP; r--) {
+        Model* range = &chain->ranges[r];
+        model_backward_inputs(range, batch, chain->in[r], chain->acts[r], chain->din[r + 1], chain->din[r],
+                              chain->scratch[r]);
+        model_backward_weights(range, batch, chain->acts[r], chain->din[r + 1], chain->scratch[r]);
     }
 }
 
-static void check_golden(const ModelGolden* g) {
+static void check_golden(const ModelGolden* g, const Model* whole, const bool* cut_before) {
     const int num_rows = g->batch.num_rows;
-    Model whole;
+    Chain chain;
     float losses[MOST_ROWS];
-    double difference = 0.0;
+    double difference = 0.0, most = 0.0;
     CHECK(num_rows <= MOST_ROWS);  // logits of all at once
-    whole_model(&whole, &g->config);
-    run(&whole, &g->batch, KEPT, losses);
+    chain_open(&chain, &g->config, cut_before);
+    run(&chain, &g->batch, KEPT, losses);
     CHECK(worst_loss(losses, g->losses, num_rows) < 1e-6);
-    CHECK(worst_grad(&whole, g->grads) < 1e-5);
+    float* grads = chain_gradients(&chain);
+    CHECK(worst_grad(whole, grads, g->grads) < 1e-5);
     // the tolerance is tight: a change of one gradient by 1 % of the largest is seen
-    double most = 0.0;
-    for (int64_t i = 0; i < whole.num_params; i++) { most = fmax(most, fabs((double)whole.grads[i])); }
-    whole.grads[0] += 0.01f * (float)most;
-    CHECK(worst_grad(&whole, g->grads) > 1e-5);
-    run(&whole, &g->batch, MODEL_HEAD, losses);
+    for (int64_t i = 0; i < whole->num_params; i++) { most = fmax(most, fabs((double)grads[i])); }
+    grads[0] += 0.01f * (float)most;
+    CHECK(worst_grad(whole, grads, g->grads) > 1e-5);
+    free(grads);
+    run(&chain, &g->batch, MODEL_HEAD, losses);
     CHECK(worst_loss(losses, g->losses, num_rows) < 1e-6);
     for (int i = 0; i < num_rows; i++) {
         for (int v = 0; v < g->config.vocab; v++) {
-            const double ours = whole.last_logits[i * g->config.padded_vocab + v];
+            const double ours = last_range(&chain)->last_logits[i * g->config.padded_vocab + v];
             difference = fmax(difference, fabs(ours - (double)g->logits[i * g->config.vocab + v]));
         }
     }
     CHECK(difference < 1e-5);
     if (g->dropped_losses != NULL) {
-        whole.dropout = MODEL_GOLDEN_DROPOUT;
-        run(&whole, &g->batch, KEPT, losses);
+        for (int r = 0; r < chain.num_ranges; r++) { chain.ranges[r].dropout = MODEL_GOLDEN_DROPOUT; }
+        run(&chain, &g->batch, KEPT, losses);
         CHECK(worst_loss(losses, g->dropped_losses, num_rows) < 1e-6);
     }
-    model_free(&whole);
+    chain_close(&chain);
 }
 
+// Whole, cut before each block alone, and before all of them.
 static void pytorch_and_hugging_face_agree(void) {
     for (int i = 0; i < MODEL_NUM_GOLDENS; i++) {
         ModelGolden golden;
+        Model whole;
         model_golden_load(&golden, i);
-        check_golden(&golden);
+        const int N = model_num_blocks(&golden.config);
+        const ModelPart part = model_part(0, N, true);
+        model_init_counts(&whole, &golden.config, &part, ops);
+        for (int cut = 0; cut <= N + 1; cut++) {
+            bool cut_before[MOST_RANGES];
+            for (int b = 0; b <= N; b++) { cut_before[b] = b == cut || cut == N + 1; }
+            check_golden(&golden, &whole, cut_before);
+        }
+        model_free(&whole);
         model_golden_free(&golden);
     }
 }
@@ -119,8 +191,9 @@ static void pytorch_and_hugging_face_agree(void) {
 enum { SLOTS = 4, ROUNDS = 4, MOST_TOKENS = 40 };
 
 // What the model says: ROUNDS tokens of each slot.
-static void generate(Model* whole, const ModelBatch* prompt, int32_t said[ROUNDS][SLOTS]) {
-    const bool has_decoder = whole->config.kind->has_decoder;
+static void generate(Chain* chain, const ModelBatch* prompt, int32_t said[ROUNDS][SLOTS]) {
+    const bool has_decoder = chain->ranges[0].config.kind->has_decoder;
+    void* memory[MOST_RANGES];
     int32_t slots[SLOTS], num_before[SLOTS] = {0}, num_enc[SLOTS], ones[SLOTS + 1], none[SLOTS + 1] = {0};
     int32_t positions[SLOTS];
     ModelCache cache = {.num_slots = SLOTS,
@@ -134,12 +207,21 @@ static void generate(Model* whole, const ModelBatch* prompt, int32_t said[ROUNDS
         slots[s] = SLOTS - 1 - s;
         num_enc[s] = prompt->cu_seqlens[s + 1] - prompt->cu_seqlens[s];
     }
-    cache.memory = room(model_cache_bytes(whole, &cache));
+    for (int r = 0; r < chain->num_ranges; r++) {
+        memory[r] = room(model_cache_bytes(&chain->ranges[r], &cache));
+    }
     ModelBatch batch = *prompt;
     for (int round = 0; round < ROUNDS; round++) {
-        void* scratch = room(model_infer_bytes(whole, &batch));
-        model_infer(whole, &batch, &cache, NULL, NULL, scratch, said[round]);
-        free(scratch);
+        chain_release(chain);
+        for (int r = 0; r < chain->num_ranges; r++) {
+            Model* range = &chain->ranges[r];
+            const bool is_last = r == chain->num_ranges - 1;
+            chain->scratch[r] = room(model_infer_bytes(range, &batch));
+            if (!is_last) { chain->in[r + 1] = room(model_boundary_bytes(range, &batch, 1)); }
+            cache.memory = memory[r];
+            model_infer(range, &batch, &cache, chain->in[r], chain->in[r + 1], chain->scratch[r],
+                        said[round]);
+        }
         const int32_t* cu = has_decoder ? batch.dec_cu_seqlens : batch.cu_seqlens;
         for (int s = 0; s < SLOTS; s++) {
             num_before[s] += cu[s + 1] - cu[s];
@@ -158,13 +240,14 @@ static void generate(Model* whole, const ModelBatch* prompt, int32_t said[ROUNDS
             batch.positions = positions;
         }
     }
-    free(cache.memory);
+    for (int r = 0; r < chain->num_ranges; r++) { free(memory[r]); }
 }
 
 // The likeliest token after what was said in slot s, by the forward pass of training.
-static int32_t next_by_forward(Model* whole, const ModelBatch* prompt, int32_t said[ROUNDS][SLOTS], int s,
+static int32_t next_by_forward(Chain* chain, const ModelBatch* prompt, int32_t said[ROUNDS][SLOTS], int s,
                                int round) {
-    const bool has_decoder = whole->config.kind->has_decoder;
+    const ModelConfig* config = &chain->ranges[0].config;
+    const bool has_decoder = config->kind->has_decoder;
     const int32_t* cu = has_decoder ? prompt->dec_cu_seqlens : prompt->cu_seqlens;
     const int32_t* from = has_decoder ? prompt->dec_tokens : prompt->tokens;
     int32_t text[MOST_TOKENS], positions[MOST_TOKENS], num = 0, target = 0, next;
@@ -193,8 +276,8 @@ static int32_t next_by_forward(Model* whole, const ModelBatch* prompt, int32_t s
         batch.dec_positions = positions;
     }
     float loss;
-    run(whole, &batch, MODEL_HEAD, &loss);
-    argmax_rows(&next, whole->last_logits, 1, whole->config.vocab, whole->config.padded_vocab, ops);
+    run(chain, &batch, MODEL_HEAD, &loss);
+    argmax_rows(&next, last_range(chain)->last_logits, 1, config->vocab, config->padded_vocab, ops);
     return next;
 }
 
@@ -216,12 +299,16 @@ static void generation_says_what_the_forward_says(void) {
     int num_different = 0;
     for (int k = 0; k < 6 * MODEL_NUM_GOLDENS; k++) {
         ModelGolden golden;
-        Model whole;
+        Chain chain;
+        bool cut_before[MOST_RANGES];
         int32_t said[ROUNDS][SLOTS], cu_seqlens[SLOTS + 1], dec_cu_seqlens[SLOTS + 1];
         int32_t tokens[ALL], dec_tokens[ALL], positions[ALL], dec_positions[ALL];
         model_golden_load(&golden, k % MODEL_NUM_GOLDENS);
         const ModelConfig* config = &golden.config;
-        whole_model(&whole, config);
+        for (int b = 0; b < MOST_RANGES; b++) {
+            cut_before[b] = (int)rng_below(&rng, 6) < k / MODEL_NUM_GOLDENS;
+        }
+        chain_open(&chain, config, cut_before);
         ModelBatch prompt = {.num_seqs = SLOTS,
                              .max_seq_tokens = MOST_TOKENS,
                              .cu_seqlens = cu_seqlens,
@@ -235,13 +322,13 @@ static void generation_says_what_the_forward_says(void) {
             prompt.dec_tokens = dec_tokens;
             prompt.dec_positions = dec_positions;
         }
-        generate(&whole, &prompt, said);
+        generate(&chain, &prompt, said);
         for (int i = 0; i < ROUNDS * SLOTS; i++) {
             const int round = i / SLOTS, s = i % SLOTS;
-            CHECK_EQ(said[round][s], next_by_forward(&whole, &prompt, said, s, round));
+            CHECK_EQ(said[round][s], next_by_forward(&chain, &prompt, said, s, round));
             num_different += said[round][s] != said[0][0];
         }
-        model_free(&whole);
+        chain_close(&chain);
         model_golden_free(&golden);
     }
     CHECK(num_different > 50);  // not one answer to everything

@@ -46,7 +46,7 @@ static void parts_sum_to_the_gap(void) {
         problem.request.effort = 20;
         if (round % 2 == 1) {
             random_placement(&placement, &rng, problem.request.P,
-                             problem.costs.num_enc_layers + problem.costs.num_dec_layers);
+                             plan_chain_num_blocks(&problem.costs.chain));
             problem.request.placement = placement;
             problem.request.batching = rng_below(&rng, 2) ? BATCHING_DYNAMIC : BATCHING_TOKENS;
             problem.request.schedule = SCHEDULE_ADAPTIVE;
@@ -76,11 +76,11 @@ static void parts_sum_to_the_gap(void) {
 // A pipeline in which one thing is wrong: `num` samples of 160 tokens, P stages, everything else free.
 static void plain_problem(int32_t P, int32_t R, int32_t num_samples) {
     memset(&problem, 0, sizeof problem);
-    problem.costs.num_enc_layers = P;
+    problem.costs.chain = plan_chain_whole(P, 0);
     for (int part = 0; part < PART_COUNT; part++) {
         problem.costs.parts[RECOMPUTE_NONE][part].offered = true;
     }
-    CostPartMode* layer = &problem.costs.parts[RECOMPUTE_NONE][PART_ENC_LAYER];
+    CostPartMode* layer = &problem.costs.parts[RECOMPUTE_NONE][PART_ENC_BLOCK];
     cost_formula_add_line(&layer->time_ns[JOB_F], FEATURE_ENC_TOKENS, 1000);
     cost_formula_add_line(&layer->time_ns[JOB_B], FEATURE_ENC_TOKENS, 1000);
     cost_formula_add_line(&layer->time_ns[JOB_W], FEATURE_ENC_TOKENS, 1000);
@@ -112,7 +112,7 @@ static void check_cause(WaterfallPart cause, const char* what) {
 
 static void each_part_has_its_cause(void) {
     plain_problem(1, 1, 8);
-    problem.costs.parts[RECOMPUTE_NONE][PART_ENC_LAYER].time_ns[JOB_F].constant = 50000;
+    problem.costs.parts[RECOMPUTE_NONE][PART_ENC_BLOCK].time_ns[JOB_F].constant = 50000;
     check_cause(WATERFALL_LAUNCH, "constants");
     plain_problem(1, 1, 8);
     for (int i = 0; i < 4; i++) { problem.samples[i].enc_tokens = 80; }

@@ -427,7 +427,7 @@ static void model_bytes(RankBytes* out, int64_t* scratch_bytes, const Plan* plan
 static bool every_chunk_has_layers(const Placement* placement) {
     bool all = true;
     for (int32_t k = 0; k < placement->num_chunks; k++) {
-        all &= placement->chunks[k].layer_begin < placement->chunks[k].layer_end;
+        all &= placement->chunks[k].begin < placement->chunks[k].end;
     }
     return all;
 }
@@ -482,8 +482,8 @@ static ToyModel share_model(const ToyPlan* toy, int32_t s) {
 ToyModel toy_plan_model(const ToyPlan* toy, int32_t row) {
     if (row_is_share(toy, row)) { return share_model(toy, stage_of(toy, row)); }
     bool is_last = row == num_chunks(toy) - 1, is_shared = toy->plan.placement.head != HEAD_WHOLE;
-    return (ToyModel){.layer_begin = toy->plan.placement.chunks[row].layer_begin,
-                      .layer_end = toy->plan.placement.chunks[row].layer_end,
+    return (ToyModel){.layer_begin = toy->plan.placement.chunks[row].begin,
+                      .layer_end = toy->plan.placement.chunks[row].end,
                       .is_first = row == 0,
                       .is_last = is_last && !is_shared,
                       .head = is_last && is_shared ? DYNAPIPE_HEAD_FEEDS : DYNAPIPE_HEAD_AS_BLOCKS,

@@ -293,7 +293,7 @@ static Status draw(const PlanOptions* options, const Problem* problem, const Pla
 
 static Status write_files(const PlanOptions* options, const char* path, const Problem* problem,
                           const Plan* plan, int64_t planning_cpu_ns, Arena* arena) {
-    PlanJson json = {plan, problem->costs.num_enc_layers, planning_cpu_ns};
+    PlanJson json = {plan, planning_cpu_ns};
     if (options->json != NULL) {
         TRY(plan_json_check(plan));
         TRY(tool_write(options->json, plan_json_print, &json));

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../dynapipe_plugin/plan/draft.h"
@@ -184,14 +185,18 @@ Status plan_account_make(PlanAccount* out, const Plan* plan, const Problem* prob
 #define REMEDY " ---> give the problem it was made for"
 
 Status plan_verify_problem(const Plan* plan, const Problem* problem, Arena* arena) {
-    int32_t num_layers = problem->costs.num_enc_layers + problem->costs.num_dec_layers;
-    int32_t layer_end = plan->placement.chunks[plan->placement.num_chunks - 1].layer_end;
+    const PlanChain *theirs = &plan->chain, *ours = &problem->costs.chain;
     PlanAccount account;
     TRY(plan_check(plan, problem->samples, problem->num_samples));
-    if (plan->P != problem->request.P || plan->R != problem->request.R || layer_end != num_layers) {
-        return FAIL(STATUS_INVALID_PLAN,
-                    "plan: %d stages x %d replicas, %d layers; the problem has %d x %d, %d" REMEDY, plan->P,
-                    plan->R, layer_end, problem->request.P, problem->request.R, num_layers);
+    if (plan->P != problem->request.P || plan->R != problem->request.R ||
+        memcmp(theirs, ours, sizeof *ours) != 0) {
+        return FAIL(
+            STATUS_INVALID_PLAN,
+            "plan: %d stages x %d replicas, %d + %d layers of %d and %d blocks; the problem has %d x %d, "
+            "%d + %d of %d and %d" REMEDY,
+            plan->P, plan->R, theirs->num_enc_layers, theirs->num_dec_layers, theirs->enc_blocks,
+            theirs->dec_blocks, problem->request.P, problem->request.R, ours->num_enc_layers,
+            ours->num_dec_layers, ours->enc_blocks, ours->dec_blocks);
     }
     TRY(plan_account_make(&account, plan, problem, arena));
     if (account.makespan_ns != plan->makespan_ns) {
@@ -238,8 +243,11 @@ static void print_facts(FILE* out, const Plan* plan) {
     fprintf(out, "policy\t%s\nschedule\t%s\nmessages are pulled\t%s\n", plan->policy, plan->schedule,
             plan->pulls ? "yes" : "no");
     for (int32_t k = 0; k < placement->num_chunks; k++) {
-        fprintf(out, "chunk %d\tlayers %d to %d on stage %d\n", k, placement->chunks[k].layer_begin,
-                placement->chunks[k].layer_end - 1, placement->stage_of[k]);
+        char layers[LAYERS_CHARS], before[LAYERS_CHARS];
+        fprintf(out, "chunk %d\t%s layers after %s on stage %d\n", k,
+                layers_text(layers, plan_chain_length(&plan->chain, &placement->chunks[k])),
+                layers_text(before, plan_chain_layers(&plan->chain, placement->chunks[k].begin)),
+                placement->stage_of[k]);
     }
     fprintf(out, "head\t%s", plan_head_words[placement->head]);
     for (int32_t s = 0; s < plan->P && placement->head != HEAD_WHOLE; s++) {
@@ -369,18 +377,15 @@ void plan_memory_print(const PlanAccount* account, const Plan* plan, const Probl
                 : "every buffer, as laid out",
             shares ? "    head" : "");
     for (int32_t s = 0; s < plan->P; s++) {
-        int32_t fullest = s, num_layers = 0;
+        int32_t fullest = s;
+        char layers[LAYERS_CHARS];
         for (int32_t r = s; r < plan->P * plan->R; r += plan->P) {
             if (account->rank[r].peak_bytes > account->rank[fullest].peak_bytes) { fullest = r; }
-        }
-        for (int32_t k = 0; k < placement->num_chunks; k++) {
-            const LayerRange* layers = &placement->chunks[k];
-            if (placement->stage_of[k] == s) { num_layers += layers->layer_end - layers->layer_begin; }
         }
         const PlanMemory* stage = &account->rank[fullest];
         int64_t together_bytes = stage->state_bytes + stage->peak_bytes;
         int64_t limit_bytes = problem_limit_bytes(&problem->request, fullest);
-        fprintf(out, "  %5d  %6d", s, num_layers);
+        fprintf(out, "  %5d  %6s", s, layers_text(layers, placement_layers(placement, &plan->chain, s)));
         if (shares) {
             fprintf(out, "  %4.1f %%",
                     100.0 * (placement->head_begin[s + 1] - placement->head_begin[s]) / HEAD_UNITS);
@@ -399,13 +404,13 @@ void plan_memory_print(const PlanAccount* account, const Plan* plan, const Probl
 
 static void explain_stages(const Plan* plan, const Problem* problem, FILE* out) {
     const Placement* placement = &plan->placement;
-    fprintf(out, "- Stages: %slayers", problem->costs.num_dec_layers > 0 ? "encoder+decoder " : "");
+    fprintf(out, "- Stages: %slayers", plan->chain.num_dec_layers > 0 ? "encoder+decoder " : "");
     for (int32_t s = 0; s < plan->P; s++) {
         const char* before = " ";
         for (int32_t k = 0; k < placement->num_chunks; k++) {
             char layers[PROBLEM_LAYERS_CHARS];
             if (placement->stage_of[k] != s) { continue; }
-            problem_layers_text(layers, &problem->costs, &placement->chunks[k]);
+            problem_layers_text(layers, &plan->chain, &placement->chunks[k]);
             fprintf(out, "%s%s", before, layers);
             before = "/";
         }
@@ -496,17 +501,18 @@ Status plan_json_check(const Plan* plan) {
 // HEAD_UNITS, in proportion to the shares.
 static void add_placement(json_t* root, const PlanJson* about) {
     const Placement* placement = &about->plan->placement;
+    const PlanChain* chain = &about->plan->chain;
     bool is_linear = placement_is_linear(placement, about->plan->P);
     json_t *chunks = json_array(), *share = json_array();
     for (int32_t k = 0; k < placement->num_chunks; k++) {
-        const LayerRange* layers = &placement->chunks[k];
-        int32_t num[2] = {0, 0};
-        for (int32_t l = layers->layer_begin; l < layers->layer_end; l++) {
-            num[l >= about->num_enc_layers]++;
+        double num[2];
+        json_t* chunk = is_linear ? json_array() : json_pack("[i]", placement->stage_of[k]);
+        plan_chain_lengths(num, chain, &placement->chunks[k]);
+        for (int i = 0; i < 2; i++) {
+            json_array_append_new(chunk, num[i] == floor(num[i]) ? json_integer((json_int_t)num[i])
+                                                                 : json_real(num[i]));
         }
-        json_array_append_new(chunks, is_linear
-                                          ? json_pack("[i,i]", num[0], num[1])
-                                          : json_pack("[i,i,i]", placement->stage_of[k], num[0], num[1]));
+        json_array_append_new(chunks, chunk);
     }
     if (is_linear) {
         json_object_set_new(root, "stage_layers", chunks);
@@ -573,7 +579,7 @@ void plan_json_print(FILE* out, const void* plan_json) {
     json_t *root = json_object(), *replicas = json_array();
     int32_t m = 0, first_dec = 0;  // the first chunk with layers of a decoder
     while (first_dec < plan->placement.num_chunks &&
-           plan->placement.chunks[first_dec].layer_end <= about->num_enc_layers) {
+           plan->placement.chunks[first_dec].end <= plan_chain_first_dec(&plan->chain)) {
         first_dec++;
     }
     add_placement(root, about);

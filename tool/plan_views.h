@@ -52,7 +52,6 @@ void plan_explain_print(const Plan* plan, const Problem* problem, const Waterfal
 
 typedef struct {
     const Plan* plan;
-    int32_t num_enc_layers;
     int64_t planning_cpu_ns;
 } PlanJson;
 

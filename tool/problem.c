@@ -157,7 +157,7 @@ static Status of_lengths(Problem* out, const char* name, Lengths* lengths, int32
                          const ProblemOptions* options, const CostModel* costs, Arena* arena) {
     const int32_t batch_tokens = options->batch_tokens ? options->batch_tokens : DEFAULT_BATCH_TOKENS;
     const int32_t wanted = options->batch ? options->batch : 1;
-    Cut cut = {.encoder_decoder = costs->num_dec_layers > 0,
+    Cut cut = {.encoder_decoder = costs->chain.num_dec_layers > 0,
                .has_targets = has_targets,
                .most = options->max_tokens ? options->max_tokens : PROBLEM_MAX_TOKENS};
     cut.most_target = options->max_target_tokens ? options->max_target_tokens : cut.most;
@@ -232,7 +232,8 @@ Per layer, milliseconds and MB (10^6 bytes), for T tokens, S squared lengths, X 
     forward = max(cmin, a T + b S + x X + c)     backward = bwd * forward, of which W is a T
     stored  = m T + n S + mx X + me T_enc        ("postprocess", the head: forward = a T + c)
 
-A decoder layer or a recompute mode inherits missing keys from the encoder. The translation into CostModel is
+A decoder layer or a recompute mode inherits missing keys from the encoder. Where layers_per_stage is no whole
+number layers are cut in halves, which cost half of it all. The translation into CostModel is
 exact if cmin <= c. Otherwise the floor of B falls with T, which no CostFormula expresses; its lowest value is
 used: bwd cmin - (cmin - c). So the bound holds, small microbatches are priced too low, and the tool prints a
 note.
@@ -359,31 +360,51 @@ static void mode_costs(CostModel* out, Reader* r, json_t* costs, bool t5, Recomp
                 r->name);
     }
     CostPartMode* parts = out->parts[mode];
+    const int32_t num_blocks = out->chain.enc_blocks;
     parts[PART_EMBEDDING].offered = true;
-    layer_costs(&parts[PART_ENC_LAYER], false, !t5, enc);
-    layer_costs(&parts[PART_DEC_LAYER], true, t5, dec);
+    for (int k = 0; k < NUM_KEYS; k++) {
+        if (k != KEY_BWD) { enc[k] /= num_blocks, dec[k] /= num_blocks; }
+    }
+    for (int32_t j = 0; j < num_blocks; j++) {
+        layer_costs(&parts[PART_ENC_BLOCK + j], false, !t5, enc);
+        layer_costs(&parts[PART_DEC_BLOCK + j], true, t5, dec);
+    }
     head_costs(&parts[PART_HEAD], t5 ? FEATURE_DEC_TOKENS : FEATURE_ENC_TOKENS, r,
                object(r, costs, "cost_model.", "postprocess", false));
 }
 
 // Model state: 8 bytes per 16-bit parameter byte; optimizer state (6 of them) over the replicas with zero 1.
 static void state_and_transfer_costs(CostModel* out, Reader* r, json_t* costs, bool t5, int32_t R) {
-    static const char* const keys[PART_COUNT] = {"embedding", "encoder", "decoder", NULL};
     json_t* params = object(r, costs, "cost_model.", "params_mb", false);
     json_t* cluster = object(r, r->root, "", "cluster", false);
     double hidden_bytes = 2 * number(r, r->root, "", "hidden", 0, 1e6, HIDDEN);
     out->num_shards = number(r, r->root, "", "zero_stage", 0, 3, 0) >= 1 ? R : 1;
     out->optimizer_part = 6.0 / 8;
-    for (int part = 0; part < PART_COUNT; part++) {
+    const int32_t num_blocks = out->chain.enc_blocks;
+    const struct {
+        const char* key;
+        int part;
+        int32_t num;
+    } states[] = {{"embedding", PART_EMBEDDING, 1},
+                  {"encoder", PART_ENC_BLOCK, num_blocks},
+                  {"decoder", PART_DEC_BLOCK, num_blocks}};
+    for (int i = 0; i < 3; i++) {
         double mb =
-            keys[part] != NULL ? number(r, params, "cost_model.params_mb.", keys[part], 0, MOST / 1e3, 0) : 0;
-        out->part_state_bytes[part] = (int64_t)(8 * mb * BYTES_PER_MB + 0.5);
-        out->part_param_bytes[part] = (int64_t)(mb * BYTES_PER_MB + 0.5);
+            number(r, params, "cost_model.params_mb.", states[i].key, 0, MOST / 1e3, 0) / states[i].num;
+        for (int32_t j = 0; j < states[i].num; j++) {
+            out->part_state_bytes[states[i].part + j] = (int64_t)(8 * mb * BYTES_PER_MB + 0.5);
+            out->part_param_bytes[states[i].part + j] = (int64_t)(mb * BYTES_PER_MB + 0.5);
+        }
     }
     out->head_state_bytes = out->part_state_bytes[PART_EMBEDDING];  // of a share; a whole head has none
     out->head_param_bytes = out->part_param_bytes[PART_EMBEDDING];
     out->head_is_tied = out->head_rows_whole = true;
-    out->kept_bytes = (int32_t)(2 * hidden_bytes), out->kept_grad_bytes = (int32_t)(4 * hidden_bytes);
+    for (int gradients = 0; gradients < 2; gradients++) {
+        const int32_t kept_bytes = (int32_t)(2 * (gradients + 1) * hidden_bytes) / num_blocks;
+        for (int32_t j = 0; j < num_blocks; j++) {
+            out->kept[gradients][j] = (CostKept){kept_bytes, t5 ? kept_bytes : 0};
+        }
+    }
     cost_formula_add_line(&out->boundary_bytes, FEATURE_ENC_TOKENS, hidden_bytes);
     cost_formula_add_line(&out->dec_boundary_bytes, FEATURE_DEC_TOKENS, hidden_bytes);
     cost_formula_add_line(&out->head_in_bytes, t5 ? FEATURE_DEC_TOKENS : FEATURE_ENC_TOKENS, hidden_bytes);
@@ -432,21 +453,24 @@ static Status read_problem(Problem* out, Reader* r, Arena* arena) {
                              .R = count(r, "dp_size", PLAN_MAX_REPLICAS),
                              .recompute = RECOMPUTE_CHOICE_AUTO,
                              .memory_rule = MEMORY_ACTIVATIONS};
-    int32_t layers_per_stage = count(r, "layers_per_stage", COST_MAX_LAYERS);
+    double layers_per_stage = number(r, r->root, "", "layers_per_stage", 0.5, COST_MAX_LAYERS, NAN);
     double limit_mb = number(r, r->root, "", "memory_limit", 1e-3, MOST, NAN);
     request->memory_limit_bytes = (int64_t)(limit_mb * BYTES_PER_MB + 0.5);
     TRY(r->status);
-    int32_t num_layers = request->P * layers_per_stage;
-    if (num_layers > COST_MAX_LAYERS) {
-        return FAIL(STATUS_BAD_FORMAT, "%s: layers_per_stage: %d layers together ---> at most %d", r->name,
-                    num_layers, COST_MAX_LAYERS);
+    const double of_stack = request->P * layers_per_stage / (t5 ? 2 : 1);
+    const int32_t num_layers = (int32_t)of_stack, num_dec = t5 ? num_layers : 0;
+    if (num_layers < 1 || num_layers + num_dec > COST_MAX_LAYERS || num_layers != of_stack) {
+        return FAIL(STATUS_BAD_FORMAT,
+                    "%s: layers_per_stage: %g layers%s together ---> give a whole number, 1 to %d", r->name,
+                    of_stack, t5 ? " of each stack" : "", COST_MAX_LAYERS);
     }
     if (t5 && request->P % 2 != 0) {
         return FAIL(STATUS_BAD_FORMAT, "%s: n_stages %d ---> a t5 needs an even number, half of them encoder",
                     r->name, request->P);
     }
-    out->costs.num_dec_layers = t5 ? num_layers / 2 : 0;
-    out->costs.num_enc_layers = num_layers - out->costs.num_dec_layers;
+    out->costs.chain = plan_chain_whole(num_layers, num_dec);
+    if (layers_per_stage != floor(layers_per_stage)) { out->costs.chain.enc_blocks = 2; }
+    if (t5) { out->costs.chain.dec_blocks = out->costs.chain.enc_blocks; }
     TRY(read_samples(out, r, arena));
     json_t *costs = object(r, r->root, "", "cost_model", true), *mode;
     const char* name;
@@ -485,9 +509,10 @@ Status problem_json_parse(Problem* out, const char* text, size_t num_bytes, cons
 
 // Rates of a current server core; they only set the proportions of the parts until ./profile_costs has
 // measured.
-static void analytic_costs(CostModel* out, const ModelConfig* config) {
+static void analytic_costs(CostModel* out, const ModelConfig* config, bool by_blocks) {
     enum { UPDATE_PASSES = 9 };  // values read and written per parameter: zeroing 1, norm 1, AdamW 7
     CostAnalytic about = {.num_layers = config->num_layers,
+                          .by_blocks = by_blocks,
                           .num_dec_layers = config->num_dec_layers,
                           .head_size = config->head_size,
                           .ffn_channels = config->ffn_channels,
@@ -516,7 +541,7 @@ static bool counts_bytes(const CostModel* costs) {
                            .dec_squares = 1000000,
                            .cross_products = 1000000,
                            .supervised_tokens = 1000};
-    return cost_formula_value(&costs->parts[RECOMPUTE_NONE][PART_ENC_LAYER].stored_bytes, &shape) > 0;
+    return cost_formula_value(&costs->parts[RECOMPUTE_NONE][PART_ENC_BLOCK].stored_bytes, &shape) > 0;
 }
 
 // The profile names the model that it was measured on (dynapipe_llmc_signature); another shape is an error.
@@ -567,10 +592,14 @@ Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t 
     if (options->costs != NULL && options->model != NULL) {
         TRY(take_signature(&config, options->costs, options->vocab));
     }
-    analytic_costs(out, &config);
-    if (options->costs == NULL) { return cost_model_check(out); }
+    if (options->costs == NULL) {
+        analytic_costs(out, &config, true);
+        return cost_model_check(out);
+    }
     CostModel measured;
     TRY(cost_file_load(&measured, NULL, options->costs, NULL));
+    const PlanChain* chain = &measured.chain;
+    analytic_costs(out, &config, chain->enc_blocks > 1);
     if (counts_bytes(&measured)) {
         *out = measured;
         return STATUS_OK;
@@ -581,6 +610,14 @@ Status problem_csv_costs(CostModel* out, const ProblemOptions* options, int32_t 
             "--costs %s: has times, no bytes ---> add --model, the shape it was measured on, which sets "
             "its bytes and number of layers",
             options->costs);
+    }
+    if (out->chain.enc_blocks != chain->enc_blocks || out->chain.dec_blocks != chain->dec_blocks) {
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "--costs %s: of %d and %d blocks a layer, --model has %d and %d ---> give the --model it was "
+            "measured on",
+            options->costs, chain->enc_blocks, chain->dec_blocks, out->chain.enc_blocks,
+            out->chain.dec_blocks);
     }
     for (int mode = 0; mode < RECOMPUTE_COUNT; mode++) {
         for (int part = 0; part < PART_COUNT; part++) {
@@ -739,26 +776,17 @@ int64_t problem_limit_bytes(const PlanRequest* request, int32_t rank) {
 
 // --- layers on stages --------------------------------------------------------------------------------------
 
-static Status split_equal(PlanRequest* request, int32_t num_layers) {
-    if (request->P > num_layers) {
-        return FAIL(STATUS_BAD_OPTION, "--stages %d: the model has %d layers ---> give 1 to %d", request->P,
-                    num_layers, num_layers);
-    }
-    for (int32_t s = 0; s < request->P; s++) {
-        request->placement.chunks[s] =
-            (LayerRange){num_layers * s / request->P, num_layers * (s + 1) / request->P};
-    }
-    return STATUS_OK;
-}
-
 Status problem_split_stages(Problem* problem, const char* text) {
     PlanRequest* request = &problem->request;
-    int32_t num_layers = problem->costs.num_enc_layers + problem->costs.num_dec_layers;
+    const PlanChain* chain = &problem->costs.chain;
     request->choose_stages = strcmp(text, "auto") == 0;
-    return request->choose_stages || strcmp(text, "equal") == 0
-               ? split_equal(request, num_layers)
-               : stage_split_parse(request->placement.chunks, request->P, num_layers,
-                                   request->rules.head_has_layer, text);
+    if (!request->choose_stages && strcmp(text, "equal") != 0) {
+        return stage_split_parse(request->placement.chunks, request->P, chain, request->rules.head_has_layer,
+                                 text);
+    }
+    if (placement_deal(&request->placement, 1, false, false, request->P, chain)) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_OPTION, "--stages %d: the model's layers are %d blocks ---> give 1 to %d",
+                request->P, plan_chain_num_blocks(chain), plan_chain_num_blocks(chain));
 }
 
 Status problem_place(Problem* problem, const char* placement, const char* head) {
@@ -769,21 +797,21 @@ Status problem_place(Problem* problem, const char* placement, const char* head) 
     }
     if (placement == NULL) { placement = is_free ? "auto" : "linear"; }
     if (head == NULL) { head = is_free ? "auto" : "whole"; }
-    TRY(placement_words_take(request, problem->costs.num_enc_layers, problem->costs.num_dec_layers, placement,
-                             head));
+    TRY(placement_words_take(request, &problem->costs.chain, placement, head));
     if (!is_free && request->placements == PLACEMENT_LINEAR) { request->placements = PLACEMENT_GIVEN; }
     if (!is_free && request->heads == HEAD_CHOICE_WHOLE) { request->heads = HEAD_CHOICE_GIVEN; }
     return STATUS_OK;
 }
 
-void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const CostModel* costs, const LayerRange* layers) {
-    CostStage stage = {.layers = *layers};
-    int32_t count[PIECE_COUNT];
-    cost_stage_parts(count, costs, &stage);
-    if (costs->num_dec_layers == 0) {
-        snprintf(out, PROBLEM_LAYERS_CHARS, "%d", count[PART_ENC_LAYER]);
+void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const PlanChain* chain, const BlockRange* blocks) {
+    char enc[LAYERS_CHARS], dec[LAYERS_CHARS];
+    double layers[2];
+    plan_chain_lengths(layers, chain, blocks);
+    if (chain->num_dec_layers == 0) {
+        layers_text(out, layers[0]);
     } else {
-        snprintf(out, PROBLEM_LAYERS_CHARS, "%d+%d", count[PART_ENC_LAYER], count[PART_DEC_LAYER]);
+        snprintf(out, PROBLEM_LAYERS_CHARS, "%s+%s", layers_text(enc, layers[0]),
+                 layers_text(dec, layers[1]));
     }
 }
 
@@ -822,7 +850,7 @@ static Status parse_lengths(Problem* out, const char* text, size_t num_bytes, co
     if (text == NULL) { TRY(problem_samples_vocab(&vocab, path)); }
     TRY(problem_csv_costs(costs, options, vocab));
     if (text != NULL) { return problem_csv_parse(out, text, num_bytes, path, options, costs, arena); }
-    TRY(problem_samples_lengths(&lengths, &num, path, options, costs->num_dec_layers > 0, arena));
+    TRY(problem_samples_lengths(&lengths, &num, path, options, costs->chain.num_dec_layers > 0, arena));
     return of_lengths(out, path, lengths, num, true, options, costs, arena);
 }
 

@@ -81,8 +81,8 @@ Status problem_split_stages(Problem* problem, const char* text);
 Status problem_place(Problem* problem, const char* placement, const char* head);
 
 // "8", or for a model with two stacks "5+3": layers of encoder and decoder.
-enum { PROBLEM_LAYERS_CHARS = 32 };
-void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const CostModel* costs, const LayerRange* layers);
+enum { PROBLEM_LAYERS_CHARS = 40 };
+void problem_layers_text(char out[PROBLEM_LAYERS_CHARS], const PlanChain* chain, const BlockRange* blocks);
 
 // The format is detected by contents: a file that begins with '{' is JSON. Samples are allocated in
 // `arena`.

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../dynapipe_plugin/plan/memory_layout.h"
+#include "../dynapipe_plugin/plan/placement.h"
 #include "../dynapipe_plugin/plan/plan_message.h"
 #include "../dynapipe_plugin/plan/plan_text.h"
 #include "../util/program.h"
@@ -263,12 +264,10 @@ static Status put_row(Picture* p, int32_t rank, double y) {
     if (!has_memory(plan)) { return STATUS_OK; }
     TRY(memory_curve_make(&curve, &plan->ranks[rank], p->info->memory_rule, p->arena));
     put_memory(p, rank, &curve, memory);
-    int32_t num_layers = 0;
-    for (int32_t k = 0; k < placement->num_chunks; k++) {
-        const LayerRange* chunk = &placement->chunks[k];
-        if (placement->stage_of[k] == s) { num_layers += chunk->layer_end - chunk->layer_begin; }
-    }
-    put_text(p, LEFT - 12, memory + MEMORY / 2, "q e", "%d layer%s", num_layers, num_layers == 1 ? "" : "s");
+    char layers[LAYERS_CHARS];
+    double num_layers = placement_layers(placement, &plan->chain, s);
+    put_text(p, LEFT - 12, memory + MEMORY / 2, "q e", "%s layer%s", layers_text(layers, num_layers),
+             num_layers == 1 ? "" : "s");
     if (placement->head != HEAD_WHOLE) {
         int32_t units = placement->head_begin[s + 1] - placement->head_begin[s];
         put_text(p, LEFT - 12, memory + MEMORY / 2 + 13, "q e", "%.0f %% of the head",

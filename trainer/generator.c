@@ -326,7 +326,7 @@ static Status read_model(Generation* g, bool is_hf, HfConfig* details, uint64_t*
     if (is_hf && !hf_checkpoint_read_config(&config, details, config.kind, g->path)) { return status_last(); }
     if (!is_hf) { TRY(checkpoint_seal_read(&seal, g->path)); }
     g->ops = ops_create(g->options->threads);
-    model_init(m, &config, 0, model_num_layers(&config), true, g->ops);
+    model_init(m, &config, 0, model_num_blocks(&config), true, g->ops);
     if (is_hf) {
         bool ok = hf_checkpoint_read(g->path, CHECKPOINT_PARAMS, m, m->params, 0, m->num_params);
         return ok ? STATUS_OK : status_last();

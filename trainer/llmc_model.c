@@ -53,7 +53,7 @@ static void make_values(Model* model, const ModelConfig* config) {
 
 // --- ranges ------------------------------------------------------------------------------------------------
 
-// As if other stages had the remaining layers.
+// As if other stages had the remaining blocks.
 static ModelPart part_of(const ModelConfig* config, DynapipeRange blocks) {
     ModelPart part = {.stage = 1};
     bool by_rows = blocks.head == DYNAPIPE_HEAD_BY_ROWS;
@@ -138,6 +138,8 @@ DynapipeBlocks_v1 dynapipe_llmc_blocks(LlmcBlocks* ctx, const ModelConfig* confi
         .signature = ctx->signature,
         .num_layers = config->num_layers,
         .num_dec_layers = config->num_dec_layers,
+        .layer_blocks = config->kind->stacks[0].num_blocks,
+        .dec_layer_blocks = config->kind->stacks[1].num_blocks,
         .vocab = config->vocab,
         .padded_vocab = config->padded_vocab,
         .max_seq_tokens = config->kind->has_decoder ? 0 : config->max_seq_len,
@@ -299,15 +301,15 @@ int32_t dynapipe_llmc_pieces(DynapipePiece_v1* out, const Model* model, int64_t 
     return num;
 }
 
-// Blocks count the embeddings: 0, and after the encoder's layers the decoder's.
-static ModelRange layers_of(const ModelConfig* config, DynapipeRange blocks) {
-    int num_layers = model_num_layers(config), num_enc = config->num_layers;
-    int head = num_layers + 1 + (config->num_dec_layers > 0 ? 1 : 0);
+// The plugin's blocks count the embeddings: 0, and after the encoder's blocks the decoder's.
+static ModelRange range_of(const ModelConfig* config, DynapipeRange blocks) {
+    int num_blocks = model_num_blocks(config), num_enc = model_stack_blocks(config, 0);
+    int head = num_blocks + 1 + (config->num_dec_layers > 0 ? 1 : 0);
     int ends[2] = {blocks.begin, blocks.end};
     for (int i = 0; i < 2; i++) {
-        int layer = ends[i] > 0 ? ends[i] - 1 : 0;  // without the embedding's block
-        if (config->num_dec_layers > 0 && ends[i] > num_enc + 1) { layer--; }
-        ends[i] = layer < num_layers ? layer : num_layers;
+        int block = ends[i] > 0 ? ends[i] - 1 : 0;  // without the embedding's
+        if (config->num_dec_layers > 0 && ends[i] > num_enc + 1) { block--; }
+        ends[i] = block < num_blocks ? block : num_blocks;
     }
     return (ModelRange){ends[0], ends[1],
                         blocks.end > head                    ? MODEL_HAS_HEAD
@@ -322,7 +324,7 @@ void dynapipe_llmc_part(ModelPart* out, const ModelConfig* config, const Dynapip
     for (int32_t i = 0; i < num_ranges; i++) {
         bool is_share =
             ranges[i].head == DYNAPIPE_HEAD_BY_ROWS || ranges[i].head == DYNAPIPE_HEAD_BY_VOCABULARY;
-        if (!is_share) { out->ranges[out->num_ranges++] = layers_of(config, ranges[i]); }
+        if (!is_share) { out->ranges[out->num_ranges++] = range_of(config, ranges[i]); }
         out->has_share |= is_share;
     }
 }

@@ -132,7 +132,7 @@ static void trainer_init(Trainer* t, Bench* bench, const char* descriptor, int s
     t->bench = bench;
     t->ops = bench_ops(bench);
     t->rng = rng_seed(1);
-    model_init(&t->model, &config, 0, model_num_layers(&config), true, t->ops);
+    model_init(&t->model, &config, 0, model_num_blocks(&config), true, t->ops);
     bench_fill(bench, t->model.params, (size_t)t->model.num_params, 0.02);
     model_alloc_grads(&t->model);
     optimizer_init(&t->optimizer, OPTIMIZER_ADAMW, 0, t->model.num_params, 0.1f, 42, t->ops);

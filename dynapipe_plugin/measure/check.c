@@ -58,7 +58,7 @@ typedef struct {
     CheckRange* ranges;
     unsigned char* temp;  // scratch of this file's functions
     size_t temp_bytes;
-    int32_t num_blocks;       // embedding(s), layers, head
+    int32_t num_blocks;       // embedding(s), layers' blocks, head
     int32_t *cuts, num_cuts;  // blocks before which the model can be cut
     bool has_decoder;
     double tolerance;     // relative, of sums of gradients in another order
@@ -326,17 +326,38 @@ static CheckChain check_chain(Checker* c, const int32_t* cuts, int32_t num_cuts)
     return chain;
 }
 
-// The embedding is no stage alone, a decoder's embedding goes with the next layer.
+// The embedding is no stage alone, a decoder's embedding goes with the next block.
 static Status find_cuts(Checker* c) {
+    const DynapipeBlocks_v1* blocks = c->blocks;
+    const int32_t num_enc = blocks->num_layers * interface_layer_blocks(blocks->layer_blocks);
+    const int32_t num_dec = blocks->num_dec_layers * interface_layer_blocks(blocks->dec_layer_blocks);
+    c->num_blocks = num_enc + 2 + (c->has_decoder ? num_dec + 1 : 0);
     c->cuts = (int32_t*)calloc((size_t)c->num_blocks, sizeof *c->cuts);
     if (c->cuts == NULL) { return FAIL(STATUS_NO_MEMORY, "no host memory left"); }
     for (int32_t b = 2; b < c->num_blocks; b++) {
-        bool after_dec_embedding = c->has_decoder && b == c->blocks->num_layers + 2;
+        bool after_dec_embedding = c->has_decoder && b == num_enc + 2;
         bool is_head = b == c->num_blocks - 1;
-        if (after_dec_embedding || (is_head && c->blocks->shapes.head_has_layer)) { continue; }
+        if (after_dec_embedding || (is_head && blocks->shapes.head_has_layer)) { continue; }
         c->cuts[c->num_cuts++] = b;
     }
     return STATUS_OK;
+}
+
+// Ways to cut the model: at each place alone; at every third, every second, every place, so that ranges begin
+// and end with any blocks of a layer; then not at all.
+enum { STRIDES = 6 };
+static CheckChain cut_chain(Checker* c, int32_t way) {
+    static const struct {
+        int32_t first, stride;
+    } strides[STRIDES] = {{0, 3}, {1, 3}, {2, 3}, {0, 2}, {1, 2}, {0, 1}};
+    int32_t *cuts = CHECK_NEW(c, int32_t, c->num_cuts + 1), num = 0, first = way, stride = c->num_cuts;
+    if (way >= c->num_cuts + STRIDES) { return check_chain(c, NULL, 0); }
+    if (way >= c->num_cuts) {
+        first = strides[way - c->num_cuts].first;
+        stride = strides[way - c->num_cuts].stride;
+    }
+    for (int32_t i = first; i < c->num_cuts; i += stride) { cuts[num++] = c->cuts[i]; }
+    return check_chain(c, cuts, num);
 }
 
 // The first range of the chain with a copy of that group, and its values there.
@@ -737,6 +758,31 @@ static void check_tied_copy(Checker* c, const CheckChain* chain, int32_t r, cons
     }
 }
 
+static bool is_cut(const Checker* c, int32_t block) {
+    for (int32_t i = 0; i < c->num_cuts; i++) {
+        if (c->cuts[i] == block) { return true; }
+    }
+    return false;
+}
+
+// Blocks [begin, end) of a stack: those that can be a range have as many parameters as the same of an earlier
+// layer.
+static void check_layers_alike(Checker* c, int32_t begin, int32_t end, int32_t of_layer) {
+    for (int32_t b = begin + of_layer; b < end; b++) {
+        const DynapipeRange earlier = {.begin = b - of_layer, .end = b - of_layer + 1},
+                            later = {.begin = b, .end = b + 1};
+        if (!is_cut(c, earlier.begin) || !is_cut(c, earlier.end) || !is_cut(c, later.end)) { continue; }
+        const int64_t of_earlier = check_range(c, earlier, false)->params.num_params,
+                      of_later = check_range(c, later, false)->params.num_params;
+        if (of_earlier == of_later) { continue; }
+        fail(c,
+             "blocks [%d, %d) and [%d, %d), the same of two layers, have %lld and %lld parameters ---> "
+             "layer_blocks and dec_layer_blocks are the blocks of a layer; layers of a stack are alike",
+             (int)earlier.begin, (int)earlier.end, (int)later.begin, (int)later.end, (long long)of_earlier,
+             (long long)of_later);
+    }
+}
+
 static void law_ranges(Checker* c) {
     static const double epsilons[] = {0x1p-24, 0x1p-8, 0x1p-11};  // by DynapipeType
     const DynapipeRange all = {.begin = 0, .end = c->num_blocks};
@@ -753,6 +799,11 @@ static void law_ranges(Checker* c) {
              "be left out, no count",
              (int)c->num_blocks, (long long)without->num_params, (long long)whole->num_params);
     }
+    // an encoder's last block may have the norm after it
+    const int32_t num_enc = c->blocks->num_layers * interface_layer_blocks(c->blocks->layer_blocks);
+    check_layers_alike(c, 1, 1 + num_enc - c->has_decoder, interface_layer_blocks(c->blocks->layer_blocks));
+    check_layers_alike(c, 2 + num_enc, c->num_blocks - 1,
+                       interface_layer_blocks(c->blocks->dec_layer_blocks));
     for (int32_t i = 0; i < c->num_cuts; i++) {
         CheckChain chain = check_chain(c, &c->cuts[i], 1);
         int64_t num_copies = 0;
@@ -1142,15 +1193,16 @@ static void law_cuts(Checker* c) {
         Results expected = check_run(c, &whole, batch);
         float *params, *found_params;
         int64_t num_values = sort_pairs(c, &whole, expected.gradients, &params);
-        for (int32_t i = 0; i <= c->num_cuts && c->num_cuts > 0; i++) {  // each cut, then all of them
-            bool all = i == c->num_cuts;
-            CheckChain chain = check_chain(c, all ? c->cuts : &c->cuts[i], all ? c->num_cuts : 1);
+        for (int32_t way = 0; way < c->num_cuts + STRIDES; way++) {
             char what[224];
-            snprintf(what, sizeof what, "the model cut before block %d%s (%s)", (int)c->cuts[all ? 0 : i],
-                     all && i > 1 ? " and wherever else it can be" : "", batch->what);
+            CheckChain chain = cut_chain(c, way);
+            if (chain.num_ranges == 1) { continue; }
+            snprintf(what, sizeof what, "the model cut before block %d%s (%s)",
+                     (int)chain.ranges[1]->blocks.begin, chain.num_ranges > 2 ? " and elsewhere" : "",
+                     batch->what);
             Results found = check_run(c, &chain, batch);
             check_same(c, expected.losses, found.losses, batch->batch.num_rows, c->tolerance,
-                       "what a range computes from `in` is what the whole computes there; layers count from "
+                       "what a range computes from `in` is what the whole computes there; blocks count from "
                        "blocks.begin",
                        "%s, losses", what);
             int64_t num_left = sort_pairs(c, &chain, found.gradients, &found_params);
@@ -1326,16 +1378,14 @@ static void check_pieces(Checker* c, const CheckChain* chain, int num, bool is_r
 static void law_pieces(Checker* c) {
     Rng rng = rng_seed(5);
     if (c->blocks->api->kept_bytes == NULL || c->blocks->shapes.padded) { return; }
-    for (int i = 0; i < 6; i++) {
-        CheckChain chain = i % 3 == 0   ? check_chain(c, NULL, 0)
-                           : i % 3 == 1 ? check_chain(c, c->cuts + c->num_cuts / 2, 1)
-                                        : check_chain(c, c->cuts, c->num_cuts);
-        check_pieces(c, &chain, 2 + i / 2, i % 2, i / 3, &rng);
+    for (int32_t way = c->num_cuts + STRIDES; way >= 0; way--) {
+        CheckChain chain = cut_chain(c, way);
+        check_pieces(c, &chain, 2 + way % 3, way % 2, way / 2 % 2, &rng);
     }
 }
 
 // --- law of a shared head --------------------------------------------------------------------------------
-// Shares of the head give the losses and the gradient before the last layers, [cut, head), of a head in one
+// Shares of the head give the losses and the gradient before the last blocks, [cut, head), of a head in one
 // piece, and one gradient of the matrix however it is shared.
 
 enum { MOST_SHARES = 2, ID_MULTIPLE = 16 };
@@ -1497,7 +1547,7 @@ static void check_sharings(Checker* c, CheckBatch* batch, int32_t cut, bool by_v
         check_same(c, losses_of(&pass), found.losses, batch->batch.num_rows, c->tolerance, remedy,
                    "the head shared %s: losses (%s)", words, batch->what);
         check_same(c, din, found.din, found.num_din, c->tolerance, remedy,
-                   "the head shared %s: gradient before the last layer (%s)", words, batch->what);
+                   "the head shared %s: gradient before block %d (%s)", words, (int)cut, batch->what);
         if (found.num_matrix != first.num_matrix) {
             fail(
                 c,
@@ -1513,12 +1563,14 @@ static void check_sharings(Checker* c, CheckBatch* batch, int32_t cut, bool by_v
 static void law_heads(Checker* c) {
     bool by_vocabulary = executor_can_share(c->blocks->api, HEAD_BY_VOCABULARY);
     bool can = (by_vocabulary || c->blocks->shapes.head_by_rows) && !c->blocks->shapes.head_has_layer;
-    for (int32_t i = 0; i < CHECK_STANDARD && can && c->num_cuts > 1; i++) {
-        check_sharings(c, standard_batch(c, i, 0), c->cuts[c->num_cuts - 2], by_vocabulary);
+    const int32_t num_cuts = c->num_cuts - 1;  // without the head alone
+    for (int32_t i = 0; (i < CHECK_STANDARD || i < num_cuts) && can && num_cuts > 0; i++) {
+        check_sharings(c, standard_batch(c, i % CHECK_STANDARD, 0), c->cuts[num_cuts - 1 - i % num_cuts],
+                       by_vocabulary);
     }
     MadeWindow unsupervised = {14, {3, c->has_decoder ? 3 : 0}, 0, {0, 0}};  // as a piece may be
-    if (can && c->num_cuts > 1 && c->blocks->api->kept_bytes != NULL) {
-        check_sharings(c, check_batch(c, &unsupervised, 1, 0), c->cuts[c->num_cuts - 2], by_vocabulary);
+    if (can && num_cuts > 0 && c->blocks->api->kept_bytes != NULL) {
+        check_sharings(c, check_batch(c, &unsupervised, 1, 0), c->cuts[num_cuts - 1], by_vocabulary);
     }
 }
 
@@ -1752,7 +1804,6 @@ static Status check_model(Dynapipe* dp, const DynapipeBlocks_v1* blocks, FILE* o
     c->blocks = blocks;
     c->device = dp->device;
     c->has_decoder = blocks->num_dec_layers > 0;
-    c->num_blocks = blocks->num_layers + 2 + (c->has_decoder ? blocks->num_dec_layers + 1 : 0);
     status = find_cuts(c);
     if (status == STATUS_OK) { status = run_laws(c, out); }
     arena_free(&c->arena);

@@ -412,15 +412,18 @@ typedef struct {
     bool is_small;    // a curve that ends here does not reach larger shapes: measured whatever its time
     bool is_between;  // two other points, whose line is almost as good
     bool is_known, is_deep;
-    BenchTimes times;  // of one layer
+    BenchTimes times;                     // of one layer
+    BenchTimes blocks[CHAIN_MAX_BLOCKS];  // of each of its blocks: parts of it
 } MeasuredPoint;
 
-// The points of one range. The time of its part is the excess over `base`, where there is one.
+// The points of one range: of a layer, whose blocks are the parts from `part` on, or of a part beside a
+// layer, whose time is the excess over the parts from `base` on.
 typedef struct {
     MeasureSlice slice;
     MeasureSlice deep;  // of several such layers, for small shapes; empty: none
     CostPart part, base;
-    bool has_base;
+    int32_t num_parts, num_base;
+    MeasureSlice blocks[CHAIN_MAX_BLOCKS];  // of num_parts > 1
     CostFeature main;  // the constant cost of a job is in this one's curve
     int32_t share;     // of the time, against the other lists
     int32_t num_points;
@@ -550,62 +553,73 @@ static void add_cross(MeasurePoints* p, const Measure* m) {
     add_long(p, m, ENCODER, FEATURE_CROSS_PRODUCTS, true);
 }
 
-// Layer `second` of a stack where that can be a range, else its first with the embedding, else the whole
-// model.
-static MeasureSlice layer_slice(const DynapipeBlocks_v1* blocks, int32_t first) {
-    MeasureSlice slices[] = {{first + 1, first + 2, false}, {first, first + 1, false}};
-    bool in_stack = first > 0 ? blocks->num_dec_layers > 1 : blocks->num_layers > 1;
+// A stack's second layer where that can be a range, else its first with the embedding, else the whole model.
+static MeasureSlice layer_slice(const DynapipeBlocks_v1* blocks, int32_t first, int32_t num) {
+    const PlanChain chain = measure_chain(blocks);
+    MeasureSlice slices[] = {{first + num, first + 2 * num, false}, {first, first + num, false}};
+    bool in_stack = first > 0 ? chain.num_dec_layers > 1 : chain.num_enc_layers > 1;
     for (int i = !in_stack; i < 2; i++) {
         if (measure_slice_valid(blocks, slices[i])) { return slices[i]; }
     }
-    return (MeasureSlice){first, measure_num_layers(blocks), true};
+    return (MeasureSlice){first, measure_num_blocks(blocks), true};
 }
 
 // Several layers after the first of a stack, where layer_slice() takes one of these: not an encoder's last,
 // after which it ends. Empty where there are no two.
-static MeasureSlice deep_slice(const DynapipeBlocks_v1* blocks, MeasureSlice one, int32_t first) {
+static MeasureSlice deep_slice(const DynapipeBlocks_v1* blocks, MeasureSlice one, int32_t first,
+                               int32_t num) {
     enum { MOST_LAYERS = 4 };
-    int32_t L = measure_num_layers(blocks), stack_end = first > 0 ? L : blocks->num_layers;
+    const PlanChain chain = measure_chain(blocks);
+    int32_t L = plan_chain_num_blocks(&chain), stack_end = first > 0 ? L : plan_chain_first_dec(&chain);
     bool has_last = stack_end == L && !blocks->shapes.head_has_layer;
-    int32_t most = has_last ? stack_end : stack_end - 1;
-    MeasureSlice deep = {one.begin, one.begin + MOST_LAYERS < most ? one.begin + MOST_LAYERS : most, false};
-    bool serves = one.begin > first && deep.end > one.begin + 1 && measure_slice_valid(blocks, deep);
+    int32_t most = has_last ? stack_end : stack_end - num, end = one.begin + MOST_LAYERS * num;
+    MeasureSlice deep = {one.begin, end < most ? end : most, false};
+    bool serves = one.begin > first && deep.end > one.begin + num && measure_slice_valid(blocks, deep);
     return serves ? deep : (MeasureSlice){0};
 }
 
 static void list_stack(MeasurePoints* layer, MeasurePoints* embedding, const Measure* m, Side side) {
-    int32_t first = side == ENCODER ? 0 : m->blocks->num_layers;
-    layer->slice = layer_slice(m->blocks, first);
-    layer->deep = deep_slice(m->blocks, layer->slice, first);
-    layer->part = side == ENCODER ? PART_ENC_LAYER : PART_DEC_LAYER;
+    const PlanChain chain = measure_chain(m->blocks);
+    int32_t first = side == ENCODER ? 0 : plan_chain_first_dec(&chain);
+    int32_t num = side == ENCODER ? chain.enc_blocks : chain.dec_blocks;
+    layer->slice = layer_slice(m->blocks, first, num);
+    layer->deep = deep_slice(m->blocks, layer->slice, first, num);
+    layer->part = side == ENCODER ? PART_ENC_BLOCK : PART_DEC_BLOCK;
+    layer->num_parts = num;
+    for (int32_t j = 0; j < num; j++) {
+        layer->blocks[j] = (MeasureSlice){layer->slice.begin + j, layer->slice.begin + j + 1, false};
+    }
     layer->main = tokens_of(side);
     layer->share = 4;
     add_tokens(layer, m, side, true);
     add_long(layer, m, side, side == ENCODER ? FEATURE_ENC_SQUARES : FEATURE_DEC_SQUARES, false);
     if (side == DECODER) { add_cross(layer, m); }
-    if ((side == DECODER) == (m->blocks->num_dec_layers > 0)) { add_prefixes(layer, m, side); }
+    if ((side == DECODER) == (chain.num_dec_layers > 0)) { add_prefixes(layer, m, side); }
     if (layer->slice.begin == first) { return; }  // the embedding is in it
-    embedding->slice = (MeasureSlice){first, first + 1, false};
+    embedding->slice = (MeasureSlice){first, first + num, false};
     embedding->part = PART_EMBEDDING;
+    embedding->num_parts = 1;
     embedding->main = tokens_of(side);
     embedding->share = 1;
     embedding->base = layer->part;
-    embedding->has_base = true;
+    embedding->num_base = num;
     add_tokens(embedding, m, side, false);
 }
 
 // Per token: the gradient of the head's inputs is zero but for the supervised rows. The rest is per row.
 static void list_head(MeasurePoints* head, const Measure* m, Side side) {
-    int32_t L = measure_num_layers(m->blocks);
+    const PlanChain chain = measure_chain(m->blocks);
+    int32_t L = plan_chain_num_blocks(&chain), num = side == ENCODER ? chain.enc_blocks : chain.dec_blocks;
     Counts counts = token_counts(m, m->max_tokens);
     head->slice = (MeasureSlice){L, L, true};
     head->part = PART_HEAD;
+    head->num_parts = 1;
     head->main = FEATURE_SUPERVISED;
     head->share = 4;
     if (!measure_slice_valid(m->blocks, head->slice)) {
-        head->slice = (MeasureSlice){L - 1, L, true};
-        head->base = side == ENCODER ? PART_ENC_LAYER : PART_DEC_LAYER;
-        head->has_base = true;
+        head->slice = (MeasureSlice){L - num, L, true};
+        head->base = side == ENCODER ? PART_ENC_BLOCK : PART_DEC_BLOCK;
+        head->num_base = num;
     }
     add_point(head, side_shape(m, side, m->max_tokens, SHORT_TOKENS, 1), tokens_of(side), &counts, 0);
     for (int i = 0; i < counts.num_counts; i++) {
@@ -649,7 +663,7 @@ static int end_curve(double* x, double* y, int num_points) {
 // y of a feature's points, not below the one before nor below 0; the main one's curve begins at its first
 // point, the others' at 0. Attention has no weights. Points are weighted by their accuracy: by the time of
 // their job.
-static void fit_feature(CostPartMode* part, const MeasurePoints* p, const CostPartMode* base,
+static void fit_feature(CostPartMode* part, const MeasurePoints* p, int32_t block, const CostPartMode* base,
                         CostFeature feature, JobKind job) {
     double x[MEASURE_MAX_POINTS], y[MEASURE_MAX_POINTS], weights[MEASURE_MAX_POINTS];
     CostCurve fitted = {0}, *curve = &part->time_ns[job].curves[feature];
@@ -659,8 +673,8 @@ static void fit_feature(CostPartMode* part, const MeasurePoints* p, const CostPa
     for (int32_t i = 0; i < p->num_points; i++) {
         const MeasuredPoint* point = &p->points[i];
         if (point->feature != feature || !point->is_known) { continue; }
-        double ns = point->times.ns[job], known = time_at(part, job, &point->shape);
-        if (base != NULL) { known += time_at(base, job, &point->shape); }
+        double ns = point->blocks[block].ns[job], known = time_at(part, job, &point->shape);
+        for (int32_t j = 0; j < p->num_base; j++) { known += time_at(&base[j], job, &point->shape); }
         x[n] = point_feature(&point->shape, feature);
         y[n] = ns - known;
         weights[n++] = 1 / (1 + ns * ns);
@@ -693,14 +707,14 @@ static void prefixes_of_squares(CostPartMode* part, CostFeature squares) {
     }
 }
 
-static void fit_part(CostModel* out, const MeasurePoints* p) {
-    CostPartMode* part = &out->parts[RECOMPUTE_NONE][p->part];
-    const CostPartMode* base = p->has_base ? &out->parts[RECOMPUTE_NONE][p->base] : NULL;
+static void fit_part(CostModel* out, const MeasurePoints* p, int32_t block) {
+    CostPartMode* part = &out->parts[RECOMPUTE_NONE][p->part + block];
+    const CostPartMode* base = &out->parts[RECOMPUTE_NONE][p->base];
     CostPartMode fitted = {0};
     for (int round = 0; round < NUM_ROUNDS; round++) {
         for (int f = 0; f < FEATURE_COUNT; f++) {
             for (int job = JOB_F; job <= JOB_W; job++) {
-                fit_feature(&fitted, p, base, (CostFeature)f, (JobKind)job);
+                fit_feature(&fitted, p, block, base, (CostFeature)f, (JobKind)job);
             }
         }
     }
@@ -716,14 +730,25 @@ static void fit_part(CostModel* out, const MeasurePoints* p) {
 // A middle layer (of a chain of one, that one), the first layer with the embedding, whose part is the
 // difference, and the head alone (or, where it is never alone, with the last layer); of an encoder-decoder
 // both kinds of layer. Where one layer and all its data would stay in a cache, several in a row are timed: in
-// training a stage of several layers processes other microbatches in between.
+// training a stage of several layers processes other microbatches in between. A layer's time is divided among
+// its blocks in proportion to the times of each alone: so its sum is measured as that of a layer of one
+// block.
 
 typedef struct {
-    Bench one, deep;
+    Bench one, deep, blocks[CHAIN_MAX_BLOCKS];
 } Benches;
 
 static int32_t layers_of(const MeasurePoints* p, const MeasuredPoint* point) {
-    return point->is_deep ? p->deep.end - p->deep.begin : 1;
+    return point->is_deep ? (p->deep.end - p->deep.begin) / p->num_parts : 1;
+}
+
+// Is each block measured alone?
+static bool has_blocks(const MeasurePoints* p) {
+    return p->num_parts > 1;
+}
+
+static int32_t times_of_point(const MeasurePoints* p) {
+    return has_blocks(p) ? 1 + p->num_parts : 1;
 }
 
 // Would this point exceed the time left for its list? Estimated from the largest point before it of its
@@ -741,7 +766,26 @@ static bool is_too_long(const Measure* m, const MeasurePoints* p, const Measured
     }  // the rest of the job grows by its root
     double last_ns = last->times.ns[JOB_F] + last->times.ns[JOB_B] + last->times.ns[JOB_W];
     double left_ns = (double)(m->list_end_ns - m->spent_ns);
-    return growth * last_ns * layers_of(p, point) > left_ns * (point->is_between ? 0.125 : 0.75);
+    return growth * last_ns * (layers_of(p, point) + has_blocks(p)) >
+           left_ns * (point->is_between ? 0.125 : 0.75);
+}
+
+static Status time_blocks(MeasuredPoint* point, const MeasurePoints* p, Benches* benches) {
+    double sum_ns[JOB_COUNT] = {0};
+    point->blocks[0] = point->times;
+    if (!has_blocks(p)) { return STATUS_OK; }
+    for (int32_t j = 0; j < p->num_parts; j++) {
+        BenchTimes* times = &point->blocks[j];
+        TRY(bench_time(times, &benches->blocks[j], &point->shape));
+        for (int job = 0; job < JOB_COUNT; job++) { sum_ns[job] += times->ns[job]; }
+    }
+    for (int32_t j = 0; j < p->num_parts; j++) {
+        double* ns = point->blocks[j].ns;
+        for (int job = 0; job < JOB_COUNT; job++) {
+            ns[job] *= sum_ns[job] > 0 ? point->times.ns[job] / sum_ns[job] : 0;
+        }
+    }
+    return STATUS_OK;
 }
 
 // Points between others come last: then the time left is known.
@@ -751,11 +795,12 @@ static Status time_points(MeasurePoints* p, Measure* m, Benches* benches) {
             if (point->is_between != (between == 1)) { continue; }
             point->is_known = !is_too_long(m, p, point);
             if (!point->is_known) {
-                m->list_points_left--;
+                m->list_points_left -= times_of_point(p);
                 continue;
             }
             TRY(bench_time(&point->times, point->is_deep ? &benches->deep : &benches->one, &point->shape));
             for (int job = 0; job < JOB_COUNT; job++) { point->times.ns[job] /= layers_of(p, point); }
+            TRY(time_blocks(point, p, benches));
         }
     }
     return STATUS_OK;
@@ -783,31 +828,37 @@ static Status find_deep(MeasurePoints* p, Bench* bench) {
 }
 
 // With buffers for the shapes of the list that are measured so.
-static Status open_bench(Bench* bench, MeasurePoints* p, Measure* m, bool deep) {
+static Status open_bench(Bench* bench, MeasurePoints* p, Measure* m, MeasureSlice slice, bool deep) {
     MeasureShape shapes[MEASURE_MAX_POINTS];
     int32_t num_shapes = 0;
     for (int32_t i = 0; i < p->num_points; i++) {
         if (p->points[i].is_deep || !deep) { shapes[num_shapes++] = p->points[i].shape; }
     }
-    return num_shapes > 0 ? bench_init(bench, m, deep ? p->deep : p->slice, shapes, num_shapes) : STATUS_OK;
+    return num_shapes > 0 ? bench_init(bench, m, slice, shapes, num_shapes) : STATUS_OK;
 }
 
 static Status measure_points(MeasurePoints* p, Measure* m, CostModel* out, bool with_update) {
     Benches benches = {.one = {.measure = m}, .deep = {.measure = m}};
-    Status status = open_bench(&benches.one, p, m, false);
+    for (int32_t j = 0; j < CHAIN_MAX_BLOCKS; j++) { benches.blocks[j].measure = m; }
+    Status status = open_bench(&benches.one, p, m, p->slice, false);
     if (status == STATUS_OK) { status = find_deep(p, &benches.one); }
-    if (status == STATUS_OK) { status = open_bench(&benches.deep, p, m, true); }
+    if (status == STATUS_OK) { status = open_bench(&benches.deep, p, m, p->deep, true); }
+    for (int32_t j = 0; has_blocks(p) && j < p->num_parts && status == STATUS_OK; j++) {
+        status = open_bench(&benches.blocks[j], p, m, p->blocks[j], false);
+    }
     if (status == STATUS_OK) { status = time_points(p, m, &benches); }
     if (status == STATUS_OK && with_update) { status = bench_update(out, &benches.one); }
+    for (int32_t j = 0; j < CHAIN_MAX_BLOCKS; j++) { bench_free(&benches.blocks[j]); }
     bench_free(&benches.deep);
     bench_free(&benches.one);
-    if (status == STATUS_OK) { fit_part(out, p); }
+    for (int32_t j = 0; j < p->num_parts && status == STATUS_OK; j++) { fit_part(out, p, j); }
     return status;
 }
 
 // Each list has its share of the time left: what one does not need goes to the next ones.
 static Status measure_lists(CostModel* out, Measure* m, MeasurePoints* lists) {
-    const bool has_dec = m->blocks->num_dec_layers > 0;
+    const PlanChain chain = measure_chain(m->blocks);
+    const bool has_dec = chain.num_dec_layers > 0;
     int32_t share_left = 0;
     list_stack(&lists[LIST_LAYER], &lists[LIST_EMBEDDING], m, ENCODER);
     if (has_dec) { list_stack(&lists[LIST_DEC_LAYER], &lists[LIST_DEC_EMBEDDING], m, DECODER); }
@@ -817,13 +868,15 @@ static Status measure_lists(CostModel* out, Measure* m, MeasurePoints* lists) {
     for (int i = 0; i < MEASURE_LISTS; i++) {
         if (lists[i].num_points == 0) { continue; }
         m->list_end_ns = m->spent_ns + (m->budget_ns - m->spent_ns) / share_left * lists[i].share;
-        m->list_points_left = lists[i].num_points;
+        m->list_points_left = lists[i].num_points * times_of_point(&lists[i]);
         TRY(measure_points(&lists[i], m, out, i == with_update));
         share_left -= lists[i].share;
     }
     if (!takes_pieces(m->blocks)) { return STATUS_OK; }
-    prefixes_of_squares(&out->parts[RECOMPUTE_NONE][has_dec ? PART_DEC_LAYER : PART_ENC_LAYER],
-                        has_dec ? FEATURE_DEC_SQUARES : FEATURE_ENC_SQUARES);
+    for (int32_t j = 0; j < (has_dec ? chain.dec_blocks : chain.enc_blocks); j++) {
+        prefixes_of_squares(&out->parts[RECOMPUTE_NONE][cost_causal_part(&chain) + j],
+                            has_dec ? FEATURE_DEC_SQUARES : FEATURE_ENC_SQUARES);
+    }
     return STATUS_OK;
 }
 
@@ -991,8 +1044,7 @@ Status measure_fresh(DynapipeCosts* out, MachineRank* found, Measure* m) {
         costs->parts[RECOMPUTE_NONE][part].offered = costs->parts[RECOMPUTE_FULL][part].offered = true;
     }
     costs->recompute_is_job[RECOMPUTE_FULL] = true;
-    costs->num_enc_layers = m->blocks->num_layers;
-    costs->num_dec_layers = m->blocks->num_dec_layers;
+    costs->chain = measure_chain(m->blocks);
     costs->measured = about_of(m);
     measure_times_set_recompute(costs);
     if (m->dp->transport.rank == 0) {
@@ -1176,11 +1228,23 @@ typedef struct {
     Machine machine;
 } Found;
 
+// Measured in the blocks that the model's layers have?
+static bool has_blocks_of(const CostModel* model, const Measure* m) {
+    const PlanChain chain = measure_chain(m->blocks);
+    return model->chain.enc_blocks == chain.enc_blocks && model->chain.dec_blocks == chain.dec_blocks;
+}
+
 static void find_kept(Found* found, const Measure* m, const char* path) {
     char why[STATUS_MESSAGE_BYTES];
     CostMeasured about = about_of(m);
     found->is_known =
         measure_kept_load(&found->model, &found->machine, why, path, m->blocks->signature, &about);
+    if (found->is_known && !has_blocks_of(&found->model, m)) {
+        free((void*)found->machine.ranks);
+        found->machine = (Machine){0};
+        found->is_known = false;
+        snprintf(why, sizeof why, "a layer has another number of blocks");
+    }
     bool is_long = strlen(path) > 72;  // 100 columns
     if (found->is_known) { printf("costs: as measured before%s(%s)\n", is_long ? "\n        " : " ", path); }
     if (why[0] != '\0') { printf("costs: measured anew, the kept file cannot be used: %s\n", why); }
@@ -1193,6 +1257,13 @@ static void find_named(Found* found, const Measure* m) {
     const int32_t num_ranks = m->dp->transport.num_ranks;
     found->status = (int32_t)cost_file_load(&found->model, &found->machine, path, m->blocks->signature);
     found->is_known = true;
+    if (found->status == STATUS_OK && !has_blocks_of(&found->model, m)) {
+        found->status = (int32_t)FAIL(
+            STATUS_BAD_OPTION,
+            "--costs %s: measured on layers of %d and %d blocks, not of this model's ---> measure "
+            "again",
+            path, found->model.chain.enc_blocks, found->model.chain.dec_blocks);
+    }
     snprintf(found->message, sizeof found->message, "%s", status_message());
     int32_t described = found->machine.num_ranks;
     if (found->status != STATUS_OK || described == 0 || described == num_ranks) { return; }
@@ -1282,8 +1353,7 @@ static Status raise_over_ranks(CostModel* out, Dynapipe* dp) {
 static Status measure_bytes_all(CostModel* out, Dynapipe* dp, const DynapipeBlocks_v1* blocks) {
     const int32_t num_ranks = dp->transport.num_ranks;
     MeasureLengths lengths = {dp->run.max_seq_tokens, dp->run.max_target_tokens};
-    out->num_enc_layers = blocks->num_layers;  // times are of layers, however many there are
-    out->num_dec_layers = blocks->num_dec_layers;
+    out->chain = measure_chain(blocks);  // times are of blocks, however many layers there are
     Status status = measure_bytes_fill(out, blocks, &lengths);
     uint64_t* hashes = (uint64_t*)calloc((size_t)num_ranks, sizeof *hashes);  // 0: failed
     if (hashes == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory for %d ranks", num_ranks); }

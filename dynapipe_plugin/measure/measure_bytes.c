@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "../../util/numbers.h"
 #include "../plan/problem.h"
@@ -10,7 +11,7 @@
 // --- ranges ------------------------------------------------------------------------------------------------
 
 bool measure_slice_valid(const DynapipeBlocks_v1* blocks, MeasureSlice slice) {
-    int32_t L = measure_num_layers(blocks);
+    int32_t L = measure_num_blocks(blocks);
     bool head_alone_fits = !blocks->shapes.head_has_layer;
     if (slice.begin < 0 || slice.end > L || slice.begin > slice.end) { return false; }
     if (slice.has_head && slice.end < L) { return false; }
@@ -18,11 +19,11 @@ bool measure_slice_valid(const DynapipeBlocks_v1* blocks, MeasureSlice slice) {
     return slice.begin < slice.end || (slice.has_head && L > 0 && head_alone_fits);
 }
 
-// The block before which the chain is cut before this layer: the embedding is block 0, a decoder's belongs to
-// its first layer.
-static int32_t cut_before(const DynapipeBlocks_v1* blocks, int32_t layer) {
-    bool has_second = blocks->num_dec_layers > 0 && layer > blocks->num_layers;
-    return layer == 0 ? 0 : layer + 1 + has_second;
+// Of a DynapipeRange: the embedding is block 0, a decoder's belongs to its first block.
+static int32_t cut_before(const DynapipeBlocks_v1* blocks, int32_t block) {
+    const PlanChain chain = measure_chain(blocks);
+    bool has_second = chain.num_dec_layers > 0 && block > plan_chain_first_dec(&chain);
+    return block == 0 ? 0 : block + 1 + has_second;
 }
 
 static DynapipeRange slice_blocks(const DynapipeBlocks_v1* blocks, MeasureSlice slice) {
@@ -31,13 +32,9 @@ static DynapipeRange slice_blocks(const DynapipeBlocks_v1* blocks, MeasureSlice 
 }
 
 CostStage measure_slice_stage(const DynapipeBlocks_v1* blocks, MeasureSlice slice) {
-    int32_t first_dec = blocks->num_layers;
-    bool begins_dec =
-        blocks->num_dec_layers > 0 && slice.begin > 0 && slice.begin <= first_dec && first_dec < slice.end;
-    return (CostStage){.layers = {slice.begin, slice.end},
-                       .has_embedding = slice.begin == 0,
-                       .has_head = slice.has_head,
-                       .has_dec_embedding = begins_dec};
+    const PlanChain chain = measure_chain(blocks);
+    const BlockRange range = {slice.begin, slice.end};
+    return cost_stage_make(&chain, &range, slice.begin == 0, slice.has_head);
 }
 
 Status measure_failed(const DynapipeBlocks_v1* blocks, const char* function, int error) {
@@ -70,10 +67,10 @@ void measure_drop(const DynapipeBlocks_v1* blocks, MeasureModel* model) {
 
 bool measure_shares_head(const DynapipeBlocks_v1* blocks) {
     bool by_vocabulary = blocks->api->part_bytes != NULL && !blocks->shapes.head_has_layer;
-    return measure_num_layers(blocks) > 0 && (blocks->shapes.head_by_rows || by_vocabulary);
+    return measure_num_blocks(blocks) > 0 && (blocks->shapes.head_by_rows || by_vocabulary);
 }
 
-// Of a head that can be shared: the last layer alone, the same where it feeds the head, no layer that feeds
+// Of a head that can be shared: the last block alone, the same where it feeds the head, no block that feeds
 // the head, and a share by rows.
 typedef enum {
     HEAD_RANGE_PLAIN,
@@ -84,7 +81,7 @@ typedef enum {
 } HeadRange;
 
 static Status make_head_range(MeasureModel* out, const DynapipeBlocks_v1* blocks, HeadRange which) {
-    int32_t L = measure_num_layers(blocks);
+    int32_t L = measure_num_blocks(blocks);
     DynapipeRange range = slice_blocks(blocks, (MeasureSlice){L - 1, L, false});
     if (which == HEAD_RANGE_FEEDS) { range.head = DYNAPIPE_HEAD_FEEDS; }
     if (which == HEAD_RANGE_FEEDS_ALONE) {
@@ -481,29 +478,32 @@ Status measure_lines_fit(CostFormula* out, const MeasurePoint* points, int32_t n
 
 // --- ranges to query ---------------------------------------------------------------------------------------
 
-// Those that a chain is too short for are invalid.
+// Of each stack, whose layers are `num` blocks. Those that a chain is too short for are invalid.
+enum {
+    STACK_FIRST,                                     // + i - 1: its first i blocks, up to 2 num
+    STACK_ONE = STACK_FIRST + 2 * CHAIN_MAX_BLOCKS,  // + j: block j of its second layer
+    STACK_LAYER = STACK_ONE + CHAIN_MAX_BLOCKS,   // + j: from there on as many as a layer has; of one layer
+                                                  // all, all but the first block
+    STACK_MORE = STACK_LAYER + CHAIN_MAX_BLOCKS,  // + j: and one more
+    STACK_RANGES = STACK_MORE + CHAIN_MAX_BLOCKS
+};
 enum {
     RANGE_WHOLE,
-    RANGE_FIRST,      // layer 0, with the embedding
-    RANGE_FIRST_TWO,  // layers 0 and 1
-    RANGE_ENC,        // layer 1: a middle one, unless it ends an encoder
-    RANGE_ENC_TWO,    // layers 1 and 2, likewise
-    RANGE_ENC_END,    // the encoder's last layer
-    RANGE_DEC_FIRST,
-    RANGE_DEC_FIRST_TWO,
-    RANGE_DEC,  // its second layer
-    RANGE_DEC_TWO,
-    RANGE_DEC_HEAD,  // the whole decoder and the head
-    RANGE_LAST,      // the last layer and the head
-    RANGE_HEAD,      // the head alone
-    RANGE_OTHERS,    // from here on: only for bytes that the pieces do not cover
-    RANGE_COUNT = RANGE_OTHERS + 13
+    RANGE_ENC,
+    RANGE_DEC = RANGE_ENC + STACK_RANGES,
+    RANGE_ENC_END = RANGE_DEC + STACK_RANGES,  // the encoder's last layer
+    RANGE_DEC_HEAD,                            // the whole decoder and the head
+    RANGE_LAST,                                // the last layer and the head
+    RANGE_HEAD,                                // the head alone
+    RANGE_OTHERS,                              // from here on: only for bytes that the pieces do not cover
+    RANGE_COUNT = RANGE_OTHERS + 22
 };
 
 enum { NUM_SHAPES = 1500, MOST_TOKENS = 1 << 17 };
 
 typedef struct {
     const DynapipeBlocks_v1* blocks;
+    PlanChain chain;
     MeasureSlice slices[RANGE_COUNT];
     bool valid[RANGE_COUNT];
     int32_t count[RANGE_COUNT][PIECE_COUNT];  // of each piece in the range
@@ -513,46 +513,78 @@ typedef struct {
     MeasurePoint points[PIECE_COUNT][NUM_SHAPES];  // x is set once
 } Asker;
 
+static void add_range(Asker* a, int32_t r, int32_t begin, int32_t end, bool has_head) {
+    a->slices[r] = (MeasureSlice){begin, end, has_head};
+    a->valid[r] = measure_slice_valid(a->blocks, a->slices[r]);
+    if (!a->valid[r]) { return; }
+    CostStage stage = measure_slice_stage(a->blocks, a->slices[r]);
+    memcpy(a->count[r], stage.count, sizeof stage.count);
+}
+
+// An encoder's ranges do not end it unless there are no others.
+static void find_stack(Asker* a, int32_t first_range, int32_t first, int32_t end, int32_t num, bool is_enc) {
+    const int32_t last = is_enc && a->chain.num_dec_layers > 0 ? end - 1 : end;
+    for (int32_t i = 1; i <= 2 * num && first + i <= end; i++) {
+        add_range(a, first_range + STACK_FIRST + i - 1, first, first + i, false);
+    }
+    const int32_t middle = first + 2 * num <= end ? first + num : first;  // of one layer, that one
+    if (middle == first && num > 1) {
+        add_range(a, first_range + STACK_LAYER + 1, first + 1, first + num, false);
+        if (first > 0) { add_range(a, first_range + STACK_LAYER, first, first + num, false); }
+    }
+    for (int32_t j = 0; j < num; j++) {
+        const int32_t begin = middle + j;
+        add_range(a, first_range + STACK_ONE + j, begin, begin + 1, false);
+        if (middle == first) { continue; }
+        if (begin + num <= (j == 0 ? end : last)) {
+            add_range(a, first_range + STACK_LAYER + j, begin, begin + num, false);
+        }
+        if (begin + num < last) { add_range(a, first_range + STACK_MORE + j, begin, begin + num + 1, false); }
+    }
+}
+
 static void find_ranges(Asker* a) {
-    const int32_t L = measure_num_layers(a->blocks), E = a->blocks->num_layers;
-    const bool has_dec = a->blocks->num_dec_layers > 0;
-    const struct {
-        MeasureSlice slice;
-        bool wanted;
-    } all[RANGE_COUNT] = {
-        [RANGE_WHOLE] = {{0, L, true}, true},
-        [RANGE_FIRST] = {{0, 1, false}, true},
-        [RANGE_FIRST_TWO] = {{0, 2, false}, E >= 2},
-        [RANGE_ENC] = {{1, 2, false}, E >= 2 + has_dec},
-        [RANGE_ENC_TWO] = {{1, 3, false}, E >= 3 + has_dec},
-        [RANGE_ENC_END] = {{E - 1, E, false}, has_dec && E >= 2},
-        [RANGE_DEC_FIRST] = {{E, E + 1, false}, has_dec},
-        [RANGE_DEC_FIRST_TWO] = {{E, E + 2, false}, has_dec},
-        [RANGE_DEC] = {{E + 1, E + 2, false}, has_dec},
-        [RANGE_DEC_TWO] = {{E + 1, E + 3, false}, has_dec},
-        [RANGE_DEC_HEAD] = {{E, L, true}, has_dec},
-        [RANGE_LAST] = {{L - 1, L, true}, L >= 2},
-        [RANGE_HEAD] = {{L, L, true}, L >= 2},
-        [RANGE_OTHERS] = {{E - 1, E + 1, false}, has_dec},
-        {{0, E, false}, true},
-        {{0, L, false}, true},
-        {{0, L / 2, false}, true},
-        {{L / 2, L, true}, true},
-        {{1, L, true}, true},
-        {{1, L, false}, true},
-        {{E - 1, L, true}, true},
-        {{1, E, false}, true},
-        {{0, E + 1, false}, true},
-        {{E / 2, L, false}, true},
-        {{L - 2, L, true}, true},
-        {{L - 2, L, false}, true},
+    const PlanChain* chain = &a->chain;
+    const int32_t L = plan_chain_num_blocks(chain), E = plan_chain_first_dec(chain), e = chain->enc_blocks;
+    const bool has_dec = chain->num_dec_layers > 0, has_parts = chain->enc_blocks * chain->dec_blocks > 1;
+    const int32_t d = chain->dec_blocks, l = has_dec ? d : e;
+    const MeasureSlice others[RANGE_COUNT - RANGE_OTHERS] = {
+        // of whole layers
+        {0, E, false},
+        {0, L, false},
+        {0, L / 2, false},
+        {L / 2, L, true},
+        {e, L, true},
+        {e, L, false},
+        {E - e, L, true},
+        {e, E, false},
+        {0, E + d, false},
+        {E - e, E + d, false},
+        {E / 2, L, false},
+        {L - 2 * l, L, true},
+        {L - 2 * l, L, false},
+        // of parts of them
+        {1, L, true},
+        {1, L, false},
+        {1, L - 1, false},
+        {1, E, false},
+        {L - 1, L, true},
+        {L - 1, L, false},
+        {E - 1, E + 1, false},
+        {E - 1, L, true},
+        {0, E + 1, false},
     };
-    for (int32_t r = 0; r < RANGE_COUNT; r++) {
-        a->slices[r] = all[r].slice;
-        a->valid[r] = all[r].wanted && measure_slice_valid(a->blocks, all[r].slice);
-        if (!a->valid[r]) { continue; }
-        CostStage stage = measure_slice_stage(a->blocks, a->slices[r]);
-        cost_stage_count(a->count[r], a->blocks->num_layers, a->blocks->num_dec_layers, &stage);
+    add_range(a, RANGE_WHOLE, 0, L, true);
+    find_stack(a, RANGE_ENC, 0, E, e, true);
+    find_stack(a, RANGE_DEC, E, L, d, false);
+    if (has_dec && E > e) { add_range(a, RANGE_ENC_END, E - e, E, false); }
+    if (has_dec) { add_range(a, RANGE_DEC_HEAD, E, L, true); }
+    if (L > l) {
+        add_range(a, RANGE_LAST, L - l, L, true);
+        add_range(a, RANGE_HEAD, L, L, true);
+    }
+    for (int32_t i = 0; i < (has_parts ? 22 : 13); i++) {
+        add_range(a, RANGE_OTHERS + i, others[i].begin, others[i].end, others[i].has_head);
     }
 }
 
@@ -562,43 +594,71 @@ static double beyond(double value, double known) {
     return fmax(value - known, 0);
 }
 
-// The first of these differences of ranges that exists in this chain; `less` -1: a range alone.
-typedef struct {
-    int32_t more, less;
-} Difference;
-
-static double first_difference(const Asker* a, const double* value, const Difference* pairs, int num_pairs) {
-    for (int i = 0; i < num_pairs; i++) {
-        int32_t more = pairs[i].more, less = pairs[i].less;
-        if (!a->valid[more] || (less >= 0 && !a->valid[less])) { continue; }
-        return less >= 0 ? beyond(value[more], value[less]) : value[more];
-    }
-    return 0;
+// What `more` has beyond `less` (-1: nothing), where both ranges exist.
+static bool difference(double* out, const Asker* a, const double* value, int32_t more, int32_t less) {
+    if (!a->valid[more] || (less >= 0 && !a->valid[less])) { return false; }
+    *out = less >= 0 ? beyond(value[more], value[less]) : value[more];
+    return true;
 }
 
 // The piece that is raised where a range has more than the sum of its pieces.
 static int32_t piece_for_rest(const int32_t count[PIECE_COUNT]) {
     return count[PART_HEAD]        ? (int)PART_HEAD
            : count[ONCE_ENC_END]   ? (int)ONCE_ENC_END
-           : count[PART_DEC_LAYER] ? (int)ONCE_DEC
+           : count[ONCE_DEC]       ? (int)ONCE_DEC
            : count[PART_EMBEDDING] ? (int)PART_EMBEDDING
                                    : (int)ONCE_ENC;
+}
+
+// Buffers that blocks of one kind have once may be shared with other kinds: of all[j] for block j alone,
+// `of_layer` for all of them, the part that all have. (The rest of each is added up in a layer.)
+static double once_in_common(const double all[CHAIN_MAX_BLOCKS], int32_t num, double of_layer) {
+    double sorted[CHAIN_MAX_BLOCKS], excess = -of_layer, common = 0;
+    for (int32_t j = 0; j < num; j++) {
+        int32_t at = j;
+        for (; at > 0 && sorted[at - 1] > all[j]; at--) { sorted[at] = sorted[at - 1]; }
+        sorted[at] = all[j];
+        excess += all[j];
+    }
+    for (int32_t j = 0; j < num - 1 && excess > 0; j++) {
+        double step = fmin(sorted[j] - common, excess / (num - 1 - j));
+        common += step;
+        excess -= step * (num - 1 - j);
+    }
+    return num > 1 ? common : all[0];
+}
+
+// The blocks of a stack's layers, and what a range of them has once.
+static void take_stack(double piece[PIECE_COUNT], const Asker* a, const double* value, bool is_enc) {
+    const int32_t num = is_enc ? a->chain.enc_blocks : a->chain.dec_blocks;
+    const int32_t range = is_enc ? RANGE_ENC : RANGE_DEC, whole = is_enc ? RANGE_WHOLE : RANGE_DEC_HEAD;
+    const int32_t first = range + STACK_FIRST;
+    double *block = &piece[is_enc ? PART_ENC_BLOCK : PART_DEC_BLOCK], alone[CHAIN_MAX_BLOCKS] = {0};
+    double *once = &piece[is_enc ? ONCE_ENC_BLOCK : ONCE_DEC_BLOCK], of_layer = 0;
+    for (int32_t j = 0; j < num; j++) {
+        const int32_t layer = range + STACK_LAYER + j, more = range + STACK_MORE + j;
+        bool found = difference(&block[j], a, value, more, layer) ||
+                     difference(&block[j], a, value, first + num + j, first + num + j - 1) ||
+                     (j == 0 && num > 1 && difference(&block[j], a, value, first + num - 1, layer + 1)) ||
+                     difference(&block[j], a, value, first + j, j > 0 ? first + j - 1 : -1);
+        if (!found && j == 0) { difference(&block[j], a, value, whole, -1); }
+        if (difference(&alone[j], a, value, range + STACK_ONE + j, -1)) {
+            alone[j] = beyond(alone[j], block[j]);
+        }
+        of_layer -= block[j];
+    }
+    if (!a->valid[range + STACK_LAYER]) { return; }
+    of_layer = fmax(of_layer + value[range + STACK_LAYER], 0);
+    double common = piece[is_enc ? ONCE_ENC : ONCE_DEC] = once_in_common(alone, num, of_layer);
+    for (int32_t j = 0; j < num; j++) { once[j] = beyond(alone[j], common); }
 }
 
 // value[range], 0 of invalid ranges -> piece[], each >= 0, no range's sum of pieces below its value. Of an
 // exact sum of pieces: these, where the chain is long enough to tell them apart.
 static void take_apart(double piece[PIECE_COUNT], const Asker* a, const double value[RANGE_COUNT]) {
-    static const Difference enc_layer[] = {
-        {RANGE_ENC_TWO, RANGE_ENC}, {RANGE_FIRST_TWO, RANGE_FIRST}, {RANGE_FIRST, -1}, {RANGE_WHOLE, -1}};
-    static const Difference dec_layer[] = {{RANGE_DEC_TWO, RANGE_DEC},
-                                           {RANGE_DEC_FIRST_TWO, RANGE_DEC_FIRST},
-                                           {RANGE_DEC_FIRST, -1},
-                                           {RANGE_DEC_HEAD, -1}};
-    static const Difference one_enc[] = {{RANGE_ENC, -1}, {RANGE_ENC_END, -1}};
     for (int32_t p = 0; p < PIECE_COUNT; p++) { piece[p] = 0; }
-    double layer = piece[PART_ENC_LAYER] = first_difference(a, value, enc_layer, 4);
-    piece[ONCE_ENC] = beyond(first_difference(a, value, one_enc, 2), layer);
-    piece[PART_DEC_LAYER] = first_difference(a, value, dec_layer, 4);
+    take_stack(piece, a, value, true);
+    if (a->chain.num_dec_layers > 0) { take_stack(piece, a, value, false); }
     // the others are what ranges have beyond these, the head last
     for (int with_head = 0; with_head < 2; with_head++) {
         for (int32_t r = 0; r < RANGE_COUNT; r++) {
@@ -737,7 +797,7 @@ static Status fit_boundaries(CostModel* out, Asker* a) {
         double value[RANGE_COUNT], most[2] = {0};
         ask_all(value, a, ASK_BOUNDARY, i);
         for (int32_t r = 0; r < RANGE_COUNT; r++) {
-            bool in_second = a->slices[r].end > a->blocks->num_layers;
+            bool in_second = a->slices[r].end > plan_chain_first_dec(&a->chain);
             if (!a->slices[r].has_head) { most[in_second] = fmax(most[in_second], value[r]); }
         }
         a->points[0][i].y = most[0];
@@ -748,7 +808,7 @@ static Status fit_boundaries(CostModel* out, Asker* a) {
 }
 
 // Of the range that feeds a shared head, beyond what the same range without the head has (`is_more`), or all.
-// What any range has, layers or none, is a part of the layers' bytes: without a layer it is counted here.
+// What any range has, blocks or none, is a part of the blocks' bytes: without a block it is counted here.
 static Status fit_feeding(CostFormula* out, Asker* a, Ask what, bool is_more) {
     for (int32_t i = 0; i < NUM_SHAPES; i++) {
         double all = ask_model(a, what, a->of_head[HEAD_RANGE_FEEDS].model, i);
@@ -788,37 +848,44 @@ static Status fit_bytes(CostModel* out, Asker* a) {
     return fit_feeding(&out->head_factor_bytes, a, ASK_FACTORS, false);
 }
 
-// Keys and values of a causal layer, for each of a sample's tokens (cost_kept_bytes): the most that any range
-// asks for, of either side's. 0, none is cut, where a range without such layers asks for some, too.
-static int32_t kept_bytes_of(const Asker* a, bool is_gradient) {
+// Keys and values that blocks of a causal layer keep, for each of a sample's tokens and each of an encoder's
+// (CostKept). False, none is cut: where anything else asks for some, too.
+static bool fill_kept_of(CostKept kept[CHAIN_MAX_BLOCKS], const Asker* a, bool is_gradient) {
     const DynapipeModel_v1* api = a->blocks->api;
-    const bool has_dec = a->blocks->num_dec_layers > 0;
-    int64_t most = 0;
-    for (int32_t r = 0; r < RANGE_COUNT; r++) {
-        int64_t num_layers = a->count[r][has_dec ? PART_DEC_LAYER : PART_ENC_LAYER];
-        for (int32_t i = 0; i < NUM_SHAPES && a->valid[r]; i++) {
-            int32_t enc = a->batches[i].max_seq_tokens, dec = a->batches[i].max_dec_seq_tokens;
-            DynapipeBatch cut = {.kept_tokens = has_dec ? dec : enc};
-            int64_t before = 0;
-            for (int with_enc = 0; with_enc <= has_dec; with_enc++) {
-                cut.kept_enc_tokens = with_enc ? enc : 0;
-                int64_t bytes = api->kept_bytes(a->models[r].model, &cut, is_gradient) - before;
-                int64_t num = num_layers * round_up(with_enc ? enc : cut.kept_tokens, 16);
-                if (bytes > 0 && num == 0) { return 0; }
-                if (bytes > most * num) { most = (bytes + num - 1) / num; }
-                before += bytes;
+    const int32_t causal = cost_causal_part(&a->chain), has_dec = a->chain.num_dec_layers > 0;
+    for (int32_t i = 0; i < NUM_SHAPES; i++) {
+        const int32_t enc = a->batches[i].max_seq_tokens, dec = a->batches[i].max_dec_seq_tokens;
+        double before[RANGE_COUNT] = {0};
+        for (int32_t with_enc = 0; with_enc <= has_dec; with_enc++) {
+            DynapipeBatch cut = {.kept_tokens = has_dec ? dec : enc, .kept_enc_tokens = with_enc ? enc : 0};
+            double value[RANGE_COUNT] = {0}, piece[PIECE_COUNT];
+            for (int32_t r = 0; r < RANGE_COUNT; r++) {
+                if (!a->valid[r]) { continue; }
+                double all = (double)api->kept_bytes(a->models[r].model, &cut, is_gradient);
+                value[r] = beyond(all, before[r]);
+                before[r] = all;
+            }
+            take_apart(piece, a, value);
+            for (int32_t p = 0; p < PIECE_COUNT; p++) {
+                const int32_t j = p - causal;
+                if (piece[p] == 0) { continue; }
+                if (j < 0 || j >= CHAIN_MAX_BLOCKS) { return false; }
+                int32_t* most = with_enc ? &kept[j].enc_bytes : &kept[j].bytes;
+                double bytes = ceil(piece[p] / round_up(with_enc ? enc : cut.kept_tokens, 16));
+                if (bytes > INT32_MAX) { return false; }
+                if (bytes > *most) { *most = (int32_t)bytes; }
             }
         }
     }
-    return most <= INT32_MAX ? (int32_t)most : 0;
+    return true;
 }
 
 static void fill_kept(CostModel* out, const Asker* a) {
-    out->kept_bytes = out->kept_grad_bytes = 0;
+    memset(out->kept, 0, sizeof out->kept);
     if (a->blocks->api->kept_bytes == NULL) { return; }
-    out->kept_bytes = kept_bytes_of(a, false);
-    out->kept_grad_bytes = kept_bytes_of(a, true);
-    if (out->kept_grad_bytes == 0) { out->kept_bytes = 0; }
+    if (!fill_kept_of(out->kept[0], a, false) || !fill_kept_of(out->kept[1], a, true)) {
+        memset(out->kept, 0, sizeof out->kept);
+    }
 }
 
 // --- parameters, gradients, optimizer state ----------------------------------------------------------------
@@ -837,8 +904,9 @@ static bool has_group(const MeasureModel* range, int32_t group) {
 // Values of the tied groups of the first range that another range has as well (`in_both`), or has not.
 static int64_t tied_values(const Asker* a, int32_t other, bool in_both) {
     int64_t num_values = 0;
-    const MeasureModel* first = &a->models[RANGE_FIRST];
-    for (int32_t i = 0; i < first->params.num_tied && a->valid[RANGE_FIRST]; i++) {
+    const int32_t first_layer = RANGE_ENC + STACK_FIRST + a->chain.enc_blocks - 1;
+    const MeasureModel* first = &a->models[first_layer];
+    for (int32_t i = 0; i < first->params.num_tied && a->valid[first_layer]; i++) {
         const DynapipeTied* tied = &first->params.tied[i];
         bool is_in = a->valid[other] && has_group(&a->models[other], tied->group);
         if (is_in == in_both) { num_values += tied->count; }
@@ -852,7 +920,8 @@ static void take_values_apart(double piece[PIECE_COUNT], const Asker* a, double 
     for (int32_t r = 0; r < RANGE_COUNT; r++) {
         if (!a->valid[r]) { continue; }
         CostStage stage = measure_slice_stage(a->blocks, a->slices[r]);
-        bool has_both = stage.has_head && (stage.has_embedding || stage.has_dec_embedding);
+        bool has_embedding = stage.count[PART_EMBEDDING] > 0 || stage.has_dec_embedding;
+        bool has_both = stage.count[PART_HEAD] > 0 && has_embedding;
         double num_params = (double)a->models[r].params.num_params;
         double copy = stage.has_dec_embedding ? fmin(embedding, num_params + (has_both ? of_head : 0)) : 0;
         value[r] = num_params - copy + (has_both ? of_head : 0);
@@ -863,7 +932,7 @@ static void take_values_apart(double piece[PIECE_COUNT], const Asker* a, double 
 // Of a chain too short to have a head apart from its embedding nothing is tied.
 static void fill_state(CostModel* out, const Asker* a, const StateBytes* b) {
     double piece[PIECE_COUNT];
-    const int32_t middle = a->valid[RANGE_ENC] ? RANGE_ENC : RANGE_ENC_END;
+    const int32_t middle = RANGE_ENC + STACK_LAYER;
     int32_t head = a->valid[RANGE_HEAD] ? RANGE_HEAD : RANGE_LAST;
     int64_t of_head = tied_values(a, head, true), of_embedding = 0;
     if (head == RANGE_LAST) { of_head -= tied_values(a, middle, true); }
@@ -919,6 +988,7 @@ Status measure_bytes_fill(CostModel* out, const DynapipeBlocks_v1* blocks, const
     Asker* a = (Asker*)calloc(1, sizeof *a);
     if (a == NULL) { return FAIL(STATUS_NO_MEMORY, "no memory to ask a model for its bytes"); }
     a->blocks = blocks;
+    a->chain = measure_chain(blocks);
     find_ranges(a);
     Status status = ask_and_fill(out, a, lengths);
     for (int32_t r = 0; r < RANGE_COUNT; r++) { measure_drop(blocks, &a->models[r]); }
@@ -963,8 +1033,12 @@ void measure_bytes_raise(CostModel* a, const CostModel* b) {
     formula_raise(&a->head_factor_bytes, &b->head_factor_bytes);
     raise_to(&a->head_state_bytes, b->head_state_bytes);
     raise_to(&a->head_param_bytes, b->head_param_bytes);
-    a->kept_bytes = b->kept_bytes > a->kept_bytes ? b->kept_bytes : a->kept_bytes;
-    a->kept_grad_bytes = b->kept_grad_bytes > a->kept_grad_bytes ? b->kept_grad_bytes : a->kept_grad_bytes;
+    for (int i = 0; i < 2 * CHAIN_MAX_BLOCKS; i++) {
+        CostKept* kept = &a->kept[i / CHAIN_MAX_BLOCKS][i % CHAIN_MAX_BLOCKS];
+        const CostKept* other = &b->kept[i / CHAIN_MAX_BLOCKS][i % CHAIN_MAX_BLOCKS];
+        if (other->bytes > kept->bytes) { kept->bytes = other->bytes; }
+        if (other->enc_bytes > kept->enc_bytes) { kept->enc_bytes = other->enc_bytes; }
+    }
     for (int p = 0; p < PIECE_COUNT; p++) {
         raise_to(&a->part_state_bytes[p], b->part_state_bytes[p]);
         raise_to(&a->part_param_bytes[p], b->part_param_bytes[p]);

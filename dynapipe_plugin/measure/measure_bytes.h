@@ -2,8 +2,8 @@
 measure_bytes.h -- the bytes and parameters of a cost model, asked of the model's own ranges at every start
 (milliseconds); and the ranges and made-up batches that measuring works with.
 
-Every kind of range is asked for its bytes at some hundred shapes. A layer is what a range of two has more
-than a range of one, the embedding what the first range has more than one in the middle, and so on; what a
+Every kind of range is asked for its bytes at some hundred shapes. A block is what a range has more that
+ends one block later, the embedding what the first range has more than one in the middle, and so on; what a
 sampled range needs beyond the sum of its pieces is added to one of them, so that no sum is too small at these
 shapes. Then each piece becomes straight lines above its points (measure_lines_fit). That holds between and
 beyond the points where bytes are sums of linear terms in the counts, the largest of such sums, and these
@@ -18,8 +18,8 @@ model also num_seqs * max_seq_tokens and so on, which are the same).
 #include "../dynapipe.h"
 #include "../plan/cost_model.h"
 
-// Layers [begin, end) along the chain, an encoder's first; with the embedding where it begins at 0, with the
-// head where has_head. Only the head may be without a layer. (DynapipeRange counts blocks instead.)
+// Blocks [begin, end) of layers along the chain, an encoder's first; with the embedding where it begins at 0,
+// with the head where has_head. Only the head may be without a block. (DynapipeRange counts embeddings, too.)
 typedef struct {
     int32_t begin, end;
     bool has_head;
@@ -30,8 +30,15 @@ typedef struct {
     DynapipeParams_v1 params;
 } MeasureModel;
 
-static inline int32_t measure_num_layers(const DynapipeBlocks_v1* blocks) {
-    return blocks->num_layers + blocks->num_dec_layers;
+static inline PlanChain measure_chain(const DynapipeBlocks_v1* blocks) {
+    PlanChain chain = {blocks->num_layers, blocks->num_dec_layers, 1, 1};
+    if (blocks->layer_blocks > 0) { chain.enc_blocks = blocks->layer_blocks; }
+    if (blocks->dec_layer_blocks > 0) { chain.dec_blocks = blocks->dec_layer_blocks; }
+    return chain;
+}
+static inline int32_t measure_num_blocks(const DynapipeBlocks_v1* blocks) {
+    const PlanChain chain = measure_chain(blocks);
+    return plan_chain_num_blocks(&chain);
 }
 
 // May a stage be this slice? (What is left of the chain must be stages too.)
@@ -93,7 +100,7 @@ Status measure_shape_batch(DynapipeBatch* out, const MeasureShape* shape, int32_
 
 // --- bytes -------------------------------------------------------------------------------------------------
 
-// All bytes, state and parameters; out->num_*_layers are set before.
+// All bytes, state and parameters; out->chain is set before.
 Status measure_bytes_fill(CostModel* out, const DynapipeBlocks_v1* blocks, const MeasureLengths* lengths);
 // Where two ranks' kernels need different bytes: *a is raised to the larger.
 void measure_bytes_raise(CostModel* a, const CostModel* b);

@@ -113,7 +113,8 @@ static void lines_make(Bound* it) {
             line->rate[f] = curve_rate(&formula->curves[f], it->least[f]);
         }
         // of a sample of T tokens in pieces of t after p others: T^2 = sum of t^2 + 2 t p
-        double* squares = &line->rate[costs->num_dec_layers > 0 ? FEATURE_DEC_SQUARES : FEATURE_ENC_SQUARES];
+        double* squares =
+            &line->rate[costs->chain.num_dec_layers > 0 ? FEATURE_DEC_SQUARES : FEATURE_ENC_SQUARES];
         if (it->max_pieces > 1) { *squares = fmin(*squares, line->rate[FEATURE_PREFIX_PRODUCTS] / 2); }
     }
 }
@@ -181,8 +182,8 @@ static double work_ns(const Bound* it, int part, int32_t i, double share) {
 static int64_t floor_ns(double time_ns, const Bound* it) {
     const PlanProblem* problem = it->problem;
     double chunks = problem->num_rows, of_stage = chunks;
-    if (it->freedom != GIVEN) {  // a chunk of every layer, the head's, and shares of it
-        chunks = problem->costs->num_enc_layers + problem->costs->num_dec_layers + 1 + problem->P;
+    if (it->freedom != GIVEN) {  // a chunk of every block, the head's, and shares of it
+        chunks = plan_chain_num_blocks(&problem->costs->chain) + 1 + problem->P;
         of_stage = it->freedom == ANY_SPLIT ? 1 : chunks / problem->P;
     } else if (placement_is_linear(&problem->placement, problem->P)) {
         of_stage = 1;
@@ -273,8 +274,7 @@ static void given_placement(LowerBound* out, const Bound* it) {
         }
     }
     for (int32_t k = 0; k < problem->K; k++) {
-        int32_t count[PIECE_COUNT], s = placement->stage_of[k];
-        cost_stage_parts(count, problem->costs, &problem->chunks[k]);
+        const int32_t *count = problem->chunks[k].count, s = placement->stage_of[k];
         for (int part = 0; part < PART_COUNT; part++) {
             if (count[part] > 0) { work[s] += count[part] * work_ns(it, part, s, 0); }
         }
@@ -294,8 +294,8 @@ static void given_placement(LowerBound* out, const Bound* it) {
 
 // --- any placement ---------------------------------------------------------------------------------------
 
-static int part_of_layer(const Bound* it, int32_t l) {
-    return l < it->problem->costs->num_enc_layers ? PART_ENC_LAYER : PART_DEC_LAYER;
+static int part_of(const Bound* it, int32_t block) {
+    return cost_part_of_block(&it->problem->costs->chain, block);
 }
 
 static double reduce_ns(const Bound* it, int part) {
@@ -319,18 +319,18 @@ static double quickest_transfer_ns(const Bound* it, int64_t num_bytes) {
     return least;
 }
 
-// All parts there and back, weight gradients of the first layer and its embedding, their reduction.
+// All parts there and back, weight gradients of the first block and its embedding, their reduction.
 static void any_chain(LowerBound* out, const Bound* it) {
-    const CostModel* costs = it->problem->costs;
-    const int32_t count[PART_COUNT] = {1, costs->num_enc_layers, costs->num_dec_layers, 1};
+    int32_t count[PART_COUNT];
     double longest = 0;
+    cost_model_count(count, &it->problem->costs->chain);
     for (int k = 0; k < NUM_LONGEST; k++) {
         const PlanSample sample = undivided(it, it->longest[k]);
         CostParts parts = sample_parts(it, &sample);
         double time = 2 * (it->problem->P - 1) * quickest_transfer_ns(it, parts.enc_boundary_bytes);
         for (int part = 0; part < PART_COUNT; part++) {
             time += count[part] * (job_ns(it, &parts, part, JOB_F) + job_ns(it, &parts, part, JOB_B));
-            if (part != PART_EMBEDDING && part != part_of_layer(it, 0)) { continue; }
+            if (part != PART_EMBEDDING && part != part_of(it, 0)) { continue; }
             time += job_ns(it, &parts, part, JOB_W) + reduce_ns(it, part);
         }
         if (time > longest) { longest = time, out->chain_sample = it->longest[k]; }
@@ -339,17 +339,17 @@ static void any_chain(LowerBound* out, const Bound* it) {
 }
 
 // One chunk a stage: the slowest stage of the best split,
-//     g(p, l) = min { max(g(p-1, k), bound of layers k..l-1 as stage p) : p <= k < l }
-// with at least one layer on every stage but the last, which may be the head alone.
+//     g(p, l) = min { max(g(p-1, k), bound of blocks k..l-1 as stage p) : p <= k < l }
+// with at least one block on every stage but the last, which may be the head alone.
 static double best_split_ns(const Bound* it) {
-    enum { MOST = 2 * COST_MAX_LAYERS + 1 };
+    enum { MOST = 2 * COST_MAX_LAYERS * CHAIN_MAX_BLOCKS + 1 };
     const CostModel* costs = it->problem->costs;
-    const int32_t P = it->problem->P, L = costs->num_enc_layers + costs->num_dec_layers;
+    const int32_t P = it->problem->P, L = plan_chain_num_blocks(&costs->chain);
     CostParts shortest = sample_parts(it, &it->shortest);
     double best[MOST], next[MOST], arrival[MOST], links_ns = 0, work[PART_COUNT];
     arrival[0] = job_ns(it, &shortest, PART_EMBEDDING, JOB_F);
     for (int32_t l = 0; l < L; l++) {
-        arrival[l + 1] = arrival[l] + job_ns(it, &shortest, part_of_layer(it, l), JOB_F);
+        arrival[l + 1] = arrival[l] + job_ns(it, &shortest, part_of(it, l), JOB_F);
     }
     for (int32_t l = 0; l <= L; l++) { best[l] = l == 0 ? 0 : INFINITY; }
     for (int32_t s = 0; s < P; s++) {
@@ -365,7 +365,7 @@ static double best_split_ns(const Bound* it) {
             if (s == P - 1) { time += work[PART_HEAD]; }
             if (s == P - 1 && begin == L) { next[L] = fmin(next[L], fmax(best[L], time)); }
             for (int32_t l = begin; l < L; l++) {
-                int part = part_of_layer(it, l);
+                int part = part_of(it, l);
                 time += work[part] + reduce_ns(it, part);
                 if (s < P - 1 || l == L - 1) { next[l + 1] = fmin(next[l + 1], fmax(best[begin], time)); }
             }
@@ -376,30 +376,30 @@ static double best_split_ns(const Bound* it) {
 }
 
 static double whole_work_ns(const Bound* it) {
-    const CostModel* costs = it->problem->costs;
-    const int32_t count[PART_COUNT] = {1, costs->num_enc_layers, costs->num_dec_layers, 0},
-                  all = it->problem->P;
+    const int32_t all = it->problem->P;
+    int32_t count[PART_COUNT];
+    cost_model_count(count, &it->problem->costs->chain);
     double head = work_ns(it, PART_HEAD, all, 0);
     double work = it->head_is_whole ? head : fmin(head, work_ns(it, PART_HEAD, all, 1));
-    for (int part = 0; part < PART_COUNT; part++) {
+    for (int part = 0; part < PART_HEAD; part++) {
         if (count[part] > 0) { work += count[part] * work_ns(it, part, all, 0); }
     }
     return work;
 }
 
-// Every stage has a chunk, every chunk but the last a layer (the last may be the head alone). In the order
-// in which a microbatch first reaches the stages, the i-th begins after i layers and i transfers. Work
+// Every stage has a chunk, every chunk but the last a block (the last may be the head alone). In the order
+// in which a microbatch first reaches the stages, the i-th begins after i blocks and i transfers. Work
 // spread evenly over the rest of the step:
 //     time >= (work / R + sum of these arrivals + reduction) / P
 static double any_placement_ns(const Bound* it) {
-    int32_t P = it->problem->P, L = it->problem->costs->num_enc_layers + it->problem->costs->num_dec_layers;
+    int32_t P = it->problem->P, L = plan_chain_num_blocks(&it->problem->costs->chain);
     CostParts shortest = sample_parts(it, &it->shortest);
     double link_ns = quickest_transfer_ns(it, shortest.enc_boundary_bytes);
     double arrival = job_ns(it, &shortest, PART_EMBEDDING, JOB_F);
     double time = whole_work_ns(it) + reduce_ns(it, PART_EMBEDDING);
     for (int32_t l = 0; l < L; l++) {
-        arrival += job_ns(it, &shortest, part_of_layer(it, l), JOB_F) + link_ns;
-        time += reduce_ns(it, part_of_layer(it, l)) + (l + 1 < P ? arrival : 0);
+        arrival += job_ns(it, &shortest, part_of(it, l), JOB_F) + link_ns;
+        time += reduce_ns(it, part_of(it, l)) + (l + 1 < P ? arrival : 0);
     }
     return time / P;
 }

@@ -1,22 +1,23 @@
 /*
 cost_file.c -- a cost model, and the machine it was measured on, as text.
 
-    dynapipe-costs 5
+    dynapipe-costs 6
     signature gpt2 C 768 NH 12 V 50304 threads 1
     measured interface 1 ranks 4 per_host 2 replicas 1 tokens 1024 targets 0     where it is known
-    layers 12 0                                              encoder (or all), decoder
+    layers 12 0 blocks 2 1                                   encoder (or all), decoder; of a layer of each
     comm latency_ns 1000 bytes_per_ns 10
     reduce bytes_per_ns 10 update_ns_per_byte 0.5 tied_bytes 154533888 optimizer_part 0.5
     tied head_state_bytes 618135552 stack_bytes 1024         where not 0
     head vocab 50304 tied 1 whole_rows 0 state_bytes 618135552 params 154533888
                                                              of a shared head, where not all 0
-    kept bytes 6144 gradient_bytes 6144                      where samples may be cut
-    state enc_layer bytes 113427456 params 28356864          one line per part; stage_enc .. where not 0
+    kept enc_block1 bytes 6144 enc_bytes 0 gradient_bytes 12288 enc_gradient_bytes 0
+                                                             of causal blocks, where samples may be cut
+    state embedding bytes 113427456 params 28356864          and of other pieces, where not 0
     rank 2 slow F 1.5 B 1.5 W 1.4 R 1.5 memory 0 link latency_ns 0 bytes_per_ns 0
                                                              where ranks differ: all of them, from 0 on
     recompute none inside                                    one line per mode; "job": R is a job of its own
-    part enc_layer mode none time F const 1200.5 floor 0 enc_tokens 128:1.2e6 256:2.3e6 enc_squares 1:35
-    part enc_layer mode none stored const 0 floor 0 enc_tokens 1:49408
+    part enc_block1 mode none time F const 1200.5 floor 0 enc_tokens 128:1.2e6 256:2.3e6 enc_squares 1:35
+    part enc_block1 mode none stored const 0 floor 0 enc_tokens 1:49408
     boundary const 0 floor 0 enc_tokens 1:3072               and the other formulas of bytes, where not 0
     end
 
@@ -134,8 +135,10 @@ static Status walk_header(TextWalk* walk, CostModel* m) {
         }
         TRY(text_literal(walk, "\n"));
     }
-    TEXT_INT(walk, "layers ", 0, COST_MAX_LAYERS, m->num_enc_layers);
-    TEXT_INT(walk, " ", 0, COST_MAX_LAYERS, m->num_dec_layers);
+    TEXT_INT(walk, "layers ", 0, COST_MAX_LAYERS, m->chain.num_enc_layers);
+    TEXT_INT(walk, " ", 0, COST_MAX_LAYERS, m->chain.num_dec_layers);
+    TEXT_INT(walk, " blocks ", 1, CHAIN_MAX_BLOCKS, m->chain.enc_blocks);
+    TEXT_INT(walk, " ", 1, CHAIN_MAX_BLOCKS, m->chain.dec_blocks);
     REAL("\ncomm latency_ns ", m->comm_latency_ns);
     REAL(" bytes_per_ns ", m->comm_bytes_per_ns);
     REAL("\nreduce bytes_per_ns ", m->reduce_bytes_per_ns);
@@ -159,17 +162,23 @@ static Status walk_header(TextWalk* walk, CostModel* m) {
         TEXT_INT(walk, " params ", 0, COST_LIMIT, m->head_param_bytes);
         TRY(text_literal(walk, "\n"));
     }
-    if (text_optional(walk, m->kept_bytes != 0, "kept bytes ")) {
-        TEXT_INT(walk, "", 0, INT32_MAX, m->kept_bytes);
-        TEXT_INT(walk, " gradient_bytes ", 0, INT32_MAX, m->kept_grad_bytes);
+    for (int j = 0; j < CHAIN_MAX_BLOCKS; j++) {
+        CostKept *kept = &m->kept[0][j], *grads = &m->kept[1][j];
+        bool has = kept->bytes != 0 || kept->enc_bytes != 0 || grads->bytes != 0 || grads->enc_bytes != 0;
+        char words[40];
+        snprintf(words, sizeof words, "kept %s bytes ", cost_part_names[cost_causal_part(&m->chain) + j]);
+        if (!text_optional(walk, has, words)) { continue; }
+        TEXT_INT(walk, "", 0, INT32_MAX, kept->bytes);
+        TEXT_INT(walk, " enc_bytes ", 0, INT32_MAX, kept->enc_bytes);
+        TEXT_INT(walk, " gradient_bytes ", 0, INT32_MAX, grads->bytes);
+        TEXT_INT(walk, " enc_gradient_bytes ", 0, INT32_MAX, grads->enc_bytes);
         TRY(text_literal(walk, "\n"));
     }
     for (int piece = 0; piece < PIECE_COUNT; piece++) {
         int64_t *state = &m->part_state_bytes[piece], *params = &m->part_param_bytes[piece];
         char words[40];
         snprintf(words, sizeof words, "state %s bytes ", cost_part_names[piece]);
-        if (piece < PART_COUNT) { TRY(text_literal(walk, words)); }
-        if (piece >= PART_COUNT && !text_optional(walk, *state != 0 || *params != 0, words)) { continue; }
+        if (!text_optional(walk, *state != 0 || *params != 0, words)) { continue; }
         TEXT_INT(walk, "", 0, COST_LIMIT, *state);
         TEXT_INT(walk, " params ", 0, COST_LIMIT, *params);
         TRY(text_literal(walk, "\n"));
@@ -200,7 +209,7 @@ static Status walk_parts(TextWalk* walk, CostModel* m, int mode) {
 
 static Status walk_costs(TextWalk* walk, CostModel* m, MachineRank** ranks, int32_t* num_ranks,
                          const char* signature) {
-    TRY(text_literal(walk, "dynapipe-costs 5\n"));
+    TRY(text_literal(walk, "dynapipe-costs 6\n"));
     TRY(walk_signature(walk, signature));
     TRY(walk_header(walk, m));
     TRY(walk_ranks(walk, ranks, num_ranks));

@@ -5,8 +5,12 @@
 #include <string.h>
 #include "../../util/numbers.h"
 
-const char* const cost_part_names[PIECE_COUNT] = {"embedding", "enc_layer", "dec_layer",     "head",
-                                                  "stage_enc", "stage_dec", "stage_enc_end", "chain_end"};
+const char* const cost_part_names[PIECE_COUNT] = {
+    "embedding",        "enc_block1",       "enc_block2",       "enc_block3",
+    "dec_block1",       "dec_block2",       "dec_block3",       "head",
+    "stage_enc",        "stage_dec",        "stage_enc_block1", "stage_enc_block2",
+    "stage_enc_block3", "stage_dec_block1", "stage_dec_block2", "stage_dec_block3",
+    "stage_enc_end",    "chain_end"};
 const char* const cost_mode_names[RECOMPUTE_COUNT] = {"none", "selective", "full"};
 const char* const cost_feature_names[FEATURE_COUNT] = {"seqs",       "enc_tokens",     "enc_squares",
                                                        "dec_tokens", "dec_squares",    "cross_products",
@@ -21,6 +25,18 @@ const char* const cost_bytes_names[COST_NUM_BYTES] = {"boundary",
                                                       "stage_enc_forward",
                                                       "stage_dec_stored",
                                                       "stage_dec_forward",
+                                                      "stage_enc_block1_stored",
+                                                      "stage_enc_block1_forward",
+                                                      "stage_enc_block2_stored",
+                                                      "stage_enc_block2_forward",
+                                                      "stage_enc_block3_stored",
+                                                      "stage_enc_block3_forward",
+                                                      "stage_dec_block1_stored",
+                                                      "stage_dec_block1_forward",
+                                                      "stage_dec_block2_stored",
+                                                      "stage_dec_block2_forward",
+                                                      "stage_dec_block3_stored",
+                                                      "stage_dec_block3_forward",
                                                       "stage_enc_end_stored",
                                                       "stage_enc_end_forward",
                                                       "chain_end_stored",
@@ -104,26 +120,58 @@ int64_t cost_transfer_ns(const CostModel* model, int64_t num_bytes) {
 
 bool cost_mode_offered(const CostModel* model, RecomputeMode mode) {
     const CostPartMode* parts = model->parts[mode];
-    return parts[PART_EMBEDDING].offered && parts[PART_HEAD].offered &&
-           (model->num_enc_layers == 0 || parts[PART_ENC_LAYER].offered) &&
-           (model->num_dec_layers == 0 || parts[PART_DEC_LAYER].offered);
+    int32_t count[PART_COUNT];
+    bool offered = true;
+    cost_model_count(count, &model->chain);
+    for (int part = 0; part < PART_COUNT; part++) { offered &= count[part] == 0 || parts[part].offered; }
+    return offered;
 }
 
-CostStage cost_stage_make(const CostModel* model, const LayerRange* layers, int32_t k, int32_t K) {
-    int32_t first_dec = model->num_enc_layers;
-    bool begins_dec =
-        model->num_dec_layers > 0 && layers->layer_begin <= first_dec && first_dec < layers->layer_end;
-    return (CostStage){.layers = *layers,
-                       .has_embedding = k == 0,
-                       .has_head = k == K - 1,
-                       .has_dec_embedding = begins_dec && k > 0};
+// Of blocks [0, end) of a stack, those that are block j of `num` of their layer.
+static inline int32_t count_before(int32_t end, int32_t j, int32_t num) {
+    return (end + num - 1 - j) / num;
+}
+
+static void count_blocks(CostStage* stage, int first, int once, int32_t num, int32_t begin, int32_t end) {
+    for (int32_t j = 0; j < num && begin < end; j++) {
+        stage->count[first + j] = count_before(end, j, num) - count_before(begin, j, num);
+        stage->count[once + j] = stage->count[first + j] > 0;
+    }
+}
+
+CostStage cost_stage_make(const PlanChain* chain, const BlockRange* blocks, bool has_embedding,
+                          bool has_head) {
+    const int32_t first_dec = plan_chain_first_dec(chain);
+    const int32_t begin = blocks->begin, end = blocks->end;
+    const bool has_dec = end > first_dec && end > begin, begins_dec = has_dec && begin <= first_dec;
+    CostStage stage = {.blocks = *blocks, .has_dec_embedding = begins_dec && !has_embedding};
+    count_blocks(&stage, PART_ENC_BLOCK, ONCE_ENC_BLOCK, chain->enc_blocks, begin,
+                 end < first_dec ? end : first_dec);
+    count_blocks(&stage, PART_DEC_BLOCK, ONCE_DEC_BLOCK, chain->dec_blocks,
+                 begin < first_dec ? 0 : begin - first_dec, end - first_dec);
+    stage.count[PART_EMBEDDING] = has_embedding;
+    stage.count[PART_HEAD] = has_head;
+    stage.count[ONCE_ENC] = begin < first_dec && begin < end;
+    stage.count[ONCE_DEC] = has_dec;
+    stage.count[ONCE_ENC_END] = chain->num_dec_layers > 0 && begin < first_dec && end >= first_dec;
+    return stage;
 }
 
 CostStage cost_chunk_make(const CostModel* model, const Placement* placement, int32_t k) {
-    CostStage stage = cost_stage_make(model, &placement->chunks[k], k, placement->num_chunks);
-    stage.feeds_head = stage.has_head && placement->head != HEAD_WHOLE;
-    stage.has_head = stage.has_head && placement->head == HEAD_WHOLE;
+    bool is_last = k == placement->num_chunks - 1;
+    CostStage stage = cost_stage_make(&model->chain, &placement->chunks[k], k == 0,
+                                      is_last && placement->head == HEAD_WHOLE);
+    stage.count[ONCE_CHAIN_END] = is_last && placement->head != HEAD_WHOLE;
     return stage;
+}
+
+void cost_model_count(int32_t count[PART_COUNT], const PlanChain* chain) {
+    for (int part = 0; part < PART_COUNT; part++) {
+        int enc = part - (int)PART_ENC_BLOCK, dec = part - (int)PART_DEC_BLOCK;
+        count[part] = part == PART_EMBEDDING || part == PART_HEAD ? 1
+                      : dec < 0 ? (enc < chain->enc_blocks ? chain->num_enc_layers : 0)
+                                : (dec < chain->dec_blocks ? chain->num_dec_layers : 0);
+    }
 }
 
 // --- check -------------------------------------------------------------------------------------------
@@ -192,9 +240,7 @@ static Status rates_check(const CostModel* model) {
                  {"reduce optimizer_part", model->optimizer_part, 1},
                  {"head state_bytes", (double)model->head_state_bytes, (double)COST_LIMIT},
                  {"head params", (double)model->head_param_bytes, (double)COST_LIMIT},
-                 {"head vocab", (double)model->head_vocab, INT32_MAX},
-                 {"kept bytes", model->kept_bytes, INT32_MAX},
-                 {"kept gradient_bytes", model->kept_grad_bytes, INT32_MAX}};
+                 {"head vocab", (double)model->head_vocab, INT32_MAX}};
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
         if (!(rates[i].value >= 0 && rates[i].value <= rates[i].most)) {
             return FAIL(STATUS_BAD_FORMAT, "%s is %g ---> give a finite number, 0 to %g", rates[i].name,
@@ -208,6 +254,12 @@ static Status rates_check(const CostModel* model) {
                         cost_part_names[piece], (long long)state[piece], (long long)params[piece],
                         (long long)COST_LIMIT);
         }
+    }
+    for (int i = 0; i < 2 * CHAIN_MAX_BLOCKS; i++) {
+        const CostKept* kept = &model->kept[i / CHAIN_MAX_BLOCKS][i % CHAIN_MAX_BLOCKS];
+        if (kept->bytes >= 0 && kept->enc_bytes >= 0) { continue; }
+        return FAIL(STATUS_BAD_FORMAT, "kept: %d and %d bytes ---> give 0 or more", kept->bytes,
+                    kept->enc_bytes);
     }
     int64_t copy = model->tied_head_state_bytes, tied = copy > 0 ? model->tied_param_bytes : 0;
     if (copy >= 0 && copy <= state[PART_HEAD] && copy <= state[PART_EMBEDDING] && tied <= params[PART_HEAD] &&
@@ -223,14 +275,20 @@ static Status rates_check(const CostModel* model) {
 }
 
 Status cost_model_check(const CostModel* model) {
-    int32_t enc = model->num_enc_layers, dec = model->num_dec_layers;
+    const PlanChain* chain = &model->chain;
+    int32_t enc = chain->num_enc_layers, dec = chain->num_dec_layers;
     if (enc < 0 || dec < 0 || enc > COST_MAX_LAYERS || dec > COST_MAX_LAYERS || enc + dec < 1) {
         return FAIL(STATUS_BAD_FORMAT, "layers: %d and %d ---> give 1 to %d layers", enc, dec,
                     COST_MAX_LAYERS);
     }
+    if (chain->enc_blocks < 1 || chain->enc_blocks > CHAIN_MAX_BLOCKS || chain->dec_blocks < 1 ||
+        chain->dec_blocks > CHAIN_MAX_BLOCKS) {
+        return FAIL(STATUS_BAD_FORMAT, "layers: of %d and %d blocks ---> give 1 to %d", chain->enc_blocks,
+                    chain->dec_blocks, CHAIN_MAX_BLOCKS);
+    }
     if (!cost_mode_offered(model, RECOMPUTE_NONE)) {
         return FAIL(STATUS_BAD_FORMAT, "mode none is not offered by every part ---> give costs without "
-                                       "recomputation for embedding, layers and head");
+                                       "recomputation for embedding, blocks and head");
     }
     if (model->recompute_is_job[RECOMPUTE_NONE]) {
         return FAIL(STATUS_BAD_FORMAT, "recompute none: has no job of its own ---> write \"inside\"");
@@ -274,15 +332,14 @@ static void add_formula(CostModeTable* table, const CostFormula* formula, int32_
 }
 
 static void mode_init(CostModeTable* table, const CostModel* model, RecomputeMode mode) {
+    int32_t count[PART_COUNT];
+    cost_model_count(count, &model->chain);
     table->num_sums = table->num_terms = 0;
     for (int slot = 0; slot < SLOT_BYTES; slot++) {
         int part = slot / COST_QUANTITIES, quantity = slot % COST_QUANTITIES;
         const CostFormula* formula = cost_part_formula(model, mode, part, quantity);
-        bool has = part == PART_ENC_LAYER   ? model->num_enc_layers > 0
-                   : part == PART_DEC_LAYER ? model->num_dec_layers > 0
-                                            : true;
         if (part == PART_HEAD) { table->head_constant[quantity] = formula->constant; }
-        if (has && cost_mode_has(model, mode, quantity)) { add_formula(table, formula, slot); }
+        if (count[part] > 0 && cost_mode_has(model, mode, quantity)) { add_formula(table, formula, slot); }
     }
     table->has_once = false;
     for (int i = 0; i < COST_NUM_BYTES; i++) {
@@ -306,7 +363,7 @@ void cost_table_init(CostTable* out, const CostModel* model) {
 // A microbatch of later pieces has no tokens for an encoder; pieces may have no supervised ones.
 static bool is_idle(int part, const MbShape* shape) {
     return part == PART_HEAD ? shape->supervised_tokens == 0
-                             : part != PART_DEC_LAYER && shape->enc_tokens == 0;
+                             : part < PART_DEC_BLOCK && shape->enc_tokens == 0;
 }
 
 // A piece needs no more scratch than with all tokens of its sample that are in earlier ones.
@@ -368,9 +425,9 @@ static int64_t round_up_16(int64_t count) {
 }
 
 static int64_t boundary_of_stage(const CostModel* model, const CostStage* stage, const CostParts* parts) {
-    if (stage->has_head) { return 0; }
-    if (stage->feeds_head) { return cost_round(parts->head_in_bytes); }
-    bool dec = stage->layers.layer_end > model->num_enc_layers;
+    if (stage->count[PART_HEAD] > 0) { return 0; }
+    if (stage->count[ONCE_CHAIN_END] > 0) { return cost_round(parts->head_in_bytes); }
+    bool dec = stage->blocks.end > plan_chain_first_dec(&model->chain);
     return dec ? parts->dec_boundary_bytes : parts->enc_boundary_bytes;
 }
 
@@ -396,22 +453,18 @@ static void jobs_of_counts(CostJobs* out, const int32_t count[PIECE_COUNT], cons
 
 void cost_jobs_of_stage(CostJobs* out, const CostModel* model, const CostStage* stage,
                         const CostParts* parts) {
-    int32_t count[PIECE_COUNT];
-    cost_stage_parts(count, model, stage);
-    jobs_of_counts(out, count, parts);
+    jobs_of_counts(out, stage->count, parts);
     out->boundary_bytes = boundary_of_stage(model, stage, parts);
 }
 
 void cost_jobs_of_stages(CostJobs* out, const CostModel* model, const CostStage* stages, int32_t num,
                          const CostParts* parts) {
-    int32_t count[2][PIECE_COUNT];
     for (int32_t s = 0; s < num; s++) {
-        int32_t *here = count[s % 2], *before = count[(s + 1) % 2];
-        cost_stage_parts(here, model, &stages[s]);
-        if (s > 0 && memcmp(here, before, sizeof count[0]) == 0) {
+        const int32_t* count = stages[s].count;
+        if (s > 0 && memcmp(count, stages[s - 1].count, sizeof stages[s].count) == 0) {
             out[s] = out[s - 1];
         } else {
-            jobs_of_counts(&out[s], here, parts);
+            jobs_of_counts(&out[s], count, parts);
         }
         out[s].boundary_bytes = boundary_of_stage(model, &stages[s], parts);
     }
@@ -432,13 +485,23 @@ int64_t cost_boundary_bytes(const CostModel* model, const CostStage* stage, cons
     return jobs.boundary_bytes;
 }
 
+bool cost_takes_pieces(const CostModel* model) {
+    bool takes = false;
+    for (int j = 0; j < CHAIN_MAX_BLOCKS; j++) { takes |= model->kept[0][j].bytes > 0; }
+    return takes;
+}
+
 int64_t cost_kept_bytes(const CostModel* model, const CostStage* stage, const PlanSample* sample,
                         bool gradients) {
-    int32_t count[PIECE_COUNT];
-    cost_stage_parts(count, model, stage);
-    int64_t layers = count[model->num_dec_layers > 0 ? PART_DEC_LAYER : PART_ENC_LAYER];
-    int64_t tokens = round_up_16(sample->enc_tokens) + round_up_16(sample->dec_tokens);
-    return layers * tokens * (gradients ? model->kept_grad_bytes : model->kept_bytes);
+    const int causal = cost_causal_part(&model->chain);
+    const bool is_pair = causal == PART_DEC_BLOCK;
+    int64_t tokens = round_up_16(plan_sample_tokens(sample)), bytes = 0;
+    for (int j = 0; j < CHAIN_MAX_BLOCKS; j++) {
+        const CostKept* kept = &model->kept[gradients][j];
+        int64_t of_enc = is_pair ? round_up_16(sample->enc_tokens) * kept->enc_bytes : 0;
+        bytes += stage->count[causal + j] * (tokens * kept->bytes + of_enc);
+    }
+    return bytes;
 }
 
 // --- machines ----------------------------------------------------------------------------------------
@@ -609,14 +672,13 @@ void cost_jobs_of_share(CostJobs* out, const CostModel* model, CostShare share, 
 
 // --- ranks -------------------------------------------------------------------------------------------
 
-static void add_chunk(CostRank* rank, const CostModel* model, const CostStage* stage) {
-    int32_t count[PIECE_COUNT];
-    cost_stage_parts(count, model, stage);
-    count[PART_EMBEDDING] |= stage->has_dec_embedding;
+static void add_chunk(CostRank* rank, const CostStage* stage) {
     for (int piece = 0; piece < PIECE_COUNT; piece++) {
-        bool adds = piece == PART_ENC_LAYER || piece == PART_DEC_LAYER;
-        rank->count[piece] = adds ? rank->count[piece] + count[piece] : rank->count[piece] | count[piece];
+        bool adds = piece >= PART_ENC_BLOCK && piece < PART_HEAD;
+        int32_t more = stage->count[piece];
+        rank->count[piece] = adds ? rank->count[piece] + more : rank->count[piece] | more;
     }
+    rank->count[PART_EMBEDDING] |= stage->has_dec_embedding;
 }
 
 // Which part of the embedding's matrix, or of a copy of it, the rank has.
@@ -626,11 +688,15 @@ static double tied_part(const CostModel* model, const CostRank* rank) {
     return model->head_is_tied ? rank->matrix : 0;
 }
 
-// Position biases and the like, of a stack whose layers other ranks have too.
+// Position biases and the like, of a stack that other ranks have blocks of, too.
 static double stack_bytes(const CostModel* model, const CostRank* rank) {
-    int32_t enc = rank->count[PART_ENC_LAYER], dec = rank->count[PART_DEC_LAYER];
-    bool shares_enc = enc > 0 && enc < model->num_enc_layers;
-    bool shares_dec = dec > 0 && dec < model->num_dec_layers;
+    int32_t all[PART_COUNT], enc = 0, dec = 0;
+    cost_model_count(all, &model->chain);
+    for (int j = 0; j < CHAIN_MAX_BLOCKS; j++) {
+        enc += all[PART_ENC_BLOCK + j] - rank->count[PART_ENC_BLOCK + j];
+        dec += all[PART_DEC_BLOCK + j] - rank->count[PART_DEC_BLOCK + j];
+    }
+    bool shares_enc = rank->count[ONCE_ENC] > 0 && enc > 0, shares_dec = rank->count[ONCE_DEC] > 0 && dec > 0;
     return (shares_enc + shares_dec) * (double)model->tied_stack_bytes;
 }
 
@@ -645,7 +711,7 @@ void cost_ranks_make(CostRank* out, const CostModel* model, const Placement* pla
     memset(out, 0, sizeof *out * (size_t)P);
     for (int32_t k = 0; k < placement->num_chunks; k++) {
         CostStage stage = cost_chunk_make(model, placement, k);
-        add_chunk(&out[placement->stage_of[k]], model, &stage);
+        add_chunk(&out[placement->stage_of[k]], &stage);
     }
     for (int32_t s = 0; s < P; s++) {
         bool has_it = model->head_is_tied && out[s].count[PART_EMBEDDING] > 0;
@@ -713,7 +779,7 @@ int64_t cost_rank_update_ns(const CostModel* model, const CostRank* rank, double
 
 int64_t cost_state_bytes(const CostModel* model, const CostStage* stage) {
     CostRank rank = {.matrix = 0};
-    add_chunk(&rank, model, stage);
+    add_chunk(&rank, stage);
     return cost_rank_state_bytes(model, &rank);
 }
 
@@ -760,11 +826,10 @@ static void formula_terms(double term[TERM_GROUPS], const CostFormula* formula,
 void cost_scale_terms(double term[PASS_TERMS], const CostModel* model, const CostStage* stage, JobKind kind,
                       RecomputeMode mode, const MbShape* shape) {
     double feature[FEATURE_COUNT];
-    int32_t count[PIECE_COUNT];
+    const int32_t* count = stage->count;
     memset(term, 0, PASS_TERMS * sizeof *term);
     if (kind == JOB_R && !model->recompute_is_job[mode]) { return; }
     cost_shape_features(feature, shape);
-    cost_stage_parts(count, model, stage);
     for (int part = 0; part < PART_COUNT; part++) {
         if (count[part] == 0 || is_idle(part, shape)) { continue; }
         formula_terms(&term[part * TERM_GROUPS], &model->parts[mode][part].time_ns[kind], feature);
@@ -818,11 +883,12 @@ Costs of a GPT-2 or a T5 from its shape: a roofline, used where nothing was meas
 
     time  = launch + max(bytes of weights / bandwidth, flops / rate + bytes of activations / bandwidth)
 
-Flops of one layer's forward, multiply and add, I = heads * head size, F2 = F, or 2 F where gated:
-    GPT-2     24 C^2 per token, 2 C T^2 per sequence (scores and values, causal half)
-    encoder   2 (4 C I + C F2 + F C) per token, 4 I T^2 per sequence
-    decoder   2 (6 C I + C F2 + F C) per token, 2 I T^2 and 4 I T_enc T per sequence
-              4 C I per *encoder* token (keys and values of cross-attention)
+Flops of one block's forward, multiply and add, I = heads * head size, F2 = F, or 2 F where gated:
+    GPT-2     attention 8 C^2 per token, 2 C T^2 per sequence (scores and values, causal half)
+              feed-forward 16 C^2 per token
+    T5        self-attention 8 C I per token, 4 I T^2 per sequence, a decoder's 2 I T^2
+              cross-attention 4 C I per token, 4 C I per *encoder* token (keys and values), 4 I T_enc T per
+              sequence; feed-forward 2 (C F2 + F C) per token
 B repeats the matrix products for inputs and 5/2 of attention (scores again, dV, dP, dQ, dK), W repeats them
 for weights. Head: 2 C Vp per supervised row for each of F, B, W. The decoder's embedding is priced with the
 encoder's.
@@ -838,40 +904,74 @@ static void add_rounded_line(CostFormula* formula, CostFeature feature, double b
     formula->constant += ROUND_UP * bytes_per_unit;
 }
 
-// What a layer computes and keeps, per token of its own side and of the encoder's.
+// What a block computes and keeps, per token of its own side and of the encoder's.
 typedef struct {
     double flops, enc_flops;           // of matrix products
     double square_flops, cross_flops;  // of attention, per squared length and cross product; of a piece, each
     double prefix_flops;               // pair with a token before it: twice the former in causal layers
     double stored_bytes, enc_stored_bytes;
-    double num_params;
-    CostFeature tokens, squares;
-} Layer;
+    double spare, enc_spare;  // values that a chunk with such blocks has once
+    double kept, enc_kept;    // values that pieces of a sample keep
+    int64_t weights, params;  // of matrices; of norms and biases
+} Block;
 
-static void layer_costs(CostPartMode* part, const CostAnalytic* a, const Layer* layer) {
-    double weights_ns = layer->num_params * a->bytes_per_value / a->bytes_per_ns;
+typedef struct {
+    int num_blocks;
+    CostFeature tokens, squares;
+    Block blocks[CHAIN_MAX_BLOCKS];
+} Stack;
+
+static void block_costs(CostPartMode* part, const CostAnalytic* a, const Stack* stack, const Block* block) {
+    const double launch_ns = a->launch_ns / stack->num_blocks;
+    double weights_ns = (double)block->weights * a->bytes_per_value / a->bytes_per_ns;
     // what is kept is written once and read once
-    double token_ns = layer->flops / a->flops_per_ns + 2 * layer->stored_bytes / a->bytes_per_ns;
-    double enc_ns = layer->enc_flops / a->flops_per_ns + 2 * layer->enc_stored_bytes / a->bytes_per_ns;
+    double token_ns = block->flops / a->flops_per_ns + 2 * block->stored_bytes / a->bytes_per_ns;
+    double enc_ns = block->enc_flops / a->flops_per_ns + 2 * block->enc_stored_bytes / a->bytes_per_ns;
     for (int kind = 0; kind < JOB_COUNT; kind++) {
         CostFormula* time = &part->time_ns[kind];
-        time->constant = a->launch_ns;
-        time->floor = a->launch_ns + weights_ns;
-        cost_formula_add_line(time, layer->tokens, token_ns);
+        time->constant += launch_ns;
+        time->floor += launch_ns + weights_ns;
+        cost_formula_add_line(time, stack->tokens, token_ns);
         if (enc_ns > 0) { cost_formula_add_line(time, FEATURE_ENC_TOKENS, enc_ns); }
         if (kind == JOB_W) { continue; }
-        double pass_ns = (kind == JOB_B ? 2.5 : 1) / a->attention_flops_per_ns;
-        cost_formula_add_line(time, layer->squares, pass_ns * layer->square_flops);
-        if (layer->prefix_flops > 0) {
-            cost_formula_add_line(time, FEATURE_PREFIX_PRODUCTS, pass_ns * layer->prefix_flops);
-        }
-        if (layer->cross_flops > 0) {
-            cost_formula_add_line(time, FEATURE_CROSS_PRODUCTS, pass_ns * layer->cross_flops);
+        const struct {
+            CostFeature feature;
+            double flops;
+        } pairs[] = {{stack->squares, block->square_flops},
+                     {FEATURE_PREFIX_PRODUCTS, block->prefix_flops},
+                     {FEATURE_CROSS_PRODUCTS, block->cross_flops}};
+        for (int i = 0; i < 3; i++) {
+            double ns = (kind == JOB_B ? 2.5 : 1) / a->attention_flops_per_ns * pairs[i].flops;
+            if (ns > 0) { cost_formula_add_line(time, pairs[i].feature, ns); }
         }
     }
-    add_rounded_line(&part->stored_bytes, layer->tokens, layer->stored_bytes);
-    if (layer->enc_stored_bytes > 0) {
-        add_rounded_line(&part->stored_bytes, FEATURE_ENC_TOKENS, layer->enc_stored_bytes);
+    add_rounded_line(&part->stored_bytes, stack->tokens, block->stored_bytes);
+    if (block->enc_stored_bytes > 0) {
+        add_rounded_line(&part->stored_bytes, FEATURE_ENC_TOKENS, block->enc_stored_bytes);
+    }
+}
+
+// Each block as a part, or all of a layer as one.
+static void stack_costs(CostModel* out, int64_t params[PIECE_COUNT], const CostAnalytic* a,
+                        const Stack* stack) {
+    const bool is_dec = stack->tokens == FEATURE_DEC_TOKENS;
+    const double value = a->bytes_per_value;
+    const int first = is_dec ? PART_DEC_BLOCK : PART_ENC_BLOCK,
+              once = is_dec ? ONCE_DEC_BLOCK : ONCE_ENC_BLOCK;
+    *(is_dec ? &out->chain.dec_blocks : &out->chain.enc_blocks) = a->by_blocks ? stack->num_blocks : 1;
+    for (int i = 0; i < stack->num_blocks; i++) {
+        const Block* block = &stack->blocks[i];
+        const int j = a->by_blocks ? i : 0;
+        CostFormula* spare = &out->once_stored_bytes[once + j - PART_COUNT];
+        block_costs(&out->parts[RECOMPUTE_NONE][first + j], a, stack, block);
+        if (block->spare > 0) { add_rounded_line(spare, stack->tokens, block->spare * value); }
+        if (block->enc_spare > 0) { add_rounded_line(spare, FEATURE_ENC_TOKENS, block->enc_spare * value); }
+        params[first + j] += block->weights + block->params;
+        for (int gradients = 0; gradients < 2 && is_dec == (a->num_dec_layers > 0); gradients++) {
+            const int32_t bytes = gradients ? 4 : a->bytes_per_value;
+            out->kept[gradients][j].bytes += (int32_t)block->kept * bytes;
+            out->kept[gradients][j].enc_bytes += (int32_t)block->enc_kept * bytes;
+        }
     }
 }
 
@@ -931,8 +1031,6 @@ static int64_t state_bytes(const CostAnalytic* a, int64_t num_params) {
 }
 
 static void machine_costs(CostModel* out, const CostAnalytic* a, const int64_t params[PIECE_COUNT]) {
-    out->num_enc_layers = a->num_layers;
-    out->num_dec_layers = a->num_dec_layers;
     shared_head_costs(out, a);
     out->comm_latency_ns = a->comm_latency_ns;
     out->comm_bytes_per_ns = a->comm_bytes_per_ns;
@@ -954,39 +1052,44 @@ static void tied_costs(CostModel* out, const CostAnalytic* a, int64_t num_values
 // A forward keeps one layer's slot at a time, plus what head and embedding need.
 void cost_model_analytic_gpt(CostModel* out, const CostAnalytic* a) {
     static const double embedding_rows[JOB_COUNT] = {3, 0, 4, 3};
-    memset(out, 0, sizeof *out);
     const double C = a->channels, value = a->bytes_per_value;
-    CostPartMode *parts = out->parts[RECOMPUTE_NONE], *full = out->parts[RECOMPUTE_FULL];
-    const Layer layer = {.flops = 24 * C * C,
-                         .square_flops = 2 * C,
-                         .prefix_flops = 4 * C,
-                         .stored_bytes = 16 * C * value + (4 + a->num_heads) * 4.0,
-                         .num_params = 12 * C * C,
-                         .tokens = FEATURE_ENC_TOKENS,
-                         .squares = FEATURE_ENC_SQUARES};
-    embedding_costs(&parts[PART_EMBEDDING], a, FEATURE_ENC_TOKENS, embedding_rows);
-    add_rounded_line(&parts[PART_EMBEDDING].stored_bytes, FEATURE_ENC_TOKENS, C * value);
-    layer_costs(&parts[PART_ENC_LAYER], a, &layer);
-    head_costs(&parts[PART_HEAD], a, 4);
-    modes_finish(out);
-    full[PART_EMBEDDING].forward_bytes = full[PART_EMBEDDING].stored_bytes;
-    full[PART_HEAD].forward_bytes = full[PART_HEAD].stored_bytes;
-    full[PART_DEC_LAYER].forward_bytes = full[PART_DEC_LAYER].stored_bytes;
-    out->stage_forward_bytes = parts[PART_ENC_LAYER].stored_bytes;
-    add_rounded_line(&out->stage_stored_bytes, FEATURE_ENC_TOKENS, 3 * C * value);  // spare qkv slot
-    add_rounded_line(&out->stage_forward_bytes, FEATURE_ENC_TOKENS, 3 * C * value);
-    add_rounded_line(&out->boundary_bytes, FEATURE_ENC_TOKENS, C * value);
-    add_rounded_line(&out->scratch_bytes, FEATURE_ENC_TOKENS, 12 * C * value);
-    add_rounded_line(&out->scratch_bytes, FEATURE_SUPERVISED, 2 * C * value);
-    out->kept_bytes = 2 * a->channels * a->bytes_per_value, out->kept_grad_bytes = 2 * 4 * a->channels;
     const int64_t channels = a->channels, matrix = channels * channels;
-    const int64_t params[PIECE_COUNT] = {
+    CostPartMode *parts = out->parts[RECOMPUTE_NONE], *full = out->parts[RECOMPUTE_FULL];
+    const Stack stack = {.num_blocks = 2,
+                         .tokens = FEATURE_ENC_TOKENS,
+                         .squares = FEATURE_ENC_SQUARES,
+                         .blocks = {{.flops = 8 * C * C,
+                                     .square_flops = 2 * C,
+                                     .prefix_flops = 4 * C,
+                                     .stored_bytes = 6 * C * value + (2 + a->num_heads) * 4.0,
+                                     .spare = 3 * C,  // qkv
+                                     .kept = 2 * C,
+                                     .weights = 4 * matrix,
+                                     .params = 6 * channels},
+                                    {.flops = 16 * C * C,
+                                     .stored_bytes = 10 * C * value + 2 * 4,
+                                     .weights = 8 * matrix,
+                                     .params = 7 * channels}}};
+    int64_t params[PIECE_COUNT] = {
         [PART_EMBEDDING] = (a->padded_vocab + (int64_t)a->max_tokens) * channels,
-        [PART_ENC_LAYER] = 12 * matrix + 13 * channels,
         // the last stage's copy of the tied embedding, and ln_f
         [PART_HEAD] = a->padded_vocab * channels + 2 * channels,
         [ONCE_CHAIN_END] = 2 * channels,
     };
+    memset(out, 0, sizeof *out);
+    out->chain = plan_chain_whole(a->num_layers, 0);
+    embedding_costs(&parts[PART_EMBEDDING], a, FEATURE_ENC_TOKENS, embedding_rows);
+    add_rounded_line(&parts[PART_EMBEDDING].stored_bytes, FEATURE_ENC_TOKENS, C * value);
+    stack_costs(out, params, a, &stack);
+    head_costs(&parts[PART_HEAD], a, 4);
+    modes_finish(out);
+    full[PART_EMBEDDING].forward_bytes = full[PART_EMBEDDING].stored_bytes;
+    full[PART_HEAD].forward_bytes = full[PART_HEAD].stored_bytes;
+    add_rounded_line(&out->stage_forward_bytes, FEATURE_ENC_TOKENS,
+                     (16 + 3) * C * value + (4 + a->num_heads) * 4.0);
+    add_rounded_line(&out->boundary_bytes, FEATURE_ENC_TOKENS, C * value);
+    add_rounded_line(&out->scratch_bytes, FEATURE_ENC_TOKENS, 12 * C * value);
+    add_rounded_line(&out->scratch_bytes, FEATURE_SUPERVISED, 2 * C * value);
     machine_costs(out, a, params);
     tied_costs(out, a, a->padded_vocab * channels, true);
 }
@@ -995,45 +1098,53 @@ void cost_model_analytic_gpt(CostModel* out, const CostAnalytic* a) {
 
 static const double NUM_BUCKETS = 32;  // of the position bias
 
-static void t5_layers(CostPartMode* parts, const CostAnalytic* a) {
+static void t5_stacks(CostModel* out, int64_t params[PIECE_COUNT], const CostAnalytic* a) {
     const double C = a->channels, F = a->ffn_channels, F2 = a->gated ? 2 * F : F, value = a->bytes_per_value;
-    const double I = (double)a->num_heads * a->head_size, ffn = C * F2 + F * C;
-    // norms, qkv, attention's output, feed-forward before and after its activation, the stream twice
-    const double stored = (4 * C + 4 * I + F2 + F) * value;
-    const Layer enc = {.flops = 2 * (4 * C * I + ffn),
-                       .square_flops = 4 * I,
-                       .stored_bytes = stored + (a->num_heads + 2) * 4.0,
-                       .num_params = 4 * C * I + ffn,
-                       .tokens = FEATURE_ENC_TOKENS,
-                       .squares = FEATURE_ENC_SQUARES};
-    const Layer dec = {.flops = 2 * (6 * C * I + ffn),
-                       .enc_flops = 4 * C * I,
-                       .square_flops = 2 * I,
-                       .prefix_flops = 4 * I,
-                       .cross_flops = 4 * I,
-                       .stored_bytes = stored + (2 * C + 2 * I) * value + (2 * a->num_heads + 3) * 4.0,
-                       .enc_stored_bytes = 2 * I * value,
-                       .num_params = 8 * C * I + ffn,
-                       .tokens = FEATURE_DEC_TOKENS,
-                       .squares = FEATURE_DEC_SQUARES};
-    layer_costs(&parts[PART_ENC_LAYER], a, &enc);
-    layer_costs(&parts[PART_DEC_LAYER], a, &dec);
+    const int64_t channels = a->channels, inner = (int64_t)a->num_heads * a->head_size;
+    const double I = (double)inner, heads = (a->num_heads + 1) * 4.0;
+    // kept: the norm, q, k and v, attention's output, the stream; the norm, before and after the activation
+    // ..
+    const Block self = {.flops = 2 * 4 * C * I,
+                        .square_flops = 4 * I,
+                        .stored_bytes = (2 * C + 4 * I) * value + heads,
+                        .spare = 3 * I,
+                        .weights = 4 * channels * inner,
+                        .params = channels};
+    const Block cross = {.flops = 2 * 2 * C * I,
+                         .enc_flops = 4 * C * I,
+                         .cross_flops = 4 * I,
+                         .stored_bytes = (2 * C + 2 * I) * value + heads,
+                         .enc_stored_bytes = 2 * I * value,
+                         .spare = I,
+                         .enc_spare = 2 * I,  // keys and values
+                         .enc_kept = 2 * I,
+                         .weights = 4 * channels * inner,
+                         .params = channels};
+    const Block ffn = {.flops = 2 * (C * F2 + F * C),
+                       .stored_bytes = (2 * C + F2 + F) * value + 4,
+                       .weights = channels * a->ffn_channels * (a->gated ? 3 : 2),
+                       .params = channels};
+    const Stack enc = {2, FEATURE_ENC_TOKENS, FEATURE_ENC_SQUARES, {self, ffn}};
+    Stack dec = {3, FEATURE_DEC_TOKENS, FEATURE_DEC_SQUARES, {self, cross, ffn}};
+    dec.blocks[0].square_flops = 2 * I;
+    dec.blocks[0].prefix_flops = 4 * I;
+    dec.blocks[0].kept = 2 * I;
+    stack_costs(out, params, a, &enc);
+    stack_costs(out, params, a, &dec);
 }
 
-// Spare slots of a stack, and the buffers of a forward that keeps nothing.
+// What a stack has once, and the buffers of a forward that keeps nothing.
 static void t5_stage_bytes(CostModel* out, const CostAnalytic* a) {
     const double C = a->channels, F = a->ffn_channels, F2 = a->gated ? 2 * F : F, value = a->bytes_per_value;
     const double I = (double)a->num_heads * a->head_size, heads = (a->num_heads + 1) * 4.0;
     const double shared = (3 * C + fmax(F2, 4 * I)) * value + heads;
-    CostFormula *enc = &out->once_stored_bytes[ONCE_ENC - PART_COUNT],
-                *dec = &out->once_stored_bytes[ONCE_DEC - PART_COUNT],
+    CostFormula *dec = &out->once_stored_bytes[ONCE_DEC - PART_COUNT],
                 *enc_end = &out->once_stored_bytes[ONCE_ENC_END - PART_COUNT],
                 *enc_once = &out->once_forward_bytes[ONCE_ENC - PART_COUNT],
                 *dec_once = &out->once_forward_bytes[ONCE_DEC - PART_COUNT],
                 *end_once = &out->once_forward_bytes[ONCE_ENC_END - PART_COUNT];
-    add_rounded_line(enc, FEATURE_ENC_TOKENS, 3 * I * value);
-    add_rounded_line(dec, FEATURE_DEC_TOKENS, (4 * I + C) * value);
-    add_rounded_line(dec, FEATURE_ENC_TOKENS, (2 * I + C) * value);  // keys and values; enc_out
+    add_rounded_line(dec, FEATURE_DEC_TOKENS, C * value);
+    add_rounded_line(dec, FEATURE_ENC_TOKENS, C * value);  // enc_out
     add_rounded_line(enc_end, FEATURE_ENC_TOKENS, 2 * C * value + 4);
     add_rounded_line(enc_once, FEATURE_ENC_TOKENS, shared);
     add_rounded_line(dec_once, FEATURE_DEC_TOKENS, shared);
@@ -1052,32 +1163,28 @@ static void t5_stage_bytes(CostModel* out, const CostAnalytic* a) {
 
 static void cost_model_analytic_t5(CostModel* out, const CostAnalytic* a) {
     static const double embedding_rows[JOB_COUNT] = {2, 0, 3, 2};
-    memset(out, 0, sizeof *out);
     const double C = a->channels, value = a->bytes_per_value;
+    const int64_t embedding = (int64_t)a->padded_vocab * a->channels,
+                  biases = (int64_t)NUM_BUCKETS * a->num_heads;
     CostPartMode* parts = out->parts[RECOMPUTE_NONE];
+    int64_t params[PIECE_COUNT] = {
+        [PART_EMBEDDING] = embedding,
+        [PART_HEAD] = embedding + a->channels,  // tied or not
+        [ONCE_ENC] = biases,
+        [ONCE_DEC] = biases,
+        [ONCE_ENC_END] = a->channels,
+        [ONCE_CHAIN_END] = a->channels,
+    };
+    memset(out, 0, sizeof *out);
+    out->chain = plan_chain_whole(a->num_layers, a->num_dec_layers);
     embedding_costs(&parts[PART_EMBEDDING], a, FEATURE_ENC_TOKENS, embedding_rows);
     embedding_costs(&parts[PART_EMBEDDING], a, FEATURE_DEC_TOKENS, embedding_rows);
     add_rounded_line(&parts[PART_EMBEDDING].stored_bytes, FEATURE_ENC_TOKENS, C * value);
-    t5_layers(parts, a);
+    t5_stacks(out, params, a);
     head_costs(&parts[PART_HEAD], a, 2);
     add_rounded_line(&parts[PART_HEAD].stored_bytes, FEATURE_DEC_TOKENS, C * value);
     modes_finish(out);
     t5_stage_bytes(out, a);
-    const int64_t channels = a->channels, inner = (int64_t)a->num_heads * a->head_size;
-    out->kept_bytes = (int32_t)(2 * inner) * a->bytes_per_value,
-    out->kept_grad_bytes = (int32_t)(2 * 4 * inner);
-    const int64_t ffn = channels * a->ffn_channels * (a->gated ? 3 : 2);
-    const int64_t embedding = a->padded_vocab * channels, biases = (int64_t)NUM_BUCKETS * a->num_heads;
-    const int64_t params[PIECE_COUNT] = {
-        [PART_EMBEDDING] = embedding,
-        [PART_ENC_LAYER] = 4 * channels * inner + ffn + 2 * channels,
-        [PART_DEC_LAYER] = 8 * channels * inner + ffn + 3 * channels,
-        [PART_HEAD] = embedding + channels,  // tied or not
-        [ONCE_ENC] = biases,
-        [ONCE_DEC] = biases,
-        [ONCE_ENC_END] = channels,
-        [ONCE_CHAIN_END] = channels,
-    };
     machine_costs(out, a, params);
     tied_costs(out, a, embedding, a->tied_head);
     out->tied_stack_bytes = out->part_param_bytes[ONCE_ENC];

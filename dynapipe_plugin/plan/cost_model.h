@@ -1,10 +1,10 @@
 /*
 cost_model.h -- predicts time and memory of one job of one chunk (Placement) for a microbatch.
 
-    chunk cost = sum over its parts (layers, embedding in the first, head, where it is whole, in the last)
+    chunk cost = sum over its parts (blocks, embedding in the first, head, where it is whole, in the last)
     part cost  = max(floor, constant + sum over features of a piecewise linear function of that feature)
 
-and bytes that a chunk has once, whatever its layers (buffers between them, tables that they share), with the
+and bytes that a chunk has once, whatever its blocks (buffers between them, tables that they share), with the
 features of MbShape (tokens, squared lengths, cross products, supervised tokens). A microbatch without
 tokens of the encoder, or without supervised ones, takes no time there. A straight line is the case
 of one knot. Analytic coefficients (roofline of a model's shape), a measured profile
@@ -26,16 +26,25 @@ enum { COST_MAX_KNOTS = 24, COST_MAX_LAYERS = 1024 };
 // int64_t.
 #define COST_LIMIT (INT64_C(1) << 48)
 
-typedef enum { PART_EMBEDDING, PART_ENC_LAYER, PART_DEC_LAYER, PART_HEAD, PART_COUNT } CostPart;
+// PART_ENC_BLOCK + j: block j of a layer.
+typedef enum {
+    PART_EMBEDDING,
+    PART_ENC_BLOCK,
+    PART_DEC_BLOCK = PART_ENC_BLOCK + CHAIN_MAX_BLOCKS,
+    PART_HEAD = PART_DEC_BLOCK + CHAIN_MAX_BLOCKS,
+    PART_COUNT
+} CostPart;
 
-// What a chunk has once, in bytes and parameters (no time): where it has layers of the encoder, where it has
-// layers of the decoder, where the encoder ends and the decoder follows, and at the end of the chain where
-// the head is shared (the final norm, otherwise a part of the head). A chunk consists of pieces: parts and
-// these. Bounds may omit these.
+// What a chunk has once, in bytes and parameters (no time): where it has blocks of the encoder, of the
+// decoder, any block j of a layer; where the encoder ends and the decoder follows, and at the end of the
+// chain where the head is shared (the final norm, otherwise a part of the head). A chunk consists of pieces:
+// parts and these. Bounds may omit these.
 enum {
     ONCE_ENC = PART_COUNT,
     ONCE_DEC,
-    ONCE_ENC_END,
+    ONCE_ENC_BLOCK,
+    ONCE_DEC_BLOCK = ONCE_ENC_BLOCK + CHAIN_MAX_BLOCKS,
+    ONCE_ENC_END = ONCE_DEC_BLOCK + CHAIN_MAX_BLOCKS,
     ONCE_CHAIN_END,
     PIECE_COUNT,
     ONCE_COUNT = PIECE_COUNT - PART_COUNT
@@ -88,8 +97,14 @@ typedef struct {
     int32_t messages;  // how messages move while ranks compute (run/hosts.h); 0: not known
 } CostMeasured;
 
+// What a block holds of a sample that is cut, for each of the tokens that it is cut along, and for each of an
+// encoder's beside them: keys and values that its other pieces need, or their gradients.
 typedef struct {
-    int32_t num_enc_layers, num_dec_layers;
+    int32_t bytes, enc_bytes;
+} CostKept;
+
+typedef struct {
+    PlanChain chain;
     CostMeasured measured;
     // true: F drops its activations and a job R recomputes them. false: backward recomputes inside,
     // stored_bytes are held from F on, and there is no job R.
@@ -105,9 +120,7 @@ typedef struct {
     // Of a shared head: hidden states of all supervised rows (and their gradient, which comes back by rows);
     // by vocabulary, what every share sends back, and what it needs for its gradient of weights.
     CostFormula head_in_bytes, head_part_bytes, head_factor_bytes;
-    // Of a sample that is cut into pieces, in a causal layer and for each of its tokens, those of an encoder
-    // included: keys and values that its other pieces need, and their gradients. 0: samples stay whole.
-    int32_t kept_bytes, kept_grad_bytes;
+    CostKept kept[2][CHAIN_MAX_BLOCKS];  // keys and values, gradients; of block j of a causal layer
     double comm_latency_ns;      // of one transfer ...
     double comm_bytes_per_ns;    // ... and its rate; <= 0: free
     double reduce_bytes_per_ns;  // gradient all-reduce over replicas, per rank; <= 0: free
@@ -134,19 +147,20 @@ typedef struct {
     bool head_rows_whole;  // by rows, too, a transfer takes as long as that of all rows
 } CostModel;
 
-// A chunk, as the cost functions see it.
+// A chunk, as the cost functions see it: how many of each piece it has; the embedding in the first one, the
+// head, where it is whole, or ONCE_CHAIN_END in the last.
 typedef struct {
-    LayerRange layers;
-    bool has_embedding;      // the first chunk
-    bool has_head;           // the last one, the whole head
-    bool feeds_head;         // the last one, where the head is shared
+    BlockRange blocks;
     bool has_dec_embedding;  // where the decoder begins, if not in the first chunk (state only)
+    int32_t count[PIECE_COUNT];
 } CostStage;
 
 // Transfer over the boundary after a chunk; of the one that feeds a shared head, the hidden states.
 int64_t cost_boundary_bytes(const CostModel* model, const CostStage* stage, const MbShape* shape);
 int64_t cost_transfer_ns(const CostModel* model, int64_t num_bytes);
 
+// May samples be cut into pieces?
+bool cost_takes_pieces(const CostModel* model);
 // Keys and values of all pieces of a sample in a chunk, and their gradients.
 int64_t cost_kept_bytes(const CostModel* model, const CostStage* stage, const PlanSample* sample,
                         bool gradients);
@@ -154,14 +168,16 @@ int64_t cost_kept_bytes(const CostModel* model, const CostStage* stage, const Pl
 // May a plan use this mode? (Offered by every part the model has.)
 bool cost_mode_offered(const CostModel* model, RecomputeMode mode);
 
-// These layers as chunk k of K, the head whole; and a chunk of a placement.
-CostStage cost_stage_make(const CostModel* model, const LayerRange* layers, int32_t k, int32_t K);
+// These blocks, the head whole; a chunk of a placement; the whole model, what it has once left out.
+CostStage cost_stage_make(const PlanChain* chain, const BlockRange* blocks, bool has_embedding,
+                          bool has_head);
 CostStage cost_chunk_make(const CostModel* model, const Placement* placement, int32_t k);
+void cost_model_count(int32_t count[PART_COUNT], const PlanChain* chain);
 
 // Every curve ascending and finite, rates sane. Names the part and field at fault.
 Status cost_model_check(const CostModel* model);
 
-// The versioned text file ("dynapipe-costs 5") of a measurement, of the model and, machine not NULL, of the
+// The versioned text file ("dynapipe-costs 6") of a measurement, of the model and, machine not NULL, of the
 // ranks it was made on. print(parse(text)) == text for text that print made. A file measured on another model
 // shape is refused: `signature` (one line of words such as "gpt2 C 768 NH 12 V 50304 threads 1") must be the
 // file's unless NULL. *machine has no ranks where the file has none; else free((void*)machine->ranks).
@@ -176,7 +192,12 @@ Status cost_file_parse(CostModel* out, struct Machine* machine, const char* text
 // Formulas by number: a part's quantity (JobKind, COST_STORED, COST_FORWARD); those of bytes, with their
 // names. Those from COST_BYTES_ONCE on are 0 in many models; up to COST_BYTES_HEAD stored and forward
 // alternate from COST_BYTES_STAGE on.
-enum { COST_BYTES_STAGE = 3, COST_BYTES_ONCE = 5, COST_BYTES_HEAD = 13, COST_NUM_BYTES = 16 };
+enum {
+    COST_BYTES_STAGE = 3,
+    COST_BYTES_ONCE = 5,
+    COST_BYTES_HEAD = COST_BYTES_ONCE + 2 * ONCE_COUNT,
+    COST_NUM_BYTES = COST_BYTES_HEAD + 3
+};
 CostFormula* cost_part_formula(const CostModel* model, int mode, int part, int quantity);
 CostFormula* cost_bytes_formula(const CostModel* model, int i);
 extern const char* const cost_bytes_names[COST_NUM_BYTES];
@@ -186,31 +207,22 @@ static inline bool cost_mode_has(const CostModel* model, RecomputeMode mode, int
 }
 
 // Names in text and messages.
-extern const char* const cost_part_names[PIECE_COUNT];      // "embedding", "enc_layer", ..., "stage_enc", ...
+extern const char* const cost_part_names[PIECE_COUNT];  // "embedding", "enc_block1", ..., "stage_enc", ...
 extern const char* const cost_mode_names[RECOMPUTE_COUNT];  // "none", "selective", "full"
 extern const char* const cost_feature_names[FEATURE_COUNT];  // "seqs", "enc_tokens", ...
 extern const char* const cost_job_names[JOB_COUNT];          // "F", "B", "W", "R"
 
-// The pieces of evaluation: features of a shape, one curve, how many of each piece a stage has, and the one
-// rounding.
+// The pieces of evaluation: features of a shape, one curve, which part a block is, and the one rounding.
 void cost_shape_features(double out[FEATURE_COUNT], const MbShape* shape);
 double cost_curve_value(const CostCurve* curve, double v);
-static inline void cost_stage_count(int32_t count[PIECE_COUNT], int32_t num_enc_layers,
-                                    int32_t num_dec_layers, const CostStage* stage) {
-    int32_t begin = stage->layers.layer_begin, end = stage->layers.layer_end, enc = num_enc_layers;
-    int32_t enc_end = end < enc ? end : enc, dec_begin = begin > enc ? begin : enc;
-    count[PART_EMBEDDING] = stage->has_embedding;
-    count[PART_ENC_LAYER] = enc_end > begin ? enc_end - begin : 0;
-    count[PART_DEC_LAYER] = end > dec_begin ? end - dec_begin : 0;
-    count[PART_HEAD] = stage->has_head;
-    count[ONCE_ENC] = count[PART_ENC_LAYER] > 0;
-    count[ONCE_DEC] = count[PART_DEC_LAYER] > 0;
-    count[ONCE_ENC_END] = num_dec_layers > 0 && enc_end == enc && begin < enc;
-    count[ONCE_CHAIN_END] = stage->feeds_head;
+static inline int cost_part_of_block(const PlanChain* chain, int32_t block) {
+    int32_t past = block - plan_chain_first_dec(chain);
+    return past < 0 ? (int)PART_ENC_BLOCK + block % chain->enc_blocks
+                    : (int)PART_DEC_BLOCK + past % chain->dec_blocks;
 }
-static inline void cost_stage_parts(int32_t count[PIECE_COUNT], const CostModel* model,
-                                    const CostStage* stage) {
-    cost_stage_count(count, model->num_enc_layers, model->num_dec_layers, stage);
+// Of a causal stack: whose samples may be cut.
+static inline int cost_causal_part(const PlanChain* chain) {
+    return chain->num_dec_layers > 0 ? PART_DEC_BLOCK : PART_ENC_BLOCK;
 }
 // NaN can only come from overflow: the largest value.
 static inline int64_t cost_round(double value) {
@@ -227,6 +239,7 @@ void cost_formula_add_line(CostFormula* formula, CostFeature feature, double slo
 // slopes may overwrite any formula (and must run cost_model_check again).
 typedef struct {
     int32_t num_layers, channels, num_heads, padded_vocab, max_tokens;
+    bool by_blocks;  // a layer's blocks one by one; else a layer is one
     // of encoder-decoder models (T5); else 0
     int32_t num_dec_layers, head_size, ffn_channels;
     bool gated, tied_head;    // GPT-2's head is tied always
@@ -250,7 +263,7 @@ A cost model made ready for inner loops: what is zero is left out, the rest lies
     CostParts   one microbatch in one mode: every quantity per piece  once per microbatch and mode
     CostJobs    that microbatch in one chunk, in integers             once per chunk, or per move of a layer
 
-A CostModel is 200 KiB, most of it knots that are not there; a table holds 16 KiB and touches about 2.
+A CostModel is 400 KiB, most of it knots that are not there; a table holds 16 KiB and touches about 2.
 */
 
 // ns or bytes; 0 where the mode has no such job, or the model no such layers.
@@ -434,7 +447,7 @@ tied head.
 */
 
 typedef struct {
-    int32_t count[PIECE_COUNT];  // layers; of all other pieces at most one
+    int32_t count[PIECE_COUNT];  // of all pieces but blocks at most one
     double matrix;               // of the head's matrix, besides these: 0 to 1
     double tied_bytes;           // gradients that it exchanges with other ranks of its replica
 } CostRank;

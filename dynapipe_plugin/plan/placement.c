@@ -26,18 +26,19 @@ Status placement_words_check(int32_t P, const char* placement, const char* head)
     Placement any = {0};
     bool is_list = placement_choice(placement) == PLACEMENT_GIVEN && isdigit((unsigned char)placement[0]);
     if (placement_choice(placement) == PLACEMENT_GIVEN && !is_list) {
-        TRY(placement_parse(&any, P, P, 0, false, placement));
+        const PlanChain chain = plan_chain_whole(P, 0);
+        TRY(placement_parse(&any, P, &chain, false, placement));
     }
     return head_choice(head) == HEAD_CHOICE_GIVEN ? placement_parse_head(&any, P, head) : STATUS_OK;
 }
 
-Status placement_words_take(PlanRequest* request, int32_t num_enc_layers, int32_t num_dec_layers,
-                            const char* placement, const char* head) {
+Status placement_words_take(PlanRequest* request, const PlanChain* chain, const char* placement,
+                            const char* head) {
     request->placements = placement_choice(placement);
     request->heads = head_choice(head);
     if (request->placements != PLACEMENT_AUTO && request->placements != PLACEMENT_LINEAR) {
-        TRY(placement_parse(&request->placement, request->P, num_enc_layers, num_dec_layers,
-                            request->rules.head_has_layer, placement));
+        TRY(placement_parse(&request->placement, request->P, chain, request->rules.head_has_layer,
+                            placement));
     }
     if (request->placements == PLACEMENT_GIVEN) { request->choose_stages = false; }
     return request->heads == HEAD_CHOICE_AUTO ? STATUS_OK
@@ -73,22 +74,29 @@ const char* const head_names[HEAD_COUNT] = {"whole", "rows", "vocabulary"};
 
 // --- by shape --------------------------------------------------------------------------------------------
 
-// `num` chunks more, of layers begin .. end - 1.
-static void add_chunks(Placement* out, int32_t num, int32_t begin, int32_t end) {
+// `num` chunks more, of units begin .. end - 1: layers where these are enough for one each, else blocks.
+static void add_chunks(Placement* out, const PlanChain* chain, int32_t num, bool of_enc, bool of_dec) {
+    const int32_t num_enc = chain->num_enc_layers, num_layers = num_enc + chain->num_dec_layers;
+    const int32_t first = of_enc ? 0 : num_enc, last = of_dec ? num_layers : num_enc;
+    const bool whole = last - first >= num;
+    const int32_t begin = whole ? first : plan_chain_block_of(chain, first),
+                  end = whole ? last : plan_chain_block_of(chain, last);
     for (int32_t i = 0; i < num; i++) {
-        out->chunks[out->num_chunks++] =
-            (LayerRange){begin + (end - begin) * i / num, begin + (end - begin) * (i + 1) / num};
+        int32_t from = begin + (end - begin) * i / num, to = begin + (end - begin) * (i + 1) / num;
+        if (whole) { from = plan_chain_block_of(chain, from), to = plan_chain_block_of(chain, to); }
+        out->chunks[out->num_chunks++] = (BlockRange){from, to};
     }
 }
 
 bool placement_deal(Placement* out, int32_t passes, bool turns, bool by_stack, int32_t P,
-                    int32_t num_enc_layers, int32_t num_dec_layers) {
-    int32_t K = passes * P, num_layers = num_enc_layers + num_dec_layers, half = K / 2;
-    bool enough = !by_stack || (num_enc_layers >= half && num_dec_layers >= half);
+                    const PlanChain* chain) {
+    int32_t K = passes * P, half = K / 2, first_dec = plan_chain_first_dec(chain),
+            num_blocks = plan_chain_num_blocks(chain);
+    bool enough = !by_stack || (first_dec >= half && num_blocks - first_dec >= half);
     *out = (Placement){.head = HEAD_WHOLE};
-    if (K > PLAN_MAX_CHUNKS || num_layers < K || !enough) { return false; }
-    if (by_stack) { add_chunks(out, half, 0, num_enc_layers); }
-    add_chunks(out, by_stack ? half : K, by_stack ? num_enc_layers : 0, num_layers);
+    if (K > PLAN_MAX_CHUNKS || num_blocks < K || !enough) { return false; }
+    if (by_stack) { add_chunks(out, chain, half, true, false); }
+    add_chunks(out, chain, by_stack ? half : K, !by_stack, true);
     for (int32_t k = 0; k < K; k++) {
         bool back = turns && k / P % 2 == 1;
         out->stage_of[k] = (int16_t)(back ? P - 1 - k % P : k % P);
@@ -96,27 +104,21 @@ bool placement_deal(Placement* out, int32_t passes, bool turns, bool by_stack, i
     return true;
 }
 
-static Status too_few(PlacementChoice kind, int32_t needed, int32_t num_layers, const char* which) {
+static Status too_few(PlacementChoice kind, int32_t needed, int32_t num_blocks, const char* which) {
     return FAIL(STATUS_BAD_OPTION,
-                "--placement %s: takes %d %slayers, the model has %d ---> fewer --stages, "
+                "--placement %s: takes %d %sblocks, the model has %d ---> fewer --stages, "
                 "or --placement auto",
-                placement_names[kind], needed, which, num_layers);
+                placement_names[kind], needed, which, num_blocks);
 }
 
-Status placement_make(Placement* out, PlacementChoice kind, bool turned, int32_t P, int32_t num_enc_layers,
-                      int32_t num_dec_layers) {
-    int32_t num_layers = num_enc_layers + num_dec_layers, num = kind == PLACEMENT_LINEAR ? P : 2 * P;
-    Placement placement;
-    if (num_layers < num) { return too_few(kind, num, num_layers, ""); }
-    if (kind == PLACEMENT_STACKS && num_enc_layers < P) {
-        return too_few(kind, P, num_enc_layers, "encoder ");
-    }
-    if (kind == PLACEMENT_STACKS && num_dec_layers < P) {
-        return too_few(kind, P, num_dec_layers, "decoder ");
-    }
+Status placement_make(Placement* out, PlacementChoice kind, bool turned, int32_t P, const PlanChain* chain) {
+    int32_t num_blocks = plan_chain_num_blocks(chain), num = kind == PLACEMENT_LINEAR ? P : 2 * P;
+    int32_t num_enc = plan_chain_first_dec(chain), num_dec = num_blocks - num_enc;
+    if (num_blocks < num) { return too_few(kind, num, num_blocks, ""); }
+    if (kind == PLACEMENT_STACKS && num_enc < P) { return too_few(kind, P, num_enc, "encoder "); }
+    if (kind == PLACEMENT_STACKS && num_dec < P) { return too_few(kind, P, num_dec, "decoder "); }
     bool turns = kind == PLACEMENT_VEE || (kind == PLACEMENT_STACKS && turned);
-    placement_deal(&placement, num / P, turns, kind == PLACEMENT_STACKS, P, num_enc_layers, num_dec_layers);
-    *out = placement;
+    placement_deal(out, num / P, turns, kind == PLACEMENT_STACKS, P, chain);
     return STATUS_OK;
 }
 
@@ -133,12 +135,32 @@ void placement_copy_head(Placement* to, const Placement* from) {
     memcpy(to->head_begin, from->head_begin, sizeof to->head_begin);
 }
 
-void placement_shift_layer(Placement* placement, int32_t from, int32_t to) {
-    int32_t by = from < to ? -1 : 1, first = from < to ? from : to, last = from < to ? to : from;
-    for (int32_t k = first; k < last; k++) {
-        placement->chunks[k].layer_end += by;
-        placement->chunks[k + 1].layer_begin += by;
+static bool is_inside_layer(const PlanChain* chain, int32_t block) {
+    int32_t past = block - plan_chain_first_dec(chain);
+    return past < 0 ? block % chain->enc_blocks != 0 : past % chain->dec_blocks != 0;
+}
+
+static bool cuts_layers(const Placement* placement, const PlanChain* chain) {
+    bool cuts = false;
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        cuts |= is_inside_layer(chain, placement->chunks[k].end);
     }
+    return cuts;
+}
+
+// The boundaries between two chunks, each by a layer or by a block.
+static void shift(Placement* placement, const PlanChain* chain, int32_t from, int32_t to, bool by_layers) {
+    int32_t first = from < to ? from : to, last = from < to ? to : from,
+            first_dec = plan_chain_first_dec(chain);
+    for (int32_t k = first; k < last; k++) {
+        int32_t at = placement->chunks[k].end, by = 1;
+        if (by_layers) { by = at < first_dec + (from < to) ? chain->enc_blocks : chain->dec_blocks; }
+        placement->chunks[k].end = placement->chunks[k + 1].begin = from < to ? at - by : at + by;
+    }
+}
+
+void placement_shift(Placement* placement, const PlanChain* chain, int32_t from, int32_t to) {
+    shift(placement, chain, from, to, !cuts_layers(placement, chain));
 }
 
 // --- from text -------------------------------------------------------------------------------------------
@@ -154,53 +176,65 @@ static bool take_number(const char** at, int32_t most, int32_t* out, char end) {
     return true;
 }
 
-static bool parse_chunks(Placement* out, int32_t P, const char* text) {
-    int32_t num = 1, layer = 0;
+// A number of layers, with decimals or without: where so many from block `begin` on end.
+static bool take_layers(const char** at, const PlanChain* chain, int32_t begin, int32_t* out_end, char end) {
+    enum { MOST = 1 << 16 };
+    char* behind;
+    if (!isdigit((unsigned char)**at) || (*at)[strspn(*at, "0123456789.")] != end) { return false; }
+    double layers = strtod(*at, &behind);
+    if (!(layers <= MOST) || *behind != end) { return false; }
+    *out_end = plan_chain_block_near(chain, plan_chain_layers(chain, begin) + layers);
+    *at = behind + (end != 0);
+    return true;
+}
+
+static bool parse_chunks(Placement* out, int32_t P, const PlanChain* chain, const char* text) {
+    int32_t num = 1, begin = 0;
     for (const char* at = text; *at != 0; at++) { num += *at == ','; }
     if (num > PLAN_MAX_CHUNKS) { return false; }
     for (int32_t k = 0; k < num; k++) {
-        int32_t stage, layers;
+        int32_t stage, end;
         if (!take_number(&text, P - 1, &stage, ':')) { return false; }
-        if (!take_number(&text, 1 << 16, &layers, k < num - 1 ? ',' : 0)) { return false; }
+        if (!take_layers(&text, chain, begin, &end, k < num - 1 ? ',' : 0)) { return false; }
         out->stage_of[k] = (int16_t)stage;
-        out->chunks[k] = (LayerRange){layer, layer + layers};
-        layer += layers;
+        out->chunks[k] = (BlockRange){begin, end};
+        begin = end;
     }
     out->num_chunks = num;
     return true;
 }
 
 // (The head is parsed separately.)
-static Status check_chunks(const Placement* placement, int32_t P, int32_t num_layers, bool head_has_layer,
+static Status check_chunks(const Placement* placement, int32_t P, const PlanChain* chain, bool head_has_layer,
                            const char* text) {
     Placement chunks = *placement;
     char message[STATUS_MESSAGE_BYTES];
     chunks.head = HEAD_WHOLE;
-    if (placement_check(&chunks, P, num_layers, head_has_layer) == STATUS_OK) { return STATUS_OK; }
+    if (placement_check(&chunks, P, chain, head_has_layer) == STATUS_OK) { return STATUS_OK; }
     snprintf(message, sizeof message, "%s", status_message());
     return FAIL(STATUS_BAD_OPTION,
-                "--placement %.60s: %s ---> chunks of at least one layer, %d together, one on "
+                "--placement %.60s: %s ---> chunks that are not empty, %d layers together, one on "
                 "every stage at least",
-                PRINTABLE(text), message, num_layers);
+                PRINTABLE(text), message, chain->num_enc_layers + chain->num_dec_layers);
 }
 
-Status placement_parse(Placement* out, int32_t P, int32_t num_enc_layers, int32_t num_dec_layers,
-                       bool head_has_layer, const char* text) {
+Status placement_parse(Placement* out, int32_t P, const PlanChain* chain, bool head_has_layer,
+                       const char* text) {
     Placement placement = *out;
     for (int kind = PLACEMENT_LINEAR; kind < PLACEMENT_COUNT; kind++) {
         if (strcmp(text, placement_names[kind]) != 0) { continue; }
-        TRY(placement_make(&placement, (PlacementChoice)kind, false, P, num_enc_layers, num_dec_layers));
+        TRY(placement_make(&placement, (PlacementChoice)kind, false, P, chain));
         placement_copy_head(&placement, out);
         *out = placement;
         return STATUS_OK;
     }
-    if (!parse_chunks(&placement, P, text)) {
+    if (!parse_chunks(&placement, P, chain, text)) {
         return FAIL(STATUS_BAD_OPTION,
                     "--placement %.60s ---> auto, linear, interleaved, vee, stacks, or stage:layers of every "
                     "chunk, stages 0 to %d, such as 0:3,1:3,1:3,0:3",
                     PRINTABLE(text), P - 1);
     }
-    TRY(check_chunks(&placement, P, num_enc_layers + num_dec_layers, head_has_layer, text));
+    TRY(check_chunks(&placement, P, chain, head_has_layer, text));
     *out = placement;
     return STATUS_OK;
 }
@@ -256,28 +290,29 @@ static Status check_head(const Placement* placement, int32_t P) {
                 HEAD_UNITS);
 }
 
-Status placement_check(const Placement* placement, int32_t P, int32_t num_layers, bool head_has_layer) {
-    int32_t K = placement->num_chunks, next_layer = 0;
+Status placement_check(const Placement* placement, int32_t P, const PlanChain* chain, bool head_has_layer) {
+    int32_t K = placement->num_chunks, next = 0;
     bool has_chunk[PLAN_MAX_STAGES] = {false};
     if (K < 1 || K > PLAN_MAX_CHUNKS) {
         return FAIL(STATUS_OUT_OF_RANGE, "placement: %d chunks ---> 1 to %d", K, PLAN_MAX_CHUNKS);
     }
     for (int32_t k = 0; k < K; k++) {
-        const LayerRange* layers = &placement->chunks[k];
+        const BlockRange* blocks = &placement->chunks[k];
         if (placement->stage_of[k] < 0 || placement->stage_of[k] >= P) {
             return FAIL(STATUS_OUT_OF_RANGE, "placement: chunk %d on stage %d of %d", k,
                         placement->stage_of[k], P);
         }
         has_chunk[placement->stage_of[k]] = true;
-        if (layers->layer_begin != next_layer || !stage_may_have(layers, k, K, head_has_layer)) {
+        if (blocks->begin != next || !stage_may_have(blocks, k, K, head_has_layer)) {
             return FAIL(STATUS_OUT_OF_RANGE,
-                        "placement: chunk %d has layers %d ... %d, expected at least one from %d on", k,
-                        layers->layer_begin, layers->layer_end, next_layer);
+                        "placement: chunk %d has blocks %d ... %d, expected at least one from %d on", k,
+                        blocks->begin, blocks->end, next);
         }
-        next_layer = layers->layer_end;
+        next = blocks->end;
     }
-    if (next_layer != num_layers) {
-        return FAIL(STATUS_OUT_OF_RANGE, "placement: chunks have %d of %d layers", next_layer, num_layers);
+    if (next != plan_chain_num_blocks(chain)) {
+        return FAIL(STATUS_OUT_OF_RANGE, "placement: chunks have %g of %d layers",
+                    plan_chain_layers(chain, next), chain->num_enc_layers + chain->num_dec_layers);
     }
     for (int32_t s = 0; s < P; s++) {
         if (!has_chunk[s]) { return FAIL(STATUS_OUT_OF_RANGE, "placement: stage %d has no chunk", s); }
@@ -290,8 +325,8 @@ Status placement_check(const Placement* placement, int32_t P, int32_t num_layers
 bool placement_equal(const Placement* a, const Placement* b, int32_t P) {
     bool same = a->num_chunks == b->num_chunks && a->head == b->head;
     for (int32_t k = 0; same && k < a->num_chunks; k++) {
-        same = a->stage_of[k] == b->stage_of[k] && a->chunks[k].layer_begin == b->chunks[k].layer_begin &&
-               a->chunks[k].layer_end == b->chunks[k].layer_end;
+        same = a->stage_of[k] == b->stage_of[k] && a->chunks[k].begin == b->chunks[k].begin &&
+               a->chunks[k].end == b->chunks[k].end;
     }
     for (int32_t s = 0; same && a->head != HEAD_WHOLE && s <= P; s++) {
         same = a->head_begin[s] == b->head_begin[s];
@@ -299,17 +334,37 @@ bool placement_equal(const Placement* a, const Placement* b, int32_t P) {
     return same;
 }
 
-void placement_print(char out[PLACEMENT_CHARS], const Placement* placement, int32_t P) {
+double placement_layers(const Placement* placement, const PlanChain* chain, int32_t s) {
+    double layers = 0;
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        if (placement->stage_of[k] == s) { layers += plan_chain_length(chain, &placement->chunks[k]); }
+    }
+    return layers;
+}
+
+const char* layers_text(char out[LAYERS_CHARS], double layers) {
+    int used = snprintf(out, LAYERS_CHARS, "%.2f", layers);
+    while (used > 1 && (out[used - 1] == '0' || out[used - 1] == '.')) {
+        bool is_point = out[--used] == '.';
+        out[used] = '\0';
+        if (is_point) { break; }
+    }
+    return out;
+}
+
+void placement_print(char out[PLACEMENT_CHARS], const Placement* placement, const PlanChain* chain,
+                     int32_t P) {
     size_t used = 0;
     bool plain = placement_is_linear(placement, P);
     out[0] = '\0';
     for (int32_t k = 0; k < placement->num_chunks && used < PLACEMENT_CHARS; k++) {
-        int32_t num_layers = placement->chunks[k].layer_end - placement->chunks[k].layer_begin;
+        char layers[LAYERS_CHARS];
+        layers_text(layers, plan_chain_length(chain, &placement->chunks[k]));
         if (k > 0) { used += (size_t)snprintf(out + used, PLACEMENT_CHARS - used, ","); }
         if (used >= PLACEMENT_CHARS) { break; }
-        used += plain ? (size_t)snprintf(out + used, PLACEMENT_CHARS - used, "%d", num_layers)
-                      : (size_t)snprintf(out + used, PLACEMENT_CHARS - used, "%d:%d", placement->stage_of[k],
-                                         num_layers);
+        used += plain ? (size_t)snprintf(out + used, PLACEMENT_CHARS - used, "%s", layers)
+                      : (size_t)snprintf(out + used, PLACEMENT_CHARS - used, "%d:%s", placement->stage_of[k],
+                                         layers);
     }
     for (int32_t s = 0; placement->head != HEAD_WHOLE && s < P && used < PLACEMENT_CHARS; s++) {
         int32_t units = placement->head_begin[s + 1] - placement->head_begin[s];
@@ -329,6 +384,8 @@ enum { MBS_PER_STAGE = 4 };  // of a replica, usually
 PlacementScale placement_scale_make(const PlanRequest* request, const CostModel* costs,
                                     const PlanSample* samples, int32_t num_samples, int32_t wanted) {
     PlacementScale scale = {.costs = costs, .P = request->P, .wanted = wanted};
+    scale.may_cut =
+        request->batching == BATCHING_DYNAMIC && costs->chain.enc_blocks * costs->chain.dec_blocks > 1;
     int64_t usual = (int64_t)MBS_PER_STAGE * request->P * request->R,
             num = usual < num_samples ? usual : num_samples;
     for (int64_t m = 0; m < num; m++) {
@@ -364,18 +421,17 @@ PlacementScale placement_scale_make(const PlanRequest* request, const CostModel*
 static void work_loads(double load[PLAN_MAX_STAGES], const PlacementScale* scale,
                        const Placement* placement) {
     const double* ns = scale->part_ns;
-    int32_t K = placement->num_chunks, num_enc = scale->costs->num_enc_layers;
+    int32_t K = placement->num_chunks;
     for (int32_t s = 0; s < scale->P; s++) {
         bool is_shared = placement->head != HEAD_WHOLE;
         int32_t units = is_shared ? placement->head_begin[s + 1] - placement->head_begin[s] : 0;
         load[s] = (double)units / HEAD_UNITS * ns[PART_HEAD];
     }
     for (int32_t k = 0; k < K; k++) {
-        int32_t begin = placement->chunks[k].layer_begin, end = placement->chunks[k].layer_end;
-        int32_t enc_end = end < num_enc ? end : num_enc, enc = enc_end > begin ? enc_end - begin : 0;
-        bool has_head = k == K - 1 && placement->head == HEAD_WHOLE;
-        double work_ns = enc * ns[PART_ENC_LAYER] + (end - begin - enc) * ns[PART_DEC_LAYER] +
-                         (k == 0 ? ns[PART_EMBEDDING] : 0) + (has_head ? ns[PART_HEAD] : 0);
+        const CostStage chunk = cost_chunk_make(scale->costs, placement, k);
+        double work_ns = 0;
+        for (int part = PART_ENC_BLOCK; part < PART_HEAD; part++) { work_ns += chunk.count[part] * ns[part]; }
+        work_ns += chunk.count[PART_EMBEDDING] * ns[PART_EMBEDDING] + chunk.count[PART_HEAD] * ns[PART_HEAD];
         load[placement->stage_of[k]] += work_ns * (1 + EARLY * (K - 1 - k) / K);
     }
     for (int32_t s = 0; s < scale->P; s++) { load[s] *= scale->slow[s]; }
@@ -414,9 +470,10 @@ void placement_move_units(Placement* placement, int32_t from, int32_t to, int32_
     for (int32_t s = to; s < from; s++) { placement->head_begin[s + 1] += (int16_t)units; }
 }
 
-// Of all layers off the most loaded stage, and units of its share, the move that lessens the squares most,
-// again and again. Returns the squares at the end.
-static double descend(Placement* placement, Loads* loads, const PlacementScale* scale, bool moves_head) {
+// Of all layers (or blocks) off the most loaded stage, and units of its share, the move that lessens the
+// squares most, again and again. Returns the squares at the end.
+static double descend(Placement* placement, Loads* loads, const PlacementScale* scale, bool by_layers,
+                      bool moves_head) {
     enum { MOVED_UNITS = HEAD_UNITS / 32 };
     int32_t K = placement->num_chunks, P = scale->P;
     double load[PLAN_MAX_STAGES], after[PLAN_MAX_STAGES], most, unused;
@@ -437,7 +494,7 @@ static double descend(Placement* placement, Loads* loads, const PlacementScale* 
                 if (is_share) {
                     placement_move_units(&moved, s, to, MOVED_UNITS);
                 } else {
-                    placement_shift_layer(&moved, from, to);
+                    shift(&moved, &scale->costs->chain, from, to, by_layers);
                     if (!stage_may_have(&moved.chunks[from], from, K, has_layer)) { continue; }
                 }
                 double sum = squares(after, &unused, loads, scale, &moved);
@@ -453,34 +510,59 @@ static double descend(Placement* placement, Loads* loads, const PlacementScale* 
     return least;
 }
 
-// Contiguous layers of equal work to chunks whose stages are equally fast.
-static void cut_by_work(Placement* placement, const PlacementScale* scale) {
+// Contiguous layers (or blocks) of equal work to chunks whose stages are equally fast.
+static void cut_by_work(Placement* placement, const PlacementScale* scale, bool by_layers) {
     const double* ns = scale->part_ns;
-    int32_t K = placement->num_chunks, L = placement->chunks[K - 1].layer_end, layer = 0;
-    int32_t num_enc = scale->costs->num_enc_layers, num_last = scale->head_has_layer ? 1 : 0;
-    double rates = 0, rate = 0, done_ns = ns[PART_EMBEDDING];
-    double all_ns = done_ns + num_enc * ns[PART_ENC_LAYER] + (L - num_enc) * ns[PART_DEC_LAYER];
+    const PlanChain* chain = &scale->costs->chain;
+    PlanChain units = *chain;  // a layer each, or a block
+    if (!by_layers) {
+        units = plan_chain_whole(plan_chain_first_dec(chain), chain->num_dec_layers * chain->dec_blocks);
+    }
+    int32_t K = placement->num_chunks, num_enc = units.num_enc_layers, L = num_enc + units.num_dec_layers,
+            next = 0, num_last = scale->head_has_layer || placement->head != HEAD_WHOLE;
+    double rates = 0, rate = 0, done_ns = ns[PART_EMBEDDING], enc_ns = 0, dec_ns = 0;
+    for (int j = 0; j < chain->enc_blocks; j++) { enc_ns += ns[PART_ENC_BLOCK + j]; }
+    for (int j = 0; j < chain->dec_blocks; j++) { dec_ns += ns[PART_DEC_BLOCK + j]; }
+    double all_ns = done_ns + chain->num_enc_layers * enc_ns + chain->num_dec_layers * dec_ns;
     if (placement->head == HEAD_WHOLE) { all_ns += ns[PART_HEAD]; }
-    if (placement->head != HEAD_WHOLE) { num_last = 1; }
     for (int32_t k = 0; k < K; k++) { rates += 1 / scale->slow[placement->stage_of[k]]; }
     for (int32_t k = 0; k < K; k++) {
-        int32_t begin = layer,
-                after = k == K - 1 ? 0 : K - 2 - k + num_last;  // layers that later chunks need
+        int32_t begin = next, after = k == K - 1 ? 0 : K - 2 - k + num_last;  // units that later chunks need
         rate += 1 / scale->slow[placement->stage_of[k]];
-        for (; layer < L - after; layer++) {
-            double layer_ns = ns[layer < num_enc ? PART_ENC_LAYER : PART_DEC_LAYER];
-            if (k < K - 1 && layer > begin && done_ns + layer_ns / 2 > all_ns * rate / rates) { break; }
-            done_ns += layer_ns;
+        for (; next < L - after; next++) {
+            double unit_ns = !by_layers       ? ns[cost_part_of_block(chain, next)]
+                             : next < num_enc ? enc_ns
+                                              : dec_ns;
+            if (k < K - 1 && next > begin && done_ns + unit_ns / 2 > all_ns * rate / rates) { break; }
+            done_ns += unit_ns;
         }
-        placement->chunks[k] = (LayerRange){begin, layer};
+        placement->chunks[k] =
+            by_layers ? (BlockRange){plan_chain_block_of(chain, begin), plan_chain_block_of(chain, next)}
+                      : (BlockRange){begin, next};
     }
 }
 
-void placement_balance(Placement* placement, const PlacementScale* scale) {
+// From the placement itself and from a cut by work. Returns the most loaded stage's load; *mean: of all.
+static double balance(Placement* placement, double* mean, const PlacementScale* scale, bool by_layers) {
     Placement cut = *placement;
-    cut_by_work(&cut, scale);
-    double least = descend(placement, work_loads, scale, false);
-    if (descend(&cut, work_loads, scale, false) < least) { *placement = cut; }
+    double load[PLAN_MAX_STAGES], most;
+    cut_by_work(&cut, scale, by_layers);
+    double least = descend(placement, work_loads, scale, by_layers, false);
+    if (descend(&cut, work_loads, scale, by_layers, false) < least) { *placement = cut; }
+    squares(load, &most, work_loads, scale, placement);
+    *mean = 0;
+    for (int32_t s = 0; s < scale->P; s++) { *mean += load[s] / scale->P; }
+    return most;
+}
+
+// Whole layers, unless these leave a stage so much above the mean, and chunks that end inside layers less.
+void placement_balance(Placement* placement, const PlacementScale* scale) {
+    enum { UNEVEN = 32 };  // a part of the mean: what predictions are good for
+    const bool by_layers = !cuts_layers(placement, &scale->costs->chain);
+    Placement cut = *placement;
+    double mean, most = balance(placement, &mean, scale, by_layers);
+    if (!by_layers || !scale->may_cut || most <= mean * (1 + 1.0 / UNEVEN)) { return; }
+    if (balance(&cut, &mean, scale, false) < most * (1 - 1.0 / UNEVEN)) { *placement = cut; }
 }
 
 double placement_lack(const Placement* placement, const PlacementScale* scale) {
@@ -489,7 +571,8 @@ double placement_lack(const Placement* placement, const PlacementScale* scale) {
 }
 
 bool placement_make_room(Placement* placement, const PlacementScale* scale, bool moves_head) {
-    return descend(placement, room_loads, scale, moves_head && placement->head == HEAD_BY_VOCABULARY) == 0;
+    return descend(placement, room_loads, scale, !cuts_layers(placement, &scale->costs->chain),
+                   moves_head && placement->head == HEAD_BY_VOCABULARY) == 0;
 }
 
 // --- all that a request allows -----------------------------------------------------------------------------
@@ -532,68 +615,68 @@ Status placement_field(Placement out[PLACEMENT_FIELD], int32_t* num, const PlanR
                        const CostModel* costs, const PlanSample* samples, int32_t num_samples,
                        int32_t wanted) {
     const PlacementChoice asked = request->placements;
-    int32_t P = request->P, num_enc = costs->num_enc_layers, num_dec = costs->num_dec_layers;
+    const PlanChain* chain = &costs->chain;
+    int32_t P = request->P;
     Placement given = request->placement, shape;
     TRY(plan_request_check_ranks(request));
-    if (P > num_enc + num_dec) {
-        return FAIL(STATUS_BAD_OPTION, "--stages %d: the model has %d layers ---> give 1 to %d", P,
-                    num_enc + num_dec, num_enc + num_dec);
-    }
     const PlacementScale scale = placement_scale_make(request, costs, samples, num_samples, wanted);
+    const int32_t most =
+        scale.may_cut ? plan_chain_num_blocks(chain) : chain->num_enc_layers + chain->num_dec_layers;
+    if (P > most) {
+        return FAIL(STATUS_BAD_OPTION, "--stages %d: the model has %d %s ---> give 1 to %d", P, most,
+                    scale.may_cut ? "blocks of layers" : "layers", most);
+    }
     bool is_free = request->choose_stages && asked != PLACEMENT_GIVEN;
     *num = 0;
     if (given.num_chunks == 0) { placement_linear(&given, given.chunks, P); }
     shape = given;
     shape.head = HEAD_WHOLE;
     if (request->choose_stages && placement_is_linear(&shape, P)) {
-        placement_deal(&shape, 1, false, false, P, num_enc, num_dec);
+        placement_deal(&shape, 1, false, false, P, chain);
     }
     if (P == 1 || asked == PLACEMENT_GIVEN || (!is_free && asked <= PLACEMENT_LINEAR)) {
-        TRY(placement_check(&shape, P, num_enc + num_dec, request->rules.head_has_layer));
+        TRY(placement_check(&shape, P, chain, request->rules.head_has_layer));
         *num = add_heads(out, 0, request, &scale, &shape);
     }
     if (P == 1 || asked == PLACEMENT_GIVEN) { return STATUS_OK; }
-    for (int32_t passes = 1; passes <= MAX_PASSES; passes++) {  // chunks a stage
+    for (int32_t passes = 1; passes <= MAX_PASSES && passes * P <= most; passes++) {  // chunks a stage
         for (int turns = 0; turns <= (passes > 1); turns++) {
-            bool by_stack = num_dec > 0 && passes % 2 == 0;
+            bool by_stack = chain->num_dec_layers > 0 && passes % 2 == 0;
             PlacementChoice kind = passes == 1 ? PLACEMENT_LINEAR
                                    : turns     ? PLACEMENT_VEE
                                                : PLACEMENT_INTERLEAVED;
             bool is_asked =
                 asked == PLACEMENT_AUTO || asked == kind || (by_stack && asked == PLACEMENT_STACKS);
-            if (!is_asked || !placement_deal(&shape, passes, turns, by_stack, P, num_enc, num_dec)) {
-                continue;
-            }
+            if (!is_asked || !placement_deal(&shape, passes, turns, by_stack, P, chain)) { continue; }
             *num = add_heads(out, *num, request, &scale, &shape);
         }
     }
     if (*num > 0) { return STATUS_OK; }
-    TRY(placement_make(&shape, asked == PLACEMENT_AUTO ? PLACEMENT_LINEAR : asked, false, P, num_enc,
-                       num_dec));
+    TRY(placement_make(&shape, asked == PLACEMENT_AUTO ? PLACEMENT_LINEAR : asked, false, P, chain));
     *num = add_heads(out, 0, request, &scale, &shape);
     return STATUS_OK;
 }
 
-Status stage_split_parse(LayerRange* out, int32_t P, int32_t num_layers, bool head_has_layer,
+Status stage_split_parse(BlockRange* out, int32_t P, const PlanChain* chain, bool head_has_layer,
                          const char* text) {
-    int32_t begin = 0, s = 0;
+    int32_t begin = 0, num_blocks = plan_chain_num_blocks(chain);
     bool good = true;
-    for (const char* at = text; good && s < P; s++) {
-        char* end = NULL;
-        long layers = isdigit((unsigned char)*at) ? strtol(at, &end, 10) : -1;
-        good = layers >= 0 && layers <= num_layers - begin && *end == (s < P - 1 ? ',' : '\0');
+    const char* at = text;
+    for (int32_t s = 0; good && s < P; s++) {
+        int32_t end;
+        good = take_layers(&at, chain, begin, &end, s < P - 1 ? ',' : '\0') && end <= num_blocks;
         if (!good) { break; }
-        out[s] = (LayerRange){begin, begin + (int32_t)layers};
+        out[s] = (BlockRange){begin, end};
         good = stage_may_have(&out[s], s, P, head_has_layer);
-        begin += (int32_t)layers;
-        at = end + 1;
+        begin = end;
     }
-    if (good && begin == num_layers) { return STATUS_OK; }
-    return FAIL(
-        STATUS_BAD_OPTION,
-        "--stage-split %.60s ---> give %d numbers that add up to %d layers, such as 4,4,3: each at least 1%s",
-        text, P, num_layers,
-        head_has_layer ? " (this model's head needs one, too)"
-        : P > 1        ? ", but the last may be 0 (the head alone)"
-                       : "");
+    if (good && begin == num_blocks) { return STATUS_OK; }
+    return FAIL(STATUS_BAD_OPTION,
+                "--stage-split %.60s ---> give %d numbers that add up to %d layers, such as 4,4,3: each at "
+                "least %s%s",
+                text, P, chain->num_enc_layers + chain->num_dec_layers,
+                chain->enc_blocks * chain->dec_blocks > 1 ? "one of its blocks (2: half a layer)" : "1",
+                head_has_layer ? " (this model's head needs one, too)"
+                : P > 1        ? ", but the last may be 0 (the head alone)"
+                               : "");
 }

@@ -109,6 +109,7 @@ typedef struct {
 typedef struct {
     int32_t P, R, M, N;  // stages, replicas, microbatches of all replicas together, samples
     int32_t num_sequences, num_segments;
+    PlanChain chain;
     Placement placement;
     PlanMicrobatch* mbs;  // [M], grouped by replica, in the order they enter stage 0
     PlanSequence* sequences;

@@ -697,18 +697,22 @@ static Status check_placement(const Plan* plan) {
         return FAIL(STATUS_INVALID_PLAN, "plan: %d chunks are out of range", K);
     }
     for (int32_t k = 0; k < K; k++) {
-        LayerRange layers = placement->chunks[k];
-        if (layers.layer_begin != (k > 0 ? placement->chunks[k - 1].layer_end : 0) ||
-            !stage_may_have(&layers, k, K, false)) {
+        const BlockRange* blocks = &placement->chunks[k];
+        if (blocks->begin != (k > 0 ? placement->chunks[k - 1].end : 0) ||
+            !stage_may_have(blocks, k, K, false)) {
             return FAIL(STATUS_INVALID_PLAN,
-                        "plan: chunk %d has layers %d ... %d, not next to those before it", k,
-                        layers.layer_begin, layers.layer_end);
+                        "plan: chunk %d has blocks %d ... %d, not next to those before it", k, blocks->begin,
+                        blocks->end);
         }
         if (placement->stage_of[k] < 0 || placement->stage_of[k] >= plan->P) {
             return FAIL(STATUS_INVALID_PLAN, "plan: chunk %d lies on stage %d, there are %d", k,
                         placement->stage_of[k], plan->P);
         }
         is_used[placement->stage_of[k]] = true;
+    }
+    if (placement->chunks[K - 1].end != plan_chain_num_blocks(&plan->chain)) {
+        return FAIL(STATUS_INVALID_PLAN, "plan: chunks have %d blocks, the model %d",
+                    placement->chunks[K - 1].end, plan_chain_num_blocks(&plan->chain));
     }
     TRY(check_shares(plan));
     for (int32_t s = 0; s < plan->P; s++) {

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 #include "cost_model.h"
+#include "placement.h"
 #include "text_walk.h"
 #include "../../util/numbers.h"
 #include "../../util/program.h"
@@ -27,12 +28,13 @@ bool plan_name_is_valid(const char* name) {
 /*
 One walk over all fields of a plan prints it, reads it, or adds it to a hash:
 
-    dynapipe-plan 2
+    dynapipe-plan 3
     stages 2 replicas 1 chunks 2 microbatches 1 samples 2 sequences 2 segments 2
     policy dynamic schedule 1f1b                                      ... pulls: receivers take messages
     memory_limit_bytes 0 makespan_ns 900 bound_ns 800
     hash 4f0c1d2e3a5b6978
-    chunk 0 stage 0 layers 0 6
+    layers 12 0 blocks 2 1                         of the encoder (or all), of the decoder; of a layer of each
+    chunk 0 stage 0 blocks 0 12
     head whole                     ... rows 512 512, vocabulary 300 724: HEAD_UNITS of each stage
     mb 0 replica 0 layout ragged recompute none,full sequences 2  shape 2 48 1280 0 0 0 12
       seq enc 32 dec 0 segments 1
@@ -114,12 +116,17 @@ static Status walk_microbatch(TextWalk* walk, Plan* plan, int32_t m, int32_t* ne
     return STATUS_OK;
 }
 
-static Status walk_placement(TextWalk* walk, Placement* placement, int32_t P) {
+static Status walk_placement(TextWalk* walk, PlanChain* chain, Placement* placement, int32_t P) {
+    TEXT_INT(walk, "layers ", 0, INT16_MAX, chain->num_enc_layers);
+    TEXT_INT(walk, " ", 0, INT16_MAX, chain->num_dec_layers);
+    TEXT_INT(walk, " blocks ", 1, CHAIN_MAX_BLOCKS, chain->enc_blocks);
+    TEXT_INT(walk, " ", 1, CHAIN_MAX_BLOCKS, chain->dec_blocks);
+    TRY(text_literal(walk, "\n"));
     for (int32_t k = 0, index = 0; k < placement->num_chunks; k++, index = k) {
         TEXT_INT(walk, "chunk ", k, k, index);
         TEXT_INT(walk, " stage ", 0, P - 1, placement->stage_of[k]);
-        TEXT_INT(walk, " layers ", 0, INT32_MAX, placement->chunks[k].layer_begin);
-        TEXT_INT(walk, " ", 0, INT32_MAX, placement->chunks[k].layer_end);
+        TEXT_INT(walk, " blocks ", 0, INT32_MAX, placement->chunks[k].begin);
+        TEXT_INT(walk, " ", 0, INT32_MAX, placement->chunks[k].end);
         TRY(text_literal(walk, "\n"));
     }
     TRY(text_choice(walk, "head ", "whole, rows or vocabulary", plan_head_words, HEAD_COUNT, 0,
@@ -171,7 +178,7 @@ static Status walk_decisions(TextWalk* walk, Plan* plan) {
         ARENA_TRY_NEW(plan->segments, walk->arena, PlanSegment, plan->num_segments);
         ARENA_TRY_NEW(plan->ranks, walk->arena, PlanRank, plan->P * plan->R);
     }
-    TRY(walk_placement(walk, &plan->placement, plan->P));
+    TRY(walk_placement(walk, &plan->chain, &plan->placement, plan->P));
     for (int32_t m = 0; m < plan->M; m++) { TRY(walk_microbatch(walk, plan, m, &next_seq, &next_segment)); }
     if (walk->mode == TEXT_PARSE && (next_seq != plan->num_sequences || next_segment != plan->num_segments)) {
         return FAIL(STATUS_BAD_FORMAT, "%s:%d: fewer sequences or segments than announced", walk->name,
@@ -226,7 +233,7 @@ static Status walk_rank(TextWalk* walk, const Plan* plan, int32_t r) {
 
 // Only reading writes to the plan.
 static Status walk_plan(TextWalk* walk, Plan* plan) {
-    TRY(text_literal(walk, "dynapipe-plan 2\n"));
+    TRY(text_literal(walk, "dynapipe-plan 3\n"));
     TRY(walk_decisions(walk, plan));
     for (int32_t r = 0; r < plan->P * plan->R; r++) { TRY(walk_rank(walk, plan, r)); }
     return text_literal(walk, "end\n");
@@ -362,10 +369,12 @@ static void print_rows_of_stage(const Plan* plan, int32_t s, FILE* out) {
     const Placement* placement = &plan->placement;
     int32_t num = 0;
     for (int32_t k = 0; k < placement->num_chunks; k++) {
-        LayerRange layers = placement->chunks[k];
+        const BlockRange* blocks = &placement->chunks[k];
+        char begin[LAYERS_CHARS], end[LAYERS_CHARS];
         if (placement->stage_of[k] != s) { continue; }
-        fprintf(out, "%s", num++ == 0 ? ": layers" : "");
-        fprintf(out, " %d-%d", layers.layer_begin, layers.layer_end);
+        fprintf(out, "%s %s-%s", num++ == 0 ? ": layers" : "",
+                layers_text(begin, plan_chain_layers(&plan->chain, blocks->begin)),
+                layers_text(end, plan_chain_layers(&plan->chain, blocks->end)));
     }
     if (!placement_has_share(placement, s)) { return; }
     double percent = 100.0 * (placement->head_begin[s + 1] - placement->head_begin[s]) / HEAD_UNITS;

@@ -294,6 +294,7 @@ static Status assemble(Plan* out, const PlanProblem* problem, const MicrobatchLi
     ARENA_TRY_NEW(plan.sequences, arena, PlanSequence, list->num_sequences);
     ARENA_TRY_NEW(plan.segments, arena, PlanSegment, list->num_segments);
     ARENA_TRY_NEW(plan.ranks, arena, PlanRank, plan.P * plan.R);
+    plan.chain = problem->costs->chain;
     plan.placement = problem->placement;
     snprintf(plan.policy, sizeof plan.policy, "%s", batching_policy(request->batching)->name);
     set_schedule_name(&plan, replicas);

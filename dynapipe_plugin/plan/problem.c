@@ -126,8 +126,7 @@ static Status place(PlanProblem* out) {
     if (out->placement.num_chunks == 0) {
         placement_linear(&out->placement, request->placement.chunks, out->P);
     }
-    TRY(placement_check(&out->placement, out->P, costs->num_enc_layers + costs->num_dec_layers,
-                        request->rules.head_has_layer));
+    TRY(placement_check(&out->placement, out->P, &costs->chain, request->rules.head_has_layer));
     out->K = out->placement.num_chunks;
     out->num_rows = placement_num_rows(&out->placement, out->P);
     for (int32_t k = 0; k < out->K; k++) { out->chunks[k] = cost_chunk_make(costs, &out->placement, k); }

@@ -52,7 +52,7 @@ static inline int32_t plan_problem_max_pieces(const PlanProblem* problem) {
     const PlanRequest* request = problem->request;
     bool may_cut = request->batching == BATCHING_DYNAMIC && request->layout == LAYOUT_RAGGED &&
                    request->schedule != SCHEDULE_GPIPE && request->schedule != SCHEDULE_1F1B &&
-                   problem->costs->kept_bytes > 0 && request->max_pieces > 1;
+                   cost_takes_pieces(problem->costs) && request->max_pieces > 1;
     return may_cut ? request->max_pieces : 1;
 }
 

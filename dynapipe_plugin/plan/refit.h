@@ -12,7 +12,10 @@ Plain IEEE additions, products, quotients and roots in one fixed order: the same
 #include <stdint.h>
 #include "cost_model.h"
 
-enum { LEAST_SQUARES_MOST = 24, LEAST_SQUARES_PACKED = LEAST_SQUARES_MOST * (LEAST_SQUARES_MOST + 1) / 2 };
+enum {
+    LEAST_SQUARES_MOST = 2 * PASS_TERMS,
+    LEAST_SQUARES_PACKED = LEAST_SQUARES_MOST * (LEAST_SQUARES_MOST + 1) / 2
+};
 
 static inline int32_t least_squares_at(int32_t i, int32_t j) {
     return i >= j ? i * (i + 1) / 2 + j : j * (j + 1) / 2 + i;

@@ -126,16 +126,13 @@ static MbShape padded_shape(const PlanProblem* problem, int64_t num, int32_t enc
 
 // F, B and W of the encoder's part of the model and of the decoder's, or of all of it. Returns their sum.
 static double work_of(double work_ns[2], const Search* search, const MbShape* shape) {
-    const CostModel* costs = search->problem->costs;
     CostParts parts;
+    int32_t num[PART_COUNT];
     cost_parts(&parts, &search->problem->table, search->problem->modes[0], shape);
-    const int32_t num[PART_COUNT] = {[PART_EMBEDDING] = 1,
-                                     [PART_ENC_LAYER] = costs->num_enc_layers,
-                                     [PART_DEC_LAYER] = costs->num_dec_layers,
-                                     [PART_HEAD] = 1};
+    cost_model_count(num, &search->problem->costs->chain);
     work_ns[0] = work_ns[1] = 0;
     for (int part = 0; part < PART_COUNT; part++) {
-        bool is_dec = search->num_weights > 1 && (part == PART_DEC_LAYER || part == PART_HEAD);
+        bool is_dec = search->num_weights > 1 && part >= PART_DEC_BLOCK;
         for (int kind = 0; kind < JOB_COUNT && num[part] > 0; kind++) {
             work_ns[is_dec] += num[part] * parts.part[part][kind];
         }
@@ -161,7 +158,7 @@ static Status weigh(Search* search) {
     const MbShape average = average_shape(problem, (int64_t)4 * problem->P * problem->R);
     double without[2], with[2], sum[2] = {0}, *added;
     Keyed* keyed;
-    search->num_weights = problem->costs->num_dec_layers > 0 ? 2 : 1;
+    search->num_weights = problem->costs->chain.num_dec_layers > 0 ? 2 : 1;
     ARENA_TRY_NEW(keyed, &search->lists, Keyed, N);
     ARENA_TRY_NEW(added, &search->lists, double, 2 * (int64_t)N);
     ARENA_TRY_NEW(search->by_size, &search->lists, int32_t, N);
@@ -622,7 +619,8 @@ static Status state_make(State* out, bool* fits, Search* search, const Candidate
     const Share* share;
     PipePlace* place;
     TRY(share_of(&share, search, candidate, r));
-    ARENA_TRY_NEW(place, arena, PipePlace, 1);
+    place = (PipePlace*)arena_alloc_raw(arena, sizeof *place);
+    if (place == NULL) { return FAIL(STATUS_NO_MEMORY, "search: no host memory left"); }
     *fits = pipe_place_make(place, problem, &candidate->placement, search->replica[r]);
     State state = {
         .problem = {.place = place, .pipe = pipe_place_problem(place, share->num_mbs), .may_split = true},
@@ -798,7 +796,7 @@ static Status tune_settings(Candidate* best, Search* search, int64_t stop) {
     return STATUS_OK;
 }
 
-// One layer over one boundary of the chain, or over all boundaries between two chunks.
+// A layer or a block over one boundary of the chain, or over all boundaries between two chunks.
 static bool move_layer(Placement* placement, Search* search) {
     int32_t K = placement->num_chunks;
     if (K < 2 || !search->problem->request->choose_stages) { return false; }
@@ -806,7 +804,7 @@ static bool move_layer(Placement* placement, Search* search) {
             to = from + (rng_below(&search->rng, 2) ? 1 : -1);
     if (rng_below(&search->rng, 2) == 0) { to = (int32_t)rng_below(&search->rng, (uint32_t)K); }
     if (to < 0 || to >= K || to == from) { return false; }
-    placement_shift_layer(placement, from, to);
+    placement_shift(placement, &search->problem->costs->chain, from, to);
     return stage_may_have(&placement->chunks[from], from, K, search->problem->request->rules.head_has_layer);
 }
 

@@ -18,7 +18,7 @@ typedef struct {
     PlanRequest request;
     const CostModel* costs;
     const StageBatch* batches;
-    int32_t num_batches, num_layers;
+    int32_t num_batches;
     int64_t planning_ns;
     int32_t plans_left;
     Placement* tried;  // [MAX_SPLITS]
@@ -102,10 +102,10 @@ static Status try_batch_split(StageSearch* search, const StageBatch* batch, Plac
     return try_split(search, &placement);
 }
 
-// One layer from chunk `from` to chunk `to`; those between keep their number of layers. False: none to give.
-static bool move_layer(Placement* placement, const PlanRequest* request, int32_t from, int32_t to) {
-    placement_shift_layer(placement, from, to);
-    bool has_layer = request->rules.head_has_layer || placement->head != HEAD_WHOLE;
+// One layer or block from chunk `from` to chunk `to`. False: none to give.
+static bool move_layer(Placement* placement, const StageSearch* search, int32_t from, int32_t to) {
+    placement_shift(placement, &search->costs->chain, from, to);
+    bool has_layer = search->request.rules.head_has_layer || placement->head != HEAD_WHOLE;
     return stage_may_have(&placement->chunks[from], from, placement->num_chunks, has_layer);
 }
 
@@ -117,7 +117,7 @@ static Status try_neighbours(StageSearch* search) {
             for (int32_t side = -1; side <= 1; side += 2) {
                 int32_t to = from + side * distance;
                 Placement moved = centre;
-                if (to < 0 || to >= K || !move_layer(&moved, &search->request, from, to)) { continue; }
+                if (to < 0 || to >= K || !move_layer(&moved, search, from, to)) { continue; }
                 TRY(try_split(search, &moved));
             }
         }
@@ -130,7 +130,7 @@ static Status try_neighbours(StageSearch* search) {
 static Status try_kinds(StageSearch* search) {
     if (search->request.placements != PLACEMENT_AUTO) { return STATUS_OK; }
     for (int kind = PLACEMENT_LINEAR; kind < PLACEMENT_COUNT && has_room(search); kind++) {
-        bool has_stacks = search->costs->num_dec_layers > 0;
+        bool has_stacks = search->costs->chain.num_dec_layers > 0;
         if (kind == PLACEMENT_STACKS && !has_stacks) { continue; }
         TRY(try_batch_split(search, &search->batches[0], (PlacementChoice)kind));
     }

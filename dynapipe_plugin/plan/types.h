@@ -91,10 +91,19 @@ typedef enum { JOB_F, JOB_B, JOB_W, JOB_R, JOB_COUNT } JobKind;
 
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_COUNT } RecomputeMode;
 
-// A contiguous range of layers. Encoder layers come first in the numbering.
+// A model's layers, an encoder's first; each of a stack is as many blocks, steps of the residual stream
+// (GPT-2: attention, feed-forward). Blocks are numbered along the chain. 1 a layer: a model that cannot be
+// cut inside its layers.
+enum { CHAIN_MAX_BLOCKS = 3 };
 typedef struct {
-    int32_t layer_begin, layer_end;  // half-open, over all layers of the model
-} LayerRange;
+    int32_t num_enc_layers, num_dec_layers;
+    int32_t enc_blocks, dec_blocks;  // of a layer, 1 to CHAIN_MAX_BLOCKS
+} PlanChain;
+
+// A contiguous range of blocks, half-open.
+typedef struct {
+    int32_t begin, end;
+} BlockRange;
 
 // Who computes the head (logits, losses, their gradients). WHOLE: the last chunk. Else every stage with a
 // share: of the supervised rows of each microbatch, with a copy of the whole matrix; or of the vocabulary,
@@ -111,7 +120,7 @@ enum { HEAD_UNITS = 1024 };
 // The share of stage s counts as chunk K + s wherever jobs name a chunk.
 typedef struct {
     int32_t num_chunks;                  // K; 0 in a request: chunk s on stage s
-    LayerRange chunks[PLAN_MAX_CHUNKS];  // contiguous, cover all layers
+    BlockRange chunks[PLAN_MAX_CHUNKS];  // contiguous, cover all blocks
     int16_t stage_of[PLAN_MAX_CHUNKS];
     uint8_t head;  // HeadSplit
     // Shared: stage s has units [head_begin[s], head_begin[s + 1]) of HEAD_UNITS; the last entry is
@@ -140,7 +149,7 @@ static inline bool placement_has_share(const Placement* placement, int32_t s) {
 }
 
 // One chunk a stage; in place where `stages` are the chunks of `out`.
-static inline void placement_linear(Placement* out, const LayerRange* stages, int32_t P) {
+static inline void placement_linear(Placement* out, const BlockRange* stages, int32_t P) {
     out->num_chunks = P;
     out->head = HEAD_WHOLE;
     for (int32_t s = 0; s < P; s++) {
@@ -155,9 +164,48 @@ static inline bool placement_is_linear(const Placement* placement, int32_t P) {
     return is_linear;
 }
 
-// May chunk k of K have these layers? Only the last one may have none, where it has the head.
-static inline bool stage_may_have(const LayerRange* layers, int32_t k, int32_t K, bool head_has_layer) {
-    return layers->layer_end - layers->layer_begin >= (k == K - 1 && K > 1 && !head_has_layer ? 0 : 1);
+// May chunk k of K have these blocks? Only the last one may have none, where it has the head.
+static inline bool stage_may_have(const BlockRange* blocks, int32_t k, int32_t K, bool head_has_layer) {
+    return blocks->end - blocks->begin >= (k == K - 1 && K > 1 && !head_has_layer ? 0 : 1);
+}
+
+static inline PlanChain plan_chain_whole(int32_t num_enc_layers, int32_t num_dec_layers) {
+    PlanChain chain = {num_enc_layers, num_dec_layers, 1, 1};
+    return chain;
+}
+static inline int32_t plan_chain_first_dec(const PlanChain* chain) {  // block
+    return chain->num_enc_layers * chain->enc_blocks;
+}
+static inline int32_t plan_chain_num_blocks(const PlanChain* chain) {
+    return plan_chain_first_dec(chain) + chain->num_dec_layers * chain->dec_blocks;
+}
+// The first block of a layer; of the number of layers, the number of blocks.
+static inline int32_t plan_chain_block_of(const PlanChain* chain, int32_t layer) {
+    int32_t past = layer - chain->num_enc_layers;
+    return past < 0 ? layer * chain->enc_blocks : plan_chain_first_dec(chain) + past * chain->dec_blocks;
+}
+// How many layers of each stack a range has; of both; where a block lies, in layers, and the one nearest to a
+// place.
+static inline void plan_chain_lengths(double out[2], const PlanChain* chain, const BlockRange* blocks) {
+    int32_t first_dec = plan_chain_first_dec(chain);
+    int32_t begin = blocks->begin < first_dec ? blocks->begin : first_dec,
+            end = blocks->end < first_dec ? blocks->end : first_dec;
+    out[0] = (double)(end - begin) / chain->enc_blocks;
+    out[1] = (double)(blocks->end - end - (blocks->begin - begin)) / chain->dec_blocks;
+}
+static inline double plan_chain_length(const PlanChain* chain, const BlockRange* blocks) {
+    double layers[2];
+    plan_chain_lengths(layers, chain, blocks);
+    return layers[0] + layers[1];
+}
+static inline double plan_chain_layers(const PlanChain* chain, int32_t block) {
+    BlockRange before = {0, block};
+    return plan_chain_length(chain, &before);
+}
+static inline int32_t plan_chain_block_near(const PlanChain* chain, double layers) {
+    double past = layers - chain->num_enc_layers;
+    return past < 0 ? (int32_t)(layers * chain->enc_blocks + 0.5)
+                    : plan_chain_first_dec(chain) + (int32_t)(past * chain->dec_blocks + 0.5);
 }
 
 // --- what is asked of the planner --------------------------------------------------------------------

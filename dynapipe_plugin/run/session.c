@@ -211,6 +211,7 @@ Status interface_check_model(const DynapipeModel_v1* api) {
 }
 
 Status interface_check_blocks(const DynapipeBlocks_v1* blocks) {
+    enum { MOST_LAYER_BLOCKS = 3 };
     if (blocks->make == NULL || blocks->drop == NULL) {
         return FAIL(STATUS_OUT_OF_RANGE, "DynapipeBlocks_v1: %s is NULL ---> only update and why may be",
                     blocks->make == NULL ? "make" : "drop");
@@ -218,6 +219,13 @@ Status interface_check_blocks(const DynapipeBlocks_v1* blocks) {
     TRY(CHECK_RESERVED(DynapipeBlocks_v1, reserved, blocks));
     TRY(CHECK_RESERVED(DynapipeBlocks_v1, reserved_numbers, blocks));
     TRY(CHECK_RESERVED(DynapipeShapes_v1, reserved, &blocks->shapes));
+    const int32_t num[] = {blocks->layer_blocks, blocks->dec_layer_blocks};
+    if (num[0] < 0 || num[0] > MOST_LAYER_BLOCKS || num[1] < 0 || num[1] > MOST_LAYER_BLOCKS) {
+        return FAIL(STATUS_OUT_OF_RANGE,
+                    "DynapipeBlocks_v1: layer_blocks %d, dec_layer_blocks %d ---> a layer is 1 to %d blocks "
+                    "(0: 1)",
+                    num[0], num[1], MOST_LAYER_BLOCKS);
+    }
     return interface_check_model(blocks->api);
 }
 

@@ -13,12 +13,12 @@
 // The embedding is block 0, the decoder's follows the encoder's layers, the head is last.
 static DynapipeRange chunk_blocks(const Dynapipe* dp, int32_t k) {
     const Placement* placement = &dp->request.placement;
-    const LayerRange* layers = &placement->chunks[k];
-    int32_t num_enc = dp->costs.num_enc_layers, num_dec = dp->costs.num_dec_layers;
+    const BlockRange* blocks = &placement->chunks[k];
+    const PlanChain* chain = &dp->costs.chain;
+    const int32_t first_dec = chain->num_dec_layers > 0 ? plan_chain_first_dec(chain) : INT32_MAX;
     bool is_last = k == placement->num_chunks - 1, is_shared = placement->head != HEAD_WHOLE;
-    int32_t begin = layers->layer_begin + 1, end = layers->layer_end + 1;
-    if (num_dec > 0 && layers->layer_begin > num_enc) { begin++; }
-    if (num_dec > 0 && layers->layer_end > num_enc) { end++; }
+    int32_t begin = blocks->begin + 1 + (blocks->begin > first_dec),
+            end = blocks->end + 1 + (blocks->end > first_dec);
     return (DynapipeRange){.begin = k == 0 ? 0 : begin,
                            .end = is_last && !is_shared ? end + 1 : end,
                            .head = is_last && is_shared ? DYNAPIPE_HEAD_FEEDS : DYNAPIPE_HEAD_AS_BLOCKS};
@@ -32,7 +32,8 @@ static int32_t first_id(const Dynapipe* dp, int32_t units) {
 
 static DynapipeRange share_blocks(const Dynapipe* dp, int32_t s) {
     const Placement* placement = &dp->request.placement;
-    int32_t num_dec = dp->costs.num_dec_layers, head = dp->costs.num_enc_layers + num_dec + 1 + (num_dec > 0);
+    const PlanChain* chain = &dp->costs.chain;
+    int32_t head = plan_chain_num_blocks(chain) + 1 + (chain->num_dec_layers > 0);
     DynapipeRange range = {.begin = head, .end = head + 1, .head = DYNAPIPE_HEAD_BY_ROWS};
     if (placement->head == HEAD_BY_ROWS) { return range; }
     range.head = DYNAPIPE_HEAD_BY_VOCABULARY;
@@ -129,16 +130,14 @@ static Status check(const Dynapipe* dp, HeadSplit shares_head, int32_t max_range
 // The layers of --stage-split and --placement, the shares of --head.
 static Status take(const Dynapipe* dp, PlanRequest* request) {
     const SessionOptions* options = &dp->options;
-    const CostModel* costs = &dp->costs;
+    const PlanChain* chain = &dp->costs.chain;
     const char* split = options->stage_split;
-    TRY(placement_words_take(request, costs->num_enc_layers, costs->num_dec_layers,
-                             split == NULL ? options->placement : NULL, options->head));
+    TRY(placement_words_take(request, chain, split == NULL ? options->placement : NULL, options->head));
     request->heads = head_of(dp);
     if (split == NULL) { return STATUS_OK; }
     request->placements = PLACEMENT_GIVEN;
     request->choose_stages = false;
-    return stage_split_parse(request->placement.chunks, request->P,
-                             costs->num_enc_layers + costs->num_dec_layers, request->rules.head_has_layer,
+    return stage_split_parse(request->placement.chunks, request->P, chain, request->rules.head_has_layer,
                              split);
 }
 
@@ -358,7 +357,7 @@ typedef struct {
 static void print_choice(const Dynapipe* dp, const ShapeChoice* found, int32_t num_batches, double seconds) {
     const StageChoice* choice = &found->choice;
     char text[PLACEMENT_CHARS];
-    placement_print(text, &choice->placement, dp->num_stages);
+    placement_print(text, &choice->placement, &dp->costs.chain, dp->num_stages);
     printf("stages: %s%s", text, placement_is_linear(&choice->placement, dp->num_stages) ? " layers" : "");
     if (session_placed_by_list(dp) && choice->num_splits <= 1) {
         printf(" (as given);");
@@ -410,16 +409,12 @@ static Status check_largest(const PlanRequest* request, const CostModel* costs,
 
 // The model's state alone is more than a rank's memory, however its layers lie.
 static Status check_state(const PlanRequest* request, const CostModel* costs) {
-    const int32_t num_layers = costs->num_enc_layers + costs->num_dec_layers;
     CostRank ranks[PLAN_MAX_STAGES];
     const PlacementScale scale = placement_scale_make(request, costs, NULL, 0, 0);
     const int64_t* limits = scale.limit_bytes;
     Placement placement = request->placement;
     bool is_given = !request->choose_stages;
-    if (!is_given && num_layers >= request->P) {
-        TRY(placement_make(&placement, PLACEMENT_LINEAR, false, request->P, costs->num_enc_layers,
-                           costs->num_dec_layers));
-    }
+    if (!is_given) { TRY(placement_make(&placement, PLACEMENT_LINEAR, false, request->P, &costs->chain)); }
     if (!is_given) { placement_make_room(&placement, &scale, false); }
     cost_ranks_make(ranks, costs, &placement, request->P);
     for (int32_t s = 0; s < request->P; s++) {
@@ -494,12 +489,14 @@ static void fill_request(Dynapipe* dp, const DynapipeCosts* costs) {
 
 // Can this model be run on this many stages, and with these options?
 static Status check_model(const Dynapipe* dp, const DynapipeCosts* costs) {
-    int32_t num_layers = costs->model.num_enc_layers + costs->model.num_dec_layers;
-    if (dp->num_stages > num_layers) {
-        return FAIL(STATUS_BAD_OPTION,
-                    "--stages %d: the model has %d layers, and every stage needs one ---> at most --stages "
-                    "%d, or --stages auto",
-                    dp->num_stages, num_layers, num_layers);
+    const PlanChain* chain = &costs->model.chain;
+    int32_t num_blocks = plan_chain_num_blocks(chain);
+    if (dp->num_stages > num_blocks) {
+        return FAIL(
+            STATUS_BAD_OPTION,
+            "--stages %d: the model has %d layers, %d blocks together, and every stage needs one ---> at "
+            "most --stages %d, or --stages auto",
+            dp->num_stages, chain->num_enc_layers + chain->num_dec_layers, num_blocks, num_blocks);
     }
     if (!costs->has_weights_job && dp->options.split_backward == SPLIT_BACKWARD_ON) {
         return FAIL(STATUS_BAD_OPTION,
@@ -507,7 +504,7 @@ static Status check_model(const Dynapipe* dp, const DynapipeCosts* costs) {
                     "backward_weights) ---> --split-backward auto");
     }
     if (isdigit((unsigned char)*dp->options.slices) && dp->request.max_pieces > 1 &&
-        dp->costs.kept_bytes == 0) {
+        !cost_takes_pieces(&dp->costs)) {
         return FAIL(STATUS_BAD_OPTION,
                     "--slices %s: the model takes no pieces of a sample (it has no kept_bytes) ---> "
                     "--slices auto",
@@ -543,10 +540,10 @@ enum { SHAPE_GAIN = 50 };  // a part of the step that more stages must save: pre
 static Status search_shapes(ShapeChoice* found, Dynapipe* dp, const DynapipeCosts* costs, int32_t max_ranges,
                             StageBatch* batches) {
     const int32_t num_ranks = dp->transport.num_ranks;
-    const int32_t num_layers = costs->model.num_enc_layers + costs->model.num_dec_layers;
+    const int32_t num_blocks = plan_chain_num_blocks(&costs->model.chain);
     int64_t best_ns = INT64_MAX;
     Status status = STATUS_OK;
-    for (int32_t P = 1; P <= num_layers && P <= PLAN_MAX_STAGES && found->num_shapes < MAX_SHAPES; P++) {
+    for (int32_t P = 1; P <= num_blocks && P <= PLAN_MAX_STAGES && found->num_shapes < MAX_SHAPES; P++) {
         if (num_ranks % P == 0) { found->stages_of[found->num_shapes++] = P; }
     }
     for (int32_t i = 0; i < found->num_shapes; i++) {

@@ -290,7 +290,7 @@ static Status settings_of(Text* text, const Dynapipe* dp) {
 static Status costs_text(Text* text, const Dynapipe* dp, const CostModel* costs, const Machine* machine) {
     TRY(text_open(text));
     const char* name = dp->model_name[0] != '\0' ? dp->model_name : "any";
-    if (costs->num_enc_layers > 0) { cost_file_print(costs, machine, name, text->out); }
+    if (costs->chain.num_enc_layers > 0) { cost_file_print(costs, machine, name, text->out); }
     return text_close(text);
 }
 
@@ -378,7 +378,7 @@ static Status parse_saved(bool* differ, CostModel models[2], Machine* machine, c
 Status session_costs_restore(Dynapipe* dp, bool* differ) {
     *differ = false;
     bool is_told = dp->options.costs != NULL || dp->options.measure == MEASURE_AGAIN;
-    if (dp->saved_costs == NULL || dp->saved_costs[0] == '\0' || dp->costs.num_enc_layers == 0 || is_told) {
+    if (dp->saved_costs == NULL || dp->saved_costs[0] == '\0' || dp->costs.chain.num_enc_layers == 0 || is_told) {
         return STATUS_OK;
     }
     Machine machine = {0};
@@ -544,8 +544,8 @@ Status session_same_model(Dynapipe* dp) {
     const ShapeRules* rules = &dp->request.rules;
     Text lines;
     TRY(text_open(&lines));
-    settings_add_number(lines.out, "the number of layers", dp->costs.num_enc_layers);
-    settings_add_number(lines.out, "the number of decoder layers", dp->costs.num_dec_layers);
+    settings_add_number(lines.out, "the number of layers", dp->costs.chain.num_enc_layers);
+    settings_add_number(lines.out, "the number of decoder layers", dp->costs.chain.num_dec_layers);
     settings_add_number(lines.out, "the vocabulary", loader_info(dp->train)->vocab);
     settings_add_number(lines.out, "whether backward is divided", dp->request.split_backward);
     settings_add_number(lines.out, "whether kernels want padding", rules->padded);

@@ -89,7 +89,7 @@ json_t* session_refit_json(const SessionRefit* refit) {
 //
 //     header, sums of earlier blocks, versions (each: header, its ranks), then a footer that marks the record
 
-static const char REFIT_MAGIC[8] = {'D', 'P', 'R', 'E', 'F', 'I', 'T', '2'};
+static const char REFIT_MAGIC[8] = {'D', 'P', 'R', 'E', 'F', 'I', 'T', '3'};
 
 enum { MOST_RANKS = PLAN_MAX_STAGES * PLAN_MAX_REPLICAS };
 

@@ -287,30 +287,31 @@ Status session_resplit_parse(SessionResplit* out, const char* text) {
 
 // "L,L,..": layers of each stage; else any placement. After '+' the head, which else stays.
 static Status parse_placement(const Dynapipe* dp, Placement* out, Told* told) {
-    const CostModel* costs = &dp->costs;
+    const PlanChain* chain = &dp->costs.chain;
     const bool head_has_layer = dp->request.rules.head_has_layer;
-    const int32_t P = dp->num_stages, num_layers = costs->num_enc_layers + costs->num_dec_layers;
+    const int32_t P = dp->num_stages;
     char *text = told->placement, *head = strchr(text, '+');
     if (head != NULL) { *head++ = '\0'; }
     Status status;
     if (isdigit((unsigned char)text[0]) && strchr(text, ':') == NULL) {
-        LayerRange layers[PLAN_MAX_STAGES];
+        BlockRange stages[PLAN_MAX_STAGES];
         Placement linear;
-        status = stage_split_parse(layers, P, num_layers, head_has_layer, text);
+        status = stage_split_parse(stages, P, chain, head_has_layer, text);
         if (status == STATUS_OK) {
-            placement_linear(&linear, layers, P);
+            placement_linear(&linear, stages, P);
             placement_copy_head(&linear, out);
             *out = linear;
         }
     } else {
-        status = placement_parse(out, P, costs->num_enc_layers, costs->num_dec_layers, head_has_layer, text);
+        status = placement_parse(out, P, chain, head_has_layer, text);
     }
     if (status == STATUS_OK && head != NULL) { status = placement_parse_head(out, P, head); }
     if (status == STATUS_OK || status == STATUS_NO_MEMORY) { return status; }
     return FAIL(STATUS_BAD_OPTION,
                 "--resplit %d:%.60s%s%.60s: no split of %d layers onto %d stages ---> as --stage-split, or "
                 "as --placement and, after +, --head",
-                told->step, text, head != NULL ? "+" : "", head != NULL ? head : "", num_layers, P);
+                told->step, text, head != NULL ? "+" : "", head != NULL ? head : "",
+                chain->num_enc_layers + chain->num_dec_layers, P);
 }
 
 // Later steps are parsed too.
@@ -332,14 +333,14 @@ Status session_resplit_told(const Dynapipe* dp, Placement* out, bool* found) {
 // --- checkpoint --------------------------------------------------------------------------------------------
 // The placement, and what the next decision depends on.
 
-static const char RESPLIT_MAGIC[8] = {'D', 'P', 'S', 'P', 'L', 'I', 'T', '3'};
+static const char RESPLIT_MAGIC[8] = {'D', 'P', 'S', 'P', 'L', 'I', 'T', '4'};
 
 enum { MOST_RANKS = PLAN_MAX_STAGES * PLAN_MAX_REPLICAS, MOST_EFFORT = 1000000000 };  // as --debug effort=N
 
 // Read from its end: num_values int32 (the placement, twice: the second is not used), times_then of all
 // ranks, then this.
 typedef struct {
-    int32_t moved_step, effort, num_stages, num_layers, num_ranks, num_values;
+    int32_t moved_step, effort, num_stages, num_blocks, num_ranks, num_values;
     uint8_t has_moved, unused_flag, is_due, unused_flag2;
     int32_t unused;
     uint64_t hash;  // of all before it
@@ -360,7 +361,7 @@ static int32_t put_placement(int32_t* out, const Placement* placement, int32_t P
     out[num++] = placement->num_chunks;
     out[num++] = placement->head;
     for (int32_t k = 0; k < placement->num_chunks; k++) {
-        out[num++] = placement->chunks[k].layer_end;
+        out[num++] = placement->chunks[k].end;
         out[num++] = placement->stage_of[k];
     }
     for (int32_t s = 0; s <= P; s++) {
@@ -371,7 +372,7 @@ static int32_t put_placement(int32_t* out, const Placement* placement, int32_t P
 
 // false: invalid for such a model.
 static bool take_placement(Placement* out, const int32_t* values, int32_t num, int32_t P,
-                           int32_t num_layers) {
+                           const PlanChain* chain) {
     *out = (Placement){0};
     if (num < 2) { return false; }
     int32_t K = values[0], head = values[1];
@@ -379,7 +380,7 @@ static bool take_placement(Placement* out, const int32_t* values, int32_t num, i
     if (!good) { return false; }
     const int32_t *chunk = values + 2, *begin = chunk + 2 * (int64_t)K;
     for (int32_t k = 0; k < K; k++) {
-        out->chunks[k] = (LayerRange){k > 0 ? chunk[2 * k - 2] : 0, chunk[2 * k]};
+        out->chunks[k] = (BlockRange){k > 0 ? chunk[2 * k - 2] : 0, chunk[2 * k]};
         good = good && chunk[2 * k + 1] >= 0 && chunk[2 * k + 1] < P;
         out->stage_of[k] = (int16_t)chunk[2 * k + 1];
     }
@@ -389,7 +390,7 @@ static bool take_placement(Placement* out, const int32_t* values, int32_t num, i
     }
     out->num_chunks = K;
     out->head = (uint8_t)head;
-    return good && placement_check(out, P, num_layers, false) == STATUS_OK;
+    return good && placement_check(out, P, chain, false) == STATUS_OK;
 }
 
 // Two equal placements: whole words of the hash.
@@ -402,7 +403,7 @@ void session_resplit_write(const Dynapipe* dp, FILE* out) {
     Record record = {.moved_step = resplit->moved_step,
                      .effort = dp->request.effort,
                      .num_stages = P,
-                     .num_layers = dp->costs.num_enc_layers + dp->costs.num_dec_layers,
+                     .num_blocks = plan_chain_num_blocks(&dp->costs.chain),
                      .num_ranks = resplit->times_then != NULL ? P * dp->num_replicas : 0,
                      .num_values = 2 * num_values,
                      .has_moved = resplit->has_moved,
@@ -445,8 +446,8 @@ static void print_left(const Dynapipe* dp, const Placement* saved) {
     char now[PLACEMENT_CHARS], before[PLACEMENT_CHARS];
     const Placement* placement = &dp->request.placement;
     if (dp->transport.rank != 0 || placement_equal(saved, placement, dp->num_stages)) { return; }
-    placement_print(now, placement, dp->num_stages);
-    placement_print(before, saved, dp->num_stages);
+    placement_print(now, placement, &dp->costs.chain, dp->num_stages);
+    placement_print(before, saved, &dp->costs.chain, dp->num_stages);
     printf("layers are placed by this run's options: %s\n"
            "        (the checkpoint was saved with %s)\n",
            now, before);
@@ -467,7 +468,8 @@ static void take_times(SessionResplit* resplit, const Record* record, const char
 // Of another number of stages or model, or other than requested: removed and ignored.
 void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_bytes) {
     SessionResplit* resplit = &dp->resplit;
-    const int32_t P = dp->num_stages, num_layers = dp->costs.num_enc_layers + dp->costs.num_dec_layers;
+    const PlanChain* chain = &dp->costs.chain;
+    const int32_t P = dp->num_stages;
     Record record;
     const char* body;
     Placement now;
@@ -481,9 +483,9 @@ void session_resplit_restore(Dynapipe* dp, const void* position, size_t* num_byt
     *num_bytes = (size_t)(body - (const char*)position);
     size_t values_bytes = (size_t)record.num_values * sizeof *values;
     memcpy(values, body, values_bytes);
-    bool is_of_model = record.num_stages == P && record.num_layers == num_layers && record.moved_step >= 0 &&
-                       record.effort >= 0 && record.effort <= MOST_EFFORT;
-    if (!is_of_model || !take_placement(&now, values, record.num_values, P, num_layers)) { return; }
+    bool is_of_model = record.num_stages == P && record.num_blocks == plan_chain_num_blocks(chain) &&
+                       record.moved_step >= 0 && record.effort >= 0 && record.effort <= MOST_EFFORT;
+    if (!is_of_model || !take_placement(&now, values, record.num_values, P, chain)) { return; }
     if (!is_taken(dp, &now)) {
         print_left(dp, &now);
         return;
@@ -627,8 +629,8 @@ static bool pays(const Dynapipe* dp, const CostModel* costs, const Machine* mach
 static void print_move(const Dynapipe* dp, const Placement* placement, const char* why) {
     char from[PLACEMENT_CHARS], to[PLACEMENT_CHARS];
     if (dp->transport.rank != 0) { return; }
-    placement_print(from, &dp->request.placement, dp->num_stages);
-    placement_print(to, placement, dp->num_stages);
+    placement_print(from, &dp->request.placement, &dp->costs.chain, dp->num_stages);
+    placement_print(to, placement, &dp->costs.chain, dp->num_stages);
     int column = printf("layers move after step %d: stages %s become %s", dp->next_step, from, to);
     printf(column + (int)strlen(why) > 97 ? "\n  (%s)\n" : " (%s)\n", why);
     fflush(stdout);
@@ -730,7 +732,7 @@ static Status apply(Dynapipe* dp, const Placement* placement) {
     const CostModel* costs;
     const Machine* machine;
     char what[64], text[PLACEMENT_CHARS];
-    placement_print(text, placement, dp->num_stages);
+    placement_print(text, placement, &dp->costs.chain, dp->num_stages);
     uint64_t hash = hash_finish(hash_bytes(HASH_SEED, text, strlen(text)));
     snprintf(what, sizeof what, "hash of the stages after step %d", dp->next_step);
     TRY(collective_all_equal_u64(&dp->world, hash, what));

@@ -156,7 +156,9 @@ Status trace_jobs_add(TraceJobs* jobs, const Plan* plan, const TraceRank* trace,
         const uint8_t others = has[(int64_t)instr->chunk * plan->M + instr->mb];
         const bool is_share = instr->chunk >= K;
         JobKind kind = plan_instr_job((InstrKind)instr->kind);
-        if (kind == JOB_F && !is_share && others & 1 << JOB_R && chunks[instr->chunk].has_head) { continue; }
+        if (kind == JOB_F && !is_share && others & 1 << JOB_R && chunks[instr->chunk].count[PART_HEAD] > 0) {
+            continue;
+        }
         JobTerms terms = {.plan = plan,
                           .costs = costs,
                           .chunks = chunks,

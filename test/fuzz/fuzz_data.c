@@ -232,9 +232,9 @@ int LLVMFuzzerInitialize(int* argc, char*** argv) {
 
 // Three stages, 8 layers, one replica.
 static void session_make(Dynapipe* dp) {
-    static const LayerRange stages[3] = {{0, 3}, {3, 6}, {6, 8}};
+    static const BlockRange stages[3] = {{0, 3}, {3, 6}, {6, 8}};
     *dp = (Dynapipe){.num_stages = 3, .num_replicas = 1};
-    dp->costs.num_enc_layers = 8;
+    dp->costs.chain = plan_chain_whole(8, 0);
     placement_linear(&dp->request.placement, stages, 3);
 }
 

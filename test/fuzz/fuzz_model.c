@@ -82,7 +82,7 @@ int LLVMFuzzerInitialize(int* argc, char*** argv) {
     for (int i = 0; i < 2; i++) {
         Known* k = &known[i];
         REQUIRE(model_parse(&k->config, i == 0 ? &gpt2_kind : &t5_kind, descriptors[i], VOCAB, 8));
-        model_init(&k->model, &k->config, 0, model_num_layers(&k->config), true, ops_create(1));
+        model_init(&k->model, &k->config, 0, model_num_blocks(&k->config), true, ops_create(1));
         save(k, i == 1);
     }
     return 0;

@@ -166,6 +166,7 @@ enum { NUM_ENC_LAYERS = 7, NUM_DEC_LAYERS = 5, MOST_STAGES = 16 };
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     if (num_bytes < 1) { return 0; }
+    const PlanChain chain = {NUM_LAYERS / 2, NUM_LAYERS / 2, 2, 3};
     const int32_t P = 1 + data[0] % MOST_STAGES;
     const bool head_has_layer = data[0] & 128;
     static Placement placement;
@@ -279,13 +280,14 @@ enum { MAX_SAMPLES = 24, MAX_RANKS = 16, EFFORT = 8 };  // of what is planned to
 
 static void require_sane(const Problem* problem) {
     const PlanRequest* request = &problem->request;
-    int32_t num_layers = problem->costs.num_enc_layers + problem->costs.num_dec_layers;
+    const PlanChain* chain = &problem->costs.chain;
+    int32_t num_blocks = plan_chain_num_blocks(chain);
     REQUIRE(problem->num_samples >= 1 && problem->num_samples <= PROBLEM_MAX_SAMPLES);
     REQUIRE(request->P >= 1 && request->P <= PLAN_MAX_STAGES && request->R >= 1 &&
             request->R <= PLAN_MAX_REPLICAS);
-    REQUIRE(num_layers >= request->P && num_layers <= COST_MAX_LAYERS);
-    REQUIRE(request->placement.chunks[0].layer_begin == 0 &&
-            request->placement.chunks[request->P - 1].layer_end == num_layers);
+    REQUIRE(num_blocks >= request->P && chain->num_enc_layers + chain->num_dec_layers <= COST_MAX_LAYERS);
+    REQUIRE(request->placement.chunks[0].begin == 0 &&
+            request->placement.chunks[request->P - 1].end == num_blocks);
     for (int32_t i = 0; i < problem->num_samples; i++) {
         const PlanSample* sample = &problem->samples[i];
         REQUIRE(sample->enc_tokens >= 1 && sample->enc_tokens <= 2 * PROBLEM_MAX_TOKENS);
@@ -318,7 +320,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     const ProblemOptions* options = &both[num_bytes % 2];
     CostModel* costs = &costs_of[num_bytes % 2];
     static Arena arena;
-    REQUIRE(costs->num_enc_layers > 0 || problem_csv_costs(costs, options, 0) == STATUS_OK);
+    REQUIRE(costs->chain.num_enc_layers > 0 || problem_csv_costs(costs, options, 0) == STATUS_OK);
     const char* text = (const char*)data;
     bool json = num_bytes > 0 && text[0] == '{';
     Status status = json ? problem_json_parse(&problem, text, num_bytes, "fuzz.json", &arena)
@@ -345,17 +347,17 @@ enum { NUM_LAYERS = 12, MOST_STAGES = 16 };
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     if (num_bytes < 1) { return 0; }
-    LayerRange stages[MOST_STAGES];
+    BlockRange stages[MOST_STAGES];
     const int32_t P = 1 + data[0] % MOST_STAGES;
     const bool head_has_layer = data[0] & 128;
     char* text = fuzz_text(data + 1, num_bytes - 1);
-    if (stage_split_parse(stages, P, NUM_LAYERS, head_has_layer, text) == STATUS_OK) {
-        int32_t next_layer = 0;
+    if (stage_split_parse(stages, P, &chain, head_has_layer, text) == STATUS_OK) {
+        int32_t next_block = 0;
         for (int32_t s = 0; s < P; s++) {
-            REQUIRE(stages[s].layer_begin == next_layer && stage_may_have(&stages[s], s, P, head_has_layer));
-            next_layer = stages[s].layer_end;
+            REQUIRE(stages[s].begin == next_block && stage_may_have(&stages[s], s, P, head_has_layer));
+            next_block = stages[s].end;
         }
-        REQUIRE(next_layer == NUM_LAYERS);
+        REQUIRE(next_block == plan_chain_num_blocks(&chain));
     } else {
         REQUIRE(fuzz_has_remedy(status_message()));
     }

@@ -16,10 +16,10 @@ static bool copy(const char* from, const char* to, bool bytes) {
     bool ok = hf_checkpoint_read_config(&config, &details, kind, from) &&
               hf_checkpoint_create(to, &config, &details, &tokens);
     OpsContext* ops = ops_create(1);
-    const int L = ok ? model_num_layers(&config) : 0;
-    for (int layer = 0; ok && layer < L; layer++) {
+    const int num_blocks = ok ? model_num_blocks(&config) : 0;
+    for (int b = 0; ok && b < num_blocks; b++) {
         Model model;
-        model_init(&model, &config, layer, layer + 1, layer == L - 1, ops);
+        model_init(&model, &config, b, b + 1, b == num_blocks - 1, ops);
         ok = hf_checkpoint_read(from, CHECKPOINT_PARAMS, &model, model.params, 0, model.num_params) &&
              hf_checkpoint_write(to, &model);
         model_free(&model);

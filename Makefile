@@ -174,9 +174,9 @@ $(OUT)/dynapipe: $(OUT)/dynapipe.o $(TOOL_OBJS) $(SAMPLE_OBJS) $(DYNAPIPE_BASE_O
 
 $(OUT)/tool/report.o: tool/report.html   # in it whole
 
-# Tests' own code is run once and compiled often.
+# Tests' own code is run once and compiled often: -O0 takes a fifth of the time of -O2.
 ifeq ($(BUILD),release)
-$(OUT)/test/%.o: OPT = -O1
+$(OUT)/test/%.o: OPT = -O0
 endif
 # The planner alone, for test/test_compilers.sh, which sets OUT, CC and OPT.
 $(OUT)/plan_dump: $(OUT)/test/tools/plan_dump.o $(OUT)/test/random_problem.o $(DYNAPIPE_BASE_OBJS) \

@@ -12,7 +12,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export EMU_COUNTS=$work/counts
 if [ "$what" = coverage ]; then
-    for test in kernels train; do bash test/test_cuda_$test.sh >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }; done
+    for test in kernels train; do TEST_ALL=1 bash test/test_cuda_$test.sh >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }; done
 else
     bench=build/release-emu${EMU_ARCH-}-bf16/cuda_bench_operations
     make -s -j"$(nproc)" BACKEND=emu PRECISION=BF16 $bench >&2

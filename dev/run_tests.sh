@@ -13,6 +13,7 @@
 set -u
 cd "$(dirname "$0")/.."
 . dev/mpi_env.sh
+[ "${1:-}" != --all ] || export TEST_ALL=1  # every round and every case (test.h, train_lib.sh)
 export WERROR=1  # for every make below, those of tests too
 unset MAKEFLAGS MFLAGS MAKELEVEL  # a make above has left its variables in the environment, and its jobserver is not for us
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
@@ -143,7 +144,7 @@ fi
 [ "$mode" != --changed ] || export SLOW_UNTIL=$(($(date +%s) + ${SLOW_SECONDS:-360}))
 on_emulator=$(grep ^test_cuda_ <<<"$scripts")
 if [ -n "$on_emulator" ] && command -v g++ >/dev/null && [ -n "$(make -s BACKEND=emu print-cuda-include)" ]; then
-    for build_of in FP32 BF16 $([ "$mode" != --all ] || echo FP32@90 BF16@90); do  # a failure here is reported by the tests
+    for build_of in $([ "$mode$on_emulator" = quicktest_cuda_kernels ] || echo FP32) BF16 $([ "$mode" != --all ] || echo FP32@90 BF16@90); do  # a failure here is reported by the tests
         make --no-print-directory -s -j"$jobs" BACKEND=emu PRECISION="${build_of%@90}" EMU_ARCH="${build_of:5}" \
             "$([ "$on_emulator" = test_cuda_kernels ] && echo emulated-kernels || echo emulated-tests)" >"$out/log/build-$build_of.log" 2>&1
     done

@@ -88,6 +88,12 @@ static inline uint64_t test_seed(int argc, char** argv) {
     return seed;
 }
 
+// Of the rounds of a random law: all of them with TEST_ALL=1 (make test-all), else a quarter.
+#define TEST_ALL (getenv("TEST_ALL") != NULL)
+static inline int32_t test_rounds(int32_t all) {
+    return TEST_ALL ? all : (all + 3) / 4;
+}
+
 static inline int test_end(void) {
     printf("%d passed, %d failed, %d skipped\n", test_passed, test_failed, test_skipped);
     return test_failed > 0 ? 1 : test_passed == 0 && test_skipped > 0 ? 77 : 0;

@@ -40,7 +40,7 @@ static void no_plan_is_faster(void) {
     Arena arena = {0};
     int num_plans = 0, by_chain = 0, by_stage = 0;
     double sum = 0, sum_split = 0, sum_any = 0;
-    for (int round = 0; round < 1200; round++) {
+    for (int round = 0; round < test_rounds(1200); round++) {
         arena_reset(&arena);
         random_problem(&problem, &rng, rng_between(&rng, 1, round % 4 == 0 ? 3 : 40));
         PlanRequest* request = &problem.request;
@@ -90,7 +90,7 @@ static void no_plan_is_faster(void) {
            "all "
            "placements; the bound is a chain %d, a stage %d times\n",
            num_plans, sum / num_plans, sum_split / num_plans, sum_any / num_plans, by_chain, by_stage);
-    CHECK(num_plans > 800 && by_chain > 50 && by_stage > 50);
+    CHECK(num_plans > test_rounds(800) && by_chain > test_rounds(50) && by_stage > test_rounds(50));
     arena_free(&arena);
 }
 
@@ -114,7 +114,7 @@ static int64_t least_of_splits(int32_t s, int32_t begin, int32_t num_blocks) {
 
 static void best_split_is_the_least_of_all(void) {
     Rng rng = rng_seed(seed + 3);
-    for (int round = 0; round < 100; round++) {
+    for (int round = 0; round < test_rounds(100); round++) {
         LowerBound bound;
         int32_t num_enc = rng_between(&rng, 1, 4), num_dec = rng_between(&rng, 0, 3);
         random_problem(&problem, &rng, rng_between(&rng, 1, 20));
@@ -137,7 +137,7 @@ static void best_split_is_the_least_of_all(void) {
 static void bounds_are_reached(void) {
     Rng rng = rng_seed(seed + 1);
     Arena arena = {0};
-    for (int round = 0; round < 80; round++) {
+    for (int round = 0; round < test_rounds(80); round++) {
         Plan plan;
         LowerBound bound;
         bool is_one = round % 2;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every test of an operation or a CUDA kernel (test_ops*.c, cuda/test_cuda_*.c) on the emulator, in bf16 and float32. Laws are in those files; here: they
+# Every test of an operation or a CUDA kernel (test_ops*.c, cuda/test_cuda_*.c) on the emulator, in bf16 and, with TEST_ALL=1, float32. Laws are in those files; here: they
 # are built, without a warning, hold, and launch every kernel; with EMU_ARCH=90 (make test-all) for other inputs, and in another order of streams and
 # threads.
 set -u
@@ -33,7 +33,7 @@ count() {  # exit status, log, what: adds up the closing line
 
 seed=$((1 + ${EMU_ARCH:-0}))
 export EMU_COUNTS=${EMU_COUNTS-$work/counts}
-for precision in BF16 FP32; do
+for precision in BF16 ${TEST_ALL:+FP32}; do
     out=build/release-emu${EMU_ARCH-}-${precision,,}
     if ! make -s -j2 BACKEND=emu PRECISION=$precision emulated-kernels >"$work/build" 2>&1 || grep -q 'warning:' "$work/build"; then
         failed=$((failed + 1))

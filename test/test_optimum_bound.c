@@ -188,7 +188,7 @@ static void bound_and_plan_enclose_the_optimum(void) {
     Arena arena = {0};
     int num = 0, given_up = 0, reached = 0;
     double sum_plan = 0, sum_bound = 0;
-    for (int round = 0; round < 160; round++) {
+    for (int round = 0; round < test_rounds(160); round++) {
         arena_reset(&arena);
         random_few(&rng, round);
         PlanRequest* request = &problem.request;
@@ -220,7 +220,7 @@ static void bound_and_plan_enclose_the_optimum(void) {
         "     %d batches: plan %.4f of the optimum (reached %d times), optimum %.4f of the bound, given up "
         "%d times\n",
         num, sum_plan / num, reached, sum_bound / num, given_up);
-    CHECK(num > 80 && sum_plan / num < 1.2);
+    CHECK(num > test_rounds(80) && sum_plan / num < 1.2);
     arena_free(&arena);
 }
 
@@ -232,7 +232,7 @@ static void bounds_of_placements_are_below_the_optimum(void) {
     Rng rng = rng_seed(seed + 4);
     int num = 0, num_all = 0, given_up = 0, by_stage = 0;
     double sum = 0, sum_all = 0;
-    for (int round = 0; round < 200; round++) {
+    for (int round = 0; round < test_rounds(200); round++) {
         random_few(&rng, round);
         PlanRequest* request = &problem.request;
         int32_t P = request->P, L = plan_chain_num_blocks(&problem.costs.chain);
@@ -273,7 +273,7 @@ static void bounds_of_placements_are_below_the_optimum(void) {
            "the best "
            "%.4f of that of all; given up %d times\n",
            num, sum / num, by_stage, num_all, sum_all / num_all, given_up);
-    CHECK(num > 300 && num_all > 100 && by_stage > 50);
+    CHECK(num > test_rounds(300) && num_all > test_rounds(100) && by_stage > test_rounds(50));
 }
 
 int main(int argc, char** argv) {

@@ -439,7 +439,7 @@ static void every_mutation_is_caught(void) {
     Rng rng = rng_seed(seed);
     Arena arena = {0};
     int32_t num_applied[NUM_MUTATIONS] = {0};
-    for (int32_t round = 0; round < 240; round++) {
+    for (int32_t round = 0; round < test_rounds(240); round++) {
         arena_reset(&arena);
         int32_t P = rng_between(&rng, 1, 4);
         RandomPlan about = {.P = P,
@@ -472,8 +472,10 @@ static void every_mutation_is_caught(void) {
         }
     }
     for (int32_t i = 0; i < NUM_MUTATIONS; i++) {
-        if (num_applied[i] < 5) { printf("mutation %d was applied %d times only\n", i, num_applied[i]); }
-        CHECK(num_applied[i] >= 5);
+        if (num_applied[i] < test_rounds(5)) {
+            printf("mutation %d was applied %d times only\n", i, num_applied[i]);
+        }
+        CHECK(num_applied[i] >= test_rounds(5));
     }
     arena_free(&arena);
 }

@@ -113,7 +113,7 @@ static void random_problems_give_valid_plans(void) {
     Rng rng = rng_seed(seed);
     Arena arena = {0};
     int32_t num_infeasible = 0;
-    for (int32_t round = 0; round < 420; round++) {
+    for (int32_t round = 0; round < test_rounds(420); round++) {
         arena_reset(&arena);
         random_problem(&problem, &rng, rng_between(&rng, 1, round % 7 == 0 ? 150 : 25));
         random_request(&rng, round);
@@ -157,7 +157,7 @@ static void random_problems_give_valid_plans(void) {
         }
     }
     printf("     %d of 420 random problems are infeasible\n", num_infeasible);
-    CHECK(num_infeasible > 5 && num_infeasible < 120);
+    CHECK(num_infeasible > test_rounds(5) && num_infeasible < test_rounds(120));
     arena_free(&arena);
 }
 
@@ -168,7 +168,7 @@ static void baselines_are_hardly_ever_faster(void) {
     Arena arena = {0};
     int32_t num_compared = 0, num_faster = 0;
     double sum = 0;
-    for (int32_t round = 0; round < 200 * times; round++) {
+    for (int32_t round = 0; round < test_rounds(200) * times; round++) {
         Rng rng = rng_seed(seed * 1000003 + (uint64_t)round);
         Plan plan;
         PlanRequest* request = &problem.request;
@@ -196,7 +196,8 @@ static void baselines_are_hardly_ever_faster(void) {
     }
     printf("     %d of %d plans are faster than ours; ours take %.3f of the time, in the mean\n", num_faster,
            num_compared, sum / num_compared);
-    CHECK(num_compared > 200 * times && num_faster < num_compared / 20 && sum < 0.9 * num_compared);
+    CHECK(num_compared > test_rounds(200) * times && num_faster < num_compared / 20 &&
+          sum < 0.9 * num_compared);
     arena_free(&arena);
 }
 

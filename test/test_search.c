@@ -123,7 +123,7 @@ static void drafts_keep_their_word(void) {
     Rng rng = rng_seed(seed);
     Arena arena = {0};
     int32_t num_drafts = 0, num_none = 0;
-    for (int32_t round = 0; round < 500 * times; round++) {
+    for (int32_t round = 0; round < test_rounds(500) * times; round++) {
         PlanProblem problem;
         Draft draft, again;
         LowerBound bound;
@@ -157,8 +157,8 @@ static void drafts_keep_their_word(void) {
     }
     printf("     %d drafts, %d more pieces of samples, nothing found for %d\n", num_drafts, num_pieces,
            num_none);
-    CHECK(num_pieces > 200 * times);
-    CHECK(num_drafts > 250 * times && num_none < num_drafts / 2);
+    CHECK(num_pieces > test_rounds(200) * times);
+    CHECK(num_drafts > test_rounds(250) * times && num_none < num_drafts / 2);
     arena_free(&arena);
 }
 
@@ -167,7 +167,7 @@ static void plans_of_odd_problems(void) {
     Rng rng = rng_seed(seed + 1);
     Arena arena = {0};
     int32_t num_plans = 0, num_none = 0;
-    for (int32_t round = 0; round < 500 * times; round++) {
+    for (int32_t round = 0; round < test_rounds(500) * times; round++) {
         Plan plan;
         arena_reset(&arena);
         odd_problem(&rng, round);
@@ -195,7 +195,7 @@ static void plans_of_odd_problems(void) {
         }
     }
     printf("     %d plans, none for %d\n", num_plans, num_none);
-    CHECK(num_plans > 300 * times && num_none > 10 * times);
+    CHECK(num_plans > test_rounds(300) * times && num_none > test_rounds(10) * times);
     arena_free(&arena);
 }
 
@@ -204,7 +204,7 @@ static void replicas_may_change_places(void) {
     static RandomMachine machine;
     Rng rng = rng_seed(seed + 2);
     Arena arena = {0};
-    for (int32_t round = 0; round < 30; round++) {
+    for (int32_t round = 0; round < test_rounds(30); round++) {
         MachineRank before[64];
         Plan plan, moved;
         arena_reset(&arena);

@@ -340,7 +340,7 @@ static void the_fastest_shape_is_chosen(void) {
         ShapeCase about = cases[i];
         int64_t best_ns = INT64_MAX;
         for (int P = 1; P <= SHAPE_RANKS; P *= 2) {
-            char text[8];
+            char text[12];
             ShapeCase given = about;
             snprintf(text, sizeof text, "%d", P);
             given.stages = text;

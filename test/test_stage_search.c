@@ -71,7 +71,7 @@ static int64_t planned_ns(const Case* about, const BlockRange* stages) {
 // What it says is what plan_make says, and no boundary moved by one layer makes plans faster.
 static void no_neighbour_is_faster(void) {
     Rng rng = rng_seed(seed);
-    for (int round = 0; round < 12; round++) {
+    for (int round = 0; round < test_rounds(12); round++) {
         Case about;
         StageChoice choice, again;
         int32_t P = rng_between(&rng, 2, 4), L = P + rng_between(&rng, 0, 5);
@@ -119,7 +119,7 @@ static void a_given_split_is_only_priced(void) {
 static void of_given_chunks_the_head_is_chosen(void) {
     Rng rng = rng_seed(seed + 6);
     int num_shared = 0;
-    for (int round = 0; round < 8; round++) {
+    for (int round = 0; round < test_rounds(8); round++) {
         Case about;
         StageChoice choice;
         int32_t P = rng_between(&rng, 2, 3), L = 2 * P + rng_between(&rng, 0, 4);
@@ -144,7 +144,7 @@ static void of_given_chunks_the_head_is_chosen(void) {
         placement_copy_head(&choice.placement, &before);
         CHECK(placement_equal(&choice.placement, &before, P));
     }
-    CHECK(num_shared >= 2);
+    CHECK(num_shared >= test_rounds(2));
 }
 
 // In mid-run: the present placement's own time, and one of the same chunks and head that is no slower and
@@ -152,7 +152,7 @@ static void of_given_chunks_the_head_is_chosen(void) {
 static void a_search_from_a_placement_on_ends_no_slower(void) {
     Rng rng = rng_seed(seed + 4);
     int num_moved = 0;
-    for (int round = 0; round < 12; round++) {
+    for (int round = 0; round < test_rounds(12); round++) {
         Case about;
         StageChoice choice, again;
         int64_t present_ns, again_ns;
@@ -183,7 +183,7 @@ static void a_search_from_a_placement_on_ends_no_slower(void) {
                                     NUM_BATCHES, 0));
         CHECK(choice.num_splits <= 4);
     }
-    CHECK(num_moved >= 6);
+    CHECK(num_moved >= test_rounds(6));
 }
 
 // The first step's plan says what is missing: here the split of equal work, and no time.

@@ -94,7 +94,7 @@ static Status sums_body(Transport* t, void* arg) {
 static void every_copy_gets_the_sum_of_all(void) {
     Rng rng = rng_seed(seed);
     int num_groups = 0;
-    for (int trial = 0; trial < 150; trial++) {
+    for (int trial = 0; trial < test_rounds(150); trial++) {
         TiedCase it;
         bool is_long = trial % 50 == 0;  // several messages, whose memory is used in turns
         int32_t P = rng_between(&rng, 1, is_long ? 2 : 6), R = rng_between(&rng, 1, P < 3 ? 4 : 2);
@@ -107,7 +107,7 @@ static void every_copy_gets_the_sum_of_all(void) {
         CHECK_EQ(failed, 0);
         if (failed > 0) { printf("trial %d: %d stages, %d replicas\n", trial, P, R); }
     }
-    CHECK(num_groups > 100);
+    CHECK(num_groups > test_rounds(100));
 }
 
 // --- what is told wrongly --------------------------------------------------------------------------------

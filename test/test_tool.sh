@@ -195,7 +195,7 @@ refuses 1 "text form" check $small
 refuses 3 "bytes over" plan test/problems/nothing_fits.json
 few="plan test/problems/lengths.csv --model d12 --stages 3 --batch-tokens 7000"
 refuses 3 "rank 0's own memory (./dynapipe plan: --rank-memory): parameters" $few --rank-memory 1K,0,8G
-refuses 3 "---> raise rank 1's own memory" $few --placement linear --head whole --rank-memory 940M,940M,940M
+refuses 3 "---> raise rank 1's own memory" $few --placement linear --head whole --rank-memory 880M,880M,880M
 refuses 3 "error: --memory-limit: parameters, gradients and optimizer of stage 0" $few --rank-memory 0,0,8G --memory-limit 1K
 # --- ranks that differ: the plan says each rank's limit, and is checked on the same machine only
 differ=(--rank-speed 1,0.7,1.2 --rank-memory 3G,0,6G --link-rate 5,0.5)

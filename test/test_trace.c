@@ -117,7 +117,7 @@ static const json_t* event_at(const json_t* events, const json_t* row, int64_t a
 // Events in any order, some missing, others of no instruction: each instruction finds its own.
 static void every_instruction_finds_its_event(void) {
     Rng rng = rng_seed(seed + 9);
-    for (int trial = 0; trial < 60; trial++) {
+    for (int trial = 0; trial < test_rounds(60); trial++) {
         Arena arena = {0};
         Plan plan;
         RandomPlan about = {.P = rng_between(&rng, 1, 5), .R = rng_between(&rng, 1, 2), .num_samples = 20};
@@ -237,7 +237,7 @@ static void check_memory(const json_t* events, const Plan* plan, int32_t r, bool
 static void every_instruction_is_drawn_once(void) {
     Rng rng = rng_seed(seed);
     int32_t num_second_lanes = 0;
-    for (int trial = 0; trial < 20; trial++) {
+    for (int trial = 0; trial < test_rounds(20); trial++) {
         Arena arena = {0};
         Plan plan;
         int32_t expected = 0, found[3] = {0};

@@ -68,7 +68,7 @@ static int64_t what_if_ns(const char* row, Arena* arena) {
 
 static void a_step_ends_when_it_did_and_changes_keep_their_laws(void) {
     Rng rng = rng_seed(seed);
-    for (int32_t round = 0; round < 60; round++) {
+    for (int32_t round = 0; round < test_rounds(60); round++) {
         Arena arena = {0};
         bool exact = round % 3 == 0;
         int64_t last_ns = write_step(&rng, exact, &arena), sum_ns = 0, jobs_ns = 0, ranks_ns = 0;

@@ -21,6 +21,8 @@ if ! make -s -j2 "$build/train_gpt2-dynapipe" "$build/train_gpt2" "$build/train_
     exit 1
 fi
 trainer=$build/train_gpt2-dynapipe
+all=${TEST_ALL:-}             # make test-all: every case; else a part of those that are alike
+export DYNAPIPE_OPT=-O1  # of the plugin in trees of tests, one file: half the time of -O2
 
 # Small samples of all built-in tasks: $work/data/train.bin and val.bin, vocabulary 257 (byt5: 384).
 make_data() {  # samples, max tokens[, tokenizer]

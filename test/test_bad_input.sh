@@ -15,7 +15,7 @@ cp "$work/model/model_00000001.bin" "$work/nan.bin"
 printf '\0\0\xc0\x7f' | dd of="$work/nan.bin" bs=1 seek=1028 conv=notrunc 2>/dev/null # the second parameter
 refuses "value 1 of wte is no finite number" "NaN in a checkpoint" 2 -i "$work/data/train.bin" -e "$work/nan.bin" -t 128 --stages 2
 refuses "vocabulary 200" "wrong vocabulary for the checkpoint" 1 -i "$work/data/train.bin" -e "$work/vocab.bin" -t 128
-refuses "--stages 4" "more stages than layers" 4 -i "$work/data/train.bin" -e l2c32h4 -t 128 --stages 4
+refuses "--stages 4" "more stages than blocks of layers" 4 -i "$work/data/train.bin" -e l1c32h4 -t 128 --stages 4
 refuses "--stages 2 x --replicas 3" "np is not stages x replicas" 4 $good --stages 2 --replicas 3
 refuses "alone take" "memory limit too small for the model" 2 $good --stages 2 --memory-limit 300K
 refuses "alone take" "memory limit too small for the model on one stage" 2 $good --stages 1 --memory-limit 300K

@@ -197,7 +197,7 @@ static const OptionSpec command_plan_specs[] = {
     {"--json",           OPTION_STRING, FIELD(json),           NULL,   0, 0, NULL, "FILE", "write the plan in the published format (-: stdout, which then has nothing else)"},
     {"--text",           OPTION_STRING, FIELD(text),           NULL,   0, 0, NULL, "FILE", "write the plan as text, for check and diff (-: stdout)"},
     {"--svg",            OPTION_STRING, FIELD(svg),            NULL,   0, 0, NULL, "FILE", "draw the timeline (-: stdout)"},
-    {"--compare",        OPTION_CHOICE, FIELD(compare),        "none", 0, 0, "none|dynapipe|packed|packed-ragged|padded|tokens|kk", NULL, "with --svg: draw this plan above the best of that policy (best order, size of microbatches and split of layers, one chunk a stage), on one time axis"},
+    {"--compare",        OPTION_CHOICE, FIELD(compare),        "none", 0, 0, "none|dynapipe|packed|packed-ragged|padded|tokens|kk|whole", NULL, "with --svg: draw this plan above the best of that policy (best order, size of microbatches and split of layers, one chunk a stage), on one time axis; whole: above what --slices off gives"},
     {"--trace",          OPTION_STRING, FIELD(trace),          NULL,   0, 0, NULL, "FILE", "write the timeline for Perfetto or chrome://tracing"},
     {"--explain",        OPTION_BOOL,   FIELD(explain),        NULL,   0, 0, NULL, NULL, "print what was chosen and where the time goes"},
     {"--width",          OPTION_INT,    FIELD(width),          "80",  20, 1000, NULL, "N", "columns of the timeline"},
@@ -274,7 +274,13 @@ static Status draw(const PlanOptions* options, const Problem* problem, const Pla
     for (int32_t r = 0; r < plan->P * plan->R; r++) {
         limits_bytes[r] = problem_limit_bytes(&problem->request, r);
     }
-    if (compares) {
+    if (options->compare == BATCHING_COUNT) {
+        PlanRequest whole = problem->request;
+        whole.max_pieces = 1;
+        TRY(plan_make(&best, &whole, &problem->costs, problem->samples, problem->num_samples, arena));
+        snprintf(best_name, sizeof best_name, "samples whole");
+        name = "long samples in pieces";
+    } else if (compares) {
         const StageBatch batch = {problem->samples, problem->num_samples};
         TRY(stage_rival_plan(&best, &problem->request, &problem->costs, &batch, (Batching)options->compare,
                              SCHEDULE_AUTO, arena));

@@ -180,7 +180,8 @@ static void put_job(Picture* p, int32_t rank, const PlanInstr* job, double y) {
     const MbShape* shape = &p->plan->mbs[job->mb].shape;
     const bool is_head = job->chunk >= placement->num_chunks;
     const double width = (double)(job->end_ns - job->begin_ns) * p->ns_px;
-    char css_class[48], title[160], piece[24] = "";
+    char css_class[48], title[160], piece[24] = "", name[PLAN_MB_NAME];
+    plan_mb_name(name, p->plan, job->mb);
     bool is_other = false;
     for (int32_t k = 0; k < job->chunk && !is_head; k++) {
         is_other |= placement->stage_of[k] == placement->stage_of[job->chunk];
@@ -197,13 +198,13 @@ static void put_job(Picture* p, int32_t rank, const PlanInstr* job, double y) {
     p->is_drawn[KEY_OTHER_CHUNK] |= is_other;
     snprintf(css_class, sizeof css_class, "job %s%s%s", keys[key].css_class, is_other ? " k1" : "",
              width < LEAST_OUTLINED ? " thin" : "");
-    snprintf(title, sizeof title, "%s mb %d%s, %" PRId64 " seqs, %" PRId64 " tokens",
-             plan_instr_words[job->kind], job->mb, piece, shape->num_seqs,
+    snprintf(title, sizeof title, "%s mb %s%s, %" PRId64 " seqs, %" PRId64 " tokens",
+             plan_instr_words[job->kind], name, piece, shape->num_seqs,
              shape->enc_tokens + shape->dec_tokens);
     put_box(p, css_class, rank, job->begin_ns, job->end_ns, y, JOB, title);
-    if (width < 6.4 * snprintf(NULL, 0, "%d", job->mb) + 1) { return; }
+    if (width < 6.4 * (double)strlen(name) + 1) { return; }
     put_text(p, time_px(p, job->begin_ns) + width / 2, y + JOB / 2 + 3.6,
-             key == KEY_BWD || key == KEY_HEAD_FWD ? "n on-dark" : "n", "%d", job->mb);
+             key == KEY_BWD || key == KEY_HEAD_FWD ? "n on-dark" : "n", "%s", name);
 }
 
 static void put_idle(Picture* p, int32_t rank, int64_t begin_ns, int64_t end_ns, double y) {

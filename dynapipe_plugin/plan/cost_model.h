@@ -121,11 +121,11 @@ typedef struct {
     // by vocabulary, what every share sends back, and what it needs for its gradient of weights.
     CostFormula head_in_bytes, head_part_bytes, head_factor_bytes;
     CostKept kept[2][CHAIN_MAX_BLOCKS];  // keys and values, gradients; of block j of a causal layer
-    double comm_latency_ns;      // of one transfer ...
-    double comm_bytes_per_ns;    // ... and its rate; <= 0: free
-    double reduce_bytes_per_ns;  // gradient all-reduce over replicas, per rank; <= 0: free
-    double update_ns_per_byte;   // zeroing, norm and optimizer, per byte of part_param_bytes that the rank
-                                 // updates
+    double comm_latency_ns;              // of one transfer ...
+    double comm_bytes_per_ns;            // ... and its rate; <= 0: free
+    double reduce_bytes_per_ns;          // gradient all-reduce over replicas, per rank; <= 0: free
+    double update_ns_per_byte;  // zeroing, norm and optimizer, per byte of part_param_bytes that the rank
+                                // updates
     int64_t part_state_bytes[PIECE_COUNT];  // parameters, gradients and optimizer state of one, per rank
     int64_t part_param_bytes[PIECE_COUNT];  // their gradients: what reduction moves
     // The embedding's gradients that its copies exchange: of the first stage, of the one where the decoder
@@ -138,8 +138,8 @@ typedef struct {
     // The head's matrix without the rest of the head, for ranks that have a share; where it is tied, those
     // that have the embedding have it.
     int64_t head_state_bytes, head_param_bytes;
-    // ZeRO-1: the optimizer's part of all state_bytes, and the replicas that share it and its update; 0: 1. Of
-    // the run, not of the measurement: files have the part alone.
+    // ZeRO-1: the optimizer's part of all state_bytes, and the replicas that share it and its update; 0: 1.
+    // Of the run, not of the measurement: files have the part alone.
     double optimizer_part;
     int32_t num_shards;
     int32_t head_vocab;  // rows of it, padded; 0: unknown, shares by vocabulary are exact fractions
@@ -208,7 +208,7 @@ static inline bool cost_mode_has(const CostModel* model, RecomputeMode mode, int
 
 // Names in text and messages.
 extern const char* const cost_part_names[PIECE_COUNT];  // "embedding", "enc_block1", ..., "stage_enc", ...
-extern const char* const cost_mode_names[RECOMPUTE_COUNT];  // "none", "selective", "full"
+extern const char* const cost_mode_names[RECOMPUTE_COUNT];   // "none", "selective", "full"
 extern const char* const cost_feature_names[FEATURE_COUNT];  // "seqs", "enc_tokens", ...
 extern const char* const cost_job_names[JOB_COUNT];          // "F", "B", "W", "R"
 

@@ -620,8 +620,8 @@ Status placement_field(Placement out[PLACEMENT_FIELD], int32_t* num, const PlanR
     Placement given = request->placement, shape;
     TRY(plan_request_check_ranks(request));
     const PlacementScale scale = placement_scale_make(request, costs, samples, num_samples, wanted);
-    const int32_t most =
-        scale.may_cut ? plan_chain_num_blocks(chain) : chain->num_enc_layers + chain->num_dec_layers;
+    const int32_t num_layers = chain->num_enc_layers + chain->num_dec_layers,
+                  most = scale.may_cut ? plan_chain_num_blocks(chain) : num_layers;
     if (P > most) {
         return FAIL(STATUS_BAD_OPTION, "--stages %d: the model has %d %s ---> give 1 to %d", P, most,
                     scale.may_cut ? "blocks of layers" : "layers", most);
@@ -639,7 +639,9 @@ Status placement_field(Placement out[PLACEMENT_FIELD], int32_t* num, const PlanR
         *num = add_heads(out, 0, request, &scale, &shape);
     }
     if (P == 1 || asked == PLACEMENT_GIVEN) { return STATUS_OK; }
-    for (int32_t passes = 1; passes <= MAX_PASSES && passes * P <= most; passes++) {  // chunks a stage
+    // Chunks a stage. More than two of them are of whole layers: shorter ones bring nothing but messages.
+    for (int32_t passes = 1; passes <= MAX_PASSES && passes * P <= (passes <= 2 ? most : num_layers);
+         passes++) {
         for (int turns = 0; turns <= (passes > 1); turns++) {
             bool by_stack = chain->num_dec_layers > 0 && passes % 2 == 0;
             PlacementChoice kind = passes == 1 ? PLACEMENT_LINEAR

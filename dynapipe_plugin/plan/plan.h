@@ -169,6 +169,10 @@ Status plan_check(const Plan* plan, const PlanSample* samples, int32_t num_sampl
 // Do the model's kernels take every microbatch? STATUS_INVALID_PLAN names the first they do not take.
 Status plan_check_shapes(const Plan* plan, const ShapeRules* rules);
 
+// "7" of microbatch 7; where it has a piece of a sample "7a", and "7b" is microbatch 8, which has the next
+// one.
+enum { PLAN_MB_NAME = 16 };
+void plan_mb_name(char out[PLAN_MB_NAME], const Plan* plan, int32_t m);
 // Microbatch table (plan_print_table: and what every rank holds) and one ASCII timeline per replica, `width`
 // columns.
 void plan_print_microbatches(const Plan* plan, FILE* out);

@@ -328,6 +328,13 @@ static void counts_print(char out[48], int64_t enc, int64_t dec, bool two) {
     }
 }
 
+void plan_mb_name(char out[PLAN_MB_NAME], const Plan* plan, int32_t m) {
+    int32_t first = m;
+    while (plan->mbs[first].continues) { first--; }
+    bool is_cut = first < m || (m + 1 < plan->M && plan->mbs[m + 1].continues);
+    snprintf(out, PLAN_MB_NAME, is_cut ? "%d%c" : "%d", first, 'a' + m - first);
+}
+
 void plan_print_microbatches(const Plan* plan, FILE* out) {
     fprintf(out, "%d microbatches of %d samples, %d stages x %d replicas, policy %s, schedule %s\n", plan->M,
             plan->N, plan->P, plan->R, plan->policy, plan->schedule);
@@ -347,11 +354,12 @@ void plan_print_microbatches(const Plan* plan, FILE* out) {
             if (seq->enc_tokens > longest) { longest = seq->enc_tokens; }
             if (seq->dec_tokens > longest_dec) { longest_dec = seq->dec_tokens; }
         }
-        char longest_text[48], tokens_text[48];
+        char longest_text[48], tokens_text[48], name[PLAN_MB_NAME];
+        plan_mb_name(name, plan, m);
         counts_print(longest_text, longest, longest_dec, two);
         counts_print(tokens_text, mb->shape.enc_tokens, mb->shape.dec_tokens, two);
         int64_t tokens = mb->shape.enc_tokens, padding = tokens - real_tokens(plan, mb);
-        fprintf(out, "  %-4d %s %7d  %-6s  %9" PRId64 "  %*s  %*s  %5.1f %%  %10" PRId64 "  %s\n", m,
+        fprintf(out, "  %-4s %s %7d  %-6s  %9" PRId64 "  %*s  %*s  %5.1f %%  %10" PRId64 "  %s\n", name,
                 small_letters[(m - first) % NUM_LETTERS], mb->replica, plan_layout_words[mb->layout],
                 mb->shape.num_seqs, two ? 11 : 7, longest_text, two ? 13 : 7, tokens_text,
                 tokens > 0 ? 100.0 * (double)padding / (double)tokens : 0.0, mb->shape.supervised_tokens,

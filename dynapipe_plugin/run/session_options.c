@@ -378,7 +378,8 @@ static Status parse_saved(bool* differ, CostModel models[2], Machine* machine, c
 Status session_costs_restore(Dynapipe* dp, bool* differ) {
     *differ = false;
     bool is_told = dp->options.costs != NULL || dp->options.measure == MEASURE_AGAIN;
-    if (dp->saved_costs == NULL || dp->saved_costs[0] == '\0' || dp->costs.chain.num_enc_layers == 0 || is_told) {
+    if (dp->saved_costs == NULL || dp->saved_costs[0] == '\0' || dp->costs.chain.num_enc_layers == 0 ||
+        is_told) {
         return STATUS_OK;
     }
     Machine machine = {0};

@@ -461,11 +461,11 @@ static Block block_at(const Job* job, Side side, int i) {
         for (int k = l * of_layer; k <= i; k++) {
             take_own(&b, m, block_about(m, side, k)->type, s->T, &cursor);
         }
-        if (type != BLOCK_FFN) {
+        if (type != BLOCK_FFN && i < num_blocks) {
             b.in = s->in[type] + l * s->T * in_width(m, type);
             b.din = b.in + s->T * in_width(m, type);
         }
-        if (type == BLOCK_CROSS) {
+        if (type == BLOCK_CROSS && i < num_blocks) {
             b.kv = s->kv + l * job->acts.stacks[ENC].T * 2 * heads_width(m);
             b.dkv = b.kv + job->acts.stacks[ENC].T * 2 * heads_width(m);
         }

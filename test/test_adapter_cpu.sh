@@ -2,7 +2,7 @@
 # Laws of the adapter for llm.c's CPU trainer, in a made-up tree of its family (test/foreign_llmc, which has a parameter and an
 # activation of its own) that install.sh --apply has been at: without DYNAPIPE=1 the program is the same, with --fixed-length it
 # does the same, and with the plugin gradients and losses are those of the tree's own functions, fed one sample at a time.
-# concerns: dynapipe_plugin/adapters dynapipe_plugin/install dynapipe_plugin/edits.awk dynapipe_plugin/dynapipe.h test/foreign_llmc/
+# concerns: dynapipe_plugin/adapters dynapipe_plugin/install dynapipe_plugin/edits.awk dynapipe_plugin/dynapipe.h dynapipe_plugin/measure dynapipe_plugin/run/session test/foreign_llmc/
 . "$(dirname "$0")/train_lib.sh"
 make_data 300 120
 export DYNAPIPE_CACHE=$work/cache

@@ -2,7 +2,7 @@
 # Laws of whole runs on emulated GPUs (test/ptx, test/cuda_emu): the trainer with kernels, streams, NCCL and staging learns what the CPU's
 # does, on 2 stages x 2 replicas, whatever order streams run in; what is missing or in the wrong place is caught; and without
 # the cards it asks for it says so and ends with status 2.
-# concerns: llmc/cuda llmc/model dynapipe_plugin/cuda dynapipe_plugin/run test/cuda_emu test/ptx
+# concerns: llmc/cuda llmc/model llmc/transformer llmc/head dynapipe_plugin/cuda dynapipe_plugin/run test/cuda_emu test/ptx
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/train_lib.sh"
 [ -n "$(make -s BACKEND=emu print-nvcc)" ] || {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A killed rank ends the run within seconds with the last checkpoint intact; a full disk costs a checkpoint, not the old one.
-# concerns: dynapipe_plugin/run trainer
+# concerns: dynapipe_plugin/run trainer llmc/checkpoint
 needs=pgrep
 . "$(dirname "$0")/train_lib.sh"
 make_data 3000 300

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # --resplit: layers move between ranks behind a step, and the run goes on as if nothing had happened: what a checkpoint has then is
 # bit for bit what it has without, plans that do not depend on the split give the same losses; GPT-2, T5, optimizer shards.
-# concerns: dynapipe_plugin/run/session_resplit dynapipe_plugin/run/session_refit dynapipe_plugin/run/session_step llmc/checkpoint
+# concerns: dynapipe_plugin/run/session_resplit dynapipe_plugin/run/session_refit dynapipe_plugin/run/session_step dynapipe_plugin/run/session_model dynapipe_plugin/plan/placement llmc/model llmc/checkpoint
 . "$(dirname "$0")/train_lib.sh"
 make_data 300 120 byt5
 same_plans="--batching tokens --schedule 1f1b --split-backward off --recompute none"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The laws of test_runs.sh for two stacks: the same command gives the same bits; any layout learns, resumes, validates and
 # answers as one rank does, dropout included; so do texts with corrupted spans.
-# concerns: trainer llmc/t5 llmc/transformer llmc/model dynapipe_plugin/run/session
+# concerns: trainer llmc/transformer llmc/model llmc/kinds llmc/head dynapipe_plugin/run/session
 . "$(dirname "$0")/train_lib.sh"
 plugin=$build/train_t5-dynapipe
 trainer=$plugin

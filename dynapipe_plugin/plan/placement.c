@@ -74,7 +74,7 @@ const char* const head_names[HEAD_COUNT] = {"whole", "rows", "vocabulary"};
 
 // --- by shape --------------------------------------------------------------------------------------------
 
-// `num` chunks more, of units begin .. end - 1: layers where these are enough for one each, else blocks.
+// `num` chunks more of these stacks: of whole layers where these are enough for one each, else of blocks.
 static void add_chunks(Placement* out, const PlanChain* chain, int32_t num, bool of_enc, bool of_dec) {
     const int32_t num_enc = chain->num_enc_layers, num_layers = num_enc + chain->num_dec_layers;
     const int32_t first = of_enc ? 0 : num_enc, last = of_dec ? num_layers : num_enc;
@@ -184,6 +184,8 @@ static bool take_layers(const char** at, const PlanChain* chain, int32_t begin, 
     double layers = strtod(*at, &behind);
     if (!(layers <= MOST) || *behind != end) { return false; }
     *out_end = plan_chain_block_near(chain, plan_chain_layers(chain, begin) + layers);
+    double are = plan_chain_layers(chain, *out_end) - plan_chain_layers(chain, begin);
+    if (fabs(are - layers) > 0.05) { return false; }  // 0.3, 0.67: thirds
     *at = behind + (end != 0);
     return true;
 }

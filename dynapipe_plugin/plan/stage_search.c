@@ -332,7 +332,7 @@ static Status gain_of(Gain* out, const PlanRequest* request, const CostModel* co
         Plan plan;
         batch.num_samples = (batch.num_samples + parts - 1) / parts;
         for (int32_t i = 0; i < batch.num_samples; i++) {
-            out->tokens += (batch.samples[i].enc_tokens + batch.samples[i].dec_tokens) / num_batches;
+            out->tokens += batch.samples[i].enc_tokens + batch.samples[i].dec_tokens;
         }
         arena_reset(arena);
         TRY(plan_make(&plan, request, costs, batch.samples, batch.num_samples, arena));
@@ -344,6 +344,7 @@ static Status gain_of(Gain* out, const PlanRequest* request, const CostModel* co
             rival_ns[i] += status == STATUS_OK ? plan.makespan_ns : COST_LIMIT;
         }
     }
+    out->tokens /= num_batches;
     for (int i = 0; i < NUM_RIVALS; i++) {
         out->ratio[i] = rival_ns[i] < COST_LIMIT ? (double)rival_ns[i] / (double)own_ns : 0;
     }
@@ -352,7 +353,7 @@ static Status gain_of(Gain* out, const PlanRequest* request, const CostModel* co
 
 Status stage_print_gain(FILE* out, const PlanRequest* request, const CostModel* costs,
                         const StageBatch* batches, int32_t num_batches) {
-    if (!plan_has_rivals() || request->P * request->R == 1) { return STATUS_OK; }
+    if (!plan_has_rivals() || request->P * request->R == 1 || num_batches == 0) { return STATUS_OK; }
     Status status = STATUS_OK;
     Arena arena = {0};
     for (int32_t parts = 1; parts <= 2 && status == STATUS_OK; parts++) {

@@ -211,7 +211,6 @@ Status interface_check_model(const DynapipeModel_v1* api) {
 }
 
 Status interface_check_blocks(const DynapipeBlocks_v1* blocks) {
-    enum { MOST_LAYER_BLOCKS = 3 };
     if (blocks->make == NULL || blocks->drop == NULL) {
         return FAIL(STATUS_OUT_OF_RANGE, "DynapipeBlocks_v1: %s is NULL ---> only update and why may be",
                     blocks->make == NULL ? "make" : "drop");
@@ -220,11 +219,11 @@ Status interface_check_blocks(const DynapipeBlocks_v1* blocks) {
     TRY(CHECK_RESERVED(DynapipeBlocks_v1, reserved_numbers, blocks));
     TRY(CHECK_RESERVED(DynapipeShapes_v1, reserved, &blocks->shapes));
     const int32_t num[] = {blocks->layer_blocks, blocks->dec_layer_blocks};
-    if (num[0] < 0 || num[0] > MOST_LAYER_BLOCKS || num[1] < 0 || num[1] > MOST_LAYER_BLOCKS) {
+    if (num[0] < 0 || num[0] > CHAIN_MAX_BLOCKS || num[1] < 0 || num[1] > CHAIN_MAX_BLOCKS) {
         return FAIL(STATUS_OUT_OF_RANGE,
                     "DynapipeBlocks_v1: layer_blocks %d, dec_layer_blocks %d ---> a layer is 1 to %d blocks "
                     "(0: 1)",
-                    num[0], num[1], MOST_LAYER_BLOCKS);
+                    num[0], num[1], CHAIN_MAX_BLOCKS);
     }
     return interface_check_model(blocks->api);
 }
@@ -262,8 +261,16 @@ void session_set_stages(Dynapipe* dp, int32_t num_stages) {
 static Status place_ranks(Dynapipe* dp) {
     const int32_t num_ranks = dp->transport.num_ranks, R = dp->options.replicas;
     int32_t* P = &dp->options.num_stages;
-    if (*P == 0 && R > 0) { *P = num_ranks / R > 0 ? num_ranks / R : 1; }
+    if (*P == 0 && R > 0 && num_ranks % R != 0) {
+        return FAIL(STATUS_BAD_OPTION,
+                    "--replicas %d: does not divide %d ranks ---> mpirun -np %d, or others", R, num_ranks, R);
+    }
+    if (*P == 0 && R > 0) { *P = num_ranks / R; }
     if (*P == 0 && num_ranks == 1) { *P = 1; }
+    const char* given = session_options_of_stages(&dp->options);
+    if (*P == 0 && given != NULL) {
+        return FAIL(STATUS_BAD_OPTION, "%s: for how many stages? ---> --stages P", given);
+    }
     session_set_stages(dp, *P > 0 ? *P : 1);
     const int32_t wanted = R > 0 ? R : dp->num_replicas > 0 ? dp->num_replicas : 1;
     if (dp->num_stages * wanted == num_ranks) { return STATUS_OK; }

@@ -82,6 +82,7 @@ typedef struct {
 } SessionOptions;
 
 // own: the program's own --options, as options_take().
+const char* session_options_of_stages(const SessionOptions* options);
 Status session_options_take(SessionOptions* out, int* argc, char** argv, const char* const* own);
 void session_options_free(SessionOptions* options);  // an all-zero one is fine
 void session_options_print(FILE* out);

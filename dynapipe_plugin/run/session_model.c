@@ -370,7 +370,7 @@ static void print_choice(const Dynapipe* dp, const ShapeChoice* found, int32_t n
         const int32_t P = found->stages_of[i];
         printf("%s%d x %d: %s%s", i == 0 ? "        stages x replicas: " : ", ", P,
                dp->transport.num_ranks / P,
-               found->step_ns[i] > 0 ? TIME_TEXT(found->step_ns[i], 3) : "does not fit",
+               found->step_ns[i] > 0 ? TIME_TEXT(found->step_ns[i], 3) : "not possible",
                i < found->num_shapes - 1 ? "" : "\n");
     }
     if (dp->num_stages > 1 && dp->device.api == NULL) {
@@ -553,6 +553,7 @@ static Status search_shapes(ShapeChoice* found, Dynapipe* dp, const DynapipeCost
             shape = search_placement(&choice, dp, batches, STAGE_SEARCH_USUAL_NS / found->num_shapes);
         }
         if (shape != STATUS_OK) {
+            if (shape != STATUS_INFEASIBLE && shape != STATUS_BAD_OPTION) { return shape; }
             status = shape;
             continue;
         }
@@ -597,7 +598,7 @@ static Status choose_on_first(ShapeChoice* found, Dynapipe* dp, const DynapipeCo
     return found->status == STATUS_OK ? STATUS_OK : FAIL(found->status, "%s", found->message);
 }
 
-enum { GAIN_BATCHES = 2 };  // half a second at most
+enum { GAIN_BATCHES = 2 };
 
 static Status session_stages_choose(Dynapipe* dp, const DynapipeCosts* costs, int32_t max_ranges) {
     ShapeChoice found;
@@ -620,9 +621,10 @@ static Status session_stages_choose(Dynapipe* dp, const DynapipeCosts* costs, in
     session_account_warn(dp);
     print_choice(dp, &found, resplit->num_batches, (double)(clock_now_ns() - begin_ns) / 1e9);
     const int32_t num_batches = resplit->num_batches < GAIN_BATCHES ? resplit->num_batches : GAIN_BATCHES;
-    return dp->request.batching == BATCHING_DYNAMIC
-               ? stage_print_gain(stdout, &dp->request, &dp->costs, batches, num_batches)
-               : STATUS_OK;
+    if (dp->request.batching == BATCHING_DYNAMIC && !session_placed_by_list(dp)) {
+        (void)stage_print_gain(stdout, &dp->request, &dp->costs, batches, num_batches);  // for information
+    }
+    return STATUS_OK;
 }
 
 static Status choose_stages(Dynapipe* dp, DynapipeCosts* costs, int32_t max_ranges) {

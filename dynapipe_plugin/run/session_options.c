@@ -21,7 +21,7 @@
 static const OptionSpec specs[] = {
     {"--stages",         OPTION_STRING, FIELD(stages),     "auto", 0, 0,  NULL, "P", "pipeline stages; auto: as many as make the fastest plans of the first batches, ranks / stages replicas"},
     {"--replicas",       OPTION_INT,    FIELD(replicas),   "0",  0, 512,  NULL, "R", "data-parallel replicas of the pipeline; 0: ranks / stages"},
-    {"--stage-split",    OPTION_STRING, FIELD(stage_split), NULL, 0, 0,   NULL, "L,L,..", "layers of each stage; default: the fastest for the data"},
+    {"--stage-split",    OPTION_STRING, FIELD(stage_split), NULL, 0, 0,   NULL, "L,L,..", "layers of each stage, 1.5 ends within one; default: the fastest for the data"},
     {"--placement",      OPTION_STRING, FIELD(placement),  "auto", 0, 0, NULL, "WHERE",
      "model chunks on stages. linear: one each, in order; interleaved: several each, in turn; vee: down the stages and up again; stacks: the "
      "encoder over all stages, then the decoder; auto: the fastest; or STAGE:LAYERS of every chunk, such as 0:3,1:3,1:3,0:3"},
@@ -144,21 +144,20 @@ void session_options_free(SessionOptions* options) {
     options->debug = NULL;
 }
 
-// What is given for a number of stages says how many there are.
+// An option that is given for a number of stages; NULL: none is.
+const char* session_options_of_stages(const SessionOptions* options) {
+    const bool is_list = options->placement != NULL && isdigit((unsigned char)options->placement[0]);
+    return options->stage_split != NULL                      ? "--stage-split"
+           : is_list                                         ? "--placement"
+           : head_choice(options->head) == HEAD_CHOICE_GIVEN ? "--head"
+           : strchr(options->resplit, ':') != NULL           ? "--resplit"
+                                                             : NULL;
+}
+
 static Status take_stages(SessionOptions* options) {
     char* end = NULL;
-    const bool is_list = options->placement != NULL && isdigit((unsigned char)options->placement[0]);
-    const char* given = options->stage_split != NULL                      ? "--stage-split"
-                        : is_list                                         ? "--placement"
-                        : head_choice(options->head) == HEAD_CHOICE_GIVEN ? "--head"
-                        : strchr(options->resplit, ':') != NULL           ? "--resplit"
-                                                                          : NULL;
-    if (strcmp(options->stages, "auto") == 0) {
-        options->num_stages = 0;
-        return given == NULL || options->replicas > 0
-                   ? STATUS_OK
-                   : FAIL(STATUS_BAD_OPTION, "%s: for how many stages? ---> --stages P", given);
-    }
+    options->num_stages = 0;
+    if (strcmp(options->stages, "auto") == 0) { return STATUS_OK; }
     long num = strtol(options->stages, &end, 10);
     if (end == options->stages || *end != '\0' || num < 1 || num > PLAN_MAX_STAGES) {
         return FAIL(STATUS_BAD_OPTION, "--stages %.40s ---> auto, or 1 to %d", PRINTABLE(options->stages),
@@ -183,8 +182,9 @@ static Status check(const SessionOptions* options) {
     }
     int32_t max_pieces;
     TRY(plan_slices_parse(&max_pieces, options->slices));
-    const int32_t num_stages = options->num_stages > 0 ? options->num_stages : 1;
-    return placement_words_check(num_stages, options->placement, options->head);
+    return options->num_stages == 0
+               ? STATUS_OK  // checked when that is known
+               : placement_words_check(options->num_stages, options->placement, options->head);
 }
 
 Status session_options_take(SessionOptions* out, int* argc, char** argv, const char* const* own) {

@@ -560,13 +560,12 @@ static void print_summary(const Dynapipe* dp) {
     double jobs = 100 * session_errors_part(errors, errors->jobs_ns),
            transfers = 100 * session_errors_part(errors, errors->transfers_ns),
            waiting = 100 * session_errors_part(errors, errors->waiting_ns);
-    printf(
-        "steps %d to %d: %.4g ms each | %.0f tok/s, %.0f supervised | pad %.1f%% | idle %.1f%%\n"
-        "waited for plans %.1f%% of the time; fullest rank: %s planned, %s its whole process\n",
-        dp->next_step - run->num_steps + 1, dp->next_step, run->ns / run->num_steps / 1e6,
-        run->total * 1e9 / run->ns, run->supervised * 1e9 / run->ns,
-        padding_percent(run->total, run->computed), 100 * run->idle / run->num_steps,
-        100 * run->plan_wait_ns / run->ns, BYTES_TEXT(run->peak_bytes), BYTES_TEXT(run->rss_bytes));
+    printf("steps %d to %d: %.4g ms each | %.0f tok/s, %.0f supervised | pad %.1f%% | idle %.1f%%\n"
+           "waited for plans %.1f%% of the time; fullest rank: %s planned, %s its whole process\n",
+           dp->next_step - run->num_steps + 1, dp->next_step, run->ns / run->num_steps / 1e6,
+           run->total * 1e9 / run->ns, run->supervised * 1e9 / run->ns,
+           padding_percent(run->total, run->computed), 100 * run->idle / run->num_steps,
+           100 * run->plan_wait_ns / run->ns, BYTES_TEXT(run->peak_bytes), BYTES_TEXT(run->rss_bytes));
     printf("against the prediction: steps %+.1f%% (jobs %+.1f%%, transfers %+.1f%%, waiting %+.1f%%)\n"
            "        a single one %.1f%% off on average\n",
            jobs + transfers + waiting, jobs, transfers, waiting,

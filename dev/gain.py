@@ -2,7 +2,7 @@
 
 usage: python3 dev/gain.py [--batches N] [--table dev/results/gain.md] [--picture doc/gain.svg]
 Run in the repository's root, where ./dynapipe is built. Each cell is the mean over N batches [3] of a mixture of 30 tasks
-(../shared/data/lengths.csv). What ./dynapipe plan calls packs is the best of packs of 1 to 4 times the longest sample.
+(../shared/data/lengths.csv). What ./dynapipe plan calls packs is the best of packs of 1, 2 and 4 times the longest sample.
 """
 import argparse
 import math

@@ -131,7 +131,7 @@ predicted() { tool plan "$@" && awk '/^predicted/ {print $2 * ($3 == "s," ? 1000
 own=$(predicted $gain) printed=$(awk '/^gain at/ {print $10; exit}' "$work/out")
 longest=$(awk '$4 == "ragged" && $6 > most {most = $6} END {print most}' "$work/out")
 # shellcheck disable=SC2086
-best=$(for tokens in $longest $((longest * 3 / 2)) $((longest * 2)) $((longest * 3)) $((longest * 4)); do
+best=$(for tokens in $longest $((longest * 2)) $((longest * 4)); do
     predicted $gain --policy packed-ragged --mb-tokens $tokens --schedule 1f1b --split-backward off --stage-split auto; done | sort -n | head -1)
 awk "BEGIN {exit !($printed > 1 && sqrt(($best / $own - $printed) ^ 2) <= 0.00501)}"; ok $? "gain over packs with 1F1B: $printed, planned alone $best / $own ms"
 # One stage, jobs that are hardly longer than a launch: few microbatches, whatever the replica of the longest sample says.

@@ -349,9 +349,12 @@ static Status show(const PlanOptions* options, const Problem* problem, const Pla
         plan_explain_print(plan, problem, &waterfall, stdout);
     }
     printf("\nplanned in %s of one core\n", TIME_TEXT(planning_cpu_ns, 3));
+    // Of somebody's own data, where layers may move for ours as for rivals; not of published problems.
     const StageBatch batch = {problem->samples, problem->num_samples};
-    return options->policy == BATCHING_DYNAMIC ? stage_print_gain(stdout, request, &problem->costs, &batch, 1)
-                                               : STATUS_OK;
+    const bool is_fair = options->policy == BATCHING_DYNAMIC && request->choose_stages;
+    return is_fair && request->memory_rule == MEMORY_BUFFERS
+               ? stage_print_gain(stdout, request, &problem->costs, &batch, 1)
+               : STATUS_OK;
 }
 
 static Status command_plan(Call* call) {

@@ -274,7 +274,7 @@ static int64_t longest_tokens(const StageBatch* batch) {
 
 Status stage_rival_plan(Plan* out, const PlanRequest* request, const CostModel* costs,
                         const StageBatch* batch, Batching batching, ScheduleChoice schedule, Arena* arena) {
-    static const int32_t percents[] = {100, 150, 200, 300, 400};
+    static const int32_t percents[] = {100, 200, 400};
     static const struct {
         ScheduleChoice schedule;
         SplitBackward split;

@@ -292,10 +292,16 @@ typedef struct {
 
 static Status shape_body(Transport* t, void* arg) {
     ShapeCase* c = arg;
-    char* words[] = {
-        "test", "--stages", (char*)(uintptr_t)c->stages, "--memory-limit", (char*)(uintptr_t)c->limit, NULL};
+    char* words[] = {"test",
+                     "--stages",
+                     (char*)(uintptr_t)c->stages,
+                     "--memory-limit",
+                     (char*)(uintptr_t)c->limit,
+                     "--debug",
+                     "effort=40",
+                     NULL};
     char** argv = words;
-    int argc = 5;
+    int argc = 7;
     Dynapipe* dp;
     DynapipeRange ranges[DYNAPIPE_MAX_RANGES];
     int32_t num_ranges;

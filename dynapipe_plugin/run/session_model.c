@@ -533,6 +533,13 @@ static Status search_placement(StageChoice* out, Dynapipe* dp, StageBatch* batch
     return status;
 }
 
+// Of planning; a run that is told how much to plan for a step spends in proportion.
+static int64_t choice_ns(const Dynapipe* dp) {
+    enum { NS_PER_EFFORT = 10000000 };
+    const int64_t told_ns = (int64_t)dp->options.effort * NS_PER_EFFORT;
+    return told_ns > 0 && told_ns < STAGE_SEARCH_USUAL_NS ? told_ns : STAGE_SEARCH_USUAL_NS;
+}
+
 enum { SHAPE_GAIN = 50 };  // a part of the step that more stages must save: predictions are no more exact
 
 // Every number of stages that divides the ranks, in a part of the usual time each; then the best in all of
@@ -550,7 +557,7 @@ static Status search_shapes(ShapeChoice* found, Dynapipe* dp, const DynapipeCost
         StageChoice choice;
         Status shape = set_stages(dp, costs, max_ranges, found->stages_of[i]);
         if (shape == STATUS_OK) {
-            shape = search_placement(&choice, dp, batches, STAGE_SEARCH_USUAL_NS / found->num_shapes);
+            shape = search_placement(&choice, dp, batches, choice_ns(dp) / found->num_shapes);
         }
         if (shape != STATUS_OK) {
             if (shape != STATUS_INFEASIBLE && shape != STATUS_BAD_OPTION) { return shape; }
@@ -565,7 +572,7 @@ static Status search_shapes(ShapeChoice* found, Dynapipe* dp, const DynapipeCost
     }
     if (found->num_stages == 0) { return status; }
     TRY(set_stages(dp, costs, max_ranges, found->num_stages));
-    return search_placement(&found->choice, dp, batches, STAGE_SEARCH_USUAL_NS);
+    return search_placement(&found->choice, dp, batches, choice_ns(dp));
 }
 
 // Every rank would find the same; ranks that share cores would slow each other down. So the first one
@@ -579,7 +586,7 @@ static Status choose_on_first(ShapeChoice* found, Dynapipe* dp, const DynapipeCo
         if (found->num_stages > 0) {
             found->status = set_stages(dp, costs, max_ranges, found->num_stages);
             if (found->status == STATUS_OK) {
-                found->status = search_placement(&found->choice, dp, batches, STAGE_SEARCH_USUAL_NS);
+                found->status = search_placement(&found->choice, dp, batches, choice_ns(dp));
             }
         } else {
             found->status = search_shapes(found, dp, costs, max_ranges, batches);

@@ -604,6 +604,19 @@ static void part_of(const Trainer* t, ModelPart* out, const ModelConfig* config,
     out->head = dynapipe_llmc_head(config, head, begin, dynapipe_num_stages(t->dp));
 }
 
+// Stages are chosen by the costs of the checkpoint, so that a resumed run has those it had.
+static void restore_costs(Trainer* t, const ModelConfig* config) {
+    char path[CHECKPOINT_PATH_CHARS];
+    CheckpointRun run = {0};
+    path_of_step(t, path, CHECKPOINT_STATE_FILE, t->resume_step);
+    if (checkpoint_read_run(&run, path, config, NULL) != STATUS_OK) { die_of_checkpoint(t); }
+    if (run.record.position != NULL) {
+        check(t, dynapipe_restore(t->dp, run.record.position, run.record.position_bytes, run.step));
+    }
+    free(run.record.position);
+    free(run.record.settings);
+}
+
 static ModelPart choose_part(Trainer* t, const ModelConfig* config) {
     DynapipeCosts* costs;
     DynapipeRange ranges[DYNAPIPE_MAX_RANGES];
@@ -613,6 +626,7 @@ static ModelPart choose_part(Trainer* t, const ModelConfig* config) {
     check(t, dynapipe_use_stream(t->dp, ops_stream(t->ops)));
     DynapipeBlocks_v1 blocks = dynapipe_llmc_blocks(&about, config, t->ops);
     check(t, dynapipe_measure(t->dp, &blocks, &costs));
+    if (t->resume_step >= 0) { restore_costs(t, config); }
     check(t, dynapipe_choose_stages(t->dp, costs, ranges, DYNAPIPE_MAX_RANGES, &num_ranges));
     if (t->is_main) {
         printf("ranks: %d = %d stages x %d replicas, %d threads each; %d steps of at most %lld tokens\n",

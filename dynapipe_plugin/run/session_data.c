@@ -622,6 +622,7 @@ static Status restore(Dynapipe* dp, const void* position, size_t num_bytes, int3
             "another -o for a new run\n",
             option, seed, seed);
     }
+    dp->options.seed = (int64_t)seed;
     return STATUS_OK;
 }
 

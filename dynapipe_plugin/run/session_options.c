@@ -333,7 +333,8 @@ Status session_settings_take(Dynapipe* dp, const void** position, size_t* num_by
     free(dp->saved_costs);
     dp->saved_costs = take_section(COSTS_MAGIC, position, num_bytes);
     Status status = settings_of(&now, dp);
-    if (status == STATUS_OK && dp->transport.rank == 0) {
+    const bool has_stages = dp->request.placement.num_chunks > 0;  // before, it is no time to compare
+    if (status == STATUS_OK && dp->transport.rank == 0 && has_stages) {
         settings_print_differences(stderr, saved, now.text);
     }
     free(saved);

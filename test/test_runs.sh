@@ -37,6 +37,14 @@ for layout in 2x2 4x1 1x1; do
     ok $? "resumed at $layout: goes on with step 6"
 done
 
+# --stages auto, by costs with which replicas are slow to sum. Resumed where these costs are not: the same stages.
+timeout -k 5 120 mpirun -np 4 "$build/profile_costs" --model l4c32h4 --vocab 257 --tokens 256 --seconds 1 --out "$work/slow_sums" >"$work/profile.log" 2>&1
+sed -i -E 's/^reduce bytes_per_ns [^ ]+/reduce bytes_per_ns 0.0002/' "$work/slow_sums"
+train auto 4 -x 2 --costs "$work/slow_sums"
+DYNAPIPE_CACHE=$work/empty train auto 4 -x 4 -y 1
+[ "$(grep -c '^ranks: 4 = 4 stages' "$work/auto.log")" -eq 1 ] && grep -q '^costs: as in the checkpoint' "$work/auto.log"
+ok $? "resumed with no costs in the cache: $(grep -m1 '^ranks:' "$work/auto.log")"
+
 # Validation fits into --memory-limit, in smaller microbatches: the same loss. (A run beyond its limit ends.)
 val="-i $work/data/train.bin -j $work/data/val.bin -e l4c32h4 -t 4096 -d 3000 -x 1 -v 1 -m 3 -s 1 -g 4"
 run val-roomy 1 $val

@@ -343,7 +343,9 @@ static inline bool op_again(const Op* op, Case* c, OpsContext* context, float** 
     if (close) { op->reference(c); }
     bool ok = true;
     for (int k = 0; k < c->num; k++) {
-        if (c->a[k].role != IN) { ok &= close ? array_close(&c->a[k], op->name) : array_is(&c->a[k], got[k]); }
+        if (c->a[k].role != IN) {
+            ok &= close ? array_close(&c->a[k], op->name) : array_is(&c->a[k], got[k]);
+        }
     }
     c->a[out].device = kept;
     if (!ok) { printf("%s: other values %s\n", op->name, out == in ? "the next time" : "in place"); }

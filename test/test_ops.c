@@ -79,9 +79,9 @@ static void dembedding_reference(Case* c) {
 // Every kernel of a GPU, in both precisions. A negative C is in units of what a warp has in vectors of 16
 // bytes, not quite full. Each fourth case begins at any address (op_check_case).
 static void norm_shape(Case* c) {
-    static const int chosen[][2] = {{5, 13},  {0, 24},   {1, 9},   {2, 300},   {150, 96}, {5, -2},
-                                    {2, -3},  {199, 24}, {2, -4},  {3, -6},    {2, -8},   {2, 264},
-                                    {2, -12}, {2, -16},  {2, -24}, {6, 5575},  {199, 24}, {2, -32},
+    static const int chosen[][2] = {{5, 13},  {0, 24},   {1, 9},   {2, 300},  {150, 96}, {5, -2},
+                                    {2, -3},  {199, 24}, {2, -4},  {3, -6},   {2, -8},   {2, 264},
+                                    {2, -12}, {2, -16},  {2, -24}, {6, 5575}, {199, 24}, {2, -32},
                                     {2, -48}, {64, 40},  {2, -64}, {1, -65}};
     const int num = sizeof chosen / sizeof *chosen, vector = 16 / (int)sizeof(floatX);
     c->T = between(1, 200), c->C = between(16, 300);
@@ -669,8 +669,8 @@ static void copy_reference(Case* c) {
 // --- classifier --------------------------------------------------------------------------------------------
 // A row in a block's shared memory (GPT-2's), a longer one, rows that begin between two vectors.
 static void classifier_make(Case* c) {
-    static const int chosen[][3] = {{3, 9, 12},    {0, 7, 8},       {1, 2, 8},         {3, 2, 2},
-                                    {2, 7, 8},     {2, 1000, 1024}, {1, 50257, 50304}, {1, 120001, 120008},
+    static const int chosen[][3] = {{3, 9, 12},    {0, 7, 8},       {1, 2, 8},          {3, 2, 2},
+                                    {2, 7, 8},     {2, 1000, 1024}, {1, 50257, 50304},  {1, 120001, 120008},
                                     {3, 700, 701}, {1, 1, 8},       {1, 120001, 120008}};
     c->T = between(1, 40), c->C = between(2, 700);
     c->OC = c->i % 3 == 0 ? c->C : (c->C + 7) / 8 * 8 + (c->i % 3 == 1 ? 64 : 0);

@@ -7,9 +7,9 @@
 // product off by 0.42 u of itself (root mean square of a rounding error); a sum of products of either sign is
 // off by as much of its own size, and rounding it on the way out adds 0.42 u: 0.6 u of the array's root mean
 // square. The largest of 1e5 errors is 5 times as much, and 20 times where large products of few queries
-// cancel (in 14 runs of all cases: 12 u). float32: sums of some 300 products. In both, scores of size x are off by x u' (u' of float32), and exp passes that
-// on. Where a query sees one key its dq is 0: two sums of products of size 1 in another order, up to 5e-5
-// whatever the array's size.
+// cancel (in 14 runs of all cases: 12 u). float32: sums of some 300 products. In both, scores of size x are
+// off by x u' (u' of float32), and exp passes that on. Where a query sees one key its dq is 0: two sums of
+// products of size 1 in another order, up to 5e-5 whatever the array's size.
 #include "ops_test.h"
 
 #include "../llmc/dropout_bits.h"

@@ -196,8 +196,7 @@ static void baselines_are_hardly_ever_faster(void) {
     }
     printf("     %d of %d plans are faster than ours; ours take %.3f of the time, in the mean\n", num_faster,
            num_compared, sum / num_compared);
-    CHECK(num_compared > 200 * times && num_faster < num_compared / 20 &&
-          sum < 0.9 * num_compared);
+    CHECK(num_compared > 200 * times && num_faster < num_compared / 20 && sum < 0.9 * num_compared);
     arena_free(&arena);
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A run that is told to end finishes its step, saves and ends, whichever rank is told and whatever it is at; what goes on from there
 # ends with the bits of a run that was let alone. Saves by the clock; mpirun.sh.
+# concerns: trainer util/program dynapipe_plugin/run/session dynapipe_plugin/mpirun.sh
 needs=pgrep
 . "$(dirname "$0")/train_lib.sh"
 make_data 800 120

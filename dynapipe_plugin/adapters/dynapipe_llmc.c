@@ -572,8 +572,9 @@ void dynapipe_llmc_attach(DynapipeLlmc* run, int32_t idx, const DynapipeModel_v1
 
 int dynapipe_llmc_is_whole(DynapipeLlmc* run) {
     if (dynapipe_num_stages(run->dp) == 1) { return 1; }
-    dynapipe_llmc_say_once(run, "this model is split over several stages, so samples of its text and multiple-choice "
-                                "questions are skipped ---> run them from a checkpoint with --stages 1");
+    dynapipe_llmc_say_once(
+        run, "this model is split over several stages, so samples of its text and multiple-choice "
+             "questions are skipped ---> run them from a checkpoint with --stages 1");
     return 0;
 }
 

@@ -424,8 +424,8 @@ typedef struct {
     CostPart part, base;
     int32_t num_parts, num_base;
     MeasureSlice blocks[CHAIN_MAX_BLOCKS];  // of num_parts > 1
-    CostFeature main;  // the constant cost of a job is in this one's curve
-    int32_t share;     // of the time, against the other lists
+    CostFeature main;                       // the constant cost of a job is in this one's curve
+    int32_t share;                          // of the time, against the other lists
     int32_t num_points;
     MeasuredPoint points[MEASURE_MAX_POINTS];
 } MeasurePoints;

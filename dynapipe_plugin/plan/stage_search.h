@@ -42,8 +42,8 @@ Status stage_search_again(StageChoice* out, int64_t* present_ns, const PlanReque
 Status stage_search(StageChoice* out, const PlanRequest* request, const CostModel* costs,
                     const StageBatch* batches, int32_t num_batches, int64_t planning_ns);
 
-// Where the program has rivals (plan_has_rivals): the fastest plan of that policy in microbatches of 1, 2 or 4
-// times the longest sample, one chunk a stage, layers balanced. schedule: 1F1B, or AUTO for any but that.
+// Where the program has rivals (plan_has_rivals): the fastest plan of that policy in microbatches of 1, 2 or
+// 4 times the longest sample, one chunk a stage, layers balanced. schedule: 1F1B, or AUTO for any but that.
 Status stage_rival_plan(Plan* out, const PlanRequest* request, const CostModel* costs,
                         const StageBatch* batch, Batching batching, ScheduleChoice schedule, Arena* arena);
 // How many times as long a step of these batches takes with each rival, and of the half of their samples.

@@ -90,8 +90,10 @@ __global__ static void delta_kernel(float* delta, const floatX* dout, const floa
     float sum = 0.0f;
     for (int c = (int)threadIdx.x % 8 * VECTOR; there && c < HS; c += 8 * VECTOR) {
         alignas(16) floatX a[VECTOR], b[VECTOR];
-        *reinterpret_cast<uint4*>(a) = *reinterpret_cast<const uint4*>(dout + (size_t)row_head * (size_t)HS + c);
-        *reinterpret_cast<uint4*>(b) = *reinterpret_cast<const uint4*>(out + (size_t)row_head * (size_t)HS + c);
+        *reinterpret_cast<uint4*>(a) =
+            *reinterpret_cast<const uint4*>(dout + (size_t)row_head * (size_t)HS + c);
+        *reinterpret_cast<uint4*>(b) =
+            *reinterpret_cast<const uint4*>(out + (size_t)row_head * (size_t)HS + c);
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) { sum += (float)a[i] * (float)b[i]; }
     }

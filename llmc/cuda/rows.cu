@@ -19,7 +19,7 @@ static __device__ __forceinline__ void copy_row(floatX* to, const floatX* from, 
         for (int k = 0; k < ROWS_UNROLL; k++) {
             const int c = c0 + k * stride;
             x[k] = is_there && c < C ? load_vec<N, LOAD_ONCE>(from + c)
-                                         : from_floats<floatX>(floats_of<N>(0.0f));
+                                     : from_floats<floatX>(floats_of<N>(0.0f));
         }
 #pragma unroll
         for (int k = 0; k < ROWS_UNROLL; k++) {

@@ -1,6 +1,6 @@
 // interface_pins.c -- dynapipe.h as programs were compiled with it: sizes and places of members, types of
-// functions, numbers. Compiled as C11 and C++17 and linked with dist/ by test_foreign_build.sh. What fails here
-// is a change of the interface: the old struct stays, and a _v2 stands beside it.
+// functions, numbers. Compiled as C11 and C++17 and linked with dist/ by test_foreign_build.sh. What fails
+// here is a change of the interface: the old struct stays, and a _v2 stands beside it.
 #include <dynapipe.h>
 
 #include <stdbool.h>

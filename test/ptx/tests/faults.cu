@@ -1,6 +1,6 @@
 /*
-faults.cu -- kernels like those of llmc/cuda with one mistake each: `faults NAME right` is correct, exit status 0; `faults NAME
-faulty` must end with the words beside it in test/test_cuda_emu.sh.
+faults.cu -- kernels like those of llmc/cuda with one mistake each: `faults NAME right` is correct, exit
+status 0; `faults NAME faulty` must end with the words beside it in test/test_cuda_emu.sh.
 
     shifted         elementwise: vectors of four at an address that is not a multiple of 16
     beyond          elementwise: one store too many
@@ -224,12 +224,15 @@ static int device(float*) {
 }
 
 int main(int argc, char** argv) {
-#define PROGRAM(name) {#name, name}
+#define PROGRAM(name) \
+    { #name, name }
     static const struct {
         const char* name;
         int (*run)(float* out);
-    } programs[] = {PROGRAM(shifted), PROGRAM(beyond),    PROGRAM(tile),      PROGRAM(unwritten), PROGRAM(copy),         PROGRAM(barrier),   PROGRAM(warp),  PROGRAM(blocks),
-                    PROGRAM(read_only), PROGRAM(divergent), PROGRAM(product), PROGRAM(shared_limit), PROGRAM(registers), PROGRAM(traffic), PROGRAM(event), PROGRAM(device)};
+    } programs[] = {PROGRAM(shifted),   PROGRAM(beyond),    PROGRAM(tile),    PROGRAM(unwritten),
+                    PROGRAM(copy),      PROGRAM(barrier),   PROGRAM(warp),    PROGRAM(blocks),
+                    PROGRAM(read_only), PROGRAM(divergent), PROGRAM(product), PROGRAM(shared_limit),
+                    PROGRAM(registers), PROGRAM(traffic),   PROGRAM(event),   PROGRAM(device)};
     if (argc != 3) { return 2; }
     faulty = strcmp(argv[2], "faulty") == 0;
     float* out;

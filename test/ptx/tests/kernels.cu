@@ -1,4 +1,5 @@
-// kernels.cu -- warps, barriers, launches and the instructions of tensor cores, against plain loops on the host.
+// kernels.cu -- warps, barriers, launches and the instructions of tensor cores, against plain loops on the
+// host.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
@@ -146,20 +147,26 @@ static void the_device_is_as_large_as_asked(void) {
 }
 
 // --- tensor cores ---------------------------------------------------------------------------------
-// out (16 x 8) = 1 + a (16 x 16) b (16 x 8): a by cp.async and ldmatrix, b row-major (.trans) and column-major; zeros behind it.
-__global__ static void tensor_product(float* out, const __nv_bfloat16* a, const __nv_bfloat16* b, float* differs) {
+// out (16 x 8) = 1 + a (16 x 16) b (16 x 8): a by cp.async and ldmatrix, b row-major (.trans) and
+// column-major; zeros behind it.
+__global__ static void tensor_product(float* out, const __nv_bfloat16* a, const __nv_bfloat16* b,
+                                      float* differs) {
     __shared__ __align__(16) __nv_bfloat16 a_tile[16 * 16], b_tile[32 * 8], b_columns[8 * 32];
     const int lane = (int)threadIdx.x;
     cp_async_16(&a_tile[lane * 8], &a[lane * 8], 16);
     cp_async_16(&b_tile[lane * 8], &b[lane * 8], lane < 16 ? 16 : 0);
-    for (int i = lane; i < 256; i += 32) { b_columns[i % 8 * 32 + i / 8] = i < 128 ? b[i] : __float2bfloat16(0.0f); }
+    for (int i = lane; i < 256; i += 32) {
+        b_columns[i % 8 * 32 + i / 8] = i < 128 ? b[i] : __float2bfloat16(0.0f);
+    }
     cp_async_wait_all();
     __syncwarp();
     uint32_t ra[4], rows[4], columns[4];
     ldmatrix_x4(ra, shared_address(&a_tile[lane % 16 * 16 + lane / 16 * 8]));
     ldmatrix_x4_trans(rows, shared_address(&b_tile[lane * 8]));
     ldmatrix_x4(columns, shared_address(&b_columns[lane % 8 * 32 + lane / 8 * 8]));
-    for (int i = 0; i < 4; i++) { differs[lane * 4 + i] = (float)(rows[i] != columns[i] || (i >= 2 && rows[i] != 0)); }
+    for (int i = 0; i < 4; i++) {
+        differs[lane * 4 + i] = (float)(rows[i] != columns[i] || (i >= 2 && rows[i] != 0));
+    }
     float sum[4] = {1.0f, 1.0f, 1.0f, 1.0f};
     mma_bf16(sum, ra, rows[0], rows[1]);
     for (int i = 0; i < 4; i++) { out[(lane / 4 + 8 * (i / 2)) * 8 + 2 * (lane % 4) + i % 2] = sum[i]; }
@@ -175,7 +182,9 @@ static void tensor_cores_multiply(void) {
     for (int row = 0; row < 16; row++) {
         for (int column = 0; column < 8; column++) {
             float sum = 1.0f;
-            for (int k = 0; k < 16; k++) { sum += __bfloat162float(a[row * 16 + k]) * __bfloat162float(b[k * 8 + column]); }
+            for (int k = 0; k < 16; k++) {
+                sum += __bfloat162float(a[row * 16 + k]) * __bfloat162float(b[k * 8 + column]);
+            }
             CHECK_EQ((int)out[row * 8 + column], (int)sum);
         }
     }

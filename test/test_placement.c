@@ -199,16 +199,22 @@ static RandomProblem about;
 
 typedef double Grade(const Placement* placement, const PlacementScale* scale);
 
+// Of a stage.
+static double work_ns(const Placement* placement, const PlacementScale* scale, int32_t s) {
+    double ns = 0;
+    for (int32_t k = 0; k < placement->num_chunks; k++) {
+        CostStage chunk = cost_chunk_make(scale->costs, placement, k);
+        for (int part = 0; part < PART_COUNT && placement->stage_of[k] == s; part++) {
+            ns += chunk.count[part] * scale->part_ns[part] * scale->slow[s];
+        }
+    }
+    return ns;
+}
+
 static double work_squares(const Placement* placement, const PlacementScale* scale) {
     double sum = 0;
     for (int32_t s = 0; s < scale->P; s++) {
-        double ns = 0;
-        for (int32_t k = 0; k < placement->num_chunks; k++) {
-            CostStage chunk = cost_chunk_make(scale->costs, placement, k);
-            for (int part = 0; part < PART_COUNT && placement->stage_of[k] == s; part++) {
-                ns += chunk.count[part] * scale->part_ns[part] * scale->slow[s];
-            }
-        }
+        double ns = work_ns(placement, scale, s);
         sum += ns * ns;
     }
     return sum;
@@ -322,16 +328,7 @@ static void a_field_is_what_was_asked_for(void) {
 
 static double most_work(const Placement* placement, const PlacementScale* scale) {
     double most = 0;
-    for (int32_t s = 0; s < scale->P; s++) {
-        double ns = 0;
-        for (int32_t k = 0; k < placement->num_chunks; k++) {
-            CostStage chunk = cost_chunk_make(scale->costs, placement, k);
-            for (int part = 0; part < PART_COUNT && placement->stage_of[k] == s; part++) {
-                ns += chunk.count[part] * scale->part_ns[part] * scale->slow[s];
-            }
-        }
-        most = fmax(most, ns);
-    }
+    for (int32_t s = 0; s < scale->P; s++) { most = fmax(most, work_ns(placement, scale, s)); }
     return most;
 }
 

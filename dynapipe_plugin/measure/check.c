@@ -329,9 +329,9 @@ static CheckChain check_chain(Checker* c, const int32_t* cuts, int32_t num_cuts)
 // The embedding is no stage alone, a decoder's embedding goes with the next block.
 static Status find_cuts(Checker* c) {
     const DynapipeBlocks_v1* blocks = c->blocks;
-    const int32_t num_enc = blocks->num_layers * interface_layer_blocks(blocks->layer_blocks);
-    const int32_t num_dec = blocks->num_dec_layers * interface_layer_blocks(blocks->dec_layer_blocks);
-    c->num_blocks = num_enc + 2 + (c->has_decoder ? num_dec + 1 : 0);
+    const PlanChain layers = measure_chain(blocks);
+    const int32_t num_enc = plan_chain_first_dec(&layers);
+    c->num_blocks = plan_chain_num_blocks(&layers) + 2 + (c->has_decoder ? 1 : 0);
     c->cuts = (int32_t*)calloc((size_t)c->num_blocks, sizeof *c->cuts);
     if (c->cuts == NULL) { return FAIL(STATUS_NO_MEMORY, "no host memory left"); }
     for (int32_t b = 2; b < c->num_blocks; b++) {
@@ -800,10 +800,10 @@ static void law_ranges(Checker* c) {
              (int)c->num_blocks, (long long)without->num_params, (long long)whole->num_params);
     }
     // an encoder's last block may have the norm after it
-    const int32_t num_enc = c->blocks->num_layers * interface_layer_blocks(c->blocks->layer_blocks);
-    check_layers_alike(c, 1, 1 + num_enc - c->has_decoder, interface_layer_blocks(c->blocks->layer_blocks));
-    check_layers_alike(c, 2 + num_enc, c->num_blocks - 1,
-                       interface_layer_blocks(c->blocks->dec_layer_blocks));
+    const PlanChain layers = measure_chain(c->blocks);
+    const int32_t num_enc = plan_chain_first_dec(&layers);
+    check_layers_alike(c, 1, 1 + num_enc - c->has_decoder, layers.enc_blocks);
+    check_layers_alike(c, 2 + num_enc, c->num_blocks - 1, layers.dec_blocks);
     for (int32_t i = 0; i < c->num_cuts; i++) {
         CheckChain chain = check_chain(c, &c->cuts[i], 1);
         int64_t num_copies = 0;

@@ -456,9 +456,6 @@ Status interface_check_reserved(const char* name, const void* members, size_t nu
     interface_check_reserved(#type "." #member, (of)->member, sizeof(of)->member)
 Status interface_check_model(const DynapipeModel_v1* api);
 Status interface_check_blocks(const DynapipeBlocks_v1* blocks);  // its api and shapes, too
-static inline int32_t interface_layer_blocks(int32_t given) {    // DynapipeBlocks_v1.layer_blocks
-    return given > 0 ? given : 1;
-}
 
 // --- session.c; where DYNAPIPE_CUDA is defined, cuda/session_cuda.c ---
 // At open: this rank's card, and whether the cards suffice for --transport. STATUS_NO_DEVICE on all ranks

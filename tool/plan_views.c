@@ -235,6 +235,14 @@ typedef struct {
     const char **name, **value;
 } Facts;
 
+// " piece b" of a cut sample, else nothing: pieces are of the same samples.
+static void print_piece(FILE* out, const Plan* plan, int32_t m) {
+    char name[PLAN_MB_NAME];
+    plan_mb_name(name, plan, m);
+    const char* letter = name + strspn(name, "0123456789");
+    if (*letter != '\0') { fprintf(out, " piece %s", letter); }
+}
+
 static void print_facts(FILE* out, const Plan* plan) {
     const Placement* placement = &plan->placement;
     int64_t most_bytes = 0;
@@ -267,6 +275,7 @@ static void print_facts(FILE* out, const Plan* plan) {
         for (int32_t k = first_segment(plan, m); k < end_segment(plan, m); k++) {
             fprintf(out, " %d", plan->segments[k].sample_idx);
         }
+        print_piece(out, plan, m);
         fprintf(out, "\t%" PRId64 " tokens, replica %d, recompute ",
                 mb->shape.enc_tokens + mb->shape.dec_tokens, mb->replica);
         for (int32_t k = 0; k < placement->num_chunks; k++) {  // n, s or f of each chunk
@@ -280,7 +289,9 @@ static void print_facts(FILE* out, const Plan* plan) {
             const PlanInstr* job = &plan->ranks[r].instrs[i];
             if (!plan_instr_is_job((InstrKind)job->kind)) { continue; }
             int32_t sample = plan->segments[first_segment(plan, job->mb)].sample_idx;
-            fprintf(out, "%s of chunk %d with sample %d, ", plan_instr_words[job->kind], job->chunk, sample);
+            fprintf(out, "%s of chunk %d with sample %d", plan_instr_words[job->kind], job->chunk, sample);
+            print_piece(out, plan, job->mb);
+            fprintf(out, ", ");
         }
         fprintf(out, "\n");
     }
@@ -312,7 +323,7 @@ static const char* value_of(const Facts* facts, const char* name) {
 
 // "name: a, b", cut to a line; of orders the first job that differs.
 static void print_difference(FILE* out, const char* name, const char* a, const char* b) {
-    enum { VALUE_CHARS = 34, NAME_CHARS = 40 };
+    enum { VALUE_CHARS = 40, NAME_CHARS = 40 };
     bool is_order = strncmp(name, "order", 5) == 0;
     int32_t job = 0;
     for (size_t i = 0; is_order && a[i] == b[i]; i++) {

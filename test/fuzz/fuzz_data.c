@@ -246,7 +246,9 @@ static void require_split(const uint8_t* position, size_t num_bytes) {
     session_resplit_restore(&dp, position, &left_bytes);
     const SessionResplit* resplit = &dp.resplit;
     REQUIRE(left_bytes <= num_bytes && dp.request.effort >= 0 && dp.request.effort <= 1000000000);
-    if (resplit->has_restored) { REQUIRE(placement_check(&resplit->restored, 3, 8, false) == STATUS_OK); }
+    if (resplit->has_restored) {
+        REQUIRE(placement_check(&resplit->restored, 3, &dp.costs.chain, false) == STATUS_OK);
+    }
     session_resplit_free(&dp.resplit);
 }
 

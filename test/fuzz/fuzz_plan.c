@@ -162,22 +162,22 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
 // behind the first line's end --head: a placement that keeps its rules, or an error. libFuzzer: -max_len=128
 #include "../../dynapipe_plugin/plan/placement.h"
 
-enum { NUM_ENC_LAYERS = 7, NUM_DEC_LAYERS = 5, MOST_STAGES = 16 };
+enum { MOST_STAGES = 16 };
+static const PlanChain chain = {7, 5, 2, 3};
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     if (num_bytes < 1) { return 0; }
-    const PlanChain chain = {NUM_LAYERS / 2, NUM_LAYERS / 2, 2, 3};
     const int32_t P = 1 + data[0] % MOST_STAGES;
     const bool head_has_layer = data[0] & 128;
     static Placement placement;
     char *text = fuzz_text(data + 1, num_bytes - 1), *head = strchr(text, '\n');
     if (head != NULL) { *head++ = 0; }
     placement = (Placement){.head = HEAD_WHOLE};
-    Status status = placement_parse(&placement, P, NUM_ENC_LAYERS, NUM_DEC_LAYERS, head_has_layer, text);
+    Status status = placement_parse(&placement, P, &chain, head_has_layer, text);
     REQUIRE(status == STATUS_OK || placement.num_chunks == 0);
     if (status == STATUS_OK && head != NULL) { status = placement_parse_head(&placement, P, head); }
     if (status == STATUS_OK) {
-        REQUIRE(placement_check(&placement, P, NUM_ENC_LAYERS + NUM_DEC_LAYERS, head_has_layer) == STATUS_OK);
+        REQUIRE(placement_check(&placement, P, &chain, head_has_layer) == STATUS_OK);
     } else {
         REQUIRE(fuzz_has_remedy(status_message()));
     }
@@ -226,6 +226,12 @@ int LLVMFuzzerInitialize(int* argc, char*** argv) {
     (void)argc;
     (void)argv;
     REQUIRE(problem_load(&problem, "build/fuzz/seeds/problem/one_sample", &none, &arena) == STATUS_OK);
+    size_t num_bytes;
+    char* seed = NULL;
+    Plan plan;  // seeds of an earlier form of the text would try nothing
+    REQUIRE(file_read_text(&seed, &num_bytes, "build/fuzz/seeds/plan/of_problem") == STATUS_OK &&
+            plan_parse(&plan, seed, "of_problem", &arena) == STATUS_OK);
+    free(seed);
     return 0;
 }
 
@@ -343,7 +349,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
 #include "../../dynapipe_plugin/plan/planner.h"
 #include "../../dynapipe_plugin/plan/placement.h"
 
-enum { NUM_LAYERS = 12, MOST_STAGES = 16 };
+enum { MOST_STAGES = 16 };
+static const PlanChain chain = {6, 6, 2, 3};
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     if (num_bytes < 1) { return 0; }

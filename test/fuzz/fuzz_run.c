@@ -165,7 +165,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
 #include "../../dynapipe_plugin/run/session.h"
 
 static void require_sane(const SessionOptions* options) {
-    REQUIRE(options->stages >= 1 && options->stages <= PLAN_MAX_STAGES && options->replicas >= 0 &&
+    REQUIRE(options->num_stages >= 0 && options->num_stages <= PLAN_MAX_STAGES && options->replicas >= 0 &&
             options->replicas <= 512);
     REQUIRE(options->memory_limit_bytes >= 0 && options->plan_ahead >= 1 && options->plan_ahead <= 64);
     REQUIRE(options->noise_density > 0 && options->noise_density < 1 && options->mixture_cap >= 0);

@@ -109,7 +109,7 @@ for precision in fp32 bf16; do
     timeout -k 5 60 "$out/profile_costs" --model byt5:l2c64h2 --tokens 64 --mb-tokens 128 --seconds 0 \
         --out "$work/$precision.costs" >"$work/costs.log" 2>&1
     grep -q "^signature t5 C 64 NH 2 HS 32 F 160 gated Vp 384 $precision [A-Za-z0-9_.-]*$" "$work/$precision.costs" &&
-        grep -q '^part dec_layer mode none time F .* enc_tokens .* dec_tokens' "$work/$precision.costs" ||
+        grep -q '^part dec_block2 mode none time F .* enc_tokens .* dec_tokens' "$work/$precision.costs" ||
         { tail -3 "$work/costs.log"; false; }
     ok $? "$precision: $(grep ^signature "$work/$precision.costs" 2>/dev/null)"
 done

@@ -1026,7 +1026,7 @@ static void modes_finish(CostModel* out) {
     }
 }
 
-static int64_t state_bytes(const CostAnalytic* a, int64_t num_params) {
+static int64_t adam_state_bytes(const CostAnalytic* a, int64_t num_params) {
     return 2 * num_params * (a->bytes_per_value + 4);  // Adam's m and v are float32
 }
 
@@ -1038,13 +1038,13 @@ static void machine_costs(CostModel* out, const CostAnalytic* a, const int64_t p
     out->optimizer_part = 4.0 / (a->bytes_per_value + 4);
     for (int piece = 0; piece < PIECE_COUNT; piece++) {
         out->part_param_bytes[piece] = params[piece] * a->bytes_per_value;
-        out->part_state_bytes[piece] = state_bytes(a, params[piece]);
+        out->part_state_bytes[piece] = adam_state_bytes(a, params[piece]);
     }
 }
 
 static void tied_costs(CostModel* out, const CostAnalytic* a, int64_t num_values, bool tied_head) {
     out->tied_param_bytes = out->head_param_bytes = num_values * a->bytes_per_value;
-    out->head_state_bytes = state_bytes(a, num_values);
+    out->head_state_bytes = adam_state_bytes(a, num_values);
     out->head_is_tied = tied_head;
     out->tied_head_state_bytes = tied_head ? out->head_state_bytes : 0;
 }

@@ -132,9 +132,32 @@ static void each_part_has_its_cause(void) {
     arena_free(&arena);
 }
 
+// Two stages with room for one microbatch each are in turn; offloaded, they overlap as without a limit.
+static void offload_has_the_price_of_no_limit(void) {
+    Arena arena = {0};
+    Plan plan;
+    Waterfall limited, unlimited;
+    plain_problem(2, 1, 8);
+    CostPartMode* layer = &problem.costs.parts[RECOMPUTE_NONE][PART_ENC_BLOCK];
+    cost_formula_add_line(&layer->stored_bytes, FEATURE_ENC_TOKENS, 1);
+    problem.request.memory_rule = MEMORY_ACTIVATIONS;
+    problem.request.schedule = SCHEDULE_ADAPTIVE;
+    CHECK(make(&plan, &unlimited, &arena));
+    CHECK(unlimited.offload_bytes_per_ns == 0);
+    problem.request.memory_limit_bytes = 160;
+    CHECK(make(&plan, &limited, &arena));
+    CHECK(limited.makespan_ns > unlimited.makespan_ns * 3 / 2);
+    CHECK_EQ(limited.offloaded_ns, unlimited.makespan_ns);
+    // Of 8 x 160 bytes at least a half, at most all but the one that has room.
+    double moved_bytes = limited.offload_bytes_per_ns * (double)limited.offloaded_ns;
+    CHECK(moved_bytes >= 640 && moved_bytes <= 1120);
+    arena_free(&arena);
+}
+
 int main(int argc, char** argv) {
     seed = test_seed(argc, argv);
     RUN(parts_sum_to_the_gap);
     RUN(each_part_has_its_cause);
+    RUN(offload_has_the_price_of_no_limit);
     return test_end();
 }

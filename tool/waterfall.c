@@ -1,9 +1,13 @@
 // waterfall.c -- see waterfall.h.
 #include "waterfall.h"
 
+#include <math.h>
+
 #include "../dynapipe_plugin/plan/draft.h"
 #include "../dynapipe_plugin/plan/schedule.h"
 #include "../dynapipe_plugin/plan/simulate.h"
+#include "../util/program.h"
+#include "problem.h"
 
 #define X(name, text) text,
 const char* const waterfall_names[WATERFALL_COUNT] = {WATERFALL_LIST(X)};
@@ -21,6 +25,7 @@ typedef struct {
     const PlanSample* samples;
     const PlanProblem *problem, *pure;  // pure: without constants and minimum times
     int64_t level_ns[WATERFALL_COUNT];  // at which a part begins
+    double offload_bytes_per_ns;
     Arena* arena;
 } Fall;
 
@@ -149,6 +154,25 @@ static int64_t add_work_levels(Fall* fall, const PipeProblem* problem, bool spli
     return total_ns;
 }
 
+// Without a limit a stage holds more than it has room for: that share of all that its microbatches keep has
+// to leave and come back within the step.
+static void raise_offload_rate(double* bytes_per_ns, const Fall* fall, const PipeProblem* problem,
+                               const PipeTimeline* timeline, int32_t r) {
+    for (int32_t s = 0; s < problem->P; s++) {
+        int64_t rank = (int64_t)r * problem->P + s, stored_bytes = 0, most_bytes = timeline->peak_bytes[s];
+        int64_t limit_bytes = problem_limit_bytes(fall->request, (int32_t)rank);
+        int64_t room_bytes = limit_bytes - fall->plan->ranks[rank].state_bytes;
+        for (int32_t row = 0; row < pipe_num_rows(problem); row++) {
+            for (int32_t m = 0; m < problem->M && is_of_stage(problem, row, s); m++) {
+                stored_bytes += pipe_cost(problem, row, m)->stored_bytes;
+            }
+        }
+        if (limit_bytes == 0 || room_bytes >= most_bytes) { continue; }
+        double out_bytes = (double)stored_bytes * (1.0 - (double)room_bytes / (double)most_bytes);
+        *bytes_per_ns = fmax(*bytes_per_ns, out_bytes / (double)timeline->makespan_ns);
+    }
+}
+
 // Raises every level to that of replica r; adds its work to *total_ns. any_order: without the memory limit
 // the adaptive order may be faster than the plan's.
 static Status add_replica(Fall* fall, int64_t* total_ns, int32_t first_mb, int32_t M, int32_t r,
@@ -174,7 +198,12 @@ static Status add_replica(Fall* fall, int64_t* total_ns, int32_t first_mb, int32
             PipeAdaptiveRule rule = pipe_adaptive_rule(&problem, split);
             for (int32_t k = 0; k < pipe_num_chunks(&problem); k++) { rule.max_in_flight[k] = M; }
             TRY(pipe_adaptive_build(&schedule, &problem, in_turn, &rule, fall->arena));
-            TRY(simulate(&ns, fall, &problem, &schedule));
+            PipeTimeline timeline;
+            TRY(pipe_simulate(&timeline, &problem, &schedule, fall->arena));
+            ns = smaller(ns, timeline.makespan_ns);
+            if (level == WATERFALL_LAUNCH) {
+                raise_offload_rate(&fall->offload_bytes_per_ns, fall, &problem, &timeline, r);
+            }
         }
         raise(&fall->level_ns[level], ns);
         if (level == WATERFALL_ORDER) { *total_ns += add_work_levels(fall, &problem, split); }
@@ -225,6 +254,10 @@ Status waterfall_make(Waterfall* out, const Plan* plan, const CostModel* costs, 
     *out = (Waterfall){
         .makespan_ns = plan->makespan_ns, .bound_ns = plan->bound_ns, .jobs_ns = fall.level_ns[0]};
     int64_t above_ns = smaller(fall.level_ns[0], plan->makespan_ns);
+    if (fall.offload_bytes_per_ns > 0) {
+        out->offload_bytes_per_ns = fall.offload_bytes_per_ns;
+        out->offloaded_ns = above_ns - (fall.level_ns[1] - fall.level_ns[WATERFALL_LAUNCH]);
+    }
     // Receives that wait for memory make the plan slower than its jobs alone (or faster: another message goes
     // first).
     out->part_ns[WATERFALL_MEMORY] = plan->makespan_ns - above_ns;
@@ -262,4 +295,8 @@ void waterfall_print(const Waterfall* waterfall, FILE* out) {
         below_ns += waterfall->part_ns[part];
     }
     print_row(out, "makespan", 0, waterfall->makespan_ns, waterfall->makespan_ns);
+    if (waterfall->offload_bytes_per_ns > 0 && waterfall->offloaded_ns < waterfall->makespan_ns) {
+        fprintf(out, "if activations could be offloaded: %s, where %.1f GB/s go out and as many come back\n",
+                TIME_TEXT(waterfall->offloaded_ns, 6), waterfall->offload_bytes_per_ns);
+    }
 }

@@ -48,6 +48,10 @@ typedef struct {
     int64_t makespan_ns, bound_ns;
     int64_t jobs_ns;                   // makespan of the plan's jobs in their order, received as data comes
     int64_t part_ns[WATERFALL_COUNT];  // >= 0; their sum is makespan_ns - bound_ns
+    // Without memory limit and recomputation, and what the busiest stage would then move to its host, and as
+    // much back; 0: nothing.
+    int64_t offloaded_ns;
+    double offload_bytes_per_ns;
 } Waterfall;
 
 extern const char* const waterfall_names[WATERFALL_COUNT];

@@ -56,6 +56,21 @@ for name in val-limited val-limited-2x2; do
     ok $? "$name: $(grep -m1 'val loss\|error' "$work/$name.log")"
 done
 
+# Long samples in pieces on 2 x 2 with a divided optimizer: a run in two ends with the bits of a run in one.
+mv "$work/data" "$work/usual"
+make_data 60 400
+cut() {  # name, more options
+    train "$@" -e l4c64h2 -t 400 -d 1600 -v 0 --stages 2 -z 1 -x 4 -n 2 --refit off --debug dump-plan="$work/cut.plan" --show-step 3
+}
+cut cut 4
+cp -r "$work/cut" "$work/cut-resumed"
+rm -f "$work/cut-resumed"/*_00000004*
+cut cut-resumed 4 -y 1
+grep -q ' continues ' "$work/cut.plan" && diff -x '*.jsonl' -x '*.log' -r "$work/cut" "$work/cut-resumed" >"$work/said" 2>&1
+ok $? "$(grep -c ' continues ' "$work/cut.plan") later pieces: resumed behind step 2, the same files behind step 4 $(head -1 "$work/said")"
+rm -rf "$work/data"
+mv "$work/usual" "$work/data"
+
 # What a resumed run does not use, it says.
 cp -r "$work/whole" "$work/other"
 rm -f "$work/other"/*_00000010*

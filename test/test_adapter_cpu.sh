@@ -80,7 +80,7 @@ ok $? "the loss falls: from ${first#* } to ${last#* }"
 
 # --- what main() does besides -----------------------------------------------------------------------------------
 # shellcheck disable=SC2086
-run whole 2 $data --steps 9 --val-data "$work/data/val.bin"
+run whole 2 $data --stages 1 --steps 9 --val-data "$work/data/val.bin"
 [ "$(grep -c 'likeliest tokens' "$work/whole.log")" -eq 1 ]
 ok $? "two replicas of the whole model: its text is sampled once"
 # shellcheck disable=SC2086

@@ -104,7 +104,7 @@ run on 2 $data -o "$work/2x2" -n 3 -y 1 --stages 2
 [ "$(grep -m1 'train loss' "$work/on.log" | cut -d: -f1)" = "step 3" ] && difference=$(loss_difference 2x1 2x2 1e-5)
 ok $? "2 x 2 write, 2 x 1 go on: losses within $difference"
 # shellcheck disable=SC2086
-run whole 2 $data -s 5 -z 1 && run cut 2 $data -s 5 --stages 2
+run whole 2 $data --stages 1 -s 5 -z 1 && run cut 2 $data -s 5 --stages 2
 [ "$(grep -c "first token's logit" "$work/whole.log")" -eq 1 ] && [ "$(grep -c 'keeps all of its stage' "$work/whole.log")" -eq 1 ]
 ok $? "two replicas of the whole model: one samples; -z 1 falls back, said once"
 [ "$(grep -c "first token's logit" "$work/cut.log")" -eq 0 ] && [ "$(grep -c 'questions are skipped' "$work/cut.log")" -eq 1 ]

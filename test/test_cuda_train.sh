@@ -111,7 +111,7 @@ mv "$work/data" "$work/usual"
 make_data 40 400
 mv "$work/data" "$work/long"
 mv "$work/usual" "$work/data"
-long="-i $work/long/train.bin -e l4c64h2 -t 400 -d 900 -x 1 -v 0 -s 0 --dropout 0.1 --refit off --debug effort=50 --debug measure-seconds=0 --comm-timeout 30"
+long="-i $work/long/train.bin -e l4c64h2 -t 400 -d 500 -x 1 -v 0 -s 0 --dropout 0.1 --refit off --debug effort=50 --debug measure-seconds=0 --comm-timeout 30"
 trainer=$cpu run cpu-long 1 $long --debug dump-gradients="$work/cpu-long.bin"
 for transport in nccl mpi; do
     EMU_SEED=8 EMU_NCCL_SERIAL=1 trainer=$fp32-dynapipe run pieces-$transport 4 $long --stages 4 --transport $transport --debug dump-gradients="$work/pieces.bin" \

@@ -78,7 +78,7 @@ ok $? "planning takes time ($(smallest virtual plan_ms) ms), but none of the ran
 
 simulate bad "-n 4" train_gpt2-dynapipe "${args[@]}" --replicas 3
 code=$?
-[ $code -eq 2 ] && grep -q "^error: --replicas 3: does not divide 4 ranks" "$work/bad.log"
+[ $code -eq 2 ] && grep -q "^error: --stages 4 x --replicas 3 are 12 ranks" "$work/bad.log"
 ok $? "a run that fails gives its status, $code"
 simulate bad "-n 4 --platform token-ring" train_gpt2-dynapipe
 [ $? -eq 2 ] && grep -q "^--platform token-ring ---> fast, ethernet" "$work/bad.log"

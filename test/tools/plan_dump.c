@@ -37,8 +37,7 @@ static void draw(RandomProblem* out, Rng* rng, int i) {
                               .bytes_per_ns = 7.9,
                               .launch_ns = 20e3,
                               .comm_latency_ns = 19e3,
-                              .comm_bytes_per_ns = 3.1,
-                              .num_replicas = out->request.R};
+                              .comm_bytes_per_ns = 3.1};
         cost_model_analytic_gpt(&out->costs, &about);
         for (int32_t k = 0; k < out->num_samples; k++) { out->samples[k].dec_tokens = 0; }
         equal_stages(&out->request, 12);

@@ -32,9 +32,10 @@ use_deps() {  # folder of unpacked packages
 [ -z "${DEPS:-}" ] || use_deps "$(cd "$DEPS" && pwd)"
 cores=$(nproc)
 jobs=${JOBS:-$cores}
-backend=cuda total_s=${TOTAL_SECONDS:-470} tiny=() train_tokens=3000 train_steps=5
+backend=cuda total_s=${TOTAL_SECONDS:-470} tiny=() train_tokens=3000 train_steps=5 longest=256 planning=()
 if [ -n "${EMULATED:-}" ]; then
-    backend=emu total_s=${TOTAL_SECONDS:-1800} tiny=(--sizes tiny) train_tokens=500 train_steps=3
+    backend=emu total_s=${TOTAL_SECONDS:-3600} tiny=(--sizes tiny) train_tokens=200 train_steps=2 longest=64 TRAIN_SECONDS=${TRAIN_SECONDS:-120}
+    planning=(--debug measure-seconds=0 --debug effort=50)  # 4 ranks that measure the emulator on 2 cores take over 40 s
 else
     export GPU_ARCHS=${GPU_ARCHS:-native}
 fi
@@ -174,7 +175,7 @@ train() {  # name, trainer, ranks, options...
     has_mpi && launcher=(mpirun --quiet -np "$ranks")
     rm -rf "${work:?}/$name" && mkdir -p "$work/$name"
     OMP_NUM_THREADS=1 timeout -k 5 "$seconds" "${launcher[@]}" "$trainer" -d $train_tokens -x $train_steps -v 0 -s 0 -n 0 \
-        -o "$work/$name" "${limit[@]}" "$@" >"$work/$name.log" 2>&1 || { echo "$name failed:"; tail -5 "$work/$name.log"; return 1; }
+        -o "$work/$name" "${planning[@]}" "${limit[@]}" "$@" >"$work/$name.log" 2>&1 || { echo "$name failed:"; tail -5 "$work/$name.log"; return 1; }
 }
 # Every precision, number of ranks and transport against the CPU.
 train_all() {  # program, model in words, "stages x replicas ...", options...
@@ -229,13 +230,13 @@ part_train() {
     {
         echo "## Training losses against the CPU trainer's"
         echo
-        echo "$train_steps steps of $train_tokens tokens of the built-in tasks; largest relative difference of a step's loss."
+        echo "$train_steps steps of $train_tokens tokens of the built-in tasks, samples of at most $longest; largest relative difference of a step's loss."
         echo
         echo "| model | build | ranks (stages x replicas) | transport | off by | at most | |"
         echo "|---|---|---|---|---:|---:|---|"
     } >"$work/train.md"
-    train_all train_gpt2 "GPT-2 l4c64h2" "1x1 2x1 1x2 4x1 2x2" -i "$work/tasks/train.bin" -e l4c64h2 -t 256 || rc=1
-    train_all train_t5 "byt5:l2c64h2, dropout 0.1" "1x1 4x1 2x2" -i "$work/tasks-t5/train.bin" -e byt5:l2c64h2 -t 256 --target-tokens 64 --dropout 0.1 || rc=1
+    train_all train_gpt2 "GPT-2 l4c64h2" "1x1 2x1 1x2 4x1 2x2" -i "$work/tasks/train.bin" -e l4c64h2 -t $longest || rc=1
+    train_all train_t5 "byt5:l2c64h2, dropout 0.1" "1x1 4x1 2x2" -i "$work/tasks-t5/train.bin" -e byt5:l2c64h2 -t $longest --target-tokens $((longest / 4)) --dropout 0.1 || rc=1
     between_cards || rc=1
     return $rc
 }
@@ -320,7 +321,7 @@ plain_products() {  # part
 for part in "${parts[@]}"; do
     [ -n "${limit_s[$part]:-}" ] || { echo "gpu_check: $part: no such part ---> ${!limit_s[*]}" >&2; exit 1; }
     left=$((total_s - SECONDS)) limit=${limit_s[$part]}
-    [ -z "${EMULATED:-}" ] || limit=600
+    [ -z "${EMULATED:-}" ] || limit=1200
     [ $limit -le $left ] || limit=$left
     begin=$SECONDS
     echo "=== $part (at most $limit s)"

@@ -128,13 +128,14 @@ static void make_cache(Shape* s, int i) {
     if (s->num_seqs == 1) { s->kind &= ~PADDED, s->cu_k[1] = s->k_lens[0] = room; }
 }
 
-// Of pieces: of every kind, with dropout or without, every head size, and on a CPU of several tasks for a
-// head.
+// Of pieces: of every kind, with dropout or without, of every kernel of a GPU, and on a CPU of several tasks
+// for a head.
 static void cut_shape_of(Shape* s, int i) {
-    static const int kinds[] = {CAUSAL, CAUSAL | BIAS, CROSS}, HSs[] = {40, 64, 96, 128, 160, 256};
+    static const int kinds[] = {CAUSAL, CAUSAL | BIAS, CROSS}, HSs[] = {32, 64, 96, 128, 192, 256};
     const int most = i < 3 && ops_stream(ops) == NULL ? 1300 : i / 6 % 6 > 2 ? 90 : 200;
     int lengths[2][3];
-    s->kind = kinds[i % 3] | (i / 3 % 2 ? DROPOUT : 0), s->HS = HSs[i / 6 % 6], s->NH = 1 + i % 2;
+    s->kind = kinds[i % 3] | (i / 3 % 2 ? DROPOUT : 0), s->HS = HSs[i / 6 % 6] - (s->kind & CROSS ? 8 : 0),
+    s->NH = 1 + i % 2;
     s->deviation = 1.0, s->max_distance = 40;
     for (int k = 0; k < 6; k++) { lengths[k / 3][k % 3] = k % 3 == 0 ? between(most / 2, most) : below(40); }
     set_lengths(s, 1 + below(3), lengths[0], lengths[1]);
@@ -456,7 +457,9 @@ static void pieces_are_the_whole_sequence(void) {
         Array *out = out_x(c, (size_t)(s->num_q * C)), *kept = out_x(c, num_kept),
               *dkept = out_f(c, num_kept);
         for (int p = 0, begin = 0; p < num; p++) {
-            const int left = num - 1 - p, end = left > 0 ? between(begin + 1, s->cu_q[1] - left) : s->cu_q[1];
+            // with odd i the first is the longest: sums of earlier keys for all rows that a warp may have
+            const int left = num - 1 - p, least = p == 0 && i % 2 ? s->cu_q[1] / 2 : begin + 1,
+                      end = left > 0 ? between(least, s->cu_q[1] - left) : s->cu_q[1];
             add_piece(c, &pieces[p], begin, end);
             begin = end;
         }

@@ -71,6 +71,11 @@ build c DYNAPIPE=1
 [ -z "$all" ] || build cpp COMPILE='g++ -x c++ -std=c++17' DYNAPIPE=1 DYNAPIPE_CC=gcc
 make_lines
 ok $? "lines for both: $(tail -1 "$work/data.log" | sed "s|$work/||")"
+for launcher in PMI_SIZE MV2_COMM_WORLD_SIZE SLURM_STEP_NUM_TASKS; do  # of another MPI: each process would train all
+    env "$launcher=2" "$work/c/train_mini" -c 1 >"$work/alone.log" 2>&1
+    [ $? -ne 0 ] && grep -q '^error: 2 processes were started, but by another MPI .*--->' "$work/alone.log"
+    ok $? "$launcher=2, and no other rank: $(grep -m1 error: "$work/alone.log" | cut -c 1-80)"
+done
 tokens=$(awk -F'\t' '{n += length($1) + length($2) + 1} END {print n}' "$work/lines.tsv")
 
 for case in "c 0" ${all:+"cpp 1"}; do

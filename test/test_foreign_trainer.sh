@@ -110,7 +110,7 @@ mkdir "$work/planted"
 relu() {  # folder, sed expression
     mkdir "$work/$1"
     sed -e 's|a->g\[i\] = .*;|a->g[i] = fmaxf(a->f[i], 0);|' -e 's|a->f\[i\] = dg.*;|a->f[i] = a->g[i] > 0 ? dg[i] : 0;|' -e '/float sigmoid/d' \
-        -e 's|to\[i\] = |&0.02f * |' -e 's|long state = |&7919ULL * (unsigned)atoi(getenv("SEED")) + |' -e "$2" $trainer_dir/mini.c >"$work/$1/mini.c"
+        -e 's/to\[i\] = scale/&*0.02f/' -e 's|long state = |&7919ULL * (unsigned)atoi(getenv("SEED")) + |' -e "$2" $trainer_dir/mini.c >"$work/$1/mini.c"
     make --no-print-directory -s -C "$trainer_dir" CC=gcc CFLAGS='-O1 -I.' DYNAPIPE_OUT="$PWD/$lib" OUT="$work/$1" DYNAPIPE=1 \
         SOURCES="train_mini.c mini_dynapipe.c $work/$1/mini.c" >"$work/$1.build" 2>&1 || cat "$work/$1.build"
 }

@@ -120,7 +120,7 @@ dynapipe-lines-of-%:
 	@code=$$(sed 's|//.*||' $*); words=dynapipe_plugin/; \
 	case $$code in *dynapipe_llmc* | *DYNAPIPE_OPEN* | *DYNAPIPE_MAIN*) words='$(dynapipe_words_$(patsubst .%,%,$(suffix $*)))' ;; esac; \
 	for word in $$words; do case $$code in *$$word*) ;; *) $(call dynapipe_fail,$* lacks a line of the plugin: $$word,install.sh says \
-	    where; --apply adds it; ported by hand: $(if $(filter %.cu,$*),DYNAPIPE_CUDA_TARGETS = $(*:.cu=cu),DYNAPIPE_TARGETS = $(*:.c=)) in the Makefile) ;; esac; done
+	    where$(dynapipe_comma) or why it does not take $*; --apply adds it; ported by hand: $(if $(filter %.cu,$*),DYNAPIPE_CUDA_TARGETS = $(*:.cu=cu),DYNAPIPE_TARGETS = $(*:.c=)) in the Makefile) ;; esac; done
 dynapipe-not-in-%:
 	@echo "dynapipe: $* is built without the plugin$(if $(filter %amd,$*), (HIP is not supported))"
 dynapipe: $(DYNAPIPE_LIB)

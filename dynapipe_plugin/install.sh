@@ -17,17 +17,20 @@ source=$(cd "$(dirname "$0")/.." && pwd -P)
 edits_awk=$source/dynapipe_plugin/edits.awk
 dist=$source/dist
 
-say() { printf '%s\n' "$*"; }
+say() { printf '%s\n' "$@"; }  # a line each
 die() { printf 'install.sh: %s ---> %s\n' "$2" "$3" >&2; exit "$1"; }  # exit status, what is wrong, what to do
 usage() { sed -n '2,10s/^# \{0,1\}//p' "$0"; }
 
 # --- families of trees -----------------------------------------------------------------------------------------
 families="cpu cuda llama3"
 name_of() { case $1 in cpu) echo "llm.c's CPU trainer" ;; cuda) echo "llm.c's CUDA trainer" ;; llama3) echo "Llama 3 of llm.c's branch llama3" ;; esac; }
-# The file, and functions that it defines ("f>g": f calls g, wherever g is defined; "!f": not that one).
+# The file, functions that it defines ("f>g": f calls g, wherever g is defined; "!f": not that one), and members that it has (".m"):
+# what an adapter uses.
 has() {
     case $1 in
         cpu) echo train_gpt2.c gpt2_build_from_checkpoint gpt2_forward gpt2_zero_grad gpt2_backward gpt2_update gpt2_free main !gpt2_backward_and_reduce \
+            fill_in_{parameter,activation}_sizes malloc_and_point_{parameters,activations} .padded_vocab_size .mean_loss \
+            .{batch_size,seq_len,num_parameters,num_activations,params_memory,grads_memory,m_memory,v_memory,acts_memory,grads_acts_memory} \
             gpt2_forward\>{encoder,layernorm,matmul,attention,softmax,crossentropy}_forward \
             gpt2_backward\>{crossentropy_softmax,matmul,layernorm,attention,encoder}_backward ;;
         cuda) echo train_gpt2.cu gpt2_{allocate_state,forward,backward_and_reduce,calculate_grad_norm,update,write_to_checkpoint} fill_in_{activation,parameter}_sizes main ;;
@@ -35,15 +38,15 @@ has() {
     esac
 }
 start_of() {
+    local data='./prepare_data --tokenizer gpt2 --vocab vocab.json --merges merges.txt --out data/mine mine.jsonl' model=d12
     case $1 in
-        cpu) say "make train_gpt2 prepare_data DYNAPIPE=1"
-            say "./prepare_data --tokenizer gpt2 --vocab vocab.json --merges merges.txt --out data/mine mine.jsonl"
+        cpu) say "make train_gpt2 prepare_data DYNAPIPE=1" "$data"
+            [ -e "$tree/gpt2_124M.bin" ] || say "./dev/download_starter_pack.sh    (or python3 train_gpt2.py: writes gpt2_124M.bin)"
             say "mpirun -np 2 ./train_gpt2 --model gpt2_124M.bin --train-data data/mine/train.bin --val-data data/mine/val.bin" ;;
-        cuda) say "make train_gpt2cu prepare_data DYNAPIPE=1"
-            say "./prepare_data --tokenizer gpt2 --vocab vocab.json --merges merges.txt --out data/mine mine.jsonl"
-            say "mpirun -np 2 ./train_gpt2cu -e gpt2_124M_bf16.bin -i data/mine/train.bin -j data/mine/val.bin" ;;
-        llama3) say "make train_llama3cu DYNAPIPE=1"
-            say "mpirun -np 2 ./train_llama3cu -e MODEL.bin -i TRAIN.bin -j VAL.bin    (llm.c's token files)" ;;
+        cuda) [ ! -e "$tree/gpt2_124M_bf16.bin" ] || model=gpt2_124M_bf16.bin
+            say "make train_gpt2cu prepare_data DYNAPIPE=1" "$data"
+            say "mpirun -np 2 ./train_gpt2cu -e $model -i data/mine/train.bin -j data/mine/val.bin" ;;
+        llama3) say "make train_llama3cu DYNAPIPE=1" "mpirun -np 2 ./train_llama3cu -e MODEL.bin -i TRAIN.bin -j VAL.bin    (llm.c's token files)" ;;
     esac
 }
 # The edits of its file: function|where|piece of code|lines or what replaces the piece|why. where: above the function, first in
@@ -82,6 +85,7 @@ lacks() {  # file, has()'s words: the first that does not hold, in words; nothin
     for word; do
         case $word in
             !*) ! facts_of "$file" | grep -qx "def ${word#!}" || { say "defines ${word#!}()"; return; } ;;
+            .*) grep -qw "${word#.}" "$tree/$file" || { say "has no ${word#.}"; return; } ;;
             *\>*) facts_of "$file" | grep -qx "call ${word/>/ }" || { say "${word%>*}() does not call ${word#*>}()"; return; } ;;
             *) facts_of "$file" | grep -qx "def $word" || { say "defines no $word()"; return; } ;;
         esac
@@ -89,7 +93,7 @@ lacks() {  # file, has()'s words: the first that does not hold, in words; nothin
 }
 # Sets tasks: "family file" a line. A family's file may have another name, where one alone of its kind has all.
 recognise() {
-    local family file words other found why looked=''
+    local family file words other found why other_why looked='' not_taken=''
     tasks=''
     for family in $families; do
         read -r file words <<<"$(has "$family")"
@@ -98,16 +102,21 @@ recognise() {
             other=${other##*/}
             [ -f "$tree/$other" ] && [[ " $found " != *" $other "* ]] || continue
             # shellcheck disable=SC2086
-            why="$other: $(lacks "$other" $words)"
-            [ -n "${why#*: }" ] || { found+=" $other"; [ "$other" != "$file" ] || break; }
+            other_why="$other: $(lacks "$other" $words)"
+            [ "$other" != "$file" ] || why=$other_why
+            [ -n "${other_why#*: }" ] || { found+=" $other"; [ "$other" != "$file" ] || break; }
         done
         found=${found# }
         if [ -n "$found" ] && [ "$found" = "${found%% *}" ]; then
             tasks+="$family $found"$'\n'
             say "recognised: $(name_of "$family")"
-        else looked+="  $(name_of "$family"): ${why:-$found}"$'\n'; fi
+        else
+            looked+="  $(name_of "$family"): ${found:-$why}"$'\n'
+            [ ! -f "$tree/$file" ] || not_taken+="note: not taken: ${found:-$why} ---> it stays without the plugin: a later llm.c has what is missing, or doc/porting.md"$'\n'
+        fi
     done
     [ -n "$tasks" ] || { printf '%s' "$looked" >&2; die 2 "$tree is no tree of a family that is known" "doc/porting.md says how to bring any other trainer"; }
+    printf '%s' "$not_taken"
     file=Makefile
     for other in makefile GNUmakefile; do [ ! -f "$tree/$other" ] || file=$other; done
     ! grep -qs hipcc "$tree/$file" || say "note: HIP targets (train_gpt2amd, ...) are not supported ---> the plugin runs in the CPU and CUDA targets alone"
@@ -198,7 +207,7 @@ install() {
     fi
     [ "$num_open" -eq 0 ] || { say "$num_open places were not found ---> put these lines there by hand; --check knows them afterwards"; exit 1; }
     while read -r family file; do start_of "$family" | sed 's/^/then: /'; done <<<"$tasks"
-    say 'mine.jsonl has a line {"task": "name", "inputs": "text", "targets": "text"} for each sample. vocab.json, merges.txt: GPT-2'"'"'s, from its page at Hugging Face; the model file: llm.c'"'"'s README'
+    say 'mine.jsonl has a line {"task": "name", "inputs": "text", "targets": "text"} for each sample. vocab.json, merges.txt: GPT-2'"'"'s, from its page at Hugging Face'
 }
 
 # All of it, or nothing.

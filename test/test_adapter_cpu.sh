@@ -74,6 +74,14 @@ ok $? "recompute: the $(grep -c 'buffer forward' "$work/recompute.plan") forward
 update=$(cat "$DYNAPIPE_CACHE"/* | sed -nE 's/.*update_ns_per_byte ([0-9.e+-]+).*/\1/p' | sort -g | head -1)
 awk -v ns="$update" 'BEGIN {exit !(4 * ns > 1)}'
 ok $? "the optimizer was measured: $update ns for each byte of a gradient"
+# Law of kept costs: they are the program's that they were measured with. (A byte after the last one changes nothing but the file.)
+cp "$trainer" "$work/rebuilt" && printf x >>"$work/rebuilt"
+known=$(for program in "$trainer" "$trainer" "$work/rebuilt" "$work/rebuilt" "$trainer"; do
+    # shellcheck disable=SC2086
+    timeout 60 "$program" $data --steps 1 2>&1 | grep -c 'costs: as measured before'
+done | tr -d '\n')
+[[ $known = ?1011 ]]
+ok $? "costs are kept for each program: $known"
 first=$(losses 1x1 | head -1) last=$(losses 1x1 | tail -1)
 awk -v a="${first#* }" -v b="${last#* }" 'BEGIN {exit b < a - 0.1 ? 0 : 1}'
 ok $? "the loss falls: from ${first#* } to ${last#* }"

@@ -249,6 +249,28 @@ wrong_use() {
     run --apply "$tree"
     is "a function that calls another" $? 2
     says "a function that calls another" "gpt2_forward() does not call attention_forward()"
+    # A file that lacks what an adapter uses is named, whatever else is taken.
+    for case in "train_gpt2.cu|s/gpt2_allocate_state/gpt2_allocate/|defines no gpt2_allocate_state()|CPU" \
+        "train_gpt2.c|s/fill_in_activation_sizes/fill_in_acts/|defines no fill_in_activation_sizes()|CUDA" \
+        "train_gpt2.c|s/grads_acts_memory/dacts/|has no grads_acts_memory|CUDA"; do
+        IFS='|' read -r name change lacking other <<<"$case"
+        tree_of lacking
+        sed -i "$change" "$tree/$name"
+        run "$tree"
+        is "$name $lacking: the other one is taken" $? 0
+        says "$lacking" "note: not taken: $name: $lacking --->"
+        says "$lacking" "recognised: llm.c's $other trainer"
+    done
+    # What is to be typed needs no file that is not there.
+    tree_of commands
+    run "$tree"
+    says "no model file" "then: ./dev/download_starter_pack.sh"
+    says "no model file" "./train_gpt2cu -e d12 "
+    touch "$tree"/gpt2_124M{,_bf16}.bin
+    run "$tree"
+    ! grep -q download "$work/said"
+    ok $? "model files are there: none is to be fetched"
+    says "model files are there" "./train_gpt2cu -e gpt2_124M_bf16.bin "
     tree_of hip
     printf 'ampd: train_gpt2.c\n\thipcc $^ -o $@\n' >>"$tree/Makefile"
     run "$tree"

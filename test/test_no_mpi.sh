@@ -53,5 +53,10 @@ $out/train_gpt2-dynapipe -i "$work/data/train.bin" -e l2c32h4 -t 64 -d 1000 -x 6
 ok $? "and goes on from its checkpoint: $(tail -1 "$work/log")"
 $out/train_gpt2-dynapipe -i "$work/data/train.bin" -e l2c32h4 -t 64 -d 1000 -x 2 --stages 2 >"$work/log" 2>&1
 ok $(($? != 0 ? 0 : 1)) "two stages on one rank are refused: $(tail -1 "$work/log")"
+for launcher in OMPI_COMM_WORLD_SIZE MV2_COMM_WORLD_SIZE PMI_SIZE SLURM_STEP_NUM_TASKS; do
+    env "$launcher=2" $out/train_gpt2-dynapipe -i "$work/data/train.bin" -e l2c32h4 -t 64 -d 1000 -x 1 >"$work/log" 2>&1
+    [ $? -ne 0 ] && grep -q '2 processes were started, but this program was built without MPI --->' "$work/log"
+    ok $? "$launcher=2: $(tail -1 "$work/log")"
+done
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]

@@ -852,10 +852,15 @@ static int64_t dynapipe_cuda_common_divisor(int64_t a, int64_t b) {
     return b == 0 ? a : dynapipe_cuda_common_divisor(b, a % b);
 }
 
+// Of a tree whose products take whole tiles only, their tokens. Residual sums work in rows of 8.
+#ifndef DYNAPIPE_TREE_TOKENS_MULTIPLE
+#define DYNAPIPE_TREE_TOKENS_MULTIPLE 16
+#endif
+
 // What their kernels ask: attention works in fours of a window's tokens and counts in int; GELU in whole
-// blocks of 512 times 16 bytes, of (tokens, width of the feed-forward); residual sums in rows of 8.
+// blocks of 512 times 16 bytes, of (tokens, width of the feed-forward).
 static DynapipeShapes_v1 dynapipe_cuda_shapes(void) {
-    enum { GELU_BLOCK = 512 * (int)x128::size, SUM_ROWS = 16 };
+    enum { GELU_BLOCK = 512 * (int)x128::size };
     const DYNAPIPE_TREE_CONFIG* config = &dynapipe_cuda.config;
     int64_t width = dynapipe_cuda.tensors.count[DYNAPIPE_CUDA_SLOT(fcprojw)] / config->channels;
     int64_t tokens = GELU_BLOCK / dynapipe_cuda_common_divisor(GELU_BLOCK, width);
@@ -867,7 +872,8 @@ static DynapipeShapes_v1 dynapipe_cuda_shapes(void) {
     shapes.seq_multiple = 8;
     shapes.max_squares = INT32_MAX / config->num_heads;
 #endif
-    shapes.tokens_multiple = (int32_t)std::max(tokens, (int64_t)SUM_ROWS);  // powers of 2
+    // powers of 2
+    shapes.tokens_multiple = (int32_t)std::max(tokens, (int64_t)DYNAPIPE_TREE_TOKENS_MULTIPLE);
     shapes.head_has_layer = 1;
     shapes.head_by_rows =
         (dynapipe_cuda.tensors.where[DYNAPIPE_CUDA_SLOT(DYNAPIPE_TREE_HEAD)] & DYNAPIPE_TENSOR_FIRST) != 0;

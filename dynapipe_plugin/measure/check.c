@@ -1582,16 +1582,21 @@ static void law_heads(Checker* c) {
 // Directions are confined to a piece of the flat array, so that small tensors count as much as large ones:
 // one with the signs of the gradients (shows wrong sizes), one with random signs (shows what is missing), and
 // the steepest parameter alone. Parameters are moved at random first: what starts as zeros would hide what
-// comes after it. Effects below the rounding of the losses are skipped.
+// comes after it.
+//
+// A step that is too long for the curvature or crosses kinks (ReLU) errs by about its bend, the difference
+// between the slopes of its two sides; one that is too short errs by the rounding of the losses. The
+// gradients are wrong where they are off by more than both, at most places of several.
 
-enum { MOST_PIECES = 64, NUM_STEPS = 6, WIDEST = 2 };
+enum { MOST_PIECES = 64, NUM_STEPS = 7, NUM_PLACES = 5 };
+#define SLOPE_TOLERANCE 0.01
 
 typedef struct {
     Checker* c;
     CheckRange* range;  // the whole model
     CheckPass pass;
-    float *params, *gradients, *moved;  // (num_params), as kept by the model; moved: of a piece
-    double loss, loss_noise;            // at these parameters; the size of rounding errors
+    float *start, *params, *gradients, *moved;  // (num_params), as kept by the model; moved: of a piece
+    double loss, noise;                         // at these parameters; rounding errors of a difference
     Rng rng;
 } Slopes;
 
@@ -1619,13 +1624,15 @@ static double typical_value(const float* params, int64_t count) {
 
 typedef struct {
     double slope, measured;  // by the gradients, by the losses
-    double usual;            // slope with random signs; one may be nearly 0 by chance
+    double larger;           // of both, and of the slope with random signs: one may be nearly 0 by chance
+    double bend;             // half the difference between both sides
+    double error;            // what `measured` may be off by
 } Slope;
 
 // Along signs[0, count) * step.
 static Slope measure_slope(Slopes* s, const signed char* signs, int64_t begin, int64_t count, double step) {
-    Slope out = {0, 0, 0};
-    double squares = 0;
+    Slope out = {0};
+    double squares = 0, bend = 0;
     for (int side = -1; side <= 1; side += 2) {
         for (int64_t i = 0; i < count; i++) {
             s->moved[i] = (float)(s->params[begin + i] + side * step * signs[i]);
@@ -1636,94 +1643,120 @@ static Slope measure_slope(Slopes* s, const signed char* signs, int64_t begin, i
             out.slope += side * way * gradient;
             squares += 2 * way * way * gradient * gradient;
         }
-        out.measured += side * evaluate(s) / 2;
+        double change = (evaluate(s) - s->loss) / 2;
+        out.measured += side * change;
+        bend += change;
     }
-    out.usual = sqrt(squares);
+    out.larger = sqrt(squares);
+    out.bend = fabs(bend);
     write_params(s, s->params + begin, begin, count);
     return out;
 }
 
-// A curved loss (or one with kinks) needs a short step, a flat one a long step: one of a few must agree. The
-// first changes parameters by a fiftieth at most, and the loss by no more than that. Returns whether one
-// agrees; *first: the first.
-static bool direction_agrees(Slopes* s, Slope* first, const signed char* signs, int64_t begin,
-                             int64_t count) {
-    static const double steps[NUM_STEPS] = {1, 0.25, 4, 0x1p-4, 0x1p-6, 0x1p-8};
-    const double MOST = 0.02, TOLERANCE = 0.01;
-    double steepness = 0, step = MOST * typical_value(s->params + begin, count), noise = s->loss_noise / 2;
+typedef enum { SLOPE_AGREES, SLOPE_UNCLEAR, SLOPE_WRONG } SlopeVerdict;
+
+// Each step is a quarter of the one before it. The longest but one changes parameters by a fiftieth at most,
+// and the loss by no more than that. *sharpest: the step that errs least, where none agrees.
+static SlopeVerdict check_direction(Slopes* s, Slope* sharpest, const signed char* signs, int64_t begin,
+                                    int64_t count) {
+    const double MOST = 0.02;
+    double steepness = 0, step = MOST * typical_value(s->params + begin, count), least = INFINITY;
+    Slope slopes[NUM_STEPS];
+    SlopeVerdict verdict = SLOPE_AGREES;  // effects below the rounding of the losses are skipped
     for (int64_t i = begin; i < begin + count; i++) { steepness += fabs((double)s->gradients[i]); }
     if (steepness * step > MOST * s->loss) { step = MOST * s->loss / steepness; }
     for (int i = 0; i < NUM_STEPS; i++) {
-        Slope slope = measure_slope(s, signs, begin, count, step * steps[i]);
-        double larger = fmax(slope.usual, fmax(fabs(slope.slope), fabs(slope.measured)));
-        bool agrees = fabs(slope.slope - slope.measured) <= TOLERANCE * larger + noise;
-        // a short step agrees with anything within its noise
-        if (agrees && (noise <= TOLERANCE * larger || i == WIDEST)) { return true; }
-        if (i == 0) { *first = slope; }
+        int at = i > 1 ? i : 1 - i;  // the longest one seldom helps
+        Slope* slope = &slopes[at];
+        *slope = measure_slope(s, signs, begin, count, step * ldexp(4, -2 * at));
+        slope->larger = fmax(slope->larger, fmax(fabs(slope->slope), fabs(slope->measured)));
+        double tolerated = SLOPE_TOLERANCE * slope->larger;
+        if (s->noise <= tolerated && fabs(slope->slope - slope->measured) <= tolerated + s->noise) {
+            return SLOPE_AGREES;
+        }
     }
-    return false;
+    for (int i = 1; i < NUM_STEPS; i++) {
+        Slope* slope = &slopes[i];
+        slope->error = s->noise + 2 * fmax(slope->bend, fabs(slope->measured - slopes[i - 1].measured / 4));
+        if (slope->larger <= s->noise || slope->error / slope->larger >= least) { continue; }
+        least = slope->error / slope->larger;
+        *sharpest = *slope;
+        bool is_off = fabs(slope->slope - slope->measured) > SLOPE_TOLERANCE * slope->larger + slope->error;
+        verdict = is_off ? SLOPE_WRONG : SLOPE_UNCLEAR;
+    }
+    return verdict;
 }
 
-static bool piece_agrees(Slopes* s, Slope* first, int64_t begin, int64_t count) {
+static SlopeVerdict check_piece(Slopes* s, Slope* wrong, int64_t begin, int64_t count) {
     signed char* signs = CHECK_NEW(s->c, signed char, count);
+    SlopeVerdict worst = SLOPE_AGREES;
     int64_t steepest = begin;
-    for (int is_random = 0; is_random < 2; is_random++) {
-        for (int64_t i = 0; i < count; i++) {
-            float gradient = s->gradients[begin + i];
-            if (is_random || gradient == 0) { gradient = (float)unit(&s->rng); }
-            signs[i] = gradient < 0 ? -1 : 1;
-        }
-        if (!direction_agrees(s, first, signs, begin, count)) { return false; }
-    }
     for (int64_t i = begin; i < begin + count; i++) {
         if (fabsf(s->gradients[i]) > fabsf(s->gradients[steepest])) { steepest = i; }
     }
-    signs[0] = 1;
-    return direction_agrees(s, first, signs, steepest, 1);
+    for (int way = 0; way < 3 && worst != SLOPE_WRONG; way++) {
+        Slope slope = {0};
+        for (int64_t i = 0; i < count; i++) {
+            float gradient = s->gradients[begin + i];
+            if (way == 1 || gradient == 0) { gradient = (float)unit(&s->rng); }
+            signs[i] = gradient < 0 ? -1 : 1;
+        }
+        SlopeVerdict verdict = way < 2 ? check_direction(s, &slope, signs, begin, count)
+                                       : check_direction(s, &slope, signs, steepest, 1);
+        if (verdict == SLOPE_WRONG) { *wrong = slope; }
+        if (verdict > worst) { worst = verdict; }
+    }
+    return worst;
 }
 
 // Random parameters near the model's own, as stored, and the gradients there.
 static void move_params(Slopes* s) {
     const DynapipeBatch* batch = &s->pass.of->batch;
     int64_t num_params = s->range->params.num_params;
-    s->params = values_of(s->c, s->pass.chain, false);
     for (int64_t begin = 0; begin < num_params; begin += 64) {
         int64_t count = num_params - begin < 64 ? num_params - begin : 64;
-        double typical = typical_value(s->params + begin, count);
+        double typical = typical_value(s->start + begin, count);
         for (int64_t i = begin; i < begin + count; i++) {
-            s->params[i] += (float)(0.3 * typical * unit(&s->rng));
+            s->params[i] = s->start[i] + (float)(0.3 * typical * unit(&s->rng));
         }
     }
     write_params(s, s->params, 0, num_params);
     s->gradients = pass_gradients(s->c, &s->pass);
     s->loss = evaluate(s);
-    s->loss_noise = 4 * s->c->epsilon * (fabs(s->loss) + batch->num_rows * (double)batch->loss_scale);
+    s->noise = 2 * s->c->epsilon * (fabs(s->loss) + batch->num_rows * (double)batch->loss_scale);
 }
 
 static void law_slopes(Checker* c) {
     CheckChain whole = check_chain(c, NULL, 0);
-    Slopes s = {.c = c, .range = whole.ranges[0]};
+    Slopes s = {.c = c, .range = whole.ranges[0], .rng = rng_seed(7)};
     if (s.range->params.param_type != DYNAPIPE_FLOAT32) { return; }  // 8 or 11 bits see too little
+    int num_wrong[MOST_PIECES] = {0};
+    bool agrees[MOST_PIECES] = {false};
+    Slope wrong = {0};
     s.pass = check_pass(c, &whole, standard_batch(c, 1, 0));
-    s.rng = rng_seed(7);
     s.moved = CHECK_NEW(c, float, whole.num_values);
-    move_params(&s);
+    s.params = CHECK_NEW(c, float, whole.num_values);
+    s.start = values_of(c, &whole, false);
     c->is_fast = true;
     const int64_t most = MOST_PIECES, num_pieces = whole.num_values < most ? whole.num_values : most;
-    for (int64_t k = 0; k < num_pieces; k++) {
-        int64_t begin = whole.num_values * k / num_pieces, end = whole.num_values * (k + 1) / num_pieces;
-        Slope first = {0, 0, 0};
-        if (piece_agrees(&s, &first, begin, end - begin)) { continue; }
-        move_params(&s);  // a kink of the loss may be exactly there: try elsewhere
-        if (piece_agrees(&s, &first, begin, end - begin)) { continue; }
-        fail(c,
-             "parameters [%lld, %lld) of %lld of the whole model (%s): moved a little, the loss changes by "
-             "%.4g, "
-             "by the gradients it would by %.4g ---> zero, or far off: a term of backward is missing; off by "
-             "a "
-             "factor: loss_scale or a mean; the piece of the array tells which tensor",
-             (long long)begin, (long long)end, (long long)whole.num_values, s.pass.of->what, first.measured,
-             first.slope);
+    for (int place = 0; place < NUM_PLACES; place++) {
+        move_params(&s);
+        for (int64_t k = 0; k < num_pieces; k++) {
+            int64_t begin = whole.num_values * k / num_pieces, end = whole.num_values * (k + 1) / num_pieces;
+            if (agrees[k]) { continue; }
+            SlopeVerdict verdict = check_piece(&s, &wrong, begin, end - begin);
+            agrees[k] = verdict == SLOPE_AGREES;
+            num_wrong[k] += verdict == SLOPE_WRONG;
+            if (num_wrong[k] <= NUM_PLACES / 2) { continue; }
+            fail(
+                c,
+                "parameters [%lld, %lld) of %lld of the whole model (%s): moved a little, the loss changes "
+                "by %.4g (to within %.1g), by the gradients it would by %.4g, and so at %d of %d places ---> "
+                "zero, or far off: a term of backward is missing; off by a factor: loss_scale or a mean; the "
+                "piece of the array tells which tensor",
+                (long long)begin, (long long)end, (long long)whole.num_values, s.pass.of->what,
+                wrong.measured, wrong.error, wrong.slope, num_wrong[k], place + 1);
+        }
     }
 }
 

@@ -1151,11 +1151,22 @@ static bool find_folder(char out[MEASURE_PATH_CHARS]) {
     return false;
 }
 
-// For people: the signature's words; and a hash of the whole key, for what they omit.
+// Its bytes show code, compiler and flags. Unknown: the seed.
+static uint64_t program_hash(void) {
+    uint64_t hash = HASH_SEED, bytes[1024];
+    FILE* program = fopen("/proc/self/exe", "rb");
+    if (program == NULL) { return hash; }
+    for (size_t n; (n = fread(bytes, 1, sizeof bytes, program)) > 0;) { hash = hash_bytes(hash, bytes, n); }
+    fclose(program);
+    return hash;
+}
+
+// For people: the signature's words; and a hash of the whole key, for what they omit:
+// ranks, and the program.
 bool measure_kept_path(char out[MEASURE_PATH_CHARS], const char* signature, const CostMeasured* about) {
     enum { MOST_SHOWN = 100 };
     int32_t numbers[] = {about->interface, about->num_ranks, about->ranks_per_host, about->num_replicas};
-    uint64_t hash = hash_bytes(HASH_SEED, numbers, sizeof numbers);
+    uint64_t hash = hash_bytes(program_hash(), numbers, sizeof numbers);
     hash = hash_finish(hash_bytes(hash, signature, strlen(signature)));
     char words[MOST_SHOWN + 1];
     size_t n = 0;

@@ -297,29 +297,43 @@ Status session_group_ranks(Dynapipe* dp) {
     return group_ranks(&dp->pipeline, dp, dp->replica * dp->num_stages, 1, dp->num_stages);
 }
 
+// The launcher started several processes, but each is alone.
+static Status check_alone(void) {
+    static const char* const launchers[][2] = {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+                                               {"MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"},
+                                               {"PMI_SIZE", "PMI_RANK"},
+                                               {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}};
+    const char *started = NULL, *rank = NULL;
+    for (int i = 0; i < 4 && started == NULL; i++) {  // the innermost
+        started = getenv(launchers[i][0]);
+        rank = getenv(launchers[i][1]);
+    }
+    if (started == NULL || atoi(started) < 2) { return STATUS_OK; }
+    // rank 0 prints: mpirun ends all at the first exit
+    for (unsigned left_s = rank != NULL && atoi(rank) > 0 ? 5 : 0; left_s > 0;) { left_s = sleep(left_s); }
+#ifdef DYNAPIPE_MPI
+    return FAIL(STATUS_BAD_OPTION,
+                "%d processes were started, but by another MPI than this program's: each is alone ---> start "
+                "it with the mpirun of the MPI that it was built with (DYNAPIPE_MPICC), under srun with the "
+                "--mpi=... that this MPI supports",
+                atoi(started));
+#else
+    return FAIL(STATUS_BAD_OPTION,
+                "%d processes were started, but this program was built without MPI ---> build it with "
+                "DYNAPIPE=1 where an mpicc is (DYNAPIPE_MPICC=/path/mpicc), or start one process",
+                atoi(started));
+#endif
+}
+
 static Status open_transport(Dynapipe* dp, int* argc, char*** argv) {
 #ifdef DYNAPIPE_MPI
     TRY(transport_mpi_open(&dp->transport, argc, argv));
 #else
     (void)argc;
     (void)argv;
-    const char* started = getenv("OMPI_COMM_WORLD_SIZE");
-    if (started == NULL) { started = getenv("PMI_SIZE"); }
-    if (started != NULL && atoi(started) > 1) {
-        const char* rank = getenv("OMPI_COMM_WORLD_RANK");
-        if (rank == NULL) { rank = getenv("PMI_RANK"); }
-        // rank 0 prints: mpirun ends all at the first exit
-        for (unsigned left_s = rank != NULL && atoi(rank) > 0 ? 5 : 0; left_s > 0;) {
-            left_s = sleep(left_s);
-        }
-        return FAIL(STATUS_BAD_OPTION,
-                    "%d processes were started, but this program was built without MPI ---> build it with "
-                    "DYNAPIPE=1, or start it without mpirun",
-                    atoi(started));
-    }
     TRY(transport_loopback_open(&dp->transport, 1));
 #endif
-    return STATUS_OK;
+    return dp->transport.num_ranks == 1 ? check_alone() : STATUS_OK;
 }
 
 static Status session_open(Dynapipe* dp, int* argc, char*** argv, const char* const* own_options) {

@@ -1077,8 +1077,14 @@ static bool score_answers(Trainer* t) {
 }
 
 static void print_validation(const Trainer* t, double loss, bool with_scores) {
-    int32_t num_tasks = t->info.num_tasks;
-    printf("val loss %f", loss);
+    int32_t num_tasks = t->info.num_tasks, num_met = 0;
+    for (int32_t k = 0; k < num_tasks; k++) { num_met += !isnan(t->task_loss[k]); }
+    printf("val loss %f on %lld of %lld samples of ", loss, (long long)t->info.num_validated,
+           (long long)t->info.num_val_samples);
+    printf(num_met < num_tasks ? "%d of %d tasks"
+           : num_tasks > 1     ? "all %d tasks"
+                               : "%d task",
+           num_met, num_tasks);
     if (with_scores) {
         printf(" | exact match %.1f %%, ROUGE-L %.1f (at most %d answers a task)",
                100 * answers_mean(t->exact_match, num_tasks), 100 * answers_mean(t->rouge_l, num_tasks),
@@ -1091,7 +1097,8 @@ static void print_validation(const Trainer* t, double loss, bool with_scores) {
 
 static void validate(Trainer* t) {
     double loss;
-    check(t, dynapipe_validate(t->dp, t->flags.val_batches, &loss, t->task_loss));
+    check(t, dynapipe_validate(t->dp, t->flags.val_samples, &loss, t->task_loss));
+    check(t, dynapipe_data_info(t->dp, &t->info));
     bool with_scores = t->flags.answers > 0 && score_answers(t);
     if (dynapipe_stop_signal(t->dp) != 0) { return; }  // incomplete
     if (t->is_main) { print_validation(t, loss, with_scores); }

@@ -278,6 +278,7 @@ int dynapipe_data_info(const Dynapipe* dp, DynapipeDataInfo_v1* out) {
         .num_skipped = info->num_skipped,
         .num_val_samples = dp->val != NULL ? loader_info(dp->val)->num_samples : 0,
         .num_steps = dp->num_steps,
+        .num_validated = dp->num_validated,
         .vocab_hash = info->vocab_hash,
     };
     return 0;

@@ -37,10 +37,10 @@ has() {
 start_of() {
     case $1 in
         cpu) say "make train_gpt2 prepare_data DYNAPIPE=1"
-            say "./prepare_data --tokenizer gpt2 --vocab vocab.json --merges merges.txt --out data/mine mine.jsonl"
+            say "./prepare_data --tokenizer gpt2/ --out data/mine mine.jsonl    (gpt2/: vocab.json, merges.txt)"
             say "mpirun -np 2 ./train_gpt2 --model gpt2_124M.bin --train-data data/mine/train.bin --val-data data/mine/val.bin" ;;
         cuda) say "make train_gpt2cu prepare_data DYNAPIPE=1"
-            say "./prepare_data --tokenizer gpt2 --vocab vocab.json --merges merges.txt --out data/mine mine.jsonl"
+            say "./prepare_data --tokenizer gpt2/ --out data/mine mine.jsonl    (gpt2/: vocab.json, merges.txt)"
             say "mpirun -np 2 ./train_gpt2cu -e gpt2_124M_bf16.bin -i data/mine/train.bin -j data/mine/val.bin" ;;
         llama3) say "make train_llama3cu DYNAPIPE=1"
             say "mpirun -np 2 ./train_llama3cu -e MODEL.bin -i TRAIN.bin -j VAL.bin    (llm.c's token files)" ;;

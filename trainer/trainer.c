@@ -330,14 +330,6 @@ static void open_data(Trainer* t) {
            (long long)t->info.num_truncated, flags->seq_tokens, (long long)t->info.num_skipped);
 }
 
-// The folder of the data's files, which has the tokenizer of prepare_data.
-static const char* data_folder(const Trainer* t, char out[CHECKPOINT_PATH_CHARS]) {
-    const char *pattern = t->flags.train_pattern, *slash = strrchr(pattern, '/');
-    snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s", slash != NULL ? (int)(slash - pattern) : 1,
-             slash != NULL ? pattern : ".");
-    return out;
-}
-
 // --- which checkpoint to begin with ------------------------------------------------------------------------
 
 static int step_asked_for(const TrainFlags* flags) {
@@ -537,6 +529,39 @@ static void check_fits(Trainer* t, const ModelConfig* config, const char* path) 
     }
 }
 
+static const char* folder_of(const char* path, char out[CHECKPOINT_PATH_CHARS]) {
+    const char* slash = strrchr(path, '/');
+    snprintf(out, CHECKPOINT_PATH_CHARS, "%.*s", slash != NULL ? (int)(slash - path) : 1,
+             slash != NULL ? path : ".");
+    return out;
+}
+
+// Hugging Face's folder: does its tokenizer map text to ids as the data's did?
+static Status check_tokenizer(const Trainer* t, const char* path) {
+    char folder[CHECKPOINT_PATH_CHARS];
+    struct stat about;
+    SampleTokenizer theirs, ours = (SampleTokenizer)t->info.tokenizer;
+    uint64_t hash;
+    bool is_folder = stat(path, &about) == 0 && S_ISDIR(about.st_mode);
+    if (is_folder) { snprintf(folder, sizeof folder, "%s", path); }
+    TRY(vocab_hash_folder(&hash, &theirs, is_folder ? folder : folder_of(path, folder)));
+    if (theirs == TOKENIZER_UNKNOWN || ours == TOKENIZER_UNKNOWN) {
+        printf("%s: the tokenizer of %s is unknown, not compared\n", path,
+               theirs == TOKENIZER_UNKNOWN ? "the model" : "the data");
+        return STATUS_OK;
+    }
+    if (ours == theirs && (hash == t->info.vocab_hash || hash == 0 || t->info.vocab_hash == 0)) {
+        return STATUS_OK;
+    }
+    return FAIL(
+        STATUS_MISMATCH,
+        "-e %.80s: its tokenizer (%s, %016llx) is not that of -i %.80s (%s, %016llx): the same ids mean "
+        "other text ---> prepare the data with --tokenizer %.80s",
+        checkpoint_path_tail(path), tokenizer_name(theirs), (unsigned long long)hash,
+        checkpoint_path_tail(t->flags.train_pattern), tokenizer_name(ours),
+        (unsigned long long)t->info.vocab_hash, folder);
+}
+
 // Hugging Face's files define begin and end tokens of generated text. With other tokens the model has to
 // unlearn them, and without padding in the data the decoder has no start token.
 static void check_tokens_fit(Trainer* t, const char* path) {
@@ -673,6 +698,7 @@ static ModelSource build_model(Trainer* t) {
     if (source == MODEL_RESUMED) { compare_with_asked(t, &config, path); }
     check_fits(t, &config, path);
     check_tokens_fit(t, path);
+    agree(t, source == MODEL_HF && t->is_main ? check_tokenizer(t, path) : STATUS_OK);
     const ModelPart part = choose_part(t, &config);
     model_init_part(&t->model, &config, &part, t->ops);
     model_alloc_grads(&t->model);
@@ -766,7 +792,8 @@ static void export_hf(Trainer* t) {
     const char* directory = t->flags.export_dir;
     if (directory == NULL) { return; }
     const HfConfig like = t->has_like ? t->like : config_of_data(t);
-    HfTokens tokens = {.folder = data_folder(t, folder), .bytes = t->info.tokenizer == TOKENIZER_BYT5};
+    HfTokens tokens = {.folder = folder_of(t->flags.train_pattern, folder),
+                       .bytes = t->info.tokenizer == TOKENIZER_BYT5};
     SlowNotice* notice = notice_begin(t, "exporting", -1, 0);
     bool saved = true;
     for (int phase = 0; phase < 3 && saved; phase++) {
@@ -856,7 +883,7 @@ static void keep_tokens(Trainer* t) {
     char folder[CHECKPOINT_PATH_CHARS];
     if (t->has_kept_tokens) { return; }
     t->has_kept_tokens = true;
-    if (data_json_copy(data_folder(t, folder), t->flags.output_dir) != STATUS_OK) {
+    if (data_json_copy(folder_of(t->flags.train_pattern, folder), t->flags.output_dir) != STATUS_OK) {
         fprintf(stderr, "warning: the tokenizer was not copied to the checkpoints: %s\n", status_message());
     }
 }

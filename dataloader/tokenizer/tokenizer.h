@@ -25,7 +25,6 @@ Encoding writes caches, so one thread per Tokenizer; everything else is read-onl
 #include "bpe.h"
 #include "../../util/status.h"
 
-#define TOKENIZER_CHOICES "bytes|gpt2|byt5|sentencepiece|hf"
 typedef enum { CHOICE_BYTES, CHOICE_GPT2, CHOICE_BYT5, CHOICE_SENTENCEPIECE, CHOICE_HF } TokenizerChoice;
 
 typedef struct {
@@ -62,7 +61,7 @@ Status tokenizer_save(const Tokenizer* tokenizer, const char* folder);
 const char* tokenizer_foreign_file(const Tokenizer* tokenizer, const char* folder);
 
 /*
-The tokenizer of a folder: of prepared data, of checkpoints, or of Hugging Face's files.
+The tokenizer of a folder: of prepared data, of checkpoints, or of Hugging Face's files; or "bytes", "byt5".
 
 data.json names the tokenizer (data_json.h). Without it the files decide: spiece.model, vocab.json and
 merges.txt, a tokenizer_config.json that names ByT5's, or tokenizer.json. input_end is then end-of-text for
@@ -76,5 +75,6 @@ typedef struct {
 } TokenizerFolder;
 
 // STATUS_BAD_FORMAT if the files differ from those recorded in data.json, STATUS_IO if there are none.
-Status tokenizer_folder_open(TokenizerFolder* out, const char* folder);
+// extra_ids: as in TokenizerOptions.
+Status tokenizer_folder_open(TokenizerFolder* out, const char* folder, int32_t extra_ids);
 void tokenizer_folder_close(TokenizerFolder* folder);  // an all-zero one is allowed

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE  // memmem
 #include "data_json.h"
 
 #include <stdio.h>
@@ -181,8 +180,11 @@ static uint64_t hash_text(uint64_t hash, const void* text, size_t num_bytes) {
 }
 
 static uint64_t hash_piece(uint64_t hash, const char* text, size_t num_bytes, float score) {
-    static const char sentinel[] = "<extra_id_";
-    if (memmem(text, num_bytes, sentinel, sizeof sentinel - 1) != NULL) { return hash; }
+    static const char* const sentinels[] = {"<extra_id_", "\xe2\x96\x81<extra_id_"};  // T5's, mT5's
+    for (int i = 0; i < 2; i++) {
+        size_t length = strlen(sentinels[i]);
+        if (num_bytes > length && memcmp(text, sentinels[i], length) == 0) { return hash; }
+    }
     return hash_bytes(hash_text(hash, text, num_bytes), &score, sizeof score);
 }
 
@@ -367,18 +369,45 @@ Status vocab_hash_folder(uint64_t* out, SampleTokenizer* kind, const char* folde
 
 // --- copies ----------------------------------------------------------------------------------------------
 
-Status data_json_copy(const char* from, const char* to) {
-    // data.json last: if it exists, the others do
-    static const char* const names[] = {"tokenizer.bin", "vocab.json",     "merges.txt",
-                                        "spiece.model",  "tokenizer.json", "data.json"};
-    enum { NUM_NAMES = sizeof names / sizeof names[0] };
+// data.json last: if it exists, the others do
+static const char* const file_names[] = {"tokenizer.bin",
+                                         "vocab.json",
+                                         "merges.txt",
+                                         "spiece.model",
+                                         "tokenizer.json",
+                                         "tokenizer_config.json",
+                                         "special_tokens_map.json",
+                                         "added_tokens.json",
+                                         "data.json"};
+enum { NUM_FILES = sizeof file_names / sizeof file_names[0], FIRST_OF_MODEL = 1, DATA_FILE = NUM_FILES - 1 };
+
+static bool has_file(char path[PATH_CHARS], const char* folder, int i) {
+    path_in(path, folder, file_names[i]);
+    return access(path, F_OK) == 0;
+}
+
+static Status copy_files(const char* from, const char* to, int begin, int end) {
     char source[PATH_CHARS], target[PATH_CHARS];
-    path_in(source, from, names[NUM_NAMES - 1]);
-    if (access(source, F_OK) != 0) { return STATUS_OK; }
-    for (int i = 0; i < NUM_NAMES; i++) {
-        path_in(source, from, names[i]);
-        path_in(target, to, names[i]);
-        if (access(source, F_OK) == 0) { TRY(file_copy(source, target)); }
+    for (int i = begin; i < end; i++) {
+        path_in(target, to, file_names[i]);
+        if (has_file(source, from, i)) { TRY(file_copy(source, target)); }
     }
     return STATUS_OK;
+}
+
+Status tokenizer_files_copy(const char* from, const char* to) {
+    return copy_files(from, to, FIRST_OF_MODEL, DATA_FILE);
+}
+
+const char* tokenizer_files_foreign(const char* from, const char* folder) {
+    char path[PATH_CHARS];
+    for (int i = FIRST_OF_MODEL; i < DATA_FILE; i++) {
+        if (has_file(path, folder, i) && !has_file(path, from, i)) { return file_names[i]; }
+    }
+    return NULL;
+}
+
+Status data_json_copy(const char* from, const char* to) {
+    char source[PATH_CHARS];
+    return has_file(source, from, DATA_FILE) ? copy_files(from, to, 0, NUM_FILES) : STATUS_OK;
 }

@@ -69,6 +69,11 @@ const char* tokenizer_name(SampleTokenizer kind);
 // Of a folder's tokenizer_config.json: does it name ByT5's tokenizer? "extra_ids"; -1: not said.
 bool tokenizer_config_read(const char* folder, int32_t* extra_ids);
 
+// The files of a model's tokenizer, all that transformers' AutoTokenizer takes, those that are there.
+// foreign: the first in `folder` that `from` does not have, left by an earlier run; NULL: none.
+Status tokenizer_files_copy(const char* from, const char* to);
+const char* tokenizer_files_foreign(const char* from, const char* folder);
+
 // Copies data.json and its tokenizer files from `from` to the folder `to`; nothing if there is no
 // data.json.
 Status data_json_copy(const char* from, const char* to);

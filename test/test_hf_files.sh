@@ -90,9 +90,10 @@ end = begin + size(begin)
 open(sys.argv[2], "wb").write(data[:begin] + data[end:end + size(end)] + data[begin:end] + data[end + size(end):])
 END
 for with in other byt5-1.hf; do
-    run with-$with 1 -i "$work/data/train.bin" -t 20 --target-tokens 40 -d 600 -v 0 -s 0 -x 0 -e "$work/$with"
-    [ $? -ne 0 ] && grep -q "$with: its tokenizer (.*) is not that of -i .*/data/train.bin (sentencepiece, .*prepare the data with --tokenizer $work/$with" "$work/with-$with.log"
-    ok $? "$with with data of another tokenizer is refused: $(grep -o 'error:.*' "$work/with-$with.log")"
+    run with-$with 1 -i "$work/data/train.bin" -t 20 --target-tokens 40 -d 600 -v 0 -s 0 -x 0 -e "$work/$with" -o "$work/none" --export-hf "$work/none.hf"
+    [ $? -ne 0 ] && grep -q "$with: its tokenizer (.*) is not that of -i .*/data/train.bin (sentencepiece, .*prepare the data with --tokenizer $work/$with" "$work/with-$with.log" &&
+        [ ! -e "$work/none" ] && [ ! -e "$work/none.hf" ]
+    ok $? "$with with data of another tokenizer is refused, and leaves no folder: $(grep -o 'error:.*' "$work/with-$with.log")"
 done
 cmp -s "$work/data/spiece.model" "$work/flan-trained.hf/spiece.model" && grep -q ByT5Tokenizer "$work/byt5-1.hf/tokenizer_config.json"
 ok $? "the tokenizer of the data goes along"

@@ -60,6 +60,7 @@ tokenizer gpt2 bpe_tiny_vocab.json=vocab.json bpe_tiny_merges.txt=merges.txt
 tokenizer hf bpe_tiny_tokenizer.json=tokenizer.json
 tokenizer none bpe_tiny_vocab.json=tokenizer.json
 tokenizer t5 spiece_tiny.model=spiece.model
+echo '{"extra_ids": 7}' >"$dir/t5.tok/tokenizer_config.json"
 tokenizer broken bpe_tiny_vocab.json=spiece.model
 check "gpt2" ./prepare_data --tokenizer "$dir/gpt2.tok" --val-fraction 0 --out "$dir/tiny" "$dir/one.jsonl" >/dev/null
 check "gpt2's files lie beside" cmp -s test/golden/bpe_tiny_merges.txt "$dir/tiny/merges.txt"
@@ -79,11 +80,12 @@ if ldd ./prepare_data | grep -q sentencepiece; then
     good t "The planner cuts the batch." "h" >"$dir/t5.jsonl"
     check "sentencepiece" ./prepare_data --tokenizer "$dir/t5.tok" --val-fraction 0 \
         --out "$dir/t5" "$dir/t5.jsonl" >/dev/null
-    check "sentencepiece: vocabulary, end, kind, padding, end of input" [ "$(header "$dir/t5/train.bin")" = "320 1 4 0 2" ]
+    check "sentencepiece: vocabulary, end, kind, padding, end of input" [ "$(header "$dir/t5/train.bin")" = "227 1 4 0 2" ]
     ids=$(grep -F '"text":"The planner cuts the batch.",' test/golden/spiece_texts.json | sed -E 's/.*"pieces":\[([0-9,]*)\].*/\1/; s/,/ /g')
     check "sentencepiece: tokens are the golden ones" [ "$(echo $(sample "$dir/t5/train.bin"))" = "$(($(wc -w <<<"$ids") + 1)) 3 $ids 1 3 4 1" ]
     check "spiece.model lies beside" cmp -s test/golden/spiece_tiny.model "$dir/t5/spiece.model"
-    check "tokenizer.bin" [ "$(od -An -tu4 -N 16 "$dir/t5/tokenizer.bin" | tr -s ' ')" = " 20240328 2 320 1" ]
+    check "all that the model has of it" cmp -s "$dir/t5.tok/tokenizer_config.json" "$dir/t5/tokenizer_config.json"
+    check "tokenizer.bin" [ "$(od -An -tu4 -N 16 "$dir/t5/tokenizer.bin" | tr -s ' ')" = " 20240328 2 227 1" ]
     check "hf" ./prepare_data --tokenizer "$dir/hf.tok" --val-fraction 0 --out "$dir/t5" "$dir/t5.jsonl" >"$dir/log"
     check "an earlier tokenizer's file is named" grep -q "$dir/t5/spiece.model is of another tokenizer ---> remove it" "$dir/log"
     check "tokenizer.json lies beside" cmp -s test/golden/bpe_tiny_tokenizer.json "$dir/t5/tokenizer.json"

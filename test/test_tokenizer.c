@@ -308,18 +308,6 @@ static void check_shown(Tokenizer* tokenizer, const char* folder, const char* te
     bpe_tokens_free(&tokens);
 }
 
-static bool same_file(const char* folder, const char* name, const char* source) {
-    char path[128], *a = NULL, *b = NULL;
-    size_t a_bytes = 0, b_bytes = 1;
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    bool same = file_read_text(&a, &a_bytes, path) == STATUS_OK &&
-                file_read_text(&b, &b_bytes, source) == STATUS_OK && a_bytes == b_bytes &&
-                memcmp(a, b, a_bytes) == 0;
-    free(a);
-    free(b);
-    return same;
-}
-
 static void saved_text_can_be_shown(void) {
     char folder[64];
     make_folder(folder);
@@ -337,12 +325,6 @@ static void saved_text_can_be_shown(void) {
         Tokenizer* tokenizer = open_choice(cases[i].choice);
         CHECK_OK(tokenizer_save(tokenizer, folder));
         check_shown(tokenizer, folder, cases[i].text, cases[i].shown);
-        const char* foreign = tokenizer_foreign_file(tokenizer, folder);
-        CHECK(i < 2 || spiece_library() == NULL ? foreign == NULL
-                                                : foreign != NULL && strcmp(foreign, "spiece.model") == 0);
-        CHECK(i != 1 || same_file(folder, "spiece.model", MODEL));
-        CHECK(i != 2 || same_file(folder, "vocab.json", TINY_VOCAB));
-        CHECK(i != 2 || same_file(folder, "merges.txt", TINY_MERGES));
         tokenizer_close(tokenizer);
     }
     remove_folder(folder);

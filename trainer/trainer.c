@@ -73,9 +73,21 @@ typedef struct {
     bool replaces_earlier;  // --overwrite 1, and nothing saved yet: the earlier run's checkpoints still exist
     bool save_failed;       // the last checkpoint could not be written
     bool has_kept_tokens;   // the data's tokenizer lies beside the checkpoints
+    bool made_output, made_export;  // this run made -o, --export-hf
 } Trainer;
 
 // --- errors: rank 0 prints one line, and all ranks end -----------------------------------------------------
+
+// Folders that a failed start has made and left empty, but for a log without a line.
+static void remove_empty(const Trainer* t) {
+    char path[CHECKPOINT_PATH_CHARS];
+    struct stat about;
+    if (t->made_export) { rmdir(t->flags.export_dir); }
+    if (!t->made_output) { return; }
+    snprintf(path, sizeof path, "%.*s/main.log", CHECKPOINT_PATH_CHARS - 32, t->flags.output_dir);
+    if (stat(path, &about) == 0 && about.st_size == 0) { unlink(path); }
+    rmdir(t->flags.output_dir);
+}
 
 __attribute__((format(printf, 3, 4))) static _Noreturn void end_run(Trainer* t, int exit_status,
                                                                     const char* format, ...) {
@@ -84,6 +96,7 @@ __attribute__((format(printf, 3, 4))) static _Noreturn void end_run(Trainer* t, 
     va_start(args, format);
     vsnprintf(why, sizeof why, format, args);
     va_end(args);
+    remove_empty(t);
     dynapipe_abort(t->dp, why);
     exit(exit_status);
 }
@@ -94,6 +107,7 @@ __attribute__((format(printf, 3, 4))) static _Noreturn void end_run(Trainer* t, 
 // Of the plugin: every rank finds the same errors in options and data.
 static void check(Trainer* t, int code) {
     if (code == 0) { return; }
+    remove_empty(t);
     dynapipe_abort(t->dp, dynapipe_error());
     exit(dynapipe_exit_status(code));
 }
@@ -536,15 +550,20 @@ static const char* folder_of(const char* path, char out[CHECKPOINT_PATH_CHARS]) 
     return out;
 }
 
-// Hugging Face's folder: does its tokenizer map text to ids as the data's did?
+// Of Hugging Face's files, given as a folder or as one of them.
+static const char* hf_folder(const char* path, char out[CHECKPOINT_PATH_CHARS]) {
+    struct stat about;
+    if (stat(path, &about) != 0 || !S_ISDIR(about.st_mode)) { return folder_of(path, out); }
+    snprintf(out, CHECKPOINT_PATH_CHARS, "%s", path);
+    return out;
+}
+
+// Does the tokenizer of Hugging Face's files map text to ids as the data's did?
 static Status check_tokenizer(const Trainer* t, const char* path) {
     char folder[CHECKPOINT_PATH_CHARS];
-    struct stat about;
     SampleTokenizer theirs, ours = (SampleTokenizer)t->info.tokenizer;
     uint64_t hash;
-    bool is_folder = stat(path, &about) == 0 && S_ISDIR(about.st_mode);
-    if (is_folder) { snprintf(folder, sizeof folder, "%s", path); }
-    TRY(vocab_hash_folder(&hash, &theirs, is_folder ? folder : folder_of(path, folder)));
+    TRY(vocab_hash_folder(&hash, &theirs, hf_folder(path, folder)));
     if (theirs == TOKENIZER_UNKNOWN || ours == TOKENIZER_UNKNOWN) {
         printf("%s: the tokenizer of %s is unknown, not compared\n", path,
                theirs == TOKENIZER_UNKNOWN ? "the model" : "the data");
@@ -788,11 +807,13 @@ static HfConfig config_of_data(const Trainer* t) {
 }
 
 static void export_hf(Trainer* t) {
-    char folder[CHECKPOINT_PATH_CHARS];
+    char folder[CHECKPOINT_PATH_CHARS], model[CHECKPOINT_PATH_CHARS];
     const char* directory = t->flags.export_dir;
     if (directory == NULL) { return; }
     const HfConfig like = t->has_like ? t->like : config_of_data(t);
-    HfTokens tokens = {.folder = folder_of(t->flags.train_pattern, folder),
+    // of the model, whose tokenizer is the data's, first
+    HfTokens tokens = {.folders = {t->has_like ? hf_folder(t->flags.model, model) : NULL,
+                                   folder_of(t->flags.train_pattern, folder)},
                        .bytes = t->info.tokenizer == TOKENIZER_BYT5};
     SlowNotice* notice = notice_begin(t, "exporting", -1, 0);
     bool saved = true;
@@ -1051,6 +1072,9 @@ static void build(Trainer* t) {
     OptimizerKind kind = OPTIMIZER_ADAMW;
     const TrainFlags* flags = &t->flags;
     check_flags(t, &kind);
+    t->made_output = flags->output_dir != NULL && access(flags->output_dir, F_OK) != 0;
+    t->made_export = flags->export_dir != NULL && access(flags->export_dir, F_OK) != 0;
+    sum(t, 0);  // every rank has looked
     must_be_directory(t, "-o", flags->output_dir);
     must_be_directory(t, "--export-hf", flags->export_dir);  // now rather than after hours of training
     if (flags->export_dir != NULL && !hf_checkpoint_make_directory(flags->export_dir)) {

@@ -84,7 +84,7 @@ typedef struct {
     int64_t lowest, highest;  // numbers of these records; the first if hashes are equal
     int64_t num_samples, num_tokens, longest_tokens;  // pass 2, as the trainer runs them
     int64_t num_cut, num_skipped;
-    int64_t num_texts, num_pieces;  // too long texts and their pieces
+    int64_t num_texts, num_pieces;                    // too long texts and their pieces
 } Task;
 
 // Sample files of bounded length: train.bin or, as soon as a second file is needed, train_000000.bin ... so
@@ -483,7 +483,7 @@ static void print_summary(Prepare* p) {
         fprintf(out, "%d folders in the given one are not read ---> name them as well to have their files\n",
                 p->files.num_folders);
     }
-    const char* foreign = tokenizer_foreign_file(p->tokenizer, options->out);
+    const char* foreign = tokenizer_files_foreign(options->tokenizer, options->out);
     if (foreign != NULL) {
         fprintf(out,
                 "%s/%s is of another tokenizer ---> remove it, so that no export takes it for this one's\n",
@@ -614,6 +614,7 @@ static Status prepare_data(Prepare* p, char** paths, int num_paths) {
     TRY(split_finish(p, &p->splits[0]));
     TRY(split_finish(p, &p->splits[1]));
     TRY(tokenizer_save(p->tokenizer, options->out));
+    TRY(tokenizer_files_copy(options->tokenizer, options->out));
     TRY(write_data_json(p));
     if (p->writes_lengths) {
         p->writes_lengths = false;

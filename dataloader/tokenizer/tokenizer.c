@@ -283,22 +283,7 @@ static Status save_texts(const Tokenizer* t, const char* path) {
 Status tokenizer_save(const Tokenizer* t, const char* folder) {
     char path[PATH_CHARS];
     snprintf(path, sizeof path, "%s/tokenizer.bin", folder);
-    TRY(save_texts(t, path));
-    for (int i = 0; i < 2 && file_names[t->options.choice][i] != NULL; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, file_names[t->options.choice][i]);
-        TRY(file_copy(t->options.paths[i], path));
-    }
-    return STATUS_OK;
-}
-
-const char* tokenizer_foreign_file(const Tokenizer* t, const char* folder) {
-    for (int i = 0; i < 2 * NUM_CHOICES; i++) {
-        const char* name = file_names[i / 2][i % 2];
-        char path[PATH_CHARS];
-        snprintf(path, sizeof path, "%s/%s", folder, name != NULL ? name : "");
-        if (name != NULL && i / 2 != (int)t->options.choice && access(path, F_OK) == 0) { return name; }
-    }
-    return NULL;
+    return save_texts(t, path);
 }
 
 // --- tokenizer folder -------------------------------------------------------------------------------------

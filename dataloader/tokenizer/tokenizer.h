@@ -54,11 +54,8 @@ const unsigned char* tokenizer_token_text(const Tokenizer* tokenizer, int32_t to
 
 // Writes FOLDER/tokenizer.bin in llm.c's format, version 2, little-endian: 256 int32 (0 magic 20240328, 1
 // version 2, 2 number of tokens, 3 end-of-text token, then zeros), then one length byte and the bytes of
-// every token. Copies the input files beside it, as vocab.json, merges.txt, spiece.model, tokenizer.json.
+// every token.
 Status tokenizer_save(const Tokenizer* tokenizer, const char* folder);
-
-// The name of a file in the folder that belongs to another tokenizer (left by an earlier run); NULL: none.
-const char* tokenizer_foreign_file(const Tokenizer* tokenizer, const char* folder);
 
 /*
 The tokenizer of a folder: of prepared data, of checkpoints, or of Hugging Face's files; or "bytes", "byt5".

@@ -95,6 +95,11 @@ for with in other byt5-1.hf; do
         [ ! -e "$work/none" ] && [ ! -e "$work/none.hf" ]
     ok $? "$with with data of another tokenizer is refused, and leaves no folder: $(grep -o 'error:.*' "$work/with-$with.log")"
 done
+run short 1 -i "$work/data/train.bin" -j "$work/data/val.bin" -t 20 --target-tokens 3 -d 600 -v 0 -s 0 -x 0 -e $golden/hf_flan --dropout 0.1
+grep -q "^warning: tasks without a sample: '.*: all are too long in -i" "$work/short.log"
+ok $? "tasks that limits leave without a sample are named: $(grep -o 'tasks without.*' "$work/short.log" | head -1)"
+grep -q '^config.json: dropout 0.1 is not used ---> --dropout 0.1' "$work/flan-1.log" && ! grep -q 'is not used' "$work/short.log"
+ok $? "a dropout that is not used is said, and only then"
 cmp -s "$work/data/spiece.model" "$work/flan-trained.hf/spiece.model" && grep -q ByT5Tokenizer "$work/byt5-1.hf/tokenizer_config.json"
 ok $? "the tokenizer of the data goes along"
 # gpt2's config says 49; this data ends texts with 1, as its own export says

@@ -52,6 +52,16 @@ check "no validation file" [ ! -e "$dir/one/val.bin" ]
 file=$dir/one/tokenizer.bin
 check "tokenizer.bin: header, length, last token" [ "$(od -An -tu4 -N 16 "$file" | tr -s ' ') $(stat -c %s "$file") $(tail -c 13 "$file")" = " 20240328 2 257 256 $((1024 + 256 * 2 + 1 + 13)) <|endoftext|>" ]
 
+# --- what is learnt is said, and what is not
+printf '%s\n' '{"q": "2+2?", "why": "sum"}' '{"q": "3", "why": "b"}' >"$dir/why.jsonl"
+check "a template of one's own" ./prepare_data --val-fraction 0 --template 'Q: {q} W: {why}' --targets-field why --out "$dir/why" "$dir/why.jsonl" >"$dir/log"
+check "names what is learnt" grep -q '2 records, why (learnt; what --template has before it is read)' "$dir/log"
+good a b "" a c d >"$dir/empty.jsonl"
+good long "$(printf 'x%.0s' {1..50})" "$(printf 'x%.0s' {1..50})" >"$dir/long.jsonl"
+./prepare_data --max-tokens 30 --val-fraction 0 --out "$dir/why" "$dir/empty.jsonl" "$dir/one.jsonl" "$dir/long.jsonl" >"$dir/log"
+check "empty targets are counted" [ "$(grep -c 'a: 1 of 3 samples have empty targets' "$dir/log") $(grep -c 'empty targets' "$dir/log")" = "1 1" ]
+check "a task without a sample left is named" grep -q 'long: no sample is left, all 1 are too long --->' "$dir/log"
+
 # --- GPT-2's tokenizer, with the small vocabulary of the tests
 tokenizer() {  # name, files: a folder as a model has it
     mkdir "$dir/$1.tok" && for file in "${@:2}"; do cp "test/golden/${file%=*}" "$dir/$1.tok/${file#*=}"; done

@@ -631,6 +631,10 @@ static void print_model(const Trainer* t, ModelSource source, const char* path) 
     printf("%s: %s,\n  vocabulary %d, %lld parameters, %.300s; %s on %.60s\n", t->kind->name, shape,
            config->vocab, (long long)model_num_params(config), source == MODEL_NEW ? "new" : path,
            sizeof(floatX) == 2 ? "bf16" : "fp32", ops_device_name(t->ops));
+    if (t->has_like && (float)t->like.dropout != (float)t->flags.dropout) {
+        printf("config.json: dropout %g is not used ---> --dropout %g uses it (now %g)\n", t->like.dropout,
+               t->like.dropout, t->flags.dropout);
+    }
     if (t->kind->has_decoder && t->info.pad_token < 0) {
         printf("the data has no padding token: the decoder starts with end-of-text (%d)\n",
                t->info.eot_token);

@@ -83,7 +83,7 @@ typedef struct {
     uint64_t lowest_hash, highest_hash;
     int64_t lowest, highest;  // numbers of these records; the first if hashes are equal
     int64_t num_samples, num_tokens, longest_tokens;  // pass 2, as the trainer runs them
-    int64_t num_cut, num_skipped;
+    int64_t num_cut, num_skipped, num_empty;          // num_empty: nothing but the end to learn
     int64_t num_texts, num_pieces;                    // too long texts and their pieces
 } Task;
 
@@ -390,6 +390,7 @@ static Status write_sample(Prepare* p, const RecordReader* reader, const Record*
     task->num_cut += fate == SAMPLE_CUT;
     task->num_skipped += fate == SAMPLE_SKIPPED;
     if (fate == SAMPLE_SKIPPED) { return STATUS_OK; }
+    task->num_empty += !record->turns[t].is_read && record->turns[t].targets.num_bytes == 0;
     task->num_texts += p->num_pieces > 1;
     task->num_pieces += p->num_pieces > 1 ? p->num_pieces : 0;
     for (int32_t k = 0; k < p->num_pieces; k++) {
@@ -430,6 +431,11 @@ static void report_file(const Prepare* p, const char* path, const int64_t* of_fo
         char text[RECORD_FORM_CHARS], share[24] = "";
         if (of_form[f] < num_records) { snprintf(share, sizeof share, "%lld ", (long long)of_form[f]); }
         record_form_text((RecordForm)f, &p->options->fields, text, sizeof text);
+        if (f == RECORD_TEXT && p->form.custom != NULL) {
+            const char* targets = p->options->fields.targets;
+            snprintf(text, sizeof text, "%.60s (learnt; what --template has before it is read)",
+                     targets != NULL ? targets : "text");
+        }
         printf(", %s%s", share, PRINTABLE(text));
     }
     if (num_bad > 0) { printf(", %lld bad", (long long)num_bad); }
@@ -474,7 +480,19 @@ static void print_summary(Prepare* p) {
     FILE* out = options->quiet ? stderr : stdout;
     int64_t num_skipped = 0;
     if (!options->quiet) { report_tasks(p); }
-    for (int32_t i = 0; i < p->num_tasks; i++) { num_skipped += p->tasks[i].num_skipped; }
+    for (const Task* task = p->tasks; task < p->tasks + p->num_tasks; task++) {
+        num_skipped += task->num_skipped;
+        if (task->num_empty > 0) {
+            fprintf(out, "%s: %lld of %lld samples have empty targets: only the end is learnt\n",
+                    PRINTABLE(task->name), (long long)task->num_empty, (long long)task->num_samples);
+        }
+        if (task->num_samples == 0 && task->num_skipped > 0) {
+            fprintf(out,
+                    "%s: no sample is left, all %lld are too long ---> raise --max-tokens, or let "
+                    "--long-samples cut inputs\n",
+                    PRINTABLE(task->name), (long long)task->num_skipped);
+        }
+    }
     if (num_skipped > 0) {
         fprintf(out, "%lld samples longer than --max-tokens %d skipped\n", (long long)num_skipped,
                 options->max_tokens);

@@ -1141,12 +1141,11 @@ static void print_validation(const Trainer* t, double loss, bool with_scores) {
                                : "%d task",
            num_met, num_tasks);
     if (with_scores) {
-        printf(" | exact match %.1f %%, ROUGE-L %.1f (at most %d answers a task)",
-               100 * answers_mean(t->exact_match, num_tasks), 100 * answers_mean(t->rouge_l, num_tasks),
-               answers_per_task(t));
+        printf(" | exact match %.1f %%, ROUGE-L %.1f", 100 * answers_mean(t->exact_match, num_tasks),
+               100 * answers_mean(t->rouge_l, num_tasks));
     }
     answers_print_tasks(t->task_names, num_tasks, t->task_loss, with_scores ? t->exact_match : NULL,
-                        with_scores ? t->rouge_l : NULL);
+                        with_scores ? t->rouge_l : NULL, answers_per_task(t));
     fflush(stdout);
 }
 
